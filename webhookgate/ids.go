@@ -15,10 +15,8 @@ const (
 	// ten minutes.
 	idWindow = 15 * time.Minute
 
-	// maxIDs is how many ids are remembered: each needs two entries. maxIDLane is the largest size
-	// of a lane that is remembered with an id, so that Forget finds it.
-	maxIDs    = 1 << 15
-	maxIDLane = 256
+	// maxIDs is how many ids are remembered: each needs two entries.
+	maxIDs = 1 << 15
 )
 
 // signedIDs remembers the webhook-ids that senders have signed. Somebody who has recorded a webhook
@@ -60,10 +58,7 @@ func (s signedIDs) note(w *Webhook, t *turn) {
 	if w.SignedID == "" {
 		return
 	}
-	entry := signedEntry{turn: t, at: time.Now()}
-	if w.Lane.size() <= maxIDLane {
-		entry.lane = w.Lane
-	}
+	entry := signedEntry{turn: t, at: time.Now(), lane: w.Lane}
 	id := sha256.Sum256([]byte(w.SignedID))
 	s.Add(idKey{id: id}, entry)
 	s.Add(idKey{id, w.Digest}, entry)

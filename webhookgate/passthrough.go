@@ -19,10 +19,6 @@ import (
 // maxWaiting is how many webhooks may wait in a lane behind the one that is being delivered.
 const maxWaiting = 32
 
-// maxRemembered is the largest size of a lane that is remembered. The memory is limited by the
-// number of lanes, and a tenant's code can be as long as a body.
-const maxRemembered = 4 << 10
-
 // passThrough delivers webhooks while their senders wait: one at a time in each lane, in order
 // of arrival. Lanes do not wait for each other. It remembers what the receiver holds.
 type passThrough struct {
@@ -144,7 +140,7 @@ func (p *passThrough) finish(w *Webhook, t *turn) {
 		return
 	}
 	delete(p.active, w.Lane)
-	if p.dedups(w) && !t.forgotten && t.answer.Decision == forwarded && w.Lane.size() <= maxRemembered {
+	if p.dedups(w) && !t.forgotten && t.answer.Decision == forwarded {
 		p.memory.Add(w.Lane, t)
 	}
 }

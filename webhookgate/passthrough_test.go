@@ -123,8 +123,6 @@ func TestMemory(t *testing.T) {
 			{0, "acme", "A", "400", failed}, {0, "acme", "A", "", forwarded}},
 		"tenants don't know each other": {
 			{0, "acme", "A", "", forwarded}, {0, "umbra", "A", "", forwarded}, {0, "acme", "A", "", duplicate}},
-		"a code too long to be remembered": {
-			{0, strings.Repeat("x", maxRemembered+1), "A", "", forwarded}, {0, strings.Repeat("x", maxRemembered+1), "A", "", forwarded}},
 		"two are remembered, the longest idle goes": {
 			{0, "t1", "A", "", forwarded}, {0, "t2", "A", "", forwarded}, {0, "t3", "A", "", forwarded},
 			{0, "t3", "A", "", duplicate}, {0, "t2", "A", "", duplicate}, {0, "t1", "A", "", forwarded}},

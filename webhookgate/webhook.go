@@ -49,8 +49,6 @@ type Lane struct {
 	Type             string // empty if there is a tenant
 }
 
-func (l Lane) size() int { return len(l.Platform) + len(l.Tenant) + len(l.Type) }
-
 // newWebhook makes a webhook from a body that is not parsed yet.
 func (in *arrival) newWebhook(body []byte) *Webhook {
 	return &Webhook{ID: NewID(), Digest: sha256.Sum256(body), Body: body, Received: time.Now(), SignedID: in.signedID}
@@ -132,6 +130,9 @@ func Accept(id string, header http.Header, body []byte, receivers *receiver.Set)
 		return nil, errors.New("its tenant cannot be read for certain")
 	}
 	typ := content.TypeOf(value)
+	if !content.ValidCode(typ) {
+		return nil, errors.New("its type is too long, or has a zero character")
+	}
 	return &Webhook{
 		ID: id, Type: typ, Lane: Lane{Platform: platform, Tenant: tenant}, Snapshot: typ == content.TenantProvisioningChange,
 		Digest: sha256.Sum256(body), Body: body, Header: header, Received: time.Now(), Receiver: receivers.For(platform),

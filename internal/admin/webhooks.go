@@ -199,14 +199,14 @@ func (h *Handler) whyWaiting(list []Webhook) {
 	}
 	paused, known, held := h.paused(), h.cfg.Receivers, h.heldUp()
 	// A replica without a gate does not know which receivers there are.
-	homeless := h.cfg.Gate != nil && h.cfg.Inbox.Stats().Receivers[""].Pending > 0
+	delivers := h.cfg.Gate != nil
 	for i := range list {
 		w := &list[i]
 		if !w.waits() {
 			continue
 		}
 		w.Paused = status.PausedBy(paused, known, w.Platform, w.Tenant, w.Receiver) != nil
-		if w.NoReceiver = homeless && known.For(w.Platform) == nil; !w.NoReceiver {
+		if w.NoReceiver = delivers && known.For(w.Platform) == nil; !w.NoReceiver {
 			w.HeldUp = held[w.lane()]
 		}
 		switch {

@@ -107,27 +107,6 @@ func TestClockGoesBack(t *testing.T) {
 	})
 }
 
-// A database that is restored from a backup while usher runs may lack a platform.
-func TestRestoredWithoutPlatform(t *testing.T) {
-	t.Parallel()
-	server := pgtest.New(t)
-	crm, docs := newTaker("crm", 4, "crm"), newTaker("docs", 4, "docs")
-	d := newDesk(t, inDatabase(t, server.DSN()), func(c *Config) { c.Store.Receivers = receiver.NewSet(crm.Receiver, docs.Receiver) })
-	d.take("crm/t", "A")
-	d.idle("")
-	server.Exec(t, "TRUNCATE usher.platform, usher.lane, usher.webhook, usher.content, usher.snapshot RESTART IDENTITY")
-	docs.set("", status(500))
-	crm.set("", status(500))
-	d.take("docs/u", "B")
-	d.take("crm/v", "C")
-	d.restart()
-	docs.set("", nil)
-	crm.set("", nil)
-	d.idle("")
-	d.want("crm", fmt.Sprint(crm.got("")), "[t:A v:C]")
-	d.want("docs", fmt.Sprint(docs.got("")), "[u:B]")
-}
-
 // A commit that no standby has confirmed is in doubt, whatever the server's language is, and also for a role that has
 // switched warnings off.
 func TestWarningInAnotherLanguage(t *testing.T) {

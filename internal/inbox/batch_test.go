@@ -163,7 +163,7 @@ type headsTx struct {
 
 func (t headsTx) Queue(name string, each func(store.Row) error, args ...any) {
 	if name == "next_waiting" {
-		t.most.Store(max(t.most.Load(), int64(len(args[0].([][]byte)))))
+		t.most.Store(max(t.most.Load(), int64(len(args[0].([]string)))))
 	}
 	t.Tx.Queue(name, each, args...)
 }
@@ -345,7 +345,9 @@ func TestIntakeReadsNothingThatIsParked(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() store.Engine) {
 		var read atomic.Int64
 		d := newDesk(t, func() store.Engine {
-			return &heard{open(), func(statement string) { read.Add(int64(number(statement == "lane_supersedable"))) }}
+			return &heard{open(), func(statement string) {
+				read.Add(int64(number(statement == "count_below" || statement == "lane_refused")))
+			}}
 		})
 		d.main.set("t", status(422))
 		for n := range 5 {

@@ -14,6 +14,7 @@ import (
 	"usher/internal/inbox/store"
 	"usher/internal/receiver"
 	"usher/internal/text"
+	"usher/webhookgate"
 )
 
 // The courier decides when webhooks are tried. It keeps nothing that must survive the process, or that replicas must agree on:
@@ -62,19 +63,23 @@ type target struct {
 	reserved    int            // how many the intakes under way may still get
 	newcomers   int            // how many more may come from intakes before the next claim; see noteClaims
 
-	// Whether the receiver is down.
+	// Whether the receiver fails for everybody, or is down.
+	failing      map[webhookgate.Lane]bool // tenants that began to fail since something was accepted, some of them
 	missesInARow int
-	lastAnswer   time.Time // the last try that was not a miss
+	lastAnswer   time.Time // the last try that was not a miss, or the start
 	lastAccepted time.Time
 	startedAt    time.Time
 	downLogged   bool // the log says that it is down
 
 	// What to claim next.
-	mayHaveLanes bool      // there may be lanes for a claim of the kind store.Ready or store.Retry
+	mayHaveLanes bool      // there may be lanes that are due
 	nextRetry    time.Time // when the next lane that failed here is due; zero: none is known
 	lastProbe    time.Time
 	probedLast   bool // the last lane that failed, and was claimed, was a probe and not a retry
 	wave         wave
+	trickle      int // while it is down: how many more lanes that have not failed may go in this second
+	trickleAt    time.Time
+	newestNext   bool // the next of them is the one that came last, and not the one that waits longest
 }
 
 // A wave lets lanes go before they are due, after a receiver was down: as many as it has places, and for each success among
@@ -93,23 +98,31 @@ func newCourier(cfg Config) *courier {
 	}
 	c.changed = sync.NewCond(&c.mu)
 	for _, rc := range c.receivers.All() {
-		c.targets[rc] = &target{Receiver: rc, mayHaveLanes: true, newcomers: math.MaxInt, startedAt: time.Now()}
+		now := time.Now()
+		c.targets[rc] = &target{Receiver: rc, mayHaveLanes: true, newcomers: math.MaxInt, startedAt: now, lastAnswer: now, failing: make(map[webhookgate.Lane]bool)}
 	}
 	return c
 }
 
 const (
-	downAfter = 10              // misses in a row
-	downFor   = 5 * time.Second // without any other answer
+	everybodyFrom = 3               // tenants
+	downAfter     = 10              // misses in a row
+	downFor       = 5 * time.Second // without any other answer
+	maxTrickle    = 10              // lanes a second that have not failed, while the receiver is down
 
 	probeInterval     = time.Second
 	slowProbeInterval = 5 * time.Second  // if the receiver has accepted nothing
 	slowProbeAfter    = 10 * time.Minute // for so long
 )
 
-// down says whether the receiver seems to be down: its last ten tries, and all of the last five seconds, were misses.
+// failsForEverybody says whether the receiver is to blame, and not the webhooks: several tenants have begun to fail, and nothing was
+// accepted since.
+func (t *target) failsForEverybody() bool { return len(t.failing) >= everybodyFrom }
+
+// down says whether the receiver seems to be down: it fails for everybody, and its last ten tries, and all of the last five seconds, were
+// misses.
 func (t *target) down(now time.Time) bool {
-	return t.missesInARow >= downAfter && now.Sub(t.lastAnswer) >= downFor
+	return t.failsForEverybody() && t.missesInARow >= downAfter && now.Sub(t.lastAnswer) >= downFor
 }
 
 // room is how many more leases the target can take. It takes twice as many as it has places ahead of those, because a place
@@ -311,29 +324,36 @@ func (c *courier) untilLeaseEnds(parent context.Context, lease *store.Lease) (co
 	return ctx, cancel
 }
 
-// noteAnswer learns from a try whether the receiver is down or back. c.mu is held.
+// noteAnswer learns from a try whether the receiver fails for everybody, is down, or is back. c.mu is held.
 func (c *courier) noteAnswer(t *target, lease *store.Lease, o *store.Outcome) {
 	if o.Aborted || o.ContentErr != nil {
 		return
 	}
 	now := time.Now()
-	wasDown := t.down(now)
-	if o.Missed() {
-		t.missesInARow++
-		c.logDown(t, now)
-		return
-	}
-	t.missesInARow, t.lastAnswer = 0, now
-	if wasDown { // any answer that is not a miss says that it is back
-		t.wave = wave{credits: t.Concurrency, triedBefore: c.store.Now().UnixMicro()}
-		c.wakeRun()
-	}
-	if o.Attempt.Accepted() {
-		t.lastAccepted = now
+	switch {
+	case o.Attempt.Accepted():
+		if t.failsForEverybody() { // it is back
+			t.wave = wave{credits: t.Concurrency, triedBefore: c.store.Now().UnixMicro()}
+			c.wakeRun()
+		}
+		clear(t.failing)
+		t.missesInARow, t.lastAnswer, t.lastAccepted = 0, now, now
 		t.mayHaveLanes = t.mayHaveLanes || lease.LastTryFailed // others that have failed may be accepted, too
 		if lease.InWave {
 			t.wave.credits += t.Concurrency
 			t.wave.earned = true
+		}
+	case o.Permanent(): // that says something about the webhook, and nothing about the receiver
+		t.missesInARow, t.lastAnswer = 0, now
+	default:
+		// A tenant that has failed before says nothing new. At the start nobody knows who has.
+		if (!lease.LastTryFailed || t.lastAccepted.IsZero()) && len(t.failing) < everybodyFrom {
+			t.failing[lease.Lane()] = true
+		}
+		if o.Everybody = t.failsForEverybody(); o.Missed() {
+			t.missesInARow++
+		} else {
+			t.missesInARow, t.lastAnswer = 0, now
 		}
 	}
 	c.logDown(t, now)
@@ -343,7 +363,7 @@ func (c *courier) noteAnswer(t *target, lease *store.Lease, o *store.Outcome) {
 func (c *courier) logDown(t *target, now time.Time) {
 	switch down := t.down(now); {
 	case down && !t.downLogged:
-		c.log.Warn("receiver seems to be down, trying one delivery at a time", "receiver", t.Name)
+		c.log.Warn("receiver seems to be down, trying a few deliveries a second", "receiver", t.Name)
 		t.downLogged = true
 	case !down && t.downLogged:
 		c.log.Info("receiver answers again", "receiver", t.Name)
@@ -483,12 +503,14 @@ func (c *courier) logUnservedPlatforms(ctx context.Context) {
 		return
 	}
 	var codes []string
-	for code, f := range st.ByPlatform {
-		if f.Pending > 0 && c.receivers.For(code) == nil {
-			codes = append(codes, cmp.Or(code, "(none)"))
+	if st.ByReceiver[""].Pending > 0 {
+		if codes, err = c.store.Unserved(ctx); err != nil {
+			return
+		}
+		for i, code := range codes {
+			codes[i] = cmp.Or(code, "(none)")
 		}
 	}
-	slices.Sort(codes)
 	if all := strings.Join(codes, ", "); all != c.unservedPlatforms {
 		if c.unservedPlatforms = all; all != "" {
 			c.log.Warn("webhooks wait, but no receiver takes their platforms", "platforms", all)
@@ -518,8 +540,8 @@ func (c *courier) claimLanes(ctx context.Context) {
 		if len(claims) == 0 {
 			return
 		}
-		err := c.store.Claim(ctx, claims)
-		if again := c.noteClaims(claims, err); !again {
+		results, err := c.store.Claim(ctx, claims)
+		if again := c.noteClaims(claims, results, err); !again {
 			return
 		}
 	}
@@ -549,50 +571,56 @@ func (c *courier) planClaims(now time.Time) (claims []*store.Claim) {
 		if budget <= 0 {
 			continue
 		}
-		ask := func(kind store.ClaimKind, limit int, budgets ...*int) *store.Claim {
-			if limit <= 0 {
-				return new(store.Claim)
-			}
-			claim := &store.Claim{Receiver: rc, Kind: kind, Max: limit, Budgets: append(budgets, &budget)}
+		if claim := t.plan(now, budget); claim != nil {
 			claims = append(claims, claim)
-			return claim
 		}
-		probe, down, failedRoom := t.probeDue(now), t.down(now), t.failedRoom()
-		if down && !probe {
-			continue
-		}
-		if down {
-			budget = 1
-		}
-		look := t.mayHaveLanes || probe // also with a probe: it may be the turn of the retries
-		if look {
-			ask(store.Ready, budget)
-		}
-		if t.wave.credits > 0 && !down {
-			limit, budgets := min(budget, t.wave.credits), []*int(nil)
-			if !t.wave.earned {
-				limit, budgets = min(limit, failedRoom), []*int{&failedRoom}
-			}
-			claim := ask(store.Wave, limit, budgets...)
-			claim.WaitingFrom, claim.TriedBefore = t.wave.waitingFrom, t.wave.triedBefore
-		}
-		// The claim that asks first gets the room. If there is room for one only, a probe and the retries take turns.
-		failed, order := min(budget, failedRoom), []store.ClaimKind{store.Probe, store.Retry}
-		if failed == 1 && t.probedLast {
-			slices.Reverse(order)
-		}
-		for _, kind := range order {
-			switch {
-			case kind == store.Probe && probe:
-				ask(kind, min(1, failed), &failedRoom)
-				t.lastProbe = now
-			case kind == store.Retry && look:
-				ask(kind, failed, &failedRoom)
-			}
-		}
-		t.mayHaveLanes = t.mayHaveLanes && down
 	}
 	return claims
+}
+
+// plan returns what to claim for a receiver that has room; nil: nothing.
+func (t *target) plan(now time.Time, budget int) *store.Claim {
+	claim := &store.Claim{Receiver: t.Receiver, Room: budget, Failed: min(budget, t.failedRoom())}
+	probe := t.probeDue(now)
+	if probe {
+		t.lastProbe = now
+		claim.Probes = 1
+	}
+	if t.down(now) {
+		claim.ProbeFailed = true
+		if now.Sub(t.trickleAt) >= time.Second-50*time.Millisecond {
+			t.trickle, t.trickleAt = maxTrickle, now
+		}
+		fresh := max(0, min(budget, t.trickle, max(1, t.Concurrency/2)-t.inFlight-len(t.queue)))
+		claim.Newest, claim.Fresh = fresh/2, fresh/2
+		if fresh%2 == 1 {
+			if t.newestNext {
+				claim.Newest++
+			} else {
+				claim.Fresh++
+			}
+			t.newestNext = !t.newestNext
+		}
+		if fresh+claim.Probes == 0 {
+			return nil
+		}
+		return claim
+	}
+	look := t.mayHaveLanes || probe // also with a probe: it may be the turn of the retries
+	if look {
+		claim.Fresh, claim.Retries = budget, claim.Failed
+	}
+	if t.wave.credits > 0 {
+		claim.Back, claim.BackIsFree = min(budget, t.wave.credits), t.wave.earned
+		claim.WaitingFrom, claim.TriedBefore = t.wave.waitingFrom, t.wave.triedBefore
+	}
+	// If there is room for one only, a probe and the retries take turns.
+	claim.RetriesFirst = claim.Failed == 1 && t.probedLast
+	t.mayHaveLanes = false
+	if !look && claim.Back == 0 {
+		return nil
+	}
+	return claim
 }
 
 // probeDue says whether it is time for a probe.
@@ -605,37 +633,44 @@ func (t *target) probeDue(now time.Time) bool {
 }
 
 // noteClaims notes the results of claims, and says whether to claim again at once.
-func (c *courier) noteClaims(claims []*store.Claim, err error) (again bool) {
+func (c *courier) noteClaims(claims []*store.Claim, results []store.Claimed, err error) (again bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, claim := range claims {
+	for n, claim := range claims {
 		t := c.targets[claim.Receiver]
 		if err != nil {
 			t.mayHaveLanes = true
 			continue
 		}
-		full := claim.Found >= claim.Max
-		switch claim.Kind {
-		case store.Ready:
+		r := &results[n]
+		if t.down(time.Now()) {
+			t.trickle -= r.Fresh
+			t.mayHaveLanes = true
+			continue
+		}
+		if claim.Fresh > 0 {
 			t.newcomers = math.MaxInt
-			if full {
-				// More lanes may wait. Of those that come meanwhile, as many get a lease as of those that wait: if a receiver is too slow
-				// for all, they would take each place that becomes free, and leave those that wait behind for as long as it lasts.
-				t.newcomers = len(claim.Leases)
-				t.mayHaveLanes = true
-				again = again || t.room() >= t.minRoom() && !t.down(time.Now())
-			}
-		case store.Wave:
-			t.wave.credits -= len(claim.Leases)
-			t.wave.waitingFrom = max(t.wave.waitingFrom, claim.WaitingTo)
-			if !full {
+		}
+		if r.MoreFresh {
+			// Of the lanes that come meanwhile, as many get a lease as of those that wait: if a receiver is too slow for all, they would
+			// take each place that becomes free, and leave those that wait behind for as long as it lasts.
+			t.newcomers = r.Fresh
+			t.mayHaveLanes = true
+			again = again || t.room() >= t.minRoom()
+		}
+		t.mayHaveLanes = t.mayHaveLanes || r.MoreRetries
+		if claim.Back > 0 {
+			t.wave.credits -= r.Back
+			t.wave.waitingFrom = max(t.wave.waitingFrom, r.WaitingTo)
+			if !r.MoreBack {
 				t.wave.credits = 0
 			}
-		case store.Retry:
-			t.mayHaveLanes = t.mayHaveLanes || full
-			t.probedLast = t.probedLast && len(claim.Leases) == 0
-		case store.Probe:
-			t.probedLast = t.probedLast || len(claim.Leases) > 0
+		}
+		switch {
+		case r.Retried:
+			t.probedLast = false
+		case r.Probed:
+			t.probedLast = true
 		}
 	}
 	return again && err == nil
@@ -646,7 +681,7 @@ func (c *courier) stats(rc *receiver.Receiver) ReceiverStats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t := c.targets[rc]
-	return ReceiverStats{Down: t.down(time.Now()), TakesNone: t.lastAccepted.IsZero() || t.missesInARow > 0 && time.Since(t.lastAccepted) > downFor}
+	return ReceiverStats{Down: t.down(time.Now()), TakesNone: t.failsForEverybody()}
 }
 
 // logOutcome logs what came of a delivery.

@@ -211,7 +211,7 @@ func TestQueriesOfTheDocs(t *testing.T) {
 	t.Run("database", func(t *testing.T) {
 		dsn := pgtest.Schema(t)
 		newDesk(t, inDatabase(t, dsn)).shut()
-		text := "SELECT convert_from" + query("SELECT convert_from", "```")
+		text := "SELECT platform" + query("```sql\nSELECT platform", "```")
 		inSchema(t, dsn, strings.ReplaceAll(text, "usher.", "{schema}."))
 	})
 }
@@ -375,7 +375,7 @@ func TestErasedIsGoneAfterAKill(t *testing.T) {
 // A body that does not fit its digest is reported and parked, and the rest goes on. The same holds for a body that is
 // missing.
 func TestDamagedContent(t *testing.T) {
-	damage := []string{"UPDATE content SET body = x'58' WHERE seq = %d", "DELETE FROM content WHERE seq = %d", "UPDATE webhook SET status = x'00ff' WHERE seq = %d"}
+	damage := []string{"UPDATE content SET body = x'58' WHERE seq = %d", "DELETE FROM content WHERE seq = %d", "UPDATE webhook SET record = '{' WHERE seq = %d"}
 	test := func(t *testing.T, d *desk, hurt func(string)) {
 		check(t, d.Pause(store.Pause{}))
 		for n := range 4 {
@@ -444,7 +444,7 @@ func TestDamagedRefused(t *testing.T) {
 		t.Errorf("accepted: %v", err)
 	}
 	d.shut()
-	sqlOn(t, path, "UPDATE webhook SET status = x'00ff'") // it does not say any more what was wrong with it
+	sqlOn(t, path, "UPDATE webhook SET record = x'00ff'") // it does not say any more what was wrong with it
 	d.start()
 	if err := d.Redeliver(d.nth("acme", 1), true); !errors.Is(err, store.ErrRefused) {
 		t.Errorf("sent again: %v", err)
@@ -452,14 +452,14 @@ func TestDamagedRefused(t *testing.T) {
 	d.want("states", d.states("acme"), "refused")
 }
 
-// If a lane's details are damaged, they are forgotten, and everything goes on. A state that does not exist must not stop
+// If a lane's row is damaged, everything goes on. A state that does not exist must not stop
 // anybody from reading either.
 func TestDamagedRows(t *testing.T) {
 	for _, damage := range []string{
-		"UPDATE lane SET details = x'ff'",
-		"UPDATE lane SET details = x'ffffffffffffffffffffff'",
-		"UPDATE lane SET details = x'000001000000000000'", // it has failed -1 times
-		"UPDATE lane SET details = x'0000000020ff'",
+		"UPDATE lane SET tail_digest = x'ff', held = x'ff', held_at = -1, tail_id = 'x'",
+		"UPDATE lane SET failures = -1, token = -1",
+		"UPDATE lane SET leased = 99",
+		"UPDATE lane SET receiver = 'nobody'",
 		"UPDATE webhook SET state = 99 WHERE seq = 1",
 	} {
 		path := aFile(t)

@@ -34,7 +34,7 @@ var wholeInboxes = []string{
 
 // live does to an inbox what a text says, with two letters for each step.
 func live(t *testing.T, d *desk, text string) {
-	tenants := []string{"crm/acme", "crm/other", "acme", "docs/third", "crm/ü/%\x00 \"", strings.Repeat("x", 300)}
+	tenants := []string{"crm/acme", "crm/other", "acme", "docs/third", "crm/ü/%\u007f \"", strings.Repeat("x", 255)}
 	answers := map[byte]func(int) *http.Response{'5': status(422), '6': status(500), '7': nil, '8': refused}
 	refuse := func(certain bool, n int) *webhookgate.Refusal {
 		tenant := tenants[n%len(tenants)]

@@ -16,13 +16,13 @@ import (
 // seconds the inbox says so, whatever the transaction was for, until one is committed.
 func TestAnyTransactionThatHangsShows(t *testing.T) {
 	t.Parallel()
-	for _, statement := range []string{"platforms", "sweep_lock", "webhook_add"} {
+	for _, statement := range []string{"lanes_stale", "sweep_lock", "webhook_add"} {
 		t.Run(statement, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				e := &hanging{Engine: inFile(t, filepath.Join(t.TempDir(), "inbox.db"))(), statement: statement, release: make(chan struct{})}
 				cfg := Config{Store: store.Config{Keep: true, MaxBytes: 1 << 30, Log: slog.New(slog.DiscardHandler)}}
-				if statement != "platforms" { // without a receiver the database is only checked when there is nothing to do
+				if statement != "lanes_stale" { // without a receiver the database is only checked when there is nothing to do
 					cfg.Store.Receivers = receiver.NewSet(newTaker(receiver.Main, 1).Receiver)
 				}
 				i := New(e, cfg)

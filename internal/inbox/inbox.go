@@ -154,15 +154,13 @@ func (i *Inbox) Stats() Stats {
 	for _, rc := range i.courier.receivers.All() {
 		s.Receivers[rc.Name] = i.courier.stats(rc)
 	}
-	for code, f := range st.ByPlatform {
-		name := ""
-		if rc := i.courier.receivers.For(code); rc != nil {
-			name = rc.Name
+	for name, f := range st.ByReceiver {
+		if _, known := s.Receivers[name]; !known {
+			name = "" // it is gone from the settings
 		}
 		r := s.Receivers[name]
 		r.Pending, r.Parked, r.Missed, r.Refused = r.Pending+f.Pending, r.Parked+f.Parked, r.Missed+f.Missed, r.Refused+f.Refused
 		r.Oldest = max(r.Oldest, f.Oldest)
-		r.TakesNone = r.TakesNone && r.Missed+r.Refused > 0
 		s.Receivers[name] = r
 	}
 	return s

@@ -33,11 +33,11 @@ import (
 )
 
 var (
-	long      = flag.Bool("long", false, "many random worlds")
-	worldSeed = flag.Uint64("world", 0, "the seed of the only random world to try")
-	worldSkip = flag.String("skip", "", "steps of that world to leave out, comma-separated")
+	long         = flag.Bool("long", false, "many random worlds")
+	worldSeed    = flag.Uint64("world", 0, "the seed of the only random world to try")
+	worldSkip    = flag.String("skip", "", "steps of that world to leave out, comma-separated")
 	shrinkWorlds = flag.Bool("shrink", false, "shrink worlds that fail")
-	worldLog  = flag.Bool("worldlog", false, "log what the inboxes of that world say")
+	worldLog     = flag.Bool("worldlog", false, "log what the inboxes of that world say")
 )
 
 // A pace is how fast a world lives. A file lives in a bubble, where time costs nothing; a database in real time.
@@ -791,7 +791,7 @@ func (p *place) redeliver() {
 		return
 	}
 	force := w.r.IntN(2) == 0
-	again := &redelivery{from: time.Now(), to: time.Now().Add(time.Hour), forced: force, unsure: e.State == store.Waiting} // it may be tried now, or again after a try that is under way
+	again := &redelivery{from: time.Now(), to: time.Now().Add(time.Hour), forced: force, unsure: e.State == store.Waiting || e.State == store.Superseded} // it may be tried now, or again after a try that is under way
 	w.mu.Lock()
 	a.again = append(a.again, again)
 	w.mu.Unlock()

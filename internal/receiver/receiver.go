@@ -75,6 +75,16 @@ func (s *Set) For(platform string) (rest *Receiver) {
 	return rest
 }
 
+// Main returns the receiver of all platforms that have no receiver of their own, or nil if there is none.
+func (s *Set) Main() *Receiver {
+	for _, r := range s.All() {
+		if len(r.Platforms) == 0 {
+			return r
+		}
+	}
+	return nil
+}
+
 // CloseIdleConnections closes the connections that no try uses.
 func (s *Set) CloseIdleConnections() {
 	for _, r := range s.All() {

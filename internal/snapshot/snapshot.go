@@ -30,12 +30,13 @@ type Snapshot struct {
 	Subscriptions []Subscription `json:"subscriptions,omitempty"`
 }
 
-// A Feature is something that the tenant may use.
+// A Feature is something that the tenant may use. Its members are in the order in which PostgreSQL's jsonb returns them, so that an
+// inbox in a file and one in a database are exported alike.
 type Feature struct {
 	Code  string `json:"code"` // never empty
 	Name  string `json:"name,omitempty"`
-	Value string `json:"value,omitempty"`
 	Limit Limit  `json:"limit"`
+	Value string `json:"value,omitempty"`
 }
 
 // A Subscription is where features come from. usher only shows it: dates and states decide nothing.
@@ -129,7 +130,7 @@ func Read(body []byte) Snapshot {
 func Of(value any) (s Snapshot) {
 	payload := content.Member(value, "payload")
 	change := content.Member(payload, "change")
-	s.Name = strings.Clone(textOf(content.Member(payload, "tenant"), "name")) // it is kept longer than the rest
+	s.Name = strings.Clone(withoutZero(textOf(content.Member(payload, "tenant"), "name"))) // it is kept longer than the rest
 	s.Features, s.Known = readFeatures(content.Member(change, "features"))
 	s.Subscriptions = readSubscriptions(content.Member(change, "subscriptions"))
 	return s
@@ -180,13 +181,16 @@ func readFeatures(value any) (_ []Feature, ok bool) {
 		name, _ := scalar(object["name"]) // need not be readable: it is only shown
 		value, hasValue := scalar(object["value"])
 		limit, hasLimit := limitOf(object["quantity"])
-		if !isObject || isBool || !hasCode || code != "" && (!hasValue || !hasLimit) {
+		if !isObject || isBool || !hasCode || code != "" && (!hasValue || !hasLimit || !content.ValidCode(code)) {
 			return nil, false
 		}
-		features = append(features, Feature{code, name, value, limit})
+		features = append(features, Feature{Code: code, Name: withoutZero(name), Limit: limit, Value: withoutZero(value)})
 	}
 	return merge(features), true
 }
+
+// withoutZero replaces the zero character, which many programs and PostgreSQL's text cannot have.
+func withoutZero(s string) string { return strings.ReplaceAll(s, "\x00", "\uFFFD") }
 
 // merge drops features without a code, and combines features with the same code. These come from two
 // subscriptions, and the tenant has paid for both.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -19,55 +20,57 @@ func TestSnapshot(t *testing.T) {
 		name, features string
 		want           []Feature
 	}{
-		{"documented", `{"code":"users","name":"Users","value":"","quantity":25}`, []Feature{{"users", "Users", "", 25}}},
-		{"value", `{"code":"tier","name":"Tier","value":"gold","quantity":null}`, []Feature{{"tier", "Tier", "gold", Unlimited}}},
+		{"documented", `{"code":"users","name":"Users","value":"","quantity":25}`, []Feature{{"users", "Users", 25, ""}}},
+		{"value", `{"code":"tier","name":"Tier","value":"gold","quantity":null}`, []Feature{{"tier", "Tier", Unlimited, "gold"}}},
 		{"none", ``, nil},
-		{"in its order", `{"code":"b"},{"code":"a"}`, []Feature{{"b", "", "", Unlimited}, {"a", "", "", Unlimited}}},
+		{"in its order", `{"code":"b"},{"code":"a"}`, []Feature{{"b", "", Unlimited, ""}, {"a", "", Unlimited, ""}}},
 
-		{"quantity null", `{"code":"f","quantity":null}`, []Feature{{"f", "", "", Unlimited}}},
-		{"quantity missing", `{"code":"f"}`, []Feature{{"f", "", "", Unlimited}}},
-		{"quantity 0", `{"code":"f","quantity":0}`, []Feature{{"f", "", "", 0}}},
-		{"quantity -0", `{"code":"f","quantity":-0}`, []Feature{{"f", "", "", 0}}},
-		{"quantity negative", `{"code":"f","quantity":-3}`, []Feature{{"f", "", "", 0}}},
-		{"quantity -1, which is no limit to some", `{"code":"f","quantity":-1}`, []Feature{{"f", "", "", 0}}},
-		{"quantity negative and huge", `{"code":"f","quantity":-` + huge + `}`, []Feature{{"f", "", "", 0}}},
-		{"quantity at the most", `{"code":"f","quantity":9007199254740991}`, []Feature{{"f", "", "", MaxLimit}}},
-		{"quantity just below", `{"code":"f","quantity":9007199254740990}`, []Feature{{"f", "", "", MaxLimit - 1}}},
-		{"quantity just above", `{"code":"f","quantity":9007199254740992}`, []Feature{{"f", "", "", MaxLimit}}},
-		{"quantity at the end of int64", `{"code":"f","quantity":9223372036854775807}`, []Feature{{"f", "", "", MaxLimit}}},
-		{"quantity beyond int64", `{"code":"f","quantity":9223372036854775808}`, []Feature{{"f", "", "", MaxLimit}}},
-		{"quantity huge", `{"code":"f","quantity":` + huge + `}`, []Feature{{"f", "", "", MaxLimit}}},
-		{"quantity 1e400", `{"code":"f","quantity":1e400}`, []Feature{{"f", "", "", MaxLimit}}},
-		{"quantity -1e400", `{"code":"f","quantity":-1e400}`, []Feature{{"f", "", "", 0}}},
-		{"quantity 1e3", `{"code":"f","quantity":1e3}`, []Feature{{"f", "", "", 1000}}},
-		{"quantity 25E+1", `{"code":"f","quantity":25E+1}`, []Feature{{"f", "", "", 250}}},
-		{"quantity 2500e-2", `{"code":"f","quantity":2500e-2}`, []Feature{{"f", "", "", 25}}},
-		{"quantity 25.0", `{"code":"f","quantity":25.0}`, []Feature{{"f", "", "", 25}}},
-		{"quantity with .0, at the most", `{"code":"f","quantity":9007199254740991.0}`, []Feature{{"f", "", "", MaxLimit}}},
-		{"quantity with .0, just below", `{"code":"f","quantity":9007199254740990.0}`, []Feature{{"f", "", "", MaxLimit - 1}}},
+		{"quantity null", `{"code":"f","quantity":null}`, []Feature{{"f", "", Unlimited, ""}}},
+		{"quantity missing", `{"code":"f"}`, []Feature{{"f", "", Unlimited, ""}}},
+		{"quantity 0", `{"code":"f","quantity":0}`, []Feature{{"f", "", 0, ""}}},
+		{"quantity -0", `{"code":"f","quantity":-0}`, []Feature{{"f", "", 0, ""}}},
+		{"quantity negative", `{"code":"f","quantity":-3}`, []Feature{{"f", "", 0, ""}}},
+		{"quantity -1, which is no limit to some", `{"code":"f","quantity":-1}`, []Feature{{"f", "", 0, ""}}},
+		{"quantity negative and huge", `{"code":"f","quantity":-` + huge + `}`, []Feature{{"f", "", 0, ""}}},
+		{"quantity at the most", `{"code":"f","quantity":9007199254740991}`, []Feature{{"f", "", MaxLimit, ""}}},
+		{"quantity just below", `{"code":"f","quantity":9007199254740990}`, []Feature{{"f", "", MaxLimit - 1, ""}}},
+		{"quantity just above", `{"code":"f","quantity":9007199254740992}`, []Feature{{"f", "", MaxLimit, ""}}},
+		{"quantity at the end of int64", `{"code":"f","quantity":9223372036854775807}`, []Feature{{"f", "", MaxLimit, ""}}},
+		{"quantity beyond int64", `{"code":"f","quantity":9223372036854775808}`, []Feature{{"f", "", MaxLimit, ""}}},
+		{"quantity huge", `{"code":"f","quantity":` + huge + `}`, []Feature{{"f", "", MaxLimit, ""}}},
+		{"quantity 1e400", `{"code":"f","quantity":1e400}`, []Feature{{"f", "", MaxLimit, ""}}},
+		{"quantity -1e400", `{"code":"f","quantity":-1e400}`, []Feature{{"f", "", 0, ""}}},
+		{"quantity 1e3", `{"code":"f","quantity":1e3}`, []Feature{{"f", "", 1000, ""}}},
+		{"quantity 25E+1", `{"code":"f","quantity":25E+1}`, []Feature{{"f", "", 250, ""}}},
+		{"quantity 2500e-2", `{"code":"f","quantity":2500e-2}`, []Feature{{"f", "", 25, ""}}},
+		{"quantity 25.0", `{"code":"f","quantity":25.0}`, []Feature{{"f", "", 25, ""}}},
+		{"quantity with .0, at the most", `{"code":"f","quantity":9007199254740991.0}`, []Feature{{"f", "", MaxLimit, ""}}},
+		{"quantity with .0, just below", `{"code":"f","quantity":9007199254740990.0}`, []Feature{{"f", "", MaxLimit - 1, ""}}},
 
-		{"twice: the largest", `{"code":"f","quantity":5},{"code":"g"},{"code":"f","quantity":7},{"code":"f","quantity":6}`, []Feature{{"f", "", "", 7}, {"g", "", "", Unlimited}}},
-		{"twice: null first", `{"code":"f","quantity":null},{"code":"f","quantity":7}`, []Feature{{"f", "", "", Unlimited}}},
-		{"twice: null last", `{"code":"f","quantity":7},{"code":"f"}`, []Feature{{"f", "", "", Unlimited}}},
-		{"twice: negative and 0", `{"code":"f","quantity":-7},{"code":"f","quantity":0}`, []Feature{{"f", "", "", 0}}},
-		{"twice: the first value that is not empty", `{"code":"f","value":""},{"code":"f","value":"a"},{"code":"f","value":"b"}`, []Feature{{"f", "", "a", Unlimited}}},
-		{"twice: the first name that is not empty", `{"code":"f"},{"code":"f","name":"A"},{"code":"f","name":"B"}`, []Feature{{"f", "A", "", Unlimited}}},
+		{"twice: the largest", `{"code":"f","quantity":5},{"code":"g"},{"code":"f","quantity":7},{"code":"f","quantity":6}`, []Feature{{"f", "", 7, ""}, {"g", "", Unlimited, ""}}},
+		{"twice: null first", `{"code":"f","quantity":null},{"code":"f","quantity":7}`, []Feature{{"f", "", Unlimited, ""}}},
+		{"twice: null last", `{"code":"f","quantity":7},{"code":"f"}`, []Feature{{"f", "", Unlimited, ""}}},
+		{"twice: negative and 0", `{"code":"f","quantity":-7},{"code":"f","quantity":0}`, []Feature{{"f", "", 0, ""}}},
+		{"twice: the first value that is not empty", `{"code":"f","value":""},{"code":"f","value":"a"},{"code":"f","value":"b"}`, []Feature{{"f", "", Unlimited, "a"}}},
+		{"twice: the first name that is not empty", `{"code":"f"},{"code":"f","name":"A"},{"code":"f","name":"B"}`, []Feature{{"f", "A", Unlimited, ""}}},
 
-		{"no code", `{"name":"Users","quantity":5},{"code":"f"}`, []Feature{{"f", "", "", Unlimited}}},
-		{"code null", `{"code":null,"quantity":5},{"code":"f"}`, []Feature{{"f", "", "", Unlimited}}},
-		{"code empty", `{"code":"","quantity":5},{"code":"f"}`, []Feature{{"f", "", "", Unlimited}}},
-		{"name and value null", `{"code":"f","name":null,"value":null,"quantity":1}`, []Feature{{"f", "", "", 1}}},
+		{"no code", `{"name":"Users","quantity":5},{"code":"f"}`, []Feature{{"f", "", Unlimited, ""}}},
+		{"code null", `{"code":null,"quantity":5},{"code":"f"}`, []Feature{{"f", "", Unlimited, ""}}},
+		{"code empty", `{"code":"","quantity":5},{"code":"f"}`, []Feature{{"f", "", Unlimited, ""}}},
+		{"name and value null", `{"code":"f","name":null,"value":null,"quantity":1}`, []Feature{{"f", "", 1, ""}}},
 
 		{"exact names: Code is none", `{"Code":"f"},{"CODE":"g"}`, nil},
-		{"exact names: Quantity is none", `{"code":"f","Quantity":99,"quantity":1}`, []Feature{{"f", "", "", 1}}},
-		{"exact codes", `{"code":"Users","quantity":1},{"code":"users","quantity":2},{"code":"users ","quantity":3}`, []Feature{{"Users", "", "", 1}, {"users", "", "", 2}, {"users ", "", "", 3}}},
-		{"codes of all kinds", `{"code":"a/b"},{"code":"Nutzer für alle"},{"code":"機能"},{"code":"a\u0000b"}`, []Feature{{"a/b", "", "", Unlimited}, {"Nutzer für alle", "", "", Unlimited}, {"機能", "", "", Unlimited}, {"a\x00b", "", "", Unlimited}}},
+		{"exact names: Quantity is none", `{"code":"f","Quantity":99,"quantity":1}`, []Feature{{"f", "", 1, ""}}},
+		{"exact codes", `{"code":"Users","quantity":1},{"code":"users","quantity":2},{"code":"users ","quantity":3}`, []Feature{{"Users", "", 1, ""}, {"users", "", 2, ""}, {"users ", "", 3, ""}}},
+		{"codes of all kinds", `{"code":"a/b"},{"code":"Nutzer für alle"},{"code":"機能"}`, []Feature{{"a/b", "", Unlimited, ""}, {"Nutzer für alle", "", Unlimited, ""}, {"機能", "", Unlimited, ""}}},
+		{"a zero character in a name and a value", `{"code":"f","name":"a\u0000b","value":"\u0000"}`, []Feature{{"f", "a\ufffdb", Unlimited, "\ufffd"}}},
+		{"a code of 255 bytes", `{"code":"` + strings.Repeat("x", 255) + `"}`, []Feature{{strings.Repeat("x", 255), "", Unlimited, ""}}},
 
-		{"null is no feature", `null,{"code":"f"}`, []Feature{{"f", "", "", Unlimited}}},
-		{"a number as a code", `{"code":5},{"code":"5","quantity":2}`, []Feature{{"5", "", "", Unlimited}}},
-		{"other types that can be read", `{"code":"f","name":["F"],"value":5},{"code":"g","value":true}`, []Feature{{"f", "", "5", Unlimited}, {"g", "", "true", Unlimited}}},
-		{"quantity with a fraction", `{"code":"f","quantity":2.9},{"code":"g","quantity":-0.5}`, []Feature{{"f", "", "", 2}, {"g", "", "", 0}}},
-		{"no code, and the rest cannot be read", `{"quantity":"5"},{"code":"f"}`, []Feature{{"f", "", "", Unlimited}}},
+		{"null is no feature", `null,{"code":"f"}`, []Feature{{"f", "", Unlimited, ""}}},
+		{"a number as a code", `{"code":5},{"code":"5","quantity":2}`, []Feature{{"5", "", Unlimited, ""}}},
+		{"other types that can be read", `{"code":"f","name":["F"],"value":5},{"code":"g","value":true}`, []Feature{{"f", "", Unlimited, "5"}, {"g", "", Unlimited, "true"}}},
+		{"quantity with a fraction", `{"code":"f","quantity":2.9},{"code":"g","quantity":-0.5}`, []Feature{{"f", "", 2, ""}, {"g", "", 0, ""}}},
+		{"no code, and the rest cannot be read", `{"quantity":"5"},{"code":"f"}`, []Feature{{"f", "", Unlimited, ""}}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			s := Read(webhook(`{"features":[` + tc.features + `]}`))
@@ -162,7 +165,7 @@ func TestRead(t *testing.T) {
 		"subscriptions":[{"id":7,"state":"trial","plan":{"code":"s","name":"Standard"},"product":{"code":"crm","name":"CRM"},"start_date":"2026-01-05",
 			"end_date":"2027-01-04","trial_start_date":"2026-01-05","trial_end_date":"2026-02-04","price_list":{"code":"eur"},"features":[{"code":"users","quantity":5}]},null,{}]}}}`))
 	want := Snapshot{
-		Name: "Acme GmbH", Known: true, Features: []Feature{{"users", "Users", "", 5}, {"sso", "", "saml", Unlimited}},
+		Name: "Acme GmbH", Known: true, Features: []Feature{{"users", "Users", 5, ""}, {"sso", "", Unlimited, "saml"}},
 		Subscriptions: []Subscription{{
 			ID: "7", Label: "CRM", State: "trial", Product: Coded{"crm", "CRM"}, Plan: Coded{"s", "Standard"}, PriceList: Coded{Code: "eur"},
 			Start: "2026-01-05", End: "2027-01-04", TrialStart: "2026-01-05", TrialEnd: "2026-02-04",
@@ -177,7 +180,7 @@ func TestRead(t *testing.T) {
 func TestEncode(t *testing.T) {
 	for body, want := range map[string]string{
 		`{"payload":{"tenant":{"name":"Ada","account":{"contacts":[{"email":"ada@example.com"}]}},"change":{"note":"x","features":[` +
-			`{"code":"users","quantity":25,"owner":"ada@example.com"},{"code":"<sso>","name":"SSO","value":"saml","quantity":null},{"code":"users","quantity":30}]}}}`: `[{"code":"users","limit":30},{"code":"<sso>","name":"SSO","value":"saml","limit":null}]`,
+			`{"code":"users","quantity":25,"owner":"ada@example.com"},{"code":"<sso>","name":"SSO","value":"saml","quantity":null},{"code":"users","quantity":30}]}}}`: `[{"code":"users","limit":30},{"code":"<sso>","name":"SSO","limit":null,"value":"saml"}]`,
 		`{"payload":{"change":{"features":[]}}}`:   `[]`,
 		`{"payload":{"change":{"features":null}}}`: ``,
 		`not JSON`: ``,
@@ -192,8 +195,8 @@ func TestDecode(t *testing.T) {
 	for features, want := range map[string]Snapshot{
 		``:   {},
 		`[]`: {Known: true, Features: []Feature{}},
-		`[{"code":"users","limit":30},{"code":"sso","name":"SSO","value":"saml","limit":null}]`: {Known: true, Features: []Feature{{"users", "", "", 30}, {"sso", "SSO", "saml", Unlimited}}},
-		`[{"code":"users"}]`: {Known: true, Features: []Feature{{"users", "", "", 0}}}, // what is damaged is not in the tenant's favour
+		`[{"code":"users","limit":30},{"code":"sso","name":"SSO","limit":null,"value":"saml"}]`: {Known: true, Features: []Feature{{"users", "", 30, ""}, {"sso", "SSO", Unlimited, "saml"}}},
+		`[{"code":"users"}]`: {Known: true, Features: []Feature{{"users", "", 0, ""}}}, // what is damaged is not in the tenant's favour
 	} {
 		if got, err := Decode([]byte(features)); err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: %+v, %v", features, got, err)
@@ -233,7 +236,7 @@ func FuzzRead(f *testing.F) {
 }
 
 func FuzzDecode(f *testing.F) {
-	f.Add([]byte(`[{"code":"users","limit":30},{"code":"sso","name":"SSO","value":"saml","limit":null}]`))
+	f.Add([]byte(`[{"code":"users","limit":30},{"code":"sso","name":"SSO","limit":null,"value":"saml"}]`))
 	f.Add([]byte(`[{"code":"a","limit":1},{"code":"a","limit":null},{"Code":"\ud800"},{}]`))
 	f.Fuzz(func(t *testing.T, features []byte) {
 		if s, err := Decode(features); err == nil {

@@ -76,13 +76,19 @@ func CertainTenant(value any) (platform, tenant string, certain bool) {
 // as its text.
 func codes(value any) (platform, tenant string, faults []Fault) {
 	const at = "/payload/tenant"
+	valid := func(path, code string) string {
+		if !ValidCode(code) {
+			faults = append(faults, codeFaults(path+"/code", code)...)
+		}
+		return code
+	}
 	codeOf := func(path string, object any) string {
 		switch code := Member(object, "code").(type) {
 		case nil:
 		case string:
-			return code
+			return valid(path, code)
 		case json.Number:
-			return code.String()
+			return valid(path, code.String())
 		default:
 			faults = append(faults, Fault{path + "/code", "must be a string or a number"})
 		}
@@ -98,6 +104,33 @@ func codes(value any) (platform, tenant string, faults []Fault) {
 		faults = append(faults, Fault{at + "/platform", "must be an object"})
 	}
 	return platform, tenant, faults
+}
+
+// maxCode is how many bytes a code may have. Codes are keys of a database's index.
+const maxCode = 255
+
+// ValidCode reports whether a code of a tenant, a platform or a feature, or an event's type, is one that usher takes in.
+func ValidCode(code string) bool { return codeFaults("", code) == nil }
+
+func codeFaults(path, code string) (faults []Fault) {
+	if len(code) > maxCode {
+		faults = append(faults, Fault{path, fmt.Sprintf("must have at most %d bytes", maxCode)})
+	}
+	if strings.Contains(code, "\x00") {
+		faults = append(faults, Fault{path, "must not contain the character U+0000"})
+	}
+	return faults
+}
+
+// featureFaults returns a fault for each code in change.features that usher does not take in.
+func featureFaults(value any) (faults []Fault) {
+	list, _ := Member(Member(Member(value, "payload"), "change"), "features").([]any)
+	for i, feature := range list {
+		if code, ok := Member(feature, "code").(string); ok && !ValidCode(code) {
+			faults = append(faults, codeFaults(fmt.Sprintf("/payload/change/features/%d/code", i), code)...)
+		}
+	}
+	return faults
 }
 
 // Member returns the member of an object with exactly this name, or nil. (Struct fields of

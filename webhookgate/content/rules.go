@@ -84,12 +84,17 @@ func (noLoader) Load(url string) (any, error) {
 // Faults returns everything that is wrong with the type or shape of a parsed value.
 func (r *Rules) Faults(value any) []Fault {
 	typ, typed := Member(value, "type").(string)
-	_, _, codeFaults := codes(value)
+	_, _, odd := codes(value)
+	if typ == TenantProvisioningChange {
+		odd = append(odd, featureFaults(value)...)
+	}
 	switch {
+	case !ValidCode(typ):
+		return codeFaults("/type", typ)
 	case typed && !r.Accept(typ):
 		return []Fault{{"/type", fmt.Sprintf("is %q; accepted here: %s", text.Clip(typ, maxShown), strings.Join(r.types, ", "))}}
 	case r.shape != nil && typed && typ != TenantProvisioningChange: // nobody has documented its schema
-		return codeFaults
+		return odd
 	}
 	if faults := r.schemaFaults(value); len(faults) > 0 {
 		return faults
@@ -97,7 +102,7 @@ func (r *Rules) Faults(value any) []Fault {
 	if !typed && !r.Accept("*") { // the list of types requires a type, even if the user's schema does not
 		return []Fault{{"/type", "must be a string that names the event"}}
 	}
-	return codeFaults
+	return odd
 }
 
 // Accept reports whether the rules accept webhooks of this type.

@@ -298,3 +298,47 @@ func TestLongNamesAreClipped(t *testing.T) {
 		t.Errorf("%q", lines(faults))
 	}
 }
+
+// Codes are keys of a database's index, so they have a length, and no character that its text cannot have.
+func TestCodesThatNobodyCanStore(t *testing.T) {
+	all, err := NewRules([]string{"*"}, []byte(`true`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	builtIn, err := NewRules([]string{TenantProvisioningChange}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	long, longest := strings.Repeat("x", 256), strings.Repeat("x", 255)
+	body := func(typ, tenant, platform, feature string) string {
+		return fmt.Sprintf(`{"type":%q,"payload":{"tenant":{"code":"%s","platform":{"code":"%s"}},"change":{"features":[{"code":"a"},{"code":"%s"}]}}}`, typ, tenant, platform, feature)
+	}
+	const tpc, zero = TenantProvisioningChange, `a\u0000b`
+	for name, tc := range map[string]struct{ body, path, message string }{
+		"all at the most":    {body(tpc, longest, longest, longest), "", ""},
+		"a long tenant":      {body(tpc, long, "", ""), "/payload/tenant/code", "must have at most 255 bytes"},
+		"a long platform":    {body(tpc, "t", long, ""), "/payload/tenant/platform/code", "must have at most 255 bytes"},
+		"a long feature":     {body(tpc, "t", "p", long), "/payload/change/features/1/code", "must have at most 255 bytes"},
+		"zero in a tenant":   {body(tpc, zero, "", ""), "/payload/tenant/code", "must not contain the character U+0000"},
+		"zero in a platform": {body(tpc, "t", zero, ""), "/payload/tenant/platform/code", "must not contain the character U+0000"},
+		"zero in a feature":  {body(tpc, "t", "p", zero), "/payload/change/features/1/code", "must not contain the character U+0000"},
+	} {
+		value, fault := Parse([]byte(tc.body))
+		if fault != nil {
+			t.Fatal(fault)
+		}
+		for _, r := range []*Rules{all, builtIn} {
+			got := r.Faults(value)
+			if tc.path == "" && got != nil || tc.path != "" && (len(got) != 1 || got[0] != Fault{tc.path, tc.message}) {
+				t.Errorf("%s: %v", name, got)
+			}
+		}
+		if _, _, certain := CertainTenant(value); certain == strings.HasPrefix(tc.path, "/payload/tenant") {
+			t.Errorf("%s: certain is %v", name, certain)
+		}
+	}
+	value, _ := Parse([]byte(body(long, "t", "", "")))
+	if got := all.Faults(value); len(got) != 1 || got[0].Path != "/type" {
+		t.Errorf("a long type: %v", got)
+	}
+}

@@ -29,7 +29,7 @@ func wrong(port Port, gate *Gate, box *inbox.Stats, err error) []Trouble {
 	s := &Status{Ports: []Port{port}, Gate: gate}
 	if box != nil {
 		held := func(platform, tenant, receiver string, down bool) store.HeldUp {
-			return store.HeldUp{Down: down, Entry: store.Entry{Platform: platform, Tenant: tenant, Status: store.Status{Receiver: receiver, Attempts: []store.Attempt{{Status: 500}}}}}
+			return store.HeldUp{Down: down, Entry: store.Entry{Platform: platform, Tenant: tenant, Status: store.Status{Record: store.Record{Receiver: receiver, Attempts: []store.Attempt{{Status: 500}}}}}}
 		}
 		s.Inbox = NewInbox(*box, []store.HeldUp{
 			held("docs", "harbour-ltd", "main", false), held("crm", "a/b", "main", false), held("crm", "missed", "main", true), held("crm", "other", "other", false),

@@ -5,7 +5,7 @@ ALTER TABLE {schema}.webhook SET (fillfactor = 80, autovacuum_vacuum_scale_facto
 ALTER TABLE {schema}.snapshot SET (fillfactor = 80);
 ALTER TABLE {schema}.content SET (toast_tuple_target = 8160);
 ALTER TABLE {schema}.content ALTER body SET STORAGE EXTERNAL; -- compressing costs more than it saves
-CREATE INDEX lane_due ON {schema}.lane (platform, last_result, due) WHERE bytes > 0; -- also for figures
+CREATE INDEX lane_due ON {schema}.lane (receiver, last_result, due) WHERE bytes > 0; -- also for figures
 
 -- The numbers of webhooks.
 CREATE SEQUENCE {schema}.number CACHE 1;

@@ -174,8 +174,8 @@ func Open(a *Address, password func() string, log *slog.Logger) (*Engine, error)
 
 func newEngine(a *Address, password func() string, log *slog.Logger) *Engine {
 	e := &Engine{config: a.config.Copy(), schema: pgx.Identifier{a.schema}.Sanitize(), log: log}
-	e.spelling = store.Spelling("{schema}", e.schema, "{int}", "bigint", "{bytes}", "bytea", "{empty}", "''::bytea", "{keyed}", "",
-		"{counter}", "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY", "{among}", "= ANY($1::bigint[])", "{lock}", "FOR UPDATE OF w")
+	e.spelling = store.Spelling("{schema}", e.schema, "{int}", "bigint", "{text}", `text COLLATE "C"`, "{json}", "jsonb", "{bytes}", "bytea", "{empty}", "''::bytea", "{keyed}", "",
+		"{counter}", "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY", "{among}", "= ANY($1::bigint[])", "{other}", "<> ALL($1::bigint[])", "{lock}", "FOR UPDATE OF w", "{skip}", "FOR UPDATE SKIP LOCKED")
 	e.statements = store.Statements(statementsText, e.spelling)
 	e.config.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) error {
 		if password != nil {
@@ -357,6 +357,11 @@ func (t *tx) Queue(name string, each func(store.Row) error, args ...any) {
 	if !ok {
 		panic("there is no statement " + name)
 	}
+	for i, a := range args {
+		if numbers, ok := a.(store.Among); ok {
+			args[i] = []int64(numbers)
+		}
+	}
 	q := t.batch.Queue(statement, args...)
 	if each == nil {
 		return
@@ -371,6 +376,9 @@ func (t *tx) Queue(name string, each func(store.Row) error, args ...any) {
 		return rows.Err()
 	})
 }
+
+// Scrub implements store.Tx. What the server has deleted is its own business.
+func (t *tx) Scrub() {}
 
 // Now implements store.Tx.
 func (t *tx) Now(at *int64) {
@@ -458,7 +466,7 @@ func describe(err error) error {
 		return &SetupError{fmt.Errorf("the inbox's database does not exist: %s; create it with CREATE DATABASE", pg.Message)}
 	case pg.Code == "25006":
 		return errors.New("the inbox's database is read-only: it is a standby, or was made read-only; with several hosts in USHER_WEBHOOK_INBOX add target_session_attrs=read-write")
-	case strings.HasPrefix(pg.Code, "22"), strings.HasPrefix(pg.Code, "23"), pg.Code == "54000", pg.Code == "55P03":
+	case strings.HasPrefix(pg.Code, "22"), strings.HasPrefix(pg.Code, "23"), pg.Code == "54000", pg.Code == "55P03", pg.Code == "57014": // 57014: one piece of work takes too long
 		return &store.StatementError{Err: err}
 	case pg.Code == "53100":
 		return errors.New("the disk of the inbox's database is full")

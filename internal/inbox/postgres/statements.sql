@@ -1,57 +1,39 @@
 -- The statements that differ from SQLite's; the others are in store/statements.sql. If an argument is a slice, the statement gets an
 -- array.
 
--- name: platform_add
-INSERT INTO {schema}.platform (hash, code) SELECT DISTINCT * FROM unnest($1::bytea[], $2::bytea[]) AS n (hash, code)
-WHERE NOT EXISTS (SELECT 1 FROM {schema}.platform p WHERE p.hash = n.hash) ORDER BY 1 ON CONFLICT (hash) DO NOTHING
-
 -- name: lane_add
-INSERT INTO {schema}.lane (key, platform, tenant, event_type)
-SELECT n.key, substring(n.key FROM 17), n.tenant, n.event_type FROM unnest($1::bytea[], $2::bytea[], $3::bytea[]) AS n (key, tenant, event_type) -- the second half of a key is the platform's hash
-WHERE NOT EXISTS (SELECT 1 FROM {schema}.lane l WHERE l.key = n.key)
-ORDER BY n.key ON CONFLICT (key) DO NOTHING
+INSERT INTO {schema}.lane (tenant, platform, event_type)
+SELECT n.* FROM unnest($1::text[], $2::text[], $3::text[]) AS n (tenant, platform, event_type)
+WHERE NOT EXISTS (SELECT 1 FROM {schema}.lane l WHERE l.tenant = n.tenant AND l.platform = n.platform AND l.event_type = n.event_type)
+ORDER BY n.tenant COLLATE "C", n.platform COLLATE "C", n.event_type COLLATE "C" ON CONFLICT DO NOTHING RETURNING tenant
 
 -- name: lane_lock
-SELECT {lane} FROM {schema}.lane l WHERE l.key = ANY($1::bytea[]) ORDER BY l.key FOR UPDATE
+SELECT {lane} FROM unnest($1::text[], $2::text[], $3::text[]) AS n (tenant, platform, event_type)
+JOIN {schema}.lane l ON l.tenant = n.tenant AND l.platform = n.platform AND l.event_type = n.event_type
+ORDER BY l.tenant, l.platform, l.event_type FOR UPDATE OF l
 
 -- name: lane_save
-UPDATE {schema}.lane l SET tail = n.tail, details = n.details, waiting = n.waiting, resent = n.resent, parked = n.parked, refused = n.refused,
-	bytes = n.bytes, waiting_since = n.waiting_since, last_result = n.last_result, last_try = n.last_try, not_before = n.not_before, paused = n.paused, due = n.due, owner = n.owner
-FROM unnest($1::bigint[], $2::bytea[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[],
-	$10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[], $14::bytea[], $15::bytea[])
-	AS n (tail, details, waiting, resent, parked, refused, bytes, waiting_since, last_result, last_try, not_before, paused, due, owner, key)
-WHERE l.key = n.key
+UPDATE {schema}.lane l SET receiver = n.receiver, tail = n.tail, tail_id = n.tail_id, tail_digest = n.tail_digest, held = n.held, held_at = n.held_at, held_by = n.held_by, held_id = n.held_id,
+	superseded = n.superseded, stale = n.stale, waiting = n.waiting, resent = n.resent, parked = n.parked, refused = n.refused, bytes = n.bytes, waiting_since = n.waiting_since,
+	last_result = n.last_result, failures = n.failures, last_try = n.last_try, not_before = n.not_before, paused = n.paused, due = n.due, owner = n.owner, leased = n.leased, token = n.token
+FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::text[], $7::bytea[], $8::bytea[], $9::bigint[], $10::text[], $11::text[],
+	$12::bigint[], $13::bigint[], $14::bigint[], $15::bigint[], $16::bigint[], $17::bigint[], $18::bigint[], $19::bigint[],
+	$20::bigint[], $21::bigint[], $22::bigint[], $23::bigint[], $24::bigint[], $25::bigint[], $26::bytea[], $27::bigint[], $28::bigint[])
+	AS n (tenant, platform, event_type, receiver, tail, tail_id, tail_digest, held, held_at, held_by, held_id, superseded, stale, waiting, resent, parked, refused, bytes, waiting_since,
+	last_result, failures, last_try, not_before, paused, due, owner, leased, token)
+WHERE l.tenant = n.tenant AND l.platform = n.platform AND l.event_type = n.event_type
 
 -- name: lane_due_repair
--- After a jump of the clock. 1 now; the latest time that is possible for: 2 not_before, 3 due after a failure, 5 the end of a lease;
--- 4 the platforms. A lane whose time is later than possible may be tried now.
+-- After a jump of the clock. 1 now; the latest time that is possible for: 2 not_before, 3 due after a failure, 4 the end of a lease;
+-- 5 the receivers. A lane whose time is later than possible may be tried now.
 UPDATE {schema}.lane SET due = CASE WHEN not_before <= $2::bigint THEN greatest($1::bigint, not_before) ELSE $1::bigint END,
 	not_before = CASE WHEN not_before <= $2::bigint THEN not_before ELSE 0 END, last_try = least(last_try, $1::bigint)
-WHERE platform = ANY($4::bytea[]) AND due < {never}
-	AND (owner = '' AND last_result = 0 AND due > $1::bigint OR owner = '' AND due > $3::bigint OR owner <> '' AND due > $5::bigint)
+WHERE receiver = ANY($5::text[]) AND due < {never} AND bytes > 0
+	AND (owner = '' AND last_result = 0 AND due > $1::bigint OR owner = '' AND due > $3::bigint OR owner <> '' AND due > $4::bigint)
 
--- name: claim_ready
--- 1 the platforms, 2 now, 3 whether leases that have ended may be taken over (1), 4 how many lanes of each platform. The same for all claims.
-SELECT {lane} FROM unnest($1::bytea[]) AS p (id) CROSS JOIN LATERAL (
-	SELECT * FROM {schema}.lane WHERE platform = p.id AND last_result = 0 AND due <= $2::bigint AND bytes > 0 AND (owner = '' OR $3::bigint = 1)
-	ORDER BY due LIMIT $4::bigint FOR UPDATE SKIP LOCKED) l
-
--- name: claim_retry
-SELECT {lane} FROM unnest($1::bytea[]) AS p (id) CROSS JOIN (VALUES (1), (2)) AS f (last_result) CROSS JOIN LATERAL (
-	SELECT * FROM {schema}.lane WHERE platform = p.id AND last_result = f.last_result AND due <= $2::bigint AND bytes > 0 AND (owner = '' OR $3::bigint = 1)
-	ORDER BY due LIMIT $4::bigint FOR UPDATE SKIP LOCKED) l
-
--- name: claim_probe
--- No lane is probed that was tried within the last second.
-SELECT {lane} FROM unnest($1::bytea[]) AS p (id) CROSS JOIN LATERAL (
-	SELECT * FROM {schema}.lane WHERE platform = p.id AND last_result = 2 AND due < {never} AND last_try <= $2::bigint - 1000000 AND not_before <= $2::bigint AND (owner = '' OR due <= $2::bigint AND $3::bigint = 1)
-	ORDER BY last_try LIMIT $4::bigint FOR UPDATE SKIP LOCKED) l
-
--- name: claim_wave
--- 5 lanes that wait since then or later, 6 lanes that were last tried before then. A wave takes over no leases.
-SELECT {lane} FROM unnest($1::bytea[]) AS p (id) CROSS JOIN LATERAL (
-	SELECT * FROM {schema}.lane WHERE platform = p.id AND last_result = 2 AND due < {never} AND waiting_since >= $5::bigint AND last_try < $6::bigint AND not_before <= $2::bigint AND owner = '' AND $3::bigint >= 0
-	ORDER BY waiting_since LIMIT $4::bigint FOR UPDATE SKIP LOCKED) l
+-- name: lane_try_repair
+-- No lane was tried later than now (1); 2 the receivers.
+UPDATE {schema}.lane SET last_try = $1::bigint WHERE receiver = ANY($2::text[]) AND last_result IN (1, 2) AND last_result > 0 AND due < {never} AND last_try > $1::bigint
 
 -- name: touch
 -- A write that changes nothing, to find out whether the database can be written.
@@ -61,84 +43,73 @@ UPDATE {schema}.schema_version SET version = version
 SELECT nextval('{schema}.number'), 1::bigint FROM generate_series(1, $1::bigint)
 
 -- name: next_waiting
--- 1 the lanes, 2 for each a webhook that does not count, 3 the size up to which the content is read, too.
-SELECT w.* FROM unnest($1::bytea[], $2::bigint[]) AS n (key, seq) CROSS JOIN LATERAL (
-	SELECT {webhook}, c.header, c.body FROM {schema}.webhook w JOIN {schema}.lane l ON l.key = w.lane
-	LEFT JOIN {schema}.content c ON c.seq = w.seq AND w.size <= $3::bigint
-	WHERE w.lane = n.key AND w.state = 0 AND w.seq <> n.seq ORDER BY w.lane_order LIMIT 1) w
-
--- name: first_waiting
-SELECT {webhook}, c.header, c.body FROM {schema}.webhook w JOIN {schema}.lane l ON l.key = w.lane
-LEFT JOIN {schema}.content c ON c.seq = w.seq AND w.size <= $3::bigint
-WHERE w.lane = $2::bytea AND w.state = 0 AND w.seq <> ALL($1::bigint[]) ORDER BY w.lane_order LIMIT 1
+-- 1 to 3 the lanes, 4 for each a webhook that does not count, 5 the size up to which the content is read, too. Of a lane that is stale it
+-- finds none: first_waiting does.
+SELECT w.* FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[]) AS n (tenant, platform, event_type, seq)
+JOIN {schema}.lane l ON l.tenant = n.tenant AND l.platform = n.platform AND l.event_type = n.event_type CROSS JOIN LATERAL (
+	SELECT {webhook}, c.header, c.body FROM {schema}.webhook w LEFT JOIN {schema}.content c ON c.seq = w.seq AND w.size <= $5::bigint
+	WHERE {of} AND w.state = 0 AND w.seq <> n.seq ORDER BY w.lane_order LIMIT 1) w
+WHERE l.stale = 0
 
 -- name: first_two
-SELECT w.* FROM unnest($1::bytea[]) AS n (key) CROSS JOIN LATERAL (
-	SELECT {webhook} FROM {schema}.webhook w JOIN {schema}.lane l ON l.key = w.lane WHERE w.lane = n.key AND w.state = 0 ORDER BY w.lane_order LIMIT 2) w
-
--- name: lane_refused
-SELECT {webhook} FROM {schema}.lane l JOIN {schema}.webhook w ON w.lane = l.key WHERE l.key = $1::bytea AND w.state = 2 ORDER BY w.seq
-
--- name: supersede_waiting
-UPDATE {schema}.webhook SET state = 4, changed = $4::bigint,
-	status = convert_to(((convert_from(status, 'UTF8')::jsonb || jsonb_build_object('state', 'superseded', 'why', convert_from($5::bytea, 'UTF8'), 'changed', convert_from($6::bytea, 'UTF8'))) - 'next')::text, 'UTF8')
-WHERE seq IN (SELECT seq FROM {schema}.webhook
-	WHERE lane = $2::bytea AND state = 0 AND snapshot = 1 AND seq < $3::bigint AND NOT coalesce((convert_from(status, 'UTF8')::jsonb ->> 'forced')::boolean, false) AND seq <> ALL($1::bigint[]) LIMIT $7::bigint)
-RETURNING size, lane_order
-
--- name: supersede_parked
-UPDATE {schema}.webhook SET state = 4, changed = $4::bigint,
-	status = convert_to(((convert_from(status, 'UTF8')::jsonb || jsonb_build_object('state', 'superseded', 'why', convert_from($5::bytea, 'UTF8'), 'changed', convert_from($6::bytea, 'UTF8'))) - 'next')::text, 'UTF8')
-WHERE seq IN (SELECT seq FROM {schema}.webhook
-	WHERE lane = $2::bytea AND state = 1 AND snapshot = 1 AND seq < $3::bigint AND NOT coalesce((convert_from(status, 'UTF8')::jsonb ->> 'forced')::boolean, false) AND seq <> ALL($1::bigint[]) LIMIT $7::bigint)
-RETURNING size, lane_order
+SELECT w.* FROM unnest($1::text[], $2::text[], $3::text[]) AS n (tenant, platform, event_type)
+JOIN {schema}.lane l ON l.tenant = n.tenant AND l.platform = n.platform AND l.event_type = n.event_type CROSS JOIN LATERAL (
+	SELECT {webhook} FROM {schema}.webhook w WHERE {of} AND w.state = 0 ORDER BY w.lane_order LIMIT 2) w
+WHERE l.stale = 0
 
 -- name: webhook_add
-INSERT INTO {schema}.webhook (seq, uuid, lane, type, snapshot, digest, size, received, state, lane_order, changed, status)
-SELECT * FROM unnest($1::bigint[], $2::bytea[], $3::bytea[], $4::bytea[], $5::bigint[], $6::bytea[], $7::bigint[], $8::bigint[], $9::bigint[],
-	$10::bigint[], $11::bigint[], $12::bytea[])
+INSERT INTO {schema}.webhook (seq, uuid, tenant, platform, event_type, type, snapshot, digest, size, received, state, lane_order, rank, changed, why, record)
+SELECT * FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::bytea[], $9::bigint[], $10::bigint[], $11::bigint[],
+	$12::bigint[], $13::bigint[], $14::bigint[], $15::text[], $16::text[])
 
 -- name: webhook_save
-UPDATE {schema}.webhook w SET state = n.state, lane_order = n.lane_order, changed = n.changed, status = n.status
-FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bytea[], $5::bigint[]) AS n (state, lane_order, changed, status, seq) WHERE w.seq = n.seq
+UPDATE {schema}.webhook w SET state = n.state, lane_order = n.lane_order, rank = n.rank, changed = n.changed, why = n.why, record = n.record
+FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::text[], $7::text[]) AS n (seq, state, lane_order, rank, changed, why, record) WHERE w.seq = n.seq
 
 -- name: content_add
 INSERT INTO {schema}.content (seq, header, body) SELECT * FROM unnest($1::bigint[], $2::bytea[], $3::bytea[])
 
 -- name: snapshot_save
-INSERT INTO {schema}.snapshot (lane, seq, uuid, received, name, features)
-SELECT * FROM unnest($1::bytea[], $2::bigint[], $3::bytea[], $4::bigint[], $5::bytea[], $6::bytea[])
-ON CONFLICT (lane) DO UPDATE SET seq = excluded.seq, uuid = excluded.uuid, received = excluded.received, name = excluded.name, features = excluded.features
+INSERT INTO {schema}.snapshot (tenant, platform, seq, uuid, received, name, features)
+SELECT n.tenant, n.platform, n.seq, n.uuid, n.received, n.name, nullif(n.features, '')::jsonb
+FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[], $5::bigint[], $6::text[], $7::text[]) AS n (tenant, platform, seq, uuid, received, name, features)
+ON CONFLICT (tenant, platform) DO UPDATE SET seq = excluded.seq, uuid = excluded.uuid, received = excluded.received, name = excluded.name, features = excluded.features
 
--- name: snapshots_between
-SELECT l.platform, l.tenant, s.seq, s.uuid, s.received, s.name, s.features
-FROM unnest($1::bytea[], $2::bytea[]) AS n (a, b) JOIN {schema}.snapshot s ON s.lane BETWEEN n.a AND n.b JOIN {schema}.lane l ON l.key = s.lane
+-- name: snapshots
+SELECT platform, tenant, seq, uuid, received, name, coalesce(features::text, '') FROM {schema}.snapshot WHERE tenant = ANY($1::text[])
 
 -- name: seen_find
 -- An id whose webhook is no longer stored counts as delivered (3).
-SELECT s.lane, s.id, s.digest, s.seq, s.at, coalesce(w.state, 3), s.uuid
-FROM unnest($1::bytea[], $2::bytea[]) AS n (lane, id) JOIN {schema}.seen_id s ON s.lane = n.lane AND s.id = n.id
+SELECT s.tenant, s.platform, s.event_type, s.id, s.digest, s.seq, s.at, coalesce(w.state, 3), coalesce(w.rank, {never}), s.uuid
+FROM unnest($1::text[], $2::text[], $3::text[], $4::bytea[]) AS n (tenant, platform, event_type, id)
+JOIN {schema}.seen_id s ON s.tenant = n.tenant AND s.platform = n.platform AND s.event_type = n.event_type AND s.id = n.id
 LEFT JOIN {schema}.webhook w ON w.seq = s.seq
 
 -- name: seen_save
-INSERT INTO {schema}.seen_id (lane, id, digest, seq, at, uuid) SELECT * FROM unnest($1::bytea[], $2::bytea[], $3::bytea[], $4::bigint[], $5::bigint[], $6::bytea[])
-ON CONFLICT (lane, id, digest) DO UPDATE SET seq = excluded.seq, at = excluded.at, uuid = excluded.uuid
+INSERT INTO {schema}.seen_id (tenant, platform, event_type, id, digest, seq, at, uuid)
+SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::bytea[], $5::bytea[], $6::bigint[], $7::bigint[], $8::text[])
+ON CONFLICT (tenant, platform, event_type, id, digest) DO UPDATE SET seq = excluded.seq, at = excluded.at, uuid = excluded.uuid
 
 -- name: previous
--- Two rows for each webhook: its tenant's last snapshot before it that was not accepted (waiting, parked, superseded, discarded), and
--- the last one that was (delivered, kept).
-SELECT n.seq, p.* FROM unnest($1::bytea[], $2::bigint[]) AS n (lane, seq) CROSS JOIN LATERAL (
-	(SELECT seq, state, ''::bytea FROM {schema}.webhook WHERE lane = n.lane AND seq < n.seq AND snapshot = 1 AND state NOT IN (2, 3, 6, 7) ORDER BY seq DESC LIMIT 1)
+-- Two rows for each webhook (1 to 3 its lane, 4 its number): its tenant's last snapshot before it that was not accepted (waiting, parked,
+-- superseded, discarded), and the last one that was (delivered, kept).
+SELECT n.seq, p.* FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[]) AS n (tenant, platform, event_type, seq) CROSS JOIN LATERAL (
+	(SELECT seq, state, ''::bytea FROM {schema}.webhook WHERE tenant = n.tenant AND platform = n.platform AND event_type = n.event_type AND seq < n.seq AND snapshot = 1 AND state NOT IN (2, 3, 6, 7) ORDER BY seq DESC LIMIT 1)
 	UNION ALL
 	(SELECT w.seq, w.state, c.body FROM {schema}.webhook w JOIN {schema}.content c ON c.seq = w.seq
-		WHERE w.lane = n.lane AND w.seq < n.seq AND w.snapshot = 1 AND w.state IN (3, 6) ORDER BY w.seq DESC LIMIT 1)) p
+		WHERE w.tenant = n.tenant AND w.platform = n.platform AND w.event_type = n.event_type AND w.seq < n.seq AND w.snapshot = 1 AND w.state IN (3, 6) ORDER BY w.seq DESC LIMIT 1)) p
+
+-- name: refused_lock
+-- Of copies that come through several replicas at once, one is stored. Lanes are locked before.
+SELECT pg_advisory_xact_lock(k) FROM (SELECT DISTINCT hashtextextended('usher refused {schema}' || encode(d, 'hex'), 0) AS k FROM unnest($1::bytea[]) AS u (d) ORDER BY 1) AS o
 
 -- name: refused_copies
-SELECT {webhook} FROM {schema}.webhook w LEFT JOIN {schema}.lane l ON l.key = w.lane WHERE w.state = 2 AND w.digest = ANY($1::bytea[]) FOR UPDATE OF w
+SELECT {webhook} FROM {schema}.webhook w LEFT JOIN {schema}.lane l ON {of} WHERE w.state = 2 AND w.digest = ANY($1::bytea[]) FOR UPDATE OF w
 
 -- name: lane_subtract_refused
 UPDATE {schema}.lane l SET refused = greatest(l.refused - n.count, 0)
-FROM (SELECT key, count(*) FROM unnest($1::bytea[]) AS u (key) GROUP BY key) n WHERE l.key = n.key
+FROM (SELECT tenant, platform, event_type, count(*) FROM unnest($1::text[], $2::text[], $3::text[]) AS u (tenant, platform, event_type) GROUP BY 1, 2, 3) n
+WHERE l.tenant = n.tenant AND l.platform = n.platform AND l.event_type = n.event_type
 
 -- name: sweep_lock
 -- 1: this replica may delete. The lock ends with the transaction.

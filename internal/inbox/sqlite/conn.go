@@ -3,14 +3,12 @@ package sqlite
 import (
 	"context"
 	"database/sql/driver"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/url"
 	"path/filepath"
-	"strings"
 
 	"modernc.org/sqlite"
 
@@ -25,10 +23,7 @@ type conn struct {
 }
 
 // A statement is a prepared statement of statements.sql.
-type statement struct {
-	driver.Stmt
-	takesArray bool // it gets a slice as one JSON array; otherwise it runs once for each element
-}
+type statement struct{ driver.Stmt }
 
 // connect opens a file that exists: it never makes one.
 func connect(path string, pragmas []string) (*conn, error) {
@@ -113,7 +108,7 @@ func (c *conn) prepare(name string) (*statement, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	s := &statement{prepared, strings.Contains(text, "json_each(")}
+	s := &statement{prepared}
 	c.prepared[name] = s
 	return s, nil
 }
@@ -130,13 +125,15 @@ func (c *conn) run(ctx context.Context, name string, each func(store.Row) error,
 		switch a := a.(type) {
 		case []int64:
 			times = len(a)
+		case []string:
+			times = len(a)
 		case [][]byte:
 			times = len(a)
 		case int:
 			values[i].Value = int64(a)
-		}
-		if s.takesArray && times >= 0 {
-			values[i].Value, times = jsonArray(a), -1
+		case store.Among:
+			text, _ := json.Marshal(append([]int64{}, a...))
+			values[i].Value = string(text)
 		}
 	}
 	if times < 0 {
@@ -147,6 +144,8 @@ func (c *conn) run(ctx context.Context, name string, each func(store.Row) error,
 			switch a := a.(type) {
 			case []int64:
 				values[i].Value = a[n]
+			case []string:
+				values[i].Value = a[n]
 			case [][]byte:
 				values[i].Value = a[n]
 			}
@@ -156,19 +155,6 @@ func (c *conn) run(ctx context.Context, name string, each func(store.Row) error,
 		}
 	}
 	return nil
-}
-
-// jsonArray writes a slice as JSON: numbers, or bytes in hex.
-func jsonArray(slice any) []byte {
-	if all, ok := slice.([][]byte); ok {
-		words := make([]string, len(all))
-		for i, b := range all {
-			words[i] = hex.EncodeToString(b)
-		}
-		slice = words
-	}
-	text, _ := json.Marshal(slice)
-	return text
 }
 
 func (s *statement) run(ctx context.Context, each func(store.Row) error, args []driver.NamedValue) error {
@@ -210,6 +196,12 @@ func (r row) Scan(into ...any) error {
 			var n int64
 			n, ok = v.(int64)
 			*to = int(n)
+		case *string:
+			if *to, ok = v.(string); !ok {
+				var bytes []byte // somebody has damaged the row
+				bytes, ok = v.([]byte)
+				*to = string(bytes)
+			}
 		case *[]byte:
 			*to, ok = v.([]byte)
 			ok = ok || v == nil

@@ -35,9 +35,10 @@ var schema001 string
 var migrations = []string{store.Tables + schema001}
 
 // spelling also drops PostgreSQL's casts. Its parameters are $1, and SQLite's ?1.
-var spelling = store.Spelling("{schema}.", "", "{int}", "INTEGER", "{bytes}", "BLOB", "{empty}", "x''", "{keyed}", "WITHOUT ROWID",
-	"{counter}", "INTEGER PRIMARY KEY AUTOINCREMENT", "{among}", "IN (SELECT value FROM json_each(?1))", "{lock}", "", // the whole file is locked already
-	"::bigint", "", "::bytea", "", "$", "?")
+var spelling = store.Spelling("{schema}.", "", "{int}", "INTEGER", "{text}", "TEXT", "{json}", "TEXT", "{bytes}", "BLOB", "{empty}", "x''", "{keyed}", "WITHOUT ROWID",
+	"{counter}", "INTEGER PRIMARY KEY AUTOINCREMENT", "{among}", "IN (SELECT value FROM json_each(?1))", "{other}", "NOT IN (SELECT value FROM json_each(?1))",
+	"{lock}", "", "{skip}", "", // the whole file is locked already
+	"::bigint", "", "::text", "", "$", "?")
 
 var statements = store.Statements(statementsText, spelling)
 
@@ -183,8 +184,8 @@ func (e *Engine) migrate() error {
 	// Leases of this engine last for a hundred years, so the leased lanes are at the end of the index lane_due.
 	now := time.Now()
 	script += fmt.Sprintf("PRAGMA user_version = %d;\nUPDATE lane SET owner = x'', due = %d\n"+
-		"WHERE platform IN (SELECT hash FROM platform) AND last_result IN (0, 1, 2) AND due > %d AND bytes > 0 AND owner <> x'';\nCOMMIT;",
-		len(migrations), now.UnixMicro(), now.Add(100*24*time.Hour).UnixMicro())
+		"WHERE receiver IN (%s) AND last_result IN (0, 1, 2) AND due > %d AND bytes > 0 AND owner <> x'';\nCOMMIT;",
+		len(migrations), now.UnixMicro(), statements["receivers"], now.Add(100*24*time.Hour).UnixMicro())
 	return describe(e.conn.exec(script))
 }
 
@@ -374,9 +375,11 @@ func (t *tx) Send() error {
 	return nil
 }
 
+// Scrub implements store.Tx.
+func (t *tx) Scrub() { t.erased = true }
+
 // Queue implements store.Tx.
 func (t *tx) Queue(name string, each func(store.Row) error, args ...any) {
-	t.erased = t.erased || name == "erase_content"
 	t.queue = append(t.queue, func() error { return t.conn.run(t.ctx, name, each, args) })
 }
 

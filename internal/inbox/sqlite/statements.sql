@@ -1,5 +1,5 @@
 -- The statements that differ from PostgreSQL's; the others are in store/statements.sql. If an argument is a slice, the statement
--- runs once for each element; or, if it says json_each, once with the slice as a JSON array (bytes in hex).
+-- runs once for each element.
 
 -- name: begin_write
 BEGIN IMMEDIATE
@@ -10,45 +10,27 @@ BEGIN
 -- name: commit
 COMMIT
 
--- name: platform_add
-INSERT INTO platform (hash, code) VALUES (?1, ?2) ON CONFLICT DO NOTHING
-
 -- name: lane_add
-INSERT INTO lane (key, platform, tenant, event_type) VALUES (?1, substr(?1, 17), ?2, ?3) ON CONFLICT DO NOTHING -- the second half of a key is the platform's hash
+INSERT INTO lane (tenant, platform, event_type) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING RETURNING tenant
 
 -- name: lane_lock
-SELECT {lane} FROM lane l WHERE l.key IN (SELECT unhex(value) FROM json_each(?1))
+SELECT {lane} FROM lane l WHERE l.tenant = ?1 AND l.platform = ?2 AND l.event_type = ?3
 
 -- name: lane_save
-UPDATE lane SET tail = ?, details = ?, waiting = ?, resent = ?, parked = ?, refused = ?, bytes = ?, waiting_since = ?, last_result = ?, last_try = ?, not_before = ?,
-	paused = ?, due = ?, owner = ?
-WHERE key = ?
+UPDATE lane SET receiver = ?4, tail = ?5, tail_id = ?6, tail_digest = ?7, held = ?8, held_at = ?9, held_by = ?10, held_id = ?11, superseded = ?12, stale = ?13,
+	waiting = ?14, resent = ?15, parked = ?16, refused = ?17, bytes = ?18, waiting_since = ?19, last_result = ?20, failures = ?21, last_try = ?22, not_before = ?23,
+	paused = ?24, due = ?25, owner = ?26, leased = ?27, token = ?28
+WHERE tenant = ?1 AND platform = ?2 AND event_type = ?3
 
 -- name: lane_due_repair
--- After a jump of the clock. 1 now; the latest time that is possible for: 2 not_before, 3 due after a failure; 4 the platforms.
--- Leases do not end here. A lane whose time is later than possible may be tried now.
+-- After a jump of the clock. 1 now; the latest time that is possible for: 2 not_before, 3 due after a failure, 4 the end of a lease (leases do
+-- not end here); 5 the receiver. A lane whose time is later than possible may be tried now.
 UPDATE lane SET due = CASE WHEN not_before <= ?2 THEN max(?1, not_before) ELSE ?1 END, not_before = CASE WHEN not_before <= ?2 THEN not_before ELSE 0 END, last_try = min(last_try, ?1)
-WHERE platform = ?4 AND due < {never} AND owner = x'' AND (last_result = 0 AND due > ?1 OR last_result = 1 AND due > ?3 OR last_result = 2 AND due > ?3)
+WHERE receiver = ?5 AND due < {never} AND ?4 > 0 AND owner = x'' AND bytes > 0 AND (last_result = 0 AND due > ?1 OR last_result = 1 AND due > ?3 OR last_result = 2 AND due > ?3)
 
--- name: claim_ready
--- 1 the platform, 2 now, 3 whether leases that have ended may be taken over (1), 4 how many lanes. The same for all claims.
-SELECT {lane} FROM lane l WHERE l.platform = ?1 AND l.last_result = 0 AND l.due <= ?2 AND l.bytes > 0 AND (l.owner = x'' OR ?3 = 1) ORDER BY l.due LIMIT ?4
-
--- name: claim_retry
-SELECT {lane} FROM (
-	SELECT * FROM (SELECT * FROM lane WHERE platform = ?1 AND last_result = 1 AND due <= ?2 AND bytes > 0 AND (owner = x'' OR ?3 = 1) ORDER BY due LIMIT ?4)
-	UNION ALL
-	SELECT * FROM (SELECT * FROM lane WHERE platform = ?1 AND last_result = 2 AND due <= ?2 AND bytes > 0 AND (owner = x'' OR ?3 = 1) ORDER BY due LIMIT ?4)) l
-
--- name: claim_probe
--- No lane is probed that was tried within the last second.
-SELECT {lane} FROM lane l WHERE l.platform = ?1 AND l.last_result = 2 AND l.due < {never} AND l.last_try <= ?2 - 1000000 AND l.not_before <= ?2 AND (l.owner = x'' OR l.due <= ?2 AND ?3 = 1)
-ORDER BY l.last_try LIMIT ?4
-
--- name: claim_wave
--- 5 lanes that wait since then or later, 6 lanes that were last tried before then. A wave takes over no leases.
-SELECT {lane} FROM lane l WHERE l.platform = ?1 AND l.last_result = 2 AND l.due < {never} AND l.waiting_since >= ?5 AND l.last_try < ?6 AND l.not_before <= ?2 AND l.owner = x'' AND ?3 >= 0
-ORDER BY l.waiting_since LIMIT ?4
+-- name: lane_try_repair
+-- No lane was tried later than now (1); 2 the receiver.
+UPDATE lane SET last_try = ?1 WHERE receiver = ?2 AND last_result IN (1, 2) AND due < {never} AND last_try > ?1
 
 -- name: touch
 -- A write that changes nothing, to find out whether the database can be written.
@@ -58,73 +40,59 @@ UPDATE number SET last = last
 UPDATE number SET last = last + ?1 RETURNING last - ?1 + 1, ?1
 
 -- name: next_waiting
--- 1 the lane, 2 a webhook that does not count, 3 the size up to which the content is read, too.
-SELECT {webhook}, c.header, c.body FROM webhook w JOIN lane l ON l.key = w.lane LEFT JOIN content c ON c.seq = w.seq AND w.size <= ?3
-WHERE w.lane = ?1 AND w.state = 0 AND w.seq <> ?2 ORDER BY w.lane_order LIMIT 1
-
--- name: first_waiting
-SELECT {webhook}, c.header, c.body FROM webhook w JOIN lane l ON l.key = w.lane LEFT JOIN content c ON c.seq = w.seq AND w.size <= ?3
-WHERE w.lane = ?2 AND w.state = 0 AND w.seq NOT IN (SELECT value FROM json_each(?1)) ORDER BY w.lane_order LIMIT 1
+-- 1 to 3 the lane, 4 a webhook that does not count, 5 the size up to which the content is read, too. Of a lane that is stale it finds none:
+-- first_waiting does.
+SELECT {webhook}, c.header, c.body FROM lane l JOIN webhook w ON w.seq = (
+	SELECT f.seq FROM webhook f WHERE f.tenant = l.tenant AND f.platform = l.platform AND f.event_type = l.event_type AND f.state = 0 AND f.seq <> ?4 ORDER BY f.lane_order LIMIT 1)
+LEFT JOIN content c ON c.seq = w.seq AND w.size <= ?5
+WHERE l.tenant = ?1 AND l.platform = ?2 AND l.event_type = ?3 AND l.stale = 0 AND l.waiting > (?4 > l.superseded)
 
 -- name: first_two
-SELECT {webhook} FROM webhook w JOIN lane l ON l.key = w.lane WHERE w.lane = ?1 AND w.state = 0 ORDER BY w.lane_order LIMIT 2
-
--- name: lane_refused
-SELECT {webhook} FROM lane l JOIN webhook w ON w.lane = l.key WHERE l.key = ?1 AND w.state = 2 ORDER BY w.seq
-
--- name: supersede_waiting
-UPDATE webhook SET state = 4, changed = ?4,
-	status = CAST(json_patch(CAST(status AS TEXT), json_object('state', 'superseded', 'why', CAST(?5 AS TEXT), 'changed', CAST(?6 AS TEXT), 'next', NULL)) AS BLOB)
-WHERE seq IN (SELECT seq FROM webhook
-	WHERE lane = ?2 AND state = 0 AND snapshot = 1 AND seq < ?3 AND coalesce(CAST(status AS TEXT) ->> 'forced', 0) = 0 AND seq NOT IN (SELECT value FROM json_each(?1)) LIMIT ?7)
-RETURNING size, lane_order
-
--- name: supersede_parked
-UPDATE webhook SET state = 4, changed = ?4,
-	status = CAST(json_patch(CAST(status AS TEXT), json_object('state', 'superseded', 'why', CAST(?5 AS TEXT), 'changed', CAST(?6 AS TEXT), 'next', NULL)) AS BLOB)
-WHERE seq IN (SELECT seq FROM webhook
-	WHERE lane = ?2 AND state = 1 AND snapshot = 1 AND seq < ?3 AND coalesce(CAST(status AS TEXT) ->> 'forced', 0) = 0 AND seq NOT IN (SELECT value FROM json_each(?1)) LIMIT ?7)
-RETURNING size, lane_order
+SELECT {webhook} FROM webhook w JOIN lane l ON {of} WHERE w.tenant = ?1 AND w.platform = ?2 AND w.event_type = ?3 AND w.state = 0 AND l.stale = 0 ORDER BY w.lane_order LIMIT 2
 
 -- name: webhook_add
-INSERT INTO webhook (seq, uuid, lane, type, snapshot, digest, size, received, state, lane_order, changed, status)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO webhook (seq, uuid, tenant, platform, event_type, type, snapshot, digest, size, received, state, lane_order, rank, changed, why, record)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: webhook_save
-UPDATE webhook SET state = ?, lane_order = ?, changed = ?, status = ? WHERE seq = ?
+UPDATE webhook SET state = ?2, lane_order = ?3, rank = ?4, changed = ?5, why = ?6, record = ?7 WHERE seq = ?1
 
 -- name: content_add
 INSERT INTO content (seq, header, body) VALUES (?, ?, ?)
 
 -- name: snapshot_save
-INSERT INTO snapshot (lane, seq, uuid, received, name, features) VALUES (?, ?, ?, ?, ?, ?)
-ON CONFLICT (lane) DO UPDATE SET seq = excluded.seq, uuid = excluded.uuid, received = excluded.received, name = excluded.name, features = excluded.features
+INSERT INTO snapshot (tenant, platform, seq, uuid, received, name, features) VALUES (?1, ?2, ?3, ?4, ?5, ?6, nullif(?7, ''))
+ON CONFLICT (tenant, platform) DO UPDATE SET seq = excluded.seq, uuid = excluded.uuid, received = excluded.received, name = excluded.name, features = excluded.features
 
--- name: snapshots_between
-SELECT l.platform, l.tenant, s.seq, s.uuid, s.received, s.name, s.features FROM snapshot s JOIN lane l ON l.key = s.lane WHERE s.lane BETWEEN ?1 AND ?2
+-- name: snapshots
+SELECT platform, tenant, seq, uuid, received, name, coalesce(features, '') FROM snapshot WHERE tenant = ?1
 
 -- name: seen_find
 -- An id whose webhook is no longer stored counts as delivered (3).
-SELECT s.lane, s.id, s.digest, s.seq, s.at, coalesce(w.state, 3), s.uuid FROM seen_id s LEFT JOIN webhook w ON w.seq = s.seq
-WHERE s.lane = ?1 AND s.id = ?2
+SELECT s.tenant, s.platform, s.event_type, s.id, s.digest, s.seq, s.at, coalesce(w.state, 3), coalesce(w.rank, {never}), s.uuid FROM seen_id s LEFT JOIN webhook w ON w.seq = s.seq
+WHERE s.tenant = ?1 AND s.platform = ?2 AND s.event_type = ?3 AND s.id = ?4
 
 -- name: seen_save
-INSERT INTO seen_id (lane, id, digest, seq, at, uuid) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
-ON CONFLICT (lane, id, digest) DO UPDATE SET seq = excluded.seq, at = excluded.at, uuid = excluded.uuid
+INSERT INTO seen_id (tenant, platform, event_type, id, digest, seq, at, uuid) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+ON CONFLICT (tenant, platform, event_type, id, digest) DO UPDATE SET seq = excluded.seq, at = excluded.at, uuid = excluded.uuid
 
 -- name: previous
--- Two rows for each webhook: its tenant's last snapshot before it that was not accepted (waiting, parked, superseded, discarded), and
--- the last one that was (delivered, kept).
-SELECT * FROM (SELECT ?2, seq, state, x'' FROM webhook WHERE lane = ?1 AND seq < ?2 AND snapshot = 1 AND state NOT IN (2, 3, 6, 7) ORDER BY seq DESC LIMIT 1)
+-- Two rows for each webhook (1 to 3 its lane, 4 its number): its tenant's last snapshot before it that was not accepted (waiting, parked,
+-- superseded, discarded), and the last one that was (delivered, kept).
+SELECT * FROM (SELECT ?4, seq, state, x'' FROM webhook WHERE tenant = ?1 AND platform = ?2 AND event_type = ?3 AND seq < ?4 AND snapshot = 1 AND state NOT IN (2, 3, 6, 7) ORDER BY seq DESC LIMIT 1)
 UNION ALL
-SELECT * FROM (SELECT ?2, w.seq, w.state, c.body FROM webhook w JOIN content c ON c.seq = w.seq
-	WHERE w.lane = ?1 AND w.seq < ?2 AND w.snapshot = 1 AND w.state IN (3, 6) ORDER BY w.seq DESC LIMIT 1)
+SELECT * FROM (SELECT ?4, w.seq, w.state, c.body FROM webhook w JOIN content c ON c.seq = w.seq
+	WHERE w.tenant = ?1 AND w.platform = ?2 AND w.event_type = ?3 AND w.seq < ?4 AND w.snapshot = 1 AND w.state IN (3, 6) ORDER BY w.seq DESC LIMIT 1)
+
+-- name: refused_lock
+-- The whole file is locked already.
+SELECT 1
 
 -- name: refused_copies
-SELECT {webhook} FROM webhook w LEFT JOIN lane l ON l.key = w.lane WHERE w.state = 2 AND w.digest = ?1
+SELECT {webhook} FROM webhook w LEFT JOIN lane l ON {of} WHERE w.state = 2 AND w.digest = ?1
 
 -- name: lane_subtract_refused
-UPDATE lane SET refused = max(refused - 1, 0) WHERE key = ?1
+UPDATE lane SET refused = max(refused - 1, 0) WHERE tenant = ?1 AND platform = ?2 AND event_type = ?3
 
 -- name: sweep_lock
 -- 1: this process may delete. No other process has the file.

@@ -54,7 +54,7 @@ type nothing = struct{}
 // find reads a webhook with its content. Of the result only the lane and the content never change.
 func (s *Store) find(id int64) (w *Webhook, err error) {
 	err = s.read(s.run, func(tx Tx) error {
-		tx.Queue("webhooks", func(r Row) (err error) { w, err = s.scanWebhook(r, true); return err }, []int64{id})
+		tx.Queue("webhooks", func(r Row) (err error) { w, err = scanWebhook(r, true); return err }, Among{id})
 		return tx.Send()
 	})
 	if err == nil && w == nil {
@@ -73,7 +73,7 @@ func (s *Store) Redeliver(id int64, force bool) error {
 	if found.Rejected() { // that never changes, and it may have no lane
 		return ErrRefused
 	}
-	_, err = act(s, work{keys: []Key{found.lane}, hooks: []int64{id}}, func(t *sqlTurn) (nothing, error) {
+	_, err = act(s, work{known: []webhookgate.Lane{found.lane}, hooks: []int64{id}}, func(t *sqlTurn) (nothing, error) {
 		l := t.lanes[found.lane]
 		if l == nil || l.hook(id) == nil {
 			return nothing{}, ErrNotFound
@@ -105,12 +105,12 @@ func (s *Store) Discard(id int64) error {
 		return err
 	}
 	names := work{hooks: []int64{id}}
-	if found.lane != (Key{}) {
-		names.keys = []Key{found.lane}
+	if found.lane != (webhookgate.Lane{}) {
+		names.known = []webhookgate.Lane{found.lane}
 	}
 	_, err = act(s, names, func(t *sqlTurn) (nothing, error) {
 		l := t.nowhere()
-		if found.lane != (Key{}) {
+		if found.lane != (webhookgate.Lane{}) {
 			l = t.lanes[found.lane]
 		}
 		if l == nil || l.hook(id) == nil { // if the lane's row is missing, the file is damaged
@@ -123,15 +123,17 @@ func (s *Store) Discard(id int64) error {
 
 // lanesOf returns the lanes of a tenant, on one platform or on all.
 func (s *Store) lanesOf(platform *string, tenant string) (all []*lane, err error) {
-	from, to := tenantRange(tenant)
+	if !storable(tenant) {
+		return nil, nil
+	}
 	err = s.read(s.run, func(tx Tx) error {
-		tx.Queue("lanes_between", func(r Row) error {
-			l, err := s.scanLane(r)
-			if err == nil && l.Tenant == tenant && (platform == nil || l.Platform == *platform) {
+		tx.Queue("lanes_of_tenant", func(r Row) error {
+			l, err := scanLane(r)
+			if err == nil && (platform == nil || l.Platform == *platform) {
 				all = append(all, l)
 			}
 			return err
-		}, from, to)
+		}, tenant)
 		return tx.Send()
 	})
 	return all, err
@@ -146,10 +148,10 @@ func (s *Store) Forget(platform *string, tenant string) (count int, err error) {
 	}
 	var names work
 	for _, l := range lanes {
-		names.keys = append(names.keys, l.key)
+		names.known = append(names.known, l.Lane)
 	}
 	return act(s, names, func(t *sqlTurn) (count int, err error) {
-		for _, k := range names.keys {
+		for _, k := range names.known {
 			if t.lanes[k].forget() {
 				count++
 			}
@@ -161,8 +163,8 @@ func (s *Store) Forget(platform *string, tenant string) (count int, err error) {
 // Erase deletes everything about a tenant: all its webhooks, its last snapshot, and what dedup remembers. It returns the number
 // of webhooks.
 func (s *Store) Erase(platform, tenant string) (count int, err error) {
-	key := tenantKey(platform, tenant)
-	count, err = act(s, work{keys: []Key{key}}, func(t *sqlTurn) (int, error) {
+	key := webhookgate.Lane{Platform: platform, Tenant: tenant}
+	count, err = act(s, work{known: []webhookgate.Lane{key}}, func(t *sqlTurn) (int, error) {
 		if l := t.lanes[key]; l != nil {
 			return l.erase()
 		}
@@ -201,11 +203,11 @@ func (s *Store) setPause(p Pause, paused bool) (bool, error) {
 		if paused {
 			p.insert(t.now)(t.tx)
 		} else {
-			t.tx.Queue("pause_remove", func(r Row) error { known = true; var since int64; return r.Scan(&since) }, pauseKey(p))
+			t.tx.Queue("pause_remove", func(r Row) error { known = true; var since int64; return r.Scan(&since) }, p.Receiver, p.Platform, p.Tenant)
 		}
 		t.send()
 		if p.Tenant != "" {
-			t.lanes[tenantKey(p.Platform, p.Tenant)].pause(paused)
+			t.lanes[webhookgate.Lane{Platform: p.Platform, Tenant: p.Tenant}].pause(paused)
 		}
 		return known, nil
 	})
@@ -215,23 +217,16 @@ func (s *Store) setPause(p Pause, paused bool) (bool, error) {
 	return known, s.ReadPauses(s.run)
 }
 
-func pauseKey(p Pause) []byte {
-	k := LaneOf(webhookgate.Lane{Platform: p.Platform + "\x00" + p.Receiver, Tenant: p.Tenant, Type: p.Receiver})
-	return k[:]
-}
-
 // insert returns a function that queues the pause's row.
 func (p Pause) insert(since int64) func(Tx) {
-	return func(tx Tx) {
-		tx.Queue("pause_add", nil, []byte(p.Receiver), []byte(p.Platform), []byte(p.Tenant), pauseKey(p), since)
-	}
+	return func(tx Tx) { tx.Queue("pause_add", nil, p.Receiver, p.Platform, p.Tenant, since) }
 }
 
-func scanPause(r Row) (Pause, error) {
-	var receiver, platform, tenant []byte
+func scanPause(r Row) (p Pause, err error) {
 	var since int64
-	err := r.Scan(&receiver, &platform, &tenant, &since)
-	return Pause{string(receiver), string(platform), string(tenant), moment(since)}, err
+	err = r.Scan(&p.Receiver, &p.Platform, &p.Tenant, &since)
+	p.Since = moment(since)
+	return p, err
 }
 
 // ReadPauses reads the pauses. After an error the ones that were read before stay in force.

@@ -20,7 +20,7 @@ func (s *Store) Note(a Action) error {
 	_, err := act(s, work{}, func(t *sqlTurn) (nothing, error) {
 		a.At = t.time()
 		entry, _ := json.Marshal(a) // strings and numbers
-		t.statements = append(t.statements, func(tx Tx) { tx.Queue("action_add", nil, t.now, entry) })
+		t.statements = append(t.statements, func(tx Tx) { tx.Queue("action_add", nil, t.now, string(entry)) })
 		return nothing{}, nil
 	})
 	return err
@@ -35,11 +35,11 @@ func (s *Store) Actions(before int64, most int) (all []Action, err error) {
 		tx.Queue("actions", func(r Row) error {
 			var a Action
 			var id, at int64
-			var entry []byte
+			var entry string
 			if err := r.Scan(&id, &at, &entry); err != nil {
 				return err
 			}
-			json.Unmarshal(entry, &a) // Note wrote it
+			json.Unmarshal([]byte(entry), &a) // Note wrote it
 			a.ID, a.At = id, moment(at)
 			all = append(all, a)
 			return nil

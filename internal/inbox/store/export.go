@@ -168,13 +168,12 @@ func (s *Store) Export(ctx context.Context, to io.Writer) (webhooks int, err err
 		if err := write(exportLine{Inbox: &inboxLine{exportVersion, s.Now()}}); err != nil {
 			return err
 		}
-		tx.Queue("platforms", s.platforms.learnRow)
 		tx.Queue("pauses", func(r Row) error {
 			p, err := scanPause(r)
 			return errors.Join(err, write(exportLine{Pause: &p}))
 		})
 		tx.Queue("export_lanes", func(r Row) error {
-			l, err := s.scanLane(r)
+			l, err := scanLane(r)
 			if err != nil {
 				return err
 			}
@@ -186,15 +185,15 @@ func (s *Store) Export(ctx context.Context, to io.Writer) (webhooks int, err err
 			return write(exportLine{Lane: out})
 		})
 		tx.Queue("export_webhooks", func(r Row) error {
-			w, err := s.scanWebhook(r, true)
+			w, err := scanWebhook(r, true)
 			if err != nil {
 				return err
 			}
 			webhooks++
-			return write(exportLine{Webhook: &webhookLine{Entry: w.Entry, Certain: w.lane != Key{}, Snapshot: w.snapshot, Digest: w.digest, Header: encodeHeader(w.Header), Body: w.Body}})
+			return write(exportLine{Webhook: &webhookLine{Entry: w.Entry, Certain: w.lane != webhookgate.Lane{}, Snapshot: w.snapshot, Digest: w.digest, Header: encodeHeader(w.Header), Body: w.Body}})
 		})
 		tx.Queue("export_snapshots", func(r Row) error {
-			t, err := s.scanSnapshot(r)
+			t, err := scanSnapshot(r)
 			if err != nil {
 				return err
 			}
@@ -202,10 +201,9 @@ func (s *Store) Export(ctx context.Context, to io.Writer) (webhooks int, err err
 		})
 		tx.Queue("export_seen", func(r Row) error {
 			var at int64
-			var platform, tenant, eventType, uuid []byte
 			l := new(seenLine)
-			err := r.Scan(&platform, &tenant, &eventType, &l.Hash, &l.Digest, &l.ID, &at, &uuid)
-			l.laneName, l.At, l.Webhook = laneName{s.platforms.code(platform), string(tenant), string(eventType)}, moment(at), string(uuid)
+			err := r.Scan(&l.Platform, &l.Tenant, &l.Type, &l.Hash, &l.Digest, &l.ID, &at, &l.Webhook)
+			l.At = moment(at)
 			return errors.Join(err, write(exportLine{Seen: l}))
 		})
 		return tx.Send()
@@ -312,21 +310,24 @@ const maxLine = 64 << 20
 // An importChunk has some lines that were read and checked: the lanes that they are about, and what they change when these lanes
 // are locked.
 type importChunk struct {
-	lanes      map[Key]webhookgate.Lane
+	lanes      map[webhookgate.Lane]bool
 	changes    []func(*sqlTurn)
 	newNumbers int64 // how many bare webhooks need a number
 	bytes      int   // of its lines
 }
 
-func newImportChunk() *importChunk { return &importChunk{lanes: make(map[Key]webhookgate.Lane)} }
+func newImportChunk() *importChunk { return &importChunk{lanes: make(map[webhookgate.Lane]bool)} }
 
 // add adds a change of a lane.
 func (chunk *importChunk) add(name webhookgate.Lane, change func(*lane)) error {
-	if unnamed(name) {
+	switch {
+	case unnamed(name):
 		return errNoLane
+	case !storable(name.Platform) || !storable(name.Tenant) || !storable(name.Type):
+		return errors.New("has a code that is longer than 255 bytes, or has a zero character")
 	}
 	key := LaneOf(name)
-	chunk.lanes[key] = name
+	chunk.lanes[key] = true
 	chunk.changes = append(chunk.changes, func(t *sqlTurn) { change(t.lanes[key]) })
 	return nil
 }
@@ -493,7 +494,7 @@ func (i *importJob) checkLine(chunk *importChunk, l *exportLine) error {
 		}
 		err = chunk.add(webhookgate.Lane{Platform: t.Platform, Tenant: t.Tenant}, func(to *lane) {
 			to.raiseTail(t.ID, t.Webhook)
-			to.memory.snapshot = (&snapshotRow{to.key, snapshot.Stored{Seq: t.ID, Webhook: t.Webhook, Received: t.Received, Name: t.Name, Features: t.Features}})
+			to.memory.snapshot = &snapshot.Stored{Platform: to.Platform, Tenant: to.Tenant, Seq: t.ID, Webhook: t.Webhook, Received: t.Received, Name: withoutZero(t.Name), Features: t.Features}
 		})
 	case l.Seen != nil:
 		e := l.Seen
@@ -501,7 +502,7 @@ func (i *importJob) checkLine(chunk *importChunk, l *exportLine) error {
 			return errors.New("has an id without its hash, or without its webhook's")
 		}
 		err = chunk.add(webhookgate.Lane(e.laneName), func(to *lane) {
-			to.newSeen = append(to.newSeen, &seenRow{seenID: seenID{to.key, [32]byte(e.Hash)}, digest: e.Digest, seq: e.ID, at: e.At.UnixMicro(), uuid: e.Webhook})
+			to.newSeen = append(to.newSeen, &seenRow{seenID: seenID{to.Lane, [32]byte(e.Hash)}, digest: e.Digest, seq: e.ID, at: e.At.UnixMicro(), uuid: e.Webhook})
 		})
 	}
 	if err == nil {
@@ -543,6 +544,10 @@ func (i *importJob) addWebhook(chunk *importChunk, w *webhookLine) error {
 	}
 	row := &Webhook{Entry: w.Entry, snapshot: w.Snapshot, digest: w.Digest, Header: decodeHeader(w.Header), Body: w.Body, hasContent: true, isNew: true}
 	row.size = int64(len(w.Body)+len(w.Header)) + overhead
+	row.Type, row.Why = withoutZero(row.Type), withoutZero(row.Why)
+	if row.rank = never; row.snapshot && !(row.Forced && row.State == Waiting) {
+		row.rank = row.ID
+	}
 	i.lastID = w.ID
 	if !w.Certain {
 		chunk.changes = append(chunk.changes, func(t *sqlTurn) { t.nowhere().hooks = append(t.nowhere().hooks, row) })
@@ -556,7 +561,7 @@ func (i *importJob) addWebhook(chunk *importChunk, w *webhookLine) error {
 		if !row.Rejected() {
 			to.raiseTail(row.ID, row.Webhook)
 		}
-		row.lane, to.hooks = to.key, append(to.hooks, row)
+		row.lane, to.hooks = to.Lane, append(to.hooks, row)
 	})
 }
 
@@ -576,7 +581,7 @@ func (i *importJob) addBare(chunk *importChunk, body []byte) error {
 	if !w.Snapshot {
 		return fmt.Errorf("it is of the type %q, and only %s says what a tenant may use", w.Type, content.TenantProvisioningChange)
 	}
-	in := i.s.arriving(w)
+	in := arriving(w)
 	chunk.newNumbers++
 	return chunk.add(w.Lane, func(to *lane) {
 		if to.tail > 0 && to.tail <= i.lastBefore {
@@ -595,13 +600,16 @@ func (i *importJob) flush(tx Tx, chunk *importChunk) error {
 	}
 	t := i.s.newTurn(tx)
 	names := &work{numbers: chunk.newNumbers}
-	for _, name := range chunk.lanes {
+	for name := range chunk.lanes {
 		names.lanes = append(names.lanes, name)
 	}
 	if err := t.load([]*work{names}); err != nil {
 		return err
 	}
 	t.now = i.now
+	for _, l := range t.lanes {
+		l.receiver = nameOf(i.s.cfg.Receivers.For(l.Platform))
+	}
 	for _, change := range chunk.changes {
 		change(t)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -29,7 +30,7 @@ func (s *Store) Add(ctx context.Context, w *webhookgate.Webhook) Answer {
 	if s.cfg.Engine.AlmostFull() {
 		return Answer{Err: errors.New("the disk of the inbox's file is full")}
 	}
-	return s.takeIn(ctx, s.arriving(w), work{}, func(*sqlTurn, *lane, *incoming) error { return nil })
+	return s.takeIn(ctx, arriving(w), work{}, func(*sqlTurn, *lane, *incoming) error { return nil })
 }
 
 // takeIn takes a webhook in, unless check says why not.
@@ -88,7 +89,7 @@ func (s *Store) timeoutErr() error {
 }
 
 // arriving reads what the inbox must know of a webhook.
-func (s *Store) arriving(w *webhookgate.Webhook) incoming {
+func arriving(w *webhookgate.Webhook) incoming {
 	in := incoming{Webhook: newWebhook(w), name: w.Lane, receiver: w.Receiver, signed: w.SignedID != "", signedID: sha256.Sum256([]byte(w.SignedID))}
 	if w.Snapshot {
 		state := w.State
@@ -96,9 +97,7 @@ func (s *Store) arriving(w *webhookgate.Webhook) incoming {
 			read := snapshot.Read(w.Body)
 			state = &read
 		}
-		in.state = &snapshotRow{lane: in.lane, Stored: snapshot.Stored{
-			Platform: w.Lane.Platform, Tenant: w.Lane.Tenant, Name: state.Name, Webhook: w.ID, Features: state.Encode(),
-		}}
+		in.state = &snapshot.Stored{Platform: w.Lane.Platform, Tenant: w.Lane.Tenant, Name: state.Name, Webhook: w.ID, Features: state.Encode()}
 	}
 	return in
 }
@@ -124,22 +123,20 @@ func (s *Store) wouldOverflow(more int64) bool {
 	return err == nil && used+more > s.cfg.MaxBytes
 }
 
-// A snapshotRow is a row of the table snapshot: the last snapshot of a tenant, for entitlements.
-type snapshotRow struct {
-	lane Key
-	snapshot.Stored
+// snapshotColumns returns the arguments of snapshot_save.
+func snapshotColumns(r *snapshot.Stored) []any {
+	return []any{r.Tenant, r.Platform, r.Seq, r.Webhook, r.Received.UnixMicro(), r.Name, string(r.Features)}
 }
 
-func (r *snapshotRow) columns() []any {
-	return []any{r.lane[:], r.Seq, r.Webhook, r.Received.UnixMicro(), r.Name, r.Features}
-}
+// withoutZero replaces the zero character, which PostgreSQL's text cannot have.
+func withoutZero(s string) string { return strings.ReplaceAll(s, "\x00", "\uFFFD") }
 
 // seenIDsFor is how long a signed webhook-id is remembered. It is longer than a signature is valid.
 const seenIDsFor = 15 * time.Minute
 
 // A seenID is a signed webhook-id in a lane, as its hash.
 type seenID struct {
-	lane Key
+	lane webhookgate.Lane
 	hash [32]byte
 }
 
@@ -153,17 +150,19 @@ type seenRow struct {
 	seq   int64 // zero: it counts as delivered
 	uuid  string
 	state State
+	rank  int64
 }
 
 func scanSeen(r Row) (*seenRow, error) {
 	s := new(seenRow)
-	var lane, hash, uuid []byte
+	var hash []byte
 	var state int64
-	err := r.Scan(&lane, &hash, &s.digest, &s.seq, &s.at, &state, &uuid)
-	copy(s.lane[:], lane)
+	err := r.Scan(&s.lane.Tenant, &s.lane.Platform, &s.lane.Type, &hash, &s.digest, &s.seq, &s.at, &state, &s.rank, &s.uuid)
 	copy(s.hash[:], hash)
-	s.state, s.uuid = stateOf(state), string(uuid)
+	s.state = stateOf(state)
 	return s, err
 }
 
-func (r *seenRow) columns() []any { return []any{r.lane[:], r.hash[:], r.digest, r.seq, r.at, r.uuid} }
+func (r *seenRow) columns() []any {
+	return []any{r.lane.Tenant, r.lane.Platform, r.lane.Type, r.hash[:], r.digest, r.seq, r.at, r.uuid}
+}

@@ -2,12 +2,14 @@ package store
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
 	"time"
 
 	"usher/internal/receiver"
+	"usher/internal/snapshot"
 	"usher/webhookgate"
 )
 
@@ -21,25 +23,14 @@ type turn struct {
 	askedAt time.Time // our time before the transaction began; leases count from here
 	rows    rows
 
-	mayTakeOver bool
+	mayTakeOver bool                                         // a lease that has ended may be taken from its owner
 	hasRoom     func(more int64) bool                        // for so many more bytes
 	reserve     func(rc *receiver.Receiver, size int64) bool // room at the courier, until the turn ends; nil: there is no courier
 
-	number     func() int64 // of the next new webhook
-	bytesAdded int64        // by how much the bytes that wait or are parked change
-	finished   bool         // there may be something to sweep
-	refused    bool         // the same, of refused webhooks
-	rest       []rest
-}
-
-// maxStep is how many parked webhooks one transaction supersedes. Those that wait are superseded at once: they must not be delivered.
-var maxStep = 200
-
-// rest is what was too much for one transaction.
-type rest struct {
-	lane   Key
-	before int64
-	why    string
+	number        func() int64 // of the next new webhook
+	bytesAdded    int64        // by how much the bytes that wait or are parked change
+	finishedBytes int64        // of webhooks that are finished now: there may be something to sweep
+	refused       bool         // the same, of refused webhooks
 }
 
 // rules are what decides, beside the rows.
@@ -47,20 +38,21 @@ type rules struct {
 	*Config
 	owner     []byte
 	leaseTime time.Duration
+	alone     bool // no other process has this inbox: an owner that is not this process has ended
 }
 
 // rows are the webhooks of a lane that are not in memory. SQL answers; in a test, a slice.
 type rows interface {
-	// firstWaiting returns the first waiting webhook that is none of these; nil: there is none.
+	// firstWaiting returns the first waiting webhook that is none of these, and not superseded; nil: there is none.
 	firstWaiting(l *lane, except []int64) *Webhook
 	refused(l *lane) []*Webhook // all; there are few
-	// supersede changes the lane's snapshots in a state that are older than before, not forced, and none of these.
-	supersede(l *lane, state State, before int64, except []int64, why string, most int) counts // but no more than that
+	// countBelow counts the webhooks that wait or are parked, are none of these, and rank from one number to below another one.
+	countBelow(l *lane, from, to int64, except []int64) counts
 	erase(l *lane) (webhooks int)
 	forgetIDs(l *lane)
 }
 
-type counts struct{ number, resent, bytes int64 }
+type counts struct{ waiting, resent, parked, bytes int64 }
 
 func (t *turn) time() time.Time { return moment(t.now) }
 
@@ -73,7 +65,7 @@ type memory struct {
 	reads    bool                    // its refused webhooks are in memory
 
 	dirty    bool
-	snapshot *snapshotRow
+	snapshot *snapshot.Stored
 	deleted  []int64
 	newSeen  []*seenRow
 }
@@ -82,6 +74,7 @@ type memory struct {
 func (l *lane) know(h *Webhook) *Webhook {
 	known := l.hook(h.ID)
 	if known == nil {
+		h.applyMark(l.mark)
 		l.hooks = append(l.hooks, h)
 		return h
 	}
@@ -120,13 +113,12 @@ func (l *lane) first() (first *Webhook) {
 			first = h
 		}
 	}
-	except := l.inMemory()
-	if l.leasedID != 0 && !slices.Contains(except, l.leasedID) {
-		except = append(except, l.leasedID)
-		elsewhere--
-	}
 	if elsewhere <= 0 || first != nil && first.position() <= l.frontier {
 		return first
+	}
+	except := l.inMemory()
+	if l.leasedID != 0 {
+		except = append(except, l.leasedID)
 	}
 	if h := l.t.rows.firstWaiting(l, except); h != nil {
 		l.hooks, l.frontier = append(l.hooks, h), h.position()
@@ -152,87 +144,118 @@ func (l *lane) refusedOnes() (all []*Webhook) {
 			all = append(all, h)
 		}
 	}
-	slices.SortFunc(all, func(a, b *Webhook) int { return int(a.ID - b.ID) })
+	slices.SortFunc(all, func(a, b *Webhook) int { return cmp.Compare(a.ID, b.ID) })
 	return all
 }
 
 // add puts a new webhook into the lane.
 func (l *lane) add(row *Webhook, state State) {
 	row.ID, row.Received, row.isNew = l.t.number(), l.t.time(), true
-	before := l.bytes
-	l.countIn(row, state, "", l.t.time())
-	l.t.bytesAdded += l.bytes - before
+	if row.snapshot {
+		row.rank = row.ID
+	}
+	l.enter(row, state, "")
 	l.hooks = append(l.hooks, row)
 }
 
 // move takes a webhook from its state into another one.
 func (l *lane) move(h *Webhook, state State, why string) {
-	before := l.bytes
-	l.countOut(h)
-	l.countIn(h, state, why, l.t.time())
-	l.t.bytesAdded += l.bytes - before
-	l.t.finished = l.t.finished || state.Finished()
+	l.leave(h)
+	l.enter(h, state, why)
 	h.changed = true
+}
+
+// leave subtracts a webhook from the lane's counts for the state that it is in.
+func (l *lane) leave(h *Webhook) {
+	l.dirty = true
+	switch h.State {
+	case Waiting:
+		l.count(-1, 0, -h.size)
+		if !h.Again.IsZero() {
+			l.resent--
+		}
+		if l.tail == h.ID {
+			l.tailDigest = nil
+		}
+	case Parked:
+		l.count(0, -1, -h.size)
+	case Refused:
+		l.refused--
+	}
+}
+
+// enter puts a webhook into a state, and adds it to the lane's counts for that state.
+func (l *lane) enter(h *Webhook, state State, why string) {
+	h.State, h.Why, h.Changed, h.Next = state, why, l.t.time(), time.Time{}
+	l.dirty = true
+	switch state {
+	case Waiting:
+		l.count(1, 0, h.size)
+		if !h.Again.IsZero() {
+			l.resent++
+		}
+	case Parked:
+		l.count(0, 1, h.size)
+	case Refused:
+		l.refused++
+	default:
+		l.t.finishedBytes += h.size
+	}
+}
+
+func (l *lane) count(waiting, parked, bytes int64) {
+	l.waiting += waiting
+	l.parked += parked
+	l.bytes += bytes
+	l.t.bytesAdded += bytes
 }
 
 // drop deletes a webhook.
 func (l *lane) drop(h *Webhook) {
-	l.countOut(h)
+	l.leave(h)
 	h.gone = true
 	if !h.isNew {
 		l.deleted = append(l.deleted, h.ID)
 	}
 }
 
-// supersede supersedes the lane's snapshots in a state that are older than before, and were not sent again with force. It leaves alone
-// the one that somebody delivers.
-func (l *lane) supersede(state State, before int64, why string) {
-	except := l.inMemory()
-	if l.leased() {
-		except = append(except, l.leasedID)
+// supersedeBelow raises the mark: what ranks below it is superseded from now on, be it in memory or not. Rows that are not in memory
+// follow in steps, because there may be very many (catchUp). lookForWaiting: some of the waiting ones that are not in memory may rank
+// below the mark.
+func (l *lane) supersedeBelow(mark int64, lookForWaiting bool) {
+	from := l.mark
+	if mark <= from {
+		return
 	}
-	unknown := l.waiting // how many are not in memory
-	if state == Parked {
-		unknown = l.parked
-	} else if l.leased() && l.hook(l.leasedID) == nil {
-		unknown--
-	}
+	l.mark, l.dirty = mark, true
+	waiting, parked := l.waiting, l.parked // how many are not in memory
 	for _, h := range l.hooks {
-		if h.State != state || h.gone {
+		if h.gone || !h.State.open() {
 			continue
 		}
-		unknown--
-		if h.ID < before && h.snapshot && !h.Forced && !(l.leased() && h.ID == l.leasedID) {
-			l.move(h, Superseded, why)
+		if h.State == Waiting {
+			waiting--
+		} else {
+			parked--
+		}
+		if h.rank < mark {
+			l.move(h, Superseded, supersededWhy)
 		}
 	}
-	if unknown <= 0 {
+	if parked <= 0 && (waiting <= 0 || !lookForWaiting) {
 		return
 	}
-	most := math.MaxInt
-	if state == Parked {
-		most = maxStep
-	}
-	n := l.t.rows.supersede(l, state, before, except, why, most)
-	if n.number == 0 {
-		return
-	}
-	if n.number == int64(most) {
-		l.t.rest = append(l.t.rest, rest{l.key, before, why})
-	}
-	l.dirty, l.t.finished = true, true
-	l.bytes -= n.bytes
-	l.t.bytesAdded -= n.bytes
-	if state == Parked {
-		l.parked -= n.number
-	} else {
-		l.waiting -= n.number
+	n := l.t.rows.countBelow(l, from, mark, l.inMemory())
+	if n.waiting+n.parked > 0 {
+		l.count(-n.waiting, -n.parked, -n.bytes)
 		l.resent -= n.resent
-	}
-	if l.tail > 0 && l.hook(l.tail) == nil && state == Waiting && l.tail < before {
-		l.tailDigest = nil
+		l.stale = true
+		l.t.finishedBytes += n.bytes
 	}
 }
+
+// idle says whether nothing waits, and nobody delivers anything. (What is being delivered may be superseded already.)
+func (l *lane) idle() bool { return l.waiting == 0 && !l.leased() }
 
 // An incoming webhook is one that shall be taken in.
 type incoming struct {
@@ -241,8 +264,8 @@ type incoming struct {
 	signedID  [32]byte
 	signed    bool
 	receiver  *receiver.Receiver
-	state     *snapshotRow // nil: the webhook is no snapshot
-	accepting *Webhook     // the refused webhook that somebody accepts: so it is no duplicate
+	state     *snapshot.Stored // nil: the webhook is no snapshot
+	accepting *Webhook         // the refused webhook that somebody accepts: so it is no duplicate
 }
 
 // take answers with the webhook-id of the original if the webhook is a duplicate, and else puts it at the end of the lane. If the lane
@@ -262,7 +285,8 @@ func (l *lane) take(in *incoming) (a Answer) {
 		}
 		return Answer{DuplicateOf: original}
 	}
-	kept := t.Keep && in.receiver == nil && l.waiting == 0 && l.parked == 0
+	l.receiver, l.dirty = nameOf(in.receiver), true
+	kept := t.Keep && in.receiver == nil && l.parked == 0 && l.idle()
 	if !kept && !t.hasRoom(t.bytesAdded+in.size) {
 		return Answer{Err: webhookgate.ErrFull}
 	}
@@ -284,7 +308,7 @@ func (l *lane) take(in *incoming) (a Answer) {
 }
 
 // becomeTail makes a new webhook the lane's tail.
-func (l *lane) becomeTail(row *Webhook, state *snapshotRow) {
+func (l *lane) becomeTail(row *Webhook, state *snapshot.Stored) {
 	l.tail, l.tailID, l.dirty = row.ID, row.Webhook, true
 	if state != nil {
 		s := *state
@@ -294,27 +318,27 @@ func (l *lane) becomeTail(row *Webhook, state *snapshotRow) {
 }
 
 // keep takes a webhook in as kept: it is not delivered, and dedup goes by usher itself as its receiver.
-func (l *lane) keep(row *Webhook, state *snapshotRow) {
+func (l *lane) keep(row *Webhook, state *snapshot.Stored) {
 	l.add(row, Kept)
 	l.becomeTail(row, state)
 	l.tailDigest = nil
 	l.held, l.heldAt, l.heldBy, l.heldID = dedupDigest(row), l.t.now, "", row.Webhook
-	l.t.finished = true
 }
 
 // enqueue puts a webhook at the end of the lane.
 func (l *lane) enqueue(row *Webhook, in *incoming) (a Answer) {
 	t := l.t
-	// Superseding, below, may empty the lane, but does not make it idle: its backoff, its pause and its turn stay.
-	idle := l.waiting == 0
-	if t.KeepLatest && row.snapshot && !idle {
-		l.endExpiredLease()
-		l.supersede(Waiting, never, newerCame)
-	}
+	idle := l.idle()
+	l.endExpiredLease()
 	l.add(row, Waiting)
 	l.becomeTail(row, in.state)
 	l.tailDigest = dedupDigest(row)
 	if !idle {
+		// Its backoff, its pause and its turn stay, also if nothing older waits any more.
+		if t.KeepLatest && row.snapshot {
+			l.supersedeBelow(row.ID, true)
+			l.noteSince()
+		}
 		return a
 	}
 	// From here on the receiver may hold this webhook or the one before: a try may succeed without our knowing. Only a 2xx says
@@ -333,7 +357,12 @@ func (l *lane) enqueue(row *Webhook, in *incoming) (a Answer) {
 	return a
 }
 
-const newerCame = "a newer snapshot of the tenant came before it was delivered"
+// noteSince notes since when the lane's first webhook waits.
+func (l *lane) noteSince() {
+	if next := l.first(); next != nil {
+		l.waitingSince, l.dirty = next.AgeFrom().UnixMicro(), true
+	}
+}
 
 // supersedeRefused supersedes the tenant's refused webhooks: this snapshot is newer and complete. It leaves alone events of
 // other types, whose content no snapshot has. If this webhook is a refused one that somebody has accepted, it only supersedes
@@ -354,7 +383,7 @@ func (l *lane) rememberID(in *incoming, seq int64, uuid string) {
 	if !in.signed {
 		return
 	}
-	id := &seenRow{seenID: seenID{l.key, in.signedID}, digest: in.digest, seq: seq, at: l.t.now, state: Waiting, uuid: uuid}
+	id := &seenRow{seenID: seenID{l.Lane, in.signedID}, digest: in.digest, seq: seq, at: l.t.now, state: Waiting, rank: never, uuid: uuid}
 	same := func(known *seenRow) bool { return bytes.Equal(known.digest, id.digest) }
 	if uuid != in.Webhook.Webhook && slices.ContainsFunc(l.seen[id.hash], func(known *seenRow) bool { return same(known) && l.makesCopy(known) }) {
 		return // the 15 minutes count from the first time
@@ -370,6 +399,9 @@ func (l *lane) rememberID(in *incoming, seq int64, uuid string) {
 // too long ago.
 func (l *lane) makesCopy(r *seenRow) bool {
 	state := r.state
+	if state.open() && r.rank < l.mark {
+		state = Superseded
+	}
 	if original := l.hook(r.seq); original != nil { // it may have changed in this transaction
 		state = original.State
 	}
@@ -427,7 +459,7 @@ func (l *lane) refuse(in *Webhook, known *Webhook) *Webhook {
 		known.Last, known.Newer, known.changed = l.t.time(), false, true
 		return known
 	}
-	if l.key != (Key{}) {
+	if l.Lane != (webhookgate.Lane{}) {
 		for all := l.refusedOnes(); len(all) > 0 && len(all) >= l.t.Limits.RefusedTenant; all = all[1:] {
 			l.t.Log.Warn("deleted a refused webhook: its tenant has too many", "id", all[0].ID, "tenant", all[0].Tenant)
 			l.drop(all[0])
@@ -441,7 +473,12 @@ func (l *lane) refuse(in *Webhook, known *Webhook) *Webhook {
 
 // leased says whether a process has a valid lease for the lane, and may be delivering it. After the clock has jumped every lease
 // counts as valid for a while.
-func (l *lane) leased() bool { return l.owner != nil && (l.due > l.t.now || !l.t.mayTakeOver) }
+func (l *lane) leased() bool {
+	if l.t.alone {
+		return bytes.Equal(l.owner, l.t.owner)
+	}
+	return l.owner != nil && (l.due > l.t.now || !l.t.mayTakeOver)
+}
 
 // endExpiredLease takes the lane from an owner whose lease has ended. What changes the webhook which that owner was
 // delivering must call it first, so that a late outcome no longer matches the row.
@@ -456,17 +493,21 @@ func (l *lane) endExpiredLease() {
 func (l *lane) lease(h *Webhook, rc *receiver.Receiver) *Lease {
 	l.owner, l.leasedID, l.due, l.dirty = l.t.owner, h.ID, l.t.now+micros(l.t.leaseTime), true
 	l.token++
-	lease := &Lease{Webhook: h, Receiver: rc, LastTryFailed: l.lastResult != lastOK, lane: l.key, token: l.token}
+	lease := &Lease{Webhook: h, Receiver: rc, LastTryFailed: l.lastResult != lastOK, lane: l.Lane, token: l.token}
 	lease.start(l.t)
 	return lease
 }
 
-// claim gives this process a lease for the lane, if nobody has one and a webhook waits.
+// claim gives this process a lease for the lane, if nobody has one and a webhook waits. If the settings say now that another receiver
+// takes the lane, it notes that instead.
 func (l *lane) claim(rc *receiver.Receiver) *Lease {
 	if l.leased() {
 		return nil
 	}
 	l.endExpiredLease()
+	if l.route(); l.receiver != rc.Name {
+		return nil
+	}
 	if l.paused || l.waiting == 0 {
 		l.release(l.t.now) // its owner has died, or it would have done this
 		return nil
@@ -475,6 +516,17 @@ func (l *lane) claim(rc *receiver.Receiver) *Lease {
 		return l.lease(h, rc)
 	}
 	return nil
+}
+
+// route notes which receiver takes the lane's webhooks, by the settings of now. What another one has failed to do does not count.
+func (l *lane) route() {
+	name := nameOf(l.t.Receivers.For(l.Platform))
+	if name == l.receiver || l.leased() {
+		return
+	}
+	l.receiver, l.dirty = name, true
+	l.clearBackoff()
+	l.release(l.t.now)
 }
 
 // holds says whether this process still has this lease. If not, the lease has ended, and another process may have the lane.
@@ -512,11 +564,14 @@ func (l *lane) settle(o *Outcome) (s settlement) {
 	defer func() { s.Entry, s.LaneReady = h.Entry, l.waiting > 0 && l.owner == nil && l.due <= t.now }()
 	if o.Aborted {
 		l.release(t.now + micros(o.RetryIn))
+		if h.State == Superseded { // while it was to be tried
+			l.noteSince()
+		}
 		return s
 	}
 	if o.ContentErr == nil {
 		h.noteAttempt(t.time().Add(-time.Since(o.Began)), o.Took, o.Attempt)
-		h.Receiver = o.Lease.Receiver.Name
+		h.Receiver, h.changed = o.Lease.Receiver.Name, true
 		l.lastTry = t.now
 		if !o.Missed() {
 			h.Counted++
@@ -527,9 +582,16 @@ func (l *lane) settle(o *Outcome) (s settlement) {
 	case o.Attempt.Accepted() && o.ContentErr == nil:
 		l.move(h, Delivered, "")
 		l.held, l.heldAt, l.heldBy, l.heldID = dedupDigest(h), t.now, h.Receiver, h.Webhook
-		l.supersedeOlder(h)
+		if h.snapshot {
+			l.supersedeBelow(h.ID, l.resent > 0 || !h.Again.IsZero()) // else all that wait are newer
+		}
 	case why != "":
-		l.move(h, Parked, why)
+		if h.State == Waiting { // else it was superseded while it was tried
+			if h.Forced && h.snapshot { // the next snapshot that is accepted supersedes it
+				h.rank = max(l.mark, h.ID)
+			}
+			l.move(h, Parked, why)
+		}
 		l.held = nil // the receiver may have accepted it in a try whose answer got lost
 	default:
 		s.NextTry = l.retry(o, h)
@@ -553,11 +615,9 @@ func (l *lane) retry(o *Outcome, h *Webhook) time.Time {
 		l.notBefore = t.now + micros(after)
 	}
 	l.failures++
-	if t.KeepLatest && h.snapshot && !h.Forced {
-		if next := l.first(); next != nil && next.snapshot && next.ID > h.ID {
-			l.move(h, Superseded, newerCame)
-			l.waitingSince = next.AgeFrom().UnixMicro()
-		}
+	if h.State == Superseded { // while it was tried
+		l.held = nil
+		l.noteSince()
 	}
 	l.release(t.now + micros(backoff))
 	if !l.paused && h.State == Waiting {
@@ -571,32 +631,15 @@ func (l *lane) retry(o *Outcome, h *Webhook) time.Time {
 func (l *lane) proceed(o *Outcome) *Lease {
 	t := l.t
 	next := l.first()
-	if next != nil {
-		l.waitingSince = next.AgeFrom().UnixMicro()
-	}
+	l.noteSince()
 	if next == nil || !o.WantsNext || l.paused || l.notBefore > t.now || o.Lease.inARow >= maxInARow {
 		l.release(t.now)
 		return nil
 	}
-	lease := &Lease{Webhook: next, Receiver: o.Lease.Receiver, lane: l.key, token: l.token, inARow: o.Lease.inARow + 1}
+	lease := &Lease{Webhook: next, Receiver: o.Lease.Receiver, lane: l.Lane, token: l.token, inARow: o.Lease.inARow + 1}
 	lease.start(t)
 	l.leasedID, l.due = next.ID, t.now+micros(t.leaseTime)
 	return lease
-}
-
-// supersedeOlder supersedes the lane's snapshots that are older than h, which was accepted, and that are parked or wait. One
-// that somebody has sent again with force is delivered nevertheless.
-func (l *lane) supersedeOlder(h *Webhook) {
-	if !h.snapshot {
-		return
-	}
-	const why = "a newer snapshot of the tenant was accepted"
-	if l.parked > 0 {
-		l.supersede(Parked, h.ID, why)
-	}
-	if l.resent > 0 || !h.Again.IsZero() { // else all that wait are newer
-		l.supersede(Waiting, h.ID, why)
-	}
 }
 
 // redeliver sends a webhook again, ahead of the others that wait. asked is its state when somebody asked for it.
@@ -604,7 +647,7 @@ func (l *lane) redeliver(h *Webhook, asked State, force bool) error {
 	t := l.t
 	l.endExpiredLease()
 	switch {
-	case h.State == Waiting && l.leased() && l.leasedID == h.ID:
+	case l.leased() && l.leasedID == h.ID: // it may be superseded already
 		return ErrBusy
 	case h.State == Waiting:
 		l.clearBackoff()
@@ -619,11 +662,13 @@ func (l *lane) redeliver(h *Webhook, asked State, force bool) error {
 	case h.State != Parked && !t.hasRoom(t.bytesAdded+h.size):
 		return webhookgate.ErrFull
 	}
-	before, idle := l.bytes, l.waiting == 0
-	l.countOut(h)
-	h.Status = Status{Attempts: h.Attempts, Again: t.time(), Forced: force && l.tail > h.ID}
-	l.countIn(h, Waiting, "", t.time())
-	t.bytesAdded += l.bytes - before
+	idle := l.waiting == 0
+	l.leave(h)
+	h.Record = Record{Attempts: h.Attempts, Again: t.time(), Forced: force && l.tail > h.ID}
+	if h.rank = never; h.snapshot && !h.Forced {
+		h.rank = h.ID
+	}
+	l.enter(h, Waiting, "")
 	h.changed = true
 	l.held = nil
 	switch {
@@ -666,9 +711,7 @@ func (l *lane) discard(h *Webhook) error {
 	l.move(h, Discarded, byHand)
 	l.held = nil // the receiver may have accepted it in a try whose answer got lost
 	if wasFirst && !l.leased() {
-		if next := l.first(); next != nil {
-			l.waitingSince = next.AgeFrom().UnixMicro()
-		}
+		l.noteSince()
 		l.clearBackoff()
 		l.release(l.t.now)
 	}
@@ -710,7 +753,8 @@ func (l *lane) erase() (count int, err error) {
 	}
 	count += t.rows.erase(l)
 	t.bytesAdded -= l.bytes
-	l.hooks, l.deleted, l.memory.snapshot, l.frontier, l.reads = nil, nil, nil, never, true
+	l.hooks, l.deleted, l.memory.snapshot, l.frontier, l.reads = nil, nil, nil, math.MinInt64, false
+	l.mark, l.stale = 0, false
 	l.waiting, l.resent, l.parked, l.refused, l.bytes = 0, 0, 0, 0, 0
 	l.tail, l.tailID = 0, ""
 	l.clearBackoff()

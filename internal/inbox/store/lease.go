@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"usher/internal/receiver"
+	"usher/webhookgate"
 )
 
 // A Lease is the permission to deliver the first webhook of one lane. While it is valid no other process delivers that lane.
@@ -21,9 +22,9 @@ type Lease struct {
 	Webhook       *Webhook
 	Receiver      *receiver.Receiver
 	LastTryFailed bool // the last try of this lane failed
-	InWave        bool // it was claimed before its time because its receiver is back; see Wave
+	InWave        bool // it was claimed before its time because its receiver is back; see Claim.Back
 
-	lane       Key
+	lane       webhookgate.Lane
 	token      int64
 	inARow     int                       // how many webhooks of the lane were delivered right before this one
 	validUntil atomic.Pointer[time.Time] // by our own clock
@@ -37,6 +38,9 @@ func (lease *Lease) Valid() bool {
 	return now.Before(until) && now.Round(0).Before(until.Round(0))
 }
 
+// Lane is the lane that it is for.
+func (lease *Lease) Lane() webhookgate.Lane { return lease.lane }
+
 // ValidUntil is when the lease ends, unless it is renewed.
 func (lease *Lease) ValidUntil() time.Time { return *lease.validUntil.Load() }
 
@@ -46,124 +50,136 @@ func (lease *Lease) start(t *turn) {
 	lease.validUntil.Store(&until)
 }
 
-// A ClaimKind says which lanes a claim is for.
-type ClaimKind int
-
-// The kinds of claims.
-const (
-	Ready ClaimKind = iota // lanes that are due, and whose last try did not fail
-	Retry                  // lanes that are due, and whose last try failed
-	Probe                  // lanes whose last try was a miss, due or not, those first that were tried longest ago
-	Wave                   // lanes whose last try was a miss, due or not, those first that wait longest: the receiver is back
-)
-
-var claimStatements = [...]string{"claim_ready", "claim_retry", "claim_probe", "claim_wave"}
-
-// A Claim asks for leases of a receiver's lanes that nobody delivers.
+// A Claim asks for leases of one receiver's lanes that nobody delivers, in the order of its fields.
 type Claim struct {
 	Receiver *receiver.Receiver
-	Kind     ClaimKind
-	Max      int
-	Budgets  []*int // each says how many more leases the claims that share it may get together
-	// Only for a Wave: lanes that wait since WaitingFrom or later, and were last tried before TriedBefore.
+	Room     int // how many leases at the most
+	Failed   int // how many of them for lanes whose last try failed, not counting Back if BackIsFree
+
+	Fresh  int // lanes that are due and have not failed, those that wait longest
+	Newest int // the same, those that came last
+	// Back is for a receiver that is back: lanes whose last try was a miss, due or not, those that wait longest first. They wait since
+	// WaitingFrom or later, and were last tried before TriedBefore.
+	Back                     int
+	BackIsFree               bool
 	WaitingFrom, TriedBefore int64
-
-	// The result.
-	Leases    []*Lease
-	Found     int   // how many lanes there were, up to Max; maybe more than Leases
-	WaitingTo int64 // only for a Wave: the latest time since which one of these lanes waits
+	Probes                   int  // lanes whose last try was a miss, due or not, those that were tried longest ago
+	ProbeFailed              bool // probe also lanes whose last try failed without a miss
+	Retries                  int  // lanes that are due and have failed
+	RetriesFirst             bool // before the probes
 }
 
-// turn is the value by which the lanes of a claim are ordered.
-func (c *Claim) turn(l *lane) int64 {
-	switch c.Kind {
-	case Probe:
-		return l.lastTry
-	case Wave:
-		return l.waitingSince
-	}
-	return l.due
+// Claimed is what came of a claim.
+type Claimed struct {
+	Leases      []*Lease
+	Fresh       int   // how many of the leases are for lanes that have not failed
+	MoreFresh   bool  // there may be more lanes that have not failed
+	MoreRetries bool  // there may be more lanes that have failed and are due
+	MoreBack    bool  // there may be more lanes to try because the receiver is back
+	Back        int   // how many of the leases are because the receiver is back
+	WaitingTo   int64 // the latest time since which one of these waits
+	Probed      bool  // one of the leases is a probe
+	Retried     bool  // one of the leases is a retry
 }
 
-// find returns the lanes that claims are for, each with its first webhook.
-func (t *sqlTurn) find(claims []*Claim) [][]*lane {
-	found := make([][]*lane, len(claims))
-	for n, c := range claims {
-		platforms := t.s.platforms.hashes(func(code string) bool { return t.Receivers.For(code) == c.Receiver })
-		args := []any{platforms, t.now, boolNumber(t.mayTakeOver), int64(c.Max)}
-		if c.Kind == Wave {
-			args = append(args, c.WaitingFrom, c.TriedBefore)
+// The kinds of lanes that the statement claim finds.
+const (
+	foundFresh, foundNewest, foundBack, foundProbe, foundRetry = 0, 1, 2, 3, 4
+)
+
+// found is a lane that a claim has found.
+type found struct {
+	kind int64
+	lane *lane
+}
+
+// order sorts what a claim has found: by kind, and each kind by its turn. The statement's parts are in order, but nothing promises that.
+func (c *Claim) order(all []found) {
+	turn := func(f found) (kind, turn int64) {
+		switch f.kind {
+		case foundFresh:
+			return 0, f.lane.due
+		case foundNewest:
+			return 1, -f.lane.due
+		case foundBack:
+			return 2, f.lane.waitingSince
+		case foundProbe:
+			return 4, f.lane.lastTry
 		}
-		t.tx.Queue(claimStatements[c.Kind], func(r Row) error {
-			l, err := t.s.scanLane(r)
-			found[n] = append(found[n], t.adopt(l))
-			return err
-		}, args...)
-	}
-	t.send()
-	heads := make(map[Key]int64)
-	for n, c := range claims {
-		// The statement returns up to Max lanes of each platform, and their order must go by all platforms together.
-		slices.SortStableFunc(found[n], func(x, y *lane) int { return cmp.Compare(c.turn(x), c.turn(y)) })
-		found[n] = found[n][:min(len(found[n]), c.Max)]
-		for _, l := range found[n] {
-			if !l.leased() {
-				heads[l.key] = 0
-			}
+		if c.RetriesFirst {
+			return 3, f.lane.due
 		}
+		return 5, f.lane.due
 	}
-	t.readHeads(heads, MaxReadAhead)
-	return found
+	slices.SortStableFunc(all, func(a, b found) int {
+		kindA, turnA := turn(a)
+		kindB, turnB := turn(b)
+		return cmp.Or(cmp.Compare(kindA, kindB), cmp.Compare(turnA, turnB))
+	})
 }
 
-// Claim asks for leases. When it returns, each claim has its result, and the courier has got the leases.
-func (s *Store) Claim(ctx context.Context, claims []*Claim) error {
+// take leases the lanes that a claim has found, as far as there is room.
+func (c *Claim) take(all []found) (r Claimed) {
+	c.order(all)
+	var seen [5]int
+	failed, probes := 0, 0
+	for _, f := range all {
+		l := f.lane
+		seen[f.kind]++
+		isBack := f.kind == foundBack
+		mayFail := f.kind == foundProbe || f.kind == foundRetry || isBack && !c.BackIsFree
+		if len(r.Leases) >= c.Room || mayFail && failed >= c.Failed || f.kind == foundProbe && probes >= c.Probes {
+			continue
+		}
+		if isBack {
+			r.WaitingTo = max(r.WaitingTo, l.waitingSince)
+		}
+		lease := l.claim(c.Receiver)
+		if lease == nil {
+			continue
+		}
+		lease.InWave = isBack
+		r.Leases = append(r.Leases, lease)
+		switch f.kind {
+		case foundFresh, foundNewest:
+			r.Fresh++
+		case foundBack:
+			r.Back++
+		case foundProbe:
+			r.Probed = true
+			probes++
+		case foundRetry:
+			r.Retried = true
+		}
+		if mayFail {
+			failed++
+		}
+	}
+	r.MoreFresh = c.Fresh > 0 && seen[foundFresh] >= c.Fresh
+	r.MoreBack = c.Back > 0 && seen[foundBack] >= c.Back
+	r.MoreRetries = c.Retries > 0 && seen[foundRetry] >= c.Retries
+	return r
+}
+
+// Claim asks for leases. When it returns, the courier has got them.
+func (s *Store) Claim(ctx context.Context, claims []*Claim) (results []Claimed, err error) {
 	reply := make(chan error, 1)
-	return s.await(ctx, nil, &work{failed: func(err error) { reply <- err }, decide: func(t *sqlTurn) func() {
-		type result struct {
-			leases    []*Lease
-			found     int
-			waitingTo int64
-		}
-		left := make(map[*int]int) // of the budgets
-		for _, c := range claims {
-			for _, b := range c.Budgets {
-				left[b] = *b
-			}
-		}
-		results := make([]result, len(claims))
-		for n, found := range t.find(claims) {
-			c, r := claims[n], &results[n]
-			r.found = len(found)
-			for _, l := range found {
-				if len(r.leases) >= c.Max || slices.ContainsFunc(c.Budgets, func(b *int) bool { return left[b] <= 0 }) {
-					break
-				}
-				r.waitingTo = max(r.waitingTo, l.waitingSince)
-				lease := l.claim(c.Receiver)
-				if lease == nil {
-					continue
-				}
-				lease.InWave = c.Kind == Wave
-				r.leases = append(r.leases, lease)
-				for _, b := range c.Budgets {
-					left[b]--
-				}
-			}
+	err = s.await(ctx, nil, &work{claims: claims, failed: func(err error) { reply <- err }, decide: func(t *sqlTurn) func() {
+		all := make([]Claimed, len(claims))
+		for n, c := range claims {
+			all[n] = c.take(t.found[c])
 		}
 		return func() {
-			for n, c := range claims {
-				c.Leases, c.Found, c.WaitingTo = results[n].leases, results[n].found, results[n].waitingTo
-				for _, lease := range c.Leases {
+			results = all
+			for _, r := range all {
+				for _, lease := range r.Leases {
 					s.cfg.Courier.Deliver(lease)
 				}
-			}
-			for b, n := range left {
-				*b = n
 			}
 			reply <- nil
 		}
 	}}, reply)
+	return results, err
 }
 
 // MaxReadAhead is the size up to which a content is read together with its lease. A larger one is read when it is sent.
@@ -179,6 +195,7 @@ type Outcome struct {
 	RetryIn    time.Duration // if Aborted: how long to wait before the next try
 	ContentErr error         // there was no try because the content is damaged
 	WantsNext  bool          // the courier wants to deliver the lane's next webhook, too
+	Everybody  bool          // the receiver fails for everybody: no failure is the webhook's fault
 
 	settlement // the result
 }
@@ -187,7 +204,7 @@ type Outcome struct {
 func (s *Store) SaveOutcome(o *Outcome, saved func(*Outcome, error)) {
 	key := o.Lease.lane
 	s.submit(&work{
-		keys: []Key{key}, next: o.Lease.Webhook.ID, bytes: 256, failed: func(err error) { saved(o, err) },
+		known: []webhookgate.Lane{key}, next: o.Lease.Webhook.ID, bytes: 256, failed: func(err error) { saved(o, err) },
 		decide: func(t *sqlTurn) func() {
 			result := t.lanes[key].settle(o)
 			return func() { o.settlement = result; saved(o, nil) }
@@ -228,8 +245,16 @@ func isMiss(a receiver.Attempt) bool {
 	return false
 }
 
-// Missed says whether the try was a miss; see isMiss.
-func (o *Outcome) Missed() bool { return o.ContentErr == nil && !o.Aborted && isMiss(o.Attempt) }
+// Missed says whether the try was a miss: the receiver is to blame, and not the webhook.
+func (o *Outcome) Missed() bool {
+	failed := o.ContentErr == nil && !o.Aborted && !o.Attempt.Accepted()
+	return failed && (isMiss(o.Attempt) || o.Everybody && !isPermanent(o.Attempt.Status))
+}
+
+// Permanent says whether the receiver has said that it will never take this webhook.
+func (o *Outcome) Permanent() bool {
+	return o.ContentErr == nil && !o.Aborted && isPermanent(o.Attempt.Status)
+}
 
 // isPermanent says whether the receiver will never take this webhook.
 func isPermanent(status int) bool {
@@ -246,7 +271,7 @@ func (s *Store) Renew(ctx context.Context, leases []*Lease) {
 	var waiting sync.WaitGroup
 	for _, lease := range leases {
 		reply := make(chan error, 1)
-		w := &work{keys: []Key{lease.lane}, failed: func(err error) { reply <- err }, decide: func(t *sqlTurn) func() {
+		w := &work{known: []webhookgate.Lane{lease.lane}, failed: func(err error) { reply <- err }, decide: func(t *sqlTurn) func() {
 			renewed := t.lanes[lease.lane].renew(lease)
 			return func() {
 				if renewed {

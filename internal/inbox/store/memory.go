@@ -1,7 +1,7 @@
 package store
 
 import (
-	"errors"
+	"fmt"
 	"maps"
 	"math"
 	"math/rand/v2"
@@ -17,20 +17,20 @@ type Memory struct {
 	cfg   *Config
 	owner []byte
 	r     *rand.Rand
-	lanes map[Key]*lane
-	hooks map[Key][]*Webhook // by number
+	lanes map[webhookgate.Lane]*lane
+	hooks map[webhookgate.Lane][]*Webhook // by number
 	seen  map[seenID][]*seenRow
 	last  int64
 	lease time.Duration
 
 	Now     int64
+	Alone   bool
 	Reserve func(*receiver.Receiver) bool
-	Rest    []rest
 	Asked   int // how often a lane asked for rows
 }
 
 func NewMemory(cfg *Config, seed uint64, lease time.Duration) *Memory {
-	return &Memory{cfg: cfg, owner: []byte{1}, r: rand.New(rand.NewPCG(seed, 77)), lanes: make(map[Key]*lane), hooks: make(map[Key][]*Webhook), seen: make(map[seenID][]*seenRow), lease: lease}
+	return &Memory{cfg: cfg, owner: []byte{1}, r: rand.New(rand.NewPCG(seed, 77)), lanes: make(map[webhookgate.Lane]*lane), hooks: make(map[webhookgate.Lane][]*Webhook), seen: make(map[seenID][]*seenRow), lease: lease}
 }
 
 // Crash is the end of a process: another one comes. shared: its leases run out; else they end.
@@ -49,7 +49,7 @@ type Work func(*memTurn) (after func())
 type memTurn struct {
 	turn
 	m     *Memory
-	lanes map[Key]*lane
+	lanes map[webhookgate.Lane]*lane
 	undo  []func()
 }
 
@@ -59,8 +59,8 @@ func (m *Memory) Turn(works []Work) (after []func()) {
 	hooks, last := m.hooks, m.last
 	for again := m.r.IntN(4) == 0; ; again = false {
 		m.hooks, m.last = maps.Clone(hooks), last
-		t = &memTurn{m: m, lanes: make(map[Key]*lane)}
-		t.turn = turn{rules: rules{m.cfg, m.owner, m.lease}, now: m.Now, askedAt: time.Now(), rows: memRows{t}, mayTakeOver: true}
+		t = &memTurn{m: m, lanes: make(map[webhookgate.Lane]*lane)}
+		t.turn = turn{rules: rules{m.cfg, m.owner, m.lease, m.Alone}, now: m.Now, askedAt: time.Now(), rows: memRows{t}, mayTakeOver: true}
 		t.hasRoom = func(int64) bool { return true }
 		t.number = func() int64 { m.last++; return m.last }
 		t.reserve = func(rc *receiver.Receiver, _ int64) bool { return m.Reserve(rc) }
@@ -72,7 +72,6 @@ func (m *Memory) Turn(works []Work) (after []func()) {
 			break
 		}
 	}
-	m.Rest = append(m.Rest, t.rest...)
 	for k, l := range t.lanes {
 		for _, h := range l.hooks {
 			row := *h
@@ -103,7 +102,7 @@ func (t *memTurn) lane(name webhookgate.Lane) *lane {
 	if l := t.lanes[k]; l != nil {
 		return l
 	}
-	l := &lane{key: k, Lane: name, due: never, waitingSince: never}
+	l := &lane{Lane: k, due: never, waitingSince: never}
 	if row := t.m.lanes[k]; row != nil {
 		*l = *row
 	}
@@ -119,8 +118,8 @@ type memRows struct{ t *memTurn }
 
 func (r memRows) firstWaiting(l *lane, except []int64) (first *Webhook) {
 	r.t.m.Asked++
-	for _, h := range r.t.m.hooks[l.key] {
-		if h.State == Waiting && !slices.Contains(except, h.ID) && (first == nil || h.position() < first.position()) {
+	for _, h := range r.t.m.hooks[l.Lane] {
+		if h.State == Waiting && h.rank >= l.mark && !slices.Contains(except, h.ID) && (first == nil || h.position() < first.position()) {
 			first = h
 		}
 	}
@@ -133,31 +132,30 @@ func (r memRows) firstWaiting(l *lane, except []int64) (first *Webhook) {
 
 func (r memRows) refused(l *lane) (all []*Webhook) { return nil }
 
-func (r memRows) supersede(l *lane, state State, before int64, except []int64, why string, most int) (c counts) {
+func (r memRows) countBelow(l *lane, from, to int64, except []int64) (c counts) {
 	r.t.m.Asked++
-	all := slices.Clone(r.t.m.hooks[l.key])
-	for n, h := range all {
-		if h.State == state && int(c.number) < most && h.snapshot && h.ID < before && !h.Forced && !slices.Contains(except, h.ID) {
-			row := *h
-			row.setState(Superseded, why, r.t.time())
-			all[n] = &row
-			c.number, c.bytes, c.resent = c.number+1, c.bytes+h.size, c.resent+boolNumber(h.position() < 0)
+	for _, h := range r.t.m.hooks[l.Lane] {
+		if !h.State.open() || h.rank < from || h.rank >= to || slices.Contains(except, h.ID) {
+			continue
 		}
+		c.waiting += boolNumber(h.State == Waiting)
+		c.parked += boolNumber(h.State == Parked)
+		c.resent += boolNumber(h.State == Waiting && h.position() < 0)
+		c.bytes += h.size
 	}
-	r.t.m.hooks[l.key] = all
 	return c
 }
 
 func (r memRows) erase(l *lane) int {
-	count := len(r.t.m.hooks[l.key])
-	delete(r.t.m.hooks, l.key)
+	count := len(r.t.m.hooks[l.Lane])
+	delete(r.t.m.hooks, l.Lane)
 	return count
 }
 
 func (r memRows) forgetIDs(l *lane) {}
 
 func (m *Memory) Take(w *webhookgate.Webhook, done func(Answer, *Lease)) Work {
-	in := (&Store{}).arriving(w)
+	in := arriving(w)
 	return func(t *memTurn) func() {
 		in := in
 		a := t.lane(w.Lane).take(&in)
@@ -176,7 +174,7 @@ func (m *Memory) Settle(o *Outcome, name webhookgate.Lane, done func()) Work {
 func (m *Memory) Claim(rc func(platform string) *receiver.Receiver, done func([]*Lease)) Work {
 	return func(t *memTurn) func() {
 		var leases []*Lease
-		for _, k := range sortedKeys(m.lanes) {
+		for _, k := range sorted(m.lanes) {
 			if row := m.lanes[k]; row.due <= m.Now && rc(row.Platform) != nil {
 				if lease := t.lane(row.Lane).claim(rc(row.Platform)); lease != nil {
 					leases = append(leases, lease)
@@ -187,13 +185,24 @@ func (m *Memory) Claim(rc func(platform string) *receiver.Receiver, done func([]
 	}
 }
 
-// Continue goes on with what was too much for one transaction.
-func (m *Memory) Continue() (works []Work) {
-	for _, r := range m.Rest {
-		works = append(works, m.act(m.lanes[r.lane].Lane, func(_ *memTurn, l *lane) error { l.supersede(Parked, r.before, r.why); return nil }, func(error) {}))
+// Continue brings rows into line with their lanes' marks: some of them, sometimes.
+func (m *Memory) Continue() {
+	for k, l := range m.lanes {
+		if !l.stale || m.r.IntN(3) > 0 {
+			continue
+		}
+		all := slices.Clone(m.hooks[k])
+		for n, h := range all {
+			if h.State.open() && h.rank < l.mark {
+				row := *h
+				row.applyMark(l.mark)
+				all[n] = &row
+				break
+			}
+		}
+		m.hooks[k] = all
+		l.stale = slices.ContainsFunc(all, func(h *Webhook) bool { return h.State.open() && h.rank < l.mark })
 	}
-	m.Rest = nil
-	return works
 }
 
 // NextDue is when the next lane is due.
@@ -219,7 +228,7 @@ func (t *memTurn) load(l *lane, id int64) *Webhook {
 	if h := l.hook(id); h != nil || slices.Contains(l.inMemory(), id) {
 		return h
 	}
-	for _, h := range t.m.hooks[l.key] {
+	for _, h := range t.m.hooks[l.Lane] {
 		if h.ID == id {
 			row := *h
 			return l.know(&row)
@@ -262,7 +271,9 @@ func (m *Memory) Pause(name webhookgate.Lane, yes bool, done func(error)) Work {
 func (m *Memory) List() (all []Entry) {
 	for _, hooks := range m.hooks {
 		for _, h := range hooks {
-			all = append(all, h.Entry)
+			row := *h
+			row.applyMark(m.lanes[h.lane].mark)
+			all = append(all, row.Entry)
 		}
 	}
 	slices.SortFunc(all, func(a, b Entry) int { return int(b.ID - a.ID) })
@@ -274,6 +285,9 @@ func (m *Memory) Check() error {
 	for k, l := range m.lanes {
 		var waiting, parked, resent, bytes int64
 		for _, h := range m.hooks[k] {
+			if h.rank < l.mark {
+				continue
+			}
 			waiting += boolNumber(h.State == Waiting)
 			parked += boolNumber(h.State == Parked)
 			resent += boolNumber(h.State == Waiting && h.position() < 0)
@@ -282,7 +296,7 @@ func (m *Memory) Check() error {
 			}
 		}
 		if waiting != l.waiting || parked != l.parked || resent != l.resent || bytes != l.bytes {
-			return errors.New("(h) the counts of " + l.Tenant + " are wrong")
+			return fmt.Errorf("(h) the counts of %s are wrong: %v, and there are %v; mark %d, leased %d", l.Tenant, []int64{l.waiting, l.resent, l.parked, l.bytes}, []int64{waiting, resent, parked, bytes}, l.mark, l.leasedID)
 		}
 	}
 	return nil

@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 )
 
 // TenantName is a tenant as people write it: platform/tenant, or tenant alone if the platform does not matter. Within a code
@@ -22,7 +23,7 @@ func ParseTenant(text string) (TenantName, error) {
 	}
 	code, err := url.PathUnescape(tenant)
 	p, err2 := url.PathUnescape(platform)
-	if err != nil || err2 != nil || code == "" || strings.Contains(tenant, "/") {
+	if err != nil || err2 != nil || code == "" || strings.Contains(tenant, "/") || !storable(code) || !storable(p) {
 		return TenantName{}, fmt.Errorf("invalid tenant %q: write platform/tenant or tenant, with a slash or percent sign within a code as %%2F or %%25", text)
 	}
 	name := TenantName{Tenant: code}
@@ -30,6 +31,11 @@ func ParseTenant(text string) (TenantName, error) {
 		name.Platform = &p
 	}
 	return name, nil
+}
+
+// storable says whether the inbox can have such a code. The gate refuses all others.
+func storable(code string) bool {
+	return len(code) <= 255 && utf8.ValidString(code) && !strings.Contains(code, "\x00")
 }
 
 // escapeCode escapes characters in a code that would mislead a reader: slashes, and those that cannot be seen, move the cursor

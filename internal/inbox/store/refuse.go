@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"usher/internal/text"
 	"usher/webhookgate"
 )
 
@@ -19,9 +20,10 @@ func (s *Store) Refuse(ctx context.Context, r *webhookgate.Refusal) error {
 	w := &r.Webhook
 	row := newWebhook(w)
 	if w.Lane.Tenant == "" {
-		row.lane = Key{}
+		row.lane = webhookgate.Lane{}
 	}
-	row.Status = Status{Faults: r.Faults[:min(len(r.Faults), maxFaults)], Code: r.Status, From: r.From, Times: 1, Cut: r.Cut}
+	row.Type = text.Clip(withoutZero(row.Type), 255)
+	row.Record = Record{Faults: r.Faults[:min(len(r.Faults), maxFaults)], Code: r.Status, From: r.From, Times: 1, Cut: r.Cut}
 	o := work{numbers: 1, bytes: row.size, digests: [][]byte{row.digest}}
 	if w.Lane.Tenant != "" {
 		o.lanes = []webhookgate.Lane{w.Lane}
@@ -46,12 +48,12 @@ func (s *Store) Refuse(ctx context.Context, r *webhookgate.Refusal) error {
 // sweepRefused deletes the oldest refused webhooks, if they are too many, too old, or too large together.
 func (s *Store) sweepRefused(tx Tx, now int64) error {
 	lim := s.cfg.Limits
-	var old []int64
-	var lanes [][]byte // of the deleted webhooks; some have none
+	var old Among
+	var lanes []webhookgate.Lane // of the deleted webhooks; some have none
 	tx.Queue("refused_delete", func(r Row) error {
 		var seq int64
-		var lane []byte
-		err := r.Scan(&seq, &lane)
+		var lane webhookgate.Lane
+		err := r.Scan(&seq, &lane.Tenant, &lane.Platform, &lane.Type)
 		old, lanes = append(old, seq), append(lanes, lane)
 		return err
 	}, int64(lim.Refused), lim.RefusedBytes, now-micros(lim.RefusedAge))
@@ -60,7 +62,8 @@ func (s *Store) sweepRefused(tx Tx, now int64) error {
 	}
 	s.cfg.Log.Warn("deleted refused webhooks that nobody has dealt with: they are too many or too old", "count", len(old))
 	tx.Queue("content_delete", nil, old)
-	tx.Queue("lane_subtract_refused", nil, lanes)
+	tenants, platforms, types := laneColumns(lanes)
+	tx.Queue("lane_subtract_refused", nil, tenants, platforms, types)
 	return tx.Send()
 }
 
@@ -90,7 +93,7 @@ func (s *Store) Accept(id int64, force bool) (int64, error) {
 	ctx, cancel := context.WithTimeout(s.run, actionPatience)
 	defer cancel()
 	// After ctx's end it is not taken in later either, when its tenant may have a newer one.
-	a := s.takeIn(ctx, s.arriving(hook), work{hooks: []int64{id}}, func(t *sqlTurn, l *lane, in *incoming) error {
+	a := s.takeIn(ctx, arriving(hook), work{hooks: []int64{id}}, func(t *sqlTurn, l *lane, in *incoming) error {
 		in.accepting = l.hook(id)
 		switch {
 		case in.accepting == nil || in.accepting.State != Refused:

@@ -5,27 +5,30 @@ import (
 	"time"
 )
 
-// Retention. Finished webhooks are deleted in small steps between other transactions: the oldest, if there are too many, and
-// each minute also those that are too old, or too large together. One replica at a time does it.
+// Retention. Finished webhooks are deleted in small steps between other transactions: the oldest, if there are too many. Each minute, and
+// whenever this process has added a sixteenth of the bytes that may be kept, those go, too, that are too old, or too large together. One
+// replica at a time does it.
 
 const (
 	// maxSweep is how many webhooks one transaction deletes. Deliveries wait meanwhile, so it is not more.
 	maxSweep = 2000
+	// maxSweepBytes is about how many bytes it deletes.
+	maxSweepBytes = 16 << 20
 	// sweepInterval is the time between two such transactions while there is more to delete.
 	sweepInterval = 100 * time.Millisecond
 )
 
 // sweep deletes some of the webhooks that are kept for too long. A full sweep also looks at ages and bytes.
 func (s *Store) sweep() {
-	full := time.Since(s.lastFullSweep) > time.Minute
+	full := time.Since(s.lastFullSweep) > time.Minute || s.finishedBytes > s.cfg.Limits.FinishedBytes/16
 	refused := s.sweepRefusedSoon.Swap(false)
 	if !s.sweepSoon.Swap(false) && !full && !refused {
 		return
 	}
 	more, err := s.sweepOnce(full, refused)
 	s.lastSweep = time.Now()
-	if full && err == nil {
-		s.lastFullSweep = s.lastSweep
+	if full && err == nil && !more { // else there is more to delete, and the next one must find it
+		s.lastFullSweep, s.finishedBytes = s.lastSweep, 0
 	}
 	if full || refused { // the count of refused webhooks may have changed
 		s.mu.Lock()
@@ -64,11 +67,17 @@ func (s *Store) sweepOnce(full, refused bool) (more bool, err error) {
 				return err
 			}
 		}
-		var old []int64
+		var old Among
+		var bytes int64
 		tx.Queue("finished_up_to", func(r Row) error {
-			var seq int64
-			err := r.Scan(&seq)
-			old = append(old, seq)
+			var seq, size int64
+			err := r.Scan(&seq, &size)
+			if bytes < maxSweepBytes {
+				old = append(old, seq)
+			} else {
+				more = true
+			}
+			bytes += size
 			return err
 		}, changed, seq, int64(maxSweep))
 		if err := tx.Send(); err != nil {
@@ -80,7 +89,7 @@ func (s *Store) sweepOnce(full, refused bool) (more bool, err error) {
 			tx.Queue("finished_delete", nil, old) // but not one that somebody has sent again meanwhile
 			tx.Queue("content_delete_orphans", nil, old)
 		}
-		more = len(old) == maxSweep
+		more = more || len(old) == maxSweep
 		return nil
 	})
 	return more, err

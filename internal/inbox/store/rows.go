@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"cmp"
 	"crypto/sha256"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -78,9 +77,14 @@ func (e *Entry) AgeFrom() time.Time {
 
 // Status is the part of an Entry that changes.
 type Status struct {
-	State    State     `json:"state"`
-	Why      string    `json:"why,omitempty"`      // the reason, if it is parked, superseded or discarded
-	Changed  time.Time `json:"changed"`            // when it came into this state
+	State   State     `json:"state"`
+	Why     string    `json:"why,omitempty"` // the reason, if it is parked, superseded or discarded
+	Changed time.Time `json:"changed"`       // when it came into this state
+	Record
+}
+
+// Record is what happened to a webhook.
+type Record struct {
 	Tries    int       `json:"tries"`              // since it was received, or since somebody last sent it again
 	Counted  int       `json:"counted,omitempty"`  // the tries that count towards Config.MaxAttempts: all but the misses
 	Receiver string    `json:"receiver,omitempty"` // the receiver of the last try
@@ -152,15 +156,12 @@ func (s *Status) noteAttempt(began time.Time, took time.Duration, a receiver.Att
 	s.Tries++
 }
 
-func (s *Status) setState(state State, why string, now time.Time) {
-	s.State, s.Why, s.Changed, s.Next = state, why, now, time.Time{}
-}
-
 // A Webhook is a row of the table webhook.
 type Webhook struct {
 	Entry
-	lane     Key // zero: it was refused, and its tenant is not certain
+	lane     webhookgate.Lane // empty: it was refused, and its tenant is not certain
 	snapshot bool
+	rank     int64  // a snapshot with a higher number supersedes it; never: none does
 	digest   []byte // SHA-256 of the body
 	size     int64  // about how many bytes it takes; counts towards MaxBytes
 
@@ -203,7 +204,7 @@ const overhead = 512
 func newWebhook(w *webhookgate.Webhook) *Webhook {
 	row := &Webhook{
 		Entry: Entry{Webhook: w.ID, Type: w.Type, Platform: w.Lane.Platform, Tenant: w.Lane.Tenant},
-		lane:  LaneOf(w.Lane), snapshot: w.Snapshot, digest: w.Digest[:],
+		lane:  LaneOf(w.Lane), snapshot: w.Snapshot, digest: w.Digest[:], rank: never,
 		Header: w.Header, Body: w.Body, hasContent: true, verified: true,
 	}
 	row.size = int64(len(w.Body)+len(encodeHeader(w.Header))) + overhead
@@ -224,39 +225,59 @@ func (w *Webhook) check() error {
 	return nil
 }
 
-// scanWebhook reads a row of {webhook}, followed by the content's columns if withContent is true.
-func (s *Store) scanWebhook(r Row, withContent bool) (*Webhook, error) {
-	w := new(Webhook)
-	var c struct {
-		state, snapshot, received, tail int64
-		uuid, lane, typ, status, tenant []byte
+// supersededWhy is the reason of every webhook that is superseded by another one that was taken in.
+const supersededWhy = "a newer snapshot of the tenant has taken its place"
+
+// open says whether a webhook in this state counts in its lane: it waits, or is parked.
+func (s State) open() bool { return s == Waiting || s == Parked }
+
+// applyMark makes a webhook that ranks below its lane's mark superseded, whatever its row says.
+func (w *Webhook) applyMark(mark int64) {
+	if w.State.open() && w.rank < mark {
+		w.State, w.Why, w.Next = Superseded, supersededWhy, time.Time{}
 	}
+}
+
+// scanWebhook reads a row of {webhook}, followed by the content's columns if withContent is true.
+func scanWebhook(r Row, withContent bool) (*Webhook, error) {
+	w := new(Webhook)
+	var state, snapshot, received, changed, tail, mark int64
+	var record string
 	var header []byte
-	into := []any{&w.ID, &c.uuid, &c.lane, &c.typ, &c.snapshot, &w.digest, &w.size, &c.received, &c.state, &c.status, &c.tenant, &c.tail}
+	into := []any{&w.ID, &w.Webhook, &w.Tenant, &w.Platform, &w.lane.Type, &w.Type, &snapshot, &w.digest, &w.size, &received, &state, &w.rank, &changed, &w.Why, &record, &tail, &mark}
 	if withContent {
 		into = append(into, &header, &w.Body)
 	}
 	if err := r.Scan(into...); err != nil {
 		return nil, err
 	}
-	if len(c.status) > 0 {
-		if err := json.Unmarshal(c.status, &w.Status); err != nil {
-			w.Why = ErrDamaged.Error()
-		}
+	if err := json.Unmarshal([]byte(record), &w.Record); err != nil && record != "" {
+		w.Why = ErrDamaged.Error()
 	}
-	copy(w.lane[:], c.lane)
-	w.Webhook, w.Type, w.Tenant, w.Platform = string(c.uuid), string(c.typ), string(c.tenant), s.platforms.code(w.lane[16:])
-	w.State, w.Newest = stateOf(c.state), w.Tenant == "" || w.ID >= c.tail
-	w.Received, w.snapshot = moment(c.received), c.snapshot != 0
+	w.lane.Platform, w.lane.Tenant = w.Platform, w.Tenant
+	w.State, w.Changed, w.Received, w.snapshot = stateOf(state), moment(changed), moment(received), snapshot != 0
+	w.Newest = w.Tenant == "" || w.ID >= tail
+	w.applyMark(mark)
 	if withContent {
 		w.Header, w.hasContent = decodeHeader(header), header != nil
 	}
 	return w, nil
 }
 
-func (w *Webhook) encodeStatus() []byte {
-	text, _ := json.Marshal(&w.Status) // strings, numbers and times
-	return text
+// columns returns the arguments of webhook_add.
+func (w *Webhook) columns() []any {
+	return []any{w.ID, w.Webhook, w.lane.Tenant, w.lane.Platform, w.lane.Type, w.Type, w.snapshot, w.digest, w.size, w.Received.UnixMicro(),
+		w.State.number(), w.position(), w.rank, w.Changed.UnixMicro(), w.Why, w.encodeRecord()}
+}
+
+// changes returns the arguments of webhook_save.
+func (w *Webhook) changes() []any {
+	return []any{w.ID, w.State.number(), w.position(), w.rank, w.Changed.UnixMicro(), w.Why, w.encodeRecord()}
+}
+
+func (w *Webhook) encodeRecord() string {
+	text, _ := json.Marshal(&w.Record) // strings, numbers and times
+	return string(text)
 }
 
 // encodeHeader writes a header as HTTP does, and decodeHeader reads it: not as JSON, because its values may be any bytes.
@@ -274,50 +295,33 @@ func decodeHeader(text []byte) http.Header {
 // moment is a time of the database.
 func moment(micro int64) time.Time { return time.UnixMicro(micro).UTC() }
 
-// A Key is the key of a lane: a hash of the tenant, and then one of its platform. So the lanes of a tenant are neighbours,
-// whatever their platforms. It is a hash because a code may have a megabyte, which no database can index.
-type Key [32]byte
-
-// LaneOf returns the key of a lane.
-func LaneOf(l webhookgate.Lane) (k Key) {
-	name := "t" + l.Tenant
-	if l.Tenant == "" {
-		name = "e" + l.Type
+// LaneOf returns the name of a lane as its row has it: with an event type only if there is no tenant.
+func LaneOf(l webhookgate.Lane) webhookgate.Lane {
+	if l.Tenant != "" {
+		l.Type = ""
 	}
-	hash := sha256.Sum256([]byte(name))
-	copy(k[:16], hash[:])
-	copy(k[16:], platformHash(l.Platform))
-	return k
+	return l
 }
 
-func platformHash(code string) []byte {
-	hash := sha256.Sum256([]byte(code))
-	return hash[:16]
-}
-
-// tenantKey returns the key of a tenant's lane.
-func tenantKey(platform, tenant string) Key {
-	return LaneOf(webhookgate.Lane{Platform: platform, Tenant: tenant})
-}
-
-// tenantRange returns the first and the last key that a lane of this tenant can have, on any platform.
-func tenantRange(tenant string) (from, to []byte) {
-	k := tenantKey("", tenant)
-	from = slices.Concat(k[:16], make([]byte, 16))
-	return from, slices.Concat(k[:16], bytes.Repeat([]byte{0xff}, 16))
+// laneColumns returns the three columns that name lanes, for a statement that runs for each of them.
+func laneColumns(lanes []webhookgate.Lane) (tenants, platforms, types []string) {
+	for _, l := range lanes {
+		tenants, platforms, types = append(tenants, l.Tenant), append(platforms, l.Platform), append(types, l.Type)
+	}
+	return tenants, platforms, types
 }
 
 // The values of lane.lastResult: how the last try of the lane's first webhook ended.
 const (
 	lastOK     = 0 // it was not tried yet, or was given back without a failure
-	lastFailed = 1 // the receiver did not take that webhook
-	lastMissed = 2 // a miss: the receiver could not be reached, was too slow, or said that it is down
+	lastFailed = 1 // the receiver did not accept that webhook
+	lastMissed = 2 // a miss: the receiver is to blame, and not the webhook
 )
 
 // A lane is a row of the table lane.
 type lane struct {
-	key Key
 	webhookgate.Lane
+	receiver string // the name of the receiver that takes its webhooks; empty: none does
 
 	// Dedup compares an arriving webhook with the tail, which arrived last, while webhooks wait. If none waits, it compares
 	// with the snapshot that the receiver holds for sure; see intake.duplicate.
@@ -329,7 +333,11 @@ type lane struct {
 	heldBy     string // the receiver's name; empty: usher itself
 	heldID     string // its webhook-id
 
-	// How many webhooks the lane has.
+	// Webhooks that rank below the mark are superseded, whatever their rows say. stale: some of them still say something else.
+	mark  int64
+	stale bool
+
+	// How many webhooks the lane has, without those that are superseded.
 	waiting int64
 	resent  int64 // how many of the waiting webhooks somebody has sent again
 	parked  int64
@@ -354,57 +362,32 @@ type lane struct {
 }
 
 // scanLane reads a row of {lane}.
-func (s *Store) scanLane(r Row) (*lane, error) {
+func scanLane(r Row, before ...any) (*lane, error) {
 	l := &lane{memory: memory{frontier: math.MinInt64}}
-	var key, tenant, eventType, details []byte
-	var paused int64
-	err := r.Scan(&key, &tenant, &eventType, &l.tail, &details,
-		&l.waiting, &l.resent, &l.parked, &l.refused, &l.bytes, &l.waitingSince, &l.lastResult, &l.lastTry, &l.notBefore, &paused, &l.due, &l.owner)
-	copy(l.key[:], key)
-	l.Lane = webhookgate.Lane{Platform: s.platforms.code(l.key[16:]), Tenant: string(tenant), Type: string(eventType)}
-	l.paused = paused != 0
-	if len(l.owner) == 0 {
-		l.owner = nil
-	}
-	l.unpackDetails(details)
+	var paused, stale int64
+	err := r.Scan(append(before, &l.Tenant, &l.Platform, &l.Type, &l.receiver, &l.tail, &l.tailID, &l.tailDigest, &l.held, &l.heldAt, &l.heldBy, &l.heldID, &l.mark, &stale,
+		&l.waiting, &l.resent, &l.parked, &l.refused, &l.bytes, &l.waitingSince, &l.lastResult, &l.failures, &l.lastTry, &l.notBefore, &paused, &l.due, &l.owner, &l.leasedID, &l.token)...)
+	l.paused, l.stale = paused != 0, stale != 0
+	l.failures = max(0, l.failures) // it may be damaged
+	l.tailDigest, l.held, l.owner = orNil(l.tailDigest), orNil(l.held), orNil(l.owner)
 	if l.owner == nil {
 		l.leasedID = 0 // the engine may have ended the lease, at its start
 	}
 	return l, err
 }
 
-// packDetails writes the fields that no statement asks for into one column: each column of each row costs time.
-func (l *lane) packDetails() (out []byte) {
-	for _, n := range []int64{l.heldAt, l.leasedID, l.failures, l.token} {
-		out = binary.AppendVarint(out, n)
+// orNil returns nil for an empty slice, which is how the database stores "none".
+func orNil(b []byte) []byte {
+	if len(b) == 0 {
+		return nil
 	}
-	for _, b := range [][]byte{[]byte(l.tailID), l.tailDigest, l.held, []byte(l.heldBy), []byte(l.heldID)} {
-		out = append(binary.AppendUvarint(out, uint64(len(b))), b...)
-	}
-	return out
-}
-
-// unpackDetails reads what packDetails has written. A new lane has no details yet, and damaged details count as
-// none.
-func (l *lane) unpackDetails(details []byte) {
-	from := bytes.NewReader(details)
-	number := func() int64 { n, _ := binary.ReadVarint(from); return max(0, n) }
-	text := func() []byte {
-		n, _ := binary.ReadUvarint(from)
-		if n == 0 || n > uint64(from.Len()) {
-			return nil
-		}
-		b := make([]byte, n)
-		from.Read(b)
-		return b
-	}
-	l.heldAt, l.leasedID, l.failures, l.token = number(), number(), number(), number()
-	l.tailID, l.tailDigest, l.held, l.heldBy, l.heldID = string(text()), text(), text(), string(text()), string(text())
+	return b
 }
 
 // columns returns the arguments of lane_save.
 func (l *lane) columns() []any {
-	return []any{l.tail, l.packDetails(), l.waiting, l.resent, l.parked, l.refused, l.bytes, l.waitingSince, l.lastResult, l.lastTry, l.notBefore, l.paused, l.due, l.owner, l.key[:]}
+	return []any{l.Tenant, l.Platform, l.Type, l.receiver, l.tail, l.tailID, l.tailDigest, l.held, l.heldAt, l.heldBy, l.heldID, l.mark, l.stale,
+		l.waiting, l.resent, l.parked, l.refused, l.bytes, l.waitingSince, l.lastResult, l.failures, l.lastTry, l.notBefore, l.paused, l.due, l.owner, l.leasedID, l.token}
 }
 
 // queueRows queues a statement for many rows: it passes each column as one slice. No value is NULL.
@@ -419,8 +402,10 @@ func queueRows[T any](tx Tx, name string, rows []T, row func(T) []any) {
 	columns := make([]any, len(values[0]))
 	for i, v := range values[0] {
 		switch v.(type) {
-		case []byte, string:
-			columns[i] = column(values, i, toBytes)
+		case []byte:
+			columns[i] = column(values, i, func(v any) []byte { return notNull(v.([]byte)) })
+		case string:
+			columns[i] = column(values, i, func(v any) string { return v.(string) })
 		default:
 			columns[i] = column(values, i, toNumber)
 		}
@@ -434,13 +419,6 @@ func column[V any](values [][]any, i int, to func(any) V) []V {
 		all[n] = to(values[n][i])
 	}
 	return all
-}
-
-func toBytes(v any) []byte {
-	if text, ok := v.(string); ok {
-		return []byte(text)
-	}
-	return notNull(v.([]byte))
 }
 
 func toNumber(v any) int64 {
@@ -490,46 +468,6 @@ func (l *lane) forgetCopies() bool {
 	known := l.tailDigest != nil || l.held != nil
 	l.tailDigest, l.held, l.dirty = nil, nil, true
 	return known
-}
-
-// countOut subtracts w from the lane's counts for the state that w is in.
-func (l *lane) countOut(w *Webhook) {
-	l.dirty = true
-	switch w.State {
-	case Waiting:
-		l.waiting--
-		l.bytes -= w.size
-		if !w.Again.IsZero() {
-			l.resent--
-		}
-		if l.tail == w.ID {
-			l.tailDigest = nil
-		}
-	case Parked:
-		l.parked--
-		l.bytes -= w.size
-	case Refused:
-		l.refused--
-	}
-}
-
-// countIn puts w into a state, and adds it to the lane's counts for that state.
-func (l *lane) countIn(w *Webhook, state State, why string, now time.Time) {
-	w.setState(state, why, now)
-	l.dirty = true
-	switch state {
-	case Waiting:
-		l.waiting++
-		l.bytes += w.size
-		if !w.Again.IsZero() {
-			l.resent++
-		}
-	case Parked:
-		l.parked++
-		l.bytes += w.size
-	case Refused:
-		l.refused++
-	}
 }
 
 // A Pause holds deliveries back: all of them, those to one receiver, or those of one tenant. Deliveries that have begun may

@@ -1,20 +1,94 @@
 -- The statements that both engines have; statements.sql of each engine has those that differ. Each is named after the question
 -- that it answers or the change that it makes. They are spelled as PostgreSQL wants them, with casts that SQLite's engine drops.
--- What is in braces is replaced: {lane} and {webhook} by columns, {among} by a condition for a slice of numbers, {lock} by the lock
--- of a webhook's row; see Statements. The numbers of the states are in 001.sql.
+-- What is in braces is replaced: {lane} and {webhook} by columns, {of} by the condition that l is the lane of w, {among} and {other} by
+-- conditions for the numbers in $1, {lock} and {skip} by the lock of a row; see Statements. The numbers of the states are in 001.sql.
 
--- name: platforms
-SELECT code FROM {schema}.platform
+-- name: claim
+-- 1 the receiver, 2 now, 3 whether leases that have ended may be taken over (1). How many lanes: 4 that have not failed and wait longest,
+-- 5 that have not failed and came last, 6 that were missed, before their time, those that wait longest first (since 7 or later, and last
+-- tried before 8), 9 probes (10: also of lanes that failed without a miss), 11 that failed and are due.
+SELECT l.kind, {lane} FROM (
+	SELECT * FROM (SELECT 0 AS kind, * FROM {schema}.lane WHERE receiver = $1::text AND last_result = 0 AND due <= $2::bigint AND bytes > 0 AND (owner = {empty} OR $3::bigint = 1) ORDER BY due LIMIT $4::bigint {skip}) a
+	UNION ALL
+	SELECT * FROM (SELECT 1 AS kind, * FROM {schema}.lane WHERE receiver = $1::text AND last_result = 0 AND due <= $2::bigint AND bytes > 0 AND (owner = {empty} OR $3::bigint = 1) ORDER BY due DESC LIMIT $5::bigint {skip}) b
+	UNION ALL
+	SELECT * FROM (SELECT 2 AS kind, * FROM {schema}.lane WHERE receiver = $1::text AND last_result = 2 AND due < {never} AND waiting_since >= $7::bigint AND last_try < $8::bigint AND not_before <= $2::bigint AND owner = {empty}
+		ORDER BY waiting_since LIMIT $6::bigint {skip}) c
+	UNION ALL
+	SELECT * FROM (SELECT 3 AS kind, * FROM {schema}.lane WHERE receiver = $1::text AND last_result = 2 AND due < {never} AND last_try <= $2::bigint - 1000000 AND not_before <= $2::bigint AND (owner = {empty} OR due <= $2::bigint AND $3::bigint = 1)
+		ORDER BY last_try LIMIT $9::bigint {skip}) d
+	UNION ALL
+	SELECT * FROM (SELECT 3 AS kind, * FROM {schema}.lane WHERE receiver = $1::text AND last_result = 1 AND due < {never} AND last_try <= $2::bigint - 1000000 AND not_before <= $2::bigint AND (owner = {empty} OR due <= $2::bigint AND $3::bigint = 1)
+		ORDER BY last_try LIMIT $9::bigint * $10::bigint {skip}) e
+	UNION ALL
+	SELECT * FROM (SELECT 4 AS kind, * FROM {schema}.lane WHERE receiver = $1::text AND last_result = 1 AND due <= $2::bigint AND bytes > 0 AND (owner = {empty} OR $3::bigint = 1) ORDER BY due LIMIT $11::bigint {skip}) f
+	UNION ALL
+	SELECT * FROM (SELECT 4 AS kind, * FROM {schema}.lane WHERE receiver = $1::text AND last_result = 2 AND due <= $2::bigint AND bytes > 0 AND (owner = {empty} OR $3::bigint = 1) ORDER BY due LIMIT $11::bigint {skip}) g) l
 
--- name: lanes_between
-SELECT {lane} FROM {schema}.lane l WHERE l.key BETWEEN $1 AND $2
+-- name: receivers
+-- The names that lanes have, one step through the index for each.
+WITH RECURSIVE r (receiver) AS (
+	SELECT * FROM (SELECT receiver FROM {schema}.lane WHERE bytes > 0 ORDER BY receiver LIMIT 1) AS f
+	UNION ALL
+	SELECT (SELECT n.receiver FROM {schema}.lane n WHERE n.bytes > 0 AND n.receiver > r.receiver ORDER BY n.receiver LIMIT 1) FROM r WHERE r.receiver IS NOT NULL)
+SELECT receiver FROM r WHERE receiver IS NOT NULL
+
+-- name: lanes_of_receiver
+-- 1 a receiver that this usher does not have, 2 a platform (empty: any), 3 how many.
+SELECT {lane} FROM {schema}.lane l WHERE l.receiver = $1::text AND ($2::text = '' OR l.platform = $2::text) AND l.bytes > 0 AND l.owner = {empty} LIMIT $3::bigint {skip}
+
+-- name: unserved
+-- Some platforms whose webhooks wait, and that no receiver takes.
+SELECT DISTINCT platform FROM (SELECT platform FROM {schema}.lane WHERE receiver = '' AND bytes > 0 AND waiting > 0 LIMIT 1000) AS l ORDER BY platform LIMIT 5
+
+-- name: lanes_stale
+SELECT {lane} FROM {schema}.lane l WHERE l.stale > 0 LIMIT $1::bigint {skip}
+
+-- name: lanes_of_tenant
+SELECT {lane} FROM {schema}.lane l WHERE l.tenant = $1::text AND l.event_type = ''
+
+-- name: first_waiting
+-- The lane's first waiting webhook that is none of $1, and not superseded: 2 to 4 the lane, 5 its mark, 6 the size up to which the content is
+-- read, too. It looks at the three places where one can be, because very many that are superseded may stand before it.
+SELECT {webhook}, c.header, c.body FROM {schema}.webhook w JOIN {schema}.lane l ON {of} LEFT JOIN {schema}.content c ON c.seq = w.seq AND w.size <= $6::bigint
+WHERE w.seq = (SELECT f.seq FROM (
+	SELECT * FROM (SELECT seq, lane_order FROM {schema}.webhook WHERE tenant = $2::text AND platform = $3::text AND event_type = $4::text AND state = 0 AND lane_order < 0 AND rank >= $5::bigint AND seq {other}
+		ORDER BY lane_order LIMIT 1) AS a
+	UNION ALL
+	SELECT * FROM (SELECT seq, lane_order FROM {schema}.webhook WHERE tenant = $2::text AND platform = $3::text AND event_type = $4::text AND state = 0 AND snapshot = 0 AND lane_order >= 0 AND seq {other}
+		ORDER BY lane_order LIMIT 1) AS b
+	UNION ALL
+	SELECT * FROM (SELECT seq, lane_order FROM {schema}.webhook WHERE tenant = $2::text AND platform = $3::text AND event_type = $4::text AND state = 0 AND lane_order >= $5::bigint AND seq {other}
+		ORDER BY lane_order LIMIT 1) AS c) AS f ORDER BY f.lane_order LIMIT 1)
+
+-- name: lane_refused
+SELECT {webhook} FROM {schema}.webhook w JOIN {schema}.lane l ON {of}
+WHERE w.tenant = $1::text AND w.platform = $2::text AND w.event_type = $3::text AND w.state = 2 ORDER BY w.seq
+
+-- name: count_below
+-- How many webhooks of a lane (2 to 4), none of $1, rank from 5 to below 6: they were counted, and are superseded now.
+SELECT count(*) FILTER (WHERE state = 0), count(*) FILTER (WHERE state = 0 AND lane_order < 0), count(*) FILTER (WHERE state = 1), coalesce(sum(size), 0)::bigint FROM (
+	SELECT seq, state, lane_order, size FROM {schema}.webhook WHERE tenant = $2::text AND platform = $3::text AND event_type = $4::text AND state = 0 AND lane_order < 0 AND rank >= $5::bigint AND rank < $6::bigint
+	UNION ALL
+	SELECT seq, state, lane_order, size FROM {schema}.webhook WHERE tenant = $2::text AND platform = $3::text AND event_type = $4::text AND state = 0 AND lane_order >= $5::bigint AND lane_order < $6::bigint AND rank < $6::bigint
+	UNION ALL
+	SELECT seq, state, lane_order, size FROM {schema}.webhook WHERE tenant = $2::text AND platform = $3::text AND event_type = $4::text AND state = 1 AND rank >= $5::bigint AND rank < $6::bigint) AS b
+WHERE seq {other}
+
+-- name: catch_up
+-- Some webhooks of a lane (1 to 3) that rank below 4 get to say that they are superseded: 5 now, 6 why, 7 how many.
+UPDATE {schema}.webhook SET state = 4, changed = $5::bigint, why = $6::text WHERE seq IN (
+	SELECT seq FROM (SELECT seq FROM {schema}.webhook WHERE tenant = $1::text AND platform = $2::text AND event_type = $3::text AND state = 0 AND lane_order < $4::bigint AND rank < $4::bigint ORDER BY lane_order LIMIT $7::bigint) AS a
+	UNION ALL
+	SELECT seq FROM (SELECT seq FROM {schema}.webhook WHERE tenant = $1::text AND platform = $2::text AND event_type = $3::text AND state = 1 AND rank < $4::bigint ORDER BY rank LIMIT $7::bigint) AS b)
+RETURNING seq
 
 -- name: webhooks
-SELECT {webhook}, c.header, c.body FROM {schema}.webhook w LEFT JOIN {schema}.lane l ON l.key = w.lane
+SELECT {webhook}, c.header, c.body FROM {schema}.webhook w LEFT JOIN {schema}.lane l ON {of}
 LEFT JOIN {schema}.content c ON c.seq = w.seq WHERE w.seq {among}
 
 -- name: webhooks_lock
-SELECT {webhook}, c.header, c.body FROM {schema}.webhook w LEFT JOIN {schema}.lane l ON l.key = w.lane
+SELECT {webhook}, c.header, c.body FROM {schema}.webhook w LEFT JOIN {schema}.lane l ON {of}
 LEFT JOIN {schema}.content c ON c.seq = w.seq WHERE w.seq {among} {lock}
 
 -- name: webhook_delete
@@ -33,53 +107,52 @@ DELETE FROM {schema}.content WHERE seq {among}
 SELECT header, body FROM {schema}.content WHERE seq = $1
 
 -- name: seen_delete_lane
-DELETE FROM {schema}.seen_id WHERE lane = $1
+DELETE FROM {schema}.seen_id WHERE tenant = $1::text AND platform = $2::text AND event_type = $3::text
 
 -- name: seen_delete_discarded
-DELETE FROM {schema}.seen_id WHERE (lane, seq) IN (SELECT lane, seq FROM {schema}.webhook WHERE seq {among} AND state = 5)
+DELETE FROM {schema}.seen_id WHERE (tenant, platform, event_type, seq) IN (SELECT tenant, platform, event_type, seq FROM {schema}.webhook WHERE seq {among} AND state = 5)
 
 -- name: seen_expire
 DELETE FROM {schema}.seen_id WHERE at < $1::bigint
 
 -- name: erase_content
-DELETE FROM {schema}.content WHERE seq IN (SELECT seq FROM {schema}.webhook WHERE lane = $1)
+DELETE FROM {schema}.content WHERE seq IN (SELECT seq FROM {schema}.webhook WHERE tenant = $1::text AND platform = $2::text AND event_type = $3::text)
 
 -- name: erase_webhooks
-DELETE FROM {schema}.webhook WHERE lane = $1 RETURNING seq
+DELETE FROM {schema}.webhook WHERE tenant = $1::text AND platform = $2::text AND event_type = $3::text RETURNING seq
 
 -- name: erase_snapshot
-DELETE FROM {schema}.snapshot WHERE lane = $1
+DELETE FROM {schema}.snapshot WHERE tenant = $1::text AND platform = $2::text
 
 -- name: pauses
 SELECT receiver, platform, tenant, since FROM {schema}.pause ORDER BY since
 
 -- name: pause_add
-INSERT INTO {schema}.pause (receiver, platform, tenant, key, since) VALUES ($1, $2, $3, $4, $5) ON CONFLICT (key) DO NOTHING
+INSERT INTO {schema}.pause (receiver, platform, tenant, since) VALUES ($1, $2, $3, $4) ON CONFLICT (receiver, platform, tenant) DO NOTHING
 
 -- name: pause_remove
-DELETE FROM {schema}.pause WHERE key = $1 RETURNING since
+DELETE FROM {schema}.pause WHERE receiver = $1::text AND platform = $2::text AND tenant = $3::text RETURNING since
 
 -- name: list
 -- 1 only below this seq, 2 the state (-1: any), 3 and 4 received from and before, 5 whether with content (1), 6 how many. The same for all lists.
-SELECT {webhook}, c.header, c.body FROM {schema}.webhook w LEFT JOIN {schema}.lane l ON l.key = w.lane
+SELECT {webhook}, c.header, c.body FROM {schema}.webhook w LEFT JOIN {schema}.lane l ON {of}
 LEFT JOIN {schema}.content c ON c.seq = w.seq AND $5::bigint = 1
-WHERE w.seq < $1::bigint AND ($2::bigint < 0 OR w.state = $2::bigint) AND w.received >= $3::bigint AND w.received < $4::bigint ORDER BY w.seq DESC LIMIT $6::bigint
+WHERE w.seq < $1::bigint AND {in_state} AND w.received >= $3::bigint AND w.received < $4::bigint ORDER BY w.seq DESC LIMIT $6::bigint
 
 -- name: list_parked_or_refused
-SELECT {webhook}, c.header, c.body FROM {schema}.webhook w LEFT JOIN {schema}.lane l ON l.key = w.lane
+SELECT {webhook}, c.header, c.body FROM {schema}.webhook w LEFT JOIN {schema}.lane l ON {of}
 LEFT JOIN {schema}.content c ON c.seq = w.seq AND $5::bigint = 1
-WHERE w.state IN (1, 2) AND w.seq < $1::bigint AND w.state = $2::bigint AND w.received >= $3::bigint AND w.received < $4::bigint ORDER BY w.seq DESC LIMIT $6::bigint
+WHERE w.state IN (1, 2) AND w.seq < $1::bigint AND {in_state} AND w.received >= $3::bigint AND w.received < $4::bigint ORDER BY w.seq DESC LIMIT $6::bigint
 
 -- name: list_tenant
--- 7 and 8 the first and the last key that a lane of the tenant can have.
-SELECT {webhook}, c.header, c.body FROM {schema}.webhook w LEFT JOIN {schema}.lane l ON l.key = w.lane
+SELECT {webhook}, c.header, c.body FROM {schema}.webhook w LEFT JOIN {schema}.lane l ON {of}
 LEFT JOIN {schema}.content c ON c.seq = w.seq AND $5::bigint = 1
-WHERE w.lane BETWEEN $7::bytea AND $8::bytea AND w.seq < $1::bigint AND ($2::bigint < 0 OR w.state = $2::bigint) AND w.received >= $3::bigint AND w.received < $4::bigint ORDER BY w.seq DESC LIMIT $6::bigint
+WHERE w.tenant = $7::text AND w.seq < $1::bigint AND {in_state} AND w.received >= $3::bigint AND w.received < $4::bigint ORDER BY w.seq DESC LIMIT $6::bigint
 
 -- name: figures
-SELECT platform, sum(waiting)::bigint, min(waiting_since), sum(parked)::bigint, sum(bytes)::bigint,
+SELECT receiver, sum(waiting)::bigint, min(waiting_since), sum(parked)::bigint, sum(bytes)::bigint,
 	count(*) FILTER (WHERE last_result = 2 AND waiting > 0), count(*) FILTER (WHERE last_result = 1 AND waiting > 0)
-FROM {schema}.lane WHERE bytes > 0 GROUP BY platform
+FROM {schema}.lane WHERE bytes > 0 GROUP BY receiver
 
 -- name: refused_delete
 -- The oldest: beyond so many, beyond so many bytes, or from before this time. But not one that another replica has dealt with meanwhile.
@@ -87,7 +160,7 @@ DELETE FROM {schema}.webhook WHERE state = 2 AND seq IN (
 	SELECT seq FROM (SELECT seq, received, row_number() OVER newer AS count, sum(size) OVER newer AS bytes FROM {schema}.webhook WHERE state IN (1, 2) AND state = 2
 		WINDOW newer AS (ORDER BY seq DESC)) AS r
 	WHERE count > $1::bigint OR bytes > $2::bigint OR received < $3::bigint)
-RETURNING seq, lane
+RETURNING seq, tenant, platform, event_type
 
 -- name: refused_count
 SELECT count(*) FROM {schema}.webhook WHERE state IN (1, 2) AND state = 2
@@ -96,9 +169,9 @@ SELECT count(*) FROM {schema}.webhook WHERE state IN (1, 2) AND state = 2
 SELECT count(*) FROM {schema}.snapshot
 
 -- name: tenants
-SELECT l.platform, l.tenant, coalesce(s.name, {empty}), coalesce(s.received, 0), l.waiting, l.parked, l.refused, l.last_result, l.paused
-FROM {schema}.lane l LEFT JOIN {schema}.snapshot s ON s.lane = l.key
-WHERE l.tenant <> {empty} AND (l.tail > 0 OR l.refused > 0 OR l.paused > 0) AND (l.tenant, l.platform) > ($1::bytea, $2::bytea)
+SELECT l.platform, l.tenant, coalesce(s.name, ''), coalesce(s.received, 0), l.waiting, l.parked, l.refused, l.last_result, l.paused
+FROM {schema}.lane l LEFT JOIN {schema}.snapshot s ON s.tenant = l.tenant AND s.platform = l.platform
+WHERE l.tenant <> '' AND (l.tail > 0 OR l.refused > 0 OR l.paused > 0) AND (l.tenant, l.platform) > ($1::text, $2::text)
 AND ($3::bigint = 0 OR l.parked + l.refused > 0 OR l.last_result > 0 AND l.waiting > 0) ORDER BY l.tenant, l.platform LIMIT $4::bigint
 
 -- name: lanes_held_up
@@ -116,7 +189,7 @@ SELECT changed, seq FROM (SELECT changed, seq, row_number() OVER newer AS count,
 WHERE count > $1::bigint OR bytes > $2::bigint OR changed < $3::bigint ORDER BY changed DESC, seq DESC LIMIT 1
 
 -- name: finished_up_to
-SELECT seq FROM {schema}.webhook WHERE state > 2 AND (changed, seq) <= ($1::bigint, $2::bigint) ORDER BY changed, seq LIMIT $3::bigint
+SELECT seq, size FROM {schema}.webhook WHERE state > 2 AND (changed, seq) <= ($1::bigint, $2::bigint) ORDER BY changed, seq LIMIT $3::bigint
 
 -- name: action_add
 INSERT INTO {schema}.action (at, entry) VALUES ($1, $2)
@@ -128,29 +201,29 @@ SELECT id, at, entry FROM {schema}.action WHERE id < $1::bigint ORDER BY id DESC
 DELETE FROM {schema}.action WHERE at < $1::bigint
 
 -- name: export_lanes
-SELECT {lane} FROM {schema}.lane l WHERE l.tail > 0 ORDER BY l.key
+SELECT {lane} FROM {schema}.lane l WHERE l.tail > 0 ORDER BY l.tenant, l.platform, l.event_type
 
 -- name: export_webhooks
-SELECT {webhook}, c.header, c.body FROM {schema}.webhook w LEFT JOIN {schema}.lane l ON l.key = w.lane LEFT JOIN {schema}.content c ON c.seq = w.seq ORDER BY w.seq
+SELECT {webhook}, c.header, c.body FROM {schema}.webhook w LEFT JOIN {schema}.lane l ON {of} LEFT JOIN {schema}.content c ON c.seq = w.seq ORDER BY w.seq
 
 -- name: export_snapshots
-SELECT l.platform, l.tenant, s.seq, s.uuid, s.received, s.name, s.features FROM {schema}.snapshot s JOIN {schema}.lane l ON l.key = s.lane ORDER BY s.lane
+SELECT platform, tenant, seq, uuid, received, name, coalesce(features::text, '') FROM {schema}.snapshot ORDER BY tenant, platform
 
 -- name: export_seen
-SELECT l.platform, l.tenant, l.event_type, s.id, s.digest, s.seq, s.at, s.uuid FROM {schema}.seen_id s JOIN {schema}.lane l ON l.key = s.lane ORDER BY s.lane, s.id, s.digest
+SELECT platform, tenant, event_type, id, digest, seq, at, uuid FROM {schema}.seen_id ORDER BY tenant, platform, event_type, id, digest
 
 -- name: inbox_filled
 SELECT count(*) FROM (SELECT 1 FROM {schema}.webhook UNION ALL SELECT 1 FROM {schema}.snapshot LIMIT 1) AS f
 
 -- name: import_forget_copies
-UPDATE {schema}.lane SET details = {empty}
+UPDATE {schema}.lane SET tail_digest = {empty}, held = {empty}
 
 -- name: import_recount
 WITH c AS MATERIALIZED ( -- MATERIALIZED: the server has no statistics about tables that this transaction has filled, and would count once for each lane
-	SELECT lane, count(*) FILTER (WHERE state = 0) AS waiting, count(*) FILTER (WHERE state = 0 AND lane_order < 0) AS resent,
+	SELECT tenant, platform, event_type, count(*) FILTER (WHERE state = 0) AS waiting, count(*) FILTER (WHERE state = 0 AND lane_order < 0) AS resent,
 	count(*) FILTER (WHERE state = 1) AS parked, count(*) FILTER (WHERE state = 2) AS refused,
 	coalesce(sum(size) FILTER (WHERE state IN (0, 1)), 0)::bigint AS bytes, coalesce(min(received) FILTER (WHERE state = 0), {never}) AS waiting_since
-	FROM {schema}.webhook WHERE lane <> {empty} AND state IN (0, 1, 2) GROUP BY lane)
+	FROM {schema}.webhook WHERE (tenant <> '' OR event_type <> '') AND state IN (0, 1, 2) GROUP BY tenant, platform, event_type)
 UPDATE {schema}.lane AS l SET waiting = c.waiting, resent = c.resent, parked = c.parked, refused = c.refused, bytes = c.bytes, waiting_since = c.waiting_since,
 	due = CASE WHEN c.waiting > 0 AND l.paused = 0 THEN $1::bigint ELSE {never} END
-FROM c WHERE l.key = c.lane AND l.owner = {empty}
+FROM c WHERE l.tenant = c.tenant AND l.platform = c.platform AND l.event_type = c.event_type AND l.owner = {empty}

@@ -29,6 +29,7 @@ import (
 	"time"
 
 	"usher/internal/receiver"
+	"usher/webhookgate"
 )
 
 // An Engine runs transactions on a database that has the tables of 001.sql.
@@ -53,16 +54,21 @@ type Engine interface {
 }
 
 // A Tx collects statements and sends them in one round trip. A statement is called by its name in statements.sql, of this
-// package or of the engine. If an argument is a slice (but not []byte) the statement runs once for each element; all slices of
-// a call have the same length.
+// package or of the engine. If an argument is a slice (but not []byte or Among) the statement runs once for each element; all slices
+// of a call have the same length.
 type Tx interface {
 	// Queue adds a statement. Send calls each for every row of the answer; nil: the statement returns no rows.
 	Queue(name string, each func(Row) error, args ...any)
+	// Scrub says that this transaction deletes content that must be gone for good.
+	Scrub()
 	// Now adds a reading of the database's clock, in microseconds since 1970.
 	Now(at *int64)
 	// Send runs the statements that were queued.
 	Send() error
 }
+
+// Among are the numbers of {among} and {other} in a statement.
+type Among []int64
 
 // A Row is one row of an answer.
 type Row interface{ Scan(into ...any) error }
@@ -167,20 +173,21 @@ type Store struct {
 	background sync.WaitGroup // goroutines beside the writer
 
 	// These have locks of their own.
-	health    health
-	clock     clock
-	platforms platforms
-	pauses    pauses
+	health health
+	clock  clock
+	pauses pauses
 
 	mu      sync.Mutex // guards figures
 	figures figureCache
 
-	// Only the writer uses these four.
-	idle          bool      // there was no transaction since the last tick
-	rest          []rest    // what was too much for one transaction
-	clockJumped   bool      // times that lanes have may come from before the database's clock was set
-	lastSweep     time.Time // when it last deleted anything that was kept for too long
-	lastFullSweep time.Time // when it last looked at ages and bytes, too
+	// Only the writer uses these.
+	idle          bool                      // there was no transaction since the last tick
+	stale         map[webhookgate.Lane]bool // lanes with rows that do not say yet that they are superseded
+	finishedBytes int64                     // of webhooks that were finished since it last looked at bytes
+	lastReroute   time.Time                 // when it last looked for lanes of receivers that are gone
+	clockJumped   bool                      // times that lanes have may come from before the database's clock was set
+	lastSweep     time.Time                 // when it last deleted anything that was kept for too long
+	lastFullSweep time.Time                 // when it last looked at ages and bytes, too
 
 	sweepSoon        atomic.Bool // there may be finished webhooks to delete
 	sweepRefusedSoon atomic.Bool // there may be refused webhooks to delete
@@ -204,7 +211,7 @@ func Open(cfg Config) *Store {
 	if cfg.Limits == (Limits{}) {
 		cfg.Limits = DefaultLimits
 	}
-	s := &Store{cfg: cfg, owner: make([]byte, 16), leaseTime: fileLeaseTime, ops: make(chan *work, 1024), imports: make(chan *importJob), exporting: make(chan struct{}, 1), opened: make(chan struct{}), closed: make(chan struct{})}
+	s := &Store{cfg: cfg, stale: make(map[webhookgate.Lane]bool), owner: make([]byte, 16), leaseTime: fileLeaseTime, ops: make(chan *work, 1024), imports: make(chan *importJob), exporting: make(chan struct{}, 1), opened: make(chan struct{}), closed: make(chan struct{})}
 	if cfg.Engine.Shared() {
 		s.leaseTime = cmp.Or(cfg.LeaseTime, DefaultLeaseTime)
 	}

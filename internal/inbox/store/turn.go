@@ -2,11 +2,13 @@ package store
 
 import (
 	"bytes"
+	"cmp"
 	"maps"
 	"slices"
 	"time"
 
 	"usher/internal/receiver"
+	"usher/internal/snapshot"
 	"usher/webhookgate"
 )
 
@@ -16,7 +18,8 @@ type sqlTurn struct {
 	s     *Store
 	tx    Tx
 	err   error // why a statement failed in the midst of a decision
-	lanes map[Key]*lane
+	lanes map[webhookgate.Lane]*lane
+	found map[*Claim][]found
 
 	numbers    []int64
 	copies     map[string]*Webhook // refused webhooks by their digests
@@ -27,8 +30,8 @@ type sqlTurn struct {
 }
 
 func (s *Store) newTurn(tx Tx) *sqlTurn {
-	t := &sqlTurn{s: s, tx: tx, lanes: make(map[Key]*lane), copies: make(map[string]*Webhook)}
-	t.turn = turn{rules: rules{&s.cfg, s.owner, s.leaseTime}, askedAt: time.Now(), rows: sqlRows{t}}
+	t := &sqlTurn{s: s, tx: tx, lanes: make(map[webhookgate.Lane]*lane), found: make(map[*Claim][]found), copies: make(map[string]*Webhook)}
+	t.turn = turn{rules: rules{&s.cfg, s.owner, s.leaseTime, !s.cfg.Engine.Shared()}, askedAt: time.Now(), rows: sqlRows{t}}
 	t.hasRoom = func(more int64) bool { return !s.wouldOverflow(more) }
 	t.number = func() int64 {
 		n := t.numbers[0]
@@ -60,15 +63,23 @@ func (t *sqlTurn) end() {
 
 // adopt returns the turn's copy of a lane: the one that it has, or else this one.
 func (t *sqlTurn) adopt(l *lane) *lane {
-	if known := t.lanes[l.key]; known != nil {
+	if known := t.lanes[l.Lane]; known != nil {
 		return known
 	}
-	l.t, t.lanes[l.key] = &t.turn, l
+	l.t, t.lanes[l.Lane] = &t.turn, l
 	return l
 }
 
 // nowhere is the lane of webhooks whose tenant is not certain. It has no row.
 func (t *sqlTurn) nowhere() *lane { return t.adopt(new(lane)) }
+
+// laneOf returns the lane of a webhook that was read.
+func (t *sqlTurn) laneOf(h *Webhook) *lane {
+	if l := t.lanes[h.lane]; l != nil {
+		return l
+	}
+	return t.nowhere()
+}
 
 func (t *sqlTurn) send() {
 	if t.err == nil {
@@ -76,67 +87,48 @@ func (t *sqlTurn) send() {
 	}
 }
 
-// sortedKeys returns the keys of lanes in the order in which every process locks them. So no two wait for each other.
-func sortedKeys[V any](lanes map[Key]V) []Key {
-	return slices.SortedFunc(maps.Keys(lanes), func(a, b Key) int { return bytes.Compare(a[:], b[:]) })
+// byName orders lanes as every process locks them, so that no two wait for each other.
+func byName(a, b webhookgate.Lane) int {
+	return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Platform, b.Platform), cmp.Compare(a.Type, b.Type))
+}
+
+func sorted[V any](lanes map[webhookgate.Lane]V) []webhookgate.Lane {
+	return slices.SortedFunc(maps.Keys(lanes), byName)
 }
 
 // load locks the lanes of works, and reads what these name. Usually that is one round trip.
 func (t *sqlTurn) load(works []*work) error {
-	names := make(map[Key]webhookgate.Lane)
-	next := make(map[Key]int64)
-	var hooks []int64
+	create := make(map[webhookgate.Lane]bool) // whether to make the lane if it is new
+	next := make(map[webhookgate.Lane]int64)
+	var hooks Among
 	var all work
 	for _, w := range works {
-		for _, name := range w.lanes {
-			names[LaneOf(name)] = name
-			t.s.platforms.learn(name.Platform)
-		}
-		for _, k := range w.keys {
-			if _, named := names[k]; !named {
-				names[k] = webhookgate.Lane{}
-			}
+		for _, name := range w.known {
+			create[name] = create[name]
 			if w.next != 0 {
-				next[k] = w.next
+				next[name] = w.next
 			}
+		}
+		for _, name := range w.lanes {
+			create[LaneOf(name)] = true
 		}
 		hooks = append(hooks, w.hooks...)
-		all.ids, all.digests, all.numbers = append(all.ids, w.ids...), append(all.digests, w.digests...), all.numbers+w.numbers
+		all.ids, all.digests, all.numbers, all.claims = append(all.ids, w.ids...), append(all.digests, w.digests...), all.numbers+w.numbers, append(all.claims, w.claims...)
 	}
-	keys := sortedKeys(names)
-	t.lock(keys)
-	if !t.Engine.Shared() { // in a file a round trip costs nothing, and then the lanes say which have a next webhook
-		if err := t.tx.Send(); err != nil {
-			return err
-		}
-		maps.DeleteFunc(next, func(k Key, _ int64) bool { return t.lanes[k] != nil && t.lanes[k].waiting <= 1 })
-	}
+	names := sorted(create)
+	t.lock(names)
 	t.tx.Now(&t.now)
+	t.queueClaims(all.claims)
 	t.takeNumbers(all.numbers)
-	t.queueHeads(next, MaxReadAhead)
+	t.queueHeads(next)
 	if t.KeepLatest {
-		var busy [][]byte
-		for k, name := range names {
-			if !unnamed(name) && (t.lanes[k] == nil || t.lanes[k].waiting > 0) {
-				busy = append(busy, bytes.Clone(k[:]))
-			}
-		}
-		if len(busy) > 0 {
-			t.tx.Queue("first_two", func(r Row) error {
-				h, err := t.s.scanWebhook(r, false)
-				if l := t.lanes[h.lane]; err == nil && l != nil {
-					l.know(h)
-					l.frontier = max(l.frontier, h.position())
-				}
-				return err
-			}, busy)
-		}
+		t.queueFirstTwo(slices.DeleteFunc(slices.Clone(names), func(n webhookgate.Lane) bool { return !create[n] }))
 	}
 	var named []*Webhook
 	if len(hooks) > 0 {
 		slices.Sort(hooks)
 		t.tx.Queue("webhooks_lock", func(r Row) error {
-			h, err := t.s.scanWebhook(r, true)
+			h, err := scanWebhook(r, true)
 			named = append(named, h)
 			return err
 		}, slices.Compact(hooks))
@@ -145,26 +137,29 @@ func (t *sqlTurn) load(works []*work) error {
 	if err := t.tx.Send(); err != nil {
 		return err
 	}
-	if missing := slices.DeleteFunc(keys, func(k Key) bool { return t.lanes[k] != nil || unnamed(names[k]) }); len(missing) > 0 {
-		queueRows(t.tx, "platform_add", missing, func(k Key) []any { return []any{k[16:], names[k].Platform} })
-		queueRows(t.tx, "lane_add", missing, func(k Key) []any { return []any{k[:], names[k].Tenant, names[k].Type} })
+	if missing := slices.DeleteFunc(names, func(n webhookgate.Lane) bool { return t.lanes[n] != nil || !create[n] }); len(missing) > 0 {
+		tenants, platforms, types := laneColumns(missing)
+		made := 0
+		t.tx.Queue("lane_add", func(r Row) error { made++; var tenant string; return r.Scan(&tenant) }, tenants, platforms, types)
 		t.lock(missing)
-		if t.Engine.Shared() {
-			// Another replica may have made such a lane meanwhile, and stored a webhook in it. Our numbers must be higher than that
-			// webhook's, so they are taken once more, now that the lane is locked.
-			t.takeNumbers(all.numbers)
-			seen = t.queueSeen(&all)
-		}
 		if err := t.tx.Send(); err != nil {
 			return err
 		}
+		if made < len(missing) {
+			// Another replica has made such a lane meanwhile, and may have stored a webhook in it. Our numbers must be higher than that
+			// webhook's, so they are taken once more, now that the lane is locked.
+			t.takeNumbers(all.numbers)
+			if t.KeepLatest {
+				t.queueFirstTwo(missing)
+			}
+			seen = t.queueSeen(&all)
+			if err := t.tx.Send(); err != nil {
+				return err
+			}
+		}
 	}
 	for _, h := range named {
-		if l := t.lanes[h.lane]; l != nil {
-			l.know(h)
-		} else {
-			t.nowhere().know(h)
-		}
+		t.laneOf(h).know(h)
 	}
 	for _, r := range *seen {
 		if l := t.lanes[r.lane]; l != nil {
@@ -175,31 +170,55 @@ func (t *sqlTurn) load(works []*work) error {
 		}
 	}
 	for digest, h := range t.copies {
-		if l := t.lanes[h.lane]; l != nil {
-			t.copies[digest] = l.know(h)
-		} else {
-			t.copies[digest] = t.nowhere().know(h)
-		}
+		t.copies[digest] = t.laneOf(h).know(h)
 	}
 	t.now = t.s.applyOffset(t.now)
 	t.mayTakeOver = t.s.clock.mayTakeOver(t.leaseTime)
-	return nil
+	t.readHeads()
+	return t.err
 }
 
 // lock queues the lock of lanes.
-func (t *sqlTurn) lock(keys []Key) {
-	if len(keys) == 0 {
+func (t *sqlTurn) lock(names []webhookgate.Lane) {
+	if len(names) == 0 {
 		return
 	}
-	var all [][]byte
-	for _, k := range keys {
-		all = append(all, k[:])
-	}
+	tenants, platforms, types := laneColumns(names)
 	t.tx.Queue("lane_lock", func(r Row) error {
-		l, err := t.s.scanLane(r)
+		l, err := scanLane(r)
 		t.adopt(l)
 		return err
-	}, all)
+	}, tenants, platforms, types)
+}
+
+// queueClaims queues the search for lanes. It goes by our estimate of the database's time; lane.claim looks again.
+func (t *sqlTurn) queueClaims(claims []*Claim) {
+	now, mayTakeOver := t.s.Now().UnixMicro(), t.s.clock.mayTakeOver(t.leaseTime)
+	for _, c := range claims {
+		t.tx.Queue("claim", func(r Row) error {
+			var kind int64
+			l, err := scanLane(r, &kind)
+			t.found[c] = append(t.found[c], found{kind, t.adopt(l)})
+			return err
+		}, c.Receiver.Name, now, boolNumber(mayTakeOver), int64(c.Fresh), int64(c.Newest), int64(c.Back), c.WaitingFrom, c.TriedBefore, int64(c.Probes), boolNumber(c.ProbeFailed), int64(c.Retries))
+	}
+}
+
+// readHeads reads the first webhooks of the lanes that claims may lease.
+func (t *sqlTurn) readHeads() {
+	heads := make(map[webhookgate.Lane]int64)
+	for c, all := range t.found {
+		c.order(all)
+		for _, f := range all[:min(len(all), c.Room)] {
+			if l := f.lane; !l.leased() && len(l.hooks) == 0 {
+				heads[l.Lane] = 0
+			}
+		}
+	}
+	if len(heads) > 0 {
+		t.queueHeads(heads)
+		t.send()
+	}
 }
 
 // takeNumbers queues the reading of numbers for new webhooks. It comes after the locks, so that the numbers of a lane are in
@@ -223,8 +242,9 @@ func (t *sqlTurn) takeNumbers(count int64) {
 func (t *sqlTurn) queueSeen(all *work) *[]*seenRow {
 	seen := new([]*seenRow)
 	if len(all.digests) > 0 {
+		t.tx.Queue("refused_lock", nil, all.digests)
 		t.tx.Queue("refused_copies", func(r Row) error {
-			h, err := t.s.scanWebhook(r, false)
+			h, err := scanWebhook(r, false)
 			if err == nil {
 				t.copies[string(h.digest)] = h
 			}
@@ -233,62 +253,69 @@ func (t *sqlTurn) queueSeen(all *work) *[]*seenRow {
 	}
 	if len(all.ids) > 0 {
 		known := make(map[seenID]bool)
-		var lanes, ids [][]byte
+		var lanes []webhookgate.Lane
+		var ids [][]byte
 		for _, id := range all.ids {
 			if !known[id] {
-				lanes, ids = append(lanes, bytes.Clone(id.lane[:])), append(ids, bytes.Clone(id.hash[:]))
+				lanes, ids = append(lanes, id.lane), append(ids, bytes.Clone(id.hash[:]))
 			}
 			known[id] = true
 		}
+		tenants, platforms, types := laneColumns(lanes)
 		t.tx.Queue("seen_find", func(r Row) error {
 			id, err := scanSeen(r)
 			*seen = append(*seen, id)
 			return err
-		}, lanes, ids)
+		}, tenants, platforms, types, ids)
 	}
 	return seen
 }
 
 // queueNext queues the reading of the first waiting webhook of each lane, not counting one of them.
-func (s *Store) queueNext(tx Tx, lanes map[Key]int64, maxBody int64, each func(*Webhook)) {
+func queueNext(tx Tx, lanes map[webhookgate.Lane]int64, maxBody int64, each func(*Webhook)) {
 	if len(lanes) == 0 {
 		return
 	}
-	var keys [][]byte
-	var except []int64
-	for k, seq := range lanes {
-		keys, except = append(keys, bytes.Clone(k[:])), append(except, seq)
+	names := sorted(lanes)
+	except := make([]int64, len(names))
+	for i, name := range names {
+		except[i] = lanes[name]
 	}
+	tenants, platforms, types := laneColumns(names)
 	tx.Queue("next_waiting", func(r Row) error {
-		h, err := s.scanWebhook(r, true)
+		h, err := scanWebhook(r, true)
 		if err == nil {
 			each(h)
 		}
 		return err
-	}, keys, except, maxBody)
+	}, tenants, platforms, types, except, maxBody)
 }
 
 // queueHeads reads webhooks ahead, so that lanes need not ask for them one by one.
-func (t *sqlTurn) queueHeads(lanes map[Key]int64, maxBody int64) {
-	t.s.queueNext(t.tx, lanes, maxBody, func(h *Webhook) {
-		l := t.lanes[h.lane]
-		if except := lanes[h.lane]; l.leasedID == except { // else it is the outcome of a lease that was lost, and says nothing
+func (t *sqlTurn) queueHeads(lanes map[webhookgate.Lane]int64) {
+	queueNext(t.tx, lanes, MaxReadAhead, func(h *Webhook) {
+		// If another one is being delivered now, it was the outcome of a lease that was lost, and this says nothing.
+		if l := t.lanes[h.lane]; l.leasedID == lanes[h.lane] || !l.leased() && lanes[h.lane] == 0 {
 			l.know(h)
 			l.frontier = max(l.frontier, h.position())
 		}
 	})
 }
 
-func (t *sqlTurn) readHeads(lanes map[Key]int64, maxBody int64) {
-	maps.DeleteFunc(lanes, func(k Key, _ int64) bool { return len(t.lanes[k].hooks) > 0 })
-	if len(lanes) > 0 {
-		t.s.queueNext(t.tx, lanes, maxBody, func(h *Webhook) {
-			l := t.lanes[h.lane]
+// queueFirstTwo reads what the next snapshot may supersede, if that is little.
+func (t *sqlTurn) queueFirstTwo(names []webhookgate.Lane) {
+	if len(names) == 0 {
+		return
+	}
+	tenants, platforms, types := laneColumns(names)
+	t.tx.Queue("first_two", func(r Row) error {
+		h, err := scanWebhook(r, false)
+		if l := t.lanes[h.lane]; err == nil && l != nil {
 			l.know(h)
 			l.frontier = max(l.frontier, h.position())
-		})
-		t.send()
-	}
+		}
+		return err
+	}, tenants, platforms, types)
 }
 
 // sqlRows implements rows.
@@ -296,64 +323,72 @@ type sqlRows struct{ t *sqlTurn }
 
 func (r sqlRows) firstWaiting(l *lane, except []int64) (first *Webhook) {
 	r.t.tx.Queue("first_waiting", func(row Row) (err error) {
-		first, err = r.t.s.scanWebhook(row, true)
+		first, err = scanWebhook(row, true)
 		return err
-	}, notNil(except), l.key[:], int64(MaxReadAhead))
+	}, among(except), l.Tenant, l.Platform, l.Type, l.mark, int64(MaxReadAhead))
 	r.t.send()
 	return first
 }
 
 func (r sqlRows) refused(l *lane) (all []*Webhook) {
 	r.t.tx.Queue("lane_refused", func(row Row) error {
-		h, err := r.t.s.scanWebhook(row, false)
+		h, err := scanWebhook(row, false)
 		all = append(all, h)
 		return err
-	}, l.key[:])
+	}, l.Tenant, l.Platform, l.Type)
 	r.t.send()
 	return all
 }
 
-func (r sqlRows) supersede(l *lane, state State, before int64, except []int64, why string, most int) (c counts) {
-	r.t.tx.Queue("supersede_"+string(state), func(row Row) error {
-		var size, order int64
-		err := row.Scan(&size, &order)
-		c.number, c.bytes = c.number+1, c.bytes+size
-		if order < 0 {
-			c.resent++
-		}
-		return err
-	}, notNil(except), l.key[:], before, r.t.now, []byte(why), []byte(r.t.time().Format(time.RFC3339Nano)), int64(most))
+func (r sqlRows) countBelow(l *lane, from, to int64, except []int64) (c counts) {
+	r.t.tx.Queue("count_below", func(row Row) error { return row.Scan(&c.waiting, &c.resent, &c.parked, &c.bytes) },
+		among(except), l.Tenant, l.Platform, l.Type, from, to)
 	r.t.send()
 	return c
 }
 
 func (r sqlRows) erase(l *lane) (count int) {
-	r.t.tx.Queue("erase_content", nil, l.key[:])
-	r.t.tx.Queue("erase_webhooks", func(row Row) error { count++; var seq int64; return row.Scan(&seq) }, l.key[:])
-	r.t.tx.Queue("erase_snapshot", nil, l.key[:])
+	r.t.tx.Scrub()
+	r.t.tx.Queue("erase_content", nil, l.Tenant, l.Platform, l.Type)
+	r.t.tx.Queue("erase_webhooks", func(row Row) error { count++; var seq int64; return row.Scan(&seq) }, l.Tenant, l.Platform, l.Type)
+	r.t.tx.Queue("erase_snapshot", nil, l.Tenant, l.Platform)
 	r.t.send()
 	return count
 }
 
-func (r sqlRows) forgetIDs(l *lane) { r.t.tx.Queue("seen_delete_lane", nil, l.key[:]); r.t.send() }
+func (r sqlRows) forgetIDs(l *lane) {
+	r.t.tx.Queue("seen_delete_lane", nil, l.Tenant, l.Platform, l.Type)
+	r.t.send()
+}
 
-func notNil(ids []int64) []int64 {
-	if ids == nil {
-		return []int64{}
+// among never returns nil, which a database would take for NULL.
+func among(ids []int64) Among { return append(Among{}, ids...) }
+
+// maxStep is how many rows one transaction brings into line with their lane's mark.
+const maxStep = 500
+
+// catchUp has some rows of a lane say that they are superseded.
+func (t *sqlTurn) catchUp(l *lane) {
+	if !l.stale {
+		return
 	}
-	return ids
+	n := 0
+	t.tx.Queue("catch_up", func(row Row) error { n++; var seq int64; return row.Scan(&seq) }, l.Tenant, l.Platform, l.Type, l.mark, t.now, supersededWhy, int64(maxStep))
+	if t.send(); n < maxStep {
+		l.stale, l.dirty = false, true
+	}
 }
 
 // save queues the statements that write what the lanes remember.
 func (t *sqlTurn) save() {
 	var lanes []*lane
 	var added, changed []*Webhook
-	var snapshots []*snapshotRow
+	var snapshots []*snapshot.Stored
 	var seen []*seenRow
 	var deleted []int64
-	for _, k := range sortedKeys(t.lanes) {
-		l := t.lanes[k]
-		if l.dirty && k != (Key{}) {
+	for _, name := range sorted(t.lanes) {
+		l := t.lanes[name]
+		if l.dirty && name != (webhookgate.Lane{}) {
 			lanes = append(lanes, l)
 		}
 		for _, h := range l.hooks {
@@ -372,14 +407,12 @@ func (t *sqlTurn) save() {
 	}
 	queueRows(t.tx, "lane_save", lanes, (*lane).columns)
 	insertWebhooks(t.tx, added)
-	queueRows(t.tx, "webhook_save", changed, func(h *Webhook) []any {
-		return []any{h.State.number(), h.position(), h.Changed.UnixMicro(), h.encodeStatus(), h.ID}
-	})
-	queueRows(t.tx, "snapshot_save", snapshots, (*snapshotRow).columns)
+	queueRows(t.tx, "webhook_save", changed, (*Webhook).changes)
+	queueRows(t.tx, "snapshot_save", snapshots, snapshotColumns)
 	queueRows(t.tx, "seen_save", seen, (*seenRow).columns)
 	if len(deleted) > 0 {
-		t.tx.Queue("webhook_delete", nil, deleted)
-		t.tx.Queue("content_delete", nil, deleted)
+		t.tx.Queue("webhook_delete", nil, among(deleted))
+		t.tx.Queue("content_delete", nil, among(deleted))
 	}
 	for _, queue := range t.statements {
 		queue(t.tx)
@@ -391,12 +424,6 @@ func (t *sqlTurn) save() {
 
 // insertWebhooks queues new rows.
 func insertWebhooks(tx Tx, all []*Webhook) {
-	queueRows(tx, "webhook_add", all, func(h *Webhook) []any {
-		lane := h.lane[:]
-		if h.lane == (Key{}) {
-			lane = nil // its tenant is not certain
-		}
-		return []any{h.ID, h.Webhook, lane, h.Type, h.snapshot, h.digest, h.size, h.Received.UnixMicro(), h.State.number(), h.position(), h.Changed.UnixMicro(), h.encodeStatus()}
-	})
+	queueRows(tx, "webhook_add", all, (*Webhook).columns)
 	queueRows(tx, "content_add", all, func(h *Webhook) []any { return []any{h.ID, encodeHeader(h.Header), h.Body} })
 }

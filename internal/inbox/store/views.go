@@ -7,11 +7,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"usher/internal/snapshot"
 	"usher/internal/text"
+	"usher/webhookgate"
 	"usher/webhookgate/content"
 )
 
@@ -31,10 +31,7 @@ func (s *Store) read(ctx context.Context, fn func(Tx) error) error {
 	if !s.Ready() {
 		return s.timeoutErr()
 	}
-	return s.cfg.Engine.Read(ctx, func(tx Tx) error {
-		tx.Queue("platforms", s.platforms.learnRow) // a row may have a platform that only another replica has met so far
-		return fn(tx)
-	})
+	return s.cfg.Engine.Read(ctx, fn)
 }
 
 // Filter selects webhooks; empty fields select all.
@@ -82,6 +79,9 @@ func (s *Store) List(f Filter) ([]Entry, error) {
 // Each calls fn for the webhooks that f selects, newest first, until fn returns false. If withContent is true they have their
 // content, and their tenant's snapshot before them (Item.Previous).
 func (s *Store) Each(f Filter, withContent bool, fn func(*Item) bool) error {
+	if !storable(f.Tenant) {
+		return nil
+	}
 	before := f.Before
 	if before == 0 {
 		before = never
@@ -106,15 +106,14 @@ func (s *Store) Each(f Filter, withContent bool, fn func(*Item) bool) error {
 		var page []*Webhook
 		err := s.read(s.run, func(tx Tx) error {
 			each := func(r Row) error {
-				w, err := s.scanWebhook(r, true)
+				w, err := scanWebhook(r, true)
 				page = append(page, w)
 				return err
 			}
 			args := []any{before, state, f.Since.UnixMicro(), until, bodies, size}
 			switch {
 			case f.Tenant != "":
-				from, to := tenantRange(f.Tenant)
-				tx.Queue("list_tenant", each, append(args, from, to)...)
+				tx.Queue("list_tenant", each, append(args, f.Tenant)...)
 			case f.State == Parked || f.State == Refused:
 				tx.Queue("list_parked_or_refused", each, args...)
 			default:
@@ -177,7 +176,7 @@ func (s *Store) Show(id int64) (*Item, error) {
 // items returns webhooks as items. If withContent is true it adds their tenants' snapshots before them.
 func (s *Store) items(all []*Webhook, withContent bool) ([]*Item, error) {
 	items, byID := make([]*Item, len(all)), make(map[int64]*Item)
-	var lanes [][]byte
+	var lanes []webhookgate.Lane
 	var ids []int64
 	for i, w := range all {
 		items[i] = &Item{Entry: w.Entry, Header: w.Header, Body: w.Body}
@@ -187,13 +186,14 @@ func (s *Store) items(all []*Webhook, withContent bool) ([]*Item, error) {
 		if w.State != Refused && w.State != Accepted && w.check() != nil {
 			items[i].Why = ErrDamaged.Error()
 		}
-		if w.lane != (Key{}) && (w.snapshot || w.Rejected() && w.Type == content.TenantProvisioningChange) {
-			byID[w.ID], lanes, ids = items[i], append(lanes, w.lane[:]), append(ids, w.ID)
+		if w.lane != (webhookgate.Lane{}) && (w.snapshot || w.Rejected() && w.Type == content.TenantProvisioningChange) {
+			byID[w.ID], lanes, ids = items[i], append(lanes, w.lane), append(ids, w.ID)
 		}
 	}
 	if len(ids) == 0 {
 		return items, nil
 	}
+	tenants, platforms, types := laneColumns(lanes)
 	err := s.read(s.run, func(tx Tx) error {
 		tx.Queue("previous", func(r Row) error {
 			var id, state int64
@@ -207,7 +207,7 @@ func (s *Store) items(all []*Webhook, withContent bool) ([]*Item, error) {
 				item.Previous = p
 			}
 			return nil
-		}, lanes, ids)
+		}, tenants, platforms, types, ids)
 		return tx.Send()
 	})
 	return items, err
@@ -215,27 +215,26 @@ func (s *Store) items(all []*Webhook, withContent bool) ([]*Item, error) {
 
 // Snapshots returns the last snapshot of every tenant with one of these codes, on whichever platform.
 func (s *Store) Snapshots(ctx context.Context, tenants []string) (all []snapshot.Stored, err error) {
-	var from, to [][]byte
-	for _, t := range tenants {
-		a, b := tenantRange(t)
-		from, to = append(from, a), append(to, b)
+	tenants = slices.DeleteFunc(slices.Clone(tenants), func(code string) bool { return !storable(code) })
+	if len(tenants) == 0 {
+		return nil, nil
 	}
 	err = s.read(ctx, func(tx Tx) error {
-		tx.Queue("snapshots_between", func(r Row) error {
-			t, err := s.scanSnapshot(r)
+		tx.Queue("snapshots", func(r Row) error {
+			t, err := scanSnapshot(r)
 			all = append(all, t)
 			return err
-		}, from, to)
+		}, tenants)
 		return tx.Send()
 	})
 	return all, err
 }
 
-func (s *Store) scanSnapshot(r Row) (t snapshot.Stored, err error) {
+func scanSnapshot(r Row) (t snapshot.Stored, err error) {
 	var received int64
-	var platform, tenant, uuid, name []byte
-	err = r.Scan(&platform, &tenant, &t.Seq, &uuid, &received, &name, &t.Features)
-	t.Platform, t.Tenant, t.Webhook, t.Name, t.Received = s.platforms.code(platform), string(tenant), string(uuid), string(name), moment(received)
+	var features string
+	err = r.Scan(&t.Platform, &t.Tenant, &t.Seq, &t.Webhook, &received, &t.Name, &features)
+	t.Received, t.Features = moment(received), orNil([]byte(features))
 	return t, err
 }
 
@@ -257,25 +256,26 @@ type Figures struct {
 	Oldest  time.Duration // the age of the oldest of them
 	Parked  int
 	Missed  int // lanes whose first webhook's last try was a miss: the receiver seemed to be down
-	Refused int // lanes whose first webhook the receiver did not take
+	Refused int // lanes whose first webhook the receiver did not accept
 }
 
 // Stats are figures of the whole inbox.
 type Stats struct {
 	Figures
-	ByPlatform map[string]Figures
-	Unread     int   // refused webhooks that nobody has dealt with
-	Used       int64 // bytes of webhooks that wait or are parked
-	Limit      int64 // how many bytes may be used
-	Tenants    int   // tenants that have a snapshot
+	ByReceiver map[string]Figures // by name; "": those that no receiver takes
+	Unread     int                // refused webhooks that nobody has dealt with
+	Used       int64              // bytes of webhooks that wait or are parked
+	Limit      int64              // how many bytes may be used
+	Tenants    int                // tenants that have a snapshot
 	Paused     []Pause
+	At         time.Time // when they were counted, by our clock; zero: never yet
 }
 
 // A figureCache has the figures as they were last counted, and what says whether they are still good enough.
 type figureCache struct {
 	known  bool // they were counted at least once
 	stats  Stats
-	oldest map[string]int64 // for each platform, when its oldest webhook came
+	oldest map[string]int64 // for each receiver, when its oldest webhook came
 	readAt time.Time
 	took   time.Duration // how long counting took
 
@@ -306,30 +306,30 @@ func (s *Store) used() (int64, error) {
 }
 
 // Stats returns figures. Changes of this process show at once, changes of other replicas within a second. If there is much to
-// count, both may be late by twenty times as long as counting takes, except that what a person has changed here shows at once.
+// count, both may be late by twenty times as long as counting takes, except that what a person has changed here shows at once. With
+// an error they are those that were counted last.
 func (s *Store) Stats(ctx context.Context) (Stats, error) {
 	s.mu.Lock()
 	c := s.figures
 	s.mu.Unlock()
+	var err error
 	if !c.known || c.changeCount != c.countedAt || time.Since(c.readAt) > max(time.Second, 20*c.took) {
-		if err := s.recount(ctx); err != nil {
-			return Stats{}, err
-		}
+		err = s.recount(ctx)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := s.figures.stats
-	st.ByPlatform = make(map[string]Figures, len(s.figures.oldest))
+	st.ByReceiver = make(map[string]Figures, len(s.figures.oldest))
 	now := s.Now().UnixMicro()
-	for code, f := range s.figures.stats.ByPlatform {
+	for name, f := range s.figures.stats.ByReceiver {
 		if f.Pending > 0 {
-			f.Oldest = ageOf(now, s.figures.oldest[code])
+			f.Oldest = ageOf(now, s.figures.oldest[name])
 		}
-		st.ByPlatform[code] = f
+		st.ByReceiver[name] = f
 		st.Oldest = max(st.Oldest, f.Oldest)
 	}
-	st.Used, st.Limit, st.Paused = s.figures.used, s.cfg.MaxBytes, slices.Clone(s.Paused())
-	return st, nil
+	st.Used, st.Limit, st.Paused, st.At = s.figures.used, s.cfg.MaxBytes, slices.Clone(s.Paused()), s.figures.readAt
+	return st, err
 }
 
 func ageOf(now, since int64) time.Duration {
@@ -348,17 +348,16 @@ func (s *Store) recount(ctx context.Context) error {
 	s.mu.Lock()
 	before, changes := s.figures.bytesEverAdded, s.figures.changeCount
 	s.mu.Unlock()
-	st, oldest, used := Stats{ByPlatform: make(map[string]Figures)}, make(map[string]int64), int64(0)
+	st, oldest, used := Stats{ByReceiver: make(map[string]Figures)}, make(map[string]int64), int64(0)
 	err := s.read(ctx, func(tx Tx) error {
 		tx.Queue("figures", func(r Row) error {
-			var platform []byte
+			var name string
 			var waiting, since, parked, bytes, missed, failing int64
-			if err := r.Scan(&platform, &waiting, &since, &parked, &bytes, &missed, &failing); err != nil {
+			if err := r.Scan(&name, &waiting, &since, &parked, &bytes, &missed, &failing); err != nil {
 				return err
 			}
 			f := Figures{Pending: int(waiting), Parked: int(parked), Missed: int(missed), Refused: int(failing)}
-			code := s.platforms.code(platform)
-			st.ByPlatform[code], oldest[code] = f, since
+			st.ByReceiver[name], oldest[name] = f, since
 			st.Pending, st.Parked, st.Missed, st.Refused = st.Pending+f.Pending, st.Parked+f.Parked, st.Missed+f.Missed, st.Refused+f.Refused
 			used += bytes
 			return nil
@@ -409,20 +408,18 @@ func (f *TenantFilter) match(t *Tenant) bool {
 // Tenants returns the tenants that f selects, in the order of their codes.
 func (s *Store) Tenants(f TenantFilter) (all []*Tenant, err error) {
 	after := f.After
-	// No index has the codes, so each query goes through all tenants. Twice as many rows each time keep the queries few.
+	// Each query continues in the table where the last one has ended. Twice as many rows each time keep the queries few.
 	for size := int64(pageSize); ; size *= 2 {
-		code, platform := []byte{}, []byte{}
+		code, platform := "", ""
 		if after != nil {
-			code, platform = []byte(after.Tenant), platformHash(after.Platform)
+			code, platform = after.Tenant, after.Platform
 		}
 		count := int64(0)
 		err := s.read(s.run, func(tx Tx) error {
 			tx.Queue("tenants", func(r Row) error {
-				var platform, tenant, name []byte
 				var received, waiting, parked, refused, failing, paused int64
 				t := new(Tenant)
-				err := r.Scan(&platform, &tenant, &name, &received, &waiting, &parked, &refused, &failing, &paused)
-				t.Platform, t.Tenant, t.Name = s.platforms.code(platform), string(tenant), string(name)
+				err := r.Scan(&t.Platform, &t.Tenant, &t.Name, &received, &waiting, &parked, &refused, &failing, &paused)
 				if received > 0 {
 					t.Latest = moment(received)
 				}
@@ -460,22 +457,18 @@ func (h *HeldUp) Answer() string { return h.Attempts[len(h.Attempts)-1].Words() 
 // HeldUp returns the lanes that are held up, the one that waits longest first.
 func (s *Store) HeldUp() (all []HeldUp) {
 	err := s.read(s.run, func(tx Tx) error {
-		lanes := make(map[Key]*lane)
 		var order []*lane
+		heads := make(map[webhookgate.Lane]int64)
 		tx.Queue("lanes_held_up", func(r Row) error {
-			l, err := s.scanLane(r)
-			lanes[l.key], order = l, append(order, l)
+			l, err := scanLane(r)
+			heads[l.Lane], order = 0, append(order, l)
 			return err
 		}, int64(maxHeldUp))
 		if err := tx.Send(); err != nil || len(order) == 0 {
 			return err
 		}
-		first := make(map[Key]*Webhook)
-		heads := make(map[Key]int64)
-		for k := range lanes {
-			heads[k] = 0
-		}
-		s.queueNext(tx, heads, -1, func(h *Webhook) { first[h.lane] = h })
+		first := make(map[webhookgate.Lane]*Webhook)
+		queueNext(tx, heads, -1, func(h *Webhook) { first[h.lane] = h })
 		if err := tx.Send(); err != nil {
 			return err
 		}
@@ -483,7 +476,7 @@ func (s *Store) HeldUp() (all []HeldUp) {
 			if l.owner != nil { // it is being tried, and due is the end of the lease
 				l.due = l.lastTry
 			}
-			h := first[l.key]
+			h := first[l.Lane]
 			if h == nil || len(h.Attempts) == 0 {
 				continue
 			}
@@ -504,34 +497,16 @@ func (s *Store) HeldUp() (all []HeldUp) {
 // maxHeldUp is how many lanes HeldUp returns.
 const maxHeldUp = 1000
 
-// platforms has the codes of all platforms that this process has met, by their hash, which is the second half of a lane's key.
-// There are few platforms.
-type platforms struct{ codes sync.Map }
-
-func (p *platforms) learn(code string) { p.codes.Store(string(platformHash(code)), code) }
-
-func (p *platforms) learnRow(r Row) error {
-	var code []byte
-	err := r.Scan(&code)
-	p.learn(string(code))
-	return err
-}
-
-// code returns the code with a hash. It is empty for a webhook without a lane.
-func (p *platforms) code(hash []byte) string {
-	code, _ := p.codes.Load(string(hash))
-	name, _ := code.(string)
-	return name
-}
-
-// hashes returns the hashes of the platforms that match; nil: of all.
-func (p *platforms) hashes(match func(code string) bool) [][]byte {
-	all := [][]byte{}
-	for _, code := range p.codes.Range {
-		if match == nil || match(code.(string)) {
-			all = append(all, platformHash(code.(string)))
-		}
-	}
-	slices.SortFunc(all, bytes.Compare)
-	return all
+// Unserved returns some of the platforms whose webhooks wait, and that no receiver takes.
+func (s *Store) Unserved(ctx context.Context) (codes []string, err error) {
+	err = s.read(ctx, func(tx Tx) error {
+		tx.Queue("unserved", func(r Row) error {
+			var code string
+			err := r.Scan(&code)
+			codes = append(codes, code)
+			return err
+		})
+		return tx.Send()
+	})
+	return codes, err
 }

@@ -19,7 +19,8 @@ import (
 // A work is something that the writer does. It keeps nothing of a run: a transaction may run again, on fresh lanes.
 type work struct {
 	lanes   []webhookgate.Lane // to lock; those that are new are made
-	keys    []Key              // to lock, if they exist
+	known   []webhookgate.Lane // to lock, if they exist
+	claims  []*Claim           // to find lanes for
 	hooks   []int64            // webhooks to read, with their content
 	ids     []seenID           // signed ids to read
 	digests [][]byte           // refused webhooks with these digests
@@ -38,7 +39,7 @@ const (
 	maxBatchBytes = 8 << 20
 )
 
-// unnamed says whether a lane's name is not given: each lane has a tenant, or else an event type.
+// unnamed says whether this is not the name of a lane: each lane has a tenant, or else an event type.
 func unnamed(l webhookgate.Lane) bool { return l.Tenant == "" && l.Type == "" }
 
 // submit hands a work to the writer. It blocks while the writer's queue is full.
@@ -89,9 +90,17 @@ func (s *Store) runWriter() {
 	backoff := time.Duration(0)
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
+	always := make(chan struct{})
+	close(always)
 	for {
 		var ops []*work
+		var catchUp <-chan struct{}
+		if len(s.stale) > 0 {
+			catchUp = always
+		}
 		select {
+		case <-catchUp:
+			ops = s.catchingUp()
 		case o := <-s.ops:
 			if s.clockJumped {
 				s.checkDatabase()
@@ -108,6 +117,7 @@ func (s *Store) runWriter() {
 			if s.health.lastErr() == nil {
 				s.cfg.Engine.Maintain()
 				s.sweep()
+				s.reroute()
 			}
 			continue
 		case <-s.run.Done():
@@ -115,9 +125,6 @@ func (s *Store) runWriter() {
 			return
 		}
 		err := s.commit(ops)
-		for err == nil && len(s.rest) > 0 && len(s.ops) == 0 {
-			err = s.commit(s.continuing())
-		}
 		if err == nil {
 			backoff = 0
 			if (s.sweepSoon.Load() || s.sweepRefusedSoon.Load()) && time.Since(s.lastSweep) > sweepInterval {
@@ -134,13 +141,17 @@ func (s *Store) runWriter() {
 	}
 }
 
-// checkDatabase finds out whether the database can be reached, and reads the platforms. To open it, or after an outage, it also
-// writes. After the database's clock has jumped, it corrects the times that lanes have: those that were written by the old clock
-// may be far ahead.
+// checkDatabase finds out whether the database can be reached. To open it, or after an outage, it also writes. After the database's
+// clock has jumped, it corrects the times that lanes have: those that were written by the old clock may be far ahead.
 func (s *Store) checkDatabase() {
 	err := s.write(func(tx Tx) error {
 		var now int64
-		tx.Queue("platforms", s.platforms.learnRow)
+		clear(s.stale)
+		tx.Queue("lanes_stale", func(r Row) error {
+			l, err := scanLane(r)
+			s.stale[l.Lane] = true
+			return err
+		}, int64(10))
 		tx.Now(&now)
 		asked := time.Now()
 		if err := tx.Send(); err != nil {
@@ -149,9 +160,14 @@ func (s *Store) checkDatabase() {
 		now = s.applyOffset(now)
 		s.observeClock(now, asked)
 		if s.clockJumped {
+			names, err := receiversOf(tx)
+			if err != nil {
+				return err
+			}
 			// No time is further ahead than these. Leases get twice their time: another replica may get one at this moment, with
 			// a later reading of the clock.
-			tx.Queue("lane_due_repair", nil, now, now+micros(maxRetryAfter), now+micros(2*maxBackoff), s.platforms.hashes(nil), now+micros(2*s.leaseTime))
+			tx.Queue("lane_due_repair", nil, now, now+micros(maxRetryAfter), now+micros(2*maxBackoff), now+micros(2*s.leaseTime), names)
+			tx.Queue("lane_try_repair", nil, now, names)
 		}
 		if s.health.unproven() {
 			tx.Queue("touch", nil)
@@ -161,21 +177,96 @@ func (s *Store) checkDatabase() {
 	s.clockJumped = s.clockJumped && err != nil
 }
 
-// continuing returns works that go on with what was too much for one transaction.
-func (s *Store) continuing() (works []*work) {
-	for _, r := range s.rest {
-		works = append(works, &work{keys: []Key{r.lane}, failed: func(error) {}, decide: func(t *sqlTurn) func() {
-			t.lanes[r.lane].supersede(Parked, r.before, r.why)
+// receiversOf returns the names of receivers that lanes have.
+func receiversOf(tx Tx) (names []string, err error) {
+	names = []string{}
+	tx.Queue("receivers", func(r Row) error {
+		var name string
+		err := r.Scan(&name)
+		names = append(names, name)
+		return err
+	})
+	err = tx.Send()
+	return names, err
+}
+
+// reroute finds lanes of receivers that this usher does not have, each few seconds and some at a time: the settings have changed. Lanes
+// of a receiver that it has are looked at when they are claimed.
+func (s *Store) reroute() {
+	if s.cfg.Receivers == nil || time.Since(s.lastReroute) < rerouteInterval {
+		return
+	}
+	platforms := []string{} // that have a receiver; empty: all have one
+	known := make(map[string]bool)
+	for _, rc := range s.cfg.Receivers.All() {
+		known[rc.Name] = true
+		platforms = append(platforms, rc.Platforms...)
+	}
+	if s.cfg.Receivers.Main() != nil {
+		platforms = []string{""}
+	}
+	more := false
+	err := s.write(func(tx Tx) error {
+		more = false
+		names, err := receiversOf(tx)
+		if err != nil {
+			return err
+		}
+		t := s.newTurn(tx)
+		t.tx.Now(&t.now)
+		for _, name := range names {
+			for _, platform := range platforms {
+				if known[name] {
+					continue
+				}
+				count := 0
+				tx.Queue("lanes_of_receiver", func(r Row) error {
+					l, err := scanLane(r)
+					t.adopt(l)
+					count++
+					more = more || count == maxStep
+					return err
+				}, name, platform, int64(maxStep))
+			}
+		}
+		if err := tx.Send(); err != nil {
+			return err
+		}
+		t.now = s.applyOffset(t.now)
+		t.mayTakeOver = s.clock.mayTakeOver(s.leaseTime)
+		for _, l := range t.lanes {
+			l.route()
+		}
+		t.save()
+		return nil
+	})
+	if !more || err != nil {
+		s.lastReroute = time.Now()
+	}
+}
+
+// rerouteInterval is the time between two such looks, unless there is more to do.
+const rerouteInterval = 5 * time.Second
+
+// catchingUp returns works that have rows say that they are superseded; see lane.supersedeBelow.
+func (s *Store) catchingUp() (works []*work) {
+	for name := range s.stale {
+		works = append(works, &work{known: []webhookgate.Lane{name}, failed: func(error) {}, decide: func(t *sqlTurn) func() {
+			if l := t.lanes[name]; l != nil {
+				t.catchUp(l)
+			}
 			return func() {}
 		}})
+		if len(works) == 4 {
+			break
+		}
 	}
-	s.rest = nil
 	return works
 }
 
 // gather returns the works for one transaction: o, and those that wait in the queue.
 func (s *Store) gather(o *work) []*work {
-	works, bytes := append([]*work{o}, s.continuing()...), o.bytes
+	works, bytes := append([]*work{o}, s.catchingUp()...), o.bytes
 	for len(works) < maxBatchOps && bytes < maxBatchBytes {
 		select {
 		case o = <-s.ops:
@@ -255,7 +346,13 @@ func (s *Store) transact(works []*work) error {
 		return err
 	}
 	s.countChange(t)
-	s.rest = append(s.rest, t.rest...)
+	for name, l := range t.lanes {
+		if l.stale {
+			s.stale[name] = true
+		} else {
+			delete(s.stale, name)
+		}
+	}
 	for _, f := range after {
 		f()
 	}
@@ -264,8 +361,9 @@ func (s *Store) transact(works []*work) error {
 
 // countChange has a committed transaction show in the figures, before callers get their answers.
 func (s *Store) countChange(t *sqlTurn) {
-	if t.finished {
+	if t.finishedBytes > 0 {
 		s.sweepSoon.Store(true)
+		s.finishedBytes += t.finishedBytes
 	}
 	if t.refused {
 		s.sweepRefusedSoon.Store(true)
