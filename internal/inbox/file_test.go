@@ -224,6 +224,13 @@ func TestFileIsGone(t *testing.T) {
 		"replaced": func(path string) error {
 			return errors.Join(os.Rename(path, path+".old"), os.WriteFile(path, nil, 0o600))
 		},
+		"its log removed":   func(path string) error { return os.Remove(path + "-wal") },
+		"its log moved":     func(path string) error { return os.Rename(path+"-wal", path+".old") },
+		"its index removed": func(path string) error { return os.Remove(path + "-shm") },
+		"its lock removed":  func(path string) error { return os.Remove(path + ".lock") },
+		"its lock replaced": func(path string) error {
+			return errors.Join(os.Remove(path+".lock"), os.WriteFile(path+".lock", nil, 0o600))
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -278,6 +285,65 @@ func TestFileThatCameBackIsWhole(t *testing.T) {
 	next := newDesk(t, inFile(t, path))
 	next.idle("t")
 	next.want("after it came back", next.states("t"), "delivered")
+}
+
+// Somebody removes the write-ahead log, which has the newest webhooks. SQLite still has it open: what it holds is moved into the
+// file, so that nothing is lost if usher is killed then.
+func TestRemovedLogIsSaved(t *testing.T) {
+	for _, reading := range []bool{false, true} {
+		t.Run(fmt.Sprintf("reading=%t", reading), func(t *testing.T) {
+			t.Parallel()
+			path, left := aFile(t), aFile(t)
+			var log testkit.Output
+			d := newDesk(t, func() store.Engine { return must2(openFile(path, slog.New(slog.NewTextHandler(&log, nil))))(t) })
+			check(t, d.Pause(store.Pause{}))
+			d.take("large", strings.Repeat("x", 200_000)) // more than an export writes at once
+			d.take("t", "A")
+			from, to := io.Pipe()
+			var wg sync.WaitGroup
+			if reading { // then not all can be moved: what came later is left out
+				wg.Go(func() { d.Export(t.Context(), to); to.Close() })
+				from.Read(make([]byte, 1)) // from here on it reads
+			}
+			d.take("t", "B")
+			check(t, os.Remove(path+"-wal"))
+			acknowledged := 3
+			d.until("noticed", func() bool {
+				if d.send("later", fmt.Sprint(acknowledged)) == "+" {
+					acknowledged++
+				}
+				return d.Err() != nil
+			})
+			if reading {
+				io.Copy(io.Discard, from)
+				wg.Wait()
+			}
+			d.until("saved", func() bool { return strings.Contains(log.String(), "was moved into the inbox's file") })
+			check(t, os.WriteFile(left, must2(os.ReadFile(path))(t), 0o600)) // as a kill leaves it
+			next := newDesk(t, inFile(t, left))
+			if n := len(next.list("")); n != acknowledged {
+				t.Errorf("%d of %d are there after a kill", n, acknowledged)
+			}
+		})
+	}
+}
+
+// Without its lock file usher can't tell whether another usher has the file. SQLite can.
+func TestRemovedLockFileLetsNobodyIn(t *testing.T) {
+	path := aFile(t)
+	d := newDesk(t, inFile(t, path))
+	d.take("t", "A")
+	for range 2 { // the first one leaves a new lock file
+		check(t, os.Remove(path+".lock"))
+		for range 2 {
+			if e, err := sqlite.Open(path, slog.New(slog.DiscardHandler)); !errors.Is(err, ErrInUse) {
+				t.Errorf("a second usher: %v", err)
+				e.Close()
+			}
+		}
+	}
+	d.shut()
+	newDesk(t, inFile(t, path)).take("t", "B")
 }
 
 // A file that is gone is noticed as soon if there is nothing to deliver: the first sender that gets 503 should not be the one who

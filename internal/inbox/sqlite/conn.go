@@ -39,6 +39,14 @@ func connect(path string, pragmas []string) (*conn, error) {
 	return &conn{c, make(map[string]*statement)}, nil
 }
 
+// Close closes the connection. SQLite keeps the files open, and locked, as long as there is a statement.
+func (c *conn) Close() error {
+	for _, s := range c.prepared {
+		s.Close()
+	}
+	return c.Conn.Close()
+}
+
 // exec runs a script.
 func (c *conn) exec(script string) error {
 	_, err := c.Conn.(driver.ExecerContext).ExecContext(context.Background(), script, nil)

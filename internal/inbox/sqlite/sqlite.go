@@ -12,11 +12,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"modernc.org/sqlite"
@@ -55,9 +57,10 @@ type Engine struct {
 	conn    *conn      // the only connection that writes
 	readers chan *conn // connections that read and are not in use right now; nil: not opened yet
 
-	file        os.FileInfo // the file at its opening, to notice when another one is in its place
-	fileChecked time.Time   // when this was last checked
-	broken      error       // a *store.BrokenError; nil: none
+	files        map[string]os.FileInfo // the files at their opening, by their names, to notice when others are in their place
+	filesChecked time.Time              // when this was last checked
+	broken       error                  // a *store.BrokenError; nil: none
+	logRemoved   bool                   // the write-ahead log was removed, and what it holds is not in the file yet
 
 	hasReserve   bool        // the reserve file exists
 	almostFull   atomic.Bool // the disk was full, and the reserve file was deleted
@@ -74,8 +77,12 @@ func Open(name string, log *slog.Logger) (*Engine, error) {
 		return nil, err
 	}
 	path := resolveLink(name)
-	lock, err := lockFile(path + ".lock")
+	lock, err := lockFile(path + lockEnd)
 	if err != nil {
+		return nil, err
+	}
+	if err := markLock(lock, path); err != nil {
+		lock.Close()
 		return nil, err
 	}
 	// scrubPending: a former process may have been killed after an erasure, before it could empty the write-ahead log.
@@ -85,6 +92,27 @@ func Open(name string, log *slog.Logger) (*Engine, error) {
 		return nil, err
 	}
 	return e, nil
+}
+
+const lockEnd = ".lock"
+
+// markLock writes something into a lock file that is new. If somebody has removed the lock file of an usher that runs, our lock
+// is on another one and says nothing. That usher still has the inbox's file open, which is asked here. It is asked for new lock
+// files only: people may look into the inbox while usher starts.
+func markLock(lock *os.File, path string) error {
+	if info, err := lock.Stat(); err != nil || info.Size() > 0 {
+		return err
+	}
+	c, err := connect(path, []string{"busy_timeout(500)", "locking_mode(EXCLUSIVE)"})
+	if err == nil {
+		_, err = c.queryValue("SELECT count(*) FROM sqlite_master")
+		c.Close()
+	}
+	if code(err)&0xff == lib.SQLITE_BUSY {
+		return fmt.Errorf("%w, or another program has it open", ErrInUse)
+	}
+	_, err = lock.WriteString("usher has locked this file while it runs. Do not remove it.\n")
+	return err
 }
 
 // createIfMissing makes the file with the right mode. It does not open a file that exists: when it closed that again, SQLite would
@@ -143,9 +171,13 @@ func (e *Engine) open() error {
 			e.log.Warn("others could read or write the inbox's file: usher has set its mode to 0600", "file", e.path+end)
 		}
 	}
-	if e.file, err = os.Stat(e.path); err != nil {
-		return err
+	files := make(map[string]os.FileInfo)
+	for _, name := range []string{e.name, e.path + "-wal", e.path + "-shm", e.path + lockEnd} {
+		if files[name], err = os.Stat(name); err != nil {
+			return err
+		}
 	}
+	e.files = files
 	for range maxReaders {
 		e.readers <- nil
 	}
@@ -193,10 +225,10 @@ func (e *Engine) migrate() error {
 // than the one that usher runs as, and usher could not open them.
 func Check(path string) error {
 	path = resolveLink(path)
-	lock, err := os.OpenFile(path+".lock", os.O_RDWR, 0)
+	lock, err := os.OpenFile(path+lockEnd, os.O_RDWR, 0)
 	if err == nil {
 		lock.Close()
-		if lock, err = lockFile(path + ".lock"); err != nil {
+		if lock, err = lockFile(path + lockEnd); err != nil {
 			return err
 		}
 		defer lock.Close()
@@ -235,7 +267,7 @@ func (e *Engine) Shared() bool { return false }
 // Close closes the connections, and unlocks the file.
 func (e *Engine) Close() error {
 	var errs []error
-	if e.file != nil { // it was opened
+	if e.files != nil { // it was opened
 		for range maxReaders {
 			if c := <-e.readers; c != nil {
 				errs = append(errs, c.Close())
@@ -243,7 +275,7 @@ func (e *Engine) Close() error {
 		}
 	}
 	if e.conn != nil {
-		if e.broken == nil { // move everything from the write-ahead log into the file, so that the file alone is complete
+		if e.broken == nil || e.logRemoved { // move everything from the write-ahead log into the file, so that the file alone is complete
 			errs = append(errs, e.conn.exec("PRAGMA wal_checkpoint(TRUNCATE)"))
 		}
 		errs = append(errs, e.conn.Close())
@@ -253,14 +285,14 @@ func (e *Engine) Close() error {
 
 // Write implements store.Engine.
 func (e *Engine) Write(fn func(store.Tx) error) error {
-	if err := e.checkFile(); err != nil {
+	if err := e.checkFiles(); err != nil {
 		return err
 	}
-	err := e.transact(fn)
-	if isFull(err) {
+	err := e.classify(e.transact(fn))
+	if errors.Is(err, errFull) {
 		e.deleteReserve()
 	}
-	return e.classify(err)
+	return err
 }
 
 // scrubLog empties the write-ahead log if it may still have content that was erased. That is not possible while somebody reads;
@@ -276,7 +308,11 @@ func (e *Engine) scrubLog() {
 
 // classify describes an error, and marks the engine as broken after a fatal one.
 func (e *Engine) classify(err error) error {
-	if err != nil && isFatal(err) {
+	// SQLite knows a full disk, but takes a quota that is used up for a disk that fails.
+	if code(err) == lib.SQLITE_IOERR_WRITE && e.noRoom() {
+		return fmt.Errorf("%w: %w", errFull, err)
+	}
+	if isFatal(err) {
 		e.broken = &store.BrokenError{Err: fmt.Errorf("the inbox's file could not be written: %w", err)}
 		return e.broken
 	}
@@ -300,34 +336,67 @@ func (e *Engine) transact(fn func(store.Tx) error) error {
 
 // Import implements store.Engine. On a full disk it leaves the reserve file alone, which is for outcomes.
 func (e *Engine) Import(fn func(store.Tx) error) error {
-	if err := e.checkFile(); err != nil {
+	if err := e.checkFiles(); err != nil {
 		return err
 	}
 	return e.classify(e.transact(fn))
 }
 
-// checkFile returns an error if the engine is broken, or if the file has been moved, removed or replaced.
-func (e *Engine) checkFile() error {
-	if e.broken != nil || time.Since(e.fileChecked) < time.Second/2 {
+// checkFiles returns an error if the engine is broken, or if one of its files has been moved, removed or replaced.
+func (e *Engine) checkFiles() error {
+	if time.Since(e.filesChecked) < time.Second/2 {
 		return e.broken
 	}
-	e.fileChecked = time.Now()
-	if err := e.gone(); err != nil {
-		e.broken = &store.BrokenError{Err: err}
+	e.filesChecked = time.Now()
+	if e.broken == nil {
+		if err := e.gone(); err != nil {
+			e.broken = &store.BrokenError{Err: err}
+			e.logRemoved = e.notInPlace(e.path+"-wal") != nil
+		}
 	}
+	e.saveLog()
 	return e.broken
 }
 
-// gone returns an error if the path is not that of the file any more.
+// gone returns an error if one of the files is not in its place any more. It opens none of them: when it closed the file again,
+// SQLite would lose its POSIX locks.
 func (e *Engine) gone() error {
-	info, err := os.Stat(e.name)
+	for _, name := range slices.Sorted(maps.Keys(e.files)) {
+		if err := e.notInPlace(name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (e *Engine) notInPlace(name string) error {
+	info, err := os.Stat(name)
 	switch {
 	case err != nil:
 		return fmt.Errorf("the inbox's file is gone: %w", err)
-	case !os.SameFile(info, e.file):
-		return fmt.Errorf("the inbox's file %s was replaced by another one", e.name)
+	case !os.SameFile(info, e.files[name]):
+		return fmt.Errorf("the inbox's file %s was replaced by another one", name)
 	}
 	return nil
+}
+
+// saveLog moves what a removed write-ahead log holds into the file: SQLite still has it open, and nobody else can. While somebody
+// reads an older state, only a part of it can be moved; then the next call tries again.
+func (e *Engine) saveLog() {
+	if !e.logRemoved {
+		return
+	}
+	e.conn.exec("PRAGMA busy_timeout(50)")
+	busy, err := e.conn.queryValue("PRAGMA wal_checkpoint(FULL)")
+	switch {
+	case isFatal(err): // a sync that failed is never tried again
+		e.log.Error("what the removed file held could not be moved into the inbox's file", "removed", e.path+"-wal", "err", err)
+	case err != nil || busy != int64(0):
+		return
+	default:
+		e.log.Warn("what the removed file held was moved into the inbox's file", "removed", e.path+"-wal")
+	}
+	e.logRemoved = false
 }
 
 // Read implements store.Engine.
@@ -392,27 +461,33 @@ func code(err error) int {
 	return 0
 }
 
-func isFull(err error) bool { return code(err)&0xff == lib.SQLITE_FULL }
-
 // isFatal says whether, after this error, nobody knows what is on the disk.
 func isFatal(err error) bool {
 	switch code(err) & 0xff {
-	case lib.SQLITE_IOERR, lib.SQLITE_CORRUPT, lib.SQLITE_NOTADB, lib.SQLITE_CANTOPEN:
+	case lib.SQLITE_IOERR:
+		return code(err) != lib.SQLITE_IOERR_SHMSIZE
+	case lib.SQLITE_CORRUPT, lib.SQLITE_NOTADB, lib.SQLITE_CANTOPEN:
 		return true
 	}
 	return false
 }
 
+var errFull = errors.New("the disk of the inbox's file is full")
+
 // describe adds to an error of SQLite what it means for the inbox. An error that a statement's values have caused becomes a
 // *store.StatementError.
 func describe(err error) error {
+	if code(err) == lib.SQLITE_IOERR_SHMSIZE {
+		// There was no room to enlarge the -shm file. Nothing is lost with it: it is an index of the log, made anew at each start.
+		return fmt.Errorf("%w: %w", errFull, err)
+	}
 	switch code(err) & 0xff {
 	case 0:
 		return err
 	case lib.SQLITE_TOOBIG, lib.SQLITE_CONSTRAINT, lib.SQLITE_MISMATCH, lib.SQLITE_RANGE:
 		return &store.StatementError{Err: err}
 	case lib.SQLITE_FULL:
-		return fmt.Errorf("the disk of the inbox's file is full: %w", err)
+		return fmt.Errorf("%w: %w", errFull, err)
 	case lib.SQLITE_NOTADB, lib.SQLITE_CORRUPT:
 		return fmt.Errorf("the inbox's file is damaged, or is not an inbox: %w", err)
 	case lib.SQLITE_READONLY:
@@ -443,6 +518,13 @@ func (e *Engine) makeReserve() {
 	e.almostFull.Store(false)
 }
 
+// noRoom says whether there is no room for a small file beside the inbox's.
+func (e *Engine) noRoom() bool {
+	defer os.Remove(e.path + ".probe")
+	err := os.WriteFile(e.path+".probe", make([]byte, 64<<10), 0o600)
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+}
+
 // AlmostFull implements store.Engine.
 func (e *Engine) AlmostFull() bool { return e.almostFull.Load() }
 
@@ -459,7 +541,7 @@ func (e *Engine) deleteReserve() {
 
 // Maintain implements store.Engine: it keeps the write-ahead log and the file small.
 func (e *Engine) Maintain() {
-	if e.checkFile() != nil {
+	if e.checkFiles() != nil {
 		return
 	}
 	if !e.hasReserve {

@@ -1,0 +1,127 @@
+package sqlite
+
+import (
+	"errors"
+	"log/slog"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"usher/internal/inbox/store"
+)
+
+func (e *Engine) addContent(seq, size int64) error {
+	return e.Write(func(tx store.Tx) error { tx.Queue("content_add", nil, seq, []byte{}, make([]byte, size)); return nil })
+}
+
+// wantFull reports an error that is not that of a full disk.
+func wantFull(t *testing.T, e *Engine, err error, cause string) {
+	t.Helper()
+	if !errors.Is(err, errFull) || !strings.Contains(err.Error(), cause) {
+		t.Fatalf("without room: %v, want a full disk with the cause %s", err, cause)
+	}
+	if !e.AlmostFull() {
+		t.Error("without room: webhooks are still taken in")
+	}
+}
+
+// smallDisk returns a folder that is a file system of its own.
+func smallDisk(t *testing.T) string {
+	dir := t.TempDir()
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=100m"); err != nil {
+		t.Skipf("no file system of its own: %v", err) // only root may
+	}
+	t.Cleanup(func() { _ = syscall.Unmount(dir, syscall.MNT_DETACH) })
+	return dir
+}
+
+// fill uses up the room, until free is called.
+func fill(t *testing.T, dir string) (free func()) {
+	t.Helper()
+	if err := os.WriteFile(dir+"/filler", make([]byte, 100<<20), 0o600); !errors.Is(err, syscall.ENOSPC) {
+		t.Fatal(err)
+	}
+	return func() { _ = os.Remove(dir + "/filler") }
+}
+
+// The disk may be full just when SQLite enlarges its -shm file.
+func TestFullDiskForTheIndex(t *testing.T) {
+	// A log of 20 MB that begins anew: there is room for a large transaction in it, and the -shm file is small after a start.
+	from := filepath.Join(t.TempDir(), "inbox.db")
+	e, err := Open(from, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	if err := errors.Join(e.addContent(1, 20<<20), e.addContent(2, 1)); err != nil {
+		t.Fatal(err)
+	}
+	dir := smallDisk(t)
+	path := filepath.Join(dir, "inbox.db")
+	for _, end := range []string{"", "-wal", lockEnd} { // as a kill leaves them
+		content, err := os.ReadFile(from + end)
+		if err == nil {
+			err = os.WriteFile(path+end, content, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if e, err = Open(path, slog.New(slog.DiscardHandler)); err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	free := fill(t, dir)
+	wantFull(t, e, e.addContent(3, 18<<20), "4874")
+	free()
+	e.Maintain()
+	if err := e.addContent(3, 18<<20); err != nil || e.AlmostFull() {
+		t.Errorf("with room again: %v", err)
+	}
+}
+
+// SQLite takes a quota that is used up for a disk that fails. Here a limit of the process stands for it, on a disk without room.
+func TestFailedWriteWithoutRoom(t *testing.T) {
+	dir := os.Getenv("USHER_SQLITE_DIR")
+	if dir == "" { // the limit counts for a whole process
+		cmd := exec.Command(os.Args[0], "-test.run=^TestFailedWriteWithoutRoom$", "-test.v")
+		cmd.Env = append(os.Environ(), "USHER_SQLITE_DIR="+smallDisk(t))
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
+		return
+	}
+	e, err := Open(filepath.Join(dir, "inbox.db"), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	signal.Ignore(syscall.SIGXFSZ)
+	limit := func(bytes uint64) {
+		t.Helper()
+		if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: bytes, Max: 1 << 40}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	free := fill(t, dir)
+	log, err := os.Stat(e.path + "-wal")
+	if err != nil {
+		t.Fatal(err)
+	}
+	limit(uint64(log.Size()))
+	wantFull(t, e, e.addContent(1, 2<<20), "778")
+	limit(1 << 40)
+	free()
+	e.Maintain()
+	if err := e.addContent(1, 2<<20); err != nil || e.AlmostFull() {
+		t.Errorf("with room again: %v", err)
+	}
+	limit(1 << 20)
+	if err := e.addContent(2, 20<<20); errors.Is(err, errFull) || e.broken == nil {
+		t.Errorf("a write that fails although there is room: %v", err)
+	}
+}
