@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/url"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -393,4 +394,38 @@ func TestFaultsOfLines(t *testing.T) {
 			t.Errorf("%.30q: %v, want %s", line, err, want)
 		}
 	}
+}
+
+// Every number that a webhook can get is one that an import accepts: each export can be restored.
+func TestNumbersAfterAnImport(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() store.Engine) {
+		a := newDesk(t, inFile(t, filepath.Join(t.TempDir(), "a.db")))
+		a.take("acme", odd("acme", "a"))
+		a.idle("")
+		file := exported(t, a.Inbox)
+		withNumber := func(n int64) io.Reader {
+			return strings.NewReader(regexp.MustCompile(`"(id|tail)":1,`).ReplaceAllString(file, fmt.Sprintf(`"$1":%d,`, n)))
+		}
+		b := newDesk(t, open)
+		const highest = 1<<53 - 1
+		for _, n := range []int64{highest + 1, 2305843009213693952, -1} {
+			if _, err := b.Import(t.Context(), withNumber(n), false); err == nil || !strings.Contains(err.Error(), "a number that no webhook can have") {
+				t.Errorf("%d: %v", n, err)
+			}
+		}
+		must2(b.Import(t.Context(), withNumber(highest-10), false))(t)
+		b.main.set("", status(500))
+		taken, got := 1, "+"
+		for ; got == "+"; taken++ {
+			got = b.send("acme", odd("acme", fmt.Sprint(taken)))
+		}
+		if taken--; taken < 2 || taken > 11 || !strings.Contains(got, "no number is left") {
+			t.Fatalf("%d taken in, then %s", taken, got)
+		}
+		b.main.set("", nil) // what was taken in is delivered
+		b.idle("")
+		c := newDesk(t, inFile(t, filepath.Join(t.TempDir(), "c.db")))
+		must2(c.Import(t.Context(), strings.NewReader(exported(t, b.Inbox)), false))(t)
+		c.want("restored", c.states(""), strings.TrimSpace(strings.Repeat("delivered ", taken)))
+	})
 }

@@ -52,8 +52,11 @@ func (l *exportLine) webhookNumber() int64 {
 	return 0
 }
 
-// maxNumber is the largest number that an import accepts. It leaves as many for new webhooks.
-const maxNumber = never / 2
+// maxNumber is the largest number that a webhook can have, so an import accepts whatever an export writes. Many readers of JSON
+// know no larger integers.
+const maxNumber = 1<<53 - 1
+
+var errNoNumber = errors.New("no number is left for a new webhook: an import has brought one that was far too high")
 
 type inboxLine struct {
 	Version int       `json:"version"`

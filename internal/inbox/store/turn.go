@@ -3,6 +3,7 @@ package store
 import (
 	"bytes"
 	"cmp"
+	"errors"
 	"maps"
 	"slices"
 	"time"
@@ -231,6 +232,9 @@ func (t *sqlTurn) takeNumbers(count int64) {
 	t.tx.Queue("take_numbers", func(r Row) error {
 		var first, many int64
 		err := r.Scan(&first, &many)
+		if first+many-1 > maxNumber {
+			err = errors.Join(err, &StatementError{errNoNumber})
+		}
 		for n := range many {
 			t.numbers = append(t.numbers, first+n)
 		}
