@@ -429,3 +429,30 @@ func TestNumbersAfterAnImport(t *testing.T) {
 		c.want("restored", c.states(""), strings.TrimSpace(strings.Repeat("delivered ", taken)))
 	})
 }
+
+// A line that has a type is a webhook, whatever else it has: members of a webhook may have the names of an export's.
+func TestBareWebhookWithOddMembers(t *testing.T) {
+	d := newDesk(t, inFile(t, filepath.Join(t.TempDir(), "inbox.db")))
+	var file strings.Builder
+	odds := []string{
+		`"webhook":"w-1"`, `"webhook":{"id":7,"state":"waiting"}`, `"end":{"lines":0}`, `"end":"2026-01-01"`, `"inbox":{"version":1}`, `"inbox":{"version":99}`,
+		`"lane":3`, `"snapshot":true`, `"seen":null`, `"pause":{"tenant":"x"}`,
+	}
+	for n, member := range odds {
+		bare := odd(fmt.Sprint("t", n), "a")
+		if n%2 == 0 {
+			fmt.Fprintf(&file, "{%s,%s\n", member, bare[1:])
+		} else {
+			fmt.Fprintf(&file, "%s,%s}\n", bare[:len(bare)-1], member)
+		}
+	}
+	done, err := d.Import(t.Context(), strings.NewReader(file.String()), false)
+	if err != nil || done.Webhooks != len(odds) || len(d.list("")) != len(odds) {
+		t.Errorf("%+v, %v", done, err)
+	}
+	for _, line := range []string{`{"type":null,"end":{"lines":0}}`, `{"type":7,"pause":{}}`, `{"type":"","inbox":{"version":1}}`, `{"end":{"lines":0}}`} {
+		if _, err := d.Import(t.Context(), strings.NewReader(line), false); err == nil || !strings.Contains(err.Error(), "faulty line") {
+			t.Errorf("%s: %v", line, err)
+		}
+	}
+}

@@ -24,7 +24,7 @@ import (
 // exportVersion is the version of the format.
 const exportVersion = 1
 
-// An exportLine is one line. Exactly one member is set. A bare webhook, which an export does not have, is a line with a type.
+// An exportLine is one line. Exactly one member is set.
 type exportLine struct {
 	Inbox    *inboxLine    `json:"inbox,omitempty"`
 	Pause    *Pause        `json:"pause,omitempty"`
@@ -33,7 +33,6 @@ type exportLine struct {
 	Snapshot *snapshotLine `json:"snapshot,omitempty"`
 	Seen     *seenLine     `json:"seen,omitempty"`
 	End      *endLine      `json:"end,omitempty"`
-	Type     string        `json:"type,omitempty"`
 }
 
 // webhookNumber is the number of the webhook that the line names. Even if that webhook is not in the export, no other may get its
@@ -381,34 +380,40 @@ func (i *importJob) readFile(tx Tx) error {
 
 // addLine adds line n to the chunk. It returns a fault, with which the line may be left out, or an error, which ends the import.
 func (i *importJob) addLine(chunk *importChunk, n int, text []byte) (fault, err error) {
+	var bare struct { // a line that has a type is a webhook, whatever else it has
+		Type json.RawMessage `json:"type"`
+	}
 	var l exportLine
-	if err := json.Unmarshal(text, &l); err != nil {
-		if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok { // its text names our Go types
-			if wrong.Field == "" {
-				return fmt.Errorf("is a JSON %s, not an object", wrong.Value), nil
-			}
-			return fmt.Errorf("has a JSON %s in %q", wrong.Value, wrong.Field[strings.LastIndexByte(wrong.Field, '.')+1:]), nil
+	err = json.Unmarshal(text, &bare)
+	if err == nil && bare.Type == nil {
+		err = json.Unmarshal(text, &l)
+	}
+	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok { // its text names our Go types
+		if wrong.Field == "" {
+			return fmt.Errorf("is a JSON %s, not an object", wrong.Value), nil
 		}
-		return err, nil
+		return fmt.Errorf("has a JSON %s in %q", wrong.Value, wrong.Field[strings.LastIndexByte(wrong.Field, '.')+1:]), nil
 	}
 	switch {
+	case err != nil:
+		return err, nil
 	case i.ended:
 		return errors.New("comes after the end"), nil
+	case bare.Type != nil || l == exportLine{}:
+		return i.addBare(chunk, text), nil
 	case l.Inbox != nil && l.Inbox.Version > exportVersion:
 		return nil, fmt.Errorf("line %d: the export has version %d, and this usher knows version %d: use a newer usher", n, l.Inbox.Version, exportVersion)
 	case l.Inbox != nil && i.filled:
 		return nil, ErrNotEmpty
 	case l.Inbox != nil:
 		i.isExport = true
+	case !i.isExport:
+		return errors.New("is a line of an export, but the export's first line is missing"), nil
 	case l.End != nil:
 		i.ended = true
 		if l.End.Lines != i.lines {
 			return fmt.Errorf("says that %d lines come before it, but there are %d: the file is not complete", l.End.Lines, i.lines), nil
 		}
-	case l.Type != "" || l.Webhook == nil && l.Lane == nil && l.Snapshot == nil && l.Seen == nil && l.Pause == nil:
-		return i.addBare(chunk, text), nil
-	case !i.isExport:
-		return errors.New("is a line of an export, but the export's first line is missing"), nil
 	default:
 		return i.checkLine(chunk, &l), nil
 	}
