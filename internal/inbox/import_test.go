@@ -456,3 +456,38 @@ func TestBareWebhookWithOddMembers(t *testing.T) {
 		}
 	}
 }
+
+// A bare webhook that the gate would refuse is a faulty line: it would make its tenant unknown.
+func TestBareWebhookIsValidated(t *testing.T) {
+	good := func(tenant string) string { return odd(tenant, "a") }
+	for name, c := range map[string]struct{ schema, line, want string }{
+		"quantity": {"", strings.Replace(good("acme"), `"code":"a"`, `"code":"a","quantity":"5"`, 1),
+			"/payload/change/features/0/quantity must be an integer or null, not a string"},
+		"no change":   {"", `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"acme"}}}`, "/payload/change is missing"},
+		"no type":     {"", `{"payload":{"tenant":{"code":"acme"},"change":{}}}`, "/type is missing"},
+		"other type":  {"", strings.Replace(good("acme"), "TenantProvisioningChange", "TenantDeleted", 1), `it is of the type "TenantDeleted"`},
+		"own schema":  {`{"required":["source"]}`, good("acme"), "/source is missing"},
+		"many faults": {"", `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":""},"change":7}}`, ", and 1 more"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newDesk(t, inFile(t, filepath.Join(t.TempDir(), "inbox.db")), func(c2 *Config) {
+				if c.schema != "" {
+					c2.Store.Rules = must2(content.NewRules([]string{content.TenantProvisioningChange}, []byte(c.schema)))(t)
+				}
+			})
+			fine := strings.Replace(good("fine"), `{`, `{"source":"x",`, 1)
+			file := fine + "\n" + c.line + "\n"
+			_, err := d.Import(t.Context(), strings.NewReader(file), false)
+			if err == nil || !strings.Contains(err.Error(), "line 2: ") || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%v, want %s", err, c.want)
+			}
+			done, err := d.Import(t.Context(), strings.NewReader(file), true)
+			if err != nil || done.Webhooks != 1 || len(done.Faulty) != 1 {
+				t.Errorf("%+v, %v", done, err)
+			}
+			if all := must2(d.Snapshots(t.Context(), []string{"acme", "fine"}))(t); len(all) != 1 || all[0].Tenant != "fine" {
+				t.Errorf("known: %+v", all)
+			}
+		})
+	}
+}

@@ -24,7 +24,7 @@ func (u *Usher) buildInbox(m *metrics.Registry) (err error) {
 		return u.inbox.Snapshots(ctx, tenants)
 	}, w.SharedInbox())
 	cfg := inbox.Config{Address: w.InboxAddress, Password: w.InboxPassword.Getter(), Store: w.Store, Delivered: delivered}
-	cfg.Store.Changed, cfg.Store.Log = u.book.Changed, u.log
+	cfg.Store.Changed, cfg.Store.Log, cfg.Store.Rules = u.book.Changed, u.log, w.Rules
 	if u.gate != nil {
 		cfg.Store.Receivers, cfg.Store.Keep = w.Receivers, w.KeepUnclaimed
 	}

@@ -14,6 +14,7 @@ import (
 	"unicode/utf8"
 
 	"usher/internal/snapshot"
+	"usher/internal/text"
 	"usher/webhookgate"
 	"usher/webhookgate/content"
 )
@@ -580,15 +581,27 @@ func (l *lane) raiseTail(id int64, uuid string) {
 	}
 }
 
-// addBare checks a line that is a webhook itself, and adds it as kept, unless its tenant was known before the import.
+// addBare checks a line that is a webhook itself, as the gate does, and adds it as kept, unless its tenant was known before the import.
 func (i *importJob) addBare(chunk *importChunk, body []byte) error {
+	value, fault := content.Parse(body)
+	if fault != nil {
+		return errors.New(fault.String())
+	}
+	if typ := content.TypeOf(value); typ != "" && typ != content.TenantProvisioningChange {
+		return fmt.Errorf("it is of the type %q, and only %s says what a tenant may use", text.Clip(typ, 200), content.TenantProvisioningChange)
+	}
+	if faults := i.s.cfg.Rules.Faults(value); len(faults) > 0 {
+		return errors.New(content.Summary(faults))
+	}
 	w, err := webhookgate.Accept(webhookgate.NewID(), nil, body, nil)
 	if err != nil {
 		return err
 	}
-	if !w.Snapshot {
-		return fmt.Errorf("it is of the type %q, and only %s says what a tenant may use", w.Type, content.TenantProvisioningChange)
+	if !w.Snapshot { // a schema of one's own may allow a webhook without a type
+		return errors.New("it does not say its type")
 	}
+	state := snapshot.Of(value)
+	w.State = &state
 	in := arriving(w)
 	chunk.newNumbers++
 	return chunk.add(w.Lane, func(to *lane) {

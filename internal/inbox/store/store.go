@@ -30,6 +30,7 @@ import (
 
 	"usher/internal/receiver"
 	"usher/webhookgate"
+	"usher/webhookgate/content"
 )
 
 // An Engine runs transactions on a database that has the tables of 001.sql.
@@ -109,6 +110,8 @@ type Config struct {
 	// DedupWindow is how long usher assumes that the receiver still has the snapshot that it accepted last. Zero: no
 	// webhook is a duplicate.
 	DedupWindow time.Duration
+	// Rules are the gate's: a bare webhook of an import must fit them, too. Nil: the built-in ones.
+	Rules *content.Rules
 	// Changed is called with a tenant's code when its last snapshot has changed, or may have, and before any caller gets
 	// an answer that depends on it. An empty code means any tenant. May be nil.
 	Changed func(tenant string)
@@ -215,6 +218,9 @@ func Open(cfg Config) *Store {
 	if cfg.Engine.Shared() {
 		s.leaseTime = cmp.Or(cfg.LeaseTime, DefaultLeaseTime)
 	}
+	if s.cfg.Rules == nil {
+		s.cfg.Rules = builtInRules()
+	}
 	if s.cfg.Changed == nil {
 		s.cfg.Changed = func(string) {}
 	}
@@ -230,6 +236,14 @@ func Open(cfg Config) *Store {
 	s.background.Go(s.refreshPauses)
 	return s
 }
+
+var builtInRules = sync.OnceValue(func() *content.Rules {
+	rules, err := content.NewRules([]string{content.TenantProvisioningChange}, nil)
+	if err != nil {
+		panic(err)
+	}
+	return rules
+})
 
 // Close ends the writer, after it has written what was submitted, and closes the engine.
 func (s *Store) Close() error {
