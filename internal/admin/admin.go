@@ -115,7 +115,7 @@ func New(cfg Config) *Handler {
 		{path: "/api/discard", read: h.actOnMany("discard"), act: h.actOnMany("discard"), params: actionParams, inbox: true},
 		{path: "/api/webhooks/{id}/accept", act: h.actOnOne("accept"), params: []string{"force"}, inbox: true},
 		{path: "/api/export", read: h.export, readNeedsAct: true, inbox: true},
-		{path: "/api/import", act: h.imports, params: []string{"skip_faulty"}, inbox: true},
+		{path: "/api/import", act: h.imports, params: []string{"skip_faulty", "replace"}, inbox: true},
 		{path: "/api/actions", read: h.answer(h.actions), params: []string{"before", "limit"}, inbox: true},
 		{path: "/api/pause", act: h.do(h.pause), inbox: true},
 		{path: "/api/resume", act: h.do(h.resume), inbox: true},

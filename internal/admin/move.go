@@ -61,8 +61,8 @@ func (s stream) Write(p []byte) (int, error) {
 func (h *Handler) imports(w http.ResponseWriter, r *http.Request) {
 	from := stream{http.NewResponseController(w), r.Body, nil}
 	h.answer(func(r *http.Request) (any, error) {
-		skip := r.URL.Query().Get("skip_faulty") == "true"
-		done, err := h.cfg.Inbox.Import(r.Context(), from, skip)
+		query := r.URL.Query()
+		done, err := h.cfg.Inbox.Import(r.Context(), from, store.ImportOptions{SkipFaulty: query.Get("skip_faulty") == "true", Replace: query.Get("replace") == "true"})
 		h.did(r, err, slog.LevelWarn, store.Action{What: "import", Count: done.Webhooks}, "inbox imported by hand", "webhooks", done.Webhooks, "snapshots", done.Snapshots)
 		var faulty *store.FaultyError
 		switch {

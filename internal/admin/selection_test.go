@@ -97,7 +97,7 @@ func TestActionsOnManyNeedLittleMemory(t *testing.T) {
 		fmt.Fprintf(&file, `{"webhook":{"id":%d,"type":"TenantProvisioningChange","tenant":"t%d","state":"parked","attempts":[%s],"certain":true,"snapshot":true}}`+"\n", n+1, n, attempts)
 	}
 	fmt.Fprintf(&file, `{"end":{"lines":%d}}`+"\n", webhooks+1)
-	if _, err := b.Import(t.Context(), strings.NewReader(file.String()), false); err != nil {
+	if _, err := b.Import(t.Context(), strings.NewReader(file.String()), store.ImportOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	inUse := func() int {

@@ -95,7 +95,7 @@ func TestTenantOnTwoPlatforms(t *testing.T) {
 // A webhook that was imported is kept although a receiver takes its platform: usher does not say that none does.
 func TestAnImportedWebhookHasAReceiver(t *testing.T) {
 	b := inboxtest.Open(t)
-	if _, err := b.Import(t.Context(), strings.NewReader(`{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"acme","platform":{"code":"eu"}},"change":{"features":[]}}}`), false); err != nil {
+	if _, err := b.Import(t.Context(), strings.NewReader(`{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"acme","platform":{"code":"eu"}},"change":{"features":[]}}}`), store.ImportOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	_, page := ask(entitled(b), "GET", "/tenant?platform=eu&code=acme", "", "Accept", "text/html")

@@ -51,7 +51,8 @@ Shows and manages the webhooks that a running usher keeps.
                     usher inbox export > FILE
   import FILE       read an export into an empty inbox, or bare webhooks, one on
                     a line, into any (- for standard input). If a line is faulty
-                    nothing is imported, unless --skip-faulty
+                    nothing is imported, unless --skip-faulty. Bare webhooks of
+                    tenants that usher knows are skipped, unless --replace
   actions [--json]  who did what, the newest first; kept for 90 days
 
 redeliver and discard also take --state, --tenant, --since and --until instead
@@ -89,6 +90,7 @@ type inboxCall struct {
 	limit       uint
 	json, force bool
 	yes, skip   bool
+	replace     bool
 }
 
 // inboxCommand is 'usher inbox'.
@@ -122,7 +124,7 @@ func (i *inboxCall) parse(args []string, now time.Time) (*subcommand, error) {
 		{"forget", "", "one tenant", oneArg(i.setTenant), i.forget},
 		{"erase", "yes", "one tenant", oneArg(i.setTenant), i.erase},
 		{"export", "", "", nil, i.export},
-		{"import", "skip-faulty", "one file, - for standard input", oneArg(func(file string) error { i.file = file; return nil }), i.importFile},
+		{"import", "skip-faulty replace", "one file, - for standard input", oneArg(func(file string) error { i.file = file; return nil }), i.importFile},
 		{"actions", "json", "", nil, i.actions},
 	}, i.flags(now), args)
 }
@@ -133,6 +135,7 @@ func (i *inboxCall) flags(now time.Time) *flag.FlagSet {
 	f.BoolVar(&i.force, "force", false, "")
 	f.BoolVar(&i.yes, "yes", false, "")
 	f.BoolVar(&i.skip, "skip-faulty", false, "")
+	f.BoolVar(&i.replace, "replace", false, "")
 	once := func(name string, take func(string) error) { // the first of two would be passed over
 		given := false
 		f.Func(name, "", func(s string) error {
@@ -463,7 +466,7 @@ func (i *inboxCall) importFile(ctx context.Context) error {
 	i.client.Timeout = 0 // it may take long
 	progress := &progressReader{r: source, stderr: i.Stderr}
 	var done store.Imported
-	err := i.post(ctx, fmt.Sprintf("/api/import?skip_faulty=%t", i.skip), io.NopCloser(progress), &done)
+	err := i.post(ctx, fmt.Sprintf("/api/import?skip_faulty=%t&replace=%t", i.skip, i.replace), io.NopCloser(progress), &done)
 	progress.end()
 	if err != nil {
 		return err
@@ -472,7 +475,10 @@ func (i *inboxCall) importFile(ctx context.Context) error {
 		fmt.Fprintln(i.Stderr, "left out:", text.Visible(line))
 	}
 	if done.Known > 0 {
-		fmt.Fprintf(i.Stderr, "skipped %s of tenants that usher already knew\n", plural(done.Known, "webhook"))
+		fmt.Fprintf(i.Stderr, "skipped %s of tenants that usher already knew; use --replace to replace what it knows\n", plural(done.Known, "webhook"))
+	}
+	if done.Busy > 0 {
+		fmt.Fprintf(i.Stderr, "skipped %s of tenants that have webhooks waiting or parked: %s\n", plural(done.Busy, "webhook"), text.Visible(strings.Join(done.BusyTenants, ", ")))
 	}
 	fmt.Fprintf(i.Stdout, "imported %s and %s\n", plural(done.Webhooks, "webhook"), plural(done.Snapshots, "snapshot"))
 	return nil

@@ -210,13 +210,15 @@ func TestRefusedSavedAndDone(t *testing.T) {
 				o.want("known", o.may("old"), `"limit":2,`)
 				o.want("left", o.may("acme"), `"limit":7,`)
 				o.want("ls", o.does("ls", "--tenant", "crm/old"), "kept")
+				o.want("replace", o.does("import", "--replace", saveLines(t, testkit.Snapshot("old", 3))), "0 ", "imported 1 webhook")
+				o.want("replaced", o.may("old"), `"limit":3,`)
 				if rc.count() != before {
 					t.Error("something was delivered")
 				}
 			}},
 			{"faulty lines are named with their numbers and nothing of the file is taken, unless --skip-faulty", func() {
-				file := saveLines(t, testkit.Snapshot("new", 1), "nonsense", testkit.Snapshot("new", 2), `{"type":"Other"}`)
-				o.want("import", o.does("import", file), "1 ", "line 2: ", "line 4: ", "nothing was imported")
+				file := saveLines(t, testkit.Snapshot("new", 1), "nonsense", testkit.Snapshot("new", 2), `{"type":"Other"}`, odd("new", 5))
+				o.want("import", o.does("import", file), "1 ", "line 2: ", "line 4: ", "line 5: ", "/quantity must be", "nothing was imported")
 				o.want("nothing", o.may("new"), "TENANT_UNKNOWN")
 				o.want("skipped", o.does("import", "--skip-faulty", file), "0 ", "left out: line 2: ", "imported 2 webhooks")
 				o.want("known", o.may("new"), `"limit":2,`)

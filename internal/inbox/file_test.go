@@ -468,7 +468,7 @@ func TestDamagedContent(t *testing.T) {
 		must2(d.Show(d.nth("t0", 1)))(t)
 		must2(d.Show(d.nth("t1", 1)))(t)
 		other := timeless(t, inFile(t, aFile(t)))
-		if _, err := other.Import(t.Context(), strings.NewReader(exported(t, d.Inbox)), false); err != nil {
+		if _, err := other.Import(t.Context(), strings.NewReader(exported(t, d.Inbox)), store.ImportOptions{}); err != nil {
 			t.Errorf("it can't be restored: %v", err)
 		}
 	}

@@ -116,7 +116,7 @@ func lifeOf(tenant string, n int) string {
 }
 
 // An export, imported, is the same inbox: its export has the same lines, its lists and figures are the same, and dedup
-// decides the same. This holds for every inbox, of either kind, on both sides.
+// decides the same (but what the receiver holds is not restored). This holds for every inbox, of either kind, on both sides.
 func FuzzMove(f *testing.F) {
 	for _, life := range wholeInboxes {
 		f.Add(life)
@@ -154,7 +154,7 @@ func moves(t *testing.T, life string, from, to func() store.Engine) {
 	}
 	a, b := open(from), open(to)
 	first := exported(t, a)
-	if _, err := b.Import(t.Context(), strings.NewReader(first), false); err != nil {
+	if _, err := b.Import(t.Context(), strings.NewReader(first), store.ImportOptions{}); err != nil {
 		t.Fatalf("%q: %v\n%s", life, err, first)
 	}
 	if second := exported(t, b); withoutFirst(first) != withoutFirst(second) {
@@ -170,11 +170,19 @@ func moves(t *testing.T, life string, from, to func() store.Engine) {
 		t.Errorf("%q: %s", life, difference(x, y))
 	}
 	for _, tenant := range []string{"crm/acme", "crm/other", "acme"} {
-		for _, n := range []int{'C', 'B', 'A', 'B', 'A'} {
+		platform, code, ok := strings.Cut(tenant, "/")
+		if !ok {
+			platform, code = "", tenant
+		}
+		waiting := must2(b.List(store.Filter{State: store.Waiting, Platform: &platform, Tenant: code}))(t)
+		for k, n := range []int{'C', 'B', 'A', 'B', 'A'} {
 			x, err := a.Keep(d.hook(tenant, lifeOf(tenant, n)))
 			check(t, err)
 			y, err := b.Keep(d.hook(tenant, lifeOf(tenant, n)))
 			check(t, err)
+			if k == 0 && len(waiting) == 0 {
+				x = ""
+			}
 			if (x == "") != (y == "") {
 				t.Errorf("%q: %s of %s is a copy of %q before, and of %q after", life, string(rune(n)), tenant, x, y)
 			}
@@ -218,11 +226,11 @@ func FuzzImport(f *testing.F) {
 	f.Add(`{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"x"}}}`)
 	f.Fuzz(func(t *testing.T, file string) {
 		a, b := timeless(t, inFile(t, filepath.Join(t.TempDir(), "a.db"))), timeless(t, inFile(t, filepath.Join(t.TempDir(), "b.db")))
-		if _, err := a.Import(t.Context(), strings.NewReader(file), true); err != nil {
+		if _, err := a.Import(t.Context(), strings.NewReader(file), store.ImportOptions{SkipFaulty: true}); err != nil {
 			return
 		}
 		first := exported(t, a)
-		if _, err := b.Import(t.Context(), strings.NewReader(first), false); err != nil {
+		if _, err := b.Import(t.Context(), strings.NewReader(first), store.ImportOptions{}); err != nil {
 			t.Fatalf("%v\n%s", err, first)
 		}
 		if second := exported(t, b); withoutFirst(first) != withoutFirst(second) {
@@ -237,7 +245,7 @@ func TestExportFormat(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() store.Engine) {
 		golden := readGolden(t)
 		i := timeless(t, open)
-		must2(i.Import(t.Context(), strings.NewReader(golden), false))(t)
+		must2(i.Import(t.Context(), strings.NewReader(golden), store.ImportOptions{}))(t)
 		got := exported(t, i)
 		if withoutFirst(got) != withoutFirst(golden) || !strings.HasPrefix(got, `{"inbox":{"version":1,"at":"`) {
 			t.Errorf("the format has changed: raise its version, and read the old one, too.\n%s", difference(golden, got))

@@ -106,7 +106,7 @@ func TestFindsTenantsWithFewQueries(t *testing.T) {
 		for n := range 4000 {
 			fmt.Fprintf(&file, `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"t%d"},"change":{}}}`+"\n", n)
 		}
-		must2(d.Import(t.Context(), strings.NewReader(file.String()), false))(t)
+		must2(d.Import(t.Context(), strings.NewReader(file.String()), store.ImportOptions{}))(t)
 		for search, want := range map[string]int{"nobody": 0, "t3999": 1, "t": 4000} {
 			queries.Store(0)
 			all := must2(d.Tenants(store.TenantFilter{Search: search}))(t)

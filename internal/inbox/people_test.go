@@ -74,7 +74,7 @@ func TestImportedPausesCount(t *testing.T) {
 		var file bytes.Buffer
 		must2(d.Export(t.Context(), &file))(t)
 		to := newDesk(t, inFile(t, t.TempDir()+"/to.db"))
-		must(t, 0, func() error { _, err := to.Import(t.Context(), &file, false); return err }())
+		must(t, 0, func() error { _, err := to.Import(t.Context(), &file, store.ImportOptions{}); return err }())
 		to.courier.mu.Lock()
 		paused := to.courier.lanePaused("", "acme", "main")
 		to.courier.mu.Unlock()
@@ -99,7 +99,7 @@ func TestImportedPausesCountOnOtherReplicas(t *testing.T) {
 	b.take("first", "one") // so that it knows the platform, and would deliver at once
 	b.idle("")
 	must2(b.Erase("", "first"))(t)
-	must2(a.Import(t.Context(), &file, false))(t)
+	must2(a.Import(t.Context(), &file, store.ImportOptions{}))(t)
 	b.until("paused", func() bool { b.courier.Wake(nil); return len(b.Paused()) > 0 })
 	if got := len(a.main.got("")) + len(b.main.got("")) - 1; got > 0 {
 		t.Errorf("all deliveries are paused, and the receiver got %d", got)
@@ -129,7 +129,7 @@ func TestImportedNumbersGoOn(t *testing.T) {
 		short = append(short, fmt.Sprintf(`{"end":{"lines":%d}}`, lines))
 		to := newDesk(t, inFile(t, t.TempDir()+"/to.db"))
 		must(t, 0, func() error {
-			_, err := to.Import(t.Context(), strings.NewReader(strings.Join(short, "")), false)
+			_, err := to.Import(t.Context(), strings.NewReader(strings.Join(short, "")), store.ImportOptions{})
 			return err
 		}())
 		to.take("new", "one")
@@ -150,7 +150,7 @@ func TestImportsNothingThatBelongsNowhere(t *testing.T) {
 		`{"lane":{"platform":"","tail":1}}`, `{"lane":{"platform":"eu","tail":1}}`, `{"snapshot":{"platform":"eu","id":1,"webhook":"x","received":"2026-01-01T00:00:00Z","features":[]}}`,
 	} {
 		text := `{"inbox":{"version":1,"at":"2026-01-01T00:00:00Z"}}` + "\n" + bad + "\n" + fmt.Sprintf(`{"end":{"lines":%d}}`, 2+strings.Count(bad, "\n"))
-		if _, err := d.Import(t.Context(), strings.NewReader(text), false); err == nil {
+		if _, err := d.Import(t.Context(), strings.NewReader(text), store.ImportOptions{}); err == nil {
 			t.Errorf("imported: %s", bad)
 			for _, e := range d.list("") {
 				d.Discard(e.ID)

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -74,16 +75,13 @@ type laneName struct {
 	Type     string `json:"type,omitempty"` // only without a tenant
 }
 
-// A laneLine is what dedup remembers about a lane.
+// A laneLine is what dedup remembers about a lane, but for what the receiver holds: when the export is imported, the receiver may have
+// got other webhooks.
 type laneLine struct {
 	laneName
-	Tail       int64     `json:"tail"`
-	TailID     string    `json:"tail_id,omitempty"`
-	TailDigest octets    `json:"tail_digest,omitempty"`
-	Held       octets    `json:"held,omitempty"`
-	HeldAt     time.Time `json:"held_at,omitzero"`
-	HeldBy     string    `json:"held_by,omitempty"`
-	HeldID     string    `json:"held_id,omitempty"`
+	Tail       int64  `json:"tail"`
+	TailID     string `json:"tail_id,omitempty"`
+	TailDigest octets `json:"tail_digest,omitempty"`
 }
 
 type webhookLine struct {
@@ -180,12 +178,7 @@ func (s *Store) Export(ctx context.Context, to io.Writer) (webhooks int, err err
 			if err != nil {
 				return err
 			}
-			out := &laneLine{laneName: laneName(l.Lane), Tail: l.tail, TailID: l.tailID,
-				TailDigest: l.tailDigest, Held: l.held, HeldBy: l.heldBy, HeldID: l.heldID}
-			if l.heldAt != 0 {
-				out.HeldAt = moment(l.heldAt)
-			}
-			return write(exportLine{Lane: out})
+			return write(exportLine{Lane: &laneLine{laneName(l.Lane), l.tail, l.tailID, l.tailDigest}})
 		})
 		tx.Queue("export_webhooks", func(r Row) error {
 			w, err := scanWebhook(r, true)
@@ -234,21 +227,31 @@ func (e *FaultyError) Error() string {
 // ErrNotEmpty says that an export can only be imported into an empty inbox.
 var ErrNotEmpty = errors.New("the inbox is not empty: an export can only be imported into an empty one")
 
+// ImportOptions say what an import may do.
+type ImportOptions struct {
+	SkipFaulty bool // leave faulty lines out; false: if there are any, nothing is imported
+	Replace    bool // a bare webhook of a known tenant replaces what usher knows
+}
+
 // Imported says what an import did.
 type Imported struct {
-	Webhooks  int      `json:"webhooks"`
-	Snapshots int      `json:"snapshots"`
-	Known     int      `json:"known"` // bare webhooks that were left out because their tenants were known before
-	Faulty    []string `json:"faulty,omitempty"`
+	Webhooks  int `json:"webhooks"`
+	Snapshots int `json:"snapshots"`
+	// Bare webhooks that were left out: Known, because their tenants were known before; Busy, because their tenants have webhooks
+	// that wait or are parked, which the receiver may get later.
+	Known       int      `json:"known"`
+	Busy        int      `json:"busy,omitempty"`
+	BusyTenants []string `json:"busy_tenants,omitempty"` // the first 20 of them
+	Faulty      []string `json:"faulty,omitempty"`
 }
 
 // An importJob imports a file: in one transaction, however large the file is.
 type importJob struct {
-	s          *Store
-	from       *bufio.Reader
-	skipFaulty bool
-	result     Imported
-	reply      chan error
+	s      *Store
+	from   *bufio.Reader
+	result Imported
+	reply  chan error
+	ImportOptions
 
 	// The inbox at the begin of the import.
 	now        int64 // the database's time
@@ -258,6 +261,7 @@ type importJob struct {
 	// The file, as far as it was read.
 	lines       int      // without empty ones
 	isExport    bool     // its first line says that it is an export
+	hasBare     bool     // it has bare webhooks
 	ended       bool     // the last line of the export was read
 	lastID      int64    // the number of the last webhook
 	highest     int64    // the highest number, of the inbox and of the file
@@ -266,8 +270,8 @@ type importJob struct {
 }
 
 // Import reads the lines of an export into an empty inbox, or bare webhooks into any inbox. If it fails, nothing is imported.
-func (s *Store) Import(ctx context.Context, from io.Reader, skipFaulty bool) (Imported, error) {
-	i := &importJob{s: s, from: bufio.NewReaderSize(from, 256<<10), skipFaulty: skipFaulty, reply: make(chan error, 1)}
+func (s *Store) Import(ctx context.Context, from io.Reader, options ImportOptions) (Imported, error) {
+	i := &importJob{s: s, from: bufio.NewReaderSize(from, 256<<10), ImportOptions: options, reply: make(chan error, 1)}
 	select {
 	case s.imports <- i:
 	case <-ctx.Done():
@@ -365,7 +369,7 @@ func (i *importJob) readFile(tx Tx) error {
 		i.lines++
 		if fault != nil {
 			i.faultyLines++
-			if len(i.faults) < 20 {
+			if len(i.faults) < maxNamed {
 				i.faults = append(i.faults, fmt.Sprintf("line %d: %v", n, fault))
 			}
 			continue
@@ -400,7 +404,10 @@ func (i *importJob) addLine(chunk *importChunk, n int, text []byte) (fault, err 
 		return err, nil
 	case i.ended:
 		return errors.New("comes after the end"), nil
+	case bare.Type != nil && i.isExport, l.Inbox != nil && i.hasBare: // its tenant may have webhooks that wait
+		return errors.New("is of a second kind: a file has either an export, or bare webhooks"), nil
 	case bare.Type != nil || l == exportLine{}:
+		i.hasBare = true
 		return i.addBare(chunk, text), nil
 	case l.Inbox != nil && l.Inbox.Version > exportVersion:
 		return nil, fmt.Errorf("line %d: the export has version %d, and this usher knows version %d: use a newer usher", n, l.Inbox.Version, exportVersion)
@@ -427,7 +434,7 @@ func (i *importJob) finish(tx Tx, chunk *importChunk) error {
 		i.faultyLines++
 		i.faults = append(i.faults, "the last line is missing: the file is not complete")
 	}
-	if i.faultyLines > 0 && !i.skipFaulty {
+	if i.faultyLines > 0 && !i.SkipFaulty {
 		return &FaultyError{i.faults, i.faultyLines}
 	}
 	i.result.Faulty = i.faults
@@ -531,10 +538,7 @@ func (i *importJob) addPause(chunk *importChunk, p Pause) error {
 
 // restoreLane copies what dedup remembers into the lane's row.
 func (l *laneLine) restoreLane(to *lane) {
-	to.tail, to.tailID, to.tailDigest, to.held, to.heldBy, to.heldID, to.dirty = l.Tail, l.TailID, l.TailDigest, l.Held, l.HeldBy, l.HeldID, true
-	if !l.HeldAt.IsZero() {
-		to.heldAt = l.HeldAt.UnixMicro()
-	}
+	to.tail, to.tailID, to.tailDigest, to.dirty = l.Tail, l.TailID, l.TailDigest, true
 }
 
 // addWebhook checks a webhook of an export, and adds it in its state.
@@ -605,14 +609,31 @@ func (i *importJob) addBare(chunk *importChunk, body []byte) error {
 	in := arriving(w)
 	chunk.newNumbers++
 	return chunk.add(w.Lane, func(to *lane) {
-		if to.tail > 0 && to.tail <= i.lastBefore {
+		switch known := to.tail > 0 && to.tail <= i.lastBefore; {
+		case known && !i.Replace:
 			i.result.Known++
+			return
+		case known && to.waiting+to.parked > 0:
+			i.leaveBusy(w.Lane)
 			return
 		}
 		to.keep(in.Webhook, in.state)
+		to.held = nil // nobody has got it: the same webhook from the sender is no duplicate
 		i.highest = max(i.highest, to.tail)
 	})
 }
+
+// leaveBusy leaves out a bare webhook of a tenant that has others waiting or parked: nothing older may be delivered after it.
+func (i *importJob) leaveBusy(name webhookgate.Lane) {
+	i.result.Busy++
+	tenant := ShowTenant(name.Platform, name.Tenant)
+	if busy := i.result.BusyTenants; len(busy) < maxNamed && !slices.Contains(busy, tenant) {
+		i.result.BusyTenants = append(busy, tenant)
+	}
+}
+
+// maxNamed is how many faulty lines, or tenants that were left out, an import names.
+const maxNamed = 20
 
 // flush writes a chunk.
 func (i *importJob) flush(tx Tx, chunk *importChunk) error {
