@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"usher/internal/inbox"
-	"usher/internal/inbox/store"
 	"usher/internal/testkit/pgtest"
 	"usher/webhookgate"
 )
@@ -24,7 +23,7 @@ func TestFill(t *testing.T) {
 				t.Fatal(err)
 			}
 			look := func(then func(*inbox.Inbox)) {
-				in, err := inbox.Open(inbox.Config{Address: address, Store: store.Config{Keep: true, MaxBytes: 1 << 30, Log: slog.New(slog.DiscardHandler)}})
+				in, err := inbox.Open(inbox.Config{Address: address, KeepUnclaimed: true, MaxBytes: 1 << 30, Log: slog.New(slog.DiscardHandler)})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -37,7 +36,7 @@ func TestFill(t *testing.T) {
 			look(func(in *inbox.Inbox) { // it learns of the platforms
 				for _, platform := range platforms {
 					w := &webhookgate.Webhook{ID: webhookgate.NewID(), Type: "TenantProvisioningChange", Lane: webhookgate.Lane{Platform: platform, Tenant: "first"}}
-					if _, err := in.Keep(w); err != nil {
+					if _, err := in.Store(w); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -48,14 +47,14 @@ func TestFill(t *testing.T) {
 				}
 			}
 			look(func(in *inbox.Inbox) {
-				if s := in.Stats(); s.Pending != 7 || s.Unknown {
+				if s := in.Stats(); s.Pending != 7 || s.Old {
 					t.Errorf("%+v", s)
 				}
 				if known, err := in.Snapshots(t.Context(), []string{"some-3"}); err != nil || len(known) != 1 || known[0].Platform != "crm" {
 					t.Errorf("%+v, %v", known, err)
 				}
-				all, err := in.List(store.Filter{})
-				if err != nil || len(all) != 9 || all[0].Tenant != "some-7" || all[0].State != store.Waiting {
+				all, err := in.List(inbox.Filter{})
+				if err != nil || len(all) != 9 || all[0].Tenant != "some-7" || all[0].State != inbox.Waiting {
 					t.Errorf("%d, %v", len(all), err)
 				}
 			})

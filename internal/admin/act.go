@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"usher/internal/admin/page"
-	"usher/internal/inbox/store"
+	"usher/internal/inbox"
 	"usher/internal/text"
 	"usher/webhookgate"
 )
@@ -26,7 +26,7 @@ type (
 	// Done is the answer of POST /api/webhooks/{id}/redeliver, …/discard and …/accept.
 	Done struct {
 		ID     string        `json:"id"`               // of the webhook; of accept: of the new webhook
-		Paused []store.Pause `json:"paused,omitempty"` // the pauses in force, which may hold back the webhook
+		Paused []inbox.Pause `json:"paused,omitempty"` // the pauses in force, which may hold back the webhook
 	}
 
 	// Chosen is the answer of GET /api/redeliver and GET /api/discard: the webhooks that the action would be done to, in that order.
@@ -61,7 +61,7 @@ type (
 
 	// Resumed is the answer of POST /api/resume.
 	Resumed struct {
-		store.Pause
+		inbox.Pause
 		Was bool `json:"was_paused"`
 	}
 )
@@ -77,10 +77,10 @@ func (h *Handler) inboxTrouble() error {
 // UserHeader is the header in which usher's commands send the name of the user at the terminal.
 const UserHeader = "Usher-User"
 
-// did logs an action, and stores it in the inbox, unless err says that it was not done. After store.ErrDoubt it may be done.
-func (h *Handler) did(r *http.Request, err error, level slog.Level, a store.Action, message string, args ...any) {
+// did logs an action, and stores it in the inbox, unless err says that it was not done. After inbox.ErrDoubt it may be done.
+func (h *Handler) did(r *http.Request, err error, level slog.Level, a inbox.Action, message string, args ...any) {
 	switch {
-	case errors.Is(err, store.ErrDoubt):
+	case errors.Is(err, inbox.ErrDoubt):
 		args = append(args, "confirmed", false)
 		a.About = strings.TrimSpace(a.About + " (not confirmed)")
 	case err != nil:
@@ -104,7 +104,7 @@ func (h *Handler) did(r *http.Request, err error, level slog.Level, a store.Acti
 func (h *Handler) act(r *http.Request, verb, id string, force bool) (Done, error) {
 	n, err := strconv.ParseInt(id, 10, 64)
 	if err != nil {
-		return Done{}, store.ErrNotFound
+		return Done{}, inbox.ErrNotFound
 	}
 	done, message, args := Done{ID: id}, "", []any{"id", n, "force", force}
 	switch verb {
@@ -112,8 +112,8 @@ func (h *Handler) act(r *http.Request, verb, id string, force bool) (Done, error
 		var taken int64
 		taken, err = h.cfg.Inbox.Accept(n, force)
 		done.ID, message, args = strconv.FormatInt(taken, 10), "refused webhook accepted by hand", []any{"id", n, "as", taken, "force", force}
-		_, older := errors.AsType[*store.OverwriteError](err)
-		if err != nil && !older && !errors.Is(err, store.ErrNotFound) && !errors.Is(err, store.ErrDoubt) {
+		_, older := errors.AsType[*inbox.OverwriteError](err)
+		if err != nil && !older && !errors.Is(err, inbox.ErrNotFound) && !errors.Is(err, inbox.ErrDoubt) {
 			err = &refusal{http.StatusConflict, err.Error()}
 		}
 	case "discard":
@@ -123,7 +123,7 @@ func (h *Handler) act(r *http.Request, verb, id string, force bool) (Done, error
 		err, message = h.cfg.Inbox.Redeliver(n, force), "webhook sent again by hand"
 		done.Paused = h.paused()
 	}
-	h.did(r, err, slog.LevelInfo, store.Action{What: verb, About: id, Count: 1}, message, args...)
+	h.did(r, err, slog.LevelInfo, inbox.Action{What: verb, About: id, Count: 1}, message, args...)
 	return done, err
 }
 
@@ -132,7 +132,7 @@ func (h *Handler) actOnOne(verb string) http.HandlerFunc {
 	return with(h, readForce, func(r *http.Request, force bool) (any, error) {
 		id := r.PathValue("id")
 		done, err := h.act(r, verb, id, force)
-		overwrite, older := errors.AsType[*store.OverwriteError](err)
+		overwrite, older := errors.AsType[*inbox.OverwriteError](err)
 		switch {
 		case isAPI(r):
 			return done, err
@@ -206,8 +206,8 @@ func (h *Handler) choose(verb string, s selection) (c Chosen, err error) {
 }
 
 // selected returns the webhooks that f selects, the newest first. They are without their tries, because there may be very many.
-func (h *Handler) selected(f store.Filter) (all []store.Entry, err error) {
-	err = h.cfg.Inbox.Each(f, false, func(w *store.Item) bool {
+func (h *Handler) selected(f inbox.Filter) (all []inbox.Entry, err error) {
+	err = h.cfg.Inbox.Each(f, false, func(w *inbox.Item) bool {
 		w.Attempts, w.Faults = nil, nil
 		all = append(all, w.Entry)
 		return true
@@ -218,10 +218,10 @@ func (h *Handler) selected(f store.Filter) (all []store.Entry, err error) {
 // redeliver chooses webhooks to send again, the oldest first, so that they keep their order. Of a tenant's webhooks that wait it chooses
 // the first: the others follow by themselves. Of the others it chooses the newest only, because an older snapshot would undo it; with
 // force it chooses all of them.
-func (c *Chosen) redeliver(entries []store.Entry, force bool) {
+func (c *Chosen) redeliver(entries []inbox.Entry, force bool) {
 	tried := make(map[webhookgate.Lane]bool)
 	for _, e := range slices.Backward(entries) {
-		waits := e.State == store.Waiting
+		waits := e.State == inbox.Waiting
 		switch l := laneOf(e.Platform, e.Tenant, e.Type); {
 		case e.Rejected(): // there is nothing to send again
 		case waits && e.Tenant != "" && tried[l]: // it follows the one before it
@@ -236,7 +236,7 @@ func (c *Chosen) redeliver(entries []store.Entry, force bool) {
 
 // findTenant returns the tenant of that name. A name that fits several tenants is refused. Without an inbox, usher also knows the tenants
 // of the gate's last decisions, because pages show them.
-func (h *Handler) findTenant(name store.TenantName) (t TenantRef, known bool, err error) {
+func (h *Handler) findTenant(name inbox.TenantName) (t TenantRef, known bool, err error) {
 	platforms, err := h.platformsOf(name.Tenant)
 	if err != nil {
 		return t, false, err
@@ -250,7 +250,7 @@ func (h *Handler) findTenant(name store.TenantName) (t TenantRef, known bool, er
 	}
 	var names []string
 	for _, p := range platforms {
-		names = append(names, store.Exact(p, name.Tenant))
+		names = append(names, inbox.Exact(p, name.Tenant))
 	}
 	return t, false, &refusal{http.StatusConflict, "several tenants have this code: write " + strings.Join(names, " or ")}
 }
@@ -263,7 +263,7 @@ func (h *Handler) platformsOf(code string) (all []string, err error) {
 		}
 	}
 	if h.cfg.Inbox == nil {
-		for _, e := range h.cfg.Decisions.list(store.Filter{Tenant: code}) {
+		for _, e := range h.cfg.Decisions.list(inbox.Filter{Tenant: code}) {
 			all = append(all, e.Platform)
 		}
 	}
@@ -272,7 +272,7 @@ func (h *Handler) platformsOf(code string) (all []string, err error) {
 }
 
 // knownTenant returns the tenant of that name, and refuses an unknown one.
-func (h *Handler) knownTenant(name store.TenantName) (TenantRef, error) {
+func (h *Handler) knownTenant(name inbox.TenantName) (TenantRef, error) {
 	if name.Tenant == "" {
 		return TenantRef{}, badRequest(`no tenant is named: the body should be {"tenant":"…"}`)
 	}
@@ -284,10 +284,10 @@ func (h *Handler) knownTenant(name store.TenantName) (TenantRef, error) {
 }
 
 // unknownTenant returns the refusal of a name that no tenant has. It suggests similar names.
-func (h *Handler) unknownTenant(name store.TenantName) error {
-	why := "unknown tenant " + store.ShowTenant("", name.Tenant)
+func (h *Handler) unknownTenant(name inbox.TenantName) error {
+	why := "unknown tenant " + inbox.ShowTenant("", name.Tenant)
 	if name.Platform != nil {
-		why = "unknown tenant " + store.Exact(*name.Platform, name.Tenant)
+		why = "unknown tenant " + inbox.Exact(*name.Platform, name.Tenant)
 	}
 	if h.cfg.Inbox == nil { // perhaps it is the wrong usher
 		why += ": " + errNoInbox.why
@@ -303,16 +303,16 @@ func (h *Handler) similarTenants(tenant string) (names []string, err error) {
 	if h.cfg.Inbox == nil {
 		return nil, nil
 	}
-	all, err := h.cfg.Inbox.Tenants(store.TenantFilter{Search: tenant, Typo: true, Limit: 3})
+	all, err := h.cfg.Inbox.Tenants(inbox.TenantFilter{Search: tenant, Typo: true, Limit: 3})
 	for _, t := range all {
-		names = append(names, store.ShowTenant(t.Platform, t.Tenant))
+		names = append(names, inbox.ShowTenant(t.Platform, t.Tenant))
 	}
 	return names, err
 }
 
 // target is what an action is done to: a tenant, a receiver, or, if it is empty, everything.
 type target struct {
-	store.TenantName
+	inbox.TenantName
 	Receiver string
 }
 
@@ -410,7 +410,7 @@ func (h *Handler) forget(r *http.Request, t target) (any, redirect, error) {
 		return nil, "", err
 	}
 	n, err := h.cfg.Forget(named.Platform, named.Tenant)
-	h.did(r, err, slog.LevelInfo, store.Action{What: "forget", About: store.ShowTenant(named.Platform, named.Tenant)},
+	h.did(r, err, slog.LevelInfo, inbox.Action{What: "forget", About: inbox.ShowTenant(named.Platform, named.Tenant)},
 		"tenant forgotten by hand", "platform", named.Platform, "tenant", named.Tenant, "remembered", n > 0)
 	if err != nil {
 		return nil, "", err
@@ -425,9 +425,9 @@ func (h *Handler) erase(r *http.Request, t target) (any, redirect, error) {
 		return nil, "", err
 	}
 	n, err := h.cfg.Inbox.Erase(named.Platform, named.Tenant)
-	h.did(r, err, slog.LevelWarn, store.Action{What: "erase", About: store.ShowTenant(named.Platform, named.Tenant), Count: n},
+	h.did(r, err, slog.LevelWarn, inbox.Action{What: "erase", About: inbox.ShowTenant(named.Platform, named.Tenant), Count: n},
 		"tenant erased by hand", "platform", named.Platform, "tenant", named.Tenant, "webhooks", n)
-	if err == nil || errors.Is(err, store.ErrDoubt) { // if it was done, nobody can name the tenant again
+	if err == nil || errors.Is(err, inbox.ErrDoubt) { // if it was done, nobody can name the tenant again
 		h.cfg.Decisions.erase(named.Platform, named.Tenant)
 	}
 	if err != nil {
@@ -442,7 +442,7 @@ func (h *Handler) pause(r *http.Request, t target) (any, redirect, error) {
 		return nil, "", err
 	}
 	err = h.cfg.Inbox.Pause(p)
-	h.did(r, err, slog.LevelWarn, store.Action{What: "pause", About: p.String()}, "deliveries paused by hand", "what", p.String())
+	h.did(r, err, slog.LevelWarn, inbox.Action{What: "pause", About: p.String()}, "deliveries paused by hand", "what", p.String())
 	if err != nil {
 		return nil, "", err
 	}
@@ -455,7 +455,7 @@ func (h *Handler) resume(r *http.Request, t target) (any, redirect, error) {
 		return nil, "", err
 	}
 	was, err := h.cfg.Inbox.Resume(p)
-	h.did(r, err, slog.LevelWarn, store.Action{What: "resume", About: p.String()}, "deliveries resumed by hand", "what", p.String(), "was_paused", was)
+	h.did(r, err, slog.LevelWarn, inbox.Action{What: "resume", About: p.String()}, "deliveries resumed by hand", "what", p.String(), "was_paused", was)
 	if err != nil {
 		return nil, "", err
 	}
@@ -463,7 +463,7 @@ func (h *Handler) resume(r *http.Request, t target) (any, redirect, error) {
 }
 
 // pauseOf returns the pause of a target. It refuses unknown names: a pause with a typing error would hold back nothing.
-func (h *Handler) pauseOf(t target) (p store.Pause, err error) {
+func (h *Handler) pauseOf(t target) (p inbox.Pause, err error) {
 	switch {
 	case t.Tenant != "" && t.Receiver != "":
 		return p, badRequest("name a tenant or a receiver, not both")
@@ -471,21 +471,21 @@ func (h *Handler) pauseOf(t target) (p store.Pause, err error) {
 		return p, badRequest("a platform needs a tenant")
 	case t.Tenant != "":
 		named, err := h.knownTenant(t.TenantName)
-		return store.Pause{Platform: named.Platform, Tenant: named.Tenant}, err
+		return inbox.Pause{Platform: named.Platform, Tenant: named.Tenant}, err
 	case t.Receiver != "" && h.cfg.Gate != nil: // without a gate only other replicas know the receivers
 		var names []string
 		for _, rc := range h.cfg.Receivers.All() {
 			names = append(names, rc.Name)
 		}
-		if !slices.Contains(names, t.Receiver) && !slices.ContainsFunc(h.paused(), func(o store.Pause) bool { return o.Receiver == t.Receiver }) {
+		if !slices.Contains(names, t.Receiver) && !slices.ContainsFunc(h.paused(), func(o inbox.Pause) bool { return o.Receiver == t.Receiver }) {
 			return p, &refusal{http.StatusNotFound, "unknown receiver " + t.Receiver + ": the receivers are " + strings.Join(names, ", ")}
 		}
 	}
-	return store.Pause{Receiver: t.Receiver}, nil
+	return inbox.Pause{Receiver: t.Receiver}, nil
 }
 
 // pausePage returns the page to go to after a pause or its end.
-func pausePage(p store.Pause, notice string) redirect {
+func pausePage(p inbox.Pause, notice string) redirect {
 	switch {
 	case p.Tenant != "":
 		return redirect(page.TenantURL(p.Platform, p.Tenant, notice))
@@ -519,7 +519,7 @@ func (h *Handler) askOne(verb string) http.HandlerFunc {
 			return nil, err
 		}
 		if !d.InInbox() {
-			return nil, store.ErrNotFound
+			return nil, inbox.ErrNotFound
 		}
 		return confirmOne(verb, &d.Webhook), nil
 	})
@@ -542,14 +542,14 @@ func confirmOne(verb string, w *Webhook) *confirmation {
 		c.Question, c.Button, c.Danger = "Discard webhook "+w.ID+"?", "Discard it", true
 		c.Effect = "The receiver never gets " + what + ". usher delivers the tenant's next webhook instead. " +
 			"It stays in the list as discarded, and you can still send it again. What usher itself answers about the tenant does not change."
-		if w.State == store.Refused {
+		if w.State == inbox.Refused {
 			c.Effect = "usher no longer reports it as a problem, and you can no longer accept it. It stays in the list as discarded."
 		}
 	}
 	return c
 }
 
-func confirmOverwrite(verb, id string, e *store.OverwriteError) *confirmation {
+func confirmOverwrite(verb, id string, e *inbox.OverwriteError) *confirmation {
 	c := confirmOne(verb, &Webhook{ID: id, Platform: e.Latest.Platform, Tenant: e.Latest.Tenant})
 	c.Question, c.Warning = "Overwrite a newer snapshot?", e.Error()+"."
 	c.Button, c.Danger = map[string]string{"accept": "Accept the old one anyway", "redeliver": "Send the old one anyway"}[verb], true
@@ -641,7 +641,7 @@ func (h *Handler) confirmErase(t target) (*confirmation, error) {
 	if err != nil {
 		return nil, err
 	}
-	entries, err := h.cfg.Inbox.List(store.Filter{Tenant: named.Tenant, Platform: &named.Platform})
+	entries, err := h.cfg.Inbox.List(inbox.Filter{Tenant: named.Tenant, Platform: &named.Platform})
 	c := &confirmation{
 		Question: "Erase " + page.TenantName(named.Platform, named.Tenant) + "?",
 		Effect: fmt.Sprintf("This deletes %s of this tenant, what it may use, and what dedup remembers of it. It can't be undone. "+
@@ -649,7 +649,7 @@ func (h *Handler) confirmErase(t target) (*confirmation, error) {
 		Button: "Erase it", Danger: true, Action: "/tenant/erase", Fields: map[string]string{"platform": named.Platform, "code": named.Tenant},
 		Back: page.TenantURL(named.Platform, named.Tenant, ""),
 	}
-	open := len(slices.DeleteFunc(entries, func(e store.Entry) bool { return e.State.Finished() }))
+	open := len(slices.DeleteFunc(entries, func(e inbox.Entry) bool { return e.State.Finished() }))
 	if open > 0 {
 		c.Warning = page.Plural(open, "webhook waits or is parked: it is", "webhooks wait or are parked: they are") + " never delivered."
 	}

@@ -9,7 +9,7 @@ import (
 
 	"usher/internal/admin/page"
 	"usher/internal/guard"
-	"usher/internal/inbox/store"
+	"usher/internal/inbox"
 	"usher/webhookgate"
 )
 
@@ -46,7 +46,7 @@ func (h *Handler) answer(do func(*http.Request) (any, error)) http.HandlerFunc {
 				guard.WriteJSON(w, http.StatusOK, v.Body)
 				return
 			}
-			v.Version, v.Paused = h.cfg.Version, slices.SortedFunc(slices.Values(h.paused()), func(a, b store.Pause) int { return a.Since.Compare(b.Since) })
+			v.Version, v.Paused = h.cfg.Version, slices.SortedFunc(slices.Values(h.paused()), func(a, b inbox.Pause) int { return a.Since.Compare(b.Since) })
 			if v.Live {
 				v.Notice = notices[r.URL.Query().Get("did")]
 			}
@@ -119,14 +119,14 @@ func (h *Handler) fail(w http.ResponseWriter, r *http.Request, err error) {
 		h.refuse(w, r, refused.status, refused.why)
 		return
 	}
-	if overwrite, ok := errors.AsType[*store.OverwriteError](err); ok {
+	if overwrite, ok := errors.AsType[*inbox.OverwriteError](err); ok {
 		h.writeProblem(w, r, http.StatusConflict, Problem{err.Error(), new(newWebhook(&overwrite.Latest))})
 		return
 	}
 	switch {
-	case errors.Is(err, store.ErrNotFound):
+	case errors.Is(err, inbox.ErrNotFound):
 		h.refuse(w, r, http.StatusNotFound, err.Error())
-	case errors.Is(err, store.ErrFinished), errors.Is(err, store.ErrBusy), errors.Is(err, store.ErrKept), errors.Is(err, store.ErrRefused):
+	case errors.Is(err, inbox.ErrFinished), errors.Is(err, inbox.ErrBusy), errors.Is(err, inbox.ErrKept), errors.Is(err, inbox.ErrRefused):
 		h.refuse(w, r, http.StatusConflict, err.Error())
 	case errors.Is(err, webhookgate.ErrFull):
 		h.refuse(w, r, http.StatusServiceUnavailable, err.Error())

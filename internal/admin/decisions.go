@@ -14,7 +14,7 @@ import (
 	"usher/internal/admin/metrics"
 	"usher/internal/admin/page"
 	"usher/internal/admin/status"
-	"usher/internal/inbox/store"
+	"usher/internal/inbox"
 	"usher/internal/text"
 	"usher/webhookgate"
 	"usher/webhookgate/content"
@@ -83,9 +83,9 @@ func (d *Decisions) Add(o webhookgate.Outcome) {
 	case o.Decision == "forwarded" && o.Status < 300:
 		e.Answer = "accepted"
 	case o.Decision == "forwarded": // the receiver's answer to a webhook of USHER_WEBHOOK_SYNC_TYPES
-		e.Answer = store.Attempt{Status: o.Status}.Words()
+		e.Answer = inbox.Attempt{Status: o.Status}.Words()
 	case o.Tries > 0 || o.Receiver != 0:
-		e.Answer = store.Attempt{Status: o.Receiver}.Words()
+		e.Answer = inbox.Attempt{Status: o.Receiver}.Words()
 	}
 	w, whole := o.Webhook, true
 	if o.Refusal != nil {
@@ -172,7 +172,7 @@ func (d *Decisions) erase(platform, tenant string) {
 }
 
 // list returns the decisions that f selects, the newest first. f.State is a decision.
-func (d *Decisions) list(f store.Filter) (out []*decision) {
+func (d *Decisions) list(f inbox.Filter) (out []*decision) {
 	if d == nil {
 		return nil
 	}
@@ -190,7 +190,7 @@ func (d *Decisions) list(f store.Filter) (out []*decision) {
 	return out
 }
 
-func (e *decision) matches(f *store.Filter) bool {
+func (e *decision) matches(f *inbox.Filter) bool {
 	switch {
 	case f.State != "" && e.Decision != string(f.State),
 		f.Tenant != "" && e.Tenant != f.Tenant, f.Platform != nil && e.Platform != *f.Platform,

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"usher/internal/admin/metrics"
-	"usher/internal/inbox/store"
+	"usher/internal/inbox"
 	"usher/webhookgate"
 	"usher/webhookgate/content"
 )
@@ -61,21 +61,21 @@ func TestDecisions(t *testing.T) {
 	j.Add(outcome("acme", "failed", `{"n":"Müller","contacts":["ada@example.com"]}`))
 
 	for _, tc := range []struct {
-		filter store.Filter
+		filter inbox.Filter
 		want   string
 	}{
-		{store.Filter{Limit: 100}, "5 4 3 2 1"},
-		{store.Filter{Limit: 2}, "5 4"},
-		{store.Filter{Limit: 2, Before: 4}, "3 2"},
-		{store.Filter{Limit: 9, Tenant: "acme"}, "5 4 1"},
-		{store.Filter{Limit: 9, State: "forwarded"}, "3 1"},
-		{store.Filter{Limit: 9, Search: "müll"}, "5"},
-		{store.Filter{Limit: 9, Search: "192.0"}, "2"},
-		{store.Filter{Limit: 9, Search: "ID-ACME", State: "failed"}, "5"},
-		{store.Filter{Limit: 9, Search: "nobody"}, ""},
-		{store.Filter{Limit: 9, Search: "ada@"}, ""}, // contacts can't be searched, either
-		{store.Filter{Search: "d4"}, "4"},
-		{store.Filter{}, "5 4 3 2 1"},
+		{inbox.Filter{Limit: 100}, "5 4 3 2 1"},
+		{inbox.Filter{Limit: 2}, "5 4"},
+		{inbox.Filter{Limit: 2, Before: 4}, "3 2"},
+		{inbox.Filter{Limit: 9, Tenant: "acme"}, "5 4 1"},
+		{inbox.Filter{Limit: 9, State: "forwarded"}, "3 1"},
+		{inbox.Filter{Limit: 9, Search: "müll"}, "5"},
+		{inbox.Filter{Limit: 9, Search: "192.0"}, "2"},
+		{inbox.Filter{Limit: 9, Search: "ID-ACME", State: "failed"}, "5"},
+		{inbox.Filter{Limit: 9, Search: "nobody"}, ""},
+		{inbox.Filter{Limit: 9, Search: "ada@"}, ""}, // contacts can't be searched, either
+		{inbox.Filter{Search: "d4"}, "4"},
+		{inbox.Filter{}, "5 4 3 2 1"},
 	} {
 		if got := seqs(j.list(tc.filter)); got != tc.want {
 			t.Errorf("%+v: %s, want %s", tc.filter, got, tc.want)
@@ -109,7 +109,7 @@ func TestDecisionsBesideAnInbox(t *testing.T) {
 	stored.Stored = true
 	j.Add(stored)
 	j.Add(outcome("acme", "duplicate", `{}`))
-	entries := j.list(store.Filter{Limit: 9})
+	entries := j.list(inbox.Filter{Limit: 9})
 	if len(entries) != 1 || entries[0].Decision != "duplicate" || entries[0].payload() != nil || entries[0].Header != nil {
 		t.Errorf("%+v", entries)
 	}
@@ -141,11 +141,11 @@ func TestRefusedDecision(t *testing.T) {
 	stored := refused("acme", false)
 	stored.Stored = true
 	j.Add(stored)
-	if got := seqs(j.list(store.Filter{})); got != "5 4 3 2 1" {
+	if got := seqs(j.list(inbox.Filter{})); got != "5 4 3 2 1" {
 		t.Errorf("the inbox has one of these: %s", got)
 	}
 	j.erase("crm", "acme")
-	if got := seqs(j.list(store.Filter{})); got != "5" {
+	if got := seqs(j.list(inbox.Filter{})); got != "5" {
 		t.Errorf("after an erasure: %s", got)
 	}
 }
@@ -173,13 +173,13 @@ func TestDecisionsAreBounded(t *testing.T) {
 	for range 3 * maxDecisions {
 		j.Add(webhookgate.Outcome{Decision: "rejected"})
 	}
-	if n := len(j.list(store.Filter{Limit: 1e6})); n != maxDecisions+1 {
+	if n := len(j.list(inbox.Filter{Limit: 1e6})); n != maxDecisions+1 {
 		t.Fatalf("%d entries", n)
 	}
 	for i := range 2*maxDecisions + 1 {
 		j.Add(outcome(fmt.Sprint("t", i), "forwarded", `{"n":1}`))
 	}
-	entries := j.list(store.Filter{Limit: 1e6, State: "forwarded"})
+	entries := j.list(inbox.Filter{Limit: 1e6, State: "forwarded"})
 	if len(entries) != maxDecisions || entries[maxDecisions-1].Tenant != fmt.Sprint("t", maxDecisions+1) {
 		t.Errorf("%d, the last is %s", len(entries), entries[len(entries)-1].Tenant)
 	}
@@ -188,11 +188,11 @@ func TestDecisionsAreBounded(t *testing.T) {
 	o.Why, o.Faults = large, slices.Repeat([]content.Fault{{Path: large, Message: large}}, 1000)
 	o.Webhook.Header = http.Header{"X-Large": {large}}
 	j.Add(o)
-	if e := j.list(store.Filter{Limit: 1})[0]; len(e.Tenant)+len(e.Why)+len(e.Faults[0].Path)+len(e.Faults[0].Message) > 5*maxText || len(e.Faults) != maxFaults || e.Header != nil || !strings.HasSuffix(e.Tenant, "ä…") {
+	if e := j.list(inbox.Filter{Limit: 1})[0]; len(e.Tenant)+len(e.Why)+len(e.Faults[0].Path)+len(e.Faults[0].Message) > 5*maxText || len(e.Faults) != maxFaults || e.Header != nil || !strings.HasSuffix(e.Tenant, "ä…") {
 		t.Errorf("kept: %+v", e)
 	}
 	j.Add(outcome("huge", "forwarded", large+strings.Repeat(" ", maxPayload)))
-	if e := j.list(store.Filter{Limit: 1})[0]; e.Tenant != "huge" || e.payload() != nil {
+	if e := j.list(inbox.Filter{Limit: 1})[0]; e.Tenant != "huge" || e.payload() != nil {
 		t.Errorf("kept: %s, %d bytes", e.Tenant, len(e.payload()))
 	}
 }

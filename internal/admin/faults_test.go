@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"usher/internal/admin/status"
-	"usher/internal/inbox/store"
+	"usher/internal/inbox"
 	"usher/internal/testkit/inboxtest"
 	"usher/webhookgate"
 	"usher/webhookgate/content"
@@ -106,7 +106,7 @@ func TestForgetWhatIsNotRemembered(t *testing.T) {
 // express: the status was an empty 200.
 func TestStatusOfAPausedTenant(t *testing.T) {
 	b := world(t)
-	if err := b.Pause(store.Pause{Platform: "eu", Tenant: "late"}); err != nil {
+	if err := b.Pause(inbox.Pause{Platform: "eu", Tenant: "late"}); err != nil {
 		t.Fatal(err)
 	}
 	_, body := ask(New(port(b)), "GET", "/api/status", "")

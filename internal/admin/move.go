@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"usher/internal/admin/page"
-	"usher/internal/inbox/store"
+	"usher/internal/inbox"
 )
 
 // export is GET /api/export: the whole inbox as lines of JSON. If it fails halfway, the connection is cut, so that the caller sees that
@@ -28,7 +28,7 @@ func (h *Handler) export(w http.ResponseWriter, r *http.Request) {
 	conn := http.NewResponseController(w)
 	out := bufio.NewWriterSize(stream{conn, nil, w}, 64<<10)
 	n, err := h.cfg.Inbox.Export(r.Context(), out)
-	h.did(r, nil, slog.LevelWarn, store.Action{What: "export", Count: n}, "inbox exported by hand", "webhooks", n)
+	h.did(r, nil, slog.LevelWarn, inbox.Action{What: "export", Count: n}, "inbox exported by hand", "webhooks", n)
 	if err := errors.Join(err, out.Flush()); err != nil {
 		h.cfg.Log.Error("an export ended too early", "err", err)
 		panic(http.ErrAbortHandler)
@@ -62,11 +62,11 @@ func (h *Handler) imports(w http.ResponseWriter, r *http.Request) {
 	from := stream{http.NewResponseController(w), r.Body, nil}
 	h.answer(func(r *http.Request) (any, error) {
 		query := r.URL.Query()
-		done, err := h.cfg.Inbox.Import(r.Context(), from, store.ImportOptions{SkipFaulty: query.Get("skip_faulty") == "true", Replace: query.Get("replace") == "true"})
-		h.did(r, err, slog.LevelWarn, store.Action{What: "import", Count: done.Webhooks}, "inbox imported by hand", "webhooks", done.Webhooks, "snapshots", done.Snapshots)
-		var faulty *store.FaultyError
+		done, err := h.cfg.Inbox.Import(r.Context(), from, inbox.ImportOptions{SkipFaulty: query.Get("skip_faulty") == "true", Replace: query.Get("replace") == "true"})
+		h.did(r, err, slog.LevelWarn, inbox.Action{What: "import", Count: done.Webhooks}, "inbox imported by hand", "webhooks", done.Webhooks, "snapshots", done.Snapshots)
+		var faulty *inbox.FaultyError
 		switch {
-		case errors.As(err, &faulty), errors.Is(err, store.ErrNotEmpty):
+		case errors.As(err, &faulty), errors.Is(err, inbox.ErrNotEmpty):
 			return nil, &refusal{http.StatusConflict, err.Error()}
 		case err != nil:
 			return nil, err
@@ -77,7 +77,7 @@ func (h *Handler) imports(w http.ResponseWriter, r *http.Request) {
 
 // Actions is the answer of GET /api/actions, and the page of actions: what people did.
 type Actions struct {
-	Actions []store.Action `json:"actions"`
+	Actions []inbox.Action `json:"actions"`
 	Next    string         `json:"next,omitempty"` // the parameter before of the next page
 }
 
@@ -99,7 +99,7 @@ func (h *Handler) actions(r *http.Request) (_ any, err error) {
 	if err != nil {
 		return nil, err
 	}
-	out := Actions{Actions: append([]store.Action{}, all...)}
+	out := Actions{Actions: append([]inbox.Action{}, all...)}
 	if len(all) == limit {
 		out.Next = strconv.FormatInt(all[len(all)-1].ID, 10)
 	}

@@ -8,7 +8,7 @@ import (
 
 	"usher/internal/admin/page"
 	"usher/internal/admin/status"
-	"usher/internal/inbox/store"
+	"usher/internal/inbox"
 )
 
 // status collects the state of usher's parts, and has it described in words.
@@ -21,7 +21,7 @@ func (h *Handler) status() *status.Status {
 		now.Gate = h.cfg.Gate()
 		now.Gate.Set = h.cfg.Receivers
 		if h.cfg.Inbox == nil {
-			now.Gate.FailedTenants = failedTenants(h.cfg.Decisions.list(store.Filter{}), time.Now())
+			now.Gate.FailedTenants = failedTenants(h.cfg.Decisions.list(inbox.Filter{}), time.Now())
 			now.Gate.Refused, now.Gate.RefusedDetails = h.cfg.Decisions.Refused()
 		}
 	}
@@ -29,10 +29,10 @@ func (h *Handler) status() *status.Status {
 		now.Inbox = status.NewInbox(box.Stats(), box.HeldUp(), h.cfg.Receivers, box.Err())
 		now.Inbox.Shared = box.Shared()
 		if now.Inbox.Parked > 0 {
-			now.Inbox.ParkedDetails = h.details(store.Parked)
+			now.Inbox.ParkedDetails = h.details(inbox.Parked)
 		}
 		if now.Inbox.Refused > 0 {
-			now.Inbox.RefusedDetails = h.details(store.Refused)
+			now.Inbox.RefusedDetails = h.details(inbox.Refused)
 		}
 	}
 	now.Judge(time.Now())
@@ -40,16 +40,16 @@ func (h *Handler) status() *status.Status {
 }
 
 // details describes the webhooks in a state.
-func (h *Handler) details(state store.State) status.Details {
+func (h *Handler) details(state inbox.State) status.Details {
 	d := status.Details{Link: "/webhooks?state=" + string(state)}
-	entries, _ := h.cfg.Inbox.List(store.Filter{State: state, Limit: 1000}) // after an error the status already says what is wrong
+	entries, _ := h.cfg.Inbox.List(inbox.Filter{State: state, Limit: 1000}) // after an error the status already says what is wrong
 	for i := range entries {
 		w := newWebhook(&entries[i])
 		name := page.TenantName(w.Platform, w.Tenant)
 		if w.Tenant == "" {
 			name = unknownTenant
 		}
-		if (w.Tenant != "" || state == store.Refused) && !slices.Contains(d.Tenants, name) {
+		if (w.Tenant != "" || state == inbox.Refused) && !slices.Contains(d.Tenants, name) {
 			d.Tenants = append(d.Tenants, name)
 		}
 		if i == 0 {
@@ -85,7 +85,7 @@ func (h *Handler) overview(*http.Request) (any, error) {
 }
 
 // paused returns the pauses in force.
-func (h *Handler) paused() []store.Pause {
+func (h *Handler) paused() []inbox.Pause {
 	if h.cfg.Inbox == nil {
 		return nil
 	}

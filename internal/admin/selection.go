@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"usher/internal/admin/page"
-	"usher/internal/inbox/store"
+	"usher/internal/inbox"
 )
 
 // selection says which webhooks to list, or to act on. Empty fields select all.
@@ -19,7 +19,7 @@ type selection struct {
 	Search       string
 	Since, Until time.Time // received at Since or later, and before Until
 
-	tenant    store.TenantName // Tenant, parsed
+	tenant    inbox.TenantName // Tenant, parsed
 	inboxOnly bool             // without the gate's decisions
 	before    cursor
 	limit     int  // 0: all
@@ -40,9 +40,9 @@ func (s selection) Narrow() bool { return len(s.Query()) > 0 }
 func (s selection) decisionsOnly() bool { return slices.Contains(decisionOutcomes, s.Outcome) }
 
 // filter returns the selection without its cursor.
-func (s selection) filter() store.Filter {
-	return store.Filter{
-		State: store.State(s.Outcome), Tenant: s.tenant.Tenant, Platform: s.tenant.Platform, Since: s.Since, Until: s.Until,
+func (s selection) filter() inbox.Filter {
+	return inbox.Filter{
+		State: inbox.State(s.Outcome), Tenant: s.tenant.Tenant, Platform: s.tenant.Platform, Since: s.Since, Until: s.Until,
 		Search: s.Search, Limit: s.limit,
 	}
 }
@@ -71,7 +71,7 @@ func readSelection(r *http.Request) (s selection, err error) {
 		return s, badRequest("there is no state %q: it should be %s", s.Outcome, strings.Join(inboxOutcomes, ", "))
 	}
 	if s.Tenant != "" {
-		if s.tenant, err = store.ParseTenant(s.Tenant); err != nil {
+		if s.tenant, err = inbox.ParseTenant(s.Tenant); err != nil {
 			return s, badRequest("%v", err)
 		}
 	}

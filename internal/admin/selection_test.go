@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"usher/internal/inbox/store"
+	"usher/internal/inbox"
 	"usher/internal/testkit/inboxtest"
 )
 
@@ -97,7 +97,7 @@ func TestActionsOnManyNeedLittleMemory(t *testing.T) {
 		fmt.Fprintf(&file, `{"webhook":{"id":%d,"type":"TenantProvisioningChange","tenant":"t%d","state":"parked","attempts":[%s],"certain":true,"snapshot":true}}`+"\n", n+1, n, attempts)
 	}
 	fmt.Fprintf(&file, `{"end":{"lines":%d}}`+"\n", webhooks+1)
-	if _, err := b.Import(t.Context(), strings.NewReader(file.String()), store.ImportOptions{}); err != nil {
+	if _, err := b.Import(t.Context(), strings.NewReader(file.String()), inbox.ImportOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	inUse := func() int {
@@ -107,7 +107,7 @@ func TestActionsOnManyNeedLittleMemory(t *testing.T) {
 		return int(m.HeapAlloc)
 	}
 	before := inUse()
-	all, err := h.selected(store.Filter{State: store.Parked})
+	all, err := h.selected(inbox.Filter{State: inbox.Parked})
 	took := (inUse() - before) / webhooks
 	if err != nil || len(all) != webhooks || took > 1500 {
 		t.Errorf("%d webhooks, %d bytes each: %v", len(all), took, err)

@@ -13,7 +13,7 @@ import (
 
 	"usher/internal/admin/page"
 	"usher/internal/admin/status"
-	"usher/internal/inbox/store"
+	"usher/internal/inbox"
 	"usher/internal/snapshot"
 	"usher/webhookgate/content"
 )
@@ -49,7 +49,7 @@ func (h *Handler) tenant(ctx context.Context, platform, code string) (*Tenant, e
 	}
 	t.Elsewhere = slices.DeleteFunc(others, func(p string) bool { return p == platform })
 	// With an inbox, the gate's decisions have only what changed nothing: duplicates, and what could not be stored.
-	s := selection{tenant: store.TenantName{Tenant: code, Platform: &platform}, limit: maxTimeline + 1, inboxOnly: h.cfg.Inbox != nil}
+	s := selection{tenant: inbox.TenantName{Tenant: code, Platform: &platform}, limit: maxTimeline + 1, inboxOnly: h.cfg.Inbox != nil}
 	for more := true; more && len(t.Snapshots) <= maxTimeline; {
 		list, err := h.webhooks(s)
 		if err != nil {
@@ -70,7 +70,7 @@ func (h *Handler) tenant(ctx context.Context, platform, code string) (*Tenant, e
 	case len(t.Snapshots) == 0 && (t.MayUse != nil || t.Refused != nil):
 		return t, nil // what a tenant may use is kept for longer than its webhooks
 	case len(t.Snapshots) == 0:
-		return nil, h.unknownTenant(store.TenantName{Platform: &platform, Tenant: code})
+		return nil, h.unknownTenant(inbox.TenantName{Platform: &platform, Tenant: code})
 	}
 	// Snapshots also has webhooks of other types, and rejected ones. They do not say what a tenant may use.
 	i := slices.IndexFunc(t.Snapshots, func(w Webhook) bool { return w.Type == content.TenantProvisioningChange && w.Decision != "rejected" })
@@ -112,7 +112,7 @@ type tenantPage struct {
 	Features  []snapshot.Feature // of MayUse or, if that is missing, of Rights
 	Known     bool               // Features is known; it may be empty
 	Values    bool               // some feature has a value
-	Pause     *store.Pause       // the pause that holds back the tenant's webhooks, or nil
+	Pause     *inbox.Pause       // the pause that holds back the tenant's webhooks, or nil
 	HasInbox  bool
 	CanForget bool
 	CanPause  bool // there is an inbox with a receiver
@@ -147,8 +147,8 @@ func (h *Handler) tenantPage(r *http.Request) (any, error) {
 // TenantList is the answer of GET /api/tenants, and the page of tenants.
 type TenantList struct {
 	Search   string          `json:"-"`
-	Troubled []*store.Tenant `json:"troubled"` // tenants whose webhooks are held up, parked or refused; only on the first page
-	Tenants  []*store.Tenant `json:"tenants"`
+	Troubled []*inbox.Tenant `json:"troubled"` // tenants whose webhooks are held up, parked or refused; only on the first page
+	Tenants  []*inbox.Tenant `json:"tenants"`
 	Next     string          `json:"next,omitempty"` // the query of the next page
 }
 
@@ -157,12 +157,12 @@ func (l *TenantList) Older() string { return "/tenants?" + l.Next }
 
 func (h *Handler) tenants(r *http.Request) (any, error) {
 	query := r.URL.Query()
-	l := &TenantList{Search: strings.TrimSpace(query.Get("search")), Troubled: []*store.Tenant{}, Tenants: []*store.Tenant{}} // [] and not null
-	f := store.TenantFilter{Search: l.Search, Limit: pageSize + 1}
+	l := &TenantList{Search: strings.TrimSpace(query.Get("search")), Troubled: []*inbox.Tenant{}, Tenants: []*inbox.Tenant{}} // [] and not null
+	f := inbox.TenantFilter{Search: l.Search, Limit: pageSize + 1}
 	if query.Has("after") {
-		f.After = &store.Tenant{Platform: query.Get("platform"), Tenant: query.Get("after")}
+		f.After = &inbox.Tenant{Platform: query.Get("platform"), Tenant: query.Get("after")}
 	} else {
-		troubled, err := h.cfg.Inbox.Tenants(store.TenantFilter{Search: l.Search, Troubled: true, Limit: pageSize})
+		troubled, err := h.cfg.Inbox.Tenants(inbox.TenantFilter{Search: l.Search, Troubled: true, Limit: pageSize})
 		if err != nil {
 			return nil, err
 		}
@@ -193,7 +193,7 @@ func (h *Handler) addReceipt(t *Tenant) error {
 	if h.cfg.Inbox == nil {
 		return nil
 	}
-	refused, err := h.cfg.Inbox.List(store.Filter{State: store.Refused, Tenant: t.Code, Platform: &t.Platform, Limit: 1})
+	refused, err := h.cfg.Inbox.List(inbox.Filter{State: inbox.Refused, Tenant: t.Code, Platform: &t.Platform, Limit: 1})
 	if err != nil {
 		return err
 	}
@@ -204,7 +204,7 @@ func (h *Handler) addReceipt(t *Tenant) error {
 		return nil
 	}
 	d, err := h.webhook(strconv.FormatInt(t.MayUse.ID, 10))
-	if errors.Is(err, store.ErrNotFound) {
+	if errors.Is(err, inbox.ErrNotFound) {
 		return nil // finished webhooks are not kept for long
 	}
 	if err != nil {
@@ -218,14 +218,14 @@ func (h *Handler) addReceipt(t *Tenant) error {
 	}
 	again := "usher inbox redeliver " + d.ID
 	switch answer := cmp.Or(d.Answer, "it did not answer"); {
-	case d.State == store.Kept:
+	case d.State == inbox.Kept:
 		r.Why = "No receiver takes its platform: only usher uses it"
 		if h.cfg.Receivers.For(t.Platform) != nil {
 			r.Why = "usher did not deliver it: it was imported, or came when no receiver took its platform"
 		}
 	case r.Taken:
 		r.Why = receiver + " has it"
-	case d.State == store.Parked:
+	case d.State == inbox.Parked:
 		r.Why, r.Do, r.Run = receiver+" did not accept it: "+answer, "Fix the receiver, then send it again.", again
 	case !d.waits():
 		r.Why, r.Do, r.Run = cmp.Or(d.Why, "It was "+string(d.State)), "If the receiver should have it, send it again.", again
@@ -287,7 +287,7 @@ func (h *Handler) mayUse(ctx context.Context, platform, code string) (*MayUse, s
 func (h *Handler) askLines(platform, code, feature string) []string {
 	if h.cfg.EntitlementsPort == nil {
 		// usher's own command finds the admin port. The admin port itself does not know its name outside.
-		lines := []string{"usher entitlements " + quote(store.Exact(platform, code))}
+		lines := []string{"usher entitlements " + quote(inbox.Exact(platform, code))}
 		if feature != "" {
 			lines = append(lines, lines[0]+" "+quote(feature))
 		}

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"usher/internal/entitlements"
-	"usher/internal/inbox/store"
+	"usher/internal/inbox"
 	"usher/internal/testkit/inboxtest"
 	"usher/webhookgate"
 	"usher/webhookgate/content"
@@ -33,7 +33,7 @@ func TestWhatTheReceiverHas(t *testing.T) {
 		"failed": {func(b *inboxtest.Box) { b.Answer(500, "in use"); b.Take("eu", "acme", ten) }, []string{"webhook 2</a> is waiting (since", "The receiver does not take it: 500: in use. Fix the receiver", again}},
 		"down":   {func(b *inboxtest.Box) { b.Answer(0, "connection refused"); b.Take("eu", "acme", ten) }, []string{"The receiver is down: ", "connection refused. Fix the receiver."}},
 		"paused": {func(b *inboxtest.Box) {
-			_ = b.Pause(store.Pause{Platform: "eu", Tenant: "acme"})
+			_ = b.Pause(inbox.Pause{Platform: "eu", Tenant: "acme"})
 			b.Queue(&webhookgate.Webhook{Type: content.TenantProvisioningChange, Snapshot: true, Lane: webhookgate.Lane{Platform: "eu", Tenant: "acme"}, Body: []byte(ten)})
 		}, []string{"webhook 2</a> is waiting (since", "Deliveries are paused (tenant eu/acme). Resume them.", "<button>Resume</button>"}},
 		"discarded": {func(b *inboxtest.Box) { b.Answer(422, ""); b.Take("eu", "acme", ten); _ = b.Discard(2) }, []string{"webhook 2</a> is discarded (since", again}},
@@ -95,7 +95,7 @@ func TestTenantOnTwoPlatforms(t *testing.T) {
 // A webhook that was imported is kept although a receiver takes its platform: usher does not say that none does.
 func TestAnImportedWebhookHasAReceiver(t *testing.T) {
 	b := inboxtest.Open(t)
-	if _, err := b.Import(t.Context(), strings.NewReader(`{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"acme","platform":{"code":"eu"}},"change":{"features":[]}}}`), store.ImportOptions{}); err != nil {
+	if _, err := b.Import(t.Context(), strings.NewReader(`{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"acme","platform":{"code":"eu"}},"change":{"features":[]}}}`), inbox.ImportOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	_, page := ask(entitled(b), "GET", "/tenant?platform=eu&code=acme", "", "Accept", "text/html")

@@ -15,7 +15,7 @@ import (
 
 	"usher/internal/admin/page"
 	"usher/internal/admin/status"
-	"usher/internal/inbox/store"
+	"usher/internal/inbox"
 	"usher/internal/snapshot"
 	"usher/webhookgate"
 	"usher/webhookgate/content"
@@ -31,7 +31,7 @@ type Webhook struct {
 	Platform string      `json:"platform,omitempty"`
 	Tenant   string      `json:"tenant,omitempty"`
 	Decision string      `json:"decision"`
-	State    store.State `json:"state,omitempty"`    // only in the inbox
+	State    inbox.State `json:"state,omitempty"`    // only in the inbox
 	Changed  time.Time   `json:"changed,omitzero"`   // when it got this state
 	Again    time.Time   `json:"again,omitzero"`     // when somebody last sent it again
 	Status   int         `json:"status,omitempty"`   // of the answer to the sender
@@ -60,7 +60,7 @@ type Webhook struct {
 // Outcome returns the state in the inbox, or the decision of the gate.
 func (w *Webhook) Outcome() string { return cmp.Or(string(w.State), w.Decision) }
 
-func (w *Webhook) waits() bool { return w.State == store.Waiting }
+func (w *Webhook) waits() bool { return w.State == inbox.Waiting }
 
 // NextTry says when usher tries a webhook that waits, or nothing if that is not known.
 func (w *Webhook) NextTry() string {
@@ -81,7 +81,7 @@ func laneOf(platform, tenant, kind string) webhookgate.Lane {
 }
 
 // newWebhook returns an entry of the inbox, without Changes and what whyWaiting adds.
-func newWebhook(e *store.Entry) Webhook {
+func newWebhook(e *inbox.Entry) Webhook {
 	w := Webhook{
 		ID: strconv.FormatInt(e.ID, 10), Received: e.Received, Webhook: e.Webhook, Type: e.Type,
 		Platform: e.Platform, Tenant: e.Tenant, Decision: "queued", State: e.State, Changed: e.Changed, Again: e.Again,
@@ -93,7 +93,7 @@ func newWebhook(e *store.Entry) Webhook {
 	if e.Rejected() {
 		w.Decision, w.Status, w.From, w.Times = "rejected", e.Code, e.From, e.Times
 	}
-	if e.State == store.Refused {
+	if e.State == inbox.Refused {
 		w.Why = content.Summary(e.Faults)
 	}
 	if w.waits() {
@@ -105,7 +105,7 @@ func newWebhook(e *store.Entry) Webhook {
 // compare sets what the webhook changed. body is nil if it is not kept or damaged; then nothing is known.
 func (w *Webhook) compare(previous, body []byte) {
 	switch {
-	case body == nil, w.State == store.Accepted: // an accepted one was taken in as a new webhook, which has the changes
+	case body == nil, w.State == inbox.Accepted: // an accepted one was taken in as a new webhook, which has the changes
 	case w.Decision == "rejected":
 		w.Changes = snapshot.Would(previous, body)
 	default:
@@ -117,7 +117,7 @@ func (w *Webhook) compare(previous, body []byte) {
 type WebhookList struct {
 	Webhooks []Webhook     `json:"webhooks"`       // the newest first
 	Next     string        `json:"next,omitempty"` // the parameter before of the next page
-	Paused   []store.Pause `json:"paused,omitempty"`
+	Paused   []inbox.Pause `json:"paused,omitempty"`
 	Alike    []string      `json:"alike,omitempty"` // if the tenant of the filter is unknown: tenants with similar names
 
 	next cursor // after the last of Webhooks
@@ -142,10 +142,10 @@ func (h *Handler) webhooks(s selection) (list WebhookList, err error) {
 	if f.Limit > 0 {
 		f.Limit++ // one more shows that there is a next page
 	}
-	var items []*store.Item
+	var items []*inbox.Item
 	if h.cfg.Inbox != nil && !s.decisionsOnly() {
 		f.Before = s.before.inbox
-		err = h.cfg.Inbox.Each(f, compared, func(item *store.Item) bool {
+		err = h.cfg.Inbox.Each(f, compared, func(item *inbox.Item) bool {
 			items = append(items, item)
 			return f.Limit == 0 || len(items) < f.Limit
 		})
@@ -185,7 +185,7 @@ func (h *Handler) webhooks(s selection) (list WebhookList, err error) {
 }
 
 // previousBody returns the payload that a webhook is compared with, or nil.
-func previousBody(item *store.Item) []byte {
+func previousBody(item *inbox.Item) []byte {
 	if item.Previous == nil {
 		return nil
 	}
@@ -295,7 +295,7 @@ type WebhookDetail struct {
 	Previous string          `json:"previous,omitempty"`     // id of the snapshot with which Changes compares it
 	Untaken  string          `json:"untaken,omitempty"`      // id of the tenant's snapshot right before it, if the receiver did not take that
 	Counted  int             `json:"counted,omitempty"`      // how many of Tries count towards USHER_WEBHOOK_INBOX_ATTEMPTS: not those that found the receiver down
-	Attempts []store.Attempt `json:"attempts,omitempty"`     // the last 20
+	Attempts []inbox.Attempt `json:"attempts,omitempty"`     // the last 20
 	Faults   []content.Fault `json:"faults,omitempty"`       // why it was refused
 	Original string          `json:"duplicate_of,omitempty"` // a webhook-id
 	Header   http.Header     `json:"header,omitempty"`       // as the receiver gets it, without headers that may hold a secret
@@ -310,7 +310,7 @@ func (h *Handler) webhook(id string) (*WebhookDetail, error) {
 	number, decided := strings.CutPrefix(id, "d")
 	n, err := strconv.ParseInt(number, 10, 64)
 	if err != nil || decided && h.cfg.Decisions == nil || !decided && h.cfg.Inbox == nil {
-		return nil, store.ErrNotFound
+		return nil, inbox.ErrNotFound
 	}
 	if decided {
 		return h.decision(n)
@@ -438,7 +438,7 @@ func (h *Handler) neighbours(w *Webhook) (before, after string) {
 	if w.Tenant == "" {
 		return "", ""
 	}
-	name := store.TenantName{Tenant: w.Tenant, Platform: &w.Platform}
+	name := inbox.TenantName{Tenant: w.Tenant, Platform: &w.Platform}
 	list, _ := h.webhooks(selection{tenant: name, limit: maxPage + 1}) // after an error the page has no links to them
 	all := list.Webhooks                                               // the newest first
 	at := slices.IndexFunc(all, func(other Webhook) bool { return other.ID == w.ID })

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"usher/internal/inbox/store"
+	"usher/internal/inbox"
 	"usher/internal/testkit/inboxtest"
 	"usher/webhookgate"
 	"usher/webhookgate/content"
@@ -45,7 +45,7 @@ func busy(t testing.TB, n int) (h *Handler, begin time.Time) {
 
 // numbered replaces the number N in "/webhooks/N" and "webhook N" by the id of the inbox's Nth webhook: ids need not begin at 1.
 func numbered(t *testing.T, h *Handler, s string) string {
-	all, err := h.cfg.Inbox.List(store.Filter{})
+	all, err := h.cfg.Inbox.List(inbox.Filter{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -300,7 +300,7 @@ func TestTenantWithManySnapshots(t *testing.T) {
 				t.Errorf("%d are shown, more: %v, want %v", len(tenant.Snapshots), tenant.More, want)
 			}
 		}
-		_, err := h.cfg.Inbox.Keep(&webhookgate.Webhook{ID: "one more", Type: "Other", Lane: webhookgate.Lane{Platform: "crm", Tenant: "t1"}})
+		_, err := h.cfg.Inbox.Store(&webhookgate.Webhook{ID: "one more", Type: "Other", Lane: webhookgate.Lane{Platform: "crm", Tenant: "t1"}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -93,10 +93,10 @@ func (c *checker) port(ctx context.Context, p *outbound.Port) {
 // inbox checks that the inbox can be reached and written. It does not open a file that a running usher
 // has open.
 func (c *checker) inbox(w *settings.Webhook) {
-	if w.InboxAddress == nil {
+	if w.InboxConfig.Address == nil {
 		return
 	}
-	switch err := inbox.Check(w.InboxAddress, w.InboxPassword.Getter()); {
+	switch err := inbox.Check(w.InboxConfig.Address, w.InboxPassword.Getter()); {
 	case errors.Is(err, inbox.ErrInUse):
 		c.ok("inbox: a running usher has it open")
 	case err != nil:

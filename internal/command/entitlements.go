@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"usher/internal/admin"
-	"usher/internal/inbox/store"
+	"usher/internal/inbox"
 	"usher/internal/snapshot"
 	"usher/internal/text"
 )
@@ -30,7 +30,7 @@ func entitlementsCommand(ctx context.Context, p *Process, args []string) error {
 	if len(args) < 1 || len(args) > 2 {
 		return usageErrorf("takes a tenant, and optionally a feature: usher entitlements TENANT [FEATURE]")
 	}
-	name, err := store.ParseTenant(args[0])
+	name, err := inbox.ParseTenant(args[0])
 	if err != nil {
 		return usageError{err}
 	}
@@ -46,7 +46,7 @@ func entitlementsCommand(ctx context.Context, p *Process, args []string) error {
 	if _, err := api.get(ctx, "/api/tenant?"+query.Encode(), &t); err != nil {
 		return err
 	}
-	now, tenant := time.Now(), text.Visible(store.ShowTenant(t.Platform, t.Code))
+	now, tenant := time.Now(), text.Visible(inbox.ShowTenant(t.Platform, t.Code))
 	switch {
 	case t.MayUse == nil && t.NotKnown != "":
 		p.printReceipt(&t, now)

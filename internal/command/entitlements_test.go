@@ -12,7 +12,7 @@ import (
 	"usher/internal/admin/status"
 	"usher/internal/entitlements"
 	"usher/internal/guard"
-	"usher/internal/inbox/store"
+	"usher/internal/inbox"
 	"usher/internal/testkit/inboxtest"
 	"usher/webhookgate"
 	"usher/webhookgate/content"
@@ -36,7 +36,7 @@ func TestEntitlements(t *testing.T) {
 		"fails":  {func(b *inboxtest.Box) { b.Answer(500, "in use"); b.Take("eu", "acme", sso) }, []string{who, "webhook 2 is waiting (since ", "The receiver does not take it: 500: in use\n", "tries again by itself. To try it now, send it again:\n  usher --env-file ENV inbox redeliver 2\n"}},
 		"behind": {func(b *inboxtest.Box) { b.Answer(500, "in use"); b.Take("eu", "acme", body()); queue(b) }, []string{who, "webhook 3 is waiting (since ", "The receiver does not take webhook 2, which goes first: 500: in use\n", "inbox redeliver 2\n"}},
 		"down":   {func(b *inboxtest.Box) { b.Answer(0, "connection refused"); b.Take("eu", "acme", sso) }, []string{who, "webhook 2 is waiting (since ", "The receiver is down: ", "connection refused\n  Fix the receiver. usher then delivers by itself.\n"}},
-		"paused": {func(b *inboxtest.Box) { _ = b.Pause(store.Pause{Platform: "eu", Tenant: "acme"}); queue(b) }, []string{who, "webhook 2 is waiting (since ", "Deliveries are paused (tenant eu/acme)\n  Resume them:\n  usher --env-file ENV inbox resume --tenant eu/acme\n"}},
+		"paused": {func(b *inboxtest.Box) { _ = b.Pause(inbox.Pause{Platform: "eu", Tenant: "acme"}); queue(b) }, []string{who, "webhook 2 is waiting (since ", "Deliveries are paused (tenant eu/acme)\n  Resume them:\n  usher --env-file ENV inbox resume --tenant eu/acme\n"}},
 		"refused": {func(b *inboxtest.Box) {
 			b.Refuse(&webhookgate.Refusal{Status: 422, Reason: "schema", Faults: []content.Fault{{Path: "/payload/x", Message: "is missing"}},
 				Webhook: webhookgate.Webhook{ID: "r", Type: content.TenantProvisioningChange, Lane: webhookgate.Lane{Platform: "eu", Tenant: "acme"}, Body: []byte("{}")}})
@@ -83,7 +83,7 @@ func entitlementsOf(t *testing.T, b *inboxtest.Box, args ...string) string {
 	t.Helper()
 	srv := httptest.NewServer(admin.New(admin.Config{
 		Hosts: guard.NewHosts("127.0.0.1:0", nil, false), Unready: func() []string { return nil }, Metrics: http.NotFoundHandler(), Log: slog.New(slog.DiscardHandler),
-		Inbox: b.Inbox, Platforms: b.Platforms, Gate: func() *status.Gate { return &status.Gate{Set: b.Receivers} },
+		Inbox: b.Inbox, Platforms: b.Platforms, Receivers: b.Receivers, Gate: func() *status.Gate { return &status.Gate{Set: b.Receivers} },
 		Entitlements: entitlements.NewBook(b.Snapshots, false).Lookup,
 	}))
 	defer srv.Close()

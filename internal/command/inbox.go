@@ -20,7 +20,7 @@ import (
 	"unicode/utf8"
 
 	"usher/internal/admin"
-	"usher/internal/inbox/store"
+	"usher/internal/inbox"
 	"usher/internal/text"
 )
 
@@ -85,7 +85,7 @@ type inboxCall struct {
 	ids         []string
 	file        string           // the file to import
 	filter      url.Values       // state, tenant, since and until, as parameters of the API
-	tenant      store.TenantName // empty if the arguments name no tenant
+	tenant      inbox.TenantName // empty if the arguments name no tenant
 	receiver    string
 	limit       uint
 	json, force bool
@@ -156,7 +156,7 @@ func (i *inboxCall) flags(now time.Time) *flag.FlagSet {
 	once("tenant", i.setTenant)
 	once("state", func(s string) error {
 		i.filter.Set("state", s)
-		if !slices.Contains(store.States, store.State(s)) {
+		if !slices.Contains(inbox.States, inbox.State(s)) {
 			return errors.New("write waiting, parked, refused, delivered, superseded, discarded, kept or accepted")
 		}
 		return nil
@@ -199,10 +199,10 @@ func (i *inboxCall) setIDsOrFilters(args []string) error {
 }
 
 func (i *inboxCall) setTenant(arg string) (err error) {
-	i.tenant, err = store.ParseTenant(arg)
-	name := store.ShowTenant("", i.tenant.Tenant)
+	i.tenant, err = inbox.ParseTenant(arg)
+	name := inbox.ShowTenant("", i.tenant.Tenant)
 	if i.tenant.Platform != nil {
-		name = store.Exact(*i.tenant.Platform, i.tenant.Tenant)
+		name = inbox.Exact(*i.tenant.Platform, i.tenant.Tenant)
 	}
 	i.filter.Set("tenant", name)
 	return err
@@ -275,7 +275,7 @@ func (i *inboxCall) list(ctx context.Context) error {
 }
 
 // printPauses says which deliveries are paused, and how to resume them.
-func (p *Process) printPauses(pauses []store.Pause) {
+func (p *Process) printPauses(pauses []inbox.Pause) {
 	for _, pause := range pauses {
 		fmt.Fprintf(p.Stderr, "Paused since %s: %s. To resume: %s\n",
 			timeAndAge(pause.Since, time.Now()), text.Visible(pause.String()), text.Visible(p.commandLine("usher inbox resume"+pause.Flag())))
@@ -408,7 +408,7 @@ func (i *inboxCall) forget(ctx context.Context) error {
 	if f.Forgotten == 0 {
 		result = ": there was nothing to forget"
 	}
-	fmt.Fprintln(i.Stdout, text.Visible(store.ShowTenant(f.Platform, f.Tenant))+result)
+	fmt.Fprintln(i.Stdout, text.Visible(inbox.ShowTenant(f.Platform, f.Tenant))+result)
 	return nil
 }
 
@@ -421,7 +421,7 @@ func (i *inboxCall) erase(ctx context.Context) error {
 	if err := i.post(ctx, "/api/erase", i.target(), &e); err != nil {
 		return err
 	}
-	fmt.Fprintf(i.Stdout, "%s erased: %s\n", text.Visible(store.ShowTenant(e.Platform, e.Tenant)), plural(e.Webhooks, "webhook"))
+	fmt.Fprintf(i.Stdout, "%s erased: %s\n", text.Visible(inbox.ShowTenant(e.Platform, e.Tenant)), plural(e.Webhooks, "webhook"))
 	return nil
 }
 
@@ -465,7 +465,7 @@ func (i *inboxCall) importFile(ctx context.Context) error {
 	}
 	i.client.Timeout = 0 // it may take long
 	progress := &progressReader{r: source, stderr: i.Stderr}
-	var done store.Imported
+	var done inbox.Imported
 	err := i.post(ctx, fmt.Sprintf("/api/import?skip_faulty=%t&replace=%t", i.skip, i.replace), io.NopCloser(progress), &done)
 	progress.end()
 	if err != nil {
@@ -652,7 +652,7 @@ func tenantName(e *admin.Webhook) string {
 	case e.Tenant == "":
 		return text.Visible("(" + e.Type + ")")
 	default:
-		return text.Visible(store.ShowTenant(e.Platform, e.Tenant))
+		return text.Visible(inbox.ShowTenant(e.Platform, e.Tenant))
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"usher/internal/inbox/store"
+	"usher/internal/inbox/engine"
 	"usher/internal/receiver"
 	"usher/internal/testkit/pgtest"
 )
@@ -18,17 +18,17 @@ import (
 // twice is an engine whose next transaction fails once, at its end. If again is set, the transaction runs again after again
 // has returned; if it is nil, the transaction has failed.
 type twice struct {
-	store.Engine
+	engine.Engine
 	armed atomic.Bool
 	again func()
 }
 
-func (e *twice) Write(fn func(store.Tx) error) error {
+func (e *twice) Write(fn func(engine.Tx) error) error {
 	if !e.armed.Swap(false) {
 		return e.Engine.Write(fn)
 	}
 	failure := errors.New("the connection broke")
-	err := e.Engine.Write(func(tx store.Tx) error { return errors.Join(fn(tx), failure) })
+	err := e.Engine.Write(func(tx engine.Tx) error { return errors.Join(fn(tx), failure) })
 	if e.again == nil {
 		return err
 	}
@@ -39,9 +39,9 @@ func (e *twice) Write(fn func(store.Tx) error) error {
 // A sender that got 503 sends its next webhook through another replica. The webhook that it gave up must not be taken in
 // after that, also if the transaction runs again.
 func TestGivenUpMeanwhile(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() store.Engine) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		e := &twice{Engine: open()}
-		d := newDesk(t, func() store.Engine { return e })
+		d := newDesk(t, func() engine.Engine { return e })
 		d.take("t", "first")
 		d.idle("t")
 		ctx, giveUp := context.WithCancel(t.Context())
@@ -60,11 +60,11 @@ func TestGivenUpMeanwhile(t *testing.T) {
 
 // A platform that this process knows may not be in the database yet. Its lanes must be found after a restart nevertheless.
 func TestPlatformThatWasNotCommitted(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() store.Engine) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		e := &twice{}
 		crm, docs := newTaker("crm", 4, "crm"), newTaker("docs", 4, "docs")
-		d := newDesk(t, func() store.Engine { e.Engine = open(); return e }, func(c *Config) {
-			c.Store.Receivers = receiver.NewSet(crm.Receiver, docs.Receiver)
+		d := newDesk(t, func() engine.Engine { e.Engine = open(); return e }, func(c *Config) {
+			c.Receivers = receiver.NewSet(crm.Receiver, docs.Receiver)
 		})
 		d.until("open", d.Ready)
 		crm.set("", status(500))
@@ -85,8 +85,8 @@ func TestPlatformThatWasNotCommitted(t *testing.T) {
 
 // A jump of the clock does not end a lease: its holder may still be delivering.
 func TestClockJumpsWhileUnderWay(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() store.Engine) {
-		d := newDesk(t, open, func(c *Config) { c.Store.KeepLatest = true })
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		d := newDesk(t, open, func(c *Config) { c.KeepLatest = true })
 		playAll(t, d, "", []story{
 			{"a newer one comes", "hang A+ underway +1h B+ release idle", "A B", "delivered delivered"},
 			{"back", "hang A+ underway -3h B+ release idle", "A B", "delivered delivered"},
@@ -96,12 +96,12 @@ func TestClockJumpsWhileUnderWay(t *testing.T) {
 
 // A clock that goes back does not delay the deliveries of waiting webhooks.
 func TestClockGoesBack(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() store.Engine) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
-		check(t, d.Pause(store.Pause{}))
+		check(t, d.Pause(Pause{}))
 		d.take("t", "A", "B")
 		d.ahead.Add(-int64(10 * time.Minute))
-		must(t, true, second(d.Resume(store.Pause{})))
+		must(t, true, second(d.Resume(Pause{})))
 		d.idle("t")
 		d.play("u", story{"", "s500 A+ tried -1h up idle", "A", "delivered"})
 	})
@@ -118,7 +118,7 @@ func TestWarningInAnotherLanguage(t *testing.T) {
 	d.idle("t")
 	standby.Pause()
 	defer standby.Resume()
-	answer := make(chan store.Answer, 1)
+	answer := make(chan Answer, 1)
 	go func() { answer <- d.Add(t.Context(), d.hook("t", "A")) }()
 	d.until("a commit waits for the standby", func() bool {
 		return server.Exec(t, "SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query LIKE 'COMMIT%'") != "0"
@@ -143,12 +143,12 @@ func TestAClockThatWasSetBack(t *testing.T) {
 		"told to wait":     {status(503, "Retry-After", "3000"), 1000 * time.Hour, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			onEngines(t, func(t *testing.T, open func() store.Engine) {
+			onEngines(t, func(t *testing.T, open func() engine.Engine) {
 				var ahead atomic.Int64
 				ahead.Store(int64(tc.back))
 				d := newDesk(t, open, func(c *Config) {
-					c.Store.ClockOffset = func() time.Duration { return time.Duration(ahead.Load()) }
-					c.Store.Jitter = func(time.Duration) time.Duration { return 4 * time.Minute }
+					c.ClockOffset = func() time.Duration { return time.Duration(ahead.Load()) }
+					c.Jitter = func(time.Duration) time.Duration { return 4 * time.Minute }
 				})
 				d.main.set("", tc.answer)
 				d.take("acme", "one")
@@ -177,8 +177,8 @@ func TestStartAfterAClockJump(t *testing.T) {
 	a.take("t", "A", "B")
 	a.until("under way", func() bool { return len(a.main.tried("t")) == 1 })
 	b := newDesk(t, open, func(c *Config) {
-		c.Store.Receivers = a.cfg.Store.Receivers
-		c.Store.ClockOffset = func() time.Duration { return 15 * time.Second }
+		c.Receivers = a.cfg.Receivers
+		c.ClockOffset = func() time.Duration { return 15 * time.Second }
 	})
 	b.take("u", "A") // it works
 	b.idle("u")
@@ -196,12 +196,12 @@ func TestClockGoesBackAfterADeath(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.Schema(t)
 	wire := pgtest.Cut(t, must2(url.Parse(dsn))(t).Host)
-	lease := func(c *Config) { c.Store.LeaseTime = 2 * time.Second }
+	lease := func(c *Config) { c.LeaseTime = 2 * time.Second }
 	b := newDesk(t, inDatabase(t, dsn), lease)
 	b.ahead.Store(int64(5 * time.Minute))
 	a := newDesk(t, inDatabase(t, wire.Through(dsn)), lease, func(c *Config) {
-		c.Store.Receivers = b.cfg.Store.Receivers
-		c.Store.ClockOffset = func() time.Duration { return 5 * time.Minute }
+		c.Receivers = b.cfg.Receivers
+		c.ClockOffset = func() time.Duration { return 5 * time.Minute }
 	})
 	b.take("u", "A")
 	release := b.main.hang("t")

@@ -12,18 +12,18 @@ import (
 	"testing"
 	"time"
 
-	"usher/internal/inbox/store"
+	"usher/internal/inbox/engine"
 	"usher/internal/receiver"
 )
 
 // held is an engine whose next transactions wait, so that a test decides which operations share one.
 type held struct {
-	store.Engine
+	engine.Engine
 	mu      sync.Mutex
 	waiting atomic.Int64
 }
 
-func (h *held) Write(fn func(store.Tx) error) error {
+func (h *held) Write(fn func(engine.Tx) error) error {
 	h.waiting.Add(1)
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -58,9 +58,9 @@ func (d *desk) together(h *held, all ...func()) {
 
 // Operations that share a transaction with an action come before it or after it, like any other.
 func TestTogetherWithAnAction(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() store.Engine) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		h := &held{Engine: open()}
-		d := newDesk(t, func() store.Engine { return h })
+		d := newDesk(t, func() engine.Engine { return h })
 		one := func(tenant, body string, before ...func(*desk)) func() {
 			return func() { d.want(tenant+" is taken in", d.send(tenant, body), "+") }
 		}
@@ -107,19 +107,19 @@ func second[T any](_ T, err error) error { return err }
 
 // A receiver has several platforms. The lane that waits longest goes first, whatever its platform.
 func TestPlatformsTakeTurns(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() store.Engine) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open, func(c *Config) {
-			c.Store.Receivers = receiver.NewSet(newTaker("one", 1).Receiver)
+			c.Receivers = receiver.NewSet(newTaker("one", 1).Receiver)
 		})
-		one := d.cfg.Store.Receivers.All()[0].Transport.(*taker)
-		check(t, d.Pause(store.Pause{}))
+		one := d.cfg.Receivers.All()[0].Transport.(*taker)
+		check(t, d.Pause(Pause{}))
 		var want []string
 		for n := range 12 {
 			tenant := fmt.Sprintf("t%02d", n)
 			d.take([]string{"z", "a", "m", ""}[n%4]+"/"+tenant, "A")
 			want = append(want, tenant+":A")
 		}
-		must(t, true, second(d.Resume(store.Pause{})))
+		must(t, true, second(d.Resume(Pause{})))
 		d.idle("")
 		if got := one.got(""); !slices.Equal(got, want) {
 			t.Errorf("in the order %v", got)
@@ -129,16 +129,16 @@ func TestPlatformsTakeTurns(t *testing.T) {
 
 // However many platforms a receiver has, no more bodies are read at once than lanes are claimed.
 func TestClaimsReadWhatTheyTake(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() store.Engine) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		e := &heads{Engine: open()}
-		d := newDesk(t, func() store.Engine { return e }, func(c *Config) {
-			c.Store.Receivers = receiver.NewSet(newTaker("one", 1).Receiver)
+		d := newDesk(t, func() engine.Engine { return e }, func(c *Config) {
+			c.Receivers = receiver.NewSet(newTaker("one", 1).Receiver)
 		})
-		check(t, d.Pause(store.Pause{}))
+		check(t, d.Pause(Pause{}))
 		for n := range 60 {
 			d.take(fmt.Sprintf("p%d/t%d", n%20, n), "A")
 		}
-		must(t, true, second(d.Resume(store.Pause{})))
+		must(t, true, second(d.Resume(Pause{})))
 		d.idle("")
 		if most := e.most.Load(); most > 6 { // a receiver with one place holds three lanes, and may ask in two ways
 			t.Errorf("%d webhooks were read at once", most)
@@ -148,20 +148,20 @@ func TestClaimsReadWhatTheyTake(t *testing.T) {
 
 // heads is an engine that notes how many lanes' first webhooks were read at once.
 type heads struct {
-	store.Engine
+	engine.Engine
 	most atomic.Int64
 }
 
-func (e *heads) Write(fn func(store.Tx) error) error {
-	return e.Engine.Write(func(tx store.Tx) error { return fn(headsTx{tx, e}) })
+func (e *heads) Write(fn func(engine.Tx) error) error {
+	return e.Engine.Write(func(tx engine.Tx) error { return fn(headsTx{tx, e}) })
 }
 
 type headsTx struct {
-	store.Tx
+	engine.Tx
 	*heads
 }
 
-func (t headsTx) Queue(name string, each func(store.Row) error, args ...any) {
+func (t headsTx) Queue(name string, each func(engine.Row) error, args ...any) {
 	if name == "next_waiting" {
 		t.most.Store(max(t.most.Load(), int64(len(args[0].([]string)))))
 	}
@@ -170,7 +170,7 @@ func (t headsTx) Queue(name string, each func(store.Row) error, args ...any) {
 
 // The courier counts the bytes of bodies in memory. At the end the count is zero.
 func TestBodiesAreCounted(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() store.Engine) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
 		for n := range 20 { // some at once, some from the database, some after a failure, some large
 			tenant := fmt.Sprint("t", n)
@@ -203,11 +203,11 @@ func TestBodiesBehindOneThatIsNotHeld(t *testing.T) {
 		d.courier.mu.Lock()
 		d.main.Concurrency = 1
 		d.courier.mu.Unlock()
-		check(t, d.Pause(store.Pause{Tenant: "stored"}))
+		check(t, d.Pause(Pause{Tenant: "stored"}))
 		d.take("stored", large)
 		release := d.main.hang("first")
 		d.take("first", "A")
-		must(t, true, second(d.Resume(store.Pause{Tenant: "stored"})))
+		must(t, true, second(d.Resume(Pause{Tenant: "stored"})))
 		time.Sleep(2 * time.Second) // its lease waits for the only place, and its content is not in memory
 		d.take("direct", large)
 		release()
@@ -227,7 +227,7 @@ func TestClaimsBoundBodies(t *testing.T) {
 		d.courier.mu.Lock()
 		d.main.Concurrency = 2000
 		d.courier.mu.Unlock()
-		check(t, d.Pause(store.Pause{}))
+		check(t, d.Pause(Pause{}))
 		body := strings.Repeat("A", 60_000)
 		const count = 1300
 		var release []func()
@@ -235,7 +235,7 @@ func TestClaimsBoundBodies(t *testing.T) {
 			d.take(fmt.Sprint("t", n), body)
 			release = append(release, d.main.hang(fmt.Sprint("t", n)))
 		}
-		must(t, true, second(d.Resume(store.Pause{})))
+		must(t, true, second(d.Resume(Pause{})))
 		time.Sleep(5 * time.Second)
 		d.courier.mu.Lock()
 		if d.courier.bodies > maxBodies {
@@ -272,33 +272,33 @@ func TestBodiesOfAnotherReceiver(t *testing.T) {
 		if got := len(other.got("")); got != 10 {
 			t.Errorf("%d of 10 were delivered", got)
 		}
-	}, func(c *Config) { c.Store.Receivers = receiver.NewSet(hanging.Receiver, alike.Receiver, other.Receiver) })
+	}, func(c *Config) { c.Receivers = receiver.NewSet(hanging.Receiver, alike.Receiver, other.Receiver) })
 }
 
 // splits is an engine that refuses the transaction after the next one, once, so that the batch is split. It calls meanwhile
 // before that.
 type splits struct {
-	store.Engine
+	engine.Engine
 	left      atomic.Int64
 	meanwhile func()
 }
 
-func (e *splits) Write(fn func(store.Tx) error) error {
+func (e *splits) Write(fn func(engine.Tx) error) error {
 	if e.left.Add(-1) != 0 {
 		return e.Engine.Write(fn)
 	}
-	refusal := &store.StatementError{Err: errors.New("a value that the database does not take")}
-	err := e.Engine.Write(func(tx store.Tx) error { return errors.Join(fn(tx), refusal) })
+	refusal := &engine.StatementError{Err: errors.New("a value that the database does not take")}
+	err := e.Engine.Write(func(tx engine.Tx) error { return errors.Join(fn(tx), refusal) })
 	e.meanwhile()
 	return err
 }
 
 // A sender gives up while its batch is split: the decisions of the transaction that failed do not count.
 func TestGivenUpWhileSplit(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() store.Engine) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		e := &splits{Engine: open()}
 		h := &held{Engine: e}
-		d := newDesk(t, func() store.Engine { return h })
+		d := newDesk(t, func() engine.Engine { return h })
 		d.take("u", "A")
 		d.idle("")
 		ctx, giveUp := context.WithCancel(t.Context())
@@ -320,9 +320,9 @@ func TestGivenUpWhileSplit(t *testing.T) {
 // A webhook is parked, and in the same transaction a copy arrives with the same signed id. The copy is taken in, as it would
 // be a moment later.
 func TestSignedIDOfWhatIsBeingParked(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() store.Engine) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		h := &held{Engine: open()}
-		d := newDesk(t, func() store.Engine { return h })
+		d := newDesk(t, func() engine.Engine { return h })
 		signed := func() string {
 			w := d.hook("t", "A")
 			w.SignedID = "1"
@@ -342,9 +342,9 @@ func TestSignedIDOfWhatIsBeingParked(t *testing.T) {
 
 // A receiver that refuses all webhooks of a tenant leaves very many that are parked. To take the next one in, nobody reads them.
 func TestIntakeReadsNothingThatIsParked(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() store.Engine) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		var read atomic.Int64
-		d := newDesk(t, func() store.Engine {
+		d := newDesk(t, func() engine.Engine {
 			return &heard{open(), func(statement string) {
 				read.Add(int64(number(statement == "count_below" || statement == "lane_refused")))
 			}}
@@ -366,14 +366,14 @@ func TestIntakeReadsNothingThatIsParked(t *testing.T) {
 
 // heard is an engine that tells which statements are queued.
 type heard struct {
-	store.Engine
+	engine.Engine
 	hear func(statement string)
 }
 
-func (e *heard) Write(fn func(store.Tx) error) error {
-	return e.Engine.Write(func(tx store.Tx) error { return fn(&listening{tx, e.hear}) })
+func (e *heard) Write(fn func(engine.Tx) error) error {
+	return e.Engine.Write(func(tx engine.Tx) error { return fn(&listening{tx, e.hear}) })
 }
 
-func (e *heard) Read(ctx context.Context, fn func(store.Tx) error) error {
-	return e.Engine.Read(ctx, func(tx store.Tx) error { return fn(&listening{tx, e.hear}) })
+func (e *heard) Read(ctx context.Context, fn func(engine.Tx) error) error {
+	return e.Engine.Read(ctx, func(tx engine.Tx) error { return fn(&listening{tx, e.hear}) })
 }

@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"usher/internal/inbox/store"
+	"usher/internal/inbox/engine"
 	"usher/internal/receiver"
 	"usher/internal/snapshot"
 	"usher/internal/testkit/pgtest"
@@ -33,15 +33,15 @@ func (s *sink) RoundTrip(r *http.Request) (*http.Response, error) {
 // BenchmarkInbox measures the inbox itself: a webhook is taken in and delivered, from 64 senders, for 1,000 tenants, with 3
 // KB.
 func BenchmarkInbox(b *testing.B) {
-	for name, open := range map[string]func() store.Engine{
+	for name, open := range map[string]func() engine.Engine{
 		"file":     inFile(b, filepath.Join(b.TempDir(), "inbox.db")),
-		"database": func() store.Engine { return inDatabase(b, pgtest.Schema(b))() },
+		"database": func() engine.Engine { return inDatabase(b, pgtest.Schema(b))() },
 	} {
 		b.Run(name, func(b *testing.B) {
 			to := new(sink)
 			rc := &receiver.Receiver{Name: receiver.Main, URL: &url.URL{Scheme: "http", Host: "to"}, Timeout: time.Second, Concurrency: 32, Transport: to}
 			set := receiver.NewSet(rc)
-			in := New(open(), Config{Store: store.Config{Receivers: set, MaxAttempts: 20, MaxAge: time.Hour, DedupWindow: time.Minute, MaxBytes: 1 << 30, Log: slog.New(slog.DiscardHandler)}})
+			in := New(open(), Config{Receivers: set, MaxAttempts: 20, MaxAge: time.Hour, DedupWindow: time.Minute, MaxBytes: 1 << 30, Log: slog.New(slog.DiscardHandler)})
 			ctx, end := context.WithCancel(context.Background())
 			var running sync.WaitGroup
 			running.Go(func() { in.Run(ctx, context.Background()) })
@@ -56,7 +56,7 @@ func BenchmarkInbox(b *testing.B) {
 					for n := next.Add(1); n <= int64(b.N); n = next.Add(1) {
 						w := aHook(set, fmt.Sprintf("crm/t%d", n%1000), fmt.Sprint(n, began, padding))
 						w.State = state
-						if _, err := in.Keep(w); err != nil {
+						if _, err := in.Store(w); err != nil {
 							b.Error(err)
 						}
 					}

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"usher/internal/inbox/store"
+	"usher/internal/inbox/engine"
 	"usher/internal/testkit/pgtest"
 	"usher/webhookgate"
 	"usher/webhookgate/content"
@@ -22,16 +22,16 @@ func refusalOf(d *desk, tenant string, n int) *webhookgate.Refusal {
 }
 
 // again is an engine that runs some transactions twice, as after a deadlock, and refuses others, so that batches are split.
-type again struct{ store.Engine }
+type again struct{ engine.Engine }
 
-func (e *again) Write(fn func(store.Tx) error) error {
+func (e *again) Write(fn func(engine.Tx) error) error {
 	switch rand.IntN(6) {
 	case 0:
-		_ = e.Engine.Write(func(tx store.Tx) error { return errors.Join(fn(tx), errors.New("a deadlock")) })
+		_ = e.Engine.Write(func(tx engine.Tx) error { return errors.Join(fn(tx), errors.New("a deadlock")) })
 	case 1:
-		refusal := &store.StatementError{Err: errors.New("a value that the database does not take")}
+		refusal := &engine.StatementError{Err: errors.New("a value that the database does not take")}
 		if rand.IntN(3) == 0 {
-			return e.Engine.Write(func(tx store.Tx) error { return errors.Join(fn(tx), refusal) })
+			return e.Engine.Write(func(tx engine.Tx) error { return errors.Join(fn(tx), refusal) })
 		}
 	}
 	return e.Engine.Write(fn)
@@ -45,15 +45,15 @@ func TestLanesCountWhatTheyHave(t *testing.T) {
 		t.Run(fmt.Sprint("latest ", latest), func(t *testing.T) {
 			t.Parallel()
 			dsn := pgtest.Schema(t)
-			open := func() store.Engine { return &again{inDatabase(t, dsn)()} }
+			open := func() engine.Engine { return &again{inDatabase(t, dsn)()} }
 			var desks []*desk
 			for range 3 {
 				desks = append(desks, newDesk(t, open, func(c *Config) {
-					c.Store.KeepLatest, c.Store.MaxAttempts = latest, 4
-					c.Store.Limits = store.DefaultLimits
-					c.Store.Limits.Finished, c.Store.Limits.Refused, c.Store.Limits.RefusedTenant = 6, 5, 3
+					c.KeepLatest, c.MaxAttempts = latest, 4
+					c.Limits = DefaultLimits
+					c.Limits.Finished, c.Limits.Refused, c.Limits.RefusedTenant = 6, 5, 3
 					if len(desks) > 0 {
-						c.Store.Receivers = desks[0].cfg.Store.Receivers
+						c.Receivers = desks[0].cfg.Receivers
 					}
 				}))
 			}
@@ -78,7 +78,7 @@ func TestLanesCountWhatTheyHave(t *testing.T) {
 						case 6:
 							d.Refuse(refusalOf(d, tenant, rand.IntN(6)))
 						case 7, 8, 9, 10:
-							all, err := d.List(store.Filter{Tenant: tenant})
+							all, err := d.List(Filter{Tenant: tenant})
 							if err != nil || len(all) == 0 {
 								continue
 							}
@@ -97,9 +97,9 @@ func TestLanesCountWhatTheyHave(t *testing.T) {
 							}
 							_, _ = d.Forget(nil, tenant)
 						case 12:
-							_ = d.Pause(store.Pause{Tenant: tenant})
+							_ = d.Pause(Pause{Tenant: tenant})
 						case 13:
-							_, _ = d.Resume(store.Pause{Tenant: tenant})
+							_, _ = d.Resume(Pause{Tenant: tenant})
 						}
 					}
 				})
@@ -107,7 +107,7 @@ func TestLanesCountWhatTheyHave(t *testing.T) {
 			wg.Wait()
 			desks[0].main.set("", nil)
 			for n := range 3 {
-				for _, err := desks[0].Resume(store.Pause{Tenant: fmt.Sprint("t", n)}); err != nil; _, err = desks[0].Resume(store.Pause{Tenant: fmt.Sprint("t", n)}) {
+				for _, err := desks[0].Resume(Pause{Tenant: fmt.Sprint("t", n)}); err != nil; _, err = desks[0].Resume(Pause{Tenant: fmt.Sprint("t", n)}) {
 				}
 			}
 			wrong := `SELECT string_agg(format('%s: %s', l.tenant, row(l.waiting, c.waiting, l.resent, c.resent, l.parked, c.parked, l.refused, c.refused, l.bytes, c.bytes, l.tail, c.tail, s.seq, c.snap)::text), '; ')

@@ -11,29 +11,27 @@ import (
 	"sync"
 	"time"
 
-	"usher/internal/inbox/store"
 	"usher/internal/receiver"
 	"usher/internal/text"
 	"usher/webhookgate"
 )
 
 // The courier decides when webhooks are tried. It keeps nothing that must survive the process, or that replicas must agree on:
-// that is in the store.
+// that is in the database.
 //
-// Leases come from the store in two ways. The intake of a webhook gives one at once, if the courier has room (Reserve, Deliver).
-// For all other lanes run asks the store (claimLanes), when it is woken, when a retry is due, and each second. A lease then goes
-// this way:
+// It gets leases in two ways. The intake of a webhook gives one at once, if the courier has room (Reserve, Deliver). For all other
+// lanes run claims them (claimLanes), when it is woken, when a retry is due, and each second. A lease then goes this way:
 //
 //	enqueue        it waits for one of its receiver's places
 //	deliver        one try, in a goroutine of its own; noteAnswer learns from the answer whether the receiver is down
-//	SaveOutcome    the store writes the outcome
-//	outcomeSaved   logs it, and enqueues the lease again if the store has continued it with the lane's next webhook
+//	SaveOutcome    the writer saves the outcome
+//	outcomeSaved   logs it, and enqueues the lease again if it was continued with the lane's next webhook
 type courier struct {
-	store     *store.Store
+	inbox     *Inbox
 	receivers *receiver.Set
 	delivered func(receiver string, after time.Duration)
 	log       *slog.Logger
-	paused    func() []store.Pause
+	paused    func() []Pause
 	wake      chan struct{} // has run look for lanes to claim
 
 	unservedPlatforms string // only run uses it: the platforms that were last logged because no receiver takes them
@@ -41,11 +39,11 @@ type courier struct {
 	mu         sync.Mutex // guards what follows
 	changed    *sync.Cond // bodies has become less
 	targets    map[*receiver.Receiver]*target
-	leases     map[*store.Lease]bool // all leases of this process
-	bodies     int64                 // bytes of webhooks in memory, or for which room is reserved
-	unfinished int                   // deliveries whose outcome is not written yet; no WaitGroup, because one may begin while finish waits for the last one
-	ending     bool                  // no new deliveries: before run has begun, and after its end
-	hard       context.Context       // its end cancels deliveries
+	leases     map[*Lease]bool // all leases of this process
+	bodies     int64           // bytes of webhooks in memory, or for which room is reserved
+	unfinished int             // deliveries whose outcome is not written yet; no WaitGroup, because one may begin while finish waits for the last one
+	ending     bool            // no new deliveries: before run has begun, and after its end
+	hard       context.Context // its end cancels deliveries
 }
 
 // maxBodies bounds courier.bodies. Beyond it each receiver may still get one webhook at a time.
@@ -56,12 +54,12 @@ type target struct {
 	*receiver.Receiver
 
 	// Leases. Each place (Concurrency) takes one delivery at a time.
-	queue       []*store.Lease // wait for a place
-	inFlight    int            // have a place
-	sending     int            // have a place, and room for their body
-	failedLanes int            // in queue or inFlight: lanes whose last try failed
-	reserved    int            // how many the intakes under way may still get
-	newcomers   int            // how many more may come from intakes before the next claim; see noteClaims
+	queue       []*Lease // wait for a place
+	inFlight    int      // have a place
+	sending     int      // have a place, and room for their body
+	failedLanes int      // in queue or inFlight: lanes whose last try failed
+	reserved    int      // how many the intakes under way may still get
+	newcomers   int      // how many more may come from intakes before the next claim; see noteClaims
 
 	// Whether the receiver fails for everybody, or is down.
 	failing      map[webhookgate.Lane]bool // tenants that began to fail since something was accepted, some of them
@@ -91,10 +89,10 @@ type wave struct {
 	waitingFrom int64 // lanes that wait since before this time have had their turn
 }
 
-func newCourier(cfg Config) *courier {
+func newCourier(s *Inbox) *courier {
 	c := &courier{
-		receivers: cfg.Store.Receivers, delivered: cfg.Delivered, log: cfg.Store.Log, wake: make(chan struct{}, 1),
-		targets: make(map[*receiver.Receiver]*target), leases: make(map[*store.Lease]bool), ending: true,
+		inbox: s, receivers: s.cfg.Receivers, delivered: s.cfg.Delivered, log: s.cfg.Log, paused: s.Paused, wake: make(chan struct{}, 1),
+		targets: make(map[*receiver.Receiver]*target), leases: make(map[*Lease]bool), ending: true,
 	}
 	c.changed = sync.NewCond(&c.mu)
 	for _, rc := range c.receivers.All() {
@@ -138,15 +136,16 @@ func (t *target) failedRoom() int { return max(1, t.Concurrency/2) - t.failedLan
 func (t *target) minRoom() int { return max(1, t.Concurrency/2) }
 
 func (c *courier) lanePaused(platform, tenant, receiver string) bool {
-	return slices.ContainsFunc(c.paused(), func(p store.Pause) bool { return p.Covers(platform, tenant, receiver) })
+	return slices.ContainsFunc(c.paused(), func(p Pause) bool { return p.Covers(platform, tenant, receiver) })
 }
 
 // receiverPaused says whether a pause holds back everything for a receiver.
 func (c *courier) receiverPaused(t *target) bool {
-	return slices.ContainsFunc(c.paused(), func(p store.Pause) bool { return p.Tenant == "" && (p.Receiver == "" || p.Receiver == t.Name) })
+	return slices.ContainsFunc(c.paused(), func(p Pause) bool { return p.Tenant == "" && (p.Receiver == "" || p.Receiver == t.Name) })
 }
 
-// Reserve implements store.Courier.
+// Reserve asks for room to deliver one more webhook of that size. If it returns true, Release is called later, and right after that maybe
+// Deliver. The writer calls these four, so none of them may block.
 func (c *courier) Reserve(rc *receiver.Receiver, size int64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -163,7 +162,7 @@ func (c *courier) Reserve(rc *receiver.Receiver, size int64) bool {
 	return true
 }
 
-// Release implements store.Courier.
+// Release gives back what Reserve has given.
 func (c *courier) Release(rc *receiver.Receiver, size int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -184,7 +183,7 @@ func (c *courier) finishOne() {
 	c.unfinished--
 }
 
-// Wake implements store.Courier.
+// Wake says that there may be lanes of this receiver to claim; nil: of any receiver.
 func (c *courier) Wake(rc *receiver.Receiver) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -204,15 +203,15 @@ func (c *courier) wakeRun() {
 	}
 }
 
-// Deliver implements store.Courier.
-func (c *courier) Deliver(lease *store.Lease) {
+// Deliver passes on a lease: its webhook is delivered, and SaveOutcome called.
+func (c *courier) Deliver(lease *Lease) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.enqueue(c.targets[lease.Receiver], lease)
 }
 
 // enqueue adds a lease to its receiver's queue. c.mu is held.
-func (c *courier) enqueue(t *target, lease *store.Lease) {
+func (c *courier) enqueue(t *target, lease *Lease) {
 	c.leases[lease] = true
 	if lease.LastTryFailed {
 		t.failedLanes++
@@ -235,8 +234,8 @@ func (c *courier) fillPlaces(t *target) {
 	}
 }
 
-// deliver tries a webhook once, and hands the outcome to the store.
-func (c *courier) deliver(t *target, lease *store.Lease) {
+// deliver tries a webhook once, and hands the outcome to the writer.
+func (c *courier) deliver(t *target, lease *Lease) {
 	o := c.try(t, lease)
 	c.mu.Lock()
 	t.inFlight--
@@ -258,11 +257,11 @@ func (c *courier) deliver(t *target, lease *store.Lease) {
 		c.finishOne()
 		return
 	}
-	c.store.SaveOutcome(o, c.outcomeSaved)
+	c.inbox.SaveOutcome(o, c.outcomeSaved)
 }
 
 // try loads the content and sends it. It returns nil if the lease ran out before anything was sent.
-func (c *courier) try(t *target, lease *store.Lease) *store.Outcome {
+func (c *courier) try(t *target, lease *Lease) *Outcome {
 	w := lease.Webhook
 	c.mu.Lock()
 	if !w.HasContent() { // otherwise enqueue has counted it
@@ -283,14 +282,14 @@ func (c *courier) try(t *target, lease *store.Lease) *store.Outcome {
 	hard := c.hard
 	stop := c.ending || c.lanePaused(w.Platform, w.Tenant, t.Name)
 	c.mu.Unlock()
-	o := &store.Outcome{Lease: lease, Began: time.Now(), Aborted: true}
+	o := &Outcome{Lease: lease, Began: time.Now(), Aborted: true}
 	if !lease.Valid() {
 		return nil
 	}
 	if stop {
 		return o
 	}
-	if err := c.store.LoadContent(hard, w); errors.Is(err, store.ErrDamaged) {
+	if err := c.inbox.LoadContent(hard, w); errors.Is(err, ErrDamaged) {
 		o.Aborted, o.ContentErr = false, err
 		return o
 	} else if err != nil {
@@ -310,7 +309,7 @@ func (c *courier) try(t *target, lease *store.Lease) *store.Outcome {
 }
 
 // untilLeaseEnds returns a context that ends with the lease, which may be renewed meanwhile.
-func (c *courier) untilLeaseEnds(parent context.Context, lease *store.Lease) (context.Context, context.CancelFunc) {
+func (c *courier) untilLeaseEnds(parent context.Context, lease *Lease) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(parent)
 	go func() {
 		defer cancel()
@@ -325,7 +324,7 @@ func (c *courier) untilLeaseEnds(parent context.Context, lease *store.Lease) (co
 }
 
 // noteAnswer learns from a try whether the receiver fails for everybody, is down, or is back. c.mu is held.
-func (c *courier) noteAnswer(t *target, lease *store.Lease, o *store.Outcome) {
+func (c *courier) noteAnswer(t *target, lease *Lease, o *Outcome) {
 	if o.Aborted || o.ContentErr != nil {
 		return
 	}
@@ -333,7 +332,7 @@ func (c *courier) noteAnswer(t *target, lease *store.Lease, o *store.Outcome) {
 	switch {
 	case o.Attempt.Accepted():
 		if t.failsForEverybody() { // it is back
-			t.wave = wave{credits: t.Concurrency, triedBefore: c.store.Now().UnixMicro()}
+			t.wave = wave{credits: t.Concurrency, triedBefore: c.inbox.Now().UnixMicro()}
 			c.wakeRun()
 		}
 		clear(t.failing)
@@ -371,13 +370,13 @@ func (c *courier) logDown(t *target, now time.Time) {
 	}
 }
 
-// outcomeSaved is called by the store when an outcome is written, or could not be written.
-func (c *courier) outcomeSaved(o *store.Outcome, err error) {
+// outcomeSaved is called by the writer when an outcome is written, or could not be written.
+func (c *courier) outcomeSaved(o *Outcome, err error) {
 	lease := o.Lease
 	t := c.targets[lease.Receiver]
-	if err != nil && !errors.Is(err, store.ErrClosed) && (o.Attempt.Accepted() || lease.Valid()) && !c.hardStopped() {
+	if err != nil && !errors.Is(err, ErrClosed) && (o.Attempt.Accepted() || lease.Valid()) && !c.hardStopped() {
 		// Try again, for as long as an outage lasts: without its outcome a webhook that was accepted would be sent once more.
-		time.AfterFunc(200*time.Millisecond, func() { c.store.SaveOutcome(o, c.outcomeSaved) })
+		time.AfterFunc(200*time.Millisecond, func() { c.inbox.SaveOutcome(o, c.outcomeSaved) })
 		return
 	}
 	defer c.finishOne()
@@ -391,7 +390,7 @@ func (c *courier) outcomeSaved(o *store.Outcome, err error) {
 		c.wakeRun()
 	}
 	if err == nil && !o.NextTry.IsZero() {
-		due := time.Now().Add(o.NextTry.Sub(c.store.Now()))
+		due := time.Now().Add(o.NextTry.Sub(c.inbox.Now()))
 		if t.nextRetry.IsZero() || due.Before(t.nextRetry) {
 			t.nextRetry = due
 			c.wakeRun()
@@ -420,7 +419,7 @@ func (c *courier) run(ctx, hard context.Context) {
 	tick := time.NewTicker(probeInterval)
 	defer tick.Stop()
 	// Nothing may be delivered before the pauses are known.
-	for c.store.ReadPauses(ctx) != nil && ctx.Err() == nil {
+	for c.inbox.ReadPauses(ctx) != nil && ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
 		case <-tick.C:
@@ -498,13 +497,14 @@ func (c *courier) everySecond(ctx context.Context) {
 
 // logUnservedPlatforms logs when webhooks wait whose receiver is gone from the settings.
 func (c *courier) logUnservedPlatforms(ctx context.Context) {
-	st, err := c.store.Stats(ctx) // this also counts for MaxBytes, which bounds all replicas together
-	if err != nil || c.receivers == nil {
+	st := c.inbox.stats(ctx) // this also counts for MaxBytes, which bounds all replicas together
+	if st.Old {
 		return
 	}
 	var codes []string
-	if st.ByReceiver[""].Pending > 0 {
-		if codes, err = c.store.Unserved(ctx); err != nil {
+	if st.Receivers[""].Pending > 0 {
+		var err error
+		if codes, err = c.inbox.Unserved(ctx); err != nil {
 			return
 		}
 		for i, code := range codes {
@@ -520,27 +520,27 @@ func (c *courier) logUnservedPlatforms(ctx context.Context) {
 
 // renew renews the leases that have less than two thirds of their time left.
 func (c *courier) renew(ctx context.Context) {
-	var old []*store.Lease
+	var old []*Lease
 	c.mu.Lock()
 	for lease := range c.leases {
-		if left := time.Until(lease.ValidUntil()); left > 0 && left < c.store.UsableLeaseTime()*2/3 {
+		if left := time.Until(lease.ValidUntil()); left > 0 && left < c.inbox.UsableLeaseTime()*2/3 {
 			old = append(old, lease)
 		}
 	}
 	c.mu.Unlock()
 	if len(old) > 0 {
-		c.store.Renew(ctx, old) // leases that could not be renewed run out
+		c.inbox.Renew(ctx, old) // leases that could not be renewed run out
 	}
 }
 
-// claimLanes asks the store for leases, for each receiver that has room.
+// claimLanes asks for leases, for each receiver that has room.
 func (c *courier) claimLanes(ctx context.Context) {
 	for {
 		claims := c.planClaims(time.Now())
 		if len(claims) == 0 {
 			return
 		}
-		results, err := c.store.Claim(ctx, claims)
+		results, err := c.inbox.Claim(ctx, claims)
 		if again := c.noteClaims(claims, results, err); !again {
 			return
 		}
@@ -549,10 +549,10 @@ func (c *courier) claimLanes(ctx context.Context) {
 
 // planClaims returns the claims to make. It reserves no room for them: intakes that get leases meanwhile may fill the queue by half
 // as much again, which does no harm.
-func (c *courier) planClaims(now time.Time) (claims []*store.Claim) {
+func (c *courier) planClaims(now time.Time) (claims []*Claim) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	bodies := int(maxBodies-c.bodies) / store.MaxReadAhead / max(1, len(c.targets)) // how many more bodies may come, for each receiver
+	bodies := int(maxBodies-c.bodies) / MaxReadAhead / max(1, len(c.targets)) // how many more bodies may come, for each receiver
 	for _, rc := range c.receivers.All() {
 		t := c.targets[rc]
 		if !t.nextRetry.IsZero() && !t.nextRetry.After(now) {
@@ -579,8 +579,8 @@ func (c *courier) planClaims(now time.Time) (claims []*store.Claim) {
 }
 
 // plan returns what to claim for a receiver that has room; nil: nothing.
-func (t *target) plan(now time.Time, budget int) *store.Claim {
-	claim := &store.Claim{Receiver: t.Receiver, Room: budget, Failed: min(budget, t.failedRoom())}
+func (t *target) plan(now time.Time, budget int) *Claim {
+	claim := &Claim{Receiver: t.Receiver, Room: budget, Failed: min(budget, t.failedRoom())}
 	probe := t.probeDue(now)
 	if probe {
 		t.lastProbe = now
@@ -633,7 +633,7 @@ func (t *target) probeDue(now time.Time) bool {
 }
 
 // noteClaims notes the results of claims, and says whether to claim again at once.
-func (c *courier) noteClaims(claims []*store.Claim, results []store.Claimed, err error) (again bool) {
+func (c *courier) noteClaims(claims []*Claim, results []Claimed, err error) (again bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for n, claim := range claims {
@@ -676,16 +676,16 @@ func (c *courier) noteClaims(claims []*store.Claim, results []store.Claimed, err
 	return again && err == nil
 }
 
-// stats returns what this process knows about a receiver.
-func (c *courier) stats(rc *receiver.Receiver) ReceiverStats {
+// figures returns what this process knows about a receiver.
+func (c *courier) figures(rc *receiver.Receiver) Figures {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t := c.targets[rc]
-	return ReceiverStats{Down: t.down(time.Now()), TakesNone: t.failsForEverybody()}
+	return Figures{Down: t.down(time.Now()), FailsForEverybody: t.failsForEverybody()}
 }
 
 // logOutcome logs what came of a delivery.
-func (c *courier) logOutcome(o *store.Outcome) {
+func (c *courier) logOutcome(o *Outcome) {
 	e := &o.Entry
 	attrs := []slog.Attr{
 		slog.Int64("id", e.ID), slog.String("webhook", e.Webhook), slog.String("platform", text.Clip(e.Platform, 200)), slog.String("tenant", text.Clip(e.Tenant, 200)),
@@ -703,12 +703,12 @@ func (c *courier) logOutcome(o *store.Outcome) {
 		message = "delivery interrupted, will retry"
 	case a.Accepted():
 	default:
-		if e.State == store.Parked {
+		if e.State == Parked {
 			level, message = slog.LevelWarn, "webhook parked"
 			attrs = append(attrs, slog.String("why", e.Why))
 		} else {
 			message = "delivery failed, will retry"
-			attrs = append(attrs, slog.Duration("next_try", max(0, o.NextTry.Sub(c.store.Now())).Round(time.Second/10)))
+			attrs = append(attrs, slog.Duration("next_try", max(0, o.NextTry.Sub(c.inbox.Now())).Round(time.Second/10)))
 		}
 		if a.Status != 0 {
 			attrs = append(attrs, slog.Int("receiver_status", a.Status))

@@ -12,7 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"usher/internal/inbox/store"
+	"usher/internal/inbox/engine"
 	"usher/internal/receiver"
 	"usher/webhookgate"
 )
@@ -25,7 +25,7 @@ func inBubble(t *testing.T, name string, test func(t *testing.T, d *desk), chang
 		path := filepath.Join(t.TempDir(), "inbox.db")
 		synctest.Test(t, func(t *testing.T) {
 			d := newDesk(t, inFile(t, path), append([]func(*Config){func(c *Config) {
-				c.Store.MaxAttempts, c.Store.Jitter, c.Store.ClockOffset = 20, func(d time.Duration) time.Duration { return d }, nil
+				c.MaxAttempts, c.Jitter, c.ClockOffset = 20, func(d time.Duration) time.Duration { return d }, nil
 			}}, change...)...)
 			time.Sleep(time.Millisecond)
 			test(t, d)
@@ -60,17 +60,17 @@ func answers(codes ...int) func(int) *http.Response {
 }
 
 func TestTries(t *testing.T) {
-	four := func(c *Config) { c.Store.MaxAttempts = 4 }
+	four := func(c *Config) { c.MaxAttempts = 4 }
 	inBubble(t, "pauses double from 1 s to 5 min", func(t *testing.T, d *desk) {
 		d.main.set("t", status(500))
 		d.take("t", "A")
 		time.Sleep(112 * time.Second)
 		want := "[100ms 200ms 400ms 800ms 1.6s 3.2s 6.4s 12.8s 25.6s 30s 30s]"
 		d.want("a tenth of the pauses", fmt.Sprint(d.main.gaps("t")), want)
-		if s := d.list("t")[0]; s.State != store.Waiting || s.Tries != 12 || len(s.Attempts) != 12 || s.Attempts[0].Status != 500 {
+		if s := d.list("t")[0]; s.State != Waiting || s.Tries != 12 || len(s.Attempts) != 12 || s.Attempts[0].Status != 500 {
 			t.Errorf("%+v", s)
 		}
-	}, func(c *Config) { c.Store.Jitter = func(d time.Duration) time.Duration { return d / 10 } })
+	}, func(c *Config) { c.Jitter = func(d time.Duration) time.Duration { return d / 10 } })
 	inBubble(t, "parked after so many attempts", func(t *testing.T, d *desk) {
 		for _, code := range []int{500, 401, 404, 408, 425, 429, 301, 501} {
 			tenant := fmt.Sprint("t", code)
@@ -80,8 +80,8 @@ func TestTries(t *testing.T) {
 			d.take(tenant, "A")
 		}
 		time.Sleep(8 * time.Second)
-		for _, e := range slices.DeleteFunc(d.list(""), func(e store.Entry) bool { return e.Tenant == "well" }) {
-			if e.State != store.Parked || e.Tries != 4 || e.Why != "too many failed tries (USHER_WEBHOOK_INBOX_ATTEMPTS)" {
+		for _, e := range slices.DeleteFunc(d.list(""), func(e Entry) bool { return e.Tenant == "well" }) {
+			if e.State != Parked || e.Tries != 4 || e.Why != "too many failed tries (USHER_WEBHOOK_INBOX_ATTEMPTS)" {
 				t.Errorf("%+v", e.Status)
 			}
 		}
@@ -93,7 +93,7 @@ func TestTries(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		for _, e := range d.list("") {
-			if e.State != store.Parked || e.Tries != 1 {
+			if e.State != Parked || e.Tries != 1 {
 				t.Errorf("%+v", e.Status)
 			}
 		}
@@ -114,7 +114,7 @@ func TestTries(t *testing.T) {
 		if e := d.list("t0")[0]; e.Counted != 0 || e.Tries < 5 || e.Why != "older than USHER_WEBHOOK_INBOX_MAX_AGE" {
 			t.Errorf("%+v", e.Status)
 		}
-	}, func(c *Config) { c.Store.MaxAge = time.Minute })
+	}, func(c *Config) { c.MaxAge = time.Minute })
 	inBubble(t, "a redelivery has a fresh count and a fresh age", func(t *testing.T, d *desk) {
 		d.main.set("t", status(500))
 		d.take("t", "A")
@@ -122,7 +122,7 @@ func TestTries(t *testing.T) {
 		d.want("parked", d.states("t"), "parked")
 		check(t, d.Redeliver(d.nth("t", 1), false))
 		time.Sleep(2 * time.Second)
-		if e := d.list("t")[0]; e.State != store.Waiting || e.Tries != 2 || e.Again.IsZero() {
+		if e := d.list("t")[0]; e.State != Waiting || e.Tries != 2 || e.Again.IsZero() {
 			t.Errorf("%+v", e.Status)
 		}
 	}, four)
@@ -475,7 +475,7 @@ func TestOutages(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		d.want("delivered by who is back", fmt.Sprint(len(all[1].got(""))), "20")
 	}, func(c *Config) {
-		c.Store.Receivers = receiver.NewSet(all[0].Receiver, all[1].Receiver, all[2].Receiver)
+		c.Receivers = receiver.NewSet(all[0].Receiver, all[1].Receiver, all[2].Receiver)
 	})
 }
 
@@ -507,7 +507,7 @@ func TestEnds(t *testing.T) {
 		if took := time.Since(began); took > time.Second {
 			t.Errorf("it took %v", took)
 		}
-		if e := d.list("t")[0]; e.State != store.Waiting || e.Tries != 0 {
+		if e := d.list("t")[0]; e.State != Waiting || e.Tries != 0 {
 			t.Errorf("%+v", e.Status)
 		}
 		d.main.delay = 0
@@ -533,27 +533,27 @@ func TestEnds(t *testing.T) {
 
 func TestPauses(t *testing.T) {
 	crm, docs := newTaker("crm", 4, "crm"), newTaker("docs", 4, "docs")
-	two := func(c *Config) { c.Store.Receivers = receiver.NewSet(crm.Receiver, docs.Receiver) }
+	two := func(c *Config) { c.Receivers = receiver.NewSet(crm.Receiver, docs.Receiver) }
 	inBubble(t, "of a receiver and of all", func(t *testing.T, d *desk) {
-		check(t, d.Pause(store.Pause{Receiver: "crm"}))
+		check(t, d.Pause(Pause{Receiver: "crm"}))
 		d.take("crm/a", "A")
 		d.take("docs/a", "A")
 		time.Sleep(time.Second)
 		d.want("of one receiver", fmt.Sprint(crm.got(""), docs.got("")), "[] [a:A]")
-		check(t, d.Pause(store.Pause{}))
+		check(t, d.Pause(Pause{}))
 		d.restart()
 		d.take("docs/b", "A")
-		must(t, true, second(d.Resume(store.Pause{Receiver: "crm"})))
+		must(t, true, second(d.Resume(Pause{Receiver: "crm"})))
 		time.Sleep(time.Minute)
 		d.want("of all", fmt.Sprint(crm.got(""), docs.got("")), "[] [a:A]")
 		if s := d.Stats(); len(s.Paused) != 1 || s.Paused[0].Since.IsZero() {
 			t.Errorf("%+v", s.Paused)
 		}
-		known, err := d.Resume(store.Pause{})
+		known, err := d.Resume(Pause{})
 		if !known || err != nil {
 			t.Errorf("%v %v", known, err)
 		}
-		if known, err := d.Resume(store.Pause{}); known || err != nil {
+		if known, err := d.Resume(Pause{}); known || err != nil {
 			t.Errorf("twice: %v %v", known, err)
 		}
 		time.Sleep(10 * time.Millisecond)
@@ -565,13 +565,13 @@ func TestPauses(t *testing.T) {
 			d.take(fmt.Sprint("t", n), "A")
 		}
 		time.Sleep(time.Minute)
-		check(t, d.Pause(store.Pause{}))
+		check(t, d.Pause(Pause{}))
 		time.Sleep(time.Second)
 		before := len(d.main.tried(""))
 		time.Sleep(time.Minute)
 		d.want("tries", fmt.Sprint(len(d.main.tried(""))-before), "0")
 		d.main.set("", nil)
-		must(t, true, second(d.Resume(store.Pause{})))
+		must(t, true, second(d.Resume(Pause{})))
 		time.Sleep(6 * time.Second)
 		d.want("delivered", fmt.Sprint(len(d.main.got(""))), "20")
 	})
@@ -581,7 +581,7 @@ func TestPauses(t *testing.T) {
 			d.take(fmt.Sprint("t", n), "A", "B")
 		}
 		time.Sleep(500 * time.Millisecond)
-		check(t, d.Pause(store.Pause{}))
+		check(t, d.Pause(Pause{}))
 		time.Sleep(time.Minute)
 		d.want("delivered", fmt.Sprint(len(d.main.got("")), len(d.main.tried(""))), "32 32")
 	})
@@ -626,7 +626,7 @@ func TestEraseWaits(t *testing.T) {
 func TestBodiesDoNotWaitForPlaces(t *testing.T) {
 	t.Parallel()
 	one := newTaker(receiver.Main, 1)
-	d := newDesk(t, inFile(t, filepath.Join(t.TempDir(), "inbox.db")), func(c *Config) { c.Store.Receivers = receiver.NewSet(one.Receiver) })
+	d := newDesk(t, inFile(t, filepath.Join(t.TempDir(), "inbox.db")), func(c *Config) { c.Receivers = receiver.NewSet(one.Receiver) })
 	body := func(megabytes int) string { return strings.Repeat("x", megabytes<<20) }
 	release := one.hang("a")
 	d.take("a", body(30))
@@ -644,7 +644,7 @@ type hooked struct {
 	after atomic.Pointer[func()]
 }
 
-func (e *hooked) Write(fn func(store.Tx) error) error {
+func (e *hooked) Write(fn func(engine.Tx) error) error {
 	err := e.held.Write(fn)
 	if after := e.after.Load(); after != nil {
 		(*after)()
@@ -657,7 +657,7 @@ func TestLeaseWhileItEnds(t *testing.T) {
 	t.Parallel()
 	e := new(hooked)
 	open := inFile(t, filepath.Join(t.TempDir(), "inbox.db"))
-	d := newDesk(t, func() store.Engine { e.Engine = open(); return e })
+	d := newDesk(t, func() engine.Engine { e.Engine = open(); return e })
 	for n := range 10 {
 		tried := len(d.main.tried("t"))
 		release := d.main.hang("t")
@@ -724,14 +724,14 @@ func TestNothingToAskForIsNoReasonToStayAwake(t *testing.T) {
 				to.failing[webhookgate.Lane{Tenant: fmt.Sprint(n)}] = true
 			}
 		},
-		"paused": func(c *courier, _ *target) { c.paused = func() []store.Pause { return []store.Pause{{}} } },
+		"paused": func(c *courier, _ *target) { c.paused = func() []Pause { return []Pause{{}} } },
 		"full":   func(_ *courier, to *target) { to.inFlight = 3 * to.Concurrency },
 		"bodies": func(c *courier, to *target) { c.bodies, to.inFlight = maxBodies, 1 },
 	} {
 		t.Run(name, func(t *testing.T) {
 			rc := newTaker(receiver.Main, 4).Receiver
-			c := newCourier(Config{Store: store.Config{Receivers: receiver.NewSet(rc)}})
-			c.paused = func() []store.Pause { return nil }
+			c := newCourier(&Inbox{cfg: Config{Receivers: receiver.NewSet(rc)}})
+			c.paused = func() []Pause { return nil }
 			to := c.targets[rc]
 			held(c, to)
 			to.nextRetry = time.Now().Add(-time.Second)
@@ -769,7 +769,7 @@ func TestRetriesAndProbesShareHalfOfThePlaces(t *testing.T) {
 					t.Fatalf("%d of 2 places", failed)
 				}
 			}
-		}, func(c *Config) { c.Store.Receivers = receiver.NewSet(main.Receiver) })
+		}, func(c *Config) { c.Receivers = receiver.NewSet(main.Receiver) })
 	}
 }
 
@@ -778,20 +778,20 @@ func TestRetriesAndProbesShareHalfOfThePlaces(t *testing.T) {
 func TestRetriesLeaveAPlaceToTheProbe(t *testing.T) {
 	for places, want := range map[int]string{1: "probe, retry, probe", 3: "probe, retry, probe", 4: "probe, probe, probe"} {
 		rc := newTaker(receiver.Main, places).Receiver
-		c := newCourier(Config{Store: store.Config{Receivers: receiver.NewSet(rc)}})
-		c.paused = func() []store.Pause { return nil }
+		c := newCourier(&Inbox{cfg: Config{Receivers: receiver.NewSet(rc)}})
+		c.paused = func() []Pause { return nil }
 		var got []string
 		for now, n := time.Now(), 0; n < 3; n++ {
 			claims := c.planClaims(now.Add(time.Duration(n) * probeInterval))
 			if len(claims) != 1 || claims[0].Probes != 1 || claims[0].Retries < 1 {
 				t.Fatalf("%d places: %+v", places, claims)
 			}
-			first, result := "probe", store.Claimed{Probed: true}
+			first, result := "probe", Claimed{Probed: true}
 			if claims[0].RetriesFirst {
-				first, result = "retry", store.Claimed{Retried: true}
+				first, result = "retry", Claimed{Retried: true}
 			}
 			got = append(got, first)
-			c.noteClaims(claims, []store.Claimed{result}, nil)
+			c.noteClaims(claims, []Claimed{result}, nil)
 		}
 		if got := strings.Join(got, ", "); got != want {
 			t.Errorf("%d places: %s", places, got)
@@ -832,7 +832,7 @@ func TestRetriesDoNotWaitForAllProbes(t *testing.T) {
 					}
 					time.Sleep(time.Second / 2)
 				}
-			}, func(c *Config) { c.Store.Receivers = receiver.NewSet(main.Receiver) })
+			}, func(c *Config) { c.Receivers = receiver.NewSet(main.Receiver) })
 		}
 	}
 }

@@ -20,7 +20,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"usher/internal/inbox/store"
+	"usher/internal/inbox/engine"
 	"usher/internal/testkit"
 	"usher/internal/testkit/pgtest"
 )
@@ -83,7 +83,7 @@ func TestDatabaseSetup(t *testing.T) {
 	}
 
 	// The password is rotated: new connections use the new one, and what goes wrong until then goes on by itself.
-	d := newDesk(t, func() store.Engine { return must2(openDatabase(as(s, "app", "postgres"), get))(t) })
+	d := newDesk(t, func() engine.Engine { return must2(openDatabase(as(s, "app", "postgres"), get))(t) })
 	d.take("t", "A")
 	s.Exec(t, "ALTER ROLE app PASSWORD 'three'; SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'app'")
 	if got := d.send("t", "B"); got == "+" {
@@ -95,18 +95,18 @@ func TestDatabaseSetup(t *testing.T) {
 	// A role's default does not make a 200 worth less: what is committed without a sync goes with the server.
 	s.Exec(t, "ALTER ROLE app SET synchronous_commit = off; SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'app'")
 	d.until("C is taken in", func() bool { got := d.send("t", "C"); return got == "+" || got == "=" })
-	d.until("paused", func() bool { return d.Pause(store.Pause{}) == nil })
+	d.until("paused", func() bool { return d.Pause(Pause{}) == nil })
 	d.until("u is taken in", func() bool { got := d.send("u", "A"); return got == "+" || got == "=" })
 	s.Kill()
 	s.Start()
-	d.until("back", func() bool { all, err := d.List(store.Filter{Tenant: "u"}); return err == nil && len(all) == 1 })
+	d.until("back", func() bool { all, err := d.List(Filter{Tenant: "u"}); return err == nil && len(all) == 1 })
 
 	// It may only be read for a while.
 	s.Exec(t, "ALTER ROLE app SET default_transaction_read_only = on; SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'app'")
 	d.until("refused", func() bool { return strings.Contains(d.send("t", time.Now().String()), "is read-only") })
 	s.Exec(t, "ALTER ROLE app RESET default_transaction_read_only")
 	d.until("taken in again", func() bool { return d.send("t", time.Now().String()) == "+" })
-	d.until("resumed", func() bool { _, err := d.Resume(store.Pause{}); return err == nil })
+	d.until("resumed", func() bool { _, err := d.Resume(Pause{}); return err == nil })
 	d.idle("")
 }
 
@@ -184,7 +184,7 @@ func TestDatabaseStandsStill(t *testing.T) {
 	t.Parallel()
 	s := pgtest.New(t)
 	d := newDesk(t, inDatabase(t, s.DSN()))
-	other := newDesk(t, inDatabase(t, s.DSN()), func(c *Config) { c.Store.Receivers = d.cfg.Store.Receivers })
+	other := newDesk(t, inDatabase(t, s.DSN()), func(c *Config) { c.Receivers = d.cfg.Receivers })
 	for n := range 20 {
 		d.take(fmt.Sprint("t", n), "1", "2", "3")
 	}
@@ -294,7 +294,7 @@ func TestPoolerAndLatency(t *testing.T) {
 		for n := range 20 {
 			d.want(fmt.Sprint("t", n), fmt.Sprint(d.main.got(fmt.Sprint("t", n))), "[A B A]")
 		}
-		check(t, d.Pause(store.Pause{Tenant: "t0"}))
+		check(t, d.Pause(Pause{Tenant: "t0"}))
 		must2(d.Erase("", "t1"))(t)
 		d.want("a copy", d.send("t2", "A"), "=")
 	}
@@ -383,7 +383,7 @@ func TestLockedLane(t *testing.T) {
 
 // The database's clock jumps, as after a failover to another machine: waiting webhooks are delivered, in order, and once.
 func TestClockJumps(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() store.Engine) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
 		for n, jump := range []time.Duration{3 * time.Hour, -6 * time.Hour, 48 * time.Hour, -100 * time.Hour} {
 			tenant := fmt.Sprint("t", n)
@@ -469,10 +469,10 @@ func TestReadsOnlyItsOwnLane(t *testing.T) {
 		},
 	} {
 		dsn := pgtest.Schema(t)
-		d := newDesk(t, inDatabase(t, dsn), func(c *Config) { c.Store.KeepLatest = name == "webhook_waiting" })
+		d := newDesk(t, inDatabase(t, dsn), func(c *Config) { c.KeepLatest = name == "webhook_waiting" })
 		d.main.set("", status(400))
-		if d.cfg.Store.KeepLatest {
-			check(t, d.Pause(store.Pause{}))
+		if d.cfg.KeepLatest {
+			check(t, d.Pause(Pause{}))
 		}
 		for n := range tenants {
 			read(d, fmt.Sprint("t", n))
@@ -498,7 +498,7 @@ func TestPlansDoNotLast(t *testing.T) {
 	const tenants = 1000
 	dsn := pgtest.Schema(t)
 	d := newDesk(t, inDatabase(t, dsn))
-	check(t, d.Pause(store.Pause{}))
+	check(t, d.Pause(Pause{}))
 	d.take("x", "A")
 	d.take("y", "A")
 	inSchema(t, dsn, "VACUUM ANALYZE {schema}.lane")
@@ -527,7 +527,7 @@ func TestDefaultIsolation(t *testing.T) {
 	t.Parallel()
 	s := pgtest.New(t, "default_transaction_isolation=serializable")
 	a := newDesk(t, inDatabase(t, s.DSN()))
-	b := newDesk(t, inDatabase(t, s.DSN()), func(c *Config) { c.Store.Receivers = a.cfg.Store.Receivers })
+	b := newDesk(t, inDatabase(t, s.DSN()), func(c *Config) { c.Receivers = a.cfg.Receivers })
 	var wg sync.WaitGroup
 	for n := range 8 {
 		wg.Go(func() {
@@ -564,17 +564,17 @@ func TestStandbyIsNotRead(t *testing.T) {
 	standby.Exec(t, "SELECT pg_wal_replay_pause()")
 	wire.Refuse()
 	for range 3 { // whoever reads finds another connection
-		_, _ = d.List(store.Filter{})
+		_, _ = d.List(Filter{})
 	}
 	wire.Pass()
-	d.until("paused", func() bool { return d.Pause(store.Pause{Tenant: "t"}) == nil })
+	d.until("paused", func() bool { return d.Pause(Pause{Tenant: "t"}) == nil })
 	large := strings.Repeat("B", 100_000) // it is not read ahead
 	before := must2(d.Snapshots(t.Context(), []string{"t"}))(t)[0].Seq
 	d.until("taken in", func() bool { return d.send("t", large) == "+" })
 	if now := must2(d.Snapshots(t.Context(), []string{"t"}))(t)[0].Seq; now <= before {
 		t.Errorf("the last snapshot is still %d", before)
 	}
-	must(t, true, second(d.Resume(store.Pause{Tenant: "t"})))
+	must(t, true, second(d.Resume(Pause{Tenant: "t"})))
 	d.idle("t")
 	d.want("states", d.states("t"), "delivered delivered")
 }

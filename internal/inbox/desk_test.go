@@ -19,9 +19,9 @@ import (
 	"testing"
 	"time"
 
+	"usher/internal/inbox/engine"
 	"usher/internal/inbox/postgres"
 	"usher/internal/inbox/sqlite"
-	"usher/internal/inbox/store"
 	"usher/internal/receiver"
 	"usher/internal/testkit"
 	"usher/internal/testkit/pgtest"
@@ -29,7 +29,7 @@ import (
 )
 
 // onEngines runs a test on each engine. open opens the same inbox each time: after a restart, or by another replica.
-func onEngines(t *testing.T, test func(t *testing.T, open func() store.Engine)) {
+func onEngines(t *testing.T, test func(t *testing.T, open func() engine.Engine)) {
 	t.Parallel()
 	t.Run("file", func(t *testing.T) {
 		t.Parallel()
@@ -41,8 +41,8 @@ func onEngines(t *testing.T, test func(t *testing.T, open func() store.Engine)) 
 	})
 }
 
-func inFile(t testing.TB, path string) func() store.Engine {
-	return func() store.Engine {
+func inFile(t testing.TB, path string) func() engine.Engine {
+	return func() engine.Engine {
 		t.Helper()
 		e, err := openFile(path, slog.New(slog.DiscardHandler))
 		if err != nil {
@@ -64,8 +64,8 @@ func openFile(path string, log *slog.Logger) (e *sqlite.Engine, err error) {
 	return e, err
 }
 
-func inDatabase(t testing.TB, dsn string) func() store.Engine {
-	return func() store.Engine {
+func inDatabase(t testing.TB, dsn string) func() engine.Engine {
+	return func() engine.Engine {
 		t.Helper()
 		e, err := openDatabase(dsn, nil)
 		if err != nil {
@@ -75,7 +75,7 @@ func inDatabase(t testing.TB, dsn string) func() store.Engine {
 	}
 }
 
-func openDatabase(dsn string, password func() string) (store.Engine, error) {
+func openDatabase(dsn string, password func() string) (engine.Engine, error) {
 	a, err := postgres.Parse(dsn)
 	if err != nil {
 		return nil, err
@@ -233,7 +233,7 @@ type desk struct {
 	t       *testing.T
 	main    *taker
 	cfg     Config
-	open    func() store.Engine
+	open    func() engine.Engine
 	log     *testkit.Output
 	ahead   *atomic.Int64 // how far the database's clock is ahead
 	end     func()        // orderly: what is under way finishes
@@ -246,19 +246,19 @@ type desk struct {
 func quick(d time.Duration) time.Duration { return d / 1000 }
 
 // newDesk starts an inbox. change may change its configuration; if it sets no receivers, the desk's main one is used.
-func newDesk(t *testing.T, open func() store.Engine, change ...func(*Config)) *desk {
+func newDesk(t *testing.T, open func() engine.Engine, change ...func(*Config)) *desk {
 	t.Helper()
 	d := &desk{t: t, open: open, main: newTaker(receiver.Main, 32), log: new(testkit.Output), ahead: new(atomic.Int64), release: make(map[string]func())}
-	d.cfg = Config{Store: store.Config{
+	d.cfg = Config{
 		MaxAttempts: 1000, MaxAge: 72 * time.Hour, DedupWindow: 10 * time.Minute, MaxBytes: 1 << 30, Jitter: quick,
 		Log:         slog.New(slog.NewTextHandler(d.log, nil)),
 		ClockOffset: func() time.Duration { return time.Duration(d.ahead.Load()) },
-	}}
+	}
 	for _, f := range change {
 		f(&d.cfg)
 	}
-	if d.cfg.Store.Receivers == nil {
-		d.cfg.Store.Receivers = receiver.NewSet(d.main.Receiver)
+	if d.cfg.Receivers == nil {
+		d.cfg.Receivers = receiver.NewSet(d.main.Receiver)
 	}
 	d.start()
 	t.Cleanup(func() {
@@ -300,7 +300,7 @@ var hookIDs atomic.Int64
 
 // hook makes a snapshot of a tenant ("platform/tenant" or "tenant") with this body.
 func (d *desk) hook(tenant, body string) *webhookgate.Webhook {
-	return aHook(d.cfg.Store.Receivers, tenant, body)
+	return aHook(d.cfg.Receivers, tenant, body)
 }
 
 func aHook(set *receiver.Set, tenant, body string) *webhookgate.Webhook {
@@ -319,7 +319,7 @@ func aHook(set *receiver.Set, tenant, body string) *webhookgate.Webhook {
 func (d *desk) send(tenant, body string) string { return d.sendHook(d.hook(tenant, body)) }
 
 func (d *desk) sendHook(w *webhookgate.Webhook) string {
-	switch duplicateOf, err := d.Keep(w); {
+	switch duplicateOf, err := d.Store(w); {
 	case errors.Is(err, webhookgate.ErrFull):
 		return "full"
 	case err != nil:
@@ -341,9 +341,9 @@ func (d *desk) take(tenant string, bodies ...string) {
 }
 
 // list returns a tenant's webhooks, or with "" all, the oldest first.
-func (d *desk) list(tenant string) []store.Entry {
+func (d *desk) list(tenant string) []Entry {
 	d.t.Helper()
-	all, err := d.List(store.Filter{Tenant: tenant})
+	all, err := d.List(Filter{Tenant: tenant})
 	if err != nil {
 		d.t.Fatal(err)
 	}
@@ -352,8 +352,8 @@ func (d *desk) list(tenant string) []store.Entry {
 }
 
 // items returns the webhooks that f selects, newest first, with their content.
-func (d *desk) items(f store.Filter) (all []*store.Item, err error) {
-	err = d.Each(f, true, func(item *store.Item) bool {
+func (d *desk) items(f Filter) (all []*Item, err error) {
+	err = d.Each(f, true, func(item *Item) bool {
 		all = append(all, item)
 		return f.Limit == 0 || len(all) < f.Limit
 	})

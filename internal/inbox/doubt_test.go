@@ -12,7 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"usher/internal/inbox/store"
+	"usher/internal/inbox/engine"
 	"usher/internal/testkit/pgtest"
 )
 
@@ -27,7 +27,7 @@ func TestConnectionBreaksInACommit(t *testing.T) {
 				dsn := pgtest.Schema(t)
 				wire := pgtest.Cut(t, must2(url.Parse(dsn))(t).Host)
 				d := newDesk(t, inDatabase(t, wire.Through(dsn)))
-				check(t, d.Pause(store.Pause{}))
+				check(t, d.Pause(Pause{}))
 				d.take("known", "A")
 				replica := newDesk(t, inDatabase(t, dsn))
 				replica.until("it is paused", func() bool { return len(replica.Paused()) > 0 })
@@ -95,10 +95,10 @@ func TestNewTenantAtOnce(t *testing.T) {
 		{"a signed id", "A", "A", false, "waiting"},
 		{"only the latest", "A", "B", true, "superseded waiting"},
 	} {
-		change := func(c *Config) { c.Store.KeepLatest, c.Store.DedupWindow = tc.latest, 0 }
+		change := func(c *Config) { c.KeepLatest, c.DedupWindow = tc.latest, 0 }
 		a := newDesk(t, open, change)
 		b := newDesk(t, open, change)
-		check(t, a.Pause(store.Pause{}))
+		check(t, a.Pause(Pause{}))
 		b.until("paused", func() bool { return len(b.Paused()) > 0 })
 		conn, schema := connectTo(t, dsn)
 		defer conn.Close(context.Background())
@@ -135,7 +135,7 @@ func TestCopyThroughAnotherReplica(t *testing.T) {
 	open := inDatabase(t, pgtest.Schema(t))
 	var changed atomic.Pointer[string]
 	a := newDesk(t, open)
-	b := newDesk(t, open, func(c *Config) { c.Store.Changed = func(tenant string) { changed.Store(&tenant) } })
+	b := newDesk(t, open, func(c *Config) { c.Changed = func(tenant string) { changed.Store(&tenant) } })
 	a.take("t", "A")
 	a.idle("t")
 	b.want("a copy", b.send("t", "A"), "=")
@@ -146,14 +146,14 @@ func TestCopyThroughAnotherReplica(t *testing.T) {
 
 // doubts is an engine whose transactions are in doubt while on is set, although they are committed.
 type doubts struct {
-	store.Engine
+	engine.Engine
 	on atomic.Bool
 }
 
-func (e *doubts) Write(fn func(store.Tx) error) error {
+func (e *doubts) Write(fn func(engine.Tx) error) error {
 	err := e.Engine.Write(fn)
 	if err == nil && e.on.Load() {
-		return store.ErrDoubt
+		return engine.ErrDoubt
 	}
 	return err
 }
@@ -161,10 +161,10 @@ func (e *doubts) Write(fn func(store.Tx) error) error {
 // No sender has a 200 for what a transaction in doubt has stored. In an outage, which often begins with such a transaction,
 // entitlements must go on answering with what they hold.
 func TestDoubtKeepsEntitlements(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() store.Engine) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		e := new(doubts)
 		var changes atomic.Int64
-		d := newDesk(t, func() store.Engine { e.Engine = open(); return e }, func(c *Config) { c.Store.Changed = func(string) { changes.Add(1) } })
+		d := newDesk(t, func() engine.Engine { e.Engine = open(); return e }, func(c *Config) { c.Changed = func(string) { changes.Add(1) } })
 		release := d.main.hang("t")
 		d.take("t", "A")
 		d.until("under way", func() bool { return len(d.main.tried("t")) == 1 })

@@ -25,8 +25,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"usher/internal/inbox/engine"
 	"usher/internal/inbox/sqlite"
-	"usher/internal/inbox/store"
 	"usher/internal/receiver"
 	"usher/internal/testkit"
 	"usher/internal/testkit/pgtest"
@@ -119,7 +119,7 @@ func TestFileThatALinkWaitedForIsOneUshers(t *testing.T) {
 func TestKilledBeforeTheClockWasSet(t *testing.T) {
 	t.Parallel()
 	path, copied := aFile(t), aFile(t)
-	d := newDesk(t, inFile(t, path), func(c *Config) { c.Store.ClockOffset = func() time.Duration { return -50 * 365 * 24 * time.Hour } })
+	d := newDesk(t, inFile(t, path), func(c *Config) { c.ClockOffset = func() time.Duration { return -50 * 365 * 24 * time.Hour } })
 	release := d.main.hang("t")
 	d.take("t", "A")
 	d.until("under way", func() bool { return len(d.main.tried("t")) == 1 })
@@ -263,7 +263,7 @@ func TestFileThatCameBackIsWhole(t *testing.T) {
 	check(t, os.Rename(path, path+".old"))
 	d.until("noticed", func() bool { return d.Err() != nil })
 	for range 10 {
-		_, _ = d.List(store.Filter{})
+		_, _ = d.List(Filter{})
 	}
 	if _, err := os.Stat(path); err == nil {
 		t.Error("there is a new file")
@@ -295,8 +295,8 @@ func TestRemovedLogIsSaved(t *testing.T) {
 			t.Parallel()
 			path, left := aFile(t), aFile(t)
 			var log testkit.Output
-			d := newDesk(t, func() store.Engine { return must2(openFile(path, slog.New(slog.NewTextHandler(&log, nil))))(t) })
-			check(t, d.Pause(store.Pause{}))
+			d := newDesk(t, func() engine.Engine { return must2(openFile(path, slog.New(slog.NewTextHandler(&log, nil))))(t) })
+			check(t, d.Pause(Pause{}))
 			d.take("large", strings.Repeat("x", 200_000)) // more than an export writes at once
 			d.take("t", "A")
 			from, to := io.Pipe()
@@ -350,7 +350,7 @@ func TestRemovedLockFileLetsNobodyIn(t *testing.T) {
 // finds out.
 func TestFileIsGoneWhileNothingIsDelivered(t *testing.T) {
 	for name, prepare := range map[string]func(*desk) error{
-		"paused":       func(d *desk) error { return d.Pause(store.Pause{}) },
+		"paused":       func(d *desk) error { return d.Pause(Pause{}) },
 		"no receivers": func(*desk) error { return nil },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -359,7 +359,7 @@ func TestFileIsGoneWhileNothingIsDelivered(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				d := newDesk(t, inFile(t, path), func(c *Config) {
 					if name == "no receivers" {
-						c.Store.Receivers, c.Store.Keep = receiver.NewSet(), true
+						c.Receivers, c.KeepUnclaimed = receiver.NewSet(), true
 					}
 				})
 				d.take("t", "A")
@@ -443,7 +443,7 @@ func TestErasedIsGoneAfterAKill(t *testing.T) {
 func TestDamagedContent(t *testing.T) {
 	damage := []string{"UPDATE content SET body = x'58' WHERE seq = %d", "DELETE FROM content WHERE seq = %d", "UPDATE webhook SET record = '{' WHERE seq = %d"}
 	test := func(t *testing.T, d *desk, hurt func(string)) {
-		check(t, d.Pause(store.Pause{}))
+		check(t, d.Pause(Pause{}))
 		for n := range 4 {
 			d.take(fmt.Sprint("t", n), "A", "B")
 		}
@@ -456,7 +456,7 @@ func TestDamagedContent(t *testing.T) {
 			hurt(s)
 		}
 		d.start()
-		must2(d.Resume(store.Pause{}))(t)
+		must2(d.Resume(Pause{}))(t)
 		d.idle("")
 		for n, want := range []string{"superseded delivered", "superseded delivered", "delivered delivered", "delivered delivered"} {
 			d.want(fmt.Sprint("t", n), d.states(fmt.Sprint("t", n)), want)
@@ -468,7 +468,7 @@ func TestDamagedContent(t *testing.T) {
 		must2(d.Show(d.nth("t0", 1)))(t)
 		must2(d.Show(d.nth("t1", 1)))(t)
 		other := timeless(t, inFile(t, aFile(t)))
-		if _, err := other.Import(t.Context(), strings.NewReader(exported(t, d.Inbox)), store.ImportOptions{}); err != nil {
+		if _, err := other.Import(t.Context(), strings.NewReader(exported(t, d.Inbox)), ImportOptions{}); err != nil {
 			t.Errorf("it can't be restored: %v", err)
 		}
 	}
@@ -487,7 +487,7 @@ func TestDamagedContent(t *testing.T) {
 func TestDamagedLane(t *testing.T) {
 	path := aFile(t)
 	d := newDesk(t, inFile(t, path))
-	check(t, d.Pause(store.Pause{}))
+	check(t, d.Pause(Pause{}))
 	d.take("acme", "A")
 	d.shut()
 	sqlOn(t, path, "DELETE FROM lane")
@@ -506,13 +506,13 @@ func TestDamagedRefused(t *testing.T) {
 	d.shut()
 	sqlOn(t, path, fmt.Sprintf("UPDATE content SET body = x'%x'", odd("acme", "b")))
 	d.start()
-	if _, err := d.Accept(d.nth("acme", 1), true); !errors.Is(err, store.ErrDamaged) {
+	if _, err := d.Accept(d.nth("acme", 1), true); !errors.Is(err, ErrDamaged) {
 		t.Errorf("accepted: %v", err)
 	}
 	d.shut()
 	sqlOn(t, path, "UPDATE webhook SET record = x'00ff'") // it does not say any more what was wrong with it
 	d.start()
-	if err := d.Redeliver(d.nth("acme", 1), true); !errors.Is(err, store.ErrRefused) {
+	if err := d.Redeliver(d.nth("acme", 1), true); !errors.Is(err, ErrRefused) {
 		t.Errorf("sent again: %v", err)
 	}
 	d.want("states", d.states("acme"), "refused")
@@ -534,15 +534,15 @@ func TestDamagedRows(t *testing.T) {
 		d.take("t", "A")
 		d.until("parked", func() bool { return d.states("t") == "parked" })
 		d.main.set("t", answers(500, 500, 200))
-		check(t, d.Pause(store.Pause{}))
+		check(t, d.Pause(Pause{}))
 		d.take("t", "B")
 		d.shut()
 		sqlOn(t, path, damage)
 		d.start()
-		must2(d.Resume(store.Pause{}))(t)
+		must2(d.Resume(Pause{}))(t)
 		d.take("other", "A")
 		d.until(damage, func() bool { return len(d.main.got("")) == 2 })
-		if all := must2(d.items(store.Filter{}))(t); len(all) != 3 {
+		if all := must2(d.items(Filter{}))(t); len(all) != 3 {
 			t.Errorf("%s: %d are listed", damage, len(all))
 		}
 		d.shut()
@@ -597,10 +597,10 @@ func runDamaged(t *testing.T, world int, path string) string {
 		}
 		return "does not start"
 	}
-	d := newDesk(t, func() store.Engine { return e })
+	d := newDesk(t, func() engine.Engine { return e })
 	defer d.shut()
 	for range 200 {
-		if s := d.Stats(); d.Err() != nil || s.Unknown || s.Pending == 0 {
+		if s := d.Stats(); d.Err() != nil || s.Old || s.Pending == 0 {
 			break
 		}
 		time.Sleep(time.Millisecond)
@@ -686,7 +686,7 @@ func wantAll(t *testing.T, path string, lines []string) {
 	d := newDesk(t, inFile(t, path))
 	d.idle("")
 	have := make(map[string]bool)
-	check(t, d.Each(store.Filter{}, true, func(w *store.Item) bool {
+	check(t, d.Each(Filter{}, true, func(w *Item) bool {
 		have[w.Tenant+" "+string(w.Body[:min(6, len(w.Body))])] = true
 		return true
 	}))

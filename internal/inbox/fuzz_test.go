@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"usher/internal/inbox/store"
+	"usher/internal/inbox/engine"
 	"usher/internal/testkit/pgtest"
 	"usher/webhookgate"
 	"usher/webhookgate/content"
@@ -49,7 +49,7 @@ func live(t *testing.T, d *desk, text string) {
 	for i := 0; i+1 < len(text); i++ {
 		verb, n := text[i], int(text[i+1])
 		body := lifeOf("crm/acme", n)
-		pause := store.Pause{}
+		pause := Pause{}
 		switch id := int64(n - '0' + 1); verb {
 		case '0', '1', '2', '3', '4':
 			tenant := tenants[verb-'0']
@@ -141,20 +141,20 @@ func TestMoveBetweenEngines(t *testing.T) {
 	}
 }
 
-func moves(t *testing.T, life string, from, to func() store.Engine) {
+func moves(t *testing.T, life string, from, to func() engine.Engine) {
 	d := newDesk(t, from)
 	live(t, d, life)
 	d.shut()
 	still := d.cfg
-	still.Store.Receivers = nil // nothing is delivered any more
-	open := func(engine func() store.Engine) *Inbox {
+	still.Receivers = nil // nothing is delivered any more
+	open := func(engine func() engine.Engine) *Inbox {
 		i := New(engine(), still)
 		t.Cleanup(func() { i.Close() })
 		return i
 	}
 	a, b := open(from), open(to)
 	first := exported(t, a)
-	if _, err := b.Import(t.Context(), strings.NewReader(first), store.ImportOptions{}); err != nil {
+	if _, err := b.Import(t.Context(), strings.NewReader(first), ImportOptions{}); err != nil {
 		t.Fatalf("%q: %v\n%s", life, err, first)
 	}
 	if second := exported(t, b); withoutFirst(first) != withoutFirst(second) {
@@ -163,8 +163,8 @@ func moves(t *testing.T, life string, from, to func() store.Engine) {
 	see := func(i *Inbox) string {
 		check(t, i.ReadPauses(t.Context())) // it may not have read them yet
 		st := i.Stats()
-		return fmt.Sprintf("\n%+v\n%+v\n%v", must2(i.List(store.Filter{}))(t), shown(must2(i.Tenants(store.TenantFilter{}))(t)),
-			[]any{st.Pending, st.Parked, st.Unread, st.Used, st.Tenants, st.Paused})
+		return fmt.Sprintf("\n%+v\n%+v\n%v", must2(i.List(Filter{}))(t), shown(must2(i.Tenants(TenantFilter{}))(t)),
+			[]any{st.Pending, st.Parked, st.Refused, st.Used, st.Tenants, st.Paused})
 	}
 	if x, y := see(a), see(b); x != y {
 		t.Errorf("%q: %s", life, difference(x, y))
@@ -174,11 +174,11 @@ func moves(t *testing.T, life string, from, to func() store.Engine) {
 		if !ok {
 			platform, code = "", tenant
 		}
-		waiting := must2(b.List(store.Filter{State: store.Waiting, Platform: &platform, Tenant: code}))(t)
+		waiting := must2(b.List(Filter{State: Waiting, Platform: &platform, Tenant: code}))(t)
 		for k, n := range []int{'C', 'B', 'A', 'B', 'A'} {
-			x, err := a.Keep(d.hook(tenant, lifeOf(tenant, n)))
+			x, err := a.Store(d.hook(tenant, lifeOf(tenant, n)))
 			check(t, err)
-			y, err := b.Keep(d.hook(tenant, lifeOf(tenant, n)))
+			y, err := b.Store(d.hook(tenant, lifeOf(tenant, n)))
 			check(t, err)
 			if k == 0 && len(waiting) == 0 {
 				x = ""
@@ -190,12 +190,12 @@ func moves(t *testing.T, life string, from, to func() store.Engine) {
 	}
 }
 
-func shown(all []*store.Tenant) (out []store.Tenant) {
+func shown(all []*Tenant) (out []Tenant) {
 	for _, t := range all {
 		t.HeldUp = false // it is tried at once
 		out = append(out, *t)
 	}
-	slices.SortFunc(out, func(a, b store.Tenant) int { return strings.Compare(a.Tenant+"/"+a.Platform, b.Tenant+"/"+b.Platform) }) // namesakes have no order
+	slices.SortFunc(out, func(a, b Tenant) int { return strings.Compare(a.Tenant+"/"+a.Platform, b.Tenant+"/"+b.Platform) }) // namesakes have no order
 	return out
 }
 
@@ -226,11 +226,11 @@ func FuzzImport(f *testing.F) {
 	f.Add(`{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"x"}}}`)
 	f.Fuzz(func(t *testing.T, file string) {
 		a, b := timeless(t, inFile(t, filepath.Join(t.TempDir(), "a.db"))), timeless(t, inFile(t, filepath.Join(t.TempDir(), "b.db")))
-		if _, err := a.Import(t.Context(), strings.NewReader(file), store.ImportOptions{SkipFaulty: true}); err != nil {
+		if _, err := a.Import(t.Context(), strings.NewReader(file), ImportOptions{SkipFaulty: true}); err != nil {
 			return
 		}
 		first := exported(t, a)
-		if _, err := b.Import(t.Context(), strings.NewReader(first), store.ImportOptions{}); err != nil {
+		if _, err := b.Import(t.Context(), strings.NewReader(first), ImportOptions{}); err != nil {
 			t.Fatalf("%v\n%s", err, first)
 		}
 		if second := exported(t, b); withoutFirst(first) != withoutFirst(second) {
@@ -242,10 +242,10 @@ func FuzzImport(f *testing.F) {
 // testdata/export.jsonl has every kind of line, as the first version writes it. Every later usher can import it, and exports
 // the same again.
 func TestExportFormat(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() store.Engine) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		golden := readGolden(t)
 		i := timeless(t, open)
-		must2(i.Import(t.Context(), strings.NewReader(golden), store.ImportOptions{}))(t)
+		must2(i.Import(t.Context(), strings.NewReader(golden), ImportOptions{}))(t)
 		got := exported(t, i)
 		if withoutFirst(got) != withoutFirst(golden) || !strings.HasPrefix(got, `{"inbox":{"version":1,"at":"`) {
 			t.Errorf("the format has changed: raise its version, and read the old one, too.\n%s", difference(golden, got))
@@ -255,7 +255,7 @@ func TestExportFormat(t *testing.T) {
 				t.Errorf("no line with %s", member)
 			}
 		}
-		for _, state := range store.States {
+		for _, state := range States {
 			if !strings.Contains(got, fmt.Sprintf(`"state":%q`, state)) {
 				t.Errorf("none that is %s", state)
 			}
@@ -264,8 +264,8 @@ func TestExportFormat(t *testing.T) {
 }
 
 // timeless returns an inbox that neither delivers anything nor finds anything too old.
-func timeless(t *testing.T, open func() store.Engine) *Inbox {
-	i := New(open(), Config{Store: store.Config{MaxBytes: 1 << 30, Log: slog.New(slog.DiscardHandler), ClockOffset: func() time.Duration { return -100 * 365 * 24 * time.Hour }}})
+func timeless(t *testing.T, open func() engine.Engine) *Inbox {
+	i := New(open(), Config{MaxBytes: 1 << 30, Log: slog.New(slog.DiscardHandler), ClockOffset: func() time.Duration { return -100 * 365 * 24 * time.Hour }})
 	t.Cleanup(func() { i.Close() })
 	return i
 }

@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"usher/internal/inbox/store"
+	"usher/internal/inbox/engine"
 	"usher/internal/receiver"
 )
 
@@ -21,14 +21,14 @@ func TestAnyTransactionThatHangsShows(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				e := &hanging{Engine: inFile(t, filepath.Join(t.TempDir(), "inbox.db"))(), statement: statement, release: make(chan struct{})}
-				cfg := Config{Store: store.Config{Keep: true, MaxBytes: 1 << 30, Log: slog.New(slog.DiscardHandler)}}
+				cfg := Config{KeepUnclaimed: true, MaxBytes: 1 << 30, Log: slog.New(slog.DiscardHandler)}
 				if statement != "lanes_stale" { // without a receiver the database is only checked when there is nothing to do
-					cfg.Store.Receivers = receiver.NewSet(newTaker(receiver.Main, 1).Receiver)
+					cfg.Receivers = receiver.NewSet(newTaker(receiver.Main, 1).Receiver)
 				}
 				i := New(e, cfg)
 				ctx, stop := context.WithCancel(t.Context())
 				go i.Run(ctx, ctx)
-				go i.Keep(aHook(cfg.Store.Receivers, "t", "A"))
+				go i.Store(aHook(cfg.Receivers, "t", "A"))
 				time.Sleep(4 * time.Second)
 				check(t, i.Err())
 				time.Sleep(3 * time.Second)
@@ -53,22 +53,22 @@ func TestAnyTransactionThatHangsShows(t *testing.T) {
 // hanging is an engine whose transactions with this statement hang until it is released, and then nobody knows whether they
 // were committed.
 type hanging struct {
-	store.Engine
+	engine.Engine
 	statement string
 	release   chan struct{}
 	began     bool
 	hung      bool
 }
 
-func (e *hanging) Write(fn func(store.Tx) error) error {
+func (e *hanging) Write(fn func(engine.Tx) error) error {
 	hangs := false
-	err := e.Engine.Write(func(tx store.Tx) error {
+	err := e.Engine.Write(func(tx engine.Tx) error {
 		return fn(&listening{tx, func(statement string) { hangs = hangs || statement == e.statement }})
 	})
 	if hangs && e.began && !e.hung {
 		e.hung = true
 		<-e.release
-		return store.ErrDoubt
+		return engine.ErrDoubt
 	}
 	e.began = true // the first one opens the inbox
 	return err
@@ -76,11 +76,11 @@ func (e *hanging) Write(fn func(store.Tx) error) error {
 
 // listening tells which statements are queued.
 type listening struct {
-	store.Tx
+	engine.Tx
 	hear func(statement string)
 }
 
-func (l *listening) Queue(statement string, each func(store.Row) error, args ...any) {
+func (l *listening) Queue(statement string, each func(engine.Row) error, args ...any) {
 	l.hear(statement)
 	l.Tx.Queue(statement, each, args...)
 }

@@ -17,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"usher/internal/inbox/store"
+	"usher/internal/inbox/engine"
 	"usher/internal/receiver"
 	"usher/internal/testkit/pgtest"
 	"usher/webhookgate"
@@ -38,9 +38,9 @@ func openAt(t *testing.T, address string, status *int, more ...func(*Config)) *I
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := Config{Address: at, Store: store.Config{
-		Receivers: receiver.NewSet(rc), MaxAttempts: 3, MaxAge: time.Hour, DedupWindow: time.Minute, MaxBytes: 1 << 30, Log: slog.New(slog.DiscardHandler),
-	}}
+	cfg := Config{
+		Address: at, Receivers: receiver.NewSet(rc), MaxAttempts: 3, MaxAge: time.Hour, DedupWindow: time.Minute, MaxBytes: 1 << 30, Log: slog.New(slog.DiscardHandler),
+	}
 	for _, f := range more {
 		f(&cfg)
 	}
@@ -83,7 +83,7 @@ func eventually(t *testing.T, what string, f func() bool) {
 // After an export and an import another inbox has the same: states, order, numbers, and what is a duplicate.
 // Somebody who takes long to receive an export, or many of them, keep nobody else from reading.
 func TestExportsLeaveRoomForOthers(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() store.Engine) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
 		d.take("t", strings.Repeat("x", 200_000)) // more than an export buffers
 		d.idle("t")
@@ -111,18 +111,18 @@ func TestExportImport(t *testing.T) {
 		set := a.courier.receivers
 		keep := func(i *Inbox, tenant, features string) string {
 			t.Helper()
-			dup, err := i.Keep(snapshotOf(set, tenant, features))
+			dup, err := i.Store(snapshotOf(set, tenant, features))
 			if err != nil {
 				t.Fatal(err)
 			}
 			return dup
 		}
 		keep(a, "acme", `{"code":"users","quantity":5}`)
-		eventually(t, "delivered", func() bool { l, _ := a.List(store.Filter{State: store.Delivered}); return len(l) == 1 })
+		eventually(t, "delivered", func() bool { l, _ := a.List(Filter{State: Delivered}); return len(l) == 1 })
 		status = 422
 		keep(a, "bad", `{"code":"sso"}`)
-		eventually(t, "parked", func() bool { l, _ := a.List(store.Filter{State: store.Parked}); return len(l) == 1 })
-		if err := a.Pause(store.Pause{Platform: "crm", Tenant: "held"}); err != nil {
+		eventually(t, "parked", func() bool { l, _ := a.List(Filter{State: Parked}); return len(l) == 1 })
+		if err := a.Pause(Pause{Platform: "crm", Tenant: "held"}); err != nil {
 			t.Fatal(err)
 		}
 		keep(a, "held", `{"code":"a"}`)
@@ -136,7 +136,7 @@ func TestExportImport(t *testing.T) {
 			t.Fatal(err)
 		}
 		b := openAt(t, address(), &status)
-		if _, err := b.Import(t.Context(), bytes.NewReader(file.Bytes()), store.ImportOptions{}); err != nil {
+		if _, err := b.Import(t.Context(), bytes.NewReader(file.Bytes()), ImportOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		var again bytes.Buffer
@@ -152,10 +152,10 @@ func TestExportImport(t *testing.T) {
 		if dup := keep(b, "held", `{"code":"a"}`); dup != "" {
 			t.Error("A in A, B, A across a move was dropped")
 		}
-		if _, err := b.Import(t.Context(), bytes.NewReader(file.Bytes()), store.ImportOptions{}); err == nil {
+		if _, err := b.Import(t.Context(), bytes.NewReader(file.Bytes()), ImportOptions{}); err == nil {
 			t.Error("an export went into an inbox that is not empty")
 		}
-		list, err := b.List(store.Filter{State: store.Refused})
+		list, err := b.List(Filter{State: Refused})
 		if err != nil || len(list) != 1 || list[0].Times != 2 {
 			t.Fatalf("refused: %+v, %v", list, err)
 		}
@@ -164,30 +164,30 @@ func TestExportImport(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "accepted and delivered", func() bool { w, err := b.Show(id); return err == nil && w.State == store.Delivered })
-		if w, _ := b.Show(list[0].ID); w.State != store.Accepted {
+		eventually(t, "accepted and delivered", func() bool { w, err := b.Show(id); return err == nil && w.State == Delivered })
+		if w, _ := b.Show(list[0].ID); w.State != Accepted {
 			t.Errorf("the refused one is %s", w.State)
 		}
 		cut := file.String()[:file.Len()/2]
 		c := openAt(t, address(), &status)
-		if _, err := c.Import(t.Context(), strings.NewReader(cut), store.ImportOptions{}); err == nil {
+		if _, err := c.Import(t.Context(), strings.NewReader(cut), ImportOptions{}); err == nil {
 			t.Error("a file that was cut off is imported")
 		}
-		if l, err := c.List(store.Filter{}); err != nil || len(l) != 0 {
+		if l, err := c.List(Filter{}); err != nil || len(l) != 0 {
 			t.Errorf("after an import that failed: %v, %v", l, err)
 		}
 		bare := string(snapshotOf(set, "day-one", `{"code":"one"}`).Body) + "\n" + string(snapshotOf(set, "day-one", `{"code":"two"}`).Body) + "\n"
-		if n, err := c.Import(t.Context(), strings.NewReader(bare), store.ImportOptions{}); err != nil || n.Webhooks != 2 {
+		if n, err := c.Import(t.Context(), strings.NewReader(bare), ImportOptions{}); err != nil || n.Webhooks != 2 {
 			t.Errorf("bare: %+v, %v", n, err)
 		}
 		if s, err := c.Snapshots(t.Context(), []string{"day-one"}); err != nil || len(s) != 1 || !strings.Contains(string(s[0].Features), "two") {
 			t.Errorf("bare: %+v, %v", s, err)
 		}
-		if n, err := c.Import(t.Context(), strings.NewReader(bare), store.ImportOptions{}); err != nil || n.Known != 2 {
+		if n, err := c.Import(t.Context(), strings.NewReader(bare), ImportOptions{}); err != nil || n.Known != 2 {
 			t.Errorf("bare, again: %+v, %v", n, err)
 		}
 		twice := `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"a","code":"b"}}}`
-		if _, err := c.Import(t.Context(), strings.NewReader(twice), store.ImportOptions{}); err == nil || err.Error() != "1 faulty line, and nothing was imported: line 1: /payload/tenant/code is in the object twice" {
+		if _, err := c.Import(t.Context(), strings.NewReader(twice), ImportOptions{}); err == nil || err.Error() != "1 faulty line, and nothing was imported: line 1: /payload/tenant/code is in the object twice" {
 			t.Errorf("bare, with a name twice: %v", err)
 		}
 	})
@@ -205,8 +205,8 @@ func mustURL(s string) *url.URL {
 
 // An import leaves out a webhook whose line is faulty. When its sender sends it again it is no duplicate.
 func TestSkippedIsNoCopy(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() store.Engine) {
-		paused := store.Pause{}
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		paused := Pause{}
 		a := newDesk(t, inFile(t, filepath.Join(t.TempDir(), "a.db")))
 		check(t, a.Pause(paused))
 		signed := func(d *desk) *webhookgate.Webhook {
@@ -220,7 +220,7 @@ func TestSkippedIsNoCopy(t *testing.T) {
 		must2(a.Export(t.Context(), &file))(t)
 		b := newDesk(t, open)
 		check(t, b.Pause(paused))
-		done, err := b.Import(t.Context(), strings.NewReader(strings.ReplaceAll(file.String(), `"body":"faulty"`, `"body":"faulti"`)), store.ImportOptions{SkipFaulty: true})
+		done, err := b.Import(t.Context(), strings.NewReader(strings.ReplaceAll(file.String(), `"body":"faulty"`, `"body":"faulti"`)), ImportOptions{SkipFaulty: true})
 		if err != nil || done.Webhooks != 1 || len(done.Faulty) != 2 {
 			t.Fatalf("%+v, %v", done, err)
 		}
@@ -235,18 +235,18 @@ func TestSkippedIsNoCopy(t *testing.T) {
 
 // If a lane's own line is faulty, its tail comes from its webhooks and its snapshot: no older webhook can take their place.
 func TestSkippedLaneIsKnown(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() store.Engine) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		a, b := newDesk(t, inFile(t, filepath.Join(t.TempDir(), "a.db"))), newDesk(t, open)
 		a.take("acme", odd("acme", "old"), odd("acme", "new"))
 		a.idle("acme")
 		var file bytes.Buffer
 		must2(a.Export(t.Context(), &file))(t)
-		done, err := b.Import(t.Context(), strings.NewReader(strings.ReplaceAll(file.String(), `{"lane":{`, `{"lane":{{`)), store.ImportOptions{SkipFaulty: true})
+		done, err := b.Import(t.Context(), strings.NewReader(strings.ReplaceAll(file.String(), `{"lane":{`, `{"lane":{{`)), ImportOptions{SkipFaulty: true})
 		if err != nil || done.Webhooks != 2 || len(done.Faulty) != 1 {
 			t.Fatalf("%+v, %v", done, err)
 		}
 		b.want("an older one sent again", errorWord(b.Redeliver(b.nth("acme", 1), false)), "overwrite")
-		done, err = b.Import(t.Context(), strings.NewReader(odd("acme", "older")), store.ImportOptions{})
+		done, err = b.Import(t.Context(), strings.NewReader(odd("acme", "older")), ImportOptions{})
 		if err != nil || done.Known != 1 {
 			t.Errorf("%+v, %v", done, err)
 		}
@@ -264,7 +264,7 @@ func TestImportCountsOnce(t *testing.T) {
 	const tenants, each = 40, 25
 	dsn := pgtest.Schema(t)
 	a, b := newDesk(t, inFile(t, filepath.Join(t.TempDir(), "inbox.db"))), newDesk(t, inDatabase(t, dsn))
-	check(t, a.Pause(store.Pause{}))
+	check(t, a.Pause(Pause{}))
 	var senders sync.WaitGroup
 	for n := range tenants {
 		senders.Go(func() {
@@ -276,7 +276,7 @@ func TestImportCountsOnce(t *testing.T) {
 	senders.Wait()
 	var file bytes.Buffer
 	must2(a.Export(t.Context(), &file))(t)
-	must2(b.Import(t.Context(), &file, store.ImportOptions{}))(t)
+	must2(b.Import(t.Context(), &file, ImportOptions{}))(t)
 	if st := b.Stats(); st.Pending != tenants*each {
 		t.Errorf("%d wait, want %d", st.Pending, tenants*each)
 	}
@@ -296,14 +296,14 @@ func TestImportAmongReplicas(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.Schema(t)
 	d := newDesk(t, inDatabase(t, dsn))
-	check(t, d.Pause(store.Pause{Platform: "crm", Tenant: "t"})) // the lane is there
+	check(t, d.Pause(Pause{Platform: "crm", Tenant: "t"})) // the lane is there
 	conn, schema := connectTo(t, dsn)
 	defer conn.Close(context.Background())
 	tx := must2(conn.Begin(t.Context()))(t) // of another replica: it locks a lane, and then writes it
 	must2(tx.Exec(t.Context(), "SELECT 1 FROM "+schema+".lane FOR UPDATE"))(t)
 	imported := make(chan error, 1)
 	go func() {
-		_, err := d.Import(t.Context(), bytes.NewReader(snapshotOf(d.cfg.Store.Receivers, "t", "").Body), store.ImportOptions{})
+		_, err := d.Import(t.Context(), bytes.NewReader(snapshotOf(d.cfg.Receivers, "t", "").Body), ImportOptions{})
 		imported <- err
 	}()
 	d.until("the import waits", func() bool {
@@ -325,9 +325,9 @@ func TestImportReadsOnlyItsOwnLanes(t *testing.T) {
 	inSchema(t, dsn, "VACUUM ANALYZE {schema}.lane")
 	var file bytes.Buffer
 	for n := range tenants {
-		file.Write(append(snapshotOf(d.cfg.Store.Receivers, fmt.Sprint("t", n), "").Body, '\n'))
+		file.Write(append(snapshotOf(d.cfg.Receivers, fmt.Sprint("t", n), "").Body, '\n'))
 	}
-	must2(d.Import(t.Context(), &file, store.ImportOptions{}))(t)
+	must2(d.Import(t.Context(), &file, ImportOptions{}))(t)
 	d.shut() // the server counts what a connection has read at its end
 	rows := -1
 	d.until("counted", func() bool {
@@ -341,14 +341,14 @@ func TestImportReadsOnlyItsOwnLanes(t *testing.T) {
 
 // An import holds some megabytes of a file at a time, however large its webhooks are.
 func TestImportsLargeWebhooks(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() store.Engine) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		e := &chunks{Engine: open()}
-		d := newDesk(t, func() store.Engine { return e })
+		d := newDesk(t, func() engine.Engine { return e })
 		var file strings.Builder
 		for n := range 30 {
 			fmt.Fprintf(&file, `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"t%d","name":%q},"change":{}}}`+"\n", n, strings.Repeat("x", 1<<20))
 		}
-		done, err := d.Import(t.Context(), strings.NewReader(file.String()), store.ImportOptions{})
+		done, err := d.Import(t.Context(), strings.NewReader(file.String()), ImportOptions{})
 		check(t, err)
 		if done.Webhooks != 30 || e.most > 16<<20 {
 			t.Errorf("%d webhooks, and %d bytes at once", done.Webhooks, e.most)
@@ -358,20 +358,20 @@ func TestImportsLargeWebhooks(t *testing.T) {
 
 // chunks is an engine that notes how many bytes of bodies an import writes at once.
 type chunks struct {
-	store.Engine
+	engine.Engine
 	most int
 }
 
-func (e *chunks) Import(fn func(store.Tx) error) error {
-	return e.Engine.Import(func(tx store.Tx) error { return fn(chunksTx{tx, e}) })
+func (e *chunks) Import(fn func(engine.Tx) error) error {
+	return e.Engine.Import(func(tx engine.Tx) error { return fn(chunksTx{tx, e}) })
 }
 
 type chunksTx struct {
-	store.Tx
+	engine.Tx
 	*chunks
 }
 
-func (t chunksTx) Queue(name string, each func(store.Row) error, args ...any) {
+func (t chunksTx) Queue(name string, each func(engine.Row) error, args ...any) {
 	if name == "content_add" {
 		t.most = max(t.most, len(bytes.Join(args[2].([][]byte), nil)))
 	}
@@ -391,8 +391,8 @@ func TestFaultsOfLines(t *testing.T) {
 		`{"inbox":{"version":1}}` + "\n" + odd("acme", "a"): "line 2: is of a second kind",
 		odd("acme", "a") + "\n" + `{"inbox":{"version":1}}`: "line 2: is of a second kind",
 	} {
-		_, err := d.Import(t.Context(), strings.NewReader(line), store.ImportOptions{})
-		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "store.") {
+		_, err := d.Import(t.Context(), strings.NewReader(line), ImportOptions{})
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "inbox.") {
 			t.Errorf("%.30q: %v, want %s", line, err, want)
 		}
 	}
@@ -400,7 +400,7 @@ func TestFaultsOfLines(t *testing.T) {
 
 // Every number that a webhook can get is one that an import accepts: each export can be restored.
 func TestNumbersAfterAnImport(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() store.Engine) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		a := newDesk(t, inFile(t, filepath.Join(t.TempDir(), "a.db")))
 		a.take("acme", odd("acme", "a"))
 		a.idle("")
@@ -411,11 +411,11 @@ func TestNumbersAfterAnImport(t *testing.T) {
 		b := newDesk(t, open)
 		const highest = 1<<53 - 1
 		for _, n := range []int64{highest + 1, 2305843009213693952, -1} {
-			if _, err := b.Import(t.Context(), withNumber(n), store.ImportOptions{}); err == nil || !strings.Contains(err.Error(), "a number that no webhook can have") {
+			if _, err := b.Import(t.Context(), withNumber(n), ImportOptions{}); err == nil || !strings.Contains(err.Error(), "a number that no webhook can have") {
 				t.Errorf("%d: %v", n, err)
 			}
 		}
-		must2(b.Import(t.Context(), withNumber(highest-10), store.ImportOptions{}))(t)
+		must2(b.Import(t.Context(), withNumber(highest-10), ImportOptions{}))(t)
 		b.main.set("", status(500))
 		taken, got := 1, "+"
 		for ; got == "+"; taken++ {
@@ -427,7 +427,7 @@ func TestNumbersAfterAnImport(t *testing.T) {
 		b.main.set("", nil) // what was taken in is delivered
 		b.idle("")
 		c := newDesk(t, inFile(t, filepath.Join(t.TempDir(), "c.db")))
-		must2(c.Import(t.Context(), strings.NewReader(exported(t, b.Inbox)), store.ImportOptions{}))(t)
+		must2(c.Import(t.Context(), strings.NewReader(exported(t, b.Inbox)), ImportOptions{}))(t)
 		c.want("restored", c.states(""), strings.TrimSpace(strings.Repeat("delivered ", taken)))
 	})
 }
@@ -448,12 +448,12 @@ func TestBareWebhookWithOddMembers(t *testing.T) {
 			fmt.Fprintf(&file, "%s,%s}\n", bare[:len(bare)-1], member)
 		}
 	}
-	done, err := d.Import(t.Context(), strings.NewReader(file.String()), store.ImportOptions{})
+	done, err := d.Import(t.Context(), strings.NewReader(file.String()), ImportOptions{})
 	if err != nil || done.Webhooks != len(odds) || len(d.list("")) != len(odds) {
 		t.Errorf("%+v, %v", done, err)
 	}
 	for _, line := range []string{`{"type":null,"end":{"lines":0}}`, `{"type":7,"pause":{}}`, `{"type":"","inbox":{"version":1}}`, `{"end":{"lines":0}}`} {
-		if _, err := d.Import(t.Context(), strings.NewReader(line), store.ImportOptions{}); err == nil || !strings.Contains(err.Error(), "faulty line") {
+		if _, err := d.Import(t.Context(), strings.NewReader(line), ImportOptions{}); err == nil || !strings.Contains(err.Error(), "faulty line") {
 			t.Errorf("%s: %v", line, err)
 		}
 	}
@@ -474,16 +474,16 @@ func TestBareWebhookIsValidated(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := newDesk(t, inFile(t, filepath.Join(t.TempDir(), "inbox.db")), func(c2 *Config) {
 				if c.schema != "" {
-					c2.Store.Rules = must2(content.NewRules([]string{content.TenantProvisioningChange}, []byte(c.schema)))(t)
+					c2.Rules = must2(content.NewRules([]string{content.TenantProvisioningChange}, []byte(c.schema)))(t)
 				}
 			})
 			fine := strings.Replace(good("fine"), `{`, `{"source":"x",`, 1)
 			file := fine + "\n" + c.line + "\n"
-			_, err := d.Import(t.Context(), strings.NewReader(file), store.ImportOptions{})
+			_, err := d.Import(t.Context(), strings.NewReader(file), ImportOptions{})
 			if err == nil || !strings.Contains(err.Error(), "line 2: ") || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%v, want %s", err, c.want)
 			}
-			done, err := d.Import(t.Context(), strings.NewReader(file), store.ImportOptions{SkipFaulty: true})
+			done, err := d.Import(t.Context(), strings.NewReader(file), ImportOptions{SkipFaulty: true})
 			if err != nil || done.Webhooks != 1 || len(done.Faulty) != 1 {
 				t.Errorf("%+v, %v", done, err)
 			}
@@ -497,7 +497,7 @@ func TestBareWebhookIsValidated(t *testing.T) {
 // Since a backup was made the receiver may have got other webhooks. After a restore of the backup the next webhook of each tenant
 // is delivered, even if it is a copy of the last one in the backup. Only a signed id that was seen is still a duplicate.
 func TestRestoreDropsNoChange(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() store.Engine) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		a := newDesk(t, inFile(t, filepath.Join(t.TempDir(), "a.db")))
 		signed := func(d *desk) *webhookgate.Webhook {
 			w := d.hook("signed", "A")
@@ -510,7 +510,7 @@ func TestRestoreDropsNoChange(t *testing.T) {
 		a.want("a copy before", a.send("acme", "A"), "=")
 		backup := exported(t, a.Inbox)
 		b := newDesk(t, open)
-		must2(b.Import(t.Context(), strings.NewReader(backup), store.ImportOptions{}))(t)
+		must2(b.Import(t.Context(), strings.NewReader(backup), ImportOptions{}))(t)
 		b.take("acme", "A") // the receiver had got B meanwhile
 		b.want("a signed id", b.sendHook(signed(b)), "=")
 		b.idle("")
@@ -521,10 +521,10 @@ func TestRestoreDropsNoChange(t *testing.T) {
 
 // Bare webhooks change what usher knows, and no receiver gets them. The tenant's next webhook is no duplicate of them.
 func TestBareWebhookHasNoCopies(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() store.Engine) {
-		d := newDesk(t, open, func(c *Config) { c.Store.Keep, c.Store.Receivers = true, receiver.NewSet() })
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		d := newDesk(t, open, func(c *Config) { c.KeepUnclaimed, c.Receivers = true, receiver.NewSet() })
 		bare := odd("acme", "a")
-		must2(d.Import(t.Context(), strings.NewReader(bare), store.ImportOptions{}))(t)
+		must2(d.Import(t.Context(), strings.NewReader(bare), ImportOptions{}))(t)
 		d.want("the same from the sender", d.send("acme", bare)+d.send("acme", bare), "+=")
 	})
 }
@@ -532,7 +532,7 @@ func TestBareWebhookHasNoCopies(t *testing.T) {
 // With Replace a bare webhook of a known tenant replaces what usher knows, unless the tenant has something that waits or is parked:
 // a receiver will get that one later.
 func TestImportReplaces(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() store.Engine) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
 		d.main.set("parked", status(422))
 		d.main.set("waits", status(500))
@@ -553,12 +553,12 @@ func TestImportReplaces(t *testing.T) {
 			}
 			return all
 		}
-		done, err := d.Import(t.Context(), strings.NewReader(file.String()), store.ImportOptions{})
+		done, err := d.Import(t.Context(), strings.NewReader(file.String()), ImportOptions{})
 		if err != nil || done.Webhooks != 2 || done.Known != 6 {
 			t.Errorf("%+v, %v", done, err)
 		}
 		d.want("without", features(), "delivered wrong\nparked wrong\nwaits wrong\nnew right\n")
-		done, err = d.Import(t.Context(), strings.NewReader(file.String()), store.ImportOptions{Replace: true})
+		done, err = d.Import(t.Context(), strings.NewReader(file.String()), ImportOptions{Replace: true})
 		if err != nil || done.Webhooks != 4 || done.Known != 0 || done.Busy != 4 || fmt.Sprint(done.BusyTenants) != "[parked waits]" {
 			t.Errorf("%+v, %v", done, err)
 		}

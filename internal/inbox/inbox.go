@@ -1,26 +1,42 @@
-// Package inbox keeps webhooks safe until their receiver has taken them.
+// Package inbox keeps webhooks safe until their receiver has accepted them. Before a sender gets 200 its webhook is a row in a
+// database, in a file or shared by replicas.
 //
-//	store/     the rows, and every decision about them
-//	sqlite/    the engine in a file, for one usher
-//	postgres/  the engine that replicas share
+// A lane is the queue of one tenant, and a row, too. The transaction that has locked the lane's row decides about it. All decisions are
+// methods of a lane in memory, in plain Go:
 //
-// The inbox stores a webhook before its sender gets 200 (Keep), and the courier delivers it (Run). The courier decides when to
-// try. Everything else is decided in the store's transactions: which process may deliver a tenant's webhooks, and what the
-// outcome of a try changes.
+//	inbox.go      what the gate, the commands and the admin port see
+//	webhook.go    a webhook, its states; rows.go: how webhooks and lanes are rows
+//	lane.go       a lane in memory, and everything that can happen to it
+//	work.go       the writer: one goroutine gathers work, and runs one transaction for all that has arrived
+//	turn.go       a transaction: loads lanes, answers their questions, saves them
+//	lease.go      the permission to deliver a lane: how it is claimed, and what comes of it
+//	courier.go    when to try, and whom
+//	act.go        what people do            views.go    what people see
+//	refuse.go     what cannot be taken in   export.go   save and restore
+//	retention.go  what is finished goes after a while
+//	engine/       what a database must do; sqlite/ and postgres/ do it, and know nothing about webhooks
 package inbox
 
 import (
+	"cmp"
 	"context"
+	"crypto/rand"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
+	"usher/internal/inbox/engine"
 	"usher/internal/inbox/postgres"
 	"usher/internal/inbox/sqlite"
-	"usher/internal/inbox/store"
+	"usher/internal/receiver"
+	"usher/internal/snapshot"
 	"usher/webhookgate"
+	"usher/webhookgate/content"
 )
 
 // An Address says where an inbox is. ParseAddress makes it.
@@ -50,57 +66,197 @@ func (a *Address) Shared() bool { return a.database != nil }
 // HasPassword says whether a password is part of the address.
 func (a *Address) HasPassword() bool { return a.database != nil && a.database.HasPassword() }
 
-// Config configures an Inbox.
+// Config configures an Inbox. Fields are required unless they say what their zero value means.
 type Config struct {
 	Address  *Address
 	Password func() string // the database's password; nil: none, or the one in the address
-	Store    store.Config  // New sets its engine and courier
+
+	Receivers *receiver.Set // nil: this usher delivers nothing
+	Log       *slog.Logger
+
+	// A webhook is parked after MaxAttempts failed tries, or when it is older than MaxAge.
+	MaxAttempts int
+	MaxAge      time.Duration
+	// MaxBytes bounds the webhooks that wait or are parked. Beyond it nothing is taken in.
+	MaxBytes int64
+	// KeepUnclaimed says what to do with a webhook that no receiver takes. True: it is kept, and never delivered. False: it waits for
+	// a receiver.
+	KeepUnclaimed bool
+	// KeepLatest supersedes a waiting snapshot when a newer one of its tenant arrives.
+	KeepLatest bool
+	// DedupWindow is how long usher assumes that the receiver still has the snapshot that it accepted last. Zero: no
+	// webhook is a duplicate.
+	DedupWindow time.Duration
+	// Rules are the gate's: a bare webhook of an import must fit them, too. Nil: the built-in ones.
+	Rules *content.Rules
 	// Delivered is called for each webhook that was accepted, with the receiver's name and the time since the webhook was
 	// received, or was last sent again by hand. May be nil.
 	Delivered func(receiver string, after time.Duration)
+	// Changed is called with a tenant's code when its last snapshot has changed, or may have, and before any caller gets
+	// an answer that depends on it. An empty code means any tenant. May be nil.
+	Changed func(tenant string)
+
+	Limits    Limits        // zero: DefaultLimits
+	LeaseTime time.Duration // only if replicas share the database; zero: DefaultLeaseTime
+
+	// For tests. ClockOffset is added to the database's clock; nil: nothing is. Jitter shortens a backoff to between half
+	// and all of its length; nil: by chance.
+	ClockOffset func() time.Duration
+	Jitter      func(time.Duration) time.Duration
+}
+
+// Limits bound what is kept of webhooks that are finished or refused.
+type Limits struct {
+	Finished      int
+	FinishedBytes int64
+	FinishedAge   time.Duration
+
+	Refused       int
+	RefusedTenant int
+	RefusedBytes  int64
+	RefusedAge    time.Duration
+
+	ActionAge time.Duration
+
+	AlwaysCounted int // up to this many rows are counted whenever Stats is called after a change
+}
+
+// DefaultLimits are the documented limits.
+var DefaultLimits = Limits{
+	Finished: 10_000, FinishedBytes: 256 << 20, FinishedAge: 7 * 24 * time.Hour,
+	Refused: 1_000, RefusedTenant: 10, RefusedBytes: 64 << 20, RefusedAge: 30 * 24 * time.Hour,
+	ActionAge: 90 * 24 * time.Hour, AlwaysCounted: 10_000,
 }
 
 // An Inbox keeps webhooks and delivers them.
 type Inbox struct {
-	*store.Store // for what people see and do
-	courier      *courier
-	log          *slog.Logger
+	cfg       Config
+	engine    engine.Engine
+	courier   *courier      // nil: this process delivers nothing
+	owner     []byte        // a random id of this process, for the lanes that it has leased
+	leaseTime time.Duration // how long a lease lasts, by the database's clock
+
+	ops        chan *work      // to the writer
+	imports    chan *importJob // to the writer
+	exporting  chan struct{}   // has an element while somebody exports
+	opened     chan struct{}   // closed when the writer has reached the database, or failed to, once
+	closed     chan struct{}   // closed when the writer has ended
+	run        context.Context // ends with Close
+	stop       context.CancelFunc
+	background sync.WaitGroup // goroutines beside the writer
+
+	// These have locks of their own.
+	health health
+	clock  clock
+	pauses pauses
+
+	mu      sync.Mutex // guards figures
+	figures figureCache
+
+	// Only the writer uses these.
+	idle          bool                      // there was no transaction since the last tick
+	stale         map[webhookgate.Lane]bool // lanes with rows that do not say yet that they are superseded
+	finishedBytes int64                     // of webhooks that were finished since it last looked at bytes
+	lastReroute   time.Time                 // when it last looked for lanes of receivers that are gone
+	clockJumped   bool                      // times that lanes have may come from before the database's clock was set
+	lastSweep     time.Time                 // when it last deleted anything that was kept for too long
+	lastFullSweep time.Time                 // when it last looked at ages and bytes, too
+
+	sweepSoon        atomic.Bool // there may be finished webhooks to delete
+	sweepRefusedSoon atomic.Bool // there may be refused webhooks to delete
 }
+
+const (
+	// DefaultLeaseTime is how long a lease lasts if replicas share a database. Its holder stops a fifth earlier, because the
+	// clocks of the holder and of the database may run at different speeds, and a request takes some time to reach a
+	// receiver.
+	DefaultLeaseTime = 10 * time.Second
+	// fileLeaseTime is for an inbox in a file, where no other process could take a lane over. At its start usher finds the
+	// leases of the last process by their far end, so the end must be far ahead even if the clock was wrong then.
+	fileLeaseTime = 100 * 365 * 24 * time.Hour
+)
 
 // Open opens the inbox. Run delivers the webhooks that wait there.
 func Open(cfg Config) (*Inbox, error) {
-	engine, err := open(cfg)
+	e, err := openEngine(cfg)
 	if err != nil {
 		return nil, err
 	}
-	return New(engine, cfg), nil
+	return New(e, cfg), nil
 }
 
-func open(cfg Config) (store.Engine, error) {
-	a, log := cfg.Address, cfg.Store.Log
+func openEngine(cfg Config) (engine.Engine, error) {
+	a := cfg.Address
 	if a.database != nil {
 		if a.database.Unencrypted() {
-			log.Warn("others could read or change what usher sends to the inbox's database: set sslmode=verify-full in USHER_WEBHOOK_INBOX")
+			cfg.Log.Warn("others could read or change what usher sends to the inbox's database: set sslmode=verify-full in USHER_WEBHOOK_INBOX")
 		}
-		return postgres.Open(a.database, cfg.Password, log)
+		return postgres.Open(a.database, cfg.Password, cfg.Log)
 	}
-	engine, err := sqlite.Open(a.path, log)
+	e, err := sqlite.Open(a.path, cfg.Log)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", a.path, err)
 	}
-	return engine, nil
+	return e, nil
 }
 
-// New makes an inbox on an open engine.
-func New(engine store.Engine, cfg Config) *Inbox {
-	c := newCourier(cfg)
-	cfg.Store.Engine = engine
-	if cfg.Store.Receivers != nil {
-		cfg.Store.Courier = c
+// New makes an inbox on an engine whose tables exist.
+func New(e engine.Engine, cfg Config) *Inbox {
+	if cfg.Limits == (Limits{}) {
+		cfg.Limits = DefaultLimits
 	}
-	c.store = store.Open(cfg.Store)
-	c.paused = c.store.Paused
-	return &Inbox{Store: c.store, courier: c, log: cfg.Store.Log}
+	if cfg.Rules == nil {
+		cfg.Rules = builtInRules()
+	}
+	if cfg.Changed == nil {
+		cfg.Changed = func(string) {}
+	}
+	if cfg.Jitter == nil {
+		cfg.Jitter = jitter
+	}
+	s := &Inbox{
+		cfg: cfg, engine: e, owner: make([]byte, 16), leaseTime: fileLeaseTime, stale: make(map[webhookgate.Lane]bool),
+		ops: make(chan *work, 1024), imports: make(chan *importJob), exporting: make(chan struct{}, 1), opened: make(chan struct{}), closed: make(chan struct{}),
+	}
+	if e.Shared() {
+		s.leaseTime = cmp.Or(cfg.LeaseTime, DefaultLeaseTime)
+	}
+	if cfg.Receivers != nil {
+		s.courier = newCourier(s)
+	}
+	rand.Read(s.owner)
+	s.clockJumped = true // the clock may have been set back while usher did not run
+	s.pauses.reading = make(chan struct{}, 1)
+	s.clock.start = time.Now()
+	s.run, s.stop = context.WithCancel(context.Background())
+	go s.runWriter()
+	s.background.Go(s.refreshPauses)
+	return s
+}
+
+var builtInRules = sync.OnceValue(func() *content.Rules {
+	rules, err := content.NewRules([]string{content.TenantProvisioningChange}, nil)
+	if err != nil {
+		panic(err)
+	}
+	return rules
+})
+
+// Run delivers until ctx ends. Then deliveries that have begun may finish, until hard ends.
+func (s *Inbox) Run(ctx, hard context.Context) {
+	if s.courier == nil {
+		<-ctx.Done()
+		return
+	}
+	s.courier.run(ctx, hard)
+}
+
+// Close ends the writer, after it has written what was submitted, and closes the engine.
+func (s *Inbox) Close() error {
+	s.stop()
+	<-s.closed
+	s.background.Wait()
+	return s.engine.Close()
 }
 
 // Check says whether the inbox can be reached and written, for 'usher check'. It does not open a file that a running usher has.
@@ -114,66 +270,192 @@ func Check(a *Address, password func() string) error {
 	return nil
 }
 
-// ErrInUse says that another usher has the file.
-var ErrInUse = sqlite.ErrInUse
+var (
+	// ErrInUse says that another usher has the file.
+	ErrInUse = sqlite.ErrInUse
+	// ErrDoubt says that nobody knows whether something was done.
+	ErrDoubt = engine.ErrDoubt
+)
+
+// Shared says whether other replicas may use the inbox, too.
+func (s *Inbox) Shared() bool { return s.engine.Shared() }
+
+// UsableLeaseTime is how long the holder of a lease may deliver, from the moment at which it asked for the lease.
+func (s *Inbox) UsableLeaseTime() time.Duration { return s.leaseTime - s.leaseTime/5 }
 
 // answerWithin is the longest time that a sender waits for the inbox.
 const answerWithin = 10 * time.Second
 
-// Keep stores a webhook for its receiver; see webhookgate.Config.Keep.
-func (i *Inbox) Keep(w *webhookgate.Webhook) (duplicateOf string, err error) {
+// Store stores a webhook for its receiver; see webhookgate.Config.Keep.
+func (s *Inbox) Store(w *webhookgate.Webhook) (duplicateOf string, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), answerWithin)
 	defer cancel()
-	a := i.Store.Add(ctx, w)
+	a := s.Add(ctx, w)
 	return a.DuplicateOf, a.Err
-}
-
-// Run delivers until ctx ends. Then deliveries that have begun may finish, until hard ends.
-func (i *Inbox) Run(ctx, hard context.Context) { i.courier.run(ctx, hard) }
-
-// ReceiverStats are the figures of one receiver.
-type ReceiverStats struct {
-	store.Figures
-	Down      bool // the receiver seems to be down, as this replica sees it
-	TakesNone bool // webhooks fail, and the receiver has accepted none lately
-}
-
-// Stats are the figures of the whole inbox, and of each receiver. The receiver "" has the webhooks that no receiver takes.
-type Stats struct {
-	store.Stats
-	Receivers map[string]ReceiverStats
-	Unknown   bool // the store can't be read, and the figures mean nothing
-}
-
-// Stats counts webhooks.
-func (i *Inbox) Stats() Stats {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-	defer cancel()
-	st, err := i.Store.Stats(ctx)
-	s := Stats{Stats: st, Receivers: make(map[string]ReceiverStats), Unknown: err != nil}
-	for _, rc := range i.courier.receivers.All() {
-		s.Receivers[rc.Name] = i.courier.stats(rc)
-	}
-	for name, f := range st.ByReceiver {
-		if _, known := s.Receivers[name]; !known {
-			name = "" // it is gone from the settings
-		}
-		r := s.Receivers[name]
-		r.Pending, r.Parked, r.Missed, r.Refused = r.Pending+f.Pending, r.Parked+f.Parked, r.Missed+f.Missed, r.Refused+f.Refused
-		r.Oldest = max(r.Oldest, f.Oldest)
-		s.Receivers[name] = r
-	}
-	return s
 }
 
 // Refuse stores a webhook that was refused, and says whether that was possible; see webhookgate.Config.Refused. The sender's
 // answer does not depend on it.
-func (i *Inbox) Refuse(r *webhookgate.Refusal) bool {
+func (s *Inbox) Refuse(r *webhookgate.Refusal) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), answerWithin)
 	defer cancel()
-	err := i.Store.Refuse(ctx, r)
+	err := s.storeRefused(ctx, r)
 	if err != nil {
-		i.log.Error("cannot store a refused webhook", "webhook", r.ID, "err", err)
+		s.cfg.Log.Error("cannot store a refused webhook", "webhook", r.ID, "err", err)
 	}
 	return err == nil
+}
+
+// An Answer says what was done with a webhook that Add got.
+type Answer struct {
+	DuplicateOf string // the webhook-id of the original; empty: it is no duplicate, and was taken in
+	Err         error
+
+	id       int64  // its number
+	lease    *Lease // this process may deliver the webhook now
+	unleased bool   // the lane was idle, but this process had no room: any process may lease it
+}
+
+// Add takes a webhook in and returns when it is stored durably. When ctx ends first, Add returns an error. Then the webhook
+// may have been taken in or not, but it is not taken in later: the sender may have sent a newer one through another replica
+// meanwhile.
+func (s *Inbox) Add(ctx context.Context, w *webhookgate.Webhook) Answer {
+	if s.engine.AlmostFull() {
+		return Answer{Err: errors.New("the disk of the inbox's file is full")}
+	}
+	return s.takeIn(ctx, arriving(w), work{}, func(*sqlTurn, *lane, *incoming) error { return nil })
+}
+
+// takeIn takes a webhook in, unless check says why not.
+func (s *Inbox) takeIn(ctx context.Context, in incoming, w work, check func(*sqlTurn, *lane, *incoming) error) (answer Answer) {
+	var gaveUp atomic.Bool
+	reply := make(chan error, 1)
+	w.lanes, w.numbers, w.bytes = []webhookgate.Lane{in.name}, 1, in.size
+	w.wanted = func() bool { return !gaveUp.Load() }
+	w.failed = func(err error) { reply <- err }
+	if in.signed {
+		w.ids = []seenID{{in.lane, in.signedID}}
+	}
+	w.decide = func(t *sqlTurn) func() {
+		var a Answer
+		in, l := in, t.lanes[in.lane]
+		// The lane is locked until the transaction ends. So if the sender gives up from here on, and sends a newer webhook
+		// through another replica, the newer one waits for the lock and comes after this one. If the sender gave up before, a
+		// newer one may already be in the lane, and this one must not come after it. (The lane was not locked all the time if the
+		// transaction runs again.)
+		if gaveUp.Load() {
+			a.Err = s.timeoutErr()
+		} else if a.Err = check(t, l, &in); a.Err == nil {
+			a = l.take(&in)
+		}
+		return func() {
+			if a.Err == nil && in.snapshot { // also for a duplicate: the original may have come through another replica
+				s.cfg.Changed(in.Tenant)
+			}
+			answer = a
+			reply <- nil
+			switch {
+			case a.lease != nil:
+				s.courier.Deliver(a.lease)
+			case a.unleased:
+				s.courier.Wake(in.receiver)
+			}
+		}
+	}
+	err := s.await(ctx, ctx.Done(), &w, reply)
+	if err == nil {
+		return answer
+	}
+	gaveUp.Store(true)
+	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+		err = s.timeoutErr()
+	}
+	return Answer{Err: err}
+}
+
+// timeoutErr is the error of an op that the writer did not confirm in time: the outage, if there is one.
+func (s *Inbox) timeoutErr() error {
+	if err := s.health.lastErr(); err != nil {
+		return err
+	}
+	return errors.New("the inbox did not confirm the webhook in time")
+}
+
+// arriving reads what the inbox must know of a webhook.
+func arriving(w *webhookgate.Webhook) incoming {
+	in := incoming{Webhook: newWebhook(w), name: w.Lane, receiver: w.Receiver, signed: w.SignedID != "", signedID: sha256.Sum256([]byte(w.SignedID))}
+	if w.Snapshot {
+		state := w.State
+		if state == nil { // it does not come from the gate
+			read := snapshot.Read(w.Body)
+			state = &read
+		}
+		in.state = &snapshot.Stored{Platform: w.Lane.Platform, Tenant: w.Lane.Tenant, Name: state.Name, Webhook: w.ID, Features: state.Encode()}
+	}
+	return in
+}
+
+func nameOf(rc *receiver.Receiver) string {
+	if rc == nil {
+		return ""
+	}
+	return rc.Name
+}
+
+// dedupDigest is the digest that arriving webhooks are compared with. Only snapshots have duplicates.
+func dedupDigest(w *Webhook) []byte {
+	if !w.snapshot {
+		return nil
+	}
+	return w.digest
+}
+
+// wouldOverflow says whether there is no room for so many more bytes.
+func (s *Inbox) wouldOverflow(more int64) bool {
+	used, err := s.used()
+	return err == nil && used+more > s.cfg.MaxBytes
+}
+
+// snapshotColumns returns the arguments of snapshot_save.
+func snapshotColumns(r *snapshot.Stored) []any {
+	return []any{r.Tenant, r.Platform, r.Seq, r.Webhook, r.Received.UnixMicro(), r.Name, string(r.Features)}
+}
+
+// withoutZero replaces the zero character, which PostgreSQL's text cannot have.
+func withoutZero(s string) string { return strings.ReplaceAll(s, "\x00", "\uFFFD") }
+
+// seenIDsFor is how long a signed webhook-id is remembered. It is longer than a signature is valid.
+const seenIDsFor = 15 * time.Minute
+
+// A seenID is a signed webhook-id in a lane, as its hash.
+type seenID struct {
+	lane webhookgate.Lane
+	hash [32]byte
+}
+
+// A seenRow is a row of the table seen_id: a signed webhook-id that was seen, with the body that it came with.
+type seenRow struct {
+	seenID
+	digest []byte
+	at     int64
+
+	// The original.
+	seq   int64 // zero: it counts as delivered
+	uuid  string
+	state State
+	rank  int64
+}
+
+func scanSeen(r engine.Row) (*seenRow, error) {
+	s := new(seenRow)
+	var hash []byte
+	var state int64
+	err := r.Scan(&s.lane.Tenant, &s.lane.Platform, &s.lane.Type, &hash, &s.digest, &s.seq, &s.at, &state, &s.rank, &s.uuid)
+	copy(s.hash[:], hash)
+	s.state = stateOf(state)
+	return s, err
+}
+
+func (r *seenRow) columns() []any {
+	return []any{r.lane.Tenant, r.lane.Platform, r.lane.Type, r.hash[:], r.digest, r.seq, r.at, r.uuid}
 }

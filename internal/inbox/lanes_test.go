@@ -15,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"usher/internal/inbox/store"
 	"usher/internal/receiver"
 	"usher/webhookgate"
 )
@@ -23,10 +22,10 @@ import (
 // A sim is a world on lanes alone: no database, no goroutines, its own clock.
 type sim struct {
 	*world
-	m        *store.Memory
+	m        *Memory
 	now      time.Time
 	events   []event // by time
-	works    []store.Work
+	works    []Work
 	life     *life
 	shared   bool
 	started  time.Time
@@ -51,7 +50,7 @@ func (s *sim) at(d time.Duration, l *life, do func()) {
 }
 
 // submit gathers works; one transaction takes all that came while the last one was written.
-func (s *sim) submit(w store.Work) {
+func (s *sim) submit(w Work) {
 	s.works = append(s.works, w)
 	if len(s.works) == 1 {
 		life := s.life
@@ -115,13 +114,13 @@ func (s *sim) advance(until time.Time) {
 	}
 }
 
-func (s *sim) leased(leases []*store.Lease) {
+func (s *sim) leased(leases []*Lease) {
 	for _, l := range leases {
 		s.deliver(l)
 	}
 }
 
-func (s *sim) settle(o *store.Outcome, a *arrival) {
+func (s *sim) settle(o *Outcome, a *arrival) {
 	s.submit(s.m.Settle(o, a.webhook.Lane, func() {
 		if o.NextLease != nil {
 			s.deliver(o.NextLease)
@@ -129,10 +128,10 @@ func (s *sim) settle(o *store.Outcome, a *arrival) {
 	}))
 }
 
-func (s *sim) deliver(lease *store.Lease) {
+func (s *sim) deliver(lease *Lease) {
 	w, life := s.world, s.life
 	a := w.byID[lease.Webhook.Webhook]
-	o := &store.Outcome{Lease: lease, Began: time.Now(), WantsNext: w.r.IntN(10) > 0}
+	o := &Outcome{Lease: lease, Began: time.Now(), WantsNext: w.r.IntN(10) > 0}
 	name := lease.Receiver.Name
 	if s.isPaused(a.webhook.Lane.Platform, a.tenant, name) {
 		o.Aborted = true
@@ -205,7 +204,7 @@ func (s *sim) send(tenant, snapshot string) {
 	w.arrivals = append(w.arrivals, a)
 	w.byID[a.webhook.ID] = a
 	life := s.life
-	s.submit(s.m.Take(a.webhook, func(got store.Answer, lease *store.Lease) {
+	s.submit(s.m.Take(a.webhook, func(got Answer, lease *Lease) {
 		a.ended, a.to = true, s.now
 		if !life.dead.IsZero() {
 			return
@@ -218,7 +217,7 @@ func (s *sim) send(tenant, snapshot string) {
 }
 
 // retry does an action again while its webhook is being delivered.
-func (s *sim) act(work func(done func(error)) store.Work, done func(error)) {
+func (s *sim) act(work func(done func(error)) Work, done func(error)) {
 	life, began := s.life, s.now
 	over := false
 	defer func() {
@@ -229,7 +228,7 @@ func (s *sim) act(work func(done func(error)) store.Work, done func(error)) {
 	var try func()
 	try = func() {
 		s.submit(work(func(err error) {
-			if errors.Is(err, store.ErrBusy) && s.now.Sub(began) < 20*time.Second {
+			if errors.Is(err, ErrBusy) && s.now.Sub(began) < 20*time.Second {
 				s.at(20*time.Millisecond, life, try)
 				return
 			}
@@ -254,12 +253,12 @@ func (s *sim) start() {
 		all = append(all, &receiver.Receiver{Name: name, Platforms: append(platforms, "only "+name), URL: &url.URL{Scheme: "http", Host: name}, Timeout: w.timeout, Concurrency: 4})
 	}
 	s.life.receivers = receiver.NewSet(all...)
-	w.cfg.Store.Receivers = s.life.receivers
+	w.cfg.Receivers = s.life.receivers
 	w.places[0].life = s.life
 }
 
-func (s *sim) some(fits func(store.Entry) bool) (e store.Entry, a *arrival) {
-	all := slices.DeleteFunc(s.m.List(), func(e store.Entry) bool { return !fits(e) })
+func (s *sim) some(fits func(Entry) bool) (e Entry, a *arrival) {
+	all := slices.DeleteFunc(s.m.List(), func(e Entry) bool { return !fits(e) })
 	if len(all) == 0 {
 		return e, nil
 	}
@@ -290,14 +289,14 @@ func (s *sim) step(n int) {
 		s.advance(s.now.Add(pick(w.r, w.sleeps...)))
 		return
 	case "redeliver":
-		e, a := s.some(func(store.Entry) bool { return true })
+		e, a := s.some(func(Entry) bool { return true })
 		if a == nil {
 			break
 		}
 		force := w.r.IntN(2) == 0
-		again := &redelivery{from: s.now, to: s.now.Add(time.Hour), forced: force, unsure: e.State == store.Waiting || e.State == store.Superseded}
+		again := &redelivery{from: s.now, to: s.now.Add(time.Hour), forced: force, unsure: e.State == Waiting || e.State == Superseded}
 		a.again = append(a.again, again)
-		s.act(func(done func(error)) store.Work { return s.m.Redeliver(e, force, done) }, func(err error) {
+		s.act(func(done func(error)) Work { return s.m.Redeliver(e, force, done) }, func(err error) {
 			again.to = s.now
 			if err != nil {
 				n := slices.Index(a.again, again)
@@ -312,13 +311,13 @@ func (s *sim) step(n int) {
 			}
 		})
 	case "discard":
-		e, a := s.some(func(e store.Entry) bool { return !e.State.Finished() })
+		e, a := s.some(func(e Entry) bool { return !e.State.Finished() })
 		if a == nil {
 			break
 		}
 		d := &discard{from: s.now, to: s.now.Add(time.Hour), instance: len(a.again), unsure: true}
 		a.discards = append(a.discards, d)
-		s.act(func(done func(error)) store.Work { return s.m.Discard(e, done) }, func(err error) {
+		s.act(func(done func(error)) Work { return s.m.Discard(e, done) }, func(err error) {
 			d.to = s.now
 			if err == nil {
 				d.unsure = false
@@ -333,7 +332,7 @@ func (s *sim) step(n int) {
 		e := span{tenant: tenant, from: s.now, to: s.now.Add(time.Hour), unsure: true}
 		w.erasures = append(w.erasures, e)
 		n := len(w.erasures) - 1
-		s.act(func(done func(error)) store.Work { return s.m.Erase(lane, done) }, func(err error) {
+		s.act(func(done func(error)) Work { return s.m.Erase(lane, done) }, func(err error) {
 			w.erasures[n].to, w.erasures[n].unsure = s.now, err != nil
 			w.seen["erased"] = true
 		})
@@ -412,18 +411,18 @@ func TestWorldsOnLanes(t *testing.T) {
 	}
 	for seed := from; seed <= count && failed < 1; seed++ {
 		w := newWorld(seed, filePace)
-		w.cfg.Store.Log = slog.New(slog.DiscardHandler)
-		w.cfg.Store.Limits = store.DefaultLimits
+		w.cfg.Log = slog.New(slog.DiscardHandler)
+		w.cfg.Limits = DefaultLimits
 		w.places = []*place{{world: w}}
-		shorter := w.cfg.Store.Jitter
-		w.cfg.Store.Jitter = func(d time.Duration) time.Duration { return max(shorter(d), 500*time.Millisecond) } // there is no courier that knows of receivers that are down
+		shorter := w.cfg.Jitter
+		w.cfg.Jitter = func(d time.Duration) time.Duration { return max(shorter(d), 500*time.Millisecond) } // there is no courier that knows of receivers that are down
 		s := &sim{world: w, now: time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC), underTry: make(map[*attempt]func()), shared: seed%2 == 0}
 		lease := 100 * 365 * 24 * time.Hour
 		if s.shared {
 			lease = 10 * time.Second
 			w.lease = lease
 		}
-		s.m = store.NewMemory(&w.cfg.Store, seed, lease)
+		s.m = NewMemory(&w.cfg, seed, lease)
 		s.m.Alone = !s.shared
 		s.m.Reserve = func(rc *receiver.Receiver) bool { return !s.isPaused("", "", rc.Name) && w.r.IntN(5) > 0 }
 		s.live()

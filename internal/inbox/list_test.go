@@ -7,13 +7,13 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"usher/internal/inbox/store"
+	"usher/internal/inbox/engine"
 )
 
 // A list has the same of each webhook as Show: its content, and its tenant's accepted snapshot before it. A list of several
 // pages has each webhook once.
 func TestItems(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() store.Engine) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
 		d.main.set("b", status(422))
 		for n := range 40 {
@@ -22,7 +22,7 @@ func TestItems(t *testing.T) {
 			}
 		}
 		d.idle("")
-		all, err := d.items(store.Filter{})
+		all, err := d.items(Filter{})
 		if err != nil || len(all) != 80 {
 			t.Fatalf("%d, %v", len(all), err)
 		}
@@ -38,7 +38,7 @@ func TestItems(t *testing.T) {
 				t.Errorf("%s %s: %+v", item.Tenant, item.Body, item.Previous)
 			}
 		}
-		few, err := d.items(store.Filter{Tenant: "a", Limit: 3})
+		few, err := d.items(Filter{Tenant: "a", Limit: 3})
 		if err != nil || len(few) != 3 || string(few[0].Body) != "body 39" || string(few[0].Previous.Body) != "body 38" {
 			t.Errorf("%+v %v", few, err)
 		}
@@ -46,7 +46,7 @@ func TestItems(t *testing.T) {
 }
 
 func TestTenants(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() store.Engine) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
 		d.main.set("parks", status(422))
 		d.main.set("waits", status(500))
@@ -57,7 +57,7 @@ func TestTenants(t *testing.T) {
 			s := d.Stats()
 			return s.Parked == 1 && s.Pending == 1 && len(d.HeldUp()) == 1
 		})
-		list := func(f store.TenantFilter) string {
+		list := func(f TenantFilter) string {
 			t.Helper()
 			all, err := d.Tenants(f)
 			if err != nil {
@@ -65,7 +65,7 @@ func TestTenants(t *testing.T) {
 			}
 			var names []string
 			for _, tenant := range all {
-				name := store.ShowTenant(tenant.Platform, tenant.Tenant)
+				name := ShowTenant(tenant.Platform, tenant.Tenant)
 				if tenant.Parked > 0 {
 					name += " parked"
 				}
@@ -77,16 +77,16 @@ func TestTenants(t *testing.T) {
 			return strings.Join(names, ", ")
 		}
 		for _, tc := range []struct {
-			filter store.TenantFilter
+			filter TenantFilter
 			want   string
 		}{
-			{store.TenantFilter{}, "eu/Acme, us/Acme, us/parks parked, eu/waits held up, eu/zeta"},
-			{store.TenantFilter{Search: "aCM"}, "eu/Acme, us/Acme"},
-			{store.TenantFilter{Search: "us/"}, "us/Acme, us/parks parked"},
-			{store.TenantFilter{Troubled: true}, "us/parks parked, eu/waits held up"},
-			{store.TenantFilter{Limit: 1}, "eu/Acme"},
-			{store.TenantFilter{After: &store.Tenant{Platform: "eu", Tenant: "Acme"}, Limit: 2}, "us/Acme, us/parks parked"},
-			{store.TenantFilter{Search: "nobody"}, ""},
+			{TenantFilter{}, "eu/Acme, us/Acme, us/parks parked, eu/waits held up, eu/zeta"},
+			{TenantFilter{Search: "aCM"}, "eu/Acme, us/Acme"},
+			{TenantFilter{Search: "us/"}, "us/Acme, us/parks parked"},
+			{TenantFilter{Troubled: true}, "us/parks parked, eu/waits held up"},
+			{TenantFilter{Limit: 1}, "eu/Acme"},
+			{TenantFilter{After: &Tenant{Platform: "eu", Tenant: "Acme"}, Limit: 2}, "us/Acme, us/parks parked"},
+			{TenantFilter{Search: "nobody"}, ""},
 		} {
 			if got := list(tc.filter); got != tc.want {
 				t.Errorf("%+v: %s, want %s", tc.filter, got, tc.want)
@@ -97,19 +97,19 @@ func TestTenants(t *testing.T) {
 
 // Each query for tenants goes through all of them, so there are few, however many tenants there are, also if none is found.
 func TestFindsTenantsWithFewQueries(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() store.Engine) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		var queries atomic.Int64
-		d := newDesk(t, func() store.Engine {
+		d := newDesk(t, func() engine.Engine {
 			return &heard{open(), func(statement string) { queries.Add(int64(number(statement == "tenants"))) }}
 		})
 		var file strings.Builder
 		for n := range 4000 {
 			fmt.Fprintf(&file, `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"t%d"},"change":{}}}`+"\n", n)
 		}
-		must2(d.Import(t.Context(), strings.NewReader(file.String()), store.ImportOptions{}))(t)
+		must2(d.Import(t.Context(), strings.NewReader(file.String()), ImportOptions{}))(t)
 		for search, want := range map[string]int{"nobody": 0, "t3999": 1, "t": 4000} {
 			queries.Store(0)
-			all := must2(d.Tenants(store.TenantFilter{Search: search}))(t)
+			all := must2(d.Tenants(TenantFilter{Search: search}))(t)
 			if len(all) != want || queries.Load() > 4 {
 				t.Errorf("%s: %d found with %d queries", search, len(all), queries.Load())
 			}

@@ -6,14 +6,14 @@ import (
 	"testing/synctest"
 	"time"
 
-	"usher/internal/inbox/store"
+	"usher/internal/inbox/engine"
 )
 
 // With KEEP=latest a new snapshot does not go ahead: a webhook that is no snapshot, and came before, goes first.
 func TestLatestOvertakesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(1, filePace)
-		w.cfg.Store.KeepLatest, w.tenants = true, []string{"t1", "t2"}
+		w.cfg.KeepLatest, w.tenants = true, []string{"t1", "t2"}
 		w.dir, w.places = t.TempDir(), []*place{{world: w}}
 		p := w.places[0]
 		p.start()
@@ -47,7 +47,7 @@ func TestLatestOvertakesNothing(t *testing.T) {
 func TestCopyOfWhatIsBeingOvertaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(1, filePace)
-		w.cfg.Store.KeepLatest, w.tenants, w.healthy = false, []string{"t4"}, true
+		w.cfg.KeepLatest, w.tenants, w.healthy = false, []string{"t4"}, true
 		w.dir, w.places = t.TempDir(), []*place{{world: w}}
 		p := w.places[0]
 		p.start()
@@ -57,7 +57,7 @@ func TestCopyOfWhatIsBeingOvertaken(t *testing.T) {
 		time.Sleep(5 * disk) // it is being delivered
 		a := w.byID["0-1"]
 		a.again = append(a.again, &redelivery{from: time.Now(), to: time.Now().Add(disk), forced: true})
-		all, err := p.inbox.List(store.Filter{State: store.Delivered})
+		all, err := p.inbox.List(Filter{State: Delivered})
 		if err != nil || len(all) != 1 {
 			t.Fatal(all, err)
 		}
@@ -78,13 +78,13 @@ func TestCopyOfWhatIsBeingOvertaken(t *testing.T) {
 // The latest webhook is discarded and sent again, ahead of an older one that still waits: the older one is not delivered
 // after it.
 func TestLatestSentAgainBeforeAnOlderOne(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() store.Engine) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
-		check(t, d.Pause(store.Pause{Tenant: "t"}))
+		check(t, d.Pause(Pause{Tenant: "t"}))
 		d.take("t", "A", "B")
 		check(t, d.Discard(d.nth("t", 2)))
 		check(t, d.Redeliver(d.nth("t", 2), false))
-		must2(d.Resume(store.Pause{Tenant: "t"}))(t)
+		must2(d.Resume(Pause{Tenant: "t"}))(t)
 		d.idle("t")
 		d.want("accepted", fmt.Sprint(d.main.got("t")), "[B]")
 		d.want("states", d.states("t"), "superseded delivered")

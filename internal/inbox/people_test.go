@@ -8,14 +8,14 @@ import (
 	"testing"
 	"time"
 
-	"usher/internal/inbox/store"
+	"usher/internal/inbox/engine"
 	"usher/internal/testkit/pgtest"
 	"usher/webhookgate"
 )
 
 // An erasure waits for the one delivery that is under way, and not for all webhooks behind it.
 func TestErasesATenantWithALongQueue(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() store.Engine) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
 		d.main.delay = 50 * time.Millisecond
 		for n := range 200 {
@@ -32,7 +32,7 @@ func TestErasesATenantWithALongQueue(t *testing.T) {
 // After a forced redelivery the receiver holds an older snapshot than the last one that was taken in. A copy of the older
 // one is a change, and entitlements must follow it.
 func TestAfterAForcedRedeliveryTheSameIsAChange(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() store.Engine) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
 		body := func(feature string) string {
 			return `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"acme"},"change":{"features":[{"code":"` + feature + `"}]}}}`
@@ -52,7 +52,7 @@ func TestAfterAForcedRedeliveryTheSameIsAChange(t *testing.T) {
 
 // Events without a tenant overwrite nothing, so an older one can be sent again, too.
 func TestSendsAnEventWithoutATenantAgain(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() store.Engine) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
 		for _, body := range []string{"one", "two"} {
 			w := d.hook("", body)
@@ -67,14 +67,14 @@ func TestSendsAnEventWithoutATenantAgain(t *testing.T) {
 
 // A pause that is part of an import is in force before anything of that import is delivered.
 func TestImportedPausesCount(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() store.Engine) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
-		check(t, d.Pause(store.Pause{}))
+		check(t, d.Pause(Pause{}))
 		d.take("acme", "one", "two")
 		var file bytes.Buffer
 		must2(d.Export(t.Context(), &file))(t)
 		to := newDesk(t, inFile(t, t.TempDir()+"/to.db"))
-		must(t, 0, func() error { _, err := to.Import(t.Context(), &file, store.ImportOptions{}); return err }())
+		must(t, 0, func() error { _, err := to.Import(t.Context(), &file, ImportOptions{}); return err }())
 		to.courier.mu.Lock()
 		paused := to.courier.lanePaused("", "acme", "main")
 		to.courier.mu.Unlock()
@@ -88,7 +88,7 @@ func TestImportedPausesCount(t *testing.T) {
 func TestImportedPausesCountOnOtherReplicas(t *testing.T) {
 	t.Parallel()
 	from := newDesk(t, inFile(t, t.TempDir()+"/from.db"))
-	check(t, from.Pause(store.Pause{}))
+	check(t, from.Pause(Pause{}))
 	for n := range 50 {
 		from.take(fmt.Sprint("t", n), "one")
 	}
@@ -99,19 +99,19 @@ func TestImportedPausesCountOnOtherReplicas(t *testing.T) {
 	b.take("first", "one") // so that it knows the platform, and would deliver at once
 	b.idle("")
 	must2(b.Erase("", "first"))(t)
-	must2(a.Import(t.Context(), &file, store.ImportOptions{}))(t)
+	must2(a.Import(t.Context(), &file, ImportOptions{}))(t)
 	b.until("paused", func() bool { b.courier.Wake(nil); return len(b.Paused()) > 0 })
 	if got := len(a.main.got("")) + len(b.main.got("")) - 1; got > 0 {
 		t.Errorf("all deliveries are paused, and the receiver got %d", got)
 	}
-	must2(a.Resume(store.Pause{}))(t)
+	must2(a.Resume(Pause{}))(t)
 	a.idle("")
 }
 
 // After an import numbers go on where they were, even if the history has dropped the last webhooks.
 func TestImportedNumbersGoOn(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() store.Engine) {
-		d := newDesk(t, open, func(c *Config) { c.Store.Limits = store.DefaultLimits; c.Store.Limits.Finished = 1 })
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		d := newDesk(t, open, func(c *Config) { c.Limits = DefaultLimits; c.Limits.Finished = 1 })
 		d.take("acme", "one")
 		d.take("other", "one", "two", "three")
 		d.idle("")
@@ -129,7 +129,7 @@ func TestImportedNumbersGoOn(t *testing.T) {
 		short = append(short, fmt.Sprintf(`{"end":{"lines":%d}}`, lines))
 		to := newDesk(t, inFile(t, t.TempDir()+"/to.db"))
 		must(t, 0, func() error {
-			_, err := to.Import(t.Context(), strings.NewReader(strings.Join(short, "")), store.ImportOptions{})
+			_, err := to.Import(t.Context(), strings.NewReader(strings.Join(short, "")), ImportOptions{})
 			return err
 		}())
 		to.take("new", "one")
@@ -150,7 +150,7 @@ func TestImportsNothingThatBelongsNowhere(t *testing.T) {
 		`{"lane":{"platform":"","tail":1}}`, `{"lane":{"platform":"eu","tail":1}}`, `{"snapshot":{"platform":"eu","id":1,"webhook":"x","received":"2026-01-01T00:00:00Z","features":[]}}`,
 	} {
 		text := `{"inbox":{"version":1,"at":"2026-01-01T00:00:00Z"}}` + "\n" + bad + "\n" + fmt.Sprintf(`{"end":{"lines":%d}}`, 2+strings.Count(bad, "\n"))
-		if _, err := d.Import(t.Context(), strings.NewReader(text), store.ImportOptions{}); err == nil {
+		if _, err := d.Import(t.Context(), strings.NewReader(text), ImportOptions{}); err == nil {
 			t.Errorf("imported: %s", bad)
 			for _, e := range d.list("") {
 				d.Discard(e.ID)
@@ -162,9 +162,9 @@ func TestImportsNothingThatBelongsNowhere(t *testing.T) {
 // To send a waiting webhook again means to try it now. If it is being delivered, and is accepted, that is done. To send it
 // once more would overwrite newer ones.
 func TestSentAgainWhileItIsDelivered(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() store.Engine) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		noted := &noted{Engine: open()}
-		d := newDesk(t, func() store.Engine { return noted })
+		d := newDesk(t, func() engine.Engine { return noted })
 		release := d.main.hang("acme")
 		d.take("acme", "A", "B")
 		d.until("under way", func() bool { return len(d.main.tried("acme")) == 1 })
@@ -180,20 +180,20 @@ func TestSentAgainWhileItIsDelivered(t *testing.T) {
 
 // noted is an engine that counts the transactions which lock a webhook by its number: those of actions.
 type noted struct {
-	store.Engine
+	engine.Engine
 	actions atomic.Int64
 }
 
-func (n *noted) Write(fn func(store.Tx) error) error {
-	return n.Engine.Write(func(tx store.Tx) error { return fn(notedTx{tx, n}) })
+func (n *noted) Write(fn func(engine.Tx) error) error {
+	return n.Engine.Write(func(tx engine.Tx) error { return fn(notedTx{tx, n}) })
 }
 
 type notedTx struct {
-	store.Tx
+	engine.Tx
 	*noted
 }
 
-func (t notedTx) Queue(name string, each func(store.Row) error, args ...any) {
+func (t notedTx) Queue(name string, each func(engine.Row) error, args ...any) {
 	if name == "webhooks_lock" {
 		t.actions.Add(1)
 	}

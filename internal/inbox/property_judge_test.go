@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"usher/internal/inbox/store"
+	"usher/internal/inbox/engine"
 )
 
 // judge looks for violations of the rules (a) to (h); see TestWorldsInAFile.
@@ -95,7 +95,7 @@ func (w *world) judgeUnsure(a *arrival) {
 	w.seen["in doubt"] = true
 	switch {
 	case a.err == nil: // it was told nothing
-	case !a.gave && !errors.Is(a.err, store.ErrDoubt) && !w.trouble(a.from, a.to, true):
+	case !a.gave && !errors.Is(a.err, engine.ErrDoubt) && !w.trouble(a.from, a.to, true):
 		w.violation("(g) arrival %d was answered %q, and is there", a.number, a.err)
 	case a.entry.Received.After(a.to):
 		w.violation("(g) arrival %d was taken in %v after its sender had given up", a.number, a.entry.Received.Sub(a.to))
@@ -118,18 +118,18 @@ func (w *world) judgeDuplicate(n *arrival) {
 	case o.entry == nil:
 		w.violation("(a) arrival %d was dropped as a copy of %d, which is gone", n.number, o.number)
 		return
-	case w.isTail(o, n) && (o.entry.State == store.Waiting || w.cfg.Store.KeepLatest && !w.concluded(o, n)):
+	case w.isTail(o, n) && (o.entry.State == Waiting || w.cfg.KeepLatest && !w.concluded(o, n)):
 		return // nobody takes it; or it stood last, and what came after n superseded it
-	case w.isTail(o, n) && w.cfg.Store.KeepLatest && len(o.again) > 0 && o.again[0].from.After(n.from) &&
+	case w.isTail(o, n) && w.cfg.KeepLatest && len(o.again) > 0 && o.again[0].from.After(n.from) &&
 		!slices.ContainsFunc(w.tries, func(t *attempt) bool { return t.number == o.number && t.instance == 0 }):
 		return // the same, and somebody sent it again after that
-	case w.isTail(o, n) && o.entry.State == store.Superseded && slices.ContainsFunc(w.tries, func(t *attempt) bool {
+	case w.isTail(o, n) && o.entry.State == Superseded && slices.ContainsFunc(w.tries, func(t *attempt) bool {
 		return t.tenant == o.tenant && t.webhook.Snapshot && t.instance > 0 && t.accepted() && t.entry != nil && t.entry.ID > o.entry.ID && t.began.After(n.from)
 	}):
 		return // it stood last, and a newer one that somebody sent again ahead of it superseded it
 	case w.keep && o.receiver == "" && n.receiver == "" && len(o.again) > 0 && o.again[0].to.After(n.from) && w.isTail(o, n) && n.from.Sub(o.entry.Received) <= w.window:
 		return // it was kept, and somebody sent it again later, when its platform had a receiver
-	case o.entry.State == store.Kept && n.receiver == "": // what was sent again would be no longer
+	case o.entry.State == Kept && n.receiver == "": // what was sent again would be no longer
 		if !w.isTail(o, n) || n.from.Sub(o.entry.Received) > w.window {
 			w.violation("(a) arrival %d was dropped as a copy of %d, which was kept before", n.number, o.number)
 		}
@@ -221,19 +221,19 @@ func (w *world) judgeKept(a *arrival) {
 	}
 	good := false
 	switch e.State {
-	case store.Waiting:
+	case Waiting:
 		good = !w.unfinished(*e)
-	case store.Discarded:
+	case Discarded:
 		good = slices.ContainsFunc(a.discards, func(d *discard) bool { return unsure || d.instance == len(a.again) })
-	case store.Delivered:
+	case Delivered:
 		good = accepted
-	case store.Kept:
+	case Kept:
 		good = w.keep && a.receiver == "" && (len(a.again) == 0 || unsure)
-	case store.Parked:
+	case Parked:
 		good = last != nil && (last.status == 422 || refusals >= worldTries || e.Changed.Sub(since) > w.maxAge)
-	case store.Superseded:
+	case Superseded:
 		good = a.webhook.Snapshot && slices.ContainsFunc(w.arrivals, func(b *arrival) bool {
-			return b.tenant == a.tenant && b.webhook.Snapshot && b.entry != nil && b.entry.ID > e.ID && (w.cfg.Store.KeepLatest || w.wasAccepted(b))
+			return b.tenant == a.tenant && b.webhook.Snapshot && b.entry != nil && b.entry.ID > e.ID && (w.cfg.KeepLatest || w.wasAccepted(b))
 		})
 	}
 	if !good {
@@ -333,7 +333,7 @@ func (w *world) judgeEnd(tenant string) {
 			newest = a
 		}
 	}
-	if newest == nil || newest.entry.State != store.Delivered {
+	if newest == nil || newest.entry.State != Delivered {
 		return
 	}
 	for _, a := range w.arrivals {
@@ -380,7 +380,7 @@ func (w *world) tell(t *testing.T) {
 		add(x.from, "server restarted until %s", x.to.Format(clock))
 	}
 	slices.Sort(story)
-	t.Logf("world %d: keep latest %v, keep %v, routes %v, jitter %d, tenants %v", w.seed, w.cfg.Store.KeepLatest, w.keep, w.routes, w.jitter, w.tenants)
+	t.Logf("world %d: keep latest %v, keep %v, routes %v, jitter %d, tenants %v", w.seed, w.cfg.KeepLatest, w.keep, w.routes, w.jitter, w.tenants)
 	for _, s := range story {
 		t.Log(s)
 	}

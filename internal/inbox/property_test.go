@@ -24,9 +24,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"usher/internal/inbox/engine"
 	"usher/internal/inbox/postgres"
 	"usher/internal/inbox/sqlite"
-	"usher/internal/inbox/store"
 	"usher/internal/receiver"
 	"usher/internal/testkit/pgtest"
 	"usher/webhookgate"
@@ -106,7 +106,7 @@ type world struct {
 	outages    map[string]time.Time
 	erasures   []span // of tenants
 	asks       []ask
-	pauses     map[store.Pause]time.Time // since when nothing of it may be tried
+	pauses     map[Pause]time.Time // since when nothing of it may be tried
 	violations []string
 	seen       map[string]bool // what came up at all
 }
@@ -169,7 +169,7 @@ type arrival struct {
 	original         string // what it was said to be a copy of
 	again            []*redelivery
 	discards         []*discard
-	entry            *store.Entry // in the end; nil: it is not there
+	entry            *Entry // in the end; nil: it is not there
 }
 
 type redelivery struct {
@@ -359,7 +359,7 @@ func shrink(t *testing.T, w *world, try func(*testing.T, uint64, []int) *world) 
 func newWorld(seed uint64, p pace) *world {
 	w := &world{
 		seed: seed, pace: p, r: rand.New(rand.NewPCG(seed, 1<<32)), byID: make(map[string]*arrival), underway: make(map[string]int),
-		latest: make(map[holding]string), outages: make(map[string]time.Time), pauses: make(map[store.Pause]time.Time), seen: make(map[string]bool),
+		latest: make(map[holding]string), outages: make(map[string]time.Time), pauses: make(map[Pause]time.Time), seen: make(map[string]bool),
 		routes: map[string]string{"p": "one", "q": "two"},
 	}
 	w.tenants = []string{"t1", "t2", "t3", "t4"}[:1+w.r.IntN(4)]
@@ -368,15 +368,15 @@ func newWorld(seed uint64, p pace) *world {
 	if w.r.IntN(2) == 0 {
 		w.routes["k"] = "one"
 	}
-	w.cfg = Config{Store: store.Config{Keep: w.keep,
+	w.cfg = Config{KeepUnclaimed: w.keep,
 		MaxAttempts: worldTries, MaxAge: p.maxAge, DedupWindow: p.window, MaxBytes: 1 << 30, LeaseTime: p.lease, KeepLatest: w.r.IntN(3) == 0,
 		Log: slog.New(slog.DiscardHandler),
 		Jitter: func(d time.Duration) time.Duration {
 			return time.Duration(d.Seconds() * float64(w.backoff*w.jitter/100))
 		},
-	}}
+	}
 	if *worldLog {
-		w.cfg.Store.Log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
+		w.cfg.Log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
 	return w
 }
@@ -442,8 +442,8 @@ func (p *place) start() {
 		})
 	}
 	life.receivers = receiver.NewSet(all...)
-	cfg.Store.Receivers = life.receivers
-	engine, err := p.open(cfg.Store.Log)
+	cfg.Receivers = life.receivers
+	engine, err := p.open(cfg.Log)
 	if err != nil {
 		panic(err)
 	}
@@ -473,7 +473,7 @@ type transport func(*http.Request) (*http.Response, error)
 
 func (f transport) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-func (p *place) open(log *slog.Logger) (store.Engine, error) {
+func (p *place) open(log *slog.Logger) (engine.Engine, error) {
 	if w := p.world; w.dsn == "" {
 		engine, err := openFile(w.file(), log)
 		return slowly{engine}, err
@@ -490,7 +490,7 @@ func (w *world) file() string { return filepath.Join(w.dir, fmt.Sprint(w.files))
 // slowly is an engine that takes its time, so that a crash can find a transaction under way.
 type slowly struct{ *sqlite.Engine }
 
-func (e slowly) Write(fn func(store.Tx) error) error {
+func (e slowly) Write(fn func(engine.Tx) error) error {
 	time.Sleep(disk)
 	err := e.Engine.Write(fn)
 	time.Sleep(disk) // it is safe, and nobody knows yet
@@ -768,13 +768,13 @@ func (p *place) ask(tenant string) {
 }
 
 // some picks one of the listed webhooks.
-func (p *place) some(fits func(store.Entry) bool) (e store.Entry, a *arrival) {
+func (p *place) some(fits func(Entry) bool) (e Entry, a *arrival) {
 	w := p.world
-	entries, err := p.inbox.List(store.Filter{})
+	entries, err := p.inbox.List(Filter{})
 	if err != nil && !w.troubled() {
 		w.fail("listing: %v", err)
 	}
-	entries = slices.DeleteFunc(entries, func(e store.Entry) bool { return !fits(e) })
+	entries = slices.DeleteFunc(entries, func(e Entry) bool { return !fits(e) })
 	if len(entries) == 0 {
 		return e, nil
 	}
@@ -786,12 +786,12 @@ func (p *place) some(fits func(store.Entry) bool) (e store.Entry, a *arrival) {
 
 func (p *place) redeliver() {
 	w := p.world
-	e, a := p.some(func(store.Entry) bool { return true })
+	e, a := p.some(func(Entry) bool { return true })
 	if a == nil {
 		return
 	}
 	force := w.r.IntN(2) == 0
-	again := &redelivery{from: time.Now(), to: time.Now().Add(time.Hour), forced: force, unsure: e.State == store.Waiting || e.State == store.Superseded} // it may be tried now, or again after a try that is under way
+	again := &redelivery{from: time.Now(), to: time.Now().Add(time.Hour), forced: force, unsure: e.State == Waiting || e.State == Superseded} // it may be tried now, or again after a try that is under way
 	w.mu.Lock()
 	a.again = append(a.again, again)
 	w.mu.Unlock()
@@ -799,7 +799,7 @@ func (p *place) redeliver() {
 	w.note("redelivered %d (%s), forced %v: %v", a.number, e.State, force, err)
 	w.mu.Lock()
 	again.to = time.Now()
-	refused := overwrites(err) || errors.Is(err, store.ErrKept) || errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrBusy)
+	refused := overwrites(err) || errors.Is(err, ErrKept) || errors.Is(err, ErrNotFound) || errors.Is(err, ErrBusy)
 	switch {
 	case err == nil:
 		w.seen[map[bool]string{true: "forced", false: "redelivered"}[force]] = true
@@ -824,11 +824,11 @@ func (p *place) redeliver() {
 	}
 }
 
-func overwrites(err error) bool { return errors.As(err, new(*store.OverwriteError)) }
+func overwrites(err error) bool { return errors.As(err, new(*OverwriteError)) }
 
 func (p *place) discard() {
 	w := p.world
-	e, a := p.some(func(e store.Entry) bool { return !e.State.Finished() })
+	e, a := p.some(func(e Entry) bool { return !e.State.Finished() })
 	if a == nil {
 		return
 	}
@@ -844,7 +844,7 @@ func (p *place) discard() {
 	switch {
 	case err == nil:
 		d.unsure = false
-	case errors.Is(err, store.ErrBusy), errors.Is(err, store.ErrFinished), errors.Is(err, store.ErrNotFound):
+	case errors.Is(err, ErrBusy), errors.Is(err, ErrFinished), errors.Is(err, ErrNotFound):
 		a.discards = a.discards[:len(a.discards)-1]
 	default:
 		if w.dsn == "" {
@@ -859,26 +859,26 @@ func (p *place) erase(tenant string) {
 	_, err := p.inbox.Erase(platform(tenant), tenant)
 	e.to, e.unsure = time.Now(), err != nil
 	w.note("erased %s: %v", tenant, err)
-	if err != nil && !errors.Is(err, store.ErrBusy) && !w.troubled() {
+	if err != nil && !errors.Is(err, ErrBusy) && !w.troubled() {
 		w.fail("erasing: %v", err)
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if !errors.Is(err, store.ErrBusy) {
+	if !errors.Is(err, ErrBusy) {
 		w.erasures, w.seen["erased"] = append(w.erasures, e), true
 	}
 }
 
 // pausable returns the pauses that can be made.
-func (w *world) pausable() []store.Pause {
-	all := []store.Pause{{}, {Receiver: "one"}}
+func (w *world) pausable() []Pause {
+	all := []Pause{{}, {Receiver: "one"}}
 	for _, tenant := range w.tenants {
-		all = append(all, store.Pause{Platform: platform(tenant), Tenant: tenant})
+		all = append(all, Pause{Platform: platform(tenant), Tenant: tenant})
 	}
 	return all
 }
 
-func (p *place) pause(what store.Pause) {
+func (p *place) pause(what Pause) {
 	w := p.world
 	err := p.inbox.Pause(what)
 	if err != nil && !w.troubled() {
@@ -892,7 +892,7 @@ func (p *place) pause(what store.Pause) {
 	}
 }
 
-func (p *place) resume(what store.Pause) {
+func (p *place) resume(what Pause) {
 	w := p.world
 	w.mu.Lock()
 	delete(w.pauses, what)
@@ -1006,10 +1006,10 @@ func (w *world) calm() {
 	w.note("resumed")
 	w.senders.Wait()
 	w.note("all answered")
-	var entries []store.Entry
+	var entries []Entry
 	var err error
 	for {
-		entries, err = w.places[0].inbox.List(store.Filter{})
+		entries, err = w.places[0].inbox.List(Filter{})
 		if err == nil && !slices.ContainsFunc(entries, w.unfinished) || time.Now().After(deadline) {
 			break
 		}
@@ -1033,14 +1033,14 @@ func (w *world) calm() {
 		if w.unfinished(e) {
 			w.violation("(c) still waiting: %d, arrival %d: %+v", e.ID, w.byID[e.Webhook].number, e.Status)
 		}
-		waiting, parked = waiting+number(e.State == store.Waiting), parked+number(e.State == store.Parked)
+		waiting, parked = waiting+number(e.State == Waiting), parked+number(e.State == Parked)
 	}
 	w.mu.Unlock()
 	p := w.places[0]
 	p.stop(true)
 	p.start() // figures may be some seconds old, after a trouble; now they are new
 	s := p.inbox.Stats()
-	for began := time.Now(); s.Unknown && time.Since(began) < w.pace.calm; s = p.inbox.Stats() {
+	for began := time.Now(); s.Old && time.Since(began) < w.pace.calm; s = p.inbox.Stats() {
 		time.Sleep(disk)
 	}
 	if s.Pending != waiting || s.Parked != parked {
@@ -1056,6 +1056,6 @@ func number(b bool) int {
 }
 
 // unfinished says whether something is still to be done with a webhook.
-func (w *world) unfinished(e store.Entry) bool {
-	return e.State == store.Waiting && w.places[0].life.receivers.For(e.Platform) != nil
+func (w *world) unfinished(e Entry) bool {
+	return e.State == Waiting && w.places[0].life.receivers.For(e.Platform) != nil
 }

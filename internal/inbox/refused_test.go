@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"usher/internal/inbox/store"
+	"usher/internal/inbox/engine"
 	"usher/internal/testkit/pgtest"
 	"usher/webhookgate"
 	"usher/webhookgate/content"
@@ -26,7 +26,7 @@ func (d *desk) refuse(tenant, body string) {
 func (d *desk) refusedBodies() string {
 	d.t.Helper()
 	var all []string
-	check(d.t, d.Each(store.Filter{State: store.Refused}, true, func(i *store.Item) bool {
+	check(d.t, d.Each(Filter{State: Refused}, true, func(i *Item) bool {
 		all = append([]string{fmt.Sprintf("%.2s", i.Body)}, all...)
 		return true
 	}))
@@ -36,20 +36,20 @@ func (d *desk) refusedBodies() string {
 // Refused webhooks are bounded in their number for a tenant and in all, in their bytes and in their age. The oldest are
 // deleted first, and the log says so. Actions are bounded in their age.
 func TestRefusedIsBounded(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() store.Engine) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open, func(c *Config) {
-			c.Store.Limits = store.DefaultLimits
-			c.Store.Limits.RefusedTenant, c.Store.Limits.Refused, c.Store.Limits.RefusedBytes = 2, 5, 10_000
+			c.Limits = DefaultLimits
+			c.Limits.RefusedTenant, c.Limits.Refused, c.Limits.RefusedBytes = 2, 5, 10_000
 		})
 		agree := func(want string) {
 			t.Helper()
 			d.until("refused: "+want, func() bool { return d.refusedBodies() == want })
 			count := 0
-			for _, tenant := range must2(d.Tenants(store.TenantFilter{Troubled: true}))(t) {
+			for _, tenant := range must2(d.Tenants(TenantFilter{Troubled: true}))(t) {
 				count += tenant.Refused
 			}
 			n := len(strings.Fields(want))
-			d.until("counted", func() bool { return d.Stats().Unread == n })
+			d.until("counted", func() bool { return d.Stats().Refused == n })
 			if count != n-strings.Count(want, "u") {
 				t.Errorf("%s: %d of tenants", want, count)
 			}
@@ -70,7 +70,7 @@ func TestRefusedIsBounded(t *testing.T) {
 		}
 		d.refuse("large", "l0"+strings.Repeat("x", 9000))
 		agree("l0")
-		check(t, d.Note(store.Action{Who: "ana", What: "pause"}))
+		check(t, d.Note(Action{Who: "ana", What: "pause"}))
 		for _, after := range []struct {
 			days    int
 			refused string
@@ -89,8 +89,8 @@ func TestRefusedIsCountedOutOnce(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.Schema(t)
 	d := newDesk(t, inDatabase(t, dsn), func(c *Config) {
-		c.Store.Limits = store.DefaultLimits
-		c.Store.Limits.Refused = 2
+		c.Limits = DefaultLimits
+		c.Limits.Refused = 2
 	})
 	d.refuse("t", "r1")
 	d.refuse("t", "r2")
@@ -111,16 +111,16 @@ func TestRefusedIsCountedOutOnce(t *testing.T) {
 
 // A sender whose webhook is refused does not wait for a database that hangs.
 func TestRefusedWhileTheDatabaseHangs(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() store.Engine) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		h := &held{Engine: open()}
-		d := newDesk(t, func() store.Engine { return h })
+		d := newDesk(t, func() engine.Engine { return h })
 		d.take("t", "A")
 		h.mu.Lock()
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
 		told := make(chan error, 1)
 		go func() {
-			told <- d.Store.Refuse(ctx, &webhookgate.Refusal{Webhook: *d.hook("t", "odd"), Status: 422})
+			told <- d.storeRefused(ctx, &webhookgate.Refusal{Webhook: *d.hook("t", "odd"), Status: 422})
 		}()
 		select {
 		case err := <-told:
@@ -142,7 +142,7 @@ func odd(tenant, feature string) string {
 // A, B and A again are refused. The second A is only counted, but it is what the sender sent last. To accept B does not deal
 // with A.
 func TestRefusedAgainAfterANewerOne(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() store.Engine) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
 		a, b, before := odd("acme", "a"), odd("acme", "b"), odd("acme", "before")
 		for _, body := range []string{before, a, b, a} {
@@ -159,7 +159,7 @@ func TestRefusedAgainAfterANewerOne(t *testing.T) {
 
 // A snapshot supersedes refused snapshots before it, but not other events.
 func TestSnapshotDoesNotStandForARefusedEvent(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() store.Engine) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
 		d.refuse("acme", "A")
 		event := d.hook("acme", `{"type":"InvoiceIssued","payload":{"tenant":{"code":"acme"}}}`)
@@ -178,7 +178,7 @@ func TestSnapshotDoesNotStandForARefusedEvent(t *testing.T) {
 
 // Who cannot accept a webhook learns which of the reasons it may be.
 func TestWhyAWebhookIsNotAccepted(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() store.Engine) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
 		d.refuse("acme", odd("acme", "a"))
 		d.take("acme", odd("acme", "b"))
@@ -195,7 +195,7 @@ func TestWhyAWebhookIsNotAccepted(t *testing.T) {
 // After a copy of the tenant's last snapshot has come, to accept an older webhook would overwrite what the sender sent last.
 // That needs --force.
 func TestAcceptAfterACopyOfWhatIsHeld(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() store.Engine) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
 		a, b := odd("acme", "a"), odd("acme", "b")
 		d.take("acme", b)
@@ -203,10 +203,10 @@ func TestAcceptAfterACopyOfWhatIsHeld(t *testing.T) {
 		d.refuse("acme", a)
 		id := d.nth("acme", 2)
 		d.want("copy", d.send("acme", b), "=")
-		var older *store.OverwriteError
+		var older *OverwriteError
 		if _, err := d.Accept(id, false); !errors.As(err, &older) {
 			t.Errorf("accepted without force: %v", err)
-		} else if older.Latest.State != store.Delivered || older.Latest.Received.IsZero() {
+		} else if older.Latest.State != Delivered || older.Latest.Received.IsZero() {
 			t.Errorf("it does not say what would be overwritten: %v", err)
 		}
 		d.refuse("acme", a) // now it is the last word

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"usher/internal/inbox/store"
+	"usher/internal/inbox/engine"
 	"usher/internal/receiver"
 	"usher/webhookgate"
 )
@@ -54,7 +54,7 @@ func (d *desk) play(tenant string, s story) {
 		case "tried":
 			d.until("tried", func() bool {
 				for _, e := range d.list(code) {
-					if e.State == store.Waiting {
+					if e.State == Waiting {
 						return e.Tries > 0
 					}
 				}
@@ -81,9 +81,9 @@ func (d *desk) play(tenant string, s story) {
 		case "erase":
 			_, err = d.Erase(platform, code)
 		case "pause":
-			err = d.Pause(store.Pause{Platform: platform, Tenant: code})
+			err = d.Pause(Pause{Platform: platform, Tenant: code})
 		case "resume":
-			_, err = d.Resume(store.Pause{Platform: platform, Tenant: code})
+			_, err = d.Resume(Pause{Platform: platform, Tenant: code})
 		case "restart":
 			d.restart()
 		default:
@@ -134,15 +134,15 @@ func (d *desk) arrive(tenant, word string) {
 
 // errorWord returns a short name of an action's error.
 func errorWord(err error) string {
-	var overwrite *store.OverwriteError
+	var overwrite *OverwriteError
 	switch {
 	case err == nil:
 		return ""
-	case errors.Is(err, store.ErrFinished):
+	case errors.Is(err, ErrFinished):
 		return "finished"
-	case errors.Is(err, store.ErrBusy):
+	case errors.Is(err, ErrBusy):
 		return "busy"
-	case errors.Is(err, store.ErrKept):
+	case errors.Is(err, ErrKept):
 		return "kept"
 	case errors.Is(err, webhookgate.ErrFull):
 		return "full"
@@ -171,7 +171,7 @@ func playAll(t *testing.T, d *desk, platform string, stories []story) {
 
 // Dedup asks one question: does the receiver hold exactly this state, or will it, when all waiting webhooks are delivered?
 func TestCopies(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() store.Engine) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		playAll(t, newDesk(t, open), "", []story{
 			{"a copy of what was delivered", "A+ idle A=", "A", "delivered"},
 			{"A, B, A are three changes", "A+ idle B+ idle A+ idle", "A B A", "delivered delivered delivered"},
@@ -200,7 +200,7 @@ func TestCopies(t *testing.T) {
 
 // A webhook that is no snapshot is never a duplicate. With a window of 0 no webhook is.
 func TestNoCopies(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() store.Engine) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
 		for range 2 {
 			w := d.hook("", "A")
@@ -212,7 +212,7 @@ func TestNoCopies(t *testing.T) {
 		}
 		d.idle("")
 		d.shut()
-		d.cfg.Store.DedupWindow = 0
+		d.cfg.DedupWindow = 0
 		d.start()
 		d.take("u", "A", "A")
 		d.idle("")
@@ -222,7 +222,7 @@ func TestNoCopies(t *testing.T) {
 
 // A signed webhook-id with the same body is a duplicate for 15 minutes, whatever came since.
 func TestSignedIDs(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() store.Engine) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		playAll(t, newDesk(t, open), "", []story{
 			{"a recorded webhook", "#1:A+ idle #2:B+ idle #1:A= A+ idle", "A B A", "delivered delivered delivered"},
 			{"while it waits", "s500 #1:A+ tried #2:B+ #1:A= up idle", "A B", "delivered delivered"},
@@ -245,8 +245,8 @@ func TestSignedIDs(t *testing.T) {
 
 // The signed webhook-id of a discarded webhook may come again, also when the history has dropped that webhook.
 func TestSignedIDOfWhatTheHistoryHasDropped(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() store.Engine) {
-		d := newDesk(t, open, func(c *Config) { c.Store.Limits = store.DefaultLimits; c.Store.Limits.Finished = 1 })
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		d := newDesk(t, open, func(c *Config) { c.Limits = DefaultLimits; c.Limits.Finished = 1 })
 		d.main.set("discarded", status(500))
 		for _, tenant := range []string{"discarded", "delivered"} {
 			d.arrive(tenant, "#1:A+")
@@ -265,7 +265,7 @@ func TestSignedIDOfWhatTheHistoryHasDropped(t *testing.T) {
 
 // One delivery at a time in a lane, in order of arrival; a webhook that is sent again goes ahead.
 func TestOrder(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() store.Engine) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		playAll(t, newDesk(t, open), "", []story{
 			{"in order", "s500 A+ tried B+ C+ D+ up idle", "A B C D", "delivered delivered delivered delivered"},
 			{"a parked one frees its lane", "s400 A+ parked up B+ idle", "B", "superseded delivered"},
@@ -293,7 +293,7 @@ func TestOrder(t *testing.T) {
 
 // Pauses of one tenant. A delivery that has begun may finish, and new webhooks wait.
 func TestPausedTenant(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() store.Engine) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		playAll(t, newDesk(t, open), "crm/", []story{
 			{"nothing goes until it is resumed", "pause A+ B+ A+ restart resume idle", "A B A", "delivered delivered delivered"},
 			{"what is under way finishes", "hang A+ B+ underway pause release restart", "A", "delivered waiting"},
@@ -306,8 +306,8 @@ func TestPausedTenant(t *testing.T) {
 
 // With KEEP=latest a waiting snapshot is superseded by a newer one of its tenant.
 func TestKeepLatest(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() store.Engine) {
-		d := newDesk(t, open, func(c *Config) { c.Store.KeepLatest = true })
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		d := newDesk(t, open, func(c *Config) { c.KeepLatest = true })
 		playAll(t, d, "", []story{
 			{"the last one is delivered", "s500 A+ tried pause again:1 B+ C+ D+ up resume idle", "D", "superseded superseded superseded delivered"},
 			{"what is under way is not superseded", "hang A+ underway B+ C+ release idle", "A C", "delivered superseded delivered"},
@@ -322,9 +322,9 @@ func TestKeepLatest(t *testing.T) {
 
 // A webhook that no receiver takes is kept. A waiting webhook never becomes kept.
 func TestKept(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() store.Engine) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		main := newTaker("docs", 4, "docs")
-		d := newDesk(t, open, func(c *Config) { c.Store.Keep, c.Store.Receivers = true, receiver.NewSet(main.Receiver) })
+		d := newDesk(t, open, func(c *Config) { c.KeepUnclaimed, c.Receivers = true, receiver.NewSet(main.Receiver) })
 		d.main = main
 		playAll(t, d, "crm/k", []story{
 			{"kept at once", "A+ A= B+ A+", "", "kept kept kept"},
@@ -334,17 +334,17 @@ func TestKept(t *testing.T) {
 		// The platform had a receiver: what waits or is parked stays so, and what comes queues behind it.
 		d.shut()
 		both := receiver.NewSet(main.Receiver, newTaker("crm", 4, "crm").Receiver)
-		none := d.cfg.Store.Receivers
+		none := d.cfg.Receivers
 		crm := both.For("crm").Transport.(*taker)
 		crm.set("", status(500))
 		crm.set("parked", status(400))
-		d.cfg.Store.Receivers = both
+		d.cfg.Receivers = both
 		d.start()
 		d.take("crm/waits", "A")
 		d.take("crm/parked", "A")
 		d.until("parked", func() bool { return d.states("parked") == "parked" })
 		d.shut()
-		d.cfg.Store.Receivers = none
+		d.cfg.Receivers = none
 		d.start()
 		d.want("a copy of the tail", d.send("crm/waits", "A"), "=")
 		d.take("crm/waits", "B")
@@ -355,7 +355,7 @@ func TestKept(t *testing.T) {
 		d.shut()
 		crm.set("", nil)
 		crm.set("parked", nil)
-		d.cfg.Store.Receivers = both
+		d.cfg.Receivers = both
 		d.start()
 		d.idle("")
 		d.want("accepted in the end", fmt.Sprint(crm.got("waits"), crm.got("parked")), "[A B] [A]")
@@ -364,7 +364,7 @@ func TestKept(t *testing.T) {
 
 // Dedup goes by the receiver: what another receiver has accepted does not count, and waiting webhooks go to the new one.
 func TestReceiverChanges(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() store.Engine) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
 		d.main.set("w", status(500))
 		d.take("crm/a", "A")
@@ -372,7 +372,7 @@ func TestReceiverChanges(t *testing.T) {
 		d.idle("a")
 		d.shut()
 		crm := newTaker("crm", 4, "crm")
-		d.cfg.Store.Receivers = receiver.NewSet(d.main.Receiver, crm.Receiver)
+		d.cfg.Receivers = receiver.NewSet(d.main.Receiver, crm.Receiver)
 		d.start()
 		d.take("crm/a", "A")
 		d.want("a copy", d.send("crm/a", "A"), "=")

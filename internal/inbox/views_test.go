@@ -8,15 +8,15 @@ import (
 	"testing"
 	"time"
 
-	"usher/internal/inbox/store"
+	"usher/internal/inbox/engine"
 	"usher/internal/receiver"
 )
 
 // The bytes of webhooks that wait or are parked are bounded. A webhook that is superseded, discarded, erased or delivered no
 // longer counts.
 func TestMaxBytes(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() store.Engine) {
-		d := newDesk(t, open, func(c *Config) { c.Store.MaxBytes = 10_000 })
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		d := newDesk(t, open, func(c *Config) { c.MaxBytes = 10_000 })
 		big := func(c string) string { return strings.Repeat(c, 3000) } // with what comes with it, two of them fit
 		used := func(what string, webhooks int) {
 			t.Helper()
@@ -58,9 +58,9 @@ func TestMaxBytes(t *testing.T) {
 
 // A webhook that is sent again finds no room that another one takes in the same transaction.
 func TestMaxBytesForOneSentAgainTogetherWithOthers(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() store.Engine) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		h := &held{Engine: open()}
-		d := newDesk(t, func() store.Engine { return h }, func(c *Config) { c.Store.MaxBytes = 10_000 })
+		d := newDesk(t, func() engine.Engine { return h }, func(c *Config) { c.MaxBytes = 10_000 })
 		big := strings.Repeat("A", 3000) // two of them fit
 		d.take("again", big)
 		d.idle("")
@@ -78,11 +78,11 @@ func TestMaxBytesForOneSentAgainTogetherWithOthers(t *testing.T) {
 
 // counted is an engine that calls after when a transaction was committed, before anybody knows that.
 type counted struct {
-	store.Engine
+	engine.Engine
 	after atomic.Pointer[func()]
 }
 
-func (e *counted) Write(fn func(store.Tx) error) error {
+func (e *counted) Write(fn func(engine.Tx) error) error {
 	err := e.Engine.Write(fn)
 	if after := e.after.Load(); after != nil {
 		(*after)()
@@ -92,9 +92,9 @@ func (e *counted) Write(fn func(store.Tx) error) error {
 
 // A count that sees a delivered webhook gone, before its own process knows that, must not make room twice.
 func TestMaxBytesWhileCounting(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() store.Engine) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		e := &counted{Engine: open()}
-		d := newDesk(t, func() store.Engine { return e }, func(c *Config) { c.Store.MaxBytes = 10_000 })
+		d := newDesk(t, func() engine.Engine { return e }, func(c *Config) { c.MaxBytes = 10_000 })
 		release := d.main.hang("t")
 		d.take("t", strings.Repeat("A", 3000))
 		count := func() { d.Stats() }
@@ -115,10 +115,10 @@ func TestMaxBytesWhileCounting(t *testing.T) {
 // Finished webhooks are kept up to a number, an age and a size. A tenant's last snapshot, and what dedup remembers, stay for
 // ever.
 func TestRetention(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() store.Engine) {
-		limits := store.DefaultLimits
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		limits := DefaultLimits
 		limits.Finished, limits.FinishedBytes, limits.FinishedAge = 20, 20_000, 24*time.Hour
-		d := newDesk(t, open, func(c *Config) { c.Store.Limits = limits })
+		d := newDesk(t, open, func(c *Config) { c.Limits = limits })
 		d.main.set("parked", status(400))
 		d.take("parked", "A")
 		d.take("first", `{"payload":{"change":{"features":[{"code":"users"}]}}}`)
@@ -154,9 +154,9 @@ func TestRetention(t *testing.T) {
 }
 
 func TestViews(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() store.Engine) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		crm, docs := newTaker("crm", 4, "crm"), newTaker("docs", 4, "docs")
-		d := newDesk(t, open, func(c *Config) { c.Store.Receivers = receiver.NewSet(crm.Receiver, docs.Receiver) })
+		d := newDesk(t, open, func(c *Config) { c.Receivers = receiver.NewSet(crm.Receiver, docs.Receiver) })
 		docs.set("ill", status(500))
 		crm.set("down", status(503))
 		crm.set("bad", status(422))
@@ -170,24 +170,24 @@ func TestViews(t *testing.T) {
 
 		empty, crmCode := "", "crm"
 		for _, tt := range []struct {
-			f    store.Filter
+			f    Filter
 			want string
 		}{
-			{store.Filter{}, "7 6 5 4 3 2 1"},
-			{store.Filter{Limit: 2}, "7 6"},
-			{store.Filter{State: store.Delivered}, "3 2 1"},
-			{store.Filter{State: store.Parked}, "4"},
-			{store.Filter{State: store.Waiting, Limit: 1}, "7"},
-			{store.Filter{Tenant: "a"}, "3 2 1"},
-			{store.Filter{Tenant: "a", Platform: &crmCode}, "2 1"},
-			{store.Filter{Tenant: "a", Platform: &empty}, ""},
-			{store.Filter{Tenant: "A"}, ""},
-			{store.Filter{Search: "ZOË"}, "1"},
-			{store.Filter{Search: "ILL"}, "6 5"},
-			{store.Filter{Search: "docs", Limit: 2}, "6 5"},
-			{store.Filter{Since: time.Now().Add(time.Hour)}, ""},
-			{store.Filter{Until: time.Now().Add(-time.Hour)}, ""},
-			{store.Filter{Since: time.Now().Add(-time.Hour), Until: time.Now().Add(time.Hour), State: store.Parked}, "4"},
+			{Filter{}, "7 6 5 4 3 2 1"},
+			{Filter{Limit: 2}, "7 6"},
+			{Filter{State: Delivered}, "3 2 1"},
+			{Filter{State: Parked}, "4"},
+			{Filter{State: Waiting, Limit: 1}, "7"},
+			{Filter{Tenant: "a"}, "3 2 1"},
+			{Filter{Tenant: "a", Platform: &crmCode}, "2 1"},
+			{Filter{Tenant: "a", Platform: &empty}, ""},
+			{Filter{Tenant: "A"}, ""},
+			{Filter{Search: "ZOË"}, "1"},
+			{Filter{Search: "ILL"}, "6 5"},
+			{Filter{Search: "docs", Limit: 2}, "6 5"},
+			{Filter{Since: time.Now().Add(time.Hour)}, ""},
+			{Filter{Until: time.Now().Add(-time.Hour)}, ""},
+			{Filter{Since: time.Now().Add(-time.Hour), Until: time.Now().Add(time.Hour), State: Parked}, "4"},
 		} {
 			var got []string
 			for _, e := range must2(d.List(tt.f))(t) {
@@ -197,7 +197,7 @@ func TestViews(t *testing.T) {
 		}
 		// Page by page nothing is left out, and nothing comes twice.
 		var all []string
-		for f := (store.Filter{Limit: 2}); ; {
+		for f := (Filter{Limit: 2}); ; {
 			page := must2(d.List(f))(t)
 			for _, e := range page {
 				all = append(all, d.place(e.ID))
@@ -219,7 +219,7 @@ func TestViews(t *testing.T) {
 		if item := must2(d.Show(d.nth("ill", 2)))(t); item.Previous != nil || d.place(item.Before) != "5" {
 			t.Errorf("behind one that waits: %+v", item)
 		}
-		if _, err := d.Show(1 << 40); err != store.ErrNotFound {
+		if _, err := d.Show(1 << 40); err != ErrNotFound {
 			t.Errorf("what is not there: %v", err)
 		}
 		for _, h := range d.HeldUp() {
@@ -229,7 +229,7 @@ func TestViews(t *testing.T) {
 		}
 		d.until("counted", func() bool {
 			s := d.Stats()
-			return s.Pending == 3 && s.Parked == 1 && s.Missed == 1 && s.Refused == 1 && s.Tenants == 5 && s.Receivers["crm"].Pending == 1 && s.Receivers["docs"].Pending == 2 && s.Receivers["crm"].Parked == 1
+			return s.Pending == 3 && s.Parked == 1 && s.Missed == 1 && s.NotAccepted == 1 && s.Tenants == 5 && s.Receivers["crm"].Pending == 1 && s.Receivers["docs"].Pending == 2 && s.Receivers["crm"].Parked == 1
 		})
 		d.want("platforms", fmt.Sprint(len(must2(d.Platforms("a"))(t)), must2(d.Platforms("ill"))(t), must2(d.Platforms("nobody"))(t)), "2 [docs] []")
 	})
@@ -247,14 +247,14 @@ func (d *desk) place(id int64) string {
 
 // A code may be anything: long, with zero bytes, not even UTF-8. It is returned as it was, on any platform.
 func TestOddCodes(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() store.Engine) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
 		codes := []string{"plain", "é", "e\u0301", "a b", "%2F", "'; DROP", `\`, "\u202ertl", strings.Repeat("long", 63), strings.Repeat("l", 255)}
 		for n, code := range codes {
 			for _, platform := range []string{"", code} {
 				w := d.hook("", fmt.Sprintf(`{"payload":{"tenant":{"name":"N"},"change":{"features":[{"code":"f%d"}]}}}`, n))
 				w.Lane.Tenant, w.Lane.Platform = code, platform
-				w.Receiver = d.cfg.Store.Receivers.For(platform)
+				w.Receiver = d.cfg.Receivers.For(platform)
 				if got := d.sendHook(w); got != "+" {
 					t.Fatalf("%.20q: %s", code, got)
 				}
@@ -271,11 +271,11 @@ func TestOddCodes(t *testing.T) {
 					t.Errorf("%.20q: %.100q %.100q %s", code, one.Tenant, one.Platform, one.Features)
 				}
 			}
-			if all := d.list(code); len(all) != 2 || all[0].State != store.Delivered {
+			if all := d.list(code); len(all) != 2 || all[0].State != Delivered {
 				t.Errorf("%.20q: %d listed", code, len(all))
 			}
-			check(t, d.Pause(store.Pause{Platform: code, Tenant: code}))
-			if known := must2(d.Resume(store.Pause{Platform: code, Tenant: code}))(t); !known {
+			check(t, d.Pause(Pause{Platform: code, Tenant: code}))
+			if known := must2(d.Resume(Pause{Platform: code, Tenant: code}))(t); !known {
 				t.Errorf("%.20q: was not paused", code)
 			}
 			if n := must2(d.Erase(code, code))(t); n != 1 {
@@ -290,7 +290,7 @@ func TestOddCodes(t *testing.T) {
 			if _, err := d.Forget(nil, code); err != nil {
 				t.Errorf("%.20q: %v", code, err)
 			}
-			if all, err := d.List(store.Filter{Tenant: code}); err != nil || len(all) != 0 {
+			if all, err := d.List(Filter{Tenant: code}); err != nil || len(all) != 0 {
 				t.Errorf("%.20q: %d listed, %v", code, len(all), err)
 			}
 		}
@@ -299,7 +299,7 @@ func TestOddCodes(t *testing.T) {
 
 // Each try is the same request: the body's bytes, its headers, and one webhook-id.
 func TestEachTryIsTheSame(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() store.Engine) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		told := make(chan string, 10)
 		d := newDesk(t, open, func(c *Config) {
 			c.Delivered = func(receiver string, after time.Duration) { told <- fmt.Sprint(receiver, after > 0) }
@@ -326,23 +326,23 @@ func TestEachTryIsTheSame(t *testing.T) {
 }
 
 // slowToCount is an engine whose queries take long.
-type slowToCount struct{ store.Engine }
+type slowToCount struct{ engine.Engine }
 
-func (s slowToCount) Read(ctx context.Context, fn func(store.Tx) error) error {
+func (s slowToCount) Read(ctx context.Context, fn func(engine.Tx) error) error {
 	time.Sleep(60 * time.Millisecond)
 	return s.Engine.Read(ctx, fn)
 }
 
 // If counting takes long, figures follow a little later, but what a person has changed shows at once.
 func TestFiguresWhileCountingIsSlow(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() store.Engine) {
-		d := newDesk(t, func() store.Engine { return slowToCount{open()} }, func(c *Config) { c.Store.Limits = store.DefaultLimits; c.Store.Limits.AlwaysCounted = 1 })
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		d := newDesk(t, func() engine.Engine { return slowToCount{open()} }, func(c *Config) { c.Limits = DefaultLimits; c.Limits.AlwaysCounted = 1 })
 		d.main.set("ill", status(500))
 		d.main.set("bad", status(422))
 		d.main.set("down", status(503))
 		figures := func() string {
 			s := d.Stats()
-			return fmt.Sprintf("%d waiting, %d parked, %d missed, %d failing", s.Pending, s.Parked, s.Missed, s.Refused)
+			return fmt.Sprintf("%d waiting, %d parked, %d missed, %d failing", s.Pending, s.Parked, s.Missed, s.NotAccepted)
 		}
 		d.want("before", figures(), "0 waiting, 0 parked, 0 missed, 0 failing")
 		d.take("ill", "A", "B")
@@ -363,7 +363,7 @@ func TestFiguresWhileCountingIsSlow(t *testing.T) {
 
 // While a webhook that has failed is being tried, its next try is not at the end of the lease.
 func TestHeldUpWhileUnderWay(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() store.Engine) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
 		d.main.set("t", status(500))
 		d.take("t", "A")
@@ -383,23 +383,23 @@ func TestHeldUpWhileUnderWay(t *testing.T) {
 
 // Webhooks can be listed as soon as the inbox is open, also by an usher that takes nothing in and delivers nothing.
 func TestSeenFromTheStart(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() store.Engine) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
 		d.take("crm/t", "A")
 		d.idle("")
 		d.shut()
-		for _, set := range []*receiver.Set{d.cfg.Store.Receivers, nil} {
+		for _, set := range []*receiver.Set{d.cfg.Receivers, nil} {
 			cfg := d.cfg
-			cfg.Store.Receivers = set
+			cfg.Receivers = set
 			i := New(open(), cfg)
-			all, err := i.List(store.Filter{})
+			all, err := i.List(Filter{})
 			if err != nil || len(all) != 1 || all[0].Platform != "crm" {
 				t.Errorf("%d receivers: %+v %v", len(set.All()), all, err)
 			}
 			if s, err := i.Snapshots(t.Context(), []string{"t"}); err != nil || len(s) != 1 {
 				t.Errorf("%d receivers: %+v %v", len(set.All()), s, err)
 			}
-			if s := i.Stats(); s.Unknown || i.Err() != nil || !i.Ready() {
+			if s := i.Stats(); s.Old || i.Err() != nil || !i.Ready() {
 				t.Errorf("%d receivers: %+v %v", len(set.All()), s, i.Err())
 			}
 			check(t, i.Close())

@@ -37,7 +37,7 @@ func (u *Usher) buildGate(m *metrics.Gate) (err error) {
 		return u.inbox != nil && u.inbox.Refuse(r)
 	}
 	if w.Inbox != "" {
-		cfg.Keep = func(w *webhookgate.Webhook) (string, error) { return u.inbox.Keep(w) }
+		cfg.Keep = func(w *webhookgate.Webhook) (string, error) { return u.inbox.Store(w) }
 	}
 	u.gate = webhookgate.New(cfg)
 	l := &listener{variable: "USHER_WEBHOOK_LISTEN", name: "webhooks", addr: w.Listen, handler: u.gate}

@@ -3,12 +3,12 @@ package serve
 import (
 	"context"
 	"strings"
+	"time"
 
 	"usher/internal/admin/metrics"
 	"usher/internal/entitlements"
 	"usher/internal/guard"
 	"usher/internal/inbox"
-	"usher/internal/inbox/store"
 	"usher/internal/settings"
 	"usher/internal/snapshot"
 )
@@ -23,10 +23,10 @@ func (u *Usher) buildInbox(m *metrics.Registry) (err error) {
 	u.book = entitlements.NewBook(func(ctx context.Context, tenants []string) ([]snapshot.Stored, error) {
 		return u.inbox.Snapshots(ctx, tenants)
 	}, w.SharedInbox())
-	cfg := inbox.Config{Address: w.InboxAddress, Password: w.InboxPassword.Getter(), Store: w.Store, Delivered: delivered}
-	cfg.Store.Changed, cfg.Store.Log, cfg.Store.Rules = u.book.Changed, u.log, w.Rules
+	cfg := w.InboxConfig
+	cfg.Password, cfg.Delivered, cfg.Changed, cfg.Log, cfg.Rules = w.InboxPassword.Getter(), delivered, u.book.Changed, u.log, w.Rules
 	if u.gate != nil {
-		cfg.Store.Receivers, cfg.Store.Keep = w.Receivers, w.KeepUnclaimed
+		cfg.Receivers, cfg.KeepUnclaimed = w.Receivers, w.KeepUnclaimed
 	}
 	if u.inbox, err = inbox.Open(cfg); err != nil {
 		return settings.InboxError(err)
@@ -63,9 +63,9 @@ func (u *Usher) inboxStats() inbox.Stats {
 		return u.inbox.Stats()
 	}
 	refused, _ := u.decisions.Refused()
-	s := inbox.Stats{Stats: store.Stats{Unread: refused}, Receivers: make(map[string]inbox.ReceiverStats)}
+	s := inbox.Stats{Refused: refused, At: time.Now(), Receivers: make(map[string]inbox.Figures)}
 	for _, c := range u.settings.Webhook.Receivers.All() {
-		s.Receivers[c.Name] = inbox.ReceiverStats{}
+		s.Receivers[c.Name] = inbox.Figures{}
 	}
 	return s
 }

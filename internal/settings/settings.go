@@ -144,7 +144,7 @@ func (e *Entitlements) check(r *reader, s *Settings) {
 			r.problem("USHER_ENTITLEMENTS_LISTEN", "is %q, which others can reach, and callers need no key: set USHER_ENTITLEMENTS_KEY (or USHER_ENTITLEMENTS_KEY_FILE), or USHER_INSECURE=true if everybody there may ask", e.Listen)
 		}
 		r.require("USHER_WEBHOOK_INBOX", s.Webhook.Inbox != "", "where webhooks are kept, such as file:/var/lib/usher/inbox.db or postgres://user@host/database: USHER_ENTITLEMENTS_LISTEN answers from it")
-		if s.Webhook.Listen == "off" && s.Webhook.InboxAddress != nil && !s.Webhook.SharedInbox() {
+		if s.Webhook.Listen == "off" && s.Webhook.InboxConfig.Address != nil && !s.Webhook.SharedInbox() {
 			r.problem("USHER_WEBHOOK_LISTEN", "is off, but with a file inbox no other usher can take webhooks in: use postgres://user@host/database in USHER_WEBHOOK_INBOX, or set an address")
 		}
 	}

@@ -12,7 +12,6 @@ import (
 	"golang.org/x/net/http/httpguts"
 
 	"usher/internal/inbox"
-	"usher/internal/inbox/store"
 	"usher/internal/receiver"
 	"usher/internal/secret"
 	"usher/webhookgate"
@@ -34,10 +33,9 @@ type Webhook struct {
 	token, hmacSecret, signSecret        *secret.Value
 
 	Inbox            string
-	InboxAddress     *inbox.Address // Inbox, parsed; nil if there is no inbox
-	InboxPassword    *secret.Value  // the database's password
+	InboxPassword    *secret.Value // the database's password
 	InboxConcurrency int
-	Store            store.Config // those of its fields that are settings
+	InboxConfig      inbox.Config // those of its fields that are settings; its Address is Inbox, parsed, and nil if there is no inbox
 	inboxKeep        string
 
 	receiverIndexes []string // the indexes of USHER_WEBHOOK_RECEIVERS_n_…
@@ -171,28 +169,30 @@ func (w *Webhook) checkTLS(r *reader) {
 func (w *Webhook) checkInbox(r *reader) {
 	if w.Inbox != "" {
 		var err error
-		if w.InboxAddress, err = inbox.ParseAddress(w.Inbox); err != nil {
-			w.InboxAddress = nil
+		if w.InboxConfig.Address, err = inbox.ParseAddress(w.Inbox); err != nil {
+			w.InboxConfig.Address = nil
 			// Without the address itself: it may hold a password.
 			r.problem("USHER_WEBHOOK_INBOX", "can't be used: %v; it should hold file:/path, such as file:/var/lib/usher/inbox.db, or postgres://user@host/database", err)
 		}
 	}
-	if w.InboxPassword != nil && w.InboxAddress != nil {
+	if w.InboxPassword != nil && w.InboxConfig.Address != nil {
 		switch {
-		case !w.InboxAddress.Shared():
+		case !w.InboxConfig.Address.Shared():
 			r.problem("USHER_WEBHOOK_INBOX_PASSWORD", "is set, but is only for a database: USHER_WEBHOOK_INBOX should then hold postgres://user@host/database")
-		case w.InboxAddress.HasPassword():
+		case w.InboxConfig.Address.HasPassword():
 			r.problem("USHER_WEBHOOK_INBOX_PASSWORD", "is set, and USHER_WEBHOOK_INBOX has a password too (not shown), but only one of them should be set")
 		}
 	}
-	w.Store.DedupWindow, w.Store.KeepLatest = w.DedupWindow, w.inboxKeep == "latest"
+	w.InboxConfig.DedupWindow, w.InboxConfig.KeepLatest = w.DedupWindow, w.inboxKeep == "latest"
 	if w.inboxKeep != "all" && w.inboxKeep != "latest" {
 		r.invalid("USHER_WEBHOOK_INBOX_KEEP", "all or latest")
 	}
 }
 
 // SharedInbox reports whether several replicas can share the inbox.
-func (w *Webhook) SharedInbox() bool { return w.InboxAddress != nil && w.InboxAddress.Shared() }
+func (w *Webhook) SharedInbox() bool {
+	return w.InboxConfig.Address != nil && w.InboxConfig.Address.Shared()
+}
 
 // extraReceiver is a receiver with its variables, USHER_WEBHOOK_RECEIVERS_n_…. It inherits the settings that it
 // does not have from the gate.

@@ -346,13 +346,13 @@ func (stats inboxCollector) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(prometheus.NewDesc(name, help, nil, nil), prometheus.GaugeValue, value)
 	}
 	gauge("usher_inbox_paused", "Pauses of deliveries in force, made by hand: of all, of a tenant or of a receiver. Replicas that share an inbox all report the same.", float64(len(s.Paused)))
-	if s.Unknown {
+	if s.At.IsZero() {
 		return // zeros would look as if all were well
 	}
 	gauge("usher_inbox_pending", "Webhooks that wait for delivery.", float64(s.Pending))
 	gauge("usher_inbox_oldest_seconds", "Age of the oldest of them.", s.Oldest.Seconds())
 	gauge("usher_inbox_parked", "Parked webhooks that no newer one of the same tenant has replaced.", float64(s.Parked))
-	gauge("usher_inbox_refused", "Refused webhooks that nobody has dealt with.", float64(s.Unread))
+	gauge("usher_inbox_refused", "Refused webhooks that nobody has dealt with.", float64(s.Refused))
 	gauge("usher_inbox_used_bytes", "Bytes that waiting and parked webhooks take. Replicas that share an inbox all report the same.", float64(s.Used))
 	gauge("usher_inbox_limit_bytes", "Bytes that waiting and parked webhooks may take; beyond that senders get 503. 0: there is no inbox.", float64(s.Limit))
 	for receiver, r := range s.Receivers {

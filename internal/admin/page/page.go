@@ -14,7 +14,7 @@ import (
 	"sync"
 	"time"
 
-	"usher/internal/inbox/store"
+	"usher/internal/inbox"
 	"usher/internal/snapshot"
 )
 
@@ -33,7 +33,7 @@ type Page struct {
 	HasInbox    bool // so the menu has tenants and actions
 	ReadOnly    bool // the visitor may not act: see mayAct
 	Notice      string
-	Paused      []store.Pause
+	Paused      []inbox.Pause
 	Body        any // what the template of this name shows
 }
 
@@ -93,7 +93,7 @@ var funcs = template.FuncMap{
 	"bytes":       Bytes,
 	"tenantName":  TenantName,
 	"tenantURL":   func(platform, code string) string { return TenantURL(platform, code, "") },
-	"tenantExact": store.Exact, // as a filter that selects this tenant, and not those of the same code on other platforms
+	"tenantExact": inbox.Exact, // as a filter that selects this tenant, and not those of the same code on other platforms
 	"changes":     ShortChanges,
 	"changeClass": changeClass,
 	"excerpt":     Excerpt,

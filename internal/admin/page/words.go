@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"usher/internal/inbox/store"
+	"usher/internal/inbox"
 	"usher/internal/text"
 )
 
@@ -86,10 +86,10 @@ func Bytes(n int64) string {
 	return fmt.Sprintf("%.1f\u00a0%s", size, unit)
 }
 
-// TenantName writes a tenant as store.ShowTenant does (platform/tenant, or tenant alone without a platform), and shortens a very long
+// TenantName writes a tenant as inbox.ShowTenant does (platform/tenant, or tenant alone without a platform), and shortens a very long
 // name: a browser would need minutes to lay out one of 1 MiB.
 func TenantName(platform, tenant string) string {
-	return text.Shorten(store.ShowTenant(platform, tenant), 300)
+	return text.Shorten(inbox.ShowTenant(platform, tenant), 300)
 }
 
 // Plural writes a number and the noun that it counts.

@@ -9,18 +9,17 @@ import (
 	"usher/internal/admin/metrics"
 	"usher/internal/admin/page"
 	"usher/internal/inbox"
-	"usher/internal/inbox/store"
 	"usher/internal/receiver"
 )
 
 // PausedBy returns the pause that holds back a tenant's webhooks, or nil. known are the receivers of the gate; if the gate is off, nil,
 // and only other replicas know them. tried is the name of the receiver that was tried last. It counts only if known has none for the
 // platform.
-func PausedBy(paused []store.Pause, known *receiver.Set, platform, tenant, tried string) *store.Pause {
+func PausedBy(paused []inbox.Pause, known *receiver.Set, platform, tenant, tried string) *inbox.Pause {
 	if r := known.For(platform); r != nil {
 		tried = r.Name
 	}
-	if i := slices.IndexFunc(paused, func(p store.Pause) bool { return p.Covers(platform, tenant, tried) }); i >= 0 {
+	if i := slices.IndexFunc(paused, func(p inbox.Pause) bool { return p.Covers(platform, tenant, tried) }); i >= 0 {
 		return &paused[i]
 	}
 	return nil
@@ -83,9 +82,9 @@ func newReceiver(r *receiver.Receiver, tries metrics.RecentTries, box *Inbox) Re
 	if box != nil {
 		if stats, ok := box.stats.Receivers[r.Name]; ok {
 			s.Waiting, s.Oldest, s.Parked, s.diagnosis = stats.Pending, stats.Oldest, stats.Parked, diagnoseInbox(&stats)
-			refuses = "takes webhooks, but not those of " + page.Plural(stats.Refused, "tenant", "tenants")
+			refuses = "takes webhooks, but not those of " + page.Plural(stats.Missed+stats.NotAccepted, "tenant", "tenants")
 		}
-		s.Paused = slices.ContainsFunc(box.Paused, func(p store.Pause) bool { return p.Tenant == "" && (p.Receiver == "" || p.Receiver == r.Name) })
+		s.Paused = slices.ContainsFunc(box.Paused, func(p inbox.Pause) bool { return p.Tenant == "" && (p.Receiver == "" || p.Receiver == r.Name) })
 	}
 	switch {
 	case s.Paused: // so usher does not learn whether it would take webhooks
@@ -119,17 +118,13 @@ func diagnose(tries metrics.RecentTries) diagnosis {
 	return fine
 }
 
-// fewTenants is how many refused tenants do not count as a receiver that is away, even if it has taken nothing since: perhaps no other
-// tenant had a webhook.
-const fewTenants = 2
-
-// diagnoseInbox returns what is wrong with a receiver, judged by what waits for it in the inbox. The last try says less: it may have
-// been that of any tenant.
-func diagnoseInbox(box *inbox.ReceiverStats) diagnosis {
-	switch {
-	case box.Down || box.Missed > 0, box.Refused > fewTenants && box.TakesNone:
+// diagnoseInbox returns what is wrong with a receiver, judged by what waits for it in the inbox, by the same rule as deliveries. The last
+// try says less: it may have been that of any tenant.
+func diagnoseInbox(box *inbox.Figures) diagnosis {
+	switch failing := box.Missed + box.NotAccepted; {
+	case failing > 0 && box.FailsForEverybody:
 		return away
-	case box.Refused > 0:
+	case failing > 0:
 		return refusesSome
 	}
 	return fine
@@ -183,7 +178,7 @@ type Inbox struct {
 	HeldUp   []HeldUp      `json:"held_up"`  // the one that waits longest first
 	Homeless int           `json:"homeless"` // webhooks that wait although no receiver takes their platform
 	Shared   bool          `json:"shared"`   // with other replicas
-	Paused   []store.Pause `json:"paused,omitempty"`
+	Paused   []inbox.Pause `json:"paused,omitempty"`
 	Error    string        `json:"error,omitempty"` // why the inbox takes no webhooks
 	Unknown  bool          `json:"-"`               // the inbox cannot be read, so the counts mean nothing
 
@@ -215,10 +210,10 @@ type HeldUp struct {
 }
 
 // NewInbox returns the state of an inbox. known are the receivers of the gate; err is why the inbox takes no webhooks, or nil.
-func NewInbox(s inbox.Stats, held []store.HeldUp, known *receiver.Set, err error) *Inbox {
+func NewInbox(s inbox.Stats, held []inbox.HeldUp, known *receiver.Set, err error) *Inbox {
 	out := &Inbox{
-		Waiting: s.Pending, Oldest: s.Oldest, Parked: s.Parked, Refused: s.Unread, Used: s.Used, Limit: s.Limit,
-		HeldUp: []HeldUp{}, Homeless: s.Receivers[""].Pending, Paused: s.Paused, Unknown: s.Unknown, stats: s, // [] and not null
+		Waiting: s.Pending, Oldest: s.Oldest, Parked: s.Parked, Refused: s.Refused, Used: s.Used, Limit: s.Limit,
+		HeldUp: []HeldUp{}, Homeless: s.Receivers[""].Pending, Paused: s.Paused, Unknown: s.At.IsZero(), stats: s, // [] and not null
 	}
 	for i := range held {
 		out.HeldUp = append(out.HeldUp, NewHeldUp(&held[i], known, s.Paused))
@@ -230,7 +225,7 @@ func NewInbox(s inbox.Stats, held []store.HeldUp, known *receiver.Set, err error
 }
 
 // NewHeldUp describes a tenant that is held up. known are the receivers of the gate, paused the pauses in force.
-func NewHeldUp(held *store.HeldUp, known *receiver.Set, paused []store.Pause) HeldUp {
+func NewHeldUp(held *inbox.HeldUp, known *receiver.Set, paused []inbox.Pause) HeldUp {
 	next, pause := held.Next, PausedBy(paused, known, held.Platform, held.Tenant, held.Receiver)
 	if pause != nil {
 		next = time.Time{}
@@ -272,7 +267,7 @@ func (s *Inbox) MoreHeldUp() int { return max(0, len(s.HeldUp)-shownHeldUp) }
 
 // AllPaused reports whether one pause covers all deliveries.
 func (s *Inbox) AllPaused() bool {
-	return slices.ContainsFunc(s.Paused, func(p store.Pause) bool { return p.Tenant == "" && p.Receiver == "" })
+	return slices.ContainsFunc(s.Paused, func(p inbox.Pause) bool { return p.Tenant == "" && p.Receiver == "" })
 }
 
 func (s *Inbox) troubles() (all []Trouble) {

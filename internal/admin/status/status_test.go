@@ -6,7 +6,6 @@ import (
 
 	"usher/internal/admin/metrics"
 	"usher/internal/inbox"
-	"usher/internal/inbox/store"
 	"usher/internal/receiver"
 )
 
@@ -16,38 +15,38 @@ func TestPausedBy(t *testing.T) {
 	known := receiver.NewSet(&receiver.Receiver{Name: "main"}, crm)
 	for _, tc := range []struct {
 		known            *receiver.Set
-		pause            store.Pause
+		pause            inbox.Pause
 		platform, tenant string
 		tried            string
 		want             bool
 	}{
-		{known, store.Pause{}, "crm", "acme", "", true},
-		{known, store.Pause{Receiver: "crm"}, "docs", "acme", "main", true},
-		{known, store.Pause{Receiver: "main"}, "docs", "acme", "main", false},
-		{known, store.Pause{Receiver: "main"}, "", "acme", "", true},
-		{nil, store.Pause{Receiver: "main"}, "docs", "acme", "main", true}, // others know who takes it
-		{receiver.NewSet(crm), store.Pause{Receiver: "main"}, "mars", "acme", "main", true},
-		{known, store.Pause{Platform: "crm", Tenant: "acme"}, "crm", "acme", "", true},
-		{known, store.Pause{Platform: "crm", Tenant: "acme"}, "", "acme", "", false},
+		{known, inbox.Pause{}, "crm", "acme", "", true},
+		{known, inbox.Pause{Receiver: "crm"}, "docs", "acme", "main", true},
+		{known, inbox.Pause{Receiver: "main"}, "docs", "acme", "main", false},
+		{known, inbox.Pause{Receiver: "main"}, "", "acme", "", true},
+		{nil, inbox.Pause{Receiver: "main"}, "docs", "acme", "main", true}, // others know who takes it
+		{receiver.NewSet(crm), inbox.Pause{Receiver: "main"}, "mars", "acme", "main", true},
+		{known, inbox.Pause{Platform: "crm", Tenant: "acme"}, "crm", "acme", "", true},
+		{known, inbox.Pause{Platform: "crm", Tenant: "acme"}, "", "acme", "", false},
 	} {
-		if got := PausedBy([]store.Pause{{Tenant: "other"}, tc.pause}, tc.known, tc.platform, tc.tenant, tc.tried); (got != nil) != tc.want || got != nil && *got != tc.pause {
+		if got := PausedBy([]inbox.Pause{{Tenant: "other"}, tc.pause}, tc.known, tc.platform, tc.tenant, tc.tried); (got != nil) != tc.want || got != nil && *got != tc.pause {
 			t.Errorf("%s/%s, tried at %q, with %s paused: %v", tc.platform, tc.tenant, tc.tried, tc.pause, got)
 		}
 	}
 }
 
 func TestInboxWords(t *testing.T) {
-	held := make([]store.HeldUp, shownHeldUp+2)
+	held := make([]inbox.HeldUp, shownHeldUp+2)
 	for i := range held {
-		held[i].Attempts = []store.Attempt{{Status: 500, Answer: "in  use"}}
+		held[i].Attempts = []inbox.Attempt{{Status: 500, Answer: "in  use"}}
 	}
 	held[0].Platform, held[0].Tenant, held[0].Down = "crm", "acme", true
-	stats := inbox.Stats{Stats: store.Stats{Paused: []store.Pause{{Tenant: "other"}}}}
+	stats := inbox.Stats{Paused: []inbox.Pause{{Tenant: "other"}}}
 	box := NewInbox(stats, held, mainReceiver, nil)
 	if h := &box.FirstHeldUp()[0]; len(box.FirstHeldUp()) != shownHeldUp || box.MoreHeldUp() != 2 || h.Name() != "crm/acme" || h.Answer != "500: in use" || h.NextTry() != "next try when the receiver is back" || h.Paused || box.AllPaused() {
 		t.Errorf("%+v", box)
 	}
-	stats.Paused = []store.Pause{{}}
+	stats.Paused = []inbox.Pause{{}}
 	s := &Status{Gate: &Gate{Set: mainReceiver}, Inbox: NewInbox(stats, held[:1], mainReceiver, nil)}
 	s.Judge(time.Now())
 	if h := &s.Inbox.HeldUp[0]; s.Inbox.MoreHeldUp() != 0 || !h.Paused || h.NextTry() != "paused" || !s.Inbox.AllPaused() || !s.Gate.Receivers[0].Paused {

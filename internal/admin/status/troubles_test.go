@@ -10,7 +10,6 @@ import (
 
 	"usher/internal/admin/metrics"
 	"usher/internal/inbox"
-	"usher/internal/inbox/store"
 	"usher/internal/receiver"
 	"usher/tokens"
 )
@@ -28,10 +27,10 @@ func lastHour(counts ...int) []metrics.Minute {
 func wrong(port Port, gate *Gate, box *inbox.Stats, err error) []Trouble {
 	s := &Status{Ports: []Port{port}, Gate: gate}
 	if box != nil {
-		held := func(platform, tenant, receiver string, down bool) store.HeldUp {
-			return store.HeldUp{Down: down, Entry: store.Entry{Platform: platform, Tenant: tenant, Status: store.Status{Record: store.Record{Receiver: receiver, Attempts: []store.Attempt{{Status: 500}}}}}}
+		held := func(platform, tenant, receiver string, down bool) inbox.HeldUp {
+			return inbox.HeldUp{Down: down, Entry: inbox.Entry{Platform: platform, Tenant: tenant, Status: inbox.Status{Record: inbox.Record{Receiver: receiver, Attempts: []inbox.Attempt{{Status: 500}}}}}}
 		}
-		s.Inbox = NewInbox(*box, []store.HeldUp{
+		s.Inbox = NewInbox(*box, []inbox.HeldUp{
 			held("docs", "harbour-ltd", "main", false), held("crm", "a/b", "main", false), held("crm", "missed", "main", true), held("crm", "other", "other", false),
 		}, mainReceiver, err)
 	}
@@ -60,16 +59,16 @@ func TestTroubles(t *testing.T) {
 		g.CertificateEnds = time.Now().Add(left)
 		return g
 	}
-	box := func(f store.Figures, edit func(*inbox.ReceiverStats)) *inbox.Stats {
-		r := inbox.ReceiverStats{Figures: f}
+	box := func(f inbox.Figures, edit func(*inbox.Figures)) *inbox.Stats {
+		r := f
 		if edit != nil {
 			edit(&r)
 		}
-		return &inbox.Stats{Stats: store.Stats{Figures: f}, Receivers: map[string]inbox.ReceiverStats{"main": r}}
+		return &inbox.Stats{Figures: f, Receivers: map[string]inbox.Figures{"main": r}}
 	}
-	down := func(r *inbox.ReceiverStats) { r.Missed = 3 }
-	refuses := func(n int, none bool) func(*inbox.ReceiverStats) {
-		return func(r *inbox.ReceiverStats) { r.Refused, r.TakesNone = n, none }
+	down := func(r *inbox.Figures) { r.Missed, r.FailsForEverybody = 3, true }
+	refuses := func(n int, none bool) func(*inbox.Figures) {
+		return func(r *inbox.Figures) { r.NotAccepted, r.FailsForEverybody = n, none }
 	}
 	with := func(p Port, edit func(*Port)) Port {
 		edit(&p)
@@ -83,7 +82,7 @@ func TestTroubles(t *testing.T) {
 		err  error    // the inbox's
 		want []string // a part of each trouble: severity, what, do
 	}{
-		{"well", port(fine), gate("ok"), box(store.Figures{}, nil), nil, nil},
+		{"well", port(fine), gate("ok"), box(inbox.Figures{}, nil), nil, nil},
 		{"gate off", port(fine), nil, nil, nil, nil},
 		{"secret refused", port(tokens.State{Err: refused("invalid_client")}), nil, nil, nil,
 			[]string{"bad", "Port main: token endpoint refuses: invalid_client", "Calls are answered with an error. What to do: check USHER_X."}},
@@ -98,25 +97,25 @@ func TestTroubles(t *testing.T) {
 		{"calls fail", with(port(fine), func(p *Port) { p.Calls = lastHour(5, 5) }), nil, nil, nil,
 			[]string{"warn", "5 of 10 calls failed in the last 5 minutes", ""}},
 		{"some calls fail", with(port(fine), func(p *Port) { p.Calls = lastHour(500, 5) }), nil, nil, nil, nil},
-		{"receiver away", port(fine), gate("error"), box(store.Figures{Pending: 1204, Oldest: 130 * time.Second}, down), nil,
+		{"receiver away", port(fine), gate("error"), box(inbox.Figures{Pending: 1204, Oldest: 130 * time.Second}, down), nil,
 			[]string{"bad", "The receiver can't be reached: 1\u202f204 webhooks wait, the oldest for 2\u00a0min 10\u00a0s", "Fix the receiver http://receiver:3000"}},
-		{"receiver away, but the last that it answered was fine", port(fine), gate("ok"), box(store.Figures{Pending: 1204, Oldest: 130 * time.Second}, down), nil,
+		{"receiver away, but the last that it answered was fine", port(fine), gate("ok"), box(inbox.Figures{Pending: 1204, Oldest: 130 * time.Second}, down), nil,
 			[]string{"bad", "The receiver answers with errors: 1\u202f204 webhooks wait", ""}},
-		{"receiver away for a moment", port(fine), gate("error"), box(store.Figures{Pending: 1, Oldest: time.Second}, down), nil, nil},
-		{"receiver slow", port(fine), gate("ok"), box(store.Figures{Pending: 5, Oldest: 2 * time.Minute}, nil), nil, []string{"bad", "slow", ""}},
-		{"receiver late", port(fine), gate("timeout"), box(store.Figures{Pending: 5, Oldest: 2 * time.Minute}, down), nil, []string{"bad", "does not answer in time", ""}},
-		{"some tenants are refused, and the last try was fine", port(fine), gate("ok"), box(store.Figures{Pending: 5, Oldest: 2 * time.Minute}, refuses(2, false)), nil,
+		{"receiver away for a moment", port(fine), gate("error"), box(inbox.Figures{Pending: 1, Oldest: time.Second}, down), nil, nil},
+		{"receiver slow", port(fine), gate("ok"), box(inbox.Figures{Pending: 5, Oldest: 2 * time.Minute}, nil), nil, []string{"bad", "slow", ""}},
+		{"receiver late", port(fine), gate("timeout"), box(inbox.Figures{Pending: 5, Oldest: 2 * time.Minute}, down), nil, []string{"bad", "does not answer in time", ""}},
+		{"some tenants are refused, and the last try was fine", port(fine), gate("ok"), box(inbox.Figures{Pending: 5, Oldest: 2 * time.Minute}, refuses(2, false)), nil,
 			[]string{"warn", "The receiver does not take the webhooks of docs/harbour-ltd and crm/a%2Fb", "See below"}},
-		{"some tenants are refused, and the last try failed", port(fine), gate("status"), box(store.Figures{Pending: 5, Oldest: 2 * time.Minute}, refuses(2, false)), nil,
+		{"some tenants are refused, and the last try failed", port(fine), gate("status"), box(inbox.Figures{Pending: 5, Oldest: 2 * time.Minute}, refuses(2, false)), nil,
 			[]string{"warn", "The receiver does not take the webhooks of docs/harbour-ltd and crm/a%2Fb", "See below"}},
-		{"all tenants are refused", port(fine), gate("status"), box(store.Figures{Pending: 5, Oldest: 2 * time.Minute}, refuses(3, true)), nil,
+		{"all tenants are refused", port(fine), gate("status"), box(inbox.Figures{Pending: 5, Oldest: 2 * time.Minute}, refuses(3, true)), nil,
 			[]string{"bad", "The receiver answers with errors: 5 webhooks wait", "Fix the receiver"}},
-		{"parked", port(fine), gate("status"), box(store.Figures{Parked: 1}, nil), nil, []string{"warn", "1 webhook is parked", "send it again"}},
-		{"inbox broken", port(fine), gate("ok"), box(store.Figures{}, nil), errors.New("no space left"), []string{"bad", "takes no webhooks: no space left", "restart"}},
-		{"inbox nearly full", port(fine), gate("ok"), &inbox.Stats{Stats: store.Stats{Used: 1000 << 20, Limit: 1 << 30}}, nil, []string{"bad", "nearly full: 1000\u00a0MiB of 1.0\u00a0GiB", "USHER_WEBHOOK_INBOX_MAX_BYTES"}},
-		{"nobody's", port(fine), gate("ok"), &inbox.Stats{Receivers: map[string]inbox.ReceiverStats{"": {Figures: store.Figures{Pending: 2}}}}, nil,
+		{"parked", port(fine), gate("status"), box(inbox.Figures{Parked: 1}, nil), nil, []string{"warn", "1 webhook is parked", "send it again"}},
+		{"inbox broken", port(fine), gate("ok"), box(inbox.Figures{}, nil), errors.New("no space left"), []string{"bad", "takes no webhooks: no space left", "restart"}},
+		{"inbox nearly full", port(fine), gate("ok"), &inbox.Stats{Used: 1000 << 20, Limit: 1 << 30}, nil, []string{"bad", "nearly full: 1000\u00a0MiB of 1.0\u00a0GiB", "USHER_WEBHOOK_INBOX_MAX_BYTES"}},
+		{"nobody's", port(fine), gate("ok"), &inbox.Stats{Receivers: map[string]inbox.Figures{"": {Pending: 2}}}, nil,
 			[]string{"bad", "2 webhooks wait, but no receiver takes their platform", "USHER_WEBHOOK_RECEIVERS_n_PLATFORMS"}},
-		{"nobody's, one", port(fine), gate("ok"), &inbox.Stats{Receivers: map[string]inbox.ReceiverStats{"": {Figures: store.Figures{Pending: 1}}}}, nil,
+		{"nobody's, one", port(fine), gate("ok"), &inbox.Stats{Receivers: map[string]inbox.Figures{"": {Pending: 1}}}, nil,
 			[]string{"bad", "1 webhook waits, but no receiver takes its platform any more", "or set USHER_WEBHOOK_FORWARD_URL"}},
 		{"passed through and failed", port(fine), gate("status", 0, 0, 0, 0, 3), nil, nil, []string{"bad", "answers with errors: 3 webhooks failed", "resend them"}},
 		{"failed, but well again", port(fine), gate("ok", 0, 0, 0, 0, 3), nil, nil, nil},
@@ -125,7 +124,7 @@ func TestTroubles(t *testing.T) {
 		{"certificate that ends soon", port(fine), certified(3*24*time.Hour + time.Minute), nil, nil, []string{"warn", "The TLS certificate of the webhook gate expires in 3\u00a0d", "USHER_WEBHOOK_TLS_CERT_FILE"}},
 		{"certificate that has ended", port(fine), certified(-time.Minute), nil, nil, []string{"bad", "The TLS certificate of the webhook gate has expired", "without a restart"}},
 		{"certificate that lasts", port(fine), certified(30 * 24 * time.Hour), nil, nil, nil},
-		{"the worst first", port(tokens.State{Err: refused("invalid_client")}), gate("ok"), box(store.Figures{Parked: 2}, nil), nil,
+		{"the worst first", port(tokens.State{Err: refused("invalid_client")}), gate("ok"), box(inbox.Figures{Parked: 2}, nil), nil,
 			[]string{"bad", "invalid_client", "", "warn", "2 webhooks are parked", ""}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -1,4 +1,4 @@
--- What is special to PostgreSQL; the tables are in store/001.sql.
+-- What is special to PostgreSQL; the tables are in engine/001.sql.
 
 ALTER TABLE {schema}.lane SET (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 ALTER TABLE {schema}.webhook SET (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);

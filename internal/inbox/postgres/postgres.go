@@ -23,7 +23,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"usher/internal/inbox/store"
+	"usher/internal/inbox/engine"
 )
 
 //go:embed statements.sql
@@ -34,7 +34,7 @@ var schema001 string
 
 // migrations are the scripts that bring the tables from one version to the next, from version 1 on. They only add, because an
 // older replica works on while a newer one starts.
-var migrations = []string{store.Tables + schema001}
+var migrations = []string{engine.Tables + schema001}
 
 // An Address says where the database is. Parse makes it.
 type Address struct {
@@ -127,7 +127,7 @@ const (
 	planPatience = 5 * time.Second
 )
 
-// Engine implements store.Engine.
+// Engine implements engine.Engine.
 type Engine struct {
 	config     *pgxpool.Config
 	schema     string
@@ -174,9 +174,9 @@ func Open(a *Address, password func() string, log *slog.Logger) (*Engine, error)
 
 func newEngine(a *Address, password func() string, log *slog.Logger) *Engine {
 	e := &Engine{config: a.config.Copy(), schema: pgx.Identifier{a.schema}.Sanitize(), log: log}
-	e.spelling = store.Spelling("{schema}", e.schema, "{int}", "bigint", "{text}", `text COLLATE "C"`, "{json}", "jsonb", "{bytes}", "bytea", "{empty}", "''::bytea", "{keyed}", "",
+	e.spelling = engine.Spelling("{schema}", e.schema, "{int}", "bigint", "{text}", `text COLLATE "C"`, "{json}", "jsonb", "{bytes}", "bytea", "{empty}", "''::bytea", "{keyed}", "",
 		"{counter}", "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY", "{among}", "= ANY($1::bigint[])", "{other}", "<> ALL($1::bigint[])", "{lock}", "FOR UPDATE OF w", "{skip}", "FOR UPDATE SKIP LOCKED")
-	e.statements = store.Statements(statementsText, e.spelling)
+	e.statements = engine.Statements(statementsText, e.spelling)
 	e.config.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) error {
 		if password != nil {
 			c.Password = password()
@@ -192,13 +192,13 @@ type SetupError struct{ Err error }
 func (e *SetupError) Error() string { return e.Err.Error() }
 func (e *SetupError) Unwrap() error { return e.Err }
 
-// Shared implements store.Engine.
+// Shared implements engine.Engine.
 func (e *Engine) Shared() bool { return true }
 
-// AlmostFull implements store.Engine.
+// AlmostFull implements engine.Engine.
 func (e *Engine) AlmostFull() bool { return false }
 
-// Maintain implements store.Engine. PostgreSQL has its autovacuum.
+// Maintain implements engine.Engine. PostgreSQL has its autovacuum.
 func (e *Engine) Maintain() {}
 
 // Close closes the connections.
@@ -240,8 +240,8 @@ func (e *Engine) disconnect() {
 	e.conn = nil
 }
 
-// Write implements store.Engine.
-func (e *Engine) Write(fn func(store.Tx) error) error {
+// Write implements engine.Engine.
+func (e *Engine) Write(fn func(engine.Tx) error) error {
 	var err error
 	hurried := e.hurried()
 	for range 5 {
@@ -274,8 +274,8 @@ func isCode(err error, code string) bool {
 	return errors.As(err, &pg) && pg.Code == code
 }
 
-// Import implements store.Engine. It uses a new connection, without the time limits of a short transaction.
-func (e *Engine) Import(fn func(store.Tx) error) error {
+// Import implements engine.Engine. It uses a new connection, without the time limits of a short transaction.
+func (e *Engine) Import(fn func(engine.Tx) error) error {
 	e.disconnect()
 	if err := e.connect(); err != nil {
 		return err
@@ -309,12 +309,12 @@ func (e *Engine) begin(ctx context.Context) *tx {
 	return t
 }
 
-func (e *Engine) transact(fn func(store.Tx) error) error {
+func (e *Engine) transact(fn func(engine.Tx) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), stepPatience)
 	defer cancel()
 	t := e.begin(ctx)
 	if e.hurried() {
-		// Another client has locked a row. The store splits the batch until the operation that needs this row is alone, and the
+		// Another client has locked a row. The writer splits the batch until the operation that needs this row is alone, and the
 		// other operations must not wait for the row at each step.
 		t.batch.Queue("SELECT set_config('lock_timeout', '200', true)")
 	}
@@ -343,7 +343,7 @@ func (e *Engine) rollback(cause error) {
 // English.
 func severity(e *pgconn.PgError) string { return cmp.Or(e.SeverityUnlocalized, e.Severity) }
 
-// tx implements store.Tx with a pgx.Batch.
+// tx implements engine.Tx with a pgx.Batch.
 type tx struct {
 	e     *Engine
 	conn  *pgx.Conn
@@ -351,14 +351,14 @@ type tx struct {
 	batch pgx.Batch
 }
 
-// Queue implements store.Tx.
-func (t *tx) Queue(name string, each func(store.Row) error, args ...any) {
+// Queue implements engine.Tx.
+func (t *tx) Queue(name string, each func(engine.Row) error, args ...any) {
 	statement, ok := t.e.statements[name]
 	if !ok {
 		panic("there is no statement " + name)
 	}
 	for i, a := range args {
-		if numbers, ok := a.(store.Among); ok {
+		if numbers, ok := a.(engine.Among); ok {
 			args[i] = []int64(numbers)
 		}
 	}
@@ -377,15 +377,15 @@ func (t *tx) Queue(name string, each func(store.Row) error, args ...any) {
 	})
 }
 
-// Scrub implements store.Tx. What the server has deleted is its own business.
+// Scrub implements engine.Tx. What the server has deleted is its own business.
 func (t *tx) Scrub() {}
 
-// Now implements store.Tx.
+// Now implements engine.Tx.
 func (t *tx) Now(at *int64) {
-	t.Queue("now", func(r store.Row) error { return r.Scan(at) })
+	t.Queue("now", func(r engine.Row) error { return r.Scan(at) })
 }
 
-// Send implements store.Tx.
+// Send implements engine.Tx.
 func (t *tx) Send() error {
 	if t.batch.Len() == 0 {
 		return nil
@@ -409,7 +409,7 @@ func (t *tx) commit() error {
 	var pg *pgconn.PgError
 	switch {
 	case err == nil && tag.String() == "COMMIT" && e.warned: // it is committed here, but maybe not on the standby
-		return store.ErrDoubt
+		return engine.ErrDoubt
 	case err == nil && tag.String() == "COMMIT":
 		return nil
 	case err == nil:
@@ -423,11 +423,11 @@ func (t *tx) commit() error {
 	}
 	e.disconnect()
 	e.log.Debug("a commit was not confirmed", "err", describe(err))
-	return store.ErrDoubt
+	return engine.ErrDoubt
 }
 
-// Read implements store.Engine.
-func (e *Engine) Read(ctx context.Context, fn func(store.Tx) error) error {
+// Read implements engine.Engine.
+func (e *Engine) Read(ctx context.Context, fn func(engine.Tx) error) error {
 	conn, err := e.pool.Acquire(ctx)
 	if err != nil {
 		return describe(err)
@@ -446,9 +446,9 @@ func (e *Engine) Read(ctx context.Context, fn func(store.Tx) error) error {
 }
 
 // describe says in words what an error means for the inbox. An error that somebody has to correct becomes a *SetupError, and one
-// that a statement's values or a locked row have caused a *store.StatementError.
+// that a statement's values or a locked row have caused a *engine.StatementError.
 func describe(err error) error {
-	if err == nil || errors.Is(err, store.ErrDoubt) {
+	if err == nil || errors.Is(err, engine.ErrDoubt) {
 		return err
 	}
 	var pg *pgconn.PgError
@@ -467,7 +467,7 @@ func describe(err error) error {
 	case pg.Code == "25006":
 		return errors.New("the inbox's database is read-only: it is a standby, or was made read-only; with several hosts in USHER_WEBHOOK_INBOX add target_session_attrs=read-write")
 	case strings.HasPrefix(pg.Code, "22"), strings.HasPrefix(pg.Code, "23"), pg.Code == "54000", pg.Code == "55P03", pg.Code == "57014": // 57014: one piece of work takes too long
-		return &store.StatementError{Err: err}
+		return &engine.StatementError{Err: err}
 	case pg.Code == "53100":
 		return errors.New("the disk of the inbox's database is full")
 	}

@@ -1,4 +1,4 @@
--- The statements that differ from SQLite's; the others are in store/statements.sql. If an argument is a slice, the statement gets an
+-- The statements that differ from SQLite's; the others are in engine/statements.sql. If an argument is a slice, the statement gets an
 -- array.
 
 -- name: lane_add

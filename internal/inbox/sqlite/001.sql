@@ -1,4 +1,4 @@
--- What is special to SQLite; the tables are in store/001.sql.
+-- What is special to SQLite; the tables are in engine/001.sql.
 
 CREATE INDEX lane_due ON lane (receiver, last_result, due, waiting, parked, bytes, waiting_since) WHERE bytes > 0; -- the last four are for figures
 

@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"testing"
 
-	"usher/internal/inbox/store"
+	"usher/internal/inbox/engine"
 )
 
 // Committed pages stay in the write-ahead log until a checkpoint copies them into the file. If that fails, it must not be
@@ -31,7 +31,7 @@ func TestCheckpointFails(t *testing.T) {
 	}
 	defer e.Close()
 	add := func(seq, size int64) error {
-		return e.Write(func(tx store.Tx) error { tx.Queue("content_add", nil, seq, []byte{}, make([]byte, size)); return nil })
+		return e.Write(func(tx engine.Tx) error { tx.Queue("content_add", nil, seq, []byte{}, make([]byte, size)); return nil })
 	}
 	if err := add(1, 20<<20); err != nil {
 		t.Fatal(err)

@@ -12,7 +12,7 @@ import (
 
 	"modernc.org/sqlite"
 
-	"usher/internal/inbox/store"
+	"usher/internal/inbox/engine"
 )
 
 // A conn is a connection with its prepared statements. It uses SQLite's driver without database/sql, which takes as long for a
@@ -122,7 +122,7 @@ func (c *conn) prepare(name string) (*statement, error) {
 }
 
 // run runs a statement: once for each element of the slices in args, which have the same length; or once, if there is no slice.
-func (c *conn) run(ctx context.Context, name string, each func(store.Row) error, args []any) error {
+func (c *conn) run(ctx context.Context, name string, each func(engine.Row) error, args []any) error {
 	s, err := c.prepare(name)
 	if err != nil {
 		return err
@@ -139,7 +139,7 @@ func (c *conn) run(ctx context.Context, name string, each func(store.Row) error,
 			times = len(a)
 		case int:
 			values[i].Value = int64(a)
-		case store.Among:
+		case engine.Among:
 			text, _ := json.Marshal(append([]int64{}, a...))
 			values[i].Value = string(text)
 		}
@@ -165,7 +165,7 @@ func (c *conn) run(ctx context.Context, name string, each func(store.Row) error,
 	return nil
 }
 
-func (s *statement) run(ctx context.Context, each func(store.Row) error, args []driver.NamedValue) error {
+func (s *statement) run(ctx context.Context, each func(engine.Row) error, args []driver.NamedValue) error {
 	if each == nil {
 		_, err := s.Stmt.(driver.StmtExecContext).ExecContext(ctx, args)
 		return err
@@ -188,7 +188,7 @@ func (s *statement) run(ctx context.Context, each func(store.Row) error, args []
 	}
 }
 
-// row implements store.Row. The caller may keep the bytes that it scans.
+// row implements engine.Row. The caller may keep the bytes that it scans.
 type row []driver.Value
 
 func (r row) Scan(into ...any) error {

@@ -11,11 +11,11 @@ import (
 	"syscall"
 	"testing"
 
-	"usher/internal/inbox/store"
+	"usher/internal/inbox/engine"
 )
 
 func (e *Engine) addContent(seq, size int64) error {
-	return e.Write(func(tx store.Tx) error { tx.Queue("content_add", nil, seq, []byte{}, make([]byte, size)); return nil })
+	return e.Write(func(tx engine.Tx) error { tx.Queue("content_add", nil, seq, []byte{}, make([]byte, size)); return nil })
 }
 
 // wantFull reports an error that is not that of a full disk.

@@ -24,7 +24,7 @@ import (
 	"modernc.org/sqlite"
 	lib "modernc.org/sqlite/lib"
 
-	"usher/internal/inbox/store"
+	"usher/internal/inbox/engine"
 )
 
 //go:embed statements.sql
@@ -34,20 +34,20 @@ var statementsText string
 var schema001 string
 
 // migrations are the scripts that bring the tables from one version to the next, from version 1 on. They only add.
-var migrations = []string{store.Tables + schema001}
+var migrations = []string{engine.Tables + schema001}
 
 // spelling also drops PostgreSQL's casts. Its parameters are $1, and SQLite's ?1.
-var spelling = store.Spelling("{schema}.", "", "{int}", "INTEGER", "{text}", "TEXT", "{json}", "TEXT", "{bytes}", "BLOB", "{empty}", "x''", "{keyed}", "WITHOUT ROWID",
+var spelling = engine.Spelling("{schema}.", "", "{int}", "INTEGER", "{text}", "TEXT", "{json}", "TEXT", "{bytes}", "BLOB", "{empty}", "x''", "{keyed}", "WITHOUT ROWID",
 	"{counter}", "INTEGER PRIMARY KEY AUTOINCREMENT", "{among}", "IN (SELECT value FROM json_each(?1))", "{other}", "NOT IN (SELECT value FROM json_each(?1))",
 	"{lock}", "", "{skip}", "", // the whole file is locked already
 	"::bigint", "", "::text", "", "$", "?")
 
-var statements = store.Statements(statementsText, spelling)
+var statements = engine.Statements(statementsText, spelling)
 
 // ErrInUse says that another usher has the file.
 var ErrInUse = errors.New("another usher is using it")
 
-// Engine implements store.Engine.
+// Engine implements engine.Engine.
 type Engine struct {
 	name string // the path as it was given; it may be a link
 	path string // the file itself
@@ -59,7 +59,7 @@ type Engine struct {
 
 	files        map[string]os.FileInfo // the files at their opening, by their names, to notice when others are in their place
 	filesChecked time.Time              // when this was last checked
-	broken       error                  // a *store.BrokenError; nil: none
+	broken       error                  // a *engine.BrokenError; nil: none
 	logRemoved   bool                   // the write-ahead log was removed, and what it holds is not in the file yet
 
 	hasReserve   bool        // the reserve file exists
@@ -261,7 +261,7 @@ func Check(path string) error {
 // maxChecked is the size up to which a file is checked for damage at its opening.
 const maxChecked = 32 << 20
 
-// Shared implements store.Engine.
+// Shared implements engine.Engine.
 func (e *Engine) Shared() bool { return false }
 
 // Close closes the connections, and unlocks the file.
@@ -283,8 +283,8 @@ func (e *Engine) Close() error {
 	return errors.Join(append(errs, e.lock.Close())...)
 }
 
-// Write implements store.Engine.
-func (e *Engine) Write(fn func(store.Tx) error) error {
+// Write implements engine.Engine.
+func (e *Engine) Write(fn func(engine.Tx) error) error {
 	if err := e.checkFiles(); err != nil {
 		return err
 	}
@@ -313,13 +313,13 @@ func (e *Engine) classify(err error) error {
 		return fmt.Errorf("%w: %w", errFull, err)
 	}
 	if isFatal(err) {
-		e.broken = &store.BrokenError{Err: fmt.Errorf("the inbox's file could not be written: %w", err)}
+		e.broken = &engine.BrokenError{Err: fmt.Errorf("the inbox's file could not be written: %w", err)}
 		return e.broken
 	}
 	return describe(err)
 }
 
-func (e *Engine) transact(fn func(store.Tx) error) error {
+func (e *Engine) transact(fn func(engine.Tx) error) error {
 	t := &tx{ctx: context.Background(), conn: e.conn}
 	err := e.conn.transaction("begin_write", func() error {
 		if err := fn(t); err != nil {
@@ -334,8 +334,8 @@ func (e *Engine) transact(fn func(store.Tx) error) error {
 	return err
 }
 
-// Import implements store.Engine. On a full disk it leaves the reserve file alone, which is for outcomes.
-func (e *Engine) Import(fn func(store.Tx) error) error {
+// Import implements engine.Engine. On a full disk it leaves the reserve file alone, which is for outcomes.
+func (e *Engine) Import(fn func(engine.Tx) error) error {
 	if err := e.checkFiles(); err != nil {
 		return err
 	}
@@ -350,7 +350,7 @@ func (e *Engine) checkFiles() error {
 	e.filesChecked = time.Now()
 	if e.broken == nil {
 		if err := e.gone(); err != nil {
-			e.broken = &store.BrokenError{Err: err}
+			e.broken = &engine.BrokenError{Err: err}
 			e.logRemoved = e.notInPlace(e.path+"-wal") != nil
 		}
 	}
@@ -399,8 +399,8 @@ func (e *Engine) saveLog() {
 	e.logRemoved = false
 }
 
-// Read implements store.Engine.
-func (e *Engine) Read(ctx context.Context, fn func(store.Tx) error) (err error) {
+// Read implements engine.Engine.
+func (e *Engine) Read(ctx context.Context, fn func(engine.Tx) error) (err error) {
 	var c *conn
 	select {
 	case c = <-e.readers:
@@ -419,7 +419,7 @@ func (e *Engine) Read(ctx context.Context, fn func(store.Tx) error) (err error) 
 	return describe(c.transaction("begin_read", func() error { return fn(&tx{ctx: ctx, conn: c}) }))
 }
 
-// tx implements store.Tx. Send runs the statements one after the other.
+// tx implements engine.Tx. Send runs the statements one after the other.
 type tx struct {
 	ctx    context.Context
 	conn   *conn
@@ -427,12 +427,12 @@ type tx struct {
 	erased bool // it erases content, which must not stay in the write-ahead log either
 }
 
-// Now implements store.Tx.
+// Now implements engine.Tx.
 func (t *tx) Now(at *int64) {
 	t.queue = append(t.queue, func() error { *at = time.Now().UnixMicro(); return nil })
 }
 
-// Send implements store.Tx.
+// Send implements engine.Tx.
 func (t *tx) Send() error {
 	queue := t.queue
 	t.queue = nil
@@ -444,11 +444,11 @@ func (t *tx) Send() error {
 	return nil
 }
 
-// Scrub implements store.Tx.
+// Scrub implements engine.Tx.
 func (t *tx) Scrub() { t.erased = true }
 
-// Queue implements store.Tx.
-func (t *tx) Queue(name string, each func(store.Row) error, args ...any) {
+// Queue implements engine.Tx.
+func (t *tx) Queue(name string, each func(engine.Row) error, args ...any) {
 	t.queue = append(t.queue, func() error { return t.conn.run(t.ctx, name, each, args) })
 }
 
@@ -475,7 +475,7 @@ func isFatal(err error) bool {
 var errFull = errors.New("the disk of the inbox's file is full")
 
 // describe adds to an error of SQLite what it means for the inbox. An error that a statement's values have caused becomes a
-// *store.StatementError.
+// *engine.StatementError.
 func describe(err error) error {
 	if code(err) == lib.SQLITE_IOERR_SHMSIZE {
 		// There was no room to enlarge the -shm file. Nothing is lost with it: it is an index of the log, made anew at each start.
@@ -485,7 +485,7 @@ func describe(err error) error {
 	case 0:
 		return err
 	case lib.SQLITE_TOOBIG, lib.SQLITE_CONSTRAINT, lib.SQLITE_MISMATCH, lib.SQLITE_RANGE:
-		return &store.StatementError{Err: err}
+		return &engine.StatementError{Err: err}
 	case lib.SQLITE_FULL:
 		return fmt.Errorf("%w: %w", errFull, err)
 	case lib.SQLITE_NOTADB, lib.SQLITE_CORRUPT:
@@ -525,7 +525,7 @@ func (e *Engine) noRoom() bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
 
-// AlmostFull implements store.Engine.
+// AlmostFull implements engine.Engine.
 func (e *Engine) AlmostFull() bool { return e.almostFull.Load() }
 
 // deleteReserve makes room for outcomes. Until there is room for a new reserve file, no webhook is taken in.
@@ -539,7 +539,7 @@ func (e *Engine) deleteReserve() {
 	os.Remove(e.reservePath())
 }
 
-// Maintain implements store.Engine: it keeps the write-ahead log and the file small.
+// Maintain implements engine.Engine: it keeps the write-ahead log and the file small.
 func (e *Engine) Maintain() {
 	if e.checkFiles() != nil {
 		return

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"usher/internal/inbox/store"
+	"usher/internal/inbox/engine"
 )
 
 // While an export reads, the write-ahead log can't be emptied after an erasure. Other writes do not wait for the export.
@@ -20,30 +20,30 @@ func TestWritesDoNotWaitForReaders(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer e.Close()
-	write := func(timeout string, fn func(tx store.Tx)) {
+	write := func(timeout string, fn func(tx engine.Tx)) {
 		t.Helper()
 		err := e.conn.exec("PRAGMA busy_timeout(" + timeout + ")")
 		if err == nil {
-			err = e.Write(func(tx store.Tx) error { fn(tx); return nil })
+			err = e.Write(func(tx engine.Tx) error { fn(tx); return nil })
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	write("0", func(tx store.Tx) { tx.Queue("content_add", nil, int64(1), []byte{}, []byte("secret")) })
-	err = e.Read(t.Context(), func(tx store.Tx) error {
-		tx.Queue("last_number", func(r store.Row) error { return nil })
+	write("0", func(tx engine.Tx) { tx.Queue("content_add", nil, int64(1), []byte{}, []byte("secret")) })
+	err = e.Read(t.Context(), func(tx engine.Tx) error {
+		tx.Queue("last_number", func(r engine.Row) error { return nil })
 		if err := tx.Send(); err != nil {
 			return err
 		}
-		write("0", func(tx store.Tx) {
+		write("0", func(tx engine.Tx) {
 			tx.Queue("content_delete", nil, []int64{1})
 			tx.Queue("erase_content", nil, make([]byte, 32))
 		})
 		if !e.scrubPending {
 			t.Error("the log was emptied while somebody reads")
 		}
-		write("100000000", func(tx store.Tx) { tx.Queue("touch", nil) }) // it would take a day
+		write("100000000", func(tx engine.Tx) { tx.Queue("touch", nil) }) // it would take a day
 		return nil
 	})
 	if err != nil {
@@ -62,17 +62,17 @@ func TestReadPanics(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer e.Close()
-	read := func(each func(store.Row) error) error {
-		return e.Read(t.Context(), func(tx store.Tx) error { tx.Queue("last_number", each); return tx.Send() })
+	read := func(each func(engine.Row) error) error {
+		return e.Read(t.Context(), func(tx engine.Tx) error { tx.Queue("last_number", each); return tx.Send() })
 	}
 	for range maxReaders {
 		func() {
 			defer func() { _ = recover() }()
-			_ = read(func(store.Row) error { panic("as net/http expects it") })
+			_ = read(func(engine.Row) error { panic("as net/http expects it") })
 		}()
 	}
 	for range maxReaders {
-		if err := read(func(store.Row) error { return nil }); err != nil {
+		if err := read(func(engine.Row) error { return nil }); err != nil {
 			t.Error(err)
 		}
 	}
@@ -89,7 +89,7 @@ func TestAnImportRunsOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	runs := 0
-	err = e.Import(func(tx store.Tx) error {
+	err = e.Import(func(tx engine.Tx) error {
 		if runs++; runs > 1 {
 			return nil // the file has been read
 		}
@@ -195,8 +195,8 @@ func TestRetentionReadsOnlyWhatIsKept(t *testing.T) {
 		fastest := time.Hour // other tests run at the same time, so one measurement says little
 		for range 5 {
 			began := time.Now()
-			err := e.Write(func(tx store.Tx) error {
-				tx.Queue("finished_beyond_all", func(r store.Row) error {
+			err := e.Write(func(tx engine.Tx) error {
+				tx.Queue("finished_beyond_all", func(r engine.Row) error {
 					var changed, seq int64
 					err := r.Scan(&changed, &seq)
 					if seq != 10_000-kept {

@@ -1,4 +1,4 @@
--- The statements that differ from PostgreSQL's; the others are in store/statements.sql. If an argument is a slice, the statement
+-- The statements that differ from PostgreSQL's; the others are in engine/statements.sql. If an argument is a slice, the statement
 -- runs once for each element.
 
 -- name: begin_write

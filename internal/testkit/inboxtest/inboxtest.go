@@ -20,8 +20,8 @@ import (
 	"time"
 
 	"usher/internal/inbox"
+	"usher/internal/inbox/engine"
 	"usher/internal/inbox/sqlite"
-	"usher/internal/inbox/store"
 	"usher/internal/receiver"
 	"usher/webhookgate"
 	"usher/webhookgate/content"
@@ -33,7 +33,7 @@ type Box struct {
 	Receivers *receiver.Set
 
 	t      testing.TB
-	engine engine
+	engine broken
 	taken  int
 	mu     sync.Mutex // guards what follows
 	ahead  time.Duration
@@ -59,16 +59,16 @@ func Open(t testing.TB, names ...string) *Box {
 	}
 	b.Receivers = receiver.NewSet(all...)
 	log := slog.New(slog.DiscardHandler)
-	engine, err := sqlite.Open(filepath.Join(t.TempDir(), "inbox.db"), log)
+	file, err := sqlite.Open(filepath.Join(t.TempDir(), "inbox.db"), log)
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.engine.Engine = engine
-	b.Inbox = inbox.New(&b.engine, inbox.Config{Store: store.Config{Keep: true,
+	b.engine.Engine = file
+	b.Inbox = inbox.New(&b.engine, inbox.Config{KeepUnclaimed: true,
 		Receivers: b.Receivers, MaxAttempts: 20, MaxAge: time.Hour, DedupWindow: time.Minute, MaxBytes: 1 << 30, Log: log,
 		Jitter:      func(time.Duration) time.Duration { return 4 * time.Minute },
 		ClockOffset: func() time.Duration { b.mu.Lock(); defer b.mu.Unlock(); return b.ahead },
-	}})
+	})
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() { defer close(ended); b.Run(ctx, ctx) }()
@@ -79,19 +79,19 @@ func Open(t testing.TB, names ...string) *Box {
 	return b
 }
 
-// engine can be broken, or in doubt.
-type engine struct {
-	store.Engine
-	err   atomic.Pointer[store.BrokenError]
+// broken is an engine that can be broken, or in doubt.
+type broken struct {
+	engine.Engine
+	err   atomic.Pointer[engine.BrokenError]
 	doubt atomic.Pointer[string]
 }
 
-func (e *engine) Write(fn func(store.Tx) error) error {
+func (e *broken) Write(fn func(engine.Tx) error) error {
 	if err := e.err.Load(); err != nil {
 		return err
 	}
 	doubt := false
-	err := e.Engine.Write(func(tx store.Tx) error {
+	err := e.Engine.Write(func(tx engine.Tx) error {
 		return fn(&listener{tx, func(statement string) {
 			if name := e.doubt.Load(); name != nil && *name == statement {
 				doubt = true
@@ -100,18 +100,18 @@ func (e *engine) Write(fn func(store.Tx) error) error {
 	})
 	if doubt && err == nil {
 		e.doubt.Store(nil)
-		return store.ErrDoubt
+		return inbox.ErrDoubt
 	}
 	return err
 }
 
 // listener hears which statements are queued.
 type listener struct {
-	store.Tx
+	engine.Tx
 	hear func(statement string)
 }
 
-func (l *listener) Queue(statement string, each func(store.Row) error, args ...any) {
+func (l *listener) Queue(statement string, each func(engine.Row) error, args ...any) {
 	l.hear(statement)
 	l.Tx.Queue(statement, each, args...)
 }
@@ -119,7 +119,7 @@ func (l *listener) Queue(statement string, each func(store.Row) error, args ...a
 // Doubt has the next transaction with this statement end in doubt, although it is committed.
 func (b *Box) Doubt(statement string) { b.engine.doubt.Store(&statement) }
 
-func (e *engine) Read(ctx context.Context, fn func(store.Tx) error) error {
+func (e *broken) Read(ctx context.Context, fn func(engine.Tx) error) error {
 	if err := e.err.Load(); err != nil {
 		return err
 	}
@@ -128,8 +128,8 @@ func (e *engine) Read(ctx context.Context, fn func(store.Tx) error) error {
 
 // Break makes the inbox fail from now on.
 func (b *Box) Break(why string) {
-	b.engine.err.Store(&store.BrokenError{Err: errors.New(why)})
-	_ = b.Pause(store.Pause{}) // so that it notices
+	b.engine.err.Store(&engine.BrokenError{Err: errors.New(why)})
+	_ = b.Pause(inbox.Pause{}) // so that it notices
 }
 
 // RoundTrip is the receivers' answer.
@@ -184,22 +184,22 @@ func (b *Box) Queue(w *webhookgate.Webhook) int64 {
 		w.Header = http.Header{"Content-Type": {"application/json"}}
 	}
 	w.Digest, w.Receiver = sha256.Sum256(w.Body), b.Receivers.For(w.Lane.Platform)
-	if of, err := b.Keep(w); err != nil || of != "" {
+	if of, err := b.Store(w); err != nil || of != "" {
 		b.t.Fatalf("not taken in: a copy of %q, %v", of, err)
 	}
-	return b.list(store.Filter{Limit: 1})[0].ID
+	return b.list(inbox.Filter{Limit: 1})[0].ID
 }
 
 // Tried waits until a webhook no longer waits, or was tried since it came or was sent again.
 func (b *Box) Tried(id int64) int64 {
 	b.t.Helper()
-	for e := b.Entry(id); e.State == store.Waiting && e.Tries == 0; e = b.Entry(id) {
+	for e := b.Entry(id); e.State == inbox.Waiting && e.Tries == 0; e = b.Entry(id) {
 		time.Sleep(time.Millisecond)
 	}
 	return id
 }
 
-func (b *Box) list(f store.Filter) []store.Entry {
+func (b *Box) list(f inbox.Filter) []inbox.Entry {
 	all, err := b.List(f) // no Helper: a fuzz target may not call it
 	if err != nil {
 		b.t.Fatal(err)
@@ -208,7 +208,7 @@ func (b *Box) list(f store.Filter) []store.Entry {
 }
 
 // Entry is a webhook as it stands now.
-func (b *Box) Entry(id int64) store.Entry {
+func (b *Box) Entry(id int64) inbox.Entry {
 	b.t.Helper()
 	item, err := b.Show(id)
 	if err != nil {
@@ -220,7 +220,7 @@ func (b *Box) Entry(id int64) store.Entry {
 // Stands says how all stands: each webhook with its state, whether it was sent again, and what is paused.
 func (b *Box) Stands() map[string]string {
 	all := make(map[string]string)
-	for _, e := range b.list(store.Filter{}) {
+	for _, e := range b.list(inbox.Filter{}) {
 		all[fmt.Sprint(e.ID)] = string(e.State)
 		if !e.Again.IsZero() {
 			all[fmt.Sprint(e.ID)] += fmt.Sprintf(" again at %d", e.Again.UnixMicro())

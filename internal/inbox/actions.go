@@ -1,8 +1,10 @@
-package store
+package inbox
 
 import (
 	"encoding/json"
 	"time"
+
+	"usher/internal/inbox/engine"
 )
 
 // An Action is something that a person did.
@@ -16,23 +18,23 @@ type Action struct {
 }
 
 // Note stores what a person did.
-func (s *Store) Note(a Action) error {
+func (s *Inbox) Note(a Action) error {
 	_, err := act(s, work{}, func(t *sqlTurn) (nothing, error) {
 		a.At = t.time()
 		entry, _ := json.Marshal(a) // strings and numbers
-		t.statements = append(t.statements, func(tx Tx) { tx.Queue("action_add", nil, t.now, string(entry)) })
+		t.statements = append(t.statements, func(tx engine.Tx) { tx.Queue("action_add", nil, t.now, string(entry)) })
 		return nothing{}, nil
 	})
 	return err
 }
 
 // Actions returns the last actions with an id below before, newest first. Zero: there is no such bound.
-func (s *Store) Actions(before int64, most int) (all []Action, err error) {
+func (s *Inbox) Actions(before int64, most int) (all []Action, err error) {
 	if before == 0 {
 		before = never
 	}
-	err = s.read(s.run, func(tx Tx) error {
-		tx.Queue("actions", func(r Row) error {
+	err = s.read(s.run, func(tx engine.Tx) error {
+		tx.Queue("actions", func(r engine.Row) error {
 			var a Action
 			var id, at int64
 			var entry string

@@ -1,4 +1,4 @@
-package store
+package inbox
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"usher/internal/inbox/engine"
 	"usher/webhookgate"
 )
 
@@ -15,7 +16,7 @@ import (
 const actionPatience = 20 * time.Second
 
 // act runs an action of a person. If its webhook is being delivered (ErrBusy), it waits for the outcome and tries again.
-func act[T any](s *Store, names work, does func(*sqlTurn) (T, error)) (result T, denied error) {
+func act[T any](s *Inbox, names work, does func(*sqlTurn) (T, error)) (result T, denied error) {
 	ctx, cancel := context.WithTimeout(s.run, actionPatience)
 	defer cancel()
 	for busy := false; ; busy = true {
@@ -27,8 +28,8 @@ func act[T any](s *Store, names work, does func(*sqlTurn) (T, error)) (result T,
 			return func() {
 				result, denied = got, err
 				reply <- nil
-				if s.cfg.Courier != nil {
-					s.cfg.Courier.Wake(nil)
+				if s.courier != nil {
+					s.courier.Wake(nil)
 				}
 			}
 		}
@@ -52,9 +53,9 @@ func act[T any](s *Store, names work, does func(*sqlTurn) (T, error)) (result T,
 type nothing = struct{}
 
 // find reads a webhook with its content. Of the result only the lane and the content never change.
-func (s *Store) find(id int64) (w *Webhook, err error) {
-	err = s.read(s.run, func(tx Tx) error {
-		tx.Queue("webhooks", func(r Row) (err error) { w, err = scanWebhook(r, true); return err }, Among{id})
+func (s *Inbox) find(id int64) (w *Webhook, err error) {
+	err = s.read(s.run, func(tx engine.Tx) error {
+		tx.Queue("webhooks", func(r engine.Row) (err error) { w, err = scanWebhook(r, true); return err }, engine.Among{id})
 		return tx.Send()
 	})
 	if err == nil && w == nil {
@@ -65,7 +66,7 @@ func (s *Store) find(id int64) (w *Webhook, err error) {
 
 // Redeliver sends a webhook again, ahead of the other webhooks that wait in its lane, and counts its tries anew. A webhook that
 // waits is tried at once. If its tenant has a newer webhook, it would overwrite that one: this needs force.
-func (s *Store) Redeliver(id int64, force bool) error {
+func (s *Inbox) Redeliver(id int64, force bool) error {
 	found, err := s.find(id)
 	if err != nil {
 		return err
@@ -89,7 +90,7 @@ func (l *lane) tailEntry() Entry {
 }
 
 // explain completes an OverwriteError with the newer webhook, if that one is still stored.
-func (s *Store) explain(err error) error {
+func (s *Inbox) explain(err error) error {
 	if older, ok := errors.AsType[*OverwriteError](err); ok {
 		if latest, missing := s.find(older.Latest.ID); missing == nil {
 			older.Latest = latest.Entry
@@ -99,7 +100,7 @@ func (s *Store) explain(err error) error {
 }
 
 // Discard discards a webhook that waits, is parked or was refused: nothing more is done with it, and it stays in the history.
-func (s *Store) Discard(id int64) error {
+func (s *Inbox) Discard(id int64) error {
 	found, err := s.find(id)
 	if err != nil {
 		return err
@@ -122,12 +123,12 @@ func (s *Store) Discard(id int64) error {
 }
 
 // lanesOf returns the lanes of a tenant, on one platform or on all.
-func (s *Store) lanesOf(platform *string, tenant string) (all []*lane, err error) {
+func (s *Inbox) lanesOf(platform *string, tenant string) (all []*lane, err error) {
 	if !storable(tenant) {
 		return nil, nil
 	}
-	err = s.read(s.run, func(tx Tx) error {
-		tx.Queue("lanes_of_tenant", func(r Row) error {
+	err = s.read(s.run, func(tx engine.Tx) error {
+		tx.Queue("lanes_of_tenant", func(r engine.Row) error {
 			l, err := scanLane(r)
 			if err == nil && (platform == nil || l.Platform == *platform) {
 				all = append(all, l)
@@ -141,7 +142,7 @@ func (s *Store) lanesOf(platform *string, tenant string) (all []*lane, err error
 
 // Forget drops what dedup compares with, of a tenant on one platform or on all: the tenant's next snapshot is delivered, even if
 // it is a copy. It returns the number of platforms on which there was anything to forget.
-func (s *Store) Forget(platform *string, tenant string) (count int, err error) {
+func (s *Inbox) Forget(platform *string, tenant string) (count int, err error) {
 	lanes, err := s.lanesOf(platform, tenant)
 	if err != nil || len(lanes) == 0 {
 		return 0, err
@@ -162,7 +163,7 @@ func (s *Store) Forget(platform *string, tenant string) (count int, err error) {
 
 // Erase deletes everything about a tenant: all its webhooks, its last snapshot, and what dedup remembers. It returns the number
 // of webhooks.
-func (s *Store) Erase(platform, tenant string) (count int, err error) {
+func (s *Inbox) Erase(platform, tenant string) (count int, err error) {
 	key := webhookgate.Lane{Platform: platform, Tenant: tenant}
 	count, err = act(s, work{known: []webhookgate.Lane{key}}, func(t *sqlTurn) (int, error) {
 		if l := t.lanes[key]; l != nil {
@@ -184,17 +185,17 @@ type pauses struct {
 }
 
 // Pause holds deliveries back; see type Pause.
-func (s *Store) Pause(p Pause) error {
+func (s *Inbox) Pause(p Pause) error {
 	_, err := s.setPause(p, true)
 	return err
 }
 
 // Resume lifts a pause, and says whether there was one.
-func (s *Store) Resume(p Pause) (bool, error) { return s.setPause(p, false) }
+func (s *Inbox) Resume(p Pause) (bool, error) { return s.setPause(p, false) }
 
 // setPause writes a pause's row, and pauses or resumes the lane if the pause is for a tenant. Then it reads the pauses, so that the
 // change is in force here when it returns.
-func (s *Store) setPause(p Pause, paused bool) (bool, error) {
+func (s *Inbox) setPause(p Pause, paused bool) (bool, error) {
 	var names work
 	if p.Tenant != "" {
 		names.lanes = []webhookgate.Lane{{Platform: p.Platform, Tenant: p.Tenant}}
@@ -203,7 +204,7 @@ func (s *Store) setPause(p Pause, paused bool) (bool, error) {
 		if paused {
 			p.insert(t.now)(t.tx)
 		} else {
-			t.tx.Queue("pause_remove", func(r Row) error { known = true; var since int64; return r.Scan(&since) }, p.Receiver, p.Platform, p.Tenant)
+			t.tx.Queue("pause_remove", func(r engine.Row) error { known = true; var since int64; return r.Scan(&since) }, p.Receiver, p.Platform, p.Tenant)
 		}
 		t.send()
 		if p.Tenant != "" {
@@ -218,11 +219,11 @@ func (s *Store) setPause(p Pause, paused bool) (bool, error) {
 }
 
 // insert returns a function that queues the pause's row.
-func (p Pause) insert(since int64) func(Tx) {
-	return func(tx Tx) { tx.Queue("pause_add", nil, p.Receiver, p.Platform, p.Tenant, since) }
+func (p Pause) insert(since int64) func(engine.Tx) {
+	return func(tx engine.Tx) { tx.Queue("pause_add", nil, p.Receiver, p.Platform, p.Tenant, since) }
 }
 
-func scanPause(r Row) (p Pause, err error) {
+func scanPause(r engine.Row) (p Pause, err error) {
 	var since int64
 	err = r.Scan(&p.Receiver, &p.Platform, &p.Tenant, &since)
 	p.Since = moment(since)
@@ -230,7 +231,7 @@ func scanPause(r Row) (p Pause, err error) {
 }
 
 // ReadPauses reads the pauses. After an error the ones that were read before stay in force.
-func (s *Store) ReadPauses(ctx context.Context) error {
+func (s *Inbox) ReadPauses(ctx context.Context) error {
 	select {
 	case s.pauses.reading <- struct{}{}:
 		defer func() { <-s.pauses.reading }()
@@ -238,8 +239,8 @@ func (s *Store) ReadPauses(ctx context.Context) error {
 		return ctx.Err()
 	}
 	var all []Pause
-	err := s.read(ctx, func(tx Tx) error {
-		tx.Queue("pauses", func(r Row) error {
+	err := s.read(ctx, func(tx engine.Tx) error {
+		tx.Queue("pauses", func(r engine.Row) error {
 			p, err := scanPause(r)
 			all = append(all, p)
 			return err
@@ -254,14 +255,14 @@ func (s *Store) ReadPauses(ctx context.Context) error {
 
 // refreshPauses reads the pauses again and again, so that a pause of another replica is in force here within a second. In a file,
 // which no other process changes, it reads them once.
-func (s *Store) refreshPauses() {
+func (s *Inbox) refreshPauses() {
 	tick := time.NewTicker(time.Second / 2)
 	defer tick.Stop()
 	for s.run.Err() == nil {
 		ctx, cancel := context.WithTimeout(s.run, 5*time.Second)
 		err := s.ReadPauses(ctx) // not logged: the writer notices an outage
 		cancel()
-		if err == nil && !s.cfg.Engine.Shared() {
+		if err == nil && !s.engine.Shared() {
 			return
 		}
 		select {
@@ -272,7 +273,7 @@ func (s *Store) refreshPauses() {
 }
 
 // Paused returns the pauses that were read last.
-func (s *Store) Paused() []Pause {
+func (s *Inbox) Paused() []Pause {
 	if list := s.pauses.list.Load(); list != nil {
 		return *list
 	}

@@ -1,4 +1,4 @@
-package store
+package inbox
 
 import (
 	"bytes"
@@ -286,7 +286,7 @@ func (l *lane) take(in *incoming) (a Answer) {
 		return Answer{DuplicateOf: original}
 	}
 	l.receiver, l.dirty = nameOf(in.receiver), true
-	kept := t.Keep && in.receiver == nil && l.parked == 0 && l.idle()
+	kept := t.KeepUnclaimed && in.receiver == nil && l.parked == 0 && l.idle()
 	if !kept && !t.hasRoom(t.bytesAdded+in.size) {
 		return Answer{Err: webhookgate.ErrFull}
 	}

@@ -1,10 +1,11 @@
-package store
+package inbox
 
 import (
 	"context"
 	"errors"
 	"fmt"
 
+	"usher/internal/inbox/engine"
 	"usher/internal/text"
 	"usher/webhookgate"
 )
@@ -15,8 +16,8 @@ import (
 // maxFaults is how many faults of a refused webhook are stored.
 const maxFaults = 100
 
-// Refuse stores a webhook that was refused. A copy of a refused webhook that nobody has dealt with is only counted.
-func (s *Store) Refuse(ctx context.Context, r *webhookgate.Refusal) error {
+// storeRefused stores a webhook that was refused. A copy of a refused webhook that nobody has dealt with is only counted.
+func (s *Inbox) storeRefused(ctx context.Context, r *webhookgate.Refusal) error {
 	w := &r.Webhook
 	row := newWebhook(w)
 	if w.Lane.Tenant == "" {
@@ -46,11 +47,11 @@ func (s *Store) Refuse(ctx context.Context, r *webhookgate.Refusal) error {
 }
 
 // sweepRefused deletes the oldest refused webhooks, if they are too many, too old, or too large together.
-func (s *Store) sweepRefused(tx Tx, now int64) error {
+func (s *Inbox) sweepRefused(tx engine.Tx, now int64) error {
 	lim := s.cfg.Limits
-	var old Among
+	var old engine.Among
 	var lanes []webhookgate.Lane // of the deleted webhooks; some have none
-	tx.Queue("refused_delete", func(r Row) error {
+	tx.Queue("refused_delete", func(r engine.Row) error {
 		var seq int64
 		var lane webhookgate.Lane
 		err := r.Scan(&seq, &lane.Tenant, &lane.Platform, &lane.Type)
@@ -69,7 +70,7 @@ func (s *Store) sweepRefused(tx Tx, now int64) error {
 
 // Accept takes in a webhook that was refused, as it is, at the end of its lane, and returns its new id. If its tenant has a
 // newer snapshot, that needs force.
-func (s *Store) Accept(id int64, force bool) (int64, error) {
+func (s *Inbox) Accept(id int64, force bool) (int64, error) {
 	found, err := s.find(id)
 	switch {
 	case err != nil:
@@ -87,7 +88,7 @@ func (s *Store) Accept(id int64, force bool) (int64, error) {
 		return 0, err
 	case LaneOf(hook.Lane) != found.lane: // only an import can bring such a webhook
 		return 0, errors.New("its body names another tenant")
-	case hook.Receiver == nil && !s.cfg.Keep:
+	case hook.Receiver == nil && !s.cfg.KeepUnclaimed:
 		return 0, fmt.Errorf("no receiver takes webhooks of its platform %q", hook.Lane.Platform)
 	}
 	ctx, cancel := context.WithTimeout(s.run, actionPatience)

@@ -1,4 +1,4 @@
-package store
+package inbox
 
 import (
 	"bufio"
@@ -14,6 +14,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"usher/internal/inbox/engine"
 	"usher/internal/snapshot"
 	"usher/internal/text"
 	"usher/webhookgate"
@@ -146,7 +147,7 @@ func (b *bytesText) UnmarshalJSON(in []byte) error {
 }
 
 // Export writes the whole inbox, as it is at one moment, and returns the number of webhooks. The inbox works on meanwhile.
-func (s *Store) Export(ctx context.Context, to io.Writer) (webhooks int, err error) {
+func (s *Inbox) Export(ctx context.Context, to io.Writer) (webhooks int, err error) {
 	<-s.opened
 	if !s.Ready() {
 		return 0, s.timeoutErr()
@@ -165,22 +166,22 @@ func (s *Store) Export(ctx context.Context, to io.Writer) (webhooks int, err err
 		count++
 		return enc.Encode(l)
 	}
-	err = s.cfg.Engine.Read(ctx, func(tx Tx) error {
+	err = s.engine.Read(ctx, func(tx engine.Tx) error {
 		if err := write(exportLine{Inbox: &inboxLine{exportVersion, s.Now()}}); err != nil {
 			return err
 		}
-		tx.Queue("pauses", func(r Row) error {
+		tx.Queue("pauses", func(r engine.Row) error {
 			p, err := scanPause(r)
 			return errors.Join(err, write(exportLine{Pause: &p}))
 		})
-		tx.Queue("export_lanes", func(r Row) error {
+		tx.Queue("export_lanes", func(r engine.Row) error {
 			l, err := scanLane(r)
 			if err != nil {
 				return err
 			}
 			return write(exportLine{Lane: &laneLine{laneName(l.Lane), l.tail, l.tailID, l.tailDigest}})
 		})
-		tx.Queue("export_webhooks", func(r Row) error {
+		tx.Queue("export_webhooks", func(r engine.Row) error {
 			w, err := scanWebhook(r, true)
 			if err != nil {
 				return err
@@ -188,14 +189,14 @@ func (s *Store) Export(ctx context.Context, to io.Writer) (webhooks int, err err
 			webhooks++
 			return write(exportLine{Webhook: &webhookLine{Entry: w.Entry, Certain: w.lane != webhookgate.Lane{}, Snapshot: w.snapshot, Digest: w.digest, Header: encodeHeader(w.Header), Body: w.Body}})
 		})
-		tx.Queue("export_snapshots", func(r Row) error {
+		tx.Queue("export_snapshots", func(r engine.Row) error {
 			t, err := scanSnapshot(r)
 			if err != nil {
 				return err
 			}
 			return write(exportLine{Snapshot: &snapshotLine{laneName{t.Platform, t.Tenant, ""}, t.Seq, t.Webhook, t.Received, t.Name, json.RawMessage(t.Features)}})
 		})
-		tx.Queue("export_seen", func(r Row) error {
+		tx.Queue("export_seen", func(r engine.Row) error {
 			var at int64
 			l := new(seenLine)
 			err := r.Scan(&l.Platform, &l.Tenant, &l.Type, &l.Hash, &l.Digest, &l.ID, &at, &l.Webhook)
@@ -247,7 +248,7 @@ type Imported struct {
 
 // An importJob imports a file: in one transaction, however large the file is.
 type importJob struct {
-	s      *Store
+	s      *Inbox
 	from   *bufio.Reader
 	result Imported
 	reply  chan error
@@ -270,7 +271,7 @@ type importJob struct {
 }
 
 // Import reads the lines of an export into an empty inbox, or bare webhooks into any inbox. If it fails, nothing is imported.
-func (s *Store) Import(ctx context.Context, from io.Reader, options ImportOptions) (Imported, error) {
+func (s *Inbox) Import(ctx context.Context, from io.Reader, options ImportOptions) (Imported, error) {
 	i := &importJob{s: s, from: bufio.NewReaderSize(from, 256<<10), ImportOptions: options, reply: make(chan error, 1)}
 	select {
 	case s.imports <- i:
@@ -286,7 +287,7 @@ func (s *Store) Import(ctx context.Context, from io.Reader, options ImportOption
 // run imports the file. The writer calls it, so everything else waits meanwhile.
 func (i *importJob) run() error {
 	s := i.s
-	err := s.cfg.Engine.Import(i.readFile)
+	err := s.engine.Import(i.readFile)
 	if err != nil {
 		i.result = Imported{}
 	}
@@ -299,8 +300,8 @@ func (i *importJob) run() error {
 		time.Sleep(100 * time.Millisecond)
 	}
 	s.cfg.Changed("")
-	if s.cfg.Courier != nil {
-		s.cfg.Courier.Wake(nil)
+	if s.courier != nil {
+		s.courier.Wake(nil)
 	}
 	return err
 }
@@ -340,11 +341,11 @@ func (chunk *importChunk) add(name webhookgate.Lane, change func(*lane)) error {
 }
 
 // readFile reads the file, and writes it chunk by chunk.
-func (i *importJob) readFile(tx Tx) error {
+func (i *importJob) readFile(tx engine.Tx) error {
 	tx.Now(&i.now)
 	tx.Queue("import_lock", nil)
-	tx.Queue("inbox_filled", func(r Row) error { var n int64; err := r.Scan(&n); i.filled = n > 0; return err })
-	tx.Queue("last_number", func(r Row) error { return r.Scan(&i.lastBefore) })
+	tx.Queue("inbox_filled", func(r engine.Row) error { var n int64; err := r.Scan(&n); i.filled = n > 0; return err })
+	tx.Queue("last_number", func(r engine.Row) error { return r.Scan(&i.lastBefore) })
 	if err := tx.Send(); err != nil {
 		return err
 	}
@@ -429,7 +430,7 @@ func (i *importJob) addLine(chunk *importChunk, n int, text []byte) (fault, err 
 }
 
 // finish writes the last chunk, and, after an export, computes the lanes' counts from the webhooks.
-func (i *importJob) finish(tx Tx, chunk *importChunk) error {
+func (i *importJob) finish(tx engine.Tx, chunk *importChunk) error {
 	if i.isExport && !i.ended {
 		i.faultyLines++
 		i.faults = append(i.faults, "the last line is missing: the file is not complete")
@@ -448,7 +449,7 @@ func (i *importJob) finish(tx Tx, chunk *importChunk) error {
 		return err
 	}
 	due = i.s.applyOffset(due)
-	if i.s.cfg.Engine.Shared() { // counting and committing take no longer than reading did
+	if i.s.engine.Shared() { // counting and committing take no longer than reading did
 		due += max(0, due-i.now) + micros(importDelay)
 	}
 	tx.Queue("import_recount", nil, due)
@@ -636,7 +637,7 @@ func (i *importJob) leaveBusy(name webhookgate.Lane) {
 const maxNamed = 20
 
 // flush writes a chunk.
-func (i *importJob) flush(tx Tx, chunk *importChunk) error {
+func (i *importJob) flush(tx engine.Tx, chunk *importChunk) error {
 	if len(chunk.changes) == 0 {
 		return nil
 	}
@@ -657,10 +658,8 @@ func (i *importJob) flush(tx Tx, chunk *importChunk) error {
 	}
 	for _, l := range t.lanes {
 		i.result.Webhooks += len(l.hooks)
-		i.result.Snapshots += number(l.memory.snapshot != nil)
+		i.result.Snapshots += int(boolNumber(l.memory.snapshot != nil))
 	}
 	t.save()
 	return tx.Send()
 }
-
-func number(b bool) int { return int(boolNumber(b)) }

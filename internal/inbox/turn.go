@@ -1,4 +1,4 @@
-package store
+package inbox
 
 import (
 	"bytes"
@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"usher/internal/inbox/engine"
 	"usher/internal/receiver"
 	"usher/internal/snapshot"
 	"usher/webhookgate"
@@ -16,30 +17,30 @@ import (
 // A sqlTurn loads and saves lanes.
 type sqlTurn struct {
 	turn
-	s     *Store
-	tx    Tx
+	s     *Inbox
+	tx    engine.Tx
 	err   error // why a statement failed in the midst of a decision
 	lanes map[webhookgate.Lane]*lane
 	found map[*Claim][]found
 
 	numbers    []int64
 	copies     map[string]*Webhook // refused webhooks by their digests
-	statements []func(Tx)          // whatever else a work writes
+	statements []func(engine.Tx)   // whatever else a work writes
 	reserved   []func()
 	byPerson   bool
 	recounts   int64 // figureCache.recounts at the beginning
 }
 
-func (s *Store) newTurn(tx Tx) *sqlTurn {
+func (s *Inbox) newTurn(tx engine.Tx) *sqlTurn {
 	t := &sqlTurn{s: s, tx: tx, lanes: make(map[webhookgate.Lane]*lane), found: make(map[*Claim][]found), copies: make(map[string]*Webhook)}
-	t.turn = turn{rules: rules{&s.cfg, s.owner, s.leaseTime, !s.cfg.Engine.Shared()}, askedAt: time.Now(), rows: sqlRows{t}}
+	t.turn = turn{rules: rules{&s.cfg, s.owner, s.leaseTime, !s.engine.Shared()}, askedAt: time.Now(), rows: sqlRows{t}}
 	t.hasRoom = func(more int64) bool { return !s.wouldOverflow(more) }
 	t.number = func() int64 {
 		n := t.numbers[0]
 		t.numbers = t.numbers[1:]
 		return n
 	}
-	if c := s.cfg.Courier; c != nil {
+	if c := s.courier; c != nil {
 		t.reserve = func(rc *receiver.Receiver, size int64) bool {
 			ok := c.Reserve(rc, size)
 			if ok {
@@ -101,7 +102,7 @@ func sorted[V any](lanes map[webhookgate.Lane]V) []webhookgate.Lane {
 func (t *sqlTurn) load(works []*work) error {
 	create := make(map[webhookgate.Lane]bool) // whether to make the lane if it is new
 	next := make(map[webhookgate.Lane]int64)
-	var hooks Among
+	var hooks engine.Among
 	var all work
 	for _, w := range works {
 		for _, name := range w.known {
@@ -128,7 +129,7 @@ func (t *sqlTurn) load(works []*work) error {
 	var named []*Webhook
 	if len(hooks) > 0 {
 		slices.Sort(hooks)
-		t.tx.Queue("webhooks_lock", func(r Row) error {
+		t.tx.Queue("webhooks_lock", func(r engine.Row) error {
 			h, err := scanWebhook(r, true)
 			named = append(named, h)
 			return err
@@ -141,7 +142,7 @@ func (t *sqlTurn) load(works []*work) error {
 	if missing := slices.DeleteFunc(names, func(n webhookgate.Lane) bool { return t.lanes[n] != nil || !create[n] }); len(missing) > 0 {
 		tenants, platforms, types := laneColumns(missing)
 		made := 0
-		t.tx.Queue("lane_add", func(r Row) error { made++; var tenant string; return r.Scan(&tenant) }, tenants, platforms, types)
+		t.tx.Queue("lane_add", func(r engine.Row) error { made++; var tenant string; return r.Scan(&tenant) }, tenants, platforms, types)
 		t.lock(missing)
 		if err := t.tx.Send(); err != nil {
 			return err
@@ -185,7 +186,7 @@ func (t *sqlTurn) lock(names []webhookgate.Lane) {
 		return
 	}
 	tenants, platforms, types := laneColumns(names)
-	t.tx.Queue("lane_lock", func(r Row) error {
+	t.tx.Queue("lane_lock", func(r engine.Row) error {
 		l, err := scanLane(r)
 		t.adopt(l)
 		return err
@@ -196,7 +197,7 @@ func (t *sqlTurn) lock(names []webhookgate.Lane) {
 func (t *sqlTurn) queueClaims(claims []*Claim) {
 	now, mayTakeOver := t.s.Now().UnixMicro(), t.s.clock.mayTakeOver(t.leaseTime)
 	for _, c := range claims {
-		t.tx.Queue("claim", func(r Row) error {
+		t.tx.Queue("claim", func(r engine.Row) error {
 			var kind int64
 			l, err := scanLane(r, &kind)
 			t.found[c] = append(t.found[c], found{kind, t.adopt(l)})
@@ -229,11 +230,11 @@ func (t *sqlTurn) takeNumbers(count int64) {
 	if count == 0 {
 		return
 	}
-	t.tx.Queue("take_numbers", func(r Row) error {
+	t.tx.Queue("take_numbers", func(r engine.Row) error {
 		var first, many int64
 		err := r.Scan(&first, &many)
 		if first+many-1 > maxNumber {
-			err = errors.Join(err, &StatementError{errNoNumber})
+			err = errors.Join(err, &engine.StatementError{Err: errNoNumber})
 		}
 		for n := range many {
 			t.numbers = append(t.numbers, first+n)
@@ -247,7 +248,7 @@ func (t *sqlTurn) queueSeen(all *work) *[]*seenRow {
 	seen := new([]*seenRow)
 	if len(all.digests) > 0 {
 		t.tx.Queue("refused_lock", nil, all.digests)
-		t.tx.Queue("refused_copies", func(r Row) error {
+		t.tx.Queue("refused_copies", func(r engine.Row) error {
 			h, err := scanWebhook(r, false)
 			if err == nil {
 				t.copies[string(h.digest)] = h
@@ -266,7 +267,7 @@ func (t *sqlTurn) queueSeen(all *work) *[]*seenRow {
 			known[id] = true
 		}
 		tenants, platforms, types := laneColumns(lanes)
-		t.tx.Queue("seen_find", func(r Row) error {
+		t.tx.Queue("seen_find", func(r engine.Row) error {
 			id, err := scanSeen(r)
 			*seen = append(*seen, id)
 			return err
@@ -276,7 +277,7 @@ func (t *sqlTurn) queueSeen(all *work) *[]*seenRow {
 }
 
 // queueNext queues the reading of the first waiting webhook of each lane, not counting one of them.
-func queueNext(tx Tx, lanes map[webhookgate.Lane]int64, maxBody int64, each func(*Webhook)) {
+func queueNext(tx engine.Tx, lanes map[webhookgate.Lane]int64, maxBody int64, each func(*Webhook)) {
 	if len(lanes) == 0 {
 		return
 	}
@@ -286,7 +287,7 @@ func queueNext(tx Tx, lanes map[webhookgate.Lane]int64, maxBody int64, each func
 		except[i] = lanes[name]
 	}
 	tenants, platforms, types := laneColumns(names)
-	tx.Queue("next_waiting", func(r Row) error {
+	tx.Queue("next_waiting", func(r engine.Row) error {
 		h, err := scanWebhook(r, true)
 		if err == nil {
 			each(h)
@@ -312,7 +313,7 @@ func (t *sqlTurn) queueFirstTwo(names []webhookgate.Lane) {
 		return
 	}
 	tenants, platforms, types := laneColumns(names)
-	t.tx.Queue("first_two", func(r Row) error {
+	t.tx.Queue("first_two", func(r engine.Row) error {
 		h, err := scanWebhook(r, false)
 		if l := t.lanes[h.lane]; err == nil && l != nil {
 			l.know(h)
@@ -326,7 +327,7 @@ func (t *sqlTurn) queueFirstTwo(names []webhookgate.Lane) {
 type sqlRows struct{ t *sqlTurn }
 
 func (r sqlRows) firstWaiting(l *lane, except []int64) (first *Webhook) {
-	r.t.tx.Queue("first_waiting", func(row Row) (err error) {
+	r.t.tx.Queue("first_waiting", func(row engine.Row) (err error) {
 		first, err = scanWebhook(row, true)
 		return err
 	}, among(except), l.Tenant, l.Platform, l.Type, l.mark, int64(MaxReadAhead))
@@ -335,7 +336,7 @@ func (r sqlRows) firstWaiting(l *lane, except []int64) (first *Webhook) {
 }
 
 func (r sqlRows) refused(l *lane) (all []*Webhook) {
-	r.t.tx.Queue("lane_refused", func(row Row) error {
+	r.t.tx.Queue("lane_refused", func(row engine.Row) error {
 		h, err := scanWebhook(row, false)
 		all = append(all, h)
 		return err
@@ -345,7 +346,7 @@ func (r sqlRows) refused(l *lane) (all []*Webhook) {
 }
 
 func (r sqlRows) countBelow(l *lane, from, to int64, except []int64) (c counts) {
-	r.t.tx.Queue("count_below", func(row Row) error { return row.Scan(&c.waiting, &c.resent, &c.parked, &c.bytes) },
+	r.t.tx.Queue("count_below", func(row engine.Row) error { return row.Scan(&c.waiting, &c.resent, &c.parked, &c.bytes) },
 		among(except), l.Tenant, l.Platform, l.Type, from, to)
 	r.t.send()
 	return c
@@ -354,7 +355,7 @@ func (r sqlRows) countBelow(l *lane, from, to int64, except []int64) (c counts) 
 func (r sqlRows) erase(l *lane) (count int) {
 	r.t.tx.Scrub()
 	r.t.tx.Queue("erase_content", nil, l.Tenant, l.Platform, l.Type)
-	r.t.tx.Queue("erase_webhooks", func(row Row) error { count++; var seq int64; return row.Scan(&seq) }, l.Tenant, l.Platform, l.Type)
+	r.t.tx.Queue("erase_webhooks", func(row engine.Row) error { count++; var seq int64; return row.Scan(&seq) }, l.Tenant, l.Platform, l.Type)
 	r.t.tx.Queue("erase_snapshot", nil, l.Tenant, l.Platform)
 	r.t.send()
 	return count
@@ -366,7 +367,7 @@ func (r sqlRows) forgetIDs(l *lane) {
 }
 
 // among never returns nil, which a database would take for NULL.
-func among(ids []int64) Among { return append(Among{}, ids...) }
+func among(ids []int64) engine.Among { return append(engine.Among{}, ids...) }
 
 // maxStep is how many rows one transaction brings into line with their lane's mark.
 const maxStep = 500
@@ -377,7 +378,7 @@ func (t *sqlTurn) catchUp(l *lane) {
 		return
 	}
 	n := 0
-	t.tx.Queue("catch_up", func(row Row) error { n++; var seq int64; return row.Scan(&seq) }, l.Tenant, l.Platform, l.Type, l.mark, t.now, supersededWhy, int64(maxStep))
+	t.tx.Queue("catch_up", func(row engine.Row) error { n++; var seq int64; return row.Scan(&seq) }, l.Tenant, l.Platform, l.Type, l.mark, t.now, supersededWhy, int64(maxStep))
 	if t.send(); n < maxStep {
 		l.stale, l.dirty = false, true
 	}
@@ -427,7 +428,7 @@ func (t *sqlTurn) save() {
 }
 
 // insertWebhooks queues new rows.
-func insertWebhooks(tx Tx, all []*Webhook) {
+func insertWebhooks(tx engine.Tx, all []*Webhook) {
 	queueRows(tx, "webhook_add", all, (*Webhook).columns)
 	queueRows(tx, "content_add", all, func(h *Webhook) []any { return []any{h.ID, encodeHeader(h.Header), h.Body} })
 }

@@ -1,8 +1,10 @@
-package store
+package inbox
 
 import (
 	"math/rand/v2"
 	"time"
+
+	"usher/internal/inbox/engine"
 )
 
 // Retention. Finished webhooks are deleted in small steps between other transactions: the oldest, if there are too many. Each minute, and
@@ -19,7 +21,7 @@ const (
 )
 
 // sweep deletes some of the webhooks that are kept for too long. A full sweep also looks at ages and bytes.
-func (s *Store) sweep() {
+func (s *Inbox) sweep() {
 	full := time.Since(s.lastFullSweep) > time.Minute || s.finishedBytes > s.cfg.Limits.FinishedBytes/16
 	refused := s.sweepRefusedSoon.Swap(false)
 	if !s.sweepSoon.Swap(false) && !full && !refused {
@@ -40,19 +42,19 @@ func (s *Store) sweep() {
 	}
 }
 
-func (s *Store) sweepOnce(full, refused bool) (more bool, err error) {
+func (s *Inbox) sweepOnce(full, refused bool) (more bool, err error) {
 	lim := s.cfg.Limits
-	err = s.write(func(tx Tx) error {
+	err = s.write(func(tx engine.Tx) error {
 		more = false
 		var now, locked int64
 		var changed, seq int64 // the last finished webhook that goes, in the order in which webhooks were finished
-		tx.Queue("sweep_lock", func(r Row) error { return r.Scan(&locked) })
+		tx.Queue("sweep_lock", func(r engine.Row) error { return r.Scan(&locked) })
 		tx.Now(&now)
 		if err := tx.Send(); err != nil || locked == 0 { // another replica does it
 			return err
 		}
 		now = s.applyOffset(now)
-		scan := func(r Row) error { return r.Scan(&changed, &seq) }
+		scan := func(r engine.Row) error { return r.Scan(&changed, &seq) }
 		tx.Queue("finished_beyond", scan, int64(lim.Finished))
 		if full {
 			tx.Queue("finished_beyond_all", scan, int64(lim.Finished), lim.FinishedBytes, now-micros(lim.FinishedAge))
@@ -67,9 +69,9 @@ func (s *Store) sweepOnce(full, refused bool) (more bool, err error) {
 				return err
 			}
 		}
-		var old Among
+		var old engine.Among
 		var bytes int64
-		tx.Queue("finished_up_to", func(r Row) error {
+		tx.Queue("finished_up_to", func(r engine.Row) error {
 			var seq, size int64
 			err := r.Scan(&seq, &size)
 			if bytes < maxSweepBytes {

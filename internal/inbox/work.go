@@ -1,4 +1,4 @@
-package store
+package inbox
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"usher/internal/inbox/engine"
 	"usher/webhookgate"
 )
 
@@ -43,7 +44,7 @@ const (
 func unnamed(l webhookgate.Lane) bool { return l.Tenant == "" && l.Type == "" }
 
 // submit hands a work to the writer. It blocks while the writer's queue is full.
-func (s *Store) submit(o *work) {
+func (s *Inbox) submit(o *work) {
 	select {
 	case s.ops <- o:
 	case <-s.run.Done():
@@ -53,7 +54,7 @@ func (s *Store) submit(o *work) {
 
 // await submits an op, unless ctx ends before there is room in the writer's queue, and waits for its reply until giveUp is
 // closed. After giving up the op may still be done. Without giveUp it is done when await returns, or will never be.
-func (s *Store) await(ctx context.Context, giveUp <-chan struct{}, o *work, reply chan error) error {
+func (s *Inbox) await(ctx context.Context, giveUp <-chan struct{}, o *work, reply chan error) error {
 	select {
 	case s.ops <- o:
 	case <-ctx.Done():
@@ -77,13 +78,13 @@ func (s *Store) await(ctx context.Context, giveUp <-chan struct{}, o *work, repl
 }
 
 // Queued is how many operations wait for the writer.
-func (s *Store) Queued() int { return len(s.ops) }
+func (s *Inbox) Queued() int { return len(s.ops) }
 
-// ErrClosed says that the store has been closed.
+// ErrClosed says that the inbox has been closed.
 var ErrClosed = errors.New("the inbox is closed")
 
-// runWriter runs one transaction after the other until the store is closed.
-func (s *Store) runWriter() {
+// runWriter runs one transaction after the other until the inbox is closed.
+func (s *Inbox) runWriter() {
 	defer close(s.closed)
 	s.checkDatabase()
 	close(s.opened)
@@ -115,7 +116,7 @@ func (s *Store) runWriter() {
 			}
 			s.idle = true
 			if s.health.lastErr() == nil {
-				s.cfg.Engine.Maintain()
+				s.engine.Maintain()
 				s.sweep()
 				s.reroute()
 			}
@@ -143,11 +144,11 @@ func (s *Store) runWriter() {
 
 // checkDatabase finds out whether the database can be reached. To open it, or after an outage, it also writes. After the database's
 // clock has jumped, it corrects the times that lanes have: those that were written by the old clock may be far ahead.
-func (s *Store) checkDatabase() {
-	err := s.write(func(tx Tx) error {
+func (s *Inbox) checkDatabase() {
+	err := s.write(func(tx engine.Tx) error {
 		var now int64
 		clear(s.stale)
-		tx.Queue("lanes_stale", func(r Row) error {
+		tx.Queue("lanes_stale", func(r engine.Row) error {
 			l, err := scanLane(r)
 			s.stale[l.Lane] = true
 			return err
@@ -178,9 +179,9 @@ func (s *Store) checkDatabase() {
 }
 
 // receiversOf returns the names of receivers that lanes have.
-func receiversOf(tx Tx) (names []string, err error) {
+func receiversOf(tx engine.Tx) (names []string, err error) {
 	names = []string{}
-	tx.Queue("receivers", func(r Row) error {
+	tx.Queue("receivers", func(r engine.Row) error {
 		var name string
 		err := r.Scan(&name)
 		names = append(names, name)
@@ -192,7 +193,7 @@ func receiversOf(tx Tx) (names []string, err error) {
 
 // reroute finds lanes of receivers that this usher does not have, each few seconds and some at a time: the settings have changed. Lanes
 // of a receiver that it has are looked at when they are claimed.
-func (s *Store) reroute() {
+func (s *Inbox) reroute() {
 	if s.cfg.Receivers == nil || time.Since(s.lastReroute) < rerouteInterval {
 		return
 	}
@@ -206,7 +207,7 @@ func (s *Store) reroute() {
 		platforms = []string{""}
 	}
 	more := false
-	err := s.write(func(tx Tx) error {
+	err := s.write(func(tx engine.Tx) error {
 		more = false
 		names, err := receiversOf(tx)
 		if err != nil {
@@ -220,7 +221,7 @@ func (s *Store) reroute() {
 					continue
 				}
 				count := 0
-				tx.Queue("lanes_of_receiver", func(r Row) error {
+				tx.Queue("lanes_of_receiver", func(r engine.Row) error {
 					l, err := scanLane(r)
 					t.adopt(l)
 					count++
@@ -249,7 +250,7 @@ func (s *Store) reroute() {
 const rerouteInterval = 5 * time.Second
 
 // catchingUp returns works that have rows say that they are superseded; see lane.supersedeBelow.
-func (s *Store) catchingUp() (works []*work) {
+func (s *Inbox) catchingUp() (works []*work) {
 	for name := range s.stale {
 		works = append(works, &work{known: []webhookgate.Lane{name}, failed: func(error) {}, decide: func(t *sqlTurn) func() {
 			if l := t.lanes[name]; l != nil {
@@ -265,7 +266,7 @@ func (s *Store) catchingUp() (works []*work) {
 }
 
 // gather returns the works for one transaction: o, and those that wait in the queue.
-func (s *Store) gather(o *work) []*work {
+func (s *Inbox) gather(o *work) []*work {
 	works, bytes := append([]*work{o}, s.catchingUp()...), o.bytes
 	for len(works) < maxBatchOps && bytes < maxBatchBytes {
 		select {
@@ -278,8 +279,8 @@ func (s *Store) gather(o *work) []*work {
 	return works
 }
 
-// drain writes the ops that were submitted before the store was closed.
-func (s *Store) drain() {
+// drain writes the ops that were submitted before the inbox was closed.
+func (s *Inbox) drain() {
 	for {
 		select {
 		case o := <-s.ops:
@@ -296,13 +297,13 @@ func (s *Store) drain() {
 
 // commit runs a transaction for works. It returns an error if the database failed. If the database refuses a statement, one work
 // is to blame: commit splits them in halves until that one is alone, and only that one fails.
-func (s *Store) commit(works []*work) error {
+func (s *Inbox) commit(works []*work) error {
 	works = slices.DeleteFunc(works, func(w *work) bool { return w.wanted != nil && !w.wanted() })
 	if len(works) == 0 {
 		return nil
 	}
 	err := s.transact(works)
-	var refused *StatementError
+	var refused *engine.StatementError
 	if errors.As(err, &refused) && len(works) > 1 {
 		half := len(works) / 2
 		return errors.Join(s.commit(works[:half:half]), s.commit(works[half:]))
@@ -320,10 +321,10 @@ func (s *Store) commit(works []*work) error {
 }
 
 // transact runs one transaction for works.
-func (s *Store) transact(works []*work) error {
+func (s *Inbox) transact(works []*work) error {
 	t := new(sqlTurn)
 	var after []func()
-	err := s.write(func(tx Tx) error {
+	err := s.write(func(tx engine.Tx) error {
 		t.end() // a former run
 		t, after = s.newTurn(tx), nil
 		if err := t.load(works); err != nil {
@@ -360,7 +361,7 @@ func (s *Store) transact(works []*work) error {
 }
 
 // countChange has a committed transaction show in the figures, before callers get their answers.
-func (s *Store) countChange(t *sqlTurn) {
+func (s *Inbox) countChange(t *sqlTurn) {
 	if t.finishedBytes > 0 {
 		s.sweepSoon.Store(true)
 		s.finishedBytes += t.finishedBytes

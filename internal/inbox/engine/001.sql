@@ -69,7 +69,7 @@ CREATE TABLE {schema}.webhook (
 	rank       {int} NOT NULL, -- a snapshot with a higher number supersedes it; {never}: none does
 	changed    {int} NOT NULL, -- when it came into its state
 	why        {text} NOT NULL, -- the reason, if it is parked, superseded or discarded
-	record     {text} NOT NULL -- JSON of store.Record: the attempts, or the faults
+	record     {text} NOT NULL -- JSON of inbox.Record: the attempts, or the faults
 );
 CREATE INDEX webhook_lane      ON {schema}.webhook (tenant, platform, event_type, seq);
 CREATE INDEX webhook_waiting   ON {schema}.webhook (tenant, platform, event_type, lane_order) WHERE state = 0;
@@ -126,6 +126,6 @@ CREATE TABLE {schema}.pause (
 CREATE TABLE {schema}.action (
 	id    {counter},
 	at    {int} NOT NULL,
-	entry {text} NOT NULL -- JSON of store.Action
+	entry {text} NOT NULL -- JSON of inbox.Action
 );
 CREATE INDEX action_at ON {schema}.action (at);

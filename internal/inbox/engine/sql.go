@@ -1,4 +1,4 @@
-package store
+package engine
 
 import (
 	_ "embed"
@@ -23,7 +23,7 @@ func Spelling(own ...string) *strings.Replacer {
 		"{webhook}", "w.seq, w.uuid, w.tenant, w.platform, w.event_type, w.type, w.snapshot, w.digest, w.size, w.received, w.state, w.rank, w.changed, w.why, w.record, "+
 			"coalesce(l.tail, 0), coalesce(l.superseded, 0)",
 		"{of}", "l.tenant = w.tenant AND l.platform = w.platform AND l.event_type = w.event_type",
-		"{never}", strconv.FormatInt(never, 10),
+		"{never}", strconv.FormatInt(Never, 10),
 	)...)
 }
 

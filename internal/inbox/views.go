@@ -1,4 +1,4 @@
-package store
+package inbox
 
 import (
 	"bytes"
@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"usher/internal/inbox/engine"
 	"usher/internal/snapshot"
 	"usher/internal/text"
 	"usher/webhookgate"
@@ -21,7 +22,7 @@ import (
 const readPatience = 30 * time.Second
 
 // read runs fn on one consistent state of the database.
-func (s *Store) read(ctx context.Context, fn func(Tx) error) error {
+func (s *Inbox) read(ctx context.Context, fn func(engine.Tx) error) error {
 	ctx, cancel := context.WithTimeout(ctx, readPatience)
 	defer cancel()
 	select {
@@ -31,7 +32,7 @@ func (s *Store) read(ctx context.Context, fn func(Tx) error) error {
 	if !s.Ready() {
 		return s.timeoutErr()
 	}
-	return s.cfg.Engine.Read(ctx, fn)
+	return s.engine.Read(ctx, fn)
 }
 
 // Filter selects webhooks; empty fields select all.
@@ -67,7 +68,7 @@ func (f *Filter) match(w *Webhook) bool {
 const pageSize = 500
 
 // List returns the entries that f selects, newest first.
-func (s *Store) List(f Filter) ([]Entry, error) {
+func (s *Inbox) List(f Filter) ([]Entry, error) {
 	var out []Entry
 	err := s.Each(f, false, func(w *Item) bool {
 		out = append(out, w.Entry)
@@ -78,7 +79,7 @@ func (s *Store) List(f Filter) ([]Entry, error) {
 
 // Each calls fn for the webhooks that f selects, newest first, until fn returns false. If withContent is true they have their
 // content, and their tenant's snapshot before them (Item.Previous).
-func (s *Store) Each(f Filter, withContent bool, fn func(*Item) bool) error {
+func (s *Inbox) Each(f Filter, withContent bool, fn func(*Item) bool) error {
 	if !storable(f.Tenant) {
 		return nil
 	}
@@ -104,8 +105,8 @@ func (s *Store) Each(f Filter, withContent bool, fn func(*Item) bool) error {
 			size = 50
 		}
 		var page []*Webhook
-		err := s.read(s.run, func(tx Tx) error {
-			each := func(r Row) error {
+		err := s.read(s.run, func(tx engine.Tx) error {
+			each := func(r engine.Row) error {
 				w, err := scanWebhook(r, true)
 				page = append(page, w)
 				return err
@@ -161,7 +162,7 @@ type Previous struct {
 }
 
 // Show returns a webhook with its content, and with its tenant's snapshot before it.
-func (s *Store) Show(id int64) (*Item, error) {
+func (s *Inbox) Show(id int64) (*Item, error) {
 	w, err := s.find(id)
 	if err != nil {
 		return nil, err
@@ -174,7 +175,7 @@ func (s *Store) Show(id int64) (*Item, error) {
 }
 
 // items returns webhooks as items. If withContent is true it adds their tenants' snapshots before them.
-func (s *Store) items(all []*Webhook, withContent bool) ([]*Item, error) {
+func (s *Inbox) items(all []*Webhook, withContent bool) ([]*Item, error) {
 	items, byID := make([]*Item, len(all)), make(map[int64]*Item)
 	var lanes []webhookgate.Lane
 	var ids []int64
@@ -194,8 +195,8 @@ func (s *Store) items(all []*Webhook, withContent bool) ([]*Item, error) {
 		return items, nil
 	}
 	tenants, platforms, types := laneColumns(lanes)
-	err := s.read(s.run, func(tx Tx) error {
-		tx.Queue("previous", func(r Row) error {
+	err := s.read(s.run, func(tx engine.Tx) error {
+		tx.Queue("previous", func(r engine.Row) error {
 			var id, state int64
 			p := new(Previous)
 			if err := r.Scan(&id, &p.ID, &state, &p.Body); err != nil {
@@ -214,13 +215,13 @@ func (s *Store) items(all []*Webhook, withContent bool) ([]*Item, error) {
 }
 
 // Snapshots returns the last snapshot of every tenant with one of these codes, on whichever platform.
-func (s *Store) Snapshots(ctx context.Context, tenants []string) (all []snapshot.Stored, err error) {
+func (s *Inbox) Snapshots(ctx context.Context, tenants []string) (all []snapshot.Stored, err error) {
 	tenants = slices.DeleteFunc(slices.Clone(tenants), func(code string) bool { return !storable(code) })
 	if len(tenants) == 0 {
 		return nil, nil
 	}
-	err = s.read(ctx, func(tx Tx) error {
-		tx.Queue("snapshots", func(r Row) error {
+	err = s.read(ctx, func(tx engine.Tx) error {
+		tx.Queue("snapshots", func(r engine.Row) error {
 			t, err := scanSnapshot(r)
 			all = append(all, t)
 			return err
@@ -230,7 +231,7 @@ func (s *Store) Snapshots(ctx context.Context, tenants []string) (all []snapshot
 	return all, err
 }
 
-func scanSnapshot(r Row) (t snapshot.Stored, err error) {
+func scanSnapshot(r engine.Row) (t snapshot.Stored, err error) {
 	var received int64
 	var features string
 	err = r.Scan(&t.Platform, &t.Tenant, &t.Seq, &t.Webhook, &received, &t.Name, &features)
@@ -239,7 +240,7 @@ func scanSnapshot(r Row) (t snapshot.Stored, err error) {
 }
 
 // Platforms returns the platforms on which a tenant is known, even if only by a pause.
-func (s *Store) Platforms(tenant string) (all []string, err error) {
+func (s *Inbox) Platforms(tenant string) (all []string, err error) {
 	lanes, err := s.lanesOf(nil, tenant)
 	for _, l := range lanes {
 		if l.tail > 0 || l.refused > 0 || l.paused {
@@ -250,25 +251,30 @@ func (s *Store) Platforms(tenant string) (all []string, err error) {
 	return all, err
 }
 
-// Figures count webhooks.
+// Figures count webhooks, of the whole inbox or of one receiver.
 type Figures struct {
-	Pending int           // webhooks that wait or are being delivered
-	Oldest  time.Duration // the age of the oldest of them
-	Parked  int
-	Missed  int // lanes whose first webhook's last try was a miss: the receiver seemed to be down
-	Refused int // lanes whose first webhook the receiver did not accept
+	Pending     int           // webhooks that wait or are being delivered
+	Oldest      time.Duration // the age of the oldest of them
+	Parked      int
+	Missed      int // lanes whose first webhook's last try was a miss: the receiver is to blame
+	NotAccepted int // lanes whose first webhook the receiver did not accept
+
+	// Only of a receiver, as this replica sees it.
+	Down              bool // it seems to be down
+	FailsForEverybody bool // several tenants have begun to fail, and nothing was accepted since
 }
 
-// Stats are figures of the whole inbox.
+// Stats are the figures of the inbox.
 type Stats struct {
 	Figures
-	ByReceiver map[string]Figures // by name; "": those that no receiver takes
-	Unread     int                // refused webhooks that nobody has dealt with
-	Used       int64              // bytes of webhooks that wait or are parked
-	Limit      int64              // how many bytes may be used
-	Tenants    int                // tenants that have a snapshot
-	Paused     []Pause
-	At         time.Time // when they were counted, by our clock; zero: never yet
+	Receivers map[string]Figures // by name; "": webhooks that no receiver takes
+	Refused   int                // refused webhooks that nobody has dealt with
+	Used      int64              // bytes of webhooks that wait or are parked
+	Limit     int64              // how many bytes may be used
+	Tenants   int                // tenants that have a snapshot
+	Paused    []Pause
+	At        time.Time // when they were counted; zero: they never were, and mean nothing
+	Old       bool      // the database can't be read now, so they are the last ones that could be counted
 }
 
 // A figureCache has the figures as they were last counted, and what says whether they are still good enough.
@@ -290,7 +296,7 @@ type figureCache struct {
 }
 
 // used returns how many bytes wait or are parked, as far as this process knows.
-func (s *Store) used() (int64, error) {
+func (s *Inbox) used() (int64, error) {
 	s.mu.Lock()
 	known, used := s.figures.known, s.figures.used
 	s.mu.Unlock()
@@ -306,9 +312,14 @@ func (s *Store) used() (int64, error) {
 }
 
 // Stats returns figures. Changes of this process show at once, changes of other replicas within a second. If there is much to
-// count, both may be late by twenty times as long as counting takes, except that what a person has changed here shows at once. With
-// an error they are those that were counted last.
-func (s *Store) Stats(ctx context.Context) (Stats, error) {
+// count, both may be late by twenty times as long as counting takes, except that what a person has changed here shows at once.
+func (s *Inbox) Stats() Stats {
+	ctx, cancel := context.WithTimeout(s.run, 5*time.Second)
+	defer cancel()
+	return s.stats(ctx)
+}
+
+func (s *Inbox) stats(ctx context.Context) Stats {
 	s.mu.Lock()
 	c := s.figures
 	s.mu.Unlock()
@@ -316,20 +327,29 @@ func (s *Store) Stats(ctx context.Context) (Stats, error) {
 	if !c.known || c.changeCount != c.countedAt || time.Since(c.readAt) > max(time.Second, 20*c.took) {
 		err = s.recount(ctx)
 	}
+	receivers := make(map[string]Figures)
+	for _, rc := range s.cfg.Receivers.All() {
+		receivers[rc.Name] = s.courier.figures(rc)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := s.figures.stats
-	st.ByReceiver = make(map[string]Figures, len(s.figures.oldest))
 	now := s.Now().UnixMicro()
-	for name, f := range s.figures.stats.ByReceiver {
-		if f.Pending > 0 {
-			f.Oldest = ageOf(now, s.figures.oldest[name])
+	for name, f := range s.figures.stats.Receivers {
+		age := ageOf(now, s.figures.oldest[name])
+		if _, known := receivers[name]; !known {
+			name = "" // it is gone from the settings, or this replica delivers nothing
 		}
-		st.ByReceiver[name] = f
-		st.Oldest = max(st.Oldest, f.Oldest)
+		r := receivers[name]
+		r.Pending, r.Parked, r.Missed, r.NotAccepted = r.Pending+f.Pending, r.Parked+f.Parked, r.Missed+f.Missed, r.NotAccepted+f.NotAccepted
+		if f.Pending > 0 {
+			r.Oldest = max(r.Oldest, age)
+		}
+		receivers[name] = r
+		st.Oldest = max(st.Oldest, r.Oldest)
 	}
-	st.Used, st.Limit, st.Paused, st.At = s.figures.used, s.cfg.MaxBytes, slices.Clone(s.Paused()), s.figures.readAt
-	return st, err
+	st.Receivers, st.Used, st.Limit, st.Paused, st.At, st.Old = receivers, s.figures.used, s.cfg.MaxBytes, slices.Clone(s.Paused()), s.figures.readAt, err != nil
+	return st
 }
 
 func ageOf(now, since int64) time.Duration {
@@ -343,27 +363,27 @@ func ageOf(now, since int64) time.Duration {
 const maxTook = time.Second / 2
 
 // recount counts, and fills the cache.
-func (s *Store) recount(ctx context.Context) error {
+func (s *Inbox) recount(ctx context.Context) error {
 	began := time.Now()
 	s.mu.Lock()
 	before, changes := s.figures.bytesEverAdded, s.figures.changeCount
 	s.mu.Unlock()
-	st, oldest, used := Stats{ByReceiver: make(map[string]Figures)}, make(map[string]int64), int64(0)
-	err := s.read(ctx, func(tx Tx) error {
-		tx.Queue("figures", func(r Row) error {
+	st, oldest, used := Stats{Receivers: make(map[string]Figures)}, make(map[string]int64), int64(0)
+	err := s.read(ctx, func(tx engine.Tx) error {
+		tx.Queue("figures", func(r engine.Row) error {
 			var name string
 			var waiting, since, parked, bytes, missed, failing int64
 			if err := r.Scan(&name, &waiting, &since, &parked, &bytes, &missed, &failing); err != nil {
 				return err
 			}
-			f := Figures{Pending: int(waiting), Parked: int(parked), Missed: int(missed), Refused: int(failing)}
-			st.ByReceiver[name], oldest[name] = f, since
-			st.Pending, st.Parked, st.Missed, st.Refused = st.Pending+f.Pending, st.Parked+f.Parked, st.Missed+f.Missed, st.Refused+f.Refused
+			f := Figures{Pending: int(waiting), Parked: int(parked), Missed: int(missed), NotAccepted: int(failing)}
+			st.Receivers[name], oldest[name] = f, since
+			st.Pending, st.Parked, st.Missed, st.NotAccepted = st.Pending+f.Pending, st.Parked+f.Parked, st.Missed+f.Missed, st.NotAccepted+f.NotAccepted
 			used += bytes
 			return nil
 		})
-		tx.Queue("refused_count", func(r Row) error { return r.Scan(&st.Unread) })
-		tx.Queue("tenant_count", func(r Row) error { return r.Scan(&st.Tenants) })
+		tx.Queue("refused_count", func(r engine.Row) error { return r.Scan(&st.Refused) })
+		tx.Queue("tenant_count", func(r engine.Row) error { return r.Scan(&st.Tenants) })
 		return tx.Send()
 	})
 	if err != nil {
@@ -406,7 +426,7 @@ func (f *TenantFilter) match(t *Tenant) bool {
 }
 
 // Tenants returns the tenants that f selects, in the order of their codes.
-func (s *Store) Tenants(f TenantFilter) (all []*Tenant, err error) {
+func (s *Inbox) Tenants(f TenantFilter) (all []*Tenant, err error) {
 	after := f.After
 	// Each query continues in the table where the last one has ended. Twice as many rows each time keep the queries few.
 	for size := int64(pageSize); ; size *= 2 {
@@ -415,8 +435,8 @@ func (s *Store) Tenants(f TenantFilter) (all []*Tenant, err error) {
 			code, platform = after.Tenant, after.Platform
 		}
 		count := int64(0)
-		err := s.read(s.run, func(tx Tx) error {
-			tx.Queue("tenants", func(r Row) error {
+		err := s.read(s.run, func(tx engine.Tx) error {
+			tx.Queue("tenants", func(r engine.Row) error {
 				var received, waiting, parked, refused, failing, paused int64
 				t := new(Tenant)
 				err := r.Scan(&t.Platform, &t.Tenant, &t.Name, &received, &waiting, &parked, &refused, &failing, &paused)
@@ -455,11 +475,11 @@ type HeldUp struct {
 func (h *HeldUp) Answer() string { return h.Attempts[len(h.Attempts)-1].Words() }
 
 // HeldUp returns the lanes that are held up, the one that waits longest first.
-func (s *Store) HeldUp() (all []HeldUp) {
-	err := s.read(s.run, func(tx Tx) error {
+func (s *Inbox) HeldUp() (all []HeldUp) {
+	err := s.read(s.run, func(tx engine.Tx) error {
 		var order []*lane
 		heads := make(map[webhookgate.Lane]int64)
-		tx.Queue("lanes_held_up", func(r Row) error {
+		tx.Queue("lanes_held_up", func(r engine.Row) error {
 			l, err := scanLane(r)
 			heads[l.Lane], order = 0, append(order, l)
 			return err
@@ -498,9 +518,9 @@ func (s *Store) HeldUp() (all []HeldUp) {
 const maxHeldUp = 1000
 
 // Unserved returns some of the platforms whose webhooks wait, and that no receiver takes.
-func (s *Store) Unserved(ctx context.Context) (codes []string, err error) {
-	err = s.read(ctx, func(tx Tx) error {
-		tx.Queue("unserved", func(r Row) error {
+func (s *Inbox) Unserved(ctx context.Context) (codes []string, err error) {
+	err = s.read(ctx, func(tx engine.Tx) error {
+		tx.Queue("unserved", func(r engine.Row) error {
 			var code string
 			err := r.Scan(&code)
 			codes = append(codes, code)

@@ -1,4 +1,4 @@
-package store
+package inbox
 
 import (
 	"cmp"
@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"usher/internal/inbox/engine"
 	"usher/internal/receiver"
 	"usher/webhookgate"
 )
@@ -162,7 +163,7 @@ func (c *Claim) take(all []found) (r Claimed) {
 }
 
 // Claim asks for leases. When it returns, the courier has got them.
-func (s *Store) Claim(ctx context.Context, claims []*Claim) (results []Claimed, err error) {
+func (s *Inbox) Claim(ctx context.Context, claims []*Claim) (results []Claimed, err error) {
 	reply := make(chan error, 1)
 	err = s.await(ctx, nil, &work{claims: claims, failed: func(err error) { reply <- err }, decide: func(t *sqlTurn) func() {
 		all := make([]Claimed, len(claims))
@@ -173,7 +174,7 @@ func (s *Store) Claim(ctx context.Context, claims []*Claim) (results []Claimed, 
 			results = all
 			for _, r := range all {
 				for _, lease := range r.Leases {
-					s.cfg.Courier.Deliver(lease)
+					s.courier.Deliver(lease)
 				}
 			}
 			reply <- nil
@@ -201,7 +202,7 @@ type Outcome struct {
 }
 
 // SaveOutcome writes an outcome, and calls saved when that is done or has failed.
-func (s *Store) SaveOutcome(o *Outcome, saved func(*Outcome, error)) {
+func (s *Inbox) SaveOutcome(o *Outcome, saved func(*Outcome, error)) {
 	key := o.Lease.lane
 	s.submit(&work{
 		known: []webhookgate.Lane{key}, next: o.Lease.Webhook.ID, bytes: 256, failed: func(err error) { saved(o, err) },
@@ -267,7 +268,7 @@ func isPermanent(status int) bool {
 
 // Renew renews leases. Each is a work of its own, so that a lane that somebody else has locked does not fail the others. Leases
 // that could not be renewed run out.
-func (s *Store) Renew(ctx context.Context, leases []*Lease) {
+func (s *Inbox) Renew(ctx context.Context, leases []*Lease) {
 	var waiting sync.WaitGroup
 	for _, lease := range leases {
 		reply := make(chan error, 1)
@@ -286,10 +287,10 @@ func (s *Store) Renew(ctx context.Context, leases []*Lease) {
 }
 
 // LoadContent reads the content of a webhook, unless it is in memory, and checks it.
-func (s *Store) LoadContent(ctx context.Context, w *Webhook) error {
+func (s *Inbox) LoadContent(ctx context.Context, w *Webhook) error {
 	if !w.hasContent {
-		err := s.cfg.Engine.Read(ctx, func(tx Tx) error {
-			tx.Queue("content", func(r Row) error {
+		err := s.engine.Read(ctx, func(tx engine.Tx) error {
+			tx.Queue("content", func(r engine.Row) error {
 				var header []byte
 				err := r.Scan(&header, &w.Body)
 				w.Header, w.hasContent = decodeHeader(header), true

@@ -1,4 +1,4 @@
-package store
+package inbox
 
 import (
 	"bufio"
@@ -17,6 +17,7 @@ import (
 	"strings"
 	"time"
 
+	"usher/internal/inbox/engine"
 	"usher/internal/receiver"
 	"usher/internal/text"
 	"usher/webhookgate"
@@ -239,7 +240,7 @@ func (w *Webhook) applyMark(mark int64) {
 }
 
 // scanWebhook reads a row of {webhook}, followed by the content's columns if withContent is true.
-func scanWebhook(r Row, withContent bool) (*Webhook, error) {
+func scanWebhook(r engine.Row, withContent bool) (*Webhook, error) {
 	w := new(Webhook)
 	var state, snapshot, received, changed, tail, mark int64
 	var record string
@@ -362,7 +363,7 @@ type lane struct {
 }
 
 // scanLane reads a row of {lane}.
-func scanLane(r Row, before ...any) (*lane, error) {
+func scanLane(r engine.Row, before ...any) (*lane, error) {
 	l := &lane{memory: memory{frontier: math.MinInt64}}
 	var paused, stale int64
 	err := r.Scan(append(before, &l.Tenant, &l.Platform, &l.Type, &l.receiver, &l.tail, &l.tailID, &l.tailDigest, &l.held, &l.heldAt, &l.heldBy, &l.heldID, &l.mark, &stale,
@@ -391,7 +392,7 @@ func (l *lane) columns() []any {
 }
 
 // queueRows queues a statement for many rows: it passes each column as one slice. No value is NULL.
-func queueRows[T any](tx Tx, name string, rows []T, row func(T) []any) {
+func queueRows[T any](tx engine.Tx, name string, rows []T, row func(T) []any) {
 	if len(rows) == 0 {
 		return
 	}

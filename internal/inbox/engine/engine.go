@@ -1,0 +1,68 @@
+// Package engine says what the inbox needs of a database: transactions of named statements, and what their failures mean. It has the
+// tables and the statements that all databases share; packages sqlite and postgres have the rest. It knows nothing about webhooks.
+package engine
+
+import (
+	"context"
+	"errors"
+)
+
+// Never is a time that does not come.
+const Never = int64(1) << 62
+
+// An Engine runs transactions on a database that has the tables of 001.sql.
+type Engine interface {
+	// Write runs fn in a transaction that may write, and commits it. It is never called concurrently. Statements that fn
+	// has queued and not sent are sent together with the commit. fn may run several times; only the last run counts.
+	//
+	// After a *StatementError the database works, but refused a statement of fn. ErrDoubt says that nobody knows
+	// whether the transaction was committed. After any other error it was not.
+	Write(fn func(Tx) error) error
+	// Import is like Write, for a transaction that may take minutes. Nobody else writes meanwhile. fn runs once at most.
+	Import(fn func(Tx) error) error
+	// Read runs fn, once at most, on one consistent state of the database.
+	Read(ctx context.Context, fn func(Tx) error) error
+	// Shared says whether other processes write to the same database. If so, leases end by themselves.
+	Shared() bool
+	// AlmostFull says whether there is so little room that only outcomes should be written.
+	AlmostFull() bool
+	// Maintain is called by the writer when it has nothing else to do, at most once a second.
+	Maintain()
+	Close() error
+}
+
+// A Tx collects statements and sends them in one round trip. A statement is called by its name in statements.sql, of this
+// package or of the engine. If an argument is a slice (but not []byte or Among) the statement runs once for each element; all slices
+// of a call have the same length.
+type Tx interface {
+	// Queue adds a statement. Send calls each for every row of the answer; nil: the statement returns no rows.
+	Queue(name string, each func(Row) error, args ...any)
+	// Scrub says that this transaction deletes content that must be gone for good.
+	Scrub()
+	// Now adds a reading of the database's clock, in microseconds since 1970.
+	Now(at *int64)
+	// Send runs the statements that were queued.
+	Send() error
+}
+
+// Among are the numbers of {among} and {other} in a statement.
+type Among []int64
+
+// A Row is one row of an answer.
+type Row interface{ Scan(into ...any) error }
+
+// ErrDoubt says that nobody knows whether a transaction was committed.
+var ErrDoubt = errors.New("the connection to the database broke while it confirmed a transaction: nobody knows whether it was done")
+
+// A StatementError says that the database works, but refused a statement because of its values, or because somebody else has
+// locked a row. So one operation of a batch is to blame, and the others can succeed without it.
+type StatementError struct{ Err error }
+
+func (e *StatementError) Error() string { return e.Err.Error() }
+func (e *StatementError) Unwrap() error { return e.Err }
+
+// A BrokenError says that nothing will be written any more until usher is restarted.
+type BrokenError struct{ Err error }
+
+func (e *BrokenError) Error() string { return e.Err.Error() }
+func (e *BrokenError) Unwrap() error { return e.Err }

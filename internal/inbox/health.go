@@ -1,0 +1,171 @@
+package inbox
+
+import (
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"usher/internal/inbox/engine"
+)
+
+// never is a time that does not come.
+const never = engine.Never
+
+// health is the state of the database, as the writer sees it.
+type health struct {
+	mu           sync.Mutex
+	err          error     // why the last transaction failed; nil: it was committed
+	failingSince time.Time // when the first of the last transactions began that failed in a row
+	txBegan      time.Time // when the current transaction began; zero: none runs
+	everWritten  bool      // a transaction was committed since the start
+	broken       bool      // there was a BrokenError
+}
+
+// outagePatience is how long a database may be away before usher says that it is not ready.
+const outagePatience = 5 * time.Second
+
+// Err says why nothing can be taken in. It returns nil also during the first seconds of an outage.
+func (s *Inbox) Err() error {
+	h := &s.health
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch {
+	case !h.txBegan.IsZero() && time.Since(h.txBegan) >= outagePatience && !h.broken:
+		return errors.New("the inbox's database does not answer")
+	case h.err == nil && h.everWritten:
+		return nil
+	case h.err == nil:
+		return errors.New("the inbox has not been opened yet")
+	case h.broken || !h.everWritten || time.Since(h.failingSince) >= outagePatience:
+		return h.err
+	}
+	return nil
+}
+
+// Ready says whether the database could be read and written at least once.
+func (s *Inbox) Ready() bool {
+	s.health.mu.Lock()
+	defer s.health.mu.Unlock()
+	return s.health.everWritten
+}
+
+// write runs a transaction of the writer; see Engine.Write. Everything else waits for it, so health knows when it began, and how
+// it ended.
+func (s *Inbox) write(fn func(engine.Tx) error) error {
+	s.idle = false
+	began := time.Now()
+	s.health.begin(began)
+	err := s.engine.Write(fn)
+	s.health.end(s.cfg.Log, began, err)
+	return err
+}
+
+func (h *health) begin(at time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.txBegan = at
+}
+
+// lastErr is why the last transaction failed; nil: it was committed.
+func (h *health) lastErr() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.err
+}
+
+// unproven says whether the next transaction must write something: only that proves that the database can be written, after the
+// start or an outage.
+func (h *health) unproven() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.err != nil || !h.everWritten
+}
+
+// end keeps the result of a transaction. It logs the begin and the end of an outage, not each failure.
+func (h *health) end(log *slog.Logger, began time.Time, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.txBegan = time.Time{}
+	var refused *engine.StatementError
+	var broken *engine.BrokenError
+	switch {
+	case errors.As(err, &refused):
+		return // this neither begins an outage, nor proves that one has ended
+	case err == nil && h.err != nil:
+		log.Info("the inbox can be written again", "after", time.Since(h.failingSince).Round(time.Millisecond))
+	case errors.As(err, &broken) && !h.broken:
+		h.broken, h.failingSince = true, began
+		log.Error("the inbox is broken: usher stores nothing more in it until you restart usher", "err", err)
+	case err != nil && h.err == nil:
+		h.failingSince = began
+		log.Error("cannot write to the inbox, will retry", "err", err)
+	}
+	h.err = err
+	h.everWritten = h.everWritten || err == nil
+}
+
+// clock compares the database's clock with our own. When a database fails over to another machine, its time may jump from
+// one transaction to the next.
+type clock struct {
+	mu          sync.Mutex
+	start       time.Time     // our time counts from here, by the monotonic clock: it does not jump when the wall clock is set
+	known       bool          // the database's clock was read at least once
+	offset      time.Duration // the database's time less ours, at the last reading
+	uncertainty time.Duration // by how much offset may be too small: the reading took so long
+	unsureSince time.Time     // when the offset has jumped, or was first read
+}
+
+const maxJump = time.Second
+
+// observe notes a reading of the database's clock that was asked for at a moment of ours. It says whether the clock has
+// jumped since the last reading.
+func (c *clock) observe(now int64, asked time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	offset := time.Duration(now)*time.Microsecond - time.Since(c.start)
+	uncertainty := time.Since(asked)
+	jumped := c.known && (offset > c.offset+c.uncertainty+maxJump || c.offset > offset+uncertainty+maxJump)
+	if jumped || !c.known { // the clock may have jumped right before we first read it
+		c.unsureSince = time.Now()
+	}
+	c.offset, c.uncertainty, c.known = offset, uncertainty, true
+	return jumped
+}
+
+// mayTakeOver says whether a lane can be taken from an owner whose lease has ended. For some time after the clock has jumped
+// it cannot: the lease looks ended, but its holder, which goes by its own clock, may still be delivering.
+func (c *clock) mayTakeOver(leaseTime time.Duration) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.unsureSince.IsZero() || time.Since(c.unsureSince) > leaseTime
+}
+
+// Now is the database's time, computed from the last reading.
+func (s *Inbox) Now() time.Time {
+	s.clock.mu.Lock()
+	defer s.clock.mu.Unlock()
+	if !s.clock.known {
+		return moment(time.Now().UnixMicro())
+	}
+	return moment(int64((s.clock.offset + time.Since(s.clock.start)) / time.Microsecond))
+}
+
+// observeClock notes a reading of the database's clock.
+func (s *Inbox) observeClock(now int64, asked time.Time) {
+	if s.clock.observe(now, asked) {
+		s.cfg.Log.Warn("the database's clock has jumped: for some seconds usher takes over no deliveries of other replicas")
+		s.clockJumped = true
+	}
+}
+
+// applyOffset adds a test's offset to a reading of the database's clock.
+func (s *Inbox) applyOffset(now int64) int64 {
+	if s.cfg.ClockOffset != nil {
+		now += micros(s.cfg.ClockOffset())
+	}
+	return now
+}
+
+// micros is a duration in the unit of the database's times.
+func micros(d time.Duration) int64 { return int64(d / time.Microsecond) }
