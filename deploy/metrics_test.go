@@ -29,7 +29,9 @@ func existing(t *testing.T) map[string][]string {
 	m := metrics.New("v1", "abc")
 	receivers := receiver.NewSet(&receiver.Receiver{Name: "main"})
 	port, id, gate := m.Port("main"), m.Identity("main"), m.Gate(receivers)
-	m.Inbox(func() inbox.Stats { return inbox.Stats{At: time.Now(), Receivers: map[string]inbox.Figures{"main": {}}} }, receivers)
+	m.Inbox(func() inbox.Stats {
+		return inbox.Stats{At: time.Now(), Receivers: map[string]inbox.Figures{"main": {}}}
+	}, receivers)
 	m.Certificate(time.Now)
 	m.Entitlements(func() int { return 0 })
 	port.Started()
