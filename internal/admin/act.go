@@ -250,7 +250,7 @@ func (h *Handler) findTenant(name inbox.TenantName) (t TenantRef, known bool, er
 	}
 	var names []string
 	for _, p := range platforms {
-		names = append(names, inbox.Exact(p, name.Tenant))
+		names = append(names, text.Quote(inbox.Exact(p, name.Tenant)))
 	}
 	return t, false, &refusal{http.StatusConflict, "several tenants have this code: write " + strings.Join(names, " or ")}
 }
@@ -293,6 +293,9 @@ func (h *Handler) unknownTenant(name inbox.TenantName) error {
 		why += ": " + errNoInbox.why
 	}
 	if alike, err := h.similarTenants(name.Tenant); err == nil && len(alike) > 0 {
+		for i := range alike {
+			alike[i] = text.Quote(alike[i])
+		}
 		why += ": did you mean " + strings.Join(alike, " or ") + "?"
 	}
 	return &refusal{http.StatusNotFound, why}

@@ -15,6 +15,7 @@ import (
 	"usher/internal/admin/status"
 	"usher/internal/inbox"
 	"usher/internal/snapshot"
+	"usher/internal/text"
 	"usher/webhookgate/content"
 )
 
@@ -274,8 +275,9 @@ func (h *Handler) mayUse(ctx context.Context, platform, code string) (*MayUse, s
 		return nil, err.Error()
 	}
 	feature := ""
-	if len(a.Snapshot.Features) > 0 {
-		feature = a.Snapshot.Features[0].Code
+	typable := func(f snapshot.Feature) bool { return text.Visible(f.Code) == f.Code }
+	if i := slices.IndexFunc(a.Snapshot.Features, typable); i >= 0 {
+		feature = a.Snapshot.Features[i].Code
 	}
 	return &MayUse{
 		Known: a.Snapshot.Known, Features: append([]snapshot.Feature{}, a.Snapshot.Features...), // never null
@@ -287,19 +289,19 @@ func (h *Handler) mayUse(ctx context.Context, platform, code string) (*MayUse, s
 func (h *Handler) askLines(platform, code, feature string) []string {
 	if h.cfg.EntitlementsPort == nil {
 		// usher's own command finds the admin port. The admin port itself does not know its name outside.
-		lines := []string{"usher entitlements " + quote(inbox.Exact(platform, code))}
+		lines := []string{"usher entitlements " + text.Quote(inbox.Exact(platform, code))}
 		if feature != "" {
-			lines = append(lines, lines[0]+" "+quote(feature))
+			lines = append(lines, lines[0]+" "+text.Quote(feature))
 		}
 		return lines
 	}
 	curl, base := h.cfg.EntitlementsPort()
 	query := url.Values{"platform": {platform}}
-	lines := []string{curl + " " + quote(base+"/v1/entitlements/"+url.PathEscape(code)+"?"+query.Encode())}
+	lines := []string{curl + " " + text.Quote(base+"/v1/entitlements/"+url.PathEscape(code)+"?"+query.Encode())}
 	if feature != "" {
 		query.Set("tenant", code)
 		query.Set("feature", feature)
-		lines = append(lines, curl+" -i "+quote(base+"/v1/check?"+query.Encode()))
+		lines = append(lines, curl+" -i "+text.Quote(base+"/v1/check?"+query.Encode()))
 	}
 	return lines
 }

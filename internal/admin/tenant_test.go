@@ -1,12 +1,16 @@
 package admin
 
 import (
+	"context"
 	"encoding/json"
+	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 
 	"usher/internal/entitlements"
 	"usher/internal/inbox"
+	"usher/internal/snapshot"
 	"usher/internal/testkit/inboxtest"
 	"usher/webhookgate"
 	"usher/webhookgate/content"
@@ -155,5 +159,30 @@ func TestTenantsPage(t *testing.T) {
 	}
 	if status, _ := ask(New(port(nil)), "GET", "/tenants", "", "Accept", "text/html"); status != 404 {
 		t.Errorf("without an inbox: %d", status)
+	}
+}
+
+// The page's commands ask about the tenant and the feature that it shows, whatever these are called. A feature that nobody can type is
+// not part of a command.
+func TestCommandsToAskAreQuoted(t *testing.T) {
+	const tenant, platform, feature = "x;id>&2;#'\\", "$(id)", "`id`;'"
+	lookup := func(context.Context, string, *string) (entitlements.Answer, error) {
+		return entitlements.Answer{Snapshot: snapshot.Snapshot{Known: true, Features: []snapshot.Feature{{Code: "sso\x1b[2J"}, {Code: feature}}}}, nil
+	}
+	for name, tc := range map[string]struct {
+		port func() (string, string)
+		want []string
+	}{
+		"usher": {nil, []string{"entitlements", inbox.Exact(platform, tenant), "entitlements", inbox.Exact(platform, tenant), feature}},
+		"curl": {func() (string, string) { return "curl", "http://[::1]:8070" }, []string{
+			"http://[::1]:8070/v1/entitlements/x%3Bid%3E&2%3B%23%27%5C?platform=%24%28id%29", "-i",
+			"http://[::1]:8070/v1/check?feature=%60id%60%3B%27&platform=%24%28id%29&tenant=x%3Bid%3E%262%3B%23%27%5C"}},
+	} {
+		h := &Handler{cfg: Config{Entitlements: lookup, EntitlementsPort: tc.port}}
+		may, _ := h.mayUse(t.Context(), platform, tenant)
+		out, err := exec.Command("sh", "-c", name+`() { printf '%s\0' "$@"; }; `+strings.Join(may.Ask, "; ")).CombinedOutput()
+		if got := strings.Split(strings.TrimSuffix(string(out), "\x00"), "\x00"); err != nil || !slices.Equal(got, tc.want) {
+			t.Errorf("%q: %v, %q, want %q", may.Ask, err, got, tc.want)
+		}
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"usher/internal/admin/status"
 	"usher/internal/inbox"
 	"usher/internal/snapshot"
+	"usher/internal/text"
 	"usher/webhookgate"
 	"usher/webhookgate/content"
 )
@@ -476,23 +477,15 @@ func (d *WebhookDetail) Curl() string {
 	}
 	for _, name := range slices.Sorted(maps.Keys(header)) {
 		for _, value := range header[name] {
-			fmt.Fprintf(&line, " -H %s", quote(name+": "+value))
+			fmt.Fprintf(&line, " -H %s", text.Quote(name+": "+value))
 		}
 	}
 	if len(d.Payload) > maxCurlPayload {
 		fmt.Fprintf(&line, " --data-binary @%s", fileName(d.ID))
 	} else {
-		fmt.Fprintf(&line, " --data-binary %s", quote(string(d.Payload)))
+		fmt.Fprintf(&line, " --data-binary %s", text.Quote(string(d.Payload)))
 	}
 	return line.String()
-}
-
-// quote returns a word that a shell does not interpret: senders choose the codes of tenants and features.
-func quote(word string) string {
-	if word != "" && strings.Trim(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:") == "" && word[0] != '-' {
-		return word
-	}
-	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
 func fileName(id string) string { return "webhook-" + id + ".json" }

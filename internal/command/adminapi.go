@@ -136,7 +136,7 @@ func (p *Process) envFileHint() string {
 	if len(files) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("\nThis machine has settings of usher in %s. Try: usher --env-file %s ...", strings.Join(files, ", "), files[0])
+	return fmt.Sprintf("\nThis machine has settings of usher in %s. Try: usher --env-file %s ...", strings.Join(files, ", "), text.Quote(files[0]))
 }
 
 // healthcheckCommand is 'usher healthcheck': it asks a running usher whether it is ready.

@@ -27,6 +27,7 @@ import (
 	"usher/internal/logs"
 	"usher/internal/serve"
 	"usher/internal/settings"
+	"usher/internal/text"
 	"usher/internal/version"
 )
 
@@ -89,7 +90,7 @@ func (p *Process) run(ctx context.Context) error {
 		name, args = args[0], args[1:]
 	}
 	if name != "exec" && slices.ContainsFunc(args, envFileFlag.MatchString) {
-		return usageErrorf("write --env-file before the command: usher --env-file FILE %s", name)
+		return usageErrorf("write --env-file before the command: usher --env-file FILE %s", text.Quote(name))
 	}
 	switch name {
 	case "-v", "-version", "--version":
@@ -174,7 +175,7 @@ func (p *Process) exit(err error) int {
 func (p *Process) commandLine(command string) string {
 	rest := strings.TrimPrefix(command, "usher")
 	for _, file := range slices.Backward(p.envFiles) {
-		rest = " --env-file " + file + rest
+		rest = " --env-file " + text.Quote(file) + rest
 	}
 	return "usher" + rest
 }

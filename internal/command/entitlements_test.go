@@ -81,6 +81,15 @@ func TestEntitlements(t *testing.T) {
 // entitlementsOf returns the whole output of usher entitlements, with ENV in place of the --env-file.
 func entitlementsOf(t *testing.T, b *inboxtest.Box, args ...string) string {
 	t.Helper()
+	out, code := runEntitlements(t, b, args...)
+	if enabled := strings.HasPrefix(out, "eu/acme may use") || strings.HasPrefix(out, "us/acme may not use any"); enabled != (code == 0) {
+		t.Errorf("exit code %d: %s", code, out)
+	}
+	return out
+}
+
+func runEntitlements(t *testing.T, b *inboxtest.Box, args ...string) (out string, code int) {
+	t.Helper()
 	srv := httptest.NewServer(admin.New(admin.Config{
 		Hosts: guard.NewHosts("127.0.0.1:0", nil, false), Unready: func() []string { return nil }, Metrics: http.NotFoundHandler(), Log: slog.New(slog.DiscardHandler),
 		Inbox: b.Inbox, Platforms: b.Platforms, Receivers: b.Receivers, Gate: func() *status.Gate { return &status.Gate{Set: b.Receivers} },
@@ -90,9 +99,5 @@ func entitlementsOf(t *testing.T, b *inboxtest.Box, args ...string) string {
 	env := envFile(t, t.TempDir(), "gate.env", "USHER_ADMIN_LISTEN="+strings.TrimPrefix(srv.URL, "http://"))
 	p := start(t, os.Environ(), append([]string{"--env-file", env, "entitlements"}, args...)...)
 	<-p.Ended
-	out := p.Stdout.String() + p.Stderr.String()
-	if enabled := strings.HasPrefix(out, "eu/acme may use") || strings.HasPrefix(out, "us/acme may not use any"); enabled != (p.Code == 0) {
-		t.Errorf("exit code %d: %s", p.Code, out)
-	}
-	return strings.ReplaceAll(out, env, "ENV")
+	return strings.ReplaceAll(p.Stdout.String()+p.Stderr.String(), env, "ENV"), p.Code
 }

@@ -265,6 +265,9 @@ func (i *inboxCall) list(ctx context.Context) error {
 		return err
 	}
 	if len(l.Webhooks) == 0 && len(l.Alike) > 0 {
+		for n, name := range l.Alike {
+			l.Alike[n] = text.Quote(name)
+		}
 		fmt.Fprintf(i.Stderr, "No tenant is called %s. Did you mean %s?\n", text.Visible(i.filter.Get("tenant")), text.Visible(strings.Join(l.Alike, " or ")))
 	}
 	i.printPauses(l.Paused)

@@ -168,17 +168,17 @@ func (s *sandboxCall) serve(ctx context.Context) error {
 // exportLines returns the settings for an usher that uses the sandbox, as lines that a shell can read.
 func exportLines(s *sandbox.Sandbox) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "export USHER_BASE_URL=%s\n", s.URL)
+	fmt.Fprintf(&b, "export USHER_BASE_URL=%s\n", text.Quote(s.URL))
 	if !strings.HasPrefix(s.URL, "http://127.") && !strings.HasPrefix(s.URL, "http://[::1]:") {
 		b.WriteString("export USHER_ALLOW_PLAIN_HTTP=true\n")
 	}
 	fmt.Fprintf(&b, "export USHER_CLIENT_ID=%s\nexport USHER_CLIENT_SECRET=%s\n", sandbox.ClientID, sandbox.ClientSecret)
 	if s.Receiver != nil {
-		fmt.Fprintf(&b, "export USHER_WEBHOOK_FORWARD_URL=%s\n", s.ReceiverURL)
+		fmt.Fprintf(&b, "export USHER_WEBHOOK_FORWARD_URL=%s\n", text.Quote(s.ReceiverURL))
 	}
 	at := ""
 	if s.URL != "http://127.0.0.1:9000" {
-		at = " --at " + s.URL
+		at = " --at " + text.Quote(s.URL)
 	}
 	fmt.Fprintf(&b, "# Send a webhook: usher sandbox send acme users=25 sso%s\n", at)
 	return b.String()

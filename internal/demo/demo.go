@@ -100,13 +100,13 @@ func newLog(c Config, s *settings.Settings) (*slog.Logger, *slog.LevelVar) {
 	return logs.New(c.Stderr, s.Admin.LogFormat, !s.Admin.NoColour, level), level
 }
 
-// programName returns how the user can call this program, for a hint: as it was called, except that 'go run'
+// programName returns how the user can call this program in a shell: as it was called, except that 'go run'
 // builds into a temporary folder.
 func programName(called string) string {
 	if strings.Contains(filepath.ToSlash(called), "/go-build") {
 		return "go run ."
 	}
-	return called
+	return text.Quote(called)
 }
 
 const entitlementsListen = "127.0.0.1:8070" // by default this part is off

@@ -193,7 +193,7 @@ func TestDemoNeedsItsPorts(t *testing.T) { // not beside TestDemo, which also ta
 // A hint calls the program as the user has called it.
 func TestProgramName(t *testing.T) {
 	for called, want := range map[string]string{
-		"usher": "usher", "./usher": "./usher", "/tmp/go-build12/b001/exe/usher": "go run .", "/home/me/.cache/go-build/12/34-d/usher": "go run .",
+		"usher": "usher", "./usher": "./usher", "./my tools/usher": "'./my tools/usher'", "/tmp/go-build12/b001/exe/usher": "go run .", "/home/me/.cache/go-build/12/34-d/usher": "go run .",
 	} {
 		if got := programName(called); got != want {
 			t.Errorf("%q: %q, want %q", called, got, want)

@@ -407,7 +407,7 @@ func (n *narrator) welcome(at serve.Addresses, path, receiver string, replaced [
 	for _, addr := range replaced {
 		fmt.Fprintf(n.out, "  (%s is taken, so a free port is used instead)\n", addr)
 	}
-	fmt.Fprintf(n.out, "\nCall it yourself, without a token:\n\n  curl -s %s/graphql \\\n", at.Calls)
+	fmt.Fprintf(n.out, "\nCall it yourself, without a token:\n\n  curl -s %s \\\n", text.Quote(at.Calls+"/graphql"))
 	fmt.Fprintf(n.out, "    -H Content-Type:application/json -d '{\"query\":\"{accounts(limit:3){name}}\"}'\n")
 }
 
@@ -415,12 +415,12 @@ func (n *narrator) welcome(at serve.Addresses, path, receiver string, replaced [
 func (n *narrator) hints(at serve.Addresses, box, program string) {
 	ask := program
 	if addr := strings.TrimPrefix(at.Admin, "http://"); addr != settings.Default("USHER_ADMIN_LISTEN") {
-		ask = "USHER_ADMIN_LISTEN=" + addr + " " + program
+		ask = "USHER_ADMIN_LISTEN=" + text.Quote(addr) + " " + program
 	}
 	fmt.Fprintf(n.out, "\nTry these in another terminal:\n\n")
-	fmt.Fprintf(n.out, "  curl -s %s/v1/entitlements/acme/users\n", at.Entitlements)
+	fmt.Fprintf(n.out, "  curl -s %s\n", text.Quote(at.Entitlements+"/v1/entitlements/acme/users"))
 	fmt.Fprintf(n.out, "  %s entitlements acme\n  %s inbox ls --limit 5\n", ask, ask)
-	fmt.Fprintf(n.out, "  %s sandbox send acme users=300 --at %s\n", program, box)
+	fmt.Fprintf(n.out, "  %s sandbox send acme users=300 --at %s\n", program, text.Quote(box))
 	fmt.Fprintf(n.out, "\nThe admin page shows each webhook and what it changed:  %s\n", n.bold(at.Admin))
 	fmt.Fprintf(n.out, "\nFrom now on a webhook comes every few seconds.\n\n")
 }

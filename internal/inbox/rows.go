@@ -502,14 +502,14 @@ func (p Pause) String() string {
 	return "all deliveries"
 }
 
-// Flag returns the pause as an option of the command line.
+// Flag returns the pause as an option of a command line that people copy into a shell.
 func (p Pause) Flag() string {
 	switch {
 	case p.Tenant != "":
-		// People copy this line, so it must be exact: a tenant without a platform may have a namesake on a platform.
-		return " --tenant " + Exact(p.Platform, p.Tenant)
+		// It must be exact: a tenant without a platform may have a namesake on a platform.
+		return " --tenant " + text.Quote(Exact(p.Platform, p.Tenant))
 	case p.Receiver != "":
-		return " --receiver " + p.Receiver
+		return " --receiver " + text.Quote(p.Receiver)
 	}
 	return ""
 }

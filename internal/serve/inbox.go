@@ -11,6 +11,7 @@ import (
 	"usher/internal/inbox"
 	"usher/internal/settings"
 	"usher/internal/snapshot"
+	"usher/internal/text"
 )
 
 // buildInbox opens the inbox, if there is one. Without a gate usher delivers nothing from it.
@@ -89,7 +90,7 @@ func (u *Usher) buildEntitlements(m *metrics.Registry) {
 func (u *Usher) curlEntitlements() (curl, base string) {
 	curl, base = "curl", u.entitlementsListener.url()
 	if path, ok := strings.CutPrefix(base, "unix:"); ok {
-		curl, base = "curl --unix-socket '"+strings.ReplaceAll(path, "'", `'\''`)+"'", "http://localhost"
+		curl, base = "curl --unix-socket "+text.Quote(path), "http://localhost"
 	}
 	if u.settings.Entitlements.Key != nil {
 		curl += ` -H "X-Usher-Key: $USHER_ENTITLEMENTS_KEY"`

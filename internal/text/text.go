@@ -1,6 +1,6 @@
 // Package text prepares text that others wrote before usher logs it or shows it: it cuts the text
-// short, makes control characters visible, or removes quotations. It also finds typing errors, reads the
-// trace id of a request, and asks whether an output is a terminal.
+// short, makes control characters visible, removes quotations, or quotes it for a shell. It also finds
+// typing errors, reads the trace id of a request, and asks whether an output is a terminal.
 package text
 
 import (
@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"unicode"
@@ -79,6 +80,23 @@ func Visible(s string) string {
 		}
 	}
 	return out.String()
+}
+
+// plainWord matches words that every shell reads as they are.
+var plainWord = regexp.MustCompile(`^[\w./][\w./:=,+@%-]*$`)
+
+// inQuotes writes a word for the inside of single quotes. For fish a backslash is an escape there, too, so it
+// stands in double quotes.
+var inQuotes = strings.NewReplacer(`'`, `'"'"'`, `\`, `'"\\"'`)
+
+// Quote returns a word as part of a command line that people copy into a shell. Senders choose the codes of
+// tenants and features, so a word may hold a command of its own. Quote does not hide characters that cannot be
+// seen: a terminal may act on those before the shell reads them, so use it for words that have none.
+func Quote(word string) string {
+	if plainWord.MatchString(filepath.ToSlash(word)) { // the backslash of a path on Windows, too
+		return word
+	}
+	return "'" + inQuotes.Replace(word) + "'"
 }
 
 // quoted matches what %q writes, also if its end was cut off.

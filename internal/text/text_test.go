@@ -3,6 +3,9 @@ package text
 import (
 	"fmt"
 	"net/http"
+	"os/exec"
+	"runtime"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -112,6 +115,39 @@ func TestPlain(t *testing.T) {
 	} {
 		if got := Plain(in); got != want {
 			t.Errorf("%q: %q, want %q", in, got, want)
+		}
+	}
+}
+
+// Whatever a word is, a shell reads it back as that one word, and runs nothing.
+func TestQuote(t *testing.T) {
+	words := []string{
+		"acme", "eu/acme", "", " ", "x;id>&2;#", "$(id)", "`id`", "${IFS}", "$HOME", "it's", "''", `"`, `a"b`, `\`, `x\`, `\'`, `\';id;#`, `'\''`, `a\\b`,
+		"~", "~root", "*", "?", "[a-z]", "{a,b}", "!!", "a!b", "#", "&", "|", "<x", "(", "-n", "--tenant", "=ls", "a=b", "users=25", "%1", "eu/a%1Bb", "a\tb", "two\nlines", "ends\n",
+		"Zoë & Søn", "http://[::1]:9000", "/etc/usher/my gate.env", "\x01\x7f", "\u202ex",
+	}
+	for _, shell := range []string{"sh", "bash", "zsh"} {
+		if _, err := exec.LookPath(shell); err != nil {
+			if shell == "sh" {
+				t.Skip(err)
+			}
+			continue
+		}
+		line := `printf '%s\0'`
+		for _, w := range words {
+			line += " " + Quote(w)
+		}
+		out, err := exec.Command(shell, "-c", line).Output()
+		if got := strings.Split(strings.TrimSuffix(string(out), "\x00"), "\x00"); err != nil || !slices.Equal(got, words) {
+			t.Errorf("%s: %v\n%q, want\n%q", shell, err, got, words)
+		}
+	}
+	for word, want := range map[string]string{
+		"eu/acme": "eu/acme", "users=25": "users=25", "/etc/usher/gate.env": "/etc/usher/gate.env", "http://127.0.0.1:9000": "http://127.0.0.1:9000", // nobody needs quotes here
+		`it's`: `'it'"'"'s'`, `a\b`: `'a'"\\"'b'`, // no backslash in single quotes: for fish it is an escape there, too
+	} {
+		if got := Quote(word); got != want && runtime.GOOS != "windows" {
+			t.Errorf("%q: %s, want %s", word, got, want)
 		}
 	}
 }

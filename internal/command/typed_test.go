@@ -1,0 +1,106 @@
+package command
+
+import (
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"usher/internal/inbox"
+	"usher/internal/testkit/inboxtest"
+	"usher/webhookgate"
+	"usher/webhookgate/content"
+)
+
+// nastyTenants are codes that mean something to a shell, to a terminal, or to usher's own flags.
+var nastyTenants = []string{
+	"x;id>&2;#", "$(id)", "`id`", "it's", `'\'';id;'`, `\';id;#`, `back\`, `"q"`, "a b", "~", "*", "!!", "-n", "--yes", "#", "a&b|c<d>e",
+	"two\nlines", "ends\n", "\x1b[2J", "\u202ex", "a/b%c", "Zoë", "ÿ;id",
+}
+
+// typed returns the arguments of usher if somebody pastes this line into a shell.
+func typed(t *testing.T, line string) []string {
+	t.Helper()
+	out, err := exec.Command("sh", "-c", `set -eu; usher() { printf '%s\0' "$@"; }; `+line).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s: %v: %s", line, err, out)
+	}
+	return strings.Split(strings.TrimSuffix(string(out), "\x00"), "\x00")
+}
+
+// after returns the rest of the line after the last mark.
+func after(t *testing.T, out, mark string) string {
+	t.Helper()
+	i := strings.LastIndex(out, mark)
+	if i < 0 {
+		t.Fatalf("no %q in %s", mark, out)
+	}
+	line, _, _ := strings.Cut(out[i+len(mark):], "\n")
+	return line
+}
+
+// Whatever a tenant or a file is called: a command that usher prints does what it says if somebody pastes it into a shell.
+func TestPrintedCommandsAreQuoted(t *testing.T) {
+	if _, err := exec.LookPath("sh"); err != nil {
+		t.Skip(err)
+	}
+	s := newInboxServer(t, "")
+	dir := t.TempDir() + "/it's; here"
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	env := envFile(t, dir, "my gate.env", "USHER_ADMIN_LISTEN="+s.addr)
+	run := func(args ...string) string {
+		p := start(t, nil, args...)
+		<-p.Ended
+		return p.Stdout.String() + p.Stderr.String()
+	}
+	equal := func(tenant, line string, want ...string) {
+		t.Helper()
+		if got := typed(t, line); !slices.Equal(got, want) {
+			t.Errorf("%q: %q, of %s", tenant, got, line)
+		}
+	}
+	defer func(usual string) { unitEnvFiles = usual }(unitEnvFiles)
+	unitEnvFiles = dir + "/*.env"
+	equal("", strings.TrimSuffix(after(t, run("healthcheck"), "Try: "), " ..."), "--env-file", env)
+	equal("", strings.TrimSuffix(after(t, run("x;id", "--env-file", env), "the command: "), ". Run 'usher -h' for help."), "--env-file", "FILE", "x;id")
+	for _, tenant := range nastyTenants {
+		name := inbox.Exact("", tenant)
+		s.Take("", tenant, formerBody)
+		resume := []string{"--env-file", env, "inbox", "resume", "--tenant", name}
+		equal(tenant, after(t, run("--env-file", env, "inbox", "pause", "--tenant", name), "to resume: "), resume...)
+		equal(tenant, after(t, run("--env-file", env, "inbox", "ls", "--limit", "1"), "To resume: "), resume...)
+		if out := run(resume...); !strings.HasPrefix(out, "resumed: ") {
+			t.Errorf("%q: %s", tenant, out)
+		}
+		s.Take("p;q", tenant, formerBody) // now two tenants have this code
+		out := run("--env-file", env, "inbox", "resume", "--tenant", inbox.ShowTenant("", tenant))
+		equal(tenant, "usher "+after(t, out, ": write "), name, "or", inbox.Exact("p;q", tenant))
+	}
+	s.Take("", "some;thing", formerBody)
+	for _, args := range [][]string{{"ls", "--tenant", "some;thin"}, {"forget", "some;thin"}} {
+		out := run(append([]string{"--env-file", env, "inbox"}, args...)...)
+		equal("some;thing", "usher "+strings.TrimSuffix(strings.ToLower(after(t, strings.ToLower(out), "did you mean ")), "?"), "some;thing")
+	}
+}
+
+// So does the advice of 'usher entitlements'.
+func TestPrintedAdviceIsQuoted(t *testing.T) {
+	if _, err := exec.LookPath("sh"); err != nil {
+		t.Skip(err)
+	}
+	for _, tenant := range nastyTenants {
+		b := inboxtest.Open(t)
+		if err := b.Pause(inbox.Pause{Tenant: tenant}); err != nil {
+			t.Fatal(err)
+		}
+		b.Queue(&webhookgate.Webhook{Type: content.TenantProvisioningChange, Snapshot: true, Lane: webhookgate.Lane{Tenant: tenant}, Body: []byte(inboxtest.Snapshot("", "x", "sso"))})
+		out, code := runEntitlements(t, b, inbox.Exact("", tenant))
+		want := []string{"--env-file", "ENV", "inbox", "resume", "--tenant", inbox.Exact("", tenant)}
+		if got := typed(t, after(t, out, "Resume them:\n")); code != 0 || !slices.Equal(got, want) {
+			t.Errorf("%q: %d, %q, of %s", tenant, code, got, out)
+		}
+	}
+}
