@@ -23,12 +23,12 @@ func TestPod(t *testing.T) {
 	s.FailTokens(sandbox.Fault{Status: 503})
 	p := start(t, s.Environ(
 		"USHER_SERVICE_HOST=10.0.0.1", "USHER_SERVICE_PORT=8080", "USHER_PORT=tcp://10.0.0.1:8080", "USHER_PORT_8080_TCP_ADDR=10.0.0.1",
-		"USHER_ADMIN_LISTEN=0.0.0.0:0", "USHER_ADMIN_TOKEN=adm1ntoken", "USHER_SHUTDOWN_DELAY=4s"))
+		"USHER_ADMIN_LISTEN=0.0.0.0:0", "USHER_ADMIN_TOKEN=adm1n-token-adm1n", "USHER_SHUTDOWN_DELAY=4s"))
 	_, port, _ := net.SplitHostPort(strings.TrimPrefix(p.URL(t, "admin"), "http://"))
 	ask := func(path string) (int, string) {
 		req, _ := http.NewRequest("GET", "http://127.0.0.1:"+port+path, nil)
 		req.Host = "10.1.2.3:" + port // as the kubelet and Prometheus do
-		req.Header.Set("Authorization", "Bearer adm1ntoken")
+		req.Header.Set("Authorization", "Bearer adm1n-token-adm1n")
 		resp, err := http.DefaultClient.Do(req)
 		if err != nil {
 			return 0, err.Error()

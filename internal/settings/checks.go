@@ -67,17 +67,25 @@ func headerProblem(s string) error {
 }
 
 // checkTokens checks tokens that may have names, and returns them.
-func (r *reader) checkTokens(name string, v *secret.Value) []secret.Token {
+func (r *reader) checkTokens(name string, v *secret.Value, reachable bool) []secret.Token {
 	if v == nil || r.bad[name] {
 		return nil
 	}
 	r.checkSecret(name, v, headerProblem)
-	r.checkSecret(name, v, func(list string) error { _, err := secret.Tokens(list); return err })
+	r.checkSecret(name, v, func(list string) error {
+		all, err := secret.Tokens(list)
+		for _, t := range all {
+			if err == nil && reachable {
+				err = lengthProblem("token", t.Value)
+			}
+		}
+		return err
+	})
 	all, _ := secret.Tokens(v.Get())
 	return all
 }
 
-// shortestKey is the minimum length of a key on a port that other machines can reach, because they can guess.
+// shortestKey is the minimum length of a key or a token on a port that other machines can reach, because they can guess.
 const shortestKey = 16
 
 // checkKeys checks the keys or tokens of a port: one, or several separated by commas.
@@ -95,9 +103,18 @@ func keysProblem(keys string, reachable bool) error {
 		switch key = strings.TrimSpace(key); {
 		case key == "":
 			return errors.New("has an empty part (not shown): it should hold one secret, or several separated by commas")
-		case reachable && utf8.RuneCountInString(key) < shortestKey:
-			return fmt.Errorf("holds a key (not shown) that is shorter than %d characters: on a port that others can reach, keys should be longer", shortestKey)
+		case reachable:
+			if err := lengthProblem("key", key); err != nil {
+				return err
+			}
 		}
+	}
+	return nil
+}
+
+func lengthProblem(what, value string) error {
+	if utf8.RuneCountInString(value) < shortestKey {
+		return fmt.Errorf("holds a %s (not shown) that is shorter than %d characters: on a port that others can reach, %ss should be longer", what, shortestKey, what)
 	}
 	return nil
 }

@@ -103,8 +103,8 @@ func ReadAdmin(environ []string) (*Admin, error) {
 		r.problem("USHER_ADMIN_LISTEN", "is off, so there is no admin port to ask: set it to the address of the admin port of the running usher")
 	}
 	r.checkListen("USHER_ADMIN_LISTEN", a.Listen)
-	r.checkTokens("USHER_ADMIN_TOKEN", a.Token)
-	r.checkTokens("USHER_ADMIN_READ_TOKEN", a.ReadToken)
+	r.checkTokens("USHER_ADMIN_TOKEN", a.Token, false) // the running usher decides how long they are
+	r.checkTokens("USHER_ADMIN_READ_TOKEN", a.ReadToken, false)
 	if len(r.problems) > 0 {
 		return nil, r.problems
 	}
@@ -119,11 +119,12 @@ func AdminListen(environ []string) string {
 }
 
 func (a *Admin) check(r *reader) {
-	if r.checkListen("USHER_ADMIN_LISTEN", a.Listen) && a.Token == nil {
+	reachable := r.checkListen("USHER_ADMIN_LISTEN", a.Listen)
+	if reachable && a.Token == nil {
 		r.problem("USHER_ADMIN_LISTEN", "is %q, which others can reach: set USHER_ADMIN_TOKEN (or USHER_ADMIN_TOKEN_FILE), or listen on 127.0.0.1", a.Listen)
 	}
-	acting := r.checkTokens("USHER_ADMIN_TOKEN", a.Token)
-	for _, t := range r.checkTokens("USHER_ADMIN_READ_TOKEN", a.ReadToken) {
+	acting := r.checkTokens("USHER_ADMIN_TOKEN", a.Token, reachable)
+	for _, t := range r.checkTokens("USHER_ADMIN_READ_TOKEN", a.ReadToken, reachable) {
 		if slices.ContainsFunc(acting, func(o secret.Token) bool { return o.Value == t.Value }) {
 			r.problem("USHER_ADMIN_READ_TOKEN", "holds a token (not shown) that is also in USHER_ADMIN_TOKEN, so it is not read-only")
 		}

@@ -112,7 +112,7 @@ func (s *Settings) sections() []section {
 			}},
 		{"Admin port, log, shutdown", "", "", []Variable{
 			{"USHER_ADMIN_LISTEN", &a.Listen, "`127.0.0.1:9095`", "The admin page, its API, `/healthz`, `/readyz` and `/metrics`; `off` for none."},
-			{"USHER_ADMIN_TOKEN", &a.Token, "none", "Required if the admin port can be reached from other machines. Callers send it as `Authorization: Bearer`, or as the password of Basic auth. `/healthz` and `/readyz` need no token. Several, separated by commas; each can have a name in front (`ana:TOKEN,ben:TOKEN`), which `usher inbox actions` shows. Commands send the first."},
+			{"USHER_ADMIN_TOKEN", &a.Token, "none", "Required if the admin port can be reached from other machines, with at least 16 characters. Callers send it as `Authorization: Bearer`, or as the password of Basic auth. `/healthz` and `/readyz` need no token. Several, separated by commas; each can have a name in front (`ana:TOKEN,ben:TOKEN`), which `usher inbox actions` shows. Commands send the first."},
 			{"USHER_ADMIN_READ_TOKEN", &a.ReadToken, "none", "The same, but read-only: it shows everything, `/metrics` too, and cannot act or export. It needs `USHER_ADMIN_TOKEN`."},
 			{"USHER_LOG_LEVEL", &a.Level, "`info`", "`debug`, `info`, `warn` or `error`."},
 			{"USHER_LOG_FORMAT", &a.LogFormat, "`auto`", "`text`, `json`, or `auto`: text on a terminal (coloured, unless `NO_COLOR` is set), else JSON."},
