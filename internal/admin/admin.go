@@ -114,7 +114,7 @@ func New(cfg Config) *Handler {
 		{path: "/api/redeliver", read: h.actOnMany("redeliver"), act: h.actOnMany("redeliver"), params: actionParams, inbox: true},
 		{path: "/api/discard", read: h.actOnMany("discard"), act: h.actOnMany("discard"), params: actionParams, inbox: true},
 		{path: "/api/webhooks/{id}/accept", act: h.actOnOne("accept"), params: []string{"force"}, inbox: true},
-		{path: "/api/export", read: h.export, readNeedsAct: true, inbox: true},
+		{path: "/api/export", act: h.export, inbox: true},
 		{path: "/api/import", act: h.imports, params: []string{"skip_faulty", "replace"}, inbox: true},
 		{path: "/api/actions", read: h.answer(h.actions), params: []string{"before", "limit"}, inbox: true},
 		{path: "/api/pause", act: h.do(h.pause), inbox: true},
@@ -147,13 +147,12 @@ type Handler struct {
 
 // route is one address of the port.
 type route struct {
-	path         string           // as it is sent; {id} stands for one segment
-	read         http.HandlerFunc // answers GET and HEAD; may be nil
-	act          http.HandlerFunc // answers POST; may be nil
-	readNeedsAct bool             // read needs the right to act
-	probe        bool             // a health check: answers any Host, and needs no token
-	inbox        bool             // needs an inbox
-	params       []string         // the allowed query parameters; nil: none under /api/, any elsewhere
+	path   string           // as it is sent; {id} stands for one segment
+	read   http.HandlerFunc // answers GET and HEAD; may be nil
+	act    http.HandlerFunc // answers POST; may be nil
+	probe  bool             // a health check: answers any Host, and needs no token
+	inbox  bool             // needs an inbox
+	params []string         // the allowed query parameters; nil: none under /api/, any elsewhere
 }
 
 // The query parameters that select webhooks, for an action and for a list.
@@ -184,7 +183,7 @@ func isAPI(r *http.Request) bool { return strings.HasPrefix(r.URL.Path, "/api/")
 
 // needsAct reports whether a request needs the right to act: it is an action, or opens the page that asks for confirmation.
 func (to *route) needsAct(r *http.Request) bool {
-	return to.readNeedsAct || to.act != nil && (r.Method == http.MethodPost || !strings.HasPrefix(to.path, "/api/"))
+	return to.act != nil && (r.Method == http.MethodPost || !strings.HasPrefix(to.path, "/api/"))
 }
 
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {

@@ -41,8 +41,44 @@ func TestMovesDoNotStall(t *testing.T) {
 		t.Errorf("import: %d, deadlines %v", in.Code, in.read)
 	}
 	out := &timed{ResponseRecorder: httptest.NewRecorder()}
-	h.ServeHTTP(out, httptest.NewRequest("GET", "http://localhost/api/export", nil))
+	h.ServeHTTP(out, httptest.NewRequest("POST", "http://localhost/api/export", nil))
 	if out.Code != http.StatusOK || len(out.write) < 2 || out.write[0].IsZero() || !out.write[len(out.write)-1].IsZero() {
 		t.Errorf("export: %d, deadlines %v", out.Code, out.write)
+	}
+}
+
+// An export is an action: no link and no form of another site can take one in the name of the person who is signed in.
+func TestExportIsAnAction(t *testing.T) {
+	b := inboxtest.Open(t)
+	b.Take("", "acme", inboxtest.Snapshot("", "acme", "users"))
+	h := New(port(b))
+	link := []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "document"}
+	for _, tc := range []struct {
+		method string
+		header []string
+		status int
+	}{
+		{"GET", nil, 405},
+		{"HEAD", nil, 405},
+		{"GET", link, 405},
+		{"POST", link, 403},
+		{"POST", []string{"Sec-Fetch-Site", "same-site"}, 403},
+		{"POST", []string{"Origin", "https://evil.example"}, 403},
+		{"POST", []string{"Origin", "null"}, 403},
+		{"POST", []string{"Sec-Fetch-Site", "same-origin"}, 200},
+		{"POST", nil, 200},
+	} {
+		before, err := b.Actions(0, 10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		status, body := ask(h, tc.method, "/api/export", "", tc.header...)
+		after, err := b.Actions(0, 10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if done := tc.status == 200; status != tc.status || strings.Contains(body, "acme") != done || (len(after) == len(before)+1) != done {
+			t.Errorf("%s %v: %d, %d actions, %.100s", tc.method, tc.header, status, len(after)-len(before), body)
+		}
 	}
 }

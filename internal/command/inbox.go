@@ -434,7 +434,7 @@ func (i *inboxCall) export(ctx context.Context) error {
 		return errors.New("write it to a file: usher inbox export > inbox.jsonl")
 	}
 	i.client.Timeout = 0 // it may take long
-	resp, err := i.do(ctx, http.MethodGet, "/api/export", nil)
+	resp, err := i.do(ctx, http.MethodPost, "/api/export", nil)
 	if err != nil {
 		return err
 	}
