@@ -136,7 +136,8 @@ func (g *Gate) read(in *arrival, body []byte) (*Webhook, *answer) {
 				g.cfg.UnknownType(w.Type)
 			}
 		case !question:
-			return nil, g.refused(in, w, "schema", rejection)
+			rejection = g.refused(in, w, "schema", rejection)
+			in.Refusal.Faults = content.First(faults, content.MaxFaults)
 		}
 		return nil, rejection
 	}
@@ -293,7 +294,7 @@ func (g *Gate) report(in *arrival) {
 		}
 	} else if r := in.Refusal; r != nil {
 		attrs = append(attrs, r.attrs()...)
-		attrs = append(attrs, slog.String("fault", r.Faults[0].Path), slog.Int("faults", len(r.Faults)))
+		attrs = append(attrs, slog.String("fault", r.Faults[0].Path), slog.Int("faults", content.Count(r.Faults)))
 	} else if id := text.TraceID(in.r.Header); id != "" {
 		attrs = append(attrs, slog.String("trace_id", id))
 	}

@@ -517,7 +517,7 @@ type confirmation struct {
 // askOne asks before an action is done to a webhook.
 func (h *Handler) askOne(verb string) http.HandlerFunc {
 	return h.answer(func(r *http.Request) (any, error) {
-		d, err := h.webhook(r.PathValue("id"))
+		d, err := h.withoutContent(r.PathValue("id"))
 		if err != nil {
 			return nil, err
 		}

@@ -17,7 +17,6 @@ import (
 	"usher/internal/inbox"
 	"usher/internal/text"
 	"usher/webhookgate"
-	"usher/webhookgate/content"
 )
 
 const (
@@ -73,9 +72,11 @@ func (d *Decisions) Add(o webhookgate.Outcome) {
 	e := new(decision)
 	e.Webhook = Webhook{Received: o.At, Decision: o.Decision, Status: o.Status, Why: text.Clip(o.Why, maxText), Tries: o.Tries}
 	e.Original = o.DuplicateOf
-	for _, f := range o.Faults[:min(len(o.Faults), maxFaults)] {
-		e.Faults = append(e.Faults, content.Fault{Path: text.Clip(f.Path, maxText), Message: text.Clip(f.Message, maxText)})
+	faults := o.Faults
+	if o.Refusal != nil {
+		faults = o.Refusal.Faults // they say how many more there are
 	}
+	e.Faults = shownFaults(faults, maxFaults)
 	if o.From.IsValid() {
 		e.From = o.From.String()
 	}

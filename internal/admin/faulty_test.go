@@ -4,11 +4,12 @@ import (
 	"strings"
 	"testing"
 
+	"usher/internal/text"
 	"usher/webhookgate/content"
 )
 
 func TestBeside(t *testing.T) {
-	payload := indent([]byte(`{"type":"T","payload":{"a/b":[1e999,{"c":"5"},[],{}],"d":{},"d":{"e":"}"},"f\"":"[\n"},"g":[[1],[2,3]]}`))
+	payload, _ := text.Payload([]byte(`{"type":"T","payload":{"a/b":[1e999,{"c":"5"},[],{}],"d":{},"d":{"e":"}"},"f\"":"[\n"},"g":[[1],[2,3]]}`))
 	faults := []content.Fault{
 		{Path: "/payload/a~1b/1/c", Message: "is odd"}, {Path: "/payload/d", Message: "is there twice"}, {Path: "/payload/x", Message: "is missing"},
 		{Path: "/payload/d/z/y", Message: "is missing"}, {Message: "is bad"}, {Path: "/g/1/1", Message: "is three"}, {Path: "strange", Message: "is somewhere"}, {Path: `/payload/f"`, Message: "is open"},

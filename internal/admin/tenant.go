@@ -79,11 +79,11 @@ func (h *Handler) tenant(ctx context.Context, platform, code string) (*Tenant, e
 		return t, nil
 	}
 	t.Latest = &t.Snapshots[i]
-	latest, err := h.webhook(t.Latest.ID)
+	latest, err := h.withoutContent(t.Latest.ID)
 	if err != nil {
 		return nil, err
 	}
-	t.Rights = new(snapshot.Read(latest.Payload))
+	t.Rights = new(snapshot.Read(latest.raw))
 	return t, nil
 }
 
@@ -110,14 +110,20 @@ type tenantPage struct {
 	*Tenant
 	Taken     bool               // the receiver has the latest snapshot, or none will get it
 	HeldUp    *status.HeldUp     // the webhook that holds up the tenant's queue, or nil
-	Features  []snapshot.Feature // of MayUse or, if that is missing, of Rights
+	Features  []snapshot.Feature // the first of MayUse or, if that is missing, of Rights
 	Known     bool               // Features is known; it may be empty
 	Values    bool               // some feature has a value
 	Pause     *inbox.Pause       // the pause that holds back the tenant's webhooks, or nil
 	HasInbox  bool
 	CanForget bool
 	CanPause  bool // there is an inbox with a receiver
+
+	Subscriptions                   []snapshot.Subscription // the first of Rights
+	MoreFeatures, MoreSubscriptions int                     // how many there are beside these
 }
+
+// maxRows is how many rows a table of features or subscriptions has on the page of a tenant. The API has all of them.
+const maxRows = 500
 
 func (h *Handler) tenantPage(r *http.Request) (any, error) {
 	of, err := readTenant(r.URL.Query())
@@ -141,6 +147,14 @@ func (h *Handler) tenantPage(r *http.Request) (any, error) {
 	case t.Rights != nil:
 		p.Features, p.Known = t.Rights.Features, t.Rights.Known
 	}
+	if t.Rights != nil {
+		all := t.Rights.Subscriptions
+		p.Subscriptions = all[:min(len(all), maxRows)]
+		p.MoreSubscriptions = len(all) - len(p.Subscriptions)
+	}
+	all := p.Features
+	p.Features = all[:min(len(all), maxRows)]
+	p.MoreFeatures = len(all) - len(p.Features)
 	p.Values = slices.ContainsFunc(p.Features, func(f snapshot.Feature) bool { return f.Value != "" })
 	return &page.Page{Name: "tenant", Title: t.Code, Section: "tenants", Live: true, Body: p}, nil
 }
@@ -204,7 +218,7 @@ func (h *Handler) addReceipt(t *Tenant) error {
 	if t.MayUse == nil {
 		return nil
 	}
-	d, err := h.webhook(strconv.FormatInt(t.MayUse.ID, 10))
+	d, err := h.withoutContent(strconv.FormatInt(t.MayUse.ID, 10))
 	if errors.Is(err, inbox.ErrNotFound) {
 		return nil // finished webhooks are not kept for long
 	}
@@ -275,8 +289,7 @@ func (h *Handler) mayUse(ctx context.Context, platform, code string) (*MayUse, s
 		return nil, err.Error()
 	}
 	feature := ""
-	typable := func(f snapshot.Feature) bool { return text.Visible(f.Code) == f.Code }
-	if i := slices.IndexFunc(a.Snapshot.Features, typable); i >= 0 {
+	if i := slices.IndexFunc(a.Snapshot.Features, func(f snapshot.Feature) bool { return len(f.Code) < maxText && typable(f.Code) }); i >= 0 {
 		feature = a.Snapshot.Features[i].Code
 	}
 	return &MayUse{

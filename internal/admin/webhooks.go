@@ -1,17 +1,16 @@
 package admin
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"iter"
 	"maps"
 	"net/http"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"usher/internal/admin/page"
 	"usher/internal/admin/status"
@@ -95,7 +94,7 @@ func newWebhook(e *inbox.Entry) Webhook {
 		w.Decision, w.Status, w.From, w.Times = "rejected", e.Code, e.From, e.Times
 	}
 	if e.State == inbox.Refused {
-		w.Why = content.Summary(e.Faults)
+		w.Why = text.Clip(content.Summary(e.Faults), maxText)
 	}
 	if w.waits() {
 		w.Next = e.Next
@@ -143,11 +142,19 @@ func (h *Handler) webhooks(s selection) (list WebhookList, err error) {
 	if f.Limit > 0 {
 		f.Limit++ // one more shows that there is a next page
 	}
-	var items []*inbox.Item
+	type numbered struct {
+		Webhook
+		id int64
+	}
+	var items []numbered
 	if h.cfg.Inbox != nil && !s.decisionsOnly() {
 		f.Before = s.before.inbox
-		err = h.cfg.Inbox.Each(f, compared, func(item *inbox.Item) bool {
-			items = append(items, item)
+		err = h.cfg.Inbox.Each(f, compared, func(item *inbox.Item) bool { // it keeps none of the payloads: they may be large
+			w := newWebhook(&item.Entry)
+			if compared {
+				w.compare(previousBody(item), item.Body)
+			}
+			items = append(items, numbered{w, item.ID})
 			return f.Limit == 0 || len(items) < f.Limit
 		})
 		if err != nil {
@@ -163,11 +170,7 @@ func (h *Handler) webhooks(s selection) (list WebhookList, err error) {
 	for (s.limit == 0 || len(list.Webhooks) < s.limit) && len(items)+len(decided) > 0 {
 		var w Webhook
 		if len(decided) == 0 || len(items) > 0 && !items[0].Received.Before(decided[0].Received) {
-			w = newWebhook(&items[0].Entry)
-			if compared {
-				w.compare(previousBody(items[0]), items[0].Body)
-			}
-			list.next.inbox, items = items[0].ID, items[1:]
+			w, list.next.inbox, items = items[0].Webhook, items[0].id, items[1:]
 		} else {
 			w = decided[0].Webhook
 			if compared {
@@ -293,21 +296,33 @@ func (h *Handler) apiWebhooks(_ *http.Request, s selection) (_ any, err error) {
 // WebhookDetail is the answer of GET /api/webhooks/{id}.
 type WebhookDetail struct {
 	Webhook
-	Previous string          `json:"previous,omitempty"`     // id of the snapshot with which Changes compares it
-	Untaken  string          `json:"untaken,omitempty"`      // id of the tenant's snapshot right before it, if the receiver did not take that
-	Counted  int             `json:"counted,omitempty"`      // how many of Tries count towards USHER_WEBHOOK_INBOX_ATTEMPTS: not those that found the receiver down
-	Attempts []inbox.Attempt `json:"attempts,omitempty"`     // the last 20
-	Faults   []content.Fault `json:"faults,omitempty"`       // why it was refused
-	Original string          `json:"duplicate_of,omitempty"` // a webhook-id
-	Header   http.Header     `json:"header,omitempty"`       // as the receiver gets it, without headers that may hold a secret
-	Payload  json.RawMessage `json:"payload,omitempty"`      // the body; as a string if it is not JSON
+	Previous string          `json:"previous,omitempty"`         // id of the snapshot with which Changes compares it
+	Untaken  string          `json:"untaken,omitempty"`          // id of the tenant's snapshot right before it, if the receiver did not take that
+	Counted  int             `json:"counted,omitempty"`          // how many of Tries count towards USHER_WEBHOOK_INBOX_ATTEMPTS: not those that found the receiver down
+	Attempts []inbox.Attempt `json:"attempts,omitempty"`         // the last 20
+	Faults   []content.Fault `json:"faults,omitempty"`           // why it was refused
+	Original string          `json:"duplicate_of,omitempty"`     // a webhook-id
+	Header   http.Header     `json:"header,omitempty"`           // as the receiver gets it, without headers that may hold a secret
+	Payload  json.RawMessage `json:"payload,omitempty"`          // see text.JSONPayload
+	LeftOut  int             `json:"payload_left_out,omitempty"` // how many bytes of the payload are not in Payload
 
-	Lines []snapshot.Line `json:"-"` // what changed, line by line
-	raw   []byte          // the body as it came
+	Lines  []snapshot.Line `json:"-"` // what changed, line by line
+	raw    []byte          // the body as it came; nil if it is not kept
+	former []byte          // the body with which Changes compares it; nil if there is none
 }
 
 // webhook returns a webhook by its id in an address.
 func (h *Handler) webhook(id string) (*WebhookDetail, error) {
+	d, err := h.withoutContent(id)
+	if err != nil {
+		return nil, err
+	}
+	h.addContent(d)
+	return d, nil
+}
+
+// withoutContent returns a webhook without what addContent adds, which takes much longer.
+func (h *Handler) withoutContent(id string) (*WebhookDetail, error) {
 	number, decided := strings.CutPrefix(id, "d")
 	n, err := strconv.ParseInt(number, 10, 64)
 	if err != nil || decided && h.cfg.Decisions == nil || !decided && h.cfg.Inbox == nil {
@@ -322,7 +337,7 @@ func (h *Handler) webhook(id string) (*WebhookDetail, error) {
 	}
 	list := []Webhook{newWebhook(&item.Entry)}
 	h.whyWaiting(list)
-	d := &WebhookDetail{Webhook: list[0], Counted: item.Counted, Attempts: item.Attempts, Faults: item.Faults}
+	d := &WebhookDetail{Webhook: list[0], Counted: item.Counted, Attempts: item.Attempts, Faults: shownFaults(item.Faults, content.MaxFaults), Header: item.Header, raw: item.Body, former: previousBody(item)}
 	var taken int64
 	if item.Previous != nil {
 		taken = item.Previous.ID
@@ -331,8 +346,16 @@ func (h *Handler) webhook(id string) (*WebhookDetail, error) {
 	if item.Before != 0 && item.Before != taken {
 		d.Untaken = strconv.FormatInt(item.Before, 10)
 	}
-	h.addContent(d, item.Header, item.Body, previousBody(item))
 	return d, nil
+}
+
+// shownFaults returns the first faults of a webhook, in a copy. What the gate lists is short, but an import brings what its file says.
+func shownFaults(faults []content.Fault, most int) []content.Fault {
+	shown := slices.Clone(content.First(faults, most))
+	for i := range shown {
+		shown[i].Path, shown[i].Message = text.Clip(shown[i].Path, maxText), text.Clip(shown[i].Message, maxText)
+	}
+	return shown
 }
 
 // decision returns one of the gate's last decisions.
@@ -343,29 +366,28 @@ func (h *Handler) decision(seq int64) (*WebhookDetail, error) {
 	}
 	d := e.WebhookDetail
 	taken, last := h.cfg.Decisions.before(e)
-	body, previous := e.payload(), taken.payload()
-	if body != nil && previous != nil {
+	d.raw, d.former = e.payload(), taken.payload()
+	if d.raw != nil && d.former != nil {
 		d.Previous = taken.ID
 	}
 	if e.snapshot && last != taken {
 		d.Untaken = last.ID
 	}
-	h.addContent(&d, e.Header, body, previous)
 	return &d, nil
 }
 
 // addContent adds the payload, what it changed, and the header as the receiver gets it.
-func (h *Handler) addContent(d *WebhookDetail, header http.Header, body, previous []byte) {
-	d.raw, d.Header = body, nil
-	d.compare(previous, body)
-	if body == nil {
+func (h *Handler) addContent(d *WebhookDetail) {
+	d.compare(d.former, d.raw)
+	if d.raw == nil {
+		d.Header = nil
 		return
 	}
-	d.Payload = payload(body)
-	if previous != nil {
-		d.Lines, _ = snapshot.Lines(previous, body)
+	d.Payload, d.LeftOut = text.JSONPayload(d.raw)
+	if d.former != nil {
+		d.Lines, _ = snapshot.Lines(d.former, d.raw)
 	}
-	d.Header = withoutSecrets(header)
+	d.Header = withoutSecrets(d.Header)
 	d.Header.Set("Webhook-Id", d.Webhook.Webhook)
 	d.Header.Set("Webhook-Timestamp", "[each try has its own]")
 	if n := len(d.Attempts); n > 0 {
@@ -374,15 +396,6 @@ func (h *Handler) addContent(d *WebhookDetail, header http.Header, body, previou
 	if r := h.cfg.Receivers.For(d.Platform); r != nil && r.SignSecret != nil {
 		d.Header.Set("Webhook-Signature", "[redacted]")
 	}
-}
-
-// payload returns a body as a JSON value: a string if it is not JSON.
-func payload(body []byte) json.RawMessage {
-	if json.Valid(body) && utf8.Valid(body) {
-		return body
-	}
-	text, _ := json.Marshal(strings.ToValidUTF8(string(body), "\uFFFD")) // cannot fail for a string
-	return text
 }
 
 // secretNames are parts of the names of headers that may hold a secret. The gate has already removed its own secrets, but a sender may
@@ -405,6 +418,7 @@ func withoutSecrets(h http.Header) http.Header {
 type webhookPage struct {
 	*WebhookDetail
 	Indented string       // the payload
+	NotShown int64        // how many bytes of the payload are not in Indented
 	Faulty   []faultyLine // the payload with its faults; nil if it has none, or is not JSON
 	Before   string       // id of the tenant's webhook before this one; empty if there is none
 	After    string       // and of the one after it
@@ -423,11 +437,10 @@ func (h *Handler) webhookPage(r *http.Request) (any, error) {
 		return nil, err
 	}
 	body := &webhookPage{WebhookDetail: d, HasInbox: h.cfg.Inbox != nil}
-	if d.Payload != nil {
-		body.Indented = indent(d.Payload)
-		if len(d.Faults) > 0 && d.Payload[0] == '{' {
-			body.Faulty = faultyLines(body.Indented, d.Faults)
-		}
+	indented, left := text.Payload(d.raw)
+	body.Indented, body.NotShown = indented, int64(left)
+	if len(d.Faults) > 0 && json.Valid(d.raw) && strings.HasPrefix(body.Indented, "{") {
+		body.Faulty = faultyLines(body.Indented, d.Faults)
 	}
 	body.Before, body.After = h.neighbours(&d.Webhook)
 	return &page.Page{Name: "webhook", Title: "Webhook " + d.ID, Section: "webhooks", Live: true, Body: body}, nil
@@ -452,17 +465,6 @@ func (h *Handler) neighbours(w *Webhook) (before, after string) {
 	return before, after
 }
 
-// indent returns a payload for people to read. One that is a string was not JSON; see payload.
-func indent(payload json.RawMessage) string {
-	var text string
-	if json.Unmarshal(payload, &text) == nil {
-		return text
-	}
-	var out bytes.Buffer
-	_ = json.Indent(&out, payload, "", "  ") // cannot fail: it is JSON
-	return out.String()
-}
-
 // maxCurlPayload is how long a payload may be that becomes part of a command line.
 const maxCurlPayload = 64 << 10
 
@@ -477,22 +479,28 @@ func (d *WebhookDetail) Curl() string {
 	}
 	for _, name := range slices.Sorted(maps.Keys(header)) {
 		for _, value := range header[name] {
-			fmt.Fprintf(&line, " -H %s", text.Quote(name+": "+value))
+			if field := name + ": " + value; typable(field) {
+				fmt.Fprintf(&line, " -H %s", text.Quote(field))
+			}
 		}
 	}
-	if len(d.Payload) > maxCurlPayload {
-		fmt.Fprintf(&line, " --data-binary @%s", fileName(d.ID))
+	// curl reads what begins with @ from a file; JSON does not.
+	if len(d.raw) <= maxCurlPayload && json.Valid(d.raw) && typable(strings.ReplaceAll(string(d.raw), "\n", "")) {
+		fmt.Fprintf(&line, " --data-binary %s", text.Quote(string(d.raw)))
 	} else {
-		fmt.Fprintf(&line, " --data-binary %s", text.Quote(string(d.Payload)))
+		fmt.Fprintf(&line, " --data-binary @%s", fileName(d.ID))
 	}
 	return line.String()
 }
+
+// typable reports whether somebody can type or paste a text: a terminal acts on some characters before a shell reads them.
+func typable(s string) bool { return text.Visible(s) == s }
 
 func fileName(id string) string { return "webhook-" + id + ".json" }
 
 // download is GET /webhooks/{id}/payload: the body as it came.
 func (h *Handler) download(w http.ResponseWriter, r *http.Request) {
-	d, err := h.webhook(r.PathValue("id"))
+	d, err := h.withoutContent(r.PathValue("id"))
 	if err != nil {
 		h.fail(w, r, err)
 		return
@@ -512,55 +520,119 @@ type faultyLine struct {
 	Faults []string
 }
 
-// faultyLines puts each fault next to the line that it is about. A missing member is reported at the line where its object begins.
+// faultyLines puts each fault next to the line that it is about. A missing member is reported at the line where its object begins, and
+// so is a value that is not shown.
 func faultyLines(indented string, faults []content.Fault) (all []faultyLine) {
 	for line := range strings.SplitSeq(indented, "\n") {
 		all = append(all, faultyLine{Text: line})
 	}
-	w := lineWalk{Decoder: json.NewDecoder(strings.NewReader(indented)), text: indented, lines: make(map[string][]int)}
-	w.UseNumber() // a float64 would refuse 1e999
-	w.value("")
+	root := new(place)
 	for _, f := range faults {
-		path, words := f.Path, f.Message
-		for len(w.lines[path]) == 0 && path != "" {
-			path = path[:max(0, strings.LastIndexByte(path, '/'))]
+		root.add(f.Path)
+	}
+	w := lineWalk{Decoder: json.NewDecoder(strings.NewReader(indented)), text: indented}
+	w.UseNumber() // a float64 would refuse 1e999
+	w.value(root)
+	for _, f := range faults {
+		at, missing := root.find(f.Path)
+		words := f.Message
+		if missing != "" {
+			words = missing + " " + words
 		}
-		if missing := f.Path[len(path):]; missing != "" {
-			words = strings.TrimPrefix(missing, "/") + " " + words
-		}
-		for _, i := range w.lines[path] {
+		for _, i := range at.lines {
 			all[i].Faults = append(all[i].Faults, words)
 		}
 	}
 	return all
 }
 
-// lineWalk finds the line on which each value of a JSON text begins. The text must be valid.
+// place is a value that a fault is about, or that is on the way there. Only these are looked for in a payload: the paths of all its values
+// may take much more memory than the payload.
+type place struct {
+	lines []int             // where it begins: several if a name occurs twice; empty if it is not in the payload
+	below map[string]*place // by the names of members, and the indexes of items
+}
+
+// maxPlaces is how many lines are marked of a name that occurs again and again.
+const maxPlaces = 10
+
+var unescapePointer = strings.NewReplacer("~1", "/", "~0", "~")
+
+// add makes the places on the way to a JSON pointer.
+func (p *place) add(pointer string) {
+	for name := range names(pointer) {
+		if p.below == nil {
+			p.below = make(map[string]*place)
+		}
+		if p.below[name] == nil {
+			p.below[name] = new(place)
+		}
+		p = p.below[name]
+	}
+}
+
+// find returns the last place on the way to a JSON pointer that the payload has, and the rest of the pointer.
+func (p *place) find(pointer string) (_ *place, rest string) {
+	rest = strings.TrimPrefix(pointer, "/")
+	for name, after := range names(pointer) {
+		next := p.below[name]
+		if next == nil || len(next.lines) == 0 {
+			return p, rest
+		}
+		p, rest = next, after
+	}
+	return p, rest
+}
+
+// names goes through the names in a JSON pointer, each with what follows it.
+func names(pointer string) iter.Seq2[string, string] {
+	return func(yield func(name, after string) bool) {
+		rest, more := strings.CutPrefix(pointer, "/")
+		for more {
+			var name string
+			name, rest, more = strings.Cut(rest, "/")
+			if !yield(unescapePointer.Replace(name), rest) {
+				return
+			}
+		}
+	}
+}
+
+// lineWalk finds the lines on which values of a JSON text begin. The end of the text may be missing.
 type lineWalk struct {
 	*json.Decoder
 	text     string
-	at, line int              // lines have been counted up to here
-	lines    map[string][]int // by JSON pointer; several if a name occurs twice
+	at, line int  // lines have been counted up to here
+	ended    bool // the rest of the text is missing
 }
 
-var escapePointer = strings.NewReplacer("~", "~0", "/", "~1")
-
-func (w *lineWalk) value(path string) {
-	token, _ := w.Token()
+// value notes the line of the next value. at is its place, or nil.
+func (w *lineWalk) value(at *place) {
+	token, err := w.Token()
+	if w.ended = err != nil; w.ended {
+		return
+	}
 	offset := int(w.InputOffset())
 	w.line += strings.Count(w.text[w.at:offset], "\n")
 	w.at = offset
-	w.lines[path] = append(w.lines[path], w.line)
+	if at != nil && len(at.lines) < maxPlaces {
+		at.lines = append(at.lines, w.line)
+	}
+	var below map[string]*place
+	if at != nil {
+		below = at.below
+	}
 	switch token {
 	case json.Delim('{'):
-		for w.More() {
-			name, _ := w.Token()
-			w.value(path + "/" + escapePointer.Replace(name.(string)))
+		for !w.ended && w.More() {
+			name, _ := w.Token() // after an error the value fails, too
+			text, _ := name.(string)
+			w.value(below[text])
 		}
 		_, _ = w.Token() // the closing brace
 	case json.Delim('['):
-		for i := 0; w.More(); i++ {
-			w.value(path + "/" + strconv.Itoa(i))
+		for i := 0; !w.ended && w.More(); i++ {
+			w.value(below[strconv.Itoa(i)])
 		}
 		_, _ = w.Token()
 	}

@@ -7,7 +7,6 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"usher/internal/admin"
@@ -115,10 +114,11 @@ func (p *Process) printFeatures(tenant string, features []snapshot.Feature) {
 		return
 	}
 	fmt.Fprintf(p.Stdout, "%s may use:\n", tenant)
-	t := tabwriter.NewWriter(p.Stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "  FEATURE\tLIMIT\tVALUE\tNAME")
+	rows := [][]string{{"FEATURE", "LIMIT", "VALUE", "NAME"}}
 	for _, f := range features {
-		fmt.Fprintf(t, "  %s\t%s\t%s\t%s\n", text.Visible(f.Code), f.Limit, text.Visible(f.Value), text.Visible(f.Name))
+		rows = append(rows, []string{text.Visible(f.Code), f.Limit.String(), text.Visible(f.Value), text.Visible(f.Name)})
 	}
-	t.Flush()
+	for _, line := range columns(rows) {
+		fmt.Fprintln(p.Stdout, " ", line)
+	}
 }

@@ -2,7 +2,6 @@ package command
 
 import (
 	"bufio"
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -521,7 +520,6 @@ func plural(n int, what string) string {
 // printList prints one line for each webhook. On a terminal, which has terminal columns, it prints headings
 // and cuts the lines; elsewhere terminal is zero.
 func printList(w io.Writer, entries []admin.Webhook, now time.Time, terminal int) error {
-	const maxWidth = 36 // of a column; a longer cell makes only its own line longer
 	var rows [][]string
 	if terminal > 0 {
 		rows = append(rows, []string{"ID", "STATE", "TENANT", "WHAT CHANGED", "TRIES", "AGE", "LAST ANSWER"})
@@ -536,19 +534,8 @@ func printList(w io.Writer, entries []admin.Webhook, now time.Time, terminal int
 			e.ID, text.Visible(string(e.State)), tenantName(e), changes, strconv.Itoa(e.Tries), age(e.Received, now), lastAnswer(e, now),
 		})
 	}
-	var widths [6]int // the last column needs none
-	for _, row := range rows {
-		for i := range widths {
-			widths[i] = max(widths[i], min(utf8.RuneCountInString(row[i]), maxWidth))
-		}
-	}
 	var out strings.Builder
-	for _, row := range rows {
-		line := ""
-		for i, width := range widths {
-			line += fmt.Sprintf("%-*s  ", width, row[i])
-		}
-		line += row[len(widths)]
+	for _, line := range columns(rows) {
 		if terminal > 0 {
 			line = text.Shorten(line, terminal)
 		}
@@ -556,6 +543,29 @@ func printList(w io.Writer, entries []admin.Webhook, now time.Time, terminal int
 	}
 	_, err := io.WriteString(w, out.String())
 	return err
+}
+
+// columns returns rows as lines, with their cells below each other. A long cell makes only its own line longer: senders choose how long
+// they are.
+func columns(rows [][]string) (lines []string) {
+	const maxWidth = 36
+	if len(rows) == 0 {
+		return nil
+	}
+	widths := make([]int, len(rows[0])-1) // the last column needs none
+	for _, row := range rows {
+		for i := range widths {
+			widths[i] = max(widths[i], min(utf8.RuneCountInString(row[i]), maxWidth))
+		}
+	}
+	for _, row := range rows {
+		line := ""
+		for i, width := range widths {
+			line += fmt.Sprintf("%-*s  ", width, row[i])
+		}
+		lines = append(lines, line+row[len(widths)])
+	}
+	return lines
 }
 
 // printDetail prints everything that usher knows about one webhook.
@@ -608,7 +618,7 @@ func printDetail(w io.Writer, d *admin.WebhookDetail, now time.Time) error {
 	if d.Payload != nil {
 		title, changes := changesOf(d)
 		section(title, changes)
-		out.WriteString("\npayload\n" + payloadText(d.Payload) + "\n")
+		out.WriteString("\npayload\n" + payloadText(d) + "\n")
 	}
 	_, err := io.WriteString(w, out.String())
 	return err
@@ -632,17 +642,19 @@ func changesOf(d *admin.WebhookDetail) (title string, changes []string) {
 	return title, changes
 }
 
-// payloadText indents a payload. If the payload is not JSON, the API sends it as a string.
-func payloadText(raw json.RawMessage) string {
-	var notJSON string
-	if json.Unmarshal(raw, &notJSON) == nil {
-		return text.Visible(notJSON)
+// payloadText returns a payload as people read it, and says what is left out.
+func payloadText(d *admin.WebhookDetail) string {
+	shown, left, margin := "", d.LeftOut, "  "    // a text may have lines of its own, which must not look like usher's
+	if json.Unmarshal(d.Payload, &shown) != nil { // it is not a text, but JSON
+		margin = ""
+		shown, left = text.Payload(d.Payload)
 	}
-	var indented bytes.Buffer
-	_ = json.Indent(&indented, raw, "", "  ") // cannot fail: json.Unmarshal has parsed the whole answer
-	lines := strings.Split(indented.String(), "\n")
+	lines := strings.Split(shown, "\n")
 	for i := range lines {
-		lines[i] = text.Visible(lines[i])
+		lines[i] = margin + text.Visible(lines[i])
+	}
+	if left > 0 {
+		lines = append(lines, fmt.Sprintf("(%d bytes of the payload are left out. The admin port has all of it: GET /webhooks/%s/payload)", left, d.ID))
 	}
 	return strings.Join(lines, "\n")
 }

@@ -146,7 +146,7 @@ func TestInboxShow(t *testing.T) {
 		}
 	}
 	p = s.run(t, "show", "1")
-	if out := p.Stdout.String(); p.Code != 0 || !strings.HasSuffix(out, "payload\n"+`torn\u001b`+"\n") || !strings.Contains(out, "has accepted no earlier snapshot") {
+	if out := p.Stdout.String(); p.Code != 0 || !strings.HasSuffix(out, "payload\n"+`  torn\u001b`+"\n") || !strings.Contains(out, "has accepted no earlier snapshot") {
 		t.Errorf("%d\n%s", p.Code, out)
 	}
 }

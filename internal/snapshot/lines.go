@@ -1,9 +1,10 @@
 package snapshot
 
 import (
-	"bytes"
 	"encoding/json"
 	"strings"
+
+	"usher/internal/text"
 )
 
 // Line is one line of the difference between two payloads.
@@ -32,11 +33,11 @@ func Lines(previous, next []byte) (_ []Line, ok bool) {
 }
 
 func indented(body []byte) ([]string, bool) {
-	var out bytes.Buffer
-	if json.Indent(&out, bytes.TrimSpace(body), "", "  ") != nil {
+	if !json.Valid(body) {
 		return nil, false
 	}
-	return strings.Split(strings.ToValidUTF8(out.String(), "\uFFFD"), "\n"), true
+	shown, left := text.Payload(body)
+	return strings.Split(shown, "\n"), left == 0
 }
 
 // compare finds the longest common subsequence. Lines that are equal at the end need no search: most

@@ -16,13 +16,21 @@ import (
 // built-in schema describes it.
 const TenantProvisioningChange = "TenantProvisioningChange"
 
-// maxShown is how many bytes of a path or name that others chose are shown.
-const maxShown = 200
+const (
+	// maxShown is how many bytes of a path or name that others chose are shown, and maxMessage how many of a
+	// message, which may quote them.
+	maxShown   = 200
+	maxMessage = 300
+
+	// MaxFaults is how many faults of a body people see. It can have a hundred thousand.
+	MaxFaults = 50
+)
 
 // A Fault is one thing that is wrong with a body.
 type Fault struct {
 	Path    string `json:"path"` // a JSON pointer; empty: the body as a whole
 	Message string `json:"message"`
+	More    int    `json:"more,omitempty"` // not 0: it stands for so many faults that are not listed
 }
 
 // String returns the fault as a sentence, such as "/payload/tenant is missing".
@@ -31,14 +39,31 @@ func (f Fault) String() string { return cmp.Or(f.Path, "the body") + " " + f.Mes
 // Summary describes faults in one sentence, because some webhook logs show only one line: it has the
 // first fault, and says how many more there are.
 func Summary(faults []Fault) string {
-	switch len(faults) {
+	switch n := Count(faults); n {
 	case 0:
 		return ""
 	case 1:
 		return faults[0].String()
 	default:
-		return fmt.Sprintf("%v, and %d more", faults[0], len(faults)-1)
+		return fmt.Sprintf("%v, and %d more", faults[0], n-1)
 	}
+}
+
+// Count returns how many faults these are, with those that are not listed.
+func Count(faults []Fault) (n int) {
+	for _, f := range faults {
+		n += max(1, f.More)
+	}
+	return n
+}
+
+// First returns the first n faults. If there are more, the last of the n says how many.
+func First(faults []Fault, n int) []Fault {
+	if len(faults) <= n {
+		return faults
+	}
+	more := Count(faults[n-1:])
+	return append(faults[:n-1:n-1], Fault{Message: fmt.Sprintf("has %d more faults", more), More: more})
 }
 
 // pointer writes the path of a fault as a JSON pointer. It copies no more than is shown: a body can
@@ -90,7 +115,7 @@ func codes(value any) (platform, tenant string, faults []Fault) {
 		case json.Number:
 			return valid(path, code.String())
 		default:
-			faults = append(faults, Fault{path + "/code", "must be a string or a number"})
+			faults = append(faults, Fault{Path: path + "/code", Message: "must be a string or a number"})
 		}
 		return ""
 	}
@@ -101,7 +126,7 @@ func codes(value any) (platform, tenant string, faults []Fault) {
 	case map[string]any:
 		platform = codeOf(at+"/platform", p)
 	default:
-		faults = append(faults, Fault{at + "/platform", "must be an object"})
+		faults = append(faults, Fault{Path: at + "/platform", Message: "must be an object"})
 	}
 	return platform, tenant, faults
 }

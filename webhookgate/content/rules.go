@@ -92,7 +92,7 @@ func (r *Rules) Faults(value any) []Fault {
 	case !ValidCode(typ):
 		return codeFaults("/type", typ)
 	case typed && !r.Accept(typ):
-		return []Fault{{"/type", fmt.Sprintf("is %q; accepted here: %s", text.Clip(typ, maxShown), strings.Join(r.types, ", "))}}
+		return []Fault{{Path: "/type", Message: fmt.Sprintf("is %q; accepted here: %s", text.Clip(typ, maxShown), strings.Join(r.types, ", "))}}
 	case r.shape != nil && typed && typ != TenantProvisioningChange: // nobody has documented its schema
 		return odd
 	}
@@ -100,7 +100,7 @@ func (r *Rules) Faults(value any) []Fault {
 		return faults
 	}
 	if !typed && !r.Accept("*") { // the list of types requires a type, even if the user's schema does not
-		return []Fault{{"/type", "must be a string that names the event"}}
+		return []Fault{{Path: "/type", Message: "must be a string that names the event"}}
 	}
 	return odd
 }
@@ -138,7 +138,7 @@ func faultsIn(e *jsonschema.ValidationError) []Fault {
 // leaves adds the leaves of the library's tree of errors to faults.
 func leaves(faults []Fault, e *jsonschema.ValidationError) []Fault {
 	add := func(message string, member ...string) {
-		faults = append(faults, Fault{pointer(slices.Concat(e.InstanceLocation, member)), message})
+		faults = append(faults, Fault{Path: pointer(slices.Concat(e.InstanceLocation, member)), Message: text.Clip(message, maxMessage)})
 	}
 	missing := func(names []string) {
 		for _, name := range names {

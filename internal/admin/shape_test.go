@@ -1,0 +1,115 @@
+package admin
+
+import (
+	"fmt"
+	"net/http"
+	"runtime"
+	"strings"
+	"testing"
+
+	"usher/internal/testkit/inboxtest"
+	"usher/internal/text"
+	"usher/webhookgate"
+	"usher/webhookgate/content"
+)
+
+// nested returns a value inside many lists.
+func nested(depth int, inside string) string {
+	return strings.Repeat("[", depth) + inside + strings.Repeat("]", depth)
+}
+
+// items returns n items of a list, each of them made by fmt with its number.
+func items(n int, format string) string {
+	all := make([]string, n)
+	for i := range all {
+		all[i] = fmt.Sprintf(format, i)
+	}
+	return strings.Join(all, ",")
+}
+
+// zeros returns n items of a list in two bytes each.
+func zeros(n int) string { return strings.Repeat("0,", n-1) + "0" }
+
+// Whatever shape a webhook has: to look at it costs what its size says. All of these bodies have at most 1 MiB, and passed the checks of the sender.
+func TestLookingCostsWhatTheSizeSays(t *testing.T) {
+	name := strings.Repeat("n", 600_000)
+	var beneath, same []content.Fault
+	for i := range 100 {
+		beneath = append(beneath, content.Fault{Path: "/" + name[:200] + "…", Message: fmt.Sprint("is odd ", i)})
+		same = append(same, content.Fault{Path: "/x", Message: fmt.Sprint("is in the object twice ", i)})
+	}
+	change := func(tenant, change string) string {
+		return `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"` + tenant + `"},"change":` + change + `}}`
+	}
+	first := []content.Fault{{Path: strings.Repeat("/0", 64), Message: "is nested more than 64 deep"}}
+	for what, tc := range map[string]struct {
+		body   string
+		faults []content.Fault // not nil: it was refused
+	}{
+		"deep, and wide":         {nested(9900, zeros(25_000)), first},
+		"deep, and wide objects": {strings.Repeat(`{"a":`, 9900) + "[" + zeros(400_000) + "]" + strings.Repeat("}", 9900), first},
+		"a name above all":       {`{"` + name + `":[` + items(2000, "%d") + `]}`, beneath},
+		"names above each other": {strings.Repeat(`{"`+name[:1000]+`":`, 500) + "0" + strings.Repeat("}", 500), beneath},
+		"one name often":         {`{` + items(50_000, `"x":%d`) + `}`, same},
+		"not JSON":               {strings.Repeat("[", 1<<20), first},
+		"deep, and accepted":     {change("t", `{"x":`+nested(60, zeros(50_000))+`}`), nil},
+		"many features":          {change("t", `{"features":[`+items(5_000, `{"code":"f%d"}`)+`]}`), nil},
+		"a large value":          {change("t", `{"features":[{"code":"v","value":"`+name[:300_000]+`"},`+items(5_000, `{"code":"f%d"}`)+`]}`), nil},
+		"many subscriptions":     {change("t", `{"features":[],"subscriptions":[`+items(4_000, `{"id":"s%d"}`)+`]}`), nil},
+		"large names":            {change("t", `{"features":[{"code":"a","name":"`+name[:300_000]+`"}],"subscriptions":[{"id":"`+name[:300_000]+`"}]}`), nil},
+	} {
+		t.Run(what, func(t *testing.T) {
+			b := inboxtest.Open(t)
+			h := entitled(b)
+			if tc.faults == nil {
+				b.Take("", "t", strings.Replace(tc.body, `"payload"`, `"first":1,"payload"`, 1))
+				b.Take("", "t", tc.body)
+			} else {
+				b.Take("", "t", change("t", `{"features":[{"code":"sso"}]}`))
+				b.Refuse(&webhookgate.Refusal{Status: 422, Reason: "schema", Faults: tc.faults, Webhook: webhookgate.Webhook{
+					ID: "r", Type: content.TenantProvisioningChange, Lane: webhookgate.Lane{Tenant: "t"}, Body: []byte(tc.body), Header: http.Header{"Content-Type": {"application/json"}}}})
+			}
+			for _, path := range []string{"/webhooks/2", "/api/webhooks/2", "/webhooks/2/payload", "/webhooks", "/api/webhooks?limit=500", "/", "/tenant?platform=&code=t", "/api/tenant?platform=&code=t", "/webhooks/2/discard", "/tenants"} {
+				cost(t, h, path, len(tc.body))
+			}
+			if len(tc.body) > text.MaxPayload {
+				if _, page := ask(h, "GET", "/webhooks/2", ""); !strings.Contains(page, "Only the beginning is shown") {
+					t.Error("the page does not say that it leaves something out")
+				}
+				if _, answer := ask(h, "GET", "/api/webhooks/2", ""); !strings.Contains(answer, `"payload_left_out":`) {
+					t.Error("the API does not say that it leaves something out")
+				}
+			}
+		})
+	}
+}
+
+// So it is for the gate's decisions, whose payloads are in memory.
+func TestLookingAtADecisionCostsWhatItsSizeSays(t *testing.T) {
+	ring := NewDecisions(true)
+	cfg := port(nil)
+	cfg.Decisions, cfg.Gate, cfg.Receivers = ring, gate, receiversOf(nil)
+	h := New(cfg)
+	for _, body := range []string{nested(5000, zeros(3000)), strings.Repeat(`{"a":`, 1300) + "[" + zeros(4000) + "]" + strings.Repeat("}", 1300)} {
+		r := &webhookgate.Refusal{Status: 400, Reason: "json", Faults: []content.Fault{{Path: "/a/a", Message: "is nested more than 64 deep"}}, Webhook: webhookgate.Webhook{ID: "r", Body: []byte(body)}}
+		ring.Add(webhookgate.Outcome{Decision: "rejected", Status: 400, Faults: r.Faults, Refusal: r})
+	}
+	for _, path := range []string{"/webhooks/d1", "/api/webhooks/d1", "/webhooks/d2", "/api/webhooks/d2", "/webhooks", "/webhooks?search=xyz"} {
+		cost(t, h, path, 16<<10)
+	}
+}
+
+// cost checks how large an answer is, and how much memory it takes.
+func cost(t *testing.T, h http.Handler, path string, size int) {
+	t.Helper()
+	ask(h, "GET", "/", "") // templates are parsed at first
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	status, answer := ask(h, "GET", path, "")
+	runtime.ReadMemStats(&after)
+	used := after.TotalAlloc - before.TotalAlloc
+	t.Logf("%-30s %d, %4d KB, %4d MB of memory", path, status, len(answer)>>10, used>>20)
+	if status != 200 || len(answer) > 3<<20 || used > 128<<20 {
+		t.Errorf("%s: %d, %d KB for %d, %d MB of memory", path, status, len(answer)>>10, size>>10, used>>20)
+	}
+}
