@@ -47,15 +47,15 @@ func TestLookingCostsWhatTheSizeSays(t *testing.T) {
 		faults []content.Fault // not nil: it was refused
 	}{
 		"deep, and wide":         {nested(9900, zeros(25_000)), first},
-		"deep, and wide objects": {strings.Repeat(`{"a":`, 9900) + "[" + zeros(400_000) + "]" + strings.Repeat("}", 9900), first},
+		"deep, and wide objects": {strings.Repeat(`{"a":`, 9900) + "[" + zeros(150_000) + "]" + strings.Repeat("}", 9900), first},
 		"a name above all":       {`{"` + name + `":[` + items(2000, "%d") + `]}`, beneath},
 		"names above each other": {strings.Repeat(`{"`+name[:1000]+`":`, 500) + "0" + strings.Repeat("}", 500), beneath},
-		"one name often":         {`{` + items(50_000, `"x":%d`) + `}`, same},
+		"one name often":         {`{` + items(30_000, `"x":%d`) + `}`, same},
 		"not JSON":               {strings.Repeat("[", 1<<20), first},
 		"deep, and accepted":     {change("t", `{"x":`+nested(60, zeros(50_000))+`}`), nil},
-		"many features":          {change("t", `{"features":[`+items(5_000, `{"code":"f%d"}`)+`]}`), nil},
-		"a large value":          {change("t", `{"features":[{"code":"v","value":"`+name[:300_000]+`"},`+items(5_000, `{"code":"f%d"}`)+`]}`), nil},
-		"many subscriptions":     {change("t", `{"features":[],"subscriptions":[`+items(4_000, `{"id":"s%d"}`)+`]}`), nil},
+		"many features":          {change("t", `{"features":[`+items(2_000, `{"code":"f%d"}`)+`]}`), nil},
+		"a large value":          {change("t", `{"features":[{"code":"v","value":"`+name[:300_000]+`"},`+items(2_000, `{"code":"f%d"}`)+`]}`), nil},
+		"many subscriptions":     {change("t", `{"features":[],"subscriptions":[`+items(2_000, `{"id":"s%d"}`)+`]}`), nil},
 		"large names":            {change("t", `{"features":[{"code":"a","name":"`+name[:300_000]+`"}],"subscriptions":[{"id":"`+name[:300_000]+`"}]}`), nil},
 	} {
 		t.Run(what, func(t *testing.T) {
@@ -69,6 +69,7 @@ func TestLookingCostsWhatTheSizeSays(t *testing.T) {
 				b.Refuse(&webhookgate.Refusal{Status: 422, Reason: "schema", Faults: tc.faults, Webhook: webhookgate.Webhook{
 					ID: "r", Type: content.TenantProvisioningChange, Lane: webhookgate.Lane{Tenant: "t"}, Body: []byte(tc.body), Header: http.Header{"Content-Type": {"application/json"}}}})
 			}
+			ask(h, "GET", "/tenants", "") // the first time, templates are parsed
 			for _, path := range []string{"/webhooks/2", "/api/webhooks/2", "/webhooks/2/payload", "/webhooks", "/api/webhooks?limit=500", "/", "/tenant?platform=&code=t", "/api/tenant?platform=&code=t", "/webhooks/2/discard", "/tenants"} {
 				cost(t, h, path, len(tc.body))
 			}
@@ -94,6 +95,7 @@ func TestLookingAtADecisionCostsWhatItsSizeSays(t *testing.T) {
 		r := &webhookgate.Refusal{Status: 400, Reason: "json", Faults: []content.Fault{{Path: "/a/a", Message: "is nested more than 64 deep"}}, Webhook: webhookgate.Webhook{ID: "r", Body: []byte(body)}}
 		ring.Add(webhookgate.Outcome{Decision: "rejected", Status: 400, Faults: r.Faults, Refusal: r})
 	}
+	ask(h, "GET", "/webhooks/d1", "") // the first time, templates are parsed
 	for _, path := range []string{"/webhooks/d1", "/api/webhooks/d1", "/webhooks/d2", "/api/webhooks/d2", "/webhooks", "/webhooks?search=xyz"} {
 		cost(t, h, path, 16<<10)
 	}
@@ -102,7 +104,6 @@ func TestLookingAtADecisionCostsWhatItsSizeSays(t *testing.T) {
 // cost checks how large an answer is, and how much memory it takes.
 func cost(t *testing.T, h http.Handler, path string, size int) {
 	t.Helper()
-	ask(h, "GET", "/", "") // templates are parsed at first
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	status, answer := ask(h, "GET", path, "")
