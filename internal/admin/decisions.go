@@ -99,7 +99,7 @@ func (d *Decisions) Add(o webhookgate.Outcome) {
 		if d.payloads && o.DuplicateOf == "" && len(w.Body) <= maxPayload && whole {
 			e.body = w.Body
 			if sizeOf(w.Header) <= maxHeader {
-				e.Header = w.Header
+				e.sent = w.Header
 			}
 		}
 	}

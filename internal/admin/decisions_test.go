@@ -110,7 +110,7 @@ func TestDecisionsBesideAnInbox(t *testing.T) {
 	j.Add(stored)
 	j.Add(outcome("acme", "duplicate", `{}`))
 	entries := j.list(inbox.Filter{Limit: 9})
-	if len(entries) != 1 || entries[0].Decision != "duplicate" || entries[0].payload() != nil || entries[0].Header != nil {
+	if len(entries) != 1 || entries[0].Decision != "duplicate" || entries[0].payload() != nil || entries[0].sent != nil {
 		t.Errorf("%+v", entries)
 	}
 }
@@ -188,7 +188,7 @@ func TestDecisionsAreBounded(t *testing.T) {
 	o.Why, o.Faults = large, slices.Repeat([]content.Fault{{Path: large, Message: large}}, 1000)
 	o.Webhook.Header = http.Header{"X-Large": {large}}
 	j.Add(o)
-	if e := j.list(inbox.Filter{Limit: 1})[0]; len(e.Tenant)+len(e.Why)+len(e.Faults[0].Path)+len(e.Faults[0].Message) > 5*maxText || len(e.Faults) != maxFaults || e.Header != nil || !strings.HasSuffix(e.Tenant, "ä…") {
+	if e := j.list(inbox.Filter{Limit: 1})[0]; len(e.Tenant)+len(e.Why)+len(e.Faults[0].Path)+len(e.Faults[0].Message) > 5*maxText || len(e.Faults) != maxFaults || e.sent != nil || !strings.HasSuffix(e.Tenant, "ä…") {
 		t.Errorf("kept: %+v", e)
 	}
 	j.Add(outcome("huge", "forwarded", large+strings.Repeat(" ", maxPayload)))

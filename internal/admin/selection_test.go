@@ -74,6 +74,25 @@ func TestCurlLine(t *testing.T) {
 	}
 }
 
+// A payload that nobody can paste, or that curl would take for the name of a file, is in a file. A header that nobody can paste is left out.
+func TestCurlLineHasOnlyWhatCanBePasted(t *testing.T) {
+	for body, want := range map[string]string{
+		"{\"a\":\n 1}":       "{\"a\":\n 1}",
+		"@/etc/passwd":       "@webhook-7.json",
+		"not JSON; id":       "@webhook-7.json",
+		"{\"a\":\"\u009b\"}": "@webhook-7.json",
+		"{\"a\":\r1}":        "@webhook-7.json",
+		"\"\xff\"":           "@webhook-7.json",
+		`"` + strings.Repeat("x", maxCurlPayload) + `"`: "@webhook-7.json",
+	} {
+		d := &WebhookDetail{Webhook: Webhook{ID: "7"}, raw: []byte(body), Header: map[string][]string{"X-Tab": {"a\tb"}, "X-Latin": {"\xe9"}, "X-Plain": {"é"}}}
+		out, err := exec.Command("sh", "-c", `curl() { for word; do printf '%s\n' "$word"; done; }; RECEIVER_URL=http://r; `+d.Curl()).Output()
+		if got := string(out); err != nil || got != "-X\nPOST\nhttp://r\n-H\nX-Plain: é\n--data-binary\n"+want+"\n" {
+			t.Errorf("%.20q: %v %q", body, err, got)
+		}
+	}
+}
+
 // A payload is downloaded as a file, byte for byte as it came.
 func TestDownload(t *testing.T) {
 	h, _ := busy(t, 3)

@@ -309,6 +309,7 @@ type WebhookDetail struct {
 	Lines  []snapshot.Line `json:"-"` // what changed, line by line
 	raw    []byte          // the body as it came; nil if it is not kept
 	former []byte          // the body with which Changes compares it; nil if there is none
+	sent   http.Header     // with headers that may hold a secret
 }
 
 // webhook returns a webhook by its id in an address.
@@ -337,7 +338,8 @@ func (h *Handler) withoutContent(id string) (*WebhookDetail, error) {
 	}
 	list := []Webhook{newWebhook(&item.Entry)}
 	h.whyWaiting(list)
-	d := &WebhookDetail{Webhook: list[0], Counted: item.Counted, Attempts: item.Attempts, Faults: shownFaults(item.Faults, content.MaxFaults), Header: item.Header, raw: item.Body, former: previousBody(item)}
+	d := &WebhookDetail{Webhook: list[0], Counted: item.Counted, Attempts: item.Attempts, Faults: shownFaults(item.Faults, content.MaxFaults),
+		raw: item.Body, former: previousBody(item), sent: item.Header}
 	var taken int64
 	if item.Previous != nil {
 		taken = item.Previous.ID
@@ -380,14 +382,13 @@ func (h *Handler) decision(seq int64) (*WebhookDetail, error) {
 func (h *Handler) addContent(d *WebhookDetail) {
 	d.compare(d.former, d.raw)
 	if d.raw == nil {
-		d.Header = nil
 		return
 	}
 	d.Payload, d.LeftOut = text.JSONPayload(d.raw)
 	if d.former != nil {
 		d.Lines, _ = snapshot.Lines(d.former, d.raw)
 	}
-	d.Header = withoutSecrets(d.Header)
+	d.Header = withoutSecrets(d.sent)
 	d.Header.Set("Webhook-Id", d.Webhook.Webhook)
 	d.Header.Set("Webhook-Timestamp", "[each try has its own]")
 	if n := len(d.Attempts); n > 0 {
@@ -560,7 +561,7 @@ var unescapePointer = strings.NewReplacer("~1", "/", "~0", "~")
 
 // add makes the places on the way to a JSON pointer.
 func (p *place) add(pointer string) {
-	for name := range names(pointer) {
+	for name := range pointerNames(pointer) {
 		if p.below == nil {
 			p.below = make(map[string]*place)
 		}
@@ -574,7 +575,7 @@ func (p *place) add(pointer string) {
 // find returns the last place on the way to a JSON pointer that the payload has, and the rest of the pointer.
 func (p *place) find(pointer string) (_ *place, rest string) {
 	rest = strings.TrimPrefix(pointer, "/")
-	for name, after := range names(pointer) {
+	for name, after := range pointerNames(pointer) {
 		next := p.below[name]
 		if next == nil || len(next.lines) == 0 {
 			return p, rest
@@ -584,8 +585,8 @@ func (p *place) find(pointer string) (_ *place, rest string) {
 	return p, rest
 }
 
-// names goes through the names in a JSON pointer, each with what follows it.
-func names(pointer string) iter.Seq2[string, string] {
+// pointerNames goes through the names in a JSON pointer, each with what follows it.
+func pointerNames(pointer string) iter.Seq2[string, string] {
 	return func(yield func(name, after string) bool) {
 		rest, more := strings.CutPrefix(pointer, "/")
 		for more {
@@ -625,9 +626,9 @@ func (w *lineWalk) value(at *place) {
 	switch token {
 	case json.Delim('{'):
 		for !w.ended && w.More() {
-			name, _ := w.Token() // after an error the value fails, too
-			text, _ := name.(string)
-			w.value(below[text])
+			token, _ := w.Token() // after an error the value fails, too
+			name, _ := token.(string)
+			w.value(below[name])
 		}
 		_, _ = w.Token() // the closing brace
 	case json.Delim('['):

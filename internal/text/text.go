@@ -83,7 +83,7 @@ func Visible(s string) string {
 }
 
 // plainWord matches words that every shell reads as they are.
-var plainWord = regexp.MustCompile(`^[\w./][\w./:=,+@%-]*$`)
+var plainWord = regexp.MustCompile(`^[\w./][\w./:,+@%-]*$`)
 
 // inQuotes writes a word for the inside of single quotes. For fish a backslash is an escape there, too, so it
 // stands in double quotes.
