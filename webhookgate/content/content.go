@@ -139,10 +139,10 @@ func ValidCode(code string) bool { return codeFaults("", code) == nil }
 
 func codeFaults(path, code string) (faults []Fault) {
 	if len(code) > maxCode {
-		faults = append(faults, Fault{path, fmt.Sprintf("must have at most %d bytes", maxCode)})
+		faults = append(faults, Fault{Path: path, Message: fmt.Sprintf("must have at most %d bytes", maxCode)})
 	}
 	if strings.Contains(code, "\x00") {
-		faults = append(faults, Fault{path, "must not contain the character U+0000"})
+		faults = append(faults, Fault{Path: path, Message: "must not contain the character U+0000"})
 	}
 	return faults
 }
