@@ -13,9 +13,6 @@ import (
 // Refused webhooks: the right sender sent them, but usher cannot take them in as they are. Each may be a change that nobody
 // will send again, so it is stored until somebody has dealt with it.
 
-// maxFaults is how many faults of a refused webhook are stored.
-const maxFaults = 100
-
 // storeRefused stores a webhook that was refused. A copy of a refused webhook that nobody has dealt with is only counted.
 func (s *Inbox) storeRefused(ctx context.Context, r *webhookgate.Refusal) error {
 	w := &r.Webhook
@@ -24,7 +21,7 @@ func (s *Inbox) storeRefused(ctx context.Context, r *webhookgate.Refusal) error 
 		row.lane = webhookgate.Lane{}
 	}
 	row.Type = text.Clip(withoutZero(row.Type), 255)
-	row.Record = Record{Faults: r.Faults[:min(len(r.Faults), maxFaults)], Code: r.Status, From: r.From, Times: 1, Cut: r.Cut}
+	row.Record = Record{Faults: r.Faults, Code: r.Status, From: r.From, Times: 1, Cut: r.Cut}
 	o := work{numbers: 1, bytes: row.size, digests: [][]byte{row.digest}}
 	if w.Lane.Tenant != "" {
 		o.lanes = []webhookgate.Lane{w.Lane}

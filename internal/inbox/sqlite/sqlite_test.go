@@ -37,8 +37,8 @@ func TestWritesDoNotWaitForReaders(t *testing.T) {
 			return err
 		}
 		write("0", func(tx engine.Tx) {
-			tx.Queue("content_delete", nil, []int64{1})
-			tx.Queue("erase_content", nil, make([]byte, 32))
+			tx.Queue("content_delete", nil, engine.Among{1})
+			tx.Scrub()
 		})
 		if !e.scrubPending {
 			t.Error("the log was emptied while somebody reads")
@@ -187,7 +187,7 @@ func TestRetentionReadsOnlyWhatIsKept(t *testing.T) {
 	}
 	defer e.Close()
 	err = e.conn.exec(`PRAGMA synchronous = OFF; WITH RECURSIVE n (seq) AS (SELECT 1 UNION ALL SELECT seq + 1 FROM n WHERE seq < 10000)
-		INSERT INTO webhook SELECT seq, x'', x'', x'', 1, x'', 1, 0, 3, seq, seq, x'' FROM n`)
+		INSERT INTO webhook SELECT seq, '', '', '', '', '', 1, x'', 1, 0, 3, seq, seq, seq, '', '' FROM n`)
 	if err != nil {
 		t.Fatal(err)
 	}
