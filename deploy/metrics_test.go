@@ -37,7 +37,7 @@ func existing(t *testing.T) map[string][]string {
 	port.Started()
 	port.Finished(200, time.Millisecond)
 	id.Fetched(nil, errors.New("down"))
-	gate.Received("queued", time.Millisecond)
+	gate.Received("queued", 200, time.Millisecond)
 	gate.Receiver("main").Tried("ok", time.Millisecond)
 	answer := httptest.NewRecorder()
 	m.Handler().ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", nil))

@@ -3,18 +3,22 @@ package proxy
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"usher/internal/guard"
 	"usher/internal/sandbox"
 	"usher/internal/wire"
 )
@@ -73,6 +77,66 @@ func TestOwnAnswers(t *testing.T) {
 			}
 			if log := r.log.String(); !strings.Contains(log, "call failed") || !strings.Contains(log, tc.code) {
 				t.Errorf("the log does not say why: %s", log)
+			}
+		})
+	}
+}
+
+// A call that usher failed is counted by its reason. What the service itself answers, and what a caller does wrong, is no
+// failure of usher's; a 401 of the service is one, because the token is usher's.
+func TestFailuresAreCounted(t *testing.T) {
+	answering := func(status int) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) })
+	}
+	for _, tc := range []struct {
+		name    string
+		graphql http.Handler
+		path    string
+		tokens  sandbox.Fault
+		key     string
+		cause   error // ends the call
+		want    string
+	}{
+		{name: "a good one"},
+		{name: "the service fails", graphql: answering(500)},
+		{name: "the service says 502", graphql: answering(502)},
+		{name: "the service refuses each token", graphql: answering(401), want: "UNAUTHORIZED"},
+		{name: "no key", key: "sesame"},
+		{name: "another path", path: "/elsewhere"},
+		{name: "no token", tokens: sandbox.Fault{Status: 500}, want: "TOKEN_UNAVAILABLE"},
+		{name: "the client is refused", tokens: sandbox.Fault{Status: 401, Body: `{"error":"invalid_client"}`}, want: "TOKEN_REJECTED"},
+		{name: "the service hangs up", graphql: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }), want: "UPSTREAM_UNREACHABLE"},
+		{name: "the caller hangs up", cause: context.Canceled},
+		{name: "usher ends", cause: guard.ErrCutOff, want: "CUT_OFF"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			ctx, cancel := context.WithCancelCause(t.Context())
+			defer cancel(nil)
+			if tc.cause != nil {
+				tc.graphql = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					io.Copy(io.Discard, r.Body)
+					cancel(tc.cause)
+					<-r.Context().Done()
+				})
+			}
+			var failed []string
+			r := newRig(t, tc.graphql, func(c *Config) {
+				c.Failed = func(reason string) { failed = append(failed, reason) }
+				if tc.key != "" {
+					c.Key = func() string { return tc.key }
+				}
+			})
+			if tc.tokens.Status != 0 {
+				r.billing.FailTokens(tc.tokens)
+				r.billing.Revoke()
+			}
+			req := httptest.NewRequestWithContext(ctx, "POST", "http://localhost"+cmp.Or(tc.path, "/graphql"), strings.NewReader(query))
+			func() {
+				defer func() { _ = recover() }() // http.ErrAbortHandler
+				r.handler.ServeHTTP(httptest.NewRecorder(), req)
+			}()
+			if got := strings.Join(failed, ","); got != tc.want || tc.want != "" && !slices.Contains(Failures[:], tc.want) {
+				t.Errorf("counted as %q, want %q", got, tc.want)
 			}
 		})
 	}

@@ -22,6 +22,14 @@ type problem struct {
 	close      bool          // the connection must not be used for another call
 }
 
+// The codes of usher's own 5xx answers.
+const (
+	tokenRejected       = "TOKEN_REJECTED"
+	tokenUnavailable    = "TOKEN_UNAVAILABLE"
+	upstreamUnreachable = "UPSTREAM_UNREACHABLE"
+	upstreamTimeout     = "UPSTREAM_TIMEOUT"
+)
+
 // problemOf turns an error into an answer. No other code does.
 func problemOf(err error) *problem {
 	var (
@@ -38,19 +46,19 @@ func problemOf(err error) *problem {
 		return &problem{status: http.StatusBadRequest, code: "BAD_REQUEST", close: true,
 			message: "the request's body could not be read: " + body.Error()}
 	case errors.As(err, &rejected) && errors.As(err, &noToken):
-		return &problem{status: http.StatusBadGateway, code: "TOKEN_REJECTED",
+		return &problem{status: http.StatusBadGateway, code: tokenRejected,
 			message: err.Error(), reason: rejected.Code, retryAfter: noToken.RetryAfter}
 	case errors.As(err, &noToken):
-		return &problem{status: http.StatusServiceUnavailable, code: "TOKEN_UNAVAILABLE",
+		return &problem{status: http.StatusServiceUnavailable, code: tokenUnavailable,
 			message: err.Error(), retryAfter: max(noToken.RetryAfter, time.Second)}
 	case errors.As(err, &unreached):
-		return &problem{status: http.StatusBadGateway, code: "UPSTREAM_UNREACHABLE",
+		return &problem{status: http.StatusBadGateway, code: upstreamUnreachable,
 			message: fmt.Sprintf("the billing service can't be reached: %v", err)}
 	case errors.As(err, &timeout) && timeout.Timeout():
-		return &problem{status: http.StatusGatewayTimeout, code: "UPSTREAM_TIMEOUT",
+		return &problem{status: http.StatusGatewayTimeout, code: upstreamTimeout,
 			message: fmt.Sprintf("the billing service did not answer in time: %v", err)}
 	default:
-		return &problem{status: http.StatusBadGateway, code: "UPSTREAM_UNREACHABLE",
+		return &problem{status: http.StatusBadGateway, code: upstreamUnreachable,
 			message: fmt.Sprintf("the answer of the billing service cannot be used: %v", err)}
 	}
 }

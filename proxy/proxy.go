@@ -56,7 +56,15 @@ type Config struct {
 	Started  func()
 	Finished func(status int, took time.Duration)
 	Replayed func()
+	// Failed is called for each call that failed because of usher or of the way to the service, with one
+	// of Failures. It must not block. May be nil.
+	Failed func(reason string)
 }
+
+// Failures are the reasons that Config.Failed is called with: the codes of usher's own 5xx answers,
+// UNAUTHORIZED for a 401 of the service that a new token did not help against, and CUT_OFF for a call
+// that took longer than usher's shutdown.
+var Failures = [...]string{tokenRejected, tokenUnavailable, upstreamUnreachable, upstreamTimeout, "UNAUTHORIZED", "CUT_OFF"}
 
 // path is the only path that usher sends to the service.
 const path = "/graphql"
@@ -107,6 +115,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer func() {
 		broken := recover()
 		took := time.Since(begin)
+		if reason := out.failure(); reason != "" && h.cfg.Failed != nil {
+			h.cfg.Failed(reason)
+		}
 		h.cfg.Finished(out.status, took)
 		h.log(r, out, took, broken != nil)
 		out.caller.end(r, h.drain)
@@ -264,6 +275,19 @@ func (o *outcome) WriteHeader(status int) {
 	}
 	o.answerBegins(h)
 	o.ResponseWriter.WriteHeader(status)
+}
+
+// failure returns which of Failures the call is, or nothing.
+func (o *outcome) failure() string {
+	switch {
+	case o.problem != nil && o.problem.status >= 500:
+		return o.problem.code
+	case o.problem == nil && o.status == http.StatusUnauthorized:
+		return "UNAUTHORIZED"
+	case o.problem == nil && cutOff(o.request):
+		return "CUT_OFF"
+	}
+	return ""
 }
 
 // Unwrap is for http.ResponseController.

@@ -28,6 +28,9 @@ type Config struct {
 	// Checked is called for each question about one feature, with its result: enabled, denied, or unknown
 	// if there is no answer. It must not block. May be nil.
 	Checked func(result string)
+	// Answered is called for each question of a caller that may ask, about one feature or all, with the time that it took.
+	// ok is false if usher could not answer (503). It must not block. May be nil.
+	Answered func(took time.Duration, ok bool)
 	// Log gets a line if nothing can be answered. Required.
 	Log *slog.Logger
 }
@@ -53,7 +56,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Connection", "close")
 	}
 	a, err := h.answer(w, r, to)
-	if err != nil && !errors.Is(err, context.Canceled) && problemOf(err).code == notReady {
+	if unanswered(err) {
 		h.quiet.Do(func() { h.cfg.Log.Warn("entitlements cannot be answered", "error", err) })
 	}
 	respond(w, to, a, err)
@@ -84,7 +87,17 @@ func (h *Handler) answer(w http.ResponseWriter, r *http.Request, to target) (ans
 		w.Header().Set("Allow", allow)
 		return answer{}, &problem{http.StatusMethodNotAllowed, "METHOD_REFUSED", general, "Use " + allow + " here."}
 	}
-	return to.serve(h, w, r, to)
+	begin := time.Now()
+	a, err := to.serve(h, w, r, to)
+	if h.cfg.Answered != nil {
+		h.cfg.Answered(time.Since(begin), !unanswered(err))
+	}
+	return a, err
+}
+
+// unanswered reports whether err says that usher cannot answer now. A caller that hung up did not wait for the answer.
+func unanswered(err error) bool {
+	return err != nil && !errors.Is(err, context.Canceled) && problemOf(err).code == notReady
 }
 
 // guard returns why a request may not pass, or nil. It reads nothing of the body.

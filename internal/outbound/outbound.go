@@ -97,7 +97,7 @@ func New(s *settings.Settings, log *slog.Logger, registry *metrics.Registry) (*O
 			byKey[keyOf(p)] = id
 			o.identities = append(o.identities, id)
 		}
-		o.Ports = append(o.Ports, &Port{Port: *p, Identity: id, Calls: registry.Port(p.Name)})
+		o.Ports = append(o.Ports, &Port{Port: *p, Identity: id, Calls: registry.Port(p.Name, proxy.Failures[:]...)})
 	}
 	return o, nil
 }
@@ -166,6 +166,7 @@ func (o *Outbound) Handler(p *Port) http.Handler {
 		Started:      p.Calls.Started,
 		Finished:     p.Calls.Finished,
 		Replayed:     p.Calls.Replayed,
+		Failed:       p.Calls.Failed,
 	})
 }
 

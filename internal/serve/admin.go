@@ -49,6 +49,11 @@ func (u *Usher) buildAdmin(metrics *metrics.Registry, gate *metrics.Gate) {
 		cfg.Platforms = i.Platforms
 		cfg.Forget = func(platform, tenant string) (int, error) { return i.Forget(&platform, tenant) }
 	}
+	for _, p := range cfg.Parts {
+		if p.Unready != nil {
+			metrics.Ready(p.Name, func() bool { return len(p.Unready()) == 0 })
+		}
+	}
 	handler := admin.New(cfg)
 	u.adminListener = &listener{variable: "USHER_ADMIN_LISTEN", name: "admin", addr: a.Listen, handler: handler, closing: handler.Close}
 }

@@ -21,7 +21,7 @@ func (u *Usher) buildGate(m *metrics.Gate) (err error) {
 	}
 	u.decisions = admin.NewDecisions(w.Inbox == "")
 	cfg.Answered = func(o webhookgate.Outcome) {
-		m.Received(o.Decision, o.Took)
+		m.Received(o.Decision, o.Status, o.Took)
 		u.decisions.Add(o)
 	}
 	logged, _ := lru.New[string, bool](1000) // fails only for a size of 0

@@ -75,12 +75,12 @@ func (u *Usher) inboxStats() inbox.Stats {
 func (u *Usher) buildEntitlements(m *metrics.Registry) {
 	e := &u.settings.Entitlements
 	cfg := entitlements.Config{
-		Lookup:  u.book.Lookup,
-		Key:     e.Key.Getter(),
-		Hosts:   guard.NewHosts(e.Listen, u.settings.Outbound.AllowedHosts, e.Key != nil),
-		Checked: m.Entitlements(func() int { return u.inboxStats().Tenants }),
-		Log:     u.log,
+		Lookup: u.book.Lookup,
+		Key:    e.Key.Getter(),
+		Hosts:  guard.NewHosts(e.Listen, u.settings.Outbound.AllowedHosts, e.Key != nil),
+		Log:    u.log,
 	}
+	cfg.Checked, cfg.Answered = m.Entitlements(func() int { return u.inboxStats().Tenants })
 	u.entitlementsListener = &listener{variable: "USHER_ENTITLEMENTS_LISTEN", name: "entitlements", addr: e.Listen, handler: entitlements.New(cfg)}
 	u.listeners = append(u.listeners, u.entitlementsListener)
 }

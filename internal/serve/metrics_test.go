@@ -26,7 +26,9 @@ var metricNames = []string{
 	`usher_inbox_receiver_pending{receiver="main"}`, `usher_inbox_receiver_down{receiver="main"}`,
 	`usher_inbox_used_bytes`, `usher_inbox_limit_bytes`, `usher_inbox_refused`, `usher_webhook_refused_total{reason="schema"}`,
 	`usher_entitlement_checks_total{result="enabled"}`, `usher_entitlement_checks_total{result="denied"}`, `usher_entitlement_checks_total{result="unknown"}`,
-	`usher_entitlement_tenants`, `usher_webhook_tls_expiry_timestamp_seconds`,
+	`usher_entitlement_tenants`, `usher_entitlement_check_seconds_count`, `usher_entitlement_failed_total`, `usher_webhook_tls_expiry_timestamp_seconds`,
+	`usher_ready{part="outbound"}`, `usher_ready{part="gate"}`, `usher_ready{part="entitlements"}`,
+	`usher_proxy_failed_total{port="main",reason="TOKEN_REJECTED"}`, `usher_webhook_rejected_total{code="401"}`,
 }
 
 // /metrics has every promised name, with and without an inbox, and separate figures for each receiver.

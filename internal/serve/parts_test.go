@@ -47,7 +47,11 @@ func TestGateAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	testkit.Eventually(t, "rotated", func() bool { status, _, _ := post(t, url+"/n3wtoken", snapshot("acme", 6)); return status == 200 })
+	get(t, p.URL(t, "webhooks")+"/.env") // a stranger looks around
 	_, metrics := get(t, admin+"/metrics")
+	if !strings.Contains(metrics, `usher_webhook_rejected_total{code="404"} 1`) || strings.Contains(metrics, `usher_webhook_rejected_total{code="403"} 1`) {
+		t.Error("what was rejected is not counted by its status")
+	}
 	_, page := get(t, admin+"/")
 	_, status := get(t, admin+"/api/status")
 	if strings.Contains(metrics, "usher_proxy_") || strings.Contains(metrics, "usher_token_") || !strings.Contains(metrics, "usher_inbox_pending 0") {
@@ -102,6 +106,7 @@ func TestGateOfARefusedClient(t *testing.T) {
 		status, body := get(t, admin+"/readyz/outbound")
 		return status == 503 && strings.Contains(body, "invalid_client")
 	})
+	wantReady(t, admin, "outbound", 503, "invalid_client")
 	wantReady(t, admin, "gate", 200, `"ready":true`)
 	if status, _ := get(t, admin+"/readyz"); status != 503 {
 		t.Errorf("/readyz: %d", status)
@@ -131,5 +136,11 @@ func wantReady(t *testing.T, admin, part string, status int, want string) {
 	t.Helper()
 	if got, body := get(t, admin+"/readyz/"+part); got != status || !strings.Contains(body, want) {
 		t.Errorf("/readyz/%s: %d %s, want %d with %s", part, got, body, status, want)
+	}
+	series := map[int]string{200: "1", 503: "0"}[status] // none for a part that is off
+	_, metrics := get(t, admin+"/metrics")
+	_, value, _ := strings.Cut(metrics, "\nusher_ready{part=\""+part+"\"} ")
+	if value, _, _ = strings.Cut(value, "\n"); value != series {
+		t.Errorf("usher_ready of %s is %q, want %q", part, value, series)
 	}
 }

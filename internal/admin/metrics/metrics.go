@@ -33,6 +33,7 @@ type Registry struct {
 	proxyDuration *prometheus.HistogramVec
 	proxyInFlight *prometheus.GaugeVec
 	proxyRetries  *prometheus.CounterVec
+	proxyFailed   *prometheus.CounterVec
 
 	tokenRequests *prometheus.CounterVec
 	tokenExpiry   *prometheus.GaugeVec
@@ -49,6 +50,8 @@ func New(version, commit string) *Registry {
 	m.proxyDuration = m.histogram("usher_proxy_request_duration_seconds", "From a call's header to the last byte of its answer.", upToAMinute, "port")
 	m.proxyInFlight = m.gauge("usher_proxy_in_flight", "Calls in progress.", "port")
 	m.proxyRetries = m.counter("usher_proxy_retries_total", "Calls sent a second time, with a new token, after a 401.", "port")
+
+	m.proxyFailed = m.counter("usher_proxy_failed_total", "Calls that usher failed: its own 5xx by their code, UNAUTHORIZED (the service refused a new token, too), CUT_OFF (by usher's shutdown).", "port", "reason")
 
 	m.tokenRequests = m.counter("usher_token_requests_total", "Requests to the token endpoint, by result: ok, rejected or unavailable.", "port", "result")
 	m.tokenExpiry = m.gauge("usher_token_expiry_timestamp_seconds", "When the newest token expires; 0 before the first.", "port")
@@ -108,18 +111,24 @@ type Port struct {
 	duration prometheus.Observer
 	inFlight prometheus.Gauge
 	retries  prometheus.Counter
+	failed   *prometheus.CounterVec
 	hour     *ring
 }
 
-// Port returns the counts of the local port of this name.
-func (m *Registry) Port(name string) *Port {
-	return &Port{
+// Port returns the counts of the local port of this name. failures are the reasons that Failed may be called with.
+func (m *Registry) Port(name string, failures ...string) *Port {
+	p := &Port{
 		requests: m.proxyRequests.MustCurryWith(prometheus.Labels{"port": name}),
 		duration: m.proxyDuration.WithLabelValues(name),
 		inFlight: m.proxyInFlight.WithLabelValues(name),
 		retries:  m.proxyRetries.WithLabelValues(name),
+		failed:   m.proxyFailed.MustCurryWith(prometheus.Labels{"port": name}),
 		hour:     newRing(true),
 	}
+	for _, reason := range failures {
+		p.failed.WithLabelValues(reason)
+	}
+	return p
 }
 
 // Started counts a call that begins.
@@ -142,6 +151,9 @@ func (p *Port) Replayed() {
 	p.retries.Inc()
 	p.hour.count(CallsReplayed)
 }
+
+// Failed counts a call that usher failed; see proxy.Config.Failed.
+func (p *Port) Failed(reason string) { p.failed.WithLabelValues(reason).Inc() }
 
 // Hour returns the calls of the last hour.
 func (p *Port) Hour() []Minute { return p.hour.minutes() }
@@ -192,21 +204,41 @@ func (i *Identity) EarlyRevoked() {
 // Hour returns the token requests of the last hour.
 func (i *Identity) Hour() []Minute { return i.hour.minutes() }
 
-// Entitlements registers the metrics of the entitlements port. tenants returns how many tenants are known. The result counts a check
-// by its answer, for entitlements.Config.Checked.
-func (m *Registry) Entitlements(tenants func() int) (checked func(result string)) {
+// Ready registers whether a part of usher is ready.
+func (m *Registry) Ready(part string, ready func() bool) {
+	promauto.With(m.registry).NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "usher_ready", Help: "1 while this part of usher is ready, otherwise 0: the same as /readyz/PART.", ConstLabels: prometheus.Labels{"part": part},
+	}, func() float64 {
+		if ready() {
+			return 1
+		}
+		return 0
+	})
+}
+
+// Entitlements registers the metrics of the entitlements port. tenants returns how many tenants are known. The results count a check
+// by its answer, for entitlements.Config.Checked, and the time of each question, for Answered.
+func (m *Registry) Entitlements(tenants func() int) (checked func(result string), answered func(took time.Duration, ok bool)) {
 	m.gaugeFunc("usher_entitlement_tenants", "Tenants whose last snapshot is known.", func() float64 { return float64(tenants()) })
 	checks := m.counter("usher_entitlement_checks_total", "Questions about a feature, by the answer: enabled, denied, or unknown (also: ambiguous, or the inbox cannot be read).", "result")
 	for _, result := range []string{"enabled", "denied", "unknown"} {
 		checks.WithLabelValues(result)
 	}
-	return func(result string) { checks.WithLabelValues(result).Inc() }
+	seconds := m.histogram("usher_entitlement_check_seconds", "How long usher took to answer a question on the entitlements port.", upToAMinute).WithLabelValues()
+	failed := m.counter("usher_entitlement_failed_total", "Questions that usher could not answer (503).").WithLabelValues()
+	return func(result string) { checks.WithLabelValues(result).Inc() }, func(took time.Duration, ok bool) {
+		seconds.Observe(took.Seconds())
+		if !ok {
+			failed.Inc()
+		}
+	}
 }
 
 // Gate counts what the webhook gate does.
 type Gate struct {
 	received  *prometheus.CounterVec
 	refused   *prometheus.CounterVec
+	rejected  *prometheus.CounterVec
 	duration  prometheus.Observer
 	hour      *ring // by decision, in the order of Decisions
 	changes   *atomic.Uint64
@@ -243,6 +275,7 @@ func (m *Registry) Gate(receivers *receiver.Set) *Gate {
 	g := &Gate{
 		received:  m.counter("usher_webhook_received_total", "Webhooks, by usher's decision.", "decision"),
 		refused:   m.counter("usher_webhook_refused_total", "Webhooks of the right sender whose content was refused: json, size, schema, platform, or type (in neither list of types).", "reason"),
+		rejected:  m.counter("usher_webhook_rejected_total", "Requests that the gate rejected, by the status of its answer. 401 and 403: their sender failed a check.", "code"),
 		duration:  m.histogram("usher_webhook_duration_seconds", "From a webhook's header to the answer to its sender.", upToAMinute).WithLabelValues(),
 		hour:      newRing(false),
 		changes:   &m.changes,
@@ -253,6 +286,9 @@ func (m *Registry) Gate(receivers *receiver.Set) *Gate {
 	}
 	for _, reason := range []string{"json", "size", "schema", "platform", "type"} {
 		g.refused.WithLabelValues(reason)
+	}
+	for _, code := range []string{"400", "401", "403", "404", "405", "413", "422"} {
+		g.rejected.WithLabelValues(code)
 	}
 	attempts := m.counter("usher_webhook_attempts_total", "Tries at a receiver: ok, status (not a 2xx), timeout or error (no answer).", "receiver", "result")
 	took := m.histogram("usher_webhook_attempt_duration_seconds", "How long a try at a receiver took.", upToAMinute, "receiver")
@@ -273,8 +309,11 @@ func (g *Gate) Receiver(name string) *Receiver { return g.receivers[name] }
 func (g *Gate) Refused(reason string) { g.refused.WithLabelValues(reason).Inc() }
 
 // Received counts an answer to a sender.
-func (g *Gate) Received(decision string, took time.Duration) {
+func (g *Gate) Received(decision string, status int, took time.Duration) {
 	g.received.WithLabelValues(decision).Inc()
+	if decision == "rejected" {
+		g.rejected.WithLabelValues(strconv.Itoa(status)).Inc()
+	}
 	g.duration.Observe(took.Seconds())
 	if i := slices.Index(Decisions[:], decision); i >= 0 {
 		g.hour.count(i)
