@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"usher/internal/receiver"
 	"usher/internal/settings"
 	"usher/internal/text"
+	"usher/tokens"
 )
 
 // checkCommand is 'usher check': it tries the settings without opening a port, and prints one line for
@@ -40,9 +42,7 @@ func checkCommand(ctx context.Context, p *Process) error {
 	}
 	fmt.Fprintln(p.Stdout, "ok    settings")
 	if c.outbound != nil {
-		for _, port := range c.outbound.Ports {
-			c.port(ctx, port)
-		}
+		c.ports(ctx)
 	}
 	if s.GateOn() {
 		if ends := s.Webhook.TLSEnds; !ends.IsZero() && time.Now().After(ends) {
@@ -76,18 +76,75 @@ func (c *checker) fail(format string, args ...any) {
 	fmt.Fprintf(c.out, "FAIL  %s\n", text.Visible(strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; ")))
 }
 
-func (c *checker) port(ctx context.Context, p *outbound.Port) {
-	token, err := p.Client.Fetch(ctx)
-	if err != nil {
-		c.fail("token for port %s: %v; %s", p.Name, err, c.outbound.Advise(err, &p.Port))
-		return
+func (c *checker) note(format string, args ...any) {
+	fmt.Fprintf(c.out, "note  %s\n", text.Visible(strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; ")))
+}
+
+// ports fetches a token for each port, and then calls the service with each.
+func (c *checker) ports(ctx context.Context) {
+	var clients []string
+	byClient := make(map[string][]triedPort)
+	for _, p := range c.outbound.Ports {
+		token, err := p.Client.Fetch(ctx)
+		if err != nil {
+			c.fail("token for port %s: %v; %s", p.Name, err, c.outbound.Advise(err, &p.Port))
+			continue
+		}
+		c.ok("token for port %s: valid for %v, fingerprint %s", p.Name, time.Until(token.Expiry()).Round(time.Second), token)
+		if !slices.Contains(clients, p.ClientID) {
+			clients = append(clients, p.ClientID)
+		}
+		byClient[p.ClientID] = append(byClient[p.ClientID], triedPort{p, token})
 	}
-	c.ok("token for port %s: valid for %v, fingerprint %s", p.Name, time.Until(token.Expiry()).Round(time.Second), token)
-	if err := c.outbound.Probe(ctx, token); err != nil {
-		c.fail("graphql for port %s: %v", p.Name, err)
-		return
+	for _, id := range clients {
+		c.client(ctx, byClient[id])
 	}
-	c.ok("graphql for port %s: {__typename} was answered", p.Name)
+}
+
+// triedPort is a port that got a token.
+type triedPort struct {
+	*outbound.Port
+	token *tokens.Token
+}
+
+// client calls the service with the token of each of these ports, which use the same API client. The first of these tokens is not the
+// newest of its client then, so the call also shows whether a new token revokes those before it.
+func (c *checker) client(ctx context.Context, ports []triedPort) {
+	known, revoked := true, false
+	if len(ports) == 1 {
+		if _, err := ports[0].Client.Fetch(ctx); err != nil {
+			known = false
+			c.note("tokens for port %s: usher cannot tell whether a new token revokes the one before: %v", ports[0].Name, err)
+		}
+	}
+	var names []string
+	identities := make(map[*outbound.Identity]bool)
+	for i, p := range ports {
+		names = append(names, p.Name)
+		identities[p.Identity] = true
+		err := c.outbound.Probe(ctx, p.token)
+		if outbound.Refused(err) {
+			if token, failed := p.Client.Fetch(ctx); failed == nil && c.outbound.Probe(ctx, token) == nil {
+				revoked, err = true, nil
+			}
+		}
+		kept := ""
+		if i == 0 && known && !revoked {
+			kept = "; a second token did not revoke the first"
+		}
+		if err != nil {
+			c.fail("graphql for port %s: %v", p.Name, err)
+		} else {
+			c.ok("graphql for port %s: {__typename} was answered%s", p.Name, kept)
+		}
+	}
+	switch last := ports[len(ports)-1]; {
+	case revoked && len(identities) > 1:
+		c.fail("tokens for ports %s: they use the same API client, and a new token for one port revokes the other's; give each port an API client of its own, for example with %s_CLIENT_ID",
+			strings.Join(names, ", "), strings.TrimSuffix(last.ListenVariable(), "_LISTEN"))
+	case revoked:
+		c.note("tokens for port %s: each new token revokes the one before. Only one usher at a time can use this API client: run one replica, and give every other usher or program an API client of its own", names[0])
+	}
 }
 
 // inbox checks that the inbox can be reached and written. It does not open a file that a running usher

@@ -91,6 +91,74 @@ func TestCheckOfTheAPI(t *testing.T) {
 	}
 }
 
+// Some services revoke a client's token when they issue the next one: then two ushers that share an API client take each
+// other's tokens away. usher check finds out, and says what to do.
+func TestCheckOfRevocation(t *testing.T) {
+	t.Parallel()
+	readOnly := []string{"USHER_PORTS_0_LISTEN=127.0.0.1:0", "USHER_PORTS_0_SCOPE=standard:read"}
+	twin := []string{"USHER_PORTS_0_LISTEN=127.0.0.1:0"} // shares the main port's token
+	const (
+		kept   = "ok    graphql for port main: {__typename} was answered; a second token did not revoke the first\n"
+		single = "note  tokens for port main: each new token revokes the one before. "
+		broken = "FAIL  tokens for ports main, 0: they use the same API client, and a new token for one port revokes the other's; "
+	)
+	for _, tc := range []struct {
+		name     string
+		oneToken bool
+		extra    []string
+		tokens   int64
+		code     int
+		want     string
+		never    string
+	}{
+		{"kept", false, nil, 2, 0, kept, "revokes"},
+		{"kept, with a second scope", false, readOnly, 2, 0, kept, "revokes"},
+		{"revoked", true, nil, 3, 0, single, "FAIL"},
+		{"revoked, and the ports share a token", true, twin, 4, 0, single, "FAIL"},
+		{"revoked, and the ports have different scopes", true, readOnly, 4, 1, broken, "did not revoke"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s := testkit.NewService(t)
+			s.EditClient("app", func(c *sandbox.Client) { c.OneToken = tc.oneToken })
+			p := start(t, s.Environ(tc.extra...), "check")
+			<-p.Ended
+			out := p.Stdout.String()
+			if p.Code != tc.code || strings.Count(out, "\n"+tc.want) != 1 || strings.Contains(out, tc.never) || !strings.Contains(out, "ok    graphql for port main") {
+				t.Errorf("%d, want %d with %q, once:\n%s", p.Code, tc.code, tc.want, out)
+			}
+			if tc.want == broken && !strings.Contains(out, "USHER_PORTS_0_CLIENT_ID") {
+				t.Errorf("it does not say what to set:\n%s", out)
+			}
+			if n := int64(s.TokenRequests()); n != tc.tokens {
+				t.Errorf("%d token requests, want %d", n, tc.tokens)
+			}
+		})
+	}
+}
+
+// Without a second token nobody knows whether it would revoke the first. That is no fault of the settings.
+func TestCheckOfRevocationFails(t *testing.T) {
+	t.Parallel()
+	var asked atomic.Int64
+	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.URL.Path != "/oauth/token":
+			io.WriteString(w, `{"data":{"__typename":"Query"}}`)
+		case asked.Add(1) == 1:
+			io.WriteString(w, `{"access_token":"first","expires_in":300}`)
+		default:
+			w.WriteHeader(500)
+		}
+	}))
+	defer service.Close()
+	p := start(t, with("USHER_BASE_URL="+service.URL), "check")
+	<-p.Ended
+	const want = "\nnote  tokens for port main: usher cannot tell whether a new token revokes the one before: the token endpoint answered 500\nok    graphql for port main: {__typename} was answered\n"
+	if out := p.Stdout.String(); p.Code != 0 || !strings.Contains(out, want) {
+		t.Errorf("%d, want %q:\n%s", p.Code, want, out)
+	}
+}
+
 // usher check does not retry: it tries each thing that refuses a connection only once, because a person waits
 // for the result.
 func TestCheckAsksOnce(t *testing.T) {

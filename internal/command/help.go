@@ -115,9 +115,10 @@ signal n ended it, 127 if there is no such command, 126 if it cannot be started,
 	"check": `Usage: usher check
 
 Tries the settings, and opens no port: it fetches a token for each port and
-sends a call with it, connects to each receiver, and checks that the inbox can
-be reached and written. It prints one line for each. Exit code 0 if all is
-well, 1 if not, 2 if the settings are wrong.
+sends a call with it, finds out whether a new token revokes the one before (then
+replicas cannot share the API client), connects to each receiver, and checks
+that the inbox can be reached and written. It prints one line for each. Exit
+code 0 if all is well, 1 if not, 2 if the settings are wrong.
 `,
 	"healthcheck": `Usage: usher healthcheck
 

@@ -101,7 +101,7 @@ func TestSandboxBesideUsher(t *testing.T) {
 	}
 	s.want(t, 1, "422 rejected\n", "send", "--raw", file)
 
-	s.want(t, 0, "tokens revoked: 2\n", "revoke") // that of check, too
+	s.want(t, 0, "tokens revoked: 3\n", "revoke") // those of check, too
 	call(200)
 	s.want(t, 0, "", "fail", "graphql", "418")
 	call(418)

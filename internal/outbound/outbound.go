@@ -237,11 +237,24 @@ func (o *Outbound) Probe(ctx context.Context, token *tokens.Token) (err error) {
 	return judge(resp.StatusCode, body, token)
 }
 
+// refusedError says that the service refused a token, with the status of its answer.
+type refusedError int
+
+func (status refusedError) Error() string {
+	return fmt.Sprintf("answered %d; the service rejects the token that it has just issued: does another program use this API client, and is the client allowed to use the API?", int(status))
+}
+
+// Refused reports whether err, of Probe, says that the service refused the token.
+func Refused(err error) bool {
+	_, refused := errors.AsType[refusedError](err)
+	return refused
+}
+
 // judge returns an error that says what is wrong with an answer of the API, and what to do about it.
 func judge(status int, body []byte, token *tokens.Token) error {
 	switch {
 	case status == http.StatusUnauthorized || status == http.StatusForbidden:
-		return fmt.Errorf("answered %d; the service rejects the token that it has just issued: does another program use this API client, and is the client allowed to use the API?", status)
+		return refusedError(status)
 	case status >= 500:
 		return fmt.Errorf("answered %d; this is an error of the service, try again later", status)
 	case status != http.StatusOK:
