@@ -21,6 +21,36 @@ func TestUnits(t *testing.T) {
 	}
 }
 
+// The units can be installed on one machine. With DynamicUser systemd makes a user that is called as the unit, and refuses to if there is
+// a group of that name without that user. And bad settings, which are exit code 2, do not make usher start again and again.
+func TestUnitsTogether(t *testing.T) {
+	units, err := filepath.Glob("systemd/*.service")
+	if err != nil || len(units) < 2 {
+		t.Fatalf("%q: %v", units, err)
+	}
+	users, groups := make(map[string]string), make(map[string]string)
+	for _, path := range units {
+		unit := string(read(t, path))
+		if strings.Contains(unit, "\nDynamicUser=yes\n") {
+			users[strings.TrimSuffix(filepath.Base(path), ".service")] = path
+		}
+		for _, m := range regexp.MustCompile(`groupadd --system (\S+)`).FindAllStringSubmatch(unit, -1) {
+			groups[m[1]] = path
+		}
+		if !strings.Contains(unit, "\nRestart=on-failure\n") || !strings.Contains(unit, "\nRestartPreventExitStatus=2\n") {
+			t.Errorf("%s starts usher again and again with bad settings", path)
+		}
+	}
+	if len(users) < 2 || len(groups) < 2 {
+		t.Errorf("users %q, groups %q", users, groups)
+	}
+	for group, path := range groups {
+		if users[group] != "" {
+			t.Errorf("%s makes the group %s, and %s can't start then", path, group, users[group])
+		}
+	}
+}
+
 // The socket has the gate's address, and belongs to its unit.
 func TestSocketUnit(t *testing.T) {
 	socket, err := os.ReadFile("systemd/usher-gate.socket")
