@@ -58,10 +58,14 @@ func (u *Usher) startCourier() (stop func(context.Context) error) {
 }
 
 // inboxStats returns the figures of the inbox. Without an inbox they are zeros, so that the same dashboards
-// work.
+// work. Without a gate usher does not know the receivers: everything would seem to wait for none.
 func (u *Usher) inboxStats() inbox.Stats {
 	if u.inbox != nil {
-		return u.inbox.Stats()
+		s := u.inbox.Stats()
+		if u.gate == nil {
+			s.Receivers = nil
+		}
+		return s
 	}
 	refused, _ := u.decisions.Refused()
 	s := inbox.Stats{Refused: refused, At: time.Now(), Receivers: make(map[string]inbox.Figures)}
