@@ -3,43 +3,117 @@ package deploy_test
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"flag"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
+
+	"go.yaml.in/yaml/v3"
+
+	"usher/internal/settings"
 )
 
 var update = flag.Bool("write", false, "write what helm renders into helm/testdata")
 
-// The chart's renderings, by the values that they are made of, the kind of workload that runs usher there, and the part that is
-// asked whether it is ready.
-var renderings = map[string]struct{ kind, part string }{
-	"file":         {"StatefulSet", "gate"},
-	"postgres":     {"Deployment", "gate"},
-	"entitlements": {"Deployment", "entitlements"},
-	"outbound":     {"Deployment", "outbound"},
+// The chart's renderings, by the values that they are made of: the workloads, and which part of each is asked whether it is ready.
+var renderings = map[string]map[string]string{
+	"file":              {"billing-usher": "gate"},
+	"file-entitlements": {"billing-gateway": "entitlements"}, // it has no second pod that could take the webhooks
+	"postgres":          {"billing-usher": "gate", "billing-usher-entitlements": "entitlements", "billing-usher-outbound": "outbound"},
+	"entitlements":      {"billing-usher-entitlements": "entitlements"},
+	"outbound":          {"billing-usher-outbound": "outbound"},
 }
 
 // What the chart renders is kept beside it, so that a change of it can be read, and so that it
 // goes through the same checks as the manifests, also where there is no helm.
 // TestDeploymentsAreAccepted reads its settings.
 func TestChart(t *testing.T) {
-	for name, want := range renderings {
+	for name, parts := range renderings {
 		t.Run(name, func(t *testing.T) {
 			all := objects(t, read(t, "helm/testdata/"+name+".yaml"))
-			tryService(t, all, want.kind, want.part)
-			w := all.one(t, want.kind).Spec
-			if one := w.Replicas == 1; one != (name == "file") || one != (len(w.Claims) == 1) {
-				t.Errorf("%d replicas, %d volumes", w.Replicas, len(w.Claims))
+			tryServices(t, all, parts)
+			for _, w := range all {
+				if file := strings.HasPrefix(name, "file"); w.Kind == "Deployment" && file || w.Kind == "StatefulSet" && (!file || w.Spec.Replicas != 1 || len(w.Spec.Claims) != 1) {
+					t.Errorf("%s %s: %d replicas, %d volumes", w.Kind, w.Metadata.Name, w.Spec.Replicas, len(w.Spec.Claims))
+				}
+				ids := w.Spec.Template.Spec.SecurityContext
+				if assigned := name == "file-entitlements"; len(w.Spec.Template.Spec.Containers) > 0 && (assigned != (ids.RunAsUser == nil) || assigned != (ids.FSGroup == nil)) {
+					t.Errorf("%s: user %v, group %v", w.Metadata.Name, ids.RunAsUser, ids.FSGroup)
+				}
+				// A database proxy is there before usher, and for as long as usher writes.
+				if proxies := w.Spec.Template.Spec.InitContainers; len(proxies) > 0 && proxies[0].RestartPolicy != "Always" || (len(proxies) > 0) != (name == "postgres" && parts[w.Metadata.Name] != "outbound" && w.Kind == "Deployment") {
+					t.Errorf("%s: %d containers come first", w.Metadata.Name, len(proxies))
+				}
 			}
 			if name == "postgres" {
 				all.one(t, "Ingress")
-				all.one(t, "PodMonitor")
-				all.one(t, "NetworkPolicy")
+				all.one(t, "ServiceAccount")
+				// Prometheus sends the whole content of that key, and must not be able to act.
+				if got := all.one(t, "PodMonitor").Spec.Endpoints[0].Authorization.Credentials; got.Name != "billing-webhooks" || got.Key != "admin-read-token" {
+					t.Errorf("Prometheus gets %+v", got)
+				}
 			}
 		})
+	}
+}
+
+// The chart has the alerts of deploy/prometheus, as they are there.
+func TestChartHasTheAlerts(t *testing.T) {
+	alerts, copied := read(t, "prometheus/alerts.yaml"), "helm/usher/files/alerts.yaml"
+	if *update {
+		write(t, copied, alerts, 0o644)
+	}
+	if !bytes.Equal(alerts, read(t, copied)) {
+		t.Errorf("%s is another; run: go test ./deploy -run ChartHasTheAlerts -write", copied)
+	}
+	helm := installed(t, "helm")
+	out, err := template(helm, "-f", "helm/usher/ci/file-values.yaml", "-s", "templates/prometheusrule.yaml",
+		"--set", "prometheusRule.enabled=true,prometheusRule.runbookPrefix=https://git.example.com/usher/")
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	var rule struct {
+		Kind string
+		Spec any
+	}
+	var want any
+	if err := errors.Join(yaml.Unmarshal(out, &rule), yaml.Unmarshal(bytes.ReplaceAll(alerts, []byte(runbooks), []byte("https://git.example.com/usher/")), &want)); err != nil {
+		t.Fatal(err)
+	}
+	if rule.Kind != "PrometheusRule" || !reflect.DeepEqual(rule.Spec, want) || bytes.Contains(out, []byte(runbooks)) {
+		t.Errorf("other alerts than those of prometheus/alerts.yaml:\n%s", out)
+	}
+}
+
+// The notes say what to enter in the billing service, with the place of the secret. (helm renders them only for a cluster.)
+func TestChartNotes(t *testing.T) {
+	helm := installed(t, "helm")
+	chart := t.TempDir()
+	if err := os.CopyFS(chart, os.DirFS("helm/usher")); err != nil {
+		t.Fatal(err)
+	}
+	notes := `{{- define "notes" -}}` + string(read(t, "helm/usher/templates/NOTES.txt")) + `{{- end -}}` + "\nnotes: {{ include \"notes\" . | toJson }}\n"
+	write(t, filepath.Join(chart, "templates", "notes.yaml"), []byte(notes), 0o644)
+	for values, wanted := range map[string][]string{
+		"file": {"https://YOUR-HOST/webhooks/SECRET\n", "billing-usher.billing.svc:8090", "exec statefulset/billing-usher --"},
+		"postgres": {"https://hooks.example.com/webhooks/SECRET\n", `get secret billing-webhooks -o go-template='{{index .data "webhook-token" | base64decode}}'`,
+			"exec deployment/billing-usher -- /usher inbox ls", "billing-usher-entitlements.billing.svc:8070", "exec deployment/billing-usher-outbound -- /usher check"},
+		"outbound": {"port-forward deployment/billing-usher-outbound 9095"},
+	} {
+		out, err := exec.Command(helm, "template", "billing-usher", chart, "--namespace", "billing", "--kube-version", "1.31.0", "-s", "templates/notes.yaml", "-f", "helm/usher/ci/"+values+"-values.yaml").CombinedOutput()
+		var printed struct{ Notes string }
+		if err := errors.Join(err, yaml.Unmarshal(out, &printed)); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		for _, want := range wanted {
+			if !strings.Contains(printed.Notes, want) {
+				t.Errorf("%s: no %q in\n%s", values, want, printed.Notes)
+			}
+		}
 	}
 }
 
@@ -91,7 +165,7 @@ func TestChartRefuses(t *testing.T) {
 		entitlements = image + ",entitlements.enabled=true"
 		outbound     = image + ",outbound.baseURL=https://billing.example.com,outbound.clientID=app"
 	)
-	for _, set := range []string{receiver, postgres, entitlements, outbound, receiver + ",replicas=1"} {
+	for _, set := range []string{receiver, postgres, entitlements, outbound, receiver + ",gate.replicas=1", receiver + ",secret.keys.adminReadToken=read,podMonitor.enabled=true"} {
 		if out, err := template(helm, "--set", set); err != nil || strings.Contains(string(out), "kind: NetworkPolicy") {
 			t.Errorf("%s: %v: %s", set, err, out)
 		}
@@ -99,27 +173,32 @@ func TestChartRefuses(t *testing.T) {
 	for set, want := range map[string]string{
 		"receiver.url=http://r:3000":                "/image/repository",
 		image:                                       "nothing to run: set receiver.url",
-		receiver + ",replicas=2":                    "replicas: an inbox in a file is for one",
+		receiver + ",gate.replicas=2":               "gate.replicas: an inbox in a file is for one",
 		receiver + ",inbox.type=postgres":           "inbox.postgres needs its address",
 		postgres + ",inbox.postgres.secret.name=db": "inbox.postgres needs its address",
-		receiver + ",inbox.postgres.url=postgres://usher:t0psecret@db/u": "/inbox/postgres/url",
-		receiver + ",inbox.type=none":                                    "/inbox/type",
-		receiver + ",replica=2":                                          "'replica' not allowed",
-		receiver + ",shutdown.delay=5s":                                  "/shutdown/delay",
-		receiver + ",ingress.enabled=true":                               "/ingress/host",
-		outbound + ",ingress.enabled=true,ingress.host=h":                "ingress.enabled is for webhooks",
-		receiver + ",gate.enabled=false":                                 "gate.enabled is false",
-		entitlements + ",gate.enabled=false":                             "entitlements then need inbox.type postgres",
-		receiver + ",secret.keys.adminToken=":                            "/secret/keys/adminToken",
-		receiver + ",secret.keys.webhookToken=":                          "webhookToken or hmacSecret",
-		entitlements + ",secret.keys.entitlementsKey=":                   "secret.keys.entitlementsKey",
-		outbound + ",secret.keys.outboundKey=":                           "secret.keys.outboundKey",
-		image + ",outbound.baseURL=https://billing.example.com":          "outbound.clientID",
-		receiver + ",settings.USHER_WEBHOOK_TOKEN=t0psecret":             "USHER_WEBHOOK_TOKEN",
-		receiver + ",settings.USHER_WEBHOOK_INBOX=file:/elsewhere":       "USHER_WEBHOOK_INBOX",
-		receiver + ",settings.usher_webhook_types=x":                     "usher_webhook_types",
-		receiver + ",networkPolicy.enabled=true":                         "networkPolicy.egress is empty",
-		postgres + ",replicas=3,podDisruptionBudget.minAvailable=3":      "podDisruptionBudget.minAvailable must be less",
+		receiver + ",inbox.postgres.url=postgres://usher:t0psecret@db/u":                        "/inbox/postgres/url",
+		receiver + ",inbox.type=none":                                                           "/inbox/type",
+		receiver + ",replica=2":                                                                 "'replica' not allowed",
+		receiver + ",shutdown.delay=5s":                                                         "/shutdown/delay",
+		receiver + ",ingress.enabled=true":                                                      "/ingress/host",
+		outbound + ",ingress.enabled=true,ingress.host=h":                                       "ingress.enabled is for webhooks",
+		receiver + ",gate.enabled=false":                                                        "gate.enabled is false",
+		entitlements + ",gate.enabled=false":                                                    "entitlements then need inbox.type postgres",
+		receiver + ",secret.keys.adminToken=":                                                   "/secret/keys/adminToken",
+		receiver + ",secret.keys.webhookToken=":                                                 "webhookToken or hmacSecret",
+		entitlements + ",secret.keys.entitlementsKey=":                                          "secret.keys.entitlementsKey",
+		outbound + ",secret.keys.outboundKey=":                                                  "secret.keys.outboundKey",
+		image + ",outbound.baseURL=https://billing.example.com":                                 "outbound.clientID",
+		receiver + ",settings.USHER_WEBHOOK_TOKEN=t0psecret":                                    "USHER_WEBHOOK_TOKEN",
+		receiver + ",settings.USHER_WEBHOOK_INBOX=file:/elsewhere":                              "USHER_WEBHOOK_INBOX",
+		receiver + ",settings.usher_webhook_types=x":                                            "usher_webhook_types",
+		receiver + ",networkPolicy.enabled=true":                                                "networkPolicy.webhooksFrom is empty",
+		outbound + ",networkPolicy.enabled=true,networkPolicy.outboundFrom[0].podSelector=null": "networkPolicy.outboundEgress is empty",
+		postgres + ",gate.replicas=3,gate.minAvailable=3":                                       "gate.minAvailable must be less",
+		outbound + ",outbound.replicas=2,outbound.minAvailable=2":                               "outbound.minAvailable must be less",
+		receiver + ",podMonitor.enabled=true":                                                   "podMonitor.enabled needs secret.keys.adminReadToken",
+		receiver + ",prometheusRule.enabled=true":                                               "prometheusRule.runbookPrefix is missing",
+		receiver + ",fullnameOverride=Billing":                                                  "/fullnameOverride",
 	} {
 		out, err := template(helm, "--set", set)
 		if err == nil || !strings.Contains(string(out), want) {
@@ -141,19 +220,19 @@ func TestSidecarComponent(t *testing.T) {
 		t.Skipf("%s can't be downloaded, the component is not tried: %v: %s", module, err, out)
 	}
 	dir := t.TempDir()
-	for folder, from := range map[string]string{"podinfo": filepath.Join(podinfo.Dir, "kustomize"), "sidecar": "kustomize/sidecar"} {
+	for folder, from := range map[string]string{"podinfo": filepath.Join(podinfo.Dir, "kustomize"), "sidecar": "kustomize/sidecar", "sidecar-metrics": "kustomize/sidecar-metrics"} {
 		if err := os.CopyFS(filepath.Join(dir, folder), os.DirFS(from)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	const kustomization = `
 resources: [podinfo]
-components: [sidecar]
+components: [sidecar, sidecar-metrics]
 configMapGenerator:
   - name: usher-sidecar
     literals: [USHER_BASE_URL=https://billing.example.com, USHER_CLIENT_ID=my-client-id]
 images:
-  - {name: registry.example.com/usher, newTag: v9.9.9}
+  - {name: registry.example.com/usher, newName: registry.your.company/usher, newTag: v9.9.9}
 `
 	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(kustomization), 0o644); err != nil {
 		t.Fatal(err)
@@ -164,10 +243,17 @@ images:
 	}
 	p := objects(t, out).one(t, "Deployment").Spec.Template.Spec
 	trySidecar(t, p)
+	env := []string{"USHER_BASE_URL=https://billing.example.com", "USHER_CLIENT_ID=my-client-id"} // of the ConfigMap
+	for _, e := range p.InitContainers[0].Env {
+		env = append(env, e.Name+"="+e.Value)
+	}
+	if s, err := settings.Read(withFiles(t, env)); err != nil || s.Admin.Listen != "0.0.0.0:9095" || s.Admin.ReadToken == nil {
+		t.Errorf("Prometheus cannot read the metrics of the sidecar: %v", err)
+	}
 	if len(p.Containers) != 1 || p.Containers[0].Name != "podinfod" || p.Containers[0].ReadinessProbe == nil {
 		t.Errorf("podinfo's own container: %+v", p.Containers)
 	}
-	for _, want := range []string{"image: registry.example.com/usher:v9.9.9", "USHER_CLIENT_ID: my-client-id", "name: usher-sidecar-"} { // with its hash
+	for _, want := range []string{"image: registry.your.company/usher:v9.9.9", `usher-metrics: "yes"`, "USHER_CLIENT_ID: my-client-id", "name: usher-sidecar-"} { // with its hash
 		if !strings.Contains(string(out), want) {
 			t.Errorf("no %q in\n%s", want, out)
 		}

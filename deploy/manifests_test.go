@@ -21,16 +21,25 @@ type object struct {
 	Kind     string
 	Metadata struct{ Name string }
 	Spec     struct {
-		Replicas     int
-		MinAvailable int `yaml:"minAvailable"`
-		Selector     any
-		PodSelector  any `yaml:"podSelector"`
-		Template     struct {
-			Metadata struct{ Labels map[string]string }
-			Spec     pod
-		}
-		Claims []struct{ Metadata struct{ Name string } } `yaml:"volumeClaimTemplates"`
+		Replicas       int
+		MinAvailable   int    `yaml:"minAvailable"`
+		EvictionPolicy string `yaml:"unhealthyPodEvictionPolicy"`
+		Selector       any
+		PodSelector    any `yaml:"podSelector"`
+		Template       podTemplate
+		JobTemplate    struct {
+			Spec struct{ Template podTemplate }
+		} `yaml:"jobTemplate"`
+		Claims    []struct{ Metadata struct{ Name string } } `yaml:"volumeClaimTemplates"`
+		Endpoints []struct {
+			Authorization struct{ Credentials struct{ Name, Key string } }
+		} `yaml:"podMetricsEndpoints"`
 	}
+}
+
+type podTemplate struct {
+	Metadata struct{ Labels map[string]string }
+	Spec     pod
 }
 
 type pod struct {
@@ -39,8 +48,16 @@ type pod struct {
 	Containers      []*container
 	SecurityContext struct {
 		RunAsNonRoot bool `yaml:"runAsNonRoot"`
+		RunAsUser    *int `yaml:"runAsUser"`
+		FSGroup      *int `yaml:"fsGroup"`
 	} `yaml:"securityContext"`
-	Volumes []struct{ Name string }
+	Volumes []struct {
+		Name   string
+		Secret struct {
+			Mode  int `yaml:"defaultMode"`
+			Items []struct{ Key string }
+		}
+	}
 }
 
 type mount struct {
@@ -71,8 +88,14 @@ type container struct {
 func TestManifests(t *testing.T) {
 	sidecar := objects(t, read(t, "kubernetes/sidecar.yaml")).one(t, "Deployment").Spec.Template.Spec
 	trySidecar(t, sidecar)
+	if sidecar.InitContainers[0].ReadinessProbe == nil {
+		t.Error("the sidecar has no readiness probe")
+	}
 	gateway := objects(t, read(t, "kubernetes/gateway.yaml"))
-	tryService(t, append(gateway, objects(t, read(t, "kubernetes/gateway-networkpolicy.yaml"))...), "Deployment", "gate")
+	tryServices(t, append(gateway, objects(t, read(t, "kubernetes/gateway-networkpolicy.yaml"))...), map[string]string{"usher-gateway": "gate"})
+	jobs := objects(t, read(t, "kubernetes/job.yaml"))
+	trySidecar(t, jobs.one(t, "Job").Spec.Template.Spec)
+	trySidecar(t, jobs.one(t, "CronJob").Spec.JobTemplate.Spec.Template.Spec)
 }
 
 // trySidecar checks a pod that usher was added to.
@@ -86,40 +109,107 @@ func trySidecar(t *testing.T, p pod) {
 		t.Errorf("%s with restartPolicy %q is no sidecar", usher.Name, usher.RestartPolicy)
 	}
 	tryPod(t, p, usher)
-}
-
-// tryService checks an usher that others call, in a workload of that kind, and what belongs to it. The part is the one
-// that is asked whether it is ready.
-func tryService(t *testing.T, all manifest, kind, part string) {
-	t.Helper()
-	gateway := all.one(t, kind).Spec
-	usher := gateway.Template.Spec.Containers[0]
-	tryPod(t, gateway.Template.Spec, usher)
-	tryContainer(t, usher, part)
-	if gateway.Replicas > 1 {
-		if budget := all.one(t, "PodDisruptionBudget").Spec.MinAvailable; budget < 1 || budget >= gateway.Replicas {
-			t.Errorf("of %d replicas %d must be available: none can be lost, or none can be drained", gateway.Replicas, budget)
+	// All containers of a pod are in its fsGroup, and it changes the owner of the program's own volumes.
+	for _, v := range p.Volumes {
+		if p.SecurityContext.FSGroup != nil || v.Secret.Mode != 0 && v.Secret.Mode != 0o444 {
+			t.Errorf("the volume %s has the mode %o, and the pod the fsGroup %v", v.Name, v.Secret.Mode, p.SecurityContext.FSGroup)
 		}
 	}
-	services := 0
-	for _, o := range all {
-		for _, selector := range []any{o.Spec.Selector, o.Spec.PodSelector} {
-			selected, _ := selector.(map[string]any)
-			if match, ok := selected["matchLabels"].(map[string]any); ok {
-				selected = match
-			}
-			for label, value := range selected {
-				if gateway.Template.Metadata.Labels[label] != value {
-					t.Errorf("%s %s selects %s=%s, which no pod has", o.Kind, o.Metadata.Name, label, value)
+}
+
+// tryServices checks ushers that others call, each in a workload of its own, and what belongs to them. parts says of each workload, by its
+// name, which part is asked whether it is ready.
+func tryServices(t *testing.T, all manifest, parts map[string]string) {
+	t.Helper()
+	found, services := 0, make(map[string]int)
+	for _, w := range all {
+		if w.Kind != "Deployment" && w.Kind != "StatefulSet" {
+			continue
+		}
+		found++
+		name, p := w.Metadata.Name, w.Spec.Template.Spec
+		usher := p.Containers[0]
+		tryPod(t, p, usher)
+		tryContainer(t, usher, parts[name])
+		tryKeys(t, p, usher)
+		budgets := 0
+		for _, o := range all {
+			if o.Kind == "PodDisruptionBudget" && selects(o, w) {
+				budgets++
+				if least := o.Spec.MinAvailable; least < 1 || least >= w.Spec.Replicas || o.Spec.EvictionPolicy != "AlwaysAllow" {
+					t.Errorf("%s: of %d replicas %d must be available, unhealthy ones by %q: none can be lost, or none can be drained", name, w.Spec.Replicas, least, o.Spec.EvictionPolicy)
 				}
 			}
 		}
-		if o.Kind == "Service" && o.Spec.Selector != nil {
-			services++
+		if (budgets == 1) != (w.Spec.Replicas > 1) {
+			t.Errorf("%s: %d budgets for %d replicas", name, budgets, w.Spec.Replicas)
 		}
 	}
-	if services == 0 {
-		t.Error("no Service")
+	if found != len(parts) {
+		t.Errorf("%d workloads, want %v", found, slices.Collect(maps.Keys(parts)))
+	}
+	for _, o := range all {
+		if o.Spec.Selector == nil && o.Spec.PodSelector == nil {
+			continue
+		}
+		var selected []string
+		for _, w := range all {
+			if (w.Kind == "Deployment" || w.Kind == "StatefulSet") && selects(o, w) {
+				selected = append(selected, w.Metadata.Name)
+			}
+		}
+		if want := 1; len(selected) != want && o.Kind != "PodMonitor" || len(selected) == 0 {
+			t.Errorf("%s %s selects the pods of %q", o.Kind, o.Metadata.Name, selected)
+			continue
+		}
+		if o.Kind == "Service" {
+			services[selected[0]]++
+		}
+	}
+	for name := range parts {
+		if services[name] == 0 {
+			t.Errorf("%s has no Service", name)
+		}
+	}
+}
+
+// selects reports whether an object selects the pods of a workload.
+func selects(o, workload object) bool {
+	selector := o.Spec.Selector
+	if selector == nil {
+		selector = o.Spec.PodSelector
+	}
+	selected, _ := selector.(map[string]any)
+	if match, ok := selected["matchLabels"].(map[string]any); ok {
+		selected = match
+	}
+	for label, value := range selected {
+		if workload.Spec.Template.Metadata.Labels[label] != value {
+			return false
+		}
+	}
+	return len(selected) > 0
+}
+
+// tryKeys checks that a pod gets the keys of its Secret that it uses, and no other: a gate holds no credential of the billing service. A
+// manifest with a Secret of its own may leave it at that.
+func tryKeys(t *testing.T, p pod, usher *container) {
+	t.Helper()
+	var got, used []string
+	for _, v := range p.Volumes {
+		for _, item := range v.Secret.Items {
+			got = append(got, item.Key)
+		}
+	}
+	for _, e := range usher.Env {
+		if key, ok := strings.CutPrefix(e.Value, "/run/secrets/usher/"); ok {
+			used = append(used, key)
+		}
+	}
+	slices.Sort(got)
+	slices.Sort(used)
+	if len(got) > 0 && !slices.Equal(got, used) {
+		t.Errorf("the pod gets %q, and uses %q", got, used)
 	}
 }
 
@@ -153,8 +243,8 @@ func tryContainer(t *testing.T, usher *container, part string) {
 // tryPod checks what holds for usher wherever it runs.
 func tryPod(t *testing.T, p pod, usher *container) {
 	t.Helper()
-	if usher.StartupProbe == nil || usher.ReadinessProbe == nil {
-		t.Errorf("%s: no startup or no readiness probe", usher.Name)
+	if usher.StartupProbe == nil {
+		t.Errorf("%s: no startup probe", usher.Name)
 	}
 	c := usher.SecurityContext
 	if !p.SecurityContext.RunAsNonRoot && !c.RunAsNonRoot || !c.ReadOnly || c.Escalation == nil || *c.Escalation || usher.Resources.Limits["memory"] == "" {

@@ -11,6 +11,9 @@ import (
 	"usher/internal/testkit"
 )
 
+// runbooks is the prefix of all addresses of runbooks, which everybody replaces by their own.
+const runbooks = "https://runbooks.example.com/"
+
 // The alerts are ones that Prometheus reads, and fire when they should, and only then.
 func TestAlerts(t *testing.T) {
 	promtool, err := exec.LookPath("promtool")

@@ -2,6 +2,7 @@ package deploy_test
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -26,8 +27,14 @@ func TestDeploymentsAreAccepted(t *testing.T) {
 	if err != nil || len(rendered) == 0 {
 		t.Fatalf("%q: %v", rendered, err)
 	}
-	for _, file := range append(rendered, "compose.yaml", "compose.cluster.yaml", "kubernetes/sidecar.yaml", "kubernetes/gateway.yaml") {
-		environments[file] = yamlEnvironment(t, file)
+	for _, file := range append(rendered, "compose.yaml", "compose.cluster.yaml", "kubernetes/sidecar.yaml", "kubernetes/gateway.yaml", "kubernetes/job.yaml") {
+		all := yamlEnvironments(t, file)
+		if len(all) == 0 {
+			t.Errorf("%s has no settings", file)
+		}
+		for i, env := range all {
+			environments[fmt.Sprint(file, " ", i)] = env
+		}
 	}
 	for name, env := range environments {
 		t.Run(name, func(t *testing.T) {
@@ -38,50 +45,56 @@ func TestDeploymentsAreAccepted(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if len(s.Unknown) > 0 {
-				t.Errorf("unknown: %q", s.Unknown)
+			if len(s.Unknown) > 0 || len(s.Unused) > 0 {
+				t.Errorf("unknown: %q, unused: %+v", s.Unknown, s.Unused)
 			}
 		})
 	}
 }
 
-// yamlEnvironment finds the one environment with usher's variables in a file: a map,
-// as Compose has it, or a list of names and values, as Kubernetes has it.
-func yamlEnvironment(t *testing.T, file string) []string {
+// yamlEnvironments finds the environments with usher's variables in a file: maps, as Compose has them, or lists of names and
+// values, as Kubernetes has them.
+func yamlEnvironments(t *testing.T, file string) (all [][]string) {
 	t.Helper()
 	f, err := os.Open(file)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	var env []string
 	var walk func(node any)
 	walk = func(node any) {
+		var env []string
 		switch node := node.(type) {
 		case []any:
 			for _, child := range node {
 				walk(child)
-			}
-		case map[string]any:
-			if name, ok := node["name"].(string); ok && strings.HasPrefix(name, "USHER_") {
-				value, ok := node["value"].(string)
+				entry, _ := child.(map[string]any)
+				name, _ := entry["name"].(string)
+				if !strings.HasPrefix(name, "USHER_") {
+					continue
+				}
+				value, ok := entry["value"].(string)
 				if !ok { // from a Secret, as an operator for PostgreSQL makes it
 					value = "postgresql://usher:t0psecret@db-rw.postgres:5432/usher"
 				}
 				env = append(env, name+"="+value)
 			}
+		case map[string]any:
 			for name, child := range node {
+				walk(child)
 				if value, ok := child.(string); ok && strings.HasPrefix(name, "USHER_") {
 					env = append(env, name+"="+value)
 				}
-				walk(child)
 			}
+		}
+		if len(env) > 0 {
+			all = append(all, env)
 		}
 	}
 	for documents := yaml.NewDecoder(f); ; {
 		var document any
 		if err := documents.Decode(&document); errors.Is(err, io.EOF) {
-			return env
+			return all
 		} else if err != nil {
 			t.Fatal(err)
 		}
@@ -119,11 +132,15 @@ func withFiles(t *testing.T, env []string) []string {
 	if err := os.WriteFile(path, []byte("whsec_YSBrZXkgb2YgdGhlIHRlc3Q=\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	write(t, path+"-read", []byte("t0psecret-of-those-who-look\n"), 0o600)
 	certificate, _ := testkit.Certificate(t, "db.example.com")
 	env = slices.Clone(env)
 	for i, kv := range env {
 		if name, _, _ := strings.Cut(kv, "="); strings.HasSuffix(name, "_FILE") {
 			env[i] = name + "=" + path
+			if name == "USHER_ADMIN_READ_TOKEN_FILE" { // no token may be in both
+				env[i] += "-read"
+			}
 		}
 		env[i] = strings.Replace(env[i], "sslrootcert=/etc/usher/ca.crt", "sslrootcert="+certificate, 1)
 	}

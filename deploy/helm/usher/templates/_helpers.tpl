@@ -1,11 +1,14 @@
 {{- define "usher.fullname" -}}
-{{- if contains .Chart.Name .Release.Name -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- else if contains .Chart.Name .Release.Name -}}
 {{- .Release.Name | trunc 40 | trimSuffix "-" -}}
 {{- else -}}
 {{- printf "%s-%s" .Release.Name .Chart.Name | trunc 40 | trimSuffix "-" -}}
 {{- end -}}
 {{- end -}}
 
+{{/* The labels of all pods of a release. Those of one workload have a component, too. */}}
 {{- define "usher.selector" -}}
 app.kubernetes.io/name: usher
 app.kubernetes.io/instance: {{ .Release.Name }}
@@ -27,8 +30,39 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | quote }}
 {{- if or (include "usher.gate" .) .Values.entitlements.enabled -}}{{ .Values.inbox.type }}{{- end -}}
 {{- end -}}
 
-{{- define "usher.replicas" -}}
-{{- if eq (include "usher.inbox" .) "file" -}}1{{- else -}}{{ .Values.replicas | default 2 }}{{- end -}}
+{{/*
+The workloads, by their component, as YAML. Each part of usher has its own, so that what takes one part out of its Service leaves the
+others in theirs. Only an inbox in a file has one pod for the gate and entitlements. That pod has no second one to which webhooks
+could go instead, so entitlements decide whether it is ready: with a broken file they are still answered from memory.
+*/}}
+{{- define "usher.workloads" -}}
+{{- $name := include "usher.fullname" . -}}
+{{- $file := eq (include "usher.inbox" .) "file" -}}
+{{- $both := and $file .Values.entitlements.enabled -}}
+{{- if include "usher.gate" . }}
+gate:
+  name: {{ $name }}
+  kind: {{ ternary "StatefulSet" "Deployment" $file }}
+  parts: {{ ternary (list "gate" "entitlements") (list "gate") $both | toJson }}
+  ready: {{ ternary "entitlements" "gate" $both }}
+  replicas: {{ ternary 1 (.Values.gate.replicas | default 2) $file }}
+{{- end }}
+{{- if and .Values.entitlements.enabled (not $file) }}
+entitlements:
+  name: {{ $name }}-entitlements
+  kind: Deployment
+  parts: [entitlements]
+  ready: entitlements
+  replicas: {{ .Values.entitlements.replicas }}
+{{- end }}
+{{- if .Values.outbound.baseURL }}
+outbound:
+  name: {{ $name }}-outbound
+  kind: Deployment
+  parts: [outbound]
+  ready: outbound
+  replicas: {{ .Values.outbound.replicas }}
+{{- end }}
 {{- end -}}
 
 {{/* Values that each are fine, and together make an usher that does not start, or one that loses webhooks. */}}
@@ -55,14 +89,25 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | quote }}
 {{- if and .Values.entitlements.enabled (not $gate) (ne $inbox "postgres") -}}
 {{- fail "gate.enabled is false: entitlements then need inbox.type postgres, which another usher fills" -}}
 {{- end -}}
-{{- if and (eq $inbox "file") (gt (int (.Values.replicas | default 1)) 1) -}}
-{{- fail "replicas: an inbox in a file is for one replica. With more, a change could be dropped as a duplicate: use inbox.type postgres" -}}
+{{- if and (eq $inbox "file") (gt (int (.Values.gate.replicas | default 1)) 1) -}}
+{{- fail "gate.replicas: an inbox in a file is for one replica. With more, a change could be dropped as a duplicate: use inbox.type postgres" -}}
 {{- end -}}
 {{- if and (eq $inbox "postgres") (eq (empty $postgres.url) (empty $postgres.secret.name)) -}}
 {{- fail "inbox.postgres needs its address: set url or secret.name, and not both" -}}
 {{- end -}}
 {{- if and .Values.outbound.baseURL (not (and .Values.outbound.clientID $keys.clientSecret $keys.outboundKey)) -}}
 {{- fail "outbound.baseURL needs outbound.clientID, secret.keys.clientSecret and secret.keys.outboundKey" -}}
+{{- end -}}
+{{- if and .Values.podMonitor.enabled (not $keys.adminReadToken) -}}
+{{- fail "podMonitor.enabled needs secret.keys.adminReadToken: Prometheus must not get the token of those who may act" -}}
+{{- end -}}
+{{- if and .Values.prometheusRule.enabled (not .Values.prometheusRule.runbookPrefix) -}}
+{{- fail "prometheusRule.runbookPrefix is missing: each alert links to a section of docs/operations.md, say where your copy of it is" -}}
+{{- end -}}
+{{- range $part, $w := include "usher.workloads" . | fromYaml -}}
+{{- if and (gt (int $w.replicas) 1) (ge (int (index $.Values $part).minAvailable) (int $w.replicas)) -}}
+{{- fail (printf "%s.minAvailable must be less than its replicas: otherwise no node with usher on it can be drained" $part) -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 
@@ -72,20 +117,21 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | quote }}
 {{- end -}}
 {{- end -}}
 
-{{/* The environment: one list, so that all settings of usher are in one place. */}}
+{{/* The environment of a workload: one list, so that all settings of usher are in one place. */}}
 {{- define "usher.env" -}}
+{{- $parts := .workload.parts -}}
+{{- with .root -}}
 {{- $secret := "/run/secrets/usher" -}}
 {{- $keys := .Values.secret.keys -}}
-{{- $services := list -}}
-{{- if .Values.outbound.baseURL }}
-{{- $services = append $services "outbound" }}
+{{- $hosts := list -}}
+{{- if has "outbound" $parts }}
 - {name: USHER_BASE_URL, value: {{ .Values.outbound.baseURL | quote }}}
 - {name: USHER_CLIENT_ID, value: {{ .Values.outbound.clientID | quote }}}
 - {name: USHER_CLIENT_SECRET_FILE, value: {{ printf "%s/%s" $secret $keys.clientSecret | quote }}}
 - {name: USHER_LISTEN, value: "0.0.0.0:8080"}
 - {name: USHER_KEY_FILE, value: {{ printf "%s/%s" $secret $keys.outboundKey | quote }}}
 {{- end }}
-{{- if include "usher.gate" . }}
+{{- if has "gate" $parts }}
 - {name: USHER_WEBHOOK_LISTEN, value: "0.0.0.0:8090"}
 {{- with .Values.receiver.url }}
 - {name: USHER_WEBHOOK_FORWARD_URL, value: {{ . | quote }}}
@@ -104,12 +150,13 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | quote }}
 {{- if and $keys.signSecret (or .Values.receiver.url .Values.receivers) }}
 - {name: USHER_WEBHOOK_SIGN_SECRET_FILE, value: {{ printf "%s/%s" $secret $keys.signSecret | quote }}}
 {{- end }}
-{{- else if .Values.entitlements.enabled }}
+{{- else if has "entitlements" $parts }}
 - {name: USHER_WEBHOOK_LISTEN, value: "off"}
 {{- end }}
-{{- if eq (include "usher.inbox" .) "file" }}
+{{- if has "outbound" $parts }}
+{{- else if eq .Values.inbox.type "file" }}
 - {name: USHER_WEBHOOK_INBOX, value: "file:/var/lib/usher/inbox.db"}
-{{- else if include "usher.inbox" . }}
+{{- else }}
 {{- with .Values.inbox.postgres.url }}
 - {name: USHER_WEBHOOK_INBOX, value: {{ . | quote }}}
 {{- with $keys.inboxPassword }}
@@ -119,16 +166,15 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | quote }}
 - {name: USHER_WEBHOOK_INBOX, valueFrom: {secretKeyRef: {name: {{ .Values.inbox.postgres.secret.name | quote }}, key: {{ .Values.inbox.postgres.secret.key | quote }}}}}
 {{- end }}
 {{- end }}
-{{- if .Values.entitlements.enabled }}
-{{- $services = append $services "entitlements" }}
+{{- if has "entitlements" $parts }}
 - {name: USHER_ENTITLEMENTS_LISTEN, value: "0.0.0.0:8070"}
 - {name: USHER_ENTITLEMENTS_KEY_FILE, value: {{ printf "%s/%s" $secret $keys.entitlementsKey | quote }}}
 {{- end }}
 {{- /* The names by which the Services are called. */}}
-{{- $hosts := list }}
-{{- range $services }}
-{{- $name := printf "%s-%s" (include "usher.fullname" $) . }}
-{{- $hosts = concat $hosts (list $name (printf "%s.%s" $name $.Release.Namespace) (printf "%s.%s.svc" $name $.Release.Namespace) (printf "%s.%s.svc.cluster.local" $name $.Release.Namespace)) }}
+{{- range without $parts "gate" }}
+{{- $name := printf "%s-%s" (include "usher.fullname" $.root) . }}
+{{- $namespace := $.root.Release.Namespace }}
+{{- $hosts = concat $hosts (list $name (printf "%s.%s" $name $namespace) (printf "%s.%s.svc" $name $namespace) (printf "%s.%s.svc.cluster.local" $name $namespace)) }}
 {{- end }}
 {{- with .Values.settings.USHER_ALLOWED_HOSTS }}
 {{- $hosts = append $hosts . }}
@@ -139,10 +185,25 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | quote }}
 # For Prometheus and the probes; /healthz and /readyz need no token, the rest does.
 - {name: USHER_ADMIN_LISTEN, value: "0.0.0.0:9095"}
 - {name: USHER_ADMIN_TOKEN_FILE, value: {{ printf "%s/%s" $secret $keys.adminToken | quote }}}
+{{- with $keys.adminReadToken }}
+- {name: USHER_ADMIN_READ_TOKEN_FILE, value: {{ printf "%s/%s" $secret . | quote }}}
+{{- end }}
 - {name: USHER_SHUTDOWN_DELAY, value: "{{ .Values.shutdown.delay }}s"}
 - {name: USHER_SHUTDOWN_GRACE, value: "{{ .Values.shutdown.grace }}s"}
 - {name: USHER_LOG_FORMAT, value: json}
+{{- /* A setting of another part would be a warning in the log. */}}
 {{- range $name, $value := omit .Values.settings "USHER_ALLOWED_HOSTS" }}
+{{- $part := "outbound" }}
+{{- if hasPrefix "USHER_WEBHOOK_" $name }}{{ $part = "gate" }}
+{{- else if hasPrefix "USHER_ENTITLEMENTS_" $name }}{{ $part = "entitlements" }}
+{{- else if regexMatch "^USHER_(ADMIN|LOG)_" $name }}{{ $part = first $parts }}
+{{- end }}
+{{- if has $part $parts }}
 - {name: {{ $name }}, value: {{ $value | quote }}}
+{{- end }}
+{{- end }}
+{{- with .Values.extraEnv }}
+{{ toYaml . }}
+{{- end }}
 {{- end }}
 {{- end -}}
