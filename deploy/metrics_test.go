@@ -28,12 +28,13 @@ func existing(t *testing.T) map[string][]string {
 	t.Helper()
 	m := metrics.New("v1", "abc")
 	receivers := receiver.NewSet(&receiver.Receiver{Name: "main"})
-	port, id, gate := m.Port("main"), m.Identity("main"), m.Gate(receivers)
+	port, id, gate := m.Port("main", "TOKEN_REJECTED"), m.Identity("main"), m.Gate(receivers)
 	m.Inbox(func() inbox.Stats {
 		return inbox.Stats{At: time.Now(), Receivers: map[string]inbox.Figures{"main": {}}}
 	}, receivers)
 	m.Certificate(time.Now)
 	m.Entitlements(func() int { return 0 })
+	m.Ready("gate", func() bool { return true })
 	port.Started()
 	port.Finished(200, time.Millisecond)
 	id.Fetched(nil, errors.New("down"))
@@ -43,7 +44,7 @@ func existing(t *testing.T) map[string][]string {
 	m.Handler().ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	names := make(map[string][]string)
 	for _, series := range regexp.MustCompile(`(?m)^(\w+)(?:\{(.*)\})? `).FindAllStringSubmatch(answer.Body.String(), -1) {
-		labels := []string{"instance"} // which Prometheus adds
+		labels := []string{"instance", "namespace"} // which Prometheus adds
 		for _, l := range labelName.FindAllStringSubmatch(series[2], -1) {
 			labels = append(labels, l[1])
 		}

@@ -1,12 +1,15 @@
 package deploy_test
 
 import (
-	"os"
+	"encoding/json"
+	"errors"
+	"fmt"
 	"os/exec"
-	"regexp"
-	"slices"
+	"path/filepath"
 	"strings"
 	"testing"
+
+	"go.yaml.in/yaml/v3"
 
 	"usher/internal/testkit"
 )
@@ -31,42 +34,106 @@ func TestAlerts(t *testing.T) {
 	}
 }
 
-// Whoever is woken up finds what to do: each alert links to a section of its own, and is tested.
+// Each query of the dashboard is one that Prometheus reads, and is about the chosen namespace.
+func TestDashboardQueries(t *testing.T) {
+	promtool, err := exec.LookPath("promtool")
+	if err != nil {
+		testkit.Missing(t, "there is no promtool here: install Debian's package prometheus")
+	}
+	var dashboard struct {
+		Panels []struct {
+			Title   string
+			Targets []struct{ Expr string }
+		}
+	}
+	if err := json.Unmarshal(read(t, "grafana/usher.json"), &dashboard); err != nil {
+		t.Fatal(err)
+	}
+	type rule struct{ Record, Expr string }
+	var rules []rule
+	for _, p := range dashboard.Panels {
+		for _, target := range p.Targets {
+			if !strings.Contains(target.Expr, `namespace=~"$namespace"`) {
+				t.Errorf("%s is about all namespaces: %s", p.Title, target.Expr)
+			}
+			rules = append(rules, rule{fmt.Sprint("query", len(rules)), strings.ReplaceAll(target.Expr, "$__rate_interval", "5m")})
+		}
+	}
+	file, err := yaml.Marshal(map[string]any{"groups": []any{map[string]any{"name": "dashboard", "rules": rules}}})
+	if err != nil || len(rules) < 20 {
+		t.Fatalf("%d queries: %v", len(rules), err)
+	}
+	path := filepath.Join(t.TempDir(), "rules.yaml")
+	write(t, path, file, 0o644)
+	if out, err := exec.Command(promtool, "check", "rules", path).CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// Whoever is woken up finds what to do: each alert links to a section of its own, whose address is complete once the prefix is set. And each
+// is tested in both directions: a test of alerts_test.yaml is called after what it shows.
 func TestAlertsHaveARunbook(t *testing.T) {
-	read := func(file string) string {
-		b, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(b)
-	}
-	alerts, tests, manual := read("prometheus/alerts.yaml"), read("prometheus/alerts_test.yaml"), read("../docs/operations.md")
-	rules := strings.Split(alerts, "\n      - alert: ")[1:]
-	if len(rules) < 10 {
-		t.Fatalf("only %d alerts were found", len(rules))
-	}
-	severities := regexp.MustCompile(`severity: (\w+)`)
-	var seen []string
-	for _, rule := range rules {
-		name, _, _ := strings.Cut(rule, "\n")
-		if !strings.Contains(rule, "runbook_url: docs/operations.md#"+strings.ToLower(name)+"\n") || !strings.Contains(manual, "\n### "+name+"\n") {
-			t.Errorf("%s has no section in docs/operations.md, or no link to it", name)
-		}
-		if !strings.Contains(tests, `alertname="`+name+`"`) {
-			t.Errorf("%s is not tested", name)
-		}
-		for _, part := range []string{"expr:", "for:", "summary:", "description:"} {
-			if !strings.Contains(rule, " "+part) {
-				t.Errorf("%s has no %s", name, part)
+	var alerts struct {
+		Groups []struct {
+			Rules []struct {
+				Alert, Record, Expr, For string
+				Labels, Annotations      map[string]string
 			}
 		}
-		if m := severities.FindStringSubmatch(rule); m == nil || !slices.Contains([]string{"critical", "warning"}, m[1]) {
-			t.Errorf("%s has no severity", name)
-		} else {
-			seen = append(seen, m[1])
+	}
+	var tests struct {
+		Tests []struct {
+			Name   string
+			Series []any `yaml:"input_series"`
+			Asked  []struct {
+				Samples []struct{ Labels string } `yaml:"exp_samples"`
+			} `yaml:"promql_expr_test"`
 		}
 	}
-	if !slices.Contains(seen, "critical") || !slices.Contains(seen, "warning") {
-		t.Errorf("all have the same severity: %q", seen)
+	if err := errors.Join(yaml.Unmarshal(read(t, "prometheus/alerts.yaml"), &alerts), yaml.Unmarshal(read(t, "prometheus/alerts_test.yaml"), &tests)); err != nil {
+		t.Fatal(err)
+	}
+	manual := string(read(t, "../docs/operations.md"))
+	figures, severities := make(map[string]bool), make(map[string]int)
+	for _, rule := range alerts.Groups[0].Rules {
+		name := rule.Alert
+		if rule.Record != "" {
+			figures[rule.Record] = false
+			continue
+		}
+		for figure := range figures {
+			if strings.Contains(rule.Expr, figure) {
+				figures[figure] = true
+			}
+		}
+		if rule.Annotations["runbook_url"] != runbooks+"docs/operations.md#"+strings.ToLower(name) || !strings.Contains(manual, "\n### "+name+"\n") {
+			t.Errorf("%s has no section in docs/operations.md, or no link to it", name)
+		}
+		if rule.For == "" || rule.Annotations["summary"] == "" || rule.Annotations["description"] == "" {
+			t.Errorf("%s: %+v", name, rule)
+		}
+		severities[rule.Labels["severity"]]++
+		fires, silent := false, false
+		for _, test := range tests.Tests {
+			shown := false
+			for _, asked := range test.Asked {
+				for _, sample := range asked.Samples {
+					shown = shown || strings.Contains(sample.Labels, `alertname="`+name+`", severity="`+rule.Labels["severity"]+`"`)
+				}
+			}
+			fires = fires || shown && strings.HasPrefix(test.Name, name+" fires: ")
+			silent = silent || !shown && len(test.Series) > 1 && strings.HasPrefix(test.Name, name+" is silent: ")
+		}
+		if !fires || !silent {
+			t.Errorf("%s: a test in which it fires: %v, one in which it is silent: %v", name, fires, silent)
+		}
+	}
+	for figure, used := range figures {
+		if !used || !strings.Contains(manual, "`"+figure+"`") {
+			t.Errorf("%s has no alert, or no word in docs/operations.md", figure)
+		}
+	}
+	if len(figures) != 3 || len(severities) != 2 || severities["critical"] == 0 || severities["warning"] == 0 {
+		t.Errorf("figures %v, severities %v", figures, severities)
 	}
 }

@@ -59,6 +59,7 @@ func TestFiguresOfCalls(t *testing.T) {
 		`usher_proxy_request_duration_seconds_count{port="main"}`: "3", `usher_proxy_in_flight{port="main"}`: "0", `usher_proxy_retries_total{port="main"}`: "1",
 		`usher_token_requests_total{port="main",result="ok"}`: "2", `usher_token_requests_total{port="main",result="rejected"}`: "positive",
 		`usher_token_early_revocations_total{port="main"}`: "2", `usher_token_expiry_timestamp_seconds{port="main"}`: "positive",
+		`usher_proxy_failed_total{port="main",reason="TOKEN_REJECTED"}`: "1", `usher_proxy_failed_total{port="main",reason="UNAUTHORIZED"}`: "0", `usher_ready{part="outbound"}`: "1",
 	})
 	s.FailTokens(sandbox.Fault{Status: 500})
 	entered := make(chan struct{}, 1)
@@ -95,7 +96,7 @@ func TestFiguresOfWebhooks(t *testing.T) {
 		`usher_inbox_receiver_pending{receiver="docs"}`: "1", `usher_inbox_receiver_pending{receiver="main"}`: "0", `usher_inbox_receiver_oldest_seconds{receiver="docs"}`: "positive",
 		`usher_inbox_receiver_parked{receiver="main"}`: "1", `usher_inbox_receiver_parked{receiver="docs"}`: "0",
 		`usher_entitlement_checks_total{result="enabled"}`: "1", `usher_entitlement_checks_total{result="denied"}`: "1", `usher_entitlement_checks_total{result="unknown"}`: "1",
-		`usher_entitlement_tenants`: "2",
+		`usher_entitlement_tenants`: "2", `usher_entitlement_check_seconds_count`: "3", `usher_entitlement_failed_total`: "0", `usher_webhook_rejected_total{code="400"}`: "1",
 	})
 	down.set(200)
 	testkit.Eventually(t, "delivered", func() bool { return figures(t, u)[`usher_inbox_delivery_seconds_count{receiver="docs"}`] == "1" })

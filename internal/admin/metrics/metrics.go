@@ -224,11 +224,12 @@ func (m *Registry) Entitlements(tenants func() int) (checked func(result string)
 	for _, result := range []string{"enabled", "denied", "unknown"} {
 		checks.WithLabelValues(result)
 	}
-	seconds := m.histogram("usher_entitlement_check_seconds", "How long usher took to answer a question on the entitlements port.", upToAMinute).WithLabelValues()
+	seconds := m.histogram("usher_entitlement_check_seconds", "How long usher took to answer a question on the entitlements port. Those that it could not answer are in usher_entitlement_failed_total.", upToAMinute).WithLabelValues()
 	failed := m.counter("usher_entitlement_failed_total", "Questions that usher could not answer (503).").WithLabelValues()
 	return func(result string) { checks.WithLabelValues(result).Inc() }, func(took time.Duration, ok bool) {
-		seconds.Observe(took.Seconds())
-		if !ok {
+		if ok {
+			seconds.Observe(took.Seconds())
+		} else {
 			failed.Inc()
 		}
 	}
