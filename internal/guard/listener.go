@@ -7,31 +7,50 @@ import (
 	"log/slog"
 	"net"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
 // Listener returns a listener that accepts the connections of l and checks their requests before
 // net/http reads them. A request that can be read in two ways (see framing) gets a 400, and the
-// connection is closed. With a TLS configuration the connections use TLS.
+// connection is closed. With a TLS configuration the connections use TLS. A connection whose other end
+// takes nothing of an answer for as long as patience is closed (see socket); once the listener is closed,
+// patience is short.
 //
 // The listener does not buffer what it reads, and does not answer. It cuts off a bad head and
 // continues it with bytes that no parser accepts as a header. So net/http refuses the request with
 // its own plain 400, after the answers to earlier requests.
-func Listener(l net.Listener, config *tls.Config, log *slog.Logger) net.Listener {
-	return &listener{l, config, log}
+func Listener(l net.Listener, config *tls.Config, patience time.Duration, log *slog.Logger) net.Listener {
+	return &listener{Listener: l, tls: config, patience: patience, log: log}
 }
 
 type listener struct {
 	net.Listener
-	tls *tls.Config
-	log *slog.Logger
+	tls      *tls.Config
+	patience time.Duration
+	closed   atomic.Bool
+	log      *slog.Logger
+}
+
+// Close is what a server calls first when it shuts down.
+func (l *listener) Close() error {
+	l.closed.Store(true)
+	return l.Listener.Close()
+}
+
+func (l *listener) patienceNow() time.Duration {
+	if l.closed.Load() {
+		return min(l.patience, lastPatience)
+	}
+	return l.patience
 }
 
 func (l *listener) Accept() (net.Conn, error) {
-	inner, err := l.Listener.Accept()
+	accepted, err := l.Listener.Accept()
 	if err != nil {
 		return nil, err
 	}
+	inner := &socket{Conn: accepted, patience: l.patienceNow, acked: ackedBytes(accepted), log: l.log}
 	if l.tls == nil {
 		return &conn{Conn: inner, log: l.log}, nil
 	}

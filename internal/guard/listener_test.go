@@ -32,7 +32,7 @@ func serve(t *testing.T, config *tls.Config, log io.Writer) (addr string) {
 		}
 		fmt.Fprintf(w, "%s tls=%t", body, r.TLS != nil)
 	})}
-	go srv.Serve(Listener(l, config, slog.New(slog.NewTextHandler(log, nil))))
+	go srv.Serve(Listener(l, config, Patience, slog.New(slog.NewTextHandler(log, nil))))
 	t.Cleanup(func() { srv.Close() })
 	return l.Addr().String()
 }
@@ -116,7 +116,7 @@ func TestHalfClose(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		l = Listener(l, config, slog.New(slog.DiscardHandler))
+		l = Listener(l, config, Patience, slog.New(slog.DiscardHandler))
 		defer l.Close()
 		var far *tls.Config
 		if config != nil {
@@ -163,7 +163,7 @@ func TestRefusals(t *testing.T) {
 			_ = http.NewResponseController(w).Flush()
 		}
 	})}
-	go srv.Serve(Listener(l, nil, slog.New(slog.DiscardHandler)))
+	go srv.Serve(Listener(l, nil, Patience, slog.New(slog.DiscardHandler)))
 	defer srv.Close()
 	for _, tc := range []struct {
 		name, raw string

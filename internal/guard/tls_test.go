@@ -246,7 +246,7 @@ func TestClientCertificateOfAnOpenConnection(t *testing.T) {
 		}
 		listener, served := make(pipes), 0
 		srv := NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { served++ }), slog.New(slog.DiscardHandler))
-		go srv.Serve(Listener(listener, config, slog.New(slog.DiscardHandler)))
+		go srv.Serve(Listener(listener, config, Patience, slog.New(slog.DiscardHandler)))
 		defer srv.Close()
 
 		client := func(until time.Duration) *http.Client {

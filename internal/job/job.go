@@ -92,7 +92,7 @@ func (j *Job) Run(ctx context.Context) (code int, err error) {
 	defer func() { stop(); server.Close(); running.Wait() }()
 	running.Go(func() { o.Run(background) })
 	running.Go(func() { secret.Watch(background, log, s.Watched...) })
-	running.Go(func() { _ = server.Serve(guard.Listener(listener, nil, log)) })
+	running.Go(func() { _ = server.Serve(guard.Listener(listener, nil, guard.LocalPatience, log)) })
 
 	if code, err := waitForToken(ctx, o, signals); code != 0 {
 		return code, err

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -27,7 +28,8 @@ type listener struct {
 	addr     string
 	handler  http.Handler
 	tls      *tls.Config
-	closing  func() // called when the server begins to close; may be nil
+	patience time.Duration // how long a caller may take nothing of its answer; zero: guard.Patience
+	closing  func()        // called when the server begins to close; may be nil
 
 	socket    net.Listener // nil until it is open
 	inherited bool         // the socket came from a service manager
@@ -92,7 +94,7 @@ func (c *Client) Call(ctx context.Context, method, path string, body io.Reader) 
 
 // attach creates the server for the connections of socket.
 func (l *listener) attach(socket net.Listener, log *slog.Logger) {
-	l.socket = guard.Listener(socket, l.tls, log)
+	l.socket = guard.Listener(socket, l.tls, cmp.Or(l.patience, guard.Patience), log)
 	l.http = guard.NewServer(l.handler, log)
 	if l.closing != nil {
 		l.http.RegisterOnShutdown(l.closing)

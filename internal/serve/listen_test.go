@@ -88,6 +88,50 @@ func TestIdleConnectionsAreClosed(t *testing.T) {
 	}
 }
 
+// closing notes when a connection is closed.
+type closing struct {
+	net.Conn
+	at chan time.Time
+}
+
+func (c closing) Close() error {
+	select {
+	case c.at <- time.Now():
+	default:
+	}
+	return c.Conn.Close()
+}
+
+// Every listener closes a connection whose caller does not read its answer.
+func TestUnreadAnswers(t *testing.T) {
+	log := slog.New(slog.DiscardHandler)
+	for _, l := range testUsher(t).allListeners() {
+		t.Run(l.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				within := 2 * time.Minute
+				if l.name == "main" || l.name == "0" {
+					within = 10 * time.Minute
+				}
+				way := make(pipes)
+				l.attach(way, log)
+				served := make(chan error)
+				go func() { served <- l.http.Serve(l.socket) }()
+				conn, far := net.Pipe()
+				defer conn.Close()
+				closed := closing{far, make(chan time.Time, 1)}
+				way <- closed
+				start := time.Now()
+				_, _ = io.WriteString(conn, "GET /nowhere HTTP/1.1\r\nHost: localhost\r\n\r\n")
+				if took := (<-closed.at).Sub(start); took < within || took > within+5*time.Second {
+					t.Errorf("closed after %v, want %v", took, within)
+				}
+				l.http.Close()
+				<-served
+			})
+		})
+	}
+}
+
 // ask sends a request that the port answers by itself, and keeps the connection.
 func ask(t *testing.T, conn net.Conn) {
 	t.Helper()

@@ -20,6 +20,7 @@ import (
 	"usher/internal/admin"
 	"usher/internal/admin/metrics"
 	"usher/internal/entitlements"
+	"usher/internal/guard"
 	"usher/internal/inbox"
 	"usher/internal/logs"
 	"usher/internal/outbound"
@@ -151,7 +152,7 @@ func (u *Usher) buildOutbound(metrics *metrics.Registry) (err error) {
 		return err
 	}
 	for _, p := range u.outbound.Ports {
-		u.listeners = append(u.listeners, &listener{variable: p.ListenVariable(), name: p.Name, addr: p.Listen, handler: u.outbound.Handler(p)})
+		u.listeners = append(u.listeners, &listener{variable: p.ListenVariable(), name: p.Name, addr: p.Listen, handler: u.outbound.Handler(p), patience: guard.LocalPatience})
 	}
 	return nil
 }

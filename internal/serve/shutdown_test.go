@@ -2,6 +2,8 @@ package serve_test
 
 import (
 	"bufio"
+	"cmp"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -165,6 +167,40 @@ func TestShutdownEndsStreams(t *testing.T) {
 	<-p.Ended
 	if p.Code != 0 {
 		t.Errorf("exit code %d: %s", p.Code, p.Stderr.String())
+	}
+}
+
+// Callers that do not read their answers do not delay the shutdown, on any port.
+func TestShutdownWithoutReaders(t *testing.T) {
+	t.Parallel()
+	p := start(t, newService(t).Environ("USHER_SHUTDOWN_GRACE=1h",
+		"USHER_WEBHOOK_LISTEN=127.0.0.1:0", "USHER_WEBHOOK_FORWARD_URL=http://127.0.0.1:1"))
+	p.Ready(t)
+	for _, name := range []string{"main", "webhooks", "admin"} {
+		stuff(t, p, dialURL(t, p.URL(t, name)), strings.Repeat("GET /nowhere HTTP/1.1\r\nHost: localhost\r\n\r\n", 1000))
+	}
+	p.Stop()
+	<-p.Ended
+	if log := p.Stderr.String(); p.Code != 0 || strings.Contains(log, "cut off requests") || !strings.Contains(log, "nobody reads the answer") {
+		t.Errorf("exit code %d: %s", p.Code, log)
+	}
+}
+
+// stuff sends the same request again and again, and reads no answer, until usher reads and answers no more.
+func stuff(t *testing.T, p *testkit.Usher, conn net.Conn, request string) {
+	t.Helper()
+	_ = conn.(*net.TCPConn).SetReadBuffer(4 << 10)
+	for logged, rest := 0, ""; ; {
+		conn.SetWriteDeadline(time.Now().Add(time.Second))
+		n, err := io.WriteString(conn, cmp.Or(rest, request))
+		rest = cmp.Or(rest, request)[n:]
+		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Fatal(err)
+		}
+		before := logged
+		if logged = len(p.Stderr.String()); err != nil && logged == before {
+			return
+		}
 	}
 }
 
