@@ -1,6 +1,7 @@
 package webhookgate
 
 import (
+	"encoding/json"
 	"net/http"
 	"net/netip"
 	"strconv"
@@ -24,8 +25,9 @@ const (
 // enough that no change waits longer than it must.
 const retryAfter = 5 * time.Second
 
-// maxFaults limits the size of an answer: a body can have a hundred thousand faults.
-const maxFaults = 1000
+// maxFaultBytes limits the faults in an answer: a body can have a hundred thousand of them, and usher holds
+// an answer until the sender has read it.
+const maxFaultBytes = 32 << 10
 
 // An answer is usher's answer to the sender. The package documentation describes its JSON
 // fields. Copies of a webhook may share an answer, so nobody changes it once it is made.
@@ -55,10 +57,17 @@ func reject(status int, why string) *answer {
 	return &answer{status: status, Decision: rejected, Error: why}
 }
 
-// faulty is the answer to a body with faults. It lists at most maxFaults of them.
+// faulty is the answer to a body with faults. It lists the first of them, at most maxFaultBytes.
 func faulty(status int, faults ...content.Fault) *answer {
 	rejection := reject(status, content.Summary(faults))
-	rejection.Faults = faults[:min(len(faults), maxFaults)]
+	size := 0
+	for _, f := range faults {
+		shown, _ := json.Marshal(f) // strings can always be shown
+		if size += len(shown) + len(","); size > maxFaultBytes {
+			break
+		}
+		rejection.Faults = append(rejection.Faults, f)
+	}
 	return rejection
 }
 

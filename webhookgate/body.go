@@ -36,6 +36,8 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, *ans
 	}
 	r.Header.Del("Expect") // net/http answers it with 100 Continue, and then drain has something to read
 	conn.SetReadDeadline(time.Now().Add(bodyPatience))
+	conn.SetWriteDeadline(time.Now().Add(bodyPatience)) // of 100 Continue, which nobody may read
+	defer conn.SetWriteDeadline(time.Time{})
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
 	switch {
 	case err == nil:

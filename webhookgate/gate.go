@@ -53,15 +53,16 @@ func (g *Gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// A sender that is refused before usher has read the body has this long to send the rest of it.
 	// (SetReadDeadline fails if w is not a connection, and then no read can hang.)
 	err := http.NewResponseController(w).SetReadDeadline(time.Now().Add(drainPatience))
-	a := g.answer(w, r)
+	a := g.decide(w, r)
+	a.write(w)
 	if err == nil && a.status >= 400 && a.header["Connection"] != "close" {
 		drain(w, r)
 	}
 }
 
-// answer handles a request, reports its outcome and writes the answer. After that the request is no
-// longer in flight.
-func (g *Gate) answer(w http.ResponseWriter, r *http.Request) *answer {
+// decide handles a request and reports its outcome. After that the request is no longer in flight, and
+// usher holds nothing of it but the answer: a sender may take minutes to read it.
+func (g *Gate) decide(w http.ResponseWriter, r *http.Request) *answer {
 	in := &arrival{w: w, r: r, Outcome: Outcome{At: time.Now()}}
 	defer g.leave(in)
 	a := g.handle(in)
@@ -73,7 +74,6 @@ func (g *Gate) answer(w http.ResponseWriter, r *http.Request) *answer {
 	if g.cfg.Answered != nil {
 		g.cfg.Answered(in.Outcome)
 	}
-	a.write(w)
 	g.report(in)
 	return a
 }
@@ -195,8 +195,8 @@ func (g *Gate) route(in *arrival) *answer {
 	return nil
 }
 
-// admit counts the arrival as in flight until the answer is written, even if the sender has hung
-// up. So MaxInflight limits deliveries, too.
+// admit counts the arrival as in flight until there is an answer, even if the sender has hung up. So
+// MaxInflight limits deliveries, too.
 func (g *Gate) admit(in *arrival) *answer {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -243,8 +243,9 @@ func shuttingDown() *answer {
 	return busy("usher is shutting down; please send this webhook again")
 }
 
-// Shutdown refuses new webhooks and waits until those in progress are answered. If ctx ends
-// first, it cancels their deliveries, so that their senders get 503, and returns ctx's error.
+// Shutdown refuses new webhooks and waits until those in progress have an answer; the server waits until
+// it is written. If ctx ends first, it cancels their deliveries, so that their senders get 503, and
+// returns ctx's error.
 func (g *Gate) Shutdown(ctx context.Context) error {
 	g.mu.Lock()
 	if !g.closing {
@@ -273,8 +274,8 @@ func (g *Gate) Shutdown(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// lastWords is how long Shutdown waits until the senders of cancelled deliveries have their
-// answers. They should know that their webhooks were not delivered.
+// lastWords is how long Shutdown waits until cancelled deliveries have an answer. Their senders should
+// know that their webhooks were not delivered.
 const lastWords = time.Second
 
 func (g *Gate) report(in *arrival) {

@@ -1,0 +1,99 @@
+package webhookgate
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+	"weak"
+
+	"usher/internal/guard"
+)
+
+// pipes is a listener whose connections are in memory, and hold nothing that nobody reads.
+type pipes chan net.Conn
+
+func (p pipes) Accept() (net.Conn, error) {
+	c, ok := <-p
+	if !ok {
+		return nil, net.ErrClosed
+	}
+	return c, nil
+}
+func (p pipes) Close() error { close(p); return nil }
+func (pipes) Addr() net.Addr { return &net.UnixAddr{} }
+
+// dialGate serves the gate as usher does, and returns a sender's connection.
+func dialGate(t *testing.T, g *Gate) net.Conn {
+	t.Helper()
+	log := slog.New(slog.DiscardHandler)
+	srv, way := guard.NewServer(g, log), make(pipes, 1)
+	go srv.Serve(guard.Listener(way, nil, guard.Patience, log))
+	here, there := net.Pipe()
+	way <- there
+	t.Cleanup(func() { here.Close(); srv.Close() })
+	return here
+}
+
+// A sender that does not read its answer takes no place from others, and usher holds nothing of its webhook.
+func TestUnreadAnswerHoldsNoPlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var body weak.Pointer[byte]
+		g := newGate(t, func(c *setup) {
+			c.MaxInflight = 1
+			c.Refused = func(r *Refusal) bool { body = weak.Make(&r.Body[0]); return false }
+		})
+		sender := dialGate(t, g)
+		faulty := strings.Replace(snapshotOf("acme", "A"), `{"code":"A"}`, strings.Repeat("1,", 5000)+"1", 1)
+		fmt.Fprintf(sender, "POST /webhooks HTTP/1.1\r\nHost: gate\r\nContent-Length: %d\r\n\r\n%s", len(faulty), faulty)
+		synctest.Wait()
+		if got := post(t, g, documented); got.Code != 200 {
+			t.Errorf("another sender: %v", got)
+		}
+		if runtime.GC(); body.Value() != nil {
+			t.Error("the body of the webhook is still in memory")
+		}
+		if err := g.Shutdown(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Nor does one for long that asks to be told to go on, and does not listen.
+func TestUnreadContinue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGate(t, func(c *setup) { c.MaxInflight = 1 })
+		sender := dialGate(t, g)
+		io.WriteString(sender, "POST /webhooks HTTP/1.1\r\nHost: gate\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n")
+		synctest.Wait()
+		if got := post(t, g, documented); got.Code != 503 {
+			t.Errorf("while usher waits for the body: %v", got)
+		}
+		time.Sleep(bodyPatience + time.Second)
+		if got := post(t, g, documented); got.Code != 200 {
+			t.Errorf("after the time for a body: %v", got)
+		}
+	})
+}
+
+// The answer to a body with any number of faults, whatever their names, is not large.
+func TestAnswerIsBounded(t *testing.T) {
+	strict := newGate(t, func(c *setup) { c.Schema = []byte(`{"additionalProperties":false}`) })
+	var names []string
+	for i := range 500 {
+		names = append(names, fmt.Sprintf(`"%d%s":1`, i, strings.Repeat(`\u0001`, 300)))
+	}
+	for body, g := range map[string]*Gate{
+		strings.Replace(snapshotOf("acme", "A"), `{"code":"A"}`, strings.Repeat("1,", 5000)+"1", 1): newGate(t, nil),
+		"{" + strings.Join(names, ",") + "}": strict,
+	} {
+		if got := post(t, g, body); got.Code != 422 || len(got.Faults) < 20 || got.Body.Len() > maxFaultBytes+2<<10 {
+			t.Errorf("%.20s: %d, %d faults in %d bytes", body, got.Code, len(got.Faults), got.Body.Len())
+		}
+	}
+}
