@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"crypto/tls"
 	"fmt"
 	"io"
 	"net"
@@ -15,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"usher/internal/guard"
 	"usher/internal/testkit"
 )
 
@@ -237,6 +239,82 @@ func hold(t *testing.T, p *port, s slow) {
 	}
 	close(stop)
 	dripping.Wait()
+}
+
+// What strangers may cost, besides usher itself: so much for each connection, and so much for all of their heads
+// together. What is made of a head takes up to eight times its length. docs/security.md states all three.
+const (
+	strangerKiB    = 32
+	tlsStrangerKiB = 96
+	headsMiB       = 8 * guard.MaxHeads >> 20
+)
+
+// Strangers that send all of a head but its end, or all of it and no body, or all of a TLS handshake but its end.
+// Memory stays within the bound, and a good webhook is taken.
+func TestHeadsOfStrangers(t *testing.T) {
+	if !*long {
+		t.Parallel()
+	}
+	docs, err := os.ReadFile("../../docs/security.md")
+	if want := fmt.Sprintf("%d KiB for each connection, or %d KiB over TLS, and %d MiB for all heads", strangerKiB, tlsStrangerKiB, headsMiB); err != nil || !strings.Contains(string(docs), want) {
+		t.Errorf("security.md does not say %q, %v", want, err)
+	}
+	const begin, record = "POST /webhooks HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n", "\x16\x03\x01\x40\x00"
+	var headers strings.Builder
+	for i := range 490 {
+		fmt.Fprintf(&headers, "X-%d: %s\r\n", i, strings.Repeat("x", 112))
+	}
+	full := strings.Repeat("x", 16<<10)
+	for _, kind := range []struct {
+		name, sent string
+		tls        bool
+		handshake  bool // sent is sent after a handshake
+	}{
+		{"a head of 8 KiB", begin + "X: " + strings.Repeat("x", 8000), false, false},
+		{"one long line", begin + "X: " + strings.Repeat("x", 60_000), false, false},
+		{"many headers", begin + headers.String(), false, false},
+		{"a whole head, and no body", begin + headers.String() + "\r\n", false, false},
+		{"a TLS handshake", record + "\x01\x00\xff\xf0" + full[4:] + record + full + record + full, true, false},
+		{"a head of 8 KiB over TLS", begin + "X: " + strings.Repeat("x", 8000), true, true},
+	} {
+		if kind.handshake && !*long {
+			continue
+		}
+		t.Run(kind.name, func(t *testing.T) {
+			w, strangers := newWorld(t), pick(3000, 5000)
+			settings, scheme, each := []string{"USHER_WEBHOOK_TOKEN=" + webhookToken}, "http://", strangerKiB
+			if kind.tls {
+				certFile, keyFile := testkit.Certificate(t, "127.0.0.1")
+				settings = append(settings, "USHER_WEBHOOK_TLS_CERT_FILE="+certFile, "USHER_WEBHOOK_TLS_KEY_FILE="+keyFile)
+				scheme, each = "https://", tlsStrangerKiB
+			}
+			u := startBuilt(t, w.environ(settings...)).ready(t)
+			addr, anyName := strings.TrimPrefix(u.gate, "https://"), &tls.Config{InsecureSkipVerify: true}
+			for range strangers {
+				conn, err := net.Dial("tcp", addr)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer conn.Close()
+				conn.SetDeadline(time.Now().Add(20 * time.Second))
+				if kind.handshake {
+					conn = tls.Client(conn, anyName)
+				}
+				_, _ = io.WriteString(conn, kind.sent) // fails where usher has closed it
+			}
+			client := http.Client{Transport: &http.Transport{TLSClientConfig: anyName, DisableKeepAlives: true}}
+			resp, err := client.Post(scheme+addr+"/webhooks/"+webhookToken, "application/json", strings.NewReader(testkit.Snapshot("good", 5)))
+			if err != nil || resp.StatusCode != 200 {
+				t.Errorf("a good webhook: %v, %v", resp, err)
+			}
+			peak, most := statusMB(u.Process.Pid, "VmHWM:"), 64+headsMiB+strangers*each>>10
+			if peak > most {
+				t.Errorf("%d MB at the peak, want %d at most", peak, most)
+			}
+			t.Logf("%d strangers: %d MB at the peak", strangers, peak)
+			u.Kill()
+		})
+	}
 }
 
 // statusMB is a figure of /proc/PID/status: VmRSS: is what a process holds in memory,

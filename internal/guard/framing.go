@@ -20,7 +20,10 @@ import (
 type framing struct {
 	state   state
 	remain  int64  // bytes of a body or chunk still to come; state applies after them
-	partial []byte // the beginning of a line whose end has not arrived yet
+	partial []byte // what counts of a line whose end has not arrived yet; see keep
+	long    bool   // the line is longer than partial can be
+	stray   bool   // there is a CR in what partial lacks of the line
+	head    int64  // how many bytes of heads there were since headBytes was called
 
 	// Of the head that is being read:
 	headers   int
@@ -47,6 +50,13 @@ const (
 // handler already has the request.
 func (f *framing) inHead() bool { return f.remain == 0 && f.state <= inHeaders }
 
+// headBytes returns how many bytes of heads there were since the last call.
+func (f *framing) headBytes() int64 {
+	n := f.head
+	f.head = 0
+	return n
+}
+
 // scan reads the next bytes of the connection. If it has an objection, good is how many of the bytes
 // net/http may still see: all before the line feed that would complete the bad line.
 func (f *framing) scan(p []byte) (good int, objection string) {
@@ -63,26 +73,51 @@ func (f *framing) scan(p []byte) (good int, objection string) {
 			continue
 		}
 		length := bytes.IndexByte(p[i:], '\n')
+		n := length + 1
 		if length < 0 {
-			// partial needs no limit: net/http stops reading when a head is too long.
-			f.partial = append(f.partial, p[i:]...)
+			n = len(p) - i
+		}
+		if f.state <= inHeaders {
+			f.head += int64(n)
+		}
+		if length < 0 {
+			f.keep(p[i:])
 			break
 		}
 		line := p[i : i+length]
 		if len(f.partial) > 0 {
-			f.partial = append(f.partial, line...)
+			f.keep(line)
 			line = f.partial
 		}
+		f.long = f.long || len(line) > maxPartial
 		if objection = f.line(line); objection != "" {
 			return i + length, objection
 		}
-		f.partial = f.partial[:0]
-		if cap(f.partial) > 4<<10 {
-			f.partial = nil // so that an idle connection does not hold much memory
-		}
-		i += length + 1
+		f.partial, f.long, f.stray = f.partial[:0], false, false
+		i += n
 	}
 	return len(p), ""
+}
+
+const (
+	maxPartial = 128
+	lineStart  = 64                   // more than the names and sizes that framing looks for
+	lineEnd    = len(" HTTP/1.1") + 1 // and a CR
+)
+
+// keep adds a further piece of a line to partial. net/http has the line, too, and that is enough of it in
+// memory: strangers send long ones and never end them. So partial has no more than the start and the end of
+// a long line. Between them nothing but a CR matters.
+func (f *framing) keep(piece []byte) {
+	for len(f.partial)+len(piece) > maxPartial {
+		n := min(len(piece), maxPartial-len(f.partial))
+		f.partial = append(f.partial, piece[:n]...)
+		piece = piece[n:]
+		end := len(f.partial) - lineEnd
+		f.long, f.stray = true, f.stray || bytes.IndexByte(f.partial[lineStart:end], '\r') >= 0
+		f.partial = append(f.partial[:lineStart], f.partial[end:]...)
+	}
+	f.partial = append(f.partial, piece...)
 }
 
 // line reads a line. Its line feed has been removed.
@@ -91,7 +126,7 @@ func (f *framing) line(line []byte) (objection string) {
 	switch {
 	case !ok:
 		return "a line ends with a bare LF"
-	case bytes.IndexByte(text, '\r') >= 0:
+	case f.stray || bytes.IndexByte(text, '\r') >= 0:
 		return "a line has a CR in it"
 	}
 	switch f.state {
@@ -141,7 +176,7 @@ func (f *framing) header(text []byte) (objection string) {
 	case bytes.EqualFold(name, []byte("Content-Length")):
 		n, ok := number(bytes.Trim(value, " \t"), 10)
 		switch {
-		case !ok:
+		case !ok || f.long:
 			return "Content-Length is not a number"
 		case f.hasLength:
 			return "Content-Length occurs twice"
@@ -167,7 +202,7 @@ func (f *framing) chunk(text []byte) (objection string) {
 	digits, _, _ := bytes.Cut(text, []byte(";"))
 	size, ok := number(bytes.TrimRight(digits, " \t"), 16)
 	switch {
-	case !ok:
+	case !ok || f.long && len(digits) >= lineStart:
 		return "a chunk's size is not a number"
 	case size == 0:
 		f.state = inTrailer

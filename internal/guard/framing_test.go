@@ -22,6 +22,7 @@ func scanAll(f *framing, data string, step int) (objection string) {
 
 func TestFraming(t *testing.T) {
 	const get = "GET / HTTP/1.1\r\nHost: a\r\n\r\n"
+	long := strings.Repeat("0123456789abcdef", 300)
 	for _, tc := range []struct{ name, data, objection string }{
 		{"one", get, ""},
 		{"two", get + get, ""},
@@ -60,11 +61,26 @@ func TestFraming(t *testing.T) {
 		{"chunk extension with a bare CR", "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n5;a\rb\r\n12345\r\n", "CR in it"},
 		{"chunk longer than its size", "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n123456\r\n", "longer"},
 		{"trailer with a bare LF", "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: 1\n\r\n", "bare LF"},
+		{"a long request line", "GET /" + long + " HTTP/1.1\r\nHost: a\r\n\r\n" + get, ""},
+		{"a long header", "GET / HTTP/1.0\r\nX: " + long + "\r\nContent-Length: 1\r\n\r\nx" + get, ""},
+		{"a long list of codings", "POST / HTTP/1.1\r\nTransfer-Encoding: " + long + "\r\nContent-Length: 1\r\n\r\n", "both"},
+		{"a long extension", "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n5;" + long + "\r\n12345\r\n0\r\n" + long + "\r\n\r\n" + get, ""},
+		{"a long request line without a version", "GET /" + long + "\r\n\r\n", "request line"},
+		{"a long line with a CR", "GET / HTTP/1.1\r\nX: " + long + "\r" + long + "\r\n\r\n", "CR in it"},
+		{"a long line with a bare LF", "GET / HTTP/1.1\r\nX: " + long + "\n\r\n", "bare LF"},
+		{"a long length", "POST / HTTP/1.1\r\nContent-Length: " + strings.Repeat("0", 200) + "5\r\n\r\n12345", "not a number"},
+		{"a long name that ends like another", "GET / HTTP/1.1\r\n" + long + "Content-Length: x\r\n\r\n", ""},
+		{"a long size", "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" + strings.Repeat("0", 200) + "5\r\n12345\r\n", "size"},
+		{"a long size with an extension", "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" + strings.Repeat("0", 63) + "5;" + long + "\r\n12345\r\n", "size"},
 		{"in the second request", get + "POST / HTTP/1.1\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n", "twice"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			for _, step := range []int{1, 2, 7, 64, 4096} {
-				got := scanAll(new(framing), tc.data, step)
+			for _, step := range []int{1, 2, 7, 64, 127, 4096, 1 << 20} {
+				f := new(framing)
+				got := scanAll(f, tc.data, step)
+				if cap(f.partial) > 2*maxPartial {
+					t.Errorf("in steps of %d: holds %d bytes of a line", step, cap(f.partial))
+				}
 				if (got == "") != (tc.objection == "") || !strings.Contains(got, tc.objection) {
 					t.Errorf("in steps of %d: %q, want %q", step, got, tc.objection)
 				}
@@ -81,12 +97,18 @@ func FuzzFraming(f *testing.F) {
 	f.Add([]byte("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3;x\r\nabc\r\n0\r\nX: y\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n"))
 	f.Add([]byte("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\nabc"))
 	f.Add([]byte("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 03\r\n\r\nabcGET / HTTP/1.1\nHost: a\n\n"))
+	f.Add([]byte("POST /" + strings.Repeat("x", 150) + " HTTP/1.1\r\nHost: a\r\nX: " + strings.Repeat("x", 150) + "\r\nTransfer-Encoding: chunked\r\n\r\n3;" + strings.Repeat("x", 150) + "\r\nabc\r\n0\r\n\r\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		scanner := new(framing)
 		good, objection := scanner.scan(data)
 		seen := data[:good]
 		if objection != "" && scanner.inHead() {
 			seen = append(bytes.Clone(seen), malformed...)
+		}
+		for _, step := range []int{1, 50, 130} {
+			if got := scanAll(new(framing), string(data), step); got != objection {
+				t.Fatalf("in steps of %d: %q, want %q of %q", step, got, objection, data)
+			}
 		}
 		ends, err := requestEnds(seen)
 		at := 0

@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/http"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -21,13 +22,14 @@ import (
 // continues it with bytes that no parser accepts as a header. So net/http refuses the request with
 // its own plain 400, after the answers to earlier requests.
 func Listener(l net.Listener, config *tls.Config, patience time.Duration, log *slog.Logger) net.Listener {
-	return &listener{Listener: l, tls: config, patience: patience, log: log}
+	return &listener{Listener: l, tls: config, patience: patience, heads: heads, log: log}
 }
 
 type listener struct {
 	net.Listener
 	tls      *tls.Config
 	patience time.Duration
+	heads    *memory
 	closed   atomic.Bool
 	log      *slog.Logger
 }
@@ -50,12 +52,18 @@ func (l *listener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	inner := &socket{Conn: accepted, patience: l.patienceNow, acked: ackedBytes(accepted), log: l.log}
-	if l.tls == nil {
-		return &conn{Conn: inner, log: l.log}, nil
+	raw := &socket{
+		Conn: accepted, patience: l.patienceNow, acked: ackedBytes(accepted),
+		records: holding{of: l.heads}, log: l.log,
 	}
-	secured := tls.Server(inner, l.tls)
-	return &tlsConn{conn: conn{Conn: secured, log: l.log}, tls: secured, config: l.tls}, nil
+	if l.tls == nil {
+		return &conn{Conn: raw, raw: raw, head: holding{of: l.heads}, log: l.log}, nil
+	}
+	secured := tls.Server(raw, l.tls)
+	return &tlsConn{
+		conn: conn{Conn: secured, raw: raw, head: holding{of: l.heads}, log: l.log},
+		tls:  secured, config: l.tls,
+	}, nil
 }
 
 // malformed completes any beginning of a line to a line that net/http refuses.
@@ -68,10 +76,12 @@ func (badBody) Read([]byte) (int, error) { return 0, errors.New("the body is bad
 
 // conn checks the requests of a connection while they are read.
 type conn struct {
-	net.Conn
-	log     *slog.Logger
-	framing framing
-	instead io.Reader // after an objection: net/http reads from it, not from the connection
+	net.Conn // raw, or TLS over it
+	raw      *socket
+	log      *slog.Logger
+	framing  framing
+	head     holding
+	instead  io.Reader // after an objection: net/http reads from it, not from the connection
 }
 
 func (c *conn) Read(p []byte) (int, error) {
@@ -79,7 +89,14 @@ func (c *conn) Read(p []byte) (int, error) {
 		return c.instead.Read(p)
 	}
 	n, err := c.Conn.Read(p)
+	if n > 0 {
+		c.raw.unused, c.raw.greeted = 0, true
+	}
 	good, objection := c.framing.scan(p[:n])
+	if !c.head.head(c.framing.headBytes()) {
+		c.log.Info("connection closed: the heads of other requests use up the memory for heads", "from", c.RemoteAddr().String())
+		return 0, &net.OpError{Op: "read", Err: errCrowded} // net/http does not answer after such an error
+	}
 	if objection == "" {
 		return n, err
 	}
@@ -92,6 +109,17 @@ func (c *conn) Read(p []byte) (int, error) {
 		return good, nil
 	}
 	return c.instead.Read(p)
+}
+
+// changed gives memory back when a request is answered, and when the connection has ended.
+func (c *conn) changed(state http.ConnState) {
+	switch state {
+	case http.StateIdle:
+		c.head.release(false)
+	case http.StateClosed, http.StateHijacked:
+		c.head.release(true)
+		c.raw.records.release(true)
+	}
 }
 
 // SetLinger is that of the TCP connection; see ResetOnClose.

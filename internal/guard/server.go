@@ -39,6 +39,11 @@ func NewServer(h http.Handler, log *slog.Logger) *Server {
 		ErrorLog:          logs.ForLibrary(log, slog.LevelWarn, "http server"),
 		BaseContext:       func(net.Listener) context.Context { return base },
 		ConnContext:       func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey{}, c) },
+		ConnState: func(c net.Conn, state http.ConnState) {
+			if c, ok := c.(interface{ changed(http.ConnState) }); ok {
+				c.changed(state)
+			}
+		},
 		// The handlers refuse OPTIONS * themselves, like any other path that does not exist.
 		DisableGeneralOptionsHandler: true,
 	}}

@@ -46,9 +46,28 @@ type socket struct {
 
 	unread bool // a write has failed with errUnread; used by Write only
 
+	records holding // what TLS has of MaxHeads, until the connection ends: TLS keeps its buffers
+	unused  int64   // how much was read since net/http got something; used by reads only
+	greeted bool    // net/http has got something; used by reads only
+
 	mu    sync.Mutex // guards what follows
 	limit time.Time  // the deadline that others have set; zero: none
 	look  time.Time  // when a write looks again
+}
+
+// Read counts what TLS reads and cannot use yet: a handshake, and later what is no request. The last read
+// of a request may be large, so it does not count.
+func (s *socket) Read(p []byte) (int, error) {
+	n, err := s.Conn.Read(p)
+	excess := s.unused - wholeRecord
+	s.unused += int64(n)
+	if !s.greeted {
+		excess = s.unused - smallHead
+	}
+	if !s.records.reach(excess) {
+		return 0, errCrowded
+	}
+	return n, err
 }
 
 func (s *socket) Write(p []byte) (n int, err error) {
