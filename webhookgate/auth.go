@@ -95,6 +95,20 @@ func (g *Gate) checkSignature(in *arrival, body []byte) *answer {
 	return nil
 }
 
+// checkPage refuses what comes from a web page, if nothing else says who may send.
+func (g *Gate) checkPage(in *arrival) *answer {
+	switch {
+	case g.cfg.Hosts == nil:
+		return nil
+	case !g.cfg.Hosts.Allowed(in.r.Host):
+		return reject(http.StatusMisdirectedRequest, "this Host is not allowed on a gate without a check of its senders: "+
+			"call the gate by its address, add the name to USHER_ALLOWED_HOSTS, or set a check such as USHER_WEBHOOK_TOKEN")
+	case guard.FromBrowser(in.r.Header) || guard.Navigation(in.r.Header):
+		return reject(http.StatusForbidden, "this comes from a web page, and the gate has no check of its senders, such as USHER_WEBHOOK_TOKEN")
+	}
+	return nil
+}
+
 // checkAddress finds the sender's address. If AllowCIDRs is set, it refuses an address that is not
 // in it, or unknown.
 func (g *Gate) checkAddress(in *arrival) *answer {

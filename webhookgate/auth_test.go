@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"usher/internal/guard"
 	"usher/webhookgate/signature"
 )
 
@@ -303,5 +304,38 @@ func BenchmarkStrangers(b *testing.B) {
 				g.ServeHTTP(httptest.NewRecorder(), r)
 			}
 		})
+	}
+}
+
+// A gate without a check of its senders takes webhooks from programs on this machine, and not from a web page
+// that a browser on it shows.
+func TestWebPages(t *testing.T) {
+	unchecked := newGate(t, func(c *setup) { c.Hosts = guard.NewHosts("127.0.0.1:8090", []string{"gate.internal"}, false) })
+	checked := newGate(t, func(c *setup) { c.Tokens = tokens("good") })
+	for _, tt := range []struct {
+		name, host string
+		header     []string
+		want       int
+	}{
+		{"a program", "127.0.0.1:8090", nil, 200},
+		{"a program, by name", "localhost:8090", nil, 200},
+		{"an allowed name", "gate.internal", nil, 200},
+		{"a page of another site", "127.0.0.1:8090", []string{"Origin", "https://evil.example", "Sec-Fetch-Site", "cross-site", "Content-Type", "text/plain"}, 403},
+		{"a page without an origin", "127.0.0.1:8090", []string{"Origin", "null"}, 403},
+		{"a page of the same site", "127.0.0.1:8090", []string{"Sec-Fetch-Site", "same-site"}, 403},
+		{"a form", "127.0.0.1:8090", []string{"Sec-Fetch-Mode", "navigate"}, 403},
+		{"a rebound name", "evil.example:8090", nil, 421},
+		{"a rebound name in a browser", "evil.example:8090", []string{"Sec-Fetch-Site", "same-origin"}, 421},
+	} {
+		r := request(documented, tt.header...)
+		r.Host = tt.host
+		if got := serve(t, unchecked, r); got.Code != tt.want {
+			t.Errorf("%s: %v, want %d", tt.name, got, tt.want)
+		}
+		r = request(documented, append(tt.header, "X-Webhook-Token", "good")...)
+		r.Host = tt.host
+		if got := serve(t, checked, r); got.Code != 200 {
+			t.Errorf("%s, with the secret: %v", tt.name, got)
+		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"time"
 
+	"usher/internal/guard"
 	"usher/internal/receiver"
 	"usher/webhookgate/content"
 	"usher/webhookgate/signature"
@@ -47,6 +48,11 @@ type Config struct {
 	// TrustedProxies are the networks of the proxies whose X-Forwarded-For is believed. Empty:
 	// none, and the other end of the connection is the sender.
 	TrustedProxies []netip.Prefix
+
+	// Hosts says which Host headers are answered, and that no web page may send. Nil: any Host, and pages,
+	// too, because the other checks decide. It is for a gate that only this machine can reach, and that has
+	// none of them: a browser on this machine can reach it for every page that it shows.
+	Hosts *guard.Hosts
 
 	// Rules say which event types are accepted, including those of SyncTypes, and what a webhook
 	// must look like.

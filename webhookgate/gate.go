@@ -81,7 +81,7 @@ func (g *Gate) decide(w http.ResponseWriter, r *http.Request) *answer {
 // handle is the whole way of a webhook, from top to bottom. The first check that fails returns the
 // answer to the sender.
 func (g *Gate) handle(in *arrival) *answer {
-	for _, check := range []func(*arrival) *answer{g.route, g.checkAddress, g.checkToken, g.admit} {
+	for _, check := range []func(*arrival) *answer{g.route, g.checkPage, g.checkAddress, g.checkToken, g.admit} {
 		if rejection := check(in); rejection != nil {
 			return rejection
 		}

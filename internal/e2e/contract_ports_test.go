@@ -66,9 +66,19 @@ func TestKeysAndHosts(t *testing.T) {
 			try(keyed, page.status, "Authorization", "Bearer an0ther")
 		}
 	}
-	// The gate is for the world: it does not look at the Host.
-	if r := asked(t, "POST", hooks(t, open), testkit.Snapshot("acme", 5), "Host", "evil.test"); r.status != 200 {
-		t.Errorf("the gate: %d %s", r.status, r.body)
+	// The gate is for the world: it does not look at the Host, unless it is on loopback and nothing says who may send.
+	checked := run(t, gateAlone(newReceiver(t, 200).url, "USHER_WEBHOOK_TOKEN=w3bhook"))
+	for _, tc := range []struct {
+		gate   *testkit.Usher
+		header []string
+		want   int
+	}{
+		{open, nil, 200}, {open, []string{"Host", "usher.test"}, 200}, {open, []string{"Host", "evil.test"}, 421}, {open, []string{"Origin", "http://evil.test"}, 403},
+		{checked, []string{"Host", "evil.test"}, 200}, {checked, []string{"Origin", "http://evil.test"}, 200},
+	} {
+		if r := asked(t, "POST", hooks(t, tc.gate), testkit.Snapshot("acme", 5), append(tc.header, "X-Webhook-Token", "w3bhook")...); r.status != tc.want {
+			t.Errorf("the gate with %q: %d %s, want %d", tc.header, r.status, r.body, tc.want)
+		}
 	}
 	// A web page never calls with the key.
 	for _, page := range pages[:3] {

@@ -36,6 +36,9 @@ func (u *Usher) buildGate(m *metrics.Gate) (err error) {
 		m.Refused(r.Reason)
 		return u.inbox != nil && u.inbox.Refuse(r)
 	}
+	if w.Unchecked {
+		cfg.Hosts = guard.NewHosts(w.Listen, u.settings.Outbound.AllowedHosts, false)
+	}
 	if w.Inbox != "" {
 		cfg.Keep = func(w *webhookgate.Webhook) (string, error) { return u.inbox.Store(w) }
 	}

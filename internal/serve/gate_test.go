@@ -65,6 +65,47 @@ func TestGateABA(t *testing.T) {
 	}
 }
 
+// Without a check of its senders, a gate on loopback takes nothing that a web page sends. With one, the check
+// decides alone.
+func TestGateWithoutACheck(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		settings           []string
+		foreign, page, own int // the status of a foreign Host, of a page of another site, and of a program
+	}{
+		{nil, 421, 403, 200},
+		{[]string{"USHER_WEBHOOK_INSECURE=true"}, 421, 403, 200},
+		{[]string{"USHER_ALLOWED_HOSTS=gate.example"}, 200, 403, 200},
+		{[]string{"USHER_WEBHOOK_ALLOW_CIDRS=127.0.0.0/8"}, 200, 200, 200},
+		{[]string{"USHER_WEBHOOK_LISTEN=0.0.0.0:0", "USHER_WEBHOOK_INSECURE=true"}, 200, 200, 200},
+	} {
+		g := startGate(t, append(tc.settings, "USHER_WEBHOOK_DEDUP_WINDOW=0")...)
+		send := func(host, origin string) int {
+			req, err := http.NewRequest("POST", g.url, strings.NewReader(snapshot("acme", 5)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Header.Set("Content-Type", "text/plain")
+			if req.Host = host; origin != "" {
+				req.Header.Set("Origin", origin)
+			}
+			resp, err := http.DefaultClient.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp.Body.Close()
+			return resp.StatusCode
+		}
+		got := [3]int{send("gate.example", ""), send("", "https://evil.example"), send("", "")}
+		if want := [3]int{tc.foreign, tc.page, tc.own}; got != want {
+			t.Errorf("%v: %v, want %v", tc.settings, got, want)
+		}
+		if n := len(g.receiver.Deliveries()); n != strings.Count(fmt.Sprint(got), "200") {
+			t.Errorf("%v: %d deliveries", tc.settings, n)
+		}
+	}
+}
+
 func TestGateCopiesAtOnce(t *testing.T) {
 	t.Parallel()
 	g := startGate(t)

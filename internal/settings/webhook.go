@@ -26,6 +26,7 @@ type Webhook struct {
 	TLSCertFile, TLSKeyFile, TLSClientCA string
 	TLSEnds                              time.Time // of the certificate; zero without TLS
 	Insecure                             bool
+	Unchecked                            bool // only this machine can reach the gate, and nothing says who may send
 	Types                                []string
 	SchemaFile                           string
 	Timeout                              time.Duration
@@ -58,6 +59,7 @@ func (w *Webhook) on() bool {
 func (w *Webhook) checkListener(r *reader) {
 	reachable := r.checkListen("USHER_WEBHOOK_LISTEN", w.Listen)
 	checked := w.token != nil || w.hmacSecret != nil || len(w.AllowCIDRs) > 0 || w.TLSClientCA != ""
+	w.Unchecked = !reachable && !checked
 	if w.on() && reachable && !checked && !w.Insecure {
 		r.problem("USHER_WEBHOOK_LISTEN", "is %q, which others can reach, and nothing says who may send: set USHER_WEBHOOK_TOKEN, USHER_WEBHOOK_HMAC_SECRET, USHER_WEBHOOK_ALLOW_CIDRS or USHER_WEBHOOK_TLS_CLIENT_CA_FILE, or USHER_WEBHOOK_INSECURE=true if anybody may", w.Listen)
 	}
