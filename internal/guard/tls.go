@@ -6,10 +6,11 @@ import (
 	"crypto/x509"
 	"fmt"
 	"log/slog"
-	"os"
 	"slices"
 	"sync"
 	"time"
+
+	"usher/internal/secret"
 )
 
 // TLSConfig makes a server's configuration from files that may be replaced while it serves. It
@@ -63,7 +64,7 @@ func (f *tlsFiles) reload() error {
 	contents := make([][]byte, len(f.names))
 	changed := f.config == nil
 	for i, name := range f.names {
-		content, err := os.ReadFile(name)
+		content, err := secret.ReadRegular(name)
 		if err != nil {
 			return err
 		}

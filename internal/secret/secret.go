@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"os"
 	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -49,14 +50,16 @@ func New(value string) *Value {
 
 // FromFile returns the secret in a file, without the trailing newline.
 func FromFile(path string) (*Value, error) {
-	value, err := read(path)
+	value, err := read(path, ReadFile)
 	if err != nil {
 		return nil, err
 	}
 	v := New(value)
 	v.path, v.candidate = path, value
-	// A pipe (from a shell's process substitution) can be read only once.
-	v.watched = regular(path)
+	// A pipe (from a shell's process substitution) can be read only once. If it is not certain what it is,
+	// reload says so.
+	info, err := os.Stat(path)
+	v.watched = err != nil || info.Mode().IsRegular()
 	return v, nil
 }
 
@@ -126,10 +129,7 @@ func Watch(ctx context.Context, log *slog.Logger, values ...*Value) {
 // reload reads the file once. It uses a new content only if it reads the same twice in a row: a file
 // that is being rewritten in place may be half-written.
 func (v *Value) reload(log *slog.Logger) {
-	value, err := "", fmt.Errorf("%s is not a regular file", v.path)
-	if regular(v.path) { // opening a pipe could block forever
-		value, err = read(v.path)
-	}
+	value, err := read(v.path, ReadRegular)
 	for _, check := range v.require {
 		if err == nil {
 			err = check(value)
@@ -156,12 +156,6 @@ func (v *Value) reload(log *slog.Logger) {
 	}
 }
 
-// regular reports whether path is a regular file. If it cannot tell, it says yes, and reading the file returns the error.
-func regular(path string) bool {
-	info, err := os.Stat(path)
-	return err != nil || info.Mode().IsRegular()
-}
-
 // maxFile is more than any file has that usher is configured with.
 const maxFile = 16 << 20
 
@@ -172,15 +166,40 @@ func ReadFile(path string) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
+	return readAll(f)
+}
+
+// ReadRegular is ReadFile for a file that is read again while usher runs. A pipe is an error: it has its content
+// only once, and opening it could wait for ever.
+func ReadRegular(path string) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // with O_NONBLOCK a pipe opens at once
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	switch {
+	case err != nil:
+		return nil, err
+	case !info.Mode().IsRegular():
+		return nil, &os.PathError{Op: "read", Path: path, Err: errIrregular}
+	case info.Size() > maxFile: // known before it is read, again and again
+		return nil, &os.PathError{Op: "read", Path: path, Err: errTooLarge}
+	}
+	return readAll(f)
+}
+
+func readAll(f *os.File) ([]byte, error) {
 	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err == nil && len(data) > maxFile {
-		err = &os.PathError{Op: "read", Path: path, Err: errTooLarge}
+		err = &os.PathError{Op: "read", Path: f.Name(), Err: errTooLarge}
 	}
 	return data, err
 }
 
-func read(path string) (string, error) {
-	data, err := ReadFile(path)
+// read returns the secret in a file, which how reads.
+func read(path string, how func(string) ([]byte, error)) (string, error) {
+	data, err := how(path)
 	if err != nil {
 		return "", err
 	}
@@ -192,6 +211,7 @@ func read(path string) (string, error) {
 }
 
 var (
-	errEmpty    = errors.New("the file is empty")
-	errTooLarge = errors.New("the file is larger than 16 MiB")
+	errEmpty     = errors.New("the file is empty")
+	errTooLarge  = errors.New("the file is larger than 16 MiB")
+	errIrregular = errors.New("it is not a regular file")
 )

@@ -175,8 +175,10 @@ func isLoopback(host string) bool {
 	return err == nil && addr.Unmap().IsLoopback()
 }
 
-func (r *reader) readFile(name, path string) []byte {
-	data, err := secret.ReadFile(path)
+// readFile reads the file that a variable names, with secret.ReadFile, or with secret.ReadRegular if usher reads
+// it again later.
+func (r *reader) readFile(name, path string, read func(string) ([]byte, error)) []byte {
+	data, err := read(path)
 	switch {
 	case err != nil && mayBeSecret(path):
 		r.invalid(name, "the name of a file")
@@ -188,8 +190,8 @@ func (r *reader) readFile(name, path string) []byte {
 	return data
 }
 
-func (r *reader) readCertificates(name, path string) []byte {
-	data := r.readFile(name, path)
+func (r *reader) readCertificates(name, path string, read func(string) ([]byte, error)) []byte {
+	data := r.readFile(name, path, read)
 	if data != nil && !x509.NewCertPool().AppendCertsFromPEM(data) {
 		r.problem(name, "is %q, but should name a file with certificates in PEM", path)
 	}

@@ -69,7 +69,7 @@ func (o *Outbound) check(r *reader) {
 		}
 	}
 	if o.CAFile != "" {
-		o.CA = r.readCertificates("USHER_CA_FILE", o.CAFile)
+		o.CA = r.readCertificates("USHER_CA_FILE", o.CAFile, secret.ReadFile)
 	}
 }
 

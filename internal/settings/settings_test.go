@@ -172,6 +172,8 @@ func TestProblems(t *testing.T) {
 		{"half of TLS", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_TLS_CERT_FILE=/x"), []string{"both, or neither"}},
 		{"TLS without its files", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_TLS_CERT_FILE="+dir+"/none", "USHER_WEBHOOK_TLS_KEY_FILE="+dir, "USHER_WEBHOOK_TLS_CLIENT_CA_FILE="+empty),
 			[]string{"USHER_WEBHOOK_TLS_CERT_FILE is", "USHER_WEBHOOK_TLS_KEY_FILE is", "USHER_WEBHOOK_TLS_CLIENT_CA_FILE is"}},
+		{"TLS with files that have no end", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_TLS_CERT_FILE=/dev/zero", "USHER_WEBHOOK_TLS_KEY_FILE=/dev/zero", "USHER_WEBHOOK_TLS_CLIENT_CA_FILE=/dev/zero"),
+			[]string{"USHER_WEBHOOK_TLS_CERT_FILE is", "USHER_WEBHOOK_TLS_KEY_FILE is", "USHER_WEBHOOK_TLS_CLIENT_CA_FILE is \"/dev/zero\", but should name a file that can be read: read /dev/zero: it is not a regular file"}},
 		{"TLS with files that hold something else", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_TLS_CERT_FILE="+empty, "USHER_WEBHOOK_TLS_KEY_FILE="+empty),
 			[]string{"USHER_WEBHOOK_TLS_CERT_FILE and USHER_WEBHOOK_TLS_KEY_FILE should hold a certificate and its key in PEM"}},
 		{"client CA without TLS", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_TLS_CLIENT_CA_FILE=/x"), []string{"client certificates need TLS"}},

@@ -84,7 +84,7 @@ func (w *Webhook) readRules(r *reader) {
 	}
 	var schema []byte
 	if w.SchemaFile != "" {
-		if schema = r.readFile("USHER_WEBHOOK_SCHEMA_FILE", w.SchemaFile); schema == nil {
+		if schema = r.readFile("USHER_WEBHOOK_SCHEMA_FILE", w.SchemaFile, secret.ReadFile); schema == nil {
 			return
 		}
 	} else if !w.on() {
@@ -152,7 +152,7 @@ func (w *Webhook) checkTLS(r *reader) {
 	if (w.TLSCertFile == "") != (w.TLSKeyFile == "") {
 		r.problem(certName, "and %s should be set both, or neither", keyName)
 	} else if w.TLSCertFile != "" {
-		cert, key := r.readFile(certName, w.TLSCertFile), r.readFile(keyName, w.TLSKeyFile)
+		cert, key := r.readFile(certName, w.TLSCertFile, secret.ReadRegular), r.readFile(keyName, w.TLSKeyFile, secret.ReadRegular)
 		if pair, err := tls.X509KeyPair(cert, key); err == nil {
 			w.TLSEnds = pair.Leaf.NotAfter
 		} else if cert != nil && key != nil {
@@ -164,7 +164,7 @@ func (w *Webhook) checkTLS(r *reader) {
 	case w.TLSCertFile == "" && w.TLSKeyFile == "":
 		r.problem("USHER_WEBHOOK_TLS_CLIENT_CA_FILE", "is set, but client certificates need TLS: set USHER_WEBHOOK_TLS_CERT_FILE and USHER_WEBHOOK_TLS_KEY_FILE too")
 	default:
-		r.readCertificates("USHER_WEBHOOK_TLS_CLIENT_CA_FILE", w.TLSClientCA)
+		r.readCertificates("USHER_WEBHOOK_TLS_CLIENT_CA_FILE", w.TLSClientCA, secret.ReadRegular)
 	}
 }
 
