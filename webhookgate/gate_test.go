@@ -178,10 +178,11 @@ func TestHooksAndLog(t *testing.T) {
 		request(strings.Replace(documented, "4711", "4712", 1), "X-Webhook-Token", "t0ken-two"),
 		request(strings.Replace(documented, "4711", `"ada@example.com"`, 1), "X-Webhook-Token", "t0ken-two"),
 		request(snapshotOf("acme-prod", "x"), "X-Webhook-Token", "t0ken-two"),
+		request(strings.Replace(documented, "2025-12-31", "ada@example.com", 1), "X-Webhook-Token", "t0ken-two"),
 	} {
 		serve(t, g, r)
 	}
-	want := "[rejected rejected forwarded rejected duplicate forwarded rejected failed]"
+	want := "[rejected rejected forwarded rejected duplicate forwarded rejected failed rejected]"
 	if got := fmt.Sprint(decisions); got != want {
 		t.Errorf("decisions %v, want %v", got, want)
 	}
@@ -193,7 +194,7 @@ func TestHooksAndLog(t *testing.T) {
 			t.Errorf("the log shows %q:\n%s", leak, &buf)
 		}
 	}
-	for _, line := range []string{"tenant=acme-prod", "decision=duplicate", "receiver_status=400", "connection refused", "shared secret is missing or wrong", "/payload/tenant/id must be an integer"} {
+	for _, line := range []string{"tenant=acme-prod", "decision=duplicate", "receiver_status=400", "connection refused", "shared secret is missing or wrong", "/payload/tenant/id must be an integer", "end_date must be a real date"} {
 		if !strings.Contains(buf.String(), line) {
 			t.Errorf("the log does not show %q:\n%s", line, &buf)
 		}

@@ -169,8 +169,11 @@ func leaves(faults []Fault, e *jsonschema.ValidationError) []Fault {
 	return faults
 }
 
-// message says what is wrong, for people who read the sender's webhook log. It shows no values
-// except dates, because usher logs it, too.
+// maxMessage is how many bytes of the library's own message are shown: it may have a name from the body.
+const maxMessage = 1 << 10
+
+// message says what is wrong, for people who read the sender's webhook log. It shows no values, because
+// usher logs it, too.
 func message(e *jsonschema.ValidationError) string {
 	switch k := e.ErrorKind.(type) {
 	case *kind.Type:
@@ -196,7 +199,7 @@ func message(e *jsonschema.ValidationError) string {
 		return "must be a multiple of " + number(k.Want)
 	case *kind.Format:
 		if k.Want == "date" {
-			return fmt.Sprintf("must be a real date written as YYYY-MM-DD, not %q", text.Clip(fmt.Sprint(k.Got), 20))
+			return "must be a real date written as YYYY-MM-DD"
 		}
 		return "is not a valid " + k.Want
 	case *kind.Pattern:
@@ -211,7 +214,7 @@ func message(e *jsonschema.ValidationError) string {
 		return "must have exactly one of the allowed forms"
 	default:
 		bare := jsonschema.ValidationError{ErrorKind: e.ErrorKind}
-		return strings.TrimPrefix(strings.TrimPrefix(bare.Error(), "at '': "), "value ")
+		return text.Clip(strings.TrimPrefix(strings.TrimPrefix(bare.Error(), "at '': "), "value "), maxMessage)
 	}
 }
 
