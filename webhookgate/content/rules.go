@@ -169,9 +169,6 @@ func leaves(faults []Fault, e *jsonschema.ValidationError) []Fault {
 	return faults
 }
 
-// maxMessage is how many bytes of the library's own message are shown: it may have a name from the body.
-const maxMessage = 1 << 10
-
 // message says what is wrong, for people who read the sender's webhook log. It shows no values, because
 // usher logs it, too.
 func message(e *jsonschema.ValidationError) string {
@@ -214,7 +211,7 @@ func message(e *jsonschema.ValidationError) string {
 		return "must have exactly one of the allowed forms"
 	default:
 		bare := jsonschema.ValidationError{ErrorKind: e.ErrorKind}
-		return text.Clip(strings.TrimPrefix(strings.TrimPrefix(bare.Error(), "at '': "), "value "), maxMessage)
+		return strings.TrimPrefix(strings.TrimPrefix(bare.Error(), "at '': "), "value ")
 	}
 }
 
