@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"usher/internal/secret"
 	"usher/internal/text"
 	"usher/internal/wire"
 )
@@ -73,16 +74,16 @@ func (c *Client) request(ctx context.Context, fetched func(*Token, error)) (*Tok
 	ctx, cancel := context.WithTimeout(ctx, FetchTimeout)
 	defer cancel()
 
-	secret := c.Secret()
+	clientSecret := c.Secret()
 	asked := time.Now()
-	resp, err := c.ask(ctx, secret)
+	resp, err := c.ask(ctx, clientSecret)
 	if stale := new(wire.StaleError); errors.As(err, &stale) {
 		// The endpoint may have closed an idle connection just before the request came. Without a
 		// second request it would seem to be down until the next refresh. If it has received both
 		// requests, it issues two tokens, which does no harm.
 		fetched(nil, err)
 		asked = time.Now()
-		resp, err = c.ask(wire.With(ctx, wire.Call{New: true}), secret)
+		resp, err = c.ask(wire.With(ctx, wire.Call{New: true}), clientSecret)
 	}
 	if err != nil {
 		return nil, 0, err
@@ -95,16 +96,16 @@ func (c *Client) request(ctx context.Context, fetched func(*Token, error)) (*Tok
 	if len(body) > maxAnswer {
 		return nil, 0, fmt.Errorf("the token endpoint's answer is larger than %d bytes", maxAnswer)
 	}
-	token, err := readAnswer(resp.StatusCode, body, asked, secret)
+	token, err := readAnswer(resp.StatusCode, body, asked, clientSecret)
 	return token, wire.RetryAfter(resp.Header), err
 }
 
-func (c *Client) ask(ctx context.Context, secret string) (*http.Response, error) {
+func (c *Client) ask(ctx context.Context, clientSecret string) (*http.Response, error) {
 	form := url.Values{
 		"grant_type":    {"client_credentials"},
 		"scope":         {c.Scope},
 		"client_id":     {c.ID},
-		"client_secret": {secret},
+		"client_secret": {clientSecret},
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.URL, strings.NewReader(form.Encode()))
 	if err != nil {
@@ -121,7 +122,7 @@ func (c *Client) ask(ctx context.Context, secret string) (*http.Response, error)
 }
 
 // readAnswer turns the token endpoint's answer into a token or an error.
-func readAnswer(status int, body []byte, asked time.Time, secret string) (*Token, error) {
+func readAnswer(status int, body []byte, asked time.Time, clientSecret string) (*Token, error) {
 	// A map, not a struct: a struct's fields would match names in upper and lower case.
 	var fields map[string]json.RawMessage
 	jsonErr := json.Unmarshal(body, &fields)
@@ -130,8 +131,8 @@ func readAnswer(status int, body []byte, asked time.Time, secret string) (*Token
 		if code := stringIn(fields["error"]); code != "" {
 			return nil, &RejectedError{
 				Status:      status,
-				Code:        presentable(code, secret),
-				Description: presentable(stringIn(fields["error_description"]), secret),
+				Code:        presentable(code, clientSecret),
+				Description: presentable(stringIn(fields["error_description"]), clientSecret),
 			}
 		}
 		return nil, fmt.Errorf("the token endpoint answered %d without an OAuth error", status)
@@ -164,12 +165,9 @@ func stringIn(raw json.RawMessage) (s string) {
 }
 
 // presentable makes a text of the endpoint safe to log and to pass on: short, on one line, and without
-// the secret, which a careless endpoint may repeat.
-func presentable(s, secret string) string {
-	if secret != "" {
-		for _, form := range []string{secret, url.QueryEscape(secret), url.PathEscape(secret)} {
-			s = strings.ReplaceAll(s, form, "[redacted]")
-		}
-	}
-	return text.Clip(text.Visible(text.Plain(s)), maxShownError)
+// the client secret, which a careless endpoint may repeat. The secret is removed last, because Plain may
+// unescape it, and also first, because Plain may take a part of it for markup.
+func presentable(s, clientSecret string) string {
+	s = text.Visible(text.Plain(secret.Redact(s, clientSecret)))
+	return text.Clip(secret.Redact(s, clientSecret), maxShownError)
 }

@@ -22,6 +22,7 @@ import (
 
 	"usher/internal/admin/metrics"
 	"usher/internal/guard"
+	"usher/internal/secret"
 	"usher/internal/settings"
 	"usher/internal/text"
 	"usher/internal/version"
@@ -272,8 +273,7 @@ func judge(status int, body []byte, token *tokens.Token) error {
 	}
 	var first struct{ Message string }
 	if json.Unmarshal(answer.Errors[0], &first) == nil && first.Message != "" {
-		secret := strings.TrimPrefix(token.Header()[0], "Bearer ")
-		first.Message = ": " + text.Visible(strings.ReplaceAll(first.Message, secret, "[redacted]"))
+		first.Message = ": " + secret.Redact(text.Visible(first.Message), strings.TrimPrefix(token.Header()[0], "Bearer "))
 	}
 	return fmt.Errorf("answered with an error%s; is this API client allowed to use the API with these scopes?", first.Message)
 }

@@ -1,6 +1,7 @@
 // Package secret holds values that must never be shown: the passwords, keys and tokens in the
 // settings. A Value comes from a variable, or from a file that is read again when its content
-// changes. In a log line or an error it prints as [redacted].
+// changes. In a log line or an error it prints as [redacted]. Redact removes a secret from a text
+// that somebody else wrote.
 package secret
 
 import (

@@ -1,9 +1,13 @@
 package serve_test
 
 import (
+	"encoding/base64"
+	"encoding/json"
 	"fmt"
+	"html"
 	"io"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -152,5 +156,44 @@ func TestNothingSecretShows(t *testing.T) {
 	}
 	if !strings.Contains(shown, "[redacted]") || !strings.Contains(shown, "long before it expired") {
 		t.Error("the test did not see what it should")
+	}
+}
+
+// A token endpoint that repeats the client secret, escaped: what the caller, the log, the admin port and 'usher check'
+// say has neither the secret nor a spelling of it.
+func TestEscapedSecretDoesNotShow(t *testing.T) {
+	t.Parallel()
+	const secret = `pa&ss<w0rd>"x`
+	for name, description := range map[string]string{
+		"HTML":         "wrong: " + html.EscapeString(secret),
+		"HTML twice":   "wrong: " + html.EscapeString(html.EscapeString(secret)),
+		"an HTML page": "<html><p>wrong: " + html.EscapeString(secret) + "</p></html>",
+		"percent":      "wrong: " + url.QueryEscape(secret),
+		"base64":       "wrong: Basic " + base64.StdEncoding.EncodeToString([]byte("app:"+secret)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newService(t)
+			body, _ := json.Marshal(map[string]string{"error": "invalid_client", "error_description": description})
+			s.FailTokens(sandbox.Fault{Status: 401, Body: string(body)})
+			environ := s.Environ("USHER_CLIENT_SECRET=" + secret)
+			check := start(t, environ, "check")
+			<-check.Ended
+			p := start(t, environ)
+			_, answer := call(t, p.URL(t, "main"))
+			_, ready := get(t, p.URL(t, "admin")+"/readyz")
+			_, status := get(t, p.URL(t, "admin")+"/api/status")
+			p.End()
+			for where, shown := range map[string]string{"the answer": answer, "readyz": ready, "the status": status, "the log": p.Stderr.String(), "check": check.Stdout.String() + check.Stderr.String()} {
+				for _, part := range []string{"w0rd", base64.StdEncoding.EncodeToString([]byte("app:" + secret))[8:16]} {
+					if strings.Contains(shown, part) {
+						t.Errorf("%s shows %q: %s", where, part, shown)
+					}
+				}
+				if !strings.Contains(shown, "wrong: ") {
+					t.Errorf("%s has nothing of the description: %s", where, shown)
+				}
+			}
+		})
 	}
 }
