@@ -64,17 +64,16 @@ type Client struct {
 // Fetch requests a token once. Its error is a *RejectedError if the endpoint refused. Any other error
 // means that the endpoint could not be reached, or that its answer makes no sense.
 func (c *Client) Fetch(ctx context.Context) (*Token, error) {
-	token, _, err := c.request(ctx, func(*Token, error) {})
+	token, _, err := c.request(ctx, c.Secret(), func(*Token, error) {})
 	return token, err
 }
 
 // request does the work of Fetch. If it has to send the request a second time, it calls fetched with
 // the failure of the first. The duration is the endpoint's Retry-After, or zero.
-func (c *Client) request(ctx context.Context, fetched func(*Token, error)) (*Token, time.Duration, error) {
+func (c *Client) request(ctx context.Context, clientSecret string, fetched func(*Token, error)) (*Token, time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, FetchTimeout)
 	defer cancel()
 
-	clientSecret := c.Secret()
 	asked := time.Now()
 	resp, err := c.ask(ctx, clientSecret)
 	if stale := new(wire.StaleError); errors.As(err, &stale) {

@@ -136,21 +136,52 @@ func TestReplacedAfterAnOutage(t *testing.T) {
 	})
 }
 
-// The endpoint refuses until the secret changes, and then it is asked at once, although
-// there is a valid token.
-func TestSecretChangedWithAValidToken(t *testing.T) {
+// A changed secret is tried at once, not when the token ends. If it is wrong, everybody can see that while
+// the old token serves on; a right one is in use at once, and so is one that comes while another is tried.
+func TestChangedSecretIsTriedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := &endpoint{}
-		s := start(t, e)
-		refused, _ := s.Token(t.Context())
-		e.set(func(e *endpoint) { e.status, e.body = 401, `{"error":"invalid_client"}` })
-		s.Refused(refused)
-		time.Sleep(20 * time.Second) // deep in the backoff
-		e.set(func(e *endpoint) { e.status = 0 })
-		s.SecretChanged()
+		e := &endpoint{secret: "right", life: "3600"}
+		var secret atomic.Value
+		c := client("http://billing/oauth/token")
+		c.HTTP = e
+		c.Secret = func() string { return secret.Load().(string) }
+		s := NewSource(c, quiet())
+		var rejected atomic.Int32
+		s.Fetched = func(_ *Token, err error) {
+			if Rejected(err) {
+				rejected.Add(1)
+			}
+		}
+		change := func(to string) { secret.Store(to); s.SecretChanged() }
+		change("right")
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go s.Run(ctx)
 		synctest.Wait()
-		if h := header(t, s); h == "Bearer t1" {
-			t.Error("it was not asked")
+
+		change("wrong")
+		synctest.Wait()
+		if h, st := header(t, s), s.State(); h != "Bearer t1" || st.Token == nil || !Rejected(st.Err) || rejected.Load() != 1 {
+			t.Errorf("a wrong secret: %s serves, %+v, %d rejected", h, st, rejected.Load())
+		}
+		time.Sleep(10 * time.Minute) // on the backoff, to its longest
+		if n := rejected.Load(); n < 10 || n > 30 {
+			t.Errorf("%d tries in ten minutes", n)
+		}
+		change("right")
+		synctest.Wait()
+		if h, st := header(t, s), s.State(); h == "Bearer t1" || st.Err != nil {
+			t.Errorf("the right one: %s serves, %v", h, st.Err)
+		}
+
+		e.set(func(e *endpoint) { e.secret, e.delay = "", time.Second }) // it accepts both for a while, as services do
+		change("first")
+		time.Sleep(500 * time.Millisecond)
+		before := e.count()
+		change("second")
+		time.Sleep(time.Second)
+		if n := e.count() - before; n != 1 {
+			t.Errorf("a second change while the first one is tried: %d requests, want 1", n)
 		}
 	})
 }

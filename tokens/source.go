@@ -60,6 +60,7 @@ type Source struct {
 	mu         sync.Mutex
 	stopped    bool // Run has ended: no refresh starts any more
 	refreshing *refresh
+	tried      string        // the client secret of the last refresh that was started
 	failed     *failure      // of the last refresh; nil if it succeeded
 	forced     *rate.Limiter // limits the refreshes that a 401 starts
 	limited    bool          // the limiter did not allow the last of these
@@ -137,6 +138,7 @@ func (s *Source) step(now time.Time) time.Duration {
 	switch t := s.current.Load(); {
 	case s.refreshing != nil:
 		return longestSleep // the end of the refresh wakes Run
+	case s.newSecret(): // try it at once: if it is wrong, somebody can correct it while the token is valid
 	case s.failed != nil:
 		if wait := s.failed.wait(now); wait > 0 {
 			return wait
@@ -197,6 +199,7 @@ func (s *Source) startRefresh(now time.Time, forced bool) (*refresh, error) {
 	if s.refreshing != nil {
 		return s.refreshing, nil
 	}
+	s.newSecret()
 	if wait := s.failed.wait(now); wait > 0 {
 		return nil, &NoTokenError{Err: s.failed.err, RetryAfter: wait}
 	}
@@ -207,16 +210,26 @@ func (s *Source) startRefresh(now time.Time, forced bool) (*refresh, error) {
 		return nil, &NoTokenError{Err: errStopped, RetryAfter: time.Second}
 	}
 	r := &refresh{done: make(chan struct{})}
-	s.refreshing = r
-	s.refreshes.Go(func() { s.run(r) })
+	s.refreshing, s.tried = r, s.client.Secret()
+	secret := s.tried
+	s.refreshes.Go(func() { s.run(r, secret) })
 	return r, nil
+}
+
+// newSecret reports whether the client secret has changed since the last refresh began. If so, it ends the
+// backoff, which was for the old one. s.mu is held.
+func (s *Source) newSecret() bool {
+	changed := s.client.Secret() != s.tried
+	if changed && s.failed != nil {
+		s.failed = &failure{err: s.failed.err}
+	}
+	return changed
 }
 
 // run carries out a refresh: it sends the request and closes r.done. It uses the source's own context,
 // not that of the caller that happened to need the token first.
-func (s *Source) run(r *refresh) {
-	secret := s.client.Secret()
-	token, retryAfter, err := s.client.request(s.ctx, s.Fetched)
+func (s *Source) run(r *refresh, secret string) {
+	token, retryAfter, err := s.client.request(s.ctx, secret, s.Fetched)
 	if err == nil && !token.valid(time.Now()) {
 		token, err = nil, errors.New("the token endpoint took longer to answer than its token lives")
 	}
@@ -229,14 +242,12 @@ func (s *Source) run(r *refresh) {
 
 	s.mu.Lock()
 	s.refreshing = nil
-	switch {
-	case err == nil:
+	if err == nil {
 		s.current.Store(token)
 		s.failed = nil
-	case Rejected(err) && s.client.Secret() != secret:
-		s.failed = &failure{err: err} // the secret has changed meanwhile: the next refresh need not wait
-	default:
+	} else {
 		s.failed = s.failed.follow(err, retryAfter)
+		s.newSecret()
 	}
 	if t := s.current.Load(); t != nil && err != nil {
 		t.refused.Store(false) // there is no other token: use this one while it is valid
@@ -268,15 +279,8 @@ func (s *Source) report(token *Token, err error, wait time.Duration) {
 	s.log.Warn("cannot fetch a token", attrs...)
 }
 
-// SecretChanged makes the source try again at once if the last refresh failed.
-func (s *Source) SecretChanged() {
-	s.mu.Lock()
-	if s.failed != nil {
-		s.failed = &failure{err: s.failed.err}
-	}
-	s.mu.Unlock()
-	s.wakeRun()
-}
+// SecretChanged makes the source try the new secret at once, also if the current token is valid.
+func (s *Source) SecretChanged() { s.wakeRun() }
 
 func (s *Source) wakeRun() {
 	select {

@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -56,6 +57,28 @@ func TestSecretRotation(t *testing.T) {
 	before := time.Now()
 	testkit.Eventually(t, "recovered", func() bool { resp, _ := call(t, url); return resp.StatusCode == 200 })
 	t.Logf("recovered %v after the change", time.Since(before).Round(time.Millisecond))
+	p.Ready(t)
+
+	// A wrong one after that is known at once, although the token is good for two hours.
+	_, metrics := get(t, p.URL(t, "admin")+"/metrics")
+	refused := regexp.MustCompile(`usher_token_requests_total\{.*rejected.*`)
+	known := refused.FindString(metrics)
+	if err := os.WriteFile(file, []byte("wr0ng-secret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, "a trouble on the page", func() bool {
+		_, status := get(t, p.URL(t, "admin")+"/api/status")
+		return strings.Contains(status, "token endpoint refuses: invalid_client") && strings.Contains(status, "Calls go on with the current token")
+	})
+	_, metrics = get(t, p.URL(t, "admin")+"/metrics")
+	if now := refused.FindString(metrics); now == known || known == "" {
+		t.Errorf("the metric was %q and is %q", known, now)
+	}
+	testkit.Eventually(t, "a line in the log", func() bool {
+		log := p.Stderr.String()
+		return strings.Contains(log[strings.LastIndex(log, "new value in use"):], "cannot fetch a token")
+	})
+	wantCall(t, url, 200, "accounts")
 	p.Ready(t)
 }
 
