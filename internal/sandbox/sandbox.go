@@ -265,7 +265,8 @@ func (s *Sandbox) Fail(f Failure) error {
 	}
 	fault := Fault{Status: f.Status}
 	if f.Seconds > 0 {
-		fault.Until = time.Now().Add(time.Duration(f.Seconds * float64(time.Second)))
+		seconds := min(f.Seconds, 1e9) // 31 years: a larger number could overflow a Duration, and end the failure at once
+		fault.Until = time.Now().Add(time.Duration(seconds * float64(time.Second)))
 	}
 	for _, a := range documented[f.Part] {
 		if a.status == f.Status {
