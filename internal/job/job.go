@@ -126,6 +126,9 @@ func (j *Job) run(ctx context.Context, url string, signals <-chan os.Signal) (in
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = j.Stdin, j.Stdout, j.Stderr
 	witness := startWitness(j.Self) // before the command starts, so that the witness misses no signal
 	defer witness.stop()
+	ends := make(chan os.Signal, 1)
+	notifyOfEnds(ends)
+	defer signal.Stop(ends)
 	if err := cmd.Start(); err != nil {
 		if errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {
 			return exitNotFound, err
@@ -139,6 +142,8 @@ func (j *Job) run(ctx context.Context, url string, signals <-chan os.Signal) (in
 		select {
 		case <-ended:
 			return exitCode(cmd.ProcessState), nil
+		case <-ends:
+			reapOrphans(cmd.Process.Pid, witness.pid())
 		case sig := <-signals:
 			if !witness.sawSignal(sig) {
 				_ = cmd.Process.Signal(sig) // an error means that the command has ended meanwhile

@@ -36,7 +36,8 @@ const (
 // witness is the second usher process. It is nil without a terminal, or if it cannot be started.
 type witness struct {
 	cmd     *exec.Cmd
-	reports chan report // closed when the witness has ended
+	reports chan report   // closed when the witness has ended
+	ended   chan struct{} // closed when it was waited for, too
 }
 
 type report struct {
@@ -59,14 +60,27 @@ func startWitness(self string) *witness {
 	if inErr != nil || outErr != nil || cmd.Start() != nil {
 		return nil
 	}
-	w := &witness{cmd: cmd, reports: make(chan report, 16)}
+	w := &witness{cmd: cmd, reports: make(chan report, 16), ended: make(chan struct{})}
 	ready := make([]byte, 1)
-	if _, err := io.ReadFull(out, ready); err != nil {
+	_, err = io.ReadFull(out, ready)
+	go func() {
+		defer close(w.ended)
+		w.listen(out)
+		_ = cmd.Wait()
+	}()
+	if err != nil {
 		w.stop()
 		return nil
 	}
-	go w.listen(out)
 	return w
+}
+
+// pid returns the process id of the witness, or 0 if there is none.
+func (w *witness) pid() int {
+	if w == nil {
+		return 0
+	}
+	return w.cmd.Process.Pid
 }
 
 func (w *witness) listen(out io.Reader) {
@@ -105,7 +119,7 @@ func (w *witness) stop() {
 		return
 	}
 	_ = w.cmd.Process.Kill() // a witness that Ctrl-Z has stopped would not end by itself
-	_ = w.cmd.Wait()
+	<-w.ended
 }
 
 // Witness writes the number of each signal that a terminal sends to stdout, until stdin ends.
