@@ -147,7 +147,7 @@ func TestStandardWebhooksAtTheGate(t *testing.T) {
 		for key, want := range map[string]int{good: 200, "whsec_b3RoZXI=": 401, "": 401, "key": 401} {
 			g := newGate(t, func(c *setup) { c.HMACSecret, c.HMACStandard = secret(key), true })
 			r := request(documented)
-			signature.Stamp(r.Header, []byte("key"), "m1", time.Now(), []byte(documented))
+			signature.Stamp(r.Header, "m1", time.Now(), []byte(documented), []byte("key"))
 			if got := serve(t, g, r); got.Code != want {
 				t.Errorf("key %q: got %v, want %d", key, got, want)
 			}

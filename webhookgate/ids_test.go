@@ -29,7 +29,7 @@ func signing(t *testing.T, change func(*setup)) *Gate {
 // signed is a request with a webhook-id that its signature covers.
 func signed(id, body string) *http.Request {
 	r := request(body)
-	signature.Stamp(r.Header, []byte("key"), id, time.Now(), []byte(body))
+	signature.Stamp(r.Header, id, time.Now(), []byte(body), []byte("key"))
 	return r
 }
 

@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -79,23 +80,27 @@ func TestGateSettings(t *testing.T) {
 // What a further receiver has of its own, and what it inherits.
 func TestReceiversOwnSettings(t *testing.T) {
 	t.Parallel()
-	const ofAll, ofOne = "b2YgYWxs", "b2Ygb25l"
+	const ofAll, ofOne, newOfOne = "b2YgYWxs", "b2Ygb25l", "bmV3IG9mIG9uZQ=="
 	rc := newReceiver(t, 200)
 	hangs := hanging(t)
 	u := run(t, gateAlone(hangs, "USHER_WEBHOOK_SIGN_SECRET=whsec_"+ofAll, "USHER_WEBHOOK_TIMEOUT=1h", "USHER_WEBHOOK_ATTEMPTS=1",
-		"USHER_WEBHOOK_RECEIVERS_0_PLATFORMS=own", "USHER_WEBHOOK_RECEIVERS_0_FORWARD_URL="+rc.url, "USHER_WEBHOOK_RECEIVERS_0_SIGN_SECRET=whsec_"+ofOne,
+		"USHER_WEBHOOK_RECEIVERS_0_PLATFORMS=own", "USHER_WEBHOOK_RECEIVERS_0_FORWARD_URL="+rc.url, "USHER_WEBHOOK_RECEIVERS_0_SIGN_SECRET=whsec_"+ofOne+", whsec_"+newOfOne, // while it is rotated
 		"USHER_WEBHOOK_RECEIVERS_1_PLATFORMS=inherits", "USHER_WEBHOOK_RECEIVERS_1_FORWARD_URL="+rc.url,
 		"USHER_WEBHOOK_RECEIVERS_2_PLATFORMS=slow", "USHER_WEBHOOK_RECEIVERS_2_FORWARD_URL="+hangs, "USHER_WEBHOOK_RECEIVERS_2_TIMEOUT=20ms"))
-	for platform, secret := range map[string]string{"own": ofOne, "inherits": ofAll} {
+	for platform, secrets := range map[string][]string{"own": {ofOne, newOfOne}, "inherits": {ofAll}} {
 		if status, _, answer := testkit.Post(t, hooks(t, u), on(platform, "acme", 5)); status != 200 {
 			t.Fatalf("%d %s", status, answer)
 		}
 		r, body := rc.last(t)
-		key, _ := base64.StdEncoding.DecodeString(secret)
-		mac := hmac.New(sha256.New, key)
-		fmt.Fprintf(mac, "%s.%s.%s", r.Header.Get("webhook-id"), r.Header.Get("webhook-timestamp"), body)
-		if got := r.Header.Get("webhook-signature"); got != "v1,"+base64.StdEncoding.EncodeToString(mac.Sum(nil)) {
-			t.Errorf("%s: signature %q", platform, got)
+		var want []string // one for each secret
+		for _, secret := range secrets {
+			key, _ := base64.StdEncoding.DecodeString(secret)
+			mac := hmac.New(sha256.New, key)
+			fmt.Fprintf(mac, "%s.%s.%s", r.Header.Get("webhook-id"), r.Header.Get("webhook-timestamp"), body)
+			want = append(want, "v1,"+base64.StdEncoding.EncodeToString(mac.Sum(nil)))
+		}
+		if got := r.Header.Values("webhook-signature"); !slices.Equal(got, []string{strings.Join(want, " ")}) {
+			t.Errorf("%s: signature %q, want %q", platform, got, want)
 		}
 	}
 	if status, decision, answer := testkit.Post(t, hooks(t, u), on("slow", "acme", 5)); status != 504 || decision != "failed" {

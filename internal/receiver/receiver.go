@@ -25,7 +25,7 @@ type Receiver struct {
 	Concurrency int           // how many webhooks of an inbox it gets at once
 	Variable    string        // the name of the setting that has URL
 
-	// SignSecret returns the key that signs each try, as signature.ParseKey reads it. Nil: nothing is
+	// SignSecret returns the keys that sign each try, as signature.ParseKeys reads them. Nil: nothing is
 	// signed.
 	SignSecret func() string
 

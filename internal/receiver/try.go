@@ -116,10 +116,10 @@ var ErrUnsigned = errors.New("the signing secret can't be used")
 
 // send makes one request. It has its own timestamp and signature.
 func (r *Receiver) send(ctx context.Context, id string, header http.Header, body []byte) (*http.Response, error) {
-	var key []byte
+	var keys [][]byte
 	if r.SignSecret != nil {
 		var err error
-		if key, err = signature.ParseKey(r.SignSecret()); err != nil {
+		if keys, err = signature.ParseKeys(r.SignSecret()); err != nil {
 			return nil, fmt.Errorf("%w: %w", ErrUnsigned, err)
 		}
 	}
@@ -133,7 +133,7 @@ func (r *Receiver) send(ctx context.Context, id string, header http.Header, body
 		ContentLength: int64(len(body)),
 		Body:          io.NopCloser(bytes.NewReader(body)),
 	}).WithContext(ctx)
-	signature.Stamp(req.Header, key, id, time.Now(), body)
+	signature.Stamp(req.Header, id, time.Now(), body, keys...)
 	if user := r.URL.User; user != nil { // set here, not stored with the webhook, because the password may change while it waits
 		password, _ := user.Password()
 		req.SetBasicAuth(user.Username(), password)

@@ -160,6 +160,6 @@ func Signer(secret string, standard bool) (func(http.Header, []byte), error) {
 	}
 	key, err := signature.ParseKey(secret)
 	return func(h http.Header, body []byte) {
-		signature.Stamp(h, key, "msg_"+rand.Text(), time.Now(), body)
+		signature.Stamp(h, "msg_"+rand.Text(), time.Now(), body, key)
 	}, err
 }

@@ -198,14 +198,15 @@ func (r *reader) readCertificates(name, path string, read func(string) ([]byte, 
 	return data
 }
 
-// checkSigningKey checks that a secret is a key of Standard Webhooks.
-func (r *reader) checkSigningKey(name string, v *secret.Value, why string) {
+// checkSigningKeys checks that a secret is a key of Standard Webhooks or, if several may be given, a list of them. The
+// message for another one ends with more.
+func (r *reader) checkSigningKeys(name string, v *secret.Value, several bool, more string) {
 	if v == nil || r.bad[name] {
 		return
 	}
-	r.checkSecret(name, v, func(key string) error {
-		if _, err := signature.ParseKey(key); err != nil {
-			return fmt.Errorf("should hold whsec_ and the key in base64%s", why)
+	r.checkSecret(name, v, func(list string) error {
+		if keys, err := signature.ParseKeys(list); err != nil || len(keys) > 1 && !several {
+			return fmt.Errorf("should hold whsec_ and the key in base64%s", more)
 		}
 		return nil
 	})

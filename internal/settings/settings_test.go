@@ -390,6 +390,9 @@ func TestASecretFileIsCheckedAtAChangeAsAtTheStart(t *testing.T) {
 		{"USHER_ENTITLEMENTS_KEY", append(slices.Clone(gate), "USHER_ENTITLEMENTS_LISTEN=:8070"), key, "short"},
 		{"USHER_WEBHOOK_SIGN_SECRET", gate, signing, "half a secr"},
 		{"USHER_WEBHOOK_RECEIVERS_1_SIGN_SECRET", gate, signing, "whsec_"},
+		{"USHER_WEBHOOK_SIGN_SECRET", gate, signing + ",whsec_bmV3", signing + ","},
+		{"USHER_WEBHOOK_SIGN_SECRET", gate, signing + ", whsec_bmV3", signing + ",a2V5"},
+		{"USHER_WEBHOOK_HMAC_SECRET", append(gate, "USHER_WEBHOOK_HMAC_SCHEME=standard"), signing, signing + "," + signing},
 		{"USHER_WEBHOOK_HMAC_SECRET", append(gate, "USHER_WEBHOOK_HMAC_SCHEME=standard"), signing, "whsec_!"},
 	} {
 		t.Run(tc.name+"="+tc.bad, func(t *testing.T) {

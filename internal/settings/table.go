@@ -93,7 +93,7 @@ func (s *Settings) sections() []section {
 				{"USHER_WEBHOOK_TIMEOUT", positive{&w.Timeout}, "`10s`", "How long your receiver may take for each try."},
 				{"USHER_WEBHOOK_ATTEMPTS", positive{&w.Attempts}, "`3`", "Tries for each delivery without an inbox."},
 				{"USHER_WEBHOOK_MAX_INFLIGHT", positive{&w.MaxInflight}, "`256`", "Webhooks being handled at once; more get 503. With several receivers each may use an equal share."},
-				{"USHER_WEBHOOK_SIGN_SECRET", &w.signSecret, "none", "`whsec_…`: usher signs what it delivers with the Standard Webhooks headers, so that your receiver can verify it."},
+				{"USHER_WEBHOOK_SIGN_SECRET", &w.signSecret, "none", "`whsec_…`: usher signs what it delivers with the Standard Webhooks headers, so that your receiver can verify it; several, separated by commas, while you rotate (one signature each)."},
 			}, new(extraReceiver).variables())},
 		{"Inbox", "With an inbox usher stores each webhook before it answers 200, and retries until the receiver has it. Without one it passes webhooks through.",
 			"gate", []Variable{

@@ -140,12 +140,14 @@ func (w *Webhook) checkSecrets(r *reader) {
 		if w.hmacSecret == nil && w.on() {
 			r.problem("USHER_WEBHOOK_HMAC_SCHEME", "is standard, but USHER_WEBHOOK_HMAC_SECRET is not set")
 		}
-		r.checkSigningKey("USHER_WEBHOOK_HMAC_SECRET", w.hmacSecret, ", as USHER_WEBHOOK_HMAC_SCHEME is standard")
+		r.checkSigningKeys("USHER_WEBHOOK_HMAC_SECRET", w.hmacSecret, false, ", as USHER_WEBHOOK_HMAC_SCHEME is standard")
 	} else if w.hmacScheme != "body" {
 		r.invalid("USHER_WEBHOOK_HMAC_SCHEME", "body or standard")
 	}
-	r.checkSigningKey("USHER_WEBHOOK_SIGN_SECRET", w.signSecret, "")
+	r.checkSigningKeys("USHER_WEBHOOK_SIGN_SECRET", w.signSecret, true, signingKeys)
 }
+
+const signingKeys = "; several, separated by commas, while you rotate them"
 
 func (w *Webhook) checkTLS(r *reader) {
 	const certName, keyName = "USHER_WEBHOOK_TLS_CERT_FILE", "USHER_WEBHOOK_TLS_KEY_FILE"
@@ -221,7 +223,7 @@ func (w *Webhook) readReceivers(r *reader) {
 		r.read(c.variables(), index)
 		r.require(prefix+"PLATFORMS", len(c.Platforms) > 0 || !w.on(), "the codes of the platforms whose webhooks go there, separated by commas")
 		r.require(prefix+"FORWARD_URL", c.address != "" || !w.on(), "the receiver's address, such as http://127.0.0.1:3000/provisioning")
-		r.checkSigningKey(prefix+"SIGN_SECRET", c.signSecret, "")
+		r.checkSigningKeys(prefix+"SIGN_SECRET", c.signSecret, true, signingKeys)
 		c.Name = r.uniqueName(names, prefix, c.Name, index)
 		for _, platform := range c.Platforms {
 			if platform == "*" {

@@ -114,15 +114,31 @@ func ParseKey(s string) ([]byte, error) {
 	return key, nil
 }
 
-// Stamp sets the Standard Webhooks headers for one try: the id, the time, and a signature unless key
-// is nil. It replaces those of the sender.
-func Stamp(h http.Header, key []byte, id string, now time.Time, body []byte) {
+// ParseKeys reads several secrets, separated by commas. Its errors do not show them.
+func ParseKeys(list string) (keys [][]byte, err error) {
+	for s := range strings.SplitSeq(list, ",") {
+		key, err := ParseKey(strings.TrimSpace(s))
+		if err != nil {
+			return nil, err
+		}
+		keys = append(keys, key)
+	}
+	return keys, nil
+}
+
+// Stamp sets the Standard Webhooks headers for one try: the id, the time, and a signature for each key.
+// It replaces those of the sender.
+func Stamp(h http.Header, id string, now time.Time, body []byte, keys ...[]byte) {
 	timestamp := strconv.FormatInt(now.Unix(), 10)
 	h.Set(idHeader, id)
 	h.Set(timestampHeader, timestamp)
 	h.Del(signatureHeader)
-	if key != nil {
-		h.Set(signatureHeader, standardSignature(key, id, timestamp, body))
+	var signatures []string
+	for _, key := range keys {
+		signatures = append(signatures, standardSignature(key, id, timestamp, body))
+	}
+	if signatures != nil {
+		h.Set(signatureHeader, strings.Join(signatures, " "))
 	}
 }
 

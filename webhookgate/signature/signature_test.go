@@ -3,6 +3,7 @@ package signature
 import (
 	"encoding/base64"
 	"encoding/hex"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -46,10 +47,13 @@ func TestStandardWebhooks(t *testing.T) {
 	const id, at, body, signature = "msg_p5jXN8AQM9LWM0D4loKWxJek", "1614265330", `{"test": 2432232314}`, "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
 	sent := time.Unix(1614265330, 0)
 	stamped := make(http.Header)
-	if Stamp(stamped, key, id, sent, []byte(body)); stamped.Get("webhook-id") != id || stamped.Get("webhook-timestamp") != at || stamped.Get("webhook-signature") != signature {
+	if Stamp(stamped, id, sent, []byte(body), key); stamped.Get("webhook-id") != id || stamped.Get("webhook-timestamp") != at || stamped.Get("webhook-signature") != signature {
 		t.Errorf("%v, want the signature %s", stamped, signature)
 	}
-	if Stamp(stamped, nil, id, sent, []byte(body)); stamped.Get("webhook-id") != id || stamped.Get("webhook-signature") != "" {
+	if Stamp(stamped, id, sent, []byte(body), []byte("old"), key); !strings.HasSuffix(stamped.Get("webhook-signature"), " "+signature) || VerifyStandard([]byte("old"), stamped, []byte(body), sent) != "" {
+		t.Errorf("with two keys: %v", stamped)
+	}
+	if Stamp(stamped, id, sent, []byte(body)); stamped.Get("webhook-id") != id || stamped.Get("webhook-signature") != "" {
 		t.Errorf("unsigned: %v", stamped)
 	}
 	tests := []struct {
@@ -103,6 +107,18 @@ func TestParseKey(t *testing.T) {
 		}
 		if err != nil && len(s) > 7 && strings.Contains(err.Error(), s) {
 			t.Errorf("%q shows in %q", s, err)
+		}
+	}
+}
+
+func TestParseKeys(t *testing.T) {
+	for list, want := range map[string]string{
+		"whsec_a2V5": `["key"]`, "whsec_a2V5,whsec_a2V5cw==": `["key" "keys"]`, " whsec_a2V5 ,\twhsec_a2V5cw": `["key" "keys"]`,
+		"": "[]", "whsec_a2V5,": "[]", ",whsec_a2V5": "[]", "whsec_a2V5,a2V5": "[]", "whsec_a2V5 whsec_a2V5": "[]",
+	} {
+		keys, err := ParseKeys(list)
+		if got := fmt.Sprintf("%q", keys); got != want || (err == nil) != (want != "[]") {
+			t.Errorf("%q: got %s, %v", list, got, err)
 		}
 	}
 }
