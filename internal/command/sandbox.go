@@ -332,17 +332,45 @@ func (s *sandboxCall) setReceiver(args []string) error {
 // rehearse sends a receiver what it has to expect in production, and prints how it did.
 func (s *sandboxCall) rehearse(ctx context.Context) error {
 	held, played := 0, 0
-	sandbox.Rehearse(ctx, s.sender, s.state.Platform, func(r sandbox.ScenarioResult) {
+	err := sandbox.Rehearse(ctx, s.sender, s.state.Platform, func(r sandbox.ScenarioResult) {
 		result := "FAILED"
 		if played++; r.OK {
 			result = "held"
 			held++
 		}
 		fmt.Fprintf(s.Stdout, "%-6s  %-40s  %s\n", result, r.Scenario, text.Visible(r.Answer))
+		for _, mistake := range r.Mistakes {
+			fmt.Fprintf(s.Stdout, "        usual mistake: %s\n", mistake)
+		}
 	})
+	if refused, ok := errors.AsType[*sandbox.RefusedError](err); ok {
+		return s.refused(refused)
+	}
 	fmt.Fprintf(s.Stdout, "\n%d of %d held.\n", held, played)
 	if held < played || ctx.Err() != nil {
 		return exitCode(exitFailed)
 	}
 	return nil
+}
+
+// refused says why a receiver takes no webhook at all, and which flag may be missing or wrong.
+func (s *sandboxCall) refused(r *sandbox.RefusedError) error {
+	if r.Status == 0 {
+		return fmt.Errorf("cannot reach the receiver at %s. Is it running? %s", r.To, text.Visible(r.Answer))
+	}
+	var flags []string
+	if s.token != "" {
+		flags = append(flags, "--token")
+	}
+	if s.secret != "" {
+		flags = append(flags, "--hmac-secret", "--hmac-scheme")
+	}
+	advice := "--token or --hmac-secret is missing, as your receiver checks who sends"
+	if n := len(flags); n > 1 {
+		flags = []string{strings.Join(flags[:n-1], ", "), flags[n-1]}
+	}
+	if len(flags) > 0 {
+		advice = "check " + strings.Join(flags, " and ")
+	}
+	return fmt.Errorf("the receiver answered %d to the first webhook, so no scenario was tried: %s", r.Status, advice)
 }

@@ -215,8 +215,19 @@ func TestSandboxRehearse(t *testing.T) {
 	if code != 0 || strings.Count(out, "held  ") != 9 || !strings.HasSuffix(out, "\n9 of 9 held.\n") {
 		t.Errorf("%d\n%s", code, out)
 	}
-	if out, code = rehearse(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(401) }); code != 1 || !strings.HasSuffix(out, "\n0 of 9 held.\n") {
-		t.Errorf("%d\n%s", code, out)
+	// A receiver that refuses everything says so once, and the rehearsal says which flag is missing, or wrong.
+	for flags, want := range map[string]string{
+		"":                          "--token or --hmac-secret is missing",
+		"--token t":                 "check --token",
+		"--hmac-secret s":           "check --hmac-secret and --hmac-scheme",
+		"--token t --hmac-secret s": "check --token, --hmac-secret and --hmac-scheme",
+		"--token t --platform p":    "check --token",
+	} {
+		var refused atomic.Int32
+		out, code = rehearse(func(w http.ResponseWriter, r *http.Request) { refused.Add(1); w.WriteHeader(401) }, strings.Fields(flags)...)
+		if code != 1 || refused.Load() != 1 || strings.Count(out, "401") != 1 || strings.Count(out, "\n") != 1 || !strings.Contains(out, want) {
+			t.Errorf("%s: %d after %d webhooks, want %q:\n%s", flags, code, refused.Load(), want, out)
+		}
 	}
 	var n atomic.Int32
 	out, code = rehearse(func(w http.ResponseWriter, r *http.Request) {
@@ -224,7 +235,7 @@ func TestSandboxRehearse(t *testing.T) {
 			http.Error(w, "I have that one", http.StatusConflict)
 		}
 	})
-	if code != 1 || !strings.Contains(out, "FAILED  a copy of that webhook                    409 I have that one\n") || !strings.HasSuffix(out, "\n8 of 9 held.\n") {
+	if code != 1 || !strings.Contains(out, "FAILED  a copy of that webhook                    409 I have that one\n        usual mistake: it inserts where it should replace\n") || !strings.HasSuffix(out, "\n8 of 9 held.\n") {
 		t.Errorf("%d\n%s", code, out)
 	}
 	for line := range strings.Lines(out) {
@@ -264,7 +275,7 @@ func TestSandboxUsage(t *testing.T) {
 		"fail token":                             {2, "fail token 503"},
 		"fail token now":                         {2, "fail token 503"},
 		"rehearse":                               {2, "the address of your receiver"},
-		"rehearse http://127.0.0.1:1":            {1, "0 of 9 held."},
+		"rehearse http://127.0.0.1:1":            {1, "usher: cannot reach the receiver at 127.0.0.1:1. Is it running? dial tcp"},
 		"--listen " + used:                       {1, "--listen"},
 		"--listen 127.0.0.1:0 --receiver-listen " + used: {1, "--receiver-listen"},
 	} {

@@ -17,8 +17,9 @@ import (
 type ScenarioResult struct {
 	Scenario string
 	OK       bool
-	Answer   string // the receiver's answer, and what is wrong with it
-	slow     bool   // the answers were good, but at least one came too late
+	Answer   string   // the receiver's answer, and what is wrong with it
+	Mistakes []string // if it failed: what receivers usually do wrong there
+	slow     bool     // the answers were good, but at least one came too late
 }
 
 const (
@@ -31,23 +32,40 @@ type scenario struct {
 	name    string
 	send    func() []SentWebhook
 	refused bool // the receiver has to refuse these webhooks
+
+	mistakes []string // what receivers usually do wrong here
 }
 
+// A RefusedError says that a receiver takes no webhook at all: it could not be reached, or refuses the sender. This
+// says nothing about how it does in the scenarios.
+type RefusedError struct{ Reply }
+
+func (e *RefusedError) Error() string { return e.To + ": " + e.Reply.String() }
+
 // Rehearse sends a receiver what it has to expect in production, for tenants that it does not have, and
-// calls report after each scenario.
-func Rehearse(ctx context.Context, s *Sender, platform string, report func(ScenarioResult)) {
+// calls report after each scenario. If the receiver refuses the very first webhook, whatever it may be, Rehearse ends
+// with a *RefusedError.
+func Rehearse(ctx context.Context, s *Sender, platform string, report func(ScenarioResult)) error {
 	s.Client.Timeout = answerTimeout
 	r := &rehearsal{ctx, s, platform, "rehearsal-" + strings.ToLower(rand.Text()[:6]) + "-"}
-	for _, sc := range r.scenarios() {
-		result := sc.judge(sc.send())
+	for i, sc := range r.scenarios() {
+		sent := sc.send()
+		if reply := sent[0].Reply; i == 0 && ctx.Err() == nil && (reply.unreached || reply.Status == http.StatusUnauthorized || reply.Status == http.StatusForbidden) {
+			return &RefusedError{reply}
+		}
+		result := sc.judge(sent)
 		if result.slow { // perhaps this machine was busy: try once more
 			result = sc.judge(sc.send())
 		}
 		if ctx.Err() != nil {
-			return
+			return ctx.Err()
+		}
+		if !result.OK {
+			result.Mistakes = sc.mistakes
 		}
 		report(result)
 	}
+	return nil
 }
 
 type rehearsal struct {
@@ -71,18 +89,21 @@ func (r *rehearsal) scenarios() []scenario {
 	}
 	send := func(bodies ...[]byte) func() []SentWebhook { return func() []SentWebhook { return r.send(bodies...) } }
 	list := []scenario{
-		{"a tenant that it never saw", send(a), false},
-		{"a copy of that webhook", send(a), false},
-		{"a change and back: A, B, A", send(a, b, a), false},
-		{"again after a timeout that was a success", func() []SentWebhook { return r.again(b) }, false},
-		{"ten tenants at once", r.ten, false},
-		{"an empty list of features", send(r.state("a", nil).Webhook()), false},
-		{"a canceled subscription", send(canceled.render()), false},
-		{"nulls", send(nulls.render()), false},
-		{"a payload of 200 KB", send(r.state("d", large).Webhook()), false},
+		{"a tenant that it never saw", send(a), false, []string{"it only updates tenants that it knows", "it knows only certain platforms: name one with --platform"}},
+		{"a copy of that webhook", send(a), false, []string{"it inserts where it should replace"}},
+		{"a change and back: A, B, A", send(a, b, a), false, []string{"it drops a webhook that it has seen before: the second A"}},
+		{"again after a timeout that was a success", func() []SentWebhook { return r.again(b) }, false,
+			[]string{"it cancels the transaction when the connection ends", "two transactions lock each other"}},
+		{"ten tenants at once", r.ten, false,
+			[]string{"it has one lock, or one connection, for all tenants", "SQLite answers that the database is locked"}},
+		{"an empty list of features", send(r.state("a", nil).Webhook()), false, []string{`it takes an empty list for "no change"`}},
+		{"a canceled subscription", send(canceled.render()), false, []string{"it wants an active subscription"}},
+		{"nulls", send(nulls.render()), false, []string{"it reads a field of something that is null"}},
+		{"a payload of 200 KB", send(r.state("d", large).Webhook()), false, []string{"a limit of the web server or framework", "a query for each feature"}},
 	}
 	if r.sender.Sign != nil {
-		list = append(list, scenario{"a forged signature, to be refused", func() []SentWebhook { return r.forged(b) }, true})
+		list = append(list, scenario{"a forged signature, to be refused", func() []SentWebhook { return r.forged(b) }, true,
+			[]string{"it does not verify, or not the body"}})
 	}
 	return list
 }

@@ -8,6 +8,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -198,12 +200,15 @@ func rehearsed(t *testing.T, h http.Handler) (failed string) {
 		s.Client.Transport = inProcess{h}
 		s.Sign, _ = Signer("s3cret", false)
 		n := 0
-		Rehearse(t.Context(), s, "", func(h ScenarioResult) {
+		err := Rehearse(t.Context(), s, "", func(h ScenarioResult) {
 			if n++; !h.OK {
 				failed += h.Scenario + ": " + h.Answer + "\n"
 			}
+			if h.OK != (len(h.Mistakes) == 0) {
+				t.Errorf("%+v", h)
+			}
 		})
-		if n != 10 {
+		if n != 10 || err != nil {
 			t.Errorf("%d plays", n)
 		}
 	})
@@ -300,6 +305,21 @@ func TestRehearse(t *testing.T) {
 	hangs := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { <-r.Context().Done(); panic(http.ErrAbortHandler) })
 	if failed := rehearsed(t, hangs); strings.Count(failed, "no answer") != 10 {
 		t.Errorf("a receiver that hangs: %s", failed)
+	}
+}
+
+// docs/receivers.md has every scenario, with the same usual mistakes.
+func TestScenariosInDocs(t *testing.T) {
+	page, err := os.ReadFile("../../docs/receivers.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &rehearsal{sender: &Sender{Sign: func(http.Header, []byte) {}}}
+	for _, sc := range r.scenarios() {
+		row := regexp.MustCompile(`(?m)^\| ` + regexp.QuoteMeta(sc.name) + `.*\|$`).FindString(strings.ReplaceAll(string(page), "`", ""))
+		if !strings.HasSuffix(row, "| "+strings.Join(sc.mistakes, "; or ")+" |") {
+			t.Errorf("%s, %q: the docs have %q", sc.name, sc.mistakes, row)
+		}
 	}
 }
 

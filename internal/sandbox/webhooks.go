@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
+	"net"
 	"net/http"
 	"net/url"
 	"slices"
@@ -49,6 +51,8 @@ type Reply struct {
 	Status   int    `json:"status"`   // 0 if there was no answer
 	Decision string `json:"decision"` // the header Usher-Decision
 	Answer   string `json:"answer"`   // the beginning of the body, or why there is no answer
+
+	unreached bool // there was no connection
 }
 
 // OK reports whether the receiver has the webhook.
@@ -137,7 +141,9 @@ func (s *Sender) post(ctx context.Context, to string, body []byte) Reply {
 		if request, ok := errors.AsType[*url.Error](err); ok {
 			err = request.Err // without the URL: its path may hold a secret
 		}
-		r.Answer = err.Error()
+		network, _ := errors.AsType[*net.OpError](err)
+		_, distrusted := errors.AsType[*tls.CertificateVerificationError](err)
+		r.Answer, r.unreached = err.Error(), distrusted || network != nil && network.Op == "dial"
 		return r
 	}
 	defer resp.Body.Close()
