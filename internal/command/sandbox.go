@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"os"
 	"os/signal"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -173,8 +174,16 @@ func exportLines(s *sandbox.Sandbox) string {
 		b.WriteString("export USHER_ALLOW_PLAIN_HTTP=true\n")
 	}
 	fmt.Fprintf(&b, "export USHER_CLIENT_ID=%s\nexport USHER_CLIENT_SECRET=%s\n", sandbox.ClientID, sandbox.ClientSecret)
-	if s.Receiver != nil {
-		fmt.Fprintf(&b, "export USHER_WEBHOOK_FORWARD_URL=%s\n", text.Quote(s.ReceiverURL))
+	forward := s.ReceiverURL
+	direct := len(s.Sender.URLs) > 0 && s.Sender.URLs[0] != s.ReceiverURL && !slices.ContainsFunc(s.Sender.URLs, mayBeGate)
+	if direct {
+		forward = s.Sender.URLs[0]
+	}
+	if forward != "" {
+		fmt.Fprintf(&b, "export USHER_WEBHOOK_FORWARD_URL=%s\n", text.Quote(forward))
+	}
+	if direct {
+		b.WriteString("# Webhooks go to that receiver itself. To put usher between them, start the sandbox\n# with --webhooks-to http://127.0.0.1:8090/webhooks\n")
 	}
 	at := ""
 	if s.URL != "http://127.0.0.1:9000" {
@@ -182,6 +191,13 @@ func exportLines(s *sandbox.Sandbox) string {
 	}
 	fmt.Fprintf(&b, "# Send a webhook: usher sandbox send acme users=25 sso%s\n", at)
 	return b.String()
+}
+
+// mayBeGate reports whether an address seems to be that of an usher: it has the gate's usual path or port. The settings
+// of an usher must not make it forward webhooks to itself.
+func mayBeGate(address string) bool {
+	u, err := url.Parse(address)
+	return err != nil || u.Port() == "8090" || u.Path == "/webhooks" || strings.HasPrefix(u.Path, "/webhooks/")
 }
 
 // setState sets the tenant and its features.

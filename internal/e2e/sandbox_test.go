@@ -187,6 +187,33 @@ func TestSandboxSigns(t *testing.T) {
 	s.want(t, 0, "200\n", "send", "acme", "users=25")
 }
 
+// The settings that it prints are for an usher in front of the receiver that its webhooks are for: yours, if they go
+// there, or else its own.
+func TestSandboxSettingsForAReceiver(t *testing.T) {
+	t.Parallel()
+	const mine, gate = "http://127.0.0.1:3000/provisioning", "http://127.0.0.1:8090/webhooks"
+	for args, want := range map[string]string{
+		"--webhooks-to " + mine:                                      mine,
+		"--webhooks-to " + mine + " --receiver-listen off":           mine,
+		"--webhooks-to http://127.0.0.1:3000/ --webhooks-to " + mine: "http://127.0.0.1:3000/",
+		"--webhooks-to " + gate:                                      "its own",
+		"--webhooks-to " + gate + " --webhooks-to " + mine:           "its own",
+		"--webhooks-to https://usher.example/webhooks/S":             "its own",
+		"--webhooks-to http://gate:8090/hooks":                       "its own",
+		"":                                                           "its own",
+	} {
+		s := startSandbox(t, strings.Fields(args)...)
+		got := s.value(t, "USHER_WEBHOOK_FORWARD_URL")
+		if own := strings.HasSuffix(got, "/provisioning") && !strings.Contains(got, ":3000"); got != want && (want != "its own" || !own) {
+			t.Errorf("%s: %s, want %s", args, got, want)
+		}
+		if between := strings.Contains(s.Stdout.String(), "--webhooks-to "+gate); between != (want != "its own") {
+			t.Errorf("%s: %s", args, s.Stdout.String())
+		}
+		s.Kill()
+	}
+}
+
 // A failure ends after its time.
 func TestSandboxFailsForAWhile(t *testing.T) {
 	t.Parallel()
