@@ -12,7 +12,9 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -59,7 +61,7 @@ func tryReceiver(t *testing.T, program func(t *testing.T, addr string) *exec.Cmd
 	dir, addr := t.TempDir(), testkit.FreeAddress(t)
 	cmd := program(t, addr)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "WEBHOOK_SECRET=" + signSecret, "STATE_DIR=" + dir, "LISTEN=" + addr}
-	testkit.Start(t, cmd)
+	receiver := testkit.Start(t, cmd)
 	testkit.Eventually(t, "listening: the receiver", func() bool {
 		conn, err := net.Dial("tcp", addr)
 		if err == nil {
@@ -143,6 +145,16 @@ func tryReceiver(t *testing.T, program func(t *testing.T, addr string) *exec.Cmd
 	}
 	if f := tenantNamed(t, read(t, dir), "-b").Features; len(f) != 0 {
 		t.Errorf("canceled, but may use %v", f)
+	}
+
+	// Ctrl-C ends it, and is no error.
+	if signal.Ignored(os.Interrupt) { // by whoever started the tests, and so by the receiver, too
+		return
+	}
+	receiver.Stop()
+	<-receiver.Ended
+	if trace := regexp.MustCompile(`(?s)Traceback .*|Fatal error.*|Uncaught .*|goroutine .*`).FindString(receiver.Stderr.String()); trace != "" {
+		t.Errorf("after Ctrl-C: %s", trace)
 	}
 }
 

@@ -13,7 +13,7 @@ import json
 import os
 import sqlite3
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 KEY = base64.b64decode(os.environ["WEBHOOK_SECRET"].removeprefix("whsec_"), validate=True)
@@ -76,4 +76,5 @@ sqlite3.connect(DATABASE).executescript(TABLES).connection.close()
 host, _, port = os.environ.get("LISTEN", "127.0.0.1:3000").rpartition(":")
 print(f"listening on http://{host}:{port}/provisioning", flush=True)
 ThreadingHTTPServer.request_queue_size = 128
-ThreadingHTTPServer((host, int(port)), Receiver).serve_forever()
+with suppress(KeyboardInterrupt):  # Ctrl-C
+    ThreadingHTTPServer((host, int(port)), Receiver).serve_forever()
