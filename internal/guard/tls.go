@@ -27,6 +27,7 @@ func TLSConfig(certFile, keyFile, clientCAFile string, log *slog.Logger) (*tls.C
 	if err := files.reload(); err != nil {
 		return nil, err
 	}
+	files.reportExpired(time.Now())
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12,
 		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
@@ -43,6 +44,7 @@ type tlsFiles struct {
 	contents [][]byte    // of the files that config was made from
 	config   *tls.Config // the last good one
 	problem  string      // of the last attempt to read the files; empty: none
+	expired  *tls.Config // that of the expired certificate that was logged last
 }
 
 // current returns the configuration that the files hold now, or else the last good one.
@@ -57,7 +59,16 @@ func (f *tlsFiles) current() *tls.Config {
 		f.log.Warn("cannot use the new TLS files, usher keeps the last good ones", "error", problem)
 	}
 	f.problem = problem
+	f.reportExpired(time.Now())
 	return f.config
+}
+
+// reportExpired logs once that the certificate has expired: senders do not say why they no longer connect.
+func (f *tlsFiles) reportExpired(now time.Time) {
+	if end := f.config.Certificates[0].Leaf.NotAfter; now.After(end) && f.expired != f.config {
+		f.expired = f.config
+		f.log.Error("the TLS certificate has expired, senders refuse it: put a new one into the file", "certificate", f.names[0], "expired", end)
+	}
 }
 
 func (f *tlsFiles) reload() error {

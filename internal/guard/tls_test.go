@@ -307,3 +307,44 @@ func TestClientCertificateOfAnOpenConnection(t *testing.T) {
 		}
 	})
 }
+
+// That a certificate has expired is in the log once: at the start, when its time comes, or when it replaces a good one.
+func TestExpiredCertificateIsLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		certFile, keyFile := filepath.Join(dir, "cert"), filepath.Join(dir, "key")
+		ca := newAuthority(t, "CA")
+		install := func(end time.Time) {
+			cert, key := ca.issueUntil(t, "gate.test", end)
+			write(t, certFile, cert)
+			write(t, keyFile, key)
+		}
+		install(time.Now().Add(-time.Minute))
+		var log bytes.Buffer
+		config, err := TLSConfig(certFile, keyFile, "", slog.New(slog.NewTextHandler(&log, nil)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := func(when string, lines int) {
+			t.Helper()
+			for range 3 {
+				if _, err := config.GetConfigForClient(nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if n := strings.Count(log.String(), "has expired"); n != lines {
+				t.Errorf("%s: %d lines, want %d: %s", when, n, lines, &log)
+			}
+		}
+		if !strings.Contains(log.String(), "has expired") || !strings.Contains(log.String(), certFile) {
+			t.Errorf("at the start: %s", &log)
+		}
+		want("at the start", 1)
+		install(time.Now().Add(time.Hour))
+		want("a good one", 1)
+		time.Sleep(2 * time.Hour)
+		want("its time has come", 2)
+		install(time.Now().Add(-time.Second))
+		want("an expired one in its place", 3)
+	})
+}
