@@ -99,7 +99,14 @@ func (p *Process) printFeature(tenant, code string, features []snapshot.Feature)
 	i := slices.IndexFunc(features, func(f snapshot.Feature) bool { return f.Code == code })
 	switch {
 	case i < 0:
-		fmt.Fprintf(p.Stdout, "%s may not use %s\n", tenant, text.Visible(code))
+		hint := ""
+		alike := func(f snapshot.Feature) bool {
+			return text.WithinEdits(strings.ToLower(f.Code), strings.ToLower(code), 1)
+		}
+		if n := slices.IndexFunc(features, alike); n >= 0 {
+			hint = fmt.Sprintf(" (did you mean %s?)", text.Visible(features[n].Code))
+		}
+		fmt.Fprintf(p.Stdout, "%s may not use %s%s\n", tenant, text.Visible(code), hint)
 	case features[i].Limit == snapshot.Unlimited:
 		fmt.Fprintf(p.Stdout, "%s may use %s, unlimited\n", tenant, text.Visible(code))
 	default:

@@ -62,15 +62,18 @@ func TestEntitlements(t *testing.T) {
 	b.Refuse(&webhookgate.Refusal{Status: 422, Reason: "schema", Faults: []content.Fault{{Path: "/payload/x", Message: "is missing"}},
 		Webhook: webhookgate.Webhook{ID: "r", Type: content.TenantProvisioningChange, Lane: webhookgate.Lane{Platform: "eu", Tenant: "new"}, Body: []byte("{}")}})
 	for args, want := range map[string]string{
-		"eu/acme":     "eu/acme may use:\n  FEATURE  LIMIT      VALUE  NAME\n  users    5                 \n  sso      unlimited         \nusher has answered this since ",
-		"us/acme":     "us/acme may not use any feature.\n",
-		"eu/acme xyz": "eu/acme may not use xyz\n",
-		"acme":        "usher: several tenants have this code: write eu/acme or us/acme\n",
-		"new sso":     "usher refused webhook 4 of this tenant (",
-		"LOST":        "usher: unknown tenant LOST: did you mean eu/lost?\n",
-		"lots":        "usher: unknown tenant lots: did you mean eu/lost?\n",
-		"us/lost sso": "usher: unknown tenant us/lost: did you mean eu/lost?\n",
-		"eu/lost":     "usher: the last webhook of eu/lost, 3, has no list of features that can be read\n",
+		"eu/acme":       "eu/acme may use:\n  FEATURE  LIMIT      VALUE  NAME\n  users    5                 \n  sso      unlimited         \nusher has answered this since ",
+		"us/acme":       "us/acme may not use any feature.\n",
+		"eu/acme xyz":   "eu/acme may not use xyz\n",
+		"eu/acme ssso":  "eu/acme may not use ssso (did you mean sso?)\n",
+		"eu/acme Users": "eu/acme may not use Users (did you mean users?)\n",
+		"us/acme ssso":  "us/acme may not use ssso\n",
+		"acme":          "usher: several tenants have this code: write eu/acme or us/acme\n",
+		"new sso":       "usher refused webhook 4 of this tenant (",
+		"LOST":          "usher: unknown tenant LOST: did you mean eu/lost?\n",
+		"lots":          "usher: unknown tenant lots: did you mean eu/lost?\n",
+		"us/lost sso":   "usher: unknown tenant us/lost: did you mean eu/lost?\n",
+		"eu/lost":       "usher: the last webhook of eu/lost, 3, has no list of features that can be read\n",
 	} {
 		if got := entitlementsOf(t, b, strings.Fields(args)...); !strings.HasPrefix(got, want) {
 			t.Errorf("%s:\n%s\nwant\n%s", args, got, want)
