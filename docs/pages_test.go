@@ -173,10 +173,14 @@ func TestDependenciesAreDocumented(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	ci, err := os.ReadFile(root + ".ci/tools/go.mod")
+	if err != nil {
+		t.Fatal(err)
+	}
 	direct := regexp.MustCompile(`(?m)^\t(\S+) v\S+$`).FindAllStringSubmatch(string(mod), -1)
-	tools := regexp.MustCompile(`(?m)^(?:tool |\t)(\S+/cmd/\S+)$`).FindAllStringSubmatch(string(mod), -1)
-	if len(direct) == 0 || len(tools) == 0 {
-		t.Fatalf("go.mod has %d direct dependencies and %d tools", len(direct), len(tools))
+	tools := regexp.MustCompile(`(?m)^(?:tool |\t)(\S+/cmd/\S+)$`).FindAllStringSubmatch(string(ci), -1)
+	if len(direct) == 0 || len(tools) < 3 || regexp.MustCompile(`(?m)^tool\b`).Match(mod) {
+		t.Fatalf("%d direct dependencies; %d tools in .ci/tools/go.mod, where all of them are", len(direct), len(tools))
 	}
 	listed := map[string]bool{}
 	for _, m := range regexp.MustCompile("(?m)^\\| `(\\S+)` \\|").FindAllStringSubmatch(string(doc), -1) {
@@ -189,6 +193,6 @@ func TestDependenciesAreDocumented(t *testing.T) {
 		delete(listed, m[1])
 	}
 	for name := range listed {
-		t.Errorf("%s is listed, but not in go.mod", name)
+		t.Errorf("%s is listed, but in neither go.mod", name)
 	}
 }
