@@ -36,7 +36,7 @@ func checkCommand(ctx context.Context, p *Process) error {
 	}
 	c := &checker{out: p.Stdout}
 	if s.OutboundOn() {
-		if c.outbound, err = outbound.New(s, logs.New(p.Stderr, s.Admin.LogFormat, !s.Admin.NoColour, s.Admin.Level), nil); err != nil {
+		if c.outbound, err = outbound.New(s, logs.New(p.Stderr, s.Admin.LogFormat, !s.Admin.NoColour, s.Admin.Level)); err != nil {
 			return err
 		}
 	}

@@ -63,7 +63,7 @@ func (j *Job) Run(ctx context.Context) (code int, err error) {
 	}
 	log := logs.New(j.Stderr, s.Admin.LogFormat, !s.Admin.NoColour, s.Admin.Level)
 	defer logs.TakeOver(log)()
-	o, err := outbound.New(s, log, nil)
+	o, err := outbound.New(s, log)
 	if err != nil {
 		return exitFailed, err
 	}

@@ -20,7 +20,6 @@ import (
 	"sync"
 	"time"
 
-	"usher/internal/admin/metrics"
 	"usher/internal/guard"
 	"usher/internal/secret"
 	"usher/internal/settings"
@@ -49,7 +48,13 @@ type Outbound struct {
 type Port struct {
 	settings.Port
 	*Identity
-	Calls *metrics.Port
+
+	// Started, Finished, Replayed and Failed are those of proxy.Config. New sets them to funcs that do nothing. Set others
+	// before Handler.
+	Started  func()
+	Finished func(status int, took time.Duration)
+	Replayed func()
+	Failed   func(reason string)
 }
 
 // Identity is an API client with some scopes. usher keeps a token for each identity. Ports with the
@@ -58,7 +63,6 @@ type Identity struct {
 	Owner  string // the name of the first port with this identity
 	Client *tokens.Client
 	Source *tokens.Source
-	Counts *metrics.Identity
 }
 
 // identityKey is equal for ports with the same identity. A secret in a file counts as the path of the
@@ -75,11 +79,8 @@ func keyOf(p *settings.Port) identityKey {
 	return key
 }
 
-// New builds the way to the service. It counts calls and tokens in registry, which may be nil.
-func New(s *settings.Settings, log *slog.Logger, registry *metrics.Registry) (*Outbound, error) {
-	if registry == nil {
-		registry = metrics.New(version.Number(), version.Commit())
-	}
+// New builds the way to the service.
+func New(s *settings.Settings, log *slog.Logger) (*Outbound, error) {
 	o := &Outbound{
 		settings: s, log: log,
 		target:  s.Outbound.Endpoint("/graphql"),
@@ -94,17 +95,17 @@ func New(s *settings.Settings, log *slog.Logger, registry *metrics.Registry) (*O
 		p := &s.Ports[i]
 		id := byKey[keyOf(p)]
 		if id == nil {
-			id = o.newIdentity(p, registry.Identity(p.Name))
+			id = o.newIdentity(p)
 			byKey[keyOf(p)] = id
 			o.identities = append(o.identities, id)
 		}
-		o.Ports = append(o.Ports, &Port{Port: *p, Identity: id, Calls: registry.Port(p.Name, proxy.Failures[:]...)})
+		o.Ports = append(o.Ports, &Port{Port: *p, Identity: id, Started: func() {}, Finished: func(int, time.Duration) {}, Replayed: func() {}, Failed: func(string) {}})
 	}
 	return o, nil
 }
 
 // newIdentity makes the identity of p, which is the first port with this identity.
-func (o *Outbound) newIdentity(p *settings.Port, counts *metrics.Identity) *Identity {
+func (o *Outbound) newIdentity(p *settings.Port) *Identity {
 	client := &tokens.Client{
 		URL:       o.settings.Outbound.Endpoint("/oauth/token").String(),
 		ID:        p.ClientID,
@@ -115,9 +116,8 @@ func (o *Outbound) newIdentity(p *settings.Port, counts *metrics.Identity) *Iden
 	}
 	source := tokens.NewSource(client, o.log.With("port", p.Name))
 	source.Advice = func(err error) string { return o.Advise(err, p) }
-	source.Fetched, source.EarlyRevoked = counts.Fetched, counts.EarlyRevoked
 	p.ClientSecret.OnChange(source.SecretChanged)
-	return &Identity{Owner: p.Name, Client: client, Source: source, Counts: counts}
+	return &Identity{Owner: p.Name, Client: client, Source: source}
 }
 
 func (o *Outbound) connect() error {
@@ -164,10 +164,10 @@ func (o *Outbound) Handler(p *Port) http.Handler {
 		AnswerMemory: o.answers,
 		Hosts:        guard.NewHosts(p.Listen, o.settings.Outbound.AllowedHosts, p.Key != nil),
 		Log:          o.log,
-		Started:      p.Calls.Started,
-		Finished:     p.Calls.Finished,
-		Replayed:     p.Calls.Replayed,
-		Failed:       p.Calls.Failed,
+		Started:      p.Started,
+		Finished:     p.Finished,
+		Replayed:     p.Replayed,
+		Failed:       p.Failed,
 	})
 }
 

@@ -35,7 +35,7 @@ func TestPortsShareATokenBySource(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o, err := New(read, slog.New(slog.DiscardHandler), nil)
+	o, err := New(read, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -64,7 +64,7 @@ func (u *Usher) portStates() []status.Port {
 		s := status.Port{
 			Name: p.Name, Address: u.listeners[i].url(), Scope: p.Scope, Key: p.Key != nil,
 			Source: p.Source.State(),
-			Calls:  p.Calls.Hour(), Tokens: p.Counts.Hour(),
+			Calls:  u.counts[i].calls.Hour(), Tokens: u.counts[i].tokens.Hour(),
 		}
 		if p.Owner != p.Name {
 			s.Shares = p.Owner

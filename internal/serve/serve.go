@@ -27,6 +27,7 @@ import (
 	"usher/internal/sdnotify"
 	"usher/internal/settings"
 	"usher/internal/version"
+	"usher/proxy"
 	"usher/webhookgate"
 )
 
@@ -74,6 +75,7 @@ type Usher struct {
 	listening func()             // see Config.Listening
 
 	outbound  *outbound.Outbound
+	counts    []portCounts // of its ports, in the same order
 	gate      *webhookgate.Gate
 	decisions *admin.Decisions   // the gate's last decisions
 	inbox     *inbox.Inbox       // nil if usher passes webhooks through
@@ -147,11 +149,26 @@ func build(s *settings.Settings, log *slog.Logger) (*Usher, error) {
 	return u, nil
 }
 
-func (u *Usher) buildOutbound(metrics *metrics.Registry) (err error) {
-	if u.outbound, err = outbound.New(u.settings, u.log, metrics); err != nil {
+// portCounts counts what happens on a local port. Ports that share a token also share its counts.
+type portCounts struct {
+	calls  *metrics.Port
+	tokens *metrics.Identity
+}
+
+func (u *Usher) buildOutbound(m *metrics.Registry) (err error) {
+	if u.outbound, err = outbound.New(u.settings, u.log); err != nil {
 		return err
 	}
+	identities := make(map[*outbound.Identity]*metrics.Identity)
 	for _, p := range u.outbound.Ports {
+		calls, tokens := m.Port(p.Name, proxy.Failures[:]...), identities[p.Identity]
+		if tokens == nil {
+			tokens = m.Identity(p.Name)
+			identities[p.Identity] = tokens
+			p.Source.Fetched, p.Source.EarlyRevoked = tokens.Fetched, tokens.EarlyRevoked
+		}
+		p.Started, p.Finished, p.Replayed, p.Failed = calls.Started, calls.Finished, calls.Replayed, calls.Failed
+		u.counts = append(u.counts, portCounts{calls, tokens})
 		u.listeners = append(u.listeners, &listener{variable: p.ListenVariable(), name: p.Name, addr: p.Listen, handler: u.outbound.Handler(p), patience: guard.LocalPatience})
 	}
 	return nil
