@@ -238,7 +238,7 @@ func (s *Inbox) ReadPauses(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	var all []Pause
+	all := []Pause{}
 	err := s.read(ctx, func(tx engine.Tx) error {
 		tx.Queue("pauses", func(r engine.Row) error {
 			p, err := scanPause(r)
@@ -272,7 +272,7 @@ func (s *Inbox) refreshPauses() {
 	}
 }
 
-// Paused returns the pauses that were read last.
+// Paused returns the pauses that were read last; nil: none were read yet.
 func (s *Inbox) Paused() []Pause {
 	if list := s.pauses.list.Load(); list != nil {
 		return *list

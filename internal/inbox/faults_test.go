@@ -5,14 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
-	"runtime"
-	"slices"
+	"net/http/httptest"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"usher/internal/inbox/engine"
@@ -155,6 +155,22 @@ func (d *desk) waitFor(prefix string, count int, most time.Duration) time.Durati
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
+}
+
+// inBubbleOn is like inBubble, with an engine around that of the file.
+func inBubbleOn(t *testing.T, name string, around func(engine.Engine) engine.Engine, test func(t *testing.T, d *desk)) {
+	t.Run(name, func(t *testing.T) {
+		t.Parallel()
+		path := filepath.Join(t.TempDir(), "inbox.db")
+		synctest.Test(t, func(t *testing.T) {
+			open := inFile(t, path)
+			d := newDesk(t, func() engine.Engine { return around(open()) }, func(c *Config) {
+				c.Jitter, c.ClockOffset = func(d time.Duration) time.Duration { return d }, nil
+			})
+			time.Sleep(time.Millisecond)
+			test(t, d)
+		})
+	})
 }
 
 // places gives the desk's receiver so many places.
@@ -358,4 +374,505 @@ func TestFaultClockGoesBackWhileDown(t *testing.T) {
 	}
 }
 
-var _ = []any{errors.New, url.Parse, runtime.GC, slices.Sort[[]int], pgtest.New, webhookgate.ErrFull, content.Fault{}}
+// However many platforms there are, a webhook and an idle second cost the same: no question asks for all of them.
+func TestFaultManyPlatforms(t *testing.T) {
+	many := 600
+	if *long {
+		many = 5000
+	}
+	var e *tally
+	inBubbleOn(t, "file", func(to engine.Engine) engine.Engine { e = newTally(to); return e }, func(t *testing.T, d *desk) {
+		cost := func(name string, f func()) (both [2]int) {
+			e.reset()
+			f()
+			both[0], both[1] = e.sum()
+			if which, rows := e.largest(); rows > 40 {
+				t.Errorf("%s: %s returned %d rows at once", name, which, rows)
+			}
+			return both
+		}
+		measure := func(name string) (all [2][2]int) {
+			all[0] = cost("webhooks", func() {
+				for n := range 20 {
+					d.take(fmt.Sprintf("%s%d/t", name, n), "A")
+					time.Sleep(time.Millisecond)
+				}
+			})
+			time.Sleep(2 * time.Second)
+			all[1] = cost("idle", func() { time.Sleep(20 * time.Second) })
+			return all
+		}
+		few := measure("few")
+		for n := range many {
+			d.take(fmt.Sprintf("p%d/t", n), "A")
+		}
+		time.Sleep(10 * time.Second)
+		now := measure("many")
+		for i := range few {
+			if now[i][0] > few[i][0] || now[i][1] > few[i][1] {
+				t.Errorf("with few platforms: %v statements and rows, with %d: %v", few, many, now)
+			}
+		}
+		check(t, d.Pause(Pause{}))
+		for n := range many {
+			d.take(fmt.Sprintf("p%d/t", n), "B")
+		}
+		time.Sleep(10 * time.Second)
+		cost("while all wait", func() { time.Sleep(20 * time.Second) })
+		d.restart()
+		time.Sleep(time.Second)
+		cost("after a restart", func() { time.Sleep(20 * time.Second) })
+		must(t, true, second(d.Resume(Pause{})))
+		d.waitFor("t:B", many, time.Minute)
+	})
+	t.Run("database", func(t *testing.T) {
+		t.Parallel()
+		dsn := pgtest.Schema(t)
+		d := newDesk(t, inDatabase(t, dsn))
+		reads := func(count int, name string) int {
+			before := tableReads(t, dsn, "lane")
+			d.start()
+			for n := range count {
+				d.take(fmt.Sprintf("%s%d/t", name, n), "A")
+			}
+			d.until("delivered", func() bool { return d.Stats().Pending == 0 })
+			time.Sleep(1500 * time.Millisecond) // it looks for work
+			d.shut()
+			after := before
+			d.until("counted", func() bool { after = tableReads(t, dsn, "lane"); return after > before+count })
+			return (after - before) / count
+		}
+		d.shut()
+		few := reads(50, "few")
+		d.start()
+		crowd(many, func(n int) { d.want("taken in", d.send(fmt.Sprintf("p%d/t", n), "A"), "+") })
+		d.until("delivered", func() bool { return d.Stats().Pending == 0 })
+		d.shut()
+		inSchema(t, dsn, "VACUUM {schema}.lane") // former versions of rows are read, too
+		time.Sleep(1100 * time.Millisecond)      // the server says what a connection has read when that ends, or once in a second
+		if now := reads(50, "many"); now > 3*few+20 {
+			t.Errorf("%d rows of lanes were read for each webhook, and with few platforms %d", now, few)
+		}
+	})
+}
+
+// Refused webhooks with huge codes for platforms are no more than rows: they change nothing for the others.
+func TestFaultHugeCodesOfPlatforms(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		d := newDesk(t, open)
+		gate := webhookgate.New(webhookgate.Config{
+			Path: "/", Rules: must2(content.NewRules([]string{content.TenantProvisioningChange}, nil))(t), MaxBody: 4 << 20,
+			Receivers: d.cfg.Receivers, MaxInflight: 100, Keep: d.Keep, Refused: d.Refuse, Log: d.cfg.Log,
+		})
+		const count = 20
+		for n := range count {
+			body := fmt.Sprintf(`{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"t%d","platform":{"code":"%s"}},"change":{"features":[]}}}`, n, strings.Repeat("p", 950_000+n))
+			r := httptest.NewRequest("POST", "/", strings.NewReader(body))
+			r.Header.Set("Content-Type", "application/json")
+			w := httptest.NewRecorder()
+			if gate.ServeHTTP(w, r); w.Code != 422 {
+				t.Fatalf("%d %s", w.Code, w.Body)
+			}
+		}
+		d.take("t0", "A")
+		d.idle("t0")
+		d.restart()
+		d.want("a snapshot", fmt.Sprint(len(must2(d.Snapshots(t.Context(), []string{"t0"}))(t))), "1")
+		d.until("counted", func() bool { return d.Stats().Refused == count })
+		for _, e := range must2(d.List(Filter{State: Refused}))(t) {
+			if e.Platform != "" || e.Tenant != "" {
+				t.Fatalf("%.20s/%.20s", e.Platform, e.Tenant)
+			}
+		}
+	})
+}
+
+// cutOff is an engine that fails, as if the power were cut, once a statement has run so many times.
+type cutOff struct {
+	engine.Engine
+	statement string
+	left      atomic.Int64
+}
+
+func (e *cutOff) Write(fn func(engine.Tx) error) error {
+	cut := e.left.Load() < 0
+	return e.Engine.Write(func(tx engine.Tx) error {
+		err := fn(&listening{tx, func(statement string) { cut = cut || statement == e.statement && e.left.Add(-1) < 0 }})
+		if cut {
+			return errors.New("the power is cut")
+		}
+		return err
+	})
+}
+
+// Very many webhooks of one tenant wait when KEEP=latest is switched on, and one more comes. The rows follow in steps, also after a kill,
+// and meanwhile others are taken in and delivered.
+func TestFaultBacklogOfOneTenant(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		backlog := 2600
+		if *long {
+			backlog = 20_000
+		}
+		d := newDesk(t, open, func(c *Config) { c.Limits = DefaultLimits; c.Limits.Finished = 100_000 })
+		check(t, d.Pause(Pause{Tenant: "big"}))
+		event := d.hook("big", "event")
+		event.Type, event.Snapshot = "InvoiceIssued", false
+		crowd(backlog, func(n int) {
+			if n == backlog/2 {
+				d.want("an event", d.sendHook(event), "+")
+			}
+			d.want("taken in", d.send("big", fmt.Sprint(n)), "+")
+		})
+		d.shut()
+
+		d.cfg.KeepLatest = true
+		var first, then *tally
+		cut := &cutOff{statement: "catch_up"}
+		cut.left.Store(2)
+		d.open = func() engine.Engine { first = newTally(open()); cut.Engine = first; return cut }
+		d.start()
+		d.take("big", "newest")
+		after := func(when string) {
+			t.Helper()
+			d.want(when, fmt.Sprint(d.Stats().Pending), "2")
+			waiting := must2(d.List(Filter{State: Waiting, Tenant: "big"}))(t)
+			if len(waiting) != 2 || waiting[1].Type != "InvoiceIssued" || waiting[0].ID != must2(d.List(Filter{Tenant: "big", Limit: 1}))(t)[0].ID {
+				t.Fatalf("%s: %d wait", when, len(waiting))
+			}
+			if n := len(must2(d.List(Filter{State: Superseded}))(t)); n != backlog {
+				t.Fatalf("%s: %d are superseded", when, n)
+			}
+		}
+		after("at once")
+		d.until("cut off", func() bool { return cut.left.Load() < 0 })
+		d.shut()
+		first.mu.Lock()
+		done := min(2, first.calls["catch_up"]) * 500
+		first.mu.Unlock()
+
+		d.open = func() engine.Engine { then = newTally(open()); return then }
+		d.start()
+		d.until("open", d.Ready)
+		after("after a restart")
+		for n := range 50 {
+			d.take(fmt.Sprint("other", n), "A")
+		}
+		d.until("others are delivered", func() bool { return d.Stats().Pending == 2 })
+		d.until("the rows follow", func() bool { then.mu.Lock(); defer then.mu.Unlock(); return then.rows["catch_up"] >= backlog-done-2 }) // two were in memory, and written with the newest
+		if most := max(first.most["catch_up"], then.most["catch_up"]); most > 1000 {
+			t.Errorf("%d rows at once", most)
+		}
+		after("in the end")
+		must(t, true, second(d.Resume(Pause{Tenant: "big"})))
+		d.until("delivered", func() bool { return len(d.main.got("big")) == 2 })
+		d.want("accepted", fmt.Sprint(d.main.got("big")), "[event newest]")
+		d.until("nothing waits", func() bool { return d.Stats().Pending == 0 && d.Stats().Used == 0 })
+	})
+}
+
+// Very many webhooks of one tenant are parked, and a newer one is accepted.
+func TestFaultParkedOfOneTenant(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		backlog := 1300
+		if *long {
+			backlog = 10_000
+		}
+		var e *tally
+		d := newDesk(t, func() engine.Engine { e = newTally(open()); return e }, func(c *Config) { c.Limits = DefaultLimits; c.Limits.Finished = 100_000 })
+		d.main.set("big", status(422))
+		crowd(backlog, func(n int) { d.want("taken in", d.send("big", fmt.Sprint(n)), "+") })
+		d.until("parked", func() bool { return d.Stats().Parked == backlog })
+		d.main.set("big", nil)
+		e.reset()
+		d.take("big", "newest")
+		d.until("accepted", func() bool { return len(d.main.got("big")) == 1 })
+		d.until("none counts as parked", func() bool { return d.Stats().Parked == 0 })
+		if n := len(must2(d.List(Filter{State: Parked}))(t)); n != 0 {
+			t.Errorf("%d are listed as parked", n)
+		}
+		d.take("other", "A")
+		d.idle("other")
+		d.until("the rows follow", func() bool { e.mu.Lock(); defer e.mu.Unlock(); return e.rows["catch_up"] == backlog })
+		if most := e.most["catch_up"]; most > 1000 {
+			t.Errorf("%d rows at once", most)
+		}
+		d.until("nothing is used", func() bool { return d.Stats().Used == 0 })
+	})
+}
+
+// One event of another type is parked in a lane of very many that wait. A delivery does not look at all of these.
+func TestFaultParkedEventInALongLane(t *testing.T) {
+	t.Parallel()
+	dsn := pgtest.Schema(t)
+	const many = 1000
+	d := newDesk(t, inDatabase(t, dsn))
+	drain := func(tenant string) int {
+		check(t, d.Pause(Pause{Tenant: tenant}))
+		crowd(many, func(n int) { d.want("taken in", d.send(tenant, fmt.Sprint(n)), "+") })
+		d.shut()
+		time.Sleep(1100 * time.Millisecond) // the server says what a connection has read when that ends, or once in a second
+		before := tableReads(t, dsn, "webhook")
+		d.start()
+		must(t, true, second(d.Resume(Pause{Tenant: tenant})))
+		d.until("delivered", func() bool { return len(d.main.got(tenant)) == many })
+		d.shut()
+		after := before
+		d.until("counted", func() bool { after = tableReads(t, dsn, "webhook"); return after > before+many })
+		d.start()
+		return (after - before) / many
+	}
+	alone := drain("alone")
+	event := d.hook("big", "event")
+	event.Type, event.Snapshot = "InvoiceIssued", false
+	d.main.set("big", status(422))
+	d.want("an event", d.sendHook(event), "+")
+	d.until("parked", func() bool { return d.states("big") == "parked" })
+	d.main.set("big", nil)
+	if with := drain("big"); with > 2*alone+20 {
+		t.Errorf("%d rows were read for each delivery, and without a parked event %d", with, alone)
+	}
+}
+
+// A statement that is cancelled because it takes too long is the fault of that work, and no outage of the database.
+func TestFaultCancelledStatement(t *testing.T) {
+	t.Parallel()
+	dsn := pgtest.Schema(t)
+	d := newDesk(t, inDatabase(t, dsn))
+	d.take("locked", "A")
+	d.idle("")
+	conn, schema := connectTo(t, dsn)
+	defer conn.Close(context.Background())
+	tx := must2(conn.Begin(t.Context()))(t)
+	must2(tx.Exec(t.Context(), "SELECT 1 FROM "+schema+".lane WHERE tenant = 'locked' FOR UPDATE"))(t)
+	got := make(chan string, 1)
+	go func() { got <- d.send("locked", "B") }()
+	d.until("cancelled", func() bool {
+		return inSchema(t, dsn, fmt.Sprintf("SELECT count(pg_cancel_backend(pid))::text FROM pg_stat_activity WHERE %d = ANY (pg_blocking_pids(pid))", conn.PgConn().PID())) != "0"
+	})
+	if answer := <-got; !strings.Contains(answer, "57014") {
+		t.Errorf("the sender got %q", answer)
+	}
+	d.take("other", "A")
+	if strings.Contains(d.log.String(), "cannot write to the inbox") {
+		t.Error("it counts as an outage")
+	}
+	check(t, tx.Rollback(t.Context()))
+	d.until("taken in", func() bool { return d.send("locked", "B") == "+" })
+	d.idle("")
+}
+
+// Refusals share transactions, as intakes do.
+func TestFaultRefusalsShareTransactions(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		e := newTally(open())
+		h := &held{Engine: e}
+		d := newDesk(t, func() engine.Engine { return h })
+		d.take("t", "A")
+		d.idle("")
+		h.mu.Lock()
+		e.reset()
+		var wg sync.WaitGroup
+		wg.Go(func() { d.send("the-first", "A") })
+		d.until("the writer waits", func() bool { return h.waiting.Load() > 0 })
+		for n := range 200 {
+			wg.Go(func() { d.refuse([]string{"", "t", fmt.Sprint("t", n%50)}[n%3], fmt.Sprint(n)) })
+		}
+		wg.Go(func() { d.send("well", "A") })
+		d.until("all are queued", func() bool { return d.Queued() >= 200 }) // the writer may have taken one
+		h.mu.Unlock()
+		wg.Wait()
+		if n := e.written(); n > 12 { // some of these look for work, or write outcomes
+			t.Errorf("%d transactions", n)
+		}
+	})
+}
+
+// Bodies that are refused by several replicas at once are stored once each, also if their tenant is not certain.
+func TestFaultRefusedByThreeReplicas(t *testing.T) {
+	t.Parallel()
+	open := inDatabase(t, pgtest.Schema(t))
+	var all []*desk
+	for range 3 {
+		all = append(all, newDesk(t, open))
+	}
+	const rounds, bodies = 3, 20
+	for round := range rounds {
+		var wg sync.WaitGroup
+		for n := range bodies {
+			tenant := ""
+			if n%2 == 0 {
+				tenant = fmt.Sprint("t", round, "-", n%8)
+			}
+			for _, d := range all {
+				wg.Go(func() { d.refuse(tenant, fmt.Sprint(round, " ", n)) })
+			}
+		}
+		wg.Wait()
+	}
+	times := 0
+	rows := must2(all[0].List(Filter{State: Refused}))(t)
+	for _, e := range rows {
+		times += e.Times
+	}
+	if len(rows) != rounds*bodies || times != 3*rounds*bodies {
+		t.Errorf("%d rows for %d bodies, which came %d times", len(rows), rounds*bodies, times)
+	}
+	counted := 0
+	for _, tenant := range must2(all[0].Tenants(TenantFilter{Troubled: true}))(t) {
+		counted += tenant.Refused
+	}
+	if counted != rounds*bodies/2 {
+		t.Errorf("%d are counted in lanes", counted)
+	}
+}
+
+// What goes beyond the bytes of the history goes at the pace at which it comes, and not once a minute.
+func TestFaultHistoryIsBounded(t *testing.T) {
+	limits := func(c *Config) {
+		c.Limits = DefaultLimits
+		c.Limits.FinishedBytes = 2 << 20
+	}
+	const size = 90_000
+	inBubble(t, "at a pace", func(t *testing.T, d *desk) {
+		for second := range 10 {
+			for n := range 50 {
+				d.take(fmt.Sprint("t", n), fmt.Sprint(second)+strings.Repeat("x", size))
+				time.Sleep(time.Second / 50)
+			}
+			// A sixteenth more, and what comes within a tenth of a second.
+			if bytes := len(must2(d.List(Filter{State: Delivered}))(t)) * size; bytes > 3<<20 {
+				t.Fatalf("%d bytes are kept after %d s", bytes, second+1)
+			}
+		}
+	}, limits)
+	t.Run("engines", func(t *testing.T) {
+		onEngines(t, func(t *testing.T, open func() engine.Engine) {
+			d := newDesk(t, open, limits)
+			d.until("open", d.Ready)
+			time.Sleep(1100 * time.Millisecond) // it has looked once at its start
+			for n := range 60 {
+				d.take(fmt.Sprint("t", n), fmt.Sprint(n)+strings.Repeat("x", size))
+			}
+			d.until("deleted", func() bool {
+				return d.Stats().Pending == 0 && len(must2(d.List(Filter{State: Delivered}))(t))*size < 5<<19
+			})
+		})
+	})
+}
+
+// away is an engine whose database can't be reached while gone is set.
+type away struct {
+	engine.Engine
+	gone *atomic.Bool
+}
+
+var errAway = errors.New("the inbox's database can't be reached")
+
+func (e *away) Write(fn func(engine.Tx) error) error {
+	if e.gone.Load() {
+		return errAway
+	}
+	return e.Engine.Write(fn)
+}
+
+func (e *away) Read(ctx context.Context, fn func(engine.Tx) error) error {
+	if e.gone.Load() {
+		return errAway
+	}
+	return e.Engine.Read(ctx, fn)
+}
+
+// What cannot be known in an outage keeps its last value, and says how old it is.
+func TestFaultFiguresInAnOutage(t *testing.T) {
+	var gone atomic.Bool
+	inBubbleOn(t, "a file", func(e engine.Engine) engine.Engine { return &away{e, &gone} }, func(t *testing.T, d *desk) {
+		if s := d.Stats(); s.Paused == nil {
+			t.Error("no pauses are not the same as unknown ones")
+		}
+		d.main.set("parked", status(422))
+		d.take("parked", "A")
+		time.Sleep(time.Second)
+		check(t, d.Pause(Pause{}))
+		check(t, d.Pause(Pause{Tenant: "a"}))
+		d.take("a", "A", "B")
+		d.refuse("", "odd")
+		time.Sleep(3 * time.Second)
+		before := d.Stats()
+		if before.Pending != 2 || before.Parked != 1 || before.Refused != 1 || len(before.Paused) != 2 || before.Unknown || time.Since(before.At) > 2*time.Second {
+			t.Fatalf("%+v", before)
+		}
+		gone.Store(true)
+		time.Sleep(time.Minute)
+		now := d.Stats()
+		if now.Pending != 2 || now.Parked != 1 || now.Refused != 1 || now.Used != before.Used || now.Tenants != before.Tenants || len(now.Paused) != 2 || now.Receivers["main"].Pending != 2 {
+			t.Errorf("in an outage: %+v", now)
+		}
+		if age := time.Since(now.At); !now.Unknown || age < 58*time.Second || age > 63*time.Second {
+			t.Errorf("it does not say that its figures are of %v ago: %v", age, now.Unknown)
+		}
+		if now.Oldest < before.Oldest+59*time.Second {
+			t.Errorf("the oldest was %v old, and now %v", before.Oldest, now.Oldest)
+		}
+		gone.Store(false)
+		time.Sleep(10 * time.Second)
+		if now := d.Stats(); now.Unknown || time.Since(now.At) > 3*time.Second || now.Pending != 2 {
+			t.Errorf("after it: %+v", now)
+		}
+		gone.Store(true)
+		d.restart()
+		time.Sleep(10 * time.Second)
+		if now := d.Stats(); now.Paused != nil || !now.At.IsZero() || !now.Unknown {
+			t.Errorf("nothing is known yet: %+v", now)
+		}
+		gone.Store(false)
+		time.Sleep(10 * time.Second)
+		if now := d.Stats(); len(now.Paused) != 2 || now.Pending != 2 {
+			t.Errorf("when it is back: %+v", now)
+		}
+	})
+}
+
+// With KEEP=latest the oldest is the one that waits, and not one that it has superseded.
+func TestFaultOldestIsNotSuperseded(t *testing.T) {
+	latest := func(c *Config) { c.KeepLatest = true }
+	inBubble(t, "paused", func(t *testing.T, d *desk) {
+		check(t, d.Pause(Pause{}))
+		d.take("t", "A")
+		time.Sleep(time.Minute)
+		d.take("t", "B")
+		time.Sleep(5 * time.Second)
+		if s := d.Stats(); s.Oldest > 6*time.Second || s.Oldest < 4*time.Second || s.Pending != 1 || s.Receivers["main"].Oldest != s.Oldest {
+			t.Errorf("%+v", s)
+		}
+	}, latest)
+	inBubble(t, "failing", func(t *testing.T, d *desk) {
+		d.main.set("t", status(500))
+		d.take("t", "A")
+		time.Sleep(time.Minute)
+		d.take("t", "B")
+		time.Sleep(5 * time.Second)
+		if s := d.Stats(); s.Oldest > 6*time.Second || s.Oldest < 4*time.Second || s.Pending != 1 {
+			t.Errorf("%+v", s)
+		}
+	}, latest)
+	inBubble(t, "under way", func(t *testing.T, d *desk) {
+		release := d.main.hang("t")
+		defer release()
+		d.main.Timeout = time.Hour
+		d.take("t", "A")
+		time.Sleep(time.Minute)
+		d.take("t", "B")
+		time.Sleep(5 * time.Second)
+		d.take("t", "C")
+		time.Sleep(5 * time.Second)
+		if s := d.Stats(); s.Oldest > 6*time.Second || s.Oldest < 4*time.Second || s.Pending != 1 {
+			t.Errorf("%+v", s)
+		}
+		d.main.set("t", status(500))
+		release()
+		time.Sleep(5 * time.Second)
+		if s := d.Stats(); s.Oldest > 11*time.Second || s.Pending != 1 {
+			t.Errorf("after it has failed: %+v", s)
+		}
+	}, latest)
+}
