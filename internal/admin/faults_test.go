@@ -118,3 +118,37 @@ func TestStatusOfAPausedTenant(t *testing.T) {
 		t.Errorf("%+v", held)
 	}
 }
+
+// In an outage the figures and the pauses stay as they were, and the page says how old they are.
+func TestFiguresOfAnOutage(t *testing.T) {
+	b := world(t)
+	if err := b.Pause(inbox.Pause{Tenant: "acme", Platform: "eu"}); err != nil {
+		t.Fatal(err)
+	}
+	cfg := port(b)
+	cfg.Gate, cfg.Receivers = gate, b.Receivers
+	h := New(cfg)
+	figures := func() (all status.Inbox, page string) {
+		_, body := ask(h, "GET", "/api/status", "")
+		var s struct{ Inbox status.Inbox }
+		if err := json.Unmarshal([]byte(body), &s); err != nil {
+			t.Fatal(err)
+		}
+		_, page = ask(h, "GET", "/", "", "Accept", "text/html")
+		return s.Inbox, page
+	}
+	before, page := figures()
+	if before.Parked == 0 || len(before.Paused) != 1 || !before.Counted.IsZero() || strings.Contains(page, "be read now") || !strings.Contains(page, "Paused: tenant eu/acme") {
+		t.Fatalf("%+v\n%s", before, page)
+	}
+	b.Break("the power is cut")
+	for now, page := figures(); ; now, page = figures() {
+		if now.Waiting != before.Waiting || now.Parked != before.Parked || now.Refused != before.Refused || now.Used != before.Used || len(now.Paused) != 1 || !strings.Contains(page, "Paused: tenant eu/acme") {
+			t.Fatalf("%+v\n%s", now, page)
+		}
+		if !now.Counted.IsZero() && strings.Contains(page, "The inbox can't be read now. It was counted <time") { // not until they are counted again, after a second
+			return
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}

@@ -179,8 +179,9 @@ type Inbox struct {
 	Homeless int           `json:"homeless"` // webhooks that wait although no receiver takes their platform
 	Shared   bool          `json:"shared"`   // with other replicas
 	Paused   []inbox.Pause `json:"paused,omitempty"`
-	Error    string        `json:"error,omitempty"` // why the inbox takes no webhooks
-	Unknown  bool          `json:"-"`               // the inbox cannot be read, so the counts mean nothing
+	Error    string        `json:"error,omitempty"`  // why the inbox takes no webhooks
+	Counted  time.Time     `json:"counted,omitzero"` // the inbox cannot be read now, and its counts are those of this time
+	Unknown  bool          `json:"-"`                // it was never read, so the counts mean nothing
 
 	ParkedDetails  Details `json:"-"`
 	RefusedDetails Details `json:"-"`

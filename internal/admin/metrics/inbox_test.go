@@ -1,0 +1,44 @@
+package metrics
+
+import (
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"usher/internal/inbox"
+	"usher/internal/inbox"
+	"usher/internal/receiver"
+)
+
+// While the inbox cannot be read its figures keep their last values. What was never read is left out: zeros would look as if all were well.
+func TestInboxThatCannotBeRead(t *testing.T) {
+	at := time.Unix(1_700_000_000, 0)
+	one := []inbox.Pause{{Tenant: "acme"}}
+	for name, tc := range map[string]struct {
+		stats inbox.Stats
+		has   string
+		lacks string
+	}{
+		"read":              {inbox.Stats{Stats: inbox.Stats{Figures: inbox.Figures{Pending: 7}, Paused: []inbox.Pause{}, At: at}}, "paused 0,pending 7,counted_timestamp_seconds 1.7e+09", ""},
+		"read before":       {inbox.Stats{Stats: inbox.Stats{Figures: inbox.Figures{Pending: 7}, Paused: one, At: at}, Unknown: true}, "paused 1,pending 7,counted_timestamp_seconds 1.7e+09", ""},
+		"no figures yet":    {inbox.Stats{Stats: inbox.Stats{Paused: one}, Unknown: true}, "paused 1", "pending,counted"},
+		"never read":        {inbox.Stats{Unknown: true}, "", "paused,pending,counted"},
+		"there is no inbox": {inbox.Stats{}, "paused 0,pending 0", "counted"},
+	} {
+		m := New("v", "c")
+		m.Inbox(func() inbox.Stats { return tc.stats }, receiver.NewSet())
+		w := httptest.NewRecorder()
+		m.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+		for _, line := range strings.FieldsFunc(tc.has, func(r rune) bool { return r == ',' }) {
+			if !strings.Contains(w.Body.String(), "\nusher_inbox_"+line+"\n") {
+				t.Errorf("%s: no %s", name, line)
+			}
+		}
+		for _, metric := range strings.FieldsFunc(tc.lacks, func(r rune) bool { return r == ',' }) {
+			if strings.Contains(w.Body.String(), "\nusher_inbox_"+metric) {
+				t.Errorf("%s: %s", name, metric)
+			}
+		}
+	}
+}
