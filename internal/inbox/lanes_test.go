@@ -30,6 +30,20 @@ type sim struct {
 	shared   bool
 	started  time.Time
 	underTry map[*attempt]func()
+
+	refusals  []*refusal
+	byRefusal map[string]*refusal // by webhook-id
+	dealt     map[int64]bool      // refused webhooks that somebody has accepted or discarded: true if that is certain
+	forgets   []span
+	accepts   int
+}
+
+// A refusal is a webhook that could not be taken in.
+type refusal struct {
+	webhook  *webhookgate.Webhook
+	from, to time.Time
+	ok       bool
+	id       int64
 }
 
 type event struct {
@@ -183,26 +197,181 @@ func (s *sim) deliver(lease *Lease) {
 	})
 }
 
-func (s *sim) send(tenant, snapshot string) {
+// hook makes a webhook.
+func (s *sim) hook(id, tenant, snapshot string) *webhookgate.Webhook {
+	body := tenant + snapshot
+	hook := &webhookgate.Webhook{
+		ID: id, Type: "TenantProvisioningChange", Lane: webhookgate.Lane{Platform: platform(tenant), Tenant: tenant},
+		Snapshot: true, Header: http.Header{"X-Test": {"1"}}, Received: s.now, Receiver: s.life.receivers.For(platform(tenant)),
+	}
+	if s.r.IntN(10) == 0 {
+		hook.Type, hook.Snapshot = "Other", false
+		body += " other"
+	}
+	hook.Body, hook.Digest = []byte(body), sha256.Sum256([]byte(body))
+	return hook
+}
+
+// arrive notes that a webhook comes.
+func (s *sim) arrive(hook *webhookgate.Webhook, tenant, snapshot string) *arrival {
 	w := s.world
-	a := &arrival{number: len(w.arrivals), tenant: tenant, snapshot: snapshot, life: s.life, from: s.now}
+	a := &arrival{number: len(w.arrivals), tenant: tenant, snapshot: snapshot, life: s.life, from: s.now, webhook: hook}
 	for range 1 + w.r.IntN(4) {
 		a.plan = append(a.plan, pick(w.r, "ok", "ok", "ok", "ok", "applied, ok", "ok slowly", "500", "422", "503", "refused", "timeout", "applied, timeout"))
 	}
-	body := []byte(tenant + snapshot)
-	rc := s.life.receivers.For(platform(tenant))
-	a.webhook = &webhookgate.Webhook{
-		ID: fmt.Sprintf("%d-%x", a.number, w.seed), Type: "TenantProvisioningChange", Lane: webhookgate.Lane{Platform: platform(tenant), Tenant: tenant},
-		Snapshot: true, Body: body, Digest: sha256.Sum256(body), Header: http.Header{"X-Test": {"1"}}, Received: s.now, Receiver: rc,
-	}
-	if w.r.IntN(10) == 0 {
-		a.webhook.Type, a.webhook.Snapshot = "Other", false
-	}
-	if rc != nil {
-		a.receiver = rc.Name
+	if hook.Receiver != nil {
+		a.receiver = hook.Receiver.Name
 	}
 	w.arrivals = append(w.arrivals, a)
-	w.byID[a.webhook.ID] = a
+	w.byID[hook.ID] = a
+	return a
+}
+
+// refuse has a webhook come that cannot be taken in.
+func (s *sim) refuse(tenant, snapshot string) {
+	hook := s.hook(fmt.Sprintf("r%d-%x", len(s.refusals), s.seed), tenant, snapshot)
+	if s.r.IntN(5) == 0 { // its tenant is not certain
+		hook.Lane = webhookgate.Lane{}
+	}
+	r := &refusal{webhook: hook, from: s.now, to: s.now.Add(time.Hour)}
+	s.refusals = append(s.refusals, r)
+	s.byRefusal[hook.ID] = r
+	life := s.life
+	s.submit(s.m.Refuse(hook, func(id int64) {
+		if life.dead.IsZero() {
+			r.ok, r.to, r.id = true, s.now, id
+		}
+	}))
+}
+
+// accept takes in a refused webhook.
+func (s *sim) accept() {
+	w := s.world
+	all := slices.DeleteFunc(s.m.List(), func(e Entry) bool { return !e.Rejected() || e.Tenant == "" })
+	if len(all) == 0 {
+		return
+	}
+	e := all[w.r.IntN(min(4, len(all)))]
+	hook := *s.byRefusal[e.Webhook].webhook
+	hook.ID, hook.Receiver = fmt.Sprintf("a%d-%x", s.accepts, w.seed), s.life.receivers.For(hook.Lane.Platform)
+	s.accepts++
+	a := s.arrive(&hook, e.Tenant, strings.TrimSuffix(strings.TrimPrefix(string(hook.Body), e.Tenant), " other"))
+	life := s.life
+	s.dealt[e.ID] = s.dealt[e.ID] // it may be, if nobody hears of it
+	s.submit(s.m.Accept(e.ID, &hook, w.r.IntN(2) == 0, func(got Answer, lease *Lease) {
+		a.ended, a.to = true, s.now
+		if !life.dead.IsZero() {
+			return
+		}
+		if a.ok = got.Err == nil; a.ok {
+			w.seen["accepted"] = true
+			if got.DuplicateOf != "" || s.dealt[e.ID] {
+				s.violation("(i) refused webhook %d was accepted twice, or as a copy", e.ID)
+			}
+			s.dealt[e.ID] = true
+		}
+		if lease != nil {
+			s.deliver(lease)
+		}
+	}))
+}
+
+// judgeRefused looks at what became of refused webhooks.
+func (s *sim) judgeRefused() {
+	w := s.world
+	counts := make(map[string]int)
+	for _, e := range s.m.List() {
+		if !e.Rejected() {
+			continue
+		}
+		r := s.byRefusal[e.Webhook]
+		w.seen["refused "+string(e.State)] = true
+		times, unsure := 0, !r.ok
+		var last time.Time
+		for _, c := range s.refusals {
+			if c.webhook.Digest == r.webhook.Digest && c.webhook.Lane == r.webhook.Lane {
+				unsure = unsure || !c.ok
+				times += number(c.id == e.ID)
+				if c.id == e.ID {
+					last = c.to
+				}
+			}
+		}
+		if times != e.Times && !unsure {
+			w.violation("(i) refused webhook %d came %d times, and says %d", e.ID, times, e.Times)
+		}
+		newer := func(certain bool) bool {
+			return slices.ContainsFunc(w.arrivals, func(a *arrival) bool {
+				accepted := a.webhook.ID[0] == 'a' // it only supersedes what came before it
+				return a.tenant == e.Tenant && a.webhook.Snapshot && a.entry != nil && a.entry.ID > e.ID && (!certain || a.from.After(last) && !accepted)
+			})
+		}
+		good := false
+		switch e.State {
+		case Refused:
+			counts[e.Platform+"/"+e.Tenant]++
+			good = !s.dealt[e.ID] && (unsure || e.Type != "TenantProvisioningChange" || !newer(true))
+		case Superseded:
+			good = e.Tenant != "" && newer(false) && e.Type == "TenantProvisioningChange"
+		case Accepted, Discarded:
+			_, good = s.dealt[e.ID]
+		}
+		if !good {
+			w.violation("(i) refused webhook %d of %q is %s %q", e.ID, e.Tenant, e.State, e.Why)
+		}
+	}
+	for name, n := range counts {
+		if name != "/" && n > w.cfg.Limits.RefusedTenant {
+			w.violation("(i) %s has %d refused webhooks", name, n)
+		}
+	}
+	// None is gone, unless its tenant was erased or has too many.
+	for _, r := range s.refusals {
+		if !r.ok || slices.ContainsFunc(s.m.List(), func(e Entry) bool { return e.ID == r.id }) {
+			continue
+		}
+		erased := slices.ContainsFunc(w.erasures, func(e span) bool { return e.tenant == r.webhook.Lane.Tenant && e.to.After(r.from) })
+		others := 0
+		for _, o := range s.refusals {
+			others += number(o.webhook.Lane == r.webhook.Lane && o.webhook.Digest != r.webhook.Digest)
+		}
+		if !erased && (others < w.cfg.Limits.RefusedTenant || r.webhook.Lane.Tenant == "") {
+			w.violation("(i) refused webhook %d of %q is gone", r.id, r.webhook.Lane.Tenant)
+		}
+	}
+}
+
+// judgeSigned looks at webhooks that were taken in although their signed id and body had been seen.
+func (s *sim) judgeSigned() {
+	w := s.world
+	for _, n := range w.arrivals {
+		if n.webhook.SignedID == "" || !n.ok || n.original != "" {
+			continue
+		}
+		for _, m := range w.arrivals {
+			o := m
+			if m.original != "" {
+				o = w.byID[m.original]
+			}
+			forgotten := func(x span) bool { return x.tenant == n.tenant && x.to.After(m.from) && x.from.Before(n.to) }
+			switch {
+			case m == n || m.tenant != n.tenant || m.webhook.SignedID != n.webhook.SignedID || m.webhook.Digest != n.webhook.Digest || !m.ok || !m.to.Before(n.from):
+			case n.to.Sub(m.from) >= 15*time.Minute || slices.ContainsFunc(w.erasures, forgotten) || slices.ContainsFunc(s.forgets, forgotten):
+			case o.entry == nil || len(o.again) > 0 || o.entry.State != Delivered && o.entry.State != Waiting && o.entry.State != Kept:
+			default:
+				w.violation("(a) arrival %d was taken in, though %d had come with the same signed id, and %d is %s", n.number, m.number, o.number, o.entry.State)
+			}
+		}
+	}
+}
+
+func (s *sim) send(tenant, snapshot string) {
+	w := s.world
+	hook := s.hook(fmt.Sprintf("%d-%x", len(w.arrivals), w.seed), tenant, snapshot)
+	if w.r.IntN(3) == 0 {
+		hook.SignedID = pick(w.r, "#1", "#2", "#3")
+	}
+	a := s.arrive(hook, tenant, snapshot)
 	life := s.life
 	s.submit(s.m.Take(a.webhook, func(got Answer, lease *Lease) {
 		a.ended, a.to = true, s.now
@@ -271,7 +440,7 @@ func (s *sim) step(n int) {
 	tenant, snapshot := pick(w.r, w.tenants...), pick(w.r, "A", "B")
 	lane := webhookgate.Lane{Platform: platform(tenant), Tenant: tenant}
 	step := pick(w.r, "send", "send", "send", "send", "send", "copy", "copy", "copy", "burst", "burst", "sleep", "sleep", "sleep", "redeliver", "redeliver",
-		"discard", "forget", "erase", "outage", "pause", "resume", "kill")
+		"discard", "forget", "erase", "outage", "pause", "resume", "kill", "refuse", "refuse", "refuse", "refuse again", "accept", "discard refused")
 	w.story = append(w.story, s.now.Format("15:04:05.000000 ")+fmt.Sprintf("step %d: %s", n, step))
 	switch step {
 	case "send":
@@ -328,6 +497,26 @@ func (s *sim) step(n int) {
 		})
 	case "forget":
 		s.submit(s.m.Forget(lane))
+		s.forgets = append(s.forgets, span{tenant: tenant, from: s.now, to: s.now.Add(time.Second)})
+	case "refuse":
+		s.refuse(tenant, pick(w.r, "A", "B", "C", "D", "E"))
+	case "refuse again":
+		if n := len(s.refusals); n > 0 {
+			r := s.refusals[n-1-w.r.IntN(min(3, n))]
+			if tenant := r.webhook.Lane.Tenant; tenant != "" {
+				s.refuse(tenant, strings.TrimSuffix(strings.TrimPrefix(string(r.webhook.Body), tenant), " other"))
+			}
+		}
+	case "accept":
+		s.accept()
+	case "discard refused":
+		all := slices.DeleteFunc(s.m.List(), func(e Entry) bool { return e.State != Refused })
+		if len(all) == 0 {
+			break
+		}
+		e := all[w.r.IntN(len(all))]
+		s.dealt[e.ID] = s.dealt[e.ID]
+		s.submit(s.m.Discard(e, func(err error) { s.dealt[e.ID] = s.dealt[e.ID] || err == nil }))
 	case "erase":
 		e := span{tenant: tenant, from: s.now, to: s.now.Add(time.Hour), unsure: true}
 		w.erasures = append(w.erasures, e)
@@ -388,6 +577,9 @@ func (s *sim) live() {
 	}
 	s.advance(s.now.Add(w.pace.calm))
 	for _, e := range s.m.List() {
+		if e.Rejected() {
+			continue
+		}
 		a := w.byID[e.Webhook]
 		a.entry = &e
 		if w.unfinished(e) {
@@ -395,6 +587,8 @@ func (s *sim) live() {
 		}
 	}
 	w.judge()
+	s.judgeRefused()
+	s.judgeSigned()
 }
 
 func TestWorldsOnLanes(t *testing.T) {
@@ -413,10 +607,11 @@ func TestWorldsOnLanes(t *testing.T) {
 		w := newWorld(seed, filePace)
 		w.cfg.Log = slog.New(slog.DiscardHandler)
 		w.cfg.Limits = DefaultLimits
+		w.cfg.Limits.RefusedTenant = 3
 		w.places = []*place{{world: w}}
 		shorter := w.cfg.Jitter
 		w.cfg.Jitter = func(d time.Duration) time.Duration { return max(shorter(d), 500*time.Millisecond) } // there is no courier that knows of receivers that are down
-		s := &sim{world: w, now: time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC), underTry: make(map[*attempt]func()), shared: seed%2 == 0}
+		s := &sim{world: w, now: time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC), underTry: make(map[*attempt]func()), shared: seed%2 == 0, byRefusal: make(map[string]*refusal), dealt: make(map[int64]bool)}
 		lease := 100 * 365 * 24 * time.Hour
 		if s.shared {
 			lease = 10 * time.Second

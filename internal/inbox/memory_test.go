@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"bytes"
 	"fmt"
 	"maps"
 	"math"
@@ -56,9 +57,9 @@ type memTurn struct {
 // Turn is a transaction for works. Sometimes it runs twice, and sometimes more is in memory than was asked for.
 func (m *Memory) Turn(works []Work) (after []func()) {
 	var t *memTurn
-	hooks, last := m.hooks, m.last
+	hooks, seen, last := m.hooks, m.seen, m.last
 	for again := m.r.IntN(4) == 0; ; again = false {
-		m.hooks, m.last = maps.Clone(hooks), last
+		m.hooks, m.seen, m.last = maps.Clone(hooks), maps.Clone(seen), last
 		t = &memTurn{m: m, lanes: make(map[webhookgate.Lane]*lane)}
 		t.turn = turn{rules: rules{m.cfg, m.owner, m.lease, m.Alone}, now: m.Now, askedAt: time.Now(), rows: memRows{t}, mayTakeOver: true}
 		t.hasRoom = func(int64) bool { return true }
@@ -88,7 +89,11 @@ func (m *Memory) Turn(works []Work) (after []func()) {
 				m.hooks[k] = all
 			}
 		}
-		if l.dirty {
+		for _, id := range l.newSeen {
+			row := *id
+			m.seen[id.seenID] = append(slices.DeleteFunc(slices.Clone(m.seen[id.seenID]), func(r *seenRow) bool { return bytes.Equal(r.digest, id.digest) }), &row)
+		}
+		if l.dirty && k != (webhookgate.Lane{}) {
 			row := *l
 			row.memory = memory{}
 			m.lanes[k] = &row
@@ -130,7 +135,16 @@ func (r memRows) firstWaiting(l *lane, except []int64) (first *Webhook) {
 	return first
 }
 
-func (r memRows) refused(l *lane) (all []*Webhook) { return nil }
+func (r memRows) refused(l *lane) (all []*Webhook) {
+	r.t.m.Asked++
+	for _, h := range r.t.m.hooks[l.Lane] {
+		if h.State == Refused {
+			row := *h
+			all = append(all, &row)
+		}
+	}
+	return all
+}
 
 func (r memRows) countBelow(l *lane, from, to int64, except []int64) (c counts) {
 	r.t.m.Asked++
@@ -152,13 +166,74 @@ func (r memRows) erase(l *lane) int {
 	return count
 }
 
-func (r memRows) forgetIDs(l *lane) {}
+func (r memRows) forgetIDs(l *lane) {
+	maps.DeleteFunc(r.t.m.seen, func(id seenID, _ []*seenRow) bool { return id.lane == l.Lane })
+}
 
 func (m *Memory) Take(w *webhookgate.Webhook, done func(Answer, *Lease)) Work {
 	in := arriving(w)
 	return func(t *memTurn) func() {
-		in := in
-		a := t.lane(w.Lane).take(&in)
+		in, l := in, t.lane(w.Lane)
+		t.loadSeen(l, &in)
+		a := l.take(&in)
+		return func() { done(a, a.lease) }
+	}
+}
+
+// loadSeen has a webhook's signed id in memory, as the statement seen_find reads it.
+func (t *memTurn) loadSeen(l *lane, in *incoming) {
+	if !in.signed || l.seen[in.signedID] != nil || slices.ContainsFunc(l.newSeen, func(r *seenRow) bool { return r.hash == in.signedID }) {
+		return
+	}
+	if l.seen == nil {
+		l.seen = make(map[[32]byte][]*seenRow)
+	}
+	for _, r := range t.m.seen[seenID{l.Lane, in.signedID}] {
+		row := *r
+		row.state, row.rank = Delivered, never // unless it is still there
+		for _, h := range t.m.hooks[l.Lane] {
+			if h.ID == row.seq {
+				row.state, row.rank = h.State, h.rank
+			}
+		}
+		l.seen[in.signedID] = append(l.seen[in.signedID], &row)
+	}
+}
+
+// Refuse stores a webhook that cannot be taken in. Without a tenant, its tenant is not certain.
+func (m *Memory) Refuse(w *webhookgate.Webhook, done func(id int64)) Work {
+	in := newWebhook(w)
+	in.Code, in.Times = 422, 1
+	if w.Lane.Tenant == "" {
+		in.lane = webhookgate.Lane{}
+	}
+	return func(t *memTurn) func() {
+		l := t.lane(in.lane)
+		var known *Webhook
+		for _, h := range t.m.hooks[in.lane] {
+			if h.State == Refused && bytes.Equal(h.digest, in.digest) {
+				known = t.load(l, h.ID)
+			}
+		}
+		for _, h := range l.hooks {
+			if h.isNew && !h.gone && h.State == Refused && bytes.Equal(h.digest, in.digest) {
+				known = h
+			}
+		}
+		id := l.refuse(in, known).ID
+		return func() { done(id) }
+	}
+}
+
+// Accept takes in a webhook that was refused.
+func (m *Memory) Accept(id int64, w *webhookgate.Webhook, force bool, done func(Answer, *Lease)) Work {
+	in := arriving(w)
+	return func(t *memTurn) func() {
+		in, l, a := in, t.lane(w.Lane), Answer{}
+		in.accepting = t.load(l, id)
+		if a.Err = acceptable(l, &in, id, force); a.Err == nil {
+			a = l.take(&in)
+		}
 		return func() { done(a, a.lease) }
 	}
 }
@@ -272,7 +347,9 @@ func (m *Memory) List() (all []Entry) {
 	for _, hooks := range m.hooks {
 		for _, h := range hooks {
 			row := *h
-			row.applyMark(m.lanes[h.lane].mark)
+			if l := m.lanes[h.lane]; l != nil {
+				row.applyMark(l.mark)
+			}
 			all = append(all, row.Entry)
 		}
 	}
@@ -283,8 +360,9 @@ func (m *Memory) List() (all []Entry) {
 // Check says whether the lanes' counts are right.
 func (m *Memory) Check() error {
 	for k, l := range m.lanes {
-		var waiting, parked, resent, bytes int64
+		var waiting, parked, resent, refused, bytes int64
 		for _, h := range m.hooks[k] {
+			refused += boolNumber(h.State == Refused)
 			if h.rank < l.mark {
 				continue
 			}
@@ -295,8 +373,8 @@ func (m *Memory) Check() error {
 				bytes += h.size
 			}
 		}
-		if waiting != l.waiting || parked != l.parked || resent != l.resent || bytes != l.bytes {
-			return fmt.Errorf("(h) the counts of %s are wrong: %v, and there are %v; mark %d, leased %d", l.Tenant, []int64{l.waiting, l.resent, l.parked, l.bytes}, []int64{waiting, resent, parked, bytes}, l.mark, l.leasedID)
+		if waiting != l.waiting || parked != l.parked || resent != l.resent || refused != l.refused || bytes != l.bytes {
+			return fmt.Errorf("(h) the counts of %s are wrong: %v, and there are %v; mark %d, leased %d", l.Tenant, []int64{l.waiting, l.resent, l.parked, l.refused, l.bytes}, []int64{waiting, resent, parked, refused, bytes}, l.mark, l.leasedID)
 		}
 	}
 	return nil

@@ -106,6 +106,10 @@ func (w *world) judgeUnsure(a *arrival) {
 // n's content. The receiver accepted it within the window before n came, or n came before its delivery ended.
 func (w *world) judgeDuplicate(n *arrival) {
 	o := w.byID[n.original]
+	if w.isSignedCopy(o, n) {
+		w.seen["signed copy"] = true
+		return
+	}
 	if o == nil || o.tenant != n.tenant || o.snapshot != n.snapshot || !o.webhook.Snapshot || !n.webhook.Snapshot {
 		w.violation("(a) arrival %d was said to be a copy of %q", n.number, n.original)
 		return
@@ -151,6 +155,21 @@ func (w *world) judgeDuplicate(n *arrival) {
 		return
 	}
 	w.violation("(a) arrival %d (%s of %s) was dropped as a copy of %d; %s", n.number, n.snapshot, n.tenant, o.number, why)
+}
+
+// isSignedCopy says whether n has the signed id and the body of one that came within 15 minutes before it, which is o or a copy of o. What
+// was parked, discarded or erased has no copies.
+func (w *world) isSignedCopy(o, n *arrival) bool {
+	if n.webhook.SignedID == "" || o == nil || w.isErased(o, n.from) {
+		return false
+	}
+	if e := o.entry; e != nil && (e.State == Parked || e.State == Discarded) && e.Changed.Before(n.from) {
+		return false
+	}
+	return slices.ContainsFunc(w.arrivals, func(m *arrival) bool {
+		same := m != n && m.tenant == n.tenant && m.webhook.SignedID == n.webhook.SignedID && m.webhook.Digest == n.webhook.Digest
+		return same && (m == o || m.original == n.original) && !m.from.After(n.to) && n.from.Sub(m.to) < 15*time.Minute
+	})
 }
 
 // before says whether the webhook of a try was certainly in the lane when n came, and after, whether it certainly came later.

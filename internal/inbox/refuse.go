@@ -93,15 +93,20 @@ func (s *Inbox) Accept(id int64, force bool) (int64, error) {
 	// After ctx's end it is not taken in later either, when its tenant may have a newer one.
 	a := s.takeIn(ctx, arriving(hook), work{hooks: []int64{id}}, func(t *sqlTurn, l *lane, in *incoming) error {
 		in.accepting = l.hook(id)
-		switch {
-		case in.accepting == nil || in.accepting.State != Refused:
-			return ErrNotRefused
-		case (l.tail > id || in.accepting.Newer) && !force && in.snapshot:
-			return &OverwriteError{id, l.tailEntry()}
-		}
-		return nil
+		return acceptable(l, in, id, force)
 	})
 	return a.id, s.explain(a.Err)
+}
+
+// acceptable says why a refused webhook cannot be taken in.
+func acceptable(l *lane, in *incoming, id int64, force bool) error {
+	switch {
+	case in.accepting == nil || in.accepting.State != Refused:
+		return ErrNotRefused
+	case (l.tail > id || in.accepting.Newer) && !force && in.snapshot:
+		return &OverwriteError{id, l.tailEntry()}
+	}
+	return nil
 }
 
 // ErrNotRefused says that only refused webhooks can be accepted.
