@@ -462,7 +462,7 @@ func TestFaultHugeCodesOfPlatforms(t *testing.T) {
 		d := newDesk(t, open)
 		gate := webhookgate.New(webhookgate.Config{
 			Path: "/", Rules: must2(content.NewRules([]string{content.TenantProvisioningChange}, nil))(t), MaxBody: 4 << 20,
-			Receivers: d.cfg.Receivers, MaxInflight: 100, Keep: d.Keep, Refused: d.Refuse, Log: d.cfg.Log,
+			Receivers: d.cfg.Receivers, MaxInflight: 100, Keep: d.Store, Refused: d.Refuse, Log: d.cfg.Log,
 		})
 		const count = 20
 		for n := range count {
@@ -798,7 +798,7 @@ func TestFaultFiguresInAnOutage(t *testing.T) {
 		d.refuse("", "odd")
 		time.Sleep(3 * time.Second)
 		before := d.Stats()
-		if before.Pending != 2 || before.Parked != 1 || before.Refused != 1 || len(before.Paused) != 2 || before.Unknown || time.Since(before.At) > 2*time.Second {
+		if before.Pending != 2 || before.Parked != 1 || before.Refused != 1 || len(before.Paused) != 2 || before.Old || time.Since(before.At) > 2*time.Second {
 			t.Fatalf("%+v", before)
 		}
 		gone.Store(true)
@@ -807,21 +807,21 @@ func TestFaultFiguresInAnOutage(t *testing.T) {
 		if now.Pending != 2 || now.Parked != 1 || now.Refused != 1 || now.Used != before.Used || now.Tenants != before.Tenants || len(now.Paused) != 2 || now.Receivers["main"].Pending != 2 {
 			t.Errorf("in an outage: %+v", now)
 		}
-		if age := time.Since(now.At); !now.Unknown || age < 58*time.Second || age > 63*time.Second {
-			t.Errorf("it does not say that its figures are of %v ago: %v", age, now.Unknown)
+		if age := time.Since(now.At); !now.Old || age < 58*time.Second || age > 63*time.Second {
+			t.Errorf("it does not say that its figures are of %v ago: %v", age, now.Old)
 		}
 		if now.Oldest < before.Oldest+59*time.Second {
 			t.Errorf("the oldest was %v old, and now %v", before.Oldest, now.Oldest)
 		}
 		gone.Store(false)
 		time.Sleep(10 * time.Second)
-		if now := d.Stats(); now.Unknown || time.Since(now.At) > 3*time.Second || now.Pending != 2 {
+		if now := d.Stats(); now.Old || time.Since(now.At) > 3*time.Second || now.Pending != 2 {
 			t.Errorf("after it: %+v", now)
 		}
 		gone.Store(true)
 		d.restart()
 		time.Sleep(10 * time.Second)
-		if now := d.Stats(); now.Paused != nil || !now.At.IsZero() || !now.Unknown {
+		if now := d.Stats(); now.Paused != nil || !now.At.IsZero() || !now.Old {
 			t.Errorf("nothing is known yet: %+v", now)
 		}
 		gone.Store(false)

@@ -272,9 +272,9 @@ type Stats struct {
 	Used      int64              // bytes of webhooks that wait or are parked
 	Limit     int64              // how many bytes may be used
 	Tenants   int                // tenants that have a snapshot
-	Paused    []Pause
-	At        time.Time // when they were counted; zero: they never were, and mean nothing
-	Old       bool      // the database can't be read now, so they are the last ones that could be counted
+	Paused    []Pause            // nil: not known yet
+	At        time.Time          // when they were counted; zero: they never were, and mean nothing
+	Old       bool               // the database can't be read now, so they are the last ones that could be counted
 }
 
 // A figureCache has the figures as they were last counted, and what says whether they are still good enough.

@@ -68,7 +68,7 @@ func (u *Usher) inboxStats() inbox.Stats {
 		return s
 	}
 	refused, _ := u.decisions.Refused()
-	s := inbox.Stats{Refused: refused, At: time.Now(), Receivers: make(map[string]inbox.Figures)}
+	s := inbox.Stats{Refused: refused, At: time.Now(), Paused: []inbox.Pause{}, Receivers: make(map[string]inbox.Figures)}
 	for _, c := range u.settings.Webhook.Receivers.All() {
 		s.Receivers[c.Name] = inbox.Figures{}
 	}

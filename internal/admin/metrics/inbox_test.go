@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"usher/internal/inbox"
-	"usher/internal/inbox"
 	"usher/internal/receiver"
 )
 
@@ -20,11 +19,10 @@ func TestInboxThatCannotBeRead(t *testing.T) {
 		has   string
 		lacks string
 	}{
-		"read":              {inbox.Stats{Stats: inbox.Stats{Figures: inbox.Figures{Pending: 7}, Paused: []inbox.Pause{}, At: at}}, "paused 0,pending 7,counted_timestamp_seconds 1.7e+09", ""},
-		"read before":       {inbox.Stats{Stats: inbox.Stats{Figures: inbox.Figures{Pending: 7}, Paused: one, At: at}, Unknown: true}, "paused 1,pending 7,counted_timestamp_seconds 1.7e+09", ""},
-		"no figures yet":    {inbox.Stats{Stats: inbox.Stats{Paused: one}, Unknown: true}, "paused 1", "pending,counted"},
-		"never read":        {inbox.Stats{Unknown: true}, "", "paused,pending,counted"},
-		"there is no inbox": {inbox.Stats{}, "paused 0,pending 0", "counted"},
+		"read":           {inbox.Stats{Figures: inbox.Figures{Pending: 7}, Paused: []inbox.Pause{}, At: at}, "paused 0,pending 7,counted_timestamp_seconds 1.7e+09", ""},
+		"read before":    {inbox.Stats{Figures: inbox.Figures{Pending: 7}, Paused: one, At: at, Old: true}, "paused 1,pending 7,counted_timestamp_seconds 1.7e+09", ""},
+		"no figures yet": {inbox.Stats{Paused: one, Old: true}, "paused 1", "pending,counted"},
+		"never read":     {inbox.Stats{Old: true}, "", "paused,pending,counted"},
 	} {
 		m := New("v", "c")
 		m.Inbox(func() inbox.Stats { return tc.stats }, receiver.NewSet())

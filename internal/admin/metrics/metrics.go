@@ -385,10 +385,14 @@ func (stats inboxCollector) Collect(ch chan<- prometheus.Metric) {
 	gauge := func(name, help string, value float64) {
 		ch <- prometheus.MustNewConstMetric(prometheus.NewDesc(name, help, nil, nil), prometheus.GaugeValue, value)
 	}
-	gauge("usher_inbox_paused", "Pauses of deliveries in force, made by hand: of all, of a tenant or of a receiver. Replicas that share an inbox all report the same.", float64(len(s.Paused)))
-	if s.At.IsZero() {
-		return // zeros would look as if all were well
+	// What cannot be read now keeps its last value. Zeros would look as if all were well, so what was never read is left out.
+	if s.Paused != nil {
+		gauge("usher_inbox_paused", "Pauses of deliveries in force, made by hand: of all, of a tenant or of a receiver. Replicas that share an inbox all report the same.", float64(len(s.Paused)))
 	}
+	if s.At.IsZero() {
+		return
+	}
+	gauge("usher_inbox_counted_timestamp_seconds", "When the figures of the inbox were counted. They stay while it cannot be read.", float64(s.At.UnixMilli())/1000)
 	gauge("usher_inbox_pending", "Webhooks that wait for delivery.", float64(s.Pending))
 	gauge("usher_inbox_oldest_seconds", "Age of the oldest of them.", s.Oldest.Seconds())
 	gauge("usher_inbox_parked", "Parked webhooks that no newer one of the same tenant has replaced.", float64(s.Parked))

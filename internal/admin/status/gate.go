@@ -216,6 +216,9 @@ func NewInbox(s inbox.Stats, held []inbox.HeldUp, known *receiver.Set, err error
 		Waiting: s.Pending, Oldest: s.Oldest, Parked: s.Parked, Refused: s.Refused, Used: s.Used, Limit: s.Limit,
 		HeldUp: []HeldUp{}, Homeless: s.Receivers[""].Pending, Paused: s.Paused, Unknown: s.At.IsZero(), stats: s, // [] and not null
 	}
+	if s.Old {
+		out.Counted = s.At.UTC().Truncate(time.Second)
+	}
 	for i := range held {
 		out.HeldUp = append(out.HeldUp, NewHeldUp(&held[i], known, s.Paused))
 	}
