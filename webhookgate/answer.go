@@ -27,7 +27,7 @@ const retryAfter = 5 * time.Second
 
 // maxFaultBytes limits the faults in an answer: a body can have a hundred thousand of them, and usher holds
 // an answer until the sender has read it.
-const maxFaultBytes = 32 << 10
+const maxFaultBytes = 16 << 10
 
 // An answer is usher's answer to the sender. The package documentation describes its JSON
 // fields. Copies of a webhook may share an answer, so nobody changes it once it is made.

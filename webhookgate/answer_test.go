@@ -26,7 +26,7 @@ func TestSentenceNamesTheFirstFault(t *testing.T) {
 // The sender is told every fault, up to a bound that hardly anything but an attack meets; those who
 // keep outcomes get the first of them.
 func TestEveryFaultIsTold(t *testing.T) {
-	for n, listed := range map[int]int{50: 50, 300: 300, 2000: 300} {
+	for n, listed := range map[int]int{50: 50, 150: 150, 2000: 150} {
 		kept := 0
 		g := newGate(t, func(c *setup) { c.Answered = func(o Outcome) { kept = len(o.Faults) } })
 		got := post(t, g, strings.Replace(snapshotOf("acme", "A"), `{"code":"A"}`, strings.TrimSuffix(strings.Repeat(`{"code":1},`, n), ","), 1))

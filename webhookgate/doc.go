@@ -32,7 +32,7 @@
 //	decision   forwarded, queued, duplicate (all 200), rejected (4xx) or failed (5xx)
 //	error      a sentence that says what is wrong; missing on a 200
 //	faults     what is wrong with the body: a list of {"path", "message"}, the
-//	           first 32 KiB of it; the path is a JSON pointer
+//	           first 16 KiB of it; the path is a JSON pointer
 //	webhook    the webhook-id that the receiver gets; for a duplicate, the id of
 //	           the webhook that it duplicates
 //	tries      how often usher tried the receiver

@@ -54,8 +54,9 @@ func (g *Gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// (SetReadDeadline fails if w is not a connection, and then no read can hang.)
 	err := http.NewResponseController(w).SetReadDeadline(time.Now().Add(drainPatience))
 	a := g.decide(w, r)
-	a.write(w)
-	if err == nil && a.status >= 400 && a.header["Connection"] != "close" {
+	drains := err == nil && a.status >= 400 && a.header["Connection"] != "close"
+	a.write(w) // nothing needs a any more, only its bytes are in memory until the sender has read them
+	if drains {
 		drain(w, r)
 	}
 }

@@ -18,10 +18,10 @@ import (
 
 // crowd serves connections in memory that share this much memory for heads. Requests for /slow wait for
 // finish.
-func crowd(t *testing.T, config *tls.Config, limit int64) (dial func() net.Conn, shared *memory, finish func()) {
+func crowd(t *testing.T, config *tls.Config, limit int64) (dial func() net.Conn, shared *memory, srv *Server, finish func()) {
 	t.Helper()
 	log, finished := slog.New(slog.DiscardHandler), make(chan struct{})
-	srv := NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	srv = NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		io.Copy(io.Discard, r.Body)
 		if r.URL.Path == "/slow" {
 			<-finished
@@ -35,7 +35,7 @@ func crowd(t *testing.T, config *tls.Config, limit int64) (dial func() net.Conn,
 		way <- there
 		t.Cleanup(func() { here.Close() })
 		return here
-	}, shared, func() { close(finished) }
+	}, shared, srv, func() { close(finished) }
 }
 
 // head is a request's head, of about this length, whole or not.
@@ -62,7 +62,7 @@ func statusOf(c net.Conn, request string) int {
 // long as there is some, and each gives back what it took.
 func TestHeadsHaveABound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		dial, shared, finish := crowd(t, nil, 100<<10)
+		dial, shared, _, finish := crowd(t, nil, 100<<10)
 		unfinished := dial()
 		io.WriteString(unfinished, head("/", 60<<10, false))
 		slow, answered := dial(), make(chan int)
@@ -107,7 +107,7 @@ func TestHandshakesHaveABound(t *testing.T) {
 		hello = hello[n:]
 	}
 	synctest.Test(t, func(t *testing.T) {
-		dial, shared, _ := crowd(t, &tls.Config{Certificates: certified.TLS.Certificates}, 100<<10)
+		dial, shared, _, _ := crowd(t, &tls.Config{Certificates: certified.TLS.Certificates}, 100<<10)
 		var strangers []net.Conn
 		for range 10 {
 			c := dial()

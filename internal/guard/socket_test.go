@@ -141,6 +141,26 @@ func TestUnreadWhenUsherEnds(t *testing.T) {
 	}
 }
 
+// Nor does usher wait for the other ends of idle connections, which need not read TLS's goodbye.
+func TestIdleConnectionsEndAtOnce(t *testing.T) {
+	certified := httptest.NewTLSServer(nil)
+	defer certified.Close()
+	synctest.Test(t, func(t *testing.T) {
+		dial, _, srv, _ := crowd(t, &tls.Config{Certificates: certified.TLS.Certificates}, MaxHeads)
+		for range 10 {
+			if status := statusOf(tls.Client(dial(), &tls.Config{InsecureSkipVerify: true}), head("/", 1, true)); status != 200 {
+				t.Fatal(status)
+			}
+		}
+		synctest.Wait()
+		start := time.Now()
+		if err := srv.Shutdown(t.Context()); err != nil || time.Since(start) > lookEvery {
+			t.Errorf("%v after %v", err, time.Since(start))
+		}
+		time.Sleep(time.Minute) // until all connections have ended
+	})
+}
+
 // What the other end confirms counts, also if no write gets anywhere.
 func TestConfirmedBytesCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
