@@ -98,11 +98,11 @@ func (s *Settings) sections() []section {
 		{"Inbox", "With an inbox usher stores each webhook before it answers 200, and retries until the receiver has it. Without one it passes webhooks through.",
 			"gate", []Variable{
 				{"USHER_WEBHOOK_INBOX", &w.Inbox, "none", "`file:/path/inbox.db`: a file, for one usher. `postgres://user@host[,host]/database`: a PostgreSQL database (version 13 or newer) that several replicas share. It takes the usual parameters (`sslmode`, `sslrootcert`, `sslcert`, `sslkey`, `target_session_attrs=read-write` with several hosts) and `schema` (default `usher`), where the tables are."},
-				{"USHER_WEBHOOK_INBOX_ATTEMPTS", positive{&w.InboxConfig.MaxAttempts}, "`20`", "usher parks a webhook after this many failed tries. Tries while the receiver is down do not count."},
+				{"USHER_WEBHOOK_INBOX_ATTEMPTS", positive{&w.InboxConfig.MaxAttempts}, "`20`", "usher parks a webhook after this many failed tries. Tries that fail because the receiver is down, or fails for every tenant, do not count."},
 				{"USHER_WEBHOOK_INBOX_MAX_AGE", positive{&w.InboxConfig.MaxAge}, "`72h`", "usher parks a webhook that is older than this."},
 				{"USHER_WEBHOOK_INBOX_CONCURRENCY", positive{&w.InboxConcurrency}, "`32`", "Deliveries at once, for each receiver, on each replica."},
 				{"USHER_WEBHOOK_INBOX_MAX_BYTES", positive{&w.InboxConfig.MaxBytes}, "`1GiB`", "Room for webhooks that wait or are parked, over all replicas together. When it is full, senders get 503 with `Retry-After`; deliveries continue."},
-				{"USHER_WEBHOOK_INBOX_KEEP", &w.inboxKeep, "`all`", "`latest`: a newer webhook of the same tenant replaces one that waits. `all`: every webhook is delivered."},
+				{"USHER_WEBHOOK_INBOX_KEEP", &w.inboxKeep, "`all`", "`latest`: a newer snapshot of the same tenant replaces those that wait or are parked. `all`: every webhook is delivered."},
 				{"USHER_WEBHOOK_INBOX_PASSWORD", &w.InboxPassword, "none", "The database's password. usher reads it again for each new connection, so you can rotate it in a file. A password in the address works, too."},
 			}},
 		{"Entitlements", "This part is on when `USHER_ENTITLEMENTS_LISTEN` is set. It answers what a tenant may use.",

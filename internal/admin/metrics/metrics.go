@@ -410,6 +410,6 @@ func (stats inboxCollector) Collect(ch chan<- prometheus.Metric) {
 		gauge("usher_inbox_receiver_pending", "Webhooks that wait for delivery to this receiver. An empty name counts those whose platform no receiver takes.", float64(r.Pending))
 		gauge("usher_inbox_receiver_oldest_seconds", "Age of the oldest of them.", r.Oldest.Seconds())
 		gauge("usher_inbox_receiver_parked", "Parked webhooks for this receiver that no newer one of the same tenant has replaced.", float64(r.Parked))
-		gauge("usher_inbox_receiver_down", "1 while this receiver seems to be down, and usher tries one delivery at a time.", down)
+		gauge("usher_inbox_receiver_down", "1 while this receiver seems to be down, and usher tries a few deliveries a second.", down)
 	}
 }
