@@ -26,7 +26,7 @@ const (
 )
 
 // continues says whether a write that has met its deadline can be continued. Not on Windows: it is not
-// certain how much of that write has left.
+// certain how much of that write has left. There a write waits for all of its patience, also when usher ends.
 const continues = runtime.GOOS != "windows"
 
 // errUnread ends a connection whose other end takes nothing.
