@@ -521,7 +521,7 @@ func (l *lane) claim(rc *receiver.Receiver) *Lease {
 // route notes which receiver takes the lane's webhooks, by the settings of now. What another one has failed to do does not count.
 func (l *lane) route() {
 	name := nameOf(l.t.Receivers.For(l.Platform))
-	if name == l.receiver || l.leased() {
+	if l.t.Receivers == nil || name == l.receiver || l.leased() { // a process that delivers nothing does not know the receivers
 		return
 	}
 	l.receiver, l.dirty = name, true
@@ -682,6 +682,7 @@ func (l *lane) redeliver(h *Webhook, asked State, force bool) error {
 		l.waitingSince = t.now
 	}
 	if !l.leased() {
+		l.route() // it may have been kept, and have a receiver now
 		l.clearBackoff()
 		l.release(t.now)
 	}
