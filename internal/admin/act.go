@@ -35,10 +35,14 @@ type (
 		Older    int      `json:"older"`    // how many were left out because their tenant has a newer one; with force they are chosen, too
 	}
 
-	// Acted is the answer of POST /api/redeliver and POST /api/discard.
+	// Acted is the answer of POST /api/redeliver, POST /api/discard and POST /api/accept.
 	Acted struct {
 		Done   []string          `json:"done"`             // ids
 		Failed map[string]string `json:"failed,omitempty"` // why, by id
+		Newer  map[string]string `json:"newer,omitempty"`  // by id of one that failed: the newer webhook that it would overwrite without force
+		New    map[string]string `json:"new,omitempty"`    // of accept: the new webhooks, by id
+		Left   int               `json:"left,omitempty"`   // how many were not tried, because the inbox can't be written
+		Paused []inbox.Pause     `json:"paused,omitempty"` // the pauses in force, which may hold back the webhooks
 	}
 
 	// TenantRef names the tenant that an action was done to.
@@ -77,53 +81,51 @@ func (h *Handler) inboxTrouble() error {
 // UserHeader is the header in which usher's commands send the name of the user at the terminal.
 const UserHeader = "Usher-User"
 
-// did logs an action, and stores it in the inbox, unless err says that it was not done. After inbox.ErrDoubt it may be done.
-func (h *Handler) did(r *http.Request, err error, level slog.Level, a inbox.Action, message string, args ...any) {
+// asked returns the action that a request asks for.
+func asked(r *http.Request, what, about string) *inbox.Action {
+	a := &inbox.Action{Who: nameOf(r), What: what, About: text.Clip(about, 500)}
+	if user := r.Header.Get(UserHeader); user != "" {
+		a.Who += " (" + text.Visible(text.Clip(user, 64)) + ")"
+	}
+	return a
+}
+
+// did logs an action, unless err says that it was not done. After inbox.ErrDoubt it may be done; then its entry is stored, too.
+func (h *Handler) did(r *http.Request, err error, level slog.Level, message string, args ...any) {
 	switch {
 	case errors.Is(err, inbox.ErrDoubt):
 		args = append(args, "confirmed", false)
-		a.About = strings.TrimSpace(a.About + " (not confirmed)")
 	case err != nil:
 		return
 	}
 	h.acted.Add(1)
 	h.cfg.Log.Log(r.Context(), level, message, append(args, "who", nameOf(r), "from", r.RemoteAddr)...)
-	if h.cfg.Inbox == nil {
-		return
-	}
-	a.Who, a.About = nameOf(r), text.Clip(a.About, 500)
-	if user := r.Header.Get(UserHeader); user != "" {
-		a.Who += " (" + text.Visible(text.Clip(user, 64)) + ")"
-	}
-	if err := h.cfg.Inbox.Note(a); err != nil {
-		h.cfg.Log.Error("cannot store who did what", "what", a.What, "err", err)
-	}
 }
 
-// act does one of redeliver, discard and accept to a webhook.
-func (h *Handler) act(r *http.Request, verb, id string, force bool) (Done, error) {
+// act does one of redeliver, discard and accept to a webhook, as a part of an action.
+func (h *Handler) act(r *http.Request, by *inbox.Action, id string, force bool) (Done, error) {
 	n, err := strconv.ParseInt(id, 10, 64)
 	if err != nil {
 		return Done{}, inbox.ErrNotFound
 	}
 	done, message, args := Done{ID: id}, "", []any{"id", n, "force", force}
-	switch verb {
+	switch by.What {
 	case "accept":
 		var taken int64
-		taken, err = h.cfg.Inbox.Accept(n, force)
+		taken, err = h.cfg.Inbox.Accept(n, force, by)
 		done.ID, message, args = strconv.FormatInt(taken, 10), "refused webhook accepted by hand", []any{"id", n, "as", taken, "force", force}
 		_, older := errors.AsType[*inbox.OverwriteError](err)
 		if err != nil && !older && !errors.Is(err, inbox.ErrNotFound) && !errors.Is(err, inbox.ErrDoubt) {
 			err = &refusal{http.StatusConflict, err.Error()}
 		}
 	case "discard":
-		err, message = h.cfg.Inbox.Discard(n), "webhook discarded by hand"
+		err, message = h.cfg.Inbox.Discard(n, by), "webhook discarded by hand"
 		done.Paused = h.paused()
 	default:
-		err, message = h.cfg.Inbox.Redeliver(n, force), "webhook sent again by hand"
+		err, message = h.cfg.Inbox.Redeliver(n, force, by), "webhook sent again by hand"
 		done.Paused = h.paused()
 	}
-	h.did(r, err, slog.LevelInfo, inbox.Action{What: verb, About: id, Count: 1}, message, args...)
+	h.did(r, err, slog.LevelInfo, message, args...)
 	return done, err
 }
 
@@ -131,7 +133,7 @@ func (h *Handler) act(r *http.Request, verb, id string, force bool) (Done, error
 func (h *Handler) actOnOne(verb string) http.HandlerFunc {
 	return with(h, readForce, func(r *http.Request, force bool) (any, error) {
 		id := r.PathValue("id")
-		done, err := h.act(r, verb, id, force)
+		done, err := h.act(r, asked(r, verb, id), id, force)
 		overwrite, older := errors.AsType[*inbox.OverwriteError](err)
 		switch {
 		case isAPI(r):
@@ -143,40 +145,107 @@ func (h *Handler) actOnOne(verb string) http.HandlerFunc {
 	})
 }
 
-// actOnMany does an action to all webhooks that a filter chooses, and goes on if one fails. A GET of the API returns which they are.
+// actOnMany does an action to many webhooks: to those whose ids the body has, or else to all that a filter chooses. A GET of the API
+// returns which these are.
 func (h *Handler) actOnMany(verb string) http.HandlerFunc {
-	return with(h, readChoice, func(r *http.Request, s selection) (any, error) {
-		chosen, err := h.choose(verb, s)
-		if err != nil || r.Method != http.MethodPost {
-			return chosen, err
-		}
-		acted := Acted{Done: []string{}, Failed: make(map[string]string)} // [] and not null
-		for _, id := range chosen.Webhooks {
-			if _, err := h.act(r, verb, id, s.force); err != nil {
-				acted.Failed[id] = err.Error()
-			} else {
-				acted.Done = append(acted.Done, id)
+	return func(w http.ResponseWriter, r *http.Request) {
+		body := http.MaxBytesReader(w, r.Body, maxIDs) // h.answer allows less
+		h.answer(func(r *http.Request) (any, error) {
+			ids, err := readIDs(r, body)
+			if err != nil {
+				return nil, err
 			}
-		}
-		if isAPI(r) {
-			return acted, nil
-		}
-		if len(acted.Failed) > 0 {
-			var why []string
-			for _, id := range slices.Sorted(maps.Keys(acted.Failed)) {
-				why = append(why, id+": "+acted.Failed[id])
+			s, err := readChoice(r, ids != nil)
+			if err != nil {
+				return nil, err
 			}
-			return nil, &refusal{http.StatusConflict, fmt.Sprintf("%s done, %d not: %s", page.Plural(len(acted.Done), "webhook", "webhooks"), len(why), strings.Join(why, "; "))}
+			about := s.String()
+			if ids == nil {
+				chosen, err := h.choose(verb, s)
+				if err != nil || r.Method != http.MethodPost {
+					return chosen, err
+				}
+				ids = chosen.Webhooks
+			} else if about == "" {
+				about = page.FirstFew(ids)
+			}
+			acted := h.actOn(r, asked(r, verb, about), ids, s.force)
+			if isAPI(r) {
+				return acted, nil
+			}
+			return acted.page(verb, s)
+		})(w, r)
+	}
+}
+
+// maxIDs limits the body of a request with ids.
+const maxIDs = 16 << 20
+
+// readIDs reads the ids that the body of an API call has: {"ids":["7","8"]}. Nil: there is no body.
+func readIDs(r *http.Request, from io.Reader) ([]string, error) {
+	if !isAPI(r) || r.Method != http.MethodPost {
+		return nil, nil
+	}
+	raw, err := io.ReadAll(from)
+	switch {
+	case err != nil:
+		return nil, badBody(err)
+	case len(bytes.TrimSpace(raw)) == 0:
+		return nil, nil
+	}
+	var body struct{ IDs []string }
+	if err := json.Unmarshal(raw, &body); err != nil || body.IDs == nil {
+		return nil, badRequest(`the body should be JSON, such as {"ids":["7","8"]}, or empty`)
+	}
+	return body.IDs, nil
+}
+
+// actOn does an action to webhooks, and goes on if one fails; but not if the inbox can't be written, or nobody waits for the answer.
+func (h *Handler) actOn(r *http.Request, by *inbox.Action, ids []string, force bool) Acted {
+	acted := Acted{Done: []string{}, Failed: make(map[string]string), Newer: make(map[string]string), New: make(map[string]string)} // [] and not null
+	for n, id := range ids {
+		done, err := h.act(r, by, id, force)
+		if err == nil {
+			acted.Done = append(acted.Done, id)
+			if done.ID != id {
+				acted.New[id] = done.ID
+			}
+			acted.Paused = done.Paused
+		} else {
+			acted.Failed[id] = err.Error()
 		}
-		query := url.Values{"did": {verb + "-all"}}
-		if len(acted.Done) == 0 {
-			query.Set("did", "nothing")
+		if newer, ok := errors.AsType[*inbox.OverwriteError](err); ok {
+			acted.Newer[id] = strconv.FormatInt(newer.Latest.ID, 10)
 		}
-		if s.Tenant != "" {
-			query.Set("tenant", s.Tenant)
+		trouble := h.inboxTrouble()
+		if err != nil && trouble != nil {
+			acted.Failed[id] = trouble.Error() // the cause says more than err
 		}
-		return redirect("/webhooks?" + query.Encode()), nil
-	})
+		if err != nil && trouble != nil || errors.Is(err, inbox.ErrDoubt) || r.Context().Err() != nil {
+			acted.Left = len(ids) - n - 1
+			break
+		}
+	}
+	return acted
+}
+
+// page returns the page that follows.
+func (a *Acted) page(verb string, s selection) (any, error) {
+	if len(a.Failed) > 0 {
+		var why []string
+		for _, id := range slices.Sorted(maps.Keys(a.Failed)) {
+			why = append(why, id+": "+a.Failed[id])
+		}
+		return nil, &refusal{http.StatusConflict, fmt.Sprintf("%s done, %d not: %s", page.Plural(len(a.Done), "webhook", "webhooks"), len(why)+a.Left, strings.Join(why, "; "))}
+	}
+	query := url.Values{"did": {verb + "-all"}}
+	if len(a.Done) == 0 {
+		query.Set("did", "nothing")
+	}
+	if s.Tenant != "" {
+		query.Set("tenant", s.Tenant)
+	}
+	return redirect("/webhooks?" + query.Encode()), nil
 }
 
 // choose returns the webhooks that a filter chooses for redeliver or discard.
@@ -412,9 +481,8 @@ func (h *Handler) forget(r *http.Request, t target) (any, redirect, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	n, err := h.cfg.Forget(named.Platform, named.Tenant)
-	h.did(r, err, slog.LevelInfo, inbox.Action{What: "forget", About: inbox.ShowTenant(named.Platform, named.Tenant)},
-		"tenant forgotten by hand", "platform", named.Platform, "tenant", named.Tenant, "remembered", n > 0)
+	n, err := h.cfg.Forget(named.Platform, named.Tenant, asked(r, "forget", inbox.ShowTenant(named.Platform, named.Tenant)))
+	h.did(r, err, slog.LevelInfo, "tenant forgotten by hand", "platform", named.Platform, "tenant", named.Tenant, "remembered", n > 0)
 	if err != nil {
 		return nil, "", err
 	}
@@ -427,9 +495,8 @@ func (h *Handler) erase(r *http.Request, t target) (any, redirect, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	n, err := h.cfg.Inbox.Erase(named.Platform, named.Tenant)
-	h.did(r, err, slog.LevelWarn, inbox.Action{What: "erase", About: inbox.ShowTenant(named.Platform, named.Tenant), Count: n},
-		"tenant erased by hand", "platform", named.Platform, "tenant", named.Tenant, "webhooks", n)
+	n, err := h.cfg.Inbox.Erase(named.Platform, named.Tenant, asked(r, "erase", inbox.ShowTenant(named.Platform, named.Tenant)))
+	h.did(r, err, slog.LevelWarn, "tenant erased by hand", "platform", named.Platform, "tenant", named.Tenant, "webhooks", n)
 	if err == nil || errors.Is(err, inbox.ErrDoubt) { // if it was done, nobody can name the tenant again
 		h.cfg.Decisions.erase(named.Platform, named.Tenant)
 	}
@@ -444,8 +511,8 @@ func (h *Handler) pause(r *http.Request, t target) (any, redirect, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	err = h.cfg.Inbox.Pause(p)
-	h.did(r, err, slog.LevelWarn, inbox.Action{What: "pause", About: p.String()}, "deliveries paused by hand", "what", p.String())
+	err = h.cfg.Inbox.Pause(p, asked(r, "pause", p.String()))
+	h.did(r, err, slog.LevelWarn, "deliveries paused by hand", "what", p.String())
 	if err != nil {
 		return nil, "", err
 	}
@@ -457,8 +524,8 @@ func (h *Handler) resume(r *http.Request, t target) (any, redirect, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	was, err := h.cfg.Inbox.Resume(p)
-	h.did(r, err, slog.LevelWarn, inbox.Action{What: "resume", About: p.String()}, "deliveries resumed by hand", "what", p.String(), "was_paused", was)
+	was, err := h.cfg.Inbox.Resume(p, asked(r, "resume", p.String()))
+	h.did(r, err, slog.LevelWarn, "deliveries resumed by hand", "what", p.String(), "was_paused", was)
 	if err != nil {
 		return nil, "", err
 	}
@@ -562,7 +629,11 @@ func confirmOverwrite(verb, id string, e *inbox.OverwriteError) *confirmation {
 
 // askMany asks before an action is done to all webhooks that a filter chooses. Webhooks that arrive after the question are not among them.
 func (h *Handler) askMany(verb string) http.HandlerFunc {
-	return with(h, readChoice, func(r *http.Request, s selection) (any, error) {
+	return h.answer(func(r *http.Request) (any, error) {
+		s, err := readChoice(r, false)
+		if err != nil {
+			return nil, err
+		}
 		if s.Until.IsZero() {
 			s.Until = time.Now()
 		}

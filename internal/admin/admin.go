@@ -57,7 +57,7 @@ type Config struct {
 	// Inbox is nil if there is none.
 	Inbox *inbox.Inbox
 	// Forget drops what dedup remembers of a tenant, and returns how many memories that were. Nil: there is neither a gate nor an inbox.
-	Forget func(platform, tenant string) (int, error)
+	Forget func(platform, tenant string, by *inbox.Action) (int, error)
 	// Platforms returns the platforms that have a tenant with this code. Required with Forget.
 	Platforms func(tenant string) ([]string, error)
 	// Entitlements returns what a tenant may use. Nil: there is no inbox to answer from.
@@ -113,6 +113,7 @@ func New(cfg Config) *Handler {
 		{path: "/api/webhooks/{id}/discard", act: h.actOnOne("discard"), params: []string{"force"}, inbox: true},
 		{path: "/api/redeliver", read: h.actOnMany("redeliver"), act: h.actOnMany("redeliver"), params: actionParams, inbox: true},
 		{path: "/api/discard", read: h.actOnMany("discard"), act: h.actOnMany("discard"), params: actionParams, inbox: true},
+		{path: "/api/accept", act: h.actOnMany("accept"), params: []string{"force"}, inbox: true},
 		{path: "/api/webhooks/{id}/accept", act: h.actOnOne("accept"), params: []string{"force"}, inbox: true},
 		{path: "/api/export", act: h.export, inbox: true},
 		{path: "/api/import", act: h.imports, params: []string{"skip_faulty", "replace"}, inbox: true},

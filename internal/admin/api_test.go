@@ -12,6 +12,7 @@ import (
 
 	"usher/internal/admin/status"
 	"usher/internal/guard"
+	"usher/internal/inbox"
 	"usher/internal/receiver"
 	"usher/internal/testkit/inboxtest"
 	"usher/webhookgate"
@@ -34,7 +35,7 @@ func port(box *inboxtest.Box) Config {
 	}
 	if box != nil {
 		cfg.Inbox, cfg.Platforms = box.Inbox, box.Platforms
-		cfg.Forget = func(platform, tenant string) (int, error) { return box.Forget(&platform, tenant) }
+		cfg.Forget = func(platform, tenant string, by *inbox.Action) (int, error) { return box.Forget(&platform, tenant, by) }
 	}
 	return cfg
 }
@@ -254,7 +255,7 @@ func TestAPINeedsTheToken(t *testing.T) {
 func TestAPIWithoutAnInbox(t *testing.T) {
 	cfg := port(nil)
 	cfg.Platforms = func(string) ([]string, error) { return []string{"eu"}, nil }
-	cfg.Forget = func(platform, tenant string) (int, error) { return len(platform + tenant), nil }
+	cfg.Forget = func(platform, tenant string, _ *inbox.Action) (int, error) { return len(platform + tenant), nil }
 	h := New(cfg)
 	for _, call := range [][2]string{{"GET", "/api/webhooks?inbox=true"}, {"GET", "/api/redeliver?state=parked"}, {"POST", "/api/webhooks/3/redeliver"}, {"POST", "/api/pause"}} {
 		if status, body := ask(h, call[0], call[1], ""); status != 404 || !strings.Contains(body, "this usher has no inbox") {

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"usher/internal/inbox"
 )
 
 // follower reads a stream of events.
@@ -57,7 +59,7 @@ func TestEvents(t *testing.T) {
 		var changes atomic.Uint64
 		cfg := port(nil)
 		cfg.Platforms = func(string) ([]string, error) { return []string{"eu"}, nil }
-		cfg.Forget = func(string, string) (int, error) { return 1, nil }
+		cfg.Forget = func(string, string, *inbox.Action) (int, error) { return 1, nil }
 		cfg.Changes = changes.Load
 		h := New(cfg)
 		f := follow(h)

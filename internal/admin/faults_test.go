@@ -83,7 +83,7 @@ func TestForgetWhatIsNotRemembered(t *testing.T) {
 	cfg := port(nil)
 	cfg.Gate, cfg.Receivers, cfg.Decisions = gate, receiversOf(nil), NewDecisions(true)
 	cfg.Platforms = func(string) ([]string, error) { return nil, nil }
-	cfg.Forget = func(string, string) (int, error) { return 0, nil }
+	cfg.Forget = func(string, string, *inbox.Action) (int, error) { return 0, nil }
 	for _, platform := range []string{"crm", "docs"} {
 		cfg.Decisions.Add(webhookgate.Outcome{Decision: "failed", Webhook: &webhookgate.Webhook{Lane: webhookgate.Lane{Platform: platform, Tenant: "acme"}, Body: []byte(ten)}})
 	}

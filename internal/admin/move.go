@@ -23,10 +23,18 @@ func (h *Handler) export(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	w.Header().Set("Content-Disposition", `attachment; filename="usher-inbox.jsonl"`)
+	by := asked(r, "export", "")
+	if err := h.cfg.Inbox.Note(by, 0); err != nil { // before anybody gets anything
+		h.fail(w, r, err)
+		return
+	}
 	conn := http.NewResponseController(w)
 	out := bufio.NewWriterSize(stream{conn, nil, w}, 64<<10)
 	n, err := h.cfg.Inbox.Export(r.Context(), out)
-	h.did(r, nil, slog.LevelWarn, inbox.Action{What: "export", Count: n}, "inbox exported by hand", "webhooks", n)
+	h.did(r, nil, slog.LevelWarn, "inbox exported by hand", "webhooks", n)
+	if err := h.cfg.Inbox.Note(by, n); err != nil {
+		h.cfg.Log.Error("cannot store how many webhooks were exported", "webhooks", n, "err", err)
+	}
 	if err := errors.Join(err, out.Flush()); err != nil {
 		h.cfg.Log.Error("an export ended too early", "err", err)
 		panic(http.ErrAbortHandler)
@@ -60,8 +68,8 @@ func (h *Handler) imports(w http.ResponseWriter, r *http.Request) {
 	from := stream{http.NewResponseController(w), r.Body, nil}
 	h.answer(func(r *http.Request) (any, error) {
 		query := r.URL.Query()
-		done, err := h.cfg.Inbox.Import(r.Context(), from, inbox.ImportOptions{SkipFaulty: query.Get("skip_faulty") == "true", Replace: query.Get("replace") == "true"})
-		h.did(r, err, slog.LevelWarn, inbox.Action{What: "import", Count: done.Webhooks}, "inbox imported by hand", "webhooks", done.Webhooks, "snapshots", done.Snapshots)
+		done, err := h.cfg.Inbox.Import(r.Context(), from, inbox.ImportOptions{SkipFaulty: query.Get("skip_faulty") == "true", Replace: query.Get("replace") == "true", By: asked(r, "import", "")})
+		h.did(r, err, slog.LevelWarn, "inbox imported by hand", "webhooks", done.Webhooks, "snapshots", done.Snapshots)
 		var faulty *inbox.FaultyError
 		switch {
 		case errors.As(err, &faulty), errors.Is(err, inbox.ErrNotEmpty):
@@ -93,13 +101,13 @@ func (h *Handler) actions(r *http.Request) (_ any, err error) {
 			return nil, badRequest("limit is %q, but should be a number from 1 to %d", text, maxPage)
 		}
 	}
-	all, err := h.cfg.Inbox.Actions(before, limit)
+	all, err := h.cfg.Inbox.Actions(before, limit+1)
 	if err != nil {
 		return nil, err
 	}
-	out := Actions{Actions: append([]inbox.Action{}, all...)}
-	if len(all) == limit {
-		out.Next = strconv.FormatInt(all[len(all)-1].ID, 10)
+	out := Actions{Actions: append([]inbox.Action{}, all[:min(len(all), limit)]...)} // [] and not null
+	if len(all) > limit {
+		out.Next = strconv.FormatInt(all[limit-1].ID, 10)
 	}
 	return &page.Page{Name: "actions", Title: "Actions", Section: "actions", Body: out}, nil
 }

@@ -39,6 +39,18 @@ func (s selection) Narrow() bool { return len(s.Query()) > 0 }
 // decisionsOnly reports whether the selected outcome is a decision of the gate, so that nothing in the inbox has it.
 func (s selection) decisionsOnly() bool { return slices.Contains(decisionOutcomes, s.Outcome) }
 
+// String returns the filter in words, for the list of actions.
+func (s selection) String() string {
+	var words []string
+	query := s.Query()
+	for _, name := range []string{"state", "tenant", "search", "since", "until"} {
+		if value := query.Get(name); value != "" {
+			words = append(words, name+" "+value)
+		}
+	}
+	return strings.Join(words, ", ")
+}
+
 // filter returns the selection without its cursor.
 func (s selection) filter() inbox.Filter {
 	return inbox.Filter{
@@ -99,12 +111,12 @@ func readSelection(r *http.Request) (s selection, err error) {
 	return s, nil
 }
 
-// readChoice reads the selection for an action. It must have a filter: without one the action would be about all webhooks.
-func readChoice(r *http.Request) (s selection, err error) {
+// readChoice reads the selection for an action. Without ids it must have a filter, or the action would be about all webhooks.
+func readChoice(r *http.Request, hasIDs bool) (s selection, err error) {
 	if s, err = readSelection(r); err != nil {
 		return s, err
 	}
-	if !s.Narrow() {
+	if !s.Narrow() && !hasIDs {
 		return s, badRequest("say which webhooks: state, tenant, search, since or until")
 	}
 	s.force, err = readForce(r)

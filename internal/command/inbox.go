@@ -52,7 +52,9 @@ Shows and manages the webhooks that a running usher keeps.
                     a line, into any (- for standard input). If a line is faulty
                     nothing is imported, unless --skip-faulty. Bare webhooks of
                     tenants that usher knows are skipped, unless --replace
-  actions [--json]  who did what, the newest first; kept for 90 days
+  actions [--limit N] [--json]
+                    who did what, the newest first, 1000 at most (--limit 0:
+                    all); kept for 90 days
 
 redeliver and discard also take --state, --tenant, --since and --until instead
 of ids. They say how many webhooks match and ask, unless --yes. redeliver then
@@ -124,7 +126,7 @@ func (i *inboxCall) parse(args []string, now time.Time) (*subcommand, error) {
 		{"erase", "yes", "one tenant", oneArg(i.setTenant), i.erase},
 		{"export", "", "", nil, i.export},
 		{"import", "skip-faulty replace", "one file, - for standard input", oneArg(func(file string) error { i.file = file; return nil }), i.importFile},
-		{"actions", "json", "", nil, i.actions},
+		{"actions", "limit json", "", nil, i.actions},
 	}, i.flags(now), args)
 }
 
@@ -270,9 +272,7 @@ func (i *inboxCall) list(ctx context.Context) error {
 		fmt.Fprintf(i.Stderr, "No tenant is called %s. Did you mean %s?\n", text.Visible(i.filter.Get("tenant")), text.Visible(strings.Join(l.Alike, " or ")))
 	}
 	i.printPauses(l.Paused)
-	if l.Next != "" {
-		fmt.Fprintf(i.Stderr, "Only the newest %d are shown; --limit 0 shows all.\n", limit)
-	}
+	i.printMore(l.Next)
 	return nil
 }
 
@@ -291,13 +291,34 @@ func (i *inboxCall) show(ctx context.Context) error {
 
 // actions prints who did what.
 func (i *inboxCall) actions(ctx context.Context) error {
-	var l admin.Actions
-	return i.getAndPrint(ctx, "/api/actions?limit=500", &l, func() error {
-		for _, act := range l.Actions {
-			fmt.Fprintf(i.Stdout, "%s  %-9s  %-5d  %s  %s\n", act.At.UTC().Format(time.RFC3339), act.What, act.Count, text.Visible(act.Who), text.Visible(act.About))
+	l := admin.Actions{Actions: []inbox.Action{}} // [] and not null
+	limit := int(i.limit)
+	for more := true; more; more = l.Next != "" && (limit == 0 || len(l.Actions) < limit) {
+		size := pageSize
+		if limit > 0 {
+			size = min(size, limit-len(l.Actions))
 		}
-		return nil
-	})
+		var page admin.Actions
+		if _, err := i.get(ctx, fmt.Sprintf("/api/actions?limit=%d&before=%s", size, l.Next), &page); err != nil {
+			return err
+		}
+		l.Actions, l.Next = append(l.Actions, page.Actions...), page.Next
+	}
+	if i.json {
+		return json.NewEncoder(i.Stdout).Encode(l)
+	}
+	for _, act := range l.Actions {
+		fmt.Fprintf(i.Stdout, "%s  %-9s  %-5d  %s  %s\n", act.At.UTC().Format(time.RFC3339), act.What, act.Count, text.Visible(act.Who), text.Visible(act.About))
+	}
+	i.printMore(l.Next)
+	return nil
+}
+
+// printMore says that there are more than --limit allows; next is the next page.
+func (i *inboxCall) printMore(next string) {
+	if next != "" {
+		fmt.Fprintf(i.Stderr, "Only the newest %d are shown; --limit 0 shows all.\n", i.limit)
+	}
 }
 
 // getAndPrint gets target and prints the answer: with --json as it is, else decoded into result, with print.
@@ -314,35 +335,41 @@ func (i *inboxCall) getAndPrint(ctx context.Context, target string, result any, 
 }
 
 // forEach returns a run function that applies the subcommand to each webhook and prints a line for each. If
-// one fails it goes on with the next. done and notDone are the words for these lines, and force says what
+// one fails usher goes on with the next. done and notDone are the words for these lines, and force says what
 // --force would do.
 func (i *inboxCall) forEach(done, notDone, force string) func(context.Context) error {
 	return func(ctx context.Context) error {
+		i.filter.Set("force", strconv.FormatBool(i.force))
 		ids, err := i.selectIDs(ctx)
-		if err != nil {
+		if err != nil || len(ids) == 0 {
 			return err
 		}
-		var (
-			failed error
-			last   admin.Done
-		)
-		for _, id := range ids {
-			err := i.post(ctx, fmt.Sprintf("/api/webhooks/%s/%s?force=%t", id, i.subcommand, i.force), nil, &last)
-			switch refused, _ := errors.AsType[*apiError](err); {
-			case err == nil:
-				fmt.Fprintf(i.Stdout, "%s %s\n", id, strings.Replace(done, "ID", last.ID, 1))
-				continue
-			case refused != nil && refused.Latest != nil:
-				fmt.Fprintf(i.Stderr, "%s %s: %s of the same tenant is newer. Use --force to %s anyway.\n", id, notDone, refused.Latest.ID, force)
+		i.client.Timeout = 0 // it may take long
+		var acted admin.Acted
+		body := map[string][]string{"ids": ids}
+		if err := i.post(ctx, "/api/"+i.subcommand+"?"+i.filter.Encode(), body, &acted); err != nil { // one action, however many there are
+			return err
+		}
+		for _, id := range ids[:max(0, len(ids)-acted.Left)] {
+			switch why, newer := acted.Failed[id], acted.Newer[id]; {
+			case newer != "":
+				fmt.Fprintf(i.Stderr, "%s %s: %s of the same tenant is newer. Use --force to %s anyway.\n", id, notDone, newer, force)
+			case why != "":
+				fmt.Fprintf(i.Stderr, "%s %s: %s\n", id, notDone, text.Visible(why))
 			default:
-				fmt.Fprintf(i.Stderr, "%s %s: %v\n", id, notDone, err)
+				fmt.Fprintf(i.Stdout, "%s %s\n", id, strings.Replace(done, "ID", acted.New[id], 1))
 			}
-			failed = exitCode(exitFailed)
+		}
+		if acted.Left > 0 {
+			fmt.Fprintf(i.Stderr, "%s not tried\n", plural(acted.Left, "more webhook"))
 		}
 		if i.subcommand == "redeliver" {
-			i.printPauses(last.Paused)
+			i.printPauses(acted.Paused)
 		}
-		return failed
+		if len(acted.Failed)+acted.Left > 0 {
+			return exitCode(exitFailed)
+		}
+		return nil
 	}
 }
 
@@ -352,7 +379,6 @@ func (i *inboxCall) selectIDs(ctx context.Context) ([]string, error) {
 	if len(i.ids) > 0 {
 		return i.ids, nil
 	}
-	i.filter.Set("force", strconv.FormatBool(i.force))
 	var chosen admin.Chosen
 	if _, err := i.get(ctx, "/api/"+i.subcommand+"?"+i.filter.Encode(), &chosen); err != nil {
 		return nil, err

@@ -9,7 +9,9 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 	"unicode/utf8"
@@ -56,7 +58,7 @@ func newInboxServer(t *testing.T, token string) *inboxServer {
 	cfg := admin.Config{
 		Hosts: guard.NewHosts("127.0.0.1:0", nil, false), Unready: func() []string { return nil }, Metrics: http.NotFoundHandler(), Log: slog.New(slog.DiscardHandler),
 		Inbox: b.Inbox, Platforms: b.Platforms,
-		Forget: func(platform, tenant string) (int, error) { return b.Forget(&platform, tenant) },
+		Forget: func(platform, tenant string, by *inbox.Action) (int, error) { return b.Forget(&platform, tenant, by) },
 	}
 	if token != "" {
 		cfg.Token = func() string { return token }
@@ -340,6 +342,68 @@ func TestInboxTimesAreExact(t *testing.T) {
 		}
 		if got := i.filter.Get("since"); got != "2026-01-31T08:00:00.25Z" {
 			t.Errorf("%s: %s", when, got)
+		}
+	}
+}
+
+// An action on many webhooks is one entry, and hides none of the others.
+func TestInboxActions(t *testing.T) {
+	s := newInboxServer(t, "")
+	s.run(t, "erase", "torn", "--yes")
+	if p := s.run(t, "discard", "--tenant", "eu/acme%1B[2J%0A", "--state", "parked", "--yes"); p.Code != 0 || !strings.Contains(p.Stdout.String(), "\n3 discarded\n") {
+		t.Errorf("%d %s%s", p.Code, p.Stdout.String(), p.Stderr.String())
+	}
+	if p := s.run(t, "redeliver", "6", "2", "7"); p.Code != 1 || !strings.Contains(p.Stdout.String(), "6 will be sent again\n7 will be sent again\n") ||
+		!strings.Contains(p.Stderr.String(), "2 not resent: 3 of the same tenant is newer. Use --force to resend it anyway.\n") {
+		t.Errorf("%d %s%s", p.Code, p.Stdout.String(), p.Stderr.String())
+	}
+	p := s.run(t, "actions")
+	want := `^\S+  redeliver  2      \S+( \(.*\))?  6, 2 and 7\n\S+  discard    1      \S+( \(.*\))?  state parked, tenant eu/acme%1B\[2J%0A\n\S+  erase      1      \S+( \(.*\))?  eu/torn\n$`
+	if !regexp.MustCompile(want).MatchString(p.Stdout.String()) || p.Stderr.String() != "" {
+		t.Errorf("%s%s\nwant %s", p.Stdout.String(), p.Stderr.String(), want)
+	}
+	p = s.run(t, "actions", "--limit", "2")
+	if strings.Count(p.Stdout.String(), "\n") != 2 || p.Stderr.String() != "Only the newest 2 are shown; --limit 0 shows all.\n" {
+		t.Errorf("%s%s", p.Stdout.String(), p.Stderr.String())
+	}
+}
+
+// Very many actions come page by page.
+func TestInboxManyActions(t *testing.T) {
+	const all = 1234
+	var calls atomic.Int64
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		calls.Add(1)
+		limit, _ := strconv.Atoi(r.URL.Query().Get("limit"))
+		before, err := strconv.Atoi(r.URL.Query().Get("before"))
+		if err != nil {
+			before = all + 1
+		}
+		page := admin.Actions{Actions: []inbox.Action{}}
+		for n := before - 1; n > 0 && len(page.Actions) < limit; n-- {
+			page.Actions = append(page.Actions, inbox.Action{ID: int64(n), What: "pause"})
+			if page.Next = strconv.Itoa(n); n == 1 {
+				page.Next = ""
+			}
+		}
+		guard.WriteJSON(w, http.StatusOK, page)
+	}))
+	t.Cleanup(srv.Close)
+	s := &inboxServer{addr: strings.TrimPrefix(srv.URL, "http://")}
+	for _, tc := range []struct {
+		args         []string
+		lines, calls int64
+		more         string
+	}{
+		{nil, 1000, 2, "Only the newest 1000 are shown; --limit 0 shows all.\n"},
+		{[]string{"--limit", "0"}, all, 3, ""},
+		{[]string{"--limit", "600"}, 600, 2, "Only the newest 600 are shown; --limit 0 shows all.\n"},
+		{[]string{"--limit", "0", "--json"}, 1, 3, ""},
+	} {
+		calls.Store(0)
+		p := s.run(t, append([]string{"actions"}, tc.args...)...)
+		if n := strings.Count(p.Stdout.String(), "\n"); int64(n) != tc.lines || calls.Load() != tc.calls || p.Stderr.String() != tc.more {
+			t.Errorf("%v: %d lines with %d calls, %s", tc.args, n, calls.Load(), p.Stderr.String())
 		}
 	}
 }

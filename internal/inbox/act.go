@@ -15,17 +15,23 @@ import (
 // actionPatience is how long a person waits for an action, which may have to wait for a delivery.
 const actionPatience = 20 * time.Second
 
-// act runs an action of a person. If its webhook is being delivered (ErrBusy), it waits for the outcome and tries again.
-func act[T any](s *Inbox, names work, does func(*sqlTurn) (T, error)) (result T, denied error) {
+// act runs an action of a person, or a part of it. does also returns how many webhooks it has touched. If its webhook is being
+// delivered (ErrBusy), act waits for the outcome and tries again.
+func act[T any](s *Inbox, names work, does func(*sqlTurn) (T, int, error)) (result T, denied error) {
 	ctx, cancel := context.WithTimeout(s.run, actionPatience)
 	defer cancel()
 	for busy := false; ; busy = true {
 		w, reply := names, make(chan error, 1)
 		w.failed = func(err error) { reply <- err }
 		w.decide = func(t *sqlTurn) func() {
-			got, err := does(t)
+			got, touched, err := does(t)
 			t.byPerson = true
+			noted := func() {}
+			if err == nil {
+				noted = names.by.queue(t.tx, t.now, touched)
+			}
 			return func() {
+				noted()
 				result, denied = got, err
 				reply <- nil
 				if s.courier != nil {
@@ -66,7 +72,7 @@ func (s *Inbox) find(id int64) (w *Webhook, err error) {
 
 // Redeliver sends a webhook again, ahead of the other webhooks that wait in its lane, and counts its tries anew. A webhook that
 // waits is tried at once. If its tenant has a newer webhook, it would overwrite that one: this needs force.
-func (s *Inbox) Redeliver(id int64, force bool) error {
+func (s *Inbox) Redeliver(id int64, force bool, by *Action) error {
 	found, err := s.find(id)
 	if err != nil {
 		return err
@@ -74,12 +80,12 @@ func (s *Inbox) Redeliver(id int64, force bool) error {
 	if found.Rejected() { // that never changes, and it may have no lane
 		return ErrRefused
 	}
-	_, err = act(s, work{known: []webhookgate.Lane{found.lane}, hooks: []int64{id}}, func(t *sqlTurn) (nothing, error) {
+	_, err = act(s, work{known: []webhookgate.Lane{found.lane}, hooks: []int64{id}, by: by}, func(t *sqlTurn) (nothing, int, error) {
 		l := t.lanes[found.lane]
 		if l == nil || l.hook(id) == nil {
-			return nothing{}, ErrNotFound
+			return nothing{}, 0, ErrNotFound
 		}
-		return nothing{}, l.redeliver(l.hook(id), found.State, force)
+		return nothing{}, 1, l.redeliver(l.hook(id), found.State, force)
 	})
 	return s.explain(err)
 }
@@ -100,24 +106,24 @@ func (s *Inbox) explain(err error) error {
 }
 
 // Discard discards a webhook that waits, is parked or was refused: nothing more is done with it, and it stays in the history.
-func (s *Inbox) Discard(id int64) error {
+func (s *Inbox) Discard(id int64, by *Action) error {
 	found, err := s.find(id)
 	if err != nil {
 		return err
 	}
-	names := work{hooks: []int64{id}}
+	names := work{hooks: []int64{id}, by: by}
 	if found.lane != (webhookgate.Lane{}) {
 		names.known = []webhookgate.Lane{found.lane}
 	}
-	_, err = act(s, names, func(t *sqlTurn) (nothing, error) {
+	_, err = act(s, names, func(t *sqlTurn) (nothing, int, error) {
 		l := t.nowhere()
 		if found.lane != (webhookgate.Lane{}) {
 			l = t.lanes[found.lane]
 		}
 		if l == nil || l.hook(id) == nil { // if the lane's row is missing, the file is damaged
-			return nothing{}, ErrNotFound
+			return nothing{}, 0, ErrNotFound
 		}
-		return nothing{}, l.discard(l.hook(id))
+		return nothing{}, 1, l.discard(l.hook(id))
 	})
 	return err
 }
@@ -142,34 +148,34 @@ func (s *Inbox) lanesOf(platform *string, tenant string) (all []*lane, err error
 
 // Forget drops what dedup compares with, of a tenant on one platform or on all: the tenant's next snapshot is delivered, even if
 // it is a copy. It returns the number of platforms on which there was anything to forget.
-func (s *Inbox) Forget(platform *string, tenant string) (count int, err error) {
+func (s *Inbox) Forget(platform *string, tenant string, by *Action) (count int, err error) {
 	lanes, err := s.lanesOf(platform, tenant)
-	if err != nil || len(lanes) == 0 {
+	if err != nil {
 		return 0, err
 	}
-	var names work
+	names := work{by: by}
 	for _, l := range lanes {
 		names.known = append(names.known, l.Lane)
 	}
-	return act(s, names, func(t *sqlTurn) (count int, err error) {
+	return act(s, names, func(t *sqlTurn) (count, touched int, err error) {
 		for _, k := range names.known {
 			if t.lanes[k].forget() {
 				count++
 			}
 		}
-		return count, nil
+		return count, 0, nil
 	})
 }
 
 // Erase deletes everything about a tenant: all its webhooks, its last snapshot, and what dedup remembers. It returns the number
 // of webhooks.
-func (s *Inbox) Erase(platform, tenant string) (count int, err error) {
+func (s *Inbox) Erase(platform, tenant string, by *Action) (count int, err error) {
 	key := webhookgate.Lane{Platform: platform, Tenant: tenant}
-	count, err = act(s, work{known: []webhookgate.Lane{key}}, func(t *sqlTurn) (int, error) {
+	count, err = act(s, work{known: []webhookgate.Lane{key}, by: by}, func(t *sqlTurn) (count, touched int, err error) {
 		if l := t.lanes[key]; l != nil {
-			return l.erase()
+			count, err = l.erase()
 		}
-		return 0, nil
+		return count, count, err
 	})
 	s.cfg.Changed(tenant)
 	return count, err
@@ -185,22 +191,22 @@ type pauses struct {
 }
 
 // Pause holds deliveries back; see type Pause.
-func (s *Inbox) Pause(p Pause) error {
-	_, err := s.setPause(p, true)
+func (s *Inbox) Pause(p Pause, by *Action) error {
+	_, err := s.setPause(p, true, by)
 	return err
 }
 
 // Resume lifts a pause, and says whether there was one.
-func (s *Inbox) Resume(p Pause) (bool, error) { return s.setPause(p, false) }
+func (s *Inbox) Resume(p Pause, by *Action) (bool, error) { return s.setPause(p, false, by) }
 
 // setPause writes a pause's row, and pauses or resumes the lane if the pause is for a tenant. Then it reads the pauses, so that the
 // change is in force here when it returns.
-func (s *Inbox) setPause(p Pause, paused bool) (bool, error) {
-	var names work
+func (s *Inbox) setPause(p Pause, paused bool, by *Action) (bool, error) {
+	names := work{by: by}
 	if p.Tenant != "" {
 		names.lanes = []webhookgate.Lane{{Platform: p.Platform, Tenant: p.Tenant}}
 	}
-	known, err := act(s, names, func(t *sqlTurn) (known bool, err error) {
+	known, err := act(s, names, func(t *sqlTurn) (known bool, touched int, err error) {
 		if paused {
 			p.insert(t.now)(t.tx)
 		} else {
@@ -210,7 +216,7 @@ func (s *Inbox) setPause(p Pause, paused bool) (bool, error) {
 		if p.Tenant != "" {
 			t.lanes[webhookgate.Lane{Platform: p.Platform, Tenant: p.Tenant}].pause(paused)
 		}
-		return known, nil
+		return known, 0, nil
 	})
 	if err != nil {
 		return known, err

@@ -1,15 +1,15 @@
 package inbox
 
 import (
-	"encoding/json"
 	"time"
 
 	"usher/internal/inbox/engine"
 )
 
-// An Action is something that a person did.
+// An Action is something that a person asked for. It has one entry, however many webhooks it touches. The transaction that does it
+// also writes the entry, or counts there what it did: so the entry says what was done, even if the action ended halfway.
 type Action struct {
-	ID    int64     `json:"id"`
+	ID    int64     `json:"id"` // of the entry; zero: there is none yet
 	At    time.Time `json:"at"`
 	Who   string    `json:"who"`             // the token's name, or the address; for commands also the user's name
 	What  string    `json:"what"`            // redeliver, discard, accept, pause, resume, forget, erase, export, import
@@ -17,14 +17,24 @@ type Action struct {
 	Count int       `json:"count"`           // how many webhooks it touched
 }
 
-// Note stores what a person did.
-func (s *Inbox) Note(a Action) error {
-	_, err := act(s, work{}, func(t *sqlTurn) (nothing, error) {
-		a.At = t.time()
-		entry, _ := json.Marshal(a) // strings and numbers
-		t.statements = append(t.statements, func(tx engine.Tx) { tx.Queue("action_add", nil, t.now, string(entry)) })
-		return nothing{}, nil
-	})
+// queue queues the entry, or its new count. Call after when the transaction is committed. Nil is an action that nobody asked for: it has
+// no entry.
+func (a *Action) queue(tx engine.Tx, now int64, touched int) (after func()) {
+	if a == nil {
+		return func() {}
+	}
+	id := a.ID
+	if id == 0 {
+		tx.Queue("action_add", func(r engine.Row) error { return r.Scan(&id) }, now, withoutZero(a.Who), a.What, withoutZero(a.About), int64(touched))
+	} else {
+		tx.Queue("action_count", nil, int64(touched), id)
+	}
+	return func() { a.ID, a.Count = id, a.Count+touched }
+}
+
+// Note writes the entry of an action that is no transaction, or counts there how many webhooks it has touched.
+func (s *Inbox) Note(a *Action, touched int) error {
+	_, err := act(s, work{by: a}, func(t *sqlTurn) (nothing, int, error) { return nothing{}, touched, nil })
 	return err
 }
 
@@ -36,15 +46,11 @@ func (s *Inbox) Actions(before int64, most int) (all []Action, err error) {
 	err = s.read(s.run, func(tx engine.Tx) error {
 		tx.Queue("actions", func(r engine.Row) error {
 			var a Action
-			var id, at int64
-			var entry string
-			if err := r.Scan(&id, &at, &entry); err != nil {
-				return err
-			}
-			json.Unmarshal([]byte(entry), &a) // Note wrote it
-			a.ID, a.At = id, moment(at)
+			var at int64
+			err := r.Scan(&a.ID, &at, &a.Who, &a.What, &a.About, &a.Count)
+			a.At = moment(at)
 			all = append(all, a)
-			return nil
+			return err
 		}, before, int64(most))
 		return tx.Send()
 	})

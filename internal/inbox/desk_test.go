@@ -296,6 +296,19 @@ func (d *desk) shut() {
 
 func (d *desk) restart() { d.shut(); d.start() }
 
+// What people do, if no test looks at who they are.
+func (d *desk) Redeliver(id int64, force bool) error       { return d.Inbox.Redeliver(id, force, nil) }
+func (d *desk) Discard(id int64) error                     { return d.Inbox.Discard(id, nil) }
+func (d *desk) Accept(id int64, force bool) (int64, error) { return d.Inbox.Accept(id, force, nil) }
+func (d *desk) Forget(platform *string, t string) (int, error) {
+	return d.Inbox.Forget(platform, t, nil)
+}
+func (d *desk) Erase(platform, tenant string) (int, error) {
+	return d.Inbox.Erase(platform, tenant, nil)
+}
+func (d *desk) Pause(p Pause) error          { return d.Inbox.Pause(p, nil) }
+func (d *desk) Resume(p Pause) (bool, error) { return d.Inbox.Resume(p, nil) }
+
 var hookIDs atomic.Int64
 
 // hook makes a snapshot of a tenant ("platform/tenant" or "tenant") with this body.

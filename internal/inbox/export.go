@@ -232,6 +232,7 @@ var ErrNotEmpty = errors.New("the inbox is not empty: an export can only be impo
 type ImportOptions struct {
 	SkipFaulty bool // leave faulty lines out; false: if there are any, nothing is imported
 	Replace    bool // a bare webhook of a known tenant replaces what usher knows
+	By         *Action
 }
 
 // Imported says what an import did.
@@ -251,6 +252,7 @@ type importJob struct {
 	s      *Inbox
 	from   *bufio.Reader
 	result Imported
+	noted  func() // to be called when it is committed
 	reply  chan error
 	ImportOptions
 
@@ -290,6 +292,8 @@ func (i *importJob) run() error {
 	err := s.engine.Import(i.readFile)
 	if err != nil {
 		i.result = Imported{}
+	} else {
+		i.noted()
 	}
 	s.checkDatabase()
 	s.mu.Lock()
@@ -443,6 +447,7 @@ func (i *importJob) finish(tx engine.Tx, chunk *importChunk) error {
 		return err
 	}
 	tx.Queue("import_set_number", nil, i.highest)
+	i.noted = i.By.queue(tx, i.now, i.result.Webhooks)
 	var due int64
 	tx.Now(&due)
 	if err := tx.Send(); err != nil || !i.isExport {

@@ -122,7 +122,7 @@ func TestExportImport(t *testing.T) {
 		status = 422
 		keep(a, "bad", `{"code":"sso"}`)
 		eventually(t, "parked", func() bool { l, _ := a.List(Filter{State: Parked}); return len(l) == 1 })
-		if err := a.Pause(Pause{Platform: "crm", Tenant: "held"}); err != nil {
+		if err := a.Pause(Pause{Platform: "crm", Tenant: "held"}, nil); err != nil {
 			t.Fatal(err)
 		}
 		keep(a, "held", `{"code":"a"}`)
@@ -160,7 +160,7 @@ func TestExportImport(t *testing.T) {
 			t.Fatalf("refused: %+v, %v", list, err)
 		}
 		status = 200
-		id, err := b.Accept(list[0].ID, false)
+		id, err := b.Accept(list[0].ID, false, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -327,8 +327,10 @@ func (s *Inbox) Add(ctx context.Context, w *webhookgate.Webhook) Answer {
 }
 
 // takeIn takes a webhook in, unless check says why not.
-func (s *Inbox) takeIn(ctx context.Context, in incoming, w work, check func(*sqlTurn, *lane, *incoming) error) (answer Answer) {
+func (s *Inbox) takeIn(ctx context.Context, in incoming, w work, check func(*sqlTurn, *lane, *incoming) error) Answer {
 	var gaveUp atomic.Bool
+	var answer Answer // these two are the writer's until it has replied
+	var noted func()
 	reply := make(chan error, 1)
 	w.lanes, w.numbers, w.bytes = []webhookgate.Lane{in.name}, 1, in.size
 	w.wanted = func() bool { return !gaveUp.Load() }
@@ -348,11 +350,15 @@ func (s *Inbox) takeIn(ctx context.Context, in incoming, w work, check func(*sql
 		} else if a.Err = check(t, l, &in); a.Err == nil {
 			a = l.take(&in)
 		}
+		note := func() {}
+		if a.Err == nil {
+			note = w.by.queue(t.tx, t.now, 1)
+		}
 		return func() {
 			if a.Err == nil && in.snapshot { // also for a duplicate: the original may have come through another replica
 				s.cfg.Changed(in.Tenant)
 			}
-			answer = a
+			answer, noted = a, note
 			reply <- nil
 			switch {
 			case a.lease != nil:
@@ -364,6 +370,7 @@ func (s *Inbox) takeIn(ctx context.Context, in incoming, w work, check func(*sql
 	}
 	err := s.await(ctx, ctx.Done(), &w, reply)
 	if err == nil {
+		noted()
 		return answer
 	}
 	gaveUp.Store(true)

@@ -593,7 +593,7 @@ func (w *world) step(n int) {
 	case "discard":
 		p.discard()
 	case "forget":
-		if _, err := p.inbox.Forget(nil, tenant); err != nil && !w.troubled() {
+		if _, err := p.inbox.Forget(nil, tenant, nil); err != nil && !w.troubled() {
 			w.fail("forgetting: %v", err)
 		}
 	case "erase":
@@ -795,7 +795,7 @@ func (p *place) redeliver() {
 	w.mu.Lock()
 	a.again = append(a.again, again)
 	w.mu.Unlock()
-	err := p.inbox.Redeliver(e.ID, force)
+	err := p.inbox.Redeliver(e.ID, force, nil)
 	w.note("redelivered %d (%s), forced %v: %v", a.number, e.State, force, err)
 	w.mu.Lock()
 	again.to = time.Now()
@@ -836,7 +836,7 @@ func (p *place) discard() {
 	w.mu.Lock()
 	a.discards = append(a.discards, d)
 	w.mu.Unlock()
-	err := p.inbox.Discard(e.ID)
+	err := p.inbox.Discard(e.ID, nil)
 	w.note("discarded %d (%s): %v", a.number, e.State, err)
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -856,7 +856,7 @@ func (p *place) discard() {
 func (p *place) erase(tenant string) {
 	w := p.world
 	e := span{tenant: tenant, from: time.Now()}
-	_, err := p.inbox.Erase(platform(tenant), tenant)
+	_, err := p.inbox.Erase(platform(tenant), tenant, nil)
 	e.to, e.unsure = time.Now(), err != nil
 	w.note("erased %s: %v", tenant, err)
 	if err != nil && !errors.Is(err, ErrBusy) && !w.troubled() {
@@ -880,7 +880,7 @@ func (w *world) pausable() []Pause {
 
 func (p *place) pause(what Pause) {
 	w := p.world
-	err := p.inbox.Pause(what)
+	err := p.inbox.Pause(what, nil)
 	if err != nil && !w.troubled() {
 		w.fail("pausing: %v", err)
 	}
@@ -897,7 +897,7 @@ func (p *place) resume(what Pause) {
 	w.mu.Lock()
 	delete(w.pauses, what)
 	w.mu.Unlock()
-	if _, err := p.inbox.Resume(what); err != nil && !w.troubled() {
+	if _, err := p.inbox.Resume(what, nil); err != nil && !w.troubled() {
 		w.fail("resuming: %v", err)
 	}
 }
@@ -995,7 +995,7 @@ func (w *world) calm() {
 	}
 	deadline := time.Now().Add(w.pace.calm)
 	for _, what := range w.pausable() {
-		for _, err := w.places[0].inbox.Resume(what); err != nil; _, err = w.places[0].inbox.Resume(what) {
+		for _, err := w.places[0].inbox.Resume(what, nil); err != nil; _, err = w.places[0].inbox.Resume(what, nil) {
 			if time.Now().After(deadline) {
 				w.fail("resuming in the end: %v", err)
 				return

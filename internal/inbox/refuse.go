@@ -67,7 +67,7 @@ func (s *Inbox) sweepRefused(tx engine.Tx, now int64) error {
 
 // Accept takes in a webhook that was refused, as it is, at the end of its lane, and returns its new id. If its tenant has a
 // newer snapshot, that needs force.
-func (s *Inbox) Accept(id int64, force bool) (int64, error) {
+func (s *Inbox) Accept(id int64, force bool, by *Action) (int64, error) {
 	found, err := s.find(id)
 	switch {
 	case err != nil:
@@ -91,7 +91,7 @@ func (s *Inbox) Accept(id int64, force bool) (int64, error) {
 	ctx, cancel := context.WithTimeout(s.run, actionPatience)
 	defer cancel()
 	// After ctx's end it is not taken in later either, when its tenant may have a newer one.
-	a := s.takeIn(ctx, arriving(hook), work{hooks: []int64{id}}, func(t *sqlTurn, l *lane, in *incoming) error {
+	a := s.takeIn(ctx, arriving(hook), work{hooks: []int64{id}, by: by}, func(t *sqlTurn, l *lane, in *incoming) error {
 		in.accepting = l.hook(id)
 		return acceptable(l, in, id, force)
 	})

@@ -70,7 +70,7 @@ func TestRefusedIsBounded(t *testing.T) {
 		}
 		d.refuse("large", "l0"+strings.Repeat("x", 9000))
 		agree("l0")
-		check(t, d.Note(Action{Who: "ana", What: "pause"}))
+		check(t, d.Note(&Action{Who: "ana", What: "pause"}, 0))
 		for _, after := range []struct {
 			days    int
 			refused string

@@ -28,6 +28,7 @@ type work struct {
 	next    int64              // its lane's first waiting webhook beside this one is read ahead, with its content
 	numbers int64              // how many new webhooks there may be
 	bytes   int64              // about how many it writes
+	by      *Action            // the action that it is part of; nil: nobody asked for it
 
 	wanted func() bool                     // false: nobody waits for it any more; nil: always
 	decide func(t *sqlTurn) (after func()) // after is called when the transaction is committed

@@ -7,6 +7,7 @@ import (
 	"usher/internal/admin/metrics"
 	"usher/internal/admin/status"
 	"usher/internal/guard"
+	"usher/internal/inbox"
 	"usher/internal/version"
 )
 
@@ -37,7 +38,7 @@ func (u *Usher) buildAdmin(metrics *metrics.Registry, gate *metrics.Gate) {
 		cfg.Decisions, cfg.Receivers = u.decisions, u.settings.Webhook.Receivers
 		cfg.Gate = func() *status.Gate { return u.gateState(gate) }
 		cfg.Platforms = func(tenant string) ([]string, error) { return u.gate.Platforms(tenant), nil }
-		cfg.Forget = func(platform, tenant string) (n int, _ error) {
+		cfg.Forget = func(platform, tenant string, _ *inbox.Action) (n int, _ error) {
 			if u.gate.Forget(platform, tenant) {
 				n = 1
 			}
@@ -47,7 +48,7 @@ func (u *Usher) buildAdmin(metrics *metrics.Registry, gate *metrics.Gate) {
 	if i := u.inbox; i != nil { // also without a gate: actions work on every replica
 		cfg.Inbox = i
 		cfg.Platforms = i.Platforms
-		cfg.Forget = func(platform, tenant string) (int, error) { return i.Forget(&platform, tenant) }
+		cfg.Forget = func(platform, tenant string, by *inbox.Action) (int, error) { return i.Forget(&platform, tenant, by) }
 	}
 	for _, p := range cfg.Parts {
 		if p.Unready != nil {

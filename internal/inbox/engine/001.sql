@@ -124,8 +124,11 @@ CREATE TABLE {schema}.pause (
 
 -- What people did.
 CREATE TABLE {schema}.action (
-	id    {counter},
-	at    {int} NOT NULL,
-	entry {text} NOT NULL -- JSON of inbox.Action
+	id       {counter},
+	at       {int} NOT NULL,
+	who      {text} NOT NULL,
+	what     {text} NOT NULL,
+	about    {text} NOT NULL,
+	webhooks {int} NOT NULL -- how many it touched
 );
 CREATE INDEX action_at ON {schema}.action (at);

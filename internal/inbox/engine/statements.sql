@@ -192,10 +192,13 @@ WHERE count > $1::bigint OR bytes > $2::bigint OR changed < $3::bigint ORDER BY 
 SELECT seq, size FROM {schema}.webhook WHERE state > 2 AND (changed, seq) <= ($1::bigint, $2::bigint) ORDER BY changed, seq LIMIT $3::bigint
 
 -- name: action_add
-INSERT INTO {schema}.action (at, entry) VALUES ($1, $2)
+INSERT INTO {schema}.action (at, who, what, about, webhooks) VALUES ($1, $2, $3, $4, $5) RETURNING id
+
+-- name: action_count
+UPDATE {schema}.action SET webhooks = webhooks + $1::bigint WHERE id = $2::bigint
 
 -- name: actions
-SELECT id, at, entry FROM {schema}.action WHERE id < $1::bigint ORDER BY id DESC LIMIT $2::bigint
+SELECT id, at, who, what, about, webhooks FROM {schema}.action WHERE id < $1::bigint ORDER BY id DESC LIMIT $2::bigint
 
 -- name: action_expire
 DELETE FROM {schema}.action WHERE at < $1::bigint

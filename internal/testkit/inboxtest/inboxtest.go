@@ -167,6 +167,16 @@ func Snapshot(platform, tenant string, features ...string) string {
 		platform, tenant, strings.Join(list, ","))
 }
 
+// What people do, if no test looks at who they are.
+func (b *Box) Redeliver(id int64, force bool) error       { return b.Inbox.Redeliver(id, force, nil) }
+func (b *Box) Discard(id int64) error                     { return b.Inbox.Discard(id, nil) }
+func (b *Box) Accept(id int64, force bool) (int64, error) { return b.Inbox.Accept(id, force, nil) }
+func (b *Box) Erase(platform, tenant string) (int, error) {
+	return b.Inbox.Erase(platform, tenant, nil)
+}
+func (b *Box) Pause(p inbox.Pause) error          { return b.Inbox.Pause(p, nil) }
+func (b *Box) Resume(p inbox.Pause) (bool, error) { return b.Inbox.Resume(p, nil) }
+
 // Take takes in a snapshot of a tenant, waits until it was tried, and returns its number.
 func (b *Box) Take(platform, tenant, body string) int64 {
 	b.t.Helper()

@@ -1,0 +1,112 @@
+package inbox
+
+import (
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"usher/internal/inbox/engine"
+)
+
+func (d *desk) actions() string {
+	d.t.Helper()
+	var all []string
+	for _, a := range must2(d.Actions(0, 100))(d.t) {
+		all = append(all, fmt.Sprintf("%s %s %s %d", a.Who, a.What, a.About, a.Count))
+	}
+	return strings.Join(all, "; ")
+}
+
+// mute is an engine that refuses to store who did what.
+type mute struct {
+	engine.Engine
+	on atomic.Bool
+}
+
+func (m *mute) Write(fn func(engine.Tx) error) error {
+	return m.Engine.Write(func(tx engine.Tx) error { return fn(muteTx{tx, m}) })
+}
+
+func (m *mute) Import(fn func(engine.Tx) error) error {
+	return m.Engine.Import(func(tx engine.Tx) error { return fn(muteTx{tx, m}) })
+}
+
+type muteTx struct {
+	engine.Tx
+	*mute
+}
+
+func (t muteTx) Queue(name string, each func(engine.Row) error, args ...any) {
+	if t.on.Load() && name == "action_add" {
+		args[1] = nil // which its column does not allow
+	}
+	t.Tx.Queue(name, each, args...)
+}
+
+// What a person asks for has one entry, in the transaction that does it: either both are there, or neither.
+func TestActionIsStoredWithWhatItDoes(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		silent := &mute{Engine: open()}
+		d := newDesk(t, func() engine.Engine { return silent })
+		d.main.set("", status(422))
+		d.take("acme", "A")
+		d.take("other", "A", "B")
+		d.refuse("odd", odd("odd", "a"))
+		d.until("parked", func() bool { return !strings.Contains(d.states(""), "waiting") })
+		state := func() string {
+			check(t, d.ReadPauses(t.Context()))
+			return fmt.Sprint(d.states(""), len(d.Paused()), d.actions())
+		}
+		refused := d.nth("odd", 1)
+		bare := strings.NewReader(odd("bare", "a"))
+		for _, act := range []struct {
+			does func(by *Action) error
+			want string
+		}{
+			{func(by *Action) error { return d.Inbox.Pause(Pause{}, by) }, "ana pause all 0"},
+			{func(by *Action) error { return d.Inbox.Discard(d.nth("other", 1), by) }, "ana discard all 1"},
+			{func(by *Action) error { return d.Inbox.Redeliver(d.nth("other", 2), true, by) }, "ana redeliver all 1"},
+			{func(by *Action) error { return second(d.Inbox.Accept(refused, false, by)) }, "ana accept all 1"},
+			{func(by *Action) error { return second(d.Inbox.Forget(nil, "acme", by)) }, "ana forget all 0"},
+			{func(by *Action) error { return second(d.Inbox.Erase("", "other", by)) }, "ana erase all 2"},
+			{func(by *Action) error { return second(d.Import(t.Context(), bare, ImportOptions{By: by})) }, "ana import all 1"},
+			{func(by *Action) error { return second(d.Inbox.Resume(Pause{}, by)) }, "ana resume all 0"},
+		} {
+			before := state()
+			silent.on.Store(true)
+			if err := act.does(&Action{Who: "ana", What: "secretly"}); err == nil {
+				t.Errorf("%s, without an entry", act.want)
+			}
+			silent.on.Store(false)
+			d.want(act.want+", undone", state(), before)
+			bare.Seek(0, 0)
+			what := strings.Fields(act.want)[1]
+			check(t, act.does(&Action{Who: "ana", What: what, About: "all"}))
+			last, _, _ := strings.Cut(d.actions(), ";")
+			d.want("the entry", last, act.want)
+		}
+	})
+}
+
+// An action on many webhooks has one entry, which counts what was done, also if it ends halfway.
+func TestOneEntryForOneAction(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		d := newDesk(t, open)
+		check(t, d.Pause(Pause{}))
+		d.take("acme", "A", "B", "C")
+		by := &Action{Who: "ana", What: "discard", About: "state waiting"}
+		for n := range 2 {
+			check(t, d.Inbox.Discard(d.nth("acme", n+1), by))
+		}
+		d.want("an error", errorWord(d.Inbox.Discard(d.nth("acme", 1), by)), "finished")
+		d.want("halfway", d.actions(), "ana discard state waiting 2")
+		check(t, d.Inbox.Discard(d.nth("acme", 3), by))
+		d.want("at the end", d.actions(), "ana discard state waiting 3")
+		if by.Count != 3 {
+			t.Errorf("it counts %d", by.Count)
+		}
+		d.want("nobody's", errorWord(d.Inbox.Discard(d.nth("acme", 3), &Action{Who: "ana", What: "discard"})), "finished")
+		d.want("what was not done has no entry", d.actions(), "ana discard state waiting 3")
+	})
+}
