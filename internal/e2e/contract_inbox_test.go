@@ -272,16 +272,23 @@ func TestFileBecomesADatabase(t *testing.T) {
 	}
 }
 
-// A tenant's code can be as long as a body, and must not be what breaks the inbox for everybody else.
+// Codes have at most 255 bytes, and no zero character. Others are 422, and stored as refused, without a tenant.
 func TestLongCodesInTheInbox(t *testing.T) {
 	onBothInboxes(t, func(t *testing.T, inbox string) {
 		w := newWorld(t)
 		u := start(t, w.environ(inbox)).ready(t)
-		for _, code := range []string{"x", strings.Repeat("x", 1000), strings.Repeat("x", 33<<10), strings.Repeat("x", 1<<19), "a\\u0000b", "ü/%"} {
+		for code, stored := range map[string]bool{
+			"x": true, strings.Repeat("x", 255): true, "ü/%": true, `it's \"quoted\"`: true,
+			strings.Repeat("x", 256): false, strings.Repeat("x", 1<<19): false, "a\\u0000b": false,
+		} {
 			body := strings.Replace(testkit.Snapshot("CODE", 5), "CODE", code, 1)
-			for _, want := range []string{"queued", "duplicate"} {
-				if r := u.send(body); r.status != 200 || r.header.Get("Usher-Decision") != want {
-					t.Errorf("a code of %d bytes: %d %.300s, want %s", len(code), r.status, r.body, want)
+			for _, decision := range []string{"queued", "duplicate"} {
+				status := 200
+				if !stored {
+					status, decision = 422, "rejected"
+				}
+				if r := u.send(body); r.status != status || r.header.Get("Usher-Decision") != decision {
+					t.Errorf("a code of %d bytes: %d %.300s, want %s", len(code), r.status, r.body, decision)
 				}
 			}
 		}
@@ -291,6 +298,9 @@ func TestLongCodesInTheInbox(t *testing.T) {
 		if r := u.send(testkit.Snapshot("acme", 5)); r.status != 200 {
 			t.Errorf("a good one afterwards: %d %s", r.status, r.body)
 		}
-		testkit.Eventually(t, "delivered", func() bool { return len(w.receiver.Deliveries()) == 7 })
+		testkit.Eventually(t, "delivered", func() bool { return len(w.receiver.Deliveries()) == 5 })
+		if r := get(t, u.admin, "/api/webhooks?state=refused"); strings.Count(string(r.body), `"state":"refused"`) != 3 || strings.Contains(string(r.body), `"tenant":`) {
+			t.Errorf("refused: %.2000s", r.body)
+		}
 	})
 }

@@ -28,7 +28,6 @@ type sim struct {
 	works    []Work
 	life     *life
 	shared   bool
-	started  time.Time
 	underTry map[*attempt]func()
 
 	refusals  []*refusal
@@ -92,6 +91,13 @@ func (s *sim) receiverFor(platform string) *receiver.Receiver {
 		return nil
 	}
 	return rc
+}
+
+// mayBeDealt notes that somebody may have dealt with a refused webhook, also if nobody hears of it.
+func (s *sim) mayBeDealt(id int64) {
+	if _, known := s.dealt[id]; !known {
+		s.dealt[id] = false
+	}
 }
 
 func (s *sim) isPaused(platform, tenant, receiver string) bool {
@@ -257,7 +263,7 @@ func (s *sim) accept() {
 	s.accepts++
 	a := s.arrive(&hook, e.Tenant, strings.TrimSuffix(strings.TrimPrefix(string(hook.Body), e.Tenant), " other"))
 	life := s.life
-	s.dealt[e.ID] = s.dealt[e.ID] // it may be, if nobody hears of it
+	s.mayBeDealt(e.ID)
 	s.submit(s.m.Accept(e.ID, &hook, w.r.IntN(2) == 0, func(got Answer, lease *Lease) {
 		a.ended, a.to = true, s.now
 		if !life.dead.IsZero() {
@@ -515,7 +521,7 @@ func (s *sim) step(n int) {
 			break
 		}
 		e := all[w.r.IntN(len(all))]
-		s.dealt[e.ID] = s.dealt[e.ID]
+		s.mayBeDealt(e.ID)
 		s.submit(s.m.Discard(e, func(err error) { s.dealt[e.ID] = s.dealt[e.ID] || err == nil }))
 	case "erase":
 		e := span{tenant: tenant, from: s.now, to: s.now.Add(time.Hour), unsure: true}

@@ -51,7 +51,6 @@ type memTurn struct {
 	turn
 	m     *Memory
 	lanes map[webhookgate.Lane]*lane
-	undo  []func()
 }
 
 // Turn is a transaction for works. Sometimes it runs twice, and sometimes more is in memory than was asked for.

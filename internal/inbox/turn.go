@@ -106,7 +106,9 @@ func (t *sqlTurn) load(works []*work) error {
 	var all work
 	for _, w := range works {
 		for _, name := range w.known {
-			create[name] = create[name]
+			if _, known := create[name]; !known {
+				create[name] = false
+			}
 			if w.next != 0 {
 				next[name] = w.next
 			}
