@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"database/sql"
-	"database/sql/driver"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -12,7 +11,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"modernc.org/sqlite"
+	_ "modernc.org/sqlite"
 )
 
 // Growth is what an inbox costs as it grows: with the tenants that it knows, and with the webhooks that wait in it.
@@ -77,7 +76,7 @@ func (b *bench) grow(ctx context.Context, w way, tenants int, waiting []int) (al
 	settings := []string{"USHER_WEBHOOK_INBOX_MAX_BYTES=65536MiB", "USHER_SHUTDOWN_GRACE=2s",
 		"USHER_WEBHOOK_RECEIVERS_0_PLATFORMS=crm", "USHER_WEBHOOK_RECEIVERS_0_FORWARD_URL=http://" + rc.address + "/",
 		"USHER_WEBHOOK_RECEIVERS_1_PLATFORMS=away", "USHER_WEBHOOK_RECEIVERS_1_FORWARD_URL=http://" + nobody[0] + "/"}
-	// It makes its tables, and learns of the platforms.
+	// It makes its tables.
 	u, err := b.start(ctx, inbox, settings...)
 	if err != nil {
 		return nil, err
@@ -160,16 +159,16 @@ func fill(ctx context.Context, inbox, platform, name string, count int, waits bo
 	values := strings.NewReplacer("{count}", fmt.Sprint(count), "{platform}", platform, "{name}", name, "{body}", fmt.Sprintf("%x", body), "{digest}", fmt.Sprintf("%x", digest),
 		"{now}", fmt.Sprint(time.Now().UnixMicro()), "{size}", fmt.Sprint(len(body)+512))
 	statements := []string{
-		`INSERT INTO {lane} (key, platform, tenant, event_type) SELECT {key}, p.hash, {tenant}, {empty} FROM {source}`,
-		`INSERT INTO {snapshot} (lane, seq, uuid, received, name, features) SELECT {key}, 1, {tenant}, {now}, {tenant}, {hex:5b7b22636f6465223a227573657273222c226c696d6974223a32357d5d} FROM {source}`,
+		`INSERT INTO {lane} (tenant, platform, event_type) SELECT {tenant}, '{platform}', '' FROM {source}`,
+		`INSERT INTO {snapshot} (tenant, platform, seq, uuid, received, name, features) SELECT {tenant}, '{platform}', 1, {tenant}, {now}, {tenant}, '[{"code":"users","limit":25}]' FROM {source}`,
 	}
 	if waits {
 		statements = []string{
-			`INSERT INTO {lane} (key, platform, tenant, event_type, waiting, bytes, waiting_since, due, tail)
-			SELECT {key}, p.hash, {tenant}, {empty}, 1, {size}, {now}, {now}, i + {base} FROM {source}`,
-			`INSERT INTO {webhook} (seq, uuid, lane, type, snapshot, digest, size, received, state, lane_order, changed, status)
-			SELECT i + {base}, {tenant}, {key}, {hex:54656e616e7450726f766973696f6e696e674368616e6765}, 1, {hex:{digest}}, {size}, {now}, 0, i + {base}, {now}, {hex:7b7d} FROM {source}`,
-			`INSERT INTO {content} (seq, header, body) SELECT i + {base}, {empty}, {hex:{body}} FROM {source}`,
+			`INSERT INTO {lane} (tenant, platform, event_type, receiver, waiting, bytes, waiting_since, due, tail)
+			SELECT {tenant}, '{platform}', '', '1', 1, {size}, {now}, {now}, i + {base} FROM {source}`, // 1: USHER_WEBHOOK_RECEIVERS_1
+			`INSERT INTO {webhook} (seq, uuid, tenant, platform, event_type, type, snapshot, digest, size, received, state, lane_order, rank, changed, why, record)
+			SELECT i + {base}, {tenant}, {tenant}, '{platform}', '', 'TenantProvisioningChange', 1, {hex:{digest}}, {size}, {now}, 0, i + {base}, i + {base}, {now}, '', '{}' FROM {source}`,
+			`INSERT INTO {content} (seq, header, body) SELECT i + {base}, {hex:}, {hex:{body}} FROM {source}`,
 			`{advance}`,
 		}
 	}
@@ -177,18 +176,6 @@ func fill(ctx context.Context, inbox, platform, name string, count int, waits bo
 		return fillFile(ctx, path, values, statements)
 	}
 	return fillDatabase(ctx, inbox, values, statements)
-}
-
-// laneKey is that of store.LaneOf.
-func laneKey(platform, tenant string) []byte {
-	t, p := sha256.Sum256([]byte("t"+tenant)), sha256.Sum256([]byte(platform))
-	return append(t[:16:16], p[:16]...)
-}
-
-func init() {
-	sqlite.MustRegisterDeterministicScalarFunction("lanekey", 2, func(_ *sqlite.FunctionContext, args []driver.Value) (driver.Value, error) {
-		return laneKey(args[0].(string), args[1].(string)), nil
-	})
 }
 
 func fillFile(ctx context.Context, path string, values *strings.Replacer, statements []string) error {
@@ -199,8 +186,7 @@ func fillFile(ctx context.Context, path string, values *strings.Replacer, statem
 	defer db.Close()
 	db.SetMaxOpenConns(1)
 	words := strings.NewReplacer("{lane}", "lane", "{snapshot}", "snapshot", "{webhook}", "webhook", "{content}", "content",
-		"{key}", "lanekey('{platform}', '{name}-' || i)", "{tenant}", "CAST('{name}-' || i AS BLOB)", "{empty}", "x''", "{base}", "(SELECT last FROM number)",
-		"{source}", "(WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count}) SELECT i FROM n), platform p WHERE p.code = CAST('{platform}' AS BLOB)",
+		"{tenant}", "'{name}-' || i", "{base}", "(SELECT last FROM number)", "{source}", "(WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count}) SELECT i FROM n)",
 		"{advance}", "UPDATE number SET last = last + {count}")
 	for _, s := range statements {
 		s = values.Replace(words.Replace(values.Replace(s)))
@@ -219,8 +205,7 @@ func fillDatabase(ctx context.Context, dsn string, values *strings.Replacer, sta
 	}
 	defer db.Close(ctx)
 	words := strings.NewReplacer("{lane}", "usher.lane", "{snapshot}", "usher.snapshot", "{webhook}", "usher.webhook", "{content}", "usher.content",
-		"{key}", "substr(sha256(('t{name}-' || i)::bytea), 1, 16) || substr(sha256('{platform}'), 1, 16)", "{tenant}", "('{name}-' || i)::bytea", "{empty}", "''::bytea",
-		"{base}", "(SELECT last_value FROM usher.number)", "{source}", "generate_series(1, {count}) AS n (i), usher.platform p WHERE p.code = '{platform}'::bytea",
+		"{tenant}", "'{name}-' || i", "{base}", "(SELECT last_value FROM usher.number)", "{source}", "generate_series(1, {count}) AS n (i)",
 		"{advance}", "SELECT setval('usher.number', (SELECT last_value FROM usher.number) + {count})")
 	statements = append(statements, "ANALYZE")
 	for _, s := range statements {

@@ -34,7 +34,9 @@ type sim struct {
 	byRefusal map[string]*refusal // by webhook-id
 	dealt     map[int64]bool      // refused webhooks that somebody has accepted or discarded: true if that is certain
 	forgets   []span
-	accepts   int
+	resumes   int
+	isHeld    map[string]bool  // tenants that are paused for sure
+	accepted  map[string]int64 // webhook-ids of those that were refused, and their former numbers
 }
 
 // A refusal is a webhook that could not be taken in.
@@ -153,6 +155,9 @@ func (s *sim) deliver(lease *Lease) {
 	a := w.byID[lease.Webhook.Webhook]
 	o := &Outcome{Lease: lease, Began: time.Now(), WantsNext: w.r.IntN(10) > 0}
 	name := lease.Receiver.Name
+	if s.isHeld[a.tenant] {
+		s.violation("(f) arrival %d is to be delivered, and its tenant is paused", a.number)
+	}
 	if s.isPaused(a.webhook.Lane.Platform, a.tenant, name) {
 		o.Aborted = true
 		s.settle(o, a)
@@ -259,8 +264,8 @@ func (s *sim) accept() {
 	}
 	e := all[w.r.IntN(min(4, len(all)))]
 	hook := *s.byRefusal[e.Webhook].webhook
-	hook.ID, hook.Receiver = fmt.Sprintf("a%d-%x", s.accepts, w.seed), s.life.receivers.For(hook.Lane.Platform)
-	s.accepts++
+	hook.ID, hook.Receiver = fmt.Sprintf("a%d-%x", len(s.accepted), w.seed), s.life.receivers.For(hook.Lane.Platform)
+	s.accepted[hook.ID] = e.ID
 	a := s.arrive(&hook, e.Tenant, strings.TrimSuffix(strings.TrimPrefix(string(hook.Body), e.Tenant), " other"))
 	life := s.life
 	s.mayBeDealt(e.ID)
@@ -280,6 +285,13 @@ func (s *sim) accept() {
 			s.deliver(lease)
 		}
 	}))
+}
+
+// resume ends the pause of a tenant.
+func (s *sim) resume(tenant string) {
+	s.resumes++
+	delete(s.isHeld, tenant)
+	s.submit(s.m.Pause(webhookgate.Lane{Platform: platform(tenant), Tenant: tenant}, false, func(error) {}))
 }
 
 // judgeRefused looks at what became of refused webhooks.
@@ -308,8 +320,9 @@ func (s *sim) judgeRefused() {
 		}
 		newer := func(certain bool) bool {
 			return slices.ContainsFunc(w.arrivals, func(a *arrival) bool {
-				accepted := a.webhook.ID[0] == 'a' // it only supersedes what came before it
-				return a.tenant == e.Tenant && a.webhook.Snapshot && a.entry != nil && a.entry.ID > e.ID && (!certain || a.from.After(last) && !accepted)
+				former, accepted := s.accepted[a.webhook.ID] // it only supersedes what came before it
+				isNewer := a.tenant == e.Tenant && a.webhook.Snapshot && a.entry != nil && a.entry.ID > e.ID
+				return isNewer && (certain && a.from.After(last) && !accepted || !certain && (!accepted || former > e.ID))
 			})
 		}
 		good := false
@@ -446,7 +459,7 @@ func (s *sim) step(n int) {
 	tenant, snapshot := pick(w.r, w.tenants...), pick(w.r, "A", "B")
 	lane := webhookgate.Lane{Platform: platform(tenant), Tenant: tenant}
 	step := pick(w.r, "send", "send", "send", "send", "send", "copy", "copy", "copy", "burst", "burst", "sleep", "sleep", "sleep", "redeliver", "redeliver",
-		"discard", "forget", "erase", "outage", "pause", "resume", "kill", "refuse", "refuse", "refuse", "refuse again", "accept", "discard refused")
+		"discard", "forget", "erase", "outage", "pause", "resume", "kill", "refuse", "refuse", "refuse", "refuse again", "accept", "discard refused", "sleep long")
 	w.story = append(w.story, s.now.Format("15:04:05.000000 ")+fmt.Sprintf("step %d: %s", n, step))
 	switch step {
 	case "send":
@@ -462,6 +475,9 @@ func (s *sim) step(n int) {
 		}
 	case "sleep":
 		s.advance(s.now.Add(pick(w.r, w.sleeps...)))
+		return
+	case "sleep long": // longer than signed ids are remembered
+		s.advance(s.now.Add(15*time.Minute + time.Second))
 		return
 	case "redeliver":
 		e, a := s.some(func(Entry) bool { return true })
@@ -534,9 +550,10 @@ func (s *sim) step(n int) {
 	case "outage":
 		w.outages[pick(w.r, "one", "two")] = s.now.Add(pick(w.r, w.pace.outages...))
 	case "pause":
-		s.submit(s.m.Pause(lane, true, func(error) {}))
+		resumes := s.resumes
+		s.submit(s.m.Pause(lane, true, func(error) { s.isHeld[tenant] = s.resumes == resumes }))
 	case "resume":
-		s.submit(s.m.Pause(lane, false, func(error) {}))
+		s.resume(tenant)
 	case "kill":
 		s.life.dead = s.now
 		s.life.troubles = append(s.life.troubles, trouble{s.now, s.now, true})
@@ -579,7 +596,7 @@ func (s *sim) live() {
 	}
 	w.healthy = true
 	for _, tenant := range w.tenants {
-		s.submit(s.m.Pause(webhookgate.Lane{Platform: platform(tenant), Tenant: tenant}, false, func(error) {}))
+		s.resume(tenant)
 	}
 	s.advance(s.now.Add(w.pace.calm))
 	for _, e := range s.m.List() {
@@ -617,7 +634,7 @@ func TestWorldsOnLanes(t *testing.T) {
 		w.places = []*place{{world: w}}
 		shorter := w.cfg.Jitter
 		w.cfg.Jitter = func(d time.Duration) time.Duration { return max(shorter(d), 500*time.Millisecond) } // there is no courier that knows of receivers that are down
-		s := &sim{world: w, now: time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC), underTry: make(map[*attempt]func()), shared: seed%2 == 0, byRefusal: make(map[string]*refusal), dealt: make(map[int64]bool)}
+		s := &sim{world: w, now: time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC), underTry: make(map[*attempt]func()), shared: seed%2 == 0, byRefusal: make(map[string]*refusal), accepted: make(map[string]int64), isHeld: make(map[string]bool), dealt: make(map[int64]bool)}
 		lease := 100 * 365 * 24 * time.Hour
 		if s.shared {
 			lease = 10 * time.Second

@@ -168,7 +168,8 @@ func (w *world) isSignedCopy(o, n *arrival) bool {
 	}
 	return slices.ContainsFunc(w.arrivals, func(m *arrival) bool {
 		same := m != n && m.tenant == n.tenant && m.webhook.SignedID == n.webhook.SignedID && m.webhook.Digest == n.webhook.Digest
-		return same && (m == o || m.original == n.original) && !m.from.After(n.to) && n.from.Sub(m.to) < 15*time.Minute
+		unsure := !m.ok && m.entry == nil // it may have been a copy of o, and nobody was told
+		return same && (m == o || m.original == n.original || unsure) && !m.from.After(n.to) && n.from.Sub(m.to) < 15*time.Minute
 	})
 }
 
@@ -257,6 +258,11 @@ func (w *world) judgeKept(a *arrival) {
 	}
 	if !good {
 		w.violation("(c) arrival %d was acknowledged, and is %s %q after %d redeliveries; last try: %+v", a.number, e.State, e.Why, len(a.again), last)
+	}
+	if e.State == Parked && a.webhook.Snapshot && !e.Forced && slices.ContainsFunc(w.arrivals, func(b *arrival) bool {
+		return b.tenant == a.tenant && b.webhook.Snapshot && b.entry != nil && b.entry.State == Delivered && b.entry.ID > e.ID && b.entry.Changed.After(e.Changed)
+	}) {
+		w.violation("(c) arrival %d is parked, though a newer snapshot was accepted since", a.number)
 	}
 	if w.isErased(a, time.Now()) {
 		w.violation("(b) arrival %d was erased, and is there", a.number)

@@ -97,11 +97,14 @@ func (s *Inbox) runWriter() {
 	for {
 		var ops []*work
 		var catchUp <-chan struct{}
-		if len(s.stale) > 0 {
+		if len(s.stale) > 0 || s.rerouting {
 			catchUp = always
 		}
 		select {
 		case <-catchUp:
+			if s.rerouting {
+				s.reroute()
+			}
 			ops = s.catchingUp()
 		case o := <-s.ops:
 			if s.clockJumped {
@@ -195,7 +198,7 @@ func receiversOf(tx engine.Tx) (names []string, err error) {
 // reroute finds lanes of receivers that this usher does not have, each few seconds and some at a time: the settings have changed. Lanes
 // of a receiver that it has are looked at when they are claimed.
 func (s *Inbox) reroute() {
-	if s.cfg.Receivers == nil || time.Since(s.lastReroute) < rerouteInterval {
+	if s.cfg.Receivers == nil || !s.rerouting && time.Since(s.lastReroute) < rerouteInterval {
 		return
 	}
 	platforms := []string{} // that have a receiver; empty: all have one
@@ -242,9 +245,7 @@ func (s *Inbox) reroute() {
 		t.save()
 		return nil
 	})
-	if !more || err != nil {
-		s.lastReroute = time.Now()
-	}
+	s.rerouting, s.lastReroute = more && err == nil, time.Now()
 }
 
 // rerouteInterval is the time between two such looks, unless there is more to do.
