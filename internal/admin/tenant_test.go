@@ -35,7 +35,12 @@ func TestWhatTheReceiverHas(t *testing.T) {
 		"taken":  {func(b *inboxtest.Box) { b.Take("eu", "acme", ten) }, []string{"The receiver has it, since"}},
 		"parked": {func(b *inboxtest.Box) { b.Answer(422, "no such account"); b.Take("eu", "acme", ten) }, []string{"webhook 2</a> is parked (since", "The receiver did not accept it: 422: no such account. Fix the receiver", again}},
 		"failed": {func(b *inboxtest.Box) { b.Answer(500, "in use"); b.Take("eu", "acme", ten) }, []string{"webhook 2</a> is waiting (since", "The receiver does not take it: 500: in use. Fix the receiver", again}},
-		"down":   {func(b *inboxtest.Box) { b.Answer(0, "connection refused"); b.Take("eu", "acme", ten) }, []string{"The receiver is down: ", "connection refused. Fix the receiver."}},
+		"down": {func(b *inboxtest.Box) {
+			b.Answer(0, "connection refused")
+			b.Take("eu", "acme", ten)
+			b.Take("eu", "other", ten)
+			b.Take("eu", "third", ten)
+		}, []string{"The receiver is down: ", "connection refused. Fix the receiver."}},
 		"paused": {func(b *inboxtest.Box) {
 			_ = b.Pause(inbox.Pause{Platform: "eu", Tenant: "acme"})
 			b.Queue(&webhookgate.Webhook{Type: content.TenantProvisioningChange, Snapshot: true, Lane: webhookgate.Lane{Platform: "eu", Tenant: "acme"}, Body: []byte(ten)})

@@ -35,7 +35,12 @@ func TestEntitlements(t *testing.T) {
 		"parked": {func(b *inboxtest.Box) { b.Answer(422, "no such account"); b.Take("eu", "acme", sso) }, []string{who, since, "The receiver does not have it: webhook 2 is parked (since ", " ago).\n  The receiver did not accept it: 422: no such account\n  Fix the receiver, then send it again:\n  usher --env-file ENV inbox redeliver 2\n"}},
 		"fails":  {func(b *inboxtest.Box) { b.Answer(500, "in use"); b.Take("eu", "acme", sso) }, []string{who, "webhook 2 is waiting (since ", "The receiver does not take it: 500: in use\n", "tries again by itself. To try it now, send it again:\n  usher --env-file ENV inbox redeliver 2\n"}},
 		"behind": {func(b *inboxtest.Box) { b.Answer(500, "in use"); b.Take("eu", "acme", body()); queue(b) }, []string{who, "webhook 3 is waiting (since ", "The receiver does not take webhook 2, which goes first: 500: in use\n", "inbox redeliver 2\n"}},
-		"down":   {func(b *inboxtest.Box) { b.Answer(0, "connection refused"); b.Take("eu", "acme", sso) }, []string{who, "webhook 2 is waiting (since ", "The receiver is down: ", "connection refused\n  Fix the receiver. usher then delivers by itself.\n"}},
+		"down": {func(b *inboxtest.Box) {
+			b.Answer(0, "connection refused")
+			b.Take("eu", "acme", sso)
+			b.Take("eu", "other", sso)
+			b.Take("eu", "third", sso)
+		}, []string{who, "webhook 2 is waiting (since ", "The receiver is down: ", "connection refused\n  Fix the receiver. usher then delivers by itself.\n"}},
 		"paused": {func(b *inboxtest.Box) { _ = b.Pause(inbox.Pause{Platform: "eu", Tenant: "acme"}); queue(b) }, []string{who, "webhook 2 is waiting (since ", "Deliveries are paused (tenant eu/acme)\n  Resume them:\n  usher --env-file ENV inbox resume --tenant eu/acme\n"}},
 		"refused": {func(b *inboxtest.Box) {
 			b.Refuse(&webhookgate.Refusal{Status: 422, Reason: "schema", Faults: []content.Fault{{Path: "/payload/x", Message: "is missing"}},

@@ -604,7 +604,7 @@ func TestFaultParkedOfOneTenant(t *testing.T) {
 func TestFaultParkedEventInALongLane(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.Schema(t)
-	const many = 1000
+	const many = 300
 	d := newDesk(t, inDatabase(t, dsn))
 	drain := func(tenant string) int {
 		check(t, d.Pause(Pause{Tenant: tenant}))

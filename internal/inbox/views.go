@@ -466,7 +466,7 @@ func (s *Inbox) Tenants(f TenantFilter) (all []*Tenant, err error) {
 type HeldUp struct {
 	Entry
 	Kind   string    // the lane's event type, if the lane has no tenant
-	Down   bool      // the last try was a miss: the receiver seems to be down, and the webhook is not to blame
+	Down   bool      // the receiver fails for everybody, and the webhook is not to blame
 	Next   time.Time // when the next try is due; if the receiver is back earlier, it comes earlier
 	Behind int       // how many webhooks wait behind it
 }
@@ -500,7 +500,7 @@ func (s *Inbox) HeldUp() (all []HeldUp) {
 			if h == nil || len(h.Attempts) == 0 {
 				continue
 			}
-			held := HeldUp{Entry: h.Entry, Kind: l.Type, Down: l.lastResult == lastMissed, Behind: int(l.waiting) - 1}
+			held := HeldUp{Entry: h.Entry, Kind: l.Type, Down: l.lastResult == lastMissed && s.isDown(l.receiver), Behind: int(l.waiting) - 1}
 			if l.due < never { // else it is paused
 				held.Next = moment(l.due)
 			}
@@ -512,6 +512,19 @@ func (s *Inbox) HeldUp() (all []HeldUp) {
 		return nil // Err reports the outage
 	}
 	return all
+}
+
+// isDown says whether a receiver fails for everybody. A replica that delivers nothing cannot know, and goes by the last try alone.
+func (s *Inbox) isDown(name string) bool {
+	if s.courier == nil {
+		return true
+	}
+	for _, rc := range s.cfg.Receivers.All() {
+		if rc.Name == name {
+			return s.courier.figures(rc).FailsForEverybody
+		}
+	}
+	return false
 }
 
 // maxHeldUp is how many lanes HeldUp returns.

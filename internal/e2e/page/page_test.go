@@ -138,7 +138,9 @@ func TestHeldUp(t *testing.T) {
 		testkit.Eventually(t, path+" says "+want, func() bool { _, page := get(t, w.admin+path); return strings.Contains(page, want) })
 	}
 	w.receiver.Fail(sandbox.Fault{Status: http.StatusServiceUnavailable})
-	post(t, w.gate, of("docs", "acme", 100))
+	for _, tenant := range []string{"acme", "acme-2", "acme-3"} {
+		post(t, w.gate, of("docs", tenant, 100))
+	}
 	testkit.Eventually(t, "told that the receiver is down", banner("bad", "The receiver answers with errors: "))
 	// Then nobody knows when one of its webhooks is tried next: usher tries one after the other to see whether it is back.
 	testkit.Eventually(t, "told what they wait for", func() bool {
