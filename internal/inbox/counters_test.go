@@ -133,8 +133,8 @@ WHERE (l.waiting, l.resent, l.parked, l.refused, l.bytes) <> (c.waiting, c.resen
 				d.end()
 				d.courier.mu.Lock()
 				for _, to := range d.courier.targets {
-					if to.reserved != 0 || to.inFlight != 0 || to.failedLanes != 0 || len(to.queue) != 0 || len(d.courier.leases) != 0 || d.courier.bodies != 0 {
-						t.Errorf("%d reserved, %d under way, %d failed, %d leases, %d bytes", to.reserved, to.inFlight, to.failedLanes, len(d.courier.leases), d.courier.bodies)
+					if to.reserved != 0 || to.inFlight != 0 || to.failedLanes != 0 || len(to.queue) != 0 || len(d.courier.leases) != 0 || to.bodies != 0 {
+						t.Errorf("%d reserved, %d under way, %d failed, %d leases, %d bytes", to.reserved, to.inFlight, to.failedLanes, len(d.courier.leases), to.bodies)
 					}
 				}
 				d.courier.mu.Unlock()

@@ -37,16 +37,16 @@ type courier struct {
 	unservedPlatforms string // only run uses it: the platforms that were last logged because no receiver takes them
 
 	mu         sync.Mutex // guards what follows
-	changed    *sync.Cond // bodies has become less
+	changed    *sync.Cond // target.bodies has become less
 	targets    map[*receiver.Receiver]*target
 	leases     map[*Lease]bool // all leases of this process
-	bodies     int64           // bytes of webhooks in memory, or for which room is reserved
 	unfinished int             // deliveries whose outcome is not written yet; no WaitGroup, because one may begin while finish waits for the last one
 	ending     bool            // no new deliveries: before run has begun, and after its end
 	hard       context.Context // its end cancels deliveries
 }
 
-// maxBodies bounds courier.bodies. Beyond it each receiver may still get one webhook at a time.
+// maxBodies bounds the bytes of webhooks in memory. Each receiver has its share: one that hangs with large webhooks must not keep the
+// others waiting. Beyond its share a receiver may still get one webhook at a time.
 const maxBodies = 64 << 20
 
 // A target is one receiver, as the courier sees it.
@@ -59,6 +59,7 @@ type target struct {
 	sending     int      // have a place, and room for their body
 	failedLanes int      // in queue or inFlight: lanes whose last try failed
 	reserved    int      // how many the intakes under way may still get
+	bodies      int64    // bytes of webhooks in memory, or for which room is reserved
 	newcomers   int      // how many more may come from intakes before the next claim; see noteClaims
 
 	// Whether the receiver fails for everybody, or is down.
@@ -153,12 +154,12 @@ func (c *courier) Reserve(rc *receiver.Receiver, size int64) bool {
 	if t != nil && t.room() <= 0 {
 		t.newcomers = 0 // this webhook waits for a claim: those that come later must not pass it
 	}
-	if t == nil || c.ending || t.newcomers <= 0 || t.down(time.Now()) || c.receiverPaused(t) || c.bodies+size > maxBodies {
+	if t == nil || c.ending || t.newcomers <= 0 || t.down(time.Now()) || c.receiverPaused(t) || t.bodies+size > c.share() {
 		return false
 	}
 	t.reserved++
 	t.newcomers--
-	c.bodies += size
+	t.bodies += size
 	return true
 }
 
@@ -166,13 +167,17 @@ func (c *courier) Reserve(rc *receiver.Receiver, size int64) bool {
 func (c *courier) Release(rc *receiver.Receiver, size int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.targets[rc].reserved--
-	c.freeBytes(size)
+	t := c.targets[rc]
+	t.reserved--
+	c.freeBytes(t, size)
 }
 
+// share is how many bytes of webhooks each receiver may have in memory.
+func (c *courier) share() int64 { return maxBodies / int64(max(1, len(c.targets))) }
+
 // freeBytes gives back room for bodies. c.mu is held.
-func (c *courier) freeBytes(size int64) {
-	c.bodies -= size
+func (c *courier) freeBytes(t *target, size int64) {
+	t.bodies -= size
 	c.changed.Broadcast()
 }
 
@@ -217,7 +222,7 @@ func (c *courier) enqueue(t *target, lease *Lease) {
 		t.failedLanes++
 	}
 	if lease.Webhook.HasContent() {
-		c.bodies += lease.Webhook.Size()
+		t.bodies += lease.Webhook.Size()
 	}
 	t.queue = append(t.queue, lease)
 	c.fillPlaces(t)
@@ -267,17 +272,17 @@ func (c *courier) try(t *target, lease *Lease) *Outcome {
 	if !w.HasContent() { // otherwise enqueue has counted it
 		// Webhooks in the queue may take all of the room and wait for this very place. So the only one that is sending does not
 		// wait for room.
-		for t.sending > 0 && c.bodies+w.Size() > maxBodies {
+		for t.sending > 0 && t.bodies+w.Size() > c.share() {
 			c.changed.Wait()
 		}
-		c.bodies += w.Size()
+		t.bodies += w.Size()
 	}
 	t.sending++
 	defer func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		t.sending--
-		c.freeBytes(w.Size())
+		c.freeBytes(t, w.Size())
 	}()
 	hard := c.hard
 	stop := c.ending || c.lanePaused(w.Platform, w.Tenant, t.Name)
@@ -552,7 +557,6 @@ func (c *courier) claimLanes(ctx context.Context) {
 func (c *courier) planClaims(now time.Time) (claims []*Claim) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	bodies := int(maxBodies-c.bodies) / MaxReadAhead / max(1, len(c.targets)) // how many more bodies may come, for each receiver
 	for _, rc := range c.receivers.All() {
 		t := c.targets[rc]
 		if !t.nextRetry.IsZero() && !t.nextRetry.After(now) {
@@ -564,7 +568,7 @@ func (c *courier) planClaims(now time.Time) (claims []*Claim) {
 		}
 		// Half of the room stays for webhooks that arrive meanwhile: they get their lease from the intake. If claims took all of
 		// the room, each of those webhooks would need the next claim, and so on: each would cost one more transaction.
-		budget := min(t.room()-t.room()/2, bodies)
+		budget := min(t.room()-t.room()/2, int(c.share()-t.bodies)/MaxReadAhead)
 		if idle := t.inFlight+len(t.queue)+t.reserved == 0; idle {
 			budget = max(1, budget) // see maxBodies
 		}

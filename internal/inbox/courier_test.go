@@ -668,7 +668,7 @@ func TestLeaseWhileItEnds(t *testing.T) {
 		var once sync.Once
 		after := func() {
 			c.mu.Lock()
-			granted := c.bodies > 0 // u's: that of t is gone
+			granted := c.held() > 0 // u's: that of t is gone
 			c.mu.Unlock()
 			if granted {
 				once.Do(func() {
@@ -726,7 +726,7 @@ func TestNothingToAskForIsNoReasonToStayAwake(t *testing.T) {
 		},
 		"paused": func(c *courier, _ *target) { c.paused = func() []Pause { return []Pause{{}} } },
 		"full":   func(_ *courier, to *target) { to.inFlight = 3 * to.Concurrency },
-		"bodies": func(c *courier, to *target) { c.bodies, to.inFlight = maxBodies, 1 },
+		"bodies": func(c *courier, to *target) { to.bodies, to.inFlight = maxBodies, 1 },
 	} {
 		t.Run(name, func(t *testing.T) {
 			rc := newTaker(receiver.Main, 4).Receiver

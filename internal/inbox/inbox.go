@@ -157,8 +157,6 @@ type Inbox struct {
 	idle          bool                      // there was no transaction since the last tick
 	stale         map[webhookgate.Lane]bool // lanes with rows that do not say yet that they are superseded
 	finishedBytes int64                     // of webhooks that were finished since it last looked at bytes
-	rerouting     bool                      // there are more of them than one look finds
-	lastReroute   time.Time                 // when it last looked for lanes of receivers that are gone
 	clockJumped   bool                      // times that lanes have may come from before the database's clock was set
 	lastSweep     time.Time                 // when it last deleted anything that was kept for too long
 	lastFullSweep time.Time                 // when it last looked at ages and bytes, too
@@ -232,6 +230,9 @@ func New(e engine.Engine, cfg Config) *Inbox {
 	s.run, s.stop = context.WithCancel(context.Background())
 	go s.runWriter()
 	s.background.Go(s.refreshPauses)
+	if cfg.Receivers != nil {
+		s.background.Go(s.routeLanes)
+	}
 	return s
 }
 

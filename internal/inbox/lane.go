@@ -285,7 +285,7 @@ func (l *lane) take(in *incoming) (a Answer) {
 		}
 		return Answer{DuplicateOf: original}
 	}
-	l.receiver, l.dirty = nameOf(in.receiver), true
+	l.goTo(in.receiver)
 	kept := t.KeepUnclaimed && in.receiver == nil && l.parked == 0 && l.idle()
 	if !kept && !t.hasRoom(t.bytesAdded+in.size) {
 		return Answer{Err: webhookgate.ErrFull}
@@ -518,13 +518,20 @@ func (l *lane) claim(rc *receiver.Receiver) *Lease {
 	return nil
 }
 
-// route notes which receiver takes the lane's webhooks, by the settings of now. What another one has failed to do does not count.
+// route notes which receiver takes the lane's webhooks, by the settings of now.
 func (l *lane) route() {
-	name := nameOf(l.t.Receivers.For(l.Platform))
-	if l.t.Receivers == nil || name == l.receiver || l.leased() { // a process that delivers nothing does not know the receivers
+	if l.t.Receivers != nil { // else this process delivers nothing, and does not know
+		l.goTo(l.t.Receivers.For(l.Platform))
+	}
+}
+
+// goTo notes the lane's receiver. What another one has failed to do, or asked for, does not count any more.
+func (l *lane) goTo(rc *receiver.Receiver) {
+	if nameOf(rc) == l.receiver || l.leased() {
 		return
 	}
-	l.receiver, l.dirty = name, true
+	l.endExpiredLease()
+	l.receiver, l.dirty = nameOf(rc), true
 	l.clearBackoff()
 	l.release(l.t.now)
 }

@@ -97,14 +97,11 @@ func (s *Inbox) runWriter() {
 	for {
 		var ops []*work
 		var catchUp <-chan struct{}
-		if len(s.stale) > 0 || s.rerouting {
+		if len(s.stale) > 0 {
 			catchUp = always
 		}
 		select {
 		case <-catchUp:
-			if s.rerouting {
-				s.reroute()
-			}
 			ops = s.catchingUp()
 		case o := <-s.ops:
 			if s.clockJumped {
@@ -122,7 +119,6 @@ func (s *Inbox) runWriter() {
 			if s.health.lastErr() == nil {
 				s.engine.Maintain()
 				s.sweep()
-				s.reroute()
 			}
 			continue
 		case <-s.run.Done():
@@ -194,62 +190,6 @@ func receiversOf(tx engine.Tx) (names []string, err error) {
 	err = tx.Send()
 	return names, err
 }
-
-// reroute finds lanes of receivers that this usher does not have, each few seconds and some at a time: the settings have changed. Lanes
-// of a receiver that it has are looked at when they are claimed.
-func (s *Inbox) reroute() {
-	if s.cfg.Receivers == nil || !s.rerouting && time.Since(s.lastReroute) < rerouteInterval {
-		return
-	}
-	platforms := []string{} // that have a receiver; empty: all have one
-	known := make(map[string]bool)
-	for _, rc := range s.cfg.Receivers.All() {
-		known[rc.Name] = true
-		platforms = append(platforms, rc.Platforms...)
-	}
-	if s.cfg.Receivers.Main() != nil {
-		platforms = []string{""}
-	}
-	more := false
-	err := s.write(func(tx engine.Tx) error {
-		more = false
-		names, err := receiversOf(tx)
-		if err != nil {
-			return err
-		}
-		t := s.newTurn(tx)
-		t.tx.Now(&t.now)
-		for _, name := range names {
-			for _, platform := range platforms {
-				if known[name] {
-					continue
-				}
-				count := 0
-				tx.Queue("lanes_of_receiver", func(r engine.Row) error {
-					l, err := scanLane(r)
-					t.adopt(l)
-					count++
-					more = more || count == maxStep
-					return err
-				}, name, platform, int64(maxStep))
-			}
-		}
-		if err := tx.Send(); err != nil {
-			return err
-		}
-		t.now = s.applyOffset(t.now)
-		t.mayTakeOver = s.clock.mayTakeOver(s.leaseTime)
-		for _, l := range t.lanes {
-			l.route()
-		}
-		t.save()
-		return nil
-	})
-	s.rerouting, s.lastReroute = more && err == nil, time.Now()
-}
-
-// rerouteInterval is the time between two such looks, unless there is more to do.
-const rerouteInterval = 5 * time.Second
 
 // catchingUp returns works that have rows say that they are superseded; see lane.supersedeBelow.
 func (s *Inbox) catchingUp() (works []*work) {

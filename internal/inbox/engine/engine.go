@@ -32,7 +32,7 @@ type Engine interface {
 }
 
 // A Tx collects statements and sends them in one round trip. A statement is called by its name in statements.sql, of this
-// package or of the engine. If an argument is a slice (but not []byte or Among) the statement runs once for each element; all slices
+// package or of the engine. If an argument is a slice (but not []byte, Among or Listed) the statement runs once for each element; all slices
 // of a call have the same length.
 type Tx interface {
 	// Queue adds a statement. Send calls each for every row of the answer; nil: the statement returns no rows.
@@ -47,6 +47,9 @@ type Tx interface {
 
 // Among are the numbers of {among} and {other} in a statement.
 type Among []int64
+
+// Listed are the names of {listed} in a statement.
+type Listed []string
 
 // A Row is one row of an answer.
 type Row interface{ Scan(into ...any) error }

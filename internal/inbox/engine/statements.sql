@@ -33,9 +33,10 @@ WITH RECURSIVE r (receiver) AS (
 	SELECT (SELECT n.receiver FROM {schema}.lane n WHERE n.bytes > 0 AND n.receiver > r.receiver ORDER BY n.receiver LIMIT 1) FROM r WHERE r.receiver IS NOT NULL)
 SELECT receiver FROM r WHERE receiver IS NOT NULL
 
--- name: lanes_of_receiver
--- 1 a receiver that this usher does not have, 2 a platform (empty: any), 3 how many.
-SELECT {lane} FROM {schema}.lane l WHERE l.receiver = $1::text AND ($2::text = '' OR l.platform = $2::text) AND l.bytes > 0 AND l.owner = {empty} LIMIT $3::bigint {skip}
+-- name: misrouted
+-- Lanes of a receiver (1) that nobody delivers, and whose platform is in the list (3: 1) or is not in it (3: 0); 4 now, 5 how many.
+SELECT l.tenant, l.platform, l.event_type FROM {schema}.lane l
+WHERE l.receiver = $1::text AND l.bytes > 0 AND (l.platform {listed}) = ($3::bigint = 1) AND (l.owner = {empty} OR l.due <= $4::bigint) LIMIT $5::bigint
 
 -- name: unserved
 -- Some platforms whose webhooks wait, and that no receiver takes.

@@ -175,7 +175,7 @@ func Open(a *Address, password func() string, log *slog.Logger) (*Engine, error)
 func newEngine(a *Address, password func() string, log *slog.Logger) *Engine {
 	e := &Engine{config: a.config.Copy(), schema: pgx.Identifier{a.schema}.Sanitize(), log: log}
 	e.spelling = engine.Spelling("{schema}", e.schema, "{int}", "bigint", "{text}", `text COLLATE "C"`, "{json}", "jsonb", "{bytes}", "bytea", "{empty}", "''::bytea", "{keyed}", "",
-		"{counter}", "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY", "{among}", "= ANY($1::bigint[])", "{other}", "<> ALL($1::bigint[])", "{lock}", "FOR UPDATE OF w", "{skip}", "FOR UPDATE SKIP LOCKED")
+		"{counter}", "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY", "{among}", "= ANY($1::bigint[])", "{other}", "<> ALL($1::bigint[])", "{listed}", "= ANY($2::text[])", "{lock}", "FOR UPDATE OF w", "{skip}", "FOR UPDATE SKIP LOCKED")
 	e.statements = engine.Statements(statementsText, e.spelling)
 	e.config.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) error {
 		if password != nil {
@@ -358,8 +358,11 @@ func (t *tx) Queue(name string, each func(engine.Row) error, args ...any) {
 		panic("there is no statement " + name)
 	}
 	for i, a := range args {
-		if numbers, ok := a.(engine.Among); ok {
-			args[i] = []int64(numbers)
+		switch a := a.(type) {
+		case engine.Among:
+			args[i] = []int64(a)
+		case engine.Listed:
+			args[i] = []string(a)
 		}
 	}
 	q := t.batch.Queue(statement, args...)

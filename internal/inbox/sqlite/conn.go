@@ -139,6 +139,9 @@ func (c *conn) run(ctx context.Context, name string, each func(engine.Row) error
 			times = len(a)
 		case int:
 			values[i].Value = int64(a)
+		case engine.Listed:
+			text, _ := json.Marshal(append([]string{}, a...))
+			values[i].Value = string(text)
 		case engine.Among:
 			text, _ := json.Marshal(append([]int64{}, a...))
 			values[i].Value = string(text)

@@ -39,6 +39,7 @@ var migrations = []string{engine.Tables + schema001}
 // spelling also drops PostgreSQL's casts. Its parameters are $1, and SQLite's ?1.
 var spelling = engine.Spelling("{schema}.", "", "{int}", "INTEGER", "{text}", "TEXT", "{json}", "TEXT", "{bytes}", "BLOB", "{empty}", "x''", "{keyed}", "WITHOUT ROWID",
 	"{counter}", "INTEGER PRIMARY KEY AUTOINCREMENT", "{among}", "IN (SELECT value FROM json_each(?1))", "{other}", "NOT IN (SELECT value FROM json_each(?1))",
+	"{listed}", "IN (SELECT value FROM json_each(?2))",
 	"{lock}", "", "{skip}", "", // the whole file is locked already
 	"::bigint", "", "::text", "", "$", "?")
 

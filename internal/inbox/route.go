@@ -1,0 +1,103 @@
+package inbox
+
+import (
+	"context"
+	"time"
+
+	"usher/internal/inbox/engine"
+	"usher/internal/receiver"
+	"usher/webhookgate"
+)
+
+// A lane has the name of its receiver, so that claims find it. The settings may have changed since: a platform has another receiver now, or
+// a receiver another name.
+
+const (
+	// routeInterval is the time between two looks for lanes whose receiver is gone. Other replicas may still have it.
+	routeInterval = 5 * time.Second
+	// fullRouteInterval is the time between two looks at the lanes of the receivers that there are.
+	fullRouteInterval = time.Minute
+)
+
+// routeLanes finds lanes that have the wrong receiver, at the start and from time to time, and gives them the right one.
+func (s *Inbox) routeLanes() {
+	tick := time.NewTicker(routeInterval)
+	defer tick.Stop()
+	var lastFull time.Time
+	for s.run.Err() == nil {
+		full := time.Since(lastFull) >= fullRouteInterval
+		if err := s.route(full); err == nil && full { // else the writer notices the outage
+			lastFull = time.Now()
+		}
+		select {
+		case <-tick.C:
+		case <-s.run.Done():
+		}
+	}
+}
+
+// route looks once. full: also at the lanes of receivers that there are.
+func (s *Inbox) route(full bool) error {
+	known := make(map[string]*receiver.Receiver)
+	claimed := engine.Listed{} // the platforms that have a receiver of their own
+	for _, rc := range s.cfg.Receivers.All() {
+		known[rc.Name] = rc
+		claimed = append(claimed, rc.Platforms...)
+	}
+	var names []string
+	err := s.read(s.run, func(tx engine.Tx) (err error) {
+		names, err = receiversOf(tx)
+		return err
+	})
+	for _, name := range names {
+		rc := known[name]
+		if rc != nil && !full {
+			continue
+		}
+		// Whether the wrong ones are those on these platforms, or all others.
+		listed, platforms := int64(1), claimed
+		switch {
+		case rc != nil && len(rc.Platforms) > 0:
+			listed, platforms = 0, rc.Platforms
+		case rc == nil && s.cfg.Receivers.Main() != nil:
+			listed, platforms = 0, engine.Listed{}
+		}
+		for err == nil {
+			var lanes []webhookgate.Lane
+			err = s.read(s.run, func(tx engine.Tx) error {
+				tx.Queue("misrouted", func(r engine.Row) error {
+					var l webhookgate.Lane
+					err := r.Scan(&l.Tenant, &l.Platform, &l.Type)
+					lanes = append(lanes, l)
+					return err
+				}, name, platforms, listed, s.Now().UnixMicro(), int64(maxStep))
+				return tx.Send()
+			})
+			if err == nil && len(lanes) > 0 {
+				err = s.reroute(lanes)
+			}
+			if len(lanes) < maxStep {
+				break
+			}
+		}
+	}
+	return err
+}
+
+// reroute gives lanes the receiver that the settings say, and has the courier look for them.
+func (s *Inbox) reroute(lanes []webhookgate.Lane) error {
+	ctx, cancel := context.WithTimeout(s.run, actionPatience)
+	defer cancel()
+	reply := make(chan error, 1)
+	return s.await(ctx, nil, &work{known: lanes, failed: func(err error) { reply <- err }, decide: func(t *sqlTurn) func() {
+		for _, name := range lanes {
+			if l := t.lanes[name]; l != nil {
+				l.route()
+			}
+		}
+		return func() {
+			reply <- nil
+			s.courier.Wake(nil)
+		}
+	}}, reply)
+}

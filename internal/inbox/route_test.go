@@ -1,0 +1,63 @@
+package inbox
+
+import (
+	"fmt"
+	"net/http"
+	"testing"
+	"time"
+
+	"usher/internal/inbox/engine"
+	"usher/internal/receiver"
+	"usher/internal/testkit/pgtest"
+)
+
+// A platform gets another receiver. What waits goes there soon, whatever the former one has asked for, and although that one is paused.
+func TestPlatformMoves(t *testing.T) {
+	for name, trouble := range map[string]func(d *desk, alpha *taker){
+		"Retry-After": func(_ *desk, alpha *taker) {
+			alpha.set("", func(int) *http.Response {
+				answer := status(503)(0)
+				answer.Header = http.Header{"Retry-After": {"3000"}}
+				return answer
+			})
+		},
+		"paused": func(d *desk, _ *taker) { check(d.t, d.Pause(Pause{Receiver: "alpha"})) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			onEngines(t, func(t *testing.T, open func() engine.Engine) {
+				alpha, beta := newTaker("alpha", 4, "p1", "p2"), newTaker("beta", 4, "p3")
+				d := newDesk(t, open, func(c *Config) { c.Receivers = receiver.NewSet(alpha.Receiver, beta.Receiver) })
+				trouble(d, alpha)
+				d.take("p1/t", "A")
+				if name != "paused" {
+					d.until("tried", func() bool { return len(d.HeldUp()) == 1 })
+				}
+				d.shut()
+				alpha.Platforms, beta.Platforms = []string{"p2"}, []string{"p3", "p1"}
+				d.start()
+				d.until("delivered to its receiver of now", func() bool { return fmt.Sprint(beta.got("t")) == "[A]" })
+			})
+		})
+	}
+}
+
+// A replica dies while it delivers, and its receiver has another name when usher starts again.
+func TestReceiverIsRenamed(t *testing.T) {
+	t.Parallel()
+	dsn := pgtest.Schema(t)
+	alpha := newTaker("alpha", 4, "p1")
+	d := newDesk(t, inDatabase(t, dsn), func(c *Config) { c.Receivers = receiver.NewSet(alpha.Receiver) })
+	check(t, d.Pause(Pause{}))
+	d.take("p1/t", "A")
+	must(t, true, second(d.Resume(Pause{})))
+	d.idle("")
+	check(t, d.Pause(Pause{}))
+	d.take("p1/t", "B")
+	d.shut()
+	inSchema(t, dsn, fmt.Sprintf("UPDATE {schema}.lane SET owner = '\\x01', leased = tail, due = %d", time.Now().Add(-time.Second).UnixMicro()))
+	inSchema(t, dsn, "DELETE FROM {schema}.pause")
+	beta := newTaker("beta", 4, "p1")
+	d.cfg.Receivers = receiver.NewSet(beta.Receiver)
+	d.start()
+	d.until("delivered to the receiver with its new name", func() bool { return fmt.Sprint(beta.got("t")) == "[B]" })
+}
