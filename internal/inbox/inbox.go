@@ -10,7 +10,7 @@
 //	work.go       the writer: one goroutine gathers work, and runs one transaction for all that has arrived
 //	turn.go       a transaction: loads lanes, answers their questions, saves them
 //	lease.go      the permission to deliver a lane: how it is claimed, and what comes of it
-//	courier.go    when to try, and whom
+//	courier.go    when to try, and whom     route.go    which receiver a lane has
 //	act.go        what people do            views.go    what people see
 //	refuse.go     what cannot be taken in   export.go   save and restore
 //	retention.go  what is finished goes after a while
