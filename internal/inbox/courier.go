@@ -241,6 +241,9 @@ func (c *courier) fillPlaces(t *target) {
 
 // deliver tries a webhook once, and hands the outcome to the writer.
 func (c *courier) deliver(t *target, lease *Lease) {
+	c.mu.Lock()
+	everybody := t.failsForEverybody() // if it is back meanwhile, this try's failure still says nothing about the webhook
+	c.mu.Unlock()
 	o := c.try(t, lease)
 	c.mu.Lock()
 	t.inFlight--
@@ -250,6 +253,7 @@ func (c *courier) deliver(t *target, lease *Lease) {
 	if o == nil { // the lease has run out: another process delivers the lane
 		delete(c.leases, lease)
 	} else {
+		o.Everybody = everybody
 		c.noteAnswer(t, lease, o)
 		o.WantsNext = !c.ending && !t.down(time.Now()) && !c.receiverPaused(t)
 	}
@@ -351,10 +355,10 @@ func (c *courier) noteAnswer(t *target, lease *Lease, o *Outcome) {
 		t.missesInARow, t.lastAnswer = 0, now
 	default:
 		// A tenant that has failed before says nothing new. At the start nobody knows who has.
-		if (!lease.LastTryFailed || t.lastAccepted.IsZero()) && len(t.failing) < everybodyFrom {
+		if (!lease.LastTryFailed || t.lastAccepted.IsZero()) && len(t.failing) < everybodyFrom && !o.Everybody {
 			t.failing[lease.Lane()] = true
 		}
-		if o.Everybody = t.failsForEverybody(); o.Missed() {
+		if o.Everybody = o.Everybody || t.failsForEverybody(); o.Missed() {
 			t.missesInARow++
 		} else {
 			t.missesInARow, t.lastAnswer = 0, now

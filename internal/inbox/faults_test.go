@@ -322,6 +322,26 @@ func TestFaultBlanketError(t *testing.T) {
 			t.Errorf("another tenant waited for %v", took)
 		}
 	})
+	inBubble(t, "a try that began before it was back", func(t *testing.T, d *desk) {
+		d.take("before", "A")
+		time.Sleep(time.Second)
+		d.main.set("", status(500))
+		for n := range 5 {
+			d.take(fmt.Sprint("t", n), "A")
+		}
+		d.take("slow", "A")
+		time.Sleep(time.Minute)
+		tried, release := len(d.main.tried("slow")), d.main.hang("slow")
+		for len(d.main.tried("slow")) == tried {
+			time.Sleep(time.Millisecond)
+		}
+		d.main.set("", nil)
+		d.waitFor("t", 5, 5*time.Second)
+		release() // now it gets its 500
+		if took := d.waitFor("slow", 1, time.Minute); took > 3*time.Second {
+			t.Errorf("it waited for %v", took)
+		}
+	})
 	for _, code := range []int{500, 503} {
 		inBubble(t, fmt.Sprint("300 tenants after a minute of ", code), func(t *testing.T, d *desk) {
 			d.take("before", "A")
@@ -509,7 +529,7 @@ func (e *cutOff) Write(fn func(engine.Tx) error) error {
 // and meanwhile others are taken in and delivered.
 func TestFaultBacklogOfOneTenant(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
-		backlog := 2600
+		backlog := 1700
 		if *long {
 			backlog = 20_000
 		}
@@ -573,7 +593,7 @@ func TestFaultBacklogOfOneTenant(t *testing.T) {
 // Very many webhooks of one tenant are parked, and a newer one is accepted.
 func TestFaultParkedOfOneTenant(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
-		backlog := 1300
+		backlog := 600
 		if *long {
 			backlog = 10_000
 		}
