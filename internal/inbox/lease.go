@@ -130,6 +130,7 @@ func (c *Claim) take(all []found) (r Claimed) {
 		isBack := f.kind == foundBack
 		mayFail := f.kind == foundProbe || f.kind == foundRetry || isBack && !c.BackIsFree
 		if len(r.Leases) >= c.Room || mayFail && failed >= c.Failed || f.kind == foundProbe && probes >= c.Probes {
+			r.MoreBack = r.MoreBack || isBack
 			continue
 		}
 		if isBack {
@@ -157,7 +158,7 @@ func (c *Claim) take(all []found) (r Claimed) {
 		}
 	}
 	r.MoreFresh = c.Fresh > 0 && seen[foundFresh] >= c.Fresh
-	r.MoreBack = c.Back > 0 && seen[foundBack] >= c.Back
+	r.MoreBack = r.MoreBack || c.Back > 0 && seen[foundBack] >= c.Back
 	r.MoreRetries = c.Retries > 0 && seen[foundRetry] >= c.Retries
 	return r
 }

@@ -80,9 +80,9 @@ func spelling(s string) string {
 	last := ' '
 	for _, c := range s {
 		switch {
-		case unicode.IsSpace(c) && !unicode.IsSpace(last):
+		case isBlank(c) && !isBlank(last):
 			pattern.WriteString(blank)
-		case unicode.IsSpace(c):
+		case isBlank(c):
 		case c == utf8.RuneError: // not UTF-8: several such bytes may become one character
 			fmt.Fprintf(&pattern, `(?:\x{fffd}|%s)+`, escape)
 		case c < utf8.RuneSelf && (unicode.IsLetter(c) || unicode.IsDigit(c)):
@@ -94,6 +94,9 @@ func spelling(s string) string {
 	}
 	return pattern.String()
 }
+
+// isBlank says whether a character may be shown as a space: so is a plus in a form that was decoded once too often.
+func isBlank(c rune) bool { return unicode.IsSpace(c) || c == '+' }
 
 // lowHex writes the digits of percent-encoding in lower case, as some servers do.
 func lowHex(s string) string { return percent.ReplaceAllStringFunc(s, strings.ToLower) }

@@ -63,6 +63,7 @@ func TestRedact(t *testing.T) {
 		{"pa&ss-w0rd", `"pa\u0026ss-w0rd" <pa\u0026amp;ss-w0rd>`, `"[redacted]" <[redacted]>`},
 		{"pa&ss-w0rd", "PA&AMP;SS-W0RD", "[redacted]"},
 		{"pa&ss-w0rd", "pass-w0rd, and pa & ss", "pass-w0rd, and pa & ss"},
+		{"Zk3+9aQ/x7Lm+Pw2==", "bad secret Zk3 9aQ/x7Lm Pw2== !", "bad secret [redacted] !"},
 		{"two  words+more ", "two words+more. two++words%2Bmore", "[redacted]. [redacted]"},
 		{"<b>markup</b>", "&lt;b&gt;markup&lt;/b&gt;", "[redacted]"},
 		{"a\x1b[31mred", `a\u001b[31mred`, "[redacted]"},
