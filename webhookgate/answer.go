@@ -7,9 +7,9 @@ import (
 	"strconv"
 	"time"
 
+	"usher/internal/content"
 	"usher/internal/guard"
 	"usher/internal/receiver"
-	"usher/webhookgate/content"
 )
 
 // The decisions, as senders, logs and metrics know them.

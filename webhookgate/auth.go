@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"usher/internal/guard"
-	"usher/webhookgate/signature"
+	"usher/internal/signature"
 )
 
 const tokenHeader = "X-Webhook-Token"

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"usher/internal/guard"
-	"usher/webhookgate/signature"
+	"usher/internal/signature"
 )
 
 func TestToken(t *testing.T) {

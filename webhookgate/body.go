@@ -9,7 +9,7 @@ import (
 	"os"
 	"time"
 
-	"usher/webhookgate/content"
+	"usher/internal/content"
 )
 
 const (

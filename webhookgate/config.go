@@ -8,10 +8,10 @@ import (
 	"runtime"
 	"time"
 
+	"usher/internal/content"
 	"usher/internal/guard"
 	"usher/internal/receiver"
-	"usher/webhookgate/content"
-	"usher/webhookgate/signature"
+	"usher/internal/signature"
 )
 
 // Config is what a Gate needs. A webhook must pass every check that it configures. Package settings

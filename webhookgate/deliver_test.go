@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"usher/internal/receiver"
-	"usher/webhookgate/signature"
+	"usher/internal/signature"
 )
 
 func TestTries(t *testing.T) {

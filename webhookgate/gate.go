@@ -10,11 +10,11 @@ import (
 	"sync"
 	"time"
 
+	"usher/internal/content"
 	"usher/internal/guard"
 	"usher/internal/receiver"
 	"usher/internal/snapshot"
 	"usher/internal/text"
-	"usher/webhookgate/content"
 )
 
 // A Gate is the http.Handler that webhooks are posted to.

@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"crypto/hmac"
 	"crypto/sha256"
-	_ "embed"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -13,21 +12,26 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"usher/internal/content"
 	"usher/internal/receiver"
-	"usher/webhookgate/content"
-	"usher/webhookgate/signature"
+	"usher/internal/signature"
 )
 
 // documented is a webhook with all that the billing service documents.
-//
-//go:embed content/testdata/documented.json
-var documented string
+var documented = func() string {
+	body, err := os.ReadFile("../internal/content/testdata/documented.json")
+	if err != nil {
+		panic(err)
+	}
+	return string(body)
+}()
 
 // snapshot is a small webhook of a tenant; what tells two of them apart is name.
 func snapshotOf(tenant, name string) string {

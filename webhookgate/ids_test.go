@@ -10,8 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"usher/webhookgate/content"
-	"usher/webhookgate/signature"
+	"usher/internal/content"
+	"usher/internal/signature"
 )
 
 // signing is a gate that asks for the Standard Webhooks headers.

@@ -15,8 +15,8 @@ import (
 
 	"pgregory.net/rapid"
 
+	"usher/internal/content"
 	"usher/internal/receiver"
-	"usher/webhookgate/content"
 )
 
 // TestNothingIsDroppedOnAGuess throws random traffic at a gate: copies, changes

@@ -12,8 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"usher/internal/content"
 	"usher/internal/receiver"
-	"usher/webhookgate/content"
 )
 
 // of is a snapshot of a tenant on a platform.

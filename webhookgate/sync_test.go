@@ -13,7 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"usher/webhookgate/content"
+	"usher/internal/content"
 )
 
 const question = `{"type":"Checkout","payload":{"tenant":{"code":"acme","platform":{"code":"crm"}},"cart":[1]}}`

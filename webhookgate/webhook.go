@@ -10,10 +10,10 @@ import (
 	"net/http"
 	"time"
 
+	"usher/internal/content"
 	"usher/internal/receiver"
 	"usher/internal/snapshot"
 	"usher/internal/text"
-	"usher/webhookgate/content"
 )
 
 // A Webhook has passed every check, and has everything that its delivery needs. Nobody changes it

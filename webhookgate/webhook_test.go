@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"usher/webhookgate/content"
+	"usher/internal/content"
 )
 
 func laneIn(t *testing.T, body string) Lane {

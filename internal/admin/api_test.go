@@ -11,12 +11,12 @@ import (
 	"time"
 
 	"usher/internal/admin/status"
+	"usher/internal/content"
 	"usher/internal/guard"
 	"usher/internal/inbox"
 	"usher/internal/receiver"
 	"usher/internal/testkit/inboxtest"
 	"usher/webhookgate"
-	"usher/webhookgate/content"
 )
 
 const (

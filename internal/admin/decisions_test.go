@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"usher/internal/admin/metrics"
+	"usher/internal/content"
 	"usher/internal/inbox"
 	"usher/webhookgate"
-	"usher/webhookgate/content"
 )
 
 func outcome(tenant, decision, body string) webhookgate.Outcome {

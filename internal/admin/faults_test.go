@@ -8,10 +8,10 @@ import (
 	"time"
 
 	"usher/internal/admin/status"
+	"usher/internal/content"
 	"usher/internal/inbox"
 	"usher/internal/testkit/inboxtest"
 	"usher/webhookgate"
-	"usher/webhookgate/content"
 )
 
 // If all chosen webhooks are delivered before somebody confirms, nothing is done, and the page says so.

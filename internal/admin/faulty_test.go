@@ -4,8 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	"usher/internal/content"
 	"usher/internal/text"
-	"usher/webhookgate/content"
 )
 
 func TestBeside(t *testing.T) {

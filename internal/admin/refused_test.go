@@ -6,9 +6,9 @@ import (
 	"strings"
 	"testing"
 
+	"usher/internal/content"
 	"usher/internal/testkit/inboxtest"
 	"usher/webhookgate"
-	"usher/webhookgate/content"
 )
 
 // refusal422 returns a webhook of the right sender whose content was refused.

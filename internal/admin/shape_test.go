@@ -7,10 +7,10 @@ import (
 	"strings"
 	"testing"
 
+	"usher/internal/content"
 	"usher/internal/testkit/inboxtest"
 	"usher/internal/text"
 	"usher/webhookgate"
-	"usher/webhookgate/content"
 )
 
 // nested returns a value inside many lists.

@@ -13,10 +13,10 @@ import (
 
 	"usher/internal/admin/page"
 	"usher/internal/admin/status"
+	"usher/internal/content"
 	"usher/internal/inbox"
 	"usher/internal/snapshot"
 	"usher/internal/text"
-	"usher/webhookgate/content"
 )
 
 // Tenant is the answer of GET /api/tenant: what the tenant may use, and the webhooks that led to it.

@@ -8,12 +8,12 @@ import (
 	"strings"
 	"testing"
 
+	"usher/internal/content"
 	"usher/internal/entitlements"
 	"usher/internal/inbox"
 	"usher/internal/snapshot"
 	"usher/internal/testkit/inboxtest"
 	"usher/webhookgate"
-	"usher/webhookgate/content"
 )
 
 // entitled returns an admin port that knows what tenants may use.

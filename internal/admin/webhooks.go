@@ -14,11 +14,11 @@ import (
 
 	"usher/internal/admin/page"
 	"usher/internal/admin/status"
+	"usher/internal/content"
 	"usher/internal/inbox"
 	"usher/internal/snapshot"
 	"usher/internal/text"
 	"usher/webhookgate"
-	"usher/webhookgate/content"
 )
 
 // Webhook is an element of GET /api/webhooks: a webhook in the inbox, or one of the gate's last decisions about a webhook that the inbox

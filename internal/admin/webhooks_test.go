@@ -11,10 +11,10 @@ import (
 	"testing"
 	"time"
 
+	"usher/internal/content"
 	"usher/internal/inbox"
 	"usher/internal/testkit/inboxtest"
 	"usher/webhookgate"
-	"usher/webhookgate/content"
 )
 
 // busy returns an admin port with an inbox of n kept webhooks, one each minute from begin on, and after every third of them a duplicate,

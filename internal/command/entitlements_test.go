@@ -10,12 +10,12 @@ import (
 
 	"usher/internal/admin"
 	"usher/internal/admin/status"
+	"usher/internal/content"
 	"usher/internal/entitlements"
 	"usher/internal/guard"
 	"usher/internal/inbox"
 	"usher/internal/testkit/inboxtest"
 	"usher/webhookgate"
-	"usher/webhookgate/content"
 )
 
 // usher entitlements prints what a tenant may use, since when and by which webhook, and whether the receiver has that

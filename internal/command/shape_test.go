@@ -7,10 +7,10 @@ import (
 	"strings"
 	"testing"
 
+	"usher/internal/content"
 	"usher/internal/testkit/inboxtest"
 	"usher/internal/text"
 	"usher/webhookgate"
-	"usher/webhookgate/content"
 )
 
 // Whatever shape a webhook has: a command that shows it costs what its size says, and says what it leaves out.

@@ -7,10 +7,10 @@ import (
 	"strings"
 	"testing"
 
+	"usher/internal/content"
 	"usher/internal/inbox"
 	"usher/internal/testkit/inboxtest"
 	"usher/webhookgate"
-	"usher/webhookgate/content"
 )
 
 // nastyTenants are codes that mean something to a shell, to a terminal, or to usher's own flags.

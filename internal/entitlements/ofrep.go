@@ -10,8 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"usher/internal/content"
 	"usher/internal/snapshot"
-	"usher/webhookgate/content"
 )
 
 // OpenFeature's remote evaluation protocol. Each feature is three flags: its code (may the tenant

@@ -9,10 +9,10 @@ import (
 	"testing"
 	"time"
 
+	"usher/internal/content"
 	"usher/internal/inbox/engine"
 	"usher/internal/testkit/pgtest"
 	"usher/webhookgate"
-	"usher/webhookgate/content"
 )
 
 // refusalOf returns a webhook that is refused, and that somebody may accept.

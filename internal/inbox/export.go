@@ -14,11 +14,11 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"usher/internal/content"
 	"usher/internal/inbox/engine"
 	"usher/internal/snapshot"
 	"usher/internal/text"
 	"usher/webhookgate"
-	"usher/webhookgate/content"
 )
 
 // Export and import: the whole inbox as lines of JSON. The first line has the version, the last one the number of lines before

@@ -15,10 +15,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"usher/internal/content"
 	"usher/internal/inbox/engine"
 	"usher/internal/testkit/pgtest"
 	"usher/webhookgate"
-	"usher/webhookgate/content"
 )
 
 // Faults that the inbox once had: each stopped deliveries or intake, or said something untrue, because of what one sender, tenant or

@@ -13,10 +13,10 @@ import (
 	"testing"
 	"time"
 
+	"usher/internal/content"
 	"usher/internal/inbox/engine"
 	"usher/internal/testkit/pgtest"
 	"usher/webhookgate"
-	"usher/webhookgate/content"
 )
 
 // wholeInboxes are texts for live that make an inbox with every kind of row.

@@ -17,11 +17,11 @@ import (
 	"testing"
 	"time"
 
+	"usher/internal/content"
 	"usher/internal/inbox/engine"
 	"usher/internal/receiver"
 	"usher/internal/testkit/pgtest"
 	"usher/webhookgate"
-	"usher/webhookgate/content"
 )
 
 type roundTrip func(*http.Request) (*http.Response, error)

@@ -30,13 +30,13 @@ import (
 	"sync/atomic"
 	"time"
 
+	"usher/internal/content"
 	"usher/internal/inbox/engine"
 	"usher/internal/inbox/postgres"
 	"usher/internal/inbox/sqlite"
 	"usher/internal/receiver"
 	"usher/internal/snapshot"
 	"usher/webhookgate"
-	"usher/webhookgate/content"
 )
 
 // An Address says where an inbox is. ParseAddress makes it.

@@ -8,10 +8,10 @@ import (
 	"testing"
 	"time"
 
+	"usher/internal/content"
 	"usher/internal/inbox/engine"
 	"usher/internal/testkit/pgtest"
 	"usher/webhookgate"
-	"usher/webhookgate/content"
 )
 
 // refuse lets the inbox store a refused webhook. Without a tenant, its tenant is not certain.

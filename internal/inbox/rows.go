@@ -17,11 +17,11 @@ import (
 	"strings"
 	"time"
 
+	"usher/internal/content"
 	"usher/internal/inbox/engine"
 	"usher/internal/receiver"
 	"usher/internal/text"
 	"usher/webhookgate"
-	"usher/webhookgate/content"
 )
 
 // State is the state of a webhook in the inbox.

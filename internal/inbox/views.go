@@ -9,11 +9,11 @@ import (
 	"strings"
 	"time"
 
+	"usher/internal/content"
 	"usher/internal/inbox/engine"
 	"usher/internal/snapshot"
 	"usher/internal/text"
 	"usher/webhookgate"
-	"usher/webhookgate/content"
 )
 
 // What people see. All of it are queries, with the same result on every replica.

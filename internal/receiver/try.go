@@ -12,9 +12,9 @@ import (
 	"strings"
 	"time"
 
+	"usher/internal/signature"
 	"usher/internal/text"
 	"usher/internal/wire"
-	"usher/webhookgate/signature"
 )
 
 const (

@@ -17,7 +17,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"usher/webhookgate/signature"
+	"usher/internal/signature"
 )
 
 // opened returns a sandbox on free ports.

@@ -17,7 +17,7 @@ import (
 	"sync"
 	"time"
 
-	"usher/webhookgate/signature"
+	"usher/internal/signature"
 )
 
 // Sender sends the webhooks of the billing service. It has tenants whose subscriptions change, and sends a

@@ -10,9 +10,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"usher/internal/content"
 	"usher/internal/settings"
 	"usher/webhookgate"
-	"usher/webhookgate/content"
 )
 
 // A second signal ends usher even if something hangs, such as the database of the inbox.

@@ -17,7 +17,7 @@ import (
 
 	"usher/internal/inbox"
 	"usher/internal/secret"
-	"usher/webhookgate/signature"
+	"usher/internal/signature"
 )
 
 // secret reads the secret called name, from the variable or from the file that name_FILE names.

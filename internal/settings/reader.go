@@ -13,8 +13,8 @@ import (
 	"github.com/caarlos0/env/v11"
 
 	"usher/internal/secret"
+	"usher/internal/signature"
 	"usher/internal/text"
-	"usher/webhookgate/signature"
 )
 
 // Problems is everything that is wrong with the settings, one line each.

@@ -17,8 +17,8 @@ import (
 	"strings"
 	"time"
 
+	"usher/internal/content"
 	"usher/internal/secret"
-	"usher/webhookgate/content"
 )
 
 // Settings has all settings.

@@ -11,11 +11,11 @@ import (
 
 	"golang.org/x/net/http/httpguts"
 
+	"usher/internal/content"
 	"usher/internal/inbox"
 	"usher/internal/receiver"
 	"usher/internal/secret"
 	"usher/webhookgate"
-	"usher/webhookgate/content"
 )
 
 // Webhook has the settings of the gate and its inbox. See on for when the gate is on.

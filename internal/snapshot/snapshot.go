@@ -16,7 +16,7 @@ import (
 	"strings"
 	"time"
 
-	"usher/webhookgate/content"
+	"usher/internal/content"
 )
 
 // A Snapshot is what one webhook says about its tenant. A field is empty if the webhook does not have

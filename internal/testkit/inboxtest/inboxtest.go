@@ -19,12 +19,12 @@ import (
 	"testing"
 	"time"
 
+	"usher/internal/content"
 	"usher/internal/inbox"
 	"usher/internal/inbox/engine"
 	"usher/internal/inbox/sqlite"
 	"usher/internal/receiver"
 	"usher/webhookgate"
-	"usher/webhookgate/content"
 )
 
 // Box is an inbox. A webhook that was tried in vain is tried again after four minutes, so that tests see it wait.
