@@ -84,19 +84,19 @@ type Config struct {
 	// receiver may use an equal share.
 	MaxInflight int
 
-	// Keep, if set, stores every webhook that has passed the checks, except questions. It is
+	// Store, if set, stores every webhook that has passed the checks, except questions. It is
 	// responsible for the delivery from then on: the gate's own lanes, DedupSize, DedupWindow and
-	// Attempts are not used. Keep returns the webhook-id of the snapshot that w duplicates, or an
+	// Attempts are not used. Store returns the webhook-id of the snapshot that w duplicates, or an
 	// empty string. An error means that w is not stored, and that the sender should send it again.
-	Keep func(w *Webhook) (duplicateOf string, err error)
+	Store func(w *Webhook) (duplicateOf string, err error)
 
-	// KeepUnclaimed passes webhooks whose platform has no receiver to Keep, instead of refusing
+	// KeepUnclaimed passes webhooks whose platform has no receiver to Store, instead of refusing
 	// them: entitlements are answered from them, too. Questions without a receiver are still
 	// refused.
 	KeepUnclaimed bool
 
 	// Refused is called for each Refusal, before the sender gets its answer. It returns whether it has
-	// stored the webhook, and must not take longer than Keep may take. May be nil.
+	// stored the webhook, and must not take longer than Store may take. May be nil.
 	Refused func(*Refusal) (stored bool)
 
 	// UnknownType is called for each webhook of a type that Rules do not accept. May be nil.
@@ -114,7 +114,7 @@ type Config struct {
 // New makes a Gate.
 func New(cfg Config) *Gate {
 	shares := len(cfg.Receivers.All())
-	if cfg.Keep != nil {
+	if cfg.Store != nil {
 		shares++ // for the webhooks that go to the inbox; only questions wait for a receiver
 	}
 	g := &Gate{
@@ -126,7 +126,7 @@ func New(cfg Config) *Gate {
 		idle:    make(chan struct{}),
 	}
 	g.deliveries, g.cancel = context.WithCancel(context.Background())
-	if cfg.Keep == nil {
+	if cfg.Store == nil {
 		g.lanes = newPassThrough(cfg.DedupSize, cfg.DedupWindow, cfg.Log, g.deliver)
 	}
 	return g

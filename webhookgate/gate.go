@@ -20,7 +20,7 @@ import (
 // A Gate is the http.Handler that webhooks are posted to.
 type Gate struct {
 	cfg     Config
-	lanes   *passThrough                              // nil: Config.Keep stores the webhooks
+	lanes   *passThrough                              // nil: Config.Store stores the webhooks
 	jitter  func(ceiling time.Duration) time.Duration // returns a random time below ceiling
 	parsing chan struct{}                             // has one element for each body that is being parsed and validated
 
@@ -101,8 +101,8 @@ func (g *Gate) handle(in *arrival) *answer {
 		return rejection
 	}
 	question := g.isQuestion(in.Webhook.Type)
-	if g.cfg.Keep != nil && !question {
-		return g.keep(in.Webhook)
+	if g.cfg.Store != nil && !question {
+		return g.store(in.Webhook)
 	}
 	if rejection := g.admitTo(in.Webhook.Receiver, in); rejection != nil {
 		return rejection
@@ -142,7 +142,7 @@ func (g *Gate) read(in *arrival, body []byte) (*Webhook, *answer) {
 		}
 		return nil, rejection
 	}
-	if g.cfg.Keep != nil && !certain && w.Type == "" { // possible if * is among the types
+	if g.cfg.Store != nil && !certain && w.Type == "" { // possible if * is among the types
 		return nil, g.refused(in, w, "schema", faulty(http.StatusUnprocessableEntity, content.Fault{Path: "/type", Message: "must name the event, as there is no tenant"}))
 	}
 	w.Receiver = g.cfg.Receivers.For(platform)
@@ -158,7 +158,7 @@ func (g *Gate) read(in *arrival, body []byte) (*Webhook, *answer) {
 	// Only a TenantProvisioningChange with a tenant is known to be a snapshot. Of any other event the
 	// same bytes may mean two changes. A question changes nothing.
 	w.Snapshot = w.Type == content.TenantProvisioningChange && certain && !question
-	if w.Snapshot && g.cfg.Keep != nil {
+	if w.Snapshot && g.cfg.Store != nil {
 		state := snapshot.Of(value)
 		w.State = &state
 	}
@@ -312,12 +312,12 @@ func (g *Gate) report(in *arrival) {
 	g.cfg.Log.LogAttrs(context.Background(), level, "webhook answered", attrs...)
 }
 
-// ErrFull is Config.Keep's error if the inbox has no room. Any other error means that the webhook
+// ErrFull is Config.Store's error if the inbox has no room. Any other error means that the webhook
 // could not be stored for now.
 var ErrFull = errors.New("the inbox is full")
 
-func (g *Gate) keep(w *Webhook) *answer {
-	original, err := g.cfg.Keep(w)
+func (g *Gate) store(w *Webhook) *answer {
+	original, err := g.cfg.Store(w)
 	switch {
 	case errors.Is(err, ErrFull):
 		g.cfg.Log.Error("inbox is full, webhook refused", "webhook", w.ID, "err", err)

@@ -147,7 +147,7 @@ func (p *passThrough) finish(w *Webhook, t *turn) {
 
 // Forget drops what the gate remembers about a tenant, so that its next snapshot is delivered in any
 // case. It also makes sure that deliveries in progress are not remembered. It reports whether there
-// was anything to forget. Call it only if Config.Keep is nil.
+// was anything to forget. Call it only if Config.Store is nil.
 func (g *Gate) Forget(platform, tenant string) bool {
 	p := g.lanes
 	p.mu.Lock()
@@ -163,7 +163,7 @@ func (g *Gate) Forget(platform, tenant string) bool {
 }
 
 // Platforms returns the platforms on which the gate remembers something about a tenant, or delivers
-// something now. Call it only if Config.Keep is nil.
+// something now. Call it only if Config.Store is nil.
 func (g *Gate) Platforms(tenant string) (all []string) {
 	p := g.lanes
 	p.mu.Lock()

@@ -182,7 +182,7 @@ func TestQuestionsLeaveRoomForTheInbox(t *testing.T) {
 		kept := 0
 		g := newGate(t, func(c *setup) {
 			c.SyncTypes, c.MaxInflight = []string{"Checkout"}, 10
-			c.Keep = func(*Webhook) (string, error) { kept++; return "", nil }
+			c.Store = func(*Webhook) (string, error) { kept++; return "", nil }
 			c.Transport = roundTrip(func(r *http.Request) (*http.Response, error) { <-r.Context().Done(); return nil, r.Context().Err() })
 		})
 		var senders sync.WaitGroup
@@ -204,7 +204,7 @@ func TestKeepUnclaimed(t *testing.T) {
 		var kept []*Webhook
 		g := newGate(t, func(c *setup) {
 			c.Receiver, c.Further, c.KeepUnclaimed, c.SyncTypes = nil, receivers, true, []string{"Checkout"}
-			c.Keep = func(w *Webhook) (string, error) { kept = append(kept, w); return "", nil }
+			c.Store = func(w *Webhook) (string, error) { kept = append(kept, w); return "", nil }
 		})
 		if rec := ask(g, of("crm", "a", "A")); rec.Code != 200 || len(kept) != 1 || kept[0].Receiver != nil {
 			t.Errorf("%d %s: %v", rec.Code, rec.Body, kept)

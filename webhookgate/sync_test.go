@@ -23,7 +23,7 @@ func asking(t *testing.T, receive roundTrip, change func(*setup)) *Gate {
 	t.Helper()
 	return newGate(t, func(c *setup) {
 		c.SyncTypes, c.Transport = []string{"Checkout"}, receive
-		c.Keep = func(w *Webhook) (string, error) {
+		c.Store = func(w *Webhook) (string, error) {
 			t.Errorf("%s was kept", w.Type)
 			return "", nil
 		}

@@ -35,7 +35,7 @@ type Webhook struct {
 	// SignedID is the sender's webhook-id, if the signature that the gate has checked covers it.
 	SignedID string
 
-	// State is what a snapshot says. The gate sets it for Config.Keep, from the value that it has
+	// State is what a snapshot says. The gate sets it for Config.Store, from the value that it has
 	// validated, so that a body is parsed only once. Nil: parse Body if you need it.
 	State *snapshot.Snapshot
 }

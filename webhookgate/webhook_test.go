@@ -59,7 +59,7 @@ func TestNeitherTenantNorType(t *testing.T) {
 		var lanes []Lane
 		g := newGate(t, func(c *setup) {
 			c.Types, c.Schema = []string{"*"}, []byte(`true`)
-			c.Keep = func(w *Webhook) (string, error) { lanes = append(lanes, w.Lane); return "", nil }
+			c.Store = func(w *Webhook) (string, error) { lanes = append(lanes, w.Lane); return "", nil }
 		})
 		if rec := ask(g, body); rec.Code != want || rec.Code == 422 && !strings.Contains(rec.Body.String(), `"/type"`) || slices.Contains(lanes, Lane{}) {
 			t.Errorf("%s: %d %s, kept in %v", body, rec.Code, rec.Body, lanes)

@@ -485,7 +485,7 @@ func TestFaultHugeCodesOfPlatforms(t *testing.T) {
 		d := newDesk(t, open)
 		gate := webhookgate.New(webhookgate.Config{
 			Path: "/", Rules: must2(content.NewRules([]string{content.TenantProvisioningChange}, nil))(t), MaxBody: 4 << 20,
-			Receivers: d.cfg.Receivers, MaxInflight: 100, Keep: d.Store, Refused: d.Refuse, Log: d.cfg.Log,
+			Receivers: d.cfg.Receivers, MaxInflight: 100, Store: d.Store, Refused: d.Refuse, Log: d.cfg.Log,
 		})
 		const count = 20
 		for n := range count {

@@ -288,7 +288,7 @@ func (s *Inbox) UsableLeaseTime() time.Duration { return s.leaseTime - s.leaseTi
 // answerWithin is the longest time that a sender waits for the inbox.
 const answerWithin = 10 * time.Second
 
-// Store stores a webhook for its receiver; see webhookgate.Config.Keep.
+// Store stores a webhook for its receiver; see webhookgate.Config.Store.
 func (s *Inbox) Store(w *webhookgate.Webhook) (duplicateOf string, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), answerWithin)
 	defer cancel()

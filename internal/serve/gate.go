@@ -40,7 +40,7 @@ func (u *Usher) buildGate(m *metrics.Gate) (err error) {
 		cfg.Hosts = guard.NewHosts(w.Listen, u.settings.Outbound.AllowedHosts, false)
 	}
 	if w.Inbox != "" {
-		cfg.Keep = func(w *webhookgate.Webhook) (string, error) { return u.inbox.Store(w) }
+		cfg.Store = func(w *webhookgate.Webhook) (string, error) { return u.inbox.Store(w) }
 	}
 	u.gate = webhookgate.New(cfg)
 	l := &listener{variable: "USHER_WEBHOOK_LISTEN", name: "webhooks", addr: w.Listen, handler: u.gate}
