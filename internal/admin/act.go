@@ -275,10 +275,10 @@ func (h *Handler) choose(verb string, s selection) (c Chosen, err error) {
 }
 
 // selected returns the webhooks that f selects, the newest first. They are without their tries, because there may be very many.
-func (h *Handler) selected(f inbox.Filter) (all []inbox.Entry, err error) {
-	err = h.cfg.Inbox.Each(f, false, func(w *inbox.Item) bool {
+func (h *Handler) selected(f inbox.Filter) (all []*inbox.Webhook, err error) {
+	err = h.cfg.Inbox.Each(f, false, func(w *inbox.Webhook) bool {
 		w.Attempts, w.Faults = nil, nil
-		all = append(all, w.Entry)
+		all = append(all, w)
 		return true
 	})
 	return all, err
@@ -287,7 +287,7 @@ func (h *Handler) selected(f inbox.Filter) (all []inbox.Entry, err error) {
 // redeliver chooses webhooks to send again, the oldest first, so that they keep their order. Of a tenant's webhooks that wait it chooses
 // the first: the others follow by themselves. Of the others it chooses the newest only, because an older snapshot would undo it; with
 // force it chooses all of them.
-func (c *Chosen) redeliver(entries []inbox.Entry, force bool) {
+func (c *Chosen) redeliver(entries []*inbox.Webhook, force bool) {
 	tried := make(map[webhookgate.Lane]bool)
 	for _, e := range slices.Backward(entries) {
 		waits := e.State == inbox.Waiting
@@ -723,7 +723,7 @@ func (h *Handler) confirmErase(t target) (*confirmation, error) {
 		Button: "Erase it", Danger: true, Action: "/tenant/erase", Fields: map[string]string{"platform": named.Platform, "code": named.Tenant},
 		Back: page.TenantURL(named.Platform, named.Tenant, ""),
 	}
-	open := len(slices.DeleteFunc(entries, func(e inbox.Entry) bool { return e.State.Finished() }))
+	open := len(slices.DeleteFunc(entries, func(e *inbox.Webhook) bool { return e.State.Finished() }))
 	if open > 0 {
 		c.Warning = page.Plural(open, "webhook waits or is parked: it is", "webhooks wait or are parked: they are") + " never delivered."
 	}

@@ -120,7 +120,7 @@ func (h *Handler) fail(w http.ResponseWriter, r *http.Request, err error) {
 		return
 	}
 	if overwrite, ok := errors.AsType[*inbox.OverwriteError](err); ok {
-		h.writeProblem(w, r, http.StatusConflict, Problem{err.Error(), new(newWebhook(&overwrite.Latest))})
+		h.writeProblem(w, r, http.StatusConflict, Problem{err.Error(), new(newWebhook(overwrite.Latest))})
 		return
 	}
 	switch {

@@ -93,7 +93,7 @@ func (d *Decisions) Add(o webhookgate.Outcome) {
 		w, whole = &o.Refusal.Webhook, !o.Refusal.Cut
 	}
 	if e.stranger = w == nil; !e.stranger {
-		e.Webhook.Webhook, e.Type, e.Platform, e.Tenant = w.ID, text.Clip(w.Type, maxText), text.Clip(w.Lane.Platform, maxText), text.Clip(w.Lane.Tenant, maxText)
+		e.UUID, e.Type, e.Platform, e.Tenant = w.ID, text.Clip(w.Type, maxText), text.Clip(w.Lane.Platform, maxText), text.Clip(w.Lane.Tenant, maxText)
 		// A duplicate changes nothing, and its payload is that of its original.
 		e.snapshot = d.payloads && o.DuplicateOf == "" && w.Snapshot && o.Refusal == nil
 		if d.payloads && o.DuplicateOf == "" && len(w.Body) <= maxPayload && whole {
@@ -204,7 +204,7 @@ func (e *decision) matches(f *inbox.Filter) bool {
 	search := strings.ToLower(f.Search)
 	in := func(s string) bool { return strings.Contains(strings.ToLower(s), search) }
 	// Removing contacts takes longer than searching.
-	return slices.ContainsFunc([]string{e.Tenant, e.Platform, e.Type, e.Webhook.Webhook, e.Why, e.From}, in) ||
+	return slices.ContainsFunc([]string{e.Tenant, e.Platform, e.Type, e.UUID, e.Why, e.From}, in) ||
 		in(string(e.body)) && in(string(withoutContacts(e.body)))
 }
 

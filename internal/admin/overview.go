@@ -44,7 +44,7 @@ func (h *Handler) details(state inbox.State) status.Details {
 	d := status.Details{Link: "/webhooks?state=" + string(state)}
 	entries, _ := h.cfg.Inbox.List(inbox.Filter{State: state, Limit: 1000}) // after an error the status already says what is wrong
 	for i := range entries {
-		w := newWebhook(&entries[i])
+		w := newWebhook(entries[i])
 		name := page.TenantName(w.Platform, w.Tenant)
 		if w.Tenant == "" {
 			name = unknownTenant

@@ -66,7 +66,7 @@ func TestSelectionByTimeAndPlatform(t *testing.T) {
 // A shell does not interpret anything in a payload or a header.
 func TestCurlLine(t *testing.T) {
 	body := "{\"name\":\"it's $(touch /tmp/never) `x`\"}"
-	d := &WebhookDetail{Webhook: Webhook{ID: "7", Webhook: "msg_1"}, raw: []byte(body), Header: map[string][]string{"Webhook-Id": {"msg_1"}, "Webhook-Timestamp": {"1"}, "Webhook-Signature": {"[redacted]"}, "X-Note": {`'; exit 1; '`}}}
+	d := &WebhookDetail{Webhook: Webhook{ID: "7", UUID: "msg_1"}, raw: []byte(body), Header: map[string][]string{"Webhook-Id": {"msg_1"}, "Webhook-Timestamp": {"1"}, "Webhook-Signature": {"[redacted]"}, "X-Note": {`'; exit 1; '`}}}
 	out, err := exec.Command("sh", "-c", `curl() { for word; do printf '%s\n' "$word"; done; }; RECEIVER_URL=http://r; `+d.Curl()).Output()
 	want := "-X\nPOST\nhttp://r\n-H\nWebhook-Id: msg_1\n-H\nX-Note: '; exit 1; '\n--data-binary\n" + body + "\n"
 	if err != nil || string(out) != want {

@@ -213,7 +213,7 @@ func (h *Handler) addReceipt(t *Tenant) error {
 		return err
 	}
 	if len(refused) > 0 {
-		t.Refused = new(newWebhook(&refused[0]))
+		t.Refused = new(newWebhook(refused[0]))
 	}
 	if t.MayUse == nil {
 		return nil

@@ -26,7 +26,7 @@ import (
 type Webhook struct {
 	ID       string      `json:"id"` // a number in the inbox; d and a number for a decision
 	Received time.Time   `json:"received"`
-	Webhook  string      `json:"webhook,omitempty"` // the webhook-id that the receiver gets
+	UUID     string      `json:"webhook,omitempty"` // the webhook-id that the receiver gets
 	Type     string      `json:"type,omitempty"`
 	Platform string      `json:"platform,omitempty"`
 	Tenant   string      `json:"tenant,omitempty"`
@@ -81,9 +81,9 @@ func laneOf(platform, tenant, kind string) webhookgate.Lane {
 }
 
 // newWebhook returns an entry of the inbox, without Changes and what whyWaiting adds.
-func newWebhook(e *inbox.Entry) Webhook {
+func newWebhook(e *inbox.Webhook) Webhook {
 	w := Webhook{
-		ID: strconv.FormatInt(e.ID, 10), Received: e.Received, Webhook: e.Webhook, Type: e.Type,
+		ID: strconv.FormatInt(e.ID, 10), Received: e.Received, UUID: e.UUID, Type: e.Type,
 		Platform: e.Platform, Tenant: e.Tenant, Decision: "queued", State: e.State, Changed: e.Changed, Again: e.Again,
 		Why: e.Why, Tries: e.Tries, Receiver: e.Receiver,
 	}
@@ -149,8 +149,8 @@ func (h *Handler) webhooks(s selection) (list WebhookList, err error) {
 	var items []numbered
 	if h.cfg.Inbox != nil && !s.decisionsOnly() {
 		f.Before = s.before.inbox
-		err = h.cfg.Inbox.Each(f, compared, func(item *inbox.Item) bool { // it keeps none of the payloads: they may be large
-			w := newWebhook(&item.Entry)
+		err = h.cfg.Inbox.Each(f, compared, func(item *inbox.Webhook) bool { // it keeps none of the payloads: they may be large
+			w := newWebhook(item)
 			if compared {
 				w.compare(previousBody(item), item.Body)
 			}
@@ -189,7 +189,7 @@ func (h *Handler) webhooks(s selection) (list WebhookList, err error) {
 }
 
 // previousBody returns the payload that a webhook is compared with, or nil.
-func previousBody(item *inbox.Item) []byte {
+func previousBody(item *inbox.Webhook) []byte {
 	if item.Previous == nil {
 		return nil
 	}
@@ -336,7 +336,7 @@ func (h *Handler) withoutContent(id string) (*WebhookDetail, error) {
 	if err != nil {
 		return nil, err
 	}
-	list := []Webhook{newWebhook(&item.Entry)}
+	list := []Webhook{newWebhook(item)}
 	h.whyWaiting(list)
 	d := &WebhookDetail{Webhook: list[0], Counted: item.Counted, Attempts: item.Attempts, Faults: shownFaults(item.Faults, content.MaxFaults),
 		raw: item.Body, former: previousBody(item), sent: item.Header}
@@ -389,7 +389,7 @@ func (h *Handler) addContent(d *WebhookDetail) {
 		d.Lines, _ = snapshot.Lines(d.former, d.raw)
 	}
 	d.Header = withoutSecrets(d.sent)
-	d.Header.Set("Webhook-Id", d.Webhook.Webhook)
+	d.Header.Set("Webhook-Id", d.UUID)
 	d.Header.Set("Webhook-Timestamp", "[each try has its own]")
 	if n := len(d.Attempts); n > 0 {
 		d.Header.Set("Webhook-Timestamp", strconv.FormatInt(d.Attempts[n-1].At.Unix(), 10))

@@ -610,7 +610,7 @@ func printDetail(w io.Writer, d *admin.WebhookDetail, now time.Time) error {
 	field("type", d.Type)
 	field("received", timeAndAge(d.Received, now))
 	field("sent again", timeAndAge(d.Again, now))
-	field("webhook-id", d.Webhook.Webhook)
+	field("webhook-id", d.UUID)
 	if d.Decision == "rejected" {
 		field("answered", strconv.Itoa(d.Status))
 		field("from", d.From)

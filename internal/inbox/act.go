@@ -90,16 +90,16 @@ func (s *Inbox) Redeliver(id int64, force bool, by *Action) error {
 	return s.explain(err)
 }
 
-// tailEntry returns what the lane's row knows about its tail.
-func (l *lane) tailEntry() Entry {
-	return Entry{ID: l.tail, Webhook: l.tailID, Platform: l.Platform, Tenant: l.Tenant}
+// tailWebhook returns what the lane's row knows about its tail.
+func (l *lane) tailWebhook() *Webhook {
+	return &Webhook{ID: l.tail, UUID: l.tailID, Platform: l.Platform, Tenant: l.Tenant}
 }
 
 // explain completes an OverwriteError with the newer webhook, if that one is still stored.
 func (s *Inbox) explain(err error) error {
 	if older, ok := errors.AsType[*OverwriteError](err); ok {
 		if latest, missing := s.find(older.Latest.ID); missing == nil {
-			older.Latest = latest.Entry
+			older.Latest = latest
 		}
 	}
 	return err

@@ -311,7 +311,7 @@ func (c *courier) try(t *target, lease *Lease) *Outcome {
 	if !lease.Valid() {
 		return nil
 	}
-	o.Attempt = t.Try(receiver.Fenced(ctx, lease.Valid), w.Webhook, w.Header, w.Body)
+	o.Attempt = t.Try(receiver.Fenced(ctx, lease.Valid), w.UUID, w.Header, w.Body)
 	o.Took = time.Since(o.Began)
 	o.Aborted = !o.Attempt.Accepted() && (hard.Err() != nil || !lease.Valid())
 	return o
@@ -411,7 +411,7 @@ func (c *courier) outcomeSaved(o *Outcome, err error) {
 		return
 	}
 	if o.Attempt.Accepted() && c.delivered != nil {
-		c.delivered(t.Name, max(0, o.Entry.Changed.Sub(o.Entry.AgeFrom())))
+		c.delivered(t.Name, max(0, o.Tried.Changed.Sub(o.Tried.AgeFrom())))
 	}
 	c.logOutcome(o)
 }
@@ -694,9 +694,9 @@ func (c *courier) figures(rc *receiver.Receiver) Figures {
 
 // logOutcome logs what came of a delivery.
 func (c *courier) logOutcome(o *Outcome) {
-	e := &o.Entry
+	e := &o.Tried
 	attrs := []slog.Attr{
-		slog.Int64("id", e.ID), slog.String("webhook", e.Webhook), slog.String("platform", text.Clip(e.Platform, 200)), slog.String("tenant", text.Clip(e.Tenant, 200)),
+		slog.Int64("id", e.ID), slog.String("webhook", e.UUID), slog.String("platform", text.Clip(e.Platform, 200)), slog.String("tenant", text.Clip(e.Tenant, 200)),
 		slog.String("receiver", o.Lease.Receiver.Name), slog.String("state", string(e.State)), slog.Int("attempt", e.Tries),
 	}
 	if id := text.TraceID(o.Lease.Webhook.Header); id != "" {

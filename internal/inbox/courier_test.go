@@ -80,7 +80,7 @@ func TestTries(t *testing.T) {
 			d.take(tenant, "A")
 		}
 		time.Sleep(8 * time.Second)
-		for _, e := range slices.DeleteFunc(d.list(""), func(e Entry) bool { return e.Tenant == "well" }) {
+		for _, e := range slices.DeleteFunc(d.list(""), func(e *Webhook) bool { return e.Tenant == "well" }) {
 			if e.State != Parked || e.Tries != 4 || e.Why != "too many failed tries (USHER_WEBHOOK_INBOX_ATTEMPTS)" {
 				t.Errorf("%+v", e.Status)
 			}

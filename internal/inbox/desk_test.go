@@ -354,7 +354,7 @@ func (d *desk) take(tenant string, bodies ...string) {
 }
 
 // list returns a tenant's webhooks, or with "" all, the oldest first.
-func (d *desk) list(tenant string) []Entry {
+func (d *desk) list(tenant string) []*Webhook {
 	d.t.Helper()
 	all, err := d.List(Filter{Tenant: tenant})
 	if err != nil {
@@ -365,8 +365,8 @@ func (d *desk) list(tenant string) []Entry {
 }
 
 // items returns the webhooks that f selects, newest first, with their content.
-func (d *desk) items(f Filter) (all []*Item, err error) {
-	err = d.Each(f, true, func(item *Item) bool {
+func (d *desk) items(f Filter) (all []*Webhook, err error) {
+	err = d.Each(f, true, func(item *Webhook) bool {
 		all = append(all, item)
 		return f.Limit == 0 || len(all) < f.Limit
 	})

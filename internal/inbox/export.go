@@ -86,7 +86,7 @@ type laneLine struct {
 }
 
 type webhookLine struct {
-	Entry
+	Webhook
 	Certain  bool      `json:"certain"` // the tenant is certain; false only for a webhook that was refused
 	Snapshot bool      `json:"snapshot"`
 	Digest   octets    `json:"digest"`
@@ -187,7 +187,7 @@ func (s *Inbox) Export(ctx context.Context, to io.Writer) (webhooks int, err err
 				return err
 			}
 			webhooks++
-			return write(exportLine{Webhook: &webhookLine{Entry: w.Entry, Certain: w.lane != webhookgate.Lane{}, Snapshot: w.snapshot, Digest: w.digest, Header: encodeHeader(w.Header), Body: w.Body}})
+			return write(exportLine{Webhook: &webhookLine{Webhook: *w, Certain: w.lane != webhookgate.Lane{}, Snapshot: w.snapshot, Digest: w.digest, Header: encodeHeader(w.Header), Body: w.Body}})
 		})
 		tx.Queue("export_snapshots", func(r engine.Row) error {
 			t, err := scanSnapshot(r)
@@ -561,7 +561,8 @@ func (i *importJob) addWebhook(chunk *importChunk, w *webhookLine) error {
 	if sum := sha256.Sum256(w.Body); !bytes.Equal(sum[:], w.Digest) && !mayBeDamaged {
 		return errors.New("has a webhook whose body does not fit its digest")
 	}
-	row := &Webhook{Entry: w.Entry, snapshot: w.Snapshot, digest: w.Digest, Header: decodeHeader(w.Header), Body: w.Body, hasContent: true, isNew: true}
+	row := &w.Webhook
+	row.snapshot, row.digest, row.Header, row.Body, row.hasContent, row.isNew = w.Snapshot, w.Digest, decodeHeader(w.Header), w.Body, true, true
 	row.size = int64(len(w.Body)+len(w.Header)) + overhead
 	row.Type, row.Why = withoutZero(row.Type), withoutZero(row.Why)
 	if row.rank = never; row.snapshot && !(row.Forced && row.State == Waiting) {
@@ -578,7 +579,7 @@ func (i *importJob) addWebhook(chunk *importChunk, w *webhookLine) error {
 	}
 	return chunk.add(name, func(to *lane) {
 		if !row.Rejected() {
-			to.raiseTail(row.ID, row.Webhook)
+			to.raiseTail(row.ID, row.UUID)
 		}
 		row.lane, to.hooks = to.Lane, append(to.hooks, row)
 	})

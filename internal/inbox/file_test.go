@@ -686,7 +686,7 @@ func wantAll(t *testing.T, path string, lines []string) {
 	d := newDesk(t, inFile(t, path))
 	d.idle("")
 	have := make(map[string]bool)
-	check(t, d.Each(Filter{}, true, func(w *Item) bool {
+	check(t, d.Each(Filter{}, true, func(w *Webhook) bool {
 		have[w.Tenant+" "+string(w.Body[:min(6, len(w.Body))])] = true
 		return true
 	}))

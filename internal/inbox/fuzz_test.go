@@ -163,7 +163,8 @@ func moves(t *testing.T, life string, from, to func() engine.Engine) {
 	see := func(i *Inbox) string {
 		check(t, i.ReadPauses(t.Context())) // it may not have read them yet
 		st := i.Stats()
-		return fmt.Sprintf("\n%+v\n%+v\n%v", must2(i.List(Filter{}))(t), shown(must2(i.Tenants(TenantFilter{}))(t)),
+		listed, _ := json.Marshal(must2(i.List(Filter{}))(t))
+		return fmt.Sprintf("\n%s\n%+v\n%v", listed, shown(must2(i.Tenants(TenantFilter{}))(t)),
 			[]any{st.Pending, st.Parked, st.Refused, st.Used, st.Tenants, st.Paused})
 	}
 	if x, y := see(a), see(b); x != y {

@@ -297,7 +297,7 @@ func (l *lane) take(in *incoming) (a Answer) {
 		a = l.enqueue(&row, in)
 	}
 	a.id = row.ID
-	l.rememberID(in, row.ID, row.Webhook)
+	l.rememberID(in, row.ID, row.UUID)
 	if in.snapshot {
 		l.supersedeRefused(in)
 	}
@@ -309,7 +309,7 @@ func (l *lane) take(in *incoming) (a Answer) {
 
 // becomeTail makes a new webhook the lane's tail.
 func (l *lane) becomeTail(row *Webhook, state *snapshot.Stored) {
-	l.tail, l.tailID, l.dirty = row.ID, row.Webhook, true
+	l.tail, l.tailID, l.dirty = row.ID, row.UUID, true
 	if state != nil {
 		s := *state
 		s.Seq, s.Received = row.ID, row.Received
@@ -322,7 +322,7 @@ func (l *lane) keep(row *Webhook, state *snapshot.Stored) {
 	l.add(row, Kept)
 	l.becomeTail(row, state)
 	l.tailDigest = nil
-	l.held, l.heldAt, l.heldBy, l.heldID = dedupDigest(row), l.t.now, "", row.Webhook
+	l.held, l.heldAt, l.heldBy, l.heldID = dedupDigest(row), l.t.now, "", row.UUID
 }
 
 // enqueue puts a webhook at the end of the lane.
@@ -385,7 +385,7 @@ func (l *lane) rememberID(in *incoming, seq int64, uuid string) {
 	}
 	id := &seenRow{seenID: seenID{l.Lane, in.signedID}, digest: in.digest, seq: seq, at: l.t.now, state: Waiting, rank: never, uuid: uuid}
 	same := func(known *seenRow) bool { return bytes.Equal(known.digest, id.digest) }
-	if uuid != in.Webhook.Webhook && slices.ContainsFunc(l.seen[id.hash], func(known *seenRow) bool { return same(known) && l.makesCopy(known) }) {
+	if uuid != in.Webhook.UUID && slices.ContainsFunc(l.seen[id.hash], func(known *seenRow) bool { return same(known) && l.makesCopy(known) }) {
 		return // the 15 minutes count from the first time
 	}
 	if l.seen == nil {
@@ -431,7 +431,7 @@ func (l *lane) duplicate(in *incoming) string {
 		}
 	}
 	if reused {
-		l.t.Log.Warn("webhook-id was used before, for another body: usher accepts the webhook", "webhook", in.Webhook.Webhook, "tenant", in.Tenant)
+		l.t.Log.Warn("webhook-id was used before, for another body: usher accepts the webhook", "webhook", in.Webhook.UUID, "tenant", in.Tenant)
 	}
 	if !in.snapshot || l.t.DedupWindow == 0 {
 		return ""
@@ -553,7 +553,7 @@ func (l *lane) renew(lease *Lease) bool {
 // A settlement is what came of a try.
 type settlement struct {
 	LeaseLost bool      // the lease had ended, and nothing was written
-	Entry     Entry     // the webhook as it is now
+	Tried     Webhook   // the webhook as it is now
 	NextLease *Lease    // the same lease, for the lane's next webhook; nil: the lease has ended
 	NextTry   time.Time // when a webhook that was not accepted is tried again
 	LaneReady bool      // webhooks wait in the lane, and any process may lease it now
@@ -568,7 +568,7 @@ func (l *lane) settle(o *Outcome) (s settlement) {
 	tried := *o.Lease.Webhook
 	tried.isNew, tried.changed, tried.gone = false, false, false
 	h := l.know(&tried)
-	defer func() { s.Entry, s.LaneReady = h.Entry, l.waiting > 0 && l.owner == nil && l.due <= t.now }()
+	defer func() { s.Tried, s.LaneReady = *h, l.waiting > 0 && l.owner == nil && l.due <= t.now }()
 	if o.Aborted {
 		l.release(t.now + micros(o.RetryIn))
 		if h.State == Superseded { // while it was to be tried
@@ -588,7 +588,7 @@ func (l *lane) settle(o *Outcome) (s settlement) {
 	switch {
 	case o.Attempt.Accepted() && o.ContentErr == nil:
 		l.move(h, Delivered, "")
-		l.held, l.heldAt, l.heldBy, l.heldID = dedupDigest(h), t.now, h.Receiver, h.Webhook
+		l.held, l.heldAt, l.heldBy, l.heldID = dedupDigest(h), t.now, h.Receiver, h.UUID
 		if h.snapshot {
 			l.supersedeBelow(h.ID, l.resent > 0 || !h.Again.IsZero()) // else all that wait are newer
 		}
@@ -665,7 +665,7 @@ func (l *lane) redeliver(h *Webhook, asked State, force bool) error {
 	case h.State == Kept && t.Receivers.For(h.Platform) == nil:
 		return ErrKept
 	case l.Tenant != "" && l.tail > h.ID && !force:
-		return &OverwriteError{h.ID, l.tailEntry()}
+		return &OverwriteError{h.ID, l.tailWebhook()}
 	case h.State != Parked && !t.hasRoom(t.bytesAdded+h.size):
 		return webhookgate.ErrFull
 	}

@@ -152,7 +152,7 @@ func (s *sim) settle(o *Outcome, a *arrival) {
 
 func (s *sim) deliver(lease *Lease) {
 	w, life := s.world, s.life
-	a := w.byID[lease.Webhook.Webhook]
+	a := w.byID[lease.Webhook.UUID]
 	o := &Outcome{Lease: lease, Began: time.Now(), WantsNext: w.r.IntN(10) > 0}
 	name := lease.Receiver.Name
 	if s.isHeld[a.tenant] {
@@ -258,12 +258,12 @@ func (s *sim) refuse(tenant, snapshot string) {
 // accept takes in a refused webhook.
 func (s *sim) accept() {
 	w := s.world
-	all := slices.DeleteFunc(s.m.List(), func(e Entry) bool { return !e.Rejected() || e.Tenant == "" })
+	all := slices.DeleteFunc(s.m.List(), func(e *Webhook) bool { return !e.Rejected() || e.Tenant == "" })
 	if len(all) == 0 {
 		return
 	}
 	e := all[w.r.IntN(min(4, len(all)))]
-	hook := *s.byRefusal[e.Webhook].webhook
+	hook := *s.byRefusal[e.UUID].webhook
 	hook.ID, hook.Receiver = fmt.Sprintf("a%d-%x", len(s.accepted), w.seed), s.life.receivers.For(hook.Lane.Platform)
 	s.accepted[hook.ID] = e.ID
 	a := s.arrive(&hook, e.Tenant, strings.TrimSuffix(strings.TrimPrefix(string(hook.Body), e.Tenant), " other"))
@@ -302,7 +302,7 @@ func (s *sim) judgeRefused() {
 		if !e.Rejected() {
 			continue
 		}
-		r := s.byRefusal[e.Webhook]
+		r := s.byRefusal[e.UUID]
 		w.seen["refused "+string(e.State)] = true
 		times, unsure := 0, !r.ok
 		var last time.Time
@@ -346,7 +346,7 @@ func (s *sim) judgeRefused() {
 	}
 	// None is gone, unless its tenant was erased or has too many.
 	for _, r := range s.refusals {
-		if !r.ok || slices.ContainsFunc(s.m.List(), func(e Entry) bool { return e.ID == r.id }) {
+		if !r.ok || slices.ContainsFunc(s.m.List(), func(e *Webhook) bool { return e.ID == r.id }) {
 			continue
 		}
 		erased := slices.ContainsFunc(w.erasures, func(e span) bool { return e.tenant == r.webhook.Lane.Tenant && e.to.After(r.from) })
@@ -445,13 +445,13 @@ func (s *sim) start() {
 	w.places[0].life = s.life
 }
 
-func (s *sim) some(fits func(Entry) bool) (e Entry, a *arrival) {
-	all := slices.DeleteFunc(s.m.List(), func(e Entry) bool { return !fits(e) })
+func (s *sim) some(fits func(*Webhook) bool) (e *Webhook, a *arrival) {
+	all := slices.DeleteFunc(s.m.List(), func(e *Webhook) bool { return !fits(e) })
 	if len(all) == 0 {
 		return e, nil
 	}
 	e = all[s.r.IntN(min(6, len(all)))]
-	return e, s.byID[e.Webhook]
+	return e, s.byID[e.UUID]
 }
 
 func (s *sim) step(n int) {
@@ -480,7 +480,7 @@ func (s *sim) step(n int) {
 		s.advance(s.now.Add(15*time.Minute + time.Second))
 		return
 	case "redeliver":
-		e, a := s.some(func(Entry) bool { return true })
+		e, a := s.some(func(*Webhook) bool { return true })
 		if a == nil {
 			break
 		}
@@ -502,7 +502,7 @@ func (s *sim) step(n int) {
 			}
 		})
 	case "discard":
-		e, a := s.some(func(e Entry) bool { return !e.State.Finished() })
+		e, a := s.some(func(e *Webhook) bool { return !e.State.Finished() })
 		if a == nil {
 			break
 		}
@@ -532,7 +532,7 @@ func (s *sim) step(n int) {
 	case "accept":
 		s.accept()
 	case "discard refused":
-		all := slices.DeleteFunc(s.m.List(), func(e Entry) bool { return e.State != Refused })
+		all := slices.DeleteFunc(s.m.List(), func(e *Webhook) bool { return e.State != Refused })
 		if len(all) == 0 {
 			break
 		}
@@ -603,8 +603,8 @@ func (s *sim) live() {
 		if e.Rejected() {
 			continue
 		}
-		a := w.byID[e.Webhook]
-		a.entry = &e
+		a := w.byID[e.UUID]
+		a.entry = e
 		if w.unfinished(e) {
 			w.violation("(c) still waiting: %d, arrival %d: %+v", e.ID, a.number, e.Status)
 		}

@@ -311,7 +311,7 @@ func (t *memTurn) load(l *lane, id int64) *Webhook {
 	return nil
 }
 
-func (m *Memory) Redeliver(e Entry, force bool, done func(error)) Work {
+func (m *Memory) Redeliver(e *Webhook, force bool, done func(error)) Work {
 	return m.act(webhookgate.Lane{Platform: e.Platform, Tenant: e.Tenant}, func(t *memTurn, l *lane) error {
 		if h := t.load(l, e.ID); h != nil {
 			return l.redeliver(h, e.State, force)
@@ -320,7 +320,7 @@ func (m *Memory) Redeliver(e Entry, force bool, done func(error)) Work {
 	}, done)
 }
 
-func (m *Memory) Discard(e Entry, done func(error)) Work {
+func (m *Memory) Discard(e *Webhook, done func(error)) Work {
 	return m.act(webhookgate.Lane{Platform: e.Platform, Tenant: e.Tenant}, func(t *memTurn, l *lane) error {
 		if h := t.load(l, e.ID); h != nil {
 			return l.discard(h)
@@ -342,17 +342,17 @@ func (m *Memory) Pause(name webhookgate.Lane, yes bool, done func(error)) Work {
 }
 
 // List returns all webhooks, the newest first.
-func (m *Memory) List() (all []Entry) {
+func (m *Memory) List() (all []*Webhook) {
 	for _, hooks := range m.hooks {
 		for _, h := range hooks {
 			row := *h
 			if l := m.lanes[h.lane]; l != nil {
 				row.applyMark(l.mark)
 			}
-			all = append(all, row.Entry)
+			all = append(all, &row)
 		}
 	}
-	slices.SortFunc(all, func(a, b Entry) int { return int(b.ID - a.ID) })
+	slices.SortFunc(all, func(a, b *Webhook) int { return int(b.ID - a.ID) })
 	return all
 }
 

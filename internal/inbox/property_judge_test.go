@@ -242,7 +242,7 @@ func (w *world) judgeKept(a *arrival) {
 	good := false
 	switch e.State {
 	case Waiting:
-		good = !w.unfinished(*e)
+		good = !w.unfinished(e)
 	case Discarded:
 		good = slices.ContainsFunc(a.discards, func(d *discard) bool { return unsure || d.instance == len(a.again) })
 	case Delivered:

@@ -169,7 +169,7 @@ type arrival struct {
 	original         string // what it was said to be a copy of
 	again            []*redelivery
 	discards         []*discard
-	entry            *Entry // in the end; nil: it is not there
+	entry            *Webhook // in the end; nil: it is not there
 }
 
 type redelivery struct {
@@ -768,25 +768,25 @@ func (p *place) ask(tenant string) {
 }
 
 // some picks one of the listed webhooks.
-func (p *place) some(fits func(Entry) bool) (e Entry, a *arrival) {
+func (p *place) some(fits func(*Webhook) bool) (e *Webhook, a *arrival) {
 	w := p.world
 	entries, err := p.inbox.List(Filter{})
 	if err != nil && !w.troubled() {
 		w.fail("listing: %v", err)
 	}
-	entries = slices.DeleteFunc(entries, func(e Entry) bool { return !fits(e) })
+	entries = slices.DeleteFunc(entries, func(e *Webhook) bool { return !fits(e) })
 	if len(entries) == 0 {
 		return e, nil
 	}
 	e = entries[w.r.IntN(min(6, len(entries)))]
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return e, w.byID[e.Webhook]
+	return e, w.byID[e.UUID]
 }
 
 func (p *place) redeliver() {
 	w := p.world
-	e, a := p.some(func(Entry) bool { return true })
+	e, a := p.some(func(*Webhook) bool { return true })
 	if a == nil {
 		return
 	}
@@ -828,7 +828,7 @@ func overwrites(err error) bool { return errors.As(err, new(*OverwriteError)) }
 
 func (p *place) discard() {
 	w := p.world
-	e, a := p.some(func(e Entry) bool { return !e.State.Finished() })
+	e, a := p.some(func(e *Webhook) bool { return !e.State.Finished() })
 	if a == nil {
 		return
 	}
@@ -1006,7 +1006,7 @@ func (w *world) calm() {
 	w.note("resumed")
 	w.senders.Wait()
 	w.note("all answered")
-	var entries []Entry
+	var entries []*Webhook
 	var err error
 	for {
 		entries, err = w.places[0].inbox.List(Filter{})
@@ -1029,9 +1029,9 @@ func (w *world) calm() {
 	waiting, parked := 0, 0
 	w.mu.Lock()
 	for _, e := range entries {
-		w.byID[e.Webhook].entry = &e
+		w.byID[e.UUID].entry = e
 		if w.unfinished(e) {
-			w.violation("(c) still waiting: %d, arrival %d: %+v", e.ID, w.byID[e.Webhook].number, e.Status)
+			w.violation("(c) still waiting: %d, arrival %d: %+v", e.ID, w.byID[e.UUID].number, e.Status)
 		}
 		waiting, parked = waiting+number(e.State == Waiting), parked+number(e.State == Parked)
 	}
@@ -1056,6 +1056,6 @@ func number(b bool) int {
 }
 
 // unfinished says whether something is still to be done with a webhook.
-func (w *world) unfinished(e Entry) bool {
+func (w *world) unfinished(e *Webhook) bool {
 	return e.State == Waiting && w.places[0].life.receivers.For(e.Platform) != nil
 }

@@ -104,7 +104,7 @@ func acceptable(l *lane, in *incoming, id int64, force bool) error {
 	case in.accepting == nil || in.accepting.State != Refused:
 		return ErrNotRefused
 	case (l.tail > id || in.accepting.Newer) && !force && in.snapshot:
-		return &OverwriteError{id, l.tailEntry()}
+		return &OverwriteError{id, l.tailWebhook()}
 	}
 	return nil
 }

@@ -26,7 +26,7 @@ func (d *desk) refuse(tenant, body string) {
 func (d *desk) refusedBodies() string {
 	d.t.Helper()
 	var all []string
-	check(d.t, d.Each(Filter{State: Refused}, true, func(i *Item) bool {
+	check(d.t, d.Each(Filter{State: Refused}, true, func(i *Webhook) bool {
 		all = append([]string{fmt.Sprintf("%.2s", i.Body)}, all...)
 		return true
 	}))

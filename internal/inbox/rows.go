@@ -56,27 +56,48 @@ func (s State) Taken() bool { return s == Delivered || s == Kept }
 // Finished says whether a webhook in this state is only history: nothing more will be done with it.
 func (s State) Finished() bool { return s != Waiting && s != Parked && s != Refused }
 
-// Entry is a webhook without its content.
-type Entry struct {
+// A Webhook is a row of the table webhook, from the database to the page.
+type Webhook struct {
 	ID       int64     `json:"id"`
-	Webhook  string    `json:"webhook"` // the webhook-id that the receiver gets
+	UUID     string    `json:"webhook"` // the webhook-id that the receiver gets
 	Type     string    `json:"type"`
 	Platform string    `json:"platform"`
 	Tenant   string    `json:"tenant"`
 	Received time.Time `json:"received"`
 	Newest   bool      `json:"-"` // its tenant has no newer one, so it can be sent again without force
 	Status
+
+	lane     webhookgate.Lane // empty: it was refused, and its tenant is not certain
+	snapshot bool
+	rank     int64  // a snapshot with a higher number supersedes it; never: none does
+	digest   []byte // SHA-256 of the body
+	size     int64  // about how many bytes it takes; counts towards MaxBytes
+
+	hasContent bool        // Header and Body are set
+	Header     http.Header `json:"-"`
+	Body       []byte      `json:"-"`
+	verified   bool        // the content comes from the gate and not from a disk, so its digest need not be checked
+
+	// Only of what Show and Each return with its content: the last snapshot of the same tenant before this one that was accepted
+	// (State.Taken), and the id of the tenant's snapshot right before this one, accepted or not. Nil and zero: none is stored.
+	Previous *Webhook `json:"-"`
+	Before   int64    `json:"-"`
+
+	// For the transaction that has it in memory.
+	isNew   bool // it has no row yet
+	changed bool // its row must be written
+	gone    bool // it was deleted
 }
 
 // AgeFrom is the time from which the webhook's age counts: when it was received, or was last sent again by hand.
-func (e *Entry) AgeFrom() time.Time {
-	if !e.Again.IsZero() {
-		return e.Again
+func (w *Webhook) AgeFrom() time.Time {
+	if !w.Again.IsZero() {
+		return w.Again
 	}
-	return e.Received
+	return w.Received
 }
 
-// Status is the part of an Entry that changes.
+// Status is the part of a Webhook that changes.
 type Status struct {
 	State   State     `json:"state"`
 	Why     string    `json:"why,omitempty"` // the reason, if it is parked, superseded or discarded
@@ -157,26 +178,6 @@ func (s *Status) noteAttempt(began time.Time, took time.Duration, a receiver.Att
 	s.Tries++
 }
 
-// A Webhook is a row of the table webhook.
-type Webhook struct {
-	Entry
-	lane     webhookgate.Lane // empty: it was refused, and its tenant is not certain
-	snapshot bool
-	rank     int64  // a snapshot with a higher number supersedes it; never: none does
-	digest   []byte // SHA-256 of the body
-	size     int64  // about how many bytes it takes; counts towards MaxBytes
-
-	hasContent bool // Header and Body are set
-	Header     http.Header
-	Body       []byte
-	verified   bool // the content comes from the gate and not from a disk, so its digest need not be checked
-
-	// For the transaction that has it in memory.
-	isNew   bool // it has no row yet
-	changed bool // its row must be written
-	gone    bool // it was deleted
-}
-
 // HasContent says whether the webhook's header and body are in memory.
 func (w *Webhook) HasContent() bool { return w.hasContent }
 
@@ -204,8 +205,8 @@ const overhead = 512
 
 func newWebhook(w *webhookgate.Webhook) *Webhook {
 	row := &Webhook{
-		Entry: Entry{Webhook: w.ID, Type: w.Type, Platform: w.Lane.Platform, Tenant: w.Lane.Tenant},
-		lane:  LaneOf(w.Lane), snapshot: w.Snapshot, digest: w.Digest[:], rank: never,
+		UUID: w.ID, Type: w.Type, Platform: w.Lane.Platform, Tenant: w.Lane.Tenant,
+		lane: LaneOf(w.Lane), snapshot: w.Snapshot, digest: w.Digest[:], rank: never,
 		Header: w.Header, Body: w.Body, hasContent: true, verified: true,
 	}
 	row.size = int64(len(w.Body)+len(encodeHeader(w.Header))) + overhead
@@ -245,7 +246,7 @@ func scanWebhook(r engine.Row, withContent bool) (*Webhook, error) {
 	var state, snapshot, received, changed, tail, mark int64
 	var record string
 	var header []byte
-	into := []any{&w.ID, &w.Webhook, &w.Tenant, &w.Platform, &w.lane.Type, &w.Type, &snapshot, &w.digest, &w.size, &received, &state, &w.rank, &changed, &w.Why, &record, &tail, &mark}
+	into := []any{&w.ID, &w.UUID, &w.Tenant, &w.Platform, &w.lane.Type, &w.Type, &snapshot, &w.digest, &w.size, &received, &state, &w.rank, &changed, &w.Why, &record, &tail, &mark}
 	if withContent {
 		into = append(into, &header, &w.Body)
 	}
@@ -267,7 +268,7 @@ func scanWebhook(r engine.Row, withContent bool) (*Webhook, error) {
 
 // columns returns the arguments of webhook_add.
 func (w *Webhook) columns() []any {
-	return []any{w.ID, w.Webhook, w.lane.Tenant, w.lane.Platform, w.lane.Type, w.Type, w.snapshot, w.digest, w.size, w.Received.UnixMicro(),
+	return []any{w.ID, w.UUID, w.lane.Tenant, w.lane.Platform, w.lane.Type, w.Type, w.snapshot, w.digest, w.size, w.Received.UnixMicro(),
 		w.State.number(), w.position(), w.rank, w.Changed.UnixMicro(), w.Why, w.encodeRecord()}
 }
 
@@ -530,7 +531,7 @@ var (
 // An OverwriteError says that a redelivery would replace a newer snapshot at the receiver by an older one.
 type OverwriteError struct {
 	ID     int64
-	Latest Entry
+	Latest *Webhook
 }
 
 func (e *OverwriteError) Error() string {

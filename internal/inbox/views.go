@@ -3,7 +3,6 @@ package inbox
 import (
 	"bytes"
 	"context"
-	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -56,7 +55,7 @@ func (f *Filter) match(w *Webhook) bool {
 		return true
 	}
 	search := strings.ToLower(f.Search)
-	for _, s := range []string{w.Tenant, w.Platform, w.Type, w.Webhook} {
+	for _, s := range []string{w.Tenant, w.Platform, w.Type, w.UUID} {
 		if strings.Contains(strings.ToLower(s), search) {
 			return true
 		}
@@ -67,19 +66,20 @@ func (f *Filter) match(w *Webhook) bool {
 // pageSize is how many rows one query returns: a long list must not keep a transaction open for long.
 const pageSize = 500
 
-// List returns the entries that f selects, newest first.
-func (s *Inbox) List(f Filter) ([]Entry, error) {
-	var out []Entry
-	err := s.Each(f, false, func(w *Item) bool {
-		out = append(out, w.Entry)
+// List returns the webhooks that f selects, newest first, without their content.
+func (s *Inbox) List(f Filter) ([]*Webhook, error) {
+	var out []*Webhook
+	err := s.Each(f, false, func(w *Webhook) bool {
+		w.Header, w.Body, w.hasContent = nil, nil, false // a search has read them
+		out = append(out, w)
 		return f.Limit == 0 || len(out) < f.Limit
 	})
 	return out, err
 }
 
 // Each calls fn for the webhooks that f selects, newest first, until fn returns false. If withContent is true they have their
-// content, and their tenant's snapshot before them (Item.Previous).
-func (s *Inbox) Each(f Filter, withContent bool, fn func(*Item) bool) error {
+// content, and their tenant's snapshot before them (Webhook.Previous).
+func (s *Inbox) Each(f Filter, withContent bool, fn func(*Webhook) bool) error {
 	if !storable(f.Tenant) {
 		return nil
 	}
@@ -129,12 +129,14 @@ func (s *Inbox) Each(f Filter, withContent bool, fn func(*Item) bool) error {
 		if !last {
 			before = page[size-1].ID
 		}
-		items, err := s.items(slices.DeleteFunc(page, func(w *Webhook) bool { return !f.match(w) }), withContent)
-		if err != nil {
-			return err
+		page = slices.DeleteFunc(page, func(w *Webhook) bool { return !f.match(w) })
+		if withContent {
+			if err := s.addPrevious(page); err != nil {
+				return err
+			}
 		}
-		for _, item := range items {
-			if !fn(item) {
+		for _, w := range page {
+			if !fn(w) {
 				return nil
 			}
 		}
@@ -144,74 +146,48 @@ func (s *Inbox) Each(f Filter, withContent bool, fn func(*Item) bool) error {
 	}
 }
 
-// An Item is a webhook with its content.
-type Item struct {
-	Entry
-	Header http.Header `json:"header"`
-	Body   []byte      `json:"-"`
-	// Previous is the last snapshot of the same tenant before this one that was accepted (State.Taken); nil: none is stored.
-	Previous *Previous `json:"-"`
-	// Before is the id of the tenant's snapshot right before this one, accepted or not; zero: none is stored.
-	Before int64 `json:"-"`
-}
-
-// Previous is the id and the body of a former snapshot.
-type Previous struct {
-	ID   int64
-	Body []byte
-}
-
 // Show returns a webhook with its content, and with its tenant's snapshot before it.
-func (s *Inbox) Show(id int64) (*Item, error) {
+func (s *Inbox) Show(id int64) (*Webhook, error) {
 	w, err := s.find(id)
 	if err != nil {
 		return nil, err
 	}
-	items, err := s.items([]*Webhook{w}, true)
-	if err != nil {
-		return nil, err
-	}
-	return items[0], nil
+	return w, s.addPrevious([]*Webhook{w})
 }
 
-// items returns webhooks as items. If withContent is true it adds their tenants' snapshots before them.
-func (s *Inbox) items(all []*Webhook, withContent bool) ([]*Item, error) {
-	items, byID := make([]*Item, len(all)), make(map[int64]*Item)
+// addPrevious adds to webhooks with their content what their tenants had before them, and says which of them are damaged.
+func (s *Inbox) addPrevious(all []*Webhook) error {
+	byID := make(map[int64]*Webhook)
 	var lanes []webhookgate.Lane
 	var ids []int64
-	for i, w := range all {
-		items[i] = &Item{Entry: w.Entry, Header: w.Header, Body: w.Body}
-		if !withContent {
-			continue
-		}
+	for _, w := range all {
 		if w.State != Refused && w.State != Accepted && w.check() != nil {
-			items[i].Why = ErrDamaged.Error()
+			w.Why = ErrDamaged.Error()
 		}
 		if w.lane != (webhookgate.Lane{}) && (w.snapshot || w.Rejected() && w.Type == content.TenantProvisioningChange) {
-			byID[w.ID], lanes, ids = items[i], append(lanes, w.lane), append(ids, w.ID)
+			byID[w.ID], lanes, ids = w, append(lanes, w.lane), append(ids, w.ID)
 		}
 	}
 	if len(ids) == 0 {
-		return items, nil
+		return nil
 	}
 	tenants, platforms, types := laneColumns(lanes)
-	err := s.read(s.run, func(tx engine.Tx) error {
+	return s.read(s.run, func(tx engine.Tx) error {
 		tx.Queue("previous", func(r engine.Row) error {
 			var id, state int64
-			p := new(Previous)
+			p := new(Webhook)
 			if err := r.Scan(&id, &p.ID, &state, &p.Body); err != nil {
 				return err
 			}
-			item := byID[id]
-			item.Before = max(item.Before, p.ID)
+			w := byID[id]
+			w.Before = max(w.Before, p.ID)
 			if stateOf(state).Taken() {
-				item.Previous = p
+				w.Previous = p
 			}
 			return nil
 		}, tenants, platforms, types, ids)
 		return tx.Send()
 	})
-	return items, err
 }
 
 // Snapshots returns the last snapshot of every tenant with one of these codes, on whichever platform.
@@ -464,7 +440,7 @@ func (s *Inbox) Tenants(f TenantFilter) (all []*Tenant, err error) {
 
 // HeldUp is the first webhook of a lane, if its last try failed: it holds up the webhooks behind it.
 type HeldUp struct {
-	Entry
+	*Webhook
 	Kind   string    // the lane's event type, if the lane has no tenant
 	Down   bool      // the receiver fails for everybody, and the webhook is not to blame
 	Next   time.Time // when the next try is due; if the receiver is back earlier, it comes earlier
@@ -500,7 +476,7 @@ func (s *Inbox) HeldUp() (all []HeldUp) {
 			if h == nil || len(h.Attempts) == 0 {
 				continue
 			}
-			held := HeldUp{Entry: h.Entry, Kind: l.Type, Down: l.lastResult == lastMissed && s.isDown(l.receiver), Behind: int(l.waiting) - 1}
+			held := HeldUp{Webhook: h, Kind: l.Type, Down: l.lastResult == lastMissed && s.isDown(l.receiver), Behind: int(l.waiting) - 1}
 			if l.due < never { // else it is paused
 				held.Next = moment(l.due)
 			}

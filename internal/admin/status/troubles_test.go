@@ -28,7 +28,7 @@ func wrong(port Port, gate *Gate, box *inbox.Stats, err error) []Trouble {
 	s := &Status{Ports: []Port{port}, Gate: gate}
 	if box != nil {
 		held := func(platform, tenant, receiver string, down bool) inbox.HeldUp {
-			return inbox.HeldUp{Down: down, Entry: inbox.Entry{Platform: platform, Tenant: tenant, Status: inbox.Status{Record: inbox.Record{Receiver: receiver, Attempts: []inbox.Attempt{{Status: 500}}}}}}
+			return inbox.HeldUp{Down: down, Webhook: &inbox.Webhook{Platform: platform, Tenant: tenant, Status: inbox.Status{Record: inbox.Record{Receiver: receiver, Attempts: []inbox.Attempt{{Status: 500}}}}}}
 		}
 		s.Inbox = NewInbox(*box, []inbox.HeldUp{
 			held("docs", "harbour-ltd", "main", false), held("crm", "a/b", "main", false), held("crm", "missed", "main", true), held("crm", "other", "other", false),

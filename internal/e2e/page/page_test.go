@@ -165,7 +165,7 @@ func TestTenantMayUse(t *testing.T) {
 	query := "platform=docs&code=it%27s+a%2Fb%3B+id"
 	tenant := getJSON[admin.Tenant](t, url+"/api/tenant?"+query)
 	may := tenant.MayUse
-	if may == nil || !may.Known || may.ID != 2 || may.Webhook != tenant.Snapshots[0].Webhook || may.AsOf.IsZero() || may.Features[0].Code != "users" || may.Features[0].Limit != 7 {
+	if may == nil || !may.Known || may.ID != 2 || may.Webhook != tenant.Snapshots[0].UUID || may.AsOf.IsZero() || may.Features[0].Code != "users" || may.Features[0].Limit != 7 {
 		t.Fatalf("%+v of %+v", may, tenant)
 	}
 	if len(may.Ask) != 2 || !strings.HasPrefix(may.Ask[0], `curl -H "X-Usher-Key: $USHER_ENTITLEMENTS_KEY" 'http://127.0.0.1:`) {

@@ -209,7 +209,7 @@ func (b *Box) Tried(id int64) int64 {
 	return id
 }
 
-func (b *Box) list(f inbox.Filter) []inbox.Entry {
+func (b *Box) list(f inbox.Filter) []*inbox.Webhook {
 	all, err := b.List(f) // no Helper: a fuzz target may not call it
 	if err != nil {
 		b.t.Fatal(err)
@@ -218,13 +218,13 @@ func (b *Box) list(f inbox.Filter) []inbox.Entry {
 }
 
 // Entry is a webhook as it stands now.
-func (b *Box) Entry(id int64) inbox.Entry {
+func (b *Box) Entry(id int64) *inbox.Webhook {
 	b.t.Helper()
 	item, err := b.Show(id)
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	return item.Entry
+	return item
 }
 
 // Stands says how all stands: each webhook with its state, whether it was sent again, and what is paused.
