@@ -36,12 +36,14 @@ var schema001 string
 // migrations are the scripts that bring the tables from one version to the next, from version 1 on. They only add.
 var migrations = []string{engine.Tables + schema001}
 
-// spelling also drops PostgreSQL's casts. Its parameters are $1, and SQLite's ?1.
+// spelling also drops PostgreSQL's casts. Its parameters are $1, and SQLite's ?1. If a parameter alone is the limit, SQLite plans the
+// statement anew each time that it runs, because another limit might have a better plan: that took more time than all else. With a plus
+// it does not.
 var spelling = engine.Spelling("{schema}.", "", "{int}", "INTEGER", "{text}", "TEXT", "{json}", "TEXT", "{bytes}", "BLOB", "{empty}", "x''", "{keyed}", "WITHOUT ROWID",
 	"{counter}", "INTEGER PRIMARY KEY AUTOINCREMENT", "{among}", "IN (SELECT value FROM json_each(?1))", "{other}", "NOT IN (SELECT value FROM json_each(?1))",
 	"{listed}", "IN (SELECT value FROM json_each(?2))",
 	"{lock}", "", "{skip}", "", // the whole file is locked already
-	"::bigint", "", "::text", "", "$", "?")
+	"LIMIT $", "LIMIT +?", "::bigint", "", "::text", "", "$", "?")
 
 var statements = engine.Statements(statementsText, spelling)
 

@@ -2,13 +2,17 @@ package sqlite
 
 import (
 	"bytes"
+	"database/sql/driver"
 	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"reflect"
 	"runtime"
 	"testing"
 	"time"
+
+	lib "modernc.org/sqlite/lib"
 
 	"usher/internal/inbox/engine"
 )
@@ -215,5 +219,46 @@ func TestRetentionReadsOnlyWhatIsKept(t *testing.T) {
 	}
 	if few, many := search(100), search(9_000); few > many/5 {
 		t.Errorf("it takes %s if 100 of 10,000 are kept, and %s if 9,000 are", few, many)
+	}
+}
+
+// SQLite makes a new plan for a statement whenever it runs, if the value of a parameter might lead to a better one. That takes longer than
+// what the statement does.
+func TestStatementsKeepTheirPlans(t *testing.T) {
+	e, err := Open(filepath.Join(t.TempDir(), "inbox.db"), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	tls := reflect.ValueOf(e.conn.Conn).Elem().FieldByName("tls")
+	tls = reflect.NewAt(tls.Type(), tls.Addr().UnsafePointer()).Elem() // the driver has no way to ask
+	status := func(s *statement, f any, more ...int32) int64 {
+		args := []reflect.Value{tls, reflect.ValueOf(uintptr(reflect.ValueOf(s.Stmt).Elem().FieldByName("pstmt").Uint()))}
+		for _, n := range more {
+			args = append(args, reflect.ValueOf(n))
+		}
+		return reflect.ValueOf(f).Call(args)[0].Int()
+	}
+	for name := range statements {
+		if name == "begin_write" || name == "begin_read" || name == "commit" {
+			continue
+		}
+		s, err := e.conn.prepare(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for run := range 3 {
+			var args []driver.NamedValue
+			for n := range status(s, lib.Xsqlite3_bind_parameter_count) {
+				args = append(args, driver.NamedValue{Ordinal: int(n) + 1, Value: int64(run)})
+			}
+			err := s.run(t.Context(), func(engine.Row) error { return nil }, args)
+			if err != nil && code(err)&0xff != lib.SQLITE_CONSTRAINT {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		if n := status(s, lib.Xsqlite3_stmt_status, lib.SQLITE_STMTSTATUS_REPREPARE, 0); n > 0 {
+			t.Errorf("%s was planned anew %d times", name, n)
+		}
 	}
 }
