@@ -171,7 +171,7 @@ func (s *Inbox) Forget(platform *string, tenant string, by *Action) (count int, 
 // of webhooks.
 func (s *Inbox) Erase(platform, tenant string, by *Action) (count int, err error) {
 	key := webhookgate.Lane{Platform: platform, Tenant: tenant}
-	count, err = act(s, work{known: []webhookgate.Lane{key}, by: by}, func(t *sqlTurn) (count, touched int, err error) {
+	count, err = act(s, work{known: []webhookgate.Lane{key}, numbers: 1, by: by}, func(t *sqlTurn) (count, touched int, err error) {
 		if l := t.lanes[key]; l != nil {
 			count, err = l.erase()
 		}

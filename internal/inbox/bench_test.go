@@ -70,3 +70,39 @@ func BenchmarkInbox(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkDuplicates measures what a copy costs, from 64 senders, for 1,000 tenants.
+func BenchmarkDuplicates(b *testing.B) {
+	for name, open := range map[string]func() engine.Engine{
+		"file":     inFile(b, filepath.Join(b.TempDir(), "inbox.db")),
+		"database": func() engine.Engine { return inDatabase(b, pgtest.Schema(b))() },
+	} {
+		b.Run(name, func(b *testing.B) {
+			in := New(open(), Config{KeepUnclaimed: true, MaxAttempts: 20, MaxAge: time.Hour, DedupWindow: time.Hour, MaxBytes: 1 << 30, Log: slog.New(slog.DiscardHandler)})
+			defer in.Close()
+			padding, set := strings.Repeat("x", 3000), receiver.NewSet()
+			state := &snapshot.Snapshot{Name: "Some tenant", Known: true, Features: []snapshot.Feature{{Code: "users", Limit: 25}}}
+			send := func(count int64) {
+				var next atomic.Int64
+				var senders sync.WaitGroup
+				for range 64 {
+					senders.Go(func() {
+						for n := next.Add(1); n <= count; n = next.Add(1) {
+							w := aHook(set, fmt.Sprintf("crm/t%d", n%1000), padding)
+							w.State = state
+							if _, err := in.Store(w); err != nil {
+								b.Error(err)
+							}
+						}
+					})
+				}
+				senders.Wait()
+			}
+			send(1000)
+			began := cpuTime()
+			b.ResetTimer()
+			send(int64(b.N))
+			b.ReportMetric(float64((cpuTime()-began).Microseconds())/float64(b.N), "cpu-µs/op")
+		})
+	}
+}

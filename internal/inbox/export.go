@@ -45,7 +45,7 @@ func (l *exportLine) webhookNumber() int64 {
 	case l.Webhook != nil:
 		return l.Webhook.ID
 	case l.Lane != nil:
-		return l.Lane.Tail
+		return max(l.Lane.Tail, l.Lane.Last)
 	case l.Snapshot != nil:
 		return l.Snapshot.ID
 	case l.Seen != nil:
@@ -76,13 +76,15 @@ type laneName struct {
 	Type     string `json:"type,omitempty"` // only without a tenant
 }
 
-// A laneLine is what dedup remembers about a lane, but for what the receiver holds: when the export is imported, the receiver may have
+// A laneLine is what dedup remembers about a lane, and when anything came for it last, but for what the receiver holds: when the export is imported, the receiver may have
 // got other webhooks.
 type laneLine struct {
 	laneName
-	Tail       int64  `json:"tail"`
-	TailID     string `json:"tail_id,omitempty"`
-	TailDigest octets `json:"tail_digest,omitempty"`
+	Tail       int64     `json:"tail"`
+	TailID     string    `json:"tail_id,omitempty"`
+	TailDigest octets    `json:"tail_digest,omitempty"`
+	Last       int64     `json:"last"`
+	LastAt     time.Time `json:"last_at"`
 }
 
 type webhookLine struct {
@@ -179,7 +181,7 @@ func (s *Inbox) Export(ctx context.Context, to io.Writer) (webhooks int, err err
 			if err != nil {
 				return err
 			}
-			return write(exportLine{Lane: &laneLine{laneName(l.Lane), l.tail, l.tailID, l.tailDigest}})
+			return write(exportLine{Lane: &laneLine{laneName(l.Lane), l.tail, l.tailID, l.tailDigest, l.last, moment(l.lastAt)}})
 		})
 		tx.Queue("export_webhooks", func(r engine.Row) error {
 			w, err := scanWebhook(r, true)
@@ -516,6 +518,7 @@ func (i *importJob) checkLine(chunk *importChunk, l *exportLine) error {
 		}
 		err = chunk.add(webhookgate.Lane{Platform: t.Platform, Tenant: t.Tenant}, func(to *lane) {
 			to.raiseTail(t.ID, t.Webhook)
+			to.raiseLast(t.ID, t.Received)
 			to.memory.snapshot = &snapshot.Stored{Platform: to.Platform, Tenant: to.Tenant, Seq: t.ID, Webhook: t.Webhook, Received: t.Received, Name: withoutZero(t.Name), Features: t.Features}
 		})
 	case l.Seen != nil:
@@ -545,6 +548,7 @@ func (i *importJob) addPause(chunk *importChunk, p Pause) error {
 // restoreLane copies what dedup remembers into the lane's row.
 func (l *laneLine) restoreLane(to *lane) {
 	to.tail, to.tailID, to.tailDigest, to.dirty = l.Tail, l.TailID, l.TailDigest, true
+	to.raiseLast(l.Last, l.LastAt)
 }
 
 // addWebhook checks a webhook of an export, and adds it in its state.
@@ -581,6 +585,7 @@ func (i *importJob) addWebhook(chunk *importChunk, w *webhookLine) error {
 		if !row.Rejected() {
 			to.raiseTail(row.ID, row.UUID)
 		}
+		to.raiseLast(row.ID, row.lastReceived())
 		row.lane, to.hooks = to.Lane, append(to.hooks, row)
 	})
 }
@@ -590,6 +595,11 @@ func (l *lane) raiseTail(id int64, uuid string) {
 	if id > l.tail {
 		l.tail, l.tailID, l.dirty = id, uuid, true
 	}
+}
+
+// raiseLast does the same for what came last.
+func (l *lane) raiseLast(id int64, at time.Time) {
+	l.last, l.lastAt, l.noted = max(l.last, id), max(l.lastAt, at.UnixMicro()), true
 }
 
 // addBare checks a line that is a webhook itself, as the gate does, and adds it as kept, unless its tenant was known before the import.

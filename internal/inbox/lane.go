@@ -65,6 +65,7 @@ type memory struct {
 	reads    bool                    // its refused webhooks are in memory
 
 	dirty    bool
+	noted    bool // last has changed; so has nothing else of the row, unless it is dirty, too
 	snapshot *snapshot.Stored
 	deleted  []int64
 	newSeen  []*seenRow
@@ -148,9 +149,16 @@ func (l *lane) refusedOnes() (all []*Webhook) {
 	return all
 }
 
+// note leaves a number and the time in the lane, and returns the number. Whatever comes for the lane does so, also what is not taken in: it
+// may say that a state which somebody has read meanwhile is older. So does an erasure.
+func (l *lane) note() int64 {
+	l.last, l.lastAt, l.noted = l.t.number(), l.t.now, true
+	return l.last
+}
+
 // add puts a new webhook into the lane.
 func (l *lane) add(row *Webhook, state State) {
-	row.ID, row.Received, row.isNew = l.t.number(), l.t.time(), true
+	row.ID, row.Received, row.isNew = l.note(), l.t.time(), true
 	if row.snapshot {
 		row.rank = row.ID
 	}
@@ -273,6 +281,7 @@ type incoming struct {
 func (l *lane) take(in *incoming) (a Answer) {
 	t := l.t
 	if original := l.duplicate(in); original != "" && in.accepting == nil {
+		l.note()
 		seq := int64(0)
 		if original == l.tailID {
 			seq = l.tail
@@ -457,6 +466,7 @@ func (l *lane) refuse(in *Webhook, known *Webhook) *Webhook {
 	if known != nil && known.State == Refused && !known.gone {
 		known.Times++
 		known.Last, known.Newer, known.changed = l.t.time(), false, true
+		l.note()
 		return known
 	}
 	if l.Lane != (webhookgate.Lane{}) {
@@ -765,6 +775,7 @@ func (l *lane) erase() (count int, err error) {
 	l.mark, l.stale = 0, false
 	l.waiting, l.resent, l.parked, l.refused, l.bytes = 0, 0, 0, 0, 0
 	l.tail, l.tailID = 0, ""
+	l.note()
 	l.clearBackoff()
 	l.release(t.now)
 	return count, nil

@@ -28,6 +28,7 @@ type Memory struct {
 	Alone   bool
 	Reserve func(*receiver.Receiver) bool
 	Asked   int // how often a lane asked for rows
+	fault   error
 }
 
 func NewMemory(cfg *Config, seed uint64, lease time.Duration) *Memory {
@@ -92,7 +93,7 @@ func (m *Memory) Turn(works []Work) (after []func()) {
 			row := *id
 			m.seen[id.seenID] = append(slices.DeleteFunc(slices.Clone(m.seen[id.seenID]), func(r *seenRow) bool { return bytes.Equal(r.digest, id.digest) }), &row)
 		}
-		if l.dirty && k != (webhookgate.Lane{}) {
+		if (l.dirty || l.noted) && k != (webhookgate.Lane{}) {
 			row := *l
 			row.memory = memory{}
 			m.lanes[k] = &row
@@ -174,8 +175,20 @@ func (m *Memory) Take(w *webhookgate.Webhook, done func(Answer, *Lease)) Work {
 	return func(t *memTurn) func() {
 		in, l := in, t.lane(w.Lane)
 		t.loadSeen(l, &in)
+		noted := t.mustNote(l, "a webhook")
 		a := l.take(&in)
+		noted()
 		return func() { done(a, a.lease) }
+	}
+}
+
+// mustNote returns a func that says whether the lane has got a new number.
+func (t *memTurn) mustNote(l *lane, what string) func() {
+	last := l.last
+	return func() {
+		if l.last <= last || l.lastAt != t.now || l.last > t.m.last {
+			t.m.fault = fmt.Errorf("(j) after %s the last number of %s is %d at %d, it was %d; now is %d", what, l.Tenant, l.last, l.lastAt, last, t.now)
+		}
 	}
 }
 
@@ -219,7 +232,9 @@ func (m *Memory) Refuse(w *webhookgate.Webhook, done func(id int64)) Work {
 				known = h
 			}
 		}
+		noted := t.mustNote(l, "a refused one")
 		id := l.refuse(in, known).ID
+		noted()
 		return func() { done(id) }
 	}
 }
@@ -330,7 +345,14 @@ func (m *Memory) Discard(e *Webhook, done func(error)) Work {
 }
 
 func (m *Memory) Erase(name webhookgate.Lane, done func(error)) Work {
-	return m.act(name, func(t *memTurn, l *lane) error { _, err := l.erase(); return err }, done)
+	return m.act(name, func(t *memTurn, l *lane) error {
+		noted := t.mustNote(l, "an erasure")
+		_, err := l.erase()
+		if err == nil {
+			noted()
+		}
+		return err
+	}, done)
 }
 
 func (m *Memory) Forget(name webhookgate.Lane) Work {
@@ -358,7 +380,13 @@ func (m *Memory) List() (all []*Webhook) {
 
 // Check says whether the lanes' counts are right.
 func (m *Memory) Check() error {
+	if m.fault != nil {
+		return m.fault
+	}
 	for k, l := range m.lanes {
+		if hooks := m.hooks[k]; len(hooks) > 0 && hooks[len(hooks)-1].ID > l.last {
+			return fmt.Errorf("(j) the last number of %s is %d, and it has webhook %d", l.Tenant, l.last, hooks[len(hooks)-1].ID)
+		}
 		var waiting, parked, resent, refused, bytes int64
 		for _, h := range m.hooks[k] {
 			refused += boolNumber(h.State == Refused)

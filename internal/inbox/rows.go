@@ -360,6 +360,9 @@ type lane struct {
 	leasedID int64  // the webhook that the owner delivers
 	token    int64  // counts leases, so that a late outcome of a former one is recognised
 
+	last   int64 // the number of whatever came last for it; see lane.note
+	lastAt int64
+
 	memory
 }
 
@@ -368,7 +371,7 @@ func scanLane(r engine.Row, before ...any) (*lane, error) {
 	l := &lane{memory: memory{frontier: math.MinInt64}}
 	var paused, stale int64
 	err := r.Scan(append(before, &l.Tenant, &l.Platform, &l.Type, &l.receiver, &l.tail, &l.tailID, &l.tailDigest, &l.held, &l.heldAt, &l.heldBy, &l.heldID, &l.mark, &stale,
-		&l.waiting, &l.resent, &l.parked, &l.refused, &l.bytes, &l.waitingSince, &l.lastResult, &l.failures, &l.lastTry, &l.notBefore, &paused, &l.due, &l.owner, &l.leasedID, &l.token)...)
+		&l.waiting, &l.resent, &l.parked, &l.refused, &l.bytes, &l.waitingSince, &l.lastResult, &l.failures, &l.lastTry, &l.notBefore, &paused, &l.due, &l.owner, &l.leasedID, &l.token, &l.last, &l.lastAt)...)
 	l.paused, l.stale = paused != 0, stale != 0
 	l.failures = max(0, l.failures) // it may be damaged
 	l.tailDigest, l.held, l.owner = orNil(l.tailDigest), orNil(l.held), orNil(l.owner)
@@ -389,7 +392,7 @@ func orNil(b []byte) []byte {
 // columns returns the arguments of lane_save.
 func (l *lane) columns() []any {
 	return []any{l.Tenant, l.Platform, l.Type, l.receiver, l.tail, l.tailID, l.tailDigest, l.held, l.heldAt, l.heldBy, l.heldID, l.mark, l.stale,
-		l.waiting, l.resent, l.parked, l.refused, l.bytes, l.waitingSince, l.lastResult, l.failures, l.lastTry, l.notBefore, l.paused, l.due, l.owner, l.leasedID, l.token}
+		l.waiting, l.resent, l.parked, l.refused, l.bytes, l.waitingSince, l.lastResult, l.failures, l.lastTry, l.notBefore, l.paused, l.due, l.owner, l.leasedID, l.token, l.last, l.lastAt}
 }
 
 // queueRows queues a statement for many rows: it passes each column as one slice. No value is NULL.

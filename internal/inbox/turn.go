@@ -388,7 +388,7 @@ func (t *sqlTurn) catchUp(l *lane) {
 
 // save queues the statements that write what the lanes remember.
 func (t *sqlTurn) save() {
-	var lanes []*lane
+	var lanes, noted []*lane
 	var added, changed []*Webhook
 	var snapshots []*snapshot.Stored
 	var seen []*seenRow
@@ -397,6 +397,8 @@ func (t *sqlTurn) save() {
 		l := t.lanes[name]
 		if l.dirty && name != (webhookgate.Lane{}) {
 			lanes = append(lanes, l)
+		} else if l.noted && name != (webhookgate.Lane{}) {
+			noted = append(noted, l)
 		}
 		for _, h := range l.hooks {
 			switch {
@@ -413,6 +415,7 @@ func (t *sqlTurn) save() {
 		seen, deleted = append(seen, l.newSeen...), append(deleted, l.deleted...)
 	}
 	queueRows(t.tx, "lane_save", lanes, (*lane).columns)
+	queueRows(t.tx, "lane_note", noted, func(l *lane) []any { return []any{l.Tenant, l.Platform, l.Type, l.last, l.lastAt} })
 	insertWebhooks(t.tx, added)
 	queueRows(t.tx, "webhook_save", changed, (*Webhook).changes)
 	queueRows(t.tx, "snapshot_save", snapshots, snapshotColumns)
@@ -424,7 +427,7 @@ func (t *sqlTurn) save() {
 	for _, queue := range t.statements {
 		queue(t.tx)
 	}
-	if idle := len(lanes)+len(added)+len(changed)+len(seen)+len(deleted)+len(t.statements) == 0; idle && t.s.health.unproven() {
+	if idle := len(lanes)+len(noted)+len(added)+len(changed)+len(seen)+len(deleted)+len(t.statements) == 0; idle && t.s.health.unproven() {
 		t.tx.Queue("touch", nil)
 	}
 }

@@ -45,6 +45,10 @@ CREATE TABLE {schema}.lane (
 	owner         {bytes} NOT NULL DEFAULT {empty}, -- the process that has the lease
 	leased        {int} NOT NULL DEFAULT 0, -- the webhook that it delivers
 	token         {int} NOT NULL DEFAULT 0, -- counts leases, so that a late outcome of a former one is recognised
+
+	-- The number and the time of whatever came last for it: taken in, a copy, refused, or answered with 5xx; or of its erasure.
+	last          {int} NOT NULL DEFAULT 0,
+	last_at       {int} NOT NULL DEFAULT 0,
 	PRIMARY KEY (tenant, platform, event_type)
 ) {keyed};
 CREATE INDEX lane_last_try ON {schema}.lane (receiver, last_result, last_try) WHERE last_result > 0 AND due < {never};

@@ -15,12 +15,17 @@ ORDER BY l.tenant, l.platform, l.event_type FOR UPDATE OF l
 -- name: lane_save
 UPDATE {schema}.lane l SET receiver = n.receiver, tail = n.tail, tail_id = n.tail_id, tail_digest = n.tail_digest, held = n.held, held_at = n.held_at, held_by = n.held_by, held_id = n.held_id,
 	superseded = n.superseded, stale = n.stale, waiting = n.waiting, resent = n.resent, parked = n.parked, refused = n.refused, bytes = n.bytes, waiting_since = n.waiting_since,
-	last_result = n.last_result, failures = n.failures, last_try = n.last_try, not_before = n.not_before, paused = n.paused, due = n.due, owner = n.owner, leased = n.leased, token = n.token
+	last_result = n.last_result, failures = n.failures, last_try = n.last_try, not_before = n.not_before, paused = n.paused, due = n.due, owner = n.owner, leased = n.leased, token = n.token, last = n.last, last_at = n.last_at
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::text[], $7::bytea[], $8::bytea[], $9::bigint[], $10::text[], $11::text[],
 	$12::bigint[], $13::bigint[], $14::bigint[], $15::bigint[], $16::bigint[], $17::bigint[], $18::bigint[], $19::bigint[],
-	$20::bigint[], $21::bigint[], $22::bigint[], $23::bigint[], $24::bigint[], $25::bigint[], $26::bytea[], $27::bigint[], $28::bigint[])
+	$20::bigint[], $21::bigint[], $22::bigint[], $23::bigint[], $24::bigint[], $25::bigint[], $26::bytea[], $27::bigint[], $28::bigint[], $29::bigint[], $30::bigint[])
 	AS n (tenant, platform, event_type, receiver, tail, tail_id, tail_digest, held, held_at, held_by, held_id, superseded, stale, waiting, resent, parked, refused, bytes, waiting_since,
-	last_result, failures, last_try, not_before, paused, due, owner, leased, token)
+	last_result, failures, last_try, not_before, paused, due, owner, leased, token, last, last_at)
+WHERE l.tenant = n.tenant AND l.platform = n.platform AND l.event_type = n.event_type
+
+-- name: lane_note
+-- For lanes of which nothing else has changed.
+UPDATE {schema}.lane l SET last = n.last, last_at = n.last_at FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[]) AS n (tenant, platform, event_type, last, last_at)
 WHERE l.tenant = n.tenant AND l.platform = n.platform AND l.event_type = n.event_type
 
 -- name: lane_due_repair

@@ -19,8 +19,12 @@ SELECT {lane} FROM lane l WHERE l.tenant = ?1 AND l.platform = ?2 AND l.event_ty
 -- name: lane_save
 UPDATE lane SET receiver = ?4, tail = ?5, tail_id = ?6, tail_digest = ?7, held = ?8, held_at = ?9, held_by = ?10, held_id = ?11, superseded = ?12, stale = ?13,
 	waiting = ?14, resent = ?15, parked = ?16, refused = ?17, bytes = ?18, waiting_since = ?19, last_result = ?20, failures = ?21, last_try = ?22, not_before = ?23,
-	paused = ?24, due = ?25, owner = ?26, leased = ?27, token = ?28
+	paused = ?24, due = ?25, owner = ?26, leased = ?27, token = ?28, last = ?29, last_at = ?30
 WHERE tenant = ?1 AND platform = ?2 AND event_type = ?3
+
+-- name: lane_note
+-- For lanes of which nothing else has changed.
+UPDATE lane SET last = ?4, last_at = ?5 WHERE tenant = ?1 AND platform = ?2 AND event_type = ?3
 
 -- name: lane_due_repair
 -- After a jump of the clock. 1 now; the latest time that is possible for: 2 not_before, 3 due after a failure, 4 the end of a lease (leases do
