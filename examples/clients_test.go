@@ -46,13 +46,22 @@ const graphqlClientPrints = `^\{"accounts":\[\{"id":"1027","name":"Brücke GmbH"
   id: ID!
   name: String!
 \}
-
+(?s:.*?)
 type Query \{
   """
   Accounts whose name contains the filter, in any case; all of them without one.
   """
   accounts\(filter: String, limit: Int\): \[Account!\]!
+
+  """
+  Tenants as their webhooks describe them.*
+  """
+  tenants\(limit: Int, offset: Int\): \[Tenant!\]!
 \}
+(?s:.*?)
+type Tenant \{
+  code: String!
+(?s:.*?)\}
 ){2}200 .*secrets.*
 200 true
 401

@@ -26,7 +26,7 @@ import (
 const sandboxUsage = `Usage: usher sandbox [--listen ADDR] [--receiver-listen ADDR]
                      [--webhooks-to URL]... [--every DURATION] [SECRETS]
        usher sandbox send TENANT [FEATURE[=QUANTITY]...] [--platform P]
-                          [--times N] [--at URL]
+                          [--times N] [--lost] [--at URL]
        usher sandbox send --raw FILE [--times N] [--at URL]
        usher sandbox revoke [--at URL]
        usher sandbox fail token|graphql|receiver STATUS [--for 10s] [--at URL]
@@ -49,7 +49,8 @@ http://127.0.0.1:9000):
 
   send      send a webhook that lists exactly these features, and print the
             status and usher's decision. Exit code 0 only for 2xx. --raw FILE
-            sends a file as it is (- for standard input)
+            sends a file as it is (- for standard input). --lost changes the
+            tenant, but never sends the webhook: see 'usher help reconcile'
   revoke    revoke every token that it has issued
   fail      make a part answer with a status, for a time or until 'fail off'
 
@@ -71,7 +72,7 @@ type sandboxCall struct {
 	*Process
 	config  sandbox.Config
 	sender  *sandbox.Sender
-	state   sandbox.State // what to send
+	state   sandbox.SendCommand // what to send
 	failure sandbox.Failure
 	every   time.Duration // between webhooks; 0 for none
 	failFor time.Duration // 0: until the next failure
@@ -87,7 +88,7 @@ func sandboxCommand(ctx context.Context, p *Process, args []string) error {
 	s := &sandboxCall{Process: p, sender: sandbox.NewSender(uint64(time.Now().UnixNano()))}
 	sub, err := parseSubcommand([]subcommand{
 		{"", "listen receiver-listen every webhooks-to" + secrets, "", s.setConfig, s.serve},
-		{"send", "at platform raw times", "a tenant, and its features: send acme users=25 sso", s.setState, s.send},
+		{"send", "at platform raw times lost", "a tenant, and its features: send acme users=25 sso", s.setState, s.send},
 		{"revoke", "at", "", nil, s.revoke},
 		{"fail", "at for", "a part and a status, or off: fail token 503", s.setFailure, s.fail},
 		{"rehearse", "platform" + secrets, "the address of your receiver, such as http://127.0.0.1:3000/provisioning", s.setReceiver, s.rehearse},
@@ -111,6 +112,7 @@ func (s *sandboxCall) flags() *flag.FlagSet {
 	f.StringVar(&s.state.Platform, "platform", "", "")
 	f.StringVar(&s.raw, "raw", "", "")
 	f.Uint64Var(&s.times, "times", 1, "")
+	f.BoolVar(&s.state.Lost, "lost", false, "")
 	f.DurationVar(&s.failFor, "for", 0, "")
 	return f
 }
@@ -205,8 +207,8 @@ func (s *sandboxCall) setState(args []string) error {
 	switch {
 	case s.times == 0:
 		return errors.New("--times: write a number above 0")
-	case s.raw != "" && (len(args) > 0 || s.state.Platform != ""):
-		return errors.New("--raw sends a file as it is: name no tenant, feature or platform")
+	case s.raw != "" && (len(args) > 0 || s.state.Platform != "" || s.state.Lost):
+		return errors.New("--raw sends a file as it is: name no tenant, feature or platform, and leave out --lost")
 	case s.raw != "":
 		return nil
 	case len(args) == 0:
@@ -249,6 +251,9 @@ func (s *sandboxCall) send(ctx context.Context) error {
 		var sent sandbox.SendResult
 		if err := s.post(ctx, target, content, &sent); err != nil {
 			return err
+		}
+		if sent.Lost {
+			fmt.Fprintln(s.Stdout, "changed, and its webhook was lost: nothing was sent")
 		}
 		for _, r := range sent.Replies {
 			line := r.String()

@@ -95,6 +95,12 @@ func TestSandboxBesideUsher(t *testing.T) {
 			t.Errorf("%d times: %s", n, line)
 		}
 	}
+	s.want(t, 0, "changed, and its webhook was lost: nothing was sent\n", "send", "acme", "users=31", "--lost")
+	s.want(t, 2, "leave out --lost", "send", "--raw", "-", "--lost")
+	testkit.Eventually(t, "the loss in the log", func() bool { return strings.Contains(s.Stderr.String(), "nothing is sent: acme users=31\n") })
+	if out := s.Stderr.String(); strings.Contains(out, "≤ 31") {
+		t.Errorf("a lost webhook was received:\n%s", out)
+	}
 	file := filepath.Join(t.TempDir(), "webhook.json")
 	if err := os.WriteFile(file, []byte(`{"type":"TenantProvisioningChange","payload":{"tenant":{"code":7}}}`), 0o600); err != nil {
 		t.Fatal(err)

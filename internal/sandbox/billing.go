@@ -43,6 +43,7 @@ type Billing struct {
 
 	key    []byte // signs the tokens
 	schema *graphql.Schema
+	book   book
 	faults faults // by path
 
 	tokenRequests atomic.Int64
@@ -62,11 +63,12 @@ const (
 func NewBilling(clients ...Client) *Billing {
 	b := &Billing{
 		key:     make([]byte, 32),
-		schema:  graphql.MustParseSchema(schemaText, &queries{}, graphql.UseFieldResolvers()),
+		book:    book{known: make(map[[2]string]*bookTenant)},
 		clients: make(map[string]*Client),
 		issued:  make(map[string]*grant),
 		calls:   make(map[int]int),
 	}
+	b.schema = graphql.MustParseSchema(schemaText+tenantSchema, &queries{&b.book}, graphql.UseFieldResolvers())
 	_, _ = rand.Read(b.key) // is documented never to fail
 	for _, c := range clients {
 		b.clients[c.ID] = &c
@@ -257,14 +259,16 @@ func (b *Billing) check(token string) (scopes []string, fault string) {
 	}
 }
 
-// The published interface shows only one query. The sandbox has no mutation, so that no program depends on
-// something that the real service may not have.
+// The published interface shows only the query accounts. The sandbox has one more, tenants, to try 'usher reconcile' with, and no
+// mutation, so that no program depends on something that the real service may not have.
 const schemaText = `
 schema { query: Query }
 
 type Query {
 	# Accounts whose name contains the filter, in any case; all of them without one.
 	accounts(filter: String, limit: Int): [Account!]!
+	# Tenants as their webhooks describe them, the oldest tenant first. This query is the sandbox's own: your service has another.
+	tenants(limit: Int, offset: Int): [Tenant!]!
 }
 
 type Account {
@@ -334,17 +338,24 @@ func queryError(status int, message string) answer {
 type scopesKey struct{}
 
 // queries resolves the fields of the schema's type Query.
-type queries struct{}
+type queries struct{ book *book }
 
-// Accounts needs the scope standard:read. Introspection needs only a valid token, so that 'usher check' can
+// mayRead is for every query: it needs the scope standard:read. Introspection needs only a valid token, so that 'usher check' can
 // try a token of any scope.
+func mayRead(ctx context.Context) error {
+	scopes, _ := ctx.Value(scopesKey{}).([]string)
+	if !slices.Contains(scopes, "standard:read") {
+		return errors.New("the access token lacks the scope standard:read")
+	}
+	return nil
+}
+
 func (*queries) Accounts(ctx context.Context, args struct {
 	Filter *string
 	Limit  *int32
 }) ([]account, error) {
-	scopes, _ := ctx.Value(scopesKey{}).([]string)
-	if !slices.Contains(scopes, "standard:read") {
-		return nil, errors.New("the access token lacks the scope standard:read")
+	if err := mayRead(ctx); err != nil {
+		return nil, err
 	}
 	limit, filter := len(accounts()), ""
 	if args.Limit != nil {

@@ -22,6 +22,7 @@ import (
 	"log"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 
 	"usher/internal/guard"
@@ -63,6 +64,7 @@ func Open(c Config) (*Sandbox, error) {
 		Sender:  cmp.Or(c.Sender, NewSender(uint64(time.Now().UnixNano()))),
 		log:     c.Log,
 	}
+	s.Sender.Changed = s.book.put
 	var err error
 	if s.URL, err = s.serve(c.Listen, s); err != nil {
 		return nil, fmt.Errorf("--listen: %w", err)
@@ -164,7 +166,8 @@ func parseCommand(body []byte, command any) error {
 	d.DisallowUnknownFields()
 	err := d.Decode(command)
 	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok { // its text names our Go types
-		err = fmt.Errorf("it has a JSON %s in %q", wrong.Value, wrong.Field)
+		field := strings.TrimPrefix(wrong.Field, "State.") // embedded in SendCommand
+		err = fmt.Errorf("it has a JSON %s in %q", wrong.Value, field)
 	}
 	if err != nil {
 		return fmt.Errorf("the command cannot be read: %w", err)
@@ -172,25 +175,36 @@ func parseCommand(body []byte, command any) error {
 	return nil
 }
 
-// send is POST /sandbox/send: a [State] or, with ?raw, any body as it is.
+// SendCommand is the body of /sandbox/send.
+type SendCommand struct {
+	State
+	Lost bool `json:"lost,omitempty"` // the tenant changes, and its webhook is never sent
+}
+
+// send is POST /sandbox/send: a [SendCommand] or, with ?raw, any body as it is.
 func (s *Sandbox) send(r *http.Request, body []byte) answer {
 	what := "a body of your own"
 	if !r.URL.Query().Has("raw") {
-		var state State
-		if err := parseCommand(body, &state); err != nil {
+		var c SendCommand
+		if err := parseCommand(body, &c); err != nil {
 			return commandError(http.StatusBadRequest, err.Error())
 		}
-		if state.Tenant == "" {
+		if c.Tenant == "" {
 			return commandError(http.StatusBadRequest, `"tenant" is missing`)
 		}
-		what, body = state.String(), state.Webhook()
+		what, body = c.String(), c.Webhook()
+		if c.Lost {
+			s.Sender.lose(body)
+			s.logf("webhook lost, nothing is sent: %s", what)
+			return jsonAnswer(http.StatusOK, SendResult{Lost: true, Replies: []Reply{}})
+		}
 	}
 	if len(s.Sender.URLs) == 0 {
 		return commandError(http.StatusConflict, "the sandbox sends nowhere: start it with --webhooks-to URL")
 	}
-	e := s.Sender.send(r.Context(), what, body)
+	e := s.Sender.change(r.Context(), what, body)
 	s.logSent(e)
-	return jsonAnswer(http.StatusOK, SendResult{e.Status, e.Decision, e.Replies})
+	return jsonAnswer(http.StatusOK, SendResult{Status: e.Status, Decision: e.Decision, Replies: e.Replies})
 }
 
 // SendResult is the answer to /sandbox/send.
@@ -198,6 +212,7 @@ type SendResult struct {
 	Status   int     `json:"status"` // that of the first reply that is not a success, or else of the first reply
 	Decision string  `json:"decision"`
 	Replies  []Reply `json:"replies"`
+	Lost     bool    `json:"lost,omitempty"` // nothing was sent
 }
 
 // revoke is POST /sandbox/revoke.

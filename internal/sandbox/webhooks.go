@@ -29,6 +29,9 @@ type Sender struct {
 	Sign   func(h http.Header, body []byte) // adds the headers of a signature; may be nil
 	Client *http.Client                     // by default one with a timeout of 60 s that follows no redirect
 
+	// Changed is called with each new snapshot of a tenant, before it is sent; may be nil. What is sent again is not new.
+	Changed func(body []byte)
+
 	mu    sync.Mutex
 	world *world      // guarded by mu
 	last  SentWebhook // without replies, guarded by mu
@@ -88,12 +91,30 @@ func (s *Sender) Change(ctx context.Context) SentWebhook {
 	t, what := s.world.change()
 	body := t.render()
 	s.mu.Unlock()
-	return s.send(ctx, what, body)
+	return s.change(ctx, what, body)
 }
 
 // Send sends a body as it is.
 func (s *Sender) Send(ctx context.Context, body []byte) SentWebhook {
-	return s.send(ctx, "sent by hand", body)
+	return s.change(ctx, "sent by hand", body)
+}
+
+func (s *Sender) change(ctx context.Context, what string, body []byte) SentWebhook {
+	if s.Changed != nil {
+		s.Changed(body)
+	}
+	return s.send(ctx, what, body)
+}
+
+// lose makes a change whose webhook is never sent. The last webhook is not sent again after it: that would say that
+// the tenant is back in its former state.
+func (s *Sender) lose(body []byte) {
+	s.mu.Lock()
+	s.last.Body = nil
+	s.mu.Unlock()
+	if s.Changed != nil {
+		s.Changed(body)
+	}
 }
 
 // Next sends a change or, every fourth time, the same bytes as the last time.
@@ -101,7 +122,7 @@ func (s *Sender) Next(ctx context.Context) SentWebhook {
 	s.mu.Lock()
 	last := s.last
 	s.mu.Unlock()
-	if last.N%4 == 3 {
+	if last.N%4 == 3 && last.Body != nil {
 		return s.send(ctx, fmt.Sprintf("#%d again: %s", last.N, last.Summary), last.Body)
 	}
 	return s.Change(ctx)
