@@ -87,7 +87,8 @@ type Config struct {
 	// Store, if set, stores every webhook that has passed the checks, except questions. It is
 	// responsible for the delivery from then on: the gate's own lanes, DedupSize, DedupWindow and
 	// Attempts are not used. Store returns the webhook-id of the snapshot that w duplicates, or an
-	// empty string. An error means that w is not stored, and that the sender should send it again.
+	// empty string. An error means that w is not stored, and that the sender should send it again;
+	// Store has noted that in Owed.
 	Store func(w *Webhook) (duplicateOf string, err error)
 
 	// KeepUnclaimed passes webhooks whose platform has no receiver to Store, instead of refusing
@@ -98,6 +99,9 @@ type Config struct {
 	// Refused is called for each Refusal, before the sender gets its answer. It returns whether it has
 	// stored the webhook, and must not take longer than Store may take. May be nil.
 	Refused func(*Refusal) (stored bool)
+
+	// Owed gets the tenants whose webhooks got a 5xx. Nil: the gate makes one.
+	Owed *Owed
 
 	// UnknownType is called for each webhook of a type that Rules do not accept. May be nil.
 	UnknownType func(typ string)
@@ -123,7 +127,9 @@ func New(cfg Config) *Gate {
 		jitter:  rand.N[time.Duration],
 		parsing: make(chan struct{}, runtime.GOMAXPROCS(0)),
 		waiting: make(map[*receiver.Receiver]int),
-		idle:    make(chan struct{}),
+	}
+	if cfg.Owed == nil {
+		g.cfg.Owed = NewOwed()
 	}
 	g.deliveries, g.cancel = context.WithCancel(context.Background())
 	if cfg.Store == nil {

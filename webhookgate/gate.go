@@ -34,8 +34,7 @@ type Gate struct {
 	mu       sync.Mutex // guards what follows
 	inflight int
 	waiting  map[*receiver.Receiver]int // how many of them wait for each receiver
-	closing  bool
-	idle     chan struct{} // closed once closing is set and nothing is in flight
+	idle     chan struct{}              // closed when nothing is in flight; nil: nobody waits for that
 }
 
 // An arrival is one request, and what is known about it so far.
@@ -72,11 +71,27 @@ func (g *Gate) decide(w http.ResponseWriter, r *http.Request) *answer {
 		in.Stored = g.cfg.Refused(in.Refusal)
 	}
 	in.noteAnswer(a)
+	g.noteOwed(in)
 	if g.cfg.Answered != nil {
 		g.cfg.Answered(in.Outcome)
 	}
 	g.report(in)
 	return a
+}
+
+// noteOwed notes whose webhook got a 5xx, and who is owed nothing any more. Config.Store does that for the webhooks that it gets. Nobody
+// sends a question again.
+func (g *Gate) noteOwed(in *arrival) {
+	w, took := in.Webhook, in.Status == http.StatusOK
+	switch {
+	case !took && in.Decision != failed, w != nil && (g.cfg.Store != nil || g.isQuestion(w.Type)):
+	case w == nil:
+		g.cfg.Owed.AddUnnamed(Unnamed{1, in.At, in.At})
+	case took:
+		g.cfg.Owed.Taken(w.Lane, w.Digest, w.Received)
+	default:
+		g.cfg.Owed.Add(w.Lane, Missed{ID: w.ID, Digest: w.Digest, At: w.Received})
+	}
 }
 
 // handle is the whole way of a webhook, from top to bottom. The first check that fails returns the
@@ -201,10 +216,7 @@ func (g *Gate) route(in *arrival) *answer {
 func (g *Gate) admit(in *arrival) *answer {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	switch {
-	case g.closing:
-		return shuttingDown()
-	case g.inflight >= g.cfg.MaxInflight:
+	if g.inflight >= g.cfg.MaxInflight {
 		return busy("too many webhooks at once; please send this one again")
 	}
 	g.inflight++
@@ -235,8 +247,9 @@ func (g *Gate) leave(in *arrival) {
 	if in.waits {
 		g.waiting[in.Webhook.Receiver]--
 	}
-	if g.closing && g.inflight == 0 {
+	if g.idle != nil && g.inflight == 0 {
 		close(g.idle)
+		g.idle = nil
 	}
 }
 
@@ -244,35 +257,42 @@ func shuttingDown() *answer {
 	return busy("usher is shutting down; please send this webhook again")
 }
 
-// Shutdown refuses new webhooks and waits until those in progress have an answer; the server waits until
-// it is written. If ctx ends first, it cancels their deliveries, so that their senders get 503, and
-// returns ctx's error.
+// Shutdown waits until the webhooks in progress have an answer; the server waits until it is written. The gate refuses none
+// meanwhile: the server has closed its listener, and a webhook that still comes would get no second chance. When ctx ends, deliveries
+// are cancelled, also those that begin later, so that their senders get 503. Then Shutdown returns ctx's error if any was in progress.
 func (g *Gate) Shutdown(ctx context.Context) error {
-	g.mu.Lock()
-	if !g.closing {
-		g.closing = true
-		if g.inflight == 0 {
-			close(g.idle)
-		}
-	}
-	g.mu.Unlock()
-
+	context.AfterFunc(ctx, g.cancel)
+	idle := g.whenIdle()
 	select {
-	case <-g.idle:
+	case <-idle:
 		return nil
 	default: // checked first: if nothing is in progress, it does not matter that ctx has ended
 	}
 	select {
-	case <-g.idle:
+	case <-idle:
 		return nil
 	case <-ctx.Done():
 	}
-	g.cancel()
 	select {
-	case <-g.idle:
+	case <-idle:
 	case <-time.After(lastWords):
 	}
 	return ctx.Err()
+}
+
+// whenIdle returns a channel that is closed when nothing is in flight.
+func (g *Gate) whenIdle() <-chan struct{} {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.inflight == 0 {
+		none := make(chan struct{})
+		close(none)
+		return none
+	}
+	if g.idle == nil {
+		g.idle = make(chan struct{})
+	}
+	return g.idle
 }
 
 // lastWords is how long Shutdown waits until cancelled deliveries have an answer. Their senders should

@@ -146,14 +146,15 @@ func (p *passThrough) finish(w *Webhook, t *turn) {
 }
 
 // Forget drops what the gate remembers about a tenant, so that its next snapshot is delivered in any
-// case. It also makes sure that deliveries in progress are not remembered. It reports whether there
-// was anything to forget. Call it only if Config.Store is nil.
+// case, and nothing is owed to it. It also makes sure that deliveries in progress are not remembered. It
+// reports whether there was anything to forget. Call it only if Config.Store is nil.
 func (g *Gate) Forget(platform, tenant string) bool {
 	p := g.lanes
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	key := Lane{Platform: platform, Tenant: tenant}
-	known := p.ids.forget(key)
+	known := g.cfg.Owed.Forget(key)
+	known = p.ids.forget(key) || known
 	if l := p.active[key]; l != nil {
 		known = known || !l.tail.forgotten
 		l.tail.forgotten = true
@@ -168,7 +169,7 @@ func (g *Gate) Platforms(tenant string) (all []string) {
 	p := g.lanes
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, lane := range slices.Concat(p.memory.Keys(), slices.Collect(maps.Keys(p.active)), p.ids.lanes()) {
+	for _, lane := range slices.Concat(p.memory.Keys(), slices.Collect(maps.Keys(p.active)), p.ids.lanes(), g.cfg.Owed.lanes()) {
 		if lane.Tenant == tenant && !slices.Contains(all, lane.Platform) {
 			all = append(all, lane.Platform)
 		}

@@ -134,7 +134,6 @@ func (u *Usher) closeInOrder(atOnce context.Context, stopCourier func(context.Co
 	}
 	if u.gate != nil {
 		closing.Go(func() {
-			u.gateListener.drainInherited(grace) // the gate refuses webhooks only after that
 			if u.gate.Shutdown(grace) != nil {
 				u.log.Warn("cut off webhooks that were still in progress")
 			}

@@ -1,0 +1,210 @@
+package webhookgate
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"usher/internal/content"
+)
+
+func moments(second int) time.Time { return time.Unix(int64(second), 0) }
+
+func missed(name string, second int) Missed {
+	return Missed{ID: name, Digest: sha256.Sum256([]byte(name)), At: moments(second)}
+}
+
+// What settles a debt. Each step is a name and when it arrived; "!" in front: it got a 5xx.
+func TestDebt(t *testing.T) {
+	for steps, owed := range map[string]bool{
+		"":                          false,
+		"!A1":                       true,
+		"!A1 A2":                    false,
+		"!A1 B2":                    false,
+		"!A1 !B2 A3":                true, // B is still missing
+		"!A1 !B2 A3 B4":             false,
+		"!A1 !B2 A3 C4":             false,
+		"!A1 !B2 !A3 B4":            true,
+		"!A1 !B2 !A3 A4":            false,
+		"!B2 A1":                    true, // A arrived before B, and waited for longer
+		"!B2 B1":                    false,
+		"!B2 !A1 B3":                false, // the answer to A took longer
+		"!B2 !A1 A3":                true,
+		"!A1 !B2 !C3 !D4 !E5 B6":    true,
+		"!A1 !B2 !C3 !D4 !E5 A6":    false, // only four are remembered
+		"!A1 !B2 A3 !C4 B5":         true,
+		"!A1 A2 !A3":                true,
+		"!A1 !A2 !A3 !A4 !A5 A6":    false,
+		"!A1 !A2 !B3 !B4 !A5 B6":    true,
+		"!A1 !B2 !A3 !B4 B5 A6":     false,
+		"!A1 !A2 !A3 !A4 !B5 A6":    true,
+		"!C1 !A2 !A3 !A4 !A5 C6":    true,
+		"!A1 !B2 !C3 !D4 D5 !A6":    true,
+		"!A1 !B2 !C3 !D4 D5 !A6 B7": false, // D has settled the others
+	} {
+		o := NewOwed()
+		lane := Lane{Tenant: "acme"}
+		for _, step := range strings.Fields(steps) {
+			name, failed := strings.CutPrefix(step, "!")
+			m := missed(name[:1], int(name[1]-'0'))
+			if failed {
+				o.Add(lane, m)
+			} else {
+				o.Taken(lane, m.Digest, m.At)
+			}
+		}
+		if (o.Len() > 0) != owed {
+			t.Errorf("%s: owed %v, want %v", steps, o.Len() > 0, owed)
+		}
+	}
+}
+
+// Whatever the order, a tenant whose webhook that arrived last got a 5xx is owed, unless the same state was taken in.
+func TestDebtOfTheLast(t *testing.T) {
+	for seed := range uint64(20_000) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		o, lane := NewOwed(), Lane{Tenant: "acme"}
+		var story []string
+		last, state, missing := -1, "", "" // of what arrived last: when, its state if it was taken in, or if it was not
+		for second := range 1 + r.IntN(12) {
+			at := second*10 - r.IntN(15) // answers may overtake each other
+			name := string(rune('A' + r.IntN(3)))
+			m := missed(name, at)
+			failed := r.IntN(2) == 0
+			story = append(story, fmt.Sprint(map[bool]string{true: "!"}[failed], name, at))
+			if failed {
+				o.Add(lane, m)
+			} else {
+				o.Taken(lane, m.Digest, m.At)
+			}
+			switch {
+			case failed && at >= last:
+				last, missing, state = at, name, ""
+			case !failed && at > last:
+				last, missing, state = at, "", name
+			case !failed && name == missing:
+				missing, state = "", name
+			}
+		}
+		if missing != "" && o.Len() == 0 {
+			t.Fatalf("world %d: %v: %s is missing, and nothing is owed (%s)", seed, story, missing, state)
+		}
+	}
+}
+
+func TestOwedIsBounded(t *testing.T) {
+	o := NewOwed()
+	for i := range maxOwed + 5 {
+		o.Add(Lane{Tenant: fmt.Sprint(i)}, Missed{At: time.Now()})
+	}
+	o.Add(Lane{Tenant: "0"}, Missed{At: time.Now()}) // known already
+	if o.Len() != maxOwed || !o.Full() || o.Unnamed().Count != 5 {
+		t.Errorf("%d tenants and %d without a name", o.Len(), o.Unnamed().Count)
+	}
+}
+
+func TestUnnamedForADay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := NewOwed()
+		begin := time.Now()
+		for range 30 {
+			o.AddUnnamed(Unnamed{1, time.Now(), time.Now()})
+			time.Sleep(time.Hour)
+		}
+		got := o.Unnamed()
+		if got.Count != 23 || !got.Since.Equal(begin.Add(7*time.Hour)) || !got.Last.Equal(begin.Add(29*time.Hour)) {
+			t.Errorf("%d from %v to %v", got.Count, got.Since.Sub(begin), got.Last.Sub(begin))
+		}
+		if dropped := o.DropUnnamed(); dropped != got || o.Unnamed().Count != 0 {
+			t.Errorf("%v dropped of %v", dropped, got)
+		}
+	})
+}
+
+func owedTenants(g *Gate) (all []string) {
+	for _, w := range g.cfg.Owed.List() {
+		all = append(all, w.Tenant)
+	}
+	slices.Sort(all)
+	return all
+}
+
+// In pass-through every 5xx owes its tenant the webhook, until it is taken in.
+func TestOwedInPassThrough(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		status := map[string]int{}
+		receiver := roundTrip(func(r *http.Request) (*http.Response, error) {
+			name := r.Header.Get("X-Tenant")
+			if status[name] == 0 {
+				time.Sleep(time.Hour)
+			}
+			return respond(status[name], ""), r.Context().Err()
+		})
+		g := newGate(t, func(c *setup) {
+			c.Transport, c.MaxInflight, c.Attempts = receiver, 50, 1
+			c.Types, c.SyncTypes = append(c.Types, "Other", "Question"), []string{"Question"}
+		})
+		send := func(tenant, body string, want int) {
+			t.Helper()
+			if got := post(t, g, body, "X-Tenant", tenant); got.Code != want {
+				t.Errorf("%s: %d, want %d", tenant, got.Code, want)
+			}
+		}
+		want := func(tenants ...string) {
+			t.Helper()
+			if got := owedTenants(g); !slices.Equal(got, tenants) {
+				t.Errorf("owed to %v, want %v", got, tenants)
+			}
+		}
+		status["fails"], status["rejects"], status["fine"] = 500, 422, 200
+		send("fails", snapshotOf("fails", "A"), 502)
+		send("rejects", snapshotOf("rejects", "A"), 502)
+		send("hangs", snapshotOf("hangs", "A"), 504)
+		send("fine", snapshotOf("fine", "A"), 200)
+		send("hangs", strings.Replace(snapshotOf("asked", "A"), content.TenantProvisioningChange, "Question", 1), 504)
+		send("fails", `{"type":"Other","payload":{}}`, 502) // nobody's
+		want("fails", "hangs", "rejects")
+		if n := g.cfg.Owed.Unnamed().Count; n != 1 {
+			t.Errorf("%d without a name", n)
+		}
+		status["hangs"], status["fails"] = 200, 200
+		send("hangs", snapshotOf("hangs", "A"), 200)
+		send("fails", snapshotOf("fails", "B"), 200)
+		want("rejects")
+		if !slices.Equal(g.Platforms("rejects"), []string{""}) || !g.Forget("", "rejects") || g.Forget("", "rejects") {
+			t.Error("it is not forgotten once")
+		}
+		want()
+
+		// A lane that is too long: those before are older, and do not settle it.
+		status["slow"] = 200
+		slow := roundTrip(func(r *http.Request) (*http.Response, error) { time.Sleep(time.Second); return respond(200, ""), nil })
+		g = newGate(t, func(c *setup) { c.Transport, c.MaxInflight = slow, 1000 })
+		for i := range maxWaiting + 1 {
+			go post(t, g, snapshotOf("slow", fmt.Sprint(i)))
+			time.Sleep(time.Millisecond)
+		}
+		send("slow", snapshotOf("slow", "last"), 503)
+		time.Sleep(time.Minute)
+		want("slow")
+		send("slow", snapshotOf("slow", "last"), 200)
+		want()
+
+		// Too many at once: for a receiver, or before the body is read.
+		g = newGate(t, func(c *setup) { c.Transport, c.MaxInflight = slow, 1 })
+		go post(t, g, snapshotOf("first", "A"))
+		synctest.Wait()
+		send("second", snapshotOf("second", "A"), 503)
+		if n := g.cfg.Owed.Unnamed().Count; n != 1 {
+			t.Errorf("%d without a name", n)
+		}
+		want()
+		time.Sleep(time.Minute)
+	})
+}
