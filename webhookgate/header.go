@@ -17,6 +17,7 @@ var neverForwarded = []string{
 	"te", "trailer", "transfer-encoding", "upgrade",
 
 	"forwarded", "x-real-ip", "webhook-id", "webhook-timestamp", "webhook-signature",
+	"usher-source",
 }
 
 // forwardHeader returns the headers for the receiver: those of the sender, without the secrets that

@@ -47,6 +47,7 @@ func TestHeadersForwarded(t *testing.T) {
 			"Transfer-Encoding", "Upgrade", "Expect", "Transfer_encoding", "V"}, nil}, // V: named by Connection
 		{"forwarding claims", nil, []string{"X-Forwarded-Port", "X_forwarded_for", "X_Forwarded-Host", "X-Forwarded_Proto", "Forwarded", "X-Real-Ip", "X_Real_IP"}, nil},
 		{"another's webhook headers", nil, []string{"Webhook-Signature", "webhook_id", "Webhook_Timestamp", "webhook.signature", "Webhook_Other"}, nil},
+		{"a source that only usher may name", nil, []string{"Usher-Source", "usher_source", "Usher_Source", "USHER-SOURCE"}, nil},
 		{"secrets that are checked", withToken, []string{"Authorization", "X_Webhook_Token", "X-Webhook_token", "X.Webhook.Token"}, nil},
 		{"secrets that are not", nil, []string{"Authorization", "X-Webhook-Token", "X_Webhook_Token", "X-Signature"}, []string{"Authorization", "X-Webhook-Token", "X-Signature"}},
 	}

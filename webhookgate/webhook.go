@@ -125,6 +125,37 @@ func Accept(id string, header http.Header, body []byte, receivers *receiver.Set)
 	if fault != nil {
 		return nil, errors.New(fault.String())
 	}
+	return fromValue(id, header, body, value, receivers)
+}
+
+// ReadSnapshot makes a webhook from a body that does not come through the gate, and checks it as the gate does.
+// Only a snapshot of a tenant is accepted.
+func ReadSnapshot(rules *content.Rules, header http.Header, body []byte, receivers *receiver.Set) (*Webhook, []content.Fault) {
+	value, fault := content.Parse(body)
+	if fault != nil {
+		return nil, []content.Fault{*fault}
+	}
+	typ := content.TypeOf(value)
+	if typ != "" && typ != content.TenantProvisioningChange {
+		return nil, []content.Fault{{Path: "/type", Message: fmt.Sprintf("is %q, and only %s says what a tenant may use", text.Clip(typ, maxShown), content.TenantProvisioningChange)}}
+	}
+	if faults := rules.Faults(value); len(faults) > 0 {
+		return nil, content.First(faults, content.MaxFaults)
+	}
+	if typ == "" { // possible with a schema of one's own
+		return nil, []content.Fault{{Path: "/type", Message: "is missing"}}
+	}
+	w, err := fromValue(NewID(), header, body, value, receivers)
+	if err != nil {
+		return nil, []content.Fault{{Path: "/payload/tenant/code", Message: "cannot be read for certain"}}
+	}
+	state := snapshot.Of(value)
+	w.State = &state
+	return w, nil
+}
+
+// fromValue makes a webhook from a parsed body.
+func fromValue(id string, header http.Header, body []byte, value any, receivers *receiver.Set) (*Webhook, error) {
 	platform, tenant, certain := content.CertainTenant(value)
 	if !certain {
 		return nil, errors.New("its tenant cannot be read for certain")

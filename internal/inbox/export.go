@@ -17,7 +17,6 @@ import (
 	"usher/internal/content"
 	"usher/internal/inbox/engine"
 	"usher/internal/snapshot"
-	"usher/internal/text"
 	"usher/webhookgate"
 )
 
@@ -449,6 +448,7 @@ func (i *importJob) finish(tx engine.Tx, chunk *importChunk) error {
 		return err
 	}
 	tx.Queue("import_set_number", nil, i.highest)
+	tx.Queue("runs_drop", nil)
 	i.noted = i.By.queue(tx, i.now, i.result.Webhooks)
 	var due int64
 	tx.Now(&due)
@@ -604,25 +604,10 @@ func (l *lane) raiseLast(id int64, at time.Time) {
 
 // addBare checks a line that is a webhook itself, as the gate does, and adds it as kept, unless its tenant was known before the import.
 func (i *importJob) addBare(chunk *importChunk, body []byte) error {
-	value, fault := content.Parse(body)
-	if fault != nil {
-		return errors.New(fault.String())
-	}
-	if typ := content.TypeOf(value); typ != "" && typ != content.TenantProvisioningChange {
-		return fmt.Errorf("it is of the type %q, and only %s says what a tenant may use", text.Clip(typ, 200), content.TenantProvisioningChange)
-	}
-	if faults := i.s.cfg.Rules.Faults(value); len(faults) > 0 {
+	w, faults := webhookgate.ReadSnapshot(i.s.cfg.Rules, nil, body, nil)
+	if len(faults) > 0 {
 		return errors.New(content.Summary(faults))
 	}
-	w, err := webhookgate.Accept(webhookgate.NewID(), nil, body, nil)
-	if err != nil {
-		return err
-	}
-	if !w.Snapshot { // a schema of one's own may allow a webhook without a type
-		return errors.New("it does not say its type")
-	}
-	state := snapshot.Of(value)
-	w.State = &state
 	in := arriving(w)
 	chunk.newNumbers++
 	return chunk.add(w.Lane, func(to *lane) {

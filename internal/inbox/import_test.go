@@ -467,7 +467,7 @@ func TestBareWebhookIsValidated(t *testing.T) {
 			"/payload/change/features/0/quantity must be an integer or null, not a string"},
 		"no change":   {"", `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"acme"}}}`, "/payload/change is missing"},
 		"no type":     {"", `{"payload":{"tenant":{"code":"acme"},"change":{}}}`, "/type is missing"},
-		"other type":  {"", strings.Replace(good("acme"), "TenantProvisioningChange", "TenantDeleted", 1), `it is of the type "TenantDeleted"`},
+		"other type":  {"", strings.Replace(good("acme"), "TenantProvisioningChange", "TenantDeleted", 1), `/type is "TenantDeleted", and only TenantProvisioningChange says what a tenant may use`},
 		"own schema":  {`{"required":["source"]}`, good("acme"), "/source is missing"},
 		"many faults": {"", `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":""},"change":7}}`, ", and 1 more"},
 	} {

@@ -13,6 +13,7 @@
 //	courier.go    when to try, and whom     route.go    which receiver a lane has
 //	act.go        what people do            views.go    what people see
 //	refuse.go     what cannot be taken in   export.go   save and restore
+//	reconcile.go  what the billing service says, compared with what usher knows
 //	retention.go  what is finished goes after a while
 //	engine/       what a database must do; sqlite/ and postgres/ do it, and know nothing about webhooks
 package inbox
@@ -89,6 +90,8 @@ type Config struct {
 	DedupWindow time.Duration
 	// Rules are the gate's: a bare webhook of an import must fit them, too. Nil: the built-in ones.
 	Rules *content.Rules
+	// MaxBody is the longest body that the gate takes in; so a line of reconcile may be as long. Zero: any.
+	MaxBody int64
 	// Delivered is called for each webhook that was accepted, with the receiver's name and the time since the webhook was
 	// received, or was last sent again by hand. May be nil.
 	Delivered func(receiver string, after time.Duration)

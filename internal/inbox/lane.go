@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"usher/internal/content"
 	"usher/internal/receiver"
 	"usher/internal/snapshot"
 	"usher/webhookgate"
@@ -48,6 +49,7 @@ type rows interface {
 	refused(l *lane) []*Webhook // all; there are few
 	// countBelow counts the webhooks that wait or are parked, are none of these, and rank from one number to below another one.
 	countBelow(l *lane, from, to int64, except []int64) counts
+	snapshot(l *lane) *snapshot.Stored // the last one, when the turn began; nil: there is none
 	erase(l *lane) (webhooks int)
 	forgetIDs(l *lane)
 }
@@ -273,6 +275,7 @@ type incoming struct {
 	signed    bool
 	receiver  *receiver.Receiver
 	state     *snapshot.Stored // nil: the webhook is no snapshot
+	unhurried bool             // it may be delivered when the courier comes by
 	accepting *Webhook         // the refused webhook that somebody accepts: so it is no duplicate
 }
 
@@ -294,8 +297,14 @@ func (l *lane) take(in *incoming) (a Answer) {
 		}
 		return Answer{DuplicateOf: original}
 	}
+	return l.takeIn(in, t.KeepUnclaimed && in.receiver == nil)
+}
+
+// takeIn puts a webhook at the end of the lane. With keep it is kept, unless it must queue behind another one.
+func (l *lane) takeIn(in *incoming, keep bool) (a Answer) {
+	t := l.t
 	l.goTo(in.receiver)
-	kept := t.KeepUnclaimed && in.receiver == nil && l.parked == 0 && l.idle()
+	kept := keep && l.parked == 0 && l.idle()
 	if !kept && !t.hasRoom(t.bytesAdded+in.size) {
 		return Answer{Err: webhookgate.ErrFull}
 	}
@@ -355,7 +364,7 @@ func (l *lane) enqueue(row *Webhook, in *incoming) (a Answer) {
 	l.held, l.waitingSince = nil, t.now
 	l.clearBackoff()
 	l.release(t.now)
-	if in.receiver == nil || l.paused || t.reserve == nil {
+	if in.receiver == nil || l.paused || t.reserve == nil || in.unhurried {
 		return a
 	}
 	if t.reserve(in.receiver, row.size) {
@@ -382,6 +391,38 @@ func (l *lane) supersedeRefused(in *incoming) {
 		isOlder := in.accepting == nil || old.ID < in.accepting.ID && !old.Last.After(in.accepting.lastReceived())
 		if sameType && isOlder {
 			l.move(old, Superseded, "a newer snapshot of the tenant was taken in")
+		}
+	}
+}
+
+// reconcile compares what the billing service says of the tenant with what usher knows. If that is not the same it takes it in, at the
+// end of the lane and never as a duplicate, if it has leave to. What came for the tenant before the run began and was not taken in needs
+// nobody any more, unless the tenant still differs.
+func (l *lane) reconcile(in *offer, r *Run, leave leave) (c Compared) {
+	c = in.compared()
+	known := l.t.rows.snapshot(l)
+	c.judge(r, &in.says, knowledge{l.last, l.lastAt, known})
+	switch {
+	case c.Result == Equal:
+		l.supersedeEqual()
+	case leave == toCompare || c.Result != Differs && c.Result != Missing:
+	case leave == toKeep && (l.parked > 0 || !l.idle()): // it would be known, and something older be delivered after it
+		c.LeftOut = "its webhooks wait or are parked"
+	default:
+		a := l.takeIn(&in.incoming, leave == toKeep || l.t.KeepUnclaimed && in.receiver == nil)
+		if leave == toKeep {
+			l.held = nil // nobody has got it
+		}
+		c.Applied, c.Err = a.Err == nil, a.Err
+	}
+	return c
+}
+
+// supersedeEqual supersedes the tenant's refused snapshots, because the billing service says the same as usher since.
+func (l *lane) supersedeEqual() {
+	for _, old := range l.refusedOnes() {
+		if old.Type == content.TenantProvisioningChange || old.Type == "" {
+			l.move(old, Superseded, "the billing service said later that the tenant is as usher knows it")
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"usher/internal/receiver"
+	"usher/internal/snapshot"
 	"usher/webhookgate"
 )
 
@@ -21,6 +22,7 @@ type Memory struct {
 	lanes map[webhookgate.Lane]*lane
 	hooks map[webhookgate.Lane][]*Webhook // by number
 	seen  map[seenID][]*seenRow
+	known map[webhookgate.Lane]*snapshot.Stored
 	last  int64
 	lease time.Duration
 
@@ -32,7 +34,7 @@ type Memory struct {
 }
 
 func NewMemory(cfg *Config, seed uint64, lease time.Duration) *Memory {
-	return &Memory{cfg: cfg, owner: []byte{1}, r: rand.New(rand.NewPCG(seed, 77)), lanes: make(map[webhookgate.Lane]*lane), hooks: make(map[webhookgate.Lane][]*Webhook), seen: make(map[seenID][]*seenRow), lease: lease}
+	return &Memory{cfg: cfg, owner: []byte{1}, r: rand.New(rand.NewPCG(seed, 77)), lanes: make(map[webhookgate.Lane]*lane), hooks: make(map[webhookgate.Lane][]*Webhook), seen: make(map[seenID][]*seenRow), known: make(map[webhookgate.Lane]*snapshot.Stored), lease: lease}
 }
 
 // Crash is the end of a process: another one comes. shared: its leases run out; else they end.
@@ -57,9 +59,9 @@ type memTurn struct {
 // Turn is a transaction for works. Sometimes it runs twice, and sometimes more is in memory than was asked for.
 func (m *Memory) Turn(works []Work) (after []func()) {
 	var t *memTurn
-	hooks, seen, last := m.hooks, m.seen, m.last
+	hooks, seen, known, last := m.hooks, m.seen, m.known, m.last
 	for again := m.r.IntN(4) == 0; ; again = false {
-		m.hooks, m.seen, m.last = maps.Clone(hooks), maps.Clone(seen), last
+		m.hooks, m.seen, m.known, m.last = maps.Clone(hooks), maps.Clone(seen), maps.Clone(known), last
 		t = &memTurn{m: m, lanes: make(map[webhookgate.Lane]*lane)}
 		t.turn = turn{rules: rules{m.cfg, m.owner, m.lease, m.Alone}, now: m.Now, askedAt: time.Now(), rows: memRows{t}, mayTakeOver: true}
 		t.hasRoom = func(int64) bool { return true }
@@ -92,6 +94,9 @@ func (m *Memory) Turn(works []Work) (after []func()) {
 		for _, id := range l.newSeen {
 			row := *id
 			m.seen[id.seenID] = append(slices.DeleteFunc(slices.Clone(m.seen[id.seenID]), func(r *seenRow) bool { return bytes.Equal(r.digest, id.digest) }), &row)
+		}
+		if l.snapshot != nil {
+			m.known[k] = l.snapshot
 		}
 		if (l.dirty || l.noted) && k != (webhookgate.Lane{}) {
 			row := *l
@@ -160,9 +165,12 @@ func (r memRows) countBelow(l *lane, from, to int64, except []int64) (c counts) 
 	return c
 }
 
+func (r memRows) snapshot(l *lane) *snapshot.Stored { return r.t.m.known[l.Lane] }
+
 func (r memRows) erase(l *lane) int {
 	count := len(r.t.m.hooks[l.Lane])
 	delete(r.t.m.hooks, l.Lane)
+	delete(r.t.m.known, l.Lane)
 	return count
 }
 

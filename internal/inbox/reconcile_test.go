@@ -2,7 +2,10 @@ package inbox
 
 import (
 	"bytes"
+	"fmt"
+	"strings"
 	"testing"
+	"time"
 
 	"usher/internal/inbox/engine"
 	"usher/internal/testkit/pgtest"
@@ -55,4 +58,310 @@ func TestLastNumberIsImported(t *testing.T) {
 	if id := to.nth("new", 1); id <= was.last {
 		t.Errorf("a new webhook got the number %d, after %d", id, was.last)
 	}
+}
+
+// says is a line of reconcile: what the billing service says of a tenant.
+func says(tenant string, features ...string) string {
+	platform, code, both := strings.Cut(tenant, "/")
+	if !both {
+		platform, code = "", tenant
+	}
+	var list []string
+	for _, f := range features {
+		name, quantity, limited := strings.Cut(f, "=")
+		if !limited {
+			quantity = "null"
+		}
+		list = append(list, fmt.Sprintf(`{"code":%q,"quantity":%s}`, name, quantity))
+	}
+	at := ""
+	if platform != "" {
+		at = fmt.Sprintf(`,"platform":{"code":%q}`, platform)
+	}
+	return fmt.Sprintf(`{"tenant":{"code":%q%s},"change":{"features":[%s]}}`, code, at, strings.Join(list, ","))
+}
+
+// hears sends a webhook that says so.
+func (d *desk) hears(tenant string, features ...string) {
+	d.t.Helper()
+	d.want(tenant, d.send(tenant, `{"type":"TenantProvisioningChange","payload":`+says(tenant, features...)+`}`), "+")
+}
+
+func (d *desk) begin(asOf time.Time) *Run {
+	d.t.Helper()
+	r, _, err := d.BeginRun(asOf, &Action{Who: "ana", What: "reconcile"})
+	check(d.t, err)
+	return r
+}
+
+// words describes what came of lines.
+func words(all []Compared, err error) string {
+	if err != nil {
+		return err.Error()
+	}
+	var out []string
+	for _, c := range all {
+		s := string(c.Result)
+		for _, more := range []struct {
+			yes  bool
+			word string
+		}{
+			{len(c.Changes) > 0, "(" + strings.Join(c.Changes, ", ") + ")"}, {c.Applied, "applied"}, {c.LeftOut != "", "left out"}, {c.PassedOver, "passed over"},
+			{c.Fault != "", "fault: " + c.Fault}, {len(c.Elsewhere) > 0, fmt.Sprintf("elsewhere %q", c.Elsewhere)}, {c.Settles, "settles"}, {c.Err != nil, fmt.Sprint(c.Err)},
+		} {
+			if more.yes {
+				s = strings.TrimSpace(s + " " + more.word)
+			}
+		}
+		out = append(out, s)
+	}
+	return strings.Join(out, "; ")
+}
+
+func (d *desk) compare(r *Run, lines ...string) string {
+	return words(d.Compare(d.t.Context(), r.ID, split(lines), false))
+}
+
+func (d *desk) settle(r *Run, lines ...string) string {
+	return words(d.Compare(d.t.Context(), r.ID, split(lines), true))
+}
+
+func (d *desk) apply(r *Run, keep bool, lines ...string) string {
+	return words(d.Apply(d.t.Context(), r.ID, split(lines), keep))
+}
+
+func split(lines []string) (out [][]byte) {
+	for _, l := range lines {
+		out = append(out, []byte(l))
+	}
+	return out
+}
+
+func TestCompare(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		d := newDesk(t, open)
+		d.hears("acme", "users=25", "sso")
+		d.hears("crm/acme", "users=1")
+		d.hears("crm/only", "users=1")
+		unknown := d.hook("odd", `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"odd"},"change":{"features":7}}}`)
+		d.want("odd", d.sendHook(unknown), "+")
+		r := d.begin(time.Time{})
+		for _, c := range []struct{ line, want string }{
+			{says("acme", "sso", "users=25"), "equal"},
+			{`{"type":"TenantProvisioningChange","payload":` + says("acme", "sso", "users=25") + `}`, "equal"},
+			{`{"payload":` + says("acme", "sso", "users=25") + `}`, "equal"},
+			{says("acme", "sso", "users=25", "users=3"), "equal"},
+			{says("acme", "users=30"), "differs (users 25 → 30, - sso)"},
+			{says("crm/acme"), "differs (- users)"},
+			{says("new", "sso"), "missing (+ sso)"},
+			{says("odd", "sso"), "missing (+ sso)"},
+			{says("only", "sso"), `missing (+ sso) elsewhere ["crm"]`},
+			{says("eu/acme", "sso"), `missing (+ sso) elsewhere ["" "crm"]`},
+			{`{"tenant":{"code":"acme"},"change":{"features":null}}`, "fault: /payload/change/features cannot be read"},
+			{`{"tenant":{"code":"acme"},"change":{"features":[{"code":"users","quantity":"5"}]}}`, "fault: /payload/change/features/0/quantity must be an integer or null, not a string"},
+			{`{"tenant":{"code":"acme","code":"acme"},"change":{}}`, "fault: /payload/tenant/code is in the object twice"},
+			{`{"tenant":{},"change":{"features":[]}}`, "fault: /payload/tenant/code is missing"},
+			{`{"type":"Invoice","payload":` + says("acme") + `}`, `fault: /type is "Invoice", and only TenantProvisioningChange says what a tenant may use`},
+			{`nonsense`, "fault: it is not JSON: invalid character 'o' in literal null (expecting 'u'), at line 1, column 2"},
+			{`7`, "fault: it must be an object, not a number"},
+		} {
+			if got := d.compare(r, c.line); !strings.HasPrefix(got, c.want) || c.want == "" {
+				t.Errorf("%s\n got %s\nwant %s", c.line, got, c.want)
+			}
+		}
+		d.want("several", d.compare(r, says("acme", "users=25", "sso"), "x", says("new"), says("acme", "users=25", "sso")), "equal; fault: it is not JSON: invalid character 'x' looking for beginning of value, at line 1, column 1; missing; equal")
+	})
+}
+
+// Whatever comes for a tenant after the mark, it is not known which is newer.
+func TestChangedSinceTheMark(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		d := newDesk(t, open)
+		for name, comes := range map[string]func(tenant string){
+			"webhook": func(tenant string) { d.hears(tenant, "b") },
+			"copy": func(tenant string) {
+				d.want("copy", d.send(tenant, `{"type":"TenantProvisioningChange","payload":`+says(tenant, "a")+`}`), "=")
+			},
+			"refused": func(tenant string) { d.refuse(tenant, odd(tenant, "x")) },
+			"erased":  func(tenant string) { must2(d.Erase("", tenant))(t) },
+		} {
+			d.hears(name, "a")
+			d.idle(name)
+			r := d.begin(time.Time{})
+			d.want(name+" before", d.compare(r, says(name, "c")), "differs (+ c, - a)")
+			comes(name)
+			d.want(name, d.compare(r, says(name, "c")), "changed")
+			d.want(name+" the same", d.compare(r, says(name, "a")), "changed")
+			d.want(name+" applied", d.apply(r, false, says(name, "c"), says("other"+name)), "changed; missing applied")
+			if r2 := d.begin(time.Time{}); strings.HasPrefix(d.compare(r2, says(name, "c")), "changed") {
+				t.Errorf("%s: the next run finds the tenant changed, too", name)
+			}
+		}
+	})
+}
+
+func TestAsOf(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		d := newDesk(t, open)
+		d.hears("old", "a")
+		at := d.Now()
+		d.hears("new", "a")
+		r := d.begin(at)
+		d.want("", d.compare(r, says("old", "b"), says("new", "b"), says("none", "b")), "differs (+ b, - a); changed; missing (+ b)")
+		d.want("", d.apply(r, false, says("old", "b"), says("new", "b")), "differs (+ b, - a) applied; changed")
+		if all := must2(d.KnownBefore(t.Context(), r.ID, TenantRef{}, 10))(t); len(all) != 0 {
+			t.Errorf("absent: %v", all) // old has a newer snapshot by now
+		}
+	})
+}
+
+// What is taken in is a webhook like any other, behind what its lane has, and never a duplicate.
+func TestApply(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		d := newDesk(t, open)
+		d.hears("acme", "a")
+		d.idle("acme")
+		check(t, d.Pause(Pause{Tenant: "acme"}))
+		d.hears("acme", "b")
+		r := d.begin(time.Time{})
+		d.want("", d.apply(r, false, says("acme", "c"), says("new", "a"), says("acme", "c")), "differs (+ c, - b) applied; missing (+ a) applied; changed")
+		d.want("behind", d.states("acme"), "delivered waiting waiting")
+		must2(d.Resume(Pause{Tenant: "acme"}))(t)
+		d.idle("acme")
+		d.idle("new")
+		for _, tenant := range []string{"acme", "new"} {
+			list := d.list(tenant)
+			last := list[len(list)-1]
+			if last.Source != FromReconcile || last.Type != "TenantProvisioningChange" || last.State != Delivered || list[0].Source != "" && tenant == "acme" {
+				t.Errorf("%s: %+v", tenant, last)
+			}
+			check(t, d.Redeliver(last.ID, false))
+			d.until("sent again", func() bool { return len(d.list(tenant)) > 0 && d.list(tenant)[len(list)-1].State == Delivered })
+			if again := d.list(tenant)[len(list)-1]; again.Source != FromReconcile {
+				t.Errorf("after a redelivery: %+v", again)
+			}
+		}
+		made := 0
+		for _, try := range d.main.tried("") {
+			switch source := try.header.Get("usher-source"); {
+			case source == "" && try.tenant != "":
+			case source == "reconcile" && try.header.Get("Content-Type") == "application/json" && try.id != "" && strings.HasPrefix(try.body, `{"type":"TenantProvisioningChange","payload":{"tenant":`):
+				made++
+			default:
+				t.Errorf("the receiver got %s with %v", try.body, try.header)
+			}
+		}
+		d.want("made by usher, and each sent again", fmt.Sprint(made), "4")
+		// The same state once more is no duplicate, if usher believes that it differs.
+		r = d.begin(time.Time{})
+		d.want("equal", d.apply(r, false, says("acme", "c")), "equal")
+		d.hears("acme", "d")
+		d.idle("acme")
+		r = d.begin(time.Time{})
+		d.want("back", d.apply(r, false, says("acme", "c")), "differs (+ c, - d) applied")
+		actions := must2(d.Actions(0, 10))(t)
+		if len(actions) != 3 || actions[2].What != "reconcile" || actions[2].Count != 2 || actions[0].Count != 1 || actions[0].Who != "ana" {
+			t.Errorf("%+v", actions)
+		}
+		var file bytes.Buffer
+		must2(d.Export(t.Context(), &file))(t)
+		if n := strings.Count(file.String(), `"source":"reconcile"`); n != 3 {
+			t.Errorf("%d of the export have a source", n)
+		}
+	})
+}
+
+// With --keep it is known, and not delivered. A tenant whose webhooks wait is left out: they would come after it.
+func TestApplyAndKeep(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		d := newDesk(t, open)
+		d.hears("done", "a")
+		d.idle("done")
+		check(t, d.Pause(Pause{Tenant: "waits"}))
+		d.hears("waits", "a")
+		d.main.set("parked", status(422))
+		d.hears("parked", "a")
+		d.until("parked", func() bool { return d.states("parked") == "parked" })
+		r := d.begin(time.Time{})
+		d.want("", d.apply(r, true, says("done", "b"), says("waits", "b"), says("parked", "b"), says("new", "b")),
+			"differs (+ b, - a) applied; differs (+ b, - a) left out; differs (+ b, - a) left out; missing (+ b) applied")
+		d.want("", d.states("done")+", "+d.states("new"), "delivered kept, kept")
+		d.want("the next webhook is delivered, be it a copy of the last one", d.send("done", `{"type":"TenantProvisioningChange","payload":`+says("done", "a")+`}`), "+")
+	})
+}
+
+// A run that the database does not know may not change anything.
+func TestRunIsGone(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		d := newDesk(t, open)
+		d.hears("acme", "a")
+		gone := func(what string, r *Run) {
+			t.Helper()
+			d.want(what, d.compare(r, says("acme", "b")), ErrNoRun.Error())
+			d.want(what, d.apply(r, false, says("acme", "b")), ErrNoRun.Error())
+			d.want(what, fmt.Sprint(d.EndRun(r.ID, true, "", Summary{})), ErrNoRun.Error())
+		}
+		gone("another database's", &Run{ID: "0123"})
+		r := d.begin(time.Time{})
+		check(t, d.EndRun(r.ID, true, "", Summary{Equal: 7, Applied: 1}))
+		gone("ended", r)
+		r2 := d.begin(time.Time{})
+		must2(d.Import(t.Context(), strings.NewReader(odd("else", "x")), ImportOptions{}))(t)
+		gone("imported", r2)
+		r3 := d.begin(time.Time{})
+		check(t, d.EndRun(r3.ID, false, "CMD failed", Summary{}))
+		last, complete, err := d.LastRuns(t.Context())
+		if err != nil || last.ID != r3.ID || last.Failed != "CMD failed" || complete.ID != r.ID || complete.Summary.ByResult()[Equal] != 8 || complete.Ended.Before(complete.Began) {
+			t.Errorf("%+v, %+v, %v", last, complete, err)
+		}
+	})
+}
+
+// What was refused of a tenant before the run began is settled if the tenant is taken in, or found equal; not if it still differs.
+func TestReconcileSettlesRefused(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		d := newDesk(t, open)
+		for _, tenant := range []string{"equal", "differs", "applied", "later"} {
+			d.hears(tenant, "a")
+			d.refuse(tenant, odd(tenant, "x"))
+		}
+		r := d.begin(time.Time{})
+		d.refuse("later", odd("later", "y"))
+		lines := []string{says("equal", "a"), says("differs", "b"), says("later", "a")}
+		d.want("", d.compare(r, lines...), "equal settles; differs (+ b, - a); changed")
+		d.want("", d.settle(r, lines...), "equal settles; differs (+ b, - a); changed")
+		d.want("", d.apply(r, false, says("applied", "c")), "differs (+ c, - a) applied")
+		d.want("", fmt.Sprint(d.Stats().Refused), "3") // differs, and both of later
+		for tenant, want := range map[string]State{"equal": Superseded, "differs": Refused, "applied": Superseded, "later": Refused} {
+			for _, w := range d.list(tenant) {
+				if w.Rejected() && w.State != want {
+					t.Errorf("%s: %s %s", tenant, w.State, w.Why)
+				}
+			}
+		}
+	})
+}
+
+func TestKnownBefore(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		d := newDesk(t, open)
+		for _, tenant := range []string{"b", "crm/b", "a", "c"} {
+			d.hears(tenant, "x")
+		}
+		r := d.begin(time.Time{})
+		d.hears("d", "x")
+		d.hears("a", "y")
+		var all []string
+		for after := (TenantRef{}); ; {
+			page := must2(d.KnownBefore(t.Context(), r.ID, after, 2))(t)
+			for _, k := range page {
+				all = append(all, ShowTenant(k.Platform, k.Tenant))
+			}
+			if len(page) < 2 {
+				break
+			}
+			after = page[1]
+		}
+		d.want("", strings.Join(all, " "), "b crm/b c")
+	})
 }

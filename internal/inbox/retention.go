@@ -60,6 +60,7 @@ func (s *Inbox) sweepOnce(full, refused bool) (more bool, err error) {
 			tx.Queue("finished_beyond_all", scan, int64(lim.Finished), lim.FinishedBytes, now-micros(lim.FinishedAge))
 			tx.Queue("seen_expire", nil, now-micros(seenIDsFor))
 			tx.Queue("action_expire", nil, now-micros(lim.ActionAge))
+			tx.Queue("runs_expire", nil, now-micros(lim.ActionAge))
 		}
 		if err := tx.Send(); err != nil {
 			return err

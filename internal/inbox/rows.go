@@ -64,7 +64,8 @@ type Webhook struct {
 	Platform string    `json:"platform"`
 	Tenant   string    `json:"tenant"`
 	Received time.Time `json:"received"`
-	Newest   bool      `json:"-"` // its tenant has no newer one, so it can be sent again without force
+	Source   string    `json:"source,omitempty"` // FromReconcile if usher made it; else a sender did
+	Newest   bool      `json:"-"`                // its tenant has no newer one, so it can be sent again without force
 	Status
 
 	lane     webhookgate.Lane // empty: it was refused, and its tenant is not certain
@@ -246,7 +247,7 @@ func scanWebhook(r engine.Row, withContent bool) (*Webhook, error) {
 	var state, snapshot, received, changed, tail, mark int64
 	var record string
 	var header []byte
-	into := []any{&w.ID, &w.UUID, &w.Tenant, &w.Platform, &w.lane.Type, &w.Type, &snapshot, &w.digest, &w.size, &received, &state, &w.rank, &changed, &w.Why, &record, &tail, &mark}
+	into := []any{&w.ID, &w.UUID, &w.Tenant, &w.Platform, &w.lane.Type, &w.Type, &snapshot, &w.digest, &w.size, &received, &state, &w.rank, &changed, &w.Why, &record, &w.Source, &tail, &mark}
 	if withContent {
 		into = append(into, &header, &w.Body)
 	}
@@ -269,7 +270,7 @@ func scanWebhook(r engine.Row, withContent bool) (*Webhook, error) {
 // columns returns the arguments of webhook_add.
 func (w *Webhook) columns() []any {
 	return []any{w.ID, w.UUID, w.lane.Tenant, w.lane.Platform, w.lane.Type, w.Type, w.snapshot, w.digest, w.size, w.Received.UnixMicro(),
-		w.State.number(), w.position(), w.rank, w.Changed.UnixMicro(), w.Why, w.encodeRecord()}
+		w.State.number(), w.position(), w.rank, w.Changed.UnixMicro(), w.Why, w.encodeRecord(), w.Source}
 }
 
 // changes returns the arguments of webhook_save.

@@ -25,14 +25,16 @@ type sqlTurn struct {
 
 	numbers    []int64
 	copies     map[string]*Webhook // refused webhooks by their digests
-	statements []func(engine.Tx)   // whatever else a work writes
+	states     map[webhookgate.Lane]*snapshot.Stored
+	runs       map[string]*Run
+	statements []func(engine.Tx) // whatever else a work writes
 	reserved   []func()
 	byPerson   bool
 	recounts   int64 // figureCache.recounts at the beginning
 }
 
 func (s *Inbox) newTurn(tx engine.Tx) *sqlTurn {
-	t := &sqlTurn{s: s, tx: tx, lanes: make(map[webhookgate.Lane]*lane), found: make(map[*Claim][]found), copies: make(map[string]*Webhook)}
+	t := &sqlTurn{s: s, tx: tx, lanes: make(map[webhookgate.Lane]*lane), found: make(map[*Claim][]found), copies: make(map[string]*Webhook), states: make(map[webhookgate.Lane]*snapshot.Stored), runs: make(map[string]*Run)}
 	t.turn = turn{rules: rules{&s.cfg, s.owner, s.leaseTime, !s.engine.Shared()}, askedAt: time.Now(), rows: sqlRows{t}}
 	t.hasRoom = func(more int64) bool { return !s.wouldOverflow(more) }
 	t.number = func() int64 {
@@ -117,6 +119,7 @@ func (t *sqlTurn) load(works []*work) error {
 			create[LaneOf(name)] = true
 		}
 		hooks = append(hooks, w.hooks...)
+		all.states = append(all.states, w.states...)
 		all.ids, all.digests, all.numbers, all.claims = append(all.ids, w.ids...), append(all.digests, w.digests...), all.numbers+w.numbers, append(all.claims, w.claims...)
 	}
 	names := sorted(create)
@@ -138,6 +141,12 @@ func (t *sqlTurn) load(works []*work) error {
 		}, slices.Compact(hooks))
 	}
 	seen := t.queueSeen(&all)
+	t.queueStates(all.states)
+	for _, w := range works {
+		if w.run != "" {
+			t.tx.Queue("run", t.scanRun, w.run)
+		}
+	}
 	if err := t.tx.Send(); err != nil {
 		return err
 	}
@@ -157,6 +166,7 @@ func (t *sqlTurn) load(works []*work) error {
 				t.queueFirstTwo(missing)
 			}
 			seen = t.queueSeen(&all)
+			t.queueStates(all.states)
 			if err := t.tx.Send(); err != nil {
 				return err
 			}
@@ -278,6 +288,26 @@ func (t *sqlTurn) queueSeen(all *work) *[]*seenRow {
 	return seen
 }
 
+// queueStates queues the reading of tenants' last snapshots.
+func (t *sqlTurn) queueStates(names []webhookgate.Lane) {
+	if len(names) == 0 {
+		return
+	}
+	clear(t.states)
+	tenants, platforms, _ := laneColumns(names)
+	t.tx.Queue("snapshots_of", func(r engine.Row) error {
+		s, err := scanSnapshot(r)
+		t.states[webhookgate.Lane{Platform: s.Platform, Tenant: s.Tenant}] = &s
+		return err
+	}, tenants, platforms)
+}
+
+func (t *sqlTurn) scanRun(r engine.Row) error {
+	run, err := scanRun(r)
+	t.runs[run.ID] = run
+	return err
+}
+
 // queueNext queues the reading of the first waiting webhook of each lane, not counting one of them.
 func queueNext(tx engine.Tx, lanes map[webhookgate.Lane]int64, maxBody int64, each func(*Webhook)) {
 	if len(lanes) == 0 {
@@ -353,6 +383,8 @@ func (r sqlRows) countBelow(l *lane, from, to int64, except []int64) (c counts) 
 	r.t.send()
 	return c
 }
+
+func (r sqlRows) snapshot(l *lane) *snapshot.Stored { return r.t.states[l.Lane] }
 
 func (r sqlRows) erase(l *lane) (count int) {
 	r.t.tx.Scrub()

@@ -25,6 +25,8 @@ type work struct {
 	hooks   []int64            // webhooks to read, with their content
 	ids     []seenID           // signed ids to read
 	digests [][]byte           // refused webhooks with these digests
+	states  []webhookgate.Lane // tenants whose last snapshot is read
+	run     string             // the reconcile that it is part of
 	next    int64              // its lane's first waiting webhook beside this one is read ahead, with its content
 	numbers int64              // how many new webhooks there may be
 	bytes   int64              // about how many it writes

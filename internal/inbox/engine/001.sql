@@ -73,6 +73,7 @@ CREATE TABLE {schema}.webhook (
 	rank       {int} NOT NULL, -- a snapshot with a higher number supersedes it; {never}: none does
 	changed    {int} NOT NULL, -- when it came into its state
 	why        {text} NOT NULL, -- the reason, if it is parked, superseded or discarded
+	source     {text} NOT NULL DEFAULT '', -- 'reconcile' if usher made it; else a sender did
 	record     {text} NOT NULL -- JSON of inbox.Record: the attempts, or the faults
 );
 CREATE INDEX webhook_lane      ON {schema}.webhook (tenant, platform, event_type, seq);
@@ -125,6 +126,20 @@ CREATE TABLE {schema}.pause (
 	since    {int} NOT NULL,
 	PRIMARY KEY (receiver, platform, tenant)
 ) {keyed};
+
+-- Comparisons with the billing service ('usher reconcile').
+CREATE TABLE {schema}.reconcile (
+	id       {text} PRIMARY KEY,
+	mark     {int} NOT NULL, -- one of the numbers that webhooks get: what came for a lane since the run began has a higher one
+	began    {int} NOT NULL,
+	as_of    {int} NOT NULL, -- how old the billing service's list is; {never}: as old as the run
+	action   {int} NOT NULL,
+	ended    {int} NOT NULL DEFAULT 0, -- 0: it runs, or was killed
+	complete {int} NOT NULL DEFAULT 0, -- 1: all tenants were compared
+	failed   {text} NOT NULL DEFAULT '', -- why it failed
+	summary  {text} NOT NULL DEFAULT '' -- JSON of inbox.Summary
+);
+CREATE INDEX reconcile_mark ON {schema}.reconcile (mark);
 
 -- What people did.
 CREATE TABLE {schema}.action (

@@ -204,6 +204,31 @@ SELECT id, at, who, what, about, webhooks FROM {schema}.action WHERE id < $1::bi
 -- name: action_expire
 DELETE FROM {schema}.action WHERE at < $1::bigint
 
+-- name: run_add
+INSERT INTO {schema}.reconcile (id, mark, began, as_of, action) VALUES ($1, $2, $3, $4, $5)
+
+-- name: run
+SELECT id, mark, began, as_of, action, ended, complete, failed, summary FROM {schema}.reconcile WHERE id = $1::text
+
+-- name: run_end
+UPDATE {schema}.reconcile SET ended = $2::bigint, complete = $3::bigint, failed = $4::text, summary = $5::text WHERE id = $1::text AND ended = 0
+
+-- name: runs_drop
+-- An import brings states of which nobody knows whether they are newer than what a run has read.
+DELETE FROM {schema}.reconcile WHERE ended = 0
+
+-- name: runs_last
+-- The last run, and the last one that was complete.
+SELECT id, mark, began, as_of, action, ended, complete, failed, summary FROM {schema}.reconcile
+WHERE mark = (SELECT max(mark) FROM {schema}.reconcile) OR mark = (SELECT max(mark) FROM {schema}.reconcile WHERE complete = 1) ORDER BY mark
+
+-- name: runs_expire
+DELETE FROM {schema}.reconcile WHERE began < $1::bigint AND mark < (SELECT max(mark) FROM {schema}.reconcile WHERE complete = 1)
+
+-- name: known_before
+-- Tenants whose last snapshot is older than a mark (1) and was taken in up to a time (2), after a tenant (3, 4); 5 how many.
+SELECT tenant, platform FROM {schema}.snapshot WHERE (tenant, platform) > ($3::text, $4::text) AND seq < $1::bigint AND received <= $2::bigint ORDER BY tenant, platform LIMIT $5::bigint
+
 -- name: export_lanes
 SELECT {lane} FROM {schema}.lane l WHERE l.tail > 0 ORDER BY l.tenant, l.platform, l.event_type
 

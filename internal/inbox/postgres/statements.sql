@@ -63,9 +63,9 @@ JOIN {schema}.lane l ON l.tenant = n.tenant AND l.platform = n.platform AND l.ev
 WHERE l.stale = 0
 
 -- name: webhook_add
-INSERT INTO {schema}.webhook (seq, uuid, tenant, platform, event_type, type, snapshot, digest, size, received, state, lane_order, rank, changed, why, record)
+INSERT INTO {schema}.webhook (seq, uuid, tenant, platform, event_type, type, snapshot, digest, size, received, state, lane_order, rank, changed, why, record, source)
 SELECT * FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::bytea[], $9::bigint[], $10::bigint[], $11::bigint[],
-	$12::bigint[], $13::bigint[], $14::bigint[], $15::text[], $16::text[])
+	$12::bigint[], $13::bigint[], $14::bigint[], $15::text[], $16::text[], $17::text[])
 
 -- name: webhook_save
 UPDATE {schema}.webhook w SET state = n.state, lane_order = n.lane_order, rank = n.rank, changed = n.changed, why = n.why, record = n.record
@@ -82,6 +82,19 @@ ON CONFLICT (tenant, platform) DO UPDATE SET seq = excluded.seq, uuid = excluded
 
 -- name: snapshots
 SELECT platform, tenant, seq, uuid, received, name, coalesce(features::text, '') FROM {schema}.snapshot WHERE tenant = ANY($1::text[])
+
+-- name: snapshots_of
+-- 1 and 2 the tenants. It comes after the locks of their lanes.
+SELECT s.platform, s.tenant, s.seq, s.uuid, s.received, s.name, coalesce(s.features::text, '') FROM unnest($1::text[], $2::text[]) AS n (tenant, platform)
+JOIN {schema}.snapshot s ON s.tenant = n.tenant AND s.platform = n.platform
+
+-- name: compare
+-- What is known of the tenants (1, 2), with one row for each platform that has a tenant of this code. OFFSET 0 makes the server look each of
+-- them up: it has no idea how many rows the arrays have, and would rather read whole tables.
+SELECT n.tenant, n.platform, coalesce(l.last, 0), coalesce(l.last_at, 0), coalesce(l.refused, 0), CASE WHEN s.platform IS NULL THEN 0 ELSE 1 END, coalesce(s.platform, ''), coalesce(s.features::text, '')
+FROM unnest($1::text[], $2::text[]) AS n (tenant, platform)
+LEFT JOIN LATERAL (SELECT last, last_at, refused FROM {schema}.lane WHERE tenant = n.tenant AND platform = n.platform AND event_type = '' OFFSET 0) AS l ON true
+LEFT JOIN LATERAL (SELECT platform, features FROM {schema}.snapshot WHERE tenant = n.tenant OFFSET 0) AS s ON true
 
 -- name: seen_find
 -- An id whose webhook is no longer stored counts as delivered (3).

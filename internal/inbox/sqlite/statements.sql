@@ -55,8 +55,8 @@ WHERE l.tenant = ?1 AND l.platform = ?2 AND l.event_type = ?3 AND l.stale = 0 AN
 SELECT {webhook} FROM webhook w JOIN lane l ON {of} WHERE w.tenant = ?1 AND w.platform = ?2 AND w.event_type = ?3 AND w.state = 0 AND l.stale = 0 ORDER BY w.lane_order LIMIT 2
 
 -- name: webhook_add
-INSERT INTO webhook (seq, uuid, tenant, platform, event_type, type, snapshot, digest, size, received, state, lane_order, rank, changed, why, record)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO webhook (seq, uuid, tenant, platform, event_type, type, snapshot, digest, size, received, state, lane_order, rank, changed, why, record, source)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: webhook_save
 UPDATE webhook SET state = ?2, lane_order = ?3, rank = ?4, changed = ?5, why = ?6, record = ?7 WHERE seq = ?1
@@ -70,6 +70,17 @@ ON CONFLICT (tenant, platform) DO UPDATE SET seq = excluded.seq, uuid = excluded
 
 -- name: snapshots
 SELECT platform, tenant, seq, uuid, received, name, coalesce(features, '') FROM snapshot WHERE tenant = ?1
+
+-- name: snapshots_of
+-- 1 and 2 the tenant.
+SELECT platform, tenant, seq, uuid, received, name, coalesce(features, '') FROM snapshot WHERE tenant = ?1 AND platform = ?2
+
+-- name: compare
+-- What is known of a tenant (1, 2), with one row for each platform that has a tenant of this code.
+SELECT n.tenant, n.platform, coalesce(l.last, 0), coalesce(l.last_at, 0), coalesce(l.refused, 0), CASE WHEN s.platform IS NULL THEN 0 ELSE 1 END, coalesce(s.platform, ''), coalesce(s.features, '')
+FROM (SELECT ?1 AS tenant, ?2 AS platform) AS n
+LEFT JOIN lane l ON l.tenant = n.tenant AND l.platform = n.platform AND l.event_type = ''
+LEFT JOIN snapshot s ON s.tenant = n.tenant
 
 -- name: seen_find
 -- An id whose webhook is no longer stored counts as delivered (3).

@@ -1,0 +1,456 @@
+package inbox
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"usher/internal/content"
+	"usher/internal/inbox/engine"
+	"usher/internal/snapshot"
+	"usher/webhookgate"
+)
+
+// Reconcile compares what the billing service says of each tenant with what usher knows, and takes in what differs: for webhooks that were
+// never sent. Which of the two is newer is decided by numbers. A run begins with a mark, one of the numbers that webhooks get, and asks the
+// service after the mark is committed. Whatever comes for a lane leaves its number there (lane.note). So a lane whose last number is below
+// the mark has heard nothing since the service was asked, and what the service said is at least as new.
+
+// FromReconcile is the source of a webhook that usher made from what the billing service said.
+const FromReconcile = "reconcile"
+
+// sourceHeader tells the receiver where a webhook comes from that no sender sent. The gate never forwards a sender's header of this name.
+const sourceHeader = "Usher-Source"
+
+// Result says how what the billing service says of a tenant stands to what usher knows.
+type Result string
+
+// The results. A twin is a missing tenant whose code usher knows on another platform: the caller decides that, because it knows whether
+// that one was compared, too. Likewise for an absent tenant, which the billing service did not name.
+const (
+	Equal   Result = "equal"
+	Differs Result = "differs"
+	Missing Result = "missing" // usher does not know the tenant, or cannot read its features
+	Twin    Result = "twin"
+	Changed Result = "changed" // something came for the tenant since the run began: nobody can say which is newer
+	Absent  Result = "absent"
+)
+
+// Results are all results.
+var Results = []Result{Equal, Differs, Missing, Twin, Changed, Absent}
+
+// A Run is one 'usher reconcile'.
+type Run struct {
+	ID       string    `json:"id"`
+	Began    time.Time `json:"began"`
+	AsOf     time.Time `json:"as_of,omitzero"` // how old the billing service's list is; zero: as old as the run
+	Ended    time.Time `json:"ended,omitzero"`
+	Complete bool      `json:"complete"`         // all tenants were compared
+	Failed   string    `json:"failed,omitempty"` // why it failed
+	Summary  Summary   `json:"summary"`
+
+	mark   int64
+	asOf   int64
+	action int64
+}
+
+// Summary says what a run has found: how many tenants of each result.
+type Summary struct {
+	Equal   int `json:"equal"`
+	Differs int `json:"differs"`
+	Missing int `json:"missing"`
+	Twin    int `json:"twin"`
+	Changed int `json:"changed"`
+	Absent  int `json:"absent"`
+
+	Applied    int `json:"applied"`     // how many of these were taken in
+	PassedOver int `json:"passed_over"` // tenants of platforms that no receiver takes
+
+	// Left are those that were not taken in, by their result.
+	Left Left `json:"left"`
+}
+
+// Left has the tenants that a run has left as they were.
+type Left struct {
+	Differs int `json:"differs"`
+	Missing int `json:"missing"`
+	Twin    int `json:"twin"`
+}
+
+// Count is how many they are.
+func (l Left) Count() int { return l.Differs + l.Missing + l.Twin }
+
+// ByResult returns the numbers of tenants as the run has left them: what it took in is equal.
+func (s *Summary) ByResult() map[Result]int {
+	return map[Result]int{Equal: s.Equal + s.Applied, Differs: s.Left.Differs, Missing: s.Left.Missing, Twin: s.Left.Twin, Changed: s.Changed, Absent: s.Absent}
+}
+
+// Clean says whether a run has compared all tenants and left nothing that differs.
+func (r *Run) Clean() bool { return r.Complete && r.Summary.Left.Count() == 0 }
+
+// KnowsUpTo is the time up to which the run knows what the billing service says.
+func (r *Run) KnowsUpTo() time.Time { return moment(min(r.asOf, r.Began.UnixMicro())) }
+
+// ErrNoRun says that a run is not stored, or has ended.
+var ErrNoRun = errors.New("the database does not know this reconcile any more: it was restored, a failover has lost it, or an import has ended it. Start it again")
+
+// ErrNoGate says that this usher cannot reconcile.
+var ErrNoGate = errors.New("this usher has no webhook gate, so it does not know which receiver takes which platform: reconcile through an usher that has one")
+
+func scanRun(r engine.Row) (*Run, error) {
+	run := new(Run)
+	var began, ended, complete int64
+	var summary string
+	err := r.Scan(&run.ID, &run.mark, &began, &run.asOf, &run.action, &ended, &complete, &run.Failed, &summary)
+	run.Began, run.Complete = moment(began), complete != 0
+	if run.asOf < never {
+		run.AsOf = moment(run.asOf)
+	}
+	if ended > 0 {
+		run.Ended = moment(ended)
+	}
+	_ = json.Unmarshal([]byte(summary), &run.Summary) // empty while it runs; a damaged one counts as zeros
+	return run, err
+}
+
+// BeginRun stores that a run begins, and returns it together with the number of known tenants. When BeginRun has returned, the billing
+// service may be asked. asOf is zero, or how old the list will be.
+func (s *Inbox) BeginRun(asOf time.Time, by *Action) (r *Run, known int, err error) {
+	if s.cfg.Receivers == nil {
+		return nil, 0, ErrNoGate
+	}
+	id := make([]byte, 16)
+	rand.Read(id)
+	r, err = act(s, work{numbers: 1}, func(t *sqlTurn) (*Run, int, error) {
+		r := &Run{ID: hex.EncodeToString(id), AsOf: asOf, Began: t.time(), mark: t.number(), asOf: never}
+		if !asOf.IsZero() {
+			r.asOf = asOf.UnixMicro()
+		}
+		t.tx.Queue("tenant_count", func(row engine.Row) error { return row.Scan(&known) })
+		t.tx.Queue("action_add", func(row engine.Row) error { return row.Scan(&r.action) }, t.now, withoutZero(by.Who), by.What, withoutZero(by.About), int64(0))
+		t.send()
+		t.statements = append(t.statements, func(tx engine.Tx) { tx.Queue("run_add", nil, r.ID, r.mark, t.now, r.asOf, r.action) })
+		return r, 0, nil
+	})
+	return r, known, err
+}
+
+// EndRun stores how a run has ended.
+func (s *Inbox) EndRun(id string, complete bool, failed string, summary Summary) error {
+	text, _ := json.Marshal(summary) // numbers
+	_, err := act(s, work{run: id}, func(t *sqlTurn) (nothing, int, error) {
+		r := t.runs[id]
+		if r == nil || !r.Ended.IsZero() {
+			return nothing{}, 0, ErrNoRun
+		}
+		t.statements = append(t.statements, func(tx engine.Tx) {
+			tx.Queue("run_end", nil, id, t.now, boolNumber(complete), withoutZero(failed), string(text))
+		})
+		return nothing{}, 0, nil
+	})
+	return err
+}
+
+// LastRuns returns the last run, and the last one that was complete. Nil: there is none.
+func (s *Inbox) LastRuns(ctx context.Context) (last, complete *Run, err error) {
+	err = s.read(ctx, func(tx engine.Tx) error { queueLastRuns(tx, &last, &complete); return tx.Send() })
+	return last, complete, err
+}
+
+func queueLastRuns(tx engine.Tx, last, complete **Run) {
+	tx.Queue("runs_last", func(row engine.Row) error {
+		r, err := scanRun(row)
+		if *last = r; r.Complete {
+			*complete = r
+		}
+		return err
+	})
+}
+
+// Compared is what came of one line: what the billing service says of one tenant.
+type Compared struct {
+	Platform string   `json:"platform"`
+	Tenant   string   `json:"tenant"`
+	State    string   `json:"state"`  // a digest of the features; two lines with the same one say the same
+	Fault    string   `json:"fault"`  // why it cannot be compared
+	Result   Result   `json:"result"` // empty with a fault, or if it is passed over
+	Changes  []string `json:"changes"`
+	Applied  bool     `json:"applied"`
+	LeftOut  string   `json:"left_out"` // why it may not be taken in
+	Err      error    `json:"-"`        // why it was not taken in
+
+	PassedOver bool     `json:"passed_over"` // no receiver takes its platform
+	Elsewhere  []string `json:"elsewhere"`   // of a missing tenant that usher does not know at all: the platforms on which it knows this code
+	Settles    bool     `json:"settles"`     // it is equal, and something that came for it before waits for somebody
+}
+
+// An offer is a line: a webhook that usher makes from it, in case that it has to be taken in.
+type offer struct {
+	incoming
+	says  snapshot.Snapshot
+	fault string
+}
+
+// leave says what may be done with a line.
+type leave int
+
+const (
+	toCompare leave = iota
+	toApply
+	toKeep
+)
+
+// readOffer reads a line: a webhook's payload, or a whole webhook.
+func (s *Inbox) readOffer(line []byte) *offer {
+	body := line
+	var members map[string]json.RawMessage // exact names; if there is one twice, ReadSnapshot finds it
+	if json.Unmarshal(line, &members) == nil {
+		switch payload, whole := members["payload"]; {
+		case !whole:
+			body = fmt.Appendf(nil, `{"type":%q,"payload":%s}`, content.TenantProvisioningChange, line)
+		case members["type"] == nil:
+			body = fmt.Appendf(nil, `{"type":%q,"payload":%s}`, content.TenantProvisioningChange, payload)
+		}
+	}
+	if max := s.cfg.MaxBody; max > 0 && int64(len(body)) > max {
+		return &offer{fault: fmt.Sprintf("is larger than %d bytes (USHER_WEBHOOK_MAX_BODY)", max)}
+	}
+	header := http.Header{"Content-Type": {"application/json"}, sourceHeader: {FromReconcile}}
+	w, faults := webhookgate.ReadSnapshot(s.cfg.Rules, header, body, s.cfg.Receivers)
+	if len(faults) == 0 && !w.State.Known {
+		faults = []content.Fault{{Path: "/payload/change/features", Message: "cannot be read"}}
+	}
+	if len(faults) > 0 {
+		fault := content.Summary(faults)
+		if rest, ok := strings.CutPrefix(fault, "the body "); ok {
+			fault = "it " + rest
+		}
+		return &offer{fault: fault}
+	}
+	in := arriving(w)
+	in.Source, in.unhurried = FromReconcile, true
+	return &offer{incoming: in, says: *w.State}
+}
+
+// compared returns what is to be said of an offer before it is judged.
+func (o *offer) compared() Compared {
+	c := Compared{Platform: o.Platform, Tenant: o.Tenant}
+	features := slices.SortedFunc(slices.Values(o.says.Features), func(a, b snapshot.Feature) int { return cmp.Compare(a.Code, b.Code) })
+	hash := sha256.New()
+	for _, f := range features {
+		fmt.Fprintf(hash, "%q %d %q\n", f.Code, f.Limit, f.Value)
+	}
+	c.State = hex.EncodeToString(hash.Sum(nil)[:16])
+	return c
+}
+
+// knowledge is what usher knows of a tenant.
+type knowledge struct {
+	last, lastAt int64
+	snapshot     *snapshot.Stored // nil: none
+}
+
+// judge sets the result, and the changes in words.
+func (c *Compared) judge(r *Run, says *snapshot.Snapshot, k knowledge) {
+	var known snapshot.Snapshot
+	if k.snapshot != nil {
+		known, _ = snapshot.Decode(k.snapshot.Features) // what cannot be read is unknown
+	}
+	changes := snapshot.Diff(snapshot.Snapshot{Known: known.Known, Features: known.Features}, snapshot.Snapshot{Known: true, Features: says.Features})
+	switch {
+	case k.last > r.mark || k.lastAt > r.asOf:
+		c.Result = Changed
+	case !known.Known:
+		c.Result, c.Changes = Missing, changes
+	case len(changes) > 0:
+		c.Result, c.Changes = Differs, changes
+	default:
+		c.Result = Equal
+	}
+}
+
+// Compare compares lines with what usher knows, and changes nothing. With settle, what was refused of tenants that are equal is settled.
+func (s *Inbox) Compare(ctx context.Context, id string, lines [][]byte, settle bool) ([]Compared, error) {
+	offers, all := s.readOffers(lines)
+	tenants, platforms := []string{}, []string{}
+	index := make(map[webhookgate.Lane][]int) // a tenant may be in several lines
+	for n, o := range offers {
+		if all[n].judgeable() {
+			if index[o.lane] == nil {
+				tenants, platforms = append(tenants, o.Tenant), append(platforms, o.Platform)
+			}
+			index[o.lane] = append(index[o.lane], n)
+		}
+	}
+	var run *Run
+	known := make(map[webhookgate.Lane]*knowledge)
+	err := s.read(ctx, func(tx engine.Tx) error {
+		tx.Queue("run", func(r engine.Row) (err error) { run, err = scanRun(r); return err }, id)
+		tx.Queue("compare", func(r engine.Row) error {
+			var name webhookgate.Lane
+			var k knowledge
+			var refused, exists int64
+			var platform, features string
+			if err := r.Scan(&name.Tenant, &name.Platform, &k.last, &k.lastAt, &refused, &exists, &platform, &features); err != nil {
+				return err
+			}
+			if known[name] == nil {
+				known[name] = &k
+			}
+			switch {
+			case exists != 0 && platform == name.Platform:
+				known[name].snapshot = &snapshot.Stored{Features: []byte(features)}
+			case exists != 0:
+				for _, n := range index[name] {
+					all[n].Elsewhere = append(all[n].Elsewhere, platform)
+				}
+			}
+			for _, n := range index[name] {
+				all[n].Settles = refused > 0
+			}
+			return nil
+		}, tenants, platforms)
+		return tx.Send()
+	})
+	if err != nil {
+		return nil, err
+	}
+	if run == nil || !run.Ended.IsZero() {
+		return nil, ErrNoRun
+	}
+	var settles [][]byte
+	for name, lines2 := range index {
+		for _, n := range lines2 {
+			c := &all[n]
+			c.judge(run, &offers[n].says, *known[name])
+			c.Settles = c.Settles && c.Result == Equal
+			if c.Result != Missing || known[name].snapshot != nil {
+				c.Elsewhere = nil
+			}
+			if c.Settles && settle {
+				settles = append(settles, lines[n])
+			}
+		}
+	}
+	if len(settles) > 0 {
+		_, err = s.reconcile(run, settles, toCompare)
+	}
+	return all, err
+}
+
+// Apply takes in what differs from what usher knows, or is missing there. With keep it is not delivered. If one line cannot be taken in,
+// for example because the inbox is full, those before it are in, and those after it are not; its Err says why.
+func (s *Inbox) Apply(ctx context.Context, id string, lines [][]byte, keep bool) ([]Compared, error) {
+	var run *Run
+	err := s.read(ctx, func(tx engine.Tx) error {
+		tx.Queue("run", func(r engine.Row) (err error) { run, err = scanRun(r); return err }, id)
+		return tx.Send()
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case run == nil:
+		return nil, ErrNoRun
+	case keep:
+		return s.reconcile(run, lines, toKeep)
+	}
+	return s.reconcile(run, lines, toApply)
+}
+
+// reconcile has each line's lane decide about it, all in one transaction: that also finds out whether the run is still stored.
+func (s *Inbox) reconcile(run *Run, lines [][]byte, leave leave) ([]Compared, error) {
+	offers, all := s.readOffers(lines)
+	w := work{run: run.ID, by: &Action{ID: run.action}}
+	for n, o := range offers {
+		if all[n].judgeable() {
+			w.states, w.numbers, w.bytes = append(w.states, o.lane), w.numbers+1, w.bytes+o.size
+		}
+	}
+	w.lanes = w.states
+	if leave == toCompare {
+		w.lanes, w.known, w.numbers, w.by = nil, w.states, 0, nil
+	}
+	done, err := act(s, w, func(t *sqlTurn) ([]Compared, int, error) {
+		stored, applied := t.runs[run.ID], 0
+		if stored == nil || !stored.Ended.IsZero() {
+			return nil, 0, ErrNoRun
+		}
+		done := slices.Clone(all)
+		for n, o := range offers {
+			l := t.lanes[o.lane]
+			if !all[n].judgeable() || l == nil {
+				continue
+			}
+			offer := *o
+			done[n] = l.reconcile(&offer, stored, leave)
+			if done[n].Applied {
+				applied++
+			}
+			if done[n].Err != nil {
+				break
+			}
+		}
+		return done, applied, nil
+	})
+	for _, c := range done {
+		if c.Applied {
+			s.cfg.Changed(c.Tenant)
+		}
+	}
+	return done, err
+}
+
+// readOffers reads lines, and returns what is to be said of them before they are judged.
+func (s *Inbox) readOffers(lines [][]byte) (offers []*offer, all []Compared) {
+	for _, line := range lines {
+		o := s.readOffer(line)
+		c := Compared{Fault: o.fault}
+		if o.fault == "" {
+			c = o.compared()
+			c.PassedOver = o.receiver == nil && !s.cfg.KeepUnclaimed
+		}
+		offers, all = append(offers, o), append(all, c)
+	}
+	return offers, all
+}
+
+// judgeable says whether a line can be compared.
+func (c *Compared) judgeable() bool { return c.Fault == "" && !c.PassedOver }
+
+// A TenantRef names a tenant.
+type TenantRef struct {
+	Platform string `json:"platform"`
+	Tenant   string `json:"tenant"`
+}
+
+// KnownBefore returns tenants whose last snapshot is older than a run, in the order of their codes. after is the last one of the former
+// call.
+func (s *Inbox) KnownBefore(ctx context.Context, id string, after TenantRef, most int) (all []TenantRef, err error) {
+	var run *Run
+	err = s.read(ctx, func(tx engine.Tx) error {
+		tx.Queue("run", func(r engine.Row) (err error) { run, err = scanRun(r); return err }, id)
+		if err := tx.Send(); err != nil || run == nil {
+			return err
+		}
+		tx.Queue("known_before", func(r engine.Row) error {
+			var t TenantRef
+			err := r.Scan(&t.Tenant, &t.Platform)
+			all = append(all, t)
+			return err
+		}, run.mark, run.asOf, after.Tenant, after.Platform, int64(most))
+		return tx.Send()
+	})
+	if err == nil && run == nil {
+		err = ErrNoRun
+	}
+	return all, err
+}
