@@ -98,7 +98,6 @@ func (h *Handler) did(r *http.Request, err error, level slog.Level, message stri
 	case err != nil:
 		return
 	}
-	h.acted.Add(1)
 	h.cfg.Log.Log(r.Context(), level, message, append(args, "who", nameOf(r), "from", r.RemoteAddr)...)
 }
 

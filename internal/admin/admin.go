@@ -7,7 +7,6 @@
 //	selection.go                                 which webhooks a list or an action is about
 //	act.go, move.go                              what a POST does, and the page that asks for confirmation first
 //	answer.go                                    writes an answer as a page or as JSON, and turns errors into status codes
-//	events.go                                    tells open pages that something has changed
 package admin
 
 import (
@@ -19,7 +18,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"usher/internal/admin/page"
@@ -64,8 +62,6 @@ type Config struct {
 	Entitlements entitlements.Lookup
 	// EntitlementsPort returns how a shell calls the entitlements port: curl with its options, and the base address. Nil: the port is off.
 	EntitlementsPort func() (curl, base string)
-	// Changes returns a number that grows with everything that a page shows. Required.
-	Changes func() uint64
 	// Version is shown on the pages.
 	Version string
 	// Log gets refused requests and what people do. Required.
@@ -81,8 +77,7 @@ type Part struct {
 
 // New returns the handler of the admin port.
 func New(cfg Config) *Handler {
-	h := &Handler{cfg: cfg, streams: make(chan struct{}, maxStreams)}
-	h.closing, h.close = context.WithCancel(context.Background())
+	h := &Handler{cfg: cfg}
 	h.routes = []route{
 		{path: "/healthz", read: alive, probe: true},
 		{path: "/readyz", read: Part{Unready: cfg.Unready}.ready, probe: true},
@@ -124,7 +119,6 @@ func New(cfg Config) *Handler {
 		{path: "/api/erase", act: h.do(h.erase), inbox: true},
 		{path: "/api/tenant", read: h.answer(h.apiTenant), params: []string{"code", "platform"}},
 		{path: "/api/tenants", read: h.answer(h.tenants), params: []string{"search", "platform", "after"}, inbox: true},
-		{path: "/api/events", read: h.events},
 	}
 	for _, p := range cfg.Parts {
 		h.routes = append(h.routes, route{path: "/readyz/" + p.Name, read: p.ready, probe: true})
@@ -137,13 +131,9 @@ const bodyPatience = 10 * time.Second
 
 // Handler serves the admin port.
 type Handler struct {
-	cfg     Config
-	routes  []route
-	origin  http.CrossOriginProtection
-	acted   atomic.Uint64   // how many actions people have done
-	streams chan struct{}   // holds one value for each open stream of events
-	closing context.Context // ends the streams
-	close   context.CancelFunc
+	cfg    Config
+	routes []route
+	origin http.CrossOriginProtection
 }
 
 // route is one address of the port.
@@ -250,8 +240,8 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, to *route, handl
 
 var errNoInbox = &refusal{http.StatusNotFound, "this usher has no inbox: USHER_WEBHOOK_INBOX is not set"}
 
-// foreign reports whether a page of another origin acts here, or uses something of this port, such as an image, a script or a stream. That
-// page could not read the answer, but it could see whether there is one, and keep streams open. To follow a link to this port is allowed.
+// foreign reports whether a page of another origin acts here, or uses something of this port, such as an image or a script. That
+// page could not read the answer, but it could see whether there is one. To follow a link to this port is allowed.
 func (h *Handler) foreign(r *http.Request) bool {
 	asAction := *r // http.CrossOriginProtection allows every GET
 	asAction.Method = http.MethodPost

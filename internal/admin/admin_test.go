@@ -31,7 +31,6 @@ func TestAdmin(t *testing.T) {
 	cfg := Config{
 		Hosts:   guard.NewHosts("127.0.0.1:9095", nil, false),
 		Unready: func() []string { return problems },
-		Changes: func() uint64 { return 0 },
 		Metrics: m.Handler(),
 		Log:     slog.New(slog.DiscardHandler),
 	}

@@ -21,7 +21,6 @@ func (u *Usher) buildAdmin(metrics *metrics.Registry, gate *metrics.Gate) {
 		Unready:   func() []string { return u.unready("gate", "entitlements", "outbound") },
 		Parts:     u.parts(),
 		Metrics:   metrics.Handler(),
-		Changes:   metrics.Changes,
 		Version:   version.Number(),
 		Log:       u.log,
 	}
@@ -55,8 +54,7 @@ func (u *Usher) buildAdmin(metrics *metrics.Registry, gate *metrics.Gate) {
 			metrics.Ready(p.Name, func() bool { return len(p.Unready()) == 0 })
 		}
 	}
-	handler := admin.New(cfg)
-	u.adminListener = &listener{variable: "USHER_ADMIN_LISTEN", name: "admin", addr: a.Listen, handler: handler, closing: handler.Close}
+	u.adminListener = &listener{variable: "USHER_ADMIN_LISTEN", name: "admin", addr: a.Listen, handler: admin.New(cfg)}
 }
 
 func (u *Usher) portStates() []status.Port {

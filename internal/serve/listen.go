@@ -29,7 +29,6 @@ type listener struct {
 	handler  http.Handler
 	tls      *tls.Config
 	patience time.Duration // how long a caller may take nothing of its answer; zero: guard.Patience
-	closing  func()        // called when the server begins to close; may be nil
 
 	socket    net.Listener // nil until it is open
 	inherited bool         // the socket came from a service manager
@@ -96,9 +95,6 @@ func (c *Client) Call(ctx context.Context, method, path string, body io.Reader) 
 func (l *listener) attach(socket net.Listener, log *slog.Logger) {
 	l.socket = guard.Listener(socket, l.tls, cmp.Or(l.patience, guard.Patience), log)
 	l.http = guard.NewServer(l.handler, log)
-	if l.closing != nil {
-		l.http.RegisterOnShutdown(l.closing)
-	}
 }
 
 // close waits for requests in progress until limit ends. Then it cuts them off and returns an error.

@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -27,7 +26,6 @@ import (
 // Registry has all metrics of one usher.
 type Registry struct {
 	registry *prometheus.Registry
-	changes  atomic.Uint64 // see Changes
 
 	proxyRequests *prometheus.CounterVec
 	proxyDuration *prometheus.HistogramVec
@@ -82,10 +80,6 @@ func (m *Registry) histogram(name, help string, buckets []float64, labels ...str
 func (m *Registry) Handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
 }
-
-// Changes returns a number that grows with everything that the page shows, except calls: there are too many of them. Pages that update
-// themselves compare it.
-func (m *Registry) Changes() uint64 { return m.changes.Load() }
 
 // Indexes into Minute.Counts of Port.Hour.
 const (
@@ -167,12 +161,11 @@ type Identity struct {
 	early    prometheus.Counter
 	expiry   prometheus.Gauge
 	hour     *ring
-	changes  *atomic.Uint64
 }
 
 // Identity returns the counts of the identity whose first port has this name.
 func (m *Registry) Identity(port string) *Identity {
-	i := &Identity{early: m.tokenEarly.WithLabelValues(port), expiry: m.tokenExpiry.WithLabelValues(port), hour: newRing(false), changes: &m.changes}
+	i := &Identity{early: m.tokenEarly.WithLabelValues(port), expiry: m.tokenExpiry.WithLabelValues(port), hour: newRing(false)}
 	for kind, result := range tokenResults {
 		i.requests[kind] = m.tokenRequests.WithLabelValues(port, result)
 	}
@@ -191,14 +184,12 @@ func (i *Identity) Fetched(t *tokens.Token, err error) {
 	}
 	i.requests[kind].Inc()
 	i.hour.count(kind)
-	i.changes.Add(1)
 }
 
 // EarlyRevoked counts a token that the service refused long before it expired.
 func (i *Identity) EarlyRevoked() {
 	i.early.Inc()
 	i.hour.count(TokensRevoked)
-	i.changes.Add(1)
 }
 
 // Hour returns the token requests of the last hour.
@@ -242,7 +233,6 @@ type Gate struct {
 	rejected  *prometheus.CounterVec
 	duration  prometheus.Observer
 	hour      *ring // by decision, in the order of Decisions
-	changes   *atomic.Uint64
 	receivers map[string]*Receiver
 }
 
@@ -251,7 +241,6 @@ type Receiver struct {
 	results [len(tryResults)]prometheus.Counter
 	took    prometheus.Observer
 	hour    *ring // by result, in the order of tryResults
-	changes *atomic.Uint64
 
 	mu     sync.Mutex // guards what follows
 	recent RecentTries
@@ -279,7 +268,6 @@ func (m *Registry) Gate(receivers *receiver.Set) *Gate {
 		rejected:  m.counter("usher_webhook_rejected_total", "Requests that the gate rejected, by the status of its answer. 401 and 403: their sender failed a check.", "code"),
 		duration:  m.histogram("usher_webhook_duration_seconds", "From a webhook's header to the answer to its sender.", upToAMinute).WithLabelValues(),
 		hour:      newRing(false),
-		changes:   &m.changes,
 		receivers: make(map[string]*Receiver),
 	}
 	for _, decision := range Decisions {
@@ -294,7 +282,7 @@ func (m *Registry) Gate(receivers *receiver.Set) *Gate {
 	attempts := m.counter("usher_webhook_attempts_total", "Tries at a receiver: ok, status (not a 2xx), timeout or error (no answer).", "receiver", "result")
 	took := m.histogram("usher_webhook_attempt_duration_seconds", "How long a try at a receiver took.", upToAMinute, "receiver")
 	for _, rc := range receivers.All() {
-		r := &Receiver{took: took.WithLabelValues(rc.Name), hour: newRing(false), changes: &m.changes}
+		r := &Receiver{took: took.WithLabelValues(rc.Name), hour: newRing(false)}
 		for i, result := range tryResults {
 			r.results[i] = attempts.WithLabelValues(rc.Name, result)
 		}
@@ -319,7 +307,6 @@ func (g *Gate) Received(decision string, status int, took time.Duration) {
 	if i := slices.Index(Decisions[:], decision); i >= 0 {
 		g.hour.count(i)
 	}
-	g.changes.Add(1)
 }
 
 // Hour returns the gate's decisions of the last hour, counted in the order of Decisions.
@@ -331,7 +318,6 @@ func (r *Receiver) Tried(result string, took time.Duration) {
 	r.results[i].Inc()
 	r.took.Observe(took.Seconds())
 	r.hour.count(i)
-	r.changes.Add(1)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.recent.Last = result

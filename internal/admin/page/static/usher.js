@@ -1,5 +1,5 @@
-// Keeps the page up to date: when the server says that something has changed, this script fetches the page again and replaces the parts
-// that are marked data-live. The page also works without it.
+// Keeps the page up to date: while somebody looks at it, this script fetches it again every two seconds and replaces the parts that are
+// marked data-live. The page also works without it.
 'use strict';
 (() => {
   const follow = document.getElementById('follow');
@@ -10,13 +10,10 @@
     here.searchParams.delete('did');
     history.replaceState(null, '', here);
   }
-  // The server sends an event every ten seconds. A connection that is silent for longer is dead, even if the browser did not notice: the
-  // laptop slept, or the network changed.
-  const patience = 25000;
-  let silenceTimer = 0;
-  let stream = null;
-  let busy = false; // refresh is under way
-  let again = false; // refresh once more when it is done
+  // A fetch that takes longer is given up: the laptop slept, or the network changed.
+  const patience = 10000;
+  let busy = false; // a fetch is under way
+  let next = 0; // the timer of the next one
 
   // Without a connection the page is marked as stale, with the time that it shows.
   let shownAt = Date.now();
@@ -81,17 +78,13 @@
   }
 
   const refresh = async () => {
-    if (busy) {
-      again = true;
-      return;
-    }
+    clearTimeout(next);
+    if (busy || document.hidden) return;
     busy = true;
-    again = false;
     const began = performance.now();
     try {
       const answer = await fetch(location.href, {headers: {Accept: 'text/html'}, signal: AbortSignal.timeout(patience)});
       const fresh = new DOMParser().parseFromString(await answer.text(), 'text/html');
-      again ||= held;
       if (!answer.ok) {
         markStale('out of date'); // what the page shows is gone, or cannot be read
       } else if (!held) {
@@ -101,52 +94,18 @@
         }
         shownAt = Date.now();
         if (states() !== firstStates) document.querySelector('.notice')?.remove();
-        if (stream?.readyState === EventSource.OPEN) say('live', 'good');
+        say('live', 'good');
       }
     } catch {
-      // usher cannot be reached: the stream notices that, too, and marks the page as stale
+      // Not at once: a browser that follows a link breaks off what the page fetches.
+      if (Date.now() - shownAt > 5000) markStale('not connected');
     }
-    // A page that takes long is loaded less often.
-    setTimeout(() => {
-      busy = false;
-      if (again) refresh();
-    }, Math.max(500, 4 * (performance.now() - began)));
+    busy = false;
+    // A page that takes long is fetched less often.
+    next = setTimeout(refresh, Math.max(2000, 4 * (performance.now() - began)));
   };
-
-  // Browsers allow only a handful of connections to one server over all tabs, so a hidden tab must not hold one.
-  const open = () => {
-    if (stream || document.hidden) return;
-    stream = new EventSource('/api/events');
-    stream.addEventListener('change', () => { // the server sends the first one at once
-      watchSilence();
-      refresh();
-    });
-    watchSilence();
-    stream.onerror = () => {
-      markStale('not connected');
-      if (stream.readyState === EventSource.CLOSED) {
-        close();
-        setTimeout(open, 5000);
-      }
-    };
-  };
-  const close = () => {
-    clearTimeout(silenceTimer);
-    stream?.close();
-    stream = null;
-  };
-  const watchSilence = () => {
-    clearTimeout(silenceTimer);
-    silenceTimer = setTimeout(() => {
-      markStale('not connected');
-      close();
-      open();
-    }, patience);
-  };
-  document.addEventListener('visibilitychange', () => document.hidden ? close() : open());
-  addEventListener('pagehide', close);
-  addEventListener('pageshow', open);
-  open();
+  document.addEventListener('visibilitychange', refresh);
+  addEventListener('pageshow', refresh);
 })();
 
 // Applies a filter as soon as it changes; a text, when its field loses the focus or somebody presses Enter.
