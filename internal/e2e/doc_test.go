@@ -1,20 +1,16 @@
 // Package e2e tests the whole program from outside, and tries to break it: in front of a
 // network, disks and services that fail, and behind callers that mean harm or know no
 // better; in the test's process, or as it is built where only a process can show it. It
-// has tests only. What they show is told in docs/security.md and docs/reliability.md,
-// whose tables name them; the tables of probes there are written by them.
+// has tests only. What they show is told in docs/SECURITY.md, docs/reliability.md and
+// docs/evidence.md, whose tables name them.
 //
 //	go test ./internal/e2e                     # the short form, as in CI
 //	go test ./internal/e2e -long -timeout 30m  # every byte, every connection
-//	go test ./internal/e2e -run Documented -write  # writes the tables anew
 package e2e
 
 import "flag"
 
-var (
-	long  = flag.Bool("long", false, "the long form: thousands of connections, every byte of an exchange")
-	write = flag.Bool("write", false, "write the tables in docs anew")
-)
+var long = flag.Bool("long", false, "the long form: thousands of connections, every byte of an exchange")
 
 // pick is the figure of the form that runs.
 func pick[T any](short, longer T) T {

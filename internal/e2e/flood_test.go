@@ -66,7 +66,7 @@ func manyNames(size, most int) string {
 }
 
 // maxFloodMB bounds what usher may hold in memory while it is flooded, at the settings'
-// defaults: docs/security.md states it.
+// defaults: docs/SECURITY.md states it.
 const maxFloodMB = 1024
 
 // TestWebhookFlood sends each kind from as many senders at once as the gate lets in. A
@@ -242,7 +242,7 @@ func hold(t *testing.T, p *port, s slow) {
 }
 
 // What strangers may cost, besides usher itself: so much for each connection, and so much for all of their heads
-// together. What is made of a head takes up to eight times its length. docs/security.md states all three.
+// together. What is made of a head takes up to eight times its length. docs/evidence.md states all three.
 const (
 	strangerKiB    = 32
 	tlsStrangerKiB = 96
@@ -255,9 +255,9 @@ func TestHeadsOfStrangers(t *testing.T) {
 	if !*long {
 		t.Parallel()
 	}
-	docs, err := os.ReadFile("../../docs/security.md")
+	docs, err := os.ReadFile("../../docs/evidence.md")
 	if want := fmt.Sprintf("%d KiB for each connection, or %d KiB over TLS, and %d MiB for all heads", strangerKiB, tlsStrangerKiB, headsMiB); err != nil || !strings.Contains(string(docs), want) {
-		t.Errorf("security.md does not say %q, %v", want, err)
+		t.Errorf("evidence.md does not say %q, %v", want, err)
 	}
 	const begin, record = "POST /webhooks HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n", "\x16\x03\x01\x40\x00"
 	var headers strings.Builder
