@@ -33,6 +33,10 @@ type (
 	Chosen struct {
 		Webhooks []string `json:"webhooks"` // ids
 		Older    int      `json:"older"`    // how many were left out because their tenant has a newer one; with force they are chosen, too
+
+		// Of a platform's tenants, how many cannot be sent again, because the inbox no longer has their last webhook. Some are named.
+		Gone        int      `json:"gone,omitempty"`
+		GoneTenants []string `json:"gone_tenants,omitempty"`
 	}
 
 	// Acted is the answer of POST /api/redeliver, POST /api/discard and POST /api/accept.
@@ -66,7 +70,8 @@ type (
 	// Resumed is the answer of POST /api/resume.
 	Resumed struct {
 		inbox.Pause
-		Was bool `json:"was_paused"`
+		Was    bool          `json:"was_paused"`
+		Paused []inbox.Pause `json:"paused,omitempty"` // the pauses that are still in force
 	}
 )
 
@@ -262,6 +267,9 @@ func (h *Handler) choose(verb string, s selection) (c Chosen, err error) {
 	entries, err := h.selected(s.filter())
 	if verb == "redeliver" {
 		c.redeliver(entries, s.force)
+		if err == nil && s.wholePlatform() {
+			err = h.countGone(&c, *s.Platform, entries)
+		}
 		return c, err
 	}
 	// The newest first. Otherwise usher could deliver the second webhook of a queue right after the first is discarded.
@@ -271,6 +279,24 @@ func (h *Handler) choose(verb string, s selection) (c Chosen, err error) {
 		}
 	}
 	return c, err
+}
+
+// countGone counts the tenants of a platform that have no webhook in the inbox any more. A person who fills a new receiver has to know.
+func (h *Handler) countGone(c *Chosen, platform string, entries []*inbox.Webhook) error {
+	stored := make(map[string]bool)
+	for _, e := range entries {
+		stored[e.Tenant] = stored[e.Tenant] || !e.Rejected()
+	}
+	tenants, err := h.cfg.Inbox.Tenants(inbox.TenantFilter{})
+	for _, t := range tenants {
+		if t.Platform != platform || t.Latest.IsZero() || stored[t.Tenant] {
+			continue
+		}
+		if c.Gone++; c.Gone <= 10 {
+			c.GoneTenants = append(c.GoneTenants, inbox.ShowTenant(t.Platform, t.Tenant))
+		}
+	}
+	return err
 }
 
 // selected returns the webhooks that f selects, the newest first. They are without their tries, because there may be very many.
@@ -318,7 +344,7 @@ func (h *Handler) findTenant(name inbox.TenantName) (t TenantRef, known bool, er
 	}
 	var names []string
 	for _, p := range platforms {
-		names = append(names, text.Quote(inbox.Exact(p, name.Tenant)))
+		names = append(names, text.Quote(inbox.ShowTenant(p, name.Tenant)))
 	}
 	return t, false, &refusal{http.StatusConflict, "several tenants have this code: write " + strings.Join(names, " or ")}
 }
@@ -353,10 +379,7 @@ func (h *Handler) knownTenant(name inbox.TenantName) (TenantRef, error) {
 
 // unknownTenant returns the refusal of a name that no tenant has. It suggests similar names.
 func (h *Handler) unknownTenant(name inbox.TenantName) error {
-	why := "unknown tenant " + inbox.ShowTenant("", name.Tenant)
-	if name.Platform != nil {
-		why = "unknown tenant " + inbox.Exact(*name.Platform, name.Tenant)
-	}
+	why := "unknown tenant " + name.String()
 	if h.cfg.Inbox == nil { // perhaps it is the wrong usher
 		why += ": " + errNoInbox.why
 	}
@@ -528,7 +551,7 @@ func (h *Handler) resume(r *http.Request, t target) (any, redirect, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	return Resumed{p, was}, pausePage(p, "resume"), nil
+	return Resumed{p, was, h.paused()}, pausePage(p, "resume"), nil
 }
 
 // pauseOf returns the pause of a target. It refuses unknown names: a pause with a typing error would hold back nothing.

@@ -148,8 +148,8 @@ type route struct {
 
 // The query parameters that select webhooks, for an action and for a list.
 var (
-	actionParams = []string{"state", "tenant", "search", "since", "until", "force"}
-	listParams   = []string{"state", "tenant", "search", "since", "until", "before", "limit", "inbox"}
+	actionParams = []string{"state", "tenant", "platform", "search", "since", "until", "force"}
+	listParams   = []string{"state", "tenant", "platform", "search", "since", "until", "before", "limit", "inbox"}
 )
 
 // checkQuery refuses unknown parameters, and those that are given twice. If usher ignored a typing error in a filter, the list or the action would be about all webhooks.

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"net/http"
 	"net/url"
 	"slices"
@@ -15,11 +16,12 @@ import (
 // selection says which webhooks to list, or to act on. Empty fields select all.
 type selection struct {
 	Tenant       string // as people write it: platform/tenant, or tenant
+	Platform     *string
 	Outcome      string // a state in the inbox, or a decision of the gate
 	Search       string
 	Since, Until time.Time // received at Since or later, and before Until
 
-	tenant    inbox.TenantName // Tenant, parsed
+	tenant    inbox.TenantName // Tenant, parsed, and Platform
 	inboxOnly bool             // without the gate's decisions
 	before    cursor
 	limit     int  // 0: all
@@ -43,13 +45,16 @@ func (s selection) decisionsOnly() bool { return slices.Contains(decisionOutcome
 func (s selection) String() string {
 	var words []string
 	query := s.Query()
-	for _, name := range []string{"state", "tenant", "search", "since", "until"} {
-		if value := query.Get(name); value != "" {
-			words = append(words, name+" "+value)
+	for _, name := range []string{"state", "tenant", "platform", "search", "since", "until"} {
+		if query.Has(name) {
+			words = append(words, name+" "+cmp.Or(query.Get(name), "none"))
 		}
 	}
 	return strings.Join(words, ", ")
 }
+
+// wholePlatform reports whether the selection is all webhooks of a platform.
+func (s selection) wholePlatform() bool { return s.Platform != nil && len(s.Query()) == 1 }
 
 // filter returns the selection without its cursor.
 func (s selection) filter() inbox.Filter {
@@ -87,6 +92,13 @@ func readSelection(r *http.Request) (s selection, err error) {
 			return s, badRequest("%v", err)
 		}
 	}
+	if query.Has("platform") {
+		s.Platform = new(query.Get("platform"))
+		if s.tenant.Platform != nil && *s.tenant.Platform != *s.Platform {
+			return s, badRequest("the tenant %s is not on the platform %s", s.tenant, *s.Platform)
+		}
+		s.tenant.Platform = s.Platform
+	}
 	for name, to := range map[string]*time.Time{"since": &s.Since, "until": &s.Until} {
 		if *to, err = readTime(name, query.Get(name)); err != nil {
 			return s, err
@@ -117,7 +129,7 @@ func readChoice(r *http.Request, hasIDs bool) (s selection, err error) {
 		return s, err
 	}
 	if !s.Narrow() && !hasIDs {
-		return s, badRequest("say which webhooks: state, tenant, search, since or until")
+		return s, badRequest("say which webhooks: state, tenant, platform, search, since or until")
 	}
 	s.force, err = readForce(r)
 	return s, err
@@ -169,6 +181,9 @@ func (s selection) Query() url.Values {
 		if value != "" {
 			v.Set(name, value)
 		}
+	}
+	if s.Platform != nil {
+		v.Set("platform", *s.Platform)
 	}
 	return v
 }

@@ -302,7 +302,7 @@ func (h *Handler) mayUse(ctx context.Context, platform, code string) (*MayUse, s
 func (h *Handler) askLines(platform, code, feature string) []string {
 	if h.cfg.EntitlementsPort == nil {
 		// usher's own command finds the admin port. The admin port itself does not know its name outside.
-		lines := []string{"usher entitlements " + text.Quote(inbox.Exact(platform, code))}
+		lines := []string{"usher entitlements " + text.Quote(inbox.ShowTenant(platform, code))}
 		if feature != "" {
 			lines = append(lines, lines[0]+" "+text.Quote(feature))
 		}

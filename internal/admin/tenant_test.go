@@ -178,7 +178,7 @@ func TestCommandsToAskAreQuoted(t *testing.T) {
 		port func() (string, string)
 		want []string
 	}{
-		"usher": {nil, []string{"entitlements", inbox.Exact(platform, tenant), "entitlements", inbox.Exact(platform, tenant), feature}},
+		"usher": {nil, []string{"entitlements", inbox.ShowTenant(platform, tenant), "entitlements", inbox.ShowTenant(platform, tenant), feature}},
 		"curl": {func() (string, string) { return "curl", "http://[::1]:8070" }, []string{
 			"http://[::1]:8070/v1/entitlements/x%3Bid%3E&2%3B%23%27%5C?platform=%24%28id%29", "-i",
 			"http://[::1]:8070/v1/check?feature=%60id%60%3B%27&platform=%24%28id%29&tenant=x%3Bid%3E%262%3B%23%27%5C"}},

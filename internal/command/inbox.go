@@ -27,7 +27,8 @@ const inboxUsage = `Usage: usher inbox COMMAND
 
 Shows and manages the webhooks that a running usher keeps.
 
-  ls [--state S] [--tenant T] [--since WHEN] [--until WHEN] [--limit N] [--json]
+  ls [--state S] [--tenant T] [--platform P] [--since WHEN] [--until WHEN]
+     [--limit N] [--json]
                     list webhooks, the newest first, 1000 at most (--limit 0:
                     all): what each changed, and what the receiver answered last
   show ID [--json]  one webhook: its tries, what it changed, its payload
@@ -56,10 +57,10 @@ Shows and manages the webhooks that a running usher keeps.
                     who did what, the newest first, 1000 at most (--limit 0:
                     all); kept for 90 days
 
-redeliver and discard also take --state, --tenant, --since and --until instead
-of ids. They say how many webhooks match and ask, unless --yes. redeliver then
-sends only the latest webhook of each tenant, unless --force. If webhooks of a
-tenant wait, it tries the first one now, and the others follow.
+redeliver and discard also take --state, --tenant, --platform, --since and
+--until instead of ids. They say how many webhooks match and ask, unless --yes.
+redeliver then sends only the latest webhook of each tenant, unless --force. If
+webhooks of a tenant wait, it tries the first one now, and the others follow.
 
 The states:
 
@@ -108,8 +109,8 @@ func inboxCommand(ctx context.Context, p *Process, args []string) error {
 }
 
 func (i *inboxCall) parse(args []string, now time.Time) (*subcommand, error) {
-	const filters = "state tenant since until "
-	const idsOrFilters = "ids, or --state, --tenant, --since or --until"
+	const filters = "state tenant platform since until "
+	const idsOrFilters = "ids, or --state, --tenant, --platform, --since or --until"
 	if len(args) > 0 {
 		i.subcommand = args[0]
 	}
@@ -155,6 +156,7 @@ func (i *inboxCall) flags(now time.Time) *flag.FlagSet {
 		})
 	}
 	once("tenant", i.setTenant)
+	once("platform", func(s string) error { i.filter.Set("platform", s); return nil })
 	once("state", func(s string) error {
 		i.filter.Set("state", s)
 		if !slices.Contains(inbox.States, inbox.State(s)) {
@@ -201,11 +203,7 @@ func (i *inboxCall) setIDsOrFilters(args []string) error {
 
 func (i *inboxCall) setTenant(arg string) (err error) {
 	i.tenant, err = inbox.ParseTenant(arg)
-	name := inbox.ShowTenant("", i.tenant.Tenant)
-	if i.tenant.Platform != nil {
-		name = inbox.Exact(*i.tenant.Platform, i.tenant.Tenant)
-	}
-	i.filter.Set("tenant", name)
+	i.filter.Set("tenant", i.tenant.String())
 	return err
 }
 
@@ -387,6 +385,14 @@ func (i *inboxCall) selectIDs(ctx context.Context) ([]string, error) {
 	if chosen.Older > 0 {
 		note = fmt.Sprintf(" (without %s of the same tenants; --force sends them, too)", plural(chosen.Older, "older webhook"))
 	}
+	if chosen.Gone > 0 {
+		more := ""
+		if n := chosen.Gone - len(chosen.GoneTenants); n > 0 {
+			more = fmt.Sprintf(" and %d more", n)
+		}
+		fmt.Fprintf(i.Stderr, "Not among them: %s whose last webhook usher no longer has (%s%s). Resend theirs from the webhook log of the billing service.\n",
+			plural(chosen.Gone, "tenant"), text.Visible(strings.Join(chosen.GoneTenants, ", ")), more)
+	}
 	if len(chosen.Webhooks) == 0 {
 		fmt.Fprintf(i.Stdout, "No webhook to %s%s.\n", i.subcommand, note)
 		return nil, nil
@@ -421,6 +427,10 @@ func (i *inboxCall) pauseOrResume(ctx context.Context) error {
 		fmt.Fprintf(i.Stdout, "paused: %s; to resume: %s\n", what, text.Visible(i.commandLine("usher inbox resume"+done.Pause.Flag())))
 	case done.Was:
 		fmt.Fprintf(i.Stdout, "resumed: %s\n", what)
+		i.printPauses(done.Paused)
+	case len(done.Paused) > 0:
+		i.printPauses(done.Paused)
+		return fmt.Errorf("%s: not paused, so nothing was resumed; see above what is", what)
 	default:
 		return fmt.Errorf("%s: not paused", what)
 	}

@@ -1,7 +1,9 @@
 package command
 
 import (
+	"bytes"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -86,7 +88,7 @@ func TestInboxList(t *testing.T) {
 	}
 	for i, want := range []string{
 		`^8  delivered  x%2Fy/a%2Fb%25 +\+ users \(5\) +1 +\d+s  200 OK$`,
-		`^7  delivered  twice +\+ users`,
+		`^7  delivered  /twice +\+ users`,
 		`^6  delivered  eu/twice +\+ users`,
 		`^5  waiting +eu/(tenant-)+ +\+ users \(5\) +1 +\d+s  500: in use .* in use; next try in 3m$`, // whole: it is no terminal
 		`^4  delivered  \(Other\) +- +1`,
@@ -114,7 +116,7 @@ func TestInboxListForATerminal(t *testing.T) {
 	}
 	want := "" +
 		"ID  STATE    TENANT   WHAT CHANGED         TRIES  AGE  LAST ANSWER\n" +
-		"12  parked   a%2Fc    users 5 → 10, - sso  20     3m   500 Internal Server Error\n" +
+		"12  parked   /a%2Fc   users 5 → 10, - sso  20     3m   500 Internal Server Error\n" +
 		"7   waiting  eu/acme  + sso                0      0s   599: unknown tenant: ple…\n" +
 		"8   waiting  eu/acme  -                    0      0s   paused; behind 7\n"
 	if out.String() != want {
@@ -192,6 +194,10 @@ func TestInboxCommands(t *testing.T) {
 		{"filters", []string{"ls", "--tenant", "torn", "--state=parked", "-limit", "0"}, 0, "1  parked  eu/torn", "", ""},
 		{"a tenant as it is printed", []string{"ls", "--tenant", "x%2Fy/a%2Fb%25"}, 0, "8  delivered", "", ""},
 		{"a tenant without a platform", []string{"ls", "--tenant", "/twice"}, 0, "7  delivered", "", ""},
+		{"a platform", []string{"ls", "--platform", "x/y"}, 0, "8  delivered", "", ""},
+		{"no platform", []string{"ls", "--platform", "", "--limit", "1"}, 0, "7  delivered", "", ""},
+		{"a tenant of another platform", []string{"ls", "--platform", "eu", "--tenant", "/twice"}, 2, "", "the tenant /twice is not on the platform eu", ""},
+		{"one of two tenants by its platform", []string{"ls", "--platform", "eu", "--tenant", "twice"}, 0, "6  delivered", "", ""},
 		{"a tenant in capitals", []string{"ls", "--tenant", "TORN"}, 0, "", "No tenant is called TORN. Did you mean eu/torn?", ""},
 		{"a tenant that is known, and no webhook", []string{"ls", "--tenant", "eu/torn", "--state", "kept"}, 0, "", "To resume: usher inbox resume --receiver crm\n", ""},
 		{"what the gate alone remembers", []string{"show", "d1"}, 1, "", "no such webhook", ""},
@@ -210,6 +216,7 @@ func TestInboxCommands(t *testing.T) {
 		{"by force", []string{"redeliver", "--force", "2"}, 0, "2 will", "", "2 waiting"},
 		{"flags after the ids", []string{"redeliver", "2", "3", "--force"}, 0, "2 will be sent again\n3 will", "", "2 waiting; 3 waiting"},
 		{"redeliver by filter", []string{"redeliver", "--state", "parked", "--yes"}, 0, "Redeliver 2 webhooks? yes\n1 will be sent again\n3 will", "", "1 waiting; 3 waiting"},
+		{"redeliver a platform", []string{"redeliver", "--platform", "eu", "--yes"}, 0, "Redeliver 4 webhooks (without 1 older webhook of the same tenants; --force sends them, too)? yes\n1 will be sent again\n3 will be sent again\n5 will be sent again\n6 will", "", "1 waiting; 3 waiting; 6 waiting"},
 		{"redeliver what waits", []string{"redeliver", "--state", "waiting", "--yes"}, 0, "Redeliver 1 webhook? yes\n5 will be sent again\n", "", ""},
 		{"asked, and nobody answers", []string{"redeliver", "--state", "parked"}, 1, "Redeliver 2 webhooks? [y/N] ", "answer y, or use --yes", ""},
 		{"two tenants where one is taken", []string{"discard", "--tenant", "eu/torn", "--tenant", "eu/acme", "--yes"}, 2, "", "for flag -tenant: give it once", ""},
@@ -224,16 +231,16 @@ func TestInboxCommands(t *testing.T) {
 
 		{"pause", []string{"pause"}, 0, "paused: all deliveries; to resume: usher inbox resume\n", "", "all deliveries paused"},
 		{"pause a tenant", []string{"pause", "--tenant", "torn"}, 0, "paused: tenant eu/torn; to resume: usher inbox resume --tenant eu/torn\n", "", "tenant eu/torn paused"},
-		{"pause one of two", []string{"pause", "--tenant", "/twice"}, 0, "paused: tenant twice; to resume: usher inbox resume --tenant /twice\n", "", "tenant twice paused"},
+		{"pause one of two", []string{"pause", "--tenant", "/twice"}, 0, "paused: tenant /twice; to resume: usher inbox resume --tenant /twice\n", "", "tenant /twice paused"},
 		{"pause a receiver", []string{"pause", "--receiver", "main"}, 0, "paused: receiver main", "", "receiver main paused"},
 		{"pause a receiver without a name", []string{"pause", "--receiver", ""}, 2, "", "-receiver: write its name", ""},
 		{"resume a receiver without a name", []string{"resume", "--receiver="}, 2, "", "-receiver: write its name", ""},
 		{"pause both", []string{"pause", "--receiver", "main", "--tenant", "torn"}, 2, "", "not both", ""},
 		{"pause nobody", []string{"pause", "--tenant", "nobody"}, 1, "", "unknown tenant nobody", ""},
 		{"resume", []string{"resume", "--receiver", "crm"}, 0, "resumed: receiver crm\n", "", "receiver crm gone"},
-		{"resume what is not paused", []string{"resume", "--receiver", "main"}, 1, "", "receiver main: not paused", ""},
+		{"resume what is not paused", []string{"resume"}, 1, "", "ago: receiver crm. To resume: usher inbox resume --receiver crm\nusher: all deliveries: not paused, so", ""},
 
-		{"forget", []string{"forget", "/twice"}, 0, "twice forgotten", "", ""},
+		{"forget", []string{"forget", "/twice"}, 0, "/twice forgotten", "", ""},
 		{"forget what was not remembered", []string{"forget", "eu/torn"}, 0, "there was nothing to forget", "", ""},
 		{"forget somebody unknown", []string{"forget", "nobody"}, 1, "", "unknown tenant nobody", ""},
 		{"forget on another platform", []string{"forget", "us/torn"}, 1, "", "unknown tenant us/torn", ""},
@@ -260,7 +267,7 @@ func TestInboxCommands(t *testing.T) {
 		{"forget nobody", []string{"forget"}, 2, "", "one tenant", ""},
 		{"forget the empty one", []string{"forget", ""}, 2, "", "invalid tenant", ""},
 		{"unknown flag", []string{"show", "4", "--force"}, 2, "", "show has no flag --force: it has --json", ""},
-		{"a slip of a flag", []string{"ls", "--tennant", "acme"}, 2, "", "ls has no flag --tennant: it has --json, --limit, --since, --state, --tenant, --until", ""},
+		{"a slip of a flag", []string{"ls", "--tennant", "acme"}, 2, "", "ls has no flag --tennant: it has --json, --limit, --platform, --since, --state, --tenant, --until", ""},
 		{"a flag where there are none", []string{"forget", "--force", "acme"}, 2, "", "forget has no flag --force: it has none", ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -283,6 +290,51 @@ func TestInboxCommands(t *testing.T) {
 				t.Errorf("did %q, want %q", did, tc.acted)
 			}
 		})
+	}
+}
+
+// Whoever resumes hears of the pauses that are still in force.
+func TestResumeSaysWhatIsPaused(t *testing.T) {
+	s := newInboxServer(t, "")
+	for _, args := range [][]string{{"pause"}, {"pause", "--tenant", "eu/twice"}} {
+		s.run(t, args...)
+	}
+	p := s.run(t, "resume")
+	want := regexp.MustCompile(`^Paused since .*: receiver crm\. .*\nPaused since .*: tenant eu/twice\. To resume: usher inbox resume --tenant eu/twice\n$`)
+	if p.Code != 0 || p.Stdout.String() != "resumed: all deliveries\n" || !want.MatchString(p.Stderr.String()) {
+		t.Errorf("%d %s%s", p.Code, p.Stdout.String(), p.Stderr.String())
+	}
+}
+
+// A new receiver is filled with the latest webhook of each tenant of its platform. Those that the inbox no longer has are named.
+func TestRedeliverAPlatform(t *testing.T) {
+	from, to := inboxtest.Open(t), inboxtest.Open(t)
+	for _, tenant := range []string{"acme", "gone", "acme", "new"} {
+		from.Take("docs", tenant, fmt.Sprintf(`{"type":"TenantProvisioningChange","payload":{"change":{"features":[{"code":%q}]}}}`, tenant+time.Now().String()))
+	}
+	from.Take("crm", "acme", formerBody)
+	var all bytes.Buffer
+	if _, err := from.Export(t.Context(), &all); err != nil {
+		t.Fatal(err)
+	}
+	old := regexp.MustCompile(`\n\{"webhook":\{"id":2,.*\n`).ReplaceAllString(all.String(), "\n") // as the history forgets it
+	last := regexp.MustCompile(`"lines":(\d+)`).FindStringSubmatch(old)
+	lines, _ := strconv.Atoi(last[1])
+	old = strings.Replace(old, last[0], fmt.Sprintf(`"lines":%d`, lines-1), 1)
+	if _, err := to.Import(t.Context(), strings.NewReader(old), inbox.ImportOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	srv := httptest.NewServer(admin.New(admin.Config{Hosts: guard.NewHosts("127.0.0.1:0", nil, false), Metrics: http.NotFoundHandler(), Log: slog.New(slog.DiscardHandler), Inbox: to.Inbox}))
+	defer srv.Close()
+	s := &inboxServer{to, strings.TrimPrefix(srv.URL, "http://")}
+	p := s.run(t, "redeliver", "--platform", "docs", "--yes")
+	const want = "Redeliver 2 webhooks (without 1 older webhook of the same tenants; --force sends them, too)? yes\n3 will be sent again\n4 will be sent again\n"
+	const gone = "Not among them: 1 tenant whose last webhook usher no longer has (docs/gone). Resend theirs from the webhook log of the billing service.\n"
+	if p.Code != 0 || p.Stdout.String() != want || p.Stderr.String() != gone {
+		t.Errorf("%d\n%s%s", p.Code, p.Stdout.String(), p.Stderr.String())
+	}
+	if p := s.run(t, "redeliver", "--platform", "crm"); p.Stderr.String() != "usher: nothing was done: answer y, or use --yes\n" {
+		t.Errorf("a platform of which all is there: %s", p.Stderr.String())
 	}
 }
 

@@ -67,7 +67,7 @@ func TestPrintedCommandsAreQuoted(t *testing.T) {
 	equal("", strings.TrimSuffix(after(t, run("healthcheck"), "Try: "), " ..."), "--env-file", env)
 	equal("", strings.TrimSuffix(after(t, run("x;id", "--env-file", env), "the command: "), ". Run 'usher -h' for help."), "--env-file", "FILE", "x;id")
 	for _, tenant := range nastyTenants {
-		name := inbox.Exact("", tenant)
+		name := inbox.ShowTenant("", tenant)
 		s.Take("", tenant, formerBody)
 		resume := []string{"--env-file", env, "inbox", "resume", "--tenant", name}
 		equal(tenant, after(t, run("--env-file", env, "inbox", "pause", "--tenant", name), "to resume: "), resume...)
@@ -76,13 +76,13 @@ func TestPrintedCommandsAreQuoted(t *testing.T) {
 			t.Errorf("%q: %s", tenant, out)
 		}
 		s.Take("p;q", tenant, formerBody) // now two tenants have this code
-		out := run("--env-file", env, "inbox", "resume", "--tenant", inbox.ShowTenant("", tenant))
-		equal(tenant, "usher "+after(t, out, ": write "), name, "or", inbox.Exact("p;q", tenant))
+		out := run("--env-file", env, "inbox", "resume", "--tenant", strings.TrimPrefix(name, "/"))
+		equal(tenant, "usher "+after(t, out, ": write "), name, "or", inbox.ShowTenant("p;q", tenant))
 	}
 	s.Take("", "some;thing", formerBody)
 	for _, args := range [][]string{{"ls", "--tenant", "some;thin"}, {"forget", "some;thin"}} {
 		out := run(append([]string{"--env-file", env, "inbox"}, args...)...)
-		equal("some;thing", "usher "+strings.TrimSuffix(strings.ToLower(after(t, strings.ToLower(out), "did you mean ")), "?"), "some;thing")
+		equal("some;thing", "usher "+strings.TrimSuffix(strings.ToLower(after(t, strings.ToLower(out), "did you mean ")), "?"), "/some;thing")
 	}
 }
 
@@ -97,8 +97,8 @@ func TestPrintedAdviceIsQuoted(t *testing.T) {
 			t.Fatal(err)
 		}
 		b.Queue(&webhookgate.Webhook{Type: content.TenantProvisioningChange, Snapshot: true, Lane: webhookgate.Lane{Tenant: tenant}, Body: []byte(inboxtest.Snapshot("", "x", "sso"))})
-		out, code := runEntitlements(t, b, inbox.Exact("", tenant))
-		want := []string{"--env-file", "ENV", "inbox", "resume", "--tenant", inbox.Exact("", tenant)}
+		out, code := runEntitlements(t, b, inbox.ShowTenant("", tenant))
+		want := []string{"--env-file", "ENV", "inbox", "resume", "--tenant", inbox.ShowTenant("", tenant)}
 		if got := typed(t, after(t, out, "Resume them:\n")); code != 0 || !slices.Equal(got, want) {
 			t.Errorf("%q: %d, %q, of %s", tenant, code, got, out)
 		}

@@ -559,7 +559,7 @@ func TestImportReplaces(t *testing.T) {
 		}
 		d.want("without", features(), "delivered wrong\nparked wrong\nwaits wrong\nnew right\n")
 		done, err = d.Import(t.Context(), strings.NewReader(file.String()), ImportOptions{Replace: true})
-		if err != nil || done.Webhooks != 4 || done.Known != 0 || done.Busy != 4 || fmt.Sprint(done.BusyTenants) != "[parked waits]" {
+		if err != nil || done.Webhooks != 4 || done.Known != 0 || done.Busy != 4 || fmt.Sprint(done.BusyTenants) != "[/parked /waits]" {
 			t.Errorf("%+v, %v", done, err)
 		}
 		d.want("with", features(), "delivered right\nparked wrong\nwaits wrong\nnew right\n")

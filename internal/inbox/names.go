@@ -15,7 +15,15 @@ type TenantName struct {
 	Tenant   string
 }
 
-// ParseTenant reads the text that ShowTenant or Exact writes.
+// String writes the name as ParseTenant reads it.
+func (n TenantName) String() string {
+	if n.Platform == nil {
+		return escapeCode(n.Tenant)
+	}
+	return ShowTenant(*n.Platform, n.Tenant)
+}
+
+// ParseTenant reads the text that ShowTenant writes, or a tenant's code alone.
 func ParseTenant(text string) (TenantName, error) {
 	platform, tenant, both := strings.Cut(text, "/")
 	if !both {
@@ -56,16 +64,11 @@ func escapeCode(code string) string {
 	return out.String()
 }
 
-// ShowTenant writes a tenant as ParseTenant reads it.
+// ShowTenant writes a tenant as ParseTenant reads it: with its platform, also if that is empty ("/tenant"), so that no other tenant of
+// that code can be meant.
 func ShowTenant(platform, tenant string) string {
-	if platform == "" {
-		return escapeCode(tenant)
-	}
 	return escapeCode(platform) + "/" + escapeCode(tenant)
 }
-
-// Exact writes a tenant with its platform, even if that is empty ("/tenant"), so that no other tenant can be meant.
-func Exact(platform, tenant string) string { return escapeCode(platform) + "/" + escapeCode(tenant) }
 
 // How many bytes of an attempt are stored. An error can be long, too: one about a certificate names all its hosts.
 const (

@@ -511,8 +511,7 @@ func (p Pause) String() string {
 func (p Pause) Flag() string {
 	switch {
 	case p.Tenant != "":
-		// It must be exact: a tenant without a platform may have a namesake on a platform.
-		return " --tenant " + text.Quote(Exact(p.Platform, p.Tenant))
+		return " --tenant " + text.Quote(ShowTenant(p.Platform, p.Tenant))
 	case p.Receiver != "":
 		return " --receiver " + text.Quote(p.Receiver)
 	}

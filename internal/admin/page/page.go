@@ -93,7 +93,7 @@ var funcs = template.FuncMap{
 	"bytes":       Bytes,
 	"tenantName":  TenantName,
 	"tenantURL":   func(platform, code string) string { return TenantURL(platform, code, "") },
-	"tenantExact": inbox.Exact, // as a filter that selects this tenant, and not those of the same code on other platforms
+	"tenantExact": inbox.ShowTenant, // as a filter that selects this tenant, and not those of the same code on other platforms
 	"changes":     ShortChanges,
 	"changeClass": changeClass,
 	"excerpt":     Excerpt,

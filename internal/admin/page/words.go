@@ -86,8 +86,7 @@ func Bytes(n int64) string {
 	return fmt.Sprintf("%.1f\u00a0%s", size, unit)
 }
 
-// TenantName writes a tenant as inbox.ShowTenant does (platform/tenant, or tenant alone without a platform), and shortens a very long
-// name: a browser would need minutes to lay out one of 1 MiB.
+// TenantName writes a tenant as inbox.ShowTenant does, and shortens a very long name: a browser would need minutes to lay out one of 1 MiB.
 func TenantName(platform, tenant string) string {
 	return text.Shorten(inbox.ShowTenant(platform, tenant), 300)
 }
