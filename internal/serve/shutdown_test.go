@@ -149,27 +149,6 @@ func TestUnixSocket(t *testing.T) {
 	}
 }
 
-// An open event stream of the admin page does not delay the shutdown: it ends in order.
-func TestShutdownEndsStreams(t *testing.T) {
-	t.Parallel()
-	p := start(t, newService(t).Environ())
-	p.Ready(t)
-	resp, err := http.Get(p.URL(t, "admin") + "/api/events")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	p.Stop()
-	body, err := io.ReadAll(resp.Body)
-	if err != nil || !strings.HasPrefix(string(body), "retry: ") {
-		t.Errorf("the stream was cut off: %v after %q", err, body)
-	}
-	<-p.Ended
-	if p.Code != 0 {
-		t.Errorf("exit code %d: %s", p.Code, p.Stderr.String())
-	}
-}
-
 // Callers that do not read their answers do not delay the shutdown, on any port.
 func TestShutdownWithoutReaders(t *testing.T) {
 	t.Parallel()
