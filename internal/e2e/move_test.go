@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,8 +15,9 @@ import (
 	"usher/internal/testkit/pgtest"
 )
 
-// docs/operations.md says how to move from a file to PostgreSQL, and how to begin. Its commands, as they are printed there, do that:
-// what waited is delivered once, what was refused is still there, and tenants from before usher are known.
+// docs/operations.md says how to move from a file to PostgreSQL, how to get back, and how to begin. Its commands, as they are printed there,
+// do that with the shipped file of settings, while somebody sends webhooks: what waited is delivered once, what was refused is still
+// there, and tenants from before usher are known. systemd is played.
 func TestMovingAndDayOneAsPrinted(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -38,52 +40,116 @@ func TestMovingAndDayOneAsPrinted(t *testing.T) {
 		return all
 	}
 	move, begin := blocks(moving), blocks(first)
-	if len(move) != 2 || len(begin) != 1 {
+	if len(move) != 3 || len(begin) != 1 {
 		t.Fatalf("%d and %d blocks of commands", len(move), len(begin))
 	}
-	dir := t.TempDir()
-	if err := os.Symlink(testkit.Binary(t), filepath.Join(dir, "usher")); err != nil {
-		t.Fatal(err)
-	}
-	types := func(p *testkit.Usher, lines string) string {
-		t.Helper()
-		c := exec.Command("sh", "-e", "-c", lines)
-		c.Dir, c.Env = dir, []string{"PATH=" + dir + ":" + os.Getenv("PATH"), "USHER_ADMIN_LISTEN=" + strings.TrimPrefix(p.URL(t, "admin"), "http://")}
-		out, err := c.CombinedOutput()
-		if err != nil {
-			t.Fatalf("%s%s%v", lines, out, err)
-		}
-		return string(out)
-	}
 	rc := newReceiver(t, 503)
-	serve := func(inbox string) *testkit.Usher {
-		p := startProcess(t, gateAlone(rc.url, "USHER_WEBHOOK_INBOX="+inbox, "USHER_ENTITLEMENTS_LISTEN=127.0.0.1:0"))
-		p.Ready(t)
-		return p
-	}
-	from := serve("file:" + filepath.Join(dir, "inbox.db"))
-	testkit.Post(t, hooks(t, from), testkit.Snapshot("acme", 5))
-	testkit.Post(t, hooks(t, from), odd("other", 5))
-	types(from, move[0])
-	from.End()
+	m := newMachine(t, rc.url)
+	m.restart()
+	m.send(200, testkit.Snapshot("acme", 5))
+	m.send(422, odd("other", 5))
+	m.types(move[0])
+	m.send(0, testkit.Snapshot("acme", 6)) // nobody is there; a webhook that got in would make the import fail
+	m.types(move[1])
+	rc.set(200)
+	testkit.Eventually(t, "delivered from the file", func() bool { return strings.Contains(states(t, m.usher), "delivered") })
+	rc.set(503)
+	m.send(200, testkit.Snapshot("acme", 7))
+
+	m.database = pgtest.Schema(t)
+	m.types(move[0])
 	rc.set(200)
 	tried := rc.count()
-	to := serve(pgtest.Schema(t))
-	types(to, move[1])
-	testkit.Eventually(t, "delivered", func() bool { return rc.count() == tried+1 && strings.Contains(states(t, to), "delivered") })
-	if all := refusedOf(t, to, "crm/other"); len(all) != 1 {
+	m.types(move[2])
+	testkit.Eventually(t, "delivered from the database", func() bool { return rc.count() == tried+1 && !strings.Contains(states(t, m.usher), "waiting") })
+	if all := refusedOf(t, m.usher, "crm/other"); len(all) != 1 {
 		t.Errorf("refused: %+v", all)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "webhooks.jsonl"), []byte(testkit.Snapshot("old", 1)+"\n"+testkit.Snapshot("old", 2)+"\n"+testkit.Snapshot("acme", 6)+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	types(to, begin[0])
-	for tenant, limit := range map[string]string{"old": `"limit":2,`, "acme": `"limit":5,`} {
-		if _, body := testkit.Get(t, to.URL(t, "entitlements")+"/v1/entitlements/"+tenant+"/users"); !strings.Contains(body, limit) {
+	m.write("webhooks.jsonl", testkit.Snapshot("old", 1)+"\n"+testkit.Snapshot("old", 2)+"\n"+testkit.Snapshot("acme", 6)+"\n")
+	m.types(begin[0])
+	for tenant, limit := range map[string]string{"old": `"limit":2,`, "acme": `"limit":7,`} {
+		if _, body := testkit.Get(t, m.usher.URL(t, "entitlements")+"/v1/entitlements/"+tenant+"/users"); !strings.Contains(body, limit) {
 			t.Errorf("%s: %s", tenant, body)
 		}
 	}
 	if rc.count() != tried+1 {
 		t.Errorf("%d deliveries", rc.count()-tried)
+	}
+}
+
+// machine is one that has the gate's settings as deploy/systemd ships them, but for its folders, ports, receiver and token.
+type machine struct {
+	t        *testing.T
+	dir      string
+	database string // where db.example.com is
+	usher    *testkit.Usher
+	gate     string
+	fit      *strings.Replacer
+	environ  []string
+}
+
+func newMachine(t *testing.T, receiver string) *machine {
+	t.Helper()
+	m := &machine{t: t, dir: t.TempDir(), database: pgtest.Schema(t), gate: testkit.FreeAddress(t)}
+	m.environ = []string{"USHER_ENTITLEMENTS_LISTEN=127.0.0.1:0", "USHER_LOG_FORMAT=json"}
+	m.fit = strings.NewReplacer("/etc/usher/", m.dir+"/", "/var/lib/usher-gate/", m.dir+"/", "/root/", m.dir+"/", "http://127.0.0.1:3000/provisioning", receiver,
+		"127.0.0.1:8090", m.gate, "127.0.0.1:18090", testkit.FreeAddress(t), "127.0.0.1:9095", testkit.FreeAddress(t))
+	shipped, err := os.ReadFile(filepath.Join(root, "deploy", "systemd", "gate.env"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.write("gate.env", regexp.MustCompile(`(?m)^USHER_ADMIN_TOKEN_FILE=.*$`).ReplaceAllString(m.fit.Replace(string(shipped)), "")) // the test looks, too
+	if err := os.Symlink(testkit.Binary(t), filepath.Join(m.dir, "usher")); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func (m *machine) write(name, content string) {
+	m.t.Helper()
+	if err := os.WriteFile(filepath.Join(m.dir, name), []byte(content), 0o600); err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+// restart is what systemd does.
+func (m *machine) restart() {
+	m.t.Helper()
+	if m.usher != nil {
+		m.usher.End()
+	}
+	m.usher = startProcess(m.t, m.environ, "--env-file", filepath.Join(m.dir, "gate.env"))
+	m.usher.Ready(m.t)
+}
+
+// types types lines of the page into a shell, as root.
+func (m *machine) types(lines string) {
+	m.t.Helper()
+	for line := range strings.Lines(lines) {
+		switch {
+		case strings.HasPrefix(line, "systemctl restart usher-gate "), line == "systemctl restart usher-gate\n":
+			m.restart()
+			continue
+		case strings.HasPrefix(line, "systemctl"): // of the socket, which not everybody has
+			continue
+		}
+		line = strings.Replace(m.fit.Replace(line), "postgres://usher@db.example.com/usher?sslmode=verify-full", strings.ReplaceAll(m.database, "&", `\&`), 1)
+		c := exec.Command("sh", "-e", "-c", line)
+		c.Dir, c.Env = m.dir, []string{"PATH=" + m.dir + ":" + os.Getenv("PATH"), "USHER_ADMIN_LISTEN=" + strings.TrimPrefix(m.usher.URL(m.t, "admin"), "http://")}
+		if out, err := c.CombinedOutput(); err != nil {
+			m.t.Fatalf("%s%s%v", line, out, err)
+		}
+	}
+}
+
+// send sends a webhook to the address that the web server has. status 0: nobody is there.
+func (m *machine) send(status int, body string) {
+	m.t.Helper()
+	resp, err := http.Post("http://"+m.gate+"/webhooks", "application/json", strings.NewReader(body))
+	if err == nil {
+		resp.Body.Close()
+	}
+	if (err == nil) != (status != 0) || err == nil && resp.StatusCode != status {
+		m.t.Errorf("the webhook was answered %v, %v, want %d", resp, err, status)
 	}
 }
