@@ -65,7 +65,9 @@ func TestDatabaseSetup(t *testing.T) {
 	s := pgtest.New(t, "wal_writer_delay=10s")
 	s.Write(t, "pg_hba.conf", "local all all trust\nhost all all 127.0.0.1/32 scram-sha-256\n")
 	s.Exec(t, "CREATE ROLE app LOGIN PASSWORD 'one'; CREATE ROLE poor LOGIN PASSWORD 'one'; GRANT CREATE ON DATABASE postgres TO app; SELECT pg_reload_conf()")
-	s.Exec(t, "CREATE SCHEMA newer; CREATE TABLE newer.schema_version (version int); INSERT INTO newer.schema_version VALUES (1000); GRANT ALL ON SCHEMA newer TO app; GRANT SELECT ON newer.schema_version TO app")
+	s.Exec(t, "CREATE SCHEMA newer; CREATE TABLE newer.schema_version (version int, views int); INSERT INTO newer.schema_version VALUES (1000, 1); GRANT ALL ON SCHEMA newer TO app; GRANT SELECT ON newer.schema_version TO app")
+	s.Exec(t, "CREATE DATABASE latin OWNER app ENCODING 'LATIN1' TEMPLATE template0")
+	s.Exec(t, "CREATE DATABASE bytes OWNER app ENCODING 'SQL_ASCII' TEMPLATE template0")
 	password := atomic.Value{}
 	password.Store("one")
 	get := func() string { return password.Load().(string) }
@@ -74,6 +76,8 @@ func TestDatabaseSetup(t *testing.T) {
 		{"an unknown user", as(s, "nobody", "postgres"), "one", "refuses the user"},
 		{"a missing database", as(s, "app", "nowhere"), "one", "CREATE DATABASE"},
 		{"a role without rights", as(s, "poor", "postgres"), "one", `GRANT CREATE ON DATABASE "postgres" TO "poor"`},
+		{"another encoding", as(s, "app", "latin"), "one", "has the encoding LATIN1, and usher needs UTF8"},
+		{"no encoding", as(s, "app", "bytes"), "one", "has the encoding SQL_ASCII, and usher needs UTF8"},
 		{"tables of a newer usher", as(s, "app", "postgres") + "&schema=newer", "one", "newer usher"},
 	} {
 		_, err := openDatabase(tt.dsn, func() string { return tt.password })
@@ -85,7 +89,8 @@ func TestDatabaseSetup(t *testing.T) {
 	// The password is rotated: new connections use the new one, and what goes wrong until then goes on by itself.
 	d := newDesk(t, func() engine.Engine { return must2(openDatabase(as(s, "app", "postgres"), get))(t) })
 	d.take("t", "A")
-	s.Exec(t, "ALTER ROLE app PASSWORD 'three'; SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'app'")
+	s.Exec(t, "ALTER ROLE app PASSWORD 'three'") // committed before the connections end: otherwise a new one may still use the old password
+	s.Exec(t, "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = 'app'")
 	if got := d.send("t", "B"); got == "+" {
 		t.Error("taken in with the old password")
 	}

@@ -513,13 +513,14 @@ func (i *importJob) checkLine(chunk *importChunk, l *exportLine) error {
 		err = i.addWebhook(chunk, l.Webhook)
 	case l.Snapshot != nil:
 		t := l.Snapshot
-		if _, bad := snapshot.Decode(t.Features); bad != nil {
+		state, bad := snapshot.Decode(t.Features)
+		if bad != nil || slices.ContainsFunc(state.Features, func(f snapshot.Feature) bool { return !storable(f.Code) }) {
 			return errors.New("has a snapshot whose features can't be read")
 		}
 		err = chunk.add(webhookgate.Lane{Platform: t.Platform, Tenant: t.Tenant}, func(to *lane) {
 			to.raiseTail(t.ID, t.Webhook)
 			to.raiseLast(t.ID, t.Received)
-			to.memory.snapshot = &snapshot.Stored{Platform: to.Platform, Tenant: to.Tenant, Seq: t.ID, Webhook: t.Webhook, Received: t.Received, Name: withoutZero(t.Name), Features: t.Features}
+			to.memory.snapshot = &snapshot.Stored{Platform: to.Platform, Tenant: to.Tenant, Seq: t.ID, Webhook: t.Webhook, Received: t.Received, Name: withoutZero(t.Name), Features: state.Encode()}
 		})
 	case l.Seen != nil:
 		e := l.Seen

@@ -184,7 +184,7 @@ func readFeatures(value any) (_ []Feature, ok bool) {
 		if !isObject || isBool || !hasCode || code != "" && (!hasValue || !hasLimit || !content.ValidCode(code)) {
 			return nil, false
 		}
-		features = append(features, Feature{Code: code, Name: withoutZero(name), Limit: limit, Value: withoutZero(value)})
+		features = append(features, Feature{code, name, limit, value})
 	}
 	return merge(features), true
 }
@@ -193,7 +193,7 @@ func readFeatures(value any) (_ []Feature, ok bool) {
 func withoutZero(s string) string { return strings.ReplaceAll(s, "\x00", "\uFFFD") }
 
 // merge drops features without a code, and combines features with the same code. These come from two
-// subscriptions, and the tenant has paid for both.
+// subscriptions, and the tenant has paid for both. Names and values lose their zero characters.
 func merge(list []Feature) []Feature {
 	place := make(map[string]int, len(list)) // in merged, by code
 	merged := list[:0]
@@ -201,6 +201,7 @@ func merge(list []Feature) []Feature {
 		if f.Code == "" {
 			continue
 		}
+		f.Name, f.Value = withoutZero(f.Name), withoutZero(f.Value)
 		at, twice := place[f.Code]
 		if !twice {
 			place[f.Code] = len(merged)

@@ -32,6 +32,12 @@ var statementsText string
 //go:embed 001.sql
 var schema001 string
 
+//go:embed views.sql
+var viewsText string
+
+// viewsVersion counts the versions of views.sql.
+const viewsVersion = 1
+
 // migrations are the scripts that bring the tables from one version to the next, from version 1 on. They only add, because an
 // older replica works on while a newer one starts.
 var migrations = []string{engine.Tables + schema001}
@@ -125,6 +131,8 @@ const (
 	// planPatience is how long the server keeps its query plans. A plan that was made for a table with three rows reads the whole
 	// table each time when it has grown, and without DISCARD PLANS only autovacuum, once a minute, would end that.
 	planPatience = 5 * time.Second
+	// viewsPatience is how long usher waits until it tries again to replace the views.
+	viewsPatience = 5 * time.Second
 )
 
 // Engine implements engine.Engine.
@@ -140,6 +148,10 @@ type Engine struct {
 	conn           *pgx.Conn // nil: not connected
 	migrated       bool      // the tables are there
 	dryRun         bool      // roll the migrations back: only find out whether they would work
+	views          string    // the text of views.sql, and its version
+	viewsVersion   int
+	viewsDue       time.Time // when they are to be replaced; zero: they are there
+	viewsRefused   bool      // that they could not be replaced was logged
 	lockTimedOut   time.Time // when a statement last gave up waiting for a lock; see noteLock
 	plansDiscarded time.Time // when the server was last told to discard its plans
 	warned         bool      // the server has sent a warning; commit resets it
@@ -148,7 +160,10 @@ type Engine struct {
 // Open connects and makes the tables. If the server cannot be reached, that is no error: Write tries to connect again. Only a
 // *SetupError, which somebody has to correct, is returned.
 func Open(a *Address, password func() string, log *slog.Logger) (*Engine, error) {
-	e := newEngine(a, password, log)
+	return newEngine(a, password, log).open()
+}
+
+func (e *Engine) open() (*Engine, error) {
 	readers := e.config.Copy()
 	if readers.ConnConfig.ValidateConnect == nil {
 		// Reads must not go to a standby, which may lag behind what senders were told is stored. A writer notices a standby by its
@@ -167,13 +182,13 @@ func Open(a *Address, password func() string, log *slog.Logger) (*Engine, error)
 			e.pool.Close()
 			return nil, err
 		}
-		log.Warn("the inbox's database can't be reached yet, will retry", "err", err)
+		e.log.Warn("the inbox's database can't be reached yet, will retry", "err", err)
 	}
 	return e, nil
 }
 
 func newEngine(a *Address, password func() string, log *slog.Logger) *Engine {
-	e := &Engine{config: a.config.Copy(), schema: pgx.Identifier{a.schema}.Sanitize(), log: log}
+	e := &Engine{config: a.config.Copy(), schema: pgx.Identifier{a.schema}.Sanitize(), log: log, views: viewsText, viewsVersion: viewsVersion}
 	e.spelling = engine.Spelling("{schema}", e.schema, "{int}", "bigint", "{text}", `text COLLATE "C"`, "{json}", "jsonb", "{bytes}", "bytea", "{empty}", "''::bytea", "{keyed}", "",
 		"{counter}", "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY", "{among}", "= ANY($1::bigint[])", "{other}", "<> ALL($1::bigint[])", "{listed}", "= ANY($2::text[])", "{lock}", "FOR UPDATE OF w", "{skip}", "FOR UPDATE SKIP LOCKED")
 	e.statements = engine.Statements(statementsText, e.spelling)
@@ -198,8 +213,18 @@ func (e *Engine) Shared() bool { return true }
 // AlmostFull implements engine.Engine.
 func (e *Engine) AlmostFull() bool { return false }
 
-// Maintain implements engine.Engine. PostgreSQL has its autovacuum.
-func (e *Engine) Maintain() {}
+// Maintain implements engine.Engine. PostgreSQL has its autovacuum; only views that could not be replaced yet are tried again.
+func (e *Engine) Maintain() {
+	if e.viewsDue.IsZero() || time.Now().Before(e.viewsDue) || e.conn == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	e.replaceViews(ctx, e.conn)
+	if e.conn.IsClosed() {
+		e.disconnect()
+	}
+}
 
 // Close closes the connections.
 func (e *Engine) Close() error {
@@ -227,6 +252,7 @@ func (e *Engine) connect() error {
 			return err
 		}
 		e.migrated = true
+		e.replaceViews(ctx, conn)
 	}
 	e.conn = conn
 	return nil
@@ -492,8 +518,15 @@ func (e oneLine) Error() string {
 
 // migrate makes the tables. If the role may not do that, the error has the statement that an administrator should run.
 func (e *Engine) migrate(ctx context.Context, conn *pgx.Conn) error {
-	version := 0
-	err := conn.QueryRow(ctx, "SELECT version FROM "+e.schema+".schema_version").Scan(&version)
+	encoding := ""
+	if err := conn.QueryRow(ctx, "SELECT getdatabaseencoding()").Scan(&encoding); err != nil {
+		return describe(err)
+	}
+	if encoding != "UTF8" {
+		return &SetupError{fmt.Errorf("the inbox's database has the encoding %s, and usher needs UTF8: create another one with CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0", encoding)}
+	}
+	version, views := 0, 0
+	err := conn.QueryRow(ctx, "SELECT version, views FROM "+e.schema+".schema_version").Scan(&version, &views)
 	noTable := isCode(err, "42P01") || isCode(err, "3F000")
 	if noTable || err == nil && (version < len(migrations) || e.dryRun) {
 		version, err = e.apply(ctx, conn)
@@ -503,42 +536,94 @@ func (e *Engine) migrate(ctx context.Context, conn *pgx.Conn) error {
 		user, database := conn.Config().User, conn.Config().Database
 		return &SetupError{fmt.Errorf("the role %q may not do what usher needs (%w); as an administrator run: CREATE SCHEMA IF NOT EXISTS %s AUTHORIZATION %s; or, to let usher create it: GRANT CREATE ON DATABASE %s TO %s",
 			user, err, e.schema, pgx.Identifier{user}.Sanitize(), pgx.Identifier{database}.Sanitize(), pgx.Identifier{user}.Sanitize())}
+	case isCode(err, "55P03"):
+		return errors.New("the inbox's tables can't be changed yet: another transaction is using them")
 	case err != nil:
 		return describe(err)
 	case version > len(migrations):
 		return &SetupError{fmt.Errorf("a newer usher made the tables in the schema %s (version %d; this usher knows %d): start the newer usher, or name another schema in USHER_WEBHOOK_INBOX", e.schema, version, len(migrations))}
 	}
+	if views < e.viewsVersion && !e.dryRun {
+		e.viewsDue = time.Now()
+	}
 	return nil
 }
 
-// apply runs the migrations that are missing, and returns the version of the tables. One replica does it, and the others wait. In a
-// dry run all of it is rolled back.
+// apply runs the migrations that are missing, and returns the version of the tables.
 func (e *Engine) apply(ctx context.Context, conn *pgx.Conn) (version int, err error) {
-	tx, err := conn.Begin(ctx)
+	err = e.change(ctx, conn, func(tx pgx.Tx, run func(script string) error) error {
+		// CREATE SCHEMA IF NOT EXISTS needs a right on the database, even if the schema exists.
+		err := run(`DO $$ BEGIN IF to_regnamespace('{schema}') IS NULL THEN CREATE SCHEMA {schema}; END IF; END $$;
+			CREATE TABLE IF NOT EXISTS {schema}.schema_version (version bigint NOT NULL, views bigint NOT NULL);
+			INSERT INTO {schema}.schema_version SELECT 0, 0 WHERE NOT EXISTS (SELECT FROM {schema}.schema_version)`)
+		if err == nil {
+			err = tx.QueryRow(ctx, "SELECT version FROM "+e.schema+".schema_version").Scan(&version)
+		}
+		for ; err == nil && version < len(migrations); version++ {
+			err = run(e.spelling.Replace(migrations[version]) + fmt.Sprintf(";UPDATE {schema}.schema_version SET version = %d", version+1))
+		}
+		if err == nil && e.dryRun {
+			err = e.runViews(ctx, tx, run)
+		}
+		return err
+	})
+	return version, err
+}
+
+// replaceViews runs views.sql, unless the database has it already. A view can't be replaced while a transaction that has read it is open,
+// a report of an hour perhaps. Webhooks need no views, so that is not an error: Maintain tries again.
+func (e *Engine) replaceViews(ctx context.Context, conn *pgx.Conn) {
+	if e.viewsDue.IsZero() {
+		return
+	}
+	err := e.change(ctx, conn, func(tx pgx.Tx, run func(script string) error) error { return e.runViews(ctx, tx, run) })
+	switch {
+	case err == nil:
+		e.viewsDue = time.Time{}
+		return
+	case e.viewsRefused:
+	case isCode(err, "55P03"):
+		e.log.Warn("the views for SQL can't be replaced yet, because a transaction is using them: will retry", "schema", e.schema)
+	default:
+		e.log.Error("the views for SQL can't be created or replaced: will retry", "schema", e.schema, "err", err)
+	}
+	e.viewsRefused = true
+	e.viewsDue = time.Now().Add(viewsPatience)
+}
+
+func (e *Engine) runViews(ctx context.Context, tx pgx.Tx, run func(script string) error) error {
+	there := 0
+	if err := tx.QueryRow(ctx, "SELECT views FROM "+e.schema+".schema_version").Scan(&there); err != nil || there >= e.viewsVersion {
+		return err // a newer usher's views have all columns of ours
+	}
+	return run(e.views + fmt.Sprintf(";UPDATE {schema}.schema_version SET views = %d", e.viewsVersion))
+}
+
+// change runs fn in a transaction that changes tables or views. One replica does it, and the others wait. In a dry run all of it is rolled
+// back.
+//
+// A statement that waits for an exclusive lock makes all later ones wait, too, even those that only read. So fn waits for a moment only, and
+// then fails with 55P03. Names are looked up in pg_catalog alone: what views and functions refer to must not be an object that somebody has put into a
+// schema of the role's search_path.
+func (e *Engine) change(ctx context.Context, conn *pgx.Conn, fn func(tx pgx.Tx, run func(script string) error) error) error {
+	// READ COMMITTED: who has waited for the advisory lock must see what the one before it has done.
+	tx, err := conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
 	if err != nil {
-		return 0, err
+		return err
 	}
 	defer tx.Rollback(ctx) // does nothing after a commit
-	script := func(text string) error {
-		return conn.PgConn().Exec(ctx, strings.ReplaceAll(text, "{schema}", e.schema)).Close()
+	run := func(script string) error {
+		return conn.PgConn().Exec(ctx, strings.ReplaceAll(script, "{schema}", e.schema)).Close()
 	}
-	// CREATE SCHEMA IF NOT EXISTS needs a right on the database, even if the schema exists.
-	err = script(`SELECT pg_advisory_xact_lock(hashtext('usher schema {schema}'));
-		DO $$ BEGIN IF to_regnamespace('{schema}') IS NULL THEN CREATE SCHEMA {schema}; END IF; END $$;
-		CREATE TABLE IF NOT EXISTS {schema}.schema_version (version bigint NOT NULL)`)
+	err = run(`SELECT pg_advisory_xact_lock(hashtext('usher schema {schema}'));
+		SET LOCAL lock_timeout = 200; SET LOCAL idle_in_transaction_session_timeout = 10000; SET LOCAL search_path = pg_catalog, pg_temp`)
 	if err == nil {
-		err = tx.QueryRow(ctx, "SELECT coalesce(max(version), 0) FROM "+e.schema+".schema_version").Scan(&version)
-	}
-	for ; err == nil && version < len(migrations); version++ {
-		err = script(e.spelling.Replace(migrations[version]))
-	}
-	if err == nil {
-		err = script(fmt.Sprintf("DELETE FROM {schema}.schema_version; INSERT INTO {schema}.schema_version VALUES (%d)", version))
+		err = fn(tx, run)
 	}
 	if err == nil && !e.dryRun {
 		err = tx.Commit(ctx)
 	}
-	return version, err
+	return err
 }
 
 // Check says whether usher could use the database. It changes nothing.

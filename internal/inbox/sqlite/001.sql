@@ -5,3 +5,14 @@ CREATE INDEX lane_due ON lane (receiver, last_result, due, waiting, parked, byte
 -- The last number that a webhook got.
 CREATE TABLE number (last INTEGER NOT NULL);
 INSERT INTO number VALUES (0);
+
+-- What others may ask, as on PostgreSQL; as_of is text here.
+CREATE VIEW tenants AS
+SELECT platform, tenant, name, strftime('%Y-%m-%dT%H:%M:%S', received / 1000000, 'unixepoch') || printf('.%06dZ', received % 1000000) AS as_of,
+	uuid AS webhook, features IS NOT NULL AS features_known
+FROM snapshot;
+CREATE VIEW entitlements AS
+SELECT s.platform, s.tenant, json_extract(f.value, '$.code') AS feature, coalesce(json_extract(f.value, '$.name'), '') AS name,
+	json_extract(f.value, '$.limit') AS "limit", coalesce(json_extract(f.value, '$.value'), '') AS value,
+	strftime('%Y-%m-%dT%H:%M:%S', s.received / 1000000, 'unixepoch') || printf('.%06dZ', s.received % 1000000) AS as_of, s.uuid AS webhook
+FROM snapshot s, json_each(s.features) f;

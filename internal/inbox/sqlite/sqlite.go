@@ -43,7 +43,7 @@ var spelling = engine.Spelling("{schema}.", "", "{int}", "INTEGER", "{text}", "T
 	"{counter}", "INTEGER PRIMARY KEY AUTOINCREMENT", "{among}", "IN (SELECT value FROM json_each(?1))", "{other}", "NOT IN (SELECT value FROM json_each(?1))",
 	"{listed}", "IN (SELECT value FROM json_each(?2))",
 	"{lock}", "", "{skip}", "", // the whole file is locked already
-	"LIMIT $", "LIMIT +?", "::bigint", "", "::text", "", "$", "?")
+	"LIMIT $", "LIMIT +?", "::bigint", "", "::text", "", "$1", "?1", "$2", "?2", "$3", "?3", "$4", "?4", "$5", "?5", "$6", "?6", "$7", "?7", "$8", "?8", "$9", "?9")
 
 var statements = engine.Statements(statementsText, spelling)
 

@@ -1,0 +1,248 @@
+package inbox
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"usher/internal/inbox/engine"
+	"usher/internal/snapshot"
+	"usher/internal/testkit/pgtest"
+)
+
+// connectAs connects as a user with a role of its own.
+func connectAs(t *testing.T, s *pgtest.Server, role string) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), as(s, role, "postgres")+"&default_query_exec_mode=simple_protocol")
+	check(t, err)
+	t.Cleanup(func() { conn.Close(context.Background()) })
+	return conn
+}
+
+// A role with the three grants of the docs reads the two views and calls the function. It reads nothing else and changes nothing. Neither it,
+// nor a role that was there before usher, can make them run or believe something else.
+func TestRightsInSQL(t *testing.T) {
+	t.Parallel()
+	s := pgtest.New(t)
+	s.Exec(t, "CREATE ROLE box LOGIN; CREATE ROLE app LOGIN; CREATE ROLE stranger LOGIN; CREATE ROLE mallory LOGIN; GRANT CREATE ON DATABASE postgres TO box, app, mallory; GRANT CREATE ON SCHEMA public TO mallory")
+	// Calls that fit better than those of pg_catalog, and operators, in a schema that is in everybody's search_path.
+	traps := func(schema string) string {
+		return strings.ReplaceAll(`
+			CREATE FUNCTION {}.to_timestamp(bigint) RETURNS timestamptz LANGUAGE sql AS 'SELECT ''2001-01-01''::timestamptz';
+			CREATE FUNCTION {}.jsonb_to_recordset(jsonb) RETURNS SETOF record LANGUAGE sql AS 'SELECT ''all''::text, ''all''::text, NULL::bigint, ''''::text';
+			CREATE FUNCTION {}.yes(text, text) RETURNS boolean LANGUAGE sql AS 'SELECT true';
+			CREATE FUNCTION {}.yes(bigint, integer) RETURNS boolean LANGUAGE sql AS 'SELECT true';
+			CREATE FUNCTION {}.two(bigint, integer) RETURNS bigint LANGUAGE sql AS 'SELECT 2::bigint';
+			CREATE OPERATOR {}.= (LEFTARG = text, RIGHTARG = text, FUNCTION = {}.yes);
+			CREATE OPERATOR {}.>= (LEFTARG = bigint, RIGHTARG = integer, FUNCTION = {}.yes);
+			CREATE OPERATOR {}.= (LEFTARG = bigint, RIGHTARG = integer, FUNCTION = {}.yes);
+			CREATE OPERATOR {}./ (LEFTARG = bigint, RIGHTARG = integer, FUNCTION = {}.two);`, "{}", schema)
+	}
+	mallory := connectAs(t, s, "mallory")
+	must2(mallory.Exec(t.Context(), traps("public")))(t)
+
+	d := newDesk(t, inDatabase(t, as(s, "box", "postgres")))
+	w := d.hook("acme", `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"acme","name":"Acme","account":{"email":"contact@example.com"}},"change":{"features":[{"code":"users","quantity":25}]}}}`)
+	d.want("sent", d.sendHook(w), "+")
+	d.idle("")
+	s.Exec(t, `GRANT USAGE ON SCHEMA usher TO app; GRANT SELECT ON usher.tenants, usher.entitlements TO app; GRANT EXECUTE ON FUNCTION usher.allowed TO app`)
+
+	app, stranger := connectAs(t, s, "app"), connectAs(t, s, "stranger")
+	refused := func(who *pgx.Conn, statement string) {
+		t.Helper()
+		_, err := who.Exec(t.Context(), statement)
+		if pg := new(pgconn.PgError); !errors.As(err, &pg) || pg.Code != "42501" && pg.Code != "55000" { // 55000: a view that can't be updated
+			t.Errorf("%s as %s: %v", statement, who.Config().User, err)
+		}
+	}
+	rows, err := d.Snapshots(t.Context(), []string{"acme"})
+	check(t, err)
+	answers := func(why string, who *pgx.Conn) {
+		t.Helper()
+		var got string
+		check(t, who.QueryRow(t.Context(), `SELECT pg_catalog.concat_ws(' ', t.tenant, t.name, t.webhook, pg_catalog.to_char(t.as_of AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US'), e.feature, e."limit", e.as_of OPERATOR(pg_catalog.=) t.as_of,
+				usher.allowed('acme', 'users'), usher.allowed('acme', 'users', 26), usher.allowed('acme', 'sso'), usher.allowed('nobody', 'users') IS NULL)
+			FROM usher.tenants t, usher.entitlements e`).Scan(&got))
+		want := fmt.Sprintf("acme Acme %s %s users 25 t t f f t", rows[0].Webhook, rows[0].Received.UTC().Format("2006-01-02T15:04:05.000000"))
+		if got != want {
+			t.Errorf("%s: %s\nwant %s", why, got, want)
+		}
+	}
+	answers("with the three grants", app)
+
+	// Whatever else is in the schema is closed, by name, so that a new table is, too.
+	list := must2(mallory.Query(t.Context(), `SELECT c.relkind::text, c.relname FROM pg_class c WHERE c.relnamespace::regnamespace::text OPERATOR(pg_catalog.=) 'usher' AND c.relkind IN ('r', 'v', 'm', 'S', 'p', 'f')`))(t)
+	relations := must2(pgx.CollectRows(list, pgx.RowToStructByPos[struct{ Kind, Name string }]))(t)
+	if len(relations) < 10 {
+		t.Fatalf("only %v", relations)
+	}
+	for _, r := range relations {
+		name := "usher." + r.Name
+		refused(stranger, "SELECT * FROM "+name)
+		if r.Kind != "v" {
+			refused(app, "SELECT * FROM "+name)
+			refused(app, "SELECT count(*) FROM "+name)
+		}
+		if r.Kind != "S" {
+			refused(app, "DELETE FROM "+name)
+			refused(app, "DO $$ BEGIN LOCK TABLE "+name+" IN SHARE MODE; END $$")
+			refused(app, "SELECT 1 FROM "+name+" FOR KEY SHARE")
+		}
+	}
+	refused(app, "UPDATE usher.tenants SET name = ''")
+	refused(app, "SELECT nextval('usher.number')")
+	refused(app, "CREATE TABLE usher.mine ()")
+	refused(app, "CREATE OR REPLACE FUNCTION usher.allowed(text, text, bigint, text) RETURNS boolean LANGUAGE sql AS 'SELECT true'")
+	refused(stranger, "SELECT usher.allowed('acme', 'users')")
+	s.Exec(t, "GRANT USAGE ON SCHEMA usher TO stranger")
+	refused(stranger, "SELECT usher.allowed('acme', 'users')")
+	refused(stranger, "SELECT * FROM usher.tenants")
+	list = must2(app.Query(t.Context(), `SELECT pg_catalog.concat(to_jsonb(t), to_jsonb(e)) FROM usher.tenants t, usher.entitlements e`))(t)
+	if all := fmt.Sprint(must2(pgx.CollectRows(list, pgx.RowTo[string]))(t)); strings.Contains(all, "contact") {
+		t.Errorf("a contact is shown: %s", all)
+	}
+
+	// The caller's own objects change nothing, also before pg_catalog.
+	must2(app.Exec(t.Context(), "CREATE SCHEMA mine; GRANT USAGE ON SCHEMA mine TO PUBLIC;"+traps("mine")+`
+		CREATE TABLE mine.snapshot (tenant text, platform text, features jsonb);
+		CREATE TEMP TABLE snapshot (tenant text, platform text, features jsonb);
+		CREATE FUNCTION mine.count() RETURNS bigint LANGUAGE sql AS 'SELECT 1::bigint';
+		SET search_path = mine, pg_temp, pg_catalog; SET enable_indexscan = off; SET enable_bitmapscan = off`))(t)
+	answers("with a search_path of its own", app)
+	must2(app.Exec(t.Context(), "SET search_path = ''"))(t)
+	answers("without a search_path", app)
+}
+
+// a plan as EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) shows it.
+type plan struct {
+	Type     string `json:"Node Type"`
+	Relation string `json:"Relation Name"`
+	Hit      int    `json:"Shared Hit Blocks"`
+	Read     int    `json:"Shared Read Blocks"`
+	Rows     int    `json:"Actual Rows"`
+	Plans    []plan
+}
+
+// scans returns the tables that are read as a whole.
+func (p plan) scans() (all []string) {
+	if strings.HasSuffix(p.Type, "Seq Scan") {
+		all = []string{p.Relation}
+	}
+	for _, below := range p.Plans {
+		all = append(all, below.scans()...)
+	}
+	slices.Sort(all)
+	return all
+}
+
+func explain(t *testing.T, conn *pgx.Conn, query string) plan {
+	t.Helper()
+	var text string
+	check(t, conn.QueryRow(t.Context(), "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) "+query).Scan(&text))
+	var all []struct{ Plan plan }
+	check(t, json.Unmarshal([]byte(text), &all))
+	return all[0].Plan
+}
+
+// One tenant is found by an index, however many there are, on one platform or on many, and also in a join with a table of an
+// application, by an index on both sides.
+func TestPlansInSQL(t *testing.T) {
+	t.Parallel()
+	many := 100_000
+	if testing.Short() {
+		many = 20_000
+	}
+	dsn := pgtest.Schema(t)
+	e := inDatabase(t, dsn)()
+	defer e.Close()
+	conn, schema := connectTo(t, dsn)
+	defer conn.Close(context.Background())
+	do := func(statement string) {
+		t.Helper()
+		must2(conn.Exec(t.Context(), strings.NewReplacer("{}", schema, "{many}", fmt.Sprint(many)).Replace(statement)))(t)
+	}
+	do("ALTER TABLE {}.snapshot SET (autovacuum_enabled = off)")
+	allowed := func(args string) string { return "SELECT " + schema + ".allowed(" + args + ")" }
+	// A session that has asked while there were three tenants has a plan of then.
+	do(`INSERT INTO {}.snapshot SELECT 'early', 'p' || i, i, 'id', 0, '', '[]' FROM generate_series(1, 3) i; ANALYZE {}.snapshot`)
+	for range 10 {
+		do(allowed("'t1', 'users'"))
+		do(allowed("'t1', 'users', 5, 'p1'"))
+	}
+	do(`INSERT INTO {}.snapshot (tenant, platform, seq, uuid, received, name, features)
+		SELECT 't' || i, CASE WHEN i % 2 = 0 THEN 'one' ELSE 'p' || i % 1000 END, i, 'id-' || i, 1700000000000000 + i, 'Name ' || i,
+			(SELECT jsonb_agg(jsonb_build_object('code', f, 'limit', 25)) FROM unnest(ARRAY['users', 'sso', 'reports']) f) || jsonb_build_array(jsonb_build_object('code', 'own', 'limit', i))
+		FROM generate_series(1, {many}) i;
+		INSERT INTO {}.snapshot SELECT 'everywhere', 'p' || i, i, 'id', 0, '', '[]' FROM generate_series(1, 1000) i`)
+	bounded := func(query string, blocks int, whole ...string) {
+		t.Helper()
+		query = strings.ReplaceAll(query, "{}", schema)
+		explain(t, conn, query) // what the session reads of the catalog the first time does not count
+		p := explain(t, conn, query)
+		if got := p.scans(); fmt.Sprint(got) != fmt.Sprint(whole) || p.Hit+p.Read > blocks {
+			text := must2(pgx.CollectRows(must2(conn.Query(t.Context(), "EXPLAIN "+query))(t), pgx.RowTo[string]))(t)
+			t.Errorf("%s\nreads %d blocks, and %v as a whole:\n%s", query, p.Hit+p.Read, got, strings.Join(text, "\n"))
+		}
+	}
+	bounded(allowed("'t77', 'users'"), 20)
+	bounded(allowed("'t77', 'users', 5, 'p77'"), 20)
+	do("ANALYZE {}.snapshot")
+	bounded(allowed("'t77', 'users'"), 20)
+	bounded(allowed("'t77', 'users', 5, 'p77'"), 20)
+	bounded(allowed("'everywhere', 'users', 5, 'p77'"), 20)
+	bounded(allowed("'everywhere', 'users'"), 20)
+	bounded(allowed("'nobody', 'users'"), 20)
+	for _, view := range []string{"tenants", "entitlements"} {
+		bounded("SELECT * FROM {}."+view+" WHERE tenant = 't77'", 20)
+		bounded("SELECT * FROM {}."+view+" WHERE tenant = 't78' AND platform = 'one'", 20)
+		bounded("SELECT * FROM {}."+view+" WHERE tenant = 'everywhere' AND platform = 'p5'", 20)
+		bounded("SELECT * FROM {}."+view+" WHERE tenant IN ('t1', 't2', 't3')", 60)
+	}
+	bounded("SELECT \"limit\" FROM {}.entitlements WHERE tenant = 't77' AND feature = 'users'", 20)
+	bounded("SELECT t.name, e.feature FROM {}.tenants t JOIN {}.entitlements e USING (tenant, platform) WHERE tenant = 't77'", 40)
+
+	// Tables of an application, with keys of several types.
+	for name, column := range map[string]string{"text": "text", "varchar": "varchar(300)", "bytewise": `text COLLATE "C"`} {
+		do(`CREATE TABLE {}.app_` + name + ` (id bigint PRIMARY KEY, tenant ` + column + ` UNIQUE, filler text DEFAULT repeat('x', 100));
+			INSERT INTO {}.app_` + name + ` SELECT i, 't' || i FROM generate_series(1, 2 * {many}) i; ANALYZE {}.app_` + name)
+		table := "{}.app_" + name + " c"
+		bounded("SELECT c.id, e.feature FROM "+table+" JOIN {}.entitlements e ON e.tenant = c.tenant WHERE c.id = 55", 40)
+		bounded("SELECT c.id, e.feature FROM "+table+" JOIN {}.entitlements e ON e.tenant = c.tenant AND e.platform = 'one' WHERE c.id BETWEEN 50 AND 150 AND e.feature = 'users'", 1000)
+		bounded("SELECT c.id, e.feature FROM "+table+" JOIN {}.entitlements e ON e.tenant = c.tenant WHERE e.tenant = 't77'", 40)
+		bounded("SELECT c.id, t.name FROM "+table+" LEFT JOIN {}.tenants t ON t.tenant = c.tenant WHERE c.id = 55", 40)
+	}
+	// A report over all of them reads each once.
+	size := must2(pgx.CollectExactlyOneRow(must2(conn.Query(t.Context(), "SELECT (pg_relation_size('"+schema+".snapshot') / 8192)::int"))(t), pgx.RowTo[int]))(t)
+	bounded("SELECT feature, count(*), max(\"limit\") FROM {}.entitlements GROUP BY feature", size+50, "snapshot")
+}
+
+// An export that somebody has edited is stored as webhooks are: each feature once, with a limit, and without the zero character, which
+// PostgreSQL can't store.
+func TestImportedFeatures(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		imported := func(d *desk, features string) error {
+			_, err := d.Import(t.Context(), strings.NewReader(`{"inbox":{"version":1,"at":"2026-01-01T12:00:00Z"}}
+{"snapshot":{"platform":"crm","tenant":"t","id":7,"webhook":"w","received":"2026-01-01T00:00:00Z","name":"a\u0000b","features":`+features+`}}
+{"end":{"lines":2}}
+`), ImportOptions{})
+			return err
+		}
+		d := newDesk(t, open)
+		for _, bad := range []string{`[{"code":"a\u0000b","limit":1}]`, `[{"code":"` + strings.Repeat("l", 256) + `","limit":1}]`, `[{"code":"a","limit":"5"}]`, `[{"code":"a","limit":-1}]`, `[5]`, `{}`} {
+			if err := imported(d, bad); err == nil || !strings.Contains(err.Error(), "line 2: has a snapshot whose features can't be read") {
+				t.Errorf("%s: %v", bad, err)
+			}
+		}
+		check(t, imported(d, `[{"Code":"a","limit":1,"name":"n\u0000"},{"code":"","limit":1},{"code":"b"},{"code":"a","limit":null,"value":"\u0000"}]`))
+		got := must2(d.Snapshots(t.Context(), []string{"t"}))(t)[0]
+		list := must2(snapshot.Decode(got.Features))(t)
+		d.want("features", fmt.Sprintf("%+q %+q", got.Name, list.Features), `"a\ufffdb" [{"a" "n\ufffd" "unlimited" "\ufffd"} {"b" "" "0" ""}]`)
+	})
+}
