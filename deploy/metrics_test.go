@@ -39,7 +39,7 @@ func existing(t *testing.T) map[string][]string {
 	port.Finished(200, time.Millisecond)
 	id.Fetched(nil, errors.New("down"))
 	gate.Received("queued", 200, time.Millisecond)
-	gate.Receiver("main").Tried("ok", time.Millisecond)
+	gate.Receiver("main").Tried("ok", 200, time.Millisecond)
 	answer := httptest.NewRecorder()
 	m.Handler().ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	names := make(map[string][]string)

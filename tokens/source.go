@@ -221,7 +221,7 @@ func (s *Source) startRefresh(now time.Time, forced bool) (*refresh, error) {
 func (s *Source) newSecret() bool {
 	changed := s.client.Secret() != s.tried
 	if changed && s.failed != nil {
-		s.failed = &failure{err: s.failed.err}
+		s.failed = &failure{err: s.failed.err, since: s.failed.since}
 	}
 	return changed
 }
@@ -291,9 +291,10 @@ func (s *Source) wakeRun() {
 
 // State is the current state of a source.
 type State struct {
-	Had   bool   // whether it has ever had a token
-	Token *Token // the current token; nil if there is no valid one
-	Err   error  // why the last refresh failed; nil if it did not
+	Had   bool      // whether it has ever had a token
+	Token *Token    // the current token; nil if there is no valid one
+	Err   error     // why the last refresh failed; nil if it did not
+	Since time.Time // since when refreshes fail; zero if they do not
 }
 
 // State returns the current state.
@@ -306,7 +307,7 @@ func (s *Source) State() State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.failed != nil {
-		st.Err = s.failed.err
+		st.Err, st.Since = s.failed.err, s.failed.since
 	}
 	return st
 }
@@ -347,6 +348,7 @@ const (
 // A nil *failure means that it did not fail.
 type failure struct {
 	err     error
+	since   time.Time     // when the first of the refreshes ended that failed in a row
 	backoff time.Duration // without jitter; zero: the next refresh need not wait
 	next    time.Time     // when the next refresh may begin
 }
@@ -362,13 +364,14 @@ func (f *failure) wait(now time.Time) time.Duration {
 // follow returns the failure that follows f, which may be nil. Its backoff is twice that of f, or as
 // long as the endpoint asked for, but a minute at most.
 func (f *failure) follow(err error, retryAfter time.Duration) *failure {
-	backoff := firstBackoff
+	backoff, since := firstBackoff, time.Now()
 	if f != nil {
+		since = f.since
 		backoff = min(max(2*f.backoff, firstBackoff), lastBackoff)
 	}
 	wait := jitter(backoff, 0.8, 1.2)
 	wait = min(max(wait, retryAfter), lastBackoff)
-	return &failure{err: err, backoff: backoff, next: time.Now().Add(wait)}
+	return &failure{err: err, since: since, backoff: backoff, next: time.Now().Add(wait)}
 }
 
 func jitter(d time.Duration, from, to float64) time.Duration {

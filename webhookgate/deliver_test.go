@@ -233,7 +233,7 @@ func TestOwnTransport(t *testing.T) {
 	var results []string
 	g := newGate(t, func(c *setup) {
 		c.URL, c.Transport, c.Attempts = target, nil, 1
-		c.Tried = func(r string, _ time.Duration) { results = append(results, r) }
+		c.Tried = func(r string, _ int, _ time.Duration) { results = append(results, r) }
 	})
 	for i, want := range []int{200, 502, 200} {
 		got := post(t, g, snapshotOf("acme", fmt.Sprint(i)), "Idempotency-Key", "k")

@@ -162,7 +162,7 @@ func TestHooksAndLog(t *testing.T) {
 		c.SignSecret = secret("whsec_c2lnbmluZy1rZXk=")
 		c.URL, _ = url.Parse("http://user:passw0rd@receiver.test/hook")
 		c.Answered = func(o Outcome) { decisions = append(decisions, o.Decision) }
-		c.Tried = func(result string, _ time.Duration) { results = append(results, result) }
+		c.Tried = func(result string, _ int, _ time.Duration) { results = append(results, result) }
 		c.Transport = roundTrip(func(r *http.Request) (*http.Response, error) {
 			if len(results) == 1 {
 				return nil, errors.New("connection refused")

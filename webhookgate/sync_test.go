@@ -67,7 +67,7 @@ func TestQuestionIsAnsweredByTheReceiver(t *testing.T) {
 				}
 				return respond(tt.status, tt.body, append([]string{"X-Private", "stays here"}, tt.header...)...), nil
 			}, func(c *setup) {
-				c.Tried = func(result string, _ time.Duration) { results = append(results, result) }
+				c.Tried = func(result string, _ int, _ time.Duration) { results = append(results, result) }
 			})
 			for range 2 { // the same twice is asked twice
 				rec := ask(g, question)
@@ -189,7 +189,7 @@ func TestQuestionEndsWithItsSender(t *testing.T) {
 			return nil, r.Context().Err()
 		}, func(c *setup) {
 			c.Log = logTo(&log)
-			c.Tried = func(result string, _ time.Duration) { t.Errorf("counted: %s", result) }
+			c.Tried = func(result string, _ int, _ time.Duration) { t.Errorf("counted: %s", result) }
 		})
 		ctx, hangUp := context.WithCancel(t.Context())
 		go func() { time.Sleep(time.Second); hangUp() }()

@@ -38,10 +38,8 @@ type Config struct {
 	Token func() string
 	// ReadToken returns the tokens of callers that may read, but not act. May be nil.
 	ReadToken func() string
-	// Unready returns why usher is not ready, or nothing if it is. Required.
-	Unready func() []string
-	// Parts of usher; each has a /readyz/NAME.
-	Parts []Part
+	// Health returns what decides whether usher is ready. Each of its parts has a /readyz/NAME. Required.
+	Health func() *status.Health
 	// Metrics serves /metrics. Required.
 	Metrics http.Handler
 	// Ports returns the states of the local ports. Nil: outbound is off.
@@ -68,19 +66,12 @@ type Config struct {
 	Log *slog.Logger
 }
 
-// Part is a part of usher: outbound, the gate, or entitlements.
-type Part struct {
-	Name    string          // as in /readyz/NAME
-	Unready func() []string // returns why it is not ready; nil if the part is off
-	Off     string          // if it is off: which setting switches it on, in words
-}
-
 // New returns the handler of the admin port.
 func New(cfg Config) *Handler {
 	h := &Handler{cfg: cfg}
 	h.routes = []route{
 		{path: "/healthz", read: alive, probe: true},
-		{path: "/readyz", read: Part{Unready: cfg.Unready}.ready, probe: true},
+		{path: "/readyz", read: h.ready(status.Part{On: true}), probe: true},
 		{path: "/metrics", read: cfg.Metrics.ServeHTTP},
 
 		{path: "/", read: h.answer(h.overview)},
@@ -120,8 +111,8 @@ func New(cfg Config) *Handler {
 		{path: "/api/tenant", read: h.answer(h.apiTenant), params: []string{"code", "platform"}},
 		{path: "/api/tenants", read: h.answer(h.tenants), params: []string{"search", "platform", "after"}, inbox: true},
 	}
-	for _, p := range cfg.Parts {
-		h.routes = append(h.routes, route{path: "/readyz/" + p.Name, read: p.ready, probe: true})
+	for _, p := range cfg.Health().Parts {
+		h.routes = append(h.routes, route{path: "/readyz/" + p.Name, read: h.ready(p, p.Name), probe: true})
 	}
 	return h
 }
@@ -277,17 +268,19 @@ func alive(w http.ResponseWriter, _ *http.Request) {
 	guard.WriteJSON(w, http.StatusOK, map[string]any{"alive": true})
 }
 
-// ready answers /readyz/NAME. A part that is off is 404, not 503: it will not become ready. The caller asks the wrong usher, or somebody
-// forgot a setting.
-func (p Part) ready(w http.ResponseWriter, _ *http.Request) {
-	status, problems := http.StatusNotFound, []string{p.Off}
-	if p.Unready != nil {
-		status, problems = http.StatusOK, append([]string{}, p.Unready()...) // [] and not null
+// ready answers /readyz, or /readyz/NAME. A part that is off is 404, not 503: it will not become ready. The caller asks the wrong usher, or
+// somebody forgot a setting.
+func (h *Handler) ready(p status.Part, names ...string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		code, problems := http.StatusNotFound, []string{p.Off}
+		if p.On {
+			code, problems = http.StatusOK, append([]string{}, h.cfg.Health().Unready(names...)...) // [] and not null
+		}
+		if p.On && len(problems) > 0 {
+			code = http.StatusServiceUnavailable
+		}
+		guard.WriteJSON(w, code, map[string]any{"ready": len(problems) == 0, "problems": problems})
 	}
-	if p.Unready != nil && len(problems) > 0 {
-		status = http.StatusServiceUnavailable
-	}
-	guard.WriteJSON(w, status, map[string]any{"ready": len(problems) == 0, "problems": problems})
 }
 
 // visitor is the sender of a request.

@@ -11,12 +11,13 @@ import (
 	"time"
 
 	"usher/internal/admin/metrics"
+	"usher/internal/admin/status"
 	"usher/internal/guard"
 	"usher/tokens"
 )
 
 func TestAdmin(t *testing.T) {
-	problems := []string{"port main has had no token yet"}
+	health := &status.Health{Parts: []status.Part{{Name: "outbound", On: true}}, Tokens: []status.TokenHealth{{Port: "main"}}}
 	m := metrics.New("v1", "abc")
 	port := m.Port("main")
 	port.Started()
@@ -30,7 +31,7 @@ func TestAdmin(t *testing.T) {
 	id.EarlyRevoked()
 	cfg := Config{
 		Hosts:   guard.NewHosts("127.0.0.1:9095", nil, false),
-		Unready: func() []string { return problems },
+		Health:  func() *status.Health { return health },
 		Metrics: m.Handler(),
 		Log:     slog.New(slog.DiscardHandler),
 	}
@@ -93,7 +94,7 @@ func TestAdmin(t *testing.T) {
 			}
 		})
 	}
-	problems = nil
+	health.Tokens[0].Had = true
 	if status, body := get(open, "GET", "/readyz", "x", nil); status != 200 || strings.TrimSpace(body) != `{"problems":[],"ready":true}` {
 		t.Errorf("ready: %d %s", status, body)
 	}

@@ -28,12 +28,13 @@ const (
 func port(box *inboxtest.Box) Config {
 	cfg := Config{
 		Hosts:   guard.NewHosts("127.0.0.1:9095", nil, false),
-		Unready: func() []string { return nil },
+		Health:  func() *status.Health { return new(status.Health) },
 		Metrics: http.NotFoundHandler(),
 		Log:     slog.New(slog.DiscardHandler),
 	}
 	if box != nil {
 		cfg.Inbox, cfg.Platforms = box.Inbox, box.Platforms
+		cfg.Health = func() *status.Health { return &status.Health{Inbox: status.HealthOf(box.Inbox)} }
 		cfg.Forget = func(platform, tenant string, by *inbox.Action) (int, error) { return box.Forget(&platform, tenant, by) }
 	}
 	return cfg

@@ -13,7 +13,7 @@ import (
 
 // status collects the state of usher's parts, and has it described in words.
 func (h *Handler) status() *status.Status {
-	now := &status.Status{Version: h.cfg.Version, Ready: len(h.cfg.Unready()) == 0}
+	now := &status.Status{Version: h.cfg.Version, Health: h.cfg.Health()}
 	if h.cfg.Ports != nil {
 		now.Ports = h.cfg.Ports()
 	}
@@ -26,7 +26,8 @@ func (h *Handler) status() *status.Status {
 		}
 	}
 	if box := h.cfg.Inbox; box != nil {
-		now.Inbox = status.NewInbox(box.Stats(), box.HeldUp(), h.cfg.Receivers, box.Err())
+		stats := box.Stats()
+		now.Inbox = status.NewInbox(stats, box.HeldUp(), h.cfg.Receivers, box.Health().Err)
 		now.Inbox.Shared = box.Shared()
 		if now.Inbox.Parked > 0 {
 			now.Inbox.ParkedDetails = h.details(inbox.Parked)
@@ -55,6 +56,7 @@ func (h *Handler) details(state inbox.State) status.Details {
 		if i == 0 {
 			d.Reason = cmp.Or(w.Answer, w.Why)
 		}
+		d.Since = w.Received
 		if len(entries) == 1 {
 			d.Link = "/webhooks/" + w.ID
 		}

@@ -120,7 +120,7 @@ func TestOverviewNamesTheParked(t *testing.T) {
 	for _, tenant := range []string{"a", "b", "c", "d", "e"} {
 		b.Take("eu", tenant, five)
 	}
-	wanted := []string{"5 webhooks of eu/e, eu/d, eu/c and 2 others are parked", "The receiver answered: 422: No such account.", `href="/pause"`}
+	wanted := []string{"5 webhooks of eu/e, eu/d, eu/c and 2 others are parked", "are parked; the receiver answered: 422: No such account", `href="/pause"`}
 	_, page := look(entitled(b), "/", wanted...)
 	for _, want := range wanted {
 		if !strings.Contains(page, want) {

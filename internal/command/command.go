@@ -55,7 +55,7 @@ type Process struct {
 // commands are usher's commands, by name. Their help is in commandHelp.
 var commands = map[string]func(ctx context.Context, p *Process, args []string) error{
 	"serve": noArgs(serveCommand), "demo": noArgs(demoCommand), "sandbox": sandboxCommand, "exec": execCommand,
-	"check": noArgs(checkCommand), "healthcheck": noArgs(healthcheckCommand), "inbox": inboxCommand,
+	"check": noArgs(checkCommand), "healthcheck": noArgs(healthcheckCommand), "status": statusCommand, "inbox": inboxCommand,
 	"entitlements": entitlementsCommand, "help": helpCommand, "version": noArgs(versionCommand),
 }
 

@@ -99,7 +99,7 @@ func entitlementsOf(t *testing.T, b *inboxtest.Box, args ...string) string {
 func runEntitlements(t *testing.T, b *inboxtest.Box, args ...string) (out string, code int) {
 	t.Helper()
 	srv := httptest.NewServer(admin.New(admin.Config{
-		Hosts: guard.NewHosts("127.0.0.1:0", nil, false), Unready: func() []string { return nil }, Metrics: http.NotFoundHandler(), Log: slog.New(slog.DiscardHandler),
+		Hosts: guard.NewHosts("127.0.0.1:0", nil, false), Health: func() *status.Health { return new(status.Health) }, Metrics: http.NotFoundHandler(), Log: slog.New(slog.DiscardHandler),
 		Inbox: b.Inbox, Platforms: b.Platforms, Receivers: b.Receivers, Gate: func() *status.Gate { return &status.Gate{Set: b.Receivers} },
 		Entitlements: entitlements.NewBook(b.Snapshots, false).Lookup,
 	}))

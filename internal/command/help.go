@@ -25,6 +25,7 @@ Usage:
   usher exec -- CMD ARG...
                      run a command that calls the billing service
   usher check        try the settings without opening a port
+  usher status       ask a running usher how it is, and what to do
   usher healthcheck  ask a running usher whether it is ready
   usher inbox        see and resend the webhooks that a running usher keeps
   usher entitlements TENANT [FEATURE]
@@ -130,6 +131,7 @@ no other setting. If a service manager started usher:
   usher --env-file /etc/usher/gate.env healthcheck
 `,
 	"sandbox":      sandboxUsage,
+	"status":       statusUsage,
 	"inbox":        inboxUsage,
 	"entitlements": entitlementsUsage,
 	"version": `Usage: usher version

@@ -19,6 +19,7 @@ import (
 	"unicode/utf8"
 
 	"usher/internal/admin"
+	"usher/internal/admin/status"
 	"usher/internal/guard"
 	"usher/internal/inbox"
 	"usher/internal/testkit"
@@ -58,7 +59,7 @@ func newInboxServer(t *testing.T, token string) *inboxServer {
 		t.Fatal(err)
 	}
 	cfg := admin.Config{
-		Hosts: guard.NewHosts("127.0.0.1:0", nil, false), Unready: func() []string { return nil }, Metrics: http.NotFoundHandler(), Log: slog.New(slog.DiscardHandler),
+		Hosts: guard.NewHosts("127.0.0.1:0", nil, false), Health: func() *status.Health { return new(status.Health) }, Metrics: http.NotFoundHandler(), Log: slog.New(slog.DiscardHandler),
 		Inbox: b.Inbox, Platforms: b.Platforms,
 		Forget: func(platform, tenant string, by *inbox.Action) (int, error) { return b.Forget(&platform, tenant, by) },
 	}

@@ -64,6 +64,7 @@ type target struct {
 
 	// Whether the receiver fails for everybody, or is down.
 	failing      map[webhookgate.Lane]bool // tenants that began to fail since something was accepted, some of them
+	failingSince time.Time                 // when the first of them was tried
 	missesInARow int
 	lastAnswer   time.Time // the last try that was not a miss, or the start
 	lastAccepted time.Time
@@ -356,6 +357,9 @@ func (c *courier) noteAnswer(t *target, lease *Lease, o *Outcome) {
 	default:
 		// A tenant that has failed before says nothing new. At the start nobody knows who has.
 		if (!lease.LastTryFailed || t.lastAccepted.IsZero()) && len(t.failing) < everybodyFrom && !o.Everybody {
+			if len(t.failing) == 0 {
+				t.failingSince = o.Began
+			}
 			t.failing[lease.Lane()] = true
 		}
 		if o.Everybody = o.Everybody || t.failsForEverybody(); o.Missed() {
@@ -689,7 +693,11 @@ func (c *courier) figures(rc *receiver.Receiver) Figures {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t := c.targets[rc]
-	return Figures{Down: t.down(time.Now()), FailsForEverybody: t.failsForEverybody()}
+	f := Figures{FailsForEverybody: t.failsForEverybody(), LastAccepted: t.lastAccepted}
+	if len(t.failing) > 0 {
+		f.FailingSince = t.failingSince
+	}
+	return f
 }
 
 // logOutcome logs what came of a delivery.

@@ -25,20 +25,38 @@ type health struct {
 // outagePatience is how long a database may be away before usher says that it is not ready.
 const outagePatience = 5 * time.Second
 
-// Err says why nothing can be taken in. It returns nil also during the first seconds of an outage.
-func (s *Inbox) Err() error {
+// Health says whether webhooks can be taken in.
+type Health struct {
+	Err     error     // why none can be; nil: they can
+	Since   time.Time // since when
+	Unready bool      // it lasts for longer than usher waits before it says that it is not ready
+}
+
+// Health says whether webhooks can be taken in. It asks nobody, so that it also answers while the database hangs.
+func (s *Inbox) Health() Health {
+	if full := s.engine.Full(); full != nil {
+		return Health{full, full.Since, time.Since(full.Since) >= outagePatience}
+	}
 	h := &s.health
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
 	case !h.txBegan.IsZero() && time.Since(h.txBegan) >= outagePatience && !h.broken:
-		return errors.New("the inbox's database does not answer")
+		return Health{errors.New("the inbox's database does not answer"), h.txBegan, true}
 	case h.err == nil && h.everWritten:
-		return nil
+		return Health{}
 	case h.err == nil:
-		return errors.New("the inbox has not been opened yet")
-	case h.broken || !h.everWritten || time.Since(h.failingSince) >= outagePatience:
-		return h.err
+		return Health{errNotOpened, s.clock.start, true}
+	}
+	return Health{h.err, h.failingSince, h.broken || !h.everWritten || time.Since(h.failingSince) >= outagePatience}
+}
+
+var errNotOpened = errors.New("the inbox has not been opened yet")
+
+// Err says why nothing can be taken in. It returns nil also during the first seconds of an outage.
+func (s *Inbox) Err() error {
+	if h := s.Health(); h.Unready {
+		return h.Err
 	}
 	return nil
 }
@@ -57,7 +75,7 @@ func (s *Inbox) write(fn func(engine.Tx) error) error {
 	began := time.Now()
 	s.health.begin(began)
 	err := s.engine.Write(fn)
-	s.health.end(s.cfg.Log, began, err)
+	s.health.end(s.cfg.Log, began, err, s.engine.Full() != nil)
 	return err
 }
 
@@ -82,8 +100,9 @@ func (h *health) unproven() bool {
 	return h.err != nil || !h.everWritten
 }
 
-// end keeps the result of a transaction. It logs the begin and the end of an outage, not each failure.
-func (h *health) end(log *slog.Logger, began time.Time, err error) {
+// end keeps the result of a transaction. It logs the begin and the end of an outage, not each failure. On a disk that is full outcomes can
+// still be written, which is not the end; the engine logs that.
+func (h *health) end(log *slog.Logger, began time.Time, err error, full bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.txBegan = time.Time{}
@@ -92,6 +111,7 @@ func (h *health) end(log *slog.Logger, began time.Time, err error) {
 	switch {
 	case errors.As(err, &refused):
 		return // this neither begins an outage, nor proves that one has ended
+	case err == nil && h.err != nil && full:
 	case err == nil && h.err != nil:
 		log.Info("the inbox can be written again", "after", time.Since(h.failingSince).Round(time.Millisecond))
 	case errors.As(err, &broken) && !h.broken:

@@ -325,8 +325,8 @@ type Answer struct {
 // may have been taken in or not, but it is not taken in later: the sender may have sent a newer one through another replica
 // meanwhile.
 func (s *Inbox) Add(ctx context.Context, w *webhookgate.Webhook) Answer {
-	if s.engine.AlmostFull() {
-		return Answer{Err: errors.New("the disk of the inbox's file is full")}
+	if full := s.engine.Full(); full != nil {
+		return Answer{Err: full}
 	}
 	return s.takeIn(ctx, arriving(w), work{}, func(*sqlTurn, *lane, *incoming) error { return nil })
 }

@@ -236,9 +236,13 @@ type Figures struct {
 	NotAccepted int // lanes whose first webhook the receiver did not accept
 
 	// Only of a receiver, as this replica sees it.
-	Down              bool // it seems to be down
-	FailsForEverybody bool // several tenants have begun to fail, and nothing was accepted since
+	FailsForEverybody bool      // several tenants have begun to fail, and nothing was accepted since
+	FailingSince      time.Time // when the first of these began to fail; zero: none did since something was accepted
+	LastAccepted      time.Time // zero: nothing was
 }
+
+// Down says whether a receiver takes nothing. People and metrics go by this, and by the same rule as deliveries.
+func (f Figures) Down() bool { return f.FailsForEverybody && f.Missed+f.NotAccepted > 0 }
 
 // Stats are the figures of the inbox.
 type Stats struct {

@@ -32,9 +32,9 @@ type Receiver struct {
 	// Transport must respect the request's context, and must not send a request twice by itself.
 	Transport http.RoundTripper
 
-	// Tried is called after each try with its result (ok, status, timeout or error) and how long it
-	// took. May be nil.
-	Tried func(result string, took time.Duration)
+	// Tried is called after each try with its result (ok, status, timeout or error), the status of the
+	// answer, zero if there was none, and how long it took. May be nil.
+	Tried func(result string, status int, took time.Duration)
 }
 
 // Address returns the part of the receiver's URL that is safe to show. The rest may contain a secret.

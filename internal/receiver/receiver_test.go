@@ -102,7 +102,7 @@ func TestSet(t *testing.T) {
 // Each try is counted once. A question that its sender gave up says nothing about the receiver.
 func TestTried(t *testing.T) {
 	var results []string
-	r := &Receiver{URL: new(url.URL), Timeout: time.Minute, Tried: func(result string, _ time.Duration) { results = append(results, result) }}
+	r := &Receiver{URL: new(url.URL), Timeout: time.Minute, Tried: func(result string, _ int, _ time.Duration) { results = append(results, result) }}
 	for _, status := range []int{200, 403, 500, 0} {
 		r.Transport = roundTrip(func(*http.Request) (*http.Response, error) {
 			if status == 0 {

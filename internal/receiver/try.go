@@ -45,7 +45,7 @@ func (r *Receiver) Try(ctx context.Context, id string, header http.Header, body 
 		t.Excerpt = text.Clip(string(t.Body), maxExcerpt)
 	}
 	t.Header, t.Body = nil, nil
-	r.count(t.Result(), start)
+	r.count(t.Result(), t.Status, start)
 	return t
 }
 
@@ -63,9 +63,9 @@ func (r *Receiver) Ask(ctx context.Context, id string, header http.Header, body 
 	switch {
 	case ctx.Err() != nil:
 	case t.Err == nil && t.Status < 500:
-		r.count("ok", start) // also a 4xx: the receiver has decided
+		r.count("ok", t.Status, start) // also a 4xx: the receiver has decided
 	default:
-		r.count(t.Result(), start)
+		r.count(t.Result(), t.Status, start)
 	}
 	return t
 }
@@ -87,9 +87,9 @@ func (r *Receiver) try(ctx context.Context, id string, header http.Header, body 
 	return Attempt{Status: resp.StatusCode, RetryAfter: wire.RetryAfter(resp.Header), Header: resp.Header, Body: said}, err
 }
 
-func (r *Receiver) count(result string, start time.Time) {
+func (r *Receiver) count(result string, status int, start time.Time) {
 	if r.Tried != nil {
-		r.Tried(result, time.Since(start))
+		r.Tried(result, status, time.Since(start))
 	}
 }
 

@@ -1,8 +1,6 @@
 package serve
 
 import (
-	"fmt"
-
 	"usher/internal/admin"
 	"usher/internal/admin/metrics"
 	"usher/internal/admin/status"
@@ -18,8 +16,7 @@ func (u *Usher) buildAdmin(metrics *metrics.Registry, gate *metrics.Gate) {
 		Hosts:     guard.NewHosts(a.Listen, u.settings.Outbound.AllowedHosts, a.Token != nil),
 		Token:     a.Token.Getter(),
 		ReadToken: a.ReadToken.Getter(),
-		Unready:   func() []string { return u.unready("gate", "entitlements", "outbound") },
-		Parts:     u.parts(),
+		Health:    u.health,
 		Metrics:   metrics.Handler(),
 		Version:   version.Number(),
 		Log:       u.log,
@@ -49,9 +46,9 @@ func (u *Usher) buildAdmin(metrics *metrics.Registry, gate *metrics.Gate) {
 		cfg.Platforms = i.Platforms
 		cfg.Forget = func(platform, tenant string, by *inbox.Action) (int, error) { return i.Forget(&platform, tenant, by) }
 	}
-	for _, p := range cfg.Parts {
-		if p.Unready != nil {
-			metrics.Ready(p.Name, func() bool { return len(p.Unready()) == 0 })
+	for _, p := range u.settings.Parts() {
+		if p.On {
+			metrics.Ready(p.Name, func() bool { return len(u.health().Unready(p.Name)) == 0 })
 		}
 	}
 	u.adminListener = &listener{variable: "USHER_ADMIN_LISTEN", name: "admin", addr: a.Listen, handler: admin.New(cfg)}
@@ -63,7 +60,7 @@ func (u *Usher) portStates() []status.Port {
 		s := status.Port{
 			Name: p.Name, Address: u.listeners[i].url(), Scope: p.Scope, Key: p.Key != nil,
 			Source: p.Source.State(),
-			Calls:  u.counts[i].calls.Hour(), Tokens: u.counts[i].tokens.Hour(),
+			Calls:  u.counts[i].calls.Hour(), Tokens: u.counts[i].tokens.Hour(), LastFailure: u.counts[i].calls.LastFailure(),
 		}
 		if p.Owner != p.Name {
 			s.Shares = p.Owner
@@ -88,48 +85,19 @@ func (u *Usher) gateState(m *metrics.Gate) *status.Gate {
 	return state
 }
 
-// parts returns the parts for /readyz/NAME. Each has a readiness of its own, so that a token endpoint that
-// refuses the client does not take a gate out of its load balancer.
-func (u *Usher) parts() (parts []admin.Part) {
+// health returns what decides whether usher is ready.
+func (u *Usher) health() *status.Health {
+	h := &status.Health{Stopping: u.stopping.Load()}
 	for _, p := range u.settings.Parts() {
-		part := admin.Part{Name: p.Name, Off: p.Off}
-		if p.On {
-			part.Unready = func() []string { return u.unready(p.Name) }
-		}
-		parts = append(parts, part)
+		h.Parts = append(h.Parts, status.Part(p))
 	}
-	return parts
-}
-
-// unready returns why these parts of usher are not ready; none if they are.
-func (u *Usher) unready(parts ...string) (problems []string) {
-	if u.stopping.Load() {
-		problems = append(problems, "shutting down")
-	}
-	for _, part := range parts {
-		switch {
-		case part == "gate" && u.inbox != nil:
-			if err := u.inbox.Err(); err != nil {
-				problems = append(problems, err.Error())
-			}
-		case part == "entitlements" && u.entitlementsListener != nil:
-			// Later outages of the database do not count: usher answers from memory meanwhile.
-			if !u.inbox.Ready() {
-				problems = append(problems, "the inbox has not been read yet, so usher does not know yet what tenants may use")
-			}
-		case part == "outbound" && u.outbound != nil:
-			// Only the first token counts: a later outage of the billing service must not take the
-			// customer's pod down.
-			for _, p := range u.outbound.Ports {
-				if state := p.Source.State(); !state.Had {
-					problem := fmt.Sprintf("port %s has had no token yet", p.Name)
-					if state.Err != nil {
-						problem += ": " + state.Err.Error()
-					}
-					problems = append(problems, problem)
-				}
-			}
+	if u.outbound != nil {
+		for _, p := range u.outbound.Ports {
+			h.Tokens = append(h.Tokens, status.TokenHealth{Port: p.Name, State: p.Source.State()})
 		}
 	}
-	return problems
+	if u.inbox != nil {
+		h.Inbox = status.HealthOf(u.inbox)
+	}
+	return h
 }

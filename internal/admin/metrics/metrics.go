@@ -86,6 +86,9 @@ const (
 	CallsFine = iota
 	CallsFailed
 	CallsReplayed
+	Calls5xx    // of CallsFailed
+	CallsOurs   // of CallsFailed: those that usher itself failed
+	CallsOur5xx // those that are both
 )
 
 // Indexes into Minute.Counts of Identity.Hour.
@@ -99,6 +102,9 @@ const (
 // Decisions are the gate's decisions. Their indexes are those into Minute.Counts of Gate.Hour.
 var Decisions = [...]string{"forwarded", "queued", "duplicate", "rejected", "failed"}
 
+// NoWebhooks is another such index. It counts those of the rejected requests that are no webhooks: another path, or another method.
+const NoWebhooks = len(Decisions)
+
 // Port counts the calls of one local port.
 type Port struct {
 	requests *prometheus.CounterVec
@@ -107,6 +113,8 @@ type Port struct {
 	retries  prometheus.Counter
 	failed   *prometheus.CounterVec
 	hour     *ring
+
+	lastFailure atomic.Pointer[string]
 }
 
 // Port returns the counts of the local port of this name. failures are the reasons that Failed may be called with.
@@ -138,6 +146,9 @@ func (p *Port) Finished(status int, took time.Duration) {
 		kind = CallsFailed
 	}
 	p.hour.countTimed(kind, took)
+	if status >= 500 {
+		p.hour.count(Calls5xx)
+	}
 }
 
 // Replayed counts a call that was sent a second time after a 401.
@@ -147,7 +158,22 @@ func (p *Port) Replayed() {
 }
 
 // Failed counts a call that usher failed; see proxy.Config.Failed.
-func (p *Port) Failed(reason string) { p.failed.WithLabelValues(reason).Inc() }
+func (p *Port) Failed(reason string) {
+	p.failed.WithLabelValues(reason).Inc()
+	p.hour.count(CallsOurs)
+	if reason != "UNAUTHORIZED" && reason != "CUT_OFF" { // these are a 401 of the service, and no answer at all
+		p.hour.count(CallsOur5xx)
+	}
+	p.lastFailure.Store(&reason)
+}
+
+// LastFailure returns the reason of the last call that usher failed; empty if there was none.
+func (p *Port) LastFailure() string {
+	if reason := p.lastFailure.Load(); reason != nil {
+		return *reason
+	}
+	return ""
+}
 
 // Hour returns the calls of the last hour.
 func (p *Port) Hour() []Minute { return p.hour.minutes() }
@@ -248,10 +274,12 @@ type Receiver struct {
 
 // RecentTries says how the tries at a receiver went, in the last Lately minutes.
 type RecentTries struct {
-	Last       string // result of the last try: ok, status, timeout or error; empty before the first
-	LastFailed string // result of the last try that failed
-	OK, Failed int    // how many tries succeeded and failed
-	InARow     int    // how many failed since the last success
+	Last       string    // result of the last try: ok, status, timeout or error; empty before the first
+	LastFailed string    // result of the last try that failed
+	LastStatus int       // the receiver's answer then; zero: it did not answer
+	Since      time.Time // when the first of the last tries was that failed in a row
+	OK, Failed int       // how many tries succeeded and failed
+	InARow     int       // how many failed since the last success
 }
 
 // Lately is the number of minutes that count as now: what went wrong within them is shown as a problem.
@@ -307,13 +335,16 @@ func (g *Gate) Received(decision string, status int, took time.Duration) {
 	if i := slices.Index(Decisions[:], decision); i >= 0 {
 		g.hour.count(i)
 	}
+	if status == http.StatusNotFound || status == http.StatusMethodNotAllowed {
+		g.hour.count(NoWebhooks)
+	}
 }
 
 // Hour returns the gate's decisions of the last hour, counted in the order of Decisions.
 func (g *Gate) Hour() []Minute { return g.hour.minutes() }
 
 // Tried counts a try; see receiver.Receiver.Tried.
-func (r *Receiver) Tried(result string, took time.Duration) {
+func (r *Receiver) Tried(result string, status int, took time.Duration) {
 	i := max(0, slices.Index(tryResults[:], result))
 	r.results[i].Inc()
 	r.took.Observe(took.Seconds())
@@ -325,8 +356,10 @@ func (r *Receiver) Tried(result string, took time.Duration) {
 		r.recent.InARow = 0
 		return
 	}
-	r.recent.LastFailed = result
-	r.recent.InARow++
+	r.recent.LastFailed, r.recent.LastStatus = result, status
+	if r.recent.InARow++; r.recent.InARow == 1 {
+		r.recent.Since = time.Now()
+	}
 }
 
 // Recent returns how the last tries went.
@@ -390,12 +423,12 @@ func (stats inboxCollector) Collect(ch chan<- prometheus.Metric) {
 			ch <- prometheus.MustNewConstMetric(prometheus.NewDesc(name, help, []string{"receiver"}, nil), prometheus.GaugeValue, value, receiver)
 		}
 		down := 0.0
-		if r.Down {
+		if r.Down() {
 			down = 1
 		}
 		gauge("usher_inbox_receiver_pending", "Webhooks that wait for delivery to this receiver. An empty name counts those whose platform no receiver takes.", float64(r.Pending))
 		gauge("usher_inbox_receiver_oldest_seconds", "Age of the oldest of them.", r.Oldest.Seconds())
 		gauge("usher_inbox_receiver_parked", "Parked webhooks for this receiver that no newer one of the same tenant has replaced.", float64(r.Parked))
-		gauge("usher_inbox_receiver_down", "1 while this receiver seems to be down, and usher tries a few deliveries a second.", down)
+		gauge("usher_inbox_receiver_down", "1 while this receiver fails for everybody: several tenants have begun to fail, and it has accepted nothing since, as this usher has seen it.", down)
 	}
 }

@@ -134,9 +134,9 @@ func tone(state string) string {
 	switch state {
 	case "delivered", "forwarded", "ok":
 		return "good"
-	case "parked", "refused", "failed", "bad":
+	case "parked", "refused", "failed", "critical":
 		return "bad"
-	case "waiting", "rejected", "warn":
+	case "waiting", "rejected", "warning":
 		return "warn"
 	default: // such as superseded and duplicate: neither good nor bad
 		return "calm"

@@ -1,6 +1,8 @@
 package status
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -9,6 +11,7 @@ import (
 	"usher/internal/admin/metrics"
 	"usher/internal/admin/page"
 	"usher/internal/inbox"
+	"usher/internal/inbox/engine"
 	"usher/internal/receiver"
 )
 
@@ -56,6 +59,8 @@ type Receiver struct {
 	Paused    bool          `json:"paused"` // somebody has paused its deliveries
 
 	diagnosis diagnosis
+	since     time.Time // since when; zero: not known
+	last      time.Time // when this replica last delivered something; zero: never
 }
 
 // judge derives Receivers. box is nil without an inbox.
@@ -77,11 +82,11 @@ const (
 
 // newReceiver describes a receiver. box is nil without an inbox.
 func newReceiver(r *receiver.Receiver, tries metrics.RecentTries, box *Inbox) Receiver {
-	s := Receiver{Name: r.Name, Platforms: append([]string{}, r.Platforms...), Address: r.Address(), LastTry: tries.Last, diagnosis: diagnose(tries)}
+	s := Receiver{Name: r.Name, Platforms: append([]string{}, r.Platforms...), Address: r.Address(), LastTry: tries.Last, diagnosis: diagnose(tries), since: tries.Since}
 	refuses := fmt.Sprintf("failed %s in the last %d minutes", page.Plural(tries.Failed, "time", "times"), lately)
 	if box != nil {
 		if stats, ok := box.stats.Receivers[r.Name]; ok {
-			s.Waiting, s.Oldest, s.Parked, s.diagnosis = stats.Pending, stats.Oldest, stats.Parked, diagnoseInbox(&stats)
+			s.Waiting, s.Oldest, s.Parked, s.diagnosis, s.since, s.last = stats.Pending, stats.Oldest, stats.Parked, diagnoseInbox(&stats), stats.FailingSince, stats.LastAccepted
 			refuses = "takes webhooks, but not those of " + page.Plural(stats.Missed+stats.NotAccepted, "tenant", "tenants")
 		}
 		s.Paused = slices.ContainsFunc(box.Paused, func(p inbox.Pause) bool { return p.Tenant == "" && (p.Receiver == "" || p.Receiver == r.Name) })
@@ -90,7 +95,7 @@ func newReceiver(r *receiver.Receiver, tries metrics.RecentTries, box *Inbox) Re
 	case s.Paused: // so usher does not learn whether it would take webhooks
 		s.State, s.Tone = "paused", warn
 	case s.diagnosis == away:
-		s.State, s.Tone = failureWords(tries.LastFailed), bad
+		s.State, s.Tone = failureWords(tries), bad
 	case s.diagnosis == refusesSome:
 		s.State, s.Tone = refuses, warn
 	case s.Parked > 0:
@@ -121,24 +126,26 @@ func diagnose(tries metrics.RecentTries) diagnosis {
 // diagnoseInbox returns what is wrong with a receiver, judged by what waits for it in the inbox, by the same rule as deliveries. The last
 // try says less: it may have been that of any tenant.
 func diagnoseInbox(box *inbox.Figures) diagnosis {
-	switch failing := box.Missed + box.NotAccepted; {
-	case failing > 0 && box.FailsForEverybody:
+	switch {
+	case box.Down():
 		return away
-	case failing > 0:
+	case box.Missed+box.NotAccepted > 0:
 		return refusesSome
 	}
 	return fine
 }
 
-// failureWords describes how a receiver fails, by the result of a try.
-func failureWords(result string) string {
-	switch result {
+// failureWords describes how a receiver fails that takes nothing.
+func failureWords(tries metrics.RecentTries) string {
+	switch tries.LastFailed {
 	case "error":
 		return "can't be reached"
 	case "timeout":
 		return "does not answer in time"
-	default:
-		return "answers with errors"
+	case "status":
+		return fmt.Sprintf("answers %d to everything", tries.LastStatus)
+	default: // other replicas have tried it
+		return "takes nothing"
 	}
 }
 
@@ -150,7 +157,7 @@ func (s *Status) GateChart() page.Chart {
 	for _, m := range minutes {
 		starts = append(starts, m.Start)
 	}
-	total, summary := metrics.Sum(minutes, len(minutes)), ""
+	total, summary := metrics.Sum(minutes, len(minutes))-metrics.Sum(minutes, len(minutes), metrics.NoWebhooks), ""
 	for i, decision := range metrics.Decisions {
 		n := metrics.Sum(minutes, len(minutes), i)
 		if n == 0 {
@@ -179,7 +186,7 @@ type Inbox struct {
 	Homeless int           `json:"homeless"` // webhooks that wait although no receiver takes their platform
 	Shared   bool          `json:"shared"`   // with other replicas
 	Paused   []inbox.Pause `json:"paused,omitempty"`
-	Error    string        `json:"error,omitempty"`  // why the inbox takes no webhooks
+	Error    string        `json:"error,omitempty"`  // why the inbox takes no webhooks; also during the first seconds, before usher is unready
 	Counted  time.Time     `json:"counted,omitzero"` // the inbox cannot be read now, and its counts are those of this time
 	Unknown  bool          `json:"-"`                // it was never read, so the counts mean nothing
 
@@ -191,9 +198,10 @@ type Inbox struct {
 
 // Details describes a group of webhooks that somebody should look at.
 type Details struct {
-	Tenants []string // the newest first
-	Reason  string   // of the newest webhook; may be empty
-	Link    string   // the page that shows them
+	Tenants []string  // the newest first
+	Reason  string    // of the newest webhook; may be empty
+	Since   time.Time // when the oldest came
+	Link    string    // the page that shows them
 }
 
 // HeldUp is a tenant whose webhooks wait behind one whose delivery failed.
@@ -203,11 +211,12 @@ type HeldUp struct {
 	Receiver string    `json:"receiver"`
 	Webhook  string    `json:"webhook"` // id of the webhook that failed
 	Tries    int       `json:"tries"`
-	Answer   string    `json:"answer"`        // the receiver's last answer, in words
-	Next     time.Time `json:"next,omitzero"` // when usher tries it again; zero while it is paused
-	Behind   int       `json:"behind"`        // how many webhooks wait behind it
-	Down     bool      `json:"down"`          // the receiver seems to be down as a whole
-	Paused   bool      `json:"paused"`        // deliveries of the tenant are paused
+	Answer   string    `json:"answer"`         // the receiver's last answer, in words
+	Next     time.Time `json:"next,omitzero"`  // when usher tries it again; zero while it is paused
+	Behind   int       `json:"behind"`         // how many webhooks wait behind it
+	Since    time.Time `json:"since,omitzero"` // when it came
+	Down     bool      `json:"down"`           // the receiver fails for everybody
+	Paused   bool      `json:"paused"`         // deliveries of the tenant are paused
 }
 
 // NewInbox returns the state of an inbox. known are the receivers of the gate; err is why the inbox takes no webhooks, or nil.
@@ -236,7 +245,7 @@ func NewHeldUp(held *inbox.HeldUp, known *receiver.Set, paused []inbox.Pause) He
 	}
 	return HeldUp{
 		Platform: held.Platform, Tenant: held.Tenant, Receiver: held.Receiver, Webhook: strconv.FormatInt(held.ID, 10),
-		Tries: held.Tries, Answer: held.Answer(), Next: next, Behind: held.Behind, Down: held.Down, Paused: pause != nil,
+		Tries: held.Tries, Answer: held.Answer(), Next: next, Behind: held.Behind, Since: held.Received, Down: held.Down, Paused: pause != nil,
 	}
 }
 
@@ -274,41 +283,99 @@ func (s *Inbox) AllPaused() bool {
 	return slices.ContainsFunc(s.Paused, func(p inbox.Pause) bool { return p.Tenant == "" && p.Receiver == "" })
 }
 
-func (s *Inbox) troubles() (all []Trouble) {
-	if s.Error != "" {
-		fix := "If the disk of the file in USHER_WEBHOOK_INBOX is full, free some space: usher then continues by itself. Otherwise put the file back or fix the disk, then restart usher."
-		if s.Shared {
-			fix = "Check the database in USHER_WEBHOOK_INBOX: when it is back, usher continues by itself."
-		}
-		all = append(all, Trouble{bad, "The inbox takes no webhooks: " + s.Error,
-			"Senders get 503, and usher is not ready. Nothing that was answered 200 is lost. " + fix, ""})
+// storageTroubles say that the inbox takes no webhooks, from the first one on that it did not take.
+func storageTroubles(s *Status, _ time.Time) []Trouble {
+	box := s.Health.Inbox
+	if box == nil || box.Err == nil {
+		return nil
 	}
-	if s.Limit > 0 && s.Used > s.Limit/10*9 {
-		all = append(all, Trouble{bad, fmt.Sprintf("The inbox is nearly full: %s of %s", page.Bytes(s.Used), page.Bytes(s.Limit)),
-			"When it is full, senders get 503. Fix the receivers so that they take what waits, discard what they will never take, or raise USHER_WEBHOOK_INBOX_MAX_BYTES.", "/webhooks?state=waiting"})
+	var full *engine.FullError
+	var broken *engine.BrokenError
+	of := map[bool]*Kind{true: databaseAway, false: fileFails}[box.Shared]
+	switch {
+	case !box.Opened && !box.Shared:
+		of = notOpened
+	case errors.As(box.Err, &full) && box.Shared:
+		of = databaseFull
+	case errors.As(box.Err, &full):
+		of = diskFull
+	case errors.Is(box.Err, engine.ErrReadOnly):
+		of = map[bool]*Kind{true: databaseReadOnly, false: fileReadOnly}[box.Shared]
+	case errors.As(box.Err, &broken):
+		of = fileBroken
 	}
-	if s.Homeless > 0 {
-		all = append(all, Trouble{bad, page.Plural(s.Homeless, "webhook waits, but no receiver takes its platform any more", "webhooks wait, but no receiver takes their platform any more"),
-			"Give that platform to a receiver (USHER_WEBHOOK_RECEIVERS_n_PLATFORMS), or set USHER_WEBHOOK_FORWARD_URL, then restart usher.", "/webhooks?state=waiting"})
+	return []Trouble{of.is("The inbox takes no webhooks: " + box.Err.Error()).since(box.Since)}
+}
+
+// What it means that the inbox takes no webhooks.
+const (
+	nothingIn = "Senders get 503: changes do not reach your customers, and who sent them may not send them again. Nothing that was answered 200 is lost."
+	fileOn    = " usher continues by itself, and delivers meanwhile what it has."
+	dataOn    = " Deliveries wait, too. Entitlements are answered from memory."
+)
+
+var (
+	diskFull = kind(Critical, "UsherDown", nothingIn+fileOn,
+		"Free some space on this disk, or make it larger. Do not delete or move the inbox's files.")
+	fileReadOnly = kind(Critical, "UsherDown", nothingIn,
+		"Find out why the file may only be read: its owner and mode, or a disk that was mounted read-only after an error. Then restart usher.")
+	fileBroken = kind(Critical, "UsherDown", nothingIn,
+		"Put the file back or fix the disk, then restart usher.")
+	fileFails = kind(Critical, "UsherDown", nothingIn,
+		"Check the disk and the file in USHER_WEBHOOK_INBOX. If it does not end by itself, restart usher.")
+	notOpened = kind(Warning, "UsherDown", "Senders get 503 until it is open.",
+		"Wait some seconds: usher has just started.")
+	databaseAway = kind(Critical, "UsherDown", nothingIn+dataOn,
+		"Check the database in USHER_WEBHOOK_INBOX, and the way to it. When it is back, usher continues by itself.")
+	databaseReadOnly = kind(Critical, "UsherDown", nothingIn+dataOn,
+		"Make the database writable, or send usher to the primary: name all hosts in USHER_WEBHOOK_INBOX, with target_session_attrs=read-write. usher then continues by itself.")
+	databaseFull = kind(Critical, "UsherDown", nothingIn,
+		"Free some space on the disk of the database, or make it larger. usher then continues by itself.")
+)
+
+// inboxTroubles are those of what waits in the inbox.
+func inboxTroubles(s *Status, _ time.Time) (all []Trouble) {
+	box := s.Inbox
+	if box == nil {
+		return nil
 	}
-	if s.Parked > 0 {
+	if box.Limit > 0 && float64(box.Used) > .85*float64(box.Limit) {
+		all = append(all, nearlyFull.is(fmt.Sprintf("The inbox is nearly full: %s of %s", page.Bytes(box.Used), page.Bytes(box.Limit))).link("/webhooks?state=waiting"))
+	}
+	if box.Homeless > 0 {
+		all = append(all, homeless.is(page.Plural(box.Homeless, "webhook waits, but no receiver takes its platform any more", "webhooks wait, but no receiver takes their platform any more")).
+			link("/webhooks?state=waiting").run("usher inbox ls --state waiting"))
+	}
+	if box.Parked > 0 {
 		are := " are parked"
-		if s.Parked == 1 {
+		if box.Parked == 1 {
 			are = " is parked"
 		}
-		all = append(all, Trouble{warn, s.ParkedDetails.words(s.Parked) + are,
-			quoted("The receiver answered", s.ParkedDetails.Reason) + "usher does not retry what is parked. Fix the receiver, then send it again.", s.ParkedDetails.Link})
+		d := &box.ParkedDetails
+		all = append(all, parked.is(d.words(box.Parked)+are+quoted("the receiver answered", d.Reason)).since(d.Since).link(d.Link).run("usher inbox ls --state parked"))
 	}
-	if s.Refused > 0 {
-		all = append(all, s.RefusedDetails.refused(s.Refused, "and send it again, or open it here, then accept it as it is or discard it."))
+	if box.Refused > 0 {
+		all = append(all, box.RefusedDetails.refused(refused, box.Refused).run("usher inbox ls --state refused"))
 	}
 	return all
 }
 
+var (
+	nearlyFull = kind(Warning, "UsherInboxNearlyFull", "When it is full, senders get 503, and changes do not reach your customers.",
+		"Fix the receivers so that they take what waits, discard what they will never take, or raise USHER_WEBHOOK_INBOX_MAX_BYTES.")
+	homeless = kind(Critical, "UsherWebhooksWait", "The tenants of these platforms do not get what they paid for, or keep what they no longer pay for.",
+		"Give the platform to a receiver (USHER_WEBHOOK_RECEIVERS_n_PLATFORMS), or set USHER_WEBHOOK_FORWARD_URL, then restart usher.")
+	parked = kind(Critical, "UsherWebhooksParked", "Their tenants may not get what they paid for: usher does not try a parked webhook again by itself.",
+		"Fix the receiver, then send them again with 'usher inbox redeliver --state parked'. What it will never take: 'usher inbox discard ID'.")
+	refused = kind(Critical, "UsherWebhooksRefused", "Each may be a change that nobody sends again: their tenants may not get what they paid for.",
+		"See what is wrong with each: 'usher inbox show ID'. Correct it in the billing service and send it again, or take it in as it is with 'usher inbox accept ID', or 'usher inbox discard ID'.")
+	refusedUnkept = kind(Critical, "UsherWebhooksRefused", "Each may be a change that nobody sends again: their tenants may not get what they paid for.",
+		"Correct them in the billing service, and send them again from its webhook log.")
+)
+
 // refused returns the trouble of webhooks that came from the right sender, and whose content usher refused.
-func (d *Details) refused(n int, do string) Trouble {
-	return Trouble{bad, "usher refused " + d.words(n),
-		quoted("The last one", d.Reason) + "It may be a change that nobody sends again. Correct it in the billing service " + do, d.Link}
+func (d *Details) refused(k *Kind, n int) Trouble {
+	return k.is("usher refused " + d.words(n) + quoted("the last one", d.Reason)).since(d.Since).link(d.Link)
 }
 
 // words counts the webhooks and names their tenants.
@@ -320,10 +387,181 @@ func (d *Details) words(n int) string {
 	return count + " of " + page.FirstFew(d.Tenants)
 }
 
-// quoted returns a sentence with somebody's words, or nothing if there are none.
+// quoted returns somebody's words, or nothing if there are none.
 func quoted(who, words string) string {
 	if words == "" {
 		return ""
 	}
-	return who + ": " + page.Excerpt(words) + ". "
+	return "; " + who + ": " + page.Excerpt(words)
 }
+
+const (
+	// patience is how long a webhook may wait before that is a trouble; shortPatience, if the last try failed.
+	patience      = time.Minute
+	shortPatience = 3 * time.Second
+)
+
+// deliveryTroubles are those of receivers behind an inbox. They name the receiver if it takes nothing, and the tenants if it takes the
+// webhooks of others.
+func deliveryTroubles(s *Status, _ time.Time) (all []Trouble) {
+	if s.Gate == nil || s.Inbox == nil {
+		return nil
+	}
+	for i := range s.Gate.Receivers {
+		r := &s.Gate.Receivers[i]
+		name := s.Gate.nameOf(r)
+		waits := fmt.Sprintf("%s, the oldest for %s", page.Plural(r.Waiting, "webhook waits", "webhooks wait"), page.Span(r.Oldest.Round(time.Second)))
+		switch {
+		case r.Paused: // pauseTroubles say so
+		case r.diagnosis == away:
+			all = append(all, receiverFails.is(name+" "+r.State+": nothing is delivered, "+waits).since(r.since).link("/webhooks?state=waiting"))
+		case r.Oldest <= shortPatience:
+		case r.diagnosis == refusesSome:
+			all = append(all, refusedTenants(r, name, s.Inbox.HeldUp)...)
+		case r.Oldest > patience && len(s.Inbox.Paused) == 0: // with a pause, the oldest may be one that is paused
+			all = append(all, receiverSlow.is(name+" is slow to take webhooks: "+waits).link("/webhooks?state=waiting"))
+		}
+	}
+	return all
+}
+
+// refusedTenants returns the trouble of a receiver that does not take some tenants' webhooks.
+func refusedTenants(r *Receiver, name string, held []HeldUp) []Trouble {
+	var tenants []string
+	var since time.Time
+	paused, answer := false, ""
+	for i := range held {
+		switch h := &held[i]; {
+		case h.Receiver != r.Name || h.Down:
+		case h.Paused:
+			paused = true
+		default:
+			if len(tenants) == 0 {
+				since, answer = h.Since, h.Answer
+			}
+			tenants = append(tenants, h.Name())
+		}
+	}
+	if paused && len(tenants) == 0 {
+		return nil
+	}
+	of := tenantsFail
+	if !since.IsZero() && r.last.Before(since) {
+		of = onlyTenantsFail
+	}
+	return []Trouble{of.is(name + " takes webhooks, but not those of " + cmp.Or(page.FirstFew(tenants), "some tenants") + quoted("it answers", answer)).
+		since(since).link("/webhooks?state=waiting").run("usher inbox ls --state waiting")}
+}
+
+const tenantsHurt = "These tenants do not get what they paid for, or keep what they no longer pay for. "
+
+var (
+	receiverFails = kind(Critical, "UsherReceiverFails", "No change reaches your customers: they do not get what they paid for, or keep what they no longer pay for. Nothing is lost.",
+		"Fix the receiver, or the way to it: usher then delivers what waits by itself, in order.")
+	receiverSlow = kind(Critical, "UsherWebhooksWait", "Changes reach your customers late. Nothing is lost.",
+		"Find out why the receiver is slow; usher delivers what waits by itself, in order. 'usher inbox ls' shows which webhook holds up which tenant, and what the receiver answered.")
+	tenantsFail = kind(Warning, "UsherWebhooksWait", tenantsHurt+"Others' webhooks are delivered.",
+		"Find out why the receiver does not take them: 'usher inbox ls' shows what it answered. usher tries again by itself.")
+	onlyTenantsFail = kind(Warning, "UsherWebhooksWait", tenantsHurt+"Nothing else was delivered since, so others may be hurt, too.",
+		"Find out why the receiver does not take them: 'usher inbox ls' shows what it answered. usher tries again by itself.")
+)
+
+// nameOf returns the subject of a sentence about a receiver. Its name is left out if there is only one.
+func (g *Gate) nameOf(r *Receiver) string {
+	if len(g.Receivers) > 1 {
+		return "The receiver " + r.Name + " (" + r.Address + ")"
+	}
+	return "The receiver " + r.Address
+}
+
+// passThroughTroubles are those of receivers without an inbox.
+func passThroughTroubles(s *Status, _ time.Time) (all []Trouble) {
+	g := s.Gate
+	if g == nil || s.Inbox != nil {
+		return nil
+	}
+	if g.Refused > 0 {
+		all = append(all, g.RefusedDetails.refused(refusedUnkept, g.Refused))
+	}
+	n := decided(g, "failed")
+	if n == 0 {
+		return all
+	}
+	failed := fmt.Sprintf("%s in the last %d minutes", page.Plural(n, "webhook failed", "webhooks failed"), lately)
+	down := false
+	for i := range g.Receivers {
+		if r := &g.Receivers[i]; r.diagnosis == away {
+			down = true
+			all = append(all, failing.is(g.nameOf(r)+" "+r.State+": "+failed).since(r.since).link("/webhooks?state=failed"))
+		}
+	}
+	if !down && len(g.FailedTenants) > 0 {
+		all = append(all, failingSome.is("The last webhooks of "+page.FirstFew(g.FailedTenants)+" failed").link("/webhooks?state=failed"))
+	}
+	return all
+}
+
+var (
+	failing = kind(Critical, "UsherWebhooksFail", "No change reaches your customers, and who sent it may not send it again.",
+		"Fix the receiver, or the way to it, then resend the failed webhooks from the webhook log of the billing service. With USHER_WEBHOOK_INBOX usher would keep them.")
+	failingSome = kind(Warning, "UsherWebhooksFail", "These tenants may not get what they paid for: who sent it may not send it again.",
+		"See what the receiver answered, then resend them from the webhook log of the billing service. With USHER_WEBHOOK_INBOX usher would keep them.")
+)
+
+// decided returns how many webhooks got this decision lately.
+func decided(g *Gate, decision string) int {
+	return metrics.Sum(g.Decisions, lately, slices.Index(metrics.Decisions[:], decision))
+}
+
+// failedTroubles say that senders got a 5xx although the inbox works: too many came at once, or the inbox is full.
+func failedTroubles(s *Status, _ time.Time) []Trouble {
+	if s.Gate == nil || s.Inbox == nil || s.Health.Inbox.Err != nil {
+		return nil
+	}
+	if n := decided(s.Gate, "failed"); n > 0 {
+		return []Trouble{gateFails.is(fmt.Sprintf("usher answered %s with a 5xx in the last %d minutes", page.Plural(n, "webhook", "webhooks"), lately)).link("/webhooks?state=failed")}
+	}
+	return nil
+}
+
+var gateFails = kind(Critical, "UsherWebhooksFail", "Their tenants may not get what they paid for: who sent it may not send it again.",
+	"The page of the failed webhooks says why. Resend them from the webhook log of the billing service.")
+
+// senderTroubles say that usher rejects everything that arrives. Some rejected webhooks are normal: anybody can send one. A request to
+// another path, or with another method, is none.
+func senderTroubles(s *Status, _ time.Time) []Trouble {
+	if s.Gate == nil {
+		return nil
+	}
+	rejected := decided(s.Gate, "rejected") - metrics.Sum(s.Gate.Decisions, lately, metrics.NoWebhooks)
+	if rejected < 3 || decided(s.Gate, "forwarded")+decided(s.Gate, "queued")+decided(s.Gate, "duplicate")+decided(s.Gate, "failed") > 0 {
+		return nil
+	}
+	return []Trouble{allRejected.is(fmt.Sprintf("Every webhook of the last %d minutes was rejected: %s", lately, page.Count(rejected))).link("/webhooks?state=rejected")}
+}
+
+var allRejected = kind(Warning, "UsherEverythingRejected", "Either strangers try the address, or no change reaches your customers.",
+	"The page of the rejected webhooks says who sent them, and why each was rejected. If it was the billing service: give it and the gate the same secret, or describe its payload in USHER_WEBHOOK_SCHEMA_FILE.")
+
+// certificateTroubles say that the gate's certificate ends, from a week before, as the alert does.
+func certificateTroubles(s *Status, now time.Time) []Trouble {
+	if s.Gate == nil || s.Gate.CertificateEnds.IsZero() {
+		return nil
+	}
+	switch left := s.Gate.CertificateEnds.Sub(now); {
+	case left <= 0:
+		return []Trouble{certificateEnded.is("The TLS certificate of the webhook gate has expired").since(s.Gate.CertificateEnds)}
+	case left < 24*time.Hour:
+		return []Trouble{certificateEnded.is("The TLS certificate of the webhook gate expires in " + page.Span(left.Round(time.Second)))}
+	case left < 7*24*time.Hour:
+		return []Trouble{certificateEnds.is("The TLS certificate of the webhook gate expires in " + page.Span(left.Round(time.Second)))}
+	}
+	return nil
+}
+
+const newCertificate = "Put a new one into the files that USHER_WEBHOOK_TLS_CERT_FILE and USHER_WEBHOOK_TLS_KEY_FILE name: usher uses it without a restart."
+
+var (
+	certificateEnds  = kind(Warning, "UsherCertificateEnds", "When it has expired, senders do not connect, and changes do not reach your customers.", newCertificate)
+	certificateEnded = kind(Critical, "UsherCertificateEnds", "When it has expired, senders do not connect, and changes do not reach your customers.", newCertificate)
+)

@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"usher/internal/admin/metrics"
@@ -29,7 +30,8 @@ type Port struct {
 	Calls  []metrics.Minute `json:"-"` // of metrics.Port
 	Tokens []metrics.Minute `json:"-"` // of metrics.Identity, the same minutes
 
-	Advice string `json:"-"` // what to do about Source.Err
+	Advice      string `json:"-"` // what to do about Source.Err
+	LastFailure string `json:"-"` // the code of the last call that usher itself failed
 
 	now time.Time // set by judge
 }
@@ -73,40 +75,64 @@ func tokenWords(s tokens.State, now time.Time) (words, tone string) {
 	}
 }
 
-// tokenTroubles returns the troubles of a port that has its own token.
-func (p *Port) tokenTroubles(now time.Time) (all []Trouble) {
-	err := p.Source.Err
-	severity, effect := bad, "Calls are answered with an error."
-	if t := p.Source.Token; t != nil {
-		severity, effect = warn, "Calls go on with the current token, for another "+page.Span(t.Expiry().Sub(now).Round(time.Second))+"."
-	}
-	var refused *tokens.RejectedError
-	switch {
-	case errors.As(err, &refused):
-		all = append(all, Trouble{severity, fmt.Sprintf("Port %s: token endpoint refuses: %s", p.Name, refused.Code), effect + " What to do: " + p.Advice + ".", ""})
-	case err != nil:
-		all = append(all, Trouble{severity, fmt.Sprintf("Port %s: %v", p.Name, err), effect + " usher retries, at least once a minute. What to do: " + p.Advice + ".", ""})
-	case !p.Source.Had:
-		all = append(all, Trouble{warn, fmt.Sprintf("Port %s has had no token yet", p.Name), "The first one is on its way; until then usher is not ready.", ""})
-	}
-	// One revoked token can be the result of a change in the billing service. Another program with the same API client revokes again and
-	// again.
-	if n := metrics.Sum(p.Tokens, metrics.Minutes, metrics.TokensRevoked); n > 1 {
-		all = append(all, Trouble{warn, fmt.Sprintf("Port %s: %s tokens were refused long before they expired, in the last hour", p.Name, page.Count(n)),
-			"Another program seems to use the same API client, and its new tokens revoke ours. Give each program an API client of its own.", ""})
+// tokenTroubles are those of the tokens. Ports that share a token are named once.
+func tokenTroubles(s *Status, now time.Time) (all []Trouble) {
+	for i := range s.Ports {
+		p := &s.Ports[i]
+		if p.Shares != "" {
+			continue
+		}
+		err, token := p.Source.Err, p.Source.Token
+		var refused *tokens.RejectedError
+		what := fmt.Sprintf("Port %s: %v", p.Name, err)
+		if errors.As(err, &refused) {
+			what = fmt.Sprintf("Port %s: token endpoint refuses: %s", p.Name, refused.Code)
+		}
+		if token != nil {
+			what += ", and the current token is valid for another " + page.Span(token.Expiry().Sub(now).Round(time.Second))
+		}
+		of := map[bool]map[bool]*Kind{true: {true: tokenRefusedLater, false: tokenRefused}, false: {true: tokenMissingLater, false: tokenMissing}}[refused != nil][token != nil]
+		switch {
+		case err != nil:
+			t := of.is(what).since(p.Source.Since)
+			if p.Advice != "" { // it knows which settings this port has
+				t.Do = capitalize(p.Advice) + "."
+			}
+			all = append(all, t)
+		case !p.Source.Had:
+			all = append(all, noTokenYet.is(fmt.Sprintf("Port %s has had no token yet", p.Name)))
+		}
+		// One revoked token can be the result of a change in the billing service. Another program with the same API client revokes again
+		// and again.
+		if n := metrics.Sum(p.Tokens, metrics.Minutes, metrics.TokensRevoked); n > 1 {
+			all = append(all, tokensRevoked.is(fmt.Sprintf("Port %s: %s tokens were refused long before they expired, in the last hour", p.Name, page.Count(n))))
+		}
 	}
 	return all
 }
 
-// callTroubles reports that at least a tenth of the last calls failed.
-func (p *Port) callTroubles() []Trouble {
-	failed := metrics.Sum(p.Calls, lately, metrics.CallsFailed)
-	calls := failed + metrics.Sum(p.Calls, lately, metrics.CallsFine)
-	if failed < 3 || failed*10 < calls || p.Source.Token == nil { // tokenTroubles reports that there is no token
-		return nil
+func capitalize(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
+
+// callTroubles say that more than a twentieth of the last calls failed, as their alerts do.
+func callTroubles(s *Status, _ time.Time) (all []Trouble) {
+	for i := range s.Ports {
+		p := &s.Ports[i]
+		if p.Source.Token == nil { // tokenTroubles say so
+			continue
+		}
+		ours := metrics.Sum(p.Calls, lately, metrics.CallsOurs)
+		theirs := metrics.Sum(p.Calls, lately, metrics.Calls5xx) - metrics.Sum(p.Calls, lately, metrics.CallsOur5xx)
+		n := metrics.Sum(p.Calls, lately, metrics.CallsFine, metrics.CallsFailed)
+		calls := page.Plural(n, "call", "calls")
+		many := func(failed int) bool { return failed >= 3 && failed*20 > n }
+		if many(ours) {
+			all = append(all, callsFail.is(fmt.Sprintf("Port %s: usher failed %s of %s in the last %d minutes, the last one with %s", p.Name, page.Count(ours), calls, lately, p.LastFailure)))
+		}
+		if many(theirs) {
+			all = append(all, serviceFails.is(fmt.Sprintf("Port %s: the billing service answered %s of %s with a 5xx in the last %d minutes", p.Name, page.Count(theirs), calls, lately)))
+		}
 	}
-	return []Trouble{{warn, fmt.Sprintf("Port %s: %s of %s failed in the last %d minutes", p.Name, page.Count(failed), page.Plural(calls, "call", "calls"), lately),
-		"The log has the status and the reason of each; usher_proxy_requests_total counts them by status.", ""}}
+	return all
 }
 
 // Charts returns the charts of the last hour: calls and errors, and how long calls took.
@@ -146,6 +172,26 @@ func (p *Port) Charts() []page.Chart {
 		starts, []page.Series{p50, p99}, func(ms float64) string { return tookWords(time.Duration(ms * float64(time.Millisecond))) })
 	return []page.Chart{rates, times}
 }
+
+// The kinds of troubles of the local ports.
+var (
+	tokenRefused = kind(Critical, "UsherNoValidToken", "Every call on this port is answered with an error.",
+		"Give usher the client id and the secret that the billing service has; a new secret in a file is tried at once.")
+	tokenRefusedLater = kind(Warning, "UsherTokenRefused", "Calls go on with the current token. When it expires, every call on this port fails.",
+		"Give usher the client id and the secret that the billing service has; a new secret in a file is tried at once.")
+	tokenMissing = kind(Critical, "UsherNoValidToken", "Every call on this port is answered with an error.",
+		"Find out why the token endpoint does not answer. usher asks at least once a minute.")
+	tokenMissingLater = kind(Warning, "", "Calls go on with the current token. When it expires, every call on this port fails.",
+		"Find out why the token endpoint does not answer. usher asks at least once a minute.")
+	noTokenYet = kind(Warning, "", "Until the first one is there, calls wait or fail, and usher is not ready.",
+		"Wait some seconds: usher is asking for it.")
+	tokensRevoked = kind(Warning, "UsherTokensRevoked", "Some calls are slower, and some may fail.",
+		"Another program seems to use the same API client, and its new tokens revoke ours. Give each program an API client of its own.")
+	callsFail = kind(Critical, "UsherCallsFail", "Your program gets no answer to what it asks the billing service for your customers.",
+		"UPSTREAM_UNREACHABLE, UPSTREAM_TIMEOUT: check the billing service and the way to it. UNAUTHORIZED: it refuses the tokens that it issues.")
+	serviceFails = kind(Warning, "UsherServiceFails", "Your program gets errors for what it asks the billing service for your customers. usher only passes them on.",
+		"Look into usher's log for the names of the GraphQL operations, and ask the people of the billing service.")
+)
 
 // sinceFirst leaves out the beginning of the hour if nothing happened then: a chart shows the last 10, 20, 30 or all minutes.
 func sinceFirst(minutes []metrics.Minute) []metrics.Minute {

@@ -48,7 +48,7 @@ func TestInboxWords(t *testing.T) {
 		t.Errorf("%+v", box)
 	}
 	stats.Paused = []inbox.Pause{{}}
-	s := &Status{Gate: &Gate{Set: mainReceiver}, Inbox: NewInbox(stats, held[:1], mainReceiver, nil)}
+	s := &Status{Gate: &Gate{Set: mainReceiver}, Inbox: NewInbox(stats, held[:1], mainReceiver, nil), Health: &Health{Inbox: new(InboxHealth)}}
 	s.Judge(time.Now())
 	if h := &s.Inbox.HeldUp[0]; s.Inbox.MoreHeldUp() != 0 || !h.Paused || h.NextTry() != "paused" || !s.Inbox.AllPaused() || !s.Gate.Receivers[0].Paused {
 		t.Errorf("%+v", s)

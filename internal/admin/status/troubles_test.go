@@ -10,6 +10,7 @@ import (
 
 	"usher/internal/admin/metrics"
 	"usher/internal/inbox"
+	"usher/internal/inbox/engine"
 	"usher/internal/receiver"
 	"usher/tokens"
 )
@@ -24,33 +25,39 @@ func lastHour(counts ...int) []metrics.Minute {
 }
 
 // wrong returns the troubles. With an inbox, the receiver main holds up two tenants.
-func wrong(port Port, gate *Gate, box *inbox.Stats, err error) []Trouble {
-	s := &Status{Ports: []Port{port}, Gate: gate}
+func wrong(port Port, gate *Gate, box *inbox.Stats, health inbox.Health, shared bool) []Trouble {
+	s := &Status{Ports: []Port{port}, Gate: gate, Health: &Health{Parts: []Part{{Name: "gate", On: gate != nil}}}}
 	if box != nil {
 		held := func(platform, tenant, receiver string, down bool) inbox.HeldUp {
-			return inbox.HeldUp{Down: down, Webhook: &inbox.Webhook{Platform: platform, Tenant: tenant, Status: inbox.Status{Record: inbox.Record{Receiver: receiver, Attempts: []inbox.Attempt{{Status: 500}}}}}}
+			return inbox.HeldUp{Down: down, Webhook: &inbox.Webhook{Platform: platform, Tenant: tenant, Received: night, Status: inbox.Status{Record: inbox.Record{Receiver: receiver, Attempts: []inbox.Attempt{{Status: 500}}}}}}
 		}
 		s.Inbox = NewInbox(*box, []inbox.HeldUp{
 			held("docs", "harbour-ltd", "main", false), held("crm", "a/b", "main", false), held("crm", "missed", "main", true), held("crm", "other", "other", false),
-		}, mainReceiver, err)
+		}, mainReceiver, health.Err)
+		s.Health.Inbox = &InboxHealth{Health: health, Opened: true, Shared: shared}
 	}
 	s.Judge(time.Now())
 	return s.Troubles
 }
 
+var night = time.Date(2026, 11, 17, 2, 10, 0, 0, time.UTC)
+
 func TestTroubles(t *testing.T) {
 	port := func(s tokens.State) Port {
 		return Port{
-			Name: "main", Source: s, Advice: "check USHER_X", Calls: lastHour(100), Tokens: lastHour(1),
+			Name: "main", Source: s, Advice: "check USHER_X", Calls: lastHour(100), Tokens: lastHour(1), LastFailure: "UPSTREAM_TIMEOUT",
 		}
 	}
 	held := new(tokens.Token)
 	fine := tokens.State{Had: true, Token: held}
-	refused := func(code string) error { return &tokens.RejectedError{Code: code} }
+	rejected := func(code string) error { return &tokens.RejectedError{Code: code} }
 	gate := func(last string, decisions ...int) *Gate {
-		tries := metrics.RecentTries{Last: last, LastFailed: last, Failed: 1}
-		if last == "ok" {
+		tries := metrics.RecentTries{Last: last, LastFailed: last, Failed: 1, Since: night}
+		switch last {
+		case "ok":
 			tries = metrics.RecentTries{Last: last, OK: 1}
+		case "500":
+			tries.Last, tries.LastFailed, tries.LastStatus = "status", "status", 500
 		}
 		return &Gate{Set: mainReceiver, Tries: map[string]metrics.RecentTries{"main": tries}, Decisions: lastHour(decisions...)}
 	}
@@ -66,84 +73,127 @@ func TestTroubles(t *testing.T) {
 		}
 		return &inbox.Stats{Figures: f, Receivers: map[string]inbox.Figures{"main": r}}
 	}
-	down := func(r *inbox.Figures) { r.Missed, r.FailsForEverybody = 3, true }
+	down := func(r *inbox.Figures) { r.Missed, r.FailsForEverybody, r.FailingSince = 3, true, night }
 	refuses := func(n int, none bool) func(*inbox.Figures) {
-		return func(r *inbox.Figures) { r.NotAccepted, r.FailsForEverybody = n, none }
+		return func(r *inbox.Figures) {
+			if r.NotAccepted, r.FailsForEverybody, r.LastAccepted = n, none, night.Add(time.Minute); none {
+				r.FailingSince, r.LastAccepted = night, time.Time{}
+			}
+		}
 	}
 	with := func(p Port, edit func(*Port)) Port {
 		edit(&p)
 		return p
 	}
+	waits := inbox.Figures{Pending: 5, Oldest: 2 * time.Minute}
+	since := " since 2026-11-17T02:10:00Z"
+	fails := func(err error) *inbox.Health { return &inbox.Health{Err: err, Since: night} }
+	full := &engine.FullError{Of: "/var/lib/usher/inbox.db", Since: night, Free: 1 << 19, Size: 100 << 20}
+	const noticed = "The receiver http://receiver:3000 "
 	for _, tc := range []struct {
-		name string
-		port Port
-		gate *Gate
-		box  *inbox.Stats
-		err  error    // the inbox's
-		want []string // a part of each trouble: severity, what, do
+		name   string
+		port   Port
+		gate   *Gate
+		box    *inbox.Stats
+		health *inbox.Health // nil: the inbox works
+		shared bool
+		want   []string // a part of each trouble: severity, what and since when, what it means and what to do
 	}{
-		{"well", port(fine), gate("ok"), box(inbox.Figures{}, nil), nil, nil},
-		{"gate off", port(fine), nil, nil, nil, nil},
-		{"secret refused", port(tokens.State{Err: refused("invalid_client")}), nil, nil, nil,
-			[]string{"bad", "Port main: token endpoint refuses: invalid_client", "Calls are answered with an error. What to do: check USHER_X."}},
-		{"refused with a token at hand", port(tokens.State{Had: true, Token: held, Err: refused("invalid_client")}), nil, nil, nil,
-			[]string{"warn", "invalid_client", "Calls go on with the current token"}},
-		{"unreachable", port(tokens.State{Had: true, Err: errors.New("connection refused")}), nil, nil, nil,
-			[]string{"bad", "Port main: connection refused", "usher retries, at least once a minute. What to do: check USHER_X."}},
-		{"no token yet", port(tokens.State{}), nil, nil, nil, []string{"warn", "has had no token yet", ""}},
-		{"revoked", with(port(fine), func(p *Port) { p.Tokens = lastHour(3, 0, 0, 2) }), nil, nil, nil,
-			[]string{"warn", "2 tokens were refused long before they expired", "API client of its own"}},
-		{"revoked once", with(port(fine), func(p *Port) { p.Tokens = lastHour(3, 0, 0, 1) }), nil, nil, nil, nil},
-		{"calls fail", with(port(fine), func(p *Port) { p.Calls = lastHour(5, 5) }), nil, nil, nil,
-			[]string{"warn", "5 of 10 calls failed in the last 5 minutes", ""}},
-		{"some calls fail", with(port(fine), func(p *Port) { p.Calls = lastHour(500, 5) }), nil, nil, nil, nil},
-		{"receiver away", port(fine), gate("error"), box(inbox.Figures{Pending: 1204, Oldest: 130 * time.Second}, down), nil,
-			[]string{"bad", "The receiver can't be reached: 1\u202f204 webhooks wait, the oldest for 2\u00a0min 10\u00a0s", "Fix the receiver http://receiver:3000"}},
-		{"receiver away, but the last that it answered was fine", port(fine), gate("ok"), box(inbox.Figures{Pending: 1204, Oldest: 130 * time.Second}, down), nil,
-			[]string{"bad", "The receiver answers with errors: 1\u202f204 webhooks wait", ""}},
-		{"receiver away for a moment", port(fine), gate("error"), box(inbox.Figures{Pending: 1, Oldest: time.Second}, down), nil, nil},
-		{"receiver slow", port(fine), gate("ok"), box(inbox.Figures{Pending: 5, Oldest: 2 * time.Minute}, nil), nil, []string{"bad", "slow", ""}},
-		{"receiver late", port(fine), gate("timeout"), box(inbox.Figures{Pending: 5, Oldest: 2 * time.Minute}, down), nil, []string{"bad", "does not answer in time", ""}},
-		{"some tenants are refused, and the last try was fine", port(fine), gate("ok"), box(inbox.Figures{Pending: 5, Oldest: 2 * time.Minute}, refuses(2, false)), nil,
-			[]string{"warn", "The receiver does not take the webhooks of docs/harbour-ltd and crm/a%2Fb", "See below"}},
-		{"some tenants are refused, and the last try failed", port(fine), gate("status"), box(inbox.Figures{Pending: 5, Oldest: 2 * time.Minute}, refuses(2, false)), nil,
-			[]string{"warn", "The receiver does not take the webhooks of docs/harbour-ltd and crm/a%2Fb", "See below"}},
-		{"all tenants are refused", port(fine), gate("status"), box(inbox.Figures{Pending: 5, Oldest: 2 * time.Minute}, refuses(3, true)), nil,
-			[]string{"bad", "The receiver answers with errors: 5 webhooks wait", "Fix the receiver"}},
-		{"parked", port(fine), gate("status"), box(inbox.Figures{Parked: 1}, nil), nil, []string{"warn", "1 webhook is parked", "send it again"}},
-		{"inbox broken", port(fine), gate("ok"), box(inbox.Figures{}, nil), errors.New("no space left"), []string{"bad", "takes no webhooks: no space left", "restart"}},
-		{"inbox nearly full", port(fine), gate("ok"), &inbox.Stats{Used: 1000 << 20, Limit: 1 << 30}, nil, []string{"bad", "nearly full: 1000\u00a0MiB of 1.0\u00a0GiB", "USHER_WEBHOOK_INBOX_MAX_BYTES"}},
-		{"nobody's", port(fine), gate("ok"), &inbox.Stats{Receivers: map[string]inbox.Figures{"": {Pending: 2}}}, nil,
-			[]string{"bad", "2 webhooks wait, but no receiver takes their platform", "USHER_WEBHOOK_RECEIVERS_n_PLATFORMS"}},
-		{"nobody's, one", port(fine), gate("ok"), &inbox.Stats{Receivers: map[string]inbox.Figures{"": {Pending: 1}}}, nil,
-			[]string{"bad", "1 webhook waits, but no receiver takes its platform any more", "or set USHER_WEBHOOK_FORWARD_URL"}},
-		{"passed through and failed", port(fine), gate("status", 0, 0, 0, 0, 3), nil, nil, []string{"bad", "answers with errors: 3 webhooks failed", "resend them"}},
-		{"failed, but well again", port(fine), gate("ok", 0, 0, 0, 0, 3), nil, nil, nil},
-		{"some are rejected", port(fine), gate("ok", 1, 0, 0, 30), nil, nil, nil},
-		{"all are rejected", port(fine), gate("ok", 0, 0, 0, 30), nil, nil, []string{"warn", "Every webhook of the last 5 minutes was rejected: 30", "See why"}},
-		{"certificate that ends soon", port(fine), certified(3*24*time.Hour + time.Minute), nil, nil, []string{"warn", "The TLS certificate of the webhook gate expires in 3\u00a0d", "USHER_WEBHOOK_TLS_CERT_FILE"}},
-		{"certificate that has ended", port(fine), certified(-time.Minute), nil, nil, []string{"bad", "The TLS certificate of the webhook gate has expired", "without a restart"}},
-		{"certificate that lasts", port(fine), certified(30 * 24 * time.Hour), nil, nil, nil},
-		{"the worst first", port(tokens.State{Err: refused("invalid_client")}), gate("ok"), box(inbox.Figures{Parked: 2}, nil), nil,
-			[]string{"bad", "invalid_client", "", "warn", "2 webhooks are parked", ""}},
+		{"well", port(fine), gate("ok"), box(inbox.Figures{}, nil), nil, false, nil},
+		{"gate off", port(fine), nil, nil, nil, false, nil},
+		{"secret refused", port(tokens.State{Err: rejected("invalid_client"), Since: night}), nil, nil, nil, false,
+			[]string{"critical", "Port main: token endpoint refuses: invalid_client" + since, "Every call on this port is answered with an error. Check USHER_X."}},
+		{"refused with a token at hand", port(tokens.State{Had: true, Token: held, Err: rejected("invalid_client")}), nil, nil, nil, false,
+			[]string{"warning", "invalid_client", "Calls go on with the current token"}},
+		{"unreachable", port(tokens.State{Had: true, Err: errors.New("connection refused")}), nil, nil, nil, false,
+			[]string{"critical", "Port main: connection refused", "Check USHER_X."}},
+		{"no token yet", port(tokens.State{}), nil, nil, nil, false, []string{"warning", "has had no token yet", ""}},
+		{"revoked", with(port(fine), func(p *Port) { p.Tokens = lastHour(3, 0, 0, 2) }), nil, nil, nil, false,
+			[]string{"warning", "2 tokens were refused long before they expired", "API client of its own"}},
+		{"revoked once", with(port(fine), func(p *Port) { p.Tokens = lastHour(3, 0, 0, 1) }), nil, nil, nil, false, nil},
+		{"calls fail", with(port(fine), func(p *Port) { p.Calls = lastHour(5, 5, 0, 5, 5, 5) }), nil, nil, nil, false,
+			[]string{"critical", "usher failed 5 of 10 calls in the last 5 minutes, the last one with UPSTREAM_TIMEOUT", "check the billing service"}},
+		{"the service answers with errors", with(port(fine), func(p *Port) { p.Calls = lastHour(5, 5, 0, 5, 0, 0) }), nil, nil, nil, false,
+			[]string{"warning", "the billing service answered 5 of 10 calls with a 5xx", "usher only passes them on"}},
+		{"callers make mistakes", with(port(fine), func(p *Port) { p.Calls = lastHour(5, 5) }), nil, nil, nil, false, nil},
+		{"some calls fail", with(port(fine), func(p *Port) { p.Calls = lastHour(500, 5, 0, 5, 5, 5) }), nil, nil, nil, false, nil},
+		{"receiver away", port(fine), gate("error"), box(inbox.Figures{Pending: 1204, Oldest: 130 * time.Second}, down), nil, false,
+			[]string{"critical", noticed + "can't be reached: nothing is delivered, 1\u202f204 webhooks wait, the oldest for 2\u00a0min 10\u00a0s" + since, "Nothing is lost. Fix the receiver"}},
+		{"receiver away, as others have seen", port(fine), gate("ok"), box(waits, down), nil, false,
+			[]string{"critical", noticed + "takes nothing: nothing is delivered, 5 webhooks wait", ""}},
+		{"receiver away for a moment", port(fine), gate("error"), box(inbox.Figures{Pending: 1, Oldest: time.Second}, nil), nil, false, nil},
+		{"receiver slow", port(fine), gate("ok"), box(waits, nil), nil, false, []string{"critical", "slow", ""}},
+		{"receiver late", port(fine), gate("timeout"), box(waits, down), nil, false, []string{"critical", "does not answer in time: nothing is delivered", ""}},
+		{"some tenants are refused, and the last try was fine", port(fine), gate("ok"), box(waits, refuses(2, false)), nil, false,
+			[]string{"warning", noticed + "takes webhooks, but not those of docs/harbour-ltd and crm/a%2Fb; it answers: 500 Internal Server Error" + since, "Others' webhooks are delivered."}},
+		{"some tenants are refused, and the last try failed", port(fine), gate("500"), box(waits, refuses(2, false)), nil, false,
+			[]string{"warning", noticed + "takes webhooks, but not those of docs/harbour-ltd and crm/a%2Fb", "'usher inbox ls'"}},
+		{"two tenants are refused, and nobody knows of others", port(fine), gate("500"), box(waits, func(r *inbox.Figures) { r.NotAccepted = 2 }), nil, false,
+			[]string{"warning", "but not those of docs/harbour-ltd", "Nothing else was delivered since"}},
+		{"all tenants are refused", port(fine), gate("500"), box(waits, refuses(3, true)), nil, false,
+			[]string{"critical", noticed + "answers 500 to everything: nothing is delivered, 5 webhooks wait, the oldest for 2\u00a0min" + since, "Fix the receiver"}},
+		{"parked", port(fine), gate("500"), box(inbox.Figures{Parked: 1}, nil), nil, false, []string{"critical", "1 webhook is parked", "send them again"}},
+		{"inbox broken", port(fine), gate("ok"), box(inbox.Figures{}, nil), fails(&engine.BrokenError{Err: errors.New("the file is gone")}), false,
+			[]string{"critical", "takes no webhooks: the file is gone" + since, "then restart usher"}},
+		{"disk full", port(fine), gate("ok"), box(inbox.Figures{}, nil), fails(full), false,
+			[]string{"critical", "takes no webhooks: the disk of /var/lib/usher/inbox.db is full: 0.5 of 100 MiB are free" + since, "Free some space"}},
+		{"database full", port(fine), gate("ok"), box(inbox.Figures{}, nil), fails(&engine.FullError{Of: "the inbox's database"}), true,
+			[]string{"critical", "the disk of the inbox's database is full", "disk of the database"}},
+		{"database away", port(fine), gate("ok"), box(inbox.Figures{}, nil), fails(errors.New("connection refused")), true,
+			[]string{"critical", "takes no webhooks: connection refused" + since, "Entitlements are answered from memory. Check the database"}},
+		{"database read-only", port(fine), gate("ok"), box(inbox.Figures{}, nil), fails(fmt.Errorf("no: %w", engine.ErrReadOnly)), true,
+			[]string{"critical", "it is read-only", "target_session_attrs=read-write"}},
+		{"inbox nearly full", port(fine), gate("ok"), &inbox.Stats{Used: 1000 << 20, Limit: 1 << 30}, nil, false, []string{"warning", "nearly full: 1000\u00a0MiB of 1.0\u00a0GiB", "USHER_WEBHOOK_INBOX_MAX_BYTES"}},
+		{"nobody's", port(fine), gate("ok"), &inbox.Stats{Receivers: map[string]inbox.Figures{"": {Pending: 2}}}, nil, false,
+			[]string{"critical", "2 webhooks wait, but no receiver takes their platform", "USHER_WEBHOOK_RECEIVERS_n_PLATFORMS"}},
+		{"nobody's, one", port(fine), gate("ok"), &inbox.Stats{Receivers: map[string]inbox.Figures{"": {Pending: 1}}}, nil, false,
+			[]string{"critical", "1 webhook waits, but no receiver takes its platform any more", "or set USHER_WEBHOOK_FORWARD_URL"}},
+		{"paused", port(fine), gate("ok"), &inbox.Stats{Paused: []inbox.Pause{{Since: night}}}, nil, false, []string{"warning", "Paused: all deliveries" + since, "resume"}},
+		{"passed through and failed", port(fine), gate("500", 0, 0, 0, 0, 3), nil, nil, false, []string{"critical", "answers 500 to everything: 3 webhooks failed" + " in the last 5 minutes" + since, "resend"}},
+		{"failed, but well again", port(fine), gate("ok", 0, 0, 0, 0, 3), nil, nil, false, nil},
+		{"answered 503 although the inbox works", port(fine), gate("ok", 0, 9, 0, 0, 3), box(inbox.Figures{}, nil), nil, false, []string{"critical", "usher answered 3 webhooks with a 5xx", "Resend them"}},
+		{"some are rejected", port(fine), gate("ok", 1, 0, 0, 30), nil, nil, false, nil},
+		{"all are rejected", port(fine), gate("ok", 0, 0, 0, 30), nil, nil, false, []string{"warning", "Every webhook of the last 5 minutes was rejected: 30", "the same secret"}},
+		{"strangers ask for other paths", port(fine), gate("ok", 0, 0, 0, 30, 0, 28), nil, nil, false, nil},
+		{"certificate that ends soon", port(fine), certified(3*24*time.Hour + time.Minute), nil, nil, false, []string{"warning", "The TLS certificate of the webhook gate expires in 3\u00a0d", "USHER_WEBHOOK_TLS_CERT_FILE"}},
+		{"certificate that has ended", port(fine), certified(-time.Minute), nil, nil, false, []string{"critical", "The TLS certificate of the webhook gate has expired", "without a restart"}},
+		{"certificate that lasts", port(fine), certified(30 * 24 * time.Hour), nil, nil, false, nil},
+		{"the worst first", port(tokens.State{Err: rejected("invalid_client")}), gate("ok"), &inbox.Stats{Paused: []inbox.Pause{{}}}, nil, false,
+			[]string{"critical", "invalid_client", "", "warning", "Paused", ""}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got := wrong(tc.port, tc.gate, tc.box, tc.err)
+			if tc.health == nil {
+				tc.health = new(inbox.Health)
+			}
+			got := wrong(tc.port, tc.gate, tc.box, *tc.health, tc.shared)
 			if len(got)*3 != len(tc.want) {
 				t.Fatalf("%+v", got)
 			}
 			for i, trouble := range got {
 				want := tc.want[3*i:]
-				if trouble.Severity != want[0] || !strings.Contains(trouble.What, want[1]) || !strings.Contains(trouble.Do, want[2]) || trouble.Do == "" {
-					t.Errorf("%+v, want %q", trouble, want[:3])
+				what, said := trouble.What, trouble.Means+" "+trouble.Do
+				if !trouble.Since.IsZero() {
+					what += " since " + trouble.Since.Format(time.RFC3339)
+				}
+				if trouble.Severity != want[0] || !strings.Contains(what, want[1]) || !strings.Contains(said, want[2]) || trouble.Means == "" || trouble.Do == "" {
+					t.Errorf("%s: %s\n%s\nwant %q", trouble.Severity, what, said, want[:3])
 				}
 			}
 		})
 	}
-	shared := port(tokens.State{Err: refused("invalid_client")})
+	shared := port(tokens.State{Err: rejected("invalid_client")})
 	shared.Shares = "main"
-	if got := wrong(shared, nil, nil, nil); len(got) != 0 {
+	if got := wrong(shared, nil, nil, inbox.Health{}, false); len(got) != 0 {
 		t.Errorf("told twice: %+v", got)
+	}
+}
+
+// Whatever makes usher unready is a trouble.
+func TestNotReady(t *testing.T) {
+	s := &Status{Health: &Health{Stopping: true, Parts: []Part{{Name: "outbound", On: true}, {Name: "gate", Off: "the gate is off"}}}}
+	s.Judge(time.Now())
+	if len(s.Troubles) != 1 || s.Troubles[0].What != "usher is not ready: shutting down" || s.Ready || len(s.Parts) != 2 || s.Parts[0].State != "not ready: shutting down" || s.Parts[1].State != "the gate is off" {
+		t.Errorf("%+v", s)
 	}
 }
 

@@ -82,7 +82,7 @@ func TestStatusNamesTheVariable(t *testing.T) {
 		now = getJSON[status.Status](t, url)
 		return len(now.Troubles) == 1 && now.Ports[0].Token != nil && now.Ports[1].Error != ""
 	})
-	if what, do := now.Troubles[0].What, now.Troubles[0].Do; what != "Port jobs: token endpoint refuses: invalid_client" || !strings.Contains(do, "check USHER_CLIENT_ID and USHER_PORTS_0_CLIENT_SECRET_FILE") {
+	if what, do := now.Troubles[0].What, now.Troubles[0].Do; what != "Port jobs: token endpoint refuses: invalid_client" || !strings.Contains(do, "Check USHER_CLIENT_ID and USHER_PORTS_0_CLIENT_SECRET_FILE") {
 		t.Errorf("%q %q", what, do)
 	}
 	if main, jobs, reports := now.Ports[0], now.Ports[1], now.Ports[2]; !strings.HasPrefix(main.State, "token valid for ") || jobs.Token != nil || reports.Shares != "main" || now.Gate != nil || now.Inbox != nil {
@@ -110,7 +110,8 @@ func TestHeldUp(t *testing.T) {
 			return len(s.Troubles) == 1 && s.Troubles[0].Severity == severity && strings.HasPrefix(s.Troubles[0].What, what)
 		}
 	}
-	refused := banner("warn", "The receiver does not take the webhooks of docs/harbour-ltd and docs/pier-ltd")
+	receiver := "The receiver " + getJSON[status.Status](t, w.admin+"/api/status").Gate.Receivers[0].Address + " "
+	refused := banner("warning", receiver+"takes webhooks, but not those of docs/harbour-ltd and docs/pier-ltd; it answers: 500 ")
 	testkit.Eventually(t, "told who is refused", refused)
 	for users := range 20 { // whatever the last try was
 		if post(t, w.gate, of("docs", "acme", users+1)); !refused() {
@@ -141,7 +142,7 @@ func TestHeldUp(t *testing.T) {
 	for _, tenant := range []string{"acme", "acme-2", "acme-3"} {
 		post(t, w.gate, of("docs", tenant, 100))
 	}
-	testkit.Eventually(t, "told that the receiver is down", banner("bad", "The receiver answers with errors: "))
+	testkit.Eventually(t, "told that the receiver is down", banner("critical", receiver+"answers 503 to everything: nothing is delivered, "))
 	// Then nobody knows when one of its webhooks is tried next: usher tries one after the other to see whether it is back.
 	testkit.Eventually(t, "told what they wait for", func() bool {
 		_, page := get(t, w.admin+"/webhooks?search=acme&state=waiting")

@@ -5,6 +5,8 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
+	"time"
 )
 
 // Never is a time that does not come.
@@ -24,8 +26,8 @@ type Engine interface {
 	Read(ctx context.Context, fn func(Tx) error) error
 	// Shared says whether other processes write to the same database. If so, leases end by themselves.
 	Shared() bool
-	// AlmostFull says whether there is so little room that only outcomes should be written.
-	AlmostFull() bool
+	// Full says that there is so little room that only outcomes should be written; nil: there is enough.
+	Full() *FullError
 	// Maintain is called by the writer when it has nothing else to do, at most once a second.
 	Maintain()
 	Close() error
@@ -63,6 +65,27 @@ type StatementError struct{ Err error }
 
 func (e *StatementError) Error() string { return e.Err.Error() }
 func (e *StatementError) Unwrap() error { return e.Err }
+
+// ErrReadOnly says that the database may only be read.
+var ErrReadOnly = errors.New("it is read-only")
+
+// A FullError says that a disk is full.
+type FullError struct {
+	Of         string    // whose disk it is
+	Since      time.Time // when usher noticed it
+	Free, Size int64     // in bytes; a size of zero: not known
+	Err        error     // what the database said; may be nil
+}
+
+func (e *FullError) Error() string {
+	if e.Size == 0 {
+		return "the disk of " + e.Of + " is full"
+	}
+	const mib = 1 << 20
+	return fmt.Sprintf("the disk of %s is full: %.1f of %.0f MiB are free", e.Of, float64(e.Free)/mib, float64(e.Size)/mib)
+}
+
+func (e *FullError) Unwrap() error { return e.Err }
 
 // A BrokenError says that nothing will be written any more until usher is restarted.
 type BrokenError struct{ Err error }

@@ -17,6 +17,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -155,6 +156,8 @@ type Engine struct {
 	lockTimedOut   time.Time // when a statement last gave up waiting for a lock; see noteLock
 	plansDiscarded time.Time // when the server was last told to discard its plans
 	warned         bool      // the server has sent a warning; commit resets it
+
+	full atomic.Pointer[engine.FullError] // its disk is full; nil: it is not, as far as usher knows
 }
 
 // Open connects and makes the tables. If the server cannot be reached, that is no error: Write tries to connect again. Only a
@@ -210,11 +213,13 @@ func (e *SetupError) Unwrap() error { return e.Err }
 // Shared implements engine.Engine.
 func (e *Engine) Shared() bool { return true }
 
-// AlmostFull implements engine.Engine.
-func (e *Engine) AlmostFull() bool { return false }
+// Full implements engine.Engine.
+func (e *Engine) Full() *engine.FullError { return e.full.Load() }
 
-// Maintain implements engine.Engine. PostgreSQL has its autovacuum; only views that could not be replaced yet are tried again.
+// Maintain implements engine.Engine. PostgreSQL has its autovacuum; only views that could not be replaced yet are tried again, and whether
+// its disk has room again.
 func (e *Engine) Maintain() {
+	e.findRoom()
 	if e.viewsDue.IsZero() || time.Now().Before(e.viewsDue) || e.conn == nil {
 		return
 	}
@@ -223,6 +228,23 @@ func (e *Engine) Maintain() {
 	e.replaceViews(ctx, e.conn)
 	if e.conn.IsClosed() {
 		e.disconnect()
+	}
+}
+
+// findRoom finds out whether a disk that was full has room again. Something small can be written that fits into pages that are free
+// already: only a large row shows it.
+func (e *Engine) findRoom() {
+	if e.Full() == nil {
+		return
+	}
+	enough := errors.New("there is room")
+	err := e.Write(func(tx engine.Tx) error {
+		tx.Queue("need_room", nil)
+		return cmp.Or(tx.Send(), enough) // and all of it is rolled back
+	})
+	if errors.Is(err, enough) {
+		e.full.Store(nil)
+		e.log.Info("the disk of the inbox's database has room again")
 	}
 }
 
@@ -281,7 +303,11 @@ func (e *Engine) Write(fn func(engine.Tx) error) error {
 		}
 	}
 	e.noteLock(err, hurried)
-	return describe(err)
+	err = describe(err)
+	if full, ok := errors.AsType[*engine.FullError](err); ok {
+		e.full.CompareAndSwap(nil, full)
+	}
+	return err
 }
 
 // hurried says whether transactions do not wait for locks for long, because one has just waited in vain.
@@ -494,11 +520,11 @@ func describe(err error) error {
 	case pg.Code == "3D000":
 		return &SetupError{fmt.Errorf("the inbox's database does not exist: %s; create it with CREATE DATABASE", pg.Message)}
 	case pg.Code == "25006":
-		return errors.New("the inbox's database is read-only: it is a standby, or was made read-only; with several hosts in USHER_WEBHOOK_INBOX add target_session_attrs=read-write")
+		return fmt.Errorf("the inbox's database can't be written: %w; it is a standby, or was made read-only; with several hosts in USHER_WEBHOOK_INBOX add target_session_attrs=read-write", engine.ErrReadOnly)
 	case strings.HasPrefix(pg.Code, "22"), strings.HasPrefix(pg.Code, "23"), pg.Code == "54000", pg.Code == "55P03", pg.Code == "57014": // 57014: one piece of work takes too long
 		return &engine.StatementError{Err: err}
 	case pg.Code == "53100":
-		return errors.New("the disk of the inbox's database is full")
+		return &engine.FullError{Of: "the inbox's database", Since: time.Now(), Err: err}
 	}
 	return fmt.Errorf("the inbox's database: %w", pg) // without the list of tries if it cannot connect
 }

@@ -21,10 +21,10 @@ func (e *Engine) addContent(seq, size int64) error {
 // wantFull reports an error that is not that of a full disk.
 func wantFull(t *testing.T, e *Engine, err error, cause string) {
 	t.Helper()
-	if !errors.Is(err, errFull) || !strings.Contains(err.Error(), cause) {
+	if !errors.Is(err, errFull) || !strings.Contains(errors.Unwrap(err).Error(), cause) {
 		t.Fatalf("without room: %v, want a full disk with the cause %s", err, cause)
 	}
-	if !e.AlmostFull() {
+	if e.Full() == nil {
 		t.Error("without room: webhooks are still taken in")
 	}
 }
@@ -79,7 +79,7 @@ func TestFullDiskForTheIndex(t *testing.T) {
 	wantFull(t, e, e.addContent(3, 18<<20), "4874")
 	free()
 	e.Maintain()
-	if err := e.addContent(3, 18<<20); err != nil || e.AlmostFull() {
+	if err := e.addContent(3, 18<<20); err != nil || e.Full() != nil {
 		t.Errorf("with room again: %v", err)
 	}
 }
@@ -117,7 +117,7 @@ func TestFailedWriteWithoutRoom(t *testing.T) {
 	limit(1 << 40)
 	free()
 	e.Maintain()
-	if err := e.addContent(1, 2<<20); err != nil || e.AlmostFull() {
+	if err := e.addContent(1, 2<<20); err != nil || e.Full() != nil {
 		t.Errorf("with room again: %v", err)
 	}
 	limit(1 << 20)

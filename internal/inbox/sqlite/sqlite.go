@@ -65,9 +65,9 @@ type Engine struct {
 	broken       error                  // a *engine.BrokenError; nil: none
 	logRemoved   bool                   // the write-ahead log was removed, and what it holds is not in the file yet
 
-	hasReserve   bool        // the reserve file exists
-	almostFull   atomic.Bool // the disk was full, and the reserve file was deleted
-	scrubPending bool        // the write-ahead log may still have content that was erased
+	hasReserve   bool         // the reserve file exists
+	fullSince    atomic.Int64 // when the disk was full, and the reserve file was deleted, as Unix nanoseconds; zero: there is room
+	scrubPending bool         // the write-ahead log may still have content that was erased
 }
 
 // maxReaders is how many connections read at once.
@@ -294,6 +294,7 @@ func (e *Engine) Write(fn func(engine.Tx) error) error {
 	err := e.classify(e.transact(fn))
 	if errors.Is(err, errFull) {
 		e.deleteReserve()
+		return e.fullError(err)
 	}
 	return err
 }
@@ -494,7 +495,7 @@ func describe(err error) error {
 	case lib.SQLITE_NOTADB, lib.SQLITE_CORRUPT:
 		return fmt.Errorf("the inbox's file is damaged, or is not an inbox: %w", err)
 	case lib.SQLITE_READONLY:
-		return fmt.Errorf("the inbox's file is read-only: %w", err)
+		return fmt.Errorf("the inbox's file can't be written: %w: %w", engine.ErrReadOnly, err)
 	}
 	return fmt.Errorf("the inbox's file: %w", err)
 }
@@ -518,7 +519,9 @@ func (e *Engine) makeReserve() {
 		}
 	}
 	e.hasReserve = true
-	e.almostFull.Store(false)
+	if e.fullSince.Swap(0) != 0 {
+		e.log.Info("the disk of the inbox's file has room again")
+	}
 }
 
 // noRoom says whether there is no room for a small file beside the inbox's.
@@ -528,17 +531,27 @@ func (e *Engine) noRoom() bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
 
-// AlmostFull implements engine.Engine.
-func (e *Engine) AlmostFull() bool { return e.almostFull.Load() }
+// Full implements engine.Engine.
+func (e *Engine) Full() *engine.FullError {
+	if e.fullSince.Load() == 0 {
+		return nil
+	}
+	return e.fullError(nil)
+}
+
+func (e *Engine) fullError(err error) *engine.FullError {
+	full := &engine.FullError{Of: e.path, Since: time.Unix(0, e.fullSince.Load()), Err: err}
+	full.Free, full.Size = diskSpace(filepath.Dir(e.path))
+	return full
+}
 
 // deleteReserve makes room for outcomes. Until there is room for a new reserve file, no webhook is taken in.
 func (e *Engine) deleteReserve() {
-	if !e.hasReserve {
+	if !e.fullSince.CompareAndSwap(0, time.Now().UnixNano()) {
 		return
 	}
 	e.log.Warn("the disk of the inbox's file is full")
 	e.hasReserve = false
-	e.almostFull.Store(true)
 	os.Remove(e.reservePath())
 }
 

@@ -170,14 +170,14 @@ func TestReserveThatStayed(t *testing.T) {
 		t.Fatal(err)
 	}
 	e.deleteReserve()
-	if !e.AlmostFull() {
+	if e.Full() == nil {
 		t.Error("a full disk is not almost full")
 	}
 	if err := os.WriteFile(e.reservePath(), content, 0o600); err != nil { // as if it had not been removed
 		t.Fatal(err)
 	}
 	e.Maintain()
-	if e.AlmostFull() {
+	if e.Full() != nil {
 		t.Error("nothing is taken in any more")
 	}
 }

@@ -1,0 +1,48 @@
+package status
+
+import (
+	"fmt"
+	"time"
+
+	"usher/internal/admin/page"
+)
+
+// Entitlements is the state of the port that answers what a tenant may use.
+type Entitlements struct {
+	Tenants int `json:"tenants"` // how many are known
+	Unknown int `json:"unknown"` // how many of them have a last webhook without features that can be read
+
+	UnknownDetails Details `json:"-"`
+}
+
+func (s *Status) entitlementsState(time.Time) (words, tone string) {
+	e := s.Entitlements
+	if e == nil { // a test without one
+		return "", ""
+	}
+	words, tone = "answers for "+page.Plural(e.Tenants-e.Unknown, "tenant", "tenants"), good
+	if e.Unknown > 0 {
+		words, tone = fmt.Sprintf("%s, not for %s", words, page.Count(e.Unknown)), bad
+	}
+	if box := s.Health.Inbox; box.Shared && box.Err != nil {
+		words, tone = words+", from memory: the database can't be reached", worse(tone, warn)
+	}
+	return words, tone
+}
+
+// featureTroubles say that usher cannot answer what some tenants may use, although it has a webhook of them.
+func featureTroubles(s *Status, _ time.Time) []Trouble {
+	e := s.Entitlements
+	if e == nil || e.Unknown == 0 {
+		return nil
+	}
+	who := page.Plural(e.Unknown, "tenant", "tenants")
+	if names := page.FirstFew(e.UnknownDetails.Tenants); names != "" {
+		who += " (" + names + ")"
+	}
+	return []Trouble{featuresUnknown.is("usher cannot tell what " + who + " may use: their last webhook has no features that can be read").
+		since(e.UnknownDetails.Since).link(e.UnknownDetails.Link).run("usher inbox tenants --trouble")}
+}
+
+var featuresUnknown = kind(Critical, "UsherFeaturesUnknown", "Questions about these tenants are answered 404: your program uses its own default, and may lock them out.",
+	"Correct the payload of these tenants in the billing service (change.features must be a list of objects), and send it again.")

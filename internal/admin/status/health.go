@@ -1,0 +1,152 @@
+package status
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"usher/internal/admin/page"
+	"usher/internal/inbox"
+	"usher/tokens"
+)
+
+// Health is what decides whether usher is ready. To collect it asks nobody, so that a probe gets its answer also while a database hangs.
+type Health struct {
+	Stopping bool          // usher is shutting down
+	Parts    []Part        // all, in the order in which people see them
+	Tokens   []TokenHealth // of the local ports
+	Inbox    *InboxHealth  // nil if there is none
+}
+
+// Part is a part of usher: outbound, the gate, or entitlements. Each has a readiness of its own, so that a token endpoint that refuses the
+// client does not take a gate out of its load balancer.
+type Part struct {
+	Name string // as in /readyz/NAME
+	On   bool
+	Off  string // if it is off: which setting switches it on, in words
+}
+
+// TokenHealth is the state of a local port's token.
+type TokenHealth struct {
+	Port string
+	tokens.State
+}
+
+// InboxHealth is the state of the inbox.
+type InboxHealth struct {
+	inbox.Health
+	Opened bool // it has been read and written at least once
+	Shared bool // other replicas may use it, too
+}
+
+// HealthOf returns the state of an inbox.
+func HealthOf(i *inbox.Inbox) *InboxHealth {
+	return &InboxHealth{Health: i.Health(), Opened: i.Ready(), Shared: i.Shared()}
+}
+
+// Unready returns why usher is not ready; none if it is. With names it is about these parts only.
+func (h *Health) Unready(names ...string) (problems []string) {
+	if h.Stopping {
+		problems = append(problems, "shutting down")
+	}
+	for _, p := range h.Parts {
+		if p.On && (len(names) == 0 || names[0] == p.Name) {
+			problems = append(problems, h.unready(p.Name)...)
+		}
+	}
+	return problems
+}
+
+func (h *Health) unready(part string) (problems []string) {
+	switch {
+	case part == "gate" && h.Inbox != nil && h.Inbox.Unready:
+		problems = append(problems, h.Inbox.Err.Error())
+	case part == "entitlements" && !h.Inbox.Opened:
+		// Later outages of the database do not count: usher answers from memory meanwhile.
+		problems = append(problems, "the inbox has not been read yet, so usher does not know yet what tenants may use")
+	case part == "outbound":
+		// Only the first token counts: a later outage of the billing service must not take the customer's pod down.
+		for _, t := range h.Tokens {
+			if !t.Had {
+				problem := fmt.Sprintf("port %s has had no token yet", t.Port)
+				if t.Err != nil {
+					problem += ": " + t.Err.Error()
+				}
+				problems = append(problems, problem)
+			}
+		}
+	}
+	return problems
+}
+
+// PartState is one line about a part.
+type PartState struct {
+	Name  string `json:"name"`
+	On    bool   `json:"on"`
+	Ready bool   `json:"ready"`
+	State string `json:"state"` // in words
+	Tone  string `json:"-"`     // good, warn or bad; empty if it is off
+}
+
+func (s *Status) parts(now time.Time) (all []PartState) {
+	describe := map[string]func(time.Time) (string, string){"outbound": s.outboundState, "gate": s.gateState, "entitlements": s.entitlementsState}
+	for _, p := range s.Health.Parts {
+		state := PartState{Name: p.Name, On: p.On, State: p.Off}
+		if p.On {
+			problems := s.Health.Unready(p.Name)
+			if state.Ready = len(problems) == 0; state.Ready {
+				state.State, state.Tone = describe[p.Name](now)
+			} else {
+				state.State, state.Tone = "not ready: "+strings.Join(problems, "; "), bad
+			}
+		}
+		all = append(all, state)
+	}
+	return all
+}
+
+func (s *Status) outboundState(time.Time) (words, tone string) {
+	tone = good
+	var ports []string
+	for i := range s.Ports {
+		p := &s.Ports[i]
+		ports, tone = append(ports, p.Name+": "+p.State), worse(tone, p.Tone)
+	}
+	return strings.Join(ports, "; "), tone
+}
+
+func (s *Status) gateState(now time.Time) (words, tone string) {
+	if s.Gate == nil { // a test without one
+		return "", ""
+	}
+	tone = good
+	said := []string{"listens on " + s.Gate.Address}
+	for i := range s.Gate.Receivers {
+		r := &s.Gate.Receivers[i]
+		said, tone = append(said, fmt.Sprintf("receiver %s %s", r.Name, r.State)), worse(tone, r.Tone)
+	}
+	switch box := s.Inbox; {
+	case box == nil:
+		said = append(said, "no inbox")
+	case box.Unknown:
+		said, tone = append(said, "nobody knows what waits: the inbox was not read yet"), warn
+	default:
+		counts := fmt.Sprintf("%s, %s parked, %s refused", page.Plural(box.Waiting, "waits", "wait"), page.Count(box.Parked), page.Count(box.Refused))
+		if !box.Counted.IsZero() {
+			counts += ", counted " + page.Ago(now.Sub(box.Counted))
+		}
+		said = append(said, counts)
+	}
+	return strings.Join(said, "; "), tone
+}
+
+// worse returns the tone that needs more attention.
+func worse(a, b string) string {
+	if a == bad || b == bad {
+		return bad
+	}
+	if a == warn || b == warn {
+		return warn
+	}
+	return good
+}
