@@ -752,13 +752,34 @@ func TestFullDisk(t *testing.T) {
 		}
 		taken++
 	}
-	if !strings.Contains(got, "disk of the inbox's file is full") || taken == 0 {
+	if !strings.Contains(got, "the disk of "+path+" is full: ") || !strings.Contains(got, " of 12 MiB are free") || taken == 0 {
 		t.Fatalf("%d taken in, then %q", taken, got)
+	}
+	full := d.Health() // from the first one on that was not taken in
+	if full.Err == nil || full.Since.IsZero() {
+		t.Errorf("nothing is wrong: %+v", full)
 	}
 	d.main.set("", nil)
 	d.idle("") // the reserve is for what is delivered
+	// Others take what SQLite gives back, and leave room for outcomes only.
+	filler := filepath.Join(dir, "filler")
+	if err := os.WriteFile(filler, make([]byte, 12<<20), 0o600); err == nil {
+		t.Fatal("the disk is not full")
+	}
+	info, err := os.Stat(filler)
+	check(t, err)
+	check(t, os.Truncate(filler, max(0, info.Size()-3<<20)))
+	d.until("unready, although outcomes can be written", func() bool {
+		if d.send(fmt.Sprint("more", taken), strings.Repeat("m", 40_000)) == "+" { // usher was faster than the others
+			taken++
+		}
+		return d.Err() != nil && d.health.lastErr() == nil
+	})
 	check(t, remountSmall(dir, "100m"))
 	d.until("room again", func() bool { return d.send("after", "A") == "+" })
+	if h := d.Health(); h.Err != nil {
+		t.Errorf("with room again: %v", h.Err)
+	}
 	d.idle("")
 	d.restart()
 	if n := len(d.main.got("")); n < taken+1 || n > taken+33 { // what was under way may come again

@@ -65,7 +65,7 @@ func TestTwoReceivers(t *testing.T) {
 	}
 	_, page := get(t, admin+"/")
 	_, status := get(t, admin+"/api/status")
-	for _, want := range []string{"crm, mail", docsServer.URL, "The receiver 1 answers with errors: 1 webhook failed", "takes webhooks"} {
+	for _, want := range []string{"crm, mail", docsServer.URL, "The receiver 1 (" + docsServer.URL + ") answers 409 to everything: 1 webhook failed", "takes webhooks"} {
 		if !strings.Contains(page, want) {
 			t.Errorf("no %q on the page:\n%s", want, page)
 		}
