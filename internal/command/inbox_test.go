@@ -325,7 +325,7 @@ func TestRedeliverAPlatform(t *testing.T) {
 	if _, err := to.Import(t.Context(), strings.NewReader(old), inbox.ImportOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	srv := httptest.NewServer(admin.New(admin.Config{Hosts: guard.NewHosts("127.0.0.1:0", nil, false), Metrics: http.NotFoundHandler(), Log: slog.New(slog.DiscardHandler), Inbox: to.Inbox}))
+	srv := httptest.NewServer(admin.New(admin.Config{Hosts: guard.NewHosts("127.0.0.1:0", nil, false), Health: func() *status.Health { return new(status.Health) }, Metrics: http.NotFoundHandler(), Log: slog.New(slog.DiscardHandler), Inbox: to.Inbox}))
 	defer srv.Close()
 	s := &inboxServer{to, strings.TrimPrefix(srv.URL, "http://")}
 	p := s.run(t, "redeliver", "--platform", "docs", "--yes")
