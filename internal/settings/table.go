@@ -84,7 +84,7 @@ func (s *Settings) sections() []section {
 				{"USHER_WEBHOOK_TLS_CERT_FILE", &w.TLSCertFile, "none", "A certificate, to serve TLS. usher uses a new file without a restart."},
 				{"USHER_WEBHOOK_TLS_KEY_FILE", &w.TLSKeyFile, "none", "The certificate's key."},
 				{"USHER_WEBHOOK_TLS_CLIENT_CA_FILE", &w.TLSClientCA, "none", "Senders must have a client certificate of this CA."},
-				{"USHER_WEBHOOK_INSECURE", &w.Insecure, "`false`", "`true` allows a gate without any check to be reached from other machines. A gate without any check that only this machine can reach refuses web pages, and names that are not in `USHER_ALLOWED_HOSTS`."},
+				{"USHER_WEBHOOK_INSECURE", &w.Insecure, "`false`", "`true` allows a gate without any check to be reached from other machines. A gate without a token and a signature refuses web pages. One without any check that only this machine can reach also refuses names that are not in `USHER_ALLOWED_HOSTS`."},
 				{"USHER_WEBHOOK_TYPES", &w.Types, "`TenantProvisioningChange`", "Event types to accept; `*` for any. Only `TenantProvisioningChange` is deduplicated: others do not hold a complete state."},
 				{"USHER_WEBHOOK_SYNC_TYPES", &w.SyncTypes, "none", "Event types that ask your receiver a question (may this checkout continue?). usher sends them once, does not store or deduplicate them, and answers with the receiver's status, `Content-Type` and body. Do not list them in `USHER_WEBHOOK_TYPES`."},
 				{"USHER_WEBHOOK_SCHEMA_FILE", &w.SchemaFile, "built in", "A JSON Schema of your own, if you customised the payload. It applies to every type; the built-in one applies to `TenantProvisioningChange` only."},
