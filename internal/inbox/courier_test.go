@@ -3,7 +3,6 @@ package inbox
 import (
 	"fmt"
 	"net/http"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -22,7 +21,7 @@ import (
 func inBubble(t *testing.T, name string, test func(t *testing.T, d *desk), change ...func(*Config)) {
 	t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
 		t.Parallel()
-		path := filepath.Join(t.TempDir(), "inbox.db")
+		path := newFile(t)
 		synctest.Test(t, func(t *testing.T) {
 			d := newDesk(t, inFile(t, path), append([]func(*Config){func(c *Config) {
 				c.MaxAttempts, c.Jitter, c.ClockOffset = 20, func(d time.Duration) time.Duration { return d }, nil
@@ -626,7 +625,7 @@ func TestEraseWaits(t *testing.T) {
 func TestBodiesDoNotWaitForPlaces(t *testing.T) {
 	t.Parallel()
 	one := newTaker(receiver.Main, 1)
-	d := newDesk(t, inFile(t, filepath.Join(t.TempDir(), "inbox.db")), func(c *Config) { c.Receivers = receiver.NewSet(one.Receiver) })
+	d := newDesk(t, inFile(t, newFile(t)), func(c *Config) { c.Receivers = receiver.NewSet(one.Receiver) })
 	body := func(megabytes int) string { return strings.Repeat("x", megabytes<<20) }
 	release := one.hang("a")
 	d.take("a", body(30))
@@ -656,7 +655,7 @@ func (e *hooked) Write(fn func(engine.Tx) error) error {
 func TestLeaseWhileItEnds(t *testing.T) {
 	t.Parallel()
 	e := new(hooked)
-	open := inFile(t, filepath.Join(t.TempDir(), "inbox.db"))
+	open := inFile(t, newFile(t))
 	d := newDesk(t, func() engine.Engine { e.Engine = open(); return e })
 	for n := range 10 {
 		tried := len(d.main.tried("t"))

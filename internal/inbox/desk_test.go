@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -33,12 +34,27 @@ func onEngines(t *testing.T, test func(t *testing.T, open func() engine.Engine))
 	t.Parallel()
 	t.Run("file", func(t *testing.T) {
 		t.Parallel()
-		test(t, inFile(t, filepath.Join(t.TempDir(), "inbox.db")))
+		test(t, inFile(t, newFile(t)))
 	})
 	t.Run("database", func(t *testing.T) {
 		t.Parallel()
 		test(t, inDatabase(t, pgtest.Schema(t)))
 	})
+}
+
+// newFile returns the path of an inbox that does not exist yet. Its reserve file has no content: to write it takes longer than most tests.
+func newFile(t testing.TB) string {
+	path := filepath.Join(t.TempDir(), "inbox.db")
+	check(t, emptyReserve(path))
+	return path
+}
+
+func emptyReserve(path string) error {
+	f, err := os.OpenFile(path+".reserve", os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Truncate(4<<20), f.Close())
 }
 
 func inFile(t testing.TB, path string) func() engine.Engine {
@@ -396,7 +412,7 @@ func (d *desk) nth(tenant string, n int) int64 {
 // until waits for something.
 func (d *desk) until(what string, f func() bool) {
 	d.t.Helper()
-	for began := time.Now(); !f(); time.Sleep(3 * time.Millisecond) {
+	for began := time.Now(); !f(); time.Sleep(min(time.Millisecond+time.Since(began)/10, 20*time.Millisecond)) {
 		if time.Since(began) > 30*time.Second {
 			d.t.Fatalf("not within 30 s: %s\n%s", what, d.picture())
 		}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -161,7 +160,7 @@ func (d *desk) waitFor(prefix string, count int, most time.Duration) time.Durati
 func inBubbleOn(t *testing.T, name string, around func(engine.Engine) engine.Engine, test func(t *testing.T, d *desk)) {
 	t.Run(name, func(t *testing.T) {
 		t.Parallel()
-		path := filepath.Join(t.TempDir(), "inbox.db")
+		path := newFile(t)
 		synctest.Test(t, func(t *testing.T) {
 			open := inFile(t, path)
 			d := newDesk(t, func() engine.Engine { return around(open()) }, func(c *Config) {

@@ -257,6 +257,7 @@ func TestFileIsGone(t *testing.T) {
 // Somebody moves the file away, and back. The newest webhooks are in the log beside it: whoever reads meanwhile must not make a new
 // file, because SQLite empties the log of one.
 func TestFileThatCameBackIsWhole(t *testing.T) {
+	t.Parallel()
 	path := aFile(t)
 	d := newDesk(t, inFile(t, path)) // that has not read yet
 	d.take("t", "A")
@@ -330,6 +331,7 @@ func TestRemovedLogIsSaved(t *testing.T) {
 
 // Without its lock file usher can't tell whether another usher has the file. SQLite can.
 func TestRemovedLockFileLetsNobodyIn(t *testing.T) {
+	t.Parallel()
 	path := aFile(t)
 	d := newDesk(t, inFile(t, path))
 	d.take("t", "A")
@@ -441,6 +443,7 @@ func TestErasedIsGoneAfterAKill(t *testing.T) {
 // A body that does not fit its digest is reported and parked, and the rest goes on. The same holds for a body that is
 // missing.
 func TestDamagedContent(t *testing.T) {
+	t.Parallel()
 	damage := []string{"UPDATE content SET body = x'58' WHERE seq = %d", "DELETE FROM content WHERE seq = %d", "UPDATE webhook SET record = '{' WHERE seq = %d"}
 	test := func(t *testing.T, d *desk, hurt func(string)) {
 		check(t, d.Pause(Pause{}))
@@ -521,6 +524,7 @@ func TestDamagedRefused(t *testing.T) {
 // If a lane's row is damaged, everything goes on. A state that does not exist must not stop
 // anybody from reading either.
 func TestDamagedRows(t *testing.T) {
+	t.Parallel()
 	for _, damage := range []string{
 		"UPDATE lane SET tail_digest = x'ff', held = x'ff', held_at = -1, tail_id = 'x'",
 		"UPDATE lane SET failures = -1, token = -1",
@@ -549,9 +553,32 @@ func TestDamagedRows(t *testing.T) {
 	}
 }
 
+// An index finds a webhook whose row names another lane.
+func TestDamagedIndex(t *testing.T) {
+	t.Parallel()
+	path := aFile(t)
+	d := newDesk(t, inFile(t, path))
+	check(t, d.Pause(Pause{}))
+	d.take("t", "A", "B", "C")
+	d.shut()
+	for _, statement := range []string{
+		"CREATE TABLE kept AS SELECT * FROM sqlite_schema WHERE name IN ('webhook_waiting', 'webhook_lane'); PRAGMA writable_schema = ON; DELETE FROM sqlite_schema WHERE name IN (SELECT name FROM kept)",
+		"UPDATE webhook SET tenant = 'u' WHERE seq = 2",
+		"PRAGMA writable_schema = ON; INSERT INTO sqlite_schema SELECT * FROM kept",
+		"DROP TABLE kept",
+	} {
+		sqlOn(t, path, statement)
+	}
+	d.start()
+	must2(d.Resume(Pause{}))(t)
+	d.take("other", "A")
+	d.until("others are delivered", func() bool { return len(d.main.got("other")) == 1 && len(d.main.got("t")) > 0 })
+}
+
 // However a file is damaged while usher is off, usher does not crash, and no receiver gets an old snapshot after a newer
 // one.
 func TestDamagedFile(t *testing.T) {
+	t.Parallel()
 	worlds := 25
 	if *long {
 		worlds = 500

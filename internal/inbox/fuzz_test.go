@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -125,7 +124,7 @@ func FuzzMove(f *testing.F) {
 		if len(life) > 100 {
 			t.Skip("long enough")
 		}
-		moves(t, life, inFile(t, filepath.Join(t.TempDir(), "from.db")), inFile(t, filepath.Join(t.TempDir(), "to.db")))
+		moves(t, life, inFile(t, newFile(t)), inFile(t, newFile(t)))
 	})
 }
 
@@ -133,7 +132,7 @@ func FuzzMove(f *testing.F) {
 func TestMoveBetweenEngines(t *testing.T) {
 	t.Parallel()
 	for i, life := range wholeInboxes {
-		from, to := inFile(t, filepath.Join(t.TempDir(), "one.db")), inDatabase(t, pgtest.Schema(t))
+		from, to := inFile(t, newFile(t)), inDatabase(t, pgtest.Schema(t))
 		if i%2 == 1 {
 			from, to = to, from
 		}
@@ -226,7 +225,7 @@ func FuzzImport(f *testing.F) {
 	}
 	f.Add(`{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"x"}}}`)
 	f.Fuzz(func(t *testing.T, file string) {
-		a, b := timeless(t, inFile(t, filepath.Join(t.TempDir(), "a.db"))), timeless(t, inFile(t, filepath.Join(t.TempDir(), "b.db")))
+		a, b := timeless(t, inFile(t, newFile(t))), timeless(t, inFile(t, newFile(t)))
 		if _, err := a.Import(t.Context(), strings.NewReader(file), ImportOptions{SkipFaulty: true}); err != nil {
 			return
 		}

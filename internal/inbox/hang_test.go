@@ -3,7 +3,6 @@ package inbox
 import (
 	"context"
 	"log/slog"
-	"path/filepath"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,7 +19,7 @@ func TestAnyTransactionThatHangsShows(t *testing.T) {
 		t.Run(statement, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				e := &hanging{Engine: inFile(t, filepath.Join(t.TempDir(), "inbox.db"))(), statement: statement, release: make(chan struct{})}
+				e := &hanging{Engine: inFile(t, newFile(t))(), statement: statement, release: make(chan struct{})}
 				cfg := Config{KeepUnclaimed: true, MaxBytes: 1 << 30, Log: slog.New(slog.DiscardHandler)}
 				if statement != "lanes_stale" { // without a receiver the database is only checked when there is nothing to do
 					cfg.Receivers = receiver.NewSet(newTaker(receiver.Main, 1).Receiver)

@@ -207,7 +207,7 @@ func mustURL(s string) *url.URL {
 func TestSkippedIsNoCopy(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		paused := Pause{}
-		a := newDesk(t, inFile(t, filepath.Join(t.TempDir(), "a.db")))
+		a := newDesk(t, inFile(t, newFile(t)))
 		check(t, a.Pause(paused))
 		signed := func(d *desk) *webhookgate.Webhook {
 			w := d.hook("signed", "faulty")
@@ -236,7 +236,7 @@ func TestSkippedIsNoCopy(t *testing.T) {
 // If a lane's own line is faulty, its tail comes from its webhooks and its snapshot: no older webhook can take their place.
 func TestSkippedLaneIsKnown(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
-		a, b := newDesk(t, inFile(t, filepath.Join(t.TempDir(), "a.db"))), newDesk(t, open)
+		a, b := newDesk(t, inFile(t, newFile(t))), newDesk(t, open)
 		a.take("acme", odd("acme", "old"), odd("acme", "new"))
 		a.idle("acme")
 		var file bytes.Buffer
@@ -263,7 +263,7 @@ func TestImportCountsOnce(t *testing.T) {
 	t.Parallel()
 	const tenants, each = 40, 25
 	dsn := pgtest.Schema(t)
-	a, b := newDesk(t, inFile(t, filepath.Join(t.TempDir(), "inbox.db"))), newDesk(t, inDatabase(t, dsn))
+	a, b := newDesk(t, inFile(t, newFile(t))), newDesk(t, inDatabase(t, dsn))
 	check(t, a.Pause(Pause{}))
 	var senders sync.WaitGroup
 	for n := range tenants {
@@ -345,12 +345,12 @@ func TestImportsLargeWebhooks(t *testing.T) {
 		e := &chunks{Engine: open()}
 		d := newDesk(t, func() engine.Engine { return e })
 		var file strings.Builder
-		for n := range 30 {
+		for n := range 17 {
 			fmt.Fprintf(&file, `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"t%d","name":%q},"change":{}}}`+"\n", n, strings.Repeat("x", 1<<20))
 		}
 		done, err := d.Import(t.Context(), strings.NewReader(file.String()), ImportOptions{})
 		check(t, err)
-		if done.Webhooks != 30 || e.most > 16<<20 {
+		if done.Webhooks != 17 || e.most > 16<<20 {
 			t.Errorf("%d webhooks, and %d bytes at once", done.Webhooks, e.most)
 		}
 	})
@@ -380,7 +380,8 @@ func (t chunksTx) Queue(name string, each func(engine.Row) error, args ...any) {
 
 // The fault of a line is said in words that a user understands.
 func TestFaultsOfLines(t *testing.T) {
-	d := newDesk(t, inFile(t, filepath.Join(t.TempDir(), "inbox.db")))
+	t.Parallel()
+	d := newDesk(t, inFile(t, newFile(t)))
 	for line, want := range map[string]string{
 		strings.Repeat("x", 65<<20) + "\n":                  "line 1: is too long",
 		strings.Repeat("x", 65<<20):                         "line 1: is too long",
@@ -401,7 +402,7 @@ func TestFaultsOfLines(t *testing.T) {
 // Every number that a webhook can get is one that an import accepts: each export can be restored.
 func TestNumbersAfterAnImport(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
-		a := newDesk(t, inFile(t, filepath.Join(t.TempDir(), "a.db")))
+		a := newDesk(t, inFile(t, newFile(t)))
 		a.take("acme", odd("acme", "a"))
 		a.idle("")
 		file := exported(t, a.Inbox)
@@ -426,7 +427,7 @@ func TestNumbersAfterAnImport(t *testing.T) {
 		}
 		b.main.set("", nil) // what was taken in is delivered
 		b.idle("")
-		c := newDesk(t, inFile(t, filepath.Join(t.TempDir(), "c.db")))
+		c := newDesk(t, inFile(t, newFile(t)))
 		must2(c.Import(t.Context(), strings.NewReader(exported(t, b.Inbox)), ImportOptions{}))(t)
 		c.want("restored", c.states(""), strings.TrimSpace(strings.Repeat("delivered ", taken)))
 	})
@@ -434,7 +435,7 @@ func TestNumbersAfterAnImport(t *testing.T) {
 
 // A line that has a type is a webhook, whatever else it has: members of a webhook may have the names of an export's.
 func TestBareWebhookWithOddMembers(t *testing.T) {
-	d := newDesk(t, inFile(t, filepath.Join(t.TempDir(), "inbox.db")))
+	d := newDesk(t, inFile(t, newFile(t)))
 	var file strings.Builder
 	odds := []string{
 		`"webhook":"w-1"`, `"webhook":{"id":7,"state":"waiting"}`, `"end":{"lines":0}`, `"end":"2026-01-01"`, `"inbox":{"version":1}`, `"inbox":{"version":99}`,
@@ -461,6 +462,7 @@ func TestBareWebhookWithOddMembers(t *testing.T) {
 
 // A bare webhook that the gate would refuse is a faulty line: it would make its tenant unknown.
 func TestBareWebhookIsValidated(t *testing.T) {
+	t.Parallel()
 	good := func(tenant string) string { return odd(tenant, "a") }
 	for name, c := range map[string]struct{ schema, line, want string }{
 		"quantity": {"", strings.Replace(good("acme"), `"code":"a"`, `"code":"a","quantity":"5"`, 1),
@@ -472,7 +474,7 @@ func TestBareWebhookIsValidated(t *testing.T) {
 		"many faults": {"", `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":""},"change":7}}`, ", and 1 more"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := newDesk(t, inFile(t, filepath.Join(t.TempDir(), "inbox.db")), func(c2 *Config) {
+			d := newDesk(t, inFile(t, newFile(t)), func(c2 *Config) {
 				if c.schema != "" {
 					c2.Rules = must2(content.NewRules([]string{content.TenantProvisioningChange}, []byte(c.schema)))(t)
 				}
@@ -498,7 +500,7 @@ func TestBareWebhookIsValidated(t *testing.T) {
 // is delivered, even if it is a copy of the last one in the backup. Only a signed id that was seen is still a duplicate.
 func TestRestoreDropsNoChange(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
-		a := newDesk(t, inFile(t, filepath.Join(t.TempDir(), "a.db")))
+		a := newDesk(t, inFile(t, newFile(t)))
 		signed := func(d *desk) *webhookgate.Webhook {
 			w := d.hook("signed", "A")
 			w.SignedID = "#1"

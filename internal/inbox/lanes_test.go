@@ -615,6 +615,7 @@ func (s *sim) live() {
 }
 
 func TestWorldsOnLanes(t *testing.T) {
+	t.Parallel()
 	count := uint64(3000)
 	if *long {
 		count = 100_000

@@ -475,6 +475,9 @@ func (f transport) RoundTrip(r *http.Request) (*http.Response, error) { return f
 
 func (p *place) open(log *slog.Logger) (engine.Engine, error) {
 	if w := p.world; w.dsn == "" {
+		if err := emptyReserve(w.file()); err != nil {
+			return nil, err
+		}
 		engine, err := openFile(w.file(), log)
 		return slowly{engine}, err
 	}

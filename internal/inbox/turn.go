@@ -331,8 +331,12 @@ func queueNext(tx engine.Tx, lanes map[webhookgate.Lane]int64, maxBody int64, ea
 // queueHeads reads webhooks ahead, so that lanes need not ask for them one by one.
 func (t *sqlTurn) queueHeads(lanes map[webhookgate.Lane]int64) {
 	queueNext(t.tx, lanes, MaxReadAhead, func(h *Webhook) {
+		l := t.lanes[h.lane]
+		if l == nil {
+			return // the file is damaged
+		}
 		// If another one is being delivered now, it was the outcome of a lease that was lost, and this says nothing.
-		if l := t.lanes[h.lane]; l.leasedID == lanes[h.lane] || !l.leased() && lanes[h.lane] == 0 {
+		if l.leasedID == lanes[h.lane] || !l.leased() && lanes[h.lane] == 0 {
 			l.know(h)
 			l.frontier = max(l.frontier, h.position())
 		}
