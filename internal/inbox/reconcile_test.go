@@ -362,6 +362,6 @@ func TestKnownBefore(t *testing.T) {
 			}
 			after = page[1]
 		}
-		d.want("", strings.Join(all, " "), "b crm/b c")
+		d.want("", strings.Join(all, " "), "/b crm/b /c")
 	})
 }
