@@ -6,6 +6,7 @@
 //	decisions.go                                 the gate's last decisions, in memory
 //	selection.go                                 which webhooks a list or an action is about
 //	act.go, move.go                              what a POST does, and the page that asks for confirmation first
+//	reconcile.go                                 the calls of 'usher reconcile'
 //	answer.go                                    writes an answer as a page or as JSON, and turns errors into status codes
 package admin
 
@@ -111,6 +112,7 @@ func New(cfg Config) *Handler {
 		{path: "/api/tenant", read: h.answer(h.apiTenant), params: []string{"code", "platform"}},
 		{path: "/api/tenants", read: h.answer(h.tenants), params: []string{"search", "platform", "after"}, inbox: true},
 	}
+	h.routes = append(h.routes, h.reconcileRoutes()...)
 	for _, p := range cfg.Health().Parts {
 		h.routes = append(h.routes, route{path: "/readyz/" + p.Name, read: h.ready(p, p.Name), probe: true})
 	}

@@ -41,6 +41,7 @@ type Webhook struct {
 	Answer   string      `json:"answer,omitempty"`   // the receiver's last answer, in words
 	From     string      `json:"from,omitempty"`     // address of the sender
 	Times    int         `json:"times,omitempty"`    // how often a refused webhook came
+	Source   string      `json:"source,omitempty"`   // reconcile: usher made it from what the billing service said
 
 	// Only while it waits:
 	Next       time.Time `json:"next,omitzero"`         // when usher tries it next
@@ -85,7 +86,7 @@ func newWebhook(e *inbox.Webhook) Webhook {
 	w := Webhook{
 		ID: strconv.FormatInt(e.ID, 10), Received: e.Received, UUID: e.UUID, Type: e.Type,
 		Platform: e.Platform, Tenant: e.Tenant, Decision: "queued", State: e.State, Changed: e.Changed, Again: e.Again,
-		Why: e.Why, Tries: e.Tries, Receiver: e.Receiver,
+		Why: e.Why, Tries: e.Tries, Receiver: e.Receiver, Source: e.Source,
 	}
 	if n := len(e.Attempts); n > 0 {
 		w.Answer = e.Attempts[n-1].Words()

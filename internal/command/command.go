@@ -13,7 +13,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"log/slog"
 	"maps"
 	"net/http"
 	"os"
@@ -55,7 +54,7 @@ type Process struct {
 
 // commands are usher's commands, by name. Their help is in commandHelp.
 var commands = map[string]func(ctx context.Context, p *Process, args []string) error{
-	"serve": noArgs(serveCommand), "demo": noArgs(demoCommand), "sandbox": sandboxCommand, "exec": execCommand,
+	"serve": noArgs(serveCommand), "demo": noArgs(demoCommand), "sandbox": sandboxCommand, "exec": execCommand, "reconcile": reconcileCommand,
 	"check": noArgs(checkCommand), "healthcheck": noArgs(healthcheckCommand), "status": statusCommand, "inbox": inboxCommand,
 	"entitlements": entitlementsCommand, "help": helpCommand, "version": noArgs(versionCommand),
 }
@@ -90,7 +89,7 @@ func (p *Process) run(ctx context.Context) error {
 	if len(args) > 0 {
 		name, args = args[0], args[1:]
 	}
-	if name != "exec" && slices.ContainsFunc(args, envFileFlag.MatchString) {
+	if name != "exec" && name != "reconcile" && slices.ContainsFunc(args, envFileFlag.MatchString) {
 		return usageErrorf("write --env-file before the command: usher --env-file FILE %s", text.Quote(name))
 	}
 	switch name {
@@ -219,16 +218,7 @@ func execCommand(ctx context.Context, p *Process, args []string) error {
 	if len(args) == 0 {
 		return usageErrorf("needs a command, as in: usher exec -- ./report.sh")
 	}
-	s, err := settings.ReadOutbound(p.Environ)
-	if err != nil {
-		return err
-	}
-	if settings.Environment(p.Environ)["USHER_LOG_LEVEL"] == "" {
-		s.Admin.Level = slog.LevelWarn // the command writes to the same standard error
-	}
-	s.Outbound.Log = logs.New(p.Stderr, s.Admin.LogFormat, !s.Admin.NoColour, s.Admin.Level)
-	j := job.Job{Outbound: s.Outbound.Config, Watched: s.Watched,
-		Args: args, Environ: p.Environ, Stdin: p.Stdin, Stdout: p.Stdout, Stderr: p.Stderr, Self: p.Self}
+	j := job.Job{Args: args, Environ: p.Environ, Stdin: p.Stdin, Stdout: p.Stdout, Stderr: p.Stderr, Self: p.Self}
 	code, err := j.Run(ctx)
 	return exitCode(max(code, p.exit(err))) // 2 for wrong settings; 126 or 127 if the command cannot be started
 }

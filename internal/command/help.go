@@ -24,6 +24,9 @@ Usage:
                      programs and your receiver on it
   usher exec -- CMD ARG...
                      run a command that calls the billing service
+  usher reconcile -- CMD ARG...
+                     find what no webhook ever said: compare what the billing
+                     service says of each tenant with what usher knows
   usher check        try the settings without opening a port
   usher status       ask a running usher how it is, and what to do
   usher healthcheck  ask a running usher whether it is ready
@@ -56,7 +59,8 @@ To receive its webhooks, set this (it works without the others):
 Then send webhooks to http://127.0.0.1:8090/webhooks. So that the service can
 reach it, set USHER_WEBHOOK_LISTEN=0.0.0.0:8090 and USHER_WEBHOOK_TOKEN.
 
-Exit codes: 0 success, 1 failed while running, 2 wrong settings or usage.
+Exit codes: 0 success, 1 failed while running, 2 wrong settings or usage,
+3 'usher reconcile' found differences.
 `
 
 // adminPortHelp ends the help of each command that calls a running usher. The command line follows it.
@@ -133,6 +137,7 @@ no other setting. If a service manager started usher:
 	"sandbox":      sandboxUsage,
 	"status":       statusUsage,
 	"inbox":        inboxUsage,
+	"reconcile":    reconcileUsage,
 	"entitlements": entitlementsUsage,
 	"version": `Usage: usher version
 

@@ -563,6 +563,9 @@ func printList(w io.Writer, entries []admin.Webhook, now time.Time, terminal int
 	for i := range entries {
 		e := &entries[i]
 		changes := cmp.Or(text.Visible(strings.Join(e.Changes, ", ")), "-")
+		if e.Source != "" {
+			changes = text.Visible(e.Source) + ": " + changes
+		}
 		if terminal > 0 { // leave room for the last answer
 			changes = text.Shorten(changes, max(12, terminal/4))
 		}
@@ -616,6 +619,9 @@ func printDetail(w io.Writer, d *admin.WebhookDetail, now time.Time) error {
 	field("state", d.Outcome())
 	field("because", d.Why)
 	field("since", timeAndAge(d.Changed, now))
+	if d.Source == inbox.FromReconcile {
+		field("source", "reconcile: usher made it from what the billing service said")
+	}
 	field("tenant", tenantName(&d.Webhook))
 	field("type", d.Type)
 	field("received", timeAndAge(d.Received, now))

@@ -67,6 +67,9 @@ func (p *Process) statusText(s *status.Status, now time.Time) string {
 	for _, line := range columns(rows) {
 		out.WriteString(line + "\n")
 	}
+	if s.Inbox != nil && s.Inbox.Compared != "" {
+		out.WriteString(plainText(s.Inbox.Compared) + ".\n")
+	}
 	if len(s.Troubles) == 0 {
 		out.WriteString("\nAll is well.\n")
 	}

@@ -180,17 +180,17 @@ func queueLastRuns(tx engine.Tx, last, complete **Run) {
 type Compared struct {
 	Platform string   `json:"platform"`
 	Tenant   string   `json:"tenant"`
-	State    string   `json:"state"`  // a digest of the features; two lines with the same one say the same
-	Fault    string   `json:"fault"`  // why it cannot be compared
-	Result   Result   `json:"result"` // empty with a fault, or if it is passed over
-	Changes  []string `json:"changes"`
-	Applied  bool     `json:"applied"`
-	LeftOut  string   `json:"left_out"` // why it may not be taken in
-	Err      error    `json:"-"`        // why it was not taken in
+	State    string   `json:"state,omitempty"`  // a digest of the features; two lines with the same one say the same
+	Fault    string   `json:"fault,omitempty"`  // why it cannot be compared
+	Result   Result   `json:"result,omitempty"` // empty with a fault, or if it is passed over
+	Changes  []string `json:"changes,omitempty"`
+	Applied  bool     `json:"applied,omitempty"`
+	LeftOut  string   `json:"left_out,omitempty"` // why it may not be taken in
+	Err      error    `json:"-"`                  // why it was not taken in
 
-	PassedOver bool     `json:"passed_over"` // no receiver takes its platform
-	Elsewhere  []string `json:"elsewhere"`   // of a missing tenant that usher does not know at all: the platforms on which it knows this code
-	Settles    bool     `json:"settles"`     // it is equal, and something that came for it before waits for somebody
+	PassedOver bool     `json:"passed_over,omitempty"` // no receiver takes its platform
+	Elsewhere  []string `json:"elsewhere,omitempty"`   // of a missing tenant that usher does not know at all: the platforms on which it knows this code
+	Settles    bool     `json:"settles,omitempty"`     // it is equal, and something that came for it before waits for somebody
 }
 
 // An offer is a line: a webhook that usher makes from it, in case that it has to be taken in.

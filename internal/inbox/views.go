@@ -252,9 +252,13 @@ type Stats struct {
 	Used      int64              // bytes of webhooks that wait or are parked
 	Limit     int64              // how many bytes may be used
 	Tenants   int                // tenants that have a snapshot
-	Paused    []Pause            // nil: not known yet
-	At        time.Time          // when they were counted; zero: they never were, and mean nothing
-	Old       bool               // the database can't be read now, so they are the last ones that could be counted
+
+	LastRun     *Run // the last 'usher reconcile'; nil: there was none
+	CompleteRun *Run // the last one that has compared all tenants
+
+	Paused []Pause   // nil: not known yet
+	At     time.Time // when they were counted; zero: they never were, and mean nothing
+	Old    bool      // the database can't be read now, so they are the last ones that could be counted
 }
 
 // A figureCache has the figures as they were last counted, and what says whether they are still good enough.
@@ -364,6 +368,7 @@ func (s *Inbox) recount(ctx context.Context) error {
 		})
 		tx.Queue("refused_count", func(r engine.Row) error { return r.Scan(&st.Refused) })
 		tx.Queue("tenant_count", func(r engine.Row) error { return r.Scan(&st.Tenants) })
+		queueLastRuns(tx, &st.LastRun, &st.CompleteRun)
 		return tx.Send()
 	})
 	if err != nil {

@@ -1,6 +1,6 @@
-// Package job is 'usher exec': it runs a command of the user's, with a local port for that command alone. The
-// port needs no key; on Linux it answers only processes of the same user. The command sees none of usher's
-// secrets. usher forwards signals to the command, and ends when the command ends.
+// Package job runs a command of the user's, for 'usher exec' and 'usher reconcile', with a local port for that
+// command alone. The port needs no key; on Linux it answers only processes of the same user. The command sees
+// none of usher's secrets. usher forwards signals to the command, and ends when the command ends.
 package job
 
 import (
@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
 	"net"
 	"os"
 	"os/exec"
@@ -17,6 +18,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -25,6 +27,7 @@ import (
 	"usher/internal/outbound"
 	"usher/internal/peer"
 	"usher/internal/secret"
+	"usher/internal/settings"
 )
 
 const (
@@ -38,14 +41,17 @@ const (
 
 // Job is a command to run, with its environment and standard streams.
 type Job struct {
-	Outbound outbound.Config // the job opens a port of its own, with the identity of the main port
-	Watched  []*secret.Value // the secrets in files, which may change while the command runs
-	Args     []string        // the command and its arguments
-	Environ  []string        // usher's environment; the command gets it without the secrets
-	Stdin    io.Reader
-	Stdout   io.Writer
-	Stderr   io.Writer
-	Self     string // the path of usher's binary; if empty, usher never starts itself a second time
+	Args    []string // the command and its arguments
+	Environ []string // usher's environment; the command gets it without the secrets
+	Stdin   io.Reader
+	Stdout  io.Writer
+	Stderr  io.Writer
+	Self    string // the path of usher's binary; if empty, usher never starts itself a second time
+
+	// Read reads what the command prints, in place of Stdout. Its reader ends when the command has ended, even if
+	// a child of the command still has the output open. Its context ends with a signal after that. After an error
+	// usher ends the command. Nil: Stdout gets it.
+	Read func(context.Context, io.Reader) error
 }
 
 // Run opens the port, waits for a token, runs the command and returns its exit code. An error says why the
@@ -54,9 +60,16 @@ func (j *Job) Run(ctx context.Context) (code int, err error) {
 	if err := hideMemory(); err != nil {
 		return exitFailed, fmt.Errorf("cannot hide usher's secrets from the command: %w", err)
 	}
-	log := j.Outbound.Log
+	s, err := settings.ReadOutbound(outboundEnvironment(j.Environ))
+	if err != nil {
+		return exitFailed, err
+	}
+	if settings.Environment(j.Environ)["USHER_LOG_LEVEL"] == "" {
+		s.Admin.Level = slog.LevelWarn // the command writes to the same standard error
+	}
+	log := logs.New(j.Stderr, s.Admin.LogFormat, !s.Admin.NoColour, s.Admin.Level)
 	defer logs.TakeOver(log)()
-	o, err := outbound.New(j.Outbound)
+	o, err := outbound.New(s, log)
 	if err != nil {
 		return exitFailed, err
 	}
@@ -73,24 +86,46 @@ func (j *Job) Run(ctx context.Context) (code int, err error) {
 	server := guard.NewServer(o.Handler(port), log)
 
 	// From here on usher handles signals itself. Until the command runs, a signal ends the wait for a
-	// token. Afterwards usher forwards it. Signals that are ignored, as under nohup, stay ignored.
-	signals := make(chan os.Signal, 8)
-	if wanted := slices.DeleteFunc(slices.Clone(forwardedSignals), signal.Ignored); len(wanted) > 0 { // Notify without a signal would mean all signals
-		signal.Notify(signals, wanted...)
-		defer signal.Stop(signals)
-	}
+	// token. Afterwards usher forwards it.
+	signals, stopSignals := notifyOfSignals()
+	defer stopSignals()
 
 	background, stop := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	defer func() { stop(); server.Close(); running.Wait() }()
 	running.Go(func() { o.Run(background) })
-	running.Go(func() { secret.Watch(background, log, j.Watched...) })
+	running.Go(func() { secret.Watch(background, log, s.Watched...) })
 	running.Go(func() { _ = server.Serve(guard.Listener(listener, nil, guard.LocalPatience, log)) })
 
 	if code, err := waitForToken(ctx, o, signals); code != 0 {
 		return code, err
 	}
 	return j.run(ctx, "http://"+port.Listen+"/graphql", signals)
+}
+
+// RunAlone runs the command without a port, and returns its exit code.
+func (j *Job) RunAlone(ctx context.Context) (code int, err error) {
+	if err := hideMemory(); err != nil {
+		return exitFailed, fmt.Errorf("cannot hide usher's secrets from the command: %w", err)
+	}
+	signals, stop := notifyOfSignals()
+	defer stop()
+	return j.run(ctx, "", signals)
+}
+
+// notifyOfSignals returns the signals that usher forwards. Those that are ignored, as under nohup, stay ignored.
+func notifyOfSignals() (signals chan os.Signal, stop func()) {
+	signals = make(chan os.Signal, 8)
+	if wanted := slices.DeleteFunc(slices.Clone(forwardedSignals), signal.Ignored); len(wanted) > 0 { // Notify without a signal would mean all signals
+		signal.Notify(signals, wanted...)
+	}
+	return signals, func() { signal.Stop(signals) }
+}
+
+// CheckSettings returns what is wrong with the settings that Run reads.
+func CheckSettings(environ []string) error {
+	_, err := settings.ReadOutbound(outboundEnvironment(environ))
+	return err
 }
 
 // waitForToken returns 0 when usher has a token, or the exit code if it gets none.
@@ -105,7 +140,7 @@ func waitForToken(ctx context.Context, o *outbound.Outbound, signals <-chan os.S
 	select {
 	case err := <-done:
 		if err != nil {
-			return exitFailed, fmt.Errorf("cannot get a token: %w; %s", err, o.Advise(err, o.Ports[0]))
+			return exitFailed, fmt.Errorf("cannot get a token: %w; %s", err, o.Advise(err, &o.Ports[0].Port))
 		}
 		return 0, nil
 	case sig := <-signals:
@@ -117,6 +152,16 @@ func (j *Job) run(ctx context.Context, url string, signals <-chan os.Signal) (in
 	cmd := exec.Command(j.Args[0], j.Args[1:]...)
 	cmd.Env = commandEnvironment(j.Environ, url)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = j.Stdin, j.Stdout, j.Stderr
+	var out *output
+	if j.Read != nil {
+		r, w, err := os.Pipe()
+		if err != nil {
+			return exitFailed, err
+		}
+		defer w.Close()
+		out, cmd.Stdout = &output{file: r}, w
+		defer r.Close()
+	}
 	witness := startWitness(j.Self) // before the command starts, so that the witness misses no signal
 	defer witness.stop()
 	ends := make(chan os.Signal, 1)
@@ -130,24 +175,95 @@ func (j *Job) run(ctx context.Context, url string, signals <-chan os.Signal) (in
 	}
 	ended := make(chan struct{})
 	go func() { _ = cmd.Wait(); close(ended) }() // cmd.ProcessState says how it ended
+	readCtx, stopReading := context.WithCancel(ctx)
+	defer stopReading()
+	read := make(chan error, 1)
+	if out == nil {
+		read <- nil
+	} else {
+		cmd.Stdout.(*os.File).Close()
+		go func() { read <- j.Read(readCtx, out) }()
+	}
 	cancelled := ctx.Done()
+	isRead, hasEnded := false, false
 	for {
-		select {
-		case <-ended:
+		if isRead && hasEnded {
 			return exitCode(cmd.ProcessState), nil
+		}
+		select {
+		case err := <-read:
+			if isRead = true; err != nil && !hasEnded {
+				endProcess(cmd.Process)
+			}
+		case <-ended:
+			ended, hasEnded = nil, true
+			out.commandEnded()
 		case <-ends:
 			reapOrphans(cmd.Process.Pid, witness.pid())
 		case sig := <-signals:
-			if !witness.sawSignal(sig) {
+			if hasEnded {
+				stopReading()
+			} else if !witness.sawSignal(sig) {
 				_ = cmd.Process.Signal(sig) // an error means that the command has ended meanwhile
 			}
 		case <-cancelled:
-			if cmd.Process.Signal(syscall.SIGTERM) != nil {
-				_ = cmd.Process.Kill() // Windows has no SIGTERM
-			}
+			endProcess(cmd.Process)
 			cancelled = nil
 		}
 	}
+}
+
+func endProcess(p *os.Process) {
+	if p.Signal(syscall.SIGTERM) != nil {
+		_ = p.Kill() // Windows has no SIGTERM
+	}
+}
+
+// output is what a command prints. It ends when the command has ended and all that it printed is read. The pipe itself
+// may stay open for longer: a child that the command has left behind may have it.
+type output struct {
+	file  *os.File
+	ended atomic.Bool
+	late  int  // how many bytes were read since the command ended
+	quiet bool // nothing more was there
+}
+
+const (
+	// pipeSize is at least what a pipe can hold. What comes after that, the command has not written.
+	pipeSize = 1 << 20
+	// quietTime is how long usher waits for what is in the pipe already.
+	quietTime = 100 * time.Millisecond
+)
+
+// commandEnded makes a read end that waits for more.
+func (o *output) commandEnded() {
+	if o != nil {
+		o.ended.Store(true)
+		_ = o.file.SetReadDeadline(time.Now().Add(quietTime)) // not possible on Windows: there the pipe must end
+	}
+}
+
+// Read implements io.Reader.
+func (o *output) Read(b []byte) (n int, err error) {
+	for {
+		n, err = o.file.Read(b)
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			break
+		}
+		if o.quiet {
+			return 0, io.EOF
+		}
+		// The deadline may have passed while the reader was busy, so that this says nothing about the pipe.
+		o.quiet = true
+		_ = o.file.SetReadDeadline(time.Now().Add(quietTime))
+	}
+	o.quiet = false
+	if o.ended.Load() {
+		if o.late += n; o.late > pipeSize {
+			return n, io.EOF
+		}
+	}
+	return n, err
 }
 
 // exitCode returns the exit code that a shell would report for a process that ended in this way.
@@ -161,7 +277,20 @@ func exitCode(state *os.ProcessState) int {
 	return state.ExitCode()
 }
 
-// commandEnvironment returns the command's environment: environ without usher's secrets, but with USHER_URL.
+// otherPrefixes are the beginnings, after USHER_, of the names of settings that a job does not use.
+var otherPrefixes = []string{"PORTS_", "WEBHOOK_", "ENTITLEMENTS_", "ADMIN_"}
+
+// outboundEnvironment returns environ with only those settings that a job uses: it has one port of its own.
+func outboundEnvironment(environ []string) []string {
+	return slices.DeleteFunc(slices.Clone(environ), func(kv string) bool {
+		name, _, _ := strings.Cut(kv, "=")
+		return slices.Contains([]string{"USHER_LISTEN", "USHER_KEY", "USHER_KEY_FILE"}, name) ||
+			slices.ContainsFunc(otherPrefixes, func(part string) bool { return strings.HasPrefix(name, "USHER_"+part) })
+	})
+}
+
+// commandEnvironment returns the command's environment: environ without usher's secrets, but with USHER_URL, if
+// there is one.
 // Of two values of a variable the later one counts. Many clients use a proxy even for 127.0.0.1, unless
 // NO_PROXY has that address; some read only the name in small letters.
 func commandEnvironment(environ []string, url string) []string {
@@ -169,17 +298,13 @@ func commandEnvironment(environ []string, url string) []string {
 		name, _, _ := strings.Cut(kv, "=")
 		return mayBeSecret(name)
 	})
-	given := func(name string) string {
-		for _, kv := range slices.Backward(environ) {
-			if value, ok := strings.CutPrefix(kv, name+"="); ok {
-				return value
-			}
-		}
-		return ""
-	}
-	exempt := cmp.Or(given("no_proxy"), given("NO_PROXY"))
+	given := settings.Environment(environ)
+	exempt := cmp.Or(given["no_proxy"], given["NO_PROXY"])
 	if exempt != "*" {
 		exempt = strings.TrimLeft(exempt+",127.0.0.1", ",")
+	}
+	if url == "" {
+		return env
 	}
 	return append(env, "NO_PROXY="+exempt, "no_proxy="+exempt, "USHER_URL="+url)
 }
@@ -188,6 +313,6 @@ func commandEnvironment(environ []string, url string) []string {
 // names with a typing error, and addresses that may contain a password.
 func mayBeSecret(name string) bool {
 	rest, ours := strings.CutPrefix(name, "USHER_")
-	parts := []string{"SECRET", "TOKEN", "KEY", "PORTS_", "WEBHOOK_", "ENTITLEMENTS_", "ADMIN_"}
+	parts := append([]string{"SECRET", "TOKEN", "KEY"}, otherPrefixes...)
 	return ours && slices.ContainsFunc(parts, func(part string) bool { return strings.Contains(rest, part) })
 }

@@ -66,7 +66,7 @@ func (u *Usher) portStates() []status.Port {
 			s.Shares = p.Owner
 		}
 		if s.Source.Err != nil {
-			s.Advice = u.outbound.Advise(s.Source.Err, p)
+			s.Advice = u.outbound.Advise(s.Source.Err, &p.Port)
 		}
 		states = append(states, s)
 	}

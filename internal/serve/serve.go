@@ -156,9 +156,7 @@ type portCounts struct {
 }
 
 func (u *Usher) buildOutbound(m *metrics.Registry) (err error) {
-	cfg := u.settings.Outbound.Config
-	cfg.Log = u.log
-	if u.outbound, err = outbound.New(cfg); err != nil {
+	if u.outbound, err = outbound.New(u.settings, u.log); err != nil {
 		return err
 	}
 	identities := make(map[*outbound.Identity]*metrics.Identity)
@@ -171,7 +169,7 @@ func (u *Usher) buildOutbound(m *metrics.Registry) (err error) {
 		}
 		p.Started, p.Finished, p.Replayed, p.Failed = calls.Started, calls.Finished, calls.Replayed, calls.Failed
 		u.counts = append(u.counts, portCounts{calls, tokens})
-		u.listeners = append(u.listeners, &listener{variable: p.Variables.Listen, name: p.Name, addr: p.Listen, handler: u.outbound.Handler(p), patience: guard.LocalPatience})
+		u.listeners = append(u.listeners, &listener{variable: p.ListenVariable(), name: p.Name, addr: p.Listen, handler: u.outbound.Handler(p), patience: guard.LocalPatience})
 	}
 	return nil
 }

@@ -419,6 +419,13 @@ func (stats inboxCollector) Collect(ch chan<- prometheus.Metric) {
 	gauge("usher_inbox_refused", "Refused webhooks that nobody has dealt with.", float64(s.Refused))
 	gauge("usher_inbox_used_bytes", "Bytes that waiting and parked webhooks take. Replicas that share an inbox all report the same.", float64(s.Used))
 	gauge("usher_inbox_limit_bytes", "Bytes that waiting and parked webhooks may take; beyond that senders get 503. 0: there is no inbox.", float64(s.Limit))
+	if r := s.CompleteRun; r != nil {
+		gauge("usher_reconcile_last_timestamp_seconds", "When the last complete 'usher reconcile' ended. Replicas that share an inbox all report the same.", float64(r.Ended.UnixMilli())/1000)
+		for result, n := range r.Summary.ByResult() {
+			ch <- prometheus.MustNewConstMetric(prometheus.NewDesc("usher_reconcile_tenants", "Tenants by what it found, as it left them: what it took in is equal.", []string{"result"}, nil),
+				prometheus.GaugeValue, float64(n), string(result))
+		}
+	}
 	for receiver, r := range s.Receivers {
 		gauge := func(name, help string, value float64) {
 			ch <- prometheus.MustNewConstMetric(prometheus.NewDesc(name, help, []string{"receiver"}, nil), prometheus.GaugeValue, value, receiver)

@@ -186,9 +186,10 @@ type Inbox struct {
 	Homeless int           `json:"homeless"` // webhooks that wait although no receiver takes their platform
 	Shared   bool          `json:"shared"`   // with other replicas
 	Paused   []inbox.Pause `json:"paused,omitempty"`
-	Error    string        `json:"error,omitempty"`  // why the inbox takes no webhooks; also during the first seconds, before usher is unready
-	Counted  time.Time     `json:"counted,omitzero"` // the inbox cannot be read now, and its counts are those of this time
-	Unknown  bool          `json:"-"`                // it was never read, so the counts mean nothing
+	Error    string        `json:"error,omitempty"`    // why the inbox takes no webhooks; also during the first seconds, before usher is unready
+	Counted  time.Time     `json:"counted,omitzero"`   // the inbox cannot be read now, and its counts are those of this time
+	Unknown  bool          `json:"-"`                  // it was never read, so the counts mean nothing
+	Compared string        `json:"compared,omitempty"` // when it was last compared with the billing service, and what was found, in words
 
 	ParkedDetails  Details `json:"-"`
 	RefusedDetails Details `json:"-"`

@@ -5,6 +5,7 @@
 //	health.go            whether each part is ready
 //	troubles.go          what a trouble is, and the list of all checks
 //	ports.go, gate.go    the facts of each part, and the checks that look at them
+//	reconcile.go         what 'usher reconcile' has found
 package status
 
 import "time"
@@ -31,6 +32,9 @@ func (s *Status) Judge(now time.Time) {
 	}
 	if s.Gate != nil {
 		s.Gate.judge(s.Inbox)
+	}
+	if s.Inbox != nil {
+		s.Inbox.Compared = Comparison(s.Inbox.stats.CompleteRun, now)
 	}
 	s.Ready = len(s.Health.Unready()) == 0
 	s.Parts = s.parts(now)

@@ -68,6 +68,7 @@ var checks = []func(s *Status, now time.Time) []Trouble{
 	passThroughTroubles,
 	inboxTroubles,
 	featureTroubles,
+	reconcileTroubles,
 	tokenTroubles,
 	callTroubles,
 	failedTroubles,

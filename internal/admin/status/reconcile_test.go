@@ -1,0 +1,37 @@
+package status
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"usher/internal/inbox"
+)
+
+func TestReconcileOnTheOverview(t *testing.T) {
+	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	done := &inbox.Run{Began: now.Add(-4 * time.Hour), Ended: now.Add(-3 * time.Hour), Complete: true, Summary: inbox.Summary{Equal: 1204, Differs: 2, Applied: 2}}
+	left := &inbox.Run{Began: now.Add(-4 * time.Hour), Ended: now.Add(-3 * time.Hour), Complete: true, Summary: inbox.Summary{Equal: 1, Differs: 2, Left: inbox.Left{Differs: 1, Missing: 1}, Changed: 1, Absent: 3}}
+	for name, c := range map[string]struct {
+		last, complete *inbox.Run
+		line           string
+		troubles       string
+	}{
+		"never":          {},
+		"all is well":    {done, done, "Compared with the billing service 3\u00a0h ago: 1\u202f204 tenants equal, 2 differed and were taken in", ""},
+		"something left": {left, left, "Compared with the billing service 3\u00a0h ago: 1 tenant equal, 1 differ, 1 missing here, 1 changed meanwhile, 3 only known here", "2 tenants are not what the billing service says, and nobody has applied that"},
+		"failed since":   {&inbox.Run{Ended: now, Failed: "the command failed"}, done, "Compared with", "The last comparison with the billing service failed: the command failed"},
+		"it runs":        {&inbox.Run{Began: now.Add(-time.Hour)}, done, "Compared with", ""},
+		"killed":         {&inbox.Run{Began: now.Add(-25 * time.Hour)}, done, "Compared with", "The last comparison with the billing service did not end"},
+	} {
+		s := &Status{Health: new(Health), Inbox: NewInbox(inbox.Stats{At: now, LastRun: c.last, CompleteRun: c.complete}, nil, nil, nil)}
+		s.Judge(now)
+		var whats []string
+		for _, trouble := range reconcileTroubles(s, now) {
+			whats = append(whats, trouble.What)
+		}
+		if got := strings.Join(whats, "; "); got != c.troubles || !strings.HasPrefix(s.Inbox.Compared, c.line) || c.line == "" && s.Inbox.Compared != "" {
+			t.Errorf("%s: %q, %q", name, s.Inbox.Compared, got)
+		}
+	}
+}

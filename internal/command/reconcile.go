@@ -1,0 +1,769 @@
+package command
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"os/signal"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"usher/internal/admin"
+	"usher/internal/inbox"
+	"usher/internal/job"
+	"usher/internal/settings"
+	"usher/internal/text"
+)
+
+const reconcileUsage = `Usage: usher reconcile [--apply [--keep] [--twins] [--max N] [--yes]]
+                       [--as-of TIME] [--json] -- CMD ARG...
+
+Finds what no webhook ever said: a webhook that was never sent, or that got
+lost, and tenants from before usher. CMD asks the billing service in its own
+way, and prints one tenant on a line: the payload of a webhook
+({"tenant":{"code":...},"change":{"features":[...]}}), or a whole webhook.
+usher compares that with what it knows, and says what differs.
+
+CMD runs as under 'usher exec': it calls the billing service at $USHER_URL,
+without a token. Without USHER_BASE_URL it just runs; then say with --as-of how
+old its list is.
+
+  --apply       take in what differs or is missing: usher makes a webhook of
+                each, and delivers it. It says how many and asks first
+  --keep        with --apply: usher only knows them, and delivers nothing; for
+                the first day, with a receiver that is right already
+  --twins       with --apply: also take in tenants whose code usher knows on
+                another platform
+  --max N       with --apply: if more than N would be taken in, take in none.
+                By default a tenth of the tenants that usher knows, but 5 at
+                least and 100 at most; 0: any number
+  --yes         do not ask
+  --as-of TIME  how old the list is: 2026-01-31T08:00:00Z, or 90m, 3d ago
+  --json        lines of JSON, the last one with the numbers
+
+The results:
+
+  equal    the features are what usher answers by
+  differs  they are not
+  missing  usher does not know the tenant, or cannot read its features
+  twin     as missing, but usher knows this code on another platform, and CMD
+           did not print that one: is the platform right?
+  changed  something came for the tenant meanwhile; the next run compares it
+  absent   usher knows the tenant, and CMD did not print it
+
+Exit code 0: nothing differs or is missing any more. 3: something does. 1: it
+failed, and nothing was taken in, or not all. 2: wrong settings or usage.
+
+It uses the settings for calls (USHER_BASE_URL, USHER_CLIENT_ID,
+USHER_CLIENT_SECRET) and those of the admin port, from one file or from several:
+
+  usher --env-file /etc/usher/outbound.env --env-file /etc/usher/gate.env \
+        reconcile -- ./tenants.sh
+`
+
+// exitDiffers is the exit code of a reconcile that has left something that differs.
+const exitDiffers = 3
+
+const (
+	// A call compares or applies so many lines, or about so many bytes.
+	batchLines = 200
+	batchBytes = 1 << 20
+	// maxTenantLine is the length of the longest line. The server may accept less.
+	maxTenantLine = 16 << 20
+	// maxListed is how many tenants of one result, and how many faults, are printed without --json.
+	maxListed = 50
+)
+
+// reconcileCall is one 'usher reconcile'.
+type reconcileCall struct {
+	*adminAPI
+	apply, keep, twins, yes, json bool
+	max                           int // -1: the default
+	asOf                          time.Time
+	command                       []string
+
+	run    admin.RunBegun
+	number int // of the last line
+	batch  batch
+
+	seen      map[tenantKey]seenTenant // every tenant that CMD has printed
+	spool     spool                    // lines that need a second look: those that are not equal
+	conflicts spool                    // lines of tenants that came before with other features
+	toApply   spool
+	faults    int
+	summary   inbox.Summary
+	listed    map[inbox.Result]int
+	progress  progress
+}
+
+// A tenantKey stands for a tenant. It is a hash, because codes may be long, and there may be very many.
+type tenantKey [16]byte
+
+func keyOf(platform, tenant string) tenantKey {
+	sum := sha256.Sum256([]byte(platform + "\x00" + tenant))
+	return tenantKey(sum[:16])
+}
+
+type seenTenant struct {
+	state [8]byte // of the digest of its features
+	equal bool    // it is counted as equal
+}
+
+// batch are the lines of one call.
+type batch struct {
+	lines []tenantLine
+	body  bytes.Buffer
+}
+
+// A tenantLine is a line that the command has printed.
+type tenantLine struct {
+	number int
+	found  inbox.Result // what the last comparison has found; empty: there was none
+	text   []byte
+}
+
+func (b *batch) add(l tenantLine) (full bool) {
+	b.lines = append(b.lines, tenantLine{l.number, l.found, bytes.Clone(l.text)})
+	b.body.Write(l.text)
+	b.body.WriteByte('\n')
+	return len(b.lines) >= batchLines || b.body.Len() >= batchBytes
+}
+
+func (b *batch) reset() { b.lines = b.lines[:0]; b.body.Reset() }
+
+// reconcileCommand is 'usher reconcile'.
+func reconcileCommand(ctx context.Context, p *Process, args []string) error {
+	c := &reconcileCall{seen: make(map[tenantKey]seenTenant), listed: make(map[inbox.Result]int), progress: progress{stderr: p.Stderr}}
+	if err := c.parse(args, time.Now()); err != nil {
+		return err
+	}
+	calls := settings.Environment(p.Environ)["USHER_BASE_URL"] != ""
+	stdin, _ := p.Stdin.(*os.File)
+	switch {
+	case !calls && c.asOf.IsZero():
+		return usageErrorf("without USHER_BASE_URL it needs --as-of: how old is the list of CMD?")
+	case c.apply && !c.yes && (stdin == nil || !text.IsTerminal(stdin)):
+		return usageErrorf("--apply asks before it takes anything in, and there is no terminal: use --yes")
+	}
+	if calls {
+		if err := job.CheckSettings(p.Environ); err != nil {
+			return err
+		}
+	}
+	var err error
+	if c.adminAPI, err = newAdminAPI(p); err != nil {
+		return err
+	}
+	if err := c.post(ctx, "/api/reconcile/begin", admin.RunBegin{AsOf: c.asOf, About: c.flags()}, &c.run); err != nil {
+		return err
+	}
+	defer c.spool.close()
+	defer c.conflicts.close()
+	defer c.toApply.close()
+	complete, failed := c.compareAll(ctx, calls)
+	return c.end(complete, failed)
+}
+
+func (c *reconcileCall) parse(args []string, now time.Time) error {
+	f := flag.NewFlagSet("reconcile", flag.ContinueOnError)
+	f.SetOutput(io.Discard)
+	f.BoolVar(&c.apply, "apply", false, "")
+	f.BoolVar(&c.keep, "keep", false, "")
+	f.BoolVar(&c.twins, "twins", false, "")
+	f.BoolVar(&c.yes, "yes", false, "")
+	f.BoolVar(&c.json, "json", false, "")
+	f.IntVar(&c.max, "max", -1, "")
+	f.Func("as-of", "", func(s string) (err error) {
+		c.asOf, err = parseWhen(s, now)
+		return err
+	})
+	if err := f.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return err
+		}
+		return usageError{flagProblem(f, err)}
+	}
+	c.command = f.Args()
+	given := make(map[string]bool)
+	f.Visit(func(f *flag.Flag) { given[f.Name] = true })
+	for _, name := range []string{"keep", "twins", "max", "yes"} {
+		if given[name] && !c.apply {
+			return usageErrorf("--%s is only for --apply", name)
+		}
+	}
+	switch {
+	case given["max"] && c.max < 0:
+		return usageErrorf("--max %d: write a whole number, 0 for any", c.max)
+	case len(c.command) == 0:
+		return usageErrorf("needs a command that prints the tenants, as in: usher reconcile -- ./tenants.sh")
+	case len(c.command) == len(args) || args[len(args)-len(c.command)-1] != "--": // so that nobody takes a flag behind CMD for one of usher's
+		return usageErrorf("write -- before the command, as in: usher reconcile -- ./tenants.sh")
+	}
+	return nil
+}
+
+// flags returns the flags that say what was asked for.
+func (c *reconcileCall) flags() string {
+	var all []string
+	for name, on := range map[string]bool{"--apply": c.apply, "--keep": c.keep, "--twins": c.twins} {
+		if on {
+			all = append(all, name)
+		}
+	}
+	slices.Sort(all)
+	if c.max >= 0 {
+		all = append(all, fmt.Sprint("--max ", c.max))
+	}
+	if !c.asOf.IsZero() {
+		all = append(all, "--as-of "+c.asOf.UTC().Format(time.RFC3339))
+	}
+	return strings.Join(all, " ")
+}
+
+// compareAll runs the command, compares what it prints, and applies what may be applied. complete: all tenants were compared.
+func (c *reconcileCall) compareAll(ctx context.Context, calls bool) (complete bool, failed error) {
+	var readErr error
+	j := job.Job{Args: c.command, Environ: c.Environ, Stdin: c.Stdin, Stdout: c.Stdout, Stderr: c.Stderr, Self: c.Self}
+	j.Read = func(ctx context.Context, r io.Reader) error { readErr = c.read(ctx, r); return readErr }
+	start := j.Run
+	if !calls {
+		start = j.RunAlone
+	}
+	code, err := start(ctx)
+	c.progress.end()
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	switch {
+	case readErr != nil:
+		return false, readErr // usher has ended the command: its exit code means nothing
+	case err != nil:
+		failed = err
+	case code != 0:
+		failed = fmt.Errorf("the command failed: its exit code is %d", code)
+	case c.number == 0:
+		failed = errors.New("the command printed nothing")
+	}
+	if err := c.compareConflicts(ctx); err != nil {
+		return false, err
+	}
+	if c.faults > 0 && failed == nil {
+		failed = fmt.Errorf("%s cannot be compared", plural(c.faults, "line"))
+	}
+	if err := c.compareAgain(ctx, failed == nil); err != nil {
+		return false, err
+	}
+	if failed != nil {
+		return false, failed
+	}
+	if err := c.findAbsent(ctx); err != nil {
+		return false, err
+	}
+	return true, c.applyAll(ctx)
+}
+
+// read reads the command's lines, and compares them.
+func (c *reconcileCall) read(ctx context.Context, r io.Reader) error {
+	in := bufio.NewReaderSize(r, 64<<10)
+	for {
+		line, tooLong, err := readTenantLine(in)
+		if line = bytes.TrimSpace(line); len(line) > 0 || tooLong {
+			c.number++
+			if tooLong {
+				c.fault(c.number, fmt.Sprintf("it is longer than %d MiB", maxTenantLine>>20))
+			} else if c.batch.add(tenantLine{number: c.number, text: line}) {
+				if err := c.compare(ctx); err != nil {
+					return err
+				}
+			}
+		}
+		switch {
+		case errors.Is(err, io.EOF):
+			return c.compare(ctx)
+		case err != nil:
+			return fmt.Errorf("cannot read what the command prints: %w", err)
+		}
+	}
+}
+
+func readTenantLine(in *bufio.Reader) (line []byte, tooLong bool, err error) {
+	for {
+		part, err := in.ReadSlice('\n')
+		if tooLong = tooLong || len(line)+len(part) > maxTenantLine; !tooLong {
+			line = append(line, part...)
+		}
+		if err != bufio.ErrBufferFull {
+			return line, tooLong, err
+		}
+	}
+}
+
+// send has the server compare or apply the lines of a batch, and empties it.
+func (c *reconcileCall) send(ctx context.Context, b *batch, what string, query url.Values, each func(tenantLine, *admin.RunLine) error) error {
+	defer b.reset()
+	if len(b.lines) == 0 {
+		return nil
+	}
+	query.Set("run", c.run.Run)
+	var answer admin.RunLines
+	if err := c.post(ctx, "/api/reconcile/"+what+"?"+query.Encode(), bytes.NewReader(b.body.Bytes()), &answer); err != nil {
+		return err
+	}
+	if len(answer.Lines) != len(b.lines) {
+		return fmt.Errorf("%s is not usher, or another version of it: it answers %d of %d lines", c.listen, len(answer.Lines), len(b.lines))
+	}
+	for n, line := range b.lines {
+		if err := each(line, &answer.Lines[n]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// compare compares the lines that were read. What is equal is done; the others get a second look when the command has ended.
+func (c *reconcileCall) compare(ctx context.Context) error {
+	err := c.send(ctx, &c.batch, "compare", url.Values{}, func(line tenantLine, r *admin.RunLine) error {
+		if r.Fault != "" {
+			c.fault(line.number, r.Fault)
+			return nil
+		}
+		key := keyOf(r.Platform, r.Tenant)
+		now := seenTenant{equal: r.Result == inbox.Equal && !r.Settles}
+		copy(now.state[:], r.State)
+		switch before, twice := c.seen[key]; {
+		case twice && before.state == now.state:
+			return nil
+		case twice:
+			return c.conflicts.add(line)
+		}
+		c.seen[key] = now
+		switch {
+		case r.PassedOver:
+			c.summary.PassedOver++
+		case now.equal:
+			c.summary.Equal++
+		default:
+			return c.spool.add(line)
+		}
+		return nil
+	})
+	c.progress.show("%s compared", count(len(c.seen), "tenant"))
+	return err
+}
+
+func (c *reconcileCall) fault(number int, why string) {
+	if c.faults++; c.faults <= maxListed {
+		c.progress.end()
+		fmt.Fprintf(c.Stderr, "line %d: %s\n", number, text.Visible(why))
+	}
+}
+
+// again sends the lines of a spool once more.
+func (c *reconcileCall) again(ctx context.Context, s *spool, what string, query url.Values, each func(tenantLine, *admin.RunLine) error) error {
+	var b batch
+	err := s.each(func(line tenantLine) error {
+		if b.add(line) {
+			return c.send(ctx, &b, what, query, each)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return c.send(ctx, &b, what, query, each)
+}
+
+// compareConflicts looks at tenants that the command has printed twice, with different features. That is a fault, unless the tenant
+// has changed meanwhile.
+func (c *reconcileCall) compareConflicts(ctx context.Context) error {
+	return c.again(ctx, &c.conflicts, "compare", url.Values{}, func(line tenantLine, r *admin.RunLine) error {
+		key := keyOf(r.Platform, r.Tenant)
+		before := c.seen[key]
+		switch {
+		case r.PassedOver:
+		case r.Result != inbox.Changed:
+			c.fault(line.number, fmt.Sprintf("the tenant %s was printed before, with other features", inbox.ShowTenant(r.Platform, r.Tenant)))
+		case before.equal:
+			c.summary.Equal--
+			c.found(r, inbox.Changed)
+			c.seen[key] = seenTenant{state: before.state}
+		}
+		return nil
+	})
+}
+
+// compareAgain compares once more what was not equal: a webhook may have been on its way. trusted: the command has ended well, so
+// that what was found equal is settled, and what differs may be applied.
+func (c *reconcileCall) compareAgain(ctx context.Context, trusted bool) error {
+	return c.again(ctx, &c.spool, "compare", url.Values{"settle": {strconv.FormatBool(trusted)}}, func(line tenantLine, r *admin.RunLine) error {
+		result := r.Result
+		if result == inbox.Missing && c.isTwin(r) {
+			result = inbox.Twin
+		}
+		if trusted && c.apply && (result == inbox.Differs || result == inbox.Missing || result == inbox.Twin && c.twins) {
+			if err := c.toApply.add(tenantLine{line.number, result, line.text}); err != nil {
+				return err
+			}
+			if c.json { // its line says whether it was applied
+				c.count(result, 1)
+				return nil
+			}
+		}
+		c.found(r, result)
+		return nil
+	})
+}
+
+// isTwin says whether usher knows this code on another platform that the command did not print.
+func (c *reconcileCall) isTwin(r *admin.RunLine) bool {
+	return slices.ContainsFunc(r.Elsewhere, func(platform string) bool { _, printed := c.seen[keyOf(platform, r.Tenant)]; return !printed })
+}
+
+// findAbsent finds the tenants that usher knows and the command did not print.
+func (c *reconcileCall) findAbsent(ctx context.Context) error {
+	for after := (inbox.TenantRef{}); ; {
+		query := url.Values{"run": {c.run.Run}, "platform": {after.Platform}, "tenant": {after.Tenant}}
+		var known admin.RunKnown
+		if err := c.post(ctx, "/api/reconcile/known?"+query.Encode(), nil, &known); err != nil {
+			return err
+		}
+		for _, t := range known.Tenants {
+			if _, printed := c.seen[keyOf(t.Platform, t.Tenant)]; !printed {
+				c.found(&admin.RunLine{Compared: inbox.Compared{Platform: t.Platform, Tenant: t.Tenant}}, inbox.Absent)
+			}
+			after = t
+		}
+		if !known.More {
+			return nil
+		}
+	}
+}
+
+// applyAll takes in what differs.
+func (c *reconcileCall) applyAll(ctx context.Context) error {
+	n := c.toApply.count
+	if n == 0 {
+		return nil
+	}
+	most := c.max
+	if most < 0 {
+		most = max(5, min(100, c.run.Known/10))
+	}
+	if most > 0 && n > most {
+		return fmt.Errorf("%s would be taken in, and --max allows %s: so none was. If that is right: --max %d", count(n, "tenant"), thousands(most), n)
+	}
+	question := fmt.Sprintf("Take in %s? usher delivers what the billing service says to their receivers.", count(n, "tenant"))
+	if c.keep {
+		question = fmt.Sprintf("Take in %s? usher then knows them, and delivers nothing.", count(n, "tenant"))
+	}
+	if !c.yes && !c.confirm(question) {
+		c.say("Nothing was taken in.\n")
+		return nil
+	}
+	var full error
+	err := c.again(ctx, &c.toApply, "apply", url.Values{"keep": {strconv.FormatBool(c.keep)}}, func(line tenantLine, r *admin.RunLine) error {
+		was := line.found
+		switch {
+		case r.Error != "":
+			full = errors.New(r.Error)
+			fallthrough
+		case full != nil: // the rest was not tried
+			c.report(r, was)
+			return nil
+		case r.Applied:
+			c.summary.Applied++
+			c.left(was, -1)
+		case r.LeftOut != "":
+		case r.Result == inbox.Equal || r.Result == inbox.Changed: // meanwhile
+			c.count(was, -1)
+			c.count(r.Result, 1)
+			was = r.Result
+		}
+		if c.json || !r.Applied {
+			c.report(r, was)
+		}
+		return nil
+	})
+	if full != nil {
+		return fmt.Errorf("not all were taken in: %w", full)
+	}
+	return err
+}
+
+// end stores how the run has ended, and says so.
+func (c *reconcileCall) end(complete bool, failed error) error {
+	body := admin.RunEnd{Complete: complete, Summary: c.summary}
+	if failed != nil {
+		body.Failed = text.Clip(failed.Error(), 500)
+	}
+	// Also after an interruption.
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if err := c.post(ctx, "/api/reconcile/end?run="+c.run.Run, body, &struct{}{}); err != nil && failed == nil {
+		failed = err
+	}
+	if c.json {
+		if err := json.NewEncoder(c.Stdout).Encode(map[string]inbox.Summary{"summary": c.summary}); err != nil && failed == nil {
+			failed = err
+		}
+	} else {
+		c.sayMore()
+		c.say("%s", c.conclusion(complete, failed))
+	}
+	switch {
+	case failed != nil:
+		return fmt.Errorf("reconcile failed: %w", failed)
+	case c.summary.Left.Count() > 0:
+		return exitCode(exitDiffers)
+	}
+	return nil
+}
+
+// found counts a tenant, and reports it.
+func (c *reconcileCall) found(r *admin.RunLine, result inbox.Result) {
+	c.count(result, 1)
+	if result != inbox.Equal {
+		c.report(r, result)
+	}
+}
+
+// count counts tenants of a result. What differs is left as it is, until it is applied.
+func (c *reconcileCall) count(result inbox.Result, n int) {
+	s := &c.summary
+	*map[inbox.Result]*int{inbox.Equal: &s.Equal, inbox.Differs: &s.Differs, inbox.Missing: &s.Missing, inbox.Twin: &s.Twin, inbox.Changed: &s.Changed, inbox.Absent: &s.Absent}[result] += n
+	c.left(result, n)
+}
+
+func (c *reconcileCall) left(result inbox.Result, n int) {
+	switch l := &c.summary.Left; result {
+	case inbox.Differs:
+		l.Differs += n
+	case inbox.Missing:
+		l.Missing += n
+	case inbox.Twin:
+		l.Twin += n
+	}
+}
+
+// report prints a tenant that is not equal.
+func (c *reconcileCall) report(r *admin.RunLine, result inbox.Result) {
+	if c.json {
+		_ = json.NewEncoder(c.Stdout).Encode(struct {
+			Result   inbox.Result `json:"result"`
+			Platform string       `json:"platform"`
+			Tenant   string       `json:"tenant"`
+			Changes  []string     `json:"changes"`
+			Applied  bool         `json:"applied"`
+			LeftOut  string       `json:"left_out,omitempty"`
+		}{result, r.Platform, r.Tenant, append([]string{}, r.Changes...), r.Applied, r.LeftOut})
+		return
+	}
+	if c.listed[result]++; c.listed[result] > maxListed {
+		return
+	}
+	words := strings.Join(r.Changes, ", ")
+	switch {
+	case r.Error != "":
+		words = "not taken in: " + r.Error
+	case r.LeftOut != "":
+		words = "left out: " + r.LeftOut
+	case result == inbox.Missing:
+		words = cmp.Or(words, "no features")
+	case result == inbox.Twin:
+		others := make([]string, len(r.Elsewhere))
+		for n, platform := range r.Elsewhere {
+			others[n] = inbox.ShowTenant(platform, r.Tenant)
+		}
+		words = "usher knows " + strings.Join(others, " and ") + ", which the command did not print: is the platform right?"
+	case result == inbox.Changed:
+		words = "something came for it meanwhile; the next run compares it"
+	case result == inbox.Absent:
+		words = "usher knows it, and the command did not print it"
+	}
+	c.progress.end()
+	c.say("%-8s %-24s  %s\n", result, text.Visible(inbox.ShowTenant(r.Platform, r.Tenant)), text.Visible(words))
+}
+
+// sayMore says how many tenants of each result were not listed.
+func (c *reconcileCall) sayMore() {
+	for _, result := range inbox.Results {
+		if n := c.listed[result] - maxListed; n > 0 {
+			c.say("%-8s and %s more; --json lists all\n", result, thousands(n))
+		}
+	}
+	if c.faults > maxListed {
+		fmt.Fprintf(c.Stderr, "and %s more\n", count(c.faults-maxListed, "faulty line"))
+	}
+}
+
+func (c *reconcileCall) say(format string, args ...any) {
+	if !c.json {
+		fmt.Fprintf(c.Stdout, format, args...)
+	}
+}
+
+// confirm asks a question, and says whether the answer is yes.
+func (c *reconcileCall) confirm(question string) bool {
+	c.sayMore()
+	clear(c.listed)
+	out := c.Stdout
+	if c.json { // standard output is for a program
+		out = c.Stderr
+	}
+	fmt.Fprint(out, question, " [y/N] ")
+	answer, _ := bufio.NewReader(c.Stdin).ReadString('\n') // at the end of the input: no
+	answer = strings.ToLower(strings.TrimSpace(answer))
+	return answer == "y" || answer == "yes"
+}
+
+// conclusion says in words what was found, and what to do next.
+func (c *reconcileCall) conclusion(complete bool, failed error) string {
+	s, left := &c.summary, c.summary.Left
+	var out strings.Builder
+	compared := s.Equal + s.Differs + s.Missing + s.Twin + s.Changed
+	if c.anyListed() {
+		out.WriteByte('\n')
+	}
+	if !complete {
+		fmt.Fprintf(&out, "%s compared, not all: nothing was taken in.\n", count(compared, "tenant"))
+		return out.String()
+	}
+	parts := []string{are(s.Equal, "equal")}
+	for _, p := range []struct {
+		n          int
+		one, other string
+	}{{s.Differs, "1 differs", "differ"}, {s.Missing, "1 is missing", "are missing"}, {s.Twin, "1 is a twin", "are twins"}, {s.Changed, "1 has changed meanwhile", "have changed meanwhile"}} {
+		switch {
+		case p.n == 1:
+			parts = append(parts, p.one)
+		case p.n > 1:
+			parts = append(parts, thousands(p.n)+" "+p.other)
+		}
+	}
+	if s.Differs+s.Missing+s.Twin+s.Changed == 0 {
+		switch s.Equal {
+		case 0:
+			out.WriteString("Nothing was compared.")
+		case 1:
+			out.WriteString("Nothing differs: usher knows the 1 tenant as the billing service does.")
+		default:
+			fmt.Fprintf(&out, "Nothing differs: usher knows all %s as the billing service does.", count(s.Equal, "tenant"))
+		}
+	} else {
+		fmt.Fprintf(&out, "%s compared: %s.", count(compared, "tenant"), strings.Join(parts, ", "))
+	}
+	if s.Absent > 0 {
+		fmt.Fprintf(&out, " %s that usher knows %s not printed.", count(s.Absent, "tenant"), wasWere(s.Absent))
+	}
+	if s.PassedOver > 0 {
+		fmt.Fprintf(&out, " %s passed over: no receiver takes their platforms.", count(s.PassedOver, "tenant"))
+	}
+	out.WriteByte('\n')
+	switch {
+	case s.Applied > 0 && c.keep:
+		fmt.Fprintf(&out, "%s taken in: usher knows them now, and delivers nothing.\n", count(s.Applied, "tenant"))
+	case s.Applied > 0:
+		fmt.Fprintf(&out, "%s taken in; see how they fare: %s\n", count(s.Applied, "tenant"), c.commandLine("usher inbox ls --since "+c.run.Began.UTC().Format(time.RFC3339)))
+	}
+	if left.Count() > 0 && !c.apply {
+		flags := "--apply"
+		if c.run.Known == 0 && left.Missing > 0 {
+			out.WriteString("usher knows no tenant yet. If your receiver is right already, --apply --keep makes usher know them, and delivers nothing.\n")
+			flags = "--apply --keep"
+		}
+		if n := left.Differs + left.Missing; n > max(5, min(100, c.run.Known/10)) {
+			flags += fmt.Sprint(" --max ", n)
+		}
+		if left.Differs+left.Missing > 0 {
+			fmt.Fprintf(&out, "Nothing was changed. To take in what differs or is missing:\n  %s\n", c.nextLine(flags))
+		}
+		if left.Twin > 0 {
+			out.WriteString("Twins are only taken in with --twins.\n")
+		}
+	}
+	return out.String()
+}
+
+func (c *reconcileCall) anyListed() bool {
+	for _, n := range c.listed {
+		if n > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// nextLine returns the command line with other flags.
+func (c *reconcileCall) nextLine(flags string) string {
+	line := "usher reconcile " + flags
+	if !c.asOf.IsZero() {
+		line += " --as-of " + c.asOf.UTC().Format(time.RFC3339)
+	}
+	line += " --"
+	for _, arg := range c.command {
+		line += " " + text.Quote(arg)
+	}
+	return text.Visible(c.commandLine(line))
+}
+
+func are(n int, what string) string {
+	if n == 1 {
+		return "1 is " + what
+	}
+	return thousands(n) + " are " + what
+}
+
+func wasWere(n int) string {
+	if n == 1 {
+		return "was"
+	}
+	return "were"
+}
+
+// count writes a number and what it counts: 1,204 tenants.
+func count(n int, what string) string {
+	if n != 1 {
+		what += "s"
+	}
+	return thousands(n) + " " + what
+}
+
+func thousands(n int) string {
+	s := strconv.Itoa(n)
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}
+
+// progress says on a terminal how far something is.
+type progress struct {
+	stderr  io.Writer
+	printed time.Time
+	open    bool // the line has no end yet
+}
+
+func (p *progress) show(format string, args ...any) {
+	if time.Since(p.printed) > time.Second/2 && text.IsTerminal(p.stderr) {
+		p.printed, p.open = time.Now(), true
+		fmt.Fprintf(p.stderr, "\r"+format, args...)
+	}
+}
+
+func (p *progress) end() {
+	if p.open {
+		fmt.Fprintln(p.stderr)
+		p.open = false
+	}
+}

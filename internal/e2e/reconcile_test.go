@@ -1,0 +1,373 @@
+//go:build unix
+
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"usher/internal/testkit"
+)
+
+// A reconciler is an usher with a file as its inbox, and the environment of the commands beside it.
+type reconciler struct {
+	*usher
+	t       *testing.T
+	world   *world
+	environ []string
+	dir     string
+
+	mu  sync.Mutex
+	got []http.Header // of what the receiver got
+}
+
+func (r *reconciler) headers() []http.Header {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.got)
+}
+
+func newReconciler(t *testing.T, more ...string) *reconciler {
+	t.Helper()
+	w, dir := newWorld(t), t.TempDir()
+	r := &reconciler{t: t, world: w, dir: dir}
+	w.receiver.OnDelivery = func(req *http.Request, _ []byte) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.got = append(r.got, req.Header)
+	}
+	r.usher = start(t, w.environ(append(more, "USHER_WEBHOOK_INBOX=file:"+filepath.Join(dir, "inbox.db"), "USHER_ENTITLEMENTS_LISTEN=127.0.0.1:0")...)).ready(t)
+	r.environ = append(w.environ(more...), "USHER_ADMIN_LISTEN="+r.admin)
+	return r
+}
+
+// act makes one of the calls of a run.
+func (r *reconciler) act(call, token string) reply {
+	req, err := http.NewRequest("POST", "http://"+r.admin+"/api/reconcile/"+call, nil)
+	if err == nil {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	return do(req, err)
+}
+
+// payload is what the service says of a tenant: features as users=25 or sso.
+func payload(tenant string, features ...string) string {
+	platform, code, both := strings.Cut(tenant, "/")
+	if !both {
+		platform, code = "crm", tenant
+	}
+	var list []string
+	for _, f := range features {
+		name, quantity, limited := strings.Cut(f, "=")
+		if !limited {
+			quantity = "null"
+		}
+		list = append(list, fmt.Sprintf(`{"code":%q,"quantity":%s}`, name, quantity))
+	}
+	return fmt.Sprintf(`{"tenant":{"code":%q,"platform":{"code":%q}},"change":{"features":[%s]}}`, code, platform, strings.Join(list, ","))
+}
+
+// hears sends a webhook.
+func (r *reconciler) hears(tenant string, features ...string) {
+	r.t.Helper()
+	if got := r.send(`{"type":"TenantProvisioningChange","payload":` + payload(tenant, features...) + `}`); got.status != 200 {
+		r.t.Fatalf("%s: %d %s", tenant, got.status, got.body)
+	}
+}
+
+// run runs usher reconcile with flags, and a script that has the lines in $LINES.
+func (r *reconciler) run(flags, script string, lines ...string) (out, stderr string, code int) {
+	r.t.Helper()
+	file := filepath.Join(r.dir, "lines")
+	if err := os.WriteFile(file, []byte(strings.Join(lines, "\n")), 0o600); err != nil {
+		r.t.Fatal(err)
+	}
+	p := startProcess(r.t, append(r.environ, "LINES_FILE="+file), append(append([]string{"reconcile"}, strings.Fields(flags)...), "--", "sh", "-c", script)...)
+	<-p.Ended
+	return p.Stdout.String(), p.Stderr.String(), p.Code
+}
+
+// want runs it on lines, and wants an exit code, and words in what it prints.
+func (r *reconciler) want(flags string, code int, words []string, lines ...string) string {
+	r.t.Helper()
+	out, stderr, got := r.run(flags, `cat "$LINES_FILE"`, lines...)
+	for _, word := range words {
+		if !strings.Contains(out+stderr, word) {
+			r.t.Errorf("usher reconcile %s: %q is missing", flags, word)
+			got = -1
+		}
+	}
+	if got != code {
+		r.t.Errorf("usher reconcile %s: exit code %d, want %d:\n%s%s", flags, got, code, out, stderr)
+	}
+	return out
+}
+
+// A change whose webhook was lost: the first run says it, --apply delivers it, and after that nothing differs.
+func TestReconcile(t *testing.T) {
+	t.Parallel()
+	r := newReconciler(t)
+	entitlements := r.URL(t, "entitlements")
+	check := func(feature string) int {
+		status, _ := testkit.Get(t, entitlements+"/v1/check?tenant=acme&feature="+feature)
+		return status
+	}
+	r.hears("acme", "users=25", "sso")
+	r.hears("globex", "users=1")
+	r.hears("gone", "users=1")
+	r.hears("crm2/initech", "users=1")
+	lines := []string{payload("acme", "users=30", "api"), payload("globex", "users=1"), payload("new", "sso"), payload("initech", "users=1")}
+	out := r.want("", 3, []string{
+		"differs  crm/acme                  users 25 → 30, + api, - sso\n", "missing  crm/new ", "+ sso\n", "twin     crm/initech               usher knows crm2/initech, which the command did not print",
+		"absent   crm/gone ", "absent   crm2/initech ", "4 tenants compared: 1 is equal, 1 differs, 1 is missing, 1 is a twin. 2 tenants that usher knows were not printed.\n",
+		"To take in what differs or is missing:\n  usher reconcile --apply -- sh '-c' 'cat \"$LINES_FILE\"'\n", "--twins",
+	}, lines...)
+	if strings.Contains(out, "globex") {
+		t.Errorf("what is equal is printed:\n%s", out)
+	}
+	if check("sso") != 204 || check("api") != 403 {
+		t.Error("without --apply something has changed")
+	}
+	got := len(r.headers())
+	r.want("--apply --yes", 3, []string{"2 tenants taken in"}, lines...)
+	if check("sso") != 403 || check("api") != 204 {
+		t.Error("usher does not answer by what was taken in")
+	}
+	testkit.Eventually(t, "delivered", func() bool { return len(r.headers()) == got+2 })
+	for _, h := range r.headers()[got:] {
+		if h.Get("usher-source") != "reconcile" || h.Get("webhook-id") == "" {
+			t.Errorf("the receiver got %v", h)
+		}
+	}
+	r.want("--apply --yes --twins", 0, []string{"1 tenant taken in"}, lines...)
+	r.want("", 0, []string{"Nothing differs: usher knows all 4 tenants as the billing service does. 2 tenants that usher knows were not printed.\n"}, lines...)
+	p := startProcess(t, r.environ, "inbox", "actions")
+	if <-p.Ended; strings.Count(p.Stdout.String(), "  reconcile  ") != 4 || !regexp.MustCompile(`reconcile +2 .* --apply\n`).MatchString(p.Stdout.String()) {
+		t.Errorf("actions:\n%s", p.Stdout.String())
+	}
+	p = startProcess(t, r.environ, "inbox", "ls", "--json")
+	if <-p.Ended; strings.Count(p.Stdout.String(), `"source":"reconcile"`) != 3 {
+		t.Errorf("ls:\n%s", p.Stdout.String())
+	}
+}
+
+func TestReconcileJSON(t *testing.T) {
+	t.Parallel()
+	r := newReconciler(t)
+	r.hears("acme", "users=25")
+	r.hears("gone", "users=1")
+	lines := []string{payload("acme", "users=30"), payload("new"), payload("globex", "a")}
+	for _, c := range []struct {
+		flags string
+		code  int
+		want  string
+	}{
+		{"--json", 3, `{"result":"differs","platform":"crm","tenant":"acme","changes":["users 25 → 30"],"applied":false}
+{"result":"missing","platform":"crm","tenant":"new","changes":[],"applied":false}
+{"result":"missing","platform":"crm","tenant":"globex","changes":["+ a"],"applied":false}
+{"result":"absent","platform":"crm","tenant":"gone","changes":[],"applied":false}
+{"summary":{"equal":0,"differs":1,"missing":2,"twin":0,"changed":0,"absent":1,"applied":0,"passed_over":0,"left":{"differs":1,"missing":2,"twin":0}}}
+`},
+		{"--json --apply --keep --yes", 0, `{"result":"absent","platform":"crm","tenant":"gone","changes":[],"applied":false}
+{"result":"differs","platform":"crm","tenant":"acme","changes":["users 25 → 30"],"applied":true}
+{"result":"missing","platform":"crm","tenant":"new","changes":[],"applied":true}
+{"result":"missing","platform":"crm","tenant":"globex","changes":["+ a"],"applied":true}
+{"summary":{"equal":0,"differs":1,"missing":2,"twin":0,"changed":0,"absent":1,"applied":3,"passed_over":0,"left":{"differs":0,"missing":0,"twin":0}}}
+`},
+		{"--json", 0, `{"result":"absent","platform":"crm","tenant":"gone","changes":[],"applied":false}
+{"summary":{"equal":3,"differs":0,"missing":0,"twin":0,"changed":0,"absent":1,"applied":0,"passed_over":0,"left":{"differs":0,"missing":0,"twin":0}}}
+`},
+	} {
+		if c.flags != "--json" { // --keep leaves out what waits
+			testkit.Eventually(t, "delivered", func() bool { return len(r.headers()) == 2 })
+			testkit.Eventually(t, "nothing waits", func() bool {
+				_, body := testkit.Get(t, "http://"+r.admin+"/api/status")
+				return strings.Contains(body, `"waiting":0`)
+			})
+		}
+		if got := r.want(c.flags, c.code, nil, lines...); got != c.want {
+			t.Errorf("%s\n got %s\nwant %s", c.flags, got, c.want)
+		}
+	}
+	if n := len(r.headers()); n != 2 {
+		t.Errorf("%d were delivered", n)
+	}
+}
+
+// Whatever is doubtful: what could be compared is printed, nothing is applied, and nobody is absent.
+func TestReconcileFails(t *testing.T) {
+	t.Parallel()
+	r := newReconciler(t)
+	r.hears("acme", "users=25")
+	r.hears("gone", "users=25")
+	differs := payload("acme", "users=30")
+	for _, c := range []struct {
+		name, flags, script, want string
+		lines                     []string
+	}{
+		{"the command fails", "", `cat "$LINES_FILE"; exit 7`, "the command failed: its exit code is 7", []string{differs}},
+		{"it is killed", "", `cat "$LINES_FILE"; kill -9 $$`, "its exit code is 137", []string{differs}},
+		{"it prints nothing", "", `true`, "the command printed nothing", nil},
+		{"there is no such command", "", `exec /nowhere/at-all`, "the command failed: its exit code is 127", nil},
+		{"a faulty line", "", `cat "$LINES_FILE"`, "line 2: /payload/tenant/code is missing", []string{differs, `{"tenant":{},"change":{}}`}},
+		{"half a line", "", `cat "$LINES_FILE"`, "line 2: it is not JSON", []string{differs, payload("new")[:20]}},
+		{"features that cannot be read", "", `cat "$LINES_FILE"`, "line 1: /payload/change/features cannot be read", []string{`{"tenant":{"code":"acme"},"change":{"features":null}}`, differs}},
+		{"twice", "", `cat "$LINES_FILE"`, "line 3: the tenant crm/acme was printed before, with other features", []string{differs, payload("acme", "users=30"), payload("acme", "users=31")}},
+		{"too many", "--max 1", `cat "$LINES_FILE"`, "2 tenants would be taken in, and --max allows 1", []string{differs, payload("new")}},
+		{"more than usual", "", `cat "$LINES_FILE"`, "6 tenants would be taken in, and --max allows 5", []string{differs, payload("a"), payload("b"), payload("c"), payload("d"), payload("e")}},
+	} {
+		for _, flags := range []string{"--apply --yes " + c.flags, "--apply --yes --json " + c.flags} {
+			out, stderr, code := r.run(flags, c.script, c.lines...)
+			if code != 1 || !strings.Contains(out+stderr, c.want) || len(c.lines) > 0 && !strings.Contains(out, "acme") && !strings.Contains(c.name, "too many") && !strings.Contains(flags, "json") {
+				t.Errorf("%s, %s: exit code %d\n%s%s", c.name, flags, code, out, stderr)
+			}
+			if strings.Contains(out, `"result":"absent"`) && !strings.Contains(c.want, "--max") || strings.Contains(out, "absent  ") && !strings.Contains(c.want, "--max") {
+				t.Errorf("%s: somebody is absent\n%s", c.name, out)
+			}
+		}
+	}
+	r.want("", 3, []string{"differs  crm/acme"}, differs)
+	r.want("--apply --max 0 --yes", 0, []string{"7 tenants taken in"}, differs, payload("a"), payload("b"), payload("c"), payload("d"), payload("e"), payload("f"))
+}
+
+func TestReconcileUsage(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	environ := append(w.environ(), "USHER_ADMIN_LISTEN=127.0.0.1:1")
+	ran := filepath.Join(t.TempDir(), "ran")
+	for args, want := range map[string]string{
+		"":                                      "needs a command",
+		"--apply --yes":                         "needs a command",
+		"touch " + ran:                          "write -- before the command",
+		"--keep -- touch " + ran:                "--keep is only for --apply",
+		"--yes -- touch " + ran:                 "--yes is only for --apply",
+		"--apply -- touch " + ran:               "there is no terminal: use --yes",
+		"--apply --yes --max -3 -- true":        "write a whole number",
+		"--as-of never -- touch " + ran:         "write a time",
+		"--frobnicate -- touch " + ran:          "it has --apply",
+		"--as-of=2026-01-31 -- touch " + ran:    "1", // nobody answers
+		"--apply --yes --twins -- touch " + ran: "1",
+	} {
+		p := startProcess(t, environ, append([]string{"reconcile"}, strings.Fields(args)...)...)
+		<-p.Ended
+		code, words := 2, want
+		if want == "1" {
+			code, words = 1, "cannot reach usher at 127.0.0.1:1"
+		}
+		if out := p.Stdout.String() + p.Stderr.String(); p.Code != code || !strings.Contains(out, words) {
+			t.Errorf("usher reconcile %s: %d\n%s", args, p.Code, out)
+		}
+	}
+	alone := startProcess(t, []string{"USHER_ADMIN_LISTEN=127.0.0.1:1"}, "reconcile", "--", "touch", ran)
+	if <-alone.Ended; alone.Code != 2 || !strings.Contains(alone.Stderr.String(), "needs --as-of") {
+		t.Errorf("without USHER_BASE_URL: %d %s", alone.Code, alone.Stderr.String())
+	}
+	if _, err := os.Stat(ran); err == nil {
+		t.Error("the command ran")
+	}
+}
+
+// A list from elsewhere: what came later than it is left alone.
+func TestReconcileAsOf(t *testing.T) {
+	t.Parallel()
+	r := newReconciler(t)
+	r.hears("old", "a")
+	time.Sleep(10 * time.Millisecond)
+	at := time.Now().UTC()
+	time.Sleep(10 * time.Millisecond)
+	r.hears("new", "a")
+	r.environ = []string{"USHER_ADMIN_LISTEN=" + r.admin}
+	r.want("--as-of "+at.Format(time.RFC3339Nano), 3, []string{"differs  crm/old ", "changed  crm/new "}, payload("old", "b"), payload("new", "b"))
+}
+
+// A child that the command leaves behind has its output open: that does not delay the end. Nor is anything lost that the command itself has
+// printed.
+func TestReconcileDoesNotWaitForChildren(t *testing.T) {
+	t.Parallel()
+	r := newReconciler(t)
+	var lines []string
+	for n := range 1500 {
+		lines = append(lines, payload(fmt.Sprint("tenant-", n), "a"))
+	}
+	pid := filepath.Join(r.dir, "pid")
+	began := time.Now()
+	out, stderr, code := r.run("--json", `sleep 3000 2>/dev/null & echo $! > '`+pid+`'; cat "$LINES_FILE"`, lines...)
+	text, err := os.ReadFile(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var child int
+	fmt.Sscan(string(text), &child)
+	if syscall.Kill(child, syscall.SIGKILL) != nil || code != 3 || !strings.Contains(out, `"missing":1500`) {
+		t.Errorf("after %v: %d %s", time.Since(began), code, stderr)
+	}
+}
+
+// A signal goes to the command; then the run has failed, and the inbox knows that.
+func TestReconcileIsInterrupted(t *testing.T) {
+	t.Parallel()
+	r := newReconciler(t)
+	r.hears("acme", "users=25")
+	started := filepath.Join(r.dir, "started")
+	p := startProcess(t, r.environ, "reconcile", "--", "sh", "-c", "echo '"+payload("acme", "users=30")+"'; touch "+started+"; exec sleep 3000")
+	testkit.Eventually(t, "started", func() bool { _, err := os.Stat(started); return err == nil })
+	p.Signal(t, syscall.SIGTERM)
+	if <-p.Ended; p.Code != 1 || !strings.Contains(p.Stderr.String(), "the command failed") {
+		t.Errorf("%d %s %s", p.Code, p.Stdout.String(), p.Stderr.String())
+	}
+	if !strings.Contains(p.Stdout.String(), "differs  crm/acme") {
+		t.Errorf("what was compared is not printed: %s", p.Stdout.String())
+	}
+}
+
+// It needs a gate and an inbox.
+func TestReconcileNeedsAnInbox(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	u := start(t, w.environ()).ready(t)
+	p := startProcess(t, append(w.environ(), "USHER_ADMIN_LISTEN="+u.admin), "reconcile", "--", "true")
+	if <-p.Ended; p.Code != 1 || !strings.Contains(p.Stderr.String(), "no inbox") {
+		t.Errorf("%d %s", p.Code, p.Stderr.String())
+	}
+}
+
+// Comparing needs a token that may act.
+func TestReconcileNeedsTheRightToAct(t *testing.T) {
+	t.Parallel()
+	r := newReconciler(t, "USHER_ADMIN_TOKEN="+adminToken, "USHER_ADMIN_READ_TOKEN=r3ad-only")
+	req := func(token string) int {
+		status := 0
+		for _, call := range []string{"begin", "compare?run=x", "apply?run=x", "known?run=x", "end?run=x"} {
+			got := r.act(call, token)
+			if status = got.status; token == "r3ad-only" && status != 403 {
+				t.Errorf("%s: %d %s", call, got.status, got.body)
+			}
+		}
+		return status
+	}
+	req("r3ad-only")
+	if got := req(adminToken); got != 400 && got != 409 {
+		t.Errorf("a run that nobody began: %d", got)
+	}
+	out, stderr, code := r.run("--json", `cat "$LINES_FILE"; env >&2`, payload("new"))
+	var summary struct{ Summary struct{ Missing int } }
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	if err := json.Unmarshal([]byte(lines[len(lines)-1]), &summary); err != nil || summary.Summary.Missing != 1 || code != 3 {
+		t.Errorf("%d %s %s", code, out, stderr)
+	}
+	for _, secret := range []string{adminToken, clientSecret, "r3ad-only"} {
+		if strings.Contains(stderr, secret) {
+			t.Errorf("%s reaches the command", secret)
+		}
+	}
+}
