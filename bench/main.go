@@ -29,6 +29,7 @@ var parts = []part{
 	{"Inbound", inbound},
 	{"Receivers", severalReceivers},
 	{"Limits", limits},
+	{"Checks", checks},
 	{growthPart, growth},
 }
 
@@ -93,7 +94,7 @@ func run(ctx context.Context) error {
 	flag.StringVar(&b.besideInbox, "beside-inbox", "", "measure that binary with this `inbox` as well, such as the address of a NATS server")
 	flag.IntVar(&b.senders, "senders", 0, "inbound, so `many` alone; by default 1, 64 and 256")
 	flag.StringVar(&b.plot, "plot", "", "draw growth into this SVG `file`")
-	only := flag.String("only", "", "measure this `part` alone: outbound, inbound, receivers, limits or growth; the last only if it is asked for")
+	only := flag.String("only", "", "measure this `part` alone: outbound, inbound, receivers, limits, checks or growth; the last only if it is asked for")
 	output := flag.String("o", "", "write the results to this `file` as well; of one that is there, only the parts that are measured change")
 	flag.Parse()
 	if flag.NArg() > 0 {
