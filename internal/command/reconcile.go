@@ -514,7 +514,9 @@ func (c *reconcileCall) end(complete bool, failed error) error {
 		failed = err
 	}
 	if c.json {
-		if err := json.NewEncoder(c.Stdout).Encode(map[string]inbox.Summary{"summary": c.summary}); err != nil && failed == nil {
+		numbers := c.summary
+		numbers.Left = inbox.Left{} // who reads it expects a number in each member
+		if err := json.NewEncoder(c.Stdout).Encode(map[string]inbox.Summary{"summary": numbers}); err != nil && failed == nil {
 			failed = err
 		}
 	} else {

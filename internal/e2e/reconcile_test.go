@@ -176,16 +176,16 @@ func TestReconcileJSON(t *testing.T) {
 {"result":"missing","platform":"crm","tenant":"new","changes":[],"applied":false}
 {"result":"missing","platform":"crm","tenant":"globex","changes":["+ a"],"applied":false}
 {"result":"absent","platform":"crm","tenant":"gone","changes":[],"applied":false}
-{"summary":{"equal":0,"differs":1,"missing":2,"twin":0,"changed":0,"absent":1,"applied":0,"passed_over":0,"left":{"differs":1,"missing":2,"twin":0}}}
+{"summary":{"equal":0,"differs":1,"missing":2,"twin":0,"changed":0,"absent":1,"applied":0,"passed_over":0}}
 `},
 		{"--json --apply --keep --yes", 0, `{"result":"absent","platform":"crm","tenant":"gone","changes":[],"applied":false}
 {"result":"differs","platform":"crm","tenant":"acme","changes":["users 25 → 30"],"applied":true}
 {"result":"missing","platform":"crm","tenant":"new","changes":[],"applied":true}
 {"result":"missing","platform":"crm","tenant":"globex","changes":["+ a"],"applied":true}
-{"summary":{"equal":0,"differs":1,"missing":2,"twin":0,"changed":0,"absent":1,"applied":3,"passed_over":0,"left":{"differs":0,"missing":0,"twin":0}}}
+{"summary":{"equal":0,"differs":1,"missing":2,"twin":0,"changed":0,"absent":1,"applied":3,"passed_over":0}}
 `},
 		{"--json", 0, `{"result":"absent","platform":"crm","tenant":"gone","changes":[],"applied":false}
-{"summary":{"equal":3,"differs":0,"missing":0,"twin":0,"changed":0,"absent":1,"applied":0,"passed_over":0,"left":{"differs":0,"missing":0,"twin":0}}}
+{"summary":{"equal":3,"differs":0,"missing":0,"twin":0,"changed":0,"absent":1,"applied":0,"passed_over":0}}
 `},
 	} {
 		if c.flags != "--json" { // --keep leaves out what waits

@@ -76,7 +76,7 @@ type Summary struct {
 	PassedOver int `json:"passed_over"` // tenants of platforms that no receiver takes
 
 	// Left are those that were not taken in, by their result.
-	Left Left `json:"left"`
+	Left Left `json:"left,omitzero"`
 }
 
 // Left has the tenants that a run has left as they were.
