@@ -305,6 +305,14 @@ func problemOf(err error) *problem {
 	}
 }
 
+// statusOf returns the status of an error's answer; zero for no error.
+func statusOf(err error) int {
+	if err == nil {
+		return 0
+	}
+	return problemOf(err).status
+}
+
 func badRequest(message string) error {
 	return &problem{http.StatusBadRequest, "BAD_REQUEST", general, message}
 }

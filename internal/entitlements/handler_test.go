@@ -277,6 +277,18 @@ func TestTargets(t *testing.T) {
 		{"/v1/check?tenant=brücke&feature=users", 204, "", "1"},
 		{"/v1/check?tenant=acme&feature=機能", 204, "", "4"},
 
+		{"/v1/check?tenant=nobody&feature=users&unknown=allow", 204, "", "unknown"},
+		{"/v1/check?tenant=nobody&feature=users&unknown=deny", 403, "DENIED", "unknown"},
+		{"/v1/check?tenant=silent&feature=users&unknown=allow", 204, "", "unknown"},
+		{"/v1/check?tenant=silent&feature=users&unknown=deny", 403, "DENIED", "unknown"},
+		{"/v1/check?tenant=twice&feature=users&unknown=allow", 204, "", "unknown"},
+		{"/v1/check?tenant=twice&feature=users&unknown=deny", 403, "DENIED", "unknown"},
+		{"/v1/check?tenant=acme&feature=users&unknown=deny", 204, "", "25"},
+		{"/v1/check?tenant=acme&feature=other&unknown=allow", 403, "DENIED", "0"},
+		{"/v1/check?tenant=broken&feature=users&unknown=allow", 503, "NOT_READY", ""},
+		{"/v1/check?tenant=acme&feature=users&unknown=", 400, "BAD_REQUEST", ""},
+		{"/v1/check?tenant=acme&feature=users&unknown=yes", 400, "BAD_REQUEST", ""},
+
 		{"/v1/check", 400, "BAD_REQUEST", ""},
 		{"/v1/check?tenant=acme", 400, "BAD_REQUEST", ""},
 		{"/v1/check?feature=users", 400, "BAD_REQUEST", ""},
@@ -303,6 +315,9 @@ func TestTargets(t *testing.T) {
 			resp := ask(t, h, method, tc.target, "")
 			var body struct{ Limit json.Number }
 			limit := resp.Header.Get("Usher-Limit")
+			if resp.Header.Get("Usher-Unknown") == "true" {
+				limit += "unknown"
+			}
 			code := ""
 			if resp.StatusCode == 200 {
 				if err := json.Unmarshal([]byte(jsonOf(t, resp)), &body); err != nil {

@@ -59,12 +59,13 @@ var wholeNumber = regexp.MustCompile(`^[0-9]+$`)
 
 // check answers /v1/check with a status only, for web servers that ask before they pass on a request.
 func (h *Handler) check(w http.ResponseWriter, r *http.Request, _ target) (answer, error) {
-	params, err := readQuery(r, "tenant", "feature", "platform", "quantity")
+	params, err := readQuery(r, "tenant", "feature", "platform", "quantity", "unknown")
 	if err != nil {
 		return answer{}, err
 	}
 	tenant, feature := params.Get("tenant"), params.Get("feature")
 	written := optional(params, "quantity")
+	unknown := optional(params, "unknown")
 	var quantity uint64
 	if written != nil {
 		quantity, _ = strconv.ParseUint(*written, 10, 64) // if it is out of range, the largest number, and so more than any limit
@@ -76,11 +77,21 @@ func (h *Handler) check(w http.ResponseWriter, r *http.Request, _ target) (answe
 		return answer{}, badRequest("The query parameter feature is missing.")
 	case written != nil && !wholeNumber.MatchString(*written):
 		return answer{}, badRequest("The query parameter quantity must be a whole number, 0 or more.")
+	case unknown != nil && *unknown != "allow" && *unknown != "deny":
+		return answer{}, badRequest("The query parameter unknown must be allow or deny.")
 	}
 	a, err := h.cfg.Lookup.last(r.Context(), w, tenant, optional(params, "platform"))
 	f, enabled := a.Snapshot.Feature(feature)
 	allowed := enabled && f.Limit.Allows(quantity)
 	h.count(err, allowed)
+	if code := statusOf(err); unknown != nil && (code == http.StatusNotFound || code == http.StatusConflict) {
+		// nginx knows no third answer, and the caller has decided.
+		w.Header().Set("Usher-Unknown", "true")
+		if *unknown == "allow" {
+			return answer{http.StatusNoContent, nil}, nil
+		}
+		return answer{}, denied(problemOf(err).message)
+	}
 	if err != nil {
 		return answer{}, err
 	}
