@@ -2,6 +2,7 @@ package admin
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,7 +17,9 @@ import (
 	"time"
 
 	"usher/internal/admin/page"
+	"usher/internal/content"
 	"usher/internal/inbox"
+	"usher/internal/snapshot"
 	"usher/internal/text"
 	"usher/webhookgate"
 )
@@ -45,8 +48,12 @@ type (
 		Failed map[string]string `json:"failed,omitempty"` // why, by id
 		Newer  map[string]string `json:"newer,omitempty"`  // by id of one that failed: the newer webhook that it would overwrite without force
 		New    map[string]string `json:"new,omitempty"`    // of accept: the new webhooks, by id
-		Left   int               `json:"left,omitempty"`   // how many were not tried, because the inbox can't be written
-		Paused []inbox.Pause     `json:"paused,omitempty"` // the pauses in force, which may hold back the webhooks
+
+		// Unknown are those that failed because accept would make usher's answers about their tenant unknown; with unknown=true it does.
+		Unknown []string `json:"unknown,omitempty"`
+
+		Left   int           `json:"left,omitempty"`   // how many were not tried, because the inbox can't be written
+		Paused []inbox.Pause `json:"paused,omitempty"` // the pauses in force, which may hold back the webhooks
 	}
 
 	// TenantRef names the tenant that an action was done to.
@@ -116,10 +123,13 @@ func (h *Handler) act(r *http.Request, by *inbox.Action, id string, force bool) 
 	switch by.What {
 	case "accept":
 		var taken int64
-		taken, err = h.cfg.Inbox.Accept(n, force, by)
+		if err = h.becomesUnknown(r.Context(), n); err == nil || mayBecomeUnknown(r) {
+			taken, err = h.cfg.Inbox.Accept(n, force, by)
+		}
 		done.ID, message, args = strconv.FormatInt(taken, 10), "refused webhook accepted by hand", []any{"id", n, "as", taken, "force", force}
 		_, older := errors.AsType[*inbox.OverwriteError](err)
-		if err != nil && !older && !errors.Is(err, inbox.ErrNotFound) && !errors.Is(err, inbox.ErrDoubt) {
+		_, unknown := errors.AsType[*unknownError](err)
+		if err != nil && !older && !unknown && !errors.Is(err, inbox.ErrNotFound) && !errors.Is(err, inbox.ErrDoubt) {
 			err = &refusal{http.StatusConflict, err.Error()}
 		}
 	case "discard":
@@ -143,7 +153,11 @@ func (h *Handler) actOnOne(verb string) http.HandlerFunc {
 		case isAPI(r):
 			return done, err
 		case older: // the page asks once more, and says what would be overwritten
-			return confirmOverwrite(verb, id, overwrite), nil
+			c := confirmOverwrite(verb, id, overwrite)
+			if mayBecomeUnknown(r) {
+				c.Fields["unknown"] = "true"
+			}
+			return c, nil
 		}
 		return redirect("/webhooks/" + id + "?did=" + verb), err
 	})
@@ -220,6 +234,9 @@ func (h *Handler) actOn(r *http.Request, by *inbox.Action, ids []string, force b
 		}
 		if newer, ok := errors.AsType[*inbox.OverwriteError](err); ok {
 			acted.Newer[id] = strconv.FormatInt(newer.Latest.ID, 10)
+		}
+		if _, ok := errors.AsType[*unknownError](err); ok {
+			acted.Unknown = append(acted.Unknown, id)
 		}
 		trouble := h.inboxTrouble()
 		if err != nil && trouble != nil {
@@ -613,8 +630,45 @@ func (h *Handler) askOne(verb string) http.HandlerFunc {
 		if !d.InInbox() {
 			return nil, inbox.ErrNotFound
 		}
-		return confirmOne(verb, &d.Webhook), nil
+		c := confirmOne(verb, &d.Webhook)
+		if n, err := strconv.ParseInt(d.ID, 10, 64); err == nil && verb == "accept" {
+			if unknown, ok := errors.AsType[*unknownError](h.becomesUnknown(r.Context(), n)); ok {
+				c.Warning, c.Danger, c.Fields = unknown.Error()+".", true, map[string]string{"unknown": "true"}
+			}
+		}
+		return c, nil
 	})
+}
+
+// unknownError says that to accept a webhook would make usher's answers about its tenant unknown.
+type unknownError struct{ tenant string }
+
+func (e *unknownError) Error() string {
+	return "its features can't be read: usher would no longer know what " + e.tenant + " may use, and answer questions about it with 404"
+}
+
+// becomesUnknown returns an *unknownError if to accept a webhook makes usher's answers about its tenant unknown, which are known now.
+func (h *Handler) becomesUnknown(ctx context.Context, id int64) error {
+	if h.cfg.Entitlements == nil {
+		return nil
+	}
+	w, err := h.cfg.Inbox.Show(id)
+	if err != nil || w.Tenant == "" || w.Type != content.TenantProvisioningChange || snapshot.Read(w.Body).Known {
+		return nil // Accept finds what else is wrong with it
+	}
+	if now, err := h.cfg.Entitlements(ctx, w.Tenant, &w.Platform); err != nil || !now.Snapshot.Known {
+		return nil
+	}
+	return &unknownError{page.TenantName(w.Platform, w.Tenant)}
+}
+
+// mayBecomeUnknown reports whether the person has agreed to that.
+func mayBecomeUnknown(r *http.Request) bool {
+	values := r.URL.Query()
+	if !isAPI(r) {
+		values, _ = readForm(r)
+	}
+	return values.Get("unknown") == "true"
 }
 
 func confirmOne(verb string, w *Webhook) *confirmation {

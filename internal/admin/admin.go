@@ -100,8 +100,8 @@ func New(cfg Config) *Handler {
 		{path: "/api/webhooks/{id}/discard", act: h.actOnOne("discard"), params: []string{"force"}, inbox: true},
 		{path: "/api/redeliver", read: h.actOnMany("redeliver"), act: h.actOnMany("redeliver"), params: actionParams, inbox: true},
 		{path: "/api/discard", read: h.actOnMany("discard"), act: h.actOnMany("discard"), params: actionParams, inbox: true},
-		{path: "/api/accept", act: h.actOnMany("accept"), params: []string{"force"}, inbox: true},
-		{path: "/api/webhooks/{id}/accept", act: h.actOnOne("accept"), params: []string{"force"}, inbox: true},
+		{path: "/api/accept", act: h.actOnMany("accept"), params: []string{"force", "unknown"}, inbox: true},
+		{path: "/api/webhooks/{id}/accept", act: h.actOnOne("accept"), params: []string{"force", "unknown"}, inbox: true},
 		{path: "/api/export", act: h.export, inbox: true},
 		{path: "/api/import", act: h.imports, params: []string{"skip_faulty", "replace"}, inbox: true},
 		{path: "/api/actions", read: h.answer(h.actions), params: []string{"before", "limit"}, inbox: true},
@@ -110,6 +110,7 @@ func New(cfg Config) *Handler {
 		{path: "/api/forget", act: h.do(h.forget)},
 		{path: "/api/erase", act: h.do(h.erase), inbox: true},
 		{path: "/api/tenant", read: h.answer(h.apiTenant), params: []string{"code", "platform"}},
+		{path: "/api/history", read: h.answer(h.history), params: []string{"since", "until", "trouble"}, inbox: true},
 		{path: "/api/tenants", read: h.answer(h.tenants), params: []string{"search", "platform", "after"}, inbox: true},
 	}
 	h.routes = append(h.routes, h.reconcileRoutes()...)

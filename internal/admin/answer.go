@@ -123,6 +123,10 @@ func (h *Handler) fail(w http.ResponseWriter, r *http.Request, err error) {
 		h.writeProblem(w, r, http.StatusConflict, Problem{err.Error(), new(newWebhook(overwrite.Latest))})
 		return
 	}
+	if unknown, ok := errors.AsType[*unknownError](err); ok {
+		h.refuse(w, r, http.StatusConflict, unknown.Error()+"; with unknown=true usher accepts it")
+		return
+	}
 	switch {
 	case errors.Is(err, inbox.ErrNotFound):
 		h.refuse(w, r, http.StatusNotFound, err.Error())

@@ -36,6 +36,10 @@ func (h *Handler) status() *status.Status {
 			now.Inbox.RefusedDetails = h.details(inbox.Refused)
 		}
 	}
+	if h.cfg.EntitlementsPort != nil {
+		stats := h.cfg.Inbox.Stats()
+		now.Entitlements = &status.Entitlements{Tenants: stats.Tenants, Unknown: stats.Unknown, UnknownDetails: h.unknown(stats.Unknown)}
+	}
 	now.Judge(time.Now())
 	return now
 }
@@ -59,6 +63,24 @@ func (h *Handler) details(state inbox.State) status.Details {
 		d.Since = w.Received
 		if len(entries) == 1 {
 			d.Link = "/webhooks/" + w.ID
+		}
+	}
+	return d
+}
+
+// unknown describes the tenants whose features can't be read, of which there are n.
+func (h *Handler) unknown(n int) (d status.Details) {
+	if n == 0 {
+		return d
+	}
+	all, _ := h.cfg.Inbox.Unknown(1000) // after an error the status already says what is wrong
+	d.Link = "/tenants"
+	for i, t := range all {
+		if d.Tenants = append(d.Tenants, page.TenantName(t.Platform, t.Tenant)); i == 0 {
+			d.Since = t.Latest
+		}
+		if len(all) == 1 {
+			d.Link = page.TenantURL(t.Platform, t.Tenant, "")
 		}
 	}
 	return d

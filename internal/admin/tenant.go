@@ -14,6 +14,7 @@ import (
 	"usher/internal/admin/page"
 	"usher/internal/admin/status"
 	"usher/internal/content"
+	"usher/internal/entitlements"
 	"usher/internal/inbox"
 	"usher/internal/snapshot"
 	"usher/internal/text"
@@ -29,6 +30,7 @@ type Tenant struct {
 	Snapshots []Webhook          `json:"snapshots"`           // the tenant's webhooks, the newest first
 	More      bool               `json:"more,omitempty"`      // there are older ones
 	Elsewhere []string           `json:"elsewhere,omitempty"` // other platforms that have a tenant with this code
+	Ambiguous *Ambiguous         `json:"ambiguous,omitempty"` // questions about it must name its platform
 	Receipt   *Receipt           `json:"receipt,omitempty"`   // left out if it is not known
 	Refused   *Webhook           `json:"refused,omitempty"`   // the tenant's last webhook that was refused, if nobody has dealt with it
 
@@ -49,6 +51,7 @@ func (h *Handler) tenant(ctx context.Context, platform, code string) (*Tenant, e
 		return nil, err
 	}
 	t.Elsewhere = slices.DeleteFunc(others, func(p string) bool { return p == platform })
+	t.Ambiguous = h.ambiguous(ctx, platform, code)
 	// With an inbox, the gate's decisions have only what changed nothing: duplicates, and what could not be stored.
 	s := selection{tenant: inbox.TenantName{Tenant: code, Platform: &platform}, limit: maxTimeline + 1, inboxOnly: h.cfg.Inbox != nil}
 	for more := true; more && len(t.Snapshots) <= maxTimeline; {
@@ -85,6 +88,40 @@ func (h *Handler) tenant(ctx context.Context, platform, code string) (*Tenant, e
 	}
 	t.Rights = new(snapshot.Read(latest.raw))
 	return t, nil
+}
+
+// Ambiguous says that a tenant's code exists on several platforms, and what to do.
+type Ambiguous struct {
+	Why string   `json:"why"`
+	Do  string   `json:"do"`
+	Run []string `json:"run"` // the commands, for each of the others
+}
+
+// ambiguous returns nil if questions about a tenant need not name its platform.
+func (h *Handler) ambiguous(ctx context.Context, platform, code string) *Ambiguous {
+	if h.cfg.Entitlements == nil {
+		return nil
+	}
+	_, err := h.cfg.Entitlements(ctx, code, nil)
+	several, ok := errors.AsType[*entitlements.AmbiguousError](err)
+	if !ok {
+		return nil
+	}
+	var where []string
+	a := &Ambiguous{Do: "Name the platform in your questions (platform=" + url.QueryEscape(platform) + "). If the other one is a mistake, such as a webhook whose platform was null, erase it."}
+	for _, p := range several.Platforms {
+		if p == platform {
+			continue
+		}
+		if p != "" {
+			where = append(where, "the platform "+text.Shorten(p, 300))
+		} else {
+			where = append(where, "no platform")
+		}
+		a.Run = append(a.Run, "usher inbox erase "+text.Quote(inbox.ShowTenant(p, code)))
+	}
+	a.Why = "Another tenant has this code, on " + page.FirstFew(where) + ": questions that name no platform are answered 409 AMBIGUOUS"
+	return a
 }
 
 // apiTenant is GET /api/tenant.
@@ -190,6 +227,39 @@ func (h *Handler) tenants(r *http.Request) (any, error) {
 		l.Next = url.Values{"search": {l.Search}, "platform": {last.Platform}, "after": {last.Tenant}}.Encode()
 	}
 	return &page.Page{Name: "tenants", Title: "Tenants", Section: "tenants", Body: l}, err
+}
+
+// TenantHistory is the answer of GET /api/history: which tenants had webhooks in some time, and how they stand now.
+type TenantHistory struct {
+	Tenants []TenantThen `json:"tenants"`
+	Begins  time.Time    `json:"begins,omitzero"` // finished webhooks are kept from then on; only if that is later than since
+}
+
+// TenantThen is a tenant that had webhooks then.
+type TenantThen struct {
+	Platform string    `json:"platform"`
+	Tenant   string    `json:"tenant"`
+	Webhooks int       `json:"webhooks"`
+	Last     time.Time `json:"last,omitzero"`
+	Now      []string  `json:"now"` // how it stands, in words
+}
+
+func (h *Handler) history(r *http.Request) (any, error) {
+	query := r.URL.Query()
+	since, err := readTime("since", query.Get("since"))
+	if err != nil {
+		return nil, err
+	}
+	until, err := readTime("until", query.Get("until"))
+	if err != nil {
+		return nil, err
+	}
+	all, begins, err := h.cfg.Inbox.History(since, until, query.Get("trouble") == "true")
+	l := TenantHistory{Tenants: []TenantThen{}, Begins: begins} // [] and not null
+	for _, t := range all {
+		l.Tenants = append(l.Tenants, TenantThen{t.Platform, t.Tenant.Tenant, t.Webhooks, t.Last, t.Standing()})
+	}
+	return l, err
 }
 
 // Receipt says whether the receiver has taken the snapshot from which usher answers checks; if not, why, and what to do.

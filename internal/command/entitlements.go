@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"net/url"
 	"slices"
 	"strings"
@@ -43,6 +44,9 @@ func entitlementsCommand(ctx context.Context, p *Process, args []string) error {
 	}
 	var t admin.Tenant
 	if _, err := api.get(ctx, "/api/tenant?"+query.Encode(), &t); err != nil {
+		if refused, ok := errors.AsType[*apiError](err); ok && refused.status == http.StatusConflict {
+			return fmt.Errorf("%w. Questions that name no platform are answered 409 AMBIGUOUS. Ask for each: it says what to do", err)
+		}
 		return err
 	}
 	now, tenant := time.Now(), text.Visible(inbox.ShowTenant(t.Platform, t.Code))
@@ -64,6 +68,12 @@ func entitlementsCommand(ctx context.Context, p *Process, args []string) error {
 	}
 	fmt.Fprintf(p.Stdout, "usher has answered this since %s, by webhook %d.\n", timeAndAge(t.MayUse.AsOf, now), t.MayUse.ID)
 	p.printReceipt(&t, now)
+	if a := t.Ambiguous; a != nil {
+		fmt.Fprintf(p.Stdout, "%s.\n  %s\n", text.Visible(a.Why), text.Visible(a.Do))
+		for _, run := range a.Run {
+			fmt.Fprintf(p.Stdout, "  %s\n", text.Visible(p.commandLine(run)))
+		}
+	}
 	return failed
 }
 

@@ -9,6 +9,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"os"
@@ -31,6 +32,10 @@ Shows and manages the webhooks that a running usher keeps.
      [--limit N] [--json]
                     list webhooks, the newest first, 1000 at most (--limit 0:
                     all): what each changed, and what the receiver answered last
+  tenants [--since WHEN] [--until WHEN] [--trouble] [--json]
+                    each tenant that had a webhook then: how many, its last
+                    one, and how it stands now; --trouble: only those that are
+                    not all right
   show ID [--json]  one webhook: its tries, what it changed, its payload
   redeliver ID...   send webhooks again. A webhook that waits for its next try
                     is tried now. If the tenant has a newer one, this needs
@@ -38,7 +43,9 @@ Shows and manages the webhooks that a running usher keeps.
   discard ID...     never send webhooks that wait, are parked or were refused;
                     they stay in the list as discarded
   accept ID...      take in webhooks that were refused, as they are. If the
-                    tenant has a newer one, this needs --force
+                    tenant has a newer one, this needs --force. If usher would
+                    no longer know what the tenant may use, it asks first,
+                    unless --yes
   pause             stop all deliveries until 'resume', also after a restart;
                     --tenant T or --receiver R stops only those
   resume            start them again, with the same flags as 'pause'
@@ -75,8 +82,9 @@ The states:
   accepted    it was refused; somebody took it in, under a new id
 
 A tenant is platform/tenant, or tenant alone; write a slash or percent sign
-inside a code as %2F or %25. WHEN is a time (2026-01-31T08:00:00Z), a day
-(2026-01-31), or how long ago (90m, 3d).
+inside a code as %2F or %25. WHEN is a time (2026-01-31T08:00, or 08:00 for
+the last time at which it was eight), a day (2026-01-31), or how long ago (90m,
+3d); without a zone (08:00Z) it is local time.
 ` + adminPortHelp + `inbox ls
 `
 
@@ -85,14 +93,16 @@ type inboxCall struct {
 	*adminAPI
 	subcommand  string
 	ids         []string
-	file        string           // the file to import
-	filter      url.Values       // state, tenant, since and until, as parameters of the API
-	tenant      inbox.TenantName // empty if the arguments name no tenant
+	file        string            // the file to import
+	filter      url.Values        // state, tenant, since and until, as parameters of the API
+	when        map[string]string // since and until, as they were typed
+	tenant      inbox.TenantName  // empty if the arguments name no tenant
 	receiver    string
 	limit       uint
 	json, force bool
 	yes, skip   bool
 	replace     bool
+	trouble     bool
 }
 
 // inboxCommand is 'usher inbox'.
@@ -116,10 +126,11 @@ func (i *inboxCall) parse(args []string, now time.Time) (*subcommand, error) {
 	}
 	return parseSubcommand([]subcommand{
 		{"ls", filters + "limit json", "", nil, i.list},
+		{"tenants", "since until trouble json", "", nil, i.tenants},
 		{"show", "json", "one id", i.setIDs, i.show},
 		{"redeliver", filters + "force yes", idsOrFilters, i.setIDsOrFilters, i.forEach("will be sent again", "not resent", "resend it")},
 		{"discard", filters + "yes", idsOrFilters, i.setIDsOrFilters, i.forEach("discarded", "not discarded", "discard it")},
-		{"accept", "force", "ids of refused webhooks, see 'usher inbox ls --state refused'", i.setIDs,
+		{"accept", "force yes", "ids of refused webhooks, see 'usher inbox ls --state refused'", i.setIDs,
 			i.forEach("accepted: its new id is ID", "not accepted", "take it in")},
 		{"pause", "tenant receiver", "", nil, i.pauseOrResume},
 		{"resume", "tenant receiver", "", nil, i.pauseOrResume},
@@ -133,11 +144,13 @@ func (i *inboxCall) parse(args []string, now time.Time) (*subcommand, error) {
 
 func (i *inboxCall) flags(now time.Time) *flag.FlagSet {
 	f := new(flag.FlagSet)
+	i.when = make(map[string]string)
 	f.BoolVar(&i.json, "json", false, "")
 	f.BoolVar(&i.force, "force", false, "")
 	f.BoolVar(&i.yes, "yes", false, "")
 	f.BoolVar(&i.skip, "skip-faulty", false, "")
 	f.BoolVar(&i.replace, "replace", false, "")
+	f.BoolVar(&i.trouble, "trouble", false, "")
 	once := func(name string, take func(string) error) { // the first of two would be passed over
 		given := false
 		f.Func(name, "", func(s string) error {
@@ -149,9 +162,17 @@ func (i *inboxCall) flags(now time.Time) *flag.FlagSet {
 		})
 	}
 	for _, name := range []string{"since", "until"} {
-		once(name, func(s string) error {
-			t, err := parseWhen(s, now)
-			i.filter.Set(name, t.UTC().Format(time.RFC3339Nano))
+		once(name, func(s string) error { // the other one may come later
+			if s == "" { // an unset variable in a script must not select all
+				return errWhen
+			}
+			i.when[name] = s
+			from, to, err := between(i.when["since"], i.when["until"], now)
+			for name, at := range map[string]time.Time{"since": from, "until": to} {
+				if !at.IsZero() {
+					i.filter.Set(name, at.UTC().Format(time.RFC3339Nano))
+				}
+			}
 			return err
 		})
 	}
@@ -207,25 +228,6 @@ func (i *inboxCall) setTenant(arg string) (err error) {
 	return err
 }
 
-// parseWhen parses a time, a day, or a duration before now.
-func parseWhen(s string, now time.Time) (time.Time, error) {
-	for _, layout := range []string{time.RFC3339, time.DateOnly} {
-		if t, err := time.Parse(layout, s); err == nil {
-			return t, nil
-		}
-	}
-	s = strings.TrimPrefix(s, "-") // -2h would be a time in the future
-	if days, ok := strings.CutSuffix(s, "d"); ok {
-		if n, err := strconv.ParseUint(days, 10, 16); err == nil {
-			return now.AddDate(0, 0, -int(n)), nil
-		}
-	}
-	if ago, err := time.ParseDuration(s); err == nil {
-		return now.Add(-ago), nil
-	}
-	return time.Time{}, errors.New("write a time (2026-01-31T08:00:00Z), a day (2026-01-31), or how long ago (90m, 3d)")
-}
-
 // target returns the tenant or the receiver that an action is for, as the API expects it.
 func (i *inboxCall) target() any {
 	return struct {
@@ -272,6 +274,36 @@ func (i *inboxCall) list(ctx context.Context) error {
 	i.printPauses(l.Paused)
 	i.printMore(l.Next)
 	return nil
+}
+
+// tenants prints which tenants had webhooks, and how they stand now.
+func (i *inboxCall) tenants(ctx context.Context) error {
+	if i.trouble {
+		i.filter.Set("trouble", "true")
+	}
+	var l admin.TenantHistory
+	return i.getAndPrint(ctx, "/api/history?"+i.filter.Encode(), &l, func() error {
+		var rows [][]string
+		if text.Width(i.Stdout) > 0 {
+			rows = append(rows, []string{"TENANT", "WEBHOOKS", "LAST", "NOW"})
+		}
+		for _, t := range l.Tenants {
+			last := "-"
+			if !t.Last.IsZero() {
+				last = t.Last.UTC().Format(time.RFC3339)
+			}
+			rows = append(rows, []string{text.Visible(inbox.ShowTenant(t.Platform, t.Tenant)), strconv.Itoa(t.Webhooks), last, strings.Join(t.Now, ", ")})
+		}
+		for _, line := range columns(rows) {
+			if _, err := fmt.Fprintln(i.Stdout, line); err != nil {
+				return err
+			}
+		}
+		if !l.Begins.IsZero() {
+			fmt.Fprintf(i.Stderr, "usher keeps finished webhooks for a limited time: here they begin at %s. How each tenant stands now is complete.\n", l.Begins.UTC().Format(time.RFC3339))
+		}
+		return nil
+	})
 }
 
 // printPauses says which deliveries are paused, and how to resume them.
@@ -343,9 +375,8 @@ func (i *inboxCall) forEach(done, notDone, force string) func(context.Context) e
 			return err
 		}
 		i.client.Timeout = 0 // it may take long
-		var acted admin.Acted
-		body := map[string][]string{"ids": ids}
-		if err := i.post(ctx, "/api/"+i.subcommand+"?"+i.filter.Encode(), body, &acted); err != nil { // one action, however many there are
+		acted, err := i.actOn(ctx, ids)
+		if err != nil {
 			return err
 		}
 		for _, id := range ids[:max(0, len(ids)-acted.Left)] {
@@ -369,6 +400,36 @@ func (i *inboxCall) forEach(done, notDone, force string) func(context.Context) e
 		}
 		return nil
 	}
+}
+
+// actOn does the action to these webhooks: one action, however many there are. Before accept makes a tenant unknown, it asks.
+func (i *inboxCall) actOn(ctx context.Context, ids []string) (acted admin.Acted, err error) {
+	do := func(ids []string) (acted admin.Acted, err error) {
+		err = i.post(ctx, "/api/"+i.subcommand+"?"+i.filter.Encode(), map[string][]string{"ids": ids}, &acted)
+		return acted, err
+	}
+	if acted, err = do(ids); err != nil || len(acted.Unknown) == 0 {
+		return acted, err
+	}
+	for _, id := range acted.Unknown {
+		fmt.Fprintf(i.Stderr, "Warning: %s: %s.\n", id, text.Visible(acted.Failed[id]))
+	}
+	if i.confirm(fmt.Sprintf("Accept %s all the same?", plural(len(acted.Unknown), "such webhook"))) != nil {
+		return acted, nil // what was not accepted is printed with its reason
+	}
+	i.filter.Set("unknown", "true")
+	again, err := do(acted.Unknown)
+	for _, id := range acted.Unknown {
+		delete(acted.Failed, id)
+	}
+	maps.Copy(acted.Failed, again.Failed)
+	if acted.New == nil {
+		acted.New = make(map[string]string)
+	}
+	maps.Copy(acted.New, again.New)
+	acted.Newer = again.Newer
+	acted.Left += again.Left
+	return acted, err
 }
 
 // selectIDs returns the ids in the arguments or, after a confirmation, those of the webhooks that match the

@@ -253,8 +253,8 @@ func TestInboxCommands(t *testing.T) {
 
 		{"import a folder", []string{"import", "."}, 1, "", "usher: . is a folder, not a file\n", ""},
 
-		{"nothing to do", nil, 2, "", "needs one of these commands: ls, show", ""},
-		{"something else", []string{"purge-it"}, 2, "", `unknown command "purge-it": use ls, show`, ""},
+		{"nothing to do", nil, 2, "", "needs one of these commands: ls, tenants, show", ""},
+		{"something else", []string{"purge-it"}, 2, "", `unknown command "purge-it": use ls, tenants, show`, ""},
 		{"a slip", []string{"lss"}, 2, "", `unknown command "lss" (did you mean ls?). Run 'usher inbox -h'`, ""},
 		{"help", []string{"-h"}, 0, "redeliver ID...", "", ""},
 		{"help of a part", []string{"ls", "--help"}, 0, "usher inbox", "", ""},

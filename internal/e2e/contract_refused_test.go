@@ -196,7 +196,7 @@ func TestRefusedSavedAndDone(t *testing.T) {
 				o.want("resume", o.does("resume", "--tenant", "crm/copied"), "0 ")
 				testkit.Eventually(t, "delivered, in order", func() bool { _, got := rc.last(t); return got == odd("copied", 7) })
 				o.figure("usher_inbox_refused", "0")
-				o.want("overview", o.page("/"), "All is well")
+				o.want("overview", o.page("/"), "usher cannot tell what 1 tenant (crm/copied) may use", "!usher refused")
 			}},
 			{"erase reaches refused ones, too", func() {
 				o.send(odd("gone", 5), webhookToken)

@@ -37,6 +37,7 @@ import (
 	"usher/internal/inbox/sqlite"
 	"usher/internal/receiver"
 	"usher/internal/snapshot"
+	"usher/internal/text"
 	"usher/webhookgate"
 )
 
@@ -346,6 +347,7 @@ func (s *Inbox) takeIn(ctx context.Context, in incoming, w work, check func(*sql
 	w.decide = func(t *sqlTurn) func() {
 		var a Answer
 		in, l := in, t.lanes[in.lane]
+		first := l.tail == 0
 		// The lane is locked until the transaction ends. So if the sender gives up from here on, and sends a newer webhook
 		// through another replica, the newer one waits for the lock and comes after this one. If the sender gave up before, a
 		// newer one may already be in the lane, and this one must not come after it. (The lane was not locked all the time if the
@@ -362,6 +364,9 @@ func (s *Inbox) takeIn(ctx context.Context, in incoming, w work, check func(*sql
 		return func() {
 			if a.Err == nil && in.snapshot { // also for a duplicate: the original may have come through another replica
 				s.cfg.Changed(in.Tenant)
+			}
+			if a.Err == nil && in.snapshot && first {
+				s.background.Go(func() { s.warnIfAmbiguous(in.Platform, in.Tenant) })
 			}
 			answer, noted = a, note
 			reply <- nil
@@ -383,6 +388,21 @@ func (s *Inbox) takeIn(ctx context.Context, in incoming, w work, check func(*sql
 		err = s.timeoutErr()
 	}
 	return Answer{Err: err}
+}
+
+// warnIfAmbiguous logs that a tenant's code exists on several platforms from now on: who asks what it may use must name the platform. Often
+// it is a webhook whose platform was null by mistake.
+func (s *Inbox) warnIfAmbiguous(platform, tenant string) {
+	all, err := s.Snapshots(s.run, []string{tenant})
+	if err != nil || len(all) < 2 {
+		return
+	}
+	var names []string
+	for i := range all {
+		names = append(names, ShowTenant(all[i].Platform, all[i].Tenant))
+	}
+	s.cfg.Log.Warn("a tenant's code exists on several platforms now: questions about what it may use that name no platform are answered 409 AMBIGUOUS",
+		"new", text.Clip(ShowTenant(platform, tenant), 200), "tenants", text.Clip(strings.Join(names, ", "), 500))
 }
 
 // timeoutErr is the error of an op that the writer did not confirm in time: the outage, if there is one.

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"usher/internal/inbox/engine"
 )
@@ -113,6 +114,58 @@ func TestFindsTenantsWithFewQueries(t *testing.T) {
 			if len(all) != want || queries.Load() > 4 {
 				t.Errorf("%s: %d found with %d queries", search, len(all), queries.Load())
 			}
+		}
+	})
+}
+
+// Who got webhooks in some time, and how does each stand now? Tenants without features that can be read are counted, too.
+func TestHistory(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		d := newDesk(t, open)
+		readable := func(users int) string {
+			return fmt.Sprintf(`{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"t"},"change":{"features":[{"code":"users","quantity":%d}]}}}`, users)
+		}
+		d.main.set("bad", status(422))
+		d.main.set("ill", status(500))
+		d.take("well", readable(1), readable(2))
+		d.take("crm/bad", readable(1))
+		d.take("dark", `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"t"},"change":{}}}`)
+		d.until("delivered and parked", func() bool {
+			return d.states("well") == "delivered delivered" && d.states("dark") == "delivered" && d.Stats().Parked == 1
+		})
+		time.Sleep(10 * time.Millisecond)
+		middle := d.Now()
+		time.Sleep(10 * time.Millisecond)
+		d.take("ill", readable(1))
+		d.until("failed", func() bool { return len(d.HeldUp()) == 1 })
+		history := func(since, until time.Time, troubled bool) string {
+			all, _, err := d.History(since, until, troubled)
+			check(t, err)
+			var lines []string
+			for _, h := range all {
+				if h.Last.IsZero() {
+					t.Errorf("no last webhook: %+v", h)
+				}
+				lines = append(lines, fmt.Sprintf("%s %d %s", ShowTenant(h.Platform, h.Tenant.Tenant), h.Webhooks, strings.Join(h.Standing(), "+")))
+			}
+			return strings.Join(lines, ", ")
+		}
+		d.want("all", history(time.Time{}, time.Time{}, false), "crm/bad 1 parked, /dark 1 features unknown, /ill 1 held up+waiting, /well 2 all right")
+		d.want("troubled", history(time.Time{}, time.Time{}, true), "crm/bad 1 parked, /dark 1 features unknown, /ill 1 held up+waiting")
+		d.want("first half", history(time.Time{}, middle, false), "crm/bad 1 parked, /dark 1 features unknown, /well 2 all right")
+		d.want("second half", history(middle, time.Time{}, false), "/ill 1 held up+waiting")
+		d.want("in the future", history(middle.Add(time.Hour), middle.Add(2*time.Hour), false), "")
+		if _, begins, err := d.History(middle.Add(-time.Hour), time.Time{}, false); err != nil || begins.IsZero() || begins.After(middle) {
+			t.Errorf("it begins %s, %v", begins, err)
+		}
+		if _, begins, _ := d.History(middle, time.Time{}, false); !begins.IsZero() {
+			t.Errorf("it begins %s", begins)
+		}
+		if s := d.Stats(); s.Tenants != 4 || s.Unknown != 1 {
+			t.Errorf("%+v", s)
+		}
+		if all, err := d.Unknown(10); err != nil || len(all) != 1 || all[0].Tenant != "dark" || all[0].Latest.IsZero() {
+			t.Errorf("%+v %v", all, err)
 		}
 	})
 }

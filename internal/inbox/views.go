@@ -252,6 +252,7 @@ type Stats struct {
 	Used      int64              // bytes of webhooks that wait or are parked
 	Limit     int64              // how many bytes may be used
 	Tenants   int                // tenants that have a snapshot
+	Unknown   int                // those of them whose features can't be read
 
 	LastRun     *Run // the last 'usher reconcile'; nil: there was none
 	CompleteRun *Run // the last one that has compared all tenants
@@ -367,7 +368,7 @@ func (s *Inbox) recount(ctx context.Context) error {
 			return nil
 		})
 		tx.Queue("refused_count", func(r engine.Row) error { return r.Scan(&st.Refused) })
-		tx.Queue("tenant_count", func(r engine.Row) error { return r.Scan(&st.Tenants) })
+		tx.Queue("tenant_count", func(r engine.Row) error { return r.Scan(&st.Tenants, &st.Unknown) })
 		queueLastRuns(tx, &st.LastRun, &st.CompleteRun)
 		return tx.Send()
 	})
@@ -393,6 +394,31 @@ type Tenant struct {
 	Refused  int       `json:"refused"` // those that nobody has dealt with
 	HeldUp   bool      `json:"held_up"` // the last try of its first waiting webhook failed
 	Paused   bool      `json:"paused"`
+	Unknown  bool      `json:"unknown"` // the features in its last snapshot can't be read
+}
+
+// scan reads a row that ends with how the tenant stands.
+func (t *Tenant) scan(r engine.Row, first ...any) error {
+	var failing, paused, unknown int64
+	err := r.Scan(append(first, &t.Waiting, &t.Parked, &t.Refused, &failing, &paused, &unknown)...)
+	t.HeldUp, t.Paused, t.Unknown = failing > 0 && t.Waiting > 0, paused > 0, unknown > 0
+	return err
+}
+
+// Standing says in words how a tenant stands.
+func (t *Tenant) Standing() (words []string) {
+	for _, s := range []struct {
+		is   bool
+		word string
+	}{{t.Refused > 0, "refused"}, {t.Parked > 0, "parked"}, {t.HeldUp, "held up"}, {t.Waiting > 0, "waiting"}, {t.Paused, "paused"}, {t.Unknown, "features unknown"}} {
+		if s.is {
+			words = append(words, s.word)
+		}
+	}
+	if len(words) == 0 {
+		words = []string{"all right"}
+	}
+	return words
 }
 
 // TenantFilter selects tenants; empty fields select all.
@@ -422,13 +448,12 @@ func (s *Inbox) Tenants(f TenantFilter) (all []*Tenant, err error) {
 		count := int64(0)
 		err := s.read(s.run, func(tx engine.Tx) error {
 			tx.Queue("tenants", func(r engine.Row) error {
-				var received, waiting, parked, refused, failing, paused int64
+				var received int64
 				t := new(Tenant)
-				err := r.Scan(&t.Platform, &t.Tenant, &t.Name, &received, &waiting, &parked, &refused, &failing, &paused)
+				err := t.scan(r, &t.Platform, &t.Tenant, &t.Name, &received)
 				if received > 0 {
 					t.Latest = moment(received)
 				}
-				t.Waiting, t.Parked, t.Refused, t.HeldUp, t.Paused = int(waiting), int(parked), int(refused), failing > 0 && waiting > 0, paused > 0
 				if f.match(t) && (f.Limit == 0 || len(all) < f.Limit) {
 					all = append(all, t)
 				}
@@ -445,6 +470,62 @@ func (s *Inbox) Tenants(f TenantFilter) (all []*Tenant, err error) {
 			return all, nil
 		}
 	}
+}
+
+// History is what a tenant got in some time.
+type History struct {
+	Tenant
+	Webhooks int
+	Last     time.Time // when the last of them came
+}
+
+// History returns the tenants that got webhooks from since on and before until, in the order of their codes; zero times: all that are
+// known. troubled: only those that are not all right now. begins is when the webhooks that are kept begin; zero: not later than since.
+func (s *Inbox) History(since, until time.Time, troubled bool) (all []*History, begins time.Time, err error) {
+	from, to := int64(0), never
+	if !since.IsZero() {
+		from = since.UnixMicro()
+	}
+	if !until.IsZero() {
+		to = until.UnixMicro()
+	}
+	whole := since.IsZero() && until.IsZero()
+	err = s.read(s.run, func(tx engine.Tx) error {
+		tx.Queue("tenant_history", func(r engine.Row) error {
+			t, last := new(History), int64(0)
+			err := t.scan(r, &t.Platform, &t.Tenant.Tenant, &t.Webhooks, &last)
+			if last > 0 {
+				t.Last = moment(last)
+			}
+			all = append(all, t)
+			return err
+		}, from, to, boolNumber(whole), boolNumber(troubled))
+		tx.Queue("history_begin", func(r engine.Row) error {
+			var at int64
+			err := r.Scan(&at)
+			if at > from && !whole {
+				begins = moment(at)
+			}
+			return err
+		})
+		return tx.Send()
+	})
+	return all, begins, err
+}
+
+// Unknown returns the first tenants whose features can't be read, those that are so for longest first.
+func (s *Inbox) Unknown(limit int) (all []*Tenant, err error) {
+	err = s.read(s.run, func(tx engine.Tx) error {
+		tx.Queue("tenants_unknown", func(r engine.Row) error {
+			t, received := &Tenant{Unknown: true}, int64(0)
+			err := r.Scan(&t.Platform, &t.Tenant, &received)
+			t.Latest = moment(received)
+			all = append(all, t)
+			return err
+		}, int64(limit))
+		return tx.Send()
+	})
+	return all, err
 }
 
 // HeldUp is the first webhook of a lane, if its last try failed: it holds up the webhooks behind it.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptrace"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -98,7 +99,7 @@ func (r *rehearsal) scenarios() []scenario {
 			[]string{"it has one lock, or one connection, for all tenants", "SQLite answers that the database is locked"}},
 		{"an empty list of features", send(r.state("a", nil).Webhook()), false, []string{`it takes an empty list for "no change"`}},
 		{"a canceled subscription", send(canceled.render()), false, []string{"it wants an active subscription"}},
-		{"nulls", send(nulls.render()), false, []string{"it reads a field of something that is null"}},
+		{"nulls", send(nulls.render(), platformOf.ReplaceAll(nulls.render(), []byte(`"platform":null`))), false, []string{"it reads a field of something that is null"}},
 		{"a payload of 200 KB", send(r.state("d", large).Webhook()), false, []string{"a limit of the web server or framework", "a query for each feature"}},
 	}
 	if r.sender.Sign != nil {
@@ -107,6 +108,9 @@ func (r *rehearsal) scenarios() []scenario {
 	}
 	return list
 }
+
+// platformOf matches the tenant's platform in a body. One that is null is another tenant.
+var platformOf = regexp.MustCompile(`"platform":\{[^}]*\}`)
 
 func (r *rehearsal) state(tenant string, features map[string]*int) State {
 	return State{r.prefix + tenant, r.platform, features}

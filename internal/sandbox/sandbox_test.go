@@ -287,6 +287,11 @@ func TestRehearse(t *testing.T) {
 				refuse(w)
 			}
 		}},
+		{"nulls: 500", func(w http.ResponseWriter, body string, t Tenant) {
+			if strings.Contains(body, `"platform":null`) {
+				refuse(w)
+			}
+		}},
 		{"a payload of 200 KB: 500", func(w http.ResponseWriter, body string, t Tenant) {
 			if len(body) >= 200_000 && len(body) < 220_000 {
 				refuse(w)

@@ -85,7 +85,7 @@ func (u *Usher) buildEntitlements(m *metrics.Registry) {
 		Hosts:  guard.NewHosts(e.Listen, u.settings.Outbound.AllowedHosts, e.Key != nil),
 		Log:    u.log,
 	}
-	cfg.Checked, cfg.Answered = m.Entitlements(func() int { return u.inboxStats().Tenants })
+	cfg.Checked, cfg.Answered = m.Entitlements(u.inboxStats)
 	u.entitlementsListener = &listener{variable: "USHER_ENTITLEMENTS_LISTEN", name: "entitlements", addr: e.Listen, handler: entitlements.New(cfg)}
 	u.listeners = append(u.listeners, u.entitlementsListener)
 }

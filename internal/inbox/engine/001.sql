@@ -104,6 +104,8 @@ CREATE TABLE {schema}.snapshot (
 	PRIMARY KEY (tenant, platform)
 ) {keyed};
 
+CREATE INDEX snapshot_unknown ON {schema}.snapshot (received) WHERE features IS NULL;
+
 -- The signed webhook-ids of the last 15 minutes, each with the digest of the body that it came with.
 CREATE TABLE {schema}.seen_id (
 	tenant     {text} NOT NULL,

@@ -1,0 +1,121 @@
+//go:build unix
+
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"usher/internal/testkit"
+)
+
+// asks is another command of usher's than inbox, and its exit code before what it prints.
+func (o *office) asks(args ...string) string {
+	o.t.Helper()
+	code, stdout, stderr := ended(o.t, []string{"USHER_ADMIN_LISTEN=" + strings.TrimPrefix(o.URL(o.t, "admin"), "http://"), "USHER_ADMIN_TOKEN=" + anasToken}, args...)
+	return fmt.Sprintf("%d %s%s", code, stdout, stderr)
+}
+
+// wellAgain waits until nothing is wrong any more.
+func (o *office) wellAgain() {
+	o.t.Helper()
+	testkit.Eventually(o.t, "all is well", func() bool {
+		return strings.HasPrefix(o.asks("status"), "0 ") && strings.Contains(o.asks("status"), "\nAll is well.\n") && strings.Contains(o.page("/"), "All is well.")
+	})
+}
+
+// troubled waits until the page and 'usher status' say the same words, and an exit code that is not 0.
+func (o *office) troubled(words ...string) {
+	o.t.Helper()
+	says := func(text string) bool {
+		for _, w := range words {
+			if !strings.Contains(text, w) {
+				return false
+			}
+		}
+		return true
+	}
+	var status, page string
+	testkit.Eventually(o.t, fmt.Sprintf("told %q", words), func() bool {
+		status, page = o.asks("status"), o.page("/")
+		page = strings.NewReplacer("&#39;", "'", "&#43;", "+", "&#34;", `"`, "\u00a0", " ", "\u202f", "").Replace(page)
+		return strings.HasPrefix(status, "1 ") && says(status) && says(page)
+	})
+	o.want("status", status, "!All is well")
+	o.want("page", page, "!All is well")
+}
+
+// A payload without features that can be read makes its tenant unknown: that is said everywhere, and accept asks before it does the same
+// to a tenant that usher knows.
+func TestFeaturesUnknown(t *testing.T) {
+	onBothInboxes(t, func(t *testing.T, inbox string) {
+		o := openOffice(t, newReceiver(t, 200), inbox)
+		dark := func(tenant string) string {
+			return strings.Replace(testkit.Snapshot(tenant, 1), `"features":[{"code":"users","name":"Users","quantity":1}],`, "", 1)
+		}
+		o.send(testkit.Snapshot("mill-co", 5), webhookToken)
+		o.wellAgain()
+		o.send(dark("quay-inc"), webhookToken)
+		o.want("answer", o.may("quay-inc"), "FEATURES_UNKNOWN")
+		o.troubled("usher cannot tell what 1 tenant (crm/quay-inc) may use", "are answered 404", "Correct the payload")
+		o.figure("usher_entitlement_unknown_tenants", "1")
+		o.want("tenants", o.does("tenants", "--trouble"), "0 ", "crm/quay-inc", "features unknown", "!mill-co")
+		o.send(testkit.Snapshot("quay-inc", 1), webhookToken)
+		o.figure("usher_entitlement_unknown_tenants", "0")
+		o.wellAgain()
+
+		odd := strings.Replace(testkit.Snapshot("mill-co", 7), `"quantity":7`, `"quantity":"7"`, 1)
+		if r := o.send(odd, webhookToken); r.status != 422 {
+			t.Fatalf("%d", r.status)
+		}
+		id := o.latest("refused")
+		o.troubled("usher refused 1 webhook of crm/mill-co", "'usher inbox")
+		o.want("accept asks", o.does("accept", id), "1 ", "Warning: "+id+": its features can't be read: usher would no longer know what crm/mill-co may use", "[y/N]", id+" not accepted: its features can't be read")
+		o.want("answer", o.may("mill-co"), `"limit":5`)
+		o.want("the page asks", o.page("/webhooks/"+id+"/accept"), "usher would no longer know what crm/mill-co may use", `name="unknown" value="true"`)
+		o.want("accept --yes", o.does("accept", id, "--yes"), "0 ", "Accept 1 such webhook all the same? yes", id+" accepted: its new id is ")
+		o.want("answer", o.may("mill-co"), "FEATURES_UNKNOWN")
+		o.troubled("usher cannot tell what 1 tenant (crm/mill-co) may use")
+	})
+}
+
+// A platform that is null by mistake makes a paying tenant ambiguous: the log, the tenant's page and usher entitlements say so, and the
+// command that they name ends it.
+func TestPlatformNull(t *testing.T) {
+	onBothInboxes(t, func(t *testing.T, inbox string) {
+		o := openOffice(t, newReceiver(t, 200), inbox)
+		o.send(testkit.Snapshot("mill-co", 5), webhookToken)
+		o.want("before", o.asks("entitlements", "mill-co"), "0 ", "!AMBIGUOUS")
+		o.send(strings.Replace(testkit.Snapshot("mill-co", 5), `"platform":{"id":1,"code":"crm","name":"CRM"}`, `"platform":null`, 1), webhookToken)
+		o.want("answer", o.may("mill-co"), "AMBIGUOUS")
+		testkit.Eventually(t, "logged", func() bool {
+			return strings.Contains(o.Stderr.String(), "a tenant's code exists on several platforms now")
+		})
+		o.want("which one?", o.asks("entitlements", "mill-co"), "1 ", "/mill-co", "crm/mill-co", "409 AMBIGUOUS")
+		o.want("the right one", o.asks("entitlements", "crm/mill-co", "users"), "0 ", "crm/mill-co may use users, limit 5", "Another tenant has this code, on no platform: questions that name no platform are answered 409 AMBIGUOUS", "platform=crm", "usher inbox erase /mill-co")
+		o.want("its page", o.page("/tenant?platform=crm&code=mill-co"), "Another tenant has this code, on no platform", "usher inbox erase /mill-co")
+		o.want("erase", o.does("erase", "/mill-co", "--yes"), "0 ")
+		o.want("after", o.asks("entitlements", "mill-co", "users"), "0 ", "!AMBIGUOUS")
+		o.want("answer", o.may("mill-co"), `"limit":5`)
+	})
+}
+
+// Which tenants got webhooks in the last hour, and are they all right now?
+func TestTenantsOfAnHour(t *testing.T) {
+	onBothInboxes(t, func(t *testing.T, inbox string) {
+		rc := newReceiver(t, 422)
+		o := openOffice(t, rc, inbox)
+		o.send(testkit.Snapshot("mill-co", 5), webhookToken)
+		o.troubled("1 webhook of crm/mill-co is parked; the receiver answered: 422")
+		o.want("tenants", o.does("tenants", "--since", "1h"), "0 crm/mill-co  1  ", "  parked\n")
+		o.want("tenants before", o.does("tenants", "--until", "1h"), "0 ", "!mill-co")
+		o.want("a range that is none", o.does("tenants", "--since", "1h", "--until", "2h"), "2 ", "--until is not later than --since")
+		o.want("no time", o.does("tenants", "--since", "soon"), "2 ", "01:00")
+		rc.set(200)
+		o.want("as advised", o.does("redeliver", "--state", "parked", "--yes"), "0 ")
+		o.wellAgain()
+		o.want("tenants", o.does("tenants", "--since", "1h"), "all right")
+		o.want("troubled", o.does("tenants", "--since", "1h", "--trouble"), "0 ", "!mill-co")
+	})
+}
