@@ -73,7 +73,7 @@ func TestEntitlements(t *testing.T) {
 		"eu/acme ssso":  "eu/acme may not use ssso (did you mean sso?)\n",
 		"eu/acme Users": "eu/acme may not use Users (did you mean users?)\n",
 		"us/acme ssso":  "us/acme may not use ssso\n",
-		"acme":          "usher: several tenants have this code: write eu/acme or us/acme\n",
+		"acme":          "usher: several tenants have this code: write eu/acme or us/acme. Questions that name no platform are answered 409 AMBIGUOUS. Ask for each: it says what to do\n",
 		"new sso":       "usher refused webhook 4 of this tenant (",
 		"LOST":          "usher: unknown tenant LOST: did you mean eu/lost?\n",
 		"lots":          "usher: unknown tenant lots: did you mean eu/lost?\n",
