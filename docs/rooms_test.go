@@ -63,9 +63,8 @@ var rows = [][]string{
 	{"internal/command"},
 	{"internal/demo"},
 	{"internal/job", "internal/sandbox", "internal/serve"},
-	{"internal/admin", "internal/outbound"},
-	{"internal/settings"}, // fills the configurations of those below
-	{"internal/entitlements", "internal/inbox"},
+	{"internal/admin", "internal/settings"}, // settings fills the configurations of those below
+	{"internal/entitlements", "internal/inbox", "internal/outbound"},
 	{"proxy", "webhookgate"},
 	{"internal/receiver", "internal/snapshot", "tokens"},
 	{"internal/content", "internal/guard", "internal/peer", "internal/sdnotify", "internal/signature", "internal/wire"},
@@ -75,9 +74,9 @@ var rows = [][]string{
 
 // strangers do not know each other, although one is above the other: calls and webhooks have nothing in common.
 var strangers = map[string][]string{
-	"internal/job":          {"internal/admin", "internal/entitlements", "internal/inbox", "webhookgate"},
-	"internal/outbound":     {"internal/entitlements", "internal/inbox", "webhookgate"},
-	"internal/admin":        {"internal/settings", "proxy"},
+	"internal/job":          {"internal/admin", "internal/entitlements", "internal/inbox", "internal/settings", "webhookgate"},
+	"internal/outbound":     {"webhookgate"},
+	"internal/admin":        {"internal/outbound", "proxy"},
 	"internal/entitlements": {"proxy", "tokens"},
 	"internal/inbox":        {"proxy", "tokens"},
 	"webhookgate":           {"tokens"},

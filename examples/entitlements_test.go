@@ -28,8 +28,13 @@ type entitlementsPort struct {
 
 func entitled(t *testing.T) *entitlementsPort {
 	t.Helper()
+	return entitledIn(t, "file:"+filepath.Join(t.TempDir(), "inbox.db"))
+}
+
+func entitledIn(t *testing.T, inbox string) *entitlementsPort {
+	t.Helper()
 	u := start(t, []string{
-		"USHER_WEBHOOK_INBOX=file:" + filepath.Join(t.TempDir(), "inbox.db"), "USHER_WEBHOOK_LISTEN=127.0.0.1:0",
+		"USHER_WEBHOOK_INBOX=" + inbox, "USHER_WEBHOOK_LISTEN=127.0.0.1:0",
 		"USHER_ENTITLEMENTS_LISTEN=127.0.0.1:0", "USHER_ENTITLEMENTS_KEY=" + theKey,
 		"USHER_ADMIN_LISTEN=off", "USHER_LOG_FORMAT=json",
 	})

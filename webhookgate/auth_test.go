@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"runtime"
 	"strconv"
 	"strings"
@@ -307,10 +308,11 @@ func BenchmarkStrangers(b *testing.B) {
 	}
 }
 
-// A gate without a check of its senders takes webhooks from programs on this machine, and not from a web page
-// that a browser on it shows.
+// A gate without a secret takes webhooks from programs, and not from a web page: the browser that shows it may run on this machine, or
+// have an address that is allowed.
 func TestWebPages(t *testing.T) {
 	unchecked := newGate(t, func(c *setup) { c.Hosts = guard.NewHosts("127.0.0.1:8090", []string{"gate.internal"}, false) })
+	byAddress := newGate(t, func(c *setup) { c.AllowCIDRs = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")} })
 	checked := newGate(t, func(c *setup) { c.Tokens = tokens("good") })
 	for _, tt := range []struct {
 		name, host string
@@ -331,6 +333,10 @@ func TestWebPages(t *testing.T) {
 		r.Host = tt.host
 		if got := serve(t, unchecked, r); got.Code != tt.want {
 			t.Errorf("%s: %v, want %d", tt.name, got, tt.want)
+		}
+		r.Body = request(documented).Body
+		if got := serve(t, byAddress, r); (got.Code == 403) != (len(tt.header) > 0) {
+			t.Errorf("%s, from an allowed address: %v", tt.name, got)
 		}
 		r = request(documented, append(tt.header, "X-Webhook-Token", "good")...)
 		r.Host = tt.host

@@ -7,6 +7,8 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"slices"
+	"sync"
 	"time"
 
 	"usher/internal/content"
@@ -14,7 +16,7 @@ import (
 
 const (
 	// bodyPatience is how long a body may take to arrive. Until the signature is checked the sender
-	// may be a stranger, who would hold a place in flight for ever with a byte now and then.
+	// may be a stranger, who would hold a connection for ever with a byte now and then.
 	bodyPatience = 30 * time.Second
 
 	// drainPatience and maxDrain limit how much usher still reads of a request after the answer.
@@ -22,15 +24,17 @@ const (
 	maxDrain      = 64 << 20
 )
 
-// readBody reads the whole body, up to limit bytes. If the body is too large, readBody returns its
+// readBody reads the whole body, up to MaxBody bytes. If the body is too large, readBody returns its
 // beginning beside the answer.
-func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, *answer) {
+func (g *Gate) readBody(in *arrival) ([]byte, *answer) {
+	w, r, limit := in.w, in.r, g.cfg.MaxBody
 	conn := http.NewResponseController(w)
+	in.body = body{of: &g.bodies, from: r.Body, giveUp: func() { conn.SetReadDeadline(time.Unix(1, 0)) }}
 	if r.ContentLength > limit {
 		conn.SetReadDeadline(time.Now().Add(drainPatience))
 		var beginning []byte
 		if r.Header.Get("Expect") == "" { // otherwise the sender waits for 100 Continue, and has sent nothing
-			beginning, _ = io.ReadAll(io.LimitReader(r.Body, min(limit, maxRefusedBody))) // as much as arrives
+			beginning, _ = io.ReadAll(io.LimitReader(&in.body, min(limit, maxRefusedBody))) // as much as arrives
 		}
 		return beginning, tooLarge(limit)
 	}
@@ -38,8 +42,11 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, *ans
 	conn.SetReadDeadline(time.Now().Add(bodyPatience))
 	conn.SetWriteDeadline(time.Now().Add(bodyPatience)) // of 100 Continue, which nobody may read
 	defer conn.SetWriteDeadline(time.Time{})
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
+	in.body.from = http.MaxBytesReader(w, r.Body, limit)
+	body, err := io.ReadAll(&in.body)
 	switch {
+	case !g.bodies.complete(&in.body) && g.vouched(r): // else it may be a stranger's, and usher owes it nothing
+		return nil, busy("too many large webhooks at once; please send this one again").with("Connection", "close")
 	case err == nil:
 		// A deadline that passes during a long delivery would look as if the sender had hung up.
 		conn.SetReadDeadline(time.Time{})
@@ -47,11 +54,92 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, *ans
 	case errors.As(err, new(*http.MaxBytesError)):
 		conn.SetReadDeadline(time.Now().Add(drainPatience))
 		return bytes.Clone(body[:min(len(body), maxRefusedBody)]), tooLarge(limit)
-	case errors.Is(err, os.ErrDeadlineExceeded):
+	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, errNoRoom):
 		return nil, reject(http.StatusRequestTimeout, "the body did not arrive in time").with("Connection", "close")
 	default:
 		return nil, reject(http.StatusBadRequest, "the body ended too early").with("Connection", "close")
 	}
+}
+
+// bodies limits the memory of all bodies, from their first byte until their webhooks have an answer. If there is no
+// room, the one gives way that takes longest to arrive: so slow senders keep nobody out.
+type bodies struct {
+	limit int64
+
+	mu       sync.Mutex // guards what follows, and what each body has of it
+	used     int64
+	arriving []*body // those that have taken some, and are not complete yet; the one that began first is the first
+}
+
+// smallBody always has room, and counts for nothing. Most webhooks are smaller.
+const smallBody = 16 << 10
+
+// body is the body of a request.
+type body struct {
+	of     *bodies
+	from   io.Reader
+	giveUp func() // ends a read that waits
+	size   int64  // as far as it was read
+
+	taken int64
+	lost  bool // it had to give way
+}
+
+func (b *body) Read(p []byte) (int, error) {
+	n, err := b.from.Read(p)
+	if b.size += int64(n); b.size > smallBody && !b.of.take(b) {
+		return 0, errNoRoom
+	}
+	return n, err
+}
+
+var errNoRoom = errors.New("there is no room for the body")
+
+// take takes room for what was read of b, and reports whether b has it.
+func (a *bodies) take(b *body) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if b.taken == 0 && !b.lost {
+		a.arriving = append(a.arriving, b)
+	}
+	more := b.size - smallBody - b.taken
+	for !b.lost && a.used+more > a.limit {
+		first := a.arriving[0]
+		a.giveBack(first)
+		first.lost = true
+		first.giveUp()
+	}
+	if !b.lost {
+		a.used, b.taken = a.used+more, b.taken+more
+	}
+	return !b.lost
+}
+
+// complete notes that no more is read of b, and reports whether b has had room.
+func (a *bodies) complete(b *body) bool {
+	if b.size <= smallBody {
+		return true
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.arriving = slices.DeleteFunc(a.arriving, func(other *body) bool { return other == b })
+	return !b.lost
+}
+
+// release gives back what b has taken.
+func (a *bodies) release(b *body) {
+	if b.size <= smallBody {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.giveBack(b)
+}
+
+// giveBack is called with mu locked.
+func (a *bodies) giveBack(b *body) {
+	a.arriving = slices.DeleteFunc(a.arriving, func(other *body) bool { return other == b })
+	a.used, b.taken = a.used-b.taken, 0
 }
 
 func tooLarge(limit int64) *answer {

@@ -3,6 +3,7 @@ package webhookgate
 import (
 	"context"
 	"log/slog"
+	"math"
 	"math/rand/v2"
 	"net/netip"
 	"runtime"
@@ -49,9 +50,8 @@ type Config struct {
 	// none, and the other end of the connection is the sender.
 	TrustedProxies []netip.Prefix
 
-	// Hosts says which Host headers are answered, and that no web page may send. Nil: any Host, and pages,
-	// too, because the other checks decide. It is for a gate that only this machine can reach, and that has
-	// none of them: a browser on this machine can reach it for every page that it shows.
+	// Hosts says which Host headers are answered. Nil: any. It is for a gate that only this machine can
+	// reach, and that has no check: a browser on this machine can reach it for every page that it shows.
 	Hosts *guard.Hosts
 
 	// Rules say which event types are accepted, including those of SyncTypes, and what a webhook
@@ -127,6 +127,7 @@ func New(cfg Config) *Gate {
 		jitter:  rand.N[time.Duration],
 		parsing: make(chan struct{}, runtime.GOMAXPROCS(0)),
 		waiting: make(map[*receiver.Receiver]int),
+		bodies:  bodies{limit: int64(cfg.MaxInflight) * min(cfg.MaxBody, math.MaxInt64/int64(max(1, cfg.MaxInflight)))},
 	}
 	if cfg.Owed == nil {
 		g.cfg.Owed = NewOwed()

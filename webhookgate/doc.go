@@ -4,8 +4,8 @@
 //
 // A webhook passes these checks in this order. The first check that fails answers the sender:
 //
-//	method and path → no web page (see Config.Hosts) → address, shared secret → a place in flight →
-//	body → signature → JSON → type and schema → the tenant's lane → dedup → receiver
+//	method and path → no web page (if there is no secret) → address, shared secret → body →
+//	signature → a place in flight → JSON → type and schema → the tenant's lane → dedup → receiver
 //
 // The gate reads nothing of the body before it has checked the headers, and parses nothing before
 // it has checked the signature. Three packages do what needs no knowledge of senders and lanes:

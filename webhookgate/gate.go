@@ -31,6 +31,8 @@ type Gate struct {
 	deliveries context.Context    // the context of all deliveries: unlike a request's it does not end if a sender hangs up
 	cancel     context.CancelFunc // ends deliveries
 
+	bodies bodies
+
 	mu       sync.Mutex // guards what follows
 	inflight int
 	waiting  map[*receiver.Receiver]int // how many of them wait for each receiver
@@ -43,8 +45,9 @@ type arrival struct {
 	r          *http.Request
 	pathSecret string // the path's last segment as it was sent, if it may be a secret
 	signedID   string // the sender's webhook-id, if the signature covers it
-	admitted   bool   // it is counted in Gate.inflight
-	waits      bool   // it is counted in Gate.waiting
+	body       body
+	admitted   bool // it is counted in Gate.inflight
+	waits      bool // it is counted in Gate.waiting
 	Outcome
 }
 
@@ -97,12 +100,12 @@ func (g *Gate) noteOwed(in *arrival) {
 // handle is the whole way of a webhook, from top to bottom. The first check that fails returns the
 // answer to the sender.
 func (g *Gate) handle(in *arrival) *answer {
-	for _, check := range []func(*arrival) *answer{g.route, g.checkPage, g.checkAddress, g.checkToken, g.admit} {
+	for _, check := range []func(*arrival) *answer{g.route, g.checkPage, g.checkAddress, g.checkToken} {
 		if rejection := check(in); rejection != nil {
 			return rejection
 		}
 	}
-	body, rejection := readBody(in.w, in.r, g.cfg.MaxBody)
+	body, rejection := g.readBody(in)
 	if rejection != nil && rejection.status == http.StatusRequestEntityTooLarge && g.vouched(in.r) {
 		return g.refused(in, in.newWebhook(body), "size", rejection)
 	}
@@ -110,6 +113,9 @@ func (g *Gate) handle(in *arrival) *answer {
 		return rejection
 	}
 	if rejection := g.checkSignature(in, body); rejection != nil {
+		return rejection
+	}
+	if rejection := g.admit(in); rejection != nil {
 		return rejection
 	}
 	if in.Webhook, rejection = g.read(in, body); rejection != nil {
@@ -212,7 +218,8 @@ func (g *Gate) route(in *arrival) *answer {
 }
 
 // admit counts the arrival as in flight until there is an answer, even if the sender has hung up. So
-// MaxInflight limits deliveries, too.
+// MaxInflight limits deliveries, too. It comes after the body and its signature, so that nobody keeps others out with
+// bodies that do not arrive.
 func (g *Gate) admit(in *arrival) *answer {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -236,8 +243,9 @@ func (g *Gate) admitTo(to *receiver.Receiver, in *arrival) *answer {
 	return nil
 }
 
-// leave undoes admit and admitTo.
+// leave undoes admit and admitTo, and gives back the memory of the body.
 func (g *Gate) leave(in *arrival) {
+	g.bodies.release(&in.body)
 	if !in.admitted {
 		return
 	}

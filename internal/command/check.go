@@ -36,7 +36,8 @@ func checkCommand(ctx context.Context, p *Process) error {
 	}
 	c := &checker{out: p.Stdout}
 	if s.OutboundOn() {
-		if c.outbound, err = outbound.New(s, logs.New(p.Stderr, s.Admin.LogFormat, !s.Admin.NoColour, s.Admin.Level)); err != nil {
+		s.Outbound.Log = logs.New(p.Stderr, s.Admin.LogFormat, !s.Admin.NoColour, s.Admin.Level)
+		if c.outbound, err = outbound.New(s.Outbound.Config); err != nil {
 			return err
 		}
 	}
@@ -87,7 +88,7 @@ func (c *checker) ports(ctx context.Context) {
 	for _, p := range c.outbound.Ports {
 		token, err := p.Client.Fetch(ctx)
 		if err != nil {
-			c.fail("token for port %s: %v; %s", p.Name, err, c.outbound.Advise(err, &p.Port))
+			c.fail("token for port %s: %v; %s", p.Name, err, c.outbound.Advise(err, p))
 			continue
 		}
 		c.ok("token for port %s: valid for %v, fingerprint %s", p.Name, time.Until(token.Expiry()).Round(time.Second), token)
@@ -141,7 +142,7 @@ func (c *checker) client(ctx context.Context, ports []triedPort) {
 	switch last := ports[len(ports)-1]; {
 	case revoked && len(identities) > 1:
 		c.fail("tokens for ports %s: they use the same API client, and a new token for one port revokes the other's; give each port an API client of its own, for example with %s_CLIENT_ID",
-			strings.Join(names, ", "), strings.TrimSuffix(last.ListenVariable(), "_LISTEN"))
+			strings.Join(names, ", "), strings.TrimSuffix(last.Variables.Listen, "_LISTEN"))
 	case revoked:
 		c.note("tokens for port %s: each new token revokes the one before. Only one usher at a time can use this API client: run one replica, and give every other usher or program an API client of its own", names[0])
 	}
@@ -153,7 +154,7 @@ func (c *checker) inbox(w *settings.Webhook) {
 	if w.InboxConfig.Address == nil {
 		return
 	}
-	switch err := inbox.Check(w.InboxConfig.Address, w.InboxPassword.Getter()); {
+	switch err := inbox.Check(w.InboxConfig.Address, w.InboxConfig.Password); {
 	case errors.Is(err, inbox.ErrInUse):
 		c.ok("inbox: a running usher has it open")
 	case err != nil:

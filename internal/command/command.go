@@ -13,6 +13,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log/slog"
 	"maps"
 	"net/http"
 	"os"
@@ -218,9 +219,30 @@ func execCommand(ctx context.Context, p *Process, args []string) error {
 	if len(args) == 0 {
 		return usageErrorf("needs a command, as in: usher exec -- ./report.sh")
 	}
-	j := job.Job{Args: args, Environ: p.Environ, Stdin: p.Stdin, Stdout: p.Stdout, Stderr: p.Stderr, Self: p.Self}
+	j := newJob(p, args)
+	if err := readOutbound(p, j); err != nil {
+		return err
+	}
 	code, err := j.Run(ctx)
-	return exitCode(max(code, p.exit(err))) // 2 for wrong settings; 126 or 127 if the command cannot be started
+	return exitCode(max(code, p.exit(err))) // 126 or 127 if the command cannot be started
+}
+
+func newJob(p *Process, args []string) *job.Job {
+	return &job.Job{Args: args, Environ: p.Environ, Stdin: p.Stdin, Stdout: p.Stdout, Stderr: p.Stderr, Self: p.Self}
+}
+
+// readOutbound reads the settings of a job that calls the service.
+func readOutbound(p *Process, j *job.Job) error {
+	s, err := settings.ReadOutbound(p.Environ)
+	if err != nil {
+		return err
+	}
+	if settings.Environment(p.Environ)["USHER_LOG_LEVEL"] == "" {
+		s.Admin.Level = slog.LevelWarn // the command writes to the same standard error
+	}
+	s.Outbound.Log = logs.New(p.Stderr, s.Admin.LogFormat, !s.Admin.NoColour, s.Admin.Level)
+	j.Outbound, j.Watched = s.Outbound.Config, s.Watched
+	return nil
 }
 
 func versionCommand(_ context.Context, p *Process) error {

@@ -93,6 +93,7 @@ type reconcileCall struct {
 	max                           int // -1: the default
 	asOf                          time.Time
 	command                       []string
+	job                           *job.Job // runs the command
 
 	run    admin.RunBegun
 	number int // of the last line
@@ -157,8 +158,9 @@ func reconcileCommand(ctx context.Context, p *Process, args []string) error {
 	case c.apply && !c.yes && (stdin == nil || !text.IsTerminal(stdin)):
 		return usageErrorf("--apply asks before it takes anything in, and there is no terminal: use --yes")
 	}
+	c.job = newJob(p, c.command)
 	if calls {
-		if err := job.CheckSettings(p.Environ); err != nil {
+		if err := readOutbound(p, c.job); err != nil {
 			return err
 		}
 	}
@@ -235,7 +237,7 @@ func (c *reconcileCall) flags() string {
 // compareAll runs the command, compares what it prints, and applies what may be applied. complete: all tenants were compared.
 func (c *reconcileCall) compareAll(ctx context.Context, calls bool) (complete bool, failed error) {
 	var readErr error
-	j := job.Job{Args: c.command, Environ: c.Environ, Stdin: c.Stdin, Stdout: c.Stdout, Stderr: c.Stderr, Self: c.Self}
+	j := c.job
 	j.Read = func(ctx context.Context, r io.Reader) error { readErr = c.read(ctx, r); return readErr }
 	start := j.Run
 	if !calls {

@@ -1,13 +1,18 @@
 package entitlements
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"usher/internal/snapshot"
 )
 
 // BenchmarkCheck measures a check with net/http's server and the handler, and for comparison a bare
@@ -97,3 +102,35 @@ func (c *loop) RemoteAddr() net.Addr             { return &net.TCPAddr{} }
 func (c *loop) SetDeadline(time.Time) error      { return nil }
 func (c *loop) SetReadDeadline(time.Time) error  { return nil }
 func (c *loop) SetWriteDeadline(time.Time) error { return nil }
+
+// BenchmarkLookup measures a Book: a tenant that it holds, and tenants that it has to ask for while others change, with a
+// store that takes a millisecond.
+func BenchmarkLookup(b *testing.B) {
+	store := func(_ context.Context, tenants []string) (found []snapshot.Stored, _ error) {
+		time.Sleep(time.Millisecond)
+		for _, t := range tenants {
+			found = append(found, snapshot.Stored{Tenant: t, Features: []byte(`[{"code":"users","limit":5}]`)})
+		}
+		return found, nil
+	}
+	lookups := func(b *testing.B, callers, tenants int) {
+		book := NewBook(store, true)
+		var n atomic.Int64
+		b.SetParallelism(callers)
+		b.ReportAllocs()
+		b.RunParallel(func(pb *testing.PB) {
+			for pb.Next() {
+				i := int(n.Add(1))
+				tenant := fmt.Sprint("t", i%tenants)
+				if _, err := book.Lookup(context.Background(), tenant, nil); err != nil {
+					b.Error(err)
+				}
+				if tenants > 1 && i%100 == 0 {
+					book.Changed(tenant)
+				}
+			}
+		})
+	}
+	b.Run("held", func(b *testing.B) { lookups(b, 1, 1) })
+	b.Run("asked", func(b *testing.B) { lookups(b, 500, 100_000) })
+}

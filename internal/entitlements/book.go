@@ -25,7 +25,7 @@ const (
 	queryPatience = 2 * time.Second
 	// probeEvery is how often a store that fails is asked again.
 	probeEvery = time.Second
-	// batch is the largest number of tenants in one query. It limits the memory of an answer.
+	// batch is for how many tenants the store is asked at once. It limits the memory of an answer.
 	batch = 100
 )
 
@@ -50,9 +50,8 @@ type Book struct {
 	mu      sync.Mutex                     // guards what follows
 	held    *simplelru.LRU[string, *entry] // by the tenant's code
 	size    int64                          // of held
-	asking  bool                           // run is active
 	running *query                         // the query that run waits for, or nil
-	waiting []*query                       // the next ones
+	next    *query                         // the one after it, or nil
 	failure error                          // of the last query, or nil
 	probe   time.Time                      // when a store that fails is asked again
 }
@@ -65,8 +64,7 @@ type entry struct {
 
 // A query asks the store about everything that was asked for while the query before it ran.
 type query struct {
-	tenants map[string]bool   // codes that it asks for
-	changed map[string]bool   // codes that have changed since it began; the empty code stands for all
+	tenants map[string]bool   // codes that it asks for; while it runs, those of them that have not changed since it began
 	done    chan struct{}     // closed at its end
 	found   map[string]*entry // the answer; valid after done, as is err
 	err     error
@@ -90,13 +88,18 @@ func NewBook(snapshots func(ctx context.Context, tenants []string) ([]snapshot.S
 func (b *Book) Changed(tenant string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.drop(tenant); tenant == "" {
-		b.held.Purge()
-		b.size = 0
-	}
+	var asked map[string]bool
 	if b.running != nil {
-		b.running.changed[tenant] = true
+		asked = b.running.tenants
 	}
+	if tenant != "" {
+		b.drop(tenant)
+		delete(asked, tenant)
+		return
+	}
+	b.held.Purge()
+	b.size = 0
+	clear(asked)
 }
 
 // Lookup is a [Lookup].
@@ -176,27 +179,23 @@ func (e *entry) on(platform *string) (Answer, error) {
 
 // ask adds a tenant to the next query. b.mu is held.
 func (b *Book) ask(tenant string) *query {
-	last := len(b.waiting) - 1
-	if last < 0 || len(b.waiting[last].tenants) == batch {
-		b.waiting = append(b.waiting, &query{tenants: make(map[string]bool), changed: make(map[string]bool), done: make(chan struct{})})
-		last++
+	if b.next == nil {
+		b.next = &query{tenants: make(map[string]bool), done: make(chan struct{})}
+		if b.running == nil {
+			go b.run()
+		}
 	}
-	b.waiting[last].tenants[tenant] = true
-	if !b.asking {
-		b.asking = true
-		go b.run()
-	}
-	return b.waiting[last]
+	b.next.tenants[tenant] = true
+	return b.next
 }
 
-// run asks the store, one query after the other, until none waits.
+// run asks the store, one query after the other, until there is no next one.
 func (b *Book) run() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for len(b.waiting) > 0 {
-		q := b.waiting[0]
-		b.waiting = slices.Delete(b.waiting, 0, 1) // not [1:], which keeps it in memory
-		b.running = q
+	for b.next != nil {
+		q := b.next
+		b.running, b.next = q, nil
 		codes := slices.Collect(maps.Keys(q.tenants))
 		b.mu.Unlock()
 		q.found, q.err = b.query(codes)
@@ -204,46 +203,47 @@ func (b *Book) run() {
 		b.running = nil
 		b.end(q)
 	}
-	b.asking = false
 }
 
 // end holds the answer of a query, and wakes the lookups that wait for it. b.mu is held.
 func (b *Book) end(q *query) {
 	defer close(q.done)
 	for tenant, e := range q.found {
-		if b.drop(tenant); !q.changed[tenant] && !q.changed[""] {
+		if b.drop(tenant); q.tenants[tenant] {
 			b.hold(e)
 		}
 	}
-	if b.failure = q.err; b.failure != nil {
-		b.probe = time.Now().Add(probeEvery)
-		for _, other := range b.waiting { // they would wait for the same failure
-			other.err = q.err
-			close(other.done)
-		}
-		b.waiting = nil
+	if b.failure = q.err; b.failure == nil {
+		return
+	}
+	b.probe = time.Now().Add(probeEvery)
+	if b.next != nil { // it would wait for the same failure
+		b.next.err = q.err
+		close(b.next.done)
+		b.next = nil
 	}
 }
 
 // query asks the store. It does not use the context of a caller: if one hangs up, the others still want the
 // answer.
 func (b *Book) query(codes []string) (map[string]*entry, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), queryPatience)
-	defer cancel()
 	found := make(map[string]*entry, len(codes))
-	for _, code := range codes {
-		found[code] = &entry{asked: time.Now()}
-	}
-	stored, err := b.snapshots(ctx, codes)
-	if err != nil {
-		return nil, err
-	}
-	for _, s := range stored {
-		if e := found[s.Tenant]; e != nil {
-			a := Answer{Stored: s}
-			a.Snapshot, a.damaged = snapshot.Decode(s.Features)
-			a.Name, a.Features = "", nil
-			e.places = append(e.places, a)
+	for some := range slices.Chunk(codes, batch) {
+		for _, code := range some {
+			found[code] = &entry{asked: time.Now()}
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), queryPatience)
+		stored, err := b.snapshots(ctx, some)
+		if cancel(); err != nil {
+			return nil, err
+		}
+		for _, s := range stored {
+			if e := found[s.Tenant]; e != nil {
+				a := Answer{Stored: s}
+				a.Snapshot, a.damaged = snapshot.Decode(s.Features)
+				a.Name, a.Features = "", nil
+				e.places = append(e.places, a)
+			}
 		}
 	}
 	return found, nil

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"log/slog"
 	"net"
 	"os"
 	"os/exec"
@@ -27,7 +26,6 @@ import (
 	"usher/internal/outbound"
 	"usher/internal/peer"
 	"usher/internal/secret"
-	"usher/internal/settings"
 )
 
 const (
@@ -41,12 +39,14 @@ const (
 
 // Job is a command to run, with its environment and standard streams.
 type Job struct {
-	Args    []string // the command and its arguments
-	Environ []string // usher's environment; the command gets it without the secrets
-	Stdin   io.Reader
-	Stdout  io.Writer
-	Stderr  io.Writer
-	Self    string // the path of usher's binary; if empty, usher never starts itself a second time
+	Outbound outbound.Config // the job opens a port of its own, with the identity of the main port
+	Watched  []*secret.Value // the secrets in files, which may change while the command runs
+	Args     []string        // the command and its arguments
+	Environ  []string        // usher's environment; the command gets it without the secrets
+	Stdin    io.Reader
+	Stdout   io.Writer
+	Stderr   io.Writer
+	Self     string // the path of usher's binary; if empty, usher never starts itself a second time
 
 	// Read reads what the command prints, in place of Stdout. Its reader ends when the command has ended, even if
 	// a child of the command still has the output open. Its context ends with a signal after that. After an error
@@ -60,16 +60,9 @@ func (j *Job) Run(ctx context.Context) (code int, err error) {
 	if err := hideMemory(); err != nil {
 		return exitFailed, fmt.Errorf("cannot hide usher's secrets from the command: %w", err)
 	}
-	s, err := settings.ReadOutbound(outboundEnvironment(j.Environ))
-	if err != nil {
-		return exitFailed, err
-	}
-	if settings.Environment(j.Environ)["USHER_LOG_LEVEL"] == "" {
-		s.Admin.Level = slog.LevelWarn // the command writes to the same standard error
-	}
-	log := logs.New(j.Stderr, s.Admin.LogFormat, !s.Admin.NoColour, s.Admin.Level)
+	log := j.Outbound.Log
 	defer logs.TakeOver(log)()
-	o, err := outbound.New(s, log)
+	o, err := outbound.New(j.Outbound)
 	if err != nil {
 		return exitFailed, err
 	}
@@ -94,7 +87,7 @@ func (j *Job) Run(ctx context.Context) (code int, err error) {
 	var running sync.WaitGroup
 	defer func() { stop(); server.Close(); running.Wait() }()
 	running.Go(func() { o.Run(background) })
-	running.Go(func() { secret.Watch(background, log, s.Watched...) })
+	running.Go(func() { secret.Watch(background, log, j.Watched...) })
 	running.Go(func() { _ = server.Serve(guard.Listener(listener, nil, guard.LocalPatience, log)) })
 
 	if code, err := waitForToken(ctx, o, signals); code != 0 {
@@ -122,12 +115,6 @@ func notifyOfSignals() (signals chan os.Signal, stop func()) {
 	return signals, func() { signal.Stop(signals) }
 }
 
-// CheckSettings returns what is wrong with the settings that Run reads.
-func CheckSettings(environ []string) error {
-	_, err := settings.ReadOutbound(outboundEnvironment(environ))
-	return err
-}
-
 // waitForToken returns 0 when usher has a token, or the exit code if it gets none.
 func waitForToken(ctx context.Context, o *outbound.Outbound, signals <-chan os.Signal) (code int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, tokenTimeout)
@@ -140,7 +127,7 @@ func waitForToken(ctx context.Context, o *outbound.Outbound, signals <-chan os.S
 	select {
 	case err := <-done:
 		if err != nil {
-			return exitFailed, fmt.Errorf("cannot get a token: %w; %s", err, o.Advise(err, &o.Ports[0].Port))
+			return exitFailed, fmt.Errorf("cannot get a token: %w; %s", err, o.Advise(err, o.Ports[0]))
 		}
 		return 0, nil
 	case sig := <-signals:
@@ -277,18 +264,6 @@ func exitCode(state *os.ProcessState) int {
 	return state.ExitCode()
 }
 
-// otherPrefixes are the beginnings, after USHER_, of the names of settings that a job does not use.
-var otherPrefixes = []string{"PORTS_", "WEBHOOK_", "ENTITLEMENTS_", "ADMIN_"}
-
-// outboundEnvironment returns environ with only those settings that a job uses: it has one port of its own.
-func outboundEnvironment(environ []string) []string {
-	return slices.DeleteFunc(slices.Clone(environ), func(kv string) bool {
-		name, _, _ := strings.Cut(kv, "=")
-		return slices.Contains([]string{"USHER_LISTEN", "USHER_KEY", "USHER_KEY_FILE"}, name) ||
-			slices.ContainsFunc(otherPrefixes, func(part string) bool { return strings.HasPrefix(name, "USHER_"+part) })
-	})
-}
-
 // commandEnvironment returns the command's environment: environ without usher's secrets, but with USHER_URL, if
 // there is one.
 // Of two values of a variable the later one counts. Many clients use a proxy even for 127.0.0.1, unless
@@ -298,8 +273,15 @@ func commandEnvironment(environ []string, url string) []string {
 		name, _, _ := strings.Cut(kv, "=")
 		return mayBeSecret(name)
 	})
-	given := settings.Environment(environ)
-	exempt := cmp.Or(given["no_proxy"], given["NO_PROXY"])
+	given := func(name string) string {
+		for _, kv := range slices.Backward(environ) {
+			if value, ok := strings.CutPrefix(kv, name+"="); ok {
+				return value
+			}
+		}
+		return ""
+	}
+	exempt := cmp.Or(given("no_proxy"), given("NO_PROXY"))
 	if exempt != "*" {
 		exempt = strings.TrimLeft(exempt+",127.0.0.1", ",")
 	}
@@ -313,6 +295,6 @@ func commandEnvironment(environ []string, url string) []string {
 // names with a typing error, and addresses that may contain a password.
 func mayBeSecret(name string) bool {
 	rest, ours := strings.CutPrefix(name, "USHER_")
-	parts := append([]string{"SECRET", "TOKEN", "KEY"}, otherPrefixes...)
+	parts := []string{"SECRET", "TOKEN", "KEY", "PORTS_", "WEBHOOK_", "ENTITLEMENTS_", "ADMIN_"}
 	return ours && slices.ContainsFunc(parts, func(part string) bool { return strings.Contains(rest, part) })
 }

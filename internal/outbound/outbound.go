@@ -1,6 +1,6 @@
-// Package outbound builds the way to the billing service from the settings: a pool of connections,
-// the local ports, and one source of tokens for each identity among them. 'usher' serves the ports,
-// 'usher exec' opens one of its own, and 'usher check' tries them.
+// Package outbound is the way to the billing service: a pool of connections, the local ports, and one
+// source of tokens for each identity among them. 'usher' serves the ports, 'usher exec' opens one of its
+// own, and 'usher check' tries them.
 package outbound
 
 import (
@@ -22,7 +22,6 @@ import (
 
 	"usher/internal/guard"
 	"usher/internal/secret"
-	"usher/internal/settings"
 	"usher/internal/text"
 	"usher/internal/version"
 	"usher/internal/wire"
@@ -30,12 +29,38 @@ import (
 	"usher/tokens"
 )
 
+// Config is what an Outbound needs. Package settings fills all but Log, and has checked it.
+type Config struct {
+	Base            *url.URL // the service's address
+	CA              []byte   // certificates to trust for it besides the system's, in PEM; may be nil
+	Proxy           func(*url.URL) (*url.URL, error)
+	UpstreamTimeout time.Duration // see wire.Config.Timeout; not for tokens
+	AllowedHosts    []string      // more values of the Host header that every port accepts
+
+	// ReplayLimit is the largest body that is kept, to send it again after a 401, and ReplayMemory is for all of
+	// them together.
+	ReplayLimit, ReplayMemory int64
+
+	Ports []*Port // the main port first
+	Log   *slog.Logger
+}
+
+// Endpoint returns the URL of a path below the base address. (URL.JoinPath would return a relative path if
+// the base has none, and would clean a prefix that must stay as it is.)
+func (c *Config) Endpoint(path string) *url.URL {
+	u := *c.Base
+	u.Path += path
+	if u.RawPath != "" {
+		u.RawPath += path
+	}
+	return &u
+}
+
 // Outbound is the way to the billing service.
 type Outbound struct {
-	Ports []*Port // in the order of the settings, the main port first
+	Ports []*Port // those of the Config
 
-	settings   *settings.Settings
-	log        *slog.Logger
+	cfg        Config
 	upstream   *wire.Client
 	forTokens  *wire.Client // its timeout is not that of calls, which may be too short for a token
 	target     *url.URL
@@ -46,8 +71,13 @@ type Outbound struct {
 
 // Port is a local port, and the identity that it calls the service with.
 type Port struct {
-	settings.Port
-	*Identity
+	Name, Listen, Scope, ClientID string
+	ClientSecret, Key             *secret.Value
+
+	// Variables are the settings that it has its address and its identity from, for advice. It may have inherited them.
+	Variables struct{ Listen, ClientID, ClientSecret, Scope string }
+
+	*Identity // New sets it
 
 	// Started, Finished, Replayed and Failed are those of proxy.Config. New sets them to funcs that do nothing. Set others
 	// before Handler.
@@ -69,7 +99,7 @@ type Identity struct {
 // file: two files may have the same content today, and tomorrow only one of them changes.
 type identityKey struct{ clientID, file, secret, scope string }
 
-func keyOf(p *settings.Port) identityKey {
+func keyOf(p *Port) identityKey {
 	scopes := strings.Fields(p.Scope)
 	slices.Sort(scopes)
 	key := identityKey{clientID: p.ClientID, file: p.ClientSecret.Path(), scope: strings.Join(scopes, " ")}
@@ -80,41 +110,42 @@ func keyOf(p *settings.Port) identityKey {
 }
 
 // New builds the way to the service.
-func New(s *settings.Settings, log *slog.Logger) (*Outbound, error) {
+func New(cfg Config) (*Outbound, error) {
 	o := &Outbound{
-		settings: s, log: log,
-		target:  s.Outbound.Endpoint("/graphql"),
-		bodies:  proxy.NewMemory(s.Outbound.ReplayMemory),
+		Ports:   cfg.Ports,
+		cfg:     cfg,
+		target:  cfg.Endpoint("/graphql"),
+		bodies:  proxy.NewMemory(cfg.ReplayMemory),
 		answers: proxy.NewMemory(32 << 20),
 	}
 	if err := o.connect(); err != nil {
 		return nil, err
 	}
 	byKey := make(map[identityKey]*Identity)
-	for i := range s.Ports {
-		p := &s.Ports[i]
+	for _, p := range o.Ports {
 		id := byKey[keyOf(p)]
 		if id == nil {
 			id = o.newIdentity(p)
 			byKey[keyOf(p)] = id
 			o.identities = append(o.identities, id)
 		}
-		o.Ports = append(o.Ports, &Port{Port: *p, Identity: id, Started: func() {}, Finished: func(int, time.Duration) {}, Replayed: func() {}, Failed: func(string) {}})
+		p.Identity = id
+		p.Started, p.Finished, p.Replayed, p.Failed = func() {}, func(int, time.Duration) {}, func() {}, func(string) {}
 	}
 	return o, nil
 }
 
 // newIdentity makes the identity of p, which is the first port with this identity.
-func (o *Outbound) newIdentity(p *settings.Port) *Identity {
+func (o *Outbound) newIdentity(p *Port) *Identity {
 	client := &tokens.Client{
-		URL:       o.settings.Outbound.Endpoint("/oauth/token").String(),
+		URL:       o.cfg.Endpoint("/oauth/token").String(),
 		ID:        p.ClientID,
 		Secret:    p.ClientSecret.Get,
 		Scope:     p.Scope,
 		HTTP:      o.forTokens,
 		UserAgent: version.UserAgent(),
 	}
-	source := tokens.NewSource(client, o.log.With("port", p.Name))
+	source := tokens.NewSource(client, o.cfg.Log.With("port", p.Name))
 	source.Advice = func(err error) string { return o.Advise(err, p) }
 	p.ClientSecret.OnChange(source.SecretChanged)
 	return &Identity{Owner: p.Name, Client: client, Source: source}
@@ -122,11 +153,11 @@ func (o *Outbound) newIdentity(p *settings.Port) *Identity {
 
 func (o *Outbound) connect() error {
 	cfg := wire.Config{
-		Timeout: o.settings.Outbound.UpstreamTimeout, Proxy: o.settings.Outbound.Proxy,
+		Timeout: o.cfg.UpstreamTimeout, Proxy: o.cfg.Proxy,
 		MaxIdle:     4096,             // there are never more connections than there were calls at once
 		IdleTimeout: 50 * time.Second, // common load balancers drop an idle connection after a minute
 	}
-	if ca := o.settings.Outbound.CA; ca != nil {
+	if ca := o.cfg.CA; ca != nil {
 		roots, err := x509.SystemCertPool()
 		if err != nil {
 			return err
@@ -159,11 +190,11 @@ func (o *Outbound) Handler(p *Port) http.Handler {
 		Source:       p.Source,
 		Upstream:     o.upstream,
 		Key:          p.Key.Getter(),
-		ReplayLimit:  o.settings.Outbound.ReplayLimit,
+		ReplayLimit:  o.cfg.ReplayLimit,
 		ReplayMemory: o.bodies,
 		AnswerMemory: o.answers,
-		Hosts:        guard.NewHosts(p.Listen, o.settings.Outbound.AllowedHosts, p.Key != nil),
-		Log:          o.log,
+		Hosts:        guard.NewHosts(p.Listen, o.cfg.AllowedHosts, p.Key != nil),
+		Log:          o.cfg.Log,
 		Started:      p.Started,
 		Finished:     p.Finished,
 		Replayed:     p.Replayed,
@@ -173,25 +204,24 @@ func (o *Outbound) Handler(p *Port) http.Handler {
 
 // Advise says what to do if usher cannot get a token for a port. It names the variables that this
 // port uses.
-func (o *Outbound) Advise(err error, p *settings.Port) string {
-	id, secret, scope := o.settings.IdentityVariables(p)
+func (o *Outbound) Advise(err error, p *Port) string {
+	v := p.Variables
 	rejected, refused := errors.AsType[*tokens.RejectedError](err)
 	switch {
 	case !refused:
 		return o.adviseAddress(err)
 	case rejected.Code == "invalid_client":
-		return fmt.Sprintf("check %s and %s: one of them is wrong, or the API client was deleted", id, secret)
+		return fmt.Sprintf("check %s and %s: one of them is wrong, or the API client was deleted", v.ClientID, v.ClientSecret)
 	case rejected.Code == "invalid_scope":
-		return fmt.Sprintf("check %s: usher can request only the scopes assigned to the API client", scope)
+		return fmt.Sprintf("check %s: usher can request only the scopes assigned to the API client", v.Scope)
 	default:
-		return fmt.Sprintf("check %s, %s and %s against the API client in the billing service", id, secret, scope)
+		return fmt.Sprintf("check %s, %s and %s against the API client in the billing service", v.ClientID, v.ClientSecret, v.Scope)
 	}
 }
 
 // adviseAddress says what to do if the token endpoint cannot be reached, or its answer makes no sense.
 func (o *Outbound) adviseAddress(err error) string {
-	base := o.settings.Outbound.Base
-	check := "check USHER_BASE_URL: usher tried " + o.settings.Outbound.Endpoint("/oauth/token").Redacted()
+	check := "check USHER_BASE_URL: usher tried " + o.cfg.Endpoint("/oauth/token").Redacted()
 	network, unreached := errors.AsType[*net.OpError](err)
 	_, stranger := errors.AsType[x509.UnknownAuthorityError](err)
 	_, notTLS := errors.AsType[tls.RecordHeaderError](err)
@@ -202,9 +232,9 @@ func (o *Outbound) adviseAddress(err error) string {
 		return "if the certificate comes from your own CA, or from a proxy that inspects TLS, set USHER_CA_FILE to a file with the CA's certificates"
 	case notTLS:
 		return check + ", and the server there does not use https"
-	case strings.HasSuffix(base.Path, "/graphql"), strings.HasSuffix(base.Path, "/oauth/token"):
+	case strings.HasSuffix(o.cfg.Base.Path, "/graphql"), strings.HasSuffix(o.cfg.Base.Path, "/oauth/token"):
 		return "remove /graphql or /oauth/token from USHER_BASE_URL: usher adds them itself"
-	case base.Scheme == "http" && !unreached:
+	case o.cfg.Base.Scheme == "http" && !unreached:
 		return check + "; should it start with https?"
 	}
 	return check
@@ -217,7 +247,7 @@ func (o *Outbound) Probe(ctx context.Context, token *tokens.Token) (err error) {
 			err = fmt.Errorf("%s: %w", o.target.Redacted(), err)
 		}
 	}()
-	ctx, cancel := context.WithTimeout(ctx, o.settings.Outbound.UpstreamTimeout)
+	ctx, cancel := context.WithTimeout(ctx, o.cfg.UpstreamTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, o.target.String(), strings.NewReader(`{"query":"{__typename}"}`))
 	if err != nil {

@@ -1,4 +1,4 @@
-package outbound
+package outbound_test
 
 import (
 	"log/slog"
@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"usher/internal/outbound"
 	"usher/internal/settings"
 	"usher/internal/testkit"
 )
@@ -35,19 +36,24 @@ func TestPortsShareATokenBySource(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o, err := New(read, slog.New(slog.DiscardHandler))
+	read.Outbound.Log = slog.New(slog.DiscardHandler)
+	o, err := outbound.New(read.Outbound.Config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	identityOf := func(name string) *Identity {
-		return o.Ports[slices.IndexFunc(o.Ports, func(p *Port) bool { return p.Name == name })].Identity
+	identityOf := func(name string) *outbound.Identity {
+		return o.Ports[slices.IndexFunc(o.Ports, func(p *outbound.Port) bool { return p.Name == name })].Identity
 	}
 	for name, sharedWith := range map[string]string{"0": "main", "1": "main", "2": "2", "3": "3", "4": "3", "5": "5"} {
 		if identityOf(name) != identityOf(sharedWith) {
 			t.Errorf("port %s does not share with %s", name, sharedWith)
 		}
 	}
-	if n := len(o.identities); n != 4 {
+	identities := make(map[*outbound.Identity]bool)
+	for _, p := range o.Ports {
+		identities[p.Identity] = true
+	}
+	if n := len(identities); n != 4 {
 		t.Errorf("%d tokens, want 4: of each file, of a value, of another", n)
 	}
 }

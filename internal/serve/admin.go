@@ -66,7 +66,7 @@ func (u *Usher) portStates() []status.Port {
 			s.Shares = p.Owner
 		}
 		if s.Source.Err != nil {
-			s.Advice = u.outbound.Advise(s.Source.Err, &p.Port)
+			s.Advice = u.outbound.Advise(s.Source.Err, p)
 		}
 		states = append(states, s)
 	}

@@ -25,11 +25,7 @@ func (u *Usher) buildInbox(m *metrics.Registry) (err error) {
 		return u.inbox.Snapshots(ctx, tenants)
 	}, w.SharedInbox())
 	cfg := w.InboxConfig
-	cfg.Password, cfg.Delivered, cfg.Changed, cfg.Log, cfg.Rules = w.InboxPassword.Getter(), delivered, u.book.Changed, u.log, w.Rules
-	cfg.MaxBody = int64(w.MaxBody)
-	if u.gate != nil {
-		cfg.Receivers, cfg.KeepUnclaimed = w.Receivers, w.KeepUnclaimed
-	}
+	cfg.Delivered, cfg.Changed, cfg.Log = delivered, u.book.Changed, u.log
 	if u.inbox, err = inbox.Open(cfg); err != nil {
 		return settings.InboxError(err)
 	}

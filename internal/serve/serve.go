@@ -156,7 +156,9 @@ type portCounts struct {
 }
 
 func (u *Usher) buildOutbound(m *metrics.Registry) (err error) {
-	if u.outbound, err = outbound.New(u.settings, u.log); err != nil {
+	cfg := u.settings.Outbound.Config
+	cfg.Log = u.log
+	if u.outbound, err = outbound.New(cfg); err != nil {
 		return err
 	}
 	identities := make(map[*outbound.Identity]*metrics.Identity)
@@ -169,7 +171,7 @@ func (u *Usher) buildOutbound(m *metrics.Registry) (err error) {
 		}
 		p.Started, p.Finished, p.Replayed, p.Failed = calls.Started, calls.Finished, calls.Replayed, calls.Failed
 		u.counts = append(u.counts, portCounts{calls, tokens})
-		u.listeners = append(u.listeners, &listener{variable: p.ListenVariable(), name: p.Name, addr: p.Listen, handler: u.outbound.Handler(p), patience: guard.LocalPatience})
+		u.listeners = append(u.listeners, &listener{variable: p.Variables.Listen, name: p.Name, addr: p.Listen, handler: u.outbound.Handler(p), patience: guard.LocalPatience})
 	}
 	return nil
 }

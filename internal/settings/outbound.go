@@ -5,63 +5,34 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"time"
 
 	"golang.org/x/net/http/httpproxy"
 
+	"usher/internal/outbound"
 	"usher/internal/secret"
 )
 
-// Outbound has the settings of the billing service and those that all local ports share. This part is on if
-// BaseURL is set.
+// Outbound has the settings of the billing service and of the local ports. This part is on if BaseURL is set.
 type Outbound struct {
-	Port // the main port
+	outbound.Config // all but its Log; without ports if outbound is off
 
-	BaseURL                   string
-	Insecure, AllowPlainHTTP  bool
-	AllowedHosts              []string
-	ReplayLimit, ReplayMemory int64
-	UpstreamTimeout           time.Duration
-	CAFile                    string
+	BaseURL, CAFile          string
+	Insecure, AllowPlainHTTP bool
 
-	Base  *url.URL                         // BaseURL, parsed
-	CA    []byte                           // the content of CAFile
-	Proxy func(*url.URL) (*url.URL, error) // from HTTPS_PROXY, HTTP_PROXY and NO_PROXY
-}
-
-// Port is a local port. A further port inherits the settings that it does not have from the main port.
-type Port struct {
-	Name, Listen, Scope, ClientID string
-	ClientSecret, Key             *secret.Value
-
-	prefix string // the beginning of the names of its variables
+	main outbound.Port
 }
 
 // mainPort is the main port's name in logs and metrics.
 const mainPort = "main"
 
-// ListenVariable returns the name of the variable that has the port's address.
-func (p *Port) ListenVariable() string { return p.prefix + "LISTEN" }
-
-// Endpoint returns the URL of a path below the base address. (URL.JoinPath would return a relative path if
-// the base has none, and would clean a prefix that must stay as it is.)
-func (o *Outbound) Endpoint(path string) *url.URL {
-	u := *o.Base
-	u.Path += path
-	if u.RawPath != "" {
-		u.RawPath += path
-	}
-	return &u
-}
-
 func (o *Outbound) check(r *reader) {
 	if o.BaseURL != "" {
 		o.Base = baseURL(r, o.BaseURL, o.AllowPlainHTTP)
-		r.require("USHER_CLIENT_ID", o.ClientID != "", "the Client ID of the API client application")
-		r.require("USHER_CLIENT_SECRET", o.ClientSecret != nil, "the Client Secret of the API client application; USHER_CLIENT_SECRET_FILE can name a file that has it")
+		r.require("USHER_CLIENT_ID", o.main.ClientID != "", "the Client ID of the API client application")
+		r.require("USHER_CLIENT_SECRET", o.main.ClientSecret != nil, "the Client Secret of the API client application; USHER_CLIENT_SECRET_FILE can name a file that has it")
 	}
 	o.Proxy = o.proxies(r)
-	o.Scope = r.cleanScope("USHER_SCOPE", o.Scope)
+	o.main.Scope = r.cleanScope("USHER_SCOPE", o.main.Scope)
 	for _, host := range o.AllowedHosts {
 		if strings.ContainsAny(host, "/ @") || strings.Contains(host, "*") && host != "*" {
 			r.invalid("USHER_ALLOWED_HOSTS", "host names or addresses, separated by commas, or * for any")
@@ -115,64 +86,71 @@ func baseURL(r *reader, value string, plainHTTP bool) *url.URL {
 	return nil
 }
 
-// readPorts returns the local ports. It checks their settings even if outbound is off, but then returns
-// none.
-func readPorts(r *reader, o *Outbound) []Port {
-	o.Name, o.prefix = mainPort, "USHER_"
-	ports := []Port{o.Port}
+// readPorts sets the local ports: first the main one, then USHER_PORTS_0_…, USHER_PORTS_1_…. These inherit what
+// they do not have. It checks the settings even if outbound is off, but then sets none.
+func (o *Outbound) readPorts(r *reader) {
+	main := &o.main
+	main.Name = mainPort
+	o.nameVariables(main, "USHER_")
+	ports := []*outbound.Port{main}
 	names := map[string]string{mainPort: "the main port"}
 	for _, index := range r.indexes(portsPrefix) {
-		p := Port{prefix: portsPrefix + index + "_"}
-		r.read(p.variables(), index)
-		r.require(p.prefix+"LISTEN", p.Listen != "" || o.BaseURL == "", "the port's address, such as 127.0.0.1:8081")
+		prefix := portsPrefix + index + "_"
+		p := new(outbound.Port)
+		r.read(portVariables(p), index)
+		r.require(prefix+"LISTEN", p.Listen != "" || o.BaseURL == "", "the port's address, such as 127.0.0.1:8081")
 		if p.Scope != "" {
-			p.Scope = r.cleanScope(p.prefix+"SCOPE", p.Scope)
+			p.Scope = r.cleanScope(prefix+"SCOPE", p.Scope)
 		} else {
-			p.Scope = o.Scope
+			p.Scope = main.Scope
 		}
-		p.ClientID = cmp.Or(p.ClientID, o.ClientID)
-		p.ClientSecret = cmp.Or(p.ClientSecret, o.ClientSecret)
-		p.Key = cmp.Or(p.Key, o.Key)
-		p.Name = r.uniqueName(names, p.prefix, p.Name, index)
+		p.ClientID = cmp.Or(p.ClientID, main.ClientID)
+		p.ClientSecret = cmp.Or(p.ClientSecret, main.ClientSecret)
+		p.Key = cmp.Or(p.Key, main.Key)
+		p.Name = r.uniqueName(names, prefix, p.Name, index)
+		o.nameVariables(p, prefix)
 		ports = append(ports, p)
 	}
 	for _, p := range ports {
-		p.check(r, o)
+		o.checkPort(r, p)
 	}
-	if o.BaseURL == "" {
-		return nil
+	if o.BaseURL != "" {
+		o.Ports = ports
 	}
-	return ports
 }
 
-func (p *Port) check(r *reader, o *Outbound) {
+// nameVariables notes which variables p has its settings from: its own, which begin with prefix, or the main port's if
+// it inherits them, and with _FILE if the secret is in a file.
+func (o *Outbound) nameVariables(p *outbound.Port, prefix string) {
+	variable := func(name string, inherited bool) string {
+		if inherited {
+			return "USHER_" + name
+		}
+		return prefix + name
+	}
+	v := &p.Variables
+	v.Listen = prefix + "LISTEN"
+	v.ClientID = variable("CLIENT_ID", p.ClientID == o.main.ClientID)
+	v.ClientSecret = variable("CLIENT_SECRET", p.ClientSecret == o.main.ClientSecret)
+	v.Scope = variable("SCOPE", p.Scope == o.main.Scope)
+	if p.ClientSecret.Path() != "" {
+		v.ClientSecret += "_FILE"
+	}
+}
+
+func (o *Outbound) checkPort(r *reader, p *outbound.Port) {
 	if p.Listen == "" {
 		return // already reported
 	}
-	reachable := r.checkListen(p.prefix+"LISTEN", p.Listen)
+	listen := p.Variables.Listen
+	key := strings.TrimSuffix(listen, "LISTEN") + "KEY"
+	reachable := r.checkListen(listen, p.Listen)
 	if reachable && p.Key == nil && !o.Insecure && o.BaseURL != "" {
-		r.problem(p.prefix+"LISTEN", "is %q, which others can reach, and callers need no key: set %sKEY (or %sKEY_FILE), or USHER_INSECURE=true if everybody there may act in your name",
-			p.Listen, p.prefix, p.prefix)
+		r.problem(listen, "is %q, which others can reach, and callers need no key: set %s (or %s_FILE), or USHER_INSECURE=true if everybody there may act in your name",
+			p.Listen, key, key)
 	}
-	name := p.prefix + "KEY"
-	if p.Key == o.Key {
-		name = "USHER_KEY" // the main port's own, or inherited from it
+	if p.Key == o.main.Key {
+		key = "USHER_KEY" // the main port's own, or inherited from it
 	}
-	r.checkKeys(name, p.Key, reachable)
-}
-
-// IdentityVariables returns the names of the variables that p has its client and scope from: its own, or the
-// main port's if it inherits them, and with _FILE if the secret is in a file.
-func (s *Settings) IdentityVariables(p *Port) (clientID, clientSecret, scope string) {
-	variable := func(name string, inherited bool) string {
-		if inherited {
-			return s.Ports[0].prefix + name
-		}
-		return p.prefix + name
-	}
-	clientSecret = variable("CLIENT_SECRET", p.ClientSecret == s.Outbound.ClientSecret)
-	if p.ClientSecret.Path() != "" {
-		clientSecret += "_FILE"
-	}
-	return variable("CLIENT_ID", p.ClientID == s.Outbound.ClientID), clientSecret, variable("SCOPE", p.Scope == s.Outbound.Scope)
+	r.checkKeys(key, p.Key, reachable)
 }

@@ -1,6 +1,7 @@
 package settings
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -81,36 +82,23 @@ func (r *reader) require(name string, ok bool, want string) {
 }
 
 // read reads variables into their fields. index replaces the n in the names of a further port or receiver.
-// Package env fills structs, so read makes a struct type with a field for each variable.
 func (r *reader) read(variables []Variable, index string) {
-	var set []Variable
-	var fields []reflect.StructField
 	for _, v := range variables {
-		v.Name = strings.Replace(v.Name, "_n_", "_"+index+"_", 1)
+		name := strings.Replace(v.Name, "_n_", "_"+index+"_", 1)
 		if field, ok := v.field.(**secret.Value); ok {
-			*field = r.secret(v.Name)
+			*field = r.secret(name)
 			continue
 		}
-		tag := fmt.Sprintf("env:%q envDefault:%q", v.Name, v.Default())
-		fields = append(fields, reflect.StructField{Name: v.Name, Type: v.value().Type(), Tag: reflect.StructTag(tag)})
-		set = append(set, v)
-	}
-	values := reflect.New(reflect.StructOf(fields))
-	err := env.ParseWithOptions(values.Interface(), env.Options{Environment: r.env, FuncMap: parsers})
-	if all, ok := errors.AsType[env.AggregateError](err); ok {
-		for _, err := range all.Errors {
-			parse, ok := errors.AsType[env.ParseError](err)
-			if !ok {
-				panic(err) // a mistake in the table
-			}
-			r.invalid(parse.Name, expected[parse.Type])
+		above, isPositive := v.field.(positive)
+		if isPositive {
+			v.field = above.field
 		}
-	}
-	for i, v := range set {
-		value := values.Elem().Field(i)
-		v.value().Set(value)
-		if _, ok := v.field.(positive); ok && r.env[v.Name] != "" && value.Int() <= 0 {
-			r.invalid(v.Name, "a value above zero: "+expected[value.Type()])
+		field := reflect.ValueOf(v.field).Elem()
+		switch err := parse(cmp.Or(r.env[name], v.Default()), field); {
+		case err != nil:
+			r.invalid(name, expected[field.Type()])
+		case isPositive && r.env[name] != "" && field.Int() <= 0:
+			r.invalid(name, "a value above zero: "+expected[field.Type()])
 		}
 	}
 }
@@ -118,13 +106,15 @@ func (r *reader) read(variables []Variable, index string) {
 // positive marks a field, in the table, whose value must be above zero.
 type positive struct{ field any }
 
-// value returns the field that the variable fills.
-func (v Variable) value() reflect.Value {
-	field := v.field
-	if above, ok := field.(positive); ok {
-		field = above.field
+// parse sets field to value, unless value is empty. Package env reads variables into structs, so it gets a struct
+// with one field.
+func parse(value string, field reflect.Value) error {
+	one := reflect.New(reflect.StructOf([]reflect.StructField{{Name: "Value", Type: field.Type(), Tag: `env:"VALUE"`}}))
+	err := env.ParseWithOptions(one.Interface(), env.Options{Environment: map[string]string{"VALUE": value}, FuncMap: parsers})
+	if err == nil {
+		field.Set(one.Elem().Field(0))
 	}
-	return reflect.ValueOf(field).Elem()
+	return err
 }
 
 // parsers parse the types that package env does not know, or parses differently.

@@ -24,7 +24,6 @@ import (
 // Settings has all settings.
 type Settings struct {
 	Outbound     Outbound
-	Ports        []Port // the main port first, then USHER_PORTS_0_…, USHER_PORTS_1_…; empty if outbound is off
 	Webhook      Webhook
 	Entitlements Entitlements
 	Admin        Admin
@@ -58,8 +57,17 @@ type Admin struct {
 // value that cannot be parsed is a problem even if its part is off.
 func Read(environ []string) (*Settings, error) { return read(environ, requireAnyPart) }
 
-// ReadOutbound is Read for 'usher exec': outbound must be on.
-func ReadOutbound(environ []string) (*Settings, error) { return read(environ, requireOutbound) }
+// ReadOutbound is Read for 'usher exec': outbound must be on. It reads only what a job uses, which has one port of its
+// own.
+func ReadOutbound(environ []string) (*Settings, error) {
+	others := []string{"USHER_LISTEN", "USHER_KEY", "USHER_KEY_FILE"}
+	prefixes := []string{"USHER_PORTS_", "USHER_WEBHOOK_", "USHER_ENTITLEMENTS_", "USHER_ADMIN_"}
+	environ = slices.DeleteFunc(slices.Clone(environ), func(kv string) bool {
+		name, _, _ := strings.Cut(kv, "=")
+		return slices.Contains(others, name) || slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
+	})
+	return read(environ, requireOutbound)
+}
 
 func read(environ []string, required func(*Settings, *reader)) (*Settings, error) {
 	r := newReader(environ)
@@ -74,7 +82,7 @@ func read(environ []string, required func(*Settings, *reader)) (*Settings, error
 	s.Unused = s.unused(r)
 	required(s, r)
 	s.Outbound.check(r)
-	s.Ports = readPorts(r, &s.Outbound)
+	s.Outbound.readPorts(r)
 	s.Admin.check(r)
 	s.Webhook.check(r)
 	s.Entitlements.check(r, s)
@@ -165,8 +173,8 @@ func checkDistinctAddresses(r *reader, s *Settings) {
 		}
 		seen[addr] = name
 	}
-	for _, p := range s.Ports {
-		add(p.prefix+"LISTEN", p.Listen)
+	for _, p := range s.Outbound.Ports {
+		add(p.Variables.Listen, p.Listen)
 	}
 	if s.GateOn() {
 		add("USHER_WEBHOOK_LISTEN", s.Webhook.Listen)

@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"usher/internal/outbound"
 	"usher/internal/secret"
 )
 
@@ -33,7 +34,7 @@ func TestDefaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := s.Ports[0]
+	p := s.Outbound.Ports[0]
 	if p.Name != "main" || p.Listen != "127.0.0.1:8080" || p.Scope != "standard:read standard:write" || p.Key != nil {
 		t.Errorf("main port %+v", p)
 	}
@@ -50,13 +51,13 @@ func TestPorts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(s.Ports) != 3 {
-		t.Fatalf("%d ports", len(s.Ports))
+	if len(s.Outbound.Ports) != 3 {
+		t.Fatalf("%d ports", len(s.Outbound.Ports))
 	}
-	if p := s.Ports[1]; p.Name != "0" || p.Scope != "standard:read" || p.ClientID != "app" || p.ClientSecret.Get() != "t0psecret" || p.Key.Get() != "k" {
+	if p := s.Outbound.Ports[1]; p.Name != "0" || p.Scope != "standard:read" || p.ClientID != "app" || p.ClientSecret.Get() != "t0psecret" || p.Key.Get() != "k" {
 		t.Errorf("inherits: %+v", p)
 	}
-	if p := s.Ports[2]; p.Name != "scripts" || p.ClientID != "other" || p.ClientSecret.Get() != "other-secret" || p.Key.Get() != "k7" || p.Scope != "standard:read standard:write" {
+	if p := s.Outbound.Ports[2]; p.Name != "scripts" || p.ClientID != "other" || p.ClientSecret.Get() != "other-secret" || p.Key.Get() != "k7" || p.Scope != "standard:read standard:write" {
 		t.Errorf("its own: %+v", p)
 	}
 }
@@ -296,7 +297,7 @@ func TestEndpoint(t *testing.T) {
 		"https://billing.example.com:8443/x":    "https://billing.example.com:8443/x/graphql",
 		"https://billing.example.com/graphql/v": "https://billing.example.com/graphql/v/graphql",
 	} {
-		o := Outbound{Base: baseURL(newReader(nil), base, false)}
+		o := outbound.Config{Base: baseURL(newReader(nil), base, false)}
 		if got := o.Endpoint("/graphql"); got.String() != want || !strings.HasPrefix(got.RequestURI(), "/") {
 			t.Errorf("%s: %s", base, got)
 		}

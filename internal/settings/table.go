@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"usher/internal/outbound"
 	"usher/internal/secret"
 )
 
@@ -48,17 +49,17 @@ func (v Variable) description() string {
 
 // sections returns all settings.
 func (s *Settings) sections() []section {
-	o, w, e, a := &s.Outbound, &s.Webhook, &s.Entitlements, &s.Admin
+	o, main, w, e, a := &s.Outbound, &s.Outbound.main, &s.Webhook, &s.Entitlements, &s.Admin
 	return []section{
 		{"Billing service and local ports (outbound)",
 			"This part is on when `USHER_BASE_URL` is set. `HTTPS_PROXY` and `NO_PROXY` apply to the billing service, never to deliveries. Ports with the same client and scope share a token.",
 			"outbound", slices.Concat([]Variable{
 				{"USHER_BASE_URL", &o.BaseURL, "none: outbound is off", "The billing service's base address; may have a path. `https`, or `http` on loopback."},
-				{"USHER_CLIENT_ID", &o.ClientID, "required with `USHER_BASE_URL`", "The client ID of the API client application."},
-				{"USHER_CLIENT_SECRET", &o.ClientSecret, "required with `USHER_BASE_URL`", "The client secret of the API client application."},
-				{"USHER_SCOPE", &o.Scope, "`standard:read standard:write`", "The scopes to request, separated by spaces."},
-				{"USHER_LISTEN", &o.Listen, "`127.0.0.1:8080`", "The local port that your programs call; `unix:/path` for a socket (mode 0660)."},
-				{"USHER_KEY", &o.Key, "none", "Callers must send this key: as `Authorization: Bearer KEY`, as the password of Basic auth, or in `X-Usher-Key`. Several keys, separated by commas, while you rotate. At least 16 characters if the port can be reached from other machines."},
+				{"USHER_CLIENT_ID", &main.ClientID, "required with `USHER_BASE_URL`", "The client ID of the API client application."},
+				{"USHER_CLIENT_SECRET", &main.ClientSecret, "required with `USHER_BASE_URL`", "The client secret of the API client application."},
+				{"USHER_SCOPE", &main.Scope, "`standard:read standard:write`", "The scopes to request, separated by spaces."},
+				{"USHER_LISTEN", &main.Listen, "`127.0.0.1:8080`", "The local port that your programs call; `unix:/path` for a socket (mode 0660)."},
+				{"USHER_KEY", &main.Key, "none", "Callers must send this key: as `Authorization: Bearer KEY`, as the password of Basic auth, or in `X-Usher-Key`. Several keys, separated by commas, while you rotate. At least 16 characters if the port can be reached from other machines."},
 				{"USHER_INSECURE", &o.Insecure, "`false`", "`true` allows a local or entitlements port without a key to be reached from other machines."},
 				{"USHER_ALLOWED_HOSTS", &o.AllowedHosts, "none", "More values of the `Host` header that every port accepts, or `*` for any. `localhost`, `127.0.0.0/8`, `[::1]` and the port's own host always work. With a key every IP address works too, and on a socket everything."},
 				{"USHER_ALLOW_PLAIN_HTTP", &o.AllowPlainHTTP, "`false`", "`true` allows `USHER_BASE_URL` to be `http` to another machine. The client secret then travels unencrypted."},
@@ -66,7 +67,7 @@ func (s *Settings) sections() []section {
 				{"USHER_REPLAY_MEMORY", &o.ReplayMemory, "`32MiB`", "Memory for all bodies kept at once. When it is full, further bodies stream and cannot be resent. Bodies up to 16 KiB are always kept."},
 				{"USHER_UPSTREAM_TIMEOUT", positive{&o.UpstreamTimeout}, "`60s`", "How long the billing service may take, from the last byte of a call to the header of its answer. A token request may take 10 s."},
 				{"USHER_CA_FILE", &o.CAFile, "none", "CA certificates to trust for the billing service, in addition to the system's."},
-			}, new(Port).variables())},
+			}, portVariables(new(outbound.Port)))},
 		{"Webhook gate (inbound)",
 			"This part is on when webhooks have somewhere to go: `USHER_WEBHOOK_FORWARD_URL`, a further receiver, or an inbox with `USHER_ENTITLEMENTS_LISTEN`. A webhook must pass every check that you configure.",
 			"gate", slices.Concat([]Variable{
@@ -83,7 +84,7 @@ func (s *Settings) sections() []section {
 				{"USHER_WEBHOOK_TLS_CERT_FILE", &w.TLSCertFile, "none", "A certificate, to serve TLS. usher uses a new file without a restart."},
 				{"USHER_WEBHOOK_TLS_KEY_FILE", &w.TLSKeyFile, "none", "The certificate's key."},
 				{"USHER_WEBHOOK_TLS_CLIENT_CA_FILE", &w.TLSClientCA, "none", "Senders must have a client certificate of this CA."},
-				{"USHER_WEBHOOK_INSECURE", &w.Insecure, "`false`", "`true` allows a gate without any check to be reached from other machines. A gate without any check that only this machine can reach refuses web pages, and names that are not in `USHER_ALLOWED_HOSTS`."},
+				{"USHER_WEBHOOK_INSECURE", &w.Insecure, "`false`", "`true` allows a gate without any check to be reached from other machines. A gate without a token and a signature refuses web pages. One without any check that only this machine can reach also refuses names that are not in `USHER_ALLOWED_HOSTS`."},
 				{"USHER_WEBHOOK_TYPES", &w.Types, "`TenantProvisioningChange`", "Event types to accept; `*` for any. Only `TenantProvisioningChange` is deduplicated: others do not hold a complete state."},
 				{"USHER_WEBHOOK_SYNC_TYPES", &w.SyncTypes, "none", "Event types that ask your receiver a question (may this checkout continue?). usher sends them once, does not store or deduplicate them, and answers with the receiver's status, `Content-Type` and body. Do not list them in `USHER_WEBHOOK_TYPES`."},
 				{"USHER_WEBHOOK_SCHEMA_FILE", &w.SchemaFile, "built in", "A JSON Schema of your own, if you customised the payload. It applies to every type; the built-in one applies to `TenantProvisioningChange` only."},
@@ -103,7 +104,7 @@ func (s *Settings) sections() []section {
 				{"USHER_WEBHOOK_INBOX_CONCURRENCY", positive{&w.InboxConcurrency}, "`32`", "Deliveries at once, for each receiver, on each replica."},
 				{"USHER_WEBHOOK_INBOX_MAX_BYTES", positive{&w.InboxConfig.MaxBytes}, "`1GiB`", "Room for webhooks that wait or are parked, over all replicas together. When it is full, senders get 503 with `Retry-After`; deliveries continue."},
 				{"USHER_WEBHOOK_INBOX_KEEP", &w.inboxKeep, "`all`", "`latest`: a newer snapshot of the same tenant replaces those that wait or are parked. `all`: every webhook is delivered."},
-				{"USHER_WEBHOOK_INBOX_PASSWORD", &w.InboxPassword, "none", "The database's password. usher reads it again for each new connection, so you can rotate it in a file. A password in the address works, too."},
+				{"USHER_WEBHOOK_INBOX_PASSWORD", &w.inboxPassword, "none", "The database's password. usher reads it again for each new connection, so you can rotate it in a file. A password in the address works, too."},
 			}},
 		{"Entitlements", "This part is on when `USHER_ENTITLEMENTS_LISTEN` is set. It answers what a tenant may use.",
 			"entitlements", []Variable{
@@ -122,7 +123,7 @@ func (s *Settings) sections() []section {
 	}
 }
 
-func (p *Port) variables() []Variable {
+func portVariables(p *outbound.Port) []Variable {
 	return []Variable{
 		{"USHER_PORTS_n_LISTEN", &p.Listen, "none", "One more local port, for example a read-only one for scripts; n is 0, 1, …"},
 		{"USHER_PORTS_n_NAME", &p.Name, "the index", "Its name in logs and metrics. The name of `USHER_LISTEN` is `main`."},

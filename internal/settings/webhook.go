@@ -34,10 +34,10 @@ type Webhook struct {
 	token, hmacSecret, signSecret        *secret.Value
 
 	Inbox            string
-	InboxPassword    *secret.Value // the database's password
 	InboxConcurrency int
 	InboxConfig      inbox.Config // those of its fields that are settings; its Address is Inbox, parsed, and nil if there is no inbox
 	inboxKeep        string
+	inboxPassword    *secret.Value // the database's
 
 	receiverIndexes []string // the indexes of USHER_WEBHOOK_RECEIVERS_n_…
 }
@@ -47,8 +47,8 @@ func (w *Webhook) check(r *reader) {
 	w.checkSecrets(r)
 	w.checkTLS(r)
 	w.readRules(r)
-	w.checkInbox(r)
 	w.readReceivers(r)
+	w.checkInbox(r)
 }
 
 // on reports whether usher receives webhooks: there must be a receiver or an inbox to put them into.
@@ -179,7 +179,7 @@ func (w *Webhook) checkInbox(r *reader) {
 			r.problem("USHER_WEBHOOK_INBOX", "can't be used: %v; it should hold file:/path, such as file:/var/lib/usher/inbox.db, or postgres://user@host/database", err)
 		}
 	}
-	if w.InboxPassword != nil && w.InboxConfig.Address != nil {
+	if w.inboxPassword != nil && w.InboxConfig.Address != nil {
 		switch {
 		case !w.InboxConfig.Address.Shared():
 			r.problem("USHER_WEBHOOK_INBOX_PASSWORD", "is set, but is only for a database: USHER_WEBHOOK_INBOX should then hold postgres://user@host/database")
@@ -187,7 +187,12 @@ func (w *Webhook) checkInbox(r *reader) {
 			r.problem("USHER_WEBHOOK_INBOX_PASSWORD", "is set, and USHER_WEBHOOK_INBOX has a password too (not shown), but only one of them should be set")
 		}
 	}
-	w.InboxConfig.DedupWindow, w.InboxConfig.KeepLatest = w.DedupWindow, w.inboxKeep == "latest"
+	c := &w.InboxConfig
+	c.Password, c.KeepLatest, c.DedupWindow = w.inboxPassword.Getter(), w.inboxKeep == "latest", w.DedupWindow
+	c.Rules, c.MaxBody = w.Rules, w.MaxBody
+	if w.on() { // without a gate usher delivers nothing
+		c.Receivers, c.KeepUnclaimed = w.Receivers, w.KeepUnclaimed
+	}
 	if w.inboxKeep != "all" && w.inboxKeep != "latest" {
 		r.invalid("USHER_WEBHOOK_INBOX_KEEP", "all or latest")
 	}

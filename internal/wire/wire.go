@@ -7,11 +7,10 @@
 //	pool.go      takes an idle connection, or
 //	dial.go      makes a new one: TCP, a proxy's tunnel, TLS
 //	request.go   makes one piece of bytes from the head and a body that fits beside it
-//	exchange.go  writes the piece and reads the answer's head, on the caller's goroutine
-//	send.go      sends a body that did not fit, on a goroutine of its own
-//	answer.go    reads the answer's body, and returns the connection to the pool at its end
-//	conn.go      is a connection: its reads, and the check before it is used again
-//	socket.go    is the connection below TLS: the fence, and reads that do not wait
+//	exchange.go  writes the piece, sends the rest of a large body on a goroutine of its own, reads the answer, and
+//	             returns the connection to the pool at its end
+//	conn.go      is a connection: its reads, the check before it is used again; and below TLS the fence, and reads
+//	             that do not wait
 //
 // The hazard is that a caller gets the answer to somebody else's call. So a connection is used
 // again only if its answer was read exactly to the end, nothing is left over, and nothing has
