@@ -58,6 +58,7 @@ var commands = map[string]func(ctx context.Context, p *Process, args []string) e
 	"serve": noArgs(serveCommand), "demo": noArgs(demoCommand), "sandbox": sandboxCommand, "exec": execCommand, "reconcile": reconcileCommand,
 	"check": noArgs(checkCommand), "healthcheck": noArgs(healthcheckCommand), "status": statusCommand, "inbox": inboxCommand,
 	"entitlements": entitlementsCommand, "help": helpCommand, "version": noArgs(versionCommand),
+	"install": installCommand,
 }
 
 // noArgs makes a command that refuses arguments.

@@ -33,6 +33,8 @@ Usage:
   usher inbox        see and resend the webhooks that a running usher keeps
   usher entitlements TENANT [FEATURE]
                      ask a running usher what a tenant may use
+  usher install FILE
+                     copy usher's own program, for containers without a shell
   usher help [COMMAND | settings [WORD]]
                      help on a command; all settings, or those about a word
   usher version      print version, commit and Go version
@@ -139,6 +141,7 @@ no other setting. If a service manager started usher:
 	"inbox":        inboxUsage,
 	"reconcile":    reconcileUsage,
 	"entitlements": entitlementsUsage,
+	"install":      installUsage,
 	"version": `Usage: usher version
 
 Prints version, commit and Go version.
