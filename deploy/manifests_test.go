@@ -71,6 +71,7 @@ type probe struct {
 
 type container struct {
 	Name            string
+	Command         []string
 	RestartPolicy   string `yaml:"restartPolicy"`
 	Env             []struct{ Name, Value string }
 	VolumeMounts    []mount `yaml:"volumeMounts"`
@@ -92,7 +93,9 @@ func TestManifests(t *testing.T) {
 		t.Error("the sidecar has no readiness probe")
 	}
 	gateway := objects(t, read(t, "kubernetes/gateway.yaml"))
-	tryServices(t, append(gateway, objects(t, read(t, "kubernetes/gateway-networkpolicy.yaml"))...), map[string]string{"usher-gateway": "gate"})
+	nightly := objects(t, read(t, "kubernetes/reconcile.yaml"))
+	tryServices(t, slices.Concat(gateway, objects(t, read(t, "kubernetes/gateway-networkpolicy.yaml")), nightly), map[string]string{"usher-gateway": "gate"})
+	tryReconcile(t, nightly)
 	jobs := objects(t, read(t, "kubernetes/job.yaml"))
 	trySidecar(t, jobs.one(t, "Job").Spec.Template.Spec)
 	trySidecar(t, jobs.one(t, "CronJob").Spec.JobTemplate.Spec.Template.Spec)
@@ -113,6 +116,32 @@ func trySidecar(t *testing.T, p pod) {
 	for _, v := range p.Volumes {
 		if p.SecurityContext.FSGroup != nil || v.Secret.Mode != 0 && v.Secret.Mode != 0o444 {
 			t.Errorf("the volume %s has the mode %o, and the pod the fsGroup %v", v.Name, v.Secret.Mode, p.SecurityContext.FSGroup)
+		}
+	}
+}
+
+// tryReconcile checks a job for which an init container puts usher beside a script, and that it asks the admin port by its Service.
+func tryReconcile(t *testing.T, all manifest) {
+	t.Helper()
+	p := all.one(t, "CronJob").Spec.JobTemplate.Spec.Template.Spec
+	from, job := p.InitContainers[0], p.Containers[0]
+	if len(from.Command) != 3 || from.Command[1] != "install" || from.Command[2] != job.Command[0] || job.Command[1] != "reconcile" {
+		t.Errorf("%q installs usher, and %q runs it", from.Command, job.Command)
+	}
+	for _, c := range []*container{from, job} {
+		tryMounted(t, c, "usher", job.Command[0])
+		s := c.SecurityContext
+		if !p.SecurityContext.RunAsNonRoot || !s.ReadOnly || s.Escalation == nil || *s.Escalation || c.Resources.Limits["memory"] == "" {
+			t.Errorf("%s may do more than it must", c.Name)
+		}
+	}
+	tryMounted(t, job, "the script", job.Command[len(job.Command)-1])
+	for _, e := range job.Env {
+		if e.Name == "USHER_ADMIN_LISTEN" && e.Value != all.one(t, "Service").Metadata.Name+":9095" {
+			t.Errorf("it asks %s", e.Value)
+		}
+		if strings.HasSuffix(e.Name, "_FILE") {
+			t.Errorf("the script can read %s", e.Name)
 		}
 	}
 }

@@ -16,7 +16,7 @@ func TestUnits(t *testing.T) {
 	if _, err := exec.LookPath("systemd-analyze"); err != nil {
 		t.Skip("systemd-analyze is not installed: the units are not tried")
 	}
-	for _, name := range []string{"usher.service", "usher-gate.service"} {
+	for _, name := range []string{"usher.service", "usher-gate.service", "usher-reconcile.service"} {
 		t.Run(name, func(t *testing.T) { tryUnit(t, name) })
 	}
 }
@@ -36,6 +36,9 @@ func TestUnitsTogether(t *testing.T) {
 		}
 		for _, m := range regexp.MustCompile(`groupadd --system (\S+)`).FindAllStringSubmatch(unit, -1) {
 			groups[m[1]] = path
+		}
+		if strings.Contains(unit, "\nType=oneshot\n") {
+			continue // its timer starts it again
 		}
 		if !strings.Contains(unit, "\nRestart=on-failure\n") || !strings.Contains(unit, "\nRestartPreventExitStatus=2\n") {
 			t.Errorf("%s starts usher again and again with bad settings", path)
@@ -77,6 +80,28 @@ func TestSocketUnit(t *testing.T) {
 	}
 	out, err := exec.Command("systemd-analyze", "verify", filepath.Join(dir, "usher-gate.socket")).CombinedOutput()
 	if err != nil || strings.Contains(string(out), "usher-gate") {
+		t.Errorf("verify: %v\n%s", err, out)
+	}
+}
+
+// The timer is one that systemd takes, and starts the unit of its name.
+func TestTimerUnit(t *testing.T) {
+	if _, err := exec.LookPath("systemd-analyze"); err != nil {
+		t.Skip("systemd-analyze is not installed: the timer is not tried")
+	}
+	timer := read(t, "systemd/usher-reconcile.timer")
+	calendar := regexp.MustCompile(`\nOnCalendar=(.+)\n`).FindSubmatch(timer)
+	if calendar == nil {
+		t.Fatal("it never starts anything")
+	}
+	if out, err := exec.Command("systemd-analyze", "calendar", string(calendar[1])).CombinedOutput(); err != nil {
+		t.Errorf("calendar: %v\n%s", err, out)
+	}
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "usher-reconcile.timer"), timer, 0o644)
+	write(t, filepath.Join(dir, "usher-reconcile.service"), []byte("[Service]\nExecStart=/bin/true\n"), 0o644)
+	out, err := exec.Command("systemd-analyze", "verify", filepath.Join(dir, "usher-reconcile.timer")).CombinedOutput()
+	if err != nil || strings.Contains(string(out), "usher-reconcile") {
 		t.Errorf("verify: %v\n%s", err, out)
 	}
 }
