@@ -135,7 +135,7 @@ func (s *Inbox) BeginRun(asOf time.Time, by *Action) (r *Run, known int, err err
 		if !asOf.IsZero() {
 			r.asOf = asOf.UnixMicro()
 		}
-		t.tx.Queue("tenant_count", func(row engine.Row) error { return row.Scan(&known) })
+		t.tx.Queue("tenant_count", func(row engine.Row) error { return row.Scan(&known, new(int)) })
 		t.tx.Queue("action_add", func(row engine.Row) error { return row.Scan(&r.action) }, t.now, withoutZero(by.Who), by.What, withoutZero(by.About), int64(0))
 		t.send()
 		t.statements = append(t.statements, func(tx engine.Tx) { tx.Queue("run_add", nil, r.ID, r.mark, t.now, r.asOf, r.action) })
