@@ -24,7 +24,7 @@ func TestAlerts(t *testing.T) {
 		testkit.Missing(t, "there is no promtool here: install Debian's package prometheus")
 	}
 	for _, args := range [][]string{
-		{"check", "rules", "alerts.yaml"}, {"test", "rules", "alerts_test.yaml"}, {"check", "config", "--syntax-only", "scrape.yaml"},
+		{"check", "rules", "alerts.yaml"}, {"test", "rules", "alerts_test.yaml", "alerts_days_test.yaml"}, {"check", "config", "--syntax-only", "scrape.yaml"},
 	} {
 		run := exec.Command(promtool, args...)
 		run.Dir = "prometheus"
@@ -71,7 +71,7 @@ func TestDashboardQueries(t *testing.T) {
 }
 
 // Whoever is woken up finds what to do: each alert links to a section of its own, whose address is complete once the prefix is set. And each
-// is tested in both directions: a test of alerts_test.yaml is called after what it shows.
+// is tested in both directions: a test of alerts_test.yaml, or of alerts_days_test.yaml, is called after what it shows.
 func TestAlertsHaveARunbook(t *testing.T) {
 	var alerts struct {
 		Groups []struct {
@@ -81,7 +81,7 @@ func TestAlertsHaveARunbook(t *testing.T) {
 			}
 		}
 	}
-	var tests struct {
+	type testFile struct {
 		Tests []struct {
 			Name   string
 			Series []any `yaml:"input_series"`
@@ -90,9 +90,12 @@ func TestAlertsHaveARunbook(t *testing.T) {
 			} `yaml:"promql_expr_test"`
 		}
 	}
-	if err := errors.Join(yaml.Unmarshal(read(t, "prometheus/alerts.yaml"), &alerts), yaml.Unmarshal(read(t, "prometheus/alerts_test.yaml"), &tests)); err != nil {
+	var tests, days testFile
+	if err := errors.Join(yaml.Unmarshal(read(t, "prometheus/alerts.yaml"), &alerts), yaml.Unmarshal(read(t, "prometheus/alerts_test.yaml"), &tests),
+		yaml.Unmarshal(read(t, "prometheus/alerts_days_test.yaml"), &days)); err != nil {
 		t.Fatal(err)
 	}
+	tests.Tests = append(tests.Tests, days.Tests...)
 	manual := string(read(t, "../docs/operations.md"))
 	figures, severities := make(map[string]bool), make(map[string]int)
 	for _, rule := range alerts.Groups[0].Rules {
