@@ -11,6 +11,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	known "usher/internal/admin/status"
 	"usher/internal/testkit"
 )
 
@@ -138,5 +139,48 @@ func TestAlertsHaveARunbook(t *testing.T) {
 	}
 	if len(figures) != 3 || len(severities) != 2 || severities["critical"] == 0 || severities["warning"] == 0 {
 		t.Errorf("figures %v, severities %v", figures, severities)
+	}
+}
+
+// An alert says what the page says: of each kind of trouble that has one, what it means for customers and what to do, in the same words. An
+// alert that stands for several kinds sends to 'usher status'.
+func TestAlertsSayTheSame(t *testing.T) {
+	var alerts struct {
+		Groups []struct {
+			Rules []struct {
+				Alert               string
+				Labels, Annotations map[string]string
+			}
+		}
+	}
+	if err := yaml.Unmarshal(read(t, "prometheus/alerts.yaml"), &alerts); err != nil {
+		t.Fatal(err)
+	}
+	kinds := make(map[string][]*known.Kind)
+	for _, k := range known.Kinds {
+		kinds[k.Alert] = append(kinds[k.Alert], k)
+	}
+	said := make(map[string]bool)
+	for _, rule := range alerts.Groups[0].Rules {
+		all := kinds[rule.Alert]
+		if rule.Alert == "" || len(all) == 0 {
+			continue
+		}
+		one, severe := true, false
+		for _, k := range all {
+			one, severe = one && k.Means == all[0].Means && k.Do == all[0].Do, severe || k.Severity == rule.Labels["severity"]
+		}
+		said[rule.Alert] = true
+		switch words := rule.Annotations["description"]; {
+		case one && (words != all[0].Means+" "+all[0].Do || !severe):
+			t.Errorf("%s, %s: %q, want %q", rule.Alert, rule.Labels["severity"], words, all[0].Means+" "+all[0].Do)
+		case !one && !strings.Contains(words, "usher status"):
+			t.Errorf("%s stands for %d kinds, and does not name usher status: %q", rule.Alert, len(all), words)
+		}
+	}
+	for name := range kinds {
+		if name != "" && !said[name] {
+			t.Errorf("there is no alert %s", name)
+		}
 	}
 }
