@@ -138,12 +138,12 @@ func TestFiguresOfAnOutage(t *testing.T) {
 		return s.Inbox, page
 	}
 	before, page := figures()
-	if before.Parked == 0 || len(before.Paused) != 1 || !before.Counted.IsZero() || strings.Contains(page, "be read now") || !strings.Contains(page, "Paused: tenant eu/acme") {
+	if before.Parked == 0 || len(before.HeldUp) == 0 || len(before.Paused) != 1 || !before.Counted.IsZero() || strings.Contains(page, "be read now") || !strings.Contains(page, "Paused: tenant eu/acme") {
 		t.Fatalf("%+v\n%s", before, page)
 	}
 	b.Break("the power is cut")
 	for now, page := figures(); ; now, page = figures() {
-		if now.Waiting != before.Waiting || now.Parked != before.Parked || now.Refused != before.Refused || now.Used != before.Used || len(now.Paused) != 1 || !strings.Contains(page, "Paused: tenant eu/acme") {
+		if now.Waiting != before.Waiting || now.Parked != before.Parked || now.Refused != before.Refused || now.Used != before.Used || len(now.Paused) != 1 || len(now.HeldUp) != len(before.HeldUp) || !strings.Contains(page, "Paused: tenant eu/acme") {
 			t.Fatalf("%+v\n%s", now, page)
 		}
 		if !now.Counted.IsZero() && strings.Contains(page, "The inbox can't be read now. It was counted <time") { // not until they are counted again, after a second

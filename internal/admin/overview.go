@@ -2,6 +2,7 @@ package admin
 
 import (
 	"cmp"
+	"errors"
 	"net/http"
 	"slices"
 	"time"
@@ -29,16 +30,19 @@ func (h *Handler) status() *status.Status {
 		stats := box.Stats()
 		now.Inbox = status.NewInbox(stats, box.HeldUp(), h.cfg.Receivers, box.Health().Err)
 		now.Inbox.Shared = box.Shared()
-		if now.Inbox.Parked > 0 {
+		if now.Inbox.Parked > 0 && !stats.Old { // nothing that takes long while the database hangs
 			now.Inbox.ParkedDetails = h.details(inbox.Parked)
 		}
-		if now.Inbox.Refused > 0 {
+		if now.Inbox.Refused > 0 && !stats.Old {
 			now.Inbox.RefusedDetails = h.details(inbox.Refused)
 		}
 	}
 	if h.cfg.EntitlementsPort != nil {
 		stats := h.cfg.Inbox.Stats()
-		now.Entitlements = &status.Entitlements{Tenants: stats.Tenants, Unknown: stats.Unknown, UnknownDetails: h.unknown(stats.Unknown)}
+		now.Entitlements = &status.Entitlements{Tenants: stats.Tenants, Unknown: stats.Unknown}
+		if !stats.Old {
+			now.Entitlements.UnknownDetails = h.unknown(stats.Unknown)
+		}
 	}
 	now.Judge(time.Now())
 	return now
@@ -98,7 +102,11 @@ type overviewPage struct {
 
 func (h *Handler) overview(*http.Request) (any, error) {
 	p := &overviewPage{Status: h.status()}
-	if p.Gate != nil {
+	switch {
+	case p.Gate == nil:
+	case p.Inbox != nil && !p.Inbox.Counted.IsZero(): // the database may hang
+		p.NoLatest = cmp.Or(h.inboxTrouble(), errors.New("the inbox can't be read now")).Error()
+	default:
 		list, err := h.webhooks(selection{limit: 6})
 		if err != nil { // the rest of the page may say why
 			p.NoLatest = cmp.Or(h.inboxTrouble(), err).Error()

@@ -154,8 +154,9 @@ type Inbox struct {
 	clock  clock
 	pauses pauses
 
-	mu      sync.Mutex // guards figures
+	mu      sync.Mutex // guards what follows
 	figures figureCache
+	heldUp  []HeldUp // as they were last read
 
 	// Only the writer uses these.
 	idle          bool                      // there was no transaction since the last tick

@@ -276,6 +276,10 @@ type figureCache struct {
 	bytesEverAdded int64 // all bytes that this process has added; what it removed is not subtracted
 	recounts       int64 // how often was counted
 
+	err       error         // why counting failed the last time; nil: it did not
+	failedAt  time.Time     // when
+	failedFor time.Duration // how long that took
+
 	changeCount int64 // how often this process has changed something that must show at once
 	countedAt   int64 // its value when counting last began
 }
@@ -309,8 +313,15 @@ func (s *Inbox) stats(ctx context.Context) Stats {
 	c := s.figures
 	s.mu.Unlock()
 	var err error
-	if !c.known || c.changeCount != c.countedAt || time.Since(c.readAt) > max(time.Second, 20*c.took) {
+	switch {
+	case c.err != nil && time.Since(c.failedAt) < c.failedFor: // a database that hangs must not keep each page waiting
+		err = c.err
+	case !c.known || c.changeCount != c.countedAt || time.Since(c.readAt) > max(time.Second, 20*c.took):
+		began := time.Now()
 		err = s.recount(ctx)
+		s.mu.Lock()
+		s.figures.err, s.figures.failedAt, s.figures.failedFor = err, time.Now(), time.Since(began)
+		s.mu.Unlock()
 	}
 	receivers := make(map[string]Figures)
 	for _, rc := range s.cfg.Receivers.All() {
@@ -540,9 +551,26 @@ type HeldUp struct {
 // Answer is the receiver's last answer, in words.
 func (h *HeldUp) Answer() string { return h.Attempts[len(h.Attempts)-1].Words() }
 
-// HeldUp returns the lanes that are held up, the one that waits longest first.
-func (s *Inbox) HeldUp() (all []HeldUp) {
-	err := s.read(s.run, func(tx engine.Tx) error {
+// HeldUp returns the lanes that are held up, the one that waits longest first. In an outage they are those that were last known.
+func (s *Inbox) HeldUp() []HeldUp {
+	s.mu.Lock()
+	all, old := s.heldUp, s.figures.err != nil && time.Since(s.figures.failedAt) < max(time.Second, s.figures.failedFor)
+	s.mu.Unlock()
+	if old { // Stats has just found out
+		return slices.Clone(all)
+	}
+	now, err := s.readHeldUp()
+	if err != nil {
+		return slices.Clone(all) // Health reports the outage
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.heldUp = now
+	return slices.Clone(now)
+}
+
+func (s *Inbox) readHeldUp() (all []HeldUp, err error) {
+	err = s.read(s.run, func(tx engine.Tx) error {
 		var order []*lane
 		heads := make(map[webhookgate.Lane]int64)
 		tx.Queue("lanes_held_up", func(r engine.Row) error {
@@ -574,10 +602,7 @@ func (s *Inbox) HeldUp() (all []HeldUp) {
 		}
 		return nil
 	})
-	if err != nil {
-		return nil // Err reports the outage
-	}
-	return all
+	return all, err
 }
 
 // isDown says whether a receiver fails for everybody. A replica that delivers nothing cannot know, and goes by the last try alone.
