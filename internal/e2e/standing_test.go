@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"usher/internal/testkit"
 )
@@ -25,11 +26,15 @@ func (o *office) wellAgain() {
 	})
 }
 
-// troubled waits until the page and 'usher status' say the same words, and an exit code that is not 0.
+// troubled waits until the page and 'usher status' say the same words, with an exit code that is not 0. The page has a colour for critical
+// and warning.
 func (o *office) troubled(words ...string) {
 	o.t.Helper()
 	says := func(text string) bool {
 		for _, w := range words {
+			if (w == "critical" || w == "warning") && strings.HasPrefix(text, "1 ") {
+				w += ": "
+			}
 			if !strings.Contains(text, w) {
 				return false
 			}
@@ -37,11 +42,13 @@ func (o *office) troubled(words ...string) {
 		return true
 	}
 	var status, page string
+	began := time.Now()
 	testkit.Eventually(o.t, fmt.Sprintf("told %q", words), func() bool {
 		status, page = o.asks("status"), o.page("/")
-		page = strings.NewReplacer("&#39;", "'", "&#43;", "+", "&#34;", `"`, "\u00a0", " ", "\u202f", "").Replace(page)
+		page = strings.NewReplacer(`<li class="bad">`, "critical", `<li class="warn">`, "warning", "&#39;", "'", "&#43;", "+", "&#34;", `"`, "\u00a0", " ", "\u202f", "").Replace(page)
 		return strings.HasPrefix(status, "1 ") && says(status) && says(page)
 	})
+	o.t.Logf("told %q after %s", words[0], time.Since(began).Round(time.Second/10))
 	o.want("status", status, "!All is well")
 	o.want("page", page, "!All is well")
 }
