@@ -156,7 +156,7 @@ type Inbox struct {
 
 	mu      sync.Mutex // guards what follows
 	figures figureCache
-	heldUp  []HeldUp // as they were last read
+	heldUp  []HeldUp // the last that usher has read
 
 	// Only the writer uses these.
 	idle          bool                      // there was no transaction since the last tick
