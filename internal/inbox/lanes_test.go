@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"net/url"
@@ -16,6 +17,7 @@ import (
 	"time"
 
 	"usher/internal/receiver"
+	"usher/internal/snapshot"
 	"usher/webhookgate"
 )
 
@@ -37,6 +39,7 @@ type sim struct {
 	resumes   int
 	isHeld    map[string]bool  // tenants that are paused for sure
 	accepted  map[string]int64 // webhook-ids of those that were refused, and their former numbers
+	equal     []saying         // tenants that reconcile has found equal
 }
 
 // A refusal is a webhook that could not be taken in.
@@ -45,6 +48,7 @@ type refusal struct {
 	from, to time.Time
 	ok       bool
 	id       int64
+	version  int // of the state that it has; 0: its tenant is not certain, or it is no snapshot
 }
 
 type event struct {
@@ -209,8 +213,8 @@ func (s *sim) deliver(lease *Lease) {
 }
 
 // hook makes a webhook.
-func (s *sim) hook(id, tenant, snapshot string) *webhookgate.Webhook {
-	body := tenant + snapshot
+func (s *sim) hook(id, tenant, state string) *webhookgate.Webhook {
+	body := tenant + state
 	hook := &webhookgate.Webhook{
 		ID: id, Type: "TenantProvisioningChange", Lane: webhookgate.Lane{Platform: platform(tenant), Tenant: tenant},
 		Snapshot: true, Header: http.Header{"X-Test": {"1"}}, Received: s.now, Receiver: s.life.receivers.For(platform(tenant)),
@@ -220,6 +224,7 @@ func (s *sim) hook(id, tenant, snapshot string) *webhookgate.Webhook {
 		body += " other"
 	}
 	hook.Body, hook.Digest = []byte(body), sha256.Sum256([]byte(body))
+	hook.State = &snapshot.Snapshot{Known: true, Features: []snapshot.Feature{{Code: state}}}
 	return hook
 }
 
@@ -245,6 +250,9 @@ func (s *sim) refuse(tenant, snapshot string) {
 		hook.Lane = webhookgate.Lane{}
 	}
 	r := &refusal{webhook: hook, from: s.now, to: s.now.Add(time.Hour)}
+	if hook.Lane.Tenant != "" && hook.Snapshot {
+		r.version = s.change(tenant, snapshot)
+	}
 	s.refusals = append(s.refusals, r)
 	s.byRefusal[hook.ID] = r
 	life := s.life
@@ -331,7 +339,8 @@ func (s *sim) judgeRefused() {
 			counts[e.Platform+"/"+e.Tenant]++
 			good = !s.dealt[e.ID] && (unsure || e.Type != "TenantProvisioningChange" || !newer(true))
 		case Superseded:
-			good = e.Tenant != "" && newer(false) && e.Type == "TenantProvisioningChange"
+			equal := slices.ContainsFunc(s.equal, func(said saying) bool { return said.tenant == e.Tenant && said.version >= r.version })
+			good = e.Tenant != "" && (newer(false) || equal) && e.Type == "TenantProvisioningChange"
 		case Accepted, Discarded:
 			_, good = s.dealt[e.ID]
 		}
@@ -391,6 +400,9 @@ func (s *sim) send(tenant, snapshot string) {
 		hook.SignedID = pick(w.r, "#1", "#2", "#3")
 	}
 	a := s.arrive(hook, tenant, snapshot)
+	if hook.Snapshot {
+		a.version = s.change(tenant, snapshot)
+	}
 	life := s.life
 	s.submit(s.m.Take(a.webhook, func(got Answer, lease *Lease) {
 		a.ended, a.to = true, s.now
@@ -402,6 +414,72 @@ func (s *sim) send(tenant, snapshot string) {
 			s.deliver(lease)
 		}
 	}))
+}
+
+// reconcile compares what the billing service says of all tenants with what is known. It is a process of its own, and outlives usher.
+func (s *sim) reconcile(leave leave, asks, goesOn time.Duration, done func(tenant string, c Compared)) {
+	w := s.world
+	w.runs++
+	run := &aRun{number: w.runs, keep: leave == toKeep}
+	began := s.life
+	s.submit(s.m.Begin(run.number, func() {
+		if !began.dead.IsZero() {
+			return // nobody was told that it has begun
+		}
+		run.began = s.now
+		s.at(asks, nil, func() {
+			said := maps.Clone(w.service)
+			s.at(goesOn, nil, func() {
+				for _, tenant := range slices.Sorted(maps.Keys(said)) {
+					s.compare(run, leave, said[tenant], done)
+				}
+			})
+		})
+	}))
+}
+
+// compare compares what the billing service said of one tenant.
+func (s *sim) compare(run *aRun, leave leave, said saying, done func(tenant string, c Compared)) {
+	hook := &webhookgate.Webhook{
+		ID: fmt.Sprintf("x%d-%s-%x", run.number, said.tenant, s.seed), Type: "TenantProvisioningChange", Lane: webhookgate.Lane{Platform: platform(said.tenant), Tenant: said.tenant},
+		Snapshot: true, Header: http.Header{"X-Test": {"1"}}, Received: s.now, Receiver: s.life.receivers.For(platform(said.tenant)),
+		State: &snapshot.Snapshot{Known: true, Features: []snapshot.Feature{{Code: said.snapshot}}},
+	}
+	if hook.Receiver == nil && !s.cfg.KeepUnclaimed {
+		return // it is passed over
+	}
+	hook.Body = fmt.Appendf(nil, "%s of run %d", said.snapshot, run.number)
+	hook.Digest = sha256.Sum256(hook.Body)
+	a := s.arrive(hook, said.tenant, said.snapshot)
+	a.version, a.run = said.version, run
+	life := s.life
+	s.submit(s.m.Reconcile(run.number, hook, leave, func(c Compared) {
+		if c.Result == Equal {
+			s.equal = append(s.equal, said)
+		}
+	}, func(c Compared) {
+		a.ended, a.to = true, s.now
+		if life.dead.IsZero() {
+			a.ok = c.Applied
+			s.world.seen["reconciled "+string(c.Result)] = true
+			done(said.tenant, c)
+		}
+	}))
+}
+
+// reconcileAll compares everything in the end: what differs is taken in, and then nothing differs.
+func (s *sim) reconcileAll() {
+	want := func(results ...Result) func(string, Compared) {
+		return func(tenant string, c Compared) {
+			if !slices.Contains(results, c.Result) || c.Result != Equal && !c.Applied {
+				s.violation("(k) in the end %s is %s, applied: %t", tenant, c.Result, c.Applied)
+			}
+		}
+	}
+	s.reconcile(toApply, time.Second, time.Second, want(Equal, Differs, Missing))
+	s.advance(s.now.Add(s.pace.calm))
+	s.reconcile(toCompare, time.Second, time.Second, want(Equal))
+	s.advance(s.now.Add(time.Minute))
 }
 
 // retry does an action again while its webhook is being delivered.
@@ -459,7 +537,8 @@ func (s *sim) step(n int) {
 	tenant, snapshot := pick(w.r, w.tenants...), pick(w.r, "A", "B")
 	lane := webhookgate.Lane{Platform: platform(tenant), Tenant: tenant}
 	step := pick(w.r, "send", "send", "send", "send", "send", "copy", "copy", "copy", "burst", "burst", "sleep", "sleep", "sleep", "redeliver", "redeliver",
-		"discard", "forget", "erase", "outage", "pause", "resume", "kill", "refuse", "refuse", "refuse", "refuse again", "accept", "discard refused", "sleep long")
+		"discard", "forget", "erase", "outage", "pause", "resume", "kill", "refuse", "refuse", "refuse", "refuse again", "accept", "discard refused", "sleep long",
+		"lose", "lose", "reconcile", "reconcile", "reconcile")
 	w.story = append(w.story, s.now.Format("15:04:05.000000 ")+fmt.Sprintf("step %d: %s", n, step))
 	switch step {
 	case "send":
@@ -531,6 +610,10 @@ func (s *sim) step(n int) {
 		}
 	case "accept":
 		s.accept()
+	case "lose":
+		s.change(tenant, snapshot)
+	case "reconcile":
+		s.reconcile(pick(w.r, toCompare, toApply, toApply, toKeep), pick(w.r, w.sleeps...)/2, pick(w.r, w.sleeps...)/2, func(string, Compared) {})
 	case "discard refused":
 		all := slices.DeleteFunc(s.m.List(), func(e *Webhook) bool { return e.State != Refused })
 		if len(all) == 0 {
@@ -599,6 +682,14 @@ func (s *sim) live() {
 		s.resume(tenant)
 	}
 	s.advance(s.now.Add(w.pace.calm))
+	if w.seed%2 == 0 {
+		s.reconcileAll()
+	}
+	for _, r := range s.refusals {
+		if r.ok && r.version > 0 {
+			w.refused = append(w.refused, saying{r.webhook.Lane.Tenant, "", r.version, r.from, r.to})
+		}
+	}
 	for _, e := range s.m.List() {
 		if e.Rejected() {
 			continue

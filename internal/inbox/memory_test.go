@@ -23,6 +23,7 @@ type Memory struct {
 	hooks map[webhookgate.Lane][]*Webhook // by number
 	seen  map[seenID][]*seenRow
 	known map[webhookgate.Lane]*snapshot.Stored
+	runs  map[int]*Run
 	last  int64
 	lease time.Duration
 
@@ -34,7 +35,7 @@ type Memory struct {
 }
 
 func NewMemory(cfg *Config, seed uint64, lease time.Duration) *Memory {
-	return &Memory{cfg: cfg, owner: []byte{1}, r: rand.New(rand.NewPCG(seed, 77)), lanes: make(map[webhookgate.Lane]*lane), hooks: make(map[webhookgate.Lane][]*Webhook), seen: make(map[seenID][]*seenRow), known: make(map[webhookgate.Lane]*snapshot.Stored), lease: lease}
+	return &Memory{cfg: cfg, owner: []byte{1}, r: rand.New(rand.NewPCG(seed, 77)), lanes: make(map[webhookgate.Lane]*lane), hooks: make(map[webhookgate.Lane][]*Webhook), seen: make(map[seenID][]*seenRow), known: make(map[webhookgate.Lane]*snapshot.Stored), runs: make(map[int]*Run), lease: lease}
 }
 
 // Crash is the end of a process: another one comes. shared: its leases run out; else they end.
@@ -59,9 +60,9 @@ type memTurn struct {
 // Turn is a transaction for works. Sometimes it runs twice, and sometimes more is in memory than was asked for.
 func (m *Memory) Turn(works []Work) (after []func()) {
 	var t *memTurn
-	hooks, seen, known, last := m.hooks, m.seen, m.known, m.last
+	hooks, seen, known, runs, last := m.hooks, m.seen, m.known, m.runs, m.last
 	for again := m.r.IntN(4) == 0; ; again = false {
-		m.hooks, m.seen, m.known, m.last = maps.Clone(hooks), maps.Clone(seen), maps.Clone(known), last
+		m.hooks, m.seen, m.known, m.runs, m.last = maps.Clone(hooks), maps.Clone(seen), maps.Clone(known), maps.Clone(runs), last
 		t = &memTurn{m: m, lanes: make(map[webhookgate.Lane]*lane)}
 		t.turn = turn{rules: rules{m.cfg, m.owner, m.lease, m.Alone}, now: m.Now, askedAt: time.Now(), rows: memRows{t}, mayTakeOver: true}
 		t.hasRoom = func(int64) bool { return true }
@@ -217,6 +218,26 @@ func (t *memTurn) loadSeen(l *lane, in *incoming) {
 			}
 		}
 		l.seen[in.signedID] = append(l.seen[in.signedID], &row)
+	}
+}
+
+// Begin begins a run of reconcile.
+func (m *Memory) Begin(run int, done func()) Work {
+	return func(t *memTurn) func() {
+		t.m.runs[run] = &Run{mark: t.number(), asOf: never}
+		return done
+	}
+}
+
+// Reconcile compares what the billing service says of a tenant with what is known. decided is called in the transaction.
+func (m *Memory) Reconcile(run int, w *webhookgate.Webhook, leave leave, decided, done func(Compared)) Work {
+	in := arriving(w)
+	in.Source, in.unhurried = FromReconcile, true
+	return func(t *memTurn) func() {
+		offer := offer{incoming: in, says: *w.State}
+		c := t.lane(w.Lane).reconcile(&offer, t.m.runs[run], leave)
+		decided(c)
+		return func() { done(c) }
 	}
 }
 

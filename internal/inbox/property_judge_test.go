@@ -33,6 +33,7 @@ func (w *world) judge() {
 		}
 	}
 	w.judgeOrder()
+	w.judgeRuns()
 	w.judgeAsks()
 	for _, tenant := range w.tenants {
 		w.judgeEnd(tenant)
@@ -248,7 +249,7 @@ func (w *world) judgeKept(a *arrival) {
 	case Delivered:
 		good = accepted
 	case Kept:
-		good = w.keep && a.receiver == "" && (len(a.again) == 0 || unsure)
+		good = (w.keep && a.receiver == "" || a.run != nil && a.run.keep) && (len(a.again) == 0 || unsure)
 	case Parked:
 		good = last != nil && (last.status == 422 || refusals >= worldTries || e.Changed.Sub(since) > w.maxAge)
 	case Superseded:
@@ -314,6 +315,32 @@ func (w *world) judgeOrder() {
 		for _, a := range w.arrivals[:n] {
 			if a.tenant == b.tenant && a.entry != nil && b.entry != nil && a.ok && a.to.Before(b.from) && a.entry.ID > b.entry.ID {
 				w.violation("(b) arrival %d was acknowledged before %d came, and has a higher number", a.number, b.number)
+			}
+		}
+	}
+}
+
+// judgeRuns checks (k): whatever had come for a tenant before reconcile took a state in is not newer than that.
+func (w *world) judgeRuns() {
+	for _, r := range w.arrivals {
+		if r.run == nil || r.entry == nil {
+			continue
+		}
+		w.seen["reconciled"] = true
+		for _, a := range w.arrivals {
+			before := a.entry != nil && a.entry.ID < r.entry.ID || a.ok && a.original != "" && a.to.Before(r.from)
+			if a.run == nil && a.tenant == r.tenant && a.version > r.version && before {
+				w.violation("(k) reconcile %d took in %s of %s, version %d; before that, version %d (arrival %d) had come", r.run.number, r.snapshot, r.tenant, r.version, a.version, a.number)
+			}
+		}
+		for _, s := range w.refused {
+			if s.tenant == r.tenant && s.version > r.version && s.to.Before(r.from) {
+				w.violation("(k) reconcile %d took in %s of %s, version %d; before that, version %d was refused", r.run.number, r.snapshot, r.tenant, r.version, s.version)
+			}
+		}
+		for _, e := range w.erasures {
+			if e.tenant == r.tenant && !e.unsure && e.from.After(r.run.began) && e.to.Before(r.from) {
+				w.violation("(k) reconcile %d took in %s, which was erased meanwhile", r.run.number, r.tenant)
 			}
 		}
 	}

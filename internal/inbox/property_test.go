@@ -24,10 +24,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	"usher/internal/content"
 	"usher/internal/inbox/engine"
 	"usher/internal/inbox/postgres"
 	"usher/internal/inbox/sqlite"
 	"usher/internal/receiver"
+	"usher/internal/snapshot"
 	"usher/internal/testkit/pgtest"
 	"usher/webhookgate"
 )
@@ -109,6 +111,33 @@ type world struct {
 	pauses     map[Pause]time.Time // since when nothing of it may be tried
 	violations []string
 	seen       map[string]bool // what came up at all
+
+	service map[string]saying   // what the billing service says of each tenant
+	byLine  map[string]*arrival // what reconcile may take in
+	runs    int
+	refused []saying // webhooks that were refused for sure
+}
+
+// A saying is what the billing service says of a tenant: its state, and how many changes there were before. It was said in a time, if that
+// matters.
+type saying struct {
+	tenant, snapshot string
+	version          int
+	from, to         time.Time
+}
+
+// An aRun is a reconcile.
+type aRun struct {
+	number int
+	began  time.Time // by then its mark is committed
+	keep   bool
+}
+
+// change changes what the billing service says of a tenant.
+func (w *world) change(tenant, snapshot string) int { // w.mu is held
+	next := saying{tenant: tenant, snapshot: snapshot, version: w.service[tenant].version + 1}
+	w.service[tenant] = next
+	return next.version
 }
 
 // A holding is the snapshot that a receiver holds of a tenant.
@@ -170,6 +199,8 @@ type arrival struct {
 	again            []*redelivery
 	discards         []*discard
 	entry            *Webhook // in the end; nil: it is not there
+	version          int      // of the state that it has; see world.service
+	run              *aRun    // usher made it; nil: a sender sent it
 }
 
 type redelivery struct {
@@ -212,7 +243,8 @@ func (a *attempt) accepted() bool { return a.status == 200 }
 //	(e) a snapshot, for entitlements, that is older than the last acknowledged one, or erased,
 //	(f) a try of what is paused,
 //	(g) a webhook that was taken in although its sender was told otherwise, and the database could be asked; or after its sender had given up,
-//	(h) figures that are not what is listed.
+//	(h) figures that are not what is listed,
+//	(k) a state that reconcile has brought back although a newer one had come; a difference that it does not find in the end.
 func TestWorldsInAFile(t *testing.T) {
 	t.Parallel()
 	worlds := 24
@@ -360,7 +392,7 @@ func newWorld(seed uint64, p pace) *world {
 	w := &world{
 		seed: seed, pace: p, r: rand.New(rand.NewPCG(seed, 1<<32)), byID: make(map[string]*arrival), underway: make(map[string]int),
 		latest: make(map[holding]string), outages: make(map[string]time.Time), pauses: make(map[Pause]time.Time), seen: make(map[string]bool),
-		routes: map[string]string{"p": "one", "q": "two"},
+		routes: map[string]string{"p": "one", "q": "two"}, service: make(map[string]saying), byLine: make(map[string]*arrival),
 	}
 	w.tenants = []string{"t1", "t2", "t3", "t4"}[:1+w.r.IntN(4)]
 	w.jitter = time.Duration(pick(w.r, 0, 50, 100))
@@ -567,7 +599,7 @@ func (w *world) step(n int) {
 	p := w.places[w.r.IntN(len(w.places))]
 	steps := []string{
 		"send", "send", "send", "send", "send", "copy", "copy", "copy", "burst", "burst", "sleep", "sleep", "sleep", "redeliver", "redeliver",
-		"discard", "forget", "erase", "outage", "ask", "pause", "resume", "kill", "shutdown",
+		"discard", "forget", "erase", "outage", "ask", "pause", "resume", "kill", "shutdown", "reconcile", "reconcile", "reconcile", "lose", "lose", "odd",
 	}
 	if w.dsn != "" {
 		steps = append(steps, "commit", "commit", "commit", "commit", "bytes", "bytes", "hang", "refuse", "latency", "restart", "sleep", "sleep", "sleep")
@@ -607,6 +639,14 @@ func (w *world) step(n int) {
 		w.mu.Unlock()
 	case "ask":
 		p.ask(tenant)
+	case "reconcile":
+		p.reconcile(w.places[w.r.IntN(len(w.places))], w.r.IntN(4) == 0, pick(w.r, w.sleeps...)/2, pick(w.r, w.sleeps...)/2)
+	case "lose":
+		w.mu.Lock()
+		w.change(tenant, snapshot)
+		w.mu.Unlock()
+	case "odd":
+		p.refuse(tenant, pick(w.r, "A", "B"))
 	case "pause":
 		p.pause(pick(w.r, w.pausable()...))
 	case "resume":
@@ -727,6 +767,9 @@ func (p *place) sendAs(tenant, snapshot string, other bool) {
 		a.receiver = rc.Name
 	}
 	w.mu.Lock()
+	if !other {
+		a.version = w.change(tenant, snapshot)
+	}
 	w.arrivals = append(w.arrivals, a)
 	w.byID[a.webhook.ID] = a
 	w.mu.Unlock()
@@ -743,6 +786,109 @@ func (p *place) sendAs(tenant, snapshot string, other bool) {
 		}
 		a.ok, a.err, a.original = got.Err == nil, got.Err, got.DuplicateOf
 	})
+}
+
+// refuse has a webhook come that cannot be taken in.
+func (p *place) refuse(tenant, snapshot string) {
+	w, i, life := p.world, p.inbox, p.life
+	w.mu.Lock()
+	said := saying{tenant, snapshot, w.change(tenant, snapshot), time.Now(), time.Time{}}
+	w.mu.Unlock()
+	body := fmt.Appendf(nil, `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":%q},"change":%q}}`, tenant, snapshot)
+	hook := webhookgate.Webhook{ID: fmt.Sprint("odd ", said), Type: "TenantProvisioningChange", Lane: webhookgate.Lane{Platform: platform(tenant), Tenant: tenant}, Body: body, Digest: sha256.Sum256(body)}
+	w.senders.Go(func() {
+		if !i.Refuse(&webhookgate.Refusal{Webhook: hook, Status: 422, Faults: []content.Fault{{Message: "is odd"}}}) {
+			return
+		}
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if said.to = time.Now(); life.dead.IsZero() {
+			w.refused = append(w.refused, said)
+		}
+	})
+}
+
+// reconcile compares what the billing service says of all tenants with what is known, and takes in what differs, maybe through another
+// place. It asks the service after a while, and goes on after another one.
+func (p *place) reconcile(at *place, keep bool, asks, goesOn time.Duration) {
+	w, from, to, life := p.world, p.inbox, at.inbox, at.life
+	w.runs++
+	run := &aRun{number: w.runs, keep: keep}
+	w.senders.Go(func() {
+		r, _, err := from.BeginRun(time.Time{}, &Action{Who: "world", What: "reconcile"})
+		if err != nil {
+			if !w.troubled() && !errors.Is(err, ErrClosed) {
+				w.fail("reconcile did not begin: %v", err)
+			}
+			return
+		}
+		run.began = time.Now()
+		time.Sleep(asks)
+		lines, offered := w.offer(run)
+		time.Sleep(goesOn)
+		ctx, cancel := context.WithTimeout(context.Background(), w.patience)
+		defer cancel()
+		w.mu.Lock()
+		for _, a := range offered {
+			a.from, a.life = time.Now(), life
+			w.arrivals = append(w.arrivals, a)
+		}
+		w.mu.Unlock()
+		got, err := to.Apply(ctx, r.ID, lines, keep)
+		w.note("reconcile %d: %v", run.number, words(got, err))
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		for n, a := range offered {
+			a.ended, a.to = true, time.Now()
+			if err == nil && life.dead.IsZero() {
+				a.ok = got[n].Applied
+				w.seen["reconciled "+string(got[n].Result)] = true
+			}
+		}
+	})
+}
+
+// offer returns what the billing service says of all tenants now, with what comes of each line if it is taken in.
+func (w *world) offer(run *aRun) (lines [][]byte, offered []*arrival) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, tenant := range w.tenants {
+		s, ok := w.service[tenant]
+		if !ok {
+			continue
+		}
+		name := fmt.Sprint(run.number, "/", tenant)
+		line := fmt.Appendf(nil, `{"tenant":{"code":%q,"name":%q,"platform":{"code":%q}},"change":{"features":[{"code":%q}]}}`, tenant, name, platform(tenant), s.snapshot)
+		body := fmt.Appendf(nil, `{"type":"TenantProvisioningChange","payload":%s}`, line)
+		a := &arrival{number: 1000*run.number + len(offered), tenant: tenant, snapshot: s.snapshot, version: s.version, run: run}
+		a.webhook = &webhookgate.Webhook{Type: "TenantProvisioningChange", Lane: webhookgate.Lane{Platform: platform(tenant), Tenant: tenant}, Snapshot: true, Body: body, Digest: sha256.Sum256(body)}
+		for _, r := range w.routesOf(tenant) {
+			a.receiver = r
+		}
+		w.byLine[name] = a
+		lines, offered = append(lines, line), append(offered, a)
+	}
+	return lines, offered
+}
+
+// routesOf returns the receiver of a tenant, if it has one.
+func (w *world) routesOf(tenant string) (all []string) {
+	if name, ok := w.routes[platform(tenant)]; ok {
+		all = append(all, name)
+	}
+	return all
+}
+
+// made finds the arrival of a webhook that usher made.
+func (w *world) made(uuid string, body []byte) *arrival { // w.mu is held
+	if a := w.byID[uuid]; a != nil {
+		return a
+	}
+	a := w.byLine[snapshot.Read(body).Name]
+	if a != nil {
+		a.webhook.ID, w.byID[uuid] = uuid, a
+	}
+	return a
 }
 
 // ask asks for a tenant's last snapshot.
@@ -914,6 +1060,9 @@ func (w *world) receive(r *http.Request, life *life, receiver string) (*http.Res
 		return nil, context.Canceled // the dead deliver nothing
 	}
 	a := w.byID[r.Header.Get("webhook-id")]
+	if r.Header.Get("usher-source") == "reconcile" {
+		a = w.made(r.Header.Get("webhook-id"), body)
+	}
 	if a == nil {
 		w.violation("(c) an unknown webhook %q was delivered", r.Header.Get("webhook-id"))
 		w.mu.Unlock()
@@ -937,7 +1086,7 @@ func (w *world) receive(r *http.Request, life *life, receiver string) (*http.Res
 			w.violation("(f) arrival %d was tried at %v, but %s is paused", a.number, t.began, what)
 		}
 	}
-	if !bytes.Equal(body, a.webhook.Body) || r.Header.Get("X-Test") != "1" {
+	if !bytes.Equal(body, a.webhook.Body) || r.Header.Get("X-Test") != "1" && a.run == nil {
 		w.violation("(c) arrival %d was delivered as %q %v", a.number, body, r.Header)
 	}
 	word, applied := strings.CutPrefix(word, "applied, ")
@@ -1023,6 +1172,11 @@ func (w *world) calm() {
 		return
 	}
 	w.note("all finished")
+	if w.seed%2 == 0 {
+		if entries = w.reconcileAll(); entries == nil {
+			return
+		}
+	}
 	time.Sleep(10 * w.answer) // what was delivered may be on its way to be noted
 	for _, p := range w.places {
 		for _, tenant := range w.tenants {
@@ -1030,8 +1184,23 @@ func (w *world) calm() {
 		}
 	}
 	waiting, parked := 0, 0
+	bodies := make(map[int64][]byte) // of what usher made
+	for _, e := range entries {
+		for e.Source != "" && bodies[e.ID] == nil && time.Now().Before(deadline) {
+			if found, err := w.places[0].inbox.find(e.ID); err == nil {
+				bodies[e.ID] = found.Body
+			}
+		}
+	}
 	w.mu.Lock()
 	for _, e := range entries {
+		if e.Rejected() {
+			continue
+		}
+		if e.Source != "" && w.made(e.UUID, bodies[e.ID]) == nil {
+			w.violation("(c) there is a webhook %d of no run", e.ID)
+			continue
+		}
 		w.byID[e.UUID].entry = e
 		if w.unfinished(e) {
 			w.violation("(c) still waiting: %d, arrival %d: %+v", e.ID, w.byID[e.UUID].number, e.Status)
@@ -1048,6 +1217,71 @@ func (w *world) calm() {
 	}
 	if s.Pending != waiting || s.Parked != parked {
 		w.fail("(h) %d wait and %d are parked, by the figures; there are %d and %d", s.Pending, s.Parked, waiting, parked)
+	}
+}
+
+// reconcileAll compares everything in the end, when nothing is on its way any more: what differs is taken in, and then nothing differs.
+func (w *world) reconcileAll() (entries []*Webhook) {
+	i, life, deadline := w.places[0].inbox, w.places[0].life, time.Now().Add(w.pace.calm)
+	var lines [][]byte
+	for {
+		w.runs++
+		var offered []*arrival
+		var got []Compared
+		r, _, err := i.BeginRun(time.Time{}, &Action{Who: "world", What: "reconcile"})
+		if err == nil {
+			lines, offered = w.offer(&aRun{number: w.runs, began: time.Now()})
+			w.mu.Lock()
+			for _, a := range offered {
+				a.from, a.life = time.Now(), life
+				w.arrivals = append(w.arrivals, a)
+			}
+			w.mu.Unlock()
+			got, err = i.Apply(context.Background(), r.ID, lines, false)
+		}
+		w.note("reconcile in the end: %s", words(got, err))
+		for n, a := range offered {
+			a.ended, a.to, a.ok = true, time.Now(), err == nil && got[n].Applied
+			if err == nil && got[n].Result != Equal && !a.ok && !got[n].PassedOver {
+				w.fail("(k) in the end reconcile finds %s: %s", a.tenant, words(got, err))
+			}
+		}
+		if err == nil {
+			break
+		}
+		if time.Now().After(deadline) { // another world may have restarted the server
+			w.fail("reconcile in the end: %v", err)
+			return nil
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	for {
+		var err error
+		entries, err = i.List(Filter{})
+		if err == nil && !slices.ContainsFunc(entries, w.unfinished) || time.Now().After(deadline) {
+			break
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	for {
+		var got []Compared
+		r, _, err := i.BeginRun(time.Time{}, &Action{Who: "world", What: "reconcile"})
+		if err == nil {
+			got, err = i.Compare(context.Background(), r.ID, lines, true)
+		}
+		for n := range got {
+			if err == nil && got[n].Result != Equal && !got[n].PassedOver {
+				w.fail("(k) a difference is left: %s", words(got, err))
+			}
+		}
+		if err == nil {
+			return append([]*Webhook{}, entries...)
+		}
+		if time.Now().After(deadline) {
+			w.fail("reconcile in the end: %v", err)
+			return nil
+		}
+		time.Sleep(50 * time.Millisecond)
 	}
 }
 
