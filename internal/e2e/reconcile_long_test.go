@@ -1,0 +1,121 @@
+//go:build unix
+
+package e2e
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"usher/internal/testkit/pgtest"
+)
+
+// TestReconcileMany compares 100,000 tenants of which 50 differ, while webhooks come, with the long form; else 2,000. It tells how long
+// that takes, how much memory it needs, and how long a webhook takes meanwhile. What is judged is memory: less than 100 MB more in usher,
+// and less than 100 MB in the command.
+func TestReconcileMany(t *testing.T) {
+	tenants, differ := 2000, 50
+	if *long {
+		tenants = 100_000
+	}
+	for _, engine := range []string{"file", "database"} {
+		t.Run(engine, func(t *testing.T) {
+			w, dir := newWorld(t), t.TempDir()
+			inbox := "file:" + filepath.Join(dir, "inbox.db")
+			if engine == "database" {
+				inbox = pgtest.Schema(t)
+			}
+			environ := w.environ("USHER_WEBHOOK_INBOX=" + inbox)
+			u := startBuilt(t, environ).ready(t)
+			environ = append(environ, "USHER_ADMIN_LISTEN="+u.admin)
+			known, lines := filepath.Join(dir, "known"), filepath.Join(dir, "lines")
+			writeTenants(t, known, tenants, func(n int) string {
+				return `{"type":"TenantProvisioningChange","payload":` + payload(fmt.Sprint("tenant-", n), fmt.Sprint("users=", n), "sso", "api=5") + `}`
+			})
+			writeTenants(t, lines, tenants, func(n int) string {
+				if n%(tenants/differ) == 0 {
+					return payload(fmt.Sprint("tenant-", n), "users=7", "sso")
+				}
+				return payload(fmt.Sprint("tenant-", n), fmt.Sprint("users=", n), "sso", "api=5")
+			})
+			if p := startProcess(t, environ, "inbox", "import", known); true {
+				if <-p.Ended; p.Code != 0 {
+					t.Fatal(p.Stderr.String())
+				}
+			}
+			quiet := median(u, t, 2*time.Second)
+			before := statusMB(u.Process.Pid, "VmRSS:")
+			var peak, command int
+			var meanwhile []time.Duration
+			began := time.Now()
+			p := startProcess(t, environ, "reconcile", "--apply", "--yes", "--", "cat", lines)
+			var watch sync.WaitGroup
+			watch.Go(func() {
+				for n := 0; ; n++ {
+					select {
+					case <-p.Ended:
+						return
+					default:
+					}
+					peak, command = max(peak, statusMB(u.Process.Pid, "VmRSS:")), max(command, statusMB(p.Process.Pid, "VmHWM:"))
+					sent := time.Now()
+					if got := u.send(fmt.Sprintf(`{"type":"TenantProvisioningChange","payload":%s}`, payload(fmt.Sprint("other-", n%50), fmt.Sprint("n=", n)))); got.status != 200 {
+						t.Errorf("%d %s", got.status, got.body)
+					}
+					meanwhile = append(meanwhile, time.Since(sent))
+					time.Sleep(10 * time.Millisecond)
+				}
+			})
+			<-p.Ended
+			took := time.Since(began)
+			watch.Wait()
+			// The others come while it runs, and are changed or unknown to the list.
+			if want := fmt.Sprintf("%d tenants taken in", differ); p.Code != 0 || !strings.Contains(p.Stdout.String(), want) {
+				t.Errorf("%d\n%s%s", p.Code, p.Stdout.String(), p.Stderr.String())
+			}
+			if more := peak - before; more > 100 || command > 100 {
+				t.Errorf("usher has %d MB more, the command %d MB", more, command)
+			}
+			slices.Sort(meanwhile)
+			t.Logf("%d tenants in %.1f s; usher %d MB, %d before; the command %d MB; a webhook takes %v (median), %v (99 of 100), %v at most; before %v (median); %d webhooks",
+				tenants, took.Seconds(), peak, before, command, meanwhile[len(meanwhile)/2], meanwhile[len(meanwhile)*99/100], meanwhile[len(meanwhile)-1], quiet, len(meanwhile))
+		})
+	}
+}
+
+// median is how long a webhook takes, of those that come in a while.
+func median(u *usher, t *testing.T, during time.Duration) time.Duration {
+	var all []time.Duration
+	for began := time.Now(); len(all) == 0 || time.Since(began) < during; {
+		sent := time.Now()
+		if got := u.send(fmt.Sprintf(`{"type":"TenantProvisioningChange","payload":%s}`, payload(fmt.Sprint("other-", len(all)%50), fmt.Sprint("q=", len(all))))); got.status != 200 {
+			t.Fatalf("%d %s", got.status, got.body)
+		}
+		all = append(all, time.Since(sent))
+		time.Sleep(10 * time.Millisecond)
+	}
+	slices.Sort(all)
+	return all[len(all)/2]
+}
+
+func writeTenants(t *testing.T, path string, n int, line func(int) string) {
+	t.Helper()
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	out := bufio.NewWriter(f)
+	for i := range n {
+		fmt.Fprintln(out, line(i))
+	}
+	if err := out.Flush(); err != nil {
+		t.Fatal(err)
+	}
+}
