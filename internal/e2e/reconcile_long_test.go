@@ -49,6 +49,9 @@ func TestReconcileMany(t *testing.T) {
 					t.Fatal(p.Stderr.String())
 				}
 			}
+			if *long { // what was imported is finished, and more than is kept: usher deletes it in steps
+				time.Sleep(40 * time.Second)
+			}
 			quiet := median(u, t, 2*time.Second)
 			before := statusMB(u.Process.Pid, "VmRSS:")
 			var peak, command int
