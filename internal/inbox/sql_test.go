@@ -47,11 +47,25 @@ func TestRightsInSQL(t *testing.T) {
 	}
 	mallory := connectAs(t, s, "mallory")
 	must2(mallory.Exec(t.Context(), traps("public")))(t)
+	// What usher itself runs must not be led astray either: on PostgreSQL 14 and older every role may create objects in public.
+	must2(mallory.Exec(t.Context(), `CREATE TABLE public.stolen (what text); GRANT ALL ON public.stolen TO PUBLIC;
+		CREATE FUNCTION public.steal(numeric, integer) RETURNS numeric LANGUAGE plpgsql AS 'BEGIN INSERT INTO public.stolen VALUES (''clock''); RETURN $1 OPERATOR(pg_catalog.*) $2::numeric; END';
+		CREATE FUNCTION public.steal(double precision, integer) RETURNS double precision LANGUAGE plpgsql AS 'BEGIN INSERT INTO public.stolen VALUES (''clock''); RETURN $1 OPERATOR(pg_catalog.*) $2::double precision; END';
+		CREATE OPERATOR public.* (LEFTARG = numeric, RIGHTARG = integer, FUNCTION = public.steal);
+		CREATE OPERATOR public.* (LEFTARG = double precision, RIGHTARG = integer, FUNCTION = public.steal);
+		CREATE FUNCTION public.pg_advisory_xact_lock(integer) RETURNS void LANGUAGE sql AS 'INSERT INTO public.stolen VALUES (''lock'')';
+		CREATE FUNCTION public.pg_try_advisory_xact_lock(integer) RETURNS boolean LANGUAGE sql AS 'INSERT INTO public.stolen VALUES (''sweep''); SELECT true';
+		CREATE FUNCTION public.coalescing(bigint, integer) RETURNS boolean LANGUAGE plpgsql AS 'BEGIN IF current_user OPERATOR(pg_catalog.=) ''box'' THEN INSERT INTO public.stolen VALUES (''read''); END IF; RETURN $1 OPERATOR(pg_catalog.<) $2::bigint; END';
+		CREATE OPERATOR public.< (LEFTARG = bigint, RIGHTARG = integer, FUNCTION = public.coalescing)`))(t)
 
 	d := newDesk(t, inDatabase(t, as(s, "box", "postgres")))
 	w := d.hook("acme", `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"acme","name":"Acme","account":{"email":"contact@example.com"}},"change":{"features":[{"code":"users","quantity":25}]}}}`)
 	d.want("sent", d.sendHook(w), "+")
 	d.idle("")
+	must2(d.List(Filter{Tenant: "acme"}))(t)
+	if got := s.Exec(t, "SELECT coalesce(string_agg(DISTINCT what, ' '), 'nothing') FROM public.stolen"); got != "nothing" {
+		t.Errorf("usher has run somebody else's functions: %s", got)
+	}
 	s.Exec(t, `GRANT USAGE ON SCHEMA usher TO app; GRANT SELECT ON usher.tenants, usher.entitlements TO app; GRANT EXECUTE ON FUNCTION usher.allowed TO app`)
 
 	app, stranger := connectAs(t, s, "app"), connectAs(t, s, "stranger")
@@ -118,6 +132,21 @@ func TestRightsInSQL(t *testing.T) {
 	answers("with a search_path of its own", app)
 	must2(app.Exec(t.Context(), "SET search_path = ''"))(t)
 	answers("without a search_path", app)
+}
+
+// A read replica answers, too.
+func TestStandbyInSQL(t *testing.T) {
+	t.Parallel()
+	primary := pgtest.New(t)
+	standby := primary.Standby(t)
+	d := newDesk(t, inDatabase(t, primary.DSN()))
+	for _, quantity := range []int{25, 30} {
+		d.want("sent", d.send("acme", fmt.Sprintf(`{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"acme"},"change":{"features":[{"code":"users","quantity":%d}]}}}`, quantity)), "+")
+		d.until("the standby answers", func() bool {
+			return standby.Exec(t, "SELECT coalesce(min(\"limit\"), 0) FROM usher.entitlements WHERE tenant = 'acme'") == fmt.Sprint(quantity)
+		})
+		d.want("allowed", standby.Exec(t, fmt.Sprintf("SELECT concat(usher.allowed('acme', 'users', %d), usher.allowed('acme', 'users', %d), usher.allowed('nobody', 'users'))", quantity, quantity+1)), "tf")
+	}
 }
 
 // a plan as EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) shows it.
@@ -218,6 +247,10 @@ func TestPlansInSQL(t *testing.T) {
 		bounded("SELECT c.id, e.feature FROM "+table+" JOIN {}.entitlements e ON e.tenant = c.tenant WHERE e.tenant = 't77'", 40)
 		bounded("SELECT c.id, t.name FROM "+table+" LEFT JOIN {}.tenants t ON t.tenant = c.tenant WHERE c.id = 55", 40)
 	}
+	do(`ALTER TABLE {}.app_text ALTER tenant TYPE text COLLATE "POSIX"; ANALYZE {}.app_text`) // the docs say how to join such a column
+	bounded("SELECT c.id, e.feature FROM {}.app_text c JOIN {}.entitlements e ON e.tenant = c.tenant COLLATE \"default\" WHERE c.id = 55", 40)
+	do("PREPARE one (text) AS SELECT * FROM {}.entitlements WHERE tenant = $1; SET plan_cache_mode = force_generic_plan")
+	bounded("EXECUTE one('t77')", 20)
 	// A report over all of them reads each once.
 	size := must2(pgx.CollectExactlyOneRow(must2(conn.Query(t.Context(), "SELECT (pg_relation_size('"+schema+".snapshot') / 8192)::int"))(t), pgx.RowTo[int]))(t)
 	bounded("SELECT feature, count(*), max(\"limit\") FROM {}.entitlements GROUP BY feature", size+50, "snapshot")

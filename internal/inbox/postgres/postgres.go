@@ -136,6 +136,11 @@ const (
 	viewsPatience = 5 * time.Second
 )
 
+// safePath comes first in each transaction. Otherwise names of functions and operators are also looked up in the schema public, where on
+// PostgreSQL 14 and older every role may create objects. One that fits its arguments better than that of pg_catalog would run with usher's
+// rights (CVE-2018-1058). It also decides what the views refer to.
+const safePath = "SET LOCAL search_path = pg_catalog, pg_temp"
+
 // Engine implements engine.Engine.
 type Engine struct {
 	config     *pgxpool.Config
@@ -490,6 +495,7 @@ func (e *Engine) Read(ctx context.Context, fn func(engine.Tx) error) error {
 	defer conn.Release()
 	t := &tx{e: e, conn: conn.Conn(), ctx: ctx}
 	t.batch.Queue("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+	t.batch.Queue(safePath)
 	if err := fn(t); err != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
@@ -629,8 +635,7 @@ func (e *Engine) runViews(ctx context.Context, tx pgx.Tx, run func(script string
 // back.
 //
 // A statement that waits for an exclusive lock makes all later ones wait, too, even those that only read. So fn waits for a moment only, and
-// then fails with 55P03. Names are looked up in pg_catalog alone: what views and functions refer to must not be an object that somebody has put into a
-// schema of the role's search_path.
+// then fails with 55P03.
 func (e *Engine) change(ctx context.Context, conn *pgx.Conn, fn func(tx pgx.Tx, run func(script string) error) error) error {
 	// READ COMMITTED: who has waited for the advisory lock must see what the one before it has done.
 	tx, err := conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
@@ -641,8 +646,8 @@ func (e *Engine) change(ctx context.Context, conn *pgx.Conn, fn func(tx pgx.Tx, 
 	run := func(script string) error {
 		return conn.PgConn().Exec(ctx, strings.ReplaceAll(script, "{schema}", e.schema)).Close()
 	}
-	err = run(`SELECT pg_advisory_xact_lock(hashtext('usher schema {schema}'));
-		SET LOCAL lock_timeout = 200; SET LOCAL idle_in_transaction_session_timeout = 10000; SET LOCAL search_path = pg_catalog, pg_temp`)
+	err = run(safePath + `; SELECT pg_advisory_xact_lock(hashtext('usher schema {schema}'));
+		SET LOCAL lock_timeout = 200; SET LOCAL idle_in_transaction_session_timeout = 10000`)
 	if err == nil {
 		err = fn(tx, run)
 	}

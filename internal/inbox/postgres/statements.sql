@@ -141,7 +141,8 @@ SELECT pg_try_advisory_xact_lock(hashtext('usher sweep {schema}'))::int::bigint
 SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
 
 -- name: settings
-SELECT set_config('synchronous_commit', CASE WHEN current_setting('synchronous_commit') IN ('off', 'local', 'remote_write') THEN 'on'
+SELECT set_config('search_path', 'pg_catalog, pg_temp', true), -- see safePath
+	set_config('synchronous_commit', CASE WHEN current_setting('synchronous_commit') IN ('off', 'local', 'remote_write') THEN 'on'
 		ELSE current_setting('synchronous_commit') END, true),
 	set_config('client_min_messages', 'warning', true), -- a COMMIT that no standby has confirmed comes with a warning
 	set_config('statement_timeout', '9000', true), set_config('lock_timeout', '2000', true), set_config('idle_in_transaction_session_timeout', '10000', true),
