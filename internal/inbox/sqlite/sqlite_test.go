@@ -191,7 +191,7 @@ func TestRetentionReadsOnlyWhatIsKept(t *testing.T) {
 	}
 	defer e.Close()
 	err = e.conn.exec(`PRAGMA synchronous = OFF; WITH RECURSIVE n (seq) AS (SELECT 1 UNION ALL SELECT seq + 1 FROM n WHERE seq < 10000)
-		INSERT INTO webhook SELECT seq, '', '', '', '', '', 1, x'', 1, 0, 3, seq, seq, seq, '', '' FROM n`)
+		INSERT INTO webhook SELECT seq, '', '', '', '', '', 1, x'', 1, 0, 3, seq, seq, seq, '', '', '' FROM n`)
 	if err != nil {
 		t.Fatal(err)
 	}
