@@ -28,12 +28,6 @@ func fileInbox(dir string) string {
 	return "USHER_WEBHOOK_INBOX=file:" + filepath.Join(dir, "inbox.db")
 }
 
-// delivered waits until nothing waits any more.
-func (o *office) delivered() {
-	o.t.Helper()
-	testkit.Eventually(o.t, "delivered", func() bool { return o.does("ls", "--state", "waiting") == "0 " })
-}
-
 // moody answers as somebody says; zero: it takes the connection, and never answers.
 type moody struct {
 	*receiver

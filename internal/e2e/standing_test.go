@@ -18,6 +18,12 @@ func (o *office) asks(args ...string) string {
 	return fmt.Sprintf("%d %s%s", code, stdout, stderr)
 }
 
+// delivered waits until nothing waits any more.
+func (o *office) delivered() {
+	o.t.Helper()
+	testkit.Eventually(o.t, "delivered", func() bool { return o.does("ls", "--state", "waiting") == "0 " })
+}
+
 // wellAgain waits until nothing is wrong any more.
 func (o *office) wellAgain() {
 	o.t.Helper()
@@ -121,6 +127,7 @@ func TestTenantsOfAnHour(t *testing.T) {
 		o.want("no time", o.does("tenants", "--since", "soon"), "2 ", "01:00")
 		rc.set(200)
 		o.want("as advised", o.does("redeliver", "--state", "parked", "--yes"), "0 ")
+		o.delivered()
 		o.wellAgain()
 		o.want("tenants", o.does("tenants", "--since", "1h"), "all right")
 		o.want("troubled", o.does("tenants", "--since", "1h", "--trouble"), "0 ", "!mill-co")
