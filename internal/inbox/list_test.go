@@ -52,7 +52,7 @@ func TestTenants(t *testing.T) {
 		d.main.set("parks", status(422))
 		d.main.set("waits", status(500))
 		for _, tenant := range []string{"eu/zeta", "eu/Acme", "us/Acme", "us/parks", "eu/waits"} {
-			d.take(tenant, "A")
+			d.hears(tenant, "a")
 		}
 		d.until("tried", func() bool {
 			s := d.Stats()
