@@ -4,6 +4,7 @@ package logs
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"log"
 	"log/slog"
@@ -21,7 +22,24 @@ func New(w io.Writer, format string, colours bool, level slog.Leveler) *slog.Log
 	if format == "json" || format == "auto" && !onScreen {
 		return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: inSeconds}))
 	}
-	return slog.New(tint.NewTextHandler(w, &tint.Options{Level: level, TimeFormat: "15:04:05.000", NoColor: !onScreen || !colours}))
+	return slog.New(forPeople(w, onScreen && colours, level))
+}
+
+func forPeople(w io.Writer, colours bool, level slog.Leveler) slog.Handler {
+	return tint.NewTextHandler(w, &tint.Options{Level: level, TimeFormat: "15:04:05.000", NoColor: !colours, ReplaceAttr: visible})
+}
+
+// visible makes every character of a value visible: tint hands escape sequences on to the terminal.
+func visible(_ []string, a slog.Attr) slog.Attr {
+	switch a.Value.Kind() {
+	case slog.KindString:
+		a.Value = slog.StringValue(text.Visible(a.Value.String()))
+	case slog.KindAny:
+		if _, ours := a.Value.Any().(slog.Level); !ours {
+			a.Value = slog.StringValue(text.Visible(fmt.Sprint(a.Value.Any())))
+		}
+	}
+	return a
 }
 
 // inSeconds writes a duration in seconds. (slog's JSON would have nanoseconds.)
