@@ -273,6 +273,7 @@ func TestHeadsOfStrangers(t *testing.T) {
 		{"a head of 8 KiB", begin + "X: " + strings.Repeat("x", 8000), false, false},
 		{"one long line", begin + "X: " + strings.Repeat("x", 60_000), false, false},
 		{"many headers", begin + headers.String(), false, false},
+		{"many headers of few bytes", begin + strings.Repeat("a:\r\n", 498), false, false},
 		{"a whole head, and no body", begin + headers.String() + "\r\n", false, false},
 		{"a TLS handshake", record + "\x01\x00\xff\xf0" + full[4:] + record + full + record + full, true, false},
 		{"a head of 8 KiB over TLS", begin + "X: " + strings.Repeat("x", 8000), true, true},

@@ -23,7 +23,7 @@ type framing struct {
 	partial []byte // what counts of a line whose end has not arrived yet; see keep
 	long    bool   // the line is longer than partial can be
 	stray   bool   // there is a CR in what partial lacks of the line
-	head    int64  // how many bytes of heads there were since headBytes was called
+	head    int64  // how much memory the heads need that there were since headBytes was called
 
 	// Of the head that is being read:
 	headers   int
@@ -35,6 +35,9 @@ type framing struct {
 
 // maxHeaders is the limit of net/http in Go 1.27.
 const maxHeaders = 500
+
+// headerCost is how much memory net/http needs for a header beside its bytes, which may be as few as four.
+const headerCost = 128
 
 type state uint8
 
@@ -50,7 +53,7 @@ const (
 // handler already has the request.
 func (f *framing) inHead() bool { return f.remain == 0 && f.state <= inHeaders }
 
-// headBytes returns how many bytes of heads there were since the last call.
+// headBytes returns how much memory the heads need that there were since the last call.
 func (f *framing) headBytes() int64 {
 	n := f.head
 	f.head = 0
@@ -171,6 +174,7 @@ func (f *framing) header(text []byte) (objection string) {
 	if f.headers++; f.headers > maxHeaders {
 		return "it has too many headers"
 	}
+	f.head += headerCost
 	name, value, _ := bytes.Cut(text, []byte(":"))
 	switch {
 	case bytes.EqualFold(name, []byte("Content-Length")):

@@ -95,6 +95,24 @@ func TestHeadsHaveABound(t *testing.T) {
 	})
 }
 
+// A head with many headers takes more memory than it has bytes.
+func TestManyHeadersTakeRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dial, shared, _, _ := crowd(t, nil, 100<<10)
+		usual, odd := dial(), dial()
+		io.WriteString(usual, "GET / HTTP/1.1\r\n"+strings.Repeat("X-Header: some value\r\n", 40))
+		synctest.Wait()
+		if used := shared.used.Load(); used != 0 {
+			t.Errorf("40 headers: %d bytes are taken", used)
+		}
+		io.WriteString(odd, "GET / HTTP/1.1\r\n"+strings.Repeat("a:\r\n", maxHeaders))
+		synctest.Wait()
+		if used := shared.used.Load(); used < 48<<10 {
+			t.Errorf("%d headers: %d bytes are taken", maxHeaders, used)
+		}
+	})
+}
+
 // So has what strangers send instead of a handshake.
 func TestHandshakesHaveABound(t *testing.T) {
 	certified := httptest.NewTLSServer(nil)
