@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"os"
 	"strconv"
 	"time"
 
@@ -28,52 +29,63 @@ func (h *Handler) export(w http.ResponseWriter, r *http.Request) {
 		h.fail(w, r, err)
 		return
 	}
-	conn := http.NewResponseController(w)
-	out := bufio.NewWriterSize(stream{conn, nil, w}, 64<<10)
-	n, err := h.cfg.Inbox.Export(r.Context(), out)
+	n, err := h.cfg.Inbox.Export(r.Context(), w)
 	h.did(r, nil, slog.LevelWarn, "inbox exported by hand", "webhooks", n)
 	if err := h.cfg.Inbox.Note(by, n); err != nil {
 		h.cfg.Log.Error("cannot store how many webhooks were exported", "webhooks", n, "err", err)
 	}
-	if err := errors.Join(err, out.Flush()); err != nil {
+	if err != nil {
 		h.cfg.Log.Error("an export ended too early", "err", err)
 		panic(http.ErrAbortHandler)
 	}
-	_ = conn.SetWriteDeadline(time.Time{})
 }
 
-// stall is how long the other side of an export or an import may do nothing. A transaction is open meanwhile: that of an export keeps
-// SQLite from reusing its log file, and that of an import makes all webhooks wait.
-const stall = 30 * time.Second
+// All webhooks wait for an import, so it does not wait long for its file: for importPatience, and a second for each importRate bytes that
+// have arrived. Its first byte may come later, since nobody waits for the import until then.
+const (
+	beginPatience  = 30 * time.Second
+	importPatience = 5 * time.Second
+	importRate     = 64 << 10
+)
 
-// stream reads or writes without a limit in all, but fails if the other side does nothing for as long as stall.
+// stream is the body of an import, of any length, or of a part of a reconcile. A read fails if there was too much waiting for it.
 type stream struct {
-	conn *http.ResponseController
-	from io.Reader
-	to   io.Writer
+	conn   *http.ResponseController
+	from   io.Reader
+	size   int64 // as far as it was read
+	waited time.Duration
 }
 
-func (s stream) Read(p []byte) (int, error) {
-	_ = s.conn.SetReadDeadline(time.Now().Add(stall))
-	return s.from.Read(p)
+func (s *stream) Read(p []byte) (int, error) {
+	began, patience := time.Now(), beginPatience
+	if s.size > 0 {
+		patience = importPatience + time.Duration(s.size/importRate)*time.Second - s.waited
+	}
+	_ = s.conn.SetReadDeadline(began.Add(patience))
+	n, err := s.from.Read(p)
+	if s.size > 0 {
+		s.waited += time.Since(began)
+	}
+	s.size += int64(n)
+	return n, err
 }
 
-func (s stream) Write(p []byte) (int, error) {
-	_ = s.conn.SetWriteDeadline(time.Now().Add(stall))
-	return s.to.Write(p)
-}
+const tooSlow = "the file arrives too slowly, and all webhooks wait for the import meanwhile, so nothing was imported: save it on a machine near usher first"
 
 // imports is POST /api/import. Its body has no limit: it is passed around that of h.answer.
 func (h *Handler) imports(w http.ResponseWriter, r *http.Request) {
-	from := stream{http.NewResponseController(w), r.Body, nil}
+	from := bufio.NewReaderSize(&stream{conn: http.NewResponseController(w), from: r.Body}, 256<<10)
 	h.answer(func(r *http.Request) (any, error) {
 		query := r.URL.Query()
+		_, _ = from.Peek(1) // the import meets its error
 		done, err := h.cfg.Inbox.Import(r.Context(), from, inbox.ImportOptions{SkipFaulty: query.Get("skip_faulty") == "true", Replace: query.Get("replace") == "true", By: asked(r, "import", "")})
 		h.did(r, err, slog.LevelWarn, "inbox imported by hand", "webhooks", done.Webhooks, "snapshots", done.Snapshots)
 		var faulty *inbox.FaultyError
 		switch {
 		case errors.As(err, &faulty), errors.Is(err, inbox.ErrNotEmpty):
 			return nil, &refusal{http.StatusConflict, err.Error()}
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return nil, badRequest(tooSlow)
 		case err != nil:
 			return nil, err
 		}

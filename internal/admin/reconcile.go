@@ -98,7 +98,7 @@ func (h *Handler) beginRun(r *http.Request) (any, error) {
 // runLines makes a handler of a func that gets the lines of the body. They may be more than the body of any other call has.
 func (h *Handler) runLines(do func(r *http.Request, run string, lines [][]byte) ([]inbox.Compared, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		from := stream{http.NewResponseController(w), http.MaxBytesReader(w, r.Body, maxRunBytes), nil}
+		from := &stream{conn: http.NewResponseController(w), from: http.MaxBytesReader(w, r.Body, maxRunBytes)}
 		h.answer(func(r *http.Request) (any, error) {
 			lines, err := readLines(from)
 			if err != nil {
