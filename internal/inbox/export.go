@@ -37,27 +37,45 @@ type exportLine struct {
 	End      *endLine      `json:"end,omitempty"`
 }
 
-// webhookNumber is the number of the webhook that the line names. Even if that webhook is not in the export, no other may get its
-// number.
-func (l *exportLine) webhookNumber() int64 {
+// numbers are those of the webhooks that the line names. Even if such a webhook is not in the export, no other may get its number.
+func (l *exportLine) numbers() []int64 {
 	switch {
 	case l.Webhook != nil:
-		return l.Webhook.ID
+		return []int64{l.Webhook.ID}
 	case l.Lane != nil:
-		return max(l.Lane.Tail, l.Lane.Last)
+		return []int64{l.Lane.Tail, l.Lane.Last}
 	case l.Snapshot != nil:
-		return l.Snapshot.ID
+		return []int64{l.Snapshot.ID}
 	case l.Seen != nil:
-		return l.Seen.ID
+		return []int64{l.Seen.ID}
 	}
-	return 0
+	return nil
 }
 
-// maxNumber is the largest number that a webhook can have, so an import accepts whatever an export writes. Many readers of JSON
-// know no larger integers.
-const maxNumber = 1<<53 - 1
+// validID says whether the webhook-id in the line can stand in a header, and in a database.
+func (l *exportLine) validID() bool {
+	id := ""
+	switch {
+	case l.Webhook != nil:
+		id = l.Webhook.UUID
+	case l.Lane != nil:
+		id = l.Lane.TailID
+	case l.Snapshot != nil:
+		id = l.Snapshot.Webhook
+	case l.Seen != nil:
+		id = l.Seen.Webhook
+	}
+	return len(id) <= 255 && !strings.ContainsFunc(id, func(c rune) bool { return c <= ' ' || c > '~' })
+}
 
-var errNoNumber = errors.New("no number is left for a new webhook: an import has brought one that was far too high")
+const (
+	// maxNumber is the largest number that a webhook can have. Many readers of JSON know no larger integers.
+	maxNumber = 1<<53 - 1
+	// maxImported is the largest number that an import accepts. More than anybody will ever need are left for new webhooks.
+	maxImported = maxNumber / 2
+)
+
+var errNoNumber = errors.New("no number is left for a new webhook: export the inbox, and import it into a new one")
 
 type inboxLine struct {
 	Version int       `json:"version"`
@@ -337,7 +355,7 @@ func (chunk *importChunk) add(name webhookgate.Lane, change func(*lane)) error {
 	case unnamed(name):
 		return errNoLane
 	case !storable(name.Platform) || !storable(name.Tenant) || !storable(name.Type):
-		return errors.New("has a code that is longer than 255 bytes, or has a zero character")
+		return errBadCode
 	}
 	key := LaneOf(name)
 	chunk.lanes[key] = true
@@ -397,6 +415,9 @@ func (i *importJob) addLine(chunk *importChunk, n int, text []byte) (fault, err 
 	var l exportLine
 	err = json.Unmarshal(text, &bare)
 	if err == nil && bare.Type == nil {
+		if longBeside(text) {
+			return errLongLine, nil
+		}
 		err = json.Unmarshal(text, &l)
 	}
 	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok { // its text names our Go types
@@ -433,6 +454,23 @@ func (i *importJob) addLine(chunk *importChunk, n int, text []byte) (fault, err 
 	}
 	return nil, nil
 }
+
+// longBeside says whether a line of an export is long although the body and the header of its webhook, or the features of its snapshot, are
+// not: decoded, a list of empty attempts takes fifty times as much memory.
+func longBeside(text []byte) bool {
+	if len(text) <= maxBeside {
+		return false
+	}
+	var large struct {
+		Webhook  struct{ Header, Body json.RawMessage }
+		Snapshot struct{ Features json.RawMessage }
+	}
+	err := json.Unmarshal(text, &large)
+	return err != nil || len(text)-len(large.Webhook.Header)-len(large.Webhook.Body)-len(large.Snapshot.Features) > maxBeside
+}
+
+// maxBeside is more than everything else in a line takes.
+const maxBeside = 1 << 20
 
 // finish writes the last chunk, and, after an export, computes the lanes' counts from the webhooks.
 func (i *importJob) finish(tx engine.Tx, chunk *importChunk) error {
@@ -474,6 +512,7 @@ const importDelay = 3 * time.Second
 var (
 	errLongLine = errors.New("is too long")
 	errNoLane   = errors.New("does not name its tenant")
+	errBadCode  = errors.New("has a code that is longer than 255 bytes, or has a zero character")
 )
 
 // readLine reads one line. If it is too long it returns errLongLine, and the next call reads the next line.
@@ -500,8 +539,13 @@ func readLine(r *bufio.Reader) (text []byte, err error) {
 
 // checkLine checks a line of an export, and adds its changes to the chunk.
 func (i *importJob) checkLine(chunk *importChunk, l *exportLine) error {
-	if n := l.webhookNumber(); n < 0 || n > maxNumber {
-		return errors.New("has a number that no webhook can have")
+	for _, n := range l.numbers() {
+		if n < 0 || n > maxImported {
+			return fmt.Errorf("has the number %d, and not one from 0 to %d", n, int64(maxImported))
+		}
+	}
+	if !l.validID() {
+		return errors.New("has a webhook-id that no webhook has")
 	}
 	err := errNoLane
 	switch {
@@ -532,13 +576,16 @@ func (i *importJob) checkLine(chunk *importChunk, l *exportLine) error {
 		})
 	}
 	if err == nil {
-		i.highest = max(i.highest, l.webhookNumber())
+		i.highest = max(i.highest, slices.Max(append(l.numbers(), 0)))
 	}
 	return err
 }
 
 // addPause adds a pause, and pauses its tenant's lane.
 func (i *importJob) addPause(chunk *importChunk, p Pause) error {
+	if !storable(p.Receiver) || !storable(p.Platform) {
+		return errBadCode
+	}
 	chunk.changes = append(chunk.changes, func(t *sqlTurn) { t.statements = append(t.statements, p.insert(p.Since.UnixMicro())) })
 	if p.Tenant == "" {
 		return nil
@@ -561,6 +608,8 @@ func (i *importJob) addWebhook(chunk *importChunk, w *webhookLine) error {
 		return errors.New("has a webhook after one with a higher id")
 	case !w.Certain && w.State != Refused && w.State != Discarded:
 		return errNoLane
+	case len(w.Attempts) > keptAttempts || len(w.Faults) > content.MaxFaults+1: // the last fault may say how many more there are
+		return errors.New("has more attempts or faults than usher keeps")
 	}
 	mayBeDamaged := w.State == Parked || w.State == Superseded || w.State == Discarded // usher parks a webhook when it finds it damaged
 	if sum := sha256.Sum256(w.Body); !bytes.Equal(sum[:], w.Digest) && !mayBeDamaged {

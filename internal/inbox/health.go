@@ -20,6 +20,7 @@ type health struct {
 	txBegan      time.Time // when the current transaction began; zero: none runs
 	everWritten  bool      // a transaction was committed since the start
 	broken       bool      // there was a BrokenError
+	noNumber     time.Time // since when no number is left for a new webhook; zero: there are some
 }
 
 // outagePatience is how long a database may be away before usher says that it is not ready.
@@ -41,6 +42,8 @@ func (s *Inbox) Health() Health {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
+	case !h.noNumber.IsZero():
+		return Health{errNoNumber, h.noNumber, true}
 	case !h.txBegan.IsZero() && time.Since(h.txBegan) >= outagePatience && !h.broken:
 		return Health{errors.New("the inbox's database does not answer"), h.txBegan, true}
 	case h.err == nil && h.everWritten:
@@ -108,6 +111,9 @@ func (h *health) end(log *slog.Logger, began time.Time, err error, full bool) {
 	h.txBegan = time.Time{}
 	var refused *engine.StatementError
 	var broken *engine.BrokenError
+	if errors.Is(err, errNoNumber) && h.noNumber.IsZero() {
+		h.noNumber = began
+	}
 	switch {
 	case errors.As(err, &refused):
 		return // this neither begins an outage, nor proves that one has ended
