@@ -2,6 +2,7 @@ package secret
 
 import (
 	"encoding/base64"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"html"
@@ -14,7 +15,8 @@ import (
 )
 
 // Redact returns a text without the secret. Servers repeat secrets in their answers, and rarely as they were sent:
-// escaped for HTML, a URL or JSON, also more than once, or in base64. Redact finds all of these. Call it last, with
+// escaped for HTML, a URL or JSON, also more than once, or in base64. Redact finds all of these; a text that has the secret in pieces, or in
+// hex, it hides as a whole. Call it last, with
 // the very text that is shown: whatever changes the text afterwards, such as html.UnescapeString, could spell the
 // secret again. (It may be cut afterwards, but not before: a cut secret is not found.)
 func Redact(text, secret string) string {
@@ -34,7 +36,38 @@ func Redact(text, secret string) string {
 	if spelled.MatchString(shown) || strings.Contains(shown, secret) {
 		return mark // the mark and what is around it spell the secret
 	}
+	if inPieces(shown, secret) {
+		return mark
+	}
 	return shown
+}
+
+// inPieces says whether a text has all letters and digits of a secret, of its hex or of its base64, one after the other, whatever stands
+// between them: line ends, spaces, dashes.
+func inPieces(text, secret string) bool {
+	secret = secret[:min(len(secret), maxSpelled)]
+	forms := []string{secret, hex.EncodeToString([]byte(secret))}
+	for before := range 3 {
+		forms = append(forms, base64Core(before, secret))
+	}
+	letters := onlyLetters(text)
+	return slices.ContainsFunc(forms, func(form string) bool {
+		form = onlyLetters(form)
+		return len(form) >= minLetters && strings.Contains(letters, form)
+	})
+}
+
+// minLetters is how many letters and digits are too many to be words by chance.
+const minLetters = 12
+
+// onlyLetters returns the letters and digits of a text, in lower case.
+func onlyLetters(text string) string {
+	return strings.Map(func(c rune) rune {
+		if !unicode.IsLetter(c) && !unicode.IsDigit(c) {
+			return -1
+		}
+		return unicode.ToLower(c)
+	}, text)
 }
 
 // maxText is the largest text that Redact searches, which takes some milliseconds. Of a megabyte it would take
@@ -107,13 +140,19 @@ var percent = regexp.MustCompile(`%[0-9A-F]{2}`)
 // user name in Basic auth: there are three ways.
 func inBase64(s string) (patterns []string) {
 	for before := range 3 {
-		code := base64.RawStdEncoding.EncodeToString([]byte(strings.Repeat("x", before) + s))
-		begin, end := (before*8+5)/6, (before+len(s))*8/6 // the characters in between depend on s alone
-		if end-begin < 8 {
+		code := base64Core(before, s)
+		if len(code) < 8 {
 			continue // too short to tell from a word
 		}
-		pattern := strings.NewReplacer("+", `(?:[+-]|`+escape+`)`, "/", `(?:[/_]|`+escape+`[/_]?)`).Replace(code[begin:end])
+		pattern := strings.NewReplacer("+", `(?:[+-]|`+escape+`)`, "/", `(?:[/_]|`+escape+`[/_]?)`).Replace(code)
 		patterns = append(patterns, `[0-9a-z+/_-]?`+pattern+`[0-9a-z+/_-]?=*`)
 	}
 	return patterns
+}
+
+// base64Core returns the characters of base64 that depend on s alone, if this many bytes stand before it.
+func base64Core(before int, s string) string {
+	code := base64.RawStdEncoding.EncodeToString([]byte(strings.Repeat("x", before) + s))
+	begin, end := (before*8+5)/6, (before+len(s))*8/6
+	return code[min(begin, end):end]
 }

@@ -56,6 +56,38 @@ func bytewise(s, format string) string {
 	return out.String()
 }
 
+// A text that has the secret in pieces, or in hex, is not shown at all.
+func TestRedactPieces(t *testing.T) {
+	const secret = `pa&ss w0rd/Zq+"x<k>9`
+	code, digits := base64.StdEncoding.EncodeToString([]byte("app:"+secret)), fmt.Sprintf("%x", secret)
+	for name, text := range map[string]string{
+		"spaces":        strings.Join(strings.Split(secret, ""), " "),
+		"dashes":        strings.Join(strings.Split(secret, ""), "-"),
+		"invisible":     strings.Join(strings.Split(secret, ""), "\u200b"),
+		"a line end":    secret[:9] + "\r\n\t" + secret[9:],
+		"without signs": "passw0rdZqxk9",
+		"hex":           digits,
+		"upper hex":     strings.ToUpper(digits),
+		"hex of bytes":  strings.ToUpper(strings.Trim(bytewise(secret, "%02x:"), ":")),
+		"hex of more":   fmt.Sprintf("%x", "app:"+secret+"\n"),
+		"base64":        code[:10] + "\n" + code[10:20] + "\n" + code[20:],
+	} {
+		if got := Redact("the secret "+text+" is wrong", secret); got != redacted {
+			t.Errorf("%s: %s", name, got)
+		}
+	}
+	for _, text := range []string{"the password is wrong", "client 70612673 is unknown", "pa ss w0rd"} {
+		if got := Redact(text, secret); got != text {
+			t.Errorf("%s: %s", text, got)
+		}
+	}
+	for secret, text := range map[string]string{"a-b-c": "ab, c", "+++/==": "anything", "1234567": "code 1 2 3 4 5 6 7!"} { // too short to tell from words
+		if got := Redact(text, secret); got != text {
+			t.Errorf("%s: %s", text, got)
+		}
+	}
+}
+
 func TestRedact(t *testing.T) {
 	for _, tc := range []struct{ secret, text, want string }{
 		{"pa&ss-w0rd", "the secret pa&amp;ss-w0rd is wrong", "the secret [redacted] is wrong"},
