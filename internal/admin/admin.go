@@ -69,7 +69,7 @@ type Config struct {
 
 // New returns the handler of the admin port.
 func New(cfg Config) *Handler {
-	h := &Handler{cfg: cfg}
+	h := &Handler{cfg: cfg, comparing: make(chan struct{}, 2)}
 	h.routes = []route{
 		{path: "/healthz", read: alive, probe: true},
 		{path: "/readyz", read: h.ready(status.Part{On: true}), probe: true},
@@ -125,9 +125,10 @@ const bodyPatience = 10 * time.Second
 
 // Handler serves the admin port.
 type Handler struct {
-	cfg    Config
-	routes []route
-	origin http.CrossOriginProtection
+	cfg       Config
+	comparing chan struct{} // holds one value for each webhook that is being compared with the one before it
+	routes    []route
+	origin    http.CrossOriginProtection
 }
 
 // route is one address of the port.

@@ -103,8 +103,11 @@ func newWebhook(e *inbox.Webhook) Webhook {
 	return w
 }
 
-// compare sets what the webhook changed. body is nil if it is not kept or damaged; then nothing is known.
-func (w *Webhook) compare(previous, body []byte) {
+// compare sets what the webhook changed. body is nil if it is not kept or damaged; then nothing is known. Large payloads take many times
+// their size while they are compared, so only a few are at once, however many people look.
+func (h *Handler) compare(w *Webhook, previous, body []byte) {
+	h.comparing <- struct{}{}
+	defer func() { <-h.comparing }()
 	switch {
 	case body == nil, w.State == inbox.Accepted: // an accepted one was taken in as a new webhook, which has the changes
 	case w.Decision == "rejected":
@@ -153,7 +156,7 @@ func (h *Handler) webhooks(s selection) (list WebhookList, err error) {
 		err = h.cfg.Inbox.Each(f, compared, func(item *inbox.Webhook) bool { // it keeps none of the payloads: they may be large
 			w := newWebhook(item)
 			if compared {
-				w.compare(previousBody(item), item.Body)
+				h.compare(&w, previousBody(item), item.Body)
 			}
 			items = append(items, numbered{w, item.ID})
 			return f.Limit == 0 || len(items) < f.Limit
@@ -176,7 +179,7 @@ func (h *Handler) webhooks(s selection) (list WebhookList, err error) {
 			w = decided[0].Webhook
 			if compared {
 				taken, _ := h.cfg.Decisions.before(decided[0])
-				w.compare(taken.payload(), decided[0].payload())
+				h.compare(&w, taken.payload(), decided[0].payload())
 			}
 			list.next.decision, decided = decided[0].seq, decided[1:]
 		}
@@ -381,7 +384,7 @@ func (h *Handler) decision(seq int64) (*WebhookDetail, error) {
 
 // addContent adds the payload, what it changed, and the header as the receiver gets it.
 func (h *Handler) addContent(d *WebhookDetail) {
-	d.compare(d.former, d.raw)
+	h.compare(&d.Webhook, d.former, d.raw)
 	if d.raw == nil {
 		return
 	}

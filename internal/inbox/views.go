@@ -95,23 +95,14 @@ func (s *Inbox) Each(f Filter, withContent bool, fn func(*Webhook) bool) error {
 	if !f.Until.IsZero() {
 		until = f.Until.UnixMicro()
 	}
-	bodies := boolNumber(withContent || f.Search != "")
-	for {
-		size := int64(pageSize)
-		if f.Limit > 0 && f.Limit < pageSize && f.Search == "" {
-			size = int64(f.Limit)
-		}
-		if bodies != 0 {
-			size = 50
-		}
-		var page []*Webhook
-		err := s.read(s.run, func(tx engine.Tx) error {
+	query := func(bodies bool, size int64) (page []*Webhook, err error) {
+		err = s.read(s.run, func(tx engine.Tx) error {
 			each := func(r engine.Row) error {
 				w, err := scanWebhook(r, true)
 				page = append(page, w)
 				return err
 			}
-			args := []any{before, state, f.Since.UnixMicro(), until, bodies, size}
+			args := []any{before, state, f.Since.UnixMicro(), until, boolNumber(bodies), size}
 			switch {
 			case f.Tenant != "":
 				tx.Queue("list_tenant", each, append(args, f.Tenant)...)
@@ -122,6 +113,22 @@ func (s *Inbox) Each(f Filter, withContent bool, fn func(*Webhook) bool) error {
 			}
 			return tx.Send()
 		})
+		return page, err
+	}
+	for {
+		size := int64(pageSize)
+		if f.Limit > 0 && f.Limit < pageSize && f.Search == "" {
+			size = int64(f.Limit)
+		}
+		bodies := withContent || f.Search != ""
+		if bodies { // first without them, because they may be large
+			sizes, err := query(false, min(size, 50))
+			if err != nil || len(sizes) == 0 {
+				return err
+			}
+			size = fitting(sizes)
+		}
+		page, err := query(bodies, size)
 		if err != nil {
 			return err
 		}
@@ -130,12 +137,12 @@ func (s *Inbox) Each(f Filter, withContent bool, fn func(*Webhook) bool) error {
 			before = page[size-1].ID
 		}
 		page = slices.DeleteFunc(page, func(w *Webhook) bool { return !f.match(w) })
-		if withContent {
-			if err := s.addPrevious(page); err != nil {
-				return err
+		for i, w := range page {
+			if page[i] = nil; withContent { // one at a time, since what was before it may be large, too
+				if err := s.addPrevious([]*Webhook{w}); err != nil {
+					return err
+				}
 			}
-		}
-		for _, w := range page {
 			if !fn(w) {
 				return nil
 			}
@@ -145,6 +152,21 @@ func (s *Inbox) Each(f Filter, withContent bool, fn func(*Webhook) bool) error {
 		}
 	}
 }
+
+// fitting is how many of these webhooks, one at least, can be held at once with their bodies.
+func fitting(page []*Webhook) (count int64) {
+	bytes := int64(0)
+	for _, w := range page {
+		if bytes += w.size; count > 0 && bytes > maxPageBytes {
+			break
+		}
+		count++
+	}
+	return count
+}
+
+// maxPageBytes is how many bytes of webhooks a list holds at once. Ten people may look at ten lists.
+const maxPageBytes = 4 << 20
 
 // Show returns a webhook with its content, and with its tenant's snapshot before it.
 func (s *Inbox) Show(id int64) (*Webhook, error) {

@@ -1,12 +1,16 @@
 package inbox
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"runtime"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
+	"weak"
 
 	"usher/internal/inbox/engine"
 	"usher/internal/receiver"
@@ -403,6 +407,41 @@ func TestSeenFromTheStart(t *testing.T) {
 				t.Errorf("%d receivers: %+v %v", len(set.All()), s, i.Err())
 			}
 			check(t, i.Close())
+		}
+	})
+}
+
+// A list of large webhooks holds few of them at a time, and few of those before them.
+func TestEachHoldsLittle(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		d := newDesk(t, open)
+		const count = 24
+		for n := range count {
+			d.take(fmt.Sprint("tenant-", n%4), odd(fmt.Sprint("tenant-", n%4), strings.Repeat(fmt.Sprint(n%10), 1<<20)))
+		}
+		d.idle("")
+		var bodies []weak.Pointer[byte]
+		seen, most := []int64{}, 0
+		err := d.Each(Filter{}, true, func(w *Webhook) bool {
+			seen, bodies = append(seen, w.ID), append(bodies, weak.Make(&w.Body[0]))
+			if w.Previous != nil {
+				bodies = append(bodies, weak.Make(&w.Previous.Body[0]))
+			}
+			held := 0
+			runtime.GC()
+			for _, b := range bodies {
+				if b.Value() != nil {
+					held++
+				}
+			}
+			most = max(most, held)
+			return true
+		})
+		if err != nil || len(seen) != count || !slices.IsSortedFunc(seen, func(a, b int64) int { return cmp.Compare(b, a) }) || len(slices.Compact(seen)) != count {
+			t.Errorf("%v, %v", seen, err)
+		}
+		if most > 8 {
+			t.Errorf("%d bodies of %d webhooks were held", most, count)
 		}
 	})
 }
