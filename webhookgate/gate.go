@@ -93,7 +93,7 @@ func (g *Gate) noteOwed(in *arrival) {
 	case took:
 		g.cfg.Owed.Taken(w.Lane, w.Digest, w.Received)
 	default:
-		g.cfg.Owed.Add(w.Lane, Missed{ID: w.ID, Digest: w.Digest, At: w.Received})
+		g.cfg.Owed.Add(w.Lane, Missed{w.ID, w.Digest, w.Received, w.Snapshot})
 	}
 }
 

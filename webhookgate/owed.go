@@ -20,10 +20,10 @@ type Debt struct {
 
 // Missed is a webhook that got a 5xx.
 type Missed struct {
-	ID     string // its webhook-id; empty: not known any more
-	Digest [sha256.Size]byte
-	At     time.Time // when it arrived
-	Seq    int64     // the number that it has if the inbox has stored it after all; zero: the inbox has not
+	ID       string // its webhook-id; empty: not known any more
+	Digest   [sha256.Size]byte
+	At       time.Time // when it arrived
+	Snapshot bool      // it has the complete state of its tenant, so the same bytes are the same state
 }
 
 // keptMissed is how many webhooks of a tenant a Debt has.
@@ -52,20 +52,14 @@ func (d Debt) Add(m Missed) Debt {
 	return d
 }
 
-// Without returns the debt without a webhook that was stored after all.
-func (d Debt) Without(id string) Debt {
-	d.Missed = slices.DeleteFunc(slices.Clone(d.Missed), func(m Missed) bool { return m.ID == id })
-	if len(d.Missed) == 0 {
-		return Debt{}
-	}
-	return d
-}
-
-// SettledBy says whether nothing is owed any more once a webhook was taken in: it is the last one again, or a new one that arrived
-// after it. An earlier one that is sent again says nothing about the last.
+// SettledBy says whether nothing is owed any more once a webhook was taken in, which arrived at that time: it is the last one again, or
+// a new one that arrived after it. An earlier one that is sent again says nothing about the last.
 func (d Debt) SettledBy(digest [sha256.Size]byte, at time.Time) bool {
-	if len(d.Missed) == 0 || d.Missed[len(d.Missed)-1].Digest == digest {
+	if len(d.Missed) == 0 {
 		return true
+	}
+	if last := d.Missed[len(d.Missed)-1]; last.Digest == digest {
+		return last.Snapshot || !at.Before(last.At)
 	}
 	return at.After(d.Last()) && !slices.ContainsFunc(d.Missed, func(m Missed) bool { return m.Digest == digest })
 }
@@ -159,17 +153,6 @@ func (o *Owed) Taken(lane Lane, digest [sha256.Size]byte, at time.Time) {
 	defer o.mu.Unlock()
 	if d := o.debts[lane]; d != nil && d.SettledBy(digest, at) {
 		delete(o.debts, lane)
-	}
-}
-
-// Stored notes that a webhook was stored although its sender got a 5xx.
-func (o *Owed) Stored(lane Lane, id string) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if d := o.debts[lane]; d != nil {
-		if d.Debt = d.Without(id); len(d.Missed) == 0 {
-			delete(o.debts, lane)
-		}
 	}
 }
 

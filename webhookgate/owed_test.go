@@ -17,7 +17,7 @@ import (
 func moments(second int) time.Time { return time.Unix(int64(second), 0) }
 
 func missed(name string, second int) Missed {
-	return Missed{ID: name, Digest: sha256.Sum256([]byte(name)), At: moments(second)}
+	return Missed{name, sha256.Sum256([]byte(name)), moments(second), true}
 }
 
 // What settles a debt. Each step is a name and when it arrived; "!" in front: it got a 5xx.
@@ -61,6 +61,17 @@ func TestDebt(t *testing.T) {
 		}
 		if (o.Len() > 0) != owed {
 			t.Errorf("%s: owed %v, want %v", steps, o.Len() > 0, owed)
+		}
+	}
+}
+
+// The same bytes of an event that is no snapshot may be another event.
+func TestDebtOfAnEvent(t *testing.T) {
+	for at, owed := range map[int]bool{1: true, 2: false, 3: false} {
+		event := missed("A", 2)
+		event.Snapshot = false
+		if got := !(Debt{}).Add(event).SettledBy(event.Digest, moments(at)); got != owed {
+			t.Errorf("after the same at %d: owed %v", at, got)
 		}
 	}
 }

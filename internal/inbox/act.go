@@ -157,7 +157,7 @@ func (s *Inbox) Forget(platform *string, tenant string, by *Action) (count int, 
 	for _, l := range lanes {
 		names.known = append(names.known, l.Lane)
 	}
-	return act(s, names, func(t *sqlTurn) (count, touched int, err error) {
+	count, err = act(s, names, func(t *sqlTurn) (count, touched int, err error) {
 		for _, k := range names.known {
 			if t.lanes[k].forget() {
 				count++
@@ -165,6 +165,10 @@ func (s *Inbox) Forget(platform *string, tenant string, by *Action) (count int, 
 		}
 		return count, 0, nil
 	})
+	if err == nil {
+		s.forgetOwed(platform, tenant)
+	}
+	return count, err
 }
 
 // Erase deletes everything about a tenant: all its webhooks, its last snapshot, and what dedup remembers. It returns the number
@@ -178,6 +182,9 @@ func (s *Inbox) Erase(platform, tenant string, by *Action) (count int, err error
 		return count, count, err
 	})
 	s.cfg.Changed(tenant)
+	if err == nil {
+		s.forgetOwed(&platform, tenant)
+	}
 	return count, err
 }
 

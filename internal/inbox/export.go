@@ -34,6 +34,7 @@ type exportLine struct {
 	Webhook  *webhookLine  `json:"webhook,omitempty"`
 	Snapshot *snapshotLine `json:"snapshot,omitempty"`
 	Seen     *seenLine     `json:"seen,omitempty"`
+	Gap      *gapLine      `json:"gap,omitempty"`
 	End      *endLine      `json:"end,omitempty"`
 }
 
@@ -102,6 +103,43 @@ type laneLine struct {
 	TailDigest octets    `json:"tail_digest,omitempty"`
 	Last       int64     `json:"last"`
 	LastAt     time.Time `json:"last_at"`
+	Owed       *owedLine `json:"owed,omitempty"`
+}
+
+// An owedLine is what usher owes the lane's tenant.
+type owedLine struct {
+	Since   time.Time `json:"since"`
+	Last    time.Time `json:"last"`
+	Digests []octets  `json:"digests"`
+}
+
+func newOwedLine(d webhookgate.Debt) *owedLine {
+	if len(d.Missed) == 0 {
+		return nil
+	}
+	l := &owedLine{Since: d.Since, Last: d.Last()}
+	for _, m := range d.Missed {
+		l.Digests = append(l.Digests, m.Digest[:])
+	}
+	return l
+}
+
+// restore returns the debt.
+func (l *owedLine) restore() (d webhookgate.Debt) {
+	if l == nil {
+		return d
+	}
+	for _, digest := range l.Digests {
+		d = d.Add(webhookgate.Missed{Digest: sha256Of(digest), At: l.Last})
+	}
+	d.Since = l.Since
+	return d
+}
+
+// A gapLine is a time in which usher may have missed webhooks.
+type gapLine struct {
+	Gap
+	Webhooks int64 `json:"webhooks,omitempty"` // how many got a 5xx before their tenant was known; zero: no gate was up
 }
 
 type webhookLine struct {
@@ -198,7 +236,7 @@ func (s *Inbox) Export(ctx context.Context, to io.Writer) (webhooks int, err err
 			if err != nil {
 				return err
 			}
-			return write(exportLine{Lane: &laneLine{laneName(l.Lane), l.tail, l.tailID, l.tailDigest, l.last, moment(l.lastAt)}})
+			return write(exportLine{Lane: &laneLine{laneName(l.Lane), l.tail, l.tailID, l.tailDigest, l.last, moment(l.lastAt), newOwedLine(l.owed)}})
 		})
 		tx.Queue("export_webhooks", func(r engine.Row) error {
 			w, err := scanWebhook(r, true)
@@ -222,6 +260,13 @@ func (s *Inbox) Export(ctx context.Context, to io.Writer) (webhooks int, err err
 			l.At = moment(at)
 			return errors.Join(err, write(exportLine{Seen: l}))
 		})
+		tx.Queue("gaps", func(r engine.Row) error {
+			var began, ended int64
+			l := new(gapLine)
+			err := r.Scan(&began, &ended, &l.Webhooks)
+			l.From, l.To = moment(began), moment(ended)
+			return errors.Join(err, write(exportLine{Gap: l}))
+		}, never)
 		return tx.Send()
 	})
 	if err == nil {
@@ -553,6 +598,12 @@ func (i *importJob) checkLine(chunk *importChunk, l *exportLine) error {
 		err = i.addPause(chunk, *l.Pause)
 	case l.Lane != nil:
 		err = chunk.add(webhookgate.Lane(l.Lane.laneName), l.Lane.restoreLane)
+	case l.Gap != nil:
+		err = nil
+		g := l.Gap
+		chunk.changes = append(chunk.changes, func(t *sqlTurn) {
+			t.statements = append(t.statements, func(tx engine.Tx) { tx.Queue("gap_add", nil, g.From.UnixMicro(), g.To.UnixMicro(), max(0, g.Webhooks)) })
+		})
 	case l.Webhook != nil:
 		err = i.addWebhook(chunk, l.Webhook)
 	case l.Snapshot != nil:
@@ -597,6 +648,7 @@ func (i *importJob) addPause(chunk *importChunk, p Pause) error {
 func (l *laneLine) restoreLane(to *lane) {
 	to.tail, to.tailID, to.tailDigest, to.dirty = l.Tail, l.TailID, l.TailDigest, true
 	to.raiseLast(l.Last, l.LastAt)
+	to.owed = l.Owed.restore()
 }
 
 // addWebhook checks a webhook of an export, and adds it in its state.

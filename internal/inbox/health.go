@@ -131,9 +131,9 @@ func (h *health) end(log *slog.Logger, began time.Time, err error, full bool) {
 	h.everWritten = h.everWritten || err == nil
 }
 
-// clock compares the database's clock with our own. When a database fails over to another machine, its time may jump from
+// clockOffset compares the database's clock with our own. When a database fails over to another machine, its time may jump from
 // one transaction to the next.
-type clock struct {
+type clockOffset struct {
 	mu          sync.Mutex
 	start       time.Time     // our time counts from here, by the monotonic clock: it does not jump when the wall clock is set
 	known       bool          // the database's clock was read at least once
@@ -146,7 +146,7 @@ const maxJump = time.Second
 
 // observe notes a reading of the database's clock that was asked for at a moment of ours. It says whether the clock has
 // jumped since the last reading.
-func (c *clock) observe(now int64, asked time.Time) bool {
+func (c *clockOffset) observe(now int64, asked time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	offset := time.Duration(now)*time.Microsecond - time.Since(c.start)
@@ -161,7 +161,7 @@ func (c *clock) observe(now int64, asked time.Time) bool {
 
 // mayTakeOver says whether a lane can be taken from an owner whose lease has ended. For some time after the clock has jumped
 // it cannot: the lease looks ended, but its holder, which goes by its own clock, may still be delivering.
-func (c *clock) mayTakeOver(leaseTime time.Duration) bool {
+func (c *clockOffset) mayTakeOver(leaseTime time.Duration) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.unsureSince.IsZero() || time.Since(c.unsureSince) > leaseTime

@@ -14,6 +14,7 @@
 //	act.go        what people do            views.go    what people see
 //	refuse.go     what cannot be taken in   export.go   save and restore
 //	reconcile.go  what the billing service says, compared with what usher knows
+//	missed.go     what usher may have missed: webhooks that got a 5xx, and gaps
 //	retention.go  what is finished goes after a while
 //	engine/       what a database must do; sqlite/ and postgres/ do it, and know nothing about webhooks
 package inbox
@@ -93,6 +94,10 @@ type Config struct {
 	Rules *content.Rules
 	// MaxBody is the longest body that the gate takes in; so a line of reconcile may be as long. Zero: any.
 	MaxBody int64
+	// GateUp says whether this process has a gate that takes webhooks now. Nil: it has no gate.
+	GateUp func() bool
+	// Owed gets the tenants whose webhooks could not be stored. The inbox moves them into its database. Nil: it makes one.
+	Owed *webhookgate.Owed
 	// Delivered is called for each webhook that was accepted, with the receiver's name and the time since the webhook was
 	// received, or was last sent again by hand. May be nil.
 	Delivered func(receiver string, after time.Duration)
@@ -151,7 +156,7 @@ type Inbox struct {
 
 	// These have locks of their own.
 	health health
-	clock  clock
+	clock  clockOffset
 	pauses pauses
 
 	mu      sync.Mutex // guards what follows
@@ -165,6 +170,8 @@ type Inbox struct {
 	clockJumped   bool                      // times that lanes have may come from before the database's clock was set
 	lastSweep     time.Time                 // when it last deleted anything that was kept for too long
 	lastFullSweep time.Time                 // when it last looked at ages and bytes, too
+	heart         heartbeat
+	oweFailed     time.Time // when it last could not store what is owed
 
 	sweepSoon        atomic.Bool // there may be finished webhooks to delete
 	sweepRefusedSoon atomic.Bool // there may be refused webhooks to delete
@@ -217,6 +224,9 @@ func New(e engine.Engine, cfg Config) *Inbox {
 	}
 	if cfg.Jitter == nil {
 		cfg.Jitter = jitter
+	}
+	if cfg.Owed == nil {
+		cfg.Owed = webhookgate.NewOwed()
 	}
 	s := &Inbox{
 		cfg: cfg, engine: e, owner: make([]byte, 16), leaseTime: fileLeaseTime, stale: make(map[webhookgate.Lane]bool),
@@ -327,10 +337,19 @@ type Answer struct {
 // may have been taken in or not, but it is not taken in later: the sender may have sent a newer one through another replica
 // meanwhile.
 func (s *Inbox) Add(ctx context.Context, w *webhookgate.Webhook) Answer {
+	var a Answer
 	if full := s.engine.Full(); full != nil {
-		return Answer{Err: full}
+		a.Err = full
+	} else {
+		a = s.takeIn(ctx, arriving(w), work{}, func(t *sqlTurn, _ *lane, in *incoming) error {
+			in.arrived = t.now - micros(max(0, time.Since(w.Received)))
+			return nil
+		})
 	}
-	return s.takeIn(ctx, arriving(w), work{}, func(*sqlTurn, *lane, *incoming) error { return nil })
+	if a.Err != nil {
+		s.oweTo(w)
+	}
+	return a
 }
 
 // takeIn takes a webhook in, unless check says why not.
@@ -363,6 +382,9 @@ func (s *Inbox) takeIn(ctx context.Context, in incoming, w work, check func(*sql
 			note = w.by.queue(t.tx, t.now, 1)
 		}
 		return func() {
+			if a.Err == nil && in.arrived != 0 {
+				s.cfg.Owed.Taken(in.name, sha256Of(in.digest), moment(in.arrived))
+			}
 			if a.Err == nil && in.snapshot { // also for a duplicate: the original may have come through another replica
 				s.cfg.Changed(in.Tenant)
 			}

@@ -277,6 +277,7 @@ type incoming struct {
 	state     *snapshot.Stored // nil: the webhook is no snapshot
 	unhurried bool             // it may be delivered when the courier comes by
 	accepting *Webhook         // the refused webhook that somebody accepts: so it is no duplicate
+	arrived   int64            // when it came, by the database's clock; zero: it did not come from the sender
 }
 
 // take answers with the webhook-id of the original if the webhook is a duplicate, and else puts it at the end of the lane. If the lane
@@ -285,6 +286,7 @@ func (l *lane) take(in *incoming) (a Answer) {
 	t := l.t
 	if original := l.duplicate(in); original != "" && in.accepting == nil {
 		l.note()
+		l.noteTaken(in)
 		seq := int64(0)
 		if original == l.tailID {
 			seq = l.tail
@@ -315,6 +317,7 @@ func (l *lane) takeIn(in *incoming, keep bool) (a Answer) {
 		a = l.enqueue(&row, in)
 	}
 	a.id = row.ID
+	l.noteTaken(in)
 	l.rememberID(in, row.ID, row.UUID)
 	if in.snapshot {
 		l.supersedeRefused(in)
@@ -405,6 +408,7 @@ func (l *lane) reconcile(in *offer, r *Run, leave leave) (c Compared) {
 	switch {
 	case c.Result == Equal:
 		l.supersedeEqual()
+		l.settleOwed(r.KnowsUpTo().UnixMicro())
 	case leave == toCompare || c.Result != Differs && c.Result != Missing:
 	case leave == toKeep && (l.parked > 0 || !l.idle()): // it would be known, and something older be delivered after it
 		c.LeftOut = "its webhooks wait or are parked"
@@ -413,7 +417,9 @@ func (l *lane) reconcile(in *offer, r *Run, leave leave) (c Compared) {
 		if leave == toKeep {
 			l.held = nil // nobody has got it
 		}
-		c.Applied, c.Err = a.Err == nil, a.Err
+		if c.Applied, c.Err = a.Err == nil, a.Err; c.Applied {
+			l.settleOwed(r.KnowsUpTo().UnixMicro())
+		}
 	}
 	return c
 }
@@ -791,7 +797,9 @@ func (l *lane) pause(yes bool) {
 func (l *lane) forget() bool {
 	l.t.rows.forgetIDs(l)
 	l.seen, l.newSeen = nil, nil
-	return l.forgetCopies()
+	owed := len(l.owed.Missed) > 0
+	l.settleOwed(l.t.now)
+	return l.forgetCopies() || owed
 }
 
 // erase deletes everything.
@@ -815,7 +823,7 @@ func (l *lane) erase() (count int, err error) {
 	l.hooks, l.deleted, l.memory.snapshot, l.frontier, l.reads = nil, nil, nil, math.MinInt64, false
 	l.mark, l.stale = 0, false
 	l.waiting, l.resent, l.parked, l.refused, l.bytes = 0, 0, 0, 0, 0
-	l.tail, l.tailID = 0, ""
+	l.tail, l.tailID, l.taken = 0, "", nil
 	l.note()
 	l.clearBackoff()
 	l.release(t.now)

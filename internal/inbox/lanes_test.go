@@ -40,6 +40,18 @@ type sim struct {
 	isHeld    map[string]bool  // tenants that are paused for sure
 	accepted  map[string]int64 // webhook-ids of those that were refused, and their former numbers
 	equal     []saying         // tenants that reconcile has found equal
+
+	debts  *webhookgate.Owed // in the memory of this life
+	misses []*miss
+}
+
+// A miss is a webhook that got a 5xx.
+type miss struct {
+	tenant, snapshot string
+	digest           [sha256.Size]byte
+	at               time.Time
+	life             *life
+	stored           bool // its debt was stored, or settled meanwhile
 }
 
 // A refusal is a webhook that could not be taken in.
@@ -410,6 +422,9 @@ func (s *sim) send(tenant, snapshot string) {
 			return
 		}
 		a.ok, a.err, a.original = got.Err == nil, got.Err, got.DuplicateOf
+		if a.ok && a.number%2 == 0 { // else it came through another replica
+			s.debts.Taken(hook.Lane, hook.Digest, hook.Received)
+		}
 		if lease != nil {
 			s.deliver(lease)
 		}
@@ -482,6 +497,89 @@ func (s *sim) reconcileAll() {
 	s.advance(s.now.Add(time.Minute))
 }
 
+// miss has a webhook get a 5xx.
+func (s *sim) miss(tenant, snapshot string) {
+	hook := s.hook(fmt.Sprintf("m%d-%x", len(s.misses), s.seed), tenant, snapshot)
+	s.misses = append(s.misses, &miss{tenant: tenant, snapshot: snapshot, digest: hook.Digest, at: s.now, life: s.life})
+	if hook.Snapshot {
+		s.change(tenant, snapshot)
+	}
+	s.debts.Add(hook.Lane, webhookgate.Missed{ID: hook.ID, Digest: hook.Digest, At: s.now, Snapshot: hook.Snapshot})
+}
+
+// storeOwed moves what is owed from memory into lanes.
+func (s *sim) storeOwed() {
+	debts := s.debts
+	for _, o := range debts.List() {
+		s.submit(s.m.Owe(o.Lane, o.Debt, func() {
+			debts.Drop(o)
+			for _, m := range s.misses {
+				m.stored = m.stored || m.tenant == o.Tenant && !m.at.After(o.Last())
+			}
+		}))
+	}
+}
+
+// judgeOwed looks at who is owed something. Two webhooks that are a second apart may count as either order.
+func (s *sim) judgeOwed() {
+	w := s.world
+	for _, tenant := range w.tenants {
+		lane := webhookgate.Lane{Platform: platform(tenant), Tenant: tenant}
+		owed := s.m.Owed(lane)
+		var last, certain *miss
+		for _, m := range s.misses {
+			if m.tenant == tenant {
+				if last = m; m.stored || m.life == s.life {
+					certain = m
+				}
+			}
+		}
+		must, mustNot := certain != nil, last == nil
+		for _, a := range w.arrivals {
+			if a.tenant != tenant || last == nil {
+				continue
+			}
+			if a.run != nil { // one that began before knows nothing of it
+				must = must && !a.run.began.After(certain.at)
+				continue
+			}
+			at, isAccepted := a.from, false
+			if id, ok := s.accepted[a.webhook.ID]; ok {
+				isAccepted = true
+				for _, r := range s.refusals {
+					if r.id == id {
+						at = r.to
+					}
+				}
+			}
+			if certain != nil && (a.webhook.Digest == certain.digest || at.After(certain.at)) {
+				must = false
+			}
+			isMissed := slices.ContainsFunc(s.misses, func(m *miss) bool { return m.tenant == tenant && m.digest == a.webhook.Digest })
+			if a.ok && !isAccepted && a.from.After(last.at.Add(time.Second)) && (!isMissed || a.webhook.Digest == last.digest) {
+				mustNot = true
+			}
+		}
+		for _, x := range slices.Concat(w.erasures, s.forgets) {
+			if certain != nil && x.tenant == tenant && x.to.After(certain.at) {
+				must = false
+			}
+		}
+		switch {
+		case must && !owed:
+			w.violation("(j) %s is owed %s of %v, and nobody knows", tenant, certain.snapshot, certain.at)
+		case mustNot && owed:
+			w.violation("(j) %s is owed nothing, and usher says so", tenant)
+		}
+		if must {
+			w.seen["owed"] = true
+		}
+		if last != nil && mustNot {
+			w.seen["owed nothing more"] = true
+		}
+	}
+}
+
 // retry does an action again while its webhook is being delivered.
 func (s *sim) act(work func(done func(error)) Work, done func(error)) {
 	life, began := s.life, s.now
@@ -507,7 +605,7 @@ func (s *sim) act(work func(done func(error)) Work, done func(error)) {
 
 func (s *sim) start() {
 	w := s.world
-	s.life = &life{place: w.places[0]}
+	s.life, s.debts = &life{place: w.places[0]}, webhookgate.NewOwed()
 	var all []*receiver.Receiver
 	for _, name := range []string{"one", "two"} {
 		var platforms []string
@@ -538,7 +636,7 @@ func (s *sim) step(n int) {
 	lane := webhookgate.Lane{Platform: platform(tenant), Tenant: tenant}
 	step := pick(w.r, "send", "send", "send", "send", "send", "copy", "copy", "copy", "burst", "burst", "sleep", "sleep", "sleep", "redeliver", "redeliver",
 		"discard", "forget", "erase", "outage", "pause", "resume", "kill", "refuse", "refuse", "refuse", "refuse again", "accept", "discard refused", "sleep long",
-		"lose", "lose", "reconcile", "reconcile", "reconcile")
+		"lose", "lose", "reconcile", "reconcile", "reconcile", "miss", "miss", "store what is owed", "send what was missed")
 	w.story = append(w.story, s.now.Format("15:04:05.000000 ")+fmt.Sprintf("step %d: %s", n, step))
 	switch step {
 	case "send":
@@ -614,6 +712,15 @@ func (s *sim) step(n int) {
 		s.change(tenant, snapshot)
 	case "reconcile":
 		s.reconcile(pick(w.r, toCompare, toApply, toApply, toKeep), pick(w.r, w.sleeps...)/2, pick(w.r, w.sleeps...)/2, func(string, Compared) {})
+	case "miss":
+		s.miss(tenant, pick(w.r, "A", "C", "D", "E"))
+	case "store what is owed":
+		s.storeOwed()
+	case "send what was missed":
+		if n := len(s.misses); n > 0 {
+			m := s.misses[n-1-w.r.IntN(min(3, n))]
+			s.send(m.tenant, m.snapshot)
+		}
 	case "discard refused":
 		all := slices.DeleteFunc(s.m.List(), func(e *Webhook) bool { return e.State != Refused })
 		if len(all) == 0 {
@@ -681,7 +788,9 @@ func (s *sim) live() {
 	for _, tenant := range w.tenants {
 		s.resume(tenant)
 	}
+	s.storeOwed()
 	s.advance(s.now.Add(w.pace.calm))
+	s.judgeOwed()
 	if w.seed%2 == 0 {
 		s.reconcileAll()
 	}

@@ -181,6 +181,7 @@ func (r memRows) forgetIDs(l *lane) {
 
 func (m *Memory) Take(w *webhookgate.Webhook, done func(Answer, *Lease)) Work {
 	in := arriving(w)
+	in.arrived = w.Received.UnixMicro()
 	return func(t *memTurn) func() {
 		in, l := in, t.lane(w.Lane)
 		t.loadSeen(l, &in)
@@ -189,6 +190,20 @@ func (m *Memory) Take(w *webhookgate.Webhook, done func(Answer, *Lease)) Work {
 		noted()
 		return func() { done(a, a.lease) }
 	}
+}
+
+// Owe notes what got a 5xx.
+func (m *Memory) Owe(name webhookgate.Lane, d webhookgate.Debt, done func()) Work {
+	return func(t *memTurn) func() {
+		t.lane(name).owe(d)
+		return done
+	}
+}
+
+// Owed says whether a tenant is owed anything.
+func (m *Memory) Owed(name webhookgate.Lane) bool {
+	l := m.lanes[LaneOf(name)]
+	return l != nil && len(l.owed.Missed) > 0
 }
 
 // mustNote returns a func that says whether the lane has got a new number.
@@ -224,7 +239,7 @@ func (t *memTurn) loadSeen(l *lane, in *incoming) {
 // Begin begins a run of reconcile.
 func (m *Memory) Begin(run int, done func()) Work {
 	return func(t *memTurn) func() {
-		t.m.runs[run] = &Run{mark: t.number(), asOf: never}
+		t.m.runs[run] = &Run{Began: t.time(), mark: t.number(), asOf: never}
 		return done
 	}
 }

@@ -154,6 +154,9 @@ func (s *Inbox) EndRun(id string, complete bool, failed string, summary Summary)
 		}
 		t.statements = append(t.statements, func(tx engine.Tx) {
 			tx.Queue("run_end", nil, id, t.now, boolNumber(complete), withoutZero(failed), string(text))
+			if ended := (Run{Complete: complete, Summary: summary}); ended.Clean() {
+				endGaps(tx, r.KnowsUpTo().UnixMicro())
+			}
 		})
 		return nothing{}, 0, nil
 	})
@@ -278,7 +281,7 @@ func (c *Compared) judge(r *Run, says *snapshot.Snapshot, k knowledge) {
 	}
 }
 
-// Compare compares lines with what usher knows, and changes nothing. With settle, what was refused of tenants that are equal is settled.
+// Compare compares lines with what usher knows, and changes nothing. With settle, what was refused or is owed of tenants that are equal is settled.
 func (s *Inbox) Compare(ctx context.Context, id string, lines [][]byte, settle bool) ([]Compared, error) {
 	offers, all := s.readOffers(lines)
 	tenants, platforms := []string{}, []string{}

@@ -184,6 +184,7 @@ func TestChangedSinceTheMark(t *testing.T) {
 			},
 			"refused": func(tenant string) { d.refuse(tenant, odd(tenant, "x")) },
 			"erased":  func(tenant string) { must2(d.Erase("", tenant))(t) },
+			"owed":    func(tenant string) { d.oweTo(d.hook(tenant, "missed")); d.stored() },
 		} {
 			d.hears(name, "a")
 			d.idle(name)

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"usher/internal/inbox/engine"
+	"usher/webhookgate"
 )
 
 // Retention. Finished webhooks are deleted in small steps between other transactions: the oldest, if there are too many. Each minute, and
@@ -61,6 +62,7 @@ func (s *Inbox) sweepOnce(full, refused bool) (more bool, err error) {
 			tx.Queue("seen_expire", nil, now-micros(seenIDsFor))
 			tx.Queue("action_expire", nil, now-micros(lim.ActionAge))
 			tx.Queue("runs_expire", nil, now-micros(lim.ActionAge))
+			tx.Queue("unnamed_expire", nil, now-micros(webhookgate.UnnamedFor))
 		}
 		if err := tx.Send(); err != nil {
 			return err

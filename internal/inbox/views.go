@@ -241,7 +241,7 @@ func scanSnapshot(r engine.Row) (t snapshot.Stored, err error) {
 func (s *Inbox) Platforms(tenant string) (all []string, err error) {
 	lanes, err := s.lanesOf(nil, tenant)
 	for _, l := range lanes {
-		if l.tail > 0 || l.refused > 0 || l.paused {
+		if l.tail > 0 || l.refused > 0 || l.paused || len(l.owed.Missed) > 0 {
 			all = append(all, l.Platform)
 		}
 	}
@@ -275,6 +275,7 @@ type Stats struct {
 	Limit     int64              // how many bytes may be used
 	Tenants   int                // tenants that have a snapshot
 	Unknown   int                // those of them whose features can't be read
+	Owed      Owed
 
 	LastRun     *Run // the last 'usher reconcile'; nil: there was none
 	CompleteRun *Run // the last one that has compared all tenants
@@ -352,6 +353,7 @@ func (s *Inbox) stats(ctx context.Context) Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := s.figures.stats
+	st.Owed = st.Owed.with(s.cfg.Owed)
 	now := s.Now().UnixMicro()
 	for name, f := range s.figures.stats.Receivers {
 		age := ageOf(now, s.figures.oldest[name])
@@ -403,6 +405,7 @@ func (s *Inbox) recount(ctx context.Context) error {
 		tx.Queue("refused_count", func(r engine.Row) error { return r.Scan(&st.Refused) })
 		tx.Queue("tenant_count", func(r engine.Row) error { return r.Scan(&st.Tenants, &st.Unknown) })
 		queueLastRuns(tx, &st.LastRun, &st.CompleteRun)
+		queueOwed(tx, &st.Owed)
 		return tx.Send()
 	})
 	if err != nil {
@@ -424,16 +427,20 @@ type Tenant struct {
 	Latest   time.Time `json:"latest,omitzero"` // when its last snapshot was taken in
 	Waiting  int       `json:"waiting"`
 	Parked   int       `json:"parked"`
-	Refused  int       `json:"refused"` // those that nobody has dealt with
-	HeldUp   bool      `json:"held_up"` // the last try of its first waiting webhook failed
+	Refused  int       `json:"refused"`       // those that nobody has dealt with
+	Owed     time.Time `json:"owed,omitzero"` // since when it is owed webhooks that got a 5xx; zero: it is not
+	HeldUp   bool      `json:"held_up"`       // the last try of its first waiting webhook failed
 	Paused   bool      `json:"paused"`
 	Unknown  bool      `json:"unknown"` // the features in its last snapshot can't be read
 }
 
 // scan reads a row that ends with how the tenant stands.
 func (t *Tenant) scan(r engine.Row, first ...any) error {
-	var failing, paused, unknown int64
-	err := r.Scan(append(first, &t.Waiting, &t.Parked, &t.Refused, &failing, &paused, &unknown)...)
+	var failing, paused, owed, unknown int64
+	err := r.Scan(append(first, &t.Waiting, &t.Parked, &t.Refused, &failing, &paused, &owed, &unknown)...)
+	if owed > 0 {
+		t.Owed = moment(owed)
+	}
 	t.HeldUp, t.Paused, t.Unknown = failing > 0 && t.Waiting > 0, paused > 0, unknown > 0
 	return err
 }
@@ -443,7 +450,7 @@ func (t *Tenant) Standing() (words []string) {
 	for _, s := range []struct {
 		is   bool
 		word string
-	}{{t.Refused > 0, "refused"}, {t.Parked > 0, "parked"}, {t.HeldUp, "held up"}, {t.Waiting > 0, "waiting"}, {t.Paused, "paused"}, {t.Unknown, "features unknown"}} {
+	}{{t.Refused > 0, "refused"}, {!t.Owed.IsZero(), "owed"}, {t.Parked > 0, "parked"}, {t.HeldUp, "held up"}, {t.Waiting > 0, "waiting"}, {t.Paused, "paused"}, {t.Unknown, "features unknown"}} {
 		if s.is {
 			words = append(words, s.word)
 		}
@@ -458,7 +465,7 @@ func (t *Tenant) Standing() (words []string) {
 type TenantFilter struct {
 	Search   string  // text, in upper or lower case, of the code, the platform's code or the name
 	Typo     bool    // also tenants whose code is Search with one typing error
-	Troubled bool    // only tenants with webhooks that are held up, parked or refused
+	Troubled bool    // only tenants with webhooks that are held up, parked, refused or owed
 	After    *Tenant // only tenants after this one, to continue a former list
 	Limit    int
 }

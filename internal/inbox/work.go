@@ -99,12 +99,12 @@ func (s *Inbox) runWriter() {
 	for {
 		var ops []*work
 		var catchUp <-chan struct{}
-		if len(s.stale) > 0 {
+		if len(s.stale) > 0 || s.mayOwe() {
 			catchUp = always
 		}
 		select {
 		case <-catchUp:
-			ops = s.catchingUp()
+			ops = append(s.catchingUp(), s.owing()...)
 		case o := <-s.ops:
 			if s.clockJumped {
 				s.checkDatabase()
@@ -121,10 +121,12 @@ func (s *Inbox) runWriter() {
 			if s.health.lastErr() == nil {
 				s.engine.Maintain()
 				s.sweep()
+				s.beat(s.cfg.GateUp != nil && s.cfg.GateUp())
 			}
 			continue
 		case <-s.run.Done():
 			s.drain()
+			s.closeOwed()
 			return
 		}
 		err := s.commit(ops)
@@ -211,7 +213,7 @@ func (s *Inbox) catchingUp() (works []*work) {
 
 // gather returns the works for one transaction: o, and those that wait in the queue.
 func (s *Inbox) gather(o *work) []*work {
-	works, bytes := append([]*work{o}, s.catchingUp()...), o.bytes
+	works, bytes := append(append([]*work{o}, s.catchingUp()...), s.owing()...), o.bytes
 	for len(works) < maxBatchOps && bytes < maxBatchBytes {
 		select {
 		case o = <-s.ops:

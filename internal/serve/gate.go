@@ -15,7 +15,7 @@ import (
 func (u *Usher) buildGate(m *metrics.Gate) (err error) {
 	w := &u.settings.Webhook
 	cfg := w.Config
-	cfg.Log = u.log
+	cfg.Log, cfg.Owed = u.log, u.owed
 	for _, r := range w.Receivers.All() {
 		r.Tried = m.Receiver(r.Name).Tried
 	}

@@ -26,6 +26,9 @@ func (u *Usher) buildInbox(m *metrics.Registry) (err error) {
 	}, w.SharedInbox())
 	cfg := w.InboxConfig
 	cfg.Delivered, cfg.Changed, cfg.Log = delivered, u.book.Changed, u.log
+	if u.gate != nil {
+		cfg.Owed, cfg.GateUp = u.owed, func() bool { return u.running.Load() && !u.stopping.Load() }
+	}
 	if u.inbox, err = inbox.Open(cfg); err != nil {
 		return settings.InboxError(err)
 	}
@@ -65,7 +68,7 @@ func (u *Usher) inboxStats() inbox.Stats {
 		return s
 	}
 	refused, _ := u.decisions.Refused()
-	s := inbox.Stats{Refused: refused, At: time.Now(), Paused: []inbox.Pause{}, Receivers: make(map[string]inbox.Figures)}
+	s := inbox.Stats{Refused: refused, Owed: inbox.OwedInMemory(u.owed), At: time.Now(), Paused: []inbox.Pause{}, Receivers: make(map[string]inbox.Figures)}
 	for _, c := range u.settings.Webhook.Receivers.All() {
 		s.Receivers[c.Name] = inbox.Figures{}
 	}

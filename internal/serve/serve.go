@@ -70,6 +70,7 @@ func Run(ctx context.Context, c Config) error {
 type Usher struct {
 	settings  *settings.Settings
 	log       *slog.Logger
+	running   atomic.Bool
 	stopping  atomic.Bool
 	systemd   *sdnotify.Notifier // nil if systemd did not start usher
 	listening func()             // see Config.Listening
@@ -78,6 +79,7 @@ type Usher struct {
 	counts    []portCounts // of its ports, in the same order
 	gate      *webhookgate.Gate
 	decisions *admin.Decisions   // the gate's last decisions
+	owed      *webhookgate.Owed  // whose webhooks got a 5xx; with an inbox, as far as it has not stored that yet
 	inbox     *inbox.Inbox       // nil if usher passes webhooks through
 	book      *entitlements.Book // what tenants may use; nil if there is no inbox
 
@@ -118,7 +120,7 @@ func (u *Usher) Addresses() Addresses {
 // build connects the parts of usher. It opens the inbox, so that an inbox that cannot be opened is an error
 // at start-up, but no listener.
 func build(s *settings.Settings, log *slog.Logger) (*Usher, error) {
-	u := &Usher{settings: s, log: log}
+	u := &Usher{settings: s, log: log, owed: webhookgate.NewOwed()}
 	m := metrics.New(version.Number(), version.Commit())
 	if s.OutboundOn() {
 		if err := u.buildOutbound(m); err != nil {

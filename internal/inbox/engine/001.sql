@@ -49,11 +49,19 @@ CREATE TABLE {schema}.lane (
 	-- The number and the time of whatever came last for it: taken in, a copy, refused, or answered with 5xx; or of its erasure.
 	last          {int} NOT NULL DEFAULT 0,
 	last_at       {int} NOT NULL DEFAULT 0,
+	-- What was taken in last, or came as a copy: its digest, and when it arrived.
+	taken         {bytes} NOT NULL DEFAULT {empty},
+	taken_at      {int} NOT NULL DEFAULT 0,
+	-- Webhooks that got a 5xx: since when (0: none are owed), when the last of them arrived, and the digests of the last four.
+	owed_since    {int} NOT NULL DEFAULT 0,
+	owed_last     {int} NOT NULL DEFAULT 0,
+	owed          {bytes} NOT NULL DEFAULT {empty},
 	PRIMARY KEY (tenant, platform, event_type)
 ) {keyed};
 CREATE INDEX lane_last_try ON {schema}.lane (receiver, last_result, last_try) WHERE last_result > 0 AND due < {never};
 CREATE INDEX lane_waiting_since ON {schema}.lane (receiver, waiting_since) WHERE last_result = 2 AND due < {never};
 CREATE INDEX lane_failed ON {schema}.lane (waiting_since) WHERE last_result > 0;
+CREATE INDEX lane_owed ON {schema}.lane (owed_since) WHERE owed_since > 0;
 CREATE INDEX lane_stale ON {schema}.lane (stale) WHERE stale > 0;
 
 -- A webhook without its content: this row is updated, so it is small.
@@ -153,3 +161,14 @@ CREATE TABLE {schema}.action (
 	webhooks {int} NOT NULL -- how many it touched
 );
 CREATE INDEX action_at ON {schema}.action (at);
+
+-- When a gate was last up and ready; 0: none was yet. It has one row.
+CREATE TABLE {schema}.gate_up (at {int} NOT NULL);
+INSERT INTO {schema}.gate_up VALUES (0);
+
+-- When usher may have missed webhooks, and nobody knows whose.
+CREATE TABLE {schema}.gap (
+	began    {int} NOT NULL,
+	ended    {int} NOT NULL,
+	webhooks {int} NOT NULL -- how many got a 5xx before their tenant was known; 0: no gate was up and ready
+);

@@ -175,27 +175,53 @@ SELECT platform, tenant, received FROM {schema}.snapshot WHERE features IS NULL 
 
 -- name: tenant_history
 -- Tenants with webhooks that came from 1 on and before 2, or, if 3 is 1, all. If 4 is 1: only those that are not all right.
-SELECT l.platform, l.tenant, coalesce(w.n, 0), coalesce(w.last, s.received, 0), l.waiting, l.parked, l.refused, l.last_result, l.paused,
+SELECT l.platform, l.tenant, coalesce(w.n, 0), coalesce(w.last, s.received, 0), l.waiting, l.parked, l.refused, l.last_result, l.paused, l.owed_since,
 	CASE WHEN s.tenant IS NOT NULL AND s.features IS NULL THEN 1 ELSE 0 END
 FROM {schema}.lane l LEFT JOIN {schema}.snapshot s ON s.tenant = l.tenant AND s.platform = l.platform
 LEFT JOIN (SELECT tenant, platform, count(*) AS n, max(received) AS last FROM {schema}.webhook
 	WHERE received >= $1::bigint AND received < $2::bigint AND tenant <> '' GROUP BY tenant, platform) w ON w.tenant = l.tenant AND w.platform = l.platform
-WHERE l.tenant <> '' AND (l.tail > 0 OR l.refused > 0) AND (w.n > 0 OR $3::bigint = 1)
-AND ($4::bigint = 0 OR l.parked + l.refused > 0 OR l.last_result > 0 AND l.waiting > 0 OR s.tenant IS NOT NULL AND s.features IS NULL) ORDER BY l.tenant, l.platform
+WHERE l.tenant <> '' AND (l.tail > 0 OR l.refused > 0 OR l.owed_since > 0)
+AND (w.n > 0 OR $3::bigint = 1 OR l.owed_since > 0 AND l.owed_since < $2::bigint AND l.owed_last >= $1::bigint)
+AND ($4::bigint = 0 OR l.parked + l.refused > 0 OR l.owed_since > 0 OR l.last_result > 0 AND l.waiting > 0 OR s.tenant IS NOT NULL AND s.features IS NULL) ORDER BY l.tenant, l.platform
 
 -- name: history_begin
 -- When the oldest finished webhook that is kept was finished: all that came later are there.
 SELECT changed FROM {schema}.webhook WHERE state > 2 ORDER BY changed, seq LIMIT 1
 
 -- name: tenants
-SELECT l.platform, l.tenant, coalesce(s.name, ''), coalesce(s.received, 0), l.waiting, l.parked, l.refused, l.last_result, l.paused,
+SELECT l.platform, l.tenant, coalesce(s.name, ''), coalesce(s.received, 0), l.waiting, l.parked, l.refused, l.last_result, l.paused, l.owed_since,
 	CASE WHEN s.tenant IS NOT NULL AND s.features IS NULL THEN 1 ELSE 0 END
 FROM {schema}.lane l LEFT JOIN {schema}.snapshot s ON s.tenant = l.tenant AND s.platform = l.platform
-WHERE l.tenant <> '' AND (l.tail > 0 OR l.refused > 0 OR l.paused > 0) AND (l.tenant, l.platform) > ($1::text, $2::text)
-AND ($3::bigint = 0 OR l.parked + l.refused > 0 OR l.last_result > 0 AND l.waiting > 0 OR s.tenant IS NOT NULL AND s.features IS NULL) ORDER BY l.tenant, l.platform LIMIT $4::bigint
+WHERE l.tenant <> '' AND (l.tail > 0 OR l.refused > 0 OR l.paused > 0 OR l.owed_since > 0) AND (l.tenant, l.platform) > ($1::text, $2::text)
+AND ($3::bigint = 0 OR l.parked + l.refused > 0 OR l.owed_since > 0 OR l.last_result > 0 AND l.waiting > 0 OR s.tenant IS NOT NULL AND s.features IS NULL) ORDER BY l.tenant, l.platform LIMIT $4::bigint
 
 -- name: lanes_held_up
 SELECT {lane} FROM {schema}.lane l WHERE l.last_result > 0 AND l.waiting > 0 ORDER BY l.waiting_since LIMIT $1::bigint
+
+-- name: owed_count
+SELECT count(*), coalesce(min(owed_since), 0), coalesce(max(owed_last), 0) FROM {schema}.lane WHERE owed_since > 0
+
+-- name: gaps
+SELECT began, ended, webhooks FROM {schema}.gap ORDER BY ended DESC LIMIT $1::bigint
+
+-- name: gap_add
+INSERT INTO {schema}.gap (began, ended, webhooks) VALUES ($1, $2, $3)
+
+-- name: unnamed_count
+-- 1 when the last of them arrived, 2 how many, 3 a row that began after this is still open, 4 when the first arrived.
+UPDATE {schema}.gap SET ended = $1::bigint, began = CASE WHEN $4::bigint < began THEN $4::bigint ELSE began END, webhooks = webhooks + $2::bigint WHERE webhooks > 0 AND began > $3::bigint RETURNING began
+
+-- name: unnamed_expire
+DELETE FROM {schema}.gap WHERE webhooks > 0 AND ended < $1::bigint
+
+-- name: gap_end
+DELETE FROM {schema}.gap WHERE ended <= $1::bigint
+
+-- name: gap_dismiss
+DELETE FROM {schema}.gap RETURNING webhooks
+
+-- name: gate_up_save
+UPDATE {schema}.gate_up SET at = $1::bigint
 
 -- name: finished_beyond
 -- The newest finished webhook beyond so many.
@@ -249,7 +275,7 @@ DELETE FROM {schema}.reconcile WHERE began < $1::bigint AND mark < (SELECT max(m
 SELECT tenant, platform FROM {schema}.snapshot WHERE (tenant, platform) > ($3::text, $4::text) AND seq < $1::bigint AND received <= $2::bigint ORDER BY tenant, platform LIMIT $5::bigint
 
 -- name: export_lanes
-SELECT {lane} FROM {schema}.lane l WHERE l.tail > 0 ORDER BY l.tenant, l.platform, l.event_type
+SELECT {lane} FROM {schema}.lane l WHERE l.tail > 0 OR l.owed_since > 0 ORDER BY l.tenant, l.platform, l.event_type
 
 -- name: export_webhooks
 SELECT {webhook}, c.header, c.body FROM {schema}.webhook w LEFT JOIN {schema}.lane l ON {of} LEFT JOIN {schema}.content c ON c.seq = w.seq ORDER BY w.seq

@@ -15,17 +15,20 @@ ORDER BY l.tenant, l.platform, l.event_type FOR UPDATE OF l
 -- name: lane_save
 UPDATE {schema}.lane l SET receiver = n.receiver, tail = n.tail, tail_id = n.tail_id, tail_digest = n.tail_digest, held = n.held, held_at = n.held_at, held_by = n.held_by, held_id = n.held_id,
 	superseded = n.superseded, stale = n.stale, waiting = n.waiting, resent = n.resent, parked = n.parked, refused = n.refused, bytes = n.bytes, waiting_since = n.waiting_since,
-	last_result = n.last_result, failures = n.failures, last_try = n.last_try, not_before = n.not_before, paused = n.paused, due = n.due, owner = n.owner, leased = n.leased, token = n.token, last = n.last, last_at = n.last_at
+	last_result = n.last_result, failures = n.failures, last_try = n.last_try, not_before = n.not_before, paused = n.paused, due = n.due, owner = n.owner, leased = n.leased, token = n.token, last = n.last, last_at = n.last_at,
+	taken = n.taken, taken_at = n.taken_at, owed_since = n.owed_since, owed_last = n.owed_last, owed = n.owed
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::text[], $7::bytea[], $8::bytea[], $9::bigint[], $10::text[], $11::text[],
 	$12::bigint[], $13::bigint[], $14::bigint[], $15::bigint[], $16::bigint[], $17::bigint[], $18::bigint[], $19::bigint[],
-	$20::bigint[], $21::bigint[], $22::bigint[], $23::bigint[], $24::bigint[], $25::bigint[], $26::bytea[], $27::bigint[], $28::bigint[], $29::bigint[], $30::bigint[])
+	$20::bigint[], $21::bigint[], $22::bigint[], $23::bigint[], $24::bigint[], $25::bigint[], $26::bytea[], $27::bigint[], $28::bigint[], $29::bigint[], $30::bigint[],
+	$31::bytea[], $32::bigint[], $33::bigint[], $34::bigint[], $35::bytea[])
 	AS n (tenant, platform, event_type, receiver, tail, tail_id, tail_digest, held, held_at, held_by, held_id, superseded, stale, waiting, resent, parked, refused, bytes, waiting_since,
-	last_result, failures, last_try, not_before, paused, due, owner, leased, token, last, last_at)
+	last_result, failures, last_try, not_before, paused, due, owner, leased, token, last, last_at, taken, taken_at, owed_since, owed_last, owed)
 WHERE l.tenant = n.tenant AND l.platform = n.platform AND l.event_type = n.event_type
 
 -- name: lane_note
 -- For lanes of which nothing else has changed.
-UPDATE {schema}.lane l SET last = n.last, last_at = n.last_at FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[]) AS n (tenant, platform, event_type, last, last_at)
+UPDATE {schema}.lane l SET last = n.last, last_at = n.last_at, taken = n.taken, taken_at = n.taken_at
+FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bytea[], $7::bigint[]) AS n (tenant, platform, event_type, last, last_at, taken, taken_at)
 WHERE l.tenant = n.tenant AND l.platform = n.platform AND l.event_type = n.event_type
 
 -- name: lane_due_repair
@@ -95,9 +98,9 @@ JOIN {schema}.snapshot s ON s.tenant = n.tenant AND s.platform = n.platform
 -- name: compare
 -- What is known of the tenants (1, 2), with one row for each platform that has a tenant of this code. OFFSET 0 makes the server look each of
 -- them up: it has no idea how many rows the arrays have, and would rather read whole tables.
-SELECT n.tenant, n.platform, coalesce(l.last, 0), coalesce(l.last_at, 0), coalesce(l.refused, 0), CASE WHEN s.platform IS NULL THEN 0 ELSE 1 END, coalesce(s.platform, ''), coalesce(s.features::text, '')
+SELECT n.tenant, n.platform, coalesce(l.last, 0), coalesce(l.last_at, 0), coalesce(l.refused + l.owed_since, 0), CASE WHEN s.platform IS NULL THEN 0 ELSE 1 END, coalesce(s.platform, ''), coalesce(s.features::text, '')
 FROM unnest($1::text[], $2::text[]) AS n (tenant, platform)
-LEFT JOIN LATERAL (SELECT last, last_at, refused FROM {schema}.lane WHERE tenant = n.tenant AND platform = n.platform AND event_type = '' OFFSET 0) AS l ON true
+LEFT JOIN LATERAL (SELECT last, last_at, refused, owed_since FROM {schema}.lane WHERE tenant = n.tenant AND platform = n.platform AND event_type = '' OFFSET 0) AS l ON true
 LEFT JOIN LATERAL (SELECT platform, features FROM {schema}.snapshot WHERE tenant = n.tenant OFFSET 0) AS s ON true
 
 -- name: seen_find
@@ -159,3 +162,7 @@ SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {schema}.number
 
 -- name: import_set_number
 SELECT setval('{schema}.number', greatest($1::bigint, (SELECT last_value FROM {schema}.number), 1))
+
+-- name: gate_up
+-- Locked, so that of two gates that come up at once one finds the gap.
+SELECT at FROM {schema}.gate_up FOR UPDATE

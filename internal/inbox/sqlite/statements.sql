@@ -19,12 +19,13 @@ SELECT {lane} FROM lane l WHERE l.tenant = ?1 AND l.platform = ?2 AND l.event_ty
 -- name: lane_save
 UPDATE lane SET receiver = ?4, tail = ?5, tail_id = ?6, tail_digest = ?7, held = ?8, held_at = ?9, held_by = ?10, held_id = ?11, superseded = ?12, stale = ?13,
 	waiting = ?14, resent = ?15, parked = ?16, refused = ?17, bytes = ?18, waiting_since = ?19, last_result = ?20, failures = ?21, last_try = ?22, not_before = ?23,
-	paused = ?24, due = ?25, owner = ?26, leased = ?27, token = ?28, last = ?29, last_at = ?30
+	paused = ?24, due = ?25, owner = ?26, leased = ?27, token = ?28, last = ?29, last_at = ?30,
+	taken = ?31, taken_at = ?32, owed_since = ?33, owed_last = ?34, owed = ?35
 WHERE tenant = ?1 AND platform = ?2 AND event_type = ?3
 
 -- name: lane_note
 -- For lanes of which nothing else has changed.
-UPDATE lane SET last = ?4, last_at = ?5 WHERE tenant = ?1 AND platform = ?2 AND event_type = ?3
+UPDATE lane SET last = ?4, last_at = ?5, taken = ?6, taken_at = ?7 WHERE tenant = ?1 AND platform = ?2 AND event_type = ?3
 
 -- name: lane_due_repair
 -- After a jump of the clock. 1 now; the latest time that is possible for: 2 not_before, 3 due after a failure, 4 the end of a lease (leases do
@@ -77,7 +78,7 @@ SELECT platform, tenant, seq, uuid, received, name, coalesce(features, '') FROM 
 
 -- name: compare
 -- What is known of a tenant (1, 2), with one row for each platform that has a tenant of this code.
-SELECT n.tenant, n.platform, coalesce(l.last, 0), coalesce(l.last_at, 0), coalesce(l.refused, 0), CASE WHEN s.platform IS NULL THEN 0 ELSE 1 END, coalesce(s.platform, ''), coalesce(s.features, '')
+SELECT n.tenant, n.platform, coalesce(l.last, 0), coalesce(l.last_at, 0), coalesce(l.refused + l.owed_since, 0), CASE WHEN s.platform IS NULL THEN 0 ELSE 1 END, coalesce(s.platform, ''), coalesce(s.features, '')
 FROM (SELECT ?1 AS tenant, ?2 AS platform) AS n
 LEFT JOIN lane l ON l.tenant = n.tenant AND l.platform = n.platform AND l.event_type = ''
 LEFT JOIN snapshot s ON s.tenant = n.tenant
@@ -122,3 +123,6 @@ SELECT last FROM number
 
 -- name: import_set_number
 UPDATE number SET last = max(last, ?1)
+
+-- name: gate_up
+SELECT at FROM gate_up

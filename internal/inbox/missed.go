@@ -1,0 +1,346 @@
+package inbox
+
+import (
+	"crypto/sha256"
+	"time"
+
+	"usher/internal/clock"
+	"usher/internal/inbox/engine"
+	"usher/webhookgate"
+)
+
+// What usher may have missed: webhooks that got a 5xx, whose tenants are owed them, and gaps, in which no gate was there to take any.
+//
+// Whose webhook got a 5xx is in memory first (webhookgate.Owed), because mostly the database is away then. The writer moves it into the
+// lanes as soon as it can, and there the tenant may have sent again meanwhile, through another replica.
+
+// noteTaken notes that a webhook was taken in, or is a copy of one that was. That may settle what is owed.
+func (l *lane) noteTaken(in *incoming) {
+	at := in.arrived
+	if in.accepting != nil {
+		at = in.accepting.lastReceived().UnixMicro() // what got a 5xx since then is newer
+	}
+	if at == 0 {
+		return
+	}
+	l.taken, l.takenAt, l.noted = in.digest, at, true
+	if len(l.owed.Missed) > 0 && l.owed.SettledBy(sha256Of(in.digest), moment(at)) {
+		l.owed, l.dirty = webhookgate.Debt{}, true
+	}
+}
+
+// owe notes webhooks of the tenant that got a 5xx, unless it has sent again meanwhile, or the last was stored after all, by a transaction
+// that was in doubt.
+func (l *lane) owe(d webhookgate.Debt) {
+	if d.Missed[len(d.Missed)-1].ID == l.tailID {
+		return
+	}
+	// A webhook that is another one must have come a second later, because the clocks of replicas and database differ. A time in the
+	// future is from before the database's clock was set back, and says nothing.
+	if l.takenAt > 0 && l.takenAt <= l.t.now {
+		if d.SettledBy(sha256Of(l.taken), moment(l.takenAt-micros(maxJump))) {
+			return
+		}
+	}
+	for _, m := range d.Missed {
+		l.owed = l.owed.Add(m)
+	}
+	if d.Since.Before(l.owed.Since) {
+		l.owed.Since = d.Since
+	}
+	l.dirty = true
+	l.note()
+}
+
+// settleOwed says that nothing which arrived up to this time is owed any more. It is for who knows that nothing has come for the lane
+// since then; see lane.last.
+func (l *lane) settleOwed(at int64) {
+	l.owed, l.dirty = webhookgate.Debt{}, true
+	if at > l.takenAt {
+		l.taken, l.takenAt = nil, at
+	}
+}
+
+func sha256Of(b []byte) (digest [sha256.Size]byte) {
+	copy(digest[:], b)
+	return digest
+}
+
+// readDebt reads the columns of a debt, and since, microsOf and digests write them.
+func readDebt(since, last int64, digests []byte) (d webhookgate.Debt) {
+	if since == 0 {
+		return d
+	}
+	d.Since = moment(since)
+	for len(digests) >= sha256.Size {
+		d.Missed = append(d.Missed, webhookgate.Missed{Digest: sha256Of(digests), At: moment(last)})
+		digests = digests[sha256.Size:]
+	}
+	return d
+}
+
+func since(d webhookgate.Debt) int64 {
+	if len(d.Missed) == 0 {
+		return 0
+	}
+	return max(1, d.Since.UnixMicro())
+}
+
+func microsOf(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixMicro()
+}
+
+func digests(d webhookgate.Debt) (all []byte) {
+	for _, m := range d.Missed {
+		all = append(all, m.Digest[:]...)
+	}
+	return all
+}
+
+// oweTo notes that a webhook got a 5xx.
+func (s *Inbox) oweTo(w *webhookgate.Webhook) {
+	m := webhookgate.Missed{ID: w.ID, Digest: w.Digest, Snapshot: w.Snapshot}
+	if at := s.clock.at(w.Received); at != 0 {
+		m.At = moment(at)
+	}
+	s.cfg.Owed.Add(w.Lane, m)
+}
+
+// at converts a time of ours into one of the database's clock; zero: that one is not known yet.
+func (c *clockOffset) at(t time.Time) int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.known {
+		return 0
+	}
+	return int64((c.offset + t.Sub(c.start)) / time.Microsecond)
+}
+
+const (
+	// maxOweWorks is how many tenants one transaction notes that usher owes something.
+	maxOweWorks = 64
+	// owePause is the time until the next such transaction, after one that failed.
+	owePause = time.Second
+	// lastOwe is how long that may take when the inbox is closed.
+	lastOwe = 2 * time.Second
+)
+
+// mayOwe says whether there is anything to move from memory into lanes, and no reason to wait.
+func (s *Inbox) mayOwe() bool {
+	return s.cfg.Owed.Len() > 0 && s.health.lastErr() == nil && s.engine.Full() == nil && time.Since(s.oweFailed) >= owePause
+}
+
+// owing returns works that move what is owed from memory into lanes.
+func (s *Inbox) owing() (works []*work) {
+	if !s.mayOwe() {
+		return nil
+	}
+	for _, o := range s.cfg.Owed.Some(maxOweWorks) {
+		works = append(works, &work{lanes: []webhookgate.Lane{o.Lane}, numbers: 1, failed: func(error) { s.oweFailed = time.Now() }, decide: func(t *sqlTurn) func() {
+			d := webhookgate.Debt{Since: o.Since}
+			for _, m := range o.Missed {
+				if m.At.IsZero() { // nobody knew the time
+					m.At = t.time()
+				}
+				d = d.Add(m)
+			}
+			if d.Since.IsZero() {
+				d.Since = t.time()
+			}
+			t.lanes[LaneOf(o.Lane)].owe(d)
+			return func() { s.cfg.Owed.Drop(o) }
+		}})
+	}
+	return works
+}
+
+// forgetOwed drops what is owed to a tenant, as far as it is in memory.
+func (s *Inbox) forgetOwed(platform *string, tenant string) {
+	for _, o := range s.cfg.Owed.Some(0) {
+		if o.Tenant == tenant && (platform == nil || o.Platform == *platform) {
+			s.cfg.Owed.Forget(o.Lane)
+		}
+	}
+}
+
+// closeOwed stores what is owed, before the inbox is closed.
+func (s *Inbox) closeOwed() {
+	for began := time.Now(); time.Since(began) < lastOwe; {
+		works := s.owing()
+		if len(works) == 0 || s.commit(works) != nil {
+			break
+		}
+	}
+	s.beat(false)
+	if n := s.cfg.Owed.Len(); n > 0 {
+		s.cfg.Log.Error("the inbox cannot be written: after a restart usher does not know which tenants' webhooks got a 5xx. The log has them: 'webhook answered' with status 503", "tenants", n)
+	}
+}
+
+// A Gap is a time in which no replica's gate was up and ready.
+type Gap struct {
+	From time.Time `json:"from"`
+	To   time.Time `json:"to"`
+}
+
+const (
+	// minGap is the shortest gap.
+	minGap = time.Minute
+	// beatInterval is how often a gate that is up and ready says so.
+	beatInterval = 15 * time.Second
+	// shownGaps is how many gaps Stats has.
+	shownGaps = 100
+)
+
+// A heartbeat is when this process last said that its gate is up and ready.
+type heartbeat struct {
+	up    bool      // the gate was up then
+	at    time.Time // by our clock; zero: it never said so
+	wrote int64     // by the database's
+}
+
+// gap says whether no gate was up for a while, and since when: last is when one last said so, by the database's clock, and now is its
+// time. If this process has said so itself, it knows better than a clock that may have been set meanwhile.
+func (b *heartbeat) gap(last, now int64) (began int64, found bool) {
+	apart, never := now-last, b.at.IsZero()
+	own := micros(clock.Since(b.at))
+	setBack := apart < -micros(minGap)
+	switch {
+	case last == 0 || !never && own < micros(minGap):
+		return 0, false // the first start ever, or this one was up
+	case never && setBack:
+		return now, true // nobody knows for how long
+	case !never && (setBack || last == b.wrote):
+		return now - own, true
+	}
+	return last, apart >= micros(minGap)
+}
+
+// beat says that the gate is up and ready, each beatInterval and when it ends, and stores the gap before, if there was one. It also stores
+// how many webhooks got a 5xx before their tenant was known.
+func (s *Inbox) beat(up bool) {
+	b := &s.heart
+	due := up && clock.Since(b.at) >= beatInterval || b.up && !up
+	unnamed := s.cfg.Owed.DropUnnamed()
+	if !due && unnamed.Count == 0 {
+		return
+	}
+	var now int64
+	asked := time.Now()
+	err := s.write(func(tx engine.Tx) error {
+		var last int64
+		tx.Queue("gate_up", func(r engine.Row) error { return r.Scan(&last) })
+		tx.Now(&now)
+		if err := tx.Send(); err != nil {
+			return err
+		}
+		now = s.applyOffset(now)
+		if due {
+			if began, found := b.gap(last, now); found {
+				s.cfg.Log.Warn("no gate was ready to take webhooks for a while: usher may have missed some", "from", moment(began), "to", moment(now))
+				tx.Queue("gap_add", nil, began, now, int64(0))
+			}
+			tx.Queue("gate_up_save", nil, now)
+		}
+		return s.storeUnnamed(tx, unnamed, now)
+	})
+	if err != nil {
+		s.cfg.Owed.AddUnnamed(unnamed)
+		return
+	}
+	if due {
+		s.heart = heartbeat{up, asked, now}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.figures.changeCount++
+}
+
+// storeUnnamed adds webhooks without a tenant to the row of this hour.
+func (s *Inbox) storeUnnamed(tx engine.Tx, u webhookgate.Unnamed, now int64) error {
+	if u.Count == 0 {
+		return nil
+	}
+	since, last, known := now-micros(time.Since(u.Since)), now-micros(time.Since(u.Last)), false
+	tx.Queue("unnamed_count", func(r engine.Row) error { known = true; var began int64; return r.Scan(&began) }, last, int64(u.Count), now-micros(time.Hour), since)
+	if err := tx.Send(); err != nil || known {
+		return err
+	}
+	tx.Queue("gap_add", nil, since, last, int64(u.Count))
+	return nil
+}
+
+// endGaps queues the end of all gaps up to a time, and of what is owed without a name: somebody has asked the service itself since.
+func endGaps(tx engine.Tx, upTo int64) { tx.Queue("gap_end", nil, upTo) }
+
+// Dismiss says that gaps, and what is owed without a name, are dealt with. It returns how many gaps and how many webhooks that were.
+func (s *Inbox) Dismiss(by *Action) (gaps, webhooks int, err error) {
+	dropped := s.cfg.Owed.DropUnnamed().Count
+	type counts struct{ gaps, webhooks int }
+	n, err := act(s, work{by: by}, func(t *sqlTurn) (n counts, touched int, err error) {
+		t.tx.Queue("gap_dismiss", func(r engine.Row) error {
+			var webhooks int64
+			err := r.Scan(&webhooks)
+			n.webhooks += int(webhooks)
+			n.gaps += int(boolNumber(webhooks == 0))
+			return err
+		})
+		t.send()
+		return n, n.webhooks + dropped, nil
+	})
+	return n.gaps, n.webhooks + dropped, err
+}
+
+// Owed is what usher may have missed.
+type Owed struct {
+	Tenants int                 // whose webhooks got a 5xx, and who have not sent again since
+	More    bool                // there are more of them, whose names usher could not keep: they are in Unnamed
+	Since   time.Time           // when the first of these webhooks arrived
+	Last    time.Time           // and the last
+	Unnamed webhookgate.Unnamed // webhooks that got a 5xx before their tenant was known
+	Gaps    []Gap               // the newest first
+}
+
+// OwedInMemory is what usher may have missed without an inbox.
+func OwedInMemory(owed *webhookgate.Owed) Owed { return Owed{}.with(owed) }
+
+// with adds what is only in memory.
+func (m Owed) with(owed *webhookgate.Owed) Owed {
+	for _, o := range owed.Some(0) {
+		m.Tenants++
+		if m.Since.IsZero() || o.Since.Before(m.Since) {
+			m.Since = o.Since
+		}
+		if o.Last().After(m.Last) {
+			m.Last = o.Last()
+		}
+	}
+	m.More = owed.Full()
+	m.Unnamed = m.Unnamed.Add(owed.Unnamed())
+	return m
+}
+
+// queueOwed queues the reading of what the database has.
+func queueOwed(tx engine.Tx, m *Owed) {
+	tx.Queue("owed_count", func(r engine.Row) error {
+		var since, last int64
+		err := r.Scan(&m.Tenants, &since, &last)
+		if m.Tenants > 0 {
+			m.Since, m.Last = moment(since), moment(last)
+		}
+		return err
+	})
+	tx.Queue("gaps", func(r engine.Row) error {
+		var began, ended, webhooks int64
+		err := r.Scan(&began, &ended, &webhooks)
+		if webhooks > 0 {
+			m.Unnamed = m.Unnamed.Add(webhookgate.Unnamed{Count: int(webhooks), Since: moment(began), Last: moment(ended)})
+		} else {
+			m.Gaps = append(m.Gaps, Gap{moment(began), moment(ended)})
+		}
+		return err
+	}, int64(shownGaps))
+}

@@ -1,0 +1,406 @@
+package inbox
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"usher/internal/inbox/engine"
+	"usher/internal/testkit/pgtest"
+	"usher/webhookgate"
+)
+
+// owed returns the tenants that the inbox owes something, as the database has it.
+func (d *desk) owed() string {
+	d.t.Helper()
+	var names []string
+	for _, t := range must2(d.Tenants(TenantFilter{}))(d.t) {
+		if !t.Owed.IsZero() {
+			names = append(names, strings.TrimPrefix(t.Platform+"/"+t.Tenant, "/"))
+		}
+	}
+	return strings.Join(names, " ")
+}
+
+// stored waits until nothing that is owed is in memory only.
+func (d *desk) stored() {
+	d.t.Helper()
+	d.until("what is owed is stored", func() bool { return d.Inbox.cfg.Owed.Len() == 0 })
+}
+
+// A webhook for which there is no room is owed, until it comes again, or somebody forgets its tenant. It leaves a number, as whatever comes.
+func TestOwedWhenFull(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		d := newDesk(t, open, func(c *Config) { c.MaxBytes = 5000 })
+		check(t, d.Pause(Pause{}))
+		large := strings.Repeat("x", 6000)
+		began := time.Now()
+		for _, tenant := range []string{"eu/acme", "new", "gone", "forgotten", "changed", "older"} {
+			d.want(tenant, d.send(tenant, large), "full")
+		}
+		d.want("older", d.send("older", large+"y"), "full")
+		other := d.hook("", large) // it names no tenant
+		other.Lane = webhookgate.Lane{Type: "Other"}
+		d.want("no tenant", d.sendHook(other), "full")
+		d.stored()
+		d.want("owed", d.owed(), "eu/acme changed forgotten gone new older")
+		if l := must2(d.lanesOf(nil, "new"))(t)[0]; l.last == 0 || l.lastAt == 0 {
+			t.Error("it left no number in its lane")
+		}
+		troubled := must2(d.Tenants(TenantFilter{Troubled: true}))(t)
+		if s := d.Stats().Owed; s.Tenants != 6 || len(troubled) != 6 || s.Since.Before(began.Add(-time.Second)) || s.Last.Before(s.Since) || s.More || len(s.Gaps) > 0 {
+			t.Errorf("%+v, and %d in trouble", s, len(troubled))
+		}
+		d.until("the one without a tenant is counted", func() bool {
+			u := d.Stats().Owed.Unnamed
+			return u.Count == 1 && !u.Since.Before(began.Add(-time.Second))
+		})
+		if all := must2(d.Platforms("new"))(t); len(all) != 1 {
+			t.Errorf("%q", all)
+		}
+
+		d.restart()
+		d.want("owed after a restart", d.owed(), "eu/acme changed forgotten gone new older")
+		d.Inbox.cfg.MaxBytes = 1 << 30
+		if n := must2(d.Forget(nil, "forgotten"))(t); n != 1 {
+			t.Error("there was nothing to forget")
+		}
+		must2(d.Erase("", "gone"))(t)
+		d.take("eu/acme", large)
+		d.take("changed", "small")
+		d.take("older", large) // the last of it is still missing
+		d.want("owed later", d.owed(), "new older")
+		if n := d.Stats().Owed.Tenants; n != 2 {
+			t.Errorf("%d tenants", n)
+		}
+
+		to := newDesk(t, inDatabase(t, pgtest.Schema(t)))
+		var file bytes.Buffer
+		must2(d.Export(t.Context(), &file))(t)
+		must2(to.Import(t.Context(), &file, ImportOptions{}))(t)
+		to.want("owed after a move", to.owed(), "new older")
+		if n := to.Stats().Owed.Unnamed.Count; n != 1 {
+			t.Errorf("%d without a name", n)
+		}
+		to.want("the one before", to.send("older", large), "=")
+		to.want("owed after the one before", to.owed(), "new older")
+		to.take("older", large+"y")
+		to.take("new", large)
+		to.want("owed in the end", to.owed(), "")
+	})
+}
+
+// A refused webhook that somebody accepts settles what got a 5xx before it, and not what came after it.
+func TestAcceptDoesNotSettleWhatIsNewer(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		d := newDesk(t, open)
+		owe := func(tenant string) {
+			d.oweTo(d.hook(tenant, "missed"))
+			d.stored()
+		}
+		d.refuse("before", odd("before", "x"))
+		time.Sleep(5 * time.Millisecond)
+		owe("before")
+		owe("after")
+		time.Sleep(5 * time.Millisecond)
+		d.refuse("after", odd("after", "x"))
+		for _, tenant := range []string{"before", "after"} {
+			must2(d.Accept(d.nth(tenant, 1), true))(t)
+		}
+		d.want("owed", d.owed(), "before")
+	})
+}
+
+// An outage, and a restart in the midst of it: what was in memory is gone, and said; and there was a gap.
+func TestOwedAndGapsInAnOutage(t *testing.T) {
+	var gone, up atomic.Bool
+	inBubbleOn(t, "a file", func(e engine.Engine) engine.Engine { return &away{e, &gone} }, func(t *testing.T, d *desk) {
+		up.Store(true)
+		d.cfg.GateUp = up.Load
+		d.restart()
+		d.take("fine", "A")
+		time.Sleep(time.Minute)
+		begin := d.Now()
+		if s := d.Stats().Owed; s.Tenants+len(s.Gaps)+s.Unnamed.Count > 0 {
+			t.Errorf("the first start ever: %+v", s)
+		}
+		gone.Store(true)
+		d.send("lost", "A")
+		d.restart()
+		if !strings.Contains(d.log.String(), "does not know which tenants' webhooks got a 5xx") {
+			t.Error("it does not say that it forgets")
+		}
+		for i := range 70 {
+			d.send(fmt.Sprintf("t%02d", i), "A")
+		}
+		d.send("back", "A")
+		d.Inbox.cfg.Owed.AddUnnamed(webhookgate.Unnamed{Count: 7, Since: time.Now(), Last: time.Now()})
+		time.Sleep(10 * time.Minute)
+		if s := d.Stats().Owed; s.Tenants != 71 || s.Unnamed.Count != 7 {
+			t.Errorf("in the outage: %+v", s)
+		}
+		end := d.Now()
+		gone.Store(false)
+		time.Sleep(20 * time.Second)
+		d.send("back", "A")
+		s := d.Stats().Owed
+		if s.Tenants != 70 || s.Unnamed.Count != 7 || len(s.Gaps) != 1 || d.Inbox.cfg.Owed.Len() > 0 {
+			t.Fatalf("after it: %+v", s)
+		}
+		near := func(a, b time.Time) bool { return a.Sub(b).Abs() <= 16*time.Second }
+		if g := s.Gaps[0]; !near(g.From, begin) || !near(g.To, end) || !near(s.Unnamed.Since, begin.Add(12*time.Minute)) && s.Unnamed.Since.Before(begin) {
+			t.Errorf("a gap of %v, and it was from %v to %v: %+v", g, begin, end, s.Unnamed)
+		}
+		d.restart()
+		time.Sleep(time.Minute)
+		if again := d.Stats().Owed; again.Tenants != 70 || again.Unnamed != s.Unnamed || len(again.Gaps) != 1 {
+			t.Errorf("after a restart: %+v", again)
+		}
+		// An orderly end says when it was. A minute later is a gap; half a minute is none.
+		up.Store(false)
+		time.Sleep(2 * time.Second)
+		d.shut()
+		time.Sleep(50 * time.Second)
+		up.Store(true)
+		d.start()
+		time.Sleep(5 * time.Second)
+		if n := len(d.Stats().Owed.Gaps); n != 1 {
+			t.Errorf("%d gaps after a short break", n)
+		}
+		d.shut()
+		time.Sleep(time.Minute)
+		d.start()
+		time.Sleep(5 * time.Second)
+		if n := len(d.Stats().Owed.Gaps); n != 2 {
+			t.Errorf("%d gaps after a long break", n)
+		}
+		by := &Action{Who: "ana", What: "dismiss"}
+		if gaps, webhooks, err := d.Dismiss(by); gaps != 2 || webhooks != 7 || err != nil {
+			t.Errorf("%d gaps and %d webhooks dismissed, %v", gaps, webhooks, err)
+		}
+		if s := d.Stats().Owed; len(s.Gaps) > 0 || s.Unnamed.Count > 0 || s.Tenants != 70 {
+			t.Errorf("after it was dismissed: %+v", s)
+		}
+		if all := must2(d.Actions(0, 10))(t); len(all) != 1 || all[0].What != "dismiss" || all[0].Count != 7 {
+			t.Errorf("%+v", all)
+		}
+		// Without a name it counts for a day.
+		d.Inbox.cfg.Owed.AddUnnamed(webhookgate.Unnamed{Count: 3, Since: time.Now(), Last: time.Now()})
+		time.Sleep(23 * time.Hour)
+		if n := d.Stats().Owed.Unnamed.Count; n != 3 {
+			t.Errorf("%d without a name after 23 hours", n)
+		}
+		time.Sleep(2 * time.Hour)
+		if s := d.Stats().Owed; s.Unnamed.Count != 0 || len(s.Gaps) != 0 {
+			t.Errorf("after a day: %+v", s)
+		}
+	})
+}
+
+// When a gate was not up, whatever the clocks did.
+func TestGap(t *testing.T) {
+	const second, minute = int64(time.Second / time.Microsecond), int64(time.Minute / time.Microsecond)
+	now := time.Now()
+	for name, tc := range map[string]struct {
+		own         time.Duration // when this process last said that it is up; 0: never
+		mine        bool          // nobody else did since
+		last, began int64         // before now; began -1: no gap
+	}{
+		"just started":                            {0, false, 5 * second, -1},
+		"started after a while":                   {0, false, 5 * minute, 5 * minute},
+		"up":                                      {15 * time.Second, true, 15 * second, -1},
+		"up, and others, too":                     {15 * time.Second, false, 2 * second, -1},
+		"away":                                    {5 * time.Minute, true, 5 * minute, 5 * minute},
+		"away, others were there":                 {5 * time.Minute, false, 2 * second, -1},
+		"away, others for some time":              {5 * time.Minute, false, 2 * minute, 2 * minute},
+		"the clock was set ahead":                 {15 * time.Second, true, 60 * minute, -1},
+		"the clock was set ahead, others":         {15 * time.Second, false, 60 * minute, -1},
+		"the clock was set back":                  {15 * time.Second, true, -60 * minute, -1},
+		"away, and the clock was set back":        {5 * time.Minute, true, -60 * minute, 5 * minute},
+		"away, others, the clock was set back":    {5 * time.Minute, false, -60 * minute, 5 * minute},
+		"just started, the clock was set back":    {0, false, -60 * minute, 0},
+		"just started, the clock was a bit ahead": {0, false, -30 * second, -1},
+	} {
+		at := now.UnixMicro()
+		b := heartbeat{wrote: 1}
+		if tc.own > 0 {
+			b.at = now.Add(-tc.own)
+		}
+		if tc.mine {
+			b.wrote = at - tc.last
+		}
+		began, found := b.gap(at-tc.last, at)
+		if found != (tc.began >= 0) || found && (at-began-tc.began < 0 || at-began-tc.began > 10*second) {
+			t.Errorf("%s: a gap of %d s: %v", name, (at-began)/second, found)
+		}
+	}
+	if _, found := new(heartbeat).gap(0, now.UnixMicro()); found {
+		t.Error("a gap before the first start ever")
+	}
+}
+
+// A reconcile settles what is owed to a tenant that it found equal or took in, unless that came after it had begun; and if it leaves
+// nothing that differs, it ends gaps.
+func TestReconcileSettlesWhatIsOwed(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		d := newDesk(t, open)
+		owe := func(tenants ...string) {
+			for _, tenant := range tenants {
+				d.oweTo(d.hook(tenant, "missed"))
+			}
+			d.stored()
+		}
+		gap := func() {
+			d.Inbox.cfg.Owed.AddUnnamed(webhookgate.Unnamed{Count: 1, Since: time.Now(), Last: time.Now()})
+			d.until("it is stored", func() bool { return d.Inbox.cfg.Owed.Unnamed().Count == 0 })
+		}
+		d.hears("equal", "a")
+		d.hears("differs", "a")
+		d.hears("late", "a")
+		owe("equal", "differs", "new", "left")
+		d.want("owed", d.owed(), "differs equal left new")
+		gap()
+		r := d.begin(time.Time{})
+		owe("late")
+		d.want("equal", d.settle(r, says("equal", "a"), says("late", "a")), "equal settles; changed")
+		d.want("applied", d.apply(r, false, says("differs", "b"), says("new")), "differs (+ b, - a) applied; missing applied")
+		d.want("owed after it", d.owed(), "late left")
+		check(t, d.EndRun(r.ID, true, "", Summary{Equal: 1, Missing: 1, Left: Left{Missing: 1}}))
+		if n := d.Stats().Owed.Unnamed.Count; n != 1 {
+			t.Errorf("it left something, and the gap has ended: %d", n)
+		}
+		time.Sleep(time.Millisecond)
+		r = d.begin(time.Time{})
+		time.Sleep(5 * time.Millisecond)
+		check(t, d.EndRun(r.ID, false, "", Summary{}))
+		if n := d.Stats().Owed.Unnamed.Count; n != 1 {
+			t.Errorf("it was not complete, and the gap has ended: %d", n)
+		}
+		r = d.begin(time.Time{})
+		check(t, d.EndRun(r.ID, true, "", Summary{Equal: 1}))
+		if n := d.Stats().Owed.Unnamed.Count; n != 0 {
+			t.Errorf("the gap has not ended: %d", n)
+		}
+		r = d.begin(time.Time{})
+		time.Sleep(5 * time.Millisecond)
+		gap()
+		check(t, d.EndRun(r.ID, true, "", Summary{Equal: 1}))
+		if n := d.Stats().Owed.Unnamed.Count; n != 1 {
+			t.Errorf("it began earlier, and the gap has ended: %d", n)
+		}
+	})
+}
+
+// A commit in doubt that turns out to be one owes nothing, whatever the webhook was.
+func TestDoubtOwesNothing(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		e := new(doubts)
+		d := newDesk(t, func() engine.Engine { e.Engine = open(); return e })
+		check(t, d.Pause(Pause{}))
+		d.take("copy", "A")
+		e.on.Store(true)
+		event := d.hook("event", "A")
+		event.Snapshot, event.Type = false, "Other"
+		var wg sync.WaitGroup
+		for _, w := range []*webhookgate.Webhook{d.hook("new", "A"), d.hook("copy", "A"), event} {
+			wg.Go(func() {
+				if told := d.sendHook(w); told == "+" || told == "=" {
+					t.Errorf("its sender was told %q, and nobody knew that", told)
+				}
+			})
+		}
+		wg.Wait()
+		if n := d.Inbox.cfg.Owed.Len(); n != 3 {
+			t.Errorf("%d in memory", n)
+		}
+		e.on.Store(false)
+		d.stored()
+		d.want("owed", d.owed(), "")
+	})
+}
+
+// The database goes away under two replicas. After it, every tenant whose last webhook got a 503 is owed, on both, and no other is. One
+// of the replicas loses its connection for longer, and the tenants' webhooks come again through the other one.
+func TestOwedByTwoReplicas(t *testing.T) {
+	t.Parallel()
+	dsn := pgtest.Schema(t)
+	host := must2(url.Parse(dsn))(t).Host
+	var wires []*pgtest.Wire
+	var desks []*desk
+	for range 2 {
+		w := pgtest.Cut(t, host)
+		wires = append(wires, w)
+		desks = append(desks, newDesk(t, inDatabase(t, w.Through(dsn))))
+		check(t, desks[0].Pause(Pause{}))
+	}
+	r := rand.New(rand.NewPCG(7, 7))
+	var mu sync.Mutex
+	last := make(map[string]string) // each tenant's last webhook, if it got a 5xx
+	send := func(d *desk, tenant, body string) bool {
+		told := d.send(tenant, body)
+		ok := told == "+" || told == "="
+		mu.Lock()
+		defer mu.Unlock()
+		if last[tenant] = body; ok {
+			last[tenant] = ""
+		}
+		return ok
+	}
+	for i := range 20 {
+		send(desks[i%2], fmt.Sprintf("t%02d", i), "A")
+	}
+	for _, w := range wires {
+		w.Refuse()
+	}
+	for _, d := range desks {
+		d.until("it is noticed", func() bool { return d.health.lastErr() != nil })
+	}
+	var wg sync.WaitGroup
+	for i := range 40 {
+		first, second, twice := desks[r.IntN(2)], desks[r.IntN(2)], r.IntN(2) == 0
+		wg.Go(func() {
+			tenant := fmt.Sprintf("t%02d", i)
+			if send(first, tenant, "B") || twice && send(second, tenant, "C") {
+				t.Error("it was taken in")
+			}
+		})
+	}
+	wg.Wait()
+	if n := desks[0].Stats().Owed.Tenants + desks[1].Stats().Owed.Tenants; n < 40 {
+		t.Errorf("%d owed in the outage", n)
+	}
+	wires[1].Pass()
+	desks[1].stored()
+	for i := range 25 { // through the one that is back
+		tenant := fmt.Sprintf("t%02d", i)
+		body := last[tenant]
+		if i%3 == 0 {
+			time.Sleep(50 * time.Millisecond)
+		}
+		desks[1].until("it is taken in", func() bool { return send(desks[1], tenant, body) })
+	}
+	wires[0].Pass()
+	desks[0].stored()
+	var want []string
+	for tenant, missing := range last {
+		if missing != "" {
+			want = append(want, tenant)
+		}
+	}
+	slices.Sort(want)
+	for i, d := range desks {
+		d.want(fmt.Sprint("owed, as replica ", i, " says"), d.owed(), strings.Join(want, " "))
+		d.until("the figures say so", func() bool { return d.Stats().Owed.Tenants == len(want) })
+	}
+	for _, tenant := range want {
+		send(desks[r.IntN(2)], tenant, "Z")
+	}
+	desks[0].want("owed in the end", desks[0].owed(), "")
+}
