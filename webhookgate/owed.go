@@ -79,8 +79,9 @@ type openDebt struct {
 
 // Unnamed counts webhooks that got a 5xx before usher knew their tenant, or whose tenant usher could not remember.
 type Unnamed struct {
-	Count       int
-	Since, Last time.Time // when the first and the last of them arrived
+	Count int       `json:"webhooks"`
+	Since time.Time `json:"since,omitzero"` // when the first of them arrived
+	Last  time.Time `json:"last,omitzero"`  // and the last
 }
 
 // Add returns both counts together.
@@ -163,6 +164,16 @@ func (o *Owed) Forget(lane Lane) bool {
 	_, known := o.debts[lane]
 	delete(o.debts, lane)
 	return known
+}
+
+// Of returns what is owed to a tenant.
+func (o *Owed) Of(lane Lane) Debt {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if d := o.debts[lane]; d != nil {
+		return d.Debt
+	}
+	return Debt{}
 }
 
 // An Owing is a debt with its tenant.

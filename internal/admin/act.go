@@ -68,6 +68,12 @@ type (
 		Forgotten int `json:"forgotten"` // 0: dedup remembered nothing of the tenant
 	}
 
+	// Dismissed is the answer of POST /api/dismiss.
+	Dismissed struct {
+		Gaps     int `json:"gaps"`     // how many times in which no gate was ready
+		Webhooks int `json:"webhooks"` // how many webhooks got a 5xx before their tenant was known
+	}
+
 	// Erased is the answer of POST /api/erase.
 	Erased struct {
 		TenantRef
@@ -526,6 +532,31 @@ func (h *Handler) forget(r *http.Request, t target) (any, redirect, error) {
 		return nil, "", err
 	}
 	return Forgotten{named, n}, redirect(page.TenantURL(named.Platform, named.Tenant, "forget")), nil
+}
+
+// dismiss says that gaps, and what is owed without a name, are dealt with.
+func (h *Handler) dismiss(r *http.Request, t target) (answer any, next redirect, err error) {
+	var d Dismissed
+	switch {
+	case t != (target{}):
+		return nil, "", badRequest("this is about no tenant and no receiver: the body should be empty, or {}")
+	case h.cfg.Inbox != nil:
+		d.Gaps, d.Webhooks, err = h.cfg.Inbox.Dismiss(asked(r, "dismiss", ""))
+	case h.cfg.Owed != nil:
+		d.Webhooks = h.cfg.Owed.DropUnnamed().Count
+	default:
+		return nil, "", &refusal{http.StatusNotFound, "this usher has no webhook gate: USHER_WEBHOOK_FORWARD_URL is not set"}
+	}
+	h.did(r, err, slog.LevelInfo, "gaps dismissed by hand", "gaps", d.Gaps, "webhooks", d.Webhooks)
+	return d, "/?did=dismiss", err
+}
+
+func (h *Handler) confirmDismiss(target) (*confirmation, error) {
+	return &confirmation{
+		Question: "Is everything dealt with that usher may have missed?",
+		Effect:   "usher then no longer shows the times in which no gate was ready, nor how many webhooks got a 5xx before their tenant was known. Tenants whose webhooks got a 5xx stay until these come again.",
+		Button:   "It is dealt with", Action: "/dismiss", Back: "/",
+	}, nil
 }
 
 // erase deletes everything that usher has about a tenant.

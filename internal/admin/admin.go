@@ -28,6 +28,7 @@ import (
 	"usher/internal/inbox"
 	"usher/internal/receiver"
 	"usher/internal/secret"
+	"usher/webhookgate"
 )
 
 // Config is what the admin port needs to know.
@@ -55,6 +56,8 @@ type Config struct {
 	Inbox *inbox.Inbox
 	// Forget drops what dedup remembers of a tenant, and returns how many memories that were. Nil: there is neither a gate nor an inbox.
 	Forget func(platform, tenant string, by *inbox.Action) (int, error)
+	// Owed has whose webhooks got a 5xx, of a gate without an inbox. Nil: there is no gate, or an inbox.
+	Owed *webhookgate.Owed
 	// Platforms returns the platforms that have a tenant with this code. Required with Forget.
 	Platforms func(tenant string) ([]string, error)
 	// Entitlements returns what a tenant may use. Nil: there is no inbox to answer from.
@@ -90,6 +93,7 @@ func New(cfg Config) *Handler {
 		{path: "/tenant", read: h.answer(h.tenantPage)},
 		{path: "/tenant/forget", read: h.ask(h.confirmForget), act: h.do(h.forget)},
 		{path: "/tenant/erase", read: h.ask(h.confirmErase), act: h.do(h.erase), inbox: true},
+		{path: "/dismiss", read: h.ask(h.confirmDismiss), act: h.do(h.dismiss)},
 		{path: "/actions", read: h.answer(h.actions), inbox: true},
 		{path: "/static/{id}", read: page.Static},
 
@@ -108,6 +112,7 @@ func New(cfg Config) *Handler {
 		{path: "/api/pause", act: h.do(h.pause), inbox: true},
 		{path: "/api/resume", act: h.do(h.resume), inbox: true},
 		{path: "/api/forget", act: h.do(h.forget)},
+		{path: "/api/dismiss", act: h.do(h.dismiss)},
 		{path: "/api/erase", act: h.do(h.erase), inbox: true},
 		{path: "/api/tenant", read: h.answer(h.apiTenant), params: []string{"code", "platform"}},
 		{path: "/api/history", read: h.answer(h.history), params: []string{"since", "until", "trouble"}, inbox: true},

@@ -9,9 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 
-	"usher/internal/admin/metrics"
 	"usher/internal/admin/page"
 	"usher/internal/admin/status"
 	"usher/internal/inbox"
@@ -253,23 +251,6 @@ func (d *Decisions) before(e *decision) (taken, last *decision) {
 		}
 	}
 	return nil, last
-}
-
-// failedTenants returns the tenants whose last webhook failed in the last minutes, the newest first. decided has the newest first, too.
-func failedTenants(decided []*decision, now time.Time) (failed []string) {
-	since := now.Add(-metrics.Lately * time.Minute)
-	seen := make(map[string]bool)
-	for _, e := range decided {
-		if e.Received.Before(since) {
-			continue
-		}
-		name := page.TenantName(e.Platform, e.Tenant)
-		if e.Tenant != "" && e.Decision == "failed" && !seen[name] {
-			failed = append(failed, name)
-		}
-		seen[name] = seen[name] || e.Decision != "rejected" // usher's own rejection says nothing about the receiver
-	}
-	return failed
 }
 
 // withoutContacts returns a payload as compact JSON, without the members called contacts: a customised payload may have them anywhere.

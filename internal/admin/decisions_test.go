@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"usher/internal/admin/metrics"
 	"usher/internal/content"
 	"usher/internal/inbox"
 	"usher/webhookgate"
@@ -244,30 +243,5 @@ func BenchmarkWithoutContacts(b *testing.B) {
 		if withoutContacts(body) == nil {
 			b.Fatal("nothing left")
 		}
-	}
-}
-
-// Decisions are in the order in which they were made, but each has the time at which its webhook arrived. One whose delivery took long
-// must not hide those after it.
-func TestFailedTenants(t *testing.T) {
-	now := time.Unix(1e9, 0)
-	entry := func(tenant, decided string, ago time.Duration) *decision {
-		return &decision{WebhookDetail: WebhookDetail{Webhook: Webhook{Platform: "crm", Tenant: tenant, Decision: decided, Received: now.Add(-ago)}}}
-	}
-	got := failedTenants([]*decision{ // the newest first
-		entry("well-again", "forwarded", time.Second),
-		entry("well-again", "failed", 2*time.Second),
-		entry("long", "forwarded", metrics.Lately*time.Minute+20*time.Second),
-		entry("", "failed", time.Minute), // nobody's
-		entry("still", "rejected", time.Minute),
-		entry("still", "failed", time.Minute),
-		entry("still", "failed", 2*time.Minute),
-		entry("copied", "duplicate", 2*time.Minute),
-		entry("copied", "failed", 2*time.Minute),
-		entry("late", "failed", 3*time.Minute),
-		entry("over", "failed", time.Hour),
-	}, now)
-	if want := []string{"crm/still", "crm/late"}; !slices.Equal(got, want) {
-		t.Errorf("%q, want %q", got, want)
 	}
 }

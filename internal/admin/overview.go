@@ -22,7 +22,6 @@ func (h *Handler) status() *status.Status {
 		now.Gate = h.cfg.Gate()
 		now.Gate.Set = h.cfg.Receivers
 		if h.cfg.Inbox == nil {
-			now.Gate.FailedTenants = failedTenants(h.cfg.Decisions.list(inbox.Filter{}), time.Now())
 			now.Gate.Refused, now.Gate.RefusedDetails = h.cfg.Decisions.Refused()
 		}
 	}
@@ -30,6 +29,10 @@ func (h *Handler) status() *status.Status {
 		stats := box.Stats()
 		now.Inbox = status.NewInbox(stats, box.HeldUp(), h.cfg.Receivers, box.Health().Err)
 		now.Inbox.Shared = box.Shared()
+		now.Owed.Owed = stats.Owed
+		if stats.Owed.Tenants > 0 && !stats.Old {
+			now.Owed.Names = h.owedNames()
+		}
 		if now.Inbox.Parked > 0 && !stats.Old { // nothing that takes long while the database hangs
 			now.Inbox.ParkedDetails = h.details(inbox.Parked)
 		}
@@ -44,8 +47,31 @@ func (h *Handler) status() *status.Status {
 			now.Entitlements.UnknownDetails = h.unknown(stats.Unknown)
 		}
 	}
+	if h.cfg.Owed != nil {
+		now.Owed.Owed = inbox.OwedInMemory(h.cfg.Owed)
+		now.Owed.Names = h.owedNames()
+	}
+	now.Owed.Gaps = append([]inbox.Gap{}, now.Owed.Gaps...) // [] and not null
 	now.Judge(time.Now())
 	return now
+}
+
+// owedNames returns the first tenants that are owed webhooks.
+func (h *Handler) owedNames() (names []string) {
+	const most = 3
+	if h.cfg.Owed != nil {
+		for _, o := range h.cfg.Owed.List() {
+			if len(names) < most {
+				names = append(names, page.TenantName(o.Platform, o.Tenant))
+			}
+		}
+		return names
+	}
+	all, _ := h.cfg.Inbox.OwedTenants(most) // after an error these are in memory
+	for _, t := range all {
+		names = append(names, page.TenantName(t.Platform, t.Tenant))
+	}
+	return names
 }
 
 // details describes the webhooks in a state.

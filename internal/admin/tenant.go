@@ -18,6 +18,7 @@ import (
 	"usher/internal/inbox"
 	"usher/internal/snapshot"
 	"usher/internal/text"
+	"usher/webhookgate"
 )
 
 // Tenant is the answer of GET /api/tenant: what the tenant may use, and the webhooks that led to it.
@@ -33,6 +34,7 @@ type Tenant struct {
 	Ambiguous *Ambiguous         `json:"ambiguous,omitempty"` // questions about it must name its platform
 	Receipt   *Receipt           `json:"receipt,omitempty"`   // left out if it is not known
 	Refused   *Webhook           `json:"refused,omitempty"`   // the tenant's last webhook that was refused, if nobody has dealt with it
+	Owed      time.Time          `json:"owed,omitzero"`       // since when the tenant is owed webhooks that got a 5xx; left out if it is not
 
 	Latest *Webhook `json:"-"` // the one of Snapshots that Rights is from, or nil
 }
@@ -43,8 +45,16 @@ const maxTimeline = 100
 func (h *Handler) tenant(ctx context.Context, platform, code string) (*Tenant, error) {
 	t := &Tenant{Platform: platform, Code: code, Snapshots: []Webhook{}}
 	t.MayUse, t.NotKnown = h.mayUse(ctx, platform, code)
-	if err := h.addReceipt(t); err != nil {
+	err := h.addReceipt(t)
+	if err != nil {
 		return nil, err
+	}
+	if h.cfg.Inbox != nil {
+		if t.Owed, _, err = h.cfg.Inbox.Owes(platform, code); err != nil {
+			return nil, err
+		}
+	} else if h.cfg.Owed != nil {
+		t.Owed = h.cfg.Owed.Of(webhookgate.Lane{Platform: platform, Tenant: code}).Since
 	}
 	others, err := h.platformsOf(code)
 	if err != nil {
@@ -71,7 +81,7 @@ func (h *Handler) tenant(ctx context.Context, platform, code string) (*Tenant, e
 		}
 	}
 	switch {
-	case len(t.Snapshots) == 0 && (t.MayUse != nil || t.Refused != nil):
+	case len(t.Snapshots) == 0 && (t.MayUse != nil || t.Refused != nil || !t.Owed.IsZero()):
 		return t, nil // what a tenant may use is kept for longer than its webhooks
 	case len(t.Snapshots) == 0:
 		return nil, h.unknownTenant(inbox.TenantName{Platform: &platform, Tenant: code})
@@ -199,7 +209,7 @@ func (h *Handler) tenantPage(r *http.Request) (any, error) {
 // TenantList is the answer of GET /api/tenants, and the page of tenants.
 type TenantList struct {
 	Search   string          `json:"-"`
-	Troubled []*inbox.Tenant `json:"troubled"` // tenants whose webhooks are held up, parked or refused; only on the first page
+	Troubled []*inbox.Tenant `json:"troubled"` // tenants whose webhooks are held up, parked, refused or owed; only on the first page
 	Tenants  []*inbox.Tenant `json:"tenants"`
 	Next     string          `json:"next,omitempty"` // the query of the next page
 }

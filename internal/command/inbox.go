@@ -52,6 +52,8 @@ Shows and manages the webhooks that a running usher keeps.
   forget TENANT     forget which webhook of a tenant the receiver has, so that
                     the next one is delivered even if it is the same; works
                     without an inbox, too
+  dismiss           say that these are dealt with: times in which no gate was
+                    ready, and webhooks without a tenant that got a 5xx
   erase TENANT      delete a tenant's webhooks and what it may use, and forget
                     it, too; asks first, unless --yes
   export            write the whole inbox as lines of JSON:
@@ -135,6 +137,7 @@ func (i *inboxCall) parse(args []string, now time.Time) (*subcommand, error) {
 		{"pause", "tenant receiver", "", nil, i.pauseOrResume},
 		{"resume", "tenant receiver", "", nil, i.pauseOrResume},
 		{"forget", "", "one tenant", oneArg(i.setTenant), i.forget},
+		{"dismiss", "", "", nil, i.dismiss},
 		{"erase", "yes", "one tenant", oneArg(i.setTenant), i.erase},
 		{"export", "", "", nil, i.export},
 		{"import", "skip-faulty replace", "one file, - for standard input", oneArg(func(file string) error { i.file = file; return nil }), i.importFile},
@@ -508,6 +511,19 @@ func (i *inboxCall) forget(ctx context.Context) error {
 		result = ": there was nothing to forget"
 	}
 	fmt.Fprintln(i.Stdout, text.Visible(inbox.ShowTenant(f.Platform, f.Tenant))+result)
+	return nil
+}
+
+func (i *inboxCall) dismiss(ctx context.Context) error {
+	var d admin.Dismissed
+	if err := i.post(ctx, "/api/dismiss", struct{}{}, &d); err != nil {
+		return err
+	}
+	if d.Gaps+d.Webhooks == 0 {
+		fmt.Fprintln(i.Stdout, "there was nothing to dismiss")
+		return nil
+	}
+	fmt.Fprintf(i.Stdout, "dismissed: %s, and %s without a tenant that got a 5xx\n", plural(d.Gaps, "gap"), plural(d.Webhooks, "webhook"))
 	return nil
 }
 

@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"crypto/sha256"
+	"slices"
 	"time"
 
 	"usher/internal/clock"
@@ -52,7 +53,7 @@ func (l *lane) owe(d webhookgate.Debt) {
 	l.note()
 }
 
-// settleOwed says that nothing which arrived up to this time is owed any more. It is for who knows that nothing has come for the lane
+// settleOwed says that nothing which arrived up to this time is owed any more. The caller knows that nothing has come for the lane
 // since then; see lane.last.
 func (l *lane) settleOwed(at int64) {
 	l.owed, l.dirty = webhookgate.Debt{}, true
@@ -296,12 +297,46 @@ func (s *Inbox) Dismiss(by *Action) (gaps, webhooks int, err error) {
 
 // Owed is what usher may have missed.
 type Owed struct {
-	Tenants int                 // whose webhooks got a 5xx, and who have not sent again since
-	More    bool                // there are more of them, whose names usher could not keep: they are in Unnamed
-	Since   time.Time           // when the first of these webhooks arrived
-	Last    time.Time           // and the last
-	Unnamed webhookgate.Unnamed // webhooks that got a 5xx before their tenant was known
-	Gaps    []Gap               // the newest first
+	Tenants int                 `json:"tenants"`        // whose webhooks got a 5xx, and who have not sent again since
+	More    bool                `json:"more,omitempty"` // there are more of them, whose names usher could not keep: they are in Unnamed
+	Since   time.Time           `json:"since,omitzero"` // when the first of these webhooks arrived
+	Last    time.Time           `json:"last,omitzero"`  // and the last
+	Unnamed webhookgate.Unnamed `json:"unnamed"`        // webhooks that got a 5xx before their tenant was known
+	Gaps    []Gap               `json:"gaps"`           // the newest first
+}
+
+// OwedTenants returns some of the tenants that are owed webhooks, those first that are owed them for longest.
+func (s *Inbox) OwedTenants(most int) (all []Tenant, err error) {
+	err = s.read(s.run, func(tx engine.Tx) error {
+		tx.Queue("owed_tenants", func(r engine.Row) error {
+			var t Tenant
+			var since int64
+			err := r.Scan(&t.Platform, &t.Tenant, &since)
+			t.Owed = moment(since)
+			all = append(all, t)
+			return err
+		}, int64(most))
+		return tx.Send()
+	})
+	for _, o := range s.cfg.Owed.List() {
+		if len(all) < most && !slices.ContainsFunc(all, func(t Tenant) bool { return t.Platform == o.Platform && t.Tenant == o.Tenant }) {
+			all = append(all, Tenant{Platform: o.Platform, Tenant: o.Tenant, Owed: o.Since})
+		}
+	}
+	return all, err
+}
+
+// Owes returns since when a tenant is owed webhooks, and when the last of them arrived; zeros: it is owed none.
+func (s *Inbox) Owes(platform, tenant string) (since, last time.Time, err error) {
+	lanes, err := s.lanesOf(&platform, tenant)
+	d := s.cfg.Owed.Of(webhookgate.Lane{Platform: platform, Tenant: tenant})
+	for _, l := range lanes {
+		for _, m := range d.Missed {
+			l.owed = l.owed.Add(m)
+		}
+		d = l.owed
+	}
+	return d.Since, d.Last(), err
 }
 
 // OwedInMemory is what usher may have missed without an inbox.

@@ -34,6 +34,7 @@ func (u *Usher) buildAdmin(metrics *metrics.Registry, gate *metrics.Gate) {
 		cfg.Decisions, cfg.Receivers = u.decisions, u.settings.Webhook.Receivers
 		cfg.Gate = func() *status.Gate { return u.gateState(gate) }
 		cfg.Platforms = func(tenant string) ([]string, error) { return u.gate.Platforms(tenant), nil }
+		cfg.Owed = u.owed
 		cfg.Forget = func(platform, tenant string, _ *inbox.Action) (n int, _ error) {
 			if u.gate.Forget(platform, tenant) {
 				n = 1
@@ -42,7 +43,7 @@ func (u *Usher) buildAdmin(metrics *metrics.Registry, gate *metrics.Gate) {
 		}
 	}
 	if i := u.inbox; i != nil { // also without a gate: actions work on every replica
-		cfg.Inbox = i
+		cfg.Inbox, cfg.Owed = i, nil
 		cfg.Platforms = i.Platforms
 		cfg.Forget = func(platform, tenant string, by *inbox.Action) (int, error) { return i.Forget(&platform, tenant, by) }
 	}

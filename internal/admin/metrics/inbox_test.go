@@ -8,6 +8,7 @@ import (
 
 	"usher/internal/inbox"
 	"usher/internal/receiver"
+	"usher/webhookgate"
 )
 
 // While the inbox cannot be read its figures keep their last values. What was never read is left out: zeros would look as if all were well.
@@ -23,18 +24,20 @@ func TestInboxThatCannotBeRead(t *testing.T) {
 		"read before":    {inbox.Stats{Figures: inbox.Figures{Pending: 7}, Paused: one, At: at, Old: true}, "paused 1,pending 7,counted_timestamp_seconds 1.7e+09", ""},
 		"no figures yet": {inbox.Stats{Paused: one, Old: true}, "paused 1", "pending,counted"},
 		"never read":     {inbox.Stats{Old: true}, "", "paused,pending,counted"},
+		"owed":           {inbox.Stats{Owed: inbox.Owed{Tenants: 3, Unnamed: webhookgate.Unnamed{Count: 5}, Gaps: make([]inbox.Gap, 2)}, At: at, Old: true}, "webhook_owed_tenants 3,webhook_owed_unnamed 5,webhook_gaps 2", ""},
+		"nobody knows":   {inbox.Stats{Old: true}, "", "webhook_owed,webhook_gaps"},
 	} {
 		m := New("v", "c")
 		m.Inbox(func() inbox.Stats { return tc.stats }, receiver.NewSet())
 		w := httptest.NewRecorder()
 		m.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
 		for _, line := range strings.FieldsFunc(tc.has, func(r rune) bool { return r == ',' }) {
-			if !strings.Contains(w.Body.String(), "\nusher_inbox_"+line+"\n") {
+			if !strings.Contains(w.Body.String(), "\nusher_inbox_"+line+"\n") && !strings.Contains(w.Body.String(), "\nusher_"+line+"\n") {
 				t.Errorf("%s: no %s", name, line)
 			}
 		}
 		for _, metric := range strings.FieldsFunc(tc.lacks, func(r rune) bool { return r == ',' }) {
-			if strings.Contains(w.Body.String(), "\nusher_inbox_"+metric) {
+			if strings.Contains(w.Body.String(), "\nusher_inbox_"+metric) || strings.Contains(w.Body.String(), "\nusher_"+metric) {
 				t.Errorf("%s: %s", name, metric)
 			}
 		}

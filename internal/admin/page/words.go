@@ -111,6 +111,16 @@ func FirstFew(names []string) string {
 	return strings.Join(names, "")
 }
 
+// FirstOf lists the first three names of so many, and says how many others there are.
+func FirstOf(names []string, all int) string {
+	const most = 3
+	if all <= len(names) && all <= most {
+		return FirstFew(names)
+	}
+	names = names[:min(most, len(names))]
+	return strings.Join(names, ", ") + " and " + Plural(all-len(names), "other", "others")
+}
+
 // Excerpt returns the beginning of a foreign text, on one line.
 func Excerpt(words string) string {
 	return text.Shorten(strings.Join(strings.Fields(words), " "), 120)

@@ -40,9 +40,8 @@ type Gate struct {
 	CertificateEnds time.Time `json:"-"` // zero without TLS
 
 	// Only without an inbox:
-	Refused        int      `json:"refused,omitempty"` // webhooks that usher refused, and that nobody has sent again
-	RefusedDetails Details  `json:"-"`
-	FailedTenants  []string `json:"-"` // whose last webhook failed in the last minutes; the newest first
+	Refused        int     `json:"refused,omitempty"` // webhooks that usher refused, and that nobody has sent again
+	RefusedDetails Details `json:"-"`
 }
 
 // Receiver is the state of a receiver.
@@ -489,34 +488,26 @@ func passThroughTroubles(s *Status, _ time.Time) (all []Trouble) {
 		return all
 	}
 	failed := fmt.Sprintf("%s in the last %d minutes", page.Plural(n, "webhook failed", "webhooks failed"), lately)
-	down := false
 	for i := range g.Receivers {
 		if r := &g.Receivers[i]; r.diagnosis == away {
-			down = true
 			all = append(all, failing.is(g.nameOf(r)+" "+r.State+": "+failed).since(r.since).link("/webhooks?state=failed"))
 		}
-	}
-	if !down && len(g.FailedTenants) > 0 {
-		all = append(all, failingSome.is("The last webhooks of "+page.FirstFew(g.FailedTenants)+" failed").link("/webhooks?state=failed"))
 	}
 	return all
 }
 
-var (
-	failing = kind(Critical, "UsherWebhooksFail", "No change reaches your customers, and who sent it may not send it again.",
-		"Fix the receiver, or the way to it, then resend the failed webhooks from the webhook log of the billing service. With USHER_WEBHOOK_INBOX usher would keep them.")
-	failingSome = kind(Warning, "UsherWebhooksFail", "These tenants may not get what they paid for: who sent it may not send it again.",
-		"See what the receiver answered, then resend them from the webhook log of the billing service. With USHER_WEBHOOK_INBOX usher would keep them.")
-)
+var failing = kind(Critical, "UsherWebhooksOwed", "No change reaches your customers, and who sent it may not send it again.",
+	"Fix the receiver, or the way to it, then resend the failed webhooks from the webhook log of the billing service. With USHER_WEBHOOK_INBOX usher would keep them.")
 
 // decided returns how many webhooks got this decision lately.
 func decided(g *Gate, decision string) int {
 	return metrics.Sum(g.Decisions, lately, slices.Index(metrics.Decisions[:], decision))
 }
 
-// failedTroubles say that senders got a 5xx although the inbox works: too many came at once, or the inbox is full.
+// failedTroubles say that senders got a 5xx although the inbox works. owedTroubles say so, too, until the webhooks come again, unless
+// they are of a type that asks the receiver a question: nobody sends these again.
 func failedTroubles(s *Status, _ time.Time) []Trouble {
-	if s.Gate == nil || s.Inbox == nil || s.Health.Inbox.Err != nil {
+	if s.Gate == nil || s.Inbox == nil || s.Health.Inbox.Err != nil || s.Owed.Tenants+s.Owed.Unnamed.Count > 0 {
 		return nil
 	}
 	if n := decided(s.Gate, "failed"); n > 0 {
@@ -525,7 +516,7 @@ func failedTroubles(s *Status, _ time.Time) []Trouble {
 	return nil
 }
 
-var gateFails = kind(Critical, "UsherWebhooksFail", "Their tenants may not get what they paid for: who sent it may not send it again.",
+var gateFails = kind(Critical, "UsherWebhooksOwed", "Their tenants may not get what they paid for: who sent it may not send it again.",
 	"The page of the failed webhooks says why. Resend them from the webhook log of the billing service.")
 
 // senderTroubles say that usher rejects everything that arrives. Some rejected webhooks are normal: anybody can send one. A request to

@@ -67,6 +67,7 @@ var checks = []func(s *Status, now time.Time) []Trouble{
 	deliveryTroubles,
 	passThroughTroubles,
 	inboxTroubles,
+	owedTroubles,
 	featureTroubles,
 	reconcileTroubles,
 	tokenTroubles,

@@ -13,6 +13,7 @@ import (
 	"usher/internal/inbox/engine"
 	"usher/internal/receiver"
 	"usher/tokens"
+	"usher/webhookgate"
 )
 
 var mainReceiver = receiver.NewSet(&receiver.Receiver{Name: "main", URL: &url.URL{Scheme: "http", Host: "receiver:3000"}})
@@ -36,8 +37,20 @@ func wrong(port Port, gate *Gate, box *inbox.Stats, health inbox.Health, shared 
 		}, mainReceiver, health.Err)
 		s.Health.Inbox = &InboxHealth{Health: health, Opened: true, Shared: shared}
 	}
+	switch {
+	case box != nil:
+		s.Owed.Owed = box.Owed
+	case gate != nil && gate.Address == "owes":
+		s.Owed = Owed{inbox.Owed{Tenants: 1}, []string{"crm/acme"}}
+	}
 	s.Judge(time.Now())
 	return s.Troubles
+}
+
+// owes makes a gate without an inbox owe a tenant something.
+func owes(g *Gate) *Gate {
+	g.Address = "owes"
+	return g
 }
 
 var night = time.Date(2026, 11, 17, 2, 10, 0, 0, time.UTC)
@@ -158,6 +171,17 @@ func TestTroubles(t *testing.T) {
 		{"certificate that ends soon", port(fine), certified(3*24*time.Hour + time.Minute), nil, nil, false, []string{"warning", "The TLS certificate of the webhook gate expires in 3\u00a0d", "USHER_WEBHOOK_TLS_CERT_FILE"}},
 		{"certificate that has ended", port(fine), certified(-time.Minute), nil, nil, false, []string{"critical", "The TLS certificate of the webhook gate has expired", "without a restart"}},
 		{"certificate that lasts", port(fine), certified(30 * 24 * time.Hour), nil, nil, false, nil},
+		{"owed", port(fine), gate("ok", 0, 9, 0, 0, 3), &inbox.Stats{Owed: inbox.Owed{Tenants: 1204, Since: night, Last: night.Add(15 * time.Minute)}}, nil, false,
+			[]string{"critical", "usher answered webhooks of 1\u202f204 tenants with a 5xx from 2026-11-17 02:10:00 to 02:25:00 UTC, and they have not come again" + since, "'usher reconcile'"}},
+		{"owed to more than it can name", port(fine), gate("ok"), &inbox.Stats{Owed: inbox.Owed{Tenants: 10_000, More: true, Since: night, Last: night}}, nil, false,
+			[]string{"critical", "of 10\u202f000 tenants, and of more, whose names usher could not keep with a 5xx at 2026-11-17 02:10:00 UTC", "webhook log"}},
+		{"owed without an inbox", port(fine), owes(gate("ok")), nil, nil, false, []string{"critical", "webhooks of crm/acme with a 5xx", "USHER_WEBHOOK_INBOX"}},
+		{"owed without a name", port(fine), gate("ok", 0, 9, 0, 0, 3), &inbox.Stats{Owed: inbox.Owed{Unnamed: webhookgate.Unnamed{Count: 3, Since: night, Last: night.Add(24 * time.Hour)}}}, nil, false,
+			[]string{"critical", "usher answered 3 webhooks with a 5xx before it knew the tenant from 2026-11-17 02:10:00 to 2026-11-18 02:10:00 UTC" + since, "'usher inbox dismiss'"}},
+		{"a gap", port(fine), gate("ok"), &inbox.Stats{Owed: inbox.Owed{Gaps: []inbox.Gap{{From: night, To: night.Add(2 * time.Minute)}}}}, nil, false,
+			[]string{"critical", "No gate was ready to take webhooks from 2026-11-17 02:10:00 to 02:12:00 UTC" + since, "a load balancer has answered for usher"}},
+		{"gaps", port(fine), gate("ok"), &inbox.Stats{Owed: inbox.Owed{Gaps: []inbox.Gap{{From: night.Add(time.Hour), To: night.Add(2 * time.Hour)}, {From: night, To: night.Add(2 * time.Minute)}}}}, nil, false,
+			[]string{"critical", "from 2026-11-17 03:10:00 to 04:10:00 UTC, and 1 time before that" + since, "'usher reconcile'"}},
 		{"the worst first", port(tokens.State{Err: rejected("invalid_client")}), gate("ok"), &inbox.Stats{Paused: []inbox.Pause{{}}}, nil, false,
 			[]string{"critical", "invalid_client", "", "warning", "Paused", ""}},
 	} {

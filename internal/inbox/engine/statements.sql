@@ -201,6 +201,9 @@ SELECT {lane} FROM {schema}.lane l WHERE l.last_result > 0 AND l.waiting > 0 ORD
 -- name: owed_count
 SELECT count(*), coalesce(min(owed_since), 0), coalesce(max(owed_last), 0) FROM {schema}.lane WHERE owed_since > 0
 
+-- name: owed_tenants
+SELECT platform, tenant, owed_since FROM {schema}.lane WHERE owed_since > 0 ORDER BY owed_since LIMIT $1::bigint
+
 -- name: gaps
 SELECT began, ended, webhooks FROM {schema}.gap ORDER BY ended DESC LIMIT $1::bigint
 

@@ -1,0 +1,86 @@
+package status
+
+import (
+	"fmt"
+	"time"
+
+	"usher/internal/admin/page"
+	"usher/internal/inbox"
+)
+
+// Owed is what usher may have missed.
+type Owed struct {
+	inbox.Owed
+	Names []string `json:"-"` // the first of the tenants
+}
+
+// owedTroubles say what usher may have missed, until it is made good.
+func owedTroubles(s *Status, _ time.Time) (all []Trouble) {
+	o := &s.Owed
+	owed, unnamed := owed, unnamed
+	if s.Inbox == nil {
+		owed, unnamed = owedUnkept, unnamedUnkept
+	}
+	if o.Tenants > 0 {
+		tenants := page.Plural(o.Tenants, "tenant", "tenants")
+		if len(o.Names) > 0 {
+			tenants = page.FirstOf(o.Names, o.Tenants)
+		}
+		if o.More {
+			tenants += ", and of more, whose names usher could not keep"
+		}
+		all = append(all, owed.is("usher answered webhooks of "+tenants+" with a 5xx"+between(o.Since, o.Last)+", and they have not come again").
+			since(o.Since).run("usher inbox tenants --trouble").link(s.owedLink()))
+	}
+	if u := o.Unnamed; u.Count > 0 {
+		all = append(all, unnamed.is(fmt.Sprintf("usher answered %s with a 5xx before it knew the tenant%s", page.Plural(u.Count, "webhook", "webhooks"), between(u.Since, u.Last))).
+			since(u.Since).run("usher inbox dismiss"))
+	}
+	if n := len(o.Gaps); n > 0 {
+		last, more := o.Gaps[0], ""
+		if n > 1 {
+			more = ", and " + page.Plural(n-1, "time", "times") + " before that"
+		}
+		all = append(all, gap.is("No gate was ready to take webhooks"+between(last.From, last.To)+more).since(o.Gaps[n-1].From).run("usher inbox dismiss"))
+	}
+	return all
+}
+
+// owedLink is the page that shows the tenants.
+func (s *Status) owedLink() string {
+	if s.Inbox == nil {
+		return "/webhooks?state=failed"
+	}
+	return "/tenants"
+}
+
+// between says from when to when, to the second.
+func between(from, to time.Time) string {
+	if from.IsZero() {
+		return ""
+	}
+	from, to = from.UTC(), to.UTC()
+	switch first, last := from.Format(time.DateTime), to.Format(time.DateTime); {
+	case first == last:
+		return " at " + first + " UTC"
+	case from.Format(time.DateOnly) == to.Format(time.DateOnly):
+		return " from " + first + " to " + to.Format(time.TimeOnly) + " UTC"
+	default:
+		return " from " + first + " to " + last + " UTC"
+	}
+}
+
+const mayBeLost = "Each may be a change that nobody sends again: these tenants may not get what they paid for, or keep what they no longer pay for."
+
+var (
+	owed = kind(Critical, "UsherWebhooksOwed", mayBeLost,
+		"Run 'usher reconcile', which asks the billing service itself, or resend the webhooks from its webhook log. What is dealt with otherwise: 'usher inbox forget TENANT'.")
+	owedUnkept = kind(Critical, "UsherWebhooksOwed", mayBeLost,
+		"Fix the receiver, then resend the webhooks from the webhook log of the billing service. What is dealt with otherwise: 'usher inbox forget TENANT'. With USHER_WEBHOOK_INBOX usher would keep them.")
+	unnamed = kind(Critical, "UsherWebhooksMissed", "Each may be a change that nobody sends again, and nobody knows whose.",
+		"Run 'usher reconcile', which asks the billing service itself, or resend the webhooks of that time from its webhook log, then run 'usher inbox dismiss'. If it happens again, raise USHER_WEBHOOK_MAX_INFLIGHT.")
+	unnamedUnkept = kind(Critical, "UsherWebhooksMissed", "Each may be a change that nobody sends again, and nobody knows whose.",
+		"Resend the webhooks of that time from the webhook log of the billing service, then run 'usher inbox dismiss'. If it happens again, raise USHER_WEBHOOK_MAX_INFLIGHT.")
+	gap = kind(Critical, "UsherWebhooksMissed", "Webhooks of that time may be changes that nobody sends again: a load balancer has answered for usher, or nobody has.",
+		"Run 'usher reconcile', which asks the billing service itself, or resend the webhooks of that time from its webhook log, then run 'usher inbox dismiss'.")
+)
