@@ -85,7 +85,7 @@ func (h *Handler) imports(w http.ResponseWriter, r *http.Request) {
 		case errors.As(err, &faulty), errors.Is(err, inbox.ErrNotEmpty):
 			return nil, &refusal{http.StatusConflict, err.Error()}
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			return nil, badRequest(tooSlow)
+			return nil, &refusal{http.StatusConflict, tooSlow}
 		case err != nil:
 			return nil, err
 		}
