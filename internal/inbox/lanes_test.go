@@ -405,6 +405,54 @@ func (s *sim) judgeSigned() {
 	}
 }
 
+// judgeTaken looks at webhooks that were taken in although they were copies of the one that had come before them. Where somebody has
+// done something to the tenant meanwhile it says nothing.
+func (s *sim) judgeTaken() {
+	w := s.world
+	for i, n := range w.arrivals {
+		if _, accepted := s.accepted[n.webhook.ID]; accepted || !n.ok || n.original != "" || !n.webhook.Snapshot {
+			continue
+		}
+		var o *arrival // what came last, and was taken in
+		for _, m := range w.arrivals[:i] {
+			if m.tenant == n.tenant && (m.original == "" && (m.ok || m.err == nil)) {
+				o = m
+			}
+		}
+		if o == nil || !o.ok || !o.webhook.Snapshot || o.webhook.Digest != n.webhook.Digest || s.touched(n.tenant, o.from, n.to) {
+			continue
+		}
+		if o.entry != nil && o.entry.State == Kept {
+			if n.receiver == "" && n.to.Sub(o.from) < w.window {
+				w.violation("(a) arrival %d was taken in, though it is a copy of %d, which was kept", n.number, o.number)
+			}
+			continue
+		}
+		waits, held, failures := n.to.Sub(o.from) < w.maxAge, false, 0
+		for _, t := range w.tries {
+			if t.arrival != o || t.ended.IsZero() || t.ended.After(n.to) {
+				continue
+			}
+			failures += number(t.status == 500)
+			waits = waits && !t.accepted() && t.status != 422 && failures < worldTries
+			held = t.accepted() && t.receiver == n.receiver && t.ended.Add(w.settled).Before(n.from) && n.to.Sub(t.ended) < w.window && !w.trouble(t.began, n.to, true)
+		}
+		if waits || held {
+			w.violation("(a) arrival %d was taken in, though it is a copy of %d, which waits: %v, or was accepted", n.number, o.number, waits)
+		}
+	}
+}
+
+// touched says whether somebody may have done something to a tenant's webhooks between two moments.
+func (s *sim) touched(tenant string, from, to time.Time) bool {
+	during := func(f, t time.Time) bool { return !f.After(to) && !t.Before(from) }
+	over := func(x span) bool { return x.tenant == tenant && during(x.from, x.to) }
+	return slices.ContainsFunc(s.forgets, over) || slices.ContainsFunc(s.erasures, over) || slices.ContainsFunc(s.arrivals, func(a *arrival) bool {
+		return a.tenant == tenant && (slices.ContainsFunc(a.again, func(r *redelivery) bool { return during(r.from, r.to) }) ||
+			slices.ContainsFunc(a.discards, func(d *discard) bool { return during(d.from, d.to) }))
+	})
+}
+
 func (s *sim) send(tenant, snapshot string) {
 	w := s.world
 	hook := s.hook(fmt.Sprintf("%d-%x", len(w.arrivals), w.seed), tenant, snapshot)
@@ -812,6 +860,7 @@ func (s *sim) live() {
 	w.judge()
 	s.judgeRefused()
 	s.judgeSigned()
+	s.judgeTaken()
 }
 
 func TestWorldsOnLanes(t *testing.T) {

@@ -132,6 +132,8 @@ func (w *world) judgeDuplicate(n *arrival) {
 		return t.tenant == o.tenant && t.webhook.Snapshot && t.instance > 0 && t.accepted() && t.entry != nil && t.entry.ID > o.entry.ID && t.began.After(n.from)
 	}):
 		return // it stood last, and a newer one that somebody sent again ahead of it superseded it
+	case w.isTail(o, n) && w.wasSentAgainLast(o, n):
+		return // it stood last and was on its way, ahead of the others that waited: what becomes of it is n's fate, too
 	case w.keep && o.receiver == "" && n.receiver == "" && len(o.again) > 0 && o.again[0].to.After(n.from) && w.isTail(o, n) && n.from.Sub(o.entry.Received) <= w.window:
 		return // it was kept, and somebody sent it again later, when its platform had a receiver
 	case o.entry.State == Kept && n.receiver == "": // what was sent again would be no longer
@@ -156,6 +158,19 @@ func (w *world) judgeDuplicate(n *arrival) {
 		return
 	}
 	w.violation("(a) arrival %d (%s of %s) was dropped as a copy of %d; %s", n.number, n.snapshot, n.tenant, o.number, why)
+}
+
+// wasSentAgainLast says whether o was sent again before n came, and nothing else was since, and was tried after n had come.
+func (w *world) wasSentAgainLast(o, n *arrival) bool {
+	return slices.ContainsFunc(w.tries, func(t *attempt) bool {
+		if t.arrival != o || t.instance == 0 || t.ended.Before(n.from) || t.again[t.instance-1].from.After(n.to) {
+			return false
+		}
+		asked := t.again[t.instance-1].from
+		return !slices.ContainsFunc(w.arrivals, func(m *arrival) bool {
+			return m.tenant == n.tenant && m != o && slices.ContainsFunc(m.again, func(r *redelivery) bool { return r.to.After(asked) && r.from.Before(n.to) })
+		})
+	})
 }
 
 // isSignedCopy says whether n has the signed id and the body of one that came within 15 minutes before it, which is o or a copy of o. What
