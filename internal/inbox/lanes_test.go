@@ -220,6 +220,13 @@ func (s *sim) deliver(lease *Lease) {
 			t.status, _ = strconv.Atoi(word)
 		}
 		o.Attempt.Status, o.Took = t.status, took
+		if s.shared && w.r.IntN(20) == 0 { // it stands still, and the lease ends before the outcome is written
+			until := s.now.Add(w.lease * 3 / 2)
+			life.troubles = append(life.troubles, trouble{t.began, until, true})
+			w.seen["late"] = true
+			s.at(until.Sub(s.now), life, func() { s.settle(o, a) })
+			return
+		}
 		s.settle(o, a)
 	})
 }
