@@ -221,7 +221,7 @@ func (s *sim) deliver(lease *Lease) {
 		}
 		o.Attempt.Status, o.Took = t.status, took
 		if s.shared && w.r.IntN(20) == 0 { // it stands still, and the lease ends before the outcome is written
-			until := s.now.Add(w.lease * 3 / 2)
+			until := s.now.Add(w.lease + pick(w.r, 10*time.Millisecond, time.Second/2, time.Second, 5*time.Second))
 			life.troubles = append(life.troubles, trouble{t.began, until, true})
 			w.seen["late"] = true
 			s.at(until.Sub(s.now), life, func() { s.settle(o, a) })
@@ -446,6 +446,31 @@ func (s *sim) judgeTaken() {
 		}
 		if waits || held {
 			w.violation("(a) arrival %d was taken in, though it is a copy of %d, which waits: %v, or was accepted", n.number, o.number, waits)
+		}
+	}
+}
+
+// judgeTries looks at tries of what had come to its end.
+func (s *sim) judgeTries() {
+	w := s.world
+	type delivery struct {
+		*arrival
+		instance int
+	}
+	refusals, ended := make(map[delivery]int), make(map[delivery]bool)
+	for _, t := range w.tries {
+		d := delivery{t.arrival, t.instance}
+		unsure := w.trouble(t.from, t.began, true) || slices.ContainsFunc(t.again, func(r *redelivery) bool { return r.unsure })
+		if ended[d] && !unsure {
+			w.violation("(b) arrival %d was tried again, though it is parked", t.number)
+		}
+		if refusals[d] += number(t.status == 500); refusals[d] >= worldTries || t.status == 422 {
+			ended[d] = true
+		}
+		if w.cfg.KeepLatest && t.instance == 0 && t.webhook.Snapshot && t.entry != nil && slices.ContainsFunc(w.arrivals, func(b *arrival) bool {
+			return b.tenant == t.tenant && b.webhook.Snapshot && b.ok && b.entry != nil && b.entry.ID > t.entry.ID && b.to.Add(w.settled).Before(t.began)
+		}) {
+			w.violation("(b) arrival %d was tried, though a newer snapshot had been taken in, and only the latest is to be kept", t.number)
 		}
 	}
 }
@@ -868,6 +893,7 @@ func (s *sim) live() {
 	s.judgeRefused()
 	s.judgeSigned()
 	s.judgeTaken()
+	s.judgeTries()
 }
 
 func TestWorldsOnLanes(t *testing.T) {

@@ -275,10 +275,16 @@ func (w *world) judgeKept(a *arrival) {
 	if !good {
 		w.violation("(c) arrival %d was acknowledged, and is %s %q after %d redeliveries; last try: %+v", a.number, e.State, e.Why, len(a.again), last)
 	}
-	if e.State == Parked && a.webhook.Snapshot && !e.Forced && slices.ContainsFunc(w.arrivals, func(b *arrival) bool {
-		return b.tenant == a.tenant && b.webhook.Snapshot && b.entry != nil && b.entry.State == Delivered && b.entry.ID > e.ID && b.entry.Changed.After(e.Changed)
+	if e.State == Parked && a.webhook.Snapshot && slices.ContainsFunc(w.arrivals, func(b *arrival) bool {
+		return (!e.Forced || len(b.again) == 0 && !w.cfg.KeepLatest) && b.tenant == a.tenant && b.webhook.Snapshot && b.entry != nil && b.entry.State == Delivered && b.entry.ID > e.ID && b.entry.Changed.After(e.Changed)
 	}) {
 		w.violation("(c) arrival %d is parked, though a newer snapshot was accepted since", a.number)
+	}
+	if e.State == Kept && slices.ContainsFunc(w.arrivals, func(b *arrival) bool {
+		stays := b.entry != nil && (b.entry.State == Parked && b.entry.Changed.Before(a.from) || b.entry.State == Waiting && len(b.again) == 0)
+		return b.tenant == a.tenant && stays && b.entry.ID < e.ID
+	}) {
+		w.violation("(c) arrival %d was kept, though an older one waits or is parked", a.number)
 	}
 	if w.isErased(a, time.Now()) {
 		w.violation("(b) arrival %d was erased, and is there", a.number)
