@@ -192,28 +192,17 @@ func TestFileCanBeReadMeanwhile(t *testing.T) {
 	}
 }
 
-// The queries in docs/operations.md fit the tables.
-func TestQueriesOfTheDocs(t *testing.T) {
+// The query in docs/operations.md fits the tables.
+func TestQueryOfTheDocs(t *testing.T) {
 	page := string(must2(os.ReadFile("../../docs/operations.md"))(t))
-	query := func(begin, end string) string {
-		_, rest, _ := strings.Cut(page, begin)
-		query, _, ok := strings.Cut(rest, end)
-		if !ok {
-			t.Fatalf("the docs have no query after %q", begin)
-		}
-		return query
+	_, rest, _ := strings.Cut(page, "inbox.db \"\n")
+	query, _, ok := strings.Cut(rest, "\"\n```")
+	if !ok {
+		t.Fatal("the docs have no query")
 	}
-	t.Run("file", func(t *testing.T) {
-		path := aFile(t)
-		newDesk(t, inFile(t, path)).shut()
-		sqlOn(t, path, query("inbox.db \"\n", "\"\n```"))
-	})
-	t.Run("database", func(t *testing.T) {
-		dsn := pgtest.Schema(t)
-		newDesk(t, inDatabase(t, dsn)).shut()
-		text := "SELECT platform" + query("```sql\nSELECT platform", "```")
-		inSchema(t, dsn, strings.ReplaceAll(text, "usher.", "{schema}."))
-	})
+	path := aFile(t)
+	newDesk(t, inFile(t, path)).shut()
+	sqlOn(t, path, query)
 }
 
 // A file that is moved, removed or replaced is noticed within two seconds, even if no webhook comes.
