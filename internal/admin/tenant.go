@@ -224,7 +224,7 @@ func (h *Handler) tenants(r *http.Request) (any, error) {
 	if query.Has("after") {
 		f.After = &inbox.Tenant{Platform: query.Get("platform"), Tenant: query.Get("after")}
 	} else {
-		troubled, err := h.cfg.Inbox.Tenants(inbox.TenantFilter{Search: l.Search, Troubled: true, Limit: pageSize})
+		troubled, err := h.cfg.Inbox.Tenants(inbox.TenantFilter{Search: l.Search, Troubled: true, Unknown: h.cfg.EntitlementsPort != nil, Limit: pageSize})
 		if err != nil {
 			return nil, err
 		}

@@ -466,6 +466,7 @@ type TenantFilter struct {
 	Search   string  // text, in upper or lower case, of the code, the platform's code or the name
 	Typo     bool    // also tenants whose code is Search with one typing error
 	Troubled bool    // only tenants with webhooks that are held up, parked, refused or owed
+	Unknown  bool    // with Troubled: also tenants whose features can't be read
 	After    *Tenant // only tenants after this one, to continue a former list
 	Limit    int
 }
@@ -500,7 +501,7 @@ func (s *Inbox) Tenants(f TenantFilter) (all []*Tenant, err error) {
 				after = t
 				count++
 				return err
-			}, code, platform, boolNumber(f.Troubled), size)
+			}, code, platform, boolNumber(f.Troubled), size, boolNumber(f.Unknown))
 			return tx.Send()
 		})
 		if err != nil {

@@ -193,7 +193,7 @@ SELECT l.platform, l.tenant, coalesce(s.name, ''), coalesce(s.received, 0), l.wa
 	CASE WHEN s.tenant IS NOT NULL AND s.features IS NULL THEN 1 ELSE 0 END
 FROM {schema}.lane l LEFT JOIN {schema}.snapshot s ON s.tenant = l.tenant AND s.platform = l.platform
 WHERE l.tenant <> '' AND (l.tail > 0 OR l.refused > 0 OR l.paused > 0 OR l.owed_since > 0) AND (l.tenant, l.platform) > ($1::text, $2::text)
-AND ($3::bigint = 0 OR l.parked + l.refused > 0 OR l.owed_since > 0 OR l.last_result > 0 AND l.waiting > 0 OR s.tenant IS NOT NULL AND s.features IS NULL) ORDER BY l.tenant, l.platform LIMIT $4::bigint
+AND ($3::bigint = 0 OR l.parked + l.refused > 0 OR l.owed_since > 0 OR l.last_result > 0 AND l.waiting > 0 OR $5::bigint = 1 AND s.tenant IS NOT NULL AND s.features IS NULL) ORDER BY l.tenant, l.platform LIMIT $4::bigint
 
 -- name: lanes_held_up
 SELECT {lane} FROM {schema}.lane l WHERE l.last_result > 0 AND l.waiting > 0 ORDER BY l.waiting_since LIMIT $1::bigint
