@@ -8,6 +8,7 @@ import (
 	"io"
 	"log"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/lmittmann/tint"
@@ -31,14 +32,20 @@ func forPeople(w io.Writer, colours bool, level slog.Leveler) slog.Handler {
 
 // visible makes every character of a value visible: tint hands escape sequences on to the terminal.
 func visible(_ []string, a slog.Attr) slog.Attr {
+	shown := ""
 	switch a.Value.Kind() {
 	case slog.KindString:
-		a.Value = slog.StringValue(text.Visible(a.Value.String()))
+		shown = a.Value.String()
 	case slog.KindAny:
-		if _, ours := a.Value.Any().(slog.Level); !ours {
-			a.Value = slog.StringValue(text.Visible(fmt.Sprint(a.Value.Any())))
+		if _, ours := a.Value.Any().(slog.Level); ours {
+			return a
 		}
+		shown = fmt.Sprint(a.Value.Any())
+	default:
+		return a
 	}
+	// tint even makes an escape of these four characters, which %q writes for one.
+	a.Value = slog.StringValue(strings.ReplaceAll(text.Visible(shown), `\x1b`, `\u001b`))
 	return a
 }
 

@@ -35,7 +35,7 @@ func TestOnATerminal(t *testing.T) {
 	for _, colours := range []bool{true, false} {
 		var screen strings.Builder
 		log := slog.New(forPeople(&screen, colours, slog.LevelInfo)).With("port", "a\x1b[31mb")
-		evil := "x\x1b]0;owned\a\x1b[31m\u009b31m\r\n12:00:00 ERR a line of its own"
+		evil := `a b\x1b]0;literally` + "x\x1b]0;owned\a\x1b[31m\u009b31m\r\n12:00:00 ERR a line of its own"
 		log.Warn("odd\x1b[31m", "tenant", evil, "err", errors.New(evil), "all", []string{evil}, slog.Group("g", "in", evil), "took", time.Second)
 		got := screen.String()
 		for _, ours := range []string{"\x1b[0m", "\x1b[2m", "\x1b[22m", "\x1b[91m", "\x1b[93m"} {
