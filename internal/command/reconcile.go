@@ -463,6 +463,9 @@ func (c *reconcileCall) applyAll(ctx context.Context) error {
 		most = max(5, min(100, c.run.Known/10))
 	}
 	if most > 0 && n > most {
+		if err := c.reportLeft(ctx); err != nil {
+			return err
+		}
 		return fmt.Errorf("%s would be taken in, and --max allows %s: so none was. If that is right: --max %d", count(n, "tenant"), thousands(most), n)
 	}
 	question := fmt.Sprintf("Take in %s? usher delivers what the billing service says to their receivers.", count(n, "tenant"))
@@ -471,7 +474,7 @@ func (c *reconcileCall) applyAll(ctx context.Context) error {
 	}
 	if !c.yes && !c.confirm(question) {
 		c.say("Nothing was taken in.\n")
-		return nil
+		return c.reportLeft(ctx)
 	}
 	var full error
 	err := c.again(ctx, &c.toApply, "apply", url.Values{"keep": {strconv.FormatBool(c.keep)}}, func(line tenantLine, r *admin.RunLine) error {
@@ -501,6 +504,17 @@ func (c *reconcileCall) applyAll(ctx context.Context) error {
 		return fmt.Errorf("not all were taken in: %w", full)
 	}
 	return err
+}
+
+// reportLeft reports what was to be applied and is not, for --json: else that was printed before.
+func (c *reconcileCall) reportLeft(ctx context.Context) error {
+	if !c.json {
+		return nil
+	}
+	return c.again(ctx, &c.toApply, "compare", url.Values{}, func(line tenantLine, r *admin.RunLine) error {
+		c.report(r, line.found)
+		return nil
+	})
 }
 
 // end stores how the run has ended, and says so.
