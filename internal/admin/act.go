@@ -141,9 +141,11 @@ func (h *Handler) act(r *http.Request, by *inbox.Action, id string, force bool) 
 	case "discard":
 		err, message = h.cfg.Inbox.Discard(n, by), "webhook discarded by hand"
 		done.Paused = h.paused()
-	default:
+	case "redeliver":
 		err, message = h.cfg.Inbox.Redeliver(n, force, by), "webhook sent again by hand"
 		done.Paused = h.paused()
+	default: // a route without a case must not do what another one does
+		panic("admin: no such action: " + by.What)
 	}
 	h.did(r, err, slog.LevelInfo, message, args...)
 	return done, err
