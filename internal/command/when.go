@@ -17,14 +17,13 @@ func parseWhen(s string, now time.Time) (time.Time, error) {
 			return t, nil
 		}
 	}
-	day, clock, both := strings.Cut(strings.Replace(s, " ", "T", 1), "T")
 	for _, layout := range []string{"2006-01-02T15:04:05", "2006-01-02T15:04", time.DateOnly} {
 		if t, err := time.ParseInLocation(layout, strings.Replace(s, " ", "T", 1), now.Location()); err == nil {
 			return t, nil
 		}
 	}
-	if clock = day; !both && isClock(clock) {
-		return lastTime(clock, now), nil
+	if isClock(s) {
+		return lastTime(s, now), nil
 	}
 	s = strings.TrimPrefix(s, "-") // -2h would be a time in the future
 	if days, ok := strings.CutSuffix(s, "d"); ok {
