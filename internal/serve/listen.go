@@ -13,12 +13,17 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"usher/internal/guard"
 	"usher/internal/secret"
+	"usher/internal/settings"
 )
 
 // listener is one of usher's addresses, and the server behind it.
@@ -54,41 +59,11 @@ func (l *listener) url() string {
 	return scheme + "://" + addr
 }
 
-// Client calls a port of an usher on this machine.
-type Client struct {
-	http.Client
-	Header http.Header // sent with each request
-}
-
-// LocalURL is the URL of every port for its Client, which knows where to connect. So the Host header is
-// localhost, which usher always accepts, even if the port listens on 0.0.0.0 or on a unix socket.
-const LocalURL = "http://localhost"
-
-// NewClient returns a client for the port at address, which is host:port, http://host:port or unix:/path. The
-// client sends the first of tokens, which may be empty.
-func NewClient(address, tokens string) *Client {
-	network, address := "tcp", strings.TrimPrefix(address, "http://")
-	if path, ok := strings.CutPrefix(address, "unix:"); ok {
-		network, address = "unix", path
-	}
-	c := &Client{Header: make(http.Header)}
-	c.Transport = &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, network, address)
-	}}
-	if list, err := secret.Tokens(tokens); err == nil {
-		c.Header.Set("Authorization", "Bearer "+list[0].Value)
-	}
-	return c
-}
-
-// Call sends a request and returns the answer, whatever its status is.
-func (c *Client) Call(ctx context.Context, method, path string, body io.Reader) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, method, LocalURL+path, body)
-	if err != nil {
-		return nil, err
-	}
-	maps.Copy(req.Header, c.Header)
-	return c.Do(req)
+// certificateExpiry returns when the listener's TLS certificate expires. It looks at the files as they are
+// now, so a renewed certificate counts from the next scrape of the metrics on.
+func (l *listener) certificateExpiry() time.Time {
+	current, _ := l.tls.GetConfigForClient(nil) // that of guard.TLSConfig always has a certificate
+	return current.Certificates[0].Leaf.NotAfter
 }
 
 // attach creates the server for the connections of socket.
@@ -141,4 +116,147 @@ func removeStale(path string) error {
 		return err
 	}
 	return os.Remove(path)
+}
+
+// firstSocket is the descriptor of the first socket that a service manager passes, see sd_listen_fds(3).
+const firstSocket = 3
+
+// inheritedSockets returns the sockets that a service manager passed to the process pid: LISTEN_FDS of them,
+// starting at the descriptor first. It ignores their names, LISTEN_FDNAMES.
+func inheritedSockets(environ []string, pid int, first uintptr) (sockets []net.Listener, err error) {
+	env := settings.Environment(environ)
+	if env["LISTEN_PID"] != strconv.Itoa(pid) || env["LISTEN_FDS"] == "" {
+		return nil, nil
+	}
+	n, err := strconv.Atoi(env["LISTEN_FDS"])
+	if err != nil || n < 0 {
+		return nil, settings.Problems{"LISTEN_FDS is not a number of sockets"}
+	}
+	for i := range n {
+		f := os.NewFile(first+uintptr(i), "LISTEN_FDS")
+		socket, err := net.FileListener(f)
+		f.Close() // FileListener has duplicated the descriptor
+		if err != nil {
+			closeSockets(sockets)
+			return nil, fmt.Errorf("socket %d of LISTEN_FDS: %w", i+1, err)
+		}
+		sockets = append(sockets, socket)
+	}
+	return sockets, nil
+}
+
+func closeSockets(sockets []net.Listener) {
+	for _, s := range sockets {
+		s.Close()
+	}
+}
+
+// adopt gives the listener the inherited socket that has its address, if there is one, and returns the others.
+func (l *listener) adopt(sockets []net.Listener) (others []net.Listener) {
+	i := slices.IndexFunc(sockets, func(s net.Listener) bool { return isAddressOf(l.addr, s.Addr()) })
+	if i < 0 {
+		return sockets
+	}
+	l.socket, l.inherited = sockets[i], true
+	return slices.Concat(sockets[:i], sockets[i+1:])
+}
+
+// isAddressOf reports whether a socket has exactly the address in a setting.
+func isAddressOf(setting string, socket net.Addr) bool {
+	if path, ok := strings.CutPrefix(setting, "unix:"); ok {
+		path, err := filepath.Abs(path)
+		return err == nil && socket.Network() == "unix" && socket.String() == path
+	}
+	has, ok := socket.(*net.TCPAddr)
+	want, err := net.ResolveTCPAddr("tcp", setting)
+	return ok && err == nil && has.Port == want.Port && (has.IP.Equal(want.IP) || want.IP == nil && has.IP.IsUnspecified())
+}
+
+// quietPeriod is how long usher keeps the connections of an inherited socket open for one more request while
+// it shuts down.
+const quietPeriod = 500 * time.Millisecond
+
+// drainInherited serves the connections of an inherited socket to their end. New connections wait in the
+// socket, which the service manager holds, for the next usher. A connection that this usher has accepted is
+// closed by its next answer (see draining). A busy caller sends its next request within a moment and cannot
+// know that usher is about to close the connection, so drainInherited waits for a quietPeriod before it
+// closes quiet connections. It is safe to call drainInherited twice.
+func (l *listener) drainInherited(ctx context.Context) {
+	if l == nil || !l.inherited {
+		return
+	}
+	l.socket.Close() // the service manager has its own copy
+	select {
+	case <-time.After(quietPeriod):
+	case <-ctx.Done():
+	}
+	_ = l.http.Shutdown(ctx) // close calls it again, and reports the error
+}
+
+// draining wraps next: once stopping is set, every answer closes its connection, also the answer to a
+// request that arrived before. The caller then opens a new connection, to a server that is not shutting
+// down. (http.Server.SetKeepAlivesEnabled would close idle connections at once, and break requests that are
+// already on their way.)
+func draining(stopping *atomic.Bool, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		dw := &drainingWriter{w, stopping}
+		dw.closeIfStopping() // for handlers that do not call WriteHeader
+		next.ServeHTTP(dw, r)
+	})
+}
+
+type drainingWriter struct {
+	http.ResponseWriter
+	stopping *atomic.Bool
+}
+
+func (w *drainingWriter) WriteHeader(status int) {
+	w.closeIfStopping()
+	w.ResponseWriter.WriteHeader(status)
+}
+
+func (w *drainingWriter) closeIfStopping() {
+	if w.stopping.Load() {
+		w.Header().Set("Connection", "close")
+	}
+}
+
+// Unwrap lets http.ResponseController find the other methods of the ResponseWriter.
+func (w *drainingWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// Client calls a port of an usher on this machine.
+type Client struct {
+	http.Client
+	Header http.Header // sent with each request
+}
+
+// LocalURL is the URL of every port for its Client, which knows where to connect. So the Host header is
+// localhost, which usher always accepts, even if the port listens on 0.0.0.0 or on a unix socket.
+const LocalURL = "http://localhost"
+
+// NewClient returns a client for the port at address, which is host:port, http://host:port or unix:/path. The
+// client sends the first of tokens, which may be empty.
+func NewClient(address, tokens string) *Client {
+	network, address := "tcp", strings.TrimPrefix(address, "http://")
+	if path, ok := strings.CutPrefix(address, "unix:"); ok {
+		network, address = "unix", path
+	}
+	c := &Client{Header: make(http.Header)}
+	c.Transport = &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, address)
+	}}
+	if list, err := secret.Tokens(tokens); err == nil {
+		c.Header.Set("Authorization", "Bearer "+list[0].Value)
+	}
+	return c
+}
+
+// Call sends a request and returns the answer, whatever its status is.
+func (c *Client) Call(ctx context.Context, method, path string, body io.Reader) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, method, LocalURL+path, body)
+	if err != nil {
+		return nil, err
+	}
+	maps.Copy(req.Header, c.Header)
+	return c.Do(req)
 }

@@ -1,0 +1,287 @@
+package serve
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"time"
+
+	lru "github.com/hashicorp/golang-lru/v2"
+
+	"usher/internal/admin"
+	"usher/internal/admin/metrics"
+	"usher/internal/admin/status"
+	"usher/internal/entitlements"
+	"usher/internal/guard"
+	"usher/internal/inbox"
+	"usher/internal/outbound"
+	"usher/internal/settings"
+	"usher/internal/snapshot"
+	"usher/internal/text"
+	"usher/internal/version"
+	"usher/proxy"
+	"usher/webhookgate"
+)
+
+// build connects the parts of usher. It opens the inbox, so that an inbox that cannot be opened is an error
+// at start-up, but no listener.
+func build(s *settings.Settings, log *slog.Logger) (*Usher, error) {
+	u := &Usher{settings: s, log: log, owed: webhookgate.NewOwed()}
+	m := metrics.New(version.Number(), version.Commit())
+	if s.OutboundOn() {
+		if err := u.buildOutbound(m); err != nil {
+			return nil, err
+		}
+	}
+	var gateMetrics *metrics.Gate
+	if s.GateOn() {
+		gateMetrics = m.Gate(s.Webhook.Receivers)
+		if err := u.buildGate(gateMetrics); err != nil {
+			return nil, err
+		}
+		if u.gateListener.tls != nil {
+			m.Certificate(u.gateListener.certificateExpiry)
+		}
+	}
+	if s.GateOn() || s.EntitlementsOn() {
+		if err := u.buildInbox(m); err != nil {
+			return nil, err
+		}
+	}
+	if s.EntitlementsOn() {
+		u.buildEntitlements(m)
+	}
+	if s.Admin.Listen != "off" {
+		u.buildAdmin(m, gateMetrics)
+	}
+	return u, nil
+}
+
+// portCounts counts what happens on a local port. Ports that share a token also share its counts.
+type portCounts struct {
+	calls  *metrics.Port
+	tokens *metrics.Identity
+}
+
+func (u *Usher) buildOutbound(m *metrics.Registry) (err error) {
+	cfg := u.settings.Outbound.Config
+	cfg.Log = u.log
+	if u.outbound, err = outbound.New(cfg); err != nil {
+		return err
+	}
+	identities := make(map[*outbound.Identity]*metrics.Identity)
+	for _, p := range u.outbound.Ports {
+		calls, tokens := m.Port(p.Name, proxy.Failures[:]...), identities[p.Identity]
+		if tokens == nil {
+			tokens = m.Identity(p.Name)
+			identities[p.Identity] = tokens
+			p.Source.Fetched, p.Source.EarlyRevoked = tokens.Fetched, tokens.EarlyRevoked
+		}
+		p.Started, p.Finished, p.Replayed, p.Failed = calls.Started, calls.Finished, calls.Replayed, calls.Failed
+		u.counts = append(u.counts, portCounts{calls, tokens})
+		u.listeners = append(u.listeners, &listener{variable: p.Variables.Listen, name: p.Name, addr: p.Listen, handler: u.outbound.Handler(p), patience: guard.LocalPatience})
+	}
+	return nil
+}
+
+func (u *Usher) buildGate(m *metrics.Gate) (err error) {
+	w := &u.settings.Webhook
+	cfg := w.Config
+	cfg.Log, cfg.Owed = u.log, u.owed
+	for _, r := range w.Receivers.All() {
+		r.Tried = m.Receiver(r.Name).Tried
+	}
+	u.decisions = admin.NewDecisions(w.Inbox == "")
+	cfg.Answered = func(o webhookgate.Outcome) {
+		m.Received(o.Decision, o.Status, o.Took)
+		u.decisions.Add(o)
+	}
+	logged, _ := lru.New[string, bool](1000) // fails only for a size of 0
+	cfg.UnknownType = func(typ string) {
+		m.Refused("type")
+		typ = text.Clip(typ, 200)
+		if known, _ := logged.ContainsOrAdd(typ, true); !known {
+			u.log.Warn("webhooks of this type are refused: it is in neither USHER_WEBHOOK_TYPES nor USHER_WEBHOOK_SYNC_TYPES", "type", typ)
+		}
+	}
+	cfg.Refused = func(r *webhookgate.Refusal) bool {
+		m.Refused(r.Reason)
+		return u.inbox != nil && u.inbox.Refuse(r)
+	}
+	if w.Unchecked {
+		cfg.Hosts = guard.NewHosts(w.Listen, u.settings.Outbound.AllowedHosts, false)
+	}
+	if w.Inbox != "" {
+		cfg.Store = func(w *webhookgate.Webhook) (string, error) { return u.inbox.Store(w) }
+	}
+	u.gate = webhookgate.New(cfg)
+	l := &listener{variable: "USHER_WEBHOOK_LISTEN", name: "webhooks", addr: w.Listen, handler: u.gate}
+	if w.TLSCertFile != "" {
+		if l.tls, err = guard.TLSConfig(w.TLSCertFile, w.TLSKeyFile, w.TLSClientCA, u.log); err != nil {
+			return err
+		}
+	}
+	u.gateListener = l
+	u.listeners = append(u.listeners, l)
+	return nil
+}
+
+// buildInbox opens the inbox, if there is one. Without a gate usher delivers nothing from it.
+func (u *Usher) buildInbox(m *metrics.Registry) (err error) {
+	w := &u.settings.Webhook
+	delivered := m.Inbox(u.inboxStats, w.Receivers)
+	if w.Inbox == "" {
+		return nil
+	}
+	u.book = entitlements.NewBook(func(ctx context.Context, tenants []string) ([]snapshot.Stored, error) {
+		return u.inbox.Snapshots(ctx, tenants)
+	}, w.SharedInbox())
+	cfg := w.InboxConfig
+	cfg.Delivered, cfg.Changed, cfg.Log = delivered, u.book.Changed, u.log
+	if u.gate != nil {
+		cfg.Owed, cfg.GateUp = u.owed, func() bool { return u.running.Load() && !u.stopping.Load() }
+	}
+	if u.inbox, err = inbox.Open(cfg); err != nil {
+		return settings.InboxError(err)
+	}
+	return nil
+}
+
+// inboxStats returns the figures of the inbox. Without an inbox they are zeros, so that the same dashboards
+// work. Without a gate usher does not know the receivers: everything would seem to wait for none.
+func (u *Usher) inboxStats() inbox.Stats {
+	if u.inbox != nil {
+		s := u.inbox.Stats()
+		if u.gate == nil {
+			s.Receivers = nil
+		}
+		return s
+	}
+	refused, _ := u.decisions.Refused()
+	s := inbox.Stats{Refused: refused, Owed: inbox.OwedInMemory(u.owed), At: time.Now(), Paused: []inbox.Pause{}, Receivers: make(map[string]inbox.Figures)}
+	for _, c := range u.settings.Webhook.Receivers.All() {
+		s.Receivers[c.Name] = inbox.Figures{}
+	}
+	return s
+}
+
+// buildEntitlements builds the port that answers what a tenant may use.
+func (u *Usher) buildEntitlements(m *metrics.Registry) {
+	e := &u.settings.Entitlements
+	cfg := entitlements.Config{
+		Lookup: u.book.Lookup,
+		Key:    e.Key.Getter(),
+		Hosts:  guard.NewHosts(e.Listen, u.settings.Outbound.AllowedHosts, e.Key != nil),
+		Log:    u.log,
+	}
+	cfg.Checked, cfg.Answered = m.Entitlements(u.inboxStats)
+	u.entitlementsListener = &listener{variable: "USHER_ENTITLEMENTS_LISTEN", name: "entitlements", addr: e.Listen, handler: entitlements.New(cfg)}
+	u.listeners = append(u.listeners, u.entitlementsListener)
+}
+
+// curlEntitlements returns a curl command with its options, without the key itself, and the base URL for
+// calls of the entitlements port.
+func (u *Usher) curlEntitlements() (curl, base string) {
+	curl, base = "curl", u.entitlementsListener.url()
+	if path, ok := strings.CutPrefix(base, "unix:"); ok {
+		curl, base = "curl --unix-socket "+text.Quote(path), "http://localhost"
+	}
+	if u.settings.Entitlements.Key != nil {
+		curl += ` -H "X-Usher-Key: $USHER_ENTITLEMENTS_KEY"`
+	}
+	return curl, base
+}
+
+// buildAdmin builds the admin port for the parts that are on.
+func (u *Usher) buildAdmin(metrics *metrics.Registry, gate *metrics.Gate) {
+	a := &u.settings.Admin
+	cfg := admin.Config{
+		Hosts:     guard.NewHosts(a.Listen, u.settings.Outbound.AllowedHosts, a.Token != nil),
+		Token:     a.Token.Getter(),
+		ReadToken: a.ReadToken.Getter(),
+		Health:    u.health,
+		Metrics:   metrics.Handler(),
+		Version:   version.Number(),
+		Log:       u.log,
+	}
+	if u.outbound != nil {
+		cfg.Ports = u.portStates
+	}
+	if u.book != nil {
+		cfg.Entitlements = u.book.Lookup
+	}
+	if u.entitlementsListener != nil {
+		cfg.EntitlementsPort = u.curlEntitlements
+	}
+	if u.gate != nil {
+		cfg.Decisions, cfg.Receivers = u.decisions, u.settings.Webhook.Receivers
+		cfg.Gate = func() *status.Gate { return u.gateState(gate) }
+		cfg.Platforms = func(tenant string) ([]string, error) { return u.gate.Platforms(tenant), nil }
+		cfg.Owed = u.owed
+		cfg.Forget = func(platform, tenant string, _ *inbox.Action) (n int, _ error) {
+			if u.gate.Forget(platform, tenant) {
+				n = 1
+			}
+			return n, nil
+		}
+	}
+	if i := u.inbox; i != nil { // also without a gate: actions work on every replica
+		cfg.Inbox, cfg.Owed = i, nil
+		cfg.Platforms = i.Platforms
+		cfg.Forget = func(platform, tenant string, by *inbox.Action) (int, error) { return i.Forget(&platform, tenant, by) }
+	}
+	for _, p := range u.settings.Parts() {
+		if p.On {
+			metrics.Ready(p.Name, func() bool { return len(u.health().Unready(p.Name)) == 0 })
+		}
+	}
+	u.adminListener = &listener{variable: "USHER_ADMIN_LISTEN", name: "admin", addr: a.Listen, handler: admin.New(cfg)}
+}
+
+func (u *Usher) portStates() []status.Port {
+	var states []status.Port
+	for i, p := range u.outbound.Ports {
+		s := status.Port{
+			Name: p.Name, Address: u.listeners[i].url(), Scope: p.Scope, Key: p.Key != nil,
+			Source: p.Source.State(),
+			Calls:  u.counts[i].calls.Hour(), Tokens: u.counts[i].tokens.Hour(), LastFailure: u.counts[i].calls.LastFailure(),
+		}
+		if p.Owner != p.Name {
+			s.Shares = p.Owner
+		}
+		if s.Source.Err != nil {
+			s.Advice = u.outbound.Advise(s.Source.Err, p)
+		}
+		states = append(states, s)
+	}
+	return states
+}
+
+func (u *Usher) gateState(m *metrics.Gate) *status.Gate {
+	w := &u.settings.Webhook
+	state := &status.Gate{Address: u.gateListener.url() + w.Path, Tries: make(map[string]metrics.RecentTries), Decisions: m.Hour()}
+	if u.gateListener.tls != nil {
+		state.CertificateEnds = u.gateListener.certificateExpiry()
+	}
+	for _, r := range w.Receivers.All() {
+		state.Tries[r.Name] = m.Receiver(r.Name).Recent()
+	}
+	return state
+}
+
+// health returns what decides whether usher is ready.
+func (u *Usher) health() *status.Health {
+	h := &status.Health{Stopping: u.stopping.Load()}
+	for _, p := range u.settings.Parts() {
+		h.Parts = append(h.Parts, status.Part(p))
+	}
+	if u.outbound != nil {
+		for _, p := range u.outbound.Ports {
+			h.Tokens = append(h.Tokens, status.TokenHealth{Port: p.Name, State: p.Source.State()})
+		}
+	}
+	if u.inbox != nil {
+		h.Inbox = status.HealthOf(u.inbox)
+	}
+	return h
+}
