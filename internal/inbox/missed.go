@@ -246,7 +246,7 @@ func (s *Inbox) beat(up bool) {
 			}
 			tx.Queue("gate_up_save", nil, now)
 		}
-		return s.storeUnnamed(tx, unnamed, now)
+		return storeUnnamed(tx, unnamed, now, asked)
 	})
 	if err != nil {
 		s.cfg.Owed.AddUnnamed(unnamed)
@@ -260,12 +260,13 @@ func (s *Inbox) beat(up bool) {
 	s.figures.changeCount++
 }
 
-// storeUnnamed adds webhooks without a tenant to the row of this hour.
-func (s *Inbox) storeUnnamed(tx engine.Tx, u webhookgate.Unnamed, now int64) error {
+// storeUnnamed adds webhooks without a tenant to the row of this hour. asked is our time before the database's was read: so they may seem to
+// have come a little later than they did, but never before a reconcile that had begun earlier.
+func storeUnnamed(tx engine.Tx, u webhookgate.Unnamed, now int64, asked time.Time) error {
 	if u.Count == 0 {
 		return nil
 	}
-	since, last, known := now-micros(time.Since(u.Since)), now-micros(time.Since(u.Last)), false
+	since, last, known := now-micros(asked.Sub(u.Since)), now-micros(asked.Sub(u.Last)), false
 	tx.Queue("unnamed_count", func(r engine.Row) error { known = true; var began int64; return r.Scan(&began) }, last, int64(u.Count), now-micros(time.Hour), since)
 	if err := tx.Send(); err != nil || known {
 		return err
