@@ -101,7 +101,13 @@ func (r *Run) Clean() bool { return r.Complete && r.Summary.Left.Count() == 0 }
 func (r *Run) KnowsUpTo() time.Time { return moment(min(r.asOf, r.Began.UnixMicro())) }
 
 // ErrNoRun says that a run is not stored, or has ended.
-var ErrNoRun = errors.New("the database does not know this reconcile any more: it was restored, a failover has lost it, or an import has ended it. Start it again")
+var ErrNoRun = errors.New("the database does not know this reconcile any more: it was restored, a failover has lost it, or an import or a later reconcile has ended it. Start it again")
+
+// ErrOlderList says that a run may only compare, because a former one knows more.
+var ErrOlderList = errors.New("another reconcile has compared all tenants with a newer list: what this one says may be older, so nothing was taken in")
+
+// ErrFuture says that a list claims to be from the future.
+var ErrFuture = errors.New("--as-of is a time in the future, by the inbox's clock: say when the list was made")
 
 // ErrNoGate says that this usher cannot reconcile.
 var ErrNoGate = errors.New("this usher has no webhook gate, so it does not know which receiver takes which platform: reconcile through an usher that has one")
@@ -123,7 +129,7 @@ func scanRun(r engine.Row) (*Run, error) {
 }
 
 // BeginRun stores that a run begins, and returns it together with the number of known tenants. When BeginRun has returned, the billing
-// service may be asked. asOf is zero, or how old the list will be.
+// service may be asked. asOf is zero, or how old the list will be. It ends all runs that have not ended: what they have read is older.
 func (s *Inbox) BeginRun(asOf time.Time, by *Action) (r *Run, known int, err error) {
 	if s.cfg.Receivers == nil {
 		return nil, 0, ErrNoGate
@@ -135,10 +141,16 @@ func (s *Inbox) BeginRun(asOf time.Time, by *Action) (r *Run, known int, err err
 		if !asOf.IsZero() {
 			r.asOf = asOf.UnixMicro()
 		}
+		if asOf.After(t.time().Add(time.Minute)) {
+			return nil, 0, ErrFuture
+		}
 		t.tx.Queue("tenant_count", func(row engine.Row) error { return row.Scan(&known, new(int)) })
 		t.tx.Queue("action_add", func(row engine.Row) error { return row.Scan(&r.action) }, t.now, withoutZero(by.Who), by.What, withoutZero(by.About), int64(0))
 		t.send()
-		t.statements = append(t.statements, func(tx engine.Tx) { tx.Queue("run_add", nil, r.ID, r.mark, t.now, r.asOf, r.action) })
+		t.statements = append(t.statements, func(tx engine.Tx) {
+			tx.Queue("runs_end", nil, t.now, "a later reconcile has begun")
+			tx.Queue("run_add", nil, r.ID, r.mark, t.now, r.asOf, r.action)
+		})
 		return r, 0, nil
 	})
 	return r, known, err
@@ -221,6 +233,9 @@ func (s *Inbox) readOffer(line []byte) *offer {
 		case !whole:
 			body = fmt.Appendf(nil, `{"type":%q,"payload":%s}`, content.TenantProvisioningChange, line)
 		case members["type"] == nil:
+			if _, fault := content.Parse(line); fault != nil { // such as a second payload
+				return &offer{fault: fault.String()}
+			}
 			body = fmt.Appendf(nil, `{"type":%q,"payload":%s}`, content.TenantProvisioningChange, payload)
 		}
 	}
@@ -353,9 +368,10 @@ func (s *Inbox) Compare(ctx context.Context, id string, lines [][]byte, settle b
 // Apply takes in what differs from what usher knows, or is missing there. With keep it is not delivered. If one line cannot be taken in,
 // for example because the inbox is full, those before it are in, and those after it are not; its Err says why.
 func (s *Inbox) Apply(ctx context.Context, id string, lines [][]byte, keep bool) ([]Compared, error) {
-	var run *Run
+	var run, last, complete *Run
 	err := s.read(ctx, func(tx engine.Tx) error {
 		tx.Queue("run", func(r engine.Row) (err error) { run, err = scanRun(r); return err }, id)
+		queueLastRuns(tx, &last, &complete) // no other run ends before this one: its begin would end this one
 		return tx.Send()
 	})
 	switch {
@@ -363,6 +379,8 @@ func (s *Inbox) Apply(ctx context.Context, id string, lines [][]byte, keep bool)
 		return nil, err
 	case run == nil:
 		return nil, ErrNoRun
+	case complete != nil && complete.KnowsUpTo().After(run.KnowsUpTo()):
+		return nil, ErrOlderList
 	case keep:
 		return s.reconcile(run, lines, toKeep)
 	}

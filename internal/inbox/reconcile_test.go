@@ -366,3 +366,46 @@ func TestKnownBefore(t *testing.T) {
 		d.want("", strings.Join(all, " "), "/b crm/b /c")
 	})
 }
+
+// A run that began later ends the others: what they have read may be older than what it finds equal.
+func TestOneRunAtATime(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		d := newDesk(t, open)
+		d.hears("acme", "a")
+		first := d.begin(time.Time{})
+		second := d.begin(time.Time{})
+		d.want("the first one", d.apply(first, false, says("acme", "old")), ErrNoRun.Error())
+		d.want("the second one", d.apply(second, false, says("acme", "a")), "equal")
+		check(t, d.EndRun(second.ID, true, "", Summary{Equal: 1}))
+
+		old := d.begin(second.Began.Add(-time.Second))
+		d.want("an older list", d.apply(old, false, says("other", "a")), ErrOlderList.Error())
+		if _, _, err := d.BeginRun(time.Now().Add(time.Hour), &Action{What: "reconcile"}); err != ErrFuture {
+			t.Errorf("a list of the future: %v", err)
+		}
+	})
+}
+
+// Lists of former times can be taken in one after the other.
+func TestOlderListsInOrder(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		d := newDesk(t, open)
+		now := time.Now()
+		for i, want := range []string{"missing (+ a) applied", "differs (+ b, - a) applied"} {
+			r := d.begin(now.Add(time.Duration(i-3) * time.Hour))
+			d.want("", d.apply(r, true, says("acme", string(rune('a'+i)))), want)
+			check(t, d.EndRun(r.ID, true, "", Summary{}))
+		}
+	})
+}
+
+// A line with a second payload is faulty, not read by the last one.
+func TestPayloadTwice(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		d := newDesk(t, open)
+		line := `{"payload":` + says("acme", "a") + `,"payload":` + says("acme", "b") + `}`
+		if got := d.compare(d.begin(time.Time{}), line); !strings.HasPrefix(got, "fault: ") && !strings.Contains(got, "fault: ") {
+			t.Error(got)
+		}
+	})
+}

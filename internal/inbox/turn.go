@@ -144,7 +144,7 @@ func (t *sqlTurn) load(works []*work) error {
 	t.queueStates(all.states)
 	for _, w := range works {
 		if w.run != "" {
-			t.tx.Queue("run", t.scanRun, w.run)
+			t.tx.Queue("run_lock", t.scanRun, w.run)
 		}
 	}
 	if err := t.tx.Send(); err != nil {

@@ -261,6 +261,10 @@ SELECT id, mark, began, as_of, action, ended, complete, failed, summary FROM {sc
 -- name: run_end
 UPDATE {schema}.reconcile SET ended = $2::bigint, complete = $3::bigint, failed = $4::text, summary = $5::text WHERE id = $1::text AND ended = 0
 
+-- name: runs_end
+-- A run that begins ends those that still run: what they have read may be older than what this one finds equal.
+UPDATE {schema}.reconcile SET ended = $1::bigint, failed = $2::text WHERE ended = 0
+
 -- name: runs_drop
 -- An import brings states of which nobody knows whether they are newer than what a run has read.
 DELETE FROM {schema}.reconcile WHERE ended = 0

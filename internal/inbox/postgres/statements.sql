@@ -166,3 +166,7 @@ SELECT setval('{schema}.number', greatest($1::bigint, (SELECT last_value FROM {s
 -- name: gate_up
 -- Locked, so that of two gates that come up at once one finds the gap.
 SELECT at FROM {schema}.gate_up FOR UPDATE
+
+-- name: run_lock
+-- The run, which nobody ends meanwhile.
+SELECT id, mark, began, as_of, action, ended, complete, failed, summary FROM {schema}.reconcile WHERE id = $1::text FOR SHARE

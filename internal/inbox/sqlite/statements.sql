@@ -126,3 +126,7 @@ UPDATE number SET last = max(last, ?1)
 
 -- name: gate_up
 SELECT at FROM gate_up
+
+-- name: run_lock
+-- The run, which nobody ends meanwhile.
+SELECT id, mark, began, as_of, action, ended, complete, failed, summary FROM {schema}.reconcile WHERE id = $1::text
