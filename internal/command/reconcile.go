@@ -104,6 +104,7 @@ type reconcileCall struct {
 	conflicts spool                    // lines of tenants that came before with other features
 	toApply   spool
 	faults    int
+	cut       error // why not all that the command prints could be read
 	summary   inbox.Summary
 	listed    map[inbox.Result]int
 	progress  progress
@@ -243,28 +244,43 @@ func (c *reconcileCall) compareAll(ctx context.Context, calls bool) (complete bo
 	if !calls {
 		start = j.RunAlone
 	}
+	signals, stop := notifyOfStops() // before the command starts: it may survive a signal that means usher, too
+	defer stop()
 	code, err := start(ctx)
 	c.progress.end()
-	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
-	defer stop()
+	interrupted := len(signals) > 0
+	ctx, cancel := stoppedBy(ctx, signals, interrupted)
+	defer cancel()
+	defer func() {
+		if errors.Is(failed, context.Canceled) {
+			failed = errInterrupted
+		}
+	}()
 	switch {
-	case readErr != nil:
+	case readErr != nil && c.cut == nil:
 		return false, readErr // usher has ended the command: its exit code means nothing
 	case err != nil:
 		failed = err
 	case code != 0:
 		failed = fmt.Errorf("the command failed: its exit code is %d", code)
+	case interrupted:
+		failed = errInterrupted
+	case c.cut != nil:
+		failed = c.cut
 	case c.number == 0:
 		failed = errors.New("the command printed nothing")
 	}
 	if err := c.compareConflicts(ctx); err != nil {
 		return false, err
 	}
-	if c.faults > 0 && failed == nil {
-		failed = fmt.Errorf("%s cannot be compared", plural(c.faults, "line"))
+	if failed == nil {
+		failed = c.faulty("compared")
 	}
 	if err := c.compareAgain(ctx, failed == nil); err != nil {
 		return false, err
+	}
+	if failed == nil { // the server may see a line in another way than before
+		failed = c.faulty("compared")
 	}
 	if failed != nil {
 		return false, failed
@@ -275,11 +291,49 @@ func (c *reconcileCall) compareAll(ctx context.Context, calls bool) (complete bo
 	return true, c.applyAll(ctx)
 }
 
+// errInterrupted is why a run failed that a signal has ended.
+var errInterrupted = errors.New("interrupted")
+
+// notifyOfStops returns the signals that end a run. Those that are ignored, as under nohup, stay ignored.
+func notifyOfStops() (signals chan os.Signal, stop func()) {
+	signals = make(chan os.Signal, 1)
+	for _, sig := range []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT} {
+		if !signal.Ignored(sig) {
+			signal.Notify(signals, sig)
+		}
+	}
+	return signals, func() { signal.Stop(signals) }
+}
+
+// stoppedBy returns a context that ends with a signal; with the second one, if the first has come already.
+func stoppedBy(ctx context.Context, signals <-chan os.Signal, already bool) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	if already {
+		<-signals
+	}
+	go func() {
+		select {
+		case <-signals:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, cancel
+}
+
 // read reads the command's lines, and compares them.
 func (c *reconcileCall) read(ctx context.Context, r io.Reader) error {
 	in := bufio.NewReaderSize(r, 64<<10)
 	for {
 		line, tooLong, err := readTenantLine(in)
+		if err != nil && !errors.Is(err, io.EOF) { // the line has no end
+			c.cut = fmt.Errorf("cannot read all that the command prints: %w", err)
+			if err := c.compare(ctx); err != nil {
+				c.cut = nil
+				return err
+			}
+			return c.cut
+		}
 		if line = bytes.TrimSpace(line); len(line) > 0 || tooLong {
 			c.number++
 			if tooLong {
@@ -290,11 +344,8 @@ func (c *reconcileCall) read(ctx context.Context, r io.Reader) error {
 				}
 			}
 		}
-		switch {
-		case errors.Is(err, io.EOF):
+		if err != nil {
 			return c.compare(ctx)
-		case err != nil:
-			return fmt.Errorf("cannot read what the command prints: %w", err)
 		}
 	}
 }
@@ -326,11 +377,21 @@ func (c *reconcileCall) send(ctx context.Context, b *batch, what string, query u
 		return fmt.Errorf("%s is not usher, or another version of it: it answers %d of %d lines", c.listen, len(answer.Lines), len(b.lines))
 	}
 	for n, line := range b.lines {
+		if r := &answer.Lines[n]; what == "compare" && r.Fault == "" && !r.PassedOver && !slices.Contains(compareResults, r.Result) {
+			return c.notUnderstood(r)
+		}
 		if err := each(line, &answer.Lines[n]); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// compareResults are the results of a comparison. The command itself finds the others.
+var compareResults = []inbox.Result{inbox.Equal, inbox.Differs, inbox.Missing, inbox.Changed}
+
+func (c *reconcileCall) notUnderstood(r *admin.RunLine) error {
+	return fmt.Errorf("%s is not usher, or another version of it: it says %q of the tenant %s", c.listen, r.Result, text.Visible(inbox.ShowTenant(r.Platform, r.Tenant)))
 }
 
 // compare compares the lines that were read. What is equal is done; the others get a second look when the command has ended.
@@ -371,19 +432,17 @@ func (c *reconcileCall) fault(number int, why string) {
 	}
 }
 
+// faulty returns an error if there were faults.
+func (c *reconcileCall) faulty(done string) error {
+	if c.faults == 0 {
+		return nil
+	}
+	return fmt.Errorf("%s cannot be %s", plural(c.faults, "line"), done)
+}
+
 // again sends the lines of a spool once more.
 func (c *reconcileCall) again(ctx context.Context, s *spool, what string, query url.Values, each func(tenantLine, *admin.RunLine) error) error {
-	var b batch
-	err := s.each(func(line tenantLine) error {
-		if b.add(line) {
-			return c.send(ctx, &b, what, query, each)
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	return c.send(ctx, &b, what, query, each)
+	return s.batches(func(b *batch) error { return c.send(ctx, b, what, query, each) })
 }
 
 // compareConflicts looks at tenants that the command has printed twice, with different features. That is a fault, unless the tenant
@@ -393,6 +452,8 @@ func (c *reconcileCall) compareConflicts(ctx context.Context) error {
 		key := keyOf(r.Platform, r.Tenant)
 		before := c.seen[key]
 		switch {
+		case r.Fault != "":
+			c.fault(line.number, r.Fault)
 		case r.PassedOver:
 		case r.Result != inbox.Changed:
 			c.fault(line.number, fmt.Sprintf("the tenant %s was printed before, with other features", inbox.ShowTenant(r.Platform, r.Tenant)))
@@ -409,6 +470,14 @@ func (c *reconcileCall) compareConflicts(ctx context.Context) error {
 // that what was found equal is settled, and what differs may be applied.
 func (c *reconcileCall) compareAgain(ctx context.Context, trusted bool) error {
 	return c.again(ctx, &c.spool, "compare", url.Values{"settle": {strconv.FormatBool(trusted)}}, func(line tenantLine, r *admin.RunLine) error {
+		switch { // the settings of the server may have changed since the first look
+		case r.Fault != "":
+			c.fault(line.number, r.Fault)
+			return nil
+		case r.PassedOver:
+			c.summary.PassedOver++
+			return nil
+		}
 		result := r.Result
 		if result == inbox.Missing && c.isTwin(r) {
 			result = inbox.Twin
@@ -463,7 +532,7 @@ func (c *reconcileCall) applyAll(ctx context.Context) error {
 		most = max(5, min(100, c.run.Known/10))
 	}
 	if most > 0 && n > most {
-		if err := c.reportLeft(ctx); err != nil {
+		if err := c.reportLeft(ctx, &c.toApply); err != nil {
 			return err
 		}
 		return fmt.Errorf("%s would be taken in, and --max allows %s: so none was. If that is right: --max %d", count(n, "tenant"), thousands(most), n)
@@ -474,47 +543,74 @@ func (c *reconcileCall) applyAll(ctx context.Context) error {
 	}
 	if !c.yes && !c.confirm(question) {
 		c.say("Nothing was taken in.\n")
-		return c.reportLeft(ctx)
+		return c.reportLeft(ctx, &c.toApply)
 	}
 	var full error
-	err := c.again(ctx, &c.toApply, "apply", url.Values{"keep": {strconv.FormatBool(c.keep)}}, func(line tenantLine, r *admin.RunLine) error {
-		was := line.found
-		switch {
-		case r.Error != "":
-			full = errors.New(r.Error)
-			fallthrough
-		case full != nil: // the rest was not tried
-			c.report(r, was)
+	var rest spool // what was not tried after that
+	defer rest.close()
+	query := url.Values{"keep": {strconv.FormatBool(c.keep)}}
+	err := c.toApply.batches(func(b *batch) error {
+		if full != nil {
+			defer b.reset()
+			return rest.addAll(b.lines)
+		}
+		return c.send(ctx, b, "apply", query, func(line tenantLine, r *admin.RunLine) error {
+			was := line.found
+			switch {
+			case r.Applied:
+				c.summary.Applied++
+				c.left(was, -1)
+			case r.Error != "":
+				full = errors.New(r.Error)
+			case full != nil:
+				return rest.add(line)
+			case r.Fault != "":
+				c.fault(line.number, r.Fault)
+				return nil
+			case r.PassedOver:
+				c.count(was, -1)
+				c.summary.PassedOver++
+				return nil
+			case r.LeftOut != "":
+			case r.Result == inbox.Equal || r.Result == inbox.Changed: // meanwhile
+				c.count(was, -1)
+				c.count(r.Result, 1)
+				was = r.Result
+			default:
+				full = c.notUnderstood(r)
+			}
+			if c.json || !r.Applied {
+				c.report(r, was)
+			}
 			return nil
-		case r.Applied:
-			c.summary.Applied++
-			c.left(was, -1)
-		case r.LeftOut != "":
-		case r.Result == inbox.Equal || r.Result == inbox.Changed: // meanwhile
-			c.count(was, -1)
-			c.count(r.Result, 1)
-			was = r.Result
-		}
-		if c.json || !r.Applied {
-			c.report(r, was)
-		}
-		return nil
+		})
 	})
-	if full != nil {
+	switch {
+	case err != nil:
+		return err
+	case full != nil:
+		if err := c.reportLeft(ctx, &rest); err != nil {
+			return err
+		}
 		return fmt.Errorf("not all were taken in: %w", full)
 	}
-	return err
+	return c.faulty("taken in")
 }
 
 // reportLeft reports what was to be applied and is not, for --json: else that was printed before.
-func (c *reconcileCall) reportLeft(ctx context.Context) error {
+func (c *reconcileCall) reportLeft(ctx context.Context, s *spool) error {
 	if !c.json {
 		return nil
 	}
-	return c.again(ctx, &c.toApply, "compare", url.Values{}, func(line tenantLine, r *admin.RunLine) error {
-		c.report(r, line.found)
+	err := c.again(ctx, s, "compare", url.Values{}, func(line tenantLine, r *admin.RunLine) error {
+		if r.Fault != "" {
+			c.fault(line.number, r.Fault)
+		} else {
+			c.report(r, line.found)
+		}
 		return nil
 	})
+	return cmp.Or(err, c.faulty("compared"))
 }
 
 // end stores how the run has ended, and says so.

@@ -43,6 +43,30 @@ func (s *spool) add(l tenantLine) (err error) {
 	return err
 }
 
+func (s *spool) addAll(lines []tenantLine) error {
+	for _, line := range lines {
+		if err := s.add(line); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// batches calls fn for all lines in their order, in batches. fn empties them.
+func (s *spool) batches(fn func(*batch) error) error {
+	var b batch
+	err := s.each(func(line tenantLine) error {
+		if b.add(line) {
+			return fn(&b)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return fn(&b)
+}
+
 // each calls fn for all lines in their order. They are valid until fn returns.
 func (s *spool) each(fn func(tenantLine) error) error {
 	sources := []io.Reader{bytes.NewReader(s.memory.Bytes())}

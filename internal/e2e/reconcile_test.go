@@ -5,11 +5,15 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -290,8 +294,8 @@ func TestReconcileAsOf(t *testing.T) {
 	r.want("--as-of "+at.Format(time.RFC3339Nano), 3, []string{"differs  crm/old ", "changed  crm/new "}, payload("old", "b"), payload("new", "b"))
 }
 
-// A child that the command leaves behind has its output open: that does not delay the end. Nor is anything lost that the command itself has
-// printed.
+// A child that the command leaves behind has its output open: that does not delay the end. But nobody can say whether that was all, so
+// nothing is taken in. What the command itself has printed is compared.
 func TestReconcileDoesNotWaitForChildren(t *testing.T) {
 	t.Parallel()
 	r := newReconciler(t)
@@ -299,17 +303,24 @@ func TestReconcileDoesNotWaitForChildren(t *testing.T) {
 	for n := range 1500 {
 		lines = append(lines, payload(fmt.Sprint("tenant-", n), "a"))
 	}
-	pid := filepath.Join(r.dir, "pid")
-	began := time.Now()
-	out, stderr, code := r.run("--json", `sleep 3000 2>/dev/null & echo $! > '`+pid+`'; cat "$LINES_FILE"`, lines...)
-	text, err := os.ReadFile(pid)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var child int
-	fmt.Sscan(string(text), &child)
-	if syscall.Kill(child, syscall.SIGKILL) != nil || code != 3 || !strings.Contains(out, `"missing":1500`) {
-		t.Errorf("after %v: %d %s", time.Since(began), code, stderr)
+	lines = append(lines, "") // an end for the last line
+	for name, child := range map[string]string{
+		"it is quiet": `sleep 3000 2>/dev/null`,
+		"it prints":   `yes '' 2>/dev/null`, // more than a pipe holds
+	} {
+		pid := filepath.Join(r.dir, "pid")
+		began := time.Now()
+		out, stderr, code := r.run("--json --apply --max 0 --yes", `cat "$LINES_FILE"; `+child+` & echo $! > '`+pid+`'`, lines...)
+		text, err := os.ReadFile(pid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var child int
+		fmt.Sscan(string(text), &child)
+		_ = syscall.Kill(child, syscall.SIGKILL) // yes ends with its pipe
+		if code != 1 || !strings.Contains(out, `"missing":1500`) || !strings.Contains(out, `"applied":0`) || !strings.Contains(stderr, "still has its output open") {
+			t.Errorf("%s, after %v: %d %s", name, time.Since(began), code, stderr)
+		}
 	}
 }
 
@@ -327,6 +338,147 @@ func TestReconcileIsInterrupted(t *testing.T) {
 	}
 	if !strings.Contains(p.Stdout.String(), "differs  crm/acme") {
 		t.Errorf("what was compared is not printed: %s", p.Stdout.String())
+	}
+}
+
+// A command may survive a signal and end well. The signal meant usher, too: nothing is taken in.
+func TestReconcileIsInterruptedAndTheCommandIsNot(t *testing.T) {
+	t.Parallel()
+	r := newReconciler(t)
+	r.hears("acme", "users=25")
+	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT} {
+		dir := t.TempDir()
+		exists := func(name string) func() bool {
+			return func() bool { _, err := os.Stat(filepath.Join(dir, name)); return err == nil }
+		}
+		script := fmt.Sprintf("cd '%s'; trap 'touch got' %d; echo '%s'; touch started; until test -e got; do sleep 0.01; done", dir, sig, payload("acme", "users=30"))
+		p := startProcess(t, r.environ, "reconcile", "--apply", "--yes", "--", "sh", "-c", script)
+		testkit.Eventually(t, "started", exists("started"))
+		p.Signal(t, sig)
+		if <-p.Ended; p.Code != 1 || !strings.Contains(p.Stderr.String(), "reconcile failed: interrupted") || !strings.Contains(p.Stdout.String(), "differs  crm/acme") {
+			t.Errorf("%v: %d %s %s", sig, p.Code, p.Stdout.String(), p.Stderr.String())
+		}
+	}
+	r.want("", 3, []string{"differs  crm/acme"}, payload("acme", "users=30"))
+}
+
+// scripted is what stands in for a running usher: it answers each line of a comparison, and of what is to be taken in, as the test says.
+type scripted struct {
+	environ []string
+	mu      sync.Mutex
+	calls   map[string]int // how often a call came in the last run
+	end     string         // the body of the last one
+}
+
+func newScripted(t *testing.T, answer func(what string, call int, line string) string) *scripted {
+	s := &scripted{calls: make(map[string]int)}
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		what := path.Base(req.URL.Path)
+		s.calls[what]++
+		body, _ := io.ReadAll(req.Body)
+		switch what {
+		case "begin":
+			clear(s.calls)
+			io.WriteString(w, `{"run":"r","began":"2026-01-31T08:00:00Z","known":7}`)
+		case "known":
+			io.WriteString(w, `{"tenants":[],"more":false}`)
+		case "end":
+			s.end = string(body)
+			io.WriteString(w, `{}`)
+		default:
+			var lines []string
+			for line := range strings.Lines(string(body)) {
+				lines = append(lines, answer(what, s.calls[what], strings.TrimSpace(line)))
+			}
+			fmt.Fprintf(w, `{"lines":[%s]}`, strings.Join(lines, ","))
+		}
+	}))
+	t.Cleanup(srv.Close)
+	s.environ = []string{"USHER_ADMIN_LISTEN=" + srv.Listener.Addr().String()}
+	return s
+}
+
+// run runs usher reconcile with a script.
+func (s *scripted) run(t *testing.T, flags, script string) *testkit.Usher {
+	t.Helper()
+	p := startProcess(t, s.environ, append(append([]string{"reconcile", "--as-of", "1m"}, strings.Fields(flags)...), "--", "sh", "-c", script)...)
+	<-p.Ended
+	return p
+}
+
+// The settings of the server may change during a run: then it sees a line in another way at the second look.
+func TestReconcileWhileTheServerChanges(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name, second, applied string
+		code                  int
+		want, end             string
+	}{
+		{"a fault", `"fault":"it is too large"`, "", 1, "line 2: it is too large", `"complete":false`},
+		{"passed over", `"passed_over":true`, "", 0, "1 tenant passed over", `"complete":true`},
+		{"no result", `"result":""`, "", 1, "is not usher, or another version of it", `"complete":false`},
+		{"a result that nobody knows", `"result":"better"`, "", 1, `it says "better" of the tenant crm/b`, `"complete":false`},
+		{"a fault when it is applied", `"result":"differs"`, `"fault":"it is too large"`, 1, "1 line cannot be taken in", `"differs":1`},
+		{"passed over when it is applied", `"result":"differs"`, `"passed_over":true`, 0, "1 tenant passed over", `"differs":0`},
+		{"no result when it is applied", `"result":"differs"`, `"result":""`, 1, "is not usher, or another version of it", `"differs":1`},
+	} {
+		s := newScripted(t, func(what string, call int, line string) string {
+			says := `"result":"differs"`
+			switch {
+			case what == "apply":
+				says = c.applied
+			case line == "a":
+				says = `"result":"equal"`
+			case call == 2:
+				says = c.second
+			}
+			return fmt.Sprintf(`{"platform":"crm","tenant":%q,"state":"s",%s}`, line, says)
+		})
+		p := s.run(t, "--apply --yes", "echo a; echo b")
+		if out := p.Stdout.String() + p.Stderr.String(); p.Code != c.code || !strings.Contains(out, c.want) || !strings.Contains(s.end, c.end) {
+			t.Errorf("%s: %d\n%s%s", c.name, p.Code, out, s.end)
+		}
+	}
+	// A tenant that was printed twice.
+	s := newScripted(t, func(what string, call int, line string) string {
+		if line == "a2" && call == 2 {
+			return `{"fault":"it is too large"}`
+		}
+		return fmt.Sprintf(`{"platform":"crm","tenant":"a","state":%q,"result":"equal"}`, line)
+	})
+	if p := s.run(t, "", "echo a; echo a2"); p.Code != 1 || !strings.Contains(p.Stderr.String(), "line 2: it is too large") {
+		t.Errorf("printed twice: %d %s", p.Code, p.Stderr.String())
+	}
+}
+
+// After a tenant that cannot be taken in, nothing more is tried, and all that is not taken in is listed.
+func TestReconcileStopsWhenTheInboxIsFull(t *testing.T) {
+	t.Parallel()
+	s := newScripted(t, func(what string, call int, line string) string {
+		says := `"result":"differs","changes":["+ a"]`
+		switch n, _ := strconv.Atoi(line); {
+		case what == "apply" && (n < 10 || call > 1):
+			says += `,"applied":true`
+		case what == "apply" && n == 10:
+			says += `,"error":"the inbox is full"`
+		case what == "apply":
+			says = `"tenant_was":"not tried"`
+		}
+		return fmt.Sprintf(`{"platform":"crm","tenant":%q,"state":"s",%s}`, line, says)
+	})
+	const script = `n=0; while test $n -lt 450; do echo $n; n=$((n+1)); done`
+	p := s.run(t, "--apply --max 0 --yes --json", script)
+	out := p.Stdout.String()
+	if p.Code != 1 || s.calls["apply"] != 1 || !strings.Contains(p.Stderr.String(), "not all were taken in: the inbox is full") || !strings.Contains(out, `"differs":450`) || !strings.Contains(out, `"applied":10,`) {
+		t.Errorf("%d, applied %d times: %s", p.Code, s.calls["apply"], p.Stderr.String())
+	}
+	if applied, left := strings.Count(out, `"changes":["+ a"],"applied":true`), strings.Count(out, `"changes":["+ a"],"applied":false`); applied != 10 || left != 440 {
+		t.Errorf("%d applied, %d left", applied, left)
+	}
+	if p := s.run(t, "--apply --max 0 --yes", script); p.Code != 1 || !strings.Contains(s.end, `"applied":10,`) {
+		t.Errorf("%d %s", p.Code, s.end)
 	}
 }
 

@@ -48,8 +48,8 @@ type Job struct {
 	Stderr   io.Writer
 	Self     string // the path of usher's binary; if empty, usher never starts itself a second time
 
-	// Read reads what the command prints, in place of Stdout. Its reader ends when the command has ended, even if
-	// a child of the command still has the output open. Its context ends with a signal after that. After an error
+	// Read reads what the command prints, in place of Stdout. Its reader ends when the command has ended; with an
+	// error, if a child of the command still has the output open. Its context ends with a signal after that. After an error
 	// usher ends the command. Nil: Stdout gets it.
 	Read func(context.Context, io.Reader) error
 }
@@ -206,8 +206,8 @@ func endProcess(p *os.Process) {
 	}
 }
 
-// output is what a command prints. It ends when the command has ended and all that it printed is read. The pipe itself
-// may stay open for longer: a child that the command has left behind may have it.
+// output is what a command prints. It ends when the command has ended and all that it printed is read. If the pipe stays
+// open for longer, because a child that the command has left behind has it, nobody can say whether that was all.
 type output struct {
 	file  *os.File
 	ended atomic.Bool
@@ -218,9 +218,11 @@ type output struct {
 const (
 	// pipeSize is at least what a pipe can hold. What comes after that, the command has not written.
 	pipeSize = 1 << 20
-	// quietTime is how long usher waits for what is in the pipe already.
-	quietTime = 100 * time.Millisecond
+	// quietTime is how long usher waits for what is in the pipe already, and for children that end with the command.
+	quietTime = time.Second
 )
+
+var errStillOpen = errors.New("something that the command has started still has its output open: let it end, or redirect its output")
 
 // commandEnded makes a read end that waits for more.
 func (o *output) commandEnded() {
@@ -238,7 +240,7 @@ func (o *output) Read(b []byte) (n int, err error) {
 			break
 		}
 		if o.quiet {
-			return 0, io.EOF
+			return 0, errStillOpen
 		}
 		// The deadline may have passed while the reader was busy, so that this says nothing about the pipe.
 		o.quiet = true
@@ -247,7 +249,7 @@ func (o *output) Read(b []byte) (n int, err error) {
 	o.quiet = false
 	if o.ended.Load() {
 		if o.late += n; o.late > pipeSize {
-			return n, io.EOF
+			return n, errStillOpen
 		}
 	}
 	return n, err
