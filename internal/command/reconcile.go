@@ -104,7 +104,8 @@ type reconcileCall struct {
 	conflicts spool                    // lines of tenants that came before with other features
 	toApply   spool
 	faults    int
-	cut       error // why not all that the command prints could be read
+	untaken   []string // the first platforms of lines that were passed over
+	cut       error    // why not all that the command prints could be read
 	summary   inbox.Summary
 	listed    map[inbox.Result]int
 	progress  progress
@@ -119,7 +120,7 @@ func keyOf(platform, tenant string) tenantKey {
 }
 
 type seenTenant struct {
-	state [8]byte // of the digest of its features
+	state [8]byte // a hash of the digest of its features
 	equal bool    // it is counted as equal
 }
 
@@ -282,6 +283,9 @@ func (c *reconcileCall) compareAll(ctx context.Context, calls bool) (complete bo
 	if failed == nil { // the server may see a line in another way than before
 		failed = c.faulty("compared")
 	}
+	if failed == nil && c.compared() == 0 { // a list of another platform is more likely than one that says nothing
+		failed = fmt.Errorf("nothing was compared: no receiver takes these platforms: %s. Are they right?", strings.Join(c.untaken, ", "))
+	}
 	if failed != nil {
 		return false, failed
 	}
@@ -402,8 +406,8 @@ func (c *reconcileCall) compare(ctx context.Context) error {
 			return nil
 		}
 		key := keyOf(r.Platform, r.Tenant)
-		now := seenTenant{equal: r.Result == inbox.Equal && !r.Settles}
-		copy(now.state[:], r.State)
+		state := sha256.Sum256([]byte(r.State))
+		now := seenTenant{state: [8]byte(state[:8]), equal: r.Result == inbox.Equal && !r.Settles}
 		switch before, twice := c.seen[key]; {
 		case twice && before.state == now.state:
 			return nil
@@ -413,7 +417,7 @@ func (c *reconcileCall) compare(ctx context.Context) error {
 		c.seen[key] = now
 		switch {
 		case r.PassedOver:
-			c.summary.PassedOver++
+			c.passOver(r)
 		case now.equal:
 			c.summary.Equal++
 		default:
@@ -423,6 +427,22 @@ func (c *reconcileCall) compare(ctx context.Context) error {
 	})
 	c.progress.show("%s compared", count(len(c.seen), "tenant"))
 	return err
+}
+
+// maxUntaken is how many platforms that no receiver takes are named.
+const maxUntaken = 5
+
+func (c *reconcileCall) passOver(r *admin.RunLine) {
+	c.summary.PassedOver++
+	if platform := cmp.Or(text.Visible(r.Platform), `""`); len(c.untaken) < maxUntaken && !slices.Contains(c.untaken, platform) {
+		c.untaken = append(c.untaken, platform)
+	}
+}
+
+// compared returns how many tenants were compared.
+func (c *reconcileCall) compared() int {
+	s := &c.summary
+	return s.Equal + s.Differs + s.Missing + s.Twin + s.Changed
 }
 
 func (c *reconcileCall) fault(number int, why string) {
@@ -475,7 +495,7 @@ func (c *reconcileCall) compareAgain(ctx context.Context, trusted bool) error {
 			c.fault(line.number, r.Fault)
 			return nil
 		case r.PassedOver:
-			c.summary.PassedOver++
+			c.passOver(r)
 			return nil
 		}
 		result := r.Result
@@ -541,9 +561,15 @@ func (c *reconcileCall) applyAll(ctx context.Context) error {
 	if c.keep {
 		question = fmt.Sprintf("Take in %s? usher then knows them, and delivers nothing.", count(n, "tenant"))
 	}
-	if !c.yes && !c.confirm(question) {
-		c.say("Nothing was taken in.\n")
-		return c.reportLeft(ctx, &c.toApply)
+	if !c.yes {
+		yes, err := c.confirm(ctx, question)
+		if err != nil {
+			return err
+		}
+		if !yes {
+			c.say("Nothing was taken in.\n")
+			return c.reportLeft(ctx, &c.toApply)
+		}
 	}
 	var full error
 	var rest spool // what was not tried after that
@@ -569,7 +595,7 @@ func (c *reconcileCall) applyAll(ctx context.Context) error {
 				return nil
 			case r.PassedOver:
 				c.count(was, -1)
-				c.summary.PassedOver++
+				c.passOver(r)
 				return nil
 			case r.LeftOut != "":
 			case r.Result == inbox.Equal || r.Result == inbox.Changed: // meanwhile
@@ -728,7 +754,7 @@ func (c *reconcileCall) say(format string, args ...any) {
 }
 
 // confirm asks a question, and says whether the answer is yes.
-func (c *reconcileCall) confirm(question string) bool {
+func (c *reconcileCall) confirm(ctx context.Context, question string) (yes bool, err error) {
 	c.sayMore()
 	clear(c.listed)
 	out := c.Stdout
@@ -736,21 +762,29 @@ func (c *reconcileCall) confirm(question string) bool {
 		out = c.Stderr
 	}
 	fmt.Fprint(out, question, " [y/N] ")
-	answer, _ := bufio.NewReader(c.Stdin).ReadString('\n') // at the end of the input: no
-	answer = strings.ToLower(strings.TrimSpace(answer))
-	return answer == "y" || answer == "yes"
+	answers := make(chan string, 1)
+	go func() { // a read from a terminal does not end with ctx
+		answer, _ := bufio.NewReader(c.Stdin).ReadString('\n') // at the end of the input: no
+		answers <- strings.ToLower(strings.TrimSpace(answer))
+	}()
+	select {
+	case answer := <-answers:
+		return answer == "y" || answer == "yes", nil
+	case <-ctx.Done():
+		fmt.Fprintln(out)
+		return false, errInterrupted
+	}
 }
 
 // conclusion says in words what was found, and what to do next.
 func (c *reconcileCall) conclusion(complete bool, failed error) string {
 	s, left := &c.summary, c.summary.Left
 	var out strings.Builder
-	compared := s.Equal + s.Differs + s.Missing + s.Twin + s.Changed
 	if c.anyListed() {
 		out.WriteByte('\n')
 	}
 	if !complete {
-		fmt.Fprintf(&out, "%s compared, not all: nothing was taken in.\n", count(compared, "tenant"))
+		fmt.Fprintf(&out, "%s compared, not all: nothing was taken in.\n", count(c.compared(), "tenant"))
 		return out.String()
 	}
 	parts := []string{are(s.Equal, "equal")}
@@ -775,7 +809,7 @@ func (c *reconcileCall) conclusion(complete bool, failed error) string {
 			fmt.Fprintf(&out, "Nothing differs: usher knows all %s as the billing service does.", count(s.Equal, "tenant"))
 		}
 	} else {
-		fmt.Fprintf(&out, "%s compared: %s.", count(compared, "tenant"), strings.Join(parts, ", "))
+		fmt.Fprintf(&out, "%s compared: %s.", count(c.compared(), "tenant"), strings.Join(parts, ", "))
 	}
 	if s.Absent > 0 {
 		fmt.Fprintf(&out, " %s that usher knows %s not printed.", count(s.Absent, "tenant"), wasWere(s.Absent))
@@ -825,6 +859,11 @@ func (c *reconcileCall) nextLine(flags string) string {
 		line += " --as-of " + c.asOf.UTC().Format(time.RFC3339)
 	}
 	line += " --"
+	for _, arg := range c.command {
+		if text.Visible(arg) != arg { // nobody could copy it
+			return text.Visible(c.commandLine(line)) + " CMD ARG...  (the same command)"
+		}
+	}
 	for _, arg := range c.command {
 		line += " " + text.Quote(arg)
 	}

@@ -453,6 +453,45 @@ func TestReconcileWhileTheServerChanges(t *testing.T) {
 	}
 }
 
+// A run that compared nothing has most likely the list of another platform: it is not complete.
+func TestReconcileComparesNothing(t *testing.T) {
+	t.Parallel()
+	s := newScripted(t, func(_ string, _ int, line string) string {
+		return fmt.Sprintf(`{"platform":"cmr%s","tenant":%q,"state":"s","passed_over":true}`, line[:1], line)
+	})
+	p := s.run(t, "", "echo 1a; echo 1b; echo 2")
+	if p.Code != 1 || !strings.Contains(p.Stderr.String(), "nothing was compared: no receiver takes these platforms: cmr1, cmr2. Are they right?") || !strings.Contains(s.end, `"complete":false`) {
+		t.Errorf("%d %s%s%s", p.Code, p.Stdout.String(), p.Stderr.String(), s.end)
+	}
+}
+
+// Two digests that begin in the same way are two.
+func TestReconcileTellsStatesApart(t *testing.T) {
+	t.Parallel()
+	s := newScripted(t, func(_ string, _ int, line string) string {
+		return fmt.Sprintf(`{"platform":"crm","tenant":"a","state":"0123456789abcdef%s","result":"equal"}`, line)
+	})
+	if p := s.run(t, "", "echo 1; echo 2"); p.Code != 1 || !strings.Contains(p.Stderr.String(), "line 2: the tenant crm/a was printed before") {
+		t.Errorf("%d %s%s", p.Code, p.Stdout.String(), p.Stderr.String())
+	}
+}
+
+// The next command is one that can be copied. A command that cannot be is not printed.
+func TestReconcileSaysTheNextCommand(t *testing.T) {
+	t.Parallel()
+	s := newScripted(t, func(_ string, _ int, line string) string {
+		return fmt.Sprintf(`{"platform":"crm","tenant":%q,"state":"s","result":"differs"}`, line)
+	})
+	for script, want := range map[string]string{
+		"echo a":         " -- sh '-c' 'echo a'\n",
+		"echo a\necho b": " -- CMD ARG...  (the same command)\n",
+	} {
+		if p := s.run(t, "", script); p.Code != 3 || !strings.Contains(p.Stdout.String(), want) {
+			t.Errorf("%q: %d %s", script, p.Code, p.Stdout.String())
+		}
+	}
+}
+
 // After a tenant that cannot be taken in, nothing more is tried, and all that is not taken in is listed.
 func TestReconcileStopsWhenTheInboxIsFull(t *testing.T) {
 	t.Parallel()

@@ -129,3 +129,30 @@ func TestLogOnATerminal(t *testing.T) {
 		}
 	}
 }
+
+// Ctrl-C is an answer to the question of --apply, too: usher ends without waiting for Enter, and has taken in nothing.
+func TestReconcileInterruptedAtTheQuestion(t *testing.T) {
+	t.Parallel()
+	s := newScripted(t, func(_ string, _ int, line string) string {
+		return fmt.Sprintf(`{"platform":"crm","tenant":%q,"state":"s","result":"differs"}`, line)
+	})
+	keyboard, screen := newTerminal(t)
+	var shown testkit.Output
+	go io.Copy(&shown, keyboard)
+	cmd := exec.Command(testkit.Binary(t), "reconcile", "--as-of", "1m", "--apply", "--", "echo", "a")
+	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = append(s.environ, "PATH="+os.Getenv("PATH")), screen, screen, screen
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill() })
+	testkit.Eventually(t, "the question", func() bool { return strings.Contains(shown.String(), "[y/N] ") })
+	if _, err := keyboard.Write([]byte{3}); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait()
+	if code := cmd.ProcessState.ExitCode(); code != 1 || s.calls["apply"] != 0 || s.calls["end"] != 1 {
+		t.Errorf("exit code %d, %v", code, s.calls)
+	}
+	testkit.Eventually(t, "said why", func() bool { return strings.Contains(shown.String(), "reconcile failed: interrupted") })
+}
