@@ -27,6 +27,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -416,14 +417,20 @@ func (s *Inbox) takeIn(ctx context.Context, in incoming, w work, check func(*sql
 // warnIfAmbiguous logs that a tenant's code exists on several platforms from now on: who asks what it may use must name the platform. Often
 // it is a webhook whose platform was null by mistake.
 func (s *Inbox) warnIfAmbiguous(platform, tenant string) {
-	all, err := s.Snapshots(s.run, []string{tenant})
-	if err != nil || len(all) < 2 {
+	names := []string{ShowTenant(platform, tenant)}
+	err := s.read(s.run, func(tx engine.Tx) error {
+		tx.Queue("namesakes", func(r engine.Row) error {
+			var other string
+			err := r.Scan(&other)
+			names = append(names, ShowTenant(other, tenant))
+			return err
+		}, tenant, platform)
+		return tx.Send()
+	})
+	if err != nil || len(names) < 2 {
 		return
 	}
-	var names []string
-	for i := range all {
-		names = append(names, ShowTenant(all[i].Platform, all[i].Tenant))
-	}
+	slices.Sort(names)
 	s.cfg.Log.Warn("a tenant's code exists on several platforms now: questions about what it may use that name no platform are answered 409 AMBIGUOUS",
 		"new", text.Clip(ShowTenant(platform, tenant), 200), "tenants", text.Clip(strings.Join(names, ", "), 500))
 }

@@ -83,7 +83,7 @@ func TestPageActs(t *testing.T) {
 	w.receiver.FailFor("mill-co", sandbox.Fault{})
 	w.receiver.FailFor("quay-inc", sandbox.Fault{})
 	b.open(w.admin + "/")
-	b.until("told who is parked, and why", `document.querySelector("#wrong").innerText.includes("2 webhooks of crm/quay-inc and crm/mill-co are parked") && document.querySelector("#wrong").innerText.includes("The receiver answered: 422: unknown tenant.")`)
+	b.until("told who is parked, and why", `document.querySelector("#wrong").innerText.includes("2 webhooks of crm/quay-inc and crm/mill-co are parked") && document.querySelector("#wrong").innerText.includes("the receiver answered: 422: unknown tenant")`)
 	click(`nav a[href="/tenants"]`)
 	click(`section[aria-labelledby="troubled"] a[href*="code=mill-co"]`)
 	b.until("told what is wrong", `/^usher has answered this since .*, by webhook 3/.test(document.querySelector("#since").innerText) && /^The receiver does not have it: webhook 3 is parked \(since .*\)\s+The receiver did not accept it: 422: unknown tenant\. Fix the receiver, then send it again\./.test(document.querySelector("#receipt").innerText)`)
@@ -149,7 +149,7 @@ func refusedOnThePage(t *testing.T, b *tab, w *watched) {
 	b.open(w.admin + "/tenant?platform=crm&code=quay-inc")
 	b.until("no line any more", `!document.querySelector("#refused") && document.querySelector("#timeline-live").innerText.includes("accepted")`)
 	b.open(w.admin + "/")
-	b.until("no trouble any more", `!document.querySelector("#wrong").innerText.includes("refused")`)
+	b.until("no trouble any more", `!document.querySelector("#wrong").innerText.includes("usher refused")`)
 	b.click(`nav a[href="/actions"]`)
 	b.until("who did what", `/accept\s+`+id+`\s+1/.test(document.querySelector("#actions tbody tr").innerText)`)
 }

@@ -277,6 +277,10 @@ WHERE mark = (SELECT max(mark) FROM {schema}.reconcile) OR mark = (SELECT max(ma
 -- name: runs_expire
 DELETE FROM {schema}.reconcile WHERE began < $1::bigint AND mark < (SELECT max(mark) FROM {schema}.reconcile WHERE complete = 1)
 
+-- name: namesakes
+-- Some of the other platforms (2 is its own) on which a tenant's code (1) is known.
+SELECT platform FROM {schema}.snapshot WHERE tenant = $1::text AND platform <> $2::text ORDER BY platform LIMIT 3
+
 -- name: known_before
 -- Tenants whose last snapshot is older than a mark (1) and was taken in up to a time (2), after a tenant (3, 4); 5 how many.
 SELECT tenant, platform FROM {schema}.snapshot WHERE (tenant, platform) > ($3::text, $4::text) AND seq < $1::bigint AND received <= $2::bigint ORDER BY tenant, platform LIMIT $5::bigint
