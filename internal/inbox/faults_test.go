@@ -432,7 +432,7 @@ func TestFaultManyPlatforms(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		now := measure("many")
 		for i := range few {
-			if now[i][0] > few[i][0] || now[i][1] > few[i][1] {
+			if now[i][0] > few[i][0] || now[i][1] > few[i][1]+10 { // the first few have no namesakes yet
 				t.Errorf("with few platforms: %v statements and rows, with %d: %v", few, many, now)
 			}
 		}
