@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"maps"
+	"mime"
 	"net/http"
 	"net/url"
 	"slices"
@@ -455,6 +456,8 @@ func readTarget(r *http.Request) (t target, err error) {
 	switch {
 	case err != nil:
 		return t, err
+	case r.Method == http.MethodPost && r.URL.RawQuery != "": // as of the page that asks: it would mean everything
+		return t, badRequest("an action takes its names from the form, not from its address")
 	case strings.HasPrefix(r.URL.Path, "/tenant/"):
 		return readTenant(form)
 	}
@@ -472,6 +475,10 @@ func readTarget(r *http.Request) (t target, err error) {
 func readForm(r *http.Request) (url.Values, error) {
 	if r.Method != http.MethodPost {
 		return readQuery(r.URL.RawQuery)
+	}
+	// A name that is not read, in another kind of body, would mean everything.
+	if kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); r.ContentLength != 0 && kind != "application/x-www-form-urlencoded" {
+		return nil, badRequest("the body must be a form (application/x-www-form-urlencoded); programs use /api/")
 	}
 	if err := r.ParseForm(); err != nil {
 		return nil, badBody(err)

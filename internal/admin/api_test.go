@@ -122,6 +122,8 @@ func TestAPI(t *testing.T) {
 		{"one webhook of a tenant", "GET", "/api/webhooks/3?tenant=acme", "", nil, 400, "tenant", ""},
 		{"send one again with a slip", "POST", "/api/webhooks/3/redeliver?forced=true", "", nil, 400, "forced", ""},
 		{"pause what the address names", "POST", "/api/pause?tenant=acme", "", nil, 400, "tenant", ""},
+		{"pause on the page what the address names", "POST", "/pause?tenant=acme", "", nil, 400, "from the form", ""},
+		{"pause on the page what JSON names", "POST", "/pause", `{"tenant":"acme"}`, []string{"Content-Type", "application/json"}, 400, "must be a form", ""},
 		{"forget what the address names", "POST", "/api/forget?tenant=acme", "", nil, 400, "tenant", ""},
 		{"a tenant with a slip", "GET", "/api/tenant?code=acme&plattform=eu", "", nil, 400, "plattform", ""},
 		{"a query that can't be read", "GET", "/api/status?%zz", "", nil, 400, "query", ""},

@@ -6,8 +6,10 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"usher/internal/admin/page"
@@ -72,13 +74,24 @@ func (s *stream) Read(p []byte) (int, error) {
 
 const tooSlow = "the file arrives too slowly, and all webhooks wait for the import meanwhile, so nothing was imported: save it on a machine near usher first"
 
+// importFlags returns what an import was asked for, as the command's options.
+func importFlags(query url.Values) string {
+	var flags []string
+	for _, f := range []struct{ param, flag string }{{"skip_faulty", "--skip-faulty"}, {"replace", "--replace"}} {
+		if query.Get(f.param) == "true" {
+			flags = append(flags, f.flag)
+		}
+	}
+	return strings.Join(flags, " ")
+}
+
 // imports is POST /api/import. Its body has no limit: it is passed around that of h.answer.
 func (h *Handler) imports(w http.ResponseWriter, r *http.Request) {
 	from := bufio.NewReaderSize(&stream{conn: http.NewResponseController(w), from: r.Body}, 256<<10)
 	h.answer(func(r *http.Request) (any, error) {
 		query := r.URL.Query()
 		_, _ = from.Peek(1) // the import meets its error
-		done, err := h.cfg.Inbox.Import(r.Context(), from, inbox.ImportOptions{SkipFaulty: query.Get("skip_faulty") == "true", Replace: query.Get("replace") == "true", By: asked(r, "import", "")})
+		done, err := h.cfg.Inbox.Import(r.Context(), from, inbox.ImportOptions{SkipFaulty: query.Get("skip_faulty") == "true", Replace: query.Get("replace") == "true", By: asked(r, "import", importFlags(query))})
 		h.did(r, err, slog.LevelWarn, "inbox imported by hand", "webhooks", done.Webhooks, "snapshots", done.Snapshots)
 		var faulty *inbox.FaultyError
 		switch {

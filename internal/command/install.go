@@ -33,8 +33,12 @@ func installCommand(_ context.Context, p *Process, args []string) error {
 		return err
 	}
 	defer from.Close()
-	if info, err := os.Stat(args[0]); err == nil && info.IsDir() {
+	switch info, err := os.Lstat(args[0]); {
+	case err != nil: // most often there is nothing yet
+	case info.IsDir():
 		return fmt.Errorf("%s is a folder: name the file, such as %s", args[0], filepath.Join(args[0], "usher"))
+	case !info.Mode().IsRegular(): // a device would be gone
+		return fmt.Errorf("%s is not a regular file: remove it first, or name another", args[0])
 	}
 	// In one step: a program that runs cannot be overwritten, and a half of one must not be started.
 	to, err := os.CreateTemp(filepath.Dir(args[0]), ".usher-*")

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"usher/internal/testkit"
@@ -32,6 +33,13 @@ func TestInstall(t *testing.T) {
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {
 		t.Errorf("it left %v: %v", left, err)
+	}
+	link := filepath.Join(dir, "link")
+	if err := os.Symlink(os.DevNull, link); err != nil {
+		t.Fatal(err)
+	}
+	if out, code := output(file, "install", link); code != 1 || !strings.Contains(out, "not a regular file") {
+		t.Errorf("in the place of a link: %d %s", code, out)
 	}
 	for want, args := range map[int][]string{1: {"install", dir}, 2: {"install"}} {
 		if out, code := output(file, args...); code != want {

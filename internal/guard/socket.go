@@ -61,8 +61,8 @@ func (s *socket) Read(p []byte) (int, error) {
 	n, err := s.Conn.Read(p)
 	excess := s.unused - wholeRecord
 	s.unused += int64(n)
-	if !s.greeted {
-		excess = s.unused - smallHead
+	if !s.greeted { // a handshake, and after it one record: what follows the head in it is a body
+		excess = s.unused - smallHead - wholeRecord
 	}
 	if !s.records.reach(excess) {
 		return 0, errCrowded

@@ -236,3 +236,26 @@ func TestUnreadOverTCP(t *testing.T) {
 		t.Errorf("the other end sees %v", err)
 	}
 }
+
+// While strangers use up the memory for heads, a whole TLS record of a request still has room: TLS must read all of it before anybody
+// knows where its head ends.
+func TestRecordWhileHeadsAreUsedUp(t *testing.T) {
+	full := &memory{limit: 1 << 10}
+	full.used.Store(full.limit)
+	for _, size := range []int{smallHead, smallHead + wholeRecord, smallHead + wholeRecord + 1} {
+		here, there := net.Pipe()
+		go func() { _, _ = here.Write(make([]byte, size)) }()
+		s := &socket{Conn: there, records: holding{of: full}}
+		got, err := 0, error(nil)
+		for p := make([]byte, 4<<10); got < size && err == nil; {
+			var n int
+			n, err = s.Read(p)
+			got += n
+		}
+		if fits := size <= smallHead+wholeRecord; (err == nil) != fits {
+			t.Errorf("%d bytes: %v", size, err)
+		}
+		here.Close()
+		there.Close()
+	}
+}
