@@ -15,7 +15,8 @@ import (
 const (
 	// routeInterval is the time between two looks for lanes whose receiver is gone. Other replicas may still have it.
 	routeInterval = 5 * time.Second
-	// fullRouteInterval is the time between two looks at the lanes of the receivers that there are.
+	// fullRouteInterval is the time between two looks at the lanes of the receivers that there are: all of them are read. A file has
+	// only this process, whose settings do not change.
 	fullRouteInterval = time.Minute
 )
 
@@ -25,7 +26,7 @@ func (s *Inbox) routeLanes() {
 	defer tick.Stop()
 	var lastFull time.Time
 	for s.run.Err() == nil {
-		full := time.Since(lastFull) >= fullRouteInterval
+		full := lastFull.IsZero() || s.engine.Shared() && time.Since(lastFull) >= fullRouteInterval
 		if err := s.route(full); err == nil && full { // else the writer notices the outage
 			lastFull = time.Now()
 		}

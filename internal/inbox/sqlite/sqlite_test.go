@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"database/sql/driver"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -230,15 +231,7 @@ func TestStatementsKeepTheirPlans(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer e.Close()
-	tls := reflect.ValueOf(e.conn.Conn).Elem().FieldByName("tls")
-	tls = reflect.NewAt(tls.Type(), tls.Addr().UnsafePointer()).Elem() // the driver has no way to ask
-	status := func(s *statement, f any, more ...int32) int64 {
-		args := []reflect.Value{tls, reflect.ValueOf(uintptr(reflect.ValueOf(s.Stmt).Elem().FieldByName("pstmt").Uint()))}
-		for _, n := range more {
-			args = append(args, reflect.ValueOf(n))
-		}
-		return reflect.ValueOf(f).Call(args)[0].Int()
-	}
+	status := statusOf(e)
 	for name := range statements {
 		if name == "begin_write" || name == "begin_read" || name == "commit" {
 			continue
@@ -260,5 +253,59 @@ func TestStatementsKeepTheirPlans(t *testing.T) {
 		if n := status(s, lib.Xsqlite3_stmt_status, lib.SQLITE_STMTSTATUS_REPREPARE, 0); n > 0 {
 			t.Errorf("%s was planned anew %d times", name, n)
 		}
+	}
+}
+
+// statusOf returns a func that asks SQLite about a statement. The driver has no way to do so.
+func statusOf(e *Engine) func(s *statement, f any, more ...int32) int64 {
+	tls := reflect.ValueOf(e.conn.Conn).Elem().FieldByName("tls")
+	tls = reflect.NewAt(tls.Type(), tls.Addr().UnsafePointer()).Elem()
+	return func(s *statement, f any, more ...int32) int64 {
+		args := []reflect.Value{tls, reflect.ValueOf(uintptr(reflect.ValueOf(s.Stmt).Elem().FieldByName("pstmt").Uint()))}
+		for _, n := range more {
+			args = append(args, reflect.ValueOf(n))
+		}
+		return reflect.ValueOf(f).Call(args)[0].Int()
+	}
+}
+
+// What usher does at its start, and once in a second, does not look at all lanes that wait.
+func TestStartReadsFewLanes(t *testing.T) {
+	e, err := Open(filepath.Join(t.TempDir(), "inbox.db"), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	status := statusOf(e)
+	const lanes = 5000
+	now := time.Now().UnixMicro()
+	err = e.conn.exec(fmt.Sprintf(`WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < %d)
+		INSERT INTO lane (tenant, platform, event_type, receiver, tail, waiting, bytes, waiting_since, last_result, last_try, due)
+		SELECT 't' || i, '', '', 'main', i, 1, 3000, i, i %% 3, i, i FROM n`, lanes))
+	if err == nil { // one of each kind lies in the future
+		err = e.conn.exec(fmt.Sprintf("UPDATE lane SET due = %d, last_try = %d WHERE tail <= 3", now+1e12, now+1e12))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, run := range []struct {
+		name string
+		args []any
+	}{
+		{"lane_due_repair", []any{now, now + 1e9, now + 1e9, now + 1e9, "main"}},
+		{"lane_try_repair", []any{now, "main"}},
+		{"receivers", nil},
+		{"lanes_stale", []any{10}},
+	} {
+		if err := e.conn.run(t.Context(), run.name, func(engine.Row) error { return nil }, run.args); err != nil {
+			t.Fatal(err)
+		}
+		if n := status(e.conn.prepared[run.name], lib.Xsqlite3_stmt_status, lib.SQLITE_STMTSTATUS_VM_STEP, 0); n > lanes {
+			t.Errorf("%s takes %d steps for %d lanes", run.name, n, lanes)
+		}
+	}
+	late, err := e.conn.queryValue(fmt.Sprintf("SELECT count(*) FROM lane WHERE due > %d OR last_try > %d", now, now))
+	if err != nil || late != int64(0) {
+		t.Errorf("%v lanes still lie in the future: %v", late, err)
 	}
 }
