@@ -81,7 +81,7 @@ func New(cfg Config) *Handler {
 		{path: "/", read: h.answer(h.overview)},
 		{path: "/webhooks", read: with(h, readSelection, h.webhooksPage), params: append(listParams, "did")},
 		{path: "/webhooks/{id}", read: h.answer(h.webhookPage)},
-		{path: "/webhooks/{id}/payload", read: h.download},
+		{path: "/webhooks/{id}/payload", read: h.download, file: true},
 		{path: "/webhooks/{id}/redeliver", read: h.askOne("redeliver"), act: h.actOnOne("redeliver"), inbox: true},
 		{path: "/webhooks/{id}/discard", read: h.askOne("discard"), act: h.actOnOne("discard"), inbox: true},
 		{path: "/webhooks/{id}/accept", read: h.askOne("accept"), act: h.actOnOne("accept"), inbox: true},
@@ -143,6 +143,7 @@ type route struct {
 	act    http.HandlerFunc // answers POST; may be nil
 	probe  bool             // a health check: answers any Host, and needs no token
 	inbox  bool             // needs an inbox
+	file   bool             // a download with customers' data: no link of another origin leads to it
 	params []string         // the allowed query parameters; nil: none under /api/, any elsewhere
 }
 
@@ -202,7 +203,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case guarded && !known:
 		header.Set("WWW-Authenticate", `Basic realm="usher", charset="UTF-8"`)
 		h.refuse(w, r, http.StatusUnauthorized, "the admin token is missing or wrong: send it as 'Authorization: Bearer TOKEN', or as the password of Basic auth")
-	case guarded && h.foreign(r):
+	case guarded && h.foreign(r, to):
 		// A browser that knows the password adds it to the requests of any page.
 		h.refuse(w, r, http.StatusForbidden, "a page of another origin can neither read nor act here")
 	case to != nil && visitor.readOnly && to.needsAct(r):
@@ -241,11 +242,11 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, to *route, handl
 var errNoInbox = &refusal{http.StatusNotFound, "this usher has no inbox: USHER_WEBHOOK_INBOX is not set"}
 
 // foreign reports whether a page of another origin acts here, or uses something of this port, such as an image or a script. That
-// page could not read the answer, but it could see whether there is one. To follow a link to this port is allowed.
-func (h *Handler) foreign(r *http.Request) bool {
+// page could not read the answer, but it could see whether there is one. To follow a link to a page of this port is allowed.
+func (h *Handler) foreign(r *http.Request, to *route) bool {
 	asAction := *r // http.CrossOriginProtection allows every GET
 	asAction.Method = http.MethodPost
-	link := r.Method != http.MethodPost && r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.Header.Get("Sec-Fetch-Dest") == "document"
+	link := r.Method != http.MethodPost && (to == nil || !to.file) && r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.Header.Get("Sec-Fetch-Dest") == "document"
 	return !link && h.origin.Check(&asAction) != nil
 }
 

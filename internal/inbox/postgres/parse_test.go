@@ -21,6 +21,7 @@ func TestParse(t *testing.T) {
 		"postgres://u:hidden@h:port/db":                                     "address",
 		"postgres://u:hidden@h/db?sslmode=maybe":                            "sslmode",
 		"postgres://u:hidden@h/db?%zz":                                      "parameters",
+		"postgres://u:hidden@h/db?sslrootcert=/dev/zero":                    "sslrootcert",
 		"postgres://u:12?hidden@h/db":                                       "address", // the password is 12?hidden
 		"postgres://u:1@2?hidden@h/db":                                      "address", // the password is 1@2?hidden
 	} {

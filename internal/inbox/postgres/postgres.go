@@ -25,6 +25,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"usher/internal/inbox/engine"
+	"usher/internal/secret"
 )
 
 //go:embed statements.sql
@@ -68,6 +69,13 @@ func Parse(address string) (*Address, error) {
 	for _, name := range []string{"pool_max_conns", "pool_min_conns", "pool_max_conn_lifetime", "pool_max_conn_idle_time", "pool_health_check_period", "pool_max_conn_lifetime_jitter"} {
 		if query.Has(name) {
 			return nil, fmt.Errorf("it has the parameter %s, which usher sets itself", name)
+		}
+	}
+	for _, name := range []string{"sslrootcert", "sslcert", "sslkey"} { // pgx reads them without a limit, and waits for a pipe
+		if file := query.Get(name); file != "" && !(name == "sslrootcert" && file == "system") {
+			if _, err := secret.ReadRegular(file); err != nil {
+				return nil, fmt.Errorf("its %s cannot be used: %w", name, err)
+			}
 		}
 	}
 	config, err := pgxpool.ParseConfig(base + "?" + query.Encode())
