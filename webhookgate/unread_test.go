@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 	"weak"
 
 	"usher/internal/guard"
@@ -35,7 +36,11 @@ func dialGate(t *testing.T, g *Gate) net.Conn {
 	go srv.Serve(guard.Listener(way, nil, guard.Patience, log))
 	here, there := net.Pipe()
 	way <- there
-	t.Cleanup(func() { here.Close(); srv.Close() })
+	t.Cleanup(func() {
+		here.Close()
+		srv.Close()
+		time.Sleep(time.Second) // net/http waits half a second before it ends a connection that it has closed
+	})
 	return here
 }
 
