@@ -51,6 +51,7 @@ func (d *desk) together(h *held, all ...func()) {
 				return d.Queued() > before
 			}
 		})
+		time.Sleep(50 * time.Millisecond) // what is queued may be usher's own, such as that the gate is up
 	}
 	h.mu.Unlock()
 	wg.Wait()
