@@ -19,7 +19,7 @@ import (
 	"usher/internal/testkit/pgtest"
 )
 
-// Each failure of the table "What a night looks like" in docs/operations.md: the page and 'usher status' say the same words, the figure that
+// Each failure of the table "How soon usher says so" in docs/evidence.md: the page and 'usher status' say the same words, the figure that
 // its alert goes by says so, too, and what they advise works as it is typed.
 
 const gateReady = `usher_ready{part="gate"}`

@@ -192,19 +192,6 @@ func TestFileCanBeReadMeanwhile(t *testing.T) {
 	}
 }
 
-// The query in docs/operations.md fits the tables.
-func TestQueryOfTheDocs(t *testing.T) {
-	page := string(must2(os.ReadFile("../../docs/operations.md"))(t))
-	_, rest, _ := strings.Cut(page, "inbox.db \"\n")
-	query, _, ok := strings.Cut(rest, "\"\n```")
-	if !ok {
-		t.Fatal("the docs have no query")
-	}
-	path := aFile(t)
-	newDesk(t, inFile(t, path)).shut()
-	sqlOn(t, path, query)
-}
-
 // A file that is moved, removed or replaced is noticed within two seconds, even if no webhook comes.
 func TestFileIsGone(t *testing.T) {
 	for name, change := range map[string]func(string) error{
