@@ -46,7 +46,12 @@ type (
 		More    bool              `json:"more"`
 	}
 
-	// RunEnd is the body of POST /api/reconcile/end.
+	// RunEnded is the answer of POST /api/reconcile/end.
+	RunEnded struct {
+		Partial bool `json:"partial,omitempty"` // another run has compared clearly more tenants: what it found still counts
+	}
+
+	// RunEnd is its body.
 	RunEnd struct {
 		Complete bool          `json:"complete"`
 		Failed   string        `json:"failed,omitempty"`
@@ -172,13 +177,13 @@ func (h *Handler) endRun(r *http.Request) (any, error) {
 		return nil, err
 	}
 	run := r.URL.Query().Get("run")
-	err = h.cfg.Inbox.EndRun(run, body.Complete, body.Failed, body.Summary)
+	partial, err := h.cfg.Inbox.EndRun(run, body.Complete, body.Failed, body.Summary)
 	level := slog.LevelInfo
 	if body.Failed != "" || body.Summary.Left.Count() > 0 {
 		level = slog.LevelWarn
 	}
 	s := body.Summary
-	h.did(r, err, level, "reconcile ended", "run", run, "complete", body.Complete, "failed", body.Failed,
+	h.did(r, err, level, "reconcile ended", "run", run, "complete", body.Complete, "partial", partial, "failed", body.Failed,
 		"equal", s.Equal, "differs", s.Differs, "missing", s.Missing, "twin", s.Twin, "changed", s.Changed, "absent", s.Absent, "applied", s.Applied)
-	return struct{}{}, err
+	return RunEnded{partial}, err
 }

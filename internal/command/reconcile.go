@@ -63,6 +63,9 @@ The results:
   changed  something came for the tenant meanwhile; the next run compares it
   absent   usher knows the tenant, and CMD did not print it
 
+A run that compares clearly fewer tenants than another one of the last week
+clears nothing that this one found, and ends no gap.
+
 Exit code 0: nothing differs or is missing any more. 3: something does. 1: it
 failed, and nothing was taken in, or not all. 2: wrong settings or usage.
 
@@ -648,7 +651,8 @@ func (c *reconcileCall) end(complete bool, failed error) error {
 	// Also after an interruption.
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	if err := c.post(ctx, "/api/reconcile/end?run="+c.run.Run, body, &struct{}{}); err != nil && failed == nil {
+	var ended admin.RunEnded
+	if err := c.post(ctx, "/api/reconcile/end?run="+c.run.Run, body, &ended); err != nil && failed == nil {
 		failed = err
 	}
 	if c.json {
@@ -660,6 +664,9 @@ func (c *reconcileCall) end(complete bool, failed error) error {
 	} else {
 		c.sayMore()
 		c.say("%s", c.conclusion(complete, failed))
+		if ended.Partial {
+			c.say("usher knows many more tenants than this run has compared: what a larger one has found, and times without a gate, stay on the overview.\n")
+		}
 	}
 	switch {
 	case failed != nil:

@@ -165,6 +165,35 @@ func TestReconcile(t *testing.T) {
 	}
 }
 
+// A list of few tenants clears nothing that a larger one has found.
+func TestReconcileOfFewTenants(t *testing.T) {
+	t.Parallel()
+	r := newReconciler(t)
+	lines := []string{payload("acme", "users=30")}
+	r.hears("acme", "users=25")
+	for _, tenant := range []string{"globex", "initech", "hooli"} {
+		r.hears(tenant, "users=1")
+		lines = append(lines, payload(tenant, "users=1"))
+	}
+	const trouble, partial = "1 tenant is not what the billing service says", "usher knows many more tenants"
+	status := func() string {
+		p := startProcess(t, r.environ, "status")
+		<-p.Ended
+		return p.Stdout.String()
+	}
+	if out := r.want("", 3, []string{"4 tenants compared"}, lines...); strings.Contains(out, partial) {
+		t.Error(out)
+	}
+	r.want("", 0, []string{"Nothing differs: usher knows all 2 tenants", partial}, lines[1:3]...)
+	if s := status(); !strings.Contains(s, trouble) {
+		t.Errorf("the trouble is gone:\n%s", s)
+	}
+	r.want("--apply --yes", 0, nil, lines...)
+	if s := status(); strings.Contains(s, trouble) {
+		t.Errorf("the trouble is still there:\n%s", s)
+	}
+}
+
 func TestReconcileJSON(t *testing.T) {
 	t.Parallel()
 	r := newReconciler(t)

@@ -35,6 +35,13 @@ func (d *desk) stored() {
 	d.until("what is owed is stored", func() bool { return d.Inbox.cfg.Owed.Len() == 0 })
 }
 
+// missUnnamed has a webhook get a 5xx before its tenant is known.
+func (d *desk) missUnnamed() {
+	d.t.Helper()
+	d.Inbox.cfg.Owed.AddUnnamed(webhookgate.Unnamed{Count: 1, Since: time.Now(), Last: time.Now()})
+	d.until("it is stored", func() bool { return d.Inbox.cfg.Owed.Unnamed().Count == 0 })
+}
+
 // A webhook for which there is no room is owed, until it comes again, or somebody forgets its tenant. It leaves a number, as whatever comes.
 func TestOwedWhenFull(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
@@ -257,41 +264,37 @@ func TestReconcileSettlesWhatIsOwed(t *testing.T) {
 			}
 			d.stored()
 		}
-		gap := func() {
-			d.Inbox.cfg.Owed.AddUnnamed(webhookgate.Unnamed{Count: 1, Since: time.Now(), Last: time.Now()})
-			d.until("it is stored", func() bool { return d.Inbox.cfg.Owed.Unnamed().Count == 0 })
-		}
 		d.hears("equal", "a")
 		d.hears("differs", "a")
 		d.hears("late", "a")
 		owe("equal", "differs", "new", "left")
 		d.want("owed", d.owed(), "differs equal left new")
-		gap()
+		d.missUnnamed()
 		r := d.begin(time.Time{})
 		owe("late")
 		d.want("equal", d.settle(r, says("equal", "a"), says("late", "a")), "equal settles; changed")
 		d.want("applied", d.apply(r, false, says("differs", "b"), says("new")), "differs (+ b, - a) applied; missing applied")
 		d.want("owed after it", d.owed(), "late left")
-		check(t, d.EndRun(r.ID, true, "", Summary{Equal: 1, Missing: 1, Left: Left{Missing: 1}}))
+		must2(d.EndRun(r.ID, true, "", Summary{Equal: 1, Missing: 1, Left: Left{Missing: 1}}))(t)
 		if n := d.Stats().Owed.Unnamed.Count; n != 1 {
 			t.Errorf("it left something, and the gap has ended: %d", n)
 		}
 		time.Sleep(time.Millisecond)
 		r = d.begin(time.Time{})
 		time.Sleep(5 * time.Millisecond)
-		check(t, d.EndRun(r.ID, false, "", Summary{}))
+		must2(d.EndRun(r.ID, false, "", Summary{}))(t)
 		if n := d.Stats().Owed.Unnamed.Count; n != 1 {
 			t.Errorf("it was not complete, and the gap has ended: %d", n)
 		}
 		r = d.begin(time.Time{})
-		check(t, d.EndRun(r.ID, true, "", Summary{Equal: 1}))
+		must2(d.EndRun(r.ID, true, "", Summary{Equal: 1}))(t)
 		if n := d.Stats().Owed.Unnamed.Count; n != 0 {
 			t.Errorf("the gap has not ended: %d", n)
 		}
 		r = d.begin(time.Time{})
 		time.Sleep(5 * time.Millisecond)
-		gap()
-		check(t, d.EndRun(r.ID, true, "", Summary{Equal: 1}))
+		d.missUnnamed()
+		must2(d.EndRun(r.ID, true, "", Summary{Equal: 1}))(t)
 		if n := d.Stats().Owed.Unnamed.Count; n != 1 {
 			t.Errorf("it began earlier, and the gap has ended: %d", n)
 		}

@@ -54,13 +54,14 @@ type Run struct {
 	Began    time.Time `json:"began"`
 	AsOf     time.Time `json:"as_of,omitzero"` // how old the billing service's list is; zero: as old as the run
 	Ended    time.Time `json:"ended,omitzero"`
-	Complete bool      `json:"complete"`         // all tenants were compared
+	Complete bool      `json:"complete"`         // all tenants that the command printed were compared
 	Failed   string    `json:"failed,omitempty"` // why it failed
 	Summary  Summary   `json:"summary"`
 
 	mark   int64
 	asOf   int64
 	action int64
+	stands bool // see weigh
 }
 
 // Summary says what a run has found: how many tenants of each result.
@@ -94,8 +95,43 @@ func (s *Summary) ByResult() map[Result]int {
 	return map[Result]int{Equal: s.Equal + s.Applied, Differs: s.Left.Differs, Missing: s.Left.Missing, Twin: s.Left.Twin, Changed: s.Changed, Absent: s.Absent}
 }
 
-// Clean says whether a run has compared all tenants and left nothing that differs.
-func (r *Run) Clean() bool { return r.Complete && r.Summary.Left.Count() == 0 }
+// judged is how many of the tenants that usher knows, also those that it knows by the run, were compared.
+func (s *Summary) judged() int { return s.Equal + s.Applied + s.Left.Differs }
+
+// weighFor is how long a run counts against smaller ones.
+const weighFor = 7 * 24 * time.Hour
+
+// weigh says whether a complete run has compared as good as all tenants, and whether what it found counts from now on. Nobody knows all
+// tenants of the billing service, and a list may leave canceled ones out. But a list of few tenants must not clear what a complete one
+// has found. So a run is partial if another one of the last week has compared clearly more of the tenants that usher knows. former are
+// the complete runs of that time, and the one that counts, if there are any. (After a week there may just be fewer tenants.)
+func (r *Run) weigh(former []*Run) (partial, stands bool) {
+	var before *Run // the one that counts
+	most, recent := 0, 0
+	for _, f := range former {
+		if f.stands {
+			before = f
+		}
+		if !f.Ended.Before(r.Ended.Add(-weighFor)) {
+			recent = max(recent, f.Summary.judged())
+		}
+	}
+	if most = recent; most == 0 && before != nil {
+		most = before.Summary.judged()
+	}
+	judged := r.Summary.judged()
+	if partial = judged*10 < most*9; most == 0 {
+		partial = judged < r.Summary.Absent+r.Summary.Changed
+	}
+	switch {
+	case before == nil:
+		stands = true
+	case r.KnowsUpTo().Before(before.KnowsUpTo()): // an older list
+	default:
+		stands = !partial || r.Summary.Left.Count() >= before.Summary.Left.Count()
+	}
+	return partial, stands
+}
 
 // KnowsUpTo is the time up to which the run knows what the billing service says.
 func (r *Run) KnowsUpTo() time.Time { return moment(min(r.asOf, r.Began.UnixMicro())) }
@@ -114,10 +150,10 @@ var ErrNoGate = errors.New("this usher has no webhook gate, so it does not know 
 
 func scanRun(r engine.Row) (*Run, error) {
 	run := new(Run)
-	var began, ended, complete int64
+	var began, ended, complete, stands int64
 	var summary string
-	err := r.Scan(&run.ID, &run.mark, &began, &run.asOf, &run.action, &ended, &complete, &run.Failed, &summary)
-	run.Began, run.Complete = moment(began), complete != 0
+	err := r.Scan(&run.ID, &run.mark, &began, &run.asOf, &run.action, &ended, &complete, &stands, &run.Failed, &summary)
+	run.Began, run.Complete, run.stands = moment(began), complete != 0, stands != 0
 	if run.asOf < never {
 		run.AsOf = moment(run.asOf)
 	}
@@ -156,26 +192,37 @@ func (s *Inbox) BeginRun(asOf time.Time, by *Action) (r *Run, known int, err err
 	return r, known, err
 }
 
-// EndRun stores how a run has ended.
-func (s *Inbox) EndRun(id string, complete bool, failed string, summary Summary) error {
+// EndRun stores how a run has ended. partial: another run has compared clearly more tenants, and what that one found still counts.
+func (s *Inbox) EndRun(id string, complete bool, failed string, summary Summary) (partial bool, err error) {
 	text, _ := json.Marshal(summary) // numbers
-	_, err := act(s, work{run: id}, func(t *sqlTurn) (nothing, int, error) {
+	return act(s, work{run: id}, func(t *sqlTurn) (partial bool, touched int, err error) {
 		r := t.runs[id]
 		if r == nil || !r.Ended.IsZero() {
-			return nothing{}, 0, ErrNoRun
+			return false, 0, ErrNoRun
+		}
+		ended := *r
+		ended.Ended, ended.Complete, ended.Summary = t.time(), complete, summary
+		if complete {
+			var former []*Run
+			t.tx.Queue("runs_complete", func(row engine.Row) error {
+				r, err := scanRun(row)
+				former = append(former, r)
+				return err
+			}, t.now-micros(weighFor))
+			t.send()
+			partial, ended.stands = ended.weigh(former)
 		}
 		t.statements = append(t.statements, func(tx engine.Tx) {
-			tx.Queue("run_end", nil, id, t.now, boolNumber(complete), withoutZero(failed), string(text))
-			if ended := (Run{Complete: complete, Summary: summary}); ended.Clean() {
+			tx.Queue("run_end", nil, id, t.now, boolNumber(complete), withoutZero(failed), string(text), boolNumber(ended.stands))
+			if complete && !partial && summary.Left.Count() == 0 {
 				endGaps(tx, r.KnowsUpTo().UnixMicro())
 			}
 		})
-		return nothing{}, 0, nil
+		return partial, 0, nil
 	})
-	return err
 }
 
-// LastRuns returns the last run, and the last one that was complete. Nil: there is none.
+// LastRuns returns the last run, and the one that counts: the last that was complete, unless it was partial. Nil: there is none.
 func (s *Inbox) LastRuns(ctx context.Context) (last, complete *Run, err error) {
 	err = s.read(ctx, func(tx engine.Tx) error { queueLastRuns(tx, &last, &complete); return tx.Send() })
 	return last, complete, err
@@ -184,7 +231,7 @@ func (s *Inbox) LastRuns(ctx context.Context) (last, complete *Run, err error) {
 func queueLastRuns(tx engine.Tx, last, complete **Run) {
 	tx.Queue("runs_last", func(row engine.Row) error {
 		r, err := scanRun(row)
-		if *last = r; r.Complete {
+		if *last = r; r.stands {
 			*complete = r
 		}
 		return err
@@ -368,10 +415,11 @@ func (s *Inbox) Compare(ctx context.Context, id string, lines [][]byte, settle b
 // Apply takes in what differs from what usher knows, or is missing there. With keep it is not delivered. If one line cannot be taken in,
 // for example because the inbox is full, those before it are in, and those after it are not; its Err says why.
 func (s *Inbox) Apply(ctx context.Context, id string, lines [][]byte, keep bool) ([]Compared, error) {
-	var run, last, complete *Run
+	var run *Run
+	var known int64
 	err := s.read(ctx, func(tx engine.Tx) error {
 		tx.Queue("run", func(r engine.Row) (err error) { run, err = scanRun(r); return err }, id)
-		queueLastRuns(tx, &last, &complete) // no other run ends before this one: its begin would end this one
+		tx.Queue("runs_know", func(r engine.Row) error { return r.Scan(&known) }) // no other run ends before this one: its begin would end this one
 		return tx.Send()
 	})
 	switch {
@@ -379,7 +427,7 @@ func (s *Inbox) Apply(ctx context.Context, id string, lines [][]byte, keep bool)
 		return nil, err
 	case run == nil:
 		return nil, ErrNoRun
-	case complete != nil && complete.KnowsUpTo().After(run.KnowsUpTo()):
+	case known > run.KnowsUpTo().UnixMicro():
 		return nil, ErrOlderList
 	case keep:
 		return s.reconcile(run, lines, toKeep)

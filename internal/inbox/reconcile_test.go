@@ -60,6 +60,27 @@ func TestLastNumberIsImported(t *testing.T) {
 	}
 }
 
+// An erasure is not undone by a list that is older, also not in another inbox.
+func TestErasureIsImported(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		d := newDesk(t, inFile(t, newFile(t)))
+		d.hears("acme", "a")
+		d.idle("acme")
+		before := time.Now()
+		time.Sleep(5 * time.Millisecond)
+		must2(d.Erase("", "acme"))(t)
+		var file bytes.Buffer
+		must2(d.Export(t.Context(), &file))(t)
+		to := newDesk(t, open)
+		must2(to.Import(t.Context(), &file, ImportOptions{}))(t)
+		to.want("an older list", to.apply(to.begin(before), false, says("acme", "a")), "changed")
+		if all := must2(to.Tenants(TenantFilter{}))(t); len(all) > 0 {
+			t.Errorf("%+v", all)
+		}
+		to.want("a newer one", to.apply(to.begin(time.Time{}), false, says("acme", "a")), "missing (+ a) applied")
+	})
+}
+
 // says is a line of reconcile: what the billing service says of a tenant.
 func says(tenant string, features ...string) string {
 	platform, code, both := strings.Cut(tenant, "/")
@@ -300,17 +321,18 @@ func TestRunIsGone(t *testing.T) {
 			t.Helper()
 			d.want(what, d.compare(r, says("acme", "b")), ErrNoRun.Error())
 			d.want(what, d.apply(r, false, says("acme", "b")), ErrNoRun.Error())
-			d.want(what, fmt.Sprint(d.EndRun(r.ID, true, "", Summary{})), ErrNoRun.Error())
+			_, err := d.EndRun(r.ID, true, "", Summary{})
+			d.want(what, fmt.Sprint(err), ErrNoRun.Error())
 		}
 		gone("another database's", &Run{ID: "0123"})
 		r := d.begin(time.Time{})
-		check(t, d.EndRun(r.ID, true, "", Summary{Equal: 7, Applied: 1}))
+		must2(d.EndRun(r.ID, true, "", Summary{Equal: 7, Applied: 1}))(t)
 		gone("ended", r)
 		r2 := d.begin(time.Time{})
 		must2(d.Import(t.Context(), strings.NewReader(odd("else", "x")), ImportOptions{}))(t)
 		gone("imported", r2)
 		r3 := d.begin(time.Time{})
-		check(t, d.EndRun(r3.ID, false, "CMD failed", Summary{}))
+		must2(d.EndRun(r3.ID, false, "CMD failed", Summary{}))(t)
 		last, complete, err := d.LastRuns(t.Context())
 		if err != nil || last.ID != r3.ID || last.Failed != "CMD failed" || complete.ID != r.ID || complete.Summary.ByResult()[Equal] != 8 || complete.Ended.Before(complete.Began) {
 			t.Errorf("%+v, %+v, %v", last, complete, err)
@@ -376,7 +398,7 @@ func TestOneRunAtATime(t *testing.T) {
 		second := d.begin(time.Time{})
 		d.want("the first one", d.apply(first, false, says("acme", "old")), ErrNoRun.Error())
 		d.want("the second one", d.apply(second, false, says("acme", "a")), "equal")
-		check(t, d.EndRun(second.ID, true, "", Summary{Equal: 1}))
+		must2(d.EndRun(second.ID, true, "", Summary{Equal: 1}))(t)
 
 		old := d.begin(second.Began.Add(-time.Second))
 		d.want("an older list", d.apply(old, false, says("other", "a")), ErrOlderList.Error())
@@ -394,7 +416,7 @@ func TestOlderListsInOrder(t *testing.T) {
 		for i, want := range []string{"missing (+ a) applied", "differs (+ b, - a) applied"} {
 			r := d.begin(now.Add(time.Duration(i-3) * time.Hour))
 			d.want("", d.apply(r, true, says("acme", string(rune('a'+i)))), want)
-			check(t, d.EndRun(r.ID, true, "", Summary{}))
+			must2(d.EndRun(r.ID, true, "", Summary{}))(t)
 		}
 	})
 }
@@ -407,5 +429,102 @@ func TestPayloadTwice(t *testing.T) {
 		if got := d.compare(d.begin(time.Time{}), line); !strings.HasPrefix(got, "fault: ") && !strings.Contains(got, "fault: ") {
 			t.Error(got)
 		}
+	})
+}
+
+// A run that compared fewer tenants than another one of the last week clears nothing that this one has found, and ends no gap. Nor does
+// one with an older list.
+func TestFewerTenantsClearNothing(t *testing.T) {
+	many := Summary{Equal: 98, Differs: 2, Left: Left{Differs: 2}}
+	for name, c := range map[string]struct {
+		before  []Summary
+		asOf    time.Duration // before the last one of these began
+		then    Summary
+		left    int  // of what stands afterwards
+		gapEnds bool // the run ends a gap
+	}{
+		"as many":                      {before: []Summary{many}, then: Summary{Equal: 100}, gapEnds: true},
+		"taken in":                     {before: []Summary{many}, then: Summary{Equal: 98, Differs: 2, Applied: 2}, gapEnds: true},
+		"some are gone":                {before: []Summary{many}, then: Summary{Equal: 90, Absent: 10}, gapEnds: true},
+		"one tenant":                   {before: []Summary{many}, then: Summary{Equal: 1, Absent: 99}, left: 2},
+		"nearly all have changed":      {before: []Summary{many}, then: Summary{Equal: 3, Changed: 97}, left: 2},
+		"one tenant, and it differs":   {before: []Summary{many}, then: Summary{Differs: 1, Left: Left{Differs: 1}}, left: 2},
+		"fewer, and more differ":       {before: []Summary{many}, then: Summary{Differs: 3, Left: Left{Differs: 3}}, left: 3},
+		"many, and fewer differ":       {before: []Summary{many}, then: Summary{Equal: 99, Differs: 1, Left: Left{Differs: 1}}, left: 1},
+		"one, and then another":        {before: []Summary{{Equal: 100}, {Differs: 1, Left: Left{Differs: 1}}}, then: Summary{Equal: 1}, left: 1},
+		"fewer, and nothing was left":  {before: []Summary{{Equal: 100}}, then: Summary{Equal: 1}},
+		"many that nobody knew":        {before: []Summary{{Equal: 10, Missing: 900, Left: Left{Missing: 900}}}, then: Summary{Equal: 10}, gapEnds: true},
+		"the first of all":             {then: Summary{Equal: 60, Absent: 40}, gapEnds: true},
+		"the first, of few":            {then: Summary{Equal: 1, Absent: 99}},
+		"the first, and all changed":   {then: Summary{Changed: 100}},
+		"the first, with an older one": {then: Summary{Equal: 100}, asOf: time.Hour},
+		"an older list":                {before: []Summary{many}, asOf: time.Hour, then: Summary{Equal: 100}, left: 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newDesk(t, inFile(t, newFile(t)))
+			began := time.Now()
+			for _, s := range c.before {
+				r := d.begin(time.Time{})
+				began = r.Began
+				must2(d.EndRun(r.ID, true, "", s))(t)
+			}
+			d.missUnnamed()
+			time.Sleep(time.Millisecond)
+			asOf := time.Time{}
+			if c.asOf > 0 {
+				asOf = began.Add(-c.asOf)
+			}
+			r := d.begin(asOf)
+			must2(d.EndRun(r.ID, true, "", c.then))(t)
+			_, stands, err := d.LastRuns(t.Context())
+			check(t, err)
+			if n := stands.Summary.Left.Count(); n != c.left {
+				t.Errorf("%d are left, want %d", n, c.left)
+			}
+			if ended := d.Stats().Owed.Unnamed.Count == 0; ended != c.gapEnds {
+				t.Errorf("the gap has ended: %v", ended)
+			}
+		})
+	}
+}
+
+// The same on both engines. After a week the smaller list counts, because perhaps there are no more tenants.
+func TestFewerTenantsForAWeek(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		d := newDesk(t, open)
+		run := func(days int, s Summary) (partial bool, left int) {
+			t.Helper()
+			d.ahead.Add(int64(days) * int64(24*time.Hour))
+			partial = must2(d.EndRun(d.begin(time.Time{}).ID, true, "", s))(t)
+			_, stands, err := d.LastRuns(t.Context())
+			check(t, err)
+			return partial, stands.Summary.Left.Count()
+		}
+		run(0, Summary{Equal: 98, Differs: 2, Left: Left{Differs: 2}})
+		if partial, left := run(0, Summary{Equal: 50}); !partial || left != 2 {
+			t.Errorf("at once: partial %v, %d left", partial, left)
+		}
+		if partial, left := run(8, Summary{Equal: 1}); !partial || left != 2 {
+			t.Errorf("nobody ran it for a week: partial %v, %d left", partial, left)
+		}
+		if partial, left := run(4, Summary{Equal: 50}); partial || left != 0 {
+			t.Errorf("later: partial %v, %d left", partial, left)
+		}
+	})
+}
+
+// A list that is older than what any complete run has compared takes nothing in, whichever run was the last.
+func TestOlderThanAnyRun(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		d := newDesk(t, open)
+		d.hears("acme", "a")
+		time.Sleep(5 * time.Millisecond)
+		now := d.begin(time.Time{})
+		d.want("now", d.compare(now, says("acme", "a")), "equal")
+		must2(d.EndRun(now.ID, true, "", Summary{Equal: 1}))(t)
+		old := d.begin(now.Began.Add(-2 * time.Millisecond))
+		must2(d.EndRun(old.ID, true, "", Summary{Equal: 1}))(t)
+		between := d.begin(now.Began.Add(-time.Millisecond))
+		d.want("between them", d.apply(between, false, says("acme", "b")), ErrOlderList.Error())
 	})
 }

@@ -278,7 +278,7 @@ type Stats struct {
 	Owed      Owed
 
 	LastRun     *Run // the last 'usher reconcile'; nil: there was none
-	CompleteRun *Run // the last one that has compared all tenants
+	CompleteRun *Run // the one that counts: see Run.weigh
 
 	Paused []Pause   // nil: not known yet
 	At     time.Time // when they were counted; zero: they never were, and mean nothing

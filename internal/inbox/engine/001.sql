@@ -145,7 +145,8 @@ CREATE TABLE {schema}.reconcile (
 	as_of    {int} NOT NULL, -- how old the billing service's list is; {never}: as old as the run
 	action   {int} NOT NULL,
 	ended    {int} NOT NULL DEFAULT 0, -- 0: it runs, or was killed
-	complete {int} NOT NULL DEFAULT 0, -- 1: all tenants were compared
+	complete {int} NOT NULL DEFAULT 0, -- 1: all tenants that the command printed were compared
+	stands   {int} NOT NULL DEFAULT 0, -- 1: what it found counts, until a later run does: see Run.weigh
 	failed   {text} NOT NULL DEFAULT '', -- why it failed
 	summary  {text} NOT NULL DEFAULT '' -- JSON of inbox.Summary
 );

@@ -256,10 +256,10 @@ DELETE FROM {schema}.action WHERE at < $1::bigint
 INSERT INTO {schema}.reconcile (id, mark, began, as_of, action) VALUES ($1, $2, $3, $4, $5)
 
 -- name: run
-SELECT id, mark, began, as_of, action, ended, complete, failed, summary FROM {schema}.reconcile WHERE id = $1::text
+SELECT id, mark, began, as_of, action, ended, complete, stands, failed, summary FROM {schema}.reconcile WHERE id = $1::text
 
 -- name: run_end
-UPDATE {schema}.reconcile SET ended = $2::bigint, complete = $3::bigint, failed = $4::text, summary = $5::text WHERE id = $1::text AND ended = 0
+UPDATE {schema}.reconcile SET ended = $2::bigint, complete = $3::bigint, failed = $4::text, summary = $5::text, stands = $6::bigint WHERE id = $1::text AND ended = 0
 
 -- name: runs_end
 -- A run that begins ends those that still run: what they have read may be older than what this one finds equal.
@@ -270,12 +270,21 @@ UPDATE {schema}.reconcile SET ended = $1::bigint, failed = $2::text WHERE ended 
 DELETE FROM {schema}.reconcile WHERE ended = 0
 
 -- name: runs_last
--- The last run, and the last one that was complete.
-SELECT id, mark, began, as_of, action, ended, complete, failed, summary FROM {schema}.reconcile
-WHERE mark = (SELECT max(mark) FROM {schema}.reconcile) OR mark = (SELECT max(mark) FROM {schema}.reconcile WHERE complete = 1) ORDER BY mark
+-- The last run, and the one that counts.
+SELECT id, mark, began, as_of, action, ended, complete, stands, failed, summary FROM {schema}.reconcile
+WHERE mark = (SELECT max(mark) FROM {schema}.reconcile) OR mark = (SELECT max(mark) FROM {schema}.reconcile WHERE stands = 1) ORDER BY mark
+
+-- name: runs_complete
+-- The complete runs since a time (1), and the one that counts.
+SELECT id, mark, began, as_of, action, ended, complete, stands, failed, summary FROM {schema}.reconcile
+WHERE complete = 1 AND (ended >= $1::bigint OR mark = (SELECT max(mark) FROM {schema}.reconcile WHERE stands = 1)) ORDER BY mark
+
+-- name: runs_know
+-- Up to when any complete run knows what the billing service says.
+SELECT coalesce(max(CASE WHEN as_of < began THEN as_of ELSE began END), 0) FROM {schema}.reconcile WHERE complete = 1
 
 -- name: runs_expire
-DELETE FROM {schema}.reconcile WHERE began < $1::bigint AND mark < (SELECT max(mark) FROM {schema}.reconcile WHERE complete = 1)
+DELETE FROM {schema}.reconcile WHERE began < $1::bigint AND mark < (SELECT max(mark) FROM {schema}.reconcile WHERE stands = 1)
 
 -- name: namesakes
 -- Some of the other platforms (2 is its own) on which a tenant's code (1) is known.
@@ -286,7 +295,7 @@ SELECT platform FROM {schema}.snapshot WHERE tenant = $1::text AND platform <> $
 SELECT tenant, platform FROM {schema}.snapshot WHERE (tenant, platform) > ($3::text, $4::text) AND seq < $1::bigint AND received <= $2::bigint ORDER BY tenant, platform LIMIT $5::bigint
 
 -- name: export_lanes
-SELECT {lane} FROM {schema}.lane l WHERE l.tail > 0 OR l.owed_since > 0 ORDER BY l.tenant, l.platform, l.event_type
+SELECT {lane} FROM {schema}.lane l WHERE l.last > 0 ORDER BY l.tenant, l.platform, l.event_type
 
 -- name: export_webhooks
 SELECT {webhook}, c.header, c.body FROM {schema}.webhook w LEFT JOIN {schema}.lane l ON {of} LEFT JOIN {schema}.content c ON c.seq = w.seq ORDER BY w.seq

@@ -169,4 +169,4 @@ SELECT at FROM {schema}.gate_up FOR UPDATE
 
 -- name: run_lock
 -- The run, which nobody ends meanwhile.
-SELECT id, mark, began, as_of, action, ended, complete, failed, summary FROM {schema}.reconcile WHERE id = $1::text FOR SHARE
+SELECT id, mark, began, as_of, action, ended, complete, stands, failed, summary FROM {schema}.reconcile WHERE id = $1::text FOR SHARE

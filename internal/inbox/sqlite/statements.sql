@@ -132,4 +132,4 @@ SELECT at FROM gate_up
 
 -- name: run_lock
 -- The run, which nobody ends meanwhile.
-SELECT id, mark, began, as_of, action, ended, complete, failed, summary FROM {schema}.reconcile WHERE id = $1::text
+SELECT id, mark, began, as_of, action, ended, complete, stands, failed, summary FROM {schema}.reconcile WHERE id = $1::text
