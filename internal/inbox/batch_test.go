@@ -164,7 +164,7 @@ type headsTx struct {
 
 func (t headsTx) Queue(name string, each func(engine.Row) error, args ...any) {
 	if name == "next_waiting" {
-		t.most.Store(max(t.most.Load(), int64(len(args[0].([]string)))))
+		t.most.Store(max(t.most.Load(), int64(len(args[0].(engine.Table)[0].([]string)))))
 	}
 	t.Tx.Queue(name, each, args...)
 }

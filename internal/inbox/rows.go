@@ -399,9 +399,9 @@ func orNil(b []byte) []byte {
 
 // columns returns the arguments of lane_save.
 func (l *lane) columns() []any {
-	return []any{l.Tenant, l.Platform, l.Type, l.receiver, l.tail, l.tailID, l.tailDigest, l.held, l.heldAt, l.heldBy, l.heldID, l.mark, l.stale,
+	return []any{l.receiver, l.tail, l.tailID, l.tailDigest, l.held, l.heldAt, l.heldBy, l.heldID, l.mark, l.stale,
 		l.waiting, l.resent, l.parked, l.refused, l.bytes, l.waitingSince, l.lastResult, l.failures, l.lastTry, l.notBefore, l.paused, l.due, l.owner, l.leasedID, l.token, l.last, l.lastAt,
-		l.taken, l.takenAt, since(l.owed), microsOf(l.owed.Last()), digests(l.owed)}
+		l.taken, l.takenAt, since(l.owed), microsOf(l.owed.Last()), digests(l.owed), l.Tenant, l.Platform, l.Type}
 }
 
 // queueRows queues a statement for many rows: it passes each column as one slice. No value is NULL.

@@ -202,7 +202,7 @@ func (t *sqlTurn) lock(names []webhookgate.Lane) {
 		l, err := scanLane(r)
 		t.adopt(l)
 		return err
-	}, tenants, platforms, types)
+	}, engine.Table{tenants, platforms, types})
 }
 
 // queueClaims queues the search for lanes. It goes by our estimate of the database's time; lane.claim looks again.
@@ -325,7 +325,7 @@ func queueNext(tx engine.Tx, lanes map[webhookgate.Lane]int64, maxBody int64, ea
 			each(h)
 		}
 		return err
-	}, tenants, platforms, types, except, maxBody)
+	}, engine.Table{tenants, platforms, types, except}, maxBody)
 }
 
 // queueHeads reads webhooks ahead, so that lanes need not ask for them one by one.

@@ -89,7 +89,7 @@ CREATE INDEX webhook_waiting   ON {schema}.webhook (tenant, platform, event_type
 CREATE INDEX webhook_event     ON {schema}.webhook (tenant, platform, event_type, lane_order) WHERE state = 0 AND snapshot = 0;
 CREATE INDEX webhook_parked    ON {schema}.webhook (tenant, platform, event_type, rank) WHERE state = 1;
 CREATE INDEX webhook_attention ON {schema}.webhook (seq) WHERE state IN (1, 2);
-CREATE INDEX webhook_finished  ON {schema}.webhook (changed, seq) WHERE state > 2;
+CREATE INDEX webhook_finished  ON {schema}.webhook (changed, seq, size) WHERE state > 2;
 CREATE INDEX webhook_refused   ON {schema}.webhook (digest) WHERE state = 2;
 CREATE INDEX webhook_lane_refused ON {schema}.webhook (tenant, platform, event_type, seq) WHERE state = 2;
 

@@ -35,7 +35,7 @@ type Engine interface {
 
 // A Tx collects statements and sends them in one round trip. A statement is called by its name in statements.sql, of this
 // package or of the engine. If an argument is a slice (but not []byte, Among or Listed) the statement runs once for each element; all slices
-// of a call have the same length.
+// of a call have the same length. A Table goes into one run.
 type Tx interface {
 	// Queue adds a statement. Send calls each for every row of the answer; nil: the statement returns no rows.
 	Queue(name string, each func(Row) error, args ...any)
@@ -52,6 +52,10 @@ type Among []int64
 
 // Listed are the names of {listed} in a statement.
 type Listed []string
+
+// A Table has columns, []string or []int64, of the same length. A statement reads all of its rows at once: from one array for each
+// column in PostgreSQL, and from one JSON array of rows in SQLite, where each run of a query costs more than most rows do.
+type Table []any
 
 // A Row is one row of an answer.
 type Row interface{ Scan(into ...any) error }

@@ -422,15 +422,20 @@ func (t *tx) Queue(name string, each func(engine.Row) error, args ...any) {
 	if !ok {
 		panic("there is no statement " + name)
 	}
-	for i, a := range args {
+	values := make([]any, 0, len(args))
+	for _, a := range args {
 		switch a := a.(type) {
 		case engine.Among:
-			args[i] = []int64(a)
+			values = append(values, []int64(a))
 		case engine.Listed:
-			args[i] = []string(a)
+			values = append(values, []string(a))
+		case engine.Table:
+			values = append(values, a...)
+		default:
+			values = append(values, a)
 		}
 	}
-	q := t.batch.Queue(statement, args...)
+	q := t.batch.Queue(statement, values...)
 	if each == nil {
 		return
 	}

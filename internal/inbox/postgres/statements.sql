@@ -17,12 +17,11 @@ UPDATE {schema}.lane l SET receiver = n.receiver, tail = n.tail, tail_id = n.tai
 	superseded = n.superseded, stale = n.stale, waiting = n.waiting, resent = n.resent, parked = n.parked, refused = n.refused, bytes = n.bytes, waiting_since = n.waiting_since,
 	last_result = n.last_result, failures = n.failures, last_try = n.last_try, not_before = n.not_before, paused = n.paused, due = n.due, owner = n.owner, leased = n.leased, token = n.token, last = n.last, last_at = n.last_at,
 	taken = n.taken, taken_at = n.taken_at, owed_since = n.owed_since, owed_last = n.owed_last, owed = n.owed
-FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::text[], $7::bytea[], $8::bytea[], $9::bigint[], $10::text[], $11::text[],
-	$12::bigint[], $13::bigint[], $14::bigint[], $15::bigint[], $16::bigint[], $17::bigint[], $18::bigint[], $19::bigint[],
-	$20::bigint[], $21::bigint[], $22::bigint[], $23::bigint[], $24::bigint[], $25::bigint[], $26::bytea[], $27::bigint[], $28::bigint[], $29::bigint[], $30::bigint[],
-	$31::bytea[], $32::bigint[], $33::bigint[], $34::bigint[], $35::bytea[])
-	AS n (tenant, platform, event_type, receiver, tail, tail_id, tail_digest, held, held_at, held_by, held_id, superseded, stale, waiting, resent, parked, refused, bytes, waiting_since,
-	last_result, failures, last_try, not_before, paused, due, owner, leased, token, last, last_at, taken, taken_at, owed_since, owed_last, owed)
+FROM unnest($1::text[], $2::bigint[], $3::text[], $4::bytea[], $5::bytea[], $6::bigint[], $7::text[], $8::text[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[],
+	$13::bigint[], $14::bigint[], $15::bigint[], $16::bigint[], $17::bigint[], $18::bigint[], $19::bigint[], $20::bigint[], $21::bigint[], $22::bigint[], $23::bytea[], $24::bigint[],
+	$25::bigint[], $26::bigint[], $27::bigint[], $28::bytea[], $29::bigint[], $30::bigint[], $31::bigint[], $32::bytea[], $33::text[], $34::text[], $35::text[])
+	AS n (receiver, tail, tail_id, tail_digest, held, held_at, held_by, held_id, superseded, stale, waiting, resent, parked, refused, bytes, waiting_since, last_result, failures, last_try,
+	not_before, paused, due, owner, leased, token, last, last_at, taken, taken_at, owed_since, owed_last, owed, tenant, platform, event_type)
 WHERE l.tenant = n.tenant AND l.platform = n.platform AND l.event_type = n.event_type
 
 -- name: lane_note

@@ -145,6 +145,8 @@ func (c *conn) run(ctx context.Context, name string, each func(engine.Row) error
 		case engine.Among:
 			text, _ := json.Marshal(append([]int64{}, a...))
 			values[i].Value = string(text)
+		case engine.Table:
+			values[i].Value = jsonRows(a)
 		}
 	}
 	if times < 0 {
@@ -166,6 +168,31 @@ func (c *conn) run(ctx context.Context, name string, each func(engine.Row) error
 		}
 	}
 	return nil
+}
+
+// jsonRows writes a table as a JSON array of its rows.
+func jsonRows(t engine.Table) string {
+	var rows [][]any
+	for _, column := range t {
+		switch column := column.(type) {
+		case []string:
+			rows = addColumn(rows, column)
+		case []int64:
+			rows = addColumn(rows, column)
+		}
+	}
+	text, _ := json.Marshal(rows)
+	return string(text)
+}
+
+func addColumn[V any](rows [][]any, column []V) [][]any {
+	if rows == nil {
+		rows = make([][]any, len(column))
+	}
+	for i, v := range column {
+		rows[i] = append(rows[i], v)
+	}
+	return rows
 }
 
 func (s *statement) run(ctx context.Context, each func(engine.Row) error, args []driver.NamedValue) error {

@@ -14,14 +14,15 @@ COMMIT
 INSERT INTO lane (tenant, platform, event_type) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING RETURNING tenant
 
 -- name: lane_lock
-SELECT {lane} FROM lane l WHERE l.tenant = ?1 AND l.platform = ?2 AND l.event_type = ?3
+SELECT {lane} FROM json_each(?1) n CROSS JOIN lane l WHERE l.tenant = n.value ->> 0 AND l.platform = n.value ->> 1 AND l.event_type = n.value ->> 2
 
 -- name: lane_save
-UPDATE lane SET receiver = ?4, tail = ?5, tail_id = ?6, tail_digest = ?7, held = ?8, held_at = ?9, held_by = ?10, held_id = ?11, superseded = ?12, stale = ?13,
-	waiting = ?14, resent = ?15, parked = ?16, refused = ?17, bytes = ?18, waiting_since = ?19, last_result = ?20, failures = ?21, last_try = ?22, not_before = ?23,
-	paused = ?24, due = ?25, owner = ?26, leased = ?27, token = ?28, last = ?29, last_at = ?30,
-	taken = ?31, taken_at = ?32, owed_since = ?33, owed_last = ?34, owed = ?35
-WHERE tenant = ?1 AND platform = ?2 AND event_type = ?3
+-- With plain question marks: at each run SQLite's driver looks for the name of each numbered one, past all before it.
+UPDATE lane SET receiver = ?, tail = ?, tail_id = ?, tail_digest = ?, held = ?, held_at = ?, held_by = ?, held_id = ?, superseded = ?, stale = ?,
+	waiting = ?, resent = ?, parked = ?, refused = ?, bytes = ?, waiting_since = ?, last_result = ?, failures = ?, last_try = ?, not_before = ?,
+	paused = ?, due = ?, owner = ?, leased = ?, token = ?, last = ?, last_at = ?,
+	taken = ?, taken_at = ?, owed_since = ?, owed_last = ?, owed = ?
+WHERE tenant = ? AND platform = ? AND event_type = ?
 
 -- name: lane_note
 -- For lanes of which nothing else has changed.
@@ -48,12 +49,12 @@ UPDATE number SET last = last
 UPDATE number SET last = last + ?1 RETURNING last - ?1 + 1, ?1
 
 -- name: next_waiting
--- 1 to 3 the lane, 4 a webhook that does not count, 5 the size up to which the content is read, too. Of a lane that is stale it finds none:
--- first_waiting does.
-SELECT {webhook}, c.header, c.body FROM lane l JOIN webhook w ON w.seq = (
-	SELECT f.seq FROM webhook f WHERE f.tenant = l.tenant AND f.platform = l.platform AND f.event_type = l.event_type AND f.state = 0 AND f.seq <> ?4 ORDER BY f.lane_order LIMIT 1)
-LEFT JOIN content c ON c.seq = w.seq AND w.size <= ?5
-WHERE l.tenant = ?1 AND l.platform = ?2 AND l.event_type = ?3 AND l.stale = 0 AND l.waiting > (?4 > l.superseded)
+-- 1 the lanes, each with a webhook that does not count; 2 the size up to which the content is read, too. Of a lane that is stale it finds
+-- none: first_waiting does.
+SELECT {webhook}, c.header, c.body FROM json_each(?1) n CROSS JOIN lane l JOIN webhook w ON w.seq = (
+	SELECT f.seq FROM webhook f WHERE f.tenant = l.tenant AND f.platform = l.platform AND f.event_type = l.event_type AND f.state = 0 AND f.seq <> n.value ->> 3 ORDER BY f.lane_order LIMIT 1)
+LEFT JOIN content c ON c.seq = w.seq AND w.size <= ?2
+WHERE l.tenant = n.value ->> 0 AND l.platform = n.value ->> 1 AND l.event_type = n.value ->> 2 AND l.stale = 0 AND l.waiting > (n.value ->> 3 > l.superseded)
 
 -- name: first_two
 SELECT {webhook} FROM webhook w JOIN lane l ON {of} WHERE w.tenant = ?1 AND w.platform = ?2 AND w.event_type = ?3 AND w.state = 0 AND l.stale = 0 ORDER BY w.lane_order LIMIT 2
@@ -69,7 +70,7 @@ UPDATE webhook SET state = ?2, lane_order = ?3, rank = ?4, changed = ?5, why = ?
 INSERT INTO content (seq, header, body) VALUES (?, ?, ?)
 
 -- name: snapshot_save
-INSERT INTO snapshot (tenant, platform, seq, uuid, received, name, features) VALUES (?1, ?2, ?3, ?4, ?5, ?6, nullif(?7, ''))
+INSERT INTO snapshot (tenant, platform, seq, uuid, received, name, features) VALUES (?, ?, ?, ?, ?, ?, nullif(?, ''))
 ON CONFLICT (tenant, platform) DO UPDATE SET seq = excluded.seq, uuid = excluded.uuid, received = excluded.received, name = excluded.name, features = excluded.features
 
 -- name: snapshots
