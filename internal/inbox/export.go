@@ -760,7 +760,9 @@ func (i *importJob) flush(tx engine.Tx, chunk *importChunk) error {
 		change(t)
 	}
 	for _, l := range t.lanes {
-		i.result.Webhooks += len(l.hooks)
+		for _, h := range l.hooks { // some are in the inbox already
+			i.result.Webhooks += int(boolNumber(h.isNew))
+		}
 		i.result.Snapshots += int(boolNumber(l.memory.snapshot != nil))
 	}
 	t.save()

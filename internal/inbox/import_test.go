@@ -291,6 +291,19 @@ func TestImportCountsOnce(t *testing.T) {
 	}
 }
 
+// With KEEP=latest an import also reads what waits in its lanes. It does not count that as imported.
+func TestImportCountsWhatItBrings(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		d := newDesk(t, open, func(c *Config) { c.KeepLatest = true })
+		check(t, d.Pause(Pause{}))
+		d.take("t", odd("t", "A"))
+		got := must2(d.Import(t.Context(), strings.NewReader(odd("t", "B")+"\n"+odd("new", "B")), ImportOptions{}))(t)
+		if got.Webhooks != 1 || got.Snapshots != 1 || got.Known != 1 {
+			t.Errorf("imported %+v", got)
+		}
+	})
+}
+
 // An import waits until transactions of other replicas have ended, and theirs wait for it before they have locked anything.
 // So they do not deadlock.
 func TestImportAmongReplicas(t *testing.T) {
