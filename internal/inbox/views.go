@@ -196,14 +196,14 @@ func (s *Inbox) addPrevious(all []*Webhook) error {
 	tenants, platforms, types := laneColumns(lanes)
 	return s.read(s.run, func(tx engine.Tx) error {
 		tx.Queue("previous", func(r engine.Row) error {
-			var id, state int64
+			var id, accepted int64
 			p := new(Webhook)
-			if err := r.Scan(&id, &p.ID, &state, &p.Body); err != nil {
+			if err := r.Scan(&id, &p.ID, &accepted, &p.Body); err != nil {
 				return err
 			}
 			w := byID[id]
 			w.Before = max(w.Before, p.ID)
-			if stateOf(state).Taken() {
+			if accepted != 0 {
 				w.Previous = p
 			}
 			return nil

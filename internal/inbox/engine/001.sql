@@ -85,6 +85,7 @@ CREATE TABLE {schema}.webhook (
 	record     {text} NOT NULL -- JSON of inbox.Record: the attempts, or the faults
 );
 CREATE INDEX webhook_lane      ON {schema}.webhook (tenant, platform, event_type, seq);
+CREATE INDEX webhook_taken     ON {schema}.webhook (tenant, platform, event_type, seq) WHERE state IN (3, 6) AND snapshot = 1;
 CREATE INDEX webhook_waiting   ON {schema}.webhook (tenant, platform, event_type, lane_order) WHERE state = 0;
 CREATE INDEX webhook_event     ON {schema}.webhook (tenant, platform, event_type, lane_order) WHERE state = 0 AND snapshot = 0;
 CREATE INDEX webhook_parked    ON {schema}.webhook (tenant, platform, event_type, rank) WHERE state = 1;

@@ -309,3 +309,33 @@ func TestStartReadsFewLanes(t *testing.T) {
 		t.Errorf("%v lanes still lie in the future: %v", late, err)
 	}
 }
+
+// A tenant may have very many webhooks that wait, or that were delivered. A list asks for each of its webhooks what the tenant had before it,
+// and does not look at all of them each time.
+func TestListReadsFewWebhooks(t *testing.T) {
+	e, err := Open(filepath.Join(t.TempDir(), "inbox.db"), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	status := statusOf(e)
+	const webhooks = 5000
+	for tenant, insert := range map[string]string{ // the state of the first one differs from that of the others
+		"waits":     "SELECT i, '', 'waits', '', '', '', 1, x'', 1, 0, CASE WHEN i = 1 THEN 3 ELSE 0 END, i, i, i, '', '', '' FROM n",
+		"delivered": "SELECT -i, '', 'delivered', '', '', '', 1, x'', 1, 0, CASE WHEN i = 5000 THEN 0 ELSE 3 END, i, i, i, '', '', '' FROM n",
+	} {
+		err = e.conn.exec(fmt.Sprintf(`WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < %d) INSERT INTO webhook %s;
+			INSERT INTO content SELECT seq, x'', x'' FROM webhook WHERE tenant = '%s'`, webhooks, insert, tenant))
+		if err != nil {
+			t.Fatal(err)
+		}
+		rows := 0
+		err := e.conn.run(t.Context(), "previous", func(engine.Row) error { rows++; return nil }, []any{tenant, "", "", int64(webhooks + 1)})
+		if err != nil || rows != 2 {
+			t.Fatal(rows, err)
+		}
+		if n := status(e.conn.prepared["previous"], lib.Xsqlite3_stmt_status, lib.SQLITE_STMTSTATUS_VM_STEP, 1); n > webhooks {
+			t.Errorf("%s: it takes %d steps for %d webhooks", tenant, n, webhooks)
+		}
+	}
+}

@@ -97,11 +97,11 @@ INSERT INTO seen_id (tenant, platform, event_type, id, digest, seq, at, uuid) VA
 ON CONFLICT (tenant, platform, event_type, id, digest) DO UPDATE SET seq = excluded.seq, at = excluded.at, uuid = excluded.uuid
 
 -- name: previous
--- Two rows for each webhook (1 to 3 its lane, 4 its number): its tenant's last snapshot before it that was not accepted (waiting, parked,
--- superseded, discarded), and the last one that was (delivered, kept).
-SELECT * FROM (SELECT ?4, seq, state, x'' FROM webhook WHERE tenant = ?1 AND platform = ?2 AND event_type = ?3 AND seq < ?4 AND snapshot = 1 AND state NOT IN (2, 3, 6, 7) ORDER BY seq DESC LIMIT 1)
+-- Two rows for each webhook (1 to 3 its lane, 4 its number): its tenant's last snapshot before it that was taken in, and the last one that
+-- was accepted (delivered, kept: 1), with its body.
+SELECT * FROM (SELECT ?4, seq, 0, x'' FROM webhook WHERE tenant = ?1 AND platform = ?2 AND event_type = ?3 AND seq < ?4 AND snapshot = 1 AND state NOT IN (2, 7) ORDER BY seq DESC LIMIT 1)
 UNION ALL
-SELECT * FROM (SELECT ?4, w.seq, w.state, c.body FROM webhook w JOIN content c ON c.seq = w.seq
+SELECT * FROM (SELECT ?4, w.seq, 1, c.body FROM webhook w JOIN content c ON c.seq = w.seq
 	WHERE w.tenant = ?1 AND w.platform = ?2 AND w.event_type = ?3 AND w.seq < ?4 AND w.snapshot = 1 AND w.state IN (3, 6) ORDER BY w.seq DESC LIMIT 1)
 
 -- name: refused_lock
