@@ -120,8 +120,8 @@ func (h *Handler) did(r *http.Request, err error, level slog.Level, message stri
 	h.cfg.Log.Log(r.Context(), level, message, append(args, "who", nameOf(r), "from", r.RemoteAddr)...)
 }
 
-// act does one of redeliver, discard and accept to a webhook, as a part of an action.
-func (h *Handler) act(r *http.Request, by *inbox.Action, id string, force bool) (Done, error) {
+// act does one of redeliver, discard and accept to a webhook, as a part of an action. chosen is the state for which a filter chose it, if any.
+func (h *Handler) act(r *http.Request, by *inbox.Action, id string, chosen inbox.State, force bool) (Done, error) {
 	n, err := strconv.ParseInt(id, 10, 64)
 	if err != nil {
 		return Done{}, inbox.ErrNotFound
@@ -143,7 +143,7 @@ func (h *Handler) act(r *http.Request, by *inbox.Action, id string, force bool) 
 		err, message = h.cfg.Inbox.Discard(n, by), "webhook discarded by hand"
 		done.Paused = h.paused()
 	case "redeliver":
-		err, message = h.cfg.Inbox.Redeliver(n, force, by), "webhook sent again by hand"
+		err, message = h.cfg.Inbox.Redeliver(n, chosen, force, by), "webhook sent again by hand"
 		done.Paused = h.paused()
 	default: // a route without a case must not do what another one does
 		panic("admin: no such action: " + by.What)
@@ -156,7 +156,7 @@ func (h *Handler) act(r *http.Request, by *inbox.Action, id string, force bool) 
 func (h *Handler) actOnOne(verb string) http.HandlerFunc {
 	return with(h, readForce, func(r *http.Request, force bool) (any, error) {
 		id := r.PathValue("id")
-		done, err := h.act(r, asked(r, verb, id), id, force)
+		done, err := h.act(r, asked(r, verb, id), id, "", force)
 		overwrite, older := errors.AsType[*inbox.OverwriteError](err)
 		switch {
 		case isAPI(r):
@@ -196,7 +196,7 @@ func (h *Handler) actOnMany(verb string) http.HandlerFunc {
 			} else if about == "" {
 				about = page.FirstFew(ids)
 			}
-			acted := h.actOn(r, asked(r, verb, about), ids, s.force)
+			acted := h.actOn(r, asked(r, verb, about), ids, inbox.State(s.Outcome), s.force)
 			if isAPI(r) {
 				return acted, nil
 			}
@@ -228,10 +228,10 @@ func readIDs(r *http.Request, from io.Reader) ([]string, error) {
 }
 
 // actOn does an action to webhooks, and goes on if one fails; but not if the inbox can't be written, or nobody waits for the answer.
-func (h *Handler) actOn(r *http.Request, by *inbox.Action, ids []string, force bool) Acted {
+func (h *Handler) actOn(r *http.Request, by *inbox.Action, ids []string, chosen inbox.State, force bool) Acted {
 	acted := Acted{Done: []string{}, Failed: make(map[string]string), Newer: make(map[string]string), New: make(map[string]string)} // [] and not null
 	for n, id := range ids {
-		done, err := h.act(r, by, id, force)
+		done, err := h.act(r, by, id, chosen, force)
 		if err == nil {
 			acted.Done = append(acted.Done, id)
 			if done.ID != id {

@@ -264,6 +264,21 @@ func TestOneActionHasOneEntry(t *testing.T) {
 	})
 }
 
+// Between the list of what waits and the yes to it, some of it may have been delivered: that is not sent once more.
+func TestRedeliversWhatStillWaits(t *testing.T) {
+	for target, want := range map[string]inbox.State{"/api/redeliver?force=true": inbox.Waiting, "/api/redeliver?force=true&state=waiting": inbox.Delivered} {
+		b := world(t)
+		if err := b.Pause(inbox.Pause{}); err != nil {
+			t.Fatal(err)
+		}
+		status, body := ask(New(port(b)), "POST", target, `{"ids":["2"]}`)
+		w, err := b.Show(2)
+		if err != nil || status != 200 || w.State != want {
+			t.Errorf("%s: %d %s; it is %s, want %s (%v)", target, status, body, w.State, want, err)
+		}
+	}
+}
+
 // A page of actions says whether there are more.
 func TestPagesOfActions(t *testing.T) {
 	b := world(t)

@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync/atomic"
@@ -71,8 +72,9 @@ func (s *Inbox) find(id int64) (w *Webhook, err error) {
 }
 
 // Redeliver sends a webhook again, ahead of the other webhooks that wait in its lane, and counts its tries anew. A webhook that
-// waits is tried at once. If its tenant has a newer webhook, it would overwrite that one: this needs force.
-func (s *Inbox) Redeliver(id int64, force bool, by *Action) error {
+// waits is tried at once. If its tenant has a newer webhook, it would overwrite that one: this needs force. chosen is the state for which
+// somebody has chosen it, maybe a while ago; empty: the one that it has now.
+func (s *Inbox) Redeliver(id int64, chosen State, force bool, by *Action) error {
 	found, err := s.find(id)
 	if err != nil {
 		return err
@@ -85,7 +87,7 @@ func (s *Inbox) Redeliver(id int64, force bool, by *Action) error {
 		if l == nil || l.hook(id) == nil {
 			return nothing{}, 0, ErrNotFound
 		}
-		return nothing{}, 1, l.redeliver(l.hook(id), found.State, force)
+		return nothing{}, 1, l.redeliver(l.hook(id), cmp.Or(chosen, found.State), force)
 	})
 	return s.explain(err)
 }

@@ -66,7 +66,7 @@ func TestActionIsStoredWithWhatItDoes(t *testing.T) {
 		}{
 			{func(by *Action) error { return d.Inbox.Pause(Pause{}, by) }, "ana pause all 0"},
 			{func(by *Action) error { return d.Inbox.Discard(d.nth("other", 1), by) }, "ana discard all 1"},
-			{func(by *Action) error { return d.Inbox.Redeliver(d.nth("other", 2), true, by) }, "ana redeliver all 1"},
+			{func(by *Action) error { return d.Inbox.Redeliver(d.nth("other", 2), "", true, by) }, "ana redeliver all 1"},
 			{func(by *Action) error { return second(d.Inbox.Accept(refused, false, by)) }, "ana accept all 1"},
 			{func(by *Action) error { return second(d.Inbox.Forget(nil, "acme", by)) }, "ana forget all 0"},
 			{func(by *Action) error { return second(d.Inbox.Erase("", "other", by)) }, "ana erase all 2"},

@@ -313,7 +313,7 @@ func (d *desk) shut() {
 func (d *desk) restart() { d.shut(); d.start() }
 
 // What people do, if no test looks at who they are.
-func (d *desk) Redeliver(id int64, force bool) error       { return d.Inbox.Redeliver(id, force, nil) }
+func (d *desk) Redeliver(id int64, force bool) error       { return d.Inbox.Redeliver(id, "", force, nil) }
 func (d *desk) Discard(id int64) error                     { return d.Inbox.Discard(id, nil) }
 func (d *desk) Accept(id int64, force bool) (int64, error) { return d.Inbox.Accept(id, force, nil) }
 func (d *desk) Forget(platform *string, t string) (int, error) {

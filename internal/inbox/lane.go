@@ -708,7 +708,7 @@ func (l *lane) proceed(o *Outcome) *Lease {
 	return lease
 }
 
-// redeliver sends a webhook again, ahead of the others that wait. asked is its state when somebody asked for it.
+// redeliver sends a webhook again, ahead of the others that wait. asked is its state when somebody asked for it, or chose it.
 func (l *lane) redeliver(h *Webhook, asked State, force bool) error {
 	t := l.t
 	l.endExpiredLease()
@@ -719,8 +719,8 @@ func (l *lane) redeliver(h *Webhook, asked State, force bool) error {
 		l.clearBackoff()
 		l.reschedule()
 		return nil
-	case asked == Waiting && (h.State == Delivered || h.State == Superseded):
-		return nil // it was waiting when it was asked for, and was delivered meanwhile; once more could overwrite a newer one
+	case asked == Waiting && h.State == Superseded, asked.open() && h.State == Delivered:
+		return nil // it was to be delivered when it was asked for, and was meanwhile; once more could overwrite a newer one
 	case h.State == Kept && t.Receivers.For(h.Platform) == nil:
 		return ErrKept
 	case l.Tenant != "" && l.tail > h.ID && !force:

@@ -61,7 +61,7 @@ func TestCopyOfWhatIsBeingOvertaken(t *testing.T) {
 		if err != nil || len(all) != 1 {
 			t.Fatal(all, err)
 		}
-		if err := p.inbox.Redeliver(all[0].ID, true, nil); err != nil {
+		if err := p.inbox.Redeliver(all[0].ID, "", true, nil); err != nil {
 			t.Error(err)
 		}
 		p.sendAs("t4", "B", false)

@@ -178,6 +178,23 @@ func TestSentAgainWhileItIsDelivered(t *testing.T) {
 	})
 }
 
+// Somebody asks for all that wait, or are parked, and looks at the list before saying yes. What was delivered meanwhile is not sent once more,
+// not even with force: it would overwrite newer ones.
+func TestDeliveredSinceItWasChosen(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		for _, chosen := range []State{Waiting, Parked} {
+			d := newDesk(t, open)
+			d.take("acme", "A", "B")
+			d.idle("acme")
+			check(t, d.Inbox.Redeliver(d.nth("acme", 1), chosen, true, nil))
+			check(t, d.Inbox.Redeliver(d.nth("acme", 2), chosen, false, nil))
+			d.idle("acme")
+			d.want("accepted", fmt.Sprint(d.main.got("acme")), "[A B]")
+			d.shut()
+		}
+	})
+}
+
 // noted is an engine that counts the transactions which lock a webhook by its number: those of actions.
 type noted struct {
 	engine.Engine

@@ -944,7 +944,7 @@ func (p *place) redeliver() {
 	w.mu.Lock()
 	a.again = append(a.again, again)
 	w.mu.Unlock()
-	err := p.inbox.Redeliver(e.ID, force, nil)
+	err := p.inbox.Redeliver(e.ID, "", force, nil)
 	w.note("redelivered %d (%s), forced %v: %v", a.number, e.State, force, err)
 	w.mu.Lock()
 	again.to = time.Now()

@@ -168,7 +168,7 @@ func Snapshot(platform, tenant string, features ...string) string {
 }
 
 // What people do, if no test looks at who they are.
-func (b *Box) Redeliver(id int64, force bool) error       { return b.Inbox.Redeliver(id, force, nil) }
+func (b *Box) Redeliver(id int64, force bool) error       { return b.Inbox.Redeliver(id, "", force, nil) }
 func (b *Box) Discard(id int64) error                     { return b.Inbox.Discard(id, nil) }
 func (b *Box) Accept(id int64, force bool) (int64, error) { return b.Inbox.Accept(id, force, nil) }
 func (b *Box) Erase(platform, tenant string) (int, error) {
