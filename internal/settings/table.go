@@ -42,7 +42,7 @@ func (v Variable) Secret() bool {
 // description returns the meaning, and whether the value can be in a file.
 func (v Variable) description() string {
 	if v.Secret() {
-		return v.meaning + " Or name a file with it in `" + v.Name + "_FILE`."
+		return v.meaning + " Or `" + v.Name + "_FILE`."
 	}
 	return v.meaning
 }
@@ -59,66 +59,66 @@ func (s *Settings) sections() []section {
 				{"USHER_CLIENT_SECRET", &main.ClientSecret, "required with `USHER_BASE_URL`", "The client secret of the API client application."},
 				{"USHER_SCOPE", &main.Scope, "`standard:read standard:write`", "The scopes to request, separated by spaces."},
 				{"USHER_LISTEN", &main.Listen, "`127.0.0.1:8080`", "The local port that your programs call; `unix:/path` for a socket (mode 0660)."},
-				{"USHER_KEY", &main.Key, "none", "Callers must send this key: as `Authorization: Bearer KEY`, as the password of Basic auth, or in `X-Usher-Key`. Several keys, separated by commas, while you rotate. At least 16 characters if the port can be reached from other machines."},
-				{"USHER_INSECURE", &o.Insecure, "`false`", "`true` allows a local or entitlements port without a key to be reached from other machines."},
-				{"USHER_ALLOWED_HOSTS", &o.AllowedHosts, "none", "More values of the `Host` header that every port accepts, or `*` for any. `localhost`, `127.0.0.0/8`, `[::1]` and the port's own host always work. With a key every IP address works too, and on a socket everything."},
-				{"USHER_ALLOW_PLAIN_HTTP", &o.AllowPlainHTTP, "`false`", "`true` allows `USHER_BASE_URL` to be `http` to another machine. The client secret then travels unencrypted."},
-				{"USHER_REPLAY_LIMIT", &o.ReplayLimit, "`1MiB`", "The largest request body that usher keeps, to resend it after a 401. Larger ones stream."},
-				{"USHER_REPLAY_MEMORY", &o.ReplayMemory, "`32MiB`", "Memory for all bodies kept at once. When it is full, further bodies stream and cannot be resent. Bodies up to 16 KiB are always kept."},
-				{"USHER_UPSTREAM_TIMEOUT", positive{&o.UpstreamTimeout}, "`60s`", "How long the billing service may take, from the last byte of a call to the header of its answer. A token request may take 10 s."},
-				{"USHER_CA_FILE", &o.CAFile, "none", "CA certificates to trust for the billing service, in addition to the system's."},
+				{"USHER_KEY", &main.Key, "none", "Callers must send this key: as `Authorization: Bearer KEY`, as the password of Basic auth, or in `X-Usher-Key`. Several, comma-separated, while you rotate. At least 16 characters if other machines can reach the port."},
+				{"USHER_INSECURE", &o.Insecure, "`false`", "`true` allows a local or entitlements port without a key that other machines can reach."},
+				{"USHER_ALLOWED_HOSTS", &o.AllowedHosts, "none", "More values of the `Host` header that every port accepts; `*` for any. `localhost`, `127.0.0.0/8`, `[::1]` and the port's own host always work; with a key every IP address, on a socket everything."},
+				{"USHER_ALLOW_PLAIN_HTTP", &o.AllowPlainHTTP, "`false`", "`true` allows `http` in `USHER_BASE_URL` to another machine. The client secret then travels unencrypted."},
+				{"USHER_REPLAY_LIMIT", &o.ReplayLimit, "`1MiB`", "The largest request body to keep, for a resend after a 401. Larger ones stream."},
+				{"USHER_REPLAY_MEMORY", &o.ReplayMemory, "`32MiB`", "Memory for all bodies kept at once. When it is full, bodies of more than 16 KiB stream and cannot be resent."},
+				{"USHER_UPSTREAM_TIMEOUT", positive{&o.UpstreamTimeout}, "`60s`", "How long the billing service may take, from the last byte of a call to the header of its answer."},
+				{"USHER_CA_FILE", &o.CAFile, "none", "More CA certificates to trust for the billing service."},
 			}, portVariables(new(outbound.Port)))},
 		{"Webhook gate (inbound)",
-			"This part is on when webhooks have somewhere to go: `USHER_WEBHOOK_FORWARD_URL`, a further receiver, or an inbox with `USHER_ENTITLEMENTS_LISTEN`. A webhook must pass every check that you configure.",
+			"This part is on with `USHER_WEBHOOK_FORWARD_URL`, a further receiver, or an inbox and `USHER_ENTITLEMENTS_LISTEN`. A webhook must pass every check that you configure.",
 			"gate", slices.Concat([]Variable{
 				{"USHER_WEBHOOK_FORWARD_URL", &w.ForwardURL, "none", "Your receiver: usher delivers webhooks to this address."},
 				{"USHER_WEBHOOK_LISTEN", &w.Listen, "`127.0.0.1:8090`", "Where the billing service sends its webhooks. `off`: take no webhooks in and deliver none."},
 				{"USHER_WEBHOOK_PATH", &w.Path, "`/webhooks`", "The path of webhooks on that port."},
-				{"USHER_WEBHOOK_TOKEN", &w.token, "none", "A secret that the sender must know; several, separated by commas, while you rotate. It is accepted as `Authorization: Bearer`, as the password of Basic auth, in `X-Webhook-Token`, or as one more path segment (`/webhooks/SECRET`)."},
+				{"USHER_WEBHOOK_TOKEN", &w.token, "none", "A secret that the sender must send: as `Authorization: Bearer`, as the password of Basic auth, in `X-Webhook-Token`, or as one more path segment (`/webhooks/SECRET`). Several, comma-separated, while you rotate."},
 				{"USHER_WEBHOOK_HMAC_SECRET", &w.hmacSecret, "none", "The sender must sign the body with this secret (HMAC)."},
 				{"USHER_WEBHOOK_HMAC_HEADER", &w.HMACHeader, "`X-Signature`", "The header with the signature: hex or base64, with or without `sha256=`."},
 				{"USHER_WEBHOOK_HMAC_ALGORITHM", &w.HMAC, "`sha256`", "`sha256`, `sha512`, or `sha1` for senders that support nothing better."},
-				{"USHER_WEBHOOK_HMAC_SCHEME", &w.hmacScheme, "`body`", "`standard`: the sender signs with the Standard Webhooks headers, with five minutes of tolerance. The secret then is `whsec_…`. usher accepts a `webhook-id` with the same body only once in 15 minutes, unless the first one failed."},
+				{"USHER_WEBHOOK_HMAC_SCHEME", &w.hmacScheme, "`body`", "`standard`: the Standard Webhooks headers, with five minutes of tolerance; the secret is `whsec_…`."},
 				{"USHER_WEBHOOK_ALLOW_CIDRS", &w.AllowCIDRs, "none", "Networks that may send webhooks."},
 				{"USHER_WEBHOOK_TRUSTED_PROXIES", &w.TrustedProxies, "none", "Networks of your proxies: usher believes their `X-Forwarded-For`."},
 				{"USHER_WEBHOOK_TLS_CERT_FILE", &w.TLSCertFile, "none", "A certificate, to serve TLS. usher uses a new file without a restart."},
 				{"USHER_WEBHOOK_TLS_KEY_FILE", &w.TLSKeyFile, "none", "The certificate's key."},
 				{"USHER_WEBHOOK_TLS_CLIENT_CA_FILE", &w.TLSClientCA, "none", "Senders must have a client certificate of this CA."},
-				{"USHER_WEBHOOK_INSECURE", &w.Insecure, "`false`", "`true` allows a gate without any check to be reached from other machines. A gate without a token and a signature refuses web pages. One without any check that only this machine can reach also refuses names that are not in `USHER_ALLOWED_HOSTS`."},
-				{"USHER_WEBHOOK_TYPES", &w.Types, "`TenantProvisioningChange`", "Event types to accept; `*` for any. Only `TenantProvisioningChange` is deduplicated: others do not hold a complete state."},
-				{"USHER_WEBHOOK_SYNC_TYPES", &w.SyncTypes, "none", "Event types that ask your receiver a question (may this checkout continue?). usher sends them once, does not store or deduplicate them, and answers with the receiver's status, `Content-Type` and body. Do not list them in `USHER_WEBHOOK_TYPES`."},
-				{"USHER_WEBHOOK_SCHEMA_FILE", &w.SchemaFile, "built in", "A JSON Schema of your own, if you customised the payload. It applies to every type; the built-in one applies to `TenantProvisioningChange` only."},
+				{"USHER_WEBHOOK_INSECURE", &w.Insecure, "`false`", "`true` allows a gate without any check that other machines can reach."},
+				{"USHER_WEBHOOK_TYPES", &w.Types, "`TenantProvisioningChange`", "Event types to accept; `*` for any. Only `TenantProvisioningChange` is deduplicated: others hold no complete state."},
+				{"USHER_WEBHOOK_SYNC_TYPES", &w.SyncTypes, "none", "Event types that ask your receiver a question (may this checkout continue?). usher sends them once, stores nothing, and answers with the receiver's status, `Content-Type` and body (up to 1 MiB). Do not list them in `USHER_WEBHOOK_TYPES`."},
+				{"USHER_WEBHOOK_SCHEMA_FILE", &w.SchemaFile, "built in", "A JSON Schema of your own, if you customised the payload. It applies to every type, the built-in one to `TenantProvisioningChange` only."},
 				{"USHER_WEBHOOK_MAX_BODY", positive{&w.MaxBody}, "`1MiB`", "The largest webhook to accept."},
-				{"USHER_WEBHOOK_DEDUP_SIZE", positive{&w.DedupSize}, "`10000`", "Without an inbox usher remembers the last webhook of this many tenants, to drop copies of it. An inbox remembers all."},
-				{"USHER_WEBHOOK_DEDUP_WINDOW", &w.DedupWindow, "`10m`", "How long usher drops copies of a webhook, from the moment when the receiver accepted it. `0` turns deduplication off."},
+				{"USHER_WEBHOOK_DEDUP_SIZE", positive{&w.DedupSize}, "`10000`", "Of how many tenants usher remembers the last webhook, to drop copies of it. An inbox remembers all."},
+				{"USHER_WEBHOOK_DEDUP_WINDOW", &w.DedupWindow, "`10m`", "How long usher drops copies of a webhook after the receiver accepted it. `0` turns deduplication off."},
 				{"USHER_WEBHOOK_TIMEOUT", positive{&w.Timeout}, "`10s`", "How long your receiver may take for each try."},
 				{"USHER_WEBHOOK_ATTEMPTS", positive{&w.Attempts}, "`3`", "Tries for each delivery without an inbox."},
-				{"USHER_WEBHOOK_MAX_INFLIGHT", positive{&w.MaxInflight}, "`256`", "Webhooks being handled at once; more get 503. With several receivers each may use an equal share."},
-				{"USHER_WEBHOOK_SIGN_SECRET", &w.signSecret, "none", "`whsec_…`: usher signs what it delivers with the Standard Webhooks headers, so that your receiver can verify it; several, separated by commas, while you rotate (one signature each)."},
+				{"USHER_WEBHOOK_MAX_INFLIGHT", positive{&w.MaxInflight}, "`256`", "Webhooks handled at once, an equal share for each receiver; more get 503."},
+				{"USHER_WEBHOOK_SIGN_SECRET", &w.signSecret, "none", "`whsec_…`: usher signs what it delivers with the Standard Webhooks headers. Several, comma-separated, while you rotate: one signature each."},
 			}, new(extraReceiver).variables())},
-		{"Inbox", "With an inbox usher stores each webhook before it answers 200, and retries until the receiver has it. Without one it passes webhooks through.",
+		{"Inbox", "usher stores each webhook before it answers 200, and retries until the receiver has it. Without an inbox it passes webhooks through.",
 			"gate", []Variable{
-				{"USHER_WEBHOOK_INBOX", &w.Inbox, "none", "`file:/path/inbox.db`: a file, for one usher. `postgres://user@host[,host]/database`: a PostgreSQL database (version 13 or newer) that several replicas share. It takes the usual parameters (`sslmode`, `sslrootcert`, `sslcert`, `sslkey`, `target_session_attrs=read-write` with several hosts) and `schema` (default `usher`), where the tables are."},
-				{"USHER_WEBHOOK_INBOX_ATTEMPTS", positive{&w.InboxConfig.MaxAttempts}, "`20`", "usher parks a webhook after this many failed tries. Tries that fail because the receiver is down, or fails for every tenant, do not count."},
+				{"USHER_WEBHOOK_INBOX", &w.Inbox, "none", "`file:/path/inbox.db`: a file, for one usher. `postgres://user@host[,host]/database`: a PostgreSQL database (version 13 or newer) that replicas share, with the usual parameters (`sslmode`, `sslrootcert`, `target_session_attrs`, …) and `schema` (default `usher`) for its tables."},
+				{"USHER_WEBHOOK_INBOX_ATTEMPTS", positive{&w.InboxConfig.MaxAttempts}, "`20`", "usher parks a webhook after this many failed tries. Tries at a receiver that is down, or fails for every tenant, do not count."},
 				{"USHER_WEBHOOK_INBOX_MAX_AGE", positive{&w.InboxConfig.MaxAge}, "`72h`", "usher parks a webhook that is older than this."},
 				{"USHER_WEBHOOK_INBOX_CONCURRENCY", positive{&w.InboxConcurrency}, "`32`", "Deliveries at once, for each receiver, on each replica."},
-				{"USHER_WEBHOOK_INBOX_MAX_BYTES", positive{&w.InboxConfig.MaxBytes}, "`1GiB`", "Room for webhooks that wait or are parked, over all replicas together. When it is full, senders get 503 with `Retry-After`; deliveries continue."},
+				{"USHER_WEBHOOK_INBOX_MAX_BYTES", positive{&w.InboxConfig.MaxBytes}, "`1GiB`", "Room for webhooks that wait or are parked, over all replicas. When it is full, senders get 503; deliveries continue."},
 				{"USHER_WEBHOOK_INBOX_KEEP", &w.inboxKeep, "`all`", "`latest`: a newer snapshot of the same tenant replaces those that wait or are parked. `all`: every webhook is delivered."},
-				{"USHER_WEBHOOK_INBOX_PASSWORD", &w.inboxPassword, "none", "The database's password. usher reads it again for each new connection, so you can rotate it in a file. A password in the address works, too."},
+				{"USHER_WEBHOOK_INBOX_PASSWORD", &w.inboxPassword, "none", "The database's password, read again for each new connection. One in the address works, too."},
 			}},
-		{"Entitlements", "This part is on when `USHER_ENTITLEMENTS_LISTEN` is set. It answers what a tenant may use.",
+		{"Entitlements", "This part is on when `USHER_ENTITLEMENTS_LISTEN` is set.",
 			"entitlements", []Variable{
 				{"USHER_ENTITLEMENTS_LISTEN", &e.Listen, "none: entitlements are off", "A port, such as `127.0.0.1:8070`, or `unix:/path`. It needs `USHER_WEBHOOK_INBOX`. With `postgres://` another usher may take the webhooks in: then set `USHER_WEBHOOK_LISTEN=off`."},
-				{"USHER_ENTITLEMENTS_KEY", &e.Key, "none", "Callers must send this key, as for `USHER_KEY`. Required if the port can be reached from other machines, with at least 16 characters."},
+				{"USHER_ENTITLEMENTS_KEY", &e.Key, "none", "As `USHER_KEY`. Required if other machines can reach the port."},
 			}},
 		{"Admin port, log, shutdown", "", "", []Variable{
 			{"USHER_ADMIN_LISTEN", &a.Listen, "`127.0.0.1:9095`", "The admin page, its API, `/healthz`, `/readyz` and `/metrics`; `off` for none."},
-			{"USHER_ADMIN_TOKEN", &a.Token, "none", "Required if the admin port can be reached from other machines, with at least 16 characters. Callers send it as `Authorization: Bearer`, or as the password of Basic auth. `/healthz` and `/readyz` need no token. Several, separated by commas; each can have a name in front (`ana:TOKEN,ben:TOKEN`), which `usher inbox actions` shows. Commands send the first."},
-			{"USHER_ADMIN_READ_TOKEN", &a.ReadToken, "none", "The same, but read-only: it shows everything, `/metrics` too, and cannot act or export. It needs `USHER_ADMIN_TOKEN`."},
+			{"USHER_ADMIN_TOKEN", &a.Token, "none", "Required if other machines can reach the admin port, with at least 16 characters; `/healthz` and `/readyz` need no token. Callers send it as `Authorization: Bearer`, or as the password of Basic auth. Several, comma-separated; each can have a name in front (`ana:TOKEN,ben:TOKEN`), which `usher inbox actions` shows. Commands send the first."},
+			{"USHER_ADMIN_READ_TOKEN", &a.ReadToken, "none", "The same, but read-only: it shows everything, `/metrics` too, and cannot act or export. Only beside `USHER_ADMIN_TOKEN`."},
 			{"USHER_LOG_LEVEL", &a.Level, "`info`", "`debug`, `info`, `warn` or `error`."},
 			{"USHER_LOG_FORMAT", &a.LogFormat, "`auto`", "`text`, `json`, or `auto`: text on a terminal (coloured, unless `NO_COLOR` is set), else JSON."},
-			{"USHER_SHUTDOWN_DELAY", &a.ShutdownDelay, "`0s`", "On SIGTERM usher first reports that it is not ready, but serves for this long, so that load balancers notice. In Kubernetes use `5s`."},
-			{"USHER_SHUTDOWN_GRACE", &a.ShutdownGrace, "`15s`", "After that delay usher accepts no new connections, and lets calls and deliveries finish for this long. A second signal ends it at once."},
+			{"USHER_SHUTDOWN_DELAY", &a.ShutdownDelay, "`0s`", "On SIGTERM usher reports that it is not ready, but still serves for this long, until load balancers notice. In Kubernetes use `5s`."},
+			{"USHER_SHUTDOWN_GRACE", &a.ShutdownGrace, "`15s`", "Then usher accepts no new connections, and lets calls and deliveries finish for this long. A second signal ends it at once."},
 		}},
 	}
 }
@@ -136,12 +136,12 @@ func portVariables(p *outbound.Port) []Variable {
 
 func (c *extraReceiver) variables() []Variable {
 	return []Variable{
-		{"USHER_WEBHOOK_RECEIVERS_n_PLATFORMS", &c.Platforms, "none", "One more receiver, for the webhooks of these platform codes; n is 0, 1, … All others go to `USHER_WEBHOOK_FORWARD_URL`. Without that, usher rejects them with 422 (or keeps them, if entitlements are on)."},
+		{"USHER_WEBHOOK_RECEIVERS_n_PLATFORMS", &c.Platforms, "none", "One more receiver, for the webhooks of these platform codes; n is 0, 1, … All others go to `USHER_WEBHOOK_FORWARD_URL`, or get 422; with entitlements on, usher keeps them."},
 		{"USHER_WEBHOOK_RECEIVERS_n_FORWARD_URL", &c.address, "required with `PLATFORMS`", "Its address."},
 		{"USHER_WEBHOOK_RECEIVERS_n_NAME", &c.Name, "the index", "Its name in logs and metrics. The name of `USHER_WEBHOOK_FORWARD_URL` is `main`."},
 		{"USHER_WEBHOOK_RECEIVERS_n_SIGN_SECRET", &c.signSecret, "inherited", "A signing secret of its own."},
 		{"USHER_WEBHOOK_RECEIVERS_n_TIMEOUT", positive{&c.Timeout}, "inherited", "How long it may take for each try."},
-		{"USHER_WEBHOOK_RECEIVERS_n_CONCURRENCY", positive{&c.Concurrency}, "inherited", "Deliveries to it at once; inherited from `USHER_WEBHOOK_INBOX_CONCURRENCY`."},
+		{"USHER_WEBHOOK_RECEIVERS_n_CONCURRENCY", positive{&c.Concurrency}, "inherited", "Deliveries to it at once, instead of `USHER_WEBHOOK_INBOX_CONCURRENCY`."},
 	}
 }
 
@@ -179,7 +179,7 @@ const settingsIntro = "usher reads its settings from environment variables, or f
 	"Lines that begin with `#` are comments, one pair of quotes around a value is removed, `export` in front is allowed, and nothing is expanded. " +
 	"If you name several files the last one wins, and the environment wins over all files. An empty variable counts as not set. " +
 	"Durations are written as `90s` or `10m`, sizes in bytes or with `KiB`, `MiB` or `GiB`. Lists are separated by commas. " +
-	"Every secret `X` can be given as `X_FILE` instead, which names a file. usher reads the file again when its content changes, " +
+	"Instead of a secret `X` you can set `X_FILE`, the name of a file that holds it. usher reads the file again when its content changes, " +
 	"and keeps the last good value when the file is empty, wrong or cannot be read."
 
 // WriteHelp writes all settings for a terminal or, if word is not empty, those that have the word in their
