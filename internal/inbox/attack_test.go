@@ -214,3 +214,22 @@ func TestClockGoesBackAfterADeath(t *testing.T) {
 	b.ahead.Store(0)
 	b.idle("t")
 }
+
+// The first transaction after a jump of the clock is an intake of another replica. It does not take the lane from the one that is delivering.
+func TestClockJumpsBeforeAnIntake(t *testing.T) {
+	t.Parallel()
+	dsn := pgtest.Schema(t)
+	lease := func(c *Config) { c.LeaseTime = 4500 * time.Millisecond } // it ends between two of the writer's ticks, which would notice the jump, too
+	one := newDesk(t, inDatabase(t, dsn), lease)
+	two := newDesk(t, inDatabase(t, dsn), lease, func(c *Config) { c.Receivers, c.ClockOffset = one.cfg.Receivers, one.cfg.ClockOffset })
+	two.until("leases may be taken over", func() bool { return two.Ready() && two.clock.mayTakeOver(two.leaseTime) })
+	release := one.main.hang("t")
+	one.take("t", "A")
+	one.until("under way", func() bool { return len(one.main.tried("t")) == 1 })
+	one.ahead.Add(int64(time.Hour))
+	two.take("t", "B")
+	one.want("leases", inSchema(t, dsn, "SELECT token || ' ' || (owner <> '')::text FROM {schema}.lane"), "1 true")
+	release()
+	one.idle("t")
+	one.want("accepted", fmt.Sprint(one.main.got("t")), "[A B]")
+}

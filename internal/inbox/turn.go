@@ -187,6 +187,7 @@ func (t *sqlTurn) load(works []*work) error {
 		t.copies[digest] = t.laneOf(h).know(h)
 	}
 	t.now = t.s.applyOffset(t.now)
+	t.s.observeClock(t.now, t.askedAt) // before anything is decided: this very reading may show that the clock has jumped
 	t.mayTakeOver = t.s.clock.mayTakeOver(t.leaseTime)
 	t.readHeads()
 	return t.err

@@ -276,7 +276,6 @@ func (s *Inbox) transact(works []*work) error {
 		if err := t.load(works); err != nil {
 			return err
 		}
-		s.observeClock(t.now, t.askedAt)
 		for _, w := range works {
 			after = append(after, w.decide(t))
 			if t.err != nil {
