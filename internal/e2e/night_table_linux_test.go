@@ -67,7 +67,7 @@ func TestNightOneTenantHangs(t *testing.T) {
 	for n := range 12 {
 		o.send(testkit.Snapshot(fmt.Sprint("well-", n), 1), webhookToken)
 	}
-	o.troubled("warning", "takes webhooks, but not those of crm/slow-co; it answers: ", "Others' webhooks are delivered.")
+	o.troubled("warning", "takes webhooks, but not those of crm/slow-co; the last answer: ", "Others' webhooks are delivered.")
 	o.figure(`usher_inbox_receiver_down{receiver="main"}`, "0")
 	o.want("ls", o.does("ls", "--state", "waiting"), "crm/slow-co", "!receiver is down")
 	close(m.until)
@@ -134,7 +134,7 @@ func TestNightRotatedWebhookSecret(t *testing.T) {
 	for range 3 {
 		o.send(testkit.Snapshot("mill-co", 1), "the-new-t0ken-that-usher-does-not-know")
 	}
-	o.troubled("Every webhook of the last 5 minutes was rejected: 3", "give it and the gate the same secret")
+	o.troubled("Every webhook of the last hour was rejected: 3", "give it and the gate the same secret")
 	o.figure(`usher_webhook_rejected_total{code="401"}`, "3")
 }
 
@@ -203,14 +203,14 @@ func TestNightDatabase(t *testing.T) {
 		begin, end func()
 		words      []string
 	}{
-		{"away", server.Stop, server.Start, []string{"The inbox takes no webhooks: the inbox's database", "Entitlements are answered from memory", "Check the database in USHER_WEBHOOK_INBOX"}},
+		{"away", server.Stop, server.Start, []string{"The inbox takes no webhooks: the inbox's database", "Entitlements are answered for the tenants that usher holds in memory", "Check the database in USHER_WEBHOOK_INBOX"}},
 		{"read-only", func() {
 			server.Exec(t, "ALTER SYSTEM SET default_transaction_read_only = on")
 			server.Exec(t, "SELECT pg_reload_conf()")
 		}, func() {
 			server.Exec(t, "ALTER SYSTEM RESET default_transaction_read_only")
 			server.Exec(t, "SELECT pg_reload_conf()")
-		}, []string{"The inbox takes no webhooks: the inbox's database can't be written: it is read-only", "Make the database writable"}},
+		}, []string{"The inbox takes no webhooks: the inbox's database can't be written: it is read-only", "Entitlements are answered.", "Make the database writable"}},
 	} {
 		tc.begin()
 		testkit.Eventually(t, tc.name+": refused", func() bool {
@@ -306,5 +306,5 @@ func TestNightOutbound(t *testing.T) {
 	for range 3 {
 		call()
 	}
-	o.troubled("critical", "usher failed 3 of 6 calls in the last 5 minutes, the last one with UPSTREAM_UNREACHABLE", "check the billing service")
+	o.troubled("critical", "usher failed 3 of 6 calls in the last 5 minutes, the last one with UPSTREAM_UNREACHABLE", "Check the billing service and the way to it.")
 }

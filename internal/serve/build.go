@@ -3,6 +3,7 @@ package serve
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -94,6 +95,9 @@ func (u *Usher) buildGate(m *metrics.Gate) (err error) {
 	u.decisions = admin.NewDecisions(w.Inbox == "")
 	cfg.Answered = func(o webhookgate.Outcome) {
 		m.Received(o.Decision, o.Status, o.Took)
+		if o.Decision == "failed" && o.Webhook != nil && slices.Contains(cfg.SyncTypes, o.Webhook.Type) {
+			m.QuestionFailed()
+		}
 		u.decisions.Add(o)
 	}
 	logged, _ := lru.New[string, bool](1000) // fails only for a size of 0

@@ -106,6 +106,9 @@ var Decisions = [...]string{"forwarded", "queued", "duplicate", "rejected", "fai
 // NoWebhooks is another such index. It counts those of the rejected requests that are no webhooks: another path, or another method.
 const NoWebhooks = len(Decisions)
 
+// FailedQuestions is one more. It counts those of the failed webhooks that asked the receiver a question: nobody sends these again.
+const FailedQuestions = NoWebhooks + 1
+
 // Port counts the calls of one local port.
 type Port struct {
 	requests *prometheus.CounterVec
@@ -115,7 +118,13 @@ type Port struct {
 	failed   *prometheus.CounterVec
 	hour     *ring
 
-	lastFailure atomic.Pointer[string]
+	lastFailure atomic.Pointer[Failure]
+}
+
+// Failure is a call that usher failed.
+type Failure struct {
+	Reason string // empty: there was none
+	At     time.Time
 }
 
 // Port returns the counts of the local port of this name. failures are the reasons that Failed may be called with.
@@ -165,15 +174,15 @@ func (p *Port) Failed(reason string) {
 	if reason != "UNAUTHORIZED" && reason != "CUT_OFF" { // these are a 401 of the service, and no answer at all
 		p.hour.count(CallsOur5xx)
 	}
-	p.lastFailure.Store(&reason)
+	p.lastFailure.Store(&Failure{reason, time.Now()})
 }
 
-// LastFailure returns the reason of the last call that usher failed; empty if there was none.
-func (p *Port) LastFailure() string {
-	if reason := p.lastFailure.Load(); reason != nil {
-		return *reason
+// LastFailure returns the last call that usher failed.
+func (p *Port) LastFailure() Failure {
+	if f := p.lastFailure.Load(); f != nil {
+		return *f
 	}
-	return ""
+	return Failure{}
 }
 
 // Hour returns the calls of the last hour.
@@ -326,6 +335,9 @@ func (g *Gate) Receiver(name string) *Receiver { return g.receivers[name] }
 
 // Refused counts a webhook of the right sender whose content was refused.
 func (g *Gate) Refused(reason string) { g.refused.WithLabelValues(reason).Inc() }
+
+// QuestionFailed counts a question to the receiver that got no answer, beside Received.
+func (g *Gate) QuestionFailed() { g.hour.count(FailedQuestions) }
 
 // Received counts an answer to a sender.
 func (g *Gate) Received(decision string, status int, took time.Duration) {

@@ -24,8 +24,9 @@ func (s *Status) entitlementsState(time.Time) (words, tone string) {
 	if e.Unknown > 0 {
 		words, tone = fmt.Sprintf("%s, not for %s", words, page.Count(e.Unknown)), bad
 	}
-	if box := s.Health.Inbox; box.Shared && box.Err != nil {
-		words, tone = words+", from memory: the database can't be reached", worse(tone, warn)
+	if box := s.Inbox; box != nil && box.Shared && !box.Counted.IsZero() { // it cannot be read
+		words = fmt.Sprintf("answers for those of %s that it holds in memory, and 503 for others", page.Plural(e.Tenants-e.Unknown, "tenant", "tenants"))
+		tone = worse(tone, warn)
 	}
 	return words, tone
 }

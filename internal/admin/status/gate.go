@@ -156,7 +156,7 @@ func (s *Status) GateChart() page.Chart {
 	for _, m := range minutes {
 		starts = append(starts, m.Start)
 	}
-	total, summary := metrics.Sum(minutes, len(minutes))-metrics.Sum(minutes, len(minutes), metrics.NoWebhooks), ""
+	total, summary := metrics.Sum(minutes, len(minutes))-metrics.Sum(minutes, len(minutes), metrics.NoWebhooks, metrics.FailedQuestions), ""
 	for i, decision := range metrics.Decisions {
 		n := metrics.Sum(minutes, len(minutes), i)
 		if n == 0 {
@@ -311,7 +311,8 @@ func storageTroubles(s *Status, _ time.Time) []Trouble {
 const (
 	nothingIn = "Senders get 503: changes do not reach your customers, and who sent them may not send them again. Nothing that was answered 200 is lost."
 	fileOn    = " usher continues by itself, and delivers meanwhile what it has."
-	dataOn    = " Deliveries wait, too. Entitlements are answered from memory."
+	dataOn    = " Deliveries wait, too. Entitlements are answered for the tenants that usher holds in memory; for others they are 503."
+	readOn    = " Deliveries wait, too. Entitlements are answered."
 )
 
 var (
@@ -327,9 +328,9 @@ var (
 		"Wait some seconds: usher has just started.")
 	databaseAway = kind(Critical, "UsherDown", nothingIn+dataOn,
 		"Check the database in USHER_WEBHOOK_INBOX, and the way to it. When it is back, usher continues by itself.")
-	databaseReadOnly = kind(Critical, "UsherDown", nothingIn+dataOn,
+	databaseReadOnly = kind(Critical, "UsherDown", nothingIn+readOn,
 		"Make the database writable, or send usher to the primary: name all hosts in USHER_WEBHOOK_INBOX, with target_session_attrs=read-write. usher then continues by itself.")
-	databaseFull = kind(Critical, "UsherDown", nothingIn,
+	databaseFull = kind(Critical, "UsherDown", nothingIn+readOn,
 		"Free some space on the disk of the database, or make it larger. usher then continues by itself.")
 )
 
@@ -445,13 +446,19 @@ func refusedTenants(r *Receiver, name string, held []HeldUp) []Trouble {
 	if paused && len(tenants) == 0 {
 		return nil
 	}
-	of := tenantsFail
+	who := cmp.Or(page.FirstFew(tenants), "some tenants")
+	trouble := tenantsFail.is(name + " takes webhooks, but not those of " + who + quoted("the last answer", answer))
 	if !since.IsZero() && r.last.Before(since) {
-		of = onlyTenantsFail
+		trouble = onlyTenantsFail.is(name + " does not take the webhooks of " + who + ", and has taken no others since" + quoted("the last try", answer))
 	}
-	return []Trouble{of.is(name + " takes webhooks, but not those of " + cmp.Or(page.FirstFew(tenants), "some tenants") + quoted("it answers", answer)).
-		since(since).link("/webhooks?state=waiting").run("usher inbox ls --state waiting")}
+	if r.Oldest > longWait {
+		trouble.Severity = Critical
+	}
+	return []Trouble{trouble.since(since).link("/webhooks?state=waiting").run("usher inbox ls --state waiting")}
 }
+
+// longWait is how long a webhook may wait before that is worth waking somebody up for; the alert UsherWebhooksWait goes by it, too.
+const longWait = 10 * time.Minute
 
 const tenantsHurt = "These tenants do not get what they paid for, or keep what they no longer pay for. "
 
@@ -462,7 +469,7 @@ var (
 		"Find out why the receiver is slow; usher delivers what waits by itself, in order. 'usher inbox ls' shows which webhook holds up which tenant, and what the receiver answered.")
 	tenantsFail = kind(Warning, "UsherWebhooksWait", tenantsHurt+"Others' webhooks are delivered.",
 		"Find out why the receiver does not take them: 'usher inbox ls' shows what it answered. usher tries again by itself.")
-	onlyTenantsFail = kind(Warning, "UsherWebhooksWait", tenantsHurt+"Nothing else was delivered since, so others may be hurt, too.",
+	onlyTenantsFail = kind(Warning, "UsherWebhooksWait", tenantsHurt+"Nothing else was delivered since: perhaps the receiver takes nothing at all.",
 		"Find out why the receiver does not take them: 'usher inbox ls' shows what it answered. usher tries again by itself.")
 )
 
@@ -504,20 +511,19 @@ func decided(g *Gate, decision string) int {
 	return metrics.Sum(g.Decisions, lately, slices.Index(metrics.Decisions[:], decision))
 }
 
-// failedTroubles say that senders got a 5xx although the inbox works. owedTroubles say so, too, until the webhooks come again, unless
-// they are of a type that asks the receiver a question: nobody sends these again.
-func failedTroubles(s *Status, _ time.Time) []Trouble {
-	if s.Gate == nil || s.Inbox == nil || s.Health.Inbox.Err != nil || s.Owed.Tenants+s.Owed.Unnamed.Count > 0 {
+// questionTroubles say that webhooks which ask the receiver a question got a 5xx. Of all other webhooks that got one, owedTroubles say so.
+func questionTroubles(s *Status, _ time.Time) []Trouble {
+	if s.Gate == nil {
 		return nil
 	}
-	if n := decided(s.Gate, "failed"); n > 0 {
-		return []Trouble{gateFails.is(fmt.Sprintf("usher answered %s with a 5xx in the last %d minutes", page.Plural(n, "webhook", "webhooks"), lately)).link("/webhooks?state=failed")}
+	if n := metrics.Sum(s.Gate.Decisions, lately, metrics.FailedQuestions); n > 0 {
+		return []Trouble{questionsFail.is(fmt.Sprintf("The receiver did not answer %s in the last %d minutes", page.Plural(n, "question", "questions"), lately)).link("/webhooks?state=failed")}
 	}
 	return nil
 }
 
-var gateFails = kind(Critical, "UsherWebhooksOwed", "Their tenants may not get what they paid for: who sent it may not send it again.",
-	"The page of the failed webhooks says why. Resend them from the webhook log of the billing service.")
+var questionsFail = kind(Critical, "", "The billing service has asked (USHER_WEBHOOK_SYNC_TYPES), and got a 5xx: what it asked for, such as a checkout, did not go on.",
+	"Fix the receiver, or the way to it. The page of the failed webhooks says what each of them got.")
 
 // senderTroubles say that usher rejects everything that arrives. Some rejected webhooks are normal: anybody can send one. A request to
 // another path, or with another method, is none.
@@ -525,12 +531,22 @@ func senderTroubles(s *Status, _ time.Time) []Trouble {
 	if s.Gate == nil {
 		return nil
 	}
-	rejected := decided(s.Gate, "rejected") - metrics.Sum(s.Gate.Decisions, lately, metrics.NoWebhooks)
-	if rejected < 3 || decided(s.Gate, "forwarded")+decided(s.Gate, "queued")+decided(s.Gate, "duplicate")+decided(s.Gate, "failed") > 0 {
+	// The whole hour counts: at some gates a webhook comes every ten minutes.
+	rejected, of := 0, "of the last hour"
+	for _, m := range s.Gate.Decisions {
+		if m.Sum()-m.Counts[rejectedIndex]-m.Counts[metrics.FailedQuestions]-m.Counts[metrics.NoWebhooks] > 0 {
+			rejected, of = 0, "since "+m.Start.Add(time.Minute).UTC().Format("15:04")+" UTC"
+			continue
+		}
+		rejected += m.Counts[rejectedIndex] - m.Counts[metrics.NoWebhooks]
+	}
+	if lately := s.Gate.Decisions[max(0, len(s.Gate.Decisions)-15):]; rejected < 3 || metrics.Sum(lately, len(lately), rejectedIndex) == metrics.Sum(lately, len(lately), metrics.NoWebhooks) {
 		return nil
 	}
-	return []Trouble{allRejected.is(fmt.Sprintf("Every webhook of the last %d minutes was rejected: %s", lately, page.Count(rejected))).link("/webhooks?state=rejected")}
+	return []Trouble{allRejected.is(fmt.Sprintf("Every webhook %s was rejected: %s", of, page.Count(rejected))).link("/webhooks?state=rejected")}
 }
+
+var rejectedIndex = slices.Index(metrics.Decisions[:], "rejected")
 
 var allRejected = kind(Warning, "UsherEverythingRejected", "Either strangers try the address, or no change reaches your customers.",
 	"The page of the rejected webhooks says who sent them, and why each was rejected. If it was the billing service: give it and the gate the same secret, or describe its payload in USHER_WEBHOOK_SCHEMA_FILE.")

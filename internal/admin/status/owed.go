@@ -74,13 +74,13 @@ const mayBeLost = "Each may be a change that nobody sends again: these tenants m
 
 var (
 	owed = kind(Critical, "UsherWebhooksOwed", mayBeLost,
-		"Run 'usher reconcile', which asks the billing service itself, or resend the webhooks from its webhook log. What is dealt with otherwise: 'usher inbox forget TENANT'.")
+		"Compare with the billing service ('usher help reconcile' says how), or resend the webhooks from its webhook log. What is dealt with otherwise: 'usher inbox forget TENANT'.")
 	owedUnkept = kind(Critical, "UsherWebhooksOwed", mayBeLost,
 		"Fix the receiver, then resend the webhooks from the webhook log of the billing service. What is dealt with otherwise: 'usher inbox forget TENANT'. With USHER_WEBHOOK_INBOX usher would keep them.")
 	unnamed = kind(Critical, "UsherWebhooksMissed", "Each may be a change that nobody sends again, and nobody knows whose.",
-		"Run 'usher reconcile', which asks the billing service itself, or resend the webhooks of that time from its webhook log, then run 'usher inbox dismiss'. If it happens again, raise USHER_WEBHOOK_MAX_INFLIGHT.")
+		"Compare with the billing service ('usher help reconcile' says how), or resend the webhooks of that time from its webhook log, then run 'usher inbox dismiss'. If it happens again, raise USHER_WEBHOOK_MAX_INFLIGHT.")
 	unnamedUnkept = kind(Critical, "UsherWebhooksMissed", "Each may be a change that nobody sends again, and nobody knows whose.",
 		"Resend the webhooks of that time from the webhook log of the billing service, then run 'usher inbox dismiss'. If it happens again, raise USHER_WEBHOOK_MAX_INFLIGHT.")
 	gap = kind(Critical, "UsherWebhooksMissed", "Webhooks of that time may be changes that nobody sends again: a load balancer has answered for usher, or nobody has.",
-		"Run 'usher reconcile', which asks the billing service itself, or resend the webhooks of that time from its webhook log, then run 'usher inbox dismiss'.")
+		"Compare with the billing service ('usher help reconcile' says how), or resend the webhooks of that time from its webhook log, then run 'usher inbox dismiss'.")
 )

@@ -30,8 +30,8 @@ type Port struct {
 	Calls  []metrics.Minute `json:"-"` // of metrics.Port
 	Tokens []metrics.Minute `json:"-"` // of metrics.Identity, the same minutes
 
-	Advice      string `json:"-"` // what to do about Source.Err
-	LastFailure string `json:"-"` // the code of the last call that usher itself failed
+	Advice      string          `json:"-"` // what to do about Source.Err
+	LastFailure metrics.Failure `json:"-"` // the last call that usher itself failed
 
 	now time.Time // set by judge
 }
@@ -51,7 +51,14 @@ func (p *Port) judge(now time.Time) {
 	if p.Source.Err != nil {
 		p.Error = p.Source.Err.Error()
 	}
-	p.State, p.Tone = tokenWords(p.Source, now)
+	if p.State, p.Tone = tokenWords(p.Source, now); p.tokenRefused() {
+		p.State, p.Tone = "no token that the billing service accepts", bad
+	}
+}
+
+// tokenRefused says whether calls fail although the token has not expired: the billing service does not accept it, and usher gets no other.
+func (p *Port) tokenRefused() bool {
+	return p.Source.Err != nil && p.Source.Token != nil && strings.HasPrefix(p.LastFailure.Reason, "TOKEN_") && p.LastFailure.At.After(p.Source.Token.Asked())
 }
 
 // tokenWords describes the state of a port's token.
@@ -88,10 +95,16 @@ func tokenTroubles(s *Status, now time.Time) (all []Trouble) {
 		if errors.As(err, &refused) {
 			what = fmt.Sprintf("Port %s: token endpoint refuses: %s", p.Name, refused.Code)
 		}
-		if token != nil {
+		switch {
+		case p.tokenRefused():
+			what += ", and the billing service does not accept the current token any more"
+		case token != nil:
 			what += ", and the current token is valid for another " + page.Span(token.Expiry().Sub(now).Round(time.Second))
 		}
 		of := map[bool]map[bool]*Kind{true: {true: tokenRefusedLater, false: tokenRefused}, false: {true: tokenMissingLater, false: tokenMissing}}[refused != nil][token != nil]
+		if p.tokenRefused() {
+			of = noGoodToken
+		}
 		switch {
 		case err != nil:
 			t := of.is(what).since(p.Source.Since)
@@ -117,7 +130,7 @@ func capitalize(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
 func callTroubles(s *Status, _ time.Time) (all []Trouble) {
 	for i := range s.Ports {
 		p := &s.Ports[i]
-		if p.Source.Token == nil { // tokenTroubles say so
+		if p.Source.Token == nil || p.tokenRefused() { // tokenTroubles say so
 			continue
 		}
 		ours := metrics.Sum(p.Calls, lately, metrics.CallsOurs)
@@ -126,7 +139,14 @@ func callTroubles(s *Status, _ time.Time) (all []Trouble) {
 		calls := page.Plural(n, "call", "calls")
 		many := func(failed int) bool { return failed >= 3 && failed*20 > n }
 		if many(ours) {
-			all = append(all, callsFail.is(fmt.Sprintf("Port %s: usher failed %s of %s in the last %d minutes, the last one with %s", p.Name, page.Count(ours), calls, lately, p.LastFailure)))
+			t := callsFail.is(fmt.Sprintf("Port %s: usher failed %s of %s in the last %d minutes, the last one with %s", p.Name, page.Count(ours), calls, lately, p.LastFailure.Reason))
+			switch code := p.LastFailure.Reason; {
+			case strings.HasPrefix(code, "UPSTREAM_"):
+				t.Do = "Check the billing service and the way to it."
+			case code == "UNAUTHORIZED":
+				t.Do = "The billing service refuses the tokens that it issues. Ask its people."
+			}
+			all = append(all, t)
 		}
 		if many(theirs) {
 			all = append(all, serviceFails.is(fmt.Sprintf("Port %s: the billing service answered %s of %s with a 5xx in the last %d minutes", p.Name, page.Count(theirs), calls, lately)))
@@ -183,6 +203,8 @@ var (
 		"Find out why the token endpoint does not answer. usher asks at least once a minute.")
 	tokenMissingLater = kind(Warning, "", "Calls go on with the current token. When it expires, every call on this port fails.",
 		"Find out why the token endpoint does not answer. usher asks at least once a minute.")
+	noGoodToken = kind(Critical, "UsherCallsFail", "Every call on this port is answered with an error.",
+		"Find out why the token endpoint gives usher no token. Calls work again by themselves when it does.")
 	noTokenYet = kind(Warning, "", "Until the first one is there, calls wait or fail, and usher is not ready.",
 		"Wait some seconds: usher is asking for it.")
 	tokensRevoked = kind(Warning, "UsherTokensRevoked", "Some calls are slower, and some may fail.",

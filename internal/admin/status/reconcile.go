@@ -56,8 +56,8 @@ func reconcileTroubles(s *Status, now time.Time) (all []Trouble) {
 var (
 	reconcileFailed = kind(Warning, "",
 		"If a webhook got lost, nobody knows it yet: a customer may lack what they paid for.",
-		"See what 'usher reconcile' printed, in the log of the timer or job that runs it, and run it again.")
+		"Read the log of the timer or job that runs it, and run it again ('usher help reconcile' says how).")
 	reconcileDiffers = kind(Warning, "UsherReconcileDiffers",
 		"For these tenants usher and your software go by an older state: they may lack what they paid for, or use what they do not pay for.",
-		"Run 'usher reconcile' to see what differs, and with --apply to take it in.")
+		"Run the comparison again to see what differs, and with --apply to take it in ('usher help reconcile' says how).")
 )

@@ -72,7 +72,7 @@ var checks = []func(s *Status, now time.Time) []Trouble{
 	reconcileTroubles,
 	tokenTroubles,
 	callTroubles,
-	failedTroubles,
+	questionTroubles,
 	senderTroubles,
 	certificateTroubles,
 	pauseTroubles,

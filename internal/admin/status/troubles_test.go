@@ -58,7 +58,7 @@ var night = time.Date(2026, 11, 17, 2, 10, 0, 0, time.UTC)
 func TestTroubles(t *testing.T) {
 	port := func(s tokens.State) Port {
 		return Port{
-			Name: "main", Source: s, Advice: "check USHER_X", Calls: lastHour(100), Tokens: lastHour(1), LastFailure: "UPSTREAM_TIMEOUT",
+			Name: "main", Source: s, Advice: "check USHER_X", Calls: lastHour(100), Tokens: lastHour(1), LastFailure: metrics.Failure{Reason: "UPSTREAM_TIMEOUT"},
 		}
 	}
 	held := new(tokens.Token)
@@ -77,6 +77,13 @@ func TestTroubles(t *testing.T) {
 	certified := func(left time.Duration) *Gate {
 		g := gate("ok")
 		g.CertificateEnds = time.Now().Add(left)
+		return g
+	}
+	rotated := func(g *Gate, ago int) *Gate { // one passed, then three were rejected
+		minute := func(ago int) *metrics.Minute { return &g.Decisions[len(g.Decisions)-1-ago] }
+		minute(ago + 4).Start = night.Add(6 * time.Minute)
+		minute(ago + 4).Counts[1] = 7
+		minute(ago).Counts[3] = 3
 		return g
 	}
 	box := func(f inbox.Figures, edit func(*inbox.Figures)) *inbox.Stats {
@@ -125,7 +132,13 @@ func TestTroubles(t *testing.T) {
 			[]string{"warning", "2 tokens were refused long before they expired", "API client of its own"}},
 		{"revoked once", with(port(fine), func(p *Port) { p.Tokens = lastHour(3, 0, 0, 1) }), nil, nil, nil, false, nil},
 		{"calls fail", with(port(fine), func(p *Port) { p.Calls = lastHour(5, 5, 0, 5, 5, 5) }), nil, nil, nil, false,
-			[]string{"critical", "usher failed 5 of 10 calls in the last 5 minutes, the last one with UPSTREAM_TIMEOUT", "check the billing service"}},
+			[]string{"critical", "usher failed 5 of 10 calls in the last 5 minutes, the last one with UPSTREAM_TIMEOUT", "Check the billing service and the way to it."}},
+		{"calls fail with a token that is no longer accepted", with(port(tokens.State{Had: true, Token: held, Err: rejected("invalid_client"), Since: night}), func(p *Port) {
+			p.Calls, p.LastFailure = lastHour(5, 5, 0, 5, 5, 5), metrics.Failure{Reason: "TOKEN_REJECTED", At: night}
+		}), nil, nil, nil, false,
+			[]string{"critical", "token endpoint refuses: invalid_client, and the billing service does not accept the current token any more" + since, "Every call on this port is answered with an error. Check USHER_X."}},
+		{"calls failed before there was a token", with(port(tokens.State{Had: true, Token: held, Err: rejected("invalid_client"), Since: night}), func(p *Port) { p.LastFailure = metrics.Failure{Reason: "TOKEN_REJECTED", At: time.Time{}} }), nil, nil, nil, false,
+			[]string{"warning", "invalid_client", "Calls go on with the current token"}},
 		{"the service answers with errors", with(port(fine), func(p *Port) { p.Calls = lastHour(5, 5, 0, 5, 0, 0) }), nil, nil, nil, false,
 			[]string{"warning", "the billing service answered 5 of 10 calls with a 5xx", "usher only passes them on"}},
 		{"callers make mistakes", with(port(fine), func(p *Port) { p.Calls = lastHour(5, 5) }), nil, nil, nil, false, nil},
@@ -138,11 +151,13 @@ func TestTroubles(t *testing.T) {
 		{"receiver slow", port(fine), gate("ok"), box(waits, nil), nil, false, []string{"critical", "slow", ""}},
 		{"receiver late", port(fine), gate("timeout"), box(waits, down), nil, false, []string{"critical", "does not answer in time: nothing is delivered", ""}},
 		{"some tenants are refused, and the last try was fine", port(fine), gate("ok"), box(waits, refuses(2, false)), nil, false,
-			[]string{"warning", noticed + "takes webhooks, but not those of docs/harbour-ltd and crm/a%2Fb; it answers: 500 Internal Server Error" + since, "Others' webhooks are delivered."}},
+			[]string{"warning", noticed + "takes webhooks, but not those of docs/harbour-ltd and crm/a%2Fb; the last answer: 500 Internal Server Error" + since, "Others' webhooks are delivered."}},
 		{"some tenants are refused, and the last try failed", port(fine), gate("500"), box(waits, refuses(2, false)), nil, false,
 			[]string{"warning", noticed + "takes webhooks, but not those of docs/harbour-ltd and crm/a%2Fb", "'usher inbox ls'"}},
 		{"two tenants are refused, and nobody knows of others", port(fine), gate("500"), box(waits, func(r *inbox.Figures) { r.NotAccepted = 2 }), nil, false,
-			[]string{"warning", "but not those of docs/harbour-ltd", "Nothing else was delivered since"}},
+			[]string{"warning", noticed + "does not take the webhooks of docs/harbour-ltd and crm/a%2Fb, and has taken no others since; the last try: 500", "Nothing else was delivered since"}},
+		{"some tenants wait for as long as the alert waits", port(fine), gate("ok"), box(inbox.Figures{Pending: 5, Oldest: 11 * time.Minute}, refuses(2, false)), nil, false,
+			[]string{"critical", noticed + "takes webhooks, but not those of docs/harbour-ltd", "Others' webhooks are delivered."}},
 		{"all tenants are refused", port(fine), gate("500"), box(waits, refuses(3, true)), nil, false,
 			[]string{"critical", noticed + "answers 500 to everything: nothing is delivered, 5 webhooks wait, the oldest for 2\u00a0min" + since, "Fix the receiver"}},
 		{"parked", port(fine), gate("500"), box(inbox.Figures{Parked: 1}, nil), nil, false, []string{"critical", "1 webhook is parked", "send them again"}},
@@ -153,9 +168,9 @@ func TestTroubles(t *testing.T) {
 		{"database full", port(fine), gate("ok"), box(inbox.Figures{}, nil), fails(&engine.FullError{Of: "the inbox's database"}), true,
 			[]string{"critical", "the disk of the inbox's database is full", "disk of the database"}},
 		{"database away", port(fine), gate("ok"), box(inbox.Figures{}, nil), fails(errors.New("connection refused")), true,
-			[]string{"critical", "takes no webhooks: connection refused" + since, "Entitlements are answered from memory. Check the database"}},
+			[]string{"critical", "takes no webhooks: connection refused" + since, "for the tenants that usher holds in memory; for others they are 503. Check the database"}},
 		{"database read-only", port(fine), gate("ok"), box(inbox.Figures{}, nil), fails(fmt.Errorf("no: %w", engine.ErrReadOnly)), true,
-			[]string{"critical", "it is read-only", "target_session_attrs=read-write"}},
+			[]string{"critical", "it is read-only", "Entitlements are answered. Make the database writable"}},
 		{"inbox nearly full", port(fine), gate("ok"), &inbox.Stats{Used: 1000 << 20, Limit: 1 << 30}, nil, false, []string{"warning", "nearly full: 1000\u00a0MiB of 1.0\u00a0GiB", "USHER_WEBHOOK_INBOX_MAX_BYTES"}},
 		{"nobody's", port(fine), gate("ok"), &inbox.Stats{Receivers: map[string]inbox.Figures{"": {Pending: 2}}}, nil, false,
 			[]string{"critical", "2 webhooks wait, but no receiver takes their platform", "USHER_WEBHOOK_RECEIVERS_n_PLATFORMS"}},
@@ -164,15 +179,18 @@ func TestTroubles(t *testing.T) {
 		{"paused", port(fine), gate("ok"), &inbox.Stats{Paused: []inbox.Pause{{Since: night}}}, nil, false, []string{"warning", "Paused: all deliveries" + since, "resume"}},
 		{"passed through and failed", port(fine), gate("500", 0, 0, 0, 0, 3), nil, nil, false, []string{"critical", "answers 500 to everything: 3 webhooks failed" + " in the last 5 minutes" + since, "resend"}},
 		{"failed, but well again", port(fine), gate("ok", 0, 0, 0, 0, 3), nil, nil, false, nil},
-		{"answered 503 although the inbox works", port(fine), gate("ok", 0, 9, 0, 0, 3), box(inbox.Figures{}, nil), nil, false, []string{"critical", "usher answered 3 webhooks with a 5xx", "Resend them"}},
+		{"answered 503, and they have come again", port(fine), gate("ok", 0, 9, 0, 0, 3), box(inbox.Figures{}, nil), nil, false, nil},
+		{"questions fail", port(fine), gate("ok", 0, 9, 0, 0, 3, 0, 2), box(inbox.Figures{}, nil), nil, false, []string{"critical", "The receiver did not answer 2 questions in the last 5 minutes", "such as a checkout"}},
 		{"some are rejected", port(fine), gate("ok", 1, 0, 0, 30), nil, nil, false, nil},
-		{"all are rejected", port(fine), gate("ok", 0, 0, 0, 30), nil, nil, false, []string{"warning", "Every webhook of the last 5 minutes was rejected: 30", "the same secret"}},
+		{"all are rejected", port(fine), gate("ok", 0, 0, 0, 30), nil, nil, false, []string{"warning", "Every webhook of the last hour was rejected: 30", "the same secret"}},
+		{"all are rejected since the secret was rotated", port(fine), rotated(gate("ok", 0, 0, 0, 2), 3), box(inbox.Figures{}, nil), nil, false, []string{"warning", "Every webhook since 02:17 UTC was rejected: 5", "the same secret"}},
+		{"all were rejected half an hour ago", port(fine), rotated(gate("ok"), 30), box(inbox.Figures{}, nil), nil, false, nil},
 		{"strangers ask for other paths", port(fine), gate("ok", 0, 0, 0, 30, 0, 28), nil, nil, false, nil},
 		{"certificate that ends soon", port(fine), certified(3*24*time.Hour + time.Minute), nil, nil, false, []string{"warning", "The TLS certificate of the webhook gate expires in 3\u00a0d", "USHER_WEBHOOK_TLS_CERT_FILE"}},
 		{"certificate that has ended", port(fine), certified(-time.Minute), nil, nil, false, []string{"critical", "The TLS certificate of the webhook gate has expired", "without a restart"}},
 		{"certificate that lasts", port(fine), certified(30 * 24 * time.Hour), nil, nil, false, nil},
 		{"owed", port(fine), gate("ok", 0, 9, 0, 0, 3), &inbox.Stats{Owed: inbox.Owed{Tenants: 1204, Since: night, Last: night.Add(15 * time.Minute)}}, nil, false,
-			[]string{"critical", "usher answered webhooks of 1\u202f204 tenants with a 5xx from 2026-11-17 02:10:00 to 02:25:00 UTC, and they have not come again" + since, "'usher reconcile'"}},
+			[]string{"critical", "usher answered webhooks of 1\u202f204 tenants with a 5xx from 2026-11-17 02:10:00 to 02:25:00 UTC, and they have not come again" + since, "'usher help reconcile'"}},
 		{"owed to more than it can name", port(fine), gate("ok"), &inbox.Stats{Owed: inbox.Owed{Tenants: 10_000, More: true, Since: night, Last: night}}, nil, false,
 			[]string{"critical", "of 10\u202f000 tenants, and of more, whose names usher could not keep with a 5xx at 2026-11-17 02:10:00 UTC", "webhook log"}},
 		{"owed without an inbox", port(fine), owes(gate("ok")), nil, nil, false, []string{"critical", "webhooks of crm/acme with a 5xx", "USHER_WEBHOOK_INBOX"}},
@@ -181,7 +199,7 @@ func TestTroubles(t *testing.T) {
 		{"a gap", port(fine), gate("ok"), &inbox.Stats{Owed: inbox.Owed{Gaps: []inbox.Gap{{From: night, To: night.Add(2 * time.Minute)}}}}, nil, false,
 			[]string{"critical", "No gate was ready to take webhooks from 2026-11-17 02:10:00 to 02:12:00 UTC" + since, "a load balancer has answered for usher"}},
 		{"gaps", port(fine), gate("ok"), &inbox.Stats{Owed: inbox.Owed{Gaps: []inbox.Gap{{From: night.Add(time.Hour), To: night.Add(2 * time.Hour)}, {From: night, To: night.Add(2 * time.Minute)}}}}, nil, false,
-			[]string{"critical", "from 2026-11-17 03:10:00 to 04:10:00 UTC, and 1 time before that" + since, "'usher reconcile'"}},
+			[]string{"critical", "from 2026-11-17 03:10:00 to 04:10:00 UTC, and 1 time before that" + since, "'usher help reconcile'"}},
 		{"the worst first", port(tokens.State{Err: rejected("invalid_client")}), gate("ok"), &inbox.Stats{Paused: []inbox.Pause{{}}}, nil, false,
 			[]string{"critical", "invalid_client", "", "warning", "Paused", ""}},
 	} {

@@ -54,7 +54,7 @@ func TestPageInABrowser(t *testing.T) {
 	evaluate[bool](b, `["pointerdown", "contextmenu"].every((name) => document.body.dispatchEvent(new PointerEvent(name, {bubbles: true})))`)
 	// Whoever is at something is not disturbed by what comes.
 	evaluate[bool](b, `document.querySelector("#w-3 .when a").focus(), document.querySelector("#calls-main-table").open = true`)
-	b.until("told whose webhooks the receiver does not take", `document.querySelector("#wrong").innerText.includes("takes webhooks, but not those of crm/acme")`)
+	b.until("told whose webhooks the receiver does not take", `document.querySelector("#wrong").innerText.includes("does not take the webhooks of crm/acme, and has taken no others since")`)
 	b.until("the latest waits", `document.querySelector("#latest-live tbody tr").innerText.includes("waiting")`)
 	if !evaluate[bool](b, `document.activeElement === document.querySelector("#w-3 .when a") && document.querySelector("#calls-main-table").open`) {
 		t.Errorf("the focus, or the opened table, is lost: %s", evaluate[string](b, `document.activeElement.outerHTML`))
