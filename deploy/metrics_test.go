@@ -30,7 +30,7 @@ func existing(t *testing.T) map[string][]string {
 	receivers := receiver.NewSet(&receiver.Receiver{Name: "main"})
 	port, id, gate := m.Port("main", "TOKEN_REJECTED"), m.Identity("main"), m.Gate(receivers)
 	m.Inbox(func() inbox.Stats {
-		return inbox.Stats{At: time.Now(), Paused: []inbox.Pause{}, Receivers: map[string]inbox.Figures{"main": {}}, CompleteRun: new(inbox.Run)}
+		return inbox.Stats{At: time.Now(), Paused: []inbox.Pause{}, Receivers: map[string]inbox.Figures{"main": {}}, CompleteRun: new(inbox.Run), LastRun: new(inbox.Run)}
 	}, receivers)
 	m.Certificate(time.Now)
 	m.Entitlements(func() inbox.Stats { return inbox.Stats{} })

@@ -242,11 +242,20 @@ func (o *Owed) Unnamed() (sum Unnamed) {
 	return sum
 }
 
-// DropUnnamed drops what Unnamed returned, and says what that was.
-func (o *Owed) DropUnnamed() Unnamed {
-	u := o.Unnamed()
+// DropUnnamed drops what Unnamed returns, and says what that was.
+func (o *Owed) DropUnnamed() Unnamed { return o.Dismiss(time.Time{}) }
+
+// Dismiss does the same for those that arrived until then; zero: all.
+func (o *Owed) Dismiss(until time.Time) (sum Unnamed) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.unnamed = nil
-	return u
+	o.expireUnnamed()
+	o.unnamed = slices.DeleteFunc(o.unnamed, func(u Unnamed) bool {
+		if !until.IsZero() && u.Last.After(until) {
+			return false
+		}
+		sum = sum.Add(u)
+		return true
+	})
+	return sum
 }

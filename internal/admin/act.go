@@ -75,6 +75,11 @@ type (
 		Webhooks int `json:"webhooks"` // how many webhooks got a 5xx before their tenant was known
 	}
 
+	// DismissUntil is its body. It may be missing.
+	DismissUntil struct {
+		Until time.Time `json:"until,omitzero"` // what came later is not dismissed; zero: all is
+	}
+
 	// Erased is the answer of POST /api/erase.
 	Erased struct {
 		TenantRef
@@ -543,29 +548,60 @@ func (h *Handler) forget(r *http.Request, t target) (any, redirect, error) {
 	return Forgotten{named, n}, redirect(page.TenantURL(named.Platform, named.Tenant, "forget")), nil
 }
 
-// dismiss says that gaps, and what is owed without a name, are dealt with.
-func (h *Handler) dismiss(r *http.Request, t target) (answer any, next redirect, err error) {
-	var d Dismissed
-	switch {
-	case t != (target{}):
-		return nil, "", badRequest("this is about no tenant and no receiver: the body should be empty, or {}")
-	case h.cfg.Inbox != nil:
-		d.Gaps, d.Webhooks, err = h.cfg.Inbox.Dismiss(asked(r, "dismiss", ""))
-	case h.cfg.Owed != nil:
-		d.Webhooks = h.cfg.Owed.DropUnnamed().Count
-	default:
-		return nil, "", &refusal{http.StatusNotFound, "this usher has no webhook gate: USHER_WEBHOOK_FORWARD_URL is not set"}
+// readUntil reads until when what usher may have missed is dealt with: as the caller saw it. Zero: all of it.
+func readUntil(r *http.Request) (until time.Time, err error) {
+	if isAPI(r) {
+		text, err := io.ReadAll(r.Body)
+		if err != nil {
+			return until, badBody(err)
+		}
+		if len(bytes.TrimSpace(text)) == 0 {
+			return until, nil
+		}
+		r.Body = io.NopCloser(bytes.NewReader(text))
+		body, err := decodeBody[DismissUntil](r)
+		return body.Until, err
 	}
-	h.did(r, err, slog.LevelInfo, "gaps dismissed by hand", "gaps", d.Gaps, "webhooks", d.Webhooks)
-	return d, "/?did=dismiss", err
+	form, err := readForm(r)
+	if err != nil || len(form) == 0 {
+		return until, err
+	}
+	if until, err = time.Parse(time.RFC3339Nano, form.Get("until")); err != nil {
+		return until, badRequest("until should be a time, as the page that asks for confirmation has it")
+	}
+	return until, nil
 }
 
-func (h *Handler) confirmDismiss(target) (*confirmation, error) {
-	return &confirmation{
-		Question: "Is everything dealt with that usher may have missed?",
-		Effect:   "usher then no longer shows the times in which no gate was ready, nor how many webhooks got a 5xx before their tenant was known. Tenants whose webhooks got a 5xx stay until these come again.",
-		Button:   "It is dealt with", Action: "/dismiss", Back: "/",
-	}, nil
+// dismiss says that gaps, and what is owed without a name, are dealt with.
+func (h *Handler) dismiss(r *http.Request, until time.Time) (answer any, err error) {
+	var d Dismissed
+	switch {
+	case h.cfg.Inbox != nil:
+		d.Gaps, d.Webhooks, err = h.cfg.Inbox.Dismiss(until, asked(r, "dismiss", ""))
+	case h.cfg.Owed != nil:
+		d.Webhooks = h.cfg.Owed.Dismiss(until).Count
+	default:
+		return nil, &refusal{http.StatusNotFound, "this usher has no webhook gate: USHER_WEBHOOK_FORWARD_URL is not set"}
+	}
+	h.did(r, err, slog.LevelInfo, "gaps dismissed by hand", "gaps", d.Gaps, "webhooks", d.Webhooks)
+	if err != nil || isAPI(r) {
+		return d, err
+	}
+	return redirect("/?did=dismiss"), nil
+}
+
+// confirmDismiss shows what usher may have missed. What comes while somebody looks at it is not dismissed.
+func (h *Handler) confirmDismiss(*http.Request) (any, error) {
+	o := h.status().Owed
+	c := &confirmation{Question: "Is everything dealt with that usher may have missed?", Back: "/"}
+	until, found := o.Dismissible()
+	if len(found) == 0 {
+		c.Effect = "There is nothing to dismiss."
+		return c, nil
+	}
+	c.Effect = "usher then no longer shows this: " + strings.Join(found, "; ") + ". Tenants whose webhooks got a 5xx stay until these come again."
+	c.Button, c.Action, c.Fields = "It is dealt with", "/dismiss", map[string]string{"until": until.Format(time.RFC3339Nano)}
+	return c, nil
 }
 
 // erase deletes everything that usher has about a tenant.

@@ -20,6 +20,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"usher/internal/admin/page"
 	"usher/internal/admin/status"
@@ -93,7 +94,7 @@ func New(cfg Config) *Handler {
 		{path: "/tenant", read: h.answer(h.tenantPage)},
 		{path: "/tenant/forget", read: h.ask(h.confirmForget), act: h.do(h.forget)},
 		{path: "/tenant/erase", read: h.ask(h.confirmErase), act: h.do(h.erase), inbox: true},
-		{path: "/dismiss", read: h.ask(h.confirmDismiss), act: h.do(h.dismiss)},
+		{path: "/dismiss", read: h.answer(h.confirmDismiss), act: with(h, readUntil, h.dismiss)},
 		{path: "/actions", read: h.answer(h.actions), inbox: true},
 		{path: "/static/{id}", read: page.Static},
 
@@ -112,7 +113,7 @@ func New(cfg Config) *Handler {
 		{path: "/api/pause", act: h.do(h.pause), inbox: true},
 		{path: "/api/resume", act: h.do(h.resume), inbox: true},
 		{path: "/api/forget", act: h.do(h.forget)},
-		{path: "/api/dismiss", act: h.do(h.dismiss)},
+		{path: "/api/dismiss", act: with(h, readUntil, h.dismiss)},
 		{path: "/api/erase", act: h.do(h.erase), inbox: true},
 		{path: "/api/tenant", read: h.answer(h.apiTenant), params: []string{"code", "platform"}},
 		{path: "/api/history", read: h.answer(h.history), params: []string{"since", "until", "trouble"}, inbox: true},
@@ -155,10 +156,17 @@ var (
 
 // checkQuery refuses unknown parameters, and those that are given twice. If usher ignored a typing error in a filter, the list or the action would be about all webhooks.
 func (to *route) checkQuery(rawQuery string) error {
+	query, err := readQuery(rawQuery)
+	for name, values := range query {
+		for _, v := range values { // PostgreSQL fails on it
+			if strings.Contains(v, "\x00") || !utf8.ValidString(v) {
+				return badRequest("%q has a zero character, or is not UTF-8: no name is so", name)
+			}
+		}
+	}
 	if to.params == nil && !strings.HasPrefix(to.path, "/api/") {
 		return nil
 	}
-	query, err := readQuery(rawQuery)
 	for _, name := range slices.Sorted(maps.Keys(query)) {
 		if !slices.Contains(to.params, name) {
 			return badRequest("%s has no parameter %q; it has: %s", to.path, name, cmp.Or(strings.Join(to.params, ", "), "none"))

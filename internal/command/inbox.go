@@ -20,6 +20,7 @@ import (
 	"unicode/utf8"
 
 	"usher/internal/admin"
+	"usher/internal/admin/status"
 	"usher/internal/inbox"
 	"usher/internal/text"
 )
@@ -137,7 +138,7 @@ func (i *inboxCall) parse(args []string, now time.Time) (*subcommand, error) {
 		{"pause", "tenant receiver", "", nil, i.pauseOrResume},
 		{"resume", "tenant receiver", "", nil, i.pauseOrResume},
 		{"forget", "", "one tenant", oneArg(i.setTenant), i.forget},
-		{"dismiss", "", "", nil, i.dismiss},
+		{"dismiss", "yes", "", nil, i.dismiss},
 		{"erase", "yes", "one tenant", oneArg(i.setTenant), i.erase},
 		{"export", "", "", nil, i.export},
 		{"import", "skip-faulty replace", "one file, - for standard input", oneArg(func(file string) error { i.file = file; return nil }), i.importFile},
@@ -515,13 +516,29 @@ func (i *inboxCall) forget(ctx context.Context) error {
 }
 
 func (i *inboxCall) dismiss(ctx context.Context) error {
+	var now status.Status
+	if _, err := i.get(ctx, "/api/status", &now); err != nil {
+		return err
+	}
+	until, found := now.Owed.Dismissible()
+	if len(found) == 0 {
+		fmt.Fprintln(i.Stdout, "there was nothing to dismiss")
+		return nil
+	}
+	for _, what := range found {
+		fmt.Fprintln(i.Stdout, what)
+	}
+	if stdin, _ := i.Stdin.(*os.File); stdin != nil && text.IsTerminal(stdin) {
+		if err := i.confirm("Is that dealt with?"); err != nil {
+			return err
+		}
+	}
 	var d admin.Dismissed
-	if err := i.post(ctx, "/api/dismiss", struct{}{}, &d); err != nil {
+	if err := i.post(ctx, "/api/dismiss", admin.DismissUntil{Until: until}, &d); err != nil { // not what came since
 		return err
 	}
 	if d.Gaps+d.Webhooks == 0 {
-		fmt.Fprintln(i.Stdout, "there was nothing to dismiss")
-		return nil
+		return errors.New("nothing was dismissed: more has come meanwhile; look again")
 	}
 	fmt.Fprintf(i.Stdout, "dismissed: %s, and %s without a tenant that got a 5xx\n", plural(d.Gaps, "gap"), plural(d.Webhooks, "webhook"))
 	return nil

@@ -390,7 +390,7 @@ func (s *Inbox) takeIn(ctx context.Context, in incoming, w work, check func(*sql
 				s.cfg.Changed(in.Tenant)
 			}
 			if a.Err == nil && in.snapshot && first {
-				s.background.Go(func() { s.warnIfAmbiguous(in.Platform, in.Tenant) })
+				s.background.Go(func() { s.warnIfAmbiguous(TenantRef{in.Platform, in.Tenant}) })
 			}
 			answer, noted = a, note
 			reply <- nil
@@ -414,25 +414,31 @@ func (s *Inbox) takeIn(ctx context.Context, in incoming, w work, check func(*sql
 	return Answer{Err: err}
 }
 
-// warnIfAmbiguous logs that a tenant's code exists on several platforms from now on: who asks what it may use must name the platform. Often
-// it is a webhook whose platform was null by mistake.
-func (s *Inbox) warnIfAmbiguous(platform, tenant string) {
-	names := []string{ShowTenant(platform, tenant)}
+// warnIfAmbiguous logs that new tenants' codes exist on several platforms from now on: who asks what they may use must name the platform.
+// Often it is a webhook whose platform was null by mistake.
+func (s *Inbox) warnIfAmbiguous(tenants ...TenantRef) {
+	names := make([][]string, len(tenants))
 	err := s.read(s.run, func(tx engine.Tx) error {
-		tx.Queue("namesakes", func(r engine.Row) error {
-			var other string
-			err := r.Scan(&other)
-			names = append(names, ShowTenant(other, tenant))
-			return err
-		}, tenant, platform)
+		for n, t := range tenants {
+			names[n] = []string{ShowTenant(t.Platform, t.Tenant)}
+			tx.Queue("namesakes", func(r engine.Row) error {
+				var other string
+				err := r.Scan(&other)
+				names[n] = append(names[n], ShowTenant(other, t.Tenant))
+				return err
+			}, t.Tenant, t.Platform)
+		}
 		return tx.Send()
 	})
-	if err != nil || len(names) < 2 {
+	if err != nil {
 		return
 	}
-	slices.Sort(names)
-	s.cfg.Log.Warn("a tenant's code exists on several platforms now: questions about what it may use that name no platform are answered 409 AMBIGUOUS",
-		"new", text.Clip(ShowTenant(platform, tenant), 200), "tenants", text.Clip(strings.Join(names, ", "), 500))
+	for _, all := range names {
+		if len(all) > 1 {
+			s.cfg.Log.Warn("a tenant's code exists on several platforms now: questions about what it may use that name no platform are answered 409 AMBIGUOUS",
+				"new", text.Clip(all[0], 200), "tenants", text.Clip(strings.Join(slices.Sorted(slices.Values(all)), ", "), 500))
+		}
+	}
 }
 
 // timeoutErr is the error of an op that the writer did not confirm in time: the outage, if there is one.

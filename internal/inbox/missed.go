@@ -152,7 +152,12 @@ func (s *Inbox) owing() (works []*work) {
 				d.Since = t.time()
 			}
 			t.lanes[LaneOf(o.Lane)].owe(d)
-			return func() { s.cfg.Owed.Drop(o) }
+			return func() {
+				s.mu.Lock()
+				s.figures.changeCount++ // first: it must always be in the one or in the other
+				s.mu.Unlock()
+				s.cfg.Owed.Drop(o)
+			}
 		}})
 	}
 	return works
@@ -278,9 +283,14 @@ func storeUnnamed(tx engine.Tx, u webhookgate.Unnamed, now int64, asked time.Tim
 // endGaps queues the end of all gaps up to a time, and of what is owed without a name: somebody has asked the service itself since.
 func endGaps(tx engine.Tx, upTo int64) { tx.Queue("gap_end", nil, upTo) }
 
-// Dismiss says that gaps, and what is owed without a name, are dealt with. It returns how many gaps and how many webhooks that were.
-func (s *Inbox) Dismiss(by *Action) (gaps, webhooks int, err error) {
-	dropped := s.cfg.Owed.DropUnnamed().Count
+// Dismiss says that gaps, and what is owed without a name, are dealt with, if they ended until then; zero: all. It returns how many gaps
+// and how many webhooks that were.
+func (s *Inbox) Dismiss(until time.Time, by *Action) (gaps, webhooks int, err error) {
+	upTo := int64(never)
+	if !until.IsZero() {
+		upTo = until.UnixMicro()
+	}
+	dropped := s.cfg.Owed.Dismiss(until)
 	type counts struct{ gaps, webhooks int }
 	n, err := act(s, work{by: by}, func(t *sqlTurn) (n counts, touched int, err error) {
 		t.tx.Queue("gap_dismiss", func(r engine.Row) error {
@@ -289,11 +299,15 @@ func (s *Inbox) Dismiss(by *Action) (gaps, webhooks int, err error) {
 			n.webhooks += int(webhooks)
 			n.gaps += int(boolNumber(webhooks == 0))
 			return err
-		})
+		}, upTo)
 		t.send()
-		return n, n.webhooks + dropped, nil
+		return n, n.webhooks + dropped.Count, nil
 	})
-	return n.gaps, n.webhooks + dropped, err
+	if err != nil {
+		s.cfg.Owed.AddUnnamed(dropped)
+		return 0, 0, err
+	}
+	return n.gaps, n.webhooks + dropped.Count, nil
 }
 
 // Owed is what usher may have missed.
@@ -304,6 +318,8 @@ type Owed struct {
 	Last    time.Time           `json:"last,omitzero"`  // and the last
 	Unnamed webhookgate.Unnamed `json:"unnamed"`        // webhooks that got a 5xx before their tenant was known
 	Gaps    []Gap               `json:"gaps"`           // the newest first
+
+	stored map[TenantRef]bool // the tenants that the inbox has
 }
 
 // OwedTenants returns some of the tenants that are owed webhooks, those first that are owed them for longest.
@@ -341,12 +357,14 @@ func (s *Inbox) Owes(platform, tenant string) (since, last time.Time, err error)
 }
 
 // OwedInMemory is what usher may have missed without an inbox.
-func OwedInMemory(owed *webhookgate.Owed) Owed { return Owed{}.with(owed) }
+func OwedInMemory(owed *webhookgate.Owed) Owed { return Owed{}.with(owed, owed.Some(0)) }
 
-// with adds what is only in memory.
-func (m Owed) with(owed *webhookgate.Owed) Owed {
-	for _, o := range owed.Some(0) {
-		m.Tenants++
+// with adds what is in memory. A tenant may be in both: it was owed something when the database went away, or is being moved.
+func (m Owed) with(owed *webhookgate.Owed, inMemory []webhookgate.Owing) Owed {
+	for _, o := range inMemory {
+		if !m.stored[TenantRef{o.Platform, o.Tenant}] {
+			m.Tenants++
+		}
 		if m.Since.IsZero() || o.Since.Before(m.Since) {
 			m.Since = o.Since
 		}
@@ -359,6 +377,9 @@ func (m Owed) with(owed *webhookgate.Owed) Owed {
 	return m
 }
 
+// maxStoredOwed is of how many owed tenants usher knows whether the database has them. Beyond it a tenant may count twice.
+const maxStoredOwed = 10_000
+
 // queueOwed queues the reading of what the database has.
 func queueOwed(tx engine.Tx, m *Owed) {
 	tx.Queue("owed_count", func(r engine.Row) error {
@@ -369,6 +390,13 @@ func queueOwed(tx engine.Tx, m *Owed) {
 		}
 		return err
 	})
+	m.stored = make(map[TenantRef]bool)
+	tx.Queue("owed_tenants", func(r engine.Row) error {
+		var t TenantRef
+		err := r.Scan(&t.Platform, &t.Tenant, new(int64))
+		m.stored[t] = true
+		return err
+	}, int64(maxStoredOwed))
 	tx.Queue("gaps", func(r engine.Row) error {
 		var began, ended, webhooks int64
 		err := r.Scan(&began, &ended, &webhooks)

@@ -125,6 +125,67 @@ func TestAcceptDoesNotSettleWhatIsNewer(t *testing.T) {
 	})
 }
 
+// A tenant that is owed something before an outage, and again in it, is one tenant: in the outage, while it is moved, and afterwards.
+func TestOwedBeforeAndInAnOutage(t *testing.T) {
+	var gone atomic.Bool
+	inBubbleOn(t, "a file", func(e engine.Engine) engine.Engine { return &away{e, &gone} }, func(t *testing.T, d *desk) {
+		owed := func(when string, want int) {
+			t.Helper()
+			if n := d.Stats().Owed.Tenants; n != want {
+				t.Errorf("%s: %d tenants, want %d", when, n, want)
+			}
+		}
+		d.oweTo(d.hook("acme", "missed"))
+		owed("in memory", 1)
+		d.stored()
+		owed("stored", 1)
+		gone.Store(true)
+		d.send("acme", "A")
+		owed("in the outage", 1)
+		d.send("other", "A")
+		time.Sleep(time.Minute)
+		owed("later", 2)
+		gone.Store(false)
+		for d.Inbox.cfg.Owed.Len() > 0 { // also while it is moved
+			owed("after it", 2)
+			time.Sleep(time.Millisecond)
+		}
+		owed("moved", 2)
+		time.Sleep(time.Minute)
+		owed("in the end", 2)
+	})
+}
+
+// Only what ended until then is dismissed; and if it fails, nothing is.
+func TestDismissUntil(t *testing.T) {
+	var gone atomic.Bool
+	inBubbleOn(t, "a file", func(e engine.Engine) engine.Engine { return &away{e, &gone} }, func(t *testing.T, d *desk) {
+		check(t, d.write(func(tx engine.Tx) error {
+			now := d.Now().UnixMicro()
+			tx.Queue("gap_add", nil, now-micros(time.Hour), now-micros(time.Minute), int64(0))
+			return tx.Send()
+		}))
+		d.missUnnamed()
+		time.Sleep(time.Second)
+		seen := d.Now()
+		time.Sleep(time.Second)
+		check(t, d.write(func(tx engine.Tx) error {
+			tx.Queue("gap_add", nil, seen.UnixMicro()-micros(time.Minute), d.Now().UnixMicro(), int64(0))
+			return tx.Send()
+		}))
+		gone.Store(true)
+		d.Inbox.cfg.Owed.AddUnnamed(webhookgate.Unnamed{Count: 5, Since: time.Now(), Last: time.Now()})
+		if _, _, err := d.Dismiss(time.Time{}, nil); err == nil || d.Inbox.cfg.Owed.Unnamed().Count != 5 {
+			t.Errorf("in an outage: %v, and %d are left", err, d.Inbox.cfg.Owed.Unnamed().Count)
+		}
+		gone.Store(false)
+		gaps, webhooks, err := d.Dismiss(seen, nil)
+		if s := d.Stats().Owed; err != nil || gaps != 1 || webhooks != 1 || len(s.Gaps) != 1 || s.Unnamed.Count != 5 {
+			t.Errorf("%d gaps and %d webhooks dismissed, %v; left: %+v", gaps, webhooks, err, s)
+		}
+	})
+}
+
 // An outage, and a restart in the midst of it: what was in memory is gone, and said; and there was a gap.
 func TestOwedAndGapsInAnOutage(t *testing.T) {
 	var gone, up atomic.Bool
@@ -189,7 +250,7 @@ func TestOwedAndGapsInAnOutage(t *testing.T) {
 			t.Errorf("%d gaps after a long break", n)
 		}
 		by := &Action{Who: "ana", What: "dismiss"}
-		if gaps, webhooks, err := d.Dismiss(by); gaps != 2 || webhooks != 7 || err != nil {
+		if gaps, webhooks, err := d.Dismiss(time.Time{}, by); gaps != 2 || webhooks != 7 || err != nil {
 			t.Errorf("%d gaps and %d webhooks dismissed, %v", gaps, webhooks, err)
 		}
 		if s := d.Stats().Owed; len(s.Gaps) > 0 || s.Unnamed.Count > 0 || s.Tenants != 70 {

@@ -133,6 +133,12 @@ func (r *Run) weigh(former []*Run) (partial, stands bool) {
 	return partial, stands
 }
 
+// unended is how long a run may take. One that has not ended by then was killed.
+const unended = 24 * time.Hour
+
+// Killed says whether a run has not ended, and never will.
+func (r *Run) Killed(now time.Time) bool { return r.Ended.IsZero() && now.Sub(r.Began) > unended }
+
 // KnowsUpTo is the time up to which the run knows what the billing service says.
 func (r *Run) KnowsUpTo() time.Time { return moment(min(r.asOf, r.Began.UnixMicro())) }
 
@@ -253,6 +259,8 @@ type Compared struct {
 	PassedOver bool     `json:"passed_over,omitempty"` // no receiver takes its platform
 	Elsewhere  []string `json:"elsewhere,omitempty"`   // of a missing tenant that usher does not know at all: the platforms on which it knows this code
 	Settles    bool     `json:"settles,omitempty"`     // it is equal, and something that came for it before waits for somebody
+
+	first bool // it was taken in as the first of its tenant
 }
 
 // An offer is a line: a webhook that usher makes from it, in case that it has to be taken in.
@@ -470,10 +478,17 @@ func (s *Inbox) reconcile(run *Run, lines [][]byte, leave leave) ([]Compared, er
 		}
 		return done, applied, nil
 	})
+	var first []TenantRef
 	for _, c := range done {
 		if c.Applied {
 			s.cfg.Changed(c.Tenant)
 		}
+		if c.first {
+			first = append(first, TenantRef{c.Platform, c.Tenant})
+		}
+	}
+	if len(first) > 0 {
+		s.background.Go(func() { s.warnIfAmbiguous(first...) })
 	}
 	return done, err
 }

@@ -389,6 +389,23 @@ func TestKnownBefore(t *testing.T) {
 	})
 }
 
+// A tenant that is taken in from a list may make its code ambiguous, and that is said, as for a webhook.
+func TestReconcileSaysWhatIsAmbiguous(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		d := newDesk(t, open)
+		d.hears("crm/acme", "a")
+		for _, keep := range []bool{false, true} {
+			tenant := map[bool]string{false: "erp/acme", true: "shop/acme"}[keep]
+			d.idle("other") // else --keep leaves it out
+			d.want(tenant, d.apply(d.begin(time.Time{}), keep, says(tenant, "a"), says("other", fmt.Sprint(keep))), map[bool]string{false: "missing (+ a) applied; missing (+ false) applied", true: "missing (+ a) applied; differs (+ true, - false) applied"}[keep])
+			d.until("it is said", func() bool { return strings.Contains(d.log.String(), "409 AMBIGUOUS\" new="+tenant+" ") })
+		}
+		if n := strings.Count(d.log.String(), "AMBIGUOUS"); n != 2 {
+			t.Errorf("said %d times:\n%s", n, d.log.String())
+		}
+	})
+}
+
 // A run that began later ends the others: what they have read may be older than what it finds equal.
 func TestOneRunAtATime(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {

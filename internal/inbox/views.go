@@ -332,6 +332,7 @@ func (s *Inbox) Stats() Stats {
 }
 
 func (s *Inbox) stats(ctx context.Context) Stats {
+	owed := s.cfg.Owed.Some(0) // before the database is read, because it moves there
 	s.mu.Lock()
 	c := s.figures
 	s.mu.Unlock()
@@ -353,7 +354,7 @@ func (s *Inbox) stats(ctx context.Context) Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := s.figures.stats
-	st.Owed = st.Owed.with(s.cfg.Owed)
+	st.Owed = st.Owed.with(s.cfg.Owed, owed)
 	now := s.Now().UnixMicro()
 	for name, f := range s.figures.stats.Receivers {
 		age := ageOf(now, s.figures.oldest[name])

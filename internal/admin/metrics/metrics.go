@@ -435,6 +435,13 @@ func (stats inboxCollector) Collect(ch chan<- prometheus.Metric) {
 	gauge("usher_webhook_gaps", "Times of a minute or more in which no replica's gate was ready, and that nobody has dealt with.", float64(len(s.Owed.Gaps)))
 	gauge("usher_inbox_used_bytes", "Bytes that waiting and parked webhooks take. Replicas that share an inbox all report the same.", float64(s.Used))
 	gauge("usher_inbox_limit_bytes", "Bytes that waiting and parked webhooks may take; beyond that senders get 503. 0: there is no inbox.", float64(s.Limit))
+	if r := s.LastRun; r != nil {
+		failed := 0.0
+		if r.Failed != "" || r.Killed(time.Now()) {
+			failed = 1
+		}
+		gauge("usher_reconcile_failed", "1 if the last 'usher reconcile' failed, or was killed, else 0. Replicas that share an inbox all report the same.", failed)
+	}
 	if r := s.CompleteRun; r != nil {
 		gauge("usher_reconcile_last_timestamp_seconds", "When the last complete 'usher reconcile' ended. Replicas that share an inbox all report the same.", float64(r.Ended.UnixMilli())/1000)
 		for result, n := range r.Summary.ByResult() {

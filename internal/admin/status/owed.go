@@ -46,6 +46,31 @@ func owedTroubles(s *Status, _ time.Time) (all []Trouble) {
 	return all
 }
 
+// Dismissible says in words what somebody may say is dealt with, and when the last of it ended.
+func (o *Owed) Dismissible() (until time.Time, found []string) {
+	for n, g := range o.Gaps {
+		if until.Before(g.To) {
+			until = g.To
+		}
+		if n < maxShownGaps {
+			found = append(found, "no gate was ready"+between(g.From, g.To))
+		}
+	}
+	if more := len(o.Gaps) - maxShownGaps; more > 0 {
+		found = append(found, "and "+page.Plural(more, "time", "times")+" before that")
+	}
+	if u := o.Unnamed; u.Count > 0 {
+		if until.Before(u.Last) {
+			until = u.Last
+		}
+		found = append(found, page.Plural(u.Count, "webhook", "webhooks")+" got a 5xx before usher knew the tenant"+between(u.Since, u.Last))
+	}
+	return until, found
+}
+
+// maxShownGaps is how many gaps are named before somebody dismisses them.
+const maxShownGaps = 5
+
 // owedLink is the page that shows the tenants.
 func (s *Status) owedLink() string {
 	if s.Inbox == nil {

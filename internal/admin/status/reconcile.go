@@ -9,9 +9,6 @@ import (
 	"usher/internal/inbox"
 )
 
-// unended is how long a run may take. One that has not ended by then was killed.
-const unended = 24 * time.Hour
-
 // Comparison says in words when usher was last compared with the billing service, and what was found; empty: it never was.
 func Comparison(r *inbox.Run, now time.Time) string {
 	if r == nil {
@@ -43,7 +40,7 @@ func reconcileTroubles(s *Status, now time.Time) (all []Trouble) {
 	case last == nil:
 	case last.Failed != "":
 		all = append(all, reconcileFailed.is("The last comparison with the billing service failed: "+last.Failed).since(last.Ended).run("usher inbox actions"))
-	case last.Ended.IsZero() && now.Sub(last.Began) > unended:
+	case last.Killed(now):
 		all = append(all, reconcileFailed.is("The last comparison with the billing service did not end").since(last.Began).run("usher inbox actions"))
 	}
 	if complete != nil && complete.Summary.Left.Count() > 0 {
@@ -54,7 +51,7 @@ func reconcileTroubles(s *Status, now time.Time) (all []Trouble) {
 }
 
 var (
-	reconcileFailed = kind(Warning, "",
+	reconcileFailed = kind(Warning, "UsherReconcileFailed",
 		"If a webhook got lost, nobody knows it yet: a customer may lack what they paid for.",
 		"Read the log of the timer or job that runs it, and run it again ('usher help reconcile' says how).")
 	reconcileDiffers = kind(Warning, "UsherReconcileDiffers",

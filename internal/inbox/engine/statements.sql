@@ -221,7 +221,7 @@ DELETE FROM {schema}.gap WHERE webhooks > 0 AND ended < $1::bigint
 DELETE FROM {schema}.gap WHERE ended <= $1::bigint
 
 -- name: gap_dismiss
-DELETE FROM {schema}.gap RETURNING webhooks
+DELETE FROM {schema}.gap WHERE ended <= $1::bigint RETURNING webhooks
 
 -- name: gate_up_save
 UPDATE {schema}.gate_up SET at = $1::bigint
