@@ -100,12 +100,12 @@ func (b *bench) singleChecks(ctx context.Context, inbox, port string) (*table, e
 			samples[i] = append(samples[i], c)
 		}
 	}
-	t := &table{title: "Checks of one tenant", header: []string{"", "checks/s", "p50", "p99"}}
+	t := &table{title: "Checks of one tenant", header: []string{"", "checks/s", "p50, ms", "p99, ms"}}
 	for i, w := range ways {
 		t.add(w.name, number(median(samples[i], calls.rate)),
 			millis(time.Duration(median(samples[i], func(c calls) float64 { return float64(c.p50) }))), millis(time.Duration(median(samples[i], func(c calls) float64 { return float64(c.p99) }))))
 	}
-	t.note("%d connections, each with its next question when the last one is answered, about any of %d tenants with 10 features. usher holds an answer for a second. One machine for all: clients, usher, PostgreSQL.", checkers, checkTenants)
+	t.note("%d connections ask about any of %d tenants with 10 features. usher holds an answer for a second. Clients, usher and PostgreSQL share the machine.", checkers, checkTenants)
 	return t, nil
 }
 
@@ -195,7 +195,7 @@ func (b *bench) allChecks(ctx context.Context, db *pgx.Conn) (*table, error) {
 			}
 		}
 	}
-	t := &table{title: "All tenants in one query", header: []string{"", "time"}}
+	t := &table{title: "All tenants in one query", header: []string{"", "ms"}}
 	for i, q := range queries {
 		t.add(q.name, millis(time.Duration(median(took[i], func(d time.Duration) float64 { return float64(d) }))))
 	}

@@ -82,13 +82,13 @@ func watchMemory(p *process) (highest func() int64) {
 }
 
 func megabytes(sizes []int64) string {
-	return fmt.Sprintf("%.1f MB", median(sizes, func(n int64) float64 { return float64(n) })/1e6)
+	return tenths(median(sizes, func(n int64) float64 { return float64(n) }) / 1e6)
 }
 
 // footprint is the table of what the peers take.
 func (f *findings) footprint() *table {
-	t := &table{title: "Start and memory", header: []string{"", "start to first 200", "RSS idle", "64 connections",
-		fmt.Sprintf("%d connections", crowd), "binary"}}
+	t := &table{title: "Start and memory", header: []string{"", "start, ms", "RSS idle, MB", "64 connections",
+		fmt.Sprintf("%d connections", crowd), "binary, MB"}}
 	for _, p := range peers {
 		w := f.footprints[p.name]
 		if w == nil {
@@ -97,7 +97,6 @@ func (f *findings) footprint() *table {
 		start := median(w.starts, func(d time.Duration) float64 { return float64(d) })
 		t.add(p.name, millis(time.Duration(start)), megabytes(w.idle), megabytes(w.at64), megabytes(w.atCrowd), megabytes([]int64{w.executable}))
 	}
-	t.note("A peer of its own for each round: idle after one call, then at its highest while 1 KB answers are asked for. " +
-		"usher's start includes the fetching of its token. The binaries of usher and of " + asItIs + " have their symbols.")
+	t.note("Start is until the first 200, for usher with its token. RSS is idle after one call, then at its highest with answers of 1 KB.")
 	return t
 }

@@ -92,7 +92,7 @@ func run(ctx context.Context) error {
 	flag.IntVar(&b.rounds, "rounds", 0, "take `n` readings of each outbound figure; by default 8, or 1 with -quick")
 	flag.StringVar(&b.beside, "beside", "", "measure this `binary`, an usher of before, as one more beside usher")
 	flag.StringVar(&b.besideInbox, "beside-inbox", "", "measure that binary with this `inbox` as well, such as the address of a NATS server")
-	flag.IntVar(&b.senders, "senders", 0, "inbound, so `many` alone; by default 1, 64 and 256")
+	flag.IntVar(&b.senders, "senders", 0, "inbound, so `many` alone; by default 1 and 64")
 	flag.StringVar(&b.plot, "plot", "", "draw growth into this SVG `file`")
 	only := flag.String("only", "", "measure this `part` alone: outbound, inbound, receivers, limits, checks or growth; the last only if it is asked for")
 	output := flag.String("o", "", "write the results to this `file` as well; of one that is there, only the parts that are measured change")
@@ -127,17 +127,19 @@ func run(ctx context.Context) error {
 	var failed []error
 	for _, p := range chosen {
 		s := section{name: p.name, began: time.Now(), facts: []string{
-			"machine: " + machine,
-			"usher: " + versionOf(ctx, b.usher),
-			strings.TrimSpace("command: go run ./bench " + strings.Join(shownArgs(), " ")),
-			fmt.Sprintf("load average before: %s (0 on a quiet machine; beyond its cores, only the ratios say something)", busy()),
+			versionOf(ctx, b.usher),
+			machine,
+			"load average before " + busy(),
 		}}
+		if args := shownArgs(); len(args) > 0 {
+			s.facts = append(s.facts, "with "+strings.Join(args, " "))
+		}
 		if b.beside != "" {
 			s.facts = append(s.facts, before+": "+versionOf(ctx, b.beside))
 		}
 		// What is done stays, whatever becomes of the next.
 		if s.tables, err = p.run(ctx, b); err == nil {
-			fmt.Println(s.markdown())
+			fmt.Println(s.markdown(true))
 			if *output != "" {
 				err = s.writeTo(*output)
 			}
@@ -159,7 +161,7 @@ func shownArgs() []string {
 			args = append(args, "-beside OLD")
 		case f.Name == "beside-inbox":
 			args = append(args, "-beside-inbox NATS")
-		case f.Name == "o", f.Name == "plot", f.Name == "dir", f.Name == "usher":
+		case f.Name == "o", f.Name == "plot", f.Name == "dir", f.Name == "usher", f.Name == "only":
 		case f.Value.String() == "true":
 			args = append(args, "-"+f.Name)
 		default:

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -173,14 +172,4 @@ func (o *court) reading(ctx context.Context, p *process, s scenario, address str
 		}
 	}
 	return r, errors.New("no call was answered")
-}
-
-// names are the peers that there are readings of, in the usual order.
-func names(readings map[string][]reading) []string {
-	order := []string{direct}
-	for _, p := range peers {
-		order = append(order, p.name)
-	}
-	have := slices.Collect(maps.Keys(readings))
-	return slices.DeleteFunc(order, func(name string) bool { return !slices.Contains(have, name) })
 }

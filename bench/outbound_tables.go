@@ -13,17 +13,9 @@ type findings struct {
 	footprints map[string]*footprint
 }
 
-func cpuMicros(r reading) float64 { return r.cpu * 1e6 }
-func perSecond(r reading) float64 { return r.rate() }
-func (f *findings) tables() []*table {
-	tables := []*table{f.aims()}
-	for _, s := range scenarios {
-		if f.readings[s] != nil {
-			tables = append(tables, f.scenario(s))
-		}
-	}
-	return append(tables, f.footprint())
-}
+func cpuMicros(r reading) float64    { return r.cpu * 1e6 }
+func perSecond(r reading) float64    { return r.rate() }
+func (f *findings) tables() []*table { return []*table{f.aims(), f.cpu(), f.latency(), f.footprint()} }
 
 // share is the median of usher's CPU time per call over a peer's right beside it.
 func (f *findings) share(s scenario, name string) (float64, bool) {
@@ -38,7 +30,7 @@ func (f *findings) share(s scenario, name string) (float64, bool) {
 
 // aims puts what was reached beside what was aimed at.
 func (f *findings) aims() *table {
-	t := &table{title: "Aims: CPU time per call, usher's over another's right beside it", header: []string{"", "aim", "reached"}}
+	t := &table{title: "Aims: CPU time per call, usher's over another's right beside it", header: []string{"", "aim", "reached"}, aside: true}
 	for _, a := range []struct {
 		s    scenario
 		peer string
@@ -60,27 +52,97 @@ func (f *findings) aims() *table {
 		t.add(fmt.Sprintf("%s, over %s", a.s, a.peer), fmt.Sprintf("≤ %.2f", a.aim), reached)
 	}
 	us := f.footprints[ours]
-	t.add("memory (RSS), idle", "≤ 20 MB", megabytes(us.idle))
-	t.add(fmt.Sprintf("memory (RSS), %d connections", crowd), "≤ 85 MB", megabytes(us.atCrowd))
-	t.note("%s", "What was reached is the median of the rounds, each of them a second of one and a second of the other: on a virtual machine "+
-		"the speed can change by a half from one second to the next.")
+	t.add("memory (RSS), idle", "≤ 20 MB", megabytes(us.idle)+" MB")
+	t.add(fmt.Sprintf("memory (RSS), %d connections", crowd), "≤ 85 MB", megabytes(us.atCrowd)+" MB")
+	return t
+}
+
+// measured are the scenarios that there are readings of, and how they head a column.
+func (f *findings) measured() (all []scenario, header []string) {
+	header = []string{""}
+	for _, s := range scenarios {
+		if f.readings[s] == nil {
+			continue
+		}
+		tls := ""
+		if s.way == tls1 {
+			tls = "TLS, "
+		}
+		all, header = append(all, s), append(header, fmt.Sprintf("%s%d KB, %d", tls, s.size>>10, s.connections))
+	}
+	return all, header
+}
+
+// cpu is what a call costs.
+func (f *findings) cpu() *table {
+	all, header := f.measured()
+	t := &table{title: "CPU time per call in µs, and usher's over it", header: header}
+	for _, p := range peers {
+		row, measured := []string{p.name}, false
+		for _, s := range all {
+			cell := ""
+			if readings := f.readings[s][p.name]; len(readings) > 0 {
+				cell, measured = tenths(median(readings, cpuMicros)), true
+				if ratio, ok := f.share(s, p.name); ok && p.name != ours {
+					cell += " (" + times(ratio) + ")"
+				}
+				if refused, sum := refusals(readings); refused > 0 {
+					t.note("What should not be: %d of %d calls to %s were not answered with 200.", refused, sum, p.name)
+				}
+			}
+			row = append(row, cell)
+		}
+		if measured {
+			t.add(row...)
+		}
+	}
+	var rates []string
+	for _, s := range all {
+		rates = append(rates, number(median(f.readings[s][ours], perSecond)))
+	}
+	t.note("Columns: the size of the answer, and how many connections. usher's calls a second: %s.", strings.Join(rates, ", "))
 	for _, line := range f.method() {
 		t.note("%s", line)
 	}
 	return t
 }
 
+// latency is what a caller waits.
+func (f *findings) latency() *table {
+	all, header := f.measured()
+	t := &table{title: "p50/p99 in ms", header: header}
+	for _, name := range append([]string{direct}, peerNames()...) {
+		row, measured := []string{name}, false
+		for _, s := range all {
+			cell := ""
+			if readings := f.readings[s][name]; len(readings) > 0 {
+				cell, measured = fmt.Sprintf("%.2f/%.2f", median(readings, p50)/1e3, median(readings, p99)/1e3), true
+			}
+			row = append(row, cell)
+		}
+		if measured {
+			t.add(row...)
+		}
+	}
+	return t
+}
+
+func peerNames() (names []string) {
+	for _, p := range peers {
+		names = append(names, p.name)
+	}
+	return names
+}
+
 // method is how all this was measured.
 func (f *findings) method() []string {
 	where := "Nothing is pinned: that takes two cores and taskset."
 	if f.pins.measured != nil {
-		where = "What is measured has one core (GOMAXPROCS=1, one worker), the load and the service share another."
+		where = "What is measured has one core, the load (wrk) and the service share another."
 	}
 	lines := []string{
-		fmt.Sprintf("A call is a POST of %d bytes; its answer comes with a Content-Length. The service refuses calls without the token, a JWT of %d bytes. "+
-			"Load: wrk, one thread. %s CPU time is user and system, of the whole process.", len(query), len(f.token), where),
-		"usher runs as it comes: metrics on, log at info. " + asItIs + " is Go's httputil.ReverseProxy with a fixed header and all else as it comes, " +
-			"built with the same compiler; \"pool\" keeps " + fmt.Sprint(keptPool) + " idle connections. nginx and haproxy keep as many, Caddy 32 unless told.",
+		fmt.Sprintf("A call is a POST of %d bytes with a token of %d bytes. %s A reading of usher is right beside each of another's. %s is Go's httputil.ReverseProxy "+
+			"with a fixed header; \"pool\" keeps %d idle connections, as nginx and haproxy do; Caddy keeps 32.", len(query), len(f.token), where, asItIs, keptPool),
 	}
 	if f.versions != "" {
 		lines = append(lines, "Beside it: "+f.versions+".")
@@ -89,26 +151,6 @@ func (f *findings) method() []string {
 		lines = append(lines, "Not installed here: "+strings.Join(missing, ", ")+".")
 	}
 	return lines
-}
-
-// scenario is the table of one way of calling.
-func (f *findings) scenario(s scenario) *table {
-	t := &table{title: s.String(), header: []string{"", "CPU per call", "usher's over it", "calls/s", "p50", "p99"}}
-	for _, name := range names(f.readings[s]) {
-		all := f.readings[s][name]
-		cpu, share := microseconds(median(all, cpuMicros)), ""
-		if ratio, ok := f.share(s, name); ok && name != ours {
-			share = times(ratio)
-		}
-		if name == direct {
-			cpu = ""
-		}
-		t.add(name, cpu, share, number(median(all, perSecond)), microseconds(median(all, p50)), microseconds(median(all, p99)))
-		if refused, sum := refusals(all); refused > 0 {
-			t.note("What should not be: %d of %d calls to %s were not answered with 200.", refused, sum, name)
-		}
-	}
-	return t
 }
 
 // refusals counts the calls that were not answered with 200, and all.

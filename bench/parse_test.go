@@ -52,7 +52,28 @@ func TestMerged(t *testing.T) {
 	file := merged("", "Receivers", "## Receivers\n\nr1\n")
 	file = merged(file, "Outbound", "## Outbound\n\no1\n\n### Aims\n")
 	file = merged(strings.Replace(file, "## Receivers", "## Gone\n\nx\n\n## Receivers", 1), "Outbound", "## Outbound\n\no2\n")
-	if want := "# Results\n\n## Outbound\n\no2\n\n## Receivers\n\nr1\n"; file != want {
+	if want := title + "\n## Outbound\n\no2\n\n## Receivers\n\nr1\n"; file != want {
 		t.Errorf("got %q", file)
+	}
+}
+
+// A column for each scenario, a row for each peer that was measured; what was aimed at is not in the file.
+func TestOutboundTables(t *testing.T) {
+	alone := scenario{plain, sizes[0], 1}
+	reads := func(micros, beside float64) []reading {
+		return []reading{{calls: calls{requests: 1000, took: time.Second, p50: 50 * time.Microsecond, p99: time.Millisecond}, cpu: micros / 1e6, beside: beside / 1e6}}
+	}
+	f := &findings{court: &court{bench: new(bench)}, footprints: map[string]*footprint{ours: new(footprint)}, readings: map[scenario]map[string][]reading{
+		scenarios[0]: {ours: reads(30, 0), asItIs: reads(100, 30)}, alone: {ours: reads(50, 0), direct: reads(0, 0)}}}
+	got := (&section{name: outboundPart, facts: []string{"usher"}, tables: f.tables()}).markdown(false)
+	for _, want := range []string{
+		"1 KB, 64 | 1 KB, 1 |", "| ReverseProxy | 100.0 (0.30) |", "| usher        |         30.0 |    50.0 |", "calls a second: 1000, 1000.", "| direct       |           | 0.05/1.00 |",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no %q in\n%s", want, got)
+		}
+	}
+	if strings.Contains(got, "≤") {
+		t.Errorf("aims are in the file:\n%s", got)
 	}
 }

@@ -24,6 +24,7 @@ type table struct {
 	header []string
 	rows   [][]string
 	notes  []string
+	aside  bool // for the terminal alone: what was aimed at
 }
 
 func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
@@ -32,7 +33,7 @@ func (t *table) note(format string, args ...any) {
 }
 func number(f float64) string       { return fmt.Sprintf("%.0f", f) }
 func times(f float64) string        { return fmt.Sprintf("%.2f", f) }
-func millis(d time.Duration) string { return fmt.Sprintf("%.1f ms", d.Seconds()*1e3) }
+func millis(d time.Duration) string { return fmt.Sprintf("%.1f", d.Seconds()*1e3) }
 
 // plural counts things.
 func plural(n int, thing string) string {
@@ -42,23 +43,17 @@ func plural(n int, thing string) string {
 	return fmt.Sprintf("%d %s", n, thing)
 }
 
-// microseconds writes a time that may be well below one millisecond.
-func microseconds(f float64) string {
-	if f >= 1000 {
-		return fmt.Sprintf("%.1f ms", f/1e3)
-	}
-	return fmt.Sprintf("%.1f µs", f)
-}
+func tenths(f float64) string { return fmt.Sprintf("%.1f", f) }
 
-// markdown is the section, for a terminal and for a file.
-func (s *section) markdown() string {
+// markdown is the section, for a terminal and for a file. Tables that are aside are for the terminal.
+func (s *section) markdown(aside bool) string {
 	var w strings.Builder
-	fmt.Fprintf(&w, "%s%s\n\n", heading, s.name)
-	date := fmt.Sprintf("date: %s, %s long", s.began.UTC().Format("2006-01-02 15:04 MST"), time.Since(s.began).Round(time.Second))
-	for _, fact := range append(s.facts, date) {
-		fmt.Fprintln(&w, "- "+fact)
-	}
+	fmt.Fprintf(&w, "%s%s\n\n%s, %s: %s.\n", heading, s.name,
+		s.began.UTC().Format("2006-01-02 15:04 MST"), time.Since(s.began).Round(time.Second), strings.Join(s.facts, "; "))
 	for _, t := range s.tables {
+		if t.aside && !aside {
+			continue
+		}
 		fmt.Fprintf(&w, "\n### %s\n\n", t.title)
 		widths := t.widths()
 		rule := []string{strings.Repeat("-", widths[0])}
@@ -76,7 +71,8 @@ func (s *section) markdown() string {
 }
 
 const (
-	title   = "# Results\n"
+	title = "# Results\n\n`go run ./bench` measures each part; bench/doc.go says how. A figure is the median of several rounds. Where the load average before a run " +
+		"was beyond the number of cores, only ratios say something.\n"
 	heading = "## " // of a section
 )
 
@@ -86,7 +82,7 @@ func (s *section) writeTo(file string) error {
 	if err != nil && !os.IsNotExist(err) {
 		return err
 	}
-	return os.WriteFile(file, []byte(merged(string(old), s.name, s.markdown())), 0o644)
+	return os.WriteFile(file, []byte(merged(string(old), s.name, s.markdown(false))), 0o644)
 }
 
 // merged is a file of results with one section replaced. Sections that no part writes any
