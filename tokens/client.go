@@ -33,9 +33,9 @@ type RejectedError struct {
 
 func (e *RejectedError) Error() string {
 	if e.Description == "" {
-		return fmt.Sprintf("the token endpoint refused: %s", e.Code)
+		return fmt.Sprintf("the token endpoint rejected the request: %s", e.Code)
 	}
-	return fmt.Sprintf("the token endpoint refused: %s: %s", e.Code, strings.TrimRight(e.Description, "."))
+	return fmt.Sprintf("the token endpoint rejected the request: %s: %s", e.Code, strings.TrimRight(e.Description, "."))
 }
 
 // Rejected reports whether err wraps a *RejectedError.

@@ -76,7 +76,7 @@ func (s *Source) refuse(refused *Token) (*refresh, error) {
 	}
 	if early {
 		age := refused.age(now)
-		s.log.Warn("token refused long before it expired: if another program uses the same API client, its new tokens may revoke ours",
+		s.log.Warn("token rejected long before it expired: if another program uses the same API client, its new tokens may revoke ours",
 			"token", refused, "age", age.Round(time.Millisecond), "left", (refused.life - age).Round(time.Millisecond))
 		s.EarlyRevoked()
 	}

@@ -599,8 +599,8 @@ func (h *Handler) confirmDismiss(*http.Request) (any, error) {
 		c.Effect = "There is nothing to dismiss."
 		return c, nil
 	}
-	c.Effect = "usher then no longer shows this: " + strings.Join(found, "; ") + ". Tenants whose webhooks got a 5xx stay until these come again."
-	c.Button, c.Action, c.Fields = "It is dealt with", "/dismiss", map[string]string{"until": until.Format(time.RFC3339Nano)}
+	c.Effect = "usher then no longer shows this: " + strings.Join(found, "; ") + ". Tenants whose webhooks got a 5xx stay until these are sent again."
+	c.Button, c.Action, c.Fields = "Dismiss", "/dismiss", map[string]string{"until": until.Format(time.RFC3339Nano)}
 	return c, nil
 }
 

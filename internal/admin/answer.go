@@ -91,7 +91,7 @@ var notices = map[string]string{
 	"resume":        "Resumed.",
 	"forget":        "Forgotten: usher delivers the tenant's next webhook, even if the receiver already has that state.",
 	"erase":         "The tenant is erased.",
-	"dismiss":       "It counts as dealt with.",
+	"dismiss":       "Dismissed.",
 }
 
 // refusal is an error that the caller made, with its status.

@@ -46,14 +46,14 @@ func TestRefusedOnThePages(t *testing.T) {
 		}
 	}
 	b.Take("eu", "acme", less) // 1
-	see("/actions", []string{"Nobody has done anything yet"})
+	see("/actions", []string{"No actions in the last 90 days"})
 	for range 2 {
 		b.Refuse(refusal422(more)) // 2
 	}
 	see("/", []string{"usher refused 1 webhook of eu/acme", "/payload/tenant/name is missing", `<a href="/webhooks/2">Show</a>`, "would have added sso"}, "All is well")
 	see("/webhooks", []string{`<span class="badge bad">refused</span> <span class="code">422</span>`, "would have added sso"})
 	see("/tenant?platform=eu&code=acme", []string{"usher refused <a", "The receiver has it", "<code>users</code>"}, "<code>sso</code>", "has not taken this")
-	see("/webhooks/2", []string{"What it would have changed", "would have added sso", "<dd>2 times</dd>", "192.0.2.1", "&#34;tenant&#34;: {  <b>← name is missing</b>", "Accept…", "Discard…"}, "Send again", "Attempts")
+	see("/webhooks/2", []string{"What it would have changed", "would have added sso", ", 2 times</dd>", "192.0.2.1", "&#34;tenant&#34;: {  <b>← name is missing</b>", "Accept…", "Discard…"}, "Send again", "Attempts")
 	see("/redeliver?tenant=eu/acme", []string{"Send 1 webhook again?", "gets webhook 1 now"}, "older")
 	see("/webhooks/2/discard", []string{"usher no longer reports it"})
 	act("/webhooks/2/redeliver", 409)

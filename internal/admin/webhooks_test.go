@@ -101,14 +101,14 @@ func TestPages(t *testing.T) {
 		want         []string // in the page
 	}{
 		{"overview", "/", 200, []string{"Webhook gate", "http://receiver", "all webhooks", "users 5 → 10"}},
-		{"list", "/webhooks", 200, []string{`href="/webhooks?before=`, "users 5 → 10", "nothing: the same as before", "data-live"}},
+		{"list", "/webhooks", 200, []string{`href="/webhooks?before=`, "users 5 → 10", "no changes", "data-live"}},
 		{"further on", "/webhooks?before=50.20&tenant=t1", 200, []string{`href="/webhooks?tenant=t1">Newest`, `value="t1"`}},
 		{"none", "/webhooks?state=failed", 200, []string{"No webhook matches"}},
 		{"bad selection", "/webhooks?state=lost", 400, []string{"there is no state", "Go to the overview"}},
 		{"bad cursor", "/webhooks?before=x", 400, []string{"before is"}},
 		{"bad limit", "/webhooks?limit=x", 400, []string{"limit is"}},
 		{"one", "/webhooks/7", 200, []string{`<li class="changed">users 5 → 10</li>`, "webhook 5", "Send again…", "&#34;quantity&#34;: 10"}},
-		{"the first", "/webhooks/1", 200, []string{"all of it is new", `<li class="added">`}},
+		{"the first", "/webhooks/1", 200, []string{"everything is new", `<li class="added">`}},
 		{"a decision", "/webhooks/d3", 200, []string{"duplicate", "/webhooks?search=x"}},
 		{"no decision", "/webhooks/d999", 404, []string{"no longer remembers"}},
 		{"no webhook", "/webhooks/x", 404, []string{"no such webhook"}},

@@ -351,7 +351,7 @@ func (i *inboxCall) actions(ctx context.Context) error {
 // printMore says that there are more than --limit allows; next is the next page.
 func (i *inboxCall) printMore(next string) {
 	if next != "" {
-		fmt.Fprintf(i.Stderr, "Only the newest %d are shown; --limit 0 shows all.\n", i.limit)
+		fmt.Fprintf(i.Stderr, "Showing the newest %d; --limit 0 shows all.\n", i.limit)
 	}
 }
 
@@ -418,7 +418,7 @@ func (i *inboxCall) actOn(ctx context.Context, ids []string) (acted admin.Acted,
 	for _, id := range acted.Unknown {
 		fmt.Fprintf(i.Stderr, "Warning: %s: %s.\n", id, text.Visible(acted.Failed[id]))
 	}
-	if i.confirm(fmt.Sprintf("Accept %s all the same?", plural(len(acted.Unknown), "such webhook"))) != nil {
+	if i.confirm(fmt.Sprintf("Accept %s anyway?", plural(len(acted.Unknown), "such webhook"))) != nil {
 		return acted, nil // what was not accepted is printed with its reason
 	}
 	i.filter.Set("unknown", "true")
@@ -509,7 +509,7 @@ func (i *inboxCall) forget(ctx context.Context) error {
 	}
 	result := " forgotten: usher delivers its next webhook, even if the receiver already has it"
 	if f.Forgotten == 0 {
-		result = ": there was nothing to forget"
+		result = ": nothing to forget"
 	}
 	fmt.Fprintln(i.Stdout, text.Visible(inbox.ShowTenant(f.Platform, f.Tenant))+result)
 	return nil
@@ -522,7 +522,7 @@ func (i *inboxCall) dismiss(ctx context.Context) error {
 	}
 	until, found := now.Owed.Dismissible()
 	if len(found) == 0 {
-		fmt.Fprintln(i.Stdout, "there was nothing to dismiss")
+		fmt.Fprintln(i.Stdout, "nothing to dismiss")
 		return nil
 	}
 	for _, what := range found {
@@ -762,7 +762,7 @@ func printDetail(w io.Writer, d *admin.WebhookDetail, now time.Time) error {
 
 // changesOf returns what a webhook changed, and a title that says which webhook it is compared with.
 func changesOf(d *admin.WebhookDetail) (title string, changes []string) {
-	const none = "(the receiver has accepted no earlier snapshot, as far as usher knows)"
+	const none = "(the receiver has not accepted any earlier snapshot)"
 	title, changes = "changes since "+d.Previous, []string{"none"}
 	switch {
 	case d.Decision == "rejected":

@@ -151,7 +151,7 @@ func TestInboxShow(t *testing.T) {
 		}
 	}
 	p = s.run(t, "show", "1")
-	if out := p.Stdout.String(); p.Code != 0 || !strings.HasSuffix(out, "payload\n"+`  torn\u001b`+"\n") || !strings.Contains(out, "has accepted no earlier snapshot") {
+	if out := p.Stdout.String(); p.Code != 0 || !strings.HasSuffix(out, "payload\n"+`  torn\u001b`+"\n") || !strings.Contains(out, "has not accepted any earlier snapshot") {
 		t.Errorf("%d\n%s", p.Code, out)
 	}
 }
@@ -205,7 +205,7 @@ func TestInboxCommands(t *testing.T) {
 		{"days ago", []string{"ls", "--since", "3d", "--state", "refused"}, 0, "", "", ""},
 		{"a tenant that could be two", []string{"ls", "--tenant", "twice"}, 1, "", "write /twice or eu/twice", ""},
 		{"no tenant at all", []string{"ls", "--tenant", "a/b/c"}, 2, "", "invalid tenant", ""},
-		{"more than are shown", []string{"ls", "--limit", "2"}, 0, "", "newest 2 are shown", ""},
+		{"more than are shown", []string{"ls", "--limit", "2"}, 0, "", "Showing the newest 2", ""},
 		{"no such state", []string{"ls", "--state", "lost"}, 2, "", "lost", ""},
 		{"discarded is a state", []string{"ls", "--state", "discarded", "--since", "2h", "--until", "2126-01-31"}, 0, "", "", ""},
 		{"no time", []string{"ls", "--since", "soon"}, 2, "", "how long ago", ""},
@@ -242,7 +242,7 @@ func TestInboxCommands(t *testing.T) {
 		{"resume what is not paused", []string{"resume"}, 1, "", "ago: receiver crm. To resume: usher inbox resume --receiver crm\nusher: all deliveries: not paused, so", ""},
 
 		{"forget", []string{"forget", "/twice"}, 0, "/twice forgotten", "", ""},
-		{"forget what was not remembered", []string{"forget", "eu/torn"}, 0, "there was nothing to forget", "", ""},
+		{"forget what was not remembered", []string{"forget", "eu/torn"}, 0, "nothing to forget", "", ""},
 		{"forget somebody unknown", []string{"forget", "nobody"}, 1, "", "unknown tenant nobody", ""},
 		{"forget on another platform", []string{"forget", "us/torn"}, 1, "", "unknown tenant us/torn", ""},
 		{"forget one of two", []string{"forget", "twice"}, 1, "", "/twice or eu/twice", ""},
@@ -416,7 +416,7 @@ func TestInboxActions(t *testing.T) {
 		t.Errorf("%s%s\nwant %s", p.Stdout.String(), p.Stderr.String(), want)
 	}
 	p = s.run(t, "actions", "--limit", "2")
-	if strings.Count(p.Stdout.String(), "\n") != 2 || p.Stderr.String() != "Only the newest 2 are shown; --limit 0 shows all.\n" {
+	if strings.Count(p.Stdout.String(), "\n") != 2 || p.Stderr.String() != "Showing the newest 2; --limit 0 shows all.\n" {
 		t.Errorf("%s%s", p.Stdout.String(), p.Stderr.String())
 	}
 }
@@ -448,9 +448,9 @@ func TestInboxManyActions(t *testing.T) {
 		lines, calls int64
 		more         string
 	}{
-		{nil, 1000, 2, "Only the newest 1000 are shown; --limit 0 shows all.\n"},
+		{nil, 1000, 2, "Showing the newest 1000; --limit 0 shows all.\n"},
 		{[]string{"--limit", "0"}, all, 3, ""},
-		{[]string{"--limit", "600"}, 600, 2, "Only the newest 600 are shown; --limit 0 shows all.\n"},
+		{[]string{"--limit", "600"}, 600, 2, "Showing the newest 600; --limit 0 shows all.\n"},
 		{[]string{"--limit", "0", "--json"}, 1, 3, ""},
 	} {
 		calls.Store(0)

@@ -829,7 +829,7 @@ func (c *reconcileCall) conclusion(complete bool, failed error) string {
 	case s.Applied > 0 && c.keep:
 		fmt.Fprintf(&out, "%s taken in: usher knows them now, and delivers nothing.\n", count(s.Applied, "tenant"))
 	case s.Applied > 0:
-		fmt.Fprintf(&out, "%s taken in; see how they fare: %s\n", count(s.Applied, "tenant"), c.commandLine("usher inbox ls --since "+c.run.Began.UTC().Format(time.RFC3339)))
+		fmt.Fprintf(&out, "%s taken in. To see their deliveries: %s\n", count(s.Applied, "tenant"), c.commandLine("usher inbox ls --since "+c.run.Began.UTC().Format(time.RFC3339)))
 	}
 	if left.Count() > 0 && !c.apply {
 		flags := "--apply"

@@ -110,7 +110,7 @@ func TestGapAfterAKillIsDismissed(t *testing.T) {
 					t.Errorf("%s: the gap is still there:\n%s", how, out)
 				}
 			}
-			if out, code := run("inbox", "dismiss"); code != 0 || out != "there was nothing to dismiss\n" {
+			if out, code := run("inbox", "dismiss"); code != 0 || out != "nothing to dismiss\n" {
 				t.Errorf("without a gap: %d %s", code, out)
 			}
 			kill()

@@ -289,7 +289,7 @@ func TestNightOutbound(t *testing.T) {
 	}
 	o.want("check", check(), "0 ")
 	write(secret, "wr0ng")
-	o.troubled("Port main: token endpoint refuses: invalid_client", "Calls go on with the current token", "Check USHER_CLIENT_ID and USHER_CLIENT_SECRET_FILE")
+	o.troubled("Port main: token request rejected: invalid_client", "Calls go on with the current token", "Check USHER_CLIENT_ID and USHER_CLIENT_SECRET_FILE")
 	o.want("check", check(), "1 ", "invalid_client")
 	write(secret, clientSecret) // as advised
 	o.wellAgain()

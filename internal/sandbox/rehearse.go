@@ -103,7 +103,7 @@ func (r *rehearsal) scenarios() []scenario {
 		{"a payload of 200 KB", send(r.state("d", large).Webhook()), false, []string{"a limit of the web server or framework", "a query for each feature"}},
 	}
 	if r.sender.Sign != nil {
-		list = append(list, scenario{"a forged signature, to be refused", func() []SentWebhook { return r.forged(b) }, true,
+		list = append(list, scenario{"a forged signature, to be rejected", func() []SentWebhook { return r.forged(b) }, true,
 			[]string{"it does not verify, or not the body"}})
 	}
 	return list

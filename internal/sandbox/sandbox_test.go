@@ -304,7 +304,7 @@ func TestRehearse(t *testing.T) {
 			t.Errorf("want %q, got\n%s", tt.want, failed)
 		}
 	}
-	if failed := rehearsed(t, NewReceiver()); failed != "a forged signature, to be refused: 200, want 401\n" {
+	if failed := rehearsed(t, NewReceiver()); failed != "a forged signature, to be rejected: 200, want 401\n" {
 		t.Errorf("a receiver that verifies nothing: %s", failed)
 	}
 	hangs := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { <-r.Context().Done(); panic(http.ErrAbortHandler) })

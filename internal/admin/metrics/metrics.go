@@ -50,11 +50,11 @@ func New(version, commit string) *Registry {
 	m.proxyInFlight = m.gauge("usher_proxy_in_flight", "Calls in progress.", "port")
 	m.proxyRetries = m.counter("usher_proxy_retries_total", "Calls sent a second time, with a new token, after a 401.", "port")
 
-	m.proxyFailed = m.counter("usher_proxy_failed_total", "Calls that usher failed: its own 5xx by their code, UNAUTHORIZED (the service refused a new token, too), CUT_OFF (by usher's shutdown).", "port", "reason")
+	m.proxyFailed = m.counter("usher_proxy_failed_total", "Calls that usher failed: its own 5xx by their code, UNAUTHORIZED (the service rejected a new token, too), CUT_OFF (by usher's shutdown).", "port", "reason")
 
 	m.tokenRequests = m.counter("usher_token_requests_total", "Requests to the token endpoint, by result: ok, rejected or unavailable.", "port", "result")
 	m.tokenExpiry = m.gauge("usher_token_expiry_timestamp_seconds", "When the newest token expires; 0 before the first.", "port")
-	m.tokenEarly = m.counter("usher_token_early_revocations_total", "Tokens that the service refused long before they expired.", "port")
+	m.tokenEarly = m.counter("usher_token_early_revocations_total", "Tokens that the service rejected long before they expired.", "port")
 	return m
 }
 
@@ -222,7 +222,7 @@ func (i *Identity) Fetched(t *tokens.Token, err error) {
 	i.hour.count(kind)
 }
 
-// EarlyRevoked counts a token that the service refused long before it expired.
+// EarlyRevoked counts a token that the service rejected long before it expired.
 func (i *Identity) EarlyRevoked() {
 	i.early.Inc()
 	i.hour.count(TokensRevoked)
@@ -430,7 +430,7 @@ func (stats inboxCollector) Collect(ch chan<- prometheus.Metric) {
 	gauge("usher_inbox_oldest_seconds", "Age of the oldest of them.", s.Oldest.Seconds())
 	gauge("usher_inbox_parked", "Parked webhooks that no newer one of the same tenant has replaced.", float64(s.Parked))
 	gauge("usher_inbox_refused", "Refused webhooks that nobody has dealt with.", float64(s.Refused))
-	gauge("usher_webhook_owed_tenants", "Tenants whose webhooks got a 5xx and have not come again. Replicas that share an inbox all report the same, but for what it has not stored yet.", float64(s.Owed.Tenants))
+	gauge("usher_webhook_owed_tenants", "Tenants whose webhooks got a 5xx and have not been sent again. Replicas that share an inbox all report the same, but for what it has not stored yet.", float64(s.Owed.Tenants))
 	gauge("usher_webhook_owed_unnamed", "Webhooks of the last day that got a 5xx before their tenant was known, and that nobody has dealt with.", float64(s.Owed.Unnamed.Count))
 	gauge("usher_webhook_gaps", "Times of a minute or more in which no replica's gate was ready, and that nobody has dealt with.", float64(len(s.Owed.Gaps)))
 	gauge("usher_inbox_used_bytes", "Bytes that waiting and parked webhooks take. Replicas that share an inbox all report the same.", float64(s.Used))

@@ -129,7 +129,7 @@ func (s *Status) gateState(now time.Time) (words, tone string) {
 	case box == nil:
 		said = append(said, "no inbox")
 	case box.Unknown:
-		said, tone = append(said, "nobody knows what waits: the inbox was not read yet"), warn
+		said, tone = append(said, "waiting webhooks are not known: the inbox has not been read yet"), warn
 	default:
 		counts := fmt.Sprintf("%s, %s parked, %s refused", page.Plural(box.Waiting, "waits", "wait"), page.Count(box.Parked), page.Count(box.Refused))
 		if !box.Counted.IsZero() {

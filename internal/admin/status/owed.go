@@ -29,7 +29,7 @@ func owedTroubles(s *Status, _ time.Time) (all []Trouble) {
 		if o.More {
 			tenants += ", and of more, whose names usher could not keep"
 		}
-		all = append(all, owed.is("usher answered webhooks of "+tenants+" with a 5xx"+between(o.Since, o.Last)+", and they have not come again").
+		all = append(all, owed.is("usher answered webhooks of "+tenants+" with a 5xx"+between(o.Since, o.Last)+", and they have not been sent again").
 			since(o.Since).run("usher inbox tenants --trouble").link(s.owedLink()))
 	}
 	if u := o.Unnamed; u.Count > 0 {

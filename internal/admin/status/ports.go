@@ -72,7 +72,7 @@ func tokenWords(s tokens.State, now time.Time) (words, tone string) {
 		}
 		return words, good
 	case s.Err != nil && tokens.Rejected(s.Err):
-		return "no token: the token endpoint refuses", bad
+		return "no token: rejected by the token endpoint", bad
 	case s.Err != nil:
 		return "no token: usher cannot get one right now", bad
 	case s.Had:
@@ -93,7 +93,7 @@ func tokenTroubles(s *Status, now time.Time) (all []Trouble) {
 		var refused *tokens.RejectedError
 		what := fmt.Sprintf("Port %s: %v", p.Name, err)
 		if errors.As(err, &refused) {
-			what = fmt.Sprintf("Port %s: token endpoint refuses: %s", p.Name, refused.Code)
+			what = fmt.Sprintf("Port %s: token request rejected: %s", p.Name, refused.Code)
 		}
 		switch {
 		case p.tokenRefused():
@@ -118,7 +118,7 @@ func tokenTroubles(s *Status, now time.Time) (all []Trouble) {
 		// One revoked token can be the result of a change in the billing service. Another program with the same API client revokes again
 		// and again.
 		if n := metrics.Sum(p.Tokens, metrics.Minutes, metrics.TokensRevoked); n > 1 {
-			all = append(all, tokensRevoked.is(fmt.Sprintf("Port %s: %s tokens were refused long before they expired, in the last hour", p.Name, page.Count(n))))
+			all = append(all, tokensRevoked.is(fmt.Sprintf("Port %s: %s tokens were rejected long before they expired, in the last hour", p.Name, page.Count(n))))
 		}
 	}
 	return all
@@ -144,7 +144,7 @@ func callTroubles(s *Status, _ time.Time) (all []Trouble) {
 			case strings.HasPrefix(code, "UPSTREAM_"):
 				t.Do = "Check the billing service and the way to it."
 			case code == "UNAUTHORIZED":
-				t.Do = "The billing service refuses the tokens that it issues. Ask its people."
+				t.Do = "The billing service rejects the tokens that it issues. Ask its provider."
 			}
 			all = append(all, t)
 		}
@@ -197,7 +197,7 @@ func (p *Port) Charts() []page.Chart {
 var (
 	tokenRefused = kind(Critical, "UsherNoValidToken", "Every call on this port is answered with an error.",
 		"Give usher the client id and the secret that the billing service has; a new secret in a file is tried at once.")
-	tokenRefusedLater = kind(Warning, "UsherTokenRefused", "Calls go on with the current token. When it expires, every call on this port fails.",
+	tokenRefusedLater = kind(Warning, "UsherTokenRejected", "Calls go on with the current token. When it expires, every call on this port fails.",
 		"Give usher the client id and the secret that the billing service has; a new secret in a file is tried at once.")
 	tokenMissing = kind(Critical, "UsherNoValidToken", "Every call on this port is answered with an error.",
 		"Find out why the token endpoint does not answer. usher asks at least once a minute.")
@@ -210,7 +210,7 @@ var (
 	tokensRevoked = kind(Warning, "UsherTokensRevoked", "Some calls are slower, and some may fail.",
 		"Another program seems to use the same API client, and its new tokens revoke ours. Give each program an API client of its own.")
 	callsFail = kind(Critical, "UsherCallsFail", "Your program gets no answer to what it asks the billing service for your customers.",
-		"UPSTREAM_UNREACHABLE, UPSTREAM_TIMEOUT: check the billing service and the way to it. UNAUTHORIZED: it refuses the tokens that it issues.")
+		"UPSTREAM_UNREACHABLE, UPSTREAM_TIMEOUT: check the billing service and the way to it. UNAUTHORIZED: it rejects the tokens that it issues.")
 	serviceFails = kind(Warning, "UsherServiceFails", "Your program gets errors for what it asks the billing service for your customers. usher only passes them on.",
 		"Look into usher's log for the names of the GraphQL operations, and ask the people of the billing service.")
 )

@@ -122,21 +122,21 @@ func TestTroubles(t *testing.T) {
 		{"well", port(fine), gate("ok"), box(inbox.Figures{}, nil), nil, false, nil},
 		{"gate off", port(fine), nil, nil, nil, false, nil},
 		{"secret refused", port(tokens.State{Err: rejected("invalid_client"), Since: night}), nil, nil, nil, false,
-			[]string{"critical", "Port main: token endpoint refuses: invalid_client" + since, "Every call on this port is answered with an error. Check USHER_X."}},
+			[]string{"critical", "Port main: token request rejected: invalid_client" + since, "Every call on this port is answered with an error. Check USHER_X."}},
 		{"refused with a token at hand", port(tokens.State{Had: true, Token: held, Err: rejected("invalid_client")}), nil, nil, nil, false,
 			[]string{"warning", "invalid_client", "Calls go on with the current token"}},
 		{"unreachable", port(tokens.State{Had: true, Err: errors.New("connection refused")}), nil, nil, nil, false,
 			[]string{"critical", "Port main: connection refused", "Check USHER_X."}},
 		{"no token yet", port(tokens.State{}), nil, nil, nil, false, []string{"warning", "has had no token yet", ""}},
 		{"revoked", with(port(fine), func(p *Port) { p.Tokens = lastHour(3, 0, 0, 2) }), nil, nil, nil, false,
-			[]string{"warning", "2 tokens were refused long before they expired", "API client of its own"}},
+			[]string{"warning", "2 tokens were rejected long before they expired", "API client of its own"}},
 		{"revoked once", with(port(fine), func(p *Port) { p.Tokens = lastHour(3, 0, 0, 1) }), nil, nil, nil, false, nil},
 		{"calls fail", with(port(fine), func(p *Port) { p.Calls = lastHour(5, 5, 0, 5, 5, 5) }), nil, nil, nil, false,
 			[]string{"critical", "usher failed 5 of 10 calls in the last 5 minutes, the last one with UPSTREAM_TIMEOUT", "Check the billing service and the way to it."}},
 		{"calls fail with a token that is no longer accepted", with(port(tokens.State{Had: true, Token: held, Err: rejected("invalid_client"), Since: night}), func(p *Port) {
 			p.Calls, p.LastFailure = lastHour(5, 5, 0, 5, 5, 5), metrics.Failure{Reason: "TOKEN_REJECTED", At: night}
 		}), nil, nil, nil, false,
-			[]string{"critical", "token endpoint refuses: invalid_client, and the billing service does not accept the current token any more" + since, "Every call on this port is answered with an error. Check USHER_X."}},
+			[]string{"critical", "token request rejected: invalid_client, and the billing service does not accept the current token any more" + since, "Every call on this port is answered with an error. Check USHER_X."}},
 		{"calls failed before there was a token", with(port(tokens.State{Had: true, Token: held, Err: rejected("invalid_client"), Since: night}), func(p *Port) { p.LastFailure = metrics.Failure{Reason: "TOKEN_REJECTED", At: time.Time{}} }), nil, nil, nil, false,
 			[]string{"warning", "invalid_client", "Calls go on with the current token"}},
 		{"the service answers with errors", with(port(fine), func(p *Port) { p.Calls = lastHour(5, 5, 0, 5, 0, 0) }), nil, nil, nil, false,
@@ -190,7 +190,7 @@ func TestTroubles(t *testing.T) {
 		{"certificate that has ended", port(fine), certified(-time.Minute), nil, nil, false, []string{"critical", "The TLS certificate of the webhook gate has expired", "without a restart"}},
 		{"certificate that lasts", port(fine), certified(30 * 24 * time.Hour), nil, nil, false, nil},
 		{"owed", port(fine), gate("ok", 0, 9, 0, 0, 3), &inbox.Stats{Owed: inbox.Owed{Tenants: 1204, Since: night, Last: night.Add(15 * time.Minute)}}, nil, false,
-			[]string{"critical", "usher answered webhooks of 1\u202f204 tenants with a 5xx from 2026-11-17 02:10:00 to 02:25:00 UTC, and they have not come again" + since, "'usher help reconcile'"}},
+			[]string{"critical", "usher answered webhooks of 1\u202f204 tenants with a 5xx from 2026-11-17 02:10:00 to 02:25:00 UTC, and they have not been sent again" + since, "'usher help reconcile'"}},
 		{"owed to more than it can name", port(fine), gate("ok"), &inbox.Stats{Owed: inbox.Owed{Tenants: 10_000, More: true, Since: night, Last: night}}, nil, false,
 			[]string{"critical", "of 10\u202f000 tenants, and of more, whose names usher could not keep with a 5xx at 2026-11-17 02:10:00 UTC", "webhook log"}},
 		{"owed without an inbox", port(fine), owes(gate("ok")), nil, nil, false, []string{"critical", "webhooks of crm/acme with a 5xx", "USHER_WEBHOOK_INBOX"}},
@@ -247,7 +247,7 @@ func TestTokenWords(t *testing.T) {
 	}{
 		{tokens.State{}, "waiting for its first token", "warn"},
 		{tokens.State{Had: true}, "no valid token: a new one is on its way", "warn"},
-		{tokens.State{Err: &tokens.RejectedError{Code: "invalid_client"}}, "no token: the token endpoint refuses", "bad"},
+		{tokens.State{Err: &tokens.RejectedError{Code: "invalid_client"}}, "no token: rejected by the token endpoint", "bad"},
 		{tokens.State{Err: fmt.Errorf("down")}, "no token: usher cannot get one right now", "bad"},
 	} {
 		if words, tone := tokenWords(tc.state, time.Now()); words != tc.want || tone != tc.tone {

@@ -60,7 +60,7 @@ func TestPageActs(t *testing.T) {
 	w.receiver.FailFor("harbour-ltd", sandbox.Fault{})
 	b.open(w.admin + "/webhooks/2")
 	b.until("the next one is delivered", `document.querySelector("#stand .badge").innerText == "delivered"`)
-	b.until("compared with nothing that was taken", `document.querySelector("#changes").parentElement.innerText.includes("has accepted none of the tenant's earlier snapshots")`)
+	b.until("compared with nothing that was taken", `document.querySelector("#changes").parentElement.innerText.includes("has not accepted any earlier snapshot")`)
 
 	// One receiver, then one tenant; what somebody else does shows without a reload.
 	b.open(w.admin + "/")
