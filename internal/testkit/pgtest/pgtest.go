@@ -170,13 +170,14 @@ func create(options ...string) (s *Server, err error) {
 	if err := s.own(s.dir); err != nil {
 		return nil, err
 	}
-	// All processes of a server work in its data folder, what makes and what serves it in dir. The second round is for
-	// those that were just being made.
+	// All processes of a server work in its data folder, what makes and what serves it in dir. They are found by the name of the
+	// folder, which somebody may have removed by then. The second round is for those that were just being made.
 	s.guarded = s.command("sh", "-c", `read -r line
 if [ -d /proc/self ]; then
 	for round in 1 2; do
-		for p in /proc/[0-9]*; do
-			if [ "$p" != "/proc/$$" ] && { [ "$p/cwd" -ef data ] || [ "$p/cwd" -ef . ]; }; then kill -9 "${p#/proc/}"; fi
+		for p in $(find /proc/[0-9]*/cwd -maxdepth 0 \( -lname "$PWD" -o -lname "$PWD (deleted)" -o -lname "$PWD/data*" \)); do
+			p=${p#/proc/}
+			if [ "${p%/cwd}" != $$ ]; then kill -9 "${p%/cwd}"; fi
 		done
 	done
 else
@@ -445,7 +446,7 @@ func (s *Server) Resume() {
 func (s *Server) processes() (pids []int) {
 	folders, _ := filepath.Glob("/proc/[0-9]*/cwd")
 	for _, link := range folders {
-		if cwd, err := os.Readlink(link); err == nil && cwd == filepath.Join(s.dir, "data") {
+		if cwd, err := os.Readlink(link); err == nil && strings.TrimSuffix(cwd, " (deleted)") == filepath.Join(s.dir, "data") {
 			pid, _ := strconv.Atoi(strings.Split(link, "/")[2])
 			pids = append(pids, pid)
 		}

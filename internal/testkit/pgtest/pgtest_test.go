@@ -20,7 +20,7 @@ func TestSchema(t *testing.T) {
 	}
 }
 
-// A server goes with the process that uses it, however that ends.
+// A server goes with the process that uses it, however that ends, and also if its folder is gone before.
 func TestServerGoes(t *testing.T) {
 	const child = "PGTEST_CHILD"
 	if os.Getenv(child) != "" {
@@ -35,28 +35,33 @@ func TestServerGoes(t *testing.T) {
 	}
 	_, err := programs()
 	need(t, err)
-	cmd := exec.Command(os.Args[0], "-test.run=^TestServerGoes$")
-	cmd.Env = append(os.Environ(), child+"=yes")
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	var dir strings.Builder
-	_, _ = out.(*os.File).WriteTo(&dir)
-	s := &Server{dir: dir.String()}
-	if len(s.processes()) < 2 {
-		t.Errorf("%d processes in %s", len(s.processes()), s.dir)
-	}
-	_ = cmd.Process.Kill()
-	_ = cmd.Wait()
-	for _, err := os.Stat(s.dir); err == nil || len(s.processes()) > 0; _, err = os.Stat(s.dir) {
-		if t.Context().Err() != nil {
-			t.Fatal("it is still there")
+	for _, removed := range []bool{false, true} {
+		cmd := exec.Command(os.Args[0], "-test.run=^TestServerGoes$")
+		cmd.Env = append(os.Environ(), child+"=yes")
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
 		}
-		time.Sleep(10 * time.Millisecond)
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		var dir strings.Builder
+		_, _ = out.(*os.File).WriteTo(&dir)
+		s := &Server{dir: dir.String()}
+		if removed {
+			_ = os.RemoveAll(s.dir)
+		}
+		if len(s.processes()) < 2 {
+			t.Errorf("%d processes in %s", len(s.processes()), s.dir)
+		}
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		for _, err := os.Stat(s.dir); err == nil || len(s.processes()) > 0; _, err = os.Stat(s.dir) {
+			if t.Context().Err() != nil {
+				t.Fatal("it is still there")
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
 	}
 }
 
