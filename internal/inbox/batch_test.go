@@ -16,7 +16,7 @@ import (
 	"usher/internal/receiver"
 )
 
-// held is an engine whose next transactions wait, so that a test decides which operations share one.
+// held is an engine whose next transactions wait.
 type held struct {
 	engine.Engine
 	mu      sync.Mutex
@@ -32,15 +32,14 @@ func (h *held) Write(fn func(engine.Tx) error) error {
 }
 
 // together runs all operations in one transaction, in this order.
-func (d *desk) together(h *held, all ...func()) {
-	h.mu.Lock()
+func (d *desk) together(all ...func()) {
+	stands, goesOn := make(chan struct{}), make(chan struct{})
+	d.submit(&work{wanted: func() bool { close(stands); <-goesOn; return false }})
+	<-stands // so does the writer, outside of any transaction
+	d.queue = nil
 	var wg sync.WaitGroup
-	wg.Go(func() { d.Forget(nil, "nobody-at-all") }) // finds nothing, and writes nothing
-	wg.Go(func() { d.send("the-first", time.Now().String()) })
-	d.until("the writer has something, and waits", func() bool { return h.waiting.Load() > 0 })
-	time.Sleep(20 * time.Millisecond)
 	for _, f := range all {
-		before := d.Queued()
+		before := d.asked()
 		done := make(chan struct{})
 		wg.Go(func() { defer close(done); f() })
 		d.until("the next is queued", func() bool {
@@ -48,27 +47,42 @@ func (d *desk) together(h *held, all ...func()) {
 			case <-done: // it needs no transaction
 				return true
 			default:
-				return d.Queued() > before
+				return d.asked() > before
 			}
 		})
-		time.Sleep(50 * time.Millisecond) // what is queued may be usher's own, such as that the gate is up
 	}
-	h.mu.Unlock()
+	d.asked() // puts them in order
+	close(goesOn)
 	wg.Wait()
+}
+
+// asked is how many operations wait for the writer, which stands still. Claims do not count: usher makes them by itself, at any time.
+func (d *desk) asked() (count int) {
+	d.looking.Lock()
+	defer d.looking.Unlock()
+	for range d.Queued() {
+		if w := <-d.ops; !slices.Contains(d.queue, w) {
+			d.queue = append(d.queue, w)
+		}
+	}
+	for _, w := range d.queue { // another one may get in front of them; the next look at them puts it last
+		count += number(len(w.claims) == 0)
+		d.ops <- w
+	}
+	return count
 }
 
 // Operations that share a transaction with an action come before it or after it, like any other.
 func TestTogetherWithAnAction(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
-		h := &held{Engine: open()}
-		d := newDesk(t, func() engine.Engine { return h })
+		d := newDesk(t, open)
 		one := func(tenant, body string, before ...func(*desk)) func() {
 			return func() { d.want(tenant+" is taken in", d.send(tenant, body), "+") }
 		}
 		erase := func(tenant string) func() {
 			return func() { _ = must(t, any(nil), second(d.Erase("", tenant))) }
 		}
-		d.together(h, one("a", "A"), erase("a"), one("a", "B"))
+		d.together(one("a", "A"), erase("a"), one("a", "B"))
 		d.idle("a")
 		// If A is being delivered, the erasure waits for that, and comes after B.
 		if got := d.main.got("a"); d.states("a") != "" && (got[len(got)-1] != "B" || !strings.HasSuffix(d.states("a"), "delivered")) {
@@ -78,7 +92,7 @@ func TestTogetherWithAnAction(t *testing.T) {
 		d.take("b", "A")
 		d.idle("b")
 		id := d.nth("b", 1)
-		d.together(h, erase("b"), func() {
+		d.together(erase("b"), func() {
 			if err := d.Redeliver(id, true); err == nil {
 				t.Error("sent again, though it was erased before")
 			}
@@ -92,13 +106,13 @@ func TestTogetherWithAnAction(t *testing.T) {
 		d.idle("c")
 		w = d.hook("c", "A")
 		w.SignedID = "7"
-		d.together(h, func() { must(t, 0, second(d.Forget(nil, "c"))) }, func() { d.want("after forget", d.sendHook(w), "+") })
+		d.together(func() { must(t, 0, second(d.Forget(nil, "c"))) }, func() { d.want("after forget", d.sendHook(w), "+") })
 		d.idle("c")
 		d.take("c", "B")
 		d.idle("c")
 		d.want("its id is known", d.sendHook(w), "=")
 
-		d.together(h, one("d", "A"), one("d", "B"), one("d", "A"), func() { d.want("a copy", d.send("d", "A"), "=") })
+		d.together(one("d", "A"), one("d", "B"), one("d", "A"), func() { d.want("a copy", d.send("d", "A"), "=") })
 		d.idle("d")
 		d.want("at once", fmt.Sprint(d.main.got("d")), "[A B A]")
 	})
@@ -310,19 +324,18 @@ func (e *splits) Write(fn func(engine.Tx) error) error {
 func TestGivenUpWhileSplit(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		e := &splits{Engine: open()}
-		h := &held{Engine: e}
-		d := newDesk(t, func() engine.Engine { return h })
+		d := newDesk(t, func() engine.Engine { return e })
 		d.take("u", "A")
 		d.idle("")
 		ctx, giveUp := context.WithCancel(t.Context())
 		gone := make(chan struct{})
 		e.meanwhile = func() { giveUp(); <-gone }
-		d.together(h, func() {
+		d.together(func() {
 			defer close(gone)
 			if a := d.Add(ctx, d.hook("t", "A")); a.Err == nil {
 				t.Error("it was to be given up")
 			}
-		}, func() { d.want("the other", d.send("u", "B"), "+") }, func() { e.left.Store(2) })
+		}, func() { d.want("the other", d.send("u", "B"), "+") }, func() { e.left.Store(1) })
 		d.take("t", "B")
 		d.idle("")
 		d.want("tried", fmt.Sprint(len(d.main.tried("t"))), "1")
@@ -334,8 +347,7 @@ func TestGivenUpWhileSplit(t *testing.T) {
 // be a moment later.
 func TestSignedIDOfWhatIsBeingParked(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
-		h := &held{Engine: open()}
-		d := newDesk(t, func() engine.Engine { return h })
+		d := newDesk(t, open)
 		signed := func() string {
 			w := d.hook("t", "A")
 			w.SignedID = "1"
@@ -345,10 +357,10 @@ func TestSignedIDOfWhatIsBeingParked(t *testing.T) {
 		release := d.main.hang("t")
 		d.want("the first", signed(), "+")
 		d.until("under way", func() bool { return len(d.main.tried("t")) == 1 })
-		d.together(h, func() {
-			before := d.Queued()
+		d.together(func() {
+			before := d.asked()
 			release()
-			d.until("its outcome is queued", func() bool { return d.Queued() > before })
+			d.until("its outcome is queued", func() bool { return d.asked() > before })
 		}, func() { d.want("the copy", signed(), "+") })
 	})
 }

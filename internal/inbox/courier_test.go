@@ -294,7 +294,7 @@ func TestOutages(t *testing.T) {
 		d.main.Concurrency = 1
 		d.courier.mu.Unlock()
 		d.main.set("", refused)
-		for n := range 100 {
+		for n := range 40 {
 			d.take(fmt.Sprint("t", n), "A", "B")
 		}
 		time.Sleep(10 * time.Minute)
@@ -304,7 +304,7 @@ func TestOutages(t *testing.T) {
 		d.main.delay = 10 * time.Millisecond
 		d.start() // and does not know that the receiver was down
 		time.Sleep(10 * time.Second)
-		d.want("delivered", fmt.Sprint(len(d.main.got(""))), "200")
+		d.want("delivered", fmt.Sprint(len(d.main.got(""))), "80")
 	})
 	inBubble(t, "whatever it answers it is back", func(t *testing.T, d *desk) {
 		d.main.set("", refused)
@@ -699,11 +699,12 @@ func TestNewcomersDoNotPassThoseThatWait(t *testing.T) {
 	}
 	inBubble(t, "for long", func(t *testing.T, d *desk) {
 		d.main.delay = time.Second
-		for n := range 90 * 40 { // in 90 s; it takes 32 in a second
+		d.places(8)
+		for n := range 90 * 10 { // in 90 s; it takes 8 in a second
 			d.take(fmt.Sprint("t", n), "A")
-			time.Sleep(time.Second / 40)
+			time.Sleep(time.Second / 10)
 		}
-		for n := range 20 * 40 {
+		for n := range 20 * 10 {
 			if tenant := fmt.Sprint("t", n); len(d.main.tried(tenant)) == 0 {
 				t.Errorf("%s waits for more than 70 s, but %d others were tried", tenant, len(d.main.tried("")))
 				break
@@ -801,10 +802,7 @@ func TestRetriesLeaveAPlaceToTheProbe(t *testing.T) {
 // A tenant whose webhook failed once, for a reason of its own, is tried again soon, however many others are probed, and however few
 // places there are.
 func TestRetriesDoNotWaitForAllProbes(t *testing.T) {
-	for _, places := range []int{1, 2, 4} {
-		if testing.Short() && places > 1 {
-			break
-		}
+	for _, places := range upTo(1, 1, 2, 4) {
 		for others, most := range map[string]time.Duration{"hang": 5 * time.Minute, "hang and nobody else comes": 5 * time.Minute, "fail": 10 * time.Second} {
 			main := newTaker(receiver.Main, places)
 			inBubble(t, fmt.Sprint(places, " places, others ", others), func(t *testing.T, d *desk) {

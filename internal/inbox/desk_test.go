@@ -255,6 +255,8 @@ type desk struct {
 	end     func()        // orderly: what is under way finishes
 	cut     func()        // what is under way is cut off
 	release map[string]func()
+	looking sync.Mutex // guards queue
+	queue   []*work    // what waits for the writer; see asked
 	ended   bool
 }
 

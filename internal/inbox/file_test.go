@@ -739,6 +739,7 @@ func TestWriteFails(t *testing.T) {
 
 // A full disk is not final: senders get 503, and everything goes on when there is room.
 func TestFullDisk(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	if err := mountSmall(dir, "12m"); err != nil {
 		t.Skipf("no file system of its own: %v", err) // only root may

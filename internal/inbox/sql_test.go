@@ -184,9 +184,9 @@ func explain(t *testing.T, conn *pgx.Conn, query string) plan {
 // application, by an index on both sides.
 func TestPlansInSQL(t *testing.T) {
 	t.Parallel()
-	many := 100_000
-	if testing.Short() {
-		many = 20_000
+	many := 20_000
+	if *long {
+		many = 100_000
 	}
 	dsn := pgtest.Schema(t)
 	e := inDatabase(t, dsn)()

@@ -63,15 +63,14 @@ func TestMaxBytes(t *testing.T) {
 // A webhook that is sent again finds no room that another one takes in the same transaction.
 func TestMaxBytesForOneSentAgainTogetherWithOthers(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
-		h := &held{Engine: open()}
-		d := newDesk(t, func() engine.Engine { return h }, func(c *Config) { c.MaxBytes = 10_000 })
+		d := newDesk(t, open, func(c *Config) { c.MaxBytes = 10_000 })
 		big := strings.Repeat("A", 3000) // two of them fit
 		d.take("again", big)
 		d.idle("")
 		d.until("nothing is used", func() bool { return d.Stats().Used == 0 })
 		d.main.set("", status(503))
 		again := d.nth("again", 1)
-		d.together(h, func() { d.take("x", big) }, func() { d.take("y", big) }, func() {
+		d.together(func() { d.take("x", big) }, func() { d.take("y", big) }, func() {
 			d.want("no room to send again", errorWord(d.Redeliver(again, true)), "full")
 		})
 		if got := d.Stats().Used; got > 10_000 {

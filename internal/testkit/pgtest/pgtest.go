@@ -29,9 +29,10 @@ import (
 // patience is for what a server does by itself: start, stop, follow another one. A busy machine takes long.
 const patience = time.Minute
 
-// shared is the server of this test binary. It goes when the binary ends.
+// shared is the server of this test binary, for many tests at once. It goes when the binary ends. What a server does by itself, and with
+// a plan that seems long, takes a tenth of the time.
 var shared = sync.OnceValues(func() (*Server, error) {
-	return Run()
+	return Run("max_connections=400", "autovacuum=off", "jit=off", "full_page_writes=off")
 })
 
 // Schema returns the address of a database, with the name of a schema that is this test's alone and does not exist yet. The
