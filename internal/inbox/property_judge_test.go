@@ -450,7 +450,7 @@ func (w *world) tell(t *testing.T) {
 		}
 	}
 	for _, x := range w.group.troubles() {
-		add(x.from, "server restarted until %s", x.to.Format(clock))
+		add(x.from, "server restarted, or the machine stood still, until %s", x.to.Format(clock))
 	}
 	slices.Sort(story)
 	t.Logf("world %d: keep latest %v, keep %v, routes %v, jitter %d, tenants %v", w.seed, w.cfg.KeepLatest, w.keep, w.routes, w.jitter, w.tenants)

@@ -274,6 +274,7 @@ func TestWorldsInADatabase(t *testing.T) {
 		worlds = 4
 	}
 	g := &group{server: pgtest.New(t, "max_connections=400")}
+	defer g.watch()()
 	checkWorlds(t, worlds, atOnce, func(t *testing.T, seed uint64, skip []int) *world {
 		w := newWorld(seed, databasePace)
 		w.group, w.dsn = g, g.server.DSN()+"&schema="+fmt.Sprintf("w%016x_%d", seed, rand.Uint32())
@@ -291,6 +292,30 @@ type group struct {
 	server   *pgtest.Server
 	mu       sync.Mutex // guards what follows
 	restarts []trouble
+	stalls   []trouble // of the machine
+}
+
+// watch notes when the machine did not let the worlds go on for a while, which they cannot know: leases end meanwhile.
+func (g *group) watch() (end func()) {
+	done, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		tick := time.NewTicker(20 * time.Millisecond)
+		defer tick.Stop()
+		for last := time.Now(); ; last = time.Now() {
+			select {
+			case <-tick.C:
+			case <-done:
+				return
+			}
+			if now := time.Now(); now.Sub(last) > 300*time.Millisecond {
+				g.mu.Lock()
+				g.stalls = append(g.stalls, trouble{last, now, true})
+				g.mu.Unlock()
+			}
+		}
+	}()
+	return func() { close(done); <-stopped }
 }
 
 func (g *group) restart() {
@@ -313,7 +338,7 @@ func (g *group) troubles() []trouble {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return slices.Clone(g.restarts)
+	return slices.Concat(g.restarts, g.stalls)
 }
 
 // checkWorlds runs so many worlds, some at once. In many worlds every kind of event must occur: a test in which nothing is
