@@ -13,7 +13,7 @@ import (
 func describe(dir string) string {
 	parts := []string{strconv.Itoa(runtime.NumCPU()) + " cores"}
 	if model := field("/proc/cpuinfo", "model name"); model != "" {
-		parts[0] += " (" + model + ")"
+		parts[0] += " (" + strings.NewReplacer("(R)", "", " Processor", "", " CPU", "").Replace(model) + ")"
 	}
 	if kB, err := strconv.Atoi(strings.TrimSuffix(field("/proc/meminfo", "MemTotal"), " kB")); err == nil {
 		parts = append(parts, fmt.Sprintf("%.0f GiB", float64(kB)/(1<<20)))
@@ -23,7 +23,7 @@ func describe(dir string) string {
 		version, _, _ := strings.Cut(strings.TrimSpace(string(release)), "-") // what follows is who built it
 		system = "Linux " + version + " " + runtime.GOARCH
 	}
-	return strings.Join(append(parts, system, "inbox on "+fileSystem(dir)), ", ")
+	return strings.Join(append(parts, system, fileSystem(dir)), ", ")
 }
 
 // busy is the machine's load average of the last minute: what else it had to do. Where

@@ -127,9 +127,9 @@ func run(ctx context.Context) error {
 	var failed []error
 	for _, p := range chosen {
 		s := section{name: p.name, began: time.Now(), facts: []string{
-			versionOf(ctx, b.usher),
+			strings.TrimPrefix(versionOf(ctx, b.usher), "usher (devel), "),
 			machine,
-			"load average before " + busy(),
+			"load " + busy(),
 		}}
 		if args := shownArgs(); len(args) > 0 {
 			s.facts = append(s.facts, "with "+strings.Join(args, " "))

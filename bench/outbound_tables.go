@@ -141,7 +141,7 @@ func (f *findings) method() []string {
 		where = "What is measured has one core, the load (wrk) and the service share another."
 	}
 	lines := []string{
-		fmt.Sprintf("A call is a POST of %d bytes with a token of %d bytes. %s A reading of usher is right beside each of another's. %s is Go's httputil.ReverseProxy "+
+		fmt.Sprintf("A call is a POST of %d bytes with a token of %d bytes. %s %s is Go's httputil.ReverseProxy "+
 			"with a fixed header; \"pool\" keeps %d idle connections, as nginx and haproxy do; Caddy keeps 32.", len(query), len(f.token), where, asItIs, keptPool),
 	}
 	if f.versions != "" {

@@ -71,7 +71,7 @@ func (s *section) markdown(aside bool) string {
 }
 
 const (
-	title = "# Results\n\n`go run ./bench` measures each part; bench/doc.go says how. A figure is the median of several rounds. Where the load average before a run " +
+	title = "# Results\n\n`go run ./bench` measures each part; bench/doc.go says how. A figure is the median of several rounds. Where the load average before it " +
 		"was beyond the number of cores, only ratios say something.\n"
 	heading = "## " // of a section
 )

@@ -309,7 +309,7 @@ func storageTroubles(s *Status, _ time.Time) []Trouble {
 
 // What it means that the inbox takes no webhooks.
 const (
-	nothingIn = "Senders get 503 and may not try again: changes do not reach your customers. Nothing that was answered 200 is lost."
+	nothingIn = "Senders get 503 and might not try again: changes do not reach your customers. Nothing that was answered 200 is lost."
 	fileOn    = " usher continues by itself, and delivers meanwhile what it has."
 	dataOn    = " Deliveries wait, too. Entitlements are answered for the tenants that usher holds in memory; for others they are 503."
 	readOn    = " Deliveries wait, too. Entitlements are answered."
@@ -503,7 +503,7 @@ func passThroughTroubles(s *Status, _ time.Time) (all []Trouble) {
 	return all
 }
 
-var failing = kind(Critical, "UsherWebhooksOwed", "No change reaches your customers, and the sender may not send it again.",
+var failing = kind(Critical, "UsherWebhooksOwed", "No change reaches your customers, and the sender might not send it again.",
 	"Fix the receiver, or the way to it, then resend the failed webhooks from the webhook log of the billing service. With USHER_WEBHOOK_INBOX usher would keep them.")
 
 // decided returns how many webhooks got this decision lately.
