@@ -54,7 +54,7 @@ func emptyReserve(path string) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(f.Truncate(4<<20), f.Close())
+	return errors.Join(f.Truncate(24<<20), f.Close())
 }
 
 func inFile(t testing.TB, path string) func() engine.Engine {

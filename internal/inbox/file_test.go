@@ -737,6 +737,27 @@ func TestWriteFails(t *testing.T) {
 	wantAll(t, path, lines)
 }
 
+// When the disk is full the write-ahead log may be long, and all of it must still go into the file: else nothing more is delivered.
+func TestFullDiskWithALongLog(t *testing.T) {
+	for _, size := range []string{"40m", "60m"} {
+		t.Run(size, func(t *testing.T) {
+			dir := t.TempDir()
+			if err := mountSmall(dir, size); err != nil {
+				t.Skipf("no file system of its own: %v", err) // only root may
+			}
+			t.Cleanup(func() { unmount(dir) })
+			d := newDesk(t, inFile(t, filepath.Join(dir, "inbox.db")))
+			d.main.set("", status(500))
+			taken := 0
+			for d.send(fmt.Sprint("t", taken), strings.Repeat("x", 500_000)) == "+" {
+				taken++
+			}
+			d.main.set("", nil)
+			d.until("delivered", func() bool { return len(d.main.got("")) == taken })
+		})
+	}
+}
+
 // A full disk is not final: senders get 503, and everything goes on when there is room.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()

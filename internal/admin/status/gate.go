@@ -317,7 +317,7 @@ const (
 
 var (
 	diskFull = kind(Critical, "UsherDown", nothingIn+fileOn,
-		"Free some space on this disk, or make it larger: usher needs 8 MiB. Do not delete or move the inbox's files.")
+		"Free some space on this disk, or make it larger: usher needs 32 MiB. Do not delete or move the inbox's files.")
 	fileReadOnly = kind(Critical, "UsherDown", nothingIn,
 		"Find out why the file may only be read: its owner and mode, or a disk that was mounted read-only after an error. Then restart usher.")
 	fileBroken = kind(Critical, "UsherDown", nothingIn,

@@ -500,20 +500,24 @@ func describe(err error) error {
 	return fmt.Errorf("the inbox's file: %w", err)
 }
 
-// reserveSize is the size of the reserve file, which is deleted when the disk is full: then outcomes can still be written.
-const reserveSize = 4 << 20
+// maxReserve is the size of the reserve file, which is deleted when the disk is full: then outcomes can still be written. It is as large as
+// what the write-ahead log may hold when its next checkpoint is due (wal_autocheckpoint, and a transaction), because all of that may make the
+// file larger, and before that nothing more fits into the log.
+const maxReserve = 24 << 20
+
+// reserveSize is less on a small disk: half of it, which is as much as the log and the file can take together.
+func (e *Engine) reserveSize() int64 {
+	if _, size := diskSpace(filepath.Dir(e.path)); size > 0 {
+		return min(maxReserve, size/2)
+	}
+	return maxReserve
+}
 
 func (e *Engine) reservePath() string { return e.path + ".reserve" }
 
 func (e *Engine) makeReserve() {
-	if info, err := os.Stat(e.reservePath()); err != nil || info.Size() != reserveSize {
-		// Write twice as much first. Otherwise the file would be made, and the disk be full, again and again, as long as there is
-		// room for just one reserve file.
-		err := os.WriteFile(e.reservePath(), make([]byte, 2*reserveSize), 0o600)
-		if err == nil {
-			err = os.Truncate(e.reservePath(), reserveSize)
-		}
-		if err != nil {
+	if info, err := os.Stat(e.reservePath()); err != nil || info.Size() != e.reserveSize() {
+		if err := writeReserve(e.reservePath(), e.reserveSize()); err != nil {
 			os.Remove(e.reservePath())
 			return
 		}
@@ -522,6 +526,20 @@ func (e *Engine) makeReserve() {
 	if e.fullSince.Swap(0) != 0 {
 		e.log.Info("the disk of the inbox's file has room again")
 	}
+}
+
+// writeReserve writes more than the size first. Otherwise the file would be made, and the disk be full, again and again, as long as there is
+// room for just one reserve file.
+func writeReserve(path string, size int64) error {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	zeros := make([]byte, 1<<20)
+	for written := int64(0); err == nil && written < size+size/4; written += int64(len(zeros)) {
+		_, err = f.Write(zeros)
+	}
+	return errors.Join(err, f.Truncate(size), f.Close())
 }
 
 // noRoom says whether there is no room for a small file beside the inbox's.
