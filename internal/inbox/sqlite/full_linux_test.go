@@ -84,6 +84,27 @@ func TestFullDiskForTheIndex(t *testing.T) {
 	}
 }
 
+// Others may fill the disk while usher does not run. Then its reserve lets it start: it delivers what it has, and answers for its tenants.
+func TestStartOnAFullDisk(t *testing.T) {
+	dir := smallDisk(t)
+	path := filepath.Join(dir, "inbox.db")
+	e, err := Open(path, slog.New(slog.DiscardHandler))
+	if err == nil {
+		err = errors.Join(e.addContent(1, 1<<20), e.Close())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	fill(t, dir)
+	if e, err = Open(path, slog.New(slog.DiscardHandler)); err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	if err := e.addContent(2, 1<<20); err != nil || e.Full() == nil {
+		t.Errorf("there is room for outcomes, and none for webhooks: %v, %v", err, e.Full())
+	}
+}
+
 // SQLite takes a quota that is used up for a disk that fails. Here a limit of the process stands for it, on a disk without room.
 func TestFailedWriteWithoutRoom(t *testing.T) {
 	dir := os.Getenv("USHER_SQLITE_DIR")

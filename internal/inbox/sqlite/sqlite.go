@@ -90,7 +90,16 @@ func Open(name string, log *slog.Logger) (*Engine, error) {
 	}
 	// scrubPending: a former process may have been killed after an erasure, before it could empty the write-ahead log.
 	e := &Engine{name: name, path: path, log: log, lock: lock, readers: make(chan *conn, maxReaders), scrubPending: true}
-	if err := e.open(); err != nil {
+	err = e.open()
+	if errors.Is(err, errFull) { // the reserve is room enough to start, and for outcomes
+		if e.conn != nil {
+			e.conn.Close()
+			e.conn = nil
+		}
+		e.deleteReserve()
+		err = e.open()
+	}
+	if err != nil {
 		e.Close()
 		return nil, err
 	}
