@@ -42,7 +42,7 @@ func (v Variable) Secret() bool {
 // description returns the meaning, and whether the value can be in a file.
 func (v Variable) description() string {
 	if v.Secret() {
-		return v.meaning + " Or `" + v.Name + "_FILE`."
+		return v.meaning + " Or name a file with it in `" + v.Name + "_FILE`."
 	}
 	return v.meaning
 }
@@ -89,7 +89,7 @@ func (s *Settings) sections() []section {
 				{"USHER_WEBHOOK_SYNC_TYPES", &w.SyncTypes, "none", "Event types that ask your receiver a question (may this checkout continue?). usher sends them once, stores nothing, and answers with the receiver's status, `Content-Type` and body (up to 1 MiB). Do not list them in `USHER_WEBHOOK_TYPES`."},
 				{"USHER_WEBHOOK_SCHEMA_FILE", &w.SchemaFile, "built in", "A JSON Schema of your own, if you customised the payload. It applies to every type, the built-in one to `TenantProvisioningChange` only."},
 				{"USHER_WEBHOOK_MAX_BODY", positive{&w.MaxBody}, "`1MiB`", "The largest webhook to accept."},
-				{"USHER_WEBHOOK_DEDUP_SIZE", positive{&w.DedupSize}, "`10000`", "Of how many tenants usher remembers the last webhook, to drop copies of it. An inbox remembers all."},
+				{"USHER_WEBHOOK_DEDUP_SIZE", positive{&w.DedupSize}, "`10000`", "Without an inbox: how many tenants' last webhooks usher remembers, to drop copies."},
 				{"USHER_WEBHOOK_DEDUP_WINDOW", &w.DedupWindow, "`10m`", "How long usher drops copies of a webhook after the receiver accepted it. `0` turns deduplication off."},
 				{"USHER_WEBHOOK_TIMEOUT", positive{&w.Timeout}, "`10s`", "How long your receiver may take for each try."},
 				{"USHER_WEBHOOK_ATTEMPTS", positive{&w.Attempts}, "`3`", "Tries for each delivery without an inbox."},
@@ -114,7 +114,7 @@ func (s *Settings) sections() []section {
 		{"Admin port, log, shutdown", "", "", []Variable{
 			{"USHER_ADMIN_LISTEN", &a.Listen, "`127.0.0.1:9095`", "The admin page, its API, `/healthz`, `/readyz` and `/metrics`; `off` for none."},
 			{"USHER_ADMIN_TOKEN", &a.Token, "none", "Required if other machines can reach the admin port, with at least 16 characters; `/healthz` and `/readyz` need no token. Callers send it as `Authorization: Bearer`, or as the password of Basic auth. Several, comma-separated; each can have a name in front (`ana:TOKEN,ben:TOKEN`), which `usher inbox actions` shows. Commands send the first."},
-			{"USHER_ADMIN_READ_TOKEN", &a.ReadToken, "none", "The same, but read-only: it shows everything, `/metrics` too, and cannot act or export. Only beside `USHER_ADMIN_TOKEN`."},
+			{"USHER_ADMIN_READ_TOKEN", &a.ReadToken, "none", "The same, but read-only: it shows everything, `/metrics` too, and cannot act or export. It needs `USHER_ADMIN_TOKEN`."},
 			{"USHER_LOG_LEVEL", &a.Level, "`info`", "`debug`, `info`, `warn` or `error`."},
 			{"USHER_LOG_FORMAT", &a.LogFormat, "`auto`", "`text`, `json`, or `auto`: text on a terminal (coloured, unless `NO_COLOR` is set), else JSON."},
 			{"USHER_SHUTDOWN_DELAY", &a.ShutdownDelay, "`0s`", "On SIGTERM usher reports that it is not ready, but still serves for this long, until load balancers notice. In Kubernetes use `5s`."},
@@ -136,7 +136,7 @@ func portVariables(p *outbound.Port) []Variable {
 
 func (c *extraReceiver) variables() []Variable {
 	return []Variable{
-		{"USHER_WEBHOOK_RECEIVERS_n_PLATFORMS", &c.Platforms, "none", "One more receiver, for the webhooks of these platform codes; n is 0, 1, … All others go to `USHER_WEBHOOK_FORWARD_URL`, or get 422; with entitlements on, usher keeps them."},
+		{"USHER_WEBHOOK_RECEIVERS_n_PLATFORMS", &c.Platforms, "none", "One more receiver, for the webhooks of these platform codes; n is 0, 1, … All others go to `USHER_WEBHOOK_FORWARD_URL`. Without it they get 422, or are kept if entitlements are on."},
 		{"USHER_WEBHOOK_RECEIVERS_n_FORWARD_URL", &c.address, "required with `PLATFORMS`", "Its address."},
 		{"USHER_WEBHOOK_RECEIVERS_n_NAME", &c.Name, "the index", "Its name in logs and metrics. The name of `USHER_WEBHOOK_FORWARD_URL` is `main`."},
 		{"USHER_WEBHOOK_RECEIVERS_n_SIGN_SECRET", &c.signSecret, "inherited", "A signing secret of its own."},

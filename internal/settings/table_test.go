@@ -66,7 +66,11 @@ func writeTables(w io.Writer) {
 		}
 		fmt.Fprintf(w, "| variable | default | meaning |\n|---|---|---|\n")
 		for _, v := range sec.rows {
-			fmt.Fprintf(w, "| `%s` | %s | %s |\n", v.Name, v.unset, v.description())
+			meaning := v.meaning
+			if v.Secret() {
+				meaning += " Or `" + v.Name + "_FILE`." // the page's introduction says what that is
+			}
+			fmt.Fprintf(w, "| `%s` | %s | %s |\n", v.Name, v.unset, meaning)
 		}
 		fmt.Fprintln(w)
 	}
