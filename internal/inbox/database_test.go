@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -582,4 +583,29 @@ func TestStandbyIsNotRead(t *testing.T) {
 	must(t, true, second(d.Resume(Pause{Tenant: "t"})))
 	d.idle("t")
 	d.want("states", d.states("t"), "delivered delivered")
+}
+
+// Somebody has locked a whole table, with CREATE INDEX or by hand: no webhook can be stored, and after five seconds usher is not ready, until
+// the lock is gone.
+func TestLockedTable(t *testing.T) {
+	t.Parallel()
+	dsn := pgtest.Schema(t)
+	d := newDesk(t, inDatabase(t, dsn))
+	d.take("t", "A")
+	d.idle("t")
+	conn, schema := connectTo(t, dsn)
+	defer conn.Close(context.Background())
+	tx := must2(conn.Begin(t.Context()))(t)
+	must2(tx.Exec(t.Context(), "LOCK TABLE "+schema+".webhook IN SHARE MODE"))(t)
+	d.until("unready", func() bool {
+		if got := d.send("t", "B"); got == "+" {
+			t.Fatal("it was stored")
+		}
+		return errors.Is(d.Err(), engine.ErrLocked)
+	})
+	check(t, tx.Rollback(t.Context()))
+	d.until("stored", func() bool { return d.send("t", "B") == "+" })
+	d.until("ready", func() bool { return d.Health() == (Health{}) })
+	d.idle("t")
+	d.want("accepted", fmt.Sprint(d.main.got("t")), "[A B]")
 }

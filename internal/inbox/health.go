@@ -38,6 +38,9 @@ func (s *Inbox) Health() Health {
 	if full := s.engine.Full(); full != nil {
 		return Health{full, full.Since, time.Since(full.Since) >= outagePatience}
 	}
+	if since := s.engine.Locked(); !since.IsZero() {
+		return Health{engine.ErrLocked, since, time.Since(since) >= outagePatience}
+	}
 	h := &s.health
 	h.mu.Lock()
 	defer h.mu.Unlock()

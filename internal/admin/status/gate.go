@@ -301,6 +301,8 @@ func storageTroubles(s *Status, _ time.Time) []Trouble {
 		of = diskFull
 	case errors.Is(box.Err, engine.ErrReadOnly):
 		of = map[bool]*Kind{true: databaseReadOnly, false: fileReadOnly}[box.Shared]
+	case errors.Is(box.Err, engine.ErrLocked):
+		of = databaseLocked
 	case errors.As(box.Err, &broken):
 		of = fileBroken
 	}
@@ -328,6 +330,8 @@ var (
 		"Wait some seconds: usher has just started.")
 	databaseAway = kind(Critical, "UsherDown", nothingIn+dataOn,
 		"Check the database in USHER_WEBHOOK_INBOX, and the way to it. When it is back, usher continues by itself.")
+	databaseLocked = kind(Critical, "UsherDown", nothingIn+" Deliveries wait, too.",
+		"Find in pg_locks who has locked it: CREATE INDEX, VACUUM FULL or LOCK TABLE do, and so does an import through another usher. When the lock is gone, usher continues by itself.")
 	databaseReadOnly = kind(Critical, "UsherDown", nothingIn+readOn,
 		"Make the database writable, or send usher to the primary: name all hosts in USHER_WEBHOOK_INBOX, with target_session_attrs=read-write. usher then continues by itself.")
 	databaseFull = kind(Critical, "UsherDown", nothingIn+readOn,

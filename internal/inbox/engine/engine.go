@@ -28,6 +28,8 @@ type Engine interface {
 	Shared() bool
 	// Full says that there is so little room that only outcomes should be written; nil: there is enough.
 	Full() *FullError
+	// Locked says since when another client has locked a whole table, so that nothing can be written; zero: none has, as far as is known.
+	Locked() time.Time
 	// Maintain is called by the writer when it has nothing else to do, at most once a second.
 	Maintain()
 	Close() error
@@ -69,6 +71,9 @@ type StatementError struct{ Err error }
 
 func (e *StatementError) Error() string { return e.Err.Error() }
 func (e *StatementError) Unwrap() error { return e.Err }
+
+// ErrLocked says that a whole table is locked.
+var ErrLocked = errors.New("another client has locked a table of the inbox")
 
 // ErrReadOnly says that the database may only be read.
 var ErrReadOnly = errors.New("it is read-only")

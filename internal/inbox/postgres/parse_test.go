@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
 )
 
@@ -88,5 +89,14 @@ func TestServerThatStartsUp(t *testing.T) {
 	got := describe(err).Error()
 	if want := "the inbox's database: FATAL: the database system is starting up (SQLSTATE 57P03)"; got != want {
 		t.Errorf("%s, want %s", got, want)
+	}
+}
+
+// A pooler in transaction mode loses prepared statements. The error says what to set.
+func TestPoolerWithoutItsSetting(t *testing.T) {
+	for _, code := range []string{"26000", "42P05"} {
+		if got := describe(&pgconn.PgError{Code: code, Severity: "ERROR"}).Error(); !strings.Contains(got, "default_query_exec_mode=exec") {
+			t.Error(got)
+		}
 	}
 }

@@ -167,10 +167,12 @@ type Engine struct {
 	viewsDue       time.Time // when they are to be replaced; zero: they are there
 	viewsRefused   bool      // that they could not be replaced was logged
 	lockTimedOut   time.Time // when a statement last gave up waiting for a lock; see noteLock
+	waitedInVain   bool      // one did since findLock last looked
 	plansDiscarded time.Time // when the server was last told to discard its plans
 	warned         bool      // the server has sent a warning; commit resets it
 
-	full atomic.Pointer[engine.FullError] // its disk is full; nil: it is not, as far as usher knows
+	full   atomic.Pointer[engine.FullError] // its disk is full; nil: it is not, as far as usher knows
+	locked atomic.Pointer[time.Time]        // since when a whole table is locked; nil: none is, as far as usher knows
 }
 
 // Open connects and makes the tables. If the server cannot be reached, that is no error: Write tries to connect again. Only a
@@ -229,10 +231,19 @@ func (e *Engine) Shared() bool { return true }
 // Full implements engine.Engine.
 func (e *Engine) Full() *engine.FullError { return e.full.Load() }
 
-// Maintain implements engine.Engine. PostgreSQL has its autovacuum; only views that could not be replaced yet are tried again, and whether
-// its disk has room again.
+// Locked implements engine.Engine.
+func (e *Engine) Locked() time.Time {
+	if since := e.locked.Load(); since != nil {
+		return *since
+	}
+	return time.Time{}
+}
+
+// Maintain implements engine.Engine. PostgreSQL has its autovacuum; only views that could not be replaced yet are tried again, whether its
+// disk has room again, and whether its tables are locked.
 func (e *Engine) Maintain() {
 	e.findRoom()
+	e.findLock()
 	if e.viewsDue.IsZero() || time.Now().Before(e.viewsDue) || e.conn == nil {
 		return
 	}
@@ -258,6 +269,29 @@ func (e *Engine) findRoom() {
 	if errors.Is(err, enough) {
 		e.full.Store(nil)
 		e.log.Info("the disk of the inbox's database has room again")
+	}
+}
+
+// findLock finds out, after a statement has waited in vain for a lock, whether a whole table is locked, and not only a row: then no work is
+// to blame, and nothing can be written.
+func (e *Engine) findLock() {
+	since := e.Locked()
+	if !e.waitedInVain && since.IsZero() {
+		return
+	}
+	err := e.Write(func(tx engine.Tx) error {
+		tx.Queue("lock_tables", nil)
+		return tx.Send()
+	})
+	e.waitedInVain = false
+	switch refused := errors.As(err, new(*engine.StatementError)); {
+	case refused && since.IsZero():
+		now := time.Now()
+		e.locked.Store(&now)
+		e.log.Error("another client has locked a table of the inbox: nothing can be written", "schema", e.schema)
+	case !refused && !since.IsZero():
+		e.locked.Store(nil)
+		e.log.Info("the tables of the inbox are no longer locked", "schema", e.schema, "after", time.Since(since).Round(time.Millisecond))
 	}
 }
 
@@ -329,7 +363,9 @@ func (e *Engine) hurried() bool { return time.Since(e.lockTimedOut) < 5*time.Sec
 // noteLock notes that a transaction has waited in vain for a lock. One that was hurried does not count: otherwise, if commits take
 // long, all would be hurried for ever.
 func (e *Engine) noteLock(err error, hurried bool) {
-	if isCode(err, "55P03") && !hurried {
+	timedOut := isCode(err, "55P03")
+	e.waitedInVain = e.waitedInVain || timedOut
+	if timedOut && !hurried {
 		e.lockTimedOut = time.Now()
 	}
 }
@@ -538,6 +574,8 @@ func describe(err error) error {
 		return &SetupError{fmt.Errorf("the inbox's database refuses the user: %s (check USHER_WEBHOOK_INBOX and USHER_WEBHOOK_INBOX_PASSWORD)", pg.Message)}
 	case pg.Code == "3D000":
 		return &SetupError{fmt.Errorf("the inbox's database does not exist: %s; create it with CREATE DATABASE", pg.Message)}
+	case pg.Code == "26000" || pg.Code == "42P05": // a prepared statement is missing, or there already
+		return fmt.Errorf("the inbox's database: %w; a pooler in transaction mode needs default_query_exec_mode=exec in USHER_WEBHOOK_INBOX", pg)
 	case pg.Code == "25006":
 		return fmt.Errorf("the inbox's database can't be written: %w; it is a standby, or was made read-only; with several hosts in USHER_WEBHOOK_INBOX add target_session_attrs=read-write", engine.ErrReadOnly)
 	case strings.HasPrefix(pg.Code, "22"), strings.HasPrefix(pg.Code, "23"), pg.Code == "54000", pg.Code == "55P03", pg.Code == "57014": // 57014: one piece of work takes too long

@@ -46,6 +46,10 @@ UPDATE {schema}.lane SET last_try = $1::bigint WHERE receiver = ANY($2::text[]) 
 -- A write that changes nothing, to find out whether the database can be written.
 UPDATE {schema}.schema_version SET version = version
 
+-- name: lock_tables
+-- As every write locks them.
+LOCK TABLE {schema}.lane, {schema}.webhook, {schema}.content, {schema}.snapshot, {schema}.seen_id IN ROW EXCLUSIVE MODE
+
 -- name: need_room
 -- A write that needs new pages.
 INSERT INTO {schema}.content SELECT -1, '', convert_to(string_agg(md5(n::text), ''), 'UTF8') FROM generate_series(1, 32768) AS n

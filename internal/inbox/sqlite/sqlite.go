@@ -558,6 +558,9 @@ func (e *Engine) noRoom() bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
 
+// Locked implements engine.Engine. No other process writes to the file.
+func (e *Engine) Locked() time.Time { return time.Time{} }
+
 // Full implements engine.Engine.
 func (e *Engine) Full() *engine.FullError {
 	if e.fullSince.Load() == 0 {
