@@ -530,7 +530,7 @@ func (i *importJob) finish(tx engine.Tx, chunk *importChunk) error {
 	if err := i.flush(tx, chunk); err != nil {
 		return err
 	}
-	tx.Queue("import_set_number", nil, i.highest)
+	tx.Queue("number_raise", nil, i.highest)
 	tx.Queue("runs_drop", nil)
 	i.noted = i.By.queue(tx, i.now, i.result.Webhooks)
 	var due int64

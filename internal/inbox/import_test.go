@@ -444,7 +444,7 @@ func TestNoNumberIsLeft(t *testing.T) {
 		d := newDesk(t, open)
 		set := make(chan error, 1)
 		d.submit(&work{failed: func(err error) { set <- err }, decide: func(t *sqlTurn) func() {
-			t.statements = append(t.statements, func(tx engine.Tx) { tx.Queue("import_set_number", nil, int64(maxNumber-3)) })
+			t.statements = append(t.statements, func(tx engine.Tx) { tx.Queue("number_raise", nil, int64(maxNumber-3)) })
 			return func() { set <- nil }
 		}})
 		if err := <-set; err != nil {

@@ -172,6 +172,9 @@ func (t *sqlTurn) load(works []*work) error {
 			}
 		}
 	}
+	if err := t.raiseNumbers(all.numbers); err != nil {
+		return err
+	}
 	for _, h := range named {
 		t.laneOf(h).know(h)
 	}
@@ -254,6 +257,22 @@ func (t *sqlTurn) takeNumbers(count int64) {
 		}
 		return err
 	}, count)
+}
+
+// raiseNumbers takes other numbers if these are not above all that the lanes have. A logical replica, for one, gets rows and no sequences: after
+// a switch to it new webhooks would count as older than those before.
+func (t *sqlTurn) raiseNumbers(count int64) error {
+	highest := int64(0)
+	for _, l := range t.lanes {
+		highest = max(highest, l.last, l.tail)
+	}
+	if len(t.numbers) == 0 || t.numbers[0] > highest {
+		return nil
+	}
+	t.Log.Warn("the sequence of the webhooks' numbers was behind the tables, and usher has corrected it", "number", t.numbers[0], "highest", highest)
+	t.tx.Queue("number_raise", nil, highest)
+	t.takeNumbers(count)
+	return t.tx.Send()
 }
 
 // queueSeen queues the reading of signed ids, and of refused webhooks by their digests.

@@ -163,8 +163,9 @@ LOCK TABLE {schema}.lane IN EXCLUSIVE MODE -- a weaker lock could deadlock with 
 -- name: last_number
 SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {schema}.number
 
--- name: import_set_number
-SELECT setval('{schema}.number', greatest($1::bigint, (SELECT last_value FROM {schema}.number), 1))
+-- name: number_raise
+-- To this number at least, and to the highest that is in use.
+SELECT setval('{schema}.number', greatest($1::bigint, (SELECT last_value FROM {schema}.number), (SELECT max(seq) FROM {schema}.webhook), 1))
 
 -- name: gate_up
 -- Locked, so that of two gates that come up at once one finds the gap.

@@ -125,7 +125,7 @@ SELECT 1
 -- name: last_number
 SELECT last FROM number
 
--- name: import_set_number
+-- name: number_raise
 UPDATE number SET last = max(last, ?1)
 
 -- name: gate_up
