@@ -717,7 +717,7 @@ func (i *importJob) addBare(chunk *importChunk, body []byte) error {
 		case known && !i.Replace:
 			i.result.Known++
 			return
-		case known && to.waiting+to.parked > 0:
+		case known && (to.parked > 0 || !to.idle()):
 			i.leaveBusy(w.Lane)
 			return
 		}

@@ -291,6 +291,23 @@ func TestImportCountsOnce(t *testing.T) {
 	}
 }
 
+// What is being delivered may be superseded, and nothing else wait: the receiver may still get it after the import.
+func TestImportLeavesWhatIsBeingDelivered(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		d := newDesk(t, open, func(c *Config) { c.KeepLatest = true })
+		release := d.main.hang("t")
+		defer release()
+		d.take("t", odd("t", "A"))
+		d.until("under way", func() bool { return len(d.main.tried("t")) == 1 })
+		d.take("t", odd("t", "B"))
+		check(t, d.Discard(d.nth("t", 2)))
+		got := must2(d.Import(t.Context(), strings.NewReader(odd("t", "C")), ImportOptions{Replace: true}))(t)
+		if got.Webhooks != 0 || got.Busy != 1 {
+			t.Errorf("imported %+v", got)
+		}
+	})
+}
+
 // With KEEP=latest an import also reads what waits in its lanes. It does not count that as imported.
 func TestImportCountsWhatItBrings(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
