@@ -8,9 +8,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net/http"
-	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -179,45 +177,12 @@ func (s *sim) deliver(lease *Lease) {
 		s.settle(o, a)
 		return
 	}
-	t := &attempt{arrival: a, life: life, receiver: name, instance: len(a.again), began: s.now}
-	w.tries = append(w.tries, t)
-	word := "ok"
-	switch {
-	case w.healthy:
-	case t.began.Before(w.outages[name]):
-		word = "refused"
-	case len(a.plan) > 0:
-		word, a.plan = a.plan[0], a.plan[1:]
-	}
-	if w.underway[a.tenant]++; w.underway[a.tenant] > 1 {
-		w.violation("(b) arrival %d overlaps another delivery to %s", a.number, a.tenant)
-	}
-	word, applied := strings.CutPrefix(word, "applied, ")
-	if applied {
-		w.holds(name, a)
-	}
-	took := w.answer
-	switch word {
-	case "refused":
-		took = 0
-	case "timeout":
-		took = w.timeout
-	case "ok slowly":
-		word, took = "ok", w.timeout/2
-	}
+	t, word, took := w.begin(a, life, name, s.now)
 	s.underTry[t] = func() { t.cut, t.ended = true, s.now; w.underway[a.tenant]-- }
 	s.at(took, life, func() {
 		delete(s.underTry, t)
-		w.underway[a.tenant]--
-		t.ended = s.now
-		switch word {
-		case "timeout", "refused":
+		if w.end(t, word, s.now); t.status == 0 {
 			o.Attempt.Err = syscall.ECONNREFUSED
-		case "ok":
-			w.holds(name, a)
-			t.status = 200
-		default:
-			t.status, _ = strconv.Atoi(word)
 		}
 		o.Attempt.Status, o.Took = t.status, took
 		if s.shared && w.r.IntN(20) == 0 { // it stands still, and the lease ends before the outcome is written
@@ -251,9 +216,7 @@ func (s *sim) hook(id, tenant, state string) *webhookgate.Webhook {
 func (s *sim) arrive(hook *webhookgate.Webhook, tenant, snapshot string) *arrival {
 	w := s.world
 	a := &arrival{number: len(w.arrivals), tenant: tenant, snapshot: snapshot, life: s.life, from: s.now, webhook: hook}
-	for range 1 + w.r.IntN(4) {
-		a.plan = append(a.plan, pick(w.r, "ok", "ok", "ok", "ok", "applied, ok", "ok slowly", "500", "422", "503", "refused", "timeout", "applied, timeout"))
-	}
+	a.plan = w.plan()
 	if hook.Receiver != nil {
 		a.receiver = hook.Receiver.Name
 	}
@@ -686,17 +649,7 @@ func (s *sim) act(work func(done func(error)) Work, done func(error)) {
 func (s *sim) start() {
 	w := s.world
 	s.life, s.debts = &life{place: w.places[0]}, webhookgate.NewOwed()
-	var all []*receiver.Receiver
-	for _, name := range []string{"one", "two"} {
-		var platforms []string
-		for code, to := range w.routes {
-			if to == name {
-				platforms = append(platforms, code)
-			}
-		}
-		all = append(all, &receiver.Receiver{Name: name, Platforms: append(platforms, "only "+name), URL: &url.URL{Scheme: "http", Host: name}, Timeout: w.timeout, Concurrency: 4})
-	}
-	s.life.receivers = receiver.NewSet(all...)
+	s.life.receivers = w.receivers(func(*receiver.Receiver) {})
 	w.cfg.Receivers = s.life.receivers
 	w.places[0].life = s.life
 }
@@ -747,13 +700,7 @@ func (s *sim) step(n int) {
 		s.act(func(done func(error)) Work { return s.m.Redeliver(e, force, done) }, func(err error) {
 			again.to = s.now
 			if err != nil {
-				n := slices.Index(a.again, again)
-				for _, t := range w.tries {
-					if t.arrival == a && t.instance > n {
-						t.instance--
-					}
-				}
-				a.again = slices.Delete(a.again, n, n+1)
+				w.takeBack(a, again)
 			} else {
 				w.seen["redelivered"] = true
 			}

@@ -485,20 +485,10 @@ func (w *world) live(skip []int) {
 func (p *place) start() {
 	w, life := p.world, &life{place: p}
 	cfg := w.cfg
-	var all []*receiver.Receiver
-	for _, name := range []string{"one", "two"} {
-		var platforms []string
-		for code, to := range w.routes {
-			if to == name {
-				platforms = append(platforms, code)
-			}
-		}
-		all = append(all, &receiver.Receiver{
-			Name: name, Platforms: append(platforms, "only "+name), URL: &url.URL{Scheme: "http", Host: name}, Timeout: w.timeout, Concurrency: 1 + w.r.IntN(4),
-			Transport: transport(func(r *http.Request) (*http.Response, error) { return w.receive(r, life, name) }),
-		})
-	}
-	life.receivers = receiver.NewSet(all...)
+	life.receivers = w.receivers(func(rc *receiver.Receiver) {
+		rc.Concurrency = 1 + w.r.IntN(4)
+		rc.Transport = transport(func(r *http.Request) (*http.Response, error) { return w.receive(r, life, rc.Name) })
+	})
 	cfg.Receivers = life.receivers
 	engine, err := p.open(cfg.Log)
 	if err != nil {
@@ -524,6 +514,23 @@ func (p *place) start() {
 		cut()
 		i.Close()
 	}
+}
+
+// receivers returns those that platforms have now.
+func (w *world) receivers(change func(*receiver.Receiver)) *receiver.Set {
+	var all []*receiver.Receiver
+	for _, name := range []string{"one", "two"} {
+		platforms := []string{"only " + name}
+		for code, to := range w.routes {
+			if to == name {
+				platforms = append(platforms, code)
+			}
+		}
+		rc := &receiver.Receiver{Name: name, Platforms: platforms, URL: &url.URL{Scheme: "http", Host: name}, Timeout: w.timeout, Concurrency: 4}
+		change(rc)
+		all = append(all, rc)
+	}
+	return receiver.NewSet(all...)
 }
 
 type transport func(*http.Request) (*http.Response, error)
@@ -773,9 +780,7 @@ func (p *place) send(tenant, snapshot string) { p.sendAs(tenant, snapshot, p.wor
 func (p *place) sendAs(tenant, snapshot string, other bool) {
 	w := p.world
 	a := &arrival{number: len(w.arrivals), tenant: tenant, snapshot: snapshot, life: p.life, from: time.Now()}
-	for range 1 + w.r.IntN(4) {
-		a.plan = append(a.plan, pick(w.r, "ok", "ok", "ok", "ok", "applied, ok", "ok slowly", "500", "422", "503", "refused", "timeout", "applied, timeout"))
-	}
+	a.plan = w.plan()
 	body := []byte(`{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"` + tenant + `"},"change":{"features":[{"code":"` + snapshot + `"}]}}}`)
 	if snapshot == "A" && tenant == "t1" {
 		body = append(body, bytes.Repeat([]byte(" "), 70<<10)...) // too large to be read ahead
@@ -978,12 +983,7 @@ func (p *place) redeliver() {
 	case err == nil:
 		w.seen[map[bool]string{true: "forced", false: "redelivered"}[force]] = true
 	case refused:
-		for _, t := range w.tries { // begun meanwhile
-			if t.arrival == a && t.instance == len(a.again) {
-				t.instance--
-			}
-		}
-		a.again = a.again[:len(a.again)-1]
+		w.takeBack(a, again)
 	default:
 		again.unsure = true
 	}
@@ -1093,19 +1093,7 @@ func (w *world) receive(r *http.Request, life *life, receiver string) (*http.Res
 		w.mu.Unlock()
 		return nil, syscall.ECONNREFUSED
 	}
-	t := &attempt{arrival: a, life: life, receiver: receiver, instance: len(a.again), began: time.Now()}
-	w.tries = append(w.tries, t)
-	word := "ok"
-	switch {
-	case w.healthy:
-	case t.began.Before(w.outages[receiver]):
-		word = "refused"
-	case len(a.plan) > 0:
-		word, a.plan = a.plan[0], a.plan[1:]
-	}
-	if w.underway[a.tenant]++; w.underway[a.tenant] > 1 {
-		w.violation("(b) arrival %d overlaps another delivery to %s", a.number, a.tenant)
-	}
+	t, word, took := w.begin(a, life, receiver, time.Now())
 	for what, since := range w.pauses {
 		if what.Covers(a.webhook.Lane.Platform, a.tenant, receiver) && t.began.After(since) && !w.away(life, since.Add(-w.pace.pauses), t.began) {
 			w.violation("(f) arrival %d was tried at %v, but %s is paused", a.number, t.began, what)
@@ -1114,20 +1102,9 @@ func (w *world) receive(r *http.Request, life *life, receiver string) (*http.Res
 	if !bytes.Equal(body, a.webhook.Body) || r.Header.Get("X-Test") != "1" && a.run == nil {
 		w.violation("(c) arrival %d was delivered as %q %v", a.number, body, r.Header)
 	}
-	word, applied := strings.CutPrefix(word, "applied, ")
-	if applied {
-		w.holds(receiver, a) // whatever usher gets to know of it
-	}
 	w.mu.Unlock()
-
-	took := w.answer
-	switch word {
-	case "refused":
-		took = 0
-	case "timeout":
-		took = time.Hour
-	case "ok slowly":
-		word, took = "ok", w.timeout/2
+	if word == "timeout" {
+		took = time.Hour // usher ends it
 	}
 	select {
 	case <-time.After(took):
@@ -1136,20 +1113,79 @@ func (w *world) receive(r *http.Request, life *life, receiver string) (*http.Res
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.underway[a.tenant]--
-	t.ended = time.Now()
-	switch {
+	if r.Context().Err() != nil {
+		word = "timeout"
+	}
+	switch w.end(t, word, time.Now()); {
 	case r.Context().Err() != nil:
 		return nil, r.Context().Err()
-	case word == "refused":
+	case t.status == 0:
 		return nil, syscall.ECONNREFUSED
-	case word == "ok":
-		w.holds(receiver, a)
+	}
+	return &http.Response{StatusCode: t.status, Header: make(http.Header), Body: http.NoBody}, nil
+}
+
+// plan returns what a receiver will do with a webhook.
+func (w *world) plan() (words []string) {
+	for range 1 + w.r.IntN(4) {
+		words = append(words, pick(w.r, "ok", "ok", "ok", "ok", "applied, ok", "ok slowly", "500", "422", "503", "refused", "timeout", "applied, timeout"))
+	}
+	return words
+}
+
+// begin notes a try. It returns what the receiver does, and how long that takes.
+func (w *world) begin(a *arrival, life *life, receiver string, now time.Time) (t *attempt, word string, took time.Duration) { // w.mu is held
+	t = &attempt{arrival: a, life: life, receiver: receiver, instance: len(a.again), began: now}
+	w.tries = append(w.tries, t)
+	word = "ok"
+	switch {
+	case w.healthy:
+	case now.Before(w.outages[receiver]):
+		word = "refused"
+	case len(a.plan) > 0:
+		word, a.plan = a.plan[0], a.plan[1:]
+	}
+	if w.underway[a.tenant]++; w.underway[a.tenant] > 1 {
+		w.violation("(b) arrival %d overlaps another delivery to %s", a.number, a.tenant)
+	}
+	word, applied := strings.CutPrefix(word, "applied, ")
+	if applied {
+		w.holds(receiver, a) // whatever usher gets to know of it
+	}
+	switch word {
+	case "refused":
+		return t, word, 0
+	case "timeout":
+		return t, word, w.timeout
+	case "ok slowly":
+		return t, "ok", w.timeout / 2
+	}
+	return t, word, w.answer
+}
+
+// end notes what came of a try: its status, or 0 if there was no answer.
+func (w *world) end(t *attempt, word string, now time.Time) { // w.mu is held
+	w.underway[t.tenant]--
+	t.ended = now
+	switch word {
+	case "timeout", "refused":
+	case "ok":
+		w.holds(t.receiver, t.arrival)
 		t.status = 200
 	default:
 		t.status, _ = strconv.Atoi(word)
 	}
-	return &http.Response{StatusCode: t.status, Header: make(http.Header), Body: http.NoBody}, nil
+}
+
+// takeBack is for a redelivery that was not made. Tries may have begun meanwhile.
+func (w *world) takeBack(a *arrival, again *redelivery) { // w.mu is held
+	n := slices.Index(a.again, again)
+	for _, t := range w.tries {
+		if t.arrival == a && t.instance > n {
+			t.instance--
+		}
+	}
+	a.again = slices.Delete(a.again, n, n+1)
 }
 
 func (w *world) holds(receiver string, a *arrival) { // w.mu is held
