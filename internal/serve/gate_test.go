@@ -106,24 +106,6 @@ func TestGateWithoutACheck(t *testing.T) {
 	}
 }
 
-func TestGateCopiesAtOnce(t *testing.T) {
-	t.Parallel()
-	g := startGate(t)
-	g.receiver.Fail(sandbox.Fault{Delay: 200 * time.Millisecond})
-	var wg sync.WaitGroup
-	for range 20 {
-		wg.Go(func() {
-			if status, _, answer := post(t, g.url, snapshot("acme", 5)); status != 200 {
-				t.Errorf("%d %s", status, answer)
-			}
-		})
-	}
-	wg.Wait()
-	if n := len(g.receiver.Deliveries()); n != 1 {
-		t.Errorf("%d deliveries of 20 copies, want 1", n)
-	}
-}
-
 // 50 webhooks of 50 tenants arrive at a limit of 10, while the receiver is slow. 10 are accepted, 40 get a 503,
 // and none is lost silently.
 func TestGateInflightCap(t *testing.T) {
