@@ -415,8 +415,8 @@ func (d *desk) nth(tenant string, n int) int64 {
 func (d *desk) until(what string, f func() bool) {
 	d.t.Helper()
 	for began := time.Now(); !f(); time.Sleep(min(time.Millisecond+time.Since(began)/10, 20*time.Millisecond)) {
-		if time.Since(began) > 30*time.Second {
-			d.t.Fatalf("not within 30 s: %s\n%s", what, d.picture())
+		if time.Since(began) > 2*time.Minute {
+			d.t.Fatalf("not within two minutes: %s\n%s", what, d.picture())
 		}
 	}
 }
