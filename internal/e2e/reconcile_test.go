@@ -64,21 +64,12 @@ func (r *reconciler) act(call, token string) reply {
 	return do(req, err)
 }
 
-// payload is what the service says of a tenant: features as users=25 or sso.
+// payload is what the service says of a tenant, on the platform crm unless it names another.
 func payload(tenant string, features ...string) string {
-	platform, code, both := strings.Cut(tenant, "/")
-	if !both {
-		platform, code = "crm", tenant
+	if !strings.Contains(tenant, "/") {
+		tenant = "crm/" + tenant
 	}
-	var list []string
-	for _, f := range features {
-		name, quantity, limited := strings.Cut(f, "=")
-		if !limited {
-			quantity = "null"
-		}
-		list = append(list, fmt.Sprintf(`{"code":%q,"quantity":%s}`, name, quantity))
-	}
-	return fmt.Sprintf(`{"tenant":{"code":%q,"platform":{"code":%q}},"change":{"features":[%s]}}`, code, platform, strings.Join(list, ","))
+	return testkit.Says(tenant, features...)
 }
 
 // hears sends a webhook.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"usher/internal/inbox/engine"
+	"usher/internal/testkit"
 	"usher/internal/testkit/pgtest"
 )
 
@@ -81,26 +82,7 @@ func TestErasureIsImported(t *testing.T) {
 	})
 }
 
-// says is a line of reconcile: what the billing service says of a tenant.
-func says(tenant string, features ...string) string {
-	platform, code, both := strings.Cut(tenant, "/")
-	if !both {
-		platform, code = "", tenant
-	}
-	var list []string
-	for _, f := range features {
-		name, quantity, limited := strings.Cut(f, "=")
-		if !limited {
-			quantity = "null"
-		}
-		list = append(list, fmt.Sprintf(`{"code":%q,"quantity":%s}`, name, quantity))
-	}
-	at := ""
-	if platform != "" {
-		at = fmt.Sprintf(`,"platform":{"code":%q}`, platform)
-	}
-	return fmt.Sprintf(`{"tenant":{"code":%q%s},"change":{"features":[%s]}}`, code, at, strings.Join(list, ","))
-}
+var says = testkit.Says
 
 // hears sends a webhook that says so.
 func (d *desk) hears(tenant string, features ...string) {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -43,6 +44,28 @@ func Eventually(t testing.TB, what string, f func() bool) {
 		time.Sleep(10 * time.Millisecond) // real processes and sockets: nothing to wait on
 	}
 	t.Fatalf("in a minute: not %s", what)
+}
+
+// Says is what the billing service says of a tenant, as the payload of a webhook has it: a line of reconcile. The tenant is acme or crm/acme,
+// and a feature is sso or users=25.
+func Says(tenant string, features ...string) string {
+	platform, code, both := strings.Cut(tenant, "/")
+	if !both {
+		platform, code = "", tenant
+	}
+	list := make([]string, len(features))
+	for n, f := range features {
+		name, quantity, limited := strings.Cut(f, "=")
+		if !limited {
+			quantity = "null"
+		}
+		list[n] = fmt.Sprintf(`{"code":%q,"quantity":%s}`, name, quantity)
+	}
+	at := ""
+	if platform != "" {
+		at = fmt.Sprintf(`,"platform":{"code":%q}`, platform)
+	}
+	return fmt.Sprintf(`{"tenant":{"code":%q%s},"change":{"features":[%s]}}`, code, at, strings.Join(list, ","))
 }
 
 // Missing skips a test for want of something that the machine does not have. With CI=true
