@@ -107,6 +107,7 @@ type world struct {
 	routes     map[string]string   // platforms' receivers
 	outages    map[string]time.Time
 	erasures   []span // of tenants
+	forgets    []span
 	asks       []ask
 	pauses     map[Pause]time.Time // since when nothing of it may be tried
 	violations []string
@@ -244,6 +245,7 @@ func (a *attempt) accepted() bool { return a.status == 200 }
 //	(f) a try of what is paused,
 //	(g) a webhook that was taken in although its sender was told otherwise, and the database could be asked; or after its sender had given up,
 //	(h) figures that are not what is listed,
+//	(j) a tenant that is owed a webhook that got a 5xx, and nobody says so, or the other way round,
 //	(k) a state that reconcile has brought back although a newer one had come; a difference that it does not find in the end.
 func TestWorldsInAFile(t *testing.T) {
 	t.Parallel()
@@ -284,7 +286,7 @@ func TestWorldsInADatabase(t *testing.T) {
 		w.connectWires(t)
 		w.live(skip)
 		return w
-	}, "duplicate", "delivered", "killed", "cut", "away", "redelivered")
+	}, "duplicate", "delivered", "killed", "cut", "away", "redelivered", "owed")
 }
 
 // A group has the worlds that share a server.
@@ -660,7 +662,12 @@ func (w *world) step(n int) {
 	case "discard":
 		p.discard()
 	case "forget":
-		if _, err := p.inbox.Forget(nil, tenant, nil); err != nil && !w.troubled() {
+		from := time.Now()
+		_, err := p.inbox.Forget(nil, tenant, nil)
+		w.mu.Lock()
+		w.forgets = append(w.forgets, span{tenant: tenant, from: from, to: time.Now()})
+		w.mu.Unlock()
+		if err != nil && !w.troubled() {
 			w.fail("forgetting: %v", err)
 		}
 	case "erase":
@@ -1233,6 +1240,8 @@ func (w *world) calm() {
 		return
 	}
 	w.note("all finished")
+	w.judgeOwed(entries, deadline)
+	deadline = time.Now().Add(w.pace.calm)
 	if w.seed%2 == 0 {
 		if entries = w.reconcileAll(); entries == nil {
 			return
@@ -1336,6 +1345,7 @@ func (w *world) reconcileAll() (entries []*Webhook) {
 			}
 		}
 		if err == nil {
+			w.judgeSettled(i, got)
 			return append([]*Webhook{}, entries...)
 		}
 		if time.Now().After(deadline) {

@@ -1,0 +1,107 @@
+package inbox
+
+import (
+	"slices"
+	"time"
+
+	"usher/webhookgate"
+)
+
+// judgeOwed looks at who is owed a webhook when nothing is on its way any more: on all replicas the same, because it is stored by then.
+// It only judges what is certain: to usher, two webhooks that are a second apart may have come in either order.
+func (w *world) judgeOwed(entries []*Webhook, deadline time.Time) {
+	const clocks = 200 * time.Millisecond // they may differ by so much, ours and the database's
+	for _, p := range w.places {
+		for p.inbox.cfg.Owed.Len() > 0 {
+			if time.Now().After(deadline) {
+				w.fail("(j) place %d does not store what is owed", p.number)
+				return
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+	}
+	isStored := func(a *arrival) bool {
+		return slices.ContainsFunc(entries, func(e *Webhook) bool { return e.UUID == a.webhook.ID })
+	}
+	for _, tenant := range w.tenants {
+		var owed []bool
+		for _, p := range w.places {
+			since, _, err := p.inbox.Owes(platform(tenant), tenant)
+			for ; err != nil; since, _, err = p.inbox.Owes(platform(tenant), tenant) {
+				if time.Now().After(deadline) {
+					w.fail("(j) who is owed something: %v", err)
+					return
+				}
+				time.Sleep(50 * time.Millisecond)
+			}
+			owed = append(owed, !since.IsZero())
+		}
+		w.mu.Lock()
+		var last *arrival  // the last one that somebody sent
+		var ends time.Time // when everything else about the tenant was over
+		var missed, taken [][32]byte
+		var lastMissed *arrival
+		over := func(at time.Time) {
+			if at.After(ends) {
+				ends = at
+			}
+		}
+		for _, a := range w.arrivals {
+			if a.tenant == tenant && a.run == nil && (last == nil || a.from.After(last.from)) {
+				last = a
+			}
+		}
+		for _, a := range w.arrivals {
+			switch {
+			case a.tenant != tenant || a == last:
+				continue
+			case a.ok || isStored(a): // its sender may not know it
+				taken = append(taken, a.webhook.Digest)
+			case a.run == nil:
+				missed = append(missed, a.webhook.Digest)
+				if lastMissed == nil || a.from.After(lastMissed.from) {
+					lastMissed = a
+				}
+			}
+			if over(a.from); a.ended {
+				over(a.to)
+			}
+			if !a.life.dead.IsZero() {
+				over(a.life.dead)
+			}
+		}
+		for _, e := range slices.Concat(w.erasures, w.forgets) {
+			if e.tenant == tenant {
+				over(e.to)
+			}
+		}
+		if last == nil || !last.from.After(ends.Add(clocks)) {
+			w.mu.Unlock()
+			continue
+		}
+		alive := slices.ContainsFunc(w.places, func(p *place) bool { return p.life == last.life })
+		switch {
+		case last.ok && (!slices.Contains(missed, last.webhook.Digest) || lastMissed.webhook.Digest == last.webhook.Digest) && last.from.After(ends.Add(2*maxJump)):
+			if slices.Contains(owed, true) {
+				w.violation("(j) %s is owed nothing: arrival %d was taken in; and usher says that it is, by place: %v", tenant, last.number, owed)
+			}
+			w.seen["owed nothing more"] = w.seen["owed nothing more"] || len(missed) > 0
+		case last.ended && last.err != nil && !isStored(last) && alive && !slices.Contains(taken, last.webhook.Digest):
+			if slices.Contains(owed, false) {
+				w.violation("(j) %s is owed arrival %d, and usher does not say so, by place: %v", tenant, last.number, owed)
+			}
+			w.seen["owed"] = true
+		}
+		w.mu.Unlock()
+	}
+}
+
+// judgeSettled says that after a complete reconcile nobody is owed anything whom it has compared.
+func (w *world) judgeSettled(i *Inbox, all []Compared) {
+	for _, c := range all {
+		since, _, err := i.Owes(c.Platform, c.Tenant)
+		if err == nil && !c.PassedOver && c.Result == Equal && !since.IsZero() && i.cfg.Owed.Of(webhookgate.Lane{Platform: c.Platform, Tenant: c.Tenant}).Missed == nil {
+			w.fail("(j) %s was found equal in the end, and is owed something since %v", c.Tenant, since)
+		}
+	}
+}
