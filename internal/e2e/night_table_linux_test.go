@@ -111,6 +111,30 @@ func TestNightReceiverDown(t *testing.T) {
 	o.figure(`usher_inbox_receiver_down{receiver="main"}`, "1")
 }
 
+// Each of two replicas sees two tenants fail, which alone would not mean that everybody does.
+func TestNightReceiverDownBehindTwoReplicas(t *testing.T) {
+	t.Parallel()
+	rc, inbox := newReceiver(t, 200), "USHER_WEBHOOK_INBOX="+pgtest.Schema(t)
+	offices := []*office{openOffice(t, rc, inbox), openOffice(t, rc, inbox)}
+	for n := range 6 {
+		offices[n%2].send(testkit.Snapshot(fmt.Sprint("before-", n), 1), webhookToken)
+	}
+	offices[0].delivered()
+	rc.set(500)
+	for n := range 4 {
+		offices[n%2].send(testkit.Snapshot(fmt.Sprint("t-", n), 1), webhookToken)
+	}
+	for _, o := range offices {
+		o.troubled("critical", ": nothing is delivered, 4 webhooks wait", "No change reaches your customers")
+		o.figure(`usher_inbox_receiver_down{receiver="main"}`, "1")
+	}
+	rc.set(200)
+	offices[0].delivered()
+	for _, o := range offices {
+		o.wellAgain()
+	}
+}
+
 func TestNightForgottenPause(t *testing.T) {
 	t.Parallel()
 	o := openOffice(t, newReceiver(t, 200), fileInbox(t.TempDir()))
@@ -204,6 +228,7 @@ func TestNightDatabase(t *testing.T) {
 		words      []string
 	}{
 		{"away", server.Stop, server.Start, []string{"The inbox takes no webhooks: the inbox's database", "Entitlements are answered for the tenants that usher holds in memory", "Check the database in USHER_WEBHOOK_INBOX"}},
+		{"hangs", server.Pause, server.Resume, []string{"The inbox takes no webhooks: the inbox's database does not answer", "Entitlements are answered for the tenants that usher holds in memory", "Check the database in USHER_WEBHOOK_INBOX"}},
 		{"read-only", func() {
 			server.Exec(t, "ALTER SYSTEM SET default_transaction_read_only = on")
 			server.Exec(t, "SELECT pg_reload_conf()")
@@ -224,6 +249,10 @@ func TestNightDatabase(t *testing.T) {
 		o.want("entitlements", o.may("mill-co"), `"limit":6`)
 		tc.end()
 		o.figure(gateReady, "1")
+		testkit.Eventually(t, tc.name+": delivered", func() bool { // what was sent to a database that hung may be in it
+			ls := o.does("ls", "--state", "waiting")
+			return strings.HasPrefix(ls, "0 ") && strings.Contains(ls, "mill-co") && !strings.Contains(ls, "quay-inc")
+		})
 		testkit.Eventually(t, tc.name+": over", func() bool { return !strings.Contains(o.asks("status"), "takes no webhooks") })
 	}
 }

@@ -811,6 +811,52 @@ func (e *away) Read(ctx context.Context, fn func(engine.Tx) error) error {
 	return e.Engine.Read(ctx, fn)
 }
 
+// silent is an engine whose database does not answer reads while mute is set.
+type silent struct {
+	engine.Engine
+	mute *atomic.Bool
+}
+
+func (e *silent) Read(ctx context.Context, fn func(engine.Tx) error) error {
+	if e.mute.Load() {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	return e.Engine.Read(ctx, fn)
+}
+
+// A database that hangs keeps nobody waiting who wants figures that are at hand: once two seconds, then not at all.
+func TestFaultFiguresOfADatabaseThatHangs(t *testing.T) {
+	var mute atomic.Bool
+	inBubbleOn(t, "a file", func(e engine.Engine) engine.Engine { return &silent{e, &mute} }, func(t *testing.T, d *desk) {
+		check(t, d.Pause(Pause{}))
+		d.take("a", "A")
+		time.Sleep(2 * time.Second)
+		d.Stats()
+		mute.Store(true)
+		time.Sleep(5 * time.Second)
+		waited := time.Duration(0)
+		for range 60 {
+			began := time.Now()
+			s := d.Stats()
+			d.HeldUp()
+			took := time.Since(began)
+			if waited += took; took > 2*countPatience || !s.Old || s.Pending != 1 {
+				t.Fatalf("after %v: %+v", took, s)
+			}
+			time.Sleep(time.Second)
+		}
+		if waited > 15*time.Second { // of a minute; it waits for each count that it begins
+			t.Errorf("they waited for %v", waited)
+		}
+		mute.Store(false)
+		time.Sleep(10 * time.Second)
+		if s := d.Stats(); s.Old || s.Pending != 1 {
+			t.Errorf("after it: %+v", s)
+		}
+	})
+}
+
 // What cannot be known in an outage keeps its last value, and says how old it is.
 func TestFaultFiguresInAnOutage(t *testing.T) {
 	var gone atomic.Bool

@@ -3,6 +3,7 @@ package inbox
 import (
 	"bytes"
 	"context"
+	"errors"
 	"slices"
 	"strconv"
 	"strings"
@@ -257,10 +258,25 @@ type Figures struct {
 	Missed      int // lanes whose first webhook's last try was a miss: the receiver is to blame
 	NotAccepted int // lanes whose first webhook the receiver did not accept
 
-	// Only of a receiver, as this replica sees it.
+	// Only of a receiver.
 	FailsForEverybody bool      // several tenants have begun to fail, and nothing was accepted since
 	FailingSince      time.Time // when the first of these began to fail; zero: none did since something was accepted
-	LastAccepted      time.Time // zero: nothing was
+	LastAccepted      time.Time // zero: nothing was, or not since a long time ago
+}
+
+// at returns the figures with what the database says of all replicas: with several, each may see fewer tenants fail than count as
+// everybody, and another may have delivered something meanwhile.
+func (f Figures) at(counted *Figures) Figures {
+	if counted.LastAccepted.After(f.FailingSince) {
+		f.FailsForEverybody = false
+	}
+	if counted.FailsForEverybody && !f.FailsForEverybody {
+		f.FailsForEverybody, f.FailingSince = true, counted.FailingSince
+	}
+	if counted.LastAccepted.After(f.LastAccepted) {
+		f.LastAccepted = counted.LastAccepted
+	}
+	return f
 }
 
 // Down says whether a receiver takes nothing. People and metrics go by this, and by the same rule as deliveries.
@@ -298,6 +314,8 @@ type figureCache struct {
 	used           int64
 	bytesEverAdded int64 // all bytes that this process has added; what it removed is not subtracted
 	recounts       int64 // how often was counted
+
+	counting *counting // the count that is under way; nil: none is
 
 	err       error         // why counting failed the last time; nil: it did not
 	failedAt  time.Time     // when
@@ -341,11 +359,9 @@ func (s *Inbox) stats(ctx context.Context) Stats {
 	case c.err != nil && time.Since(c.failedAt) < c.failedFor: // a database that hangs must not keep each page waiting
 		err = c.err
 	case !c.known || c.changeCount != c.countedAt || time.Since(c.readAt) > max(time.Second, 20*c.took):
-		began := time.Now()
-		err = s.recount(ctx)
-		s.mu.Lock()
-		s.figures.err, s.figures.failedAt, s.figures.failedFor = err, time.Now(), time.Since(began)
-		s.mu.Unlock()
+		for err = s.count(ctx); err == nil && s.countedBefore(c.changeCount) && ctx.Err() == nil; {
+			err = s.count(ctx) // the one that was under way may not have seen what was changed
+		}
 	}
 	receivers := make(map[string]Figures)
 	for _, rc := range s.cfg.Receivers.All() {
@@ -354,6 +370,10 @@ func (s *Inbox) stats(ctx context.Context) Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := s.figures.stats
+	for name, f := range receivers {
+		counted := st.Receivers[name]
+		receivers[name] = f.at(&counted)
+	}
 	st.Owed = st.Owed.with(s.cfg.Owed, owed)
 	now := s.Now().UnixMicro()
 	for name, f := range s.figures.stats.Receivers {
@@ -371,6 +391,62 @@ func (s *Inbox) stats(ctx context.Context) Stats {
 	}
 	st.Receivers, st.Used, st.Limit, st.Paused, st.At, st.Old = receivers, s.figures.used, s.cfg.MaxBytes, slices.Clone(s.Paused()), s.figures.readAt, err != nil
 	return st
+}
+
+// counting is a count that is under way. Whoever wants figures waits for the same one, and not for longer than countPatience: a database
+// that hangs must not keep a page, a scrape or a command waiting, while the last figures are at hand.
+type counting struct {
+	began time.Time
+	err   error         // set before done is closed
+	done  chan struct{} // closed at its end
+}
+
+const countPatience = 2 * time.Second
+
+// late says whether the count takes so long that nobody waits for it any more.
+func (c *counting) late() bool { return c != nil && time.Since(c.began) >= countPatience }
+
+var errCounting = errors.New("counting takes long")
+
+// count counts, and waits for the end of it. Before the first count there is nothing else to show.
+func (s *Inbox) count(ctx context.Context) error {
+	s.mu.Lock()
+	known, c := s.figures.known, s.figures.counting
+	if c == nil {
+		c = &counting{began: time.Now(), done: make(chan struct{})}
+		s.figures.counting = c
+		go s.runCount(c)
+	}
+	s.mu.Unlock()
+	var late <-chan time.Time
+	if known {
+		late = time.After(max(0, countPatience-time.Since(c.began)))
+	}
+	select {
+	case <-c.done:
+		return c.err
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-late:
+		return errCounting
+	}
+}
+
+func (s *Inbox) runCount(c *counting) {
+	ctx, cancel := context.WithTimeout(s.run, 5*time.Second)
+	defer cancel()
+	c.err = s.recount(ctx)
+	s.mu.Lock()
+	s.figures.counting, s.figures.err, s.figures.failedAt, s.figures.failedFor = nil, c.err, time.Now(), time.Since(c.began)
+	s.mu.Unlock()
+	close(c.done)
+}
+
+// countedBefore says whether the figures are from before this change.
+func (s *Inbox) countedBefore(change int64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.figures.countedAt < change
 }
 
 func ageOf(now, since int64) time.Duration {
@@ -391,6 +467,21 @@ func (s *Inbox) recount(ctx context.Context) error {
 	s.mu.Unlock()
 	st, oldest, used := Stats{Receivers: make(map[string]Figures)}, make(map[string]int64), int64(0)
 	err := s.read(ctx, func(tx engine.Tx) error {
+		for _, rc := range s.cfg.Receivers.All() {
+			tx.Queue("failing", func(r engine.Row) error {
+				var lanes, since, accepted int64
+				err := r.Scan(&lanes, &since, &accepted)
+				f := Figures{FailsForEverybody: lanes >= everybodyFrom}
+				if lanes > 0 {
+					f.FailingSince = moment(since)
+				}
+				if accepted > 0 {
+					f.LastAccepted = moment(accepted)
+				}
+				st.Receivers[rc.Name] = f
+				return err
+			}, rc.Name)
+		}
 		tx.Queue("figures", func(r engine.Row) error {
 			var name string
 			var waiting, since, parked, bytes, missed, failing int64
@@ -398,6 +489,7 @@ func (s *Inbox) recount(ctx context.Context) error {
 				return err
 			}
 			f := Figures{Pending: int(waiting), Parked: int(parked), Missed: int(missed), NotAccepted: int(failing)}
+			f.FailsForEverybody, f.FailingSince, f.LastAccepted = st.Receivers[name].FailsForEverybody, st.Receivers[name].FailingSince, st.Receivers[name].LastAccepted
 			st.Receivers[name], oldest[name] = f, since
 			st.Pending, st.Parked, st.Missed, st.NotAccepted = st.Pending+f.Pending, st.Parked+f.Parked, st.Missed+f.Missed, st.NotAccepted+f.NotAccepted
 			used += bytes
@@ -585,12 +677,14 @@ func (h *HeldUp) Answer() string { return h.Attempts[len(h.Attempts)-1].Words() 
 // HeldUp returns the lanes that are held up, the one that waits longest first. In an outage they are those that were last known.
 func (s *Inbox) HeldUp() []HeldUp {
 	s.mu.Lock()
-	all, old := s.heldUp, s.figures.err != nil && time.Since(s.figures.failedAt) < max(time.Second, s.figures.failedFor)
+	all, old := s.heldUp, s.figures.counting.late() || s.figures.err != nil && time.Since(s.figures.failedAt) < max(time.Second, s.figures.failedFor)
 	s.mu.Unlock()
 	if old { // Stats has just found out
 		return slices.Clone(all)
 	}
-	now, err := s.readHeldUp()
+	ctx, cancel := context.WithTimeout(s.run, countPatience)
+	defer cancel()
+	now, err := s.readHeldUp(ctx)
 	if err != nil {
 		return slices.Clone(all) // Health reports the outage
 	}
@@ -600,8 +694,8 @@ func (s *Inbox) HeldUp() []HeldUp {
 	return slices.Clone(now)
 }
 
-func (s *Inbox) readHeldUp() (all []HeldUp, err error) {
-	err = s.read(s.run, func(tx engine.Tx) error {
+func (s *Inbox) readHeldUp(ctx context.Context) (all []HeldUp, err error) {
+	err = s.read(ctx, func(tx engine.Tx) error {
 		var order []*lane
 		heads := make(map[webhookgate.Lane]int64)
 		tx.Queue("lanes_held_up", func(r engine.Row) error {
@@ -643,7 +737,10 @@ func (s *Inbox) isDown(name string) bool {
 	}
 	for _, rc := range s.cfg.Receivers.All() {
 		if rc.Name == name {
-			return s.courier.figures(rc).FailsForEverybody
+			s.mu.Lock()
+			counted := s.figures.stats.Receivers[name]
+			s.mu.Unlock()
+			return s.courier.figures(rc).at(&counted).FailsForEverybody
 		}
 	}
 	return false
