@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"usher/internal/secret"
@@ -16,18 +17,14 @@ import (
 // TLSConfig makes a server's configuration from files that may be replaced while it serves. It
 // reads them at each handshake, which costs little compared with the handshake. (Times and inodes
 // do not show every change: files are rewritten in place, and symlinks swapped.) If the files
-// cannot be read, or do not fit together (a new certificate with the old key), the last good
-// ones stay in use, and the problem is logged once. With a clientCAFile, clients need a valid
+// cannot be read, or not within readPatience, or do not fit together (a new certificate with the
+// old key), the last good ones stay in use, and the problem is logged once. With a clientCAFile, clients need a valid
 // certificate of that CA, not only for the handshake but for each request (see NewServer).
 func TLSConfig(certFile, keyFile, clientCAFile string, log *slog.Logger) (*tls.Config, error) {
-	files := &tlsFiles{names: []string{certFile, keyFile}, log: log}
-	if clientCAFile != "" {
-		files.names = append(files.names, clientCAFile)
-	}
-	if err := files.reload(); err != nil {
+	files, err := newTLSFiles(certFile, keyFile, clientCAFile, log)
+	if err != nil {
 		return nil, err
 	}
-	files.reportExpired(time.Now())
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12,
 		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
@@ -37,20 +34,66 @@ func TLSConfig(certFile, keyFile, clientCAFile string, log *slog.Logger) (*tls.C
 }
 
 type tlsFiles struct {
-	names []string // certificate, key and, if there is one, the file with client CAs
-	log   *slog.Logger
+	names  []string // certificate, key and, if there is one, the file with client CAs
+	log    *slog.Logger
+	read   func(name string) ([]byte, error)
+	config atomic.Pointer[tls.Config] // the last good one
 
-	mu       sync.Mutex  // guards what follows
+	mu      sync.Mutex   // guards reading; never held while a file is read, which may take for ever (a dead network disk)
+	reading *fileReading // the attempt that is under way; nil: none is
+
+	// Used by the attempt that is under way only:
 	contents [][]byte    // of the files that config was made from
-	config   *tls.Config // the last good one
-	problem  string      // of the last attempt to read the files; empty: none
+	problem  string      // of the last attempt; empty: none
 	expired  *tls.Config // that of the expired certificate that was logged last
+}
+
+// fileReading is one attempt to read the files.
+type fileReading struct {
+	began time.Time
+	done  chan struct{} // closed at its end
+	late  sync.Once     // logs that it takes long
+}
+
+// readPatience is how long a handshake waits for the files.
+const readPatience = time.Second / 2
+
+func newTLSFiles(certFile, keyFile, clientCAFile string, log *slog.Logger) (*tlsFiles, error) {
+	f := &tlsFiles{names: []string{certFile, keyFile}, log: log, read: secret.ReadRegular}
+	if clientCAFile != "" {
+		f.names = append(f.names, clientCAFile)
+	}
+	if err := f.reload(); err != nil {
+		return nil, err
+	}
+	f.reportExpired(time.Now())
+	return f, nil
 }
 
 // current returns the configuration that the files hold now, or else the last good one.
 func (f *tlsFiles) current() *tls.Config {
 	f.mu.Lock()
-	defer f.mu.Unlock()
+	r := f.reading
+	if r == nil {
+		r = &fileReading{began: time.Now(), done: make(chan struct{})}
+		f.reading = r
+		go f.update(r)
+	}
+	f.mu.Unlock()
+	late := time.NewTimer(max(0, readPatience-time.Since(r.began)))
+	defer late.Stop()
+	select {
+	case <-r.done:
+	case <-late.C:
+		r.late.Do(func() {
+			f.log.Warn("reading the TLS files takes long, usher keeps the last good ones", "certificate", f.names[0])
+		})
+	}
+	return f.config.Load()
+}
+
+// update is one attempt to read the files.
+func (f *tlsFiles) update(r *fileReading) {
 	problem := ""
 	if err := f.reload(); err != nil {
 		problem = err.Error()
@@ -60,22 +103,27 @@ func (f *tlsFiles) current() *tls.Config {
 	}
 	f.problem = problem
 	f.reportExpired(time.Now())
-	return f.config
+	f.mu.Lock()
+	f.reading = nil
+	f.mu.Unlock()
+	close(r.done)
 }
 
 // reportExpired logs once that the certificate has expired: senders do not say why they no longer connect.
 func (f *tlsFiles) reportExpired(now time.Time) {
-	if end := f.config.Certificates[0].Leaf.NotAfter; now.After(end) && f.expired != f.config {
-		f.expired = f.config
+	config := f.config.Load()
+	if end := config.Certificates[0].Leaf.NotAfter; now.After(end) && f.expired != config {
+		f.expired = config
 		f.log.Error("the TLS certificate has expired, senders refuse it: put a new one into the file", "certificate", f.names[0], "expired", end)
 	}
 }
 
 func (f *tlsFiles) reload() error {
 	contents := make([][]byte, len(f.names))
-	changed := f.config == nil
+	first := f.config.Load() == nil
+	changed := first
 	for i, name := range f.names {
-		content, err := secret.ReadRegular(name)
+		content, err := f.read(name)
 		if err != nil {
 			return err
 		}
@@ -89,10 +137,11 @@ func (f *tlsFiles) reload() error {
 	if err != nil {
 		return err
 	}
-	if f.config != nil {
+	f.contents = contents
+	f.config.Store(config)
+	if !first {
 		f.log.Info("TLS files have changed and are in use", "certificate", f.names[0])
 	}
-	f.contents, f.config = contents, config
 	return nil
 }
 

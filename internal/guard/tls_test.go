@@ -215,6 +215,44 @@ func TestBadTLSFiles(t *testing.T) {
 	}
 }
 
+// A file whose read never ends, as on a network disk that is gone, stops no handshake: the first ones wait for half a second, later ones
+// not at all, and the files are read again when it is back.
+func TestTLSFilesThatHang(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		certFile, keyFile := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
+		ca := newAuthority(t, "ca")
+		install := func() {
+			cert, key := ca.issue(t, "gate.test")
+			write(t, certFile, cert)
+			write(t, keyFile, key)
+		}
+		install()
+		var log bytes.Buffer
+		files, err := newTLSFiles(certFile, keyFile, "", slog.New(slog.NewTextHandler(&log, nil)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		good, read, back := files.current(), files.read, make(chan struct{})
+		files.read = func(name string) ([]byte, error) { <-back; return read(name) }
+		install()
+		for i, most := range []time.Duration{readPatience, 0, 0} {
+			began := time.Now()
+			if got := files.current(); got != good || time.Since(began) > most {
+				t.Errorf("handshake %d waited for %v", i, time.Since(began))
+			}
+		}
+		if n := strings.Count(log.String(), "takes long"); n != 1 {
+			t.Errorf("said %d times: %s", n, &log)
+		}
+		close(back)
+		synctest.Wait()
+		if files.current() == good {
+			t.Error("the new files are not in use")
+		}
+	})
+}
+
 // pipes is a listener whose connections are in memory, for a simulated clock.
 type pipes chan net.Conn
 

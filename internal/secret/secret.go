@@ -37,6 +37,8 @@ type Value struct {
 	require  []func(string) error // check a new content
 	onChange []func()
 
+	readAgain func(path string) ([]byte, error) // ReadRegular; a test may have another one
+
 	// Used by Watch only:
 	candidate string // the content that it read last
 	complaint string // the last problem that it logged
@@ -56,9 +58,9 @@ func FromFile(path string) (*Value, error) {
 		return nil, err
 	}
 	v := New(value)
-	v.path, v.candidate = path, value
+	v.path, v.candidate, v.readAgain = path, value, ReadRegular
 	// A pipe (from a shell's process substitution) can be read only once. If it is not certain what it is,
-	// reload says so.
+	// use says so.
 	info, err := os.Stat(path)
 	v.watched = err != nil || info.Mode().IsRegular()
 	return v, nil
@@ -102,17 +104,32 @@ func (v *Value) LogValue() slog.Value         { return slog.StringValue(redacted
 func (v *Value) MarshalText() ([]byte, error) { return []byte(redacted), nil }
 
 // Watch reads the files of the values again and again until ctx ends, and uses new values. If a
-// file cannot be read or is empty, the last good value stays.
+// file cannot be read or is empty, the last good value stays. Each file has a reader of its own, and
+// Watch waits for none of them: on a network disk that is gone a read never ends.
 func Watch(ctx context.Context, log *slog.Logger, values ...*Value) {
-	var watched []*Value
+	contents := make(chan func())
+	watched := false
 	for _, v := range values {
 		if v != nil && v.watched {
-			watched = append(watched, v)
+			watched = true
+			go v.readEach(ctx, contents, log)
 		}
 	}
-	if len(watched) == 0 {
+	if !watched {
 		return
 	}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case use := <-contents:
+			use()
+		}
+	}
+}
+
+// readEach reads the file again and again, and passes on what Watch does with its content.
+func (v *Value) readEach(ctx context.Context, contents chan<- func(), log *slog.Logger) {
 	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()
 	for {
@@ -120,17 +137,19 @@ func Watch(ctx context.Context, log *slog.Logger, values ...*Value) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			for _, v := range watched {
-				v.reload(log)
-			}
+		}
+		value, err := read(v.path, v.readAgain)
+		select {
+		case <-ctx.Done():
+			return
+		case contents <- func() { v.use(value, err, log) }:
 		}
 	}
 }
 
-// reload reads the file once. It uses a new content only if it reads the same twice in a row: a file
+// use uses what was read once. It uses a new content only if it is the same twice in a row: a file
 // that is being rewritten in place may be half-written.
-func (v *Value) reload(log *slog.Logger) {
-	value, err := read(v.path, ReadRegular)
+func (v *Value) use(value string, err error, log *slog.Logger) {
 	for _, check := range v.require {
 		if err == nil {
 			err = check(value)

@@ -206,3 +206,30 @@ func TestTokens(t *testing.T) {
 		t.Error("a token shows: " + shown)
 	}
 }
+
+// A file whose read never ends, as on a network disk that is gone, stops neither the watch of the other files nor the end of usher.
+func TestWatchPassesOverFilesThatHang(t *testing.T) {
+	dir := t.TempDir()
+	gone, other := filepath.Join(dir, "gone"), filepath.Join(dir, "other")
+	write(t, gone, "first")
+	write(t, other, "first")
+	synctest.Test(t, func(t *testing.T) {
+		a, _ := FromFile(gone)
+		b, _ := FromFile(other)
+		back := make(chan struct{})
+		a.readAgain = func(path string) ([]byte, error) { <-back; return ReadRegular(path) }
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { Watch(ctx, slog.New(slog.DiscardHandler), a, b); close(ended) }()
+		write(t, gone, "second")
+		write(t, other, "second")
+		time.Sleep(3 * pollEvery)
+		synctest.Wait()
+		if a.Get() != "first" || b.Get() != "second" {
+			t.Errorf("got %q and %q", a.Get(), b.Get())
+		}
+		cancel()
+		<-ended
+		close(back)
+	})
+}
