@@ -65,6 +65,8 @@ type Config struct {
 	Entitlements entitlements.Lookup
 	// EntitlementsPort returns how a shell calls the entitlements port: curl with its options, and the base address. Nil: the port is off.
 	EntitlementsPort func() (curl, base string)
+	// Ambiguous returns the codes that callers of that port asked for in vain, because they exist on several platforms. Required with it.
+	Ambiguous func() []string
 	// Version is shown on the pages.
 	Version string
 	// Log gets refused requests and what people do. Required.

@@ -42,7 +42,10 @@ func (h *Handler) status() *status.Status {
 	}
 	if h.cfg.EntitlementsPort != nil {
 		stats := h.cfg.Inbox.Stats()
-		now.Entitlements = &status.Entitlements{Tenants: stats.Tenants, Unknown: stats.Unknown}
+		now.Entitlements = &status.Entitlements{Tenants: stats.Tenants, Unknown: stats.Unknown, Ambiguous: []string{}} // [] and not null
+		if h.cfg.Ambiguous != nil {
+			now.Entitlements.Ambiguous = append(now.Entitlements.Ambiguous, h.cfg.Ambiguous()...)
+		}
 		if !stats.Old {
 			now.Entitlements.UnknownDetails = h.unknown(stats.Unknown)
 		}

@@ -162,6 +162,26 @@ func TestNightRotatedWebhookSecret(t *testing.T) {
 	o.figure(`usher_webhook_rejected_total{code="401"}`, "3")
 }
 
+// A webhook whose platform is null gives a tenant a twin: that is a trouble once somebody asks in vain, and ends when the twin is erased as
+// advised.
+func TestNightAmbiguousTenant(t *testing.T) {
+	t.Parallel()
+	o := openOffice(t, newReceiver(t, 200), fileInbox(t.TempDir()))
+	o.send(testkit.Snapshot("mill-co", 5), webhookToken)
+	o.send(strings.Replace(testkit.Snapshot("mill-co", 5), `"platform":{"id":1,"code":"crm","name":"CRM"}`, `"platform":null`, 1), webhookToken)
+	o.delivered()
+	o.wellAgain() // nobody asks
+	o.want("the answer", o.may("mill-co"), "AMBIGUOUS")
+	o.troubled("critical", "Questions about mill-co are ambiguous: the code exists on several platforms", "answered 409", "Name the platform")
+	o.figure("usher_entitlement_ambiguous_tenants", "1")
+	o.want("what it advises", o.asks("status"), "\n  usher entitlements mill-co\n")
+	o.want("that", o.asks("entitlements", "mill-co"), "/mill-co or crm/mill-co")
+	o.want("and then", o.asks("entitlements", "crm/mill-co"), "usher inbox erase /mill-co")
+	o.want("erase", o.does("erase", "/mill-co", "--yes"), "0 ")
+	testkit.Eventually(t, "answered", func() bool { return strings.Contains(o.may("mill-co"), `"limit":5`) })
+	o.wellAgain()
+}
+
 func TestNightIPaidAndCannotUseSSO(t *testing.T) {
 	t.Parallel()
 	rc := newReceiver(t, 422)
@@ -320,6 +340,10 @@ func TestNightOutbound(t *testing.T) {
 	write(secret, "wr0ng")
 	o.troubled("Port main: token request rejected: invalid_client", "Calls go on with the current token", "Check USHER_CLIENT_ID and USHER_CLIENT_SECRET_FILE")
 	o.want("check", check(), "1 ", "invalid_client")
+	w.billing.Revoke()
+	asked(t, "POST", o.URL(t, "main")+"/graphql", testkit.Query, "Content-Type", "application/json")
+	o.troubled("critical", "invalid_client, and the billing service does not accept the current token any more", "Every call on this port is answered with an error", "Check USHER_CLIENT_ID and USHER_CLIENT_SECRET_FILE")
+	o.want("status", o.asks("status"), "!Calls go on", "!token valid for")
 	write(secret, clientSecret) // as advised
 	o.wellAgain()
 
@@ -330,10 +354,10 @@ func TestNightOutbound(t *testing.T) {
 	for range 3 {
 		call()
 	}
-	o.troubled("the billing service answered 3 of 3 calls with a 5xx", "usher only passes them on")
+	o.troubled("the billing service answered 3 of 4 calls with a 5xx", "usher only passes them on")
 	w.toService.Disturb(testkit.Disturbance{Break: testkit.Reset, Direction: testkit.Up})
 	for range 3 {
 		call()
 	}
-	o.troubled("critical", "usher failed 3 of 6 calls in the last 5 minutes, the last one with UPSTREAM_UNREACHABLE", "Check the billing service and the way to it.")
+	o.troubled("critical", "usher failed 4 of 7 calls in the last 5 minutes, the last one with UPSTREAM_UNREACHABLE", "Check the billing service and the way to it.")
 }

@@ -393,7 +393,7 @@ func (s *Inbox) stats(ctx context.Context) Stats {
 	return st
 }
 
-// counting is a count that is under way. Whoever wants figures waits for the same one, and not for longer than countPatience: a database
+// counting is a count that is under way. Anybody who wants figures waits for the same one, and not for longer than countPatience: a database
 // that hangs must not keep a page, a scrape or a command waiting, while the last figures are at hand.
 type counting struct {
 	began time.Time

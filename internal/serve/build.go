@@ -173,12 +173,12 @@ func (u *Usher) inboxStats() inbox.Stats {
 func (u *Usher) buildEntitlements(m *metrics.Registry) {
 	e := &u.settings.Entitlements
 	cfg := entitlements.Config{
-		Lookup: u.book.Lookup,
+		Lookup: u.ambiguities.Watch(u.book.Lookup),
 		Key:    e.Key.Getter(),
 		Hosts:  guard.NewHosts(e.Listen, u.settings.Outbound.AllowedHosts, e.Key != nil),
 		Log:    u.log,
 	}
-	cfg.Checked, cfg.Answered = m.Entitlements(u.inboxStats)
+	cfg.Checked, cfg.Answered = m.Entitlements(u.inboxStats, func() int { return len(u.ambiguities.Lately()) })
 	u.entitlementsListener = &listener{variable: "USHER_ENTITLEMENTS_LISTEN", name: "entitlements", addr: e.Listen, handler: entitlements.New(cfg)}
 	u.listeners = append(u.listeners, u.entitlementsListener)
 }
@@ -215,7 +215,7 @@ func (u *Usher) buildAdmin(metrics *metrics.Registry, gate *metrics.Gate) {
 		cfg.Entitlements = u.book.Lookup
 	}
 	if u.entitlementsListener != nil {
-		cfg.EntitlementsPort = u.curlEntitlements
+		cfg.EntitlementsPort, cfg.Ambiguous = u.curlEntitlements, u.ambiguities.Lately
 	}
 	if u.gate != nil {
 		cfg.Decisions, cfg.Receivers = u.decisions, u.settings.Webhook.Receivers

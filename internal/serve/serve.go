@@ -79,13 +79,14 @@ type Usher struct {
 	systemd   *sdnotify.Notifier // nil if systemd did not start usher
 	listening func()             // see Config.Listening
 
-	outbound  *outbound.Outbound
-	counts    []portCounts // of its ports, in the same order
-	gate      *webhookgate.Gate
-	decisions *admin.Decisions   // the gate's last decisions
-	owed      *webhookgate.Owed  // whose webhooks got a 5xx; with an inbox, as far as it has not stored that yet
-	inbox     *inbox.Inbox       // nil if usher passes webhooks through
-	book      *entitlements.Book // what tenants may use; nil if there is no inbox
+	outbound    *outbound.Outbound
+	counts      []portCounts // of its ports, in the same order
+	gate        *webhookgate.Gate
+	decisions   *admin.Decisions   // the gate's last decisions
+	owed        *webhookgate.Owed  // whose webhooks got a 5xx; with an inbox, as far as it has not stored that yet
+	inbox       *inbox.Inbox       // nil if usher passes webhooks through
+	book        *entitlements.Book // what tenants may use; nil if there is no inbox
+	ambiguities entitlements.Ambiguities
 
 	listeners            []*listener // all but the admin port's; those of outbound first, in the order of its ports
 	gateListener         *listener

@@ -5,12 +5,15 @@ import (
 	"time"
 
 	"usher/internal/admin/page"
+	"usher/internal/text"
 )
 
 // Entitlements is the state of the port that answers what a tenant may use.
 type Entitlements struct {
 	Tenants int `json:"tenants"` // how many are known
 	Unknown int `json:"unknown"` // how many of them have a last webhook without features that can be read
+
+	Ambiguous []string `json:"ambiguous"` // codes that exist on several platforms, and that somebody asks for without naming one
 
 	UnknownDetails Details `json:"-"`
 }
@@ -32,18 +35,31 @@ func (s *Status) entitlementsState(time.Time) (words, tone string) {
 }
 
 // featureTroubles say that usher cannot answer what some tenants may use, although it has a webhook of them.
-func featureTroubles(s *Status, _ time.Time) []Trouble {
+func featureTroubles(s *Status, _ time.Time) (all []Trouble) {
 	e := s.Entitlements
-	if e == nil || e.Unknown == 0 {
+	if e == nil {
 		return nil
+	}
+	if n := len(e.Ambiguous); n > 0 {
+		what := "Questions about " + e.Ambiguous[0] + " are ambiguous: the code exists on several platforms"
+		if n > 1 {
+			what = "Questions about " + page.FirstFew(e.Ambiguous) + " are ambiguous: each of these codes exists on several platforms"
+		}
+		all = append(all, ambiguous.is(what).run("usher entitlements "+text.Quote(e.Ambiguous[0])).link("/tenants"))
+	}
+	if e.Unknown == 0 {
+		return all
 	}
 	who := page.Plural(e.Unknown, "tenant", "tenants")
 	if names := page.FirstFew(e.UnknownDetails.Tenants); names != "" {
 		who += " (" + names + ")"
 	}
-	return []Trouble{featuresUnknown.is("usher cannot tell what " + who + " may use: their last webhook has no features that can be read").
-		since(e.UnknownDetails.Since).link(e.UnknownDetails.Link).run("usher inbox tenants --trouble")}
+	return append(all, featuresUnknown.is("usher cannot tell what "+who+" may use: their last webhook has no features that can be read").
+		since(e.UnknownDetails.Since).link(e.UnknownDetails.Link).run("usher inbox tenants --trouble"))
 }
+
+var ambiguous = kind(Critical, "UsherTenantsAmbiguous", "Questions about these tenants that name no platform are answered 409: your program uses its own default, and may lock them out.",
+	"Name the platform in these questions. If one of the tenants is a mistake, such as a webhook whose platform was null, erase it: 'usher entitlements CODE' names them.")
 
 var featuresUnknown = kind(Critical, "UsherFeaturesUnknown", "Questions about these tenants are answered 404: your program uses its own default, and may lock them out.",
 	"Correct the payload of these tenants in the billing service (change.features must be a list of objects), and send it again.")
