@@ -323,7 +323,7 @@ var (
 	fileReadOnly = kind(Critical, "UsherDown", nothingIn,
 		"Find out why the file may only be read: its owner and mode, or a disk that was mounted read-only after an error. Then restart usher.")
 	fileBroken = kind(Critical, "UsherDown", nothingIn,
-		"Put the file back or fix the disk, then restart usher.")
+		"Put the file back or fix the disk, then restart usher, and reconcile: a restart forgets whose webhooks got 503 meanwhile.")
 	fileFails = kind(Critical, "UsherDown", nothingIn,
 		"Check the disk and the file in USHER_WEBHOOK_INBOX. If it does not end by itself, restart usher.")
 	notOpened = kind(Warning, "UsherDown", "Senders get 503 until it is open.",
