@@ -27,9 +27,9 @@ func TestMovingAndDayOneAsPrinted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, moving, found := strings.Cut(string(doc), "**Moving from a file to PostgreSQL.**")
-	moving, first, found2 := strings.Cut(moving, "**Day one.**")
-	first, _, found3 := strings.Cut(first, "**The format.**")
+	_, moving, found := strings.Cut(string(doc), "\n### Move from a file to PostgreSQL\n")
+	moving, first, found2 := strings.Cut(moving, "\n### Load webhooks from a log\n")
+	first, _, found3 := strings.Cut(first, "\n### ")
 	if !found || !found2 || !found3 {
 		t.Fatal("docs/operations.md does not have these parts")
 	}
@@ -92,13 +92,14 @@ func newMachine(t *testing.T, receiver string) *machine {
 	t.Helper()
 	m := &machine{t: t, dir: t.TempDir(), database: pgtest.Schema(t), gate: testkit.FreeAddress(t)}
 	m.environ = []string{"USHER_ENTITLEMENTS_LISTEN=127.0.0.1:0", "USHER_LOG_FORMAT=json"}
-	m.fit = strings.NewReplacer("/etc/usher/", m.dir+"/", "/var/lib/usher-gate/", m.dir+"/", "/root/", m.dir+"/", "http://127.0.0.1:3000/provisioning", receiver,
+	m.fit = strings.NewReplacer("/etc/usher/", m.dir+"/", "/var/lib/usher-gate/", m.dir+"/", "/root/", m.dir+"/", "/run/credentials/usher-gate.service/", m.dir+"/", "http://127.0.0.1:3000/provisioning", receiver,
 		"127.0.0.1:8090", m.gate, "127.0.0.1:18090", testkit.FreeAddress(t), "127.0.0.1:9095", testkit.FreeAddress(t))
 	shipped, err := os.ReadFile(filepath.Join(root, "deploy", "systemd", "gate.env"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	m.write("gate.env", regexp.MustCompile(`(?m)^USHER_ADMIN_TOKEN_FILE=.*$`).ReplaceAllString(m.fit.Replace(string(shipped)), "")) // the test looks, too
+	m.write("inbox-password", "secret of the database\n")
 	if err := os.Symlink(testkit.Binary(t), filepath.Join(m.dir, "usher")); err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +128,11 @@ func (m *machine) types(lines string) {
 	m.t.Helper()
 	for line := range strings.Lines(lines) {
 		switch {
-		case strings.HasPrefix(line, "systemctl restart usher-gate "), line == "systemctl restart usher-gate\n":
+		case line == "systemctl stop usher-gate\n":
+			m.usher.End()
+			m.usher = nil
+			continue
+		case strings.HasPrefix(line, "systemctl restart usher-gate "), line == "systemctl restart usher-gate\n", line == "systemctl start usher-gate\n":
 			m.restart()
 			continue
 		case strings.HasPrefix(line, "systemctl"): // of the socket, which not everybody has
