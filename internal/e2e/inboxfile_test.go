@@ -242,7 +242,7 @@ func TestSyncError(t *testing.T) {
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "size=40m", "usher-test", dir).CombinedOutput(); err != nil {
+	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "size=60m", "usher-test", dir).CombinedOutput(); err != nil {
 		t.Skipf("no small disk can be had here: %s", out)
 	}
 	t.Cleanup(func() { _ = exec.Command("umount", "-l", dir).Run() })
