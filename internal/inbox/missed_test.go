@@ -160,19 +160,19 @@ func TestOwedBeforeAndInAnOutage(t *testing.T) {
 func TestDismissUntil(t *testing.T) {
 	var gone atomic.Bool
 	inBubbleOn(t, "a file", func(e engine.Engine) engine.Engine { return &away{e, &gone} }, func(t *testing.T, d *desk) {
-		check(t, d.write(func(tx engine.Tx) error {
-			now := d.Now().UnixMicro()
-			tx.Queue("gap_add", nil, now-micros(time.Hour), now-micros(time.Minute), int64(0))
-			return tx.Send()
-		}))
+		gap := func(began, ended time.Time) {
+			_, err := act(d.Inbox, work{}, func(t *sqlTurn) (nothing, int, error) {
+				t.statements = append(t.statements, func(tx engine.Tx) { tx.Queue("gap_add", nil, began.UnixMicro(), ended.UnixMicro(), int64(0)) })
+				return nothing{}, 0, nil
+			})
+			check(t, err)
+		}
+		gap(d.Now().Add(-time.Hour), d.Now().Add(-time.Minute))
 		d.missUnnamed()
 		time.Sleep(time.Second)
 		seen := d.Now()
 		time.Sleep(time.Second)
-		check(t, d.write(func(tx engine.Tx) error {
-			tx.Queue("gap_add", nil, seen.UnixMicro()-micros(time.Minute), d.Now().UnixMicro(), int64(0))
-			return tx.Send()
-		}))
+		gap(seen.Add(-time.Minute), d.Now())
 		gone.Store(true)
 		d.Inbox.cfg.Owed.AddUnnamed(webhookgate.Unnamed{Count: 5, Since: time.Now(), Last: time.Now()})
 		if _, _, err := d.Dismiss(time.Time{}, nil); err == nil || d.Inbox.cfg.Owed.Unnamed().Count != 5 {

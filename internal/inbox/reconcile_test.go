@@ -461,6 +461,7 @@ func TestFewerTenantsClearNothing(t *testing.T) {
 		"an older list":                {before: []Summary{many}, asOf: time.Hour, then: Summary{Equal: 100}, left: 2},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			d := newDesk(t, inFile(t, newFile(t)))
 			began := time.Now()
 			for _, s := range c.before {
