@@ -29,6 +29,9 @@ func connectAs(t *testing.T, s *pgtest.Server, role string) *pgx.Conn {
 // A role with the three grants of the docs reads the two views and calls the function. It reads nothing else and changes nothing. Neither it,
 // nor a role that was there before usher, can make them run or believe something else.
 func TestRightsInSQL(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it looks at what the server does, which has no races")
+	}
 	t.Parallel()
 	s := pgtest.New(t)
 	s.Exec(t, "CREATE ROLE box LOGIN; CREATE ROLE app LOGIN; CREATE ROLE stranger LOGIN; CREATE ROLE mallory LOGIN; GRANT CREATE ON DATABASE postgres TO box, app, mallory; GRANT CREATE ON SCHEMA public TO mallory")
@@ -183,6 +186,9 @@ func explain(t *testing.T, conn *pgx.Conn, query string) plan {
 // One tenant is found by an index, however many there are, on one platform or on many, and also in a join with a table of an
 // application, by an index on both sides.
 func TestPlansInSQL(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it looks at what the server does, which has no races")
+	}
 	t.Parallel()
 	many := 20_000
 	if *long {
