@@ -162,7 +162,7 @@ func (to *route) checkQuery(rawQuery string) error {
 	for name, values := range query {
 		for _, v := range values { // PostgreSQL fails on it
 			if strings.Contains(v, "\x00") || !utf8.ValidString(v) {
-				return badRequest("%q has a zero character, or is not UTF-8: no name is so", name)
+				return badRequest("%q contains a zero character, or is not valid UTF-8", name)
 			}
 		}
 	}

@@ -179,6 +179,8 @@ func jsonRows(t engine.Table) string {
 			rows = addColumn(rows, column)
 		case []int64:
 			rows = addColumn(rows, column)
+		default: // without it the columns behind it would be read in its place
+			panic(fmt.Sprintf("a table has a column of %T", column))
 		}
 	}
 	text, _ := json.Marshal(rows)
