@@ -35,16 +35,15 @@ var parts = []part{
 
 // bench is what all parts have in common.
 type bench struct {
-	quick       bool
-	dir         string // temporary, on the disk that is to be measured
-	usher       string // the binary
-	plot        string // a file to draw growth into; empty: none
-	senders     int    // inbound; zero: several numbers of them
-	beside      string // another binary, an usher of before; empty: none
-	besideInbox string // an inbox that only that one knows
-	log         string // usher's log level
-	loud        bool   // show usher's log
-	rounds      int    // of what is measured in turns outbound; zero: as many as usual
+	quick   bool
+	dir     string // temporary, on the disk that is to be measured
+	usher   string // the binary
+	plot    string // a file to draw growth into; empty: none
+	senders int    // inbound; zero: several numbers of them
+	beside  string // another binary, an usher of before; empty: none
+	log     string // usher's log level
+	loud    bool   // show usher's log
+	rounds  int    // of what is measured in turns outbound; zero: as many as usual
 }
 
 // pick is the figure for a quick run, or that for a full one.
@@ -91,7 +90,6 @@ func run(ctx context.Context) error {
 	flag.BoolVar(&b.loud, "v", false, "show usher's log, which slows it down")
 	flag.IntVar(&b.rounds, "rounds", 0, "take `n` readings of each outbound figure; by default 8, or 1 with -quick")
 	flag.StringVar(&b.beside, "beside", "", "measure this `binary`, an usher of before, as one more beside usher")
-	flag.StringVar(&b.besideInbox, "beside-inbox", "", "measure that binary with this `inbox` as well, such as the address of a NATS server")
 	flag.IntVar(&b.senders, "senders", 0, "inbound, so `many` alone; by default 1 and 64")
 	flag.StringVar(&b.plot, "plot", "", "draw growth into this SVG `file`")
 	only := flag.String("only", "", "measure this `part` alone: outbound, inbound, receivers, limits, checks or growth; the last only if it is asked for")
@@ -159,8 +157,6 @@ func shownArgs() []string {
 		switch {
 		case f.Name == "beside":
 			args = append(args, "-beside OLD")
-		case f.Name == "beside-inbox":
-			args = append(args, "-beside-inbox NATS")
 		case f.Name == "o", f.Name == "plot", f.Name == "dir", f.Name == "usher", f.Name == "only":
 		case f.Value.String() == "true":
 			args = append(args, "-"+f.Name)
