@@ -140,7 +140,7 @@ type clockOffset struct {
 	mu          sync.Mutex
 	start       time.Time     // our time counts from here, by the monotonic clock: it does not jump when the wall clock is set
 	known       bool          // the database's clock was read at least once
-	offset      time.Duration // the database's time less ours, at the last reading
+	offset      time.Duration // the database's time less ours, at the best reading
 	uncertainty time.Duration // by how much offset may be too small: the reading took so long
 	unsureSince time.Time     // when the offset has jumped, or was first read
 }
@@ -158,7 +158,11 @@ func (c *clockOffset) observe(now int64, asked time.Time) bool {
 	if jumped || !c.known { // the clock may have jumped right before we first read it
 		c.unsureSince = time.Now()
 	}
-	c.offset, c.uncertainty, c.known = offset, uncertainty, true
+	// A reading that only took longer says nothing new. So the offset does not waver, and two moments of ours stay in their order.
+	contradicts := offset > c.offset+c.uncertainty || c.offset > offset+uncertainty
+	if !c.known || contradicts || uncertainty < c.uncertainty {
+		c.offset, c.uncertainty, c.known = offset, uncertainty, true
+	}
 	return jumped
 }
 
@@ -170,7 +174,7 @@ func (c *clockOffset) mayTakeOver(leaseTime time.Duration) bool {
 	return c.unsureSince.IsZero() || time.Since(c.unsureSince) > leaseTime
 }
 
-// Now is the database's time, computed from the last reading.
+// Now is the database's time, computed from the best reading.
 func (s *Inbox) Now() time.Time {
 	s.clock.mu.Lock()
 	defer s.clock.mu.Unlock()

@@ -342,8 +342,8 @@ func (s *Inbox) Add(ctx context.Context, w *webhookgate.Webhook) Answer {
 	if full := s.engine.Full(); full != nil {
 		a.Err = full
 	} else {
-		a = s.takeIn(ctx, arriving(w), work{}, func(t *sqlTurn, _ *lane, in *incoming) error {
-			in.arrived = t.now - micros(max(0, time.Since(w.Received)))
+		a = s.takeIn(ctx, arriving(w), work{}, func(_ *sqlTurn, _ *lane, in *incoming) error {
+			in.arrived = s.clock.at(w.Received)
 			return nil
 		})
 	}

@@ -22,13 +22,14 @@ import (
 // A sim is a world on lanes alone: no database, no goroutines, its own clock.
 type sim struct {
 	*world
-	m        *Memory
-	now      time.Time
-	events   []event // by time
-	works    []Work
-	life     *life
-	shared   bool
-	underTry map[*attempt]func()
+	m                  *Memory
+	now                time.Time
+	events             []event // by time
+	works              []Work
+	gathering, storing bool // works; what is owed, with them
+	life               *life
+	shared             bool
+	underTry           map[*attempt]func()
 
 	refusals  []*refusal
 	byRefusal map[string]*refusal // by webhook-id
@@ -79,13 +80,14 @@ func (s *sim) at(d time.Duration, l *life, do func()) {
 }
 
 // submit gathers works; one transaction takes all that came while the last one was written.
-func (s *sim) submit(w Work) {
-	s.works = append(s.works, w)
-	if len(s.works) == 1 {
+func (s *sim) submit(w ...Work) {
+	s.works = append(s.works, w...)
+	if !s.gathering {
+		s.gathering = true
 		life := s.life
 		s.at(disk, life, func() {
-			works := s.works
-			s.works = nil
+			works := append(s.owing(), s.works...) // before the webhooks that may settle it
+			s.works, s.gathering = nil, false
 			s.m.Now = s.now.UnixMicro()
 			after := s.m.Turn(works)
 			s.at(disk, life, func() {
@@ -129,7 +131,7 @@ func (s *sim) isPaused(platform, tenant, receiver string) bool {
 func (s *sim) advance(until time.Time) {
 	for {
 		due := time.UnixMicro(s.m.NextDue(s.receiverFor)).UTC()
-		claim := len(s.works) == 0 && due.Before(until) && (len(s.events) == 0 || due.Before(s.events[0].at))
+		claim := !s.gathering && due.Before(until) && (len(s.events) == 0 || due.Before(s.events[0].at))
 		if claim {
 			if due.After(s.now) {
 				s.now = due
@@ -398,6 +400,9 @@ func (s *sim) judgeTaken() {
 			}
 			continue
 		}
+		if o.entry == nil && o.receiver == "" { // erased since then; it may have been kept
+			continue
+		}
 		waits, held, failures := n.to.Sub(o.from) < w.maxAge, false, 0
 		for _, t := range w.tries {
 			if t.arrival != o || t.ended.IsZero() || t.ended.After(n.to) {
@@ -550,17 +555,27 @@ func (s *sim) miss(tenant, snapshot string) {
 	s.debts.Add(hook.Lane, webhookgate.Missed{ID: hook.ID, Digest: hook.Digest, At: s.now, Snapshot: hook.Snapshot})
 }
 
-// storeOwed moves what is owed from memory into lanes.
+// storeOwed has the next transaction move what is owed from memory into lanes.
 func (s *sim) storeOwed() {
+	s.storing = true
+	s.submit()
+}
+
+func (s *sim) owing() (works []Work) {
+	if !s.storing {
+		return nil
+	}
+	s.storing = false
 	debts := s.debts
 	for _, o := range debts.List() {
-		s.submit(s.m.Owe(o.Lane, o.Debt, func() {
+		works = append(works, s.m.Owe(o.Lane, o.Debt, func() {
 			debts.Drop(o)
 			for _, m := range s.misses {
 				m.stored = m.stored || m.tenant == o.Tenant && !m.at.After(o.Last())
 			}
 		}))
 	}
+	return works
 }
 
 // judgeOwed looks at who is owed something. Two webhooks that are a second apart may count as either order.
@@ -578,6 +593,7 @@ func (s *sim) judgeOwed() {
 			}
 		}
 		must, mustNot := certain != nil, last == nil
+		settled := false // in the memory of the replica that owes it
 		for _, a := range w.arrivals {
 			if a.tenant != tenant || last == nil {
 				continue
@@ -599,8 +615,11 @@ func (s *sim) judgeOwed() {
 				must = false
 			}
 			isMissed := slices.ContainsFunc(s.misses, func(m *miss) bool { return m.tenant == tenant && m.digest == a.webhook.Digest })
-			if a.ok && !isAccepted && a.from.After(last.at.Add(time.Second)) && (!isMissed || a.webhook.Digest == last.digest) {
-				mustNot = true
+			// What came through another replica counts once the debt is stored. Of several, only the last one is known then.
+			if a.ok && !isAccepted && a.from.After(last.at.Add(time.Second)) {
+				settles := !isMissed || a.webhook.Digest == last.digest
+				settled = settled || settles && a.number%2 == 0
+				mustNot = settled || settles
 			}
 		}
 		for _, x := range slices.Concat(w.erasures, s.forgets) {
@@ -790,7 +809,7 @@ func (s *sim) step(n int) {
 				}
 			}
 		}
-		s.works = nil
+		s.works, s.gathering = nil, false
 		w.seen["killed"] = true
 		s.m.Now = s.now.UnixMicro()
 		s.m.Crash(s.shared)

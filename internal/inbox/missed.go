@@ -24,7 +24,9 @@ func (l *lane) noteTaken(in *incoming) {
 	if at == 0 {
 		return
 	}
-	l.taken, l.takenAt, l.noted = in.digest, at, true
+	if in.accepting == nil || at > l.takenAt {
+		l.taken, l.takenAt, l.noted = in.digest, at, true
+	}
 	if len(l.owed.Missed) > 0 && l.owed.SettledBy(sha256Of(in.digest), moment(at)) {
 		l.owed, l.dirty = webhookgate.Debt{}, true
 	}
@@ -37,7 +39,8 @@ func (l *lane) owe(d webhookgate.Debt) {
 		return
 	}
 	// A webhook that is another one must have come a second later, because the clocks of replicas and database differ. A time in the
-	// future is from before the database's clock was set back, and says nothing.
+	// future is from before the database's clock was set back, and says nothing. Only the last webhook is known here: if that is an
+	// earlier one of those that got a 5xx, the tenant counts as owed, although one before it may have settled that.
 	if l.takenAt > 0 && l.takenAt <= l.t.now {
 		if d.SettledBy(sha256Of(l.taken), moment(l.takenAt-micros(maxJump))) {
 			return

@@ -156,6 +156,20 @@ func TestOwedBeforeAndInAnOutage(t *testing.T) {
 	})
 }
 
+// What is owed, and the webhook that settles it, may be written by one transaction.
+func TestOwedTogetherWithWhatSettlesIt(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		d := newDesk(t, open)
+		d.take("other", "A") // from then on the database's clock is known
+		for n := range 10 {  // the writer may store what is owed by itself before
+			tenant := fmt.Sprint("t", n)
+			d.together(func() { d.oweTo(d.hook(tenant, "A")) }, func() { d.want(tenant, d.send(tenant, "B"), "+") })
+		}
+		d.stored()
+		d.want("owed", d.owed(), "")
+	})
+}
+
 // Only what ended until then is dismissed; and if it fails, nothing is.
 func TestDismissUntil(t *testing.T) {
 	var gone atomic.Bool

@@ -213,7 +213,8 @@ func (s *Inbox) catchingUp() (works []*work) {
 
 // gather returns the works for one transaction: o, and those that wait in the queue.
 func (s *Inbox) gather(o *work) []*work {
-	works, bytes := append(append([]*work{o}, s.catchingUp()...), s.owing()...), o.bytes
+	// What is owed goes first, because a webhook behind it may settle it.
+	works, bytes := append(append(s.owing(), o), s.catchingUp()...), o.bytes
 	for len(works) < maxBatchOps && bytes < maxBatchBytes {
 		select {
 		case o = <-s.ops:
