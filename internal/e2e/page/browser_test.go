@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/emulation"
 	cdplog "github.com/chromedp/cdproto/log"
 	"github.com/chromedp/chromedp"
 
@@ -32,6 +33,8 @@ var (
 		options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path),
 			chromedp.NoSandbox,                           // tests may run as root, where Chromium's does not work
 			chromedp.Flag("disable-dev-shm-usage", true), // containers have a small one
+			// Without a GPU a page whose mark of life moves takes half a core, for as long as it is open.
+			chromedp.Flag("force-prefers-reduced-motion", true),
 			chromedp.Flag("host-resolver-rules", "MAP evil.test 127.0.0.1"))
 		allocator, end := chromedp.NewExecAllocator(context.Background(), options...)
 		closeBrowser = end
@@ -40,7 +43,16 @@ var (
 	})
 )
 
-// newTab opens a tab that shares nothing with others, for a test that then runs beside them.
+// tabs are those that no test has. A tab takes Chromium about a second of a core, and each more that is busy slows the others down.
+var tabs = make(chan context.Context, 3)
+
+func init() {
+	for range cap(tabs) {
+		tabs <- nil // not opened yet
+	}
+}
+
+// newTab is an empty tab of the test's own, for as long as it runs. Each test has a site of its own: its usher's ports.
 func newTab(t *testing.T) *tab {
 	t.Helper()
 	if testing.Short() {
@@ -53,10 +65,25 @@ func newTab(t *testing.T) *tab {
 	} else if err != nil {
 		t.Fatal("chromium can't be started: ", err)
 	}
-	ctx, cancel := chromedp.NewContext(parent, chromedp.WithNewBrowserContext())
-	t.Cleanup(cancel)
-	// The first step opens it, and must have no limit: that would end it.
-	if err := chromedp.Do(ctx, chromedp.EmulateViewport(1200, 800)); err != nil {
+	ctx := <-tabs
+	t.Cleanup(func() {
+		if t.Failed() {
+			ctx = nil // it may be what is broken
+		}
+		tabs <- ctx
+	})
+	if ctx == nil {
+		ctx, _ = chromedp.NewContext(parent, chromedp.WithNewBrowserContext()) // ends with Chromium
+	}
+	// The first step opens it, and must have no limit: that would end it. What another test has set there is over.
+	err = chromedp.Do(ctx, chromedp.EmulateViewport(1200, 800), chromedp.Navigate("about:blank"), chromedp.Func(func(ctx context.Context, _ *chromedp.Target) error {
+		_, err := chromedp.Call(ctx, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: false})
+		if err == nil {
+			_, err = chromedp.Call(ctx, cdplog.Clear, cdp.Empty{})
+		}
+		return err
+	}))
+	if err != nil {
 		t.Fatal("no tab: ", err)
 	}
 	return &tab{t, ctx}
@@ -80,14 +107,20 @@ func (b *tab) open(url string) {
 // click clicks on what a selector finds, once it is there.
 func (b *tab) click(selector string) {
 	b.t.Helper()
-	b.insist(selector, chromedp.Click(chromedp.CSS(selector)))
+	b.insist(selector, chromedp.Click(chromedp.CSS(selector), calmly))
 }
 
 // press types keys into what a selector finds, once it is there.
 func (b *tab) press(selector, keys string) {
 	b.t.Helper()
-	b.insist(selector, chromedp.SendKeys(chromedp.CSS(selector), keys))
+	b.insist(selector, chromedp.SendKeys(chromedp.CSS(selector), keys, calmly))
 }
+
+// calmly: Chromium is not asked 200 times a second whether something is there.
+var calmly = chromedp.RetryInterval(pause)
+
+// pause is between two looks at a page.
+const pause = 100 * time.Millisecond
 
 // insist does a step with an element. The page is live, so an element that was found may be replaced before
 // anything is done with it: then once more.
@@ -127,11 +160,11 @@ func (b *tab) text(selector string) string {
 // next page may just be on its way.
 func (b *tab) until(what, expression string) {
 	b.t.Helper()
-	for range 600 {
+	for range 300 {
 		if ok, err := chromedp.Run(b.ctx, chromedp.Evaluate[bool](`!!(`+expression+`)`)); err == nil && ok {
 			return
 		}
-		time.Sleep(50 * time.Millisecond) // a real browser: nothing to wait on
+		time.Sleep(pause) // a real browser: nothing to wait on
 	}
 	b.t.Fatalf("in 30 s: not %s\nThe page shows:\n%s", what, b.text("body"))
 }

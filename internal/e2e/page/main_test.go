@@ -5,10 +5,12 @@ package page
 
 import (
 	"context"
+	"html"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -82,4 +84,15 @@ func (w *watched) send(t *testing.T, tenant string, users ...int) {
 		_, metrics := get(t, w.admin+"/metrics")
 		return strings.Contains(metrics, "\nusher_inbox_pending 0\n")
 	})
+}
+
+// words is the text of a page, with one space between any two words: for what takes no browser.
+func (w *watched) words(t *testing.T, path string) string {
+	t.Helper()
+	status, page := get(t, w.admin+path)
+	if status != 200 {
+		t.Fatalf("%s: %d %s", path, status, page)
+	}
+	text := regexp.MustCompile(`<[^>]*>`).ReplaceAllString(page, " ")
+	return strings.Join(strings.Fields(html.UnescapeString(text)), " ")
 }
