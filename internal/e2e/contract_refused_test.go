@@ -443,7 +443,7 @@ func TestImportKilled(t *testing.T) {
 		environ := gateAlone(newReceiver(t, 200).url, inbox, "USHER_ENTITLEMENTS_LISTEN=127.0.0.1:0")
 		p := startProcess(t, environ)
 		p.Ready(t)
-		const most = 2000
+		const most = 600
 		var file strings.Builder
 		for n := 1; n <= most; n++ {
 			file.WriteString(testkit.Snapshot(fmt.Sprint("t", n), n) + "\n")

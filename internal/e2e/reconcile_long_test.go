@@ -16,14 +16,11 @@ import (
 	"usher/internal/testkit/pgtest"
 )
 
-// TestReconcileMany compares 100,000 tenants of which 50 differ, while webhooks come, with the long form; else 2,000. It tells how long
+// TestReconcileMany compares 100,000 tenants of which 50 differ, while webhooks come, with the long form; else 1,000. It tells how long
 // that takes, how much memory it needs, and how long a webhook takes meanwhile. What is judged is memory: less than 100 MB more in usher,
 // and less than 100 MB in the command.
 func TestReconcileMany(t *testing.T) {
-	tenants, differ := 2000, 50
-	if *long {
-		tenants = 100_000
-	}
+	tenants, differ := pick(1000, 100_000), 50
 	for _, engine := range []string{"file", "database"} {
 		t.Run(engine, func(t *testing.T) {
 			w, dir := newWorld(t), t.TempDir()
@@ -52,7 +49,7 @@ func TestReconcileMany(t *testing.T) {
 			if *long { // what was imported is finished, and more than is kept: usher deletes it in steps
 				time.Sleep(40 * time.Second)
 			}
-			quiet := median(u, t, 2*time.Second)
+			quiet := median(u, t, pick(0, 2*time.Second))
 			before := statusMB(u.Process.Pid, "VmRSS:")
 			var peak, command int
 			var meanwhile []time.Duration

@@ -24,6 +24,7 @@ func TestReplicas(t *testing.T) {
 		{"they recognise each other's copies", copiesOnReplicas},
 		{"they see and do the same", actsOnReplicas},
 		{"they answer the same within a second", entitlementsOnReplicas},
+		{"what the standby does not have is not answered 200", onlyWhenCommitted},
 	} {
 		t.Run(c.name, func(t *testing.T) { f.t = t; c.test(t, f) })
 	}
@@ -170,9 +171,7 @@ func entitlementsOnReplicas(t *testing.T, f *fleet) {
 
 // While the standby does not confirm, nothing is answered 200, nothing is delivered, and the load balancer is told. What
 // was sent then is no copy of itself.
-func TestReplicasOnlyWhenCommitted(t *testing.T) {
-	t.Parallel()
-	f := newFleet(t, 2)
+func onlyWhenCommitted(t *testing.T, f *fleet) {
 	f.standby.Pause()
 	r := asked(t, "POST", "http://"+f.ushers[0].gate+"/webhooks", testkit.Snapshot("unsafe", 1), "Content-Type", "application/json")
 	if r.status != 503 || r.header.Get("Retry-After") == "" || r.header.Get("Usher-Decision") != "failed" {
@@ -259,6 +258,7 @@ func TestReplicasUnderFire(t *testing.T) {
 	}
 	for _, round := range rounds {
 		l.progress()
+		l.hurry()
 		var names []string
 		for _, h := range round {
 			names = append(names, h.name)

@@ -33,15 +33,18 @@ func (o *Output) String() string {
 	return o.b.String()
 }
 
-// Eventually waits for something that another goroutine or process brings about.
+// Eventually waits for something that another goroutine or process brings about. What takes long is looked at less and less often: a look
+// may be a whole page, or a process.
 func Eventually(t testing.TB, what string, f func() bool) {
 	t.Helper()
 	// A minute, and a number of looks: on a busy machine a look may take long.
-	for began, looks := time.Now(), 0; looks < 500 || time.Since(began) < time.Minute; looks++ {
+	pause := time.Millisecond
+	for began, looks := time.Now(), 0; looks < 100 || time.Since(began) < time.Minute; looks++ {
 		if f() {
 			return
 		}
-		time.Sleep(10 * time.Millisecond) // real processes and sockets: nothing to wait on
+		time.Sleep(pause) // real processes and sockets: nothing to wait on
+		pause = min(pause*3/2, 100*time.Millisecond)
 	}
 	t.Fatalf("in a minute: not %s", what)
 }
