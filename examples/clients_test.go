@@ -3,7 +3,6 @@ package examples
 import (
 	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"testing"
 
@@ -69,20 +68,10 @@ $`
 
 func TestGraphQLClient(t *testing.T) {
 	t.Parallel()
-	needs(t, "npm")
-	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "client.mjs"), []byte(graphqlClient), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	run := func(command ...string) ([]byte, error) {
-		cmd := exec.Command(command[0], command[1:]...)
-		cmd.Dir = dir
-		return cmd.CombinedOutput()
-	}
-	if out, err := run("npm", "install", "--no-package-lock", "--no-audit", "--no-fund", "--ignore-scripts", "--loglevel=error", "graphql-request@7", "graphql@16"); err != nil {
-		testkit.Missing(t, "npm can't install graphql-request: the sandbox is not tried with it: %v: %s", err, out)
-	}
-	if out, err := run("node", "client.mjs", startSandbox(t)); err != nil || !regexp.MustCompile(graphqlClientPrints).Match(out) {
+	dir := npm(t, "client.mjs", graphqlClient)
+	cmd := exec.Command("node", "client.mjs", startSandbox(t))
+	cmd.Dir = dir
+	if out, err := cmd.CombinedOutput(); err != nil || !regexp.MustCompile(graphqlClientPrints).Match(out) {
 		t.Errorf("%v:\n%s", err, out)
 	}
 }

@@ -115,14 +115,21 @@ func (u *Usher) Ready(t testing.TB) {
 func Build(t testing.TB, pkg string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "program")
-	if out, err := exec.Command("go", "build", "-o", path, pkg).CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
+	if err := build(pkg, path); err != nil {
+		t.Fatal(err)
 	}
 	return path
 }
 
-// Binary is usher as it is built, for what only a process can show. "go run" keeps what it has linked in Go's cache, so
-// that not each package with such tests links it anew.
+// build builds a program as "go run" does, which keeps what it has linked in Go's cache.
+func build(pkg, path string) error {
+	if out, err := exec.Command("go", "run", "-ldflags=-w", "-exec", "cp", pkg, path).CombinedOutput(); err != nil {
+		return errors.New(string(out))
+	}
+	return nil
+}
+
+// Binary is usher as it is built, for what only a process can show.
 func Binary(t testing.TB) string {
 	t.Helper()
 	if testing.Short() {
@@ -144,8 +151,8 @@ var (
 		}
 		built = dir
 		path := filepath.Join(dir, "usher")
-		if out, err := exec.Command("go", "run", "-ldflags=-w", "-exec", "cp", "usher", path).CombinedOutput(); err != nil {
-			return "", errors.New(string(out))
+		if err := build("usher", path); err != nil {
+			return "", err
 		}
 		return path, os.Chmod(dir, 0o755) // tests run it as other users, too
 	})
