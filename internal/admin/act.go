@@ -20,6 +20,7 @@ import (
 	"usher/internal/admin/page"
 	"usher/internal/content"
 	"usher/internal/inbox"
+	"usher/internal/inbox/engine"
 	"usher/internal/snapshot"
 	"usher/internal/text"
 	"usher/webhookgate"
@@ -94,12 +95,19 @@ type (
 	}
 )
 
-// inboxTrouble returns why the inbox takes no webhooks, or nil if it does or there is none.
-func (h *Handler) inboxTrouble() error {
+// inboxTrouble returns why the inbox takes no webhooks, or nil if it does or there is none. err is what it said last: a read may fail before
+// the writer has noticed anything.
+func (h *Handler) inboxTrouble(err error) error {
 	if h.cfg.Inbox == nil {
 		return nil
 	}
-	return h.cfg.Inbox.Err()
+	if trouble := h.cfg.Inbox.Health().Err; trouble != nil {
+		return trouble
+	}
+	if away, ok := errors.AsType[*engine.AwayError](err); ok {
+		return away
+	}
+	return nil
 }
 
 // UserHeader is the header in which usher's commands send the name of the user at the terminal.
@@ -141,7 +149,7 @@ func (h *Handler) act(r *http.Request, by *inbox.Action, id string, chosen inbox
 		done.ID, message, args = strconv.FormatInt(taken, 10), "refused webhook accepted by hand", []any{"id", n, "as", taken, "force", force}
 		_, older := errors.AsType[*inbox.OverwriteError](err)
 		_, unknown := errors.AsType[*unknownError](err)
-		if err != nil && !older && !unknown && !errors.Is(err, inbox.ErrNotFound) && !errors.Is(err, inbox.ErrDoubt) {
+		if err != nil && !older && !unknown && !errors.Is(err, inbox.ErrNotFound) && !errors.Is(err, inbox.ErrDoubt) && h.inboxTrouble(err) == nil {
 			err = &refusal{http.StatusConflict, err.Error()}
 		}
 	case "discard":
@@ -252,7 +260,7 @@ func (h *Handler) actOn(r *http.Request, by *inbox.Action, ids []string, chosen 
 		if _, ok := errors.AsType[*unknownError](err); ok {
 			acted.Unknown = append(acted.Unknown, id)
 		}
-		trouble := h.inboxTrouble()
+		trouble := h.inboxTrouble(err)
 		if err != nil && trouble != nil {
 			acted.Failed[id] = trouble.Error() // the cause says more than err
 		}

@@ -137,7 +137,7 @@ func (h *Handler) fail(w http.ResponseWriter, r *http.Request, err error) {
 		h.refuse(w, r, http.StatusServiceUnavailable, err.Error())
 	default:
 		h.cfg.Log.Error("admin request failed", "path", r.URL.Path, "err", err)
-		if trouble := h.inboxTrouble(); trouble != nil {
+		if trouble := h.inboxTrouble(err); trouble != nil {
 			h.writeProblem(w, r, http.StatusServiceUnavailable, Problem{Error: trouble.Error()}) // the cause says more than err
 			return
 		}

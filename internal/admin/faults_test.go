@@ -2,6 +2,7 @@ package admin
 
 import (
 	"encoding/json"
+	"errors"
 	"net/http"
 	"strings"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"usher/internal/admin/status"
 	"usher/internal/content"
 	"usher/internal/inbox"
+	"usher/internal/inbox/engine"
 	"usher/internal/testkit/inboxtest"
 	"usher/webhookgate"
 )
@@ -150,5 +152,23 @@ func TestFiguresOfAnOutage(t *testing.T) {
 			return
 		}
 		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// While the database is away, also in its first seconds, whatever people do or look at is 503 with the cause: it was not done, and may be later.
+func TestDatabaseIsAway(t *testing.T) {
+	b := world(t)
+	h := New(port(b))
+	const why = "the inbox's database can't be reached"
+	b.Fail(&engine.AwayError{Err: errors.New(why)})
+	for _, c := range []string{
+		`POST /api/pause {}`, `POST /api/resume {"tenant":"acme","platform":"eu"}`, `POST /api/erase {"tenant":"acme","platform":"eu"}`,
+		`POST /api/forget {"tenant":"acme","platform":"eu"}`, `POST /api/dismiss {}`, `POST /api/webhooks/3/redeliver {}`, `POST /api/webhooks/3/discard {}`,
+		`POST /api/webhooks/3/accept {}`, `POST /api/reconcile/begin {"about":""}`, `GET /api/webhooks `, `GET /api/webhooks/3 `, `GET /api/tenants `, `GET /api/tenant?code=acme `,
+	} {
+		part := strings.SplitN(c, " ", 3)
+		if status, body := ask(h, part[0], part[1], part[2], "Content-Type", "application/json"); status != 503 || !strings.Contains(body, why) {
+			t.Errorf("%s: %d %s", c, status, body)
+		}
 	}
 }

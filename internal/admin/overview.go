@@ -134,11 +134,11 @@ func (h *Handler) overview(*http.Request) (any, error) {
 	switch {
 	case p.Gate == nil:
 	case p.Inbox != nil && !p.Inbox.Counted.IsZero(): // the database may hang
-		p.NoLatest = cmp.Or(h.inboxTrouble(), errors.New("the inbox can't be read now")).Error()
+		p.NoLatest = cmp.Or(h.inboxTrouble(nil), errors.New("the inbox can't be read now")).Error()
 	default:
 		list, err := h.webhooks(selection{limit: 6})
 		if err != nil { // the rest of the page may say why
-			p.NoLatest = cmp.Or(h.inboxTrouble(), err).Error()
+			p.NoLatest = cmp.Or(h.inboxTrouble(err), err).Error()
 		}
 		p.Latest = list.Webhooks
 	}

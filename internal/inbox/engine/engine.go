@@ -96,6 +96,12 @@ func (e *FullError) Error() string {
 
 func (e *FullError) Unwrap() error { return e.Err }
 
+// An AwayError says that the database cannot be reached, or does not answer: what was asked for is not done, and may be later.
+type AwayError struct{ Err error }
+
+func (e *AwayError) Error() string { return e.Err.Error() }
+func (e *AwayError) Unwrap() error { return e.Err }
+
 // A BrokenError says that nothing will be written any more until usher is restarted.
 type BrokenError struct{ Err error }
 

@@ -568,9 +568,9 @@ func describe(err error) error {
 			return err
 		}
 		if errors.Is(err, context.DeadlineExceeded) {
-			return noAnswer{err}
+			return &engine.AwayError{Err: noAnswer{err}}
 		}
-		return fmt.Errorf("the inbox's database can't be reached: %w", oneLine{err})
+		return &engine.AwayError{Err: fmt.Errorf("the inbox's database can't be reached: %w", oneLine{err})}
 	}
 	switch {
 	case pg.Code == "28P01" || pg.Code == "28000":
@@ -585,6 +585,8 @@ func describe(err error) error {
 		return &engine.StatementError{Err: err}
 	case pg.Code == "53100":
 		return &engine.FullError{Of: "the inbox's database", Since: time.Now(), Err: err}
+	case strings.HasPrefix(pg.Code, "08"), strings.HasPrefix(pg.Code, "53"), strings.HasPrefix(pg.Code, "57"): // it starts, stops, or has too many clients
+		return &engine.AwayError{Err: fmt.Errorf("the inbox's database: %w", pg)}
 	}
 	return fmt.Errorf("the inbox's database: %w", pg) // without the list of tries if it cannot connect
 }

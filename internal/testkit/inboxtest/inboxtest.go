@@ -82,13 +82,13 @@ func Open(t testing.TB, names ...string) *Box {
 // broken is an engine that can be broken, or in doubt.
 type broken struct {
 	engine.Engine
-	err   atomic.Pointer[engine.BrokenError]
+	err   atomic.Pointer[error]
 	doubt atomic.Pointer[string]
 }
 
 func (e *broken) Write(fn func(engine.Tx) error) error {
 	if err := e.err.Load(); err != nil {
-		return err
+		return *err
 	}
 	doubt := false
 	err := e.Engine.Write(func(tx engine.Tx) error {
@@ -121,16 +121,19 @@ func (b *Box) Doubt(statement string) { b.engine.doubt.Store(&statement) }
 
 func (e *broken) Read(ctx context.Context, fn func(engine.Tx) error) error {
 	if err := e.err.Load(); err != nil {
-		return err
+		return *err
 	}
 	return e.Engine.Read(ctx, fn)
 }
 
 // Break makes the inbox fail from now on.
 func (b *Box) Break(why string) {
-	b.engine.err.Store(&engine.BrokenError{Err: errors.New(why)})
+	b.Fail(&engine.BrokenError{Err: errors.New(why)})
 	_ = b.Pause(inbox.Pause{}) // so that it notices
 }
+
+// Fail makes each transaction fail from now on.
+func (b *Box) Fail(err error) { b.engine.err.Store(&err) }
 
 // RoundTrip is the receivers' answer.
 func (b *Box) RoundTrip(r *http.Request) (*http.Response, error) {
