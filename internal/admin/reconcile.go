@@ -48,7 +48,7 @@ type (
 
 	// RunEnded is the answer of POST /api/reconcile/end.
 	RunEnded struct {
-		Partial bool `json:"partial,omitempty"` // another run has compared clearly more tenants: what it found still counts
+		Partial bool `json:"partial,omitempty"` // see inbox.Inbox.EndRun
 	}
 
 	// RunEnd is its body.

@@ -25,8 +25,8 @@ Usage:
   usher exec -- CMD ARG...
                      run a command that calls the billing service
   usher reconcile -- CMD ARG...
-                     find what no webhook ever said: compare what the billing
-                     service says of each tenant with what usher knows
+                     find changes that usher does not know: compare what the
+                     billing service says of each tenant with what usher knows
   usher check        try the settings without opening a port
   usher status       ask a running usher how it is, and what to do
   usher healthcheck  ask a running usher whether it is ready

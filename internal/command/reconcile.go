@@ -30,9 +30,9 @@ import (
 const reconcileUsage = `Usage: usher reconcile [--apply [--keep] [--twins] [--max N] [--yes]]
                        [--as-of TIME] [--json] -- CMD ARG...
 
-Finds what no webhook ever said: a webhook that was never sent, or that got
-lost, and tenants from before usher. CMD asks the billing service in its own
-way, and prints one tenant on a line: the payload of a webhook
+Finds changes that usher does not know: their webhook got lost or was never
+sent, or they are older than usher. CMD asks the billing service in its own way,
+and prints one tenant on a line: the payload of a webhook
 ({"tenant":{"code":...},"change":{"features":[...]}}), or a whole webhook.
 usher compares that with what it knows, and says what differs.
 
@@ -64,7 +64,8 @@ The results:
   absent   usher knows the tenant, and CMD did not print it
 
 A run that compares clearly fewer tenants than another one of the last week
-clears nothing that this one found, and ends no gap.
+clears nothing that this one found. Nor does it end a gap, and neither does one
+that compares less than half of the tenants that usher knows.
 
 Exit code 0: nothing differs or is missing any more. 3: something does. 1: it
 failed, and nothing was taken in, or not all. 2: wrong settings or usage.
@@ -665,7 +666,7 @@ func (c *reconcileCall) end(complete bool, failed error) error {
 		c.sayMore()
 		c.say("%s", c.conclusion(complete, failed))
 		if ended.Partial {
-			c.say("usher knows many more tenants than this run has compared: what a larger one has found, and times without a gate, stay on the overview.\n")
+			c.say("usher knows many more tenants than this run has compared: what a larger one has found, and times without a gate, stay on the overview. If the list is complete, run 'usher inbox dismiss' to end these times.\n")
 		}
 	}
 	switch {

@@ -101,36 +101,36 @@ func (s *Summary) judged() int { return s.Equal + s.Applied + s.Left.Differs }
 // weighFor is how long a run counts against smaller ones.
 const weighFor = 7 * 24 * time.Hour
 
-// weigh says whether a complete run has compared as good as all tenants, and whether what it found counts from now on. Nobody knows all
-// tenants of the billing service, and a list may leave canceled ones out. But a list of few tenants must not clear what a complete one
-// has found. So a run is partial if another one of the last week has compared clearly more of the tenants that usher knows. former are
-// the complete runs of that time, and the one that counts, if there are any. (After a week there may just be fewer tenants.)
+// weigh says whether a complete run has compared clearly less than all tenants, and whether what it found counts from now on. Nobody knows
+// all tenants of the billing service, and a list may leave canceled ones out. But a list of few tenants must not clear what a complete one
+// has found. So a run is small if another one of the last week has compared clearly more of the tenants that usher knows; if there was none,
+// the last one before. (After a week there may just be fewer tenants.) A run is partial, too, if usher knows more tenants that it did not
+// compare: however often such a list is compared, nobody knows what the others have missed. former are the complete runs of that week, the
+// last one and the one that counts, in their order.
 func (r *Run) weigh(former []*Run) (partial, stands bool) {
 	var before *Run // the one that counts
-	most, recent := 0, 0
+	most, last := 0, 0
 	for _, f := range former {
 		if f.stands {
 			before = f
 		}
-		if !f.Ended.Before(r.Ended.Add(-weighFor)) {
-			recent = max(recent, f.Summary.judged())
+		last = f.Summary.judged()
+		if !f.Ended.Before(r.Ended.Add(-weighFor)) && !f.Ended.After(r.Ended) {
+			most = max(most, last)
 		}
 	}
-	if most = recent; most == 0 && before != nil {
-		most = before.Summary.judged()
-	}
+	most = cmp.Or(most, last)
 	judged := r.Summary.judged()
-	if partial = judged*10 < most*9; most == 0 {
-		partial = judged < r.Summary.Absent+r.Summary.Changed
-	}
+	few := judged < r.Summary.Absent+r.Summary.Changed
+	small := judged*10 < most*9 || most == 0 && few
 	switch {
 	case before == nil:
 		stands = true
-	case r.KnowsUpTo().Before(before.KnowsUpTo()): // an older list
+	case r.KnowsUpTo().Before(before.KnowsUpTo()) && !before.Began.After(r.Ended): // an older list; else the clock was set back meanwhile
 	default:
-		stands = !partial || r.Summary.Left.Count() >= before.Summary.Left.Count()
+		stands = !small || r.Summary.Left.Count() >= before.Summary.Left.Count()
 	}
-	return partial, stands
+	return small || few, stands
 }
 
 // unended is how long a run may take. One that has not ended by then was killed.
@@ -198,7 +198,8 @@ func (s *Inbox) BeginRun(asOf time.Time, by *Action) (r *Run, known int, err err
 	return r, known, err
 }
 
-// EndRun stores how a run has ended. partial: another run has compared clearly more tenants, and what that one found still counts.
+// EndRun stores how a run has ended. partial: it has compared clearly less than all tenants, so it ends no gap, and what a larger one found
+// still counts.
 func (s *Inbox) EndRun(id string, complete bool, failed string, summary Summary) (partial bool, err error) {
 	text, _ := json.Marshal(summary) // numbers
 	return act(s, work{run: id}, func(t *sqlTurn) (partial bool, touched int, err error) {
@@ -427,7 +428,7 @@ func (s *Inbox) Apply(ctx context.Context, id string, lines [][]byte, keep bool)
 	var known int64
 	err := s.read(ctx, func(tx engine.Tx) error {
 		tx.Queue("run", func(r engine.Row) (err error) { run, err = scanRun(r); return err }, id)
-		tx.Queue("runs_know", func(r engine.Row) error { return r.Scan(&known) }) // no other run ends before this one: its begin would end this one
+		tx.Queue("runs_know", func(r engine.Row) error { return r.Scan(&known) }, id) // no other run ends before this one: its begin would end this one
 		return tx.Send()
 	})
 	switch {

@@ -456,6 +456,8 @@ func TestFewerTenantsClearNothing(t *testing.T) {
 		"many that nobody knew":        {before: []Summary{{Equal: 10, Missing: 900, Left: Left{Missing: 900}}}, then: Summary{Equal: 10}, gapEnds: true},
 		"the first of all":             {then: Summary{Equal: 60, Absent: 40}, gapEnds: true},
 		"the first, of few":            {then: Summary{Equal: 1, Absent: 99}},
+		"few, and once more":           {before: []Summary{{Equal: 1, Absent: 99}}, then: Summary{Equal: 1, Absent: 99}},
+		"most are canceled":            {before: []Summary{{Equal: 39, Absent: 60, Differs: 1, Left: Left{Differs: 1}}}, then: Summary{Equal: 40, Absent: 60}},
 		"the first, and all changed":   {then: Summary{Changed: 100}},
 		"the first, with an older one": {then: Summary{Equal: 100}, asOf: time.Hour},
 		"an older list":                {before: []Summary{many}, asOf: time.Hour, then: Summary{Equal: 100}, left: 2},
@@ -511,6 +513,36 @@ func TestFewerTenantsForAWeek(t *testing.T) {
 		if partial, left := run(4, Summary{Equal: 50}); partial || left != 0 {
 			t.Errorf("later: partial %v, %d left", partial, left)
 		}
+	})
+}
+
+// Who compares once a month, and has fewer tenants than before, is not told for ever what an older run has found.
+func TestFewerTenantsEachMonth(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		d := newDesk(t, open)
+		for month, s := range []Summary{{Equal: 98, Differs: 2, Left: Left{Differs: 2}}, {Equal: 50}, {Equal: 50}} {
+			partial := must2(d.EndRun(d.begin(time.Time{}).ID, true, "", s))(t)
+			_, stands, err := d.LastRuns(t.Context())
+			check(t, err)
+			d.want(fmt.Sprint("month ", month), fmt.Sprint(partial, stands.Summary.Left.Count()), []string{"false 2", "true 2", "false 0"}[month])
+			d.ahead.Add(int64(30 * 24 * time.Hour))
+		}
+	})
+}
+
+// A run from before the clock was set back seems to be from the future. What is found now still counts, and can be taken in.
+func TestRunOfTheFuture(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		d := newDesk(t, open)
+		d.hears("acme", "a")
+		d.ahead.Add(int64(1000 * time.Hour))
+		must2(d.EndRun(d.begin(time.Time{}).ID, true, "", Summary{Equal: 1}))(t)
+		d.ahead.Add(-int64(1000 * time.Hour))
+		must2(d.EndRun(d.begin(time.Time{}).ID, true, "", Summary{Differs: 1, Left: Left{Differs: 1}}))(t)
+		_, stands, err := d.LastRuns(t.Context())
+		check(t, err)
+		d.want("left", fmt.Sprint(stands.Summary.Left.Count()), "1")
+		d.want("taken in", d.apply(d.begin(time.Time{}), false, says("acme", "b")), "differs (+ b, - a) applied")
 	})
 }
 

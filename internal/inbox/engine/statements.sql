@@ -283,13 +283,15 @@ SELECT id, mark, began, as_of, action, ended, complete, stands, failed, summary 
 WHERE mark = (SELECT max(mark) FROM {schema}.reconcile) OR mark = (SELECT max(mark) FROM {schema}.reconcile WHERE stands = 1) ORDER BY mark
 
 -- name: runs_complete
--- The complete runs since a time (1), and the one that counts.
+-- The complete runs since a time (1), the last one, and the one that counts.
 SELECT id, mark, began, as_of, action, ended, complete, stands, failed, summary FROM {schema}.reconcile
-WHERE complete = 1 AND (ended >= $1::bigint OR mark = (SELECT max(mark) FROM {schema}.reconcile WHERE stands = 1)) ORDER BY mark
+WHERE complete = 1 AND (ended >= $1::bigint OR mark IN ((SELECT max(mark) FROM {schema}.reconcile WHERE stands = 1), (SELECT max(mark) FROM {schema}.reconcile WHERE complete = 1))) ORDER BY mark
 
 -- name: runs_know
--- Up to when any complete run knows what the billing service says.
+-- Up to when any complete run knows what the billing service says. One that seems to have begun after this run (1) is from before the clock
+-- was set back.
 SELECT coalesce(max(CASE WHEN as_of < began THEN as_of ELSE began END), 0) FROM {schema}.reconcile WHERE complete = 1
+	AND began <= (SELECT r.began FROM {schema}.reconcile r WHERE r.id = $1::text)
 
 -- name: runs_expire
 DELETE FROM {schema}.reconcile WHERE began < $1::bigint AND mark < (SELECT max(mark) FROM {schema}.reconcile WHERE stands = 1)
