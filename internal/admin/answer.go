@@ -131,7 +131,7 @@ func (h *Handler) fail(w http.ResponseWriter, r *http.Request, err error) {
 	switch {
 	case errors.Is(err, inbox.ErrNotFound):
 		h.refuse(w, r, http.StatusNotFound, err.Error())
-	case errors.Is(err, inbox.ErrFinished), errors.Is(err, inbox.ErrBusy), errors.Is(err, inbox.ErrKept), errors.Is(err, inbox.ErrRefused), errors.Is(err, inbox.ErrNoRun), errors.Is(err, inbox.ErrOlderList), errors.Is(err, inbox.ErrFuture), errors.Is(err, inbox.ErrNoGate):
+	case errors.Is(err, inbox.ErrFinished), errors.Is(err, inbox.ErrBusy), errors.Is(err, inbox.ErrMeanwhile), errors.Is(err, inbox.ErrKept), errors.Is(err, inbox.ErrRefused), errors.Is(err, inbox.ErrNoRun), errors.Is(err, inbox.ErrOlderList), errors.Is(err, inbox.ErrFuture), errors.Is(err, inbox.ErrNoGate):
 		h.refuse(w, r, http.StatusConflict, err.Error())
 	case errors.Is(err, webhookgate.ErrFull):
 		h.refuse(w, r, http.StatusServiceUnavailable, err.Error())

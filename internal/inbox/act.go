@@ -21,7 +21,7 @@ const actionPatience = 20 * time.Second
 func act[T any](s *Inbox, names work, does func(*sqlTurn) (T, int, error)) (result T, denied error) {
 	ctx, cancel := context.WithTimeout(s.run, actionPatience)
 	defer cancel()
-	for busy := false; ; busy = true {
+	for busy, pause := false, 20*time.Millisecond; ; busy, pause = true, min(2*pause, 320*time.Millisecond) {
 		w, reply := names, make(chan error, 1)
 		w.failed = func(err error) { reply <- err }
 		w.decide = func(t *sqlTurn) func() {
@@ -52,7 +52,7 @@ func act[T any](s *Inbox, names work, does func(*sqlTurn) (T, int, error)) (resu
 		select {
 		case <-ctx.Done():
 			return result, ErrBusy
-		case <-time.After(20 * time.Millisecond):
+		case <-time.After(pause):
 		}
 	}
 }
@@ -174,11 +174,23 @@ func (s *Inbox) Forget(platform *string, tenant string, by *Action) (count int, 
 }
 
 // Erase deletes everything about a tenant: all its webhooks, its last snapshot, and what dedup remembers. It returns the number
-// of webhooks.
+// of webhooks. It may wait for a delivery: if something comes for the tenant meanwhile, nothing is deleted.
 func (s *Inbox) Erase(platform, tenant string, by *Action) (count int, err error) {
+	lanes, err := s.lanesOf(&platform, tenant)
+	if err != nil {
+		return 0, err
+	}
+	seen := int64(0) // the number of what came last, when somebody asked
+	for _, l := range lanes {
+		seen = max(seen, l.last)
+	}
 	key := webhookgate.Lane{Platform: platform, Tenant: tenant}
 	count, err = act(s, work{known: []webhookgate.Lane{key}, numbers: 1, by: by}, func(t *sqlTurn) (count, touched int, err error) {
-		if l := t.lanes[key]; l != nil {
+		switch l := t.lanes[key]; {
+		case l == nil:
+		case l.last > seen:
+			err = ErrMeanwhile
+		default:
 			count, err = l.erase()
 		}
 		return count, count, err

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -34,6 +35,40 @@ func (e *twice) Write(fn func(engine.Tx) error) error {
 	}
 	e.again()
 	return e.Engine.Write(fn)
+}
+
+// always is an engine that runs each transaction twice, as after a deadlock.
+type always struct{ engine.Engine }
+
+func (e always) Write(fn func(engine.Tx) error) error {
+	_ = e.Engine.Write(func(tx engine.Tx) error { return errors.Join(fn(tx), errors.New("a deadlock")) })
+	return e.Engine.Write(fn)
+}
+
+// A transaction that runs again says once what it has done.
+func TestSaysItOnce(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		var beats atomic.Int64 // the one before has ended
+		d := newDesk(t, func() engine.Engine { return always{open()} }, func(c *Config) {
+			c.Limits = DefaultLimits
+			c.Limits.RefusedTenant = 1
+			c.GateUp = func() bool { beats.Add(1); return true }
+		})
+		for n := range 2 {
+			d.Refuse(refusalOf(d, "t", n))
+			w := d.hook("u", fmt.Sprint(n))
+			w.SignedID = "the same"
+			check(t, d.Add(t.Context(), w).Err)
+		}
+		d.until("up", func() bool { return beats.Load() > 1 })
+		d.shut()
+		d.ahead.Add(int64(time.Hour))
+		d.start()
+		d.until("a gap", func() bool { return len(d.Stats().Owed.Gaps) > 0 })
+		for _, says := range []string{"deleted a refused webhook", "webhook-id was used before", "no gate was ready"} {
+			d.want(says, fmt.Sprint(strings.Count(d.log.String(), says)), "1")
+		}
+	})
 }
 
 // A sender that got 503 sends its next webhook through another replica. The webhook that it gave up must not be taken in

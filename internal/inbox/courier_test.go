@@ -607,6 +607,25 @@ func TestEraseWaits(t *testing.T) {
 			t.Errorf("delivered after that: %v, %s", all[got:], d.states("t"))
 		}
 	})
+	inBubble(t, "and spares what has come meanwhile", func(t *testing.T, d *desk) {
+		d.main.delay = 5 * time.Second
+		d.take("t", "A")
+		time.Sleep(time.Second)
+		before := d.nth("t", 1)
+		erased := make(chan error, 1)
+		go func() { _, err := d.Erase("", "t"); erased <- err }()
+		time.Sleep(time.Second)
+		d.take("t", "B")
+		if err := <-erased; errorWord(err) != "newer" {
+			t.Errorf("erased: %v", err)
+		}
+		time.Sleep(20 * time.Second)
+		d.want("delivered", fmt.Sprint(d.main.got("t")), "[A B]")
+		if n := d.nth("t", 2) - before; n > 30 {
+			t.Errorf("it took %d numbers", n)
+		}
+		must2(d.Erase("", "t"))(t)
+	})
 	inBubble(t, "and gives up", func(t *testing.T, d *desk) {
 		d.main.delay, d.main.Timeout = time.Hour, 2*time.Hour
 		d.take("t", "A")

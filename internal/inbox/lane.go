@@ -32,6 +32,12 @@ type turn struct {
 	bytesAdded    int64        // by how much the bytes that wait or are parked change
 	finishedBytes int64        // of webhooks that are finished now: there may be something to sweep
 	refused       bool         // the same, of refused webhooks
+	committed     []func()     // what to do once the transaction is committed; it may run again before
+}
+
+// warn logs something once the transaction is committed.
+func (t *turn) warn(message string, args ...any) {
+	t.committed = append(t.committed, func() { t.Log.Warn(message, args...) })
 }
 
 // rules are what decides, beside the rows.
@@ -490,7 +496,7 @@ func (l *lane) duplicate(in *incoming) string {
 		}
 	}
 	if reused {
-		l.t.Log.Warn("webhook-id was used before, for another body: usher accepts the webhook", "webhook", in.Webhook.UUID, "tenant", in.Tenant)
+		l.t.warn("webhook-id was used before, for another body: usher accepts the webhook", "webhook", in.Webhook.UUID, "tenant", in.Tenant)
 	}
 	if !in.snapshot || l.t.DedupWindow == 0 {
 		return ""
@@ -521,7 +527,7 @@ func (l *lane) refuse(in *Webhook, known *Webhook) *Webhook {
 	}
 	if l.Lane != (webhookgate.Lane{}) {
 		for all := l.refusedOnes(); len(all) > 0 && len(all) >= l.t.Limits.RefusedTenant; all = all[1:] {
-			l.t.Log.Warn("deleted a refused webhook: its tenant has too many", "id", all[0].ID, "tenant", all[0].Tenant)
+			l.t.warn("deleted a refused webhook: its tenant has too many", "id", all[0].ID, "tenant", all[0].Tenant)
 			l.drop(all[0])
 		}
 	}

@@ -238,9 +238,11 @@ func (s *Inbox) beat(up bool) {
 		return
 	}
 	var now int64
+	var missed *Gap
 	asked := time.Now()
 	err := s.write(func(tx engine.Tx) error {
 		var last int64
+		missed = nil
 		tx.Queue("gate_up", func(r engine.Row) error { return r.Scan(&last) })
 		tx.Now(&now)
 		if err := tx.Send(); err != nil {
@@ -249,7 +251,7 @@ func (s *Inbox) beat(up bool) {
 		now = s.applyOffset(now)
 		if due {
 			if began, found := b.gap(last, now); found {
-				s.cfg.Log.Warn("no gate was ready to take webhooks for a while: usher may have missed some", "from", moment(began), "to", moment(now))
+				missed = &Gap{moment(began), moment(now)}
 				tx.Queue("gap_add", nil, began, now, int64(0))
 			}
 			tx.Queue("gate_up_save", nil, now)
@@ -259,6 +261,9 @@ func (s *Inbox) beat(up bool) {
 	if err != nil {
 		s.cfg.Owed.AddUnnamed(unnamed)
 		return
+	}
+	if missed != nil {
+		s.cfg.Log.Warn("no gate was ready to take webhooks for a while: usher may have missed some", "from", missed.From, "to", missed.To)
 	}
 	if due {
 		s.heart = heartbeat{up, asked, now}

@@ -1040,12 +1040,12 @@ func (p *place) erase(tenant string) {
 	_, err := p.inbox.Erase(platform(tenant), tenant, nil)
 	e.to, e.unsure = time.Now(), err != nil
 	w.note("erased %s: %v", tenant, err)
-	if err != nil && !errors.Is(err, ErrBusy) && !w.troubled() {
+	if err != nil && !errors.Is(err, ErrBusy) && !errors.Is(err, ErrMeanwhile) && !w.troubled() {
 		w.fail("erasing: %v", err)
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if !errors.Is(err, ErrBusy) {
+	if !errors.Is(err, ErrBusy) && !errors.Is(err, ErrMeanwhile) {
 		w.erasures, w.seen["erased"] = append(w.erasures, e), true
 	}
 }

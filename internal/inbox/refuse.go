@@ -43,8 +43,8 @@ func (s *Inbox) storeRefused(ctx context.Context, r *webhookgate.Refusal) error 
 	return err
 }
 
-// sweepRefused deletes the oldest refused webhooks, if they are too many, too old, or too large together.
-func (s *Inbox) sweepRefused(tx engine.Tx, now int64) error {
+// sweepRefused deletes the oldest refused webhooks, if they are too many, too old, or too large together, and says how many.
+func (s *Inbox) sweepRefused(tx engine.Tx, now int64) (int, error) {
 	lim := s.cfg.Limits
 	var old engine.Among
 	var lanes []webhookgate.Lane // of the deleted webhooks; some have none
@@ -56,13 +56,12 @@ func (s *Inbox) sweepRefused(tx engine.Tx, now int64) error {
 		return err
 	}, int64(lim.Refused), lim.RefusedBytes, now-micros(lim.RefusedAge))
 	if err := tx.Send(); err != nil || len(old) == 0 {
-		return err
+		return 0, err
 	}
-	s.cfg.Log.Warn("deleted refused webhooks that nobody has dealt with: they are too many or too old", "count", len(old))
 	tx.Queue("content_delete", nil, old)
 	tenants, platforms, types := laneColumns(lanes)
 	tx.Queue("lane_subtract_refused", nil, tenants, platforms, types)
-	return tx.Send()
+	return len(old), tx.Send()
 }
 
 // Accept takes in a webhook that was refused, as it is, at the end of its lane, and returns its new id. If its tenant has a

@@ -45,8 +45,9 @@ func (s *Inbox) sweep() {
 
 func (s *Inbox) sweepOnce(full, refused bool) (more bool, err error) {
 	lim := s.cfg.Limits
+	gone := 0 // how many refused webhooks go
 	err = s.write(func(tx engine.Tx) error {
-		more = false
+		more, gone = false, 0
 		var now, locked int64
 		var changed, seq int64 // the last finished webhook that goes, in the order in which webhooks were finished
 		tx.Queue("sweep_lock", func(r engine.Row) error { return r.Scan(&locked) })
@@ -68,7 +69,7 @@ func (s *Inbox) sweepOnce(full, refused bool) (more bool, err error) {
 			return err
 		}
 		if full || refused {
-			if err := s.sweepRefused(tx, now); err != nil {
+			if gone, err = s.sweepRefused(tx, now); err != nil {
 				return err
 			}
 		}
@@ -97,6 +98,9 @@ func (s *Inbox) sweepOnce(full, refused bool) (more bool, err error) {
 		more = more || len(old) == maxSweep
 		return nil
 	})
+	if err == nil && gone > 0 {
+		s.cfg.Log.Warn("deleted refused webhooks that nobody has dealt with: they are too many or too old", "count", gone)
+	}
 	return more, err
 }
 

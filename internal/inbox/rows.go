@@ -533,6 +533,8 @@ var (
 	ErrFinished = errors.New("it is neither waiting nor parked")
 	// ErrKept says that a webhook can't be sent again: it was kept, and still no receiver takes its platform.
 	ErrKept = errors.New("no receiver takes webhooks of its platform")
+	// ErrMeanwhile says that something has come for a tenant since somebody asked to erase it.
+	ErrMeanwhile = errors.New("something arrived for this tenant meanwhile, so nothing was erased; try again")
 	// ErrBusy says that a webhook is still being delivered.
 	ErrBusy = errors.New("it is being delivered right now; try again")
 	// ErrRefused says that a webhook was never taken in, so that it can't be sent again.

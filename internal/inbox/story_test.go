@@ -142,6 +142,8 @@ func errorWord(err error) string {
 		return "finished"
 	case errors.Is(err, ErrBusy):
 		return "busy"
+	case errors.Is(err, ErrMeanwhile):
+		return "newer"
 	case errors.Is(err, ErrKept):
 		return "kept"
 	case errors.Is(err, webhookgate.ErrFull):

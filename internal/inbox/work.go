@@ -300,7 +300,7 @@ func (s *Inbox) transact(works []*work) error {
 			delete(s.stale, name)
 		}
 	}
-	for _, f := range after {
+	for _, f := range slices.Concat(t.committed, after) {
 		f()
 	}
 	return nil
