@@ -2,7 +2,6 @@ package deploy_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -20,63 +19,10 @@ import (
 	"usher/internal/testkit/pgtest"
 )
 
-// The PostgreSQL servers of compose.cluster.yaml, without Docker: the standby has what the primary has confirmed, takes
-// its place, and is followed by it.
-func TestComposePostgres(t *testing.T) {
-	t.Parallel()
-	if testing.Short() {
-		t.Skip("makes two servers: not in short mode")
-	}
-	servers := newComposedCluster(t, readComposition(t, "compose.cluster.yaml")).servers
-	servers[0].Start()
-	servers[1].Start()
-	holds := func(s *pgtest.Server, sql, want string) {
-		t.Helper()
-		testkit.Eventually(t, sql+" is "+want, func() bool { return s.Exec(t, sql) == want })
-	}
-	holds(servers[0], "SHOW synchronous_standby_names", "*")
-	holds(servers[1], "SELECT pg_is_in_recovery()", "t")
-	password := strings.TrimSpace(string(read(t, "compose/inbox-password")))
-	for _, given := range []string{password, "wrong"} {
-		conn, err := pgx.Connect(t.Context(), fmt.Sprintf("postgres://usher:%s@%s/usher", given, servers[0].Addr()))
-		if (err == nil) != (given == password) {
-			t.Fatalf("with the password %q: %v", given, err)
-		}
-		if err == nil {
-			_, err = conn.Exec(t.Context(), "CREATE SCHEMA usher; CREATE TABLE usher.a (); INSERT INTO usher.a DEFAULT VALUES")
-			if err := errors.Join(err, conn.Close(t.Context())); err != nil {
-				t.Error(err)
-			}
-		}
-	}
-
-	servers[0].Stop() // all of it, and up again: each is what it was
-	servers[1].Stop()
-	servers[1].Start()
-	servers[0].Start()
-	holds(servers[0], "SELECT pg_is_in_recovery()", "f")
-	holds(servers[1], "SELECT pg_is_in_recovery()", "t")
-
-	servers[0].Kill()
-	servers[1].Run(t, "pg_ctl", "promote")
-	servers[0].Start()
-	holds(servers[0], "SELECT pg_is_in_recovery()", "t")
-	holds(servers[1], "SELECT pg_is_in_recovery()", "f")
-	holds(servers[1], "SHOW synchronous_standby_names", "*")
-	conn, err := pgx.Connect(t.Context(), fmt.Sprintf("postgres://usher:%s@%s/usher", password, servers[1].Addr()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	rows := 0
-	err = conn.QueryRow(t.Context(), "INSERT INTO usher.a DEFAULT VALUES RETURNING (SELECT count(*) FROM usher.a)").Scan(&rows)
-	if err := errors.Join(err, conn.Close(t.Context())); err != nil || rows != 1 {
-		t.Errorf("%d rows: %v", rows, err)
-	}
-}
-
 // What compose.cluster.yaml says, done without Docker: two PostgreSQL servers and HAProxy with
-// the files that it mounts, and three ushers with its settings. Then an usher and the primary
-// are taken away and the standby is promoted, and webhooks still arrive.
+// the files that it mounts, and three ushers with its settings. Then both servers are stopped, and
+// started in the wrong order. Then an usher and the primary are taken away and the standby is promoted: it has
+// what the primary had confirmed, the primary that comes back follows it, and webhooks still arrive.
 func TestComposeCluster(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -111,15 +57,58 @@ func TestComposeCluster(t *testing.T) {
 	world := file.sandbox(t, c.of[0])
 	delivered := func() int { return strings.Count(world.String(), "receiver: ") }
 	testkit.Eventually(t, "delivered", func() bool { return strings.Contains(world.String(), "200 queued") && delivered() >= 3 })
+	holds := func(s *pgtest.Server, sql, want string) {
+		t.Helper()
+		testkit.Eventually(t, sql+" is "+want, func() bool { return s.Exec(t, sql) == want })
+	}
+	holds(c.servers[0], "SHOW synchronous_standby_names", "*")
+	holds(c.servers[1], "SELECT pg_is_in_recovery()", "t")
+	password := strings.TrimSpace(string(read(t, "compose/inbox-password")))
+	if _, err := asUsher(t, c.servers[0], "wrong", "SELECT 1"); err == nil {
+		t.Error("a wrong password is accepted")
+	}
+	if _, err := asUsher(t, c.servers[0], password, "CREATE TABLE usher.a AS SELECT 1 AS n"); err != nil {
+		t.Error(err)
+	}
+
+	c.servers[0].Stop()
+	c.servers[1].Stop()
+	c.servers[1].Start()
+	c.servers[0].Start()
+	holds(c.servers[0], "SELECT pg_is_in_recovery()", "f")
+	holds(c.servers[1], "SELECT pg_is_in_recovery()", "t")
+	before := delivered()
+	testkit.Eventually(t, "delivered after a restart", func() bool { return delivered() >= before+3 })
 
 	stops[0]()
 	c.servers[0].Kill()
 	c.servers[1].Run(t, "pg_ctl", "promote")
-	before := delivered()
+	before = delivered()
 	testkit.Eventually(t, "delivered by the others", func() bool { return delivered() >= before+3 })
 	c.servers[0].Start()
+	holds(c.servers[0], "SELECT pg_is_in_recovery()", "t")
+	holds(c.servers[1], "SELECT pg_is_in_recovery()", "f")
+	holds(c.servers[1], "SHOW synchronous_standby_names", "*")
+	if rows, err := asUsher(t, c.servers[1], password, "SELECT count(*) FROM usher.a"); err != nil || rows != "1" {
+		t.Errorf("%s rows: %v", rows, err)
+	}
 	before = delivered()
 	testkit.Eventually(t, "delivered with a standby", func() bool { return delivered() >= before+3 })
+}
+
+// asUsher runs a statement with usher's role over the network, and returns the first value of its first row.
+func asUsher(t *testing.T, s *pgtest.Server, password, sql string) (value string, err error) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), fmt.Sprintf("postgres://usher:%s@%s/usher", password, s.Addr()))
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close(t.Context())
+	results, err := conn.PgConn().Exec(t.Context(), sql).ReadAll()
+	if err == nil && len(results[0].Rows) > 0 {
+		value = string(results[0].Rows[0][0])
+	}
+	return value, err
 }
 
 // composedCluster is where the services of compose.cluster.yaml are on this machine.
