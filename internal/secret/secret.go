@@ -24,6 +24,8 @@ const (
 	// not enough: a rewritten file may keep both, and a mounted secret changes when a symlink
 	// two directories up is swapped.
 	pollEvery = 500 * time.Millisecond
+	// readPatience is how long one read may take before the log says so: until it ends, a new secret is not known.
+	readPatience = 10 * time.Second
 )
 
 // Value is one secret. A nil *Value is a secret that is not set.
@@ -138,7 +140,11 @@ func (v *Value) readEach(ctx context.Context, contents chan<- func(), log *slog.
 			return
 		case <-tick.C:
 		}
+		late := time.AfterFunc(readPatience, func() {
+			log.Warn("reading the secret file takes long, usher keeps the last good value", "file", v.path)
+		})
 		value, err := read(v.path, v.readAgain)
+		late.Stop()
 		select {
 		case <-ctx.Done():
 			return

@@ -1,6 +1,7 @@
 package secret
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -220,13 +221,19 @@ func TestWatchPassesOverFilesThatHang(t *testing.T) {
 		a.readAgain = func(path string) ([]byte, error) { <-back; return ReadRegular(path) }
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
-		go func() { Watch(ctx, slog.New(slog.DiscardHandler), a, b); close(ended) }()
+		var log bytes.Buffer
+		go func() { Watch(ctx, slog.New(slog.NewTextHandler(&log, nil)), a, b); close(ended) }()
 		write(t, gone, "second")
 		write(t, other, "second")
 		time.Sleep(3 * pollEvery)
 		synctest.Wait()
 		if a.Get() != "first" || b.Get() != "second" {
 			t.Errorf("got %q and %q", a.Get(), b.Get())
+		}
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if said := log.String(); strings.Count(said, "takes long") != 1 || !strings.Contains(said, gone) {
+			t.Errorf("it says %q", said)
 		}
 		cancel()
 		<-ended
