@@ -186,9 +186,16 @@ func (s *Inbox) BeginRun(asOf time.Time, by *Action) (r *Run, known int, err err
 		if asOf.After(t.time().Add(time.Minute)) {
 			return nil, 0, ErrFuture
 		}
+		highest := int64(0)
+		t.tx.Queue("highest_last", func(row engine.Row) error { return row.Scan(&highest) })
 		t.tx.Queue("tenant_count", func(row engine.Row) error { return row.Scan(&known, new(int)) })
 		t.tx.Queue("action_add", func(row engine.Row) error { return row.Scan(&r.action) }, t.now, withoutZero(by.Who), by.What, withoutZero(by.About), int64(0))
 		t.send()
+		if r.mark <= highest { // as raiseNumbers: with a lower mark all lanes would have changed since
+			t.tx.Queue("number_raise", nil, highest)
+			t.tx.Queue("take_numbers", func(row engine.Row) error { return row.Scan(&r.mark, new(int64)) }, int64(1))
+			t.send()
+		}
 		t.statements = append(t.statements, func(tx engine.Tx) {
 			tx.Queue("runs_end", nil, t.now, "a later reconcile has begun")
 			tx.Queue("run_add", nil, r.ID, r.mark, t.now, r.asOf, r.action)
