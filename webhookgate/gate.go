@@ -91,7 +91,7 @@ func (g *Gate) noteOwed(in *arrival) {
 	case w == nil:
 		g.cfg.Owed.AddUnnamed(Unnamed{1, in.At, in.At})
 	case took:
-		g.cfg.Owed.Taken(w.Lane, w.Digest, w.Received)
+		g.cfg.Owed.Taken(w.Lane, w.Digest, w.Snapshot, w.Received)
 	default:
 		g.cfg.Owed.Add(w.Lane, Missed{w.ID, w.Digest, w.Received, w.Snapshot})
 	}

@@ -53,15 +53,15 @@ func (d Debt) Add(m Missed) Debt {
 }
 
 // SettledBy says whether nothing is owed any more once a webhook was taken in, which arrived at that time: it is the last one again, or
-// a new one that arrived after it. An earlier one that is sent again says nothing about the last.
-func (d Debt) SettledBy(digest [sha256.Size]byte, at time.Time) bool {
+// a new snapshot that arrived after it. An earlier one that is sent again says nothing about the last, nor does an event that is no snapshot.
+func (d Debt) SettledBy(digest [sha256.Size]byte, snapshot bool, at time.Time) bool {
 	if len(d.Missed) == 0 {
 		return true
 	}
 	if last := d.Missed[len(d.Missed)-1]; last.Digest == digest {
 		return last.Snapshot || !at.Before(last.At)
 	}
-	return at.After(d.Last()) && !slices.ContainsFunc(d.Missed, func(m Missed) bool { return m.Digest == digest })
+	return snapshot && at.After(d.Last()) && !slices.ContainsFunc(d.Missed, func(m Missed) bool { return m.Digest == digest })
 }
 
 // Owed remembers in memory what usher owes. An inbox moves it into its database. It is safe for concurrent use.
@@ -149,10 +149,10 @@ func (o *Owed) expireUnnamed() {
 }
 
 // Taken notes that a webhook of a tenant was taken in, or is a copy of one that was.
-func (o *Owed) Taken(lane Lane, digest [sha256.Size]byte, at time.Time) {
+func (o *Owed) Taken(lane Lane, digest [sha256.Size]byte, snapshot bool, at time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if d := o.debts[lane]; d != nil && d.SettledBy(digest, at) {
+	if d := o.debts[lane]; d != nil && d.SettledBy(digest, snapshot, at) {
 		delete(o.debts, lane)
 	}
 }

@@ -56,7 +56,7 @@ func TestDebt(t *testing.T) {
 			if failed {
 				o.Add(lane, m)
 			} else {
-				o.Taken(lane, m.Digest, m.At)
+				o.Taken(lane, m.Digest, true, m.At)
 			}
 		}
 		if (o.Len() > 0) != owed {
@@ -70,8 +70,20 @@ func TestDebtOfAnEvent(t *testing.T) {
 	for at, owed := range map[int]bool{1: true, 2: false, 3: false} {
 		event := missed("A", 2)
 		event.Snapshot = false
-		if got := !(Debt{}).Add(event).SettledBy(event.Digest, moments(at)); got != owed {
+		if got := !(Debt{}).Add(event).SettledBy(event.Digest, false, moments(at)); got != owed {
 			t.Errorf("after the same at %d: owed %v", at, got)
+		}
+	}
+}
+
+// An event that is no snapshot says nothing about a snapshot that got a 5xx, nor about another event.
+func TestEventSettlesOnlyItself(t *testing.T) {
+	other := missed("B", 3)
+	for _, snapshot := range []bool{true, false} {
+		m := missed("A", 2)
+		m.Snapshot = snapshot
+		if (Debt{}).Add(m).SettledBy(other.Digest, false, other.At) {
+			t.Errorf("of a snapshot (%v): settled by another event", snapshot)
 		}
 	}
 }
@@ -92,7 +104,7 @@ func TestDebtOfTheLast(t *testing.T) {
 			if failed {
 				o.Add(lane, m)
 			} else {
-				o.Taken(lane, m.Digest, m.At)
+				o.Taken(lane, m.Digest, true, m.At)
 			}
 			switch {
 			case failed && at >= last:

@@ -384,7 +384,7 @@ func (s *Inbox) takeIn(ctx context.Context, in incoming, w work, check func(*sql
 		}
 		return func() {
 			if a.Err == nil && in.arrived != 0 {
-				s.cfg.Owed.Taken(in.name, sha256Of(in.digest), moment(in.arrived))
+				s.cfg.Owed.Taken(in.name, sha256Of(in.digest), in.snapshot, moment(in.arrived))
 			}
 			if a.Err == nil && in.snapshot { // also for a duplicate: the original may have come through another replica
 				s.cfg.Changed(in.Tenant)

@@ -471,7 +471,7 @@ func (s *sim) send(tenant, snapshot string) {
 		}
 		a.ok, a.err, a.original = got.Err == nil, got.Err, got.DuplicateOf
 		if a.ok && a.number%2 == 0 { // else it came through another replica
-			s.debts.Taken(hook.Lane, hook.Digest, hook.Received)
+			s.debts.Taken(hook.Lane, hook.Digest, hook.Snapshot, hook.Received)
 		}
 		if lease != nil {
 			s.deliver(lease)
@@ -611,13 +611,13 @@ func (s *sim) judgeOwed() {
 					}
 				}
 			}
-			if certain != nil && (a.webhook.Digest == certain.digest || at.After(certain.at)) {
+			if certain != nil && (a.webhook.Digest == certain.digest || a.webhook.Snapshot && at.After(certain.at)) {
 				must = false
 			}
 			isMissed := slices.ContainsFunc(s.misses, func(m *miss) bool { return m.tenant == tenant && m.digest == a.webhook.Digest })
 			// What came through another replica counts once the debt is stored. Of several, only the last one is known then.
 			if a.ok && !isAccepted && a.from.After(last.at.Add(time.Second)) {
-				settles := !isMissed || a.webhook.Digest == last.digest
+				settles := !isMissed && a.webhook.Snapshot || a.webhook.Digest == last.digest
 				settled = settled || settles && a.number%2 == 0
 				mustNot = settled || settles
 			}

@@ -81,7 +81,7 @@ func (w *world) judgeOwed(entries []*Webhook, deadline time.Time) {
 		}
 		alive := slices.ContainsFunc(w.places, func(p *place) bool { return p.life == last.life })
 		switch {
-		case last.ok && (!slices.Contains(missed, last.webhook.Digest) || lastMissed.webhook.Digest == last.webhook.Digest) && last.from.After(ends.Add(2*maxJump)):
+		case last.ok && (lastMissed == nil || !slices.Contains(missed, last.webhook.Digest) && last.webhook.Snapshot || lastMissed.webhook.Digest == last.webhook.Digest) && last.from.After(ends.Add(2*maxJump)):
 			if slices.Contains(owed, true) {
 				w.violation("(j) %s is owed nothing: arrival %d was taken in; and usher says that it is, by place: %v", tenant, last.number, owed)
 			}
