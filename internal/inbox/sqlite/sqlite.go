@@ -537,16 +537,18 @@ func (e *Engine) makeReserve() {
 	}
 }
 
-// writeReserve writes more than the size first. Otherwise the file would be made, and the disk be full, again and again, as long as there is
+// writeReserve takes more than the size first. Otherwise the file would be made, and the disk be full, again and again, as long as there is
 // room for just one reserve file.
 func writeReserve(path string, size int64) error {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
 	}
-	zeros := make([]byte, 1<<20)
-	for written := int64(0); err == nil && written < size+size/4; written += int64(len(zeros)) {
-		_, err = f.Write(zeros)
+	if room := size + size/4; !allocate(f, room) {
+		zeros := make([]byte, 1<<20)
+		for written := int64(0); err == nil && written < room; written += int64(len(zeros)) {
+			_, err = f.Write(zeros)
+		}
 	}
 	return errors.Join(err, f.Truncate(size), f.Close())
 }
