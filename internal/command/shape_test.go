@@ -56,13 +56,13 @@ func TestShowCostsWhatTheSizeSays(t *testing.T) {
 // One long value does not make all lines of a table as long.
 func TestEntitlementsCostWhatTheSizeSays(t *testing.T) {
 	features := `{"code":"big","value":"` + strings.Repeat("v", 300_000) + `","name":"` + strings.Repeat("n", 1000) + `"}`
-	for i := range 5000 {
+	for i := range 500 {
 		features += fmt.Sprintf(`,{"code":"f%d","quantity":%d}`, i, i)
 	}
 	b := inboxtest.Open(t)
 	b.Take("eu", "acme", `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"acme"},"change":{"features":[`+features+`]}}}`)
 	out, code := runEntitlements(t, b, "eu/acme")
-	if code != 0 || len(out) > 2<<20 || !strings.Contains(out, "\n  f4999 ") {
+	if code != 0 || len(out) > 2<<20 || !strings.Contains(out, "\n  f499 ") {
 		t.Errorf("%d, %d KB: %.300s", code, len(out)>>10, out)
 	}
 }

@@ -63,7 +63,7 @@ const (
 func NewBilling(clients ...Client) *Billing {
 	b := &Billing{
 		key:     make([]byte, 32),
-		book:    book{known: make(map[[2]string]*bookTenant)},
+		book:    book{limit: maxBook, known: make(map[[2]string]*bookTenant)},
 		clients: make(map[string]*Client),
 		issued:  make(map[string]*grant),
 		calls:   make(map[int]int),

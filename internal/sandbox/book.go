@@ -12,6 +12,7 @@ import (
 // book is what the service stores about its tenants: the last snapshot of each, whether its webhook was sent or lost. It is
 // bounded: new tenants replace the oldest ones.
 type book struct {
+	limit   int // of bytes
 	mu      sync.Mutex
 	tenants []*bookTenant             // the oldest first, so that a new tenant does not move the pages of a query; guarded by mu
 	known   map[[2]string]*bookTenant // by platform and code, guarded by mu
@@ -138,7 +139,7 @@ func (b *book) put(body []byte) {
 		b.tenants = append(b.tenants, t)
 	}
 	b.known[t.key] = t
-	for b.bytes > maxBook {
+	for b.bytes > b.limit {
 		b.bytes -= b.tenants[0].size
 		delete(b.known, b.tenants[0].key)
 		b.tenants = slices.Delete(b.tenants, 0, 1)

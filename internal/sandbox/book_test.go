@@ -156,12 +156,14 @@ func TestNothingOldAfterALostChange(t *testing.T) {
 
 // The service forgets the oldest tenants rather than take ever more memory.
 func TestTenantsAreBounded(t *testing.T) {
+	const limit = 4 << 10
 	b := NewBilling()
+	b.book.limit = limit
 	body := func(code string, size int) []byte {
 		return []byte(fmt.Sprintf(`{"type":%q,"payload":{"tenant":{"code":%q,"name":%q},"change":{}}}`, EventType, code, strings.Repeat("x", size)))
 	}
 	for _, code := range []string{"a", "b", "c", "a", "a", "a", "a"} {
-		b.book.put(body(code, maxBook/4))
+		b.book.put(body(code, limit/4))
 	}
 	codes := func() (all string) {
 		for _, tenant := range b.book.page(maxPage, 0) {
@@ -172,11 +174,11 @@ func TestTenantsAreBounded(t *testing.T) {
 	if codes() != "abc" {
 		t.Errorf("a tenant that changes is one tenant: %s", codes())
 	}
-	b.book.put(body("d", maxBook/4))
-	if codes() != "bcd" || b.book.bytes > maxBook || len(b.book.known) != 3 {
+	b.book.put(body("d", limit/4))
+	if codes() != "bcd" || b.book.bytes > limit || len(b.book.known) != 3 {
 		t.Errorf("%s, %d bytes, %d known", codes(), b.book.bytes, len(b.book.known))
 	}
-	b.book.put(body("a", maxBook))
+	b.book.put(body("a", limit))
 	if codes() != "" || b.book.bytes != 0 || len(b.book.known) != 0 {
 		t.Errorf("%s, %d bytes, %d known", codes(), b.book.bytes, len(b.book.known))
 	}

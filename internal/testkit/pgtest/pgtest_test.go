@@ -24,9 +24,11 @@ func TestSchema(t *testing.T) {
 func TestServerGoes(t *testing.T) {
 	const child = "PGTEST_CHILD"
 	if os.Getenv(child) != "" {
-		s := New(t)
-		s.Pause()
-		os.Stdout.WriteString(s.Dir())
+		for range 2 {
+			s := New(t)
+			s.Pause()
+			os.Stdout.WriteString(s.Dir() + "\n")
+		}
 		os.Stdout.Close()
 		time.Sleep(time.Hour)
 	}
@@ -35,27 +37,34 @@ func TestServerGoes(t *testing.T) {
 	}
 	_, err := programs()
 	need(t, err)
-	for _, removed := range []bool{false, true} {
-		cmd := exec.Command(os.Args[0], "-test.run=^TestServerGoes$")
-		cmd.Env = append(os.Environ(), child+"=yes")
-		out, err := cmd.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		var dir strings.Builder
-		_, _ = out.(*os.File).WriteTo(&dir)
-		s := &Server{dir: dir.String()}
-		if removed {
+	cmd := exec.Command(os.Args[0], "-test.run=^TestServerGoes$")
+	cmd.Env = append(os.Environ(), child+"=yes")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var dirs strings.Builder
+	_, _ = out.(*os.File).WriteTo(&dirs)
+	var servers []*Server
+	for i, dir := range strings.Fields(dirs.String()) {
+		s := &Server{dir: dir}
+		if i == 1 {
 			_ = os.RemoveAll(s.dir)
 		}
 		if len(s.processes()) < 2 {
 			t.Errorf("%d processes in %s", len(s.processes()), s.dir)
 		}
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
+		servers = append(servers, s)
+	}
+	if len(servers) != 2 {
+		t.Errorf("%d servers", len(servers))
+	}
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait()
+	for _, s := range servers {
 		for _, err := os.Stat(s.dir); err == nil || len(s.processes()) > 0; _, err = os.Stat(s.dir) {
 			if t.Context().Err() != nil {
 				t.Fatal("it is still there")
