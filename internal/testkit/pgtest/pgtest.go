@@ -129,13 +129,14 @@ func (s *Server) Remove() {
 	_ = s.guarded.Wait()
 }
 
-// empty has the data of a server with nothing in it, of which each begins with a copy: initdb takes three times as long.
+// empty has the data of a server with nothing in it, of which each begins with a copy: initdb takes three times as long. With a log in small
+// segments it is a third less to copy.
 var empty = sync.OnceValues(func() (*Server, error) {
 	s, err := create()
 	if err != nil {
 		return nil, err
 	}
-	return s, s.run("initdb", "--pgdata=data", "--username=usher", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync")
+	return s, s.run("initdb", "--pgdata=data", "--username=usher", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync", "--wal-segsize=1")
 })
 
 func (s *Server) initialize() error {
