@@ -12,18 +12,18 @@ import (
 	"usher/internal/testkit"
 )
 
-// One-second tokens, and callers that take longer than that to send their body: the
+// Tokens of three seconds, and callers that take longer than that to send their body: the
 // token is taken when the call leaves, so the service never sees one that has expired.
 func TestTokensExpireWhileBodiesCome(t *testing.T) {
 	t.Parallel() // it waits, mostly
 	w := newWorld(t)
-	w.billing.EditClient("app", func(c *sandbox.Client) { c.TokenLife = time.Second })
+	w.billing.EditClient("app", func(c *sandbox.Client) { c.TokenLife = 3 * time.Second })
 	u := start(t, w.environ()).ready(t)
 	began := time.Now()
 	var callers sync.WaitGroup
 	for range 10 {
 		callers.Go(func() {
-			req, err := http.NewRequest("POST", "http://"+u.local+"/graphql", dripping(testkit.Query, 2500*time.Millisecond))
+			req, err := http.NewRequest("POST", "http://"+u.local+"/graphql", dripping(testkit.Query, 4*time.Second))
 			if err == nil {
 				req.Header.Set("Content-Type", "application/json")
 			}
@@ -34,12 +34,12 @@ func TestTokensExpireWhileBodiesCome(t *testing.T) {
 	}
 	callers.Wait()
 	// Taken before the body, all ten would have been refused. (A machine that stands still
-	// for 200 ms can have one refused, too; it is then sent again.)
+	// for 600 ms can have one refused, too; it is then sent again.)
 	if ok, unauthorized := w.billing.Calls(); ok != 10 || unauthorized == 10 {
 		t.Errorf("the service answered %d calls and refused %d", ok, unauthorized)
 	}
-	// One each 0.76 s at most, and one for the refused call.
-	if n, most := w.billing.TokenRequests(), int(time.Since(began)/(760*time.Millisecond))+3; n > most {
+	// One each 2.28 s at most, and one for the refused call.
+	if n, most := w.billing.TokenRequests(), int(time.Since(began)/(2280*time.Millisecond))+3; n > most {
 		t.Errorf("%d token requests, want %d at most", n, most)
 	}
 }
@@ -119,7 +119,7 @@ func TestTwoUshersOnOneClient(t *testing.T) {
 func TestExpiryDuringAnOutage(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.billing.EditClient("app", func(c *sandbox.Client) { c.TokenLife = 3 * time.Second })
+	w.billing.EditClient("app", func(c *sandbox.Client) { c.TokenLife = 6 * time.Second })
 	u := start(t, w.environ()).ready(t)
 	w.billing.FailTokens(sandbox.Fault{Status: 500})
 	if r := u.call(); r.status != 200 {

@@ -400,7 +400,7 @@ func TestRefusedAndKilled(t *testing.T) {
 					answer <- post(strings.TrimSuffix(strings.TrimPrefix(gate, "http://"), "/webhooks"), "/webhooks", odd(tenant, 5))
 				}()
 				for !stored(tenant) && len(answer) == 0 { // nothing else says so
-					time.Sleep(10 * time.Microsecond)
+					time.Sleep(100 * time.Microsecond)
 				}
 				p.Kill()
 				latency(0)

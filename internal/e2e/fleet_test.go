@@ -93,6 +93,16 @@ func (u *replica) may(t *testing.T, tenant string) reply {
 	return get(t, u.rights, "/v1/entitlements/"+tenant+"/users")
 }
 
+// knows is what a replica answers that does not say that it cannot ask the database in time.
+func (u *replica) knows(t *testing.T, tenant string) (r reply) {
+	t.Helper()
+	testkit.Eventually(t, "the database answers", func() bool {
+		r = u.may(t, tenant)
+		return r.status != http.StatusServiceUnavailable && r.header.Get("Usher-Stale") == ""
+	})
+	return r
+}
+
 // load is senders, one for each tenant, that count up and send each number to a usher at random until it is
 // answered 200, and then, now and then, a copy to another one. They are patient: an answer always comes, unless
 // usher is killed. They stay within sight of what is delivered. While nothing but a lease's end is waited for they take their time.

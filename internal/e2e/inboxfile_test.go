@@ -259,11 +259,11 @@ func TestFullDisk(t *testing.T) {
 		status, _, _ := testkit.Post(t, hooks(t, p), body+strings.Repeat(" ", 100<<10))
 		return status
 	}
-	acked := 0
-	for acked < 200 && send(acked+1) == 200 {
+	acked, status := 0, send(1)
+	for ; acked < 200 && status == 200; status = send(acked + 1) {
 		acked++
 	}
-	if status := send(acked + 1); acked == 0 || status != 503 {
+	if acked == 0 || status != 503 {
 		t.Fatalf("after %d: %d", acked, status)
 	}
 	receiver.SetDown(false)

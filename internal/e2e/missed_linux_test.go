@@ -90,9 +90,8 @@ func TestGapAfterAKillIsDismissed(t *testing.T) {
 			u := startBuilt(t, environ).ready(t)
 			gate := gateUpOf(t, inbox)
 			run := func(args ...string) (out string, code int) {
-				p := startProcess(t, append(environ, "USHER_ADMIN_LISTEN="+u.admin), args...)
-				<-p.Ended
-				return p.Stdout.String() + p.Stderr.String(), p.Code
+				code, stdout, stderr := ended(t, append(environ[:len(environ):len(environ)], "USHER_ADMIN_LISTEN="+u.admin), args...)
+				return stdout + stderr, code
 			}
 			const words = "No gate was ready to take webhooks from "
 			kill := func() {

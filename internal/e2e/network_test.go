@@ -20,7 +20,7 @@ func TestHalfOpen(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
 				w := newWorld(t)
-				u := start(t, w.environ("USHER_UPSTREAM_TIMEOUT=300ms", "USHER_WEBHOOK_TIMEOUT=300ms", "USHER_WEBHOOK_ATTEMPTS=1")).ready(t)
+				u := start(t, w.environ("USHER_UPSTREAM_TIMEOUT=2s", "USHER_WEBHOOK_TIMEOUT=2s", "USHER_WEBHOOK_ATTEMPTS=1")).ready(t)
 				w.toService.Disturb(d)
 				w.toReceiver.Disturb(d)
 				var sending sync.WaitGroup

@@ -36,7 +36,7 @@ func TestOneNight(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(self, "-test.run=^TestOneNight$", "-test.timeout=2m")
+	cmd := exec.Command(self, "-test.run=^TestOneNight$", "-test.timeout=5m")
 	cmd.Env = append(os.Environ(), nightMachine+"="+testkit.Binary(t))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWNET}
 	out, err := cmd.CombinedOutput()
@@ -315,7 +315,7 @@ func (n *night) check(line, want string) {
 	reads := regexp.MustCompile(` (ls|show|entitlements)\b`).MatchString(line)
 	got := n.run("alice", line)
 	for end := time.Now().Add(45 * time.Second); reads && !matches(got, want) && time.Now().Before(end); got = n.run("alice", line) {
-		time.Sleep(20 * time.Millisecond) // a real program: nothing to wait on
+		time.Sleep(100 * time.Millisecond) // a real program: nothing to wait on
 	}
 	if !matches(got, want) {
 		n.t.Fatalf("$ %s\n%s\nThe documentation has:\n%s", line, got, want)

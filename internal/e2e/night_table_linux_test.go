@@ -292,6 +292,7 @@ func TestNightDatabaseFull(t *testing.T) {
 	server.Exec(t, "CREATE TABLESPACE small LOCATION '"+dir+"'")
 	server.Exec(t, "ALTER SYSTEM SET default_tablespace = small")
 	server.Exec(t, "SELECT pg_reload_conf()")
+	testkit.Eventually(t, "in use", func() bool { return server.Exec(t, "SHOW default_tablespace") == "small" })
 	o := openOffice(t, newReceiver(t, 200), "USHER_WEBHOOK_INBOX="+server.DSN())
 	o.send(testkit.Snapshot("before", 1), webhookToken)
 	o.wellAgain()

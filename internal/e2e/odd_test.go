@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"usher/internal/testkit"
 	"usher/internal/testkit/pgtest"
 )
 
@@ -21,11 +22,15 @@ func TestOddCharactersInTheDatabase(t *testing.T) {
 	entitlements := strings.TrimPrefix(u.URL(t, "entitlements"), "http://")
 	ask := func(method, host, path, kind, body string) {
 		t.Helper()
-		req, err := http.NewRequest(method, "http://"+host+path, strings.NewReader(body))
-		if err == nil {
-			req.Header.Set("Content-Type", kind)
-		}
-		got := do(req, err)
+		var got reply
+		testkit.Eventually(t, "the database answers", func() bool { // on a busy machine it may not, for a while
+			req, err := http.NewRequest(method, "http://"+host+path, strings.NewReader(body))
+			if err == nil {
+				req.Header.Set("Content-Type", kind)
+			}
+			got = do(req, err)
+			return got.status != http.StatusServiceUnavailable || !strings.Contains(got.body, "does not answer") && !strings.Contains(got.body, "NOT_READY")
+		})
 		if got.err != nil || got.status >= 500 {
 			t.Errorf("%s %s %q: %d %s %v", method, path, body, got.status, got.body, got.err)
 		}
@@ -59,8 +64,11 @@ func TestOddCharactersInTheDatabase(t *testing.T) {
 				ask("POST", u.admin, "/api/"+call+"?"+url.Values{name: {odd}}.Encode(), "application/json", `{}`)
 			}
 			for _, name := range strings.Fields("tenant platform receiver ids about as_of failed until") {
-				ask("POST", u.admin, "/api/"+call, "application/json", fmt.Sprintf(`{%q:"a\u0000"}`, name))
 				ask("POST", u.admin, "/api/"+call, "application/json", fmt.Sprintf(`{%q:"%s"}`, name, odd))
+				if n > 0 {
+					continue
+				}
+				ask("POST", u.admin, "/api/"+call, "application/json", fmt.Sprintf(`{%q:"a\u0000"}`, name))
 				ask("POST", u.admin, "/api/"+call, "application/json", fmt.Sprintf(`{"tenant":"acme",%q:"a\u0000"}`, name))
 				ask("POST", u.admin, "/api/"+call+"?run=x", "application/json", fmt.Sprintf(`{%q:"a\u0000"}`, name))
 			}
@@ -68,7 +76,6 @@ func TestOddCharactersInTheDatabase(t *testing.T) {
 		for _, form := range strings.Fields("/pause /resume /tenant/forget /tenant/erase /dismiss /redeliver /discard") {
 			for _, name := range strings.Fields("tenant platform receiver code state until") {
 				ask("POST", u.admin, form, "application/x-www-form-urlencoded", url.Values{name: {odd}}.Encode())
-				ask("POST", u.admin, form, "application/x-www-form-urlencoded", url.Values{name: {odd}, "x": {"y"}}.Encode())
 			}
 			ask("POST", u.admin, form, "application/x-www-form-urlencoded", url.Values{"code": {"acme"}, "tenant": {"acme"}, "platform": {odd}}.Encode())
 		}

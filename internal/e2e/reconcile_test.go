@@ -133,7 +133,8 @@ func TestReconcile(t *testing.T) {
 	if check("sso") != 204 || check("api") != 403 {
 		t.Error("without --apply something has changed")
 	}
-	got := len(r.headers())
+	testkit.Eventually(t, "delivered", func() bool { return len(r.headers()) == 4 })
+	const got = 4
 	r.want("--apply --yes", 3, []string{"2 tenants taken in"}, lines...)
 	if check("sso") != 403 || check("api") != 204 {
 		t.Error("usher does not answer by what was taken in")

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -57,9 +56,8 @@ func (s *usherSandbox) value(t *testing.T, name string) string {
 // run gives a command to the sandbox and returns what it printed and its exit code.
 func (s *usherSandbox) run(t *testing.T, args ...string) (string, int) {
 	t.Helper()
-	cmd := exec.Command(testkit.Binary(t), append([]string{"sandbox"}, append(args, "--at", s.url)...)...)
-	out, _ := cmd.CombinedOutput()
-	return string(out), cmd.ProcessState.ExitCode()
+	code, stdout, stderr := ended(t, nil, append([]string{"sandbox"}, append(args, "--at", s.url)...)...)
+	return stdout + stderr, code
 }
 
 func (s *usherSandbox) want(t *testing.T, code int, want string, args ...string) {

@@ -160,13 +160,13 @@ func (b *tab) text(selector string) string {
 // next page may just be on its way.
 func (b *tab) until(what, expression string) {
 	b.t.Helper()
-	for range 300 {
+	for range 600 {
 		if ok, err := chromedp.Run(b.ctx, chromedp.Evaluate[bool](`!!(`+expression+`)`)); err == nil && ok {
 			return
 		}
 		time.Sleep(pause) // a real browser: nothing to wait on
 	}
-	b.t.Fatalf("in 30 s: not %s\nThe page shows:\n%s", what, b.text("body"))
+	b.t.Fatalf("in a minute: not %s\nThe page shows:\n%s", what, b.text("body"))
 }
 
 // complaints gathers what Chromium has to complain of: a script that fails, or
