@@ -67,6 +67,7 @@ func TestDatabaseSetup(t *testing.T) {
 	s.Write(t, "pg_hba.conf", "local all all trust\nhost all all 127.0.0.1/32 scram-sha-256\n")
 	s.Exec(t, "CREATE ROLE app LOGIN PASSWORD 'one'; CREATE ROLE poor LOGIN PASSWORD 'one'; GRANT CREATE ON DATABASE postgres TO app; SELECT pg_reload_conf()")
 	s.Exec(t, "CREATE SCHEMA newer; CREATE TABLE newer.schema_version (version int, views int); INSERT INTO newer.schema_version VALUES (1000, 1); GRANT ALL ON SCHEMA newer TO app; GRANT SELECT ON newer.schema_version TO app")
+	s.Exec(t, "CREATE SCHEMA odd; CREATE TABLE odd.schema_version (version int, views int); INSERT INTO odd.schema_version VALUES (1, 1000); CREATE TABLE odd.lane (tenant text); GRANT ALL ON SCHEMA odd TO app; GRANT SELECT ON odd.schema_version, odd.lane TO app")
 	s.Exec(t, "CREATE DATABASE latin OWNER app ENCODING 'LATIN1' TEMPLATE template0")
 	s.Exec(t, "CREATE DATABASE bytes OWNER app ENCODING 'SQL_ASCII' TEMPLATE template0")
 	password := atomic.Value{}
@@ -80,6 +81,7 @@ func TestDatabaseSetup(t *testing.T) {
 		{"another encoding", as(s, "app", "latin"), "one", "has the encoding LATIN1, and usher needs UTF8"},
 		{"no encoding", as(s, "app", "bytes"), "one", "has the encoding SQL_ASCII, and usher needs UTF8"},
 		{"tables of a newer usher", as(s, "app", "postgres") + "&schema=newer", "one", "newer usher"},
+		{"tables of another build", as(s, "app", "postgres") + "&schema=odd", "one", "name another schema"},
 	} {
 		_, err := openDatabase(tt.dsn, func() string { return tt.password })
 		if err == nil || !strings.Contains(err.Error(), tt.says) || strings.Contains(err.Error(), "two") {
@@ -631,4 +633,11 @@ func TestNumbersAreBehind(t *testing.T) {
 	}
 	d.want("accepted", fmt.Sprint(d.main.got("t")), "[A B 1 1001]")
 	d.want("states", d.states("t"), "delivered delivered delivered delivered")
+
+	// Nor is a new tenant's refused because its number is in use. (After a switch usher has another connection, as after a restart.)
+	inSchema(t, dsn, "SELECT setval('{schema}.number', 1000)::text")
+	d.shut()
+	d.start()
+	d.take("new", "A", "B", "C")
+	d.idle("")
 }

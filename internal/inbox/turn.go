@@ -269,7 +269,7 @@ func (t *sqlTurn) raiseNumbers(count int64) error {
 	if len(t.numbers) == 0 || t.numbers[0] > highest {
 		return nil
 	}
-	t.warn("the sequence of the webhooks' numbers was behind the tables, and usher has corrected it", "number", t.numbers[0], "highest", highest)
+	t.warn(numbersRaised, "number", t.numbers[0], "highest", highest)
 	t.tx.Queue("number_raise", nil, highest)
 	t.takeNumbers(count)
 	return t.tx.Send()

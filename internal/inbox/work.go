@@ -149,6 +149,7 @@ func (s *Inbox) runWriter() {
 // checkDatabase finds out whether the database can be reached. To open it, or after an outage, it also writes. After the database's
 // clock has jumped, it corrects the times that lanes have: those that were written by the old clock may be far ahead.
 func (s *Inbox) checkDatabase() {
+	var raised bool
 	err := s.write(func(tx engine.Tx) error {
 		var now int64
 		clear(s.stale)
@@ -177,10 +178,19 @@ func (s *Inbox) checkDatabase() {
 		if s.health.unproven() {
 			tx.Queue("touch", nil)
 		}
+		raised = false
+		if s.health.unproven() && s.engine.Shared() { // it may be another server than before
+			tx.Queue("numbers_behind", func(r engine.Row) error { raised = true; var number int64; return r.Scan(&number) })
+		}
 		return nil
 	})
+	if err == nil && raised {
+		s.cfg.Log.Warn(numbersRaised)
+	}
 	s.clockJumped = s.clockJumped && err != nil
 }
+
+const numbersRaised = "the sequence of the webhooks' numbers was behind the tables, and usher has corrected it"
 
 // receiversOf returns the names of receivers that lanes have.
 func receiversOf(tx engine.Tx) (names []string, err error) {

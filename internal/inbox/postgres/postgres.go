@@ -637,8 +637,14 @@ func (e *Engine) migrate(ctx context.Context, conn *pgx.Conn) error {
 	case version > len(migrations):
 		return &SetupError{fmt.Errorf("a newer usher made the tables in the schema %s (version %d; this usher knows %d): start the newer usher, or name another schema in USHER_WEBHOOK_INBOX", e.schema, version, len(migrations))}
 	}
-	if views < e.viewsVersion && !e.dryRun {
+	if e.dryRun { // there are no tables yet, or none any more
+		return nil
+	}
+	if views < e.viewsVersion {
 		e.viewsDue = time.Now()
+	}
+	if _, err := conn.Exec(ctx, e.statements["export_lanes"]+" LIMIT 0"); isCode(err, "42703") || isCode(err, "42P01") {
+		return &SetupError{fmt.Errorf("the tables in the schema %s are not those of this usher (%w): name another schema in USHER_WEBHOOK_INBOX, or drop this one", e.schema, err)}
 	}
 	return nil
 }

@@ -167,6 +167,12 @@ SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {schema}.number
 -- To this number at least, and to the highest that is in use.
 SELECT setval('{schema}.number', greatest($1::bigint, (SELECT last_value FROM {schema}.number), (SELECT max(seq) FROM {schema}.webhook), 1))
 
+-- name: numbers_behind
+-- Raises the sequence if it is behind the tables: a logical replica, for one, gets no sequences.
+SELECT setval('{schema}.number', used.number) FROM (
+	SELECT greatest((SELECT max(seq) FROM {schema}.webhook), (SELECT max(last) FROM {schema}.lane)) AS number) AS used
+WHERE used.number > (SELECT last_value FROM {schema}.number)
+
 -- name: gate_up
 -- Locked, so that of two gates that come up at once one finds the gap.
 SELECT at FROM {schema}.gate_up FOR UPDATE

@@ -230,7 +230,13 @@ func (e *Engine) migrate() error {
 	script += fmt.Sprintf("PRAGMA user_version = %d;\nUPDATE lane SET owner = x'', due = %d\n"+
 		"WHERE receiver IN (%s) AND last_result IN (0, 1, 2) AND due > %d AND bytes > 0 AND owner <> x'';\nCOMMIT;",
 		len(migrations), now.UnixMicro(), statements["receivers"], now.Add(100*24*time.Hour).UnixMicro())
-	return describe(e.conn.exec(script))
+	if err := e.conn.exec(script); err != nil {
+		return describe(err)
+	}
+	if err := e.conn.exec(statements["export_lanes"] + " LIMIT 0"); err != nil {
+		return fmt.Errorf("the tables in the file are not those of this usher (%w): start the usher that made them, or move the file away", describe(err))
+	}
+	return nil
 }
 
 // Check says whether usher could use the file. It makes and changes no files, because the person who checks may be another user

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -336,6 +337,26 @@ func TestListReadsFewWebhooks(t *testing.T) {
 		}
 		if n := status(e.conn.prepared["previous"], lib.Xsqlite3_stmt_status, lib.SQLITE_STMTSTATUS_VM_STEP, 1); n > webhooks {
 			t.Errorf("%s: it takes %d steps for %d webhooks", tenant, n, webhooks)
+		}
+	}
+}
+
+// A file whose tables another build of usher made is refused at the start, and not at the first statement that misses a column.
+func TestTablesOfAnotherBuild(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "inbox.db")
+	log := slog.New(slog.DiscardHandler)
+	e, err := Open(path, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := e.conn.exec("ALTER TABLE lane RENAME COLUMN owed TO odd"); err != nil {
+		t.Fatal(err)
+	}
+	e.Close()
+	if e, err := Open(path, log); err == nil || !strings.Contains(err.Error(), "move the file away") {
+		t.Errorf("%v", err)
+		if err == nil {
+			e.Close()
 		}
 	}
 }
