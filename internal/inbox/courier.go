@@ -45,10 +45,6 @@ type courier struct {
 	hard       context.Context // its end cancels deliveries
 }
 
-// maxBodies bounds the bytes of webhooks in memory. Each receiver has its share: one that hangs with large webhooks must not keep the
-// others waiting. Beyond its share a receiver may still get one webhook at a time.
-const maxBodies = 64 << 20
-
 // A target is one receiver, as the courier sees it.
 type target struct {
 	*receiver.Receiver
@@ -174,7 +170,7 @@ func (c *courier) Release(rc *receiver.Receiver, size int64) {
 }
 
 // share is how many bytes of webhooks each receiver may have in memory.
-func (c *courier) share() int64 { return maxBodies / int64(max(1, len(c.targets))) }
+func (c *courier) share() int64 { return c.inbox.cfg.Limits.Bodies / int64(max(1, len(c.targets))) }
 
 // freeBytes gives back room for bodies. c.mu is held.
 func (c *courier) freeBytes(t *target, size int64) {
@@ -578,7 +574,7 @@ func (c *courier) planClaims(now time.Time) (claims []*Claim) {
 		// the room, each of those webhooks would need the next claim, and so on: each would cost one more transaction.
 		budget := min(t.room()-t.room()/2, int(c.share()-t.bodies)/MaxReadAhead)
 		if idle := t.inFlight+len(t.queue)+t.reserved == 0; idle {
-			budget = max(1, budget) // see maxBodies
+			budget = max(1, budget) // see Limits.Bodies
 		}
 		if budget <= 0 {
 			continue

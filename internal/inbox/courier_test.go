@@ -199,7 +199,7 @@ func TestTries(t *testing.T) {
 
 func TestOutages(t *testing.T) {
 	inBubble(t, "probed and not hammered, and all at once when it is back", func(t *testing.T, d *desk) {
-		const tenants = 200
+		const tenants = 100
 		d.main.set("", refused)
 		d.main.delay = 10 * time.Millisecond
 		for n := range tenants {
@@ -297,7 +297,7 @@ func TestOutages(t *testing.T) {
 		for n := range 40 {
 			d.take(fmt.Sprint("t", n), "A", "B")
 		}
-		time.Sleep(10 * time.Minute)
+		time.Sleep(2 * time.Minute)
 		d.shut()
 		time.Sleep(5 * time.Minute) // each is due
 		d.main.set("", nil)
@@ -311,7 +311,7 @@ func TestOutages(t *testing.T) {
 		for n := range 20 {
 			d.take(fmt.Sprint("t", n), "A")
 		}
-		time.Sleep(3 * time.Minute)
+		time.Sleep(time.Minute)
 		d.main.set("", nil)
 		d.main.set("ill", status(500))
 		d.take("ill", "A")
@@ -644,14 +644,14 @@ func TestEraseWaits(t *testing.T) {
 func TestBodiesDoNotWaitForPlaces(t *testing.T) {
 	t.Parallel()
 	one := newTaker(receiver.Main, 1)
-	d := newDesk(t, inFile(t, newFile(t)), func(c *Config) { c.Receivers = receiver.NewSet(one.Receiver) })
-	body := func(megabytes int) string { return strings.Repeat("x", megabytes<<20) }
+	d := newDesk(t, inFile(t, newFile(t)), little, func(c *Config) { c.Receivers = receiver.NewSet(one.Receiver) })
+	body := func(percent int) string { return strings.Repeat("x", int(d.cfg.Limits.Bodies)*percent/100) }
 	release := one.hang("a")
-	d.take("a", body(30))
+	d.take("a", body(47))
 	d.until("a is under way", func() bool { return len(one.tried("a")) == 1 })
-	d.take("b", body(40)) // more than there is room for beside a: it is claimed, and read when it has its place
+	d.take("b", body(63)) // more than there is room for beside a: it is claimed, and read when it has its place
 	d.until("b is claimed", func() bool { d.courier.mu.Lock(); defer d.courier.mu.Unlock(); return len(d.courier.leases) == 2 })
-	d.take("c", body(30)) // kept in memory
+	d.take("c", body(47)) // kept in memory
 	release()
 	d.idle("")
 }
@@ -745,11 +745,11 @@ func TestNothingToAskForIsNoReasonToStayAwake(t *testing.T) {
 		},
 		"paused": func(c *courier, _ *target) { c.paused = func() []Pause { return []Pause{{}} } },
 		"full":   func(_ *courier, to *target) { to.inFlight = 3 * to.Concurrency },
-		"bodies": func(c *courier, to *target) { to.bodies, to.inFlight = maxBodies, 1 },
+		"bodies": func(c *courier, to *target) { to.bodies, to.inFlight = DefaultLimits.Bodies, 1 },
 	} {
 		t.Run(name, func(t *testing.T) {
 			rc := newTaker(receiver.Main, 4).Receiver
-			c := newCourier(&Inbox{cfg: Config{Receivers: receiver.NewSet(rc)}})
+			c := newCourier(&Inbox{cfg: Config{Receivers: receiver.NewSet(rc), Limits: DefaultLimits}})
 			c.paused = func() []Pause { return nil }
 			to := c.targets[rc]
 			held(c, to)
@@ -797,7 +797,7 @@ func TestRetriesAndProbesShareHalfOfThePlaces(t *testing.T) {
 func TestRetriesLeaveAPlaceToTheProbe(t *testing.T) {
 	for places, want := range map[int]string{1: "probe, retry, probe", 3: "probe, retry, probe", 4: "probe, probe, probe"} {
 		rc := newTaker(receiver.Main, places).Receiver
-		c := newCourier(&Inbox{cfg: Config{Receivers: receiver.NewSet(rc)}})
+		c := newCourier(&Inbox{cfg: Config{Receivers: receiver.NewSet(rc), Limits: DefaultLimits}})
 		c.paused = func() []Pause { return nil }
 		var got []string
 		for now, n := time.Now(), 0; n < 3; n++ {

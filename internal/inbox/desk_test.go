@@ -327,6 +327,12 @@ func (d *desk) Erase(platform, tenant string) (int, error) {
 func (d *desk) Pause(p Pause) error          { return d.Inbox.Pause(p, nil) }
 func (d *desk) Resume(p Pause) (bool, error) { return d.Inbox.Resume(p, nil) }
 
+// little gives the inbox a sixteenth of the memory, so that webhooks that do not fit are quickly made.
+func little(c *Config) {
+	c.Limits = DefaultLimits
+	c.Limits.Bodies, c.Limits.PageBytes, c.Limits.ChunkBytes = c.Limits.Bodies/16, c.Limits.PageBytes/16, c.Limits.ChunkBytes/16
+}
+
 var hookIDs atomic.Int64
 
 // hook makes a snapshot of a tenant ("platform/tenant" or "tenant") with this body.
@@ -414,7 +420,7 @@ func (d *desk) nth(tenant string, n int) int64 {
 // until waits for something.
 func (d *desk) until(what string, f func() bool) {
 	d.t.Helper()
-	for began := time.Now(); !f(); time.Sleep(min(time.Millisecond+time.Since(began)/10, 20*time.Millisecond)) {
+	for began := time.Now(); !f(); time.Sleep(min(time.Millisecond+time.Since(began)/8, 100*time.Millisecond)) {
 		if time.Since(began) > 2*time.Minute {
 			d.t.Fatalf("not within two minutes: %s\n%s", what, d.picture())
 		}

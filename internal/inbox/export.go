@@ -374,11 +374,8 @@ func (i *importJob) run() error {
 	return err
 }
 
-// A chunk of this many lines, or bytes, goes to the database together.
-const (
-	chunkLines = 200
-	chunkBytes = 8 << 20
-)
+// A chunk of this many lines, or Limits.ChunkBytes, goes to the database together.
+const chunkLines = 200
 
 // maxLine is the length of the longest line. A body takes six times its size if every byte is escaped.
 const maxLine = 64 << 20
@@ -443,7 +440,7 @@ func (i *importJob) readFile(tx engine.Tx) error {
 			}
 			continue
 		}
-		if chunk.bytes += len(text); len(chunk.changes) >= chunkLines || chunk.bytes >= chunkBytes {
+		if chunk.bytes += len(text); len(chunk.changes) >= chunkLines || chunk.bytes >= i.s.cfg.Limits.ChunkBytes {
 			if err := i.flush(tx, chunk); err != nil {
 				return err
 			}

@@ -32,8 +32,6 @@ import (
 	"usher/internal/testkit/pgtest"
 )
 
-func aFile(t testing.TB) string { return filepath.Join(t.TempDir(), "inbox.db") }
-
 // sqlOn runs statements on a file that no usher has open.
 func sqlOn(t testing.TB, path string, statements ...string) {
 	t.Helper()
@@ -45,7 +43,7 @@ func sqlOn(t testing.TB, path string, statements ...string) {
 }
 
 func TestFileIsOneUshers(t *testing.T) {
-	path := aFile(t)
+	path := newFile(t)
 	d := newDesk(t, inFile(t, path))
 	if _, err := sqlite.Open(path, slog.New(slog.DiscardHandler)); !errors.Is(err, ErrInUse) {
 		t.Errorf("a second usher: %v", err)
@@ -75,7 +73,7 @@ func TestFileIsOneUshers(t *testing.T) {
 
 // A link to the file is another name for the same inbox, and for the files beside it.
 func TestFileBehindALinkIsOneUshers(t *testing.T) {
-	path := aFile(t)
+	path := newFile(t)
 	d := newDesk(t, inFile(t, path))
 	link := filepath.Join(t.TempDir(), "link.db")
 	if err := os.Symlink(path, link); err != nil {
@@ -97,7 +95,7 @@ func TestFileBehindALinkIsOneUshers(t *testing.T) {
 
 // The same holds if the link existed before the file.
 func TestFileThatALinkWaitedForIsOneUshers(t *testing.T) {
-	path := aFile(t)
+	path := newFile(t)
 	link := filepath.Join(t.TempDir(), "link.db")
 	if err := os.Symlink(path, link); err != nil {
 		t.Skip(err)
@@ -118,7 +116,7 @@ func TestFileThatALinkWaitedForIsOneUshers(t *testing.T) {
 // start.
 func TestKilledBeforeTheClockWasSet(t *testing.T) {
 	t.Parallel()
-	path, copied := aFile(t), aFile(t)
+	path, copied := newFile(t), newFile(t)
 	d := newDesk(t, inFile(t, path), func(c *Config) { c.ClockOffset = func() time.Duration { return -50 * 365 * 24 * time.Hour } })
 	release := d.main.hang("t")
 	d.take("t", "A")
@@ -134,7 +132,7 @@ func TestKilledBeforeTheClockWasSet(t *testing.T) {
 
 // The database of another program is not an inbox, and gets no tables.
 func TestFileOfAnotherProgram(t *testing.T) {
-	path := aFile(t)
+	path := newFile(t)
 	sqlOn(t, path, "CREATE TABLE customer (name TEXT)")
 	if e, err := sqlite.Open(path, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "another program") {
 		t.Errorf("opened: %v", err)
@@ -148,7 +146,7 @@ func TestFileOfAnotherProgram(t *testing.T) {
 
 // A file that somebody made beforehand, or a copy that was put back, may be readable for all: it holds payloads.
 func TestFileIsForItsUserAlone(t *testing.T) {
-	path := aFile(t)
+	path := filepath.Join(t.TempDir(), "inbox.db")
 	check(t, os.WriteFile(path, nil, 0o600))
 	check(t, os.Chmod(path, 0o644)) // whatever the umask is
 	d := newDesk(t, inFile(t, path))
@@ -180,7 +178,7 @@ func TestFileCanBeReadMeanwhile(t *testing.T) {
 	if _, err := exec.LookPath("sqlite3"); err != nil {
 		testkit.Missing(t, "sqlite3 is not installed")
 	}
-	path := aFile(t)
+	path := newFile(t)
 	d := newDesk(t, inFile(t, path))
 	for n := range 5 {
 		d.take("t", fmt.Sprint(n))
@@ -210,7 +208,7 @@ func TestFileIsGone(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			path := aFile(t)
+			path := newFile(t)
 			synctest.Test(t, func(t *testing.T) {
 				d := newDesk(t, inFile(t, path))
 				d.take("t", "A")
@@ -234,7 +232,7 @@ func TestFileIsGone(t *testing.T) {
 // file, because SQLite empties the log of one.
 func TestFileThatCameBackIsWhole(t *testing.T) {
 	t.Parallel()
-	path := aFile(t)
+	path := newFile(t)
 	d := newDesk(t, inFile(t, path)) // that has not read yet
 	d.take("t", "A")
 	check(t, os.Rename(path, path+".old"))
@@ -270,7 +268,7 @@ func TestRemovedLogIsSaved(t *testing.T) {
 	for _, reading := range []bool{false, true} {
 		t.Run(fmt.Sprintf("reading=%t", reading), func(t *testing.T) {
 			t.Parallel()
-			path, left := aFile(t), aFile(t)
+			path, left := newFile(t), newFile(t)
 			var log testkit.Output
 			d := newDesk(t, func() engine.Engine { return must2(openFile(path, slog.New(slog.NewTextHandler(&log, nil))))(t) })
 			check(t, d.Pause(Pause{}))
@@ -308,7 +306,7 @@ func TestRemovedLogIsSaved(t *testing.T) {
 // Without its lock file usher can't tell whether another usher has the file. SQLite can.
 func TestRemovedLockFileLetsNobodyIn(t *testing.T) {
 	t.Parallel()
-	path := aFile(t)
+	path := newFile(t)
 	d := newDesk(t, inFile(t, path))
 	d.take("t", "A")
 	for range 2 { // the first one leaves a new lock file
@@ -333,7 +331,7 @@ func TestFileIsGoneWhileNothingIsDelivered(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			path := aFile(t)
+			path := newFile(t)
 			synctest.Test(t, func(t *testing.T) {
 				d := newDesk(t, inFile(t, path), func(c *Config) {
 					if name == "no receivers" {
@@ -355,7 +353,7 @@ func TestFileIsGoneWhileNothingIsDelivered(t *testing.T) {
 
 // After an erasure nothing of the content is left in the file, nor in its write-ahead log.
 func TestErasedIsGone(t *testing.T) {
-	path := aFile(t)
+	path := newFile(t)
 	d := newDesk(t, inFile(t, path))
 	const secret = "a-very-secret-contact"
 	d.main.set("waits", status(500))
@@ -394,7 +392,7 @@ func TestErasedIsGone(t *testing.T) {
 // The same holds if usher was killed before it could empty the log because somebody was reading.
 func TestErasedIsGoneAfterAKill(t *testing.T) {
 	t.Parallel() // the erasure waits for the reader, for two seconds
-	path := aFile(t)
+	path := newFile(t)
 	d := newDesk(t, inFile(t, path))
 	const secret = "a-very-secret-contact"
 	d.take("large", strings.Repeat("x", 200_000)) // more than an export writes at once
@@ -405,7 +403,7 @@ func TestErasedIsGoneAfterAKill(t *testing.T) {
 	wg.Go(func() { d.Export(t.Context(), to); to.Close() })
 	from.Read(make([]byte, 1)) // from here on it reads
 	must2(d.Erase("", "t"))(t)
-	left := aFile(t)
+	left := newFile(t)
 	for _, suffix := range []string{"", "-wal"} {
 		check(t, os.WriteFile(left+suffix, must2(os.ReadFile(path+suffix))(t), 0o600))
 	}
@@ -446,13 +444,13 @@ func TestDamagedContent(t *testing.T) {
 		d.want("accepted", fmt.Sprint(d.main.got("t0"), d.main.got("t1"), d.main.got("t3")), "[B] [B] [A B]")
 		must2(d.Show(d.nth("t0", 1)))(t)
 		must2(d.Show(d.nth("t1", 1)))(t)
-		other := timeless(t, inFile(t, aFile(t)))
+		other := timeless(t, inFile(t, newFile(t)))
 		if _, err := other.Import(t.Context(), strings.NewReader(exported(t, d.Inbox)), ImportOptions{}); err != nil {
 			t.Errorf("it can't be restored: %v", err)
 		}
 	}
 	t.Run("file", func(t *testing.T) {
-		path := aFile(t)
+		path := newFile(t)
 		test(t, newDesk(t, inFile(t, path)), func(s string) { sqlOn(t, path, s) })
 	})
 	t.Run("database", func(t *testing.T) {
@@ -464,7 +462,7 @@ func TestDamagedContent(t *testing.T) {
 
 // A webhook whose lane's row is missing can't be delivered or discarded, but no action crashes usher.
 func TestDamagedLane(t *testing.T) {
-	path := aFile(t)
+	path := newFile(t)
 	d := newDesk(t, inFile(t, path))
 	check(t, d.Pause(Pause{}))
 	d.take("acme", "A")
@@ -479,7 +477,7 @@ func TestDamagedLane(t *testing.T) {
 
 // A refused webhook whose stored body has changed can't be accepted: the receiver and entitlements would go by it.
 func TestDamagedRefused(t *testing.T) {
-	path := aFile(t)
+	path := newFile(t)
 	d := newDesk(t, inFile(t, path))
 	d.refuse("acme", odd("acme", "a"))
 	d.shut()
@@ -508,7 +506,7 @@ func TestDamagedRows(t *testing.T) {
 		"UPDATE lane SET receiver = 'nobody'",
 		"UPDATE webhook SET state = 99 WHERE seq = 1",
 	} {
-		path := aFile(t)
+		path := newFile(t)
 		d := newDesk(t, inFile(t, path))
 		d.main.set("t", status(422))
 		d.take("t", "A")
@@ -532,7 +530,7 @@ func TestDamagedRows(t *testing.T) {
 // An index finds a webhook whose row names another lane.
 func TestDamagedIndex(t *testing.T) {
 	t.Parallel()
-	path := aFile(t)
+	path := newFile(t)
 	d := newDesk(t, inFile(t, path))
 	check(t, d.Pause(Pause{}))
 	d.take("t", "A", "B", "C")
@@ -559,7 +557,7 @@ func TestDamagedFile(t *testing.T) {
 	if *long {
 		worlds = 500
 	}
-	whole := aFile(t)
+	whole := newFile(t)
 	d := newDesk(t, inFile(t, whole))
 	d.main.set("", status(500))
 	for n := range 30 {
@@ -717,7 +715,7 @@ func wantAll(t *testing.T, path string, lines []string) {
 
 func TestKilled(t *testing.T) {
 	t.Parallel()
-	path := aFile(t)
+	path := newFile(t)
 	var lines []string
 	for round := range 3 {
 		lines = append(lines, child(t, path, 300, fmt.Sprint("USHER_INBOX_FIRST=", round*2000))...)
@@ -728,7 +726,7 @@ func TestKilled(t *testing.T) {
 // A write that fails is final: no more 200s until a restart, even if the cause is gone. What got 200 before is in the file.
 func TestWriteFails(t *testing.T) {
 	t.Parallel()
-	path := aFile(t)
+	path := newFile(t)
 	lines := child(t, path, -1, fmt.Sprint("USHER_INBOX_LIMIT=", 2<<20))
 	text := strings.Join(lines, "\n")
 	if strings.Count(text, "no true") != 8 || !strings.Contains(text, "could not be written") || strings.Count(text, "then false") != 3 {
@@ -739,7 +737,7 @@ func TestWriteFails(t *testing.T) {
 
 // When the disk is full the write-ahead log may be long, and all of it must still go into the file: else nothing more is delivered.
 func TestFullDiskWithALongLog(t *testing.T) {
-	for _, size := range []string{"40m", "60m"} {
+	for _, size := range upTo(1, "40m", "60m") {
 		t.Run(size, func(t *testing.T) {
 			dir := t.TempDir()
 			if err := mountSmall(dir, size); err != nil {

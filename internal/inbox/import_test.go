@@ -377,14 +377,14 @@ func TestImportReadsOnlyItsOwnLanes(t *testing.T) {
 func TestImportsLargeWebhooks(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		e := &chunks{Engine: open()}
-		d := newDesk(t, func() engine.Engine { return e })
+		d := newDesk(t, func() engine.Engine { return e }, little)
 		var file strings.Builder
 		for n := range 17 {
-			fmt.Fprintf(&file, `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"t%d","name":%q},"change":{}}}`+"\n", n, strings.Repeat("x", 1<<20))
+			fmt.Fprintf(&file, `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"t%d","name":%q},"change":{}}}`+"\n", n, strings.Repeat("x", 1<<16))
 		}
 		done, err := d.Import(t.Context(), strings.NewReader(file.String()), ImportOptions{})
 		check(t, err)
-		if done.Webhooks != 17 || e.most > 16<<20 {
+		if done.Webhooks != 17 || e.most > 16<<16 {
 			t.Errorf("%d webhooks, and %d bytes at once", done.Webhooks, e.most)
 		}
 	})
@@ -506,8 +506,8 @@ func TestHostileLines(t *testing.T) {
 			"a pause of a platform":  {"\n", "\n" + `{"pause":{"platform":"a\u0000"}}` + "\n"},
 			"many attempts":          {`"attempts":[`, `"attempts":[` + strings.Repeat(`{},`, 20)},
 			"many faults":            {`"webhook":{`, `"webhook":{"faults":[` + strings.Repeat(`{},`, 100) + `{}],`},
-			"a long line":            {`"webhook":{`, `"webhook":{"attempts":[` + strings.Repeat(`{},`, 1<<20) + `{}],`},
-			"a long line of another": {`"webhook":{`, `"webhook":{"odd":"` + strings.Repeat(`x`, 2<<20) + `",`},
+			"a long line":            {`"webhook":{`, `"webhook":{"attempts":[` + strings.Repeat(`{},`, 1<<19) + `{}],`},
+			"a long line of another": {`"webhook":{`, `"webhook":{"odd":"` + strings.Repeat(`x`, 3<<19) + `",`},
 		} {
 			line := strings.Replace(file, change[0], change[1], 1)
 			if name == "a snapshot's id" { // the later of two members counts

@@ -115,7 +115,7 @@ type Config struct {
 	Jitter      func(time.Duration) time.Duration
 }
 
-// Limits bound what is kept of webhooks that are finished or refused.
+// Limits bound what is kept of webhooks that are finished or refused, what is in memory, and what one transaction does.
 type Limits struct {
 	Finished      int
 	FinishedBytes int64
@@ -129,6 +129,13 @@ type Limits struct {
 	ActionAge time.Duration
 
 	AlwaysCounted int // up to this many rows are counted whenever Stats is called after a change
+
+	// Bodies bounds the bytes of webhooks that the courier holds. Each receiver has its share: one that hangs with large webhooks must
+	// not keep the others waiting. Beyond its share a receiver may still get one webhook at a time.
+	Bodies     int64
+	PageBytes  int64 // of webhooks that a list holds at once: ten people may look at ten lists
+	ChunkBytes int   // of an import that go to the database together
+	Step       int   // how many rows one transaction brings into line with their lane's mark, or lanes with their receiver
 }
 
 // DefaultLimits are the documented limits.
@@ -136,6 +143,7 @@ var DefaultLimits = Limits{
 	Finished: 10_000, FinishedBytes: 256 << 20, FinishedAge: 7 * 24 * time.Hour,
 	Refused: 1_000, RefusedTenant: 10, RefusedBytes: 64 << 20, RefusedAge: 30 * 24 * time.Hour,
 	ActionAge: 90 * 24 * time.Hour, AlwaysCounted: 10_000,
+	Bodies: 64 << 20, PageBytes: 4 << 20, ChunkBytes: 8 << 20, Step: 500,
 }
 
 // An Inbox keeps webhooks and delivers them.

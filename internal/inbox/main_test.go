@@ -3,6 +3,7 @@ package inbox
 import (
 	"flag"
 	"os"
+	"runtime/debug"
 	"strings"
 	"testing"
 )
@@ -16,6 +17,7 @@ func inMemory(m *testing.M) int {
 	if wanted := flag.Lookup("test.parallel"); wanted.Value.String() == wanted.DefValue {
 		wanted.Value.Set("8")
 	}
+	debug.SetGCPercent(400) // the heap is so small that else half of the time goes into looking through it
 	const memory = "/dev/shm"
 	if !strings.HasPrefix(os.TempDir(), memory) {
 		if dir, err := os.MkdirTemp(memory, "usher-"); err == nil && os.Chmod(dir, 0o711) == nil { // PostgreSQL runs as another user

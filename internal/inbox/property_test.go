@@ -268,7 +268,7 @@ func TestWorldsInAFile(t *testing.T) {
 // TestWorldsInADatabase is the same with two replicas on a database.
 func TestWorldsInADatabase(t *testing.T) {
 	t.Parallel()
-	worlds, atOnce := 12, 12 // they wait most of the time
+	worlds, atOnce := 8, 8 // they wait most of the time
 	switch {
 	case *long:
 		worlds, atOnce = 60, 20

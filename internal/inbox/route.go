@@ -71,13 +71,13 @@ func (s *Inbox) route(full bool) error {
 					err := r.Scan(&l.Tenant, &l.Platform, &l.Type)
 					lanes = append(lanes, l)
 					return err
-				}, name, platforms, listed, s.Now().UnixMicro(), int64(maxStep))
+				}, name, platforms, listed, s.Now().UnixMicro(), int64(s.cfg.Limits.Step))
 				return tx.Send()
 			})
 			if err == nil && len(lanes) > 0 {
 				err = s.reroute(lanes)
 			}
-			if len(lanes) < maxStep {
+			if len(lanes) < s.cfg.Limits.Step {
 				break
 			}
 		}

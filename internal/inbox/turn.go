@@ -427,17 +427,14 @@ func (r sqlRows) forgetIDs(l *lane) {
 // among never returns nil, which a database would take for NULL.
 func among(ids []int64) engine.Among { return append(engine.Among{}, ids...) }
 
-// maxStep is how many rows one transaction brings into line with their lane's mark.
-const maxStep = 500
-
 // catchUp has some rows of a lane say that they are superseded.
 func (t *sqlTurn) catchUp(l *lane) {
 	if !l.stale {
 		return
 	}
-	n := 0
-	t.tx.Queue("catch_up", func(row engine.Row) error { n++; var seq int64; return row.Scan(&seq) }, l.Tenant, l.Platform, l.Type, l.mark, t.now, supersededWhy, int64(maxStep))
-	if t.send(); n < maxStep {
+	n, step := 0, t.s.cfg.Limits.Step
+	t.tx.Queue("catch_up", func(row engine.Row) error { n++; var seq int64; return row.Scan(&seq) }, l.Tenant, l.Platform, l.Type, l.mark, t.now, supersededWhy, int64(step))
+	if t.send(); n < step {
 		l.stale, l.dirty = false, true
 	}
 }

@@ -127,7 +127,7 @@ func (s *Inbox) Each(f Filter, withContent bool, fn func(*Webhook) bool) error {
 			if err != nil || len(sizes) == 0 {
 				return err
 			}
-			size = fitting(sizes)
+			size = s.fitting(sizes)
 		}
 		page, err := query(bodies, size)
 		if err != nil {
@@ -155,19 +155,16 @@ func (s *Inbox) Each(f Filter, withContent bool, fn func(*Webhook) bool) error {
 }
 
 // fitting is how many of these webhooks, one at least, can be held at once with their bodies.
-func fitting(page []*Webhook) (count int64) {
+func (s *Inbox) fitting(page []*Webhook) (count int64) {
 	bytes := int64(0)
 	for _, w := range page {
-		if bytes += w.size; count > 0 && bytes > maxPageBytes {
+		if bytes += w.size; count > 0 && bytes > s.cfg.Limits.PageBytes {
 			break
 		}
 		count++
 	}
 	return count
 }
-
-// maxPageBytes is how many bytes of webhooks a list holds at once. Ten people may look at ten lists.
-const maxPageBytes = 4 << 20
 
 // Show returns a webhook with its content, and with its tenant's snapshot before it.
 func (s *Inbox) Show(id int64) (*Webhook, error) {

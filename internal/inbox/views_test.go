@@ -410,15 +410,54 @@ func TestSeenFromTheStart(t *testing.T) {
 	})
 }
 
-// A list of large webhooks holds few of them at a time, and few of those before them.
+// weighed is an engine that knows how many bytes of contents one transaction has read at most.
+type weighed struct {
+	engine.Engine
+	most atomic.Int64
+}
+
+func (e *weighed) Read(ctx context.Context, fn func(engine.Tx) error) error {
+	var bytes int64
+	err := e.Engine.Read(ctx, func(tx engine.Tx) error { return fn(weighedTx{tx, &bytes}) })
+	e.most.Store(max(e.most.Load(), bytes))
+	return err
+}
+
+type weighedTx struct {
+	engine.Tx
+	bytes *int64
+}
+
+func (t weighedTx) Queue(name string, each func(engine.Row) error, args ...any) {
+	t.Tx.Queue(name, func(r engine.Row) error { return each(weighedRow{r, t.bytes}) }, args...)
+}
+
+type weighedRow struct {
+	engine.Row
+	bytes *int64
+}
+
+func (r weighedRow) Scan(into ...any) error {
+	err := r.Row.Scan(into...)
+	for _, v := range into {
+		if b, ok := v.(*[]byte); ok {
+			*r.bytes += int64(len(*b))
+		}
+	}
+	return err
+}
+
+// A list of large webhooks reads few of them at a time, and holds few of those that it has read, and of those before them.
 func TestEachHoldsLittle(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
-		d := newDesk(t, open)
+		e := &weighed{Engine: open()}
+		d := newDesk(t, func() engine.Engine { return e }, little)
 		const count = 24
 		for n := range count {
-			d.take(fmt.Sprint("tenant-", n%4), odd(fmt.Sprint("tenant-", n%4), strings.Repeat(fmt.Sprint(n%10), 1<<20)))
+			d.take(fmt.Sprint("tenant-", n%4), odd(fmt.Sprint("tenant-", n%4), strings.Repeat(fmt.Sprint(n%10), 1<<16)))
 		}
 		d.idle("")
+		e.most.Store(0)
 		var bodies []weak.Pointer[byte]
 		seen, most := []int64{}, 0
 		err := d.Each(Filter{}, true, func(w *Webhook) bool {
@@ -441,6 +480,9 @@ func TestEachHoldsLittle(t *testing.T) {
 		}
 		if most > 8 {
 			t.Errorf("%d bodies of %d webhooks were held", most, count)
+		}
+		if read := e.most.Load(); read == 0 || read > 2*d.cfg.Limits.PageBytes {
+			t.Errorf("%d bytes were read at once", read)
 		}
 	})
 }

@@ -32,7 +32,7 @@ const patience = time.Minute
 // shared is the server of this test binary, for many tests at once. It goes when the binary ends. What a server does by itself, and with
 // a plan that seems long, takes a tenth of the time.
 var shared = sync.OnceValues(func() (*Server, error) {
-	return Run("max_connections=400", "autovacuum=off", "jit=off", "full_page_writes=off")
+	return Run("max_connections=400", "autovacuum=off", "full_page_writes=off")
 })
 
 // Schema returns the address of a database, with the name of a schema that is this test's alone and does not exist yet. The
@@ -54,12 +54,30 @@ func Schema(t testing.TB) (dsn string) {
 	u.RawQuery = query.Encode()
 	t.Cleanup(func() {
 		// A client that was cut off may hold a lock until the server notices.
-		if _, err := execute(server, "SET lock_timeout = '20s'; DROP SCHEMA IF EXISTS "+name+" CASCADE"); err != nil {
+		if err := drop(server, "SET lock_timeout = '20s'; DROP SCHEMA IF EXISTS "+name+" CASCADE"); err != nil {
 			t.Errorf("the schema %s stays: %v", name, err)
 		}
 	})
 	return u.String()
 }
+
+// drop runs statements on a connection that stays: to make one takes the server longer than to drop a schema.
+var drop = func() func(dsn, sql string) error {
+	var mu sync.Mutex
+	var conn *pgconn.PgConn
+	return func(dsn, sql string) (err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		if conn == nil || conn.IsClosed() {
+			if conn, err = pgconn.Connect(ctx, dsn); err != nil {
+				return err
+			}
+		}
+		return conn.Exec(ctx, sql).Close()
+	}
+}()
 
 // need skips the test where there is no PostgreSQL. In CI nothing may be skipped.
 func need(t testing.TB, err error) {
@@ -91,7 +109,7 @@ type Server struct {
 }
 
 // New starts a server with nothing in it. The options are settings, such as "fsync=on", which is off otherwise: a
-// server that is killed does not need it, only a machine.
+// server that is killed does not need it, only a machine. Nor does it compile a query that seems long: that takes longer than all of a test.
 func New(t testing.TB, options ...string) *Server {
 	t.Helper()
 	s := Prepare(t, options...)
@@ -331,7 +349,7 @@ func (s *Server) launch() *exec.Cmd {
 		return s.script()
 	}
 	args := []string{"-D", "data", "-p", strconv.Itoa(s.port), "-h", "127.0.0.1", "-k", s.dir}
-	for _, option := range append([]string{"fsync=off", "shared_buffers=32MB", "dynamic_shared_memory_type=mmap"}, s.options...) {
+	for _, option := range append([]string{"fsync=off", "jit=off", "shared_buffers=32MB", "dynamic_shared_memory_type=mmap"}, s.options...) {
 		args = append(args, "-c", option)
 	}
 	return s.command("postgres", args...)
