@@ -168,9 +168,10 @@ SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {schema}.number
 SELECT setval('{schema}.number', greatest($1::bigint, (SELECT last_value FROM {schema}.number), (SELECT max(seq) FROM {schema}.webhook), 1))
 
 -- name: numbers_behind
--- Raises the sequence if it is behind the tables: a logical replica, for one, gets no sequences.
+-- Raises the sequence if it is behind the tables: a logical replica, for one, gets no sequences. Only what an index knows: there may be
+-- millions of lanes, and each looks at its own numbers.
 SELECT setval('{schema}.number', used.number) FROM (
-	SELECT greatest((SELECT max(seq) FROM {schema}.webhook), (SELECT max(last) FROM {schema}.lane)) AS number) AS used
+	SELECT greatest((SELECT max(seq) FROM {schema}.webhook), (SELECT max(mark) FROM {schema}.reconcile)) AS number) AS used
 WHERE used.number > (SELECT last_value FROM {schema}.number)
 
 -- name: gate_up
