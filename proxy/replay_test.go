@@ -346,39 +346,6 @@ func TestDeadConnectionsAreReplaced(t *testing.T) {
 	}
 }
 
-// The service closes its idle connections, as it does when it restarts, and the next call
-// notices nothing of it: over TLS neither, where the end of a connection is a message.
-func TestIdleConnectionsClosedByTheService(t *testing.T) {
-	for _, secure := range []bool{false, true} {
-		t.Run(fmt.Sprintf("TLS %v", secure), func(t *testing.T) {
-			var calls atomic.Int64
-			service := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { calls.Add(1) }))
-			if secure {
-				service.StartTLS()
-			} else {
-				service.Start()
-			}
-			t.Cleanup(service.Close)
-			r := newRig(t, nil, func(c *Config) {
-				cfg := wire.Config{Timeout: 5 * time.Second}
-				if secure {
-					cfg.TLS = service.Client().Transport.(*http.Transport).TLSClientConfig
-				}
-				upstream := newUpstream(cfg)
-				t.Cleanup(upstream.CloseIdleConnections)
-				c.Upstream = upstream
-				c.Target, _ = url.Parse(service.URL + path)
-			})
-			for n := range int64(20) {
-				if status, answer := r.post(t, query); status != 200 || calls.Load() != n+1 {
-					t.Fatalf("call %d: %d %s, %d came", n, status, answer, calls.Load())
-				}
-				service.CloseClientConnections()
-			}
-		})
-	}
-}
-
 // brittleConn fails its first write after broken is set, as a connection does that
 // the other side has reset; connections dialled later are fine.
 type brittleConn struct {

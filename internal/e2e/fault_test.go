@@ -259,22 +259,3 @@ func TestTLSResetUnderLoad(t *testing.T) {
 		resetUnderLoad(t, w, start(t, w.environ(variables...)).ready(t), 30*time.Millisecond)
 	})
 }
-
-// The service closes its idle connections, as in TestIdleConnectionsClosedByTheOtherSide.
-// Over TLS their end is a message, and closing them is a write.
-func TestTLSIdleConnectionsClosed(t *testing.T) {
-	leaks(t, func(t *testing.T) {
-		w, variables := newTLSWorld(t)
-		u := start(t, w.environ(variables...)).ready(t)
-		const rounds = 20
-		for i := range rounds {
-			if r := u.call(); r.status != 200 {
-				t.Fatalf("call %d: %d %s %v", i, r.status, r.body, r.err)
-			}
-			w.toService.BreakAll([]testkit.How{testkit.HangUp, testkit.Reset}[i%2])
-		}
-		if ok, unauthorized := w.billing.Calls(); ok != rounds || unauthorized != 0 || w.toService.Dialed() < rounds {
-			t.Errorf("the service got %d calls and %d with a bad token, over %d connections", ok, unauthorized, w.toService.Dialed())
-		}
-	})
-}
