@@ -5,14 +5,11 @@ package e2e
 import (
 	"encoding/hex"
 	"fmt"
-	"io"
 	"net/http"
-	"net/http/httptest"
 	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -140,8 +137,9 @@ func TestWhoMay(t *testing.T) {
 func TestErasedIsNowhere(t *testing.T) {
 	onBothInboxes(t, func(t *testing.T, inbox string) {
 		const person = "jane.roe@example.com"
-		rc := &wordy{words: "we know " + person}
-		o := openOffice(t, newReceiver(t, 200), inbox, "USHER_WEBHOOK_FORWARD_URL="+rc.serve(t))
+		rc := newReceiver(t, 200)
+		rc.say("we know " + person)
+		o := openOffice(t, rc, inbox)
 		with := func(body string) string {
 			return strings.Replace(body, `"name":"T"`, `"name":"`+person+`","account":{"contacts":[{"email":"`+person+`"}]}`, 1)
 		}
@@ -249,23 +247,4 @@ func tables(t *testing.T, database string) map[string]string {
 		}
 	}
 	return found
-}
-
-// wordy is a receiver that says something of its own when it refuses.
-type wordy struct {
-	words  string
-	status atomic.Int64
-}
-
-func (rc *wordy) set(status int64) { rc.status.Store(status) }
-
-func (rc *wordy) serve(t *testing.T) string {
-	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body)
-		if status := rc.status.Load(); status != 0 {
-			http.Error(w, rc.words, int(status))
-		}
-	}))
-	t.Cleanup(srv.Close)
-	return srv.URL
 }

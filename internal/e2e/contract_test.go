@@ -93,6 +93,7 @@ type receiver struct {
 	arrived atomic.Int64 // also what is not answered yet
 	mu      sync.Mutex   // guards what follows
 	status  int
+	words   string // the body of its answers
 	got     []*http.Request
 	bodies  []string
 }
@@ -107,6 +108,7 @@ func newReceiver(t *testing.T, status int) *receiver {
 		defer rc.mu.Unlock()
 		rc.got, rc.bodies = append(rc.got, r), append(rc.bodies, string(body))
 		w.WriteHeader(rc.status)
+		_, _ = io.WriteString(w, rc.words)
 	}))
 	t.Cleanup(srv.Close)
 	rc.url = srv.URL
@@ -114,6 +116,8 @@ func newReceiver(t *testing.T, status int) *receiver {
 }
 
 func (rc *receiver) set(status int) { rc.mu.Lock(); defer rc.mu.Unlock(); rc.status = status }
+
+func (rc *receiver) say(words string) { rc.mu.Lock(); defer rc.mu.Unlock(); rc.words = words }
 
 func (rc *receiver) count() int { rc.mu.Lock(); defer rc.mu.Unlock(); return len(rc.got) }
 
