@@ -57,6 +57,7 @@ func TestKilledAtAnyMoment(t *testing.T) {
 					answered.Add(1)
 					n++
 				}
+				time.Sleep(2 * time.Millisecond) // a sender's own pace
 			}
 		})
 	}
@@ -369,7 +370,7 @@ func TestOutageOnTheBinary(t *testing.T) {
 		"USHER_WEBHOOK_INBOX=file:"+filepath.Join(t.TempDir(), "inbox.db")))
 	url := p.URL(t, "webhooks") + "/webhooks"
 	const each = 2
-	tenants := pick(300, 5000)
+	tenants := pick(150, 5000)
 	var sending sync.WaitGroup
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 16}}
 	for i := range 16 {

@@ -44,7 +44,7 @@ func Eventually(t testing.TB, what string, f func() bool) {
 			return
 		}
 		time.Sleep(pause) // real processes and sockets: nothing to wait on
-		pause = min(pause*3/2, 100*time.Millisecond)
+		pause = min(pause*3/2, 250*time.Millisecond)
 	}
 	t.Fatalf("in a minute: not %s", what)
 }

@@ -29,8 +29,10 @@ func TestPageActs(t *testing.T) {
 	b.open(w.admin + "/webhooks/2")
 	b.until("it waits behind 1", `document.querySelector("#stand").innerText.includes("held up by webhook 1")`)
 	before := len(w.receiver.Deliveries())
+	release := w.holdUp(t)
 	b.click(`form[action="/webhooks/1/redeliver"] button`)
 	b.until("told that it is tried", `location.pathname == "/webhooks/1" && document.querySelector(".notice")?.innerText == "You asked usher to send it again: see its state below."`)
+	release()
 	b.until("tried", `document.querySelectorAll(".attempts tbody tr").length > 1`)
 	b.until("not told any more, though it waits again", `!document.querySelector(".notice")`)
 	if after := len(w.receiver.Deliveries()); after < before {
@@ -101,8 +103,10 @@ func TestPageActs(t *testing.T) {
 	b.open(w.admin + "/webhooks?state=parked")
 	b.click(`a[href="/redeliver?state=parked"]`)
 	b.until("asked", `document.querySelector("h1").innerText == "Send 1 webhook again?"`)
+	release = w.holdUp(t)
 	b.click("form button")
 	b.until("told so", `document.querySelector(".notice")?.innerText == "usher sends them again."`)
+	release()
 	b.until("delivered", `document.querySelector("#w-4").innerText.includes("delivered")`)
 	if text := w.words(t, "/webhooks?search=3"); !strings.Contains(text, " crm/mill-co ") {
 		t.Errorf("not found by its id:\n%s", text)

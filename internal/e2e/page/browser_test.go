@@ -117,10 +117,7 @@ func (b *tab) press(selector, keys string) {
 }
 
 // calmly: Chromium is not asked 200 times a second whether something is there.
-var calmly = chromedp.RetryInterval(pause)
-
-// pause is between two looks at a page.
-const pause = 100 * time.Millisecond
+var calmly = chromedp.RetryInterval(100 * time.Millisecond)
 
 // insist does a step with an element. The page is live, so an element that was found may be replaced before
 // anything is done with it: then once more.
@@ -139,11 +136,11 @@ func (b *tab) insist(selector string, step chromedp.Action[chromedp.Void]) {
 }
 
 // evaluate returns what a JavaScript expression comes to.
-func evaluate[T any](b *tab, expression string) T {
+func evaluate[T any](b *tab, expression string, options ...chromedp.EvaluateOption) T {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(b.ctx, 30*time.Second)
 	defer cancel()
-	v, err := chromedp.Run(ctx, chromedp.Evaluate[T](expression))
+	v, err := chromedp.Run(ctx, chromedp.Evaluate[T](expression, options...))
 	if err != nil {
 		b.t.Fatalf("%s: %v", expression, err)
 	}
@@ -160,7 +157,8 @@ func (b *tab) text(selector string) string {
 // next page may just be on its way.
 func (b *tab) until(what, expression string) {
 	b.t.Helper()
-	for range 600 {
+	pause := 50 * time.Millisecond
+	for began := time.Now(); time.Since(began) < time.Minute; pause = min(pause*3/2, 400*time.Millisecond) {
 		if ok, err := chromedp.Run(b.ctx, chromedp.Evaluate[bool](`!!(`+expression+`)`)); err == nil && ok {
 			return
 		}

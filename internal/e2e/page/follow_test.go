@@ -73,19 +73,17 @@ func TestPageInABrowser(t *testing.T) {
 
 	w.receiver.FailFor("acme", sandbox.Fault{})
 	w.receiver.Fail(sandbox.Fault{})
-	hold := make(chan struct{})
-	w.hold.Store(&hold)
+	release := w.holdUp(t)
 	b.click(`a[href="/webhooks/4/redeliver"]`)
 	b.until("asked", `document.querySelector("h1").innerText == "Send webhook 4 again?"`)
 	b.press("form button", "\r") // by keyboard
 	b.until("it waits again", `document.querySelector("#stand .badge")?.innerText == "waiting"`)
 	stay(b)
 	b.until("told so", `document.querySelector(".notice")?.innerText == "You asked usher to send it again: see its state below."`)
-	close(hold)
+	release()
 	b.until("delivered", `document.querySelector("#stand .badge").innerText == "delivered"`)
 	b.until("not told any more", `!document.querySelector(".notice")`)
 	stayed(b)
-	w.hold.Store(nil)
 
 	// An old one would undo what came after it: asked twice.
 	b.open(w.admin + "/webhooks/1/redeliver")

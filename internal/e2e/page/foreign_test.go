@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/chromedp/chromedp"
+
 	"usher/internal/testkit"
 )
 
@@ -75,9 +77,7 @@ func TestForeignPage(t *testing.T) {
 // await returns what a promise comes to.
 func await(b *tab, script string) string {
 	b.t.Helper()
-	evaluate[bool](b, `window.outcome = undefined, Promise.resolve(`+script+`).then(v => window.outcome = v || "failed"), true`)
-	b.until("an outcome", `window.outcome !== undefined`)
-	return evaluate[string](b, `window.outcome`)
+	return evaluate[string](b, `Promise.resolve(`+script+`).then(v => v || "failed")`, chromedp.EvalAwaitPromise)
 }
 
 // A name that was made to point to this machine (DNS rebinding) makes a page of its

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -70,6 +71,15 @@ func startWatched(t *testing.T, extra ...string) *watched {
 	w.gate, w.admin = w.URL(t, "webhooks")+"/webhooks", w.URL(t, "admin")
 	w.Ready(t)
 	return w
+}
+
+// holdUp has deliveries wait for release: what a page says of one is gone from there as soon as that one is over.
+func (w *watched) holdUp(t *testing.T) (release func()) {
+	hold := make(chan struct{})
+	w.hold.Store(&hold)
+	release = sync.OnceFunc(func() { w.hold.Store(nil); close(hold) })
+	t.Cleanup(release)
+	return release
 }
 
 // send posts snapshots of a tenant, with so many users, and waits until they are delivered.
