@@ -539,7 +539,7 @@ func (e *cutOff) Write(fn func(engine.Tx) error) error {
 func longLane() (count int, limits func(*Config)) {
 	count, step := 170, 50
 	if *long {
-		count, step = 20_000, DefaultLimits.Step
+		count, step = 9_000, DefaultLimits.Step // figures follow at once up to 10,000 rows
 	}
 	return count, func(c *Config) { c.Limits = DefaultLimits; c.Limits.Finished, c.Limits.Step = 100_000, step }
 }
