@@ -480,7 +480,8 @@ func TestFaultManyPlatforms(t *testing.T) {
 		d.shut()
 		inSchema(t, dsn, "VACUUM {schema}.lane") // former versions of rows are read, too
 		time.Sleep(1100 * time.Millisecond)      // the server says what a connection has read when that ends, or once in a second
-		if now := reads(50, "many"); now > 3*few+20 {
+		// One look at all of them makes 13 more.
+		if now := reads(50, "many"); now > few+8 {
 			t.Errorf("%d rows of lanes were read for each webhook, and with few platforms %d", now, few)
 		}
 	})
