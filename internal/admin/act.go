@@ -147,11 +147,6 @@ func (h *Handler) act(r *http.Request, by *inbox.Action, id string, chosen inbox
 			taken, err = h.cfg.Inbox.Accept(n, force, by)
 		}
 		done.ID, message, args = strconv.FormatInt(taken, 10), "refused webhook accepted by hand", []any{"id", n, "as", taken, "force", force}
-		_, older := errors.AsType[*inbox.OverwriteError](err)
-		_, unknown := errors.AsType[*unknownError](err)
-		if err != nil && !older && !unknown && !errors.Is(err, inbox.ErrNotFound) && !errors.Is(err, inbox.ErrDoubt) && h.inboxTrouble(err) == nil {
-			err = &refusal{http.StatusConflict, err.Error()}
-		}
 	case "discard":
 		err, message = h.cfg.Inbox.Discard(n, by), "webhook discarded by hand"
 		done.Paused = h.paused()

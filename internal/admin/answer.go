@@ -128,11 +128,13 @@ func (h *Handler) fail(w http.ResponseWriter, r *http.Request, err error) {
 		h.refuse(w, r, http.StatusConflict, unknown.Error()+"; with unknown=true usher accepts it")
 		return
 	}
+	if _, ok := errors.AsType[inbox.Denied](err); ok {
+		h.refuse(w, r, http.StatusConflict, err.Error())
+		return
+	}
 	switch {
 	case errors.Is(err, inbox.ErrNotFound):
 		h.refuse(w, r, http.StatusNotFound, err.Error())
-	case errors.Is(err, inbox.ErrFinished), errors.Is(err, inbox.ErrBusy), errors.Is(err, inbox.ErrMeanwhile), errors.Is(err, inbox.ErrKept), errors.Is(err, inbox.ErrRefused), errors.Is(err, inbox.ErrNoRun), errors.Is(err, inbox.ErrOlderList), errors.Is(err, inbox.ErrFuture), errors.Is(err, inbox.ErrNoGate):
-		h.refuse(w, r, http.StatusConflict, err.Error())
 	case errors.Is(err, webhookgate.ErrFull):
 		h.refuse(w, r, http.StatusServiceUnavailable, err.Error())
 	default:

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"usher/internal/entitlements"
+	"usher/internal/inbox"
 )
 
 // docs/api.md lists exactly the calls of the API, and every status that they answer with.
@@ -41,6 +42,10 @@ func TestAPIDocument(t *testing.T) {
 	slices.Sort(there)
 	if !slices.Equal(documented, there) {
 		t.Errorf("documented:\n%s\nthere:\n%s", strings.Join(documented, "\n"), strings.Join(there, "\n"))
+	}
+	quoted := func(names []string) string { return "(`" + strings.Join(names, "`, `") + "`)" }
+	if row := "| `state` | a state in the inbox " + quoted(inbox.StateNames()) + ", or a decision " + quoted(decisionOutcomes) + " |"; !strings.Contains(doc, row) {
+		t.Errorf("not documented: %s", row)
 	}
 	_, statuses, _ := strings.Cut(doc, "## What is not a 200")
 	for _, status := range []int{400, 401, 403, 404, 405, 409, 413, 421, 500, 503} {

@@ -95,7 +95,7 @@ func (h *Handler) imports(w http.ResponseWriter, r *http.Request) {
 		h.did(r, err, slog.LevelWarn, "inbox imported by hand", "webhooks", done.Webhooks, "snapshots", done.Snapshots)
 		var faulty *inbox.FaultyError
 		switch {
-		case errors.As(err, &faulty), errors.Is(err, inbox.ErrNotEmpty):
+		case errors.As(err, &faulty):
 			return nil, &refusal{http.StatusConflict, err.Error()}
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			return nil, &refusal{http.StatusConflict, tooSlow}

@@ -31,7 +31,7 @@ type selection struct {
 // inboxOutcomes are the outcomes that can be selected with an inbox, decisionOutcomes those of the gate's decisions: without an inbox
 // there are only these.
 var (
-	inboxOutcomes    = []string{"waiting", "parked", "refused", "delivered", "superseded", "discarded", "kept", "accepted", "forwarded", "duplicate", "rejected", "failed"}
+	inboxOutcomes    = append(inbox.StateNames(), decisionOutcomes...)
 	decisionOutcomes = []string{"forwarded", "duplicate", "rejected", "failed"}
 )
 

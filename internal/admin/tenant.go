@@ -185,7 +185,7 @@ func (h *Handler) tenantPage(r *http.Request) (any, error) {
 	p.CanPause = p.HasInbox && (h.cfg.Gate == nil || len(h.cfg.Receivers.All()) > 0) // without a gate other replicas have the receivers
 	p.Pause = status.PausedBy(h.paused(), h.cfg.Receivers, t.Platform, t.Code, "")
 	if t.Latest != nil {
-		p.Taken = slices.Contains([]string{"delivered", "forwarded", "kept"}, t.Latest.Outcome())
+		p.Taken = t.Latest.State.Taken() || t.Latest.Decision == "forwarded"
 		p.HeldUp = h.heldUp()[laneOf(t.Platform, t.Code, "")]
 	}
 	switch {

@@ -25,7 +25,7 @@ import (
 	"usher/internal/text"
 )
 
-const inboxUsage = `Usage: usher inbox COMMAND
+var inboxUsage = `Usage: usher inbox COMMAND
 
 Shows and manages the webhooks that a running usher keeps.
 
@@ -74,22 +74,22 @@ webhooks of a tenant wait, it tries the first one now, and the others follow.
 
 The states:
 
-  waiting     for its first or next try
-  parked      the receiver did not take it, and usher does not try it again
-  refused     usher did not take it in: its content is wrong
-  delivered   the receiver took it
-  superseded  a newer one of the same tenant took its place
-  discarded   somebody decided that it is never sent
-  kept        stored but not delivered: no receiver takes its platform, or
-              it was imported. Entitlements use it
-  accepted    it was refused; somebody took it in, under a new id
-
+` + stateHelp() + `
 A tenant is platform/tenant, or tenant alone; write a slash or percent sign
 inside a code as %2F or %25. WHEN is a time (2026-01-31T08:00, or 08:00 for
 the last time at which it was eight), a day (2026-01-31), or how long ago (90m,
 3d); without a zone (08:00Z) it is local time.
 ` + adminPortHelp + `inbox ls
 `
+
+// stateHelp is the part of the help that lists the states.
+func stateHelp() (help string) {
+	for _, s := range inbox.States {
+		name := fmt.Sprintf("  %-12s", s.State)
+		help += name + text.Wrap(strings.Repeat(" ", len(name)), s.Means)[len(name):] + "\n"
+	}
+	return help
+}
 
 // inboxCall is one run of 'usher inbox': its arguments, and the running usher that it calls.
 type inboxCall struct {
@@ -184,8 +184,9 @@ func (i *inboxCall) flags(now time.Time) *flag.FlagSet {
 	once("platform", func(s string) error { i.filter.Set("platform", s); return nil })
 	once("state", func(s string) error {
 		i.filter.Set("state", s)
-		if !slices.Contains(inbox.States, inbox.State(s)) {
-			return errors.New("write waiting, parked, refused, delivered, superseded, discarded, kept or accepted")
+		if names := inbox.StateNames(); !slices.Contains(names, s) {
+			last := len(names) - 1
+			return errors.New("write " + strings.Join(names[:last], ", ") + " or " + names[last])
 		}
 		return nil
 	})

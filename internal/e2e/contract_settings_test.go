@@ -184,6 +184,13 @@ func TestInboxMaxBytes(t *testing.T) {
 	if n == 0 || n == 100 || r.status != 503 || r.header.Get("Retry-After") == "" || r.header.Get("Usher-Decision") != "failed" {
 		t.Fatalf("after %d: %d %v %s", n, r.status, r.header, r.body)
 	}
+	if r := asked(t, "POST", hooks(t, u), odd("refused", 1), "Content-Type", "application/json"); r.status != 422 {
+		t.Fatalf("%d %s", r.status, r.body)
+	}
+	accept := u.URL(t, "admin") + "/api/webhooks/" + refusedOf(t, u, "refused")[0].ID + "/accept"
+	if r := asked(t, "POST", accept, ""); r.status != 503 || !strings.Contains(r.body, "full") {
+		t.Errorf("accepted into a full inbox: %d %s", r.status, r.body)
+	}
 	if _, metrics := testkit.Get(t, u.URL(t, "admin")+"/metrics"); !strings.Contains(metrics, "\nusher_inbox_limit_bytes 2048\n") {
 		t.Error("the limit is not in the metrics")
 	}

@@ -71,6 +71,26 @@ func (s *Inbox) find(id int64) (w *Webhook, err error) {
 	return w, err
 }
 
+// toWebhook does something to a webhook, on behalf of a person.
+func (s *Inbox) toWebhook(found *Webhook, by *Action, do func(*lane, *Webhook) error) error {
+	names := work{hooks: []int64{found.ID}, by: by}
+	certain := !found.Rejected() || found.lane != (webhookgate.Lane{})
+	if certain {
+		names.known = []webhookgate.Lane{found.lane}
+	}
+	_, err := act(s, names, func(t *sqlTurn) (nothing, int, error) {
+		l := t.nowhere()
+		if certain {
+			l = t.lanes[found.lane]
+		}
+		if l == nil || l.hook(found.ID) == nil { // if the lane's row is missing, the file is damaged
+			return nothing{}, 0, ErrNotFound
+		}
+		return nothing{}, 1, do(l, l.hook(found.ID))
+	})
+	return err
+}
+
 // Redeliver sends a webhook again, ahead of the other webhooks that wait in its lane, and counts its tries anew. A webhook that
 // waits is tried at once. If its tenant has a newer webhook, it would overwrite that one: this needs force. chosen is the state for which
 // somebody has chosen it, maybe a while ago; empty: the one that it has now.
@@ -82,13 +102,7 @@ func (s *Inbox) Redeliver(id int64, chosen State, force bool, by *Action) error 
 	if found.Rejected() { // that never changes, and it may have no lane
 		return ErrRefused
 	}
-	_, err = act(s, work{known: []webhookgate.Lane{found.lane}, hooks: []int64{id}, by: by}, func(t *sqlTurn) (nothing, int, error) {
-		l := t.lanes[found.lane]
-		if l == nil || l.hook(id) == nil {
-			return nothing{}, 0, ErrNotFound
-		}
-		return nothing{}, 1, l.redeliver(l.hook(id), cmp.Or(chosen, found.State), force)
-	})
+	err = s.toWebhook(found, by, func(l *lane, h *Webhook) error { return l.redeliver(h, cmp.Or(chosen, found.State), force) })
 	return s.explain(err)
 }
 
@@ -113,21 +127,7 @@ func (s *Inbox) Discard(id int64, by *Action) error {
 	if err != nil {
 		return err
 	}
-	names := work{hooks: []int64{id}, by: by}
-	if found.lane != (webhookgate.Lane{}) {
-		names.known = []webhookgate.Lane{found.lane}
-	}
-	_, err = act(s, names, func(t *sqlTurn) (nothing, int, error) {
-		l := t.nowhere()
-		if found.lane != (webhookgate.Lane{}) {
-			l = t.lanes[found.lane]
-		}
-		if l == nil || l.hook(id) == nil { // if the lane's row is missing, the file is damaged
-			return nothing{}, 0, ErrNotFound
-		}
-		return nothing{}, 1, l.discard(l.hook(id))
-	})
-	return err
+	return s.toWebhook(found, by, (*lane).discard)
 }
 
 // lanesOf returns the lanes of a tenant, on one platform or on all.

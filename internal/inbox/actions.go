@@ -12,7 +12,7 @@ type Action struct {
 	ID    int64     `json:"id"` // of the entry; zero: there is none yet
 	At    time.Time `json:"at"`
 	Who   string    `json:"who"`             // the token's name, or the address; for commands also the user's name
-	What  string    `json:"what"`            // redeliver, discard, accept, pause, resume, forget, erase, export, import, reconcile
+	What  string    `json:"what"`            // the command of 'usher inbox', or reconcile
 	About string    `json:"about,omitempty"` // ids, a filter or a tenant; never a payload
 	Count int       `json:"count"`           // how many webhooks it touched
 }

@@ -290,7 +290,7 @@ func (e *FaultyError) Error() string {
 }
 
 // ErrNotEmpty says that an export can only be imported into an empty inbox.
-var ErrNotEmpty = errors.New("the inbox is not empty: an export can only be imported into an empty one")
+const ErrNotEmpty Denied = "the inbox is not empty: an export can only be imported into an empty one"
 
 // ImportOptions say what an import may do.
 type ImportOptions struct {

@@ -255,7 +255,7 @@ func TestExportFormat(t *testing.T) {
 				t.Errorf("no line with %s", member)
 			}
 		}
-		for _, state := range States {
+		for _, state := range StateNames() {
 			if !strings.Contains(got, fmt.Sprintf(`"state":%q`, state)) {
 				t.Errorf("none that is %s", state)
 			}

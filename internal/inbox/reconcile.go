@@ -7,7 +7,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -143,16 +142,16 @@ func (r *Run) Killed(now time.Time) bool { return r.Ended.IsZero() && now.Sub(r.
 func (r *Run) KnowsUpTo() time.Time { return moment(min(r.asOf, r.Began.UnixMicro())) }
 
 // ErrNoRun says that a run is not stored, or has ended.
-var ErrNoRun = errors.New("the database does not know this reconcile any more: it was restored, a failover has lost it, or an import or a later reconcile has ended it. Start it again")
+const ErrNoRun Denied = "the database does not know this reconcile any more: it was restored, a failover has lost it, or an import or a later reconcile has ended it. Start it again"
 
 // ErrOlderList says that a run may only compare, because a former one knows more.
-var ErrOlderList = errors.New("another reconcile has compared all tenants with a newer list: what this one says may be older, so nothing was taken in")
+const ErrOlderList Denied = "another reconcile has compared all tenants with a newer list: what this one says may be older, so nothing was taken in"
 
 // ErrFuture says that a list claims to be from the future.
-var ErrFuture = errors.New("--as-of is a time in the future, by the inbox's clock: say when the list was made")
+const ErrFuture Denied = "--as-of is a time in the future, by the inbox's clock: say when the list was made"
 
 // ErrNoGate says that this usher cannot reconcile.
-var ErrNoGate = errors.New("this usher has no webhook gate, so it does not know which receiver takes which platform: reconcile through an usher that has one")
+const ErrNoGate Denied = "this usher has no webhook gate, so it does not know which receiver takes which platform: reconcile through an usher that has one"
 
 func scanRun(r engine.Row) (*Run, error) {
 	run := new(Run)

@@ -74,18 +74,18 @@ func (s *Inbox) Accept(id int64, force bool, by *Action) (int64, error) {
 	case found.State != Refused:
 		return 0, ErrNotRefused
 	case found.Cut:
-		return 0, errors.New("only the beginning of its body is stored")
+		return 0, Denied("only the beginning of its body is stored")
 	case found.check() != nil:
 		return 0, ErrDamaged
 	}
 	hook, err := webhookgate.Accept(webhookgate.NewID(), found.Header, found.Body, s.cfg.Receivers)
 	switch {
 	case err != nil:
-		return 0, err
+		return 0, Denied(err.Error())
 	case LaneOf(hook.Lane) != found.lane: // only an import can bring such a webhook
-		return 0, errors.New("its body names another tenant")
+		return 0, Denied("its body names another tenant")
 	case hook.Receiver == nil && !s.cfg.KeepUnclaimed:
-		return 0, fmt.Errorf("no receiver takes webhooks of its platform %q", hook.Lane.Platform)
+		return 0, Denied(fmt.Sprintf("no receiver takes webhooks of its platform %q", hook.Lane.Platform))
 	}
 	ctx, cancel := context.WithTimeout(s.run, actionPatience)
 	defer cancel()
@@ -107,6 +107,3 @@ func acceptable(l *lane, in *incoming, id int64, force bool) error {
 	}
 	return nil
 }
-
-// ErrNotRefused says that only refused webhooks can be accepted.
-var ErrNotRefused = errors.New("it was not refused, somebody has dealt with it, or its tenant has a newer snapshot")

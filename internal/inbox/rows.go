@@ -41,14 +41,43 @@ const (
 	Accepted   State = "accepted"
 )
 
-// States are all states, those first that somebody may have to deal with. The database stores their index, so a new state
-// must be added at the end.
-var States = []State{Waiting, Parked, Refused, Delivered, Superseded, Discarded, Kept, Accepted}
+// States has all states, those first that somebody may have to deal with. Everything that lists states, checks or shows them reads it. The
+// database stores a state's index, so a new one must be added at the end.
+var States = []struct {
+	State
+	Means string // in the help of 'usher inbox'
+	Tone  string // its colour on a page: good, warn, bad or calm
+}{
+	{Waiting, "for its first or next try", "warn"},
+	{Parked, "the receiver did not take it, and usher does not try it again", "bad"},
+	{Refused, "usher did not take it in: its content is wrong", "bad"},
+	{Delivered, "the receiver took it", "good"},
+	{Superseded, "a newer one of the same tenant took its place", "calm"},
+	{Discarded, "somebody decided that it is never sent", "calm"},
+	{Kept, "stored but not delivered: no receiver takes its platform, or it was imported. Entitlements use it", "calm"},
+	{Accepted, "it was refused; somebody took it in, under a new id", "calm"},
+}
 
-func (s State) number() int64 { return int64(slices.Index(States, s)) }
+// StateNames are the names of all states.
+func StateNames() (names []string) {
+	for i := range States {
+		names = append(names, string(States[i].State))
+	}
+	return names
+}
+
+// number is the state's number in the database; -1: there is no such state.
+func (s State) number() int64 {
+	for i := range States {
+		if States[i].State == s {
+			return int64(i)
+		}
+	}
+	return -1
+}
 
 // stateOf returns the state with a number of the database. A number that does not exist, in a damaged row, gives some state.
-func stateOf(number int64) State { return States[min(max(0, number), int64(len(States)-1))] }
+func stateOf(number int64) State { return States[min(max(0, number), int64(len(States)-1))].State }
 
 // Taken says whether a webhook in this state was accepted: by its receiver, or by usher itself if it has no receiver.
 func (s State) Taken() bool { return s == Delivered || s == Kept }
@@ -213,9 +242,6 @@ func newWebhook(w *webhookgate.Webhook) *Webhook {
 	row.size = int64(len(w.Body)+len(encodeHeader(w.Header))) + overhead
 	return row
 }
-
-// ErrDamaged says that the stored content of a webhook is not the content that was taken in.
-var ErrDamaged = errors.New("the stored webhook is damaged: its content does not fit its checksum")
 
 // check returns ErrDamaged if the content does not fit its digest.
 func (w *Webhook) check() error {
@@ -526,19 +552,29 @@ func (p Pause) Flag() string {
 	return ""
 }
 
-var (
-	// ErrNotFound says that the inbox has no webhook with this id, or has deleted it.
-	ErrNotFound = errors.New("no such webhook in the inbox")
+// ErrNotFound says that the inbox has no webhook with this id, or has deleted it.
+var ErrNotFound = errors.New("no such webhook in the inbox")
+
+// Denied says why something that a person asked for is not possible as things stand. The admin port answers it with 409.
+type Denied string
+
+func (d Denied) Error() string { return string(d) }
+
+const (
 	// ErrFinished says that a webhook can't be discarded because it is only history.
-	ErrFinished = errors.New("it is neither waiting nor parked")
+	ErrFinished Denied = "it is neither waiting nor parked"
 	// ErrKept says that a webhook can't be sent again: it was kept, and still no receiver takes its platform.
-	ErrKept = errors.New("no receiver takes webhooks of its platform")
+	ErrKept Denied = "no receiver takes webhooks of its platform"
 	// ErrMeanwhile says that something has come for a tenant since somebody asked to erase it.
-	ErrMeanwhile = errors.New("something arrived for this tenant meanwhile, so nothing was erased; try again")
+	ErrMeanwhile Denied = "something arrived for this tenant meanwhile, so nothing was erased; try again"
 	// ErrBusy says that a webhook is still being delivered.
-	ErrBusy = errors.New("it is being delivered right now; try again")
+	ErrBusy Denied = "it is being delivered right now; try again"
 	// ErrRefused says that a webhook was never taken in, so that it can't be sent again.
-	ErrRefused = errors.New("it was refused: 'usher inbox accept' takes it in, if nobody has dealt with it")
+	ErrRefused Denied = "it was refused: 'usher inbox accept' takes it in, if nobody has dealt with it"
+	// ErrNotRefused says that only refused webhooks can be accepted.
+	ErrNotRefused Denied = "it was not refused, somebody has dealt with it, or its tenant has a newer snapshot"
+	// ErrDamaged says that the stored content of a webhook is not the content that was taken in.
+	ErrDamaged Denied = "the stored webhook is damaged: its content does not fit its checksum"
 )
 
 // An OverwriteError says that a redelivery would replace a newer snapshot at the receiver by an older one.

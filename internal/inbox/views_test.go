@@ -486,3 +486,14 @@ func TestEachHoldsLittle(t *testing.T) {
 		}
 	})
 }
+
+// SQL knows states by their numbers, and 001.sql says which these are.
+func TestNumbersOfStates(t *testing.T) {
+	var numbers []string
+	for i, name := range StateNames() {
+		numbers = append(numbers, fmt.Sprint(i, " ", name))
+	}
+	if list := "-- " + strings.Join(numbers, ", ") + "\n"; !strings.Contains(engine.Tables, list) {
+		t.Errorf("001.sql does not say %q", list)
+	}
+}

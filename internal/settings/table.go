@@ -8,6 +8,7 @@ import (
 
 	"usher/internal/outbound"
 	"usher/internal/secret"
+	"usher/internal/text"
 )
 
 // A section is a group of settings, as help and docs/reference.md show it.
@@ -186,7 +187,7 @@ const settingsIntro = "usher reads its settings from environment variables, or f
 // name or meaning. It reports whether there are any.
 func WriteHelp(w io.Writer, word string) (found bool) {
 	if word == "" {
-		fmt.Fprintln(w, wrap("", settingsIntro))
+		fmt.Fprintln(w, text.Wrap("", plain(settingsIntro)))
 	}
 	for _, sec := range new(Settings).sections() {
 		heading := "\n" + sec.title + "\n"
@@ -194,7 +195,7 @@ func WriteHelp(w io.Writer, word string) (found bool) {
 			if !strings.Contains(strings.ToLower(v.Name+" "+v.description()), strings.ToLower(word)) {
 				continue
 			}
-			fmt.Fprintf(w, "%s\n  %s  (default: %s)\n%s\n", heading, v.Name, plain(v.unset), wrap("      ", v.description()))
+			fmt.Fprintf(w, "%s\n  %s  (default: %s)\n%s\n", heading, v.Name, plain(v.unset), text.Wrap("      ", plain(v.description())))
 			heading, found = "", true
 		}
 	}
@@ -202,20 +203,3 @@ func WriteHelp(w io.Writer, word string) (found bool) {
 }
 
 func plain(markdown string) string { return strings.ReplaceAll(markdown, "`", "") }
-
-// wrap breaks a text into lines of up to 80 columns that begin with indent.
-func wrap(indent, markdown string) string {
-	var lines []string
-	line := indent
-	for word := range strings.FieldsSeq(plain(markdown)) {
-		if len([]rune(line))+1+len([]rune(word)) > 80 && line != indent {
-			lines = append(lines, line)
-			line = indent
-		}
-		if line != indent {
-			line += " "
-		}
-		line += word
-	}
-	return strings.Join(append(lines, line), "\n")
-}

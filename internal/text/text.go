@@ -1,6 +1,6 @@
 // Package text prepares text that others wrote before usher logs it or shows it: it cuts the text
 // short, makes control characters visible, removes quotations, or quotes it for a shell. It also finds
-// typing errors, reads the trace id of a request, and asks whether an output is a terminal.
+// typing errors, reads the trace id of a request, asks whether an output is a terminal, and wraps help.
 package text
 
 import (
@@ -151,4 +151,21 @@ func WithinEdits(a, b string, edits int) bool {
 	swapped := len(a) > 1 && len(b) > 1 && a[0] == b[1] && a[1] == b[0]
 	return WithinEdits(a[1:], b, edits-1) || WithinEdits(a, b[1:], edits-1) || WithinEdits(a[1:], b[1:], edits-1) ||
 		swapped && WithinEdits(a[2:], b[2:], edits-1)
+}
+
+// Wrap breaks a text into lines of up to 80 columns that begin with indent.
+func Wrap(indent, text string) string {
+	var lines []string
+	line := indent
+	for word := range strings.FieldsSeq(text) {
+		if utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) > 80 && line != indent {
+			lines = append(lines, line)
+			line = indent
+		}
+		if line != indent {
+			line += " "
+		}
+		line += word
+	}
+	return strings.Join(append(lines, line), "\n")
 }

@@ -141,14 +141,19 @@ func ShortChanges(changes []string) string {
 
 // tone returns the CSS class for the colour of a state, a decision or a severity.
 func tone(state string) string {
+	for _, s := range inbox.States {
+		if string(s.State) == state {
+			return s.Tone
+		}
+	}
 	switch state {
-	case "delivered", "forwarded", "ok":
+	case "forwarded", "ok":
 		return "good"
-	case "parked", "refused", "failed", "critical":
+	case "failed", "critical":
 		return "bad"
-	case "waiting", "rejected", "warning":
+	case "rejected", "warning":
 		return "warn"
-	default: // such as superseded and duplicate: neither good nor bad
+	default: // such as duplicate: neither good nor bad
 		return "calm"
 	}
 }
