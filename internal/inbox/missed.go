@@ -1,7 +1,6 @@
 package inbox
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"slices"
 	"time"
@@ -26,18 +25,12 @@ func (l *lane) noteTaken(in *incoming) {
 		return
 	}
 	if in.accepting == nil || at > l.takenAt {
-		l.taken, l.takenAt, l.noted = in.digest, at, true
-		if !in.snapshot {
-			l.taken = append(bytes.Clone(in.digest), noSnapshot)
-		}
+		l.taken, l.takenAt, l.takenSnapshot, l.noted = in.digest, at, in.snapshot, true
 	}
 	if len(l.owed.Missed) > 0 && l.owed.SettledBy(sha256Of(in.digest), in.snapshot, moment(at)) {
 		l.owed, l.dirty = webhookgate.Debt{}, true
 	}
 }
-
-// noSnapshot stands behind the digest of what was taken in last, if that is no snapshot: it settles only itself.
-const noSnapshot = 'e'
 
 // owe notes webhooks of the tenant that got a 5xx, unless it has sent again meanwhile, or the last was stored after all, by a transaction
 // that was in doubt.
@@ -49,7 +42,7 @@ func (l *lane) owe(d webhookgate.Debt) {
 	// future is from before the database's clock was set back, and says nothing. Only the last webhook is known here: if that is an
 	// earlier one of those that got a 5xx, the tenant counts as owed, although one before it may have settled that.
 	if l.takenAt > 0 && l.takenAt <= l.t.now {
-		if d.SettledBy(sha256Of(l.taken), len(l.taken) <= sha256.Size, moment(l.takenAt-micros(maxJump))) {
+		if d.SettledBy(sha256Of(l.taken), l.takenSnapshot, moment(l.takenAt-micros(maxJump))) {
 			return
 		}
 	}
@@ -68,7 +61,7 @@ func (l *lane) owe(d webhookgate.Debt) {
 func (l *lane) settleOwed(at int64) {
 	l.owed, l.dirty = webhookgate.Debt{}, true
 	if at > l.takenAt {
-		l.taken, l.takenAt = nil, at
+		l.taken, l.takenAt, l.takenSnapshot = nil, at, true
 	}
 }
 

@@ -125,6 +125,36 @@ func TestAcceptDoesNotSettleWhatIsNewer(t *testing.T) {
 	})
 }
 
+// What got a 5xx before the tenant's last webhook was taken in, and is only stored after it, is owed if that one is an event, which says
+// nothing of the tenant's state. Copies count as what they are copies of.
+func TestOwedBehindAnEvent(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		d := newDesk(t, open)
+		check(t, d.Pause(Pause{}))
+		missed := d.hook("", "missed")
+		missed.Received = missed.Received.Add(-time.Minute)
+		for _, tenant := range []string{"event", "snapshot", "copy of an event", "copy of a snapshot"} {
+			state, event := d.hook(tenant, "A"), d.hook(tenant, "E")
+			state.SignedID, event.SignedID = "1", "2"
+			event.Type, event.Snapshot = "Other", false
+			sent := map[string][]*webhookgate.Webhook{
+				"event":              {state, event},
+				"snapshot":           {event, state},
+				"copy of an event":   {event, state, event},
+				"copy of a snapshot": {state, event, state},
+			}[tenant]
+			for n, w := range sent {
+				d.want(tenant, d.sendHook(w), []string{"+", "+", "="}[n])
+			}
+			late := *missed
+			late.Lane = state.Lane
+			d.oweTo(&late)
+		}
+		d.stored()
+		d.want("owed", d.owed(), "copy of an event event")
+	})
+}
+
 // A tenant that is owed something before an outage, and again in it, is one tenant: in the outage, while it is moved, and afterwards.
 func TestOwedBeforeAndInAnOutage(t *testing.T) {
 	var gone atomic.Bool

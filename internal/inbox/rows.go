@@ -390,9 +390,10 @@ type lane struct {
 	last   int64 // the number of whatever came last for it; see lane.note
 	lastAt int64
 
-	taken   []byte // the digest of what was taken in last, or came as a copy; nil: nobody knows
-	takenAt int64  // when that arrived
-	owed    webhookgate.Debt
+	taken         []byte // the digest of what was taken in last, or came as a copy; nil: nobody knows
+	takenAt       int64  // when that arrived
+	takenSnapshot bool   // it says the complete state of the tenant; else it settles only what is itself
+	owed          webhookgate.Debt
 
 	memory
 }
@@ -400,13 +401,13 @@ type lane struct {
 // scanLane reads a row of {lane}.
 func scanLane(r engine.Row, before ...any) (*lane, error) {
 	l := &lane{memory: memory{frontier: math.MinInt64}}
-	var paused, stale, owedSince, owedLast int64
+	var paused, stale, takenSnapshot, owedSince, owedLast int64
 	var owed []byte
 	err := r.Scan(append(before, &l.Tenant, &l.Platform, &l.Type, &l.receiver, &l.tail, &l.tailID, &l.tailDigest, &l.held, &l.heldAt, &l.heldBy, &l.heldID, &l.mark, &stale,
 		&l.waiting, &l.resent, &l.parked, &l.refused, &l.bytes, &l.waitingSince, &l.lastResult, &l.failures, &l.lastTry, &l.notBefore, &paused, &l.due, &l.owner, &l.leasedID, &l.token, &l.last, &l.lastAt,
-		&l.taken, &l.takenAt, &owedSince, &owedLast, &owed)...)
+		&l.taken, &l.takenAt, &takenSnapshot, &owedSince, &owedLast, &owed)...)
 	l.owed, l.taken = readDebt(owedSince, owedLast, owed), orNil(l.taken)
-	l.paused, l.stale = paused != 0, stale != 0
+	l.paused, l.stale, l.takenSnapshot = paused != 0, stale != 0, takenSnapshot != 0
 	l.failures = max(0, l.failures) // it may be damaged
 	l.tailDigest, l.held, l.owner = orNil(l.tailDigest), orNil(l.held), orNil(l.owner)
 	if l.owner == nil {
@@ -427,7 +428,7 @@ func orNil(b []byte) []byte {
 func (l *lane) columns() []any {
 	return []any{l.receiver, l.tail, l.tailID, l.tailDigest, l.held, l.heldAt, l.heldBy, l.heldID, l.mark, l.stale,
 		l.waiting, l.resent, l.parked, l.refused, l.bytes, l.waitingSince, l.lastResult, l.failures, l.lastTry, l.notBefore, l.paused, l.due, l.owner, l.leasedID, l.token, l.last, l.lastAt,
-		l.taken, l.takenAt, since(l.owed), microsOf(l.owed.Last()), digests(l.owed), l.Tenant, l.Platform, l.Type}
+		l.taken, l.takenAt, l.takenSnapshot, since(l.owed), microsOf(l.owed.Last()), digests(l.owed), l.Tenant, l.Platform, l.Type}
 }
 
 // queueRows queues a statement for many rows: it passes each column as one slice. No value is NULL.

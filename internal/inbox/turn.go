@@ -468,7 +468,9 @@ func (t *sqlTurn) save() {
 		seen, deleted = append(seen, l.newSeen...), append(deleted, l.deleted...)
 	}
 	queueRows(t.tx, "lane_save", lanes, (*lane).columns)
-	queueRows(t.tx, "lane_note", noted, func(l *lane) []any { return []any{l.Tenant, l.Platform, l.Type, l.last, l.lastAt, l.taken, l.takenAt} })
+	queueRows(t.tx, "lane_note", noted, func(l *lane) []any {
+		return []any{l.Tenant, l.Platform, l.Type, l.last, l.lastAt, l.taken, l.takenAt, l.takenSnapshot}
+	})
 	insertWebhooks(t.tx, added)
 	queueRows(t.tx, "webhook_save", changed, (*Webhook).changes)
 	queueRows(t.tx, "snapshot_save", snapshots, snapshotColumns)

@@ -49,9 +49,10 @@ CREATE TABLE {schema}.lane (
 	-- The number and the time of whatever came last for it: taken in, a copy, refused, or answered with 5xx; or of its erasure.
 	last          {int} NOT NULL DEFAULT 0,
 	last_at       {int} NOT NULL DEFAULT 0,
-	-- What was taken in last, or came as a copy: its digest (with an 'e' behind it, if it is no snapshot), and when it arrived.
-	taken         {bytes} NOT NULL DEFAULT {empty},
-	taken_at      {int} NOT NULL DEFAULT 0,
+	-- What was taken in last, or came as a copy: its digest, when it arrived, and whether it says the complete state of the tenant (1).
+	taken          {bytes} NOT NULL DEFAULT {empty},
+	taken_at       {int} NOT NULL DEFAULT 0,
+	taken_snapshot {int} NOT NULL DEFAULT 0,
 	-- Webhooks that got a 5xx: since when (0: none are owed), when the last of them arrived, and the digests of the last four.
 	owed_since    {int} NOT NULL DEFAULT 0,
 	owed_last     {int} NOT NULL DEFAULT 0,

@@ -21,12 +21,12 @@ SELECT {lane} FROM json_each(?1) n CROSS JOIN lane l WHERE l.tenant = n.value ->
 UPDATE lane SET receiver = ?, tail = ?, tail_id = ?, tail_digest = ?, held = ?, held_at = ?, held_by = ?, held_id = ?, superseded = ?, stale = ?,
 	waiting = ?, resent = ?, parked = ?, refused = ?, bytes = ?, waiting_since = ?, last_result = ?, failures = ?, last_try = ?, not_before = ?,
 	paused = ?, due = ?, owner = ?, leased = ?, token = ?, last = ?, last_at = ?,
-	taken = ?, taken_at = ?, owed_since = ?, owed_last = ?, owed = ?
+	taken = ?, taken_at = ?, taken_snapshot = ?, owed_since = ?, owed_last = ?, owed = ?
 WHERE tenant = ? AND platform = ? AND event_type = ?
 
 -- name: lane_note
 -- For lanes of which nothing else has changed.
-UPDATE lane SET last = ?4, last_at = ?5, taken = ?6, taken_at = ?7 WHERE tenant = ?1 AND platform = ?2 AND event_type = ?3
+UPDATE lane SET last = ?4, last_at = ?5, taken = ?6, taken_at = ?7, taken_snapshot = ?8 WHERE tenant = ?1 AND platform = ?2 AND event_type = ?3
 
 -- name: lane_due_repair
 -- After a jump of the clock. 1 now; the latest time that is possible for: 2 not_before, 3 due after a failure, 4 the end of a lease (leases do
