@@ -177,6 +177,17 @@ func (s *Inbox) BeginRun(asOf time.Time, by *Action) (r *Run, known int, err err
 	}
 	id := make([]byte, 16)
 	rand.Read(id)
+	// Before the transaction, because others would wait until all lanes are read. A number that a lane gets meanwhile is below the mark: it comes
+	// from the same sequence, and earlier.
+	highest := int64(0)
+	err = s.read(s.run, func(tx engine.Tx) error {
+		tx.Queue("highest_last", func(row engine.Row) error { return row.Scan(&highest) })
+		tx.Queue("tenant_count", func(row engine.Row) error { return row.Scan(&known, new(int)) })
+		return tx.Send()
+	})
+	if err != nil {
+		return nil, 0, err
+	}
 	r, err = act(s, work{numbers: 1}, func(t *sqlTurn) (*Run, int, error) {
 		r := &Run{ID: hex.EncodeToString(id), AsOf: asOf, Began: t.time(), mark: t.number(), asOf: never}
 		if !asOf.IsZero() {
@@ -185,9 +196,6 @@ func (s *Inbox) BeginRun(asOf time.Time, by *Action) (r *Run, known int, err err
 		if asOf.After(t.time().Add(time.Minute)) {
 			return nil, 0, ErrFuture
 		}
-		highest := int64(0)
-		t.tx.Queue("highest_last", func(row engine.Row) error { return row.Scan(&highest) })
-		t.tx.Queue("tenant_count", func(row engine.Row) error { return row.Scan(&known, new(int)) })
 		t.tx.Queue("action_add", func(row engine.Row) error { return row.Scan(&r.action) }, t.now, withoutZero(by.Who), by.What, withoutZero(by.About), int64(0))
 		t.send()
 		if r.mark <= highest { // as raiseNumbers: with a lower mark all lanes would have changed since

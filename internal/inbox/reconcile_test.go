@@ -2,8 +2,10 @@ package inbox
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -561,6 +563,62 @@ func TestMarkIsAboveAllNumbers(t *testing.T) {
 	d.want("differs", d.compare(r, says("acme", "b"), says("other", "a")), "differs (+ b, - a); equal")
 	d.hears("other", "b")
 	d.want("after it", d.compare(r, says("other", "a")), "changed")
+}
+
+// stalling is an engine in which a transaction that asks this waits until it is released.
+type stalling struct {
+	engine.Engine
+	statement string
+	stalls    atomic.Bool
+	asked     atomic.Bool
+	release   chan struct{}
+}
+
+func (e *stalling) on(tx engine.Tx) engine.Tx {
+	return &listening{tx, func(statement string) {
+		if statement == e.statement && e.stalls.Load() {
+			e.asked.Store(true)
+			<-e.release
+		}
+	}}
+}
+
+func (e *stalling) Write(fn func(engine.Tx) error) error {
+	return e.Engine.Write(func(tx engine.Tx) error { return fn(e.on(tx)) })
+}
+
+func (e *stalling) Read(ctx context.Context, fn func(engine.Tx) error) error {
+	return e.Engine.Read(ctx, func(tx engine.Tx) error { return fn(e.on(tx)) })
+}
+
+// The begin of a run asks for two things of all tenants, which takes long if there are a million and the disk is cold. Webhooks are taken in and
+// delivered meanwhile.
+func TestBeginOfARunKeepsNobodyWaiting(t *testing.T) {
+	for _, statement := range []string{"highest_last", "tenant_count"} {
+		var e *stalling
+		inBubbleOn(t, statement, func(to engine.Engine) engine.Engine {
+			e = &stalling{Engine: to, statement: statement, release: make(chan struct{})}
+			return e
+		}, func(t *testing.T, d *desk) {
+			d.take("first", "A") // counts what there is
+			time.Sleep(time.Second)
+			e.stalls.Store(true)
+			began := make(chan *Run)
+			go func() { began <- d.begin(time.Time{}) }()
+			time.Sleep(time.Second)
+			if !e.asked.Load() {
+				t.Error("it does not ask that")
+			}
+			d.want("a webhook", d.send("acme", "A"), "+")
+			time.Sleep(time.Second)
+			d.want("what the receiver got", fmt.Sprint(d.main.got("acme")), "[A]")
+			close(e.release)
+			r := <-began
+			if l := must2(d.lanesOf(nil, "acme"))(t)[0]; l.last >= r.mark {
+				t.Errorf("what came before it began has the number %d, and its mark is %d", l.last, r.mark)
+			}
+		})
+	}
 }
 
 // A list that is older than what any complete run has compared takes nothing in, whichever run was the last.

@@ -263,9 +263,6 @@ DELETE FROM {schema}.action WHERE at < $1::bigint
 -- name: run_add
 INSERT INTO {schema}.reconcile (id, mark, began, as_of, action) VALUES ($1, $2, $3, $4, $5)
 
--- name: highest_last
-SELECT coalesce(max(last), 0) FROM {schema}.lane
-
 -- name: run
 SELECT id, mark, began, as_of, action, ended, complete, stands, failed, summary FROM {schema}.reconcile WHERE id = $1::text
 

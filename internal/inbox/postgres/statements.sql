@@ -174,6 +174,10 @@ SELECT setval('{schema}.number', used.number) FROM (
 	SELECT greatest((SELECT max(seq) FROM {schema}.webhook), (SELECT max(mark) FROM {schema}.reconcile)) AS number) AS used
 WHERE used.number > (SELECT last_value FROM {schema}.number)
 
+-- name: highest_last
+-- The highest number that a lane has. It reads all lanes.
+SELECT coalesce(max(last), 0) FROM {schema}.lane
+
 -- name: gate_up
 -- Locked, so that of two gates that come up at once one finds the gap.
 SELECT at FROM {schema}.gate_up FOR UPDATE

@@ -128,6 +128,10 @@ SELECT last FROM number
 -- name: number_raise
 UPDATE number SET last = max(last, ?1)
 
+-- name: highest_last
+-- No lane has a higher one: both are in the same file.
+SELECT last FROM number
+
 -- name: gate_up
 SELECT at FROM gate_up
 
