@@ -91,7 +91,7 @@ func TestActionIsStoredWithWhatItDoes(t *testing.T) {
 
 // An action on many webhooks has one entry, which counts what was done, also if it ends halfway.
 func TestOneEntryForOneAction(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
 		check(t, d.Pause(Pause{}))
 		d.take("acme", "A", "B", "C")

@@ -47,7 +47,7 @@ func (e always) Write(fn func(engine.Tx) error) error {
 
 // A transaction that runs again says once what it has done.
 func TestSaysItOnce(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
 		var beats atomic.Int64 // the one before has ended
 		d := newDesk(t, func() engine.Engine { return always{open()} }, func(c *Config) {
 			c.Limits = DefaultLimits

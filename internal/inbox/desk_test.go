@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -30,7 +31,28 @@ import (
 )
 
 // onEngines runs a test on each engine. open opens the same inbox each time: after a restart, or by another replica.
+//
+// PostgreSQL is tried only with -race, as CI does, or with -long: it takes ten times as long, and what is decided does not depend on it. Its
+// statements are tried always, by the random worlds, by its own tests, and by those onBothEngines.
 func onEngines(t *testing.T, test func(t *testing.T, open func() engine.Engine)) {
+	if *long || withRace() {
+		onBothEngines(t, test)
+		return
+	}
+	t.Parallel()
+	t.Run("file", func(t *testing.T) {
+		t.Parallel()
+		test(t, inFile(t, newFile(t)))
+	})
+}
+
+func withRace() bool {
+	info, _ := debug.ReadBuildInfo()
+	return info != nil && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
+}
+
+// onBothEngines is for tests of what an engine does itself: a statement that no other test runs on PostgreSQL.
+func onBothEngines(t *testing.T, test func(t *testing.T, open func() engine.Engine)) {
 	t.Parallel()
 	t.Run("file", func(t *testing.T) {
 		t.Parallel()

@@ -206,7 +206,7 @@ func mustURL(s string) *url.URL {
 
 // An import leaves out a webhook whose line is faulty. When its sender sends it again it is no duplicate.
 func TestSkippedIsNoCopy(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
 		paused := Pause{}
 		a := newDesk(t, inFile(t, newFile(t)))
 		check(t, a.Pause(paused))

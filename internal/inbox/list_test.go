@@ -48,7 +48,7 @@ func TestItems(t *testing.T) {
 }
 
 func TestTenants(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
 		d.main.set("parks", status(422))
 		d.main.set("waits", status(500))
@@ -122,7 +122,7 @@ func TestFindsTenantsWithFewQueries(t *testing.T) {
 
 // Who got webhooks in some time, and how does each stand now? Tenants without features that can be read are counted, too.
 func TestHistory(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
 		readable := func(users int) string {
 			return fmt.Sprintf(`{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"t"},"change":{"features":[{"code":"users","quantity":%d}]}}}`, users)

@@ -368,7 +368,7 @@ func TestGap(t *testing.T) {
 // A reconcile settles what is owed to a tenant that it found equal or took in, unless that came after it had begun; and if it leaves
 // nothing that differs, it ends gaps.
 func TestReconcileSettlesWhatIsOwed(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
 		owe := func(tenants ...string) {
 			for _, tenant := range tenants {

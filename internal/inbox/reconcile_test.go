@@ -350,7 +350,7 @@ func TestReconcileSettlesRefused(t *testing.T) {
 }
 
 func TestKnownBefore(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
 		for _, tenant := range []string{"b", "crm/b", "a", "c"} {
 			d.hears(tenant, "x")

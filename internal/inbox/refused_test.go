@@ -36,7 +36,7 @@ func (d *desk) refusedBodies() string {
 // Refused webhooks are bounded in their number for a tenant and in all, in their bytes and in their age. The oldest are
 // deleted first, and the log says so. Actions are bounded in their age.
 func TestRefusedIsBounded(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open, func(c *Config) {
 			c.Limits = DefaultLimits
 			c.Limits.RefusedTenant, c.Limits.Refused, c.Limits.RefusedBytes = 2, 5, 10_000

@@ -118,7 +118,7 @@ func TestMaxBytesWhileCounting(t *testing.T) {
 // Finished webhooks are kept up to a number, an age and a size. A tenant's last snapshot, and what dedup remembers, stay for
 // ever.
 func TestRetention(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
 		limits := DefaultLimits
 		limits.Finished, limits.FinishedBytes, limits.FinishedAge = 20, 20_000, 24*time.Hour
 		d := newDesk(t, open, func(c *Config) { c.Limits = limits })
@@ -157,7 +157,7 @@ func TestRetention(t *testing.T) {
 }
 
 func TestViews(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
 		crm, docs := newTaker("crm", 4, "crm"), newTaker("docs", 4, "docs")
 		d := newDesk(t, open, func(c *Config) { c.Receivers = receiver.NewSet(crm.Receiver, docs.Receiver) })
 		docs.set("ill", status(500))
