@@ -23,18 +23,17 @@ import (
 	"usher/internal/inbox/engine"
 	"usher/internal/snapshot"
 	"usher/internal/text"
-	"usher/webhookgate"
 )
 
 // The answers of the API to actions. Package command decodes them.
 type (
-	// Done is the answer of POST /api/webhooks/{id}/redeliver, …/discard and …/accept.
+	// Done is the answer of POST /api/webhooks/{id}/VERB.
 	Done struct {
 		ID     string        `json:"id"`               // of the webhook; of accept: of the new webhook
 		Paused []inbox.Pause `json:"paused,omitempty"` // the pauses in force, which may hold back the webhook
 	}
 
-	// Chosen is the answer of GET /api/redeliver and GET /api/discard: the webhooks that the action would be done to, in that order.
+	// Chosen is the answer of GET /api/VERB: the webhooks that it would be done to, in that order.
 	Chosen struct {
 		Webhooks []string `json:"webhooks"` // ids
 		Older    int      `json:"older"`    // how many were left out because their tenant has a newer one; with force they are chosen, too
@@ -44,7 +43,7 @@ type (
 		GoneTenants []string `json:"gone_tenants,omitempty"`
 	}
 
-	// Acted is the answer of POST /api/redeliver, POST /api/discard and POST /api/accept.
+	// Acted is the answer of POST /api/VERB.
 	Acted struct {
 		Done   []string          `json:"done"`             // ids
 		Failed map[string]string `json:"failed,omitempty"` // why, by id
@@ -133,56 +132,52 @@ func (h *Handler) did(r *http.Request, err error, level slog.Level, message stri
 	h.cfg.Log.Log(r.Context(), level, message, append(args, "who", nameOf(r), "from", r.RemoteAddr)...)
 }
 
-// act does one of redeliver, discard and accept to a webhook, as a part of an action. chosen is the state for which a filter chose it, if any.
-func (h *Handler) act(r *http.Request, by *inbox.Action, id string, chosen inbox.State, force bool) (Done, error) {
+// act does a verb to a webhook, as a part of an action. chosen is the state for which a filter chose it, if any.
+func (h *Handler) act(r *http.Request, v *Verb, by *inbox.Action, id string, chosen inbox.State, o options) (Done, error) {
 	n, err := strconv.ParseInt(id, 10, 64)
 	if err != nil {
 		return Done{}, inbox.ErrNotFound
 	}
-	done, message, args := Done{ID: id}, "", []any{"id", n, "force", force}
-	switch by.What {
-	case "accept":
-		var taken int64
-		if err = h.becomesUnknown(r.Context(), n); err == nil || mayBecomeUnknown(r) {
-			taken, err = h.cfg.Inbox.Accept(n, force, by)
+	if v.agree != nil && !o.unknown {
+		if err := v.agree(h, r.Context(), n); err != nil {
+			return Done{}, err
 		}
-		done.ID, message, args = strconv.FormatInt(taken, 10), "refused webhook accepted by hand", []any{"id", n, "as", taken, "force", force}
-	case "discard":
-		err, message = h.cfg.Inbox.Discard(n, by), "webhook discarded by hand"
-		done.Paused = h.paused()
-	case "redeliver":
-		err, message = h.cfg.Inbox.Redeliver(n, chosen, force, by), "webhook sent again by hand"
-		done.Paused = h.paused()
-	default: // a route without a case must not do what another one does
-		panic("admin: no such action: " + by.What)
 	}
-	h.did(r, err, slog.LevelInfo, message, args...)
+	as, err := v.do(h, task{n, chosen, by, o})
+	done, args := Done{ID: id}, []any{"id", n, "force", o.force}
+	if as != n {
+		done.ID, args = strconv.FormatInt(as, 10), append(args, "as", as)
+	}
+	h.did(r, err, slog.LevelInfo, v.logged, args...)
 	return done, err
 }
 
 // actOnOne does an action to the webhook whose id is in the path.
-func (h *Handler) actOnOne(verb string) http.HandlerFunc {
-	return with(h, readForce, func(r *http.Request, force bool) (any, error) {
+func (h *Handler) actOnOne(v *Verb) http.HandlerFunc {
+	return with(h, readOptions, func(r *http.Request, o options) (any, error) {
 		id := r.PathValue("id")
-		done, err := h.act(r, asked(r, verb, id), id, "", force)
+		done, err := h.act(r, v, asked(r, v.Name, id), id, "", o)
 		overwrite, older := errors.AsType[*inbox.OverwriteError](err)
 		switch {
 		case isAPI(r):
+			if err == nil {
+				done.Paused = h.paused()
+			}
 			return done, err
 		case older: // the page asks once more, and says what would be overwritten
-			c := confirmOverwrite(verb, id, overwrite)
-			if mayBecomeUnknown(r) {
+			c := v.confirmOverwrite(id, overwrite)
+			if o.unknown {
 				c.Fields["unknown"] = "true"
 			}
 			return c, nil
 		}
-		return redirect("/webhooks/" + id + "?did=" + verb), err
+		return redirect("/webhooks/" + id + "?did=" + v.Name), err
 	})
 }
 
 // actOnMany does an action to many webhooks: to those whose ids the body has, or else to all that a filter chooses. A GET of the API
 // returns which these are.
-func (h *Handler) actOnMany(verb string) http.HandlerFunc {
+func (h *Handler) actOnMany(v *Verb) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		body := http.MaxBytesReader(w, r.Body, maxIDs) // h.answer allows less
 		h.answer(func(r *http.Request) (any, error) {
@@ -190,13 +185,16 @@ func (h *Handler) actOnMany(verb string) http.HandlerFunc {
 			if err != nil {
 				return nil, err
 			}
+			if ids == nil && !v.ByFilter() {
+				return nil, badRequest(`say which webhooks: {"ids":["7","8"]}`)
+			}
 			s, err := readChoice(r, ids != nil)
 			if err != nil {
 				return nil, err
 			}
 			about := s.String()
 			if ids == nil {
-				chosen, err := h.choose(verb, s)
+				chosen, err := h.choose(v, s)
 				if err != nil || r.Method != http.MethodPost {
 					return chosen, err
 				}
@@ -204,11 +202,11 @@ func (h *Handler) actOnMany(verb string) http.HandlerFunc {
 			} else if about == "" {
 				about = page.FirstFew(ids)
 			}
-			acted := h.actOn(r, asked(r, verb, about), ids, inbox.State(s.Outcome), s.force)
+			acted := h.actOn(r, v, asked(r, v.Name, about), ids, inbox.State(s.Outcome), s.options)
 			if isAPI(r) {
 				return acted, nil
 			}
-			return acted.page(verb, s)
+			return acted.page(v, s)
 		})(w, r)
 	}
 }
@@ -236,16 +234,15 @@ func readIDs(r *http.Request, from io.Reader) ([]string, error) {
 }
 
 // actOn does an action to webhooks, and goes on if one fails; but not if the inbox can't be written, or nobody waits for the answer.
-func (h *Handler) actOn(r *http.Request, by *inbox.Action, ids []string, chosen inbox.State, force bool) Acted {
+func (h *Handler) actOn(r *http.Request, v *Verb, by *inbox.Action, ids []string, chosen inbox.State, o options) Acted {
 	acted := Acted{Done: []string{}, Failed: make(map[string]string), Newer: make(map[string]string), New: make(map[string]string)} // [] and not null
 	for n, id := range ids {
-		done, err := h.act(r, by, id, chosen, force)
+		done, err := h.act(r, v, by, id, chosen, o)
 		if err == nil {
 			acted.Done = append(acted.Done, id)
 			if done.ID != id {
 				acted.New[id] = done.ID
 			}
-			acted.Paused = done.Paused
 		} else {
 			acted.Failed[id] = err.Error()
 		}
@@ -264,11 +261,14 @@ func (h *Handler) actOn(r *http.Request, by *inbox.Action, ids []string, chosen 
 			break
 		}
 	}
+	if len(acted.Done) > 0 {
+		acted.Paused = h.paused()
+	}
 	return acted
 }
 
 // page returns the page that follows.
-func (a *Acted) page(verb string, s selection) (any, error) {
+func (a *Acted) page(v *Verb, s selection) (any, error) {
 	if len(a.Failed) > 0 {
 		var why []string
 		for _, id := range slices.Sorted(maps.Keys(a.Failed)) {
@@ -276,7 +276,7 @@ func (a *Acted) page(verb string, s selection) (any, error) {
 		}
 		return nil, &refusal{http.StatusConflict, fmt.Sprintf("%s done, %d not: %s", page.Plural(len(a.Done), "webhook", "webhooks"), len(why)+a.Left, strings.Join(why, "; "))}
 	}
-	query := url.Values{"did": {verb + "-all"}}
+	query := url.Values{"did": {v.Name + "-all"}}
 	if len(a.Done) == 0 {
 		query.Set("did", "nothing")
 	}
@@ -286,51 +286,25 @@ func (a *Acted) page(verb string, s selection) (any, error) {
 	return redirect("/webhooks?" + query.Encode()), nil
 }
 
-// choose returns the webhooks that a filter chooses for redeliver or discard.
-func (h *Handler) choose(verb string, s selection) (c Chosen, err error) {
+// choose returns the webhooks that a filter chooses for a verb.
+func (h *Handler) choose(v *Verb, s selection) (c Chosen, err error) {
 	if s.tenant.Tenant != "" {
 		if _, err := h.knownTenant(s.tenant); err != nil {
 			return c, err
 		}
 	}
-	c.Webhooks = []string{} // [] and not null
-	if s.decisionsOnly() {
-		return c, nil
-	}
-	s.limit = 0
-	entries, err := h.selected(s.filter())
-	if verb == "redeliver" {
-		c.redeliver(entries, s.force)
-		if err == nil && s.wholePlatform() {
-			err = h.countGone(&c, *s.Platform, entries)
+	if !s.decisionsOnly() {
+		s.limit = 0
+		all, err := h.selected(s.filter())
+		if err != nil {
+			return c, err
 		}
-		return c, err
-	}
-	// The newest first. Otherwise usher could deliver the second webhook of a queue right after the first is discarded.
-	for _, e := range entries {
-		if !e.State.Finished() {
-			c.Webhooks = append(c.Webhooks, strconv.FormatInt(e.ID, 10))
+		if c, err = v.choose(h, s, all); err != nil {
+			return c, err
 		}
 	}
-	return c, err
-}
-
-// countGone counts the tenants of a platform that have no webhook in the inbox any more. A person who fills a new receiver has to know.
-func (h *Handler) countGone(c *Chosen, platform string, entries []*inbox.Webhook) error {
-	stored := make(map[string]bool)
-	for _, e := range entries {
-		stored[e.Tenant] = stored[e.Tenant] || !e.Rejected()
-	}
-	tenants, err := h.cfg.Inbox.Tenants(inbox.TenantFilter{})
-	for _, t := range tenants {
-		if t.Platform != platform || t.Latest.IsZero() || stored[t.Tenant] {
-			continue
-		}
-		if c.Gone++; c.Gone <= 10 {
-			c.GoneTenants = append(c.GoneTenants, inbox.ShowTenant(t.Platform, t.Tenant))
-		}
-	}
-	return err
+	c.Webhooks = append([]string{}, c.Webhooks...) // [] and not null
+	return c, nil
 }
 
 // selected returns the webhooks that f selects, the newest first. They are without their tries, because there may be very many.
@@ -341,25 +315,6 @@ func (h *Handler) selected(f inbox.Filter) (all []*inbox.Webhook, err error) {
 		return true
 	})
 	return all, err
-}
-
-// redeliver chooses webhooks to send again, the oldest first, so that they keep their order. Of a tenant's webhooks that wait it chooses
-// the first: the others follow by themselves. Of the others it chooses the newest only, because an older snapshot would undo it; with
-// force it chooses all of them.
-func (c *Chosen) redeliver(entries []*inbox.Webhook, force bool) {
-	tried := make(map[webhookgate.Lane]bool)
-	for _, e := range slices.Backward(entries) {
-		waits := e.State == inbox.Waiting
-		switch l := laneOf(e.Platform, e.Tenant, e.Type); {
-		case e.Rejected(): // there is nothing to send again
-		case waits && e.Tenant != "" && tried[l]: // it follows the one before it
-		case force, waits, e.Newest:
-			tried[l] = tried[l] || waits
-			c.Webhooks = append(c.Webhooks, strconv.FormatInt(e.ID, 10))
-		default:
-			c.Older++
-		}
-	}
 }
 
 // findTenant returns the tenant of that name. A name that fits several tenants is refused. Without an inbox, usher also knows the tenants
@@ -700,7 +655,7 @@ type confirmation struct {
 }
 
 // askOne asks before an action is done to a webhook.
-func (h *Handler) askOne(verb string) http.HandlerFunc {
+func (h *Handler) askOne(v *Verb) http.HandlerFunc {
 	return h.answer(func(r *http.Request) (any, error) {
 		d, err := h.withoutContent(r.PathValue("id"))
 		if err != nil {
@@ -709,10 +664,10 @@ func (h *Handler) askOne(verb string) http.HandlerFunc {
 		if !d.InInbox() {
 			return nil, inbox.ErrNotFound
 		}
-		c := confirmOne(verb, &d.Webhook)
-		if n, err := strconv.ParseInt(d.ID, 10, 64); err == nil && verb == "accept" {
-			if unknown, ok := errors.AsType[*unknownError](h.becomesUnknown(r.Context(), n)); ok {
-				c.Warning, c.Danger, c.Fields = unknown.Error()+".", true, map[string]string{"unknown": "true"}
+		c := v.confirmOne(&d.Webhook)
+		if n, err := strconv.ParseInt(d.ID, 10, 64); err == nil && v.agree != nil {
+			if err := v.agree(h, r.Context(), n); err != nil {
+				c.Warning, c.Danger, c.Fields = err.Error()+".", true, map[string]string{"unknown": "true"}
 			}
 		}
 		return c, nil
@@ -741,49 +696,25 @@ func (h *Handler) becomesUnknown(ctx context.Context, id int64) error {
 	return &unknownError{page.TenantName(w.Platform, w.Tenant)}
 }
 
-// mayBecomeUnknown reports whether the person has agreed to that.
-func mayBecomeUnknown(r *http.Request) bool {
-	values := r.URL.Query()
-	if !isAPI(r) {
-		values, _ = readForm(r)
-	}
-	return values.Get("unknown") == "true"
-}
-
-func confirmOne(verb string, w *Webhook) *confirmation {
+func (v *Verb) confirmOne(w *Webhook) *confirmation {
 	what := "it"
 	if w.Tenant != "" {
 		what = "this snapshot of " + page.TenantName(w.Platform, w.Tenant)
 	}
-	c := &confirmation{Action: "/webhooks/" + w.ID + "/" + verb, Back: "/webhooks/" + w.ID}
-	switch verb {
-	case "redeliver":
-		c.Question, c.Button = "Send webhook "+w.ID+" again?", "Send it again"
-		c.Effect = "The receiver gets " + what + " once more, with the same webhook-id, before the webhooks of the tenant that wait."
-	case "accept":
-		c.Question, c.Button = "Accept webhook "+w.ID+"?", "Accept it"
-		c.Effect = "usher takes in " + what + " as it is, as a new webhook with its own id. usher delivers it after the webhooks of the tenant that wait, and answers from it what the tenant may use."
-	case "discard":
-		c.Question, c.Button, c.Danger = "Discard webhook "+w.ID+"?", "Discard it", true
-		c.Effect = "The receiver never gets " + what + ". usher delivers the tenant's next webhook instead. " +
-			"It stays in the list as discarded, and you can still send it again. What usher itself answers about the tenant does not change."
-		if w.State == inbox.Refused {
-			c.Effect = "usher no longer reports it as a problem, and you can no longer accept it. It stays in the list as discarded."
-		}
-	}
+	c := v.ask(w, what)
+	c.Action, c.Back = "/webhooks/"+w.ID+"/"+v.Name, "/webhooks/"+w.ID
 	return c
 }
 
-func confirmOverwrite(verb, id string, e *inbox.OverwriteError) *confirmation {
-	c := confirmOne(verb, &Webhook{ID: id, Platform: e.Latest.Platform, Tenant: e.Latest.Tenant})
-	c.Question, c.Warning = "Overwrite a newer snapshot?", e.Error()+"."
-	c.Button, c.Danger = map[string]string{"accept": "Accept the old one anyway", "redeliver": "Send the old one anyway"}[verb], true
+func (v *Verb) confirmOverwrite(id string, e *inbox.OverwriteError) *confirmation {
+	c := v.confirmOne(&Webhook{ID: id, Platform: e.Latest.Platform, Tenant: e.Latest.Tenant})
+	c.Question, c.Warning, c.Button, c.Danger = "Overwrite a newer snapshot?", e.Error()+".", v.overwrite, true
 	c.Fields, c.status = map[string]string{"force": "true"}, http.StatusConflict
 	return c
 }
 
 // askMany asks before an action is done to all webhooks that a filter chooses. Webhooks that arrive after the question are not among them.
-func (h *Handler) askMany(verb string) http.HandlerFunc {
+func (h *Handler) askMany(v *Verb) http.HandlerFunc {
 	return h.answer(func(r *http.Request) (any, error) {
 		s, err := readChoice(r, false)
 		if err != nil {
@@ -792,16 +723,16 @@ func (h *Handler) askMany(verb string) http.HandlerFunc {
 		if s.Until.IsZero() {
 			s.Until = time.Now()
 		}
-		chosen, err := h.choose(verb, s)
+		chosen, err := h.choose(v, s)
 		if err != nil {
 			return nil, err
 		}
 		query := s.Query()
-		c := confirmMany(verb, &chosen)
-		c.Action, c.Back = "/"+verb+"?"+query.Encode(), "/webhooks?"+r.URL.RawQuery
+		c := v.confirmMany(&chosen)
+		c.Action, c.Back = "/"+v.Name+"?"+query.Encode(), "/webhooks?"+r.URL.RawQuery
 		if chosen.Older > 0 {
 			query.Set("force", "true")
-			c.Other, c.OtherButton = "/"+verb+"?"+query.Encode(), "Send the older ones, too…"
+			c.Other, c.OtherButton = "/"+v.Name+"?"+query.Encode(), "Send the older ones, too…"
 		}
 		if s.force {
 			c.Fields, c.Danger, c.Warning = map[string]string{"force": "true"}, true, "Older snapshots among them may undo newer ones."
@@ -810,21 +741,14 @@ func (h *Handler) askMany(verb string) http.HandlerFunc {
 	})
 }
 
-func confirmMany(verb string, chosen *Chosen) *confirmation {
+func (v *Verb) confirmMany(chosen *Chosen) *confirmation {
 	n, what := len(chosen.Webhooks), "webhook "+page.FirstFew(chosen.Webhooks)
 	if n > 1 {
 		what = "webhooks " + page.FirstFew(chosen.Webhooks)
 	}
-	c := new(confirmation)
-	switch {
-	case n == 0:
-		c.Question, c.Effect = "There is nothing to "+verb, "None of these webhooks waits, is parked, or is its tenant's latest."
-	case verb == "discard":
-		c.Question, c.Button, c.Danger = "Discard "+page.Plural(n, "webhook", "webhooks")+"?", "Discard", true
-		c.Effect = "The receiver never gets " + what + ". What is discarded stays in the list, and you can still send it again."
-	default:
-		c.Question, c.Button = "Send "+page.Plural(n, "webhook", "webhooks")+" again?", "Send again"
-		c.Effect = "The receiver gets " + what + " now. Of a tenant's webhooks that wait, the first is tried now and the others follow."
+	c := &confirmation{Question: "There is nothing to " + v.Name, Effect: "None of these webhooks waits, is parked, or is its tenant's latest."}
+	if n > 0 {
+		c = v.askAll(page.Plural(n, "webhook", "webhooks"), what)
 	}
 	if chosen.Older > 0 {
 		c.Warning = page.Plural(chosen.Older, "older one is", "older ones are") + " left out: the same tenants have newer ones, which they would undo."

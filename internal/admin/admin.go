@@ -5,6 +5,7 @@
 //	overview.go, webhooks.go, tenant.go          what a GET shows; package status adds words and troubles
 //	decisions.go                                 the gate's last decisions, in memory
 //	selection.go                                 which webhooks a list or an action is about
+//	verbs.go                                     what people can do to webhooks: one table
 //	act.go, move.go                              what a POST does, and the page that asks for confirmation first
 //	reconcile.go                                 the calls of 'usher reconcile'
 //	answer.go                                    writes an answer as a page or as JSON, and turns errors into status codes
@@ -82,14 +83,9 @@ func New(cfg Config) *Handler {
 		{path: "/metrics", read: cfg.Metrics.ServeHTTP},
 
 		{path: "/", read: h.answer(h.overview)},
-		{path: "/webhooks", read: with(h, readSelection, h.webhooksPage), params: append(listParams, "did")},
+		{path: "/webhooks", read: with(h, readSelection, h.webhooksPage), params: slices.Concat(listParams, []string{"did"})},
 		{path: "/webhooks/{id}", read: h.answer(h.webhookPage)},
 		{path: "/webhooks/{id}/payload", read: h.download, file: true},
-		{path: "/webhooks/{id}/redeliver", read: h.askOne("redeliver"), act: h.actOnOne("redeliver"), inbox: true},
-		{path: "/webhooks/{id}/discard", read: h.askOne("discard"), act: h.actOnOne("discard"), inbox: true},
-		{path: "/webhooks/{id}/accept", read: h.askOne("accept"), act: h.actOnOne("accept"), inbox: true},
-		{path: "/redeliver", read: h.askMany("redeliver"), act: h.actOnMany("redeliver"), params: actionParams, inbox: true},
-		{path: "/discard", read: h.askMany("discard"), act: h.actOnMany("discard"), params: actionParams, inbox: true},
 		{path: "/pause", read: h.ask(h.confirmPause), act: h.do(h.pause), inbox: true},
 		{path: "/resume", act: h.do(h.resume), inbox: true},
 		{path: "/tenants", read: h.answer(h.tenants), inbox: true},
@@ -103,12 +99,6 @@ func New(cfg Config) *Handler {
 		{path: "/api/status", read: h.answer(func(*http.Request) (any, error) { return h.status(), nil })},
 		{path: "/api/webhooks", read: with(h, readSelection, h.apiWebhooks), params: listParams},
 		{path: "/api/webhooks/{id}", read: h.answer(func(r *http.Request) (any, error) { return h.webhook(r.PathValue("id")) })},
-		{path: "/api/webhooks/{id}/redeliver", act: h.actOnOne("redeliver"), params: []string{"force"}, inbox: true},
-		{path: "/api/webhooks/{id}/discard", act: h.actOnOne("discard"), params: []string{"force"}, inbox: true},
-		{path: "/api/redeliver", read: h.actOnMany("redeliver"), act: h.actOnMany("redeliver"), params: actionParams, inbox: true},
-		{path: "/api/discard", read: h.actOnMany("discard"), act: h.actOnMany("discard"), params: actionParams, inbox: true},
-		{path: "/api/accept", act: h.actOnMany("accept"), params: []string{"force", "unknown"}, inbox: true},
-		{path: "/api/webhooks/{id}/accept", act: h.actOnOne("accept"), params: []string{"force", "unknown"}, inbox: true},
 		{path: "/api/export", act: h.export, inbox: true},
 		{path: "/api/import", act: h.imports, params: []string{"skip_faulty", "replace"}, inbox: true},
 		{path: "/api/actions", read: h.answer(h.actions), params: []string{"before", "limit"}, inbox: true},
@@ -122,6 +112,9 @@ func New(cfg Config) *Handler {
 		{path: "/api/tenants", read: h.answer(h.tenants), params: []string{"search", "platform", "after"}, inbox: true},
 	}
 	h.routes = append(h.routes, h.reconcileRoutes()...)
+	for _, v := range Verbs {
+		h.routes = append(h.routes, v.routes(h)...)
+	}
 	for _, p := range cfg.Health().Parts {
 		h.routes = append(h.routes, route{path: "/readyz/" + p.Name, read: h.ready(p, p.Name), probe: true})
 	}
@@ -150,10 +143,10 @@ type route struct {
 	params []string         // the allowed query parameters; nil: none under /api/, any elsewhere
 }
 
-// The query parameters that select webhooks, for an action and for a list.
+// The query parameters that select webhooks, and those of a list.
 var (
-	actionParams = []string{"state", "tenant", "platform", "search", "since", "until", "force"}
-	listParams   = []string{"state", "tenant", "platform", "search", "since", "until", "before", "limit", "inbox"}
+	filterParams = []string{"state", "tenant", "platform", "search", "since", "until"}
+	listParams   = slices.Concat(filterParams, []string{"before", "limit", "inbox"})
 )
 
 // checkQuery refuses unknown parameters, and those that are given twice. If usher ignored a typing error in a filter, the list or the action would be about all webhooks.

@@ -48,7 +48,7 @@ func (h *Handler) answer(do func(*http.Request) (any, error)) http.HandlerFunc {
 			}
 			v.Version, v.Paused = h.cfg.Version, slices.SortedFunc(slices.Values(h.paused()), func(a, b inbox.Pause) int { return a.Since.Compare(b.Since) })
 			if v.Live {
-				v.Notice = notices[r.URL.Query().Get("did")]
+				v.Notice = noticeOf(r.URL.Query().Get("did"))
 			}
 			h.draw(w, r, v)
 		default:
@@ -79,19 +79,27 @@ func (h *Handler) draw(w http.ResponseWriter, r *http.Request, p *page.Page) {
 // hasWebhooks reports whether there can be webhooks to show. A replica without a gate shows those of the inbox that it shares.
 func (h *Handler) hasWebhooks() bool { return h.cfg.Gate != nil || h.cfg.Inbox != nil }
 
-// notices are what a page says after an action. The parameter did of the page's address has the key, not the text: nobody can make a page
-// say something else with a link.
+// noticeOf returns what a page says after an action. The parameter did of the page's address has the key, not the text: nobody can make a
+// page say something else with a link.
+func noticeOf(did string) string {
+	for _, v := range Verbs {
+		switch did {
+		case v.Name:
+			return v.did
+		case v.Name + "-all":
+			return v.didAll
+		}
+	}
+	return notices[did]
+}
+
+// notices are those of the actions that are no Verb.
 var notices = map[string]string{
-	"redeliver":     "You asked usher to send it again: see its state below.",
-	"redeliver-all": "usher sends them again.",
-	"discard":       "It is discarded.",
-	"accept":        "It is accepted, as a new webhook with its own id.",
-	"discard-all":   "They are discarded.",
-	"nothing":       "Nothing was done: no webhook matches any more.",
-	"resume":        "Resumed.",
-	"forget":        "Forgotten: usher delivers the tenant's next webhook, even if the receiver already has that state.",
-	"erase":         "The tenant is erased.",
-	"dismiss":       "Dismissed.",
+	"nothing": "Nothing was done: no webhook matches any more.",
+	"resume":  "Resumed.",
+	"forget":  "Forgotten: usher delivers the tenant's next webhook, even if the receiver already has that state.",
+	"erase":   "The tenant is erased.",
+	"dismiss": "Dismissed.",
 }
 
 // refusal is an error that the caller made, with its status.

@@ -299,3 +299,34 @@ func post(h http.Handler, target, form string) *httptest.ResponseRecorder {
 	h.ServeHTTP(w, r)
 	return w
 }
+
+// A row of Verbs has all that its routes, pages and command show.
+func TestVerbsAreComplete(t *testing.T) {
+	w := &Webhook{ID: "7", Tenant: "acme", State: inbox.Waiting}
+	full := func(v *Verb, c *confirmation) {
+		t.Helper()
+		if c.Question == "" || c.Effect == "" || c.Button == "" {
+			t.Errorf("%s: the page asks %+v", v.Name, c)
+		}
+	}
+	for _, v := range Verbs {
+		full(v, v.confirmOne(w))
+		for what, words := range map[string]string{"log": v.logged, "button": v.Label, "notice": noticeOf(v.Name), "done": v.Done, "not done": v.NotDone} {
+			if words == "" {
+				t.Errorf("%s has no words for: %s", v.Name, what)
+			}
+		}
+		switch {
+		case (v.overwrite == "") != (v.Anyway == ""):
+			t.Errorf("%s: --force and the page's button differ: %q, %q", v.Name, v.Anyway, v.overwrite)
+		case !v.ByFilter() && v.Only == "":
+			t.Errorf("%s: the command can't say which ids it takes", v.Name)
+		case !v.ByFilter():
+			continue
+		}
+		full(v, v.confirmMany(&Chosen{Webhooks: []string{"7", "8"}}))
+		if v.labelAll("") == "" || noticeOf(v.Name+"-all") == "" {
+			t.Errorf("%s has no words for all that a filter selects", v.Name)
+		}
+	}
+}

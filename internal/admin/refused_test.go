@@ -52,7 +52,7 @@ func TestRefusedOnThePages(t *testing.T) {
 	}
 	see("/", []string{"usher refused 1 webhook of eu/acme", "/payload/tenant/name is missing", `<a href="/webhooks/2">Show</a>`, "would have added sso"}, "All is well")
 	see("/webhooks", []string{`<span class="badge bad">refused</span> <span class="code">422</span>`, "would have added sso"})
-	see("/tenant?platform=eu&code=acme", []string{"usher refused <a", "The receiver has it", "<code>users</code>"}, "<code>sso</code>", "has not taken this")
+	see("/tenant?platform=eu&code=acme", []string{"usher refused <a", "The receiver has it", "<code>users</code>", "Accept…", "Discard…"}, "<code>sso</code>", "has not taken this")
 	see("/webhooks/2", []string{"What it would have changed", "would have added sso", ", 2 times</dd>", "192.0.2.1", "&#34;tenant&#34;: {  <b>← name is missing</b>", "Accept…", "Discard…"}, "Send again", "Attempts")
 	see("/redeliver?tenant=eu/acme", []string{"Send 1 webhook again?", "gets webhook 1 now"}, "older")
 	see("/webhooks/2/discard", []string{"usher no longer reports it"})
@@ -79,7 +79,7 @@ func TestRefusedOnThePages(t *testing.T) {
 	ring.Add(webhookgate.Outcome{Decision: "rejected", Status: 422, Faults: refused.Faults, Refusal: refused, Why: "it is bad"})
 	see("/webhooks", []string{`href="/tenant?code=acme&amp;platform=eu"`, "would have added sso", "rejected"})
 	see("/webhooks/d2", []string{"would have added sso", "← name is missing"})
-	see("/tenant?platform=eu&code=acme", []string{"usher refused <a", "<code>users</code>"}, "<code>sso</code>", "has not taken this")
+	see("/tenant?platform=eu&code=acme", []string{"usher refused <a", "<code>users</code>"}, "<code>sso</code>", "has not taken this", "Accept…", "Discard…")
 }
 
 // A webhook that does not say whose it is does not count as that of a tenant.

@@ -24,8 +24,14 @@ type selection struct {
 	tenant    inbox.TenantName // Tenant, parsed, and Platform
 	inboxOnly bool             // without the gate's decisions
 	before    cursor
-	limit     int  // 0: all
-	force     bool // of an action: also on snapshots that have a newer one
+	limit     int // 0: all
+	options       // of an action
+}
+
+// options are what an action is asked for beside the webhooks.
+type options struct {
+	force   bool // also what would overwrite a newer snapshot
+	unknown bool // also what makes usher's answers about its tenant unknown
 }
 
 // inboxOutcomes are the outcomes that can be selected with an inbox, decisionOutcomes those of the gate's decisions: without an inbox
@@ -131,25 +137,28 @@ func readChoice(r *http.Request, hasIDs bool) (s selection, err error) {
 	if !s.Narrow() && !hasIDs {
 		return s, badRequest("say which webhooks: state, tenant, platform, search, since or until")
 	}
-	s.force, err = readForce(r)
+	s.options, err = readOptions(r)
 	return s, err
 }
 
-// readForce reads whether an action may overwrite newer snapshots. On a page only the form of the confirmation can say so, not the
-// address.
-func readForce(r *http.Request) (force bool, err error) {
+// readOptions reads the options. On a page only the form of the confirmation has them, not the address.
+func readOptions(r *http.Request) (o options, err error) {
 	values := r.URL.Query()
 	if !isAPI(r) {
 		if values, err = readForm(r); err != nil {
-			return false, err
+			return o, err
 		}
 	}
-	if text := values.Get("force"); text != "" {
-		if force, err = strconv.ParseBool(text); err != nil {
-			return false, badRequest("force is %q, but should be true or false", text)
+	for name, to := range map[string]*bool{"force": &o.force, "unknown": &o.unknown} {
+		text := values.Get(name)
+		if text == "" {
+			continue
+		}
+		if *to, err = strconv.ParseBool(text); err != nil {
+			return o, badRequest("%s is %q, but should be true or false", name, text)
 		}
 	}
-	return force, nil
+	return o, nil
 }
 
 func readTime(name, text string) (t time.Time, err error) {

@@ -131,7 +131,7 @@ func TestActionsOnManyNeedLittleMemory(t *testing.T) {
 	if err != nil || len(all) != webhooks || took > 1500 {
 		t.Errorf("%d webhooks, %d bytes each: %v", len(all), took, err)
 	}
-	if chosen, err := h.choose("redeliver", selection{Outcome: "parked"}); err != nil || len(chosen.Webhooks) != webhooks {
+	if chosen, err := h.choose(Verbs[0], selection{Outcome: "parked"}); err != nil || len(chosen.Webhooks) != webhooks {
 		t.Errorf("%d are sent again: %v", len(chosen.Webhooks), err)
 	}
 }

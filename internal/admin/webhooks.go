@@ -251,9 +251,11 @@ type webhooksPage struct {
 	Newest   string   // address of the first page
 	Choices  []string // of Outcome
 
-	// Addresses of the pages that send all of these again, or discard them; empty if that is not possible.
-	Redeliver, Discard string
+	Offers []offer // what can be done to all of these
 }
+
+// offer is a link to a page that asks before something is done.
+type offer struct{ Label, Address string }
 
 func (h *Handler) webhooksPage(_ *http.Request, s selection) (any, error) {
 	list, err := h.webhooks(s)
@@ -268,7 +270,11 @@ func (h *Handler) webhooksPage(_ *http.Request, s selection) (any, error) {
 	if p.HasInbox {
 		p.Choices = inboxOutcomes
 		if s.Narrow() && slices.ContainsFunc(list.Webhooks, func(w Webhook) bool { return w.State != "" }) {
-			p.Redeliver, p.Discard = "/redeliver?"+query.Encode(), "/discard?"+query.Encode()
+			for _, v := range Verbs {
+				if v.ByFilter() && v.labelAll(s.Outcome) != "" {
+					p.Offers = append(p.Offers, offer{v.labelAll(s.Outcome), "/" + v.Name + "?" + query.Encode()})
+				}
+			}
 		}
 	}
 	if list.Next != "" {
@@ -431,10 +437,7 @@ type webhookPage struct {
 }
 
 // InInbox reports whether the webhook is in the inbox; else it is one of the gate's decisions.
-func (d *WebhookDetail) InInbox() bool { return d.State != "" }
-
-// Open reports whether the webhook can be discarded: it waits, is parked, or was refused.
-func (d *WebhookDetail) Open() bool { return d.InInbox() && !d.State.Finished() }
+func (w *Webhook) InInbox() bool { return w.State != "" }
 
 func (h *Handler) webhookPage(r *http.Request) (any, error) {
 	d, err := h.webhook(r.PathValue("id"))

@@ -127,14 +127,22 @@ func (i *inboxCall) parse(args []string, now time.Time) (*subcommand, error) {
 	if len(args) > 0 {
 		i.subcommand = args[0]
 	}
-	return parseSubcommand([]subcommand{
+	all := []subcommand{
 		{"ls", filters + "limit json", "", nil, i.list},
 		{"tenants", "since until trouble json", "", nil, i.tenants},
 		{"show", "json", "one id", i.setIDs, i.show},
-		{"redeliver", filters + "force yes", idsOrFilters, i.setIDsOrFilters, i.forEach("will be sent again", "not resent", "resend it")},
-		{"discard", filters + "yes", idsOrFilters, i.setIDsOrFilters, i.forEach("discarded", "not discarded", "discard it")},
-		{"accept", "force yes", "ids of refused webhooks, see 'usher inbox ls --state refused'", i.setIDs,
-			i.forEach("accepted: its new id is ID", "not accepted", "take it in")},
+	}
+	for _, v := range admin.Verbs {
+		sub := subcommand{v.Name, "yes", fmt.Sprintf("ids of %s webhooks, see 'usher inbox ls --state %[1]s'", v.Only), i.setIDs, i.forEach(v)}
+		if v.ByFilter() {
+			sub.flags, sub.argsHelp, sub.setArgs = filters+sub.flags, idsOrFilters, i.setIDsOrFilters
+		}
+		if v.Anyway != "" {
+			sub.flags += " force"
+		}
+		all = append(all, sub)
+	}
+	return parseSubcommand(append(all, []subcommand{
 		{"pause", "tenant receiver", "", nil, i.pauseOrResume},
 		{"resume", "tenant receiver", "", nil, i.pauseOrResume},
 		{"forget", "", "one tenant", oneArg(i.setTenant), i.forget},
@@ -143,7 +151,7 @@ func (i *inboxCall) parse(args []string, now time.Time) (*subcommand, error) {
 		{"export", "", "", nil, i.export},
 		{"import", "skip-faulty replace", "one file, - for standard input", oneArg(func(file string) error { i.file = file; return nil }), i.importFile},
 		{"actions", "limit json", "", nil, i.actions},
-	}, i.flags(now), args)
+	}...), i.flags(now), args)
 }
 
 func (i *inboxCall) flags(now time.Time) *flag.FlagSet {
@@ -369,10 +377,9 @@ func (i *inboxCall) getAndPrint(ctx context.Context, target string, result any, 
 	return print()
 }
 
-// forEach returns a run function that applies the subcommand to each webhook and prints a line for each. If
-// one fails usher goes on with the next. done and notDone are the words for these lines, and force says what
-// --force would do.
-func (i *inboxCall) forEach(done, notDone, force string) func(context.Context) error {
+// forEach returns a run function that does a verb to each webhook and prints a line for each. If one fails
+// usher goes on with the next.
+func (i *inboxCall) forEach(v *admin.Verb) func(context.Context) error {
 	return func(ctx context.Context) error {
 		i.filter.Set("force", strconv.FormatBool(i.force))
 		ids, err := i.selectIDs(ctx)
@@ -387,17 +394,17 @@ func (i *inboxCall) forEach(done, notDone, force string) func(context.Context) e
 		for _, id := range ids[:max(0, len(ids)-acted.Left)] {
 			switch why, newer := acted.Failed[id], acted.Newer[id]; {
 			case newer != "":
-				fmt.Fprintf(i.Stderr, "%s %s: %s of the same tenant is newer. Use --force to %s anyway.\n", id, notDone, newer, force)
+				fmt.Fprintf(i.Stderr, "%s %s: %s of the same tenant is newer. Use --force to %s anyway.\n", id, v.NotDone, newer, v.Anyway)
 			case why != "":
-				fmt.Fprintf(i.Stderr, "%s %s: %s\n", id, notDone, text.Visible(why))
+				fmt.Fprintf(i.Stderr, "%s %s: %s\n", id, v.NotDone, text.Visible(why))
 			default:
-				fmt.Fprintf(i.Stdout, "%s %s\n", id, strings.Replace(done, "ID", acted.New[id], 1))
+				fmt.Fprintf(i.Stdout, "%s %s\n", id, strings.Replace(v.Done, "ID", acted.New[id], 1))
 			}
 		}
 		if acted.Left > 0 {
 			fmt.Fprintf(i.Stderr, "%s not tried\n", plural(acted.Left, "more webhook"))
 		}
-		if i.subcommand == "redeliver" {
+		if v.Delivers {
 			i.printPauses(acted.Paused)
 		}
 		if len(acted.Failed)+acted.Left > 0 {

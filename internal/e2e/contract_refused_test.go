@@ -190,7 +190,7 @@ func TestRefusedSavedAndDone(t *testing.T) {
 				first := o.latest("refused")
 				o.send(odd("copied", 7), webhookToken)
 				second := o.latest("refused")
-				o.want("accept", o.does("accept", first), "0 ")
+				o.want("accept", o.does("accept", first), "0 ", "Paused since ")
 				o.want("a newer one", o.does("accept", second), "1 ", "of the same tenant is newer. Use --force")
 				o.want("forced", o.does("accept", "--force", second), "0 ")
 				o.want("resume", o.does("resume", "--tenant", "crm/copied"), "0 ")
