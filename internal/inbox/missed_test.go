@@ -186,6 +186,62 @@ func TestOwedBeforeAndInAnOutage(t *testing.T) {
 	})
 }
 
+// unwritable is an engine that can be read, and not written while full is set.
+type unwritable struct {
+	engine.Engine
+	full *atomic.Bool
+}
+
+func (e *unwritable) Write(fn func(engine.Tx) error) error {
+	if e.full.Load() {
+		return errAway
+	}
+	return e.Engine.Write(fn)
+}
+
+// While the inbox cannot be written, the lists of tenants have those, too, that are owed something in memory only.
+func TestOwedInMemoryIsListed(t *testing.T) {
+	var full atomic.Bool
+	inBubbleOn(t, "a file", func(e engine.Engine) engine.Engine { return &unwritable{e, &full} }, func(t *testing.T, d *desk) {
+		const body = `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"t"},"change":{"features":[]}}}`
+		d.take("eu/known", body)
+		d.take("eu/well", body)
+		time.Sleep(time.Hour)
+		full.Store(true)
+		for _, tenant := range []string{"eu/known", "us/new"} {
+			d.send(tenant, body+" ")
+		}
+		history := func(since, until time.Time, troubled bool) string {
+			var all []string
+			found, _, err := d.History(since, until, troubled)
+			check(t, err)
+			for _, h := range found {
+				all = append(all, fmt.Sprintf("%s/%s %d %v %s", h.Platform, h.Tenant.Tenant, h.Webhooks, !h.Last.IsZero(), strings.Join(h.Standing(), ",")))
+			}
+			return strings.Join(all, "; ")
+		}
+		troubled := func(f TenantFilter) string {
+			var all []string
+			for _, t := range must2(d.Tenants(f))(d.t) {
+				all = append(all, fmt.Sprintf("%s/%s %v %s", t.Platform, t.Tenant, !t.Latest.IsZero(), strings.Join(t.Standing(), ",")))
+			}
+			return strings.Join(all, "; ")
+		}
+		now := time.Now()
+		d.want("trouble", history(time.Time{}, time.Time{}, true), "eu/known 1 true owed; us/new 0 false owed")
+		d.want("all", history(time.Time{}, time.Time{}, false), "eu/known 1 true owed; us/new 0 false owed; eu/well 1 true all right")
+		d.want("trouble of the last minutes", history(now.Add(-time.Minute), time.Time{}, true), "eu/known 0 false owed; us/new 0 false owed")
+		d.want("trouble before", history(time.Time{}, now.Add(-time.Minute), true), "eu/known 1 true owed")
+		d.want("the page", troubled(TenantFilter{Troubled: true, Limit: 50}), "eu/known true owed; us/new false owed")
+		d.want("the first of it", troubled(TenantFilter{Troubled: true, Limit: 1}), "eu/known true owed")
+		d.want("a search", troubled(TenantFilter{Troubled: true, Search: "NEW", Limit: 50}), "us/new false owed")
+		d.want("all tenants", troubled(TenantFilter{}), "eu/known true owed; eu/well true all right")
+		full.Store(false)
+		d.stored()
+		d.want("stored", history(time.Time{}, time.Time{}, true), "eu/known 1 true owed; us/new 0 false owed")
+	})
+}
+
 // What is owed, and the webhook that settles it, may be written by one transaction.
 func TestOwedTogetherWithWhatSettlesIt(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {

@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -235,12 +236,17 @@ func scanSnapshot(r engine.Row) (t snapshot.Stored, err error) {
 	return t, err
 }
 
-// Platforms returns the platforms on which a tenant is known, even if only by a pause.
+// Platforms returns the platforms on which a tenant is known, even if only by a pause, or by a webhook that got a 5xx.
 func (s *Inbox) Platforms(tenant string) (all []string, err error) {
 	lanes, err := s.lanesOf(nil, tenant)
 	for _, l := range lanes {
 		if l.tail > 0 || l.refused > 0 || l.paused || len(l.owed.Missed) > 0 {
 			all = append(all, l.Platform)
+		}
+	}
+	for _, o := range s.cfg.Owed.Some(0) {
+		if o.Tenant == tenant && !slices.Contains(all, o.Platform) {
+			all = append(all, o.Platform)
 		}
 	}
 	slices.Sort(all)
@@ -571,7 +577,8 @@ func (f *TenantFilter) match(t *Tenant) bool {
 
 // Tenants returns the tenants that f selects, in the order of their codes.
 func (s *Inbox) Tenants(f TenantFilter) (all []*Tenant, err error) {
-	after := f.After
+	after, owing := f.After, s.owingNow()
+	inTable := boolNumber(f.Troubled && len(owing) == 0) // whether the query finds all that are troubled
 	// Each query continues in the table where the last one has ended. Twice as many rows each time keep the queries few.
 	for size := int64(pageSize); ; size *= 2 {
 		code, platform := "", ""
@@ -587,22 +594,68 @@ func (s *Inbox) Tenants(f TenantFilter) (all []*Tenant, err error) {
 				if received > 0 {
 					t.Latest = moment(received)
 				}
-				if f.match(t) && (f.Limit == 0 || len(all) < f.Limit) {
+				owing.addTo(t)
+				if f.match(t) && (!f.Troubled || t.troubled(f.Unknown)) && (f.Limit == 0 || len(all) < f.Limit) {
 					all = append(all, t)
 				}
 				after = t
 				count++
 				return err
-			}, code, platform, boolNumber(f.Troubled), size, boolNumber(f.Unknown))
+			}, code, platform, inTable, size, boolNumber(f.Unknown))
 			return tx.Send()
 		})
 		if err != nil {
 			return nil, err
 		}
 		if count < size || f.Limit > 0 && len(all) == f.Limit {
-			return all, nil
+			break
 		}
 	}
+	if !f.Troubled {
+		return all, nil
+	}
+	for _, o := range owing {
+		if t := (Tenant{Platform: o.Platform, Tenant: o.Tenant, Owed: o.Since}); f.match(&t) {
+			all = append(all, &t)
+		}
+	}
+	slices.SortFunc(all, (*Tenant).compare)
+	if f.Limit > 0 {
+		all = all[:min(len(all), f.Limit)]
+	}
+	return all, nil
+}
+
+// owings are the tenants that are owed something in memory. Whoever lists tenants takes it before the database is read, because it moves there.
+type owings map[TenantRef]webhookgate.Owing
+
+func (s *Inbox) owingNow() owings {
+	all := make(owings)
+	for _, o := range s.cfg.Owed.Some(0) {
+		if o.Since.IsZero() { // the database's clock is not known yet
+			o.Since = s.Now()
+		}
+		all[TenantRef{o.Platform, o.Tenant}] = o
+	}
+	return all
+}
+
+// addTo adds to a tenant what it is owed, and removes that from the others.
+func (o owings) addTo(t *Tenant) {
+	ref := TenantRef{t.Platform, t.Tenant}
+	if found, owed := o[ref]; owed && (t.Owed.IsZero() || found.Since.Before(t.Owed)) {
+		t.Owed = found.Since
+	}
+	delete(o, ref)
+}
+
+// troubled says the same as the queries that look for such tenants only.
+func (t *Tenant) troubled(unknown bool) bool {
+	return t.Parked+t.Refused > 0 || !t.Owed.IsZero() || t.HeldUp || unknown && t.Unknown
+}
+
+func (t *Tenant) compare(other *Tenant) int {
+	return cmp.Or(strings.Compare(t.Tenant, other.Tenant), strings.Compare(t.Platform, other.Platform))
 }
 
 // History is what a tenant got in some time.
@@ -623,6 +676,8 @@ func (s *Inbox) History(since, until time.Time, troubled bool) (all []*History, 
 		to = until.UnixMicro()
 	}
 	whole := since.IsZero() && until.IsZero()
+	owing := s.owingNow()
+	inTable := boolNumber(troubled && len(owing) == 0) // whether the query finds all that are troubled
 	err = s.read(s.run, func(tx engine.Tx) error {
 		tx.Queue("tenant_history", func(r engine.Row) error {
 			t, last := new(History), int64(0)
@@ -630,9 +685,11 @@ func (s *Inbox) History(since, until time.Time, troubled bool) (all []*History, 
 			if last > 0 {
 				t.Last = moment(last)
 			}
-			all = append(all, t)
+			if owing.addTo(&t.Tenant); !troubled || t.troubled(true) {
+				all = append(all, t)
+			}
 			return err
-		}, from, to, boolNumber(whole), boolNumber(troubled))
+		}, from, to, boolNumber(whole), inTable)
 		tx.Queue("history_begin", func(r engine.Row) error {
 			var at int64
 			err := r.Scan(&at)
@@ -643,7 +700,16 @@ func (s *Inbox) History(since, until time.Time, troubled bool) (all []*History, 
 		})
 		return tx.Send()
 	})
-	return all, begins, err
+	if err != nil {
+		return nil, begins, err
+	}
+	for _, o := range owing {
+		if whole || o.Since.UnixMicro() < to && o.Last().UnixMicro() >= from {
+			all = append(all, &History{Tenant: Tenant{Platform: o.Platform, Tenant: o.Tenant, Owed: o.Since}})
+		}
+	}
+	slices.SortFunc(all, func(a, b *History) int { return a.compare(&b.Tenant) })
+	return all, begins, nil
 }
 
 // Unknown returns the first tenants whose features can't be read, those that are so for longest first.
