@@ -102,9 +102,8 @@ func (h *Handler) tenant(ctx context.Context, platform, code string) (*Tenant, e
 
 // Ambiguous says that a tenant's code exists on several platforms, and what to do.
 type Ambiguous struct {
-	Why string   `json:"why"`
-	Do  string   `json:"do"`
-	Run []string `json:"run"` // the commands, for each of the others
+	Why string `json:"why"`
+	Do  string `json:"do"`
 }
 
 // ambiguous returns nil if questions about a tenant need not name its platform.
@@ -117,10 +116,9 @@ func (h *Handler) ambiguous(ctx context.Context, platform, code string) *Ambiguo
 	if !ok {
 		return nil
 	}
-	var where []string
-	a := &Ambiguous{Do: "Name the platform in your questions (platform=" + url.QueryEscape(platform) + "). If the other one is a mistake, such as a webhook whose platform was null, erase it."}
+	var where, names []string
 	for _, p := range several.Platforms {
-		if p == platform {
+		if names = append(names, text.Quote(inbox.ShowTenant(p, code))); p == platform {
 			continue
 		}
 		if p != "" {
@@ -128,10 +126,12 @@ func (h *Handler) ambiguous(ctx context.Context, platform, code string) *Ambiguo
 		} else {
 			where = append(where, "no platform")
 		}
-		a.Run = append(a.Run, "usher inbox erase "+text.Quote(inbox.ShowTenant(p, code)))
 	}
-	a.Why = "Another tenant has this code, on " + page.FirstFew(where) + ": questions that name no platform are answered 409 AMBIGUOUS"
-	return a
+	return &Ambiguous{ // no command that is ready to use: nobody but the reader knows which one is the mistake
+		Why: "Another tenant has this code, on " + page.FirstFew(where) + ": questions that name no platform are answered 409 AMBIGUOUS",
+		Do: "Name the platform in your questions (platform=" + url.QueryEscape(platform) + "). If one of the tenants is a mistake, such as a webhook whose platform was null, erase that one: " +
+			"'usher inbox erase TENANT'. They are " + page.FirstFew(names) + ".",
+	}
 }
 
 // apiTenant is GET /api/tenant.

@@ -45,7 +45,7 @@ func entitlementsCommand(ctx context.Context, p *Process, args []string) error {
 	var t admin.Tenant
 	if _, err := api.get(ctx, "/api/tenant?"+query.Encode(), &t); err != nil {
 		if refused, ok := errors.AsType[*apiError](err); ok && refused.status == http.StatusConflict {
-			return fmt.Errorf("%w. Questions that name no platform are answered 409 AMBIGUOUS. Ask for each: it says what to do", err)
+			return fmt.Errorf("%w. Questions that name no platform are answered 409 AMBIGUOUS. Run 'usher entitlements %s' for each: it says what to do", err, text.Visible("PLATFORM/"+name.Tenant))
 		}
 		return err
 	}
@@ -70,15 +70,12 @@ func entitlementsCommand(ctx context.Context, p *Process, args []string) error {
 	p.printReceipt(&t, now)
 	if a := t.Ambiguous; a != nil {
 		fmt.Fprintf(p.Stdout, "%s.\n  %s\n", text.Visible(a.Why), text.Visible(a.Do))
-		for _, run := range a.Run {
-			fmt.Fprintf(p.Stdout, "  %s\n", text.Visible(p.commandLine(run)))
-		}
 	}
 	return failed
 }
 
 // printReceipt says whether the receiver has the webhook that usher's answer comes from and, if not, why
-// and what to do.
+// and what to do; and which webhooks of the tenant do not count.
 func (p *Process) printReceipt(t *admin.Tenant, now time.Time) {
 	switch r := t.Receipt; {
 	case r == nil: // usher does not know
@@ -91,6 +88,14 @@ func (p *Process) printReceipt(t *admin.Tenant, now time.Time) {
 	if w := t.Refused; w != nil {
 		fmt.Fprintf(p.Stdout, "usher refused webhook %s of this tenant (%s), so it does not count.\n", w.ID, timeAndAge(w.Received, now))
 		p.printAdvice(w.Why, "See what is in it, then accept or discard it.", "usher inbox show "+w.ID)
+	}
+	if !t.Owed.IsZero() {
+		which := "a webhook"
+		if t.MayUse != nil && t.Owed.After(t.MayUse.AsOf) {
+			which = "a later webhook"
+		}
+		fmt.Fprintf(p.Stdout, "usher answered %s of this tenant with a 5xx (%s), and it has not been sent again.\n", which, timeAndAge(t.Owed, now))
+		fmt.Fprintln(p.Stdout, "  Compare with the billing service ('usher help reconcile' says how), or resend it from its webhook log.")
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"usher/internal/admin"
 	"usher/internal/admin/status"
@@ -46,6 +47,10 @@ func TestEntitlements(t *testing.T) {
 			b.Refuse(&webhookgate.Refusal{Status: 422, Reason: "schema", Faults: []content.Fault{{Path: "/payload/x", Message: "is missing"}},
 				Webhook: webhookgate.Webhook{ID: "r", Type: content.TenantProvisioningChange, Lane: webhookgate.Lane{Platform: "eu", Tenant: "acme"}, Body: []byte("{}")}})
 		}, []string{"eu/acme may not use sso\n", "The receiver has it (webhook 1).\n", "usher refused webhook 2 of this tenant (", " ago), so it does not count.\n  /payload/x is missing\n  See what is in it, then accept or discard it:\n  usher --env-file ENV inbox show 2\n"}},
+		"owed": {func(b *inboxtest.Box) {
+			b.Owed.Add(webhookgate.Lane{Platform: "eu", Tenant: "acme"}, webhookgate.Missed{ID: "m", At: time.Now()})
+		}, []string{"eu/acme may not use sso\n", "The receiver has it (webhook 1).\nusher answered a later webhook of this tenant with a 5xx (", " ago), and it has not been sent again.\n" +
+			"  Compare with the billing service ('usher help reconcile' says how), or resend it from its webhook log.\n"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := inboxtest.Open(t)
@@ -73,7 +78,7 @@ func TestEntitlements(t *testing.T) {
 		"eu/acme ssso":  "eu/acme may not use ssso (did you mean sso?)\n",
 		"eu/acme Users": "eu/acme may not use Users (did you mean users?)\n",
 		"us/acme ssso":  "us/acme may not use ssso\n",
-		"acme":          "usher: several tenants have this code: write eu/acme or us/acme. Questions that name no platform are answered 409 AMBIGUOUS. Ask for each: it says what to do\n",
+		"acme":          "usher: several tenants have this code: write eu/acme or us/acme. Questions that name no platform are answered 409 AMBIGUOUS. Run 'usher entitlements PLATFORM/acme' for each: it says what to do\n",
 		"new sso":       "usher refused webhook 4 of this tenant (",
 		"LOST":          "usher: unknown tenant LOST: did you mean eu/lost?\n",
 		"lots":          "usher: unknown tenant lots: did you mean eu/lost?\n",

@@ -36,7 +36,8 @@ Shows and manages the webhooks that a running usher keeps.
   tenants [--since WHEN] [--until WHEN] [--trouble] [--json]
                     each tenant that had a webhook then: how many, its last
                     one, and how it stands now; --trouble: only those that are
-                    not all right
+                    not all right. Owed: one of its webhooks got a 5xx, and has
+                    not been sent again
   show ID [--json]  one webhook: its tries, what it changed, its payload
   redeliver ID...   send webhooks again. A webhook that waits for its next try
                     is tried now. If the tenant has a newer one, this needs
@@ -51,8 +52,8 @@ Shows and manages the webhooks that a running usher keeps.
                     --tenant T or --receiver R stops only those
   resume            start them again, with the same flags as 'pause'
   forget TENANT     forget which webhook of a tenant the receiver has, so that
-                    the next one is delivered even if it is the same; works
-                    without an inbox, too
+                    the next one is delivered even if it is the same. The tenant
+                    is no longer owed anything. Works without an inbox, too
   dismiss           say that these are dealt with: times in which no gate was
                     ready, and webhooks without a tenant that got a 5xx
   erase TENANT      delete a tenant's webhooks and what it may use, and forget
@@ -515,7 +516,7 @@ func (i *inboxCall) forget(ctx context.Context) error {
 	if err := i.post(ctx, "/api/forget", i.target(), &f); err != nil {
 		return err
 	}
-	result := " forgotten: usher delivers its next webhook, even if the receiver already has it"
+	result := " forgotten: usher delivers its next webhook, even if the receiver already has it, and does not report it as owed"
 	if f.Forgotten == 0 {
 		result = ": nothing to forget"
 	}
@@ -548,7 +549,7 @@ func (i *inboxCall) dismiss(ctx context.Context) error {
 	if d.Gaps+d.Webhooks == 0 {
 		return errors.New("nothing was dismissed: more has come meanwhile; look again")
 	}
-	fmt.Fprintf(i.Stdout, "dismissed: %s, and %s without a tenant that got a 5xx\n", plural(d.Gaps, "gap"), plural(d.Webhooks, "webhook"))
+	fmt.Fprintf(i.Stdout, "dismissed: %s, %s that got a 5xx\n", plural(d.Gaps, "gap"), plural(d.Webhooks, "unnamed webhook"))
 	return nil
 }
 

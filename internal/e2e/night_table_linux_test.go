@@ -220,6 +220,7 @@ func TestNightDiskFull(t *testing.T) {
 	})
 	o.want("from the first one on", o.asks("status"), "1 ", "critical: The inbox takes no webhooks: the disk of "+dir, " of 40 MiB are free", "Free some space on this disk")
 	o.troubled("The inbox takes no webhooks: the disk of "+dir, " of 40 MiB are free", "Free some space on this disk")
+	o.want("who", o.does("tenants", "--trouble"), "0 ", fmt.Sprintf("crm/t-%d  0  -  owed\n", refused))
 	o.figure(gateReady, "0")
 	if code, _, _ := ended(t, []string{"USHER_ADMIN_LISTEN=" + strings.TrimPrefix(o.URL(t, "admin"), "http://")}, "healthcheck"); code != 1 {
 		t.Error("healthcheck says ready")

@@ -93,8 +93,8 @@ func TestFeaturesUnknown(t *testing.T) {
 	})
 }
 
-// A platform that is null by mistake makes a paying tenant ambiguous: the log, the tenant's page and usher entitlements say so, and the
-// command that they name ends it.
+// A platform that is null by mistake makes a paying tenant ambiguous: the log, the tenant's page and usher entitlements say so, and
+// what they advise ends it.
 func TestPlatformNull(t *testing.T) {
 	onBothInboxes(t, func(t *testing.T, inbox string) {
 		o := openOffice(t, newReceiver(t, 200), inbox)
@@ -106,8 +106,8 @@ func TestPlatformNull(t *testing.T) {
 			return strings.Contains(o.Stderr.String(), "a tenant's code exists on several platforms now")
 		})
 		o.want("which one?", o.asks("entitlements", "mill-co"), "1 ", "/mill-co", "crm/mill-co", "409 AMBIGUOUS")
-		o.want("the right one", o.asks("entitlements", "crm/mill-co", "users"), "0 ", "crm/mill-co may use users, limit 5", "Another tenant has this code, on no platform: questions that name no platform are answered 409 AMBIGUOUS", "platform=crm", "usher inbox erase /mill-co")
-		o.want("its page", o.page("/tenant?platform=crm&code=mill-co"), "Another tenant has this code, on no platform", "usher inbox erase /mill-co")
+		o.want("the right one", o.asks("entitlements", "crm/mill-co", "users"), "0 ", "crm/mill-co may use users, limit 5", "Another tenant has this code, on no platform: questions that name no platform are answered 409 AMBIGUOUS", "platform=crm", "'usher inbox erase TENANT'. They are /mill-co and crm/mill-co.", "!erase /mill-co")
+		o.want("its page", o.page("/tenant?platform=crm&code=mill-co"), "Another tenant has this code, on no platform", "They are /mill-co and crm/mill-co.")
 		o.want("erase", o.does("erase", "/mill-co", "--yes"), "0 ")
 		o.want("after", o.asks("entitlements", "mill-co", "users"), "0 ", "!AMBIGUOUS")
 		o.want("answer", o.may("mill-co"), `"limit":5`)

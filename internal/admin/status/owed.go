@@ -2,6 +2,7 @@ package status
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"usher/internal/admin/page"
@@ -29,19 +30,24 @@ func owedTroubles(s *Status, _ time.Time) (all []Trouble) {
 		if o.More {
 			tenants += ", and of more, whose names usher could not keep"
 		}
-		all = append(all, owed.is("usher answered webhooks of "+tenants+" with a 5xx"+between(o.Since, o.Last)+", and they have not been sent again").
-			since(o.Since).run("usher inbox tenants --trouble").link(s.owedLink()))
+		trouble := owed.is("usher answered webhooks of " + tenants + " with a 5xx" + between(o.Since, o.Last) + ", and they have not been sent again").
+			since(o.Since).link(s.owedLink())
+		if s.Inbox != nil {
+			trouble = trouble.run("usher inbox tenants --trouble")
+		}
+		all = append(all, trouble)
 	}
 	if u := o.Unnamed; u.Count > 0 {
 		all = append(all, unnamed.is(fmt.Sprintf("usher answered %s with a 5xx before it knew the tenant%s", page.Plural(u.Count, "webhook", "webhooks"), between(u.Since, u.Last))).
-			since(u.Since).run("usher inbox dismiss"))
+			since(u.Since))
 	}
 	if n := len(o.Gaps); n > 0 {
 		last, more := o.Gaps[0], ""
 		if n > 1 {
 			more = ", and " + page.Plural(n-1, "time", "times") + " before that"
 		}
-		all = append(all, gap.is("No gate was ready to take webhooks"+between(last.From, last.To)+more).since(o.Gaps[n-1].From).run("usher inbox dismiss"))
+		what := strings.TrimSpace(between(last.From, last.To) + " no gate was ready to take webhooks" + more)
+		all = append(all, gap.is(strings.ToUpper(what[:1])+what[1:]).since(o.Gaps[n-1].From))
 	}
 	return all
 }
@@ -99,9 +105,9 @@ const mayBeLost = "Each may be a change that nobody sends again: these tenants m
 
 var (
 	owed = kind(Critical, "UsherWebhooksOwed", mayBeLost,
-		"Compare with the billing service ('usher help reconcile' says how), or resend the webhooks from its webhook log. What is dealt with otherwise: 'usher inbox forget TENANT'.")
+		"Compare with the billing service ('usher help reconcile' says how), or resend the webhooks from its webhook log. To stop reporting a tenant that you have checked: 'usher inbox forget TENANT'.")
 	owedUnkept = kind(Critical, "UsherWebhooksOwed", mayBeLost,
-		"Fix the receiver, then resend the webhooks from the webhook log of the billing service. What is dealt with otherwise: 'usher inbox forget TENANT'. With USHER_WEBHOOK_INBOX usher would keep them.")
+		"Fix the receiver, then resend the webhooks from the webhook log of the billing service. To stop reporting a tenant that you have checked: 'usher inbox forget TENANT'. With USHER_WEBHOOK_INBOX usher would keep them.")
 	unnamed = kind(Critical, "UsherWebhooksMissed", "Each may be a change that nobody sends again, and nobody knows whose.",
 		"Compare with the billing service ('usher help reconcile' says how), or resend the webhooks of that time from its webhook log, then run 'usher inbox dismiss'. If it happens again, raise USHER_WEBHOOK_MAX_INFLIGHT.")
 	unnamedUnkept = kind(Critical, "UsherWebhooksMissed", "Each may be a change that nobody sends again, and nobody knows whose.",

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -200,9 +201,9 @@ func TestTroubles(t *testing.T) {
 		{"owed without a name", port(fine), gate("ok", 0, 9, 0, 0, 3), &inbox.Stats{Owed: inbox.Owed{Unnamed: webhookgate.Unnamed{Count: 3, Since: night, Last: night.Add(24 * time.Hour)}}}, nil, false,
 			[]string{"critical", "usher answered 3 webhooks with a 5xx before it knew the tenant from 2026-11-17 02:10:00 to 2026-11-18 02:10:00 UTC" + since, "'usher inbox dismiss'"}},
 		{"a gap", port(fine), gate("ok"), &inbox.Stats{Owed: inbox.Owed{Gaps: []inbox.Gap{{From: night, To: night.Add(2 * time.Minute)}}}}, nil, false,
-			[]string{"critical", "No gate was ready to take webhooks from 2026-11-17 02:10:00 to 02:12:00 UTC" + since, "a load balancer has answered for usher"}},
+			[]string{"critical", "From 2026-11-17 02:10:00 to 02:12:00 UTC no gate was ready to take webhooks" + since, "a load balancer has answered for usher"}},
 		{"gaps", port(fine), gate("ok"), &inbox.Stats{Owed: inbox.Owed{Gaps: []inbox.Gap{{From: night.Add(time.Hour), To: night.Add(2 * time.Hour)}, {From: night, To: night.Add(2 * time.Minute)}}}}, nil, false,
-			[]string{"critical", "from 2026-11-17 03:10:00 to 04:10:00 UTC, and 1 time before that" + since, "'usher help reconcile'"}},
+			[]string{"critical", "From 2026-11-17 03:10:00 to 04:10:00 UTC no gate was ready to take webhooks, and 1 time before that" + since, "'usher help reconcile'"}},
 		{"the worst first", port(tokens.State{Err: rejected("invalid_client")}), gate("ok"), &inbox.Stats{Paused: []inbox.Pause{{}}}, nil, false,
 			[]string{"critical", "invalid_client", "", "warning", "Paused", ""}},
 	} {
@@ -230,6 +231,28 @@ func TestTroubles(t *testing.T) {
 	shared.Shares = "main"
 	if got := wrong(shared, nil, nil, inbox.Health{}, false); len(got) != 0 {
 		t.Errorf("told twice: %+v", got)
+	}
+}
+
+// The command below a trouble is the first thing to type, and it works: without an inbox there is none that lists tenants. To dismiss
+// something is the last step.
+func TestCommandsForWhatIsOwed(t *testing.T) {
+	missed := inbox.Owed{Tenants: 1, Unnamed: webhookgate.Unnamed{Count: 1}, Gaps: []inbox.Gap{{From: night, To: night.Add(time.Hour)}}}
+	for name, tc := range map[string]struct {
+		box  *Inbox
+		want []string
+	}{
+		"with an inbox":    {new(Inbox), []string{"usher inbox tenants --trouble", "", ""}},
+		"without an inbox": {nil, []string{"", "", ""}},
+	} {
+		s := &Status{Inbox: tc.box, Owed: Owed{Owed: missed}}
+		var got []string
+		for _, trouble := range owedTroubles(s, night) {
+			got = append(got, trouble.Run)
+		}
+		if !slices.Equal(got, tc.want) {
+			t.Errorf("%s: %q, want %q", name, got, tc.want)
+		}
 	}
 }
 
