@@ -626,7 +626,7 @@ func (s *Inbox) Tenants(f TenantFilter) (all []*Tenant, err error) {
 	return all, nil
 }
 
-// owings are the tenants that are owed something in memory. Whoever lists tenants takes it before the database is read, because it moves there.
+// owings are the tenants that are owed something in memory. A list of tenants takes it before it reads the database, because it moves there.
 type owings map[TenantRef]webhookgate.Owing
 
 func (s *Inbox) owingNow() owings {
