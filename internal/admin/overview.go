@@ -2,6 +2,7 @@ package admin
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"net/http"
 	"slices"
@@ -9,6 +10,7 @@ import (
 
 	"usher/internal/admin/page"
 	"usher/internal/admin/status"
+	"usher/internal/entitlements"
 	"usher/internal/inbox"
 )
 
@@ -45,6 +47,7 @@ func (h *Handler) status() *status.Status {
 		now.Entitlements = &status.Entitlements{Tenants: stats.Tenants, Unknown: stats.Unknown, Ambiguous: []string{}} // [] and not null
 		if h.cfg.Ambiguous != nil {
 			now.Entitlements.Ambiguous = append(now.Entitlements.Ambiguous, h.cfg.Ambiguous()...)
+			now.Entitlements.OneAmbiguous = h.oneOf(now.Entitlements.Ambiguous)
 		}
 		if !stats.Old {
 			now.Entitlements.UnknownDetails = h.unknown(stats.Unknown)
@@ -57,6 +60,20 @@ func (h *Handler) status() *status.Status {
 	now.Owed.Gaps = append([]inbox.Gap{}, now.Owed.Gaps...) // [] and not null
 	now.Judge(time.Now())
 	return now
+}
+
+// oneOf returns one of the tenants with the first of these codes, which exist on several platforms; empty: there is none.
+func (h *Handler) oneOf(codes []string) string {
+	if len(codes) == 0 {
+		return ""
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second) // the database may hang
+	defer cancel()
+	_, err := h.cfg.Entitlements(ctx, codes[0], nil)
+	if several, ok := errors.AsType[*entitlements.AmbiguousError](err); ok {
+		return inbox.ShowTenant(several.Platforms[len(several.Platforms)-1], codes[0]) // not the one without a platform
+	}
+	return codes[0]
 }
 
 // owedNames returns the first tenants that are owed webhooks.

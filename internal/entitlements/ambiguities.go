@@ -11,6 +11,8 @@ import (
 // Ambiguities remembers about which tenants callers ask in vain: their code exists on several platforms, and the question names none.
 // Such a code alone is no fault. The zero value is ready for use.
 type Ambiguities struct {
+	lookup Lookup // answers them; Watch sets it
+
 	mu    sync.Mutex
 	asked map[string]time.Time // when somebody last asked so
 }
@@ -20,10 +22,14 @@ const (
 	AmbiguousFor = 15 * time.Minute
 
 	maxAmbiguities = 1000
+
+	// lookPatience is how long Lately waits for a database that hangs.
+	lookPatience = time.Second
 )
 
 // Watch returns a Lookup that notes ambiguous questions.
 func (a *Ambiguities) Watch(l Lookup) Lookup {
+	a.lookup = l
 	return func(ctx context.Context, tenant string, platform *string) (Answer, error) {
 		answer, err := l(ctx, tenant, platform)
 		if platform == nil {
@@ -34,15 +40,13 @@ func (a *Ambiguities) Watch(l Lookup) Lookup {
 }
 
 func (a *Ambiguities) note(tenant string, err error) {
-	_, several := errors.AsType[*AmbiguousError](err)
+	if _, several := errors.AsType[*AmbiguousError](err); !several {
+		a.settle(tenant, err)
+		return
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if _, known := a.asked[tenant]; !several {
-		if known && (err == nil || errors.Is(err, ErrUnknown)) { // it is not any more
-			delete(a.asked, tenant)
-		}
-		return
-	} else if !known && len(a.asked) >= maxAmbiguities {
+	if _, known := a.asked[tenant]; !known && len(a.asked) >= maxAmbiguities {
 		return
 	}
 	if a.asked == nil {
@@ -51,8 +55,31 @@ func (a *Ambiguities) note(tenant string, err error) {
 	a.asked[tenant] = time.Now()
 }
 
-// Lately returns the codes of these tenants.
-func (a *Ambiguities) Lately() (codes []string) {
+// settle drops a code if a question about it is not ambiguous any more.
+func (a *Ambiguities) settle(tenant string, err error) {
+	if err == nil || errors.Is(err, ErrUnknown) {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		delete(a.asked, tenant)
+	}
+}
+
+// Lately returns the codes of these tenants, without those that are not ambiguous any more: somebody may have erased one of two tenants.
+func (a *Ambiguities) Lately() []string {
+	ctx, cancel := context.WithTimeout(context.Background(), lookPatience)
+	defer cancel()
+	var lookups sync.WaitGroup
+	for _, code := range a.codes() {
+		lookups.Go(func() { // side by side, because the book asks its store for all at once
+			_, err := a.lookup(ctx, code, nil)
+			a.settle(code, err)
+		})
+	}
+	lookups.Wait()
+	return a.codes()
+}
+
+func (a *Ambiguities) codes() (codes []string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for code, at := range a.asked {

@@ -10,13 +10,19 @@ import (
 	"time"
 )
 
-// A code that exists on several platforms is remembered once somebody asks in vain, until the question has an answer, or nobody asks any more.
+// A code that exists on several platforms is remembered once somebody asks in vain, until the question would have an answer, or nobody asks
+// any more.
 func TestAmbiguities(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		several := map[string]bool{"two": true, "also": true}
 		var down error
+		hang := false
 		var a Ambiguities
-		lookup := a.Watch(func(_ context.Context, tenant string, platform *string) (Answer, error) {
+		lookup := a.Watch(func(ctx context.Context, tenant string, platform *string) (Answer, error) {
+			if hang {
+				<-ctx.Done()
+				return Answer{}, ctx.Err()
+			}
 			switch {
 			case down != nil:
 				return Answer{}, down
@@ -46,10 +52,17 @@ func TestAmbiguities(t *testing.T) {
 		ask("two", &crm)
 		want("others name the platform", "also", "two")
 		delete(several, "two") // erased
-		ask("two", nil)
-		want("answered", "also")
-		time.Sleep(AmbiguousFor - time.Second)
+		down = errors.New("the database is away")
+		want("nobody knows that it was erased", "also", "two")
+		down = nil
+		want("nobody asks again", "also")
+		hang = true
+		want("the database hangs", "also")
+		hang = false
+		time.Sleep(AmbiguousFor - time.Minute)
 		want("still", "also")
+		time.Sleep(time.Minute - 2*time.Second)
+		want("looking at it is not asking", "also")
 		time.Sleep(2 * time.Second)
 		want("nobody asks any more")
 		for n := range 2 * maxAmbiguities {

@@ -15,6 +15,7 @@ type Entitlements struct {
 
 	Ambiguous []string `json:"ambiguous"` // codes that exist on several platforms, and that somebody asks for without naming one
 
+	OneAmbiguous   string  `json:"-"` // one of the tenants with the first of these codes
 	UnknownDetails Details `json:"-"`
 }
 
@@ -45,7 +46,7 @@ func featureTroubles(s *Status, _ time.Time) (all []Trouble) {
 		if n > 1 {
 			what = "Questions about " + page.FirstFew(e.Ambiguous) + " are ambiguous: each of these codes exists on several platforms"
 		}
-		all = append(all, ambiguous.is(what).run("usher entitlements "+text.Quote(e.Ambiguous[0])).link("/tenants"))
+		all = append(all, ambiguous.is(what).run("usher entitlements "+text.Quote(e.OneAmbiguous)).link("/tenants"))
 	}
 	if e.Unknown == 0 {
 		return all
@@ -59,7 +60,7 @@ func featureTroubles(s *Status, _ time.Time) (all []Trouble) {
 }
 
 var ambiguous = kind(Critical, "UsherTenantsAmbiguous", "Questions about these tenants that name no platform are answered 409: your program uses its own default, and may lock them out.",
-	"Name the platform in these questions. If one of the tenants is a mistake, such as a webhook whose platform was null, erase it: 'usher entitlements CODE' names them.")
+	"Name the platform in these questions. If one of the tenants is a mistake, such as a webhook whose platform was null, erase that one: 'usher inbox erase PLATFORM/CODE'.")
 
 var featuresUnknown = kind(Critical, "UsherFeaturesUnknown", "Questions about these tenants are answered 404: your program uses its own default, and may lock them out.",
 	"Correct the payload of these tenants in the billing service (change.features must be a list of objects), and send it again.")

@@ -86,7 +86,12 @@ func newReceiver(r *receiver.Receiver, tries metrics.RecentTries, box *Inbox) Re
 	if box != nil {
 		if stats, ok := box.stats.Receivers[r.Name]; ok {
 			s.Waiting, s.Oldest, s.Parked, s.diagnosis, s.since, s.last = stats.Pending, stats.Oldest, stats.Parked, diagnoseInbox(&stats), stats.FailingSince, stats.LastAccepted
-			refuses = "takes webhooks, but not those of " + page.Plural(stats.Missed+stats.NotAccepted, "tenant", "tenants")
+			refuses = page.Plural(stats.Missed+stats.NotAccepted, "tenant", "tenants")
+			if s.last.IsZero() {
+				refuses = "fails for " + refuses
+			} else {
+				refuses = "takes webhooks, but not those of " + refuses
+			}
 		}
 		s.Paused = slices.ContainsFunc(box.Paused, func(p inbox.Pause) bool { return p.Tenant == "" && (p.Receiver == "" || p.Receiver == r.Name) })
 	}
@@ -98,7 +103,7 @@ func newReceiver(r *receiver.Receiver, tries metrics.RecentTries, box *Inbox) Re
 	case s.diagnosis == refusesSome:
 		s.State, s.Tone = refuses, warn
 	case s.Parked > 0:
-		s.State, s.Tone = fmt.Sprintf("takes webhooks, but %s parked", page.Plural(s.Parked, "is", "are")), warn
+		s.State, s.Tone = "has "+page.Plural(s.Parked, "parked webhook", "parked webhooks"), warn
 	case tries.Last == "":
 		s.State = "has not been tried yet"
 	default:
@@ -373,9 +378,9 @@ var (
 	parked = kind(Critical, "UsherWebhooksParked", "Their tenants may not get what they paid for: usher does not try a parked webhook again by itself.",
 		"Fix the receiver, then send them again with 'usher inbox redeliver --state parked'. What it will never take: 'usher inbox discard ID'.")
 	refused = kind(Critical, "UsherWebhooksRefused", "Each may be a change that nobody sends again: their tenants may not get what they paid for.",
-		"See what is wrong with each: 'usher inbox show ID'. Correct it in the billing service and send it again, or take it in as it is with 'usher inbox accept ID', or 'usher inbox discard ID'.")
+		"See what is wrong with each: 'usher inbox show ID'. Correct it in the billing service and send it again (if you customised the payload, set USHER_WEBHOOK_SCHEMA_FILE first), or take it in as it is with 'usher inbox accept ID', or 'usher inbox discard ID'.")
 	refusedUnkept = kind(Critical, "UsherWebhooksRefused", "Each may be a change that nobody sends again: their tenants may not get what they paid for.",
-		"Correct them in the billing service, and send them again from its webhook log.")
+		"Correct them in the billing service, or describe its payload in USHER_WEBHOOK_SCHEMA_FILE, then send them again from its webhook log.")
 )
 
 // refused returns the trouble of webhooks that came from the right sender, and whose content usher refused.
@@ -553,7 +558,7 @@ func senderTroubles(s *Status, _ time.Time) []Trouble {
 var rejectedIndex = slices.Index(metrics.Decisions[:], "rejected")
 
 var allRejected = kind(Warning, "UsherEverythingRejected", "Either strangers try the address, or no change reaches your customers.",
-	"The page of the rejected webhooks says who sent them, and why each was rejected. If it was the billing service: give it and the gate the same secret, or describe its payload in USHER_WEBHOOK_SCHEMA_FILE.")
+	"The admin page shows at /webhooks?state=rejected who sent them, and why each was rejected. If it was the billing service: give it and the gate the same secret, then resend them from its webhook log.")
 
 // certificateTroubles say that the gate's certificate ends, from a week before, as the alert does.
 func certificateTroubles(s *Status, now time.Time) []Trouble {

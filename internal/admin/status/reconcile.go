@@ -20,11 +20,11 @@ func Comparison(r *inbox.Run, now time.Time) string {
 		n    int
 		word string
 	}{
-		{s.Applied, "differed and were taken in"}, {s.Left.Differs, "differ"}, {s.Left.Missing, "missing here"}, {s.Left.Twin, "on another platform here"},
-		{s.Changed, "changed meanwhile"}, {s.Absent, "only known here"},
+		{s.Applied, "taken in"}, {s.Left.Differs, "different"}, {s.Left.Missing, "missing here"}, {s.Left.Twin, "twins"},
+		{s.Changed, "changed meanwhile"}, {s.Absent, "not in the list"},
 	} {
 		if p.n > 0 {
-			parts = append(parts, page.Count(p.n)+" "+p.word)
+			parts = append(parts, p.word+": "+page.Count(p.n))
 		}
 	}
 	return fmt.Sprintf("Compared with the billing service %s: %s", page.Ago(now.Sub(r.Ended)), strings.Join(parts, ", "))
@@ -39,9 +39,9 @@ func reconcileTroubles(s *Status, now time.Time) (all []Trouble) {
 	switch {
 	case last == nil:
 	case last.Failed != "":
-		all = append(all, reconcileFailed.is("The last comparison with the billing service failed: "+last.Failed).since(last.Ended).run("usher inbox actions"))
+		all = append(all, reconcileFailed.is("The last comparison with the billing service failed: "+last.Failed).since(last.Ended))
 	case last.Killed(now):
-		all = append(all, reconcileFailed.is("The last comparison with the billing service did not end").since(last.Began).run("usher inbox actions"))
+		all = append(all, reconcileFailed.is("The last comparison with the billing service did not end").since(last.Began))
 	}
 	if complete != nil && complete.Summary.Left.Count() > 0 {
 		n := complete.Summary.Left.Count()
@@ -53,8 +53,8 @@ func reconcileTroubles(s *Status, now time.Time) (all []Trouble) {
 var (
 	reconcileFailed = kind(Warning, "UsherReconcileFailed",
 		"If a webhook got lost, nobody knows it yet: a customer may lack what they paid for.",
-		"Read the log of the timer or job that runs it, and run it again ('usher help reconcile' says how).")
+		"Read the log of the timer or job that runs it (journalctl -u usher-reconcile, kubectl logs), and run it again ('usher help reconcile' says how).")
 	reconcileDiffers = kind(Warning, "UsherReconcileDiffers",
 		"For these tenants usher and your software go by an older state: they may lack what they paid for, or use what they do not pay for.",
-		"Run the comparison again to see what differs, and with --apply to take it in ('usher help reconcile' says how).")
+		"Run the comparison again to see what differs ('usher help reconcile' says how). A twin is usually a wrong platform in your list: correct it. Add --apply to take in the others.")
 )

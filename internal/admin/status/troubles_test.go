@@ -234,6 +234,24 @@ func TestTroubles(t *testing.T) {
 	}
 }
 
+// The line of a receiver says only that it takes webhooks if it has taken one.
+func TestReceiverStates(t *testing.T) {
+	for name, tc := range map[string]struct {
+		figures inbox.Figures
+		tries   metrics.RecentTries
+		want    string
+	}{
+		"some fail, others do not":    {inbox.Figures{NotAccepted: 2, LastAccepted: night}, metrics.RecentTries{Last: "status"}, "takes webhooks, but not those of 2 tenants"},
+		"some fail, none ever passed": {inbox.Figures{NotAccepted: 1}, metrics.RecentTries{Last: "status"}, "fails for 1 tenant"},
+		"parked":                      {inbox.Figures{Parked: 2}, metrics.RecentTries{Last: "status"}, "has 2 parked webhooks"},
+	} {
+		box := NewInbox(inbox.Stats{Receivers: map[string]inbox.Figures{"main": tc.figures}}, nil, mainReceiver, nil)
+		if r := newReceiver(mainReceiver.All()[0], tc.tries, box); r.State != tc.want || r.Tone != warn {
+			t.Errorf("%s: %q %s, want %q", name, r.State, r.Tone, tc.want)
+		}
+	}
+}
+
 // The command below a trouble is the first thing to type, and it works: without an inbox there is none that lists tenants. To dismiss
 // something is the last step.
 func TestCommandsForWhatIsOwed(t *testing.T) {
@@ -258,10 +276,10 @@ func TestCommandsForWhatIsOwed(t *testing.T) {
 
 // Who is asked for in vain, and whose features cannot be read.
 func TestEntitlementTroubles(t *testing.T) {
-	s := &Status{Health: new(Health), Entitlements: &Entitlements{Tenants: 5, Unknown: 1, Ambiguous: []string{"it's"}}}
+	s := &Status{Health: new(Health), Entitlements: &Entitlements{Tenants: 5, Unknown: 1, Ambiguous: []string{"it's"}, OneAmbiguous: "crm/it's"}}
 	s.Judge(time.Now())
 	if len(s.Troubles) != 2 || s.Troubles[0].What != "Questions about it's are ambiguous: the code exists on several platforms" || s.Troubles[0].Severity != Critical ||
-		s.Troubles[0].Run != "usher entitlements "+text.Quote("it's") || !strings.HasPrefix(s.Troubles[1].What, "usher cannot tell what 1 tenant may use") {
+		s.Troubles[0].Run != "usher entitlements "+text.Quote("crm/it's") || !strings.HasPrefix(s.Troubles[1].What, "usher cannot tell what 1 tenant may use") {
 		t.Errorf("%+v", s.Troubles)
 	}
 	s.Entitlements.Ambiguous, s.Entitlements.Unknown = []string{"a", "b"}, 0
