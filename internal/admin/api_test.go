@@ -317,8 +317,8 @@ func TestVerbsAreComplete(t *testing.T) {
 			}
 		}
 		switch {
-		case (v.overwrite == "") != (v.Anyway == ""):
-			t.Errorf("%s: --force and the page's button differ: %q, %q", v.Name, v.Anyway, v.overwrite)
+		case strings.Contains(v.Flags, "force") != (v.overwrite != "") || (v.Anyway != "") != (v.overwrite != ""):
+			t.Errorf("%s: what the command and the page can force differs: %q, %q, %q", v.Name, v.Flags, v.Anyway, v.overwrite)
 		case !v.ByFilter() && v.Only == "":
 			t.Errorf("%s: the command can't say which ids it takes", v.Name)
 		case !v.ByFilter():

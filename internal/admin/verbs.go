@@ -41,7 +41,9 @@ type Verb struct {
 
 	did, didAll string // what the page says afterwards
 
-	// What the command prints: ID is the webhook's new id. Anyway: what --force does; empty: there is no --force.
+	// The command: its flags, beside --yes and those of the filter, and what it prints. In Done, ID stands for the webhook's new id. Anyway
+	// is what --force does.
+	Flags                 string
 	Done, NotDone, Anyway string
 	Delivers              bool // so it says what is paused
 }
@@ -85,7 +87,7 @@ var Verbs = []*Verb{
 		overwrite: "Send the old one anyway",
 		did:       "You asked usher to send it again: see its state below.", didAll: "usher sends them again.",
 
-		Done: "will be sent again", NotDone: "not resent", Anyway: "resend it", Delivers: true,
+		Flags: "force", Done: "will be sent again", NotDone: "not resent", Anyway: "resend it", Delivers: true,
 	},
 	{
 		Name: "discard", params: []string{"force"},
@@ -131,7 +133,7 @@ var Verbs = []*Verb{
 		overwrite: "Accept the old one anyway",
 		did:       "It is accepted, as a new webhook with its own id.",
 
-		Done: "accepted: its new id is ID", NotDone: "not accepted", Anyway: "take it in", Delivers: true,
+		Flags: "force", Done: "accepted: its new id is ID", NotDone: "not accepted", Anyway: "take it in", Delivers: true,
 	},
 }
 

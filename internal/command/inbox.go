@@ -134,12 +134,9 @@ func (i *inboxCall) parse(args []string, now time.Time) (*subcommand, error) {
 		{"show", "json", "one id", i.setIDs, i.show},
 	}
 	for _, v := range admin.Verbs {
-		sub := subcommand{v.Name, "yes", fmt.Sprintf("ids of %s webhooks, see 'usher inbox ls --state %[1]s'", v.Only), i.setIDs, i.forEach(v)}
+		sub := subcommand{v.Name, v.Flags + " yes", fmt.Sprintf("ids of %s webhooks, see 'usher inbox ls --state %[1]s'", v.Only), i.setIDs, i.forEach(v)}
 		if v.ByFilter() {
 			sub.flags, sub.argsHelp, sub.setArgs = filters+sub.flags, idsOrFilters, i.setIDsOrFilters
-		}
-		if v.Anyway != "" {
-			sub.flags += " force"
 		}
 		all = append(all, sub)
 	}
@@ -382,7 +379,9 @@ func (i *inboxCall) getAndPrint(ctx context.Context, target string, result any, 
 // usher goes on with the next.
 func (i *inboxCall) forEach(v *admin.Verb) func(context.Context) error {
 	return func(ctx context.Context) error {
-		i.filter.Set("force", strconv.FormatBool(i.force))
+		if i.force {
+			i.filter.Set("force", "true")
+		}
 		ids, err := i.selectIDs(ctx)
 		if err != nil || len(ids) == 0 {
 			return err
