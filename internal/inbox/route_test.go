@@ -46,7 +46,7 @@ func TestReceiverIsRenamed(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.Schema(t)
 	alpha := newTaker("alpha", 4, "p1")
-	d := newDesk(t, inDatabase(t, dsn), func(c *Config) { c.Receivers = receiver.NewSet(alpha.Receiver) })
+	d := newDesk(t, inDatabase(t, dsn), func(c *Config) { c.Receivers, c.LeaseTime = receiver.NewSet(alpha.Receiver), 2*time.Second })
 	check(t, d.Pause(Pause{}))
 	d.take("p1/t", "A")
 	must(t, true, second(d.Resume(Pause{})))
