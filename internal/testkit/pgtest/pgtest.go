@@ -191,7 +191,8 @@ func create(options ...string) (s *Server, err error) {
 		return nil, err
 	}
 	// All processes of a server work in its data folder, what makes and what serves it in dir. They are found by the name of the
-	// folder, which somebody may have removed by then. The second round is for those that were just being made.
+	// folder, which somebody may have removed by then. The second round is for those that were just being made. A server that is killed
+	// leaves a piece of shared memory behind, whose number is in the seventh line of its file.
 	s.guarded = s.command("sh", "-c", `read -r line
 if [ -d /proc/self ]; then
 	for round in 1 2; do
@@ -200,6 +201,8 @@ if [ -d /proc/self ]; then
 			if [ "${p%/cwd}" != $$ ]; then kill -9 "${p%/cwd}"; fi
 		done
 	done
+	shared=$(sed -n '7s/.* //p' data/postmaster.pid)
+	if [ -n "$shared" ]; then ipcrm -m "$shared"; fi
 else
 	"$1/pg_ctl" stop --mode=immediate --pgdata=data
 fi

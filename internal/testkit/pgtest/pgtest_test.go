@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -71,6 +72,45 @@ func TestServerGoes(t *testing.T) {
 			}
 			time.Sleep(10 * time.Millisecond)
 		}
+	}
+}
+
+// A server that was killed leaves a piece of shared memory behind, of which a machine has only some thousands.
+func TestServerLeavesNoSharedMemory(t *testing.T) {
+	if testing.Short() {
+		t.Skip("makes a server: not in short mode")
+	}
+	const all = "/proc/sysvipc/shm"
+	if _, err := os.Stat(all); err != nil {
+		t.Skip(err)
+	}
+	var id string
+	exists := func() bool {
+		lines, err := os.ReadFile(all)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(lines)) {
+			if fields := strings.Fields(line); fields[1] == id {
+				return true
+			}
+		}
+		return false
+	}
+	t.Run("server", func(t *testing.T) {
+		s := New(t)
+		pid, err := os.ReadFile(filepath.Join(s.Dir(), "data", "postmaster.pid"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		id = strings.Fields(strings.Split(string(pid), "\n")[6])[1]
+		if !exists() {
+			t.Fatalf("it has no shared memory %s:\n%s", id, pid)
+		}
+		s.Kill()
+	})
+	if exists() {
+		t.Errorf("its shared memory %s is still there", id)
 	}
 }
 
