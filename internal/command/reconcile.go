@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"usher/internal/admin"
+	"usher/internal/admin/status"
 	"usher/internal/inbox"
 	"usher/internal/job"
 	"usher/internal/settings"
@@ -35,6 +36,10 @@ sent, or they are older than usher. CMD asks the billing service in its own way,
 and prints one tenant on a line: the payload of a webhook
 ({"tenant":{"code":...},"change":{"features":[...]}}), or a whole webhook.
 usher compares that with what it knows, and says what differs.
+
+It needs a running usher with a gate and an inbox. CMD is a script of yours, see
+examples/reconcile. Where deploy/systemd has installed one, type as root:
+systemctl start usher-reconcile.
 
 CMD runs as under 'usher exec': it calls the billing service at $USHER_URL,
 without a token. Without USHER_BASE_URL it just runs; then say with --as-of how
@@ -59,13 +64,13 @@ The results:
   differs  they are not
   missing  usher does not know the tenant, or cannot read its features
   twin     as missing, but usher knows this code on another platform, and CMD
-           did not print that one: is the platform right?
+           did not print that one: usually CMD prints a wrong platform
   changed  something came for the tenant meanwhile; the next run compares it
   absent   usher knows the tenant, and CMD did not print it
 
-A run that compares clearly fewer tenants than another one of the last week
-clears nothing that this one found. Nor does it end a gap, and neither does one
-that compares less than half of the tenants that usher knows.
+A run that compares less than 90 % of the tenants of the largest run of the last
+week clears no difference that a larger one found. Only a run that also compares
+half of the tenants that usher knows ends a gap (a time without a gate).
 
 Exit code 0: nothing differs or is missing any more. 3: something does. 1: it
 failed, and nothing was taken in, or not all. 2: wrong settings or usage.
@@ -73,8 +78,9 @@ failed, and nothing was taken in, or not all. 2: wrong settings or usage.
 It uses the settings for calls (USHER_BASE_URL, USHER_CLIENT_ID,
 USHER_CLIENT_SECRET) and those of the admin port, from one file or from several:
 
-  usher --env-file /etc/usher/outbound.env --env-file /etc/usher/gate.env \
-        reconcile -- ./tenants.sh
+  USHER_CLIENT_SECRET_FILE=/etc/usher/client-secret \
+    usher --env-file /etc/usher/usher.env --env-file /etc/usher/gate.env \
+    reconcile -- ./tenants.sh
 `
 
 // exitDiffers is the exit code of a reconcile that has left something that differs.
@@ -666,7 +672,7 @@ func (c *reconcileCall) end(complete bool, failed error) error {
 		c.sayMore()
 		c.say("%s", c.conclusion(complete, failed))
 		if ended.Partial {
-			c.say("usher knows many more tenants than this run has compared: what a larger one has found, and times without a gate, stay on the overview. If the list is complete, run 'usher inbox dismiss' to end these times.\n")
+			c.sayPartial(ctx)
 		}
 	}
 	switch {
@@ -676,6 +682,20 @@ func (c *reconcileCall) end(complete bool, failed error) error {
 		return exitCode(exitDiffers)
 	}
 	return nil
+}
+
+// sayPartial says what a run of too few tenants leaves as it was, if there is anything.
+func (c *reconcileCall) sayPartial(ctx context.Context) {
+	var now status.Status
+	if _, err := c.get(ctx, "/api/status", &now); err != nil {
+		return
+	}
+	if now.Differs() && c.summary.Left.Count() == 0 {
+		c.say("This run compared too few tenants to clear what a larger one has found.\n")
+	}
+	if _, gaps := now.Owed.Dismissible(); len(gaps) > 0 {
+		c.say("This run compared too few tenants to end the times without a gate. If its list is complete, run 'usher inbox dismiss'.\n")
+	}
 }
 
 // found counts a tenant, and reports it.
@@ -792,7 +812,7 @@ func (c *reconcileCall) conclusion(complete bool, failed error) string {
 		out.WriteByte('\n')
 	}
 	if !complete {
-		fmt.Fprintf(&out, "%s compared, not all: nothing was taken in.\n", count(c.compared(), "tenant"))
+		fmt.Fprintf(&out, "Not complete: %s compared, nothing taken in.\n", count(c.compared(), "tenant"))
 		return out.String()
 	}
 	parts := []string{are(s.Equal, "equal")}
@@ -845,7 +865,7 @@ func (c *reconcileCall) conclusion(complete bool, failed error) string {
 			fmt.Fprintf(&out, "Nothing was changed. To take in what differs or is missing:\n  %s\n", c.nextLine(flags))
 		}
 		if left.Twin > 0 {
-			out.WriteString("Twins are only taken in with --twins.\n")
+			out.WriteString("A twin is usually a wrong platform in your list: correct it. If it is a new tenant, add --twins.\n")
 		}
 	}
 	return out.String()

@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -167,7 +168,7 @@ func TestReconcileOfFewTenants(t *testing.T) {
 		r.hears(tenant, "users=1")
 		lines = append(lines, payload(tenant, "users=1"))
 	}
-	const trouble, partial = "1 tenant is not what the billing service says", "usher knows many more tenants"
+	const trouble, partial = "1 tenant is not what the billing service says", "This run compared too few tenants to clear what a larger one has found"
 	status := func() string {
 		p := startProcess(t, r.environ, "status")
 		<-p.Ended
@@ -183,6 +184,28 @@ func TestReconcileOfFewTenants(t *testing.T) {
 	r.want("--apply --yes", 0, nil, lines...)
 	if s := status(); strings.Contains(s, trouble) {
 		t.Errorf("the trouble is still there:\n%s", s)
+	}
+	if out := r.want("", 0, []string{"Nothing differs: usher knows all 2 tenants"}, lines[1:3]...); strings.Contains(out, "too few") {
+		t.Errorf("there is nothing to clear:\n%s", out)
+	}
+}
+
+// A run of too few tenants says that it ends no gap only where there is one.
+func TestReconcileOfFewTenantsEndsNoGap(t *testing.T) {
+	t.Parallel()
+	for status, want := range map[string]bool{
+		`{"owed":{"gaps":[{"from":"2026-01-01T10:00:00Z","to":"2026-01-01T11:00:00Z"}]}}`: true,
+		`{"owed":{"gaps":[]}}`: false,
+		``:                     false,
+	} {
+		s := newScripted(t, func(_ string, _ int, line string) string {
+			return fmt.Sprintf(`{"platform":"crm","tenant":%q,"state":"s","result":"equal"}`, line)
+		})
+		s.ended, s.status = `{"partial":true}`, status
+		p := s.run(t, "", "echo a")
+		if out := p.Stdout.String(); p.Code != 0 || strings.Contains(out, "This run compared too few tenants to end the times without a gate. If its list is complete, run 'usher inbox dismiss'.") != want || strings.Contains(out, "too few") != want {
+			t.Errorf("%s: %d\n%s", status, p.Code, out)
+		}
 	}
 }
 
@@ -389,6 +412,8 @@ type scripted struct {
 	mu      sync.Mutex
 	calls   map[string]int // how often a call came in the last run
 	end     string         // the body of the last one
+	ended   string         // its answer; empty: {}
+	status  string         // the answer of /api/status
 }
 
 func newScripted(t *testing.T, answer func(what string, call int, line string) string) *scripted {
@@ -407,7 +432,9 @@ func newScripted(t *testing.T, answer func(what string, call int, line string) s
 			io.WriteString(w, `{"tenants":[],"more":false}`)
 		case "end":
 			s.end = string(body)
-			io.WriteString(w, `{}`)
+			io.WriteString(w, cmp.Or(s.ended, `{}`))
+		case "status":
+			io.WriteString(w, s.status)
 		default:
 			var lines []string
 			for line := range strings.Lines(string(body)) {

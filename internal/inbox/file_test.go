@@ -775,7 +775,7 @@ func TestFullDisk(t *testing.T) {
 		}
 		taken++
 	}
-	if !strings.Contains(got, "the disk of "+path+" is full: ") || !strings.Contains(got, " of 12 MiB are free") || taken == 0 {
+	if !strings.Contains(got, "the disk of "+path+" is too full: only ") || !strings.Contains(got, " of 12 MiB are free") || taken == 0 {
 		t.Fatalf("%d taken in, then %q", taken, got)
 	}
 	full := d.Health() // from the first one on that was not taken in

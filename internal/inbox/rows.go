@@ -571,9 +571,9 @@ const (
 	// ErrBusy says that a webhook is still being delivered.
 	ErrBusy Denied = "it is being delivered right now; try again"
 	// ErrRefused says that a webhook was never taken in, so that it can't be sent again.
-	ErrRefused Denied = "it was refused: 'usher inbox accept' takes it in, if nobody has dealt with it"
+	ErrRefused Denied = "it was refused: use 'usher inbox accept ID'"
 	// ErrNotRefused says that only refused webhooks can be accepted.
-	ErrNotRefused Denied = "it was not refused, somebody has dealt with it, or its tenant has a newer snapshot"
+	ErrNotRefused Denied = "it is not refused, or not any more: see 'usher inbox show ID'"
 	// ErrDamaged says that the stored content of a webhook is not the content that was taken in.
 	ErrDamaged Denied = "the stored webhook is damaged: its content does not fit its checksum"
 )

@@ -2,6 +2,7 @@ package status
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -48,6 +49,11 @@ func reconcileTroubles(s *Status, now time.Time) (all []Trouble) {
 		all = append(all, reconcileDiffers.is(page.Plural(n, "tenant is", "tenants are")+" not what the billing service says, and nobody has applied that").since(complete.Ended))
 	}
 	return all
+}
+
+// Differs says whether the last comparison that counts has left something that differs.
+func (s *Status) Differs() bool {
+	return slices.ContainsFunc(s.Troubles, func(t Trouble) bool { return t.Alert == reconcileDiffers.Alert })
 }
 
 var (

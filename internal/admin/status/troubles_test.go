@@ -166,7 +166,7 @@ func TestTroubles(t *testing.T) {
 		{"inbox broken", port(fine), gate("ok"), box(inbox.Figures{}, nil), fails(&engine.BrokenError{Err: errors.New("the file is gone")}), false,
 			[]string{"critical", "takes no webhooks: the file is gone" + since, "then restart usher"}},
 		{"disk full", port(fine), gate("ok"), box(inbox.Figures{}, nil), fails(full), false,
-			[]string{"critical", "takes no webhooks: the disk of /var/lib/usher/inbox.db is full: 0.5 of 100 MiB are free" + since, "Free some space"}},
+			[]string{"critical", "takes no webhooks: the disk of /var/lib/usher/inbox.db is too full: only 0.5 of 100 MiB are free" + since, "Free some space"}},
 		{"database full", port(fine), gate("ok"), box(inbox.Figures{}, nil), fails(&engine.FullError{Of: "the inbox's database"}), true,
 			[]string{"critical", "the disk of the inbox's database is full", "disk of the database"}},
 		{"database away", port(fine), gate("ok"), box(inbox.Figures{}, nil), fails(errors.New("connection refused")), true,

@@ -91,7 +91,7 @@ func (e *FullError) Error() string {
 		return "the disk of " + e.Of + " is full"
 	}
 	const mib = 1 << 20
-	return fmt.Sprintf("the disk of %s is full: %.1f of %.0f MiB are free", e.Of, float64(e.Free)/mib, float64(e.Size)/mib)
+	return fmt.Sprintf("the disk of %s is too full: only %.1f of %.0f MiB are free", e.Of, float64(e.Free)/mib, float64(e.Size)/mib)
 }
 
 func (e *FullError) Unwrap() error { return e.Err }
