@@ -223,7 +223,7 @@ func TestOneActionHasOneEntry(t *testing.T) {
 		{"force", "/api/redeliver?force=true", `{"ids":["2"]}`, nil, 200, `{"done":["2"]}`, "redeliver 2: 1\n"},
 		{"none of them", "/api/discard", `{"ids":["98","99"]}`, nil, 200, `{"done":[],"failed":{"98":"no such webhook in the inbox","99":"no such webhook in the inbox"}}`, ""},
 		{"no ids", "/api/discard", `{"ids":[]}`, nil, 200, `{"done":[]}`, ""},
-		{"accept", "/api/accept", `{"ids":["3"]}`, nil, 200, `{"done":[],"failed":{"3":"it is not refused, or not any more: see 'usher inbox show ID'"}}`, ""},
+		{"accept", "/api/accept", `{"ids":["3"]}`, nil, 200, `{"done":[],"failed":{"3":"somebody has dealt with it, its tenant has a newer snapshot, or it was not refused: see 'usher inbox show ID'"}}`, ""},
 		{"accept all", "/api/accept", "", nil, 400, "say which", ""},
 		{"a slip", "/api/discard?state=parked", `{"id":["1"]}`, nil, 400, "should be JSON", ""},
 		{"no JSON", "/api/discard?state=parked", `1,2`, nil, 400, "should be JSON", ""},

@@ -179,7 +179,7 @@ func TestRefusedSavedAndDone(t *testing.T) {
 					o.want("accept", o.does("accept", id), "1 ", why)
 					o.want("discard", o.does("discard", id), "0 ")
 				}
-				o.want("accept", o.does("accept", o.latest("discarded")), "1 ", "it is not refused, or not any more")
+				o.want("accept", o.does("accept", o.latest("discarded")), "1 ", "somebody has dealt with it")
 			}},
 			{"accept takes it in as it is, behind what its lane has, as a new webhook; --force if the tenant has a newer snapshot", func() {
 				o.want("accept", o.does("accept", o.latest("refused")), "0 ", "accepted: its new id is ")

@@ -573,7 +573,7 @@ const (
 	// ErrRefused says that a webhook was never taken in, so that it can't be sent again.
 	ErrRefused Denied = "it was refused: use 'usher inbox accept ID'"
 	// ErrNotRefused says that only refused webhooks can be accepted.
-	ErrNotRefused Denied = "it is not refused, or not any more: see 'usher inbox show ID'"
+	ErrNotRefused Denied = "somebody has dealt with it, its tenant has a newer snapshot, or it was not refused: see 'usher inbox show ID'"
 	// ErrDamaged says that the stored content of a webhook is not the content that was taken in.
 	ErrDamaged Denied = "the stored webhook is damaged: its content does not fit its checksum"
 )
