@@ -115,7 +115,7 @@ FROM {schema}.lane l LEFT JOIN {schema}.snapshot s USING (tenant, platform) CROS
 	SELECT count(*) FILTER (WHERE state = 0 AND counts) AS waiting, count(*) FILTER (WHERE state = 0 AND lane_order < 0 AND counts) AS resent, count(*) FILTER (WHERE state = 1 AND counts) AS parked,
 		count(*) FILTER (WHERE state = 2) AS refused, coalesce(sum(size) FILTER (WHERE state < 2 AND counts), 0) AS bytes,
 		max(seq) FILTER (WHERE record NOT LIKE '%"code":%') AS tail, max(seq) FILTER (WHERE snapshot = 1 AND record NOT LIKE '%"code":%') AS snap
-	FROM (SELECT *, rank >= l.superseded AS counts FROM {schema}.webhook w WHERE w.tenant = l.tenant AND w.platform = l.platform AND w.event_type = l.event_type) x) c
+	FROM (SELECT *, rank >= CASE WHEN state = 1 THEN l.accepted ELSE l.superseded END AS counts FROM {schema}.webhook w WHERE w.tenant = l.tenant AND w.platform = l.platform AND w.event_type = l.event_type) x) c
 WHERE (l.waiting, l.resent, l.parked, l.refused, l.bytes) <> (c.waiting, c.resent, c.parked, c.refused, c.bytes) OR c.tail > l.tail OR c.snap > coalesce(s.seq, 0)
 	OR l.tenant <> '' AND l.waiting > 0 AND l.due > 4000000000000000 AND l.paused = 0
 	OR EXISTS (SELECT FROM {schema}.webhook w WHERE w.tenant = l.tenant AND w.platform = l.platform AND w.event_type = l.event_type AND NOT EXISTS (SELECT FROM {schema}.content c WHERE c.seq = w.seq))`

@@ -53,8 +53,8 @@ type rows interface {
 	// firstWaiting returns the first waiting webhook that is none of these, and not superseded; nil: there is none.
 	firstWaiting(l *lane, except []int64) *Webhook
 	refused(l *lane) []*Webhook // all; there are few
-	// countBelow counts the webhooks that wait or are parked, are none of these, and rank from one number to below another one.
-	countBelow(l *lane, from, to int64, except []int64) counts
+	// countBelow counts the webhooks that are none of these, and are superseded by the lane's marks, but were not by these former ones.
+	countBelow(l *lane, former marks, except []int64) counts
 	snapshot(l *lane) *snapshot.Stored // the last one, when the turn began; nil: there is none
 	erase(l *lane) (webhooks int)
 	forgetIDs(l *lane)
@@ -83,7 +83,7 @@ type memory struct {
 func (l *lane) know(h *Webhook) *Webhook {
 	known := l.hook(h.ID)
 	if known == nil {
-		h.applyMark(l.mark)
+		h.applyMarks(l.marks)
 		l.hooks = append(l.hooks, h)
 		return h
 	}
@@ -235,15 +235,16 @@ func (l *lane) drop(h *Webhook) {
 	}
 }
 
-// supersedeBelow raises the mark: what ranks below it is superseded from now on, be it in memory or not. Rows that are not in memory
+// supersedeBelow raises the marks: what ranks below them is superseded from now on, be it in memory or not. Rows that are not in memory
 // follow in steps, because there may be very many (catchUp). lookForWaiting: some of the waiting ones that are not in memory may rank
 // below the mark.
-func (l *lane) supersedeBelow(mark int64, lookForWaiting bool) {
-	from := l.mark
-	if mark <= from {
+func (l *lane) supersedeBelow(m marks, lookForWaiting bool) {
+	former := l.marks
+	l.marks = marks{max(former.waiting, m.waiting), max(former.parked, m.parked)}
+	if l.marks == former {
 		return
 	}
-	l.mark, l.dirty = mark, true
+	l.dirty = true
 	waiting, parked := l.waiting, l.parked // how many are not in memory
 	for _, h := range l.hooks {
 		if h.gone || !h.State.open() {
@@ -254,14 +255,14 @@ func (l *lane) supersedeBelow(mark int64, lookForWaiting bool) {
 		} else {
 			parked--
 		}
-		if h.rank < mark {
+		if l.overtaken(h.State, h.rank) {
 			l.move(h, Superseded, supersededWhy)
 		}
 	}
-	if parked <= 0 && (waiting <= 0 || !lookForWaiting) {
+	if (parked <= 0 || l.marks.parked == former.parked) && (waiting <= 0 || !lookForWaiting) {
 		return
 	}
-	n := l.t.rows.countBelow(l, from, mark, l.inMemory())
+	n := l.t.rows.countBelow(l, former, l.inMemory())
 	if n.waiting+n.parked > 0 {
 		l.count(-n.waiting, -n.parked, -n.bytes)
 		l.resent -= n.resent
@@ -363,7 +364,7 @@ func (l *lane) enqueue(row *Webhook, in *incoming) (a Answer) {
 	if !idle {
 		// Its backoff, its pause and its turn stay, also if nothing older waits any more.
 		if t.KeepLatest && row.snapshot {
-			l.supersedeBelow(row.ID, true)
+			l.supersedeBelow(marks{waiting: row.ID}, true)
 			l.noteSince()
 		}
 		return a
@@ -464,7 +465,7 @@ func (l *lane) rememberID(in *incoming, seq int64, uuid string) {
 // too long ago.
 func (l *lane) makesCopy(r *seenRow) bool {
 	state := r.state
-	if state.open() && r.rank < l.mark {
+	if l.overtaken(state, r.rank) {
 		state = Superseded
 	}
 	if original := l.hook(r.seq); original != nil { // it may have changed in this transaction
@@ -656,12 +657,12 @@ func (l *lane) settle(o *Outcome) (s settlement) {
 		l.move(h, Delivered, "")
 		l.held, l.heldAt, l.heldBy, l.heldID = dedupDigest(h), t.now, h.Receiver, h.UUID
 		if h.snapshot {
-			l.supersedeBelow(h.ID, l.resent > 0 || !h.Again.IsZero()) // else all that wait are newer
+			l.supersedeBelow(marks{h.ID, h.ID}, l.resent > 0 || !h.Again.IsZero()) // else all that wait are newer
 		}
 	case why != "":
 		if h.State == Waiting { // else it was superseded while it was tried
-			if h.Forced && h.snapshot { // the next snapshot that is accepted supersedes it
-				h.rank = max(l.mark, h.ID)
+			if h.snapshot { // the next newer one that is accepted supersedes it; one that was accepted before somebody forced it does not
+				h.rank = max(l.marks.parked, h.ID)
 			}
 			l.move(h, Parked, why)
 		}
@@ -830,7 +831,7 @@ func (l *lane) erase() (count int, err error) {
 	count += t.rows.erase(l)
 	t.bytesAdded -= l.bytes
 	l.hooks, l.deleted, l.memory.snapshot, l.frontier, l.reads = nil, nil, nil, math.MinInt64, false
-	l.mark, l.stale = 0, false
+	l.marks, l.stale = marks{}, false
 	l.waiting, l.resent, l.parked, l.refused, l.bytes = 0, 0, 0, 0, 0
 	l.tail, l.tailID, l.taken = 0, "", nil
 	l.note()

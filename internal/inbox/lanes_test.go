@@ -615,8 +615,11 @@ func (s *sim) judgeOwed() {
 				must = false
 			}
 			isMissed := slices.ContainsFunc(s.misses, func(m *miss) bool { return m.tenant == tenant && m.digest == a.webhook.Digest })
-			// What came through another replica counts once the debt is stored. Of several, only the last one is known then.
-			if a.ok && !isAccepted && a.from.After(last.at.Add(time.Second)) {
+			// What came through another replica counts once the debt is stored. Of several, only the last one is known then, which may be one that
+			// was refused before and accepted.
+			if isAccepted {
+				mustNot = settled
+			} else if a.ok && a.from.After(last.at.Add(time.Second)) {
 				settles := !isMissed && a.webhook.Snapshot || a.webhook.Digest == last.digest
 				settled = settled || settles && a.number%2 == 0
 				mustNot = settled || settles

@@ -130,7 +130,7 @@ type memRows struct{ t *memTurn }
 func (r memRows) firstWaiting(l *lane, except []int64) (first *Webhook) {
 	r.t.m.Asked++
 	for _, h := range r.t.m.hooks[l.Lane] {
-		if h.State == Waiting && h.rank >= l.mark && !slices.Contains(except, h.ID) && (first == nil || h.position() < first.position()) {
+		if h.State == Waiting && !l.overtaken(h.State, h.rank) && !slices.Contains(except, h.ID) && (first == nil || h.position() < first.position()) {
 			first = h
 		}
 	}
@@ -152,10 +152,10 @@ func (r memRows) refused(l *lane) (all []*Webhook) {
 	return all
 }
 
-func (r memRows) countBelow(l *lane, from, to int64, except []int64) (c counts) {
+func (r memRows) countBelow(l *lane, former marks, except []int64) (c counts) {
 	r.t.m.Asked++
 	for _, h := range r.t.m.hooks[l.Lane] {
-		if !h.State.open() || h.rank < from || h.rank >= to || slices.Contains(except, h.ID) {
+		if !l.overtaken(h.State, h.rank) || former.overtaken(h.State, h.rank) || slices.Contains(except, h.ID) {
 			continue
 		}
 		c.waiting += boolNumber(h.State == Waiting)
@@ -326,15 +326,15 @@ func (m *Memory) Continue() {
 		}
 		all := slices.Clone(m.hooks[k])
 		for n, h := range all {
-			if h.State.open() && h.rank < l.mark {
+			if l.overtaken(h.State, h.rank) {
 				row := *h
-				row.applyMark(l.mark)
+				row.applyMarks(l.marks)
 				all[n] = &row
 				break
 			}
 		}
 		m.hooks[k] = all
-		l.stale = slices.ContainsFunc(all, func(h *Webhook) bool { return h.State.open() && h.rank < l.mark })
+		l.stale = slices.ContainsFunc(all, func(h *Webhook) bool { return l.overtaken(h.State, h.rank) })
 	}
 }
 
@@ -413,7 +413,7 @@ func (m *Memory) List() (all []*Webhook) {
 		for _, h := range hooks {
 			row := *h
 			if l := m.lanes[h.lane]; l != nil {
-				row.applyMark(l.mark)
+				row.applyMarks(l.marks)
 			}
 			all = append(all, &row)
 		}
@@ -434,7 +434,7 @@ func (m *Memory) Check() error {
 		var waiting, parked, resent, refused, bytes int64
 		for _, h := range m.hooks[k] {
 			refused += boolNumber(h.State == Refused)
-			if h.rank < l.mark {
+			if l.overtaken(h.State, h.rank) {
 				continue
 			}
 			waiting += boolNumber(h.State == Waiting)
@@ -445,7 +445,7 @@ func (m *Memory) Check() error {
 			}
 		}
 		if waiting != l.waiting || parked != l.parked || resent != l.resent || refused != l.refused || bytes != l.bytes {
-			return fmt.Errorf("(h) the counts of %s are wrong: %v, and there are %v; mark %d, leased %d", l.Tenant, []int64{l.waiting, l.resent, l.parked, l.refused, l.bytes}, []int64{waiting, resent, parked, refused, bytes}, l.mark, l.leasedID)
+			return fmt.Errorf("(h) the counts of %s are wrong: %v, and there are %v; marks %v, leased %d", l.Tenant, []int64{l.waiting, l.resent, l.parked, l.refused, l.bytes}, []int64{waiting, resent, parked, refused, bytes}, l.marks, l.leasedID)
 		}
 	}
 	return nil

@@ -260,9 +260,20 @@ const supersededWhy = "a newer snapshot of the tenant has taken its place"
 // open says whether a webhook in this state counts in its lane: it waits, or is parked.
 func (s State) open() bool { return s == Waiting || s == Parked }
 
-// applyMark makes a webhook that ranks below its lane's mark superseded, whatever its row says.
-func (w *Webhook) applyMark(mark int64) {
-	if w.State.open() && w.rank < mark {
+// marks are the numbers below which a lane's webhooks are superseded, whatever their rows say.
+type marks struct {
+	waiting int64 // of those that wait
+	parked  int64 // of those that are parked: the number of the newest snapshot that was accepted
+}
+
+// overtaken says whether a webhook with this state and rank is superseded.
+func (m marks) overtaken(state State, rank int64) bool {
+	return state == Waiting && rank < m.waiting || state == Parked && rank < m.parked
+}
+
+// applyMarks makes a webhook that its lane's marks supersede superseded, whatever its row says.
+func (w *Webhook) applyMarks(m marks) {
+	if m.overtaken(w.State, w.rank) {
 		w.State, w.Why, w.Next = Superseded, supersededWhy, time.Time{}
 	}
 }
@@ -270,10 +281,11 @@ func (w *Webhook) applyMark(mark int64) {
 // scanWebhook reads a row of {webhook}, followed by the content's columns if withContent is true.
 func scanWebhook(r engine.Row, withContent bool) (*Webhook, error) {
 	w := new(Webhook)
-	var state, snapshot, received, changed, tail, mark int64
+	var state, snapshot, received, changed, tail int64
+	var m marks
 	var record string
 	var header []byte
-	into := []any{&w.ID, &w.UUID, &w.Tenant, &w.Platform, &w.lane.Type, &w.Type, &snapshot, &w.digest, &w.size, &received, &state, &w.rank, &changed, &w.Why, &record, &w.Source, &tail, &mark}
+	into := []any{&w.ID, &w.UUID, &w.Tenant, &w.Platform, &w.lane.Type, &w.Type, &snapshot, &w.digest, &w.size, &received, &state, &w.rank, &changed, &w.Why, &record, &w.Source, &tail, &m.waiting, &m.parked}
 	if withContent {
 		into = append(into, &header, &w.Body)
 	}
@@ -286,7 +298,7 @@ func scanWebhook(r engine.Row, withContent bool) (*Webhook, error) {
 	w.lane.Platform, w.lane.Tenant = w.Platform, w.Tenant
 	w.State, w.Changed, w.Received, w.snapshot = stateOf(state), moment(changed), moment(received), snapshot != 0
 	w.Newest = w.Tenant == "" || w.ID >= tail
-	w.applyMark(mark)
+	w.applyMarks(m)
 	if withContent {
 		w.Header, w.hasContent = decodeHeader(header), header != nil
 	}
@@ -362,9 +374,8 @@ type lane struct {
 	heldBy     string // the receiver's name; empty: usher itself
 	heldID     string // its webhook-id
 
-	// Webhooks that rank below the mark are superseded, whatever their rows say. stale: some of them still say something else.
-	mark  int64
-	stale bool
+	marks
+	stale bool // some rows of webhooks that are superseded still say something else
 
 	// How many webhooks the lane has, without those that are superseded.
 	waiting int64
@@ -403,7 +414,7 @@ func scanLane(r engine.Row, before ...any) (*lane, error) {
 	l := &lane{memory: memory{frontier: math.MinInt64}}
 	var paused, stale, takenSnapshot, owedSince, owedLast int64
 	var owed []byte
-	err := r.Scan(append(before, &l.Tenant, &l.Platform, &l.Type, &l.receiver, &l.tail, &l.tailID, &l.tailDigest, &l.held, &l.heldAt, &l.heldBy, &l.heldID, &l.mark, &stale,
+	err := r.Scan(append(before, &l.Tenant, &l.Platform, &l.Type, &l.receiver, &l.tail, &l.tailID, &l.tailDigest, &l.held, &l.heldAt, &l.heldBy, &l.heldID, &l.marks.waiting, &l.marks.parked, &stale,
 		&l.waiting, &l.resent, &l.parked, &l.refused, &l.bytes, &l.waitingSince, &l.lastResult, &l.failures, &l.lastTry, &l.notBefore, &paused, &l.due, &l.owner, &l.leasedID, &l.token, &l.last, &l.lastAt,
 		&l.taken, &l.takenAt, &takenSnapshot, &owedSince, &owedLast, &owed)...)
 	l.owed, l.taken = readDebt(owedSince, owedLast, owed), orNil(l.taken)
@@ -426,7 +437,7 @@ func orNil(b []byte) []byte {
 
 // columns returns the arguments of lane_save.
 func (l *lane) columns() []any {
-	return []any{l.receiver, l.tail, l.tailID, l.tailDigest, l.held, l.heldAt, l.heldBy, l.heldID, l.mark, l.stale,
+	return []any{l.receiver, l.tail, l.tailID, l.tailDigest, l.held, l.heldAt, l.heldBy, l.heldID, l.marks.waiting, l.marks.parked, l.stale,
 		l.waiting, l.resent, l.parked, l.refused, l.bytes, l.waitingSince, l.lastResult, l.failures, l.lastTry, l.notBefore, l.paused, l.due, l.owner, l.leasedID, l.token, l.last, l.lastAt,
 		l.taken, l.takenAt, l.takenSnapshot, since(l.owed), microsOf(l.owed.Last()), digests(l.owed), l.Tenant, l.Platform, l.Type}
 }

@@ -318,6 +318,10 @@ func TestKeepLatest(t *testing.T) {
 			{"what was sent again without does not", "A+ idle pause again:1 B+ resume idle", "A B", "superseded delivered"},
 			{"a copy of the tail", "s500 A+ tried pause again:1 B+ B= A+ up resume idle", "A", "superseded superseded delivered"},
 			{"a parked one stays until another is accepted", "s400 A+ parked up pause B+ C+ resume idle", "C", "superseded superseded delivered"},
+			{"and not only until one comes", "s400 A+ parked pause B+ C+", "", "parked superseded waiting"},
+			{"also one that was sent again with force", "A+ idle pause B+ C+ force:1 f422 resume idle", "A C", "superseded superseded delivered"},
+			{"which what was accepted before does not supersede", "A+ idle B+ idle s422 force:1 parked", "A B", "parked delivered"},
+			{"but what is accepted later", "A+ idle B+ idle s422 force:1 parked up C+ idle", "A B C", "superseded delivered delivered"},
 		})
 	})
 }

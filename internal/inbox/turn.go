@@ -386,7 +386,7 @@ func (r sqlRows) firstWaiting(l *lane, except []int64) (first *Webhook) {
 	r.t.tx.Queue("first_waiting", func(row engine.Row) (err error) {
 		first, err = scanWebhook(row, true)
 		return err
-	}, among(except), l.Tenant, l.Platform, l.Type, l.mark, int64(MaxReadAhead))
+	}, among(except), l.Tenant, l.Platform, l.Type, l.marks.waiting, int64(MaxReadAhead))
 	r.t.send()
 	return first
 }
@@ -401,9 +401,9 @@ func (r sqlRows) refused(l *lane) (all []*Webhook) {
 	return all
 }
 
-func (r sqlRows) countBelow(l *lane, from, to int64, except []int64) (c counts) {
+func (r sqlRows) countBelow(l *lane, former marks, except []int64) (c counts) {
 	r.t.tx.Queue("count_below", func(row engine.Row) error { return row.Scan(&c.waiting, &c.resent, &c.parked, &c.bytes) },
-		among(except), l.Tenant, l.Platform, l.Type, from, to)
+		among(except), l.Tenant, l.Platform, l.Type, former.waiting, l.marks.waiting, former.parked, l.marks.parked)
 	r.t.send()
 	return c
 }
@@ -433,7 +433,7 @@ func (t *sqlTurn) catchUp(l *lane) {
 		return
 	}
 	n, step := 0, t.s.cfg.Limits.Step
-	t.tx.Queue("catch_up", func(row engine.Row) error { n++; var seq int64; return row.Scan(&seq) }, l.Tenant, l.Platform, l.Type, l.mark, t.now, supersededWhy, int64(step))
+	t.tx.Queue("catch_up", func(row engine.Row) error { n++; var seq int64; return row.Scan(&seq) }, l.Tenant, l.Platform, l.Type, l.marks.waiting, l.marks.parked, t.now, supersededWhy, int64(step))
 	if t.send(); n < step {
 		l.stale, l.dirty = false, true
 	}

@@ -21,8 +21,10 @@ CREATE TABLE {schema}.lane (
 	held_by       {text} NOT NULL DEFAULT '',
 	held_id       {text} NOT NULL DEFAULT '',
 
-	-- Webhooks that rank below this number are superseded, whatever their rows say. stale is 1 while some of them still say something else.
+	-- Superseded are, whatever their rows say, waiting webhooks that rank below the first of these numbers, and parked ones that rank below the
+	-- second, which is that of the newest snapshot that was accepted. stale is 1 while some rows still say something else.
 	superseded    {int} NOT NULL DEFAULT 0,
+	accepted      {int} NOT NULL DEFAULT 0,
 	stale         {int} NOT NULL DEFAULT 0,
 
 	-- How many webhooks are in the lane, without those that are superseded.

@@ -18,18 +18,21 @@ var sharedStatements string
 // strings.NewReplacer. {lane} and {webhook} become the columns that scanLane and scanWebhook read.
 func Spelling(own ...string) *strings.Replacer {
 	return strings.NewReplacer(append(own,
-		"{lane}", "l.tenant, l.platform, l.event_type, l.receiver, l.tail, l.tail_id, l.tail_digest, l.held, l.held_at, l.held_by, l.held_id, l.superseded, l.stale, "+
+		"{lane}", "l.tenant, l.platform, l.event_type, l.receiver, l.tail, l.tail_id, l.tail_digest, l.held, l.held_at, l.held_by, l.held_id, l.superseded, l.accepted, l.stale, "+
 			"l.waiting, l.resent, l.parked, l.refused, l.bytes, l.waiting_since, l.last_result, l.failures, l.last_try, l.not_before, l.paused, l.due, l.owner, l.leased, l.token, l.last, l.last_at, "+
 			"l.taken, l.taken_at, l.taken_snapshot, l.owed_since, l.owed_last, l.owed",
 		"{webhook}", "w.seq, w.uuid, w.tenant, w.platform, w.event_type, w.type, w.snapshot, w.digest, w.size, w.received, w.state, w.rank, w.changed, w.why, w.record, w.source, "+
-			"coalesce(l.tail, 0), coalesce(l.superseded, 0)",
+			"coalesce(l.tail, 0), coalesce(l.superseded, 0), coalesce(l.accepted, 0)",
 		"{of}", "l.tenant = w.tenant AND l.platform = w.platform AND l.event_type = w.event_type",
 		"{never}", strconv.FormatInt(Never, 10),
 	)...)
 }
 
 // inState is the condition that a webhook is in the state $2 (-1: any). One that is superseded may not say so yet.
-const inState = "($2::bigint < 0 OR w.state = $2::bigint AND (w.state > 1 OR w.rank >= coalesce(l.superseded, 0)) OR $2::bigint = 4 AND w.state < 2 AND w.rank < coalesce(l.superseded, 0))"
+const (
+	inState   = "($2::bigint < 0 OR w.state = $2::bigint AND NOT " + overtaken + " OR $2::bigint = 4 AND " + overtaken + ")"
+	overtaken = "(w.state = 0 AND w.rank < coalesce(l.superseded, 0) OR w.state = 1 AND w.rank < coalesce(l.accepted, 0))"
+)
 
 // Statements returns an engine's statements by their names: those that both engines have, and the engine's own. In the text each
 // stands below a line "-- name: NAME".

@@ -49,7 +49,7 @@ SELECT {lane} FROM {schema}.lane l WHERE l.stale > 0 LIMIT $1::bigint {skip}
 SELECT {lane} FROM {schema}.lane l WHERE l.tenant = $1::text AND l.event_type = ''
 
 -- name: first_waiting
--- The lane's first waiting webhook that is none of $1, and not superseded: 2 to 4 the lane, 5 its mark, 6 the size up to which the content is
+-- The lane's first waiting webhook that is none of $1, and not superseded: 2 to 4 the lane, 5 the lane's mark, 6 the size up to which the content is
 -- read, too. It looks at the three places where one can be, because very many that are superseded may stand before it.
 SELECT {webhook}, c.header, c.body FROM {schema}.webhook w JOIN {schema}.lane l ON {of} LEFT JOIN {schema}.content c ON c.seq = w.seq AND w.size <= $6::bigint
 WHERE w.seq = (SELECT f.seq FROM (
@@ -67,21 +67,23 @@ SELECT {webhook} FROM {schema}.webhook w JOIN {schema}.lane l ON {of}
 WHERE w.tenant = $1::text AND w.platform = $2::text AND w.event_type = $3::text AND w.state = 2 ORDER BY w.seq
 
 -- name: count_below
--- How many webhooks of a lane (2 to 4), none of $1, rank from 5 to below 6: they were counted, and are superseded now.
+-- How many webhooks of a lane (2 to 4), none of $1, wait and rank from 5 to below 6, or are parked and rank from 7 to below 8: they were counted,
+-- and are superseded now.
 SELECT count(*) FILTER (WHERE state = 0), count(*) FILTER (WHERE state = 0 AND lane_order < 0), count(*) FILTER (WHERE state = 1), coalesce(sum(size), 0)::bigint FROM (
 	SELECT seq, state, lane_order, size FROM {schema}.webhook WHERE tenant = $2::text AND platform = $3::text AND event_type = $4::text AND state = 0 AND lane_order < 0 AND rank >= $5::bigint AND rank < $6::bigint
 	UNION ALL
 	SELECT seq, state, lane_order, size FROM {schema}.webhook WHERE tenant = $2::text AND platform = $3::text AND event_type = $4::text AND state = 0 AND lane_order >= $5::bigint AND lane_order < $6::bigint AND rank < $6::bigint
 	UNION ALL
-	SELECT seq, state, lane_order, size FROM {schema}.webhook WHERE tenant = $2::text AND platform = $3::text AND event_type = $4::text AND state = 1 AND rank >= $5::bigint AND rank < $6::bigint) AS b
+	SELECT seq, state, lane_order, size FROM {schema}.webhook WHERE tenant = $2::text AND platform = $3::text AND event_type = $4::text AND state = 1 AND rank >= $7::bigint AND rank < $8::bigint) AS b
 WHERE seq {other}
 
 -- name: catch_up
--- Some webhooks of a lane (1 to 3) that rank below 4 get to say that they are superseded: 5 now, 6 why, 7 how many.
-UPDATE {schema}.webhook SET state = 4, changed = $5::bigint, why = $6::text WHERE seq IN (
-	SELECT seq FROM (SELECT seq FROM {schema}.webhook WHERE tenant = $1::text AND platform = $2::text AND event_type = $3::text AND state = 0 AND lane_order < $4::bigint AND rank < $4::bigint ORDER BY lane_order LIMIT $7::bigint) AS a
+-- Some webhooks of a lane (1 to 3) get to say that they are superseded: those that wait and rank below 4, and those that are parked and rank below
+-- 5. 6 now, 7 why, 8 how many.
+UPDATE {schema}.webhook SET state = 4, changed = $6::bigint, why = $7::text WHERE seq IN (
+	SELECT seq FROM (SELECT seq FROM {schema}.webhook WHERE tenant = $1::text AND platform = $2::text AND event_type = $3::text AND state = 0 AND lane_order < $4::bigint AND rank < $4::bigint ORDER BY lane_order LIMIT $8::bigint) AS a
 	UNION ALL
-	SELECT seq FROM (SELECT seq FROM {schema}.webhook WHERE tenant = $1::text AND platform = $2::text AND event_type = $3::text AND state = 1 AND rank < $4::bigint ORDER BY rank LIMIT $7::bigint) AS b)
+	SELECT seq FROM (SELECT seq FROM {schema}.webhook WHERE tenant = $1::text AND platform = $2::text AND event_type = $3::text AND state = 1 AND rank < $5::bigint ORDER BY rank LIMIT $8::bigint) AS b)
 RETURNING seq
 
 -- name: webhooks

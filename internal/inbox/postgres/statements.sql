@@ -14,13 +14,13 @@ ORDER BY l.tenant, l.platform, l.event_type FOR UPDATE OF l
 
 -- name: lane_save
 UPDATE {schema}.lane l SET receiver = n.receiver, tail = n.tail, tail_id = n.tail_id, tail_digest = n.tail_digest, held = n.held, held_at = n.held_at, held_by = n.held_by, held_id = n.held_id,
-	superseded = n.superseded, stale = n.stale, waiting = n.waiting, resent = n.resent, parked = n.parked, refused = n.refused, bytes = n.bytes, waiting_since = n.waiting_since,
+	superseded = n.superseded, accepted = n.accepted, stale = n.stale, waiting = n.waiting, resent = n.resent, parked = n.parked, refused = n.refused, bytes = n.bytes, waiting_since = n.waiting_since,
 	last_result = n.last_result, failures = n.failures, last_try = n.last_try, not_before = n.not_before, paused = n.paused, due = n.due, owner = n.owner, leased = n.leased, token = n.token, last = n.last, last_at = n.last_at,
 	taken = n.taken, taken_at = n.taken_at, taken_snapshot = n.taken_snapshot, owed_since = n.owed_since, owed_last = n.owed_last, owed = n.owed
 FROM unnest($1::text[], $2::bigint[], $3::text[], $4::bytea[], $5::bytea[], $6::bigint[], $7::text[], $8::text[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[],
-	$13::bigint[], $14::bigint[], $15::bigint[], $16::bigint[], $17::bigint[], $18::bigint[], $19::bigint[], $20::bigint[], $21::bigint[], $22::bigint[], $23::bytea[], $24::bigint[],
-	$25::bigint[], $26::bigint[], $27::bigint[], $28::bytea[], $29::bigint[], $30::bigint[], $31::bigint[], $32::bigint[], $33::bytea[], $34::text[], $35::text[], $36::text[])
-	AS n (receiver, tail, tail_id, tail_digest, held, held_at, held_by, held_id, superseded, stale, waiting, resent, parked, refused, bytes, waiting_since, last_result, failures, last_try,
+	$13::bigint[], $14::bigint[], $15::bigint[], $16::bigint[], $17::bigint[], $18::bigint[], $19::bigint[], $20::bigint[], $21::bigint[], $22::bigint[], $23::bigint[], $24::bytea[],
+	$25::bigint[], $26::bigint[], $27::bigint[], $28::bigint[], $29::bytea[], $30::bigint[], $31::bigint[], $32::bigint[], $33::bigint[], $34::bytea[], $35::text[], $36::text[], $37::text[])
+	AS n (receiver, tail, tail_id, tail_digest, held, held_at, held_by, held_id, superseded, accepted, stale, waiting, resent, parked, refused, bytes, waiting_since, last_result, failures, last_try,
 	not_before, paused, due, owner, leased, token, last, last_at, taken, taken_at, taken_snapshot, owed_since, owed_last, owed, tenant, platform, event_type)
 WHERE l.tenant = n.tenant AND l.platform = n.platform AND l.event_type = n.event_type
 

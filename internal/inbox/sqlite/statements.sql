@@ -18,7 +18,7 @@ SELECT {lane} FROM json_each(?1) n CROSS JOIN lane l WHERE l.tenant = n.value ->
 
 -- name: lane_save
 -- With plain question marks: at each run SQLite's driver looks for the name of each numbered one, past all before it.
-UPDATE lane SET receiver = ?, tail = ?, tail_id = ?, tail_digest = ?, held = ?, held_at = ?, held_by = ?, held_id = ?, superseded = ?, stale = ?,
+UPDATE lane SET receiver = ?, tail = ?, tail_id = ?, tail_digest = ?, held = ?, held_at = ?, held_by = ?, held_id = ?, superseded = ?, accepted = ?, stale = ?,
 	waiting = ?, resent = ?, parked = ?, refused = ?, bytes = ?, waiting_since = ?, last_result = ?, failures = ?, last_try = ?, not_before = ?,
 	paused = ?, due = ?, owner = ?, leased = ?, token = ?, last = ?, last_at = ?,
 	taken = ?, taken_at = ?, taken_snapshot = ?, owed_since = ?, owed_last = ?, owed = ?
