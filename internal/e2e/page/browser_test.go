@@ -33,8 +33,11 @@ var (
 		options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path),
 			chromedp.NoSandbox,                           // tests may run as root, where Chromium's does not work
 			chromedp.Flag("disable-dev-shm-usage", true), // containers have a small one
-			// Without a GPU a page whose mark of life moves takes half a core, for as long as it is open.
-			chromedp.Flag("force-prefers-reduced-motion", true),
+			// What nobody sees here takes most of Chromium's time: an address bar's suggestions in each window, processes that
+			// wait for a next site, pages kept for a way back, trials and parts of its own that it loads or looks for.
+			chromedp.Flag("disable-features", "Translate,WebUIOmniboxPopup,WebUIOmniboxAimPopup,WebUIOmniboxFullPopup,SpareRendererForSitePerProcess"),
+			chromedp.Flag("disable-back-forward-cache", true), chromedp.Flag("disable-gpu", true), chromedp.Flag("disable-field-trial-config", true),
+			chromedp.Flag("disable-component-update", true), chromedp.Flag("disable-component-extensions-with-background-pages", true),
 			chromedp.Flag("host-resolver-rules", "MAP evil.test 127.0.0.1"))
 		allocator, end := chromedp.NewExecAllocator(context.Background(), options...)
 		closeBrowser = end

@@ -25,6 +25,11 @@ func TestPageInABrowser(t *testing.T) {
 
 	b.open(w.admin + "/")
 	b.until("all is well", `document.querySelector("#wrong").innerText.includes("All is well")`)
+	b.until("live", `document.querySelector(".follow.good")`)
+	// A page that is open all day costs a browser nothing between two looks at usher.
+	if n := evaluate[int](b, `document.getAnimations().length`); n != 0 {
+		t.Errorf("%d animations run on the page", n)
+	}
 	if text := b.text("#ports-live"); !strings.Contains(text, "token valid for ") || !strings.Contains(text, "fingerprint ") {
 		t.Errorf("the port is described so:\n%s", text)
 	}
