@@ -79,6 +79,7 @@ func TestEntitlements(t *testing.T) {
 		"eu/acme Users": "eu/acme may not use Users (did you mean users?)\n",
 		"us/acme ssso":  "us/acme may not use ssso\n",
 		"acme":          "usher: several tenants have this code: write eu/acme or us/acme. Questions that name no platform are answered 409 AMBIGUOUS. Run 'usher entitlements PLATFORM/acme' for each: it says what to do\n",
+		"nobody":        "usher: unknown tenant nobody: usher has taken in no webhook of it. If the code is right, its webhook was lost or never sent: 'usher help reconcile' says how to find it\n",
 		"new sso":       "usher refused webhook 4 of this tenant (",
 		"LOST":          "usher: unknown tenant LOST: did you mean eu/lost?\n",
 		"lots":          "usher: unknown tenant lots: did you mean eu/lost?\n",

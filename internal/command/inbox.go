@@ -515,7 +515,7 @@ func (i *inboxCall) forget(ctx context.Context) error {
 	if err := i.post(ctx, "/api/forget", i.target(), &f); err != nil {
 		return err
 	}
-	result := " forgotten: usher delivers its next webhook, even if the receiver already has it, and does not report it as owed"
+	result := " forgotten: it is no longer owed anything, and usher delivers its next webhook, even if the receiver already has it"
 	if f.Forgotten == 0 {
 		result = ": nothing to forget"
 	}

@@ -161,7 +161,7 @@ func TestNightRotatedWebhookSecret(t *testing.T) {
 	o.figure(`usher_webhook_rejected_total{code="401"}`, "3")
 }
 
-// A webhook whose platform is null gives a tenant a twin: that is a trouble once somebody asks in vain, and ends when the twin is erased as
+// A webhook whose platform is null makes a code ambiguous: that is a trouble once somebody asks in vain, and ends when one is erased as
 // advised.
 func TestNightAmbiguousTenant(t *testing.T) {
 	t.Parallel()
