@@ -679,6 +679,9 @@ func (l *lane) settle(o *Outcome) (s settlement) {
 // retry ends the lease after a failed try, and says when the lane is due again.
 func (l *lane) retry(o *Outcome, h *Webhook) time.Time {
 	t := l.t
+	if l.lastResult == lastOK {
+		l.failingSince = t.now
+	}
 	l.lastResult = lastFailed
 	if o.Missed() {
 		l.lastResult = lastMissed

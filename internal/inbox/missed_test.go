@@ -128,7 +128,7 @@ func TestAcceptDoesNotSettleWhatIsNewer(t *testing.T) {
 // What got a 5xx before the tenant's last webhook was taken in, and is only stored after it, is owed if that one is an event, which says
 // nothing of the tenant's state. Copies count as what they are copies of.
 func TestOwedBehindAnEvent(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
 		check(t, d.Pause(Pause{}))
 		missed := d.hook("", "missed")

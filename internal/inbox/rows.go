@@ -388,6 +388,7 @@ type lane struct {
 	waitingSince int64 // when the first of the waiting webhooks came
 	lastResult   int64 // lastOK, lastFailed or lastMissed
 	failures     int64 // tries that failed in a row
+	failingSince int64 // when the first of these failed; not known before
 	lastTry      int64
 	notBefore    int64 // no try before this time: the receiver has asked for it (Retry-After), or an erasure waits
 	paused       bool
@@ -415,7 +416,7 @@ func scanLane(r engine.Row, before ...any) (*lane, error) {
 	var paused, stale, takenSnapshot, owedSince, owedLast int64
 	var owed []byte
 	err := r.Scan(append(before, &l.Tenant, &l.Platform, &l.Type, &l.receiver, &l.tail, &l.tailID, &l.tailDigest, &l.held, &l.heldAt, &l.heldBy, &l.heldID, &l.marks.waiting, &l.marks.parked, &stale,
-		&l.waiting, &l.resent, &l.parked, &l.refused, &l.bytes, &l.waitingSince, &l.lastResult, &l.failures, &l.lastTry, &l.notBefore, &paused, &l.due, &l.owner, &l.leasedID, &l.token, &l.last, &l.lastAt,
+		&l.waiting, &l.resent, &l.parked, &l.refused, &l.bytes, &l.waitingSince, &l.lastResult, &l.failures, &l.failingSince, &l.lastTry, &l.notBefore, &paused, &l.due, &l.owner, &l.leasedID, &l.token, &l.last, &l.lastAt,
 		&l.taken, &l.takenAt, &takenSnapshot, &owedSince, &owedLast, &owed)...)
 	l.owed, l.taken = readDebt(owedSince, owedLast, owed), orNil(l.taken)
 	l.paused, l.stale, l.takenSnapshot = paused != 0, stale != 0, takenSnapshot != 0
@@ -438,7 +439,7 @@ func orNil(b []byte) []byte {
 // columns returns the arguments of lane_save.
 func (l *lane) columns() []any {
 	return []any{l.receiver, l.tail, l.tailID, l.tailDigest, l.held, l.heldAt, l.heldBy, l.heldID, l.marks.waiting, l.marks.parked, l.stale,
-		l.waiting, l.resent, l.parked, l.refused, l.bytes, l.waitingSince, l.lastResult, l.failures, l.lastTry, l.notBefore, l.paused, l.due, l.owner, l.leasedID, l.token, l.last, l.lastAt,
+		l.waiting, l.resent, l.parked, l.refused, l.bytes, l.waitingSince, l.lastResult, l.failures, l.failingSince, l.lastTry, l.notBefore, l.paused, l.due, l.owner, l.leasedID, l.token, l.last, l.lastAt,
 		l.taken, l.takenAt, l.takenSnapshot, since(l.owed), microsOf(l.owed.Last()), digests(l.owed), l.Tenant, l.Platform, l.Type}
 }
 

@@ -19,7 +19,7 @@ var sharedStatements string
 func Spelling(own ...string) *strings.Replacer {
 	return strings.NewReplacer(append(own,
 		"{lane}", "l.tenant, l.platform, l.event_type, l.receiver, l.tail, l.tail_id, l.tail_digest, l.held, l.held_at, l.held_by, l.held_id, l.superseded, l.accepted, l.stale, "+
-			"l.waiting, l.resent, l.parked, l.refused, l.bytes, l.waiting_since, l.last_result, l.failures, l.last_try, l.not_before, l.paused, l.due, l.owner, l.leased, l.token, l.last, l.last_at, "+
+			"l.waiting, l.resent, l.parked, l.refused, l.bytes, l.waiting_since, l.last_result, l.failures, l.failing_since, l.last_try, l.not_before, l.paused, l.due, l.owner, l.leased, l.token, l.last, l.last_at, "+
 			"l.taken, l.taken_at, l.taken_snapshot, l.owed_since, l.owed_last, l.owed",
 		"{webhook}", "w.seq, w.uuid, w.tenant, w.platform, w.event_type, w.type, w.snapshot, w.digest, w.size, w.received, w.state, w.rank, w.changed, w.why, w.record, w.source, "+
 			"coalesce(l.tail, 0), coalesce(l.superseded, 0), coalesce(l.accepted, 0)",

@@ -15,12 +15,12 @@ ORDER BY l.tenant, l.platform, l.event_type FOR UPDATE OF l
 -- name: lane_save
 UPDATE {schema}.lane l SET receiver = n.receiver, tail = n.tail, tail_id = n.tail_id, tail_digest = n.tail_digest, held = n.held, held_at = n.held_at, held_by = n.held_by, held_id = n.held_id,
 	superseded = n.superseded, accepted = n.accepted, stale = n.stale, waiting = n.waiting, resent = n.resent, parked = n.parked, refused = n.refused, bytes = n.bytes, waiting_since = n.waiting_since,
-	last_result = n.last_result, failures = n.failures, last_try = n.last_try, not_before = n.not_before, paused = n.paused, due = n.due, owner = n.owner, leased = n.leased, token = n.token, last = n.last, last_at = n.last_at,
+	last_result = n.last_result, failures = n.failures, failing_since = n.failing_since, last_try = n.last_try, not_before = n.not_before, paused = n.paused, due = n.due, owner = n.owner, leased = n.leased, token = n.token, last = n.last, last_at = n.last_at,
 	taken = n.taken, taken_at = n.taken_at, taken_snapshot = n.taken_snapshot, owed_since = n.owed_since, owed_last = n.owed_last, owed = n.owed
 FROM unnest($1::text[], $2::bigint[], $3::text[], $4::bytea[], $5::bytea[], $6::bigint[], $7::text[], $8::text[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[],
-	$13::bigint[], $14::bigint[], $15::bigint[], $16::bigint[], $17::bigint[], $18::bigint[], $19::bigint[], $20::bigint[], $21::bigint[], $22::bigint[], $23::bigint[], $24::bytea[],
-	$25::bigint[], $26::bigint[], $27::bigint[], $28::bigint[], $29::bytea[], $30::bigint[], $31::bigint[], $32::bigint[], $33::bigint[], $34::bytea[], $35::text[], $36::text[], $37::text[])
-	AS n (receiver, tail, tail_id, tail_digest, held, held_at, held_by, held_id, superseded, accepted, stale, waiting, resent, parked, refused, bytes, waiting_since, last_result, failures, last_try,
+	$13::bigint[], $14::bigint[], $15::bigint[], $16::bigint[], $17::bigint[], $18::bigint[], $19::bigint[], $20::bigint[], $21::bigint[], $22::bigint[], $23::bigint[], $24::bigint[],
+	$25::bytea[], $26::bigint[], $27::bigint[], $28::bigint[], $29::bigint[], $30::bytea[], $31::bigint[], $32::bigint[], $33::bigint[], $34::bigint[], $35::bytea[], $36::text[], $37::text[], $38::text[])
+	AS n (receiver, tail, tail_id, tail_digest, held, held_at, held_by, held_id, superseded, accepted, stale, waiting, resent, parked, refused, bytes, waiting_since, last_result, failures, failing_since, last_try,
 	not_before, paused, due, owner, leased, token, last, last_at, taken, taken_at, taken_snapshot, owed_since, owed_last, owed, tenant, platform, event_type)
 WHERE l.tenant = n.tenant AND l.platform = n.platform AND l.event_type = n.event_type
 
@@ -39,8 +39,8 @@ WHERE receiver = ANY($5::text[]) AND due < {never} AND bytes > 0
 	AND (owner = '' AND last_result = 0 AND due > $1::bigint OR owner = '' AND due > $3::bigint OR owner <> '' AND due > $4::bigint)
 
 -- name: lane_try_repair
--- No lane was tried later than now (1); 2 the receivers.
-UPDATE {schema}.lane SET last_try = $1::bigint WHERE receiver = ANY($2::text[]) AND last_result IN (1, 2) AND last_result > 0 AND due < {never} AND last_try > $1::bigint
+-- No lane was tried, or failed, later than now (1); 2 the receivers.
+UPDATE {schema}.lane SET last_try = $1::bigint, failing_since = least(failing_since, $1::bigint) WHERE receiver = ANY($2::text[]) AND last_result IN (1, 2) AND last_result > 0 AND due < {never} AND last_try > $1::bigint
 
 -- name: touch
 -- A write that changes nothing, to find out whether the database can be written.

@@ -19,7 +19,7 @@ SELECT {lane} FROM json_each(?1) n CROSS JOIN lane l WHERE l.tenant = n.value ->
 -- name: lane_save
 -- With plain question marks: at each run SQLite's driver looks for the name of each numbered one, past all before it.
 UPDATE lane SET receiver = ?, tail = ?, tail_id = ?, tail_digest = ?, held = ?, held_at = ?, held_by = ?, held_id = ?, superseded = ?, accepted = ?, stale = ?,
-	waiting = ?, resent = ?, parked = ?, refused = ?, bytes = ?, waiting_since = ?, last_result = ?, failures = ?, last_try = ?, not_before = ?,
+	waiting = ?, resent = ?, parked = ?, refused = ?, bytes = ?, waiting_since = ?, last_result = ?, failures = ?, failing_since = ?, last_try = ?, not_before = ?,
 	paused = ?, due = ?, owner = ?, leased = ?, token = ?, last = ?, last_at = ?,
 	taken = ?, taken_at = ?, taken_snapshot = ?, owed_since = ?, owed_last = ?, owed = ?
 WHERE tenant = ? AND platform = ? AND event_type = ?
@@ -38,8 +38,8 @@ WHERE ?4 > 0 AND owner = x'' AND (tenant, platform, event_type) IN (SELECT * FRO
 	UNION ALL SELECT tenant, platform, event_type FROM lane WHERE receiver = ?5 AND last_result = 2 AND due > ?3 AND due < {never} AND bytes > 0))
 
 -- name: lane_try_repair
--- No lane was tried later than now (1); 2 the receiver.
-UPDATE lane SET last_try = ?1 WHERE receiver = ?2 AND last_result IN (1, 2) AND last_result > 0 AND due < {never} AND last_try > ?1
+-- No lane was tried, or failed, later than now (1); 2 the receiver.
+UPDATE lane SET last_try = ?1, failing_since = min(failing_since, ?1) WHERE receiver = ?2 AND last_result IN (1, 2) AND last_result > 0 AND due < {never} AND last_try > ?1
 
 -- name: touch
 -- A write that changes nothing, to find out whether the database can be written.
