@@ -145,7 +145,7 @@ func (h *Handler) act(r *http.Request, v *Verb, by *inbox.Action, id string, cho
 	}
 	as, err := v.do(h, task{n, chosen, by, o})
 	done, args := Done{ID: id}, []any{"id", n, "force", o.force}
-	if as != n {
+	if err == nil && as != n {
 		done.ID, args = strconv.FormatInt(as, 10), append(args, "as", as)
 	}
 	h.did(r, err, slog.LevelInfo, v.logged, args...)
