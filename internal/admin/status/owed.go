@@ -39,7 +39,7 @@ func owedTroubles(s *Status, _ time.Time) (all []Trouble) {
 	}
 	if u := o.Unnamed; u.Count > 0 {
 		all = append(all, unnamed.is(fmt.Sprintf("usher answered %s with a 5xx before it knew the tenant%s", page.Plural(u.Count, "webhook", "webhooks"), between(u.Since, u.Last))).
-			since(u.Since))
+			since(u.Since).link("/dismiss"))
 	}
 	if n := len(o.Gaps); n > 0 {
 		last, more := o.Gaps[0], ""
@@ -47,7 +47,7 @@ func owedTroubles(s *Status, _ time.Time) (all []Trouble) {
 			more = ", and " + page.Plural(n-1, "time", "times") + " before that"
 		}
 		what := strings.TrimSpace(between(last.From, last.To) + " no gate was ready to take webhooks" + more)
-		all = append(all, gap.is(strings.ToUpper(what[:1])+what[1:]).since(o.Gaps[n-1].From))
+		all = append(all, gap.is(strings.ToUpper(what[:1])+what[1:]).since(o.Gaps[n-1].From).link("/dismiss"))
 	}
 	return all
 }
