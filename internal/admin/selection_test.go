@@ -128,6 +128,7 @@ func TestActionsOnManyNeedLittleMemory(t *testing.T) {
 	before := inUse()
 	all, err := h.selected(inbox.Filter{State: inbox.Parked})
 	took := (inUse() - before) / webhooks
+	runtime.KeepAlive(all) // or it is gone before it is measured
 	if err != nil || len(all) != webhooks || took > 1500 {
 		t.Errorf("%d webhooks, %d bytes each: %v", len(all), took, err)
 	}
