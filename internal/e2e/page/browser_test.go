@@ -37,6 +37,7 @@ var (
 			// wait for a next site, pages kept for a way back, trials and parts of its own that it loads or looks for.
 			chromedp.Flag("disable-features", "Translate,WebUIOmniboxPopup,WebUIOmniboxAimPopup,WebUIOmniboxFullPopup,SpareRendererForSitePerProcess"),
 			chromedp.Flag("disable-back-forward-cache", true), chromedp.Flag("disable-gpu", true), chromedp.Flag("disable-field-trial-config", true),
+			chromedp.Flag("force-prefers-reduced-motion", true), // nor does the browser's own window move
 			chromedp.Flag("disable-component-update", true), chromedp.Flag("disable-component-extensions-with-background-pages", true),
 			chromedp.Flag("host-resolver-rules", "MAP evil.test 127.0.0.1"))
 		allocator, end := chromedp.NewExecAllocator(context.Background(), options...)

@@ -26,10 +26,18 @@ func TestPageInABrowser(t *testing.T) {
 	b.open(w.admin + "/")
 	b.until("all is well", `document.querySelector("#wrong").innerText.includes("All is well")`)
 	b.until("live", `document.querySelector(".follow.good")`)
-	// A page that is open all day costs a browser nothing between two looks at usher.
+	// A page that is open all day costs a browser nothing between two looks at usher, also for somebody who likes motion.
+	motion := func(features ...*emulation.MediaFeature) {
+		b.do(chromedp.Func(func(ctx context.Context, _ *chromedp.Target) error {
+			_, err := chromedp.Call(ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: features})
+			return err
+		}))
+	}
+	motion(&emulation.MediaFeature{Name: "prefers-reduced-motion", Value: "no-preference"})
 	if n := evaluate[int](b, `document.getAnimations().length`); n != 0 {
 		t.Errorf("%d animations run on the page", n)
 	}
+	motion()
 	if text := b.text("#ports-live"); !strings.Contains(text, "token valid for ") || !strings.Contains(text, "fingerprint ") {
 		t.Errorf("the port is described so:\n%s", text)
 	}
