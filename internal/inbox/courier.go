@@ -352,7 +352,7 @@ func (c *courier) noteAnswer(t *target, lease *Lease, o *Outcome) {
 		t.missesInARow, t.lastAnswer = 0, now
 	default:
 		// A tenant that has failed before says nothing new. At the start nobody knows who has.
-		if (!lease.LastTryFailed || t.lastAccepted.IsZero()) && len(t.failing) < everybodyFrom && !o.Everybody {
+		if (!lease.FailedBefore || t.lastAccepted.IsZero()) && len(t.failing) < everybodyFrom && !o.Everybody {
 			if len(t.failing) == 0 {
 				t.failingSince = o.Began
 			}

@@ -560,7 +560,7 @@ func (l *lane) endExpiredLease() {
 func (l *lane) lease(h *Webhook, rc *receiver.Receiver) *Lease {
 	l.owner, l.leasedID, l.due, l.dirty = l.t.owner, h.ID, l.t.now+micros(l.t.leaseTime), true
 	l.token++
-	lease := &Lease{Webhook: h, Receiver: rc, LastTryFailed: l.lastResult != lastOK, lane: l.Lane, token: l.token}
+	lease := &Lease{Webhook: h, Receiver: rc, LastTryFailed: l.lastResult != lastOK, FailedBefore: l.failingSince != 0, lane: l.Lane, token: l.token}
 	lease.start(l.t)
 	return lease
 }
@@ -598,7 +598,7 @@ func (l *lane) goTo(rc *receiver.Receiver) {
 		return
 	}
 	l.endExpiredLease()
-	l.receiver, l.dirty = nameOf(rc), true
+	l.receiver, l.failingSince, l.dirty = nameOf(rc), 0, true
 	l.clearBackoff()
 	l.release(l.t.now)
 }
@@ -650,6 +650,12 @@ func (l *lane) settle(o *Outcome) (s settlement) {
 		if !o.Missed() {
 			h.Counted++
 		}
+		switch {
+		case o.Attempt.Accepted():
+			l.failingSince = 0
+		case l.failingSince == 0 || l.failingSince > t.now: // a time in the future is from before the clock was set back
+			l.failingSince = t.now
+		}
 	}
 	why := o.parkReason(t.Config, h, t.time())
 	switch {
@@ -679,9 +685,6 @@ func (l *lane) settle(o *Outcome) (s settlement) {
 // retry ends the lease after a failed try, and says when the lane is due again.
 func (l *lane) retry(o *Outcome, h *Webhook) time.Time {
 	t := l.t
-	if l.lastResult == lastOK {
-		l.failingSince = t.now
-	}
 	l.lastResult = lastFailed
 	if o.Missed() {
 		l.lastResult = lastMissed
@@ -713,7 +716,7 @@ func (l *lane) proceed(o *Outcome) *Lease {
 		l.release(t.now)
 		return nil
 	}
-	lease := &Lease{Webhook: next, Receiver: o.Lease.Receiver, lane: l.Lane, token: l.token, inARow: o.Lease.inARow + 1}
+	lease := &Lease{Webhook: next, Receiver: o.Lease.Receiver, FailedBefore: l.failingSince != 0, lane: l.Lane, token: l.token, inARow: o.Lease.inARow + 1}
 	lease.start(t)
 	l.leasedID, l.due = next.ID, t.now+micros(t.leaseTime)
 	return lease
@@ -836,7 +839,7 @@ func (l *lane) erase() (count int, err error) {
 	l.hooks, l.deleted, l.memory.snapshot, l.frontier, l.reads = nil, nil, nil, math.MinInt64, false
 	l.marks, l.stale = marks{}, false
 	l.waiting, l.resent, l.parked, l.refused, l.bytes = 0, 0, 0, 0, 0
-	l.tail, l.tailID, l.taken = 0, "", nil
+	l.tail, l.tailID, l.taken, l.failingSince = 0, "", nil, 0
 	l.note()
 	l.clearBackoff()
 	l.release(t.now)

@@ -22,7 +22,8 @@ import (
 type Lease struct {
 	Webhook       *Webhook
 	Receiver      *receiver.Receiver
-	LastTryFailed bool // the last try of this lane failed
+	LastTryFailed bool // the last try of this webhook failed
+	FailedBefore  bool // the last try of this lane failed, be it of this webhook or of one before
 	InWave        bool // it was claimed before its time because its receiver is back; see Claim.Back
 
 	lane       webhookgate.Lane

@@ -387,8 +387,8 @@ type lane struct {
 	// When the lane may be tried.
 	waitingSince int64 // when the first of the waiting webhooks came
 	lastResult   int64 // lastOK, lastFailed or lastMissed
-	failures     int64 // tries that failed in a row
-	failingSince int64 // when the first of these failed; not known before
+	failures     int64 // tries of that webhook that failed in a row
+	failingSince int64 // since when the tries of all its webhooks have failed; 0: the last one was accepted, or there was none
 	lastTry      int64
 	notBefore    int64 // no try before this time: the receiver has asked for it (Retry-After), or an erasure waits
 	paused       bool

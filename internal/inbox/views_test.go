@@ -454,6 +454,46 @@ func TestWhoFailedBeforeFailsNotForEverybody(t *testing.T) {
 	})
 }
 
+// Nor do tenants whose former webhook was parked, or whose webhook somebody has tried now.
+func TestWhoFailedAtAllFailsNotForEverybody(t *testing.T) {
+	for name, attempts := range map[string]int{"parked": 2, "tried by hand": 1 << 30} {
+		t.Run(name, func(t *testing.T) {
+			onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
+				d := newDesk(t, open, func(c *Config) { c.MaxAttempts = attempts })
+				check := func(when string) {
+					t.Helper()
+					time.Sleep(1100 * time.Millisecond) // it counts once in a second
+					if s := d.Stats().Receivers["main"]; s.FailsForEverybody || s.Down() {
+						t.Errorf("%s: %+v", when, s)
+					}
+				}
+				d.take("well", "A")
+				d.idle("well")
+				ill := []string{"ill1", "ill2", "ill3"}
+				for n, tenant := range ill {
+					d.main.set(tenant, status(500))
+					d.take(tenant, "A")
+					d.until("failed twice", func() bool { return len(d.main.tried(tenant)) > 1 })
+					d.take("well", fmt.Sprint("B", n)) // never three without one that is accepted
+					d.idle("well")
+				}
+				check("first")
+				for _, tenant := range ill {
+					tries := len(d.main.tried(tenant))
+					if name == "parked" {
+						d.until(name, func() bool { return d.states(tenant) == name })
+						d.take(tenant, "B")
+					} else {
+						d.until("not being delivered", func() bool { return d.Redeliver(d.nth(tenant, 1), false) == nil })
+					}
+					d.until("tried again", func() bool { return len(d.main.tried(tenant)) > tries+1 })
+				}
+				check(name)
+			})
+		})
+	}
+}
+
 // weighed is an engine that knows how many bytes of contents one transaction has read at most.
 type weighed struct {
 	engine.Engine
