@@ -230,7 +230,7 @@ func readIDs(r *http.Request, from io.Reader) ([]string, error) {
 	if err := json.Unmarshal(raw, &body); err != nil || body.IDs == nil {
 		return nil, badRequest(`the body should be JSON, such as {"ids":["7","8"]}, or empty`)
 	}
-	return body.IDs, nil
+	return text.Once(body.IDs), nil
 }
 
 // actOn does an action to webhooks, and goes on if one fails; but not if the inbox can't be written, or nobody waits for the answer.

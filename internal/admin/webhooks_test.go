@@ -217,6 +217,7 @@ func TestOneActionHasOneEntry(t *testing.T) {
 		{"a filter, many", "/api/discard?state=parked", "", nil, 200, `{"done":["7","3","1"]}`, "discard state parked: 3\n"},
 		{"a filter, on the page", "/discard?state=parked", "", form, 303, "", "discard state parked: 3\n"},
 		{"ids", "/api/discard", `{"ids":["1","3"]}`, nil, 200, `{"done":["1","3"]}`, "discard 1 and 3: 2\n"},
+		{"ids twice", "/api/discard", `{"ids":["1","3","1"]}`, nil, 200, `{"done":["1","3"]}`, "discard 1 and 3: 2\n"},
 		{"ids of a filter", "/api/discard?state=parked", `{"ids":["1","3"]}`, nil, 200, `{"done":["1","3"]}`, "discard state parked: 2\n"},
 		{"some of them", "/api/redeliver", `{"ids":["1","2","99"]}`, nil, 200,
 			`"99":"no such webhook in the inbox"},"newer":{"2":"3"}}`, "redeliver 1, 2 and 99: 1\n"},

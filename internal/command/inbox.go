@@ -448,7 +448,7 @@ func (i *inboxCall) actOn(ctx context.Context, ids []string) (acted admin.Acted,
 // filters.
 func (i *inboxCall) selectIDs(ctx context.Context) ([]string, error) {
 	if len(i.ids) > 0 {
-		return i.ids, nil
+		return text.Once(i.ids), nil
 	}
 	var chosen admin.Chosen
 	if _, err := i.get(ctx, "/api/"+i.subcommand+"?"+i.filter.Encode(), &chosen); err != nil {

@@ -159,18 +159,22 @@ func (s *Inbox) Forget(platform *string, tenant string, by *Action) (count int, 
 	for _, l := range lanes {
 		names.known = append(names.known, l.Lane)
 	}
-	count, err = act(s, names, func(t *sqlTurn) (count, touched int, err error) {
+	forgotten, err := act(s, names, func(t *sqlTurn) (forgotten map[webhookgate.Lane]bool, touched int, err error) {
+		forgotten = make(map[webhookgate.Lane]bool)
 		for _, k := range names.known {
 			if t.lanes[k].forget() {
-				count++
+				forgotten[k] = true
 			}
 		}
-		return count, 0, nil
+		return forgotten, 0, nil
 	})
-	if err == nil {
-		s.forgetOwed(platform, tenant)
+	if err != nil {
+		return 0, err
 	}
-	return count, err
+	for _, k := range s.forgetOwed(platform, tenant) {
+		forgotten[k] = true
+	}
+	return len(forgotten), nil
 }
 
 // Erase deletes everything about a tenant: all its webhooks, its last snapshot, and what dedup remembers. It returns the number

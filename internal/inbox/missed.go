@@ -137,11 +137,15 @@ func (s *Inbox) mayOwe() bool {
 	return s.cfg.Owed.Len() > 0 && s.health.lastErr() == nil && s.engine.Full() == nil && time.Since(s.oweFailed) >= owePause
 }
 
-// owing returns works that move what is owed from memory into lanes.
-func (s *Inbox) owing() (works []*work) {
+// owing returns works that move what is owed from memory into lanes, unless there is a reason to wait.
+func (s *Inbox) owing() []*work {
 	if !s.mayOwe() {
 		return nil
 	}
+	return s.owingWorks()
+}
+
+func (s *Inbox) owingWorks() (works []*work) {
 	for _, o := range s.cfg.Owed.Some(maxOweWorks) {
 		works = append(works, &work{lanes: []webhookgate.Lane{o.Lane}, numbers: 1, failed: func(error) { s.oweFailed = time.Now() }, decide: func(t *sqlTurn) func() {
 			d := webhookgate.Debt{Since: o.Since}
@@ -166,19 +170,21 @@ func (s *Inbox) owing() (works []*work) {
 	return works
 }
 
-// forgetOwed drops what is owed to a tenant, as far as it is in memory.
-func (s *Inbox) forgetOwed(platform *string, tenant string) {
+// forgetOwed drops what is owed to a tenant, as far as it is in memory, and returns in which lanes there was something.
+func (s *Inbox) forgetOwed(platform *string, tenant string) (lanes []webhookgate.Lane) {
 	for _, o := range s.cfg.Owed.Some(0) {
-		if o.Tenant == tenant && (platform == nil || o.Platform == *platform) {
-			s.cfg.Owed.Forget(o.Lane)
+		if o.Tenant == tenant && (platform == nil || o.Platform == *platform) && s.cfg.Owed.Forget(o.Lane) {
+			lanes = append(lanes, LaneOf(o.Lane))
 		}
 	}
+	return lanes
 }
 
-// closeOwed stores what is owed, before the inbox is closed.
+// closeOwed stores what is owed, before the inbox is closed. On a full disk, too: while usher runs, the last room there is for outcomes,
+// but what is in memory now is bounded, and would be forgotten.
 func (s *Inbox) closeOwed() {
-	for began := time.Now(); time.Since(began) < lastOwe; {
-		works := s.owing()
+	for began := time.Now(); s.health.lastErr() == nil && time.Since(began) < lastOwe; {
+		works := s.owingWorks()
 		if len(works) == 0 || s.commit(works) != nil {
 			break
 		}

@@ -242,6 +242,52 @@ func TestOwedInMemoryIsListed(t *testing.T) {
 	})
 }
 
+// crowded is an engine whose disk has room for outcomes only.
+type crowded struct {
+	engine.Engine
+	full *atomic.Bool
+}
+
+func (e *crowded) Full() *engine.FullError {
+	if e.full.Load() {
+		return &engine.FullError{Of: "the file"}
+	}
+	return nil
+}
+
+// While the disk is nearly full, what is owed stays in memory. Somebody can forget it there, and at its end usher writes it all the same.
+func TestOwedOnAFullDisk(t *testing.T) {
+	var full atomic.Bool
+	inBubbleOn(t, "a file", func(e engine.Engine) engine.Engine { return &crowded{e, &full} }, func(t *testing.T, d *desk) {
+		d.main.set("known", status(400))
+		d.take("known", "A")
+		time.Sleep(time.Hour)
+		full.Store(true)
+		for _, tenant := range []string{"known", "new", "gone"} {
+			d.oweTo(d.hook(tenant, "B"))
+		}
+		time.Sleep(time.Minute)
+		if n := d.Inbox.cfg.Owed.Len(); n != 3 {
+			t.Errorf("%d are in memory", n)
+		}
+		for _, want := range []int{1, 0} {
+			if n := must2(d.Forget(nil, "gone"))(t); n != want {
+				t.Errorf("%d forgotten, want %d", n, want)
+			}
+		}
+		found, _, err := d.History(time.Now().Add(-30*time.Minute), time.Time{}, true)
+		check(t, err)
+		var all []string
+		for _, h := range found {
+			all = append(all, h.Tenant.Tenant+" "+strings.Join(h.Standing(), ","))
+		}
+		d.want("since half an hour", strings.Join(all, "; "), "known owed,parked,features unknown; new owed")
+		d.restart()
+		full.Store(false)
+		d.want("after a restart", d.owed(), "known new")
+	})
+}
+
 // What is owed, and the webhook that settles it, may be written by one transaction.
 func TestOwedTogetherWithWhatSettlesIt(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {

@@ -703,13 +703,18 @@ func (s *Inbox) History(since, until time.Time, troubled bool) (all []*History, 
 	if err != nil {
 		return nil, begins, err
 	}
-	for _, o := range owing {
-		if whole || o.Since.UnixMicro() < to && o.Last().UnixMicro() >= from {
-			all = append(all, &History{Tenant: Tenant{Platform: o.Platform, Tenant: o.Tenant, Owed: o.Since}})
+	if len(owing) == 0 {
+		return all, begins, nil
+	}
+	// Those that got nothing in that time; but something of them may be parked or refused since before it.
+	others, err := s.Tenants(TenantFilter{Troubled: true})
+	for _, t := range others {
+		if o, ok := owing[TenantRef{t.Platform, t.Tenant}]; ok && (whole || o.Since.UnixMicro() < to && o.Last().UnixMicro() >= from) {
+			all = append(all, &History{Tenant: *t})
 		}
 	}
 	slices.SortFunc(all, func(a, b *History) int { return a.compare(&b.Tenant) })
-	return all, begins, nil
+	return all, begins, err
 }
 
 // Unknown returns the first tenants whose features can't be read, those that are so for longest first.

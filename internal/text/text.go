@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf16"
@@ -151,6 +152,16 @@ func WithinEdits(a, b string, edits int) bool {
 	swapped := len(a) > 1 && len(b) > 1 && a[0] == b[1] && a[1] == b[0]
 	return WithinEdits(a[1:], b, edits-1) || WithinEdits(a, b[1:], edits-1) || WithinEdits(a[1:], b[1:], edits-1) ||
 		swapped && WithinEdits(a[2:], b[2:], edits-1)
+}
+
+// Once returns these texts in their order, each once.
+func Once(all []string) []string {
+	seen := make(map[string]bool, len(all))
+	return slices.DeleteFunc(slices.Clone(all), func(s string) bool {
+		was := seen[s]
+		seen[s] = true
+		return was
+	})
 }
 
 // Wrap breaks a text into lines of up to 80 columns that begin with indent.
