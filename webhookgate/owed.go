@@ -37,6 +37,9 @@ func (d Debt) Last() time.Time {
 	return d.Missed[len(d.Missed)-1].At
 }
 
+// Before says whether all of it arrived before then. If nobody knows when it arrived, it did not.
+func (d Debt) Before(at time.Time) bool { return !d.Last().IsZero() && d.Last().Before(at) }
+
 // Add returns the debt with one more webhook.
 func (d Debt) Add(m Missed) Debt {
 	all := slices.DeleteFunc(slices.Clone(d.Missed), func(old Missed) bool { return old.Digest == m.Digest && !old.At.After(m.At) })
@@ -153,6 +156,15 @@ func (o *Owed) Taken(lane Lane, digest [sha256.Size]byte, snapshot bool, at time
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if d := o.debts[lane]; d != nil && d.SettledBy(digest, snapshot, at) {
+		delete(o.debts, lane)
+	}
+}
+
+// SettleBefore drops what is owed to a tenant, if all of it arrived before then.
+func (o *Owed) SettleBefore(lane Lane, at time.Time) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if d := o.debts[lane]; d != nil && d.Before(at) {
 		delete(o.debts, lane)
 	}
 }

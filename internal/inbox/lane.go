@@ -28,6 +28,8 @@ type turn struct {
 	hasRoom     func(more int64) bool                        // for so many more bytes
 	reserve     func(rc *receiver.Receiver, size int64) bool // room at the courier, until the turn ends; nil: there is no courier
 
+	running *Run // the reconcile that is under way; nil: there is none, or no work has asked for it
+
 	number        func() int64 // of the next new webhook
 	bytesAdded    int64        // by how much the bytes that wait or are parked change
 	finishedBytes int64        // of webhooks that are finished now: there may be something to sweep

@@ -525,6 +525,9 @@ func (s *sim) compare(run *aRun, leave leave, said saying, done func(tenant stri
 		if life.dead.IsZero() {
 			a.ok = c.Applied
 			s.world.seen["reconciled "+string(c.Result)] = true
+			if c.Applied || c.Result == Equal {
+				s.debts.SettleBefore(hook.Lane, s.m.runs[run.number].settlesBefore())
+			}
 			done(said.tenant, c)
 		}
 	}))
@@ -541,7 +544,12 @@ func (s *sim) reconcileAll() {
 	}
 	s.reconcile(toApply, time.Second, time.Second, want(Equal, Differs, Missing))
 	s.advance(s.now.Add(s.pace.calm))
-	s.reconcile(toCompare, time.Second, time.Second, want(Equal))
+	s.reconcile(toCompare, time.Second, time.Second, func(tenant string, c Compared) {
+		want(Equal)(tenant, c)
+		if s.m.Owed(webhookgate.Lane{Platform: platform(tenant), Tenant: tenant}) {
+			s.violation("(j) in the end %s is equal, and is owed something", tenant)
+		}
+	})
 	s.advance(s.now.Add(time.Minute))
 }
 

@@ -53,7 +53,9 @@ func (l *lane) owe(d webhookgate.Debt) {
 		l.owed.Since = d.Since
 	}
 	l.dirty = true
-	l.note()
+	if r := l.t.running; r == nil || r.Began.After(l.t.time()) || !d.Before(r.settlesBefore()) {
+		l.note() // else it arrived before the run that is under way, which is about to settle it
+	}
 }
 
 // settleOwed says that nothing which arrived up to this time is owed any more. The caller knows that nothing has come for the lane
@@ -147,7 +149,7 @@ func (s *Inbox) owing() []*work {
 
 func (s *Inbox) owingWorks() (works []*work) {
 	for _, o := range s.cfg.Owed.Some(maxOweWorks) {
-		works = append(works, &work{lanes: []webhookgate.Lane{o.Lane}, numbers: 1, failed: func(error) { s.oweFailed = time.Now() }, decide: func(t *sqlTurn) func() {
+		works = append(works, &work{lanes: []webhookgate.Lane{o.Lane}, numbers: 1, running: true, failed: func(error) { s.oweFailed = time.Now() }, decide: func(t *sqlTurn) func() {
 			d := webhookgate.Debt{Since: o.Since}
 			for _, m := range o.Missed {
 				if m.At.IsZero() { // nobody knew the time

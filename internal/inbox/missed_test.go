@@ -515,6 +515,53 @@ func TestReconcileSettlesWhatIsOwed(t *testing.T) {
 	})
 }
 
+// What is owed may be in memory only, or be stored at any time: a reconcile settles it if it arrived before the run began, and only then.
+func TestReconcileSettlesWhatIsOwedInMemory(t *testing.T) {
+	var full atomic.Bool // then nothing that is owed is stored
+	inBubbleOn(t, "a file", func(e engine.Engine) engine.Engine { return &crowded{e, &full} }, func(t *testing.T, d *desk) {
+		owe := func(tenants ...string) {
+			for _, tenant := range tenants {
+				d.oweTo(d.hook(tenant, fmt.Sprint("missed ", time.Now())))
+			}
+			time.Sleep(time.Minute)
+		}
+		room := func(yes bool) {
+			full.Store(!yes)
+			time.Sleep(time.Minute)
+			if yes {
+				d.stored()
+			}
+		}
+		all := []string{"equal", "differs", "twice", "late", "stored"}
+		for _, tenant := range all {
+			d.hears(tenant, "a")
+		}
+		room(false)
+		owe("equal", "differs", "new", "twice")
+		r := d.begin(time.Time{})
+		time.Sleep(time.Minute)
+		owe("late", "twice")
+		lines := []string{says("equal", "a"), says("twice", "a"), says("late", "a")}
+		d.want("compared", d.compare(r, lines...), "equal settles; equal; equal")
+		d.want("settled", d.settle(r, lines...), "equal settles; equal; equal")
+		d.want("applied", d.apply(r, false, says("differs", "b"), says("new")), "differs (+ b, - a) applied; missing applied")
+		if n := d.Stats().Owed.Tenants; n != 2 {
+			t.Errorf("%d are owed in memory, not late and twice", n)
+		}
+		room(true)
+		d.want("owed, when it is stored", d.owed(), "late twice")
+
+		room(false)
+		owe("stored")
+		r = d.begin(time.Time{})
+		time.Sleep(time.Minute)
+		owe("late")
+		room(true)
+		d.want("stored after the begin", d.settle(r, says("stored", "a"), says("twice", "a"), says("late", "a")), "equal settles; equal settles; changed")
+		d.want("owed in the end", d.owed(), "late")
+	})
+}
+
 // A commit in doubt that turns out to be one owes nothing, whatever the webhook was.
 func TestDoubtOwesNothing(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {

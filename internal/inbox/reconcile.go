@@ -141,6 +141,10 @@ func (r *Run) Killed(now time.Time) bool { return r.Ended.IsZero() && now.Sub(r.
 // KnowsUpTo is the time up to which the run knows what the billing service says.
 func (r *Run) KnowsUpTo() time.Time { return moment(min(r.asOf, r.Began.UnixMicro())) }
 
+// settlesBefore is the time before which whatever got a 5xx is settled if the run finds its tenant equal, or takes it in. It is a second
+// less than what the run knows, because the clocks of replicas and database differ. See also lane.owe.
+func (r *Run) settlesBefore() time.Time { return r.KnowsUpTo().Add(-maxJump) }
+
 // ErrNoRun says that a run is not stored, or has ended.
 const ErrNoRun Denied = "the database does not know this reconcile any more: it was restored, a failover has lost it, or an import or a later reconcile has ended it. Start it again"
 
@@ -380,6 +384,10 @@ func (s *Inbox) Compare(ctx context.Context, id string, lines [][]byte, settle b
 		}
 	}
 	var run *Run
+	inMemory := make(map[webhookgate.Lane]webhookgate.Debt) // before the database is read, because it moves there
+	for name := range index {
+		inMemory[name] = s.cfg.Owed.Of(name)
+	}
 	known := make(map[webhookgate.Lane]*knowledge)
 	err := s.read(ctx, func(tx engine.Tx) error {
 		tx.Queue("run", func(r engine.Row) (err error) { run, err = scanRun(r); return err }, id)
@@ -420,7 +428,7 @@ func (s *Inbox) Compare(ctx context.Context, id string, lines [][]byte, settle b
 		for _, n := range lines2 {
 			c := &all[n]
 			c.judge(run, &offers[n].says, *known[name])
-			c.Settles = c.Settles && c.Result == Equal
+			c.Settles = (c.Settles || inMemory[name].Before(run.settlesBefore())) && c.Result == Equal
 			if c.Result != Missing || known[name].snapshot != nil {
 				c.Elsewhere = nil
 			}
@@ -497,6 +505,9 @@ func (s *Inbox) reconcile(run *Run, lines [][]byte, leave leave) ([]Compared, er
 	for _, c := range done {
 		if c.Applied {
 			s.cfg.Changed(c.Tenant)
+		}
+		if c.Applied || c.Result == Equal {
+			s.cfg.Owed.SettleBefore(webhookgate.Lane{Platform: c.Platform, Tenant: c.Tenant}, run.settlesBefore())
 		}
 		if c.first {
 			first = append(first, TenantRef{c.Platform, c.Tenant})

@@ -147,6 +147,9 @@ func (t *sqlTurn) load(works []*work) error {
 			t.tx.Queue("run_lock", t.scanRun, w.run)
 		}
 	}
+	if slices.ContainsFunc(works, func(w *work) bool { return w.running }) {
+		t.tx.Queue("run_open", func(r engine.Row) (err error) { t.running, err = scanRun(r); return err })
+	}
 	if err := t.tx.Send(); err != nil {
 		return err
 	}

@@ -27,6 +27,7 @@ type work struct {
 	digests [][]byte           // refused webhooks with these digests
 	states  []webhookgate.Lane // tenants whose last snapshot is read
 	run     string             // the reconcile that it is part of
+	running bool               // it must know which reconcile is under way
 	next    int64              // its lane's first waiting webhook beside this one is read ahead, with its content
 	numbers int64              // how many new webhooks there may be
 	bytes   int64              // about how many it writes

@@ -268,6 +268,10 @@ INSERT INTO {schema}.reconcile (id, mark, began, as_of, action) VALUES ($1, $2, 
 -- name: run
 SELECT id, mark, began, as_of, action, ended, complete, stands, failed, summary FROM {schema}.reconcile WHERE id = $1::text
 
+-- name: run_open
+-- The run that is under way: one that begins ends all others.
+SELECT id, mark, began, as_of, action, ended, complete, stands, failed, summary FROM {schema}.reconcile WHERE ended = 0 ORDER BY mark DESC LIMIT 1
+
 -- name: run_end
 UPDATE {schema}.reconcile SET ended = $2::bigint, complete = $3::bigint, failed = $4::text, summary = $5::text, stands = $6::bigint WHERE id = $1::text AND ended = 0
 
