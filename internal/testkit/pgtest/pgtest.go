@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -147,25 +148,60 @@ func (s *Server) Remove() {
 	_ = s.guarded.Wait()
 }
 
-// empty has the data of a server with nothing in it, of which each begins with a copy: initdb takes three times as long. With a log in small
-// segments it is a third less to copy.
-var empty = sync.OnceValues(func() (*Server, error) {
-	s, err := create()
-	if err != nil {
-		return nil, err
-	}
-	return s, s.run("initdb", "--pgdata=data", "--username=usher", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync", "--wal-segsize=1")
-})
-
+// initialize gives the server data with nothing in it, and starts it. A copy takes a tenth of what initdb takes, so what initdb has made stays
+// in the user's cache, as what Go has compiled does: each package has a test binary of its own. With a log in small segments it is a third
+// less to copy.
 func (s *Server) initialize() error {
-	from, err := empty()
+	initdb := []string{"--pgdata=data", "--username=usher", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync", "--wal-segsize=1"}
+	program, err := os.Stat(filepath.Join(s.bin, "initdb"))
 	if err != nil {
 		return err
 	}
-	if err := s.run("cp", "-R", "-p", filepath.Join(from.dir, "data"), "data"); err != nil {
+	cache, err := os.UserCacheDir()
+	if err != nil { // there is no home, and nothing stays
+		cache = s.dir
+	}
+	data := filepath.Join(s.dir, "data")
+	kept := filepath.Join(cache, fmt.Sprintf("usher-pgtest-%x", sha256.Sum256(fmt.Append(nil, s.bin, program.ModTime(), initdb, s.owner)))[:32])
+	if _, err := os.Stat(kept); err != nil {
+		if err := s.run("initdb", initdb...); err != nil {
+			return err
+		}
+		if err := keep(data, kept); err != nil {
+			return err
+		}
+	} else if err := copyFolder(kept, data); err != nil {
 		return err
 	}
 	return s.start()
+}
+
+// keep makes a copy of a folder that is whole from its first moment on. Others may do the same at the same time: whoever is first has done it.
+func keep(folder, as string) error {
+	if err := os.MkdirAll(filepath.Dir(as), 0o700); err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp(filepath.Dir(as), "usher-pgtest-new-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	if err := copyFolder(folder, filepath.Join(dir, "data")); err != nil {
+		return err
+	}
+	if err := os.Rename(filepath.Join(dir, "data"), as); err != nil {
+		_, err = os.Stat(as)
+		return err
+	}
+	return nil
+}
+
+// copyFolder leaves each file to its owner.
+func copyFolder(from, to string) error {
+	if out, err := exec.Command("cp", "-R", "-p", from, to).CombinedOutput(); err != nil {
+		return fmt.Errorf("%w: %s", err, out)
+	}
+	return nil
 }
 
 // create makes the folder of a server, and has it guarded.
