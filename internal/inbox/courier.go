@@ -684,14 +684,17 @@ func (c *courier) noteClaims(claims []*Claim, results []Claimed, err error) (aga
 	return again && err == nil
 }
 
-// figures returns what this process knows about a receiver.
+// figures returns what this process knows about a receiver, with the database's times.
 func (c *courier) figures(rc *receiver.Receiver) Figures {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t := c.targets[rc]
-	f := Figures{FailsForEverybody: t.failsForEverybody(), LastAccepted: t.lastAccepted}
+	f := Figures{FailsForEverybody: t.failsForEverybody()}
+	if !t.lastAccepted.IsZero() {
+		f.LastAccepted = moment(c.inbox.clock.at(t.lastAccepted))
+	}
 	if len(t.failing) > 0 {
-		f.FailingSince = t.failingSince
+		f.FailingSince = moment(c.inbox.clock.at(t.failingSince))
 	}
 	return f
 }

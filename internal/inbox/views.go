@@ -267,13 +267,13 @@ type Figures struct {
 	LastAccepted      time.Time // zero: nothing was, or not since a long time ago
 }
 
-// at returns the figures with what the database says of all replicas: with several, each may see fewer tenants fail than count as
-// everybody, and another may have delivered something meanwhile.
+// at returns the figures with what the database says of all replicas, and of the time before a restart: each process may see fewer tenants
+// fail than count as everybody, and another may have delivered something meanwhile. What was counted may be some seconds old.
 func (f Figures) at(counted *Figures) Figures {
 	if counted.LastAccepted.After(f.FailingSince) {
 		f.FailsForEverybody = false
 	}
-	if counted.FailsForEverybody && !f.FailsForEverybody {
+	if counted.FailsForEverybody && !f.FailsForEverybody && !f.LastAccepted.After(counted.FailingSince) {
 		f.FailsForEverybody, f.FailingSince = true, counted.FailingSince
 	}
 	if counted.LastAccepted.After(f.LastAccepted) {
@@ -470,22 +470,20 @@ func (s *Inbox) recount(ctx context.Context) error {
 	s.mu.Unlock()
 	st, oldest, used := Stats{Receivers: make(map[string]Figures)}, make(map[string]int64), int64(0)
 	err := s.read(ctx, func(tx engine.Tx) error {
-		if s.engine.Shared() { // else the courier knows better
-			for _, rc := range s.cfg.Receivers.All() {
-				tx.Queue("failing", func(r engine.Row) error {
-					var lanes, since, accepted int64
-					err := r.Scan(&lanes, &since, &accepted)
-					f := Figures{FailsForEverybody: lanes >= everybodyFrom}
-					if lanes > 0 {
-						f.FailingSince = moment(since)
-					}
-					if accepted > 0 {
-						f.LastAccepted = moment(accepted)
-					}
-					st.Receivers[rc.Name] = f
-					return err
-				}, rc.Name)
-			}
+		for _, rc := range s.cfg.Receivers.All() {
+			tx.Queue("failing", func(r engine.Row) error {
+				var lanes, since, accepted int64
+				err := r.Scan(&lanes, &since, &accepted)
+				f := Figures{FailsForEverybody: lanes >= everybodyFrom}
+				if lanes > 0 {
+					f.FailingSince = moment(since)
+				}
+				if accepted > 0 {
+					f.LastAccepted = moment(accepted)
+				}
+				st.Receivers[rc.Name] = f
+				return err
+			}, rc.Name)
 		}
 		tx.Queue("figures", func(r engine.Row) error {
 			var name string

@@ -454,6 +454,46 @@ func TestWhoFailedBeforeFailsNotForEverybody(t *testing.T) {
 	})
 }
 
+// A restart does not forget that a receiver has taken others' webhooks since some tenants fail, nor that it fails for everybody.
+func TestReceiverAfterARestart(t *testing.T) {
+	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
+		d := newDesk(t, open, func(c *Config) { c.MaxAttempts = 1 << 30 })
+		fails := func(tenant string) {
+			d.main.set(tenant, status(500))
+			d.take(tenant, "A")
+			d.until("tried", func() bool { return d.list(tenant)[0].Tries > 0 })
+		}
+		restart := func() Figures {
+			check(t, d.Pause(Pause{})) // nobody learns anything from tries
+			d.restart()
+			return d.Stats().Receivers["main"]
+		}
+		fails("ill1")
+		time.Sleep(5 * time.Millisecond)
+		began := d.Now()
+		time.Sleep(5 * time.Millisecond)
+		d.take("well", "A")
+		d.idle("well")
+		if s := restart(); s.LastAccepted.Before(began) || s.LastAccepted.After(d.Now()) || s.FailsForEverybody || s.NotAccepted != 1 {
+			t.Errorf("after %v it has accepted one: %+v", began, s)
+		}
+		must2(d.Resume(Pause{}))(t)
+		for _, tenant := range []string{"ill2", "ill3", "ill4"} {
+			fails(tenant)
+		}
+		if s := restart(); !s.FailsForEverybody || !s.FailingSince.After(s.LastAccepted) || s.LastAccepted.Before(began) {
+			t.Errorf("it fails for everybody: %+v", s)
+		}
+		d.main.set("", nil)
+		must2(d.Resume(Pause{}))(t)
+		d.take("well", "B")
+		d.idle("well")
+		if s := d.Stats().Receivers["main"]; s.FailsForEverybody {
+			t.Errorf("it is back: %+v", s)
+		}
+	})
+}
+
 // Nor do tenants whose former webhook was parked, or whose webhook somebody has tried now.
 func TestWhoFailedAtAllFailsNotForEverybody(t *testing.T) {
 	for name, attempts := range map[string]int{"parked": 2, "tried by hand": 1 << 30} {
