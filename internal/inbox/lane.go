@@ -55,6 +55,8 @@ type rows interface {
 	// firstWaiting returns the first waiting webhook that is none of these, and not superseded; nil: there is none.
 	firstWaiting(l *lane, except []int64) *Webhook
 	refused(l *lane) []*Webhook // all; there are few
+	// parkedAfter returns the parked snapshots before this one that were parked after a newer one had been accepted: somebody had forced them.
+	parkedAfter(l *lane, id int64) []*Webhook
 	// countBelow counts the webhooks that are none of these, and are superseded by the lane's marks, but were not by these former ones.
 	countBelow(l *lane, former marks, except []int64) counts
 	snapshot(l *lane) *snapshot.Stored // the last one, when the turn began; nil: there is none
@@ -270,6 +272,21 @@ func (l *lane) supersedeBelow(m marks, lookForWaiting bool) {
 		l.resent -= n.resent
 		l.stale = true
 		l.t.finishedBytes += n.bytes
+	}
+}
+
+// supersedeParkedAfter supersedes older snapshots to which the mark does not apply, because somebody has forced them since.
+func (l *lane) supersedeParkedAfter(id int64) {
+	if l.parked == 0 {
+		return
+	}
+	for _, h := range l.t.rows.parkedAfter(l, id) {
+		l.know(h)
+	}
+	for _, h := range l.hooks {
+		if h.State == Parked && !h.gone && h.snapshot && h.ID < id {
+			l.move(h, Superseded, supersededWhy)
+		}
 	}
 }
 
@@ -665,6 +682,9 @@ func (l *lane) settle(o *Outcome) (s settlement) {
 		l.move(h, Delivered, "")
 		l.held, l.heldAt, l.heldBy, l.heldID = dedupDigest(h), t.now, h.Receiver, h.UUID
 		if h.snapshot {
+			if h.ID <= l.marks.parked { // the mark says nothing new
+				l.supersedeParkedAfter(h.ID)
+			}
 			l.supersedeBelow(marks{h.ID, h.ID}, l.resent > 0 || !h.Again.IsZero()) // else all that wait are newer
 		}
 	case why != "":

@@ -157,6 +157,17 @@ func (r memRows) refused(l *lane) (all []*Webhook) {
 	return all
 }
 
+func (r memRows) parkedAfter(l *lane, id int64) (all []*Webhook) {
+	r.t.m.Asked++
+	for _, h := range r.t.m.hooks[l.Lane] {
+		if h.State == Parked && h.snapshot && h.ID < id && h.rank > h.ID {
+			row := *h
+			all = append(all, &row)
+		}
+	}
+	return all
+}
+
 func (r memRows) countBelow(l *lane, former marks, except []int64) (c counts) {
 	r.t.m.Asked++
 	for _, h := range r.t.m.hooks[l.Lane] {

@@ -276,7 +276,7 @@ func (w *world) judgeKept(a *arrival) {
 		w.violation("(c) arrival %d was acknowledged, and is %s %q after %d redeliveries; last try: %+v", a.number, e.State, e.Why, len(a.again), last)
 	}
 	if e.State == Parked && a.webhook.Snapshot && slices.ContainsFunc(w.arrivals, func(b *arrival) bool {
-		return (!e.Forced || len(b.again) == 0) && b.tenant == a.tenant && b.webhook.Snapshot && b.entry != nil && b.entry.State == Delivered && b.entry.ID > e.ID && b.entry.Changed.After(e.Changed)
+		return b.tenant == a.tenant && b.webhook.Snapshot && b.entry != nil && b.entry.State == Delivered && b.entry.ID > e.ID && b.entry.Changed.After(e.Changed)
 	}) {
 		w.violation("(c) arrival %d is parked, though a newer snapshot was accepted since", a.number)
 	}

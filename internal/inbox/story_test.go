@@ -322,6 +322,8 @@ func TestKeepLatest(t *testing.T) {
 			{"also one that was sent again with force", "A+ idle pause B+ C+ force:1 f422 resume idle", "A C", "superseded superseded delivered"},
 			{"which what was accepted before does not supersede", "A+ idle B+ idle s422 force:1 parked", "A B", "parked delivered"},
 			{"but what is accepted later", "A+ idle B+ idle s422 force:1 parked up C+ idle", "A B C", "superseded delivered delivered"},
+			{"also if that is only sent again", "A+ idle B+ idle s422 force:1 parked up again:2 idle", "A B B", "superseded delivered"},
+			{"with force, too, and only what is older", "A+ idle B+ idle C+ idle D+ idle s422 force:1 idle force:3 idle up force:2 idle", "A B C D B", "superseded delivered parked delivered"},
 		})
 	})
 }

@@ -404,6 +404,16 @@ func (r sqlRows) refused(l *lane) (all []*Webhook) {
 	return all
 }
 
+func (r sqlRows) parkedAfter(l *lane, id int64) (all []*Webhook) {
+	r.t.tx.Queue("lane_parked_after", func(row engine.Row) error {
+		h, err := scanWebhook(row, false)
+		all = append(all, h)
+		return err
+	}, l.Tenant, l.Platform, l.Type, id)
+	r.t.send()
+	return all
+}
+
 func (r sqlRows) countBelow(l *lane, former marks, except []int64) (c counts) {
 	r.t.tx.Queue("count_below", func(row engine.Row) error { return row.Scan(&c.waiting, &c.resent, &c.parked, &c.bytes) },
 		among(except), l.Tenant, l.Platform, l.Type, former.waiting, l.marks.waiting, former.parked, l.marks.parked)
