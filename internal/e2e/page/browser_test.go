@@ -3,6 +3,7 @@ package page
 import (
 	"context"
 	"errors"
+	"os"
 	"os/exec"
 	"sync"
 	"testing"
@@ -26,7 +27,10 @@ type tab struct {
 var (
 	closeBrowser = func() {}
 	browser      = sync.OnceValues(func() (context.Context, error) {
-		path, err := exec.LookPath("chromium")
+		path, err := exec.LookPath("chromium-headless-shell") // without windows it takes half of the time
+		if err != nil {
+			path, err = exec.LookPath("chromium")
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -40,6 +44,9 @@ var (
 			chromedp.Flag("force-prefers-reduced-motion", true), // nor does the browser's own window move
 			chromedp.Flag("disable-component-update", true), chromedp.Flag("disable-component-extensions-with-background-pages", true),
 			chromedp.Flag("host-resolver-rules", "MAP evil.test 127.0.0.1"))
+		if os.Getenv("USHER_SCREENSHOTS") == "" { // nobody looks: what is laid out need not be painted
+			options = append(options, chromedp.Flag("enable-begin-frame-control", true), chromedp.Flag("run-all-compositor-stages-before-draw", true))
+		}
 		allocator, end := chromedp.NewExecAllocator(context.Background(), options...)
 		closeBrowser = end
 		ctx, _ := chromedp.NewContext(allocator) // ends with it
@@ -65,7 +72,7 @@ func newTab(t *testing.T) *tab {
 	t.Parallel()
 	parent, err := browser()
 	if errors.Is(err, exec.ErrNotFound) {
-		testkit.Missing(t, "there is no chromium here: the page is not tried in a browser (Debian: apt-get install chromium)")
+		testkit.Missing(t, "there is no chromium here: the page is not tried in a browser (Debian: apt-get install chromium-headless-shell)")
 	} else if err != nil {
 		t.Fatal("chromium can't be started: ", err)
 	}
