@@ -99,9 +99,10 @@ for scope, secret in ((["standard:read"], "wrong"), (["admin"], "demo-secret")):
 func TestOAuthClient(t *testing.T) {
 	t.Parallel()
 	python := ""
-	for _, candidate := range []string{"python3", "/usr/bin/python3"} { // Debian's package is for Debian's Python
+	for _, candidate := range []string{"/usr/bin/python3", "python3"} { // Debian's package is for Debian's Python
 		if exec.Command(candidate, "-c", "import requests_oauthlib").Run() == nil {
 			python = candidate
+			break
 		}
 	}
 	if python == "" {

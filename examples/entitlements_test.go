@@ -93,8 +93,8 @@ func TestMay(t *testing.T) {
 			if !*long {
 				tc.command = quick
 			}
-			for _, q := range questions {
-				if q.own && slow(quick) && !*long {
+			for i, q := range questions {
+				if !*long && (q.own || slow(quick) && i > 0) {
 					continue
 				}
 				env := []string{"ENTITLEMENTS_URL=" + q.url, "ENTITLEMENTS_KEY=" + q.key}

@@ -3,9 +3,10 @@
 package examples
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"flag"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -16,9 +17,10 @@ import (
 
 	"usher/internal/command"
 	"usher/internal/testkit"
+	"usher/internal/testkit/kept"
 )
 
-var long = flag.Bool("long", false, "also what only a change of an example itself can break, in languages that start slowly")
+var long = flag.Bool("long", false, "also what only a change of an example, or of the page that tells of it, can break")
 
 var shared string // a folder for what several tests use
 
@@ -49,13 +51,35 @@ var quickJava = []string{"java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"}
 
 // classes are the examples in Java, compiled: Java compiles a file that it is given each time, which takes longer than all else.
 var classes = sync.OnceValues(func() (string, error) {
-	dir := filepath.Join(shared, "classes")
 	files, _ := filepath.Glob("*/*.java")
-	if out, err := exec.Command("javac", append([]string{"-J-XX:TieredStopAtLevel=1", "-J-XX:+UseSerialGC", "-d", dir}, files...)...).CombinedOutput(); err != nil {
-		return "", errors.New(string(out))
+	javac, err := exec.LookPath("javac")
+	if err != nil {
+		return "", err
 	}
-	return dir, nil
+	version, err := filepath.EvalSymlinks(javac) // its path says it
+	if err != nil {
+		return "", err
+	}
+	of := []any{version}
+	for _, file := range files {
+		source, err := os.ReadFile(file)
+		if err != nil {
+			return "", err
+		}
+		of = append(of, source)
+	}
+	return kept.Folder(func(dir string) error {
+		return output(javac, append([]string{"-J-XX:TieredStopAtLevel=1", "-J-XX:+UseSerialGC", "-d", dir}, files...)...)
+	}, of...)
 })
+
+// output runs a command, and returns what it printed if it fails.
+func output(command string, args ...string) error {
+	if out, err := exec.Command(command, args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("%w: %s", err, out)
+	}
+	return nil
+}
 
 // compiled is a faster form of a command.
 func compiled(t *testing.T, command []string) []string {
@@ -73,27 +97,24 @@ func compiled(t *testing.T, command []string) []string {
 // slow says whether a language takes half a second to start.
 func slow(command []string) bool { return command[0] == "java" || command[0] == "node" }
 
-// packages is a folder with the packages from npm that the tests use.
+// packages is a folder with an example in Node, and the packages from npm that the tests use.
 var packages = sync.OnceValues(func() (string, error) {
 	dir := filepath.Join(shared, "npm")
-	if err := os.Mkdir(dir, 0o755); err != nil {
+	if err := os.CopyFS(dir, os.DirFS("openfeature-node")); err != nil {
 		return "", err
 	}
-	for _, file := range []string{"package.json", "features.mjs"} {
-		content, err := os.ReadFile(filepath.Join("openfeature-node", file))
-		if err == nil {
-			err = os.WriteFile(filepath.Join(dir, file), content, 0o600)
-		}
-		if err != nil {
-			return "", err
-		}
+	needed, err := os.ReadFile("openfeature-node/package.json")
+	if err != nil {
+		return "", err
 	}
-	install := exec.Command("npm", "install", "--no-package-lock", "--no-audit", "--no-fund", "--ignore-scripts", "--loglevel=error", "graphql-request@7", "graphql@16")
-	install.Dir = dir
-	if out, err := install.CombinedOutput(); err != nil {
-		return "", errors.New(string(out))
+	install := []string{"install", "--no-package-lock", "--no-audit", "--no-fund", "--ignore-scripts", "--loglevel=error", "graphql-request@7", "graphql@16"}
+	installed, err := kept.Folder(func(folder string) error {
+		return cmp.Or(os.WriteFile(filepath.Join(folder, "package.json"), needed, 0o600), output("npm", append([]string{"--prefix", folder}, install...)...))
+	}, install, needed)
+	if err != nil {
+		return "", err
 	}
-	return dir, nil
+	return dir, os.Symlink(filepath.Join(installed, "node_modules"), filepath.Join(dir, "node_modules"))
 })
 
 // npm is that folder, to run a script in.

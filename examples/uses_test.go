@@ -30,6 +30,9 @@ func TestUses(t *testing.T) {
 
 // The use in which webhooks come by themselves, by a person, who reads before each step: meanwhile dozens have come.
 func TestUsesAtHumanSpeed(t *testing.T) {
+	if !*long {
+		t.Skip("a person's pace: with -long")
+	}
 	t.Parallel()
 	begin, rest, _ := strings.Cut(usesPage(t), "\n## 1. ")
 	_, rest, _ = strings.Cut(rest, "\n## 5. ")

@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -25,6 +24,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"usher/internal/testkit/kept"
 )
 
 // patience is for what a server does by itself: start, stop, follow another one. A busy machine takes long.
@@ -148,60 +149,26 @@ func (s *Server) Remove() {
 	_ = s.guarded.Wait()
 }
 
-// initialize gives the server data with nothing in it, and starts it. A copy takes a tenth of what initdb takes, so what initdb has made stays
-// in the user's cache, as what Go has compiled does: each package has a test binary of its own. With a log in small segments it is a third
-// less to copy.
+// initialize gives the server data with nothing in it, and starts it. A copy takes a tenth of what initdb takes. With a log in small segments
+// it is a third less to copy.
 func (s *Server) initialize() error {
 	initdb := []string{"--pgdata=data", "--username=usher", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync", "--wal-segsize=1"}
 	program, err := os.Stat(filepath.Join(s.bin, "initdb"))
 	if err != nil {
 		return err
 	}
-	cache, err := os.UserCacheDir()
-	if err != nil { // there is no home, and nothing stays
-		cache = s.dir
+	data, fresh := filepath.Join(s.dir, "data"), false
+	from, err := kept.Folder(func(dir string) error {
+		fresh = true
+		return cmp.Or(s.run("initdb", initdb...), kept.Copy(data, filepath.Join(dir, "data")))
+	}, s.bin, program.ModTime(), initdb, s.owner)
+	if err == nil && !fresh {
+		err = kept.Copy(filepath.Join(from, "data"), data)
 	}
-	data := filepath.Join(s.dir, "data")
-	kept := filepath.Join(cache, fmt.Sprintf("usher-pgtest-%x", sha256.Sum256(fmt.Append(nil, s.bin, program.ModTime(), initdb, s.owner)))[:32])
-	if _, err := os.Stat(kept); err != nil {
-		if err := s.run("initdb", initdb...); err != nil {
-			return err
-		}
-		if err := keep(data, kept); err != nil {
-			return err
-		}
-	} else if err := copyFolder(kept, data); err != nil {
-		return err
-	}
-	return s.start()
-}
-
-// keep makes a copy of a folder that is whole from its first moment on. Others may do the same at the same time: whoever is first has done it.
-func keep(folder, as string) error {
-	if err := os.MkdirAll(filepath.Dir(as), 0o700); err != nil {
-		return err
-	}
-	dir, err := os.MkdirTemp(filepath.Dir(as), "usher-pgtest-new-")
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
-	if err := copyFolder(folder, filepath.Join(dir, "data")); err != nil {
-		return err
-	}
-	if err := os.Rename(filepath.Join(dir, "data"), as); err != nil {
-		_, err = os.Stat(as)
-		return err
-	}
-	return nil
-}
-
-// copyFolder leaves each file to its owner.
-func copyFolder(from, to string) error {
-	if out, err := exec.Command("cp", "-R", "-p", from, to).CombinedOutput(); err != nil {
-		return fmt.Errorf("%w: %s", err, out)
-	}
-	return nil
+	return s.start()
 }
 
 // create makes the folder of a server, and has it guarded.
