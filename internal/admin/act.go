@@ -549,8 +549,8 @@ func (h *Handler) dismiss(r *http.Request, until time.Time) (answer any, err err
 }
 
 // confirmDismiss shows what usher may have missed. What comes while somebody looks at it is not dismissed.
-func (h *Handler) confirmDismiss(*http.Request) (any, error) {
-	o := h.status().Owed
+func (h *Handler) confirmDismiss(r *http.Request) (any, error) {
+	o := h.status(r.Context()).Owed
 	c := &confirmation{Question: "Is everything dealt with that usher may have missed?", Back: "/"}
 	until, found := o.Dismissible()
 	if len(found) == 0 {

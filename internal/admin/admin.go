@@ -67,7 +67,7 @@ type Config struct {
 	// EntitlementsPort returns how a shell calls the entitlements port: curl with its options, and the base address. Nil: the port is off.
 	EntitlementsPort func() (curl, base string)
 	// Ambiguous returns the codes that callers of that port asked for in vain, because they exist on several platforms. Required with it.
-	Ambiguous func() []string
+	Ambiguous func(context.Context) []string
 	// Version is shown on the pages.
 	Version string
 	// Log gets refused requests and what people do. Required.
@@ -96,7 +96,7 @@ func New(cfg Config) *Handler {
 		{path: "/actions", read: h.answer(h.actions), inbox: true},
 		{path: "/static/{id}", read: page.Static},
 
-		{path: "/api/status", read: h.answer(func(*http.Request) (any, error) { return h.status(), nil })},
+		{path: "/api/status", read: h.answer(func(r *http.Request) (any, error) { return h.status(r.Context()), nil })},
 		{path: "/api/webhooks", read: with(h, readSelection, h.apiWebhooks), params: listParams},
 		{path: "/api/webhooks/{id}", read: h.answer(func(r *http.Request) (any, error) { return h.webhook(r.PathValue("id")) })},
 		{path: "/api/export", act: h.export, inbox: true},

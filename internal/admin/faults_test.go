@@ -1,15 +1,18 @@
 package admin
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"usher/internal/admin/status"
 	"usher/internal/content"
+	"usher/internal/entitlements"
 	"usher/internal/inbox"
 	"usher/internal/inbox/engine"
 	"usher/internal/testkit/inboxtest"
@@ -171,4 +174,51 @@ func TestDatabaseIsAway(t *testing.T) {
 			t.Errorf("%s: %d %s", c, status, body)
 		}
 	}
+}
+
+// While the database hangs, also with actions under way and right after something was counted, the status takes some seconds altogether,
+// and so does the page. The figures are the last ones.
+func TestStatusWhileTheDatabaseHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := world(t)
+		b.Refuse(refusal422(ten))
+		b.Owed.Add(webhookgate.Lane{Platform: "eu", Tenant: "owed"}, webhookgate.Missed{ID: "x", At: time.Now()})
+		cfg := port(b)
+		cfg.Gate, cfg.Receivers = gate, b.Receivers
+		book := entitlements.NewBook(b.Snapshots, true)
+		var ambiguities entitlements.Ambiguities
+		cfg.Entitlements = ambiguities.Watch(book.Lookup)
+		cfg.EntitlementsPort, cfg.Ambiguous = func() (curl, base string) { return "curl", "http://127.0.0.1" }, ambiguities.Lately
+		h := New(cfg)
+		_, _ = cfg.Entitlements(t.Context(), "twice", nil)
+		time.Sleep(5 * time.Second) // what is owed is stored
+		look := func(path, accept string) string {
+			began := time.Now()
+			_, body := ask(h, "GET", path, "", "Accept", accept)
+			if took := time.Since(began); took > 2*statusPatience || path == "/api/status" && took > statusPatience {
+				t.Errorf("%s took %v", path, took)
+			}
+			return body
+		}
+		const json = "application/json"
+		for _, want := range []string{`"parked":3`, `"refused":1`, `"unknown":1`, `"ambiguous":["twice"]`, "eu/owed", "eu/odd"} {
+			if body := look("/api/status", json); !strings.Contains(body, want) {
+				t.Fatalf("no %s in %s", want, body)
+			}
+		}
+		ctx, back := context.WithCancel(t.Context())
+		b.Hang(ctx)
+		for range 4 {
+			go ask(h, "POST", "/api/webhooks/3/redeliver", "{}", "Content-Type", json)
+		}
+		for range 20 {
+			if body := look("/api/status", json); !strings.Contains(body, `"parked":3`) {
+				t.Errorf("the figures are gone: %s", body)
+			}
+			look("/", "text/html")
+			time.Sleep(700 * time.Millisecond)
+		}
+		back()
+		time.Sleep(time.Minute) // the actions end
+	})
 }

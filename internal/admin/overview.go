@@ -14,8 +14,14 @@ import (
 	"usher/internal/inbox"
 )
 
+// statusPatience is how long the status may take altogether, whatever the database does. What is not known by then is left out, and the
+// figures say how old they are.
+const statusPatience = 4 * time.Second
+
 // status collects the state of usher's parts, and has it described in words.
-func (h *Handler) status() *status.Status {
+func (h *Handler) status(ctx context.Context) *status.Status {
+	ctx, cancel := context.WithTimeout(ctx, statusPatience)
+	defer cancel()
 	now := &status.Status{Version: h.cfg.Version, Health: h.cfg.Health()}
 	if h.cfg.Ports != nil {
 		now.Ports = h.cfg.Ports()
@@ -27,35 +33,35 @@ func (h *Handler) status() *status.Status {
 			now.Gate.Refused, now.Gate.RefusedDetails = h.cfg.Decisions.Refused()
 		}
 	}
+	var stats inbox.Stats
 	if box := h.cfg.Inbox; box != nil {
-		stats := box.Stats()
+		stats = box.Stats()
 		now.Inbox = status.NewInbox(stats, box.HeldUp(), h.cfg.Receivers, box.Health().Err)
 		now.Inbox.Shared = box.Shared()
 		now.Owed.Owed = stats.Owed
 		if stats.Owed.Tenants > 0 && !stats.Old {
-			now.Owed.Names = h.owedNames()
+			now.Owed.Names = h.owedNames(ctx)
 		}
-		if now.Inbox.Parked > 0 && !stats.Old { // nothing that takes long while the database hangs
-			now.Inbox.ParkedDetails = h.details(inbox.Parked)
+		if now.Inbox.Parked > 0 && !stats.Old { // else the database hangs
+			now.Inbox.ParkedDetails = h.details(ctx, inbox.Parked)
 		}
 		if now.Inbox.Refused > 0 && !stats.Old {
-			now.Inbox.RefusedDetails = h.details(inbox.Refused)
+			now.Inbox.RefusedDetails = h.details(ctx, inbox.Refused)
 		}
 	}
 	if h.cfg.EntitlementsPort != nil {
-		stats := h.cfg.Inbox.Stats()
 		now.Entitlements = &status.Entitlements{Tenants: stats.Tenants, Unknown: stats.Unknown, Ambiguous: []string{}} // [] and not null
 		if h.cfg.Ambiguous != nil {
-			now.Entitlements.Ambiguous = append(now.Entitlements.Ambiguous, h.cfg.Ambiguous()...)
-			now.Entitlements.OneAmbiguous = h.oneOf(now.Entitlements.Ambiguous)
+			now.Entitlements.Ambiguous = append(now.Entitlements.Ambiguous, h.cfg.Ambiguous(ctx)...)
+			now.Entitlements.OneAmbiguous = h.oneOf(ctx, now.Entitlements.Ambiguous)
 		}
 		if !stats.Old {
-			now.Entitlements.UnknownDetails = h.unknown(stats.Unknown)
+			now.Entitlements.UnknownDetails = h.unknown(ctx, stats.Unknown)
 		}
 	}
 	if h.cfg.Owed != nil {
 		now.Owed.Owed = inbox.OwedInMemory(h.cfg.Owed)
-		now.Owed.Names = h.owedNames()
+		now.Owed.Names = h.owedNames(ctx)
 	}
 	now.Owed.Gaps = append([]inbox.Gap{}, now.Owed.Gaps...) // [] and not null
 	now.Judge(time.Now())
@@ -63,11 +69,11 @@ func (h *Handler) status() *status.Status {
 }
 
 // oneOf returns one of the tenants with the first of these codes, which exist on several platforms; empty: there is none.
-func (h *Handler) oneOf(codes []string) string {
+func (h *Handler) oneOf(ctx context.Context, codes []string) string {
 	if len(codes) == 0 {
 		return ""
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second) // the database may hang
+	ctx, cancel := context.WithTimeout(ctx, time.Second) // the database may hang
 	defer cancel()
 	_, err := h.cfg.Entitlements(ctx, codes[0], nil)
 	if several, ok := errors.AsType[*entitlements.AmbiguousError](err); ok {
@@ -77,7 +83,7 @@ func (h *Handler) oneOf(codes []string) string {
 }
 
 // owedNames returns the first tenants that are owed webhooks.
-func (h *Handler) owedNames() (names []string) {
+func (h *Handler) owedNames(ctx context.Context) (names []string) {
 	const most = 3
 	if h.cfg.Owed != nil {
 		for _, o := range h.cfg.Owed.List() {
@@ -87,7 +93,7 @@ func (h *Handler) owedNames() (names []string) {
 		}
 		return names
 	}
-	all, _ := h.cfg.Inbox.OwedTenants(most) // after an error these are in memory
+	all, _ := h.cfg.Inbox.OwedTenants(ctx, most) // after an error these are in memory
 	for _, t := range all {
 		names = append(names, page.TenantName(t.Platform, t.Tenant))
 	}
@@ -95,9 +101,10 @@ func (h *Handler) owedNames() (names []string) {
 }
 
 // details describes the webhooks in a state.
-func (h *Handler) details(state inbox.State) status.Details {
+func (h *Handler) details(ctx context.Context, state inbox.State) status.Details {
 	d := status.Details{Link: "/webhooks?state=" + string(state)}
-	entries, _ := h.cfg.Inbox.List(inbox.Filter{State: state, Limit: 1000}) // after an error the status already says what is wrong
+	until, _ := ctx.Deadline()
+	entries, _ := h.cfg.Inbox.List(inbox.Filter{State: state, Limit: 1000, Deadline: until}) // after an error the status already says what is wrong
 	for i := range entries {
 		w := newWebhook(entries[i])
 		name := page.TenantName(w.Platform, w.Tenant)
@@ -119,11 +126,11 @@ func (h *Handler) details(state inbox.State) status.Details {
 }
 
 // unknown describes the tenants whose features can't be read, of which there are n.
-func (h *Handler) unknown(n int) (d status.Details) {
+func (h *Handler) unknown(ctx context.Context, n int) (d status.Details) {
 	if n == 0 {
 		return d
 	}
-	all, _ := h.cfg.Inbox.Unknown(1000) // after an error the status already says what is wrong
+	all, _ := h.cfg.Inbox.Unknown(ctx, 1000) // after an error the status already says what is wrong
 	d.Link = "/tenants"
 	for i, t := range all {
 		if d.Tenants = append(d.Tenants, page.TenantName(t.Platform, t.Tenant)); i == 0 {
@@ -146,14 +153,14 @@ type overviewPage struct {
 	NoLatest string // why Latest cannot be read
 }
 
-func (h *Handler) overview(*http.Request) (any, error) {
-	p := &overviewPage{Status: h.status()}
+func (h *Handler) overview(r *http.Request) (any, error) {
+	p := &overviewPage{Status: h.status(r.Context())}
 	switch {
 	case p.Gate == nil:
 	case p.Inbox != nil && !p.Inbox.Counted.IsZero(): // the database may hang
 		p.NoLatest = cmp.Or(h.inboxTrouble(nil), errors.New("the inbox can't be read now")).Error()
 	default:
-		list, err := h.webhooks(selection{limit: 6})
+		list, err := h.webhooks(selection{limit: 6, deadline: time.Now().Add(statusPatience)})
 		if err != nil { // the rest of the page may say why
 			p.NoLatest = cmp.Or(h.inboxTrouble(err), err).Error()
 		}

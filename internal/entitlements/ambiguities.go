@@ -65,8 +65,8 @@ func (a *Ambiguities) settle(tenant string, err error) {
 }
 
 // Lately returns the codes of these tenants, without those that are not ambiguous any more: somebody may have erased one of two tenants.
-func (a *Ambiguities) Lately() []string {
-	ctx, cancel := context.WithTimeout(context.Background(), lookPatience)
+func (a *Ambiguities) Lately(ctx context.Context) []string {
+	ctx, cancel := context.WithTimeout(ctx, lookPatience)
 	defer cancel()
 	var lookups sync.WaitGroup
 	for _, code := range a.codes() {

@@ -166,7 +166,7 @@ func TestHistory(t *testing.T) {
 		if s := d.Stats(); s.Tenants != 4 || s.Unknown != 1 {
 			t.Errorf("%+v", s)
 		}
-		if all, err := d.Unknown(10); err != nil || len(all) != 1 || all[0].Tenant != "dark" || all[0].Latest.IsZero() {
+		if all, err := d.Unknown(t.Context(), 10); err != nil || len(all) != 1 || all[0].Tenant != "dark" || all[0].Latest.IsZero() {
 			t.Errorf("%+v %v", all, err)
 		}
 	})

@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"context"
 	"crypto/sha256"
 	"slices"
 	"time"
@@ -339,8 +340,8 @@ type Owed struct {
 }
 
 // OwedTenants returns some of the tenants that are owed webhooks, those first that are owed them for longest.
-func (s *Inbox) OwedTenants(most int) (all []Tenant, err error) {
-	err = s.read(s.run, func(tx engine.Tx) error {
+func (s *Inbox) OwedTenants(ctx context.Context, most int) (all []Tenant, err error) {
+	err = s.read(ctx, func(tx engine.Tx) error {
 		tx.Queue("owed_tenants", func(r engine.Row) error {
 			var t Tenant
 			var since int64

@@ -46,6 +46,7 @@ type Filter struct {
 	Search   string    // an id; or text, in upper or lower case, of the body, tenant, platform, type or webhook-id
 	Before   int64     // only ids below this one, to continue a former list
 	Limit    int       // only so many, the newest; 0: all
+	Deadline time.Time // it ends with an error then; zero: each query may take its time
 }
 
 // match checks the conditions that are not part of the query.
@@ -97,8 +98,14 @@ func (s *Inbox) Each(f Filter, withContent bool, fn func(*Webhook) bool) error {
 	if !f.Until.IsZero() {
 		until = f.Until.UnixMicro()
 	}
+	ctx := s.run
+	if !f.Deadline.IsZero() {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadline(ctx, f.Deadline)
+		defer cancel()
+	}
 	query := func(bodies bool, size int64) (page []*Webhook, err error) {
-		err = s.read(s.run, func(tx engine.Tx) error {
+		err = s.read(ctx, func(tx engine.Tx) error {
 			each := func(r engine.Row) error {
 				w, err := scanWebhook(r, true)
 				page = append(page, w)
@@ -141,7 +148,7 @@ func (s *Inbox) Each(f Filter, withContent bool, fn func(*Webhook) bool) error {
 		page = slices.DeleteFunc(page, func(w *Webhook) bool { return !f.match(w) })
 		for i, w := range page {
 			if page[i] = nil; withContent { // one at a time, since what was before it may be large, too
-				if err := s.addPrevious([]*Webhook{w}); err != nil {
+				if err := s.addPrevious(ctx, []*Webhook{w}); err != nil {
 					return err
 				}
 			}
@@ -173,11 +180,11 @@ func (s *Inbox) Show(id int64) (*Webhook, error) {
 	if err != nil {
 		return nil, err
 	}
-	return w, s.addPrevious([]*Webhook{w})
+	return w, s.addPrevious(s.run, []*Webhook{w})
 }
 
 // addPrevious adds to webhooks with their content what their tenants had before them, and says which of them are damaged.
-func (s *Inbox) addPrevious(all []*Webhook) error {
+func (s *Inbox) addPrevious(ctx context.Context, all []*Webhook) error {
 	byID := make(map[int64]*Webhook)
 	var lanes []webhookgate.Lane
 	var ids []int64
@@ -193,7 +200,7 @@ func (s *Inbox) addPrevious(all []*Webhook) error {
 		return nil
 	}
 	tenants, platforms, types := laneColumns(lanes)
-	return s.read(s.run, func(tx engine.Tx) error {
+	return s.read(ctx, func(tx engine.Tx) error {
 		tx.Queue("previous", func(r engine.Row) error {
 			var id, accepted int64
 			p := new(Webhook)
@@ -716,8 +723,8 @@ func (s *Inbox) History(since, until time.Time, troubled bool) (all []*History, 
 }
 
 // Unknown returns the first tenants whose features can't be read, those that are so for longest first.
-func (s *Inbox) Unknown(limit int) (all []*Tenant, err error) {
-	err = s.read(s.run, func(tx engine.Tx) error {
+func (s *Inbox) Unknown(ctx context.Context, limit int) (all []*Tenant, err error) {
+	err = s.read(ctx, func(tx engine.Tx) error {
 		tx.Queue("tenants_unknown", func(r engine.Row) error {
 			t, received := &Tenant{Unknown: true}, int64(0)
 			err := r.Scan(&t.Platform, &t.Tenant, &received)

@@ -178,7 +178,7 @@ func (u *Usher) buildEntitlements(m *metrics.Registry) {
 		Hosts:  guard.NewHosts(e.Listen, u.settings.Outbound.AllowedHosts, e.Key != nil),
 		Log:    u.log,
 	}
-	cfg.Checked, cfg.Answered = m.Entitlements(u.inboxStats, func() int { return len(u.ambiguities.Lately()) })
+	cfg.Checked, cfg.Answered = m.Entitlements(u.inboxStats, func() int { return len(u.ambiguities.Lately(context.Background())) })
 	u.entitlementsListener = &listener{variable: "USHER_ENTITLEMENTS_LISTEN", name: "entitlements", addr: e.Listen, handler: entitlements.New(cfg)}
 	u.listeners = append(u.listeners, u.entitlementsListener)
 }

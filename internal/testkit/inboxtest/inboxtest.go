@@ -85,9 +85,14 @@ type broken struct {
 	engine.Engine
 	err   atomic.Pointer[error]
 	doubt atomic.Pointer[string]
+	hangs atomic.Pointer[context.Context]
 }
 
 func (e *broken) Write(fn func(engine.Tx) error) error {
+	if until := e.hangs.Load(); until != nil {
+		<-(*until).Done()
+		return engine.ErrDoubt
+	}
 	if err := e.err.Load(); err != nil {
 		return *err
 	}
@@ -121,6 +126,13 @@ func (l *listener) Queue(statement string, each func(engine.Row) error, args ...
 func (b *Box) Doubt(statement string) { b.engine.doubt.Store(&statement) }
 
 func (e *broken) Read(ctx context.Context, fn func(engine.Tx) error) error {
+	if until := e.hangs.Load(); until != nil {
+		select {
+		case <-(*until).Done():
+		case <-ctx.Done():
+		}
+		return &engine.AwayError{Err: errors.New("no answer")}
+	}
 	if err := e.err.Load(); err != nil {
 		return *err
 	}
@@ -132,6 +144,9 @@ func (b *Box) Break(why string) {
 	b.Fail(&engine.BrokenError{Err: errors.New(why)})
 	_ = b.Pause(inbox.Pause{}) // so that it notices
 }
+
+// Hang has the database answer nothing until ctx ends.
+func (b *Box) Hang(ctx context.Context) { b.engine.hangs.Store(&ctx) }
 
 // Fail makes each transaction fail from now on.
 func (b *Box) Fail(err error) { b.engine.err.Store(&err) }
