@@ -664,6 +664,11 @@ func (h *Handler) askOne(v *Verb) http.HandlerFunc {
 		if !d.InInbox() {
 			return nil, inbox.ErrNotFound
 		}
+		if v.deny != nil {
+			if err := v.deny(&d.Webhook); err != nil {
+				return nil, err
+			}
+		}
 		c := v.confirmOne(&d.Webhook)
 		if n, err := strconv.ParseInt(d.ID, 10, 64); err == nil && v.agree != nil {
 			if err := v.agree(h, r.Context(), n); err != nil {

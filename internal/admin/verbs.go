@@ -22,6 +22,9 @@ type Verb struct {
 	do     func(h *Handler, t task) (int64, error)
 	logged string // the message
 
+	// deny says why it cannot be done to a webhook as it stands, before the page asks. May be nil: then it says so afterwards.
+	deny func(w *Webhook) error
+
 	// agree returns an error if somebody has to agree first (options.unknown). May be nil.
 	agree func(h *Handler, ctx context.Context, id int64) error
 
@@ -91,7 +94,13 @@ var Verbs = []*Verb{
 	},
 	{
 		Name: "discard", params: []string{"force"},
-		do:     func(h *Handler, t task) (int64, error) { return t.id, h.cfg.Inbox.Discard(t.id, t.by) },
+		do: func(h *Handler, t task) (int64, error) { return t.id, h.cfg.Inbox.Discard(t.id, t.by) },
+		deny: func(w *Webhook) error {
+			if w.State.Finished() {
+				return inbox.ErrFinished
+			}
+			return nil
+		},
 		logged: "webhook discarded by hand",
 		choose: chooseToDiscard,
 
@@ -121,7 +130,13 @@ var Verbs = []*Verb{
 	},
 	{
 		Name: "accept", Only: inbox.Refused, params: []string{"force", "unknown"},
-		do:     func(h *Handler, t task) (int64, error) { return h.cfg.Inbox.Accept(t.id, t.force, t.by) },
+		do: func(h *Handler, t task) (int64, error) { return h.cfg.Inbox.Accept(t.id, t.force, t.by) },
+		deny: func(w *Webhook) error {
+			if w.State != inbox.Refused {
+				return inbox.ErrNotRefused
+			}
+			return nil
+		},
 		logged: "refused webhook accepted by hand",
 		agree:  (*Handler).becomesUnknown,
 

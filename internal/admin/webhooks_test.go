@@ -113,7 +113,7 @@ func TestPages(t *testing.T) {
 		{"no decision", "/webhooks/d999", 404, []string{"no longer remembers"}},
 		{"no webhook", "/webhooks/x", 404, []string{"no such webhook"}},
 		{"asked", "/webhooks/7/redeliver", 200, []string{`method="post" action="/webhooks/7/redeliver"`, "No, go back"}},
-		{"asked to discard", "/webhooks/7/discard", 200, []string{`method="post" action="/webhooks/7/discard"`, "The receiver never gets this snapshot of crm/t1"}},
+		{"asked to discard what is delivered", "/webhooks/7/discard", 409, []string{"it is neither waiting nor parked"}},
 		{"asked for many", "/redeliver?tenant=crm/t1", 200, []string{"Send 1 webhook again?", "49 older ones are left out", "force=true", `action="/redeliver?tenant=crm%2Ft1&amp;until=20`}},
 		{"asked to force many", "/redeliver?tenant=crm/t1&force=true", 200, []string{"Send 50 webhooks again?", "may undo newer ones", `name="force" value="true"`}},
 		{"asked for what can't be", "/discard?state=kept", 200, []string{"There is nothing to discard", "Go back"}},
@@ -142,6 +142,10 @@ func TestPages(t *testing.T) {
 				}
 			}
 		})
+	}
+	status, body := ask(New(port(world(t))), "GET", "/webhooks/8/discard", "", html...)
+	if status != 200 || !strings.Contains(body, `method="post" action="/webhooks/8/discard"`) || !strings.Contains(body, "The receiver never gets this snapshot of eu/late") {
+		t.Errorf("asked to discard what waits: %d %s", status, body)
 	}
 }
 

@@ -55,7 +55,8 @@ Shows and manages the webhooks that a running usher keeps.
                     the next one is delivered even if it is the same. The tenant
                     is no longer owed anything. Works without an inbox, too
   dismiss           say that these are dealt with: times in which no gate was
-                    ready, and webhooks without a tenant that got a 5xx
+                    ready, and webhooks without a tenant that got a 5xx. It
+                    shows them, and asks first on a terminal, unless --yes
   erase TENANT      delete a tenant's webhooks and what it may use, and forget
                     it, too; asks first, unless --yes
   export            write the whole inbox as lines of JSON:

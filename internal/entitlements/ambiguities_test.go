@@ -34,7 +34,7 @@ func TestAmbiguities(t *testing.T) {
 		ask := func(tenant string, platform *string) { _, _ = lookup(t.Context(), tenant, platform) }
 		want := func(when string, codes ...string) {
 			t.Helper()
-			if got := a.Lately(); !slices.Equal(got, codes) {
+			if got := a.Lately(t.Context()); !slices.Equal(got, codes) {
 				t.Errorf("%s: %q, want %q", when, got, codes)
 			}
 		}
@@ -69,7 +69,7 @@ func TestAmbiguities(t *testing.T) {
 			several[fmt.Sprint(n)] = true
 			ask(fmt.Sprint(n), nil)
 		}
-		if n := len(a.Lately()); n != maxAmbiguities {
+		if n := len(a.Lately(t.Context())); n != maxAmbiguities {
 			t.Errorf("%d are remembered", n)
 		}
 	})

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -100,10 +101,21 @@ func (s *Inbox) Redeliver(id int64, chosen State, force bool, by *Action) error 
 		return err
 	}
 	if found.Rejected() { // that never changes, and it may have no lane
-		return ErrRefused
+		return s.refusedWhy(found)
 	}
 	err = s.toWebhook(found, by, func(l *lane, h *Webhook) error { return l.redeliver(h, cmp.Or(chosen, found.State), force) })
 	return s.explain(err)
+}
+
+// refusedWhy says why a refused webhook cannot be sent again, and what to do instead.
+func (s *Inbox) refusedWhy(found *Webhook) error {
+	if found.State != Refused {
+		return Denied("it was refused, and somebody has dealt with it, or its tenant has a newer snapshot: see 'usher inbox show ID'")
+	}
+	if _, err := s.readRefused(found); err != nil {
+		return Denied(fmt.Sprintf("it was refused, and cannot be accepted either: %v. Correct it in the billing service, and send it again from there", err))
+	}
+	return ErrRefused
 }
 
 // tailWebhook returns what the lane's row knows about its tail.

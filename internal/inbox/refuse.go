@@ -68,24 +68,12 @@ func (s *Inbox) sweepRefused(tx engine.Tx, now int64) (int, error) {
 // newer snapshot, that needs force.
 func (s *Inbox) Accept(id int64, force bool, by *Action) (int64, error) {
 	found, err := s.find(id)
-	switch {
-	case err != nil:
+	if err != nil {
 		return 0, err
-	case found.State != Refused:
-		return 0, ErrNotRefused
-	case found.Cut:
-		return 0, Denied("only the beginning of its body is stored")
-	case found.check() != nil:
-		return 0, ErrDamaged
 	}
-	hook, err := webhookgate.Accept(webhookgate.NewID(), found.Header, found.Body, s.cfg.Receivers)
-	switch {
-	case err != nil:
-		return 0, Denied(err.Error())
-	case LaneOf(hook.Lane) != found.lane: // only an import can bring such a webhook
-		return 0, Denied("its body names another tenant")
-	case hook.Receiver == nil && !s.cfg.KeepUnclaimed:
-		return 0, Denied(fmt.Sprintf("no receiver takes webhooks of its platform %q", hook.Lane.Platform))
+	hook, err := s.readRefused(found)
+	if err != nil {
+		return 0, err
 	}
 	ctx, cancel := context.WithTimeout(s.run, actionPatience)
 	defer cancel()
@@ -95,6 +83,28 @@ func (s *Inbox) Accept(id int64, force bool, by *Action) (int64, error) {
 		return acceptable(l, in, id, force)
 	})
 	return a.id, s.explain(a.Err)
+}
+
+// readRefused reads a refused webhook anew, or says why that is not possible.
+func (s *Inbox) readRefused(found *Webhook) (*webhookgate.Webhook, error) {
+	switch {
+	case found.State != Refused:
+		return nil, ErrNotRefused
+	case found.Cut:
+		return nil, Denied("only the beginning of its body is stored")
+	case found.check() != nil:
+		return nil, ErrDamaged
+	}
+	hook, err := webhookgate.Accept(webhookgate.NewID(), found.Header, found.Body, s.cfg.Receivers)
+	switch {
+	case err != nil:
+		return nil, Denied(err.Error())
+	case LaneOf(hook.Lane) != found.lane: // only an import can bring such a webhook
+		return nil, Denied("its body names another tenant")
+	case hook.Receiver == nil && !s.cfg.KeepUnclaimed:
+		return nil, Denied(fmt.Sprintf("no receiver takes webhooks of its platform %q", hook.Lane.Platform))
+	}
+	return hook, nil
 }
 
 // acceptable says why a refused webhook cannot be taken in.

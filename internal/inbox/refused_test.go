@@ -215,3 +215,26 @@ func TestAcceptAfterACopyOfWhatIsHeld(t *testing.T) {
 		d.want("delivered", strings.Join(d.main.got("acme"), " "), b+" "+a)
 	})
 }
+
+// A refused webhook cannot be sent again. What to do instead depends on whether it can be accepted.
+func TestRefusedIsNotSentAgain(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		d := newDesk(t, open)
+		for _, tc := range []struct {
+			tenant, body string
+			deal         func(id int64)
+			want         string
+		}{
+			{"readable", odd("readable", "x"), func(int64) {}, "it was refused: use 'usher inbox accept ID'"},
+			{"", "{", func(int64) {}, "it was refused, and cannot be accepted either: the body is not JSON"},
+			{"done", odd("done", "x"), func(id int64) { check(t, d.Discard(id)) }, "it was refused, and somebody has dealt with it"},
+		} {
+			d.refuse(tc.tenant, tc.body)
+			all := must2(d.List(Filter{Limit: 1}))(t)
+			tc.deal(all[0].ID)
+			if err := d.Redeliver(all[0].ID, true); err == nil || !strings.HasPrefix(err.Error(), tc.want) {
+				t.Errorf("%q: %v", tc.tenant, err)
+			}
+		}
+	})
+}
