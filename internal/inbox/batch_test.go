@@ -246,6 +246,7 @@ func TestBodiesBehindOneThatIsNotHeld(t *testing.T) {
 
 // However many places a receiver has, a claim reads no more bodies than the courier may hold.
 func TestClaimsBoundBodies(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("it stores many webhooks")
 	}
@@ -281,6 +282,7 @@ func TestClaimsBoundBodies(t *testing.T) {
 // Receivers that hang may have all of their room for bodies, and more. Meanwhile any other receiver gets its webhooks as if they were not
 // there.
 func TestBodiesOfAnotherReceiver(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("its bodies are large")
 	}

@@ -59,6 +59,7 @@ func answers(codes ...int) func(int) *http.Response {
 }
 
 func TestTries(t *testing.T) {
+	t.Parallel()
 	four := func(c *Config) { c.MaxAttempts = 4 }
 	inBubble(t, "pauses double from 1 s to 5 min", func(t *testing.T, d *desk) {
 		d.main.set("t", status(500))
@@ -198,6 +199,7 @@ func TestTries(t *testing.T) {
 }
 
 func TestOutages(t *testing.T) {
+	t.Parallel()
 	inBubble(t, "probed and not hammered, and all at once when it is back", func(t *testing.T, d *desk) {
 		const tenants = 100
 		d.main.set("", refused)
@@ -479,6 +481,7 @@ func TestOutages(t *testing.T) {
 }
 
 func TestEnds(t *testing.T) {
+	t.Parallel()
 	inBubble(t, "what is under way finishes", func(t *testing.T, d *desk) {
 		d.main.delay = 3 * time.Second
 		for n := range 50 {
@@ -531,6 +534,7 @@ func TestEnds(t *testing.T) {
 }
 
 func TestPauses(t *testing.T) {
+	t.Parallel()
 	crm, docs := newTaker("crm", 4, "crm"), newTaker("docs", 4, "docs")
 	two := func(c *Config) { c.Receivers = receiver.NewSet(crm.Receiver, docs.Receiver) }
 	inBubble(t, "of a receiver and of all", func(t *testing.T, d *desk) {
@@ -713,6 +717,7 @@ func TestLeaseWhileItEnds(t *testing.T) {
 
 // A receiver that is too slow for all webhooks that come gets them about in turn: none waits for as long as more come.
 func TestNewcomersDoNotPassThoseThatWait(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("thousands of webhooks")
 	}
@@ -770,6 +775,7 @@ func TestNothingToAskForIsNoReasonToStayAwake(t *testing.T) {
 // Lanes whose last try failed take at most half of the places, whether they are due or probed. Otherwise the tenants for whom a
 // receiver hangs would sometimes have all places, and the others wait for a whole timeout.
 func TestRetriesAndProbesShareHalfOfThePlaces(t *testing.T) {
+	t.Parallel()
 	for tenants := 9; tenants < 12; tenants++ {
 		main := newTaker(receiver.Main, 2)
 		inBubble(t, fmt.Sprint(tenants), func(t *testing.T, d *desk) {
@@ -821,6 +827,7 @@ func TestRetriesLeaveAPlaceToTheProbe(t *testing.T) {
 // A tenant whose webhook failed once, for a reason of its own, is tried again soon, however many others are probed, and however few
 // places there are.
 func TestRetriesDoNotWaitForAllProbes(t *testing.T) {
+	t.Parallel()
 	for _, places := range upTo(1, 1, 2, 4) {
 		for others, most := range map[string]time.Duration{"hang": 5 * time.Minute, "hang and nobody else comes": 5 * time.Minute, "fail": 10 * time.Second} {
 			main := newTaker(receiver.Main, places)

@@ -265,6 +265,7 @@ func TestFileThatCameBackIsWhole(t *testing.T) {
 // Somebody removes the write-ahead log, which has the newest webhooks. SQLite still has it open: what it holds is moved into the
 // file, so that nothing is lost if usher is killed then.
 func TestRemovedLogIsSaved(t *testing.T) {
+	t.Parallel()
 	for _, reading := range []bool{false, true} {
 		t.Run(fmt.Sprintf("reading=%t", reading), func(t *testing.T) {
 			t.Parallel()

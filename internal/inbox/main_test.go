@@ -15,7 +15,7 @@ func TestMain(m *testing.M) { os.Exit(inMemory(m)) }
 func inMemory(m *testing.M) int {
 	flag.Parse()
 	if wanted := flag.Lookup("test.parallel"); wanted.Value.String() == wanted.DefValue {
-		wanted.Value.Set("8")
+		wanted.Value.Set("16")
 	}
 	debug.SetGCPercent(400) // the heap is so small that else half of the time goes into looking through it
 	const memory = "/dev/shm"

@@ -201,6 +201,7 @@ func (e *unwritable) Write(fn func(engine.Tx) error) error {
 
 // While the inbox cannot be written, the lists of tenants have those, too, that are owed something in memory only.
 func TestOwedInMemoryIsListed(t *testing.T) {
+	t.Parallel()
 	var full atomic.Bool
 	inBubbleOn(t, "a file", func(e engine.Engine) engine.Engine { return &unwritable{e, &full} }, func(t *testing.T, d *desk) {
 		const body = `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"t"},"change":{"features":[]}}}`
@@ -257,6 +258,7 @@ func (e *crowded) Full() *engine.FullError {
 
 // While the disk is nearly full, what is owed stays in memory. Somebody can forget it there, and at its end usher writes it all the same.
 func TestOwedOnAFullDisk(t *testing.T) {
+	t.Parallel()
 	var full atomic.Bool
 	inBubbleOn(t, "a file", func(e engine.Engine) engine.Engine { return &crowded{e, &full} }, func(t *testing.T, d *desk) {
 		d.main.set("known", status(400))
@@ -336,6 +338,7 @@ func TestDismissUntil(t *testing.T) {
 
 // An outage, and a restart in the midst of it: what was in memory is gone, and said; and there was a gap.
 func TestOwedAndGapsInAnOutage(t *testing.T) {
+	t.Parallel()
 	var gone, up atomic.Bool
 	var ahead atomic.Int64
 	inBubbleOn(t, "a file", func(e engine.Engine) engine.Engine { return &away{e, &gone} }, func(t *testing.T, d *desk) {

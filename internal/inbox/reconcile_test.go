@@ -437,6 +437,7 @@ func TestPayloadTwice(t *testing.T) {
 // A run that compared fewer tenants than another one of the last week clears nothing that this one has found, and ends no gap. Nor does
 // one with an older list.
 func TestFewerTenantsClearNothing(t *testing.T) {
+	t.Parallel()
 	many := Summary{Equal: 98, Differs: 2, Left: Left{Differs: 2}}
 	for name, c := range map[string]struct {
 		before  []Summary

@@ -13,6 +13,7 @@ import (
 
 // A platform gets another receiver. What waits goes there soon, whatever the former one has asked for, and although that one is paused.
 func TestPlatformMoves(t *testing.T) {
+	t.Parallel()
 	for name, trouble := range map[string]func(d *desk, alpha *taker){
 		"Retry-After": func(_ *desk, alpha *taker) {
 			alpha.set("", func(int) *http.Response {

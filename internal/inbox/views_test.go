@@ -496,6 +496,7 @@ func TestReceiverAfterARestart(t *testing.T) {
 
 // Nor do tenants whose former webhook was parked, or whose webhook somebody has tried now.
 func TestWhoFailedAtAllFailsNotForEverybody(t *testing.T) {
+	t.Parallel()
 	for name, attempts := range map[string]int{"parked": 2, "tried by hand": 1 << 30} {
 		t.Run(name, func(t *testing.T) {
 			onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
