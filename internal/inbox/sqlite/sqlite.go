@@ -57,8 +57,9 @@ type Engine struct {
 	log  *slog.Logger
 	lock *os.File
 
-	conn    *conn      // the only connection that writes
-	readers chan *conn // connections that read and are not in use right now; nil: not opened yet
+	conn     *conn         // the only connection that writes
+	readers  chan *conn    // connections that read and are not in use right now
+	unopened chan struct{} // has an element for each connection that may still be opened to read
 
 	files        map[string]os.FileInfo // the files at their opening, by their names, to notice when others are in their place
 	filesChecked time.Time              // when this was last checked
@@ -89,7 +90,7 @@ func Open(name string, log *slog.Logger) (*Engine, error) {
 		return nil, err
 	}
 	// scrubPending: a former process may have been killed after an erasure, before it could empty the write-ahead log.
-	e := &Engine{name: name, path: path, log: log, lock: lock, readers: make(chan *conn, maxReaders), scrubPending: true}
+	e := &Engine{name: name, path: path, log: log, lock: lock, readers: make(chan *conn, maxReaders), unopened: make(chan struct{}, maxReaders), scrubPending: true}
 	err = e.open()
 	if errors.Is(err, errFull) { // the reserve is room enough to start, and for outcomes
 		if e.conn != nil {
@@ -191,7 +192,7 @@ func (e *Engine) open() error {
 	}
 	e.files = files
 	for range maxReaders {
-		e.readers <- nil
+		e.unopened <- struct{}{}
 	}
 	e.makeReserve()
 	return nil
@@ -287,8 +288,10 @@ func (e *Engine) Close() error {
 	var errs []error
 	if e.files != nil { // it was opened
 		for range maxReaders {
-			if c := <-e.readers; c != nil {
+			select {
+			case c := <-e.readers:
 				errs = append(errs, c.Close())
+			case <-e.unopened:
 			}
 		}
 	}
@@ -419,23 +422,38 @@ func (e *Engine) saveLog() {
 }
 
 // Read implements engine.Engine.
-func (e *Engine) Read(ctx context.Context, fn func(engine.Tx) error) (err error) {
-	var c *conn
-	select {
-	case c = <-e.readers:
-	case <-ctx.Done():
-		return ctx.Err()
+func (e *Engine) Read(ctx context.Context, fn func(engine.Tx) error) error {
+	c, err := e.reader(ctx)
+	if err != nil {
+		return err
 	}
 	defer func() { e.readers <- c }()
-	if c == nil {
-		if err := e.gone(); err != nil { // of another file SQLite would empty the log, which may have what is nowhere else
-			return err
-		}
-		if c, err = connect(e.path, append(slices.Clone(pragmas), "query_only(1)", "cache_size(-2048)")); err != nil {
-			return describe(err)
-		}
-	}
 	return describe(c.transaction("begin_read", func() error { return fn(&tx{ctx: ctx, conn: c}) }))
+}
+
+// reader waits for a connection to read with. It opens one only while all that are open are in use: a new one reads the schema, and
+// prepares each statement anew.
+func (e *Engine) reader(ctx context.Context) (c *conn, err error) {
+	select {
+	case c := <-e.readers:
+		return c, nil
+	default:
+	}
+	select {
+	case c := <-e.readers:
+		return c, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-e.unopened:
+	}
+	if err = e.gone(); err == nil { // of another file SQLite would empty the log, which may have what is nowhere else
+		c, err = connect(e.path, append(slices.Clone(pragmas), "query_only(1)", "cache_size(-2048)"))
+	}
+	if err != nil {
+		e.unopened <- struct{}{}
+		return nil, describe(err)
+	}
+	return c, nil
 }
 
 // tx implements engine.Tx. Send runs the statements one after the other.
