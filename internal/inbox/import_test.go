@@ -461,7 +461,8 @@ func TestNumbersAfterAnImport(t *testing.T) {
 // If no number is left after all, that is visible: nothing can be taken in, but what waits is delivered.
 func TestNoNumberIsLeft(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
-		d := newDesk(t, open)
+		var e *tally
+		d := newDesk(t, func() engine.Engine { e = newTally(open()); return e })
 		set := make(chan error, 1)
 		d.submit(&work{failed: func(err error) { set <- err }, decide: func(t *sqlTurn) func() {
 			t.statements = append(t.statements, func(tx engine.Tx) { tx.Queue("number_raise", nil, int64(maxNumber-3)) })
@@ -486,6 +487,11 @@ func TestNoNumberIsLeft(t *testing.T) {
 		d.main.set("", nil)
 		d.idle("")
 		d.want("what waited", d.states(""), "delivered delivered delivered")
+		e.reset()
+		d.shut() // what is owed cannot be stored
+		if n, _ := e.sum(); n > 50 {
+			t.Errorf("%d statements at the end", n)
+		}
 	})
 }
 

@@ -187,8 +187,12 @@ func (s *Inbox) forgetOwed(platform *string, tenant string) (lanes []webhookgate
 // but what is in memory now is bounded, and would be forgotten.
 func (s *Inbox) closeOwed() {
 	for began := time.Now(); s.health.lastErr() == nil && time.Since(began) < lastOwe; {
-		works := s.owingWorks()
+		works, before := s.owingWorks(), s.cfg.Owed.Len()
+		s.oweFailed = time.Time{}
 		if len(works) == 0 || s.commit(works) != nil {
+			break
+		}
+		if !s.oweFailed.IsZero() && s.cfg.Owed.Len() >= before { // no number is left, for one: it would be the same again and again
 			break
 		}
 	}
