@@ -145,6 +145,7 @@ func TestClockGoesBack(t *testing.T) {
 // A commit that no standby has confirmed is in doubt, whatever the server's language is, and also for a role that has
 // switched warnings off.
 func TestWarningInAnotherLanguage(t *testing.T) {
+	costly(t)
 	t.Setenv("LANGUAGE", "de")
 	server := pgtest.New(t, "lc_messages=C.UTF-8", "client_min_messages=error")
 	standby := server.Standby(t)
@@ -205,6 +206,7 @@ func TestAClockThatWasSetBack(t *testing.T) {
 // A replica that starts right after the database's clock has jumped cannot know that. So it does not take lanes over that
 // others may be delivering.
 func TestStartAfterAClockJump(t *testing.T) {
+	costly(t)
 	t.Parallel()
 	open := inDatabase(t, pgtest.Schema(t))
 	a := newDesk(t, open)
@@ -228,6 +230,7 @@ func TestStartAfterAClockJump(t *testing.T) {
 // A replica dies, and the database's clock is set back, as by a failover: the webhook that it was delivering does not wait
 // until the clock has caught up with the end of its lease.
 func TestClockGoesBackAfterADeath(t *testing.T) {
+	costly(t)
 	t.Parallel()
 	dsn := pgtest.Schema(t)
 	wire := pgtest.Cut(t, must2(url.Parse(dsn))(t).Host)
@@ -252,6 +255,7 @@ func TestClockGoesBackAfterADeath(t *testing.T) {
 
 // The first transaction after a jump of the clock is an intake of another replica. It does not take the lane from the one that is delivering.
 func TestClockJumpsBeforeAnIntake(t *testing.T) {
+	costly(t)
 	t.Parallel()
 	dsn := pgtest.Schema(t)
 	lease := func(c *Config) { c.LeaseTime = 4500 * time.Millisecond } // it ends between two of the writer's ticks, which would notice the jump, too

@@ -117,8 +117,11 @@ func TestDatabaseSetup(t *testing.T) {
 	// The password is rotated: new connections use the new one, and what goes wrong until then goes on by itself.
 	d := newDesk(t, func() engine.Engine { return must2(openDatabase(as(s, "app", "postgres"), get))(t) })
 	d.take("t", "A")
-	s.Exec(t, "ALTER ROLE app PASSWORD 'three'") // committed before the connections end: otherwise a new one may still use the old password
-	s.Exec(t, "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = 'app'")
+	alter := func(sql string) { // it is committed before the connections end: otherwise a new one may still be as the old ones were
+		s.Exec(t, "ALTER ROLE app "+sql)
+		s.Exec(t, "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = 'app'")
+	}
+	alter("PASSWORD 'three'")
 	if got := d.send("t", "B"); got == "+" {
 		t.Error("taken in with the old password")
 	}
@@ -126,7 +129,7 @@ func TestDatabaseSetup(t *testing.T) {
 	d.until("B is taken in", func() bool { got := d.send("t", "B"); return got == "+" || got == "=" })
 
 	// A role's default does not make a 200 worth less: what is committed without a sync goes with the server.
-	s.Exec(t, "ALTER ROLE app SET synchronous_commit = off; SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'app'")
+	alter("SET synchronous_commit = off")
 	d.until("C is taken in", func() bool { got := d.send("t", "C"); return got == "+" || got == "=" })
 	d.until("paused", func() bool { return d.Pause(Pause{}) == nil })
 	d.until("u is taken in", func() bool { got := d.send("u", "A"); return got == "+" || got == "=" })
@@ -135,7 +138,7 @@ func TestDatabaseSetup(t *testing.T) {
 	d.until("back", func() bool { all, err := d.List(Filter{Tenant: "u"}); return err == nil && len(all) == 1 })
 
 	// It may only be read for a while.
-	s.Exec(t, "ALTER ROLE app SET default_transaction_read_only = on; SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'app'")
+	alter("SET default_transaction_read_only = on")
 	d.until("refused", func() bool { return strings.Contains(d.send("t", time.Now().String()), "is read-only") })
 	s.Exec(t, "ALTER ROLE app RESET default_transaction_read_only")
 	d.until("taken in again", func() bool { return d.send("t", time.Now().String()) == "+" })
@@ -307,6 +310,7 @@ func TestFailover(t *testing.T) {
 
 // usher works through a pooler in transaction mode, and over a connection with latency.
 func TestPoolerAndLatency(t *testing.T) {
+	costly(t)
 	t.Parallel()
 	dsn := pgtest.Schema(t)
 	use := func(t *testing.T, dsn string) {
@@ -560,6 +564,7 @@ func TestPlansDoNotLast(t *testing.T) {
 // Whatever isolation level a role has by default, a transaction that waits for a lane's row sees what the transaction before
 // it has committed, and no statement is refused.
 func TestDefaultIsolation(t *testing.T) {
+	costly(t)
 	t.Parallel()
 	s := pgtest.New(t, "default_transaction_isolation=serializable")
 	a := newDesk(t, inDatabase(t, s.DSN()))
@@ -590,6 +595,7 @@ func TestDefaultIsolation(t *testing.T) {
 // A standby may lag behind. While the primary is away for a moment, a connection may go to the standby, and what is read
 // there is older than what got 200, or is missing.
 func TestStandbyIsNotRead(t *testing.T) {
+	costly(t)
 	t.Parallel()
 	primary := pgtest.New(t)
 	standby := primary.Standby(t)

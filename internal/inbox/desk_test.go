@@ -35,7 +35,7 @@ import (
 // PostgreSQL is tried only with -race, as CI does, or with -long: it takes ten times as long, and what is decided does not depend on it. Its
 // statements are tried always, by the random worlds, by its own tests, and by those onBothEngines.
 func onEngines(t *testing.T, test func(t *testing.T, open func() engine.Engine)) {
-	if *long || withRace() {
+	if thorough() {
 		onBothEngines(t, test)
 		return
 	}
@@ -44,6 +44,17 @@ func onEngines(t *testing.T, test func(t *testing.T, open func() engine.Engine))
 		t.Parallel()
 		test(t, inFile(t, newFile(t)))
 	})
+}
+
+// thorough says whether also those tests run that take much and seldom find what others do not.
+func thorough() bool { return *long || withRace() }
+
+// costly skips a test that takes much: it runs only with -race, as CI does, or with -long.
+func costly(t *testing.T) {
+	t.Helper()
+	if !thorough() {
+		t.Skip("only with -race or -long")
+	}
 }
 
 func withRace() bool {
@@ -64,12 +75,39 @@ func onBothEngines(t *testing.T, test func(t *testing.T, open func() engine.Engi
 	})
 }
 
-// newFile returns the path of an inbox that does not exist yet. Its reserve file has no content: to write it takes longer than most tests.
+// newFile returns the path of an inbox with nothing in it, which is a copy: to make the tables takes longer than many tests. Its reserve file
+// has no content, for the same reason.
 func newFile(t testing.TB) string {
 	path := filepath.Join(t.TempDir(), "inbox.db")
+	for end, content := range must2(emptyInbox())(t) {
+		check(t, os.WriteFile(path+end, content, 0o600))
+	}
 	check(t, emptyReserve(path))
 	return path
 }
+
+// emptyInbox returns the files of an inbox with nothing in it, by the ends of their names.
+var emptyInbox = sync.OnceValues(func() (files map[string][]byte, err error) {
+	dir, err := os.MkdirTemp("", "empty")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	path := filepath.Join(dir, "inbox.db")
+	if err := emptyReserve(path); err != nil {
+		return nil, err
+	}
+	e, err := sqlite.Open(path, slog.New(slog.DiscardHandler))
+	if err == nil {
+		err = e.Close()
+	}
+	files = make(map[string][]byte)
+	for _, end := range []string{"", ".lock"} {
+		content, failed := os.ReadFile(path + end)
+		files[end], err = content, errors.Join(err, failed)
+	}
+	return files, err
+})
 
 func emptyReserve(path string) error {
 	f, err := os.OpenFile(path+".reserve", os.O_CREATE|os.O_WRONLY, 0o600)

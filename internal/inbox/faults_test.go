@@ -676,6 +676,7 @@ func TestFaultParkedEventInALongLane(t *testing.T) {
 
 // A statement that is cancelled because it takes too long is the fault of that work, and no outage of the database.
 func TestFaultCancelledStatement(t *testing.T) {
+	costly(t)
 	t.Parallel()
 	dsn := pgtest.Schema(t)
 	d := newDesk(t, inDatabase(t, dsn))
@@ -734,6 +735,7 @@ func TestFaultRefusalsShareTransactions(t *testing.T) {
 
 // Bodies that are refused by several replicas at once are stored once each, also if their tenant is not certain.
 func TestFaultRefusedByThreeReplicas(t *testing.T) {
+	costly(t)
 	t.Parallel()
 	open := inDatabase(t, pgtest.Schema(t))
 	var all []*desk

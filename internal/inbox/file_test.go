@@ -132,7 +132,7 @@ func TestKilledBeforeTheClockWasSet(t *testing.T) {
 
 // The database of another program is not an inbox, and gets no tables.
 func TestFileOfAnotherProgram(t *testing.T) {
-	path := newFile(t)
+	path := filepath.Join(t.TempDir(), "inbox.db")
 	sqlOn(t, path, "CREATE TABLE customer (name TEXT)")
 	if e, err := sqlite.Open(path, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "another program") {
 		t.Errorf("opened: %v", err)
@@ -554,9 +554,12 @@ func TestDamagedIndex(t *testing.T) {
 // one.
 func TestDamagedFile(t *testing.T) {
 	t.Parallel()
-	worlds := 25
-	if *long {
+	worlds := 10
+	switch {
+	case *long:
 		worlds = 500
+	case withRace(): // the same ones, and more
+		worlds = 25
 	}
 	whole := newFile(t)
 	d := newDesk(t, inFile(t, whole))

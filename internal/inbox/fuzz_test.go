@@ -132,8 +132,11 @@ func FuzzMove(f *testing.F) {
 func TestMoveBetweenEngines(t *testing.T) {
 	t.Parallel()
 	for i, life := range wholeInboxes {
+		if !thorough() && i != 3 && i != 6 { // these have most kinds of rows
+			continue
+		}
 		from, to := inFile(t, newFile(t)), inDatabase(t, pgtest.Schema(t))
-		if i%2 == 1 {
+		if i%2 == 0 {
 			from, to = to, from
 		}
 		moves(t, life, from, to)

@@ -261,6 +261,7 @@ func TestSkippedLaneIsKnown(t *testing.T) {
 // The waiting webhooks are counted once at the end of an import, and not once for each tenant. The server has no statistics
 // about tables that were filled in the same transaction.
 func TestImportCountsOnce(t *testing.T) {
+	costly(t)
 	t.Parallel()
 	const tenants, each = 40, 25
 	dsn := pgtest.Schema(t)

@@ -48,7 +48,7 @@ func TestItems(t *testing.T) {
 }
 
 func TestTenants(t *testing.T) {
-	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
 		d.main.set("parks", status(422))
 		d.main.set("waits", status(500))

@@ -86,6 +86,7 @@ func TestImportedPausesCount(t *testing.T) {
 
 // The same holds on other replicas, which read the pauses only now and then.
 func TestImportedPausesCountOnOtherReplicas(t *testing.T) {
+	costly(t)
 	t.Parallel()
 	from := newDesk(t, inFile(t, t.TempDir()+"/from.db"))
 	check(t, from.Pause(Pause{}))

@@ -249,12 +249,12 @@ func (a *attempt) accepted() bool { return a.status == 200 }
 //	(k) a state that reconcile has brought back although a newer one had come; a difference that it does not find in the end.
 func TestWorldsInAFile(t *testing.T) {
 	t.Parallel()
-	worlds := 24
+	worlds := 10
 	switch {
 	case *long:
 		worlds = 300
-	case testing.Short():
-		worlds = 10
+	case withRace(): // the same ones, and more
+		worlds = 24
 	}
 	checkWorlds(t, worlds, 1, func(t *testing.T, seed uint64, skip []int) (w *world) {
 		synctest.Test(t, func(*testing.T) {
@@ -268,12 +268,12 @@ func TestWorldsInAFile(t *testing.T) {
 // TestWorldsInADatabase is the same with two replicas on a database.
 func TestWorldsInADatabase(t *testing.T) {
 	t.Parallel()
-	worlds, atOnce := 8, 8 // they wait most of the time
+	worlds, atOnce := 4, 8 // they wait most of the time
 	switch {
 	case *long:
 		worlds, atOnce = 60, 20
-	case testing.Short():
-		worlds = 4
+	case withRace(): // the same ones, and more
+		worlds = 8
 	}
 	g := &group{server: pgtest.New(t, "max_connections=400")}
 	defer g.watch()()

@@ -139,6 +139,7 @@ func TestRightsInSQL(t *testing.T) {
 
 // A read replica answers, too.
 func TestStandbyInSQL(t *testing.T) {
+	costly(t)
 	t.Parallel()
 	primary := pgtest.New(t)
 	standby := primary.Standby(t)

@@ -20,6 +20,7 @@ import (
 
 // TLS with a client's certificate in place of a password. Without the certificate the server refuses the connection.
 func TestClientCertificate(t *testing.T) {
+	costly(t)
 	t.Parallel()
 	dir := t.TempDir()
 	authority := newCertificate(t, nil, "authority")

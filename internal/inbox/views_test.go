@@ -157,7 +157,7 @@ func TestRetention(t *testing.T) {
 }
 
 func TestViews(t *testing.T) {
-	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		crm, docs := newTaker("crm", 4, "crm"), newTaker("docs", 4, "docs")
 		d := newDesk(t, open, func(c *Config) { c.Receivers = receiver.NewSet(crm.Receiver, docs.Receiver) })
 		docs.set("ill", status(500))
@@ -499,7 +499,7 @@ func TestWhoFailedAtAllFailsNotForEverybody(t *testing.T) {
 	t.Parallel()
 	for name, attempts := range map[string]int{"parked": 2, "tried by hand": 1 << 30} {
 		t.Run(name, func(t *testing.T) {
-			onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
+			onEngines(t, func(t *testing.T, open func() engine.Engine) {
 				d := newDesk(t, open, func(c *Config) { c.MaxAttempts = attempts })
 				check := func(when string) {
 					t.Helper()
