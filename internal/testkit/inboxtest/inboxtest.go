@@ -145,7 +145,7 @@ func (b *Box) Break(why string) {
 	_ = b.Pause(inbox.Pause{}) // so that it notices
 }
 
-// Hang has the database answer nothing until ctx ends.
+// Hang lets the database answer nothing until ctx ends.
 func (b *Box) Hang(ctx context.Context) { b.engine.hangs.Store(&ctx) }
 
 // Fail makes each transaction fail from now on.
