@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"net/url"
@@ -240,6 +241,61 @@ func TestOwedInMemoryIsListed(t *testing.T) {
 		full.Store(false)
 		d.stored()
 		d.want("stored", history(time.Time{}, time.Time{}, true), "eu/known 1 true owed; us/new 0 false owed")
+	})
+}
+
+// telling counts the rows of tenants that are read.
+type telling struct {
+	engine.Engine
+	rows *atomic.Int64
+}
+
+func (e *telling) Read(ctx context.Context, fn func(engine.Tx) error) error {
+	return e.Engine.Read(ctx, func(tx engine.Tx) error { return fn(&tellingTx{tx, e.rows}) })
+}
+
+type tellingTx struct {
+	engine.Tx
+	rows *atomic.Int64
+}
+
+func (t *tellingTx) Queue(statement string, each func(engine.Row) error, args ...any) {
+	if statement == "tenants" || statement == "tenant_history" {
+		is := each
+		each = func(r engine.Row) error { t.rows.Add(1); return is(r) }
+	}
+	t.Tx.Queue(statement, each, args...)
+}
+
+// Who looks for tenants in trouble reads those alone, also while one is owed something in memory only.
+func TestTroubledReadsNoOthers(t *testing.T) {
+	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
+		var full atomic.Bool
+		var rows atomic.Int64
+		d := newDesk(t, func() engine.Engine { return &telling{&unwritable{open(), &full}, &rows} })
+		for n := range 20 {
+			d.hears(fmt.Sprint("eu/well", n), "a")
+		}
+		d.hears("eu/known", "a")
+		d.main.set("parked", status(400))
+		d.hears("eu/parked", "a")
+		d.idle("")
+		full.Store(true)
+		d.send("eu/known", "missed")
+		d.send("eu/new", "missed")
+		for name, look := range map[string]func() (int, error){
+			"the page": func() (int, error) {
+				all, err := d.Tenants(TenantFilter{Troubled: true, Unknown: true})
+				return len(all), err
+			},
+			"the history": func() (int, error) { all, _, err := d.History(time.Time{}, time.Time{}, true); return len(all), err },
+		} {
+			rows.Store(0)
+			if found := must2(look())(t); found != 3 || rows.Load() > 4 {
+				t.Errorf("%s: %d tenants found, %d read", name, found, rows.Load())
+			}
+		}
+		full.Store(false)
 	})
 }
 

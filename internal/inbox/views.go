@@ -583,7 +583,8 @@ func (f *TenantFilter) match(t *Tenant) bool {
 // Tenants returns the tenants that f selects, in the order of their codes.
 func (s *Inbox) Tenants(f TenantFilter) (all []*Tenant, err error) {
 	after, owing := f.After, s.owingNow()
-	inTable := boolNumber(f.Troubled && len(owing) == 0) // whether the query finds all that are troubled
+	named := owing.names() // before rows remove some
+	only := boolNumber(f.Troubled) + boolNumber(f.Troubled && f.Unknown)
 	// Each query continues in the table where the last one has ended. Twice as many rows each time keep the queries few.
 	for size := int64(pageSize); ; size *= 2 {
 		code, platform := "", ""
@@ -600,13 +601,13 @@ func (s *Inbox) Tenants(f TenantFilter) (all []*Tenant, err error) {
 					t.Latest = moment(received)
 				}
 				owing.addTo(t)
-				if f.match(t) && (!f.Troubled || t.troubled(f.Unknown)) && (f.Limit == 0 || len(all) < f.Limit) {
+				if f.match(t) && (f.Limit == 0 || len(all) < f.Limit) {
 					all = append(all, t)
 				}
 				after = t
 				count++
 				return err
-			}, code, platform, inTable, size, boolNumber(f.Unknown))
+			}, code, platform, only, size, named)
 			return tx.Send()
 		})
 		if err != nil {
@@ -654,9 +655,13 @@ func (o owings) addTo(t *Tenant) {
 	delete(o, ref)
 }
 
-// troubled says the same as the queries that look for such tenants only.
-func (t *Tenant) troubled(unknown bool) bool {
-	return t.Parked+t.Refused > 0 || !t.Owed.IsZero() || t.HeldUp || unknown && t.Unknown
+// names are the tenants, for a query: the database does not know of some that they are troubled.
+func (o owings) names() engine.Table {
+	tenants, platforms := []string{}, []string{}
+	for ref := range o {
+		tenants, platforms = append(tenants, ref.Tenant), append(platforms, ref.Platform)
+	}
+	return engine.Table{tenants, platforms}
 }
 
 func (t *Tenant) compare(other *Tenant) int {
@@ -682,7 +687,7 @@ func (s *Inbox) History(since, until time.Time, troubled bool) (all []*History, 
 	}
 	whole := since.IsZero() && until.IsZero()
 	owing := s.owingNow()
-	inTable := boolNumber(troubled && len(owing) == 0) // whether the query finds all that are troubled
+	named := owing.names()
 	err = s.read(s.run, func(tx engine.Tx) error {
 		tx.Queue("tenant_history", func(r engine.Row) error {
 			t, last := new(History), int64(0)
@@ -690,11 +695,10 @@ func (s *Inbox) History(since, until time.Time, troubled bool) (all []*History, 
 			if last > 0 {
 				t.Last = moment(last)
 			}
-			if owing.addTo(&t.Tenant); !troubled || t.troubled(true) {
-				all = append(all, t)
-			}
+			owing.addTo(&t.Tenant)
+			all = append(all, t)
 			return err
-		}, from, to, boolNumber(whole), inTable)
+		}, from, to, boolNumber(whole), boolNumber(troubled), named)
 		tx.Queue("history_begin", func(r engine.Row) error {
 			var at int64
 			err := r.Scan(&at)

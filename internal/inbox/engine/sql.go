@@ -34,13 +34,16 @@ const (
 	overtaken = "(w.state = 0 AND w.rank < coalesce(l.superseded, 0) OR w.state = 1 AND w.rank < coalesce(l.accepted, 0))"
 )
 
+// troubled is the condition that a tenant has something that waits for somebody. {named}: it is one of the table $5.
+const troubled = "l.parked + l.refused > 0 OR l.owed_since > 0 OR l.last_result > 0 AND l.waiting > 0 OR {named}"
+
 // Statements returns an engine's statements by their names: those that both engines have, and the engine's own. In the text each
 // stands below a line "-- name: NAME".
 func Statements(own string, spelling *strings.Replacer) map[string]string {
 	all := make(map[string]string)
 	for _, part := range append(strings.Split(sharedStatements, "-- name: ")[1:], strings.Split(own, "-- name: ")[1:]...) {
 		name, statement, _ := strings.Cut(part, "\n")
-		statement = strings.ReplaceAll(strings.TrimSpace(statement), "{in_state}", inState)
+		statement = strings.NewReplacer("{in_state}", inState, "{troubled}", troubled).Replace(strings.TrimSpace(statement))
 		all[strings.TrimSpace(name)] = spelling.Replace(statement)
 	}
 	return all

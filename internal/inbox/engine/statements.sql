@@ -189,7 +189,7 @@ SELECT count(*), (SELECT count(*) FROM {schema}.snapshot WHERE features IS NULL)
 SELECT platform, tenant, received FROM {schema}.snapshot WHERE features IS NULL ORDER BY received LIMIT $1::bigint
 
 -- name: tenant_history
--- Tenants with webhooks that came from 1 on and before 2, or, if 3 is 1, all. If 4 is 1: only those that are not all right.
+-- Tenants with webhooks that came from 1 on and before 2, or, if 3 is 1, all. If 4 is 1: only those that are not all right, and those of 5.
 SELECT l.platform, l.tenant, coalesce(w.n, 0), coalesce(w.last, s.received, 0), l.waiting, l.parked, l.refused, l.last_result, l.paused, l.owed_since,
 	CASE WHEN s.tenant IS NOT NULL AND s.features IS NULL THEN 1 ELSE 0 END
 FROM {schema}.lane l LEFT JOIN {schema}.snapshot s ON s.tenant = l.tenant AND s.platform = l.platform
@@ -197,18 +197,19 @@ LEFT JOIN (SELECT tenant, platform, count(*) AS n, max(received) AS last FROM {s
 	WHERE received >= $1::bigint AND received < $2::bigint AND tenant <> '' GROUP BY tenant, platform) w ON w.tenant = l.tenant AND w.platform = l.platform
 WHERE l.tenant <> '' AND (l.tail > 0 OR l.refused > 0 OR l.owed_since > 0)
 AND (w.n > 0 OR $3::bigint = 1 OR l.owed_since > 0 AND l.owed_since < $2::bigint AND l.owed_last >= $1::bigint)
-AND ($4::bigint = 0 OR l.parked + l.refused > 0 OR l.owed_since > 0 OR l.last_result > 0 AND l.waiting > 0 OR s.tenant IS NOT NULL AND s.features IS NULL) ORDER BY l.tenant, l.platform
+AND ($4::bigint = 0 OR {troubled} OR s.tenant IS NOT NULL AND s.features IS NULL) ORDER BY l.tenant, l.platform
 
 -- name: history_begin
 -- When the oldest finished webhook that is kept was finished: all that came later are there.
 SELECT changed FROM {schema}.webhook WHERE state > 2 ORDER BY changed, seq LIMIT 1
 
 -- name: tenants
+-- 4 tenants after 1, 2. If 3 is 1: only those that are held up, parked, refused or owed, and those of 5; if it is 2: and whose features are unknown.
 SELECT l.platform, l.tenant, coalesce(s.name, ''), coalesce(s.received, 0), l.waiting, l.parked, l.refused, l.last_result, l.paused, l.owed_since,
 	CASE WHEN s.tenant IS NOT NULL AND s.features IS NULL THEN 1 ELSE 0 END
 FROM {schema}.lane l LEFT JOIN {schema}.snapshot s ON s.tenant = l.tenant AND s.platform = l.platform
 WHERE l.tenant <> '' AND (l.tail > 0 OR l.refused > 0 OR l.paused > 0 OR l.owed_since > 0) AND (l.tenant, l.platform) > ($1::text, $2::text)
-AND ($3::bigint = 0 OR l.parked + l.refused > 0 OR l.owed_since > 0 OR l.last_result > 0 AND l.waiting > 0 OR $5::bigint = 1 AND s.tenant IS NOT NULL AND s.features IS NULL) ORDER BY l.tenant, l.platform LIMIT $4::bigint
+AND ($3::bigint = 0 OR {troubled} OR $3::bigint = 2 AND s.tenant IS NOT NULL AND s.features IS NULL) ORDER BY l.tenant, l.platform LIMIT $4::bigint
 
 -- name: lanes_held_up
 SELECT {lane} FROM {schema}.lane l WHERE l.last_result > 0 AND l.waiting > 0 ORDER BY l.waiting_since LIMIT $1::bigint

@@ -208,7 +208,7 @@ func (e *Engine) open() (*Engine, error) {
 func newEngine(a *Address, password func() string, log *slog.Logger) *Engine {
 	e := &Engine{config: a.config.Copy(), schema: pgx.Identifier{a.schema}.Sanitize(), log: log, views: viewsText, viewsVersion: viewsVersion}
 	e.spelling = engine.Spelling("{schema}", e.schema, "{int}", "bigint", "{text}", `text COLLATE "C"`, "{json}", "jsonb", "{bytes}", "bytea", "{empty}", "''::bytea", "{keyed}", "",
-		"{counter}", "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY", "{among}", "= ANY($1::bigint[])", "{other}", "<> ALL($1::bigint[])", "{listed}", "= ANY($2::text[])", "{lock}", "FOR UPDATE OF w", "{skip}", "FOR UPDATE SKIP LOCKED")
+		"{counter}", "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY", "{among}", "= ANY($1::bigint[])", "{other}", "<> ALL($1::bigint[])", "{listed}", "= ANY($2::text[])", "{named}", "(l.tenant, l.platform) IN (SELECT * FROM unnest($5::text[], $6::text[]))", "{lock}", "FOR UPDATE OF w", "{skip}", "FOR UPDATE SKIP LOCKED")
 	e.statements = engine.Statements(statementsText, e.spelling)
 	e.config.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) error {
 		if password != nil {

@@ -41,7 +41,7 @@ var migrations = []string{engine.Tables + schema001}
 // it does not.
 var spelling = engine.Spelling("{schema}.", "", "{int}", "INTEGER", "{text}", "TEXT", "{json}", "TEXT", "{bytes}", "BLOB", "{empty}", "x''", "{keyed}", "WITHOUT ROWID",
 	"{counter}", "INTEGER PRIMARY KEY AUTOINCREMENT", "{among}", "IN (SELECT value FROM json_each(?1))", "{other}", "NOT IN (SELECT value FROM json_each(?1))",
-	"{listed}", "IN (SELECT value FROM json_each(?2))",
+	"{listed}", "IN (SELECT value FROM json_each(?2))", "{named}", "(l.tenant, l.platform) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?5))",
 	"{lock}", "", "{skip}", "", // the whole file is locked already
 	"LIMIT $", "LIMIT +?", "::bigint", "", "::text", "", "$1", "?1", "$2", "?2", "$3", "?3", "$4", "?4", "$5", "?5", "$6", "?6", "$7", "?7", "$8", "?8", "$9", "?9")
 
