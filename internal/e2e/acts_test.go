@@ -135,7 +135,7 @@ func TestWhoMay(t *testing.T) {
 // and never was in usher's own log. It was in webhooks that were delivered, parked, waited, were refused (with a copy, discarded,
 // accepted, superseded), and in the receiver's words.
 func TestErasedIsNowhere(t *testing.T) {
-	onBothInboxes(t, func(t *testing.T, inbox string) {
+	onInboxes(t, func(t *testing.T, inbox string) {
 		const person = "jane.roe@example.com"
 		rc := newReceiver(t, 200)
 		rc.say("we know " + person)

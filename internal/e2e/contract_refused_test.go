@@ -86,7 +86,7 @@ func (o *office) want(what, got string, parts ...string) {
 
 // What the contract says of refused webhooks, of save and restore, and of actions: sentence by sentence, on both kinds of inbox.
 func TestRefusedSavedAndDone(t *testing.T) {
-	onBothInboxes(t, func(t *testing.T, inbox string) {
+	onInboxes(t, func(t *testing.T, inbox string) {
 		rc := newReceiver(t, 200)
 		o := openOffice(t, rc, inbox)
 		for _, step := range []struct {

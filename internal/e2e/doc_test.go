@@ -4,11 +4,16 @@
 // has tests only. What they show is told in docs/SECURITY.md, docs/reliability.md and
 // docs/evidence.md, whose tables name them.
 //
-//	go test ./internal/e2e                     # the short form, as in CI
+//	go test ./internal/e2e                     # the short form
+//	go test ./internal/e2e -race -short        # without processes, but on PostgreSQL, too; CI does both
 //	go test ./internal/e2e -long -timeout 30m  # every byte, every connection
 package e2e
 
-import "flag"
+import (
+	"flag"
+	"runtime/debug"
+	"slices"
+)
 
 var long = flag.Bool("long", false, "the long form: thousands of connections, every byte of an exchange")
 
@@ -18,4 +23,10 @@ func pick[T any](short, longer T) T {
 		return longer
 	}
 	return short
+}
+
+// thorough: with -race, as CI does, or with -long.
+func thorough() bool {
+	info, _ := debug.ReadBuildInfo()
+	return *long || info != nil && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
 }

@@ -34,8 +34,7 @@ func TestKilledAtAnyMoment(t *testing.T) {
 	gate := testkit.FreeAddress(t)
 	environ := s.Environ("USHER_WEBHOOK_FORWARD_URL="+receiverURL, "USHER_WEBHOOK_LISTEN="+gate,
 		"USHER_WEBHOOK_INBOX=file:"+filepath.Join(t.TempDir(), "inbox.db"), "USHER_LOG_LEVEL=warn")
-	const senders = 8
-	kills := pick(6, 40)
+	senders, kills := pick(4, 8), pick(4, 40)
 	acked := make([]int, senders) // the last number that was answered 200, of each sender's tenant
 	var answered atomic.Int64     // how many were answered 200
 	ctx, stop := context.WithCancel(t.Context())

@@ -78,7 +78,7 @@ func gateUpOf(t *testing.T, inbox string) gateUp {
 // command. Nobody dismisses what they have not seen.
 func TestGapAfterAKillIsDismissed(t *testing.T) {
 	t.Parallel()
-	for _, engine := range []string{"file", "database"} {
+	for _, engine := range pick([]string{"file"}, []string{"file", "database"}) {
 		t.Run(engine, func(t *testing.T) {
 			t.Parallel()
 			inbox := "file:" + filepath.Join(t.TempDir(), "inbox.db")
@@ -230,6 +230,13 @@ func TestReconcileSpools(t *testing.T) {
 	testkit.Eventually(t, "delivered", func() bool { return len(r.headers()) == len(lines) })
 	if left, _ := filepath.Glob(strings.TrimPrefix(r.environ[len(r.environ)-1], "TMPDIR=") + "/*"); len(left) > 0 {
 		t.Errorf("files are left: %q", left)
+	}
+	for n, line := range lines {
+		lines[n], _, _ = strings.Cut(line, `,"note"`)
+		lines[n] += "}"
+	}
+	if err := os.WriteFile(filepath.Join(r.dir, "lines"), []byte(strings.Join(lines, "\n")), 0o600); err != nil {
+		t.Fatal(err)
 	}
 	shown, _, wait := onATerminal(t, append(r.environ, "LINES_FILE="+filepath.Join(r.dir, "lines")), "reconcile", "--", "sh", "-c", `cat "$LINES_FILE"; sleep 1`)
 	if code := wait(); code != 0 {

@@ -12,7 +12,7 @@ import (
 // A receiver that comes later is filled with the latest of each tenant of its platform, in one command: what was kept, and what
 // another receiver has. The other receiver gets nothing.
 func TestFillANewReceiver(t *testing.T) {
-	onBothInboxes(t, func(t *testing.T, inbox string) {
+	onInboxes(t, func(t *testing.T, inbox string) {
 		old, added := newReceiver(t, 200), newReceiver(t, 200)
 		env := gateAlone(old.url, inbox, "USHER_ENTITLEMENTS_LISTEN=127.0.0.1:0")
 		u := run(t, env)

@@ -36,11 +36,17 @@ func TestOddCharactersInTheDatabase(t *testing.T) {
 		}
 	}
 	params := strings.Fields("state tenant platform search since until before after limit inbox force unknown code receiver did run settle keep trouble skip_faulty replace at")
-	for n, odd := range []string{"a\x00", "\xff"} { // each page with half of its parameters: one check is for all of them
-		for _, path := range strings.Fields("/ /webhooks /webhooks/1 /webhooks/1/redeliver /webhooks/1/discard /webhooks/1/accept /redeliver /discard /pause /tenants /tenant /tenant/forget /tenant/erase /dismiss /actions " +
+	// Each page with some of its parameters, and each parameter on some pages: one check is for all of them.
+	step := 6
+	if thorough() {
+		step = 2
+	}
+	left := func(path, name, n int) bool { return (path+name+n*step/2)%step != 0 }
+	for n, odd := range []string{"a\x00", "\xff"} {
+		for p, path := range strings.Fields("/ /webhooks /webhooks/1 /webhooks/1/redeliver /webhooks/1/discard /webhooks/1/accept /redeliver /discard /pause /tenants /tenant /tenant/forget /tenant/erase /dismiss /actions " +
 			"/api/status /api/webhooks /api/webhooks/1 /api/redeliver /api/discard /api/actions /api/tenant /api/history /api/tenants") {
 			for i, name := range params {
-				if i%2 == n {
+				if left(p, i, n) {
 					continue
 				}
 				query := url.Values{name: {odd}}
@@ -56,14 +62,17 @@ func TestOddCharactersInTheDatabase(t *testing.T) {
 		}
 		ask("GET", u.admin, "/webhooks/"+url.PathEscape(odd), "", "")
 		ask("GET", u.admin, "/api/webhooks/"+url.PathEscape(odd), "", "")
-		for _, call := range strings.Fields("redeliver discard accept forget erase resume pause dismiss reconcile/compare reconcile/apply reconcile/known reconcile/end reconcile/begin import") {
+		for p, call := range strings.Fields("redeliver discard accept forget erase resume pause dismiss reconcile/compare reconcile/apply reconcile/known reconcile/end reconcile/begin import") {
 			for i, name := range params {
-				if i%2 == n {
+				if left(p, i, n) {
 					continue
 				}
 				ask("POST", u.admin, "/api/"+call+"?"+url.Values{name: {odd}}.Encode(), "application/json", `{}`)
 			}
-			for _, name := range strings.Fields("tenant platform receiver ids about as_of failed until") {
+			for i, name := range strings.Fields("tenant platform receiver ids about as_of failed until") {
+				if !thorough() && left(p, i, n) {
+					continue
+				}
 				ask("POST", u.admin, "/api/"+call, "application/json", fmt.Sprintf(`{%q:"%s"}`, name, odd))
 				if n > 0 {
 					continue

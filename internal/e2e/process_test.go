@@ -137,7 +137,7 @@ func TestRestartRefusesNobody(t *testing.T) {
 		return startCommand(t, environ, cmd)
 	}
 
-	usher := launch()
+	usher, some := launch(), pick[int64](30, 100)
 	var sent atomic.Int64
 	var stop atomic.Bool
 	var callers sync.WaitGroup
@@ -160,8 +160,8 @@ func TestRestartRefusesNobody(t *testing.T) {
 			}
 		})
 	}
-	for range pick(3, 30) {
-		enough := sent.Load() + 100
+	for range pick(2, 30) {
+		enough := sent.Load() + some
 		testkit.Eventually(t, "under load", func() bool { return sent.Load() > enough || t.Failed() })
 		usher.End()
 		if usher.Code != 0 {
@@ -169,7 +169,7 @@ func TestRestartRefusesNobody(t *testing.T) {
 		}
 		usher = launch()
 	}
-	enough := sent.Load() + 100
+	enough := sent.Load() + some
 	testkit.Eventually(t, "the last one serves", func() bool { return sent.Load() > enough || t.Failed() })
 	stop.Store(true)
 	callers.Wait()

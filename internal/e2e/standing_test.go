@@ -62,7 +62,7 @@ func (o *office) troubled(words ...string) {
 // A payload without features that can be read makes its tenant unknown: that is said everywhere, and accept asks before it does the same
 // to a tenant that usher knows.
 func TestFeaturesUnknown(t *testing.T) {
-	onBothInboxes(t, func(t *testing.T, inbox string) {
+	onInboxes(t, func(t *testing.T, inbox string) {
 		o := openOffice(t, newReceiver(t, 200), inbox)
 		dark := func(tenant string) string {
 			return strings.Replace(testkit.Snapshot(tenant, 1), `"features":[{"code":"users","name":"Users","quantity":1}],`, "", 1)
@@ -96,7 +96,7 @@ func TestFeaturesUnknown(t *testing.T) {
 // A platform that is null by mistake makes a paying tenant ambiguous: the log, the tenant's page and usher entitlements say so, and
 // what they advise ends it.
 func TestPlatformNull(t *testing.T) {
-	onBothInboxes(t, func(t *testing.T, inbox string) {
+	onInboxes(t, func(t *testing.T, inbox string) {
 		o := openOffice(t, newReceiver(t, 200), inbox)
 		o.send(testkit.Snapshot("mill-co", 5), webhookToken)
 		o.want("before", o.asks("entitlements", "mill-co"), "0 ", "!AMBIGUOUS")
@@ -116,7 +116,7 @@ func TestPlatformNull(t *testing.T) {
 
 // Which tenants got webhooks in the last hour, and are they all right now?
 func TestTenantsOfAnHour(t *testing.T) {
-	onBothInboxes(t, func(t *testing.T, inbox string) {
+	onInboxes(t, func(t *testing.T, inbox string) {
 		rc := newReceiver(t, 422)
 		o := openOffice(t, rc, inbox)
 		o.send(testkit.Snapshot("mill-co", 5), webhookToken)
