@@ -11,8 +11,8 @@ package e2e
 
 import (
 	"flag"
-	"runtime/debug"
-	"slices"
+
+	"usher/internal/testkit"
 )
 
 var long = flag.Bool("long", false, "the long form: thousands of connections, every byte of an exchange")
@@ -26,7 +26,4 @@ func pick[T any](short, longer T) T {
 }
 
 // thorough: with -race, as CI does, or with -long.
-func thorough() bool {
-	info, _ := debug.ReadBuildInfo()
-	return *long || info != nil && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
-}
+func thorough() bool { return *long || testkit.WithRace() }
