@@ -13,8 +13,11 @@ import (
 	"usher/internal/admin/metrics"
 	"usher/internal/admin/status"
 	"usher/internal/guard"
+	"usher/internal/testkit"
 	"usher/tokens"
 )
+
+func TestMain(m *testing.M) { testkit.MainInMemory(m) }
 
 func TestAdmin(t *testing.T) {
 	health := &status.Health{Parts: []status.Part{{Name: "outbound", On: true}}, Tokens: []status.TokenHealth{{Port: "main"}}}

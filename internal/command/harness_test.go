@@ -9,7 +9,7 @@ import (
 	"usher/internal/testkit"
 )
 
-func TestMain(m *testing.M) { testkit.Main(m) }
+func TestMain(m *testing.M) { testkit.MainInMemory(m) }
 
 // start runs usher in this process until the test ends.
 func start(t *testing.T, environ []string, args ...string) *testkit.Usher {
