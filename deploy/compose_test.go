@@ -13,6 +13,8 @@ import (
 	"usher/internal/testkit"
 )
 
+func TestMain(m *testing.M) { testkit.Main(m) }
+
 // composition is as much of compose.yaml as is looked at here.
 type composition struct {
 	Services map[string]struct {
