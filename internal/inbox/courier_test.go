@@ -717,10 +717,8 @@ func TestLeaseWhileItEnds(t *testing.T) {
 
 // A receiver that is too slow for all webhooks that come gets them about in turn: none waits for as long as more come.
 func TestNewcomersDoNotPassThoseThatWait(t *testing.T) {
+	costly(t)
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("thousands of webhooks")
-	}
 	inBubble(t, "for long", func(t *testing.T, d *desk) {
 		d.main.delay = time.Second
 		d.places(8)

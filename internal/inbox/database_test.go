@@ -495,9 +495,7 @@ func TestClockJumpsWhileItWaits(t *testing.T) {
 // An intake reads rows of its own lane only, however many webhooks wait in others, and also while the server has no
 // statistics about new tables.
 func TestReadsOnlyItsOwnLane(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it looks at what the server does, which has no races")
-	}
+	costly(t)
 	t.Parallel()
 	const tenants = 60
 	for name, read := range map[string]func(d *desk, tenant string){

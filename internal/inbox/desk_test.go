@@ -13,7 +13,6 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -47,7 +46,7 @@ func onEngines(t *testing.T, test func(t *testing.T, open func() engine.Engine))
 }
 
 // thorough says whether also those tests run that take much and seldom find what others do not.
-func thorough() bool { return *long || withRace() }
+func thorough() bool { return *long || testkit.WithRace() }
 
 // costly skips a test that takes much: it runs only with -race, as CI does, or with -long.
 func costly(t *testing.T) {
@@ -55,11 +54,6 @@ func costly(t *testing.T) {
 	if !thorough() {
 		t.Skip("only with -race or -long")
 	}
-}
-
-func withRace() bool {
-	info, _ := debug.ReadBuildInfo()
-	return info != nil && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
 }
 
 // onBothEngines is for tests of what an engine does itself: a statement that no other test runs on PostgreSQL.

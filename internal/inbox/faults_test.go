@@ -640,9 +640,7 @@ func TestFaultParkedOfOneTenant(t *testing.T) {
 
 // One event of another type is parked in a lane of very many that wait. A delivery does not look at all of these.
 func TestFaultParkedEventInALongLane(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it looks at what the server does, which has no races")
-	}
+	costly(t)
 	t.Parallel()
 	dsn := serverAlone(t)
 	const many = 100

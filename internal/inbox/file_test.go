@@ -569,7 +569,7 @@ func TestDamagedFile(t *testing.T) {
 	switch {
 	case *long:
 		worlds = 500
-	case withRace(): // the same ones, and more
+	case testkit.WithRace(): // the same ones, and more
 		worlds = 25
 	}
 	whole := newFile(t)

@@ -348,9 +348,7 @@ func TestImportAmongReplicas(t *testing.T) {
 
 // An import does not become slower as the tables grow, although the server makes its plans while they are small.
 func TestImportReadsOnlyItsOwnLanes(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it looks at what the server does, which has no races")
-	}
+	costly(t)
 	t.Parallel()
 	const tenants = 3000
 	dsn := pgtest.Schema(t)

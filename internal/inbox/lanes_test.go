@@ -16,6 +16,7 @@ import (
 
 	"usher/internal/receiver"
 	"usher/internal/snapshot"
+	"usher/internal/testkit"
 	"usher/webhookgate"
 )
 
@@ -875,12 +876,12 @@ func (s *sim) live() {
 
 func TestWorldsOnLanes(t *testing.T) {
 	t.Parallel()
-	count := uint64(3000)
+	count := uint64(1000)
 	switch {
 	case *long:
 		count = 100_000
-	case testing.Short(): // one goroutine has no races
-		count = 300
+	case testkit.WithRace(): // the same ones, and more
+		count = 3000
 	}
 	began, asked, tries, arrivals := time.Now(), 0, 0, 0
 	seen := make(map[string]int)

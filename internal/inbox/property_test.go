@@ -30,6 +30,7 @@ import (
 	"usher/internal/inbox/sqlite"
 	"usher/internal/receiver"
 	"usher/internal/snapshot"
+	"usher/internal/testkit"
 	"usher/internal/testkit/pgtest"
 	"usher/webhookgate"
 )
@@ -253,7 +254,7 @@ func TestWorldsInAFile(t *testing.T) {
 	switch {
 	case *long:
 		worlds = 300
-	case withRace(): // the same ones, and more
+	case testkit.WithRace(): // the same ones, and more
 		worlds = 24
 	}
 	checkWorlds(t, worlds, 1, func(t *testing.T, seed uint64, skip []int) (w *world) {
@@ -272,7 +273,7 @@ func TestWorldsInADatabase(t *testing.T) {
 	switch {
 	case *long:
 		worlds, atOnce = 60, 20
-	case withRace(): // the same ones, and more
+	case testkit.WithRace(): // the same ones, and more
 		worlds = 8
 	}
 	g := &group{server: pgtest.New(t, "max_connections=400")}

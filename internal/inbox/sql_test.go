@@ -187,9 +187,7 @@ func explain(t *testing.T, conn *pgx.Conn, query string) plan {
 // One tenant is found by an index, however many there are, on one platform or on many, and also in a join with a table of an
 // application, by an index on both sides.
 func TestPlansInSQL(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it looks at what the server does, which has no races")
-	}
+	costly(t)
 	t.Parallel()
 	many := 5_000
 	if *long {
