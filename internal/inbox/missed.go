@@ -55,8 +55,11 @@ func (l *lane) owe(d webhookgate.Debt) {
 	}
 	l.dirty = true
 	if r := l.t.running; r == nil || r.Began.After(l.t.time()) || !d.Before(r.settlesBefore()) {
-		l.note() // else it arrived before the run that is under way, which is about to settle it
+		l.note()
+		return
 	}
+	// It arrived before the run that is under way, which is about to settle it. A later run may have an older list.
+	l.lastAt = max(l.lastAt, d.Last().UnixMicro())
 }
 
 // settleOwed says that nothing which arrived up to this time is owed any more. The caller knows that nothing has come for the lane

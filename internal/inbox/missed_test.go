@@ -618,6 +618,18 @@ func TestReconcileSettlesWhatIsOwedInMemory(t *testing.T) {
 		room(true)
 		d.want("stored after the begin", d.settle(r, says("stored", "a"), says("twice", "a"), says("late", "a")), "equal settles; equal settles; changed")
 		d.want("owed in the end", d.owed(), "late")
+
+		made := time.Now()
+		time.Sleep(time.Minute)
+		room(false)
+		owe("equal", "differs")
+		d.begin(time.Time{}) // it is killed
+		room(true)
+		r = d.begin(made)
+		lines = []string{says("equal", "a"), says("differs", "c")}
+		d.want("with a list that is older", d.settle(r, lines...), "changed; changed")
+		d.want("with a list that is older", d.apply(r, false, lines...), "changed; changed")
+		d.want("owed after an older list", d.owed(), "differs equal late")
 	})
 }
 
