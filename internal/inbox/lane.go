@@ -56,6 +56,7 @@ type rows interface {
 	firstWaiting(l *lane, except []int64) *Webhook
 	refused(l *lane) []*Webhook // all; there are few
 	// parkedAfter returns the parked snapshots before this one that were parked after a newer one had been accepted: somebody had forced them.
+	// If there are very many, it returns some: the others stay until the next new one is accepted.
 	parkedAfter(l *lane, id int64) []*Webhook
 	// countBelow counts the webhooks that are none of these, and are superseded by the lane's marks, but were not by these former ones.
 	countBelow(l *lane, former marks, except []int64) counts

@@ -160,7 +160,7 @@ func (r memRows) refused(l *lane) (all []*Webhook) {
 func (r memRows) parkedAfter(l *lane, id int64) (all []*Webhook) {
 	r.t.m.Asked++
 	for _, h := range r.t.m.hooks[l.Lane] {
-		if h.State == Parked && h.snapshot && h.ID < id && h.rank > h.ID {
+		if h.State == Parked && h.snapshot && h.ID < id && h.rank == l.marks.parked {
 			row := *h
 			all = append(all, &row)
 		}

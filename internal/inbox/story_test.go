@@ -328,6 +328,17 @@ func TestKeepLatest(t *testing.T) {
 	})
 }
 
+// Somebody may force very many parked webhooks. The next one that is accepted supersedes some of them, so that the transaction stays small.
+func TestForcedAreSupersededInSteps(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		d := newDesk(t, open, func(c *Config) { c.Limits = DefaultLimits; c.Limits.Step = 1 })
+		playAll(t, d, "", []story{
+			{"one at a time", "A+ idle B+ idle C+ idle s422 force:1 idle force:2 idle up again:3 idle", "A B C C", "superseded parked delivered"},
+			{"the others by what is new", "A+ idle B+ idle C+ idle s422 force:1 idle force:2 idle up again:3 idle D+ idle", "A B C C D", "superseded superseded delivered delivered"},
+		})
+	})
+}
+
 // A webhook that no receiver takes is kept. A waiting webhook never becomes kept.
 func TestKept(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {

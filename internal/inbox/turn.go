@@ -409,7 +409,7 @@ func (r sqlRows) parkedAfter(l *lane, id int64) (all []*Webhook) {
 		h, err := scanWebhook(row, false)
 		all = append(all, h)
 		return err
-	}, l.Tenant, l.Platform, l.Type, id)
+	}, l.Tenant, l.Platform, l.Type, l.marks.parked, id, int64(r.t.s.cfg.Limits.Step))
 	r.t.send()
 	return all
 }

@@ -67,9 +67,9 @@ SELECT {webhook} FROM {schema}.webhook w JOIN {schema}.lane l ON {of}
 WHERE w.tenant = $1::text AND w.platform = $2::text AND w.event_type = $3::text AND w.state = 2 ORDER BY w.seq
 
 -- name: lane_parked_after
--- The parked snapshots of a lane (1 to 3) before a number (4) that rank higher than theirs.
+-- Some (6) parked snapshots of a lane (1 to 3) before a number (5) that rank with the lane's mark (4).
 SELECT {webhook} FROM {schema}.webhook w JOIN {schema}.lane l ON {of}
-WHERE w.tenant = $1::text AND w.platform = $2::text AND w.event_type = $3::text AND w.state = 1 AND w.snapshot = 1 AND w.seq < $4::bigint AND w.rank > w.seq
+WHERE w.tenant = $1::text AND w.platform = $2::text AND w.event_type = $3::text AND w.state = 1 AND w.rank = $4::bigint AND w.seq < $5::bigint LIMIT $6::bigint
 
 -- name: count_below
 -- How many webhooks of a lane (2 to 4), none of $1, wait and rank from 5 to below 6, or are parked and rank from 7 to below 8: they were counted,
