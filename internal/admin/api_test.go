@@ -165,8 +165,8 @@ func TestAPI(t *testing.T) {
 		{"which, with a slip", "GET", "/api/discard?state=parked&tennant=eu/acme", "", nil, 400, "tennant", ""},
 
 		{"discard", "POST", "/api/webhooks/3/discard", "", nil, 200, `{"id":"3"}`, "3 discarded"},
-		{"discard what is finished", "POST", "/api/webhooks/2/discard", "", nil, 409, "neither waiting", ""},
-		{"ask about what is finished", "GET", "/webhooks/2/discard", "", nil, 409, "neither waiting", ""},
+		{"discard what is finished", "POST", "/api/webhooks/2/discard", "", nil, 409, "only waiting, parked or refused", ""},
+		{"ask about what is finished", "GET", "/webhooks/2/discard", "", nil, 409, "only waiting, parked or refused", ""},
 		{"ask to accept what was taken in", "GET", "/webhooks/2/accept", "", nil, 409, "was not refused", ""},
 		{"discard nothing", "POST", "/api/webhooks/9/discard", "", nil, 404, "no such webhook", ""},
 

@@ -143,7 +143,7 @@ var Verbs = []*Verb{
 		Label: "Accept…",
 		ask: func(w *Webhook, what string) *confirmation {
 			return &confirmation{Question: "Accept webhook " + w.ID + "?", Button: "Accept it",
-				Effect: "usher takes in " + what + " as it is, as a new webhook with its own id. usher delivers it after the webhooks of the tenant that wait, and answers from it what the tenant may use."}
+				Effect: "usher stores " + what + " as it is, as a new webhook with its own id. usher delivers it after the webhooks of the tenant that wait, and answers from it what the tenant may use."}
 		},
 		overwrite: "Accept the old one anyway",
 		did:       "It is accepted, as a new webhook with its own id.",

@@ -47,9 +47,9 @@ func entitlementsCommand(ctx context.Context, p *Process, args []string) error {
 		refused, ok := errors.AsType[*apiError](err)
 		switch {
 		case ok && refused.status == http.StatusConflict:
-			return fmt.Errorf("%w. Questions that name no platform are answered 409 AMBIGUOUS. Run 'usher entitlements %s' for each: it says what to do", err, text.Visible("PLATFORM/"+name.Tenant))
+			return fmt.Errorf("%w. Questions that name no platform are answered 409 AMBIGUOUS. Run 'usher entitlements' with one of these names: it says what to do", err)
 		case ok && refused.Error() == text.Visible("unknown tenant "+name.String()): // and there is none that is spelled alike
-			return fmt.Errorf("%w: usher has taken in no webhook of it. If the code is right, its webhook was lost or never sent: 'usher help reconcile' says how to find it", err)
+			return fmt.Errorf("%w: usher has taken in no webhook of it. If the code is right, see 'usher inbox ls --state refused'. If it is not there, its webhook was lost or never sent: 'usher help reconcile' says how to find it", err)
 		}
 		return err
 	}

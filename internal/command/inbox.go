@@ -516,7 +516,7 @@ func (i *inboxCall) forget(ctx context.Context) error {
 	if err := i.post(ctx, "/api/forget", i.target(), &f); err != nil {
 		return err
 	}
-	result := " forgotten: it is no longer owed anything, and usher delivers its next webhook, even if the receiver already has it"
+	result := " forgotten: usher delivers its next webhook, even if the receiver already has it, and it is no longer owed anything"
 	if f.Forgotten == 0 {
 		result = ": nothing to forget"
 	}
@@ -549,7 +549,7 @@ func (i *inboxCall) dismiss(ctx context.Context) error {
 	if d.Gaps+d.Webhooks == 0 {
 		return errors.New("nothing was dismissed: more has come meanwhile; look again")
 	}
-	fmt.Fprintf(i.Stdout, "dismissed: %s, %s that got a 5xx\n", plural(d.Gaps, "gap"), plural(d.Webhooks, "unnamed webhook"))
+	fmt.Fprintf(i.Stdout, "dismissed: %s, and %s without a tenant\n", plural(d.Gaps, "gap"), plural(d.Webhooks, "webhook"))
 	return nil
 }
 

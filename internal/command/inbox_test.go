@@ -227,8 +227,8 @@ func TestInboxCommands(t *testing.T) {
 		{"ids and filters", []string{"redeliver", "4", "--state", "parked"}, 2, "", "either ids or filters", ""},
 
 		{"discard", []string{"discard", "3"}, 0, "3 discarded\n", "", "3 discarded"},
-		{"discard what is finished", []string{"discard", "2"}, 1, "", "2 not discarded: it is neither waiting nor parked\n", ""},
-		{"the same twice", []string{"discard", "2", "2"}, 1, "", "2 not discarded: it is neither waiting nor parked\n", ""},
+		{"discard what is finished", []string{"discard", "2"}, 1, "", "2 not discarded: only waiting, parked or refused webhooks can be discarded\n", ""},
+		{"the same twice", []string{"discard", "2", "2"}, 1, "", "2 not discarded: only waiting, parked or refused webhooks can be discarded\n", ""},
 		{"discard by filter", []string{"discard", "--since", "1000h", "--yes"}, 0, "Discard 3 webhooks? yes\n5 discarded\n3 discarded\n1 discarded\n", "", "1 discarded; 3 discarded; 5 discarded"},
 
 		{"pause", []string{"pause"}, 0, "paused: all deliveries; to resume: usher inbox resume\n", "", "all deliveries paused"},

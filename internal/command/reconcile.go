@@ -38,8 +38,8 @@ and prints one tenant on a line: the payload of a webhook
 usher compares that with what it knows, and says what differs.
 
 It needs a running usher with a gate and an inbox. CMD is a script of yours, see
-examples/reconcile. Where deploy/systemd has installed one, type as root:
-systemctl start usher-reconcile.
+examples/reconcile. If you have installed the units of deploy/systemd, run as
+root: systemctl start usher-reconcile.
 
 CMD runs as under 'usher exec': it calls the billing service at $USHER_URL,
 without a token. Without USHER_BASE_URL it just runs; then say with --as-of how
@@ -69,8 +69,9 @@ The results:
   absent   usher knows the tenant, and CMD did not print it
 
 A run that compares less than 90 % of the tenants of the largest run of the last
-week clears no difference that a larger one found. Only a run that also compares
-half of the tenants that usher knows ends a gap (a time without a gate).
+week clears no difference that a larger one found, and ends no gap (a time
+without a gate). To end a gap, a run must also compare at least half of the
+tenants that usher knows, and leave nothing that differs.
 
 Exit code 0: nothing differs or is missing any more. 3: something does. 1: it
 failed, and nothing was taken in, or not all. 2: wrong settings or usage.
@@ -166,7 +167,7 @@ func reconcileCommand(ctx context.Context, p *Process, args []string) error {
 	stdin, _ := p.Stdin.(*os.File)
 	switch {
 	case !calls && c.asOf.IsZero():
-		return usageErrorf("without USHER_BASE_URL it needs --as-of: how old is the list of CMD?")
+		return usageErrorf("without USHER_BASE_URL it needs --as-of, to know how old the list of CMD is")
 	case c.apply && !c.yes && (stdin == nil || !text.IsTerminal(stdin)):
 		return usageErrorf("--apply asks before it takes anything in, and there is no terminal: use --yes")
 	}
@@ -691,7 +692,7 @@ func (c *reconcileCall) sayPartial(ctx context.Context) {
 		return
 	}
 	if now.Differs() && c.summary.Left.Count() == 0 {
-		c.say("This run compared too few tenants to clear what a larger one has found.\n")
+		c.say("This run compared too few tenants to clear what an earlier one has found.\n")
 	}
 	if _, gaps := now.Owed.Dismissible(); len(gaps) > 0 {
 		c.say("This run compared too few tenants to end the times without a gate. If its list is complete, run 'usher inbox dismiss'.\n")
@@ -865,7 +866,7 @@ func (c *reconcileCall) conclusion(complete bool, failed error) string {
 			fmt.Fprintf(&out, "Nothing was changed. To take in what differs or is missing:\n  %s\n", c.nextLine(flags))
 		}
 		if left.Twin > 0 {
-			out.WriteString("A twin is usually a wrong platform in your list: correct it. If it is a new tenant, add --twins.\n")
+			out.WriteString("A twin is usually a wrong platform in your list: correct it. If it is a new tenant, add --apply --twins.\n")
 		}
 	}
 	return out.String()

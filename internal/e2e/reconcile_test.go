@@ -169,7 +169,7 @@ func TestReconcileOfFewTenants(t *testing.T) {
 		r.hears(tenant, "users=1")
 		lines = append(lines, payload(tenant, "users=1"))
 	}
-	const trouble, partial = "1 tenant is not what the billing service says", "This run compared too few tenants to clear what a larger one has found"
+	const trouble, partial = "1 tenant is not what the billing service says", "This run compared too few tenants to clear what an earlier one has found"
 	status := func() string {
 		p := startProcess(t, r.environ, "status")
 		<-p.Ended

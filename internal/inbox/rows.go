@@ -575,7 +575,7 @@ func (d Denied) Error() string { return string(d) }
 
 const (
 	// ErrFinished says that a webhook can't be discarded because it is only history.
-	ErrFinished Denied = "it is neither waiting nor parked"
+	ErrFinished Denied = "only waiting, parked or refused webhooks can be discarded"
 	// ErrKept says that a webhook can't be sent again: it was kept, and still no receiver takes its platform.
 	ErrKept Denied = "no receiver takes webhooks of its platform"
 	// ErrMeanwhile says that something has come for a tenant since somebody asked to erase it.

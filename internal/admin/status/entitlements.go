@@ -60,7 +60,7 @@ func featureTroubles(s *Status, _ time.Time) (all []Trouble) {
 }
 
 var ambiguous = kind(Critical, "UsherTenantsAmbiguous", "Questions about these tenants that name no platform are answered 409: your program uses its own default, and may lock them out.",
-	"Name the platform in these questions. If one of the tenants is a mistake, such as a webhook whose platform was null, erase that one: 'usher inbox erase PLATFORM/CODE'.")
+	"Name the platform in these questions. If one of the tenants is a mistake, such as a webhook whose platform was null, erase that one: 'usher inbox erase PLATFORM/CODE', or '/CODE' if it has no platform.")
 
 var featuresUnknown = kind(Critical, "UsherFeaturesUnknown", "Questions about these tenants are answered 404: your program uses its own default, and may lock them out.",
 	"Correct the payload of these tenants in the billing service (change.features must be a list of objects), and send it again.")

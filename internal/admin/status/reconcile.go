@@ -16,7 +16,7 @@ func Comparison(r *inbox.Run, now time.Time) string {
 		return ""
 	}
 	s := &r.Summary
-	parts := []string{page.Plural(s.Equal, "tenant equal", "tenants equal")}
+	parts := []string{"equal: " + page.Count(s.Equal)}
 	for _, p := range []struct {
 		n    int
 		word string

@@ -96,7 +96,7 @@ func (s *Status) troubles(now time.Time) []Trouble {
 
 var notReady = kind(Critical, "UsherDown",
 	"While the gate is not ready, senders get 503, and changes do not reach your customers. While outbound is not ready, calls get an error.",
-	"Wait some seconds. If it stays so, read usher's log.")
+	"Wait a few seconds. If usher is still not ready, read its log.")
 
 // Pauses are troubles: somebody has to end them. A banner on every page says the same.
 func pauseTroubles(s *Status, _ time.Time) (all []Trouble) {
