@@ -182,6 +182,11 @@ func (p *Process) commandLine(command string) string {
 	return "usher" + rest
 }
 
+// commandLines does the same to all command lines in a sentence, which are between quotes.
+func (p *Process) commandLines(sentence string) string {
+	return strings.ReplaceAll(sentence, "'usher ", "'"+p.commandLine("usher "))
+}
+
 // unknownCommand returns an error that suggests the command that the user probably meant, or lists all.
 func unknownCommand(name string, known []string) error {
 	if meant := settings.Nearest(name, known); meant != "" {

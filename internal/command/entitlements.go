@@ -47,9 +47,10 @@ func entitlementsCommand(ctx context.Context, p *Process, args []string) error {
 		refused, ok := errors.AsType[*apiError](err)
 		switch {
 		case ok && refused.status == http.StatusConflict:
-			return fmt.Errorf("%w. Questions that name no platform are answered 409 AMBIGUOUS. Run 'usher entitlements' with one of these names: it says what to do", err)
+			return fmt.Errorf("%w. Questions that name no platform are answered 409 AMBIGUOUS. %s", err, p.commandLines("Run 'usher entitlements' with one of these names: it says what to do"))
 		case ok && refused.Error() == text.Visible("unknown tenant "+name.String()): // and there is none that is spelled alike
-			return fmt.Errorf("%w: usher has taken in no webhook of it. If the code is right, see 'usher inbox ls --state refused'. If it is not there, its webhook was lost or never sent: 'usher help reconcile' says how to find it", err)
+			return fmt.Errorf("%w: usher has taken in no webhook of it. If the code is right, %s", err,
+				p.commandLines("see 'usher inbox ls --state refused'. If it is not there, its webhook was lost or never sent: 'usher help reconcile' says how to find it"))
 		}
 		return err
 	}
@@ -73,7 +74,7 @@ func entitlementsCommand(ctx context.Context, p *Process, args []string) error {
 	fmt.Fprintf(p.Stdout, "usher has answered this since %s, by webhook %d.\n", timeAndAge(t.MayUse.AsOf, now), t.MayUse.ID)
 	p.printReceipt(&t, now)
 	if a := t.Ambiguous; a != nil {
-		fmt.Fprintf(p.Stdout, "%s.\n  %s\n", text.Visible(a.Why), text.Visible(a.Do))
+		fmt.Fprintf(p.Stdout, "%s.\n  %s\n", text.Visible(a.Why), text.Visible(p.commandLines(a.Do)))
 	}
 	return failed
 }

@@ -78,8 +78,8 @@ func TestEntitlements(t *testing.T) {
 		"eu/acme ssso":  "eu/acme may not use ssso (did you mean sso?)\n",
 		"eu/acme Users": "eu/acme may not use Users (did you mean users?)\n",
 		"us/acme ssso":  "us/acme may not use ssso\n",
-		"acme":          "usher: several tenants have this code: write eu/acme or us/acme. Questions that name no platform are answered 409 AMBIGUOUS. Run 'usher entitlements' with one of these names: it says what to do\n",
-		"nobody":        "usher: unknown tenant nobody: usher has taken in no webhook of it. If the code is right, see 'usher inbox ls --state refused'. If it is not there, its webhook was lost or never sent: 'usher help reconcile' says how to find it\n",
+		"acme":          "usher: several tenants have this code: write eu/acme or us/acme. Questions that name no platform are answered 409 AMBIGUOUS. Run 'usher --env-file ENV entitlements' with one of these names: it says what to do\n",
+		"nobody":        "usher: unknown tenant nobody: usher has taken in no webhook of it. If the code is right, see 'usher --env-file ENV inbox ls --state refused'. If it is not there, its webhook was lost or never sent: 'usher --env-file ENV help reconcile' says how to find it\n",
 		"new sso":       "usher refused webhook 4 of this tenant (",
 		"LOST":          "usher: unknown tenant LOST: did you mean eu/lost?\n",
 		"lots":          "usher: unknown tenant lots: did you mean eu/lost?\n",
@@ -89,6 +89,10 @@ func TestEntitlements(t *testing.T) {
 		if got := entitlementsOf(t, b, strings.Fields(args)...); !strings.HasPrefix(got, want) {
 			t.Errorf("%s:\n%s\nwant\n%s", args, got, want)
 		}
+	}
+	const erase = "erase that one: 'usher --env-file ENV inbox erase TENANT'. They are eu/acme and us/acme.\n"
+	if got := entitlementsOf(t, b, "us/acme"); !strings.HasSuffix(got, erase) {
+		t.Errorf("%s\nwant\n%s", got, erase)
 	}
 }
 

@@ -79,9 +79,7 @@ func (p *Process) statusText(s *status.Status, now time.Time) string {
 		if !t.Since.IsZero() {
 			fmt.Fprintf(&out, "  since %s\n", timeAndAge(t.Since, now))
 		}
-		// The commands in it must reach the same usher.
-		do := strings.ReplaceAll(t.Do, "'usher ", "'"+p.commandLine("usher "))
-		fmt.Fprintf(&out, "  %s\n  %s\n", plainText(t.Means), plainText(do))
+		fmt.Fprintf(&out, "  %s\n  %s\n", plainText(t.Means), plainText(p.commandLines(t.Do)))
 		if t.Run != "" {
 			fmt.Fprintf(&out, "  %s\n", plainText(p.commandLine(t.Run)))
 		}
