@@ -28,7 +28,7 @@ func owedTroubles(s *Status, _ time.Time) (all []Trouble) {
 			tenants = page.FirstOf(o.Names, o.Tenants)
 		}
 		if o.More {
-			tenants += ", and of more, whose names usher could not keep"
+			tenants += ", and of others whose names it could not keep,"
 		}
 		trouble := owed.is("usher answered webhooks of " + tenants + " with a 5xx" + between(o.Since, o.Last) + ", and they have not been sent again").
 			since(o.Since).link(s.owedLink())

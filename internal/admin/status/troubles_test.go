@@ -196,7 +196,7 @@ func TestTroubles(t *testing.T) {
 		{"owed", port(fine), gate("ok", 0, 9, 0, 0, 3), &inbox.Stats{Owed: inbox.Owed{Tenants: 1204, Since: night, Last: night.Add(15 * time.Minute)}}, nil, false,
 			[]string{"critical", "usher answered webhooks of 1\u202f204 tenants with a 5xx from 2026-11-17 02:10:00 to 02:25:00 UTC, and they have not been sent again" + since, "'usher help reconcile'"}},
 		{"owed to more than it can name", port(fine), gate("ok"), &inbox.Stats{Owed: inbox.Owed{Tenants: 10_000, More: true, Since: night, Last: night}}, nil, false,
-			[]string{"critical", "of 10\u202f000 tenants, and of more, whose names usher could not keep with a 5xx at 2026-11-17 02:10:00 UTC", "webhook log"}},
+			[]string{"critical", "of 10\u202f000 tenants, and of others whose names it could not keep, with a 5xx at 2026-11-17 02:10:00 UTC", "webhook log"}},
 		{"owed without an inbox", port(fine), owes(gate("ok")), nil, nil, false, []string{"critical", "webhooks of crm/acme with a 5xx", "USHER_WEBHOOK_INBOX"}},
 		{"owed without a name", port(fine), gate("ok", 0, 9, 0, 0, 3), &inbox.Stats{Owed: inbox.Owed{Unnamed: webhookgate.Unnamed{Count: 3, Since: night, Last: night.Add(24 * time.Hour)}}}, nil, false,
 			[]string{"critical", "usher answered 3 webhooks with a 5xx before it knew the tenant from 2026-11-17 02:10:00 to 2026-11-18 02:10:00 UTC" + since, "'usher inbox dismiss'"}},
