@@ -751,7 +751,7 @@ func (v *Verb) confirmMany(chosen *Chosen) *confirmation {
 	if n > 1 {
 		what = "webhooks " + page.FirstFew(chosen.Webhooks)
 	}
-	c := &confirmation{Question: "There is nothing to " + v.Name, Effect: "None of these webhooks waits, is parked, or is its tenant's latest."}
+	c := &confirmation{Question: "There is nothing to " + v.Name, Effect: v.none}
 	if n > 0 {
 		c = v.askAll(page.Plural(n, "webhook", "webhooks"), what)
 	}

@@ -40,6 +40,7 @@ type Verb struct {
 	// What the page asks. what is the webhook, or the webhooks, in a sentence; count is how many.
 	ask       func(w *Webhook, what string) *confirmation
 	askAll    func(count, what string) *confirmation
+	none      string // why it is done to none of the webhooks that a filter selects
 	overwrite string // the button, if a newer snapshot would be overwritten
 
 	did, didAll string // what the page says afterwards
@@ -87,6 +88,7 @@ var Verbs = []*Verb{
 			return &confirmation{Question: "Send " + count + " again?", Button: "Send again",
 				Effect: "The receiver gets " + what + " now. Of a tenant's webhooks that wait, the first is tried now and the others follow."}
 		},
+		none:      "None of these webhooks waits or is its tenant's latest.",
 		overwrite: "Send the old one anyway",
 		did:       "You asked usher to send it again: see its state below.", didAll: "usher sends them again.",
 
@@ -122,9 +124,10 @@ var Verbs = []*Verb{
 		},
 		askAll: func(count, what string) *confirmation {
 			return &confirmation{Question: "Discard " + count + "?", Button: "Discard", Danger: true,
-				Effect: "The receiver never gets " + what + ". What is discarded stays in the list, and you can still send it again."}
+				Effect: "The receiver never gets " + what + ". What is discarded stays in the list, and you can still send it again, unless it was refused."}
 		},
-		did: "It is discarded.", didAll: "They are discarded.",
+		none: "None of these webhooks waits, is parked or was refused.",
+		did:  "It is discarded.", didAll: "They are discarded.",
 
 		Done: "discarded", NotDone: "not discarded",
 	},
