@@ -647,8 +647,8 @@ func (w *world) step(n int) {
 		w.quiet(tenant)
 		p.send(tenant, snapshot)
 	case "copy":
-		if n := len(w.arrivals); n > 0 {
-			a := w.arrivals[n-1-w.r.IntN(min(3, n))]
+		if all := w.arrived(); len(all) > 0 {
+			a := all[len(all)-1-w.r.IntN(min(3, len(all)))]
 			w.quiet(a.tenant)
 			p.send(a.tenant, a.snapshot)
 		}
@@ -776,6 +776,13 @@ func (w *world) quiet(tenant string) {
 	}
 }
 
+// arrived returns what has come. A reconcile may add to it meanwhile.
+func (w *world) arrived() []*arrival {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.arrivals
+}
+
 func (w *world) sending(tenant string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -787,7 +794,7 @@ func (p *place) send(tenant, snapshot string) { p.sendAs(tenant, snapshot, p.wor
 
 func (p *place) sendAs(tenant, snapshot string, other bool) {
 	w := p.world
-	a := &arrival{number: len(w.arrivals), tenant: tenant, snapshot: snapshot, life: p.life, from: time.Now()}
+	a := &arrival{number: len(w.arrived()), tenant: tenant, snapshot: snapshot, life: p.life, from: time.Now()}
 	a.plan = w.plan()
 	body := []byte(`{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"` + tenant + `"},"change":{"features":[{"code":"` + snapshot + `"}]}}}`)
 	if snapshot == "A" && tenant == "t1" {
