@@ -752,6 +752,7 @@ func TestWriteFails(t *testing.T) {
 
 // When the disk is full the write-ahead log may be long, and all of it must still go into the file: else nothing more is delivered.
 func TestFullDiskWithALongLog(t *testing.T) {
+	t.Parallel()
 	for _, size := range upTo(1, "40m", "60m") {
 		t.Run(size, func(t *testing.T) {
 			dir := t.TempDir()

@@ -21,6 +21,7 @@ import (
 	"usher/internal/content"
 	"usher/internal/inbox/engine"
 	"usher/internal/receiver"
+	"usher/internal/testkit"
 	"usher/internal/testkit/pgtest"
 	"usher/webhookgate"
 )
@@ -72,15 +73,6 @@ func engines(t *testing.T, f func(t *testing.T, address func() string)) {
 	t.Run("postgres", func(t *testing.T) { f(t, func() string { return pgtest.Schema(t) }) })
 }
 
-func eventually(t *testing.T, what string, f func() bool) {
-	t.Helper()
-	for end := time.Now().Add(10 * time.Second); !f(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("not in time: ", what)
-		}
-	}
-}
-
 // After an export and an import another inbox has the same: states, order, numbers, and what is a duplicate.
 // Somebody who takes long to receive an export, or many of them, keep nobody else from reading.
 func TestExportsLeaveRoomForOthers(t *testing.T) {
@@ -106,6 +98,7 @@ func TestExportsLeaveRoomForOthers(t *testing.T) {
 }
 
 func TestExportImport(t *testing.T) {
+	t.Parallel()
 	engines(t, func(t *testing.T, address func() string) {
 		status := 200
 		a := openAt(t, address(), &status)
@@ -119,10 +112,10 @@ func TestExportImport(t *testing.T) {
 			return dup
 		}
 		keep(a, "acme", `{"code":"users","quantity":5}`)
-		eventually(t, "delivered", func() bool { l, _ := a.List(Filter{State: Delivered}); return len(l) == 1 })
+		testkit.Eventually(t, "delivered", func() bool { l, _ := a.List(Filter{State: Delivered}); return len(l) == 1 })
 		status = 422
 		keep(a, "bad", `{"code":"sso"}`)
-		eventually(t, "parked", func() bool { l, _ := a.List(Filter{State: Parked}); return len(l) == 1 })
+		testkit.Eventually(t, "parked", func() bool { l, _ := a.List(Filter{State: Parked}); return len(l) == 1 })
 		if err := a.Pause(Pause{Platform: "crm", Tenant: "held"}, nil); err != nil {
 			t.Fatal(err)
 		}
@@ -165,7 +158,7 @@ func TestExportImport(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "accepted and delivered", func() bool { w, err := b.Show(id); return err == nil && w.State == Delivered })
+		testkit.Eventually(t, "accepted and delivered", func() bool { w, err := b.Show(id); return err == nil && w.State == Delivered })
 		if w, _ := b.Show(list[0].ID); w.State != Accepted {
 			t.Errorf("the refused one is %s", w.State)
 		}
