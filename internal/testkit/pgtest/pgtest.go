@@ -41,8 +41,9 @@ var shared = sync.OnceValues(func() (*Server, error) {
 // server is the test binary's, or that of USHER_TEST_POSTGRES if it is set.
 func Schema(t testing.TB) (dsn string) {
 	t.Helper()
-	server := os.Getenv("USHER_TEST_POSTGRES")
-	if server == "" {
+	given := os.Getenv("USHER_TEST_POSTGRES")
+	server := given
+	if given == "" {
 		s, err := shared()
 		need(t, err)
 		server = s.DSN()
@@ -54,32 +55,16 @@ func Schema(t testing.TB) (dsn string) {
 	name, query := fmt.Sprintf("test_%016x", rand.Uint64()), u.Query()
 	query.Set("schema", name)
 	u.RawQuery = query.Encode()
-	t.Cleanup(func() {
-		// A client that was cut off may hold a lock until the server notices.
-		if err := drop(server, "SET lock_timeout = '20s'; DROP SCHEMA IF EXISTS "+name+" CASCADE"); err != nil {
-			t.Errorf("the schema %s stays: %v", name, err)
-		}
-	})
+	if given != "" { // else it goes with the server
+		t.Cleanup(func() {
+			// A client that was cut off may hold a lock until the server notices.
+			if _, err := execute(given, "SET lock_timeout = '20s'; DROP SCHEMA IF EXISTS "+name+" CASCADE"); err != nil {
+				t.Errorf("the schema %s stays: %v", name, err)
+			}
+		})
+	}
 	return u.String()
 }
-
-// drop runs statements on a connection that stays: to make one takes the server longer than to drop a schema.
-var drop = func() func(dsn, sql string) error {
-	var mu sync.Mutex
-	var conn *pgconn.PgConn
-	return func(dsn, sql string) (err error) {
-		mu.Lock()
-		defer mu.Unlock()
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		if conn == nil || conn.IsClosed() {
-			if conn, err = pgconn.Connect(ctx, dsn); err != nil {
-				return err
-			}
-		}
-		return conn.Exec(ctx, sql).Close()
-	}
-}()
 
 // need skips the test where there is no PostgreSQL. In CI nothing may be skipped.
 func need(t testing.TB, err error) {
