@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -31,10 +32,10 @@ type roundTrip func(*http.Request) (*http.Response, error)
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 // openAt opens an inbox whose receiver answers with status, and runs it until the test ends.
-func openAt(t *testing.T, address string, status *int, more ...func(*Config)) *Inbox {
+func openAt(t *testing.T, address string, status *atomic.Int32, more ...func(*Config)) *Inbox {
 	t.Helper()
 	rc := &receiver.Receiver{Name: "main", Timeout: time.Second, Concurrency: 4, URL: mustURL("http://receiver.invalid/"), Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
-		return &http.Response{StatusCode: *status, Header: http.Header{}, Body: http.NoBody}, nil
+		return &http.Response{StatusCode: int(status.Load()), Header: http.Header{}, Body: http.NoBody}, nil
 	})}
 	at, err := ParseAddress(address)
 	if err != nil {
@@ -100,7 +101,8 @@ func TestExportsLeaveRoomForOthers(t *testing.T) {
 func TestExportImport(t *testing.T) {
 	t.Parallel()
 	engines(t, func(t *testing.T, address func() string) {
-		status := 200
+		var status atomic.Int32
+		status.Store(200)
 		a := openAt(t, address(), &status)
 		set := a.courier.receivers
 		keep := func(i *Inbox, tenant, features string) string {
@@ -113,7 +115,7 @@ func TestExportImport(t *testing.T) {
 		}
 		keep(a, "acme", `{"code":"users","quantity":5}`)
 		testkit.Eventually(t, "delivered", func() bool { l, _ := a.List(Filter{State: Delivered}); return len(l) == 1 })
-		status = 422
+		status.Store(422)
 		keep(a, "bad", `{"code":"sso"}`)
 		testkit.Eventually(t, "parked", func() bool { l, _ := a.List(Filter{State: Parked}); return len(l) == 1 })
 		if err := a.Pause(Pause{Platform: "crm", Tenant: "held"}, nil); err != nil {
@@ -153,7 +155,7 @@ func TestExportImport(t *testing.T) {
 		if err != nil || len(list) != 1 || list[0].Times != 2 {
 			t.Fatalf("refused: %+v, %v", list, err)
 		}
-		status = 200
+		status.Store(200)
 		id, err := b.Accept(list[0].ID, false, nil)
 		if err != nil {
 			t.Fatal(err)
