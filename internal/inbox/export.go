@@ -42,7 +42,7 @@ type exportLine struct {
 func (l *exportLine) numbers() []int64 {
 	switch {
 	case l.Webhook != nil:
-		return []int64{l.Webhook.ID}
+		return []int64{l.Webhook.ID, l.Webhook.LastID}
 	case l.Lane != nil:
 		return []int64{l.Lane.Tail, l.Lane.Last}
 	case l.Snapshot != nil:
@@ -684,7 +684,7 @@ func (i *importJob) addWebhook(chunk *importChunk, w *webhookLine) error {
 		if !row.Rejected() {
 			to.raiseTail(row.ID, row.UUID)
 		}
-		to.raiseLast(row.ID, row.lastReceived())
+		to.raiseLast(row.lastNumber(), row.lastReceived())
 		row.lane, to.hooks = to.Lane, append(to.hooks, row)
 	})
 }

@@ -418,7 +418,7 @@ func (l *lane) noteSince() {
 func (l *lane) supersedeRefused(in *incoming) {
 	for _, old := range l.refusedOnes() {
 		sameType := old.Type == in.Type || old.Type == ""
-		isOlder := in.accepting == nil || old.ID < in.accepting.ID && !old.Last.After(in.accepting.lastReceived())
+		isOlder := in.accepting == nil || old.lastNumber() < in.accepting.lastNumber()
 		if sameType && isOlder {
 			l.move(old, Superseded, "a newer snapshot of the tenant was taken in")
 		}
@@ -542,8 +542,7 @@ func (l *lane) duplicate(in *incoming) string {
 func (l *lane) refuse(in *Webhook, known *Webhook) *Webhook {
 	if known != nil && known.State == Refused && !known.gone {
 		known.Times++
-		known.Last, known.Newer, known.changed = l.t.time(), false, true
-		l.note()
+		known.Last, known.LastID, known.Newer, known.changed = l.t.time(), l.note(), false, true
 		return known
 	}
 	if l.Lane != (webhookgate.Lane{}) {

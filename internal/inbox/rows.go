@@ -150,12 +150,13 @@ type Record struct {
 
 	// Only of a webhook that was refused.
 	Faults []content.Fault `json:"faults,omitempty"`
-	Code   int             `json:"code,omitempty"`  // the HTTP status that its sender got
-	From   string          `json:"from,omitempty"`  // the sender's address
-	Times  int             `json:"times,omitempty"` // how often it was received
-	Last   time.Time       `json:"last,omitzero"`   // when a copy was last received
-	Cut    bool            `json:"cut,omitempty"`   // only the beginning of its body is stored
-	Newer  bool            `json:"newer,omitempty"` // after it, a copy of its tenant's last snapshot was received
+	Code   int             `json:"code,omitempty"`    // the HTTP status that its sender got
+	From   string          `json:"from,omitempty"`    // the sender's address
+	Times  int             `json:"times,omitempty"`   // how often it was received
+	Last   time.Time       `json:"last,omitzero"`     // when a copy was last received
+	LastID int64           `json:"last_id,omitempty"` // the number that this copy took: see lastNumber
+	Cut    bool            `json:"cut,omitempty"`     // only the beginning of its body is stored
+	Newer  bool            `json:"newer,omitempty"`   // after it, a copy of its tenant's last snapshot was received
 }
 
 // Rejected says whether the webhook was refused when it was received, also if somebody has dealt with it since.
@@ -213,6 +214,10 @@ func (w *Webhook) HasContent() bool { return w.hasContent }
 
 // Size is about how many bytes the webhook takes.
 func (w *Webhook) Size() int64 { return w.size }
+
+// lastNumber says where a refused webhook, or a copy of it that was only counted, stands among all that was received: times do not say that,
+// a clock may go back.
+func (w *Webhook) lastNumber() int64 { return max(w.ID, w.LastID) }
 
 // lastReceived is when a refused webhook, or a copy of it that was only counted, was last received.
 func (w *Webhook) lastReceived() time.Time {
