@@ -19,14 +19,19 @@ import (
 // held is an engine whose next transactions wait.
 type held struct {
 	engine.Engine
-	mu      sync.Mutex
+	place   chan struct{} // for one transaction
 	waiting atomic.Int64
 }
 
+func newHeld(e engine.Engine) *held { return &held{Engine: e, place: make(chan struct{}, 1)} }
+
+func (h *held) hold() { h.place <- struct{}{} }
+func (h *held) goOn() { <-h.place }
+
 func (h *held) Write(fn func(engine.Tx) error) error {
 	h.waiting.Add(1)
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	h.hold()
+	defer h.goOn()
 	h.waiting.Add(-1)
 	return h.Engine.Write(fn)
 }

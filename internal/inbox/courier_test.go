@@ -32,6 +32,13 @@ func inBubble(t *testing.T, name string, test func(t *testing.T, d *desk), chang
 	})
 }
 
+// inBubbleCostly is for a part of a test that takes much: see costly.
+func inBubbleCostly(t *testing.T, name string, test func(t *testing.T, d *desk), change ...func(*Config)) {
+	if thorough() {
+		inBubble(t, name, test, change...)
+	}
+}
+
 // slow is for tests that take long.
 func slow(t *testing.T) {
 	if !*long {
@@ -244,7 +251,7 @@ func TestOutages(t *testing.T) {
 		time.Sleep(6 * time.Second)
 		d.want("delivered", fmt.Sprint(len(d.main.got(""))), "20")
 	})
-	inBubble(t, "the one that was tried longest ago is probed", func(t *testing.T, d *desk) {
+	inBubbleCostly(t, "the one that was tried longest ago is probed", func(t *testing.T, d *desk) {
 		const tenants = 12
 		d.main.set("", refused)
 		for n := range tenants {
@@ -266,7 +273,7 @@ func TestOutages(t *testing.T) {
 	inBubble(t, "a single tenant learns soon that it is back", func(t *testing.T, d *desk) {
 		d.main.set("", refused)
 		d.take("t", "A")
-		time.Sleep(5 * time.Minute)
+		time.Sleep(3 * time.Minute) // its own pause is longer than two
 		d.main.set("", nil)
 		time.Sleep(6 * time.Second)
 		d.want("delivered", fmt.Sprint(d.main.got("t")), "[A]")
@@ -291,7 +298,7 @@ func TestOutages(t *testing.T) {
 		time.Sleep(time.Minute)
 		d.want("delivered", fmt.Sprint(d.main.got("ill")), "[A]")
 	})
-	inBubble(t, "retries that are due go at full speed", func(t *testing.T, d *desk) {
+	inBubbleCostly(t, "retries that are due go at full speed", func(t *testing.T, d *desk) {
 		d.courier.mu.Lock() // it looks at them all the time
 		d.main.Concurrency = 1
 		d.courier.mu.Unlock()
@@ -333,7 +340,7 @@ func TestOutages(t *testing.T) {
 		time.Sleep(6 * time.Second)
 		d.want("delivered", fmt.Sprint(d.main.got("well")), "[A]")
 	})
-	inBubble(t, "healthy tenants do not wait behind failing ones", func(t *testing.T, d *desk) {
+	inBubbleCostly(t, "healthy tenants do not wait behind failing ones", func(t *testing.T, d *desk) {
 		for n := range 40 {
 			d.main.set(fmt.Sprint("bad", n), status(503))
 			d.take(fmt.Sprint("bad", n), "A")
@@ -356,7 +363,7 @@ func TestOutages(t *testing.T) {
 			t.Errorf("one waited for %v", worst)
 		}
 	})
-	inBubble(t, "those that hang take half of the places at most", func(t *testing.T, d *desk) {
+	inBubbleCostly(t, "those that hang take half of the places at most", func(t *testing.T, d *desk) {
 		d.courier.mu.Lock() // it looks at them all the time
 		d.main.Concurrency = 8
 		d.courier.mu.Unlock()
@@ -662,7 +669,7 @@ func TestBodiesDoNotWaitForPlaces(t *testing.T) {
 
 // hooked is an engine that calls a function after each transaction.
 type hooked struct {
-	held
+	*held
 	after atomic.Pointer[func()]
 }
 
@@ -677,7 +684,7 @@ func (e *hooked) Write(fn func(engine.Tx) error) error {
 // The courier ends while one transaction has its last outcome, and gives a lease for another webhook.
 func TestLeaseWhileItEnds(t *testing.T) {
 	t.Parallel()
-	e := new(hooked)
+	e := &hooked{held: newHeld(nil)}
 	open := inFile(t, newFile(t))
 	d := newDesk(t, func() engine.Engine { e.Engine = open(); return e })
 	for n := range 10 {
@@ -686,7 +693,7 @@ func TestLeaseWhileItEnds(t *testing.T) {
 		d.take("t", fmt.Sprint(n))
 		d.until("under way", func() bool { return len(d.main.tried("t")) > tried })
 		c, ended := d.courier, make(chan struct{})
-		e.mu.Lock()
+		e.hold()
 		var once sync.Once
 		after := func() {
 			c.mu.Lock()
@@ -707,7 +714,7 @@ func TestLeaseWhileItEnds(t *testing.T) {
 		time.Sleep(10 * time.Millisecond) // the outcome comes before u
 		wg.Go(func() { d.send("u", fmt.Sprint(n)) })
 		time.Sleep(10 * time.Millisecond)
-		e.mu.Unlock()
+		e.goOn()
 		wg.Wait()
 		<-ended
 		d.restart()
@@ -774,7 +781,7 @@ func TestNothingToAskForIsNoReasonToStayAwake(t *testing.T) {
 // receiver hangs would sometimes have all places, and the others wait for a whole timeout.
 func TestRetriesAndProbesShareHalfOfThePlaces(t *testing.T) {
 	t.Parallel()
-	for tenants := 9; tenants < 12; tenants++ {
+	for _, tenants := range some(1, 9, 10, 11) {
 		main := newTaker(receiver.Main, 2)
 		inBubble(t, fmt.Sprint(tenants), func(t *testing.T, d *desk) {
 			for n := range tenants {
@@ -826,8 +833,12 @@ func TestRetriesLeaveAPlaceToTheProbe(t *testing.T) {
 // places there are.
 func TestRetriesDoNotWaitForAllProbes(t *testing.T) {
 	t.Parallel()
-	for _, places := range upTo(1, 1, 2, 4) {
-		for others, most := range map[string]time.Duration{"hang": 5 * time.Minute, "hang and nobody else comes": 5 * time.Minute, "fail": 10 * time.Second} {
+	for _, places := range some(1, 1, 2, 4) {
+		for _, others := range some(1, "hang", "hang and nobody else comes", "fail") {
+			most := 5 * time.Minute
+			if others == "fail" {
+				most = 10 * time.Second
+			}
 			main := newTaker(receiver.Main, places)
 			inBubble(t, fmt.Sprint(places, " places, others ", others), func(t *testing.T, d *desk) {
 				for n := range 12 {

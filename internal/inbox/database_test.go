@@ -87,6 +87,7 @@ func as(s *pgtest.Server, user, database string) string {
 
 // A problem that somebody has to correct is an error at the start, and the error says what to do.
 func TestDatabaseSetup(t *testing.T) {
+	costly(t)
 	t.Parallel()
 	s := pgtest.New(t, "wal_writer_delay=10s")
 	s.Write(t, "pg_hba.conf", "local all all trust\nhost all all 127.0.0.1/32 scram-sha-256\n")

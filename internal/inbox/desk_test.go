@@ -18,6 +18,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"usher/internal/inbox/engine"
@@ -39,9 +40,15 @@ func onEngines(t *testing.T, test func(t *testing.T, open func() engine.Engine))
 		return
 	}
 	t.Parallel()
+	onFile(t, test)
+}
+
+// onFile runs a test in a file, in a bubble: what a file does takes no time that a test would have to wait for.
+func onFile(t *testing.T, test func(t *testing.T, open func() engine.Engine)) {
 	t.Run("file", func(t *testing.T) {
 		t.Parallel()
-		test(t, inFile(t, newFile(t)))
+		path := newFile(t)
+		synctest.Test(t, func(t *testing.T) { test(t, inFile(t, path)) })
 	})
 }
 
@@ -56,13 +63,18 @@ func costly(t *testing.T) {
 	}
 }
 
+// some returns the first few of what a test tries, and all of it with -race, as CI does, or with -long.
+func some[T any](few int, all ...T) []T {
+	if thorough() {
+		return all
+	}
+	return all[:few]
+}
+
 // onBothEngines is for tests of what an engine does itself: a statement that no other test runs on PostgreSQL.
 func onBothEngines(t *testing.T, test func(t *testing.T, open func() engine.Engine)) {
 	t.Parallel()
-	t.Run("file", func(t *testing.T) {
-		t.Parallel()
-		test(t, inFile(t, newFile(t)))
-	})
+	onFile(t, test)
 	t.Run("database", func(t *testing.T) {
 		t.Parallel()
 		test(t, inDatabase(t, pgtest.Schema(t)))

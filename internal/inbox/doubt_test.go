@@ -21,7 +21,7 @@ import (
 func TestConnectionBreaksInACommit(t *testing.T) {
 	t.Parallel()
 	for _, tenant := range []string{"known", "new"} {
-		for _, next := range []string{"B", "C"} {
+		for _, next := range some(1, "B", "C") {
 			t.Run(tenant+", then "+next, func(t *testing.T) {
 				t.Parallel()
 				dsn := pgtest.Schema(t)

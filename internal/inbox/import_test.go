@@ -410,12 +410,15 @@ func (t chunksTx) Queue(name string, each func(engine.Row) error, args ...any) {
 func TestFaultsOfLines(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t, inFile(t, newFile(t)))
+	for _, end := range some(1, "\n", "") {
+		if _, err := d.Import(t.Context(), strings.NewReader(strings.Repeat("x", 65<<20)+end), ImportOptions{}); err == nil || !strings.Contains(err.Error(), "line 1: is too long") {
+			t.Errorf("a long line that ends with %q: %v", end, err)
+		}
+	}
 	for line, want := range map[string]string{
-		strings.Repeat("x", 65<<20) + "\n":                  "line 1: is too long",
-		strings.Repeat("x", 65<<20):                         "line 1: is too long",
-		"[]":                                                "line 1: is a JSON array, not an object",
-		`{"webhook":{"id":"7"}}`:                            `line 1: has a JSON string in "id"`,
-		`{"type":"TenantProvisioningChange"`:                "line 1: unexpected end of JSON input",
+		"[]":                                 "line 1: is a JSON array, not an object",
+		`{"webhook":{"id":"7"}}`:             `line 1: has a JSON string in "id"`,
+		`{"type":"TenantProvisioningChange"`: "line 1: unexpected end of JSON input",
 		`{"inbox":{"version":1}}` + "\n\n" + `{}`:           "line 3: ",
 		`{"inbox":{"version":1}}` + "\n" + odd("acme", "a"): "line 2: is of a second kind",
 		odd("acme", "a") + "\n" + `{"inbox":{"version":1}}`: "line 2: is of a second kind",

@@ -269,7 +269,7 @@ func TestWorldsInAFile(t *testing.T) {
 // TestWorldsInADatabase is the same with two replicas on a database.
 func TestWorldsInADatabase(t *testing.T) {
 	t.Parallel()
-	worlds, atOnce := 4, 8 // they wait most of the time
+	worlds, atOnce := 2, 8 // they wait most of the time
 	switch {
 	case *long:
 		worlds, atOnce = 60, 20

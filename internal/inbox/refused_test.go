@@ -112,10 +112,10 @@ func TestRefusedIsCountedOutOnce(t *testing.T) {
 // A sender whose webhook is refused does not wait for a database that hangs.
 func TestRefusedWhileTheDatabaseHangs(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
-		h := &held{Engine: open()}
+		h := newHeld(open())
 		d := newDesk(t, func() engine.Engine { return h })
 		d.take("t", "A")
-		h.mu.Lock()
+		h.hold()
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
 		told := make(chan error, 1)
@@ -130,7 +130,7 @@ func TestRefusedWhileTheDatabaseHangs(t *testing.T) {
 		case <-time.After(10 * time.Second):
 			t.Error("it still waits")
 		}
-		h.mu.Unlock()
+		h.goOn()
 	})
 }
 

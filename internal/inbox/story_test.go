@@ -156,18 +156,14 @@ func errorWord(err error) string {
 
 func playAll(t *testing.T, d *desk, platform string, stories []story) {
 	t.Helper()
-	for n, s := range stories {
-		ok := t.Run(strings.ReplaceAll(s.name, " ", "_"), func(t *testing.T) {
-			outer := d.t
-			d.t = t
-			defer func() { d.t = outer }()
-			d.play(platform+fmt.Sprintf("t%d", n), s)
-		})
-		if !ok {
-			for _, release := range d.release {
-				release()
-			}
+	defer func() { // one has failed
+		for _, release := range d.release {
+			release()
 		}
+	}()
+	for n, s := range stories {
+		t.Log(s.name)
+		d.play(platform+fmt.Sprintf("t%d", n), s)
 	}
 }
 
