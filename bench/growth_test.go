@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"log/slog"
 	"path/filepath"
 	"testing"
@@ -53,7 +54,7 @@ func TestFill(t *testing.T) {
 				if known, err := in.Snapshots(t.Context(), []string{"some-3"}); err != nil || len(known) != 1 || known[0].Platform != "crm" {
 					t.Errorf("%+v, %v", known, err)
 				}
-				all, err := in.List(inbox.Filter{})
+				all, err := in.List(context.Background(), inbox.Filter{})
 				if err != nil || len(all) != 9 || all[0].Tenant != "some-7" || all[0].State != inbox.Waiting {
 					t.Errorf("%d, %v", len(all), err)
 				}

@@ -194,7 +194,7 @@ func (h *Handler) actOnMany(v *Verb) http.HandlerFunc {
 			}
 			about := s.String()
 			if ids == nil {
-				chosen, err := h.choose(v, s)
+				chosen, err := h.choose(r.Context(), v, s)
 				if err != nil || r.Method != http.MethodPost {
 					return chosen, err
 				}
@@ -287,19 +287,19 @@ func (a *Acted) page(v *Verb, s selection) (any, error) {
 }
 
 // choose returns the webhooks that a filter chooses for a verb.
-func (h *Handler) choose(v *Verb, s selection) (c Chosen, err error) {
+func (h *Handler) choose(ctx context.Context, v *Verb, s selection) (c Chosen, err error) {
 	if s.tenant.Tenant != "" {
-		if _, err := h.knownTenant(s.tenant); err != nil {
+		if _, err := h.knownTenant(ctx, s.tenant); err != nil {
 			return c, err
 		}
 	}
 	if !s.decisionsOnly() {
 		s.limit = 0
-		all, err := h.selected(s.filter())
+		all, err := h.selected(ctx, s.filter())
 		if err != nil {
 			return c, err
 		}
-		if c, err = v.choose(h, s, all); err != nil {
+		if c, err = v.choose(h, ctx, s, all); err != nil {
 			return c, err
 		}
 	}
@@ -308,8 +308,8 @@ func (h *Handler) choose(v *Verb, s selection) (c Chosen, err error) {
 }
 
 // selected returns the webhooks that f selects, the newest first. They are without their tries, because there may be very many.
-func (h *Handler) selected(f inbox.Filter) (all []*inbox.Webhook, err error) {
-	err = h.cfg.Inbox.Each(f, false, func(w *inbox.Webhook) bool {
+func (h *Handler) selected(ctx context.Context, f inbox.Filter) (all []*inbox.Webhook, err error) {
+	err = h.cfg.Inbox.Each(ctx, f, false, func(w *inbox.Webhook) bool {
 		w.Attempts, w.Faults = nil, nil
 		all = append(all, w)
 		return true
@@ -319,8 +319,8 @@ func (h *Handler) selected(f inbox.Filter) (all []*inbox.Webhook, err error) {
 
 // findTenant returns the tenant of that name. A name that fits several tenants is refused. Without an inbox, usher also knows the tenants
 // of the gate's last decisions, because pages show them.
-func (h *Handler) findTenant(name inbox.TenantName) (t TenantRef, known bool, err error) {
-	platforms, err := h.platformsOf(name.Tenant)
+func (h *Handler) findTenant(ctx context.Context, name inbox.TenantName) (t TenantRef, known bool, err error) {
+	platforms, err := h.platformsOf(ctx, name.Tenant)
 	if err != nil {
 		return t, false, err
 	}
@@ -339,9 +339,9 @@ func (h *Handler) findTenant(name inbox.TenantName) (t TenantRef, known bool, er
 }
 
 // platformsOf returns the platforms that have a tenant with this code, in order.
-func (h *Handler) platformsOf(code string) (all []string, err error) {
+func (h *Handler) platformsOf(ctx context.Context, code string) (all []string, err error) {
 	if h.cfg.Platforms != nil {
-		if all, err = h.cfg.Platforms(code); err != nil {
+		if all, err = h.cfg.Platforms(ctx, code); err != nil {
 			return nil, err
 		}
 	}
@@ -355,24 +355,24 @@ func (h *Handler) platformsOf(code string) (all []string, err error) {
 }
 
 // knownTenant returns the tenant of that name, and refuses an unknown one.
-func (h *Handler) knownTenant(name inbox.TenantName) (TenantRef, error) {
+func (h *Handler) knownTenant(ctx context.Context, name inbox.TenantName) (TenantRef, error) {
 	if name.Tenant == "" {
 		return TenantRef{}, badRequest(`no tenant is named: the body should be {"tenant":"…"}`)
 	}
-	t, known, err := h.findTenant(name)
+	t, known, err := h.findTenant(ctx, name)
 	if err == nil && !known {
-		err = h.unknownTenant(name)
+		err = h.unknownTenant(ctx, name)
 	}
 	return t, err
 }
 
 // unknownTenant returns the refusal of a name that no tenant has. It suggests similar names.
-func (h *Handler) unknownTenant(name inbox.TenantName) error {
+func (h *Handler) unknownTenant(ctx context.Context, name inbox.TenantName) error {
 	why := "unknown tenant " + name.String()
 	if h.cfg.Inbox == nil { // perhaps it is the wrong usher
 		why += ": " + errNoInbox.why
 	}
-	if alike, err := h.similarTenants(name.Tenant); err == nil && len(alike) > 0 {
+	if alike, err := h.similarTenants(ctx, name.Tenant); err == nil && len(alike) > 0 {
 		for i := range alike {
 			alike[i] = text.Quote(alike[i])
 		}
@@ -382,11 +382,11 @@ func (h *Handler) unknownTenant(name inbox.TenantName) error {
 }
 
 // similarTenants returns up to three tenants whose code, platform or name contains this text, in any case, or a typing error of it.
-func (h *Handler) similarTenants(tenant string) (names []string, err error) {
+func (h *Handler) similarTenants(ctx context.Context, tenant string) (names []string, err error) {
 	if h.cfg.Inbox == nil {
 		return nil, nil
 	}
-	all, err := h.cfg.Inbox.Tenants(inbox.TenantFilter{Search: tenant, Typo: true, Limit: 3})
+	all, err := h.cfg.Inbox.Tenants(ctx, inbox.TenantFilter{Search: tenant, Typo: true, Limit: 3})
 	for _, t := range all {
 		names = append(names, inbox.ShowTenant(t.Platform, t.Tenant))
 	}
@@ -494,7 +494,7 @@ func (h *Handler) forget(r *http.Request, t target) (any, redirect, error) {
 	if h.cfg.Forget == nil {
 		return nil, "", &refusal{http.StatusNotFound, "this usher has no webhook gate: USHER_WEBHOOK_FORWARD_URL is not set"}
 	}
-	named, err := h.knownTenant(t.TenantName)
+	named, err := h.knownTenant(r.Context(), t.TenantName)
 	if err != nil {
 		return nil, "", err
 	}
@@ -564,7 +564,7 @@ func (h *Handler) confirmDismiss(r *http.Request) (any, error) {
 
 // erase deletes everything that usher has about a tenant.
 func (h *Handler) erase(r *http.Request, t target) (any, redirect, error) {
-	named, err := h.knownTenant(t.TenantName)
+	named, err := h.knownTenant(r.Context(), t.TenantName)
 	if err != nil {
 		return nil, "", err
 	}
@@ -580,7 +580,7 @@ func (h *Handler) erase(r *http.Request, t target) (any, redirect, error) {
 }
 
 func (h *Handler) pause(r *http.Request, t target) (any, redirect, error) {
-	p, err := h.pauseOf(t)
+	p, err := h.pauseOf(r.Context(), t)
 	if err != nil {
 		return nil, "", err
 	}
@@ -593,7 +593,7 @@ func (h *Handler) pause(r *http.Request, t target) (any, redirect, error) {
 }
 
 func (h *Handler) resume(r *http.Request, t target) (any, redirect, error) {
-	p, err := h.pauseOf(t)
+	p, err := h.pauseOf(r.Context(), t)
 	if err != nil {
 		return nil, "", err
 	}
@@ -606,14 +606,14 @@ func (h *Handler) resume(r *http.Request, t target) (any, redirect, error) {
 }
 
 // pauseOf returns the pause of a target. It refuses unknown names: a pause with a typing error would hold back nothing.
-func (h *Handler) pauseOf(t target) (p inbox.Pause, err error) {
+func (h *Handler) pauseOf(ctx context.Context, t target) (p inbox.Pause, err error) {
 	switch {
 	case t.Tenant != "" && t.Receiver != "":
 		return p, badRequest("name a tenant or a receiver, not both")
 	case t.Tenant == "" && t.Platform != nil:
 		return p, badRequest("a platform needs a tenant")
 	case t.Tenant != "":
-		named, err := h.knownTenant(t.TenantName)
+		named, err := h.knownTenant(ctx, t.TenantName)
 		return inbox.Pause{Platform: named.Platform, Tenant: named.Tenant}, err
 	case t.Receiver != "" && h.cfg.Gate != nil: // without a gate only other replicas know the receivers
 		var names []string
@@ -657,7 +657,7 @@ type confirmation struct {
 // askOne asks before an action is done to a webhook.
 func (h *Handler) askOne(v *Verb) http.HandlerFunc {
 	return h.answer(func(r *http.Request) (any, error) {
-		d, err := h.withoutContent(r.PathValue("id"))
+		d, err := h.withoutContent(r.Context(), r.PathValue("id"))
 		if err != nil {
 			return nil, err
 		}
@@ -691,7 +691,7 @@ func (h *Handler) becomesUnknown(ctx context.Context, id int64) error {
 	if h.cfg.Entitlements == nil {
 		return nil
 	}
-	w, err := h.cfg.Inbox.Show(id)
+	w, err := h.cfg.Inbox.Show(ctx, id)
 	if err != nil || w.Tenant == "" || w.Type != content.TenantProvisioningChange || snapshot.Read(w.Body).Known {
 		return nil // Accept finds what else is wrong with it
 	}
@@ -728,7 +728,7 @@ func (h *Handler) askMany(v *Verb) http.HandlerFunc {
 		if s.Until.IsZero() {
 			s.Until = time.Now()
 		}
-		chosen, err := h.choose(v, s)
+		chosen, err := h.choose(r.Context(), v, s)
 		if err != nil {
 			return nil, err
 		}
@@ -762,12 +762,12 @@ func (v *Verb) confirmMany(chosen *Chosen) *confirmation {
 }
 
 // ask asks before an action is done to a target.
-func (h *Handler) ask(confirm func(target) (*confirmation, error)) http.HandlerFunc {
-	return with(h, readTarget, func(_ *http.Request, t target) (any, error) { return confirm(t) })
+func (h *Handler) ask(confirm func(context.Context, target) (*confirmation, error)) http.HandlerFunc {
+	return with(h, readTarget, func(r *http.Request, t target) (any, error) { return confirm(r.Context(), t) })
 }
 
-func (h *Handler) confirmPause(t target) (*confirmation, error) {
-	p, err := h.pauseOf(t)
+func (h *Handler) confirmPause(ctx context.Context, t target) (*confirmation, error) {
+	p, err := h.pauseOf(ctx, t)
 	fields := map[string]string{"platform": p.Platform, "tenant": p.Tenant}
 	switch {
 	case p.Receiver != "":
@@ -783,7 +783,7 @@ func (h *Handler) confirmPause(t target) (*confirmation, error) {
 	}, err
 }
 
-func (h *Handler) confirmForget(t target) (*confirmation, error) {
+func (h *Handler) confirmForget(_ context.Context, t target) (*confirmation, error) {
 	return &confirmation{
 		Question: "Forget the last webhook of " + page.TenantName(*t.Platform, t.Tenant) + "?",
 		Effect: "usher delivers the tenant's next webhook, even if the receiver already has that state. " +
@@ -794,12 +794,12 @@ func (h *Handler) confirmForget(t target) (*confirmation, error) {
 	}, nil
 }
 
-func (h *Handler) confirmErase(t target) (*confirmation, error) {
-	named, err := h.knownTenant(t.TenantName)
+func (h *Handler) confirmErase(ctx context.Context, t target) (*confirmation, error) {
+	named, err := h.knownTenant(ctx, t.TenantName)
 	if err != nil {
 		return nil, err
 	}
-	entries, err := h.cfg.Inbox.List(inbox.Filter{Tenant: named.Tenant, Platform: &named.Platform})
+	entries, err := h.cfg.Inbox.List(ctx, inbox.Filter{Tenant: named.Tenant, Platform: &named.Platform})
 	c := &confirmation{
 		Question: "Erase " + page.TenantName(named.Platform, named.Tenant) + "?",
 		Effect: fmt.Sprintf("This deletes %s of this tenant, what it may use, and what dedup remembers of it. It can't be undone. "+

@@ -61,7 +61,7 @@ type Config struct {
 	// Owed has whose webhooks got a 5xx, of a gate without an inbox. Nil: there is no gate, or an inbox.
 	Owed *webhookgate.Owed
 	// Platforms returns the platforms that have a tenant with this code. Required with Forget.
-	Platforms func(tenant string) ([]string, error)
+	Platforms func(ctx context.Context, tenant string) ([]string, error)
 	// Entitlements returns what a tenant may use. Nil: there is no inbox to answer from.
 	Entitlements entitlements.Lookup
 	// EntitlementsPort returns how a shell calls the entitlements port: curl with its options, and the base address. Nil: the port is off.
@@ -98,7 +98,7 @@ func New(cfg Config) *Handler {
 
 		{path: "/api/status", read: h.answer(func(r *http.Request) (any, error) { return h.status(r.Context()), nil })},
 		{path: "/api/webhooks", read: with(h, readSelection, h.apiWebhooks), params: listParams},
-		{path: "/api/webhooks/{id}", read: h.answer(func(r *http.Request) (any, error) { return h.webhook(r.PathValue("id")) })},
+		{path: "/api/webhooks/{id}", read: h.answer(func(r *http.Request) (any, error) { return h.webhook(r.Context(), r.PathValue("id")) })},
 		{path: "/api/export", act: h.export, inbox: true},
 		{path: "/api/import", act: h.imports, params: []string{"skip_faulty", "replace"}, inbox: true},
 		{path: "/api/actions", read: h.answer(h.actions), params: []string{"before", "limit"}, inbox: true},

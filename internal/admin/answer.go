@@ -145,6 +145,8 @@ func (h *Handler) fail(w http.ResponseWriter, r *http.Request, err error) {
 		h.refuse(w, r, http.StatusNotFound, err.Error())
 	case errors.Is(err, webhookgate.ErrFull):
 		h.refuse(w, r, http.StatusServiceUnavailable, err.Error())
+	case r.Context().Err() != nil && r.Method != http.MethodPost:
+		// The reader has gone, so its reading was cut off: the inbox has no trouble.
 	default:
 		h.cfg.Log.Error("admin request failed", "path", r.URL.Path, "err", err)
 		if trouble := h.inboxTrouble(err); trouble != nil {

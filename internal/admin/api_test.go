@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"context"
 	"encoding/json"
 	"log/slog"
 	"net/http"
@@ -257,7 +258,7 @@ func TestAPINeedsTheToken(t *testing.T) {
 // Forget also works without an inbox.
 func TestAPIWithoutAnInbox(t *testing.T) {
 	cfg := port(nil)
-	cfg.Platforms = func(string) ([]string, error) { return []string{"eu"}, nil }
+	cfg.Platforms = func(context.Context, string) ([]string, error) { return []string{"eu"}, nil }
 	cfg.Forget = func(platform, tenant string, _ *inbox.Action) (int, error) { return len(platform + tenant), nil }
 	h := New(cfg)
 	for _, call := range [][2]string{{"GET", "/api/webhooks?inbox=true"}, {"GET", "/api/redeliver?state=parked"}, {"POST", "/api/webhooks/3/redeliver"}, {"POST", "/api/pause"}} {
@@ -265,7 +266,7 @@ func TestAPIWithoutAnInbox(t *testing.T) {
 			t.Errorf("%s: %d %s", call[1], status, body)
 		}
 	}
-	cfg.Platforms = func(string) ([]string, error) { return nil, nil }
+	cfg.Platforms = func(context.Context, string) ([]string, error) { return nil, nil }
 	if status, body := ask(New(cfg), "GET", "/api/tenant?code=acme", ""); status != 404 || !strings.Contains(body, "unknown tenant acme: this usher has no inbox") {
 		t.Errorf("asked the usher that knows no tenants: %d %s", status, body)
 	}

@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -15,6 +17,7 @@ import (
 	"usher/internal/entitlements"
 	"usher/internal/inbox"
 	"usher/internal/inbox/engine"
+	"usher/internal/testkit"
 	"usher/internal/testkit/inboxtest"
 	"usher/webhookgate"
 )
@@ -87,7 +90,7 @@ func TestListWithoutAGate(t *testing.T) {
 func TestForgetWhatIsNotRemembered(t *testing.T) {
 	cfg := port(nil)
 	cfg.Gate, cfg.Receivers, cfg.Decisions = gate, receiversOf(nil), NewDecisions(true)
-	cfg.Platforms = func(string) ([]string, error) { return nil, nil }
+	cfg.Platforms = func(context.Context, string) ([]string, error) { return nil, nil }
 	cfg.Forget = func(string, string, *inbox.Action) (int, error) { return 0, nil }
 	for _, platform := range []string{"crm", "docs"} {
 		cfg.Decisions.Add(webhookgate.Outcome{Decision: "failed", Webhook: &webhookgate.Webhook{Lane: webhookgate.Lane{Platform: platform, Tenant: "acme"}, Body: []byte(ten)}})
@@ -220,5 +223,52 @@ func TestStatusWhileTheDatabaseHangs(t *testing.T) {
 		}
 		back()
 		time.Sleep(time.Minute) // the actions end
+	})
+}
+
+// Whoever goes away from a page that takes long has its reading end, whichever page it is, and that is no error. (Figures are counted for
+// everybody at once: these may take some seconds.)
+func TestPageEndsWithItsReader(t *testing.T) {
+	queries := map[string]string{
+		"/tenant": "code=acme&platform=eu", "/api/tenant": "code=acme", "/tenant/erase": "code=acme&platform=eu", "/tenant/forget": "code=acme&platform=eu",
+		"/pause": "tenant=acme&platform=eu", "/webhooks": "search=x", "/api/webhooks": "search=x&limit=0", "/tenants": "search=x", "/api/tenants": "search=x",
+		"/redeliver": "search=x", "/api/redeliver": "platform=eu", "/discard": "tenant=acme", "/api/discard": "search=x",
+	}
+	synctest.Test(t, func(t *testing.T) {
+		b := world(t)
+		var log testkit.Output
+		cfg := port(b)
+		cfg.Gate, cfg.Receivers, cfg.Log = gate, b.Receivers, slog.New(slog.NewTextHandler(&log, nil))
+		cfg.Entitlements = entitlements.NewBook(b.Snapshots, true).Lookup
+		h := New(cfg)
+		h.status(t.Context()) // it has been counted once
+		hangs, back := context.WithCancel(t.Context())
+		b.Hang(hangs)
+		for _, to := range h.routes {
+			if to.read == nil {
+				continue
+			}
+			path := strings.ReplaceAll(to.path, "{id}", "3") + "?" + queries[to.path]
+			ctx, gone := context.WithCancel(t.Context())
+			ended := make(chan struct{})
+			go func() {
+				defer close(ended)
+				r := httptest.NewRequest("GET", path, nil).WithContext(ctx)
+				r.Host = "127.0.0.1:9095"
+				h.ServeHTTP(httptest.NewRecorder(), r)
+			}()
+			synctest.Wait()
+			gone()
+			began := time.Now()
+			<-ended
+			if took := time.Since(began); took > 2*statusPatience {
+				t.Errorf("%s went on for %v", path, took)
+			}
+		}
+		if strings.Contains(log.String(), "level=ERROR") || strings.Contains(log.String(), "level=WARN") {
+			t.Error(log.String())
+		}
+		back()
+		time.Sleep(time.Minute)
 	})
 }

@@ -126,7 +126,7 @@ func (h *Handler) actions(r *http.Request) (_ any, err error) {
 			return nil, badRequest("limit is %q, but should be a number from 1 to %d", text, maxPage)
 		}
 	}
-	all, err := h.cfg.Inbox.Actions(before, limit+1)
+	all, err := h.cfg.Inbox.Actions(r.Context(), before, limit+1)
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -162,12 +163,12 @@ func TestExportIsAnAction(t *testing.T) {
 		{"POST", []string{"Sec-Fetch-Site", "same-origin"}, 200},
 		{"POST", nil, 200},
 	} {
-		before, err := b.Actions(0, 10)
+		before, err := b.Actions(context.Background(), 0, 10)
 		if err != nil {
 			t.Fatal(err)
 		}
 		status, body := ask(h, tc.method, "/api/export", "", tc.header...)
-		after, err := b.Actions(0, 10)
+		after, err := b.Actions(context.Background(), 0, 10)
 		if err != nil {
 			t.Fatal(err)
 		}

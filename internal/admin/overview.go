@@ -103,8 +103,7 @@ func (h *Handler) owedNames(ctx context.Context) (names []string) {
 // details describes the webhooks in a state.
 func (h *Handler) details(ctx context.Context, state inbox.State) status.Details {
 	d := status.Details{Link: "/webhooks?state=" + string(state)}
-	until, _ := ctx.Deadline()
-	entries, _ := h.cfg.Inbox.List(inbox.Filter{State: state, Limit: 1000, Deadline: until}) // after an error the status already says what is wrong
+	entries, _ := h.cfg.Inbox.List(ctx, inbox.Filter{State: state, Limit: 1000}) // after an error the status already says what is wrong
 	for i := range entries {
 		w := newWebhook(entries[i])
 		name := page.TenantName(w.Platform, w.Tenant)
@@ -160,7 +159,9 @@ func (h *Handler) overview(r *http.Request) (any, error) {
 	case p.Inbox != nil && !p.Inbox.Counted.IsZero(): // the database may hang
 		p.NoLatest = cmp.Or(h.inboxTrouble(nil), errors.New("the inbox can't be read now")).Error()
 	default:
-		list, err := h.webhooks(selection{limit: 6, deadline: time.Now().Add(statusPatience)})
+		ctx, cancel := context.WithTimeout(r.Context(), statusPatience)
+		defer cancel()
+		list, err := h.webhooks(ctx, selection{limit: 6})
 		if err != nil { // the rest of the page may say why
 			p.NoLatest = cmp.Or(h.inboxTrouble(err), err).Error()
 		}

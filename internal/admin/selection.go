@@ -25,8 +25,7 @@ type selection struct {
 	inboxOnly bool             // without the gate's decisions
 	before    cursor
 	limit     int // 0: all
-	deadline  time.Time
-	options   // of an action
+	options       // of an action
 }
 
 // options are what an action is asked for beside the webhooks.
@@ -67,7 +66,7 @@ func (s selection) wholePlatform() bool { return s.Platform != nil && len(s.Quer
 func (s selection) filter() inbox.Filter {
 	return inbox.Filter{
 		State: inbox.State(s.Outcome), Tenant: s.tenant.Tenant, Platform: s.tenant.Platform, Since: s.Since, Until: s.Until,
-		Search: s.Search, Limit: s.limit, Deadline: s.deadline,
+		Search: s.Search, Limit: s.limit,
 	}
 }
 

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http/httptest"
@@ -126,13 +127,13 @@ func TestActionsOnManyNeedLittleMemory(t *testing.T) {
 		return int(m.HeapAlloc)
 	}
 	before := inUse()
-	all, err := h.selected(inbox.Filter{State: inbox.Parked})
+	all, err := h.selected(context.Background(), inbox.Filter{State: inbox.Parked})
 	took := (inUse() - before) / webhooks
 	runtime.KeepAlive(all) // or it is gone before it is measured
 	if err != nil || len(all) != webhooks || took > 1500 {
 		t.Errorf("%d webhooks, %d bytes each: %v", len(all), took, err)
 	}
-	if chosen, err := h.choose(Verbs[0], selection{Outcome: "parked"}); err != nil || len(chosen.Webhooks) != webhooks {
+	if chosen, err := h.choose(context.Background(), Verbs[0], selection{Outcome: "parked"}); err != nil || len(chosen.Webhooks) != webhooks {
 		t.Errorf("%d are sent again: %v", len(chosen.Webhooks), err)
 	}
 }

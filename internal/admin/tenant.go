@@ -45,18 +45,18 @@ const maxTimeline = 100
 func (h *Handler) tenant(ctx context.Context, platform, code string) (*Tenant, error) {
 	t := &Tenant{Platform: platform, Code: code, Snapshots: []Webhook{}}
 	t.MayUse, t.NotKnown = h.mayUse(ctx, platform, code)
-	err := h.addReceipt(t)
+	err := h.addReceipt(ctx, t)
 	if err != nil {
 		return nil, err
 	}
 	if h.cfg.Inbox != nil {
-		if t.Owed, _, err = h.cfg.Inbox.Owes(platform, code); err != nil {
+		if t.Owed, _, err = h.cfg.Inbox.Owes(ctx, platform, code); err != nil {
 			return nil, err
 		}
 	} else if h.cfg.Owed != nil {
 		t.Owed = h.cfg.Owed.Of(webhookgate.Lane{Platform: platform, Tenant: code}).Since
 	}
-	others, err := h.platformsOf(code)
+	others, err := h.platformsOf(ctx, code)
 	if err != nil {
 		return nil, err
 	}
@@ -65,7 +65,7 @@ func (h *Handler) tenant(ctx context.Context, platform, code string) (*Tenant, e
 	// With an inbox, the gate's decisions have only what changed nothing: duplicates, and what could not be stored.
 	s := selection{tenant: inbox.TenantName{Tenant: code, Platform: &platform}, limit: maxTimeline + 1, inboxOnly: h.cfg.Inbox != nil}
 	for more := true; more && len(t.Snapshots) <= maxTimeline; {
-		list, err := h.webhooks(s)
+		list, err := h.webhooks(ctx, s)
 		if err != nil {
 			return nil, err
 		}
@@ -84,7 +84,7 @@ func (h *Handler) tenant(ctx context.Context, platform, code string) (*Tenant, e
 	case len(t.Snapshots) == 0 && (t.MayUse != nil || t.Refused != nil || !t.Owed.IsZero()):
 		return t, nil // what a tenant may use is kept for longer than its webhooks
 	case len(t.Snapshots) == 0:
-		return nil, h.unknownTenant(inbox.TenantName{Platform: &platform, Tenant: code})
+		return nil, h.unknownTenant(ctx, inbox.TenantName{Platform: &platform, Tenant: code})
 	}
 	// Snapshots also has webhooks of other types, and rejected ones. They do not say what a tenant may use.
 	i := slices.IndexFunc(t.Snapshots, func(w Webhook) bool { return w.Type == content.TenantProvisioningChange && w.Decision != "rejected" })
@@ -92,7 +92,7 @@ func (h *Handler) tenant(ctx context.Context, platform, code string) (*Tenant, e
 		return t, nil
 	}
 	t.Latest = &t.Snapshots[i]
-	latest, err := h.withoutContent(t.Latest.ID)
+	latest, err := h.withoutContent(ctx, t.Latest.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -143,7 +143,7 @@ func (h *Handler) apiTenant(r *http.Request) (any, error) {
 	}
 	if !query.Has("platform") {
 		t.Platform = nil
-		named, err := h.knownTenant(t.TenantName)
+		named, err := h.knownTenant(r.Context(), t.TenantName)
 		if err != nil {
 			return nil, err
 		}
@@ -224,13 +224,13 @@ func (h *Handler) tenants(r *http.Request) (any, error) {
 	if query.Has("after") {
 		f.After = &inbox.Tenant{Platform: query.Get("platform"), Tenant: query.Get("after")}
 	} else {
-		troubled, err := h.cfg.Inbox.Tenants(inbox.TenantFilter{Search: l.Search, Troubled: true, Unknown: h.cfg.EntitlementsPort != nil, Limit: pageSize})
+		troubled, err := h.cfg.Inbox.Tenants(r.Context(), inbox.TenantFilter{Search: l.Search, Troubled: true, Unknown: h.cfg.EntitlementsPort != nil, Limit: pageSize})
 		if err != nil {
 			return nil, err
 		}
 		l.Troubled = append(l.Troubled, troubled...)
 	}
-	all, err := h.cfg.Inbox.Tenants(f)
+	all, err := h.cfg.Inbox.Tenants(r.Context(), f)
 	l.Tenants = append(l.Tenants, all[:min(len(all), pageSize)]...)
 	if len(all) > pageSize {
 		last := all[pageSize-1]
@@ -264,7 +264,7 @@ func (h *Handler) history(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	all, begins, err := h.cfg.Inbox.History(since, until, query.Get("trouble") == "true")
+	all, begins, err := h.cfg.Inbox.History(r.Context(), since, until, query.Get("trouble") == "true")
 	l := TenantHistory{Tenants: []TenantThen{}, Begins: begins} // [] and not null
 	for _, t := range all {
 		l.Tenants = append(l.Tenants, TenantThen{t.Platform, t.Tenant.Tenant, t.Webhooks, t.Last, t.Standing()})
@@ -284,11 +284,11 @@ type Receipt struct {
 }
 
 // addReceipt adds Refused and Receipt to a tenant.
-func (h *Handler) addReceipt(t *Tenant) error {
+func (h *Handler) addReceipt(ctx context.Context, t *Tenant) error {
 	if h.cfg.Inbox == nil {
 		return nil
 	}
-	refused, err := h.cfg.Inbox.List(inbox.Filter{State: inbox.Refused, Tenant: t.Code, Platform: &t.Platform, Limit: 1})
+	refused, err := h.cfg.Inbox.List(ctx, inbox.Filter{State: inbox.Refused, Tenant: t.Code, Platform: &t.Platform, Limit: 1})
 	if err != nil {
 		return err
 	}
@@ -298,7 +298,7 @@ func (h *Handler) addReceipt(t *Tenant) error {
 	if t.MayUse == nil {
 		return nil
 	}
-	d, err := h.withoutContent(strconv.FormatInt(t.MayUse.ID, 10))
+	d, err := h.withoutContent(ctx, strconv.FormatInt(t.MayUse.ID, 10))
 	if errors.Is(err, inbox.ErrNotFound) {
 		return nil // finished webhooks are not kept for long
 	}

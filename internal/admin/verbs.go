@@ -29,7 +29,7 @@ type Verb struct {
 	agree func(h *Handler, ctx context.Context, id int64) error
 
 	// choose returns those of the selected webhooks, which are the newest first, that it would be done to. Nil: it takes ids only.
-	choose func(h *Handler, s selection, all []*inbox.Webhook) (Chosen, error)
+	choose func(h *Handler, ctx context.Context, s selection, all []*inbox.Webhook) (Chosen, error)
 
 	// The buttons on the page of a webhook (suits: whether it has one; nil: by Only) and on a list (labelAll returns an empty text if it has none).
 	Label    string
@@ -185,7 +185,7 @@ func (w *Webhook) Offers() (all []*Verb) {
 // chooseToRedeliver chooses webhooks to send again, the oldest first, so that they keep their order. Of a tenant's webhooks that wait it
 // chooses the first: the others follow by themselves. Of the others it chooses the newest only, because an older snapshot would undo it;
 // with force it chooses all of them.
-func (h *Handler) chooseToRedeliver(s selection, all []*inbox.Webhook) (c Chosen, err error) {
+func (h *Handler) chooseToRedeliver(ctx context.Context, s selection, all []*inbox.Webhook) (c Chosen, err error) {
 	tried := make(map[webhookgate.Lane]bool)
 	for _, e := range slices.Backward(all) {
 		waits := e.State == inbox.Waiting
@@ -200,18 +200,18 @@ func (h *Handler) chooseToRedeliver(s selection, all []*inbox.Webhook) (c Chosen
 		}
 	}
 	if s.wholePlatform() {
-		err = h.countGone(&c, *s.Platform, all)
+		err = h.countGone(ctx, &c, *s.Platform, all)
 	}
 	return c, err
 }
 
 // countGone counts the tenants of a platform that have no webhook in the inbox any more. A person who fills a new receiver has to know.
-func (h *Handler) countGone(c *Chosen, platform string, all []*inbox.Webhook) error {
+func (h *Handler) countGone(ctx context.Context, c *Chosen, platform string, all []*inbox.Webhook) error {
 	stored := make(map[string]bool)
 	for _, e := range all {
 		stored[e.Tenant] = stored[e.Tenant] || !e.Rejected()
 	}
-	tenants, err := h.cfg.Inbox.Tenants(inbox.TenantFilter{})
+	tenants, err := h.cfg.Inbox.Tenants(ctx, inbox.TenantFilter{})
 	for _, t := range tenants {
 		if t.Platform != platform || t.Latest.IsZero() || stored[t.Tenant] {
 			continue
@@ -225,7 +225,7 @@ func (h *Handler) countGone(c *Chosen, platform string, all []*inbox.Webhook) er
 
 // chooseToDiscard chooses webhooks that are not finished, the newest first. Otherwise usher could deliver the second webhook of a queue
 // right after the first is discarded.
-func chooseToDiscard(_ *Handler, _ selection, all []*inbox.Webhook) (c Chosen, err error) {
+func chooseToDiscard(_ *Handler, _ context.Context, _ selection, all []*inbox.Webhook) (c Chosen, err error) {
 	for _, e := range all {
 		if !e.State.Finished() {
 			c.Webhooks = append(c.Webhooks, strconv.FormatInt(e.ID, 10))

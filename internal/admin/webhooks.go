@@ -2,6 +2,7 @@ package admin
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
 	"iter"
@@ -140,7 +141,7 @@ const (
 )
 
 // webhooks lists the webhooks in the inbox and the gate's decisions together, the newest first.
-func (h *Handler) webhooks(s selection) (list WebhookList, err error) {
+func (h *Handler) webhooks(ctx context.Context, s selection) (list WebhookList, err error) {
 	compared := s.limit > 0 && s.limit <= maxPage
 	f := s.filter()
 	if f.Limit > 0 {
@@ -153,7 +154,7 @@ func (h *Handler) webhooks(s selection) (list WebhookList, err error) {
 	var items []numbered
 	if h.cfg.Inbox != nil && !s.decisionsOnly() {
 		f.Before = s.before.inbox
-		err = h.cfg.Inbox.Each(f, compared, func(item *inbox.Webhook) bool { // it keeps none of the payloads: they may be large
+		err = h.cfg.Inbox.Each(ctx, f, compared, func(item *inbox.Webhook) bool { // it keeps none of the payloads: they may be large
 			w := newWebhook(item)
 			if compared {
 				h.compare(&w, previousBody(item), item.Body)
@@ -257,8 +258,8 @@ type webhooksPage struct {
 // offer is a link to a page that asks before something is done.
 type offer struct{ Label, Address string }
 
-func (h *Handler) webhooksPage(_ *http.Request, s selection) (any, error) {
-	list, err := h.webhooks(s)
+func (h *Handler) webhooksPage(r *http.Request, s selection) (any, error) {
+	list, err := h.webhooks(r.Context(), s)
 	if err != nil {
 		return nil, err
 	}
@@ -285,20 +286,20 @@ func (h *Handler) webhooksPage(_ *http.Request, s selection) (any, error) {
 }
 
 // apiWebhooks is GET /api/webhooks.
-func (h *Handler) apiWebhooks(_ *http.Request, s selection) (_ any, err error) {
+func (h *Handler) apiWebhooks(r *http.Request, s selection) (_ any, err error) {
 	if s.inboxOnly && h.cfg.Inbox == nil {
 		return nil, errNoInbox
 	}
 	known := true
 	if s.tenant.Tenant != "" {
-		if _, known, err = h.findTenant(s.tenant); err != nil {
+		if _, known, err = h.findTenant(r.Context(), s.tenant); err != nil {
 			return nil, err
 		}
 	}
-	list, err := h.webhooks(s)
+	list, err := h.webhooks(r.Context(), s)
 	list.Paused = h.paused()
 	if err == nil && !known {
-		list.Alike, err = h.similarTenants(s.tenant.Tenant)
+		list.Alike, err = h.similarTenants(r.Context(), s.tenant.Tenant)
 	}
 	return list, err
 }
@@ -323,8 +324,8 @@ type WebhookDetail struct {
 }
 
 // webhook returns a webhook by its id in an address.
-func (h *Handler) webhook(id string) (*WebhookDetail, error) {
-	d, err := h.withoutContent(id)
+func (h *Handler) webhook(ctx context.Context, id string) (*WebhookDetail, error) {
+	d, err := h.withoutContent(ctx, id)
 	if err != nil {
 		return nil, err
 	}
@@ -333,7 +334,7 @@ func (h *Handler) webhook(id string) (*WebhookDetail, error) {
 }
 
 // withoutContent returns a webhook without what addContent adds, which takes much longer.
-func (h *Handler) withoutContent(id string) (*WebhookDetail, error) {
+func (h *Handler) withoutContent(ctx context.Context, id string) (*WebhookDetail, error) {
 	number, decided := strings.CutPrefix(id, "d")
 	n, err := strconv.ParseInt(number, 10, 64)
 	if err != nil || decided && h.cfg.Decisions == nil || !decided && h.cfg.Inbox == nil {
@@ -342,7 +343,7 @@ func (h *Handler) withoutContent(id string) (*WebhookDetail, error) {
 	if decided {
 		return h.decision(n)
 	}
-	item, err := h.cfg.Inbox.Show(n)
+	item, err := h.cfg.Inbox.Show(ctx, n)
 	if err != nil {
 		return nil, err
 	}
@@ -440,7 +441,7 @@ type webhookPage struct {
 func (w *Webhook) InInbox() bool { return w.State != "" }
 
 func (h *Handler) webhookPage(r *http.Request) (any, error) {
-	d, err := h.webhook(r.PathValue("id"))
+	d, err := h.webhook(r.Context(), r.PathValue("id"))
 	if err != nil {
 		return nil, err
 	}
@@ -450,19 +451,19 @@ func (h *Handler) webhookPage(r *http.Request) (any, error) {
 	if len(d.Faults) > 0 && json.Valid(d.raw) && strings.HasPrefix(body.Indented, "{") {
 		body.Faulty = faultyLines(body.Indented, d.Faults)
 	}
-	body.Before, body.After = h.neighbours(&d.Webhook)
+	body.Before, body.After = h.neighbours(r.Context(), &d.Webhook)
 	return &page.Page{Name: "webhook", Title: "Webhook " + d.ID, Section: "webhooks", Live: true, Body: body}, nil
 }
 
 // neighbours returns the ids of the tenant's webhooks before and after this one. They are empty if there is none, or if this one is too
 // far back.
-func (h *Handler) neighbours(w *Webhook) (before, after string) {
+func (h *Handler) neighbours(ctx context.Context, w *Webhook) (before, after string) {
 	if w.Tenant == "" {
 		return "", ""
 	}
 	name := inbox.TenantName{Tenant: w.Tenant, Platform: &w.Platform}
-	list, _ := h.webhooks(selection{tenant: name, limit: maxPage + 1}) // after an error the page has no links to them
-	all := list.Webhooks                                               // the newest first
+	list, _ := h.webhooks(ctx, selection{tenant: name, limit: maxPage + 1}) // after an error the page has no links to them
+	all := list.Webhooks                                                    // the newest first
 	at := slices.IndexFunc(all, func(other Webhook) bool { return other.ID == w.ID })
 	if at > 0 {
 		after = all[at-1].ID
@@ -508,7 +509,7 @@ func fileName(id string) string { return "webhook-" + id + ".json" }
 
 // download is GET /webhooks/{id}/payload: the body as it came.
 func (h *Handler) download(w http.ResponseWriter, r *http.Request) {
-	d, err := h.withoutContent(r.PathValue("id"))
+	d, err := h.withoutContent(r.Context(), r.PathValue("id"))
 	if err != nil {
 		h.fail(w, r, err)
 		return

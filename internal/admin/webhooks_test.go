@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
@@ -46,7 +47,7 @@ func busy(t testing.TB, n int) (h *Handler, begin time.Time) {
 
 // numbered replaces the number N in "/webhooks/N" and "webhook N" by the id of the inbox's Nth webhook: ids need not begin at 1.
 func numbered(t *testing.T, h *Handler, s string) string {
-	all, err := h.cfg.Inbox.List(inbox.Filter{})
+	all, err := h.cfg.Inbox.List(context.Background(), inbox.Filter{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -187,7 +188,7 @@ func TestActionsInDoubtAreStored(t *testing.T) {
 			b := world(t)
 			b.Doubt(tc.statement)
 			status, body := ask(New(port(b)), "POST", tc.target, tc.body)
-			all, err := b.Actions(0, 1)
+			all, err := b.Actions(context.Background(), 0, 1)
 			if err != nil || len(all) == 0 {
 				t.Fatalf("%d %s; nothing is stored: %v", status, body, err)
 			}
@@ -203,7 +204,7 @@ func TestOneActionHasOneEntry(t *testing.T) {
 	form := []string{"Content-Type", "application/x-www-form-urlencoded", "Accept", "text/html", "Sec-Fetch-Site", "same-origin"}
 	entries := func(b *inboxtest.Box) (all string) {
 		t.Helper()
-		list, err := b.Actions(0, 10)
+		list, err := b.Actions(context.Background(), 0, 10)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -278,7 +279,7 @@ func TestRedeliversWhatStillWaits(t *testing.T) {
 			t.Fatal(err)
 		}
 		status, body := ask(New(port(b)), "POST", target, `{"ids":["2"]}`)
-		w, err := b.Show(2)
+		w, err := b.Show(context.Background(), 2)
 		if err != nil || status != 200 || w.State != want {
 			t.Errorf("%s: %d %s; it is %s, want %s (%v)", target, status, body, w.State, want, err)
 		}

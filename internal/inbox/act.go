@@ -61,8 +61,8 @@ func act[T any](s *Inbox, names work, does func(*sqlTurn) (T, int, error)) (resu
 type nothing = struct{}
 
 // find reads a webhook with its content. Of the result only the lane and the content never change.
-func (s *Inbox) find(id int64) (w *Webhook, err error) {
-	err = s.read(s.run, func(tx engine.Tx) error {
+func (s *Inbox) find(ctx context.Context, id int64) (w *Webhook, err error) {
+	err = s.read(ctx, func(tx engine.Tx) error {
 		tx.Queue("webhooks", func(r engine.Row) (err error) { w, err = scanWebhook(r, true); return err }, engine.Among{id})
 		return tx.Send()
 	})
@@ -96,7 +96,7 @@ func (s *Inbox) toWebhook(found *Webhook, by *Action, do func(*lane, *Webhook) e
 // waits is tried at once. If its tenant has a newer webhook, it would overwrite that one: this needs force. chosen is the state for which
 // somebody has chosen it, maybe a while ago; empty: the one that it has now.
 func (s *Inbox) Redeliver(id int64, chosen State, force bool, by *Action) error {
-	found, err := s.find(id)
+	found, err := s.find(s.run, id)
 	if err != nil {
 		return err
 	}
@@ -126,7 +126,7 @@ func (l *lane) tailWebhook() *Webhook {
 // explain completes an OverwriteError with the newer webhook, if that one is still stored.
 func (s *Inbox) explain(err error) error {
 	if older, ok := errors.AsType[*OverwriteError](err); ok {
-		if latest, missing := s.find(older.Latest.ID); missing == nil {
+		if latest, missing := s.find(s.run, older.Latest.ID); missing == nil {
 			older.Latest = latest
 		}
 	}
@@ -135,7 +135,7 @@ func (s *Inbox) explain(err error) error {
 
 // Discard discards a webhook that waits, is parked or was refused: nothing more is done with it, and it stays in the history.
 func (s *Inbox) Discard(id int64, by *Action) error {
-	found, err := s.find(id)
+	found, err := s.find(s.run, id)
 	if err != nil {
 		return err
 	}
@@ -143,11 +143,11 @@ func (s *Inbox) Discard(id int64, by *Action) error {
 }
 
 // lanesOf returns the lanes of a tenant, on one platform or on all.
-func (s *Inbox) lanesOf(platform *string, tenant string) (all []*lane, err error) {
+func (s *Inbox) lanesOf(ctx context.Context, platform *string, tenant string) (all []*lane, err error) {
 	if !storable(tenant) {
 		return nil, nil
 	}
-	err = s.read(s.run, func(tx engine.Tx) error {
+	err = s.read(ctx, func(tx engine.Tx) error {
 		tx.Queue("lanes_of_tenant", func(r engine.Row) error {
 			l, err := scanLane(r)
 			if err == nil && (platform == nil || l.Platform == *platform) {
@@ -163,7 +163,7 @@ func (s *Inbox) lanesOf(platform *string, tenant string) (all []*lane, err error
 // Forget drops what dedup compares with, of a tenant on one platform or on all: the tenant's next snapshot is delivered, even if
 // it is a copy. It returns the number of platforms on which there was anything to forget.
 func (s *Inbox) Forget(platform *string, tenant string, by *Action) (count int, err error) {
-	lanes, err := s.lanesOf(platform, tenant)
+	lanes, err := s.lanesOf(s.run, platform, tenant)
 	if err != nil {
 		return 0, err
 	}
@@ -192,7 +192,7 @@ func (s *Inbox) Forget(platform *string, tenant string, by *Action) (count int, 
 // Erase deletes everything about a tenant: all its webhooks, its last snapshot, and what dedup remembers. It returns the number
 // of webhooks. It may wait for a delivery: if something comes for the tenant meanwhile, nothing is deleted.
 func (s *Inbox) Erase(platform, tenant string, by *Action) (count int, err error) {
-	lanes, err := s.lanesOf(&platform, tenant)
+	lanes, err := s.lanesOf(s.run, &platform, tenant)
 	if err != nil {
 		return 0, err
 	}

@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"context"
 	"time"
 
 	"usher/internal/inbox/engine"
@@ -39,11 +40,11 @@ func (s *Inbox) Note(a *Action, touched int) error {
 }
 
 // Actions returns the last actions with an id below before, newest first. Zero: there is no such bound.
-func (s *Inbox) Actions(before int64, most int) (all []Action, err error) {
+func (s *Inbox) Actions(ctx context.Context, before int64, most int) (all []Action, err error) {
 	if before == 0 {
 		before = never
 	}
-	err = s.read(s.run, func(tx engine.Tx) error {
+	err = s.read(ctx, func(tx engine.Tx) error {
 		tx.Queue("actions", func(r engine.Row) error {
 			var a Action
 			var at int64

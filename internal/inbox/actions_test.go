@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"sync/atomic"
@@ -12,7 +13,7 @@ import (
 func (d *desk) actions() string {
 	d.t.Helper()
 	var all []string
-	for _, a := range must2(d.Actions(0, 100))(d.t) {
+	for _, a := range must2(d.Actions(context.Background(), 0, 100))(d.t) {
 		all = append(all, fmt.Sprintf("%s %s %s %d", a.Who, a.What, a.About, a.Count))
 	}
 	return strings.Join(all, "; ")

@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -78,7 +79,7 @@ func TestLanesCountWhatTheyHave(t *testing.T) {
 						case 6:
 							d.Refuse(refusalOf(d, tenant, rand.IntN(6)))
 						case 7, 8, 9, 10:
-							all, err := d.List(Filter{Tenant: tenant})
+							all, err := d.List(context.Background(), Filter{Tenant: tenant})
 							if err != nil || len(all) == 0 {
 								continue
 							}

@@ -136,7 +136,10 @@ func TestDatabaseSetup(t *testing.T) {
 	d.until("u is taken in", func() bool { got := d.send("u", "A"); return got == "+" || got == "=" })
 	s.Kill()
 	s.Start()
-	d.until("back", func() bool { all, err := d.List(Filter{Tenant: "u"}); return err == nil && len(all) == 1 })
+	d.until("back", func() bool {
+		all, err := d.List(context.Background(), Filter{Tenant: "u"})
+		return err == nil && len(all) == 1
+	})
 
 	// It may only be read for a while.
 	alter("SET default_transaction_read_only = on")
@@ -605,7 +608,7 @@ func TestStandbyIsNotRead(t *testing.T) {
 	standby.Exec(t, "SELECT pg_wal_replay_pause()")
 	wire.Refuse()
 	for range 3 { // whoever reads finds another connection
-		_, _ = d.List(Filter{})
+		_, _ = d.List(context.Background(), Filter{})
 	}
 	wire.Pass()
 	d.until("paused", func() bool { return d.Pause(Pause{Tenant: "t"}) == nil })
@@ -670,4 +673,31 @@ func TestNumbersAreBehind(t *testing.T) {
 	d.start()
 	d.take("new", "A", "B", "C")
 	d.idle("")
+}
+
+// A reader that goes away takes its query along: the server must not go on with it.
+func TestQueryEndsWithItsReader(t *testing.T) {
+	t.Parallel()
+	dsn := pgtest.Schema(t)
+	d := newDesk(t, inDatabase(t, dsn))
+	d.take("t", "A")
+	d.idle("t")
+	conn, schema := connectTo(t, dsn)
+	defer conn.Close(context.Background())
+	tx := must2(conn.Begin(t.Context()))(t)
+	must2(tx.Exec(t.Context(), "LOCK TABLE "+schema+".content"))(t)
+	ctx, gone := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { _, err := d.List(ctx, Filter{Search: "A"}); ended <- err }()
+	running := func() string {
+		return inSchema(t, dsn, "SELECT count(*)::text FROM pg_locks WHERE NOT granted AND relation = '{schema}.content'::regclass")
+	}
+	d.until("the query waits for the lock", func() bool { return running() == "1" })
+	gone()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	d.until("the query has ended", func() bool { return running() == "0" })
+	check(t, tx.Rollback(t.Context()))
+	must2(d.List(t.Context(), Filter{Search: "A"}))(t)
 }

@@ -446,7 +446,7 @@ func (d *desk) take(tenant string, bodies ...string) {
 // list returns a tenant's webhooks, or with "" all, the oldest first.
 func (d *desk) list(tenant string) []*Webhook {
 	d.t.Helper()
-	all, err := d.List(Filter{Tenant: tenant})
+	all, err := d.List(context.Background(), Filter{Tenant: tenant})
 	if err != nil {
 		d.t.Fatal(err)
 	}
@@ -456,7 +456,7 @@ func (d *desk) list(tenant string) []*Webhook {
 
 // items returns the webhooks that f selects, newest first, with their content.
 func (d *desk) items(f Filter) (all []*Webhook, err error) {
-	err = d.Each(f, true, func(item *Webhook) bool {
+	err = d.Each(context.Background(), f, true, func(item *Webhook) bool {
 		all = append(all, item)
 		return f.Limit == 0 || len(all) < f.Limit
 	})

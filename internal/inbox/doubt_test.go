@@ -61,7 +61,7 @@ func TestConnectionBreaksInACommit(t *testing.T) {
 					want = "waiting " + want // A
 				}
 				replica.want("what is stored, after "+told, replica.states(tenant), want)
-				if all := replica.list(tenant); next == "C" && string(must2(replica.Show(all[len(all)-1].ID))(t).Body) != "C" {
+				if all := replica.list(tenant); next == "C" && string(must2(replica.Show(context.Background(), all[len(all)-1].ID))(t).Body) != "C" {
 					t.Error("what was sent last is not the last")
 				}
 				wire.Pass()

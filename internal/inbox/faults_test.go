@@ -504,7 +504,7 @@ func TestFaultHugeCodesOfPlatforms(t *testing.T) {
 		d.restart()
 		d.want("a snapshot", fmt.Sprint(len(must2(d.Snapshots(t.Context(), []string{"t0"}))(t))), "1")
 		d.until("counted", func() bool { return d.Stats().Refused == count })
-		for _, e := range must2(d.List(Filter{State: Refused}))(t) {
+		for _, e := range must2(d.List(context.Background(), Filter{State: Refused}))(t) {
 			if e.Platform != "" || e.Tenant != "" {
 				t.Fatalf("%.20s/%.20s", e.Platform, e.Tenant)
 			}
@@ -566,11 +566,11 @@ func TestFaultBacklogOfOneTenant(t *testing.T) {
 		after := func(when string) {
 			t.Helper()
 			d.want(when, fmt.Sprint(d.Stats().Pending), "2")
-			waiting := must2(d.List(Filter{State: Waiting, Tenant: "big"}))(t)
-			if len(waiting) != 2 || waiting[1].Type != "InvoiceIssued" || waiting[0].ID != must2(d.List(Filter{Tenant: "big", Limit: 1}))(t)[0].ID {
+			waiting := must2(d.List(context.Background(), Filter{State: Waiting, Tenant: "big"}))(t)
+			if len(waiting) != 2 || waiting[1].Type != "InvoiceIssued" || waiting[0].ID != must2(d.List(context.Background(), Filter{Tenant: "big", Limit: 1}))(t)[0].ID {
 				t.Fatalf("%s: %d wait", when, len(waiting))
 			}
-			if n := len(must2(d.List(Filter{State: Superseded}))(t)); n != backlog {
+			if n := len(must2(d.List(context.Background(), Filter{State: Superseded}))(t)); n != backlog {
 				t.Fatalf("%s: %d are superseded", when, n)
 			}
 		}
@@ -615,7 +615,7 @@ func TestFaultParkedOfOneTenant(t *testing.T) {
 		d.take("big", "newest")
 		d.until("accepted", func() bool { return len(d.main.got("big")) == 1 })
 		d.until("none counts as parked", func() bool { return d.Stats().Parked == 0 })
-		if n := len(must2(d.List(Filter{State: Parked}))(t)); n != 0 {
+		if n := len(must2(d.List(context.Background(), Filter{State: Parked}))(t)); n != 0 {
 			t.Errorf("%d are listed as parked", n)
 		}
 		d.take("other", "A")
@@ -745,7 +745,7 @@ func TestFaultRefusedByThreeReplicas(t *testing.T) {
 		wg.Wait()
 	}
 	times := 0
-	rows := must2(all[0].List(Filter{State: Refused}))(t)
+	rows := must2(all[0].List(context.Background(), Filter{State: Refused}))(t)
 	for _, e := range rows {
 		times += e.Times
 	}
@@ -753,7 +753,7 @@ func TestFaultRefusedByThreeReplicas(t *testing.T) {
 		t.Errorf("%d rows for %d bodies, which came %d times", len(rows), rounds*bodies, times)
 	}
 	counted := 0
-	for _, tenant := range must2(all[0].Tenants(TenantFilter{Troubled: true}))(t) {
+	for _, tenant := range must2(all[0].Tenants(context.Background(), TenantFilter{Troubled: true}))(t) {
 		counted += tenant.Refused
 	}
 	if counted != rounds*bodies/2 {
@@ -776,7 +776,7 @@ func TestFaultHistoryIsBounded(t *testing.T) {
 				time.Sleep(time.Second / 50)
 			}
 			// A sixteenth more, and what comes within a tenth of a second.
-			if bytes := len(must2(d.List(Filter{State: Delivered}))(t)) * size; bytes > 3<<17 {
+			if bytes := len(must2(d.List(context.Background(), Filter{State: Delivered}))(t)) * size; bytes > 3<<17 {
 				t.Fatalf("%d bytes are kept after %d s", bytes, second+1)
 			}
 		}
@@ -790,7 +790,7 @@ func TestFaultHistoryIsBounded(t *testing.T) {
 				d.take(fmt.Sprint("t", n), fmt.Sprint(n)+strings.Repeat("x", size))
 			}
 			d.until("deleted", func() bool {
-				return d.Stats().Pending == 0 && len(must2(d.List(Filter{State: Delivered}))(t))*size < 5<<16
+				return d.Stats().Pending == 0 && len(must2(d.List(context.Background(), Filter{State: Delivered}))(t))*size < 5<<16
 			})
 		})
 	})

@@ -245,7 +245,7 @@ func TestFileThatCameBackIsWhole(t *testing.T) {
 	check(t, os.Rename(path, path+".old"))
 	d.until("noticed", func() bool { return d.Err() != nil })
 	for range 10 {
-		_, _ = d.List(Filter{})
+		_, _ = d.List(context.Background(), Filter{})
 	}
 	if _, err := os.Stat(path); err == nil {
 		t.Error("there is a new file")
@@ -454,8 +454,8 @@ func TestDamagedContent(t *testing.T) {
 			t.Errorf("reported %d times", n)
 		}
 		d.want("accepted", fmt.Sprint(d.main.got("t0"), d.main.got("t1"), d.main.got("t3")), "[B] [B] [A B]")
-		must2(d.Show(d.nth("t0", 1)))(t)
-		must2(d.Show(d.nth("t1", 1)))(t)
+		must2(d.Show(context.Background(), d.nth("t0", 1)))(t)
+		must2(d.Show(context.Background(), d.nth("t1", 1)))(t)
 		other := timeless(t, inFile(t, newFile(t)))
 		if _, err := other.Import(t.Context(), strings.NewReader(exported(t, d.Inbox)), ImportOptions{}); err != nil {
 			t.Errorf("it can't be restored: %v", err)
@@ -702,7 +702,7 @@ func wantAll(t *testing.T, path string, lines []string) {
 	d := newDesk(t, inFile(t, path))
 	d.idle("")
 	have := make(map[string]bool)
-	check(t, d.Each(Filter{}, true, func(w *Webhook) bool {
+	check(t, d.Each(context.Background(), Filter{}, true, func(w *Webhook) bool {
 		have[w.Tenant+" "+string(w.Body[:min(6, len(w.Body))])] = true
 		return true
 	}))

@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -165,8 +166,8 @@ func moves(t *testing.T, life string, from, to func() engine.Engine) {
 	see := func(i *Inbox) string {
 		check(t, i.ReadPauses(t.Context())) // it may not have read them yet
 		st := i.Stats()
-		listed, _ := json.Marshal(must2(i.List(Filter{}))(t))
-		return fmt.Sprintf("\n%s\n%+v\n%v", listed, shown(must2(i.Tenants(TenantFilter{}))(t)),
+		listed, _ := json.Marshal(must2(i.List(context.Background(), Filter{}))(t))
+		return fmt.Sprintf("\n%s\n%+v\n%v", listed, shown(must2(i.Tenants(context.Background(), TenantFilter{}))(t)),
 			[]any{st.Pending, st.Parked, st.Refused, st.Used, st.Tenants, st.Paused})
 	}
 	if x, y := see(a), see(b); x != y {
@@ -177,7 +178,7 @@ func moves(t *testing.T, life string, from, to func() engine.Engine) {
 		if !ok {
 			platform, code = "", tenant
 		}
-		waiting := must2(b.List(Filter{State: Waiting, Platform: &platform, Tenant: code}))(t)
+		waiting := must2(b.List(context.Background(), Filter{State: Waiting, Platform: &platform, Tenant: code}))(t)
 		for k, n := range []int{'C', 'B', 'A', 'B', 'A'} {
 			x, err := a.Store(d.hook(tenant, lifeOf(tenant, n)))
 			check(t, err)

@@ -114,10 +114,10 @@ func TestExportImport(t *testing.T) {
 			return dup
 		}
 		keep(a, "acme", `{"code":"users","quantity":5}`)
-		testkit.Eventually(t, "delivered", func() bool { l, _ := a.List(Filter{State: Delivered}); return len(l) == 1 })
+		testkit.Eventually(t, "delivered", func() bool { l, _ := a.List(context.Background(), Filter{State: Delivered}); return len(l) == 1 })
 		status.Store(422)
 		keep(a, "bad", `{"code":"sso"}`)
-		testkit.Eventually(t, "parked", func() bool { l, _ := a.List(Filter{State: Parked}); return len(l) == 1 })
+		testkit.Eventually(t, "parked", func() bool { l, _ := a.List(context.Background(), Filter{State: Parked}); return len(l) == 1 })
 		if err := a.Pause(Pause{Platform: "crm", Tenant: "held"}, nil); err != nil {
 			t.Fatal(err)
 		}
@@ -151,7 +151,7 @@ func TestExportImport(t *testing.T) {
 		if _, err := b.Import(t.Context(), bytes.NewReader(file.Bytes()), ImportOptions{}); err == nil {
 			t.Error("an export went into an inbox that is not empty")
 		}
-		list, err := b.List(Filter{State: Refused})
+		list, err := b.List(context.Background(), Filter{State: Refused})
 		if err != nil || len(list) != 1 || list[0].Times != 2 {
 			t.Fatalf("refused: %+v, %v", list, err)
 		}
@@ -160,8 +160,8 @@ func TestExportImport(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		testkit.Eventually(t, "accepted and delivered", func() bool { w, err := b.Show(id); return err == nil && w.State == Delivered })
-		if w, _ := b.Show(list[0].ID); w.State != Accepted {
+		testkit.Eventually(t, "accepted and delivered", func() bool { w, err := b.Show(context.Background(), id); return err == nil && w.State == Delivered })
+		if w, _ := b.Show(context.Background(), list[0].ID); w.State != Accepted {
 			t.Errorf("the refused one is %s", w.State)
 		}
 		cut := file.String()[:file.Len()/2]
@@ -169,7 +169,7 @@ func TestExportImport(t *testing.T) {
 		if _, err := c.Import(t.Context(), strings.NewReader(cut), ImportOptions{}); err == nil {
 			t.Error("a file that was cut off is imported")
 		}
-		if l, err := c.List(Filter{}); err != nil || len(l) != 0 {
+		if l, err := c.List(context.Background(), Filter{}); err != nil || len(l) != 0 {
 			t.Errorf("after an import that failed: %v, %v", l, err)
 		}
 		bare := string(snapshotOf(set, "day-one", `{"code":"one"}`).Body) + "\n" + string(snapshotOf(set, "day-one", `{"code":"two"}`).Body) + "\n"

@@ -1,11 +1,14 @@
 package inbox
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"reflect"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"usher/internal/inbox/engine"
@@ -29,7 +32,7 @@ func TestItems(t *testing.T) {
 			t.Fatalf("%d, %v", len(all), err)
 		}
 		for i, item := range all {
-			one, err := d.Show(item.ID)
+			one, err := d.Show(context.Background(), item.ID)
 			if err != nil || !reflect.DeepEqual(one, item) {
 				t.Fatalf("%d: %v\n%+v\n%+v", item.ID, err, one, item)
 			}
@@ -61,7 +64,7 @@ func TestTenants(t *testing.T) {
 		})
 		list := func(f TenantFilter) string {
 			t.Helper()
-			all, err := d.Tenants(f)
+			all, err := d.Tenants(context.Background(), f)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -112,7 +115,7 @@ func TestFindsTenantsWithFewQueries(t *testing.T) {
 		must2(d.Import(t.Context(), strings.NewReader(file.String()), ImportOptions{}))(t)
 		for search, want := range map[string]int{"nobody": 0, "t1699": 1, "t": tenants} {
 			queries.Store(0)
-			all := must2(d.Tenants(TenantFilter{Search: search}))(t)
+			all := must2(d.Tenants(context.Background(), TenantFilter{Search: search}))(t)
 			if len(all) != want || queries.Load() > 3 {
 				t.Errorf("%s: %d found with %d queries", search, len(all), queries.Load())
 			}
@@ -141,7 +144,7 @@ func TestHistory(t *testing.T) {
 		d.take("ill", readable(1))
 		d.until("failed", func() bool { return len(d.HeldUp()) == 1 })
 		history := func(since, until time.Time, troubled bool) string {
-			all, _, err := d.History(since, until, troubled)
+			all, _, err := d.History(context.Background(), since, until, troubled)
 			check(t, err)
 			var lines []string
 			for _, h := range all {
@@ -157,10 +160,10 @@ func TestHistory(t *testing.T) {
 		d.want("first half", history(time.Time{}, middle, false), "crm/bad 1 parked, /dark 1 features unknown, /well 2 all right")
 		d.want("second half", history(middle, time.Time{}, false), "/ill 1 held up+waiting")
 		d.want("in the future", history(middle.Add(time.Hour), middle.Add(2*time.Hour), false), "")
-		if _, begins, err := d.History(middle.Add(-time.Hour), time.Time{}, false); err != nil || begins.IsZero() || begins.After(middle) {
+		if _, begins, err := d.History(context.Background(), middle.Add(-time.Hour), time.Time{}, false); err != nil || begins.IsZero() || begins.After(middle) {
 			t.Errorf("it begins %s, %v", begins, err)
 		}
-		if _, begins, _ := d.History(middle, time.Time{}, false); !begins.IsZero() {
+		if _, begins, _ := d.History(context.Background(), middle, time.Time{}, false); !begins.IsZero() {
 			t.Errorf("it begins %s", begins)
 		}
 		if s := d.Stats(); s.Tenants != 4 || s.Unknown != 1 {
@@ -168,6 +171,91 @@ func TestHistory(t *testing.T) {
 		}
 		if all, err := d.Unknown(t.Context(), 10); err != nil || len(all) != 1 || all[0].Tenant != "dark" || all[0].Latest.IsZero() {
 			t.Errorf("%+v %v", all, err)
+		}
+	})
+}
+
+// Somebody who looks goes away, or usher ends: then nothing more is read for them. Else whoever opens and closes one expensive page after the
+// other takes the database from the others.
+func TestReadEndsWithItsReader(t *testing.T) {
+	t.Parallel()
+	reads := map[string]func(*Inbox, context.Context) error{
+		"a search": func(i *Inbox, ctx context.Context) error { return second(i.List(ctx, Filter{Search: "x"})) },
+		"a list":   func(i *Inbox, ctx context.Context) error { return i.Each(ctx, Filter{}, true, nil) },
+		"one":      func(i *Inbox, ctx context.Context) error { return second(i.Show(ctx, 1)) },
+		"tenants":  func(i *Inbox, ctx context.Context) error { return second(i.Tenants(ctx, TenantFilter{})) },
+		"a history": func(i *Inbox, ctx context.Context) error {
+			_, _, err := i.History(ctx, time.Time{}, time.Time{}, false)
+			return err
+		},
+		"actions":             func(i *Inbox, ctx context.Context) error { return second(i.Actions(ctx, 0, 10)) },
+		"a tenant's debt":     func(i *Inbox, ctx context.Context) error { _, _, err := i.Owes(ctx, "", "t"); return err },
+		"a tenant's platform": func(i *Inbox, ctx context.Context) error { return second(i.Platforms(ctx, "t")) },
+		"snapshots":           func(i *Inbox, ctx context.Context) error { return second(i.Snapshots(ctx, []string{"t"})) },
+	}
+	for what, end := range map[string]func(gone func(), i *Inbox){
+		"the reader is gone": func(gone func(), _ *Inbox) { gone() },
+		"usher ends":         func(_ func(), i *Inbox) { i.stop() },
+	} {
+		t.Run(what, func(t *testing.T) {
+			onFile(t, func(t *testing.T, open func() engine.Engine) {
+				e := &unanswered{Engine: open()}
+				d := newDesk(t, func() engine.Engine { return e })
+				e.silent.Store(true)
+				ctx, gone := context.WithCancel(t.Context())
+				ended := make(map[string]chan error)
+				for name, read := range reads {
+					reply := make(chan error, 1)
+					ended[name] = reply
+					go func() { reply <- read(d.Inbox, ctx) }()
+				}
+				synctest.Wait()
+				end(gone, d.Inbox)
+				synctest.Wait()
+				for name, ended := range ended {
+					select {
+					case err := <-ended:
+						if err == nil {
+							t.Errorf("%s: it was cut off, and reports no error", name)
+						}
+					default:
+						t.Errorf("%s goes on", name)
+						<-ended
+					}
+				}
+				e.silent.Store(false)
+			})
+		})
+	}
+}
+
+// unanswered is an engine whose reads are not answered while it is silent.
+type unanswered struct {
+	engine.Engine
+	silent atomic.Bool
+}
+
+func (e *unanswered) Read(ctx context.Context, fn func(engine.Tx) error) error {
+	if e.silent.Load() {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	return e.Engine.Read(ctx, fn)
+}
+
+// A long list is cut off between two of its pages, too.
+func TestListEndsMidway(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		d := newDesk(t, open, func(c *Config) { c.Limits = DefaultLimits; c.Limits.PageBytes = 1 })
+		d.take("t", "A", "B", "C")
+		d.idle("t")
+		for _, withContent := range []bool{false, true} {
+			ctx, gone := context.WithCancel(t.Context())
+			read := 0
+			err := d.Each(ctx, Filter{Search: "t"}, withContent, func(*Webhook) bool { read++; gone(); return true })
+			if read != 1 || !errors.Is(err, context.Canceled) {
+				t.Errorf("with content %v: %d were read, %v", withContent, read, err)
+			}
 		}
 	})
 }

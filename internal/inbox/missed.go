@@ -368,8 +368,8 @@ func (s *Inbox) OwedTenants(ctx context.Context, most int) (all []Tenant, err er
 }
 
 // Owes returns since when a tenant is owed webhooks, and when the last of them arrived; zeros: it is owed none.
-func (s *Inbox) Owes(platform, tenant string) (since, last time.Time, err error) {
-	lanes, err := s.lanesOf(&platform, tenant)
+func (s *Inbox) Owes(ctx context.Context, platform, tenant string) (since, last time.Time, err error) {
+	lanes, err := s.lanesOf(ctx, &platform, tenant)
 	d := s.cfg.Owed.Of(webhookgate.Lane{Platform: platform, Tenant: tenant})
 	for _, l := range lanes {
 		for _, m := range d.Missed {

@@ -22,7 +22,7 @@ import (
 func (d *desk) owed() string {
 	d.t.Helper()
 	var names []string
-	for _, t := range must2(d.Tenants(TenantFilter{}))(d.t) {
+	for _, t := range must2(d.Tenants(context.Background(), TenantFilter{}))(d.t) {
 		if !t.Owed.IsZero() {
 			names = append(names, strings.TrimPrefix(t.Platform+"/"+t.Tenant, "/"))
 		}
@@ -59,10 +59,10 @@ func TestOwedWhenFull(t *testing.T) {
 		d.want("no tenant", d.sendHook(other), "full")
 		d.stored()
 		d.want("owed", d.owed(), "eu/acme changed forgotten gone new older")
-		if l := must2(d.lanesOf(nil, "new"))(t)[0]; l.last == 0 || l.lastAt == 0 {
+		if l := must2(d.lanesOf(context.Background(), nil, "new"))(t)[0]; l.last == 0 || l.lastAt == 0 {
 			t.Error("it left no number in its lane")
 		}
-		troubled := must2(d.Tenants(TenantFilter{Troubled: true}))(t)
+		troubled := must2(d.Tenants(context.Background(), TenantFilter{Troubled: true}))(t)
 		if s := d.Stats().Owed; s.Tenants != 6 || len(troubled) != 6 || s.Since.Before(began.Add(-time.Second)) || s.Last.Before(s.Since) || s.More || len(s.Gaps) > 0 {
 			t.Errorf("%+v, and %d in trouble", s, len(troubled))
 		}
@@ -70,7 +70,7 @@ func TestOwedWhenFull(t *testing.T) {
 			u := d.Stats().Owed.Unnamed
 			return u.Count == 1 && !u.Since.Before(began.Add(-time.Second))
 		})
-		if all := must2(d.Platforms("new"))(t); len(all) != 1 {
+		if all := must2(d.Platforms(context.Background(), "new"))(t); len(all) != 1 {
 			t.Errorf("%q", all)
 		}
 
@@ -216,7 +216,7 @@ func TestOwedInMemoryIsListed(t *testing.T) {
 		}
 		history := func(since, until time.Time, troubled bool) string {
 			var all []string
-			found, _, err := d.History(since, until, troubled)
+			found, _, err := d.History(context.Background(), since, until, troubled)
 			check(t, err)
 			for _, h := range found {
 				all = append(all, fmt.Sprintf("%s/%s %d %v %s", h.Platform, h.Tenant.Tenant, h.Webhooks, !h.Last.IsZero(), strings.Join(h.Standing(), ",")))
@@ -225,7 +225,7 @@ func TestOwedInMemoryIsListed(t *testing.T) {
 		}
 		troubled := func(f TenantFilter) string {
 			var all []string
-			for _, t := range must2(d.Tenants(f))(d.t) {
+			for _, t := range must2(d.Tenants(context.Background(), f))(d.t) {
 				all = append(all, fmt.Sprintf("%s/%s %v %s", t.Platform, t.Tenant, !t.Latest.IsZero(), strings.Join(t.Standing(), ",")))
 			}
 			return strings.Join(all, "; ")
@@ -286,10 +286,13 @@ func TestTroubledReadsNoOthers(t *testing.T) {
 		d.send("eu/new", "missed")
 		for name, look := range map[string]func() (int, error){
 			"the page": func() (int, error) {
-				all, err := d.Tenants(TenantFilter{Troubled: true, Unknown: true})
+				all, err := d.Tenants(context.Background(), TenantFilter{Troubled: true, Unknown: true})
 				return len(all), err
 			},
-			"the history": func() (int, error) { all, _, err := d.History(time.Time{}, time.Time{}, true); return len(all), err },
+			"the history": func() (int, error) {
+				all, _, err := d.History(context.Background(), time.Time{}, time.Time{}, true)
+				return len(all), err
+			},
 		} {
 			rows.Store(0)
 			if found := must2(look())(t); found != 3 || rows.Load() > 4 {
@@ -334,7 +337,7 @@ func TestOwedOnAFullDisk(t *testing.T) {
 				t.Errorf("%d forgotten, want %d", n, want)
 			}
 		}
-		found, _, err := d.History(time.Now().Add(-5*time.Minute), time.Time{}, true)
+		found, _, err := d.History(context.Background(), time.Now().Add(-5*time.Minute), time.Time{}, true)
 		check(t, err)
 		var all []string
 		for _, h := range found {
@@ -466,7 +469,7 @@ func TestOwedAndGapsInAnOutage(t *testing.T) {
 		if s := d.Stats().Owed; len(s.Gaps) > 0 || s.Unnamed.Count > 0 || s.Tenants != 70 {
 			t.Errorf("after it was dismissed: %+v", s)
 		}
-		if all := must2(d.Actions(0, 10))(t); len(all) != 1 || all[0].What != "dismiss" || all[0].Count != 7 {
+		if all := must2(d.Actions(context.Background(), 0, 10))(t); len(all) != 1 || all[0].What != "dismiss" || all[0].Count != 7 {
 			t.Errorf("%+v", all)
 		}
 		// Without a name it counts for a day.

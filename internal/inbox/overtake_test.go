@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -57,7 +58,7 @@ func TestCopyOfWhatIsBeingOvertaken(t *testing.T) {
 		time.Sleep(5 * disk) // it is being delivered
 		a := w.byID["0-1"]
 		a.again = append(a.again, &redelivery{from: time.Now(), to: time.Now().Add(disk), forced: true})
-		all, err := p.inbox.List(Filter{State: Delivered})
+		all, err := p.inbox.List(context.Background(), Filter{State: Delivered})
 		if err != nil || len(all) != 1 {
 			t.Fatal(all, err)
 		}

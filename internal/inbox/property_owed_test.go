@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"context"
 	"slices"
 	"time"
 
@@ -26,8 +27,8 @@ func (w *world) judgeOwed(entries []*Webhook, deadline time.Time) {
 	for _, tenant := range w.tenants {
 		var owed []bool
 		for _, p := range w.places {
-			since, _, err := p.inbox.Owes(platform(tenant), tenant)
-			for ; err != nil; since, _, err = p.inbox.Owes(platform(tenant), tenant) {
+			since, _, err := p.inbox.Owes(context.Background(), platform(tenant), tenant)
+			for ; err != nil; since, _, err = p.inbox.Owes(context.Background(), platform(tenant), tenant) {
 				if time.Now().After(deadline) {
 					w.fail("(j) who is owed something: %v", err)
 					return
@@ -99,7 +100,7 @@ func (w *world) judgeOwed(entries []*Webhook, deadline time.Time) {
 // judgeSettled says that after a complete reconcile nobody is owed anything whom it has compared.
 func (w *world) judgeSettled(i *Inbox, all []Compared) {
 	for _, c := range all {
-		since, _, err := i.Owes(c.Platform, c.Tenant)
+		since, _, err := i.Owes(context.Background(), c.Platform, c.Tenant)
 		if err == nil && !c.PassedOver && c.Result == Equal && !since.IsZero() && i.cfg.Owed.Of(webhookgate.Lane{Platform: c.Platform, Tenant: c.Tenant}).Missed == nil {
 			w.fail("(j) %s was found equal in the end, and is owed something since %v", c.Tenant, since)
 		}

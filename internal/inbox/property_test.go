@@ -964,7 +964,7 @@ func (p *place) ask(tenant string) {
 // some picks one of the listed webhooks.
 func (p *place) some(fits func(*Webhook) bool) (e *Webhook, a *arrival) {
 	w := p.world
-	entries, err := p.inbox.List(Filter{})
+	entries, err := p.inbox.List(context.Background(), Filter{})
 	if err != nil && !w.troubled() {
 		w.fail("listing: %v", err)
 	}
@@ -1237,7 +1237,7 @@ func (w *world) calm() {
 	var entries []*Webhook
 	var err error
 	for {
-		entries, err = w.places[0].inbox.List(Filter{})
+		entries, err = w.places[0].inbox.List(context.Background(), Filter{})
 		if err == nil && !slices.ContainsFunc(entries, w.unfinished) || time.Now().After(deadline) {
 			break
 		}
@@ -1265,7 +1265,7 @@ func (w *world) calm() {
 	bodies := make(map[int64][]byte) // of what usher made
 	for _, e := range entries {
 		for e.Source != "" && bodies[e.ID] == nil && time.Now().Before(deadline) {
-			if found, err := w.places[0].inbox.find(e.ID); err == nil {
+			if found, err := w.places[0].inbox.find(context.Background(), e.ID); err == nil {
 				bodies[e.ID] = found.Body
 			}
 		}
@@ -1335,7 +1335,7 @@ func (w *world) reconcileAll() (entries []*Webhook) {
 	}
 	for {
 		var err error
-		entries, err = i.List(Filter{})
+		entries, err = i.List(context.Background(), Filter{})
 		if err == nil && !slices.ContainsFunc(entries, w.unfinished) || time.Now().After(deadline) {
 			break
 		}

@@ -18,7 +18,7 @@ import (
 func TestWhatComesLeavesItsNumber(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
-		last := func() *lane { return must2(d.lanesOf(nil, "acme"))(t)[0] }
+		last := func() *lane { return must2(d.lanesOf(context.Background(), nil, "acme"))(t)[0] }
 		former := new(lane)
 		for _, step := range []struct {
 			what string
@@ -54,7 +54,7 @@ func TestLastNumberIsImported(t *testing.T) {
 	must2(d.Export(t.Context(), &file))(t)
 	to := newDesk(t, inDatabase(t, pgtest.Schema(t)))
 	must2(to.Import(t.Context(), &file, ImportOptions{}))(t)
-	was, is := must2(d.lanesOf(nil, "acme"))(t)[0], must2(to.lanesOf(nil, "acme"))(t)[0]
+	was, is := must2(d.lanesOf(context.Background(), nil, "acme"))(t)[0], must2(to.lanesOf(context.Background(), nil, "acme"))(t)[0]
 	if is.last != was.last || is.lastAt != was.lastAt || is.last == 0 {
 		t.Errorf("it was %d at %d, and is %d at %d", was.last, was.lastAt, is.last, is.lastAt)
 	}
@@ -78,7 +78,7 @@ func TestErasureIsImported(t *testing.T) {
 		to := newDesk(t, open)
 		must2(to.Import(t.Context(), &file, ImportOptions{}))(t)
 		to.want("an older list", to.apply(to.begin(before), false, says("acme", "a")), "changed")
-		if all := must2(to.Tenants(TenantFilter{}))(t); len(all) > 0 {
+		if all := must2(to.Tenants(context.Background(), TenantFilter{}))(t); len(all) > 0 {
 			t.Errorf("%+v", all)
 		}
 		to.want("a newer one", to.apply(to.begin(time.Time{}), false, says("acme", "a")), "missing (+ a) applied")
@@ -267,7 +267,7 @@ func TestApply(t *testing.T) {
 		d.idle("acme")
 		r = d.begin(time.Time{})
 		d.want("back", d.apply(r, false, says("acme", "c")), "differs (+ c, - d) applied")
-		actions := must2(d.Actions(0, 10))(t)
+		actions := must2(d.Actions(context.Background(), 0, 10))(t)
 		if len(actions) != 3 || actions[2].What != "reconcile" || actions[2].Count != 2 || actions[0].Count != 1 || actions[0].Who != "ana" {
 			t.Errorf("%+v", actions)
 		}
@@ -615,7 +615,7 @@ func TestBeginOfARunKeepsNobodyWaiting(t *testing.T) {
 			d.want("what the receiver got", fmt.Sprint(d.main.got("acme")), "[A]")
 			close(e.release)
 			r := <-began
-			if l := must2(d.lanesOf(nil, "acme"))(t)[0]; l.last >= r.mark {
+			if l := must2(d.lanesOf(context.Background(), nil, "acme"))(t)[0]; l.last >= r.mark {
 				t.Errorf("what came before it began has the number %d, and its mark is %d", l.last, r.mark)
 			}
 		})

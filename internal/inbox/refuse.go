@@ -67,7 +67,7 @@ func (s *Inbox) sweepRefused(tx engine.Tx, now int64) (int, error) {
 // Accept takes in a webhook that was refused, as it is, at the end of its lane, and returns its new id. If its tenant has a
 // newer snapshot, that needs force.
 func (s *Inbox) Accept(id int64, force bool, by *Action) (int64, error) {
-	found, err := s.find(id)
+	found, err := s.find(s.run, id)
 	if err != nil {
 		return 0, err
 	}

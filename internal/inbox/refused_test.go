@@ -26,7 +26,7 @@ func (d *desk) refuse(tenant, body string) {
 func (d *desk) refusedBodies() string {
 	d.t.Helper()
 	var all []string
-	check(d.t, d.Each(Filter{State: Refused}, true, func(i *Webhook) bool {
+	check(d.t, d.Each(context.Background(), Filter{State: Refused}, true, func(i *Webhook) bool {
 		all = append([]string{fmt.Sprintf("%.2s", i.Body)}, all...)
 		return true
 	}))
@@ -45,7 +45,7 @@ func TestRefusedIsBounded(t *testing.T) {
 			t.Helper()
 			d.until("refused: "+want, func() bool { return d.refusedBodies() == want })
 			count := 0
-			for _, tenant := range must2(d.Tenants(TenantFilter{Troubled: true}))(t) {
+			for _, tenant := range must2(d.Tenants(context.Background(), TenantFilter{Troubled: true}))(t) {
 				count += tenant.Refused
 			}
 			n := len(strings.Fields(want))
@@ -79,7 +79,7 @@ func TestRefusedIsBounded(t *testing.T) {
 			d.ahead.Store(int64(after.days) * int64(24*time.Hour))
 			d.restart()
 			agree(after.refused)
-			d.until("actions", func() bool { return len(must2(d.Actions(0, 10))(t)) == after.actions })
+			d.until("actions", func() bool { return len(must2(d.Actions(context.Background(), 0, 10))(t)) == after.actions })
 		}
 	})
 }
@@ -231,7 +231,7 @@ func TestRefusedIsNotSentAgain(t *testing.T) {
 			{"done", odd("done", "x"), func(id int64) { check(t, d.Discard(id)) }, "it was refused, and somebody has dealt with it"},
 		} {
 			d.refuse(tc.tenant, tc.body)
-			all := must2(d.List(Filter{Limit: 1}))(t)
+			all := must2(d.List(context.Background(), Filter{Limit: 1}))(t)
 			tc.deal(all[0].ID)
 			if err := d.Redeliver(all[0].ID, true); err == nil || !strings.HasPrefix(err.Error(), tc.want) {
 				t.Errorf("%q: %v", tc.tenant, err)

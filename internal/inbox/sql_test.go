@@ -65,7 +65,7 @@ func TestRightsInSQL(t *testing.T) {
 	w := d.hook("acme", `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"acme","name":"Acme","account":{"email":"contact@example.com"}},"change":{"features":[{"code":"users","quantity":25}]}}}`)
 	d.want("sent", d.sendHook(w), "+")
 	d.idle("")
-	must2(d.List(Filter{Tenant: "acme"}))(t)
+	must2(d.List(context.Background(), Filter{Tenant: "acme"}))(t)
 	if got := s.Exec(t, "SELECT coalesce(string_agg(DISTINCT what, ' '), 'nothing') FROM public.stolen"); got != "nothing" {
 		t.Errorf("usher has run somebody else's functions: %s", got)
 	}

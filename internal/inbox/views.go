@@ -22,10 +22,11 @@ import (
 // readPatience is how long a query may take.
 const readPatience = 30 * time.Second
 
-// read runs fn on one consistent state of the database.
+// read runs fn on one consistent state of the database, until ctx ends, or the inbox does.
 func (s *Inbox) read(ctx context.Context, fn func(engine.Tx) error) error {
 	ctx, cancel := context.WithTimeout(ctx, readPatience)
 	defer cancel()
+	defer context.AfterFunc(s.run, cancel)()
 	select {
 	case <-s.opened:
 	case <-ctx.Done():
@@ -46,7 +47,6 @@ type Filter struct {
 	Search   string    // an id; or text, in upper or lower case, of the body, tenant, platform, type or webhook-id
 	Before   int64     // only ids below this one, to continue a former list
 	Limit    int       // only so many, the newest; 0: all
-	Deadline time.Time // it ends with an error then; zero: each query may take its time
 }
 
 // match checks the conditions that are not part of the query.
@@ -70,9 +70,9 @@ func (f *Filter) match(w *Webhook) bool {
 const pageSize = 500
 
 // List returns the webhooks that f selects, newest first, without their content.
-func (s *Inbox) List(f Filter) ([]*Webhook, error) {
+func (s *Inbox) List(ctx context.Context, f Filter) ([]*Webhook, error) {
 	var out []*Webhook
-	err := s.Each(f, false, func(w *Webhook) bool {
+	err := s.Each(ctx, f, false, func(w *Webhook) bool {
 		w.Header, w.Body, w.hasContent = nil, nil, false // a search has read them
 		out = append(out, w)
 		return f.Limit == 0 || len(out) < f.Limit
@@ -82,7 +82,7 @@ func (s *Inbox) List(f Filter) ([]*Webhook, error) {
 
 // Each calls fn for the webhooks that f selects, newest first, until fn returns false. If withContent is true they have their
 // content, and their tenant's snapshot before them (Webhook.Previous).
-func (s *Inbox) Each(f Filter, withContent bool, fn func(*Webhook) bool) error {
+func (s *Inbox) Each(ctx context.Context, f Filter, withContent bool, fn func(*Webhook) bool) error {
 	if !storable(f.Tenant) {
 		return nil
 	}
@@ -97,12 +97,6 @@ func (s *Inbox) Each(f Filter, withContent bool, fn func(*Webhook) bool) error {
 	until := never
 	if !f.Until.IsZero() {
 		until = f.Until.UnixMicro()
-	}
-	ctx := s.run
-	if !f.Deadline.IsZero() {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithDeadline(ctx, f.Deadline)
-		defer cancel()
 	}
 	query := func(bodies bool, size int64) (page []*Webhook, err error) {
 		err = s.read(ctx, func(tx engine.Tx) error {
@@ -175,12 +169,12 @@ func (s *Inbox) fitting(page []*Webhook) (count int64) {
 }
 
 // Show returns a webhook with its content, and with its tenant's snapshot before it.
-func (s *Inbox) Show(id int64) (*Webhook, error) {
-	w, err := s.find(id)
+func (s *Inbox) Show(ctx context.Context, id int64) (*Webhook, error) {
+	w, err := s.find(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	return w, s.addPrevious(s.run, []*Webhook{w})
+	return w, s.addPrevious(ctx, []*Webhook{w})
 }
 
 // addPrevious adds to webhooks with their content what their tenants had before them, and says which of them are damaged.
@@ -244,8 +238,8 @@ func scanSnapshot(r engine.Row) (t snapshot.Stored, err error) {
 }
 
 // Platforms returns the platforms on which a tenant is known, even if only by a pause, or by a webhook that got a 5xx.
-func (s *Inbox) Platforms(tenant string) (all []string, err error) {
-	lanes, err := s.lanesOf(nil, tenant)
+func (s *Inbox) Platforms(ctx context.Context, tenant string) (all []string, err error) {
+	lanes, err := s.lanesOf(ctx, nil, tenant)
 	for _, l := range lanes {
 		if l.tail > 0 || l.refused > 0 || l.paused || len(l.owed.Missed) > 0 {
 			all = append(all, l.Platform)
@@ -581,7 +575,7 @@ func (f *TenantFilter) match(t *Tenant) bool {
 }
 
 // Tenants returns the tenants that f selects, in the order of their codes.
-func (s *Inbox) Tenants(f TenantFilter) (all []*Tenant, err error) {
+func (s *Inbox) Tenants(ctx context.Context, f TenantFilter) (all []*Tenant, err error) {
 	after, owing := f.After, s.owingNow()
 	named := owing.names() // before rows remove some
 	only := boolNumber(f.Troubled) + boolNumber(f.Troubled && f.Unknown)
@@ -592,7 +586,7 @@ func (s *Inbox) Tenants(f TenantFilter) (all []*Tenant, err error) {
 			code, platform = after.Tenant, after.Platform
 		}
 		count := int64(0)
-		err := s.read(s.run, func(tx engine.Tx) error {
+		err := s.read(ctx, func(tx engine.Tx) error {
 			tx.Queue("tenants", func(r engine.Row) error {
 				var received int64
 				t := new(Tenant)
@@ -677,7 +671,7 @@ type History struct {
 
 // History returns the tenants that got webhooks from since on and before until, in the order of their codes; zero times: all that are
 // known. troubled: only those that are not all right now. begins is when the webhooks that are kept begin; zero: not later than since.
-func (s *Inbox) History(since, until time.Time, troubled bool) (all []*History, begins time.Time, err error) {
+func (s *Inbox) History(ctx context.Context, since, until time.Time, troubled bool) (all []*History, begins time.Time, err error) {
 	from, to := int64(0), never
 	if !since.IsZero() {
 		from = since.UnixMicro()
@@ -688,7 +682,7 @@ func (s *Inbox) History(since, until time.Time, troubled bool) (all []*History, 
 	whole := since.IsZero() && until.IsZero()
 	owing := s.owingNow()
 	named := owing.names()
-	err = s.read(s.run, func(tx engine.Tx) error {
+	err = s.read(ctx, func(tx engine.Tx) error {
 		tx.Queue("tenant_history", func(r engine.Row) error {
 			t, last := new(History), int64(0)
 			err := t.scan(r, &t.Platform, &t.Tenant.Tenant, &t.Webhooks, &last)
@@ -716,7 +710,7 @@ func (s *Inbox) History(since, until time.Time, troubled bool) (all []*History, 
 		return all, begins, nil
 	}
 	// Those that got nothing in that time; but something of them may be parked or refused since before it.
-	others, err := s.Tenants(TenantFilter{Troubled: true})
+	others, err := s.Tenants(ctx, TenantFilter{Troubled: true})
 	for _, t := range others {
 		if o, ok := owing[TenantRef{t.Platform, t.Tenant}]; ok && (whole || o.Since.UnixMicro() < to && o.Last().UnixMicro() >= from) {
 			all = append(all, &History{Tenant: *t})

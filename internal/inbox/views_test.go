@@ -193,7 +193,7 @@ func TestViews(t *testing.T) {
 			{Filter{Since: time.Now().Add(-time.Hour), Until: time.Now().Add(time.Hour), State: Parked}, "4"},
 		} {
 			var got []string
-			for _, e := range must2(d.List(tt.f))(t) {
+			for _, e := range must2(d.List(context.Background(), tt.f))(t) {
 				got = append(got, d.place(e.ID))
 			}
 			d.want(fmt.Sprintf("%+v", tt.f), strings.Join(got, " "), tt.want)
@@ -201,7 +201,7 @@ func TestViews(t *testing.T) {
 		// Page by page nothing is left out, and nothing comes twice.
 		var all []string
 		for f := (Filter{Limit: 2}); ; {
-			page := must2(d.List(f))(t)
+			page := must2(d.List(context.Background(), f))(t)
 			for _, e := range page {
 				all = append(all, d.place(e.ID))
 			}
@@ -212,17 +212,17 @@ func TestViews(t *testing.T) {
 		}
 		d.want("pages", strings.Join(all, " "), "7 6 5 4 3 2 1")
 
-		item := must2(d.Show(d.nth("a", 2)))(t)
+		item := must2(d.Show(context.Background(), d.nth("a", 2)))(t)
 		if string(item.Body) != `{"n":2}` || item.Previous == nil || string(item.Previous.Body) != `{"n":1,"who":"Zoë"}` || item.Header.Get("X-Tenant") != "a" {
 			t.Errorf("shown: %+v", item)
 		}
-		if item := must2(d.Show(d.nth("a", 3)))(t); item.Previous != nil {
+		if item := must2(d.Show(context.Background(), d.nth("a", 3)))(t); item.Previous != nil {
 			t.Errorf("of another platform: %+v", item.Previous)
 		}
-		if item := must2(d.Show(d.nth("ill", 2)))(t); item.Previous != nil || d.place(item.Before) != "5" {
+		if item := must2(d.Show(context.Background(), d.nth("ill", 2)))(t); item.Previous != nil || d.place(item.Before) != "5" {
 			t.Errorf("behind one that waits: %+v", item)
 		}
-		if _, err := d.Show(1 << 40); err != ErrNotFound {
+		if _, err := d.Show(context.Background(), 1<<40); err != ErrNotFound {
 			t.Errorf("what is not there: %v", err)
 		}
 		for _, h := range d.HeldUp() {
@@ -234,7 +234,7 @@ func TestViews(t *testing.T) {
 			s := d.Stats()
 			return s.Pending == 3 && s.Parked == 1 && s.Missed == 1 && s.NotAccepted == 1 && s.Tenants == 5 && s.Receivers["crm"].Pending == 1 && s.Receivers["docs"].Pending == 2 && s.Receivers["crm"].Parked == 1
 		})
-		d.want("platforms", fmt.Sprint(len(must2(d.Platforms("a"))(t)), must2(d.Platforms("ill"))(t), must2(d.Platforms("nobody"))(t)), "2 [docs] []")
+		d.want("platforms", fmt.Sprint(len(must2(d.Platforms(context.Background(), "a"))(t)), must2(d.Platforms(context.Background(), "ill"))(t), must2(d.Platforms(context.Background(), "nobody"))(t)), "2 [docs] []")
 	})
 }
 
@@ -293,7 +293,7 @@ func TestOddCodes(t *testing.T) {
 			if _, err := d.Forget(nil, code); err != nil {
 				t.Errorf("%.20q: %v", code, err)
 			}
-			if all, err := d.List(Filter{Tenant: code}); err != nil || len(all) != 0 {
+			if all, err := d.List(context.Background(), Filter{Tenant: code}); err != nil || len(all) != 0 {
 				t.Errorf("%.20q: %d listed, %v", code, len(all), err)
 			}
 		}
@@ -395,7 +395,7 @@ func TestSeenFromTheStart(t *testing.T) {
 			cfg := d.cfg
 			cfg.Receivers = set
 			i := New(open(), cfg)
-			all, err := i.List(Filter{})
+			all, err := i.List(context.Background(), Filter{})
 			if err != nil || len(all) != 1 || all[0].Platform != "crm" {
 				t.Errorf("%d receivers: %+v %v", len(set.All()), all, err)
 			}
@@ -586,7 +586,7 @@ func TestEachHoldsLittle(t *testing.T) {
 		e.most.Store(0)
 		var bodies []weak.Pointer[byte]
 		seen, most := []int64{}, 0
-		err := d.Each(Filter{}, true, func(w *Webhook) bool {
+		err := d.Each(context.Background(), Filter{}, true, func(w *Webhook) bool {
 			seen, bodies = append(seen, w.ID), append(bodies, weak.Make(&w.Body[0]))
 			if w.Previous != nil {
 				bodies = append(bodies, weak.Make(&w.Previous.Body[0]))

@@ -220,7 +220,7 @@ func (u *Usher) buildAdmin(metrics *metrics.Registry, gate *metrics.Gate) {
 	if u.gate != nil {
 		cfg.Decisions, cfg.Receivers = u.decisions, u.settings.Webhook.Receivers
 		cfg.Gate = func() *status.Gate { return u.gateState(gate) }
-		cfg.Platforms = func(tenant string) ([]string, error) { return u.gate.Platforms(tenant), nil }
+		cfg.Platforms = func(_ context.Context, tenant string) ([]string, error) { return u.gate.Platforms(tenant), nil }
 		cfg.Owed = u.owed
 		cfg.Forget = func(platform, tenant string, _ *inbox.Action) (n int, _ error) {
 			if u.gate.Forget(platform, tenant) {

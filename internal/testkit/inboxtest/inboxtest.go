@@ -229,7 +229,7 @@ func (b *Box) Tried(id int64) int64 {
 }
 
 func (b *Box) list(f inbox.Filter) []*inbox.Webhook {
-	all, err := b.List(f) // no Helper: a fuzz target may not call it
+	all, err := b.List(context.Background(), f) // no Helper: a fuzz target may not call it
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -239,7 +239,7 @@ func (b *Box) list(f inbox.Filter) []*inbox.Webhook {
 // Entry is a webhook as it stands now.
 func (b *Box) Entry(id int64) *inbox.Webhook {
 	b.t.Helper()
-	item, err := b.Show(id)
+	item, err := b.Show(context.Background(), id)
 	if err != nil {
 		b.t.Fatal(err)
 	}
