@@ -788,7 +788,7 @@ func (h *Handler) confirmForget(_ context.Context, t target) (*confirmation, err
 		Question: "Forget the last webhook of " + page.TenantName(*t.Platform, t.Tenant) + "?",
 		Effect: "usher delivers the tenant's next webhook, even if the receiver already has that state. " +
 			"Use it when somebody changed the receiver's state without usher, then resend the webhook from the billing service's log. " +
-			"Nothing is deleted here.",
+			"The tenant is no longer owed anything. Nothing is deleted here.",
 		Button: "Forget it", Action: "/tenant/forget", Fields: map[string]string{"platform": *t.Platform, "code": t.Tenant},
 		Back: page.TenantURL(*t.Platform, t.Tenant, ""),
 	}, nil
@@ -802,14 +802,14 @@ func (h *Handler) confirmErase(ctx context.Context, t target) (*confirmation, er
 	entries, err := h.cfg.Inbox.List(ctx, inbox.Filter{Tenant: named.Tenant, Platform: &named.Platform})
 	c := &confirmation{
 		Question: "Erase " + page.TenantName(named.Platform, named.Tenant) + "?",
-		Effect: fmt.Sprintf("This deletes %s of this tenant, what it may use, and what dedup remembers of it. It can't be undone. "+
+		Effect: fmt.Sprintf("This deletes %s of this tenant, what it may use, and what usher remembers to recognise copies. It can't be undone. "+
 			"usher then answers that it does not know the tenant. Nothing changes in the receiver.", page.Plural(len(entries), "webhook", "webhooks")),
 		Button: "Erase it", Danger: true, Action: "/tenant/erase", Fields: map[string]string{"platform": named.Platform, "code": named.Tenant},
 		Back: page.TenantURL(named.Platform, named.Tenant, ""),
 	}
 	open := len(slices.DeleteFunc(entries, func(e *inbox.Webhook) bool { return e.State.Finished() }))
 	if open > 0 {
-		c.Warning = page.Plural(open, "webhook waits or is parked: it is", "webhooks wait or are parked: they are") + " never delivered."
+		c.Warning = page.Plural(open, "webhook waits, is parked or was refused: it is", "webhooks wait, are parked or were refused: they are") + " never delivered."
 	}
 	return c, err
 }

@@ -116,7 +116,7 @@ var Verbs = []*Verb{
 		ask: func(w *Webhook, what string) *confirmation {
 			c := &confirmation{Question: "Discard webhook " + w.ID + "?", Button: "Discard it", Danger: true,
 				Effect: "The receiver never gets " + what + ". usher delivers the tenant's next webhook instead. " +
-					"It stays in the list as discarded, and you can still send it again. What usher itself answers about the tenant does not change."}
+					"This one stays in the list as discarded, and you can still send it again. What usher itself answers about the tenant does not change."}
 			if w.State == inbox.Refused {
 				c.Effect = "usher no longer reports it as a problem, and you can no longer accept it. It stays in the list as discarded."
 			}

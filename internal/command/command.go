@@ -182,9 +182,10 @@ func (p *Process) commandLine(command string) string {
 	return "usher" + rest
 }
 
-// commandLines does the same to all command lines in a sentence, which are between quotes.
+// commandLines does the same to all command lines in a sentence, which are between quotes. 'usher help' reads no settings.
 func (p *Process) commandLines(sentence string) string {
-	return strings.ReplaceAll(sentence, "'usher ", "'"+p.commandLine("usher "))
+	sentence = strings.ReplaceAll(sentence, "'usher ", "'"+p.commandLine("usher "))
+	return strings.ReplaceAll(sentence, "'"+p.commandLine("usher help "), "'usher help ")
 }
 
 // unknownCommand returns an error that suggests the command that the user probably meant, or lists all.

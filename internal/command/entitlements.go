@@ -62,7 +62,8 @@ func entitlementsCommand(ctx context.Context, p *Process, args []string) error {
 	case t.MayUse == nil:
 		return errors.New("this usher has no inbox (USHER_WEBHOOK_INBOX), so it does not know what tenants may use")
 	case !t.MayUse.Known:
-		return fmt.Errorf("the last webhook of %s, %d, has no list of features that can be read", tenant, t.MayUse.ID)
+		see := p.commandLines(fmt.Sprintf("'usher inbox show %d'", t.MayUse.ID))
+		return fmt.Errorf("the last webhook of %s, %d, has no list of features that can be read. See it with %s, correct it in the billing service, and send it again from there", tenant, t.MayUse.ID, text.Visible(see))
 	}
 	var failed error
 	switch {

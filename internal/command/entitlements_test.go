@@ -79,12 +79,12 @@ func TestEntitlements(t *testing.T) {
 		"eu/acme Users": "eu/acme may not use Users (did you mean users?)\n",
 		"us/acme ssso":  "us/acme may not use ssso\n",
 		"acme":          "usher: several tenants have this code: write eu/acme or us/acme. Questions that name no platform are answered 409 AMBIGUOUS. Run 'usher --env-file ENV entitlements' with one of these names: it says what to do\n",
-		"nobody":        "usher: unknown tenant nobody: usher has taken in no webhook of it. If the code is right, see 'usher --env-file ENV inbox ls --state refused'. If it is not there, its webhook was lost or never sent: 'usher --env-file ENV help reconcile' says how to find it\n",
+		"nobody":        "usher: unknown tenant nobody: usher has taken in no webhook of it. If the code is right, see 'usher --env-file ENV inbox ls --state refused'. If it is not there, its webhook was lost or never sent: 'usher help reconcile' says how to find it\n",
 		"new sso":       "usher refused webhook 4 of this tenant (",
 		"LOST":          "usher: unknown tenant LOST: did you mean eu/lost?\n",
 		"lots":          "usher: unknown tenant lots: did you mean eu/lost?\n",
 		"us/lost sso":   "usher: unknown tenant us/lost: did you mean eu/lost?\n",
-		"eu/lost":       "usher: the last webhook of eu/lost, 3, has no list of features that can be read\n",
+		"eu/lost":       "usher: the last webhook of eu/lost, 3, has no list of features that can be read. See it with 'usher --env-file ENV inbox show 3', correct it in the billing service, and send it again from there\n",
 	} {
 		if got := entitlementsOf(t, b, strings.Fields(args)...); !strings.HasPrefix(got, want) {
 			t.Errorf("%s:\n%s\nwant\n%s", args, got, want)

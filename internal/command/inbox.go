@@ -228,6 +228,8 @@ func (i *inboxCall) setIDsOrFilters(args []string) error {
 	switch filtered := len(i.filter) > 0; {
 	case filtered && len(args) > 0:
 		return fmt.Errorf("%s takes either ids or filters", i.subcommand)
+	case i.subcommand == "redeliver" && i.filter.Get("state") == string(inbox.Refused):
+		return errors.New("redeliver does not send refused webhooks: use 'usher inbox accept ID'")
 	case filtered:
 		return nil
 	}
@@ -397,7 +399,7 @@ func (i *inboxCall) forEach(v *admin.Verb) func(context.Context) error {
 			case newer != "":
 				fmt.Fprintf(i.Stderr, "%s %s: %s of the same tenant is newer. Use --force to %s anyway.\n", id, v.NotDone, newer, v.Anyway)
 			case why != "":
-				fmt.Fprintf(i.Stderr, "%s %s: %s\n", id, v.NotDone, text.Visible(why))
+				fmt.Fprintf(i.Stderr, "%s %s: %s\n", id, v.NotDone, text.Visible(i.commandLines(strings.ReplaceAll(why, " ID'", " "+id+"'"))))
 			default:
 				fmt.Fprintf(i.Stdout, "%s %s\n", id, strings.Replace(v.Done, "ID", acted.New[id], 1))
 			}
@@ -428,7 +430,10 @@ func (i *inboxCall) actOn(ctx context.Context, ids []string) (acted admin.Acted,
 		fmt.Fprintf(i.Stderr, "Warning: %s: %s.\n", id, text.Visible(acted.Failed[id]))
 	}
 	if i.confirm(fmt.Sprintf("Accept %s anyway?", plural(len(acted.Unknown), "such webhook"))) != nil {
-		return acted, nil // what was not accepted is printed with its reason
+		for _, id := range acted.Unknown {
+			acted.Failed[id] = "answer y, or use --yes" // the warning has the reason
+		}
+		return acted, nil
 	}
 	i.filter.Set("unknown", "true")
 	again, err := do(acted.Unknown)

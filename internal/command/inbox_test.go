@@ -222,6 +222,8 @@ func TestInboxCommands(t *testing.T) {
 		{"asked, and nobody answers", []string{"redeliver", "--state", "parked"}, 1, "Redeliver 2 webhooks? [y/N] ", "answer y, or use --yes", ""},
 		{"two tenants where one is taken", []string{"discard", "--tenant", "eu/torn", "--tenant", "eu/acme", "--yes"}, 2, "", "for flag -tenant: give it once", ""},
 		{"nothing to redeliver", []string{"redeliver", "--state", "kept"}, 0, "No webhook to redeliver.\n", "", ""},
+		{"redeliver what was refused", []string{"redeliver", "--state", "refused"}, 2, "", "redeliver does not send refused webhooks: use 'usher inbox accept ID'", ""},
+		{"accept what was not refused", []string{"accept", "3"}, 1, "", "or it was not refused: see 'usher inbox show 3'\n", ""},
 		{"redeliver a tenant in capitals", []string{"redeliver", "--tenant", "TORN", "--yes"}, 1, "", "unknown tenant TORN: did you mean eu/torn?", ""},
 		{"redeliver by a filter that is empty", []string{"redeliver", "--state", "", "--since", "1000h", "--yes"}, 2, "", "write waiting, parked", ""},
 		{"ids and filters", []string{"redeliver", "4", "--state", "parked"}, 2, "", "either ids or filters", ""},

@@ -695,7 +695,7 @@ func (c *reconcileCall) sayPartial(ctx context.Context) {
 		c.say("This run compared too few tenants to clear what an earlier one has found.\n")
 	}
 	if _, gaps := now.Owed.Dismissible(); len(gaps) > 0 {
-		c.say("This run compared too few tenants to end the times without a gate. If its list is complete, run 'usher inbox dismiss'.\n")
+		c.say("%s", c.commandLines("This run compared too few tenants to end the times without a gate. If its list is complete, run 'usher inbox dismiss'.\n"))
 	}
 }
 

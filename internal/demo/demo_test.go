@@ -66,7 +66,7 @@ var demoStory = []string{
 	`200 queued, 3 waiting\n`,
 	`receiver back\n`,
 	`3 delivered in order, 0 waiting\n`,
-	`(?m)^9\. Your receiver refuses`,
+	`(?m)^9\. Your receiver does not accept`,
 	`webhook +acme: 200 users +200 queued, parked \(422\)\n`,
 	`receiver fixed\n`,
 	`usher inbox redeliver \d+ +delivered\n`,

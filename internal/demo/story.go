@@ -68,7 +68,7 @@ func (s *story) tell(startProgram func()) bool {
 	if !s.ownReceiver() {
 		steps = append(steps,
 			step{"Your receiver goes down. Webhooks wait in usher's inbox: none is lost.", s.outage},
-			step{"Your receiver refuses a webhook for good. usher parks it until you decide.", s.park})
+			step{"Your receiver does not accept a webhook. usher parks it until you decide.", s.park})
 	}
 	for i, step := range steps {
 		s.say.step(i+1, step.title)

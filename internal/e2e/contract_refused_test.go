@@ -110,7 +110,7 @@ func TestRefusedSavedAndDone(t *testing.T) {
 					o.send(`{"type":"Nonsense","payload":{}}`, webhookToken)
 				}
 				o.figure(`usher_webhook_refused_total{reason="type"}`, "2")
-				if n := strings.Count(o.Stderr.String(), "webhooks of this type are refused"); n != 1 {
+				if n := strings.Count(o.Stderr.String(), "webhooks of this type are rejected"); n != 1 {
 					t.Errorf("logged %d times", n)
 				}
 				o.want("ls", o.does("ls", "--state", "refused"), "!Nonsense")
@@ -165,7 +165,7 @@ func TestRefusedSavedAndDone(t *testing.T) {
 				if n := len(o.page("/webhooks/" + id + "/payload")); n != 64<<10 {
 					t.Errorf("%d bytes", n)
 				}
-				o.want("accept", o.does("accept", id), "1 ", "only the beginning")
+				o.want("accept", o.does("accept", id), "1 ", "only the beginning", "Raise USHER_WEBHOOK_MAX_BODY")
 				o.want("discard", o.does("discard", id), "0 ")
 			}},
 			{"accept: exit 1 with the reason", func() {
@@ -176,7 +176,7 @@ func TestRefusedSavedAndDone(t *testing.T) {
 					o.send(body, webhookToken)
 					id := o.latest("refused")
 					o.want("its tenant", o.does("ls", "--state", "refused"), id+"  refused  -  ")
-					o.want("accept", o.does("accept", id), "1 ", why)
+					o.want("accept", o.does("accept", id), "1 ", why, "Correct it in the billing service, and send it again from there")
 					o.want("discard", o.does("discard", id), "0 ")
 				}
 				o.want("accept", o.does("accept", o.latest("discarded")), "1 ", "somebody has dealt with it")

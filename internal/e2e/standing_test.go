@@ -84,7 +84,7 @@ func TestFeaturesUnknown(t *testing.T) {
 		}
 		id := o.latest("refused")
 		o.troubled("usher refused 1 webhook of crm/mill-co", "'usher inbox")
-		o.want("accept asks", o.does("accept", id), "1 ", "Warning: "+id+": its features can't be read: usher would no longer know what crm/mill-co may use", "[y/N]", id+" not accepted: its features can't be read")
+		o.want("accept asks", o.does("accept", id), "1 ", "Warning: "+id+": its features can't be read: usher would no longer know what crm/mill-co may use", "[y/N]", id+" not accepted: answer y, or use --yes")
 		o.want("answer", o.may("mill-co"), `"limit":5`)
 		o.want("the page asks", o.page("/webhooks/"+id+"/accept"), "usher would no longer know what crm/mill-co may use", `name="unknown" value="true"`)
 		o.want("accept --yes", o.does("accept", id, "--yes"), "0 ", "Accept 1 such webhook anyway? yes", id+" accepted: its new id is ")

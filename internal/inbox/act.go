@@ -113,7 +113,7 @@ func (s *Inbox) refusedWhy(found *Webhook) error {
 		return Denied("it was refused, and somebody has dealt with it, or its tenant has a newer snapshot: see 'usher inbox show ID'")
 	}
 	if _, err := s.readRefused(found); err != nil {
-		return Denied(fmt.Sprintf("it was refused, and cannot be accepted either: %v. Correct it in the billing service, and send it again from there", err))
+		return Denied(fmt.Sprintf("it was refused, and cannot be accepted either: %v", err))
 	}
 	return ErrRefused
 }

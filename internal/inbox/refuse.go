@@ -85,22 +85,24 @@ func (s *Inbox) Accept(id int64, force bool, by *Action) (int64, error) {
 	return a.id, s.explain(a.Err)
 }
 
+const correctIt = ". Correct it in the billing service, and send it again from there"
+
 // readRefused reads a refused webhook anew, or says why that is not possible.
 func (s *Inbox) readRefused(found *Webhook) (*webhookgate.Webhook, error) {
 	switch {
 	case found.State != Refused:
 		return nil, ErrNotRefused
 	case found.Cut:
-		return nil, Denied("only the beginning of its body is stored")
+		return nil, Denied("only the beginning of its body is stored. Raise USHER_WEBHOOK_MAX_BODY, and send it again from the billing service")
 	case found.check() != nil:
 		return nil, ErrDamaged
 	}
 	hook, err := webhookgate.Accept(webhookgate.NewID(), found.Header, found.Body, s.cfg.Receivers)
 	switch {
 	case err != nil:
-		return nil, Denied(err.Error())
+		return nil, Denied(err.Error() + correctIt)
 	case LaneOf(hook.Lane) != found.lane: // only an import can bring such a webhook
-		return nil, Denied("its body names another tenant")
+		return nil, Denied("its body names another tenant" + correctIt)
 	case hook.Receiver == nil && !s.cfg.KeepUnclaimed:
 		return nil, Denied(fmt.Sprintf("no receiver takes webhooks of its platform %q", hook.Lane.Platform))
 	}

@@ -227,7 +227,7 @@ func TestRefusedIsNotSentAgain(t *testing.T) {
 			want         string
 		}{
 			{"readable", odd("readable", "x"), func(int64) {}, "it was refused: use 'usher inbox accept ID'"},
-			{"", "{", func(int64) {}, "it was refused, and cannot be accepted either: the body is not JSON"},
+			{"", "{", func(int64) {}, "it was refused, and cannot be accepted either: the body is not JSON: unexpected end of JSON input, at line 1, column 1. Correct it in the billing service, and send it again from there"},
 			{"done", odd("done", "x"), func(id int64) { check(t, d.Discard(id)) }, "it was refused, and somebody has dealt with it"},
 		} {
 			d.refuse(tc.tenant, tc.body)

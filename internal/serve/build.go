@@ -105,7 +105,7 @@ func (u *Usher) buildGate(m *metrics.Gate) (err error) {
 		m.Refused("type")
 		typ = text.Clip(typ, 200)
 		if known, _ := logged.ContainsOrAdd(typ, true); !known {
-			u.log.Warn("webhooks of this type are refused: it is in neither USHER_WEBHOOK_TYPES nor USHER_WEBHOOK_SYNC_TYPES", "type", typ)
+			u.log.Warn("webhooks of this type are rejected: it is in neither USHER_WEBHOOK_TYPES nor USHER_WEBHOOK_SYNC_TYPES", "type", typ)
 		}
 	}
 	cfg.Refused = func(r *webhookgate.Refusal) bool {

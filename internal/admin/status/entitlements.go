@@ -55,7 +55,11 @@ func featureTroubles(s *Status, _ time.Time) (all []Trouble) {
 	if names := page.FirstFew(e.UnknownDetails.Tenants); names != "" {
 		who += " (" + names + ")"
 	}
-	return append(all, featuresUnknown.is("usher cannot tell what "+who+" may use: their last webhook has no features that can be read").
+	whose := "their"
+	if e.Unknown == 1 {
+		whose = "its"
+	}
+	return append(all, featuresUnknown.is("usher cannot tell what "+who+" may use: "+whose+" last webhook has no features that can be read").
 		since(e.UnknownDetails.Since).link(e.UnknownDetails.Link).run("usher inbox tenants --trouble"))
 }
 
@@ -63,4 +67,4 @@ var ambiguous = kind(Critical, "UsherTenantsAmbiguous", "Questions about these t
 	"Name the platform in these questions. If one of the tenants is a mistake, such as a webhook whose platform was null, erase that one: 'usher inbox erase PLATFORM/CODE', or '/CODE' if it has no platform.")
 
 var featuresUnknown = kind(Critical, "UsherFeaturesUnknown", "Questions about these tenants are answered 404: your program uses its own default, and may lock them out.",
-	"Correct the payload of these tenants in the billing service (change.features must be a list of objects), and send it again.")
+	"Correct the payload of these tenants in the billing service (change.features must be a list, each feature with a code, and with a quantity that is a number or null), and send it again.")

@@ -87,9 +87,12 @@ func newReceiver(r *receiver.Receiver, tries metrics.RecentTries, box *Inbox) Re
 		if stats, ok := box.stats.Receivers[r.Name]; ok {
 			s.Waiting, s.Oldest, s.Parked, s.diagnosis, s.since, s.last = stats.Pending, stats.Oldest, stats.Parked, diagnoseInbox(&stats), stats.FailingSince, stats.LastAccepted
 			refuses = page.Plural(stats.Missed+stats.NotAccepted, "tenant", "tenants")
-			if s.last.IsZero() {
+			switch {
+			case s.last.IsZero():
 				refuses = "fails for " + refuses
-			} else {
+			case s.last.Before(s.since):
+				refuses = "fails for " + refuses + ", and has taken no others since"
+			default:
 				refuses = "takes webhooks, but not those of " + refuses
 			}
 		}
@@ -328,7 +331,7 @@ var (
 	fileReadOnly = kind(Critical, "UsherDown", nothingIn,
 		"Find out why the file may only be read: its owner and mode, or a disk that was mounted read-only after an error. Then restart usher.")
 	fileBroken = kind(Critical, "UsherDown", nothingIn,
-		"Put the file back or fix the disk, then restart usher, and reconcile: a restart forgets whose webhooks got 503 meanwhile.")
+		"Put the file back or fix the disk, then restart usher, and compare with the billing service ('usher help reconcile' says how): a restart forgets whose webhooks got 503 meanwhile.")
 	fileFails = kind(Critical, "UsherDown", nothingIn,
 		"Check the disk and the file in USHER_WEBHOOK_INBOX. If it does not end by itself, restart usher.")
 	notOpened = kind(Warning, "UsherDown", "Senders get 503 until it is open.",

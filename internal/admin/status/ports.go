@@ -144,7 +144,7 @@ func callTroubles(s *Status, _ time.Time) (all []Trouble) {
 			case strings.HasPrefix(code, "UPSTREAM_"):
 				t.Do = "Check the billing service and the way to it."
 			case code == "UNAUTHORIZED":
-				t.Do = "The billing service rejects the tokens that it issues. Ask its provider."
+				t.Do = "The billing service rejects even new tokens. Run 'usher check': if each new token revokes the one before, give each program an API client of its own. If not, ask the people of the billing service."
 			}
 			all = append(all, t)
 		}
@@ -210,7 +210,7 @@ var (
 	tokensRevoked = kind(Warning, "UsherTokensRevoked", "Some calls are slower, and some may fail.",
 		"Another program seems to use the same API client, and its new tokens revoke ours. Give each program an API client of its own.")
 	callsFail = kind(Critical, "UsherCallsFail", "Your program gets no answer to what it asks the billing service for your customers.",
-		"UPSTREAM_UNREACHABLE, UPSTREAM_TIMEOUT: check the billing service and the way to it. UNAUTHORIZED: it rejects the tokens that it issues.")
+		"UPSTREAM_UNREACHABLE, UPSTREAM_TIMEOUT: check the billing service and the way to it. UNAUTHORIZED: it rejects even new tokens; 'usher check' says whether each revokes the one before.")
 	serviceFails = kind(Warning, "UsherServiceFails", "Your program gets errors for what it asks the billing service for your customers. usher only passes them on.",
 		"Look into usher's log for the names of the GraphQL operations, and ask the people of the billing service.")
 )

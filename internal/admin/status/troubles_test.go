@@ -241,9 +241,10 @@ func TestReceiverStates(t *testing.T) {
 		tries   metrics.RecentTries
 		want    string
 	}{
-		"some fail, others do not":    {inbox.Figures{NotAccepted: 2, LastAccepted: night}, metrics.RecentTries{Last: "status"}, "takes webhooks, but not those of 2 tenants"},
-		"some fail, none ever passed": {inbox.Figures{NotAccepted: 1}, metrics.RecentTries{Last: "status"}, "fails for 1 tenant"},
-		"parked":                      {inbox.Figures{Parked: 2}, metrics.RecentTries{Last: "status"}, "has 2 parked webhooks"},
+		"some fail, others do not":     {inbox.Figures{NotAccepted: 2, LastAccepted: night}, metrics.RecentTries{Last: "status"}, "takes webhooks, but not those of 2 tenants"},
+		"some fail, none passed since": {inbox.Figures{NotAccepted: 2, LastAccepted: night, FailingSince: night.Add(time.Minute)}, metrics.RecentTries{Last: "error"}, "fails for 2 tenants, and has taken no others since"},
+		"some fail, none ever passed":  {inbox.Figures{NotAccepted: 1}, metrics.RecentTries{Last: "status"}, "fails for 1 tenant"},
+		"parked":                       {inbox.Figures{Parked: 2}, metrics.RecentTries{Last: "status"}, "has 2 parked webhooks"},
 	} {
 		box := NewInbox(inbox.Stats{Receivers: map[string]inbox.Figures{"main": tc.figures}}, nil, mainReceiver, nil)
 		if r := newReceiver(mainReceiver.All()[0], tc.tries, box); r.State != tc.want || r.Tone != warn {
