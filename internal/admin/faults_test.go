@@ -179,6 +179,42 @@ func TestDatabaseIsAway(t *testing.T) {
 	}
 }
 
+// While the database is away, those tenants are shown whose webhooks usher could not take in since: usher status names that very list. What
+// cannot be read is said. If none is known, the list fails as any other.
+func TestOwedWhileTheDatabaseIsAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for name, away := range map[string]func(*inboxtest.Box, context.Context){
+			"it can't be reached": func(b *inboxtest.Box, _ context.Context) { b.Fail(&engine.AwayError{Err: errors.New("no answer")}) },
+			"it hangs":            func(b *inboxtest.Box, back context.Context) { b.Hang(back) },
+		} {
+			b := world(t)
+			h := New(port(b))
+			h.status(t.Context())
+			ctx, back := context.WithCancel(t.Context())
+			away(b, ctx)
+			time.Sleep(2 * time.Second)
+			look := func(path string) (int, string) {
+				began := time.Now()
+				status, body := ask(h, "GET", path, "", "Accept", "text/html")
+				if took := time.Since(began); took > 3*statusPatience {
+					t.Errorf("%s, %s: it took %v", name, path, took)
+				}
+				return status, body
+			}
+			for _, want := range []int{503, 200} {
+				for _, path := range []string{"/api/history?trouble=true", "/api/history", "/api/tenants", "/tenants"} {
+					if status, body := look(path); status != want || !strings.Contains(body, "answer") || strings.Contains(body, "missed") != (want == 200) {
+						t.Errorf("%s, %s: %d %s", name, path, status, body)
+					}
+				}
+				b.Owed.Add(webhookgate.Lane{Platform: "eu", Tenant: "missed"}, webhookgate.Missed{ID: "x", At: time.Now()})
+			}
+			back()
+			time.Sleep(time.Minute)
+		}
+	})
+}
+
 // While the database hangs, also with actions under way and right after something was counted, the status takes some seconds altogether,
 // and so does the page. The figures are the last ones.
 func TestStatusWhileTheDatabaseHangs(t *testing.T) {

@@ -211,7 +211,8 @@ type TenantList struct {
 	Search   string          `json:"-"`
 	Troubled []*inbox.Tenant `json:"troubled"` // tenants whose webhooks are held up, parked, refused or owed; only on the first page
 	Tenants  []*inbox.Tenant `json:"tenants"`
-	Next     string          `json:"next,omitempty"` // the query of the next page
+	Next     string          `json:"next,omitempty"`   // the query of the next page
+	Unread   string          `json:"unread,omitempty"` // why the inbox can't be read now: then only tenants are in Troubled that are owed something in memory
 }
 
 // Older returns the address of the next page.
@@ -224,11 +225,18 @@ func (h *Handler) tenants(r *http.Request) (any, error) {
 	if query.Has("after") {
 		f.After = &inbox.Tenant{Platform: query.Get("platform"), Tenant: query.Get("after")}
 	} else {
-		troubled, err := h.cfg.Inbox.Tenants(r.Context(), inbox.TenantFilter{Search: l.Search, Troubled: true, Unknown: h.cfg.EntitlementsPort != nil, Limit: pageSize})
+		ctx, cancel := h.patience(r.Context())
+		defer cancel()
+		troubled, err := h.cfg.Inbox.Tenants(ctx, inbox.TenantFilter{Search: l.Search, Troubled: true, Unknown: h.cfg.EntitlementsPort != nil, Limit: pageSize})
+		l.Troubled = append(l.Troubled, troubled...)
+		l.Unread, err = h.unread(err, len(troubled))
 		if err != nil {
 			return nil, err
 		}
-		l.Troubled = append(l.Troubled, troubled...)
+	}
+	p := &page.Page{Name: "tenants", Title: "Tenants", Section: "tenants", Body: l}
+	if l.Unread != "" {
+		return p, nil
 	}
 	all, err := h.cfg.Inbox.Tenants(r.Context(), f)
 	l.Tenants = append(l.Tenants, all[:min(len(all), pageSize)]...)
@@ -236,13 +244,30 @@ func (h *Handler) tenants(r *http.Request) (any, error) {
 		last := all[pageSize-1]
 		l.Next = url.Values{"search": {l.Search}, "platform": {last.Platform}, "after": {last.Tenant}}.Encode()
 	}
-	return &page.Page{Name: "tenants", Title: "Tenants", Section: "tenants", Body: l}, err
+	return p, err
+}
+
+// patience bounds how long a list waits that has something to show without the inbox, if its database did not answer lately.
+func (h *Handler) patience(ctx context.Context) (context.Context, context.CancelFunc) {
+	if h.cfg.Inbox.Stats().Old {
+		return context.WithTimeout(ctx, statusPatience)
+	}
+	return context.WithCancel(ctx)
+}
+
+// unread returns why a list has only what is in memory. If that is nothing, or the inbox has no trouble, it returns the error.
+func (h *Handler) unread(err error, found int) (string, error) {
+	if trouble := h.inboxTrouble(err); err != nil && trouble != nil && found > 0 {
+		return trouble.Error(), nil
+	}
+	return "", err
 }
 
 // TenantHistory is the answer of GET /api/history: which tenants had webhooks in some time, and how they stand now.
 type TenantHistory struct {
 	Tenants []TenantThen `json:"tenants"`
-	Begins  time.Time    `json:"begins,omitzero"` // finished webhooks are kept from then on; only if that is later than since
+	Begins  time.Time    `json:"begins,omitzero"`  // finished webhooks are kept from then on; only if that is later than since
+	Unread  string       `json:"unread,omitempty"` // why the inbox can't be read now: then only those are here that are owed something in memory
 }
 
 // TenantThen is a tenant that had webhooks then.
@@ -264,11 +289,14 @@ func (h *Handler) history(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	all, begins, err := h.cfg.Inbox.History(r.Context(), since, until, query.Get("trouble") == "true")
+	ctx, cancel := h.patience(r.Context())
+	defer cancel()
+	all, begins, err := h.cfg.Inbox.History(ctx, since, until, query.Get("trouble") == "true")
 	l := TenantHistory{Tenants: []TenantThen{}, Begins: begins} // [] and not null
 	for _, t := range all {
 		l.Tenants = append(l.Tenants, TenantThen{t.Platform, t.Tenant.Tenant, t.Webhooks, t.Last, t.Standing()})
 	}
+	l.Unread, err = h.unread(err, len(all))
 	return l, err
 }
 

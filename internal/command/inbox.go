@@ -296,7 +296,7 @@ func (i *inboxCall) tenants(ctx context.Context) error {
 		i.filter.Set("trouble", "true")
 	}
 	var l admin.TenantHistory
-	return i.getAndPrint(ctx, "/api/history?"+i.filter.Encode(), &l, func() error {
+	err := i.getAndPrint(ctx, "/api/history?"+i.filter.Encode(), &l, func() error {
 		var rows [][]string
 		if text.Width(i.Stdout) > 0 {
 			rows = append(rows, []string{"TENANT", "WEBHOOKS", "LAST", "NOW"})
@@ -318,6 +318,10 @@ func (i *inboxCall) tenants(ctx context.Context) error {
 		}
 		return nil
 	})
+	if err == nil && l.Unread != "" {
+		err = fmt.Errorf("the inbox can't be read now: %s. The list has only the tenants whose webhooks this usher answered with a 5xx meanwhile. Run the command again when the inbox can be read", text.Visible(l.Unread))
+	}
+	return err
 }
 
 // printPauses says which deliveries are paused, and how to resume them.

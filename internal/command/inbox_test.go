@@ -3,6 +3,7 @@ package command
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -22,6 +23,7 @@ import (
 	"usher/internal/admin/status"
 	"usher/internal/guard"
 	"usher/internal/inbox"
+	"usher/internal/inbox/engine"
 	"usher/internal/testkit"
 	"usher/internal/testkit/inboxtest"
 	"usher/webhookgate"
@@ -460,6 +462,23 @@ func TestInboxManyActions(t *testing.T) {
 		p := s.run(t, append([]string{"actions"}, tc.args...)...)
 		if n := strings.Count(p.Stdout.String(), "\n"); int64(n) != tc.lines || calls.Load() != tc.calls || p.Stderr.String() != tc.more {
 			t.Errorf("%v: %d lines with %d calls, %s", tc.args, n, calls.Load(), p.Stderr.String())
+		}
+	}
+}
+
+// While the database is away 'usher inbox tenants --trouble', which usher status advises, names the tenants that usher knows of without it, and
+// says that the rest can't be read.
+func TestInboxTenantsWhileTheDatabaseIsAway(t *testing.T) {
+	s := newInboxServer(t, "")
+	s.Fail(&engine.AwayError{Err: errors.New("connection refused")})
+	if p := s.run(t, "tenants", "--trouble"); p.Code != 1 || p.Stdout.String() != "" || !strings.Contains(p.Stderr.String(), "connection refused") {
+		t.Errorf("nothing is known: %d %s\n%s", p.Code, p.Stderr.String(), p.Stdout.String())
+	}
+	s.Owed.Add(webhookgate.Lane{Platform: "eu", Tenant: "late"}, webhookgate.Missed{ID: "x", At: time.Now()})
+	const why = "usher: the inbox can't be read now: connection refused. The list has only the tenants whose webhooks this usher answered with a 5xx meanwhile. Run the command again when the inbox can be read\n"
+	for args, want := range map[string]string{"--trouble": "eu/late  0  -  owed\n", "--trouble --json": `"unread":"connection refused"`} {
+		if p := s.run(t, append([]string{"tenants"}, strings.Fields(args)...)...); p.Code != 1 || !strings.Contains(p.Stdout.String(), want) || p.Stderr.String() != why {
+			t.Errorf("%s: %d %s\n%s", args, p.Code, p.Stderr.String(), p.Stdout.String())
 		}
 	}
 }

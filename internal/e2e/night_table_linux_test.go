@@ -245,16 +245,17 @@ func TestNightDatabase(t *testing.T) {
 		name       string
 		begin, end func()
 		words      []string
+		who        []string // as usher status advises to ask
 	}{
-		{"away", server.Stop, server.Start, []string{"The inbox takes no webhooks: the inbox's database", "Entitlements are answered for the tenants that usher holds in memory", "Check the database in USHER_WEBHOOK_INBOX"}},
-		{"hangs", server.Pause, server.Resume, []string{"The inbox takes no webhooks: the inbox's database does not answer", "Entitlements are answered for the tenants that usher holds in memory", "Check the database in USHER_WEBHOOK_INBOX"}},
+		{"away", server.Stop, server.Start, []string{"The inbox takes no webhooks: the inbox's database", "Entitlements are answered for the tenants that usher holds in memory", "Check the database in USHER_WEBHOOK_INBOX"}, []string{"1 ", "owed\n", "the inbox can't be read now"}},
+		{"hangs", server.Pause, server.Resume, []string{"The inbox takes no webhooks: the inbox's database does not answer", "Entitlements are answered for the tenants that usher holds in memory", "Check the database in USHER_WEBHOOK_INBOX"}, []string{"1 ", "owed\n", "the inbox can't be read now"}},
 		{"read-only", func() {
 			server.Exec(t, "ALTER SYSTEM SET default_transaction_read_only = on")
 			server.Exec(t, "SELECT pg_reload_conf()")
 		}, func() {
 			server.Exec(t, "ALTER SYSTEM RESET default_transaction_read_only")
 			server.Exec(t, "SELECT pg_reload_conf()")
-		}, []string{"The inbox takes no webhooks: the inbox's database can't be written: it is read-only", "Entitlements are answered.", "Make the database writable"}},
+		}, []string{"The inbox takes no webhooks: the inbox's database can't be written: it is read-only", "Entitlements are answered.", "Make the database writable"}, []string{"0 ", "owed", "!can't be read"}},
 	} {
 		tc.begin()
 		testkit.Eventually(t, tc.name+": refused", func() bool {
@@ -267,6 +268,7 @@ func TestNightDatabase(t *testing.T) {
 		o.figure("usher_inbox_pending", "1") // the last value
 		o.figure("usher_inbox_paused", "1")
 		o.want("entitlements", o.may("mill-co"), `"limit":6`)
+		o.want(tc.name+": who", o.does("tenants", "--trouble"), append(tc.who, "crm/mill-co")...)
 		tc.end()
 		o.figure(gateReady, "1")
 		testkit.Eventually(t, tc.name+": over", func() bool { return !strings.Contains(o.asks("status"), "takes no webhooks") })

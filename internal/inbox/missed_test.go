@@ -239,6 +239,12 @@ func TestOwedInMemoryIsListed(t *testing.T) {
 		d.want("the first of it", troubled(TenantFilter{Troubled: true, Limit: 1}), "eu/known true owed")
 		d.want("a search", troubled(TenantFilter{Troubled: true, Search: "NEW", Limit: 50}), "us/new false owed")
 		d.want("all tenants", troubled(TenantFilter{}), "eu/known true owed; eu/well true all right")
+		unread, cancel := context.WithCancel(t.Context())
+		cancel()
+		found, _, err := d.History(unread, time.Time{}, time.Time{}, true)
+		if len(found) != 2 || found[0].Tenant.Tenant != "known" || found[1].Tenant.Tenant != "new" || err == nil {
+			t.Errorf("it can't be read: %v %v", found, err)
+		}
 		full.Store(false)
 		d.stored()
 		d.want("stored", history(time.Time{}, time.Time{}, true), "eu/known 1 true owed; us/new 0 false owed")

@@ -574,7 +574,8 @@ func (f *TenantFilter) match(t *Tenant) bool {
 		f.Typo && text.WithinEdits(strings.ToLower(t.Tenant), search, 1)
 }
 
-// Tenants returns the tenants that f selects, in the order of their codes.
+// Tenants returns the tenants that f selects, in the order of their codes. After an error, with f.Troubled, these are those that are owed
+// something in memory.
 func (s *Inbox) Tenants(ctx context.Context, f TenantFilter) (all []*Tenant, err error) {
 	after, owing := f.After, s.owingNow()
 	named := owing.names() // before rows remove some
@@ -586,7 +587,7 @@ func (s *Inbox) Tenants(ctx context.Context, f TenantFilter) (all []*Tenant, err
 			code, platform = after.Tenant, after.Platform
 		}
 		count := int64(0)
-		err := s.read(ctx, func(tx engine.Tx) error {
+		err = s.read(ctx, func(tx engine.Tx) error {
 			tx.Queue("tenants", func(r engine.Row) error {
 				var received int64
 				t := new(Tenant)
@@ -605,14 +606,15 @@ func (s *Inbox) Tenants(ctx context.Context, f TenantFilter) (all []*Tenant, err
 			return tx.Send()
 		})
 		if err != nil {
-			return nil, err
+			all, owing = nil, s.owingNow()
+			break
 		}
 		if count < size || f.Limit > 0 && len(all) == f.Limit {
 			break
 		}
 	}
 	if !f.Troubled {
-		return all, nil
+		return all, err
 	}
 	for _, o := range owing {
 		if t := (Tenant{Platform: o.Platform, Tenant: o.Tenant, Owed: o.Since}); f.match(&t) {
@@ -623,7 +625,7 @@ func (s *Inbox) Tenants(ctx context.Context, f TenantFilter) (all []*Tenant, err
 	if f.Limit > 0 {
 		all = all[:min(len(all), f.Limit)]
 	}
-	return all, nil
+	return all, err
 }
 
 // owings are the tenants that are owed something in memory. A list of tenants takes it before it reads the database, because it moves there.
@@ -671,6 +673,7 @@ type History struct {
 
 // History returns the tenants that got webhooks from since on and before until, in the order of their codes; zero times: all that are
 // known. troubled: only those that are not all right now. begins is when the webhooks that are kept begin; zero: not later than since.
+// After an error these are the tenants that are owed something in memory.
 func (s *Inbox) History(ctx context.Context, since, until time.Time, troubled bool) (all []*History, begins time.Time, err error) {
 	from, to := int64(0), never
 	if !since.IsZero() {
@@ -704,20 +707,20 @@ func (s *Inbox) History(ctx context.Context, since, until time.Time, troubled bo
 		return tx.Send()
 	})
 	if err != nil {
-		return nil, begins, err
+		all, owing = nil, s.owingNow()
 	}
 	if len(owing) == 0 {
-		return all, begins, nil
+		return all, begins, err
 	}
 	// Those that got nothing in that time; but something of them may be parked or refused since before it.
-	others, err := s.Tenants(ctx, TenantFilter{Troubled: true})
+	others, unread := s.Tenants(ctx, TenantFilter{Troubled: true})
 	for _, t := range others {
 		if o, ok := owing[TenantRef{t.Platform, t.Tenant}]; ok && (whole || o.Since.UnixMicro() < to && o.Last().UnixMicro() >= from) {
 			all = append(all, &History{Tenant: *t})
 		}
 	}
 	slices.SortFunc(all, func(a, b *History) int { return a.compare(&b.Tenant) })
-	return all, begins, err
+	return all, begins, cmp.Or(err, unread)
 }
 
 // Unknown returns the first tenants whose features can't be read, those that are so for longest first.
