@@ -120,6 +120,11 @@ func (c *Client) ask(ctx context.Context, clientSecret string) (*http.Response, 
 	return resp, nil
 }
 
+// StatusError is a status with which the token endpoint neither issues a token nor rejects the request.
+type StatusError int
+
+func (e StatusError) Error() string { return fmt.Sprintf("the token endpoint answered %d", int(e)) }
+
 // readAnswer turns the token endpoint's answer into a token or an error.
 func readAnswer(status int, body []byte, asked time.Time, clientSecret string) (*Token, error) {
 	// A map, not a struct: a struct's fields would match names in upper and lower case.
@@ -138,7 +143,7 @@ func readAnswer(status int, body []byte, asked time.Time, clientSecret string) (
 	case status >= 300 && status < 400:
 		return nil, fmt.Errorf("the token endpoint answered %d: a redirect, which usher does not follow with a secret; is the base address right?", status)
 	case status < 200 || status > 299:
-		return nil, fmt.Errorf("the token endpoint answered %d", status)
+		return nil, StatusError(status)
 	case jsonErr != nil:
 		// Not %w: a syntax error would quote from the answer, which may contain a token.
 		return nil, fmt.Errorf("the token endpoint answered %d, but not with a JSON object", status)

@@ -93,9 +93,12 @@ func TestForgetWhatIsNotRemembered(t *testing.T) {
 	cfg.Platforms = func(context.Context, string) ([]string, error) { return nil, nil }
 	cfg.Forget = func(string, string, *inbox.Action) (int, error) { return 0, nil }
 	for _, platform := range []string{"crm", "docs"} {
-		cfg.Decisions.Add(webhookgate.Outcome{Decision: "failed", Webhook: &webhookgate.Webhook{Lane: webhookgate.Lane{Platform: platform, Tenant: "acme"}, Body: []byte(ten)}})
+		cfg.Decisions.Add(webhookgate.Outcome{Decision: "failed", Webhook: &webhookgate.Webhook{Type: "TenantProvisioningChange", Lane: webhookgate.Lane{Platform: platform, Tenant: "acme"}, Body: []byte(ten)}})
 	}
 	h := New(cfg)
+	if _, page := ask(h, "GET", "/tenant?platform=crm&code=acme", "", "Accept", "text/html"); !strings.Contains(page, `>webhook d1</a> failed</p>`) {
+		t.Errorf("what became of its webhook:\n%s", page)
+	}
 	w := post(h, "/tenant/forget", "platform=crm&code=acme")
 	if _, page := ask(h, "GET", w.Header().Get("Location"), "", "Accept", "text/html"); w.Code != http.StatusSeeOther || !strings.Contains(page, "Forgotten:") {
 		t.Errorf("%d %s\n%s", w.Code, w.Body, page)

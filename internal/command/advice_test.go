@@ -2,6 +2,7 @@ package command
 
 import (
 	"net"
+	"net/http"
 	"net/http/httptest"
 	"path/filepath"
 	"strings"
@@ -21,6 +22,8 @@ func TestAdvice(t *testing.T) {
 	s := testkit.NewService(t)
 	overTLS := httptest.NewTLSServer(sandbox.NewBilling())
 	defer overTLS.Close()
+	failing := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(503) }))
+	defer failing.Close()
 	gone := "http://" + testkit.FreeAddress(t)
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -41,6 +44,7 @@ func TestAdvice(t *testing.T) {
 		{"wrong scope of a further port", []string{"check"}, []string{"USHER_PORTS_0_LISTEN=127.0.0.1:0", "USHER_PORTS_0_SCOPE=admin"}, 1, []string{"ok    token for port main", "check USHER_PORTS_0_SCOPE"}},
 		{"base address with a typo in its path", []string{"check"}, []string{"USHER_BASE_URL=" + s.URL + "/apo"}, 1, []string{"answered 404", "check USHER_BASE_URL: usher tried " + s.URL + "/apo/oauth/token"}},
 		{"base address of the endpoint", []string{"check"}, []string{"USHER_BASE_URL=" + s.URL + "/graphql"}, 1, []string{"remove /graphql or /oauth/token from USHER_BASE_URL"}},
+		{"a service that fails", []string{"check"}, []string{"USHER_BASE_URL=" + failing.URL}, 1, []string{"answered 503; find out why " + failing.URL + "/oauth/token fails"}},
 		{"nobody there", []string{"check"}, []string{"USHER_BASE_URL=" + gone}, 1, []string{"connection refused", "check USHER_BASE_URL"}},
 		{"https where there is none", []string{"check"}, []string{"USHER_BASE_URL=https://" + host}, 1, []string{"the server there does not use https", "USHER_BASE_URL"}},
 		{"http where there is https", []string{"check"}, []string{"USHER_BASE_URL=" + strings.Replace(overTLS.URL, "https", "http", 1)}, 1, []string{"answered 400", "should it start with https?"}},

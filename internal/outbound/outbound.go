@@ -221,7 +221,9 @@ func (o *Outbound) Advise(err error, p *Port) string {
 
 // adviseAddress says what to do if the token endpoint cannot be reached, or its answer makes no sense.
 func (o *Outbound) adviseAddress(err error) string {
-	check := "check USHER_BASE_URL: usher tried " + o.cfg.Endpoint("/oauth/token").Redacted()
+	endpoint := o.cfg.Endpoint("/oauth/token").Redacted()
+	check := "check USHER_BASE_URL: usher tried " + endpoint
+	status, _ := errors.AsType[tokens.StatusError](err)
 	network, unreached := errors.AsType[*net.OpError](err)
 	_, stranger := errors.AsType[x509.UnknownAuthorityError](err)
 	_, notTLS := errors.AsType[tls.RecordHeaderError](err)
@@ -234,6 +236,8 @@ func (o *Outbound) adviseAddress(err error) string {
 		return check + ", and the server there does not use https"
 	case strings.HasSuffix(o.cfg.Base.Path, "/graphql"), strings.HasSuffix(o.cfg.Base.Path, "/oauth/token"):
 		return "remove /graphql or /oauth/token from USHER_BASE_URL: usher adds them itself"
+	case status >= 500:
+		return "find out why " + endpoint + " fails (USHER_BASE_URL has its address)"
 	case o.cfg.Base.Scheme == "http" && !unreached:
 		return check + "; should it start with https?"
 	}

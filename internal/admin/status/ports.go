@@ -109,7 +109,7 @@ func tokenTroubles(s *Status, now time.Time) (all []Trouble) {
 		case err != nil:
 			t := of.is(what).since(p.Source.Since)
 			if p.Advice != "" { // it knows which settings this port has
-				t.Do = capitalize(p.Advice) + "."
+				t.Do = strings.Replace(capitalize(p.Advice)+".", "?.", "?", 1)
 			}
 			all = append(all, t)
 		case !p.Source.Had:
