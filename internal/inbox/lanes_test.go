@@ -287,6 +287,16 @@ func (s *sim) resume(tenant string) {
 	s.submit(s.m.Pause(webhookgate.Lane{Platform: platform(tenant), Tenant: tenant}, false, func(error) {}))
 }
 
+// lastRefused is when a refused webhook, or a copy of it, may last have come.
+func (s *sim) lastRefused(id int64, hook *webhookgate.Webhook) (last time.Time) {
+	for _, c := range s.refusals {
+		if c.webhook.Digest == hook.Digest && (c.id == id || !c.ok) && c.to.After(last) {
+			last = c.to
+		}
+	}
+	return last
+}
+
 // judgeRefused looks at what became of refused webhooks.
 func (s *sim) judgeRefused() {
 	w := s.world
@@ -315,7 +325,7 @@ func (s *sim) judgeRefused() {
 			return slices.ContainsFunc(w.arrivals, func(a *arrival) bool {
 				former, accepted := s.accepted[a.webhook.ID] // it only supersedes what came before it
 				isNewer := a.tenant == e.Tenant && a.webhook.Snapshot && a.entry != nil && a.entry.ID > e.ID
-				return isNewer && (certain && a.from.After(last) && !accepted || !certain && (!accepted || former > e.ID))
+				return isNewer && (certain && a.from.After(last) && !accepted || !certain && (!accepted || !s.lastRefused(former, a.webhook).Before(last)))
 			})
 		}
 		good := false
