@@ -91,3 +91,44 @@ func TestRefusedOfAnUnknownTenant(t *testing.T) {
 		t.Error(page)
 	}
 }
+
+// The page offers to accept a refused webhook only if that can be done, and else says why not; and so does the page that asks.
+func TestAcceptIsOfferedWhereItWorks(t *testing.T) {
+	const whole = `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"acme","platform":{"code":"eu"}},"change":{"features":[]}}}`
+	for name, tc := range map[string]struct {
+		change func(*webhookgate.Refusal)
+		why    string // empty: it can be accepted
+	}{
+		"a missing name":          {func(*webhookgate.Refusal) {}, ""},
+		"not JSON":                {func(r *webhookgate.Refusal) { r.Body, r.Lane = []byte("{"), webhookgate.Lane{} }, "the body is not JSON"},
+		"not certain whose":       {func(r *webhookgate.Refusal) { r.Body, r.Lane = []byte(`{"type":"x"}`), webhookgate.Lane{} }, "its tenant cannot be read for certain"},
+		"cut":                     {func(r *webhookgate.Refusal) { r.Cut = true }, "only the beginning of its body is stored"},
+		"the body says otherwise": {func(r *webhookgate.Refusal) { r.Lane.Platform = "us" }, "its body names another tenant"},
+	} {
+		b := inboxtest.Open(t)
+		h := entitled(b)
+		r := refusal422(whole)
+		tc.change(r)
+		r.Digest = sha256.Sum256(r.Body)
+		if !b.Refuse(r) {
+			t.Fatal(name)
+		}
+		pages := []string{"/webhooks/1"}
+		if r.Lane.Tenant != "" {
+			pages = append(pages, "/tenant?code=acme&platform="+r.Lane.Platform)
+		}
+		for _, target := range pages {
+			_, page := look(h, target)
+			if strings.Contains(page, "Accept…") != (tc.why == "") || strings.Contains(page, "It can't be accepted: "+tc.why) != (tc.why != "") || !strings.Contains(page, "Discard…") {
+				t.Errorf("%s, %s:\n%s", name, target, page)
+			}
+		}
+		want := http.StatusOK
+		if tc.why != "" {
+			want = http.StatusConflict
+		}
+		if status, page := look(h, "/webhooks/1/accept"); status != want || !strings.Contains(page, tc.why) {
+			t.Errorf("%s: the page that asks: %d\n%s", name, status, page)
+		}
+	}
+}

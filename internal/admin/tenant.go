@@ -316,12 +316,12 @@ func (h *Handler) addReceipt(ctx context.Context, t *Tenant) error {
 	if h.cfg.Inbox == nil {
 		return nil
 	}
-	refused, err := h.cfg.Inbox.List(ctx, inbox.Filter{State: inbox.Refused, Tenant: t.Code, Platform: &t.Platform, Limit: 1})
+	err := h.cfg.Inbox.Each(ctx, inbox.Filter{State: inbox.Refused, Tenant: t.Code, Platform: &t.Platform, Limit: 1}, true, func(w *inbox.Webhook) bool {
+		t.Refused = new(h.withDenial(w))
+		return false
+	})
 	if err != nil {
 		return err
-	}
-	if len(refused) > 0 {
-		t.Refused = new(newWebhook(refused[0]))
 	}
 	if t.MayUse == nil {
 		return nil

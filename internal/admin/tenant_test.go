@@ -47,9 +47,8 @@ func TestWhatTheReceiverHas(t *testing.T) {
 		}, []string{"webhook 2</a> is waiting (since", "Deliveries are paused (tenant eu/acme). Resume them.", "<button>Resume</button>"}},
 		"discarded": {func(b *inboxtest.Box) { b.Answer(422, ""); b.Take("eu", "acme", ten); _ = b.Discard(2) }, []string{"webhook 2</a> is discarded (since", again}},
 		"refused": {func(b *inboxtest.Box) {
-			b.Refuse(&webhookgate.Refusal{Status: 422, Reason: "schema", Faults: []content.Fault{{Path: "/payload/x", Message: "is missing"}},
-				Webhook: webhookgate.Webhook{ID: "r", Type: content.TenantProvisioningChange, Lane: webhookgate.Lane{Platform: "eu", Tenant: "acme"}, Body: []byte(`{"payload":{"tenant":{"name":"Wrong Inc"}}}`)}})
-		}, []string{"The receiver has it", "usher refused <a", "/payload/x is missing", `href="/webhooks/2/accept">Accept…`, `href="/webhooks/1/redeliver">Send again…`}},
+			b.Refuse(refusal422(`{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"acme","name":"Wrong Inc","platform":{"code":"eu"}}}}`))
+		}, []string{"The receiver has it", "usher refused <a", "/payload/tenant/name is missing", `href="/webhooks/2/accept">Accept…`, `href="/webhooks/1/redeliver">Send again…`}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := inboxtest.Open(t)

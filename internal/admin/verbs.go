@@ -22,7 +22,7 @@ type Verb struct {
 	do     func(h *Handler, t task) (int64, error)
 	logged string // the message
 
-	// deny says why it cannot be done to a webhook as it stands, before the page asks. May be nil: then it says so afterwards.
+	// deny says why it cannot be done to a webhook as it stands: then the page does not offer it. May be nil: then it says so afterwards.
 	deny func(w *Webhook) error
 
 	// agree returns an error if somebody has to agree first (options.unknown). May be nil.
@@ -31,7 +31,7 @@ type Verb struct {
 	// choose returns those of the selected webhooks, which are the newest first, that it would be done to. Nil: it takes ids only.
 	choose func(h *Handler, ctx context.Context, s selection, all []*inbox.Webhook) (Chosen, error)
 
-	// The buttons on the page of a webhook (suits: whether it has one; nil: by Only) and on a list (labelAll returns an empty text if it has none).
+	// The buttons on the page of a webhook (suits: whether it has one, unless deny says that it has not; may be nil) and on a list (labelAll returns an empty text if it has none).
 	Label    string
 	Quiet    bool // it is not the button that most people look for
 	suits    func(*Webhook) bool
@@ -106,7 +106,7 @@ var Verbs = []*Verb{
 		logged: "webhook discarded by hand",
 		choose: chooseToDiscard,
 
-		Label: "Discard…", Quiet: true, suits: func(w *Webhook) bool { return !w.State.Finished() },
+		Label: "Discard…", Quiet: true,
 		labelAll: func(outcome string) string {
 			if slices.Contains([]string{"", string(inbox.Waiting), string(inbox.Parked)}, outcome) {
 				return "Discard all of these…"
@@ -135,8 +135,11 @@ var Verbs = []*Verb{
 		Name: "accept", Only: inbox.Refused, params: []string{"force", "unknown"},
 		do: func(h *Handler, t task) (int64, error) { return h.cfg.Inbox.Accept(t.id, t.force, t.by) },
 		deny: func(w *Webhook) error {
-			if w.State != inbox.Refused {
+			switch {
+			case w.State != inbox.Refused:
 				return inbox.ErrNotRefused
+			case w.Unacceptable != "":
+				return inbox.Denied(w.Unacceptable)
 			}
 			return nil
 		},
@@ -174,7 +177,7 @@ func (v *Verb) routes(h *Handler) []route {
 func (w *Webhook) Offers() (all []*Verb) {
 	for _, quiet := range []bool{false, true} {
 		for _, v := range Verbs {
-			if w.InInbox() && v.Quiet == quiet && (v.Only == "" || w.State == v.Only) && (v.suits == nil || v.suits(w)) {
+			if w.InInbox() && v.Quiet == quiet && (v.suits == nil || v.suits(w)) && (v.deny == nil || v.deny(w) == nil) {
 				all = append(all, v)
 			}
 		}

@@ -52,6 +52,8 @@ type Webhook struct {
 	Paused     bool      `json:"paused,omitempty"`      // its deliveries are paused
 	NoReceiver bool      `json:"no_receiver,omitempty"` // the settings have no receiver for its platform any more
 
+	Unacceptable string `json:"-"` // if it was refused: why it can't be accepted; not in lists
+
 	HeldUp *status.HeldUp `json:"-"` // the webhook that holds up the tenant's queue, or nil
 
 	// Not in lists of more than 500:
@@ -100,6 +102,15 @@ func newWebhook(e *inbox.Webhook) Webhook {
 	}
 	if w.waits() {
 		w.Next = e.Next
+	}
+	return w
+}
+
+// withDenial returns an entry of the inbox that has its content, with why it can't be accepted.
+func (h *Handler) withDenial(e *inbox.Webhook) Webhook {
+	w := newWebhook(e)
+	if err := h.cfg.Inbox.Acceptable(e); err != nil && e.State == inbox.Refused {
+		w.Unacceptable = text.Clip(err.Error(), maxText)
 	}
 	return w
 }
@@ -347,7 +358,7 @@ func (h *Handler) withoutContent(ctx context.Context, id string) (*WebhookDetail
 	if err != nil {
 		return nil, err
 	}
-	list := []Webhook{newWebhook(item)}
+	list := []Webhook{h.withDenial(item)}
 	h.whyWaiting(list)
 	d := &WebhookDetail{Webhook: list[0], Counted: item.Counted, Attempts: item.Attempts, Faults: shownFaults(item.Faults, content.MaxFaults),
 		raw: item.Body, former: previousBody(item), sent: item.Header}

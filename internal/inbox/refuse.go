@@ -85,6 +85,12 @@ func (s *Inbox) Accept(id int64, force bool, by *Action) (int64, error) {
 	return a.id, s.explain(a.Err)
 }
 
+// Acceptable says why a webhook, with its content, can't be accepted, whatever else may be wrong by then; nil: it can.
+func (s *Inbox) Acceptable(found *Webhook) error {
+	_, err := s.readRefused(found)
+	return err
+}
+
 const correctIt = ". Correct it in the billing service, and send it again from there"
 
 // readRefused reads a refused webhook anew, or says why that is not possible.
