@@ -279,11 +279,15 @@ func (i *inboxCall) list(ctx context.Context) error {
 	if err := printList(i.Stdout, l.Webhooks, time.Now(), text.Width(i.Stdout)); err != nil {
 		return err
 	}
-	if len(l.Webhooks) == 0 && len(l.Alike) > 0 {
+	switch tenant := i.filter.Get("tenant"); {
+	case len(l.Webhooks) > 0 || tenant == "":
+	case len(l.Alike) == 0:
+		fmt.Fprintf(i.Stderr, "usher has no such webhook of %s.\n", text.Visible(tenant))
+	default:
 		for n, name := range l.Alike {
 			l.Alike[n] = text.Quote(name)
 		}
-		fmt.Fprintf(i.Stderr, "No tenant is called %s. Did you mean %s?\n", text.Visible(i.filter.Get("tenant")), text.Visible(strings.Join(l.Alike, " or ")))
+		fmt.Fprintf(i.Stderr, "No tenant is called %s. Did you mean %s?\n", text.Visible(tenant), text.Visible(strings.Join(l.Alike, " or ")))
 	}
 	i.printPauses(l.Paused)
 	i.printMore(l.Next)

@@ -205,6 +205,7 @@ func TestInboxCommands(t *testing.T) {
 		{"a tenant that is known, and no webhook", []string{"ls", "--tenant", "eu/torn", "--state", "kept"}, 0, "", "To resume: usher inbox resume --receiver crm\n", ""},
 		{"what the gate alone remembers", []string{"show", "d1"}, 1, "", "no such webhook", ""},
 		{"days ago", []string{"ls", "--since", "3d", "--state", "refused"}, 0, "", "", ""},
+		{"a tenant that nobody knows", []string{"ls", "--tenant", "nobody"}, 0, "", "usher has no such webhook of nobody.\n", ""},
 		{"a tenant that could be two", []string{"ls", "--tenant", "twice"}, 1, "", "write /twice or eu/twice", ""},
 		{"no tenant at all", []string{"ls", "--tenant", "a/b/c"}, 2, "", "invalid tenant", ""},
 		{"more than are shown", []string{"ls", "--limit", "2"}, 0, "", "Showing the newest 2", ""},

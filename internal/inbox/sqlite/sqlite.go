@@ -509,7 +509,7 @@ func isFatal(err error) bool {
 	return false
 }
 
-var errFull = errors.New("the disk of the inbox's file is full")
+var errFull = errors.New("the disk of the inbox's file is full, and usher needs 32 MiB")
 
 // describe adds to an error of SQLite what it means for the inbox. An error that a statement's values have caused becomes a
 // *engine.StatementError.
