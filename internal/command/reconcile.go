@@ -865,9 +865,13 @@ func (c *reconcileCall) conclusion(complete bool, failed error) string {
 		if left.Differs+left.Missing > 0 {
 			fmt.Fprintf(&out, "Nothing was changed. To take in what differs or is missing:\n  %s\n", c.nextLine(flags))
 		}
-		if left.Twin > 0 {
-			out.WriteString("A twin is usually a wrong platform in your list: correct it. If it is a new tenant, add --apply --twins.\n")
+	}
+	if left.Twin > 0 && !c.twins {
+		flags := "--apply --twins"
+		if c.apply {
+			flags = "--twins"
 		}
+		fmt.Fprintf(&out, "A twin is usually a wrong platform in your list: correct it. If it is a new tenant, add %s.\n", flags)
 	}
 	return out.String()
 }

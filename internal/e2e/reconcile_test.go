@@ -127,7 +127,7 @@ func TestReconcile(t *testing.T) {
 	out := r.want("", 3, []string{
 		"differs  crm/acme                  users 25 → 30, + api, - sso\n", "missing  crm/new ", "+ sso\n", "twin     crm/initech               usher knows crm2/initech, which the command did not print",
 		"absent   crm/gone ", "absent   crm2/initech ", "4 tenants compared: 1 is equal, 1 differs, 1 is missing, 1 is a twin. 2 tenants that usher knows were not printed.\n",
-		"To take in what differs or is missing:\n  usher reconcile --apply -- sh '-c' 'cat \"$LINES_FILE\"'\n", "--twins",
+		"To take in what differs or is missing:\n  usher reconcile --apply -- sh '-c' 'cat \"$LINES_FILE\"'\n", "If it is a new tenant, add --apply --twins.\n",
 	}, lines...)
 	if strings.Contains(out, "globex") {
 		t.Errorf("what is equal is printed:\n%s", out)
@@ -137,7 +137,7 @@ func TestReconcile(t *testing.T) {
 	}
 	testkit.Eventually(t, "delivered", func() bool { return len(r.headers()) == 4 })
 	const got = 4
-	r.want("--apply --yes", 3, []string{"2 tenants taken in"}, lines...)
+	r.want("--apply --yes", 3, []string{"2 tenants taken in", "A twin is usually a wrong platform in your list: correct it. If it is a new tenant, add --twins.\n"}, lines...)
 	if check("sso") != 403 || check("api") != 204 {
 		t.Error("usher does not answer by what was taken in")
 	}
