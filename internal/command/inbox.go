@@ -784,7 +784,10 @@ func printDetail(w io.Writer, d *admin.WebhookDetail, now time.Time) error {
 
 // changesOf returns what a webhook changed, and a title that says which webhook it is compared with.
 func changesOf(d *admin.WebhookDetail) (title string, changes []string) {
-	const none = "(the receiver has not accepted any earlier snapshot)"
+	none := "(the receiver has not accepted any earlier snapshot)"
+	if d.Tenant == "" {
+		none = "(its tenant is not known)"
+	}
 	title, changes = "changes since "+d.Previous, []string{"none"}
 	switch {
 	case d.Decision == "rejected":

@@ -176,6 +176,7 @@ func TestRefusedSavedAndDone(t *testing.T) {
 					o.send(body, webhookToken)
 					id := o.latest("refused")
 					o.want("its tenant", o.does("ls", "--state", "refused"), id+"  refused  -  ")
+					o.want("show", o.does("show", id), "0 ", "compared with nothing (its tenant is not known)")
 					o.want("accept", o.does("accept", id), "1 ", why, "Correct it in the billing service, and send it again from there")
 					o.want("discard", o.does("discard", id), "0 ")
 				}
