@@ -62,8 +62,12 @@ func Run(ctx context.Context, c Config) error {
 		return err
 	}
 	c.Log.Info("usher starts", "version", version.Number())
-	if u.gate != nil && !c.Settings.Webhook.SharedInbox() {
+	switch {
+	case u.gate == nil || c.Settings.Webhook.SharedInbox():
+	case u.inbox == nil:
 		c.Log.Info("run one replica of this gate only: each replica remembers only its own webhooks, and could drop a change as a duplicate. For several replicas set USHER_WEBHOOK_INBOX to a PostgreSQL database")
+	default:
+		c.Log.Info("run one replica of this gate only: each replica would have a file of its own, and could drop a change as a duplicate. For several replicas set USHER_WEBHOOK_INBOX to a PostgreSQL database")
 	}
 	u.systemd, u.listening = sdnotify.New(settings.Environment(c.Environ)), c.Listening
 	return u.Run(ctx)
