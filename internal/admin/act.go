@@ -295,7 +295,9 @@ func (h *Handler) choose(ctx context.Context, v *Verb, s selection) (c Chosen, e
 	}
 	if !s.decisionsOnly() {
 		s.limit = 0
-		all, err := h.selected(ctx, s.filter())
+		f := s.filter()
+		f.Before = s.before.inbox
+		all, err := h.selected(ctx, f)
 		if err != nil {
 			return c, err
 		}
@@ -718,15 +720,23 @@ func (v *Verb) confirmOverwrite(id string, e *inbox.OverwriteError) *confirmatio
 	return c
 }
 
-// askMany asks before an action is done to all webhooks that a filter chooses. Webhooks that arrive after the question are not among them.
+// askMany asks before an action is done to all webhooks that a filter chooses. Webhooks that arrive after the question are not among them:
+// their numbers are higher. Times would not tell, because this machine's clock may differ from the inbox's.
 func (h *Handler) askMany(v *Verb) http.HandlerFunc {
 	return h.answer(func(r *http.Request) (any, error) {
 		s, err := readChoice(r, false)
 		if err != nil {
 			return nil, err
 		}
-		if s.Until.IsZero() {
-			s.Until = time.Now()
+		if s.before == (cursor{}) {
+			newest, err := h.cfg.Inbox.List(r.Context(), inbox.Filter{Limit: 1})
+			if err != nil {
+				return nil, err
+			}
+			s.before.inbox = 1
+			for _, w := range newest {
+				s.before.inbox += w.ID
+			}
 		}
 		chosen, err := h.choose(r.Context(), v, s)
 		if err != nil {
@@ -734,7 +744,9 @@ func (h *Handler) askMany(v *Verb) http.HandlerFunc {
 		}
 		query := s.Query()
 		c := v.confirmMany(&chosen)
-		c.Action, c.Back = "/"+v.Name+"?"+query.Encode(), "/webhooks?"+r.URL.RawQuery
+		c.Back = "/webhooks?" + query.Encode()
+		query.Set("before", s.before.String())
+		c.Action = "/" + v.Name + "?" + query.Encode()
 		if chosen.Older > 0 {
 			query.Set("force", "true")
 			c.Other, c.OtherButton = "/"+v.Name+"?"+query.Encode(), "Send the older ones, too…"

@@ -60,7 +60,9 @@ func (s selection) String() string {
 }
 
 // wholePlatform reports whether the selection is all webhooks of a platform.
-func (s selection) wholePlatform() bool { return s.Platform != nil && len(s.Query()) == 1 }
+func (s selection) wholePlatform() bool {
+	return s.Platform != nil && len(s.Query()) == 1 && s.before == (cursor{})
+}
 
 // filter returns the selection without its cursor.
 func (s selection) filter() inbox.Filter {

@@ -4,9 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"html"
 	"net/http/httptest"
 	"net/url"
 	"os/exec"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -135,5 +137,31 @@ func TestActionsOnManyNeedLittleMemory(t *testing.T) {
 	}
 	if chosen, err := h.choose(context.Background(), Verbs[0], selection{Outcome: "parked"}); err != nil || len(chosen.Webhooks) != webhooks {
 		t.Errorf("%d are sent again: %v", len(chosen.Webhooks), err)
+	}
+}
+
+// What arrives after the question is not acted on, whatever the clocks say.
+func TestAskedByNumber(t *testing.T) {
+	for name, ahead := range map[string]time.Duration{"the same": 0, "the inbox's is behind": -time.Hour, "the inbox's is ahead": time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			b := inboxtest.Open(t)
+			h := New(port(b))
+			b.Answer(422, "no")
+			b.Take("", "before", ten)
+			b.Pass(ahead)
+			b.Take("", "acme", ten)
+			before := b.Stands()
+			_, text := ask(h, "GET", "/discard?state=parked", "")
+			form := regexp.MustCompile(`action="(/discard[^"]*)"`).FindStringSubmatch(text)
+			if form == nil || !strings.Contains(text, "Discard 2 webhooks?") {
+				t.Fatal(text)
+			}
+			late := b.Take("", "late", ten)
+			r := post(h, html.UnescapeString(form[1]), "")
+			did := inboxtest.Acted(before, b.Stands())
+			if state := b.Entry(late).State; r.Code != 303 || state != inbox.Parked || !strings.HasPrefix(did, "1 discarded; 2 discarded") {
+				t.Errorf("%d, did %q, and what came later is %s", r.Code, did, state)
+			}
+		})
 	}
 }

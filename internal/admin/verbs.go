@@ -169,7 +169,7 @@ func (v *Verb) routes(h *Handler) []route {
 	}
 	params := slices.Concat(filterParams, v.params)
 	return append(all,
-		route{path: "/" + v.Name, read: h.askMany(v), act: h.actOnMany(v), params: params, inbox: true},
+		route{path: "/" + v.Name, read: h.askMany(v), act: h.actOnMany(v), params: append(slices.Clip(params), "before"), inbox: true},
 		route{path: "/api/" + v.Name, read: h.actOnMany(v), act: h.actOnMany(v), params: params, inbox: true})
 }
 

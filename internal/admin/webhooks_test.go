@@ -115,7 +115,7 @@ func TestPages(t *testing.T) {
 		{"no webhook", "/webhooks/x", 404, []string{"no such webhook"}},
 		{"asked", "/webhooks/7/redeliver", 200, []string{`method="post" action="/webhooks/7/redeliver"`, "No, go back"}},
 		{"asked to discard what is delivered", "/webhooks/7/discard", 409, []string{"only waiting, parked or refused webhooks can be discarded"}},
-		{"asked for many", "/redeliver?tenant=crm/t1", 200, []string{"Send 1 webhook again?", "49 older ones are left out", "force=true", `action="/redeliver?tenant=crm%2Ft1&amp;until=20`}},
+		{"asked for many", "/redeliver?tenant=crm/t1", 200, []string{"Send 1 webhook again?", "49 older ones are left out", "force=true", `action="/redeliver?before=101.0&amp;tenant=crm%2Ft1"`}},
 		{"asked to force many", "/redeliver?tenant=crm/t1&force=true", 200, []string{"Send 50 webhooks again?", "may undo newer ones", `name="force" value="true"`}},
 		{"asked for what can't be", "/discard?state=kept", 200, []string{"There is nothing to discard", "None of these webhooks waits, is parked or was refused.", "Go back"}},
 		{"asked to send again what can't be", "/redeliver?state=rejected", 200, []string{"There is nothing to redeliver", "None of these webhooks waits or is its tenant&#39;s latest.", "Go back"}},
