@@ -124,15 +124,17 @@ func newOwedLine(d webhookgate.Debt) *owedLine {
 	return l
 }
 
-// restore returns the debt.
-func (l *owedLine) restore() (d webhookgate.Debt) {
+// addTo adds it to what is owed already: the inbox may owe the tenant something since it was opened.
+func (l *owedLine) addTo(d webhookgate.Debt) webhookgate.Debt {
 	if l == nil {
 		return d
 	}
 	for _, digest := range l.Digests {
 		d = d.Add(webhookgate.Missed{Digest: sha256Of(digest), At: l.Last})
 	}
-	d.Since = l.Since
+	if l.Since.Before(d.Since) {
+		d.Since = l.Since
+	}
 	return d
 }
 
@@ -645,7 +647,7 @@ func (i *importJob) addPause(chunk *importChunk, p Pause) error {
 func (l *laneLine) restoreLane(to *lane) {
 	to.tail, to.tailID, to.tailDigest, to.dirty = l.Tail, l.TailID, l.TailDigest, true
 	to.raiseLast(l.Last, l.LastAt)
-	to.owed = l.Owed.restore()
+	to.owed = l.Owed.addTo(to.owed)
 }
 
 // addWebhook checks a webhook of an export, and adds it in its state.

@@ -106,6 +106,36 @@ func TestOwedWhenFull(t *testing.T) {
 	})
 }
 
+// A new inbox owes something before the old one's export is imported into it. That stays owed, beside what the old one owes.
+func TestImportKeepsWhatIsOwed(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		old := newDesk(t, inFile(t, newFile(t)))
+		old.take("acme", "A")
+		old.idle("acme")
+		miss := func(d *desk, tenant, body string) {
+			d.oweTo(d.hook(tenant, body))
+			d.stored()
+		}
+		miss(old, "both", "M")
+		since := old.Stats().Owed.Since
+		var file bytes.Buffer
+		must2(old.Export(t.Context(), &file))(t)
+		time.Sleep(time.Millisecond)
+		d := newDesk(t, open)
+		d.until("ready", d.Ready)
+		miss(d, "acme", "B")
+		miss(d, "both", "N")
+		must2(d.Import(t.Context(), &file, ImportOptions{}))(t)
+		d.want("owed after the import", d.owed(), "acme both")
+		d.until("since the first", func() bool { return d.Stats().Owed.Since.Equal(since) })
+		d.take("acme", "B")
+		d.take("both", "M")
+		d.want("owed after the old inbox's came again", d.owed(), "both")
+		d.take("both", "N")
+		d.want("owed in the end", d.owed(), "")
+	})
+}
+
 // A refused webhook that somebody accepts settles what got a 5xx before it, and not what came after it.
 func TestAcceptDoesNotSettleWhatIsNewer(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
