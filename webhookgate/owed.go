@@ -114,13 +114,15 @@ const (
 // NewOwed returns an empty memory.
 func NewOwed() *Owed { return &Owed{debts: make(map[Lane]*openDebt)} }
 
-// Add notes that a webhook of a tenant got a 5xx. One that names no tenant counts as unnamed: nobody could settle it.
+// Add notes that a webhook of a tenant got a 5xx. One that names no tenant counts as unnamed: nobody could settle it. These count from now,
+// by this machine's clock, because m.At may be a database's.
 func (o *Owed) Add(lane Lane, m Missed) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	d := o.debts[lane]
 	if d == nil && (lane.Tenant == "" || len(o.debts) >= maxOwed) {
-		o.addUnnamed(Unnamed{1, m.At, m.At})
+		now := time.Now()
+		o.addUnnamed(Unnamed{1, now, now})
 		return
 	}
 	if d == nil {

@@ -129,6 +129,16 @@ func (c *clockOffset) at(t time.Time) int64 {
 	return int64((c.offset + t.Sub(c.start)) / time.Microsecond)
 }
 
+// dated returns a count with times of the database's clock, as far as that is known.
+func (c *clockOffset) dated(u webhookgate.Unnamed) webhookgate.Unnamed {
+	for _, t := range []*time.Time{&u.Since, &u.Last} {
+		if at := c.at(*t); at != 0 {
+			*t = moment(at)
+		}
+	}
+	return u
+}
+
 const (
 	// maxOweWorks is how many tenants one transaction notes that usher owes something.
 	maxOweWorks = 64
@@ -310,11 +320,13 @@ func endGaps(tx engine.Tx, upTo int64) { tx.Queue("gap_end", nil, upTo) }
 // Dismiss says that gaps, and what is owed without a name, are dealt with, if they ended until then; zero: all. It returns how many gaps
 // and how many webhooks that were.
 func (s *Inbox) Dismiss(until time.Time, by *Action) (gaps, webhooks int, err error) {
-	upTo := int64(never)
+	upTo, ours := int64(never), time.Time{}
 	if !until.IsZero() {
 		upTo = until.UnixMicro()
+		ahead := until.Sub(s.Now())
+		ours = time.Now().Add(ahead)
 	}
-	dropped := s.cfg.Owed.Dismiss(until)
+	dropped := s.cfg.Owed.Dismiss(ours)
 	type counts struct{ gaps, webhooks int }
 	n, err := act(s, work{by: by}, func(t *sqlTurn) (n counts, touched int, err error) {
 		t.tx.Queue("gap_dismiss", func(r engine.Row) error {
@@ -381,10 +393,12 @@ func (s *Inbox) Owes(ctx context.Context, platform, tenant string) (since, last 
 }
 
 // OwedInMemory is what usher may have missed without an inbox.
-func OwedInMemory(owed *webhookgate.Owed) Owed { return Owed{}.with(owed, owed.Some(0)) }
+func OwedInMemory(owed *webhookgate.Owed) Owed {
+	return Owed{}.with(owed.Some(0), owed.Full(), owed.Unnamed())
+}
 
 // with adds what is in memory. A tenant may be in both: it was owed something when the database went away, or is being moved.
-func (m Owed) with(owed *webhookgate.Owed, inMemory []webhookgate.Owing) Owed {
+func (m Owed) with(inMemory []webhookgate.Owing, full bool, unnamed webhookgate.Unnamed) Owed {
 	for _, o := range inMemory {
 		if !m.stored[TenantRef{o.Platform, o.Tenant}] {
 			m.Tenants++
@@ -396,8 +410,8 @@ func (m Owed) with(owed *webhookgate.Owed, inMemory []webhookgate.Owing) Owed {
 			m.Last = o.Last()
 		}
 	}
-	m.More = owed.Full()
-	m.Unnamed = m.Unnamed.Add(owed.Unnamed())
+	m.More = full
+	m.Unnamed = m.Unnamed.Add(unnamed)
 	return m
 }
 

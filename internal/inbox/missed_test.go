@@ -39,8 +39,12 @@ func (d *desk) stored() {
 // missUnnamed has a webhook get a 5xx before its tenant is known.
 func (d *desk) missUnnamed() {
 	d.t.Helper()
-	d.Inbox.cfg.Owed.AddUnnamed(webhookgate.Unnamed{Count: 1, Since: time.Now(), Last: time.Now()})
+	d.getsUnnamed5xx()
 	d.until("it is stored", func() bool { return d.Inbox.cfg.Owed.Unnamed().Count == 0 })
+}
+
+func (d *desk) getsUnnamed5xx() {
+	d.Inbox.cfg.Owed.AddUnnamed(webhookgate.Unnamed{Count: 1, Since: time.Now(), Last: time.Now()})
 }
 
 // A webhook for which there is no room is owed, until it comes again, or somebody forgets its tenant. It leaves a number, as whatever comes.
@@ -400,6 +404,50 @@ func TestOwedTogetherWithWhatSettlesIt(t *testing.T) {
 		d.stored()
 		d.want("owed", d.owed(), "")
 	})
+}
+
+// What is owed without a name has the times of the database's clock, however far from it ours is: before it is stored, and after. A run that
+// began earlier does not end it.
+func TestUnnamedByTheDatabasesClock(t *testing.T) {
+	for _, ahead := range []time.Duration{0, -2 * time.Hour, 2 * time.Hour, -25 * time.Hour} {
+		var gone atomic.Bool
+		inBubbleOn(t, ahead.String(), func(e engine.Engine) engine.Engine { return &away{e, &gone} }, func(t *testing.T, d *desk) {
+			d.cfg.ClockOffset = func() time.Duration { return ahead }
+			d.restart()
+			d.hears("acme", "a")
+			d.idle("")
+			r := d.begin(time.Time{})
+			time.Sleep(time.Minute)
+			came := d.Now()
+			gone.Store(true)
+			d.getsUnnamed5xx()
+			event := d.hook("", "E")
+			event.Type, event.Snapshot, event.Lane = "Other", false, webhookgate.Lane{Type: "Other"}
+			d.sendHook(event)
+			near := func(when string) {
+				t.Helper()
+				if u := d.Stats().Owed.Unnamed; u.Count != 2 || u.Since.Sub(came).Abs() > time.Second || u.Last.Sub(came).Abs() > time.Minute {
+					t.Errorf("%s: %d, from %v after they came to %v", when, u.Count, u.Since.Sub(came), u.Last.Sub(came))
+				}
+			}
+			near("in memory")
+			gone.Store(false)
+			d.until("they are stored", func() bool { return d.Inbox.cfg.Owed.Unnamed().Count == 0 })
+			near("stored")
+			d.settle(r, says("acme", "a"))
+			must2(d.EndRun(r.ID, true, "", Summary{Equal: 1}))(t)
+			near("after a run that had begun before")
+			gone.Store(true)
+			d.getsUnnamed5xx()
+			gone.Store(false)
+			if _, n, err := d.Dismiss(came.Add(-time.Second), nil); n > 0 || err != nil {
+				t.Errorf("%d dismissed that came later: %v", n, err)
+			}
+			if _, n, err := d.Dismiss(d.Now(), nil); n != 3 || err != nil {
+				t.Errorf("%d dismissed: %v", n, err)
+			}
+		})
+	}
 }
 
 // Only what ended until then is dismissed; and if it fails, nothing is.

@@ -378,7 +378,7 @@ func (s *Inbox) stats(ctx context.Context) Stats {
 		counted := st.Receivers[name]
 		receivers[name] = f.at(&counted)
 	}
-	st.Owed = st.Owed.with(s.cfg.Owed, owed)
+	st.Owed = st.Owed.with(owed, s.cfg.Owed.Full(), s.clock.dated(s.cfg.Owed.Unnamed()))
 	now := s.Now().UnixMicro()
 	for name, f := range s.figures.stats.Receivers {
 		age := ageOf(now, s.figures.oldest[name])
