@@ -38,6 +38,7 @@ type answer struct {
 	// receivers is the receiver's answer to a question. If it is set, the sender gets its headers
 	// and body instead of the JSON fields.
 	receivers *receiver.Attempt
+	again     bool // it is a copy of one that came before, by its signed id
 
 	Decision string           `json:"decision"`
 	Error    string           `json:"error,omitempty"`

@@ -74,7 +74,7 @@ func (g *Gate) decide(w http.ResponseWriter, r *http.Request) *answer {
 		in.Stored = g.cfg.Refused(in.Refusal)
 	}
 	in.noteAnswer(a)
-	g.noteOwed(in)
+	g.noteOwed(in, a.again)
 	if g.cfg.Answered != nil {
 		g.cfg.Answered(in.Outcome)
 	}
@@ -84,14 +84,14 @@ func (g *Gate) decide(w http.ResponseWriter, r *http.Request) *answer {
 
 // noteOwed notes whose webhook got a 5xx, and who is owed nothing any more. Config.Store does that for the webhooks that it gets. Nobody
 // sends a question again.
-func (g *Gate) noteOwed(in *arrival) {
+func (g *Gate) noteOwed(in *arrival, again bool) {
 	w, took := in.Webhook, in.Status == http.StatusOK
 	switch {
 	case !took && in.Decision != failed, w != nil && (g.cfg.Store != nil || g.isQuestion(w.Type)):
 	case w == nil:
 		g.cfg.Owed.AddUnnamed(Unnamed{1, in.At, in.At})
 	case took:
-		g.cfg.Owed.Taken(w.Lane, w.Digest, w.Snapshot, w.Received)
+		g.cfg.Owed.Taken(w.Lane, w.Digest, w.Snapshot && !again, w.Received)
 	default:
 		g.cfg.Owed.Add(w.Lane, Missed{w.ID, w.Digest, w.Received, w.Snapshot})
 	}

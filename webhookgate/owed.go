@@ -56,13 +56,14 @@ func (d Debt) Add(m Missed) Debt {
 }
 
 // SettledBy says whether nothing is owed any more once a webhook was taken in, which arrived at that time: it is the last one again, or
-// a new snapshot that arrived after it. An earlier one that is sent again says nothing about the last, nor does an event that is no snapshot.
+// a new snapshot that arrived after it. An earlier one that is sent again says nothing about the last, nor does an event that is no snapshot,
+// nor a copy of a webhook that came before, by its signed id: for these, snapshot is false.
 func (d Debt) SettledBy(digest [sha256.Size]byte, snapshot bool, at time.Time) bool {
 	if len(d.Missed) == 0 {
 		return true
 	}
 	if last := d.Missed[len(d.Missed)-1]; last.Digest == digest {
-		return last.Snapshot || !at.Before(last.At)
+		return snapshot || !at.Before(last.At)
 	}
 	return snapshot && at.After(d.Last()) && !slices.ContainsFunc(d.Missed, func(m Missed) bool { return m.Digest == digest })
 }

@@ -231,3 +231,25 @@ func TestOwedInPassThrough(t *testing.T) {
 		time.Sleep(time.Minute)
 	})
 }
+
+// One that came before, by its signed id, says nothing about what has come since.
+func TestRetryOfAnOlderOneSettlesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		status := 200
+		g := signing(t, func(c *setup) {
+			c.Transport = roundTrip(func(*http.Request) (*http.Response, error) { return respond(status, ""), nil })
+		})
+		for i, s := range []struct {
+			id, name string
+			receiver int
+			decision string
+			owed     int
+		}{{"1", "A", 200, forwarded, 0}, {"2", "B", 200, forwarded, 0}, {"3", "C", 500, failed, 1}, {"1", "A", 200, duplicate, 1}, {"2", "B", 200, duplicate, 1}, {"3", "C", 200, forwarded, 0}} {
+			time.Sleep(time.Second)
+			status = s.receiver
+			if got := serve(t, g, signed(s.id, snapshotOf("acme", s.name))); got.Decision != s.decision || g.cfg.Owed.Len() != s.owed {
+				t.Errorf("step %d: %s, and %d tenants are owed something", i, got.Decision, g.cfg.Owed.Len())
+			}
+		}
+	})
+}

@@ -65,14 +65,16 @@ func newPassThrough(size int, window time.Duration, log *slog.Logger, deliver fu
 // send delivers w when its turn comes. If w is a copy of a webhook whose delivery is in progress or
 // done, w shares the outcome of that one.
 func (p *passThrough) send(w *Webhook) *answer {
-	t, before, isCopy := p.join(w)
+	t, before, isCopy, again := p.join(w)
 	switch {
 	case t == nil:
 		return busy("too many webhooks of this tenant are waiting; please send this one again")
 	case isCopy:
 		<-t.done
 		if t.answer.Decision == forwarded {
-			return duplicateOf(t.answer.Webhook)
+			a := duplicateOf(t.answer.Webhook)
+			a.again = again
+			return a
 		}
 		return t.answer
 	}
@@ -89,19 +91,20 @@ func (p *passThrough) send(w *Webhook) *answer {
 }
 
 // join finds the turn of the webhook that w is a copy of. If w is not a copy, join gives it a turn of
-// its own, to begin when the turn before has ended. t is nil if too many webhooks wait already.
-func (p *passThrough) join(w *Webhook) (t, before *turn, isCopy bool) {
+// its own, to begin when the turn before has ended. t is nil if too many webhooks wait already. again: it
+// is a copy by its signed id.
+func (p *passThrough) join(w *Webhook) (t, before *turn, isCopy, again bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	t, reused := p.ids.find(w)
 	if t != nil {
-		return t, nil, true
+		return t, nil, true, true
 	}
 	l := p.active[w.Lane]
 	if l == nil {
 		if held, ok := p.memory.Get(w.Lane); ok && p.dedups(w) && held.digest == w.Digest && clock.Since(held.ended) < p.window {
 			p.ids.note(w, held) // held.ended does not change: the window does not slide
-			return held, nil, true
+			return held, nil, true, false
 		}
 		l = new(lane)
 		p.active[w.Lane] = l
@@ -109,9 +112,9 @@ func (p *passThrough) join(w *Webhook) (t, before *turn, isCopy bool) {
 		// Compare with the tail only. If w equals a snapshot further ahead, a different snapshot is
 		// between the two, and w undoes that one.
 		p.ids.note(w, l.tail)
-		return l.tail, nil, true
+		return l.tail, nil, true, false
 	} else if l.waiting >= maxWaiting {
-		return nil, nil, false
+		return nil, nil, false, false
 	}
 	t, before = &turn{digest: w.Digest, reused: reused, done: make(chan struct{})}, l.tail
 	l.tail = t
@@ -121,7 +124,7 @@ func (p *passThrough) join(w *Webhook) (t, before *turn, isCopy bool) {
 	p.ids.note(w, t)
 	// From here on the receiver may hold w, or what it held before. Only a 2xx will tell.
 	p.memory.Remove(w.Lane)
-	return t, before, false
+	return t, before, false, false
 }
 
 // finish starts the lane's next delivery and gives the outcome to the copies of w. If w was the

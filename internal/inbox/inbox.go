@@ -338,6 +338,7 @@ type Answer struct {
 	Err         error
 
 	id       int64  // its number
+	again    bool   // see lane.duplicate
 	lease    *Lease // this process may deliver the webhook now
 	unleased bool   // the lane was idle, but this process had no room: any process may lease it
 }
@@ -392,7 +393,7 @@ func (s *Inbox) takeIn(ctx context.Context, in incoming, w work, check func(*sql
 		}
 		return func() {
 			if a.Err == nil && in.arrived != 0 {
-				s.cfg.Owed.Taken(in.name, sha256Of(in.digest), in.snapshot, moment(in.arrived))
+				s.cfg.Owed.Taken(in.name, sha256Of(in.digest), in.snapshot && !a.again, moment(in.arrived))
 			}
 			if a.Err == nil && in.snapshot { // also for a duplicate: the original may have come through another replica
 				s.cfg.Changed(in.Tenant)

@@ -311,20 +311,20 @@ type incoming struct {
 // was idle, and there is room at the courier, that also gives the lease.
 func (l *lane) take(in *incoming) (a Answer) {
 	t := l.t
-	if original := l.duplicate(in); original != "" && in.accepting == nil {
+	if original, again := l.duplicate(in); original != "" && in.accepting == nil {
 		l.note()
-		l.noteTaken(in)
+		l.noteTaken(in, again)
 		seq := int64(0)
 		if original == l.tailID {
 			seq = l.tail
 		}
 		l.rememberID(in, seq, original) // the same id must be a duplicate later, too, whatever has come meanwhile
-		if in.snapshot {
+		if in.snapshot && !again {
 			for _, old := range l.refusedOnes() {
 				old.changed, old.Newer = old.changed || !old.Newer, true
 			}
 		}
-		return Answer{DuplicateOf: original}
+		return Answer{DuplicateOf: original, again: again}
 	}
 	return l.takeIn(in, t.KeepUnclaimed && in.receiver == nil)
 }
@@ -344,7 +344,7 @@ func (l *lane) takeIn(in *incoming, keep bool) (a Answer) {
 		a = l.enqueue(&row, in)
 	}
 	a.id = row.ID
-	l.noteTaken(in)
+	l.noteTaken(in, false)
 	l.rememberID(in, row.ID, row.UUID)
 	if in.snapshot {
 		l.supersedeRefused(in)
@@ -505,13 +505,15 @@ func (l *lane) recent(r *seenRow) bool { return l.t.now-r.at < micros(seenIDsFor
 //     it within the window.
 //
 // Anything else may be a change. In A, B, A the second A is not a duplicate.
-func (l *lane) duplicate(in *incoming) string {
+//
+// again: it is one that came before, by its signed id, and says nothing about what has come since.
+func (l *lane) duplicate(in *incoming) (original string, again bool) {
 	reused := false
 	if in.signed {
 		for _, seen := range l.seen[in.signedID] {
 			same := bytes.Equal(seen.digest, in.digest)
 			if same && l.makesCopy(seen) {
-				return seen.uuid
+				return seen.uuid, true
 			}
 			reused = reused || !same && l.recent(seen)
 		}
@@ -519,23 +521,25 @@ func (l *lane) duplicate(in *incoming) string {
 	if reused {
 		l.t.warn("webhook-id was used before, for another body: usher accepts the webhook", "webhook", in.Webhook.UUID, "tenant", in.Tenant)
 	}
-	if !in.snapshot || l.t.DedupWindow == 0 {
-		return ""
+	if in.snapshot && l.hasSnapshot(in.digest, nameOf(in.receiver)) {
+		return l.tailID, false
+	}
+	return "", false
+}
+
+// hasSnapshot says whether a receiver holds exactly this snapshot, or will, when all waiting webhooks are delivered.
+func (l *lane) hasSnapshot(digest []byte, receiver string) bool {
+	if l.t.DedupWindow == 0 {
+		return false
 	}
 	if l.waiting > 0 {
-		if l.tailDigest != nil && bytes.Equal(l.tailDigest, in.digest) {
-			return l.tailID
-		}
-		return ""
+		return l.tailDigest != nil && bytes.Equal(l.tailDigest, digest)
 	}
 	// After a forced redelivery the receiver holds an older snapshot than the tail. Then a copy of that older one is a change,
 	// which the sender made after the tail.
-	holdsTail := l.held != nil && l.heldID == l.tailID && l.heldBy == nameOf(in.receiver)
+	holdsTail := l.held != nil && l.heldID == l.tailID && l.heldBy == receiver
 	age := time.Duration(l.t.now-l.heldAt) * time.Microsecond
-	if holdsTail && bytes.Equal(l.held, in.digest) && age.Abs() < l.t.DedupWindow {
-		return l.heldID
-	}
-	return ""
+	return holdsTail && bytes.Equal(l.held, digest) && age.Abs() < l.t.DedupWindow
 }
 
 // refuse stores a webhook that cannot be taken in. A copy of one that nobody has dealt with is only counted.

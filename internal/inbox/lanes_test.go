@@ -480,9 +480,9 @@ func (s *sim) send(tenant, snapshot string) {
 		if !life.dead.IsZero() {
 			return
 		}
-		a.ok, a.err, a.original = got.Err == nil, got.Err, got.DuplicateOf
+		a.ok, a.err, a.original, a.isAgain = got.Err == nil, got.Err, got.DuplicateOf, got.again
 		if a.ok && a.number%2 == 0 { // else it came through another replica
-			s.debts.Taken(hook.Lane, hook.Digest, hook.Snapshot, hook.Received)
+			s.debts.Taken(hook.Lane, hook.Digest, hook.Snapshot && !got.again, hook.Received)
 		}
 		if lease != nil {
 			s.deliver(lease)
@@ -630,8 +630,11 @@ func (s *sim) judgeOwed() {
 					}
 				}
 			}
-			if certain != nil && (a.webhook.Digest == certain.digest || a.webhook.Snapshot && at.After(certain.at)) {
+			if certain != nil && (a.webhook.Digest == certain.digest || a.webhook.Snapshot && !a.isAgain && at.After(certain.at)) {
 				must = false
+			}
+			if a.isAgain {
+				continue
 			}
 			isMissed := slices.ContainsFunc(s.misses, func(m *miss) bool { return m.tenant == tenant && m.digest == a.webhook.Digest })
 			// What came through another replica counts once the debt is stored. Of several, only the last one is known then, which may be one that

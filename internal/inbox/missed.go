@@ -16,8 +16,8 @@ import (
 // Whose webhook got a 5xx is in memory first (webhookgate.Owed), because mostly the database is away then. The writer moves it into the
 // lanes as soon as it can, and there the tenant may have sent again meanwhile, through another replica.
 
-// noteTaken notes that a webhook was taken in, or is a copy of one that was. That may settle what is owed.
-func (l *lane) noteTaken(in *incoming) {
+// noteTaken notes that a webhook was taken in, or is a copy of one that was. That may settle what is owed. again: see lane.duplicate.
+func (l *lane) noteTaken(in *incoming, again bool) {
 	at := in.arrived
 	if in.accepting != nil {
 		at = in.accepting.lastReceived().UnixMicro() // what got a 5xx since then is newer
@@ -25,10 +25,10 @@ func (l *lane) noteTaken(in *incoming) {
 	if at == 0 {
 		return
 	}
-	if in.accepting == nil || at > l.takenAt {
+	if !again && (in.accepting == nil || at > l.takenAt) {
 		l.taken, l.takenAt, l.takenSnapshot, l.noted = in.digest, at, in.snapshot, true
 	}
-	if len(l.owed.Missed) > 0 && l.owed.SettledBy(sha256Of(in.digest), in.snapshot, moment(at)) {
+	if len(l.owed.Missed) > 0 && l.owed.SettledBy(sha256Of(in.digest), in.snapshot && !again, moment(at)) {
 		l.owed, l.dirty = webhookgate.Debt{}, true
 	}
 }
@@ -36,16 +36,8 @@ func (l *lane) noteTaken(in *incoming) {
 // owe notes webhooks of the tenant that got a 5xx, unless it has sent again meanwhile, or the last was stored after all, by a transaction
 // that was in doubt.
 func (l *lane) owe(d webhookgate.Debt) {
-	if d.Missed[len(d.Missed)-1].ID == l.tailID {
+	if l.settled(d) {
 		return
-	}
-	// A webhook that is another one must have come a second later, because the clocks of replicas and database differ. A time in the
-	// future is from before the database's clock was set back, and says nothing. Only the last webhook is known here: if that is an
-	// earlier one of those that got a 5xx, the tenant counts as owed, although one before it may have settled that.
-	if l.takenAt > 0 && l.takenAt <= l.t.now {
-		if d.SettledBy(sha256Of(l.taken), l.takenSnapshot, moment(l.takenAt-micros(maxJump))) {
-			return
-		}
 	}
 	for _, m := range d.Missed {
 		l.owed = l.owed.Add(m)
@@ -60,6 +52,24 @@ func (l *lane) owe(d webhookgate.Debt) {
 	}
 	// It arrived before the run that is under way, which is about to settle it. A later run may have an older list.
 	l.lastAt = max(l.lastAt, d.Last().UnixMicro())
+}
+
+// settled says whether what got a 5xx was settled before it could be noted here.
+func (l *lane) settled(d webhookgate.Debt) bool {
+	switch last := d.Missed[len(d.Missed)-1]; {
+	case last.ID == l.tailID:
+		return true
+	case last.Snapshot && l.hasSnapshot(last.Digest[:], l.heldBy):
+		return true
+	case l.takenAt == 0 || l.takenAt > l.t.now: // a time in the future is from before the database's clock was set back, and says nothing
+		return false
+	case sha256Of(l.taken) == last.Digest:
+		return l.takenAt >= last.At.UnixMicro()
+	}
+	// A webhook that is another one must have come a second later, because the clocks of replicas and database differ. Only the last
+	// webhook is known here: if that is an earlier one of those that got a 5xx, the tenant counts as owed, although one before it may
+	// have settled that.
+	return d.SettledBy(sha256Of(l.taken), l.takenSnapshot, moment(l.takenAt-micros(maxJump)))
 }
 
 // settleOwed says that nothing which arrived up to this time is owed any more. The caller knows that nothing has come for the lane

@@ -187,7 +187,7 @@ func TestOwedBehindAnEvent(t *testing.T) {
 			d.oweTo(&late)
 		}
 		d.stored()
-		d.want("owed", d.owed(), "copy of an event event")
+		d.want("owed", d.owed(), "copy of a snapshot event") // only the last one that was taken in is known
 	})
 }
 
@@ -828,4 +828,100 @@ func TestOwedByTwoReplicas(t *testing.T) {
 		send(desks[r.IntN(2)], tenant, "Z")
 	}
 	desks[0].want("owed in the end", desks[0].owed(), "")
+}
+
+// A webhook that came before, by its signed id, says nothing about what has come since.
+func TestRetryOfAnOlderOneSettlesNothing(t *testing.T) {
+	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
+		d := newDesk(t, open)
+		signed := func(id, body string) *webhookgate.Webhook {
+			w := d.hook("acme", odd("acme", body))
+			w.SignedID = id
+			return w
+		}
+		d.want("S", d.sendHook(signed("id0", "s")), "+")
+		d.want("A", d.sendHook(signed("id1", "a")), "+")
+		d.idle("")
+		missed := signed("id2", "b")
+		for _, again := range []*webhookgate.Webhook{signed("id0", "s"), signed("id1", "a")} {
+			d.oweTo(missed)
+			d.stored()
+			time.Sleep(5 * time.Millisecond)
+			d.want("one that came before it", d.sendHook(again), "=")
+			d.want("owed", d.owed(), "acme")
+		}
+		d.refuse("acme", odd("acme", "r"))
+		d.want("S again", d.sendHook(signed("id0", "s")), "=")
+		must2(d.Accept(d.nth("acme", 3), false))(t) // it is newer than all that came
+		d.want("the one that is owed", d.sendHook(signed("id2", "b")), "+")
+		d.want("owed in the end", d.owed(), "")
+	})
+}
+
+// What got a 5xx is owed if it would have been a change, also if it has the bytes of what was last taken in.
+func TestOwedIfItWouldBeAChange(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(t *testing.T, d *desk, s string){
+		"discarded": func(t *testing.T, d *desk, s string) {
+			d.main.set("acme", status(500))
+			d.take("acme", s)
+			time.Sleep(time.Second)
+			d.until("discarded", func() bool { return d.Discard(d.nth("acme", 1)) == nil })
+			d.main.set("acme", nil)
+		},
+		"an older one was forced": func(t *testing.T, d *desk, s string) {
+			d.take("acme", odd("acme", "x"))
+			d.idle("acme")
+			d.take("acme", s)
+			d.idle("acme")
+			check(t, d.Redeliver(d.nth("acme", 1), true))
+			d.idle("acme")
+		},
+		"a refused one was accepted": func(t *testing.T, d *desk, s string) {
+			d.take("acme", s)
+			d.idle("acme")
+			time.Sleep(2 * time.Second)
+			d.refuse("acme", odd("acme", "r"))
+			time.Sleep(2 * time.Second)
+			d.want("a copy", d.send("acme", s), "=")
+			must2(d.Accept(d.nth("acme", 2), true))(t)
+			d.idle("acme")
+		},
+		"another state was imported": func(t *testing.T, d *desk, s string) {
+			d.take("acme", s)
+			d.idle("acme")
+			bare := `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"acme"},"change":{"features":[{"code":"bare"}]}}}`
+			must2(d.Import(t.Context(), strings.NewReader(bare+"\n"), ImportOptions{Replace: true}))(t)
+		},
+		"the window has passed": func(t *testing.T, d *desk, s string) {
+			d.take("acme", s)
+			d.idle("acme")
+			time.Sleep(time.Hour)
+		},
+		"it is a copy": func(t *testing.T, d *desk, s string) {
+			d.take("acme", s)
+			d.idle("acme")
+		},
+	} {
+		for _, away := range []bool{false, true} {
+			inBubble(t, fmt.Sprint(name, ", away ", away), func(t *testing.T, d *desk) {
+				s := odd("acme", "s")
+				change(t, d, s)
+				time.Sleep(5 * time.Second)
+				answer, owed := "+", "acme"
+				if name == "it is a copy" {
+					answer, owed = "=", ""
+				}
+				if !away {
+					d.want("when it comes", d.send("acme", s), answer)
+					return
+				}
+				d.oweTo(d.hook("acme", s))
+				d.stored()
+				d.want("owed", d.owed(), owed)
+				d.want("when it comes again", d.send("acme", s), answer)
+				d.want("owed then", d.owed(), "")
+			})
+		}
+	}
 }

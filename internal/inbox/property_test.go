@@ -198,6 +198,7 @@ type arrival struct {
 	gave             bool // its sender gave up
 	err              error
 	original         string // what it was said to be a copy of
+	isAgain          bool   // by its signed id; only known on lanes
 	again            []*redelivery
 	discards         []*discard
 	entry            *Webhook // in the end; nil: it is not there
