@@ -59,7 +59,7 @@ func (l *lane) settled(d webhookgate.Debt) bool {
 	switch last := d.Missed[len(d.Missed)-1]; {
 	case last.ID == l.tailID:
 		return true
-	case last.Snapshot && l.hasSnapshot(last.Digest[:], l.heldBy):
+	case last.Snapshot && l.hasSnapshot(last.Digest[:], nameOf(l.t.Receivers.For(l.Platform))):
 		return true
 	case l.takenAt == 0 || l.takenAt > l.t.now: // a time in the future is from before the database's clock was set back, and says nothing
 		return false
