@@ -3,15 +3,9 @@ package clock
 import (
 	"testing"
 	"time"
-	"unsafe"
-)
 
-// moveWall changes the wall clock's reading of t by whole seconds, and leaves the monotonic one. The
-// first word of a time.Time has the wall clock's seconds above 30 bits of nanoseconds.
-func moveWall(t time.Time, d time.Duration) time.Time {
-	*(*uint64)(unsafe.Pointer(&t)) += uint64(d/time.Second) << 30
-	return t
-}
+	"usher/internal/testkit"
+)
 
 func TestAgeByTheClockThatWentFurther(t *testing.T) {
 	now := time.Now()
@@ -20,10 +14,10 @@ func TestAgeByTheClockThatWentFurther(t *testing.T) {
 		want time.Duration
 	}{
 		"awake":                         {now.Add(-time.Minute), time.Minute},
-		"slept for an hour":             {moveWall(now.Add(-time.Minute), -time.Hour), time.Hour + time.Minute},
-		"the wall clock was set back":   {moveWall(now.Add(-time.Minute), time.Hour), time.Minute},
+		"slept for an hour":             {testkit.MoveWall(now.Add(-time.Minute), -time.Hour), time.Hour + time.Minute},
+		"the wall clock was set back":   {testkit.MoveWall(now.Add(-time.Minute), time.Hour), time.Minute},
 		"no monotonic reading":          {now.Add(-time.Minute).Round(0), time.Minute},
-		"a clock that was moved to now": {moveWall(now.Add(-time.Hour), time.Hour), time.Hour},
+		"a clock that was moved to now": {testkit.MoveWall(now.Add(-time.Hour), time.Hour), time.Hour},
 	} {
 		if got := Age(tc.then, now); got != tc.want {
 			t.Errorf("%s: %v, want %v", name, got, tc.want)

@@ -251,8 +251,11 @@ type heartbeat struct {
 // time. If this process has said so itself, it knows better than a clock that may have been set meanwhile.
 func (b *heartbeat) gap(last, now int64) (began int64, found bool) {
 	apart, never := now-last, b.at.IsZero()
-	own := micros(clock.Since(b.at))
+	awake, own := micros(time.Since(b.at)), micros(clock.Since(b.at))
 	setBack := apart < -micros(minGap)
+	if !setBack { // what is more than awake is sleep, or our clock was set: then the database's knows nothing of it
+		own = max(awake, min(own, apart))
+	}
 	switch {
 	case last == 0 || !never && own < micros(minGap):
 		return 0, false // the first start ever, or this one was up
