@@ -98,7 +98,7 @@ func newWebhook(e *inbox.Webhook) Webhook {
 		w.Decision, w.Status, w.From, w.Times = "rejected", e.Code, e.From, e.Times
 	}
 	if e.State == inbox.Refused {
-		w.Why = text.Clip(content.Summary(e.Faults), maxText)
+		w.Why, w.Changed = text.Clip(content.Summary(e.Faults), maxText), e.Received // e.Changed is when it last came
 	}
 	if w.waits() {
 		w.Next = e.Next

@@ -140,6 +140,10 @@ func TestRefusedSavedAndDone(t *testing.T) {
 				o.send(body, webhookToken)
 				o.send(body, webhookToken)
 				o.want("show", o.does("show", o.latest("refused")), "came        2 times")
+				list := o.page("/api/webhooks?state=refused&tenant=copied")
+				if got := regexp.MustCompile(`"(received|changed)":"([^"]*)"`).FindAllStringSubmatch(list, -1); len(got) != 2 || got[0][2] != got[1][2] {
+					t.Errorf("it is refused since it first came: %s", list)
+				}
 				o.figure("usher_inbox_refused", "2")
 			}},
 			{"at most ten of a tenant", func() {

@@ -146,7 +146,8 @@ type gapLine struct {
 
 type webhookLine struct {
 	Webhook
-	Certain  bool      `json:"certain"` // the tenant is certain; false only for a webhook that was refused
+	LastID   int64     `json:"last_id,omitempty"` // of a refused one that came again: the number that its last copy took
+	Certain  bool      `json:"certain"`           // the tenant is certain; false only for a webhook that was refused
 	Snapshot bool      `json:"snapshot"`
 	Digest   octets    `json:"digest"`
 	Header   bytesText `json:"header"`
@@ -246,7 +247,11 @@ func (s *Inbox) Export(ctx context.Context, to io.Writer) (webhooks int, err err
 				return err
 			}
 			webhooks++
-			return write(exportLine{Webhook: &webhookLine{Webhook: *w, Certain: w.lane != webhookgate.Lane{}, Snapshot: w.snapshot, Digest: w.digest, Header: encodeHeader(w.Header), Body: w.Body}})
+			l := &webhookLine{Webhook: *w, Certain: w.lane != webhookgate.Lane{}, Snapshot: w.snapshot, Digest: w.digest, Header: encodeHeader(w.Header), Body: w.Body}
+			if w.State == Refused && w.rank > w.ID {
+				l.LastID = w.rank
+			}
+			return write(exportLine{Webhook: l})
 		})
 		tx.Queue("export_snapshots", func(r engine.Row) error {
 			t, err := scanSnapshot(r)
@@ -673,6 +678,9 @@ func (i *importJob) addWebhook(chunk *importChunk, w *webhookLine) error {
 	if row.rank = never; row.snapshot && !(row.Forced && row.State == Waiting) {
 		row.rank = row.ID
 	}
+	if row.State == Refused {
+		row.rank = max(row.ID, w.LastID)
+	}
 	i.lastID = w.ID
 	if !w.Certain {
 		chunk.changes = append(chunk.changes, func(t *sqlTurn) { t.nowhere().hooks = append(t.nowhere().hooks, row) })
@@ -686,7 +694,7 @@ func (i *importJob) addWebhook(chunk *importChunk, w *webhookLine) error {
 		if !row.Rejected() {
 			to.raiseTail(row.ID, row.UUID)
 		}
-		to.raiseLast(row.lastNumber(), row.lastReceived())
+		to.raiseLast(row.lastCame())
 		row.lane, to.hooks = to.Lane, append(to.hooks, row)
 	})
 }

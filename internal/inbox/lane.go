@@ -143,7 +143,7 @@ func (l *lane) first() (first *Webhook) {
 	return first
 }
 
-// refusedOnes returns the lane's refused webhooks, the oldest first.
+// refusedOnes returns the lane's refused webhooks, in the order in which their last copies came.
 func (l *lane) refusedOnes() (all []*Webhook) {
 	if l.refused > 0 && !l.reads {
 		for _, h := range l.t.rows.refused(l) {
@@ -158,7 +158,7 @@ func (l *lane) refusedOnes() (all []*Webhook) {
 			all = append(all, h)
 		}
 	}
-	slices.SortFunc(all, func(a, b *Webhook) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortFunc(all, func(a, b *Webhook) int { return cmp.Compare(a.rank, b.rank) })
 	return all
 }
 
@@ -418,7 +418,7 @@ func (l *lane) noteSince() {
 func (l *lane) supersedeRefused(in *incoming) {
 	for _, old := range l.refusedOnes() {
 		sameType := old.Type == in.Type || old.Type == ""
-		isOlder := in.accepting == nil || old.lastNumber() < in.accepting.lastNumber()
+		isOlder := in.accepting == nil || old.rank < in.accepting.rank
 		if sameType && isOlder {
 			l.move(old, Superseded, "a newer snapshot of the tenant was taken in")
 		}
@@ -546,7 +546,7 @@ func (l *lane) hasSnapshot(digest []byte, receiver string) bool {
 func (l *lane) refuse(in *Webhook, known *Webhook) *Webhook {
 	if known != nil && known.State == Refused && !known.gone {
 		known.Times++
-		known.Last, known.LastID, known.Newer, known.changed = l.t.time(), l.note(), false, true
+		known.Changed, known.rank, known.Newer, known.changed = l.t.time(), l.note(), false, true
 		return known
 	}
 	if l.Lane != (webhookgate.Lane{}) {
@@ -557,6 +557,7 @@ func (l *lane) refuse(in *Webhook, known *Webhook) *Webhook {
 	}
 	row := *in
 	l.add(&row, Refused)
+	row.rank = row.ID
 	l.t.refused = true
 	return &row
 }

@@ -348,7 +348,7 @@ func (s *sim) judgeRefused() {
 			w.violation("(i) %s has %d refused webhooks", name, n)
 		}
 	}
-	// None is gone, unless its tenant was erased or has too many.
+	// None is gone, unless its tenant was erased or has too many that came later.
 	for _, r := range s.refusals {
 		if !r.ok || slices.ContainsFunc(s.m.List(), func(e *Webhook) bool { return e.ID == r.id }) {
 			continue
@@ -356,7 +356,7 @@ func (s *sim) judgeRefused() {
 		erased := slices.ContainsFunc(w.erasures, func(e span) bool { return e.tenant == r.webhook.Lane.Tenant && e.to.After(r.from) })
 		others := 0
 		for _, o := range s.refusals {
-			others += number(o.webhook.Lane == r.webhook.Lane && o.webhook.Digest != r.webhook.Digest)
+			others += number(o.webhook.Lane == r.webhook.Lane && o.webhook.Digest != r.webhook.Digest && !o.to.Before(r.from))
 		}
 		if !erased && (others < w.cfg.Limits.RefusedTenant || r.webhook.Lane.Tenant == "") {
 			w.violation("(i) refused webhook %d of %q is gone", r.id, r.webhook.Lane.Tenant)

@@ -20,7 +20,7 @@ import (
 func (l *lane) noteTaken(in *incoming, again bool) {
 	at := in.arrived
 	if in.accepting != nil {
-		at = in.accepting.lastReceived().UnixMicro() // what got a 5xx since then is newer
+		at = in.accepting.Changed.UnixMicro() // what got a 5xx since then is newer
 	}
 	if at == 0 {
 		return

@@ -84,29 +84,73 @@ func TestRefusedIsBounded(t *testing.T) {
 	})
 }
 
-// Another replica deals with a refused webhook that is about to be deleted: the lane's count goes down once.
-func TestRefusedIsCountedOutOnce(t *testing.T) {
+// A refused webhook that comes again is only counted, and is as new as its last copy: which ones are deleted goes by that, also by the clock of
+// somebody who has set it back.
+func TestRefusedGoesByItsLastCopy(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		d := newDesk(t, open, func(c *Config) {
+			c.Limits = DefaultLimits
+			c.Limits.RefusedTenant, c.Limits.Refused = 3, 5
+		})
+		for _, body := range []string{"a0", "a1", "a2", "a0", "a3"} {
+			d.refuse("acme", body)
+			d.ahead.Add(-int64(time.Second))
+		}
+		d.want("of one tenant", d.refusedBodies(), "a0 a2 a3")
+		for _, body := range []string{"u0", "u1", "a0", "u0", "u2"} {
+			d.refuse(map[bool]string{true: "acme"}[body == "a0"], body)
+			d.ahead.Add(-int64(time.Second))
+		}
+		d.until("the last five", func() bool { return d.refusedBodies() == "a0 a3 u0 u1 u2" })
+		const day = int64(24 * time.Hour)
+		d.ahead.Add(29 * day)
+		d.refuse("", "u1")
+		d.ahead.Add(2 * day)
+		d.restart()
+		d.until("not older than 30 days", func() bool { return d.refusedBodies() == "u1" })
+		if u1 := d.list("")[0]; u1.Times != 2 {
+			t.Errorf("%+v", u1)
+		}
+		d.ahead.Add(29 * day)
+		d.restart()
+		d.until("nor that one", func() bool { return d.refusedBodies() == "" })
+	})
+}
+
+// Another replica deals with a refused webhook that is about to be deleted: the lane's count goes down once. Or it receives a copy of it: then it
+// is not the oldest any more.
+func TestRefusedWhileItIsDeleted(t *testing.T) {
 	t.Parallel()
-	dsn := pgtest.Schema(t)
-	d := newDesk(t, inDatabase(t, dsn), func(c *Config) {
-		c.Limits = DefaultLimits
-		c.Limits.Refused = 2
-	})
-	d.refuse("t", "r1")
-	d.refuse("t", "r2")
-	conn, schema := connectTo(t, dsn)
-	defer conn.Close(context.Background())
-	tx := must2(conn.Begin(t.Context()))(t)
-	must2(tx.Exec(t.Context(), "UPDATE "+schema+".lane SET refused = refused - 1"))(t)
-	must2(tx.Exec(t.Context(), fmt.Sprintf("UPDATE %s.webhook SET state = 5 WHERE seq = %d", schema, d.nth("t", 1))))(t)
-	d.refuse("u", "r3")
-	d.until("the sweep waits", func() bool {
-		return inSchema(t, dsn, "SELECT count(*)::text FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE NOT granted AND query LIKE '%DELETE%{schema}%'") == "1"
-	})
-	check(t, tx.Commit(t.Context()))
-	d.take("v", "A") // after the sweep
-	d.want("refused", d.refusedBodies(), "r2 r3")
-	d.want("counted", inSchema(t, dsn, "SELECT refused::text FROM {schema}.lane WHERE tenant = 't'"), "1")
+	for _, tc := range []struct {
+		webhook string // what the other replica changes
+		refused int    // by how many the lane has fewer
+		want    string
+		counted string
+	}{
+		{"state = 5", 1, "r2 r3", "1"},
+		{"rank = 1000", 0, "r1 r2 r3", "2"},
+	} {
+		dsn := pgtest.Schema(t)
+		d := newDesk(t, inDatabase(t, dsn), func(c *Config) {
+			c.Limits = DefaultLimits
+			c.Limits.Refused = 2
+		})
+		d.refuse("t", "r1")
+		d.refuse("t", "r2")
+		conn, schema := connectTo(t, dsn)
+		defer conn.Close(context.Background())
+		tx := must2(conn.Begin(t.Context()))(t)
+		must2(tx.Exec(t.Context(), fmt.Sprintf("UPDATE %s.lane SET refused = refused - %d", schema, tc.refused)))(t)
+		must2(tx.Exec(t.Context(), fmt.Sprintf("UPDATE %s.webhook SET %s WHERE seq = %d", schema, tc.webhook, d.nth("t", 1))))(t)
+		d.refuse("u", "r3")
+		d.until("the sweep waits", func() bool {
+			return inSchema(t, dsn, "SELECT count(*)::text FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE NOT granted AND query LIKE '%DELETE%{schema}%'") == "1"
+		})
+		check(t, tx.Commit(t.Context()))
+		d.take("v", "A") // after the sweep
+		d.want("refused", d.refusedBodies(), tc.want)
+		d.want("counted", inSchema(t, dsn, "SELECT refused::text FROM {schema}.lane WHERE tenant = 't'"), tc.counted)
+	}
 }
 
 // A sender whose webhook is refused does not wait for a database that hangs.

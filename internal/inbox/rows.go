@@ -99,7 +99,7 @@ type Webhook struct {
 
 	lane     webhookgate.Lane // empty: it was refused, and its tenant is not certain
 	snapshot bool
-	rank     int64  // a snapshot with a higher number supersedes it; never: none does
+	rank     int64  // a snapshot with a higher number supersedes it; never: none does. If it is refused: the number that it, or its last copy, took
 	digest   []byte // SHA-256 of the body
 	size     int64  // about how many bytes it takes; counts towards MaxBytes
 
@@ -131,7 +131,7 @@ func (w *Webhook) AgeFrom() time.Time {
 type Status struct {
 	State   State     `json:"state"`
 	Why     string    `json:"why,omitempty"` // the reason, if it is parked, superseded or discarded
-	Changed time.Time `json:"changed"`       // when it came into this state
+	Changed time.Time `json:"changed"`       // when it came into this state; if it is refused: when it, or a copy of it that was only counted, last came
 	Record
 }
 
@@ -150,13 +150,11 @@ type Record struct {
 
 	// Only of a webhook that was refused.
 	Faults []content.Fault `json:"faults,omitempty"`
-	Code   int             `json:"code,omitempty"`    // the HTTP status that its sender got
-	From   string          `json:"from,omitempty"`    // the sender's address
-	Times  int             `json:"times,omitempty"`   // how often it was received
-	Last   time.Time       `json:"last,omitzero"`     // when a copy was last received
-	LastID int64           `json:"last_id,omitempty"` // the number that this copy took: see lastNumber
-	Cut    bool            `json:"cut,omitempty"`     // only the beginning of its body is stored
-	Newer  bool            `json:"newer,omitempty"`   // after it, a copy of its tenant's last snapshot was received
+	Code   int             `json:"code,omitempty"`  // the HTTP status that its sender got
+	From   string          `json:"from,omitempty"`  // the sender's address
+	Times  int             `json:"times,omitempty"` // how often it was received
+	Cut    bool            `json:"cut,omitempty"`   // only the beginning of its body is stored
+	Newer  bool            `json:"newer,omitempty"` // after it, a copy of its tenant's last snapshot was received
 }
 
 // Rejected says whether the webhook was refused when it was received, also if somebody has dealt with it since.
@@ -215,16 +213,13 @@ func (w *Webhook) HasContent() bool { return w.hasContent }
 // Size is about how many bytes the webhook takes.
 func (w *Webhook) Size() int64 { return w.size }
 
-// lastNumber says where a refused webhook, or a copy of it that was only counted, stands among all that was received: times do not say that,
-// a clock may go back.
-func (w *Webhook) lastNumber() int64 { return max(w.ID, w.LastID) }
-
-// lastReceived is when a refused webhook, or a copy of it that was only counted, was last received.
-func (w *Webhook) lastReceived() time.Time {
-	if !w.Last.IsZero() {
-		return w.Last
+// lastCame says where a webhook stands among all that was received, and when that was. Of a refused one its last copy counts, which was not
+// stored. Only the numbers say the order: a clock may go back.
+func (w *Webhook) lastCame() (number int64, at time.Time) {
+	if w.State == Refused {
+		return w.rank, w.Changed
 	}
-	return w.Received
+	return w.ID, w.Received
 }
 
 // position is the webhook's place in its lane. Webhooks that somebody has sent again come first: their positions are negative.

@@ -82,8 +82,8 @@ CREATE TABLE {schema}.webhook (
 	received   {int} NOT NULL,
 	state      {int} NOT NULL, -- 0 waiting, 1 parked, 2 refused, 3 delivered, 4 superseded, 5 discarded, 6 kept, 7 accepted
 	lane_order {int} NOT NULL, -- its place in the lane: seq, or a negative number if somebody has sent it again by hand
-	rank       {int} NOT NULL, -- a snapshot with a higher number supersedes it; {never}: none does
-	changed    {int} NOT NULL, -- when it came into its state
+	rank       {int} NOT NULL, -- a snapshot with a higher number supersedes it; {never}: none does. If it is refused: the number that its last copy took
+	changed    {int} NOT NULL, -- when it came into its state; if it is refused: when its last copy came
 	why        {text} NOT NULL, -- the reason, if it is parked, superseded or discarded
 	source     {text} NOT NULL DEFAULT '', -- 'reconcile' if usher made it; else a sender did
 	record     {text} NOT NULL -- JSON of inbox.Record: the attempts, or the faults

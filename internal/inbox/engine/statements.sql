@@ -171,11 +171,12 @@ SELECT count(l.tenant), coalesce(min(l.failing_since), 0), a.at FROM accepted a
 LEFT JOIN {schema}.lane l ON l.receiver = $1::text AND l.last_result > 0 AND l.due < {never} AND l.failing_since > a.at GROUP BY a.at
 
 -- name: refused_delete
--- The oldest: beyond so many, beyond so many bytes, or from before this time. But not one that another replica has dealt with meanwhile.
-DELETE FROM {schema}.webhook WHERE state = 2 AND seq IN (
-	SELECT seq FROM (SELECT seq, received, row_number() OVER newer AS count, sum(size) OVER newer AS bytes FROM {schema}.webhook WHERE state IN (1, 2) AND state = 2
-		WINDOW newer AS (ORDER BY seq DESC)) AS r
-	WHERE count > $1::bigint OR bytes > $2::bigint OR received < $3::bigint)
+-- Those whose last copies are the oldest: beyond so many, beyond so many bytes, or from before this time. But not one that another replica has
+-- dealt with meanwhile, or that came there again.
+DELETE FROM {schema}.webhook WHERE state = 2 AND (seq, rank) IN (
+	SELECT seq, rank FROM (SELECT seq, rank, changed, row_number() OVER newer AS count, sum(size) OVER newer AS bytes FROM {schema}.webhook WHERE state = 2
+		WINDOW newer AS (ORDER BY rank DESC)) AS r
+	WHERE count > $1::bigint OR bytes > $2::bigint OR changed < $3::bigint)
 RETURNING seq, tenant, platform, event_type
 
 -- name: refused_count
