@@ -142,7 +142,7 @@ func (c *clockOffset) at(t time.Time) int64 {
 // dated returns a count with times of the database's clock, as far as that is known.
 func (c *clockOffset) dated(u webhookgate.Unnamed) webhookgate.Unnamed {
 	for _, t := range []*time.Time{&u.Since, &u.Last} {
-		if at := c.at(*t); at != 0 {
+		if at := c.at(*t); at != 0 && !t.IsZero() {
 			*t = moment(at)
 		}
 	}

@@ -417,6 +417,9 @@ func TestUnnamedByTheDatabasesClock(t *testing.T) {
 			d.restart()
 			d.hears("acme", "a")
 			d.idle("")
+			if u := d.Stats().Owed.Unnamed; u != (webhookgate.Unnamed{}) {
+				t.Errorf("there is none, and this is shown: %+v", u)
+			}
 			r := d.begin(time.Time{})
 			time.Sleep(time.Minute)
 			came := d.Now()
