@@ -484,7 +484,7 @@ func (s *Inbox) recount(ctx context.Context) error {
 				}
 				st.Receivers[rc.Name] = f
 				return err
-			}, rc.Name)
+			}, rc.Name, s.Now().Add(maxJump).UnixMicro())
 		}
 		tx.Queue("figures", func(r engine.Row) error {
 			var name string

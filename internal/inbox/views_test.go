@@ -495,6 +495,36 @@ func TestReceiverAfterARestart(t *testing.T) {
 	})
 }
 
+// What a receiver accepted before the clock was set back is not later than what fails since.
+func TestFailsForEverybodyAfterTheClockWasSetBack(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		d := newDesk(t, open, func(c *Config) { c.MaxAttempts = 1 << 30 })
+		take := func(body string) {
+			for n := range 5 {
+				d.take(fmt.Sprint("t", n), body)
+			}
+		}
+		everybody := func() bool { return d.Stats().Receivers["main"].FailsForEverybody }
+		take("A")
+		d.idle("")
+		d.ahead.Store(-int64(time.Hour))
+		d.main.set("", status(500))
+		take("B")
+		d.until("it fails for everybody", everybody)
+		check(t, d.Pause(Pause{})) // nobody learns anything from tries
+		d.restart()
+		if !everybody() {
+			t.Errorf("after a restart: %+v", d.Stats().Receivers["main"])
+		}
+		d.main.set("", nil)
+		must2(d.Resume(Pause{}))(t)
+		d.idle("")
+		if everybody() {
+			t.Errorf("it is back: %+v", d.Stats().Receivers["main"])
+		}
+	})
+}
+
 // Nor do tenants whose former webhook was parked, or whose webhook somebody has tried now.
 func TestWhoFailedAtAllFailsNotForEverybody(t *testing.T) {
 	t.Parallel()

@@ -164,8 +164,8 @@ FROM {schema}.lane WHERE bytes > 0 GROUP BY receiver
 
 -- name: failing
 -- Of receiver 1, at whichever replica: how many lanes have begun to fail since it accepted something, when the first of these did, and when
--- it last accepted one.
-WITH accepted AS (SELECT coalesce((SELECT w.changed FROM {schema}.webhook w JOIN {schema}.lane l ON {of} WHERE w.state > 2 AND w.state = 3 AND l.receiver = $1::text
+-- it last accepted one. An acceptance later than 2 is from before the clock was set back, and says nothing.
+WITH accepted AS (SELECT coalesce((SELECT w.changed FROM {schema}.webhook w JOIN {schema}.lane l ON {of} WHERE w.state > 2 AND w.state = 3 AND l.receiver = $1::text AND w.changed <= $2::bigint
 	AND EXISTS (SELECT 1 FROM {schema}.lane f WHERE f.receiver = $1::text AND f.last_result > 0 AND f.due < {never}) ORDER BY w.changed DESC LIMIT 1), 0) AS at)
 SELECT count(l.tenant), coalesce(min(l.failing_since), 0), a.at FROM accepted a
 LEFT JOIN {schema}.lane l ON l.receiver = $1::text AND l.last_result > 0 AND l.due < {never} AND l.failing_since > a.at GROUP BY a.at
