@@ -937,3 +937,27 @@ func TestOwedIfItWouldBeAChange(t *testing.T) {
 		}
 	}
 }
+
+// An event without a tenant gets a 5xx before usher has ever reached the database, and does not know its clock. It counts all the same.
+func TestUnnamedBeforeTheFirstReading(t *testing.T) {
+	t.Parallel()
+	dsn := pgtest.Schema(t)
+	inDatabase(t, dsn)().Close()
+	w := pgtest.Cut(t, must2(url.Parse(dsn))(t).Host)
+	w.Refuse()
+	d := newDesk(t, inDatabase(t, w.Through(dsn)))
+	event := d.hook("", "E")
+	event.Type, event.Snapshot, event.Lane = "Other", false, webhookgate.Lane{Type: "Other"}
+	for _, hook := range []*webhookgate.Webhook{event, d.hook("acme", "A")} {
+		if told := d.sendHook(hook); told == "+" || told == "=" {
+			t.Fatal(told)
+		}
+	}
+	if o := d.Stats().Owed; o.Unnamed.Count != 1 || o.Tenants != 1 {
+		t.Errorf("in memory: %+v", o)
+	}
+	w.Pass()
+	d.stored()
+	d.until("it is stored", func() bool { return d.Inbox.cfg.Owed.Unnamed().Count == 0 && d.Stats().Owed.Unnamed.Count == 1 })
+	d.want("owed", d.owed(), "acme")
+}

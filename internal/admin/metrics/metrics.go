@@ -424,6 +424,13 @@ func (stats inboxCollector) Collect(ch chan<- prometheus.Metric) {
 	if s.Paused != nil {
 		gauge("usher_inbox_paused", "Pauses of deliveries in force, made by hand: of all, of a tenant or of a receiver. Replicas that share an inbox all report the same.", float64(len(s.Paused)))
 	}
+	// What got a 5xx is in memory first.
+	if !s.At.IsZero() || s.Owed.Tenants > 0 {
+		gauge("usher_webhook_owed_tenants", "Tenants whose webhooks got a 5xx and have not been sent again. Replicas that share an inbox all report the same, but for what it has not stored yet.", float64(s.Owed.Tenants))
+	}
+	if !s.At.IsZero() || s.Owed.Unnamed.Count > 0 {
+		gauge("usher_webhook_owed_unnamed", "Webhooks of the last day that got a 5xx before their tenant was known, and that nobody has dealt with.", float64(s.Owed.Unnamed.Count))
+	}
 	if s.At.IsZero() {
 		return
 	}
@@ -432,8 +439,6 @@ func (stats inboxCollector) Collect(ch chan<- prometheus.Metric) {
 	gauge("usher_inbox_oldest_seconds", "Age of the oldest of them.", s.Oldest.Seconds())
 	gauge("usher_inbox_parked", "Parked webhooks that no newer one of the same tenant has replaced.", float64(s.Parked))
 	gauge("usher_inbox_refused", "Refused webhooks that nobody has dealt with.", float64(s.Refused))
-	gauge("usher_webhook_owed_tenants", "Tenants whose webhooks got a 5xx and have not been sent again. Replicas that share an inbox all report the same, but for what it has not stored yet.", float64(s.Owed.Tenants))
-	gauge("usher_webhook_owed_unnamed", "Webhooks of the last day that got a 5xx before their tenant was known, and that nobody has dealt with.", float64(s.Owed.Unnamed.Count))
 	gauge("usher_webhook_gaps", "Times of a minute or more in which no replica's gate was ready, and that nobody has dealt with.", float64(len(s.Owed.Gaps)))
 	gauge("usher_inbox_used_bytes", "Bytes that waiting and parked webhooks take. Replicas that share an inbox all report the same.", float64(s.Used))
 	gauge("usher_inbox_limit_bytes", "Bytes that waiting and parked webhooks may take; beyond that senders get 503. 0: there is no inbox.", float64(s.Limit))
