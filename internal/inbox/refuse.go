@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 
 	"usher/internal/inbox/engine"
 	"usher/internal/text"
@@ -14,6 +15,7 @@ import (
 // will send again, so it is stored until somebody has dealt with it.
 
 // storeRefused stores a webhook that was refused. A copy of a refused webhook that nobody has dealt with is only counted.
+// When ctx ends first, it returns an error. Then the webhook may have been stored or not, but it is not stored later.
 func (s *Inbox) storeRefused(ctx context.Context, r *webhookgate.Refusal) error {
 	w := &r.Webhook
 	row := newWebhook(w)
@@ -26,9 +28,14 @@ func (s *Inbox) storeRefused(ctx context.Context, r *webhookgate.Refusal) error 
 	if w.Lane.Tenant != "" {
 		o.lanes = []webhookgate.Lane{w.Lane}
 	}
+	var gaveUp atomic.Bool
 	reply := make(chan error, 1)
+	o.wanted = func() bool { return !gaveUp.Load() }
 	o.failed = func(err error) { reply <- err }
 	o.decide = func(t *sqlTurn) func() {
+		if gaveUp.Load() { // a newer one may be in the lane already; see takeIn
+			return func() {}
+		}
 		l := t.nowhere()
 		if w.Lane.Tenant != "" {
 			l = t.lanes[row.lane]
@@ -36,7 +43,8 @@ func (s *Inbox) storeRefused(ctx context.Context, r *webhookgate.Refusal) error 
 		t.copies[string(row.digest)] = l.refuse(row, t.copies[string(row.digest)])
 		return func() { reply <- nil }
 	}
-	err := s.await(ctx, ctx.Done(), &o, reply) // when ctx ends the writer may still store it, but its sender does not wait for that
+	err := s.await(ctx, ctx.Done(), &o, reply)
+	gaveUp.Store(err != nil)
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		err = s.timeoutErr()
 	}

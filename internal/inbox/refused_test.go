@@ -178,6 +178,28 @@ func TestRefusedWhileTheDatabaseHangs(t *testing.T) {
 	})
 }
 
+// The writer hangs for so long that the sender of a refused webhook gets its answer. The sender's next webhook goes through another replica.
+// Then the refused one is not stored any more: it would count as the newer one.
+func TestRefusedAfterItsSenderGaveUp(t *testing.T) {
+	t.Parallel()
+	dsn := pgtest.Schema(t)
+	h := newHeld(inDatabase(t, dsn)())
+	one := newDesk(t, func() engine.Engine { return h })
+	two := newDesk(t, inDatabase(t, dsn), func(c *Config) { c.Receivers = one.cfg.Receivers })
+	one.until("up", one.Ready)
+	h.hold()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if one.storeRefused(ctx, &webhookgate.Refusal{Webhook: *one.hook("acme", odd("acme", "old")), Status: 422}) == nil {
+		t.Fatal("stored")
+	}
+	two.take("acme", odd("acme", "new"))
+	h.goOn()
+	one.take("other", "A") // after it
+	two.idle("acme")
+	two.want("states", two.states("acme"), "delivered")
+}
+
 // odd returns a snapshot of a tenant that usher refuses, and that somebody can accept.
 func odd(tenant, feature string) string {
 	return `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"` + tenant + `"},"change":{"features":[{"code":"` + feature + `"}]}}}`
