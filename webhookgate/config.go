@@ -97,7 +97,8 @@ type Config struct {
 	KeepUnclaimed bool
 
 	// Refused is called for each Refusal, before the sender gets its answer. It returns whether it has
-	// stored the webhook, and must not take longer than Store may take. May be nil.
+	// stored the webhook, and must not take longer than Store may take. If there is a Store, and Refused
+	// has not stored the webhook, the sender should send it again; Refused has noted that in Owed. May be nil.
 	Refused func(*Refusal) (stored bool)
 
 	// Owed gets the tenants whose webhooks got a 5xx. Nil: the gate makes one.

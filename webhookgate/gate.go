@@ -71,7 +71,9 @@ func (g *Gate) decide(w http.ResponseWriter, r *http.Request) *answer {
 	a := g.handle(in)
 	in.Stored = a.Decision == queued
 	if in.Refusal != nil && g.cfg.Refused != nil {
-		in.Stored = g.cfg.Refused(in.Refusal)
+		if in.Stored = g.cfg.Refused(in.Refusal); !in.Stored && g.cfg.Store != nil {
+			a = busy("the inbox can't be written right now; please send this webhook again") // with a 4xx nobody would
+		}
 	}
 	in.noteAnswer(a)
 	g.noteOwed(in, a.again)
@@ -82,12 +84,12 @@ func (g *Gate) decide(w http.ResponseWriter, r *http.Request) *answer {
 	return a
 }
 
-// noteOwed notes whose webhook got a 5xx, and who is owed nothing any more. Config.Store does that for the webhooks that it gets. Nobody
-// sends a question again.
+// noteOwed notes whose webhook got a 5xx, and who is owed nothing any more. Config.Store and Config.Refused do that for the webhooks
+// that they get. Nobody sends a question again.
 func (g *Gate) noteOwed(in *arrival, again bool) {
 	w, took := in.Webhook, in.Status == http.StatusOK
 	switch {
-	case !took && in.Decision != failed, w != nil && (g.cfg.Store != nil || g.isQuestion(w.Type)):
+	case !took && in.Decision != failed, in.Refusal != nil, w != nil && (g.cfg.Store != nil || g.isQuestion(w.Type)):
 	case w == nil:
 		g.cfg.Owed.AddUnnamed(Unnamed{1, in.At, in.At})
 	case took:

@@ -55,6 +55,19 @@ func (d Debt) Add(m Missed) Debt {
 	return d
 }
 
+// Without returns the debt without a webhook that is stored as refused now, where people see it. If there are as many as a debt has, it
+// stays as it is: there may have been others, whose digests are forgotten.
+func (d Debt) Without(digest [sha256.Size]byte) Debt {
+	if len(d.Missed) >= keptMissed {
+		return d
+	}
+	d.Missed = slices.DeleteFunc(slices.Clone(d.Missed), func(m Missed) bool { return m.Digest == digest })
+	if len(d.Missed) == 0 {
+		return Debt{}
+	}
+	return d
+}
+
 // SettledBy says whether nothing is owed any more once a webhook was taken in, which arrived at that time: it is the last one again, or
 // a new snapshot that arrived after it. An earlier one that is sent again says nothing about the last, nor does an event that is no snapshot,
 // nor a copy of a webhook that came before, by its signed id: for these, snapshot is false.
@@ -159,6 +172,20 @@ func (o *Owed) Taken(lane Lane, digest [sha256.Size]byte, snapshot bool, at time
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if d := o.debts[lane]; d != nil && d.SettledBy(digest, snapshot, at) {
+		delete(o.debts, lane)
+	}
+}
+
+// Without notes that a webhook of a tenant is stored as refused.
+func (o *Owed) Without(lane Lane, digest [sha256.Size]byte) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	d := o.debts[lane]
+	if d == nil {
+		return
+	}
+	o.version++
+	if d.Debt, d.version = d.Debt.Without(digest), o.version; len(d.Missed) == 0 {
 		delete(o.debts, lane)
 	}
 }

@@ -65,6 +65,34 @@ func TestDebt(t *testing.T) {
 	}
 }
 
+// What is stored as refused is no longer owed, whatever else is. Where four are owed there may have been more, whose digests are forgotten.
+func TestDebtWithout(t *testing.T) {
+	for _, tc := range []struct{ missed, refused, left string }{
+		{"A", "A", ""},
+		{"A", "B", "A"},
+		{"AB", "B", "A"},
+		{"AB", "A", "B"},
+		{"AB", "AB", ""},
+		{"ABCD", "D", "ABCD"},
+		{"ABCDE", "EDCB", "BCDE"},
+	} {
+		o, lane := NewOwed(), Lane{Tenant: "acme"}
+		for i, name := range tc.missed {
+			o.Add(lane, missed(string(name), i+1))
+		}
+		for _, name := range tc.refused {
+			o.Without(lane, sha256.Sum256([]byte(string(name))))
+		}
+		left := ""
+		for _, m := range o.Of(lane).Missed {
+			left += m.ID
+		}
+		if left != tc.left || (o.Len() > 0) != (left != "") || left != "" && o.Of(lane).Since != moments(1) {
+			t.Errorf("%s without %s: %q since %v", tc.missed, tc.refused, left, o.Of(lane).Since)
+		}
+	}
+}
+
 // The same bytes of an event that is no snapshot may be another event.
 func TestDebtOfAnEvent(t *testing.T) {
 	for at, owed := range map[int]bool{1: true, 2: false, 3: false} {
@@ -252,4 +280,37 @@ func TestRetryOfAnOlderOneSettlesNothing(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A webhook is refused, and the inbox cannot store it: its sender gets a 503 and sends it again. Without an inbox it gets the 422.
+func TestRefusedThatCannotBeStored(t *testing.T) {
+	for _, tc := range []struct {
+		name          string
+		inbox, stored bool
+		want          int
+		decision      string
+	}{
+		{"stored", true, true, 422, "rejected"},
+		{"not stored", true, false, 503, "failed"},
+		{"no inbox", false, false, 422, "rejected"},
+	} {
+		var told Outcome
+		g := newGate(t, func(c *setup) {
+			if tc.inbox {
+				c.Store = func(*Webhook) (string, error) { return "", nil }
+			}
+			c.Refused = func(*Refusal) bool { return tc.stored }
+			c.Answered = func(o Outcome) { told = o }
+		})
+		got := post(t, g, `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"acme"}}}`)
+		if got.Code != tc.want || got.Header().Get("Usher-Decision") != tc.decision || (got.Header().Get("Retry-After") != "") != (tc.want == 503) {
+			t.Errorf("%s: %d %v %s", tc.name, got.Code, got.Header(), got.Body)
+		}
+		if told.Stored != tc.stored || told.Refusal == nil || told.Refusal.Status != 422 || len(told.Refusal.Faults) == 0 {
+			t.Errorf("%s: %+v", tc.name, told)
+		}
+		if o := g.cfg.Owed; o.Len() != 0 || o.Unnamed().Count != 0 { // Refused notes that
+			t.Errorf("%s: owed to %v, and %v", tc.name, owedTenants(g), o.Unnamed())
+		}
+	}
 }

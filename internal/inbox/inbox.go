@@ -320,8 +320,7 @@ func (s *Inbox) Store(w *webhookgate.Webhook) (duplicateOf string, err error) {
 	return a.DuplicateOf, a.Err
 }
 
-// Refuse stores a webhook that was refused, and says whether that was possible; see webhookgate.Config.Refused. The sender's
-// answer does not depend on it.
+// Refuse stores a webhook that was refused, and says whether that was possible; see webhookgate.Config.Refused.
 func (s *Inbox) Refuse(r *webhookgate.Refusal) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), answerWithin)
 	defer cancel()

@@ -173,7 +173,11 @@ func (s *Inbox) owing() []*work {
 
 func (s *Inbox) owingWorks() (works []*work) {
 	for _, o := range s.cfg.Owed.Some(maxOweWorks) {
-		works = append(works, &work{lanes: []webhookgate.Lane{o.Lane}, numbers: 1, running: true, failed: func(error) { s.oweFailed = time.Now() }, decide: func(t *sqlTurn) func() {
+		var digests [][]byte
+		for _, m := range o.Missed {
+			digests = append(digests, m.Digest[:])
+		}
+		works = append(works, &work{lanes: []webhookgate.Lane{o.Lane}, digests: digests, numbers: 1, running: true, failed: func(error) { s.oweFailed = time.Now() }, decide: func(t *sqlTurn) func() {
 			d := webhookgate.Debt{Since: o.Since}
 			for _, m := range o.Missed {
 				if m.At.IsZero() { // nobody knew the time
@@ -184,7 +188,14 @@ func (s *Inbox) owingWorks() (works []*work) {
 			if d.Since.IsZero() {
 				d.Since = t.time()
 			}
-			t.lanes[LaneOf(o.Lane)].owe(d)
+			for _, m := range d.Missed {
+				if t.isRefused(m) {
+					d = d.Without(m.Digest)
+				}
+			}
+			if len(d.Missed) > 0 {
+				t.lanes[LaneOf(o.Lane)].owe(d)
+			}
 			return func() {
 				s.mu.Lock()
 				s.figures.changeCount++ // first: it must always be in the one or in the other
@@ -194,6 +205,13 @@ func (s *Inbox) owingWorks() (works []*work) {
 		}})
 	}
 	return works
+}
+
+// isRefused says whether a webhook that got a 5xx is stored as refused all the same: its transaction was in doubt, or it has come again
+// through another replica. Clocks differ by up to maxJump.
+func (t *sqlTurn) isRefused(m webhookgate.Missed) bool {
+	c := t.copies[string(m.Digest[:])]
+	return c != nil && c.State == Refused && !c.gone && !c.Changed.Add(maxJump).Before(m.At)
 }
 
 // forgetOwed drops what is owed to a tenant, as far as it is in memory, and returns in which lanes there was something.

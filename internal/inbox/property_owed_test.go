@@ -76,13 +76,20 @@ func (w *world) judgeOwed(entries []*Webhook, deadline time.Time) {
 				over(e.to)
 			}
 		}
+		lost := false
+		for _, r := range w.lost {
+			if r.tenant == tenant {
+				lost = true
+				over(r.to)
+			}
+		}
 		if last == nil || !last.from.After(ends.Add(clocks)) {
 			w.mu.Unlock()
 			continue
 		}
 		alive := slices.ContainsFunc(w.places, func(p *place) bool { return p.life == last.life })
 		switch {
-		case last.ok && (lastMissed == nil || !slices.Contains(missed, last.webhook.Digest) && last.webhook.Snapshot || lastMissed.webhook.Digest == last.webhook.Digest) && last.from.After(ends.Add(2*maxJump)):
+		case last.ok && (lastMissed == nil || !slices.Contains(missed, last.webhook.Digest) && last.webhook.Snapshot || lastMissed.webhook.Digest == last.webhook.Digest) && (!lost || last.webhook.Snapshot && !slices.Contains(missed, last.webhook.Digest)) && last.from.After(ends.Add(2*maxJump)):
 			if slices.Contains(owed, true) {
 				w.violation("(j) %s is owed nothing: arrival %d was taken in; and usher says that it is, by place: %v", tenant, last.number, owed)
 			}

@@ -118,6 +118,7 @@ type world struct {
 	byLine  map[string]*arrival // what reconcile may take in
 	runs    int
 	refused []saying // webhooks that were refused for sure
+	lost    []saying // refused ones that were not stored, as their senders were told
 }
 
 // A saying is what the billing service says of a tenant: its state, and how many changes there were before. It was said in a time, if that
@@ -841,14 +842,15 @@ func (p *place) refuse(tenant, snapshot string) {
 	said := saying{tenant, snapshot, w.change(tenant, snapshot), time.Now(), time.Time{}}
 	w.mu.Unlock()
 	body := fmt.Appendf(nil, `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":%q},"change":%q}}`, tenant, snapshot)
-	hook := webhookgate.Webhook{ID: fmt.Sprint("odd ", said), Type: "TenantProvisioningChange", Lane: webhookgate.Lane{Platform: platform(tenant), Tenant: tenant}, Body: body, Digest: sha256.Sum256(body)}
+	hook := webhookgate.Webhook{ID: fmt.Sprint("odd ", said), Type: "TenantProvisioningChange", Lane: webhookgate.Lane{Platform: platform(tenant), Tenant: tenant}, Body: body, Digest: sha256.Sum256(body), Received: time.Now()}
 	w.senders.Go(func() {
-		if !i.Refuse(&webhookgate.Refusal{Webhook: hook, Status: 422, Faults: []content.Fault{{Message: "is odd"}}}) {
-			return
-		}
+		stored := i.Refuse(&webhookgate.Refusal{Webhook: hook, Status: 422, Faults: []content.Fault{{Message: "is odd"}}})
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		if said.to = time.Now(); life.dead.IsZero() {
+		switch said.to = time.Now(); {
+		case !stored:
+			w.lost = append(w.lost, said)
+		case life.dead.IsZero():
 			w.refused = append(w.refused, said)
 		}
 	})

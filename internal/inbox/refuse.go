@@ -15,7 +15,7 @@ import (
 // will send again, so it is stored until somebody has dealt with it.
 
 // storeRefused stores a webhook that was refused. A copy of a refused webhook that nobody has dealt with is only counted.
-// When ctx ends first, it returns an error. Then the webhook may have been stored or not, but it is not stored later.
+// When ctx ends first, it returns an error. Then the webhook may have been stored or not, but it is not stored later. After an error it is owed.
 func (s *Inbox) storeRefused(ctx context.Context, r *webhookgate.Refusal) error {
 	w := &r.Webhook
 	row := newWebhook(w)
@@ -41,10 +41,19 @@ func (s *Inbox) storeRefused(ctx context.Context, r *webhookgate.Refusal) error 
 			l = t.lanes[row.lane]
 		}
 		t.copies[string(row.digest)] = l.refuse(row, t.copies[string(row.digest)])
-		return func() { reply <- nil }
+		if len(l.owed.Missed) > 0 {
+			l.owed, l.dirty = l.owed.Without(w.Digest), true
+		}
+		return func() {
+			s.cfg.Owed.Without(w.Lane, w.Digest)
+			reply <- nil
+		}
 	}
 	err := s.await(ctx, ctx.Done(), &o, reply)
 	gaveUp.Store(err != nil)
+	if err != nil {
+		s.oweTo(w)
+	}
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		err = s.timeoutErr()
 	}

@@ -200,6 +200,65 @@ func TestRefusedAfterItsSenderGaveUp(t *testing.T) {
 	two.want("states", two.states("acme"), "delivered")
 }
 
+// A refused webhook that could not be stored is owed like one that got a 5xx, until the same one is stored as refused, or another one is taken
+// in. If its tenant is not certain, it counts without a name.
+func TestRefusedInAnOutage(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		h := newHeld(open())
+		d := newDesk(t, func() engine.Engine { return h })
+		d.until("up", d.Ready)
+		lose := func(tenant, body string) {
+			t.Helper()
+			h.hold()
+			defer h.goOn()
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+			defer cancel()
+			if d.storeRefused(ctx, &webhookgate.Refusal{Webhook: *d.hook(tenant, body), Status: 422}) == nil {
+				t.Fatal("stored")
+			}
+		}
+		lose("acme", "R")
+		lose("two", "R1")
+		lose("two", "R2")
+		lose("", "nobody's")
+		d.stored()
+		d.want("owed", d.owed(), "acme two")
+		d.until("one has no name", func() bool { return d.Stats().Owed.Unnamed.Count == 1 })
+		d.want("states", d.states(""), "")
+
+		d.refuse("acme", "R")
+		d.want("owed after it was stored", d.owed(), "two")
+		d.want("acme", d.states("acme"), "refused")
+		d.refuse("two", "R2")
+		d.want("owed: the first is still missing", d.owed(), "two")
+		d.refuse("two", "R1")
+		d.want("owed in the end", d.owed(), "")
+
+		lose("acme", "R3")
+		d.stored()
+		time.Sleep(time.Millisecond)
+		d.take("acme", "S")
+		d.want("owed after a snapshot", d.owed(), "")
+		d.want("refused", d.refusedBodies(), "R2 R1")
+	})
+}
+
+// Of a refused webhook whose COMMIT was in doubt, or that another replica has stored meanwhile, nothing is owed. If it came again later than
+// that, it is: it may be what the sender sent last.
+func TestRefusedIsStoredAfterAll(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		d := newDesk(t, open)
+		doubtful, later := d.hook("acme", "R"), d.hook("later", "L")
+		d.refuse("acme", "R")
+		d.refuse("later", "L")
+		later.Received = time.Now().Add(2 * maxJump)
+		d.oweTo(doubtful)
+		d.oweTo(later)
+		d.stored()
+		d.want("owed", d.owed(), "later")
+	})
+}
+
 // odd returns a snapshot of a tenant that usher refuses, and that somebody can accept.
 func odd(tenant, feature string) string {
 	return `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"` + tenant + `"},"change":{"features":[{"code":"` + feature + `"}]}}}`
