@@ -95,7 +95,7 @@ func (g *Gate) noteOwed(in *arrival, again bool) {
 	case took:
 		g.cfg.Owed.Taken(w.Lane, w.Digest, w.Snapshot && !again, w.Received)
 	default:
-		g.cfg.Owed.Add(w.Lane, Missed{w.ID, w.Digest, w.Received, w.Snapshot})
+		g.cfg.Owed.Add(w.Lane, Missed{ID: w.ID, Digest: w.Digest, At: w.Received, Snapshot: w.Snapshot})
 	}
 }
 

@@ -24,6 +24,7 @@ type Missed struct {
 	Digest   [sha256.Size]byte
 	At       time.Time // when it arrived
 	Snapshot bool      // it has the complete state of its tenant, so the same bytes are the same state
+	Received time.Time // when it arrived, by this machine's clock, if At is a database's; may be zero
 }
 
 // keptMissed is how many webhooks of a tenant a Debt has.

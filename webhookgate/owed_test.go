@@ -17,7 +17,7 @@ import (
 func moments(second int) time.Time { return time.Unix(int64(second), 0) }
 
 func missed(name string, second int) Missed {
-	return Missed{name, sha256.Sum256([]byte(name)), moments(second), true}
+	return Missed{ID: name, Digest: sha256.Sum256([]byte(name)), At: moments(second), Snapshot: true}
 }
 
 // What settles a debt. Each step is a name and when it arrived; "!" in front: it got a 5xx.

@@ -122,7 +122,7 @@ func digests(d webhookgate.Debt) (all []byte) {
 
 // oweTo notes that a webhook got a 5xx.
 func (s *Inbox) oweTo(w *webhookgate.Webhook) {
-	m := webhookgate.Missed{ID: w.ID, Digest: w.Digest, Snapshot: w.Snapshot}
+	m := webhookgate.Missed{ID: w.ID, Digest: w.Digest, Snapshot: w.Snapshot, Received: w.Received}
 	if at := s.clock.at(w.Received); at != 0 {
 		m.At = moment(at)
 	}
@@ -137,6 +137,14 @@ func (c *clockOffset) at(t time.Time) int64 {
 		return 0
 	}
 	return int64((c.offset + t.Sub(c.start)) / time.Microsecond)
+}
+
+// latest is like at, but the latest time that it can have been.
+func (c *clockOffset) latest(t time.Time) int64 {
+	at := c.at(t)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return at + micros(c.uncertainty)
 }
 
 // dated returns a count with times of the database's clock, as far as that is known.
@@ -182,6 +190,8 @@ func (s *Inbox) owingWorks() (works []*work) {
 			for _, m := range o.Missed {
 				if m.At.IsZero() { // nobody knew the time
 					m.At = t.time()
+				} else if latest := moment(min(t.now, s.clock.latest(m.Received))); latest.After(m.At) {
+					m.At = latest // the clock was read better since; an older webhook must not settle this one
 				}
 				d = d.Add(m)
 			}

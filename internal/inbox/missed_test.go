@@ -407,6 +407,29 @@ func TestOwedTogetherWithWhatSettlesIt(t *testing.T) {
 	})
 }
 
+// If the database's first answer took seconds, what usher knows of its clock is too early by as much. An older webhook, which another replica
+// took in, does not settle a newer one for that.
+func TestOwedAfterASlowReading(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		d := newDesk(t, open)
+		d.take("acme", "V")
+		d.idle("")
+		time.Sleep(500 * time.Millisecond)
+		d.clock.mu.Lock()
+		d.clock.offset, d.clock.uncertainty = d.clock.offset-3*time.Second, d.clock.uncertainty+3*time.Second
+		d.clock.mu.Unlock()
+		d.oweTo(d.hook("acme", "W"))
+		d.stored()
+		d.want("owed", d.owed(), "acme")
+		time.Sleep(time.Second)
+		d.take("acme", "X")
+		d.want("owed after a newer one", d.owed(), "")
+		if strings.Contains(d.log.String(), "clock has jumped") {
+			t.Error("it counts as a jump")
+		}
+	})
+}
+
 // What is owed without a name has the times of the database's clock, however far from it ours is: before it is stored, and after. A run that
 // began earlier does not end it.
 func TestUnnamedByTheDatabasesClock(t *testing.T) {
