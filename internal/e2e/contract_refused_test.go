@@ -196,12 +196,23 @@ func TestRefusedSavedAndDone(t *testing.T) {
 				o.send(odd("copied", 7), webhookToken)
 				second := o.latest("refused")
 				o.want("accept", o.does("accept", first), "0 ", "Paused since ")
-				o.want("a newer one", o.does("accept", second), "1 ", "of the same tenant is newer. Use --force")
-				o.want("forced", o.does("accept", "--force", second), "0 ")
+				o.want("accept the newer one", o.does("accept", second), "0 ")
 				o.want("resume", o.does("resume", "--tenant", "crm/copied"), "0 ")
 				testkit.Eventually(t, "delivered, in order", func() bool { _, got := rc.last(t); return got == odd("copied", 7) })
 				o.figure("usher_inbox_refused", "0")
 				o.want("overview", o.page("/"), "usher cannot tell what 1 tenant (crm/copied) may use", "!usher refused")
+				testkit.Eventually(t, "another one delivered", func() bool {
+					return strings.Contains(o.does("ls", "--tenant", "crm/many", "--limit", "1"), "delivered")
+				})
+				o.send(odd("many", 2), webhookToken)
+				older := o.latest("refused")
+				if r := o.send(testkit.Snapshot("many", 1), webhookToken); r.status != 200 {
+					t.Errorf("%d", r.status)
+				}
+				o.want("an older one", o.does("accept", "--yes", older), "1 ", "of the same tenant is newer. Use --force")
+				o.want("forced", o.does("accept", "--yes", "--force", older), "0 ")
+				o.send(testkit.Snapshot("many", 3), webhookToken)
+				testkit.Eventually(t, "the last one delivered", func() bool { _, got := rc.last(t); return got == testkit.Snapshot("many", 3) })
 			}},
 			{"erase reaches refused ones, too", func() {
 				o.send(odd("gone", 5), webhookToken)

@@ -730,6 +730,9 @@ func (i *importJob) addBare(chunk *importChunk, body []byte) error {
 		}
 		to.keep(in.Webhook, in.state)
 		to.held = nil // nobody has got it: the same webhook from the sender is no duplicate
+		for _, old := range to.refusedOnes() {
+			old.setNewer(true)
+		}
 		i.highest = max(i.highest, to.tail)
 	})
 }
@@ -765,6 +768,9 @@ func (i *importJob) flush(tx engine.Tx, chunk *importChunk) error {
 	}
 	for _, change := range chunk.changes {
 		change(t)
+	}
+	if t.err != nil {
+		return t.err
 	}
 	for _, l := range t.lanes {
 		for _, h := range l.hooks { // some are in the inbox already

@@ -321,7 +321,7 @@ func (l *lane) take(in *incoming) (a Answer) {
 		l.rememberID(in, seq, original) // the same id must be a duplicate later, too, whatever has come meanwhile
 		if in.snapshot && !again {
 			for _, old := range l.refusedOnes() {
-				old.changed, old.Newer = old.changed || !old.Newer, true
+				old.setNewer(true)
 			}
 		}
 		return Answer{DuplicateOf: original, again: again}
@@ -414,13 +414,15 @@ func (l *lane) noteSince() {
 
 // supersedeRefused supersedes the tenant's refused webhooks: this snapshot is newer and complete. It leaves alone events of
 // other types, whose content no snapshot has. If this webhook is a refused one that somebody has accepted, it only supersedes
-// those that were last received before it.
+// those that were last received before it: the others are newer.
 func (l *lane) supersedeRefused(in *incoming) {
 	for _, old := range l.refusedOnes() {
 		sameType := old.Type == in.Type || old.Type == ""
 		isOlder := in.accepting == nil || old.rank < in.accepting.rank
 		if sameType && isOlder {
 			l.move(old, Superseded, "a newer snapshot of the tenant was taken in")
+		} else if sameType {
+			old.setNewer(false)
 		}
 	}
 }

@@ -95,7 +95,7 @@ func (s *Inbox) Accept(id int64, force bool, by *Action) (int64, error) {
 	ctx, cancel := context.WithTimeout(s.run, actionPatience)
 	defer cancel()
 	// After ctx's end it is not taken in later either, when its tenant may have a newer one.
-	a := s.takeIn(ctx, arriving(hook), work{hooks: []int64{id}, by: by}, func(t *sqlTurn, l *lane, in *incoming) error {
+	a := s.takeIn(ctx, arriving(hook), work{hooks: []int64{id}, states: []webhookgate.Lane{found.lane}, by: by}, func(t *sqlTurn, l *lane, in *incoming) error {
 		in.accepting = l.hook(id)
 		return acceptable(l, in, id, force)
 	})
@@ -134,11 +134,12 @@ func (s *Inbox) readRefused(found *Webhook) (*webhookgate.Webhook, error) {
 
 // acceptable says why a refused webhook cannot be taken in.
 func acceptable(l *lane, in *incoming, id int64, force bool) error {
-	switch {
-	case in.accepting == nil || in.accepting.State != Refused:
+	if in.accepting == nil || in.accepting.State != Refused {
 		return ErrNotRefused
-	case (l.tail > id || in.accepting.Newer) && !force && in.snapshot:
-		return &OverwriteError{id, l.tailWebhook()}
+	}
+	// A snapshot that was taken in after it, other than a copy, would have superseded it.
+	if newer := l.t.rows.snapshot(l); newer != nil && in.accepting.Newer && in.snapshot && !force {
+		return &OverwriteError{id, &Webhook{ID: newer.Seq, UUID: newer.Webhook, Platform: l.Platform, Tenant: l.Tenant}}
 	}
 	return nil
 }

@@ -276,7 +276,7 @@ func TestRefusedAgainAfterANewerOne(t *testing.T) {
 		}
 		must2(d.Accept(d.nth("acme", 3), false))(t)
 		d.until("delivered", func() bool { return d.states("acme") == "superseded refused accepted delivered" })
-		must2(d.Accept(d.nth("acme", 2), true))(t)
+		must2(d.Accept(d.nth("acme", 2), false))(t)
 		d.idle("acme")
 		d.want("accepted", strings.Join(d.main.got("acme"), " "), b+" "+a)
 		d.want("states", d.states("acme"), "superseded accepted accepted delivered delivered")
@@ -339,6 +339,54 @@ func TestAcceptAfterACopyOfWhatIsHeld(t *testing.T) {
 		_ = must2(d.Accept(id, false))(t)
 		d.idle("acme")
 		d.want("delivered", strings.Join(d.main.got("acme"), " "), b+" "+a)
+	})
+}
+
+// To accept a webhook needs --force only if the tenant has a newer snapshot: not after an event, nor after a refused webhook that came before it
+// and was accepted. It says which snapshot that is.
+func TestForceIsForANewerSnapshot(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		d := newDesk(t, open)
+		accept := func(tenant string, n int, force bool, want string) {
+			t.Helper()
+			_, err := d.Accept(d.nth(tenant, n), force)
+			older, got := new(OverwriteError), "ok"
+			if errors.As(err, &older) {
+				got = fmt.Sprint(older.Latest.State, " ", strings.Contains(string(older.Latest.Type), "Provisioning"))
+			} else if err != nil {
+				got = err.Error()
+			}
+			d.want(fmt.Sprint(tenant, " ", n), got, want)
+			d.idle(tenant)
+		}
+		event := func(tenant string) {
+			e := d.hook(tenant, `{"type":"Other"}`)
+			e.Type, e.Snapshot = "Other", false
+			d.want("event", d.sendHook(e), "+")
+			d.idle(tenant)
+		}
+		d.refuse("two", odd("two", "a"))
+		d.refuse("two", odd("two", "b"))
+		accept("two", 1, false, "ok")
+		accept("two", 2, false, "ok")
+
+		d.refuse("event", odd("event", "a"))
+		event("event")
+		accept("event", 1, false, "ok")
+
+		d.take("copy", "A")
+		d.idle("copy")
+		d.refuse("copy", odd("copy", "a"))
+		d.refuse("copy", odd("copy", "b"))
+		d.want("copy", d.send("copy", "A"), "=")
+		event("copy")
+		accept("copy", 3, false, "delivered true")
+		accept("copy", 2, true, "ok")
+		accept("copy", 3, false, "ok") // what the tenant has now is older
+
+		d.refuse("imported", odd("imported", "a"))
+		must2(d.Import(t.Context(), strings.NewReader(odd("imported", "b")), ImportOptions{}))(t)
+		accept("imported", 1, false, "kept true")
 	})
 }
 

@@ -154,7 +154,7 @@ type Record struct {
 	From   string          `json:"from,omitempty"`  // the sender's address
 	Times  int             `json:"times,omitempty"` // how often it was received
 	Cut    bool            `json:"cut,omitempty"`   // only the beginning of its body is stored
-	Newer  bool            `json:"newer,omitempty"` // after it, a copy of its tenant's last snapshot was received
+	Newer  bool            `json:"newer,omitempty"` // after it, its tenant's last snapshot came again, or was imported
 }
 
 // Rejected says whether the webhook was refused when it was received, also if somebody has dealt with it since.
@@ -221,6 +221,9 @@ func (w *Webhook) lastCame() (number int64, at time.Time) {
 	}
 	return w.ID, w.Received
 }
+
+// setNewer notes whether the last snapshot of a refused webhook's tenant is newer than it.
+func (w *Webhook) setNewer(yes bool) { w.changed, w.Newer = w.changed || w.Newer != yes, yes }
 
 // position is the webhook's place in its lane. Webhooks that somebody has sent again come first: their positions are negative.
 func (w *Webhook) position() int64 {
