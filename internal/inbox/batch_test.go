@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"slices"
 	"strings"
@@ -41,7 +42,7 @@ func (d *desk) together(all ...func()) {
 	stands, goesOn := make(chan struct{}), make(chan struct{})
 	d.submit(&work{wanted: func() bool { close(stands); <-goesOn; return false }})
 	<-stands // so does the writer, outside of any transaction
-	d.queue = nil
+	d.stand(true)
 	var wg sync.WaitGroup
 	for _, f := range all {
 		before := d.asked()
@@ -57,14 +58,24 @@ func (d *desk) together(all ...func()) {
 		})
 	}
 	d.asked() // puts them in order
+	d.stand(false)
 	close(goesOn)
 	wg.Wait()
+}
+
+func (d *desk) stand(yes bool) {
+	d.looking.Lock()
+	defer d.looking.Unlock()
+	d.stands, d.queue = yes, nil
 }
 
 // asked is how many operations wait for the writer, which stands still. Claims do not count: usher makes them by itself, at any time.
 func (d *desk) asked() (count int) {
 	d.looking.Lock()
 	defer d.looking.Unlock()
+	if !d.stands { // somebody has looked until now for what is done by now; who put that back would have it done twice
+		return math.MaxInt
+	}
 	for range d.Queued() {
 		if w := <-d.ops; !slices.Contains(d.queue, w) {
 			d.queue = append(d.queue, w)

@@ -321,7 +321,8 @@ type desk struct {
 	end     func()        // orderly: what is under way finishes
 	cut     func()        // what is under way is cut off
 	release map[string]func()
-	looking sync.Mutex // guards queue
+	looking sync.Mutex // guards what follows
+	stands  bool       // the writer does; see together
 	queue   []*work    // what waits for the writer; see asked
 	ended   bool
 }

@@ -931,7 +931,7 @@ func TestOwedIfItWouldBeAChange(t *testing.T) {
 		"the window has passed": func(t *testing.T, d *desk, s string) {
 			d.take("acme", s)
 			d.idle("acme")
-			time.Sleep(time.Hour)
+			time.Sleep(d.cfg.DedupWindow)
 		},
 		"it is a copy": func(t *testing.T, d *desk, s string) {
 			d.take("acme", s)
