@@ -39,10 +39,10 @@ type courier struct {
 	mu         sync.Mutex // guards what follows
 	changed    *sync.Cond // target.bodies has become less
 	targets    map[*receiver.Receiver]*target
-	leases     map[*Lease]bool // all leases of this process
-	unfinished int             // deliveries whose outcome is not written yet; no WaitGroup, because one may begin while finish waits for the last one
-	ending     bool            // no new deliveries: before run has begun, and after its end
-	hard       context.Context // its end cancels deliveries
+	leases     map[leaseKey]*Lease // all leases of this process
+	unfinished int                 // deliveries whose outcome is not written yet; no WaitGroup, because one may begin while finish waits for the last one
+	ending     bool                // no new deliveries: before run has begun, and after its end
+	hard       context.Context     // its end cancels deliveries
 }
 
 // A target is one receiver, as the courier sees it.
@@ -90,7 +90,7 @@ type wave struct {
 func newCourier(s *Inbox) *courier {
 	c := &courier{
 		inbox: s, receivers: s.cfg.Receivers, delivered: s.cfg.Delivered, log: s.cfg.Log, paused: s.Paused, wake: make(chan struct{}, 1),
-		targets: make(map[*receiver.Receiver]*target), leases: make(map[*Lease]bool), ending: true,
+		targets: make(map[*receiver.Receiver]*target), leases: make(map[leaseKey]*Lease), ending: true,
 	}
 	c.changed = sync.NewCond(&c.mu)
 	for _, rc := range c.receivers.All() {
@@ -142,8 +142,15 @@ func (c *courier) receiverPaused(t *target) bool {
 	return slices.ContainsFunc(c.paused(), func(p Pause) bool { return p.Tenant == "" && (p.Receiver == "" || p.Receiver == t.Name) })
 }
 
+// Delivers says whether the outcome of this lease is not written yet.
+func (c *courier) Delivers(lane webhookgate.Lane, token int64) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.leases[leaseKey{lane, token}] != nil
+}
+
 // Reserve asks for room to deliver one more webhook of that size. If it returns true, Release is called later, and right after that maybe
-// Deliver. The writer calls these four, so none of them may block.
+// Deliver. The writer calls these five, so none of them may block.
 func (c *courier) Reserve(rc *receiver.Receiver, size int64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -214,7 +221,7 @@ func (c *courier) Deliver(lease *Lease) {
 
 // enqueue adds a lease to its receiver's queue. c.mu is held.
 func (c *courier) enqueue(t *target, lease *Lease) {
-	c.leases[lease] = true
+	c.leases[lease.key()] = lease
 	if lease.LastTryFailed {
 		t.failedLanes++
 	}
@@ -248,7 +255,7 @@ func (c *courier) deliver(t *target, lease *Lease) {
 		t.failedLanes--
 	}
 	if o == nil { // the lease has run out: another process delivers the lane
-		delete(c.leases, lease)
+		delete(c.leases, lease.key())
 	} else {
 		o.Everybody = everybody
 		c.noteAnswer(t, lease, o)
@@ -390,7 +397,7 @@ func (c *courier) outcomeSaved(o *Outcome, err error) {
 	}
 	defer c.finishOne()
 	c.mu.Lock()
-	delete(c.leases, lease)
+	delete(c.leases, lease.key())
 	if err == nil && o.NextLease != nil {
 		c.enqueue(t, o.NextLease)
 	}
@@ -531,7 +538,7 @@ func (c *courier) logUnservedPlatforms(ctx context.Context) {
 func (c *courier) renew(ctx context.Context) {
 	var old []*Lease
 	c.mu.Lock()
-	for lease := range c.leases {
+	for _, lease := range c.leases {
 		if left := time.Until(lease.ValidUntil()); left > 0 && left < c.inbox.UsableLeaseTime()*2/3 {
 			old = append(old, lease)
 		}

@@ -880,3 +880,44 @@ func (d *desk) trickles(receiver string) bool {
 	}
 	return false
 }
+
+// sharedFile is a file whose leases end by themselves, as in a database that replicas share.
+type sharedFile struct{ unwritable }
+
+func (*sharedFile) Shared() bool { return true }
+
+func (e *sharedFile) Write(fn func(engine.Tx) error) error {
+	return e.unwritable.Write(func(tx engine.Tx) error { return fn(sharedTx{tx}) })
+}
+
+type sharedTx struct{ engine.Tx }
+
+func (tx sharedTx) Queue(name string, each func(engine.Row) error, args ...any) {
+	if name != "numbers_behind" { // a file has no sequence
+		tx.Tx.Queue(name, each, args...)
+	}
+}
+
+// What was accepted in an outage of the database that lasts longer than its lease is not delivered again by the process that knows it.
+func TestAcceptedInAnOutage(t *testing.T) {
+	t.Parallel()
+	var away atomic.Bool
+	inBubbleOn(t, "a file", func(e engine.Engine) engine.Engine { return &sharedFile{unwritable{e, &away}} }, func(t *testing.T, d *desk) {
+		d.main.delay = time.Second
+		var want []string
+		for n := range 20 {
+			tenant := fmt.Sprint("t", n)
+			d.take(tenant, "A", "B")
+			want = append(want, tenant+":A", tenant+":B")
+		}
+		away.Store(true)
+		time.Sleep(2 * DefaultLeaseTime)
+		d.want("accepted in the outage", fmt.Sprint(len(d.main.got(""))), "20")
+		away.Store(false)
+		time.Sleep(2 * DefaultLeaseTime)
+		got := d.main.got("")
+		slices.Sort(got)
+		slices.Sort(want)
+		d.want("accepted", fmt.Sprint(got), fmt.Sprint(want))
+	})
+}

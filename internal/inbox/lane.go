@@ -24,9 +24,10 @@ type turn struct {
 	askedAt time.Time // our time before the transaction began; leases count from here
 	rows    rows
 
-	mayTakeOver bool                                         // a lease that has ended may be taken from its owner
-	hasRoom     func(more int64) bool                        // for so many more bytes
-	reserve     func(rc *receiver.Receiver, size int64) bool // room at the courier, until the turn ends; nil: there is no courier
+	mayTakeOver bool                                          // a lease that has ended may be taken from its owner
+	hasRoom     func(more int64) bool                         // for so many more bytes
+	reserve     func(rc *receiver.Receiver, size int64) bool  // room at the courier, until the turn ends; nil: there is no courier
+	delivers    func(lane webhookgate.Lane, token int64) bool // the courier has this lease, and its outcome is not written yet
 
 	running *Run // the reconcile that is under way; nil: there is none, or no work has asked for it
 
@@ -565,12 +566,14 @@ func (l *lane) refuse(in *Webhook, known *Webhook) *Webhook {
 }
 
 // leased says whether a process has a valid lease for the lane, and may be delivering it. After the clock has jumped every lease
-// counts as valid for a while.
+// counts as valid for a while. One of this process does until its outcome is written: after an outage of the database that may be later
+// than its end, and what was accepted meanwhile must not be delivered again.
 func (l *lane) leased() bool {
+	ours := bytes.Equal(l.owner, l.t.owner)
 	if l.t.alone {
-		return bytes.Equal(l.owner, l.t.owner)
+		return ours
 	}
-	return l.owner != nil && (l.due > l.t.now || !l.t.mayTakeOver)
+	return l.owner != nil && (l.due > l.t.now || !l.t.mayTakeOver || ours && l.t.delivers != nil && l.t.delivers(l.Lane, l.token))
 }
 
 // endExpiredLease takes the lane from an owner whose lease has ended. What changes the webhook which that owner was

@@ -32,6 +32,14 @@ type Lease struct {
 	validUntil atomic.Pointer[time.Time] // by our own clock
 }
 
+// A leaseKey is which lease it is: the lane counts its leases. One that was continued with the next webhook is the same.
+type leaseKey struct {
+	lane  webhookgate.Lane
+	token int64
+}
+
+func (lease *Lease) key() leaseKey { return leaseKey{lease.lane, lease.token} }
+
 // Valid says whether the lease still lasts. It must be asked right before each write to the receiver: the process may have been
 // stopped for any time since it was last asked, without noticing.
 func (lease *Lease) Valid() bool {

@@ -43,6 +43,7 @@ func (s *Inbox) newTurn(tx engine.Tx) *sqlTurn {
 		return n
 	}
 	if c := s.courier; c != nil {
+		t.delivers = c.Delivers
 		t.reserve = func(rc *receiver.Receiver, size int64) bool {
 			ok := c.Reserve(rc, size)
 			if ok {
