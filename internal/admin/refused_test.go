@@ -62,9 +62,10 @@ func TestRefusedOnThePages(t *testing.T) {
 	see("/webhooks/2", []string{"would have added sso"}, "Send again", "Accept…")
 	see("/", []string{"All is well"})
 	b.Refuse(refusal422(more)) // its number is not the next: the copy has used one
-	see("/webhooks?state=refused", []string{`id="w-4"`})
+	see("/webhooks?state=refused", []string{`id="w-4"`, "Discard all of these…"}, "Send all")
 	act("/webhooks/4/accept", 303)
 	see("/webhooks/4", []string{"taken in as 5"}, "Send again", "would have")
+	see("/webhooks?state=accepted", []string{`id="w-4"`}, "all of these")
 	see("/tenant?platform=eu&code=acme", []string{"taken in as 5"}, "usher refused <a")
 	see("/actions", []string{`<th scope="row">accept</th><td>4</td><td class="num">1</td>`, `<th scope="row">discard</th><td>2</td>`, `<a href="/actions" aria-current="page">`})
 	// Without an inbox it is among the gate's last decisions.

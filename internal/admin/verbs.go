@@ -75,8 +75,11 @@ var Verbs = []*Verb{
 
 		Label: "Send again…", suits: func(w *Webhook) bool { return !w.waits() && w.Decision != "rejected" }, // if it waits, the page can try it now
 		labelAll: func(outcome string) string {
-			if outcome == string(inbox.Waiting) {
+			switch inbox.State(outcome) {
+			case inbox.Waiting:
 				return "Try all of these now…"
+			case inbox.Refused, inbox.Accepted: // there is nothing to send again
+				return ""
 			}
 			return "Send all of these again…"
 		},
@@ -108,10 +111,10 @@ var Verbs = []*Verb{
 
 		Label: "Discard…", Quiet: true,
 		labelAll: func(outcome string) string {
-			if slices.Contains([]string{"", string(inbox.Waiting), string(inbox.Parked)}, outcome) {
-				return "Discard all of these…"
+			if outcome != "" && inbox.State(outcome).Finished() {
+				return ""
 			}
-			return ""
+			return "Discard all of these…"
 		},
 		ask: func(w *Webhook, what string) *confirmation {
 			c := &confirmation{Question: "Discard webhook " + w.ID + "?", Button: "Discard it", Danger: true,
