@@ -101,6 +101,9 @@ func (p *Process) run(ctx context.Context) error {
 		name = "help"
 	}
 	run := commands[name]
+	if option, _, _ := strings.Cut(name, "="); run == nil && strings.HasPrefix(name, "-") {
+		return unknownCommand(option, []string{"--env-file", "--help", "--version"})
+	}
 	if run == nil {
 		return unknownCommand(name, slices.Sorted(maps.Keys(commandHelp)))
 	}
