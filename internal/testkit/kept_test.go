@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -46,5 +47,20 @@ func TestKept(t *testing.T) {
 	}
 	if left, _ := os.ReadDir(filepath.Dir(first)); len(left) != 2 {
 		t.Errorf("left behind: %v", left)
+	}
+}
+
+// Where there is no user, and so no cache, it is among the temporary files.
+func TestKeptWithoutACache(t *testing.T) {
+	for _, home := range []string{"XDG_CACHE_HOME", "HOME", "LocalAppData"} {
+		t.Setenv(home, "")
+	}
+	for _, temp := range []string{"TMPDIR", "TMP", "TEMP"} {
+		t.Setenv(temp, t.TempDir())
+	}
+	first, err := kept.Folder(func(string) error { return nil })
+	again, errAgain := kept.Folder(func(string) error { return errors.New("made twice") })
+	if err != nil || errAgain != nil || first != again || !strings.HasPrefix(first, os.TempDir()) {
+		t.Error(first, err, again, errAgain)
 	}
 }

@@ -10,11 +10,11 @@ import (
 )
 
 // Folder returns a folder with what fill has put into it, now or in an earlier run. It stays in the user's cache, as what Go has compiled
-// does; so of must have all that the content depends on, and nobody may write there.
+// does, or else among the temporary files; so of must have all that the content depends on, and nobody may write there.
 func Folder(fill func(dir string) error, of ...any) (string, error) {
 	cache, err := os.UserCacheDir()
-	if err != nil {
-		return "", err
+	if err != nil { // HOME is not set
+		cache = os.TempDir()
 	}
 	cache = filepath.Join(cache, "usher-tests")
 	kept := filepath.Join(cache, fmt.Sprintf("%x", sha256.Sum256(fmt.Appendf(nil, "%q", of)))[:32])
