@@ -356,7 +356,7 @@ func (h *Handler) addReceipt(ctx context.Context, t *Tenant) error {
 		p := status.PausedBy(h.paused(), h.cfg.Receivers, t.Platform, t.Code, d.Receiver)
 		r.Why, r.Do, r.Run = "Deliveries are paused ("+p.String()+")", "Resume them.", "usher inbox resume"+p.Flag()
 	case d.NoReceiver:
-		r.Why, r.Do = "No receiver takes its platform any more", "Give the platform to a receiver (USHER_WEBHOOK_RECEIVERS_n_PLATFORMS), or set USHER_WEBHOOK_FORWARD_URL, then restart usher."
+		r.Why, r.Do = "No receiver takes its platform any more", inbox.GiveToReceiver+"."
 	case d.HeldUp != nil && d.HeldUp.Down:
 		r.Why, r.Do = receiver+" is down: "+d.HeldUp.Answer, "Fix the receiver. usher then delivers by itself."
 	case d.HeldUp != nil:

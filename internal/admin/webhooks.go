@@ -52,7 +52,7 @@ type Webhook struct {
 	Paused     bool      `json:"paused,omitempty"`      // its deliveries are paused
 	NoReceiver bool      `json:"no_receiver,omitempty"` // the settings have no receiver for its platform any more
 
-	Unacceptable string `json:"-"` // if it was refused: why it can't be accepted; not in lists
+	Unacceptable string `json:"unacceptable,omitempty"` // if it was refused: why it can't be accepted; not in lists
 
 	HeldUp *status.HeldUp `json:"-"` // the webhook that holds up the tenant's queue, or nil
 

@@ -93,7 +93,12 @@ func (p *Process) printReceipt(t *admin.Tenant, now time.Time) {
 	}
 	if w := t.Refused; w != nil {
 		fmt.Fprintf(p.Stdout, "usher refused webhook %s of this tenant (%s), so it does not count.\n", w.ID, timeAndAge(w.Received, now))
-		p.printAdvice(w.Why, "See what is in it, then accept or discard it.", "usher inbox show "+w.ID)
+		why, do := w.Why, "See what is in it, then accept or discard it."
+		if w.Unacceptable != "" {
+			fmt.Fprintf(p.Stdout, "  %s\n", text.Visible(why))
+			why, do = "It can't be accepted: "+w.Unacceptable+".", "See what is in it, and discard it if nobody needs it."
+		}
+		p.printAdvice(why, do, "usher inbox show "+w.ID)
 	}
 	if !t.Owed.IsZero() {
 		which := "a webhook"

@@ -1,6 +1,7 @@
 package command
 
 import (
+	"crypto/sha256"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -28,6 +29,10 @@ func TestEntitlements(t *testing.T) {
 	queue := func(b *inboxtest.Box) {
 		b.Queue(&webhookgate.Webhook{Type: content.TenantProvisioningChange, Snapshot: true, Lane: webhookgate.Lane{Platform: "eu", Tenant: "acme"}, Body: []byte(sso)})
 	}
+	refuse := func(b *inboxtest.Box, body string) {
+		b.Refuse(&webhookgate.Refusal{Status: 422, Reason: "schema", Faults: []content.Fault{{Path: "/payload/x", Message: "is missing"}},
+			Webhook: webhookgate.Webhook{ID: "r", Type: content.TenantProvisioningChange, Lane: webhookgate.Lane{Platform: "eu", Tenant: "acme"}, Body: []byte(body), Digest: sha256.Sum256([]byte(body))}})
+	}
 	for name, tc := range map[string]struct {
 		prepare func(b *inboxtest.Box)
 		want    []string
@@ -42,11 +47,10 @@ func TestEntitlements(t *testing.T) {
 			b.Take("eu", "other", sso)
 			b.Take("eu", "third", sso)
 		}, []string{who, "webhook 2 is waiting (since ", "The receiver is down: ", "connection refused\n  Fix the receiver. usher then delivers by itself.\n"}},
-		"paused": {func(b *inboxtest.Box) { _ = b.Pause(inbox.Pause{Platform: "eu", Tenant: "acme"}); queue(b) }, []string{who, "webhook 2 is waiting (since ", "Deliveries are paused (tenant eu/acme)\n  Resume them:\n  usher --env-file ENV inbox resume --tenant eu/acme\n"}},
-		"refused": {func(b *inboxtest.Box) {
-			b.Refuse(&webhookgate.Refusal{Status: 422, Reason: "schema", Faults: []content.Fault{{Path: "/payload/x", Message: "is missing"}},
-				Webhook: webhookgate.Webhook{ID: "r", Type: content.TenantProvisioningChange, Lane: webhookgate.Lane{Platform: "eu", Tenant: "acme"}, Body: []byte("{}")}})
-		}, []string{"eu/acme may not use sso\n", "The receiver has it (webhook 1).\n", "usher refused webhook 2 of this tenant (", " ago), so it does not count.\n  /payload/x is missing\n  See what is in it, then accept or discard it:\n  usher --env-file ENV inbox show 2\n"}},
+		"paused":  {func(b *inboxtest.Box) { _ = b.Pause(inbox.Pause{Platform: "eu", Tenant: "acme"}); queue(b) }, []string{who, "webhook 2 is waiting (since ", "Deliveries are paused (tenant eu/acme)\n  Resume them:\n  usher --env-file ENV inbox resume --tenant eu/acme\n"}},
+		"refused": {func(b *inboxtest.Box) { refuse(b, sso) }, []string{"eu/acme may not use sso\n", "The receiver has it (webhook 1).\n", "usher refused webhook 2 of this tenant (", " ago), so it does not count.\n  /payload/x is missing\n  See what is in it, then accept or discard it:\n  usher --env-file ENV inbox show 2\n"}},
+		"refused for good": {func(b *inboxtest.Box) { refuse(b, "{}") }, []string{" ago), so it does not count.\n  /payload/x is missing\n  It can't be accepted: its tenant cannot be read for certain. " +
+			"Correct it in the billing service, and send it again from there.\n  See what is in it, and discard it if nobody needs it:\n  usher --env-file ENV inbox show 2\n"}},
 		"owed": {func(b *inboxtest.Box) {
 			b.Owed.Add(webhookgate.Lane{Platform: "eu", Tenant: "acme"}, webhookgate.Missed{ID: "m", At: time.Now()})
 		}, []string{"eu/acme may not use sso\n", "The receiver has it (webhook 1).\nusher answered a later webhook of this tenant with a 5xx (", " ago), and it has not been sent again.\n" +

@@ -315,8 +315,13 @@ func TestRefusedElsewhere(t *testing.T) {
 		if len(all) != 1 {
 			t.Fatalf("%+v", all)
 		}
-		if code, out := inboxIn(t, u, "accept", all[0].ID); code != 1 || !strings.Contains(out, `no receiver takes webhooks of its platform "crm"`) {
+		const why = `no receiver takes webhooks of its platform "crm". Give the platform to a receiver (USHER_WEBHOOK_RECEIVERS_n_PLATFORMS), or set USHER_WEBHOOK_FORWARD_URL, then restart usher`
+		if code, out := inboxIn(t, u, "accept", all[0].ID); code != 1 || !strings.Contains(out, why) {
 			t.Errorf("%d %s", code, out)
+		}
+		admin := strings.TrimPrefix(u.URL(t, "admin"), "http://")
+		if code, out, problem := ended(t, []string{"USHER_ADMIN_LISTEN=" + admin}, "entitlements", "crm/acme"); code != 1 || !strings.Contains(out, "It can't be accepted: "+why+".\n") {
+			t.Errorf("%d %s%s", code, out, problem)
 		}
 	})
 	t.Run("too large, and only a signature vouches", func(t *testing.T) {

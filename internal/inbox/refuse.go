@@ -127,7 +127,7 @@ func (s *Inbox) readRefused(found *Webhook) (*webhookgate.Webhook, error) {
 	case LaneOf(hook.Lane) != found.lane: // only an import can bring such a webhook
 		return nil, Denied("its body names another tenant" + correctIt)
 	case hook.Receiver == nil && !s.cfg.KeepUnclaimed:
-		return nil, Denied(fmt.Sprintf("no receiver takes webhooks of its platform %q", hook.Lane.Platform))
+		return nil, Denied(fmt.Sprintf("no receiver takes webhooks of its platform %q. ", hook.Lane.Platform) + GiveToReceiver)
 	}
 	return hook, nil
 }

@@ -571,6 +571,9 @@ func (p Pause) Flag() string {
 // ErrNotFound says that the inbox has no webhook with this id, or has deleted it.
 var ErrNotFound = errors.New("no such webhook in the inbox")
 
+// GiveToReceiver says what to do about a platform that no receiver takes.
+const GiveToReceiver = "Give the platform to a receiver (USHER_WEBHOOK_RECEIVERS_n_PLATFORMS), or set USHER_WEBHOOK_FORWARD_URL, then restart usher"
+
 // Denied says why something that a person asked for is not possible as things stand. The admin port answers it with 409.
 type Denied string
 
@@ -580,7 +583,7 @@ const (
 	// ErrFinished says that a webhook can't be discarded because it is only history.
 	ErrFinished Denied = "only waiting, parked or refused webhooks can be discarded"
 	// ErrKept says that a webhook can't be sent again: it was kept, and still no receiver takes its platform.
-	ErrKept Denied = "no receiver takes webhooks of its platform"
+	ErrKept Denied = "no receiver takes webhooks of its platform. " + GiveToReceiver
 	// ErrMeanwhile says that something has come for a tenant since somebody asked to erase it.
 	ErrMeanwhile Denied = "something arrived for this tenant meanwhile, so nothing was erased; try again"
 	// ErrBusy says that a webhook is still being delivered.

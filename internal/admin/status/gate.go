@@ -377,7 +377,7 @@ var (
 	nearlyFull = kind(Warning, "UsherInboxNearlyFull", "When it is full, senders get 503, and changes do not reach your customers.",
 		"Fix the receivers so that they take what waits, discard what they will never take, or raise USHER_WEBHOOK_INBOX_MAX_BYTES.")
 	homeless = kind(Critical, "UsherWebhooksWait", "The tenants of these platforms do not get what they paid for, or keep what they no longer pay for.",
-		"Give the platform to a receiver (USHER_WEBHOOK_RECEIVERS_n_PLATFORMS), or set USHER_WEBHOOK_FORWARD_URL, then restart usher.")
+		inbox.GiveToReceiver+".")
 	parked = kind(Critical, "UsherWebhooksParked", "Their tenants may not get what they paid for: usher does not try a parked webhook again by itself.",
 		"Fix the receiver, then send them again with 'usher inbox redeliver --state parked'. What it will never take: 'usher inbox discard ID'.")
 	refused = kind(Critical, "UsherWebhooksRefused", "Each may be a change that nobody sends again: their tenants may not get what they paid for.",

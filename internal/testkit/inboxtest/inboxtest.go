@@ -182,8 +182,8 @@ func Snapshot(platform, tenant string, features ...string) string {
 		}
 		list = append(list, fmt.Sprintf(`{"code":%q,"quantity":%s}`, code, quantity))
 	}
-	return fmt.Sprintf(`{"type":"TenantProvisioningChange","payload":{"platform":{"code":%q},"tenant":{"code":%q},"change":{"features":[%s]}}}`,
-		platform, tenant, strings.Join(list, ","))
+	return fmt.Sprintf(`{"type":"TenantProvisioningChange","payload":{"tenant":{"code":%q,"platform":{"code":%q}},"change":{"features":[%s]}}}`,
+		tenant, platform, strings.Join(list, ","))
 }
 
 // What people do, if no test looks at who they are.
