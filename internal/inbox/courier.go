@@ -412,6 +412,7 @@ func (c *courier) outcomeSaved(o *Outcome, err error) {
 			c.wakeRun()
 		}
 	}
+	down := t.down(time.Now())
 	c.mu.Unlock()
 	if err != nil || o.LeaseLost {
 		c.log.Debug("cannot store the result of a delivery", "id", lease.Webhook.ID, "lost", o.LeaseLost, "err", err)
@@ -420,7 +421,7 @@ func (c *courier) outcomeSaved(o *Outcome, err error) {
 	if o.Attempt.Accepted() && c.delivered != nil {
 		c.delivered(t.Name, max(0, o.Tried.Changed.Sub(o.Tried.AgeFrom())))
 	}
-	c.logOutcome(o)
+	c.logOutcome(o, down)
 }
 
 // hardStopped says whether deliveries that have begun are cancelled, too.
@@ -706,8 +707,8 @@ func (c *courier) figures(rc *receiver.Receiver) Figures {
 	return f
 }
 
-// logOutcome logs what came of a delivery.
-func (c *courier) logOutcome(o *Outcome) {
+// logOutcome logs what came of a delivery. While the receiver is down, nobody knows when a webhook is tried again.
+func (c *courier) logOutcome(o *Outcome, down bool) {
 	e := &o.Tried
 	attrs := []slog.Attr{
 		slog.Int64("id", e.ID), slog.String("webhook", e.UUID), slog.String("platform", text.Clip(e.Platform, 200)), slog.String("tenant", text.Clip(e.Tenant, 200)),
@@ -730,7 +731,9 @@ func (c *courier) logOutcome(o *Outcome) {
 			attrs = append(attrs, slog.String("why", e.Why))
 		} else {
 			message = "delivery failed, will retry"
-			attrs = append(attrs, slog.Duration("next_try", max(0, o.NextTry.Sub(c.inbox.Now())).Round(time.Second/10)))
+			if !down {
+				attrs = append(attrs, slog.Duration("next_try", max(0, o.NextTry.Sub(c.inbox.Now())).Round(time.Second/10)))
+			}
 		}
 		if a.Status != 0 {
 			attrs = append(attrs, slog.Int("receiver_status", a.Status))
