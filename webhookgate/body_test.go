@@ -111,7 +111,7 @@ func TestSlowBodyThatIsTooLarge(t *testing.T) {
 		g := newGate(t, func(c *setup) {
 			c.Tokens = tokens("good")
 			c.MaxBody = 1 << 20
-			c.Refused = func(r *Refusal) bool { kept = r.Body; return true }
+			c.Refused = func(r *Refusal) int64 { kept = r.Body; return 1 }
 		})
 		start := time.Now()
 		d := &dripping{ResponseRecorder: httptest.NewRecorder(), steps: 8, each: time.Second}

@@ -96,10 +96,11 @@ type Config struct {
 	// refused.
 	KeepUnclaimed bool
 
-	// Refused is called for each Refusal, before the sender gets its answer. It returns whether it has
-	// stored the webhook, and must not take longer than Store may take. If there is a Store, and Refused
-	// has not stored the webhook, the sender should send it again; Refused has noted that in Owed. May be nil.
-	Refused func(*Refusal) (stored bool)
+	// Refused is called for each Refusal, before the sender gets its answer. It stores the webhook and returns
+	// its id, the number that people type; zero: it has not stored it. It must not take longer than Store may take.
+	// If there is a Store, and Refused has not stored the webhook, the sender should send it again; Refused has
+	// noted that in Owed. May be nil.
+	Refused func(*Refusal) (id int64)
 
 	// Owed gets the tenants whose webhooks got a 5xx. Nil: the gate makes one.
 	Owed *Owed

@@ -46,8 +46,9 @@ type arrival struct {
 	pathSecret string // the path's last segment as it was sent, if it may be a secret
 	signedID   string // the sender's webhook-id, if the signature covers it
 	body       body
-	admitted   bool // it is counted in Gate.inflight
-	waits      bool // it is counted in Gate.waiting
+	admitted   bool  // it is counted in Gate.inflight
+	waits      bool  // it is counted in Gate.waiting
+	id         int64 // of a refused webhook that is stored
 	Outcome
 }
 
@@ -71,7 +72,8 @@ func (g *Gate) decide(w http.ResponseWriter, r *http.Request) *answer {
 	a := g.handle(in)
 	in.Stored = a.Decision == queued
 	if in.Refusal != nil && g.cfg.Refused != nil {
-		if in.Stored = g.cfg.Refused(in.Refusal); !in.Stored && g.cfg.Store != nil {
+		in.id = g.cfg.Refused(in.Refusal)
+		if in.Stored = in.id != 0; !in.Stored && g.cfg.Store != nil {
 			a = busy("the inbox can't be written right now; please send this webhook again") // with a 4xx nobody would
 		}
 	}
@@ -325,6 +327,9 @@ func (g *Gate) report(in *arrival) {
 			attrs = append(attrs, slog.String("receiver", w.Receiver.Name))
 		}
 	} else if r := in.Refusal; r != nil {
+		if in.Stored {
+			attrs = append(attrs, slog.Int64("id", in.id))
+		}
 		attrs = append(attrs, r.attrs()...)
 		attrs = append(attrs, slog.String("fault", r.Faults[0].Path), slog.Int("faults", content.Count(r.Faults)))
 	} else if id := text.TraceID(in.r.Header); id != "" {

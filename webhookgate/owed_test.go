@@ -285,28 +285,29 @@ func TestRetryOfAnOlderOneSettlesNothing(t *testing.T) {
 // A webhook is refused, and the inbox cannot store it: its sender gets a 503 and sends it again. Without an inbox it gets the 422.
 func TestRefusedThatCannotBeStored(t *testing.T) {
 	for _, tc := range []struct {
-		name          string
-		inbox, stored bool
-		want          int
-		decision      string
+		name     string
+		inbox    bool
+		id       int64 // zero: not stored
+		want     int
+		decision string
 	}{
-		{"stored", true, true, 422, "rejected"},
-		{"not stored", true, false, 503, "failed"},
-		{"no inbox", false, false, 422, "rejected"},
+		{"stored", true, 7, 422, "rejected"},
+		{"not stored", true, 0, 503, "failed"},
+		{"no inbox", false, 0, 422, "rejected"},
 	} {
 		var told Outcome
 		g := newGate(t, func(c *setup) {
 			if tc.inbox {
 				c.Store = func(*Webhook) (string, error) { return "", nil }
 			}
-			c.Refused = func(*Refusal) bool { return tc.stored }
+			c.Refused = func(*Refusal) int64 { return tc.id }
 			c.Answered = func(o Outcome) { told = o }
 		})
 		got := post(t, g, `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"acme"}}}`)
 		if got.Code != tc.want || got.Header().Get("Usher-Decision") != tc.decision || (got.Header().Get("Retry-After") != "") != (tc.want == 503) {
 			t.Errorf("%s: %d %v %s", tc.name, got.Code, got.Header(), got.Body)
 		}
-		if told.Stored != tc.stored || told.Refusal == nil || told.Refusal.Status != 422 || len(told.Refusal.Faults) == 0 {
+		if told.Stored != (tc.id != 0) || told.Refusal == nil || told.Refusal.Status != 422 || len(told.Refusal.Faults) == 0 {
 			t.Errorf("%s: %+v", tc.name, told)
 		}
 		if o := g.cfg.Owed; o.Len() != 0 || o.Unnamed().Count != 0 { // Refused notes that

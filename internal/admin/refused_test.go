@@ -111,7 +111,7 @@ func TestAcceptIsOfferedWhereItWorks(t *testing.T) {
 		r := refusal422(whole)
 		tc.change(r)
 		r.Digest = sha256.Sum256(r.Body)
-		if !b.Refuse(r) {
+		if b.Refuse(r) == 0 {
 			t.Fatal(name)
 		}
 		pages := []string{"/webhooks/1"}

@@ -126,7 +126,7 @@ func TestRefusedSavedAndDone(t *testing.T) {
 			}},
 			{"from the first one on: the log, the overview, the tenant's page, the figure", func() {
 				log := regexp.MustCompile(`.*"level":"WARN".*"webhook answered".*`).FindString(o.Stderr.String())
-				o.want("log", log, `"tenant":"acme"`, `"platform":"crm"`, `"fault":"/payload/tenant/id"`, `"faults":1`)
+				o.want("log", log, `"tenant":"acme"`, `"platform":"crm"`, `"id":`+o.latest("refused")+",", `"fault":"/payload/tenant/id"`, `"faults":1`)
 				o.figure("usher_inbox_refused", "1")
 				o.want("overview", o.page("/"), "usher refused 1 webhook of crm/acme", "/payload/tenant/id", `href="/webhooks/`+o.latest("refused")+`"`)
 				o.want("tenant", o.page("/tenant?platform=crm&code=acme"), "usher refused", "/payload/tenant/id")
@@ -140,6 +140,9 @@ func TestRefusedSavedAndDone(t *testing.T) {
 				o.send(body, webhookToken)
 				o.send(body, webhookToken)
 				o.want("show", o.does("show", o.latest("refused")), "came        2 times")
+				if n := strings.Count(o.Stderr.String(), `"id":`+o.latest("refused")+","); n != 2 {
+					t.Errorf("its id is in the log %d times", n)
+				}
 				list := o.page("/api/webhooks?state=refused&tenant=copied")
 				if got := regexp.MustCompile(`"(received|changed)":"([^"]*)"`).FindAllStringSubmatch(list, -1); len(got) != 2 || got[0][2] != got[1][2] {
 					t.Errorf("it is refused since it first came: %s", list)

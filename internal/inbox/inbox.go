@@ -320,15 +320,16 @@ func (s *Inbox) Store(w *webhookgate.Webhook) (duplicateOf string, err error) {
 	return a.DuplicateOf, a.Err
 }
 
-// Refuse stores a webhook that was refused, and says whether that was possible; see webhookgate.Config.Refused.
-func (s *Inbox) Refuse(r *webhookgate.Refusal) bool {
+// Refuse stores a webhook that was refused, and returns its id; zero: that was not possible. See webhookgate.Config.Refused.
+func (s *Inbox) Refuse(r *webhookgate.Refusal) int64 {
 	ctx, cancel := context.WithTimeout(context.Background(), answerWithin)
 	defer cancel()
-	err := s.storeRefused(ctx, r)
+	id, err := s.storeRefused(ctx, r)
 	if err != nil {
 		s.cfg.Log.Error("cannot store a refused webhook", "webhook", r.ID, "err", err)
+		return 0
 	}
-	return err == nil
+	return id
 }
 
 // An Answer says what was done with a webhook that Add got.

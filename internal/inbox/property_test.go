@@ -844,7 +844,7 @@ func (p *place) refuse(tenant, snapshot string) {
 	body := fmt.Appendf(nil, `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":%q},"change":%q}}`, tenant, snapshot)
 	hook := webhookgate.Webhook{ID: fmt.Sprint("odd ", said), Type: "TenantProvisioningChange", Lane: webhookgate.Lane{Platform: platform(tenant), Tenant: tenant}, Body: body, Digest: sha256.Sum256(body), Received: time.Now()}
 	w.senders.Go(func() {
-		stored := i.Refuse(&webhookgate.Refusal{Webhook: hook, Status: 422, Faults: []content.Fault{{Message: "is odd"}}})
+		stored := i.Refuse(&webhookgate.Refusal{Webhook: hook, Status: 422, Faults: []content.Fault{{Message: "is odd"}}}) != 0
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		switch said.to = time.Now(); {

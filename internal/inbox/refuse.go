@@ -14,9 +14,9 @@ import (
 // Refused webhooks: the right sender sent them, but usher cannot take them in as they are. Each may be a change that nobody
 // will send again, so it is stored until somebody has dealt with it.
 
-// storeRefused stores a webhook that was refused. A copy of a refused webhook that nobody has dealt with is only counted.
+// storeRefused stores a webhook that was refused, and returns its id. A copy of a refused webhook that nobody has dealt with is only counted.
 // When ctx ends first, it returns an error. Then the webhook may have been stored or not, but it is not stored later. After an error it is owed.
-func (s *Inbox) storeRefused(ctx context.Context, r *webhookgate.Refusal) error {
+func (s *Inbox) storeRefused(ctx context.Context, r *webhookgate.Refusal) (id int64, err error) {
 	w := &r.Webhook
 	row := newWebhook(w)
 	if w.Lane.Tenant == "" {
@@ -29,6 +29,7 @@ func (s *Inbox) storeRefused(ctx context.Context, r *webhookgate.Refusal) error 
 		o.lanes = []webhookgate.Lane{w.Lane}
 	}
 	var gaveUp atomic.Bool
+	var replied int64 // the writer's until it has replied
 	reply := make(chan error, 1)
 	o.wanted = func() bool { return !gaveUp.Load() }
 	o.failed = func(err error) { reply <- err }
@@ -40,24 +41,27 @@ func (s *Inbox) storeRefused(ctx context.Context, r *webhookgate.Refusal) error 
 		if w.Lane.Tenant != "" {
 			l = t.lanes[row.lane]
 		}
-		t.copies[string(row.digest)] = l.refuse(row, t.copies[string(row.digest)])
+		stored := l.refuse(row, t.copies[string(row.digest)])
+		t.copies[string(row.digest)] = stored
 		if len(l.owed.Missed) > 0 {
 			l.owed, l.dirty = l.owed.Without(w.Digest), true
 		}
 		return func() {
 			s.cfg.Owed.Without(w.Lane, w.Digest)
+			replied = stored.ID
 			reply <- nil
 		}
 	}
-	err := s.await(ctx, ctx.Done(), &o, reply)
-	gaveUp.Store(err != nil)
-	if err != nil {
-		s.oweTo(w)
+	err = s.await(ctx, ctx.Done(), &o, reply)
+	if err == nil {
+		return replied, nil
 	}
+	gaveUp.Store(true)
+	s.oweTo(w)
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		err = s.timeoutErr()
 	}
-	return err
+	return 0, err
 }
 
 // sweepRefused deletes the oldest refused webhooks, if they are too many, too old, or too large together, and says how many.

@@ -17,7 +17,7 @@ import (
 // refuse lets the inbox store a refused webhook. Without a tenant, its tenant is not certain.
 func (d *desk) refuse(tenant, body string) {
 	d.t.Helper()
-	if !d.Refuse(&webhookgate.Refusal{Webhook: *d.hook(tenant, body), Status: 422, Faults: []content.Fault{{Path: "/x", Message: "is odd"}}}) {
+	if d.Refuse(&webhookgate.Refusal{Webhook: *d.hook(tenant, body), Status: 422, Faults: []content.Fault{{Path: "/x", Message: "is odd"}}}) == 0 {
 		d.t.Fatal("not stored")
 	}
 }
@@ -164,7 +164,8 @@ func TestRefusedWhileTheDatabaseHangs(t *testing.T) {
 		defer cancel()
 		told := make(chan error, 1)
 		go func() {
-			told <- d.storeRefused(ctx, &webhookgate.Refusal{Webhook: *d.hook("t", "odd"), Status: 422})
+			_, err := d.storeRefused(ctx, &webhookgate.Refusal{Webhook: *d.hook("t", "odd"), Status: 422})
+			told <- err
 		}()
 		select {
 		case err := <-told:
@@ -190,7 +191,7 @@ func TestRefusedAfterItsSenderGaveUp(t *testing.T) {
 	h.hold()
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if one.storeRefused(ctx, &webhookgate.Refusal{Webhook: *one.hook("acme", odd("acme", "old")), Status: 422}) == nil {
+	if _, err := one.storeRefused(ctx, &webhookgate.Refusal{Webhook: *one.hook("acme", odd("acme", "old")), Status: 422}); err == nil {
 		t.Fatal("stored")
 	}
 	two.take("acme", odd("acme", "new"))
@@ -213,7 +214,7 @@ func TestRefusedInAnOutage(t *testing.T) {
 			defer h.goOn()
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 			defer cancel()
-			if d.storeRefused(ctx, &webhookgate.Refusal{Webhook: *d.hook(tenant, body), Status: 422}) == nil {
+			if _, err := d.storeRefused(ctx, &webhookgate.Refusal{Webhook: *d.hook(tenant, body), Status: 422}); err == nil {
 				t.Fatal("stored")
 			}
 		}
@@ -290,7 +291,7 @@ func TestSnapshotDoesNotStandForARefusedEvent(t *testing.T) {
 		d.refuse("acme", "A")
 		event := d.hook("acme", `{"type":"InvoiceIssued","payload":{"tenant":{"code":"acme"}}}`)
 		event.Type, event.Snapshot = "InvoiceIssued", false
-		if !d.Refuse(&webhookgate.Refusal{Webhook: *event, Status: 422, Faults: []content.Fault{{Path: "/x", Message: "is odd"}}}) {
+		if d.Refuse(&webhookgate.Refusal{Webhook: *event, Status: 422, Faults: []content.Fault{{Path: "/x", Message: "is odd"}}}) == 0 {
 			t.Fatal("not stored")
 		}
 		d.take("acme", "B")

@@ -108,9 +108,12 @@ func (u *Usher) buildGate(m *metrics.Gate) (err error) {
 			u.log.Warn("webhooks of this type are rejected: it is in neither USHER_WEBHOOK_TYPES nor USHER_WEBHOOK_SYNC_TYPES", "type", typ)
 		}
 	}
-	cfg.Refused = func(r *webhookgate.Refusal) bool {
+	cfg.Refused = func(r *webhookgate.Refusal) int64 {
 		m.Refused(r.Reason)
-		return u.inbox != nil && u.inbox.Refuse(r)
+		if u.inbox == nil {
+			return 0
+		}
+		return u.inbox.Refuse(r)
 	}
 	if w.Unchecked {
 		cfg.Hosts = guard.NewHosts(w.Listen, u.settings.Outbound.AllowedHosts, false)
