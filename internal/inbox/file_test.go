@@ -784,6 +784,7 @@ func TestFullDisk(t *testing.T) {
 	path := filepath.Join(dir, "inbox.db")
 	d := newDesk(t, inFile(t, path))
 	d.main.set("", status(500))
+	refused := d.Refuse(refusalOf(d, "refused", 0))
 	taken := 0
 	var got string
 	for n := 0; n < 1000; n++ {
@@ -798,6 +799,13 @@ func TestFullDisk(t *testing.T) {
 	full := d.Health() // from the first one on that was not taken in
 	if full.Err == nil || full.Since.IsZero() {
 		t.Errorf("nothing is wrong: %+v", full)
+	}
+	odd := refusalOf(d, "odd", 0)
+	if id := d.Refuse(odd); id != 0 || len(d.Inbox.cfg.Owed.Of(odd.Lane).Missed) != 1 {
+		t.Errorf("a refused webhook took the room for outcomes, as %d; or it is not owed", id)
+	}
+	if id, err := d.Accept(refused, false); err == nil {
+		t.Errorf("one that was accepted took it, as %d", id)
 	}
 	d.main.set("", nil)
 	d.idle("") // the reserve is for what is delivered
@@ -825,7 +833,7 @@ func TestFullDisk(t *testing.T) {
 	if n := len(d.main.got("")); n < taken+1 || n > taken+33 { // what was under way may come again
 		t.Errorf("%d of %d delivered", n, taken+1)
 	}
-	if len(d.list("")) != taken+1 {
+	if len(d.list("")) != taken+2 { // one was refused
 		t.Errorf("%d there, %d taken in", len(d.list("")), taken+1)
 	}
 }

@@ -347,15 +347,10 @@ type Answer struct {
 // may have been taken in or not, but it is not taken in later: the sender may have sent a newer one through another replica
 // meanwhile.
 func (s *Inbox) Add(ctx context.Context, w *webhookgate.Webhook) Answer {
-	var a Answer
-	if full := s.engine.Full(); full != nil {
-		a.Err = full
-	} else {
-		a = s.takeIn(ctx, arriving(w), work{}, func(_ *sqlTurn, _ *lane, in *incoming) error {
-			in.arrived = s.clock.at(w.Received)
-			return nil
-		})
-	}
+	a := s.takeIn(ctx, arriving(w), work{}, func(_ *sqlTurn, _ *lane, in *incoming) error {
+		in.arrived = s.clock.at(w.Received)
+		return nil
+	})
 	if a.Err != nil {
 		s.oweTo(w)
 	}
@@ -364,6 +359,9 @@ func (s *Inbox) Add(ctx context.Context, w *webhookgate.Webhook) Answer {
 
 // takeIn takes a webhook in, unless check says why not.
 func (s *Inbox) takeIn(ctx context.Context, in incoming, w work, check func(*sqlTurn, *lane, *incoming) error) Answer {
+	if full := s.engine.Full(); full != nil { // the last room is for outcomes
+		return Answer{Err: full}
+	}
 	var gaveUp atomic.Bool
 	var answer Answer // these two are the writer's until it has replied
 	var noted func()

@@ -52,8 +52,9 @@ func (s *Inbox) storeRefused(ctx context.Context, r *webhookgate.Refusal) (id in
 			reply <- nil
 		}
 	}
-	err = s.await(ctx, ctx.Done(), &o, reply)
-	if err == nil {
+	if full := s.engine.Full(); full != nil { // the last room is for outcomes
+		err = full
+	} else if err = s.await(ctx, ctx.Done(), &o, reply); err == nil {
 		return replied, nil
 	}
 	gaveUp.Store(true)
