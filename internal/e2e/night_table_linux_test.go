@@ -219,7 +219,10 @@ func TestNightDiskFull(t *testing.T) {
 	})
 	o.want("from the first one on", o.asks("status"), "1 ", "critical: The inbox takes no webhooks: the disk of "+dir, " of 40 MiB are free", "Free some space on this disk")
 	o.troubled("The inbox takes no webhooks: the disk of "+dir, " of 40 MiB are free", "Free some space on this disk")
-	o.want("who", o.does("tenants", "--trouble"), "0 ", fmt.Sprintf("crm/t-%d  0  -  owed\n", refused))
+	if r := o.send(odd("odd-co", 5), webhookToken); r.status != 503 || r.header.Get("Retry-After") == "" || r.header.Get("Usher-Decision") != "failed" {
+		t.Errorf("a webhook that is refused: %d %v %s", r.status, r.header, r.body) // after a 422 nobody would send it again
+	}
+	o.want("who", o.does("tenants", "--trouble"), "0 ", fmt.Sprintf("crm/t-%d  ", refused), "crm/odd-co  ", "0  -  owed\n", "!refused")
 	o.figure(gateReady, "0")
 	if code, _, _ := ended(t, []string{"USHER_ADMIN_LISTEN=" + strings.TrimPrefix(o.URL(t, "admin"), "http://")}, "healthcheck"); code != 1 {
 		t.Error("healthcheck says ready")
@@ -230,6 +233,13 @@ func TestNightDiskFull(t *testing.T) {
 	o.figure(gateReady, "1")
 	testkit.Eventually(t, "taken in again", func() bool { return o.send(testkit.Snapshot("after", 1), webhookToken).status == 200 })
 	o.want("status", o.asks("status"), "!The inbox takes no webhooks")
+	if r := o.send(odd("odd-co", 5), webhookToken); r.status != 422 {
+		t.Errorf("%d %s", r.status, r.body)
+	}
+	said := o.does("tenants", "--trouble")
+	if line := regexp.MustCompile(`(?m)crm/odd-co .*$`).FindString(said); !strings.HasSuffix(line, "  refused") {
+		t.Errorf("it is stored as refused, and no longer owed:\n%s", said)
+	}
 }
 
 func TestNightDatabase(t *testing.T) {
