@@ -184,6 +184,14 @@ func TestInboxMaxBytes(t *testing.T) {
 	if n == 0 || n == 100 || r.status != 503 || r.header.Get("Retry-After") == "" || r.header.Get("Usher-Decision") != "failed" {
 		t.Fatalf("after %d: %d %v %s", n, r.status, r.header, r.body)
 	}
+	admin := "USHER_ADMIN_LISTEN=" + strings.TrimPrefix(u.URL(t, "admin"), "http://")
+	full := func() bool {
+		_, out, _ := ended(t, []string{admin}, "status")
+		return strings.Contains(out, "The inbox is full: ")
+	}
+	if !full() {
+		t.Error("the status does not say so") // whatever share of the limit is used
+	}
 	if r := asked(t, "POST", hooks(t, u), odd("refused", 1), "Content-Type", "application/json"); r.status != 422 {
 		t.Fatalf("%d %s", r.status, r.body)
 	}
@@ -195,6 +203,7 @@ func TestInboxMaxBytes(t *testing.T) {
 		t.Error("the limit is not in the metrics")
 	}
 	rc.set(200)
+	testkit.Eventually(t, "no longer full", func() bool { return !full() })
 	testkit.Eventually(t, "room again", func() bool { return send(100).status == 200 })
 	testkit.Eventually(t, "all delivered", func() bool {
 		_, metrics := testkit.Get(t, u.URL(t, "admin")+"/metrics")

@@ -485,10 +485,17 @@ func dedupDigest(w *Webhook) []byte {
 	return w.digest
 }
 
-// wouldOverflow says whether there is no room for so many more bytes.
-func (s *Inbox) wouldOverflow(more int64) bool {
+// hasRoom says whether there is room for one more webhook, beside what this transaction has added. The figures say so if there is none: with
+// a small limit, much of it may be left.
+func (s *Inbox) hasRoom(added, size int64) bool {
 	used, err := s.used()
-	return err == nil && used+more > s.cfg.MaxBytes
+	if err != nil || used+added+size <= s.cfg.MaxBytes {
+		size = 0
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.figures.noRoomFor = size
+	return size == 0
 }
 
 // snapshotColumns returns the arguments of snapshot_save.

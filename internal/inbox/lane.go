@@ -25,7 +25,7 @@ type turn struct {
 	rows    rows
 
 	mayTakeOver bool                                          // a lease that has ended may be taken from its owner
-	hasRoom     func(more int64) bool                         // for so many more bytes
+	hasRoom     func(size int64) bool                         // for one more webhook
 	reserve     func(rc *receiver.Receiver, size int64) bool  // room at the courier, until the turn ends; nil: there is no courier
 	delivers    func(lane webhookgate.Lane, token int64) bool // the courier has this lease, and its outcome is not written yet
 
@@ -335,7 +335,7 @@ func (l *lane) takeIn(in *incoming, keep bool) (a Answer) {
 	t := l.t
 	l.goTo(in.receiver)
 	kept := keep && l.parked == 0 && l.idle()
-	if !kept && !t.hasRoom(t.bytesAdded+in.size) {
+	if !kept && !t.hasRoom(in.size) {
 		return Answer{Err: webhookgate.ErrFull}
 	}
 	row := *in.Webhook
@@ -771,7 +771,7 @@ func (l *lane) redeliver(h *Webhook, asked State, force bool) error {
 		return ErrKept
 	case l.Tenant != "" && l.tail > h.ID && !force:
 		return &OverwriteError{h.ID, l.tailWebhook()}
-	case h.State != Parked && !t.hasRoom(t.bytesAdded+h.size):
+	case h.State != Parked && !t.hasRoom(h.size):
 		return webhookgate.ErrFull
 	}
 	idle := l.waiting == 0

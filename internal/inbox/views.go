@@ -293,6 +293,7 @@ type Stats struct {
 	Refused   int                // refused webhooks that nobody has dealt with
 	Used      int64              // bytes of webhooks that wait or are parked
 	Limit     int64              // how many bytes may be used
+	NoRoomFor int64              // the size of the last webhook that came, if there is no room for it; else zero
 	Tenants   int                // tenants that have a snapshot
 	Unknown   int                // those of them whose features can't be read
 	Owed      Owed
@@ -318,6 +319,7 @@ type figureCache struct {
 	used           int64
 	bytesEverAdded int64 // all bytes that this process has added; what it removed is not subtracted
 	recounts       int64 // how often was counted
+	noRoomFor      int64 // the size of the last webhook, if there was no room for it; else zero
 
 	counting *counting // the count that is under way; nil: none is
 
@@ -394,6 +396,9 @@ func (s *Inbox) stats(ctx context.Context) Stats {
 		st.Oldest = max(st.Oldest, r.Oldest)
 	}
 	st.Receivers, st.Used, st.Limit, st.Paused, st.At, st.Old = receivers, s.figures.used, s.cfg.MaxBytes, slices.Clone(s.Paused()), s.figures.readAt, err != nil
+	if n := s.figures.noRoomFor; st.Used+n > st.Limit {
+		st.NoRoomFor = n
+	}
 	return st
 }
 

@@ -352,8 +352,12 @@ func inboxTroubles(s *Status, _ time.Time) (all []Trouble) {
 	if box == nil {
 		return nil
 	}
-	if box.Limit > 0 && float64(box.Used) > .85*float64(box.Limit) {
-		all = append(all, nearlyFull.is(fmt.Sprintf("The inbox is nearly full: %s of %s", page.Bytes(box.Used), page.Bytes(box.Limit))).link("/webhooks?state=waiting"))
+	used := fmt.Sprintf("full: %s of %s", page.Bytes(box.Used), page.Bytes(box.Limit))
+	switch n := box.stats.NoRoomFor; {
+	case n > 0:
+		all = append(all, nearlyFull.is("The inbox is "+used+", and there is no room for a webhook of "+page.Bytes(n)).link("/webhooks?state=waiting"))
+	case box.Limit > 0 && float64(box.Used) > .85*float64(box.Limit):
+		all = append(all, nearlyFull.is("The inbox is nearly "+used).link("/webhooks?state=waiting"))
 	}
 	if box.Homeless > 0 {
 		all = append(all, homeless.is(page.Plural(box.Homeless, "webhook waits, but no receiver takes its platform any more", "webhooks wait, but no receiver takes their platform any more")).

@@ -176,6 +176,8 @@ func TestTroubles(t *testing.T) {
 		{"database read-only", port(fine), gate("ok"), box(inbox.Figures{}, nil), fails(fmt.Errorf("no: %w", engine.ErrReadOnly)), true,
 			[]string{"critical", "it is read-only", "Entitlements are answered. Make the database writable"}},
 		{"inbox nearly full", port(fine), gate("ok"), &inbox.Stats{Used: 1000 << 20, Limit: 1 << 30}, nil, false, []string{"warning", "nearly full: 1000\u00a0MiB of 1.0\u00a0GiB", "USHER_WEBHOOK_INBOX_MAX_BYTES"}},
+		{"inbox full", port(fine), gate("ok"), &inbox.Stats{Used: 8 << 10, Limit: 10 << 10, NoRoomFor: 3 << 10}, nil, false,
+			[]string{"warning", "The inbox is full: 8.0\u00a0KiB of 10\u00a0KiB, and there is no room for a webhook of 3.0\u00a0KiB", "USHER_WEBHOOK_INBOX_MAX_BYTES"}},
 		{"nobody's", port(fine), gate("ok"), &inbox.Stats{Receivers: map[string]inbox.Figures{"": {Pending: 2}}}, nil, false,
 			[]string{"critical", "2 webhooks wait, but no receiver takes their platform", "USHER_WEBHOOK_RECEIVERS_n_PLATFORMS"}},
 		{"nobody's, one", port(fine), gate("ok"), &inbox.Stats{Receivers: map[string]inbox.Figures{"": {Pending: 1}}}, nil, false,
