@@ -24,7 +24,7 @@ type Missed struct {
 	Digest   [sha256.Size]byte
 	At       time.Time // when it arrived
 	Snapshot bool      // it has the complete state of its tenant, so the same bytes are the same state
-	Received time.Time // when it arrived, by this machine's clock, if At is a database's; may be zero
+	Received time.Time // when it arrived, by this machine's clock; only with an inbox, where At is by the database's
 }
 
 // keptMissed is how many webhooks of a tenant a Debt has.

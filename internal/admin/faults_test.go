@@ -210,7 +210,7 @@ func TestOwedWhileTheDatabaseIsAway(t *testing.T) {
 						t.Errorf("%s, %s: %d %s", name, path, status, body)
 					}
 				}
-				b.Owed.Add(webhookgate.Lane{Platform: "eu", Tenant: "missed"}, webhookgate.Missed{ID: "x", At: time.Now()})
+				b.Owed.Add(webhookgate.Lane{Platform: "eu", Tenant: "missed"}, webhookgate.Missed{ID: "x", At: time.Now(), Received: time.Now()})
 			}
 			back()
 			time.Sleep(time.Minute)
@@ -224,7 +224,7 @@ func TestStatusWhileTheDatabaseHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := world(t)
 		b.Refuse(refusal422(ten))
-		b.Owed.Add(webhookgate.Lane{Platform: "eu", Tenant: "owed"}, webhookgate.Missed{ID: "x", At: time.Now()})
+		b.Owed.Add(webhookgate.Lane{Platform: "eu", Tenant: "owed"}, webhookgate.Missed{ID: "x", At: time.Now(), Received: time.Now()})
 		cfg := port(b)
 		cfg.Gate, cfg.Receivers = gate, b.Receivers
 		book := entitlements.NewBook(b.Snapshots, true)

@@ -188,15 +188,9 @@ func (s *Inbox) owingWorks() (works []*work) {
 		works = append(works, &work{lanes: []webhookgate.Lane{o.Lane}, digests: digests, numbers: 1, running: true, failed: func(error) { s.oweFailed = time.Now() }, decide: func(t *sqlTurn) func() {
 			d := webhookgate.Debt{Since: o.Since}
 			for _, m := range o.Missed {
-				if m.At.IsZero() { // nobody knew the time
-					m.At = t.time()
-				} else if latest := moment(min(t.now, s.clock.latest(m.Received))); latest.After(m.At) {
-					m.At = latest // the clock was read better since; an older webhook must not settle this one
-				}
+				// The clock was read better since, or set. An older webhook must not settle this one.
+				m.At = moment(min(t.now, s.clock.latest(m.Received)))
 				d = d.Add(m)
-			}
-			if d.Since.IsZero() {
-				d.Since = t.time()
 			}
 			for _, m := range d.Missed {
 				if t.isRefused(m) {

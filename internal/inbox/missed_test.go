@@ -956,7 +956,7 @@ func TestOwedIfItWouldBeAChange(t *testing.T) {
 				d.want("owed", d.owed(), owed)
 				d.want("when it comes again", d.send("acme", s), answer)
 				d.want("owed then", d.owed(), "")
-			})
+			}, func(c *Config) { c.DedupWindow = time.Minute })
 		}
 	}
 }
@@ -983,4 +983,33 @@ func TestUnnamedBeforeTheFirstReading(t *testing.T) {
 	d.stored()
 	d.until("it is stored", func() bool { return d.Inbox.cfg.Owed.Unnamed().Count == 0 && d.Stats().Owed.Unnamed.Count == 1 })
 	d.want("owed", d.owed(), "acme")
+}
+
+// What is owed from before the clock was set back is settled by what comes once that was noticed: a webhook, or a reconcile.
+func TestOwedBeforeTheClockWasSetBack(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		d := newDesk(t, open)
+		d.ahead.Store(int64(time.Hour))
+		for _, tenant := range []string{"sends", "restarted", "compared", "stays"} {
+			d.hears(tenant, "a")
+			d.idle(tenant)
+			d.oweTo(d.hook(tenant, `"b"`))
+		}
+		d.stored()
+		d.want("owed", d.owed(), "compared restarted sends stays")
+		d.ahead.Store(0)
+		n := 0
+		sends := func(tenant string) {
+			d.until(tenant+" has sent, and is owed nothing", func() bool {
+				n++
+				d.hears(tenant, fmt.Sprint("c", n))
+				return !strings.Contains(d.owed(), tenant)
+			})
+		}
+		sends("sends")
+		d.restart()
+		sends("restarted")
+		d.want("a reconcile", d.settle(d.begin(time.Time{}), says("compared", "a")), "equal settles")
+		d.want("in the end", d.owed(), "stays")
+	})
 }

@@ -12,10 +12,11 @@ import (
 // It only judges what is certain: to usher, two webhooks that are a second apart may have come in either order.
 func (w *world) judgeOwed(entries []*Webhook, deadline time.Time) {
 	const clocks = 200 * time.Millisecond // they may differ by so much, ours and the database's
-	late := func(p *place) bool {         // also if other worlds have killed the server
+	late := func(p *place) bool {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		return time.Now().After(deadline) && !w.away(p.life, time.Now(), time.Now())
+		past := time.Since(deadline)
+		return past > time.Minute || past > 0 && !w.away(p.life, time.Now(), time.Now()) // other worlds may have killed the server
 	}
 	for _, p := range w.places {
 		for p.inbox.cfg.Owed.Len() > 0 {

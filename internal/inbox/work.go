@@ -175,6 +175,7 @@ func (s *Inbox) checkDatabase() {
 			// a later reading of the clock.
 			tx.Queue("lane_due_repair", nil, now, now+micros(maxRetryAfter), now+micros(2*maxBackoff), now+micros(2*s.leaseTime), names)
 			tx.Queue("lane_try_repair", nil, now, names)
+			tx.Queue("lane_owed_repair", nil, now)
 		}
 		if s.health.unproven() {
 			tx.Queue("touch", nil)

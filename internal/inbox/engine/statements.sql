@@ -218,6 +218,10 @@ SELECT {lane} FROM {schema}.lane l WHERE l.last_result > 0 AND l.waiting > 0 ORD
 -- name: owed_count
 SELECT count(*), coalesce(min(owed_since), 0), coalesce(max(owed_last), 0) FROM {schema}.lane WHERE owed_since > 0
 
+-- name: lane_owed_repair
+-- After a jump of the clock. Nothing that is owed arrived later than now (1).
+UPDATE {schema}.lane SET owed_since = CASE WHEN owed_since > $1::bigint THEN $1::bigint ELSE owed_since END, owed_last = $1::bigint WHERE owed_since > 0 AND owed_last > $1::bigint
+
 -- name: owed_tenants
 SELECT platform, tenant, owed_since FROM {schema}.lane WHERE owed_since > 0 ORDER BY owed_since LIMIT $1::bigint
 
