@@ -785,6 +785,7 @@ func TestFullDisk(t *testing.T) {
 	d := newDesk(t, inFile(t, path))
 	d.main.set("", status(500))
 	refused := d.Refuse(refusalOf(d, "refused", 0))
+	run := d.begin(time.Time{})
 	taken := 0
 	var got string
 	for n := 0; n < 1000; n++ {
@@ -806,6 +807,9 @@ func TestFullDisk(t *testing.T) {
 	}
 	if id, err := d.Accept(refused, false); err == nil {
 		t.Errorf("one that was accepted took it, as %d", id)
+	}
+	if got := d.apply(run, false, says("new", "a")); !strings.Contains(got, "too full") {
+		t.Errorf("a reconcile took it: %s", got)
 	}
 	d.main.set("", nil)
 	d.idle("") // the reserve is for what is delivered

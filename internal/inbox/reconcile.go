@@ -446,6 +446,9 @@ func (s *Inbox) Compare(ctx context.Context, id string, lines [][]byte, settle b
 // Apply takes in what differs from what usher knows, or is missing there. With keep it is not delivered. If one line cannot be taken in,
 // for example because the inbox is full, those before it are in, and those after it are not; its Err says why.
 func (s *Inbox) Apply(ctx context.Context, id string, lines [][]byte, keep bool) ([]Compared, error) {
+	if full := s.engine.Full(); full != nil { // the last room is for outcomes
+		return nil, full
+	}
 	var run *Run
 	var known int64
 	err := s.read(ctx, func(tx engine.Tx) error {
