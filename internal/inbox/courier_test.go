@@ -688,42 +688,45 @@ func (e *hooked) Write(fn func(engine.Tx) error) error {
 // The courier ends while one transaction has its last outcome, and gives a lease for another webhook.
 func TestLeaseWhileItEnds(t *testing.T) {
 	t.Parallel()
-	e := &hooked{held: newHeld(nil)}
-	open := inFile(t, newFile(t))
-	d := newDesk(t, func() engine.Engine { e.Engine = open(); return e })
-	for n := range 10 {
-		tried := len(d.main.tried("t"))
-		release := d.main.hang("t")
-		d.take("t", fmt.Sprint(n))
-		d.until("under way", func() bool { return len(d.main.tried("t")) > tried })
-		c, ended := d.courier, make(chan struct{})
-		e.hold()
-		var once sync.Once
-		after := func() {
-			c.mu.Lock()
-			granted := c.held() > 0 // u's: that of t is gone
-			c.mu.Unlock()
-			if granted {
-				once.Do(func() {
-					go func() { d.end(); close(ended) }()
-					time.Sleep(10 * time.Millisecond) // it waits for what is under way
-				})
+	path := newFile(t)
+	synctest.Test(t, func(t *testing.T) {
+		e := &hooked{held: newHeld(nil)}
+		open := inFile(t, path)
+		d := newDesk(t, func() engine.Engine { e.Engine = open(); return e })
+		for n := range 10 {
+			tried := len(d.main.tried("t"))
+			release := d.main.hang("t")
+			d.take("t", fmt.Sprint(n))
+			d.until("under way", func() bool { return len(d.main.tried("t")) > tried })
+			c, ended := d.courier, make(chan struct{})
+			e.hold()
+			var once sync.Once
+			after := func() {
+				c.mu.Lock()
+				granted := c.held() > 0 // u's: that of t is gone
+				c.mu.Unlock()
+				if granted {
+					once.Do(func() {
+						go func() { d.end(); close(ended) }()
+						time.Sleep(10 * time.Millisecond) // it waits for what is under way
+					})
+				}
 			}
+			e.after.Store(&after)
+			var wg sync.WaitGroup
+			wg.Go(func() { d.Forget(nil, "t") }) // the writer waits with it
+			time.Sleep(10 * time.Millisecond)
+			release()
+			time.Sleep(10 * time.Millisecond) // the outcome comes before u
+			wg.Go(func() { d.send("u", fmt.Sprint(n)) })
+			time.Sleep(10 * time.Millisecond)
+			e.goOn()
+			wg.Wait()
+			<-ended
+			d.restart()
 		}
-		e.after.Store(&after)
-		var wg sync.WaitGroup
-		wg.Go(func() { d.Forget(nil, "t") }) // the writer waits with it
-		time.Sleep(10 * time.Millisecond)
-		release()
-		time.Sleep(10 * time.Millisecond) // the outcome comes before u
-		wg.Go(func() { d.send("u", fmt.Sprint(n)) })
-		time.Sleep(10 * time.Millisecond)
-		e.goOn()
-		wg.Wait()
-		<-ended
-		d.restart()
-	}
-	d.idle("")
+		d.idle("")
+	})
 }
 
 // A receiver that is too slow for all webhooks that come gets them about in turn: none waits for as long as more come.

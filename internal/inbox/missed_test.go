@@ -2,7 +2,9 @@ package inbox
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/url"
@@ -697,10 +699,28 @@ func TestReconcileSettlesWhatIsOwed(t *testing.T) {
 	})
 }
 
+// owesInMemory is an engine that refuses to store what is owed while on is set.
+type owesInMemory struct {
+	engine.Engine
+	on *atomic.Bool
+}
+
+func (e *owesInMemory) Write(fn func(engine.Tx) error) error {
+	return e.Engine.Write(func(tx engine.Tx) error {
+		var refused error
+		err := fn(&listening{tx, func(statement string) {
+			if statement == "run_open" && e.on.Load() { // only what is owed asks for it
+				refused = &engine.StatementError{Err: errors.New("not now")}
+			}
+		}})
+		return cmp.Or(refused, err)
+	})
+}
+
 // What is owed may be in memory only, or be stored at any time: a reconcile settles it if it arrived before the run began, and only then.
 func TestReconcileSettlesWhatIsOwedInMemory(t *testing.T) {
-	var full atomic.Bool // then nothing that is owed is stored
-	inBubbleOn(t, "a file", func(e engine.Engine) engine.Engine { return &crowded{e, &full} }, func(t *testing.T, d *desk) {
+	var inMemory atomic.Bool
+	inBubbleOn(t, "a file", func(e engine.Engine) engine.Engine { return &owesInMemory{e, &inMemory} }, func(t *testing.T, d *desk) {
 		owe := func(tenants ...string) {
 			for _, tenant := range tenants {
 				d.oweTo(d.hook(tenant, fmt.Sprint("missed ", time.Now())))
@@ -708,7 +728,7 @@ func TestReconcileSettlesWhatIsOwedInMemory(t *testing.T) {
 			time.Sleep(time.Minute)
 		}
 		room := func(yes bool) {
-			full.Store(!yes)
+			inMemory.Store(!yes)
 			time.Sleep(time.Minute)
 			if yes {
 				d.stored()

@@ -495,7 +495,7 @@ func (p *place) start() {
 		rc.Transport = transport(func(r *http.Request) (*http.Response, error) { return w.receive(r, life, rc.Name) })
 	})
 	cfg.Receivers = life.receivers
-	engine, err := p.open(cfg.Log)
+	engine, err := p.open(life, cfg.Log)
 	if err != nil {
 		panic(err)
 	}
@@ -542,7 +542,7 @@ type transport func(*http.Request) (*http.Response, error)
 
 func (f transport) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-func (p *place) open(log *slog.Logger) (engine.Engine, error) {
+func (p *place) open(life *life, log *slog.Logger) (engine.Engine, error) {
 	if w := p.world; w.dsn == "" {
 		if err := emptyReserve(w.file()); err != nil {
 			return nil, err
@@ -554,10 +554,29 @@ func (p *place) open(log *slog.Logger) (engine.Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	return postgres.Open(a, nil, log)
+	engine, err := postgres.Open(a, nil, log)
+	return &timed{engine, p.world, life}, err
 }
 
 func (w *world) file() string { return filepath.Join(w.dir, fmt.Sprint(w.files)) }
+
+// timed is an engine that notes when a transaction took long: on a busy machine leases may end meanwhile.
+type timed struct {
+	engine.Engine
+	world *world
+	life  *life
+}
+
+func (e *timed) Write(fn func(engine.Tx) error) error {
+	began := time.Now()
+	err := e.Engine.Write(fn)
+	if ended := time.Now(); ended.Sub(began) > e.world.lease/8 {
+		e.world.mu.Lock()
+		defer e.world.mu.Unlock()
+		e.life.troubles = append(e.life.troubles, trouble{began, ended, true})
+	}
+	return err
+}
 
 // slowly is an engine that takes its time, so that a crash can find a transaction under way.
 type slowly struct{ *sqlite.Engine }
