@@ -360,6 +360,9 @@ func (s *Inbox) Import(ctx context.Context, from io.Reader, options ImportOption
 // run imports the file. The writer calls it, so everything else waits meanwhile.
 func (i *importJob) run() error {
 	s := i.s
+	if full := s.engine.Full(); full != nil { // the last room is for outcomes
+		return full
+	}
 	err := s.engine.Import(i.readFile)
 	if err != nil {
 		i.result = Imported{}

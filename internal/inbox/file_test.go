@@ -811,6 +811,10 @@ func TestFullDisk(t *testing.T) {
 	if got := d.apply(run, false, says("new", "a")); !strings.Contains(got, "too full") {
 		t.Errorf("a reconcile took it: %s", got)
 	}
+	bare := `{"type":"TenantProvisioningChange","payload":` + says("new", "a") + "}\n"
+	if got, err := d.Import(t.Context(), strings.NewReader(bare), ImportOptions{}); err == nil || !strings.Contains(err.Error(), "too full") {
+		t.Errorf("an import took it: %+v %v", got, err)
+	}
 	d.main.set("", nil)
 	d.idle("") // the reserve is for what is delivered
 	// Others take what SQLite gives back, and leave room for outcomes only.
