@@ -425,3 +425,55 @@ func (e *heard) Write(fn func(engine.Tx) error) error {
 func (e *heard) Read(ctx context.Context, fn func(engine.Tx) error) error {
 	return e.Engine.Read(ctx, func(tx engine.Tx) error { return fn(&listening{tx, e.hear}) })
 }
+
+// lockedLane is an engine in which somebody else holds the lane of a tenant, and that counts the transactions which wait for it.
+type lockedLane struct {
+	engine.Engine
+	tenant string
+	waits  int
+}
+
+func (e *lockedLane) Write(fn func(engine.Tx) error) error {
+	return e.Engine.Write(func(tx engine.Tx) error {
+		w := &waitingTx{tx, e.tenant, false}
+		if err := fn(w); !w.waits {
+			return err
+		}
+		e.waits++
+		return &engine.StatementError{Err: errors.New("canceling statement due to lock timeout"), Locked: true}
+	})
+}
+
+type waitingTx struct {
+	engine.Tx
+	tenant string
+	waits  bool
+}
+
+func (tx *waitingTx) Queue(name string, each func(engine.Row) error, args ...any) {
+	if name == "lane_lock" && slices.Contains(args[0].(engine.Table)[0].([]string), tx.tenant) {
+		tx.waits = true
+	}
+	tx.Tx.Queue(name, each, args...)
+}
+
+// Somebody else holds one tenant's lane, and many send for it. Others do not wait for as many transactions, each of which waits for the lock.
+func TestManyForALockedLane(t *testing.T) {
+	t.Parallel()
+	var e *lockedLane
+	inBubbleOn(t, "a file", func(inner engine.Engine) engine.Engine { e = &lockedLane{Engine: inner}; return e }, func(t *testing.T, d *desk) {
+		var all []func()
+		for n := range 50 {
+			tenant, want := "locked", "canceling statement due to lock timeout"
+			if n%5 == 0 {
+				tenant, want = fmt.Sprint("t", n), "+"
+			}
+			all = append(all, func() { d.want(tenant, d.send(tenant, fmt.Sprint(n)), want) })
+		}
+		all = append(all, func() { e.tenant = "locked" }) // the writer stands still
+		d.together(all...)
+		if e.waits > 10 {
+			t.Errorf("%d transactions waited", e.waits)
+		}
+	})
+}

@@ -799,6 +799,9 @@ func TestDoubtOwesNothing(t *testing.T) {
 			t.Errorf("%d in memory", n)
 		}
 		e.on.Store(false)
+		after := d.hook("new", "B") // before anything that is owed could be stored
+		after.Snapshot, after.Type = false, "Other"
+		d.want("an event", d.sendHook(after), "+")
 		d.stored()
 		d.want("owed", d.owed(), "")
 	})

@@ -38,6 +38,14 @@ type work struct {
 	failed func(error)                     // is called instead, if it is not
 }
 
+// onlyLane is the lane that it is about; none, if it is about several, or about something else, too.
+func (o *work) onlyLane() (lane webhookgate.Lane) {
+	if len(o.lanes)+len(o.known) == 1 && len(o.claims)+len(o.hooks) == 0 {
+		lane = LaneOf(slices.Concat(o.lanes, o.known)[0])
+	}
+	return lane
+}
+
 // A batch has at most this many works, and bytes.
 const (
 	maxBatchOps   = 256
@@ -100,7 +108,7 @@ func (s *Inbox) runWriter() {
 	for {
 		var ops []*work
 		var catchUp <-chan struct{}
-		if len(s.stale) > 0 || s.mayOwe() {
+		if len(s.stale) > 0 || s.mayOwe() && s.health.lastErr() == nil {
 			catchUp = always
 		}
 		select {
@@ -255,7 +263,8 @@ func (s *Inbox) drain() {
 }
 
 // commit runs a transaction for works. It returns an error if the database failed. If the database refuses a statement, one work
-// is to blame: commit splits them in halves until that one is alone, and only that one fails.
+// is to blame: commit splits them in halves until that one is alone, and only that one fails. Works of a lane that somebody else has locked
+// fail together: each transaction with one of them waits for that lock, and everybody else with it.
 func (s *Inbox) commit(works []*work) error {
 	works = slices.DeleteFunc(works, func(w *work) bool { return w.wanted != nil && !w.wanted() })
 	if len(works) == 0 {
@@ -264,8 +273,13 @@ func (s *Inbox) commit(works []*work) error {
 	err := s.transact(works)
 	var refused *engine.StatementError
 	if errors.As(err, &refused) && len(works) > 1 {
-		half := len(works) / 2
-		return errors.Join(s.commit(works[:half:half]), s.commit(works[half:]))
+		if refused.Locked {
+			slices.SortStableFunc(works, func(a, b *work) int { return byName(a.onlyLane(), b.onlyLane()) })
+		}
+		if first, last := works[0].onlyLane(), works[len(works)-1].onlyLane(); !refused.Locked || unnamed(first) || first != last {
+			half := len(works) / 2
+			return errors.Join(s.commit(works[:half:half]), s.commit(works[half:]))
+		}
 	}
 	if err != nil {
 		for _, w := range works {

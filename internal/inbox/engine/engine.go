@@ -67,7 +67,10 @@ var ErrDoubt = errors.New("the connection to the database broke while it confirm
 
 // A StatementError says that the database works, but refused a statement because of its values, or because somebody else has
 // locked a row. So one operation of a batch is to blame, and the others can succeed without it.
-type StatementError struct{ Err error }
+type StatementError struct {
+	Err    error
+	Locked bool // somebody else has locked a row
+}
 
 func (e *StatementError) Error() string { return e.Err.Error() }
 func (e *StatementError) Unwrap() error { return e.Err }

@@ -582,7 +582,7 @@ func describe(err error) error {
 	case pg.Code == "25006":
 		return fmt.Errorf("the inbox's database can't be written: %w; it is a standby, or was made read-only; with several hosts in USHER_WEBHOOK_INBOX add target_session_attrs=read-write", engine.ErrReadOnly)
 	case strings.HasPrefix(pg.Code, "22"), strings.HasPrefix(pg.Code, "23"), pg.Code == "54000", pg.Code == "55P03", pg.Code == "57014": // 57014: one piece of work takes too long
-		return &engine.StatementError{Err: err}
+		return &engine.StatementError{Err: err, Locked: pg.Code == "55P03"}
 	case pg.Code == "53100":
 		return &engine.FullError{Of: "the inbox's database", Since: time.Now(), Err: err}
 	case strings.HasPrefix(pg.Code, "08"), strings.HasPrefix(pg.Code, "53"), strings.HasPrefix(pg.Code, "57"): // it starts, stops, or has too many clients
