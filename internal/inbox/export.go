@@ -218,6 +218,11 @@ func (s *Inbox) Export(ctx context.Context, to io.Writer) (webhooks int, err err
 	case <-ctx.Done():
 		return 0, ctx.Err()
 	}
+	leave, err := s.startBrowsing(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer leave()
 	out := bufio.NewWriterSize(to, 64<<10)
 	enc := json.NewEncoder(out)
 	enc.SetEscapeHTML(false)

@@ -865,6 +865,46 @@ func TestFaultFiguresOfADatabaseThatHangs(t *testing.T) {
 	})
 }
 
+// crammed is an engine on a disk that is full while it is set: every other transaction still fits, as a small outcome does.
+type crammed struct {
+	engine.Engine
+	full  *atomic.Pointer[engine.FullError]
+	count int
+}
+
+func (e *crammed) Full() *engine.FullError { return e.full.Load() }
+
+func (e *crammed) Write(fn func(engine.Tx) error) error {
+	if full := e.full.Load(); full != nil {
+		if e.count++; e.count%2 == 1 {
+			return full
+		}
+	}
+	return e.Engine.Write(fn)
+}
+
+// A disk that is full for a minute is one outage, with one line at its begin and one at its end, whatever could be written meanwhile.
+func TestFaultFullDiskIsOneOutage(t *testing.T) {
+	var full atomic.Pointer[engine.FullError]
+	inBubbleOn(t, "a file", func(e engine.Engine) engine.Engine { return &crammed{Engine: e, full: &full} }, func(t *testing.T, d *desk) {
+		for n := 1; n <= 2; n++ {
+			full.Store(&engine.FullError{Of: "it", Since: time.Now()})
+			time.Sleep(time.Minute)
+			if begins := strings.Count(d.log.String(), "cannot write to the inbox"); begins != n || strings.Count(d.log.String(), "can be written again") != n-1 {
+				t.Fatalf("outage %d begins %d times", n, begins)
+			}
+			full.Store(nil)
+			time.Sleep(2 * time.Second)
+			if h := d.Health(); h.Err != nil || strings.Count(d.log.String(), "can be written again") != n {
+				t.Errorf("outage %d has no end: %v", n, h.Err)
+			}
+		}
+		if strings.Count(d.log.String(), "after=1m") != 2 {
+			t.Errorf("they lasted for a minute each, and it says:\n%s", d.log.String())
+		}
+	})
+}
+
 // What cannot be known in an outage keeps its last value, and says how old it is.
 func TestFaultFiguresInAnOutage(t *testing.T) {
 	var gone atomic.Bool

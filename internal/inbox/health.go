@@ -16,7 +16,7 @@ const never = engine.Never
 type health struct {
 	mu           sync.Mutex
 	err          error     // why the last transaction failed; nil: it was committed
-	failingSince time.Time // when the first of the last transactions began that failed in a row
+	failingSince time.Time // when the outage began: a first transaction that failed; zero: there is none
 	txBegan      time.Time // when the current transaction began; zero: none runs
 	everWritten  bool      // a transaction was committed since the start
 	broken       bool      // there was a BrokenError
@@ -107,7 +107,7 @@ func (h *health) unproven() bool {
 }
 
 // end keeps the result of a transaction. It logs the begin and the end of an outage, not each failure. On a disk that is full outcomes can
-// still be written, which is not the end; the engine logs that.
+// still be written, which is not the end.
 func (h *health) end(log *slog.Logger, began time.Time, err error, full bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -120,13 +120,14 @@ func (h *health) end(log *slog.Logger, began time.Time, err error, full bool) {
 	switch {
 	case errors.As(err, &refused):
 		return // this neither begins an outage, nor proves that one has ended
-	case err == nil && h.err != nil && full:
-	case err == nil && h.err != nil:
+	case err == nil && (full || h.failingSince.IsZero()):
+	case err == nil:
 		log.Info("the inbox can be written again", "after", time.Since(h.failingSince).Round(time.Millisecond))
+		h.failingSince = time.Time{}
 	case errors.As(err, &broken) && !h.broken:
 		h.broken, h.failingSince = true, began
 		log.Error("the inbox is broken: usher stores nothing more in it until you restart usher", "err", err)
-	case err != nil && h.err == nil:
+	case h.failingSince.IsZero():
 		h.failingSince = began
 		log.Error("cannot write to the inbox, will retry", "err", err)
 	}

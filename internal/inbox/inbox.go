@@ -157,6 +157,7 @@ type Inbox struct {
 	ops        chan *work      // to the writer
 	imports    chan *importJob // to the writer
 	exporting  chan struct{}   // has an element while somebody exports
+	browsing   chan struct{}   // has an element for each connection with which somebody browses
 	opened     chan struct{}   // closed when the writer has reached the database, or failed to, once
 	closed     chan struct{}   // closed when the writer has ended
 	run        context.Context // ends with Close
@@ -239,7 +240,7 @@ func New(e engine.Engine, cfg Config) *Inbox {
 	}
 	s := &Inbox{
 		cfg: cfg, engine: e, owner: make([]byte, 16), leaseTime: fileLeaseTime, stale: make(map[webhookgate.Lane]bool),
-		ops: make(chan *work, 1024), imports: make(chan *importJob), exporting: make(chan struct{}, 1), opened: make(chan struct{}), closed: make(chan struct{}),
+		ops: make(chan *work, 1024), imports: make(chan *importJob), exporting: make(chan struct{}, 1), browsing: make(chan struct{}, engine.MaxReaders/2), opened: make(chan struct{}), closed: make(chan struct{}),
 	}
 	if e.Shared() {
 		s.leaseTime = cmp.Or(cfg.LeaseTime, DefaultLeaseTime)

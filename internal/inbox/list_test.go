@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"reflect"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -241,6 +243,74 @@ func (e *unanswered) Read(ctx context.Context, fn func(engine.Tx) error) error {
 		return ctx.Err()
 	}
 	return e.Engine.Read(ctx, fn)
+}
+
+// However many people look at what takes long, programs read what they need: what tenants may use, pauses, webhooks to deliver, figures. Those
+// who wait for others stop when they go away, and the rest see everything in the end.
+func TestPeopleLeaveReadersToPrograms(t *testing.T) {
+	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
+		slow := map[string]bool{"tenant_history": true, "tenants": true, "list": true, "list_tenant": true, "previous": true, "export_lanes": true}
+		var armed atomic.Bool
+		release, stuck := make(chan struct{}), make(chan struct{}, 100)
+		d := newDesk(t, func() engine.Engine {
+			return &heard{open(), func(statement string) {
+				if armed.Load() && slow[statement] {
+					stuck <- struct{}{}
+					<-release
+				}
+			}}
+		})
+		d.take("t", "A")
+		d.idle("t")
+		stored := d.list("t")[0]
+		looks := []func(ctx context.Context) error{
+			func(ctx context.Context) error { return second(d.Export(ctx, io.Discard)) },
+			func(ctx context.Context) error {
+				_, _, err := d.History(ctx, time.Time{}, time.Time{}, true)
+				return err
+			},
+			func(ctx context.Context) error { return second(d.Tenants(ctx, TenantFilter{Search: "t"})) },
+			func(ctx context.Context) error { return second(d.List(ctx, Filter{})) },
+			func(ctx context.Context) error { return second(d.List(ctx, Filter{Tenant: "t"})) },
+			func(ctx context.Context) error { return second(d.Show(ctx, stored.ID)) },
+		}
+		armed.Store(true)
+		leave := sync.OnceFunc(func() { close(release) })
+		defer leave()
+		// The first ones get a connection, and those after them wait.
+		staying, going := make(chan error, 100), make(chan error, 100)
+		look := func(ctx context.Context, ended chan error) {
+			for _, f := range looks {
+				go func() { ended <- f(ctx) }()
+			}
+		}
+		look(t.Context(), staying)
+		for range engine.MaxReaders / 2 {
+			<-stuck
+		}
+		ctx, gone := context.WithCancel(t.Context())
+		look(ctx, going)
+		for range 10 {
+			check(t, second(d.Snapshots(t.Context(), []string{"t"})))
+			check(t, d.Pause(Pause{}))
+			must2(d.Resume(Pause{}))(t)
+			check(t, d.LoadContent(t.Context(), new(*stored)))
+			check(t, d.recount(t.Context()))
+		}
+		gone()
+		for range looks {
+			if <-going == nil {
+				t.Error("somebody is gone, and is answered")
+			}
+		}
+		if len(stuck) > 0 {
+			t.Error("people have more than half of the connections")
+		}
+		leave()
+		for range looks {
+			check(t, <-staying)
+		}
+	})
 }
 
 // A long list is cut off between two of its pages, too.

@@ -37,6 +37,35 @@ func (s *Inbox) read(ctx context.Context, fn func(engine.Tx) error) error {
 	return s.engine.Read(ctx, fn)
 }
 
+// browse is read for what people look at and what takes seconds if much is stored: lists and histories. However many people look, half of
+// the connections are left for what programs need.
+func (s *Inbox) browse(ctx context.Context, fn func(engine.Tx) error) error {
+	leave, err := s.startBrowsing(ctx)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	return s.read(ctx, fn)
+}
+
+// startBrowsing waits until few enough others browse. An export, which may take longer than read allows, calls it itself.
+func (s *Inbox) startBrowsing(ctx context.Context) (leave func(), err error) {
+	select {
+	case s.browsing <- struct{}{}:
+		return func() { <-s.browsing }, nil
+	case <-ctx.Done():
+		return nil, &engine.AwayError{Err: busy{ctx.Err()}}
+	case <-s.run.Done():
+		return nil, ErrClosed
+	}
+}
+
+// busy is a wait for others who browse that has lasted too long.
+type busy struct{ error }
+
+func (busy) Error() string   { return "others are reading the inbox, which takes long: try again later" }
+func (e busy) Unwrap() error { return e.error }
+
 // Filter selects webhooks; empty fields select all.
 type Filter struct {
 	State    State
@@ -99,7 +128,7 @@ func (s *Inbox) Each(ctx context.Context, f Filter, withContent bool, fn func(*W
 		until = f.Until.UnixMicro()
 	}
 	query := func(bodies bool, size int64) (page []*Webhook, err error) {
-		err = s.read(ctx, func(tx engine.Tx) error {
+		err = s.browse(ctx, func(tx engine.Tx) error {
 			each := func(r engine.Row) error {
 				w, err := scanWebhook(r, true)
 				page = append(page, w)
@@ -194,7 +223,7 @@ func (s *Inbox) addPrevious(ctx context.Context, all []*Webhook) error {
 		return nil
 	}
 	tenants, platforms, types := laneColumns(lanes)
-	return s.read(ctx, func(tx engine.Tx) error {
+	return s.browse(ctx, func(tx engine.Tx) error {
 		tx.Queue("previous", func(r engine.Row) error {
 			var id, accepted int64
 			p := new(Webhook)
@@ -592,7 +621,7 @@ func (s *Inbox) Tenants(ctx context.Context, f TenantFilter) (all []*Tenant, err
 			code, platform = after.Tenant, after.Platform
 		}
 		count := int64(0)
-		err = s.read(ctx, func(tx engine.Tx) error {
+		err = s.browse(ctx, func(tx engine.Tx) error {
 			tx.Queue("tenants", func(r engine.Row) error {
 				var received int64
 				t := new(Tenant)
@@ -690,7 +719,7 @@ func (s *Inbox) History(ctx context.Context, since, until time.Time, troubled bo
 	whole := since.IsZero() && until.IsZero()
 	owing := s.owingNow()
 	named := owing.names()
-	err = s.read(ctx, func(tx engine.Tx) error {
+	err = s.browse(ctx, func(tx engine.Tx) error {
 		tx.Queue("tenant_history", func(r engine.Row) error {
 			t, last := new(History), int64(0)
 			err := t.scan(r, &t.Platform, &t.Tenant.Tenant, &t.Webhooks, &last)

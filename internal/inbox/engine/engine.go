@@ -12,6 +12,9 @@ import (
 // Never is a time that does not come.
 const Never = int64(1) << 62
 
+// MaxReaders is how many calls of Engine.Read run at once: each has a connection to the database, and the others wait for one.
+const MaxReaders = 4
+
 // An Engine runs transactions on a database that has the tables of 001.sql.
 type Engine interface {
 	// Write runs fn in a transaction that may write, and commits it. It is never called concurrently. Statements that fn

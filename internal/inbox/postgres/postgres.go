@@ -98,7 +98,7 @@ func Parse(address string) (*Address, error) {
 	config.ConnConfig.ConnectTimeout = connectPatience
 	config.ConnConfig.DialFunc = (&net.Dialer{Timeout: connectPatience, Control: userTimeout,
 		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: 2 * time.Second, Count: 3}}).DialContext
-	config.MaxConns = 4
+	config.MaxConns = engine.MaxReaders
 	config.MinConns = 0
 	config.MaxConnIdleTime = time.Minute
 	config.HealthCheckPeriod = time.Minute

@@ -71,9 +71,6 @@ type Engine struct {
 	scrubPending bool         // the write-ahead log may still have content that was erased
 }
 
-// maxReaders is how many connections read at once.
-const maxReaders = 4
-
 // Open opens the file, or makes it. It fails with ErrInUse if another usher has it.
 func Open(name string, log *slog.Logger) (*Engine, error) {
 	// This comes before the lock: a link can only be resolved if the file behind it exists.
@@ -90,7 +87,7 @@ func Open(name string, log *slog.Logger) (*Engine, error) {
 		return nil, err
 	}
 	// scrubPending: a former process may have been killed after an erasure, before it could empty the write-ahead log.
-	e := &Engine{name: name, path: path, log: log, lock: lock, readers: make(chan *conn, maxReaders), unopened: make(chan struct{}, maxReaders), scrubPending: true}
+	e := &Engine{name: name, path: path, log: log, lock: lock, readers: make(chan *conn, engine.MaxReaders), unopened: make(chan struct{}, engine.MaxReaders), scrubPending: true}
 	err = e.open()
 	if errors.Is(err, errFull) { // the reserve is room enough to start, and for outcomes
 		if e.conn != nil {
@@ -191,7 +188,7 @@ func (e *Engine) open() error {
 		}
 	}
 	e.files = files
-	for range maxReaders {
+	for range engine.MaxReaders {
 		e.unopened <- struct{}{}
 	}
 	e.makeReserve()
@@ -287,7 +284,7 @@ func (e *Engine) Shared() bool { return false }
 func (e *Engine) Close() error {
 	var errs []error
 	if e.files != nil { // it was opened
-		for range maxReaders {
+		for range engine.MaxReaders {
 			select {
 			case c := <-e.readers:
 				errs = append(errs, c.Close())

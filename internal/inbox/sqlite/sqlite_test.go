@@ -71,13 +71,13 @@ func TestReadPanics(t *testing.T) {
 	read := func(each func(engine.Row) error) error {
 		return e.Read(t.Context(), func(tx engine.Tx) error { tx.Queue("last_number", each); return tx.Send() })
 	}
-	for range maxReaders {
+	for range engine.MaxReaders {
 		func() {
 			defer func() { _ = recover() }()
 			_ = read(func(engine.Row) error { panic("as net/http expects it") })
 		}()
 	}
-	for range maxReaders {
+	for range engine.MaxReaders {
 		if err := read(func(engine.Row) error { return nil }); err != nil {
 			t.Error(err)
 		}
