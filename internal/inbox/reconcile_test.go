@@ -294,6 +294,7 @@ func TestApplyAndKeep(t *testing.T) {
 		d.want("", d.apply(r, true, says("done", "b"), says("waits", "b"), says("parked", "b"), says("new", "b")),
 			"differs (+ b, - a) applied; differs (+ b, - a) left out; differs (+ b, - a) left out; missing (+ b) applied")
 		d.want("", d.states("done")+", "+d.states("new"), "delivered kept, kept")
+		d.want("the next webhook is delivered, be it a copy of what was kept", d.send("new", string(must2(d.find(t.Context(), d.nth("new", 1)))(t).Body)), "+")
 		d.want("the next webhook is delivered, be it a copy of the last one", d.send("done", `{"type":"TenantProvisioningChange","payload":`+says("done", "a")+`}`), "+")
 	})
 }
