@@ -445,9 +445,6 @@ func (l *lane) reconcile(in *offer, r *Run, leave leave) (c Compared) {
 	default:
 		before, first := l.lastAt, l.tail == 0
 		a := l.takeIn(&in.incoming, leave == toKeep || l.t.KeepUnclaimed && in.receiver == nil)
-		if leave == toKeep {
-			l.held = nil // nobody has got it
-		}
 		if c.Applied, c.Err = a.Err == nil, a.Err; c.Applied {
 			c.first = first
 			l.lastAt = max(before, r.KnowsUpTo().UnixMicro()) // what it says is as old as the list
