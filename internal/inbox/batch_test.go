@@ -197,7 +197,7 @@ type headsTx struct {
 
 func (t headsTx) Queue(name string, each func(engine.Row) error, args ...any) {
 	if name == "next_waiting" {
-		t.most.Store(max(t.most.Load(), int64(len(args[0].(engine.Table)[0].([]string)))))
+		t.most.Store(max(t.most.Load(), int64(len(args[0].([]string)))))
 	}
 	t.Tx.Queue(name, each, args...)
 }
@@ -451,7 +451,7 @@ type waitingTx struct {
 }
 
 func (tx *waitingTx) Queue(name string, each func(engine.Row) error, args ...any) {
-	if name == "lane_lock" && slices.Contains(args[0].(engine.Table)[0].([]string), tx.tenant) {
+	if name == "lane_lock" && slices.Contains(args[0].([]string), tx.tenant) {
 		tx.waits = true
 	}
 	tx.Tx.Queue(name, each, args...)

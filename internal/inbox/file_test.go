@@ -25,6 +25,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	_ "modernc.org/sqlite"
+
 	"usher/internal/inbox/engine"
 	"usher/internal/inbox/sqlite"
 	"usher/internal/receiver"

@@ -210,7 +210,7 @@ func (t *sqlTurn) lock(names []webhookgate.Lane) {
 		l, err := scanLane(r)
 		t.adopt(l)
 		return err
-	}, engine.Table{tenants, platforms, types})
+	}, tenants, platforms, types)
 }
 
 // queueClaims queues the search for lanes. It goes by our estimate of the database's time; lane.claim looks again.
@@ -349,7 +349,7 @@ func queueNext(tx engine.Tx, lanes map[webhookgate.Lane]int64, maxBody int64, ea
 			each(h)
 		}
 		return err
-	}, engine.Table{tenants, platforms, types, except}, maxBody)
+	}, tenants, platforms, types, except, maxBody)
 }
 
 // queueHeads reads webhooks ahead, so that lanes need not ask for them one by one.

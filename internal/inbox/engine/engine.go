@@ -59,7 +59,7 @@ type Among []int64
 type Listed []string
 
 // A Table has columns, []string or []int64, of the same length. A statement reads all of its rows at once: from one array for each
-// column in PostgreSQL, and from one JSON array of rows in SQLite, where each run of a query costs more than most rows do.
+// column in PostgreSQL, and from one JSON array of rows in SQLite.
 type Table []any
 
 // A Row is one row of an answer.

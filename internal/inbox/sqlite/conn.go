@@ -1,29 +1,44 @@
 package sqlite
 
 import (
+	"cmp"
 	"context"
-	"database/sql/driver"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net/url"
 	"path/filepath"
+	"slices"
 
-	"modernc.org/sqlite"
+	"modernc.org/libc"
+	lib "modernc.org/sqlite/lib"
 
 	"usher/internal/inbox/engine"
 )
 
-// A conn is a connection with its prepared statements. It uses SQLite's driver without database/sql, which takes as long for a
-// small statement as SQLite itself.
+// A conn is a connection with its prepared statements. One goroutine at a time uses it. It calls SQLite's C interface, which
+// modernc.org/sqlite/lib has in Go: with the driver for database/sql the inbox takes a fifth longer for each webhook, because the driver
+// locks the connection for each parameter and each value that it reads.
 type conn struct {
-	driver.Conn
+	tls      *libc.TLS
+	db       uintptr
 	prepared map[string]*statement
 }
 
-// A statement is a prepared statement of statements.sql.
-type statement struct{ driver.Stmt }
+// A statement is a prepared statement. While it runs, it is the engine.Row of its current row.
+type statement struct {
+	*conn
+	handle     uintptr
+	parameters int
+	bound      []uintptr // memory of the values that it runs with
+}
+
+// A resultError is an error of SQLite.
+type resultError struct {
+	code int // an extended result code
+	text string
+}
+
+func (e *resultError) Error() string { return fmt.Sprintf("%s (%d)", e.text, e.code) }
 
 // connect opens a file that exists: it never makes one.
 func connect(path string, pragmas []string) (*conn, error) {
@@ -31,37 +46,76 @@ func connect(path string, pragmas []string) (*conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	query := url.Values{"_pragma": pragmas, "mode": {"rw"}}
-	c, err := new(sqlite.Driver).Open("file:" + (&url.URL{Path: path}).EscapedPath() + "?" + query.Encode())
+	c := &conn{tls: libc.NewTLS(), prepared: make(map[string]*statement)}
+	name, out := c.text(path), c.tls.Alloc(8)
+	result := lib.Xsqlite3_open_v2(c.tls, name, out, lib.SQLITE_OPEN_READWRITE|lib.SQLITE_OPEN_NOMUTEX|lib.SQLITE_OPEN_EXRESCODE, 0)
+	c.db = libc.AtomicLoadPUintptr(out)
+	c.tls.Free(8)
+	libc.Xfree(c.tls, name)
+	err = c.check(result)
+	for i := 0; i < len(pragmas) && err == nil; i++ {
+		err = c.exec("PRAGMA " + pragmas[i])
+	}
 	if err != nil {
+		c.Close()
 		return nil, err
 	}
-	return &conn{c, make(map[string]*statement)}, nil
+	return c, nil
 }
 
 // Close closes the connection. SQLite keeps the files open, and locked, as long as there is a statement.
 func (c *conn) Close() error {
 	for _, s := range c.prepared {
-		s.Close()
+		s.close()
 	}
-	return c.Conn.Close()
+	err := c.check(lib.Xsqlite3_close_v2(c.tls, c.db))
+	c.tls.Close()
+	return err
+}
+
+// text copies a text to where SQLite can read it; libc.Xfree frees it.
+func (c *conn) text(s string) uintptr {
+	p, err := libc.CString(s)
+	if err != nil { // there is no memory left
+		panic(err)
+	}
+	return p
+}
+
+// check returns the error of a result code; nil, if it is none.
+func (c *conn) check(result int32) error {
+	switch result {
+	case lib.SQLITE_OK, lib.SQLITE_ROW, lib.SQLITE_DONE:
+		return nil
+	}
+	text := libc.GoString(lib.Xsqlite3_errstr(c.tls, result))
+	if detail := libc.GoString(lib.Xsqlite3_errmsg(c.tls, c.db)); detail != text && c.db != 0 {
+		text += ": " + detail
+	}
+	return &resultError{int(result), text}
 }
 
 // exec runs a script.
 func (c *conn) exec(script string) error {
-	_, err := c.Conn.(driver.ExecerContext).ExecContext(context.Background(), script, nil)
-	return err
+	text := c.text(script)
+	defer libc.Xfree(c.tls, text)
+	return c.check(lib.Xsqlite3_exec(c.tls, c.db, text, 0, 0, 0))
 }
 
-// queryValue runs a query and returns the first value of the first row.
+// queryValue runs a query and returns the first value of the first row: an int64 or a string.
 func (c *conn) queryValue(query string) (value any, err error) {
-	rows, err := c.Conn.(driver.QueryerContext).QueryContext(context.Background(), query, nil)
+	s, err := c.compile(query)
 	if err != nil {
 		return nil, err
 	}
-	values := make([]driver.Value, len(rows.Columns()))
-	err = rows.Next(values)
-	return values[0], errors.Join(err, rows.Close())
+	defer s.close()
+	if err := c.check(lib.Xsqlite3_step(c.tls, s.handle)); err != nil {
+		return nil, err
+	}
+	if lib.Xsqlite3_column_type(c.tls, s.handle, 0) == lib.SQLITE_INTEGER {
+		return lib.Xsqlite3_column_int64(c.tls, s.handle, 0), nil
+	}
+	return string(s.bytes(0)), nil
 }
 
 // version returns the version of the tables. If a newer usher made them, that is an error.
@@ -104,6 +158,7 @@ func (c *conn) transaction(begin string, fn func() error) error {
 	return err
 }
 
+// prepare returns a statement of statements.sql.
 func (c *conn) prepare(name string) (*statement, error) {
 	if s := c.prepared[name]; s != nil {
 		return s, nil
@@ -112,13 +167,22 @@ func (c *conn) prepare(name string) (*statement, error) {
 	if !ok {
 		panic("there is no statement " + name)
 	}
-	prepared, err := c.Prepare(text)
+	s, err := c.compile(text)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	s := &statement{prepared}
 	c.prepared[name] = s
 	return s, nil
+}
+
+func (c *conn) compile(query string) (*statement, error) {
+	text, out := c.text(query), c.tls.Alloc(8)
+	result := lib.Xsqlite3_prepare_v3(c.tls, c.db, text, -1, lib.SQLITE_PREPARE_PERSISTENT, out, 0)
+	s := &statement{conn: c, handle: libc.AtomicLoadPUintptr(out)}
+	c.tls.Free(8)
+	libc.Xfree(c.tls, text)
+	s.parameters = int(lib.Xsqlite3_bind_parameter_count(c.tls, s.handle))
+	return s, c.check(result)
 }
 
 // run runs a statement: once for each element of the slices in args, which have the same length; or once, if there is no slice.
@@ -127,9 +191,8 @@ func (c *conn) run(ctx context.Context, name string, each func(engine.Row) error
 	if err != nil {
 		return err
 	}
-	values, times := make([]driver.NamedValue, len(args)), -1
+	args, times := slices.Clone(args), 1
 	for i, a := range args {
-		values[i] = driver.NamedValue{Ordinal: i + 1, Value: a}
 		switch a := a.(type) {
 		case []int64:
 			times = len(a)
@@ -137,42 +200,40 @@ func (c *conn) run(ctx context.Context, name string, each func(engine.Row) error
 			times = len(a)
 		case [][]byte:
 			times = len(a)
-		case int:
-			values[i].Value = int64(a)
 		case engine.Listed:
-			text, _ := json.Marshal(append([]string{}, a...))
-			values[i].Value = string(text)
+			args[i] = asJSON(append([]string{}, a...))
 		case engine.Among:
-			text, _ := json.Marshal(append([]int64{}, a...))
-			values[i].Value = string(text)
+			args[i] = asJSON(append([]int64{}, a...))
 		case engine.Table:
-			values[i].Value = jsonRows(a)
+			args[i] = asJSON(rowsOf(a))
 		}
 	}
-	if times < 0 {
-		return s.run(ctx, each, values)
+	if len(args) < s.parameters {
+		panic(fmt.Sprintf("statement %s has %d parameters, and not %d", name, s.parameters, len(args)))
 	}
 	for n := range times {
-		for i, a := range args {
-			switch a := a.(type) {
-			case []int64:
-				values[i].Value = a[n]
-			case []string:
-				values[i].Value = a[n]
-			case [][]byte:
-				values[i].Value = a[n]
+		for i, a := range args[:s.parameters] {
+			if err == nil {
+				err = c.check(s.bind(int32(i+1), a, n))
 			}
 		}
-		if err := s.run(ctx, each, values); err != nil {
+		if err == nil {
+			err = s.step(ctx, each)
+		}
+		if s.reset(); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// jsonRows writes a table as a JSON array of its rows.
-func jsonRows(t engine.Table) string {
-	var rows [][]any
+func asJSON(v any) string {
+	text, _ := json.Marshal(v)
+	return string(text)
+}
+
+// rowsOf returns the rows of a table.
+func rowsOf(t engine.Table) (rows [][]any) {
 	for _, column := range t {
 		switch column := column.(type) {
 		case []string:
@@ -183,8 +244,7 @@ func jsonRows(t engine.Table) string {
 			panic(fmt.Sprintf("a table has a column of %T", column))
 		}
 	}
-	text, _ := json.Marshal(rows)
-	return string(text)
+	return rows
 }
 
 func addColumn[V any](rows [][]any, column []V) [][]any {
@@ -197,60 +257,123 @@ func addColumn[V any](rows [][]any, column []V) [][]any {
 	return rows
 }
 
-func (s *statement) run(ctx context.Context, each func(engine.Row) error, args []driver.NamedValue) error {
-	if each == nil {
-		_, err := s.Stmt.(driver.StmtExecContext).ExecContext(ctx, args)
-		return err
+// bind sets a parameter to a value; to the element n, if it is a slice of values.
+func (s *statement) bind(parameter int32, value any, n int) int32 {
+	switch v := value.(type) {
+	case int64:
+		return lib.Xsqlite3_bind_int64(s.tls, s.handle, parameter, v)
+	case int:
+		return lib.Xsqlite3_bind_int64(s.tls, s.handle, parameter, int64(v))
+	case []int64:
+		return lib.Xsqlite3_bind_int64(s.tls, s.handle, parameter, v[n])
+	case string:
+		return s.bindText(parameter, v)
+	case []string:
+		return s.bindText(parameter, v[n])
+	case []byte:
+		return s.bindBytes(parameter, v)
+	case [][]byte:
+		return s.bindBytes(parameter, v[n])
+	case nil:
+		return lib.Xsqlite3_bind_null(s.tls, s.handle, parameter)
 	}
-	rows, err := s.Stmt.(driver.StmtQueryContext).QueryContext(ctx, args)
-	if err != nil {
-		return err
+	panic(fmt.Sprintf("a parameter can't be a %T", value))
+}
+
+func (s *statement) bindText(parameter int32, text string) int32 {
+	s.bound = append(s.bound, s.text(text))
+	return lib.Xsqlite3_bind_text(s.tls, s.handle, parameter, s.bound[len(s.bound)-1], int32(len(text)), 0)
+}
+
+func (s *statement) bindBytes(parameter int32, bytes []byte) int32 {
+	if bytes == nil {
+		return lib.Xsqlite3_bind_null(s.tls, s.handle, parameter)
 	}
-	defer rows.Close()
-	values := make(row, len(rows.Columns()))
+	s.bound = append(s.bound, s.text(string(bytes)))
+	return lib.Xsqlite3_bind_blob(s.tls, s.handle, parameter, s.bound[len(s.bound)-1], int32(len(bytes)), 0)
+}
+
+// step runs the statement to its end, or until ctx ends.
+func (s *statement) step(ctx context.Context, each func(engine.Row) error) error {
+	if ctx.Done() != nil {
+		defer s.interruptAfter(ctx)()
+	}
 	for {
-		if err := rows.Next(values); err == io.EOF {
-			return nil
-		} else if err != nil {
-			return err
+		result := lib.Xsqlite3_step(s.tls, s.handle)
+		err := cmp.Or(ctx.Err(), s.check(result))
+		if err == nil && result == lib.SQLITE_ROW && each != nil {
+			err = each(s)
 		}
-		if err := errors.Join(each(values), ctx.Err()); err != nil {
+		if err != nil || result == lib.SQLITE_DONE {
 			return err
 		}
 	}
 }
 
-// row implements engine.Row. The caller may keep the bytes that it scans.
-type row []driver.Value
-
-func (r row) Scan(into ...any) error {
-	if len(into) != len(r) {
-		return fmt.Errorf("a row has %d values, and not %d", len(r), len(into))
+// interruptAfter has SQLite end the statement when ctx ends, until stop is called.
+func (c *conn) interruptAfter(ctx context.Context) (stop func()) {
+	interrupted := make(chan struct{})
+	cancel := context.AfterFunc(ctx, func() {
+		tls := libc.NewTLS() // the other one is in use
+		lib.Xsqlite3_interrupt(tls, c.db)
+		tls.Close()
+		close(interrupted)
+	})
+	return func() {
+		if !cancel() {
+			<-interrupted // or it would interrupt the next statement
+		}
 	}
-	for i, v := range r {
-		ok := true
-		switch to := into[i].(type) {
+}
+
+// reset makes a statement ready for its next run. It also ends the current run, if that has not come to its end.
+func (s *statement) reset() {
+	lib.Xsqlite3_reset(s.tls, s.handle) // returns the error of the last step again
+	lib.Xsqlite3_clear_bindings(s.tls, s.handle)
+	for _, p := range s.bound {
+		libc.Xfree(s.tls, p)
+	}
+	s.bound = s.bound[:0]
+}
+
+func (s *statement) close() {
+	lib.Xsqlite3_finalize(s.tls, s.handle)
+}
+
+// Scan implements engine.Row. The caller may keep the bytes that it scans.
+func (s *statement) Scan(into ...any) error {
+	if columns := int(lib.Xsqlite3_column_count(s.tls, s.handle)); len(into) != columns {
+		return fmt.Errorf("a row has %d values, and not %d", columns, len(into))
+	}
+	for i, to := range into {
+		column := int32(i)
+		kind, ok := lib.Xsqlite3_column_type(s.tls, s.handle, column), false
+		switch to := to.(type) {
 		case *int64:
-			*to, ok = v.(int64)
+			*to, ok = lib.Xsqlite3_column_int64(s.tls, s.handle, column), kind == lib.SQLITE_INTEGER
 		case *int:
-			var n int64
-			n, ok = v.(int64)
-			*to = int(n)
+			*to, ok = int(lib.Xsqlite3_column_int64(s.tls, s.handle, column)), kind == lib.SQLITE_INTEGER
 		case *string:
-			if *to, ok = v.(string); !ok {
-				var bytes []byte // somebody has damaged the row
-				bytes, ok = v.([]byte)
-				*to = string(bytes)
-			}
+			*to, ok = string(s.bytes(column)), kind == lib.SQLITE_TEXT || kind == lib.SQLITE_BLOB // as which it is read if somebody has damaged the row
 		case *[]byte:
-			*to, ok = v.([]byte)
-			ok = ok || v == nil
-		default:
-			ok = false
+			*to, ok = slices.Clone(s.bytes(column)), kind == lib.SQLITE_BLOB || kind == lib.SQLITE_NULL
 		}
 		if !ok {
-			return fmt.Errorf("value %d of a row is a %T, and %T was expected", i, v, into[i])
+			return fmt.Errorf("value %d of a row is of type %d, and %T was expected", i, kind, into[i])
 		}
 	}
 	return nil
+}
+
+// bytes returns a value of the current row. It is SQLite's memory, until the next step; nil: the value is NULL.
+func (s *statement) bytes(column int32) []byte {
+	p := lib.Xsqlite3_column_blob(s.tls, s.handle, column)
+	size := lib.Xsqlite3_column_bytes(s.tls, s.handle, column)
+	switch {
+	case size > 0:
+		return libc.GoBytes(p, int(size))
+	case lib.Xsqlite3_column_type(s.tls, s.handle, column) == lib.SQLITE_NULL:
+		return nil
+	}
+	return []byte{}
 }

@@ -21,7 +21,6 @@ import (
 	"syscall"
 	"time"
 
-	"modernc.org/sqlite"
 	lib "modernc.org/sqlite/lib"
 
 	"usher/internal/inbox/engine"
@@ -169,7 +168,7 @@ func resolveLink(name string) string {
 
 func (e *Engine) open() error {
 	var err error
-	if e.conn, err = connect(e.path, append([]string{"auto_vacuum(INCREMENTAL)", "wal_autocheckpoint(4000)"}, pragmas...)); err != nil {
+	if e.conn, err = connect(e.path, append([]string{"busy_timeout(2000)", "auto_vacuum(INCREMENTAL)", "wal_autocheckpoint(4000)"}, pragmas...)); err != nil {
 		return describe(err)
 	}
 	if err := e.migrate(); err != nil {
@@ -488,9 +487,9 @@ func (t *tx) Queue(name string, each func(engine.Row) error, args ...any) {
 
 // code returns SQLite's code of an error; zero: it is not an error of SQLite.
 func code(err error) int {
-	var e *sqlite.Error
+	var e *resultError
 	if errors.As(err, &e) {
-		return e.Code()
+		return e.code
 	}
 	return 0
 }

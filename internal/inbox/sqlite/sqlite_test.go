@@ -2,14 +2,13 @@ package sqlite
 
 import (
 	"bytes"
-	"database/sql/driver"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
-	"reflect"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -232,7 +231,6 @@ func TestStatementsKeepTheirPlans(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer e.Close()
-	status := statusOf(e)
 	for name := range statements {
 		if name == "begin_write" || name == "begin_read" || name == "commit" {
 			continue
@@ -242,32 +240,21 @@ func TestStatementsKeepTheirPlans(t *testing.T) {
 			t.Fatal(err)
 		}
 		for run := range 3 {
-			var args []driver.NamedValue
-			for n := range status(s, lib.Xsqlite3_bind_parameter_count) {
-				args = append(args, driver.NamedValue{Ordinal: int(n) + 1, Value: int64(run)})
-			}
-			err := s.run(t.Context(), func(engine.Row) error { return nil }, args)
+			args := slices.Repeat([]any{int64(run)}, s.parameters)
+			err := e.conn.run(t.Context(), name, func(engine.Row) error { return nil }, args)
 			if err != nil && code(err)&0xff != lib.SQLITE_CONSTRAINT {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
-		if n := status(s, lib.Xsqlite3_stmt_status, lib.SQLITE_STMTSTATUS_REPREPARE, 0); n > 0 {
+		if n := lib.Xsqlite3_stmt_status(s.tls, s.handle, lib.SQLITE_STMTSTATUS_REPREPARE, 0); n > 0 {
 			t.Errorf("%s was planned anew %d times", name, n)
 		}
 	}
 }
 
-// statusOf returns a func that asks SQLite about a statement. The driver has no way to do so.
-func statusOf(e *Engine) func(s *statement, f any, more ...int32) int64 {
-	tls := reflect.ValueOf(e.conn.Conn).Elem().FieldByName("tls")
-	tls = reflect.NewAt(tls.Type(), tls.Addr().UnsafePointer()).Elem()
-	return func(s *statement, f any, more ...int32) int64 {
-		args := []reflect.Value{tls, reflect.ValueOf(uintptr(reflect.ValueOf(s.Stmt).Elem().FieldByName("pstmt").Uint()))}
-		for _, n := range more {
-			args = append(args, reflect.ValueOf(n))
-		}
-		return reflect.ValueOf(f).Call(args)[0].Int()
-	}
+// stepsOf is how many steps a statement's runs took in SQLite's virtual machine, since it was last asked.
+func stepsOf(s *statement) int32 {
+	return lib.Xsqlite3_stmt_status(s.tls, s.handle, lib.SQLITE_STMTSTATUS_VM_STEP, 1)
 }
 
 // What usher does at its start, and once in a second, does not look at all lanes that wait.
@@ -277,7 +264,6 @@ func TestStartReadsFewLanes(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer e.Close()
-	status := statusOf(e)
 	const lanes = 5000
 	now := time.Now().UnixMicro()
 	err = e.conn.exec(fmt.Sprintf(`WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < %d)
@@ -301,7 +287,7 @@ func TestStartReadsFewLanes(t *testing.T) {
 		if err := e.conn.run(t.Context(), run.name, func(engine.Row) error { return nil }, run.args); err != nil {
 			t.Fatal(err)
 		}
-		if n := status(e.conn.prepared[run.name], lib.Xsqlite3_stmt_status, lib.SQLITE_STMTSTATUS_VM_STEP, 0); n > lanes {
+		if n := stepsOf(e.conn.prepared[run.name]); n > lanes {
 			t.Errorf("%s takes %d steps for %d lanes", run.name, n, lanes)
 		}
 	}
@@ -319,7 +305,6 @@ func TestListReadsFewWebhooks(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer e.Close()
-	status := statusOf(e)
 	const webhooks = 5000
 	for tenant, insert := range map[string]string{ // the state of the first one differs from that of the others
 		"waits":     "SELECT i, '', 'waits', '', '', '', 1, x'', 1, 0, CASE WHEN i = 1 THEN 3 ELSE 0 END, i, i, i, '', '', '' FROM n",
@@ -335,7 +320,7 @@ func TestListReadsFewWebhooks(t *testing.T) {
 		if err != nil || rows != 2 {
 			t.Fatal(rows, err)
 		}
-		if n := status(e.conn.prepared["previous"], lib.Xsqlite3_stmt_status, lib.SQLITE_STMTSTATUS_VM_STEP, 1); n > webhooks {
+		if n := stepsOf(e.conn.prepared["previous"]); n > webhooks {
 			t.Errorf("%s: it takes %d steps for %d webhooks", tenant, n, webhooks)
 		}
 	}

@@ -14,10 +14,9 @@ COMMIT
 INSERT INTO lane (tenant, platform, event_type) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING RETURNING tenant
 
 -- name: lane_lock
-SELECT {lane} FROM json_each(?1) n CROSS JOIN lane l WHERE l.tenant = n.value ->> 0 AND l.platform = n.value ->> 1 AND l.event_type = n.value ->> 2
+SELECT {lane} FROM lane l WHERE l.tenant = ?1 AND l.platform = ?2 AND l.event_type = ?3
 
 -- name: lane_save
--- With plain question marks: at each run SQLite's driver looks for the name of each numbered one, past all before it.
 UPDATE lane SET receiver = ?, tail = ?, tail_id = ?, tail_digest = ?, held = ?, held_at = ?, held_by = ?, held_id = ?, superseded = ?, accepted = ?, stale = ?,
 	waiting = ?, resent = ?, parked = ?, refused = ?, bytes = ?, waiting_since = ?, last_result = ?, failures = ?, failing_since = ?, last_try = ?, not_before = ?,
 	paused = ?, due = ?, owner = ?, leased = ?, token = ?, last = ?, last_at = ?,
@@ -49,12 +48,12 @@ UPDATE number SET last = last
 UPDATE number SET last = last + ?1 RETURNING last - ?1 + 1, ?1
 
 -- name: next_waiting
--- 1 the lanes, each with a webhook that does not count; 2 the size up to which the content is read, too. Of a lane that is stale it finds
--- none: first_waiting does.
-SELECT {webhook}, c.header, c.body FROM json_each(?1) n CROSS JOIN lane l JOIN webhook w ON w.seq = (
-	SELECT f.seq FROM webhook f WHERE f.tenant = l.tenant AND f.platform = l.platform AND f.event_type = l.event_type AND f.state = 0 AND f.seq <> n.value ->> 3 ORDER BY f.lane_order LIMIT 1)
-LEFT JOIN content c ON c.seq = w.seq AND w.size <= ?2
-WHERE l.tenant = n.value ->> 0 AND l.platform = n.value ->> 1 AND l.event_type = n.value ->> 2 AND l.stale = 0 AND l.waiting > (n.value ->> 3 > l.superseded)
+-- 1 to 3 the lane, 4 a webhook that does not count, 5 the size up to which the content is read, too. Of a lane that is stale it finds none:
+-- first_waiting does.
+SELECT {webhook}, c.header, c.body FROM lane l JOIN webhook w ON w.seq = (
+	SELECT f.seq FROM webhook f WHERE f.tenant = ?1 AND f.platform = ?2 AND f.event_type = ?3 AND f.state = 0 AND f.seq <> ?4 ORDER BY f.lane_order LIMIT 1)
+LEFT JOIN content c ON c.seq = w.seq AND w.size <= ?5
+WHERE l.tenant = ?1 AND l.platform = ?2 AND l.event_type = ?3 AND l.stale = 0 AND l.waiting > (?4 > l.superseded)
 
 -- name: first_two
 SELECT {webhook} FROM webhook w JOIN lane l ON {of} WHERE w.tenant = ?1 AND w.platform = ?2 AND w.event_type = ?3 AND w.state = 0 AND l.stale = 0 ORDER BY w.lane_order LIMIT 2
