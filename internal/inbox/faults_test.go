@@ -764,9 +764,11 @@ func TestFaultRefusedByThreeReplicas(t *testing.T) {
 // What goes beyond the bytes of the history goes at the pace at which it comes, and not once a minute.
 func TestFaultHistoryIsBounded(t *testing.T) {
 	t.Parallel()
-	limits := func(c *Config) {
-		c.Limits = DefaultLimits
-		c.Limits.FinishedBytes = 2 << 17
+	limit := func(bytes int64) func(*Config) {
+		return func(c *Config) {
+			c.Limits = DefaultLimits
+			c.Limits.FinishedBytes = bytes
+		}
 	}
 	const size = 11_000
 	inBubble(t, "at a pace", func(t *testing.T, d *desk) {
@@ -775,15 +777,15 @@ func TestFaultHistoryIsBounded(t *testing.T) {
 				d.take(fmt.Sprint("t", n), fmt.Sprint(second)+strings.Repeat("x", size))
 				time.Sleep(time.Second / 50)
 			}
-			// A sixteenth more, and what comes within a tenth of a second.
-			if bytes := len(must2(d.List(context.Background(), Filter{State: Delivered}))(t)) * size; bytes > 3<<17 {
+			// And what comes within half a second.
+			if bytes := len(must2(d.List(context.Background(), Filter{State: Delivered}))(t)) * size; bytes > 11<<17 {
 				t.Fatalf("%d bytes are kept after %d s", bytes, second+1)
 			}
 		}
-	}, limits)
+	}, limit(8<<17))
 	t.Run("engines", func(t *testing.T) {
 		onEngines(t, func(t *testing.T, open func() engine.Engine) {
-			d := newDesk(t, open, limits)
+			d := newDesk(t, open, limit(2<<17))
 			d.until("open", d.Ready)
 			time.Sleep(1100 * time.Millisecond) // it has looked once at its start
 			for n := range 60 {

@@ -176,10 +176,9 @@ type Inbox struct {
 	// Only the writer uses these.
 	idle          bool                      // there was no transaction since the last tick
 	stale         map[webhookgate.Lane]bool // lanes with rows that do not say yet that they are superseded
-	finishedBytes int64                     // of webhooks that were finished since it last looked at bytes
 	clockJumped   bool                      // times that lanes have may come from before the database's clock was set
-	lastSweep     time.Time                 // when it last deleted anything that was kept for too long
-	lastFullSweep time.Time                 // when it last looked at ages and bytes, too
+	nextSweep     time.Time                 // not before this time it deletes more of what was kept for too long
+	lastFullSweep time.Time                 // when it last deleted everything that is too old
 	heart         heartbeat
 	oweFailed     time.Time // when it last could not store what is owed
 

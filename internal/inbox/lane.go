@@ -31,11 +31,11 @@ type turn struct {
 
 	running *Run // the reconcile that is under way; nil: there is none, or no work has asked for it
 
-	number        func() int64 // of the next new webhook
-	bytesAdded    int64        // by how much the bytes that wait or are parked change
-	finishedBytes int64        // of webhooks that are finished now: there may be something to sweep
-	refused       bool         // the same, of refused webhooks
-	committed     []func()     // what to do once the transaction is committed; it may run again before
+	number     func() int64 // of the next new webhook
+	bytesAdded int64        // by how much the bytes that wait or are parked change
+	finished   bool         // a webhook is finished now: there may be something to sweep
+	refused    bool         // the same, of refused webhooks
+	committed  []func()     // what to do once the transaction is committed; it may run again before
 }
 
 // warn logs something once the transaction is committed.
@@ -221,7 +221,7 @@ func (l *lane) enter(h *Webhook, state State, why string) {
 	case Refused:
 		l.refused++
 	default:
-		l.t.finishedBytes += h.size
+		l.t.finished = true
 	}
 }
 
@@ -273,7 +273,7 @@ func (l *lane) supersedeBelow(m marks, lookForWaiting bool) {
 		l.count(-n.waiting, -n.parked, -n.bytes)
 		l.resent -= n.resent
 		l.stale = true
-		l.t.finishedBytes += n.bytes
+		l.t.finished = true
 	}
 }
 

@@ -144,13 +144,12 @@ func TestRetention(t *testing.T) {
 			d.take("large", strings.Repeat(fmt.Sprint(n), 4000))
 		}
 		d.idle("")
-		d.restart() // bytes and age are looked at each minute, and at the start
 		d.until("no more than 20,000 bytes", func() bool { return len(d.list("large")) <= 5 && len(d.list("t")) == 0 })
 		if len(d.list("large")) < 4 {
 			t.Errorf("only %d are left", len(d.list("large")))
 		}
 		d.ahead.Add(int64(25 * time.Hour))
-		d.restart()
+		d.restart() // ages are looked at each minute, and at the start
 		d.until("none after its time", func() bool { return len(d.list("large")) == 0 })
 		d.want("parked stays for longer", d.states("parked"), "parked")
 	})

@@ -141,7 +141,7 @@ func (s *Inbox) runWriter() {
 		err := s.commit(ops)
 		if err == nil {
 			backoff = 0
-			if (s.sweepSoon.Load() || s.sweepRefusedSoon.Load()) && time.Since(s.lastSweep) > sweepInterval {
+			if (s.sweepSoon.Load() || s.sweepRefusedSoon.Load()) && time.Now().After(s.nextSweep) {
 				s.sweep()
 			}
 			continue
@@ -334,9 +334,8 @@ func (s *Inbox) transact(works []*work) error {
 
 // countChange has a committed transaction show in the figures, before callers get their answers.
 func (s *Inbox) countChange(t *sqlTurn) {
-	if t.finishedBytes > 0 {
+	if t.finished {
 		s.sweepSoon.Store(true)
-		s.finishedBytes += t.finishedBytes
 	}
 	if t.refused {
 		s.sweepRefusedSoon.Store(true)

@@ -247,19 +247,13 @@ DELETE FROM {schema}.gap WHERE ended <= $1::bigint RETURNING webhooks
 -- name: gate_up_save
 UPDATE {schema}.gate_up SET at = $1::bigint
 
--- name: finished_beyond
--- The newest finished webhook beyond so many.
-SELECT changed, seq FROM {schema}.webhook WHERE state > 2 ORDER BY changed DESC, seq DESC LIMIT 1 OFFSET $1::bigint
+-- name: finished_total
+-- How many webhooks are finished, how large they are, and when the first was; of the newest so many, because there may be a million.
+SELECT count(*), coalesce(sum(size), 0)::bigint, coalesce(min(changed), {never}) FROM (
+	SELECT size, changed FROM {schema}.webhook WHERE state > 2 ORDER BY changed DESC, seq DESC LIMIT $1::bigint) AS n
 
--- name: finished_beyond_all
--- The newest finished webhook beyond so many, beyond so many bytes, or from before this time.
-SELECT changed, seq FROM (SELECT changed, seq, row_number() OVER newer AS count, sum(size) OVER newer AS bytes
-	FROM (SELECT changed, seq, size FROM {schema}.webhook WHERE state > 2 ORDER BY changed DESC, seq DESC LIMIT $1::bigint + 1) AS n -- without LIMIT all are read
-	WINDOW newer AS (ORDER BY changed DESC, seq DESC)) AS f
-WHERE count > $1::bigint OR bytes > $2::bigint OR changed < $3::bigint ORDER BY changed DESC, seq DESC LIMIT 1
-
--- name: finished_up_to
-SELECT seq, size FROM {schema}.webhook WHERE state > 2 AND (changed, seq) <= ($1::bigint, $2::bigint) ORDER BY changed, seq LIMIT $3::bigint
+-- name: finished_oldest
+SELECT seq, size, changed FROM {schema}.webhook WHERE state > 2 ORDER BY changed, seq LIMIT $1::bigint
 
 -- name: action_add
 INSERT INTO {schema}.action (at, who, what, about, webhooks) VALUES ($1, $2, $3, $4, $5) RETURNING id

@@ -183,8 +183,8 @@ func TestReserveThatStayed(t *testing.T) {
 	}
 }
 
-// After an import, or a day of many webhooks, far more finished webhooks may be stored than are kept. Each minute retention looks for
-// the first one that is too much. Intake waits meanwhile, so that must not take longer the more there are.
+// After an import, or a day of many webhooks, far more finished webhooks may be stored than are kept. Retention counts the newest.
+// Intake waits meanwhile, so that must not take longer the more there are.
 func TestRetentionReadsOnlyWhatIsKept(t *testing.T) {
 	e, err := Open(filepath.Join(t.TempDir(), "inbox.db"), slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -201,14 +201,14 @@ func TestRetentionReadsOnlyWhatIsKept(t *testing.T) {
 		for range 5 {
 			began := time.Now()
 			err := e.Write(func(tx engine.Tx) error {
-				tx.Queue("finished_beyond_all", func(r engine.Row) error {
-					var changed, seq int64
-					err := r.Scan(&changed, &seq)
-					if seq != 10_000-kept {
-						t.Errorf("%d are kept, and the newest that goes is %d", kept, seq)
+				tx.Queue("finished_total", func(r engine.Row) error {
+					var count, bytes, first int64
+					err := r.Scan(&count, &bytes, &first)
+					if count != kept || bytes != kept || first != 10_001-kept {
+						t.Errorf("of the newest %d it counted %d, with %d bytes, from %d on", kept, count, bytes, first)
 					}
 					return err
-				}, kept, int64(1<<40), int64(0))
+				}, kept)
 				return tx.Send()
 			})
 			if err != nil {
