@@ -777,7 +777,7 @@ func TestFaultHistoryIsBounded(t *testing.T) {
 				d.take(fmt.Sprint("t", n), fmt.Sprint(second)+strings.Repeat("x", size))
 				time.Sleep(time.Second / 50)
 			}
-			// And what comes within half a second.
+			// And what comes within a quarter of a second.
 			if bytes := len(must2(d.List(context.Background(), Filter{State: Delivered}))(t)) * size; bytes > 11<<17 {
 				t.Fatalf("%d bytes are kept after %d s", bytes, second+1)
 			}

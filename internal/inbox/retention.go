@@ -18,7 +18,7 @@ const (
 	maxSweepBytes = 16 << 20
 	// sweepInterval is the time between two such transactions, each of which counts what is finished; sweepPause is that time while there is
 	// more to delete.
-	sweepInterval = time.Second / 2
+	sweepInterval = time.Second / 4
 	sweepPause    = time.Second / 10
 )
 
