@@ -1,0 +1,176 @@
+package sqlite
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"math"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"usher/internal/inbox/engine"
+)
+
+func aConn(t *testing.T) *conn {
+	t.Helper()
+	e, err := Open(filepath.Join(t.TempDir(), "inbox.db"), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { e.Close() })
+	return e.conn
+}
+
+// What goes in comes out, byte for byte: whatever a sender puts into a name, a header or a body.
+func TestValuesComeBackAsTheyWere(t *testing.T) {
+	c := aConn(t)
+	large := bytes.Repeat([]byte{0, 255, 'x'}, 1<<14)
+	for _, text := range []string{"", "plain", "with\x00zero", "\x00", "\xff\xfe", "ü😀", string(large)} {
+		for _, number := range []int64{0, math.MaxInt64, math.MinInt64} {
+			for _, blob := range [][]byte{{}, {0}, []byte("text"), large} {
+				if err := c.run(t.Context(), "run_add", nil, []any{"r", number, int64(1), number, int64(0)}); err != nil {
+					t.Fatal(err)
+				}
+				if err := c.run(t.Context(), "run_end", nil, []any{"r", int64(1), int64(1), text, text, int64(1)}); err != nil {
+					t.Fatal(err)
+				}
+				if err := c.run(t.Context(), "content_add", nil, []any{[]int64{1}, [][]byte{blob}, [][]byte{large}}); err != nil {
+					t.Fatal(err)
+				}
+				rows := 0
+				err := c.run(t.Context(), "run_lock", func(r engine.Row) error {
+					rows++
+					var id, failed, summary string
+					var mark, began, asOf, action int64
+					var ended, complete, stands int
+					err := r.Scan(&id, &mark, &began, &asOf, &action, &ended, &complete, &stands, &failed, &summary)
+					if id != "r" || mark != number || asOf != number || failed != text || summary != text || ended != 1 {
+						t.Errorf("%d, %.20q became %d, %.20q", number, text, mark, failed)
+					}
+					return err
+				}, []any{"r"})
+				if err != nil {
+					t.Fatal(err)
+				}
+				err = c.run(t.Context(), "content", func(r engine.Row) error {
+					rows++
+					var header, body []byte
+					err := r.Scan(&header, &body)
+					if header == nil || !bytes.Equal(header, blob) || !bytes.Equal(body, large) {
+						t.Errorf("%.20q became %.20q", blob, header)
+					}
+					return err
+				}, []any{int64(1)})
+				if err != nil || rows != 2 {
+					t.Fatal(rows, err)
+				}
+				if err := c.exec("DELETE FROM reconcile; DELETE FROM content"); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+}
+
+// The bytes of a row are the caller's, also after the next row and after the statement.
+func TestBytesMayBeKept(t *testing.T) {
+	c := aConn(t)
+	if err := c.run(t.Context(), "content_add", nil, []any{[]int64{1, 2}, [][]byte{[]byte("one"), []byte("two")}, [][]byte{[]byte("ONE"), []byte("TWO")}}); err != nil {
+		t.Fatal(err)
+	}
+	var kept [][]byte
+	read := func() error {
+		return c.run(t.Context(), "content", func(r engine.Row) error {
+			var header, body []byte
+			err := r.Scan(&header, &body)
+			kept = append(kept, header, body)
+			return err
+		}, []any{[]int64{1, 2}})
+	}
+	if err := errors.Join(read(), c.exec("UPDATE content SET header = x'00', body = x'00'"), read()); err != nil {
+		t.Fatal(err)
+	}
+	if got := string(bytes.Join(kept, []byte(" "))); got != "one ONE two TWO \x00 \x00 \x00 \x00" {
+		t.Errorf("%q", got)
+	}
+}
+
+// A row that somebody has damaged is an error, and not a zero.
+func TestDamagedValuesAreErrors(t *testing.T) {
+	c := aConn(t)
+	var number int64
+	var text string
+	var blob []byte
+	for _, damaged := range []struct {
+		value string
+		into  any
+		want  bool
+	}{
+		{"7", &number, true}, {"'7'", &number, false}, {"x'37'", &number, false}, {"NULL", &number, false}, {"7.5", &number, false},
+		{"'7'", &text, true}, {"x'37'", &text, true}, {"7", &text, false}, {"NULL", &text, false},
+		{"x'37'", &blob, true}, {"NULL", &blob, true}, {"'7'", &blob, false}, {"7", &blob, false},
+		{"7", new(bool), false},
+	} {
+		s, err := c.compile("SELECT " + damaged.value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = s.step(t.Context(), func(r engine.Row) error { return r.Scan(damaged.into) })
+		if (err == nil) != damaged.want {
+			t.Errorf("%s into %T: %v", damaged.value, damaged.into, err)
+		}
+		s.reset()
+		if err := s.step(t.Context(), func(r engine.Row) error { return r.Scan(damaged.into, new(int)) }); err == nil {
+			t.Error("a row of one value was read as two")
+		}
+		s.close()
+	}
+}
+
+// Who does not wait for an answer any more does not keep a connection, and whoever gets it next is not disturbed.
+func TestReadEndsWithItsCaller(t *testing.T) {
+	c := aConn(t)
+	endless, err := c.compile("WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer endless.close()
+	for range 20 {
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
+		if err := endless.step(ctx, nil); !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatalf("it ended with %v", err)
+		}
+		endless.reset()
+		cancel()
+		if err := c.run(t.Context(), "receivers", func(engine.Row) error { return nil }, nil); err != nil {
+			t.Fatalf("the next statement: %v", err)
+		}
+	}
+}
+
+// A statement that failed can be run again, and its error says what was wrong.
+func TestStatementRunsAgainAfterItFailed(t *testing.T) {
+	c := aConn(t)
+	add := func(seq int64) error {
+		return c.run(t.Context(), "content_add", nil, []any{seq, []byte{}, []byte{}})
+	}
+	err := errors.Join(add(1), add(2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var refused *engine.StatementError
+	if err := describe(add(1)); !errors.As(err, &refused) || !strings.Contains(err.Error(), "UNIQUE constraint failed: content.seq") {
+		t.Errorf("the same number twice: %v", err)
+	}
+	stop := errors.New("enough")
+	err = c.run(t.Context(), "content", func(engine.Row) error { return stop }, []any{int64(1)})
+	if !errors.Is(err, stop) {
+		t.Error(err)
+	}
+	if err := add(3); err != nil {
+		t.Errorf("the next one: %v", err)
+	}
+}
