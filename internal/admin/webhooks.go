@@ -649,11 +649,14 @@ func (w *lineWalk) value(at *place) {
 			name, _ := token.(string)
 			w.value(below[name])
 		}
-		_, _ = w.Token() // the closing brace
 	case json.Delim('['):
 		for i := 0; !w.ended && w.More(); i++ {
 			w.value(below[strconv.Itoa(i)])
 		}
-		_, _ = w.Token()
+	default:
+		return
+	}
+	if !w.ended { // each error would name all that is around its place
+		_, _ = w.Token() // the closing brace or bracket
 	}
 }
