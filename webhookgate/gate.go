@@ -355,7 +355,7 @@ func (g *Gate) store(w *Webhook) *answer {
 	original, err := g.cfg.Store(w)
 	switch {
 	case errors.Is(err, ErrFull):
-		g.cfg.Log.Error("inbox is full, cannot store a webhook", "webhook", w.ID, "err", err)
+		g.cfg.Log.Error("inbox is full, cannot store a webhook", "webhook", w.ID, "bytes", len(w.Body))
 		return busy("the inbox is full; please send this webhook again later")
 	case err != nil:
 		g.cfg.Log.Error("cannot store a webhook", "webhook", w.ID, "err", err)

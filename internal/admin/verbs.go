@@ -127,7 +127,7 @@ var Verbs = []*Verb{
 		},
 		askAll: func(count, what string) *confirmation {
 			return &confirmation{Question: "Discard " + count + "?", Button: "Discard", Danger: true,
-				Effect: "The receiver never gets " + what + ". What is discarded stays in the list, and you can still send it again, unless it was refused."}
+				Effect: "The receiver never gets " + what + ". What is discarded stays in the list, and you can still send it again. What was refused can no longer be accepted."}
 		},
 		none: "None of these webhooks waits, is parked or was refused.",
 		did:  "It is discarded.", didAll: "They are discarded.",

@@ -91,8 +91,17 @@ func (p *Process) run(ctx context.Context) error {
 	if len(args) > 0 {
 		name, args = args[0], args[1:]
 	}
-	if name != "exec" && name != "reconcile" && slices.ContainsFunc(args, envFileFlag.MatchString) {
-		return usageErrorf("write --env-file before the command: usher --env-file FILE %s", text.Quote(name))
+	if i := slices.IndexFunc(args, envFileFlag.MatchString); i >= 0 && name != "exec" && name != "reconcile" {
+		late := &Process{Args: args[i:], envFiles: p.envFiles}
+		behind, err := late.parseEnvFileFlags()
+		if err != nil {
+			return err
+		}
+		line := "usher"
+		for _, word := range slices.Concat([]string{name}, args[:i], behind) {
+			line += " " + text.Quote(word)
+		}
+		return usageErrorf("write --env-file before the command: %s", text.Visible(late.commandLine(line)))
 	}
 	switch name {
 	case "-v", "-version", "--version":
@@ -102,10 +111,10 @@ func (p *Process) run(ctx context.Context) error {
 	}
 	run := commands[name]
 	if option, _, _ := strings.Cut(name, "="); run == nil && strings.HasPrefix(name, "-") {
-		return unknownCommand(option, []string{"--env-file", "--help", "--version"})
+		return unknown("flag", option, []string{"--env-file", "--help", "--version"})
 	}
 	if run == nil {
-		return unknownCommand(name, slices.Sorted(maps.Keys(commandHelp)))
+		return unknown("command", name, slices.Sorted(maps.Keys(commandHelp)))
 	}
 	p.command = name
 	if len(args) > 0 && isHelp(args[0]) {
@@ -191,12 +200,12 @@ func (p *Process) commandLines(sentence string) string {
 	return strings.ReplaceAll(sentence, "'"+p.commandLine("usher help "), "'usher help ")
 }
 
-// unknownCommand returns an error that suggests the command that the user probably meant, or lists all.
-func unknownCommand(name string, known []string) error {
+// unknown returns an error that suggests the command or the flag that the user probably meant, or lists all.
+func unknown(what, name string, known []string) error {
 	if meant := settings.Nearest(name, known); meant != "" {
-		return usageErrorf("unknown command %q (did you mean %s?)", name, meant)
+		return usageErrorf("unknown %s %q (did you mean %s?)", what, name, meant)
 	}
-	return usageErrorf("unknown command %q: use %s", name, strings.Join(known, ", "))
+	return usageErrorf("unknown %s %q: use %s", what, name, strings.Join(known, ", "))
 }
 
 // runUntilStopped is usher without a command: it serves until ctx ends or a signal stops it.
@@ -329,7 +338,7 @@ func unknownSubcommand(name string, all []subcommand) error {
 	case name == "":
 		return usageErrorf("needs one of these commands: %s", strings.Join(names, ", "))
 	}
-	return unknownCommand(name, names)
+	return unknown("command", name, names)
 }
 
 // parseFlags parses flags before, between and after the other arguments, which it returns. (Package flag

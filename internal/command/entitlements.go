@@ -96,7 +96,7 @@ func (p *Process) printReceipt(t *admin.Tenant, now time.Time) {
 		why, do := w.Why, "See what is in it, then accept or discard it."
 		if w.Unacceptable != "" {
 			fmt.Fprintf(p.Stdout, "  %s\n", text.Visible(why))
-			why, do = "It can't be accepted: "+w.Unacceptable+".", "See what is in it, and discard it if nobody needs it."
+			why, do = "It can't be accepted: "+w.Unacceptable+".", "See what is in it, and discard it only if nobody needs it."
 		}
 		p.printAdvice(why, do, "usher inbox show "+w.ID)
 	}

@@ -51,7 +51,7 @@ func TestEnvFileMisused(t *testing.T) {
 		{[]string{"--env-file=", "version"}, "--env-file needs a file"},
 		{[]string{"--env-file", dir + "/none", "version"}, "--env-file " + dir + "/none: no such file"},
 		{[]string{"--env-file", bad, "inbox", "ls"}, "lines that are not NAME=VALUE: 2"},
-		{[]string{"inbox", "ls", "--env-file", bad}, "before the command: usher --env-file FILE inbox"},
+		{[]string{"inbox", "ls", "--env-file", bad}, "before the command: usher --env-file " + bad + " inbox ls."},
 		{[]string{"--env-file", bad, "--env-file", dir + "/none"}, "/none: no such file"},
 	} {
 		p := start(t, nil, tt.args...)

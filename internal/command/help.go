@@ -171,7 +171,7 @@ func helpCommand(_ context.Context, p *Process, args []string) error {
 	}
 	text, ok := commandHelp[args[0]]
 	if !ok {
-		return unknownCommand(args[0], slices.Sorted(maps.Keys(commandHelp)))
+		return unknown("command", args[0], append(slices.Sorted(maps.Keys(commandHelp)), "settings"))
 	}
 	fmt.Fprint(p.Stdout, text)
 	return nil

@@ -753,6 +753,9 @@ func printDetail(w io.Writer, d *admin.WebhookDetail, now time.Time) error {
 		field("tries", strconv.Itoa(d.Tries))
 	}
 	field("receiver", d.Receiver)
+	if d.Unacceptable != "" {
+		field("accept", "not possible: "+d.Unacceptable)
+	}
 	field("waits", strings.Join(waitsFor(&d.Webhook, now), "; "))
 
 	section := func(title string, lines []string) {

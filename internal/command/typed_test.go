@@ -65,7 +65,7 @@ func TestPrintedCommandsAreQuoted(t *testing.T) {
 	defer func(usual string) { unitEnvFiles = usual }(unitEnvFiles)
 	unitEnvFiles = dir + "/*.env"
 	equal("", strings.TrimSuffix(after(t, run("healthcheck"), "Try: "), " ..."), "--env-file", env)
-	equal("", strings.TrimSuffix(after(t, run("x;id", "--env-file", env), "the command: "), ". Run 'usher -h' for help."), "--env-file", "FILE", "x;id")
+	equal("", strings.TrimSuffix(after(t, run("x;id", "--env-file", env), "the command: "), ". Run 'usher -h' for help."), "--env-file", env, "x;id")
 	for _, tenant := range nastyTenants {
 		name := inbox.ShowTenant("", tenant)
 		s.Take("", tenant, formerBody)

@@ -569,7 +569,7 @@ func (p Pause) Flag() string {
 }
 
 // ErrNotFound says that the inbox has no webhook with this id, or has deleted it.
-var ErrNotFound = errors.New("no such webhook in the inbox")
+var ErrNotFound = errors.New("no such webhook in the inbox: it may be too old, see 'usher inbox ls'")
 
 // GiveToReceiver says what to do about a platform that no receiver takes.
 const GiveToReceiver = "Give the platform to a receiver (USHER_WEBHOOK_RECEIVERS_n_PLATFORMS), or set USHER_WEBHOOK_FORWARD_URL, then restart usher"

@@ -63,7 +63,9 @@ func (s *Inbox) startBrowsing(ctx context.Context) (leave func(), err error) {
 // busy is a wait for others who browse that has lasted too long.
 type busy struct{ error }
 
-func (busy) Error() string   { return "others are reading the inbox, which takes long: try again later" }
+func (busy) Error() string {
+	return "too many large lists are being read from the inbox: try again in a minute"
+}
 func (e busy) Unwrap() error { return e.error }
 
 // Filter selects webhooks; empty fields select all.
