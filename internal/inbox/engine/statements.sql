@@ -249,11 +249,11 @@ UPDATE {schema}.gate_up SET at = $1::bigint
 
 -- name: finished_total
 -- How many webhooks are finished, how large they are, and when the first was; of the newest so many, because there may be a million.
-SELECT count(*), coalesce(sum(size), 0)::bigint, coalesce(min(changed), {never}) FROM (
+SELECT count(*), CAST(coalesce(sum(size), 0) AS bigint), coalesce(min(changed), {never}) FROM (
 	SELECT size, changed FROM {schema}.webhook WHERE state > 2 ORDER BY changed DESC, seq DESC LIMIT $1::bigint) AS n
 
 -- name: finished_oldest
-SELECT seq, size, changed FROM {schema}.webhook WHERE state > 2 ORDER BY changed, seq LIMIT $1::bigint
+SELECT seq, CAST(size AS bigint), changed FROM {schema}.webhook WHERE state > 2 ORDER BY changed, seq LIMIT $1::bigint
 
 -- name: action_add
 INSERT INTO {schema}.action (at, who, what, about, webhooks) VALUES ($1, $2, $3, $4, $5) RETURNING id

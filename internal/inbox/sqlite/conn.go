@@ -115,7 +115,7 @@ func (c *conn) queryValue(query string) (value any, err error) {
 	if lib.Xsqlite3_column_type(c.tls, s.handle, 0) == lib.SQLITE_INTEGER {
 		return lib.Xsqlite3_column_int64(c.tls, s.handle, 0), nil
 	}
-	return string(s.bytes(0)), nil
+	return s.columnText(0), nil
 }
 
 // version returns the version of the tables. If a newer usher made them, that is an error.
@@ -212,15 +212,7 @@ func (c *conn) run(ctx context.Context, name string, each func(engine.Row) error
 		panic(fmt.Sprintf("statement %s has %d parameters, and not %d", name, s.parameters, len(args)))
 	}
 	for n := range times {
-		for i, a := range args[:s.parameters] {
-			if err == nil {
-				err = c.check(s.bind(int32(i+1), a, n))
-			}
-		}
-		if err == nil {
-			err = s.step(ctx, each)
-		}
-		if s.reset(); err != nil {
+		if err := s.run(ctx, each, args[:s.parameters], n); err != nil {
 			return err
 		}
 	}
@@ -255,6 +247,17 @@ func addColumn[V any](rows [][]any, column []V) [][]any {
 		rows[i] = append(rows[i], v)
 	}
 	return rows
+}
+
+// run runs the statement once, with the element n of each slice in args.
+func (s *statement) run(ctx context.Context, each func(engine.Row) error, args []any, n int) error {
+	defer s.reset() // deferred, so that it also happens if each panics
+	for i, a := range args {
+		if err := s.check(s.bind(int32(i+1), a, n)); err != nil {
+			return err
+		}
+	}
+	return s.step(ctx, each)
 }
 
 // bind sets a parameter to a value; to the element n, if it is a slice of values.
@@ -299,6 +302,9 @@ func (s *statement) step(ctx context.Context, each func(engine.Row) error) error
 		defer s.interruptAfter(ctx)()
 	}
 	for {
+		if err := ctx.Err(); err != nil {
+			return err // SQLite forgets an interrupt that comes before a statement begins
+		}
 		result := lib.Xsqlite3_step(s.tls, s.handle)
 		err := cmp.Or(ctx.Err(), s.check(result))
 		if err == nil && result == lib.SQLITE_ROW && each != nil {
@@ -354,9 +360,9 @@ func (s *statement) Scan(into ...any) error {
 		case *int:
 			*to, ok = int(lib.Xsqlite3_column_int64(s.tls, s.handle, column)), kind == lib.SQLITE_INTEGER
 		case *string:
-			*to, ok = string(s.bytes(column)), kind == lib.SQLITE_TEXT || kind == lib.SQLITE_BLOB // as which it is read if somebody has damaged the row
+			*to, ok = s.columnText(column), kind == lib.SQLITE_TEXT || kind == lib.SQLITE_BLOB // which somebody may have written by hand
 		case *[]byte:
-			*to, ok = slices.Clone(s.bytes(column)), kind == lib.SQLITE_BLOB || kind == lib.SQLITE_NULL
+			*to, ok = s.columnBytes(column), kind == lib.SQLITE_BLOB || kind == lib.SQLITE_NULL || kind == lib.SQLITE_TEXT // so is this
 		}
 		if !ok {
 			return fmt.Errorf("value %d of a row is of type %d, and %T was expected", i, kind, into[i])
@@ -365,15 +371,26 @@ func (s *statement) Scan(into ...any) error {
 	return nil
 }
 
-// bytes returns a value of the current row. It is SQLite's memory, until the next step; nil: the value is NULL.
-func (s *statement) bytes(column int32) []byte {
-	p := lib.Xsqlite3_column_blob(s.tls, s.handle, column)
-	size := lib.Xsqlite3_column_bytes(s.tls, s.handle, column)
-	switch {
-	case size > 0:
-		return libc.GoBytes(p, int(size))
-	case lib.Xsqlite3_column_type(s.tls, s.handle, column) == lib.SQLITE_NULL:
+// columnText returns a value of the current row.
+func (s *statement) columnText(column int32) string {
+	p := lib.Xsqlite3_column_text(s.tls, s.handle, column)
+	return string(s.memory(p, column))
+}
+
+// columnBytes returns a value of the current row; nil: it is NULL.
+func (s *statement) columnBytes(column int32) []byte {
+	if lib.Xsqlite3_column_type(s.tls, s.handle, column) == lib.SQLITE_NULL {
 		return nil
 	}
-	return []byte{}
+	p := lib.Xsqlite3_column_blob(s.tls, s.handle, column)
+	return append([]byte{}, s.memory(p, column)...)
+}
+
+// memory returns SQLite's memory of a value, which ends with the next step.
+func (s *statement) memory(p uintptr, column int32) []byte {
+	size := lib.Xsqlite3_column_bytes(s.tls, s.handle, column)
+	if p == 0 || size == 0 {
+		return nil
+	}
+	return libc.GoBytes(p, int(size))
 }

@@ -111,7 +111,7 @@ func TestDamagedValuesAreErrors(t *testing.T) {
 	}{
 		{"7", &number, true}, {"'7'", &number, false}, {"x'37'", &number, false}, {"NULL", &number, false}, {"7.5", &number, false},
 		{"'7'", &text, true}, {"x'37'", &text, true}, {"7", &text, false}, {"NULL", &text, false},
-		{"x'37'", &blob, true}, {"NULL", &blob, true}, {"'7'", &blob, false}, {"7", &blob, false},
+		{"x'37'", &blob, true}, {"NULL", &blob, true}, {"'7'", &blob, true}, {"7", &blob, false},
 		{"7", new(bool), false},
 	} {
 		s, err := c.compile("SELECT " + damaged.value)
@@ -148,6 +148,70 @@ func TestReadEndsWithItsCaller(t *testing.T) {
 		if err := c.run(t.Context(), "receivers", func(engine.Row) error { return nil }, nil); err != nil {
 			t.Fatalf("the next statement: %v", err)
 		}
+	}
+}
+
+// After a panic in the midst of its rows a statement begins anew, and no transaction stays open.
+func TestStatementRunsAgainAfterAPanic(t *testing.T) {
+	e, err := Open(filepath.Join(t.TempDir(), "inbox.db"), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	err = e.conn.run(t.Context(), "content_add", nil, []any{[]int64{1, 2, 3}, [][]byte{{}, {}, {}}, [][]byte{{}, {}, {}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := func(each func(engine.Row) error) error {
+		return e.Read(t.Context(), func(tx engine.Tx) error { tx.Queue("content", each, []int64{1, 2, 3}); return tx.Send() })
+	}
+	func() {
+		defer func() { _ = recover() }()
+		rows := 0
+		_ = read(func(engine.Row) error {
+			if rows++; rows == 2 {
+				panic("as net/http expects it")
+			}
+			return nil
+		})
+	}()
+	rows := 0
+	if err := read(func(engine.Row) error { rows++; return nil }); err != nil || rows != 3 {
+		t.Errorf("%d rows, %v", rows, err)
+	}
+	if busy, err := e.conn.queryValue("PRAGMA wal_checkpoint(TRUNCATE)"); err != nil || busy != int64(0) {
+		t.Errorf("somebody still reads: %v, %v", busy, err)
+	}
+}
+
+// Somebody has made the file with another program, and that has another encoding.
+func TestFileInAnotherEncoding(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "inbox.db")
+	if err := createIfMissing(path); err != nil {
+		t.Fatal(err)
+	}
+	c, err := connect(path, []string{"encoding = 'UTF-16le'"})
+	if err == nil {
+		err = errors.Join(c.exec("CREATE TABLE a (b); DROP TABLE a"), c.Close())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := Open(path, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	if err := e.conn.run(t.Context(), "run_add", nil, []any{"Zoë", int64(1), int64(1), int64(1), int64(0)}); err != nil {
+		t.Fatal(err)
+	}
+	id := ""
+	err = e.conn.run(t.Context(), "run_lock", func(r engine.Row) error {
+		var n int64
+		return r.Scan(&id, &n, &n, &n, &n, &n, &n, &n, new(string), new(string))
+	}, []any{"Zoë"})
+	if err != nil || id != "Zoë" {
+		t.Errorf("%q, %v", id, err)
 	}
 }
 

@@ -146,3 +146,29 @@ func TestFailedWriteWithoutRoom(t *testing.T) {
 		t.Errorf("a write that fails although there is room: %v", err)
 	}
 }
+
+// A disk that was full when usher ended is full when it starts again: what is left of it is for outcomes.
+func TestFullDiskAfterARestart(t *testing.T) {
+	dir := smallDisk(t)
+	path := filepath.Join(dir, "inbox.db")
+	e, err := Open(path, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	free := fill(t, dir)
+	wantFull(t, e, e.addContent(1, 30<<20), "13")
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if e, err = Open(path, slog.New(slog.DiscardHandler)); err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	if e.Full() == nil {
+		t.Error("after a restart webhooks are taken in, into the room for outcomes")
+	}
+	free()
+	if e.Maintain(); e.Full() != nil {
+		t.Error("with room again: still none is taken in")
+	}
+}

@@ -548,6 +548,9 @@ func (e *Engine) makeReserve() {
 	if info, err := os.Stat(e.reservePath()); err != nil || info.Size() != e.reserveSize() {
 		if err := writeReserve(e.reservePath(), e.reserveSize()); err != nil {
 			os.Remove(e.reservePath())
+			if isFull(err) { // a former process may have deleted it, and outcomes still need the room
+				e.deleteReserve()
+			}
 			return
 		}
 	}
@@ -577,8 +580,10 @@ func writeReserve(path string, size int64) error {
 func (e *Engine) noRoom() bool {
 	defer os.Remove(e.path + ".probe")
 	err := os.WriteFile(e.path+".probe", make([]byte, 64<<10), 0o600)
-	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+	return isFull(err)
 }
+
+func isFull(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }
 
 // Locked implements engine.Engine. No other process writes to the file.
 func (e *Engine) Locked() time.Time { return time.Time{} }

@@ -218,6 +218,9 @@ func TestRetentionReadsOnlyWhatIsKept(t *testing.T) {
 		}
 		return fastest
 	}
+	if err := e.conn.exec("UPDATE webhook SET size = 1.0 WHERE seq = 9990"); err != nil { // a damaged row must not stop retention
+		t.Fatal(err)
+	}
 	if few, many := search(100), search(9_000); few > many/5 {
 		t.Errorf("it takes %s if 100 of 10,000 are kept, and %s if 9,000 are", few, many)
 	}
