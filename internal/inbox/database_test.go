@@ -708,3 +708,31 @@ func TestQueryEndsWithItsReader(t *testing.T) {
 	check(t, tx.Rollback(t.Context()))
 	must2(d.List(t.Context(), Filter{Search: "A"}))(t)
 }
+
+// Somebody's trigger refuses a tenant's webhooks. That is the fault of these webhooks: others that arrive with them are taken in.
+func TestTriggerThatRefusesATenant(t *testing.T) {
+	t.Parallel()
+	dsn := pgtest.Schema(t)
+	d := newDesk(t, inDatabase(t, dsn))
+	d.until("open", d.Ready)
+	conn, schema := connectTo(t, dsn)
+	defer conn.Close(context.Background())
+	name := pgx.Identifier{schema}.Sanitize()
+	must2(conn.Exec(t.Context(), `CREATE FUNCTION `+name+`.refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'not this one'; END $$;
+		CREATE TRIGGER refuse BEFORE INSERT ON `+name+`.webhook FOR EACH ROW WHEN (NEW.tenant = 'bad') EXECUTE FUNCTION `+name+`.refuse()`))(t)
+	var all []func()
+	for n := range 20 {
+		all = append(all, func() {
+			if n%5 == 0 {
+				if told := d.send("bad", fmt.Sprint(n)); !strings.Contains(told, "not this one") {
+					t.Errorf("the sender was told %q", told)
+				}
+				return
+			}
+			d.want("another tenant", d.send(fmt.Sprint("t", n), "A"), "+")
+		})
+	}
+	d.together(all...)
+	d.stored()
+	d.want("owed", d.owed(), "bad")
+}

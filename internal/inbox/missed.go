@@ -56,8 +56,9 @@ func (l *lane) owe(d webhookgate.Debt) {
 
 // settled says whether what got a 5xx was settled before it could be noted here.
 func (l *lane) settled(d webhookgate.Debt) bool {
+	known := l.t.rows.snapshot(l)
 	switch last := d.Missed[len(d.Missed)-1]; {
-	case last.ID == l.tailID:
+	case last.ID == l.tailID, known != nil && last.ID == known.Webhook: // an event may have come after the snapshot
 		return true
 	case last.Snapshot && l.hasSnapshot(last.Digest[:], nameOf(l.t.Receivers.For(l.Platform))):
 		return true
@@ -168,7 +169,7 @@ const (
 
 // mayOwe says whether there is anything to move from memory into lanes, and no reason to wait.
 func (s *Inbox) mayOwe() bool {
-	return s.cfg.Owed.Len() > 0 && s.engine.Full() == nil && time.Since(s.oweFailed) >= owePause
+	return s.cfg.Owed.Len() > 0 && s.health.lastErr() == nil && s.engine.Full() == nil && time.Since(s.oweFailed) >= owePause
 }
 
 // owing returns works that move what is owed from memory into lanes, unless there is a reason to wait.
@@ -185,7 +186,8 @@ func (s *Inbox) owingWorks() (works []*work) {
 		for _, m := range o.Missed {
 			digests = append(digests, m.Digest[:])
 		}
-		works = append(works, &work{lanes: []webhookgate.Lane{o.Lane}, digests: digests, numbers: 1, running: true, failed: s.noteOweFailed, decide: func(t *sqlTurn) func() {
+		failed := func(error) { s.oweFailed = time.Now() }
+		works = append(works, &work{lanes: []webhookgate.Lane{o.Lane}, states: []webhookgate.Lane{o.Lane}, digests: digests, numbers: 1, running: true, failed: failed, decide: func(t *sqlTurn) func() {
 			d := webhookgate.Debt{Since: o.Since}
 			for _, m := range o.Missed {
 				// The clock was read better since, or set. An older webhook must not settle this one.
@@ -209,13 +211,6 @@ func (s *Inbox) owingWorks() (works []*work) {
 		}})
 	}
 	return works
-}
-
-// noteOweFailed has the next such transaction wait. In an outage whatever else comes waits for the database, too, and this goes first then.
-func (s *Inbox) noteOweFailed(error) {
-	if s.health.lastErr() == nil {
-		s.oweFailed = time.Now()
-	}
 }
 
 // isRefused says whether a webhook that got a 5xx is stored as refused all the same: its transaction was in doubt, or it has come again

@@ -108,7 +108,7 @@ func (s *Inbox) runWriter() {
 	for {
 		var ops []*work
 		var catchUp <-chan struct{}
-		if len(s.stale) > 0 || s.mayOwe() && s.health.lastErr() == nil {
+		if len(s.stale) > 0 || s.mayOwe() {
 			catchUp = always
 		}
 		select {

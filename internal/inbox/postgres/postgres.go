@@ -581,7 +581,8 @@ func describe(err error) error {
 		return fmt.Errorf("the inbox's database: %w; a pooler in transaction mode needs default_query_exec_mode=exec in USHER_WEBHOOK_INBOX", pg)
 	case pg.Code == "25006":
 		return fmt.Errorf("the inbox's database can't be written: %w; it is a standby, or was made read-only; with several hosts in USHER_WEBHOOK_INBOX add target_session_attrs=read-write", engine.ErrReadOnly)
-	case strings.HasPrefix(pg.Code, "22"), strings.HasPrefix(pg.Code, "23"), pg.Code == "54000", pg.Code == "55P03", pg.Code == "57014": // 57014: one piece of work takes too long
+	case strings.HasPrefix(pg.Code, "22"), strings.HasPrefix(pg.Code, "23"), pg.Code == "54000", pg.Code == "55P03", pg.Code == "57014", // 57014: one piece of work takes too long
+		pg.Code == "XX001", pg.Code == "XX002", pg.Code == "P0001": // a damaged row or index, or somebody's trigger
 		return &engine.StatementError{Err: err, Locked: pg.Code == "55P03"}
 	case pg.Code == "53100":
 		return &engine.FullError{Of: "the inbox's database", Since: time.Now(), Err: err}
