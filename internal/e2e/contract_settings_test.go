@@ -187,7 +187,7 @@ func TestInboxMaxBytes(t *testing.T) {
 	admin := "USHER_ADMIN_LISTEN=" + strings.TrimPrefix(u.URL(t, "admin"), "http://")
 	full := func() bool {
 		_, out, _ := ended(t, []string{admin}, "status")
-		return strings.Contains(out, "The inbox is full: ")
+		return strings.Contains(out, "The inbox has no room for a webhook of ")
 	}
 	if !full() {
 		t.Error("the status does not say so") // whatever share of the limit is used

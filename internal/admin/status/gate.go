@@ -355,9 +355,9 @@ func inboxTroubles(s *Status, _ time.Time) (all []Trouble) {
 	used := fmt.Sprintf("%s of %s", page.Bytes(box.Used), page.Bytes(box.Limit))
 	switch n := box.stats.NoRoomFor; {
 	case n > box.Limit:
-		all = append(all, tooSmall.is("A webhook of "+page.Bytes(n)+" is larger than the whole inbox, which has room for "+page.Bytes(box.Limit)).link("/webhooks?state=waiting"))
+		all = append(all, nearlyFull.is("A webhook of "+page.Bytes(n)+" is larger than the whole inbox, which has room for "+page.Bytes(box.Limit)).link("/webhooks?state=waiting"))
 	case n > 0:
-		all = append(all, noRoom.is("The inbox has no room for a webhook of "+page.Bytes(n)+": "+used+" are used").link("/webhooks?state=waiting"))
+		all = append(all, nearlyFull.is("The inbox has no room for a webhook of "+page.Bytes(n)+": "+used+" are used").link("/webhooks?state=waiting"))
 	case box.Limit > 0 && float64(box.Used) > .85*float64(box.Limit):
 		all = append(all, nearlyFull.is("The inbox is nearly full: "+used).link("/webhooks?state=waiting"))
 	}
@@ -379,13 +379,9 @@ func inboxTroubles(s *Status, _ time.Time) (all []Trouble) {
 	return all
 }
 
-const makeRoom = "Fix the receivers so that they take what waits, discard what they will never take, or raise USHER_WEBHOOK_INBOX_MAX_BYTES."
-
 var (
 	nearlyFull = kind(Warning, "UsherInboxNearlyFull", "When it is full, senders get 503, and changes do not reach your customers.",
-		makeRoom)
-	noRoom   = kind(Warning, "UsherInboxNearlyFull", "Its sender got a 503. Changes do not reach your customers.", makeRoom)
-	tooSmall = kind(Warning, "UsherInboxNearlyFull", "Its sender gets a 503 each time. The change does not reach your customers.", "Raise USHER_WEBHOOK_INBOX_MAX_BYTES.")
+		"Fix the receivers so that they take what waits, discard what they will never take, or raise USHER_WEBHOOK_INBOX_MAX_BYTES.")
 	homeless = kind(Critical, "UsherWebhooksWait", "The tenants of these platforms do not get what they paid for, or keep what they no longer pay for.",
 		inbox.GiveToReceiver+".")
 	parked = kind(Critical, "UsherWebhooksParked", "Their tenants may not get what they paid for: usher does not try a parked webhook again by itself.",

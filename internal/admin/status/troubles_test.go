@@ -179,7 +179,7 @@ func TestTroubles(t *testing.T) {
 		{"inbox full", port(fine), gate("ok"), &inbox.Stats{Used: 8 << 10, Limit: 10 << 10, NoRoomFor: 3 << 10}, nil, false,
 			[]string{"warning", "The inbox has no room for a webhook of 3.0\u00a0KiB: 8.0\u00a0KiB of 10\u00a0KiB are used", "discard what they will never take, or raise USHER_WEBHOOK_INBOX_MAX_BYTES"}},
 		{"inbox too small", port(fine), gate("ok"), &inbox.Stats{Limit: 10 << 10, NoRoomFor: 11 << 10}, nil, false,
-			[]string{"warning", "A webhook of 11\u00a0KiB is larger than the whole inbox, which has room for 10\u00a0KiB", "each time. The change does not reach your customers. Raise USHER_WEBHOOK_INBOX_MAX_BYTES."}},
+			[]string{"warning", "A webhook of 11\u00a0KiB is larger than the whole inbox, which has room for 10\u00a0KiB", "USHER_WEBHOOK_INBOX_MAX_BYTES"}},
 		{"nobody's", port(fine), gate("ok"), &inbox.Stats{Receivers: map[string]inbox.Figures{"": {Pending: 2}}}, nil, false,
 			[]string{"critical", "2 webhooks wait, but no receiver takes their platform", "USHER_WEBHOOK_RECEIVERS_n_PLATFORMS"}},
 		{"nobody's, one", port(fine), gate("ok"), &inbox.Stats{Receivers: map[string]inbox.Figures{"": {Pending: 1}}}, nil, false,
