@@ -429,18 +429,27 @@ func (e *heard) Read(ctx context.Context, fn func(engine.Tx) error) error {
 // lockedLane is an engine in which somebody else holds the lane of a tenant, and that counts the transactions which wait for it.
 type lockedLane struct {
 	engine.Engine
+	waits  atomic.Int64
+	mu     sync.Mutex // guards what follows
 	tenant string
-	waits  int
 	err    error // nil: it is locked
 }
 
+func (e *lockedLane) set(tenant string, err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.tenant, e.err = tenant, err
+}
+
 func (e *lockedLane) Write(fn func(engine.Tx) error) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	return e.Engine.Write(func(tx engine.Tx) error {
 		w := &waitingTx{tx, e.tenant, false}
 		if err := fn(w); !w.waits {
 			return err
 		}
-		e.waits++
+		e.waits.Add(1)
 		if e.err != nil {
 			return e.err
 		}
@@ -474,10 +483,10 @@ func TestManyForALockedLane(t *testing.T) {
 			}
 			all = append(all, func() { d.want(tenant, d.send(tenant, fmt.Sprint(n)), want) })
 		}
-		all = append(all, func() { e.tenant = "locked" }) // the writer stands still
+		all = append(all, func() { e.set("locked", nil) }) // the writer stands still
 		d.together(all...)
-		if e.waits > 10 {
-			t.Errorf("%d transactions waited", e.waits)
+		if n := e.waits.Load(); n > 10 {
+			t.Errorf("%d transactions waited", n)
 		}
 	})
 }
@@ -488,7 +497,7 @@ func TestOneRowThatCannotBeWritten(t *testing.T) {
 	t.Parallel()
 	var e *lockedLane
 	inBubbleOn(t, "a file", func(inner engine.Engine) engine.Engine { e = &lockedLane{Engine: inner}; return e }, func(t *testing.T, d *desk) {
-		e.tenant, e.err = "bad", errors.New("could not read block 7")
+		e.set("bad", errors.New("could not read block 7"))
 		d.want("bad", d.send("bad", "A"), "could not read block 7")
 		taken := 0
 		for n := range 50 {
@@ -500,7 +509,7 @@ func TestOneRowThatCannotBeWritten(t *testing.T) {
 		if taken < 40 {
 			t.Errorf("only %d of 50 webhooks of other tenants were taken in", taken)
 		}
-		e.tenant = ""
+		e.set("", nil)
 		time.Sleep(5 * time.Second)
 		d.stored()
 		if !strings.Contains(d.owed(), "bad") {
