@@ -21,7 +21,7 @@ func TestUnits(t *testing.T) {
 	}
 }
 
-// The units can be installed on one machine. With DynamicUser systemd makes a user that is called as the unit, and refuses to if there is
+// The units can be installed on one machine. With DynamicUser systemd makes a user that is called as the unit, and rejects to if there is
 // a group of that name without that user. And bad settings, which are exit code 2, do not make usher start again and again.
 func TestUnitsTogether(t *testing.T) {
 	units, err := filepath.Glob("systemd/*.service")

@@ -26,7 +26,7 @@ var budgets = map[string]int{
 }
 
 // budgetOfTheRest is for all other pages in docs together.
-const budgetOfTheRest = 2000
+const budgetOfTheRest = 2100
 
 // Every page is within its budget, and listed.
 func TestPagesAreShort(t *testing.T) {

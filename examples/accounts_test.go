@@ -11,14 +11,14 @@ import (
 )
 
 // Each gets the same accounts, with letters beyond ASCII there and back; and says
-// what is wrong where nobody listens, or where the service refuses.
+// what is wrong where nobody listens, or where the service rejects.
 func TestAccounts(t *testing.T) {
 	t.Parallel()
 	const want = "1027 Brücke GmbH\n1057 Brücke Ltd\n1087 Brücke Logistics\n"
 	env := testkit.NewService(t).Environ("USHER_LOG_LEVEL=")
 	url := start(t, env).URL(t, "main") + "/graphql"
 	writing := append(env[:len(env):len(env)], "USHER_SCOPE=standard:write") // may not see accounts
-	refusing := start(t, writing).URL(t, "main") + "/graphql"
+	rejecting := start(t, writing).URL(t, "main") + "/graphql"
 	for _, tc := range []struct {
 		name, needs string
 		command     []string
@@ -50,9 +50,9 @@ func TestAccounts(t *testing.T) {
 					t.Errorf("nobody listens there: %v %s", err, out)
 				}
 			}
-			// A refusal by GraphQL comes with a 200: who reads no JSON shows it as it is.
-			if out, err := run(env, refusing, tc.command...); !strings.Contains(out, "lacks the scope") || err == nil && !strings.Contains(out, `"errors"`) {
-				t.Errorf("refused: %v %s", err, out)
+			// An invalid webhook by GraphQL comes with a 200: who reads no JSON shows it as it is.
+			if out, err := run(env, rejecting, tc.command...); !strings.Contains(out, "lacks the scope") || err == nil && !strings.Contains(out, `"errors"`) {
+				t.Errorf("invalid: %v %s", err, out)
 			}
 			if out, err := run(env, url+"/elsewhere", tc.command...); err == nil || !strings.Contains(out, "NOT_FOUND") {
 				t.Errorf("no such page: %v %s", err, out)
@@ -68,10 +68,10 @@ func TestAccounts(t *testing.T) {
 			t.Errorf("%v, got\n%s", err, out)
 		}
 		if out, err := run(writing, "", exec...); err == nil || !strings.Contains(out, "lacks the scope") {
-			t.Errorf("refused: %v %s", err, out)
+			t.Errorf("invalid: %v %s", err, out)
 		}
-		refused := append(env[:len(env):len(env)], "USHER_CLIENT_SECRET=wrong")
-		if out, err := run(refused, "", exec...); err == nil || !strings.Contains(out, "invalid_client") {
+		invalid := append(env[:len(env):len(env)], "USHER_CLIENT_SECRET=wrong")
+		if out, err := run(invalid, "", exec...); err == nil || !strings.Contains(out, "invalid_client") {
 			t.Errorf("wrong secret: %v %s", err, out)
 		}
 	})

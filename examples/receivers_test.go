@@ -59,7 +59,7 @@ func TestReceivers(t *testing.T) {
 }
 
 // tryReceiver runs a receiver behind usher: it ends up with what the subscriptions
-// say, and refuses what usher did not sign. And it passes the rehearsal.
+// say, and rejects what usher did not sign. And it passes the rehearsal.
 func tryReceiver(t *testing.T, program func(t *testing.T, addr string) *exec.Cmd, read func(t *testing.T, dir string) []tenantState) {
 	dir, addr := t.TempDir(), testkit.FreeAddress(t)
 	cmd := program(t, addr)

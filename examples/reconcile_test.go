@@ -71,7 +71,7 @@ func TestTenantLists(t *testing.T) {
 				body := []byte(fmt.Sprintf(`{"type":%q,"payload":%s}`, sandbox.EventType, line))
 				value, fault := content.Parse(body)
 				if faults := rules.Faults(value); fault != nil || len(faults) > 0 {
-					t.Fatalf("the gate would refuse %s: %v %v", line, fault, faults)
+					t.Fatalf("the gate would reject %s: %v %v", line, fault, faults)
 				}
 				tenant := laneOf(t, body)
 				if changes := snapshot.Diff(snapshot.Read(webhooks[tenant]), snapshot.Read(body)); seen[tenant] || len(changes) > 0 {
@@ -80,7 +80,7 @@ func TestTenantLists(t *testing.T) {
 				seen[tenant] = true
 			}
 			if out, err := run(append(env, "USHER_SCOPE=standard:write"), "", command...); err == nil || !strings.Contains(out, "lacks the scope") {
-				t.Errorf("refused: %v %s", err, out)
+				t.Errorf("invalid: %v %s", err, out)
 			}
 			if out, err := run(nil, "http://127.0.0.1:1/graphql", tc.command...); err == nil || !strings.Contains(out, "127.0.0.1") {
 				t.Errorf("nobody listens there: %v %s", err, out)

@@ -96,7 +96,7 @@ func TestUsesInCompose(t *testing.T) {
 trap 'kill $(jobs -p)' EXIT
 PATH=%s:$PATH
 mkdir state
-WEBHOOK_SECRET=whsec_a2V5 STATE_DIR=state python3 examples/receiver-python/receiver.py & # refuses what is not signed
+WEBHOOK_SECRET=whsec_a2V5 STATE_DIR=state python3 examples/receiver-python/receiver.py & # rejects what is not signed
 usher %s &
 until curl -s -o /dev/null http://127.0.0.1:9000 && curl -s -o /dev/null http://127.0.0.1:3000; do sleep 0.1; done
 %s || echo "exit code $?"

@@ -37,7 +37,7 @@ type answer struct {
 
 	// receivers is the receiver's answer to a question. If it is set, the sender gets its headers
 	// and body instead of the JSON fields.
-	receivers *receiver.Attempt
+	receivers *receiver.Try
 	again     bool // it is a copy of one that came before, by its signed id
 
 	Decision string           `json:"decision"`
@@ -128,7 +128,7 @@ type Outcome struct {
 	Tries       int             // how often usher tried the receiver while the sender waited
 	Receiver    int             // the receiver's status if the last try failed; zero: no answer, or no failure
 	Webhook     *Webhook        // nil if a check failed
-	Refusal     *Refusal        // not nil if only the content was refused
+	Invalid     *Invalid        // not nil if only the content is invalid
 	Stored      bool            // the inbox has the webhook
 }
 

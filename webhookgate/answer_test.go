@@ -96,7 +96,7 @@ func TestTraceIDInTheLog(t *testing.T) {
 	var log bytes.Buffer
 	var got string
 	g := newGate(t, func(c *setup) {
-		c.Log, c.Attempts = logTo(&log), 1
+		c.Log, c.Tries = logTo(&log), 1
 		c.Transport = roundTrip(func(r *http.Request) (*http.Response, error) {
 			got = r.Header.Get("Traceparent")
 			return respond(500, ""), nil

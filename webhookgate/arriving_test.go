@@ -75,8 +75,8 @@ func TestBodiesHaveABound(t *testing.T) {
 		if status := statusOf(t, slow[0]); status != 503 {
 			t.Errorf("the one that began first: %d", status)
 		}
-		if owed := g.cfg.Owed.Unnamed(); owed.Count != 1 {
-			t.Errorf("%d are owed", owed.Count)
+		if missed := g.cfg.Missed.Unnamed(); missed.Count != 1 {
+			t.Errorf("%d are missed", missed.Count)
 		}
 		tiny := dialGate(t, g)
 		begin(tiny, 1000, 100) // it is older than what follows, but holds nothing
@@ -100,7 +100,7 @@ func TestBodiesHaveABound(t *testing.T) {
 	})
 }
 
-// If only a signature says who sends, usher does not know who began such a body, and owes it nothing.
+// If only a signature says who sends, usher does not know who began such a body, and missed it nothing.
 func TestStrangersBodiesGiveWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGate(t, func(c *setup) {
@@ -113,8 +113,8 @@ func TestStrangersBodiesGiveWay(t *testing.T) {
 		if status := statusOf(t, first); status != 408 {
 			t.Errorf("the one that began first: %d", status)
 		}
-		if owed := g.cfg.Owed.Unnamed(); owed.Count != 0 {
-			t.Errorf("%d are owed", owed.Count)
+		if missed := g.cfg.Missed.Unnamed(); missed.Count != 0 {
+			t.Errorf("%d are missed", missed.Count)
 		}
 	})
 }

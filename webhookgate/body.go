@@ -34,7 +34,7 @@ func (g *Gate) readBody(in *arrival) ([]byte, *answer) {
 		conn.SetReadDeadline(time.Now().Add(drainPatience))
 		var beginning []byte
 		if r.Header.Get("Expect") == "" { // otherwise the sender waits for 100 Continue, and has sent nothing
-			beginning, _ = io.ReadAll(io.LimitReader(&in.body, min(limit, maxRefusedBody))) // as much as arrives
+			beginning, _ = io.ReadAll(io.LimitReader(&in.body, min(limit, maxInvalidBody))) // as much as arrives
 		}
 		return beginning, tooLarge(limit)
 	}
@@ -45,7 +45,7 @@ func (g *Gate) readBody(in *arrival) ([]byte, *answer) {
 	in.body.from = http.MaxBytesReader(w, r.Body, limit)
 	body, err := io.ReadAll(&in.body)
 	switch {
-	case !g.bodies.complete(&in.body) && g.vouched(r): // else it may be a stranger's, and usher owes it nothing
+	case !g.bodies.complete(&in.body) && g.vouched(r): // else it may be a stranger's, and usher missed it nothing
 		return nil, busy("too many large webhooks at once; please send this one again").with("Connection", "close")
 	case err == nil:
 		// A deadline that passes during a long delivery would look as if the sender had hung up.
@@ -53,7 +53,7 @@ func (g *Gate) readBody(in *arrival) ([]byte, *answer) {
 		return body, nil
 	case errors.As(err, new(*http.MaxBytesError)):
 		conn.SetReadDeadline(time.Now().Add(drainPatience))
-		return bytes.Clone(body[:min(len(body), maxRefusedBody)]), tooLarge(limit)
+		return bytes.Clone(body[:min(len(body), maxInvalidBody)]), tooLarge(limit)
 	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, errNoRoom):
 		return nil, reject(http.StatusRequestTimeout, "the body did not arrive in time").with("Connection", "close")
 	default:

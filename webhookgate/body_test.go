@@ -104,14 +104,14 @@ func TestSlowBody(t *testing.T) {
 	})
 }
 
-// A webhook that says that it is too large is refused as such, and kept, also if it would not arrive in time.
+// A webhook that says that it is too large is invalid as such, and kept, also if it would not arrive in time.
 func TestSlowBodyThatIsTooLarge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var kept []byte
 		g := newGate(t, func(c *setup) {
 			c.Tokens = tokens("good")
 			c.MaxBody = 1 << 20
-			c.Refused = func(r *Refusal) int64 { kept = r.Body; return 1 }
+			c.Invalid = func(r *Invalid) int64 { kept = r.Body; return 1 }
 		})
 		start := time.Now()
 		d := &dripping{ResponseRecorder: httptest.NewRecorder(), steps: 8, each: time.Second}

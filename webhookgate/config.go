@@ -73,12 +73,12 @@ type Config struct {
 	// receiver. Zero: every webhook is delivered.
 	DedupWindow time.Duration
 
-	// Receivers take the webhooks. A webhook whose platform has no receiver is refused, unless
-	// KeepUnclaimed is set.
+	// Receivers take the webhooks. A webhook whose platform has no receiver is invalid, unless
+	// StoreUnclaimed is set.
 	Receivers *receiver.Set
 
-	// Attempts is how often the gate tries to deliver a webhook at most.
-	Attempts int
+	// Tries is how often the gate tries to deliver a webhook at most.
+	Tries int
 
 	// MaxInflight is how many webhooks may be in progress at once; further ones get 503. Each
 	// receiver may use an equal share.
@@ -86,24 +86,24 @@ type Config struct {
 
 	// Store, if set, stores every webhook that has passed the checks, except questions. It is
 	// responsible for the delivery from then on: the gate's own lanes, DedupSize, DedupWindow and
-	// Attempts are not used. Store returns the webhook-id of the snapshot that w duplicates, or an
+	// Tries are not used. Store returns the webhook-id of the snapshot that w duplicates, or an
 	// empty string. An error means that w is not stored, and that the sender should send it again;
-	// Store has noted that in Owed.
+	// Store has noted that in Missed.
 	Store func(w *Webhook) (duplicateOf string, err error)
 
-	// KeepUnclaimed passes webhooks whose platform has no receiver to Store, instead of refusing
+	// StoreUnclaimed passes webhooks whose platform has no receiver to Store, instead of rejecting
 	// them: entitlements are answered from them, too. Questions without a receiver are still
-	// refused.
-	KeepUnclaimed bool
+	// invalid.
+	StoreUnclaimed bool
 
-	// Refused is called for each Refusal, before the sender gets its answer. It stores the webhook and returns
+	// Invalid is called for each Invalid, before the sender gets its answer. It stores the webhook and returns
 	// its id, the number that people type; zero: it has not stored it. It must not take longer than Store may take.
-	// If there is a Store, and Refused has not stored the webhook, the sender should send it again; Refused has
-	// noted that in Owed. May be nil.
-	Refused func(*Refusal) (id int64)
+	// If there is a Store, and Invalid has not stored the webhook, the sender should send it again; Invalid has
+	// noted that in Missed. May be nil.
+	Invalid func(*Invalid) (id int64)
 
-	// Owed gets the tenants whose webhooks got a 5xx. Nil: the gate makes one.
-	Owed *Owed
+	// Missed gets the tenants whose webhooks got a 5xx. Nil: the gate makes one.
+	Missed *Missed
 
 	// UnknownType is called for each webhook of a type that Rules do not accept. May be nil.
 	UnknownType func(typ string)
@@ -131,8 +131,8 @@ func New(cfg Config) *Gate {
 		waiting: make(map[*receiver.Receiver]int),
 		bodies:  bodies{limit: int64(cfg.MaxInflight) * min(cfg.MaxBody, math.MaxInt64/int64(max(1, cfg.MaxInflight)))},
 	}
-	if cfg.Owed == nil {
-		g.cfg.Owed = NewOwed()
+	if cfg.Missed == nil {
+		g.cfg.Missed = NewMissed()
 	}
 	g.deliveries, g.cancel = context.WithCancel(context.Background())
 	if cfg.Store == nil {

@@ -51,7 +51,7 @@ func TestOverTheWire(t *testing.T) {
 			t.Error("not remembered")
 		}
 	})
-	t.Run("a refusal does not wait for the body, and the connection lives on", func(t *testing.T) {
+	t.Run("an invalid webhook does not wait for the body, and the connection lives on", func(t *testing.T) {
 		conn := dial(t, gate)
 		answers := bufio.NewReader(conn)
 		for _, path := range []string{"/webhooks/wrong", "/webhooks/good"} {

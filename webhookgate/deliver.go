@@ -31,7 +31,7 @@ func (g *Gate) deliver(w *Webhook) *answer {
 		}
 		g.logFailure(w, tries, t)
 		pause, again := g.pause(t, tries)
-		if ctx.Err() == nil && (!again || tries >= g.cfg.Attempts) {
+		if ctx.Err() == nil && (!again || tries >= g.cfg.Tries) {
 			return failure(w, tries, t)
 		}
 		select {
@@ -46,7 +46,7 @@ func (g *Gate) deliver(w *Webhook) *answer {
 
 // pause returns how long to wait after t, the nth try, and whether to try again at all. It uses full
 // jitter, so that webhooks that failed together are not retried together.
-func (g *Gate) pause(t receiver.Attempt, n int) (time.Duration, bool) {
+func (g *Gate) pause(t receiver.Try, n int) (time.Duration, bool) {
 	switch t.Status {
 	case 0, http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
 	default:
@@ -62,7 +62,7 @@ func (g *Gate) pause(t receiver.Attempt, n int) (time.Duration, bool) {
 }
 
 // failure is the answer to the sender if t, the nth try, was the last one.
-func failure(w *Webhook, n int, t receiver.Attempt) *answer {
+func failure(w *Webhook, n int, t receiver.Try) *answer {
 	if errors.Is(t.Err, receiver.ErrUnsigned) {
 		return busy("usher cannot sign deliveries right now; please send this webhook again")
 	}
@@ -76,7 +76,7 @@ func failure(w *Webhook, n int, t receiver.Attempt) *answer {
 	return a
 }
 
-func (g *Gate) logFailure(w *Webhook, n int, t receiver.Attempt) {
+func (g *Gate) logFailure(w *Webhook, n int, t receiver.Try) {
 	attrs := append(w.attrs(), slog.String("receiver", w.Receiver.Name), slog.Int("try", n), slog.String("result", t.Result()))
 	if t.Status != 0 {
 		attrs = append(attrs, slog.Int("receiver_status", t.Status))

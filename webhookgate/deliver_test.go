@@ -20,7 +20,7 @@ import (
 )
 
 func TestTries(t *testing.T) {
-	// A receiver's answers, in words: a status, "timeout", "refused", each with
+	// A receiver's answers, in words: a status, "timeout", "invalid", each with
 	// a Retry-After behind a slash if it has one. The last goes on for ever.
 	tests := []struct {
 		answers string
@@ -34,14 +34,14 @@ func TestTries(t *testing.T) {
 		{"204", 200, 1, 0, 0, ""},
 		{"299", 200, 1, 0, 0, ""},
 		{"500 200", 200, 2, 0, firstPause, ""},
-		{"refused 200", 200, 2, 0, firstPause, ""},
+		{"invalid 200", 200, 2, 0, firstPause, ""},
 		{"timeout 200", 200, 2, 10 * time.Second, 10*time.Second + firstPause, ""},
 		{"408 200", 200, 2, 0, firstPause, ""},
 		{"425 200", 200, 2, 0, firstPause, ""},
 		{"429 200", 200, 2, 0, firstPause, ""},
 		{"503 429 200", 200, 3, 0, 3 * firstPause, ""},
 		{"500", 502, 3, 0, 3 * firstPause, "answered 500 Internal Server Error"},
-		{"refused", 502, 3, 0, 3 * firstPause, "could not be reached"},
+		{"invalid", 502, 3, 0, 3 * firstPause, "could not be reached"},
 		{"timeout", 504, 3, 30 * time.Second, 30*time.Second + 3*firstPause, "did not answer within 10s"},
 		{"timeout timeout 500", 502, 3, 20 * time.Second, 20*time.Second + 3*firstPause, "answered 500"},
 		{"500 500 timeout", 504, 3, 10 * time.Second, 10*time.Second + 3*firstPause, "did not answer"},
@@ -105,7 +105,7 @@ func inWords(ctx context.Context, word string) (*http.Response, error) {
 	case "timeout":
 		<-ctx.Done()
 		return nil, ctx.Err()
-	case "refused":
+	case "invalid":
 		return nil, errors.New("connection refused")
 	}
 	word, after, asked := strings.Cut(word, "/")
@@ -131,7 +131,7 @@ func TestPausesHaveFullJitter(t *testing.T) {
 	for n, ceiling := range map[int]time.Duration{1: firstPause, 2: 2 * firstPause, 4: 8 * firstPause, 10: longestPause, 1000: longestPause} {
 		var low, high int
 		for range 1000 {
-			pause, again := g.pause(receiver.Attempt{Status: 500}, n)
+			pause, again := g.pause(receiver.Try{Status: 500}, n)
 			if !again || pause < 0 || pause >= ceiling {
 				t.Fatalf("try %d: pause %v, %v", n, pause, again)
 			}
@@ -232,7 +232,7 @@ func TestOwnTransport(t *testing.T) {
 	target, _ := url.Parse(receiver.URL + "/hook")
 	var results []string
 	g := newGate(t, func(c *setup) {
-		c.URL, c.Transport, c.Attempts = target, nil, 1
+		c.URL, c.Transport, c.Tries = target, nil, 1
 		c.Tried = func(r string, _ int, _ time.Duration) { results = append(results, r) }
 	})
 	for i, want := range []int{200, 502, 200} {
@@ -258,7 +258,7 @@ func TestOwnTransport(t *testing.T) {
 	for _, status := range []string{"000", "099", "101"} {
 		odd := *target
 		odd.Path = "/" + status
-		g = newGate(t, func(c *setup) { c.URL, c.Transport, c.Attempts, c.SyncTypes = &odd, nil, 1, []string{"Ask"} })
+		g = newGate(t, func(c *setup) { c.URL, c.Transport, c.Tries, c.SyncTypes = &odd, nil, 1, []string{"Ask"} })
 		for _, body := range []string{documented, `{"type":"Ask"}`} {
 			if got := post(t, g, body); got.Code != 502 || !strings.Contains(got.Error, "its status is "+strings.TrimLeft(status[:2], "0")) {
 				t.Errorf("status %s: %v", status, got)
@@ -282,7 +282,7 @@ func TestDeliveriesUseNoProxy(t *testing.T) {
 	}
 	for _, receiver := range []string{"http://receiver.invalid/hook", "https://receiver.invalid/hook"} {
 		target, _ := url.Parse(receiver)
-		g := newGate(t, func(c *setup) { c.URL, c.Transport, c.Attempts = target, nil, 1 })
+		g := newGate(t, func(c *setup) { c.URL, c.Transport, c.Tries = target, nil, 1 })
 		if got := post(t, g, documented); got.Code != 502 || proxied.Load() != 0 {
 			t.Errorf("%s: %v, and the proxy was asked %d times", receiver, got, proxied.Load())
 		}

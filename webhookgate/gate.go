@@ -48,12 +48,12 @@ type arrival struct {
 	body       body
 	admitted   bool  // it is counted in Gate.inflight
 	waits      bool  // it is counted in Gate.waiting
-	id         int64 // of a refused webhook that is stored
+	id         int64 // of an invalid webhook that is stored
 	Outcome
 }
 
 func (g *Gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	// A sender that is refused before usher has read the body has this long to send the rest of it.
+	// A sender that is invalid before usher has read the body has this long to send the rest of it.
 	// (SetReadDeadline fails if w is not a connection, and then no read can hang.)
 	err := http.NewResponseController(w).SetReadDeadline(time.Now().Add(drainPatience))
 	a := g.decide(w, r)
@@ -71,14 +71,14 @@ func (g *Gate) decide(w http.ResponseWriter, r *http.Request) *answer {
 	defer g.leave(in)
 	a := g.handle(in)
 	in.Stored = a.Decision == queued
-	if in.Refusal != nil && g.cfg.Refused != nil {
-		in.id = g.cfg.Refused(in.Refusal)
+	if in.Invalid != nil && g.cfg.Invalid != nil {
+		in.id = g.cfg.Invalid(in.Invalid)
 		if in.Stored = in.id != 0; !in.Stored && g.cfg.Store != nil {
 			a = busy("the inbox can't be written right now; please send this webhook again") // with a 4xx nobody would
 		}
 	}
 	in.noteAnswer(a)
-	g.noteOwed(in, a.again)
+	g.noteMissed(in, a.again)
 	if g.cfg.Answered != nil {
 		g.cfg.Answered(in.Outcome)
 	}
@@ -86,18 +86,18 @@ func (g *Gate) decide(w http.ResponseWriter, r *http.Request) *answer {
 	return a
 }
 
-// noteOwed notes whose webhook got a 5xx, and who is owed nothing any more. Config.Store and Config.Refused do that for the webhooks
+// noteMissed notes whose webhook got a 5xx, and who is missed nothing any more. Config.Store and Config.Invalid do that for the webhooks
 // that they get. Nobody sends a question again.
-func (g *Gate) noteOwed(in *arrival, again bool) {
+func (g *Gate) noteMissed(in *arrival, again bool) {
 	w, took := in.Webhook, in.Status == http.StatusOK
 	switch {
-	case !took && in.Decision != failed, in.Refusal != nil, w != nil && (g.cfg.Store != nil || g.isQuestion(w.Type)):
+	case !took && in.Decision != failed, in.Invalid != nil, w != nil && (g.cfg.Store != nil || g.isQuestion(w.Type)):
 	case w == nil:
-		g.cfg.Owed.AddUnnamed(Unnamed{1, in.At, in.At})
+		g.cfg.Missed.AddUnnamed(Unnamed{1, in.At, in.At})
 	case took:
-		g.cfg.Owed.Taken(w.Lane, w.Digest, w.Snapshot && !again, w.Received)
+		g.cfg.Missed.Taken(w.Lane, w.Digest, w.Snapshot && !again, w.Received)
 	default:
-		g.cfg.Owed.Add(w.Lane, Missed{ID: w.ID, Digest: w.Digest, At: w.Received, Snapshot: w.Snapshot})
+		g.cfg.Missed.Add(w.Lane, MissedWebhook{ID: w.ID, Digest: w.Digest, At: w.Received, Snapshot: w.Snapshot})
 	}
 }
 
@@ -111,7 +111,7 @@ func (g *Gate) handle(in *arrival) *answer {
 	}
 	body, rejection := g.readBody(in)
 	if rejection != nil && rejection.status == http.StatusRequestEntityTooLarge && g.vouched(in.r) {
-		return g.refused(in, in.newWebhook(body), "size", rejection)
+		return g.invalid(in, in.newWebhook(body), "size", rejection)
 	}
 	if rejection != nil {
 		return rejection
@@ -138,7 +138,7 @@ func (g *Gate) handle(in *arrival) *answer {
 	return g.lanes.send(in.Webhook)
 }
 
-// read turns a body into a webhook, or refuses it. A body that is being parsed needs many times
+// read turns a body into a webhook, or rejects it. A body that is being parsed needs many times
 // its size in memory, so no more bodies are parsed at once than there are processors.
 func (g *Gate) read(in *arrival, body []byte) (*Webhook, *answer) {
 	g.parsing <- struct{}{}
@@ -146,7 +146,7 @@ func (g *Gate) read(in *arrival, body []byte) (*Webhook, *answer) {
 	w := in.newWebhook(body)
 	value, fault := content.Parse(body)
 	if fault != nil {
-		return nil, g.refused(in, w, "json", faulty(http.StatusBadRequest, *fault))
+		return nil, g.invalid(in, w, "json", faulty(http.StatusBadRequest, *fault))
 	}
 	w.Type = content.TypeOf(value)
 	platform, tenant, certain := content.CertainTenant(value)
@@ -162,20 +162,20 @@ func (g *Gate) read(in *arrival, body []byte) (*Webhook, *answer) {
 				g.cfg.UnknownType(w.Type)
 			}
 		case !question:
-			rejection = g.refused(in, w, "schema", rejection)
-			in.Refusal.Faults = content.First(faults, content.MaxFaults)
+			rejection = g.invalid(in, w, "schema", rejection)
+			in.Invalid.Faults = content.First(faults, content.MaxFaults)
 		}
 		return nil, rejection
 	}
 	if g.cfg.Store != nil && !certain && w.Type == "" { // possible if * is among the types
-		return nil, g.refused(in, w, "schema", faulty(http.StatusUnprocessableEntity, content.Fault{Path: "/type", Message: "must name the event, as there is no tenant"}))
+		return nil, g.invalid(in, w, "schema", faulty(http.StatusUnprocessableEntity, content.Fault{Path: "/type", Message: "must name the event, as there is no tenant"}))
 	}
 	w.Receiver = g.cfg.Receivers.For(platform)
 	switch {
 	case w.Receiver == nil && question:
 		return nil, unclaimed(platform)
-	case w.Receiver == nil && !g.cfg.KeepUnclaimed:
-		return nil, g.refused(in, w, "platform", unclaimed(platform))
+	case w.Receiver == nil && !g.cfg.StoreUnclaimed:
+		return nil, g.invalid(in, w, "platform", unclaimed(platform))
 	case !certain: // the webhook names no tenant; a code that cannot be read is one of the faults above
 		w.Lane = Lane{Platform: platform, Type: w.Type}
 	}
@@ -269,7 +269,7 @@ func shuttingDown() *answer {
 	return busy("usher is shutting down; please send this webhook again")
 }
 
-// Shutdown waits until the webhooks in progress have an answer; the server waits until it is written. The gate refuses none
+// Shutdown waits until the webhooks in progress have an answer; the server waits until it is written. The gate rejects none
 // meanwhile: the server has closed its listener, and a webhook that still comes would get no second chance. When ctx ends, deliveries
 // are cancelled, also those that begin later, so that their senders get 503. Then Shutdown returns ctx's error if any was in progress.
 func (g *Gate) Shutdown(ctx context.Context) error {
@@ -313,7 +313,7 @@ const lastWords = time.Second
 
 func (g *Gate) report(in *arrival) {
 	level := slog.LevelInfo
-	if in.Decision == failed || in.Refusal != nil {
+	if in.Decision == failed || in.Invalid != nil {
 		level = slog.LevelWarn
 	}
 	attrs := make([]slog.Attr, 0, 12)
@@ -326,7 +326,7 @@ func (g *Gate) report(in *arrival) {
 		if w.Receiver != nil && len(g.cfg.Receivers.All()) > 1 {
 			attrs = append(attrs, slog.String("receiver", w.Receiver.Name))
 		}
-	} else if r := in.Refusal; r != nil {
+	} else if r := in.Invalid; r != nil {
 		if in.Stored {
 			attrs = append(attrs, slog.Int64("id", in.id))
 		}

@@ -100,7 +100,7 @@ func newGate(t testing.TB, change func(*setup)) *Gate {
 	c := &setup{
 		Config: Config{
 			Path: "/webhooks", HMACHeader: "X-Signature", HMAC: sha256, MaxBody: 1 << 20,
-			DedupSize: 10000, DedupWindow: 10 * time.Minute, Attempts: 3, MaxInflight: 256, Log: slog.New(slog.DiscardHandler),
+			DedupSize: 10000, DedupWindow: 10 * time.Minute, Tries: 3, MaxInflight: 256, Log: slog.New(slog.DiscardHandler),
 		},
 		Types:    []string{content.TenantProvisioningChange},
 		Receiver: main,

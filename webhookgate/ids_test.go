@@ -18,7 +18,7 @@ import (
 func signing(t *testing.T, change func(*setup)) *Gate {
 	t.Helper()
 	return newGate(t, func(c *setup) {
-		c.HMACSecret, c.HMACStandard, c.Attempts = secret("whsec_a2V5"), true, 1
+		c.HMACSecret, c.HMACStandard, c.Tries = secret("whsec_a2V5"), true, 1
 		c.Types = append(c.Types, "Reminder")
 		if change != nil {
 			change(c)

@@ -149,14 +149,14 @@ func (p *passThrough) finish(w *Webhook, t *turn) {
 }
 
 // Forget drops what the gate remembers about a tenant, so that its next snapshot is delivered in any
-// case, and nothing is owed to it. It also makes sure that deliveries in progress are not remembered. It
+// case, and nothing is missed to it. It also makes sure that deliveries in progress are not remembered. It
 // reports whether there was anything to forget. Call it only if Config.Store is nil.
 func (g *Gate) Forget(platform, tenant string) bool {
 	p := g.lanes
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	key := Lane{Platform: platform, Tenant: tenant}
-	known := g.cfg.Owed.Forget(key)
+	known := g.cfg.Missed.Forget(key)
 	known = p.ids.forget(key) || known
 	if l := p.active[key]; l != nil {
 		known = known || !l.tail.forgotten
@@ -172,7 +172,7 @@ func (g *Gate) Platforms(tenant string) (all []string) {
 	p := g.lanes
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, lane := range slices.Concat(p.memory.Keys(), slices.Collect(maps.Keys(p.active)), p.ids.lanes(), g.cfg.Owed.lanes()) {
+	for _, lane := range slices.Concat(p.memory.Keys(), slices.Collect(maps.Keys(p.active)), p.ids.lanes(), g.cfg.Missed.lanes()) {
 		if lane.Tenant == tenant && !slices.Contains(all, lane.Platform) {
 			all = append(all, lane.Platform)
 		}

@@ -131,7 +131,7 @@ func TestMemory(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var now step
 				g := newGate(t, func(c *setup) {
-					c.DedupWindow, c.DedupSize, c.Attempts = window, 2, 1
+					c.DedupWindow, c.DedupSize, c.Tries = window, 2, 1
 					c.Transport = roundTrip(func(r *http.Request) (*http.Response, error) {
 						switch now.receiver {
 						case "timeout":

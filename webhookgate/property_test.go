@@ -131,7 +131,7 @@ func newWorld(t *testing.T, rt *rapid.T) *world {
 		c.DedupWindow = testWindow
 		c.DedupSize = rapid.IntRange(1, 3).Draw(rt, "dedup size")
 		c.Timeout = testTimeout
-		c.Attempts = rapid.IntRange(1, 2).Draw(rt, "attempts")
+		c.Tries = rapid.IntRange(1, 2).Draw(rt, "tried")
 		c.MaxInflight = 2*testShare + 32 // with room for those that are turned away
 	})
 	w.gate.share = testShare
@@ -158,7 +158,7 @@ func (w *world) send(rt *rapid.T) {
 	a.alone, a.room = w.unanswered[a.tenant] == 0, w.unanswered[a.receiver] < testShare
 	w.count(a, 1)
 	w.mu.Unlock()
-	word := rapid.SampledFrom([]string{"ok", "ok", "ok", "ok", "ok slowly", "500", "400", "refused", "timeout", "timeout applied"})
+	word := rapid.SampledFrom([]string{"ok", "ok", "ok", "ok", "ok slowly", "500", "400", "invalid", "timeout", "timeout applied"})
 	plan := word.Draw(rt, "first try") + "," + word.Draw(rt, "second try")
 	patience := rapid.SampledFrom([]time.Duration{time.Hour, time.Hour, 100 * time.Millisecond}).Draw(rt, "sender's patience")
 	w.senders.Go(func() {
@@ -229,7 +229,7 @@ func (w *world) receive(name string, r *http.Request) (*http.Response, error) {
 		w.mu.Unlock()
 	}()
 	switch word {
-	case "refused":
+	case "invalid":
 		return nil, fmt.Errorf("connection refused")
 	case "timeout", "timeout applied":
 		<-r.Context().Done()

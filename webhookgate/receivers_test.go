@@ -95,7 +95,7 @@ func TestReceiversOwnSettings(t *testing.T) {
 			}
 		}
 		g := newGate(t, func(c *setup) {
-			c.Transport, c.Attempts, c.Timeout = receive("main"), 1, 2*time.Second
+			c.Transport, c.Tries, c.Timeout = receive("main"), 1, 2*time.Second
 			docs := address("docs.test")
 			docs.User = url.UserPassword("u", "p")
 			c.Further = []*receiver.Receiver{
@@ -131,7 +131,7 @@ func TestAReceiverThatHangsCostsTheOthersNothing(t *testing.T) {
 			c.Receiver, c.MaxInflight = nil, 31
 			c.Further = []*receiver.Receiver{
 				{Name: "hangs", Platforms: []string{"hangs"}, URL: address("a"), Transport: roundTrip(hang)},
-				{Name: "refuses", Platforms: []string{"refuses"}, URL: address("b"), Transport: roundTrip(refuse)},
+				{Name: "rejects", Platforms: []string{"rejects"}, URL: address("b"), Transport: roundTrip(refuse)},
 				{Name: "well", Platforms: []string{"well"}, URL: address("c"), Transport: well},
 			}
 		})
@@ -139,7 +139,7 @@ func TestAReceiverThatHangsCostsTheOthersNothing(t *testing.T) {
 		told := make(map[string]int)
 		var mu sync.Mutex
 		for i := range 15 {
-			for _, platform := range []string{"hangs", "refuses"} {
+			for _, platform := range []string{"hangs", "rejects"} {
 				senders.Go(func() {
 					got := post(t, g, of(platform, fmt.Sprint("t", i), "A"))
 					mu.Lock()
@@ -151,7 +151,7 @@ func TestAReceiverThatHangsCostsTheOthersNothing(t *testing.T) {
 				synctest.Wait()
 			}
 		}
-		if told["hangs"] != 5 || told["refuses"] != 5 { // of 31 places each has 10
+		if told["hangs"] != 5 || told["rejects"] != 5 { // of 31 places each has 10
 			t.Errorf("turned away: %v", told)
 		}
 		begin := time.Now()
@@ -199,11 +199,11 @@ func TestQuestionsLeaveRoomForTheInbox(t *testing.T) {
 
 // Who has another use for webhooks can keep those that nobody takes; never questions, which
 // nobody would answer.
-func TestKeepUnclaimed(t *testing.T) {
+func TestStoreUnclaimed(t *testing.T) {
 	for _, receivers := range [][]*receiver.Receiver{nil, {{Name: "docs", Platforms: []string{"docs"}, URL: address("docs.test")}}} {
 		var kept []*Webhook
 		g := newGate(t, func(c *setup) {
-			c.Receiver, c.Further, c.KeepUnclaimed, c.SyncTypes = nil, receivers, true, []string{"Checkout"}
+			c.Receiver, c.Further, c.StoreUnclaimed, c.SyncTypes = nil, receivers, true, []string{"Checkout"}
 			c.Store = func(w *Webhook) (string, error) { kept = append(kept, w); return "", nil }
 		})
 		if rec := ask(g, of("crm", "a", "A")); rec.Code != 200 || len(kept) != 1 || kept[0].Receiver != nil {

@@ -84,9 +84,9 @@ func NewID() string {
 	return fmt.Sprintf("%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
 }
 
-// A Refusal is a webhook whose sender passed every check, and whose content usher refuses. It may be
+// An Invalid is a webhook whose sender passed every check, and whose content usher rejects. It may be
 // a change that nobody will send again, so it is not enough to answer the sender: people must see it.
-type Refusal struct {
+type Invalid struct {
 	Webhook        // its Lane is empty unless the body says for certain which tenant it is about
 	Cut     bool   // Body is only the beginning
 	Status  int    // of the answer: 400, 413 or 422
@@ -95,18 +95,18 @@ type Refusal struct {
 	From    string // the sender's address
 }
 
-// maxRefusedBody is how many bytes usher keeps of a body that is too large.
-const maxRefusedBody = 64 << 10
+// maxInvalidBody is how many bytes usher keeps of a body that is too large.
+const maxInvalidBody = 64 << 10
 
-// refused notes that usher refuses the content of an arrival, and returns the answer.
-func (g *Gate) refused(in *arrival, w *Webhook, reason string, rejection *answer) *answer {
+// invalid notes that usher rejects the content of an arrival, and returns the answer.
+func (g *Gate) invalid(in *arrival, w *Webhook, reason string, rejection *answer) *answer {
 	w.Header = g.forwardHeader(in, g.cfg.Receivers.For(w.Lane.Platform))
-	in.Refusal = &Refusal{
+	in.Invalid = &Invalid{
 		Webhook: *w, Cut: rejection.status == http.StatusRequestEntityTooLarge,
 		Status: rejection.status, Reason: reason, Faults: rejection.Faults,
 	}
 	if in.From.IsValid() {
-		in.Refusal.From = in.From.String()
+		in.Invalid.From = in.From.String()
 	}
 	return rejection
 }
@@ -118,7 +118,7 @@ func (g *Gate) vouched(r *http.Request) bool {
 	return g.cfg.Tokens != nil || len(g.cfg.AllowCIDRs) > 0 || certificate || g.cfg.HMACSecret == nil
 }
 
-// Accept makes a webhook from one that was refused, without checking its type and schema again. It
+// Accept makes a webhook from one that is invalid, without checking its type and schema again. It
 // returns an error if the body is not JSON, or does not say for certain which tenant it is about.
 func Accept(id string, header http.Header, body []byte, receivers *receiver.Set) (*Webhook, error) {
 	value, fault := content.Parse(body)

@@ -71,7 +71,7 @@ type (
 
 	// Dismissed is the answer of POST /api/dismiss.
 	Dismissed struct {
-		Gaps     int `json:"gaps"`     // how many times in which no gate was ready
+		Outages  int `json:"outages"`  // how many times in which no gate was ready
 		Webhooks int `json:"webhooks"` // how many webhooks got a 5xx before their tenant was known
 	}
 
@@ -312,7 +312,7 @@ func (h *Handler) choose(ctx context.Context, v *Verb, s selection) (c Chosen, e
 // selected returns the webhooks that f selects, the newest first. They are without their tries, because there may be very many.
 func (h *Handler) selected(ctx context.Context, f inbox.Filter) (all []*inbox.Webhook, err error) {
 	err = h.cfg.Inbox.Each(ctx, f, false, func(w *inbox.Webhook) bool {
-		w.Attempts, w.Faults = nil, nil
+		w.Tried, w.Faults = nil, nil
 		all = append(all, w)
 		return true
 	})
@@ -532,18 +532,18 @@ func readUntil(r *http.Request) (until time.Time, err error) {
 	return until, nil
 }
 
-// dismiss says that gaps, and what is owed without a name, are dealt with.
+// dismiss says that outages, and what was missed without a name, are dealt with.
 func (h *Handler) dismiss(r *http.Request, until time.Time) (answer any, err error) {
 	var d Dismissed
 	switch {
 	case h.cfg.Inbox != nil:
-		d.Gaps, d.Webhooks, err = h.cfg.Inbox.Dismiss(until, asked(r, "dismiss", ""))
-	case h.cfg.Owed != nil:
-		d.Webhooks = h.cfg.Owed.Dismiss(until).Count
+		d.Outages, d.Webhooks, err = h.cfg.Inbox.Dismiss(until, asked(r, "dismiss", ""))
+	case h.cfg.Missed != nil:
+		d.Webhooks = h.cfg.Missed.Dismiss(until).Count
 	default:
 		return nil, &refusal{http.StatusNotFound, "this usher has no webhook gate: USHER_WEBHOOK_FORWARD_URL is not set"}
 	}
-	h.did(r, err, slog.LevelInfo, "gaps dismissed by hand", "gaps", d.Gaps, "webhooks", d.Webhooks)
+	h.did(r, err, slog.LevelInfo, "outages dismissed by hand", "outages", d.Outages, "webhooks", d.Webhooks)
 	if err != nil || isAPI(r) {
 		return d, err
 	}
@@ -552,7 +552,7 @@ func (h *Handler) dismiss(r *http.Request, until time.Time) (answer any, err err
 
 // confirmDismiss shows what usher may have missed. What comes while somebody looks at it is not dismissed.
 func (h *Handler) confirmDismiss(r *http.Request) (any, error) {
-	o := h.status(r.Context()).Owed
+	o := h.status(r.Context()).Missed
 	c := &confirmation{Question: "Is everything dealt with that usher may have missed?", Back: "/"}
 	until, found := o.Dismissible()
 	if len(found) == 0 {
@@ -800,7 +800,7 @@ func (h *Handler) confirmForget(_ context.Context, t target) (*confirmation, err
 		Question: "Forget the last webhook of " + page.TenantName(*t.Platform, t.Tenant) + "?",
 		Effect: "usher delivers the tenant's next webhook, even if the receiver already has that state. " +
 			"Use it when somebody changed the receiver's state without usher, then resend the webhook from the billing service's log. " +
-			"The tenant is no longer owed anything. Nothing is deleted here.",
+			"No webhook of the tenant counts as missed any more. Nothing is deleted here.",
 		Button: "Forget it", Action: "/tenant/forget", Fields: map[string]string{"platform": *t.Platform, "code": t.Tenant},
 		Back: page.TenantURL(*t.Platform, t.Tenant, ""),
 	}, nil
@@ -821,7 +821,7 @@ func (h *Handler) confirmErase(ctx context.Context, t target) (*confirmation, er
 	}
 	open := len(slices.DeleteFunc(entries, func(e *inbox.Webhook) bool { return e.State.Finished() }))
 	if open > 0 {
-		c.Warning = page.Plural(open, "webhook waits, is parked or was refused: it is", "webhooks wait, are parked or were refused: they are") + " never delivered."
+		c.Warning = page.Plural(open, "webhook waits, is parked or is invalid: it is", "webhooks wait, are parked or are invalid: they are") + " never delivered."
 	}
 	return c, err
 }

@@ -58,8 +58,8 @@ type Config struct {
 	Inbox *inbox.Inbox
 	// Forget drops what dedup remembers of a tenant, and returns how many memories that were. Nil: there is neither a gate nor an inbox.
 	Forget func(platform, tenant string, by *inbox.Action) (int, error)
-	// Owed has whose webhooks got a 5xx, of a gate without an inbox. Nil: there is no gate, or an inbox.
-	Owed *webhookgate.Owed
+	// Missed has whose webhooks got a 5xx, of a gate without an inbox. Nil: there is no gate, or an inbox.
+	Missed *webhookgate.Missed
 	// Platforms returns the platforms that have a tenant with this code. Required with Forget.
 	Platforms func(ctx context.Context, tenant string) ([]string, error)
 	// Entitlements returns what a tenant may use. Nil: there is no inbox to answer from.

@@ -115,7 +115,7 @@ func TestAPI(t *testing.T) {
 		{"what it changed", "GET", "/api/webhooks?limit=500", "", nil, 200, `"changes":["users 5 → 10"]`, ""},
 		{"list none", "GET", "/api/webhooks?tenant=nobody", "", nil, 200, `{"webhooks":[]}`, ""},
 		{"list what can't be in the inbox", "GET", "/api/webhooks?state=rejected", "", nil, 200, `{"webhooks":[]}`, ""},
-		{"list of no outcome", "GET", "/api/webhooks?state=lost", "", nil, 400, "waiting, parked, refused, delivered, superseded, discarded, kept", ""},
+		{"list of no outcome", "GET", "/api/webhooks?state=lost", "", nil, 400, "waiting, parked, invalid, delivered, superseded, discarded, stored", ""},
 		{"list with a bad limit", "GET", "/api/webhooks?limit=-1", "", nil, 400, "limit", ""},
 		{"list by an outcome", "GET", "/api/webhooks?outcome=parked", "", nil, 400, `no parameter \"outcome\"; it has: state, tenant`, ""},
 		{"two states", "POST", "/api/discard?state=waiting&state=parked", "", nil, 400, `state is given twice`, ""},
@@ -166,9 +166,9 @@ func TestAPI(t *testing.T) {
 		{"which, with a slip", "GET", "/api/discard?state=parked&tennant=eu/acme", "", nil, 400, "tennant", ""},
 
 		{"discard", "POST", "/api/webhooks/3/discard", "", nil, 200, `{"id":"3"}`, "3 discarded"},
-		{"discard what is finished", "POST", "/api/webhooks/2/discard", "", nil, 409, "only waiting, parked or refused", ""},
-		{"ask about what is finished", "GET", "/webhooks/2/discard", "", nil, 409, "only waiting, parked or refused", ""},
-		{"ask to accept what was taken in", "GET", "/webhooks/2/accept", "", nil, 409, "was not refused", ""},
+		{"discard what is finished", "POST", "/api/webhooks/2/discard", "", nil, 409, "only waiting, parked or invalid", ""},
+		{"ask about what is finished", "GET", "/webhooks/2/discard", "", nil, 409, "only waiting, parked or invalid", ""},
+		{"ask to accept what was taken in", "GET", "/webhooks/2/accept", "", nil, 409, "was not invalid", ""},
 		{"discard nothing", "POST", "/api/webhooks/9/discard", "", nil, 404, "no such webhook", ""},
 
 		{"pause all", "POST", "/api/pause", "", nil, 200, `{}`, "all deliveries paused"},

@@ -44,8 +44,8 @@ type Decisions struct {
 	all    []*decision  // in the order of their numbers
 	counts map[bool]int // how many there are, by decision.stranger
 
-	refused    map[webhookgate.Lane]int // how many webhooks were refused since the last accepted snapshot; see Refused
-	lastReason string                   // why the last of them was refused
+	invalid    map[webhookgate.Lane]int // how many webhooks are invalid since the last accepted snapshot; see Invalid
+	lastReason string                   // why the last of them is invalid
 }
 
 // decision is one decision as the API shows it, without the payload and what that changed. It is shared with readers, so it never changes.
@@ -54,12 +54,12 @@ type decision struct {
 	seq      int64  // from 1, in the order in which they were made
 	stranger bool   // the sender did not pass the checks
 	body     []byte // as it came, with contacts; nil if it is not kept
-	snapshot bool   // it is a complete state of its tenant that was not refused; body may be nil
+	snapshot bool   // it is a complete state of its tenant that was not invalid; body may be nil
 }
 
 // NewDecisions returns an empty memory. With payloads it also keeps the payloads of webhooks that passed the checks.
 func NewDecisions(payloads bool) *Decisions {
-	return &Decisions{payloads: payloads, counts: make(map[bool]int), refused: make(map[webhookgate.Lane]int)}
+	return &Decisions{payloads: payloads, counts: make(map[bool]int), invalid: make(map[webhookgate.Lane]int)}
 }
 
 // Add remembers a decision, unless the inbox has the webhook. It is made for webhookgate.Config.Answered.
@@ -71,8 +71,8 @@ func (d *Decisions) Add(o webhookgate.Outcome) {
 	e.Webhook = Webhook{Received: o.At, Decision: o.Decision, Status: o.Status, Why: text.Clip(o.Why, maxText), Tries: o.Tries}
 	e.Original = o.DuplicateOf
 	faults := o.Faults
-	if o.Refusal != nil {
-		faults = o.Refusal.Faults // they say how many more there are
+	if o.Invalid != nil {
+		faults = o.Invalid.Faults // they say how many more there are
 	}
 	e.Faults = shownFaults(faults, maxFaults)
 	if o.From.IsValid() {
@@ -82,18 +82,18 @@ func (d *Decisions) Add(o webhookgate.Outcome) {
 	case o.Decision == "forwarded" && o.Status < 300:
 		e.Answer = "accepted"
 	case o.Decision == "forwarded": // the receiver's answer to a webhook of USHER_WEBHOOK_SYNC_TYPES
-		e.Answer = inbox.Attempt{Status: o.Status}.Words()
+		e.Answer = inbox.Try{Status: o.Status}.Words()
 	case o.Tries > 0 || o.Receiver != 0:
-		e.Answer = inbox.Attempt{Status: o.Receiver}.Words()
+		e.Answer = inbox.Try{Status: o.Receiver}.Words()
 	}
 	w, whole := o.Webhook, true
-	if o.Refusal != nil {
-		w, whole = &o.Refusal.Webhook, !o.Refusal.Cut
+	if o.Invalid != nil {
+		w, whole = &o.Invalid.Webhook, !o.Invalid.Cut
 	}
 	if e.stranger = w == nil; !e.stranger {
 		e.UUID, e.Type, e.Platform, e.Tenant = w.ID, text.Clip(w.Type, maxText), text.Clip(w.Lane.Platform, maxText), text.Clip(w.Lane.Tenant, maxText)
 		// A duplicate changes nothing, and its payload is that of its original.
-		e.snapshot = d.payloads && o.DuplicateOf == "" && w.Snapshot && o.Refusal == nil
+		e.snapshot = d.payloads && o.DuplicateOf == "" && w.Snapshot && o.Invalid == nil
 		if d.payloads && o.DuplicateOf == "" && len(w.Body) <= maxPayload && whole {
 			e.body = w.Body
 			if sizeOf(w.Header) <= maxHeader {
@@ -103,7 +103,7 @@ func (d *Decisions) Add(o webhookgate.Outcome) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.countRefused(e, &o)
+	d.countInvalid(e, &o)
 	d.seq++
 	e.seq, e.ID = d.seq, "d"+strconv.FormatInt(d.seq, 10)
 	d.all = append(d.all, e)
@@ -114,29 +114,29 @@ func (d *Decisions) Add(o webhookgate.Outcome) {
 	}
 }
 
-// countRefused is called for each decision. d.mu is held.
-func (d *Decisions) countRefused(e *decision, o *webhookgate.Outcome) {
-	_, counted := d.refused[e.lane()]
+// countInvalid is called for each decision. d.mu is held.
+func (d *Decisions) countInvalid(e *decision, o *webhookgate.Outcome) {
+	_, counted := d.invalid[e.lane()]
 	switch {
-	case o.Refusal != nil:
-		if d.lastReason = e.Why; counted || len(d.refused) < maxDecisions {
-			d.refused[e.lane()]++
+	case o.Invalid != nil:
+		if d.lastReason = e.Why; counted || len(d.invalid) < maxDecisions {
+			d.invalid[e.lane()]++
 		}
 	case o.Webhook != nil && o.Webhook.Snapshot && o.Status == http.StatusOK:
-		delete(d.refused, e.lane())
+		delete(d.invalid, e.lane())
 	}
 }
 
-// Refused returns how many webhooks were refused although their sender was right, each until a later snapshot of the same tenant was
+// Invalid returns how many webhooks are invalid although their sender was right, each until a later snapshot of the same tenant was
 // accepted. That is for an usher without an inbox, which would store them.
-func (d *Decisions) Refused() (n int, of status.Details) {
+func (d *Decisions) Invalid() (n int, of status.Details) {
 	if d == nil {
 		return 0, of
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	of.Reason, of.Link = d.lastReason, "/webhooks?state=rejected"
-	for lane, times := range d.refused {
+	for lane, times := range d.invalid {
 		n += times
 		of.Tenants = append(of.Tenants, cmp.Or(page.TenantName(lane.Platform, lane.Tenant), unknownTenant))
 	}

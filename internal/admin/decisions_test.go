@@ -114,18 +114,18 @@ func TestDecisionsBesideAnInbox(t *testing.T) {
 	}
 }
 
-// A decision about a webhook of the right sender whose content is refused has its tenant and payload. Erase removes it.
-func TestRefusedDecision(t *testing.T) {
+// A decision about a webhook of the right sender whose content is invalid has its tenant and payload. Erase removes it.
+func TestInvalidDecision(t *testing.T) {
 	j := NewDecisions(true)
-	refused := func(tenant string, cut bool) webhookgate.Outcome {
+	invalid := func(tenant string, cut bool) webhookgate.Outcome {
 		o := outcome(tenant, "rejected", `{"n":2}`)
 		o.Webhook.Snapshot = false
-		o.Refusal, o.Webhook = &webhookgate.Refusal{Webhook: *o.Webhook, Cut: cut}, nil
+		o.Invalid, o.Webhook = &webhookgate.Invalid{Webhook: *o.Webhook, Cut: cut}, nil
 		return o
 	}
 	j.Add(outcome("acme", "forwarded", `{"n":1}`))
-	j.Add(refused("acme", false))
-	j.Add(refused("acme", true))
+	j.Add(invalid("acme", false))
+	j.Add(invalid("acme", true))
 	j.Add(outcome("acme", "forwarded", `{"n":3}`))
 	j.Add(outcome("other", "forwarded", `{"n":4}`))
 	if e := j.get(2); e.Tenant != "acme" || before(j, 2) != "1 1" || string(e.payload()) != `{"n":2}` {
@@ -135,9 +135,9 @@ func TestRefusedDecision(t *testing.T) {
 		t.Errorf("the beginning of a body: %+v", e)
 	}
 	if got := before(j, 4); got != "1 1" {
-		t.Errorf("compared with what was refused: %s", got)
+		t.Errorf("compared with what is invalid: %s", got)
 	}
-	stored := refused("acme", false)
+	stored := invalid("acme", false)
 	stored.Stored = true
 	j.Add(stored)
 	if got := seqs(j.list(inbox.Filter{})); got != "5 4 3 2 1" {

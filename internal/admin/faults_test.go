@@ -154,7 +154,7 @@ func TestFiguresOfAnOutage(t *testing.T) {
 	}
 	b.Break("the power is cut")
 	for now, page := figures(); ; now, page = figures() {
-		if now.Waiting != before.Waiting || now.Parked != before.Parked || now.Refused != before.Refused || now.Used != before.Used || len(now.Paused) != 1 || len(now.HeldUp) != len(before.HeldUp) || !strings.Contains(page, "Paused: tenant eu/acme") {
+		if now.Waiting != before.Waiting || now.Parked != before.Parked || now.Invalid != before.Invalid || now.Used != before.Used || len(now.Paused) != 1 || len(now.HeldUp) != len(before.HeldUp) || !strings.Contains(page, "Paused: tenant eu/acme") {
 			t.Fatalf("%+v\n%s", now, page)
 		}
 		if !now.Counted.IsZero() && strings.Contains(page, "The inbox can't be read now. It was counted <time") { // not until they are counted again, after a second
@@ -184,7 +184,7 @@ func TestDatabaseIsAway(t *testing.T) {
 
 // While the database is away, those tenants are shown whose webhooks usher could not take in since: usher status names that very list. What
 // cannot be read is said. If none is known, the list fails as any other.
-func TestOwedWhileTheDatabaseIsAway(t *testing.T) {
+func TestMissedWhileTheDatabaseIsAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for name, away := range map[string]func(*inboxtest.Box, context.Context){
 			"it can't be reached": func(b *inboxtest.Box, _ context.Context) { b.Fail(&engine.AwayError{Err: errors.New("no answer")}) },
@@ -210,7 +210,7 @@ func TestOwedWhileTheDatabaseIsAway(t *testing.T) {
 						t.Errorf("%s, %s: %d %s", name, path, status, body)
 					}
 				}
-				b.Owed.Add(webhookgate.Lane{Platform: "eu", Tenant: "missed"}, webhookgate.Missed{ID: "x", At: time.Now(), Received: time.Now()})
+				b.Missed.Add(webhookgate.Lane{Platform: "eu", Tenant: "missed"}, webhookgate.MissedWebhook{ID: "x", At: time.Now(), Received: time.Now()})
 			}
 			back()
 			time.Sleep(time.Minute)
@@ -223,8 +223,8 @@ func TestOwedWhileTheDatabaseIsAway(t *testing.T) {
 func TestStatusWhileTheDatabaseHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := world(t)
-		b.Refuse(refusal422(ten))
-		b.Owed.Add(webhookgate.Lane{Platform: "eu", Tenant: "owed"}, webhookgate.Missed{ID: "x", At: time.Now(), Received: time.Now()})
+		b.RecordInvalid(invalid422(ten))
+		b.Missed.Add(webhookgate.Lane{Platform: "eu", Tenant: "missed"}, webhookgate.MissedWebhook{ID: "x", At: time.Now(), Received: time.Now()})
 		cfg := port(b)
 		cfg.Gate, cfg.Receivers = gate, b.Receivers
 		book := entitlements.NewBook(b.Snapshots, true)
@@ -233,7 +233,7 @@ func TestStatusWhileTheDatabaseHangs(t *testing.T) {
 		cfg.EntitlementsPort, cfg.Ambiguous = func() (curl, base string) { return "curl", "http://127.0.0.1" }, ambiguities.Lately
 		h := New(cfg)
 		_, _ = cfg.Entitlements(t.Context(), "twice", nil)
-		time.Sleep(5 * time.Second) // what is owed is stored
+		time.Sleep(5 * time.Second) // what was missed is stored
 		look := func(path, accept string) string {
 			began := time.Now()
 			_, body := ask(h, "GET", path, "", "Accept", accept)
@@ -243,7 +243,7 @@ func TestStatusWhileTheDatabaseHangs(t *testing.T) {
 			return body
 		}
 		const json = "application/json"
-		for _, want := range []string{`"parked":3`, `"refused":1`, `"unknown":1`, `"ambiguous":["twice"]`, "eu/owed", "eu/odd"} {
+		for _, want := range []string{`"parked":3`, `"invalid":1`, `"unknown":1`, `"ambiguous":["twice"]`, "eu/missed", "eu/odd"} {
 			if body := look("/api/status", json); !strings.Contains(body, want) {
 				t.Fatalf("no %s in %s", want, body)
 			}

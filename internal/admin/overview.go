@@ -30,7 +30,7 @@ func (h *Handler) status(ctx context.Context) *status.Status {
 		now.Gate = h.cfg.Gate()
 		now.Gate.Set = h.cfg.Receivers
 		if h.cfg.Inbox == nil {
-			now.Gate.Refused, now.Gate.RefusedDetails = h.cfg.Decisions.Refused()
+			now.Gate.Invalid, now.Gate.InvalidDetails = h.cfg.Decisions.Invalid()
 		}
 	}
 	var stats inbox.Stats
@@ -38,15 +38,15 @@ func (h *Handler) status(ctx context.Context) *status.Status {
 		stats = box.Stats()
 		now.Inbox = status.NewInbox(stats, box.HeldUp(), h.cfg.Receivers, box.Health().Err)
 		now.Inbox.Shared = box.Shared()
-		now.Owed.Owed = stats.Owed
-		if stats.Owed.Tenants > 0 && !stats.Old {
-			now.Owed.Names = h.owedNames(ctx)
+		now.Missed.Missed = stats.Missed
+		if stats.Missed.Tenants > 0 && !stats.Old {
+			now.Missed.Names = h.missedNames(ctx)
 		}
 		if now.Inbox.Parked > 0 && !stats.Old { // else the database hangs
 			now.Inbox.ParkedDetails = h.details(ctx, inbox.Parked)
 		}
-		if now.Inbox.Refused > 0 && !stats.Old {
-			now.Inbox.RefusedDetails = h.details(ctx, inbox.Refused)
+		if now.Inbox.Invalid > 0 && !stats.Old {
+			now.Inbox.InvalidDetails = h.details(ctx, inbox.Invalid)
 		}
 	}
 	if h.cfg.EntitlementsPort != nil {
@@ -59,11 +59,11 @@ func (h *Handler) status(ctx context.Context) *status.Status {
 			now.Entitlements.UnknownDetails = h.unknown(ctx, stats.Unknown)
 		}
 	}
-	if h.cfg.Owed != nil {
-		now.Owed.Owed = inbox.OwedInMemory(h.cfg.Owed)
-		now.Owed.Names = h.owedNames(ctx)
+	if h.cfg.Missed != nil {
+		now.Missed.Missed = inbox.MissedInMemory(h.cfg.Missed)
+		now.Missed.Names = h.missedNames(ctx)
 	}
-	now.Owed.Gaps = append([]inbox.Gap{}, now.Owed.Gaps...) // [] and not null
+	now.Missed.Outages = append([]inbox.Outage{}, now.Missed.Outages...) // [] and not null
 	now.Judge(time.Now())
 	return now
 }
@@ -82,18 +82,18 @@ func (h *Handler) oneOf(ctx context.Context, codes []string) string {
 	return codes[0]
 }
 
-// owedNames returns the first tenants that are owed webhooks.
-func (h *Handler) owedNames(ctx context.Context) (names []string) {
+// missedNames returns the first tenants whose webhooks were missed.
+func (h *Handler) missedNames(ctx context.Context) (names []string) {
 	const most = 3
-	if h.cfg.Owed != nil {
-		for _, o := range h.cfg.Owed.List() {
+	if h.cfg.Missed != nil {
+		for _, o := range h.cfg.Missed.List() {
 			if len(names) < most {
 				names = append(names, page.TenantName(o.Platform, o.Tenant))
 			}
 		}
 		return names
 	}
-	all, _ := h.cfg.Inbox.OwedTenants(ctx, most) // after an error these are in memory
+	all, _ := h.cfg.Inbox.MissedTenants(ctx, most) // after an error these are in memory
 	for _, t := range all {
 		names = append(names, page.TenantName(t.Platform, t.Tenant))
 	}
@@ -110,7 +110,7 @@ func (h *Handler) details(ctx context.Context, state inbox.State) status.Details
 		if w.Tenant == "" {
 			name = unknownTenant
 		}
-		if (w.Tenant != "" || state == inbox.Refused) && !slices.Contains(d.Tenants, name) {
+		if (w.Tenant != "" || state == inbox.Invalid) && !slices.Contains(d.Tenants, name) {
 			d.Tenants = append(d.Tenants, name)
 		}
 		if i == 0 {
@@ -142,7 +142,7 @@ func (h *Handler) unknown(ctx context.Context, n int) (d status.Details) {
 	return d
 }
 
-// unknownTenant stands for the tenant of a refused webhook that does not say for certain whose it is.
+// unknownTenant stands for the tenant of an invalid webhook that does not say for certain whose it is.
 const unknownTenant = "an unknown tenant"
 
 // overviewPage is the front page.

@@ -72,7 +72,7 @@ func (h *Handler) reconcileRoutes() []route {
 	return []route{
 		{path: "/api/reconcile/begin", act: h.answer(h.beginRun), params: []string{}, inbox: true},
 		{path: "/api/reconcile/compare", act: h.runLines(h.compareLines), params: []string{"run", "settle"}, inbox: true},
-		{path: "/api/reconcile/apply", act: h.runLines(h.applyLines), params: []string{"run", "keep"}, inbox: true},
+		{path: "/api/reconcile/apply", act: h.runLines(h.applyLines), params: []string{"run", "no_deliver"}, inbox: true},
 		{path: "/api/reconcile/known", act: h.answer(h.knownBefore), params: append(run, "platform", "tenant"), inbox: true},
 		{path: "/api/reconcile/end", act: h.answer(h.endRun), params: run, inbox: true},
 	}
@@ -148,8 +148,8 @@ func (h *Handler) compareLines(r *http.Request, run string, lines [][]byte) ([]i
 }
 
 func (h *Handler) applyLines(r *http.Request, run string, lines [][]byte) ([]inbox.Compared, error) {
-	keep := r.URL.Query().Get("keep") == "true"
-	all, err := h.cfg.Inbox.Apply(r.Context(), run, lines, keep)
+	noDeliver := r.URL.Query().Get("no_deliver") == "true"
+	all, err := h.cfg.Inbox.Apply(r.Context(), run, lines, noDeliver)
 	applied := 0
 	for _, c := range all {
 		if c.Applied {
@@ -157,7 +157,7 @@ func (h *Handler) applyLines(r *http.Request, run string, lines [][]byte) ([]inb
 		}
 	}
 	if applied > 0 || err != nil {
-		h.did(r, err, slog.LevelWarn, "reconcile took in what the billing service says", "run", run, "tenants", applied, "keep", keep)
+		h.did(r, err, slog.LevelWarn, "reconcile took in what the billing service says", "run", run, "tenants", applied, "no_deliver", noDeliver)
 	}
 	return all, err
 }
@@ -184,6 +184,6 @@ func (h *Handler) endRun(r *http.Request) (any, error) {
 	}
 	s := body.Summary
 	h.did(r, err, level, "reconcile ended", "run", run, "complete", body.Complete, "partial", partial, "failed", body.Failed,
-		"equal", s.Equal, "differs", s.Differs, "missing", s.Missing, "twin", s.Twin, "changed", s.Changed, "absent", s.Absent, "applied", s.Applied)
+		"equal", s.Equal, "differs", s.Differs, "new", s.New, "twin", s.Twin, "changed", s.Changed, "unlisted", s.Unlisted, "applied", s.Applied)
 	return RunEnded{partial}, err
 }

@@ -114,9 +114,9 @@ func TestActionsOnManyNeedLittleMemory(t *testing.T) {
 	h := New(port(b))
 	var file strings.Builder
 	file.WriteString(`{"inbox":{"version":1}}` + "\n")
-	attempts := strings.Repeat(`,{"status":500,"error":"`+strings.Repeat("x", 400)+`"}`, 20)[1:]
+	tries := strings.Repeat(`,{"status":500,"error":"`+strings.Repeat("x", 400)+`"}`, 20)[1:]
 	for n := range webhooks {
-		fmt.Fprintf(&file, `{"webhook":{"id":%d,"type":"TenantProvisioningChange","tenant":"t%d","state":"parked","attempts":[%s],"certain":true,"snapshot":true}}`+"\n", n+1, n, attempts)
+		fmt.Fprintf(&file, `{"webhook":{"id":%d,"type":"TenantProvisioningChange","tenant":"t%d","state":"parked","tried":[%s],"certain":true,"snapshot":true}}`+"\n", n+1, n, tries)
 	}
 	fmt.Fprintf(&file, `{"end":{"lines":%d}}`+"\n", webhooks+1)
 	if _, err := b.Import(t.Context(), strings.NewReader(file.String()), inbox.ImportOptions{}); err != nil {

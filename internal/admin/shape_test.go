@@ -47,7 +47,7 @@ func TestLookingCostsWhatTheSizeSays(t *testing.T) {
 	first := []content.Fault{{Path: strings.Repeat("/0", 64), Message: "is nested more than 64 deep"}}
 	for what, tc := range map[string]struct {
 		body   string
-		faults []content.Fault // not nil: it was refused
+		faults []content.Fault // not nil: it is invalid
 	}{
 		"deep, and wide":         {nested(9900, zeros(25_000)), first},
 		"deep, and wide objects": {strings.Repeat(`{"a":`, 9900) + "[" + zeros(150_000) + "]" + strings.Repeat("}", 9900), first},
@@ -69,7 +69,7 @@ func TestLookingCostsWhatTheSizeSays(t *testing.T) {
 				b.Take("", "t", tc.body)
 			} else {
 				b.Take("", "t", change("t", `{"features":[{"code":"sso"}]}`))
-				b.Refuse(&webhookgate.Refusal{Status: 422, Reason: "schema", Faults: tc.faults, Webhook: webhookgate.Webhook{
+				b.RecordInvalid(&webhookgate.Invalid{Status: 422, Reason: "schema", Faults: tc.faults, Webhook: webhookgate.Webhook{
 					ID: "r", Type: content.TenantProvisioningChange, Lane: webhookgate.Lane{Tenant: "t"}, Body: []byte(tc.body), Header: http.Header{"Content-Type": {"application/json"}}}})
 			}
 			ask(h, "GET", "/tenants", "") // the first time, templates are parsed
@@ -95,8 +95,8 @@ func TestLookingAtADecisionCostsWhatItsSizeSays(t *testing.T) {
 	cfg.Decisions, cfg.Gate, cfg.Receivers = ring, gate, receiversOf(nil)
 	h := New(cfg)
 	for _, body := range []string{nested(5000, zeros(3000)), strings.Repeat(`{"a":`, 1300) + "[" + zeros(4000) + "]" + strings.Repeat("}", 1300)} {
-		r := &webhookgate.Refusal{Status: 400, Reason: "json", Faults: []content.Fault{{Path: "/a/a", Message: "is nested more than 64 deep"}}, Webhook: webhookgate.Webhook{ID: "r", Body: []byte(body)}}
-		ring.Add(webhookgate.Outcome{Decision: "rejected", Status: 400, Faults: r.Faults, Refusal: r})
+		r := &webhookgate.Invalid{Status: 400, Reason: "json", Faults: []content.Fault{{Path: "/a/a", Message: "is nested more than 64 deep"}}, Webhook: webhookgate.Webhook{ID: "r", Body: []byte(body)}}
+		ring.Add(webhookgate.Outcome{Decision: "rejected", Status: 400, Faults: r.Faults, Invalid: r})
 	}
 	ask(h, "GET", "/webhooks/d1", "") // the first time, templates are parsed
 	for _, path := range []string{"/webhooks/d1", "/api/webhooks/d1", "/webhooks/d2", "/api/webhooks/d2", "/webhooks", "/webhooks?search=xyz"} {

@@ -33,8 +33,8 @@ type Tenant struct {
 	Elsewhere []string           `json:"elsewhere,omitempty"` // other platforms that have a tenant with this code
 	Ambiguous *Ambiguous         `json:"ambiguous,omitempty"` // questions about it must name its platform
 	Receipt   *Receipt           `json:"receipt,omitempty"`   // left out if it is not known
-	Refused   *Webhook           `json:"refused,omitempty"`   // the tenant's last webhook that was refused, if nobody has dealt with it
-	Owed      time.Time          `json:"owed,omitzero"`       // since when the tenant is owed webhooks that got a 5xx; left out if it is not
+	Invalid   *Webhook           `json:"invalid,omitempty"`   // the tenant's last webhook that is invalid, if nobody has dealt with it
+	Missed    time.Time          `json:"missed,omitzero"`     // since when the tenant has missed webhooks; left out if it is not
 
 	Latest *Webhook `json:"-"` // the one of Snapshots that Rights is from, or nil
 }
@@ -50,11 +50,11 @@ func (h *Handler) tenant(ctx context.Context, platform, code string) (*Tenant, e
 		return nil, err
 	}
 	if h.cfg.Inbox != nil {
-		if t.Owed, _, err = h.cfg.Inbox.Owes(ctx, platform, code); err != nil {
+		if t.Missed, _, err = h.cfg.Inbox.MissedOf(ctx, platform, code); err != nil {
 			return nil, err
 		}
-	} else if h.cfg.Owed != nil {
-		t.Owed = h.cfg.Owed.Of(webhookgate.Lane{Platform: platform, Tenant: code}).Since
+	} else if h.cfg.Missed != nil {
+		t.Missed = h.cfg.Missed.Of(webhookgate.Lane{Platform: platform, Tenant: code}).Since
 	}
 	others, err := h.platformsOf(ctx, code)
 	if err != nil {
@@ -77,11 +77,11 @@ func (h *Handler) tenant(ctx context.Context, platform, code string) (*Tenant, e
 	}
 	if h.cfg.Inbox == nil { // addReceipt found none; the gate's last decisions have it
 		if i := slices.IndexFunc(t.Snapshots, func(w Webhook) bool { return w.Decision != "failed" }); i >= 0 && t.Snapshots[i].Decision == "rejected" {
-			t.Refused = &t.Snapshots[i]
+			t.Invalid = &t.Snapshots[i]
 		}
 	}
 	switch {
-	case len(t.Snapshots) == 0 && (t.MayUse != nil || t.Refused != nil || !t.Owed.IsZero()):
+	case len(t.Snapshots) == 0 && (t.MayUse != nil || t.Invalid != nil || !t.Missed.IsZero()):
 		return t, nil // what a tenant may use is kept for longer than its webhooks
 	case len(t.Snapshots) == 0:
 		return nil, h.unknownTenant(ctx, inbox.TenantName{Platform: &platform, Tenant: code})
@@ -209,10 +209,10 @@ func (h *Handler) tenantPage(r *http.Request) (any, error) {
 // TenantList is the answer of GET /api/tenants, and the page of tenants.
 type TenantList struct {
 	Search   string          `json:"-"`
-	Troubled []*inbox.Tenant `json:"troubled"` // tenants whose webhooks are held up, parked, refused or owed; only on the first page
+	Troubled []*inbox.Tenant `json:"troubled"` // tenants whose webhooks are held up, parked, invalid or missed; only on the first page
 	Tenants  []*inbox.Tenant `json:"tenants"`
 	Next     string          `json:"next,omitempty"`   // the query of the next page
-	Unread   string          `json:"unread,omitempty"` // why the inbox can't be read now: then only tenants are in Troubled that are owed something in memory
+	Unread   string          `json:"unread,omitempty"` // why the inbox can't be read now: then only tenants are in Troubled that have missed webhooks in memory
 }
 
 // Older returns the address of the next page.
@@ -267,7 +267,7 @@ func (h *Handler) unread(err error, found int) (string, error) {
 type TenantHistory struct {
 	Tenants []TenantThen `json:"tenants"`
 	Begins  time.Time    `json:"begins,omitzero"`  // finished webhooks are kept from then on; only if that is later than since
-	Unread  string       `json:"unread,omitempty"` // why the inbox can't be read now: then only those are here that are owed something in memory
+	Unread  string       `json:"unread,omitempty"` // why the inbox can't be read now: then only those are here that have missed webhooks in memory
 }
 
 // TenantThen is a tenant that had webhooks then.
@@ -311,13 +311,13 @@ type Receipt struct {
 	Run   string    `json:"run,omitempty"` // the command for that
 }
 
-// addReceipt adds Refused and Receipt to a tenant.
+// addReceipt adds Invalid and Receipt to a tenant.
 func (h *Handler) addReceipt(ctx context.Context, t *Tenant) error {
 	if h.cfg.Inbox == nil {
 		return nil
 	}
-	err := h.cfg.Inbox.Each(ctx, inbox.Filter{State: inbox.Refused, Tenant: t.Code, Platform: &t.Platform, Limit: 1}, true, func(w *inbox.Webhook) bool {
-		t.Refused = new(h.withDenial(w))
+	err := h.cfg.Inbox.Each(ctx, inbox.Filter{State: inbox.Invalid, Tenant: t.Code, Platform: &t.Platform, Limit: 1}, true, func(w *inbox.Webhook) bool {
+		t.Invalid = new(h.withDenial(w))
 		return false
 	})
 	if err != nil {
@@ -341,7 +341,7 @@ func (h *Handler) addReceipt(ctx context.Context, t *Tenant) error {
 	}
 	again := "usher inbox redeliver " + d.ID
 	switch answer := cmp.Or(d.Answer, "it did not answer"); {
-	case d.State == inbox.Kept:
+	case d.State == inbox.Stored:
 		r.Why = "No receiver takes its platform: only usher uses it"
 		if h.cfg.Receivers.For(t.Platform) != nil {
 			r.Why = "usher did not deliver it: it was imported, or came when no receiver took its platform"

@@ -46,9 +46,9 @@ func TestWhatTheReceiverHas(t *testing.T) {
 			b.Queue(&webhookgate.Webhook{Type: content.TenantProvisioningChange, Snapshot: true, Lane: webhookgate.Lane{Platform: "eu", Tenant: "acme"}, Body: []byte(ten)})
 		}, []string{"webhook 2</a> is waiting (since", "Deliveries are paused (tenant eu/acme). Resume them.", "<button>Resume</button>"}},
 		"discarded": {func(b *inboxtest.Box) { b.Answer(422, ""); b.Take("eu", "acme", ten); _ = b.Discard(2) }, []string{"webhook 2</a> is discarded (since", again}},
-		"refused": {func(b *inboxtest.Box) {
-			b.Refuse(refusal422(`{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"acme","name":"Wrong Inc","platform":{"code":"eu"}}}}`))
-		}, []string{"The receiver has it", "usher refused <a", "/payload/tenant/name is missing", `href="/webhooks/2/accept">Accept…`, `href="/webhooks/1/redeliver">Send again…`}},
+		"invalid": {func(b *inboxtest.Box) {
+			b.RecordInvalid(invalid422(`{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"acme","name":"Wrong Inc","platform":{"code":"eu"}}}}`))
+		}, []string{"The receiver has it", "usher rejected <a", "/payload/tenant/name is missing", `href="/webhooks/2/accept">Accept…`, `href="/webhooks/1/redeliver">Send again…`}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := inboxtest.Open(t)
@@ -64,7 +64,7 @@ func TestWhatTheReceiverHas(t *testing.T) {
 				}
 			}
 			if strings.Contains(page, "Wrong Inc") || strings.Contains(page, "nothing that") {
-				t.Errorf("what was refused counts:\n%s", page)
+				t.Errorf("what is invalid counts:\n%s", page)
 			}
 			if strings.Index(page, `id="since"`) > strings.Index(page, "<code>users</code>") {
 				t.Error("since when comes after what")

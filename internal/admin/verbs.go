@@ -78,7 +78,7 @@ var Verbs = []*Verb{
 			switch inbox.State(outcome) {
 			case inbox.Waiting:
 				return "Try all of these now…"
-			case inbox.Refused, inbox.Accepted: // there is nothing to send again
+			case inbox.Invalid, inbox.Replaced: // there is nothing to send again
 				return ""
 			}
 			return "Send all of these again…"
@@ -120,33 +120,33 @@ var Verbs = []*Verb{
 			c := &confirmation{Question: "Discard webhook " + w.ID + "?", Button: "Discard it", Danger: true,
 				Effect: "The receiver never gets " + what + ". usher delivers the tenant's next webhook instead. " +
 					"This one stays in the list as discarded, and you can still send it again. What usher itself answers about the tenant does not change."}
-			if w.State == inbox.Refused {
+			if w.State == inbox.Invalid {
 				c.Effect = "usher no longer reports it as a problem, and you can no longer accept it. It stays in the list as discarded."
 			}
 			return c
 		},
 		askAll: func(count, what string) *confirmation {
 			return &confirmation{Question: "Discard " + count + "?", Button: "Discard", Danger: true,
-				Effect: "The receiver never gets " + what + ". What is discarded stays in the list, and you can still send it again. What was refused can no longer be accepted."}
+				Effect: "The receiver never gets " + what + ". What is discarded stays in the list, and you can still send it again. What is invalid can no longer be accepted."}
 		},
-		none: "None of these webhooks waits, is parked or was refused.",
+		none: "None of these webhooks waits, is parked or is invalid.",
 		did:  "It is discarded.", didAll: "They are discarded.",
 
 		Done: "discarded", NotDone: "not discarded",
 	},
 	{
-		Name: "accept", Only: inbox.Refused, params: []string{"force", "unknown"},
+		Name: "accept", Only: inbox.Invalid, params: []string{"force", "unknown"},
 		do: func(h *Handler, t task) (int64, error) { return h.cfg.Inbox.Accept(t.id, t.force, t.by) },
 		deny: func(w *Webhook) error {
 			switch {
-			case w.State != inbox.Refused:
-				return inbox.ErrNotRefused
+			case w.State != inbox.Invalid:
+				return inbox.ErrNotInvalid
 			case w.Unacceptable != "":
 				return inbox.Denied(w.Unacceptable)
 			}
 			return nil
 		},
-		logged: "refused webhook accepted by hand",
+		logged: "invalid webhook accepted by hand",
 		agree:  (*Handler).becomesUnknown,
 
 		Label: "Accept…",

@@ -41,7 +41,7 @@ type Webhook struct {
 	Receiver string      `json:"receiver,omitempty"` // name of the receiver that was last tried
 	Answer   string      `json:"answer,omitempty"`   // the receiver's last answer, in words
 	From     string      `json:"from,omitempty"`     // address of the sender
-	Times    int         `json:"times,omitempty"`    // how often a refused webhook came
+	Times    int         `json:"times,omitempty"`    // how often an invalid webhook came
 	Source   string      `json:"source,omitempty"`   // reconcile: usher made it from what the billing service said
 
 	// Only while it waits:
@@ -52,12 +52,12 @@ type Webhook struct {
 	Paused     bool      `json:"paused,omitempty"`      // its deliveries are paused
 	NoReceiver bool      `json:"no_receiver,omitempty"` // the settings have no receiver for its platform any more
 
-	Unacceptable string `json:"unacceptable,omitempty"` // if it was refused: why it can't be accepted; not in lists
+	Unacceptable string `json:"unacceptable,omitempty"` // if it is invalid: why it can't be accepted; not in lists
 
 	HeldUp *status.HeldUp `json:"-"` // the webhook that holds up the tenant's queue, or nil
 
 	// Not in lists of more than 500:
-	Changes []string `json:"changes,omitempty"` // in words, compared with what the receiver took before; if it was refused: what it would have changed
+	Changes []string `json:"changes,omitempty"` // in words, compared with what the receiver took before; if it is invalid: what it would have changed
 	First   bool     `json:"first,omitempty"`   // usher knows of nothing that the receiver took before
 }
 
@@ -91,13 +91,13 @@ func newWebhook(e *inbox.Webhook) Webhook {
 		Platform: e.Platform, Tenant: e.Tenant, Decision: "queued", State: e.State, Changed: e.Changed, Again: e.Again,
 		Why: e.Why, Tries: e.Tries, Receiver: e.Receiver, Source: e.Source,
 	}
-	if n := len(e.Attempts); n > 0 {
-		w.Answer = e.Attempts[n-1].Words()
+	if n := len(e.Tried); n > 0 {
+		w.Answer = e.Tried[n-1].Words()
 	}
 	if e.Rejected() {
 		w.Decision, w.Status, w.From, w.Times = "rejected", e.Code, e.From, e.Times
 	}
-	if e.State == inbox.Refused {
+	if e.State == inbox.Invalid {
 		w.Why, w.Changed = text.Clip(content.Summary(e.Faults), maxText), e.Received // e.Changed is when it last came
 	}
 	if w.waits() {
@@ -109,7 +109,7 @@ func newWebhook(e *inbox.Webhook) Webhook {
 // withDenial returns an entry of the inbox that has its content, with why it can't be accepted.
 func (h *Handler) withDenial(e *inbox.Webhook) Webhook {
 	w := newWebhook(e)
-	if err := h.cfg.Inbox.Acceptable(e); err != nil && e.State == inbox.Refused {
+	if err := h.cfg.Inbox.Acceptable(e); err != nil && e.State == inbox.Invalid {
 		w.Unacceptable = text.Clip(err.Error(), maxText)
 	}
 	return w
@@ -121,7 +121,7 @@ func (h *Handler) compare(w *Webhook, previous, body []byte) {
 	h.comparing <- struct{}{}
 	defer func() { <-h.comparing }()
 	switch {
-	case body == nil, w.State == inbox.Accepted: // an accepted one was taken in as a new webhook, which has the changes
+	case body == nil, w.State == inbox.Replaced: // an accepted one was taken in as a new webhook, which has the changes
 	case w.Decision == "rejected":
 		w.Changes = snapshot.Would(previous, body)
 	default:
@@ -320,9 +320,9 @@ type WebhookDetail struct {
 	Webhook
 	Previous string          `json:"previous,omitempty"`         // id of the snapshot with which Changes compares it
 	Untaken  string          `json:"untaken,omitempty"`          // id of the tenant's snapshot right before it, if the receiver did not take that
-	Counted  int             `json:"counted,omitempty"`          // how many of Tries count towards USHER_WEBHOOK_INBOX_ATTEMPTS: not those that found the receiver down
-	Attempts []inbox.Attempt `json:"attempts,omitempty"`         // the last 20
-	Faults   []content.Fault `json:"faults,omitempty"`           // why it was refused
+	Counted  int             `json:"counted,omitempty"`          // how many of Tries count towards USHER_WEBHOOK_INBOX_TRIES: not those that found the receiver down
+	Tried    []inbox.Try     `json:"tried,omitempty"`            // the last 20
+	Faults   []content.Fault `json:"faults,omitempty"`           // why it is invalid
 	Original string          `json:"duplicate_of,omitempty"`     // a webhook-id
 	Header   http.Header     `json:"header,omitempty"`           // as the receiver gets it, without headers that may hold a secret
 	Payload  json.RawMessage `json:"payload,omitempty"`          // see text.JSONPayload
@@ -360,7 +360,7 @@ func (h *Handler) withoutContent(ctx context.Context, id string) (*WebhookDetail
 	}
 	list := []Webhook{h.withDenial(item)}
 	h.whyWaiting(list)
-	d := &WebhookDetail{Webhook: list[0], Counted: item.Counted, Attempts: item.Attempts, Faults: shownFaults(item.Faults, content.MaxFaults),
+	d := &WebhookDetail{Webhook: list[0], Counted: item.Counted, Tried: item.Tried, Faults: shownFaults(item.Faults, content.MaxFaults),
 		raw: item.Body, former: previousBody(item), sent: item.Header}
 	var taken int64
 	if item.Previous != nil {
@@ -413,8 +413,8 @@ func (h *Handler) addContent(d *WebhookDetail) {
 	d.Header = withoutSecrets(d.sent)
 	d.Header.Set("Webhook-Id", d.UUID)
 	d.Header.Set("Webhook-Timestamp", "[each try has its own]")
-	if n := len(d.Attempts); n > 0 {
-		d.Header.Set("Webhook-Timestamp", strconv.FormatInt(d.Attempts[n-1].At.Unix(), 10))
+	if n := len(d.Tried); n > 0 {
+		d.Header.Set("Webhook-Timestamp", strconv.FormatInt(d.Tried[n-1].At.Unix(), 10))
 	}
 	if r := h.cfg.Receivers.For(d.Platform); r != nil && r.SignSecret != nil {
 		d.Header.Set("Webhook-Signature", "[redacted]")

@@ -64,7 +64,7 @@ func TestWebhooksPageByPage(t *testing.T) {
 	for _, tc := range []struct {
 		query string
 		want  int
-	}{{"", 133}, {"&tenant=crm/t1", 50}, {"&state=duplicate", 33}, {"&inbox=true", 100}, {"&state=kept", 100}, {"&state=rejected", 0}} {
+	}{{"", 133}, {"&tenant=crm/t1", 50}, {"&state=duplicate", 33}, {"&inbox=true", 100}, {"&state=stored", 100}, {"&state=rejected", 0}} {
 		seen := make(map[string]bool)
 		before, last := "", time.Now().Add(time.Hour)
 		for pages := 0; ; pages++ {
@@ -114,17 +114,17 @@ func TestPages(t *testing.T) {
 		{"no decision", "/webhooks/d999", 404, []string{"no longer remembers"}},
 		{"no webhook", "/webhooks/x", 404, []string{"no such webhook"}},
 		{"asked", "/webhooks/7/redeliver", 200, []string{`method="post" action="/webhooks/7/redeliver"`, "No, go back"}},
-		{"asked to discard what is delivered", "/webhooks/7/discard", 409, []string{"only waiting, parked or refused webhooks can be discarded"}},
+		{"asked to discard what is delivered", "/webhooks/7/discard", 409, []string{"only waiting, parked or invalid webhooks can be discarded"}},
 		{"asked for many", "/redeliver?tenant=crm/t1", 200, []string{"Send 1 webhook again?", "49 older ones are left out", "force=true", `action="/redeliver?before=101.0&amp;tenant=crm%2Ft1"`}},
 		{"asked to force many", "/redeliver?tenant=crm/t1&force=true", 200, []string{"Send 50 webhooks again?", "may undo newer ones", `name="force" value="true"`}},
-		{"asked for what can't be", "/discard?state=kept", 200, []string{"There is nothing to discard", "None of these webhooks waits, is parked or was refused.", "Go back"}},
+		{"asked for what can't be", "/discard?state=stored", 200, []string{"There is nothing to discard", "None of these webhooks waits, is parked or is invalid.", "Go back"}},
 		{"asked to send again what can't be", "/redeliver?state=rejected", 200, []string{"There is nothing to redeliver", "None of these webhooks waits or is its tenant&#39;s latest.", "Go back"}},
 		{"asked for all", "/discard", 400, []string{"say which"}},
 		{"asked to pause", "/pause?receiver=main-less", 200, []string{"Pause receiver main-less?", `name="receiver" value="main-less"`}},
 		{"asked to pause a name that is empty", "/pause?tenant=", 400, []string{"neither a tenant nor a receiver"}},
 		{"asked to pause a name that can't be read", "/pause?tenant=50%off", 400, []string{"the query can&#39;t be read"}},
 		{"asked to pause somebody unknown", "/pause?receiver=nobody", 404, []string{"unknown receiver nobody: the receivers are main-less"}},
-		{"what a filter offers", "/webhooks?state=kept", 200, []string{`href="/redeliver?state=kept"`}},
+		{"what a filter offers", "/webhooks?state=stored", 200, []string{`href="/redeliver?state=stored"`}},
 		{"tenant", "/tenant?platform=crm&code=t1", 200, []string{"What it should have now", "<code>users</code>", "Forget tenant…"}},
 		{"tenant elsewhere", "/tenant?platform=mars&code=t1", 404, []string{"unknown tenant mars/t1: did you mean"}},
 		{"no tenant", "/tenant?platform=mars&code=nobody", 404, []string{"unknown tenant mars/nobody"}},
@@ -230,7 +230,7 @@ func TestOneActionHasOneEntry(t *testing.T) {
 		{"force", "/api/redeliver?force=true", `{"ids":["2"]}`, nil, 200, `{"done":["2"]}`, "redeliver 2: 1\n"},
 		{"none of them", "/api/discard", `{"ids":["98","99"]}`, nil, 200, `{"done":[],"failed":{"98":"no such webhook in the inbox: it may be too old, see 'usher inbox ls'","99":"no such webhook in the inbox: it may be too old, see 'usher inbox ls'"}}`, ""},
 		{"no ids", "/api/discard", `{"ids":[]}`, nil, 200, `{"done":[]}`, ""},
-		{"accept", "/api/accept", `{"ids":["3"]}`, nil, 200, `{"done":[],"failed":{"3":"somebody has dealt with it, its tenant has a newer snapshot, or it was not refused: see 'usher inbox show ID'"}}`, ""},
+		{"accept", "/api/accept", `{"ids":["3"]}`, nil, 200, `{"done":[],"failed":{"3":"somebody has dealt with it, its tenant has a newer snapshot, or it was not invalid: see 'usher inbox show ID'"}}`, ""},
 		{"accept all", "/api/accept", "", nil, 400, "say which", ""},
 		{"a slip", "/api/discard?state=parked", `{"id":["1"]}`, nil, 400, "should be JSON", ""},
 		{"no JSON", "/api/discard?state=parked", `1,2`, nil, 400, "should be JSON", ""},
@@ -252,7 +252,7 @@ func TestOneActionHasOneEntry(t *testing.T) {
 		b := world(t)
 		for _, tenant := range []string{"new", "newer"} {
 			body := []byte(strings.ReplaceAll(five, "acme", tenant))
-			b.Refuse(&webhookgate.Refusal{Status: 422, Webhook: webhookgate.Webhook{
+			b.RecordInvalid(&webhookgate.Invalid{Status: 422, Webhook: webhookgate.Webhook{
 				ID: tenant, Type: content.TenantProvisioningChange, Lane: webhookgate.Lane{Tenant: tenant}, Body: body, Digest: sha256.Sum256(body),
 			}})
 		}
@@ -333,7 +333,7 @@ func TestActions(t *testing.T) {
 		{"what is not there", "/webhooks/9/redeliver", "", 404, "no such webhook", ""},
 		{"force is not taken from the address", "/webhooks/2/redeliver?force=true", "", 409, "", ""},
 		{"discard", "/webhooks/3/discard", "", 303, "", "3 discarded"},
-		{"discard what is finished", "/webhooks/2/discard", "", 409, "only waiting, parked or refused", ""},
+		{"discard what is finished", "/webhooks/2/discard", "", 409, "only waiting, parked or invalid", ""},
 		{"send all again", "/redeliver?state=parked", "", 303, "", "1 waiting; 3 waiting"},
 		{"send all again, the older ones, too", "/redeliver?state=parked", "force=true", 303, "", "1 waiting; 3 waiting; 7 waiting"},
 		{"nothing is forced by the address", "/redeliver?state=parked&force=true", "", 303, "", "1 waiting; 3 waiting"},

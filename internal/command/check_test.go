@@ -111,7 +111,7 @@ func TestCheckOfRevocation(t *testing.T) {
 		want     string
 		never    string
 	}{
-		{"kept", false, nil, 2, 0, kept, "revokes"},
+		{"stored", false, nil, 2, 0, kept, "revokes"},
 		{"kept, with a second scope", false, readOnly, 2, 0, kept, "revokes"},
 		{"revoked", true, nil, 3, 0, single, "FAIL"},
 		{"revoked, and the ports share a token", true, twin, 4, 0, single, "FAIL"},

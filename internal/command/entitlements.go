@@ -50,7 +50,7 @@ func entitlementsCommand(ctx context.Context, p *Process, args []string) error {
 			return fmt.Errorf("%w. Questions that name no platform are answered 409 AMBIGUOUS. %s", err, p.commandLines("Run 'usher entitlements' with one of these names: it says what to do"))
 		case ok && refused.Error() == text.Visible("unknown tenant "+name.String()): // and there is none that is spelled alike
 			return fmt.Errorf("%w: usher has taken in no webhook of it. If the code is right, %s", err,
-				p.commandLines("see 'usher inbox ls --state refused'. If it is not there, its webhook was lost or never sent: 'usher help reconcile' says how to find it"))
+				p.commandLines("see 'usher inbox ls --state invalid'. If it is not there, its webhook was lost or never sent: 'usher help reconcile' says how to find it"))
 		}
 		return err
 	}
@@ -91,8 +91,8 @@ func (p *Process) printReceipt(t *admin.Tenant, now time.Time) {
 		fmt.Fprintf(p.Stdout, "The receiver does not have it: webhook %s is %s (since %s).\n", r.ID, r.State, timeAndAge(r.Since, now))
 		p.printAdvice(r.Why, r.Do, r.Run)
 	}
-	if w := t.Refused; w != nil {
-		fmt.Fprintf(p.Stdout, "usher refused webhook %s of this tenant (%s), so it does not count.\n", w.ID, timeAndAge(w.Received, now))
+	if w := t.Invalid; w != nil {
+		fmt.Fprintf(p.Stdout, "usher rejected webhook %s of this tenant (%s), so it does not count.\n", w.ID, timeAndAge(w.Received, now))
 		why, do := w.Why, "See what is in it, then accept or discard it."
 		if w.Unacceptable != "" {
 			fmt.Fprintf(p.Stdout, "  %s\n", text.Visible(why))
@@ -100,12 +100,12 @@ func (p *Process) printReceipt(t *admin.Tenant, now time.Time) {
 		}
 		p.printAdvice(why, do, "usher inbox show "+w.ID)
 	}
-	if !t.Owed.IsZero() {
+	if !t.Missed.IsZero() {
 		which := "a webhook"
-		if t.MayUse != nil && t.Owed.After(t.MayUse.AsOf) {
+		if t.MayUse != nil && t.Missed.After(t.MayUse.AsOf) {
 			which = "a later webhook"
 		}
-		fmt.Fprintf(p.Stdout, "usher answered %s of this tenant with a 5xx (%s), and it has not been sent again.\n", which, timeAndAge(t.Owed, now))
+		fmt.Fprintf(p.Stdout, "usher answered %s of this tenant with a 5xx (%s), and it has not been sent again.\n", which, timeAndAge(t.Missed, now))
 		fmt.Fprintln(p.Stdout, "  Compare with the billing service ('usher help reconcile' says how), or resend it from its webhook log.")
 	}
 }

@@ -29,8 +29,8 @@ func TestEntitlements(t *testing.T) {
 	queue := func(b *inboxtest.Box) {
 		b.Queue(&webhookgate.Webhook{Type: content.TenantProvisioningChange, Snapshot: true, Lane: webhookgate.Lane{Platform: "eu", Tenant: "acme"}, Body: []byte(sso)})
 	}
-	refuse := func(b *inboxtest.Box, body string) {
-		b.Refuse(&webhookgate.Refusal{Status: 422, Reason: "schema", Faults: []content.Fault{{Path: "/payload/x", Message: "is missing"}},
+	reject := func(b *inboxtest.Box, body string) {
+		b.RecordInvalid(&webhookgate.Invalid{Status: 422, Reason: "schema", Faults: []content.Fault{{Path: "/payload/x", Message: "is missing"}},
 			Webhook: webhookgate.Webhook{ID: "r", Type: content.TenantProvisioningChange, Lane: webhookgate.Lane{Platform: "eu", Tenant: "acme"}, Body: []byte(body), Digest: sha256.Sum256([]byte(body))}})
 	}
 	for name, tc := range map[string]struct {
@@ -48,11 +48,11 @@ func TestEntitlements(t *testing.T) {
 			b.Take("eu", "third", sso)
 		}, []string{who, "webhook 2 is waiting (since ", "The receiver is down: ", "connection refused\n  Fix the receiver. usher then delivers by itself.\n"}},
 		"paused":  {func(b *inboxtest.Box) { _ = b.Pause(inbox.Pause{Platform: "eu", Tenant: "acme"}); queue(b) }, []string{who, "webhook 2 is waiting (since ", "Deliveries are paused (tenant eu/acme)\n  Resume them:\n  usher --env-file ENV inbox resume --tenant eu/acme\n"}},
-		"refused": {func(b *inboxtest.Box) { refuse(b, sso) }, []string{"eu/acme may not use sso\n", "The receiver has it (webhook 1).\n", "usher refused webhook 2 of this tenant (", " ago), so it does not count.\n  /payload/x is missing\n  See what is in it, then accept or discard it:\n  usher --env-file ENV inbox show 2\n"}},
-		"refused for good": {func(b *inboxtest.Box) { refuse(b, "{}") }, []string{" ago), so it does not count.\n  /payload/x is missing\n  It can't be accepted: its tenant cannot be read for certain. " +
+		"invalid": {func(b *inboxtest.Box) { reject(b, sso) }, []string{"eu/acme may not use sso\n", "The receiver has it (webhook 1).\n", "usher rejected webhook 2 of this tenant (", " ago), so it does not count.\n  /payload/x is missing\n  See what is in it, then accept or discard it:\n  usher --env-file ENV inbox show 2\n"}},
+		"invalid for good": {func(b *inboxtest.Box) { reject(b, "{}") }, []string{" ago), so it does not count.\n  /payload/x is missing\n  It can't be accepted: its tenant cannot be read for certain. " +
 			"Correct it in the billing service, and send it again from there.\n  See what is in it, and discard it only if nobody needs it:\n  usher --env-file ENV inbox show 2\n"}},
-		"owed": {func(b *inboxtest.Box) {
-			b.Owed.Add(webhookgate.Lane{Platform: "eu", Tenant: "acme"}, webhookgate.Missed{ID: "m", At: time.Now(), Received: time.Now()})
+		"missed": {func(b *inboxtest.Box) {
+			b.Missed.Add(webhookgate.Lane{Platform: "eu", Tenant: "acme"}, webhookgate.MissedWebhook{ID: "m", At: time.Now(), Received: time.Now()})
 		}, []string{"eu/acme may not use sso\n", "The receiver has it (webhook 1).\nusher answered a later webhook of this tenant with a 5xx (", " ago), and it has not been sent again.\n" +
 			"  Compare with the billing service ('usher help reconcile' says how), or resend it from its webhook log.\n"}},
 	} {
@@ -73,7 +73,7 @@ func TestEntitlements(t *testing.T) {
 	b.Take("eu", "acme", body("users=5", "sso"))
 	b.Take("us", "acme", body())
 	b.Take("eu", "lost", `{"type":"TenantProvisioningChange","payload":{}}`)
-	b.Refuse(&webhookgate.Refusal{Status: 422, Reason: "schema", Faults: []content.Fault{{Path: "/payload/x", Message: "is missing"}},
+	b.RecordInvalid(&webhookgate.Invalid{Status: 422, Reason: "schema", Faults: []content.Fault{{Path: "/payload/x", Message: "is missing"}},
 		Webhook: webhookgate.Webhook{ID: "r", Type: content.TenantProvisioningChange, Lane: webhookgate.Lane{Platform: "eu", Tenant: "new"}, Body: []byte("{}")}})
 	for args, want := range map[string]string{
 		"eu/acme":       "eu/acme may use:\n  FEATURE  LIMIT      VALUE  NAME\n  users    5                 \n  sso      unlimited         \nusher has answered this since ",
@@ -83,8 +83,8 @@ func TestEntitlements(t *testing.T) {
 		"eu/acme Users": "eu/acme may not use Users (did you mean users?)\n",
 		"us/acme ssso":  "us/acme may not use ssso\n",
 		"acme":          "usher: several tenants have this code: write eu/acme or us/acme. Questions that name no platform are answered 409 AMBIGUOUS. Run 'usher --env-file ENV entitlements' with one of these names: it says what to do\n",
-		"nobody":        "usher: unknown tenant nobody: usher has taken in no webhook of it. If the code is right, see 'usher --env-file ENV inbox ls --state refused'. If it is not there, its webhook was lost or never sent: 'usher help reconcile' says how to find it\n",
-		"new sso":       "usher refused webhook 4 of this tenant (",
+		"nobody":        "usher: unknown tenant nobody: usher has taken in no webhook of it. If the code is right, see 'usher --env-file ENV inbox ls --state invalid'. If it is not there, its webhook was lost or never sent: 'usher help reconcile' says how to find it\n",
+		"new sso":       "usher rejected webhook 4 of this tenant (",
 		"LOST":          "usher: unknown tenant LOST: did you mean eu/lost?\n",
 		"lots":          "usher: unknown tenant lots: did you mean eu/lost?\n",
 		"us/lost sso":   "usher: unknown tenant us/lost: did you mean eu/lost?\n",

@@ -36,15 +36,15 @@ Shows and manages the webhooks that a running usher keeps.
   tenants [--since WHEN] [--until WHEN] [--trouble] [--json]
                     each tenant that had a webhook then: how many, its last
                     one, and how it stands now; --trouble: only those that are
-                    not all right. Owed: one of its webhooks got a 5xx, and has
-                    not been sent again
+                    not all right. Missed: one of its webhooks got a 5xx,
+                    and has not come again
   show ID [--json]  one webhook: its tries, what it changed, its payload
   redeliver ID...   send webhooks again. A webhook that waits for its next try
                     is tried now. If the tenant has a newer one, this needs
                     --force
-  discard ID...     never send webhooks that wait, are parked or were refused;
+  discard ID...     never send webhooks that wait, are parked or are invalid;
                     they stay in the list as discarded
-  accept ID...      take in webhooks that were refused, as they are. If the
+  accept ID...      take in webhooks that are invalid, as they are. If the
                     tenant has a newer one, this needs --force. If usher would
                     no longer know what the tenant may use, it asks first,
                     unless --yes
@@ -52,9 +52,9 @@ Shows and manages the webhooks that a running usher keeps.
                     --tenant T or --receiver R stops only those
   resume            start them again, with the same flags as 'pause'
   forget TENANT     forget which webhook of a tenant the receiver has, so that
-                    the next one is delivered even if it is the same. The tenant
-                    is no longer owed anything. Works without an inbox, too
-  dismiss           say that these are dealt with: times in which no gate was
+                    the next one is delivered even if it is the same, and which
+                    were missed. Works without an inbox, too
+  dismiss           say that these are dealt with: outages, in which no gate was
                     ready, and webhooks without a tenant that got a 5xx. It
                     shows them, and asks first on a terminal, unless --yes
   erase TENANT      delete a tenant's webhooks and what it may use, and forget
@@ -228,8 +228,8 @@ func (i *inboxCall) setIDsOrFilters(args []string) error {
 	switch filtered := len(i.filter) > 0; {
 	case filtered && len(args) > 0:
 		return fmt.Errorf("%s takes either ids or filters", i.subcommand)
-	case i.subcommand == "redeliver" && i.filter.Get("state") == string(inbox.Refused):
-		return errors.New("redeliver does not send refused webhooks: use 'usher inbox accept ID'")
+	case i.subcommand == "redeliver" && i.filter.Get("state") == string(inbox.Invalid):
+		return errors.New("redeliver does not send invalid webhooks: use 'usher inbox accept ID'")
 	case filtered:
 		return nil
 	}
@@ -529,7 +529,7 @@ func (i *inboxCall) forget(ctx context.Context) error {
 	if err := i.post(ctx, "/api/forget", i.target(), &f); err != nil {
 		return err
 	}
-	result := " forgotten: usher delivers its next webhook, even if the receiver already has it, and it is no longer owed anything"
+	result := " forgotten: usher delivers its next webhook, even if the receiver already has it, and no webhook of it counts as missed any more"
 	if f.Forgotten == 0 {
 		result = ": nothing to forget"
 	}
@@ -542,7 +542,7 @@ func (i *inboxCall) dismiss(ctx context.Context) error {
 	if _, err := i.get(ctx, "/api/status", &now); err != nil {
 		return err
 	}
-	until, found := now.Owed.Dismissible()
+	until, found := now.Missed.Dismissible()
 	if len(found) == 0 {
 		fmt.Fprintln(i.Stdout, "nothing to dismiss")
 		return nil
@@ -559,10 +559,10 @@ func (i *inboxCall) dismiss(ctx context.Context) error {
 	if err := i.post(ctx, "/api/dismiss", admin.DismissUntil{Until: until}, &d); err != nil { // not what came since
 		return err
 	}
-	if d.Gaps+d.Webhooks == 0 {
+	if d.Outages+d.Webhooks == 0 {
 		return errors.New("nothing was dismissed: more has come meanwhile; look again")
 	}
-	fmt.Fprintf(i.Stdout, "dismissed: %s, and %s without a tenant\n", plural(d.Gaps, "gap"), plural(d.Webhooks, "webhook"))
+	fmt.Fprintf(i.Stdout, "dismissed: %s, and %s without a tenant\n", plural(d.Outages, "outage"), plural(d.Webhooks, "webhook"))
 	return nil
 }
 
@@ -766,12 +766,12 @@ func printDetail(w io.Writer, d *admin.WebhookDetail, now time.Time) error {
 			fmt.Fprintf(&out, "  %s\n", text.Visible(line))
 		}
 	}
-	var attempts, faults []string
-	for i := range d.Attempts {
-		a := &d.Attempts[i]
-		attempts = append(attempts, fmt.Sprintf("%s  %8v  %s", a.At.UTC().Format(time.RFC3339), a.Took.Round(time.Millisecond), a.Words()))
+	var tries, faults []string
+	for i := range d.Tried {
+		a := &d.Tried[i]
+		tries = append(tries, fmt.Sprintf("%s  %8v  %s", a.At.UTC().Format(time.RFC3339), a.Took.Round(time.Millisecond), a.Words()))
 	}
-	section("attempts", attempts)
+	section("tried", tries)
 	for _, f := range d.Faults {
 		faults = append(faults, f.String())
 	}
@@ -827,7 +827,7 @@ func payloadText(d *admin.WebhookDetail) string {
 func tenantName(e *admin.Webhook) string {
 	switch {
 	case e.Tenant == "" && (e.Type == "" || e.Decision == "rejected"):
-		return "-" // damaged in the inbox, or refused before usher could read its tenant
+		return "-" // damaged in the inbox, or invalid before usher could read its tenant
 	case e.Tenant == "":
 		return text.Visible("(" + e.Type + ")")
 	default:

@@ -202,9 +202,9 @@ func TestInboxCommands(t *testing.T) {
 		{"a tenant of another platform", []string{"ls", "--platform", "eu", "--tenant", "/twice"}, 2, "", "the tenant /twice is not on the platform eu", ""},
 		{"one of two tenants by its platform", []string{"ls", "--platform", "eu", "--tenant", "twice"}, 0, "6  delivered", "", ""},
 		{"a tenant in capitals", []string{"ls", "--tenant", "TORN"}, 0, "", "No tenant is called TORN. Did you mean eu/torn?", ""},
-		{"a tenant that is known, and no webhook", []string{"ls", "--tenant", "eu/torn", "--state", "kept"}, 0, "", "To resume: usher inbox resume --receiver crm\n", ""},
+		{"a tenant that is known, and no webhook", []string{"ls", "--tenant", "eu/torn", "--state", "stored"}, 0, "", "To resume: usher inbox resume --receiver crm\n", ""},
 		{"what the gate alone remembers", []string{"show", "d1"}, 1, "", "no such webhook", ""},
-		{"days ago", []string{"ls", "--since", "3d", "--state", "refused"}, 0, "", "", ""},
+		{"days ago", []string{"ls", "--since", "3d", "--state", "invalid"}, 0, "", "", ""},
 		{"a tenant that nobody knows", []string{"ls", "--tenant", "nobody"}, 0, "", "usher has no such webhook of nobody.\n", ""},
 		{"a tenant that could be two", []string{"ls", "--tenant", "twice"}, 1, "", "write /twice or eu/twice", ""},
 		{"no tenant at all", []string{"ls", "--tenant", "a/b/c"}, 2, "", "invalid tenant", ""},
@@ -224,16 +224,16 @@ func TestInboxCommands(t *testing.T) {
 		{"redeliver what waits", []string{"redeliver", "--state", "waiting", "--yes"}, 0, "Redeliver 1 webhook? yes\n5 will be sent again\n", "", ""},
 		{"asked, and nobody answers", []string{"redeliver", "--state", "parked"}, 1, "Redeliver 2 webhooks? [y/N] ", "answer y, or use --yes", ""},
 		{"two tenants where one is taken", []string{"discard", "--tenant", "eu/torn", "--tenant", "eu/acme", "--yes"}, 2, "", "for flag -tenant: give it once", ""},
-		{"nothing to redeliver", []string{"redeliver", "--state", "kept"}, 0, "No webhook to redeliver.\n", "", ""},
-		{"redeliver what was refused", []string{"redeliver", "--state", "refused"}, 2, "", "redeliver does not send refused webhooks: use 'usher inbox accept ID'", ""},
-		{"accept what was not refused", []string{"accept", "3"}, 1, "", "or it was not refused: see 'usher inbox show 3'\n", ""},
+		{"nothing to redeliver", []string{"redeliver", "--state", "stored"}, 0, "No webhook to redeliver.\n", "", ""},
+		{"redeliver what is invalid", []string{"redeliver", "--state", "invalid"}, 2, "", "redeliver does not send invalid webhooks: use 'usher inbox accept ID'", ""},
+		{"accept what was not invalid", []string{"accept", "3"}, 1, "", "or it was not invalid: see 'usher inbox show 3'\n", ""},
 		{"redeliver a tenant in capitals", []string{"redeliver", "--tenant", "TORN", "--yes"}, 1, "", "unknown tenant TORN: did you mean eu/torn?", ""},
 		{"redeliver by a filter that is empty", []string{"redeliver", "--state", "", "--since", "1000h", "--yes"}, 2, "", "write waiting, parked", ""},
 		{"ids and filters", []string{"redeliver", "4", "--state", "parked"}, 2, "", "either ids or filters", ""},
 
 		{"discard", []string{"discard", "3"}, 0, "3 discarded\n", "", "3 discarded"},
-		{"discard what is finished", []string{"discard", "2"}, 1, "", "2 not discarded: only waiting, parked or refused webhooks can be discarded\n", ""},
-		{"the same twice", []string{"discard", "2", "2"}, 1, "", "2 not discarded: only waiting, parked or refused webhooks can be discarded\n", ""},
+		{"discard what is finished", []string{"discard", "2"}, 1, "", "2 not discarded: only waiting, parked or invalid webhooks can be discarded\n", ""},
+		{"the same twice", []string{"discard", "2", "2"}, 1, "", "2 not discarded: only waiting, parked or invalid webhooks can be discarded\n", ""},
 		{"discard by filter", []string{"discard", "--since", "1000h", "--yes"}, 0, "Discard 3 webhooks? yes\n5 discarded\n3 discarded\n1 discarded\n", "", "1 discarded; 3 discarded; 5 discarded"},
 
 		{"pause", []string{"pause"}, 0, "paused: all deliveries; to resume: usher inbox resume\n", "", "all deliveries paused"},
@@ -475,9 +475,9 @@ func TestInboxTenantsWhileTheDatabaseIsAway(t *testing.T) {
 	if p := s.run(t, "tenants", "--trouble"); p.Code != 1 || p.Stdout.String() != "" || !strings.Contains(p.Stderr.String(), "connection refused") {
 		t.Errorf("nothing is known: %d %s\n%s", p.Code, p.Stderr.String(), p.Stdout.String())
 	}
-	s.Owed.Add(webhookgate.Lane{Platform: "eu", Tenant: "late"}, webhookgate.Missed{ID: "x", At: time.Now(), Received: time.Now()})
+	s.Missed.Add(webhookgate.Lane{Platform: "eu", Tenant: "late"}, webhookgate.MissedWebhook{ID: "x", At: time.Now(), Received: time.Now()})
 	const why = "usher: the inbox can't be read now: connection refused. The list has only the tenants whose webhooks this usher answered with a 5xx meanwhile. Run the command again when the inbox can be read\n"
-	for args, want := range map[string]string{"--trouble": "eu/late  0  -  owed\n", "--trouble --json": `"unread":"connection refused"`} {
+	for args, want := range map[string]string{"--trouble": "eu/late  0  -  missed\n", "--trouble --json": `"unread":"connection refused"`} {
 		if p := s.run(t, append([]string{"tenants"}, strings.Fields(args)...)...); p.Code != 1 || !strings.Contains(p.Stdout.String(), want) || p.Stderr.String() != why {
 			t.Errorf("%s: %d %s\n%s", args, p.Code, p.Stderr.String(), p.Stdout.String())
 		}

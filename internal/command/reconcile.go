@@ -28,7 +28,7 @@ import (
 	"usher/internal/text"
 )
 
-const reconcileUsage = `Usage: usher reconcile [--apply [--keep] [--twins] [--max N] [--yes]]
+const reconcileUsage = `Usage: usher reconcile [--apply [--no-deliver] [--twins] [--max N] [--yes]]
                        [--as-of TIME] [--json] -- CMD ARG...
 
 Finds changes that usher does not know: their webhook got lost or was never
@@ -45,9 +45,9 @@ CMD runs as under 'usher exec': it calls the billing service at $USHER_URL,
 without a token. Without USHER_BASE_URL it just runs; then say with --as-of how
 old its list is.
 
-  --apply       take in what differs or is missing: usher makes a webhook of
+  --apply       take in what differs or is new: usher makes a webhook of
                 each, and delivers it. It says how many and asks first
-  --keep        with --apply: usher only knows them, and delivers nothing; for
+  --no-deliver  with --apply: usher only knows them, and delivers nothing; for
                 the first day, with a receiver that is right already
   --twins       with --apply: also take in tenants whose code usher knows on
                 another platform
@@ -69,8 +69,8 @@ The results:
   absent   usher knows the tenant, and CMD did not print it
 
 A run that compares less than 90 % of the tenants of the largest run of the last
-week clears no difference that a larger one found, and ends no gap (a time
-without a gate). To end a gap, a run must also compare at least half of the
+week clears no difference that a larger one found, and ends no outage (a time
+without a gate). To end an outage, a run must also compare at least half of the
 tenants that usher knows, and leave nothing that differs.
 
 Exit code 0: nothing differs or is missing any more. 3: something does. 1: it
@@ -100,11 +100,11 @@ const (
 // reconcileCall is one 'usher reconcile'.
 type reconcileCall struct {
 	*adminAPI
-	apply, keep, twins, yes, json bool
-	max                           int // -1: the default
-	asOf                          time.Time
-	command                       []string
-	job                           *job.Job // runs the command
+	apply, noDeliver, twins, yes, json bool
+	max                                int // -1: the default
+	asOf                               time.Time
+	command                            []string
+	job                                *job.Job // runs the command
 
 	run    admin.RunBegun
 	number int // of the last line
@@ -195,7 +195,7 @@ func (c *reconcileCall) parse(args []string, now time.Time) error {
 	f := flag.NewFlagSet("reconcile", flag.ContinueOnError)
 	f.SetOutput(io.Discard)
 	f.BoolVar(&c.apply, "apply", false, "")
-	f.BoolVar(&c.keep, "keep", false, "")
+	f.BoolVar(&c.noDeliver, "no-deliver", false, "")
 	f.BoolVar(&c.twins, "twins", false, "")
 	f.BoolVar(&c.yes, "yes", false, "")
 	f.BoolVar(&c.json, "json", false, "")
@@ -213,7 +213,7 @@ func (c *reconcileCall) parse(args []string, now time.Time) error {
 	c.command = f.Args()
 	given := make(map[string]bool)
 	f.Visit(func(f *flag.Flag) { given[f.Name] = true })
-	for _, name := range []string{"keep", "twins", "max", "yes"} {
+	for _, name := range []string{"no-deliver", "twins", "max", "yes"} {
 		if given[name] && !c.apply {
 			return usageErrorf("--%s is only for --apply", name)
 		}
@@ -232,7 +232,7 @@ func (c *reconcileCall) parse(args []string, now time.Time) error {
 // flags returns the flags that say what was asked for.
 func (c *reconcileCall) flags() string {
 	var all []string
-	for name, on := range map[string]bool{"--apply": c.apply, "--keep": c.keep, "--twins": c.twins} {
+	for name, on := range map[string]bool{"--apply": c.apply, "--no-deliver": c.noDeliver, "--twins": c.twins} {
 		if on {
 			all = append(all, name)
 		}
@@ -300,7 +300,7 @@ func (c *reconcileCall) compareAll(ctx context.Context, calls bool) (complete bo
 	if failed != nil {
 		return false, failed
 	}
-	if err := c.findAbsent(ctx); err != nil {
+	if err := c.findUnlisted(ctx); err != nil {
 		return false, err
 	}
 	return true, c.applyAll(ctx)
@@ -403,7 +403,7 @@ func (c *reconcileCall) send(ctx context.Context, b *batch, what string, query u
 }
 
 // compareResults are the results of a comparison. The command itself finds the others.
-var compareResults = []inbox.Result{inbox.Equal, inbox.Differs, inbox.Missing, inbox.Changed}
+var compareResults = []inbox.Result{inbox.Equal, inbox.Differs, inbox.NewTenant, inbox.Changed}
 
 func (c *reconcileCall) notUnderstood(r *admin.RunLine) error {
 	return fmt.Errorf("%s is not usher, or another version of it: it says %q of the tenant %s", c.listen, r.Result, text.Visible(inbox.ShowTenant(r.Platform, r.Tenant)))
@@ -453,7 +453,7 @@ func (c *reconcileCall) passOver(r *admin.RunLine) {
 // compared returns how many tenants were compared.
 func (c *reconcileCall) compared() int {
 	s := &c.summary
-	return s.Equal + s.Differs + s.Missing + s.Twin + s.Changed
+	return s.Equal + s.Differs + s.New + s.Twin + s.Changed
 }
 
 func (c *reconcileCall) fault(number int, why string) {
@@ -510,10 +510,10 @@ func (c *reconcileCall) compareAgain(ctx context.Context, trusted bool) error {
 			return nil
 		}
 		result := r.Result
-		if result == inbox.Missing && c.isTwin(r) {
+		if result == inbox.NewTenant && c.isTwin(r) {
 			result = inbox.Twin
 		}
-		if trusted && c.apply && (result == inbox.Differs || result == inbox.Missing || result == inbox.Twin && c.twins) {
+		if trusted && c.apply && (result == inbox.Differs || result == inbox.NewTenant || result == inbox.Twin && c.twins) {
 			if err := c.toApply.add(tenantLine{line.number, result, line.text}); err != nil {
 				return err
 			}
@@ -532,8 +532,8 @@ func (c *reconcileCall) isTwin(r *admin.RunLine) bool {
 	return slices.ContainsFunc(r.Elsewhere, func(platform string) bool { _, printed := c.seen[keyOf(platform, r.Tenant)]; return !printed })
 }
 
-// findAbsent finds the tenants that usher knows and the command did not print.
-func (c *reconcileCall) findAbsent(ctx context.Context) error {
+// findUnlisted finds the tenants that usher knows and the command did not print.
+func (c *reconcileCall) findUnlisted(ctx context.Context) error {
 	for after := (inbox.TenantRef{}); ; {
 		query := url.Values{"run": {c.run.Run}, "platform": {after.Platform}, "tenant": {after.Tenant}}
 		var known admin.RunKnown
@@ -542,7 +542,7 @@ func (c *reconcileCall) findAbsent(ctx context.Context) error {
 		}
 		for _, t := range known.Tenants {
 			if _, printed := c.seen[keyOf(t.Platform, t.Tenant)]; !printed {
-				c.found(&admin.RunLine{Compared: inbox.Compared{Platform: t.Platform, Tenant: t.Tenant}}, inbox.Absent)
+				c.found(&admin.RunLine{Compared: inbox.Compared{Platform: t.Platform, Tenant: t.Tenant}}, inbox.Unlisted)
 			}
 			after = t
 		}
@@ -569,7 +569,7 @@ func (c *reconcileCall) applyAll(ctx context.Context) error {
 		return fmt.Errorf("%s would be taken in, and --max allows %s: so none was. If that is right: --max %d", count(n, "tenant"), thousands(most), n)
 	}
 	question := fmt.Sprintf("Take in %s? usher delivers what the billing service says to their receivers.", count(n, "tenant"))
-	if c.keep {
+	if c.noDeliver {
 		question = fmt.Sprintf("Take in %s? usher then knows them, and delivers nothing.", count(n, "tenant"))
 	}
 	if !c.yes {
@@ -585,7 +585,7 @@ func (c *reconcileCall) applyAll(ctx context.Context) error {
 	var full error
 	var rest spool // what was not tried after that
 	defer rest.close()
-	query := url.Values{"keep": {strconv.FormatBool(c.keep)}}
+	query := url.Values{"no_deliver": {strconv.FormatBool(c.noDeliver)}}
 	err := c.toApply.batches(func(b *batch) error {
 		if full != nil {
 			defer b.reset()
@@ -694,7 +694,7 @@ func (c *reconcileCall) sayPartial(ctx context.Context) {
 	if now.Differs() && c.summary.Left.Count() == 0 {
 		c.say("This run compared too few tenants to clear what an earlier one has found.\n")
 	}
-	if _, gaps := now.Owed.Dismissible(); len(gaps) > 0 {
+	if _, outages := now.Missed.Dismissible(); len(outages) > 0 {
 		c.say("%s", c.commandLines("This run compared too few tenants to end the times without a gate. If its list is complete, run 'usher inbox dismiss'.\n"))
 	}
 }
@@ -710,7 +710,7 @@ func (c *reconcileCall) found(r *admin.RunLine, result inbox.Result) {
 // count counts tenants of a result. What differs is left as it is, until it is applied.
 func (c *reconcileCall) count(result inbox.Result, n int) {
 	s := &c.summary
-	*map[inbox.Result]*int{inbox.Equal: &s.Equal, inbox.Differs: &s.Differs, inbox.Missing: &s.Missing, inbox.Twin: &s.Twin, inbox.Changed: &s.Changed, inbox.Absent: &s.Absent}[result] += n
+	*map[inbox.Result]*int{inbox.Equal: &s.Equal, inbox.Differs: &s.Differs, inbox.NewTenant: &s.New, inbox.Twin: &s.Twin, inbox.Changed: &s.Changed, inbox.Unlisted: &s.Unlisted}[result] += n
 	c.left(result, n)
 }
 
@@ -718,8 +718,8 @@ func (c *reconcileCall) left(result inbox.Result, n int) {
 	switch l := &c.summary.Left; result {
 	case inbox.Differs:
 		l.Differs += n
-	case inbox.Missing:
-		l.Missing += n
+	case inbox.NewTenant:
+		l.New += n
 	case inbox.Twin:
 		l.Twin += n
 	}
@@ -747,7 +747,7 @@ func (c *reconcileCall) report(r *admin.RunLine, result inbox.Result) {
 		words = "not taken in: " + r.Error
 	case r.LeftOut != "":
 		words = "left out: " + r.LeftOut
-	case result == inbox.Missing:
+	case result == inbox.NewTenant:
 		words = cmp.Or(words, "no features")
 	case result == inbox.Twin:
 		others := make([]string, len(r.Elsewhere))
@@ -757,7 +757,7 @@ func (c *reconcileCall) report(r *admin.RunLine, result inbox.Result) {
 		words = "usher knows " + strings.Join(others, " and ") + ", which the command did not print: is the platform right?"
 	case result == inbox.Changed:
 		words = "something came for it meanwhile; the next run compares it"
-	case result == inbox.Absent:
+	case result == inbox.Unlisted:
 		words = "usher knows it, and the command did not print it"
 	}
 	c.progress.end()
@@ -820,7 +820,7 @@ func (c *reconcileCall) conclusion(complete bool, failed error) string {
 	for _, p := range []struct {
 		n          int
 		one, other string
-	}{{s.Differs, "1 differs", "differ"}, {s.Missing, "1 is missing", "are missing"}, {s.Twin, "1 is a twin", "are twins"}, {s.Changed, "1 has changed meanwhile", "have changed meanwhile"}} {
+	}{{s.Differs, "1 differs", "differ"}, {s.New, "1 is new", "are new"}, {s.Twin, "1 is a twin", "are twins"}, {s.Changed, "1 has changed meanwhile", "have changed meanwhile"}} {
 		switch {
 		case p.n == 1:
 			parts = append(parts, p.one)
@@ -828,7 +828,7 @@ func (c *reconcileCall) conclusion(complete bool, failed error) string {
 			parts = append(parts, thousands(p.n)+" "+p.other)
 		}
 	}
-	if s.Differs+s.Missing+s.Twin+s.Changed == 0 {
+	if s.Differs+s.New+s.Twin+s.Changed == 0 {
 		switch s.Equal {
 		case 0:
 			out.WriteString("Nothing was compared.")
@@ -840,29 +840,29 @@ func (c *reconcileCall) conclusion(complete bool, failed error) string {
 	} else {
 		fmt.Fprintf(&out, "%s compared: %s.", count(c.compared(), "tenant"), strings.Join(parts, ", "))
 	}
-	if s.Absent > 0 {
-		fmt.Fprintf(&out, " %s that usher knows %s not printed.", count(s.Absent, "tenant"), wasWere(s.Absent))
+	if s.Unlisted > 0 {
+		fmt.Fprintf(&out, " %s that usher knows %s not printed.", count(s.Unlisted, "tenant"), wasWere(s.Unlisted))
 	}
 	if s.PassedOver > 0 {
 		fmt.Fprintf(&out, " %s passed over: no receiver takes their platforms.", count(s.PassedOver, "tenant"))
 	}
 	out.WriteByte('\n')
 	switch {
-	case s.Applied > 0 && c.keep:
+	case s.Applied > 0 && c.noDeliver:
 		fmt.Fprintf(&out, "%s taken in: usher knows them now, and delivers nothing.\n", count(s.Applied, "tenant"))
 	case s.Applied > 0:
 		fmt.Fprintf(&out, "%s taken in. To see their deliveries: %s\n", count(s.Applied, "tenant"), c.commandLine("usher inbox ls --since "+c.run.Began.UTC().Format(time.RFC3339)))
 	}
 	if left.Count() > 0 && !c.apply {
 		flags := "--apply"
-		if c.run.Known == 0 && left.Missing > 0 {
-			out.WriteString("usher knows no tenant yet. If your receiver is right already, --apply --keep makes usher know them, and delivers nothing.\n")
-			flags = "--apply --keep"
+		if c.run.Known == 0 && left.New > 0 {
+			out.WriteString("usher knows no tenant yet. If your receiver is right already, --apply --no-deliver makes usher know them, and delivers nothing.\n")
+			flags = "--apply --no-deliver"
 		}
-		if n := left.Differs + left.Missing; n > max(5, min(100, c.run.Known/10)) {
+		if n := left.Differs + left.New; n > max(5, min(100, c.run.Known/10)) {
 			flags += fmt.Sprint(" --max ", n)
 		}
-		if left.Differs+left.Missing > 0 {
+		if left.Differs+left.New > 0 {
 			fmt.Fprintf(&out, "Nothing was changed. To take in what differs or is missing:\n  %s\n", c.nextLine(flags))
 		}
 	}

@@ -448,7 +448,7 @@ func (n *narrator) columns(left string, width int, right string) {
 	fmt.Fprintf(n.out, "%-*s%s\n", width, text.Shorten(left, width-1), n.paint(colourOf(right), right))
 }
 
-// colourOf returns red for a refusal, yellow for a webhook that waits or was dropped, else green.
+// colourOf returns red for an invalid webhook, yellow for a webhook that waits or was dropped, else green.
 func colourOf(result string) string {
 	switch {
 	case strings.HasPrefix(result, "4"), strings.HasPrefix(result, "5"), strings.HasPrefix(result, "no"), strings.Contains(result, "parked"):

@@ -132,7 +132,7 @@ func TestWhoMay(t *testing.T) {
 }
 
 // What was erased of a person is nowhere afterwards: in no table, nor in the bytes of the file and its log, on no page, in no export,
-// and never was in usher's own log. It was in webhooks that were delivered, parked, waited, were refused (with a copy, discarded,
+// and never was in usher's own log. It was in webhooks that were delivered, parked, waited, are invalid (with a copy, discarded,
 // accepted, superseded), and in the receiver's words.
 func TestErasedIsNowhere(t *testing.T) {
 	onInboxes(t, func(t *testing.T, inbox string) {
@@ -163,8 +163,8 @@ func TestErasedIsNowhere(t *testing.T) {
 			send(with(odd("acme", 10+n)), 422)
 			send(with(odd("acme", 10+n)), 422)
 		}
-		o.want("discard", o.does("discard", o.latest("refused")), "0 ")
-		o.want("accept", o.does("accept", o.latest("refused"), "--yes"), "0 ") // its features can't be read
+		o.want("discard", o.does("discard", o.latest("invalid")), "0 ")
+		o.want("accept", o.does("accept", o.latest("invalid"), "--yes"), "0 ") // its features can't be read
 		send(with(strings.Replace(testkit.Snapshot("acme", 3), `"id":1,"code":"acme"`, `"id":"`+person+`","code":"acme"`, 1)), 422)
 		send(with(testkit.Snapshot("acme", 3))+strings.Repeat(" ", 3), 200)
 		settled()

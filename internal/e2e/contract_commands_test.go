@@ -77,7 +77,7 @@ func TestExecGivesUp(t *testing.T) {
 	streamed := make(chan string)
 	go func() { _, body := testkit.Whole(t, resp, nil); streamed <- body }()
 	<-p.Ended
-	if out := p.Stdout.String() + p.Stderr.String(); p.Code != 1 || strings.Contains(out, "ran") || !strings.Contains(out, "refused") || time.Since(began) < 29*time.Second {
+	if out := p.Stdout.String() + p.Stderr.String(); p.Code != 1 || strings.Contains(out, "ran") || !strings.Contains(out, "invalid") || time.Since(began) < 29*time.Second {
 		t.Errorf("%d after %v: %s", p.Code, time.Since(began), out)
 	}
 	close(stop)

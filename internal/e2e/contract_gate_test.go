@@ -68,7 +68,7 @@ func TestLaneOfThirtyTwo(t *testing.T) {
 func TestDecisions(t *testing.T) {
 	t.Parallel()
 	rc := newReceiver(t, 201)
-	u := run(t, gateAlone(rc.url, "USHER_WEBHOOK_TOKEN=s3cret", "USHER_WEBHOOK_ATTEMPTS=1", "USHER_WEBHOOK_SYNC_TYPES=Ask", "USHER_WEBHOOK_MAX_BODY=1KiB"))
+	u := run(t, gateAlone(rc.url, "USHER_WEBHOOK_TOKEN=s3cret", "USHER_WEBHOOK_TRIES=1", "USHER_WEBHOOK_SYNC_TYPES=Ask", "USHER_WEBHOOK_MAX_BODY=1KiB"))
 	url := hooks(t, u)
 	for i, step := range []struct {
 		method, url, body string

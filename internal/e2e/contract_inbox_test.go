@@ -63,7 +63,7 @@ func outcomes(t *testing.T, u *testkit.Usher) string {
 
 // Whether a webhook is to be delivered is decided when it is taken in. Without a receiver it is kept, for entitlements alone;
 // but not behind one that waits: nothing older may ever reach a receiver after it.
-func TestKept(t *testing.T) {
+func TestStored(t *testing.T) {
 	onInboxes(t, func(t *testing.T, inbox string) {
 		down, rc := newReceiver(t, 503), newReceiver(t, 200)
 		live := func(platform, url string) *testkit.Usher {
@@ -84,7 +84,7 @@ func TestKept(t *testing.T) {
 		u = live("other", rc.url)
 		send(u, "acme", 2)
 		send(u, "new", 3)
-		if got := outcomes(t, u); got != "waiting, waiting, kept" {
+		if got := outcomes(t, u); got != "waiting, waiting, stored" {
 			t.Errorf("without their receiver: %s", got)
 		}
 		for tenant, users := range map[string]int{"acme": 2, "new": 3} {
@@ -94,7 +94,7 @@ func TestKept(t *testing.T) {
 		}
 		u.End()
 		u = live("docs", rc.url)
-		testkit.Eventually(t, "what waited is delivered", func() bool { return outcomes(t, u) == "delivered, delivered, kept" })
+		testkit.Eventually(t, "what waited is delivered", func() bool { return outcomes(t, u) == "delivered, delivered, stored" })
 		if rc.count() != 2 {
 			t.Errorf("%d deliveries: %q", rc.count(), rc.bodies)
 		}
@@ -227,7 +227,7 @@ func TestCheckOfInboxes(t *testing.T) {
 	}
 }
 
-// What was refused is stored, accepted by hand, and behaves as any other from there on; a file becomes a database by
+// What is invalid is stored, accepted by hand, and behaves as any other from there on; a file becomes a database by
 // export and import; and who did what is known.
 func TestFileBecomesADatabase(t *testing.T) {
 	t.Parallel()
@@ -244,7 +244,7 @@ func TestFileBecomesADatabase(t *testing.T) {
 	if status, decision, answer := testkit.Post(t, hooks(t, from), odd); status != 422 || decision != "rejected" {
 		t.Errorf("%d %s %s", status, decision, answer)
 	}
-	wantFigures(t, from, map[string]string{"usher_inbox_refused": "1", "usher_inbox_pending": "2"})
+	wantFigures(t, from, map[string]string{"usher_inbox_invalid": "1", "usher_inbox_pending": "2"})
 	before := states(t, from)
 	code, exported, stderr := ended(t, []string{"USHER_ADMIN_LISTEN=" + strings.TrimPrefix(from.URL(t, "admin"), "http://")}, "inbox", "export")
 	if code != 0 {
@@ -265,12 +265,12 @@ func TestFileBecomesADatabase(t *testing.T) {
 	if got := states(t, to); got != before {
 		t.Errorf("%s, want %s", got, before)
 	}
-	wantFigures(t, to, map[string]string{"usher_inbox_refused": "1"})
-	_, list := inboxIn(t, to, "ls", "--state", "refused")
+	wantFigures(t, to, map[string]string{"usher_inbox_invalid": "1"})
+	_, list := inboxIn(t, to, "ls", "--state", "invalid")
 	if code, out := inboxIn(t, to, "accept", strings.Fields(list)[0]); code != 0 {
 		t.Errorf("accept: %d %s", code, out)
 	}
-	wantFigures(t, to, map[string]string{"usher_inbox_refused": "0"})
+	wantFigures(t, to, map[string]string{"usher_inbox_invalid": "0"})
 	rc.set(200)
 	testkit.Eventually(t, "all is delivered", func() bool { return rc.count() >= 3 && !strings.Contains(states(t, to), "waiting") })
 	for tenant, part := range map[string]string{"acme": `"limit":2`, "odd": "FEATURES_UNKNOWN"} {
@@ -286,7 +286,7 @@ func TestFileBecomesADatabase(t *testing.T) {
 	}
 }
 
-// Codes have at most 255 bytes, and no zero character. Others are 422, and stored as refused, without a tenant.
+// Codes have at most 255 bytes, and no zero character. Others are 422, and recorded as invalid, without a tenant.
 func TestLongCodesInTheInbox(t *testing.T) {
 	onInboxes(t, func(t *testing.T, inbox string) {
 		w := newWorld(t)
@@ -313,8 +313,8 @@ func TestLongCodesInTheInbox(t *testing.T) {
 			t.Errorf("a good one afterwards: %d %s", r.status, r.body)
 		}
 		testkit.Eventually(t, "delivered", func() bool { return len(w.receiver.Deliveries()) == 5 })
-		if r := get(t, u.admin, "/api/webhooks?state=refused"); strings.Count(string(r.body), `"state":"refused"`) != 3 || strings.Contains(string(r.body), `"tenant":`) {
-			t.Errorf("refused: %.2000s", r.body)
+		if r := get(t, u.admin, "/api/webhooks?state=invalid"); strings.Count(string(r.body), `"state":"invalid"`) != 3 || strings.Contains(string(r.body), `"tenant":`) {
+			t.Errorf("invalid: %.2000s", r.body)
 		}
 	})
 }

@@ -91,7 +91,7 @@ func TestFiguresOfWebhooks(t *testing.T) {
 	}
 	wantFigures(t, u, map[string]string{
 		`usher_webhook_received_total{decision="queued"}`: "2", `usher_webhook_received_total{decision="duplicate"}`: "1", `usher_webhook_received_total{decision="rejected"}`: "1",
-		`usher_webhook_attempts_total{receiver="main",result="status"}`: "1", `usher_webhook_attempts_total{receiver="docs",result="status"}`: "positive",
+		`usher_webhook_tries_total{receiver="main",result="status"}`: "1", `usher_webhook_tries_total{receiver="docs",result="status"}`: "positive",
 		`usher_webhook_duration_seconds_count`: "4", `usher_inbox_pending`: "1", `usher_inbox_parked`: "1", `usher_inbox_oldest_seconds`: "positive",
 		`usher_inbox_receiver_pending{receiver="docs"}`: "1", `usher_inbox_receiver_pending{receiver="main"}`: "0", `usher_inbox_receiver_oldest_seconds{receiver="docs"}`: "positive",
 		`usher_inbox_receiver_parked{receiver="main"}`: "1", `usher_inbox_receiver_parked{receiver="docs"}`: "0",

@@ -83,7 +83,7 @@ func TestReceiversOwnSettings(t *testing.T) {
 	const ofAll, ofOne, newOfOne = "b2YgYWxs", "b2Ygb25l", "bmV3IG9mIG9uZQ=="
 	rc := newReceiver(t, 200)
 	hangs := hanging(t)
-	u := run(t, gateAlone(hangs, "USHER_WEBHOOK_SIGN_SECRET=whsec_"+ofAll, "USHER_WEBHOOK_TIMEOUT=1h", "USHER_WEBHOOK_ATTEMPTS=1",
+	u := run(t, gateAlone(hangs, "USHER_WEBHOOK_SIGN_SECRET=whsec_"+ofAll, "USHER_WEBHOOK_TIMEOUT=1h", "USHER_WEBHOOK_TRIES=1",
 		"USHER_WEBHOOK_RECEIVERS_0_PLATFORMS=own", "USHER_WEBHOOK_RECEIVERS_0_FORWARD_URL="+rc.url, "USHER_WEBHOOK_RECEIVERS_0_SIGN_SECRET=whsec_"+ofOne+", whsec_"+newOfOne, // while it is rotated
 		"USHER_WEBHOOK_RECEIVERS_1_PLATFORMS=inherits", "USHER_WEBHOOK_RECEIVERS_1_FORWARD_URL="+rc.url,
 		"USHER_WEBHOOK_RECEIVERS_2_PLATFORMS=slow", "USHER_WEBHOOK_RECEIVERS_2_FORWARD_URL="+hangs, "USHER_WEBHOOK_RECEIVERS_2_TIMEOUT=20ms"))
@@ -145,8 +145,8 @@ func TestInboxSettings(t *testing.T) {
 		name, want string
 		env        []string
 	}{
-		{"by tries", "1 parked", gateAlone(failing.url, file(), "USHER_WEBHOOK_INBOX_ATTEMPTS=1")},
-		{"down is no try", "1 waiting", gateAlone(down.url, file(), "USHER_WEBHOOK_INBOX_ATTEMPTS=1")},
+		{"by tries", "1 parked", gateAlone(failing.url, file(), "USHER_WEBHOOK_INBOX_TRIES=1")},
+		{"down is no try", "1 waiting", gateAlone(down.url, file(), "USHER_WEBHOOK_INBOX_TRIES=1")},
 		{"by age", "1 parked", gateAlone(down.url, file(), "USHER_WEBHOOK_INBOX_MAX_AGE=1ns")},
 	} {
 		u := run(t, tc.env)
@@ -155,16 +155,16 @@ func TestInboxSettings(t *testing.T) {
 		}
 		testkit.Eventually(t, tc.name+": tried", func() bool {
 			_, metrics := testkit.Get(t, u.URL(t, "admin")+"/metrics")
-			return strings.Contains(metrics, `usher_webhook_attempts_total{receiver="main",result="status"} 1`)
+			return strings.Contains(metrics, `usher_webhook_tries_total{receiver="main",result="status"} 1`)
 		})
 		testkit.Eventually(t, tc.name+": "+tc.want, func() bool { return states(t, u) == tc.want })
 	}
-	for keep, want := range map[string]string{"latest": "1 superseded, 2 superseded, 3 waiting", "all": "1 waiting, 2 waiting, 3 waiting"} {
-		u := run(t, gateAlone(down.url, file(), "USHER_WEBHOOK_INBOX_KEEP="+keep))
+	for latest, want := range map[string]string{"true": "1 superseded, 2 superseded, 3 waiting", "false": "1 waiting, 2 waiting, 3 waiting"} {
+		u := run(t, gateAlone(down.url, file(), "USHER_WEBHOOK_INBOX_LATEST="+latest))
 		for n := range 3 {
 			testkit.Post(t, hooks(t, u), testkit.Snapshot("acme", n+1))
 		}
-		testkit.Eventually(t, keep+": "+want, func() bool { return states(t, u) == want })
+		testkit.Eventually(t, latest+": "+want, func() bool { return states(t, u) == want })
 	}
 }
 
@@ -192,10 +192,10 @@ func TestInboxMaxBytes(t *testing.T) {
 	if !full() {
 		t.Error("the status does not say so") // whatever share of the limit is used
 	}
-	if r := asked(t, "POST", hooks(t, u), odd("refused", 1), "Content-Type", "application/json"); r.status != 422 {
+	if r := asked(t, "POST", hooks(t, u), odd("invalid", 1), "Content-Type", "application/json"); r.status != 422 {
 		t.Fatalf("%d %s", r.status, r.body)
 	}
-	accept := u.URL(t, "admin") + "/api/webhooks/" + refusedOf(t, u, "refused")[0].ID + "/accept"
+	accept := u.URL(t, "admin") + "/api/webhooks/" + invalidOf(t, u, "invalid")[0].ID + "/accept"
 	if r := asked(t, "POST", accept, ""); r.status != 503 || !strings.Contains(r.body, "full") {
 		t.Errorf("accepted into a full inbox: %d %s", r.status, r.body)
 	}

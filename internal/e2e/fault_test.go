@@ -169,7 +169,7 @@ func TestTokenBrokenAtEachByte(t *testing.T) {
 func TestDeliveryBrokenAtEachByte(t *testing.T) {
 	leaks(t, func(t *testing.T) {
 		w := newWorld(t)
-		u := start(t, w.environ("USHER_WEBHOOK_ATTEMPTS=1")).ready(t)
+		u := start(t, w.environ("USHER_WEBHOOK_TRIES=1")).ready(t)
 		length := measure(w.toReceiver, func() {}, func() { u.send(testkit.Snapshot("acme", 100)) })
 		seen := map[string]int{}
 		n := 100

@@ -74,9 +74,9 @@ func gateUpOf(t *testing.T, inbox string) gateUp {
 	}
 }
 
-// usher is killed, and comes back an hour later: that is a gap, until somebody says that it is dealt with, on the page, by the API or by the
+// usher is killed, and comes back an hour later: that is an outage, until somebody says that it is dealt with, on the page, by the API or by the
 // command. Nobody dismisses what they have not seen.
-func TestGapAfterAKillIsDismissed(t *testing.T) {
+func TestOutageAfterAKillIsDismissed(t *testing.T) {
 	t.Parallel()
 	for _, engine := range pick([]string{"file"}, []string{"file", "database"}) {
 		t.Run(engine, func(t *testing.T) {
@@ -101,25 +101,25 @@ func TestGapAfterAKillIsDismissed(t *testing.T) {
 				<-u.Ended
 				gate.back(time.Hour)
 				u = startBuilt(t, environ).ready(t)
-				testkit.Eventually(t, "it says that there was a gap", func() bool { out, _ := run("status"); return strings.Contains(out, words) })
+				testkit.Eventually(t, "it says that there was an outage", func() bool { out, _ := run("status"); return strings.Contains(out, words) })
 			}
 			gone := func(how string) {
 				t.Helper()
 				if out, _ := run("status"); strings.Contains(out, words) {
-					t.Errorf("%s: the gap is still there:\n%s", how, out)
+					t.Errorf("%s: the outage is still there:\n%s", how, out)
 				}
 			}
 			if out, code := run("inbox", "dismiss"); code != 0 || out != "nothing to dismiss\n" {
 				t.Errorf("without a gap: %d %s", code, out)
 			}
 			kill()
-			if out, code := run("inbox", "dismiss"); code != 0 || !regexp.MustCompile(`^no gate was ready from .* UTC\ndismissed: 1 gap, and 0 webhooks without a tenant`).MatchString(out) {
+			if out, code := run("inbox", "dismiss"); code != 0 || !regexp.MustCompile(`^no gate was ready from .* UTC\ndismissed: 1 outage, and 0 webhooks without a tenant`).MatchString(out) {
 				t.Errorf("the command: %d %s", code, out)
 			}
 			gone("the command")
 
 			kill()
-			if got := post(u.admin, "/api/dismiss", fmt.Sprintf(`{"until":%q}`, time.Now().Add(-time.Minute).Format(time.RFC3339Nano))); got.status != 200 || strings.TrimSpace(got.body) != `{"gaps":0,"webhooks":0}` {
+			if got := post(u.admin, "/api/dismiss", fmt.Sprintf(`{"until":%q}`, time.Now().Add(-time.Minute).Format(time.RFC3339Nano))); got.status != 200 || strings.TrimSpace(got.body) != `{"outages":0,"webhooks":0}` {
 				t.Errorf("it came later: %d %s", got.status, got.body)
 			}
 			for body, want := range map[string]string{`{"tenant":"acme"}`: "tenant", `{"until":"yesterday"}`: "body"} {
@@ -127,7 +127,7 @@ func TestGapAfterAKillIsDismissed(t *testing.T) {
 					t.Errorf("%s: %d %s", body, got.status, got.body)
 				}
 			}
-			if got := post(u.admin, "/api/dismiss", ""); got.status != 200 || strings.TrimSpace(got.body) != `{"gaps":1,"webhooks":0}` {
+			if got := post(u.admin, "/api/dismiss", ""); got.status != 200 || strings.TrimSpace(got.body) != `{"outages":1,"webhooks":0}` {
 				t.Errorf("the API: %d %s", got.status, got.body)
 			}
 			gone("the API")
@@ -185,10 +185,10 @@ func TestDismissAsks(t *testing.T) {
 			if r.URL.Path == "/api/dismiss" {
 				body, _ := io.ReadAll(r.Body)
 				got = append(got, string(body))
-				io.WriteString(w, `{"gaps":1,"webhooks":0}`)
+				io.WriteString(w, `{"outages":1,"webhooks":0}`)
 				return
 			}
-			io.WriteString(w, `{"owed":{"gaps":[{"from":"2026-01-01T10:00:00Z","to":"2026-01-01T11:00:00.5Z"}],"unnamed":{"webhooks":2,"since":"2026-01-01T09:00:00Z","last":"2026-01-01T09:30:00Z"}}}`)
+			io.WriteString(w, `{"missed":{"outages":[{"from":"2026-01-01T10:00:00Z","to":"2026-01-01T11:00:00.5Z"}],"unnamed":{"webhooks":2,"since":"2026-01-01T09:00:00Z","last":"2026-01-01T09:30:00Z"}}}`)
 		}))
 		t.Cleanup(srv.Close)
 		shown, keyboard, wait := onATerminal(t, []string{"USHER_ADMIN_LISTEN=" + srv.Listener.Addr().String()}, "inbox", "dismiss")

@@ -16,7 +16,7 @@ import (
 )
 
 // docs/operations.md says how to move from a file to PostgreSQL, how to get back, and how to begin. Its commands, as they are printed there,
-// do that with the shipped file of settings, while somebody sends webhooks: what waited is delivered once, what was refused is still
+// do that with the shipped file of settings, while somebody sends webhooks: what waited is delivered once, what is invalid is still
 // there, and tenants from before usher are known. systemd is played.
 func TestMovingAndDayOneAsPrinted(t *testing.T) {
 	t.Parallel()
@@ -62,8 +62,8 @@ func TestMovingAndDayOneAsPrinted(t *testing.T) {
 	tried := rc.count()
 	m.types(move[2])
 	testkit.Eventually(t, "delivered from the database", func() bool { return rc.count() == tried+1 && !strings.Contains(states(t, m.usher), "waiting") })
-	if all := refusedOf(t, m.usher, "crm/other"); len(all) != 1 {
-		t.Errorf("refused: %+v", all)
+	if all := invalidOf(t, m.usher, "crm/other"); len(all) != 1 {
+		t.Errorf("invalid: %+v", all)
 	}
 	m.write("webhooks.jsonl", testkit.Snapshot("old", 1)+"\n"+testkit.Snapshot("old", 2)+"\n"+testkit.Snapshot("acme", 6)+"\n")
 	m.types(begin[0])

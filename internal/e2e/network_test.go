@@ -20,7 +20,7 @@ func TestHalfOpen(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
 				w := newWorld(t)
-				u := start(t, w.environ("USHER_UPSTREAM_TIMEOUT=2s", "USHER_WEBHOOK_TIMEOUT=2s", "USHER_WEBHOOK_ATTEMPTS=1")).ready(t)
+				u := start(t, w.environ("USHER_UPSTREAM_TIMEOUT=2s", "USHER_WEBHOOK_TIMEOUT=2s", "USHER_WEBHOOK_TRIES=1")).ready(t)
 				w.toService.Disturb(d)
 				w.toReceiver.Disturb(d)
 				var sending sync.WaitGroup
@@ -106,7 +106,7 @@ func TestSlowNetwork(t *testing.T) {
 func TestIdleConnectionsClosedByTheOtherSide(t *testing.T) {
 	leaks(t, func(t *testing.T) {
 		w := newWorld(t)
-		u := start(t, w.environ("USHER_WEBHOOK_ATTEMPTS=1")).ready(t)
+		u := start(t, w.environ("USHER_WEBHOOK_TRIES=1")).ready(t)
 		const rounds = 20
 		for i := range rounds {
 			if r := u.call(); r.status != 200 {

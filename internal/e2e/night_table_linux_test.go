@@ -212,17 +212,17 @@ func TestNightDiskFull(t *testing.T) {
 	if err := os.WriteFile(filler, make([]byte, 40<<20), 0o600); !errors.Is(err, syscall.ENOSPC) {
 		t.Fatal(err)
 	}
-	refused := 0
-	testkit.Eventually(t, "refused", func() bool {
-		refused++
-		return o.send(testkit.Snapshot(fmt.Sprint("t-", refused), 1)+strings.Repeat(" ", 60<<10), webhookToken).status == 503
+	invalid := 0
+	testkit.Eventually(t, "invalid", func() bool {
+		invalid++
+		return o.send(testkit.Snapshot(fmt.Sprint("t-", invalid), 1)+strings.Repeat(" ", 60<<10), webhookToken).status == 503
 	})
 	o.want("from the first one on", o.asks("status"), "1 ", "critical: The inbox takes no webhooks: the disk of "+dir, " of 40 MiB are free", "Free some space on this disk")
 	o.troubled("The inbox takes no webhooks: the disk of "+dir, " of 40 MiB are free", "Free some space on this disk")
 	if r := o.send(odd("odd-co", 5), webhookToken); r.status != 503 || r.header.Get("Retry-After") == "" || r.header.Get("Usher-Decision") != "failed" {
-		t.Errorf("a webhook that is refused: %d %v %s", r.status, r.header, r.body) // after a 422 nobody would send it again
+		t.Errorf("a webhook that is invalid: %d %v %s", r.status, r.header, r.body) // after a 422 nobody would send it again
 	}
-	o.want("who", o.does("tenants", "--trouble"), "0 ", fmt.Sprintf("crm/t-%d  ", refused), "crm/odd-co  ", "0  -  owed\n", "!refused")
+	o.want("who", o.does("tenants", "--trouble"), "0 ", fmt.Sprintf("crm/t-%d  ", invalid), "crm/odd-co  ", "0  -  missed\n", "!invalid")
 	o.figure(gateReady, "0")
 	if code, _, _ := ended(t, []string{"USHER_ADMIN_LISTEN=" + strings.TrimPrefix(o.URL(t, "admin"), "http://")}, "healthcheck"); code != 1 {
 		t.Error("healthcheck says ready")
@@ -237,8 +237,8 @@ func TestNightDiskFull(t *testing.T) {
 		t.Errorf("%d %s", r.status, r.body)
 	}
 	said := o.does("tenants", "--trouble")
-	if line := regexp.MustCompile(`(?m)crm/odd-co .*$`).FindString(said); !strings.HasSuffix(line, "  refused") {
-		t.Errorf("it is stored as refused, and no longer owed:\n%s", said)
+	if line := regexp.MustCompile(`(?m)crm/odd-co .*$`).FindString(said); !strings.HasSuffix(line, "  invalid") {
+		t.Errorf("it is recorded as invalid, and no longer missed:\n%s", said)
 	}
 }
 
@@ -257,18 +257,18 @@ func TestNightDatabase(t *testing.T) {
 		words      []string
 		who        []string // as usher status advises to ask
 	}{
-		{"away", server.Stop, server.Start, []string{"The inbox takes no webhooks: the inbox's database", "Entitlements are answered for the tenants that usher holds in memory", "Check the database in USHER_WEBHOOK_INBOX"}, []string{"1 ", "owed\n", "the inbox can't be read now"}},
-		{"hangs", server.Pause, server.Resume, []string{"The inbox takes no webhooks: the inbox's database does not answer", "Entitlements are answered for the tenants that usher holds in memory", "Check the database in USHER_WEBHOOK_INBOX"}, []string{"1 ", "owed\n", "the inbox can't be read now"}},
+		{"away", server.Stop, server.Start, []string{"The inbox takes no webhooks: the inbox's database", "Entitlements are answered for the tenants that usher holds in memory", "Check the database in USHER_WEBHOOK_INBOX"}, []string{"1 ", "missed\n", "the inbox can't be read now"}},
+		{"hangs", server.Pause, server.Resume, []string{"The inbox takes no webhooks: the inbox's database does not answer", "Entitlements are answered for the tenants that usher holds in memory", "Check the database in USHER_WEBHOOK_INBOX"}, []string{"1 ", "missed\n", "the inbox can't be read now"}},
 		{"read-only", func() {
 			server.Exec(t, "ALTER SYSTEM SET default_transaction_read_only = on")
 			server.Exec(t, "SELECT pg_reload_conf()")
 		}, func() {
 			server.Exec(t, "ALTER SYSTEM RESET default_transaction_read_only")
 			server.Exec(t, "SELECT pg_reload_conf()")
-		}, []string{"The inbox takes no webhooks: the inbox's database can't be written: it is read-only", "Entitlements are answered.", "Make the database writable"}, []string{"0 ", "owed", "!can't be read"}},
+		}, []string{"The inbox takes no webhooks: the inbox's database can't be written: it is read-only", "Entitlements are answered.", "Make the database writable"}, []string{"0 ", "missed", "!can't be read"}},
 	} {
 		tc.begin()
-		testkit.Eventually(t, tc.name+": refused", func() bool {
+		testkit.Eventually(t, tc.name+": invalid", func() bool {
 			// A copy of what waits changes nothing, also where the database takes it in before the failure reaches usher's connections.
 			return o.send(testkit.Snapshot("mill-co", 6), webhookToken).status == 503
 		})
@@ -285,7 +285,7 @@ func TestNightDatabase(t *testing.T) {
 	}
 }
 
-// A database whose disk is full refuses what is large, and still writes what is small.
+// A database whose disk is full rejects what is large, and still writes what is small.
 func TestNightDatabaseFull(t *testing.T) {
 	t.Parallel()
 	server := pgtest.New(t)
@@ -313,7 +313,7 @@ func TestNightDatabaseFull(t *testing.T) {
 		t.Fatal(err)
 	}
 	n := 0
-	testkit.Eventually(t, "refused", func() bool {
+	testkit.Eventually(t, "invalid", func() bool {
 		n++
 		return o.send(testkit.Snapshot(fmt.Sprint("t-", n), 1)+strings.Repeat(" ", 60<<10), webhookToken).status == 503
 	})

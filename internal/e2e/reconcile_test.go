@@ -191,13 +191,13 @@ func TestReconcileOfFewTenants(t *testing.T) {
 	}
 }
 
-// A run of too few tenants says that it ends no gap only where there is one.
-func TestReconcileOfFewTenantsEndsNoGap(t *testing.T) {
+// A run of too few tenants says that it ends no outage only where there is one.
+func TestReconcileOfFewTenantsEndsNoOutage(t *testing.T) {
 	t.Parallel()
 	for status, want := range map[string]bool{
-		`{"owed":{"gaps":[{"from":"2026-01-01T10:00:00Z","to":"2026-01-01T11:00:00Z"}]}}`: true,
-		`{"owed":{"gaps":[]}}`: false,
-		``:                     false,
+		`{"missed":{"outages":[{"from":"2026-01-01T10:00:00Z","to":"2026-01-01T11:00:00Z"}]}}`: true,
+		`{"missed":{"outages":[]}}`: false,
+		``:                          false,
 	} {
 		s := newScripted(t, func(_ string, _ int, line string) string {
 			return fmt.Sprintf(`{"platform":"crm","tenant":%q,"state":"s","result":"equal"}`, line)
@@ -222,22 +222,22 @@ func TestReconcileJSON(t *testing.T) {
 		want  string
 	}{
 		{"--json", 3, `{"result":"differs","platform":"crm","tenant":"acme","changes":["users 25 → 30"],"applied":false}
-{"result":"missing","platform":"crm","tenant":"new","changes":[],"applied":false}
-{"result":"missing","platform":"crm","tenant":"globex","changes":["+ a"],"applied":false}
-{"result":"absent","platform":"crm","tenant":"gone","changes":[],"applied":false}
-{"summary":{"equal":0,"differs":1,"missing":2,"twin":0,"changed":0,"absent":1,"applied":0,"passed_over":0}}
+{"result":"new","platform":"crm","tenant":"new","changes":[],"applied":false}
+{"result":"new","platform":"crm","tenant":"globex","changes":["+ a"],"applied":false}
+{"result":"unlisted","platform":"crm","tenant":"gone","changes":[],"applied":false}
+{"summary":{"equal":0,"differs":1,"new":2,"twin":0,"changed":0,"unlisted":1,"applied":0,"passed_over":0}}
 `},
-		{"--json --apply --keep --yes", 0, `{"result":"absent","platform":"crm","tenant":"gone","changes":[],"applied":false}
+		{"--json --apply --no-deliver --yes", 0, `{"result":"unlisted","platform":"crm","tenant":"gone","changes":[],"applied":false}
 {"result":"differs","platform":"crm","tenant":"acme","changes":["users 25 → 30"],"applied":true}
-{"result":"missing","platform":"crm","tenant":"new","changes":[],"applied":true}
-{"result":"missing","platform":"crm","tenant":"globex","changes":["+ a"],"applied":true}
-{"summary":{"equal":0,"differs":1,"missing":2,"twin":0,"changed":0,"absent":1,"applied":3,"passed_over":0}}
+{"result":"new","platform":"crm","tenant":"new","changes":[],"applied":true}
+{"result":"new","platform":"crm","tenant":"globex","changes":["+ a"],"applied":true}
+{"summary":{"equal":0,"differs":1,"new":2,"twin":0,"changed":0,"unlisted":1,"applied":3,"passed_over":0}}
 `},
-		{"--json", 0, `{"result":"absent","platform":"crm","tenant":"gone","changes":[],"applied":false}
-{"summary":{"equal":3,"differs":0,"missing":0,"twin":0,"changed":0,"absent":1,"applied":0,"passed_over":0}}
+		{"--json", 0, `{"result":"unlisted","platform":"crm","tenant":"gone","changes":[],"applied":false}
+{"summary":{"equal":3,"differs":0,"new":0,"twin":0,"changed":0,"unlisted":1,"applied":0,"passed_over":0}}
 `},
 	} {
-		if c.flags != "--json" { // --keep leaves out what waits
+		if c.flags != "--json" { // --no-deliver leaves out what waits
 			testkit.Eventually(t, "delivered", func() bool { return len(r.headers()) == 2 })
 			testkit.Eventually(t, "nothing waits", func() bool {
 				_, body := testkit.Get(t, "http://"+r.admin+"/api/status")
@@ -280,7 +280,7 @@ func TestReconcileFails(t *testing.T) {
 			if code != 1 || !strings.Contains(out+stderr, c.want) || len(c.lines) > 0 && !strings.Contains(out, "acme") {
 				t.Errorf("%s, %s: exit code %d\n%s%s", c.name, flags, code, out, stderr)
 			}
-			if strings.Contains(out, `"result":"absent"`) && !strings.Contains(c.want, "--max") || strings.Contains(out, "absent  ") && !strings.Contains(c.want, "--max") {
+			if strings.Contains(out, `"result":"unlisted"`) && !strings.Contains(c.want, "--max") || strings.Contains(out, "absent  ") && !strings.Contains(c.want, "--max") {
 				t.Errorf("%s: somebody is absent\n%s", c.name, out)
 			}
 		}
@@ -298,7 +298,7 @@ func TestReconcileUsage(t *testing.T) {
 		"":                                      "needs a command",
 		"--apply --yes":                         "needs a command",
 		"touch " + ran:                          "write -- before the command",
-		"--keep -- touch " + ran:                "--keep is only for --apply",
+		"--no-deliver -- touch " + ran:          "--no-deliver is only for --apply",
 		"--yes -- touch " + ran:                 "--yes is only for --apply",
 		"--apply -- touch " + ran:               "there is no terminal: use --yes",
 		"--apply --yes --max -3 -- true":        "write a whole number",
@@ -363,7 +363,7 @@ func TestReconcileDoesNotWaitForChildren(t *testing.T) {
 		var child int
 		fmt.Sscan(string(text), &child)
 		_ = syscall.Kill(child, syscall.SIGKILL) // yes ends with its pipe
-		if code != 1 || !strings.Contains(out, `"missing":1500`) || !strings.Contains(out, `"applied":0`) || !strings.Contains(stderr, "still has its output open") {
+		if code != 1 || !strings.Contains(out, `"new":1500`) || !strings.Contains(out, `"applied":0`) || !strings.Contains(stderr, "still has its output open") {
 			t.Errorf("%s, after %v: %d %s", name, time.Since(began), code, stderr)
 		}
 	}

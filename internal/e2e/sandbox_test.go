@@ -74,7 +74,7 @@ func TestSandboxBesideUsher(t *testing.T) {
 	gate := testkit.FreeAddress(t)
 	s := startSandbox(t, "--webhooks-to", "http://"+gate+"/webhooks", "--token", webhookToken)
 	environ := append(s.environ, "USHER_LISTEN=127.0.0.1:0", "USHER_ADMIN_LISTEN=127.0.0.1:0", "USHER_WEBHOOK_LISTEN="+gate,
-		"USHER_WEBHOOK_TOKEN="+webhookToken, "USHER_LOG_FORMAT=json", "USHER_WEBHOOK_ATTEMPTS=1")
+		"USHER_WEBHOOK_TOKEN="+webhookToken, "USHER_LOG_FORMAT=json", "USHER_WEBHOOK_TRIES=1")
 	if p := startProcess(t, environ, "check"); true {
 		if <-p.Ended; p.Code != 0 || strings.Count(p.Stdout.String(), "ok ") != 4 {
 			t.Errorf("usher check: %d %s", p.Code, p.Stdout.String())

@@ -82,8 +82,8 @@ func TestFeaturesUnknown(t *testing.T) {
 		if r := o.send(odd, webhookToken); r.status != 422 {
 			t.Fatalf("%d", r.status)
 		}
-		id := o.latest("refused")
-		o.troubled("usher refused 1 webhook of crm/mill-co", "'usher inbox")
+		id := o.latest("invalid")
+		o.troubled("usher rejected 1 webhook of crm/mill-co", "'usher inbox")
 		o.want("accept asks", o.does("accept", id), "1 ", "Warning: "+id+": its features can't be read: usher would no longer know what crm/mill-co may use", "[y/N]", id+" not accepted: answer y, or use --yes")
 		o.want("answer", o.may("mill-co"), `"limit":5`)
 		o.want("the page asks", o.page("/webhooks/"+id+"/accept"), "usher would no longer know what crm/mill-co may use", `name="unknown" value="true"`)

@@ -40,15 +40,15 @@ type tlsFiles struct {
 	config atomic.Pointer[tls.Config] // the last good one
 
 	mu      sync.Mutex   // guards reading; never held while a file is read, which may take for ever (a dead network disk)
-	reading *fileReading // the attempt that is under way; nil: none is
+	reading *fileReading // the try that is under way; nil: none is
 
-	// Used by the attempt that is under way only:
+	// Used by the try that is under way only:
 	contents [][]byte    // of the files that config was made from
-	problem  string      // of the last attempt; empty: none
+	problem  string      // of the last try; empty: none
 	expired  *tls.Config // that of the expired certificate that was logged last
 }
 
-// fileReading is one attempt to read the files.
+// fileReading is one try to read the files.
 type fileReading struct {
 	began time.Time
 	done  chan struct{} // closed at its end
@@ -92,7 +92,7 @@ func (f *tlsFiles) current() *tls.Config {
 	return f.config.Load()
 }
 
-// update is one attempt to read the files.
+// update is one try to read the files.
 func (f *tlsFiles) update(r *fileReading) {
 	problem := ""
 	if err := f.reload(); err != nil {

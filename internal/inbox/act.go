@@ -101,21 +101,21 @@ func (s *Inbox) Redeliver(id int64, chosen State, force bool, by *Action) error 
 		return err
 	}
 	if found.Rejected() { // that never changes, and it may have no lane
-		return s.refusedWhy(found)
+		return s.invalidWhy(found)
 	}
 	err = s.toWebhook(found, by, func(l *lane, h *Webhook) error { return l.redeliver(h, cmp.Or(chosen, found.State), force) })
 	return s.explain(err)
 }
 
-// refusedWhy says why a refused webhook cannot be sent again, and what to do instead.
-func (s *Inbox) refusedWhy(found *Webhook) error {
-	if found.State != Refused {
-		return Denied("it was refused, and somebody has dealt with it, or its tenant has a newer snapshot: see 'usher inbox show ID'")
+// invalidWhy says why an invalid webhook cannot be sent again, and what to do instead.
+func (s *Inbox) invalidWhy(found *Webhook) error {
+	if found.State != Invalid {
+		return Denied("it is invalid, and somebody has dealt with it, or its tenant has a newer snapshot: see 'usher inbox show ID'")
 	}
-	if _, err := s.readRefused(found); err != nil {
-		return Denied(fmt.Sprintf("it was refused, and cannot be accepted either: %v", err))
+	if _, err := s.readInvalid(found); err != nil {
+		return Denied(fmt.Sprintf("it is invalid, and cannot be accepted either: %v", err))
 	}
-	return ErrRefused
+	return ErrInvalid
 }
 
 // tailWebhook returns what the lane's row knows about its tail.
@@ -133,7 +133,7 @@ func (s *Inbox) explain(err error) error {
 	return err
 }
 
-// Discard discards a webhook that waits, is parked or was refused: nothing more is done with it, and it stays in the history.
+// Discard discards a webhook that waits, is parked or is invalid: nothing more is done with it, and it stays in the history.
 func (s *Inbox) Discard(id int64, by *Action) error {
 	found, err := s.find(s.run, id)
 	if err != nil {
@@ -183,7 +183,7 @@ func (s *Inbox) Forget(platform *string, tenant string, by *Action) (count int, 
 	if err != nil {
 		return 0, err
 	}
-	for _, k := range s.forgetOwed(platform, tenant) {
+	for _, k := range s.forgetMissed(platform, tenant) {
 		forgotten[k] = true
 	}
 	return len(forgotten), nil
@@ -213,7 +213,7 @@ func (s *Inbox) Erase(platform, tenant string, by *Action) (count int, err error
 	})
 	s.cfg.Changed(tenant)
 	if err == nil {
-		s.forgetOwed(&platform, tenant)
+		s.forgetMissed(&platform, tenant)
 	}
 	return count, err
 }

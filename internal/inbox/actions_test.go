@@ -19,7 +19,7 @@ func (d *desk) actions() string {
 	return strings.Join(all, "; ")
 }
 
-// mute is an engine that refuses to store who did what.
+// mute is an engine that rejects to store who did what.
 type mute struct {
 	engine.Engine
 	on atomic.Bool
@@ -53,13 +53,13 @@ func TestActionIsStoredWithWhatItDoes(t *testing.T) {
 		d.main.set("", status(422))
 		d.take("acme", "A")
 		d.take("other", "A", "B")
-		d.refuse("odd", odd("odd", "a"))
+		d.recordInvalid("odd", odd("odd", "a"))
 		d.until("parked", func() bool { return !strings.Contains(d.states(""), "waiting") })
 		state := func() string {
 			check(t, d.ReadPauses(t.Context()))
 			return fmt.Sprint(d.states(""), len(d.Paused()), d.actions())
 		}
-		refused := d.nth("odd", 1)
+		invalid := d.nth("odd", 1)
 		bare := strings.NewReader(odd("bare", "a"))
 		for _, act := range []struct {
 			does func(by *Action) error
@@ -68,7 +68,7 @@ func TestActionIsStoredWithWhatItDoes(t *testing.T) {
 			{func(by *Action) error { return d.Inbox.Pause(Pause{}, by) }, "ana pause all 0"},
 			{func(by *Action) error { return d.Inbox.Discard(d.nth("other", 1), by) }, "ana discard all 1"},
 			{func(by *Action) error { return d.Inbox.Redeliver(d.nth("other", 2), "", true, by) }, "ana redeliver all 1"},
-			{func(by *Action) error { return second(d.Inbox.Accept(refused, false, by)) }, "ana accept all 1"},
+			{func(by *Action) error { return second(d.Inbox.Accept(invalid, false, by)) }, "ana accept all 1"},
 			{func(by *Action) error { return second(d.Inbox.Forget(nil, "acme", by)) }, "ana forget all 0"},
 			{func(by *Action) error { return second(d.Inbox.Erase("", "other", by)) }, "ana erase all 2"},
 			{func(by *Action) error { return second(d.Import(t.Context(), bare, ImportOptions{By: by})) }, "ana import all 1"},

@@ -51,11 +51,11 @@ func TestSaysItOnce(t *testing.T) {
 		var beats atomic.Int64 // the one before has ended
 		d := newDesk(t, func() engine.Engine { return always{open()} }, func(c *Config) {
 			c.Limits = DefaultLimits
-			c.Limits.RefusedTenant = 1
+			c.Limits.InvalidTenant = 1
 			c.GateUp = func() bool { beats.Add(1); return true }
 		})
 		for n := range 2 {
-			d.Refuse(refusalOf(d, "t", n))
+			d.RecordInvalid(invalidOf(d, "t", n))
 			w := d.hook("u", fmt.Sprint(n))
 			w.SignedID = "the same"
 			check(t, d.Add(t.Context(), w).Err)
@@ -64,8 +64,8 @@ func TestSaysItOnce(t *testing.T) {
 		d.shut()
 		d.ahead.Add(int64(time.Hour))
 		d.start()
-		d.until("a gap", func() bool { return len(d.Stats().Owed.Gaps) > 0 })
-		for _, says := range []string{"deleted a refused webhook", "webhook-id was used before", "no gate was ready"} {
+		d.until("an outage", func() bool { return len(d.Stats().Missed.Outages) > 0 })
+		for _, says := range []string{"deleted an invalid webhook", "webhook-id was used before", "no gate was ready"} {
 			d.want(says, fmt.Sprint(strings.Count(d.log.String(), says)), "1")
 		}
 	})
@@ -121,7 +121,7 @@ func TestPlatformThatWasNotCommitted(t *testing.T) {
 // A jump of the clock does not end a lease: its holder may still be delivering.
 func TestClockJumpsWhileUnderWay(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
-		d := newDesk(t, open, func(c *Config) { c.KeepLatest = true })
+		d := newDesk(t, open, func(c *Config) { c.Latest = true })
 		playAll(t, d, "", []story{
 			{"a newer one comes", "hang A+ underway +1h B+ release idle", "A B", "delivered delivered"},
 			{"back", "hang A+ underway -3h B+ release idle", "A B", "delivered delivered"},
@@ -175,7 +175,7 @@ func TestAClockThatWasSetBack(t *testing.T) {
 	}{
 		"failing":          {status(500), time.Hour, false},
 		"failing, restart": {status(500), 1000 * time.Hour, true},
-		"down, restart":    {refused, time.Hour, true},
+		"down, restart":    {invalid, time.Hour, true},
 		"told to wait":     {status(503, "Retry-After", "3000"), 1000 * time.Hour, false},
 	} {
 		t.Run(name, func(t *testing.T) {

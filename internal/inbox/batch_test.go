@@ -325,7 +325,7 @@ func TestBodiesOfAnotherReceiver(t *testing.T) {
 	}, little, func(c *Config) { c.Receivers = receiver.NewSet(hanging.Receiver, alike.Receiver, other.Receiver) })
 }
 
-// splits is an engine that refuses the transaction after the next one, once, so that the batch is split. It calls meanwhile
+// splits is an engine that rejects the transaction after the next one, once, so that the batch is split. It calls meanwhile
 // before that.
 type splits struct {
 	engine.Engine
@@ -394,7 +394,7 @@ func TestIntakeReadsNothingThatIsParked(t *testing.T) {
 		var read atomic.Int64
 		d := newDesk(t, func() engine.Engine {
 			return &heard{open(), func(statement string) {
-				read.Add(int64(number(statement == "count_below" || statement == "lane_refused")))
+				read.Add(int64(number(statement == "count_below" || statement == "lane_invalid")))
 			}}
 		})
 		d.main.set("t", status(422))
@@ -491,7 +491,7 @@ func TestManyForALockedLane(t *testing.T) {
 	})
 }
 
-// A lane's row cannot be written, for a reason that does not look like the row's own. What its tenant is owed is tried now and then, and does
+// A lane's row cannot be written, for a reason that does not look like the row's own. What its tenant is missed is tried now and then, and does
 // not fail everybody else's webhooks.
 func TestOneRowThatCannotBeWritten(t *testing.T) {
 	t.Parallel()
@@ -512,8 +512,8 @@ func TestOneRowThatCannotBeWritten(t *testing.T) {
 		e.set("", nil)
 		time.Sleep(5 * time.Second)
 		d.stored()
-		if !strings.Contains(d.owed(), "bad") {
-			t.Errorf("owed are %s", d.owed())
+		if !strings.Contains(d.missed(), "bad") {
+			t.Errorf("missed are %s", d.missed())
 		}
 	})
 }

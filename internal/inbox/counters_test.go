@@ -16,13 +16,13 @@ import (
 	"usher/webhookgate"
 )
 
-// refusalOf returns a webhook that is refused, and that somebody may accept.
-func refusalOf(d *desk, tenant string, n int) *webhookgate.Refusal {
+// invalidOf returns a webhook that is invalid, and that somebody may accept.
+func invalidOf(d *desk, tenant string, n int) *webhookgate.Invalid {
 	body := fmt.Sprintf(`{"type":"TenantProvisioningChange","payload":{"tenant":{"code":%q},"change":{},"n":%d}}`, tenant, n)
-	return &webhookgate.Refusal{Webhook: *d.hook(tenant, body), Status: 422, Faults: []content.Fault{{Path: "/x", Message: "is odd"}}}
+	return &webhookgate.Invalid{Webhook: *d.hook(tenant, body), Status: 422, Faults: []content.Fault{{Path: "/x", Message: "is odd"}}}
 }
 
-// again is an engine that runs some transactions twice, as after a deadlock, and refuses others, so that batches are split.
+// again is an engine that runs some transactions twice, as after a deadlock, and rejects others, so that batches are split.
 type again struct{ engine.Engine }
 
 func (e *again) Write(fn func(engine.Tx) error) error {
@@ -50,9 +50,9 @@ func TestLanesCountWhatTheyHave(t *testing.T) {
 			var desks []*desk
 			for range 3 {
 				desks = append(desks, newDesk(t, open, func(c *Config) {
-					c.KeepLatest, c.MaxAttempts = latest, 4
+					c.Latest, c.MaxTries = latest, 4
 					c.Limits = DefaultLimits
-					c.Limits.Finished, c.Limits.Refused, c.Limits.RefusedTenant = 6, 5, 3
+					c.Limits.Finished, c.Limits.Invalid, c.Limits.InvalidTenant = 6, 5, 3
 					if len(desks) > 0 {
 						c.Receivers = desks[0].cfg.Receivers
 					}
@@ -77,7 +77,7 @@ func TestLanesCountWhatTheyHave(t *testing.T) {
 							}
 							d.sendHook(w)
 						case 6:
-							d.Refuse(refusalOf(d, tenant, rand.IntN(6)))
+							d.RecordInvalid(invalidOf(d, tenant, rand.IntN(6)))
 						case 7, 8, 9, 10:
 							all, err := d.List(context.Background(), Filter{Tenant: tenant})
 							if err != nil || len(all) == 0 {
@@ -111,13 +111,13 @@ func TestLanesCountWhatTheyHave(t *testing.T) {
 				for _, err := desks[0].Resume(Pause{Tenant: fmt.Sprint("t", n)}); err != nil; _, err = desks[0].Resume(Pause{Tenant: fmt.Sprint("t", n)}) {
 				}
 			}
-			wrong := `SELECT string_agg(format('%s: %s', l.tenant, row(l.waiting, c.waiting, l.resent, c.resent, l.parked, c.parked, l.refused, c.refused, l.bytes, c.bytes, l.tail, c.tail, s.seq, c.snap)::text), '; ')
+			wrong := `SELECT string_agg(format('%s: %s', l.tenant, row(l.waiting, c.waiting, l.resent, c.resent, l.parked, c.parked, l.invalid, c.invalid, l.bytes, c.bytes, l.tail, c.tail, s.seq, c.snap)::text), '; ')
 FROM {schema}.lane l LEFT JOIN {schema}.snapshot s USING (tenant, platform) CROSS JOIN LATERAL (
 	SELECT count(*) FILTER (WHERE state = 0 AND counts) AS waiting, count(*) FILTER (WHERE state = 0 AND lane_order < 0 AND counts) AS resent, count(*) FILTER (WHERE state = 1 AND counts) AS parked,
-		count(*) FILTER (WHERE state = 2) AS refused, coalesce(sum(size) FILTER (WHERE state < 2 AND counts), 0) AS bytes,
+		count(*) FILTER (WHERE state = 2) AS invalid, coalesce(sum(size) FILTER (WHERE state < 2 AND counts), 0) AS bytes,
 		max(seq) FILTER (WHERE record NOT LIKE '%"code":%') AS tail, max(seq) FILTER (WHERE snapshot = 1 AND record NOT LIKE '%"code":%') AS snap
 	FROM (SELECT *, rank >= CASE WHEN state = 1 THEN l.accepted ELSE l.superseded END AS counts FROM {schema}.webhook w WHERE w.tenant = l.tenant AND w.platform = l.platform AND w.event_type = l.event_type) x) c
-WHERE (l.waiting, l.resent, l.parked, l.refused, l.bytes) <> (c.waiting, c.resent, c.parked, c.refused, c.bytes) OR c.tail > l.tail OR c.snap > coalesce(s.seq, 0)
+WHERE (l.waiting, l.resent, l.parked, l.invalid, l.bytes) <> (c.waiting, c.resent, c.parked, c.invalid, c.bytes) OR c.tail > l.tail OR c.snap > coalesce(s.seq, 0)
 	OR l.tenant <> '' AND l.waiting > 0 AND l.due > 4000000000000000 AND l.paused = 0
 	OR EXISTS (SELECT FROM {schema}.webhook w WHERE w.tenant = l.tenant AND w.platform = l.platform AND w.event_type = l.event_type AND NOT EXISTS (SELECT FROM {schema}.content c WHERE c.seq = w.seq))`
 			if got := inSchema(t, dsn, "SELECT coalesce(("+wrong+"), '')"); got != "" {

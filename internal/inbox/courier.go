@@ -315,9 +315,9 @@ func (c *courier) try(t *target, lease *Lease) *Outcome {
 	if !lease.Valid() {
 		return nil
 	}
-	o.Attempt = t.Try(receiver.Fenced(ctx, lease.Valid), w.UUID, w.Header, w.Body)
+	o.Try = t.Try(receiver.Fenced(ctx, lease.Valid), w.UUID, w.Header, w.Body)
 	o.Took = time.Since(o.Began)
-	o.Aborted = !o.Attempt.Accepted() && (hard.Err() != nil || !lease.Valid())
+	o.Aborted = !o.Try.Accepted() && (hard.Err() != nil || !lease.Valid())
 	return o
 }
 
@@ -343,7 +343,7 @@ func (c *courier) noteAnswer(t *target, lease *Lease, o *Outcome) {
 	}
 	now := time.Now()
 	switch {
-	case o.Attempt.Accepted():
+	case o.Try.Accepted():
 		if t.failsForEverybody() { // it is back
 			t.wave = wave{credits: t.Concurrency, triedBefore: c.inbox.Now().UnixMicro()}
 			c.wakeRun()
@@ -365,7 +365,7 @@ func (c *courier) noteAnswer(t *target, lease *Lease, o *Outcome) {
 			}
 			t.failing[lease.Lane()] = true
 		}
-		if o.Everybody = o.Everybody || t.failsForEverybody(); o.Missed() {
+		if o.Everybody = o.Everybody || t.failsForEverybody(); o.IsMiss() {
 			t.missesInARow++
 		} else {
 			t.missesInARow, t.lastAnswer = 0, now
@@ -390,7 +390,7 @@ func (c *courier) logDown(t *target, now time.Time) {
 func (c *courier) outcomeSaved(o *Outcome, err error) {
 	lease := o.Lease
 	t := c.targets[lease.Receiver]
-	if err != nil && !errors.Is(err, ErrClosed) && (o.Attempt.Accepted() || lease.Valid()) && !c.hardStopped() {
+	if err != nil && !errors.Is(err, ErrClosed) && (o.Try.Accepted() || lease.Valid()) && !c.hardStopped() {
 		// Try again, for as long as an outage lasts: without its outcome a webhook that was accepted would be sent once more.
 		time.AfterFunc(200*time.Millisecond, func() { c.inbox.SaveOutcome(o, c.outcomeSaved) })
 		return
@@ -418,7 +418,7 @@ func (c *courier) outcomeSaved(o *Outcome, err error) {
 		c.log.Debug("cannot store the result of a delivery", "id", lease.Webhook.ID, "lost", o.LeaseLost, "err", err)
 		return
 	}
-	if o.Attempt.Accepted() && c.delivered != nil {
+	if o.Try.Accepted() && c.delivered != nil {
 		c.delivered(t.Name, max(0, o.Tried.Changed.Sub(o.Tried.AgeFrom())))
 	}
 	c.logOutcome(o, down)
@@ -712,13 +712,13 @@ func (c *courier) logOutcome(o *Outcome, down bool) {
 	e := &o.Tried
 	attrs := []slog.Attr{
 		slog.Int64("id", e.ID), slog.String("webhook", e.UUID), slog.String("platform", text.Clip(e.Platform, 200)), slog.String("tenant", text.Clip(e.Tenant, 200)),
-		slog.String("receiver", o.Lease.Receiver.Name), slog.String("state", string(e.State)), slog.Int("attempt", e.Tries),
+		slog.String("receiver", o.Lease.Receiver.Name), slog.String("state", string(e.State)), slog.Int("try", e.Tries),
 	}
 	if id := text.TraceID(o.Lease.Webhook.Header); id != "" {
 		attrs = append(attrs, slog.String("trace_id", id))
 	}
 	level, message := slog.LevelInfo, "webhook delivered"
-	switch a := o.Attempt; {
+	switch a := o.Try; {
 	case o.ContentErr != nil:
 		level, message = slog.LevelError, "webhook damaged, parked"
 		attrs = append(attrs, slog.Any("err", o.ContentErr))

@@ -25,11 +25,11 @@ func bareCourier(places int) (*courier, *target) {
 
 // answer has a tenant's try end with a status. It returns whether that was a miss.
 func (c *courier) answer(t *target, tenant string, status int, everybody bool) bool {
-	o := &Outcome{Lease: &Lease{Receiver: t.Receiver, lane: webhookgate.Lane{Tenant: tenant}}, Began: time.Now(), Attempt: receiver.Attempt{Status: status}, Everybody: everybody}
+	o := &Outcome{Lease: &Lease{Receiver: t.Receiver, lane: webhookgate.Lane{Tenant: tenant}}, Began: time.Now(), Try: receiver.Try{Status: status}, Everybody: everybody}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.noteAnswer(t, o.Lease, o)
-	return o.Missed()
+	return o.IsMiss()
 }
 
 // A receiver is down while it fails for everybody (three tenants), and its last ten tries and all of the last five seconds were misses.

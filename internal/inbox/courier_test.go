@@ -24,7 +24,7 @@ func inBubble(t *testing.T, name string, test func(t *testing.T, d *desk), chang
 		path := newFile(t)
 		synctest.Test(t, func(t *testing.T) {
 			d := newDesk(t, inFile(t, path), append([]func(*Config){func(c *Config) {
-				c.MaxAttempts, c.Jitter, c.ClockOffset = 20, func(d time.Duration) time.Duration { return d }, nil
+				c.MaxTries, c.Jitter, c.ClockOffset = 20, func(d time.Duration) time.Duration { return d }, nil
 			}}, change...)...)
 			time.Sleep(time.Millisecond)
 			test(t, d)
@@ -46,8 +46,8 @@ func slow(t *testing.T) {
 	}
 }
 
-// gaps returns the times between a tenant's tries.
-func (k *taker) gaps(tenant string) (all []time.Duration) {
+// outages returns the times between a tenant's tries.
+func (k *taker) outages(tenant string) (all []time.Duration) {
 	tries := k.tried(tenant)
 	for i := 1; i < len(tries); i++ {
 		all = append(all, tries[i].at.Sub(tries[i-1].at).Round(10*time.Millisecond))
@@ -67,18 +67,18 @@ func answers(codes ...int) func(int) *http.Response {
 
 func TestTries(t *testing.T) {
 	t.Parallel()
-	four := func(c *Config) { c.MaxAttempts = 4 }
+	four := func(c *Config) { c.MaxTries = 4 }
 	inBubble(t, "pauses double from 1 s to 5 min", func(t *testing.T, d *desk) {
 		d.main.set("t", status(500))
 		d.take("t", "A")
 		time.Sleep(112 * time.Second)
 		want := "[100ms 200ms 400ms 800ms 1.6s 3.2s 6.4s 12.8s 25.6s 30s 30s]"
-		d.want("a tenth of the pauses", fmt.Sprint(d.main.gaps("t")), want)
-		if s := d.list("t")[0]; s.State != Waiting || s.Tries != 12 || len(s.Attempts) != 12 || s.Attempts[0].Status != 500 {
+		d.want("a tenth of the pauses", fmt.Sprint(d.main.outages("t")), want)
+		if s := d.list("t")[0]; s.State != Waiting || s.Tries != 12 || len(s.Tried) != 12 || s.Tried[0].Status != 500 {
 			t.Errorf("%+v", s)
 		}
 	}, func(c *Config) { c.Jitter = func(d time.Duration) time.Duration { return d / 10 } })
-	inBubble(t, "parked after so many attempts", func(t *testing.T, d *desk) {
+	inBubble(t, "parked after so many tries", func(t *testing.T, d *desk) {
 		for _, code := range []int{500, 401, 404, 408, 425, 429, 301, 501} {
 			tenant := fmt.Sprint("t", code)
 			d.main.set(tenant, status(code))
@@ -88,7 +88,7 @@ func TestTries(t *testing.T) {
 		}
 		time.Sleep(8 * time.Second)
 		for _, e := range slices.DeleteFunc(d.list(""), func(e *Webhook) bool { return e.Tenant == "well" }) {
-			if e.State != Parked || e.Tries != 4 || e.Why != "too many failed tries (USHER_WEBHOOK_INBOX_ATTEMPTS)" {
+			if e.State != Parked || e.Tries != 4 || e.Why != "too many failed tries (USHER_WEBHOOK_INBOX_TRIES)" {
 				t.Errorf("%+v", e.Status)
 			}
 		}
@@ -151,15 +151,15 @@ func TestTries(t *testing.T) {
 				d.main.set(tenant, func(n int) *http.Response { return status([]int{code, 200}[min(n, 2)-1], "Retry-After", asked)(n) })
 				d.take(tenant, "A")
 				time.Sleep(time.Millisecond)
-				if e := d.list(tenant)[0]; e.Next.Sub(e.Attempts[0].At) != waits {
-					t.Errorf("%s: next %v after %v", tenant, e.Next, e.Attempts[0].At)
+				if e := d.list(tenant)[0]; e.Next.Sub(e.Tried[0].At) != waits {
+					t.Errorf("%s: next %v after %v", tenant, e.Next, e.Tried[0].At)
 				}
 			}
 		}
 		time.Sleep(35 * time.Second)
 		for _, code := range []int{429, 503, 500} {
-			if gaps := d.main.gaps(fmt.Sprint("30-", code)); len(gaps) != 1 || gaps[0] < 30*time.Second || gaps[0] > 31*time.Second {
-				t.Errorf("%d: tried again after %v", code, gaps)
+			if outages := d.main.outages(fmt.Sprint("30-", code)); len(outages) != 1 || outages[0] < 30*time.Second || outages[0] > 31*time.Second {
+				t.Errorf("%d: tried again after %v", code, outages)
 			}
 			d.want("not yet", fmt.Sprint(len(d.main.tried(fmt.Sprint("172800-", code)))), "1")
 		}
@@ -209,7 +209,7 @@ func TestOutages(t *testing.T) {
 	t.Parallel()
 	inBubble(t, "probed and not hammered, and all at once when it is back", func(t *testing.T, d *desk) {
 		const tenants = 100
-		d.main.set("", refused)
+		d.main.set("", invalid)
 		d.main.delay = 10 * time.Millisecond
 		for n := range tenants {
 			d.take(fmt.Sprint("t", n), "A")
@@ -241,7 +241,7 @@ func TestOutages(t *testing.T) {
 	})
 	inBubble(t, "after ten minutes it is asked each five seconds", func(t *testing.T, d *desk) {
 		slow(t)
-		d.main.set("", refused)
+		d.main.set("", invalid)
 		for n := range 20 {
 			d.take(fmt.Sprint("t", n), "A")
 		}
@@ -257,7 +257,7 @@ func TestOutages(t *testing.T) {
 	})
 	inBubbleCostly(t, "the one that was tried longest ago is probed", func(t *testing.T, d *desk) {
 		const tenants = 12
-		d.main.set("", refused)
+		d.main.set("", invalid)
 		for n := range tenants {
 			d.take(fmt.Sprint("t", n), "A")
 		}
@@ -275,7 +275,7 @@ func TestOutages(t *testing.T) {
 		}
 	})
 	inBubble(t, "a single tenant learns soon that it is back", func(t *testing.T, d *desk) {
-		d.main.set("", refused)
+		d.main.set("", invalid)
 		d.take("t", "A")
 		time.Sleep(3 * time.Minute) // its own pause is longer than two
 		d.main.set("", nil)
@@ -286,7 +286,7 @@ func TestOutages(t *testing.T) {
 		d.main.set("ill", status(500, "Retry-After", "60"))
 		d.take("ill", "A")
 		time.Sleep(time.Second)
-		d.main.set("", refused)
+		d.main.set("", invalid)
 		for n := range 20 {
 			d.take(fmt.Sprint("t", n), "A")
 		}
@@ -306,7 +306,7 @@ func TestOutages(t *testing.T) {
 		d.courier.mu.Lock() // it looks at them all the time
 		d.main.Concurrency = 1
 		d.courier.mu.Unlock()
-		d.main.set("", refused)
+		d.main.set("", invalid)
 		for n := range 40 {
 			d.take(fmt.Sprint("t", n), "A", "B")
 		}
@@ -320,7 +320,7 @@ func TestOutages(t *testing.T) {
 		d.want("delivered", fmt.Sprint(len(d.main.got(""))), "80")
 	})
 	inBubble(t, "whatever it answers it is back", func(t *testing.T, d *desk) {
-		d.main.set("", refused)
+		d.main.set("", invalid)
 		for n := range 20 {
 			d.take(fmt.Sprint("t", n), "A")
 		}
@@ -336,7 +336,7 @@ func TestOutages(t *testing.T) {
 		d.take("ill", "A")
 		time.Sleep(2 * time.Minute)
 		d.main.set("ill", nil)
-		d.main.set("", refused)
+		d.main.set("", invalid)
 		d.take("well", "A")
 		time.Sleep(2 * time.Minute)
 		d.main.set("", nil)
@@ -396,7 +396,7 @@ func TestOutages(t *testing.T) {
 		}
 	})
 	inBubble(t, "not down before ten tries and five seconds", func(t *testing.T, d *desk) {
-		d.main.set("", refused)
+		d.main.set("", invalid)
 		d.main.set("well", status(200))
 		d.take("well", "A")
 		for n := range 9 {
@@ -452,7 +452,7 @@ func TestOutages(t *testing.T) {
 		}
 	})
 	inBubble(t, "an outage is said once", func(t *testing.T, d *desk) {
-		d.main.set("", refused)
+		d.main.set("", invalid)
 		for n := range 20 {
 			d.take(fmt.Sprint("t", n), "A")
 		}
@@ -465,12 +465,12 @@ func TestOutages(t *testing.T) {
 			}
 		}
 	})
-	all := []*taker{newTaker("well", 2, "well"), newTaker("refuses", 2, "refuses"), newTaker("hangs", 2, "hangs")}
+	all := []*taker{newTaker("well", 2, "well"), newTaker("rejects", 2, "rejects"), newTaker("hangs", 2, "hangs")}
 	inBubble(t, "receivers do not wait for each other", func(t *testing.T, d *desk) {
 		all[0].delay, all[2].delay = 100*time.Millisecond, time.Hour
-		all[1].set("", refused)
+		all[1].set("", invalid)
 		for n := range 20 {
-			for _, name := range []string{"well", "refuses", "hangs", "nobody", ""} {
+			for _, name := range []string{"well", "rejects", "hangs", "nobody", ""} {
 				d.take(name+"/"+fmt.Sprint("t", n), name)
 			}
 		}
@@ -478,8 +478,8 @@ func TestOutages(t *testing.T) {
 		d.want("delivered in a second", fmt.Sprint(len(all[0].got(""))), "20")
 		time.Sleep(5 * time.Second)
 		s := d.Stats()
-		for name, pending := range map[string]int{"well": 0, "refuses": 20, "hangs": 20, "": 40} {
-			if r := s.Receivers[name]; r.Pending != pending || d.trickles(name) != (name == "refuses") {
+		for name, pending := range map[string]int{"well": 0, "rejects": 20, "hangs": 20, "": 40} {
+			if r := s.Receivers[name]; r.Pending != pending || d.trickles(name) != (name == "rejects") {
 				t.Errorf("%s: %+v", name, r)
 			}
 		}
@@ -574,7 +574,7 @@ func TestPauses(t *testing.T) {
 		d.want("resumed", fmt.Sprint(crm.got(""), docs.got("")), "[a:A] [a:A b:A]")
 	}, two)
 	inBubble(t, "a receiver that is down is asked no more", func(t *testing.T, d *desk) {
-		d.main.set("", refused)
+		d.main.set("", invalid)
 		for n := range 20 {
 			d.take(fmt.Sprint("t", n), "A")
 		}
@@ -601,7 +601,7 @@ func TestPauses(t *testing.T) {
 	})
 }
 
-// An erasure waits for the delivery that is under way. A tenant with a long backlog, which is delivered without a gap, can
+// An erasure waits for the delivery that is under way. A tenant with a long backlog, which is delivered without an outage, can
 // be erased, too.
 func TestEraseWaits(t *testing.T) {
 	inBubble(t, "for a delivery", func(t *testing.T, d *desk) {
@@ -666,7 +666,7 @@ func TestBodiesDoNotWaitForPlaces(t *testing.T) {
 	d.until("a is under way", func() bool { return len(one.tried("a")) == 1 })
 	d.take("b", body(63)) // more than there is room for beside a: it is claimed, and read when it has its place
 	d.until("b is claimed", func() bool { d.courier.mu.Lock(); defer d.courier.mu.Unlock(); return len(d.courier.leases) == 2 })
-	d.take("c", body(47)) // kept in memory
+	d.take("c", body(47)) // stored in memory
 	release()
 	d.idle("")
 }

@@ -518,9 +518,9 @@ func TestReadsOnlyItsOwnLane(t *testing.T) {
 		},
 	} {
 		dsn := pgtest.Schema(t)
-		d := newDesk(t, inDatabase(t, dsn), func(c *Config) { c.KeepLatest = name == "webhook_waiting" })
+		d := newDesk(t, inDatabase(t, dsn), func(c *Config) { c.Latest = name == "webhook_waiting" })
 		d.main.set("", status(400))
-		if d.cfg.KeepLatest {
+		if d.cfg.Latest {
 			check(t, d.Pause(Pause{}))
 		}
 		for n := range tenants {
@@ -734,5 +734,5 @@ func TestTriggerThatRefusesATenant(t *testing.T) {
 	}
 	d.together(all...)
 	d.stored()
-	d.want("owed", d.owed(), "bad")
+	d.want("missed", d.missed(), "bad")
 }

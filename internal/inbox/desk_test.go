@@ -254,8 +254,8 @@ func status(code int, header ...string) func(int) *http.Response {
 	}
 }
 
-// refused is the answer of a receiver that can't be reached.
-func refused(int) *http.Response { return nil }
+// invalid is the answer of a receiver that can't be reached.
+func invalid(int) *http.Response { return nil }
 
 // set sets the answers for a tenant from now on, or with "" those for all other tenants; nil: 200.
 func (k *taker) set(tenant string, answer func(int) *http.Response) {
@@ -335,7 +335,7 @@ func newDesk(t *testing.T, open func() engine.Engine, change ...func(*Config)) *
 	t.Helper()
 	d := &desk{t: t, open: open, main: newTaker(receiver.Main, 32), log: new(testkit.Output), ahead: new(atomic.Int64), release: make(map[string]func())}
 	d.cfg = Config{
-		MaxAttempts: 1000, MaxAge: 72 * time.Hour, DedupWindow: 10 * time.Minute, MaxBytes: 1 << 30, Jitter: quick,
+		MaxTries: 1000, MaxAge: 72 * time.Hour, DedupWindow: 10 * time.Minute, MaxBytes: 1 << 30, Jitter: quick,
 		Log:         slog.New(slog.NewTextHandler(d.log, nil)),
 		ClockOffset: func() time.Duration { return time.Duration(d.ahead.Load()) },
 	}

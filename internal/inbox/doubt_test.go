@@ -95,7 +95,7 @@ func TestNewTenantAtOnce(t *testing.T) {
 		{"a signed id", "A", "A", false, "waiting"},
 		{"only the latest", "A", "B", true, "superseded waiting"},
 	} {
-		change := func(c *Config) { c.KeepLatest, c.DedupWindow = tc.latest, 0 }
+		change := func(c *Config) { c.Latest, c.DedupWindow = tc.latest, 0 }
 		a := newDesk(t, open, change)
 		b := newDesk(t, open, change)
 		check(t, a.Pause(Pause{}))

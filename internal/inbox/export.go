@@ -34,7 +34,7 @@ type exportLine struct {
 	Webhook  *webhookLine  `json:"webhook,omitempty"`
 	Snapshot *snapshotLine `json:"snapshot,omitempty"`
 	Seen     *seenLine     `json:"seen,omitempty"`
-	Gap      *gapLine      `json:"gap,omitempty"`
+	Outage   *outageLine   `json:"outage,omitempty"`
 	End      *endLine      `json:"end,omitempty"`
 }
 
@@ -98,39 +98,39 @@ type laneName struct {
 // got other webhooks.
 type laneLine struct {
 	laneName
-	Tail       int64     `json:"tail"`
-	TailID     string    `json:"tail_id,omitempty"`
-	TailDigest octets    `json:"tail_digest,omitempty"`
-	Last       int64     `json:"last"`
-	LastAt     time.Time `json:"last_at"`
-	Owed       *owedLine `json:"owed,omitempty"`
+	Tail       int64       `json:"tail"`
+	TailID     string      `json:"tail_id,omitempty"`
+	TailDigest octets      `json:"tail_digest,omitempty"`
+	Last       int64       `json:"last"`
+	LastAt     time.Time   `json:"last_at"`
+	Missed     *missedLine `json:"missed,omitempty"`
 }
 
-// An owedLine is what usher owes the lane's tenant.
-type owedLine struct {
+// A missedLine is what usher missed the lane's tenant.
+type missedLine struct {
 	Since   time.Time `json:"since"`
 	Last    time.Time `json:"last"`
 	Digests []octets  `json:"digests"`
 }
 
-func newOwedLine(d webhookgate.Debt) *owedLine {
-	if len(d.Missed) == 0 {
+func newMissedLine(d webhookgate.MissedSet) *missedLine {
+	if len(d.Webhooks) == 0 {
 		return nil
 	}
-	l := &owedLine{Since: d.Since, Last: d.Last()}
-	for _, m := range d.Missed {
+	l := &missedLine{Since: d.Since, Last: d.Last()}
+	for _, m := range d.Webhooks {
 		l.Digests = append(l.Digests, m.Digest[:])
 	}
 	return l
 }
 
-// addTo adds it to what is owed already: the inbox may owe the tenant something since it was opened.
-func (l *owedLine) addTo(d webhookgate.Debt) webhookgate.Debt {
+// addTo adds it to what was missed already: the inbox may miss the tenant something since it was opened.
+func (l *missedLine) addTo(d webhookgate.MissedSet) webhookgate.MissedSet {
 	if l == nil {
 		return d
 	}
 	for _, digest := range l.Digests {
-		d = d.Add(webhookgate.Missed{Digest: sha256Of(digest), At: l.Last})
+		d = d.Add(webhookgate.MissedWebhook{Digest: sha256Of(digest), At: l.Last})
 	}
 	if l.Since.Before(d.Since) {
 		d.Since = l.Since
@@ -138,16 +138,16 @@ func (l *owedLine) addTo(d webhookgate.Debt) webhookgate.Debt {
 	return d
 }
 
-// A gapLine is a time in which usher may have missed webhooks.
-type gapLine struct {
-	Gap
+// An outageLine is a time in which usher may have missed webhooks.
+type outageLine struct {
+	Outage
 	Webhooks int64 `json:"webhooks,omitempty"` // how many got a 5xx before their tenant was known; zero: no gate was up
 }
 
 type webhookLine struct {
 	Webhook
-	LastID   int64     `json:"last_id,omitempty"` // of a refused one that came again: the number that its last copy took
-	Certain  bool      `json:"certain"`           // the tenant is certain; false only for a webhook that was refused
+	LastID   int64     `json:"last_id,omitempty"` // of an invalid one that came again: the number that its last copy took
+	Certain  bool      `json:"certain"`           // the tenant is certain; false only for a webhook that is invalid
 	Snapshot bool      `json:"snapshot"`
 	Digest   octets    `json:"digest"`
 	Header   bytesText `json:"header"`
@@ -244,7 +244,7 @@ func (s *Inbox) Export(ctx context.Context, to io.Writer) (webhooks int, err err
 			if err != nil {
 				return err
 			}
-			return write(exportLine{Lane: &laneLine{laneName(l.Lane), l.tail, l.tailID, l.tailDigest, l.last, moment(l.lastAt), newOwedLine(l.owed)}})
+			return write(exportLine{Lane: &laneLine{laneName(l.Lane), l.tail, l.tailID, l.tailDigest, l.last, moment(l.lastAt), newMissedLine(l.missed)}})
 		})
 		tx.Queue("export_webhooks", func(r engine.Row) error {
 			w, err := scanWebhook(r, true)
@@ -253,7 +253,7 @@ func (s *Inbox) Export(ctx context.Context, to io.Writer) (webhooks int, err err
 			}
 			webhooks++
 			l := &webhookLine{Webhook: *w, Certain: w.lane != webhookgate.Lane{}, Snapshot: w.snapshot, Digest: w.digest, Header: encodeHeader(w.Header), Body: w.Body}
-			if w.State == Refused && w.rank > w.ID {
+			if w.State == Invalid && w.rank > w.ID {
 				l.LastID = w.rank
 			}
 			return write(exportLine{Webhook: l})
@@ -272,12 +272,12 @@ func (s *Inbox) Export(ctx context.Context, to io.Writer) (webhooks int, err err
 			l.At = moment(at)
 			return errors.Join(err, write(exportLine{Seen: l}))
 		})
-		tx.Queue("gaps", func(r engine.Row) error {
+		tx.Queue("outages", func(r engine.Row) error {
 			var began, ended int64
-			l := new(gapLine)
+			l := new(outageLine)
 			err := r.Scan(&began, &ended, &l.Webhooks)
 			l.From, l.To = moment(began), moment(ended)
-			return errors.Join(err, write(exportLine{Gap: l}))
+			return errors.Join(err, write(exportLine{Outage: l}))
 		}, never)
 		return tx.Send()
 	})
@@ -513,7 +513,7 @@ func (i *importJob) addLine(chunk *importChunk, n int, text []byte) (fault, err 
 }
 
 // longBeside says whether a line of an export is long although the body and the header of its webhook, or the features of its snapshot, are
-// not: decoded, a list of empty attempts takes fifty times as much memory.
+// not: decoded, a list of empty tries takes fifty times as much memory.
 func longBeside(text []byte) bool {
 	if len(text) <= maxBeside {
 		return false
@@ -610,11 +610,13 @@ func (i *importJob) checkLine(chunk *importChunk, l *exportLine) error {
 		err = i.addPause(chunk, *l.Pause)
 	case l.Lane != nil:
 		err = chunk.add(webhookgate.Lane(l.Lane.laneName), l.Lane.restoreLane)
-	case l.Gap != nil:
+	case l.Outage != nil:
 		err = nil
-		g := l.Gap
+		g := l.Outage
 		chunk.changes = append(chunk.changes, func(t *sqlTurn) {
-			t.statements = append(t.statements, func(tx engine.Tx) { tx.Queue("gap_add", nil, g.From.UnixMicro(), g.To.UnixMicro(), max(0, g.Webhooks)) })
+			t.statements = append(t.statements, func(tx engine.Tx) {
+				tx.Queue("outage_add", nil, g.From.UnixMicro(), g.To.UnixMicro(), max(0, g.Webhooks))
+			})
 		})
 	case l.Webhook != nil:
 		err = i.addWebhook(chunk, l.Webhook)
@@ -660,7 +662,7 @@ func (i *importJob) addPause(chunk *importChunk, p Pause) error {
 func (l *laneLine) restoreLane(to *lane) {
 	to.tail, to.tailID, to.tailDigest, to.dirty = l.Tail, l.TailID, l.TailDigest, true
 	to.raiseLast(l.Last, l.LastAt)
-	to.owed = l.Owed.addTo(to.owed)
+	to.missed = l.Missed.addTo(to.missed)
 }
 
 // addWebhook checks a webhook of an export, and adds it in its state.
@@ -670,10 +672,10 @@ func (i *importJob) addWebhook(chunk *importChunk, w *webhookLine) error {
 		return errors.New("has a webhook without a valid id or state")
 	case w.ID <= i.lastID: // so that no number occurs twice
 		return errors.New("has a webhook after one with a higher id")
-	case !w.Certain && w.State != Refused && w.State != Discarded:
+	case !w.Certain && w.State != Invalid && w.State != Discarded:
 		return errNoLane
-	case len(w.Attempts) > keptAttempts || len(w.Faults) > content.MaxFaults+1: // the last fault may say how many more there are
-		return errors.New("has more attempts or faults than usher keeps")
+	case len(w.Tried) > keptTries || len(w.Faults) > content.MaxFaults+1: // the last fault may say how many more there are
+		return errors.New("has more tries or faults than usher keeps")
 	}
 	mayBeDamaged := w.State == Parked || w.State == Superseded || w.State == Discarded // usher parks a webhook when it finds it damaged
 	if sum := sha256.Sum256(w.Body); !bytes.Equal(sum[:], w.Digest) && !mayBeDamaged {
@@ -686,7 +688,7 @@ func (i *importJob) addWebhook(chunk *importChunk, w *webhookLine) error {
 	if row.rank = never; row.snapshot && !(row.Forced && row.State == Waiting) {
 		row.rank = row.ID
 	}
-	if row.State == Refused {
+	if row.State == Invalid {
 		row.rank = max(row.ID, w.LastID)
 	}
 	i.lastID = w.ID
@@ -738,7 +740,7 @@ func (i *importJob) addBare(chunk *importChunk, body []byte) error {
 		}
 		to.keep(in.Webhook, in.state)
 		to.held = nil // nobody has got it: the same webhook from the sender is no duplicate
-		for _, old := range to.refusedOnes() {
+		for _, old := range to.invalidOnes() {
 			old.setNewer(true)
 		}
 		i.highest = max(i.highest, to.tail)

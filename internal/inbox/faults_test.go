@@ -219,11 +219,11 @@ func TestFaultHealthyBehindUntested(t *testing.T) {
 	}
 }
 
-// A receiver that answers 500 to everything is broken, and not the webhooks: nothing is parked by attempts, and all go soon when it is
+// A receiver that answers 500 to everything is broken, and not the webhooks: nothing is parked by tries, and all go soon when it is
 // back.
 func TestFaultBlanketError(t *testing.T) {
 	t.Parallel()
-	four := func(c *Config) { c.MaxAttempts = 4 } // within seven seconds
+	four := func(c *Config) { c.MaxTries = 4 } // within seven seconds
 	hour := time.Minute
 	if *long {
 		hour = time.Hour
@@ -301,7 +301,7 @@ func TestFaultBlanketError(t *testing.T) {
 				t.Errorf("%s is %s after %d tries, of which %d count", e.Tenant, e.State, e.Tries, e.Counted)
 			}
 		}
-	}, func(c *Config) { c.MaxAttempts = 2 })
+	}, func(c *Config) { c.MaxTries = 2 })
 	inBubble(t, "one tenant that hangs in a quiet night", func(t *testing.T, d *desk) {
 		d.take("well", "A")
 		time.Sleep(time.Second)
@@ -481,13 +481,13 @@ func TestFaultManyPlatforms(t *testing.T) {
 	})
 }
 
-// Refused webhooks with huge codes for platforms are no more than rows: they change nothing for the others.
+// Invalid webhooks with huge codes for platforms are no more than rows: they change nothing for the others.
 func TestFaultHugeCodesOfPlatforms(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
 		gate := webhookgate.New(webhookgate.Config{
 			Path: "/", Rules: must2(content.NewRules([]string{content.TenantProvisioningChange}, nil))(t), MaxBody: 4 << 20,
-			Receivers: d.cfg.Receivers, MaxInflight: 100, Store: d.Store, Refused: d.Refuse, Log: d.cfg.Log,
+			Receivers: d.cfg.Receivers, MaxInflight: 100, Store: d.Store, Invalid: d.RecordInvalid, Log: d.cfg.Log,
 		})
 		const count = 5
 		for n := range count {
@@ -503,8 +503,8 @@ func TestFaultHugeCodesOfPlatforms(t *testing.T) {
 		d.idle("t0")
 		d.restart()
 		d.want("a snapshot", fmt.Sprint(len(must2(d.Snapshots(t.Context(), []string{"t0"}))(t))), "1")
-		d.until("counted", func() bool { return d.Stats().Refused == count })
-		for _, e := range must2(d.List(context.Background(), Filter{State: Refused}))(t) {
+		d.until("counted", func() bool { return d.Stats().Invalid == count })
+		for _, e := range must2(d.List(context.Background(), Filter{State: Invalid}))(t) {
 			if e.Platform != "" || e.Tenant != "" {
 				t.Fatalf("%.20s/%.20s", e.Platform, e.Tenant)
 			}
@@ -539,7 +539,7 @@ func longLane() (count int, limits func(*Config)) {
 	return count, func(c *Config) { c.Limits = DefaultLimits; c.Limits.Finished, c.Limits.Step = 100_000, step }
 }
 
-// Very many webhooks of one tenant wait when KEEP=latest is switched on, and one more comes. The rows follow in steps, also after a kill,
+// Very many webhooks of one tenant wait when LATEST is switched on, and one more comes. The rows follow in steps, also after a kill,
 // and meanwhile others are taken in and delivered.
 func TestFaultBacklogOfOneTenant(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
@@ -556,7 +556,7 @@ func TestFaultBacklogOfOneTenant(t *testing.T) {
 		})
 		d.shut()
 
-		d.cfg.KeepLatest = true
+		d.cfg.Latest = true
 		var first, then *tally
 		cut := &cutOff{statement: "catch_up"}
 		cut.left.Store(2)
@@ -695,8 +695,8 @@ func TestFaultCancelledStatement(t *testing.T) {
 	d.idle("")
 }
 
-// Refusals share transactions, as intakes do.
-func TestFaultRefusalsShareTransactions(t *testing.T) {
+// Invalid share transactions, as intakes do.
+func TestFaultInvalidShareTransactions(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		e := newTally(open())
 		h := newHeld(e)
@@ -709,7 +709,7 @@ func TestFaultRefusalsShareTransactions(t *testing.T) {
 		wg.Go(func() { d.send("the-first", "A") })
 		d.until("the writer waits", func() bool { return h.waiting.Load() > 0 })
 		for n := range 200 {
-			wg.Go(func() { d.refuse([]string{"", "t", fmt.Sprint("t", n%50)}[n%3], fmt.Sprint(n)) })
+			wg.Go(func() { d.recordInvalid([]string{"", "t", fmt.Sprint("t", n%50)}[n%3], fmt.Sprint(n)) })
 		}
 		wg.Go(func() { d.send("well", "A") })
 		d.until("all are queued", func() bool { return d.Queued() >= 200 }) // the writer may have taken one
@@ -721,8 +721,8 @@ func TestFaultRefusalsShareTransactions(t *testing.T) {
 	})
 }
 
-// Bodies that are refused by several replicas at once are stored once each, also if their tenant is not certain.
-func TestFaultRefusedByThreeReplicas(t *testing.T) {
+// Bodies that are invalid by several replicas at once are stored once each, also if their tenant is not certain.
+func TestFaultInvalidByThreeReplicas(t *testing.T) {
 	costly(t)
 	t.Parallel()
 	open := inDatabase(t, pgtest.Schema(t))
@@ -739,13 +739,13 @@ func TestFaultRefusedByThreeReplicas(t *testing.T) {
 				tenant = fmt.Sprint("t", round, "-", n%8)
 			}
 			for _, d := range all {
-				wg.Go(func() { d.refuse(tenant, fmt.Sprint(round, " ", n)) })
+				wg.Go(func() { d.recordInvalid(tenant, fmt.Sprint(round, " ", n)) })
 			}
 		}
 		wg.Wait()
 	}
 	times := 0
-	rows := must2(all[0].List(context.Background(), Filter{State: Refused}))(t)
+	rows := must2(all[0].List(context.Background(), Filter{State: Invalid}))(t)
 	for _, e := range rows {
 		times += e.Times
 	}
@@ -754,7 +754,7 @@ func TestFaultRefusedByThreeReplicas(t *testing.T) {
 	}
 	counted := 0
 	for _, tenant := range must2(all[0].Tenants(context.Background(), TenantFilter{Troubled: true}))(t) {
-		counted += tenant.Refused
+		counted += tenant.Invalid
 	}
 	if counted != rounds*bodies/2 {
 		t.Errorf("%d are counted in lanes", counted)
@@ -920,16 +920,16 @@ func TestFaultFiguresInAnOutage(t *testing.T) {
 		check(t, d.Pause(Pause{}))
 		check(t, d.Pause(Pause{Tenant: "a"}))
 		d.take("a", "A", "B")
-		d.refuse("", "odd")
+		d.recordInvalid("", "odd")
 		time.Sleep(3 * time.Second)
 		before := d.Stats()
-		if before.Pending != 2 || before.Parked != 1 || before.Refused != 1 || len(before.Paused) != 2 || before.Old || time.Since(before.At) > 2*time.Second {
+		if before.Pending != 2 || before.Parked != 1 || before.Invalid != 1 || len(before.Paused) != 2 || before.Old || time.Since(before.At) > 2*time.Second {
 			t.Fatalf("%+v", before)
 		}
 		gone.Store(true)
 		time.Sleep(time.Minute)
 		now := d.Stats()
-		if now.Pending != 2 || now.Parked != 1 || now.Refused != 1 || now.Used != before.Used || now.Tenants != before.Tenants || len(now.Paused) != 2 || now.Receivers["main"].Pending != 2 {
+		if now.Pending != 2 || now.Parked != 1 || now.Invalid != 1 || now.Used != before.Used || now.Tenants != before.Tenants || len(now.Paused) != 2 || now.Receivers["main"].Pending != 2 {
 			t.Errorf("in an outage: %+v", now)
 		}
 		if age := time.Since(now.At); !now.Old || age < 58*time.Second || age > 63*time.Second {
@@ -957,9 +957,9 @@ func TestFaultFiguresInAnOutage(t *testing.T) {
 	})
 }
 
-// With KEEP=latest the oldest is the one that waits, and not one that it has superseded.
+// With LATEST the oldest is the one that waits, and not one that it has superseded.
 func TestFaultOldestIsNotSuperseded(t *testing.T) {
-	latest := func(c *Config) { c.KeepLatest = true }
+	latest := func(c *Config) { c.Latest = true }
 	inBubble(t, "paused", func(t *testing.T, d *desk) {
 		check(t, d.Pause(Pause{}))
 		d.take("t", "A")

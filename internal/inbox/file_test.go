@@ -349,7 +349,7 @@ func TestFileIsGoneWhileNothingIsDelivered(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				d := newDesk(t, inFile(t, path), func(c *Config) {
 					if name == "no receivers" {
-						c.Receivers, c.KeepUnclaimed = receiver.NewSet(), true
+						c.Receivers, c.StoreUnclaimed = receiver.NewSet(), true
 					}
 				})
 				d.take("t", "A")
@@ -489,11 +489,11 @@ func TestDamagedLane(t *testing.T) {
 	d.take("acme", "B")
 }
 
-// A refused webhook whose stored body has changed can't be accepted: the receiver and entitlements would go by it.
-func TestDamagedRefused(t *testing.T) {
+// An invalid webhook whose stored body has changed can't be accepted: the receiver and entitlements would go by it.
+func TestDamagedInvalid(t *testing.T) {
 	path := newFile(t)
 	d := newDesk(t, inFile(t, path))
-	d.refuse("acme", odd("acme", "a"))
+	d.recordInvalid("acme", odd("acme", "a"))
 	d.shut()
 	sqlOn(t, path, fmt.Sprintf("UPDATE content SET body = x'%x'", odd("acme", "b")))
 	d.start()
@@ -506,7 +506,7 @@ func TestDamagedRefused(t *testing.T) {
 	if _, denied := errors.AsType[Denied](d.Redeliver(d.nth("acme", 1), true)); !denied {
 		t.Error("sent again")
 	}
-	d.want("states", d.states("acme"), "refused")
+	d.want("states", d.states("acme"), "invalid")
 }
 
 // If a lane's row is damaged, everything goes on. A state that does not exist must not stop
@@ -786,7 +786,7 @@ func TestFullDisk(t *testing.T) {
 	path := filepath.Join(dir, "inbox.db")
 	d := newDesk(t, inFile(t, path))
 	d.main.set("", status(500))
-	refused := d.Refuse(refusalOf(d, "refused", 0))
+	invalid := d.RecordInvalid(invalidOf(d, "invalid", 0))
 	run := d.begin(time.Time{})
 	taken := 0
 	var got string
@@ -803,11 +803,11 @@ func TestFullDisk(t *testing.T) {
 	if full.Err == nil || full.Since.IsZero() {
 		t.Errorf("nothing is wrong: %+v", full)
 	}
-	odd := refusalOf(d, "odd", 0)
-	if id := d.Refuse(odd); id != 0 || len(d.Inbox.cfg.Owed.Of(odd.Lane).Missed) != 1 {
-		t.Errorf("a refused webhook took the room for outcomes, as %d; or it is not owed", id)
+	odd := invalidOf(d, "odd", 0)
+	if id := d.RecordInvalid(odd); id != 0 || len(d.Inbox.cfg.Missed.Of(odd.Lane).Webhooks) != 1 {
+		t.Errorf("an invalid webhook took the room for outcomes, as %d; or it is not missed", id)
 	}
-	if id, err := d.Accept(refused, false); err == nil {
+	if id, err := d.Accept(invalid, false); err == nil {
 		t.Errorf("one that was accepted took it, as %d", id)
 	}
 	if got := d.apply(run, false, says("new", "a")); !strings.Contains(got, "too full") {
@@ -843,7 +843,7 @@ func TestFullDisk(t *testing.T) {
 	if n := len(d.main.got("")); n < taken+1 || n > taken+33 { // what was under way may come again
 		t.Errorf("%d of %d delivered", n, taken+1)
 	}
-	if len(d.list("")) != taken+2 { // one was refused
+	if len(d.list("")) != taken+2 { // one is invalid
 		t.Errorf("%d there, %d taken in", len(d.list("")), taken+1)
 	}
 }

@@ -23,8 +23,8 @@ import (
 var wholeInboxes = []string{
 	"",
 	"0A 0B 0A 1A 2B",                   // A, B, A
-	"5w 0A 0B 0C 1A 6w 2A 2B 9A 9A",    // the receiver takes one tenant's, refuses another's, fails a third's
-	"rA rA rB 1A r1 uA uB uA c0",       // refused, copies of them, settled by a later one
+	"5w 0A 0B 0C 1A 6w 2A 2B 9A 9A",    // the receiver takes one tenant's, rejects another's, fails a third's
+	"rA rA rB 1A r1 uA uB uA c0",       // invalid, copies of them, settled by a later one
 	"rA rB a1 a0 rC d0 0A",             // accepted and discarded
 	"5w 0A 0B p0 0C 7w p. 1A P. pr 1B", // parked, then paused: a tenant, all, a receiver
 	"sA sB sA eA eB 0A f0 0B x0 1A",    // signed ids, events without a tenant, forgotten, erased
@@ -35,14 +35,14 @@ var wholeInboxes = []string{
 // live does to an inbox what a text says, with two letters for each step.
 func live(t *testing.T, d *desk, text string) {
 	tenants := []string{"crm/acme", "crm/other", "acme", "docs/third", "crm/ü/%\u007f \"", strings.Repeat("x", 255)}
-	answers := map[byte]func(int) *http.Response{'5': status(422), '6': status(500), '7': nil, '8': refused}
-	refuse := func(certain bool, n int) *webhookgate.Refusal {
+	answers := map[byte]func(int) *http.Response{'5': status(422), '6': status(500), '7': nil, '8': invalid}
+	reject := func(certain bool, n int) *webhookgate.Invalid {
 		tenant := tenants[n%len(tenants)]
 		body := lifeOf(tenant, n)
 		if !certain {
 			tenant, body = "", body+"\xff"
 		}
-		r := &webhookgate.Refusal{Webhook: *d.hook(tenant, body), Status: 422, From: "192.0.2.1", Cut: n%7 == 6, Faults: []content.Fault{{Path: "/x", Message: fmt.Sprint("is odd\xff", n)}}}
+		r := &webhookgate.Invalid{Webhook: *d.hook(tenant, body), Status: 422, From: "192.0.2.1", Cut: n%7 == 6, Faults: []content.Fault{{Path: "/x", Message: fmt.Sprint("is odd\xff", n)}}}
 		r.Header.Set("X-Tenant", "\xfe")
 		return r
 	}
@@ -71,7 +71,7 @@ func live(t *testing.T, d *desk, text string) {
 			hook.Lane, hook.Type, hook.Snapshot = webhookgate.Lane{Platform: "crm", Type: "Event"}, "Event", false
 			d.sendHook(hook)
 		case 'r', 'u':
-			d.Refuse(refuse(verb == 'r', n))
+			d.RecordInvalid(reject(verb == 'r', n))
 		case 'p', 'P':
 			switch n {
 			case '.':
@@ -168,7 +168,7 @@ func moves(t *testing.T, life string, from, to func() engine.Engine) {
 		st := i.Stats()
 		listed, _ := json.Marshal(must2(i.List(context.Background(), Filter{}))(t))
 		return fmt.Sprintf("\n%s\n%+v\n%v", listed, shown(must2(i.Tenants(context.Background(), TenantFilter{}))(t)),
-			[]any{st.Pending, st.Parked, st.Refused, st.Used, st.Tenants, st.Paused})
+			[]any{st.Pending, st.Parked, st.Invalid, st.Used, st.Tenants, st.Paused})
 	}
 	if x, y := see(a), see(b); x != y {
 		t.Errorf("%q: %s", life, difference(x, y))

@@ -20,7 +20,7 @@ func TestAnyTransactionThatHangsShows(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				e := &hanging{Engine: inFile(t, newFile(t))(), statement: statement, release: make(chan struct{})}
-				cfg := Config{KeepUnclaimed: true, MaxBytes: 1 << 30, Log: slog.New(slog.DiscardHandler)}
+				cfg := Config{StoreUnclaimed: true, MaxBytes: 1 << 30, Log: slog.New(slog.DiscardHandler)}
 				if statement != "lanes_stale" { // without a receiver the database is only checked when there is nothing to do
 					cfg.Receivers = receiver.NewSet(newTaker(receiver.Main, 1).Receiver)
 				}

@@ -42,7 +42,7 @@ func openAt(t *testing.T, address string, status *atomic.Int32, more ...func(*Co
 		t.Fatal(err)
 	}
 	cfg := Config{
-		Address: at, Receivers: receiver.NewSet(rc), MaxAttempts: 3, MaxAge: time.Hour, DedupWindow: time.Minute, MaxBytes: 1 << 30, Log: slog.New(slog.DiscardHandler),
+		Address: at, Receivers: receiver.NewSet(rc), MaxTries: 3, MaxAge: time.Hour, DedupWindow: time.Minute, MaxBytes: 1 << 30, Log: slog.New(slog.DiscardHandler),
 	}
 	for _, f := range more {
 		f(&cfg)
@@ -123,9 +123,9 @@ func TestExportImport(t *testing.T) {
 		}
 		keep(a, "held", `{"code":"a"}`)
 		keep(a, "held", `{"code":"b"}`)
-		refuse := &webhookgate.Refusal{Webhook: *snapshotOf(set, "odd", `{"code":"x","quantity":"5"}`), Status: 422, Faults: []content.Fault{{Path: "/payload", Message: "is odd"}}}
-		a.Refuse(refuse)
-		a.Refuse(refuse)
+		reject := &webhookgate.Invalid{Webhook: *snapshotOf(set, "odd", `{"code":"x","quantity":"5"}`), Status: 422, Faults: []content.Fault{{Path: "/payload", Message: "is odd"}}}
+		a.RecordInvalid(reject)
+		a.RecordInvalid(reject)
 
 		var file bytes.Buffer
 		if _, err := a.Export(t.Context(), &file); err != nil {
@@ -151,9 +151,9 @@ func TestExportImport(t *testing.T) {
 		if _, err := b.Import(t.Context(), bytes.NewReader(file.Bytes()), ImportOptions{}); err == nil {
 			t.Error("an export went into an inbox that is not empty")
 		}
-		list, err := b.List(context.Background(), Filter{State: Refused})
+		list, err := b.List(context.Background(), Filter{State: Invalid})
 		if err != nil || len(list) != 1 || list[0].Times != 2 {
-			t.Fatalf("refused: %+v, %v", list, err)
+			t.Fatalf("invalid: %+v, %v", list, err)
 		}
 		status.Store(200)
 		id, err := b.Accept(list[0].ID, false, nil)
@@ -161,8 +161,8 @@ func TestExportImport(t *testing.T) {
 			t.Fatal(err)
 		}
 		testkit.Eventually(t, "accepted and delivered", func() bool { w, err := b.Show(context.Background(), id); return err == nil && w.State == Delivered })
-		if w, _ := b.Show(context.Background(), list[0].ID); w.State != Accepted {
-			t.Errorf("the refused one is %s", w.State)
+		if w, _ := b.Show(context.Background(), list[0].ID); w.State != Replaced {
+			t.Errorf("the invalid one is %s", w.State)
 		}
 		cut := file.String()[:file.Len()/2]
 		c := openAt(t, address(), &status)
@@ -290,7 +290,7 @@ func TestImportCountsOnce(t *testing.T) {
 // What is being delivered may be superseded, and nothing else wait: the receiver may still get it after the import.
 func TestImportLeavesWhatIsBeingDelivered(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
-		d := newDesk(t, open, func(c *Config) { c.KeepLatest = true })
+		d := newDesk(t, open, func(c *Config) { c.Latest = true })
 		release := d.main.hang("t")
 		defer release()
 		d.take("t", odd("t", "A"))
@@ -304,10 +304,10 @@ func TestImportLeavesWhatIsBeingDelivered(t *testing.T) {
 	})
 }
 
-// With KEEP=latest an import also reads what waits in its lanes. It does not count that as imported.
+// With LATEST an import also reads what waits in its lanes. It does not count that as imported.
 func TestImportCountsWhatItBrings(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
-		d := newDesk(t, open, func(c *Config) { c.KeepLatest = true })
+		d := newDesk(t, open, func(c *Config) { c.Latest = true })
 		check(t, d.Pause(Pause{}))
 		d.take("t", odd("t", "A"))
 		got := must2(d.Import(t.Context(), strings.NewReader(odd("t", "B")+"\n"+odd("new", "B")), ImportOptions{}))(t)
@@ -485,7 +485,7 @@ func TestNoNumberIsLeft(t *testing.T) {
 		d.idle("")
 		d.want("what waited", d.states(""), "delivered delivered delivered")
 		e.reset()
-		d.shut() // what is owed cannot be stored
+		d.shut() // what was missed cannot be stored
 		if n, _ := e.sum(); n > 50 {
 			t.Errorf("%d statements at the end", n)
 		}
@@ -507,9 +507,9 @@ func TestHostileLines(t *testing.T) {
 			"a snapshot's id":        {`"snapshot":{`, `"snapshot":{"Webhook":"\u0000",`},
 			"a pause of a receiver":  {"\n", "\n" + `{"pause":{"receiver":"a\u0000"}}` + "\n"},
 			"a pause of a platform":  {"\n", "\n" + `{"pause":{"platform":"a\u0000"}}` + "\n"},
-			"many attempts":          {`"attempts":[`, `"attempts":[` + strings.Repeat(`{},`, 20)},
+			"many tries":             {`"tried":[`, `"tried":[` + strings.Repeat(`{},`, 20)},
 			"many faults":            {`"webhook":{`, `"webhook":{"faults":[` + strings.Repeat(`{},`, 100) + `{}],`},
-			"a long line":            {`"webhook":{`, `"webhook":{"attempts":[` + strings.Repeat(`{},`, 1<<19) + `{}],`},
+			"a long line":            {`"webhook":{`, `"webhook":{"tried":[` + strings.Repeat(`{},`, 1<<19) + `{}],`},
 			"a long line of another": {`"webhook":{`, `"webhook":{"odd":"` + strings.Repeat(`x`, 3<<19) + `",`},
 		} {
 			line := strings.Replace(file, change[0], change[1], 1)
@@ -555,7 +555,7 @@ func TestBareWebhookWithOddMembers(t *testing.T) {
 	}
 }
 
-// A bare webhook that the gate would refuse is a faulty line: it would make its tenant unknown.
+// A bare webhook that the gate would reject is a faulty line: it would make its tenant unknown.
 func TestBareWebhookIsValidated(t *testing.T) {
 	t.Parallel()
 	good := func(tenant string) string { return odd(tenant, "a") }
@@ -619,7 +619,7 @@ func TestRestoreDropsNoChange(t *testing.T) {
 // Bare webhooks change what usher knows, and no receiver gets them. The tenant's next webhook is no duplicate of them.
 func TestBareWebhookHasNoCopies(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
-		d := newDesk(t, open, func(c *Config) { c.KeepUnclaimed, c.Receivers = true, receiver.NewSet() })
+		d := newDesk(t, open, func(c *Config) { c.StoreUnclaimed, c.Receivers = true, receiver.NewSet() })
 		bare := odd("acme", "a")
 		must2(d.Import(t.Context(), strings.NewReader(bare), ImportOptions{}))(t)
 		d.want("the same from the sender", d.send("acme", bare)+d.send("acme", bare), "+=")

@@ -12,9 +12,9 @@
 //	lease.go      the permission to deliver a lane: how it is claimed, and what comes of it
 //	courier.go    when to try, and whom     route.go    which receiver a lane has
 //	act.go        what people do            views.go    what people see
-//	refuse.go     what cannot be taken in   export.go   save and restore
+//	invalid.go    what cannot be taken in   export.go   save and restore
 //	reconcile.go  what the billing service says, compared with what usher knows
-//	missed.go     what usher may have missed: webhooks that got a 5xx, and gaps
+//	missed.go     what usher may have missed: webhooks that got a 5xx, and outages
 //	retention.go  what is finished goes after a while
 //	engine/       what a database must do; sqlite/ and postgres/ do it, and know nothing about webhooks
 package inbox
@@ -78,16 +78,16 @@ type Config struct {
 	Receivers *receiver.Set // nil: this usher delivers nothing
 	Log       *slog.Logger
 
-	// A webhook is parked after MaxAttempts failed tries, or when it is older than MaxAge.
-	MaxAttempts int
-	MaxAge      time.Duration
+	// A webhook is parked after MaxTries failed tries, or when it is older than MaxAge.
+	MaxTries int
+	MaxAge   time.Duration
 	// MaxBytes bounds the webhooks that wait or are parked. Beyond it nothing is taken in.
 	MaxBytes int64
-	// KeepUnclaimed says what to do with a webhook that no receiver takes. True: it is kept, and never delivered. False: it waits for
+	// StoreUnclaimed says what to do with a webhook that no receiver takes. True: it is kept, and never delivered. False: it waits for
 	// a receiver.
-	KeepUnclaimed bool
-	// KeepLatest supersedes a waiting snapshot when a newer one of its tenant arrives.
-	KeepLatest bool
+	StoreUnclaimed bool
+	// Latest supersedes a waiting snapshot when a newer one of its tenant arrives.
+	Latest bool
 	// DedupWindow is how long usher assumes that the receiver still has the snapshot that it accepted last. Zero: no
 	// webhook is a duplicate.
 	DedupWindow time.Duration
@@ -97,8 +97,8 @@ type Config struct {
 	MaxBody int64
 	// GateUp says whether this process has a gate that takes webhooks now. Nil: it has no gate.
 	GateUp func() bool
-	// Owed gets the tenants whose webhooks could not be stored. The inbox moves them into its database. Nil: it makes one.
-	Owed *webhookgate.Owed
+	// Missed gets the tenants whose webhooks could not be stored. The inbox moves them into its database. Nil: it makes one.
+	Missed *webhookgate.Missed
 	// Delivered is called for each webhook that was accepted, with the receiver's name and the time since the webhook was
 	// received, or was last sent again by hand. May be nil.
 	Delivered func(receiver string, after time.Duration)
@@ -115,16 +115,16 @@ type Config struct {
 	Jitter      func(time.Duration) time.Duration
 }
 
-// Limits bound what is kept of webhooks that are finished or refused, what is in memory, and what one transaction does.
+// Limits bound what is kept of webhooks that are finished or invalid, what is in memory, and what one transaction does.
 type Limits struct {
 	Finished      int
 	FinishedBytes int64
 	FinishedAge   time.Duration
 
-	Refused       int
-	RefusedTenant int
-	RefusedBytes  int64
-	RefusedAge    time.Duration
+	Invalid       int
+	InvalidTenant int
+	InvalidBytes  int64
+	InvalidAge    time.Duration
 
 	ActionAge time.Duration
 
@@ -141,7 +141,7 @@ type Limits struct {
 // DefaultLimits are the documented limits.
 var DefaultLimits = Limits{
 	Finished: 10_000, FinishedBytes: 256 << 20, FinishedAge: 7 * 24 * time.Hour,
-	Refused: 1_000, RefusedTenant: 10, RefusedBytes: 64 << 20, RefusedAge: 30 * 24 * time.Hour,
+	Invalid: 1_000, InvalidTenant: 10, InvalidBytes: 64 << 20, InvalidAge: 30 * 24 * time.Hour,
 	ActionAge: 90 * 24 * time.Hour, AlwaysCounted: 10_000,
 	Bodies: 64 << 20, PageBytes: 4 << 20, ChunkBytes: 8 << 20, Step: 500,
 }
@@ -180,10 +180,10 @@ type Inbox struct {
 	nextSweep     time.Time                 // not before this time it deletes more of what was kept for too long
 	lastFullSweep time.Time                 // when it last deleted everything that is too old
 	heart         heartbeat
-	oweFailed     time.Time // when it last could not store what is owed
+	missedFailed  time.Time // when it last could not store what was missed
 
 	sweepSoon        atomic.Bool // there may be finished webhooks to delete
-	sweepRefusedSoon atomic.Bool // there may be refused webhooks to delete
+	sweepInvalidSoon atomic.Bool // there may be invalid webhooks to delete
 }
 
 const (
@@ -234,8 +234,8 @@ func New(e engine.Engine, cfg Config) *Inbox {
 	if cfg.Jitter == nil {
 		cfg.Jitter = jitter
 	}
-	if cfg.Owed == nil {
-		cfg.Owed = webhookgate.NewOwed()
+	if cfg.Missed == nil {
+		cfg.Missed = webhookgate.NewMissed()
 	}
 	s := &Inbox{
 		cfg: cfg, engine: e, owner: make([]byte, 16), leaseTime: fileLeaseTime, stale: make(map[webhookgate.Lane]bool),
@@ -320,13 +320,13 @@ func (s *Inbox) Store(w *webhookgate.Webhook) (duplicateOf string, err error) {
 	return a.DuplicateOf, a.Err
 }
 
-// Refuse stores a webhook that was refused, and returns its id; zero: that was not possible. See webhookgate.Config.Refused.
-func (s *Inbox) Refuse(r *webhookgate.Refusal) int64 {
+// RecordInvalid stores a webhook that is invalid, and returns its id; zero: that was not possible. See webhookgate.Config.Invalid.
+func (s *Inbox) RecordInvalid(r *webhookgate.Invalid) int64 {
 	ctx, cancel := context.WithTimeout(context.Background(), answerWithin)
 	defer cancel()
-	id, err := s.storeRefused(ctx, r)
+	id, err := s.storeInvalid(ctx, r)
 	if err != nil {
-		s.cfg.Log.Error("cannot store a refused webhook", "webhook", r.ID, "err", err)
+		s.cfg.Log.Error("cannot store an invalid webhook", "webhook", r.ID, "err", err)
 		return 0
 	}
 	return id
@@ -352,7 +352,7 @@ func (s *Inbox) Add(ctx context.Context, w *webhookgate.Webhook) Answer {
 		return nil
 	})
 	if a.Err != nil {
-		s.oweTo(w)
+		s.miss(w)
 	}
 	return a
 }
@@ -391,7 +391,7 @@ func (s *Inbox) takeIn(ctx context.Context, in incoming, w work, check func(*sql
 		}
 		return func() {
 			if a.Err == nil && in.arrived != 0 {
-				s.cfg.Owed.Taken(in.name, sha256Of(in.digest), in.snapshot && !a.again, moment(in.arrived))
+				s.cfg.Missed.Taken(in.name, sha256Of(in.digest), in.snapshot && !a.again, moment(in.arrived))
 			}
 			if a.Err == nil && in.snapshot { // also for a duplicate: the original may have come through another replica
 				s.cfg.Changed(in.Tenant)

@@ -34,7 +34,7 @@ type turn struct {
 	number     func() int64 // of the next new webhook
 	bytesAdded int64        // by how much the bytes that wait or are parked change
 	finished   bool         // a webhook is finished now: there may be something to sweep
-	refused    bool         // the same, of refused webhooks
+	invalid    bool         // the same, of invalid webhooks
 	committed  []func()     // what to do once the transaction is committed; it may run again before
 }
 
@@ -55,7 +55,7 @@ type rules struct {
 type rows interface {
 	// firstWaiting returns the first waiting webhook that is none of these, and not superseded; nil: there is none.
 	firstWaiting(l *lane, except []int64) *Webhook
-	refused(l *lane) []*Webhook // all; there are few
+	invalid(l *lane) []*Webhook // all; there are few
 	// parkedAfter returns the parked snapshots before this one that were parked after a newer one had been accepted: somebody had forced them.
 	// If there are very many, it returns some: the others stay until the next new one is accepted.
 	parkedAfter(l *lane, id int64) []*Webhook
@@ -76,7 +76,7 @@ type memory struct {
 	hooks    []*Webhook              // those of its webhooks that are in memory, new ones included
 	frontier int64                   // every waiting webhook that is not in memory has a position above this one
 	seen     map[[32]byte][]*seenRow // signed ids; one row for each body that the id came with
-	reads    bool                    // its refused webhooks are in memory
+	reads    bool                    // its invalid webhooks are in memory
 
 	dirty    bool
 	noted    bool // last has changed; so has nothing else of the row, unless it is dirty, too
@@ -144,10 +144,10 @@ func (l *lane) first() (first *Webhook) {
 	return first
 }
 
-// refusedOnes returns the lane's refused webhooks, in the order in which their last copies came.
-func (l *lane) refusedOnes() (all []*Webhook) {
-	if l.refused > 0 && !l.reads {
-		for _, h := range l.t.rows.refused(l) {
+// invalidOnes returns the lane's invalid webhooks, in the order in which their last copies came.
+func (l *lane) invalidOnes() (all []*Webhook) {
+	if l.invalid > 0 && !l.reads {
+		for _, h := range l.t.rows.invalid(l) {
 			if !slices.Contains(l.inMemory(), h.ID) {
 				l.hooks = append(l.hooks, h)
 			}
@@ -155,7 +155,7 @@ func (l *lane) refusedOnes() (all []*Webhook) {
 		l.reads = true
 	}
 	for _, h := range l.hooks {
-		if h.State == Refused && !h.gone {
+		if h.State == Invalid && !h.gone {
 			all = append(all, h)
 		}
 	}
@@ -201,8 +201,8 @@ func (l *lane) leave(h *Webhook) {
 		}
 	case Parked:
 		l.count(0, -1, -h.size)
-	case Refused:
-		l.refused--
+	case Invalid:
+		l.invalid--
 	}
 }
 
@@ -218,8 +218,8 @@ func (l *lane) enter(h *Webhook, state State, why string) {
 		}
 	case Parked:
 		l.count(0, 1, h.size)
-	case Refused:
-		l.refused++
+	case Invalid:
+		l.invalid++
 	default:
 		l.t.finished = true
 	}
@@ -304,7 +304,7 @@ type incoming struct {
 	receiver  *receiver.Receiver
 	state     *snapshot.Stored // nil: the webhook is no snapshot
 	unhurried bool             // it may be delivered when the courier comes by
-	accepting *Webhook         // the refused webhook that somebody accepts: so it is no duplicate
+	accepting *Webhook         // the invalid webhook that somebody accepts: so it is no duplicate
 	arrived   int64            // when it came, by the database's clock; zero: it did not come from the sender
 }
 
@@ -321,13 +321,13 @@ func (l *lane) take(in *incoming) (a Answer) {
 		}
 		l.rememberID(in, seq, original) // the same id must be a duplicate later, too, whatever has come meanwhile
 		if in.snapshot && !again {
-			for _, old := range l.refusedOnes() {
+			for _, old := range l.invalidOnes() {
 				old.setNewer(true)
 			}
 		}
 		return Answer{DuplicateOf: original, again: again}
 	}
-	return l.takeIn(in, t.KeepUnclaimed && in.receiver == nil)
+	return l.takeIn(in, t.StoreUnclaimed && in.receiver == nil)
 }
 
 // takeIn puts a webhook at the end of the lane. With keep it is kept, unless it must queue behind another one.
@@ -348,10 +348,10 @@ func (l *lane) takeIn(in *incoming, keep bool) (a Answer) {
 	l.noteTaken(in, false)
 	l.rememberID(in, row.ID, row.UUID)
 	if in.snapshot {
-		l.supersedeRefused(in)
+		l.supersedeInvalid(in)
 	}
 	if in.accepting != nil {
-		l.move(in.accepting, Accepted, fmt.Sprint("taken in as ", row.ID))
+		l.move(in.accepting, Replaced, fmt.Sprint("taken in as ", row.ID))
 	}
 	return a
 }
@@ -368,7 +368,7 @@ func (l *lane) becomeTail(row *Webhook, state *snapshot.Stored) {
 
 // keep takes a webhook in as kept: it is not delivered, and dedup goes by usher itself as its receiver.
 func (l *lane) keep(row *Webhook, state *snapshot.Stored) {
-	l.add(row, Kept)
+	l.add(row, Stored)
 	l.becomeTail(row, state)
 	l.tailDigest = nil
 	l.held, l.heldAt, l.heldBy, l.heldID = dedupDigest(row), l.t.now, "", row.UUID
@@ -384,7 +384,7 @@ func (l *lane) enqueue(row *Webhook, in *incoming) (a Answer) {
 	l.tailDigest = dedupDigest(row)
 	if !idle {
 		// Its backoff, its pause and its turn stay, also if nothing older waits any more.
-		if t.KeepLatest && row.snapshot {
+		if t.Latest && row.snapshot {
 			l.supersedeBelow(marks{waiting: row.ID}, true)
 			l.noteSince()
 		}
@@ -413,11 +413,11 @@ func (l *lane) noteSince() {
 	}
 }
 
-// supersedeRefused supersedes the tenant's refused webhooks: this snapshot is newer and complete. It leaves alone events of
-// other types, whose content no snapshot has. If this webhook is a refused one that somebody has accepted, it only supersedes
+// supersedeInvalid supersedes the tenant's invalid webhooks: this snapshot is newer and complete. It leaves alone events of
+// other types, whose content no snapshot has. If this webhook is an invalid one that somebody has accepted, it only supersedes
 // those that were last received before it: the others are newer.
-func (l *lane) supersedeRefused(in *incoming) {
-	for _, old := range l.refusedOnes() {
+func (l *lane) supersedeInvalid(in *incoming) {
+	for _, old := range l.invalidOnes() {
 		sameType := old.Type == in.Type || old.Type == ""
 		isOlder := in.accepting == nil || old.rank < in.accepting.rank
 		if sameType && isOlder {
@@ -438,25 +438,25 @@ func (l *lane) reconcile(in *offer, r *Run, leave leave) (c Compared) {
 	switch {
 	case c.Result == Equal:
 		l.supersedeEqual()
-		l.settleOwed(r.KnowsUpTo().UnixMicro())
-	case leave == toCompare || c.Result != Differs && c.Result != Missing:
+		l.settleMissed(r.KnowsUpTo().UnixMicro())
+	case leave == toCompare || c.Result != Differs && c.Result != NewTenant:
 	case leave == toKeep && (l.parked > 0 || !l.idle()): // it would be known, and something older be delivered after it
 		c.LeftOut = "its webhooks wait or are parked"
 	default:
 		before, first := l.lastAt, l.tail == 0
-		a := l.takeIn(&in.incoming, leave == toKeep || l.t.KeepUnclaimed && in.receiver == nil)
+		a := l.takeIn(&in.incoming, leave == toKeep || l.t.StoreUnclaimed && in.receiver == nil)
 		if c.Applied, c.Err = a.Err == nil, a.Err; c.Applied {
 			c.first = first
 			l.lastAt = max(before, r.KnowsUpTo().UnixMicro()) // what it says is as old as the list
-			l.settleOwed(r.KnowsUpTo().UnixMicro())
+			l.settleMissed(r.KnowsUpTo().UnixMicro())
 		}
 	}
 	return c
 }
 
-// supersedeEqual supersedes the tenant's refused snapshots, because the billing service says the same as usher since.
+// supersedeEqual supersedes the tenant's invalid snapshots, because the billing service says the same as usher since.
 func (l *lane) supersedeEqual() {
-	for _, old := range l.refusedOnes() {
+	for _, old := range l.invalidOnes() {
 		if old.Type == content.TenantProvisioningChange || old.Type == "" {
 			l.move(old, Superseded, "the billing service said later that the tenant is as usher knows it")
 		}
@@ -542,23 +542,23 @@ func (l *lane) hasSnapshot(digest []byte, receiver string) bool {
 	return holdsTail && bytes.Equal(l.held, digest) && age.Abs() < l.t.DedupWindow
 }
 
-// refuse stores a webhook that cannot be taken in. A copy of one that nobody has dealt with is only counted.
-func (l *lane) refuse(in *Webhook, known *Webhook) *Webhook {
-	if known != nil && known.State == Refused && !known.gone {
+// reject stores a webhook that cannot be taken in. A copy of one that nobody has dealt with is only counted.
+func (l *lane) recordInvalid(in *Webhook, known *Webhook) *Webhook {
+	if known != nil && known.State == Invalid && !known.gone {
 		known.Times++
 		known.Changed, known.rank, known.Newer, known.changed = l.t.time(), l.note(), false, true
 		return known
 	}
 	if l.Lane != (webhookgate.Lane{}) {
-		for all := l.refusedOnes(); len(all) > 0 && len(all) >= l.t.Limits.RefusedTenant; all = all[1:] {
-			l.t.warn("deleted a refused webhook: its tenant has too many", "id", all[0].ID, "tenant", all[0].Tenant)
+		for all := l.invalidOnes(); len(all) > 0 && len(all) >= l.t.Limits.InvalidTenant; all = all[1:] {
+			l.t.warn("deleted an invalid webhook: its tenant has too many", "id", all[0].ID, "tenant", all[0].Tenant)
 			l.drop(all[0])
 		}
 	}
 	row := *in
-	l.add(&row, Refused)
+	l.add(&row, Invalid)
 	row.rank = row.ID
-	l.t.refused = true
+	l.t.invalid = true
 	return &row
 }
 
@@ -670,14 +670,14 @@ func (l *lane) settle(o *Outcome) (s settlement) {
 		return s
 	}
 	if o.ContentErr == nil {
-		h.noteAttempt(t.time().Add(-time.Since(o.Began)), o.Took, o.Attempt)
+		h.noteTry(t.time().Add(-time.Since(o.Began)), o.Took, o.Try)
 		h.Receiver, h.changed = o.Lease.Receiver.Name, true
 		l.lastTry = t.now
-		if !o.Missed() {
+		if !o.IsMiss() {
 			h.Counted++
 		}
 		switch {
-		case o.Attempt.Accepted():
+		case o.Try.Accepted():
 			l.failingSince = 0
 		case l.failingSince == 0 || l.failingSince > t.now: // a time in the future is from before the clock was set back
 			l.failingSince = t.now
@@ -685,7 +685,7 @@ func (l *lane) settle(o *Outcome) (s settlement) {
 	}
 	why := o.parkReason(t.Config, h, t.time())
 	switch {
-	case o.Attempt.Accepted() && o.ContentErr == nil:
+	case o.Try.Accepted() && o.ContentErr == nil:
 		l.move(h, Delivered, "")
 		l.held, l.heldAt, l.heldBy, l.heldID = dedupDigest(h), t.now, h.Receiver, h.UUID
 		if h.snapshot {
@@ -715,12 +715,12 @@ func (l *lane) settle(o *Outcome) (s settlement) {
 func (l *lane) retry(o *Outcome, h *Webhook) time.Time {
 	t := l.t
 	l.lastResult = lastFailed
-	if o.Missed() {
-		l.lastResult = lastMissed
+	if o.IsMiss() {
+		l.lastResult = lastMiss
 	}
 	backoff := t.Jitter(min(minBackoff<<min(l.failures, 20), maxBackoff))
 	l.notBefore = 0
-	if after := min(o.Attempt.RetryAfter, maxRetryAfter); after > 0 {
+	if after := min(o.Try.RetryAfter, maxRetryAfter); after > 0 {
 		l.notBefore = t.now + micros(after)
 	}
 	l.failures++
@@ -764,8 +764,8 @@ func (l *lane) redeliver(h *Webhook, asked State, force bool) error {
 		return nil
 	case asked == Waiting && h.State == Superseded, asked.open() && h.State == Delivered:
 		return nil // it was to be delivered when it was asked for, and was meanwhile; once more could overwrite a newer one
-	case h.State == Kept && t.Receivers.For(h.Platform) == nil:
-		return ErrKept
+	case h.State == Stored && t.Receivers.For(h.Platform) == nil:
+		return ErrStored
 	case l.Tenant != "" && l.tail > h.ID && !force:
 		return &OverwriteError{h.ID, l.tailWebhook()}
 	case h.State != Parked && !t.hasRoom(h.size):
@@ -773,7 +773,7 @@ func (l *lane) redeliver(h *Webhook, asked State, force bool) error {
 	}
 	idle := l.waiting == 0
 	l.leave(h)
-	h.Record = Record{Attempts: h.Attempts, Again: t.time(), Forced: force && l.tail > h.ID}
+	h.Record = Record{Tried: h.Tried, Again: t.time(), Forced: force && l.tail > h.ID}
 	if h.rank = never; h.snapshot && !h.Forced {
 		h.rank = h.ID
 	}
@@ -811,7 +811,7 @@ func (l *lane) discard(h *Webhook) error {
 	switch {
 	case h.State.Finished():
 		return ErrFinished
-	case h.State == Refused:
+	case h.State == Invalid:
 		l.move(h, Discarded, byHand)
 		return nil
 	case l.leased() && l.leasedID == h.ID:
@@ -842,9 +842,9 @@ func (l *lane) pause(yes bool) {
 func (l *lane) forget() bool {
 	l.t.rows.forgetIDs(l)
 	l.seen, l.newSeen = nil, nil
-	owed := len(l.owed.Missed) > 0
-	l.settleOwed(l.t.now)
-	return l.forgetCopies() || owed
+	missed := len(l.missed.Webhooks) > 0
+	l.settleMissed(l.t.now)
+	return l.forgetCopies() || missed
 }
 
 // erase deletes everything.
@@ -867,7 +867,7 @@ func (l *lane) erase() (count int, err error) {
 	t.bytesAdded -= l.bytes
 	l.hooks, l.deleted, l.memory.snapshot, l.frontier, l.reads = nil, nil, nil, math.MinInt64, false
 	l.marks, l.stale = marks{}, false
-	l.waiting, l.resent, l.parked, l.refused, l.bytes = 0, 0, 0, 0, 0
+	l.waiting, l.resent, l.parked, l.invalid, l.bytes = 0, 0, 0, 0, 0
 	l.tail, l.tailID, l.taken, l.failingSince = 0, "", nil, 0
 	l.note()
 	l.clearBackoff()

@@ -27,21 +27,21 @@ type sim struct {
 	now                time.Time
 	events             []event // by time
 	works              []Work
-	gathering, storing bool // works; what is owed, with them
+	gathering, storing bool // works; what was missed, with them
 	life               *life
 	shared             bool
-	underTry           map[*attempt]func()
+	underTry           map[*try]func()
 
-	refusals  []*refusal
-	byRefusal map[string]*refusal // by webhook-id
-	dealt     map[int64]bool      // refused webhooks that somebody has accepted or discarded: true if that is certain
-	forgets   []span
-	resumes   int
-	isHeld    map[string]bool  // tenants that are paused for sure
-	accepted  map[string]int64 // webhook-ids of those that were refused, and their former numbers
-	equal     []saying         // tenants that reconcile has found equal
+	rejections []*rejection
+	byInvalid  map[string]*rejection // by webhook-id
+	dealt      map[int64]bool        // rejections that somebody has accepted or discarded: true if that is certain
+	forgets    []span
+	resumes    int
+	isHeld     map[string]bool  // tenants that are paused for sure
+	accepted   map[string]int64 // webhook-ids of those that are invalid, and their former numbers
+	equal      []saying         // tenants that reconcile has found equal
 
-	debts  *webhookgate.Owed // in the memory of this life
+	missed *webhookgate.Missed // in the memory of this life
 	misses []*miss
 }
 
@@ -51,11 +51,11 @@ type miss struct {
 	digest           [sha256.Size]byte
 	at               time.Time
 	life             *life
-	stored           bool // its debt was stored, or settled meanwhile
+	stored           bool // its missed set was stored, or settled meanwhile
 }
 
-// A refusal is a webhook that could not be taken in.
-type refusal struct {
+// An rejection is a webhook that could not be taken in.
+type rejection struct {
 	webhook  *webhookgate.Webhook
 	from, to time.Time
 	ok       bool
@@ -87,7 +87,7 @@ func (s *sim) submit(w ...Work) {
 		s.gathering = true
 		life := s.life
 		s.at(disk, life, func() {
-			works := append(s.owing(), s.works...) // before the webhooks that may settle it
+			works := append(s.storingMissed(), s.works...) // before the webhooks that may settle it
 			s.works, s.gathering = nil, false
 			s.m.Now = s.now.UnixMicro()
 			after := s.m.Turn(works)
@@ -112,7 +112,7 @@ func (s *sim) receiverFor(platform string) *receiver.Receiver {
 	return rc
 }
 
-// mayBeDealt notes that somebody may have dealt with a refused webhook, also if nobody hears of it.
+// mayBeDealt notes that somebody may have dealt with an rejection, also if nobody hears of it.
 func (s *sim) mayBeDealt(id int64) {
 	if _, known := s.dealt[id]; !known {
 		s.dealt[id] = false
@@ -185,9 +185,9 @@ func (s *sim) deliver(lease *Lease) {
 	s.at(took, life, func() {
 		delete(s.underTry, t)
 		if w.end(t, word, s.now); t.status == 0 {
-			o.Attempt.Err = syscall.ECONNREFUSED
+			o.Try.Err = syscall.ECONNREFUSED
 		}
-		o.Attempt.Status, o.Took = t.status, took
+		o.Try.Status, o.Took = t.status, took
 		if s.shared && w.r.IntN(20) == 0 { // it stands still, and the lease ends before the outcome is written
 			until := s.now.Add(w.lease + pick(w.r, 10*time.Millisecond, time.Second/2, time.Second, 5*time.Second))
 			life.troubles = append(life.troubles, trouble{t.began, until, true})
@@ -228,27 +228,27 @@ func (s *sim) arrive(hook *webhookgate.Webhook, tenant, snapshot string) *arriva
 	return a
 }
 
-// refuse has a webhook come that cannot be taken in.
-func (s *sim) refuse(tenant, snapshot string) {
-	hook := s.hook(fmt.Sprintf("r%d-%x", len(s.refusals), s.seed), tenant, snapshot)
+// reject has a webhook come that cannot be taken in.
+func (s *sim) recordInvalid(tenant, snapshot string) {
+	hook := s.hook(fmt.Sprintf("r%d-%x", len(s.rejections), s.seed), tenant, snapshot)
 	if s.r.IntN(5) == 0 { // its tenant is not certain
 		hook.Lane = webhookgate.Lane{}
 	}
-	r := &refusal{webhook: hook, from: s.now, to: s.now.Add(time.Hour)}
+	r := &rejection{webhook: hook, from: s.now, to: s.now.Add(time.Hour)}
 	if hook.Lane.Tenant != "" && hook.Snapshot {
 		r.version = s.change(tenant, snapshot)
 	}
-	s.refusals = append(s.refusals, r)
-	s.byRefusal[hook.ID] = r
+	s.rejections = append(s.rejections, r)
+	s.byInvalid[hook.ID] = r
 	life := s.life
-	s.submit(s.m.Refuse(hook, func(id int64) {
+	s.submit(s.m.RecordInvalid(hook, func(id int64) {
 		if life.dead.IsZero() {
 			r.ok, r.to, r.id = true, s.now, id
 		}
 	}))
 }
 
-// accept takes in a refused webhook.
+// accept takes in an rejection.
 func (s *sim) accept() {
 	w := s.world
 	all := slices.DeleteFunc(s.m.List(), func(e *Webhook) bool { return !e.Rejected() || e.Tenant == "" })
@@ -256,7 +256,7 @@ func (s *sim) accept() {
 		return
 	}
 	e := all[w.r.IntN(min(4, len(all)))]
-	hook := *s.byRefusal[e.UUID].webhook
+	hook := *s.byInvalid[e.UUID].webhook
 	hook.ID, hook.Receiver = fmt.Sprintf("a%d-%x", len(s.accepted), w.seed), s.life.receivers.For(hook.Lane.Platform)
 	s.accepted[hook.ID] = e.ID
 	a := s.arrive(&hook, e.Tenant, strings.TrimSuffix(strings.TrimPrefix(string(hook.Body), e.Tenant), " other"))
@@ -270,7 +270,7 @@ func (s *sim) accept() {
 		if a.ok = got.Err == nil; a.ok {
 			w.seen["accepted"] = true
 			if got.DuplicateOf != "" || s.dealt[e.ID] {
-				s.violation("(i) refused webhook %d was accepted twice, or as a copy", e.ID)
+				s.violation("(i) rejection %d was accepted twice, or as a copy", e.ID)
 			}
 			s.dealt[e.ID] = true
 		}
@@ -287,9 +287,9 @@ func (s *sim) resume(tenant string) {
 	s.submit(s.m.Pause(webhookgate.Lane{Platform: platform(tenant), Tenant: tenant}, false, func(error) {}))
 }
 
-// lastRefused is when a refused webhook, or a copy of it, may last have come.
-func (s *sim) lastRefused(id int64, hook *webhookgate.Webhook) (last time.Time) {
-	for _, c := range s.refusals {
+// lastInvalid is when an rejection, or a copy of it, may last have come.
+func (s *sim) lastInvalid(id int64, hook *webhookgate.Webhook) (last time.Time) {
+	for _, c := range s.rejections {
 		if c.webhook.Digest == hook.Digest && (c.id == id || !c.ok) && c.to.After(last) {
 			last = c.to
 		}
@@ -297,19 +297,19 @@ func (s *sim) lastRefused(id int64, hook *webhookgate.Webhook) (last time.Time) 
 	return last
 }
 
-// judgeRefused looks at what became of refused webhooks.
-func (s *sim) judgeRefused() {
+// judgeInvalid looks at what became of rejections.
+func (s *sim) judgeInvalid() {
 	w := s.world
 	counts := make(map[string]int)
 	for _, e := range s.m.List() {
 		if !e.Rejected() {
 			continue
 		}
-		r := s.byRefusal[e.UUID]
-		w.seen["refused "+string(e.State)] = true
+		r := s.byInvalid[e.UUID]
+		w.seen["invalid "+string(e.State)] = true
 		times, unsure := 0, !r.ok
 		var last time.Time
-		for _, c := range s.refusals {
+		for _, c := range s.rejections {
 			if c.webhook.Digest == r.webhook.Digest && c.webhook.Lane == r.webhook.Lane {
 				unsure = unsure || !c.ok
 				times += number(c.id == e.ID)
@@ -319,47 +319,47 @@ func (s *sim) judgeRefused() {
 			}
 		}
 		if times != e.Times && !unsure {
-			w.violation("(i) refused webhook %d came %d times, and says %d", e.ID, times, e.Times)
+			w.violation("(i) rejection %d came %d times, and says %d", e.ID, times, e.Times)
 		}
 		newer := func(certain bool) bool {
 			return slices.ContainsFunc(w.arrivals, func(a *arrival) bool {
 				former, accepted := s.accepted[a.webhook.ID] // it only supersedes what came before it
 				isNewer := a.tenant == e.Tenant && a.webhook.Snapshot && a.entry != nil && a.entry.ID > e.ID
-				return isNewer && (certain && a.from.After(last) && !accepted || !certain && (!accepted || !s.lastRefused(former, a.webhook).Before(last)))
+				return isNewer && (certain && a.from.After(last) && !accepted || !certain && (!accepted || !s.lastInvalid(former, a.webhook).Before(last)))
 			})
 		}
 		good := false
 		switch e.State {
-		case Refused:
+		case Invalid:
 			counts[e.Platform+"/"+e.Tenant]++
 			good = !s.dealt[e.ID] && (unsure || e.Type != "TenantProvisioningChange" || !newer(true))
 		case Superseded:
 			equal := slices.ContainsFunc(s.equal, func(said saying) bool { return said.tenant == e.Tenant && said.version >= r.version })
 			good = e.Tenant != "" && (newer(false) || equal) && e.Type == "TenantProvisioningChange"
-		case Accepted, Discarded:
+		case Replaced, Discarded:
 			_, good = s.dealt[e.ID]
 		}
 		if !good {
-			w.violation("(i) refused webhook %d of %q is %s %q", e.ID, e.Tenant, e.State, e.Why)
+			w.violation("(i) rejection %d of %q is %s %q", e.ID, e.Tenant, e.State, e.Why)
 		}
 	}
 	for name, n := range counts {
-		if name != "/" && n > w.cfg.Limits.RefusedTenant {
-			w.violation("(i) %s has %d refused webhooks", name, n)
+		if name != "/" && n > w.cfg.Limits.InvalidTenant {
+			w.violation("(i) %s has %d rejections", name, n)
 		}
 	}
 	// None is gone, unless its tenant was erased or has too many that came later.
-	for _, r := range s.refusals {
+	for _, r := range s.rejections {
 		if !r.ok || slices.ContainsFunc(s.m.List(), func(e *Webhook) bool { return e.ID == r.id }) {
 			continue
 		}
 		erased := slices.ContainsFunc(w.erasures, func(e span) bool { return e.tenant == r.webhook.Lane.Tenant && e.to.After(r.from) })
 		others := 0
-		for _, o := range s.refusals {
+		for _, o := range s.rejections {
 			others += number(o.webhook.Lane == r.webhook.Lane && o.webhook.Digest != r.webhook.Digest && !o.to.Before(r.from))
 		}
-		if !erased && (others < w.cfg.Limits.RefusedTenant || r.webhook.Lane.Tenant == "") {
-			w.violation("(i) refused webhook %d of %q is gone", r.id, r.webhook.Lane.Tenant)
+		if !erased && (others < w.cfg.Limits.InvalidTenant || r.webhook.Lane.Tenant == "") {
+			w.violation("(i) rejection %d of %q is gone", r.id, r.webhook.Lane.Tenant)
 		}
 	}
 }
@@ -380,7 +380,7 @@ func (s *sim) judgeSigned() {
 			switch {
 			case m == n || m.tenant != n.tenant || m.webhook.SignedID != n.webhook.SignedID || m.webhook.Digest != n.webhook.Digest || !m.ok || !m.to.Before(n.from):
 			case n.to.Sub(m.from) >= 15*time.Minute || slices.ContainsFunc(w.erasures, forgotten) || slices.ContainsFunc(s.forgets, forgotten):
-			case o.entry == nil || len(o.again) > 0 || o.entry.State != Delivered && o.entry.State != Waiting && o.entry.State != Kept:
+			case o.entry == nil || len(o.again) > 0 || o.entry.State != Delivered && o.entry.State != Waiting && o.entry.State != Stored:
 			default:
 				w.violation("(a) arrival %d was taken in, though %d had come with the same signed id, and %d is %s", n.number, m.number, o.number, o.entry.State)
 			}
@@ -405,9 +405,9 @@ func (s *sim) judgeTaken() {
 		if o == nil || !o.ok || !o.webhook.Snapshot || o.webhook.Digest != n.webhook.Digest || s.touched(n.tenant, o.from, n.to) {
 			continue
 		}
-		if o.entry != nil && o.entry.State == Kept {
+		if o.entry != nil && o.entry.State == Stored {
 			if n.receiver == "" && n.to.Sub(o.from) < w.window {
-				w.violation("(a) arrival %d was taken in, though it is a copy of %d, which was kept", n.number, o.number)
+				w.violation("(a) arrival %d was taken in, though it is a copy of %d, which was stored", n.number, o.number)
 			}
 			continue
 		}
@@ -436,17 +436,17 @@ func (s *sim) judgeTries() {
 		*arrival
 		instance int
 	}
-	refusals, ended := make(map[delivery]int), make(map[delivery]bool)
+	rejections, ended := make(map[delivery]int), make(map[delivery]bool)
 	for _, t := range w.tries {
 		d := delivery{t.arrival, t.instance}
 		unsure := w.trouble(t.from, t.began, true) || slices.ContainsFunc(t.again, func(r *redelivery) bool { return r.unsure })
 		if ended[d] && !unsure {
 			w.violation("(b) arrival %d was tried again, though it is parked", t.number)
 		}
-		if refusals[d] += number(t.status == 500); refusals[d] >= worldTries || t.status == 422 {
+		if rejections[d] += number(t.status == 500); rejections[d] >= worldTries || t.status == 422 {
 			ended[d] = true
 		}
-		if w.cfg.KeepLatest && t.instance == 0 && t.webhook.Snapshot && t.entry != nil && slices.ContainsFunc(w.arrivals, func(b *arrival) bool {
+		if w.cfg.Latest && t.instance == 0 && t.webhook.Snapshot && t.entry != nil && slices.ContainsFunc(w.arrivals, func(b *arrival) bool {
 			return b.tenant == t.tenant && b.webhook.Snapshot && b.ok && b.entry != nil && b.entry.ID > t.entry.ID && b.to.Add(w.settled).Before(t.began)
 		}) {
 			w.violation("(b) arrival %d was tried, though a newer snapshot had been taken in, and only the latest is to be kept", t.number)
@@ -482,7 +482,7 @@ func (s *sim) send(tenant, snapshot string) {
 		}
 		a.ok, a.err, a.original, a.isAgain = got.Err == nil, got.Err, got.DuplicateOf, got.again
 		if a.ok && a.number%2 == 0 { // else it came through another replica
-			s.debts.Taken(hook.Lane, hook.Digest, hook.Snapshot && !got.again, hook.Received)
+			s.missed.Taken(hook.Lane, hook.Digest, hook.Snapshot && !got.again, hook.Received)
 		}
 		if lease != nil {
 			s.deliver(lease)
@@ -519,7 +519,7 @@ func (s *sim) compare(run *aRun, leave leave, said saying, done func(tenant stri
 		Snapshot: true, Header: http.Header{"X-Test": {"1"}}, Received: s.now, Receiver: s.life.receivers.For(platform(said.tenant)),
 		State: &snapshot.Snapshot{Known: true, Features: []snapshot.Feature{{Code: said.snapshot}}},
 	}
-	if hook.Receiver == nil && !s.cfg.KeepUnclaimed {
+	if hook.Receiver == nil && !s.cfg.StoreUnclaimed {
 		return // it is passed over
 	}
 	hook.Body = fmt.Appendf(nil, "%s of run %d", said.snapshot, run.number)
@@ -537,7 +537,7 @@ func (s *sim) compare(run *aRun, leave leave, said saying, done func(tenant stri
 			a.ok = c.Applied
 			s.world.seen["reconciled "+string(c.Result)] = true
 			if c.Applied || c.Result == Equal {
-				s.debts.SettleBefore(hook.Lane, s.m.runs[run.number].settlesBefore())
+				s.missed.SettleBefore(hook.Lane, s.m.runs[run.number].settlesBefore())
 			}
 			done(said.tenant, c)
 		}
@@ -553,12 +553,12 @@ func (s *sim) reconcileAll() {
 			}
 		}
 	}
-	s.reconcile(toApply, time.Second, time.Second, want(Equal, Differs, Missing))
+	s.reconcile(toApply, time.Second, time.Second, want(Equal, Differs, NewTenant))
 	s.advance(s.now.Add(s.pace.calm))
 	s.reconcile(toCompare, time.Second, time.Second, func(tenant string, c Compared) {
 		want(Equal)(tenant, c)
-		if s.m.Owed(webhookgate.Lane{Platform: platform(tenant), Tenant: tenant}) {
-			s.violation("(j) in the end %s is equal, and is owed something", tenant)
+		if s.m.Missed(webhookgate.Lane{Platform: platform(tenant), Tenant: tenant}) {
+			s.violation("(j) in the end %s is equal, and has missed webhooks", tenant)
 		}
 	})
 	s.advance(s.now.Add(time.Minute))
@@ -571,24 +571,24 @@ func (s *sim) miss(tenant, snapshot string) {
 	if hook.Snapshot {
 		s.change(tenant, snapshot)
 	}
-	s.debts.Add(hook.Lane, webhookgate.Missed{ID: hook.ID, Digest: hook.Digest, At: s.now, Snapshot: hook.Snapshot})
+	s.missed.Add(hook.Lane, webhookgate.MissedWebhook{ID: hook.ID, Digest: hook.Digest, At: s.now, Snapshot: hook.Snapshot})
 }
 
-// storeOwed has the next transaction move what is owed from memory into lanes.
-func (s *sim) storeOwed() {
+// storeMissed has the next transaction move what was missed from memory into lanes.
+func (s *sim) storeMissed() {
 	s.storing = true
 	s.submit()
 }
 
-func (s *sim) owing() (works []Work) {
+func (s *sim) storingMissed() (works []Work) {
 	if !s.storing {
 		return nil
 	}
 	s.storing = false
-	debts := s.debts
-	for _, o := range debts.List() {
-		works = append(works, s.m.Owe(o.Lane, o.Debt, func() {
-			debts.Drop(o)
+	missed := s.missed
+	for _, o := range missed.List() {
+		works = append(works, s.m.Owe(o.Lane, o.MissedSet, func() {
+			missed.Drop(o)
 			for _, m := range s.misses {
 				m.stored = m.stored || m.tenant == o.Tenant && !m.at.After(o.Last())
 			}
@@ -597,12 +597,12 @@ func (s *sim) owing() (works []Work) {
 	return works
 }
 
-// judgeOwed looks at who is owed something. Two webhooks that are a second apart may count as either order.
-func (s *sim) judgeOwed() {
+// judgeMissed looks at who has missed webhooks. Two webhooks that are a second apart may count as either order.
+func (s *sim) judgeMissed() {
 	w := s.world
 	for _, tenant := range w.tenants {
 		lane := webhookgate.Lane{Platform: platform(tenant), Tenant: tenant}
-		owed := s.m.Owed(lane)
+		missed := s.m.Missed(lane)
 		var last, certain *miss
 		for _, m := range s.misses {
 			if m.tenant == tenant {
@@ -612,7 +612,7 @@ func (s *sim) judgeOwed() {
 			}
 		}
 		must, mustNot := certain != nil, last == nil
-		settled := false // in the memory of the replica that owes it
+		settled := false // in the memory of the replica that missed it
 		for _, a := range w.arrivals {
 			if a.tenant != tenant || last == nil {
 				continue
@@ -624,7 +624,7 @@ func (s *sim) judgeOwed() {
 			at, isAccepted := a.from, false
 			if id, ok := s.accepted[a.webhook.ID]; ok {
 				isAccepted = true
-				for _, r := range s.refusals {
+				for _, r := range s.rejections {
 					if r.id == id {
 						at = r.to
 					}
@@ -637,8 +637,8 @@ func (s *sim) judgeOwed() {
 				continue
 			}
 			isMissed := slices.ContainsFunc(s.misses, func(m *miss) bool { return m.tenant == tenant && m.digest == a.webhook.Digest })
-			// What came through another replica counts once the debt is stored. Of several, only the last one is known then, which may be one that
-			// was refused before and accepted.
+			// What came through another replica counts once the missed set is stored. Of several, only the last one is known then, which may be one that
+			// is invalid before and accepted.
 			if isAccepted {
 				mustNot = settled
 			} else if a.ok && a.from.After(last.at.Add(time.Second)) {
@@ -653,16 +653,16 @@ func (s *sim) judgeOwed() {
 			}
 		}
 		switch {
-		case must && !owed:
-			w.violation("(j) %s is owed %s of %v, and nobody knows", tenant, certain.snapshot, certain.at)
-		case mustNot && owed:
-			w.violation("(j) %s is owed nothing, and usher says so", tenant)
+		case must && !missed:
+			w.violation("(j) %s is missed %s of %v, and nobody knows", tenant, certain.snapshot, certain.at)
+		case mustNot && missed:
+			w.violation("(j) %s is missed nothing, and usher says so", tenant)
 		}
 		if must {
-			w.seen["owed"] = true
+			w.seen["missed"] = true
 		}
 		if last != nil && mustNot {
-			w.seen["owed nothing more"] = true
+			w.seen["missed nothing more"] = true
 		}
 	}
 }
@@ -692,7 +692,7 @@ func (s *sim) act(work func(done func(error)) Work, done func(error)) {
 
 func (s *sim) start() {
 	w := s.world
-	s.life, s.debts = &life{place: w.places[0]}, webhookgate.NewOwed()
+	s.life, s.missed = &life{place: w.places[0]}, webhookgate.NewMissed()
 	s.life.receivers = w.receivers(func(*receiver.Receiver) {})
 	w.cfg.Receivers = s.life.receivers
 	w.places[0].life = s.life
@@ -712,8 +712,8 @@ func (s *sim) step(n int) {
 	tenant, snapshot := pick(w.r, w.tenants...), pick(w.r, "A", "B")
 	lane := webhookgate.Lane{Platform: platform(tenant), Tenant: tenant}
 	step := pick(w.r, "send", "send", "send", "send", "send", "copy", "copy", "copy", "burst", "burst", "sleep", "sleep", "sleep", "redeliver", "redeliver",
-		"discard", "forget", "erase", "outage", "pause", "resume", "kill", "refuse", "refuse", "refuse", "refuse again", "accept", "discard refused", "sleep long",
-		"lose", "lose", "reconcile", "reconcile", "reconcile", "miss", "miss", "store what is owed", "send what was missed")
+		"discard", "forget", "erase", "outage", "pause", "resume", "kill", "reject", "reject", "reject", "reject again", "accept", "discard invalid", "sleep long",
+		"lose", "lose", "reconcile", "reconcile", "reconcile", "miss", "miss", "store what was missed", "send what was missed")
 	w.story = append(w.story, s.now.Format("15:04:05.000000 ")+fmt.Sprintf("step %d: %s", n, step))
 	switch step {
 	case "send":
@@ -768,13 +768,13 @@ func (s *sim) step(n int) {
 	case "forget":
 		s.submit(s.m.Forget(lane))
 		s.forgets = append(s.forgets, span{tenant: tenant, from: s.now, to: s.now.Add(time.Second)})
-	case "refuse":
-		s.refuse(tenant, pick(w.r, "A", "B", "C", "D", "E"))
-	case "refuse again":
-		if n := len(s.refusals); n > 0 {
-			r := s.refusals[n-1-w.r.IntN(min(3, n))]
+	case "reject":
+		s.recordInvalid(tenant, pick(w.r, "A", "B", "C", "D", "E"))
+	case "reject again":
+		if n := len(s.rejections); n > 0 {
+			r := s.rejections[n-1-w.r.IntN(min(3, n))]
 			if tenant := r.webhook.Lane.Tenant; tenant != "" {
-				s.refuse(tenant, strings.TrimSuffix(strings.TrimPrefix(string(r.webhook.Body), tenant), " other"))
+				s.recordInvalid(tenant, strings.TrimSuffix(strings.TrimPrefix(string(r.webhook.Body), tenant), " other"))
 			}
 		}
 	case "accept":
@@ -785,15 +785,15 @@ func (s *sim) step(n int) {
 		s.reconcile(pick(w.r, toCompare, toApply, toApply, toKeep), pick(w.r, w.sleeps...)/2, pick(w.r, w.sleeps...)/2, func(string, Compared) {})
 	case "miss":
 		s.miss(tenant, pick(w.r, "A", "C", "D", "E"))
-	case "store what is owed":
-		s.storeOwed()
+	case "store what was missed":
+		s.storeMissed()
 	case "send what was missed":
 		if n := len(s.misses); n > 0 {
 			m := s.misses[n-1-w.r.IntN(min(3, n))]
 			s.send(m.tenant, m.snapshot)
 		}
-	case "discard refused":
-		all := slices.DeleteFunc(s.m.List(), func(e *Webhook) bool { return e.State != Refused })
+	case "discard invalid":
+		all := slices.DeleteFunc(s.m.List(), func(e *Webhook) bool { return e.State != Invalid })
 		if len(all) == 0 {
 			break
 		}
@@ -859,15 +859,15 @@ func (s *sim) live() {
 	for _, tenant := range w.tenants {
 		s.resume(tenant)
 	}
-	s.storeOwed()
+	s.storeMissed()
 	s.advance(s.now.Add(w.pace.calm))
-	s.judgeOwed()
+	s.judgeMissed()
 	if w.seed%2 == 0 {
 		s.reconcileAll()
 	}
-	for _, r := range s.refusals {
+	for _, r := range s.rejections {
 		if r.ok && r.version > 0 {
-			w.refused = append(w.refused, saying{r.webhook.Lane.Tenant, "", r.version, r.from, r.to})
+			w.invalid = append(w.invalid, saying{r.webhook.Lane.Tenant, "", r.version, r.from, r.to})
 		}
 	}
 	for _, e := range s.m.List() {
@@ -881,7 +881,7 @@ func (s *sim) live() {
 		}
 	}
 	w.judge()
-	s.judgeRefused()
+	s.judgeInvalid()
 	s.judgeSigned()
 	s.judgeTaken()
 	s.judgeTries()
@@ -907,11 +907,11 @@ func TestWorldsOnLanes(t *testing.T) {
 		w := newWorld(seed, filePace)
 		w.cfg.Log = slog.New(slog.DiscardHandler)
 		w.cfg.Limits = DefaultLimits
-		w.cfg.Limits.RefusedTenant = 3
+		w.cfg.Limits.InvalidTenant = 3
 		w.places = []*place{{world: w}}
 		shorter := w.cfg.Jitter
 		w.cfg.Jitter = func(d time.Duration) time.Duration { return max(shorter(d), 500*time.Millisecond) } // there is no courier that knows of receivers that are down
-		s := &sim{world: w, now: time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC), underTry: make(map[*attempt]func()), shared: seed%2 == 0, byRefusal: make(map[string]*refusal), accepted: make(map[string]int64), isHeld: make(map[string]bool), dealt: make(map[int64]bool)}
+		s := &sim{world: w, now: time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC), underTry: make(map[*try]func()), shared: seed%2 == 0, byInvalid: make(map[string]*rejection), accepted: make(map[string]int64), isHeld: make(map[string]bool), dealt: make(map[int64]bool)}
 		lease := 100 * 365 * 24 * time.Hour
 		if s.shared {
 			lease = 10 * time.Second

@@ -199,7 +199,7 @@ const MaxReadAhead = 64 << 10
 // An Outcome is what came of a lease: usually one try.
 type Outcome struct {
 	Lease      *Lease
-	Attempt    receiver.Attempt
+	Try        receiver.Try
 	Began      time.Time
 	Took       time.Duration
 	Aborted    bool          // there was no try, or usher itself cancelled it
@@ -237,10 +237,10 @@ func (o *Outcome) parkReason(cfg *Config, h *Webhook, now time.Time) string {
 	switch {
 	case o.ContentErr != nil:
 		return o.ContentErr.Error()
-	case isPermanent(o.Attempt.Status):
-		return "the receiver will not take it: " + http.StatusText(o.Attempt.Status)
-	case h.Counted >= cfg.MaxAttempts:
-		return "too many failed tries (USHER_WEBHOOK_INBOX_ATTEMPTS)"
+	case isPermanent(o.Try.Status):
+		return "the receiver will not take it: " + http.StatusText(o.Try.Status)
+	case h.Counted >= cfg.MaxTries:
+		return "too many failed tries (USHER_WEBHOOK_INBOX_TRIES)"
 	case now.Sub(h.AgeFrom()) > cfg.MaxAge:
 		return "older than USHER_WEBHOOK_INBOX_MAX_AGE"
 	}
@@ -248,7 +248,7 @@ func (o *Outcome) parkReason(cfg *Config, h *Webhook, now time.Time) string {
 }
 
 // isMiss says whether a try was a miss: it says that the receiver is down, and nothing about the webhook.
-func isMiss(a receiver.Attempt) bool {
+func isMiss(a receiver.Try) bool {
 	switch a.Status {
 	case 0, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		return true
@@ -256,15 +256,15 @@ func isMiss(a receiver.Attempt) bool {
 	return false
 }
 
-// Missed says whether the try was a miss: the receiver is to blame, and not the webhook.
-func (o *Outcome) Missed() bool {
-	failed := o.ContentErr == nil && !o.Aborted && !o.Attempt.Accepted()
-	return failed && (isMiss(o.Attempt) || o.Everybody && !isPermanent(o.Attempt.Status))
+// IsMiss says whether the try was a miss: the receiver is to blame, and not the webhook.
+func (o *Outcome) IsMiss() bool {
+	failed := o.ContentErr == nil && !o.Aborted && !o.Try.Accepted()
+	return failed && (isMiss(o.Try) || o.Everybody && !isPermanent(o.Try.Status))
 }
 
 // Permanent says whether the receiver has said that it will never take this webhook.
 func (o *Outcome) Permanent() bool {
-	return o.ContentErr == nil && !o.Aborted && isPermanent(o.Attempt.Status)
+	return o.ContentErr == nil && !o.Aborted && isPermanent(o.Try.Status)
 }
 
 // isPermanent says whether the receiver will never take this webhook.

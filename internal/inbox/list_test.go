@@ -190,10 +190,10 @@ func TestReadEndsWithItsReader(t *testing.T) {
 			_, _, err := i.History(ctx, time.Time{}, time.Time{}, false)
 			return err
 		},
-		"actions":             func(i *Inbox, ctx context.Context) error { return second(i.Actions(ctx, 0, 10)) },
-		"a tenant's debt":     func(i *Inbox, ctx context.Context) error { _, _, err := i.Owes(ctx, "", "t"); return err },
-		"a tenant's platform": func(i *Inbox, ctx context.Context) error { return second(i.Platforms(ctx, "t")) },
-		"snapshots":           func(i *Inbox, ctx context.Context) error { return second(i.Snapshots(ctx, []string{"t"})) },
+		"actions":               func(i *Inbox, ctx context.Context) error { return second(i.Actions(ctx, 0, 10)) },
+		"a tenant's missed set": func(i *Inbox, ctx context.Context) error { _, _, err := i.MissedOf(ctx, "", "t"); return err },
+		"a tenant's platform":   func(i *Inbox, ctx context.Context) error { return second(i.Platforms(ctx, "t")) },
+		"snapshots":             func(i *Inbox, ctx context.Context) error { return second(i.Snapshots(ctx, []string{"t"})) },
 	}
 	for what, end := range map[string]func(gone func(), i *Inbox){
 		"the reader is gone": func(gone func(), _ *Inbox) { gone() },

@@ -146,10 +146,10 @@ func (r memRows) firstWaiting(l *lane, except []int64) (first *Webhook) {
 	return first
 }
 
-func (r memRows) refused(l *lane) (all []*Webhook) {
+func (r memRows) invalid(l *lane) (all []*Webhook) {
 	r.t.m.Asked++
 	for _, h := range r.t.m.hooks[l.Lane] {
-		if h.State == Refused {
+		if h.State == Invalid {
 			row := *h
 			all = append(all, &row)
 		}
@@ -209,17 +209,17 @@ func (m *Memory) Take(w *webhookgate.Webhook, done func(Answer, *Lease)) Work {
 }
 
 // Owe notes what got a 5xx.
-func (m *Memory) Owe(name webhookgate.Lane, d webhookgate.Debt, done func()) Work {
+func (m *Memory) Owe(name webhookgate.Lane, d webhookgate.MissedSet, done func()) Work {
 	return func(t *memTurn) func() {
-		t.lane(name).owe(d)
+		t.lane(name).miss(d)
 		return done
 	}
 }
 
-// Owed says whether a tenant is owed anything.
-func (m *Memory) Owed(name webhookgate.Lane) bool {
+// Missed says whether a tenant is missed anything.
+func (m *Memory) Missed(name webhookgate.Lane) bool {
 	l := m.lanes[LaneOf(name)]
-	return l != nil && len(l.owed.Missed) > 0
+	return l != nil && len(l.missed.Webhooks) > 0
 }
 
 // mustNote returns a func that says whether the lane has got a new number.
@@ -272,8 +272,8 @@ func (m *Memory) Reconcile(run int, w *webhookgate.Webhook, leave leave, decided
 	}
 }
 
-// Refuse stores a webhook that cannot be taken in. Without a tenant, its tenant is not certain.
-func (m *Memory) Refuse(w *webhookgate.Webhook, done func(id int64)) Work {
+// RecordInvalid stores a webhook that cannot be taken in. Without a tenant, its tenant is not certain.
+func (m *Memory) RecordInvalid(w *webhookgate.Webhook, done func(id int64)) Work {
 	in := newWebhook(w)
 	in.Code, in.Times = 422, 1
 	if w.Lane.Tenant == "" {
@@ -283,23 +283,23 @@ func (m *Memory) Refuse(w *webhookgate.Webhook, done func(id int64)) Work {
 		l := t.lane(in.lane)
 		var known *Webhook
 		for _, h := range t.m.hooks[in.lane] {
-			if h.State == Refused && bytes.Equal(h.digest, in.digest) {
+			if h.State == Invalid && bytes.Equal(h.digest, in.digest) {
 				known = t.load(l, h.ID)
 			}
 		}
 		for _, h := range l.hooks {
-			if h.isNew && !h.gone && h.State == Refused && bytes.Equal(h.digest, in.digest) {
+			if h.isNew && !h.gone && h.State == Invalid && bytes.Equal(h.digest, in.digest) {
 				known = h
 			}
 		}
-		noted := t.mustNote(l, "a refused one")
-		id := l.refuse(in, known).ID
+		noted := t.mustNote(l, "an invalid one")
+		id := l.recordInvalid(in, known).ID
 		noted()
 		return func() { done(id) }
 	}
 }
 
-// Accept takes in a webhook that was refused.
+// Accept takes in a webhook that is invalid.
 func (m *Memory) Accept(id int64, w *webhookgate.Webhook, force bool, done func(Answer, *Lease)) Work {
 	in := arriving(w)
 	return func(t *memTurn) func() {
@@ -447,9 +447,9 @@ func (m *Memory) Check() error {
 		if hooks := m.hooks[k]; len(hooks) > 0 && hooks[len(hooks)-1].ID > l.last {
 			return fmt.Errorf("(j) the last number of %s is %d, and it has webhook %d", l.Tenant, l.last, hooks[len(hooks)-1].ID)
 		}
-		var waiting, parked, resent, refused, bytes int64
+		var waiting, parked, resent, invalid, bytes int64
 		for _, h := range m.hooks[k] {
-			refused += boolNumber(h.State == Refused)
+			invalid += boolNumber(h.State == Invalid)
 			if l.overtaken(h.State, h.rank) {
 				continue
 			}
@@ -460,8 +460,8 @@ func (m *Memory) Check() error {
 				bytes += h.size
 			}
 		}
-		if waiting != l.waiting || parked != l.parked || resent != l.resent || refused != l.refused || bytes != l.bytes {
-			return fmt.Errorf("(h) the counts of %s are wrong: %v, and there are %v; marks %v, leased %d", l.Tenant, []int64{l.waiting, l.resent, l.parked, l.refused, l.bytes}, []int64{waiting, resent, parked, refused, bytes}, l.marks, l.leasedID)
+		if waiting != l.waiting || parked != l.parked || resent != l.resent || invalid != l.invalid || bytes != l.bytes {
+			return fmt.Errorf("(h) the counts of %s are wrong: %v, and there are %v; marks %v, leased %d", l.Tenant, []int64{l.waiting, l.resent, l.parked, l.invalid, l.bytes}, []int64{waiting, resent, parked, invalid, bytes}, l.marks, l.leasedID)
 		}
 	}
 	return nil

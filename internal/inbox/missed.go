@@ -11,12 +11,12 @@ import (
 	"usher/webhookgate"
 )
 
-// What usher may have missed: webhooks that got a 5xx, whose tenants are owed them, and gaps, in which no gate was there to take any.
+// What usher may have missed: webhooks that got a 5xx, whose tenants are missed them, and outages, in which no gate was there to take any.
 //
-// Whose webhook got a 5xx is in memory first (webhookgate.Owed), because mostly the database is away then. The writer moves it into the
+// Whose webhook got a 5xx is in memory first (webhookgate.Missed), because mostly the database is away then. The writer moves it into the
 // lanes as soon as it can, and there the tenant may have sent again meanwhile, through another replica.
 
-// noteTaken notes that a webhook was taken in, or is a copy of one that was. That may settle what is owed. again: see lane.duplicate.
+// noteTaken notes that a webhook was taken in, or is a copy of one that was. That may settle what was missed. again: see lane.duplicate.
 func (l *lane) noteTaken(in *incoming, again bool) {
 	at := in.arrived
 	if in.accepting != nil {
@@ -28,22 +28,22 @@ func (l *lane) noteTaken(in *incoming, again bool) {
 	if !again && (in.accepting == nil || at > l.takenAt) {
 		l.taken, l.takenAt, l.takenSnapshot, l.noted = in.digest, at, in.snapshot, true
 	}
-	if len(l.owed.Missed) > 0 && l.owed.SettledBy(sha256Of(in.digest), in.snapshot && !again, moment(at)) {
-		l.owed, l.dirty = webhookgate.Debt{}, true
+	if len(l.missed.Webhooks) > 0 && l.missed.SettledBy(sha256Of(in.digest), in.snapshot && !again, moment(at)) {
+		l.missed, l.dirty = webhookgate.MissedSet{}, true
 	}
 }
 
-// owe notes webhooks of the tenant that got a 5xx, unless it has sent again meanwhile, or the last was stored after all, by a transaction
+// miss notes webhooks of the tenant that got a 5xx, unless it has sent again meanwhile, or the last was stored after all, by a transaction
 // that was in doubt.
-func (l *lane) owe(d webhookgate.Debt) {
+func (l *lane) miss(d webhookgate.MissedSet) {
 	if l.settled(d) {
 		return
 	}
-	for _, m := range d.Missed {
-		l.owed = l.owed.Add(m)
+	for _, m := range d.Webhooks {
+		l.missed = l.missed.Add(m)
 	}
-	if d.Since.Before(l.owed.Since) {
-		l.owed.Since = d.Since
+	if d.Since.Before(l.missed.Since) {
+		l.missed.Since = d.Since
 	}
 	l.dirty = true
 	if r := l.t.running; r == nil || r.Began.After(l.t.time()) || !d.Before(r.settlesBefore()) {
@@ -55,9 +55,9 @@ func (l *lane) owe(d webhookgate.Debt) {
 }
 
 // settled says whether what got a 5xx was settled before it could be noted here.
-func (l *lane) settled(d webhookgate.Debt) bool {
+func (l *lane) settled(d webhookgate.MissedSet) bool {
 	known := l.t.rows.snapshot(l)
-	switch last := d.Missed[len(d.Missed)-1]; {
+	switch last := d.Webhooks[len(d.Webhooks)-1]; {
 	case last.ID == l.tailID, known != nil && last.ID == known.Webhook: // an event may have come after the snapshot
 		return true
 	case last.Snapshot && l.hasSnapshot(last.Digest[:], nameOf(l.t.Receivers.For(l.Platform))):
@@ -68,15 +68,15 @@ func (l *lane) settled(d webhookgate.Debt) bool {
 		return l.takenAt >= last.At.UnixMicro()
 	}
 	// A webhook that is another one must have come a second later, because the clocks of replicas and database differ. Only the last
-	// webhook is known here: if that is an earlier one of those that got a 5xx, the tenant counts as owed, although one before it may
+	// webhook is known here: if that is an earlier one of those that got a 5xx, the tenant counts as missed, although one before it may
 	// have settled that.
 	return d.SettledBy(sha256Of(l.taken), l.takenSnapshot, moment(l.takenAt-micros(maxJump)))
 }
 
-// settleOwed says that nothing which arrived up to this time is owed any more. The caller knows that nothing has come for the lane
+// settleMissed says that nothing which arrived up to this time is missed any more. The caller knows that nothing has come for the lane
 // since then; see lane.last.
-func (l *lane) settleOwed(at int64) {
-	l.owed, l.dirty = webhookgate.Debt{}, true
+func (l *lane) settleMissed(at int64) {
+	l.missed, l.dirty = webhookgate.MissedSet{}, true
 	if at > l.takenAt {
 		l.taken, l.takenAt, l.takenSnapshot = nil, at, true
 	}
@@ -87,21 +87,21 @@ func sha256Of(b []byte) (digest [sha256.Size]byte) {
 	return digest
 }
 
-// readDebt reads the columns of a debt, and since, microsOf and digests write them.
-func readDebt(since, last int64, digests []byte) (d webhookgate.Debt) {
+// readMissed reads the columns of a missed set, and since, microsOf and digests write them.
+func readMissed(since, last int64, digests []byte) (d webhookgate.MissedSet) {
 	if since == 0 {
 		return d
 	}
 	d.Since = moment(since)
 	for len(digests) >= sha256.Size {
-		d.Missed = append(d.Missed, webhookgate.Missed{Digest: sha256Of(digests), At: moment(last)})
+		d.Webhooks = append(d.Webhooks, webhookgate.MissedWebhook{Digest: sha256Of(digests), At: moment(last)})
 		digests = digests[sha256.Size:]
 	}
 	return d
 }
 
-func since(d webhookgate.Debt) int64 {
-	if len(d.Missed) == 0 {
+func since(d webhookgate.MissedSet) int64 {
+	if len(d.Webhooks) == 0 {
 		return 0
 	}
 	return max(1, d.Since.UnixMicro())
@@ -114,20 +114,20 @@ func microsOf(t time.Time) int64 {
 	return t.UnixMicro()
 }
 
-func digests(d webhookgate.Debt) (all []byte) {
-	for _, m := range d.Missed {
+func digests(d webhookgate.MissedSet) (all []byte) {
+	for _, m := range d.Webhooks {
 		all = append(all, m.Digest[:]...)
 	}
 	return all
 }
 
-// oweTo notes that a webhook got a 5xx.
-func (s *Inbox) oweTo(w *webhookgate.Webhook) {
-	m := webhookgate.Missed{ID: w.ID, Digest: w.Digest, Snapshot: w.Snapshot, Received: w.Received}
+// miss notes that a webhook got a 5xx.
+func (s *Inbox) miss(w *webhookgate.Webhook) {
+	m := webhookgate.MissedWebhook{ID: w.ID, Digest: w.Digest, Snapshot: w.Snapshot, Received: w.Received}
 	if at := s.clock.at(w.Received); at != 0 {
 		m.At = moment(at)
 	}
-	s.cfg.Owed.Add(w.Lane, m)
+	s.cfg.Missed.Add(w.Lane, m)
 }
 
 // at converts a time of ours into one of the database's clock; zero: that one is not known yet.
@@ -159,109 +159,109 @@ func (c *clockOffset) dated(u webhookgate.Unnamed) webhookgate.Unnamed {
 }
 
 const (
-	// maxOweWorks is how many tenants one transaction notes that usher owes something.
-	maxOweWorks = 64
+	// maxMissedWorks is how many tenants one transaction notes with missed webhooks.
+	maxMissedWorks = 64
 	// owePause is the time until the next such transaction, after one that failed.
 	owePause = time.Second
-	// lastOwe is how long that may take when the inbox is closed.
-	lastOwe = 2 * time.Second
+	// lastMissing is how long that may take when the inbox is closed.
+	lastMissing = 2 * time.Second
 )
 
-// mayOwe says whether there is anything to move from memory into lanes, and no reason to wait.
-func (s *Inbox) mayOwe() bool {
-	return s.cfg.Owed.Len() > 0 && s.health.lastErr() == nil && s.engine.Full() == nil && time.Since(s.oweFailed) >= owePause
+// mayMiss says whether there is anything to move from memory into lanes, and no reason to wait.
+func (s *Inbox) mayMiss() bool {
+	return s.cfg.Missed.Len() > 0 && s.health.lastErr() == nil && s.engine.Full() == nil && time.Since(s.missedFailed) >= owePause
 }
 
-// owing returns works that move what is owed from memory into lanes, unless there is a reason to wait.
-func (s *Inbox) owing() []*work {
-	if !s.mayOwe() {
+// storingMissed returns works that move what was missed from memory into lanes, unless there is a reason to wait.
+func (s *Inbox) storingMissed() []*work {
+	if !s.mayMiss() {
 		return nil
 	}
 	return s.owingWorks()
 }
 
 func (s *Inbox) owingWorks() (works []*work) {
-	for _, o := range s.cfg.Owed.Some(maxOweWorks) {
+	for _, o := range s.cfg.Missed.Some(maxMissedWorks) {
 		var digests [][]byte
-		for _, m := range o.Missed {
+		for _, m := range o.Webhooks {
 			digests = append(digests, m.Digest[:])
 		}
-		failed := func(error) { s.oweFailed = time.Now() }
+		failed := func(error) { s.missedFailed = time.Now() }
 		works = append(works, &work{lanes: []webhookgate.Lane{o.Lane}, states: []webhookgate.Lane{o.Lane}, digests: digests, numbers: 1, running: true, failed: failed, decide: func(t *sqlTurn) func() {
-			d := webhookgate.Debt{Since: o.Since}
-			for _, m := range o.Missed {
+			d := webhookgate.MissedSet{Since: o.Since}
+			for _, m := range o.Webhooks {
 				// The clock was read better since, or set. An older webhook must not settle this one.
 				m.At = moment(min(t.now, s.clock.latest(m.Received)))
 				d = d.Add(m)
 			}
-			for _, m := range d.Missed {
-				if t.isRefused(m) {
+			for _, m := range d.Webhooks {
+				if t.isRecorded(m) {
 					d = d.Without(m.Digest)
 				}
 			}
-			if len(d.Missed) > 0 {
-				t.lanes[LaneOf(o.Lane)].owe(d)
+			if len(d.Webhooks) > 0 {
+				t.lanes[LaneOf(o.Lane)].miss(d)
 			}
 			return func() {
 				s.mu.Lock()
 				s.figures.changeCount++ // first: it must always be in the one or in the other
 				s.mu.Unlock()
-				s.cfg.Owed.Drop(o)
+				s.cfg.Missed.Drop(o)
 			}
 		}})
 	}
 	return works
 }
 
-// isRefused says whether a webhook that got a 5xx is stored as refused all the same: its transaction was in doubt, or it has come again
+// isRecorded says whether a webhook that got a 5xx is recorded as invalid all the same: its transaction was in doubt, or it has come again
 // through another replica. Clocks differ by up to maxJump.
-func (t *sqlTurn) isRefused(m webhookgate.Missed) bool {
+func (t *sqlTurn) isRecorded(m webhookgate.MissedWebhook) bool {
 	c := t.copies[string(m.Digest[:])]
-	return c != nil && c.State == Refused && !c.gone && !c.Changed.Add(maxJump).Before(m.At)
+	return c != nil && c.State == Invalid && !c.gone && !c.Changed.Add(maxJump).Before(m.At)
 }
 
-// forgetOwed drops what is owed to a tenant, as far as it is in memory, and returns in which lanes there was something.
-func (s *Inbox) forgetOwed(platform *string, tenant string) (lanes []webhookgate.Lane) {
-	for _, o := range s.cfg.Owed.Some(0) {
-		if o.Tenant == tenant && (platform == nil || o.Platform == *platform) && s.cfg.Owed.Forget(o.Lane) {
+// forgetMissed drops what was missed of a tenant, as far as it is in memory, and returns in which lanes there was something.
+func (s *Inbox) forgetMissed(platform *string, tenant string) (lanes []webhookgate.Lane) {
+	for _, o := range s.cfg.Missed.Some(0) {
+		if o.Tenant == tenant && (platform == nil || o.Platform == *platform) && s.cfg.Missed.Forget(o.Lane) {
 			lanes = append(lanes, LaneOf(o.Lane))
 		}
 	}
 	return lanes
 }
 
-// closeOwed stores what is owed, before the inbox is closed. On a full disk, too: while usher runs, the last room there is for outcomes,
+// closeMissed stores what was missed, before the inbox is closed. On a full disk, too: while usher runs, the last room there is for outcomes,
 // but what is in memory now is bounded, and would be forgotten.
-func (s *Inbox) closeOwed() {
-	for began := time.Now(); s.health.lastErr() == nil && time.Since(began) < lastOwe; {
-		works, before := s.owingWorks(), s.cfg.Owed.Len()
-		s.oweFailed = time.Time{}
+func (s *Inbox) closeMissed() {
+	for began := time.Now(); s.health.lastErr() == nil && time.Since(began) < lastMissing; {
+		works, before := s.owingWorks(), s.cfg.Missed.Len()
+		s.missedFailed = time.Time{}
 		if len(works) == 0 || s.commit(works) != nil {
 			break
 		}
-		if !s.oweFailed.IsZero() && s.cfg.Owed.Len() >= before { // no number is left, for one: it would be the same again and again
+		if !s.missedFailed.IsZero() && s.cfg.Missed.Len() >= before { // no number is left, for one: it would be the same again and again
 			break
 		}
 	}
 	s.beat(false)
-	if n := s.cfg.Owed.Len(); n > 0 {
+	if n := s.cfg.Missed.Len(); n > 0 {
 		s.cfg.Log.Error("the inbox cannot be written: after a restart usher does not know which tenants' webhooks got a 5xx. The log has them: 'webhook answered' with status 503", "tenants", n)
 	}
 }
 
-// A Gap is a time in which no replica's gate was up and ready.
-type Gap struct {
+// An Outage is a time in which no replica's gate was up and ready.
+type Outage struct {
 	From time.Time `json:"from"`
 	To   time.Time `json:"to"`
 }
 
 const (
-	// minGap is the shortest gap.
-	minGap = time.Minute
+	// minOutage is the shortest outage.
+	minOutage = time.Minute
 	// beatInterval is how often a gate that is up and ready says so.
 	beatInterval = 15 * time.Second
-	// shownGaps is how many gaps Stats has.
-	shownGaps = 100
+	// shownOutages is how many outages Stats has.
+	shownOutages = 100
 )
 
 // A heartbeat is when this process last said that its gate is up and ready.
@@ -271,37 +271,37 @@ type heartbeat struct {
 	wrote int64     // by the database's
 }
 
-// gap says whether no gate was up for a while, and since when: last is when one last said so, by the database's clock, and now is its
+// outage says whether no gate was up for a while, and since when: last is when one last said so, by the database's clock, and now is its
 // time. If this process has said so itself, it knows better than a clock that may have been set meanwhile.
-func (b *heartbeat) gap(last, now int64) (began int64, found bool) {
+func (b *heartbeat) outage(last, now int64) (began int64, found bool) {
 	apart, never := now-last, b.at.IsZero()
 	awake, own := micros(time.Since(b.at)), micros(clock.Since(b.at))
-	setBack := apart < -micros(minGap)
+	setBack := apart < -micros(minOutage)
 	if !setBack { // what is more than awake is sleep, or our clock was set: then the database's knows nothing of it
 		own = max(awake, min(own, apart))
 	}
 	switch {
-	case last == 0 || !never && own < micros(minGap):
+	case last == 0 || !never && own < micros(minOutage):
 		return 0, false // the first start ever, or this one was up
 	case never && setBack:
 		return now, true // nobody knows for how long
 	case !never && (setBack || last == b.wrote):
 		return now - own, true
 	}
-	return last, apart >= micros(minGap)
+	return last, apart >= micros(minOutage)
 }
 
-// beat says that the gate is up and ready, each beatInterval and when it ends, and stores the gap before, if there was one. It also stores
+// beat says that the gate is up and ready, each beatInterval and when it ends, and stores the outage before, if there was one. It also stores
 // how many webhooks got a 5xx before their tenant was known.
 func (s *Inbox) beat(up bool) {
 	b := &s.heart
 	due := up && clock.Since(b.at) >= beatInterval || b.up && !up
-	unnamed := s.cfg.Owed.DropUnnamed()
+	unnamed := s.cfg.Missed.DropUnnamed()
 	if !due && unnamed.Count == 0 {
 		return
 	}
 	var now int64
-	var missed *Gap
+	var missed *Outage
 	asked := time.Now()
 	err := s.write(func(tx engine.Tx) error {
 		var last int64
@@ -313,16 +313,16 @@ func (s *Inbox) beat(up bool) {
 		}
 		now = s.applyOffset(now)
 		if due {
-			if began, found := b.gap(last, now); found {
-				missed = &Gap{moment(began), moment(now)}
-				tx.Queue("gap_add", nil, began, now, int64(0))
+			if began, found := b.outage(last, now); found {
+				missed = &Outage{moment(began), moment(now)}
+				tx.Queue("outage_add", nil, began, now, int64(0))
 			}
 			tx.Queue("gate_up_save", nil, now)
 		}
 		return storeUnnamed(tx, unnamed, now, asked)
 	})
 	if err != nil {
-		s.cfg.Owed.AddUnnamed(unnamed)
+		s.cfg.Missed.AddUnnamed(unnamed)
 		return
 	}
 	if missed != nil {
@@ -347,95 +347,95 @@ func storeUnnamed(tx engine.Tx, u webhookgate.Unnamed, now int64, asked time.Tim
 	if err := tx.Send(); err != nil || known {
 		return err
 	}
-	tx.Queue("gap_add", nil, since, last, int64(u.Count))
+	tx.Queue("outage_add", nil, since, last, int64(u.Count))
 	return nil
 }
 
-// endGaps queues the end of all gaps up to a time, and of what is owed without a name: somebody has asked the service itself since.
-func endGaps(tx engine.Tx, upTo int64) { tx.Queue("gap_end", nil, upTo) }
+// endOutages queues the end of all outages up to a time, and of what was missed without a name: somebody has asked the service itself since.
+func endOutages(tx engine.Tx, upTo int64) { tx.Queue("outage_end", nil, upTo) }
 
-// Dismiss says that gaps, and what is owed without a name, are dealt with, if they ended until then; zero: all. It returns how many gaps
+// Dismiss says that outages, and what was missed without a name, are dealt with, if they ended until then; zero: all. It returns how many outages
 // and how many webhooks that were.
-func (s *Inbox) Dismiss(until time.Time, by *Action) (gaps, webhooks int, err error) {
+func (s *Inbox) Dismiss(until time.Time, by *Action) (outages, webhooks int, err error) {
 	upTo, ours := int64(never), time.Time{}
 	if !until.IsZero() {
 		upTo = until.UnixMicro()
 		ahead := until.Sub(s.Now())
 		ours = time.Now().Add(ahead)
 	}
-	dropped := s.cfg.Owed.Dismiss(ours)
-	type counts struct{ gaps, webhooks int }
+	dropped := s.cfg.Missed.Dismiss(ours)
+	type counts struct{ outages, webhooks int }
 	n, err := act(s, work{by: by}, func(t *sqlTurn) (n counts, touched int, err error) {
-		t.tx.Queue("gap_dismiss", func(r engine.Row) error {
+		t.tx.Queue("outage_dismiss", func(r engine.Row) error {
 			var webhooks int64
 			err := r.Scan(&webhooks)
 			n.webhooks += int(webhooks)
-			n.gaps += int(boolNumber(webhooks == 0))
+			n.outages += int(boolNumber(webhooks == 0))
 			return err
 		}, upTo)
 		t.send()
 		return n, n.webhooks + dropped.Count, nil
 	})
 	if err != nil {
-		s.cfg.Owed.AddUnnamed(dropped)
+		s.cfg.Missed.AddUnnamed(dropped)
 		return 0, 0, err
 	}
-	return n.gaps, n.webhooks + dropped.Count, nil
+	return n.outages, n.webhooks + dropped.Count, nil
 }
 
-// Owed is what usher may have missed.
-type Owed struct {
+// Missed is what usher may have missed.
+type Missed struct {
 	Tenants int                 `json:"tenants"`        // whose webhooks got a 5xx, and who have not sent again since
 	More    bool                `json:"more,omitempty"` // there are more of them, whose names usher could not keep: they are in Unnamed
 	Since   time.Time           `json:"since,omitzero"` // when the first of these webhooks arrived
 	Last    time.Time           `json:"last,omitzero"`  // and the last
 	Unnamed webhookgate.Unnamed `json:"unnamed"`        // webhooks that got a 5xx before their tenant was known
-	Gaps    []Gap               `json:"gaps"`           // the newest first
+	Outages []Outage            `json:"outages"`        // the newest first
 
 	stored map[TenantRef]bool // the tenants that the inbox has
 }
 
-// OwedTenants returns some of the tenants that are owed webhooks, those first that are owed them for longest.
-func (s *Inbox) OwedTenants(ctx context.Context, most int) (all []Tenant, err error) {
+// MissedTenants returns some of the tenants whose webhooks were missed, those first that are missed them for longest.
+func (s *Inbox) MissedTenants(ctx context.Context, most int) (all []Tenant, err error) {
 	err = s.read(ctx, func(tx engine.Tx) error {
-		tx.Queue("owed_tenants", func(r engine.Row) error {
+		tx.Queue("missed_tenants", func(r engine.Row) error {
 			var t Tenant
 			var since int64
 			err := r.Scan(&t.Platform, &t.Tenant, &since)
-			t.Owed = moment(since)
+			t.Missed = moment(since)
 			all = append(all, t)
 			return err
 		}, int64(most))
 		return tx.Send()
 	})
-	for _, o := range s.cfg.Owed.List() {
+	for _, o := range s.cfg.Missed.List() {
 		if len(all) < most && !slices.ContainsFunc(all, func(t Tenant) bool { return t.Platform == o.Platform && t.Tenant == o.Tenant }) {
-			all = append(all, Tenant{Platform: o.Platform, Tenant: o.Tenant, Owed: o.Since})
+			all = append(all, Tenant{Platform: o.Platform, Tenant: o.Tenant, Missed: o.Since})
 		}
 	}
 	return all, err
 }
 
-// Owes returns since when a tenant is owed webhooks, and when the last of them arrived; zeros: it is owed none.
-func (s *Inbox) Owes(ctx context.Context, platform, tenant string) (since, last time.Time, err error) {
+// MissedOf returns since when a tenant is missed webhooks, and when the last of them arrived; zeros: it is missed none.
+func (s *Inbox) MissedOf(ctx context.Context, platform, tenant string) (since, last time.Time, err error) {
 	lanes, err := s.lanesOf(ctx, &platform, tenant)
-	d := s.cfg.Owed.Of(webhookgate.Lane{Platform: platform, Tenant: tenant})
+	d := s.cfg.Missed.Of(webhookgate.Lane{Platform: platform, Tenant: tenant})
 	for _, l := range lanes {
-		for _, m := range d.Missed {
-			l.owed = l.owed.Add(m)
+		for _, m := range d.Webhooks {
+			l.missed = l.missed.Add(m)
 		}
-		d = l.owed
+		d = l.missed
 	}
 	return d.Since, d.Last(), err
 }
 
-// OwedInMemory is what usher may have missed without an inbox.
-func OwedInMemory(owed *webhookgate.Owed) Owed {
-	return Owed{}.with(owed.Some(0), owed.Full(), owed.Unnamed())
+// MissedInMemory is what usher may have missed without an inbox.
+func MissedInMemory(missed *webhookgate.Missed) Missed {
+	return Missed{}.with(missed.Some(0), missed.Full(), missed.Unnamed())
 }
 
-// with adds what is in memory. A tenant may be in both: it was owed something when the database went away, or is being moved.
-func (m Owed) with(inMemory []webhookgate.Owing, full bool, unnamed webhookgate.Unnamed) Owed {
+// with adds what is in memory. A tenant may be in both: it had missed webhooks when the database went away, or is being moved.
+func (m Missed) with(inMemory []webhookgate.MissedTenant, full bool, unnamed webhookgate.Unnamed) Missed {
 	for _, o := range inMemory {
 		if !m.stored[TenantRef{o.Platform, o.Tenant}] {
 			m.Tenants++
@@ -452,12 +452,12 @@ func (m Owed) with(inMemory []webhookgate.Owing, full bool, unnamed webhookgate.
 	return m
 }
 
-// maxStoredOwed is of how many owed tenants usher knows whether the database has them. Beyond it a tenant may count twice.
-const maxStoredOwed = 10_000
+// maxStoredMissed is of how many missed tenants usher knows whether the database has them. Beyond it a tenant may count twice.
+const maxStoredMissed = 10_000
 
-// queueOwed queues the reading of what the database has.
-func queueOwed(tx engine.Tx, m *Owed) {
-	tx.Queue("owed_count", func(r engine.Row) error {
+// queueMissed queues the reading of what the database has.
+func queueMissed(tx engine.Tx, m *Missed) {
+	tx.Queue("missed_count", func(r engine.Row) error {
 		var since, last int64
 		err := r.Scan(&m.Tenants, &since, &last)
 		if m.Tenants > 0 {
@@ -466,20 +466,20 @@ func queueOwed(tx engine.Tx, m *Owed) {
 		return err
 	})
 	m.stored = make(map[TenantRef]bool)
-	tx.Queue("owed_tenants", func(r engine.Row) error {
+	tx.Queue("missed_tenants", func(r engine.Row) error {
 		var t TenantRef
 		err := r.Scan(&t.Platform, &t.Tenant, new(int64))
 		m.stored[t] = true
 		return err
-	}, int64(maxStoredOwed))
-	tx.Queue("gaps", func(r engine.Row) error {
+	}, int64(maxStoredMissed))
+	tx.Queue("outages", func(r engine.Row) error {
 		var began, ended, webhooks int64
 		err := r.Scan(&began, &ended, &webhooks)
 		if webhooks > 0 {
 			m.Unnamed = m.Unnamed.Add(webhookgate.Unnamed{Count: int(webhooks), Since: moment(began), Last: moment(ended)})
 		} else {
-			m.Gaps = append(m.Gaps, Gap{moment(began), moment(ended)})
+			m.Outages = append(m.Outages, Outage{moment(began), moment(ended)})
 		}
 		return err
-	}, int64(shownGaps))
+	}, int64(shownOutages))
 }

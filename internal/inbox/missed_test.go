@@ -21,37 +21,37 @@ import (
 	"usher/webhookgate"
 )
 
-// owed returns the tenants that the inbox owes something, as the database has it.
-func (d *desk) owed() string {
+// missed returns the tenants that the inbox missed something, as the database has it.
+func (d *desk) missed() string {
 	d.t.Helper()
 	var names []string
 	for _, t := range must2(d.Tenants(context.Background(), TenantFilter{}))(d.t) {
-		if !t.Owed.IsZero() {
+		if !t.Missed.IsZero() {
 			names = append(names, strings.TrimPrefix(t.Platform+"/"+t.Tenant, "/"))
 		}
 	}
 	return strings.Join(names, " ")
 }
 
-// stored waits until nothing that is owed is in memory only.
+// stored waits until nothing that is missed is in memory only.
 func (d *desk) stored() {
 	d.t.Helper()
-	d.until("what is owed is stored", func() bool { return d.Inbox.cfg.Owed.Len() == 0 })
+	d.until("what was missed is stored", func() bool { return d.Inbox.cfg.Missed.Len() == 0 })
 }
 
 // missUnnamed has a webhook get a 5xx before its tenant is known.
 func (d *desk) missUnnamed() {
 	d.t.Helper()
 	d.getsUnnamed5xx()
-	d.until("it is stored", func() bool { return d.Inbox.cfg.Owed.Unnamed().Count == 0 })
+	d.until("it is stored", func() bool { return d.Inbox.cfg.Missed.Unnamed().Count == 0 })
 }
 
 func (d *desk) getsUnnamed5xx() {
-	d.Inbox.cfg.Owed.AddUnnamed(webhookgate.Unnamed{Count: 1, Since: time.Now(), Last: time.Now()})
+	d.Inbox.cfg.Missed.AddUnnamed(webhookgate.Unnamed{Count: 1, Since: time.Now(), Last: time.Now()})
 }
 
-// A webhook for which there is no room is owed, until it comes again, or somebody forgets its tenant. It leaves a number, as whatever comes.
-func TestOwedWhenFull(t *testing.T) {
+// A webhook for which there is no room is missed, until it comes again, or somebody forgets its tenant. It leaves a number, as whatever comes.
+func TestMissedWhenFull(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open, func(c *Config) { c.MaxBytes = 5000 })
 		check(t, d.Pause(Pause{}))
@@ -65,16 +65,16 @@ func TestOwedWhenFull(t *testing.T) {
 		other.Lane = webhookgate.Lane{Type: "Other"}
 		d.want("no tenant", d.sendHook(other), "full")
 		d.stored()
-		d.want("owed", d.owed(), "eu/acme changed forgotten gone new older")
+		d.want("missed", d.missed(), "eu/acme changed forgotten gone new older")
 		if l := must2(d.lanesOf(context.Background(), nil, "new"))(t)[0]; l.last == 0 || l.lastAt == 0 {
 			t.Error("it left no number in its lane")
 		}
 		troubled := must2(d.Tenants(context.Background(), TenantFilter{Troubled: true}))(t)
-		if s := d.Stats().Owed; s.Tenants != 6 || len(troubled) != 6 || s.Since.Before(began.Add(-time.Second)) || s.Last.Before(s.Since) || s.More || len(s.Gaps) > 0 {
+		if s := d.Stats().Missed; s.Tenants != 6 || len(troubled) != 6 || s.Since.Before(began.Add(-time.Second)) || s.Last.Before(s.Since) || s.More || len(s.Outages) > 0 {
 			t.Errorf("%+v, and %d in trouble", s, len(troubled))
 		}
 		d.until("the one without a tenant is counted", func() bool {
-			u := d.Stats().Owed.Unnamed
+			u := d.Stats().Missed.Unnamed
 			return u.Count == 1 && !u.Since.Before(began.Add(-time.Second))
 		})
 		if all := must2(d.Platforms(context.Background(), "new"))(t); len(all) != 1 {
@@ -82,7 +82,7 @@ func TestOwedWhenFull(t *testing.T) {
 		}
 
 		d.restart()
-		d.want("owed after a restart", d.owed(), "eu/acme changed forgotten gone new older")
+		d.want("missed after a restart", d.missed(), "eu/acme changed forgotten gone new older")
 		d.Inbox.cfg.MaxBytes = 1 << 30
 		if n := must2(d.Forget(nil, "forgotten"))(t); n != 1 {
 			t.Error("there was nothing to forget")
@@ -92,8 +92,8 @@ func TestOwedWhenFull(t *testing.T) {
 		d.take("eu/acme", large)
 		d.take("changed", "small")
 		d.take("older", large) // the last of it is still missing
-		d.want("owed later", d.owed(), "new older")
-		if n := d.Stats().Owed.Tenants; n != 2 {
+		d.want("missed later", d.missed(), "new older")
+		if n := d.Stats().Missed.Tenants; n != 2 {
 			t.Errorf("%d tenants", n)
 		}
 
@@ -101,30 +101,30 @@ func TestOwedWhenFull(t *testing.T) {
 		var file bytes.Buffer
 		must2(d.Export(t.Context(), &file))(t)
 		must2(to.Import(t.Context(), &file, ImportOptions{}))(t)
-		to.want("owed after a move", to.owed(), "new older")
-		if n := to.Stats().Owed.Unnamed.Count; n != 1 {
+		to.want("missed after a move", to.missed(), "new older")
+		if n := to.Stats().Missed.Unnamed.Count; n != 1 {
 			t.Errorf("%d without a name", n)
 		}
 		to.want("the one before", to.send("older", large), "=")
-		to.want("owed after the one before", to.owed(), "new older")
+		to.want("missed after the one before", to.missed(), "new older")
 		to.take("older", large+"y")
 		to.take("new", large)
-		to.want("owed in the end", to.owed(), "")
+		to.want("missed in the end", to.missed(), "")
 	})
 }
 
-// A new inbox owes something before the old one's export is imported into it. That stays owed, beside what the old one owes.
-func TestImportKeepsWhatIsOwed(t *testing.T) {
+// A new inbox missed something before the old one's export is imported into it. That stays missed, beside what the old one missed.
+func TestImportKeepsWhatIsMissed(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		old := newDesk(t, inFile(t, newFile(t)))
 		old.take("acme", "A")
 		old.idle("acme")
 		miss := func(d *desk, tenant, body string) {
-			d.oweTo(d.hook(tenant, body))
+			d.miss(d.hook(tenant, body))
 			d.stored()
 		}
 		miss(old, "both", "M")
-		since := old.Stats().Owed.Since
+		since := old.Stats().Missed.Since
 		var file bytes.Buffer
 		must2(old.Export(t.Context(), &file))(t)
 		time.Sleep(time.Millisecond)
@@ -133,40 +133,40 @@ func TestImportKeepsWhatIsOwed(t *testing.T) {
 		miss(d, "acme", "B")
 		miss(d, "both", "N")
 		must2(d.Import(t.Context(), &file, ImportOptions{}))(t)
-		d.want("owed after the import", d.owed(), "acme both")
-		d.until("since the first", func() bool { return d.Stats().Owed.Since.Equal(since) })
+		d.want("missed after the import", d.missed(), "acme both")
+		d.until("since the first", func() bool { return d.Stats().Missed.Since.Equal(since) })
 		d.take("acme", "B")
 		d.take("both", "M")
-		d.want("owed after the old inbox's came again", d.owed(), "both")
+		d.want("missed after the old inbox's came again", d.missed(), "both")
 		d.take("both", "N")
-		d.want("owed in the end", d.owed(), "")
+		d.want("missed in the end", d.missed(), "")
 	})
 }
 
-// A refused webhook that somebody accepts settles what got a 5xx before it, and not what came after it.
+// An invalid webhook that somebody accepts settles what got a 5xx before it, and not what came after it.
 func TestAcceptDoesNotSettleWhatIsNewer(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
-		owe := func(tenant string) {
-			d.oweTo(d.hook(tenant, "missed"))
+		miss := func(tenant string) {
+			d.miss(d.hook(tenant, "missed"))
 			d.stored()
 		}
-		d.refuse("before", odd("before", "x"))
+		d.recordInvalid("before", odd("before", "x"))
 		time.Sleep(5 * time.Millisecond)
-		owe("before")
-		owe("after")
+		miss("before")
+		miss("after")
 		time.Sleep(5 * time.Millisecond)
-		d.refuse("after", odd("after", "x"))
+		d.recordInvalid("after", odd("after", "x"))
 		for _, tenant := range []string{"before", "after"} {
 			must2(d.Accept(d.nth(tenant, 1), true))(t)
 		}
-		d.want("owed", d.owed(), "before")
+		d.want("missed", d.missed(), "before")
 	})
 }
 
-// What got a 5xx before the tenant's last webhook was taken in, and is only stored after it, is owed if that one is an event, which says
+// What got a 5xx before the tenant's last webhook was taken in, and is only stored after it, is missed if that one is an event, which says
 // nothing of the tenant's state. Copies count as what they are copies of.
-func TestOwedBehindAnEvent(t *testing.T) {
+func TestMissedBehindAnEvent(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
 		check(t, d.Pause(Pause{}))
@@ -187,41 +187,41 @@ func TestOwedBehindAnEvent(t *testing.T) {
 			}
 			late := *missed
 			late.Lane = state.Lane
-			d.oweTo(&late)
+			d.miss(&late)
 		}
 		d.stored()
-		d.want("owed", d.owed(), "copy of a snapshot event") // only the last one that was taken in is known
+		d.want("missed", d.missed(), "copy of a snapshot event") // only the last one that was taken in is known
 	})
 }
 
-// A tenant that is owed something before an outage, and again in it, is one tenant: in the outage, while it is moved, and afterwards.
-func TestOwedBeforeAndInAnOutage(t *testing.T) {
+// A tenant that has missed webhooks before an outage, and again in it, is one tenant: in the outage, while it is moved, and afterwards.
+func TestMissedBeforeAndInAnOutage(t *testing.T) {
 	var gone atomic.Bool
 	inBubbleOn(t, "a file", func(e engine.Engine) engine.Engine { return &away{e, &gone} }, func(t *testing.T, d *desk) {
-		owed := func(when string, want int) {
+		missed := func(when string, want int) {
 			t.Helper()
-			if n := d.Stats().Owed.Tenants; n != want {
+			if n := d.Stats().Missed.Tenants; n != want {
 				t.Errorf("%s: %d tenants, want %d", when, n, want)
 			}
 		}
-		d.oweTo(d.hook("acme", "missed"))
-		owed("in memory", 1)
+		d.miss(d.hook("acme", "missed"))
+		missed("in memory", 1)
 		d.stored()
-		owed("stored", 1)
+		missed("stored", 1)
 		gone.Store(true)
 		d.send("acme", "A")
-		owed("in the outage", 1)
+		missed("in the outage", 1)
 		d.send("other", "A")
 		time.Sleep(time.Minute)
-		owed("later", 2)
+		missed("later", 2)
 		gone.Store(false)
-		for d.Inbox.cfg.Owed.Len() > 0 { // also while it is moved
-			owed("after it", 2)
+		for d.Inbox.cfg.Missed.Len() > 0 { // also while it is moved
+			missed("after it", 2)
 			time.Sleep(time.Millisecond)
 		}
-		owed("moved", 2)
+		missed("moved", 2)
 		time.Sleep(time.Minute)
-		owed("in the end", 2)
+		missed("in the end", 2)
 	})
 }
 
@@ -238,8 +238,8 @@ func (e *unwritable) Write(fn func(engine.Tx) error) error {
 	return e.Engine.Write(fn)
 }
 
-// While the inbox cannot be written, the lists of tenants have those, too, that are owed something in memory only.
-func TestOwedInMemoryIsListed(t *testing.T) {
+// While the inbox cannot be written, the lists of tenants have those, too, that have missed webhooks in memory only.
+func TestMissedInMemoryIsListed(t *testing.T) {
 	t.Parallel()
 	var full atomic.Bool
 	inBubbleOn(t, "a file", func(e engine.Engine) engine.Engine { return &unwritable{e, &full} }, func(t *testing.T, d *desk) {
@@ -268,14 +268,14 @@ func TestOwedInMemoryIsListed(t *testing.T) {
 			return strings.Join(all, "; ")
 		}
 		now := time.Now()
-		d.want("trouble", history(time.Time{}, time.Time{}, true), "eu/known 1 true owed; us/new 0 false owed")
-		d.want("all", history(time.Time{}, time.Time{}, false), "eu/known 1 true owed; us/new 0 false owed; eu/well 1 true all right")
-		d.want("trouble of the last minutes", history(now.Add(-time.Minute), time.Time{}, true), "eu/known 0 false owed; us/new 0 false owed")
-		d.want("trouble before", history(time.Time{}, now.Add(-time.Minute), true), "eu/known 1 true owed")
-		d.want("the page", troubled(TenantFilter{Troubled: true, Limit: 50}), "eu/known true owed; us/new false owed")
-		d.want("the first of it", troubled(TenantFilter{Troubled: true, Limit: 1}), "eu/known true owed")
-		d.want("a search", troubled(TenantFilter{Troubled: true, Search: "NEW", Limit: 50}), "us/new false owed")
-		d.want("all tenants", troubled(TenantFilter{}), "eu/known true owed; eu/well true all right")
+		d.want("trouble", history(time.Time{}, time.Time{}, true), "eu/known 1 true missed; us/new 0 false missed")
+		d.want("all", history(time.Time{}, time.Time{}, false), "eu/known 1 true missed; us/new 0 false missed; eu/well 1 true all right")
+		d.want("trouble of the last minutes", history(now.Add(-time.Minute), time.Time{}, true), "eu/known 0 false missed; us/new 0 false missed")
+		d.want("trouble before", history(time.Time{}, now.Add(-time.Minute), true), "eu/known 1 true missed")
+		d.want("the page", troubled(TenantFilter{Troubled: true, Limit: 50}), "eu/known true missed; us/new false missed")
+		d.want("the first of it", troubled(TenantFilter{Troubled: true, Limit: 1}), "eu/known true missed")
+		d.want("a search", troubled(TenantFilter{Troubled: true, Search: "NEW", Limit: 50}), "us/new false missed")
+		d.want("all tenants", troubled(TenantFilter{}), "eu/known true missed; eu/well true all right")
 		unread, cancel := context.WithCancel(t.Context())
 		cancel()
 		found, _, err := d.History(unread, time.Time{}, time.Time{}, true)
@@ -284,7 +284,7 @@ func TestOwedInMemoryIsListed(t *testing.T) {
 		}
 		full.Store(false)
 		d.stored()
-		d.want("stored", history(time.Time{}, time.Time{}, true), "eu/known 1 true owed; us/new 0 false owed")
+		d.want("stored", history(time.Time{}, time.Time{}, true), "eu/known 1 true missed; us/new 0 false missed")
 	})
 }
 
@@ -311,7 +311,7 @@ func (t *tellingTx) Queue(statement string, each func(engine.Row) error, args ..
 	t.Tx.Queue(statement, each, args...)
 }
 
-// Who looks for tenants in trouble reads those alone, also while one is owed something in memory only.
+// Who looks for tenants in trouble reads those alone, also while one has missed webhooks in memory only.
 func TestTroubledReadsNoOthers(t *testing.T) {
 	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
 		var full atomic.Bool
@@ -359,8 +359,8 @@ func (e *crowded) Full() *engine.FullError {
 	return nil
 }
 
-// While the disk is nearly full, what is owed stays in memory. Somebody can forget it there, and at its end usher writes it all the same.
-func TestOwedOnAFullDisk(t *testing.T) {
+// While the disk is nearly full, what was missed stays in memory. Somebody can forget it there, and at its end usher writes it all the same.
+func TestMissedOnAFullDisk(t *testing.T) {
 	t.Parallel()
 	var full atomic.Bool
 	inBubbleOn(t, "a file", func(e engine.Engine) engine.Engine { return &crowded{e, &full} }, func(t *testing.T, d *desk) {
@@ -369,10 +369,10 @@ func TestOwedOnAFullDisk(t *testing.T) {
 		time.Sleep(10 * time.Minute)
 		full.Store(true)
 		for _, tenant := range []string{"known", "new", "gone"} {
-			d.oweTo(d.hook(tenant, "B"))
+			d.miss(d.hook(tenant, "B"))
 		}
 		time.Sleep(time.Minute)
-		if n := d.Inbox.cfg.Owed.Len(); n != 3 {
+		if n := d.Inbox.cfg.Missed.Len(); n != 3 {
 			t.Errorf("%d are in memory", n)
 		}
 		for _, want := range []int{1, 0} {
@@ -386,32 +386,32 @@ func TestOwedOnAFullDisk(t *testing.T) {
 		for _, h := range found {
 			all = append(all, h.Tenant.Tenant+" "+strings.Join(h.Standing(), ","))
 		}
-		d.want("of the last minutes", strings.Join(all, "; "), "known owed,parked,features unknown; new owed")
+		d.want("of the last minutes", strings.Join(all, "; "), "known missed,parked,features unknown; new missed")
 		d.restart()
 		full.Store(false)
-		d.want("after a restart", d.owed(), "known new")
+		d.want("after a restart", d.missed(), "known new")
 	})
 }
 
-// What is owed, and the webhook that settles it, may be written by one transaction.
-func TestOwedTogetherWithWhatSettlesIt(t *testing.T) {
+// What is missed, and the webhook that settles it, may be written by one transaction.
+func TestMissedTogetherWithWhatSettlesIt(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
 		d.take("other", "A") // from then on the database's clock is known
-		for n := range 10 {  // the writer may store what is owed by itself before
+		for n := range 10 {  // the writer may store what was missed by itself before
 			tenant := fmt.Sprint("t", n)
 			missed := d.hook(tenant, "A")
 			missed.Received = missed.Received.Add(-time.Second) // usher knows the order of two only as well as it knows the database's clock
-			d.together(func() { d.oweTo(missed) }, func() { d.want(tenant, d.send(tenant, "B"), "+") })
+			d.together(func() { d.miss(missed) }, func() { d.want(tenant, d.send(tenant, "B"), "+") })
 		}
 		d.stored()
-		d.want("owed", d.owed(), "")
+		d.want("missed", d.missed(), "")
 	})
 }
 
 // If the database's first answer took seconds, what usher knows of its clock is too early by as much. An older webhook, which another replica
 // took in, does not settle a newer one for that.
-func TestOwedAfterASlowReading(t *testing.T) {
+func TestMissedAfterASlowReading(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
 		d.take("acme", "V")
@@ -420,19 +420,19 @@ func TestOwedAfterASlowReading(t *testing.T) {
 		d.clock.mu.Lock()
 		d.clock.offset, d.clock.uncertainty = d.clock.offset-3*time.Second, d.clock.uncertainty+3*time.Second
 		d.clock.mu.Unlock()
-		d.oweTo(d.hook("acme", "W"))
+		d.miss(d.hook("acme", "W"))
 		d.stored()
-		d.want("owed", d.owed(), "acme")
+		d.want("missed", d.missed(), "acme")
 		time.Sleep(time.Second)
 		d.take("acme", "X")
-		d.want("owed after a newer one", d.owed(), "")
+		d.want("missed after a newer one", d.missed(), "")
 		if strings.Contains(d.log.String(), "clock has jumped") {
 			t.Error("it counts as a jump")
 		}
 	})
 }
 
-// What is owed without a name has the times of the database's clock, however far from it ours is: before it is stored, and after. A run that
+// What is missed without a name has the times of the database's clock, however far from it ours is: before it is stored, and after. A run that
 // began earlier does not end it.
 func TestUnnamedByTheDatabasesClock(t *testing.T) {
 	for _, ahead := range []time.Duration{0, -2 * time.Hour, 2 * time.Hour, -25 * time.Hour} {
@@ -442,7 +442,7 @@ func TestUnnamedByTheDatabasesClock(t *testing.T) {
 			d.restart()
 			d.hears("acme", "a")
 			d.idle("")
-			if u := d.Stats().Owed.Unnamed; u != (webhookgate.Unnamed{}) {
+			if u := d.Stats().Missed.Unnamed; u != (webhookgate.Unnamed{}) {
 				t.Errorf("there is none, and this is shown: %+v", u)
 			}
 			r := d.begin(time.Time{})
@@ -455,13 +455,13 @@ func TestUnnamedByTheDatabasesClock(t *testing.T) {
 			d.sendHook(event)
 			near := func(when string) {
 				t.Helper()
-				if u := d.Stats().Owed.Unnamed; u.Count != 2 || u.Since.Sub(came).Abs() > time.Second || u.Last.Sub(came).Abs() > time.Minute {
+				if u := d.Stats().Missed.Unnamed; u.Count != 2 || u.Since.Sub(came).Abs() > time.Second || u.Last.Sub(came).Abs() > time.Minute {
 					t.Errorf("%s: %d, from %v after they came to %v", when, u.Count, u.Since.Sub(came), u.Last.Sub(came))
 				}
 			}
 			near("in memory")
 			gone.Store(false)
-			d.until("they are stored", func() bool { return d.Inbox.cfg.Owed.Unnamed().Count == 0 })
+			d.until("they are stored", func() bool { return d.Inbox.cfg.Missed.Unnamed().Count == 0 })
 			near("stored")
 			d.settle(r, says("acme", "a"))
 			must2(d.EndRun(r.ID, true, "", Summary{Equal: 1}))(t)
@@ -483,34 +483,34 @@ func TestUnnamedByTheDatabasesClock(t *testing.T) {
 func TestDismissUntil(t *testing.T) {
 	var gone atomic.Bool
 	inBubbleOn(t, "a file", func(e engine.Engine) engine.Engine { return &away{e, &gone} }, func(t *testing.T, d *desk) {
-		gap := func(began, ended time.Time) {
+		outage := func(began, ended time.Time) {
 			_, err := act(d.Inbox, work{}, func(t *sqlTurn) (nothing, int, error) {
-				t.statements = append(t.statements, func(tx engine.Tx) { tx.Queue("gap_add", nil, began.UnixMicro(), ended.UnixMicro(), int64(0)) })
+				t.statements = append(t.statements, func(tx engine.Tx) { tx.Queue("outage_add", nil, began.UnixMicro(), ended.UnixMicro(), int64(0)) })
 				return nothing{}, 0, nil
 			})
 			check(t, err)
 		}
-		gap(d.Now().Add(-time.Hour), d.Now().Add(-time.Minute))
+		outage(d.Now().Add(-time.Hour), d.Now().Add(-time.Minute))
 		d.missUnnamed()
 		time.Sleep(time.Second)
 		seen := d.Now()
 		time.Sleep(time.Second)
-		gap(seen.Add(-time.Minute), d.Now())
+		outage(seen.Add(-time.Minute), d.Now())
 		gone.Store(true)
-		d.Inbox.cfg.Owed.AddUnnamed(webhookgate.Unnamed{Count: 5, Since: time.Now(), Last: time.Now()})
-		if _, _, err := d.Dismiss(time.Time{}, nil); err == nil || d.Inbox.cfg.Owed.Unnamed().Count != 5 {
-			t.Errorf("in an outage: %v, and %d are left", err, d.Inbox.cfg.Owed.Unnamed().Count)
+		d.Inbox.cfg.Missed.AddUnnamed(webhookgate.Unnamed{Count: 5, Since: time.Now(), Last: time.Now()})
+		if _, _, err := d.Dismiss(time.Time{}, nil); err == nil || d.Inbox.cfg.Missed.Unnamed().Count != 5 {
+			t.Errorf("in an outage: %v, and %d are left", err, d.Inbox.cfg.Missed.Unnamed().Count)
 		}
 		gone.Store(false)
-		gaps, webhooks, err := d.Dismiss(seen, nil)
-		if s := d.Stats().Owed; err != nil || gaps != 1 || webhooks != 1 || len(s.Gaps) != 1 || s.Unnamed.Count != 5 {
-			t.Errorf("%d gaps and %d webhooks dismissed, %v; left: %+v", gaps, webhooks, err, s)
+		outages, webhooks, err := d.Dismiss(seen, nil)
+		if s := d.Stats().Missed; err != nil || outages != 1 || webhooks != 1 || len(s.Outages) != 1 || s.Unnamed.Count != 5 {
+			t.Errorf("%d outages and %d webhooks dismissed, %v; left: %+v", outages, webhooks, err, s)
 		}
 	})
 }
 
-// An outage, and a restart in the midst of it: what was in memory is gone, and said; and there was a gap.
-func TestOwedAndGapsInAnOutage(t *testing.T) {
+// An outage, and a restart in the midst of it: what was in memory is gone, and said; and there was an outage.
+func TestMissedAndOutagesInAnOutage(t *testing.T) {
 	t.Parallel()
 	var gone, up atomic.Bool
 	var ahead atomic.Int64
@@ -522,7 +522,7 @@ func TestOwedAndGapsInAnOutage(t *testing.T) {
 		d.take("fine", "A")
 		time.Sleep(time.Minute)
 		begin := d.Now()
-		if s := d.Stats().Owed; s.Tenants+len(s.Gaps)+s.Unnamed.Count > 0 {
+		if s := d.Stats().Missed; s.Tenants+len(s.Outages)+s.Unnamed.Count > 0 {
 			t.Errorf("the first start ever: %+v", s)
 		}
 		gone.Store(true)
@@ -535,29 +535,29 @@ func TestOwedAndGapsInAnOutage(t *testing.T) {
 			d.send(fmt.Sprintf("t%02d", i), "A")
 		}
 		d.send("back", "A")
-		d.Inbox.cfg.Owed.AddUnnamed(webhookgate.Unnamed{Count: 7, Since: time.Now(), Last: time.Now()})
+		d.Inbox.cfg.Missed.AddUnnamed(webhookgate.Unnamed{Count: 7, Since: time.Now(), Last: time.Now()})
 		time.Sleep(10 * time.Minute)
-		if s := d.Stats().Owed; s.Tenants != 71 || s.Unnamed.Count != 7 {
+		if s := d.Stats().Missed; s.Tenants != 71 || s.Unnamed.Count != 7 {
 			t.Errorf("in the outage: %+v", s)
 		}
 		end := d.Now()
 		gone.Store(false)
 		time.Sleep(20 * time.Second)
 		d.send("back", "A")
-		s := d.Stats().Owed
-		if s.Tenants != 70 || s.Unnamed.Count != 7 || len(s.Gaps) != 1 || d.Inbox.cfg.Owed.Len() > 0 {
+		s := d.Stats().Missed
+		if s.Tenants != 70 || s.Unnamed.Count != 7 || len(s.Outages) != 1 || d.Inbox.cfg.Missed.Len() > 0 {
 			t.Fatalf("after it: %+v", s)
 		}
 		near := func(a, b time.Time) bool { return a.Sub(b).Abs() <= 16*time.Second }
-		if g := s.Gaps[0]; !near(g.From, begin) || !near(g.To, end) || !near(s.Unnamed.Since, begin.Add(12*time.Minute)) && s.Unnamed.Since.Before(begin) {
-			t.Errorf("a gap of %v, and it was from %v to %v: %+v", g, begin, end, s.Unnamed)
+		if g := s.Outages[0]; !near(g.From, begin) || !near(g.To, end) || !near(s.Unnamed.Since, begin.Add(12*time.Minute)) && s.Unnamed.Since.Before(begin) {
+			t.Errorf("an outage of %v, and it was from %v to %v: %+v", g, begin, end, s.Unnamed)
 		}
 		d.restart()
 		time.Sleep(time.Minute)
-		if again := d.Stats().Owed; again.Tenants != 70 || again.Unnamed != s.Unnamed || len(again.Gaps) != 1 {
+		if again := d.Stats().Missed; again.Tenants != 70 || again.Unnamed != s.Unnamed || len(again.Outages) != 1 {
 			t.Errorf("after a restart: %+v", again)
 		}
-		// An orderly end says when it was. A minute later is a gap; half a minute is none.
+		// An orderly end says when it was. A minute later is an outage; half a minute is none.
 		up.Store(false)
 		time.Sleep(2 * time.Second)
 		d.shut()
@@ -565,51 +565,51 @@ func TestOwedAndGapsInAnOutage(t *testing.T) {
 		up.Store(true)
 		d.start()
 		time.Sleep(5 * time.Second)
-		if n := len(d.Stats().Owed.Gaps); n != 1 {
-			t.Errorf("%d gaps after a short break", n)
+		if n := len(d.Stats().Missed.Outages); n != 1 {
+			t.Errorf("%d outages after a short break", n)
 		}
 		d.shut()
 		time.Sleep(time.Minute)
 		d.start()
 		time.Sleep(5 * time.Second)
-		if n := len(d.Stats().Owed.Gaps); n != 2 {
-			t.Errorf("%d gaps after a long break", n)
+		if n := len(d.Stats().Missed.Outages); n != 2 {
+			t.Errorf("%d outages after a long break", n)
 		}
 		by := &Action{Who: "ana", What: "dismiss"}
-		if gaps, webhooks, err := d.Dismiss(time.Time{}, by); gaps != 2 || webhooks != 7 || err != nil {
-			t.Errorf("%d gaps and %d webhooks dismissed, %v", gaps, webhooks, err)
+		if outages, webhooks, err := d.Dismiss(time.Time{}, by); outages != 2 || webhooks != 7 || err != nil {
+			t.Errorf("%d outages and %d webhooks dismissed, %v", outages, webhooks, err)
 		}
-		if s := d.Stats().Owed; len(s.Gaps) > 0 || s.Unnamed.Count > 0 || s.Tenants != 70 {
+		if s := d.Stats().Missed; len(s.Outages) > 0 || s.Unnamed.Count > 0 || s.Tenants != 70 {
 			t.Errorf("after it was dismissed: %+v", s)
 		}
 		if all := must2(d.Actions(context.Background(), 0, 10))(t); len(all) != 1 || all[0].What != "dismiss" || all[0].Count != 7 {
 			t.Errorf("%+v", all)
 		}
 		// Without a name it counts for a day.
-		d.Inbox.cfg.Owed.AddUnnamed(webhookgate.Unnamed{Count: 3, Since: time.Now(), Last: time.Now()})
+		d.Inbox.cfg.Missed.AddUnnamed(webhookgate.Unnamed{Count: 3, Since: time.Now(), Last: time.Now()})
 		time.Sleep(time.Minute) // it is stored
 		ahead.Add(int64(23 * time.Hour))
 		time.Sleep(3 * time.Minute)
-		if n := d.Stats().Owed.Unnamed.Count; n != 3 {
+		if n := d.Stats().Missed.Unnamed.Count; n != 3 {
 			t.Errorf("%d without a name after 23 hours", n)
 		}
 		ahead.Add(int64(2 * time.Hour))
 		time.Sleep(3 * time.Minute)
-		if s := d.Stats().Owed; s.Unnamed.Count != 0 || len(s.Gaps) != 0 {
+		if s := d.Stats().Missed; s.Unnamed.Count != 0 || len(s.Outages) != 0 {
 			t.Errorf("after a day: %+v", s)
 		}
 	})
 }
 
 // When a gate was not up, whatever the clocks did.
-func TestGap(t *testing.T) {
+func TestOutage(t *testing.T) {
 	const second, minute = int64(time.Second / time.Microsecond), int64(time.Minute / time.Microsecond)
 	now := time.Now()
 	for name, tc := range map[string]struct {
 		own         time.Duration // when this process last said that it is up; 0: never
 		wall        time.Duration // by how much its wall clock went further meanwhile
 		mine        bool          // nobody else did since
-		last, began int64         // before now; began -1: no gap
+		last, began int64         // before now; began -1: no outage
 	}{
 		"just started":                            {0, 0, false, 5 * second, -1},
 		"started after a while":                   {0, 0, false, 5 * minute, 5 * minute},
@@ -641,75 +641,75 @@ func TestGap(t *testing.T) {
 		if tc.mine {
 			b.wrote = at - tc.last
 		}
-		began, found := b.gap(at-tc.last, at)
+		began, found := b.outage(at-tc.last, at)
 		if found != (tc.began >= 0) || found && (at-began-tc.began < 0 || at-began-tc.began > 20*second) {
-			t.Errorf("%s: a gap of %d s: %v", name, (at-began)/second, found)
+			t.Errorf("%s: an outage of %d s: %v", name, (at-began)/second, found)
 		}
 	}
-	if _, found := new(heartbeat).gap(0, now.UnixMicro()); found {
-		t.Error("a gap before the first start ever")
+	if _, found := new(heartbeat).outage(0, now.UnixMicro()); found {
+		t.Error("an outage before the first start ever")
 	}
 }
 
-// A reconcile settles what is owed to a tenant that it found equal or took in, unless that came after it had begun; and if it leaves
-// nothing that differs, it ends gaps.
-func TestReconcileSettlesWhatIsOwed(t *testing.T) {
+// A reconcile settles what was missed of a tenant that it found equal or took in, unless that came after it had begun; and if it leaves
+// nothing that differs, it ends outages.
+func TestReconcileSettlesWhatIsMissed(t *testing.T) {
 	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
-		owe := func(tenants ...string) {
+		miss := func(tenants ...string) {
 			for _, tenant := range tenants {
-				d.oweTo(d.hook(tenant, "missed"))
+				d.miss(d.hook(tenant, "missed"))
 			}
 			d.stored()
 		}
 		d.hears("equal", "a")
 		d.hears("differs", "a")
 		d.hears("late", "a")
-		owe("equal", "differs", "new", "left")
-		d.want("owed", d.owed(), "differs equal left new")
+		miss("equal", "differs", "new", "left")
+		d.want("missed", d.missed(), "differs equal left new")
 		d.missUnnamed()
 		r := d.begin(time.Time{})
-		owe("late")
+		miss("late")
 		d.want("equal", d.settle(r, says("equal", "a"), says("late", "a")), "equal settles; changed")
-		d.want("applied", d.apply(r, false, says("differs", "b"), says("new")), "differs (+ b, - a) applied; missing applied")
-		d.want("owed after it", d.owed(), "late left")
-		must2(d.EndRun(r.ID, true, "", Summary{Equal: 1, Missing: 1, Left: Left{Missing: 1}}))(t)
-		if n := d.Stats().Owed.Unnamed.Count; n != 1 {
-			t.Errorf("it left something, and the gap has ended: %d", n)
+		d.want("applied", d.apply(r, false, says("differs", "b"), says("new")), "differs (+ b, - a) applied; new applied")
+		d.want("missed after it", d.missed(), "late left")
+		must2(d.EndRun(r.ID, true, "", Summary{Equal: 1, New: 1, Left: Left{New: 1}}))(t)
+		if n := d.Stats().Missed.Unnamed.Count; n != 1 {
+			t.Errorf("it left something, and the outage has ended: %d", n)
 		}
 		time.Sleep(time.Millisecond)
 		r = d.begin(time.Time{})
 		time.Sleep(5 * time.Millisecond)
 		must2(d.EndRun(r.ID, false, "", Summary{}))(t)
-		if n := d.Stats().Owed.Unnamed.Count; n != 1 {
-			t.Errorf("it was not complete, and the gap has ended: %d", n)
+		if n := d.Stats().Missed.Unnamed.Count; n != 1 {
+			t.Errorf("it was not complete, and the outage has ended: %d", n)
 		}
 		r = d.begin(time.Time{})
 		must2(d.EndRun(r.ID, true, "", Summary{Equal: 1}))(t)
-		if n := d.Stats().Owed.Unnamed.Count; n != 0 {
-			t.Errorf("the gap has not ended: %d", n)
+		if n := d.Stats().Missed.Unnamed.Count; n != 0 {
+			t.Errorf("the outage has not ended: %d", n)
 		}
 		r = d.begin(time.Time{})
 		time.Sleep(5 * time.Millisecond)
 		d.missUnnamed()
 		must2(d.EndRun(r.ID, true, "", Summary{Equal: 1}))(t)
-		if n := d.Stats().Owed.Unnamed.Count; n != 1 {
-			t.Errorf("it began earlier, and the gap has ended: %d", n)
+		if n := d.Stats().Missed.Unnamed.Count; n != 1 {
+			t.Errorf("it began earlier, and the outage has ended: %d", n)
 		}
 	})
 }
 
-// owesInMemory is an engine that refuses to store what is owed while on is set.
-type owesInMemory struct {
+// missesInMemory is an engine that rejects to store what was missed while on is set.
+type missesInMemory struct {
 	engine.Engine
 	on *atomic.Bool
 }
 
-func (e *owesInMemory) Write(fn func(engine.Tx) error) error {
+func (e *missesInMemory) Write(fn func(engine.Tx) error) error {
 	return e.Engine.Write(func(tx engine.Tx) error {
 		var refused error
 		err := fn(&listening{tx, func(statement string) {
-			if statement == "run_open" && e.on.Load() { // only what is owed asks for it
+			if statement == "run_open" && e.on.Load() { // only what was missed asks for it
 				refused = &engine.StatementError{Err: errors.New("not now")}
 			}
 		}})
@@ -717,13 +717,13 @@ func (e *owesInMemory) Write(fn func(engine.Tx) error) error {
 	})
 }
 
-// What is owed may be in memory only, or be stored at any time: a reconcile settles it if it arrived before the run began, and only then.
-func TestReconcileSettlesWhatIsOwedInMemory(t *testing.T) {
+// What is missed may be in memory only, or be stored at any time: a reconcile settles it if it arrived before the run began, and only then.
+func TestReconcileSettlesWhatIsMissedInMemory(t *testing.T) {
 	var inMemory atomic.Bool
-	inBubbleOn(t, "a file", func(e engine.Engine) engine.Engine { return &owesInMemory{e, &inMemory} }, func(t *testing.T, d *desk) {
-		owe := func(tenants ...string) {
+	inBubbleOn(t, "a file", func(e engine.Engine) engine.Engine { return &missesInMemory{e, &inMemory} }, func(t *testing.T, d *desk) {
+		miss := func(tenants ...string) {
 			for _, tenant := range tenants {
-				d.oweTo(d.hook(tenant, fmt.Sprint("missed ", time.Now())))
+				d.miss(d.hook(tenant, fmt.Sprint("missed ", time.Now())))
 			}
 			time.Sleep(time.Minute)
 		}
@@ -739,44 +739,44 @@ func TestReconcileSettlesWhatIsOwedInMemory(t *testing.T) {
 			d.hears(tenant, "a")
 		}
 		room(false)
-		owe("equal", "differs", "new", "twice")
+		miss("equal", "differs", "new", "twice")
 		r := d.begin(time.Time{})
 		time.Sleep(time.Minute)
-		owe("late", "twice")
+		miss("late", "twice")
 		lines := []string{says("equal", "a"), says("twice", "a"), says("late", "a")}
 		d.want("compared", d.compare(r, lines...), "equal settles; equal; equal")
 		d.want("settled", d.settle(r, lines...), "equal settles; equal; equal")
-		d.want("applied", d.apply(r, false, says("differs", "b"), says("new")), "differs (+ b, - a) applied; missing applied")
-		if n := d.Stats().Owed.Tenants; n != 2 {
-			t.Errorf("%d are owed in memory, not late and twice", n)
+		d.want("applied", d.apply(r, false, says("differs", "b"), says("new")), "differs (+ b, - a) applied; new applied")
+		if n := d.Stats().Missed.Tenants; n != 2 {
+			t.Errorf("%d are missed in memory, not late and twice", n)
 		}
 		room(true)
-		d.want("owed, when it is stored", d.owed(), "late twice")
+		d.want("missed, when it is stored", d.missed(), "late twice")
 
 		room(false)
-		owe("stored")
+		miss("stored")
 		r = d.begin(time.Time{})
 		time.Sleep(time.Minute)
-		owe("late")
+		miss("late")
 		room(true)
 		d.want("stored after the begin", d.settle(r, says("stored", "a"), says("twice", "a"), says("late", "a")), "equal settles; equal settles; changed")
-		d.want("owed in the end", d.owed(), "late")
+		d.want("missed in the end", d.missed(), "late")
 
 		made := time.Now()
 		time.Sleep(time.Minute)
 		room(false)
-		owe("equal", "differs")
+		miss("equal", "differs")
 		d.begin(time.Time{}) // it is killed
 		room(true)
 		r = d.begin(made)
 		lines = []string{says("equal", "a"), says("differs", "c")}
 		d.want("with a list that is older", d.settle(r, lines...), "changed; changed")
 		d.want("with a list that is older", d.apply(r, false, lines...), "changed; changed")
-		d.want("owed after an older list", d.owed(), "differs equal late")
+		d.want("missed after an older list", d.missed(), "differs equal late")
 	})
 }
 
-// A commit in doubt that turns out to be one owes nothing, whatever the webhook was.
+// A commit in doubt that turns out to be one missed nothing, whatever the webhook was.
 func TestDoubtOwesNothing(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		e := new(doubts)
@@ -795,21 +795,21 @@ func TestDoubtOwesNothing(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		if n := d.Inbox.cfg.Owed.Len(); n != 3 {
+		if n := d.Inbox.cfg.Missed.Len(); n != 3 {
 			t.Errorf("%d in memory", n)
 		}
 		e.on.Store(false)
-		after := d.hook("new", "B") // before anything that is owed could be stored
+		after := d.hook("new", "B") // before anything that is missed could be stored
 		after.Snapshot, after.Type = false, "Other"
 		d.want("an event", d.sendHook(after), "+")
 		d.stored()
-		d.want("owed", d.owed(), "")
+		d.want("missed", d.missed(), "")
 	})
 }
 
-// The database goes away under two replicas. After it, every tenant whose last webhook got a 503 is owed, on both, and no other is. One
+// The database goes away under two replicas. After it, every tenant whose last webhook got a 503 is missed, on both, and no other is. One
 // of the replicas loses its connection for longer, and the tenants' webhooks come again through the other one.
-func TestOwedByTwoReplicas(t *testing.T) {
+func TestMissedByTwoReplicas(t *testing.T) {
 	costly(t)
 	t.Parallel()
 	dsn := pgtest.Schema(t)
@@ -855,10 +855,10 @@ func TestOwedByTwoReplicas(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if n := desks[0].Stats().Owed.Tenants + desks[1].Stats().Owed.Tenants; n < 40 {
-		t.Errorf("%d owed in the outage", n)
+	if n := desks[0].Stats().Missed.Tenants + desks[1].Stats().Missed.Tenants; n < 40 {
+		t.Errorf("%d missed in the outage", n)
 	}
-	time.Sleep(maxJump + maxJump/2) // what comes sooner than that may count as older; see lane.owe
+	time.Sleep(maxJump + maxJump/2) // what comes sooner than that may count as older; see lane.miss
 	wires[1].Pass()
 	desks[1].stored()
 	for i := range 25 { // through the one that is back
@@ -879,13 +879,13 @@ func TestOwedByTwoReplicas(t *testing.T) {
 	}
 	slices.Sort(want)
 	for i, d := range desks {
-		d.want(fmt.Sprint("owed, as replica ", i, " says"), d.owed(), strings.Join(want, " "))
-		d.until("the figures say so", func() bool { return d.Stats().Owed.Tenants == len(want) })
+		d.want(fmt.Sprint("missed, as replica ", i, " says"), d.missed(), strings.Join(want, " "))
+		d.until("the figures say so", func() bool { return d.Stats().Missed.Tenants == len(want) })
 	}
 	for _, tenant := range want {
 		send(desks[r.IntN(2)], tenant, "Z")
 	}
-	desks[0].want("owed in the end", desks[0].owed(), "")
+	desks[0].want("missed in the end", desks[0].missed(), "")
 }
 
 // A webhook that came before, by its signed id, says nothing about what has come since.
@@ -902,22 +902,22 @@ func TestRetryOfAnOlderOneSettlesNothing(t *testing.T) {
 		d.idle("")
 		missed := signed("id2", "b")
 		for _, again := range []*webhookgate.Webhook{signed("id0", "s"), signed("id1", "a")} {
-			d.oweTo(missed)
+			d.miss(missed)
 			d.stored()
 			time.Sleep(5 * time.Millisecond)
 			d.want("one that came before it", d.sendHook(again), "=")
-			d.want("owed", d.owed(), "acme")
+			d.want("missed", d.missed(), "acme")
 		}
-		d.refuse("acme", odd("acme", "r"))
+		d.recordInvalid("acme", odd("acme", "r"))
 		d.want("S again", d.sendHook(signed("id0", "s")), "=")
 		must2(d.Accept(d.nth("acme", 3), false))(t) // it is newer than all that came
-		d.want("the one that is owed", d.sendHook(signed("id2", "b")), "+")
-		d.want("owed in the end", d.owed(), "")
+		d.want("the one that is missed", d.sendHook(signed("id2", "b")), "+")
+		d.want("missed in the end", d.missed(), "")
 	})
 }
 
-// What got a 5xx is owed if it would have been a change, also if it has the bytes of what was last taken in.
-func TestOwedIfItWouldBeAChange(t *testing.T) {
+// What got a 5xx is missed if it would have been a change, also if it has the bytes of what was last taken in.
+func TestMissedIfItWouldBeAChange(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(t *testing.T, d *desk, s string){
 		"discarded": func(t *testing.T, d *desk, s string) {
@@ -935,11 +935,11 @@ func TestOwedIfItWouldBeAChange(t *testing.T) {
 			check(t, d.Redeliver(d.nth("acme", 1), true))
 			d.idle("acme")
 		},
-		"a refused one was accepted": func(t *testing.T, d *desk, s string) {
+		"an invalid one was accepted": func(t *testing.T, d *desk, s string) {
 			d.take("acme", s)
 			d.idle("acme")
 			time.Sleep(2 * time.Second)
-			d.refuse("acme", odd("acme", "r"))
+			d.recordInvalid("acme", odd("acme", "r"))
 			time.Sleep(2 * time.Second)
 			d.want("a copy", d.send("acme", s), "=")
 			must2(d.Accept(d.nth("acme", 2), true))(t)
@@ -966,19 +966,19 @@ func TestOwedIfItWouldBeAChange(t *testing.T) {
 				s := odd("acme", "s")
 				change(t, d, s)
 				time.Sleep(5 * time.Second)
-				answer, owed := "+", "acme"
+				answer, missed := "+", "acme"
 				if name == "it is a copy" {
-					answer, owed = "=", ""
+					answer, missed = "=", ""
 				}
 				if !away {
 					d.want("when it comes", d.send("acme", s), answer)
 					return
 				}
-				d.oweTo(d.hook("acme", s))
+				d.miss(d.hook("acme", s))
 				d.stored()
-				d.want("owed", d.owed(), owed)
+				d.want("missed", d.missed(), missed)
 				d.want("when it comes again", d.send("acme", s), answer)
-				d.want("owed then", d.owed(), "")
+				d.want("missed then", d.missed(), "")
 			}, func(c *Config) { c.DedupWindow = time.Minute })
 		}
 	}
@@ -999,40 +999,40 @@ func TestUnnamedBeforeTheFirstReading(t *testing.T) {
 			t.Fatal(told)
 		}
 	}
-	if o := d.Stats().Owed; o.Unnamed.Count != 1 || o.Tenants != 1 {
+	if o := d.Stats().Missed; o.Unnamed.Count != 1 || o.Tenants != 1 {
 		t.Errorf("in memory: %+v", o)
 	}
 	w.Pass()
 	d.stored()
-	d.until("it is stored", func() bool { return d.Inbox.cfg.Owed.Unnamed().Count == 0 && d.Stats().Owed.Unnamed.Count == 1 })
-	d.want("owed", d.owed(), "acme")
+	d.until("it is stored", func() bool { return d.Inbox.cfg.Missed.Unnamed().Count == 0 && d.Stats().Missed.Unnamed.Count == 1 })
+	d.want("missed", d.missed(), "acme")
 }
 
-// What is owed from before the clock was set back is settled by what comes once that was noticed: a webhook, or a reconcile.
-func TestOwedBeforeTheClockWasSetBack(t *testing.T) {
+// What is missed from before the clock was set back is settled by what comes once that was noticed: a webhook, or a reconcile.
+func TestMissedBeforeTheClockWasSetBack(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
 		d.ahead.Store(int64(time.Hour))
 		for _, tenant := range []string{"sends", "restarted", "compared", "stays"} {
 			d.hears(tenant, "a")
 			d.idle(tenant)
-			d.oweTo(d.hook(tenant, `"b"`))
+			d.miss(d.hook(tenant, `"b"`))
 		}
 		d.stored()
-		d.want("owed", d.owed(), "compared restarted sends stays")
+		d.want("missed", d.missed(), "compared restarted sends stays")
 		d.ahead.Store(0)
 		n := 0
 		sends := func(tenant string) {
-			d.until(tenant+" has sent, and is owed nothing", func() bool {
+			d.until(tenant+" has sent, and is missed nothing", func() bool {
 				n++
 				d.hears(tenant, fmt.Sprint("c", n))
-				return !strings.Contains(d.owed(), tenant)
+				return !strings.Contains(d.missed(), tenant)
 			})
 		}
 		sends("sends")
 		d.restart()
 		sends("restarted")
 		d.want("a reconcile", d.settle(d.begin(time.Time{}), says("compared", "a")), "equal settles")
-		d.want("in the end", d.owed(), "stays")
+		d.want("in the end", d.missed(), "stays")
 	})
 }

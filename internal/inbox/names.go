@@ -41,7 +41,7 @@ func ParseTenant(text string) (TenantName, error) {
 	return name, nil
 }
 
-// storable says whether the inbox can have such a code. The gate refuses all others.
+// storable says whether the inbox can have such a code. The gate rejects all others.
 func storable(code string) bool {
 	return len(code) <= 255 && utf8.ValidString(code) && !strings.Contains(code, "\x00")
 }
@@ -70,7 +70,7 @@ func ShowTenant(platform, tenant string) string {
 	return escapeCode(platform) + "/" + escapeCode(tenant)
 }
 
-// How many bytes of an attempt are stored. An error can be long, too: one about a certificate names all its hosts.
+// How many bytes of a try are stored. An error can be long, too: one about a certificate names all its hosts.
 const (
 	maxAnswer = 1 << 10
 	maxError  = 512

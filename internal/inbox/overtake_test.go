@@ -10,11 +10,11 @@ import (
 	"usher/internal/inbox/engine"
 )
 
-// With KEEP=latest a new snapshot does not go ahead: a webhook that is no snapshot, and came before, goes first.
+// With LATEST a new snapshot does not go ahead: a webhook that is no snapshot, and came before, goes first.
 func TestLatestOvertakesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(1, filePace)
-		w.cfg.KeepLatest, w.tenants = true, []string{"t1", "t2"}
+		w.cfg.Latest, w.tenants = true, []string{"t1", "t2"}
 		w.dir, w.places = t.TempDir(), []*place{{world: w}}
 		p := w.places[0]
 		p.start()
@@ -48,7 +48,7 @@ func TestLatestOvertakesNothing(t *testing.T) {
 func TestCopyOfWhatIsBeingOvertaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(1, filePace)
-		w.cfg.KeepLatest, w.tenants, w.healthy = false, []string{"t4"}, true
+		w.cfg.Latest, w.tenants, w.healthy = false, []string{"t4"}, true
 		w.dir, w.places = t.TempDir(), []*place{{world: w}}
 		p := w.places[0]
 		p.start()

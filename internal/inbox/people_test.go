@@ -140,14 +140,14 @@ func TestImportedNumbersGoOn(t *testing.T) {
 	})
 }
 
-// Only a refused webhook may have no tenant. In any other state nothing would deliver it.
+// Only an invalid webhook may have no tenant. In any other state nothing would deliver it.
 func TestImportsNothingThatBelongsNowhere(t *testing.T) {
 	d := newDesk(t, inFile(t, t.TempDir()+"/inbox.db"))
 	line := `{"webhook":{"id":%d,"webhook":"x","type":"","platform":"","tenant":"","received":"2026-01-01T00:00:00Z","state":%q,"changed":"2026-01-01T00:00:00Z","tries":0,"certain":false,"snapshot":false,"digest":"47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=","header":"","body":""}}`
 	for _, bad := range []string{
-		fmt.Sprintf(line, 1, "waiting"), fmt.Sprintf(line, 1, "parked"), fmt.Sprintf(line, int64(1)<<62-1, "refused"),
-		strings.Replace(fmt.Sprintf(line, 1, "refused"), `"certain":false`, `"certain":true`, 1),
-		fmt.Sprintf(line, 2, "refused") + "\n" + fmt.Sprintf(line, 2, "refused"),
+		fmt.Sprintf(line, 1, "waiting"), fmt.Sprintf(line, 1, "parked"), fmt.Sprintf(line, int64(1)<<62-1, "invalid"),
+		strings.Replace(fmt.Sprintf(line, 1, "invalid"), `"certain":false`, `"certain":true`, 1),
+		fmt.Sprintf(line, 2, "invalid") + "\n" + fmt.Sprintf(line, 2, "invalid"),
 		`{"lane":{"platform":"","tail":1}}`, `{"lane":{"platform":"eu","tail":1}}`, `{"snapshot":{"platform":"eu","id":1,"webhook":"x","received":"2026-01-01T00:00:00Z","features":[]}}`,
 	} {
 		text := `{"inbox":{"version":1,"at":"2026-01-01T00:00:00Z"}}` + "\n" + bad + "\n" + fmt.Sprintf(`{"end":{"lines":%d}}`, 2+strings.Count(bad, "\n"))

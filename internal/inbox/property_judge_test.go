@@ -27,7 +27,7 @@ func (w *world) judge() {
 				w.violation("(c) arrival %d was acknowledged, and is gone", a.number)
 			}
 		case a.ok:
-			w.judgeKept(a)
+			w.judgeStored(a)
 		default:
 			w.judgeUnsure(a)
 		}
@@ -123,12 +123,12 @@ func (w *world) judgeDuplicate(n *arrival) {
 	case o.entry == nil:
 		w.violation("(a) arrival %d was dropped as a copy of %d, which is gone", n.number, o.number)
 		return
-	case w.isTail(o, n) && (o.entry.State == Waiting || w.cfg.KeepLatest && !w.concluded(o, n)):
+	case w.isTail(o, n) && (o.entry.State == Waiting || w.cfg.Latest && !w.concluded(o, n)):
 		return // nobody takes it; or it stood last, and what came after n superseded it
-	case w.isTail(o, n) && w.cfg.KeepLatest && len(o.again) > 0 && o.again[0].from.After(n.from) &&
-		!slices.ContainsFunc(w.tries, func(t *attempt) bool { return t.number == o.number && t.instance == 0 }):
+	case w.isTail(o, n) && w.cfg.Latest && len(o.again) > 0 && o.again[0].from.After(n.from) &&
+		!slices.ContainsFunc(w.tries, func(t *try) bool { return t.number == o.number && t.instance == 0 }):
 		return // the same, and somebody sent it again after that
-	case w.isTail(o, n) && o.entry.State == Superseded && slices.ContainsFunc(w.tries, func(t *attempt) bool {
+	case w.isTail(o, n) && o.entry.State == Superseded && slices.ContainsFunc(w.tries, func(t *try) bool {
 		return t.tenant == o.tenant && t.webhook.Snapshot && t.instance > 0 && t.accepted() && t.entry != nil && t.entry.ID > o.entry.ID && t.began.After(n.from)
 	}):
 		return // it stood last, and a newer one that somebody sent again ahead of it superseded it
@@ -136,14 +136,14 @@ func (w *world) judgeDuplicate(n *arrival) {
 		return // it stood last and was on its way, ahead of the others that waited: what becomes of it is n's fate, too
 	case w.keep && o.receiver == "" && n.receiver == "" && len(o.again) > 0 && o.again[0].to.After(n.from) && w.isTail(o, n) && n.from.Sub(o.entry.Received) <= w.window:
 		return // it was kept, and somebody sent it again later, when its platform had a receiver
-	case o.entry.State == Kept && n.receiver == "": // what was sent again would be no longer
+	case o.entry.State == Stored && n.receiver == "": // what was sent again would be no longer
 		if !w.isTail(o, n) || n.from.Sub(o.entry.Received) > w.window {
-			w.violation("(a) arrival %d was dropped as a copy of %d, which was kept before", n.number, o.number)
+			w.violation("(a) arrival %d was dropped as a copy of %d, which was stored before", n.number, o.number)
 		}
 		return
 	}
-	var last *attempt // of what stood in the lane for sure
-	var maybe []*attempt
+	var last *try // of what stood in the lane for sure
+	var maybe []*try
 	for _, t := range w.tries {
 		switch {
 		case t.tenant != n.tenant || !t.webhook.Snapshot:
@@ -154,7 +154,7 @@ func (w *world) judgeDuplicate(n *arrival) {
 		}
 	}
 	why := w.notHeld(last, n)
-	if why == "" || slices.ContainsFunc(maybe, func(t *attempt) bool { return w.notHeld(t, n) == "" }) {
+	if why == "" || slices.ContainsFunc(maybe, func(t *try) bool { return w.notHeld(t, n) == "" }) {
 		return
 	}
 	w.violation("(a) arrival %d (%s of %s) was dropped as a copy of %d; %s", n.number, n.snapshot, n.tenant, o.number, why)
@@ -162,7 +162,7 @@ func (w *world) judgeDuplicate(n *arrival) {
 
 // wasSentAgainLast says whether o was sent again before n came, and nothing else was since, and was tried after n had come.
 func (w *world) wasSentAgainLast(o, n *arrival) bool {
-	return slices.ContainsFunc(w.tries, func(t *attempt) bool {
+	return slices.ContainsFunc(w.tries, func(t *try) bool {
 		if t.arrival != o || t.instance == 0 || t.ended.Before(n.from) || t.again[t.instance-1].from.After(n.to) {
 			return false
 		}
@@ -190,14 +190,14 @@ func (w *world) isSignedCopy(o, n *arrival) bool {
 }
 
 // before says whether the webhook of a try was certainly in the lane when n came, and after, whether it certainly came later.
-func (w *world) before(t *attempt, n *arrival) bool {
+func (w *world) before(t *try, n *arrival) bool {
 	if t.instance > 0 {
 		return t.began.Before(n.from) || t.again[t.instance-1].to.Before(n.from)
 	}
 	return t.began.Before(n.from) || t.to.Before(n.from)
 }
 
-func (w *world) after(t *attempt, n *arrival) bool {
+func (w *world) after(t *try, n *arrival) bool {
 	if t.instance > 0 {
 		r := t.again[t.instance-1]
 		return r.from.After(n.to) && (!r.unsure || t.from.After(n.to))
@@ -205,13 +205,13 @@ func (w *world) after(t *attempt, n *arrival) bool {
 	return t.from.After(n.to)
 }
 
-// concluded says whether o had been accepted or refused before n came.
+// concluded says whether o had been accepted or invalid before n came.
 func (w *world) concluded(o, n *arrival) bool {
 	instance := 0
 	for _, r := range o.again {
 		instance += number(r.from.Before(n.to))
 	}
-	return slices.ContainsFunc(w.tries, func(t *attempt) bool {
+	return slices.ContainsFunc(w.tries, func(t *try) bool {
 		return t.arrival == o && t.instance == instance && (t.accepted() || t.status == 422) && w.before(t, n)
 	})
 }
@@ -224,7 +224,7 @@ func (w *world) isTail(o, n *arrival) bool {
 }
 
 // notHeld says why, after the last try of its tenant before n came, the receiver does not hold n's content.
-func (w *world) notHeld(last *attempt, n *arrival) string {
+func (w *world) notHeld(last *try, n *arrival) string {
 	switch {
 	case last == nil || last.snapshot != n.snapshot:
 		return "the receiver got something else since"
@@ -238,17 +238,17 @@ func (w *world) notHeld(last *attempt, n *arrival) string {
 	return ""
 }
 
-// judgeKept checks (c) for an arrival that was acknowledged.
-func (w *world) judgeKept(a *arrival) {
+// judgeStored checks (c) for an arrival that was acknowledged.
+func (w *world) judgeStored(a *arrival) {
 	e := a.entry
 	unsure := slices.ContainsFunc(a.again, func(r *redelivery) bool { return r.unsure })
-	var last *attempt
-	refusals, accepted := 0, false
+	var last *try
+	rejections, accepted := 0, false
 	for _, t := range w.tries {
 		if t.arrival == a && (unsure || t.instance == len(a.again)) {
 			last = t
 			accepted = accepted || t.accepted() && t.receiver == e.Receiver
-			refusals += number(t.status == 500)
+			rejections += number(t.status == 500)
 		}
 	}
 	since := e.Received
@@ -263,13 +263,13 @@ func (w *world) judgeKept(a *arrival) {
 		good = slices.ContainsFunc(a.discards, func(d *discard) bool { return unsure || d.instance == len(a.again) })
 	case Delivered:
 		good = accepted
-	case Kept:
+	case Stored:
 		good = (w.keep && a.receiver == "" || a.run != nil && a.run.keep) && (len(a.again) == 0 || unsure)
 	case Parked:
-		good = last != nil && (last.status == 422 || refusals >= worldTries || e.Changed.Sub(since) > w.maxAge)
+		good = last != nil && (last.status == 422 || rejections >= worldTries || e.Changed.Sub(since) > w.maxAge)
 	case Superseded:
 		good = a.webhook.Snapshot && slices.ContainsFunc(w.arrivals, func(b *arrival) bool {
-			return b.tenant == a.tenant && b.webhook.Snapshot && b.entry != nil && b.entry.ID > e.ID && (w.cfg.KeepLatest || w.wasAccepted(b))
+			return b.tenant == a.tenant && b.webhook.Snapshot && b.entry != nil && b.entry.ID > e.ID && (w.cfg.Latest || w.wasAccepted(b))
 		})
 	}
 	if !good {
@@ -280,7 +280,7 @@ func (w *world) judgeKept(a *arrival) {
 	}) {
 		w.violation("(c) arrival %d is parked, though a newer snapshot was accepted since", a.number)
 	}
-	if e.State == Kept && slices.ContainsFunc(w.arrivals, func(b *arrival) bool {
+	if e.State == Stored && slices.ContainsFunc(w.arrivals, func(b *arrival) bool {
 		stays := b.entry != nil && (b.entry.State == Parked && b.entry.Changed.Before(a.from) || b.entry.State == Waiting && len(b.again) == 0)
 		return b.tenant == a.tenant && stays && b.entry.ID < e.ID
 	}) {
@@ -292,7 +292,7 @@ func (w *world) judgeKept(a *arrival) {
 }
 
 func (w *world) wasAccepted(a *arrival) bool {
-	return slices.ContainsFunc(w.tries, func(t *attempt) bool { return t.arrival == a && t.accepted() })
+	return slices.ContainsFunc(w.tries, func(t *try) bool { return t.arrival == a && t.accepted() })
 }
 
 // judgeOrder checks (b).
@@ -301,8 +301,8 @@ func (w *world) judgeOrder() {
 		*arrival
 		instance int
 	}
-	front := make(map[string]*attempt)      // the last of those that were not sent again
-	accepted := make(map[delivery]*attempt) // when it was
+	front := make(map[string]*try)      // the last of those that were not sent again
+	accepted := make(map[delivery]*try) // when it was
 	for _, t := range w.tries {
 		d := delivery{t.arrival, t.instance}
 		if before := accepted[d]; before != nil {
@@ -354,9 +354,9 @@ func (w *world) judgeRuns() {
 				w.violation("(k) reconcile %d took in %s of %s, version %d; before that, version %d (arrival %d) had come", r.run.number, r.snapshot, r.tenant, r.version, a.version, a.number)
 			}
 		}
-		for _, s := range w.refused {
+		for _, s := range w.invalid {
 			if s.tenant == r.tenant && s.version > r.version && s.to.Before(r.from) {
-				w.violation("(k) reconcile %d took in %s of %s, version %d; before that, version %d was refused", r.run.number, r.snapshot, r.tenant, r.version, s.version)
+				w.violation("(k) reconcile %d took in %s of %s, version %d; before that, version %d is invalid", r.run.number, r.snapshot, r.tenant, r.version, s.version)
 			}
 		}
 		for _, e := range w.erasures {
@@ -453,7 +453,7 @@ func (w *world) tell(t *testing.T) {
 		add(x.from, "server restarted, or the machine stood still, until %s", x.to.Format(clock))
 	}
 	slices.Sort(story)
-	t.Logf("world %d: keep latest %v, keep %v, routes %v, jitter %d, tenants %v", w.seed, w.cfg.KeepLatest, w.keep, w.routes, w.jitter, w.tenants)
+	t.Logf("world %d: keep latest %v, keep %v, routes %v, jitter %d, tenants %v", w.seed, w.cfg.Latest, w.keep, w.routes, w.jitter, w.tenants)
 	for _, s := range story {
 		t.Log(s)
 	}

@@ -77,7 +77,7 @@ var databasePace = pace{
 	calm:    40 * time.Second, steps: 30,
 }
 
-// worldTries is MaxAttempts: after so many tries that count a webhook is parked.
+// worldTries is MaxTries: after so many tries that count a webhook is parked.
 const worldTries = 3
 
 // A world is an inbox, of one process or of several, with its senders and receivers.
@@ -102,7 +102,7 @@ type world struct {
 	healthy    bool
 	arrivals   []*arrival
 	byID       map[string]*arrival // by webhook-id
-	tries      []*attempt          // in the order of their beginnings
+	tries      []*try              // in the order of their beginnings
 	underway   map[string]int      // by tenant
 	latest     map[holding]string  // what receivers hold
 	routes     map[string]string   // platforms' receivers
@@ -117,8 +117,8 @@ type world struct {
 	service map[string]saying   // what the billing service says of each tenant
 	byLine  map[string]*arrival // what reconcile may take in
 	runs    int
-	refused []saying // webhooks that were refused for sure
-	lost    []saying // refused ones that were not stored, as their senders were told
+	invalid []saying // webhooks that are invalid for sure
+	lost    []saying // invalid ones that were not stored, as their senders were told
 }
 
 // A saying is what the billing service says of a tenant: its state, and how many changes there were before. It was said in a time, if that
@@ -219,8 +219,8 @@ type discard struct {
 	unsure   bool
 }
 
-// An attempt is one try at the receiver.
-type attempt struct {
+// A try is one try at the receiver.
+type try struct {
 	*arrival
 	life         *life
 	receiver     string
@@ -230,7 +230,7 @@ type attempt struct {
 	cut          bool // by usher itself, or its end
 }
 
-func (a *attempt) accepted() bool { return a.status == 200 }
+func (a *try) accepted() bool { return a.status == 200 }
 
 // TestWorldsInAFile throws random traffic at an inbox: copies, changes back and forth, bursts, two receivers that fail, hang, are down for a
 // while, time out having applied a snapshot or not, a platform that nobody takes, redeliveries, discards, erasures, pauses,
@@ -248,7 +248,7 @@ func (a *attempt) accepted() bool { return a.status == 200 }
 //	(f) a try of what is paused,
 //	(g) a webhook that was taken in although its sender was told otherwise, and the database could be asked; or after its sender had given up,
 //	(h) figures that are not what is listed,
-//	(j) a tenant that is owed a webhook that got a 5xx, and nobody says so, or the other way round,
+//	(j) a tenant that is missed a webhook that got a 5xx, and nobody says so, or the other way round,
 //	(k) a state that reconcile has brought back although a newer one had come; a difference that it does not find in the end.
 func TestWorldsInAFile(t *testing.T) {
 	t.Parallel()
@@ -265,7 +265,7 @@ func TestWorldsInAFile(t *testing.T) {
 			w.live(skip)
 		})
 		return w
-	}, "duplicate", "delivered", "parked", "superseded", "discarded", "kept", "killed", "repeat", "redelivered", "forced", "asked", "paused", "erased")
+	}, "duplicate", "delivered", "parked", "superseded", "discarded", "stored", "killed", "repeat", "redelivered", "forced", "asked", "paused", "erased")
 }
 
 // TestWorldsInADatabase is the same with two replicas on a database.
@@ -289,7 +289,7 @@ func TestWorldsInADatabase(t *testing.T) {
 		w.connectWires(t)
 		w.live(skip)
 		return w
-	}, "duplicate", "delivered", "killed", "cut", "away", "redelivered", "owed")
+	}, "duplicate", "delivered", "killed", "cut", "away", "redelivered", "missed")
 }
 
 // A group has the worlds that share a server.
@@ -430,8 +430,8 @@ func newWorld(seed uint64, p pace) *world {
 	if w.r.IntN(2) == 0 {
 		w.routes["k"] = "one"
 	}
-	w.cfg = Config{KeepUnclaimed: w.keep,
-		MaxAttempts: worldTries, MaxAge: p.maxAge, DedupWindow: p.window, MaxBytes: 1 << 30, LeaseTime: p.lease, KeepLatest: w.r.IntN(3) == 0,
+	w.cfg = Config{StoreUnclaimed: w.keep,
+		MaxTries: worldTries, MaxAge: p.maxAge, DedupWindow: p.window, MaxBytes: 1 << 30, LeaseTime: p.lease, Latest: w.r.IntN(3) == 0,
 		Log: slog.New(slog.DiscardHandler),
 		Jitter: func(d time.Duration) time.Duration {
 			return time.Duration(d.Seconds() * float64(w.backoff*w.jitter/100))
@@ -658,7 +658,7 @@ func (w *world) step(n int) {
 		"discard", "forget", "erase", "outage", "ask", "pause", "resume", "kill", "shutdown", "reconcile", "reconcile", "reconcile", "lose", "lose", "odd",
 	}
 	if w.dsn != "" {
-		steps = append(steps, "commit", "commit", "commit", "commit", "bytes", "bytes", "hang", "refuse", "latency", "restart", "sleep", "sleep", "sleep")
+		steps = append(steps, "commit", "commit", "commit", "commit", "bytes", "bytes", "hang", "reject", "latency", "restart", "sleep", "sleep", "sleep")
 	}
 	step := pick(w.r, steps...)
 	tenant, snapshot := pick(w.r, w.tenants...), pick(w.r, "A", "B")
@@ -707,7 +707,7 @@ func (w *world) step(n int) {
 		w.change(tenant, snapshot)
 		w.mu.Unlock()
 	case "odd":
-		p.refuse(tenant, pick(w.r, "A", "B"))
+		p.recordInvalid(tenant, pick(w.r, "A", "B"))
 	case "pause":
 		p.pause(pick(w.r, w.pausable()...))
 	case "resume":
@@ -765,7 +765,7 @@ func (p *place) disturb(step string) {
 		note(d, true)
 		wire.Blackhole()
 		time.AfterFunc(d, pass)
-	case "refuse":
+	case "reject":
 		note(d, true)
 		wire.Refuse()
 		time.AfterFunc(d, pass)
@@ -854,8 +854,8 @@ func (p *place) sendAs(tenant, snapshot string, other bool) {
 	})
 }
 
-// refuse has a webhook come that cannot be taken in.
-func (p *place) refuse(tenant, snapshot string) {
+// reject has a webhook come that cannot be taken in.
+func (p *place) recordInvalid(tenant, snapshot string) {
 	w, i, life := p.world, p.inbox, p.life
 	w.mu.Lock()
 	said := saying{tenant, snapshot, w.change(tenant, snapshot), time.Now(), time.Time{}}
@@ -863,14 +863,14 @@ func (p *place) refuse(tenant, snapshot string) {
 	body := fmt.Appendf(nil, `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":%q},"change":%q}}`, tenant, snapshot)
 	hook := webhookgate.Webhook{ID: fmt.Sprint("odd ", said), Type: "TenantProvisioningChange", Lane: webhookgate.Lane{Platform: platform(tenant), Tenant: tenant}, Body: body, Digest: sha256.Sum256(body), Received: time.Now()}
 	w.senders.Go(func() {
-		stored := i.Refuse(&webhookgate.Refusal{Webhook: hook, Status: 422, Faults: []content.Fault{{Message: "is odd"}}}) != 0
+		stored := i.RecordInvalid(&webhookgate.Invalid{Webhook: hook, Status: 422, Faults: []content.Fault{{Message: "is odd"}}}) != 0
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		switch said.to = time.Now(); {
 		case !stored:
 			w.lost = append(w.lost, said)
 		case life.dead.IsZero():
-			w.refused = append(w.refused, said)
+			w.invalid = append(w.invalid, said)
 		}
 	})
 }
@@ -1015,11 +1015,11 @@ func (p *place) redeliver() {
 	w.note("redelivered %d (%s), forced %v: %v", a.number, e.State, force, err)
 	w.mu.Lock()
 	again.to = time.Now()
-	refused := overwrites(err) || errors.Is(err, ErrKept) || errors.Is(err, ErrNotFound) || errors.Is(err, ErrBusy)
+	invalid := overwrites(err) || errors.Is(err, ErrStored) || errors.Is(err, ErrNotFound) || errors.Is(err, ErrBusy)
 	switch {
 	case err == nil:
 		w.seen[map[bool]string{true: "forced", false: "redelivered"}[force]] = true
-	case refused:
+	case invalid:
 		w.takeBack(a, again)
 	default:
 		again.unsure = true
@@ -1030,7 +1030,7 @@ func (p *place) redeliver() {
 		if last := w.newest(a.tenant); last != nil {
 			p.send(a.tenant, last.snapshot)
 		}
-	case err != nil && !refused && !w.troubled():
+	case err != nil && !invalid && !w.troubled():
 		w.fail("redelivering %d: %v", a.number, err)
 	}
 }
@@ -1165,20 +1165,20 @@ func (w *world) receive(r *http.Request, life *life, receiver string) (*http.Res
 // plan returns what a receiver will do with a webhook.
 func (w *world) plan() (words []string) {
 	for range 1 + w.r.IntN(4) {
-		words = append(words, pick(w.r, "ok", "ok", "ok", "ok", "applied, ok", "ok slowly", "500", "422", "503", "refused", "timeout", "applied, timeout"))
+		words = append(words, pick(w.r, "ok", "ok", "ok", "ok", "applied, ok", "ok slowly", "500", "422", "503", "invalid", "timeout", "applied, timeout"))
 	}
 	return words
 }
 
 // begin notes a try. It returns what the receiver does, and how long that takes.
-func (w *world) begin(a *arrival, life *life, receiver string, now time.Time) (t *attempt, word string, took time.Duration) { // w.mu is held
-	t = &attempt{arrival: a, life: life, receiver: receiver, instance: len(a.again), began: now}
+func (w *world) begin(a *arrival, life *life, receiver string, now time.Time) (t *try, word string, took time.Duration) { // w.mu is held
+	t = &try{arrival: a, life: life, receiver: receiver, instance: len(a.again), began: now}
 	w.tries = append(w.tries, t)
 	word = "ok"
 	switch {
 	case w.healthy:
 	case now.Before(w.outages[receiver]):
-		word = "refused"
+		word = "invalid"
 	case len(a.plan) > 0:
 		word, a.plan = a.plan[0], a.plan[1:]
 	}
@@ -1190,7 +1190,7 @@ func (w *world) begin(a *arrival, life *life, receiver string, now time.Time) (t
 		w.holds(receiver, a) // whatever usher gets to know of it
 	}
 	switch word {
-	case "refused":
+	case "invalid":
 		return t, word, 0
 	case "timeout":
 		return t, word, w.timeout
@@ -1201,11 +1201,11 @@ func (w *world) begin(a *arrival, life *life, receiver string, now time.Time) (t
 }
 
 // end notes what came of a try: its status, or 0 if there was no answer.
-func (w *world) end(t *attempt, word string, now time.Time) { // w.mu is held
+func (w *world) end(t *try, word string, now time.Time) { // w.mu is held
 	w.underway[t.tenant]--
 	t.ended = now
 	switch word {
-	case "timeout", "refused":
+	case "timeout", "invalid":
 	case "ok":
 		w.holds(t.receiver, t.arrival)
 		t.status = 200
@@ -1270,7 +1270,7 @@ func (w *world) calm() {
 		return
 	}
 	w.note("all finished")
-	w.judgeOwed(entries, deadline)
+	w.judgeMissed(entries, deadline)
 	deadline = time.Now().Add(w.pace.calm)
 	if w.seed%2 == 0 {
 		if entries = w.reconcileAll(); entries == nil {

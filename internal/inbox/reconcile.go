@@ -36,16 +36,16 @@ type Result string
 // The results. A twin is a missing tenant whose code usher knows on another platform: the caller decides that, because it knows whether
 // that one was compared, too. Likewise for an absent tenant, which the billing service did not name.
 const (
-	Equal   Result = "equal"
-	Differs Result = "differs"
-	Missing Result = "missing" // usher does not know the tenant, or cannot read its features
-	Twin    Result = "twin"
-	Changed Result = "changed" // something came for the tenant since the run began: nobody can say which is newer
-	Absent  Result = "absent"
+	Equal     Result = "equal"
+	Differs   Result = "differs"
+	NewTenant Result = "new" // usher does not know the tenant, or cannot read its features
+	Twin      Result = "twin"
+	Changed   Result = "changed" // something came for the tenant since the run began: nobody can say which is newer
+	Unlisted  Result = "unlisted"
 )
 
 // Results are all results.
-var Results = []Result{Equal, Differs, Missing, Twin, Changed, Absent}
+var Results = []Result{Equal, Differs, NewTenant, Twin, Changed, Unlisted}
 
 // A Run is one 'usher reconcile'.
 type Run struct {
@@ -65,12 +65,12 @@ type Run struct {
 
 // Summary says what a run has found: how many tenants of each result.
 type Summary struct {
-	Equal   int `json:"equal"`
-	Differs int `json:"differs"`
-	Missing int `json:"missing"`
-	Twin    int `json:"twin"`
-	Changed int `json:"changed"`
-	Absent  int `json:"absent"`
+	Equal    int `json:"equal"`
+	Differs  int `json:"differs"`
+	New      int `json:"new"`
+	Twin     int `json:"twin"`
+	Changed  int `json:"changed"`
+	Unlisted int `json:"unlisted"`
 
 	Applied    int `json:"applied"`     // how many of these were taken in
 	PassedOver int `json:"passed_over"` // tenants of platforms that no receiver takes
@@ -82,16 +82,16 @@ type Summary struct {
 // Left has the tenants that a run has left as they were.
 type Left struct {
 	Differs int `json:"differs"`
-	Missing int `json:"missing"`
+	New     int `json:"new"`
 	Twin    int `json:"twin"`
 }
 
 // Count is how many they are.
-func (l Left) Count() int { return l.Differs + l.Missing + l.Twin }
+func (l Left) Count() int { return l.Differs + l.New + l.Twin }
 
 // ByResult returns the numbers of tenants as the run has left them: what it took in is equal.
 func (s *Summary) ByResult() map[Result]int {
-	return map[Result]int{Equal: s.Equal + s.Applied, Differs: s.Left.Differs, Missing: s.Left.Missing, Twin: s.Left.Twin, Changed: s.Changed, Absent: s.Absent}
+	return map[Result]int{Equal: s.Equal + s.Applied, Differs: s.Left.Differs, NewTenant: s.Left.New, Twin: s.Left.Twin, Changed: s.Changed, Unlisted: s.Unlisted}
 }
 
 // judged is how many of the tenants that usher knows, also those that it knows by the run, were compared.
@@ -120,7 +120,7 @@ func (r *Run) weigh(former []*Run) (partial, stands bool) {
 	}
 	most = cmp.Or(most, last)
 	judged := r.Summary.judged()
-	few := judged < r.Summary.Absent+r.Summary.Changed
+	few := judged < r.Summary.Unlisted+r.Summary.Changed
 	small := judged*10 < most*9 || most == 0 && few
 	switch {
 	case before == nil:
@@ -142,7 +142,7 @@ func (r *Run) Killed(now time.Time) bool { return r.Ended.IsZero() && now.Sub(r.
 func (r *Run) KnowsUpTo() time.Time { return moment(min(r.asOf, r.Began.UnixMicro())) }
 
 // settlesBefore is the time before which whatever got a 5xx is settled if the run finds its tenant equal, or takes it in. It is a second
-// less than what the run knows, because the clocks of replicas and database differ. See also lane.owe.
+// less than what the run knows, because the clocks of replicas and database differ. See also lane.miss.
 func (r *Run) settlesBefore() time.Time { return r.KnowsUpTo().Add(-maxJump) }
 
 // ErrNoRun says that a run is not stored, or has ended.
@@ -216,7 +216,7 @@ func (s *Inbox) BeginRun(asOf time.Time, by *Action) (r *Run, known int, err err
 	return r, known, err
 }
 
-// EndRun stores how a run has ended. partial: it has compared clearly less than all tenants, so it ends no gap, and what a larger one found
+// EndRun stores how a run has ended. partial: it has compared clearly less than all tenants, so it ends no outage, and what a larger one found
 // still counts.
 func (s *Inbox) EndRun(id string, complete bool, failed string, summary Summary) (partial bool, err error) {
 	text, _ := json.Marshal(summary) // numbers
@@ -240,7 +240,7 @@ func (s *Inbox) EndRun(id string, complete bool, failed string, summary Summary)
 		t.statements = append(t.statements, func(tx engine.Tx) {
 			tx.Queue("run_end", nil, id, t.now, boolNumber(complete), withoutZero(failed), string(text), boolNumber(ended.stands))
 			if complete && !partial && summary.Left.Count() == 0 {
-				endGaps(tx, r.KnowsUpTo().UnixMicro())
+				endOutages(tx, r.KnowsUpTo().UnixMicro())
 			}
 		})
 		return partial, 0, nil
@@ -362,7 +362,7 @@ func (c *Compared) judge(r *Run, says *snapshot.Snapshot, k knowledge) {
 	case k.last > r.mark || k.lastAt > r.asOf:
 		c.Result = Changed
 	case !known.Known:
-		c.Result, c.Changes = Missing, changes
+		c.Result, c.Changes = NewTenant, changes
 	case len(changes) > 0:
 		c.Result, c.Changes = Differs, changes
 	default:
@@ -370,7 +370,7 @@ func (c *Compared) judge(r *Run, says *snapshot.Snapshot, k knowledge) {
 	}
 }
 
-// Compare compares lines with what usher knows, and changes nothing. With settle, what was refused or is owed of tenants that are equal is settled.
+// Compare compares lines with what usher knows, and changes nothing. With settle, what is invalid or is missed of tenants that are equal is settled.
 func (s *Inbox) Compare(ctx context.Context, id string, lines [][]byte, settle bool) ([]Compared, error) {
 	offers, all := s.readOffers(lines)
 	tenants, platforms := []string{}, []string{}
@@ -384,9 +384,9 @@ func (s *Inbox) Compare(ctx context.Context, id string, lines [][]byte, settle b
 		}
 	}
 	var run *Run
-	inMemory := make(map[webhookgate.Lane]webhookgate.Debt) // before the database is read, because it moves there
+	inMemory := make(map[webhookgate.Lane]webhookgate.MissedSet) // before the database is read, because it moves there
 	for name := range index {
-		inMemory[name] = s.cfg.Owed.Of(name)
+		inMemory[name] = s.cfg.Missed.Of(name)
 	}
 	known := make(map[webhookgate.Lane]*knowledge)
 	err := s.read(ctx, func(tx engine.Tx) error {
@@ -394,9 +394,9 @@ func (s *Inbox) Compare(ctx context.Context, id string, lines [][]byte, settle b
 		tx.Queue("compare", func(r engine.Row) error {
 			var name webhookgate.Lane
 			var k knowledge
-			var refused, exists int64
+			var invalid, exists int64
 			var platform, features string
-			if err := r.Scan(&name.Tenant, &name.Platform, &k.last, &k.lastAt, &refused, &exists, &platform, &features); err != nil {
+			if err := r.Scan(&name.Tenant, &name.Platform, &k.last, &k.lastAt, &invalid, &exists, &platform, &features); err != nil {
 				return err
 			}
 			if known[name] == nil {
@@ -411,7 +411,7 @@ func (s *Inbox) Compare(ctx context.Context, id string, lines [][]byte, settle b
 				}
 			}
 			for _, n := range index[name] {
-				all[n].Settles = refused > 0
+				all[n].Settles = invalid > 0
 			}
 			return nil
 		}, tenants, platforms)
@@ -429,7 +429,7 @@ func (s *Inbox) Compare(ctx context.Context, id string, lines [][]byte, settle b
 			c := &all[n]
 			c.judge(run, &offers[n].says, *known[name])
 			c.Settles = (c.Settles || inMemory[name].Before(run.settlesBefore())) && c.Result == Equal
-			if c.Result != Missing || known[name].snapshot != nil {
+			if c.Result != NewTenant || known[name].snapshot != nil {
 				c.Elsewhere = nil
 			}
 			if c.Settles && settle {
@@ -510,7 +510,7 @@ func (s *Inbox) reconcile(run *Run, lines [][]byte, leave leave) ([]Compared, er
 			s.cfg.Changed(c.Tenant)
 		}
 		if c.Applied || c.Result == Equal {
-			s.cfg.Owed.SettleBefore(webhookgate.Lane{Platform: c.Platform, Tenant: c.Tenant}, run.settlesBefore())
+			s.cfg.Missed.SettleBefore(webhookgate.Lane{Platform: c.Platform, Tenant: c.Tenant}, run.settlesBefore())
 		}
 		if c.first {
 			first = append(first, TenantRef{c.Platform, c.Tenant})
@@ -529,7 +529,7 @@ func (s *Inbox) readOffers(lines [][]byte) (offers []*offer, all []Compared) {
 		c := Compared{Fault: o.fault}
 		if o.fault == "" {
 			c = o.compared()
-			c.PassedOver = o.receiver == nil && !s.cfg.KeepUnclaimed
+			c.PassedOver = o.receiver == nil && !s.cfg.StoreUnclaimed
 		}
 		offers, all = append(offers, o), append(all, c)
 	}

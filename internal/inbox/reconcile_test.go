@@ -14,7 +14,7 @@ import (
 	"usher/internal/testkit/pgtest"
 )
 
-// Whatever comes for a lane leaves its number there, and when it came: also a copy, and what is refused. So does an erasure.
+// Whatever comes for a lane leaves its number there, and when it came: also a copy, and what is invalid. So does an erasure.
 func TestWhatComesLeavesItsNumber(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
@@ -27,8 +27,8 @@ func TestWhatComesLeavesItsNumber(t *testing.T) {
 			{"taken in", func() { d.want("", d.send("acme", "one"), "+") }},
 			{"a copy", func() { d.idle("acme"); d.want("", d.send("acme", "one"), "=") }},
 			{"taken in again", func() { d.want("", d.send("acme", "two"), "+") }},
-			{"refused", func() { d.refuse("acme", odd("acme", "x")) }},
-			{"refused again", func() { d.refuse("acme", odd("acme", "x")) }},
+			{"invalid", func() { d.recordInvalid("acme", odd("acme", "x")) }},
+			{"invalid again", func() { d.recordInvalid("acme", odd("acme", "x")) }},
 			{"accepted", func() { must2(d.Accept(d.nth("acme", 3), true))(t) }},
 			{"erased", func() { d.idle("acme"); must2(d.Erase("", "acme"))(t) }},
 		} {
@@ -81,7 +81,7 @@ func TestErasureIsImported(t *testing.T) {
 		if all := must2(to.Tenants(context.Background(), TenantFilter{}))(t); len(all) > 0 {
 			t.Errorf("%+v", all)
 		}
-		to.want("a newer one", to.apply(to.begin(time.Time{}), false, says("acme", "a")), "missing (+ a) applied")
+		to.want("a newer one", to.apply(to.begin(time.Time{}), false, says("acme", "a")), "new (+ a) applied")
 	})
 }
 
@@ -159,10 +159,10 @@ func TestCompare(t *testing.T) {
 			{says("acme", "sso", "users=25", "users=3"), "equal"},
 			{says("acme", "users=30"), "differs (users 25 → 30, - sso)"},
 			{says("crm/acme"), "differs (- users)"},
-			{says("new", "sso"), "missing (+ sso)"},
-			{says("odd", "sso"), "missing (+ sso)"},
-			{says("only", "sso"), `missing (+ sso) elsewhere ["crm"]`},
-			{says("eu/acme", "sso"), `missing (+ sso) elsewhere ["" "crm"]`},
+			{says("new", "sso"), "new (+ sso)"},
+			{says("odd", "sso"), "new (+ sso)"},
+			{says("only", "sso"), `new (+ sso) elsewhere ["crm"]`},
+			{says("eu/acme", "sso"), `new (+ sso) elsewhere ["" "crm"]`},
 			{`{"tenant":{"code":"acme"},"change":{"features":null}}`, "fault: /payload/change/features cannot be read"},
 			{`{"tenant":{"code":"acme"},"change":{"features":[{"code":"users","quantity":"5"}]}}`, "fault: /payload/change/features/0/quantity must be an integer or null, not a string"},
 			{`{"tenant":{"code":"acme","code":"acme"},"change":{}}`, "fault: /payload/tenant/code is in the object twice"},
@@ -175,7 +175,7 @@ func TestCompare(t *testing.T) {
 				t.Errorf("%s\n got %s\nwant %s", c.line, got, c.want)
 			}
 		}
-		d.want("several", d.compare(r, says("acme", "users=25", "sso"), "x", says("new"), says("acme", "users=25", "sso")), "equal; fault: it is not JSON: invalid character 'x' looking for beginning of value, at line 1, column 1; missing; equal")
+		d.want("several", d.compare(r, says("acme", "users=25", "sso"), "x", says("new"), says("acme", "users=25", "sso")), "equal; fault: it is not JSON: invalid character 'x' looking for beginning of value, at line 1, column 1; new; equal")
 	})
 }
 
@@ -188,9 +188,9 @@ func TestChangedSinceTheMark(t *testing.T) {
 			"copy": func(tenant string) {
 				d.want("copy", d.send(tenant, `{"type":"TenantProvisioningChange","payload":`+says(tenant, "a")+`}`), "=")
 			},
-			"refused": func(tenant string) { d.refuse(tenant, odd(tenant, "x")) },
+			"invalid": func(tenant string) { d.recordInvalid(tenant, odd(tenant, "x")) },
 			"erased":  func(tenant string) { must2(d.Erase("", tenant))(t) },
-			"owed":    func(tenant string) { d.oweTo(d.hook(tenant, "missed")); d.stored() },
+			"missed":  func(tenant string) { d.miss(d.hook(tenant, "missed")); d.stored() },
 		} {
 			d.hears(name, "a")
 			d.idle(name)
@@ -199,7 +199,7 @@ func TestChangedSinceTheMark(t *testing.T) {
 			comes(name)
 			d.want(name, d.compare(r, says(name, "c")), "changed")
 			d.want(name+" the same", d.compare(r, says(name, "a")), "changed")
-			d.want(name+" applied", d.apply(r, false, says(name, "c"), says("other"+name)), "changed; missing applied")
+			d.want(name+" applied", d.apply(r, false, says(name, "c"), says("other"+name)), "changed; new applied")
 			if r2 := d.begin(time.Time{}); strings.HasPrefix(d.compare(r2, says(name, "c")), "changed") {
 				t.Errorf("%s: the next run finds the tenant changed, too", name)
 			}
@@ -215,7 +215,7 @@ func TestAsOf(t *testing.T) {
 		time.Sleep(time.Millisecond)
 		d.hears("new", "a")
 		r := d.begin(at)
-		d.want("", d.compare(r, says("old", "b"), says("new", "b"), says("none", "b")), "differs (+ b, - a); changed; missing (+ b)")
+		d.want("", d.compare(r, says("old", "b"), says("new", "b"), says("none", "b")), "differs (+ b, - a); changed; new (+ b)")
 		d.want("", d.apply(r, false, says("old", "b"), says("new", "b")), "differs (+ b, - a) applied; changed")
 		if all := must2(d.KnownBefore(t.Context(), r.ID, TenantRef{}, 10))(t); len(all) != 0 {
 			t.Errorf("absent: %v", all) // old has a newer snapshot by now
@@ -232,7 +232,7 @@ func TestApply(t *testing.T) {
 		check(t, d.Pause(Pause{Tenant: "acme"}))
 		d.hears("acme", "b")
 		r := d.begin(time.Time{})
-		d.want("", d.apply(r, false, says("acme", "c"), says("new", "a"), says("acme", "c")), "differs (+ c, - b) applied; missing (+ a) applied; changed")
+		d.want("", d.apply(r, false, says("acme", "c"), says("new", "a"), says("acme", "c")), "differs (+ c, - b) applied; new (+ a) applied; changed")
 		d.want("behind", d.states("acme"), "delivered waiting waiting")
 		must2(d.Resume(Pause{Tenant: "acme"}))(t)
 		d.idle("acme")
@@ -279,7 +279,7 @@ func TestApply(t *testing.T) {
 	})
 }
 
-// With --keep it is known, and not delivered. A tenant whose webhooks wait is left out: they would come after it.
+// With --no-deliver it is known, and not delivered. A tenant whose webhooks wait is left out: they would come after it.
 func TestApplyAndKeep(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
@@ -292,9 +292,9 @@ func TestApplyAndKeep(t *testing.T) {
 		d.until("parked", func() bool { return d.states("parked") == "parked" })
 		r := d.begin(time.Time{})
 		d.want("", d.apply(r, true, says("done", "b"), says("waits", "b"), says("parked", "b"), says("new", "b")),
-			"differs (+ b, - a) applied; differs (+ b, - a) left out; differs (+ b, - a) left out; missing (+ b) applied")
-		d.want("", d.states("done")+", "+d.states("new"), "delivered kept, kept")
-		d.want("the next webhook is delivered, be it a copy of what was kept", d.send("new", string(must2(d.find(t.Context(), d.nth("new", 1)))(t).Body)), "+")
+			"differs (+ b, - a) applied; differs (+ b, - a) left out; differs (+ b, - a) left out; new (+ b) applied")
+		d.want("", d.states("done")+", "+d.states("new"), "delivered stored, stored")
+		d.want("the next webhook is delivered, be it a copy of what was stored", d.send("new", string(must2(d.find(t.Context(), d.nth("new", 1)))(t).Body)), "+")
 		d.want("the next webhook is delivered, be it a copy of the last one", d.send("done", `{"type":"TenantProvisioningChange","payload":`+says("done", "a")+`}`), "+")
 	})
 }
@@ -327,22 +327,22 @@ func TestRunIsGone(t *testing.T) {
 	})
 }
 
-// What was refused of a tenant before the run began is settled if the tenant is taken in, or found equal; not if it still differs.
-func TestReconcileSettlesRefused(t *testing.T) {
+// What is invalid of a tenant before the run began is settled if the tenant is taken in, or found equal; not if it still differs.
+func TestReconcileSettlesInvalid(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
 		for _, tenant := range []string{"equal", "differs", "applied", "later"} {
 			d.hears(tenant, "a")
-			d.refuse(tenant, odd(tenant, "x"))
+			d.recordInvalid(tenant, odd(tenant, "x"))
 		}
 		r := d.begin(time.Time{})
-		d.refuse("later", odd("later", "y"))
+		d.recordInvalid("later", odd("later", "y"))
 		lines := []string{says("equal", "a"), says("differs", "b"), says("later", "a")}
 		d.want("", d.compare(r, lines...), "equal settles; differs (+ b, - a); changed")
 		d.want("", d.settle(r, lines...), "equal settles; differs (+ b, - a); changed")
 		d.want("", d.apply(r, false, says("applied", "c")), "differs (+ c, - a) applied")
-		d.want("", fmt.Sprint(d.Stats().Refused), "3") // differs, and both of later
-		for tenant, want := range map[string]State{"equal": Superseded, "differs": Refused, "applied": Superseded, "later": Refused} {
+		d.want("", fmt.Sprint(d.Stats().Invalid), "3") // differs, and both of later
+		for tenant, want := range map[string]State{"equal": Superseded, "differs": Invalid, "applied": Superseded, "later": Invalid} {
 			for _, w := range d.list(tenant) {
 				if w.Rejected() && w.State != want {
 					t.Errorf("%s: %s %s", tenant, w.State, w.Why)
@@ -383,8 +383,8 @@ func TestReconcileSaysWhatIsAmbiguous(t *testing.T) {
 		d.hears("crm/acme", "a")
 		for _, keep := range []bool{false, true} {
 			tenant := map[bool]string{false: "erp/acme", true: "shop/acme"}[keep]
-			d.idle("other") // else --keep leaves it out
-			d.want(tenant, d.apply(d.begin(time.Time{}), keep, says(tenant, "a"), says("other", fmt.Sprint(keep))), map[bool]string{false: "missing (+ a) applied; missing (+ false) applied", true: "missing (+ a) applied; differs (+ true, - false) applied"}[keep])
+			d.idle("other") // else --no-deliver leaves it out
+			d.want(tenant, d.apply(d.begin(time.Time{}), keep, says(tenant, "a"), says("other", fmt.Sprint(keep))), map[bool]string{false: "new (+ a) applied; new (+ false) applied", true: "new (+ a) applied; differs (+ true, - false) applied"}[keep])
 			d.until("it is said", func() bool { return strings.Contains(d.log.String(), "409 AMBIGUOUS\" new="+tenant+" ") })
 		}
 		said := d.log.String() // of the first one, too, if its question was slow
@@ -418,7 +418,7 @@ func TestOlderListsInOrder(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
 		now := time.Now()
-		for i, want := range []string{"missing (+ a) applied", "differs (+ b, - a) applied"} {
+		for i, want := range []string{"new (+ a) applied", "differs (+ b, - a) applied"} {
 			r := d.begin(now.Add(time.Duration(i-3) * time.Hour))
 			d.want("", d.apply(r, true, says("acme", string(rune('a'+i)))), want)
 			must2(d.EndRun(r.ID, true, "", Summary{}))(t)
@@ -437,33 +437,33 @@ func TestPayloadTwice(t *testing.T) {
 	})
 }
 
-// A run that compared fewer tenants than another one of the last week clears nothing that this one has found, and ends no gap. Nor does
+// A run that compared fewer tenants than another one of the last week clears nothing that this one has found, and ends no outage. Nor does
 // one with an older list.
 func TestFewerTenantsClearNothing(t *testing.T) {
 	t.Parallel()
 	many := Summary{Equal: 98, Differs: 2, Left: Left{Differs: 2}}
 	for name, c := range map[string]struct {
-		before  []Summary
-		asOf    time.Duration // before the last one of these began
-		then    Summary
-		left    int  // of what stands afterwards
-		gapEnds bool // the run ends a gap
+		before     []Summary
+		asOf       time.Duration // before the last one of these began
+		then       Summary
+		left       int  // of what stands afterwards
+		outageEnds bool // the run ends an outage
 	}{
-		"as many":                      {before: []Summary{many}, then: Summary{Equal: 100}, gapEnds: true},
-		"taken in":                     {before: []Summary{many}, then: Summary{Equal: 98, Differs: 2, Applied: 2}, gapEnds: true},
-		"some are gone":                {before: []Summary{many}, then: Summary{Equal: 90, Absent: 10}, gapEnds: true},
-		"one tenant":                   {before: []Summary{many}, then: Summary{Equal: 1, Absent: 99}, left: 2},
+		"as many":                      {before: []Summary{many}, then: Summary{Equal: 100}, outageEnds: true},
+		"taken in":                     {before: []Summary{many}, then: Summary{Equal: 98, Differs: 2, Applied: 2}, outageEnds: true},
+		"some are gone":                {before: []Summary{many}, then: Summary{Equal: 90, Unlisted: 10}, outageEnds: true},
+		"one tenant":                   {before: []Summary{many}, then: Summary{Equal: 1, Unlisted: 99}, left: 2},
 		"nearly all have changed":      {before: []Summary{many}, then: Summary{Equal: 3, Changed: 97}, left: 2},
 		"one tenant, and it differs":   {before: []Summary{many}, then: Summary{Differs: 1, Left: Left{Differs: 1}}, left: 2},
 		"fewer, and more differ":       {before: []Summary{many}, then: Summary{Differs: 3, Left: Left{Differs: 3}}, left: 3},
 		"many, and fewer differ":       {before: []Summary{many}, then: Summary{Equal: 99, Differs: 1, Left: Left{Differs: 1}}, left: 1},
 		"one, and then another":        {before: []Summary{{Equal: 100}, {Differs: 1, Left: Left{Differs: 1}}}, then: Summary{Equal: 1}, left: 1},
 		"fewer, and nothing was left":  {before: []Summary{{Equal: 100}}, then: Summary{Equal: 1}},
-		"many that nobody knew":        {before: []Summary{{Equal: 10, Missing: 900, Left: Left{Missing: 900}}}, then: Summary{Equal: 10}, gapEnds: true},
-		"the first of all":             {then: Summary{Equal: 60, Absent: 40}, gapEnds: true},
-		"the first, of few":            {then: Summary{Equal: 1, Absent: 99}},
-		"few, and once more":           {before: []Summary{{Equal: 1, Absent: 99}}, then: Summary{Equal: 1, Absent: 99}},
-		"most are canceled":            {before: []Summary{{Equal: 39, Absent: 60, Differs: 1, Left: Left{Differs: 1}}}, then: Summary{Equal: 40, Absent: 60}},
+		"many that nobody knew":        {before: []Summary{{Equal: 10, New: 900, Left: Left{New: 900}}}, then: Summary{Equal: 10}, outageEnds: true},
+		"the first of all":             {then: Summary{Equal: 60, Unlisted: 40}, outageEnds: true},
+		"the first, of few":            {then: Summary{Equal: 1, Unlisted: 99}},
+		"few, and once more":           {before: []Summary{{Equal: 1, Unlisted: 99}}, then: Summary{Equal: 1, Unlisted: 99}},
+		"most are canceled":            {before: []Summary{{Equal: 39, Unlisted: 60, Differs: 1, Left: Left{Differs: 1}}}, then: Summary{Equal: 40, Unlisted: 60}},
 		"the first, and all changed":   {then: Summary{Changed: 100}},
 		"the first, with an older one": {then: Summary{Equal: 100}, asOf: time.Hour},
 		"an older list":                {before: []Summary{many}, asOf: time.Hour, then: Summary{Equal: 100}, left: 2},
@@ -488,8 +488,8 @@ func TestFewerTenantsClearNothing(t *testing.T) {
 			if n := stands.Summary.Left.Count(); n != c.left {
 				t.Errorf("%d are left, want %d", n, c.left)
 			}
-			if ended := d.Stats().Owed.Unnamed.Count == 0; ended != c.gapEnds {
-				t.Errorf("the gap has ended: %v", ended)
+			if ended := d.Stats().Missed.Unnamed.Count == 0; ended != c.outageEnds {
+				t.Errorf("the outage has ended: %v", ended)
 			}
 		})
 	}

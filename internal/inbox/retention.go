@@ -25,11 +25,11 @@ const (
 // sweep deletes some of the webhooks that are kept for too long. Each minute it also deletes what else is too old.
 func (s *Inbox) sweep() {
 	full := time.Since(s.lastFullSweep) > time.Minute
-	refused := s.sweepRefusedSoon.Swap(false)
-	if !s.sweepSoon.Swap(false) && !full && !refused {
+	invalid := s.sweepInvalidSoon.Swap(false)
+	if !s.sweepSoon.Swap(false) && !full && !invalid {
 		return
 	}
-	more, err := s.sweepOnce(full, refused)
+	more, err := s.sweepOnce(full, invalid)
 	now := time.Now()
 	s.nextSweep = now.Add(sweepInterval)
 	if more {
@@ -38,7 +38,7 @@ func (s *Inbox) sweep() {
 	if full && err == nil {
 		s.lastFullSweep = now
 	}
-	if full || refused { // the count of refused webhooks may have changed
+	if full || invalid { // the count of invalid webhooks may have changed
 		s.mu.Lock()
 		s.figures.changeCount++
 		s.mu.Unlock()
@@ -48,9 +48,9 @@ func (s *Inbox) sweep() {
 	}
 }
 
-func (s *Inbox) sweepOnce(full, refused bool) (more bool, err error) {
+func (s *Inbox) sweepOnce(full, invalid bool) (more bool, err error) {
 	lim := s.cfg.Limits
-	gone := 0 // how many refused webhooks go
+	gone := 0 // how many invalid webhooks go
 	err = s.write(func(tx engine.Tx) error {
 		more, gone = false, 0
 		var now, locked int64
@@ -66,8 +66,8 @@ func (s *Inbox) sweepOnce(full, refused bool) (more bool, err error) {
 			tx.Queue("runs_expire", nil, now-micros(lim.ActionAge))
 			tx.Queue("unnamed_expire", nil, now-micros(webhookgate.UnnamedFor))
 		}
-		if full || refused {
-			if gone, err = s.sweepRefused(tx, now); err != nil {
+		if full || invalid {
+			if gone, err = s.sweepInvalid(tx, now); err != nil {
 				return err
 			}
 		}
@@ -75,7 +75,7 @@ func (s *Inbox) sweepOnce(full, refused bool) (more bool, err error) {
 		return err
 	})
 	if err == nil && gone > 0 {
-		s.cfg.Log.Warn("deleted refused webhooks that nobody has dealt with: they are too many or too old", "count", gone)
+		s.cfg.Log.Warn("deleted invalid webhooks that nobody has dealt with: they are too many or too old", "count", gone)
 	}
 	return more, err
 }

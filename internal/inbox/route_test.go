@@ -63,8 +63,8 @@ func TestReceiverIsRenamed(t *testing.T) {
 	d.until("delivered to the receiver with its new name", func() bool { return fmt.Sprint(beta.got("t")) == "[B]" })
 }
 
-// What got a 5xx is owed to a receiver that does not hold it, whatever the one before holds.
-func TestOwedToItsReceiverOfNow(t *testing.T) {
+// What got a 5xx is missed to a receiver that does not hold it, whatever the one before holds.
+func TestMissedToItsReceiverOfNow(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		alpha, beta := newTaker("alpha", 4, "p1"), newTaker("beta", 4, "p2")
 		d := newDesk(t, open, func(c *Config) { c.Receivers = receiver.NewSet(alpha.Receiver, beta.Receiver) })
@@ -74,8 +74,8 @@ func TestOwedToItsReceiverOfNow(t *testing.T) {
 		alpha.Platforms, beta.Platforms = []string{"p2"}, []string{"p1"}
 		d.start()
 		time.Sleep(2 * time.Second)
-		d.oweTo(d.hook("p1/t", "A"))
+		d.miss(d.hook("p1/t", "A"))
 		d.stored()
-		d.want("owed", d.owed(), "p1/t")
+		d.want("missed", d.missed(), "p1/t")
 	})
 }

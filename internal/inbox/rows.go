@@ -29,16 +29,16 @@ type State string
 
 // A webhook waits until it is delivered, parked, superseded by a newer snapshot of its tenant, or discarded by hand. A
 // redelivery makes it wait again. A webhook is kept if no receiver takes its platform: usher stores it to answer from, and
-// never delivers it. A refused webhook was never taken in; if somebody accepts it, it is taken in as a new webhook.
+// never delivers it. An invalid webhook was never taken in; if somebody accepts it, it is taken in as a new webhook.
 const (
 	Waiting    State = "waiting"
 	Parked     State = "parked"
-	Refused    State = "refused"
+	Invalid    State = "invalid"
 	Delivered  State = "delivered"
 	Superseded State = "superseded"
 	Discarded  State = "discarded"
-	Kept       State = "kept"
-	Accepted   State = "accepted"
+	Stored     State = "stored"
+	Replaced   State = "replaced"
 )
 
 // States has all states, those first that somebody may have to deal with. Everything that lists states, checks or shows them reads it. The
@@ -50,12 +50,12 @@ var States = []struct {
 }{
 	{Waiting, "for its first or next try", "warn"},
 	{Parked, "the receiver did not take it, and usher does not try it again", "bad"},
-	{Refused, "usher did not take it in: its content is wrong", "bad"},
+	{Invalid, "usher did not take it in: its content is wrong", "bad"},
 	{Delivered, "the receiver took it", "good"},
 	{Superseded, "a newer one of the same tenant took its place", "calm"},
 	{Discarded, "somebody decided that it is never sent", "calm"},
-	{Kept, "stored but not delivered: no receiver takes its platform, or it was imported. Entitlements use it", "calm"},
-	{Accepted, "it was refused; somebody took it in, under a new id", "calm"},
+	{Stored, "stored but not delivered: no receiver takes its platform, or it was imported. Entitlements use it", "calm"},
+	{Replaced, "it is invalid; somebody took it in, under a new id", "calm"},
 }
 
 // StateNames are the names of all states.
@@ -80,10 +80,10 @@ func (s State) number() int64 {
 func stateOf(number int64) State { return States[min(max(0, number), int64(len(States)-1))].State }
 
 // Taken says whether a webhook in this state was accepted: by its receiver, or by usher itself if it has no receiver.
-func (s State) Taken() bool { return s == Delivered || s == Kept }
+func (s State) Taken() bool { return s == Delivered || s == Stored }
 
 // Finished says whether a webhook in this state is only history: nothing more will be done with it.
-func (s State) Finished() bool { return s != Waiting && s != Parked && s != Refused }
+func (s State) Finished() bool { return s != Waiting && s != Parked && s != Invalid }
 
 // A Webhook is a row of the table webhook, from the database to the page.
 type Webhook struct {
@@ -97,9 +97,9 @@ type Webhook struct {
 	Newest   bool      `json:"-"`                // its tenant has no newer one, so it can be sent again without force
 	Status
 
-	lane     webhookgate.Lane // empty: it was refused, and its tenant is not certain
+	lane     webhookgate.Lane // empty: it is invalid, and its tenant is not certain
 	snapshot bool
-	rank     int64  // a snapshot with a higher number supersedes it; never: none does. If it is refused: the number that it, or its last copy, took
+	rank     int64  // a snapshot with a higher number supersedes it; never: none does. If it is invalid: the number that it, or its last copy, took
 	digest   []byte // SHA-256 of the body
 	size     int64  // about how many bytes it takes; counts towards MaxBytes
 
@@ -131,16 +131,16 @@ func (w *Webhook) AgeFrom() time.Time {
 type Status struct {
 	State   State     `json:"state"`
 	Why     string    `json:"why,omitempty"` // the reason, if it is parked, superseded or discarded
-	Changed time.Time `json:"changed"`       // when it came into this state; if it is refused: when it, or a copy of it that was only counted, last came
+	Changed time.Time `json:"changed"`       // when it came into this state; if it is invalid: when it, or a copy of it that was only counted, last came
 	Record
 }
 
 // Record is what happened to a webhook.
 type Record struct {
 	Tries    int       `json:"tries"`              // since it was received, or since somebody last sent it again
-	Counted  int       `json:"counted,omitempty"`  // the tries that count towards Config.MaxAttempts: all but the misses
+	Counted  int       `json:"counted,omitempty"`  // the tries that count towards Config.MaxTries: all but the misses
 	Receiver string    `json:"receiver,omitempty"` // the receiver of the last try
-	Attempts []Attempt `json:"attempts,omitempty"`
+	Tried    []Try     `json:"tried,omitempty"`
 	Next     time.Time `json:"next,omitzero"` // after a failed try: when the next one was due
 
 	// Again is when somebody last sent the webhook again. From then on its age counts, and it goes ahead of the other
@@ -148,7 +148,7 @@ type Record struct {
 	Again  time.Time `json:"again,omitzero"`
 	Forced bool      `json:"forced,omitempty"`
 
-	// Only of a webhook that was refused.
+	// Only of a webhook that is invalid.
 	Faults []content.Fault `json:"faults,omitempty"`
 	Code   int             `json:"code,omitempty"`  // the HTTP status that its sender got
 	From   string          `json:"from,omitempty"`  // the sender's address
@@ -157,11 +157,11 @@ type Record struct {
 	Newer  bool            `json:"newer,omitempty"` // after it, its tenant's last snapshot came again, or was imported
 }
 
-// Rejected says whether the webhook was refused when it was received, also if somebody has dealt with it since.
-func (s *Status) Rejected() bool { return s.Code != 0 || s.State == Refused }
+// Rejected says whether the webhook is invalid when it was received, also if somebody has dealt with it since.
+func (s *Status) Rejected() bool { return s.Code != 0 || s.State == Invalid }
 
-// Attempt is one try at the receiver. Of a webhook with many tries the last ones are kept.
-type Attempt struct {
+// Try is one try at the receiver. Of a webhook with many tries the last ones are kept.
+type Try struct {
 	At     time.Time     `json:"at"`
 	Took   time.Duration `json:"took"`
 	Status int           `json:"status,omitempty"` // the HTTP status; zero: there was no answer
@@ -170,7 +170,7 @@ type Attempt struct {
 }
 
 // Words returns the receiver's answer as a line of text.
-func (a Attempt) Words() string {
+func (a Try) Words() string {
 	status := strings.TrimSpace(strconv.Itoa(a.Status) + " " + http.StatusText(a.Status))
 	switch {
 	case a.Status == 0:
@@ -184,25 +184,25 @@ func (a Attempt) Words() string {
 }
 
 const (
-	// keptAttempts is how many of a webhook's attempts are stored, and keptAnswers how many of those with the receiver's
+	// keptTries is how many of a webhook's tries are stored, and keptAnswers how many of those with the receiver's
 	// answer.
-	keptAttempts = 20
-	keptAnswers  = 3
+	keptTries   = 20
+	keptAnswers = 3
 )
 
-// noteAttempt adds a try. It copies the former attempts and does not change them in place: others may still read them.
-func (s *Status) noteAttempt(began time.Time, took time.Duration, a receiver.Attempt) {
-	n := Attempt{At: began, Took: took, Status: a.Status}
+// noteTry adds a try. It copies the former tries and does not change them in place: others may still read them.
+func (s *Status) noteTry(began time.Time, took time.Duration, a receiver.Try) {
+	n := Try{At: began, Took: took, Status: a.Status}
 	if a.Err != nil {
 		n.Error = readable(a.Err.Error(), maxError)
 	}
 	if !a.Accepted() {
 		n.Answer = readable(a.Excerpt, maxAnswer)
 	}
-	former := s.Attempts[max(0, len(s.Attempts)-keptAttempts+1):]
-	s.Attempts = append(slices.Clone(former), n)
-	if before := len(s.Attempts) - keptAnswers - 1; before >= 0 {
-		s.Attempts[before].Answer = ""
+	former := s.Tried[max(0, len(s.Tried)-keptTries+1):]
+	s.Tried = append(slices.Clone(former), n)
+	if before := len(s.Tried) - keptAnswers - 1; before >= 0 {
+		s.Tried[before].Answer = ""
 	}
 	s.Tries++
 }
@@ -213,16 +213,16 @@ func (w *Webhook) HasContent() bool { return w.hasContent }
 // Size is about how many bytes the webhook takes.
 func (w *Webhook) Size() int64 { return w.size }
 
-// lastCame says where a webhook stands among all that was received, and when that was. Of a refused one its last copy counts, which was not
+// lastCame says where a webhook stands among all that was received, and when that was. Of an invalid one its last copy counts, which was not
 // stored. Only the numbers say the order: a clock may go back.
 func (w *Webhook) lastCame() (number int64, at time.Time) {
-	if w.State == Refused {
+	if w.State == Invalid {
 		return w.rank, w.Changed
 	}
 	return w.ID, w.Received
 }
 
-// setNewer notes whether the last snapshot of a refused webhook's tenant is newer than it.
+// setNewer notes whether the last snapshot of an invalid webhook's tenant is newer than it.
 func (w *Webhook) setNewer(yes bool) { w.changed, w.Newer = w.changed || w.Newer != yes, yes }
 
 // position is the webhook's place in its lane. Webhooks that somebody has sent again come first: their positions are negative.
@@ -359,7 +359,7 @@ func laneColumns(lanes []webhookgate.Lane) (tenants, platforms, types []string) 
 const (
 	lastOK     = 0 // it was not tried yet, or was given back without a failure
 	lastFailed = 1 // the receiver did not accept that webhook
-	lastMissed = 2 // a miss: the receiver is to blame, and not the webhook
+	lastMiss   = 2 // a miss: the receiver is to blame, and not the webhook
 )
 
 // A lane is a row of the table lane.
@@ -384,12 +384,12 @@ type lane struct {
 	waiting int64
 	resent  int64 // how many of the waiting webhooks somebody has sent again
 	parked  int64
-	refused int64
+	invalid int64
 	bytes   int64 // of the webhooks that wait or are parked
 
 	// When the lane may be tried.
 	waitingSince int64 // when the first of the waiting webhooks came
-	lastResult   int64 // lastOK, lastFailed or lastMissed
+	lastResult   int64 // lastOK, lastFailed or lastMiss
 	failures     int64 // tries of that webhook that failed in a row
 	failingSince int64 // since when the tries of all its webhooks have failed; 0: the last one was accepted, or there was none
 	lastTry      int64
@@ -408,7 +408,7 @@ type lane struct {
 	taken         []byte // the digest of what was taken in last, or came as a copy; nil: nobody knows
 	takenAt       int64  // when that arrived
 	takenSnapshot bool   // it says the complete state of the tenant; else it settles only what is itself
-	owed          webhookgate.Debt
+	missed        webhookgate.MissedSet
 
 	memory
 }
@@ -416,12 +416,12 @@ type lane struct {
 // scanLane reads a row of {lane}.
 func scanLane(r engine.Row, before ...any) (*lane, error) {
 	l := &lane{memory: memory{frontier: math.MinInt64}}
-	var paused, stale, takenSnapshot, owedSince, owedLast int64
-	var owed []byte
+	var paused, stale, takenSnapshot, missedSince, missedLast int64
+	var missed []byte
 	err := r.Scan(append(before, &l.Tenant, &l.Platform, &l.Type, &l.receiver, &l.tail, &l.tailID, &l.tailDigest, &l.held, &l.heldAt, &l.heldBy, &l.heldID, &l.marks.waiting, &l.marks.parked, &stale,
-		&l.waiting, &l.resent, &l.parked, &l.refused, &l.bytes, &l.waitingSince, &l.lastResult, &l.failures, &l.failingSince, &l.lastTry, &l.notBefore, &paused, &l.due, &l.owner, &l.leasedID, &l.token, &l.last, &l.lastAt,
-		&l.taken, &l.takenAt, &takenSnapshot, &owedSince, &owedLast, &owed)...)
-	l.owed, l.taken = readDebt(owedSince, owedLast, owed), orNil(l.taken)
+		&l.waiting, &l.resent, &l.parked, &l.invalid, &l.bytes, &l.waitingSince, &l.lastResult, &l.failures, &l.failingSince, &l.lastTry, &l.notBefore, &paused, &l.due, &l.owner, &l.leasedID, &l.token, &l.last, &l.lastAt,
+		&l.taken, &l.takenAt, &takenSnapshot, &missedSince, &missedLast, &missed)...)
+	l.missed, l.taken = readMissed(missedSince, missedLast, missed), orNil(l.taken)
 	l.paused, l.stale, l.takenSnapshot = paused != 0, stale != 0, takenSnapshot != 0
 	l.failures = max(0, l.failures) // it may be damaged
 	l.tailDigest, l.held, l.owner = orNil(l.tailDigest), orNil(l.held), orNil(l.owner)
@@ -442,8 +442,8 @@ func orNil(b []byte) []byte {
 // columns returns the arguments of lane_save.
 func (l *lane) columns() []any {
 	return []any{l.receiver, l.tail, l.tailID, l.tailDigest, l.held, l.heldAt, l.heldBy, l.heldID, l.marks.waiting, l.marks.parked, l.stale,
-		l.waiting, l.resent, l.parked, l.refused, l.bytes, l.waitingSince, l.lastResult, l.failures, l.failingSince, l.lastTry, l.notBefore, l.paused, l.due, l.owner, l.leasedID, l.token, l.last, l.lastAt,
-		l.taken, l.takenAt, l.takenSnapshot, since(l.owed), microsOf(l.owed.Last()), digests(l.owed), l.Tenant, l.Platform, l.Type}
+		l.waiting, l.resent, l.parked, l.invalid, l.bytes, l.waitingSince, l.lastResult, l.failures, l.failingSince, l.lastTry, l.notBefore, l.paused, l.due, l.owner, l.leasedID, l.token, l.last, l.lastAt,
+		l.taken, l.takenAt, l.takenSnapshot, since(l.missed), microsOf(l.missed.Last()), digests(l.missed), l.Tenant, l.Platform, l.Type}
 }
 
 // queueRows queues a statement for many rows: it passes each column as one slice. No value is NULL.
@@ -581,17 +581,17 @@ func (d Denied) Error() string { return string(d) }
 
 const (
 	// ErrFinished says that a webhook can't be discarded because it is only history.
-	ErrFinished Denied = "only waiting, parked or refused webhooks can be discarded"
-	// ErrKept says that a webhook can't be sent again: it was kept, and still no receiver takes its platform.
-	ErrKept Denied = "no receiver takes webhooks of its platform. " + GiveToReceiver
+	ErrFinished Denied = "only waiting, parked or invalid webhooks can be discarded"
+	// ErrStored says that a webhook can't be sent again: it was kept, and still no receiver takes its platform.
+	ErrStored Denied = "no receiver takes webhooks of its platform. " + GiveToReceiver
 	// ErrMeanwhile says that something has come for a tenant since somebody asked to erase it.
 	ErrMeanwhile Denied = "something arrived for this tenant meanwhile, so nothing was erased; try again"
 	// ErrBusy says that a webhook is still being delivered.
 	ErrBusy Denied = "it is being delivered right now; try again"
-	// ErrRefused says that a webhook was never taken in, so that it can't be sent again.
-	ErrRefused Denied = "it was refused: use 'usher inbox accept ID'"
-	// ErrNotRefused says that only refused webhooks can be accepted.
-	ErrNotRefused Denied = "somebody has dealt with it, its tenant has a newer snapshot, or it was not refused: see 'usher inbox show ID'"
+	// ErrInvalid says that a webhook was never taken in, so that it can't be sent again.
+	ErrInvalid Denied = "it is invalid: use 'usher inbox accept ID'"
+	// ErrNotInvalid says that only invalid webhooks can be accepted.
+	ErrNotInvalid Denied = "somebody has dealt with it, its tenant has a newer snapshot, or it was not invalid: see 'usher inbox show ID'"
 	// ErrDamaged says that the stored content of a webhook is not the content that was taken in.
 	ErrDamaged Denied = "the stored webhook is damaged: its content does not fit its checksum"
 )

@@ -72,7 +72,7 @@ func TestRightsInSQL(t *testing.T) {
 	s.Exec(t, `GRANT USAGE ON SCHEMA usher TO app; GRANT SELECT ON usher.tenants, usher.entitlements TO app; GRANT EXECUTE ON FUNCTION usher.allowed TO app`)
 
 	app, stranger := connectAs(t, s, "app"), connectAs(t, s, "stranger")
-	refused := func(who *pgx.Conn, statement string) {
+	invalid := func(who *pgx.Conn, statement string) {
 		t.Helper()
 		_, err := who.Exec(t.Context(), statement)
 		if pg := new(pgconn.PgError); !errors.As(err, &pg) || pg.Code != "42501" && pg.Code != "55000" { // 55000: a view that can't be updated
@@ -102,25 +102,25 @@ func TestRightsInSQL(t *testing.T) {
 	}
 	for _, r := range relations {
 		name := "usher." + r.Name
-		refused(stranger, "SELECT * FROM "+name)
+		invalid(stranger, "SELECT * FROM "+name)
 		if r.Kind != "v" {
-			refused(app, "SELECT * FROM "+name)
-			refused(app, "SELECT count(*) FROM "+name)
+			invalid(app, "SELECT * FROM "+name)
+			invalid(app, "SELECT count(*) FROM "+name)
 		}
 		if r.Kind != "S" {
-			refused(app, "DELETE FROM "+name)
-			refused(app, "DO $$ BEGIN LOCK TABLE "+name+" IN SHARE MODE; END $$")
-			refused(app, "SELECT 1 FROM "+name+" FOR KEY SHARE")
+			invalid(app, "DELETE FROM "+name)
+			invalid(app, "DO $$ BEGIN LOCK TABLE "+name+" IN SHARE MODE; END $$")
+			invalid(app, "SELECT 1 FROM "+name+" FOR KEY SHARE")
 		}
 	}
-	refused(app, "UPDATE usher.tenants SET name = ''")
-	refused(app, "SELECT nextval('usher.number')")
-	refused(app, "CREATE TABLE usher.mine ()")
-	refused(app, "CREATE OR REPLACE FUNCTION usher.allowed(text, text, bigint, text) RETURNS boolean LANGUAGE sql AS 'SELECT true'")
-	refused(stranger, "SELECT usher.allowed('acme', 'users')")
+	invalid(app, "UPDATE usher.tenants SET name = ''")
+	invalid(app, "SELECT nextval('usher.number')")
+	invalid(app, "CREATE TABLE usher.mine ()")
+	invalid(app, "CREATE OR REPLACE FUNCTION usher.allowed(text, text, bigint, text) RETURNS boolean LANGUAGE sql AS 'SELECT true'")
+	invalid(stranger, "SELECT usher.allowed('acme', 'users')")
 	s.Exec(t, "GRANT USAGE ON SCHEMA usher TO stranger")
-	refused(stranger, "SELECT usher.allowed('acme', 'users')")
-	refused(stranger, "SELECT * FROM usher.tenants")
+	invalid(stranger, "SELECT usher.allowed('acme', 'users')")
+	invalid(stranger, "SELECT * FROM usher.tenants")
 	list = must2(app.Query(t.Context(), `SELECT pg_catalog.concat(to_jsonb(t), to_jsonb(e)) FROM usher.tenants t, usher.entitlements e`))(t)
 	if all := fmt.Sprint(must2(pgx.CollectRows(list, pgx.RowTo[string]))(t)); strings.Contains(all, "contact") {
 		t.Errorf("a contact is shown: %s", all)

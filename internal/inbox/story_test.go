@@ -16,7 +16,7 @@ import (
 
 // A story is what happens to one tenant, as words:
 //
-//	A+ A= A!full   a webhook with the body A comes: it is taken in, is a copy, or is refused
+//	A+ A= A!full   a webhook with the body A comes: it is taken in, is a copy, or is invalid
 //	#7:A+          the same, with the signed webhook-id 7
 //	up s500 down   what the receiver answers from now on; f500: to the next try alone
 //	idle           wait until nothing waits
@@ -48,7 +48,7 @@ func (d *desk) play(tenant string, s story) {
 		case "up":
 			d.main.set(code, nil)
 		case "down":
-			d.main.set(code, refused)
+			d.main.set(code, invalid)
 		case "idle":
 			d.idle(code)
 		case "tried":
@@ -144,8 +144,8 @@ func errorWord(err error) string {
 		return "busy"
 	case errors.Is(err, ErrMeanwhile):
 		return "newer"
-	case errors.Is(err, ErrKept):
-		return "kept"
+	case errors.Is(err, ErrStored):
+		return "stored"
 	case errors.Is(err, webhookgate.ErrFull):
 		return "full"
 	case errors.As(err, &overwrite):
@@ -302,10 +302,10 @@ func TestPausedTenant(t *testing.T) {
 	})
 }
 
-// With KEEP=latest a waiting snapshot is superseded by a newer one of its tenant.
-func TestKeepLatest(t *testing.T) {
+// With LATEST a waiting snapshot is superseded by a newer one of its tenant.
+func TestLatest(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
-		d := newDesk(t, open, func(c *Config) { c.KeepLatest = true })
+		d := newDesk(t, open, func(c *Config) { c.Latest = true })
 		playAll(t, d, "", []story{
 			{"the last one is delivered", "s500 A+ tried pause again:1 B+ C+ D+ up resume idle", "D", "superseded superseded superseded delivered"},
 			{"what is under way is not superseded", "hang A+ underway B+ C+ release idle", "A C", "delivered superseded delivered"},
@@ -336,15 +336,15 @@ func TestForcedAreSupersededInSteps(t *testing.T) {
 }
 
 // A webhook that no receiver takes is kept. A waiting webhook never becomes kept.
-func TestKept(t *testing.T) {
+func TestStored(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		main := newTaker("docs", 4, "docs")
-		d := newDesk(t, open, func(c *Config) { c.KeepUnclaimed, c.Receivers = true, receiver.NewSet(main.Receiver) })
+		d := newDesk(t, open, func(c *Config) { c.StoreUnclaimed, c.Receivers = true, receiver.NewSet(main.Receiver) })
 		d.main = main
 		playAll(t, d, "crm/k", []story{
-			{"kept at once", "A+ A= B+ A+", "", "kept kept kept"},
-			{"the window counts", "A+ +9m A= +2m A+", "", "kept kept"},
-			{"not sent again", "A+ again:1!kept force:1!kept discard:1!finished", "", "kept"},
+			{"stored at once", "A+ A= B+ A+", "", "stored stored stored"},
+			{"the window counts", "A+ +9m A= +2m A+", "", "stored stored"},
+			{"not sent again", "A+ again:1!stored force:1!stored discard:1!finished", "", "stored"},
 		})
 		// The platform had a receiver: what waits or is parked stays so, and what comes queues behind it.
 		d.shut()

@@ -18,7 +18,7 @@ import (
 	"usher/internal/testkit/pgtest"
 )
 
-// TLS with a client's certificate in place of a password. Without the certificate the server refuses the connection.
+// TLS with a client's certificate in place of a password. Without the certificate the server rejects the connection.
 func TestClientCertificate(t *testing.T) {
 	costly(t)
 	t.Parallel()

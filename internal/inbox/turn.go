@@ -24,7 +24,7 @@ type sqlTurn struct {
 	found map[*Claim][]found
 
 	numbers    []int64
-	copies     map[string]*Webhook // refused webhooks by their digests
+	copies     map[string]*Webhook // invalid webhooks by their digests
 	states     map[webhookgate.Lane]*snapshot.Stored
 	runs       map[string]*Run
 	statements []func(engine.Tx) // whatever else a work writes
@@ -129,7 +129,7 @@ func (t *sqlTurn) load(works []*work) error {
 	t.queueClaims(all.claims)
 	t.takeNumbers(all.numbers)
 	t.queueHeads(next)
-	if t.KeepLatest {
+	if t.Latest {
 		t.queueFirstTwo(slices.DeleteFunc(slices.Clone(names), func(n webhookgate.Lane) bool { return !create[n] }))
 	}
 	var named []*Webhook
@@ -166,7 +166,7 @@ func (t *sqlTurn) load(works []*work) error {
 			// Another replica has made such a lane meanwhile, and may have stored a webhook in it. Our numbers must be higher than that
 			// webhook's, so they are taken once more, now that the lane is locked.
 			t.takeNumbers(all.numbers)
-			if t.KeepLatest {
+			if t.Latest {
 				t.queueFirstTwo(missing)
 			}
 			seen = t.queueSeen(&all)
@@ -279,12 +279,12 @@ func (t *sqlTurn) raiseNumbers(count int64) error {
 	return t.tx.Send()
 }
 
-// queueSeen queues the reading of signed ids, and of refused webhooks by their digests.
+// queueSeen queues the reading of signed ids, and of invalid webhooks by their digests.
 func (t *sqlTurn) queueSeen(all *work) *[]*seenRow {
 	seen := new([]*seenRow)
 	if len(all.digests) > 0 {
-		t.tx.Queue("refused_lock", nil, all.digests)
-		t.tx.Queue("refused_copies", func(r engine.Row) error {
+		t.tx.Queue("invalid_lock", nil, all.digests)
+		t.tx.Queue("invalid_copies", func(r engine.Row) error {
 			h, err := scanWebhook(r, false)
 			if err == nil {
 				t.copies[string(h.digest)] = h
@@ -395,8 +395,8 @@ func (r sqlRows) firstWaiting(l *lane, except []int64) (first *Webhook) {
 	return first
 }
 
-func (r sqlRows) refused(l *lane) (all []*Webhook) {
-	r.t.tx.Queue("lane_refused", func(row engine.Row) error {
+func (r sqlRows) invalid(l *lane) (all []*Webhook) {
+	r.t.tx.Queue("lane_invalid", func(row engine.Row) error {
 		h, err := scanWebhook(row, false)
 		all = append(all, h)
 		return err

@@ -140,8 +140,8 @@ func (s *Inbox) Each(ctx context.Context, f Filter, withContent bool, fn func(*W
 			switch {
 			case f.Tenant != "":
 				tx.Queue("list_tenant", each, append(args, f.Tenant)...)
-			case f.State == Parked || f.State == Refused:
-				tx.Queue("list_parked_or_refused", each, args...)
+			case f.State == Parked || f.State == Invalid:
+				tx.Queue("list_parked_or_invalid", each, args...)
 			default:
 				tx.Queue("list", each, args...)
 			}
@@ -214,7 +214,7 @@ func (s *Inbox) addPrevious(ctx context.Context, all []*Webhook) error {
 	var lanes []webhookgate.Lane
 	var ids []int64
 	for _, w := range all {
-		if w.State != Refused && w.State != Accepted && w.check() != nil {
+		if w.State != Invalid && w.State != Replaced && w.check() != nil {
 			w.Why = ErrDamaged.Error()
 		}
 		if w.lane != (webhookgate.Lane{}) && (w.snapshot || w.Rejected() && w.Type == content.TenantProvisioningChange) {
@@ -272,11 +272,11 @@ func scanSnapshot(r engine.Row) (t snapshot.Stored, err error) {
 func (s *Inbox) Platforms(ctx context.Context, tenant string) (all []string, err error) {
 	lanes, err := s.lanesOf(ctx, nil, tenant)
 	for _, l := range lanes {
-		if l.tail > 0 || l.refused > 0 || l.paused || len(l.owed.Missed) > 0 {
+		if l.tail > 0 || l.invalid > 0 || l.paused || len(l.missed.Webhooks) > 0 {
 			all = append(all, l.Platform)
 		}
 	}
-	for _, o := range s.cfg.Owed.Some(0) {
+	for _, o := range s.cfg.Missed.Some(0) {
 		if o.Tenant == tenant && !slices.Contains(all, o.Platform) {
 			all = append(all, o.Platform)
 		}
@@ -290,7 +290,7 @@ type Figures struct {
 	Pending     int           // webhooks that wait or are being delivered
 	Oldest      time.Duration // the age of the oldest of them
 	Parked      int
-	Missed      int // lanes whose first webhook's last try was a miss: the receiver is to blame
+	Misses      int // lanes whose first webhook's last try was a miss: the receiver is to blame
 	NotAccepted int // lanes whose first webhook the receiver did not accept
 
 	// Only of a receiver.
@@ -315,19 +315,19 @@ func (f Figures) at(counted *Figures) Figures {
 }
 
 // Down says whether a receiver takes nothing. People and metrics go by this, and by the same rule as deliveries.
-func (f Figures) Down() bool { return f.FailsForEverybody && f.Missed+f.NotAccepted > 0 }
+func (f Figures) Down() bool { return f.FailsForEverybody && f.Misses+f.NotAccepted > 0 }
 
 // Stats are the figures of the inbox.
 type Stats struct {
 	Figures
 	Receivers map[string]Figures // by name; "": webhooks that no receiver takes
-	Refused   int                // refused webhooks that nobody has dealt with
+	Invalid   int                // invalid webhooks that nobody has dealt with
 	Used      int64              // bytes of webhooks that wait or are parked
 	Limit     int64              // how many bytes may be used
 	NoRoomFor int64              // the size of the last webhook that came, if there is no room for it; else zero
 	Tenants   int                // tenants that have a snapshot
 	Unknown   int                // those of them whose features can't be read
-	Owed      Owed
+	Missed    Missed
 
 	LastRun     *Run // the last 'usher reconcile'; nil: there was none
 	CompleteRun *Run // the one that counts: see Run.weigh
@@ -387,7 +387,7 @@ func (s *Inbox) Stats() Stats {
 }
 
 func (s *Inbox) stats(ctx context.Context) Stats {
-	owed := s.cfg.Owed.Some(0) // before the database is read, because it moves there
+	missed := s.cfg.Missed.Some(0) // before the database is read, because it moves there
 	s.mu.Lock()
 	c := s.figures
 	s.mu.Unlock()
@@ -411,7 +411,7 @@ func (s *Inbox) stats(ctx context.Context) Stats {
 		counted := st.Receivers[name]
 		receivers[name] = f.at(&counted)
 	}
-	st.Owed = st.Owed.with(owed, s.cfg.Owed.Full(), s.clock.dated(s.cfg.Owed.Unnamed()))
+	st.Missed = st.Missed.with(missed, s.cfg.Missed.Full(), s.clock.dated(s.cfg.Missed.Unnamed()))
 	now := s.Now().UnixMicro()
 	for name, f := range s.figures.stats.Receivers {
 		age := ageOf(now, s.figures.oldest[name])
@@ -419,7 +419,7 @@ func (s *Inbox) stats(ctx context.Context) Stats {
 			name = "" // it is gone from the settings, or this replica delivers nothing
 		}
 		r := receivers[name]
-		r.Pending, r.Parked, r.Missed, r.NotAccepted = r.Pending+f.Pending, r.Parked+f.Parked, r.Missed+f.Missed, r.NotAccepted+f.NotAccepted
+		r.Pending, r.Parked, r.Misses, r.NotAccepted = r.Pending+f.Pending, r.Parked+f.Parked, r.Misses+f.Misses, r.NotAccepted+f.NotAccepted
 		if f.Pending > 0 {
 			r.Oldest = max(r.Oldest, age)
 		}
@@ -524,21 +524,21 @@ func (s *Inbox) recount(ctx context.Context) error {
 		}
 		tx.Queue("figures", func(r engine.Row) error {
 			var name string
-			var waiting, since, parked, bytes, missed, failing int64
-			if err := r.Scan(&name, &waiting, &since, &parked, &bytes, &missed, &failing); err != nil {
+			var waiting, since, parked, bytes, misses, failing int64
+			if err := r.Scan(&name, &waiting, &since, &parked, &bytes, &misses, &failing); err != nil {
 				return err
 			}
-			f := Figures{Pending: int(waiting), Parked: int(parked), Missed: int(missed), NotAccepted: int(failing)}
+			f := Figures{Pending: int(waiting), Parked: int(parked), Misses: int(misses), NotAccepted: int(failing)}
 			f.FailsForEverybody, f.FailingSince, f.LastAccepted = st.Receivers[name].FailsForEverybody, st.Receivers[name].FailingSince, st.Receivers[name].LastAccepted
 			st.Receivers[name], oldest[name] = f, since
-			st.Pending, st.Parked, st.Missed, st.NotAccepted = st.Pending+f.Pending, st.Parked+f.Parked, st.Missed+f.Missed, st.NotAccepted+f.NotAccepted
+			st.Pending, st.Parked, st.Misses, st.NotAccepted = st.Pending+f.Pending, st.Parked+f.Parked, st.Misses+f.Misses, st.NotAccepted+f.NotAccepted
 			used += bytes
 			return nil
 		})
-		tx.Queue("refused_count", func(r engine.Row) error { return r.Scan(&st.Refused) })
+		tx.Queue("invalid_count", func(r engine.Row) error { return r.Scan(&st.Invalid) })
 		tx.Queue("tenant_count", func(r engine.Row) error { return r.Scan(&st.Tenants, &st.Unknown) })
 		queueLastRuns(tx, &st.LastRun, &st.CompleteRun)
-		queueOwed(tx, &st.Owed)
+		queueMissed(tx, &st.Missed)
 		return tx.Send()
 	})
 	if err != nil {
@@ -560,19 +560,19 @@ type Tenant struct {
 	Latest   time.Time `json:"latest,omitzero"` // when its last snapshot was taken in
 	Waiting  int       `json:"waiting"`
 	Parked   int       `json:"parked"`
-	Refused  int       `json:"refused"`       // those that nobody has dealt with
-	Owed     time.Time `json:"owed,omitzero"` // since when it is owed webhooks that got a 5xx; zero: it is not
-	HeldUp   bool      `json:"held_up"`       // the last try of its first waiting webhook failed
+	Invalid  int       `json:"invalid"`         // those that nobody has dealt with
+	Missed   time.Time `json:"missed,omitzero"` // since when it has missed webhooks; zero: it is not
+	HeldUp   bool      `json:"held_up"`         // the last try of its first waiting webhook failed
 	Paused   bool      `json:"paused"`
 	Unknown  bool      `json:"unknown"` // the features in its last snapshot can't be read
 }
 
 // scan reads a row that ends with how the tenant stands.
 func (t *Tenant) scan(r engine.Row, first ...any) error {
-	var failing, paused, owed, unknown int64
-	err := r.Scan(append(first, &t.Waiting, &t.Parked, &t.Refused, &failing, &paused, &owed, &unknown)...)
-	if owed > 0 {
-		t.Owed = moment(owed)
+	var failing, paused, missed, unknown int64
+	err := r.Scan(append(first, &t.Waiting, &t.Parked, &t.Invalid, &failing, &paused, &missed, &unknown)...)
+	if missed > 0 {
+		t.Missed = moment(missed)
 	}
 	t.HeldUp, t.Paused, t.Unknown = failing > 0 && t.Waiting > 0, paused > 0, unknown > 0
 	return err
@@ -583,7 +583,7 @@ func (t *Tenant) Standing() (words []string) {
 	for _, s := range []struct {
 		is   bool
 		word string
-	}{{t.Refused > 0, "refused"}, {!t.Owed.IsZero(), "owed"}, {t.Parked > 0, "parked"}, {t.HeldUp, "held up"}, {t.Waiting > 0, "waiting"}, {t.Paused, "paused"}, {t.Unknown, "features unknown"}} {
+	}{{t.Invalid > 0, "invalid"}, {!t.Missed.IsZero(), "missed"}, {t.Parked > 0, "parked"}, {t.HeldUp, "held up"}, {t.Waiting > 0, "waiting"}, {t.Paused, "paused"}, {t.Unknown, "features unknown"}} {
 		if s.is {
 			words = append(words, s.word)
 		}
@@ -598,7 +598,7 @@ func (t *Tenant) Standing() (words []string) {
 type TenantFilter struct {
 	Search   string  // text, in upper or lower case, of the code, the platform's code or the name
 	Typo     bool    // also tenants whose code is Search with one typing error
-	Troubled bool    // only tenants with webhooks that are held up, parked, refused or owed
+	Troubled bool    // only tenants with webhooks that are held up, parked, invalid or missed
 	Unknown  bool    // with Troubled: also tenants whose features can't be read
 	After    *Tenant // only tenants after this one, to continue a former list
 	Limit    int
@@ -610,11 +610,11 @@ func (f *TenantFilter) match(t *Tenant) bool {
 		f.Typo && text.WithinEdits(strings.ToLower(t.Tenant), search, 1)
 }
 
-// Tenants returns the tenants that f selects, in the order of their codes. After an error, with f.Troubled, these are those that are owed
+// Tenants returns the tenants that f selects, in the order of their codes. After an error, with f.Troubled, these are those that are missed
 // something in memory.
 func (s *Inbox) Tenants(ctx context.Context, f TenantFilter) (all []*Tenant, err error) {
-	after, owing := f.After, s.owingNow()
-	named := owing.names() // before rows remove some
+	after, missed := f.After, s.missedNow()
+	named := missed.names() // before rows remove some
 	only := boolNumber(f.Troubled) + boolNumber(f.Troubled && f.Unknown)
 	// Each query continues in the table where the last one has ended. Twice as many rows each time keep the queries few.
 	for size := int64(pageSize); ; size *= 2 {
@@ -631,7 +631,7 @@ func (s *Inbox) Tenants(ctx context.Context, f TenantFilter) (all []*Tenant, err
 				if received > 0 {
 					t.Latest = moment(received)
 				}
-				owing.addTo(t)
+				missed.addTo(t)
 				if f.match(t) && (f.Limit == 0 || len(all) < f.Limit) {
 					all = append(all, t)
 				}
@@ -642,7 +642,7 @@ func (s *Inbox) Tenants(ctx context.Context, f TenantFilter) (all []*Tenant, err
 			return tx.Send()
 		})
 		if err != nil {
-			all, owing = nil, s.owingNow()
+			all, missed = nil, s.missedNow()
 			break
 		}
 		if count < size || f.Limit > 0 && len(all) == f.Limit {
@@ -652,8 +652,8 @@ func (s *Inbox) Tenants(ctx context.Context, f TenantFilter) (all []*Tenant, err
 	if !f.Troubled {
 		return all, err
 	}
-	for _, o := range owing {
-		if t := (Tenant{Platform: o.Platform, Tenant: o.Tenant, Owed: o.Since}); f.match(&t) {
+	for _, o := range missed {
+		if t := (Tenant{Platform: o.Platform, Tenant: o.Tenant, Missed: o.Since}); f.match(&t) {
 			all = append(all, &t)
 		}
 	}
@@ -664,12 +664,12 @@ func (s *Inbox) Tenants(ctx context.Context, f TenantFilter) (all []*Tenant, err
 	return all, err
 }
 
-// owings are the tenants that are owed something in memory. A list of tenants takes it before it reads the database, because it moves there.
-type owings map[TenantRef]webhookgate.Owing
+// missedTenants are the tenants that have missed webhooks in memory. A list of tenants takes it before it reads the database, because it moves there.
+type missedTenants map[TenantRef]webhookgate.MissedTenant
 
-func (s *Inbox) owingNow() owings {
-	all := make(owings)
-	for _, o := range s.cfg.Owed.Some(0) {
+func (s *Inbox) missedNow() missedTenants {
+	all := make(missedTenants)
+	for _, o := range s.cfg.Missed.Some(0) {
 		if o.Since.IsZero() { // the database's clock is not known yet
 			o.Since = s.Now()
 		}
@@ -678,17 +678,17 @@ func (s *Inbox) owingNow() owings {
 	return all
 }
 
-// addTo adds to a tenant what it is owed, and removes that from the others.
-func (o owings) addTo(t *Tenant) {
+// addTo adds to a tenant what it is missed, and removes that from the others.
+func (o missedTenants) addTo(t *Tenant) {
 	ref := TenantRef{t.Platform, t.Tenant}
-	if found, owed := o[ref]; owed && (t.Owed.IsZero() || found.Since.Before(t.Owed)) {
-		t.Owed = found.Since
+	if found, missed := o[ref]; missed && (t.Missed.IsZero() || found.Since.Before(t.Missed)) {
+		t.Missed = found.Since
 	}
 	delete(o, ref)
 }
 
 // names are the tenants, for a query: the database does not know of some that they are troubled.
-func (o owings) names() engine.Table {
+func (o missedTenants) names() engine.Table {
 	tenants, platforms := []string{}, []string{}
 	for ref := range o {
 		tenants, platforms = append(tenants, ref.Tenant), append(platforms, ref.Platform)
@@ -709,7 +709,7 @@ type History struct {
 
 // History returns the tenants that got webhooks from since on and before until, in the order of their codes; zero times: all that are
 // known. troubled: only those that are not all right now. begins is when the webhooks that are kept begin; zero: not later than since.
-// After an error these are the tenants that are owed something in memory.
+// After an error these are the tenants that have missed webhooks in memory.
 func (s *Inbox) History(ctx context.Context, since, until time.Time, troubled bool) (all []*History, begins time.Time, err error) {
 	from, to := int64(0), never
 	if !since.IsZero() {
@@ -719,8 +719,8 @@ func (s *Inbox) History(ctx context.Context, since, until time.Time, troubled bo
 		to = until.UnixMicro()
 	}
 	whole := since.IsZero() && until.IsZero()
-	owing := s.owingNow()
-	named := owing.names()
+	missed := s.missedNow()
+	named := missed.names()
 	err = s.browse(ctx, func(tx engine.Tx) error {
 		tx.Queue("tenant_history", func(r engine.Row) error {
 			t, last := new(History), int64(0)
@@ -728,7 +728,7 @@ func (s *Inbox) History(ctx context.Context, since, until time.Time, troubled bo
 			if last > 0 {
 				t.Last = moment(last)
 			}
-			owing.addTo(&t.Tenant)
+			missed.addTo(&t.Tenant)
 			all = append(all, t)
 			return err
 		}, from, to, boolNumber(whole), boolNumber(troubled), named)
@@ -743,15 +743,15 @@ func (s *Inbox) History(ctx context.Context, since, until time.Time, troubled bo
 		return tx.Send()
 	})
 	if err != nil {
-		all, owing = nil, s.owingNow()
+		all, missed = nil, s.missedNow()
 	}
-	if len(owing) == 0 {
+	if len(missed) == 0 {
 		return all, begins, err
 	}
-	// Those that got nothing in that time; but something of them may be parked or refused since before it.
+	// Those that got nothing in that time; but something of them may be parked or invalid since before it.
 	others, unread := s.Tenants(ctx, TenantFilter{Troubled: true})
 	for _, t := range others {
-		if o, ok := owing[TenantRef{t.Platform, t.Tenant}]; ok && (whole || o.Since.UnixMicro() < to && o.Last().UnixMicro() >= from) {
+		if o, ok := missed[TenantRef{t.Platform, t.Tenant}]; ok && (whole || o.Since.UnixMicro() < to && o.Last().UnixMicro() >= from) {
 			all = append(all, &History{Tenant: *t})
 		}
 	}
@@ -784,7 +784,7 @@ type HeldUp struct {
 }
 
 // Answer is the receiver's last answer, in words.
-func (h *HeldUp) Answer() string { return h.Attempts[len(h.Attempts)-1].Words() }
+func (h *HeldUp) Answer() string { return h.Tried[len(h.Tried)-1].Words() }
 
 // HeldUp returns the lanes that are held up, the one that waits longest first. In an outage they are those that were last known.
 func (s *Inbox) HeldUp() []HeldUp {
@@ -828,10 +828,10 @@ func (s *Inbox) readHeldUp(ctx context.Context) (all []HeldUp, err error) {
 				l.due = l.lastTry
 			}
 			h := first[l.Lane]
-			if h == nil || len(h.Attempts) == 0 {
+			if h == nil || len(h.Tried) == 0 {
 				continue
 			}
-			held := HeldUp{Webhook: h, Kind: l.Type, Down: l.lastResult == lastMissed && s.isDown(l.receiver), Behind: int(l.waiting) - 1}
+			held := HeldUp{Webhook: h, Kind: l.Type, Down: l.lastResult == lastMiss && s.isDown(l.receiver), Behind: int(l.waiting) - 1}
 			if l.due < never { // else it is paused
 				held.Next = moment(l.due)
 			}

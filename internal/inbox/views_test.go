@@ -231,7 +231,7 @@ func TestViews(t *testing.T) {
 		}
 		d.until("counted", func() bool {
 			s := d.Stats()
-			return s.Pending == 3 && s.Parked == 1 && s.Missed == 1 && s.NotAccepted == 1 && s.Tenants == 5 && s.Receivers["crm"].Pending == 1 && s.Receivers["docs"].Pending == 2 && s.Receivers["crm"].Parked == 1
+			return s.Pending == 3 && s.Parked == 1 && s.Misses == 1 && s.NotAccepted == 1 && s.Tenants == 5 && s.Receivers["crm"].Pending == 1 && s.Receivers["docs"].Pending == 2 && s.Receivers["crm"].Parked == 1
 		})
 		d.want("platforms", fmt.Sprint(len(must2(d.Platforms(context.Background(), "a"))(t)), must2(d.Platforms(context.Background(), "ill"))(t), must2(d.Platforms(context.Background(), "nobody"))(t)), "2 [docs] []")
 	})
@@ -344,7 +344,7 @@ func TestFiguresWhileCountingIsSlow(t *testing.T) {
 		d.main.set("down", status(503))
 		figures := func() string {
 			s := d.Stats()
-			return fmt.Sprintf("%d waiting, %d parked, %d missed, %d failing", s.Pending, s.Parked, s.Missed, s.NotAccepted)
+			return fmt.Sprintf("%d waiting, %d parked, %d missed, %d failing", s.Pending, s.Parked, s.Misses, s.NotAccepted)
 		}
 		d.want("before", figures(), "0 waiting, 0 parked, 0 missed, 0 failing")
 		d.take("ill", "A", "B")
@@ -410,10 +410,10 @@ func TestSeenFromTheStart(t *testing.T) {
 }
 
 // Three tenants fail, and the receiver takes a fourth one's webhook: it does not fail for everybody, and that stays so when the three send
-// again, though with KEEP=latest all that waits is newer than what was taken then.
+// again, though with LATEST all that waits is newer than what was taken then.
 func TestWhoFailedBeforeFailsNotForEverybody(t *testing.T) {
 	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
-		d := newDesk(t, open, func(c *Config) { c.KeepLatest, c.MaxAttempts = true, 1<<30 })
+		d := newDesk(t, open, func(c *Config) { c.Latest, c.MaxTries = true, 1<<30 })
 		ill := []string{"ill1", "ill2", "ill3"}
 		take := func(body string) {
 			d.take("well", body)
@@ -447,7 +447,7 @@ func TestWhoFailedBeforeFailsNotForEverybody(t *testing.T) {
 			d.until("tried", func() bool { all := d.list(tenant); return all[len(all)-1].Tries > 0 })
 		}
 		time.Sleep(1100 * time.Millisecond) // it counts once in a second
-		if s := d.Stats().Receivers["main"]; everybody() || s.Missed+s.NotAccepted != 3 {
+		if s := d.Stats().Receivers["main"]; everybody() || s.Misses+s.NotAccepted != 3 {
 			t.Errorf("%+v", s)
 		}
 	})
@@ -456,7 +456,7 @@ func TestWhoFailedBeforeFailsNotForEverybody(t *testing.T) {
 // A restart does not forget that a receiver has taken others' webhooks since some tenants fail, nor that it fails for everybody.
 func TestReceiverAfterARestart(t *testing.T) {
 	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
-		d := newDesk(t, open, func(c *Config) { c.MaxAttempts = 1 << 30 })
+		d := newDesk(t, open, func(c *Config) { c.MaxTries = 1 << 30 })
 		fails := func(tenant string) {
 			time.Sleep(time.Millisecond)
 			d.main.set(tenant, status(500))
@@ -497,7 +497,7 @@ func TestReceiverAfterARestart(t *testing.T) {
 // What a receiver accepted before the clock was set back is not later than what fails since.
 func TestFailsForEverybodyAfterTheClockWasSetBack(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
-		d := newDesk(t, open, func(c *Config) { c.MaxAttempts = 1 << 30 })
+		d := newDesk(t, open, func(c *Config) { c.MaxTries = 1 << 30 })
 		take := func(body string) {
 			for n := range 5 {
 				d.take(fmt.Sprint("t", n), body)
@@ -527,10 +527,10 @@ func TestFailsForEverybodyAfterTheClockWasSetBack(t *testing.T) {
 // Nor do tenants whose former webhook was parked, or whose webhook somebody has tried now.
 func TestWhoFailedAtAllFailsNotForEverybody(t *testing.T) {
 	t.Parallel()
-	for name, attempts := range map[string]int{"parked": 2, "tried by hand": 1 << 30} {
+	for name, tries := range map[string]int{"parked": 2, "tried by hand": 1 << 30} {
 		t.Run(name, func(t *testing.T) {
 			onEngines(t, func(t *testing.T, open func() engine.Engine) {
-				d := newDesk(t, open, func(c *Config) { c.MaxAttempts = attempts })
+				d := newDesk(t, open, func(c *Config) { c.MaxTries = tries })
 				check := func(when string) {
 					t.Helper()
 					time.Sleep(1100 * time.Millisecond) // it counts once in a second

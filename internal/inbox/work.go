@@ -24,7 +24,7 @@ type work struct {
 	claims  []*Claim           // to find lanes for
 	hooks   []int64            // webhooks to read, with their content
 	ids     []seenID           // signed ids to read
-	digests [][]byte           // refused webhooks with these digests
+	digests [][]byte           // invalid webhooks with these digests
 	states  []webhookgate.Lane // tenants whose last snapshot is read
 	run     string             // the reconcile that it is part of
 	running bool               // it must know which reconcile is under way
@@ -108,12 +108,12 @@ func (s *Inbox) runWriter() {
 	for {
 		var ops []*work
 		var catchUp <-chan struct{}
-		if len(s.stale) > 0 || s.mayOwe() {
+		if len(s.stale) > 0 || s.mayMiss() {
 			catchUp = always
 		}
 		select {
 		case <-catchUp:
-			ops = append(s.catchingUp(), s.owing()...)
+			ops = append(s.catchingUp(), s.storingMissed()...)
 		case o := <-s.ops:
 			if s.clockJumped {
 				s.checkDatabase()
@@ -135,13 +135,13 @@ func (s *Inbox) runWriter() {
 			continue
 		case <-s.run.Done():
 			s.drain()
-			s.closeOwed()
+			s.closeMissed()
 			return
 		}
 		err := s.commit(ops)
 		if err == nil {
 			backoff = 0
-			if (s.sweepSoon.Load() || s.sweepRefusedSoon.Load()) && time.Now().After(s.nextSweep) {
+			if (s.sweepSoon.Load() || s.sweepInvalidSoon.Load()) && time.Now().After(s.nextSweep) {
 				s.sweep()
 			}
 			continue
@@ -183,7 +183,7 @@ func (s *Inbox) checkDatabase() {
 			// a later reading of the clock.
 			tx.Queue("lane_due_repair", nil, now, now+micros(maxRetryAfter), now+micros(2*maxBackoff), now+micros(2*s.leaseTime), names)
 			tx.Queue("lane_try_repair", nil, now, names)
-			tx.Queue("lane_owed_repair", nil, now)
+			tx.Queue("lane_missed_repair", nil, now)
 		}
 		if s.health.unproven() {
 			tx.Queue("touch", nil)
@@ -233,8 +233,8 @@ func (s *Inbox) catchingUp() (works []*work) {
 
 // gather returns the works for one transaction: o, and those that wait in the queue.
 func (s *Inbox) gather(o *work) []*work {
-	// What is owed goes first, because a webhook behind it may settle it.
-	works, bytes := append(append(s.owing(), o), s.catchingUp()...), o.bytes
+	// What is missed goes first, because a webhook behind it may settle it.
+	works, bytes := append(append(s.storingMissed(), o), s.catchingUp()...), o.bytes
 	for len(works) < maxBatchOps && bytes < maxBatchBytes {
 		select {
 		case o = <-s.ops:
@@ -337,8 +337,8 @@ func (s *Inbox) countChange(t *sqlTurn) {
 	if t.finished {
 		s.sweepSoon.Store(true)
 	}
-	if t.refused {
-		s.sweepRefusedSoon.Store(true)
+	if t.invalid {
+		s.sweepInvalidSoon.Store(true)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

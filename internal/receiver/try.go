@@ -23,8 +23,8 @@ const (
 	maxDecision = 1 << 20  // the largest answer to a question, which usher holds in memory for the sender
 )
 
-// An Attempt is the result of one try.
-type Attempt struct {
+// A Try is the result of one try.
+type Try struct {
 	Status     int // of the receiver's answer; zero: no usable answer, see Err
 	Err        error
 	RetryAfter time.Duration // how long the receiver asked to wait
@@ -36,7 +36,7 @@ type Attempt struct {
 }
 
 // Try sends a webhook once: its id, its body, and the headers that are the same in each try.
-func (r *Receiver) Try(ctx context.Context, id string, header http.Header, body []byte) Attempt {
+func (r *Receiver) Try(ctx context.Context, id string, header http.Header, body []byte) Try {
 	start := time.Now()
 	// A 2xx means accepted, even if the body ends with an error. usher still waits for the body,
 	// because the receiver may work on the webhook until then.
@@ -52,13 +52,13 @@ func (r *Receiver) Try(ctx context.Context, id string, header http.Header, body 
 // Ask sends a question once, and returns the receiver's whole answer. An incomplete answer is an
 // error: it must not look like a decision. If ctx ends, the try says nothing about the receiver, and
 // Tried is not called.
-func (r *Receiver) Ask(ctx context.Context, id string, header http.Header, body []byte) Attempt {
+func (r *Receiver) Ask(ctx context.Context, id string, header http.Header, body []byte) Try {
 	start := time.Now()
 	t, err := r.try(ctx, id, header, body, maxDecision+1)
 	if err != nil {
-		t = Attempt{Err: fmt.Errorf("%w: %w", unusable("the receiver's answer ended too early"), err)}
+		t = Try{Err: fmt.Errorf("%w: %w", unusable("the receiver's answer ended too early"), err)}
 	} else if len(t.Body) > maxDecision {
-		t = Attempt{Err: unusable(fmt.Sprintf("the receiver's answer is larger than %d bytes", maxDecision))}
+		t = Try{Err: unusable(fmt.Sprintf("the receiver's answer is larger than %d bytes", maxDecision))}
 	}
 	switch {
 	case ctx.Err() != nil:
@@ -72,7 +72,7 @@ func (r *Receiver) Ask(ctx context.Context, id string, header http.Header, body 
 
 // try makes one request and reads up to limit bytes of the answer. The error is that of reading the
 // answer's body.
-func (r *Receiver) try(ctx context.Context, id string, header http.Header, body []byte, limit int64) (Attempt, error) {
+func (r *Receiver) try(ctx context.Context, id string, header http.Header, body []byte, limit int64) (Try, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, r.Timeout, tooSlow(r.Timeout))
 	defer cancel()
 	resp, err := r.send(ctx, id, header, body)
@@ -80,11 +80,11 @@ func (r *Receiver) try(ctx context.Context, id string, header http.Header, body 
 		err = cmp.Or(context.Cause(ctx), err)
 	}
 	if err != nil {
-		return Attempt{Err: err}, nil
+		return Try{Err: err}, nil
 	}
 	defer resp.Body.Close()
 	said, err := io.ReadAll(io.LimitReader(resp.Body, limit))
-	return Attempt{Status: resp.StatusCode, RetryAfter: wire.RetryAfter(resp.Header), Header: resp.Header, Body: said}, err
+	return Try{Status: resp.StatusCode, RetryAfter: wire.RetryAfter(resp.Header), Header: resp.Header, Body: said}, err
 }
 
 func (r *Receiver) count(result string, status int, start time.Time) {
@@ -142,7 +142,7 @@ func (r *Receiver) send(ctx context.Context, id string, header http.Header, body
 }
 
 // Accepted reports whether the receiver has accepted the webhook.
-func (t Attempt) Accepted() bool { return t.Status/100 == 2 }
+func (t Try) Accepted() bool { return t.Status/100 == 2 }
 
 // tooSlow is a [context.DeadlineExceeded] that says after how long.
 type tooSlow time.Duration
@@ -151,13 +151,13 @@ func (d tooSlow) Error() string      { return fmt.Sprintf("no answer within %v",
 func (tooSlow) Is(target error) bool { return target == context.DeadlineExceeded }
 
 // TimedOut reports whether the receiver did not answer in time.
-func (t Attempt) TimedOut() bool {
+func (t Try) TimedOut() bool {
 	var timeout net.Error
 	return errors.Is(t.Err, context.DeadlineExceeded) || errors.As(t.Err, &timeout) && timeout.Timeout()
 }
 
 // Result is the try's name in metrics.
-func (t Attempt) Result() string {
+func (t Try) Result() string {
 	switch {
 	case t.Accepted():
 		return "ok"
@@ -172,7 +172,7 @@ func (t Attempt) Result() string {
 
 // Why returns a sentence for the sender that says why a try failed. It does not quote network errors,
 // which contain addresses that the sender must not see. The log has them.
-func (r *Receiver) Why(t Attempt) string {
+func (r *Receiver) Why(t Try) string {
 	var wrong unusable
 	odd := new(wire.AnswerError)
 	switch {

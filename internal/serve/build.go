@@ -27,7 +27,7 @@ import (
 // build connects the parts of usher. It opens the inbox, so that an inbox that cannot be opened is an error
 // at start-up, but no listener.
 func build(s *settings.Settings, log *slog.Logger) (*Usher, error) {
-	u := &Usher{settings: s, log: log, owed: webhookgate.NewOwed()}
+	u := &Usher{settings: s, log: log, missed: webhookgate.NewMissed()}
 	m := metrics.New(version.Number(), version.Commit())
 	if s.OutboundOn() {
 		if err := u.buildOutbound(m); err != nil {
@@ -88,7 +88,7 @@ func (u *Usher) buildOutbound(m *metrics.Registry) (err error) {
 func (u *Usher) buildGate(m *metrics.Gate) (err error) {
 	w := &u.settings.Webhook
 	cfg := w.Config
-	cfg.Log, cfg.Owed = u.log, u.owed
+	cfg.Log, cfg.Missed = u.log, u.missed
 	for _, r := range w.Receivers.All() {
 		r.Tried = m.Receiver(r.Name).Tried
 	}
@@ -102,18 +102,18 @@ func (u *Usher) buildGate(m *metrics.Gate) (err error) {
 	}
 	logged, _ := lru.New[string, bool](1000) // fails only for a size of 0
 	cfg.UnknownType = func(typ string) {
-		m.Refused("type")
+		m.Invalid("type")
 		typ = text.Clip(typ, 200)
 		if known, _ := logged.ContainsOrAdd(typ, true); !known {
 			u.log.Warn("webhooks of this type are rejected: it is in neither USHER_WEBHOOK_TYPES nor USHER_WEBHOOK_SYNC_TYPES", "type", typ)
 		}
 	}
-	cfg.Refused = func(r *webhookgate.Refusal) int64 {
-		m.Refused(r.Reason)
+	cfg.Invalid = func(r *webhookgate.Invalid) int64 {
+		m.Invalid(r.Reason)
 		if u.inbox == nil {
 			return 0
 		}
-		return u.inbox.Refuse(r)
+		return u.inbox.RecordInvalid(r)
 	}
 	if w.Unchecked {
 		cfg.Hosts = guard.NewHosts(w.Listen, u.settings.Outbound.AllowedHosts, false)
@@ -146,7 +146,7 @@ func (u *Usher) buildInbox(m *metrics.Registry) (err error) {
 	cfg := w.InboxConfig
 	cfg.Delivered, cfg.Changed, cfg.Log = delivered, u.book.Changed, u.log
 	if u.gate != nil {
-		cfg.Owed, cfg.GateUp = u.owed, func() bool { return u.running.Load() && !u.stopping.Load() }
+		cfg.Missed, cfg.GateUp = u.missed, func() bool { return u.running.Load() && !u.stopping.Load() }
 	}
 	if u.inbox, err = inbox.Open(cfg); err != nil {
 		return settings.InboxError(err)
@@ -164,8 +164,8 @@ func (u *Usher) inboxStats() inbox.Stats {
 		}
 		return s
 	}
-	refused, _ := u.decisions.Refused()
-	s := inbox.Stats{Refused: refused, Owed: inbox.OwedInMemory(u.owed), At: time.Now(), Paused: []inbox.Pause{}, Receivers: make(map[string]inbox.Figures)}
+	invalid, _ := u.decisions.Invalid()
+	s := inbox.Stats{Invalid: invalid, Missed: inbox.MissedInMemory(u.missed), At: time.Now(), Paused: []inbox.Pause{}, Receivers: make(map[string]inbox.Figures)}
 	for _, c := range u.settings.Webhook.Receivers.All() {
 		s.Receivers[c.Name] = inbox.Figures{}
 	}
@@ -224,7 +224,7 @@ func (u *Usher) buildAdmin(metrics *metrics.Registry, gate *metrics.Gate) {
 		cfg.Decisions, cfg.Receivers = u.decisions, u.settings.Webhook.Receivers
 		cfg.Gate = func() *status.Gate { return u.gateState(gate) }
 		cfg.Platforms = func(_ context.Context, tenant string) ([]string, error) { return u.gate.Platforms(tenant), nil }
-		cfg.Owed = u.owed
+		cfg.Missed = u.missed
 		cfg.Forget = func(platform, tenant string, _ *inbox.Action) (n int, _ error) {
 			if u.gate.Forget(platform, tenant) {
 				n = 1
@@ -233,7 +233,7 @@ func (u *Usher) buildAdmin(metrics *metrics.Registry, gate *metrics.Gate) {
 		}
 	}
 	if i := u.inbox; i != nil { // also without a gate: actions work on every replica
-		cfg.Inbox, cfg.Owed = i, nil
+		cfg.Inbox, cfg.Missed = i, nil
 		cfg.Platforms = i.Platforms
 		cfg.Forget = func(platform, tenant string, by *inbox.Action) (int, error) { return i.Forget(&platform, tenant, by) }
 	}

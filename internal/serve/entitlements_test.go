@@ -60,7 +60,7 @@ func TestEntitlements(t *testing.T) {
 	if status, body := get(t, admin+"/readyz/entitlements"); status != 200 {
 		t.Errorf("not ready: %s", body)
 	}
-	if _, list := get(t, admin+"/api/webhooks"); strings.Count(list, `"state":"kept"`) != 4 {
+	if _, list := get(t, admin+"/api/webhooks"); strings.Count(list, `"state":"stored"`) != 4 {
 		t.Errorf("what nobody takes is not kept: %s", list)
 	}
 	ask := func(code int, part string, args ...string) {
@@ -91,7 +91,7 @@ func TestEntitlements(t *testing.T) {
 
 // usher delivers webhooks whose platform has a receiver, and keeps the others. It does not deliver a kept one
 // later, either.
-func TestKeptBesideAReceiver(t *testing.T) {
+func TestStoredBesideAReceiver(t *testing.T) {
 	t.Parallel()
 	crm := sandbox.NewReceiver()
 	server := httptest.NewServer(crm)
@@ -110,7 +110,7 @@ func TestKeptBesideAReceiver(t *testing.T) {
 	p.Ready(t)
 	post(t, p.URL(t, "webhooks")+"/webhooks", of("docs", "acme", 3))
 	testkit.Eventually(t, "delivered", func() bool { return len(crm.Deliveries()) == 2 })
-	if _, list := get(t, p.URL(t, "admin")+"/api/webhooks"); strings.Count(list, `"state":"kept"`) != 1 {
+	if _, list := get(t, p.URL(t, "admin")+"/api/webhooks"); strings.Count(list, `"state":"stored"`) != 1 {
 		t.Error(list)
 	}
 }

@@ -19,12 +19,12 @@ var metricNames = []string{
 	`usher_token_requests_total{port="main",result="ok"}`, `usher_token_requests_total{port="main",result="rejected"}`,
 	`usher_token_requests_total{port="main",result="unavailable"}`,
 	`usher_token_expiry_timestamp_seconds{port="main"}`, `usher_token_early_revocations_total{port="main"}`,
-	`usher_webhook_received_total{decision="queued"}`, `usher_webhook_attempts_total{receiver="main",result="ok"}`,
+	`usher_webhook_received_total{decision="queued"}`, `usher_webhook_tries_total{receiver="main",result="ok"}`,
 	`usher_webhook_duration_seconds_count`, `usher_inbox_pending`, `usher_inbox_oldest_seconds`, `usher_inbox_parked`,
 	`usher_inbox_delivery_seconds_count{receiver="main"}`, `usher_inbox_delivery_seconds_count{receiver="docs"}`,
 	`usher_inbox_receiver_pending{receiver="docs"}`, `usher_inbox_receiver_oldest_seconds{receiver="docs"}`, `usher_inbox_receiver_parked{receiver="docs"}`,
 	`usher_inbox_receiver_pending{receiver="main"}`, `usher_inbox_receiver_down{receiver="main"}`,
-	`usher_inbox_used_bytes`, `usher_inbox_limit_bytes`, `usher_inbox_refused`, `usher_webhook_refused_total{reason="schema"}`,
+	`usher_inbox_used_bytes`, `usher_inbox_limit_bytes`, `usher_inbox_invalid`, `usher_webhook_invalid_total{reason="schema"}`,
 	`usher_entitlement_checks_total{result="enabled"}`, `usher_entitlement_checks_total{result="denied"}`, `usher_entitlement_checks_total{result="unknown"}`,
 	`usher_entitlement_tenants`, `usher_entitlement_check_seconds_count`, `usher_entitlement_failed_total`, `usher_webhook_tls_expiry_timestamp_seconds`,
 	`usher_ready{part="outbound"}`, `usher_ready{part="gate"}`, `usher_ready{part="entitlements"}`,
@@ -55,7 +55,7 @@ func TestMetricNames(t *testing.T) {
 	var metrics string
 	testkit.Eventually(t, "delivered, and not", func() bool {
 		_, metrics = get(t, p.URL(t, "admin")+"/metrics")
-		return strings.Contains(metrics, `usher_webhook_attempts_total{receiver="docs",result="status"} `) && strings.Contains(metrics, "\nusher_inbox_pending 2\n") && strings.Contains(metrics, "usher_inbox_delivery_seconds_count{receiver=\"main\"} 1\n") &&
+		return strings.Contains(metrics, `usher_webhook_tries_total{receiver="docs",result="status"} `) && strings.Contains(metrics, "\nusher_inbox_pending 2\n") && strings.Contains(metrics, "usher_inbox_delivery_seconds_count{receiver=\"main\"} 1\n") &&
 			strings.Contains(metrics, "\nusher_entitlement_tenants 2\n") // figures are cached for a second, and may be counted anew within one answer
 	})
 	for _, name := range metricNames {

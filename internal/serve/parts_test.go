@@ -98,11 +98,11 @@ func TestOutboundAlone(t *testing.T) {
 }
 
 // If the service refuses the client, the local port is not ready, but the gate is and stays in its load balancer.
-func TestGateOfARefusedClient(t *testing.T) {
+func TestGateOfAInvalidClient(t *testing.T) {
 	t.Parallel()
 	g := startGate(t, "USHER_CLIENT_SECRET=wr0ng")
 	admin := g.URL(t, "admin")
-	testkit.Eventually(t, "refused", func() bool {
+	testkit.Eventually(t, "invalid", func() bool {
 		status, body := get(t, admin+"/readyz/outbound")
 		return status == 503 && strings.Contains(body, "invalid_client")
 	})

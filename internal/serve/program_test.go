@@ -107,7 +107,7 @@ func TestPortsShareTokens(t *testing.T) {
 		`usher_token_early_revocations_total{port="main"} 0`,
 		`usher_token_expiry_timestamp_seconds{port="main"} 1.`,
 		`usher_proxy_request_duration_seconds_count{port="main"} 1`,
-		`usher_webhook_received_total{decision="queued"} 0`, `usher_webhook_attempts_total{receiver="main",result="ok"} 0`, `usher_webhook_duration_seconds_count 0`,
+		`usher_webhook_received_total{decision="queued"} 0`, `usher_webhook_tries_total{receiver="main",result="ok"} 0`, `usher_webhook_duration_seconds_count 0`,
 		`usher_inbox_pending 0`, `usher_inbox_oldest_seconds 0`, `usher_inbox_parked 0`,
 		`usher_build_info{`, `process_open_fds`, `go_goroutines`,
 	} {

@@ -55,8 +55,8 @@ func TestTwoReceivers(t *testing.T) {
 	admin := p.URL(t, "admin")
 	_, metrics := get(t, admin+"/metrics")
 	for _, want := range []string{
-		`usher_webhook_attempts_total{receiver="crm",result="ok"} 2`, `usher_webhook_attempts_total{receiver="crm",result="error"} 0`,
-		`usher_webhook_attempts_total{receiver="1",result="status"} 1`, `usher_webhook_attempt_duration_seconds_count{receiver="1"} 1`,
+		`usher_webhook_tries_total{receiver="crm",result="ok"} 2`, `usher_webhook_tries_total{receiver="crm",result="error"} 0`,
+		`usher_webhook_tries_total{receiver="1",result="status"} 1`, `usher_webhook_try_duration_seconds_count{receiver="1"} 1`,
 		`usher_webhook_received_total{decision="forwarded"} 2`, `usher_webhook_duration_seconds_count 5`,
 	} {
 		if !strings.Contains(metrics, want) {
@@ -136,8 +136,8 @@ func TestReceiversWithAnInbox(t *testing.T) {
 
 func receiversOfAnInbox(t *testing.T, inbox string) {
 	well, wellURL := testkit.NewLedger(t)
-	refusing, refusingURL := testkit.NewLedger(t)
-	refusing.SetDown(true)
+	rejecting, refusingURL := testkit.NewLedger(t)
+	rejecting.SetDown(true)
 	recovered := new(testkit.Ledger)
 	var hangs atomic.Bool
 	hanging := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -151,13 +151,13 @@ func receiversOfAnInbox(t *testing.T, inbox string) {
 	defer hanging.Close()
 	hangs.Store(true)
 
-	// run starts usher, with the platforms of the healthy receiver and of the one that refuses.
+	// run starts usher, with the platforms of the healthy receiver and of the one that rejects.
 	run := func(ofWell, ofRefusing string) *testkit.Usher {
 		env := []string{
 			"USHER_WEBHOOK_INBOX=" + inbox, "USHER_WEBHOOK_LISTEN=127.0.0.1:0", "USHER_ADMIN_LISTEN=127.0.0.1:0", "USHER_LOG_FORMAT=json",
 			"USHER_SHUTDOWN_GRACE=100ms", "USHER_WEBHOOK_TIMEOUT=1s", "USHER_WEBHOOK_INBOX_CONCURRENCY=2",
 		}
-		for n, receiver := range [][3]string{{"well", ofWell, wellURL}, {"refusing", ofRefusing, refusingURL}, {"hanging", "docs", hanging.URL}} {
+		for n, receiver := range [][3]string{{"well", ofWell, wellURL}, {"rejecting", ofRefusing, refusingURL}, {"hanging", "docs", hanging.URL}} {
 			prefix := fmt.Sprintf("USHER_WEBHOOK_RECEIVERS_%d_", n)
 			env = append(env, prefix+"NAME="+receiver[0], prefix+"PLATFORMS="+receiver[1], prefix+"FORWARD_URL="+receiver[2])
 		}
@@ -190,7 +190,7 @@ func receiversOfAnInbox(t *testing.T, inbox string) {
 		}
 	}
 	testkit.Eventually(t, "delivered to the receiver that is well", has(well, "crm"))
-	if n := recovered.Count("docs0") + refusing.Count("mail0") + refusing.Count("shop0"); n > 0 {
+	if n := recovered.Count("docs0") + rejecting.Count("mail0") + rejecting.Count("shop0"); n > 0 {
 		t.Fatalf("%d were taken by receivers that are not well", n)
 	}
 
@@ -199,10 +199,10 @@ func receiversOfAnInbox(t *testing.T, inbox string) {
 	p = run("crm,mail", "shop")
 	testkit.Eventually(t, "mail delivered to the receiver that takes it now", has(well, "mail"))
 	hangs.Store(false)
-	refusing.SetDown(false)
+	rejecting.SetDown(false)
 	testkit.Eventually(t, "docs delivered when its receiver answers", has(recovered, "docs"))
-	testkit.Eventually(t, "shop delivered when its receiver is back", has(refusing, "shop"))
-	if refusing.Count("mail0") > 0 {
+	testkit.Eventually(t, "shop delivered when its receiver is back", has(rejecting, "shop"))
+	if rejecting.Count("mail0") > 0 {
 		t.Error("the receiver that has lost a platform got a webhook of it")
 	}
 	testkit.Eventually(t, "nothing waits", func() bool {

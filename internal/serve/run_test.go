@@ -60,7 +60,7 @@ func TestCourierDoesNotWaitForSenders(t *testing.T) {
 			t.Fatal(err)
 		}
 		gate := webhookgate.New(webhookgate.Config{
-			Path: "/webhooks", Rules: rules, MaxBody: 100, MaxInflight: 1, Log: slog.New(slog.DiscardHandler), KeepUnclaimed: true,
+			Path: "/webhooks", Rules: rules, MaxBody: 100, MaxInflight: 1, Log: slog.New(slog.DiscardHandler), StoreUnclaimed: true,
 			Store: func(*webhookgate.Webhook) (string, error) { close(storing); <-stored; return "", nil },
 		})
 		answer := httptest.NewRecorder()

@@ -84,7 +84,7 @@ func TestGateSignsAndTriesAgain(t *testing.T) {
 	}))
 	defer receiver.Close()
 	p := start(t, newService(t).Environ("USHER_WEBHOOK_FORWARD_URL="+receiver.URL, "USHER_WEBHOOK_LISTEN=127.0.0.1:0",
-		"USHER_WEBHOOK_ATTEMPTS=2", "USHER_WEBHOOK_SIGN_SECRET=whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"))
+		"USHER_WEBHOOK_TRIES=2", "USHER_WEBHOOK_SIGN_SECRET=whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"))
 	status, decision, answer := post(t, p.URL(t, "webhooks")+"/webhooks", snapshot("acme", 5))
 	if status != 502 || decision != "failed" || !strings.Contains(answer, "500") {
 		t.Errorf("%d %s %s", status, decision, answer)

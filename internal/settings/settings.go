@@ -76,7 +76,7 @@ func read(environ []string, required func(*Settings, *reader)) (*Settings, error
 		r.read(sec.rows, "n")
 	}
 	s.Webhook.receiverIndexes = r.indexes(receiversPrefix)
-	s.Webhook.KeepUnclaimed = s.EntitlementsOn() && s.Webhook.Inbox != ""
+	s.Webhook.StoreUnclaimed = s.EntitlementsOn() && s.Webhook.Inbox != ""
 	s.Admin.NoColour = r.env["NO_COLOR"] != ""
 	s.Unknown = r.unknown()
 	s.Unused = s.unused(r)
@@ -263,8 +263,8 @@ func (s *Settings) unused(r *reader) (unused []Unused) {
 		switch {
 		case s.Webhook.Inbox == "" && strings.HasPrefix(name, "USHER_WEBHOOK_INBOX_") && !slices.Contains(s.Unknown, name):
 			unused = append(unused, Unused{name, "there is no inbox; to have one, set USHER_WEBHOOK_INBOX"})
-		case s.Webhook.Inbox != "" && (name == "USHER_WEBHOOK_ATTEMPTS" || name == "USHER_WEBHOOK_DEDUP_SIZE"):
-			unused = append(unused, Unused{name, "it is for a gate without an inbox; an inbox has USHER_WEBHOOK_INBOX_ATTEMPTS, and remembers all tenants"})
+		case s.Webhook.Inbox != "" && (name == "USHER_WEBHOOK_TRIES" || name == "USHER_WEBHOOK_DEDUP_SIZE"):
+			unused = append(unused, Unused{name, "it is for a gate without an inbox; an inbox has USHER_WEBHOOK_INBOX_TRIES, and remembers all tenants"})
 		case s.Webhook.hmacSecret == nil && (name == "USHER_WEBHOOK_HMAC_HEADER" || name == "USHER_WEBHOOK_HMAC_ALGORITHM"):
 			unused = append(unused, Unused{name, "no signature is checked; to check it, set USHER_WEBHOOK_HMAC_SECRET"})
 		case name == "USHER_ENTITLEMENTS_LISTEN" && !slices.Contains(s.Webhook.Types, "*") && !slices.Contains(s.Webhook.Types, content.TenantProvisioningChange):

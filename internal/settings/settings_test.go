@@ -189,8 +189,8 @@ func TestProblems(t *testing.T) {
 			[]string{`USHER_WEBHOOK_HMAC_ALGORITHM is "sha512", but should be sha256`}},
 		{"standard without a secret", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_HMAC_SCHEME=standard"), []string{"USHER_WEBHOOK_HMAC_SECRET is not set"}},
 		{"standard without a key", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_HMAC_SCHEME=standard", "USHER_WEBHOOK_HMAC_SECRET=t0psecret!"), []string{"whsec_"}},
-		{"numbers", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_ATTEMPTS=0", "USHER_WEBHOOK_MAX_INFLIGHT=many", "USHER_WEBHOOK_DEDUP_WINDOW=-1s"),
-			[]string{`USHER_WEBHOOK_ATTEMPTS is "0"`, `USHER_WEBHOOK_MAX_INFLIGHT is "many", but should hold a whole number`, "USHER_WEBHOOK_DEDUP_WINDOW"}},
+		{"numbers", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_TRIES=0", "USHER_WEBHOOK_MAX_INFLIGHT=many", "USHER_WEBHOOK_DEDUP_WINDOW=-1s"),
+			[]string{`USHER_WEBHOOK_TRIES is "0"`, `USHER_WEBHOOK_MAX_INFLIGHT is "many", but should hold a whole number`, "USHER_WEBHOOK_DEDUP_WINDOW"}},
 		{"receiver without an address or platforms", []string{"USHER_WEBHOOK_RECEIVERS_0_NAME=crm"}, []string{"USHER_WEBHOOK_RECEIVERS_0_FORWARD_URL is not set", "USHER_WEBHOOK_RECEIVERS_0_PLATFORMS is not set"}},
 		{"receiver without an address", []string{"USHER_WEBHOOK_RECEIVERS_0_PLATFORMS=crm"}, []string{"USHER_WEBHOOK_RECEIVERS_0_FORWARD_URL is not set, but should hold the receiver's address"}},
 		{"receiver without platforms", []string{"USHER_WEBHOOK_RECEIVERS_0_FORWARD_URL=http://r"}, []string{"USHER_WEBHOOK_RECEIVERS_0_PLATFORMS is not set, but should hold the codes"}},
@@ -209,8 +209,8 @@ func TestProblems(t *testing.T) {
 		{"slip in a receiver", two("USHER_WEBHOOK_RECEIVERS_1_PLATFORM=x"), []string{"did you mean USHER_WEBHOOK_RECEIVERS_1_PLATFORMS?"}},
 		{"slip before a receiver's index", two("USHER_WEBHOOK_RECEIVER_2_PLATFORMS=x"), []string{"did you mean USHER_WEBHOOK_RECEIVERS_2_PLATFORMS?"}},
 		{"places for too few receivers", two("USHER_WEBHOOK_MAX_INFLIGHT=2"), []string{`USHER_WEBHOOK_MAX_INFLIGHT is "2", but should hold more than there are receivers`}},
-		{"inbox", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_INBOX=/x", "USHER_WEBHOOK_INBOX_KEEP=some", "USHER_WEBHOOK_INBOX_MAX_AGE=0s", "USHER_WEBHOOK_INBOX_ATTEMPTS=-1"),
-			[]string{`USHER_WEBHOOK_INBOX can't be used: it begins with neither file: nor postgres://; it should hold file:/path`, "all or latest", "USHER_WEBHOOK_INBOX_MAX_AGE", "USHER_WEBHOOK_INBOX_ATTEMPTS"}},
+		{"inbox", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_INBOX=/x", "USHER_WEBHOOK_INBOX_LATEST=some", "USHER_WEBHOOK_INBOX_MAX_AGE=0s", "USHER_WEBHOOK_INBOX_TRIES=-1"),
+			[]string{`USHER_WEBHOOK_INBOX can't be used: it begins with neither file: nor postgres://; it should hold file:/path`, "USHER_WEBHOOK_INBOX_LATEST", "USHER_WEBHOOK_INBOX_MAX_AGE", "USHER_WEBHOOK_INBOX_TRIES"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			_, err := Read(tc.env)
@@ -491,16 +491,16 @@ func TestUnusedSettings(t *testing.T) {
 			"the webhook gate is off; to switch it on, set USHER_WEBHOOK_LISTEN to an address"},
 		{"outbound off", []string{"USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_CLIENT_ID=x", "USHER_CLIENT_SECRET=x", "USHER_LISTEN=0.0.0.0:8080", "USHER_PORTS_3_SCOPE=x", "USHER_PORTS_3_KEY=k", "USHER_ALLOWED_HOSTS=x"},
 			[]string{"USHER_CLIENT_ID", "USHER_CLIENT_SECRET", "USHER_LISTEN", "USHER_PORTS_3_SCOPE", "USHER_PORTS_3_KEY"}, "outbound is off; to switch it on, set USHER_BASE_URL"},
-		{"no inbox", two("USHER_WEBHOOK_INBOX_KEEP=latest", "USHER_WEBHOOK_INBOX_PASSWORD=p"), []string{"USHER_WEBHOOK_INBOX_KEEP", "USHER_WEBHOOK_INBOX_PASSWORD"},
+		{"no inbox", two("USHER_WEBHOOK_INBOX_LATEST=true", "USHER_WEBHOOK_INBOX_PASSWORD=p"), []string{"USHER_WEBHOOK_INBOX_LATEST", "USHER_WEBHOOK_INBOX_PASSWORD"},
 			"there is no inbox; to have one, set USHER_WEBHOOK_INBOX"},
 		{"no signature", two("USHER_WEBHOOK_HMAC_HEADER=X-Hub-Signature", "USHER_WEBHOOK_HMAC_ALGORITHM=sha512"), []string{"USHER_WEBHOOK_HMAC_ALGORITHM", "USHER_WEBHOOK_HMAC_HEADER"},
 			"no signature is checked; to check it, set USHER_WEBHOOK_HMAC_SECRET"},
-		{"settings of a gate without an inbox", two("USHER_WEBHOOK_INBOX=file:x", "USHER_WEBHOOK_ATTEMPTS=50", "USHER_WEBHOOK_DEDUP_SIZE=9"), []string{"USHER_WEBHOOK_ATTEMPTS", "USHER_WEBHOOK_DEDUP_SIZE"},
-			"it is for a gate without an inbox; an inbox has USHER_WEBHOOK_INBOX_ATTEMPTS, and remembers all tenants"},
+		{"settings of a gate without an inbox", two("USHER_WEBHOOK_INBOX=file:x", "USHER_WEBHOOK_TRIES=50", "USHER_WEBHOOK_DEDUP_SIZE=9"), []string{"USHER_WEBHOOK_DEDUP_SIZE", "USHER_WEBHOOK_TRIES"},
+			"it is for a gate without an inbox; an inbox has USHER_WEBHOOK_INBOX_TRIES, and remembers all tenants"},
 		{"entitlements without the type they come from", two("USHER_WEBHOOK_INBOX=file:x", "USHER_ENTITLEMENTS_LISTEN=127.0.0.1:1", "USHER_WEBHOOK_TYPES=Checkout"), []string{"USHER_ENTITLEMENTS_LISTEN"},
 			"USHER_WEBHOOK_TYPES does not have TenantProvisioningChange, and what a tenant may use is known from that type alone"},
 		{"entitlements with any type", two("USHER_WEBHOOK_INBOX=file:x", "USHER_ENTITLEMENTS_LISTEN=127.0.0.1:1", "USHER_WEBHOOK_TYPES=*"), nil, ""},
-		{"an inbox and a signature", two("USHER_WEBHOOK_INBOX=file:x", "USHER_WEBHOOK_INBOX_KEEP=latest", "USHER_WEBHOOK_HMAC_SECRET=s", "USHER_WEBHOOK_HMAC_HEADER=X-Hub-Signature"), nil, ""},
+		{"an inbox and a signature", two("USHER_WEBHOOK_INBOX=file:x", "USHER_WEBHOOK_INBOX_LATEST=true", "USHER_WEBHOOK_HMAC_SECRET=s", "USHER_WEBHOOK_HMAC_HEADER=X-Hub-Signature"), nil, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			s, err := Read(tc.env)

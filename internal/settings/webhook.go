@@ -35,8 +35,7 @@ type Webhook struct {
 
 	Inbox            string
 	InboxConcurrency int
-	InboxConfig      inbox.Config // those of its fields that are settings; its Address is Inbox, parsed, and nil if there is no inbox
-	inboxKeep        string
+	InboxConfig      inbox.Config  // those of its fields that are settings; its Address is Inbox, parsed, and nil if there is no inbox
 	inboxPassword    *secret.Value // the database's
 
 	receiverIndexes []string // the indexes of USHER_WEBHOOK_RECEIVERS_n_…
@@ -53,7 +52,7 @@ func (w *Webhook) check(r *reader) {
 
 // on reports whether usher receives webhooks: there must be a receiver or an inbox to put them into.
 func (w *Webhook) on() bool {
-	return (w.ForwardURL != "" || w.receiverIndexes != nil || w.KeepUnclaimed) && w.Listen != "off"
+	return (w.ForwardURL != "" || w.receiverIndexes != nil || w.StoreUnclaimed) && w.Listen != "off"
 }
 
 func (w *Webhook) checkListener(r *reader) {
@@ -188,13 +187,10 @@ func (w *Webhook) checkInbox(r *reader) {
 		}
 	}
 	c := &w.InboxConfig
-	c.Password, c.KeepLatest, c.DedupWindow = w.inboxPassword.Getter(), w.inboxKeep == "latest", w.DedupWindow
+	c.Password, c.DedupWindow = w.inboxPassword.Getter(), w.DedupWindow
 	c.Rules, c.MaxBody = w.Rules, w.MaxBody
 	if w.on() { // without a gate usher delivers nothing
-		c.Receivers, c.KeepUnclaimed = w.Receivers, w.KeepUnclaimed
-	}
-	if w.inboxKeep != "all" && w.inboxKeep != "latest" {
-		r.invalid("USHER_WEBHOOK_INBOX_KEEP", "all or latest")
+		c.Receivers, c.StoreUnclaimed = w.Receivers, w.StoreUnclaimed
 	}
 }
 

@@ -116,7 +116,7 @@ func (l *Limit) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// Read returns the snapshot in the body of a webhook. The snapshot is empty if the gate would refuse
+// Read returns the snapshot in the body of a webhook. The snapshot is empty if the gate would reject
 // the body, for example because of a name twice in an object: the receiver may read it differently.
 func Read(body []byte) Snapshot {
 	value, fault := content.Parse(body)

@@ -13,7 +13,7 @@ import (
 )
 
 // A folder is made once, also if many need it at once, and never half.
-func TestKept(t *testing.T) {
+func TestStored(t *testing.T) {
 	for _, home := range []string{"XDG_CACHE_HOME", "HOME", "LocalAppData"} {
 		t.Setenv(home, t.TempDir())
 	}

@@ -268,7 +268,7 @@ func (m *Registry) Entitlements(stats func() inbox.Stats, ambiguous func() int) 
 // Gate counts what the webhook gate does.
 type Gate struct {
 	received  *prometheus.CounterVec
-	refused   *prometheus.CounterVec
+	invalid   *prometheus.CounterVec
 	rejected  *prometheus.CounterVec
 	duration  prometheus.Observer
 	hour      *ring // by decision, in the order of Decisions
@@ -305,7 +305,7 @@ var tryResults = [...]string{"ok", "status", "timeout", "error"}
 func (m *Registry) Gate(receivers *receiver.Set) *Gate {
 	g := &Gate{
 		received:  m.counter("usher_webhook_received_total", "Webhooks, by usher's decision.", "decision"),
-		refused:   m.counter("usher_webhook_refused_total", "Webhooks of the right sender whose content was refused: json, size, schema, platform, or type (in neither list of types).", "reason"),
+		invalid:   m.counter("usher_webhook_invalid_total", "Webhooks of the right sender whose content is invalid: json, size, schema, platform, or type (in neither list of types).", "reason"),
 		rejected:  m.counter("usher_webhook_rejected_total", "Requests that the gate rejected, by the status of its answer. 401 and 403: their sender failed a check.", "code"),
 		duration:  m.histogram("usher_webhook_duration_seconds", "From a webhook's header to the answer to its sender.", upToAMinute).WithLabelValues(),
 		hour:      newRing(false),
@@ -315,17 +315,17 @@ func (m *Registry) Gate(receivers *receiver.Set) *Gate {
 		g.received.WithLabelValues(decision)
 	}
 	for _, reason := range []string{"json", "size", "schema", "platform", "type"} {
-		g.refused.WithLabelValues(reason)
+		g.invalid.WithLabelValues(reason)
 	}
 	for _, code := range []string{"400", "401", "403", "404", "405", "413", "422"} {
 		g.rejected.WithLabelValues(code)
 	}
-	attempts := m.counter("usher_webhook_attempts_total", "Tries at a receiver: ok, status (not a 2xx), timeout or error (no answer).", "receiver", "result")
-	took := m.histogram("usher_webhook_attempt_duration_seconds", "How long a try at a receiver took.", upToAMinute, "receiver")
+	tries := m.counter("usher_webhook_tries_total", "Tries at a receiver: ok, status (not a 2xx), timeout or error (no answer).", "receiver", "result")
+	took := m.histogram("usher_webhook_try_duration_seconds", "How long a try at a receiver took.", upToAMinute, "receiver")
 	for _, rc := range receivers.All() {
 		r := &Receiver{took: took.WithLabelValues(rc.Name), hour: newRing(false)}
 		for i, result := range tryResults {
-			r.results[i] = attempts.WithLabelValues(rc.Name, result)
+			r.results[i] = tries.WithLabelValues(rc.Name, result)
 		}
 		g.receivers[rc.Name] = r
 	}
@@ -335,8 +335,8 @@ func (m *Registry) Gate(receivers *receiver.Set) *Gate {
 // Receiver returns the counts of a receiver by its name.
 func (g *Gate) Receiver(name string) *Receiver { return g.receivers[name] }
 
-// Refused counts a webhook of the right sender whose content was refused.
-func (g *Gate) Refused(reason string) { g.refused.WithLabelValues(reason).Inc() }
+// Invalid counts a webhook of the right sender whose content is invalid.
+func (g *Gate) Invalid(reason string) { g.invalid.WithLabelValues(reason).Inc() }
 
 // QuestionFailed counts a question to the receiver that got no answer, beside Received.
 func (g *Gate) QuestionFailed() { g.hour.count(FailedQuestions) }
@@ -425,11 +425,11 @@ func (stats inboxCollector) Collect(ch chan<- prometheus.Metric) {
 		gauge("usher_inbox_paused", "Pauses of deliveries in force, made by hand: of all, of a tenant or of a receiver. Replicas that share an inbox all report the same.", float64(len(s.Paused)))
 	}
 	// What got a 5xx is in memory first.
-	if !s.At.IsZero() || s.Owed.Tenants > 0 {
-		gauge("usher_webhook_owed_tenants", "Tenants whose webhooks got a 5xx and have not been sent again. Replicas that share an inbox all report the same, but for what it has not stored yet.", float64(s.Owed.Tenants))
+	if !s.At.IsZero() || s.Missed.Tenants > 0 {
+		gauge("usher_webhook_missed_tenants", "Tenants whose webhooks got a 5xx and have not been sent again. Replicas that share an inbox all report the same, but for what it has not stored yet.", float64(s.Missed.Tenants))
 	}
-	if !s.At.IsZero() || s.Owed.Unnamed.Count > 0 {
-		gauge("usher_webhook_owed_unnamed", "Webhooks of the last day that got a 5xx before their tenant was known, and that nobody has dealt with.", float64(s.Owed.Unnamed.Count))
+	if !s.At.IsZero() || s.Missed.Unnamed.Count > 0 {
+		gauge("usher_webhook_missed_unnamed", "Webhooks of the last day that got a 5xx before their tenant was known, and that nobody has dealt with.", float64(s.Missed.Unnamed.Count))
 	}
 	if s.At.IsZero() {
 		return
@@ -438,8 +438,8 @@ func (stats inboxCollector) Collect(ch chan<- prometheus.Metric) {
 	gauge("usher_inbox_pending", "Webhooks that wait for delivery.", float64(s.Pending))
 	gauge("usher_inbox_oldest_seconds", "Age of the oldest of them.", s.Oldest.Seconds())
 	gauge("usher_inbox_parked", "Parked webhooks that no newer one of the same tenant has replaced.", float64(s.Parked))
-	gauge("usher_inbox_refused", "Refused webhooks that nobody has dealt with.", float64(s.Refused))
-	gauge("usher_webhook_gaps", "Times of a minute or more in which no replica's gate was ready, and that nobody has dealt with.", float64(len(s.Owed.Gaps)))
+	gauge("usher_inbox_invalid", "Invalid webhooks that nobody has dealt with.", float64(s.Invalid))
+	gauge("usher_webhook_outages", "Times of a minute or more in which no replica's gate was ready, and that nobody has dealt with.", float64(len(s.Missed.Outages)))
 	gauge("usher_inbox_used_bytes", "Bytes that waiting and parked webhooks take. Replicas that share an inbox all report the same.", float64(s.Used))
 	gauge("usher_inbox_limit_bytes", "Bytes that waiting and parked webhooks may take; beyond that senders get 503. 0: there is no inbox.", float64(s.Limit))
 	if r := s.LastRun; r != nil {

@@ -40,8 +40,8 @@ type Gate struct {
 	CertificateEnds time.Time `json:"-"` // zero without TLS
 
 	// Only without an inbox:
-	Refused        int     `json:"refused,omitempty"` // webhooks that usher refused, and that nobody has sent again
-	RefusedDetails Details `json:"-"`
+	Invalid        int     `json:"invalid,omitempty"` // webhooks that usher rejected, and that nobody has sent again
+	InvalidDetails Details `json:"-"`
 }
 
 // Receiver is the state of a receiver.
@@ -86,7 +86,7 @@ func newReceiver(r *receiver.Receiver, tries metrics.RecentTries, box *Inbox) Re
 	if box != nil {
 		if stats, ok := box.stats.Receivers[r.Name]; ok {
 			s.Waiting, s.Oldest, s.Parked, s.diagnosis, s.since, s.last = stats.Pending, stats.Oldest, stats.Parked, diagnoseInbox(&stats), stats.FailingSince, stats.LastAccepted
-			refuses = page.Plural(stats.Missed+stats.NotAccepted, "tenant", "tenants")
+			refuses = page.Plural(stats.Misses+stats.NotAccepted, "tenant", "tenants")
 			switch {
 			case s.last.IsZero():
 				refuses = "fails for " + refuses
@@ -136,7 +136,7 @@ func diagnoseInbox(box *inbox.Figures) diagnosis {
 	switch {
 	case box.Down():
 		return away
-	case box.Missed+box.NotAccepted > 0:
+	case box.Misses+box.NotAccepted > 0:
 		return refusesSome
 	}
 	return fine
@@ -186,7 +186,7 @@ type Inbox struct {
 	Waiting  int           `json:"waiting"`
 	Oldest   time.Duration `json:"oldest"`
 	Parked   int           `json:"parked"`
-	Refused  int           `json:"refused"`  // webhooks that usher refused, and that nobody has dealt with
+	Invalid  int           `json:"invalid"`  // webhooks that usher rejected, and that nobody has dealt with
 	Used     int64         `json:"used"`     // bytes of the webhooks that wait or are parked
 	Limit    int64         `json:"limit"`    // how large Used may become
 	HeldUp   []HeldUp      `json:"held_up"`  // the one that waits longest first
@@ -199,7 +199,7 @@ type Inbox struct {
 	Compared string        `json:"compared,omitempty"` // when it was last compared with the billing service, and what was found, in words
 
 	ParkedDetails  Details `json:"-"`
-	RefusedDetails Details `json:"-"`
+	InvalidDetails Details `json:"-"`
 
 	stats inbox.Stats
 }
@@ -230,7 +230,7 @@ type HeldUp struct {
 // NewInbox returns the state of an inbox. known are the receivers of the gate; err is why the inbox takes no webhooks, or nil.
 func NewInbox(s inbox.Stats, held []inbox.HeldUp, known *receiver.Set, err error) *Inbox {
 	out := &Inbox{
-		Waiting: s.Pending, Oldest: s.Oldest, Parked: s.Parked, Refused: s.Refused, Used: s.Used, Limit: s.Limit,
+		Waiting: s.Pending, Oldest: s.Oldest, Parked: s.Parked, Invalid: s.Invalid, Used: s.Used, Limit: s.Limit,
 		HeldUp: []HeldUp{}, Homeless: s.Receivers[""].Pending, Paused: s.Paused, Unknown: s.At.IsZero(), stats: s, // [] and not null
 	}
 	if s.Old {
@@ -373,8 +373,8 @@ func inboxTroubles(s *Status, _ time.Time) (all []Trouble) {
 		d := &box.ParkedDetails
 		all = append(all, parked.is(d.words(box.Parked)+are+quoted("the receiver answered", d.Reason)).since(d.Since).link(d.Link).run("usher inbox ls --state parked"))
 	}
-	if box.Refused > 0 {
-		all = append(all, box.RefusedDetails.refused(refused, box.Refused).run("usher inbox ls --state refused"))
+	if box.Invalid > 0 {
+		all = append(all, box.InvalidDetails.invalid(invalid, box.Invalid).run("usher inbox ls --state invalid"))
 	}
 	return all
 }
@@ -386,15 +386,15 @@ var (
 		inbox.GiveToReceiver+".")
 	parked = kind(Critical, "UsherWebhooksParked", "Their tenants may not get what they paid for: usher does not try a parked webhook again by itself.",
 		"Fix the receiver, then send them again with 'usher inbox redeliver --state parked'. What it will never take: 'usher inbox discard ID'.")
-	refused = kind(Critical, "UsherWebhooksRefused", "Each may be a change that nobody sends again: their tenants may not get what they paid for.",
+	invalid = kind(Critical, "UsherWebhooksInvalid", "Each may be a change that nobody sends again: their tenants may not get what they paid for.",
 		"See what is wrong with each: 'usher inbox show ID'. Correct it in the billing service and send it again (if you customised the payload, set USHER_WEBHOOK_SCHEMA_FILE first), or take it in as it is with 'usher inbox accept ID', or 'usher inbox discard ID'.")
-	refusedUnkept = kind(Critical, "UsherWebhooksRefused", "Each may be a change that nobody sends again: their tenants may not get what they paid for.",
+	invalidInMemory = kind(Critical, "UsherWebhooksInvalid", "Each may be a change that nobody sends again: their tenants may not get what they paid for.",
 		"Correct them in the billing service, or describe its payload in USHER_WEBHOOK_SCHEMA_FILE, then send them again from its webhook log.")
 )
 
-// refused returns the trouble of webhooks that came from the right sender, and whose content usher refused.
-func (d *Details) refused(k *Kind, n int) Trouble {
-	return k.is("usher refused " + d.words(n) + quoted("the last one", d.Reason)).since(d.Since).link(d.Link)
+// invalid returns the trouble of webhooks that came from the right sender, and whose content usher rejected.
+func (d *Details) invalid(k *Kind, n int) Trouble {
+	return k.is("usher rejected " + d.words(n) + quoted("the last one", d.Reason)).since(d.Since).link(d.Link)
 }
 
 // words counts the webhooks and names their tenants.
@@ -505,8 +505,8 @@ func passThroughTroubles(s *Status, _ time.Time) (all []Trouble) {
 	if g == nil || s.Inbox != nil {
 		return nil
 	}
-	if g.Refused > 0 {
-		all = append(all, g.RefusedDetails.refused(refusedUnkept, g.Refused))
+	if g.Invalid > 0 {
+		all = append(all, g.InvalidDetails.invalid(invalidInMemory, g.Invalid))
 	}
 	n := decided(g, "failed")
 	if n == 0 {
@@ -521,7 +521,7 @@ func passThroughTroubles(s *Status, _ time.Time) (all []Trouble) {
 	return all
 }
 
-var failing = kind(Critical, "UsherWebhooksOwed", "No change reaches your customers, and the sender might not send it again.",
+var failing = kind(Critical, "UsherWebhooksMissed", "No change reaches your customers, and the sender might not send it again.",
 	"Fix the receiver, or the way to it, then resend the failed webhooks from the webhook log of the billing service. With USHER_WEBHOOK_INBOX usher would keep them.")
 
 // decided returns how many webhooks got this decision lately.
@@ -529,7 +529,7 @@ func decided(g *Gate, decision string) int {
 	return metrics.Sum(g.Decisions, lately, slices.Index(metrics.Decisions[:], decision))
 }
 
-// questionTroubles say that webhooks which ask the receiver a question got a 5xx. Of all other webhooks that got one, owedTroubles say so.
+// questionTroubles say that webhooks which ask the receiver a question got a 5xx. Of all other webhooks that got one, missedTroubles say so.
 func questionTroubles(s *Status, _ time.Time) []Trouble {
 	if s.Gate == nil {
 		return nil

@@ -18,7 +18,7 @@ type Health struct {
 	Inbox    *InboxHealth  // nil if there is none
 }
 
-// Part is a part of usher: outbound, the gate, or entitlements. Each has a readiness of its own, so that a token endpoint that refuses the
+// Part is a part of usher: outbound, the gate, or entitlements. Each has a readiness of its own, so that a token endpoint that rejects the
 // client does not take a gate out of its load balancer.
 type Part struct {
 	Name string // as in /readyz/NAME
@@ -131,7 +131,7 @@ func (s *Status) gateState(now time.Time) (words, tone string) {
 	case box.Unknown:
 		said, tone = append(said, "waiting webhooks are not known: the inbox has not been read yet"), warn
 	default:
-		counts := fmt.Sprintf("%s, %s parked, %s refused", page.Plural(box.Waiting, "waits", "wait"), page.Count(box.Parked), page.Count(box.Refused))
+		counts := fmt.Sprintf("%s, %s parked, %s invalid", page.Plural(box.Waiting, "waits", "wait"), page.Count(box.Parked), page.Count(box.Invalid))
 		if !box.Counted.IsZero() {
 			counts += ", counted " + page.Ago(now.Sub(box.Counted))
 		}

@@ -21,8 +21,8 @@ func Comparison(r *inbox.Run, now time.Time) string {
 		n    int
 		word string
 	}{
-		{s.Applied, "taken in"}, {s.Left.Differs, "different"}, {s.Left.Missing, "missing here"}, {s.Left.Twin, "twins"},
-		{s.Changed, "changed meanwhile"}, {s.Absent, "not in the list"},
+		{s.Applied, "taken in"}, {s.Left.Differs, "different"}, {s.Left.New, "new here"}, {s.Left.Twin, "twins"},
+		{s.Changed, "changed meanwhile"}, {s.Unlisted, "not in the list"},
 	} {
 		if p.n > 0 {
 			parts = append(parts, p.word+": "+page.Count(p.n))

@@ -11,7 +11,7 @@ import (
 func TestReconcileOnTheOverview(t *testing.T) {
 	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	done := &inbox.Run{Began: now.Add(-4 * time.Hour), Ended: now.Add(-3 * time.Hour), Complete: true, Summary: inbox.Summary{Equal: 1204, Differs: 2, Applied: 2}}
-	left := &inbox.Run{Began: now.Add(-4 * time.Hour), Ended: now.Add(-3 * time.Hour), Complete: true, Summary: inbox.Summary{Equal: 1, Differs: 2, Left: inbox.Left{Differs: 1, Missing: 1}, Changed: 1, Absent: 3}}
+	left := &inbox.Run{Began: now.Add(-4 * time.Hour), Ended: now.Add(-3 * time.Hour), Complete: true, Summary: inbox.Summary{Equal: 1, Differs: 2, Left: inbox.Left{Differs: 1, New: 1}, Changed: 1, Unlisted: 3}}
 	for name, c := range map[string]struct {
 		last, complete *inbox.Run
 		line           string
@@ -19,7 +19,7 @@ func TestReconcileOnTheOverview(t *testing.T) {
 	}{
 		"never":          {},
 		"all is well":    {done, done, "Compared with the billing service 3\u00a0h ago: equal: 1\u202f204, taken in: 2", ""},
-		"something left": {left, left, "Compared with the billing service 3\u00a0h ago: equal: 1, different: 1, missing here: 1, changed meanwhile: 1, not in the list: 3", "2 tenants are not what the billing service says, and nobody has applied that"},
+		"something left": {left, left, "Compared with the billing service 3\u00a0h ago: equal: 1, different: 1, new here: 1, changed meanwhile: 1, not in the list: 3", "2 tenants are not what the billing service says, and nobody has applied that"},
 		"failed since":   {&inbox.Run{Ended: now, Failed: "the command failed"}, done, "Compared with", "The last comparison with the billing service failed: the command failed"},
 		"it runs":        {&inbox.Run{Began: now.Add(-time.Hour)}, done, "Compared with", ""},
 		"killed":         {&inbox.Run{Began: now.Add(-25 * time.Hour)}, done, "Compared with", "The last comparison with the billing service did not end"},

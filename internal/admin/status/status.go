@@ -6,7 +6,7 @@
 //	troubles.go          what a trouble is, and the list of all checks
 //	ports.go, gate.go    the facts of each part, and the checks that look at them
 //	reconcile.go         what 'usher reconcile' has found
-//	owed.go              the same for what usher may have missed
+//	missed.go              the same for what usher may have missed
 package status
 
 import "time"
@@ -21,7 +21,7 @@ type Status struct {
 	Gate         *Gate         `json:"gate,omitempty"`         // left out if the gate is off
 	Inbox        *Inbox        `json:"inbox,omitempty"`        // left out if there is none
 	Entitlements *Entitlements `json:"entitlements,omitempty"` // left out if their port is off
-	Owed         Owed          `json:"owed"`                   // what usher may have missed
+	Missed       Missed        `json:"missed"`                 // what usher may have missed
 
 	Health *Health `json:"-"`
 }

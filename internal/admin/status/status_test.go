@@ -39,7 +39,7 @@ func TestInboxWords(t *testing.T) {
 	held := make([]inbox.HeldUp, shownHeldUp+2)
 	for i := range held {
 		held[i].Webhook = new(inbox.Webhook)
-		held[i].Attempts = []inbox.Attempt{{Status: 500, Answer: "in  use"}}
+		held[i].Tried = []inbox.Try{{Status: 500, Answer: "in  use"}}
 	}
 	held[0].Platform, held[0].Tenant, held[0].Down = "crm", "acme", true
 	stats := inbox.Stats{Paused: []inbox.Pause{{Tenant: "other"}}}

@@ -67,7 +67,7 @@ var checks = []func(s *Status, now time.Time) []Trouble{
 	deliveryTroubles,
 	passThroughTroubles,
 	inboxTroubles,
-	owedTroubles,
+	missedTroubles,
 	featureTroubles,
 	reconcileTroubles,
 	tokenTroubles,

@@ -32,7 +32,7 @@ func wrong(port Port, gate *Gate, box *inbox.Stats, health inbox.Health, shared 
 	s := &Status{Ports: []Port{port}, Gate: gate, Health: &Health{Parts: []Part{{Name: "gate", On: gate != nil}}}}
 	if box != nil {
 		held := func(platform, tenant, receiver string, down bool) inbox.HeldUp {
-			return inbox.HeldUp{Down: down, Webhook: &inbox.Webhook{Platform: platform, Tenant: tenant, Received: night, Status: inbox.Status{Record: inbox.Record{Receiver: receiver, Attempts: []inbox.Attempt{{Status: 500}}}}}}
+			return inbox.HeldUp{Down: down, Webhook: &inbox.Webhook{Platform: platform, Tenant: tenant, Received: night, Status: inbox.Status{Record: inbox.Record{Receiver: receiver, Tried: []inbox.Try{{Status: 500}}}}}}
 		}
 		s.Inbox = NewInbox(*box, []inbox.HeldUp{
 			held("docs", "harbour-ltd", "main", false), held("crm", "a/b", "main", false), held("crm", "missed", "main", true), held("crm", "other", "other", false),
@@ -41,17 +41,17 @@ func wrong(port Port, gate *Gate, box *inbox.Stats, health inbox.Health, shared 
 	}
 	switch {
 	case box != nil:
-		s.Owed.Owed = box.Owed
-	case gate != nil && gate.Address == "owes":
-		s.Owed = Owed{inbox.Owed{Tenants: 1}, []string{"crm/acme"}}
+		s.Missed.Missed = box.Missed
+	case gate != nil && gate.Address == "missed":
+		s.Missed = Missed{inbox.Missed{Tenants: 1}, []string{"crm/acme"}}
 	}
 	s.Judge(time.Now())
 	return s.Troubles
 }
 
-// owes makes a gate without an inbox owe a tenant something.
-func owes(g *Gate) *Gate {
-	g.Address = "owes"
+// misses makes a gate without an inbox miss a tenant something.
+func misses(g *Gate) *Gate {
+	g.Address = "missed"
 	return g
 }
 
@@ -95,7 +95,7 @@ func TestTroubles(t *testing.T) {
 		}
 		return &inbox.Stats{Figures: f, Receivers: map[string]inbox.Figures{"main": r}}
 	}
-	down := func(r *inbox.Figures) { r.Missed, r.FailsForEverybody, r.FailingSince = 3, true, night }
+	down := func(r *inbox.Figures) { r.Misses, r.FailsForEverybody, r.FailingSince = 3, true, night }
 	refuses := func(n int, none bool) func(*inbox.Figures) {
 		return func(r *inbox.Figures) {
 			if r.NotAccepted, r.FailsForEverybody, r.LastAccepted = n, none, night.Add(time.Minute); none {
@@ -123,9 +123,9 @@ func TestTroubles(t *testing.T) {
 	}{
 		{"well", port(fine), gate("ok"), box(inbox.Figures{}, nil), nil, false, nil},
 		{"gate off", port(fine), nil, nil, nil, false, nil},
-		{"secret refused", port(tokens.State{Err: rejected("invalid_client"), Since: night}), nil, nil, nil, false,
+		{"secret rejected", port(tokens.State{Err: rejected("invalid_client"), Since: night}), nil, nil, nil, false,
 			[]string{"critical", "Port main: token request rejected: invalid_client" + since, "Every call on this port is answered with an error. Check USHER_X."}},
-		{"refused with a token at hand", port(tokens.State{Had: true, Token: held, Err: rejected("invalid_client")}), nil, nil, nil, false,
+		{"rejected with a token at hand", port(tokens.State{Had: true, Token: held, Err: rejected("invalid_client")}), nil, nil, nil, false,
 			[]string{"warning", "invalid_client", "Calls go on with the current token"}},
 		{"unreachable", port(tokens.State{Had: true, Err: errors.New("connection refused")}), nil, nil, nil, false,
 			[]string{"critical", "Port main: connection refused", "Check USHER_X."}},
@@ -152,15 +152,15 @@ func TestTroubles(t *testing.T) {
 		{"receiver away for a moment", port(fine), gate("error"), box(inbox.Figures{Pending: 1, Oldest: time.Second}, nil), nil, false, nil},
 		{"receiver slow", port(fine), gate("ok"), box(waits, nil), nil, false, []string{"critical", "slow", ""}},
 		{"receiver late", port(fine), gate("timeout"), box(waits, down), nil, false, []string{"critical", "does not answer in time: nothing is delivered", ""}},
-		{"some tenants are refused, and the last try was fine", port(fine), gate("ok"), box(waits, refuses(2, false)), nil, false,
+		{"some tenants are not accepted, and the last try was fine", port(fine), gate("ok"), box(waits, refuses(2, false)), nil, false,
 			[]string{"warning", noticed + "takes webhooks, but not those of docs/harbour-ltd and crm/a%2Fb; the last answer: 500 Internal Server Error" + since, "Others' webhooks are delivered."}},
-		{"some tenants are refused, and the last try failed", port(fine), gate("500"), box(waits, refuses(2, false)), nil, false,
+		{"some tenants are not accepted, and the last try failed", port(fine), gate("500"), box(waits, refuses(2, false)), nil, false,
 			[]string{"warning", noticed + "takes webhooks, but not those of docs/harbour-ltd and crm/a%2Fb", "'usher inbox ls'"}},
-		{"two tenants are refused, and nobody knows of others", port(fine), gate("500"), box(waits, func(r *inbox.Figures) { r.NotAccepted = 2 }), nil, false,
+		{"two tenants are not accepted, and nobody knows of others", port(fine), gate("500"), box(waits, func(r *inbox.Figures) { r.NotAccepted = 2 }), nil, false,
 			[]string{"warning", noticed + "does not take the webhooks of docs/harbour-ltd and crm/a%2Fb, and has taken no others since; the last try: 500", "Nothing else was delivered since"}},
 		{"some tenants wait for as long as the alert waits", port(fine), gate("ok"), box(inbox.Figures{Pending: 5, Oldest: 11 * time.Minute}, refuses(2, false)), nil, false,
 			[]string{"critical", noticed + "takes webhooks, but not those of docs/harbour-ltd", "Others' webhooks are delivered."}},
-		{"all tenants are refused", port(fine), gate("500"), box(waits, refuses(3, true)), nil, false,
+		{"all tenants are not accepted", port(fine), gate("500"), box(waits, refuses(3, true)), nil, false,
 			[]string{"critical", noticed + "answers 500 to everything: nothing is delivered, 5 webhooks wait, the oldest for 2\u00a0min" + since, "Fix the receiver"}},
 		{"parked", port(fine), gate("500"), box(inbox.Figures{Parked: 1}, nil), nil, false, []string{"critical", "1 webhook is parked", "send them again"}},
 		{"inbox broken", port(fine), gate("ok"), box(inbox.Figures{}, nil), fails(&engine.BrokenError{Err: errors.New("the file is gone")}), false,
@@ -197,16 +197,16 @@ func TestTroubles(t *testing.T) {
 		{"certificate that ends soon", port(fine), certified(3*24*time.Hour + time.Minute), nil, nil, false, []string{"warning", "The TLS certificate of the webhook gate expires in 3\u00a0d", "USHER_WEBHOOK_TLS_CERT_FILE"}},
 		{"certificate that has ended", port(fine), certified(-time.Minute), nil, nil, false, []string{"critical", "The TLS certificate of the webhook gate has expired", "without a restart"}},
 		{"certificate that lasts", port(fine), certified(30 * 24 * time.Hour), nil, nil, false, nil},
-		{"owed", port(fine), gate("ok", 0, 9, 0, 0, 3), &inbox.Stats{Owed: inbox.Owed{Tenants: 1204, Since: night, Last: night.Add(15 * time.Minute)}}, nil, false,
+		{"missed", port(fine), gate("ok", 0, 9, 0, 0, 3), &inbox.Stats{Missed: inbox.Missed{Tenants: 1204, Since: night, Last: night.Add(15 * time.Minute)}}, nil, false,
 			[]string{"critical", "usher answered webhooks of 1\u202f204 tenants with a 5xx from 2026-11-17 02:10:00 to 02:25:00 UTC, and they have not been sent again" + since, "'usher help reconcile'"}},
-		{"owed to more than it can name", port(fine), gate("ok"), &inbox.Stats{Owed: inbox.Owed{Tenants: 10_000, More: true, Since: night, Last: night}}, nil, false,
+		{"missed of more than it can name", port(fine), gate("ok"), &inbox.Stats{Missed: inbox.Missed{Tenants: 10_000, More: true, Since: night, Last: night}}, nil, false,
 			[]string{"critical", "of 10\u202f000 tenants, and of others whose names it could not keep, with a 5xx at 2026-11-17 02:10:00 UTC", "webhook log"}},
-		{"owed without an inbox", port(fine), owes(gate("ok")), nil, nil, false, []string{"critical", "webhooks of crm/acme with a 5xx", "USHER_WEBHOOK_INBOX"}},
-		{"owed without a name", port(fine), gate("ok", 0, 9, 0, 0, 3), &inbox.Stats{Owed: inbox.Owed{Unnamed: webhookgate.Unnamed{Count: 3, Since: night, Last: night.Add(24 * time.Hour)}}}, nil, false,
+		{"missed without an inbox", port(fine), misses(gate("ok")), nil, nil, false, []string{"critical", "webhooks of crm/acme with a 5xx", "USHER_WEBHOOK_INBOX"}},
+		{"missed without a name", port(fine), gate("ok", 0, 9, 0, 0, 3), &inbox.Stats{Missed: inbox.Missed{Unnamed: webhookgate.Unnamed{Count: 3, Since: night, Last: night.Add(24 * time.Hour)}}}, nil, false,
 			[]string{"critical", "usher answered 3 webhooks with a 5xx before it knew the tenant from 2026-11-17 02:10:00 to 2026-11-18 02:10:00 UTC" + since, "'usher inbox dismiss'"}},
-		{"a gap", port(fine), gate("ok"), &inbox.Stats{Owed: inbox.Owed{Gaps: []inbox.Gap{{From: night, To: night.Add(2 * time.Minute)}}}}, nil, false,
+		{"an outage", port(fine), gate("ok"), &inbox.Stats{Missed: inbox.Missed{Outages: []inbox.Outage{{From: night, To: night.Add(2 * time.Minute)}}}}, nil, false,
 			[]string{"critical", "From 2026-11-17 02:10:00 to 02:12:00 UTC no gate was ready to take webhooks" + since, "a load balancer has answered for usher"}},
-		{"gaps", port(fine), gate("ok"), &inbox.Stats{Owed: inbox.Owed{Gaps: []inbox.Gap{{From: night.Add(time.Hour), To: night.Add(2 * time.Hour)}, {From: night, To: night.Add(2 * time.Minute)}}}}, nil, false,
+		{"outages", port(fine), gate("ok"), &inbox.Stats{Missed: inbox.Missed{Outages: []inbox.Outage{{From: night.Add(time.Hour), To: night.Add(2 * time.Hour)}, {From: night, To: night.Add(2 * time.Minute)}}}}, nil, false,
 			[]string{"critical", "From 2026-11-17 03:10:00 to 04:10:00 UTC no gate was ready to take webhooks, and 1 time before that" + since, "'usher help reconcile'"}},
 		{"the worst first", port(tokens.State{Err: rejected("invalid_client")}), gate("ok"), &inbox.Stats{Paused: []inbox.Pause{{}}}, nil, false,
 			[]string{"critical", "invalid_client", "", "warning", "Paused", ""}},
@@ -259,8 +259,8 @@ func TestReceiverStates(t *testing.T) {
 
 // The command below a trouble is the first thing to type, and it works: without an inbox there is none that lists tenants. To dismiss
 // something is the last step.
-func TestCommandsForWhatIsOwed(t *testing.T) {
-	missed := inbox.Owed{Tenants: 1, Unnamed: webhookgate.Unnamed{Count: 1}, Gaps: []inbox.Gap{{From: night, To: night.Add(time.Hour)}}}
+func TestCommandsForWhatIsMissed(t *testing.T) {
+	missed := inbox.Missed{Tenants: 1, Unnamed: webhookgate.Unnamed{Count: 1}, Outages: []inbox.Outage{{From: night, To: night.Add(time.Hour)}}}
 	for name, tc := range map[string]struct {
 		box  *Inbox
 		want []string
@@ -268,9 +268,9 @@ func TestCommandsForWhatIsOwed(t *testing.T) {
 		"with an inbox":    {new(Inbox), []string{"usher inbox tenants --trouble", " /dismiss", " /dismiss"}},
 		"without an inbox": {nil, []string{"", " /dismiss", " /dismiss"}},
 	} {
-		s := &Status{Inbox: tc.box, Owed: Owed{Owed: missed}}
+		s := &Status{Inbox: tc.box, Missed: Missed{Missed: missed}}
 		var got []string
-		for _, trouble := range owedTroubles(s, night) {
+		for _, trouble := range missedTroubles(s, night) {
 			if got = append(got, trouble.Run); trouble.Link == "/dismiss" { // the page that shows them, and asks
 				got[len(got)-1] += " /dismiss"
 			}

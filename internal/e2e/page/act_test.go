@@ -33,7 +33,7 @@ func TestPageActs(t *testing.T) {
 	b.click(`form[action="/webhooks/1/redeliver"] button`)
 	b.until("told that it is tried", `location.pathname == "/webhooks/1" && document.querySelector(".notice")?.innerText == "You asked usher to send it again: see its state below."`)
 	release()
-	b.until("tried", `document.querySelectorAll(".attempts tbody tr").length > 1`)
+	b.until("tried", `document.querySelectorAll(".tries tbody tr").length > 1`)
 	b.until("not told any more, though it waits again", `!document.querySelector(".notice")`)
 	if after := len(w.receiver.Deliveries()); after < before {
 		t.Errorf("%d deliveries, then %d", before, after)
@@ -117,7 +117,7 @@ func TestPageActs(t *testing.T) {
 	b.until("asked what is lost", `document.querySelector(".ask").innerText.includes("deletes 2 webhooks of this tenant") && document.querySelector(".ask").innerText.includes("can't be undone")`)
 	b.click("form button.danger")
 	b.until("erased", `document.querySelector(".notice")?.innerText == "The tenant is erased." && document.querySelectorAll(".rows tbody tr").length == 2`)
-	refusedOnThePage(t, b, w)
+	invalidOnThePage(t, b, w)
 	for _, complaint := range complaints() {
 		t.Errorf("the browser complains: %s", complaint)
 	}
@@ -126,8 +126,8 @@ func TestPageActs(t *testing.T) {
 	}
 }
 
-// refusedOnThePage: the overview leads to a webhook that was refused, whose page has each fault beside its place; it is taken in there.
-func refusedOnThePage(t *testing.T, b *tab, w *watched) {
+// invalidOnThePage: the overview leads to a webhook that is invalid, whose page has each fault beside its place; it is taken in there.
+func invalidOnThePage(t *testing.T, b *tab, w *watched) {
 	w.send(t, "quay-inc", 5)
 	b.open(w.admin + "/")
 	stay(b)
@@ -135,24 +135,24 @@ func refusedOnThePage(t *testing.T, b *tab, w *watched) {
 	if status, _, answer := post(t, w.gate, body); status != 422 {
 		t.Fatalf("%d %s", status, answer)
 	}
-	b.until("told whose, and what is wrong", `/usher refused 1 webhook of crm\/quay-inc[^]*\/payload\/tenant\/id/.test(document.querySelector("#wrong").innerText)`)
+	b.until("told whose, and what is wrong", `/usher rejected 1 webhook of crm\/quay-inc[^]*\/payload\/tenant\/id/.test(document.querySelector("#wrong").innerText)`)
 	stayed(b)
 	b.click(`#wrong a[href^="/webhooks/"]`)
-	b.until("on its page", `document.querySelector("#stand .badge")?.innerText == "refused"`)
+	b.until("on its page", `document.querySelector("#stand .badge")?.innerText == "invalid"`)
 	b.until("the fault is beside its place", `/"id": "one",\s+← must be/.test(document.querySelector("#faulty .removed").innerText) && document.querySelectorAll("#faulty .removed").length == 1`)
 	b.until("what it would have changed", `document.querySelector("#diff").innerText == "would have added sso"`)
 	id := strings.TrimPrefix(evaluate[string](b, "location.pathname"), "/webhooks/")
-	if text := w.words(t, "/tenant?platform=crm&code=quay-inc"); !strings.Contains(text, "usher refused webhook "+id+" of this tenant") {
+	if text := w.words(t, "/tenant?platform=crm&code=quay-inc"); !strings.Contains(text, "usher rejected webhook "+id+" of this tenant") {
 		t.Errorf("no line on the tenant's page:\n%s", text)
 	}
 	b.click(`a[href="/webhooks/` + id + `/accept"]`)
 	b.until("asked", `document.querySelector("h1").innerText == "Accept webhook `+id+`?"`)
 	b.click("form button")
-	b.until("taken in", `document.querySelector("#stand .badge")?.innerText == "accepted" && document.querySelector(".notice")?.innerText.startsWith("It is accepted")`)
-	if text := w.words(t, "/tenant?platform=crm&code=quay-inc"); strings.Contains(text, "usher refused") || !strings.Contains(text, " accepted ") {
+	b.until("taken in", `document.querySelector("#stand .badge")?.innerText == "replaced" && document.querySelector(".notice")?.innerText.startsWith("It is accepted")`)
+	if text := w.words(t, "/tenant?platform=crm&code=quay-inc"); strings.Contains(text, "usher rejected") || !strings.Contains(text, " accepted ") {
 		t.Errorf("the tenant's page afterwards:\n%s", text)
 	}
-	testkit.Eventually(t, "no trouble any more", func() bool { return !strings.Contains(w.words(t, "/"), "usher refused") })
+	testkit.Eventually(t, "no trouble any more", func() bool { return !strings.Contains(w.words(t, "/"), "usher rejected") })
 	b.click(`nav a[href="/actions"]`)
 	b.until("who did what", `/accept\s+`+id+`\s+1/.test(document.querySelector("#actions tbody tr").innerText)`)
 }

@@ -81,7 +81,7 @@ func TestPageInABrowser(t *testing.T) {
 	}
 	w.receiver.FailFor("acme", sandbox.Fault{Status: http.StatusUnprocessableEntity})
 	b.until("parked", `document.querySelector("#stand .badge").innerText == "parked"`)
-	b.until("the attempt is shown", `document.querySelector("#attempts-live").innerText.includes("422")`)
+	b.until("the try is shown", `document.querySelector("#tries-live").innerText.includes("422")`)
 	stayed(b)
 
 	w.receiver.FailFor("acme", sandbox.Fault{})
@@ -256,8 +256,8 @@ func TestPageAtHand(t *testing.T) {
 	post(t, w.gate, "{")
 	b.open(w.admin + "/webhooks")
 	b.until("all of them", `document.querySelectorAll(".rows tbody tr").length >= 4`)
-	evaluate[bool](b, `(() => { const s = document.querySelector("select[name=state]"); s.value = "refused"; return s.dispatchEvent(new Event("change", {bubbles: true})); })()`)
-	b.until("one of them, with nothing else in the address", `location.search == "?state=refused" && document.querySelectorAll(".rows tbody tr").length == 1`)
+	evaluate[bool](b, `(() => { const s = document.querySelector("select[name=state]"); s.value = "invalid"; return s.dispatchEvent(new Event("change", {bubbles: true})); })()`)
+	b.until("one of them, with nothing else in the address", `location.search == "?state=invalid" && document.querySelectorAll(".rows tbody tr").length == 1`)
 	b.open(w.admin + "/webhooks?since=2001-01-01T00:00&until=2001-01-02T00:00")
 	b.until("nothing in those days", `document.querySelector("#list").innerText.includes("No webhook matches")`)
 

@@ -78,7 +78,7 @@ func TestStatusNamesTheVariable(t *testing.T) {
 		"USHER_PORTS_1_LISTEN=127.0.0.1:0", "USHER_PORTS_1_NAME=reports"))
 	url := p.URL(t, "admin") + "/api/status"
 	var now status.Status
-	testkit.Eventually(t, "refused", func() bool {
+	testkit.Eventually(t, "invalid", func() bool {
 		now = getJSON[status.Status](t, url)
 		return len(now.Troubles) == 1 && now.Ports[0].Token != nil && now.Ports[1].Error != ""
 	})
@@ -111,10 +111,10 @@ func TestHeldUp(t *testing.T) {
 		}
 	}
 	receiver := "The receiver " + getJSON[status.Status](t, w.admin+"/api/status").Gate.Receivers[0].Address + " "
-	testkit.Eventually(t, "told who is refused", banner("warning", receiver+"does not take the webhooks of docs/harbour-ltd and docs/pier-ltd, and has taken no others since; the last try: 500 "))
+	testkit.Eventually(t, "told who is invalid", banner("warning", receiver+"does not take the webhooks of docs/harbour-ltd and docs/pier-ltd, and has taken no others since; the last try: 500 "))
 	post(t, w.gate, of("docs", "acme", 1000))
-	refused := banner("warning", receiver+"takes webhooks, but not those of docs/harbour-ltd and docs/pier-ltd; the last answer: 500 ")
-	testkit.Eventually(t, "told that others are fine", refused)
+	invalid := banner("warning", receiver+"takes webhooks, but not those of docs/harbour-ltd and docs/pier-ltd; the last answer: 500 ")
+	testkit.Eventually(t, "told that others are fine", invalid)
 	for _, last := range []string{"ok", "status"} { // whatever the last try was
 		users := 1
 		testkit.Eventually(t, "the last try was "+last, func() bool {
@@ -122,7 +122,7 @@ func TestHeldUp(t *testing.T) {
 				post(t, w.gate, of("docs", "acme", users))
 				users++
 			}
-			if !refused() {
+			if !invalid() {
 				t.Fatalf("another diagnosis: %+v", s.Troubles)
 			}
 			return s.Gate.Receivers[0].LastTry == last

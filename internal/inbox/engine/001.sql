@@ -31,7 +31,7 @@ CREATE TABLE {schema}.lane (
 	waiting       {int} NOT NULL DEFAULT 0,
 	resent        {int} NOT NULL DEFAULT 0, -- how many of the waiting webhooks somebody has sent again by hand
 	parked        {int} NOT NULL DEFAULT 0,
-	refused       {int} NOT NULL DEFAULT 0,
+	invalid       {int} NOT NULL DEFAULT 0,
 	bytes         {int} NOT NULL DEFAULT 0, -- of the webhooks that wait or are parked
 
 	-- When the lane may be tried.
@@ -49,30 +49,30 @@ CREATE TABLE {schema}.lane (
 	leased        {int} NOT NULL DEFAULT 0, -- the webhook that it delivers
 	token         {int} NOT NULL DEFAULT 0, -- counts leases, so that a late outcome of a former one is recognised
 
-	-- The number and the time of whatever came last for it: taken in, a copy, refused, or answered with 5xx; or of its erasure.
+	-- The number and the time of whatever came last for it: taken in, a copy, invalid, or answered with 5xx; or of its erasure.
 	last          {int} NOT NULL DEFAULT 0,
 	last_at       {int} NOT NULL DEFAULT 0,
 	-- What was taken in last, or came as a copy: its digest, when it arrived, and whether it says the complete state of the tenant (1).
 	taken          {bytes} NOT NULL DEFAULT {empty},
 	taken_at       {int} NOT NULL DEFAULT 0,
 	taken_snapshot {int} NOT NULL DEFAULT 0,
-	-- Webhooks that got a 5xx: since when (0: none are owed), when the last of them arrived, and the digests of the last four.
-	owed_since    {int} NOT NULL DEFAULT 0,
-	owed_last     {int} NOT NULL DEFAULT 0,
-	owed          {bytes} NOT NULL DEFAULT {empty},
+	-- Webhooks that got a 5xx: since when (0: none are missed), when the last of them arrived, and the digests of the last four.
+	missed_since    {int} NOT NULL DEFAULT 0,
+	missed_last     {int} NOT NULL DEFAULT 0,
+	missed          {bytes} NOT NULL DEFAULT {empty},
 	PRIMARY KEY (tenant, platform, event_type)
 ) {keyed};
 CREATE INDEX lane_last_try ON {schema}.lane (receiver, last_result, last_try) WHERE last_result > 0 AND due < {never};
 CREATE INDEX lane_waiting_since ON {schema}.lane (receiver, waiting_since) WHERE last_result = 2 AND due < {never};
 CREATE INDEX lane_failed ON {schema}.lane (waiting_since) WHERE last_result > 0;
-CREATE INDEX lane_owed ON {schema}.lane (owed_since) WHERE owed_since > 0;
+CREATE INDEX lane_missed ON {schema}.lane (missed_since) WHERE missed_since > 0;
 CREATE INDEX lane_stale ON {schema}.lane (stale) WHERE stale > 0;
 
 -- A webhook without its content: this row is updated, so it is small.
 CREATE TABLE {schema}.webhook (
 	seq        {int} PRIMARY KEY, -- the id that people type; it orders the webhooks of a lane
 	uuid       {text} NOT NULL, -- the webhook-id that the receiver gets
-	tenant     {text} NOT NULL, -- this and the next two name its lane; all empty: it was refused, and its tenant is not certain
+	tenant     {text} NOT NULL, -- this and the next two name its lane; all empty: it is invalid, and its tenant is not certain
 	platform   {text} NOT NULL,
 	event_type {text} NOT NULL,
 	type       {text} NOT NULL,
@@ -80,13 +80,13 @@ CREATE TABLE {schema}.webhook (
 	digest     {bytes} NOT NULL, -- SHA-256 of the body
 	size       {int} NOT NULL,
 	received   {int} NOT NULL,
-	state      {int} NOT NULL, -- 0 waiting, 1 parked, 2 refused, 3 delivered, 4 superseded, 5 discarded, 6 kept, 7 accepted
+	state      {int} NOT NULL, -- 0 waiting, 1 parked, 2 invalid, 3 delivered, 4 superseded, 5 discarded, 6 stored, 7 replaced
 	lane_order {int} NOT NULL, -- its place in the lane: seq, or a negative number if somebody has sent it again by hand
-	rank       {int} NOT NULL, -- a snapshot with a higher number supersedes it; {never}: none does. If it is refused: the number that its last copy took
-	changed    {int} NOT NULL, -- when it came into its state; if it is refused: when its last copy came
+	rank       {int} NOT NULL, -- a snapshot with a higher number supersedes it; {never}: none does. If it is invalid: the number that its last copy took
+	changed    {int} NOT NULL, -- when it came into its state; if it is invalid: when its last copy came
 	why        {text} NOT NULL, -- the reason, if it is parked, superseded or discarded
 	source     {text} NOT NULL DEFAULT '', -- 'reconcile' if usher made it; else a sender did
-	record     {text} NOT NULL -- JSON of inbox.Record: the attempts, or the faults
+	record     {text} NOT NULL -- JSON of inbox.Record: the tries, or the faults
 );
 CREATE INDEX webhook_lane      ON {schema}.webhook (tenant, platform, event_type, seq);
 CREATE INDEX webhook_taken     ON {schema}.webhook (tenant, platform, event_type, seq) WHERE state IN (3, 6) AND snapshot = 1;
@@ -95,8 +95,8 @@ CREATE INDEX webhook_event     ON {schema}.webhook (tenant, platform, event_type
 CREATE INDEX webhook_parked    ON {schema}.webhook (tenant, platform, event_type, rank) WHERE state = 1;
 CREATE INDEX webhook_attention ON {schema}.webhook (seq) WHERE state IN (1, 2);
 CREATE INDEX webhook_finished  ON {schema}.webhook (changed, seq, size) WHERE state > 2;
-CREATE INDEX webhook_refused   ON {schema}.webhook (digest) WHERE state = 2;
-CREATE INDEX webhook_lane_refused ON {schema}.webhook (tenant, platform, event_type, seq) WHERE state = 2;
+CREATE INDEX webhook_invalid   ON {schema}.webhook (digest) WHERE state = 2;
+CREATE INDEX webhook_lane_invalid ON {schema}.webhook (tenant, platform, event_type, seq) WHERE state = 2;
 
 -- The content of a webhook, written once.
 CREATE TABLE {schema}.content (
@@ -173,7 +173,7 @@ CREATE TABLE {schema}.gate_up (at {int} NOT NULL);
 INSERT INTO {schema}.gate_up VALUES (0);
 
 -- When usher may have missed webhooks, and nobody knows whose.
-CREATE TABLE {schema}.gap (
+CREATE TABLE {schema}.outage (
 	began    {int} NOT NULL,
 	ended    {int} NOT NULL,
 	webhooks {int} NOT NULL -- how many got a 5xx before their tenant was known; 0: no gate was up and ready

@@ -19,8 +19,8 @@ var sharedStatements string
 func Spelling(own ...string) *strings.Replacer {
 	return strings.NewReplacer(append(own,
 		"{lane}", "l.tenant, l.platform, l.event_type, l.receiver, l.tail, l.tail_id, l.tail_digest, l.held, l.held_at, l.held_by, l.held_id, l.superseded, l.accepted, l.stale, "+
-			"l.waiting, l.resent, l.parked, l.refused, l.bytes, l.waiting_since, l.last_result, l.failures, l.failing_since, l.last_try, l.not_before, l.paused, l.due, l.owner, l.leased, l.token, l.last, l.last_at, "+
-			"l.taken, l.taken_at, l.taken_snapshot, l.owed_since, l.owed_last, l.owed",
+			"l.waiting, l.resent, l.parked, l.invalid, l.bytes, l.waiting_since, l.last_result, l.failures, l.failing_since, l.last_try, l.not_before, l.paused, l.due, l.owner, l.leased, l.token, l.last, l.last_at, "+
+			"l.taken, l.taken_at, l.taken_snapshot, l.missed_since, l.missed_last, l.missed",
 		"{webhook}", "w.seq, w.uuid, w.tenant, w.platform, w.event_type, w.type, w.snapshot, w.digest, w.size, w.received, w.state, w.rank, w.changed, w.why, w.record, w.source, "+
 			"coalesce(l.tail, 0), coalesce(l.superseded, 0), coalesce(l.accepted, 0)",
 		"{of}", "l.tenant = w.tenant AND l.platform = w.platform AND l.event_type = w.event_type",
@@ -35,7 +35,7 @@ const (
 )
 
 // troubled is the condition that a tenant has something that waits for somebody. {named}: it is one of the table $5.
-const troubled = "l.parked + l.refused > 0 OR l.owed_since > 0 OR l.last_result > 0 AND l.waiting > 0 OR {named}"
+const troubled = "l.parked + l.invalid > 0 OR l.missed_since > 0 OR l.last_result > 0 AND l.waiting > 0 OR {named}"
 
 // Statements returns an engine's statements by their names: those that both engines have, and the engine's own. In the text each
 // stands below a line "-- name: NAME".

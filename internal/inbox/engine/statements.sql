@@ -62,7 +62,7 @@ WHERE w.seq = (SELECT f.seq FROM (
 	SELECT * FROM (SELECT seq, lane_order FROM {schema}.webhook WHERE tenant = $2::text AND platform = $3::text AND event_type = $4::text AND state = 0 AND lane_order >= $5::bigint AND seq {other}
 		ORDER BY lane_order LIMIT 1) AS c) AS f ORDER BY f.lane_order LIMIT 1)
 
--- name: lane_refused
+-- name: lane_invalid
 SELECT {webhook} FROM {schema}.webhook w JOIN {schema}.lane l ON {of}
 WHERE w.tenant = $1::text AND w.platform = $2::text AND w.event_type = $3::text AND w.state = 2 ORDER BY w.seq
 
@@ -147,7 +147,7 @@ SELECT {webhook}, c.header, c.body FROM {schema}.webhook w LEFT JOIN {schema}.la
 LEFT JOIN {schema}.content c ON c.seq = w.seq AND $5::bigint = 1
 WHERE w.seq < $1::bigint AND {in_state} AND w.received >= $3::bigint AND w.received < $4::bigint ORDER BY w.seq DESC LIMIT $6::bigint
 
--- name: list_parked_or_refused
+-- name: list_parked_or_invalid
 SELECT {webhook}, c.header, c.body FROM {schema}.webhook w LEFT JOIN {schema}.lane l ON {of}
 LEFT JOIN {schema}.content c ON c.seq = w.seq AND $5::bigint = 1
 WHERE w.state IN (1, 2) AND w.seq < $1::bigint AND {in_state} AND w.received >= $3::bigint AND w.received < $4::bigint ORDER BY w.seq DESC LIMIT $6::bigint
@@ -170,7 +170,7 @@ WITH accepted AS (SELECT coalesce((SELECT w.changed FROM {schema}.webhook w JOIN
 SELECT count(l.tenant), coalesce(min(l.failing_since), 0), a.at FROM accepted a
 LEFT JOIN {schema}.lane l ON l.receiver = $1::text AND l.last_result > 0 AND l.due < {never} AND l.failing_since > a.at GROUP BY a.at
 
--- name: refused_delete
+-- name: invalid_delete
 -- Those whose last copies are the oldest: beyond so many, beyond so many bytes, or from before this time. But not one that another replica has
 -- dealt with meanwhile, or that came there again.
 DELETE FROM {schema}.webhook WHERE state = 2 AND (seq, rank) IN (
@@ -179,7 +179,7 @@ DELETE FROM {schema}.webhook WHERE state = 2 AND (seq, rank) IN (
 	WHERE count > $1::bigint OR bytes > $2::bigint OR changed < $3::bigint)
 RETURNING seq, tenant, platform, event_type
 
--- name: refused_count
+-- name: invalid_count
 SELECT count(*) FROM {schema}.webhook WHERE state IN (1, 2) AND state = 2
 
 -- name: tenant_count
@@ -191,13 +191,13 @@ SELECT platform, tenant, received FROM {schema}.snapshot WHERE features IS NULL 
 
 -- name: tenant_history
 -- Tenants with webhooks that came from 1 on and before 2, or, if 3 is 1, all. If 4 is 1: only those that are not all right, and those of 5.
-SELECT l.platform, l.tenant, coalesce(w.n, 0), coalesce(w.last, s.received, 0), l.waiting, l.parked, l.refused, l.last_result, l.paused, l.owed_since,
+SELECT l.platform, l.tenant, coalesce(w.n, 0), coalesce(w.last, s.received, 0), l.waiting, l.parked, l.invalid, l.last_result, l.paused, l.missed_since,
 	CASE WHEN s.tenant IS NOT NULL AND s.features IS NULL THEN 1 ELSE 0 END
 FROM {schema}.lane l LEFT JOIN {schema}.snapshot s ON s.tenant = l.tenant AND s.platform = l.platform
 LEFT JOIN (SELECT tenant, platform, count(*) AS n, max(received) AS last FROM {schema}.webhook
 	WHERE received >= $1::bigint AND received < $2::bigint AND tenant <> '' GROUP BY tenant, platform) w ON w.tenant = l.tenant AND w.platform = l.platform
-WHERE l.tenant <> '' AND (l.tail > 0 OR l.refused > 0 OR l.owed_since > 0)
-AND (w.n > 0 OR $3::bigint = 1 OR l.owed_since > 0 AND l.owed_since < $2::bigint AND l.owed_last >= $1::bigint)
+WHERE l.tenant <> '' AND (l.tail > 0 OR l.invalid > 0 OR l.missed_since > 0)
+AND (w.n > 0 OR $3::bigint = 1 OR l.missed_since > 0 AND l.missed_since < $2::bigint AND l.missed_last >= $1::bigint)
 AND ($4::bigint = 0 OR {troubled} OR s.tenant IS NOT NULL AND s.features IS NULL) ORDER BY l.tenant, l.platform
 
 -- name: history_begin
@@ -205,44 +205,44 @@ AND ($4::bigint = 0 OR {troubled} OR s.tenant IS NOT NULL AND s.features IS NULL
 SELECT changed FROM {schema}.webhook WHERE state > 2 ORDER BY changed, seq LIMIT 1
 
 -- name: tenants
--- 4 tenants after 1, 2. If 3 is 1: only those that are held up, parked, refused or owed, and those of 5; if it is 2: and whose features are unknown.
-SELECT l.platform, l.tenant, coalesce(s.name, ''), coalesce(s.received, 0), l.waiting, l.parked, l.refused, l.last_result, l.paused, l.owed_since,
+-- 4 tenants after 1, 2. If 3 is 1: only those that are held up, parked, invalid or missed, and those of 5; if it is 2: and whose features are unknown.
+SELECT l.platform, l.tenant, coalesce(s.name, ''), coalesce(s.received, 0), l.waiting, l.parked, l.invalid, l.last_result, l.paused, l.missed_since,
 	CASE WHEN s.tenant IS NOT NULL AND s.features IS NULL THEN 1 ELSE 0 END
 FROM {schema}.lane l LEFT JOIN {schema}.snapshot s ON s.tenant = l.tenant AND s.platform = l.platform
-WHERE l.tenant <> '' AND (l.tail > 0 OR l.refused > 0 OR l.paused > 0 OR l.owed_since > 0) AND (l.tenant, l.platform) > ($1::text, $2::text)
+WHERE l.tenant <> '' AND (l.tail > 0 OR l.invalid > 0 OR l.paused > 0 OR l.missed_since > 0) AND (l.tenant, l.platform) > ($1::text, $2::text)
 AND ($3::bigint = 0 OR {troubled} OR $3::bigint = 2 AND s.tenant IS NOT NULL AND s.features IS NULL) ORDER BY l.tenant, l.platform LIMIT $4::bigint
 
 -- name: lanes_held_up
 SELECT {lane} FROM {schema}.lane l WHERE l.last_result > 0 AND l.waiting > 0 ORDER BY l.waiting_since LIMIT $1::bigint
 
--- name: owed_count
-SELECT count(*), coalesce(min(owed_since), 0), coalesce(max(owed_last), 0) FROM {schema}.lane WHERE owed_since > 0
+-- name: missed_count
+SELECT count(*), coalesce(min(missed_since), 0), coalesce(max(missed_last), 0) FROM {schema}.lane WHERE missed_since > 0
 
--- name: lane_owed_repair
--- After a jump of the clock. Nothing that is owed arrived later than now (1).
-UPDATE {schema}.lane SET owed_since = CASE WHEN owed_since > $1::bigint THEN $1::bigint ELSE owed_since END, owed_last = $1::bigint WHERE owed_since > 0 AND owed_last > $1::bigint
+-- name: lane_missed_repair
+-- After a jump of the clock. Nothing that is missed arrived later than now (1).
+UPDATE {schema}.lane SET missed_since = CASE WHEN missed_since > $1::bigint THEN $1::bigint ELSE missed_since END, missed_last = $1::bigint WHERE missed_since > 0 AND missed_last > $1::bigint
 
--- name: owed_tenants
-SELECT platform, tenant, owed_since FROM {schema}.lane WHERE owed_since > 0 ORDER BY owed_since LIMIT $1::bigint
+-- name: missed_tenants
+SELECT platform, tenant, missed_since FROM {schema}.lane WHERE missed_since > 0 ORDER BY missed_since LIMIT $1::bigint
 
--- name: gaps
-SELECT began, ended, webhooks FROM {schema}.gap ORDER BY ended DESC LIMIT $1::bigint
+-- name: outages
+SELECT began, ended, webhooks FROM {schema}.outage ORDER BY ended DESC LIMIT $1::bigint
 
--- name: gap_add
-INSERT INTO {schema}.gap (began, ended, webhooks) VALUES ($1, $2, $3)
+-- name: outage_add
+INSERT INTO {schema}.outage (began, ended, webhooks) VALUES ($1, $2, $3)
 
 -- name: unnamed_count
 -- 1 when the last of them arrived, 2 how many, 3 a row that began after this is still open, 4 when the first arrived.
-UPDATE {schema}.gap SET ended = $1::bigint, began = CASE WHEN $4::bigint < began THEN $4::bigint ELSE began END, webhooks = webhooks + $2::bigint WHERE webhooks > 0 AND began > $3::bigint RETURNING began
+UPDATE {schema}.outage SET ended = $1::bigint, began = CASE WHEN $4::bigint < began THEN $4::bigint ELSE began END, webhooks = webhooks + $2::bigint WHERE webhooks > 0 AND began > $3::bigint RETURNING began
 
 -- name: unnamed_expire
-DELETE FROM {schema}.gap WHERE webhooks > 0 AND ended < $1::bigint
+DELETE FROM {schema}.outage WHERE webhooks > 0 AND ended < $1::bigint
 
--- name: gap_end
-DELETE FROM {schema}.gap WHERE ended <= $1::bigint
+-- name: outage_end
+DELETE FROM {schema}.outage WHERE ended <= $1::bigint
 
--- name: gap_dismiss
-DELETE FROM {schema}.gap WHERE ended <= $1::bigint RETURNING webhooks
+-- name: outage_dismiss
+DELETE FROM {schema}.outage WHERE ended <= $1::bigint RETURNING webhooks
 
 -- name: gate_up_save
 UPDATE {schema}.gate_up SET at = $1::bigint
@@ -336,9 +336,9 @@ UPDATE {schema}.lane SET tail_digest = {empty}, held = {empty}
 -- name: import_recount
 WITH c AS MATERIALIZED ( -- MATERIALIZED: the server has no statistics about tables that this transaction has filled, and would count once for each lane
 	SELECT tenant, platform, event_type, count(*) FILTER (WHERE state = 0) AS waiting, count(*) FILTER (WHERE state = 0 AND lane_order < 0) AS resent,
-	count(*) FILTER (WHERE state = 1) AS parked, count(*) FILTER (WHERE state = 2) AS refused,
+	count(*) FILTER (WHERE state = 1) AS parked, count(*) FILTER (WHERE state = 2) AS invalid,
 	coalesce(sum(size) FILTER (WHERE state IN (0, 1)), 0)::bigint AS bytes, coalesce(min(received) FILTER (WHERE state = 0), {never}) AS waiting_since
 	FROM {schema}.webhook WHERE (tenant <> '' OR event_type <> '') AND state IN (0, 1, 2) GROUP BY tenant, platform, event_type)
-UPDATE {schema}.lane AS l SET waiting = c.waiting, resent = c.resent, parked = c.parked, refused = c.refused, bytes = c.bytes, waiting_since = c.waiting_since,
+UPDATE {schema}.lane AS l SET waiting = c.waiting, resent = c.resent, parked = c.parked, invalid = c.invalid, bytes = c.bytes, waiting_since = c.waiting_since,
 	due = CASE WHEN c.waiting > 0 AND l.paused = 0 THEN $1::bigint ELSE {never} END
 FROM c WHERE l.tenant = c.tenant AND l.platform = c.platform AND l.event_type = c.event_type AND l.owner = {empty}

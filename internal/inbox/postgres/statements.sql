@@ -14,14 +14,14 @@ ORDER BY l.tenant, l.platform, l.event_type FOR UPDATE OF l
 
 -- name: lane_save
 UPDATE {schema}.lane l SET receiver = n.receiver, tail = n.tail, tail_id = n.tail_id, tail_digest = n.tail_digest, held = n.held, held_at = n.held_at, held_by = n.held_by, held_id = n.held_id,
-	superseded = n.superseded, accepted = n.accepted, stale = n.stale, waiting = n.waiting, resent = n.resent, parked = n.parked, refused = n.refused, bytes = n.bytes, waiting_since = n.waiting_since,
+	superseded = n.superseded, accepted = n.accepted, stale = n.stale, waiting = n.waiting, resent = n.resent, parked = n.parked, invalid = n.invalid, bytes = n.bytes, waiting_since = n.waiting_since,
 	last_result = n.last_result, failures = n.failures, failing_since = n.failing_since, last_try = n.last_try, not_before = n.not_before, paused = n.paused, due = n.due, owner = n.owner, leased = n.leased, token = n.token, last = n.last, last_at = n.last_at,
-	taken = n.taken, taken_at = n.taken_at, taken_snapshot = n.taken_snapshot, owed_since = n.owed_since, owed_last = n.owed_last, owed = n.owed
+	taken = n.taken, taken_at = n.taken_at, taken_snapshot = n.taken_snapshot, missed_since = n.missed_since, missed_last = n.missed_last, missed = n.missed
 FROM unnest($1::text[], $2::bigint[], $3::text[], $4::bytea[], $5::bytea[], $6::bigint[], $7::text[], $8::text[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[],
 	$13::bigint[], $14::bigint[], $15::bigint[], $16::bigint[], $17::bigint[], $18::bigint[], $19::bigint[], $20::bigint[], $21::bigint[], $22::bigint[], $23::bigint[], $24::bigint[],
 	$25::bytea[], $26::bigint[], $27::bigint[], $28::bigint[], $29::bigint[], $30::bytea[], $31::bigint[], $32::bigint[], $33::bigint[], $34::bigint[], $35::bytea[], $36::text[], $37::text[], $38::text[])
-	AS n (receiver, tail, tail_id, tail_digest, held, held_at, held_by, held_id, superseded, accepted, stale, waiting, resent, parked, refused, bytes, waiting_since, last_result, failures, failing_since, last_try,
-	not_before, paused, due, owner, leased, token, last, last_at, taken, taken_at, taken_snapshot, owed_since, owed_last, owed, tenant, platform, event_type)
+	AS n (receiver, tail, tail_id, tail_digest, held, held_at, held_by, held_id, superseded, accepted, stale, waiting, resent, parked, invalid, bytes, waiting_since, last_result, failures, failing_since, last_try,
+	not_before, paused, due, owner, leased, token, last, last_at, taken, taken_at, taken_snapshot, missed_since, missed_last, missed, tenant, platform, event_type)
 WHERE l.tenant = n.tenant AND l.platform = n.platform AND l.event_type = n.event_type
 
 -- name: lane_note
@@ -101,9 +101,9 @@ JOIN {schema}.snapshot s ON s.tenant = n.tenant AND s.platform = n.platform
 -- name: compare
 -- What is known of the tenants (1, 2), with one row for each platform that has a tenant of this code. OFFSET 0 makes the server look each of
 -- them up: it has no idea how many rows the arrays have, and would rather read whole tables.
-SELECT n.tenant, n.platform, coalesce(l.last, 0), coalesce(l.last_at, 0), coalesce(l.refused + l.owed_since, 0), CASE WHEN s.platform IS NULL THEN 0 ELSE 1 END, coalesce(s.platform, ''), coalesce(s.features::text, '')
+SELECT n.tenant, n.platform, coalesce(l.last, 0), coalesce(l.last_at, 0), coalesce(l.invalid + l.missed_since, 0), CASE WHEN s.platform IS NULL THEN 0 ELSE 1 END, coalesce(s.platform, ''), coalesce(s.features::text, '')
 FROM unnest($1::text[], $2::text[]) AS n (tenant, platform)
-LEFT JOIN LATERAL (SELECT last, last_at, refused, owed_since FROM {schema}.lane WHERE tenant = n.tenant AND platform = n.platform AND event_type = '' OFFSET 0) AS l ON true
+LEFT JOIN LATERAL (SELECT last, last_at, invalid, missed_since FROM {schema}.lane WHERE tenant = n.tenant AND platform = n.platform AND event_type = '' OFFSET 0) AS l ON true
 LEFT JOIN LATERAL (SELECT platform, features FROM {schema}.snapshot WHERE tenant = n.tenant OFFSET 0) AS s ON true
 
 -- name: seen_find
@@ -127,15 +127,15 @@ SELECT n.seq, p.* FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[]) 
 	(SELECT w.seq, 1::bigint, c.body FROM {schema}.webhook w JOIN {schema}.content c ON c.seq = w.seq
 		WHERE w.tenant = n.tenant AND w.platform = n.platform AND w.event_type = n.event_type AND w.seq < n.seq AND w.snapshot = 1 AND w.state IN (3, 6) ORDER BY w.seq DESC LIMIT 1)) p
 
--- name: refused_lock
+-- name: invalid_lock
 -- Of copies that come through several replicas at once, one is stored. Lanes are locked before.
-SELECT pg_advisory_xact_lock(k) FROM (SELECT DISTINCT hashtextextended('usher refused {schema}' || encode(d, 'hex'), 0) AS k FROM unnest($1::bytea[]) AS u (d) ORDER BY 1) AS o
+SELECT pg_advisory_xact_lock(k) FROM (SELECT DISTINCT hashtextextended('usher rejected {schema}' || encode(d, 'hex'), 0) AS k FROM unnest($1::bytea[]) AS u (d) ORDER BY 1) AS o
 
--- name: refused_copies
+-- name: invalid_copies
 SELECT {webhook} FROM {schema}.webhook w LEFT JOIN {schema}.lane l ON {of} WHERE w.state = 2 AND w.digest = ANY($1::bytea[]) FOR UPDATE OF w
 
--- name: lane_subtract_refused
-UPDATE {schema}.lane l SET refused = greatest(l.refused - n.count, 0)
+-- name: lane_subtract_invalid
+UPDATE {schema}.lane l SET invalid = greatest(l.invalid - n.count, 0)
 FROM (SELECT tenant, platform, event_type, count(*) FROM unnest($1::text[], $2::text[], $3::text[]) AS u (tenant, platform, event_type) GROUP BY 1, 2, 3) n
 WHERE l.tenant = n.tenant AND l.platform = n.platform AND l.event_type = n.event_type
 
@@ -179,7 +179,7 @@ WHERE used.number > (SELECT last_value FROM {schema}.number)
 SELECT coalesce(max(last), 0) FROM {schema}.lane
 
 -- name: gate_up
--- Locked, so that of two gates that come up at once one finds the gap.
+-- Locked, so that of two gates that come up at once one finds the outage.
 SELECT at FROM {schema}.gate_up FOR UPDATE
 
 -- name: run_lock

@@ -337,7 +337,7 @@ func TestTablesOfAnotherBuild(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := e.conn.exec("ALTER TABLE lane RENAME COLUMN owed TO odd"); err != nil {
+	if err := e.conn.exec("ALTER TABLE lane RENAME COLUMN missed TO odd"); err != nil {
 		t.Fatal(err)
 	}
 	e.Close()

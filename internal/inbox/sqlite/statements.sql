@@ -18,9 +18,9 @@ SELECT {lane} FROM lane l WHERE l.tenant = ?1 AND l.platform = ?2 AND l.event_ty
 
 -- name: lane_save
 UPDATE lane SET receiver = ?, tail = ?, tail_id = ?, tail_digest = ?, held = ?, held_at = ?, held_by = ?, held_id = ?, superseded = ?, accepted = ?, stale = ?,
-	waiting = ?, resent = ?, parked = ?, refused = ?, bytes = ?, waiting_since = ?, last_result = ?, failures = ?, failing_since = ?, last_try = ?, not_before = ?,
+	waiting = ?, resent = ?, parked = ?, invalid = ?, bytes = ?, waiting_since = ?, last_result = ?, failures = ?, failing_since = ?, last_try = ?, not_before = ?,
 	paused = ?, due = ?, owner = ?, leased = ?, token = ?, last = ?, last_at = ?,
-	taken = ?, taken_at = ?, taken_snapshot = ?, owed_since = ?, owed_last = ?, owed = ?
+	taken = ?, taken_at = ?, taken_snapshot = ?, missed_since = ?, missed_last = ?, missed = ?
 WHERE tenant = ? AND platform = ? AND event_type = ?
 
 -- name: lane_note
@@ -81,7 +81,7 @@ SELECT platform, tenant, seq, uuid, received, name, coalesce(features, '') FROM 
 
 -- name: compare
 -- What is known of a tenant (1, 2), with one row for each platform that has a tenant of this code.
-SELECT n.tenant, n.platform, coalesce(l.last, 0), coalesce(l.last_at, 0), coalesce(l.refused + l.owed_since, 0), CASE WHEN s.platform IS NULL THEN 0 ELSE 1 END, coalesce(s.platform, ''), coalesce(s.features, '')
+SELECT n.tenant, n.platform, coalesce(l.last, 0), coalesce(l.last_at, 0), coalesce(l.invalid + l.missed_since, 0), CASE WHEN s.platform IS NULL THEN 0 ELSE 1 END, coalesce(s.platform, ''), coalesce(s.features, '')
 FROM (SELECT ?1 AS tenant, ?2 AS platform) AS n
 LEFT JOIN lane l ON l.tenant = n.tenant AND l.platform = n.platform AND l.event_type = ''
 LEFT JOIN snapshot s ON s.tenant = n.tenant
@@ -103,15 +103,15 @@ UNION ALL
 SELECT * FROM (SELECT ?4, w.seq, 1, c.body FROM webhook w JOIN content c ON c.seq = w.seq
 	WHERE w.tenant = ?1 AND w.platform = ?2 AND w.event_type = ?3 AND w.seq < ?4 AND w.snapshot = 1 AND w.state IN (3, 6) ORDER BY w.seq DESC LIMIT 1)
 
--- name: refused_lock
+-- name: invalid_lock
 -- The whole file is locked already.
 SELECT 1
 
--- name: refused_copies
+-- name: invalid_copies
 SELECT {webhook} FROM webhook w LEFT JOIN lane l ON {of} WHERE w.state = 2 AND w.digest = ?1
 
--- name: lane_subtract_refused
-UPDATE lane SET refused = max(refused - 1, 0) WHERE tenant = ?1 AND platform = ?2 AND event_type = ?3
+-- name: lane_subtract_invalid
+UPDATE lane SET invalid = max(invalid - 1, 0) WHERE tenant = ?1 AND platform = ?2 AND event_type = ?3
 
 -- name: sweep_lock
 -- 1: this process may delete. No other process has the file.

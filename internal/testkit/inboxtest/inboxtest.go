@@ -31,7 +31,7 @@ import (
 type Box struct {
 	*inbox.Inbox
 	Receivers *receiver.Set
-	Owed      *webhookgate.Owed
+	Missed    *webhookgate.Missed
 
 	t      testing.TB
 	engine broken
@@ -46,7 +46,7 @@ type Box struct {
 // main the webhooks of other platforms are kept. None named: main.
 func Open(t testing.TB, names ...string) *Box {
 	t.Helper()
-	b := &Box{t: t, status: http.StatusOK, Owed: webhookgate.NewOwed()}
+	b := &Box{t: t, status: http.StatusOK, Missed: webhookgate.NewMissed()}
 	if len(names) == 0 {
 		names = []string{receiver.Main}
 	}
@@ -65,8 +65,8 @@ func Open(t testing.TB, names ...string) *Box {
 		t.Fatal(err)
 	}
 	b.engine.Engine = file
-	b.Inbox = inbox.New(&b.engine, inbox.Config{KeepUnclaimed: true,
-		Receivers: b.Receivers, Owed: b.Owed, MaxAttempts: 20, MaxAge: time.Hour, DedupWindow: time.Minute, MaxBytes: 1 << 30, Log: log,
+	b.Inbox = inbox.New(&b.engine, inbox.Config{StoreUnclaimed: true,
+		Receivers: b.Receivers, Missed: b.Missed, MaxTries: 20, MaxAge: time.Hour, DedupWindow: time.Minute, MaxBytes: 1 << 30, Log: log,
 		Jitter:      func(time.Duration) time.Duration { return 4 * time.Minute },
 		ClockOffset: func() time.Duration { b.mu.Lock(); defer b.mu.Unlock(); return b.ahead },
 	})

@@ -14,116 +14,116 @@ import (
 	"usher/webhookgate"
 )
 
-// refuse lets the inbox store a refused webhook. Without a tenant, its tenant is not certain.
-func (d *desk) refuse(tenant, body string) {
+// reject lets the inbox store an invalid webhook. Without a tenant, its tenant is not certain.
+func (d *desk) recordInvalid(tenant, body string) {
 	d.t.Helper()
-	if d.Refuse(&webhookgate.Refusal{Webhook: *d.hook(tenant, body), Status: 422, Faults: []content.Fault{{Path: "/x", Message: "is odd"}}}) == 0 {
+	if d.RecordInvalid(&webhookgate.Invalid{Webhook: *d.hook(tenant, body), Status: 422, Faults: []content.Fault{{Path: "/x", Message: "is odd"}}}) == 0 {
 		d.t.Fatal("not stored")
 	}
 }
 
-// refusedBodies returns the bodies of the refused webhooks that nobody has dealt with, the oldest first.
-func (d *desk) refusedBodies() string {
+// invalidBodies returns the bodies of the invalid webhooks that nobody has dealt with, the oldest first.
+func (d *desk) invalidBodies() string {
 	d.t.Helper()
 	var all []string
-	check(d.t, d.Each(context.Background(), Filter{State: Refused}, true, func(i *Webhook) bool {
+	check(d.t, d.Each(context.Background(), Filter{State: Invalid}, true, func(i *Webhook) bool {
 		all = append([]string{fmt.Sprintf("%.2s", i.Body)}, all...)
 		return true
 	}))
 	return strings.Join(all, " ")
 }
 
-// Refused webhooks are bounded in their number for a tenant and in all, in their bytes and in their age. The oldest are
+// Invalid webhooks are bounded in their number for a tenant and in all, in their bytes and in their age. The oldest are
 // deleted first, and the log says so. Actions are bounded in their age.
-func TestRefusedIsBounded(t *testing.T) {
+func TestInvalidIsBounded(t *testing.T) {
 	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open, func(c *Config) {
 			c.Limits = DefaultLimits
-			c.Limits.RefusedTenant, c.Limits.Refused, c.Limits.RefusedBytes = 2, 5, 10_000
+			c.Limits.InvalidTenant, c.Limits.Invalid, c.Limits.InvalidBytes = 2, 5, 10_000
 		})
 		agree := func(want string) {
 			t.Helper()
-			d.until("refused: "+want, func() bool { return d.refusedBodies() == want })
+			d.until("invalid: "+want, func() bool { return d.invalidBodies() == want })
 			count := 0
 			for _, tenant := range must2(d.Tenants(context.Background(), TenantFilter{Troubled: true}))(t) {
-				count += tenant.Refused
+				count += tenant.Invalid
 			}
 			n := len(strings.Fields(want))
-			d.until("counted", func() bool { return d.Stats().Refused == n })
+			d.until("counted", func() bool { return d.Stats().Invalid == n })
 			if count != n-strings.Count(want, "u") {
 				t.Errorf("%s: %d of tenants", want, count)
 			}
 		}
 		for n := range 3 {
-			d.refuse("acme", fmt.Sprint("a", n))
+			d.recordInvalid("acme", fmt.Sprint("a", n))
 		}
 		agree("a1 a2")
 		if !strings.Contains(d.log.String(), "its tenant has too many") {
 			t.Error("nobody was told")
 		}
 		for n := range 4 {
-			d.refuse("", fmt.Sprint("u", n))
+			d.recordInvalid("", fmt.Sprint("u", n))
 		}
 		agree("a2 u0 u1 u2 u3")
 		if !strings.Contains(d.log.String(), "they are too many or too old") {
 			t.Error("nobody was told")
 		}
-		d.refuse("large", "l0"+strings.Repeat("x", 9000))
+		d.recordInvalid("large", "l0"+strings.Repeat("x", 9000))
 		agree("l0")
 		check(t, d.Note(&Action{Who: "ana", What: "pause"}, 0))
 		for _, after := range []struct {
 			days    int
-			refused string
+			invalid string
 			actions int
 		}{{31, "", 1}, {91, "", 0}} {
 			d.ahead.Store(int64(after.days) * int64(24*time.Hour))
 			d.restart()
-			agree(after.refused)
+			agree(after.invalid)
 			d.until("actions", func() bool { return len(must2(d.Actions(context.Background(), 0, 10))(t)) == after.actions })
 		}
 	})
 }
 
-// A refused webhook that comes again is only counted, and is as new as its last copy: which ones are deleted goes by that, also by the clock of
+// An invalid webhook that comes again is only counted, and is as new as its last copy: which ones are deleted goes by that, also by the clock of
 // somebody who has set it back.
-func TestRefusedGoesByItsLastCopy(t *testing.T) {
+func TestInvalidGoesByItsLastCopy(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open, func(c *Config) {
 			c.Limits = DefaultLimits
-			c.Limits.RefusedTenant, c.Limits.Refused = 3, 5
+			c.Limits.InvalidTenant, c.Limits.Invalid = 3, 5
 		})
 		for _, body := range []string{"a0", "a1", "a2", "a0", "a3"} {
-			d.refuse("acme", body)
+			d.recordInvalid("acme", body)
 			d.ahead.Add(-int64(time.Second))
 		}
-		d.want("of one tenant", d.refusedBodies(), "a0 a2 a3")
+		d.want("of one tenant", d.invalidBodies(), "a0 a2 a3")
 		for _, body := range []string{"u0", "u1", "a0", "u0", "u2"} {
-			d.refuse(map[bool]string{true: "acme"}[body == "a0"], body)
+			d.recordInvalid(map[bool]string{true: "acme"}[body == "a0"], body)
 			d.ahead.Add(-int64(time.Second))
 		}
-		d.until("the last five", func() bool { return d.refusedBodies() == "a0 a3 u0 u1 u2" })
+		d.until("the last five", func() bool { return d.invalidBodies() == "a0 a3 u0 u1 u2" })
 		const day = int64(24 * time.Hour)
 		d.ahead.Add(29 * day)
-		d.refuse("", "u1")
+		d.recordInvalid("", "u1")
 		d.ahead.Add(2 * day)
 		d.restart()
-		d.until("not older than 30 days", func() bool { return d.refusedBodies() == "u1" })
+		d.until("not older than 30 days", func() bool { return d.invalidBodies() == "u1" })
 		if u1 := d.list("")[0]; u1.Times != 2 {
 			t.Errorf("%+v", u1)
 		}
 		d.ahead.Add(29 * day)
 		d.restart()
-		d.until("nor that one", func() bool { return d.refusedBodies() == "" })
+		d.until("nor that one", func() bool { return d.invalidBodies() == "" })
 	})
 }
 
-// Another replica deals with a refused webhook that is about to be deleted: the lane's count goes down once. Or it receives a copy of it: then it
+// Another replica deals with an invalid webhook that is about to be deleted: the lane's count goes down once. Or it receives a copy of it: then it
 // is not the oldest any more.
-func TestRefusedWhileItIsDeleted(t *testing.T) {
+func TestInvalidWhileItIsDeleted(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		webhook string // what the other replica changes
-		refused int    // by how many the lane has fewer
+		invalid int    // by how many the lane has fewer
 		want    string
 		counted string
 	}{
@@ -133,28 +133,28 @@ func TestRefusedWhileItIsDeleted(t *testing.T) {
 		dsn := pgtest.Schema(t)
 		d := newDesk(t, inDatabase(t, dsn), func(c *Config) {
 			c.Limits = DefaultLimits
-			c.Limits.Refused = 2
+			c.Limits.Invalid = 2
 		})
-		d.refuse("t", "r1")
-		d.refuse("t", "r2")
+		d.recordInvalid("t", "r1")
+		d.recordInvalid("t", "r2")
 		conn, schema := connectTo(t, dsn)
 		defer conn.Close(context.Background())
 		tx := must2(conn.Begin(t.Context()))(t)
-		must2(tx.Exec(t.Context(), fmt.Sprintf("UPDATE %s.lane SET refused = refused - %d", schema, tc.refused)))(t)
+		must2(tx.Exec(t.Context(), fmt.Sprintf("UPDATE %s.lane SET invalid = invalid - %d", schema, tc.invalid)))(t)
 		must2(tx.Exec(t.Context(), fmt.Sprintf("UPDATE %s.webhook SET %s WHERE seq = %d", schema, tc.webhook, d.nth("t", 1))))(t)
-		d.refuse("u", "r3")
+		d.recordInvalid("u", "r3")
 		d.until("the sweep waits", func() bool {
 			return inSchema(t, dsn, "SELECT count(*)::text FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE NOT granted AND query LIKE '%DELETE%{schema}%'") == "1"
 		})
 		check(t, tx.Commit(t.Context()))
 		d.take("v", "A") // after the sweep
-		d.want("refused", d.refusedBodies(), tc.want)
-		d.want("counted", inSchema(t, dsn, "SELECT refused::text FROM {schema}.lane WHERE tenant = 't'"), tc.counted)
+		d.want("invalid", d.invalidBodies(), tc.want)
+		d.want("counted", inSchema(t, dsn, "SELECT invalid::text FROM {schema}.lane WHERE tenant = 't'"), tc.counted)
 	}
 }
 
-// A sender whose webhook is refused does not wait for a database that hangs.
-func TestRefusedWhileTheDatabaseHangs(t *testing.T) {
+// A sender whose webhook is invalid does not wait for a database that hangs.
+func TestInvalidWhileTheDatabaseHangs(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		h := newHeld(open())
 		d := newDesk(t, func() engine.Engine { return h })
@@ -164,7 +164,7 @@ func TestRefusedWhileTheDatabaseHangs(t *testing.T) {
 		defer cancel()
 		told := make(chan error, 1)
 		go func() {
-			_, err := d.storeRefused(ctx, &webhookgate.Refusal{Webhook: *d.hook("t", "odd"), Status: 422})
+			_, err := d.storeInvalid(ctx, &webhookgate.Invalid{Webhook: *d.hook("t", "odd"), Status: 422})
 			told <- err
 		}()
 		select {
@@ -179,9 +179,9 @@ func TestRefusedWhileTheDatabaseHangs(t *testing.T) {
 	})
 }
 
-// The writer hangs for so long that the sender of a refused webhook gets its answer. The sender's next webhook goes through another replica.
-// Then the refused one is not stored any more: it would count as the newer one.
-func TestRefusedAfterItsSenderGaveUp(t *testing.T) {
+// The writer hangs for so long that the sender of an invalid webhook gets its answer. The sender's next webhook goes through another replica.
+// Then the invalid one is not stored any more: it would count as the newer one.
+func TestInvalidAfterItsSenderGaveUp(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.Schema(t)
 	h := newHeld(inDatabase(t, dsn)())
@@ -191,7 +191,7 @@ func TestRefusedAfterItsSenderGaveUp(t *testing.T) {
 	h.hold()
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if _, err := one.storeRefused(ctx, &webhookgate.Refusal{Webhook: *one.hook("acme", odd("acme", "old")), Status: 422}); err == nil {
+	if _, err := one.storeInvalid(ctx, &webhookgate.Invalid{Webhook: *one.hook("acme", odd("acme", "old")), Status: 422}); err == nil {
 		t.Fatal("stored")
 	}
 	two.take("acme", odd("acme", "new"))
@@ -201,9 +201,9 @@ func TestRefusedAfterItsSenderGaveUp(t *testing.T) {
 	two.want("states", two.states("acme"), "delivered")
 }
 
-// A refused webhook that could not be stored is owed like one that got a 5xx, until the same one is stored as refused, or another one is taken
+// An invalid webhook that could not be stored is missed like one that got a 5xx, until the same one is recorded as invalid, or another one is taken
 // in. If its tenant is not certain, it counts without a name.
-func TestRefusedInAnOutage(t *testing.T) {
+func TestInvalidInAnOutage(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		h := newHeld(open())
 		d := newDesk(t, func() engine.Engine { return h })
@@ -214,7 +214,7 @@ func TestRefusedInAnOutage(t *testing.T) {
 			defer h.goOn()
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 			defer cancel()
-			if _, err := d.storeRefused(ctx, &webhookgate.Refusal{Webhook: *d.hook(tenant, body), Status: 422}); err == nil {
+			if _, err := d.storeInvalid(ctx, &webhookgate.Invalid{Webhook: *d.hook(tenant, body), Status: 422}); err == nil {
 				t.Fatal("stored")
 			}
 		}
@@ -223,80 +223,80 @@ func TestRefusedInAnOutage(t *testing.T) {
 		lose("two", "R2")
 		lose("", "nobody's")
 		d.stored()
-		d.want("owed", d.owed(), "acme two")
-		d.until("one has no name", func() bool { return d.Stats().Owed.Unnamed.Count == 1 })
+		d.want("missed", d.missed(), "acme two")
+		d.until("one has no name", func() bool { return d.Stats().Missed.Unnamed.Count == 1 })
 		d.want("states", d.states(""), "")
 
-		d.refuse("acme", "R")
-		d.want("owed after it was stored", d.owed(), "two")
-		d.want("acme", d.states("acme"), "refused")
-		d.refuse("two", "R2")
-		d.want("owed: the first is still missing", d.owed(), "two")
-		d.refuse("two", "R1")
-		d.want("owed in the end", d.owed(), "")
+		d.recordInvalid("acme", "R")
+		d.want("missed after it was stored", d.missed(), "two")
+		d.want("acme", d.states("acme"), "invalid")
+		d.recordInvalid("two", "R2")
+		d.want("missed: the first is still missing", d.missed(), "two")
+		d.recordInvalid("two", "R1")
+		d.want("missed in the end", d.missed(), "")
 
 		lose("acme", "R3")
 		d.stored()
 		time.Sleep(time.Millisecond)
 		d.take("acme", "S")
-		d.want("owed after a snapshot", d.owed(), "")
-		d.want("refused", d.refusedBodies(), "R2 R1")
+		d.want("missed after a snapshot", d.missed(), "")
+		d.want("invalid", d.invalidBodies(), "R2 R1")
 	})
 }
 
-// Of a refused webhook whose COMMIT was in doubt, or that another replica has stored meanwhile, nothing is owed. If it came again later than
+// Of an invalid webhook whose COMMIT was in doubt, or that another replica has stored meanwhile, nothing is missed. If it came again later than
 // that, it is: it may be what the sender sent last.
-func TestRefusedIsStoredAfterAll(t *testing.T) {
+func TestInvalidIsStoredAfterAll(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
 		doubtful := d.hook("acme", "R")
-		d.refuse("acme", "R")
-		d.refuse("later", "L")
-		d.oweTo(doubtful)
+		d.recordInvalid("acme", "R")
+		d.recordInvalid("later", "L")
+		d.miss(doubtful)
 		time.Sleep(2 * maxJump) // clocks may differ by so much
-		d.oweTo(d.hook("later", "L"))
+		d.miss(d.hook("later", "L"))
 		d.stored()
-		d.want("owed", d.owed(), "later")
+		d.want("missed", d.missed(), "later")
 	})
 }
 
-// odd returns a snapshot of a tenant that usher refuses, and that somebody can accept.
+// odd returns a snapshot of a tenant that usher rejects, and that somebody can accept.
 func odd(tenant, feature string) string {
 	return `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"` + tenant + `"},"change":{"features":[{"code":"` + feature + `"}]}}}`
 }
 
-// A, B and A again are refused. The second A is only counted, but it is what the sender sent last. To accept B does not deal
+// A, B and A again are invalid. The second A is only counted, but it is what the sender sent last. To accept B does not deal
 // with A.
-func TestRefusedAgainAfterANewerOne(t *testing.T) {
+func TestInvalidAgainAfterANewerOne(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
 		a, b, before := odd("acme", "a"), odd("acme", "b"), odd("acme", "before")
 		for _, body := range []string{before, a, b, a} {
-			d.refuse("acme", body)
+			d.recordInvalid("acme", body)
 			d.ahead.Add(-int64(time.Minute)) // the clock says nothing about their order
 		}
 		must2(d.Accept(d.nth("acme", 3), false))(t)
-		d.until("delivered", func() bool { return d.states("acme") == "superseded refused accepted delivered" })
+		d.until("delivered", func() bool { return d.states("acme") == "superseded invalid replaced delivered" })
 		must2(d.Accept(d.nth("acme", 2), false))(t)
 		d.idle("acme")
 		d.want("accepted", strings.Join(d.main.got("acme"), " "), b+" "+a)
-		d.want("states", d.states("acme"), "superseded accepted accepted delivered delivered")
+		d.want("states", d.states("acme"), "superseded replaced replaced delivered delivered")
 	})
 }
 
-// A snapshot supersedes refused snapshots before it, but not other events.
-func TestSnapshotDoesNotStandForARefusedEvent(t *testing.T) {
+// A snapshot supersedes invalid snapshots before it, but not other events.
+func TestSnapshotDoesNotStandForAInvalidEvent(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
-		d.refuse("acme", "A")
+		d.recordInvalid("acme", "A")
 		event := d.hook("acme", `{"type":"InvoiceIssued","payload":{"tenant":{"code":"acme"}}}`)
 		event.Type, event.Snapshot = "InvoiceIssued", false
-		if d.Refuse(&webhookgate.Refusal{Webhook: *event, Status: 422, Faults: []content.Fault{{Path: "/x", Message: "is odd"}}}) == 0 {
+		if d.RecordInvalid(&webhookgate.Invalid{Webhook: *event, Status: 422, Faults: []content.Fault{{Path: "/x", Message: "is odd"}}}) == 0 {
 			t.Fatal("not stored")
 		}
 		d.take("acme", "B")
 		d.idle("acme")
-		d.want("states", d.states("acme"), "superseded refused delivered")
+		d.want("states", d.states("acme"), "superseded invalid delivered")
 		must2(d.Accept(d.nth("acme", 2), false))(t)
 		d.idle("acme")
 		d.want("accepted", strings.Join(d.main.got("acme"), " "), "B "+string(event.Body))
@@ -307,12 +307,12 @@ func TestSnapshotDoesNotStandForARefusedEvent(t *testing.T) {
 func TestWhyAWebhookIsNotAccepted(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
-		d.refuse("acme", odd("acme", "a"))
+		d.recordInvalid("acme", odd("acme", "a"))
 		d.take("acme", odd("acme", "b"))
 		if _, err := d.Accept(d.nth("acme", 1), true); err == nil || !strings.Contains(err.Error(), "its tenant has a newer snapshot") {
 			t.Errorf("settled by a newer one: %v", err)
 		}
-		d.refuse("acme", `{"type":"TenantProvisioningChange","type":"x"}`)
+		d.recordInvalid("acme", `{"type":"TenantProvisioningChange","type":"x"}`)
 		if _, err := d.Accept(d.nth("acme", 3), true); err == nil || !strings.Contains(err.Error(), "/type is in the object twice") {
 			t.Errorf("a name twice: %v", err)
 		}
@@ -327,7 +327,7 @@ func TestAcceptAfterACopyOfWhatIsHeld(t *testing.T) {
 		a, b := odd("acme", "a"), odd("acme", "b")
 		d.take("acme", b)
 		d.idle("acme")
-		d.refuse("acme", a)
+		d.recordInvalid("acme", a)
 		id := d.nth("acme", 2)
 		d.want("copy", d.send("acme", b), "=")
 		var older *OverwriteError
@@ -336,14 +336,14 @@ func TestAcceptAfterACopyOfWhatIsHeld(t *testing.T) {
 		} else if older.Latest.State != Delivered || older.Latest.Received.IsZero() {
 			t.Errorf("it does not say what would be overwritten: %v", err)
 		}
-		d.refuse("acme", a) // now it is the last word
+		d.recordInvalid("acme", a) // now it is the last word
 		_ = must2(d.Accept(id, false))(t)
 		d.idle("acme")
 		d.want("delivered", strings.Join(d.main.got("acme"), " "), b+" "+a)
 	})
 }
 
-// To accept a webhook needs --force only if the tenant has a newer snapshot: not after an event, nor after a refused webhook that came before it
+// To accept a webhook needs --force only if the tenant has a newer snapshot: not after an event, nor after an invalid webhook that came before it
 // and was accepted. It says which snapshot that is.
 func TestForceIsForANewerSnapshot(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
@@ -366,33 +366,33 @@ func TestForceIsForANewerSnapshot(t *testing.T) {
 			d.want("event", d.sendHook(e), "+")
 			d.idle(tenant)
 		}
-		d.refuse("two", odd("two", "a"))
-		d.refuse("two", odd("two", "b"))
+		d.recordInvalid("two", odd("two", "a"))
+		d.recordInvalid("two", odd("two", "b"))
 		accept("two", 1, false, "ok")
 		accept("two", 2, false, "ok")
 
-		d.refuse("event", odd("event", "a"))
+		d.recordInvalid("event", odd("event", "a"))
 		event("event")
 		accept("event", 1, false, "ok")
 
 		d.take("copy", "A")
 		d.idle("copy")
-		d.refuse("copy", odd("copy", "a"))
-		d.refuse("copy", odd("copy", "b"))
+		d.recordInvalid("copy", odd("copy", "a"))
+		d.recordInvalid("copy", odd("copy", "b"))
 		d.want("copy", d.send("copy", "A"), "=")
 		event("copy")
 		accept("copy", 3, false, "delivered true")
 		accept("copy", 2, true, "ok")
 		accept("copy", 3, false, "ok") // what the tenant has now is older
 
-		d.refuse("imported", odd("imported", "a"))
+		d.recordInvalid("imported", odd("imported", "a"))
 		must2(d.Import(t.Context(), strings.NewReader(odd("imported", "b")), ImportOptions{}))(t)
-		accept("imported", 1, false, "kept true")
+		accept("imported", 1, false, "stored true")
 	})
 }
 
-// A refused webhook cannot be sent again. What to do instead depends on whether it can be accepted.
-func TestRefusedIsNotSentAgain(t *testing.T) {
+// An invalid webhook cannot be sent again. What to do instead depends on whether it can be accepted.
+func TestInvalidIsNotSentAgain(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
 		for _, tc := range []struct {
@@ -400,11 +400,11 @@ func TestRefusedIsNotSentAgain(t *testing.T) {
 			deal         func(id int64)
 			want         string
 		}{
-			{"readable", odd("readable", "x"), func(int64) {}, "it was refused: use 'usher inbox accept ID'"},
-			{"", "{", func(int64) {}, "it was refused, and cannot be accepted either: the body is not JSON: unexpected end of JSON input, at line 1, column 1. Correct it in the billing service, and send it again from there"},
-			{"done", odd("done", "x"), func(id int64) { check(t, d.Discard(id)) }, "it was refused, and somebody has dealt with it"},
+			{"readable", odd("readable", "x"), func(int64) {}, "it is invalid: use 'usher inbox accept ID'"},
+			{"", "{", func(int64) {}, "it is invalid, and cannot be accepted either: the body is not JSON: unexpected end of JSON input, at line 1, column 1. Correct it in the billing service, and send it again from there"},
+			{"done", odd("done", "x"), func(id int64) { check(t, d.Discard(id)) }, "it is invalid, and somebody has dealt with it"},
 		} {
-			d.refuse(tc.tenant, tc.body)
+			d.recordInvalid(tc.tenant, tc.body)
 			all := must2(d.List(context.Background(), Filter{Limit: 1}))(t)
 			tc.deal(all[0].ID)
 			if err := d.Redeliver(all[0].ID, true); err == nil || !strings.HasPrefix(err.Error(), tc.want) {

@@ -16,13 +16,13 @@ import (
 
 func moments(second int) time.Time { return time.Unix(int64(second), 0) }
 
-func missed(name string, second int) Missed {
-	return Missed{ID: name, Digest: sha256.Sum256([]byte(name)), At: moments(second), Snapshot: true}
+func missedWebhook(name string, second int) MissedWebhook {
+	return MissedWebhook{ID: name, Digest: sha256.Sum256([]byte(name)), At: moments(second), Snapshot: true}
 }
 
-// What settles a debt. Each step is a name and when it arrived; "!" in front: it got a 5xx.
-func TestDebt(t *testing.T) {
-	for steps, owed := range map[string]bool{
+// What settles a missed set. Each step is a name and when it arrived; "!" in front: it got a 5xx.
+func TestMissedSet(t *testing.T) {
+	for steps, missed := range map[string]bool{
 		"":                          false,
 		"!A1":                       true,
 		"!A1 A2":                    false,
@@ -48,26 +48,26 @@ func TestDebt(t *testing.T) {
 		"!A1 !B2 !C3 !D4 D5 !A6":    true,
 		"!A1 !B2 !C3 !D4 D5 !A6 B7": false, // D has settled the others
 	} {
-		o := NewOwed()
+		o := NewMissed()
 		lane := Lane{Tenant: "acme"}
 		for _, step := range strings.Fields(steps) {
 			name, failed := strings.CutPrefix(step, "!")
-			m := missed(name[:1], int(name[1]-'0'))
+			m := missedWebhook(name[:1], int(name[1]-'0'))
 			if failed {
 				o.Add(lane, m)
 			} else {
 				o.Taken(lane, m.Digest, true, m.At)
 			}
 		}
-		if (o.Len() > 0) != owed {
-			t.Errorf("%s: owed %v, want %v", steps, o.Len() > 0, owed)
+		if (o.Len() > 0) != missed {
+			t.Errorf("%s: missed %v, want %v", steps, o.Len() > 0, missed)
 		}
 	}
 }
 
-// What is stored as refused is no longer owed, whatever else is. Where four are owed there may have been more, whose digests are forgotten.
+// What is recorded as invalid is no longer missed, whatever else is. Where four are missed there may have been more, whose digests are forgotten.
 func TestDebtWithout(t *testing.T) {
-	for _, tc := range []struct{ missed, refused, left string }{
+	for _, tc := range []struct{ missed, invalid, left string }{
 		{"A", "A", ""},
 		{"A", "B", "A"},
 		{"AB", "B", "A"},
@@ -76,57 +76,57 @@ func TestDebtWithout(t *testing.T) {
 		{"ABCD", "D", "ABCD"},
 		{"ABCDE", "EDCB", "BCDE"},
 	} {
-		o, lane := NewOwed(), Lane{Tenant: "acme"}
+		o, lane := NewMissed(), Lane{Tenant: "acme"}
 		for i, name := range tc.missed {
-			o.Add(lane, missed(string(name), i+1))
+			o.Add(lane, missedWebhook(string(name), i+1))
 		}
-		for _, name := range tc.refused {
+		for _, name := range tc.invalid {
 			o.Without(lane, sha256.Sum256([]byte(string(name))))
 		}
 		left := ""
-		for _, m := range o.Of(lane).Missed {
+		for _, m := range o.Of(lane).Webhooks {
 			left += m.ID
 		}
 		if left != tc.left || (o.Len() > 0) != (left != "") || left != "" && o.Of(lane).Since != moments(1) {
-			t.Errorf("%s without %s: %q since %v", tc.missed, tc.refused, left, o.Of(lane).Since)
+			t.Errorf("%s without %s: %q since %v", tc.missed, tc.invalid, left, o.Of(lane).Since)
 		}
 	}
 }
 
 // The same bytes of an event that is no snapshot may be another event.
-func TestDebtOfAnEvent(t *testing.T) {
-	for at, owed := range map[int]bool{1: true, 2: false, 3: false} {
-		event := missed("A", 2)
+func TestMissedEvent(t *testing.T) {
+	for at, missed := range map[int]bool{1: true, 2: false, 3: false} {
+		event := missedWebhook("A", 2)
 		event.Snapshot = false
-		if got := !(Debt{}).Add(event).SettledBy(event.Digest, false, moments(at)); got != owed {
-			t.Errorf("after the same at %d: owed %v", at, got)
+		if got := !(MissedSet{}).Add(event).SettledBy(event.Digest, false, moments(at)); got != missed {
+			t.Errorf("after the same at %d: missed %v", at, got)
 		}
 	}
 }
 
 // An event that is no snapshot says nothing about a snapshot that got a 5xx, nor about another event.
 func TestEventSettlesOnlyItself(t *testing.T) {
-	other := missed("B", 3)
+	other := missedWebhook("B", 3)
 	for _, snapshot := range []bool{true, false} {
-		m := missed("A", 2)
+		m := missedWebhook("A", 2)
 		m.Snapshot = snapshot
-		if (Debt{}).Add(m).SettledBy(other.Digest, false, other.At) {
+		if (MissedSet{}).Add(m).SettledBy(other.Digest, false, other.At) {
 			t.Errorf("of a snapshot (%v): settled by another event", snapshot)
 		}
 	}
 }
 
-// Whatever the order, a tenant whose webhook that arrived last got a 5xx is owed, unless the same state was taken in.
+// Whatever the order, a tenant whose webhook that arrived last got a 5xx is missed, unless the same state was taken in.
 func TestDebtOfTheLast(t *testing.T) {
 	for seed := range uint64(20_000) {
 		r := rand.New(rand.NewPCG(seed, 1))
-		o, lane := NewOwed(), Lane{Tenant: "acme"}
+		o, lane := NewMissed(), Lane{Tenant: "acme"}
 		var story []string
 		last, state, missing := -1, "", "" // of what arrived last: when, its state if it was taken in, or if it was not
 		for second := range 1 + r.IntN(12) {
 			at := second*10 - r.IntN(15) // answers may overtake each other
 			name := string(rune('A' + r.IntN(3)))
-			m := missed(name, at)
+			m := missedWebhook(name, at)
 			failed := r.IntN(2) == 0
 			story = append(story, fmt.Sprint(map[bool]string{true: "!"}[failed], name, at))
 			if failed {
@@ -144,25 +144,25 @@ func TestDebtOfTheLast(t *testing.T) {
 			}
 		}
 		if missing != "" && o.Len() == 0 {
-			t.Fatalf("world %d: %v: %s is missing, and nothing is owed (%s)", seed, story, missing, state)
+			t.Fatalf("world %d: %v: %s is missing, and nothing is missed (%s)", seed, story, missing, state)
 		}
 	}
 }
 
-func TestOwedIsBounded(t *testing.T) {
-	o := NewOwed()
-	for i := range maxOwed + 5 {
-		o.Add(Lane{Tenant: fmt.Sprint(i)}, Missed{At: time.Now()})
+func TestMissedIsBounded(t *testing.T) {
+	o := NewMissed()
+	for i := range maxMissed + 5 {
+		o.Add(Lane{Tenant: fmt.Sprint(i)}, MissedWebhook{At: time.Now()})
 	}
-	o.Add(Lane{Tenant: "0"}, Missed{At: time.Now()}) // known already
-	if o.Len() != maxOwed || !o.Full() || o.Unnamed().Count != 5 {
+	o.Add(Lane{Tenant: "0"}, MissedWebhook{At: time.Now()}) // known already
+	if o.Len() != maxMissed || !o.Full() || o.Unnamed().Count != 5 {
 		t.Errorf("%d tenants and %d without a name", o.Len(), o.Unnamed().Count)
 	}
 }
 
 func TestUnnamedForADay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o := NewOwed()
+		o := NewMissed()
 		begin := time.Now()
 		for range 30 {
 			o.AddUnnamed(Unnamed{1, time.Now(), time.Now()})
@@ -178,16 +178,16 @@ func TestUnnamedForADay(t *testing.T) {
 	})
 }
 
-func owedTenants(g *Gate) (all []string) {
-	for _, w := range g.cfg.Owed.List() {
+func missedTenants(g *Gate) (all []string) {
+	for _, w := range g.cfg.Missed.List() {
 		all = append(all, w.Tenant)
 	}
 	slices.Sort(all)
 	return all
 }
 
-// In pass-through every 5xx owes its tenant the webhook, until it is taken in.
-func TestOwedInPassThrough(t *testing.T) {
+// In pass-through every 5xx missed its tenant the webhook, until it is taken in.
+func TestMissedInPassThrough(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		status := map[string]int{}
 		receiver := roundTrip(func(r *http.Request) (*http.Response, error) {
@@ -198,7 +198,7 @@ func TestOwedInPassThrough(t *testing.T) {
 			return respond(status[name], ""), r.Context().Err()
 		})
 		g := newGate(t, func(c *setup) {
-			c.Transport, c.MaxInflight, c.Attempts = receiver, 50, 1
+			c.Transport, c.MaxInflight, c.Tries = receiver, 50, 1
 			c.Types, c.SyncTypes = append(c.Types, "Other", "Question"), []string{"Question"}
 		})
 		send := func(tenant, body string, want int) {
@@ -209,8 +209,8 @@ func TestOwedInPassThrough(t *testing.T) {
 		}
 		want := func(tenants ...string) {
 			t.Helper()
-			if got := owedTenants(g); !slices.Equal(got, tenants) {
-				t.Errorf("owed to %v, want %v", got, tenants)
+			if got := missedTenants(g); !slices.Equal(got, tenants) {
+				t.Errorf("missed to %v, want %v", got, tenants)
 			}
 		}
 		status["fails"], status["rejects"], status["fine"] = 500, 422, 200
@@ -221,7 +221,7 @@ func TestOwedInPassThrough(t *testing.T) {
 		send("hangs", strings.Replace(snapshotOf("asked", "A"), content.TenantProvisioningChange, "Question", 1), 504)
 		send("fails", `{"type":"Other","payload":{}}`, 502) // nobody's
 		want("fails", "hangs", "rejects")
-		if n := g.cfg.Owed.Unnamed().Count; n != 1 {
+		if n := g.cfg.Missed.Unnamed().Count; n != 1 {
 			t.Errorf("%d without a name", n)
 		}
 		status["hangs"], status["fails"] = 200, 200
@@ -252,7 +252,7 @@ func TestOwedInPassThrough(t *testing.T) {
 		go post(t, g, snapshotOf("first", "A"))
 		synctest.Wait()
 		send("second", snapshotOf("second", "A"), 503)
-		if n := g.cfg.Owed.Unnamed().Count; n != 1 {
+		if n := g.cfg.Missed.Unnamed().Count; n != 1 {
 			t.Errorf("%d without a name", n)
 		}
 		want()
@@ -271,19 +271,19 @@ func TestRetryOfAnOlderOneSettlesNothing(t *testing.T) {
 			id, name string
 			receiver int
 			decision string
-			owed     int
+			missed   int
 		}{{"1", "A", 200, forwarded, 0}, {"2", "B", 200, forwarded, 0}, {"3", "C", 500, failed, 1}, {"1", "A", 200, duplicate, 1}, {"2", "B", 200, duplicate, 1}, {"3", "C", 200, forwarded, 0}} {
 			time.Sleep(time.Second)
 			status = s.receiver
-			if got := serve(t, g, signed(s.id, snapshotOf("acme", s.name))); got.Decision != s.decision || g.cfg.Owed.Len() != s.owed {
-				t.Errorf("step %d: %s, and %d tenants are owed something", i, got.Decision, g.cfg.Owed.Len())
+			if got := serve(t, g, signed(s.id, snapshotOf("acme", s.name))); got.Decision != s.decision || g.cfg.Missed.Len() != s.missed {
+				t.Errorf("step %d: %s, and %d tenants have missed webhooks", i, got.Decision, g.cfg.Missed.Len())
 			}
 		}
 	})
 }
 
-// A webhook is refused, and the inbox cannot store it: its sender gets a 503 and sends it again. Without an inbox it gets the 422.
-func TestRefusedThatCannotBeStored(t *testing.T) {
+// A webhook is invalid, and the inbox cannot store it: its sender gets a 503 and sends it again. Without an inbox it gets the 422.
+func TestInvalidThatCannotBeStored(t *testing.T) {
 	for _, tc := range []struct {
 		name     string
 		inbox    bool
@@ -300,18 +300,18 @@ func TestRefusedThatCannotBeStored(t *testing.T) {
 			if tc.inbox {
 				c.Store = func(*Webhook) (string, error) { return "", nil }
 			}
-			c.Refused = func(*Refusal) int64 { return tc.id }
+			c.Invalid = func(*Invalid) int64 { return tc.id }
 			c.Answered = func(o Outcome) { told = o }
 		})
 		got := post(t, g, `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"acme"}}}`)
 		if got.Code != tc.want || got.Header().Get("Usher-Decision") != tc.decision || (got.Header().Get("Retry-After") != "") != (tc.want == 503) {
 			t.Errorf("%s: %d %v %s", tc.name, got.Code, got.Header(), got.Body)
 		}
-		if told.Stored != (tc.id != 0) || told.Refusal == nil || told.Refusal.Status != 422 || len(told.Refusal.Faults) == 0 {
+		if told.Stored != (tc.id != 0) || told.Invalid == nil || told.Invalid.Status != 422 || len(told.Invalid.Faults) == 0 {
 			t.Errorf("%s: %+v", tc.name, told)
 		}
-		if o := g.cfg.Owed; o.Len() != 0 || o.Unnamed().Count != 0 { // Refused notes that
-			t.Errorf("%s: owed to %v, and %v", tc.name, owedTenants(g), o.Unnamed())
+		if o := g.cfg.Missed; o.Len() != 0 || o.Unnamed().Count != 0 { // Invalid notes that
+			t.Errorf("%s: missed to %v, and %v", tc.name, missedTenants(g), o.Unnamed())
 		}
 	}
 }

@@ -9,18 +9,18 @@ import (
 	"usher/internal/inbox"
 )
 
-// Owed is what usher may have missed.
-type Owed struct {
-	inbox.Owed
+// Missed is what usher may have missed.
+type Missed struct {
+	inbox.Missed
 	Names []string `json:"-"` // the first of the tenants
 }
 
-// owedTroubles say what usher may have missed, until it is made good.
-func owedTroubles(s *Status, _ time.Time) (all []Trouble) {
-	o := &s.Owed
-	owed, unnamed := owed, unnamed
+// missedTroubles say what usher may have missed, until it is made good.
+func missedTroubles(s *Status, _ time.Time) (all []Trouble) {
+	o := &s.Missed
+	missed, unnamed := missed, unnamed
 	if s.Inbox == nil {
-		owed, unnamed = owedUnkept, unnamedUnkept
+		missed, unnamed = missedInMemory, unnamedInMemory
 	}
 	if o.Tenants > 0 {
 		tenants := page.Plural(o.Tenants, "tenant", "tenants")
@@ -30,8 +30,8 @@ func owedTroubles(s *Status, _ time.Time) (all []Trouble) {
 		if o.More {
 			tenants += ", and of others whose names it could not keep,"
 		}
-		trouble := owed.is("usher answered webhooks of " + tenants + " with a 5xx" + between(o.Since, o.Last) + ", and they have not been sent again").
-			since(o.Since).link(s.owedLink())
+		trouble := missed.is("usher answered webhooks of " + tenants + " with a 5xx" + between(o.Since, o.Last) + ", and they have not been sent again").
+			since(o.Since).link(s.missedLink())
 		if s.Inbox != nil {
 			trouble = trouble.run("usher inbox tenants --trouble")
 		}
@@ -41,28 +41,28 @@ func owedTroubles(s *Status, _ time.Time) (all []Trouble) {
 		all = append(all, unnamed.is(fmt.Sprintf("usher answered %s with a 5xx before it knew the tenant%s", page.Plural(u.Count, "webhook", "webhooks"), between(u.Since, u.Last))).
 			since(u.Since).link("/dismiss"))
 	}
-	if n := len(o.Gaps); n > 0 {
-		last, more := o.Gaps[0], ""
+	if n := len(o.Outages); n > 0 {
+		last, more := o.Outages[0], ""
 		if n > 1 {
 			more = ", and " + page.Plural(n-1, "time", "times") + " before that"
 		}
 		what := strings.TrimSpace(between(last.From, last.To) + " no gate was ready to take webhooks" + more)
-		all = append(all, gap.is(strings.ToUpper(what[:1])+what[1:]).since(o.Gaps[n-1].From).link("/dismiss"))
+		all = append(all, outage.is(strings.ToUpper(what[:1])+what[1:]).since(o.Outages[n-1].From).link("/dismiss"))
 	}
 	return all
 }
 
 // Dismissible says in words what somebody may say is dealt with, and when the last of it ended.
-func (o *Owed) Dismissible() (until time.Time, found []string) {
-	for n, g := range o.Gaps {
+func (o *Missed) Dismissible() (until time.Time, found []string) {
+	for n, g := range o.Outages {
 		if until.Before(g.To) {
 			until = g.To
 		}
-		if n < maxShownGaps {
+		if n < maxShownOutages {
 			found = append(found, "no gate was ready"+between(g.From, g.To))
 		}
 	}
-	if more := len(o.Gaps) - maxShownGaps; more > 0 {
+	if more := len(o.Outages) - maxShownOutages; more > 0 {
 		found = append(found, "and "+page.Plural(more, "time", "times")+" before that")
 	}
 	if u := o.Unnamed; u.Count > 0 {
@@ -74,11 +74,11 @@ func (o *Owed) Dismissible() (until time.Time, found []string) {
 	return until, found
 }
 
-// maxShownGaps is how many gaps are named before somebody dismisses them.
-const maxShownGaps = 5
+// maxShownOutages is how many outages are named before somebody dismisses them.
+const maxShownOutages = 5
 
-// owedLink is the page that shows the tenants.
-func (s *Status) owedLink() string {
+// missedLink is the page that shows the tenants.
+func (s *Status) missedLink() string {
 	if s.Inbox == nil {
 		return "/webhooks?state=failed"
 	}
@@ -104,14 +104,14 @@ func between(from, to time.Time) string {
 const mayBeLost = "Each may be a change that nobody sends again: these tenants may not get what they paid for, or keep what they no longer pay for."
 
 var (
-	owed = kind(Critical, "UsherWebhooksOwed", mayBeLost,
+	missed = kind(Critical, "UsherWebhooksMissed", mayBeLost,
 		"Compare with the billing service ('usher help reconcile' says how), or resend the webhooks from its webhook log. To stop reporting a tenant that you have checked: 'usher inbox forget TENANT'.")
-	owedUnkept = kind(Critical, "UsherWebhooksOwed", mayBeLost,
+	missedInMemory = kind(Critical, "UsherWebhooksMissed", mayBeLost,
 		"Fix the receiver, then resend the webhooks from the webhook log of the billing service. To stop reporting a tenant that you have checked: 'usher inbox forget TENANT'. With USHER_WEBHOOK_INBOX usher would keep them.")
-	unnamed = kind(Critical, "UsherWebhooksMissed", "Each may be a change that nobody sends again, and nobody knows whose.",
+	unnamed = kind(Critical, "UsherOutage", "Each may be a change that nobody sends again, and nobody knows whose.",
 		"Compare with the billing service ('usher help reconcile' says how), or resend the webhooks of that time from its webhook log, then run 'usher inbox dismiss'. If it happens again, raise USHER_WEBHOOK_MAX_INFLIGHT.")
-	unnamedUnkept = kind(Critical, "UsherWebhooksMissed", "Each may be a change that nobody sends again, and nobody knows whose.",
+	unnamedInMemory = kind(Critical, "UsherOutage", "Each may be a change that nobody sends again, and nobody knows whose.",
 		"Resend the webhooks of that time from the webhook log of the billing service, then run 'usher inbox dismiss'. If it happens again, raise USHER_WEBHOOK_MAX_INFLIGHT.")
-	gap = kind(Critical, "UsherWebhooksMissed", "Webhooks of that time may be changes that nobody sends again: a load balancer has answered for usher, or nobody has.",
+	outage = kind(Critical, "UsherOutage", "Webhooks of that time may be changes that nobody sends again: a load balancer has answered for usher, or nobody has.",
 		"Compare with the billing service ('usher help reconcile' says how), or resend the webhooks of that time from its webhook log, then run 'usher inbox dismiss'.")
 )

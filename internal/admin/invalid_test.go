@@ -11,16 +11,16 @@ import (
 	"usher/webhookgate"
 )
 
-// refusal422 returns a webhook of the right sender whose content was refused.
-func refusal422(body string) *webhookgate.Refusal {
-	return &webhookgate.Refusal{Status: 422, Reason: "schema", From: "192.0.2.1", Faults: []content.Fault{{Path: "/payload/tenant/name", Message: "is missing"}},
+// invalid422 returns a webhook of the right sender whose content is invalid.
+func invalid422(body string) *webhookgate.Invalid {
+	return &webhookgate.Invalid{Status: 422, Reason: "schema", From: "192.0.2.1", Faults: []content.Fault{{Path: "/payload/tenant/name", Message: "is missing"}},
 		Webhook: webhookgate.Webhook{ID: "r", Type: content.TenantProvisioningChange, Lane: webhookgate.Lane{Platform: "eu", Tenant: "acme"}, Body: []byte(body),
 			Digest: sha256.Sum256([]byte(body)), Header: http.Header{"Content-Type": {"application/json"}}}}
 }
 
-// A refused webhook shows on every page that it concerns, and does not count as what the tenant has. It can be accepted or discarded, but
+// An invalid webhook shows on every page that it concerns, and does not count as what the tenant has. It can be accepted or discarded, but
 // never sent again.
-func TestRefusedOnThePages(t *testing.T) {
+func TestInvalidOnThePages(t *testing.T) {
 	const less = `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"acme","platform":{"code":"eu"}},"change":{"features":[{"code":"users","quantity":5}]}}}`
 	more := strings.Replace(less, "}]", `},{"code":"sso"}]`, 1)
 	b := inboxtest.Open(t)
@@ -48,12 +48,12 @@ func TestRefusedOnThePages(t *testing.T) {
 	b.Take("eu", "acme", less) // 1
 	see("/actions", []string{"No actions in the last 90 days"})
 	for range 2 {
-		b.Refuse(refusal422(more)) // 2
+		b.RecordInvalid(invalid422(more)) // 2
 	}
-	see("/", []string{"usher refused 1 webhook of eu/acme", "/payload/tenant/name is missing", `<a href="/webhooks/2">Show</a>`, "would have added sso"}, "All is well")
-	see("/webhooks", []string{`<span class="badge bad">refused</span> <span class="code">422</span>`, "would have added sso"})
-	see("/tenant?platform=eu&code=acme", []string{"usher refused <a", "The receiver has it", "<code>users</code>", "Accept…", "Discard…"}, "<code>sso</code>", "has not taken this")
-	see("/webhooks/2", []string{"What it would have changed", "would have added sso", ", 2 times</dd>", "192.0.2.1", "&#34;tenant&#34;: {  <b>← name is missing</b>", "Accept…", "Discard…"}, "Send again", "Attempts")
+	see("/", []string{"usher rejected 1 webhook of eu/acme", "/payload/tenant/name is missing", `<a href="/webhooks/2">Show</a>`, "would have added sso"}, "All is well")
+	see("/webhooks", []string{`<span class="badge bad">invalid</span> <span class="code">422</span>`, "would have added sso"})
+	see("/tenant?platform=eu&code=acme", []string{"usher rejected <a", "The receiver has it", "<code>users</code>", "Accept…", "Discard…"}, "<code>sso</code>", "has not taken this")
+	see("/webhooks/2", []string{"What it would have changed", "would have added sso", ", 2 times</dd>", "192.0.2.1", "&#34;tenant&#34;: {  <b>← name is missing</b>", "Accept…", "Discard…"}, "Send again", "Tried")
 	see("/redeliver?tenant=eu/acme", []string{"Send 1 webhook again?", "gets webhook 1 now"}, "older")
 	see("/webhooks/2/discard", []string{"usher no longer reports it"})
 	act("/webhooks/2/redeliver", 409)
@@ -61,57 +61,57 @@ func TestRefusedOnThePages(t *testing.T) {
 	act("/webhooks/2/redeliver", 409)
 	see("/webhooks/2", []string{"would have added sso"}, "Send again", "Accept…")
 	see("/", []string{"All is well"})
-	b.Refuse(refusal422(more)) // its number is not the next: the copy has used one
-	see("/webhooks?state=refused", []string{`id="w-4"`, "Discard all of these…"}, "Send all")
+	b.RecordInvalid(invalid422(more)) // its number is not the next: the copy has used one
+	see("/webhooks?state=invalid", []string{`id="w-4"`, "Discard all of these…"}, "Send all")
 	act("/webhooks/4/accept", 303)
 	see("/webhooks/4", []string{"taken in as 5"}, "Send again", "would have")
-	see("/webhooks?state=accepted", []string{`id="w-4"`}, "all of these")
-	see("/tenant?platform=eu&code=acme", []string{"taken in as 5"}, "usher refused <a")
+	see("/webhooks?state=replaced", []string{`id="w-4"`}, "all of these")
+	see("/tenant?platform=eu&code=acme", []string{"taken in as 5"}, "usher rejected <a")
 	see("/actions", []string{`<th scope="row">accept</th><td>4</td><td class="num">1</td>`, `<th scope="row">discard</th><td>2</td>`, `<a href="/actions" aria-current="page">`})
 	// Without an inbox it is among the gate's last decisions.
 	ring := NewDecisions(true)
 	cfg := port(nil)
 	cfg.Decisions, cfg.Gate, cfg.Receivers = ring, gate, receiversOf(nil)
 	h = New(cfg)
-	taken := refusal422(less).Webhook
+	taken := invalid422(less).Webhook
 	taken.Snapshot = true
 	ring.Add(webhookgate.Outcome{Decision: "forwarded", Status: 200, Webhook: &taken})
-	refused := refusal422(more)
-	ring.Add(webhookgate.Outcome{Decision: "rejected", Status: 422, Faults: refused.Faults, Refusal: refused, Why: "it is bad"})
+	invalid := invalid422(more)
+	ring.Add(webhookgate.Outcome{Decision: "rejected", Status: 422, Faults: invalid.Faults, Invalid: invalid, Why: "it is bad"})
 	see("/webhooks", []string{`href="/tenant?code=acme&amp;platform=eu"`, "would have added sso", "rejected"})
 	see("/webhooks/d2", []string{"would have added sso", "← name is missing"})
-	see("/tenant?platform=eu&code=acme", []string{"usher refused <a", "<code>users</code>"}, "<code>sso</code>", "has not taken this", "Accept…", "Discard…")
+	see("/tenant?platform=eu&code=acme", []string{"usher rejected <a", "<code>users</code>"}, "<code>sso</code>", "has not taken this", "Accept…", "Discard…")
 }
 
 // A webhook that does not say whose it is does not count as that of a tenant.
-func TestRefusedOfAnUnknownTenant(t *testing.T) {
+func TestInvalidOfAnUnknownTenant(t *testing.T) {
 	b := inboxtest.Open(t)
-	b.Refuse(refusal422(five))
-	b.Refuse(&webhookgate.Refusal{Status: 400, Reason: "json", Faults: []content.Fault{{Message: "is not JSON"}}, Webhook: webhookgate.Webhook{ID: "x", Body: []byte("{")}})
-	if _, page := look(entitled(b), "/"); !strings.Contains(page, "usher refused 2 webhooks of an unknown tenant and eu/acme") {
+	b.RecordInvalid(invalid422(five))
+	b.RecordInvalid(&webhookgate.Invalid{Status: 400, Reason: "json", Faults: []content.Fault{{Message: "is not JSON"}}, Webhook: webhookgate.Webhook{ID: "x", Body: []byte("{")}})
+	if _, page := look(entitled(b), "/"); !strings.Contains(page, "usher rejected 2 webhooks of an unknown tenant and eu/acme") {
 		t.Error(page)
 	}
 }
 
-// The page offers to accept a refused webhook only if that can be done, and else says why not; and so does the page that asks.
+// The page offers to accept an invalid webhook only if that can be done, and else says why not; and so does the page that asks.
 func TestAcceptIsOfferedWhereItWorks(t *testing.T) {
 	const whole = `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"acme","platform":{"code":"eu"}},"change":{"features":[]}}}`
 	for name, tc := range map[string]struct {
-		change func(*webhookgate.Refusal)
+		change func(*webhookgate.Invalid)
 		why    string // empty: it can be accepted
 	}{
-		"a missing name":          {func(*webhookgate.Refusal) {}, ""},
-		"not JSON":                {func(r *webhookgate.Refusal) { r.Body, r.Lane = []byte("{"), webhookgate.Lane{} }, "the body is not JSON"},
-		"not certain whose":       {func(r *webhookgate.Refusal) { r.Body, r.Lane = []byte(`{"type":"x"}`), webhookgate.Lane{} }, "its tenant cannot be read for certain"},
-		"cut":                     {func(r *webhookgate.Refusal) { r.Cut = true }, "only the beginning of its body is stored"},
-		"the body says otherwise": {func(r *webhookgate.Refusal) { r.Lane.Platform = "us" }, "its body names another tenant"},
+		"a missing name":          {func(*webhookgate.Invalid) {}, ""},
+		"not JSON":                {func(r *webhookgate.Invalid) { r.Body, r.Lane = []byte("{"), webhookgate.Lane{} }, "the body is not JSON"},
+		"not certain whose":       {func(r *webhookgate.Invalid) { r.Body, r.Lane = []byte(`{"type":"x"}`), webhookgate.Lane{} }, "its tenant cannot be read for certain"},
+		"cut":                     {func(r *webhookgate.Invalid) { r.Cut = true }, "only the beginning of its body is stored"},
+		"the body says otherwise": {func(r *webhookgate.Invalid) { r.Lane.Platform = "us" }, "its body names another tenant"},
 	} {
 		b := inboxtest.Open(t)
 		h := entitled(b)
-		r := refusal422(whole)
+		r := invalid422(whole)
 		tc.change(r)
 		r.Digest = sha256.Sum256(r.Body)
-		if b.Refuse(r) == 0 {
+		if b.RecordInvalid(r) == 0 {
 			t.Fatal(name)
 		}
 		pages := []string{"/webhooks/1"}

@@ -8,9 +8,9 @@ import (
 	"usher/webhookgate"
 )
 
-// judgeOwed looks at who is owed a webhook when nothing is on its way any more: on all replicas the same, because it is stored by then.
+// judgeMissed looks at who is missed a webhook when nothing is on its way any more: on all replicas the same, because it is stored by then.
 // It only judges what is certain: to usher, two webhooks that are a second apart may have come in either order.
-func (w *world) judgeOwed(entries []*Webhook, deadline time.Time) {
+func (w *world) judgeMissed(entries []*Webhook, deadline time.Time) {
 	const clocks = 200 * time.Millisecond // they may differ by so much, ours and the database's
 	late := func(p *place) bool {
 		w.mu.Lock()
@@ -19,9 +19,9 @@ func (w *world) judgeOwed(entries []*Webhook, deadline time.Time) {
 		return past > time.Minute || past > 0 && !w.away(p.life, time.Now(), time.Now()) // other worlds may have killed the server
 	}
 	for _, p := range w.places {
-		for p.inbox.cfg.Owed.Len() > 0 {
+		for p.inbox.cfg.Missed.Len() > 0 {
 			if late(p) {
-				w.fail("(j) place %d does not store what is owed", p.number)
+				w.fail("(j) place %d does not store what was missed", p.number)
 				return
 			}
 			time.Sleep(50 * time.Millisecond)
@@ -31,24 +31,24 @@ func (w *world) judgeOwed(entries []*Webhook, deadline time.Time) {
 		return slices.ContainsFunc(entries, func(e *Webhook) bool { return e.UUID == a.webhook.ID })
 	}
 	for _, tenant := range w.tenants {
-		var owed []bool
+		var missed []bool
 		for _, p := range w.places {
-			since, _, err := p.inbox.Owes(context.Background(), platform(tenant), tenant)
-			for ; err != nil; since, _, err = p.inbox.Owes(context.Background(), platform(tenant), tenant) {
+			since, _, err := p.inbox.MissedOf(context.Background(), platform(tenant), tenant)
+			for ; err != nil; since, _, err = p.inbox.MissedOf(context.Background(), platform(tenant), tenant) {
 				if late(p) {
-					w.fail("(j) who is owed something: %v", err)
+					w.fail("(j) who has missed webhooks: %v", err)
 					return
 				}
 				time.Sleep(50 * time.Millisecond)
 			}
-			owed = append(owed, !since.IsZero())
+			missed = append(missed, !since.IsZero())
 		}
 		w.mu.Lock()
 		var last *arrival  // the last one that somebody sent
 		var ends time.Time // when everything else about the tenant was over
-		var missed, taken [][32]byte
-		var lastMissed *arrival
-		var maybeLast []*arrival // of those that were missed
+		var failed, taken [][32]byte
+		var lastFailed *arrival
+		var maybeLast []*arrival // of those that were failed
 		over := func(at time.Time) {
 			if at.After(ends) {
 				ends = at
@@ -66,9 +66,9 @@ func (w *world) judgeOwed(entries []*Webhook, deadline time.Time) {
 			case a.ok || isStored(a): // its sender may not know it
 				taken = append(taken, a.webhook.Digest)
 			case a.run == nil:
-				missed = append(missed, a.webhook.Digest)
-				if lastMissed == nil || a.from.After(lastMissed.from) {
-					lastMissed = a
+				failed = append(failed, a.webhook.Digest)
+				if lastFailed == nil || a.from.After(lastFailed.from) {
+					lastFailed = a
 				}
 			}
 			if over(a.from); a.ended {
@@ -79,7 +79,7 @@ func (w *world) judgeOwed(entries []*Webhook, deadline time.Time) {
 			}
 		}
 		for _, a := range w.arrivals {
-			if lastMissed != nil && a.tenant == tenant && a.run == nil && slices.Contains(missed, a.webhook.Digest) && a.from.After(lastMissed.from.Add(-2*maxJump)) && a != last {
+			if lastFailed != nil && a.tenant == tenant && a.run == nil && slices.Contains(failed, a.webhook.Digest) && a.from.After(lastFailed.from.Add(-2*maxJump)) && a != last {
 				maybeLast = append(maybeLast, a)
 			}
 		}
@@ -102,27 +102,27 @@ func (w *world) judgeOwed(entries []*Webhook, deadline time.Time) {
 		}
 		alive := slices.ContainsFunc(w.places, func(p *place) bool { return p.life == last.life })
 		switch {
-		case last.ok && (lastMissed == nil || !slices.Contains(missed, last.webhook.Digest) && last.webhook.Snapshot || isAgain) && (!lost || last.webhook.Snapshot && !slices.Contains(missed, last.webhook.Digest)) && last.from.After(ends.Add(2*maxJump)):
-			if slices.Contains(owed, true) {
-				w.violation("(j) %s is owed nothing: arrival %d was taken in; and usher says that it is, by place: %v", tenant, last.number, owed)
+		case last.ok && (lastFailed == nil || !slices.Contains(failed, last.webhook.Digest) && last.webhook.Snapshot || isAgain) && (!lost || last.webhook.Snapshot && !slices.Contains(failed, last.webhook.Digest)) && last.from.After(ends.Add(2*maxJump)):
+			if slices.Contains(missed, true) {
+				w.violation("(j) %s is missed nothing: arrival %d was taken in; and usher says that it is, by place: %v", tenant, last.number, missed)
 			}
-			w.seen["owed nothing more"] = w.seen["owed nothing more"] || len(missed) > 0
+			w.seen["missed nothing more"] = w.seen["missed nothing more"] || len(failed) > 0
 		case last.ended && last.err != nil && !isStored(last) && alive && !slices.Contains(taken, last.webhook.Digest):
-			if slices.Contains(owed, false) {
-				w.violation("(j) %s is owed arrival %d, and usher does not say so, by place: %v", tenant, last.number, owed)
+			if slices.Contains(missed, false) {
+				w.violation("(j) %s is missed arrival %d, and usher does not say so, by place: %v", tenant, last.number, missed)
 			}
-			w.seen["owed"] = true
+			w.seen["missed"] = true
 		}
 		w.mu.Unlock()
 	}
 }
 
-// judgeSettled says that after a complete reconcile nobody is owed anything whom it has compared.
+// judgeSettled says that after a complete reconcile nobody is missed anything whom it has compared.
 func (w *world) judgeSettled(i *Inbox, all []Compared) {
 	for _, c := range all {
-		since, _, err := i.Owes(context.Background(), c.Platform, c.Tenant)
-		if err == nil && !c.PassedOver && c.Result == Equal && !since.IsZero() && i.cfg.Owed.Of(webhookgate.Lane{Platform: c.Platform, Tenant: c.Tenant}).Missed == nil {
-			w.fail("(j) %s was found equal in the end, and is owed something since %v", c.Tenant, since)
+		since, _, err := i.MissedOf(context.Background(), c.Platform, c.Tenant)
+		if err == nil && !c.PassedOver && c.Result == Equal && !since.IsZero() && i.cfg.Missed.Of(webhookgate.Lane{Platform: c.Platform, Tenant: c.Tenant}).Webhooks == nil {
+			w.fail("(j) %s was found equal in the end, and has missed webhooks since %v", c.Tenant, since)
 		}
 	}
 }

@@ -84,8 +84,8 @@ func (o *office) want(what, got string, parts ...string) {
 	}
 }
 
-// What the contract says of refused webhooks, of save and restore, and of actions: sentence by sentence, on both kinds of inbox.
-func TestRefusedSavedAndDone(t *testing.T) {
+// What the contract says of invalid webhooks, of save and restore, and of actions: sentence by sentence, on both kinds of inbox.
+func TestInvalidSavedAndDone(t *testing.T) {
 	onInboxes(t, func(t *testing.T, inbox string) {
 		rc := newReceiver(t, 200)
 		o := openOffice(t, rc, inbox)
@@ -102,73 +102,73 @@ func TestRefusedSavedAndDone(t *testing.T) {
 				if r := o.send(odd("acme", 6), "wrong"); r.status != 401 {
 					t.Errorf("%d", r.status)
 				}
-				o.want("ls", o.does("ls", "--state", "refused"), "0 ", "!refused")
+				o.want("ls", o.does("ls", "--state", "invalid"), "0 ", "!invalid")
 				o.figure(`usher_webhook_received_total{decision="rejected"}`, "1")
 			}},
 			{"a type that is in neither list is counted, logged once, and not stored", func() {
 				for range 2 {
 					o.send(`{"type":"Nonsense","payload":{}}`, webhookToken)
 				}
-				o.figure(`usher_webhook_refused_total{reason="type"}`, "2")
+				o.figure(`usher_webhook_invalid_total{reason="type"}`, "2")
 				if n := strings.Count(o.Stderr.String(), "webhooks of this type are rejected"); n != 1 {
 					t.Errorf("logged %d times", n)
 				}
-				o.want("ls", o.does("ls", "--state", "refused"), "!Nonsense")
+				o.want("ls", o.does("ls", "--state", "invalid"), "!Nonsense")
 			}},
 			{"it is stored, with its body, every fault, sender, time, platform and tenant", func() {
 				body := strings.Replace(strings.Replace(testkit.Snapshot("acme", 6), `"features":[`, `"features":[{"code":"sso","name":"S"},`, 1), `"id":1,"code":"acme"`, `"id":"one","code":"acme"`, 1)
 				if r := o.send(body, webhookToken); r.status != 422 || r.header.Get("Usher-Decision") != "rejected" {
 					t.Errorf("%d %s", r.status, r.body)
 				}
-				id := o.latest("refused")
-				o.want("ls", o.does("ls", "--state", "refused"), "refused  crm/acme", "/payload/tenant/id")
-				o.want("show", o.does("show", id), "refused", "crm/acme", "/payload/tenant/id", "127.0.0.1", "received", `"id": "one"`, "would have added sso; changed users 5 → 6", "answered    422")
+				id := o.latest("invalid")
+				o.want("ls", o.does("ls", "--state", "invalid"), "invalid  crm/acme", "/payload/tenant/id")
+				o.want("show", o.does("show", id), "invalid", "crm/acme", "/payload/tenant/id", "127.0.0.1", "received", `"id": "one"`, "would have added sso; changed users 5 → 6", "answered    422")
 			}},
 			{"from the first one on: the log, the overview, the tenant's page, the figure", func() {
 				log := regexp.MustCompile(`.*"level":"WARN".*"webhook answered".*`).FindString(o.Stderr.String())
-				o.want("log", log, `"tenant":"acme"`, `"platform":"crm"`, `"id":`+o.latest("refused")+",", `"fault":"/payload/tenant/id"`, `"faults":1`)
-				o.figure("usher_inbox_refused", "1")
-				o.want("overview", o.page("/"), "usher refused 1 webhook of crm/acme", "/payload/tenant/id", `href="/webhooks/`+o.latest("refused")+`"`)
-				o.want("tenant", o.page("/tenant?platform=crm&code=acme"), "usher refused", "/payload/tenant/id")
+				o.want("log", log, `"tenant":"acme"`, `"platform":"crm"`, `"id":`+o.latest("invalid")+",", `"fault":"/payload/tenant/id"`, `"faults":1`)
+				o.figure("usher_inbox_invalid", "1")
+				o.want("overview", o.page("/"), "usher rejected 1 webhook of crm/acme", "/payload/tenant/id", `href="/webhooks/`+o.latest("invalid")+`"`)
+				o.want("tenant", o.page("/tenant?platform=crm&code=acme"), "usher rejected", "/payload/tenant/id")
 				if list := o.page("/webhooks"); strings.Count(list, `<span class="code">422</span>`) != 3 { // two were of an unknown type
 					t.Errorf("it is listed twice, or never:\n%s", list)
 				}
-				o.want("what was refused never counts", o.may("acme"), `"limit":5,`)
+				o.want("what is invalid never counts", o.may("acme"), `"limit":5,`)
 			}},
 			{"a copy counts its times and is not stored again", func() {
 				body := odd("copied", 5)
 				o.send(body, webhookToken)
 				o.send(body, webhookToken)
-				o.want("show", o.does("show", o.latest("refused")), "came        2 times")
-				if n := strings.Count(o.Stderr.String(), `"id":`+o.latest("refused")+","); n != 2 {
+				o.want("show", o.does("show", o.latest("invalid")), "came        2 times")
+				if n := strings.Count(o.Stderr.String(), `"id":`+o.latest("invalid")+","); n != 2 {
 					t.Errorf("its id is in the log %d times", n)
 				}
-				list := o.page("/api/webhooks?state=refused&tenant=copied")
+				list := o.page("/api/webhooks?state=invalid&tenant=copied")
 				if got := regexp.MustCompile(`"(received|changed)":"([^"]*)"`).FindAllStringSubmatch(list, -1); len(got) != 2 || got[0][2] != got[1][2] {
-					t.Errorf("it is refused since it first came: %s", list)
+					t.Errorf("it is invalid since it first came: %s", list)
 				}
-				o.figure("usher_inbox_refused", "2")
+				o.figure("usher_inbox_invalid", "2")
 			}},
 			{"at most ten of a tenant", func() {
 				for n := range 12 {
 					o.send(odd("many", 100+n), webhookToken)
 				}
-				if list := o.does("ls", "--state", "refused", "--tenant", "crm/many"); strings.Count(list, "refused") != 10 || strings.Contains(list, "100") {
+				if list := o.does("ls", "--state", "invalid", "--tenant", "crm/many"); strings.Count(list, "invalid") != 10 || strings.Contains(list, "100") {
 					t.Errorf("%s", list)
 				}
 			}},
 			{"a later snapshot of the same tenant deals with it", func() {
 				o.send(testkit.Snapshot("many", 1), webhookToken)
 				o.send(testkit.Snapshot("acme", 7), webhookToken)
-				o.figure("usher_inbox_refused", "1")
-				o.want("ls", o.does("ls", "--state", "refused"), "!crm/many", "!crm/acme", "crm/copied")
+				o.figure("usher_inbox_invalid", "1")
+				o.want("ls", o.does("ls", "--state", "invalid"), "!crm/many", "!crm/acme", "crm/copied")
 			}},
 			{"of one that is too large the first 64 KiB", func() {
 				if r := o.send(testkit.Snapshot("huge", 5)+strings.Repeat(" ", 200<<10), webhookToken); r.status != 413 {
 					t.Errorf("%d", r.status)
 				}
-				id := o.latest("refused")
-				o.want("ls", o.does("ls", "--state", "refused"), id+"  refused  -  ")
+				id := o.latest("invalid")
+				o.want("ls", o.does("ls", "--state", "invalid"), id+"  invalid  -  ")
 				if n := len(o.page("/webhooks/" + id + "/payload")); n != 64<<10 {
 					t.Errorf("%d bytes", n)
 				}
@@ -181,8 +181,8 @@ func TestRefusedSavedAndDone(t *testing.T) {
 					`{"type":"TenantProvisioningChange","payload":{"tenant":{"code":true}}}`: "cannot be read for certain",
 				} {
 					o.send(body, webhookToken)
-					id := o.latest("refused")
-					o.want("its tenant", o.does("ls", "--state", "refused"), id+"  refused  -  ")
+					id := o.latest("invalid")
+					o.want("its tenant", o.does("ls", "--state", "invalid"), id+"  invalid  -  ")
 					o.want("show", o.does("show", id), "0 ", "compared with nothing (its tenant is not known)")
 					o.want("accept", o.does("accept", id), "1 ", why, "Correct it in the billing service, and send it again from there")
 					o.want("discard", o.does("discard", id), "0 ")
@@ -190,25 +190,25 @@ func TestRefusedSavedAndDone(t *testing.T) {
 				o.want("accept", o.does("accept", o.latest("discarded")), "1 ", "somebody has dealt with it")
 			}},
 			{"accept takes it in as it is, behind what its lane has, as a new webhook; --force if the tenant has a newer snapshot", func() {
-				o.want("accept", o.does("accept", o.latest("refused")), "0 ", "accepted: its new id is ")
+				o.want("accept", o.does("accept", o.latest("invalid")), "0 ", "accepted: its new id is ")
 				o.want("features unknown", o.may("copied"), "FEATURES_UNKNOWN")
 				testkit.Eventually(t, "delivered", func() bool { _, body := rc.last(t); return body == odd("copied", 5) })
 				o.want("pause", o.does("pause", "--tenant", "crm/copied"), "0 ")
 				o.send(odd("copied", 6), webhookToken)
-				first := o.latest("refused")
+				first := o.latest("invalid")
 				o.send(odd("copied", 7), webhookToken)
-				second := o.latest("refused")
+				second := o.latest("invalid")
 				o.want("accept", o.does("accept", first), "0 ", "Paused since ")
 				o.want("accept the newer one", o.does("accept", second), "0 ")
 				o.want("resume", o.does("resume", "--tenant", "crm/copied"), "0 ")
 				testkit.Eventually(t, "delivered, in order", func() bool { _, got := rc.last(t); return got == odd("copied", 7) })
-				o.figure("usher_inbox_refused", "0")
-				o.want("overview", o.page("/"), "usher cannot tell what 1 tenant (crm/copied) may use", "!usher refused")
+				o.figure("usher_inbox_invalid", "0")
+				o.want("overview", o.page("/"), "usher cannot tell what 1 tenant (crm/copied) may use", "!usher rejected")
 				testkit.Eventually(t, "another one delivered", func() bool {
 					return strings.Contains(o.does("ls", "--tenant", "crm/many", "--limit", "1"), "delivered")
 				})
 				o.send(odd("many", 2), webhookToken)
-				older := o.latest("refused")
+				older := o.latest("invalid")
 				if r := o.send(testkit.Snapshot("many", 1), webhookToken); r.status != 200 {
 					t.Errorf("%d", r.status)
 				}
@@ -217,18 +217,18 @@ func TestRefusedSavedAndDone(t *testing.T) {
 				o.send(testkit.Snapshot("many", 3), webhookToken)
 				testkit.Eventually(t, "the last one delivered", func() bool { _, got := rc.last(t); return got == testkit.Snapshot("many", 3) })
 			}},
-			{"erase reaches refused ones, too", func() {
+			{"erase reaches invalid ones, too", func() {
 				o.send(odd("gone", 5), webhookToken)
 				o.want("erase", o.does("erase", "crm/gone", "--yes"), "0 ", "1 webhook")
-				o.figure("usher_inbox_refused", "0")
+				o.figure("usher_inbox_invalid", "0")
 			}},
-			{"lines that are bare webhooks go into any inbox, as kept; a tenant that was known is left as it is", func() {
+			{"lines that are bare webhooks go into any inbox, as stored; a tenant that was known is left as it is", func() {
 				before := rc.count()
 				file := saveLines(t, testkit.Snapshot("old", 1), testkit.Snapshot("old", 2), testkit.Snapshot("acme", 99))
 				o.want("import", o.does("import", file), "0 ", "imported 2 webhooks", "skipped 1 webhook of tenants that usher already knew")
 				o.want("known", o.may("old"), `"limit":2,`)
 				o.want("left", o.may("acme"), `"limit":7,`)
-				o.want("ls", o.does("ls", "--tenant", "crm/old"), "kept")
+				o.want("ls", o.does("ls", "--tenant", "crm/old"), "stored")
 				o.want("replace", o.does("import", "--replace", saveLines(t, testkit.Snapshot("old", 3))), "0 ", "imported 1 webhook")
 				o.want("replaced", o.may("old"), `"limit":3,`)
 				if rc.count() != before {
@@ -303,8 +303,8 @@ func saveLines(t *testing.T, lines ...string) (file string) {
 	return file
 }
 
-// What only other settings show of refused webhooks.
-func TestRefusedElsewhere(t *testing.T) {
+// What only other settings show of invalid webhooks.
+func TestInvalidElsewhere(t *testing.T) {
 	t.Parallel()
 	rc := newReceiver(t, 200)
 	file := func() string { return "USHER_WEBHOOK_INBOX=file:" + filepath.Join(t.TempDir(), "inbox.db") }
@@ -314,7 +314,7 @@ func TestRefusedElsewhere(t *testing.T) {
 		if status, _, answer := testkit.Post(t, hooks(t, u), testkit.Snapshot("acme", 5)); status != 422 {
 			t.Fatalf("%d %s", status, answer)
 		}
-		all := refusedOf(t, u, "crm/acme")
+		all := invalidOf(t, u, "crm/acme")
 		if len(all) != 1 {
 			t.Fatalf("%+v", all)
 		}
@@ -333,14 +333,14 @@ func TestRefusedElsewhere(t *testing.T) {
 		if status, _, _ := testkit.Post(t, hooks(t, u), testkit.Snapshot("acme", 5)+strings.Repeat(" ", 20<<10)); status != 413 {
 			t.Errorf("%d", status)
 		}
-		wantFigures(t, u, map[string]string{"usher_inbox_refused": "0"})
+		wantFigures(t, u, map[string]string{"usher_inbox_invalid": "0"})
 	})
 	t.Run("without an inbox", func(t *testing.T) {
 		u := run(t, gateAlone(rc.url))
 		u.Ready(t)
 		testkit.Post(t, hooks(t, u), odd("acme", 5))
-		wantFigures(t, u, map[string]string{"usher_inbox_refused": "1", `usher_webhook_refused_total{reason="schema"}`: "1"})
-		for path, part := range map[string]string{"/": "usher refused 1 webhook of crm/acme", "/webhooks": "crm/acme", "/tenant?platform=crm&code=acme": "usher refused"} {
+		wantFigures(t, u, map[string]string{"usher_inbox_invalid": "1", `usher_webhook_invalid_total{reason="schema"}`: "1"})
+		for path, part := range map[string]string{"/": "usher rejected 1 webhook of crm/acme", "/webhooks": "crm/acme", "/tenant?platform=crm&code=acme": "usher rejected"} {
 			if r := asked(t, "GET", u.URL(t, "admin")+path, "", "Accept", "text/html"); r.status != 200 || !strings.Contains(r.body, part) {
 				t.Errorf("%s: %d, no %q in\n%s", path, r.status, part, r.body)
 			}
@@ -349,23 +349,23 @@ func TestRefusedElsewhere(t *testing.T) {
 			t.Error("the log says nothing")
 		}
 		testkit.Post(t, hooks(t, u), testkit.Snapshot("acme", 5))
-		wantFigures(t, u, map[string]string{"usher_inbox_refused": "0"})
+		wantFigures(t, u, map[string]string{"usher_inbox_invalid": "0"})
 	})
 }
 
-// odd is a webhook of the right sender that usher refuses: its quantity is no number.
+// odd is a webhook of the right sender that usher rejects: its quantity is no number.
 func odd(tenant string, users int) string {
 	return strings.Replace(testkit.Snapshot(tenant, users), fmt.Sprintf(`"quantity":%d`, users), fmt.Sprintf(`"quantity":"%d"`, users), 1)
 }
 
-// refusedOf are the refused webhooks of a tenant, as the API has them.
-func refusedOf(t *testing.T, u *testkit.Usher, tenant string) (all []struct {
+// invalidOf are the invalid webhooks of a tenant, as the API has them.
+func invalidOf(t *testing.T, u *testkit.Usher, tenant string) (all []struct {
 	ID, Tenant, State, Decision, Why, From string
 	Status, Times                          int
 	Changes                                []string
 }) {
 	t.Helper()
-	_, body := testkit.Get(t, u.URL(t, "admin")+"/api/webhooks?state=refused&tenant="+url.QueryEscape(tenant))
+	_, body := testkit.Get(t, u.URL(t, "admin")+"/api/webhooks?state=invalid&tenant="+url.QueryEscape(tenant))
 	list := struct{ Webhooks any }{&all}
 	if err := json.Unmarshal([]byte(body), &list); err != nil {
 		t.Fatalf("%v: %s", err, body)
@@ -373,9 +373,9 @@ func refusedOf(t *testing.T, u *testkit.Usher, tenant string) (all []struct {
 	return all
 }
 
-// Killed between the store of a refused webhook and its answer: it is there after the restart, and what its sender sends again is a
+// Killed between the store of an invalid webhook and its answer: it is there after the restart, and what its sender sends again is a
 // copy.
-func TestRefusedAndKilled(t *testing.T) {
+func TestInvalidAndKilled(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
 		t.Skip("runs the built usher")
@@ -434,7 +434,7 @@ func TestRefusedAndKilled(t *testing.T) {
 				}
 				p = startProcess(t, environ)
 				p.Ready(t)
-				all := refusedOf(t, p, tenant)
+				all := invalidOf(t, p, tenant)
 				if name == "file" && got.status == 0 && len(all) == 0 { // its body was in the log, and not yet the end of the transaction
 					p.Kill()
 					continue
@@ -448,7 +448,7 @@ func TestRefusedAndKilled(t *testing.T) {
 				if status, _, body := testkit.Post(t, hooks(t, p), odd(tenant, 5)); status != 422 {
 					t.Fatalf("sent again: %d %s", status, body)
 				}
-				if all := refusedOf(t, p, tenant); len(all) != 1 || all[0].Times != 2 {
+				if all := invalidOf(t, p, tenant); len(all) != 1 || all[0].Times != 2 {
 					t.Fatalf("sent again: %+v", all)
 				}
 				p.Kill()

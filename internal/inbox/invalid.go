@@ -11,12 +11,12 @@ import (
 	"usher/webhookgate"
 )
 
-// Refused webhooks: the right sender sent them, but usher cannot take them in as they are. Each may be a change that nobody
+// Invalid webhooks: the right sender sent them, but usher cannot take them in as they are. Each may be a change that nobody
 // will send again, so it is stored until somebody has dealt with it.
 
-// storeRefused stores a webhook that was refused, and returns its id. A copy of a refused webhook that nobody has dealt with is only counted.
-// When ctx ends first, it returns an error. Then the webhook may have been stored or not, but it is not stored later. After an error it is owed.
-func (s *Inbox) storeRefused(ctx context.Context, r *webhookgate.Refusal) (id int64, err error) {
+// storeInvalid stores a webhook that is invalid, and returns its id. A copy of an invalid webhook that nobody has dealt with is only counted.
+// When ctx ends first, it returns an error. Then the webhook may have been stored or not, but it is not stored later. After an error it is missed.
+func (s *Inbox) storeInvalid(ctx context.Context, r *webhookgate.Invalid) (id int64, err error) {
 	w := &r.Webhook
 	row := newWebhook(w)
 	if w.Lane.Tenant == "" {
@@ -41,13 +41,13 @@ func (s *Inbox) storeRefused(ctx context.Context, r *webhookgate.Refusal) (id in
 		if w.Lane.Tenant != "" {
 			l = t.lanes[row.lane]
 		}
-		stored := l.refuse(row, t.copies[string(row.digest)])
+		stored := l.recordInvalid(row, t.copies[string(row.digest)])
 		t.copies[string(row.digest)] = stored
-		if len(l.owed.Missed) > 0 {
-			l.owed, l.dirty = l.owed.Without(w.Digest), true
+		if len(l.missed.Webhooks) > 0 {
+			l.missed, l.dirty = l.missed.Without(w.Digest), true
 		}
 		return func() {
-			s.cfg.Owed.Without(w.Lane, w.Digest)
+			s.cfg.Missed.Without(w.Lane, w.Digest)
 			replied = stored.ID
 			reply <- nil
 		}
@@ -58,42 +58,42 @@ func (s *Inbox) storeRefused(ctx context.Context, r *webhookgate.Refusal) (id in
 		return replied, nil
 	}
 	gaveUp.Store(true)
-	s.oweTo(w)
+	s.miss(w)
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		err = s.timeoutErr()
 	}
 	return 0, err
 }
 
-// sweepRefused deletes the oldest refused webhooks, if they are too many, too old, or too large together, and says how many.
-func (s *Inbox) sweepRefused(tx engine.Tx, now int64) (int, error) {
+// sweepInvalid deletes the oldest invalid webhooks, if they are too many, too old, or too large together, and says how many.
+func (s *Inbox) sweepInvalid(tx engine.Tx, now int64) (int, error) {
 	lim := s.cfg.Limits
 	var old engine.Among
 	var lanes []webhookgate.Lane // of the deleted webhooks; some have none
-	tx.Queue("refused_delete", func(r engine.Row) error {
+	tx.Queue("invalid_delete", func(r engine.Row) error {
 		var seq int64
 		var lane webhookgate.Lane
 		err := r.Scan(&seq, &lane.Tenant, &lane.Platform, &lane.Type)
 		old, lanes = append(old, seq), append(lanes, lane)
 		return err
-	}, int64(lim.Refused), lim.RefusedBytes, now-micros(lim.RefusedAge))
+	}, int64(lim.Invalid), lim.InvalidBytes, now-micros(lim.InvalidAge))
 	if err := tx.Send(); err != nil || len(old) == 0 {
 		return 0, err
 	}
 	tx.Queue("content_delete", nil, old)
 	tenants, platforms, types := laneColumns(lanes)
-	tx.Queue("lane_subtract_refused", nil, tenants, platforms, types)
+	tx.Queue("lane_subtract_invalid", nil, tenants, platforms, types)
 	return len(old), tx.Send()
 }
 
-// Accept takes in a webhook that was refused, as it is, at the end of its lane, and returns its new id. If its tenant has a
+// Accept takes in a webhook that is invalid, as it is, at the end of its lane, and returns its new id. If its tenant has a
 // newer snapshot, that needs force.
 func (s *Inbox) Accept(id int64, force bool, by *Action) (int64, error) {
 	found, err := s.find(s.run, id)
 	if err != nil {
 		return 0, err
 	}
-	hook, err := s.readRefused(found)
+	hook, err := s.readInvalid(found)
 	if err != nil {
 		return 0, err
 	}
@@ -109,17 +109,17 @@ func (s *Inbox) Accept(id int64, force bool, by *Action) (int64, error) {
 
 // Acceptable says why a webhook, with its content, can't be accepted, whatever else may be wrong by then; nil: it can.
 func (s *Inbox) Acceptable(found *Webhook) error {
-	_, err := s.readRefused(found)
+	_, err := s.readInvalid(found)
 	return err
 }
 
 const correctIt = ". Correct it in the billing service, and send it again from there"
 
-// readRefused reads a refused webhook anew, or says why that is not possible.
-func (s *Inbox) readRefused(found *Webhook) (*webhookgate.Webhook, error) {
+// readInvalid reads an invalid webhook anew, or says why that is not possible.
+func (s *Inbox) readInvalid(found *Webhook) (*webhookgate.Webhook, error) {
 	switch {
-	case found.State != Refused:
-		return nil, ErrNotRefused
+	case found.State != Invalid:
+		return nil, ErrNotInvalid
 	case found.Cut:
 		return nil, Denied("only the beginning of its body is stored. Raise USHER_WEBHOOK_MAX_BODY, and send it again from the billing service")
 	case found.check() != nil:
@@ -131,16 +131,16 @@ func (s *Inbox) readRefused(found *Webhook) (*webhookgate.Webhook, error) {
 		return nil, Denied(err.Error() + correctIt)
 	case LaneOf(hook.Lane) != found.lane: // only an import can bring such a webhook
 		return nil, Denied("its body names another tenant" + correctIt)
-	case hook.Receiver == nil && !s.cfg.KeepUnclaimed:
+	case hook.Receiver == nil && !s.cfg.StoreUnclaimed:
 		return nil, Denied(fmt.Sprintf("no receiver takes webhooks of its platform %q. ", hook.Lane.Platform) + GiveToReceiver)
 	}
 	return hook, nil
 }
 
-// acceptable says why a refused webhook cannot be taken in.
+// acceptable says why an invalid webhook cannot be taken in.
 func acceptable(l *lane, in *incoming, id int64, force bool) error {
-	if in.accepting == nil || in.accepting.State != Refused {
-		return ErrNotRefused
+	if in.accepting == nil || in.accepting.State != Invalid {
+		return ErrNotInvalid
 	}
 	// A snapshot that was taken in after it, other than a copy, would have superseded it.
 	if newer := l.t.rows.snapshot(l); newer != nil && in.accepting.Newer && in.snapshot && !force {

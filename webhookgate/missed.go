@@ -1,0 +1,304 @@
+package webhookgate
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"usher/internal/clock"
+)
+
+// A MissedSet is what usher missed one tenant: webhooks that got a 5xx. Each may be a change that nobody sends again. It is a value; the
+// zero value is no missed set.
+type MissedSet struct {
+	Since    time.Time       // when the first of them arrived
+	Webhooks []MissedWebhook // the last of them, in the order in which they arrived
+}
+
+// MissedWebhook is a webhook that got a 5xx.
+type MissedWebhook struct {
+	ID       string // its webhook-id; empty: not known any more
+	Digest   [sha256.Size]byte
+	At       time.Time // when it arrived
+	Snapshot bool      // it has the complete state of its tenant, so the same bytes are the same state
+	Received time.Time // when it arrived, by this machine's clock; only with an inbox, where At is by the database's
+}
+
+// maxMissedOfTenant is how many webhooks of a tenant a MissedSet has.
+const maxMissedOfTenant = 4
+
+// Last is when the last of them arrived.
+func (d MissedSet) Last() time.Time {
+	if len(d.Webhooks) == 0 {
+		return time.Time{}
+	}
+	return d.Webhooks[len(d.Webhooks)-1].At
+}
+
+// Before says whether all of it arrived before then. If nobody knows when it arrived, it did not.
+func (d MissedSet) Before(at time.Time) bool { return !d.Last().IsZero() && d.Last().Before(at) }
+
+// Add returns the missed set with one more webhook.
+func (d MissedSet) Add(m MissedWebhook) MissedSet {
+	all := slices.DeleteFunc(slices.Clone(d.Webhooks), func(old MissedWebhook) bool { return old.Digest == m.Digest && !old.At.After(m.At) })
+	place := len(all)
+	for place > 0 && all[place-1].At.After(m.At) { // its answer took longer than that of a later one
+		place--
+	}
+	all = slices.Insert(all, place, m)
+	if d.Since.IsZero() || m.At.Before(d.Since) {
+		d.Since = m.At
+	}
+	d.Webhooks = all[max(0, len(all)-maxMissedOfTenant):]
+	return d
+}
+
+// Without returns the missed set without a webhook that is recorded as invalid now, where people see it. If there are as many as a missed set has, it
+// stays as it is: there may have been others, whose digests are forgotten.
+func (d MissedSet) Without(digest [sha256.Size]byte) MissedSet {
+	if len(d.Webhooks) >= maxMissedOfTenant {
+		return d
+	}
+	d.Webhooks = slices.DeleteFunc(slices.Clone(d.Webhooks), func(m MissedWebhook) bool { return m.Digest == digest })
+	if len(d.Webhooks) == 0 {
+		return MissedSet{}
+	}
+	return d
+}
+
+// SettledBy says whether nothing is missed any more once a webhook was taken in, which arrived at that time: it is the last one again, or
+// a new snapshot that arrived after it. An earlier one that is sent again says nothing about the last, nor does an event that is no snapshot,
+// nor a copy of a webhook that came before, by its signed id: for these, snapshot is false.
+func (d MissedSet) SettledBy(digest [sha256.Size]byte, snapshot bool, at time.Time) bool {
+	if len(d.Webhooks) == 0 {
+		return true
+	}
+	if last := d.Webhooks[len(d.Webhooks)-1]; last.Digest == digest {
+		return snapshot || !at.Before(last.At)
+	}
+	return snapshot && at.After(d.Last()) && !slices.ContainsFunc(d.Webhooks, func(m MissedWebhook) bool { return m.Digest == digest })
+}
+
+// Missed remembers in memory what usher missed. An inbox moves it into its database. It is safe for concurrent use.
+type Missed struct {
+	mu      sync.Mutex // guards what follows
+	missed  map[Lane]*openSet
+	version int64     // counts changes
+	unnamed []Unnamed // one for each hour
+}
+
+type openSet struct {
+	MissedSet
+	version int64
+}
+
+// Unnamed counts webhooks that got a 5xx before usher knew their tenant, or whose tenant usher could not remember.
+type Unnamed struct {
+	Count int       `json:"webhooks"`
+	Since time.Time `json:"since,omitzero"` // when the first of them arrived
+	Last  time.Time `json:"last,omitzero"`  // and the last
+}
+
+// Add returns both counts together.
+func (u Unnamed) Add(v Unnamed) Unnamed {
+	switch {
+	case u.Count == 0:
+		return v
+	case v.Count == 0:
+		return u
+	case v.Since.Before(u.Since):
+		u.Since = v.Since
+	}
+	if v.Last.After(u.Last) {
+		u.Last = v.Last
+	}
+	u.Count += v.Count
+	return u
+}
+
+const (
+	// maxMissed is how many tenants Missed remembers. Webhooks of further ones count as unnamed.
+	maxMissed = 10_000
+	// UnnamedFor is how long an unnamed webhook counts.
+	UnnamedFor = 24 * time.Hour
+)
+
+// NewMissed returns an empty memory.
+func NewMissed() *Missed { return &Missed{missed: make(map[Lane]*openSet)} }
+
+// Add notes that a webhook of a tenant got a 5xx. One that names no tenant counts as unnamed: nobody could settle it. These count from now,
+// by this machine's clock, because m.At may be a database's.
+func (o *Missed) Add(lane Lane, m MissedWebhook) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	d := o.missed[lane]
+	if d == nil && (lane.Tenant == "" || len(o.missed) >= maxMissed) {
+		now := time.Now()
+		o.addUnnamed(Unnamed{1, now, now})
+		return
+	}
+	if d == nil {
+		d = new(openSet)
+		o.missed[lane] = d
+	}
+	o.version++
+	d.MissedSet, d.version = d.MissedSet.Add(m), o.version
+}
+
+// AddUnnamed notes webhooks that got a 5xx before their tenant was known.
+func (o *Missed) AddUnnamed(u Unnamed) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.addUnnamed(u)
+}
+
+func (o *Missed) addUnnamed(u Unnamed) {
+	if last := len(o.unnamed) - 1; last >= 0 && u.Last.Sub(o.unnamed[last].Since) < time.Hour {
+		o.unnamed[last] = o.unnamed[last].Add(u)
+		return
+	}
+	o.unnamed = append(o.unnamed, u)
+	o.expireUnnamed()
+}
+
+func (o *Missed) expireUnnamed() {
+	o.unnamed = slices.DeleteFunc(o.unnamed, func(u Unnamed) bool { return clock.Since(u.Last) >= UnnamedFor })
+}
+
+// Taken notes that a webhook of a tenant was taken in, or is a copy of one that was.
+func (o *Missed) Taken(lane Lane, digest [sha256.Size]byte, snapshot bool, at time.Time) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if d := o.missed[lane]; d != nil && d.SettledBy(digest, snapshot, at) {
+		delete(o.missed, lane)
+	}
+}
+
+// Without notes that a webhook of a tenant is recorded as invalid.
+func (o *Missed) Without(lane Lane, digest [sha256.Size]byte) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	d := o.missed[lane]
+	if d == nil {
+		return
+	}
+	o.version++
+	if d.MissedSet, d.version = d.MissedSet.Without(digest), o.version; len(d.Webhooks) == 0 {
+		delete(o.missed, lane)
+	}
+}
+
+// SettleBefore drops what was missed of a tenant, if all of it arrived before then.
+func (o *Missed) SettleBefore(lane Lane, at time.Time) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if d := o.missed[lane]; d != nil && d.Before(at) {
+		delete(o.missed, lane)
+	}
+}
+
+// Forget drops what was missed of a tenant, and says whether there was anything.
+func (o *Missed) Forget(lane Lane) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	_, known := o.missed[lane]
+	delete(o.missed, lane)
+	return known
+}
+
+// Of returns what was missed of a tenant.
+func (o *Missed) Of(lane Lane) MissedSet {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if d := o.missed[lane]; d != nil {
+		return d.MissedSet
+	}
+	return MissedSet{}
+}
+
+// A MissedTenant is a missed set with its tenant.
+type MissedTenant struct {
+	Lane
+	MissedSet
+	Version int64 // of the missed set, for Drop
+}
+
+// Some returns at most so many missed; 0: all.
+func (o *Missed) Some(most int) (all []MissedTenant) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for lane, d := range o.missed {
+		all = append(all, MissedTenant{lane, d.MissedSet, d.version})
+		if len(all) == most {
+			break
+		}
+	}
+	return all
+}
+
+// List returns all missed, the oldest first.
+func (o *Missed) List() []MissedTenant {
+	all := o.Some(0)
+	slices.SortFunc(all, func(a, b MissedTenant) int {
+		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Platform, b.Platform), cmp.Compare(a.Tenant, b.Tenant))
+	})
+	return all
+}
+
+// Drop drops a missed set that is stored elsewhere now, unless it has changed since.
+func (o *Missed) Drop(w MissedTenant) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if d := o.missed[w.Lane]; d != nil && d.version == w.Version {
+		delete(o.missed, w.Lane)
+	}
+}
+
+// lanes returns the tenants with missed webhooks.
+func (o *Missed) lanes() []Lane {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.Collect(maps.Keys(o.missed))
+}
+
+// Len is how many tenants usher has missed something.
+func (o *Missed) Len() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return len(o.missed)
+}
+
+// Full says whether usher remembers no further tenants.
+func (o *Missed) Full() bool { return o.Len() >= maxMissed }
+
+// Unnamed returns how many webhooks got a 5xx in the last day before their tenant was known.
+func (o *Missed) Unnamed() (sum Unnamed) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.expireUnnamed()
+	for _, u := range o.unnamed {
+		sum = sum.Add(u)
+	}
+	return sum
+}
+
+// DropUnnamed drops what Unnamed returns, and says what that was.
+func (o *Missed) DropUnnamed() Unnamed { return o.Dismiss(time.Time{}) }
+
+// Dismiss does the same for those that arrived until then; zero: all.
+func (o *Missed) Dismiss(until time.Time) (sum Unnamed) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.expireUnnamed()
+	o.unnamed = slices.DeleteFunc(o.unnamed, func(u Unnamed) bool {
+		if !until.IsZero() && u.Last.After(until) {
+			return false
+		}
+		sum = sum.Add(u)
+		return true
+	})
+	return sum
+}
