@@ -24,7 +24,7 @@ import (
 
 // If all chosen webhooks are delivered before somebody confirms, nothing is done, and the page says so.
 func TestNothingLeftToDo(t *testing.T) {
-	for act, said := range map[string]string{"redeliver": "usher sends them again.", "discard": "They are discarded."} {
+	for act, said := range map[string]string{"redeliver": "usher redelivers them.", "discard": "They are discarded."} {
 		h := New(port(inboxtest.Open(t)))
 		w := post(h, "/"+act+"?state=parked", "")
 		_, page := ask(h, "GET", w.Header().Get("Location"), "", "Accept", "text/html")

@@ -349,9 +349,9 @@ func (h *Handler) addReceipt(ctx context.Context, t *Tenant) error {
 	case r.Taken:
 		r.Why = receiver + " has it"
 	case d.State == inbox.Parked:
-		r.Why, r.Do, r.Run = receiver+" did not accept it: "+answer, "Fix the receiver, then send it again.", again
+		r.Why, r.Do, r.Run = receiver+" did not accept it: "+answer, "Fix the receiver, then redeliver it.", again
 	case !d.waits():
-		r.Why, r.Do, r.Run = cmp.Or(d.Why, "It was "+string(d.State)), "If the receiver should have it, send it again.", again
+		r.Why, r.Do, r.Run = cmp.Or(d.Why, "It was "+string(d.State)), "If the receiver should have it, redeliver it.", again
 	case d.Paused:
 		p := status.PausedBy(h.paused(), h.cfg.Receivers, t.Platform, t.Code, d.Receiver)
 		r.Why, r.Do, r.Run = "Deliveries are paused ("+p.String()+")", "Resume them.", "usher inbox resume"+p.Flag()
@@ -360,7 +360,7 @@ func (h *Handler) addReceipt(ctx context.Context, t *Tenant) error {
 	case d.HeldUp != nil && d.HeldUp.Down:
 		r.Why, r.Do = receiver+" is down: "+d.HeldUp.Answer, "Fix the receiver. usher then delivers by itself."
 	case d.HeldUp != nil:
-		r.Why, r.Do, r.Run = receiver+" does not take webhook "+d.HeldUp.Webhook+", which goes first: "+d.HeldUp.Answer, "Fix the receiver. usher tries again by itself. To try it now, send it again.", "usher inbox redeliver "+d.HeldUp.Webhook
+		r.Why, r.Do, r.Run = receiver+" does not take webhook "+d.HeldUp.Webhook+", which goes first: "+d.HeldUp.Answer, "Fix the receiver. usher tries again by itself. To try it now, redeliver it.", "usher inbox redeliver "+d.HeldUp.Webhook
 		if d.HeldUp.Webhook == d.ID {
 			r.Why = receiver + " does not take it: " + d.HeldUp.Answer
 		}

@@ -27,7 +27,7 @@ func entitled(b *inboxtest.Box) *Handler {
 // Somebody is woken because a tenant cannot use what it should. The tenant's page says first what usher answers, and since when; then
 // whether the receiver has the same; and if not, why, and what to do, with a button.
 func TestWhatTheReceiverHas(t *testing.T) {
-	again := `href="/webhooks/2/redeliver">Send again…`
+	again := `href="/webhooks/2/redeliver">Redeliver…`
 	for name, tc := range map[string]struct {
 		prepare func(b *inboxtest.Box)
 		want    []string
@@ -48,7 +48,7 @@ func TestWhatTheReceiverHas(t *testing.T) {
 		"discarded": {func(b *inboxtest.Box) { b.Answer(422, ""); b.Take("eu", "acme", ten); _ = b.Discard(2) }, []string{"webhook 2</a> is discarded (since", again}},
 		"invalid": {func(b *inboxtest.Box) {
 			b.RecordInvalid(invalid422(`{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"acme","name":"Wrong Inc","platform":{"code":"eu"}}}}`))
-		}, []string{"The receiver has it", "usher rejected <a", "/payload/tenant/name is missing", `href="/webhooks/2/accept">Accept…`, `href="/webhooks/1/redeliver">Send again…`}},
+		}, []string{"The receiver has it", "usher rejected <a", "/payload/tenant/name is missing", `href="/webhooks/2/accept">Accept…`, `href="/webhooks/1/redeliver">Redeliver…`}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := inboxtest.Open(t)

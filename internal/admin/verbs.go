@@ -70,10 +70,10 @@ var Verbs = []*Verb{
 		do: func(h *Handler, t task) (int64, error) {
 			return t.id, h.cfg.Inbox.Redeliver(t.id, t.chosen, t.force, t.by)
 		},
-		logged: "webhook sent again by hand",
+		logged: "webhook redelivered by hand",
 		choose: (*Handler).chooseToRedeliver,
 
-		Label: "Send again…", suits: func(w *Webhook) bool { return !w.waits() && w.Decision != "rejected" }, // if it waits, the page can try it now
+		Label: "Redeliver…", suits: func(w *Webhook) bool { return !w.waits() && w.Decision != "rejected" }, // if it waits, the page can try it now
 		labelAll: func(outcome string) string {
 			switch inbox.State(outcome) {
 			case inbox.Waiting:
@@ -81,21 +81,21 @@ var Verbs = []*Verb{
 			case inbox.Invalid, inbox.Replaced: // there is nothing to send again
 				return ""
 			}
-			return "Send all of these again…"
+			return "Redeliver all of these…"
 		},
 		ask: func(w *Webhook, what string) *confirmation {
-			return &confirmation{Question: "Send webhook " + w.ID + " again?", Button: "Send it again",
+			return &confirmation{Question: "Redeliver webhook " + w.ID + "?", Button: "Redeliver it",
 				Effect: "The receiver gets " + what + " once more, with the same webhook-id, before the webhooks of the tenant that wait."}
 		},
 		askAll: func(count, what string) *confirmation {
-			return &confirmation{Question: "Send " + count + " again?", Button: "Send again",
+			return &confirmation{Question: "Redeliver " + count + "?", Button: "Redeliver",
 				Effect: "The receiver gets " + what + " now. Of a tenant's webhooks that wait, the first is tried now and the others follow."}
 		},
 		none:      "None of these webhooks waits or is its tenant's latest.",
 		overwrite: "Send the old one anyway",
-		did:       "You asked usher to send it again: see its state below.", didAll: "usher sends them again.",
+		did:       "You asked usher to redeliver it: see its state below.", didAll: "usher redelivers them.",
 
-		Flags: "force", Done: "will be sent again", NotDone: "not resent", Anyway: "resend it", Delivers: true,
+		Flags: "force", Done: "will be redelivered", NotDone: "not redelivered", Anyway: "redeliver it", Delivers: true,
 	},
 	{
 		Name: "discard", params: []string{"force"},
@@ -119,7 +119,7 @@ var Verbs = []*Verb{
 		ask: func(w *Webhook, what string) *confirmation {
 			c := &confirmation{Question: "Discard webhook " + w.ID + "?", Button: "Discard it", Danger: true,
 				Effect: "The receiver never gets " + what + ". usher delivers the tenant's next webhook instead. " +
-					"This one stays in the list as discarded, and you can still send it again. What usher itself answers about the tenant does not change."}
+					"This one stays in the list as discarded, and you can still redeliver it. What usher itself answers about the tenant does not change."}
 			if w.State == inbox.Invalid {
 				c.Effect = "usher no longer reports it as a problem, and you can no longer accept it. It stays in the list as discarded."
 			}
@@ -127,7 +127,7 @@ var Verbs = []*Verb{
 		},
 		askAll: func(count, what string) *confirmation {
 			return &confirmation{Question: "Discard " + count + "?", Button: "Discard", Danger: true,
-				Effect: "The receiver never gets " + what + ". What is discarded stays in the list, and you can still send it again. What is invalid can no longer be accepted."}
+				Effect: "The receiver never gets " + what + ". What is discarded stays in the list, and you can still redeliver it. What is invalid can no longer be accepted."}
 		},
 		none: "None of these webhooks waits, is parked or is invalid.",
 		did:  "It is discarded.", didAll: "They are discarded.",

@@ -34,10 +34,10 @@ type Webhook struct {
 	Decision string      `json:"decision"`
 	State    inbox.State `json:"state,omitempty"`    // only in the inbox
 	Changed  time.Time   `json:"changed,omitzero"`   // when it got this state
-	Again    time.Time   `json:"again,omitzero"`     // when somebody last sent it again
+	Again    time.Time   `json:"again,omitzero"`     // when somebody last redelivered it
 	Status   int         `json:"status,omitempty"`   // of the answer to the sender
 	Why      string      `json:"why,omitempty"`      // the reason for its state or decision
-	Tries    int         `json:"tries"`              // since it came, or since somebody last sent it again
+	Tries    int         `json:"tries"`              // since it came, or since somebody last redelivered it
 	Receiver string      `json:"receiver,omitempty"` // name of the receiver that was last tried
 	Answer   string      `json:"answer,omitempty"`   // the receiver's last answer, in words
 	From     string      `json:"from,omitempty"`     // address of the sender

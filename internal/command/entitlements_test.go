@@ -38,8 +38,8 @@ func TestEntitlements(t *testing.T) {
 		want    []string
 	}{
 		"taken":  {func(b *inboxtest.Box) { b.Take("eu", "acme", sso) }, []string{who, since, "The receiver has it (webhook 2).\n"}},
-		"parked": {func(b *inboxtest.Box) { b.Answer(422, "no such account"); b.Take("eu", "acme", sso) }, []string{who, since, "The receiver does not have it: webhook 2 is parked (since ", " ago).\n  The receiver did not accept it: 422: no such account\n  Fix the receiver, then send it again:\n  usher --env-file ENV inbox redeliver 2\n"}},
-		"fails":  {func(b *inboxtest.Box) { b.Answer(500, "in use"); b.Take("eu", "acme", sso) }, []string{who, "webhook 2 is waiting (since ", "The receiver does not take it: 500: in use\n", "tries again by itself. To try it now, send it again:\n  usher --env-file ENV inbox redeliver 2\n"}},
+		"parked": {func(b *inboxtest.Box) { b.Answer(422, "no such account"); b.Take("eu", "acme", sso) }, []string{who, since, "The receiver does not have it: webhook 2 is parked (since ", " ago).\n  The receiver did not accept it: 422: no such account\n  Fix the receiver, then redeliver it:\n  usher --env-file ENV inbox redeliver 2\n"}},
+		"fails":  {func(b *inboxtest.Box) { b.Answer(500, "in use"); b.Take("eu", "acme", sso) }, []string{who, "webhook 2 is waiting (since ", "The receiver does not take it: 500: in use\n", "tries again by itself. To try it now, redeliver it:\n  usher --env-file ENV inbox redeliver 2\n"}},
 		"behind": {func(b *inboxtest.Box) { b.Answer(500, "in use"); b.Take("eu", "acme", body()); queue(b) }, []string{who, "webhook 3 is waiting (since ", "The receiver does not take webhook 2, which goes first: 500: in use\n", "inbox redeliver 2\n"}},
 		"down": {func(b *inboxtest.Box) {
 			b.Answer(0, "connection refused")
@@ -53,7 +53,7 @@ func TestEntitlements(t *testing.T) {
 			"Correct it in the billing service, and send it again from there.\n  See what is in it, and discard it only if nobody needs it:\n  usher --env-file ENV inbox show 2\n"}},
 		"missed": {func(b *inboxtest.Box) {
 			b.Missed.Add(webhookgate.Lane{Platform: "eu", Tenant: "acme"}, webhookgate.MissedWebhook{ID: "m", At: time.Now(), Received: time.Now()})
-		}, []string{"eu/acme may not use sso\n", "The receiver has it (webhook 1).\nusher answered a later webhook of this tenant with a 5xx (", " ago), and it has not been sent again.\n" +
+		}, []string{"eu/acme may not use sso\n", "The receiver has it (webhook 1).\nusher answered a later webhook of this tenant with a 5xx (", " ago), and it has not come again.\n" +
 			"  Compare with the billing service ('usher help reconcile' says how), or resend it from its webhook log.\n"}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -30,7 +30,7 @@ Usage:
   usher check        try the settings without opening a port
   usher status       ask a running usher how it is, and what to do
   usher healthcheck  ask a running usher whether it is ready
-  usher inbox        see and resend the webhooks that a running usher keeps
+  usher inbox        see and redeliver the webhooks that a running usher keeps
   usher entitlements TENANT [FEATURE]
                      ask a running usher what a tenant may use
   usher install FILE

@@ -39,7 +39,7 @@ Shows and manages the webhooks that a running usher keeps.
                     not all right. Missed: one of its webhooks got a 5xx,
                     and has not come again
   show ID [--json]  one webhook: its tries, what it changed, its payload
-  redeliver ID...   send webhooks again. A webhook that waits for its next try
+  redeliver ID...   deliver webhooks again. One that waits for its next try
                     is tried now. If the tenant has a newer one, this needs
                     --force
   discard ID...     never send webhooks that wait, are parked or are invalid;
@@ -741,7 +741,7 @@ func printDetail(w io.Writer, d *admin.WebhookDetail, now time.Time) error {
 	field("tenant", tenantName(&d.Webhook))
 	field("type", d.Type)
 	field("received", timeAndAge(d.Received, now))
-	field("sent again", timeAndAge(d.Again, now))
+	field("redelivered", timeAndAge(d.Again, now))
 	field("webhook-id", d.UUID)
 	if d.Decision == "rejected" {
 		field("answered", strconv.Itoa(d.Status))

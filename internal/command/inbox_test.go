@@ -214,14 +214,14 @@ func TestInboxCommands(t *testing.T) {
 		{"no time", []string{"ls", "--since", "soon"}, 2, "", "how long ago", ""},
 		{"show of nothing", []string{"show", "9"}, 1, "", "no such webhook", ""},
 
-		{"redeliver", []string{"redeliver", "3"}, 0, "3 will be sent again\n", other, "3 waiting"},
-		{"redeliver several", []string{"redeliver", "9", "2", "3"}, 1, "3 will be sent again\n", "9 not resent: no such webhook", "3 waiting"},
-		{"redeliver an old one", []string{"redeliver", "2"}, 1, "", "2 not resent: 3 of the same tenant is newer. Use --force to resend it anyway.\n", ""},
+		{"redeliver", []string{"redeliver", "3"}, 0, "3 will be redelivered\n", other, "3 waiting"},
+		{"redeliver several", []string{"redeliver", "9", "2", "3"}, 1, "3 will be redelivered\n", "9 not redelivered: no such webhook", "3 waiting"},
+		{"redeliver an old one", []string{"redeliver", "2"}, 1, "", "2 not redelivered: 3 of the same tenant is newer. Use --force to redeliver it anyway.\n", ""},
 		{"by force", []string{"redeliver", "--force", "2"}, 0, "2 will", "", "2 waiting"},
-		{"flags after the ids", []string{"redeliver", "2", "3", "--force"}, 0, "2 will be sent again\n3 will", "", "2 waiting; 3 waiting"},
-		{"redeliver by filter", []string{"redeliver", "--state", "parked", "--yes"}, 0, "Redeliver 2 webhooks? yes\n1 will be sent again\n3 will", "", "1 waiting; 3 waiting"},
-		{"redeliver a platform", []string{"redeliver", "--platform", "eu", "--yes"}, 0, "Redeliver 4 webhooks (without 1 older webhook of the same tenants; --force sends them, too)? yes\n1 will be sent again\n3 will be sent again\n5 will be sent again\n6 will", "", "1 waiting; 3 waiting; 6 waiting"},
-		{"redeliver what waits", []string{"redeliver", "--state", "waiting", "--yes"}, 0, "Redeliver 1 webhook? yes\n5 will be sent again\n", "", ""},
+		{"flags after the ids", []string{"redeliver", "2", "3", "--force"}, 0, "2 will be redelivered\n3 will", "", "2 waiting; 3 waiting"},
+		{"redeliver by filter", []string{"redeliver", "--state", "parked", "--yes"}, 0, "Redeliver 2 webhooks? yes\n1 will be redelivered\n3 will", "", "1 waiting; 3 waiting"},
+		{"redeliver a platform", []string{"redeliver", "--platform", "eu", "--yes"}, 0, "Redeliver 4 webhooks (without 1 older webhook of the same tenants; --force sends them, too)? yes\n1 will be redelivered\n3 will be redelivered\n5 will be redelivered\n6 will", "", "1 waiting; 3 waiting; 6 waiting"},
+		{"redeliver what waits", []string{"redeliver", "--state", "waiting", "--yes"}, 0, "Redeliver 1 webhook? yes\n5 will be redelivered\n", "", ""},
 		{"asked, and nobody answers", []string{"redeliver", "--state", "parked"}, 1, "Redeliver 2 webhooks? [y/N] ", "answer y, or use --yes", ""},
 		{"two tenants where one is taken", []string{"discard", "--tenant", "eu/torn", "--tenant", "eu/acme", "--yes"}, 2, "", "for flag -tenant: give it once", ""},
 		{"nothing to redeliver", []string{"redeliver", "--state", "stored"}, 0, "No webhook to redeliver.\n", "", ""},
@@ -335,7 +335,7 @@ func TestRedeliverAPlatform(t *testing.T) {
 	defer srv.Close()
 	s := &inboxServer{to, strings.TrimPrefix(srv.URL, "http://")}
 	p := s.run(t, "redeliver", "--platform", "docs", "--yes")
-	const want = "Redeliver 2 webhooks (without 1 older webhook of the same tenants; --force sends them, too)? yes\n3 will be sent again\n4 will be sent again\n"
+	const want = "Redeliver 2 webhooks (without 1 older webhook of the same tenants; --force sends them, too)? yes\n3 will be redelivered\n4 will be redelivered\n"
 	const gone = "Not among them: 1 tenant whose last webhook usher no longer has (docs/gone). Resend theirs from the webhook log of the billing service.\n"
 	if p.Code != 0 || p.Stdout.String() != want || p.Stderr.String() != gone {
 		t.Errorf("%d\n%s%s", p.Code, p.Stdout.String(), p.Stderr.String())
@@ -412,8 +412,8 @@ func TestInboxActions(t *testing.T) {
 	if p := s.run(t, "discard", "--tenant", "eu/acme%1B[2J%0A", "--state", "parked", "--yes"); p.Code != 0 || !strings.Contains(p.Stdout.String(), "\n3 discarded\n") {
 		t.Errorf("%d %s%s", p.Code, p.Stdout.String(), p.Stderr.String())
 	}
-	if p := s.run(t, "redeliver", "6", "2", "7"); p.Code != 1 || !strings.Contains(p.Stdout.String(), "6 will be sent again\n7 will be sent again\n") ||
-		!strings.Contains(p.Stderr.String(), "2 not resent: 3 of the same tenant is newer. Use --force to resend it anyway.\n") {
+	if p := s.run(t, "redeliver", "6", "2", "7"); p.Code != 1 || !strings.Contains(p.Stdout.String(), "6 will be redelivered\n7 will be redelivered\n") ||
+		!strings.Contains(p.Stderr.String(), "2 not redelivered: 3 of the same tenant is newer. Use --force to redeliver it anyway.\n") {
 		t.Errorf("%d %s%s", p.Code, p.Stdout.String(), p.Stderr.String())
 	}
 	p := s.run(t, "actions")

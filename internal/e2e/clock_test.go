@@ -34,7 +34,7 @@ func TestTokensExpireWhileBodiesCome(t *testing.T) {
 	}
 	callers.Wait()
 	// Taken before the body, all ten would have been invalid. (A machine that stands still
-	// for 600 ms can have one invalid, too; it is then sent again.)
+	// for 600 ms can have one refused, too; it is then sent again.)
 	if ok, unauthorized := w.billing.Calls(); ok != 10 || unauthorized == 10 {
 		t.Errorf("the service answered %d calls and invalid %d", ok, unauthorized)
 	}

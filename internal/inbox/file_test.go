@@ -504,7 +504,7 @@ func TestDamagedInvalid(t *testing.T) {
 	sqlOn(t, path, "UPDATE webhook SET record = x'00ff'") // it does not say any more what was wrong with it
 	d.start()
 	if _, denied := errors.AsType[Denied](d.Redeliver(d.nth("acme", 1), true)); !denied {
-		t.Error("sent again")
+		t.Error("redelivered")
 	}
 	d.want("states", d.states("acme"), "invalid")
 }

@@ -100,7 +100,7 @@ type Config struct {
 	// Missed gets the tenants whose webhooks could not be stored. The inbox moves them into its database. Nil: it makes one.
 	Missed *webhookgate.Missed
 	// Delivered is called for each webhook that was accepted, with the receiver's name and the time since the webhook was
-	// received, or was last sent again by hand. May be nil.
+	// received, or was last redelivered by hand. May be nil.
 	Delivered func(receiver string, after time.Duration)
 	// Changed is called with a tenant's code when its last snapshot has changed, or may have, and before any caller gets
 	// an answer that depends on it. An empty code means any tenant. May be nil.

@@ -40,7 +40,7 @@ func TestAfterAForcedRedeliveryTheSameIsAChange(t *testing.T) {
 		d.take("acme", body("a"), body("b"))
 		d.idle("acme")
 		check(t, d.Redeliver(d.nth("acme", 1), true))
-		d.until("sent again", func() bool { return len(d.main.got("acme")) == 3 })
+		d.until("redelivered", func() bool { return len(d.main.got("acme")) == 3 })
 		d.idle("acme")
 		d.want("the first once more", d.send("acme", body("a")), "+")
 		all, err := d.Snapshots(t.Context(), []string{"acme"})
@@ -61,7 +61,7 @@ func TestSendsAnEventWithoutATenantAgain(t *testing.T) {
 		}
 		d.idle("")
 		check(t, d.Redeliver(d.nth("", 1), false))
-		d.until("sent again", func() bool { return len(d.main.got("")) == 3 })
+		d.until("redelivered", func() bool { return len(d.main.got("")) == 3 })
 	})
 }
 

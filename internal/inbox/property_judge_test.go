@@ -127,7 +127,7 @@ func (w *world) judgeDuplicate(n *arrival) {
 		return // nobody takes it; or it stood last, and what came after n superseded it
 	case w.isTail(o, n) && w.cfg.Latest && len(o.again) > 0 && o.again[0].from.After(n.from) &&
 		!slices.ContainsFunc(w.tries, func(t *try) bool { return t.number == o.number && t.instance == 0 }):
-		return // the same, and somebody sent it again after that
+		return // the same, and somebody redelivered it after that
 	case w.isTail(o, n) && o.entry.State == Superseded && slices.ContainsFunc(w.tries, func(t *try) bool {
 		return t.tenant == o.tenant && t.webhook.Snapshot && t.instance > 0 && t.accepted() && t.entry != nil && t.entry.ID > o.entry.ID && t.began.After(n.from)
 	}):
@@ -135,7 +135,7 @@ func (w *world) judgeDuplicate(n *arrival) {
 	case w.isTail(o, n) && w.wasSentAgainLast(o, n):
 		return // it stood last and was on its way, ahead of the others that waited: what becomes of it is n's fate, too
 	case w.keep && o.receiver == "" && n.receiver == "" && len(o.again) > 0 && o.again[0].to.After(n.from) && w.isTail(o, n) && n.from.Sub(o.entry.Received) <= w.window:
-		return // it was kept, and somebody sent it again later, when its platform had a receiver
+		return // it was kept, and somebody redelivered it later, when its platform had a receiver
 	case o.entry.State == Stored && n.receiver == "": // what was sent again would be no longer
 		if !w.isTail(o, n) || n.from.Sub(o.entry.Received) > w.window {
 			w.violation("(a) arrival %d was dropped as a copy of %d, which was stored before", n.number, o.number)

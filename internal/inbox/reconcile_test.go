@@ -244,7 +244,7 @@ func TestApply(t *testing.T) {
 				t.Errorf("%s: %+v", tenant, last)
 			}
 			check(t, d.Redeliver(last.ID, false))
-			d.until("sent again", func() bool { return len(d.list(tenant)) > 0 && d.list(tenant)[len(list)-1].State == Delivered })
+			d.until("redelivered", func() bool { return len(d.list(tenant)) > 0 && d.list(tenant)[len(list)-1].State == Delivered })
 			if again := d.list(tenant)[len(list)-1]; again.Source != FromReconcile {
 				t.Errorf("after a redelivery: %+v", again)
 			}

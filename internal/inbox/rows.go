@@ -119,7 +119,7 @@ type Webhook struct {
 	gone    bool // it was deleted
 }
 
-// AgeFrom is the time from which the webhook's age counts: when it was received, or was last sent again by hand.
+// AgeFrom is the time from which the webhook's age counts: when it was received, or was last redelivered by hand.
 func (w *Webhook) AgeFrom() time.Time {
 	if !w.Again.IsZero() {
 		return w.Again
@@ -137,7 +137,7 @@ type Status struct {
 
 // Record is what happened to a webhook.
 type Record struct {
-	Tries    int       `json:"tries"`              // since it was received, or since somebody last sent it again
+	Tries    int       `json:"tries"`              // since it was received, or since somebody last redelivered it
 	Counted  int       `json:"counted,omitempty"`  // the tries that count towards Config.MaxTries: all but the misses
 	Receiver string    `json:"receiver,omitempty"` // the receiver of the last try
 	Tried    []Try     `json:"tried,omitempty"`

@@ -268,7 +268,7 @@ func TestOrder(t *testing.T) {
 			{"in order", "s500 A+ tried B+ C+ D+ up idle", "A B C D", "delivered delivered delivered delivered"},
 			{"a parked one frees its lane", "s400 A+ parked up B+ idle", "B", "superseded delivered"},
 			{"a parked one that is the last stays", "A+ idle s410 B+ parked", "A", "delivered parked"},
-			{"sent again", "s422 A+ parked up again:1 idle", "A", "delivered"},
+			{"redelivered", "s422 A+ parked up again:1 idle", "A", "delivered"},
 			{"sent again ahead of what waits", "s413 A+ parked s500 B+ tried pause quiet again:1!overwrite force:1 up resume idle", "A B", "delivered delivered"},
 			{"what waits is tried now", "s503 A+ tried pause quiet again:1 up again:1 resume idle", "A", "delivered"},
 			{"a redelivery would undo what is newer", "A+ idle B+ idle again:1!overwrite force:1 idle again:2 idle", "A B A B", "delivered delivered"},

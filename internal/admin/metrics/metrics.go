@@ -400,7 +400,7 @@ func (m *Registry) Inbox(stats func() inbox.Stats, receivers *receiver.Set) (del
 	m.registry.MustRegister(inboxCollector(stats))
 	// From a few milliseconds to the three days after which a webhook is parked.
 	buckets := []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 4 * 3600, 24 * 3600, 72 * 3600}
-	delivery := m.histogram("usher_inbox_delivery_seconds", "From when a webhook was accepted, or last sent again by hand, to its delivery.", buckets, "receiver")
+	delivery := m.histogram("usher_inbox_delivery_seconds", "From when a webhook was accepted, or last redelivered by hand, to its delivery.", buckets, "receiver")
 	for _, r := range receivers.All() {
 		delivery.WithLabelValues(r.Name)
 	}
@@ -426,7 +426,7 @@ func (stats inboxCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 	// What got a 5xx is in memory first.
 	if !s.At.IsZero() || s.Missed.Tenants > 0 {
-		gauge("usher_webhook_missed_tenants", "Tenants whose webhooks got a 5xx and have not been sent again. Replicas that share an inbox all report the same, but for what it has not stored yet.", float64(s.Missed.Tenants))
+		gauge("usher_webhook_missed_tenants", "Tenants whose webhooks got a 5xx and have not come again. Replicas that share an inbox all report the same, but for what it has not stored yet.", float64(s.Missed.Tenants))
 	}
 	if !s.At.IsZero() || s.Missed.Unnamed.Count > 0 {
 		gauge("usher_webhook_missed_unnamed", "Webhooks of the last day that got a 5xx before their tenant was known, and that nobody has dealt with.", float64(s.Missed.Unnamed.Count))

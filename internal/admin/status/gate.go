@@ -385,7 +385,7 @@ var (
 	homeless = kind(Critical, "UsherWebhooksWait", "The tenants of these platforms do not get what they paid for, or keep what they no longer pay for.",
 		inbox.GiveToReceiver+".")
 	parked = kind(Critical, "UsherWebhooksParked", "Their tenants may not get what they paid for: usher does not try a parked webhook again by itself.",
-		"Fix the receiver, then send them again with 'usher inbox redeliver --state parked'. What it will never take: 'usher inbox discard ID'.")
+		"Fix the receiver, then redeliver them with 'usher inbox redeliver --state parked'. What it will never take: 'usher inbox discard ID'.")
 	invalid = kind(Critical, "UsherWebhooksInvalid", "Each may be a change that nobody sends again: their tenants may not get what they paid for.",
 		"See what is wrong with each: 'usher inbox show ID'. Correct it in the billing service and send it again (if you customised the payload, set USHER_WEBHOOK_SCHEMA_FILE first), or take it in as it is with 'usher inbox accept ID', or 'usher inbox discard ID'.")
 	invalidInMemory = kind(Critical, "UsherWebhooksInvalid", "Each may be a change that nobody sends again: their tenants may not get what they paid for.",

@@ -30,7 +30,7 @@ func missedTroubles(s *Status, _ time.Time) (all []Trouble) {
 		if o.More {
 			tenants += ", and of others whose names it could not keep,"
 		}
-		trouble := missed.is("usher answered webhooks of " + tenants + " with a 5xx" + between(o.Since, o.Last) + ", and they have not been sent again").
+		trouble := missed.is("usher answered webhooks of " + tenants + " with a 5xx" + between(o.Since, o.Last) + ", and they have not come again").
 			since(o.Since).link(s.missedLink())
 		if s.Inbox != nil {
 			trouble = trouble.run("usher inbox tenants --trouble")

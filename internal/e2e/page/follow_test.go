@@ -92,7 +92,7 @@ func TestPageInABrowser(t *testing.T) {
 	b.press("form button", "\r") // by keyboard
 	b.until("it waits again", `document.querySelector("#stand .badge")?.innerText == "waiting"`)
 	stay(b)
-	b.until("told so", `document.querySelector(".notice")?.innerText == "You asked usher to send it again: see its state below."`)
+	b.until("told so", `document.querySelector(".notice")?.innerText == "You asked usher to redeliver it: see its state below."`)
 	release()
 	b.until("delivered", `document.querySelector("#stand .badge").innerText == "delivered"`)
 	b.until("not told any more", `!document.querySelector(".notice")`)
@@ -200,7 +200,7 @@ func TestPageWithoutScript(t *testing.T) {
 	}
 	b.open(w.admin + "/webhooks/2/redeliver")
 	b.click("form button")
-	b.until("sent again", `location.href.endsWith("/webhooks/2?did=redeliver")`)
+	b.until("redelivered", `location.href.endsWith("/webhooks/2?did=redeliver")`)
 	testkit.Eventually(t, "delivered again", func() bool { return len(w.receiver.Deliveries()) == 3 })
 	b.until("told that the page stands still", `document.querySelector("footer").innerText.includes("Without JavaScript")`)
 }
