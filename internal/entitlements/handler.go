@@ -14,12 +14,15 @@ import (
 	"golang.org/x/time/rate"
 
 	"usher/internal/guard"
+	"usher/internal/snapshot"
 )
 
 // Config is what the port needs to know.
 type Config struct {
 	// Lookup returns what is known about a tenant. Required.
 	Lookup Lookup
+	// Changes returns what has changed, for programs that keep a copy. Required.
+	Changes Changes
 	// Hosts says which Host headers are allowed. Required.
 	Hosts *guard.Hosts
 	// Key returns the key that callers must send, or several separated by commas. Nil: no key
@@ -31,6 +34,8 @@ type Config struct {
 	// Answered is called for each question of a caller that may ask, about one feature or all, with the time that it took.
 	// ok is false if usher could not answer (503). It must not block. May be nil.
 	Answered func(took time.Duration, ok bool)
+	// Told is called with the number of changes in an answer. It must not block. May be nil.
+	Told func(changes int)
 	// Log gets a line if nothing can be answered. Required.
 	Log *slog.Logger
 }
@@ -73,7 +78,7 @@ func (h *Handler) answer(w http.ResponseWriter, r *http.Request, to target) (ans
 		return answer{}, err
 	}
 	if to.serve == nil {
-		usage := tenantPath + "TENANT, " + tenantPath + "TENANT/FEATURE, " + checkPath + " or " + flagsPath + ". Percent-encode the codes; a slash inside a code is %2F."
+		usage := tenantPath + "TENANT, " + tenantPath + "TENANT/FEATURE, " + checkPath + ", " + changesPath + " or " + flagsPath + ". Percent-encode the codes; a slash inside a code is %2F."
 		if to.ofrep {
 			usage = flagsPath + " or " + flagsPath + "/KEY."
 		}
@@ -89,7 +94,7 @@ func (h *Handler) answer(w http.ResponseWriter, r *http.Request, to target) (ans
 	}
 	begin := time.Now()
 	a, err := to.serve(h, w, r, to)
-	if h.cfg.Answered != nil {
+	if h.cfg.Answered != nil && !to.changes {
 		h.cfg.Answered(time.Since(begin), !unanswered(err))
 	}
 	return a, err
@@ -140,6 +145,7 @@ func knowsKey(h http.Header, to target, keys string) bool {
 // target is what the path of a request asks for.
 type target struct {
 	serve   func(*Handler, http.ResponseWriter, *http.Request, target) (answer, error) // nil for an unknown path
+	changes bool                                                                       // the path is /v1/changes: it is no question about a tenant, and may wait for long
 	check   bool                                                                       // the path is /v1/check
 	ofrep   bool                                                                       // the path is below /ofrep/, and errors have the form of that protocol
 	tenant  string
@@ -159,6 +165,8 @@ func parsePath(path string) target {
 	switch {
 	case path == checkPath:
 		to.check, to.serve = true, (*Handler).check
+	case path == changesPath:
+		to.changes, to.serve = true, (*Handler).changes
 	case path == flagsPath:
 		to.serve = (*Handler).flags
 	case strings.HasPrefix(path, flagsPath+"/"):
@@ -298,6 +306,12 @@ func problemOf(err error) *problem {
 		return &problem{http.StatusNotFound, "TENANT_UNKNOWN", "FLAG_NOT_FOUND", "Unknown tenant: " + err.Error() + "."}
 	case errors.Is(err, errFeaturesUnknown):
 		return &problem{http.StatusNotFound, "FEATURES_UNKNOWN", "FLAG_NOT_FOUND", "Unknown features: " + err.Error() + "."}
+	case errors.Is(err, snapshot.ErrCursorUnknown):
+		return &problem{http.StatusGone, "CURSOR_UNKNOWN", general, "This inbox cannot go on from this cursor. Begin without one, then delete all tenants that were in none of its pages."}
+	case errors.Is(err, snapshot.ErrNoCursor):
+		return badRequest("The query parameter after is not a cursor. Use the cursor of the last page.").(*problem)
+	case errors.Is(err, snapshot.ErrTooManyWait):
+		return &problem{http.StatusServiceUnavailable, notReady, general, "Too many callers wait for changes here. Ask without wait, or try again."}
 	case errors.As(err, new(*AmbiguousError)):
 		return &problem{http.StatusConflict, "AMBIGUOUS", "INVALID_CONTEXT", "Ambiguous: " + err.Error() + "."}
 	default: // the error itself is only logged: it may contain names of files and servers

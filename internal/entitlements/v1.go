@@ -44,11 +44,17 @@ func (h *Handler) entitlements(w http.ResponseWriter, r *http.Request, to target
 		h.count(err, enabled)
 		return answer{http.StatusOK, body}, err
 	}
-	body.Features = make([]featureBody, 0, len(a.Snapshot.Features)) // never null
-	for _, f := range a.Snapshot.Features {
-		body.Features = append(body.Features, enabledBody(f))
-	}
+	body.Features = enabledBodies(a.Snapshot.Features)
 	return answer{http.StatusOK, body}, err
+}
+
+// enabledBodies never returns nil, which JSON has as null.
+func enabledBodies(features []snapshot.Feature) []featureBody {
+	all := make([]featureBody, 0, len(features))
+	for _, f := range features {
+		all = append(all, enabledBody(f))
+	}
+	return all
 }
 
 func enabledBody(f snapshot.Feature) featureBody {

@@ -80,14 +80,26 @@ func requireCertificate(h http.Handler) http.Handler {
 
 // WriteJSON writes one of usher's own answers, with its Content-Length.
 func WriteJSON(w http.ResponseWriter, status int, v any) {
+	body, encoded := v.(JSON)
+	if !encoded {
+		body = Encode(v)
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(status)
+	_, _ = w.Write(body) // an error means that the caller has gone
+}
+
+// JSON is an answer that is encoded already.
+type JSON []byte
+
+// Encode encodes an answer.
+func Encode(v any) JSON {
 	var body bytes.Buffer
 	enc := json.NewEncoder(&body)
 	enc.SetEscapeHTML(false) // people read this in logs
 	if err := enc.Encode(v); err != nil {
 		panic(err) // cannot happen: strings, numbers and times only
 	}
-	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("Content-Length", strconv.Itoa(body.Len()))
-	w.WriteHeader(status)
-	_, _ = w.Write(body.Bytes()) // an error means that the caller has gone
+	return body.Bytes()
 }

@@ -169,6 +169,8 @@ type Inbox struct {
 	clock  clockOffset
 	pauses pauses
 
+	feed feed
+
 	mu      sync.Mutex // guards what follows
 	figures figureCache
 	heldUp  []HeldUp // the last that usher has read
@@ -254,6 +256,8 @@ func New(e engine.Engine, cfg Config) *Inbox {
 	s.run, s.stop = context.WithCancel(context.Background())
 	go s.runWriter()
 	s.background.Go(s.refreshPauses)
+	s.feed = newFeed()
+	s.background.Go(s.runTeller)
 	if cfg.Receivers != nil {
 		s.background.Go(s.routeLanes)
 	}

@@ -64,6 +64,7 @@ func (s *Inbox) sweepOnce(full, invalid bool) (more bool, err error) {
 			tx.Queue("seen_expire", nil, now-micros(seenIDsFor))
 			tx.Queue("action_expire", nil, now-micros(lim.ActionAge))
 			tx.Queue("runs_expire", nil, now-micros(lim.ActionAge))
+			tx.Queue("tellings_expire", nil, now-micros(cursorAge))
 			tx.Queue("unnamed_expire", nil, now-micros(webhookgate.UnnamedFor))
 		}
 		if full || invalid {

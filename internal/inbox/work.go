@@ -319,6 +319,7 @@ func (s *Inbox) transact(works []*work) error {
 		return err
 	}
 	s.countChange(t)
+	s.feed.committed()
 	for name, l := range t.lanes {
 		if l.stale {
 			s.stale[name] = true

@@ -177,11 +177,15 @@ func (u *Usher) buildEntitlements(m *metrics.Registry) {
 	e := &u.settings.Entitlements
 	cfg := entitlements.Config{
 		Lookup: u.ambiguities.Watch(u.book.Lookup),
-		Key:    e.Key.Getter(),
-		Hosts:  guard.NewHosts(e.Listen, u.settings.Outbound.AllowedHosts, e.Key != nil),
-		Log:    u.log,
+		Changes: func(ctx context.Context, after string, limit int, wait time.Duration) (*snapshot.Changes, error) {
+			return u.inbox.Changes(ctx, after, limit, wait)
+		},
+		Key:   e.Key.Getter(),
+		Hosts: guard.NewHosts(e.Listen, u.settings.Outbound.AllowedHosts, e.Key != nil),
+		Log:   u.log,
 	}
 	cfg.Checked, cfg.Answered = m.Entitlements(u.inboxStats, func() int { return len(u.ambiguities.Lately(context.Background())) })
+	cfg.Told = m.Changes(func() int { return u.inbox.ChangesWaiting() })
 	u.entitlementsListener = &listener{variable: "USHER_ENTITLEMENTS_LISTEN", name: "entitlements", addr: e.Listen, handler: entitlements.New(cfg)}
 	u.listeners = append(u.listeners, u.entitlementsListener)
 }

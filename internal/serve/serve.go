@@ -281,6 +281,9 @@ func (u *Usher) closeInOrder(atOnce context.Context, stopCourier func(context.Co
 	case <-time.After(u.settings.Admin.ShutdownDelay):
 	case <-atOnce.Done():
 	}
+	if u.inbox != nil {
+		u.inbox.EndWaiting()
+	}
 	grace, cancel := context.WithTimeout(atOnce, u.settings.Admin.ShutdownGrace)
 	defer cancel()
 	// A sender whose delivery is cut off at the end of the grace gets a second more for its answer.

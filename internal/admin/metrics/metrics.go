@@ -265,6 +265,13 @@ func (m *Registry) Entitlements(stats func() inbox.Stats, ambiguous func() int) 
 	}
 }
 
+// Changes registers the metrics of /v1/changes. waiting returns how many callers wait.
+func (m *Registry) Changes(waiting func() int) (told func(changes int)) {
+	m.gaugeFunc("usher_changes_waiting", "Callers of /v1/changes that wait for a change.", func() float64 { return float64(waiting()) })
+	total := m.counter("usher_changes_told_total", "Changes in answers of /v1/changes.").WithLabelValues()
+	return func(changes int) { total.Add(float64(changes)) }
+}
+
 // Gate counts what the webhook gate does.
 type Gate struct {
 	received  *prometheus.CounterVec

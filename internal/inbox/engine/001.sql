@@ -178,3 +178,20 @@ CREATE TABLE {schema}.outage (
 	ended    {int} NOT NULL,
 	webhooks {int} NOT NULL -- how many got a 5xx before their tenant was known; 0: no gate was up and ready
 );
+
+-- What was told to programs that keep a copy: each tenant with the number of its last telling. See changes.go.
+CREATE TABLE {schema}.change (
+	tenant   {text} NOT NULL,
+	platform {text} NOT NULL,
+	number   {int} NOT NULL,
+	seq      {int} NOT NULL, -- the snapshot that was told; 0: that the tenant was erased
+	PRIMARY KEY (tenant, platform)
+) {keyed};
+CREATE UNIQUE INDEX change_number ON {schema}.change (number);
+
+-- Each telling, by its last number, with a token by chance. Those before the last week are deleted, but for the newest of them.
+CREATE TABLE {schema}.told (
+	number {int} PRIMARY KEY,
+	token  {int} NOT NULL,
+	at     {int} NOT NULL
+);

@@ -342,3 +342,17 @@ WITH c AS MATERIALIZED ( -- MATERIALIZED: the server has no statistics about tab
 UPDATE {schema}.lane AS l SET waiting = c.waiting, resent = c.resent, parked = c.parked, invalid = c.invalid, bytes = c.bytes, waiting_since = c.waiting_since,
 	due = CASE WHEN c.waiting > 0 AND l.paused = 0 THEN $1::bigint ELSE {never} END
 FROM c WHERE l.tenant = c.tenant AND l.platform = c.platform AND l.event_type = c.event_type AND l.owner = {empty}
+
+-- name: telling
+SELECT number FROM {schema}.told WHERE number = $1::bigint AND token = $2::bigint
+
+-- name: last_telling
+SELECT number, token FROM {schema}.told ORDER BY number DESC LIMIT 1
+
+-- name: tellings_expire
+-- Those that were the last one only before a time (1).
+DELETE FROM {schema}.told WHERE number < (SELECT max(number) FROM {schema}.told WHERE at < $1::bigint)
+
+-- name: tellings_forget
+-- With another token (1) no cursor is known any more.
+UPDATE {schema}.told SET token = $1::bigint

@@ -185,3 +185,35 @@ SELECT at FROM {schema}.gate_up FOR UPDATE
 -- name: run_lock
 -- The run, which nobody ends meanwhile.
 SELECT id, mark, began, as_of, action, ended, complete, stands, failed, summary FROM {schema}.reconcile WHERE id = $1::text FOR SHARE
+
+-- name: untold
+-- The first and the last change that was not told.
+SELECT coalesce(min(id), 0), coalesce(max(id), 0) FROM {schema}.changed
+
+-- name: tell_lock
+-- One process tells at a time, and no other waits for it. The lock ends when what was told is visible. tell is another statement, so that it
+-- sees what the one before has told.
+SELECT set_config('usher.tells', pg_try_advisory_xact_lock(hashtextextended('usher tell {schema}', 0))::text, true)
+
+-- name: tell
+-- Numbers so many changes (1), with a token (2), at a time (3). It returns the last number, and how many changes there were.
+WITH gone AS (
+	DELETE FROM {schema}.changed WHERE ctid = ANY (ARRAY(SELECT ctid FROM {schema}.changed WHERE current_setting('usher.tells') = 'true' LIMIT $1::bigint)) RETURNING tenant, platform
+), numbered AS (
+	SELECT g.tenant, g.platform, coalesce(s.seq, 0) AS seq, (SELECT max(number) FROM {schema}.told) + row_number() OVER () AS number
+	FROM (SELECT DISTINCT tenant, platform FROM gone) g LEFT JOIN {schema}.snapshot s ON s.tenant = g.tenant AND s.platform = g.platform
+), saved AS (
+	INSERT INTO {schema}.change (tenant, platform, number, seq) SELECT tenant, platform, number, seq FROM numbered
+	ON CONFLICT (tenant, platform) DO UPDATE SET number = excluded.number, seq = excluded.seq
+)
+INSERT INTO {schema}.told SELECT max(number), $2::bigint, $3::bigint FROM numbered HAVING count(*) > 0 RETURNING number, (SELECT count(*) FROM gone)
+
+-- name: changes
+-- Tenants that were told of after a number (1), 2 how many, 4 about how many bytes; up to the number 3 without those that were erased. For each
+-- the snapshot that was told, how many there are, and the snapshot that is there now.
+SELECT c.number, c.seq, c.rows, c.platform, c.tenant, coalesce(s.seq, 0), coalesce(s.uuid, ''), coalesce(s.received, 0), coalesce(s.name, ''), coalesce(s.features::text, '')
+FROM (SELECT c.*, count(*) OVER () AS rows, sum(z.size) OVER (ORDER BY c.number) - z.size AS before
+	FROM (SELECT * FROM {schema}.change WHERE number > $1::bigint AND (seq > 0 OR number > $3::bigint) ORDER BY number LIMIT $2::bigint) c
+	CROSS JOIN LATERAL (SELECT 200 + coalesce((SELECT octet_length(s.name) + coalesce(pg_column_size(s.features), 0) FROM {schema}.snapshot s WHERE s.tenant = c.tenant AND s.platform = c.platform), 0) AS size) z) c
+LEFT JOIN LATERAL (SELECT * FROM {schema}.snapshot s WHERE s.tenant = c.tenant AND s.platform = c.platform OFFSET 0) s ON true
+WHERE c.before < $4::bigint ORDER BY c.number

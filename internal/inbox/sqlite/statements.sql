@@ -137,3 +137,17 @@ SELECT at FROM gate_up
 -- name: run_lock
 -- The run, which nobody ends meanwhile.
 SELECT id, mark, began, as_of, action, ended, complete, stands, failed, summary FROM {schema}.reconcile WHERE id = $1::text
+
+-- name: untold
+-- Nothing: triggers tell at once.
+SELECT 0, 0
+
+-- name: changes
+-- Tenants that were told of after a number (1), 2 how many, 4 about how many bytes; up to the number 3 without those that were erased. For each
+-- the snapshot that was told, how many there are, and the snapshot that is there now.
+SELECT c.number, c.seq, c.rows, c.platform, c.tenant, coalesce(s.seq, 0), coalesce(s.uuid, ''), coalesce(s.received, 0), coalesce(s.name, ''), coalesce(s.features, '')
+FROM (SELECT c.*, count(*) OVER () AS rows, sum(c.size) OVER (ORDER BY c.number) - c.size AS before
+	FROM (SELECT c.*, 200 + coalesce((SELECT octet_length(s.name) + coalesce(octet_length(s.features), 0) FROM snapshot s WHERE s.tenant = c.tenant AND s.platform = c.platform), 0) AS size
+		FROM change c WHERE c.number > ?1 AND (c.seq > 0 OR c.number > ?3) ORDER BY c.number LIMIT +?2) c) c
+LEFT JOIN snapshot s ON s.tenant = c.tenant AND s.platform = c.platform
+WHERE c.before < ?4 ORDER BY c.number

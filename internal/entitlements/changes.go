@@ -1,0 +1,87 @@
+package entitlements
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+	"time"
+
+	"usher/internal/guard"
+	"usher/internal/snapshot"
+)
+
+// Changes returns what has changed after a cursor or, if that is empty, all tenants: at most so many. While there is nothing, it waits so long.
+type Changes func(ctx context.Context, after string, limit int, wait time.Duration) (*snapshot.Changes, error)
+
+const changesPath = "/v1/changes"
+
+type (
+	changeBody struct {
+		Tenant   string        `json:"tenant"`
+		Platform string        `json:"platform"`
+		Name     string        `json:"name"`
+		Features []featureBody `json:"features"` // null: unknown
+		AsOf     time.Time     `json:"as_of"`
+		Webhook  string        `json:"webhook"`
+	}
+	erasedBody struct {
+		Tenant   string `json:"tenant"`
+		Platform string `json:"platform"`
+		Erased   bool   `json:"erased"`
+	}
+)
+
+// changes answers with a page of changes, for programs that keep a copy.
+func (h *Handler) changes(_ http.ResponseWriter, r *http.Request, _ target) (answer, error) {
+	params, err := readQuery(r, "after", "limit", "wait")
+	if err != nil {
+		return answer{}, err
+	}
+	number := func(name string, least, most, otherwise int) int {
+		n, bad := otherwise, error(nil)
+		if written := optional(params, name); written != nil {
+			if n, bad = strconv.Atoi(*written); bad != nil || n < least || n > most || !wholeNumber.MatchString(*written) {
+				err = badRequest("The query parameter " + name + " must be a whole number from " + strconv.Itoa(least) + " to " + strconv.Itoa(most) + ".")
+			}
+		}
+		return n
+	}
+	limit, wait := number("limit", 1, 1000, 100), number("wait", 0, 55, 0)
+	after := optional(params, "after")
+	if after != nil && *after == "" {
+		err = badRequest("The query parameter after is empty. Leave it out to begin with all tenants.")
+	}
+	if err != nil {
+		return answer{}, err
+	}
+	page, err := h.cfg.Changes(r.Context(), params.Get("after"), limit, time.Duration(wait)*time.Second)
+	if err != nil {
+		return answer{}, err
+	}
+	if h.cfg.Told != nil {
+		h.cfg.Told(len(page.All))
+	}
+	return answer{http.StatusOK, guard.JSON(page.Encoded(encodeChanges))}, nil
+}
+
+// encodeChanges returns the body of the answer.
+func encodeChanges(page *snapshot.Changes) []byte {
+	all := make([]any, 0, len(page.All)) // never null
+	for i := range page.All {
+		c := &page.All[i]
+		if c.Erased {
+			all = append(all, erasedBody{c.Tenant, c.Platform, true})
+			continue
+		}
+		body := changeBody{Tenant: c.Tenant, Platform: c.Platform, Name: c.Name, AsOf: c.Received.UTC(), Webhook: c.Webhook}
+		if state, err := snapshot.Decode(c.Features); err == nil && state.Known {
+			body.Features = enabledBodies(state.Features)
+		}
+		all = append(all, body)
+	}
+	return guard.Encode(struct {
+		Changes []any  `json:"changes"`
+		Cursor  string `json:"cursor"`
+		More    bool   `json:"more"`
+	}{all, page.Cursor, page.More})
+}

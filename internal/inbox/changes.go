@@ -1,0 +1,398 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"usher/internal/inbox/engine"
+	"usher/internal/snapshot"
+)
+
+// Changes, for programs that keep a copy of what usher knows.
+//
+// A number that a transaction takes is no cursor: transactions commit in any order. So a trigger only notes in the table changed which
+// snapshot has changed, and later, when that is visible, one process after the other numbers it: that is a telling. A tenant has one row in
+// change, with its last number, so the table does not grow with the changes. In a file transactions commit one after the other, and the
+// trigger numbers at once.
+//
+// Each telling leaves a row with a random token in told, and a cursor names the last telling at the time of its page. An inbox goes on from a
+// cursor only if it has that row. Whatever takes tellings back (a restored backup, a failover that loses something) takes their rows back,
+// too, and what is told afterwards has other tokens. This only works if a page never says more than what was told: see changePage.cut.
+
+const (
+	// tellEvery is the time between two tellings while somebody waits for one; tellIdle is that time otherwise.
+	tellEvery = time.Second / 4
+	tellIdle  = time.Second
+	// tellAtOnce is how many changes one telling takes. The writer does nothing else meanwhile.
+	tellAtOnce = 5000
+	// tellPatience is how long a caller waits for changes that are stored to be told.
+	tellPatience = 5 * time.Second
+	// maxWaiting is how many callers may wait.
+	maxWaiting = 1000
+	// cursorAge is how long a cursor can be used after the next telling.
+	cursorAge = 7 * 24 * time.Hour
+	// changesBytes is about how much a page has at most; one tenant may be larger.
+	changesBytes = 4 << 20
+)
+
+// A toldRow is a row of the table told: a telling.
+type toldRow struct{ number, token int64 }
+
+// A cursor says how far its reader is.
+type cursor struct {
+	at   int64 // the number of the last change that it has
+	told toldRow
+	all  int64 // while the reader passes over all tenants: the number of the last change before it began; else 0
+}
+
+var cursorPattern = regexp.MustCompile(`^[0-9a-z]{1,13}(-[0-9a-z]{1,13}){2,3}$`)
+
+func parseCursor(text string) (c cursor, err error) {
+	if !cursorPattern.MatchString(text) {
+		return c, snapshot.ErrNoCursor
+	}
+	for i, part := range strings.Split(text, "-") {
+		into := [...]*int64{&c.at, &c.told.number, &c.told.token, &c.all}[i]
+		if *into, err = strconv.ParseInt(part, 36, 64); err != nil {
+			return c, snapshot.ErrNoCursor
+		}
+	}
+	return c, nil
+}
+
+func (c cursor) String() string {
+	text := strconv.FormatInt(c.at, 36) + "-" + strconv.FormatInt(c.told.number, 36) + "-" + strconv.FormatInt(c.told.token, 36)
+	if c.at < c.all {
+		text += "-" + strconv.FormatInt(c.all, 36)
+	}
+	return text
+}
+
+// A feed is what this process knows of the tellings, and who waits for one.
+type feed struct {
+	look  chan struct{} // has an element if the teller should look now
+	ended chan struct{} // closed when nobody should wait any more
+	end   sync.Once
+
+	mu      sync.Mutex
+	wake    chan struct{} // closed when last changes
+	last    toldRow       // the last one that is known
+	waiting int
+	queues  map[queueKey]*queue
+}
+
+func newFeed() feed {
+	return feed{look: make(chan struct{}, 1), ended: make(chan struct{}), wake: make(chan struct{}), queues: make(map[queueKey]*queue)}
+}
+
+// lookNow makes the teller look whether there is something to tell.
+func (f *feed) lookNow() {
+	select {
+	case f.look <- struct{}{}:
+	default:
+	}
+}
+
+// committed is called after each commit of this process.
+func (f *feed) committed() {
+	if _, waiting := f.known(); waiting > 0 {
+		f.lookNow()
+	}
+}
+
+func (f *feed) known() (last toldRow, waiting int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.last, f.waiting
+}
+
+// noticed wakes those who wait, if there is another last telling. After a failover that loses something its number may be lower.
+func (f *feed) noticed(last toldRow) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if last != f.last {
+		close(f.wake)
+		f.wake, f.last = make(chan struct{}), last
+	}
+}
+
+// A queue are callers that wait behind the same cursor. They share one read.
+type queue struct {
+	members int         // guarded by feed.mu
+	failed  atomic.Bool // a read has failed: nobody joins any more
+
+	mu   sync.Mutex // held while somebody reads
+	of   toldRow    // the last one before page was read
+	page *changePage
+	err  error
+}
+
+type queueKey struct {
+	cursor
+	limit int
+}
+
+// join counts a caller that waits, until it calls leave. If it does not share, it is alone in its queue: what others have read may be older than
+// its call.
+func (f *feed) join(key queueKey, share bool) (q *queue, leave func(), err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.waiting == maxWaiting {
+		return nil, nil, snapshot.ErrTooManyWait
+	}
+	if f.waiting++; f.waiting == 1 {
+		f.lookNow()
+	}
+	if q = f.queues[key]; q == nil || !share || q.failed.Load() {
+		q = new(queue)
+	}
+	if q.members++; share {
+		f.queues[key] = q
+	}
+	return q, func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.waiting--
+		if q.members--; f.queues[key] == q && (q.members == 0 || q.failed.Load()) {
+			delete(f.queues, key)
+		}
+	}, nil
+}
+
+// read reads the page behind the queue's cursor, once for each last telling. A caller that does not wait yet is in no queue.
+func (q *queue) read(ctx context.Context, last toldRow, read func(context.Context) (*changePage, error)) (*changePage, error) {
+	if q == nil {
+		return read(ctx)
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.err == nil && (q.page == nil || q.of != last) {
+		q.of = last
+		q.page, q.err = read(context.WithoutCancel(ctx)) // if this caller hangs up, the others still want it
+	}
+	q.failed.Store(q.err != nil)
+	return q.page, q.err
+}
+
+// ChangesWaiting is how many callers wait for changes.
+func (s *Inbox) ChangesWaiting() int { _, n := s.feed.known(); return n }
+
+// EndWaiting answers all who wait for changes, and lets nobody wait any more: usher ends.
+func (s *Inbox) EndWaiting() { s.feed.end.Do(func() { close(s.feed.ended) }) }
+
+// state returns the last telling that is known, and what is closed when there is another.
+func (f *feed) state() (wake <-chan struct{}, last toldRow) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.wake, f.last
+}
+
+// errUntold says that a reader cannot begin, because tenants are stored of which nothing was told.
+var errUntold = errors.New("the inbox has changes that could not be told yet")
+
+// Changes returns what was told after a cursor or, if that is empty, all tenants. While there is nothing, it waits so long.
+func (s *Inbox) Changes(ctx context.Context, after string, limit int, wait time.Duration) (*snapshot.Changes, error) {
+	var from cursor
+	begins := after == ""
+	if !begins {
+		var err error
+		if from, err = parseCursor(after); err != nil {
+			return nil, err
+		}
+	}
+	until := time.Now().Add(wait)
+	soon := time.Now().Add(tellPatience)
+	var q *queue
+	var stored int64 // when the reader began: the last change that was not told
+	for {
+		wake, last := s.feed.state()
+		p, err := q.read(ctx, last, func(ctx context.Context) (*changePage, error) { return s.readChanges(ctx, from, begins, limit) })
+		if err != nil {
+			return nil, err
+		}
+		if q == nil {
+			stored = p.lastUntold
+		}
+		// A reader that begins gets every tenant that is stored: it deletes from its copy who is not in its pages.
+		missing := begins && p.firstUntold > 0 && p.firstUntold <= stored
+		if len(p.All) > 0 && !missing {
+			return p.Changes, nil
+		}
+		if p.firstUntold > 0 || p.cut { // it is told in a moment
+			s.feed.lookNow()
+			until = later(until, soon)
+		}
+		left := time.Until(until)
+		if q == nil && left > 0 {
+			if !begins {
+				from = p.next
+			}
+			var leave func()
+			if q, leave, err = s.feed.join(queueKey{from, limit}, !begins); err != nil {
+				return nil, err
+			}
+			defer leave()
+		}
+		select {
+		case <-wake:
+			continue
+		case <-time.After(left):
+		case <-s.feed.ended:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		if missing {
+			return nil, errUntold
+		}
+		return p.Changes, nil
+	}
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}
+
+// A changePage is a page of changes, and what its reader must know.
+type changePage struct {
+	*snapshot.Changes
+	next cursor
+	// cut says that the page ends before a tenant that has changed since it was told. That one is told again soon, by a higher number. A page
+	// that said its new state already would not be noticed if a failover lost it.
+	cut                     bool
+	firstUntold, lastUntold int64 // what is stored and not told; 0: nothing
+}
+
+// readChanges reads one page. If the inbox does not know the cursor, it makes sure that this is the inbox: a primary that has been replaced,
+// and that nobody has stopped, does not have the newest tellings either, but its transactions cannot be committed any more.
+func (s *Inbox) readChanges(ctx context.Context, from cursor, begins bool, limit int) (*changePage, error) {
+	p, err := s.changesPage(ctx, from, begins, limit)
+	if errors.Is(err, snapshot.ErrCursorUnknown) && s.engine.Shared() {
+		if err = s.tryWrite(ctx); err == nil {
+			p, err = s.changesPage(ctx, from, begins, limit)
+		}
+	}
+	return p, err
+}
+
+func (s *Inbox) changesPage(ctx context.Context, from cursor, begins bool, limit int) (*changePage, error) {
+	p := &changePage{Changes: &snapshot.Changes{All: []snapshot.Change{}}, next: from}
+	known, found := begins, 0
+	err := s.browse(ctx, func(tx engine.Tx) error {
+		if !begins {
+			tx.Queue("telling", func(r engine.Row) error { known = true; var n int64; return r.Scan(&n) }, from.told.number, from.told.token)
+		}
+		tx.Queue("last_telling", func(r engine.Row) error { return r.Scan(&p.next.told.number, &p.next.told.token) })
+		tx.Queue("untold", func(r engine.Row) error { return r.Scan(&p.firstUntold, &p.lastUntold) })
+		if err := tx.Send(); err != nil || !known {
+			return err
+		}
+		if begins {
+			p.next.all = p.next.told.number
+		}
+		tx.Queue("changes", func(r engine.Row) error {
+			var c snapshot.Change
+			var number, told, received, rows int64
+			var features string
+			err := r.Scan(&number, &told, &rows, &c.Platform, &c.Tenant, &c.Seq, &c.Webhook, &received, &c.Name, &features)
+			if p.cut = p.cut || c.Seq != told; err != nil || p.cut || len(p.All) == limit {
+				return err
+			}
+			found = int(rows)
+			c.Received, c.Features, c.Erased = moment(received), orNil([]byte(features)), told == 0
+			p.All, p.next.at = append(p.All, c), number
+			return nil
+		}, from.at, int64(limit+1), p.next.all, int64(changesBytes))
+		return tx.Send()
+	})
+	if err == nil && !known {
+		err = snapshot.ErrCursorUnknown
+	}
+	if p.More = p.cut || found > len(p.All); !p.More {
+		p.next.at = p.next.told.number
+	}
+	p.Cursor = p.next.String()
+	return p, err
+}
+
+// tryWrite commits a transaction that writes.
+func (s *Inbox) tryWrite(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
+	reply := make(chan error, 1)
+	return s.await(ctx, ctx.Done(), &work{failed: func(err error) { reply <- err }, decide: func(t *sqlTurn) func() {
+		t.statements = append(t.statements, func(tx engine.Tx) { tx.Queue("touch", nil) })
+		return func() { reply <- nil }
+	}}, reply)
+}
+
+// runTeller tells what was committed, here or by other processes, and wakes those who wait.
+func (s *Inbox) runTeller() {
+	for s.run.Err() == nil {
+		began := time.Now()
+		if s.tell() {
+			continue
+		}
+		pause := tellIdle
+		if _, waiting := s.feed.known(); waiting > 0 {
+			pause = tellEvery
+		}
+		select {
+		case <-time.After(pause):
+			continue
+		case <-s.feed.look:
+		case <-s.run.Done():
+		}
+		select {
+		case <-time.After(tellEvery - time.Since(began)):
+		case <-s.run.Done():
+		}
+	}
+}
+
+// tell tells what was committed, and notices what others have told. more says that there is more to tell.
+func (s *Inbox) tell() (more bool) {
+	_, waiting := s.feed.known()
+	if !s.engine.Shared() && waiting == 0 { // triggers tell, and nobody wants to know
+		return false
+	}
+	var last toldRow
+	var first, count int64
+	err := s.read(s.run, func(tx engine.Tx) error {
+		tx.Queue("untold", func(r engine.Row) error { var last int64; return r.Scan(&first, &last) })
+		tx.Queue("last_telling", func(r engine.Row) error { return r.Scan(&last.number, &last.token) })
+		return tx.Send()
+	})
+	if err != nil {
+		return false
+	}
+	if first > 0 && s.engine.Full() == nil {
+		token, reply := rand.Int64(), make(chan error, 1)
+		told := int64(0)
+		err = s.await(s.run, s.run.Done(), &work{failed: func(err error) { reply <- err }, decide: func(t *sqlTurn) func() {
+			told, count = 0, 0
+			t.statements = append(t.statements, func(tx engine.Tx) {
+				tx.Queue("tell_lock", nil)
+				tx.Queue("tell", func(r engine.Row) error { return r.Scan(&told, &count) }, int64(tellAtOnce), token, t.now)
+			})
+			return func() { reply <- nil }
+		}}, reply)
+		if err != nil { // another process may tell, and what was told can be read
+			return false
+		}
+		if told > 0 {
+			last = toldRow{told, token}
+		}
+	}
+	s.feed.noticed(last)
+	return count == tellAtOnce
+}
