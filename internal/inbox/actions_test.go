@@ -53,6 +53,7 @@ func TestActionIsStoredWithWhatItDoes(t *testing.T) {
 		d.main.set("", status(422))
 		d.take("acme", "A")
 		d.take("other", "A", "B")
+		d.take("third", "A")
 		d.recordInvalid("odd", odd("odd", "a"))
 		d.until("parked", func() bool { return !strings.Contains(d.states(""), "waiting") })
 		state := func() string {
@@ -66,7 +67,7 @@ func TestActionIsStoredWithWhatItDoes(t *testing.T) {
 			want string
 		}{
 			{func(by *Action) error { return d.Inbox.Pause(Pause{}, by) }, "ana pause all 0"},
-			{func(by *Action) error { return d.Inbox.Discard(d.nth("other", 1), by) }, "ana discard all 1"},
+			{func(by *Action) error { return d.Inbox.Discard(d.nth("third", 1), by) }, "ana discard all 1"},
 			{func(by *Action) error { return d.Inbox.Redeliver(d.nth("other", 2), "", true, by) }, "ana redeliver all 1"},
 			{func(by *Action) error { return second(d.Inbox.Accept(invalid, false, by)) }, "ana accept all 1"},
 			{func(by *Action) error { return second(d.Inbox.Forget(nil, "acme", by)) }, "ana forget all 0"},

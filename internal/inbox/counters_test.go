@@ -111,13 +111,13 @@ func TestLanesCountWhatTheyHave(t *testing.T) {
 				for _, err := desks[0].Resume(Pause{Tenant: fmt.Sprint("t", n)}); err != nil; _, err = desks[0].Resume(Pause{Tenant: fmt.Sprint("t", n)}) {
 				}
 			}
-			wrong := `SELECT string_agg(format('%s: %s', l.tenant, row(l.waiting, c.waiting, l.resent, c.resent, l.parked, c.parked, l.invalid, c.invalid, l.bytes, c.bytes, l.tail, c.tail, s.seq, c.snap)::text), '; ')
+			wrong := `SELECT string_agg(format('%s: %s', l.tenant, row(l.waiting, c.waiting, l.parked, c.parked, l.invalid, c.invalid, l.bytes, c.bytes, l.tail, c.tail, s.seq, c.snap)::text), '; ')
 FROM {schema}.lane l LEFT JOIN {schema}.snapshot s USING (tenant, platform) CROSS JOIN LATERAL (
-	SELECT count(*) FILTER (WHERE state = 0 AND counts) AS waiting, count(*) FILTER (WHERE state = 0 AND lane_order < 0 AND counts) AS resent, count(*) FILTER (WHERE state = 1 AND counts) AS parked,
-		count(*) FILTER (WHERE state = 2) AS invalid, coalesce(sum(size) FILTER (WHERE state < 2 AND counts), 0) AS bytes,
+	SELECT count(*) FILTER (WHERE state = 0) AS waiting, count(*) FILTER (WHERE state = 1) AS parked,
+		count(*) FILTER (WHERE state = 2) AS invalid, coalesce(sum(size) FILTER (WHERE state < 2), 0) AS bytes,
 		max(seq) FILTER (WHERE record NOT LIKE '%"code":%') AS tail, max(seq) FILTER (WHERE snapshot = 1 AND record NOT LIKE '%"code":%') AS snap
-	FROM (SELECT *, rank >= CASE WHEN state = 1 THEN l.accepted ELSE l.superseded END AS counts FROM {schema}.webhook w WHERE w.tenant = l.tenant AND w.platform = l.platform AND w.event_type = l.event_type) x) c
-WHERE (l.waiting, l.resent, l.parked, l.invalid, l.bytes) <> (c.waiting, c.resent, c.parked, c.invalid, c.bytes) OR c.tail > l.tail OR c.snap > coalesce(s.seq, 0)
+	FROM (SELECT * FROM {schema}.webhook w WHERE w.tenant = l.tenant AND w.platform = l.platform AND w.event_type = l.event_type) x) c
+WHERE (l.waiting, l.parked, l.invalid, l.bytes) <> (c.waiting, c.parked, c.invalid, c.bytes) OR c.tail > l.tail OR c.snap > coalesce(s.seq, 0)
 	OR l.tenant <> '' AND l.waiting > 0 AND l.due > 4000000000000000 AND l.paused = 0
 	OR EXISTS (SELECT FROM {schema}.webhook w WHERE w.tenant = l.tenant AND w.platform = l.platform AND w.event_type = l.event_type AND NOT EXISTS (SELECT FROM {schema}.content c WHERE c.seq = w.seq))`
 			if got := inSchema(t, dsn, "SELECT coalesce(("+wrong+"), '')"); got != "" {

@@ -117,7 +117,7 @@ func TestTries(t *testing.T) {
 		time.Sleep(50 * time.Second)
 		d.want("for so long", d.states(""), "waiting waiting waiting waiting waiting waiting")
 		time.Sleep(40 * time.Second)
-		d.want("then", d.states(""), "parked parked parked parked parked parked")
+		d.want("then", d.states(""), "parked parked parked parked superseded parked")
 		if e := d.list("t0")[0]; e.Counted != 0 || e.Tries < 5 || e.Why != "older than USHER_WEBHOOK_INBOX_MAX_AGE" {
 			t.Errorf("%+v", e.Status)
 		}

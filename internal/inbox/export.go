@@ -687,10 +687,7 @@ func (i *importJob) addWebhook(chunk *importChunk, w *webhookLine) error {
 	row.snapshot, row.digest, row.Header, row.Body, row.hasContent, row.isNew = w.Snapshot, w.Digest, decodeHeader(w.Header), w.Body, true, true
 	row.size = int64(len(w.Body)+len(w.Header)) + overhead
 	row.Type, row.Why = withoutZero(row.Type), withoutZero(row.Why)
-	if row.rank = never; row.snapshot && !(row.Forced && row.State == Waiting) {
-		row.rank = row.ID
-	}
-	if row.State == Invalid {
+	if row.rank = row.ID; row.State == Invalid {
 		row.rank = max(row.ID, w.LastID)
 	}
 	i.lastID = w.ID

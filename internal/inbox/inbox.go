@@ -86,7 +86,7 @@ type Config struct {
 	// StoreUnclaimed says what to do with a webhook that no receiver takes. True: it is kept, and never delivered. False: it waits for
 	// a receiver.
 	StoreUnclaimed bool
-	// Latest supersedes a waiting snapshot when a newer one of its tenant arrives.
+	// Latest supersedes a waiting snapshot when a newer one of its tenant arrives right behind it.
 	Latest bool
 	// DedupWindow is how long usher assumes that the receiver still has the snapshot that it accepted last. Zero: no
 	// webhook is a duplicate.
@@ -176,11 +176,10 @@ type Inbox struct {
 	heldUp  []HeldUp // the last that usher has read
 
 	// Only the writer uses these.
-	idle          bool                      // there was no transaction since the last tick
-	stale         map[webhookgate.Lane]bool // lanes with rows that do not say yet that they are superseded
-	clockJumped   bool                      // times that lanes have may come from before the database's clock was set
-	nextSweep     time.Time                 // not before this time it deletes more of what was kept for too long
-	lastFullSweep time.Time                 // when it last deleted everything that is too old
+	idle          bool      // there was no transaction since the last tick
+	clockJumped   bool      // times that lanes have may come from before the database's clock was set
+	nextSweep     time.Time // not before this time it deletes more of what was kept for too long
+	lastFullSweep time.Time // when it last deleted everything that is too old
 	heart         heartbeat
 	missedFailed  time.Time // when it last could not store what was missed
 
@@ -240,7 +239,7 @@ func New(e engine.Engine, cfg Config) *Inbox {
 		cfg.Missed = webhookgate.NewMissed()
 	}
 	s := &Inbox{
-		cfg: cfg, engine: e, owner: make([]byte, 16), leaseTime: fileLeaseTime, stale: make(map[webhookgate.Lane]bool),
+		cfg: cfg, engine: e, owner: make([]byte, 16), leaseTime: fileLeaseTime,
 		ops: make(chan *work, 1024), imports: make(chan *importJob), exporting: make(chan struct{}, 1), browsing: make(chan struct{}, engine.MaxReaders/2), opened: make(chan struct{}), closed: make(chan struct{}),
 	}
 	if e.Shared() {
@@ -529,14 +528,13 @@ type seenRow struct {
 	seq   int64 // zero: it counts as delivered
 	uuid  string
 	state State
-	rank  int64
 }
 
 func scanSeen(r engine.Row) (*seenRow, error) {
 	s := new(seenRow)
 	var hash []byte
 	var state int64
-	err := r.Scan(&s.lane.Tenant, &s.lane.Platform, &s.lane.Type, &hash, &s.digest, &s.seq, &s.at, &state, &s.rank, &s.uuid)
+	err := r.Scan(&s.lane.Tenant, &s.lane.Platform, &s.lane.Type, &hash, &s.digest, &s.seq, &s.at, &state, &s.uuid)
 	copy(s.hash[:], hash)
 	s.state = stateOf(state)
 	return s, err

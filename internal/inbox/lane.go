@@ -53,20 +53,14 @@ type rules struct {
 
 // rows are the webhooks of a lane that are not in memory. SQL answers; in a test, a slice.
 type rows interface {
-	// firstWaiting returns the first waiting webhook that is none of these, and not superseded; nil: there is none.
+	// firstWaiting returns the first waiting webhook that is none of these; nil: there is none.
 	firstWaiting(l *lane, except []int64) *Webhook
-	invalid(l *lane) []*Webhook // all; there are few
-	// parkedAfter returns the parked snapshots before this one that were parked after a newer one had been accepted: somebody had forced them.
-	// If there are very many, it returns some: the others stay until the next new one is accepted.
-	parkedAfter(l *lane, id int64) []*Webhook
-	// countBelow counts the webhooks that are none of these, and are superseded by the lane's marks, but were not by these former ones.
-	countBelow(l *lane, former marks, except []int64) counts
-	snapshot(l *lane) *snapshot.Stored // the last one, when the turn began; nil: there is none
+	invalid(l *lane) []*Webhook         // all; there are few
+	parkedSnapshots(l *lane) []*Webhook // one at most, but after an import
+	snapshot(l *lane) *snapshot.Stored  // the last one, when the turn began; nil: there is none
 	erase(l *lane) (webhooks int)
 	forgetIDs(l *lane)
 }
-
-type counts struct{ waiting, resent, parked, bytes int64 }
 
 func (t *turn) time() time.Time { return moment(t.now) }
 
@@ -89,7 +83,6 @@ type memory struct {
 func (l *lane) know(h *Webhook) *Webhook {
 	known := l.hook(h.ID)
 	if known == nil {
-		h.applyMarks(l.marks)
 		l.hooks = append(l.hooks, h)
 		return h
 	}
@@ -124,11 +117,11 @@ func (l *lane) first() (first *Webhook) {
 			continue
 		}
 		elsewhere--
-		if h.ID != l.leasedID && (first == nil || h.position() < first.position()) {
+		if h.ID != l.leasedID && (first == nil || h.ID < first.ID) {
 			first = h
 		}
 	}
-	if elsewhere <= 0 || first != nil && first.position() <= l.frontier {
+	if elsewhere <= 0 || first != nil && first.ID <= l.frontier {
 		return first
 	}
 	except := l.inMemory()
@@ -136,8 +129,8 @@ func (l *lane) first() (first *Webhook) {
 		except = append(except, l.leasedID)
 	}
 	if h := l.t.rows.firstWaiting(l, except); h != nil {
-		l.hooks, l.frontier = append(l.hooks, h), h.position()
-		if first == nil || h.position() < first.position() {
+		l.hooks, l.frontier = append(l.hooks, h), h.ID
+		if first == nil || h.ID < first.ID {
 			return h
 		}
 	}
@@ -173,9 +166,7 @@ func (l *lane) note() int64 {
 // add puts a new webhook into the lane.
 func (l *lane) add(row *Webhook, state State) {
 	row.ID, row.Received, row.isNew = l.note(), l.t.time(), true
-	if row.snapshot {
-		row.rank = row.ID
-	}
+	row.rank = row.ID
 	l.enter(row, state, "")
 	l.hooks = append(l.hooks, row)
 }
@@ -193,9 +184,6 @@ func (l *lane) leave(h *Webhook) {
 	switch h.State {
 	case Waiting:
 		l.count(-1, 0, -h.size)
-		if !h.Again.IsZero() {
-			l.resent--
-		}
 		if l.tail == h.ID {
 			l.tailDigest = nil
 		}
@@ -213,9 +201,6 @@ func (l *lane) enter(h *Webhook, state State, why string) {
 	switch state {
 	case Waiting:
 		l.count(1, 0, h.size)
-		if !h.Again.IsZero() {
-			l.resent++
-		}
 	case Parked:
 		l.count(0, 1, h.size)
 	case Invalid:
@@ -241,58 +226,24 @@ func (l *lane) drop(h *Webhook) {
 	}
 }
 
-// supersedeBelow raises the marks: what ranks below them is superseded from now on, be it in memory or not. Rows that are not in memory
-// follow in steps, because there may be very many (catchUp). lookForWaiting: some of the waiting ones that are not in memory may rank
-// below the mark.
-func (l *lane) supersedeBelow(m marks, lookForWaiting bool) {
-	former := l.marks
-	l.marks = marks{max(former.waiting, m.waiting), max(former.parked, m.parked)}
-	if l.marks == former {
+// supersedeParked is for a snapshot that has just been accepted or parked. It supersedes the parked snapshot that is older. If one that is
+// newer is parked already, because somebody redelivered this one with force, that one stays. So a lane has one parked snapshot at most.
+func (l *lane) supersedeParked(h *Webhook) {
+	if !h.snapshot || l.parked == boolNumber(h.State == Parked) {
 		return
 	}
-	l.dirty = true
-	waiting, parked := l.waiting, l.parked // how many are not in memory
-	for _, h := range l.hooks {
-		if h.gone || !h.State.open() {
-			continue
-		}
-		if h.State == Waiting {
-			waiting--
-		} else {
-			parked--
-		}
-		if l.overtaken(h.State, h.rank) {
-			l.move(h, Superseded, supersededWhy)
-		}
-	}
-	if (parked <= 0 || l.marks.parked == former.parked) && (waiting <= 0 || !lookForWaiting) {
-		return
-	}
-	n := l.t.rows.countBelow(l, former, l.inMemory())
-	if n.waiting+n.parked > 0 {
-		l.count(-n.waiting, -n.parked, -n.bytes)
-		l.resent -= n.resent
-		l.stale = true
-		l.t.finished = true
-	}
-}
-
-// supersedeParkedAfter supersedes older snapshots to which the mark does not apply, because somebody has forced them since.
-func (l *lane) supersedeParkedAfter(id int64) {
-	if l.parked == 0 {
-		return
-	}
-	for _, h := range l.t.rows.parkedAfter(l, id) {
-		l.know(h)
-	}
-	for _, h := range l.hooks {
-		if h.State == Parked && !h.gone && h.snapshot && h.ID < id {
+	for _, p := range l.t.rows.parkedSnapshots(l) {
+		switch p = l.know(p); {
+		case p == h || p.State != Parked: // this transaction has moved it
+		case p.ID < h.ID:
+			l.move(p, Superseded, supersededWhy)
+		case h.State == Parked:
 			l.move(h, Superseded, supersededWhy)
 		}
 	}
 }
 
-// idle says whether nothing waits, and nobody delivers anything. (What is being delivered may be superseded already.)
+// idle says whether nothing waits, and nobody delivers anything.
 func (l *lane) idle() bool { return l.waiting == 0 && !l.leased() }
 
 // An incoming webhook is one that shall be taken in.
@@ -379,14 +330,17 @@ func (l *lane) enqueue(row *Webhook, in *incoming) (a Answer) {
 	t := l.t
 	idle := l.idle()
 	l.endExpiredLease()
+	former := l.hook(l.tail)
 	l.add(row, Waiting)
 	l.becomeTail(row, in.state)
 	l.tailDigest = dedupDigest(row)
 	if !idle {
 		// Its backoff, its pause and its turn stay, also if nothing older waits any more.
-		if t.Latest && row.snapshot {
-			l.supersedeBelow(marks{waiting: row.ID}, true)
-			l.noteSince()
+		if former != nil && former.ID != l.leasedID && l.replaces(row, former) {
+			l.move(former, Superseded, supersededWhy)
+			if l.waiting == 1 {
+				l.waitingSince = t.now
+			}
 		}
 		return a
 	}
@@ -404,6 +358,11 @@ func (l *lane) enqueue(row *Webhook, in *incoming) (a Answer) {
 		a.unleased = true
 	}
 	return a
+}
+
+// replaces says whether the settings want a webhook to supersede the one that waits right before it in the lane.
+func (l *lane) replaces(next, h *Webhook) bool {
+	return l.t.Latest && next.ID > h.ID && next.snapshot && h.snapshot && h.State == Waiting && h.Again.IsZero()
 }
 
 // noteSince notes since when the lane's first webhook waits.
@@ -469,7 +428,7 @@ func (l *lane) rememberID(in *incoming, seq int64, uuid string) {
 	if !in.signed {
 		return
 	}
-	id := &seenRow{seenID: seenID{l.Lane, in.signedID}, digest: in.digest, seq: seq, at: l.t.now, state: Waiting, rank: never, uuid: uuid}
+	id := &seenRow{seenID: seenID{l.Lane, in.signedID}, digest: in.digest, seq: seq, at: l.t.now, state: Waiting, uuid: uuid}
 	same := func(known *seenRow) bool { return bytes.Equal(known.digest, id.digest) }
 	if uuid != in.Webhook.UUID && slices.ContainsFunc(l.seen[id.hash], func(known *seenRow) bool { return same(known) && l.makesCopy(known) }) {
 		return // the 15 minutes count from the first time
@@ -485,9 +444,6 @@ func (l *lane) rememberID(in *incoming, seq int64, uuid string) {
 // too long ago.
 func (l *lane) makesCopy(r *seenRow) bool {
 	state := r.state
-	if l.overtaken(state, r.rank) {
-		state = Superseded
-	}
 	if original := l.hook(r.seq); original != nil { // it may have changed in this transaction
 		state = original.State
 	}
@@ -664,9 +620,6 @@ func (l *lane) settle(o *Outcome) (s settlement) {
 	defer func() { s.Tried, s.LaneReady = *h, l.waiting > 0 && l.owner == nil && l.due <= t.now }()
 	if o.Aborted {
 		l.release(t.now + micros(o.RetryIn))
-		if h.State == Superseded { // while it was to be tried
-			l.noteSince()
-		}
 		return s
 	}
 	if o.ContentErr == nil {
@@ -688,18 +641,11 @@ func (l *lane) settle(o *Outcome) (s settlement) {
 	case o.Try.Accepted() && o.ContentErr == nil:
 		l.move(h, Delivered, "")
 		l.held, l.heldAt, l.heldBy, l.heldID = dedupDigest(h), t.now, h.Receiver, h.UUID
-		if h.snapshot {
-			if h.ID <= l.marks.parked { // the mark says nothing new
-				l.supersedeParkedAfter(h.ID)
-			}
-			l.supersedeBelow(marks{h.ID, h.ID}, l.resent > 0 || !h.Again.IsZero()) // else all that wait are newer
-		}
+		l.supersedeParked(h)
 	case why != "":
-		if h.State == Waiting { // else it was superseded while it was tried
-			if h.snapshot { // the next newer one that is accepted supersedes it; one that was accepted before somebody forced it does not
-				h.rank = max(l.marks.parked, h.ID)
-			}
+		if o.ContentErr != nil || !l.supersedeTried(h) {
 			l.move(h, Parked, why)
+			l.supersedeParked(h)
 		}
 		l.held = nil // the receiver may have accepted it in a try whose answer got lost
 	default:
@@ -709,6 +655,18 @@ func (l *lane) settle(o *Outcome) (s settlement) {
 	l.clearFailures()
 	s.NextLease = l.proceed(o)
 	return s
+}
+
+// supersedeTried supersedes a webhook whose try failed, if one that replaces it came meanwhile.
+func (l *lane) supersedeTried(h *Webhook) bool {
+	if !l.t.Latest {
+		return false
+	}
+	if next := l.first(); next == nil || !l.replaces(next, h) {
+		return false
+	}
+	l.move(h, Superseded, supersededWhy)
+	return true
 }
 
 // retry ends the lease after a failed try, and says when the lane is due again.
@@ -724,7 +682,7 @@ func (l *lane) retry(o *Outcome, h *Webhook) time.Time {
 		l.notBefore = t.now + micros(after)
 	}
 	l.failures++
-	if h.State == Superseded { // while it was tried
+	if l.supersedeTried(h) {
 		l.held = nil
 		l.noteSince()
 	}
@@ -751,12 +709,13 @@ func (l *lane) proceed(o *Outcome) *Lease {
 	return lease
 }
 
-// redeliver sends a webhook again, ahead of the others that wait. asked is its state when somebody asked for it, or chose it.
+// redeliver puts a webhook back into the lane, in the place of its number: ahead of all that came after it. asked is its state when somebody asked for
+// it, or chose it.
 func (l *lane) redeliver(h *Webhook, asked State, force bool) error {
 	t := l.t
 	l.endExpiredLease()
 	switch {
-	case l.leased() && l.leasedID == h.ID: // it may be superseded already
+	case l.leased() && l.leasedID == h.ID:
 		return ErrBusy
 	case h.State == Waiting:
 		l.clearBackoff()
@@ -774,9 +733,6 @@ func (l *lane) redeliver(h *Webhook, asked State, force bool) error {
 	idle := l.waiting == 0
 	l.leave(h)
 	h.Record = Record{Tried: h.Tried, Again: t.time(), Forced: force && l.tail > h.ID}
-	if h.rank = never; h.snapshot && !h.Forced {
-		h.rank = h.ID
-	}
 	l.enter(h, Waiting, "")
 	h.changed = true
 	l.held = nil
@@ -866,8 +822,7 @@ func (l *lane) erase() (count int, err error) {
 	count += t.rows.erase(l)
 	t.bytesAdded -= l.bytes
 	l.hooks, l.deleted, l.memory.snapshot, l.frontier, l.reads = nil, nil, nil, math.MinInt64, false
-	l.marks, l.stale = marks{}, false
-	l.waiting, l.resent, l.parked, l.invalid, l.bytes = 0, 0, 0, 0, 0
+	l.waiting, l.parked, l.invalid, l.bytes = 0, 0, 0, 0
 	l.tail, l.tailID, l.taken, l.failingSince = 0, "", nil, 0
 	l.note()
 	l.clearBackoff()

@@ -127,6 +127,11 @@ func (t *memTurn) lane(name webhookgate.Lane) *lane {
 	if t.m.r.IntN(2) == 0 { // the first may be in memory or not
 		l.first()
 	}
+	if t.Latest {
+		if h := t.load(l, l.tail); h != nil && h.State != Waiting {
+			l.hooks = slices.DeleteFunc(l.hooks, func(o *Webhook) bool { return o == h })
+		}
+	}
 	return l
 }
 
@@ -135,7 +140,7 @@ type memRows struct{ t *memTurn }
 func (r memRows) firstWaiting(l *lane, except []int64) (first *Webhook) {
 	r.t.m.Asked++
 	for _, h := range r.t.m.hooks[l.Lane] {
-		if h.State == Waiting && !l.overtaken(h.State, h.rank) && !slices.Contains(except, h.ID) && (first == nil || h.position() < first.position()) {
+		if h.State == Waiting && !slices.Contains(except, h.ID) && (first == nil || h.ID < first.ID) {
 			first = h
 		}
 	}
@@ -157,29 +162,15 @@ func (r memRows) invalid(l *lane) (all []*Webhook) {
 	return all
 }
 
-func (r memRows) parkedAfter(l *lane, id int64) (all []*Webhook) {
+func (r memRows) parkedSnapshots(l *lane) (all []*Webhook) {
 	r.t.m.Asked++
 	for _, h := range r.t.m.hooks[l.Lane] {
-		if h.State == Parked && h.snapshot && h.ID < id && h.rank == l.marks.parked {
+		if h.State == Parked && h.snapshot {
 			row := *h
 			all = append(all, &row)
 		}
 	}
 	return all
-}
-
-func (r memRows) countBelow(l *lane, former marks, except []int64) (c counts) {
-	r.t.m.Asked++
-	for _, h := range r.t.m.hooks[l.Lane] {
-		if !l.overtaken(h.State, h.rank) || former.overtaken(h.State, h.rank) || slices.Contains(except, h.ID) {
-			continue
-		}
-		c.waiting += boolNumber(h.State == Waiting)
-		c.parked += boolNumber(h.State == Parked)
-		c.resent += boolNumber(h.State == Waiting && h.position() < 0)
-		c.bytes += h.size
-	}
-	return c
 }
 
 func (r memRows) snapshot(l *lane) *snapshot.Stored { return r.t.m.known[l.Lane] }
@@ -242,10 +233,10 @@ func (t *memTurn) loadSeen(l *lane, in *incoming) {
 	}
 	for _, r := range t.m.seen[seenID{l.Lane, in.signedID}] {
 		row := *r
-		row.state, row.rank = Delivered, never // unless it is still there
+		row.state = Delivered // unless it is still there
 		for _, h := range t.m.hooks[l.Lane] {
 			if h.ID == row.seq {
-				row.state, row.rank = h.State, h.rank
+				row.state = h.State
 			}
 		}
 		l.seen[in.signedID] = append(l.seen[in.signedID], &row)
@@ -334,26 +325,6 @@ func (m *Memory) Claim(rc func(platform string) *receiver.Receiver, done func([]
 	}
 }
 
-// Continue brings rows into line with their lanes' marks: some of them, sometimes.
-func (m *Memory) Continue() {
-	for k, l := range m.lanes {
-		if !l.stale || m.r.IntN(3) > 0 {
-			continue
-		}
-		all := slices.Clone(m.hooks[k])
-		for n, h := range all {
-			if l.overtaken(h.State, h.rank) {
-				row := *h
-				row.applyMarks(l.marks)
-				all[n] = &row
-				break
-			}
-		}
-		m.hooks[k] = all
-		l.stale = slices.ContainsFunc(all, func(h *Webhook) bool { return l.overtaken(h.State, h.rank) })
-	}
-}
-
 // NextDue is when the next lane is due.
 func (m *Memory) NextDue(rc func(platform string) *receiver.Receiver) int64 {
 	next := never
@@ -428,9 +399,6 @@ func (m *Memory) List() (all []*Webhook) {
 	for _, hooks := range m.hooks {
 		for _, h := range hooks {
 			row := *h
-			if l := m.lanes[h.lane]; l != nil {
-				row.applyMarks(l.marks)
-			}
 			all = append(all, &row)
 		}
 	}
@@ -447,21 +415,21 @@ func (m *Memory) Check() error {
 		if hooks := m.hooks[k]; len(hooks) > 0 && hooks[len(hooks)-1].ID > l.last {
 			return fmt.Errorf("(j) the last number of %s is %d, and it has webhook %d", l.Tenant, l.last, hooks[len(hooks)-1].ID)
 		}
-		var waiting, parked, resent, invalid, bytes int64
+		var waiting, parked, invalid, bytes, parkedSnapshots int64
 		for _, h := range m.hooks[k] {
+			parkedSnapshots += boolNumber(h.State == Parked && h.snapshot)
 			invalid += boolNumber(h.State == Invalid)
-			if l.overtaken(h.State, h.rank) {
-				continue
-			}
 			waiting += boolNumber(h.State == Waiting)
 			parked += boolNumber(h.State == Parked)
-			resent += boolNumber(h.State == Waiting && h.position() < 0)
 			if h.State == Waiting || h.State == Parked {
 				bytes += h.size
 			}
 		}
-		if waiting != l.waiting || parked != l.parked || resent != l.resent || invalid != l.invalid || bytes != l.bytes {
-			return fmt.Errorf("(h) the counts of %s are wrong: %v, and there are %v; marks %v, leased %d", l.Tenant, []int64{l.waiting, l.resent, l.parked, l.invalid, l.bytes}, []int64{waiting, resent, parked, invalid, bytes}, l.marks, l.leasedID)
+		if parkedSnapshots > 1 {
+			return fmt.Errorf("(h) %s has %d parked snapshots", l.Tenant, parkedSnapshots)
+		}
+		if waiting != l.waiting || parked != l.parked || invalid != l.invalid || bytes != l.bytes {
+			return fmt.Errorf("(h) the counts of %s are wrong: %v, and there are %v; leased %d", l.Tenant, []int64{l.waiting, l.parked, l.invalid, l.bytes}, []int64{waiting, parked, invalid, bytes}, l.leasedID)
 		}
 	}
 	return nil

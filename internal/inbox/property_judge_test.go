@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -268,8 +269,9 @@ func (w *world) judgeStored(a *arrival) {
 	case Parked:
 		good = last != nil && (last.status == 422 || rejections >= worldTries || e.Changed.Sub(since) > w.maxAge)
 	case Superseded:
-		good = a.webhook.Snapshot && slices.ContainsFunc(w.arrivals, func(b *arrival) bool {
-			return b.tenant == a.tenant && b.webhook.Snapshot && b.entry != nil && b.entry.ID > e.ID && (w.cfg.Latest || w.wasAccepted(b))
+		good = w.cfg.Latest && w.wasReplaced(a) || w.mayBeParked(a, e.Changed) && slices.ContainsFunc(w.arrivals, func(b *arrival) bool {
+			newer := b.tenant == a.tenant && b.webhook.Snapshot && b.entry != nil && b.entry.ID > e.ID
+			return newer && (w.wasAccepted(b, e.Changed) || w.mayBeParked(b, e.Changed))
 		})
 	}
 	if !good {
@@ -279,6 +281,11 @@ func (w *world) judgeStored(a *arrival) {
 		return b.tenant == a.tenant && b.webhook.Snapshot && b.entry != nil && b.entry.State == Delivered && b.entry.ID > e.ID && b.entry.Changed.After(e.Changed)
 	}) {
 		w.violation("(c) arrival %d is parked, though a newer snapshot was accepted since", a.number)
+	}
+	if e.State == Parked && a.webhook.Snapshot && slices.ContainsFunc(w.arrivals, func(b *arrival) bool {
+		return b != a && b.tenant == a.tenant && b.webhook.Snapshot && b.entry != nil && b.entry.State == Parked
+	}) {
+		w.violation("(c) arrival %d is parked, and another snapshot of its tenant, too", a.number)
 	}
 	if e.State == Stored && slices.ContainsFunc(w.arrivals, func(b *arrival) bool {
 		stays := b.entry != nil && (b.entry.State == Parked && b.entry.Changed.Before(a.from) || b.entry.State == Waiting && len(b.again) == 0)
@@ -291,8 +298,42 @@ func (w *world) judgeStored(a *arrival) {
 	}
 }
 
-func (w *world) wasAccepted(a *arrival) bool {
-	return slices.ContainsFunc(w.tries, func(t *try) bool { return t.arrival == a && t.accepted() })
+// wasReplaced says whether a snapshot came right behind a snapshot in its lane, not counting snapshots between them that were superseded, and what
+// somebody has discarded or sent again.
+func (w *world) wasReplaced(a *arrival) bool {
+	if !a.webhook.Snapshot {
+		return false
+	}
+	behind := slices.DeleteFunc(slices.Clone(w.arrivals), func(b *arrival) bool {
+		return b.tenant != a.tenant || b.entry == nil || b.entry.ID <= a.entry.ID
+	})
+	slices.SortFunc(behind, func(b, c *arrival) int { return cmp.Compare(b.entry.ID, c.entry.ID) })
+	for _, b := range behind {
+		if b.webhook.Snapshot && b.entry.State != Stored {
+			return true
+		}
+		if len(b.discards)+len(b.again) == 0 {
+			return false
+		}
+	}
+	return false
+}
+
+// mayBeParked says whether a snapshot may have been parked by then, for a reason.
+func (w *world) mayBeParked(a *arrival, by time.Time) bool {
+	rejected := 0
+	return a.webhook.Snapshot && slices.ContainsFunc(w.tries, func(t *try) bool {
+		if t.arrival != a || t.ended.After(by) {
+			return false
+		}
+		rejected += number(t.status == 500)
+		return !t.accepted() && (t.status == 422 || rejected >= worldTries || t.ended.Sub(a.entry.Received) > w.maxAge)
+	})
+}
+
+// wasAccepted says whether a receiver had accepted a webhook by then.
+func (w *world) wasAccepted(a *arrival, by time.Time) bool {
+	return slices.ContainsFunc(w.tries, func(t *try) bool { return t.arrival == a && t.accepted() && !t.ended.After(by) })
 }
 
 // judgeOrder checks (b).

@@ -37,6 +37,7 @@ import (
 
 var (
 	long         = flag.Bool("long", false, "many random worlds")
+	worldCount   = flag.Uint64("worlds", 1000, "how many random worlds of lanes")
 	worldSeed    = flag.Uint64("world", 0, "the seed of the only random world to try")
 	worldSkip    = flag.String("skip", "", "steps of that world to leave out, comma-separated")
 	shrinkWorlds = flag.Bool("shrink", false, "shrink worlds that fail")

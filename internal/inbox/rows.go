@@ -99,7 +99,7 @@ type Webhook struct {
 
 	lane     webhookgate.Lane // empty: it is invalid, and its tenant is not certain
 	snapshot bool
-	rank     int64  // a snapshot with a higher number supersedes it; never: none does. If it is invalid: the number that it, or its last copy, took
+	rank     int64  // its number; if it is invalid: the number that it, or its last copy, took
 	digest   []byte // SHA-256 of the body
 	size     int64  // about how many bytes it takes; counts towards MaxBytes
 
@@ -143,8 +143,7 @@ type Record struct {
 	Tried    []Try     `json:"tried,omitempty"`
 	Next     time.Time `json:"next,omitzero"` // after a failed try: when the next one was due
 
-	// Again is when somebody last sent the webhook again. From then on its age counts, and it goes ahead of the other
-	// webhooks that wait in its lane. Forced: it was sent again although its tenant had a newer one.
+	// Again is when somebody last redelivered the webhook. Forced: although its tenant had a newer one.
 	Again  time.Time `json:"again,omitzero"`
 	Forced bool      `json:"forced,omitempty"`
 
@@ -225,21 +224,13 @@ func (w *Webhook) lastCame() (number int64, at time.Time) {
 // setNewer notes whether the last snapshot of an invalid webhook's tenant is newer than it.
 func (w *Webhook) setNewer(yes bool) { w.changed, w.Newer = w.changed || w.Newer != yes, yes }
 
-// position is the webhook's place in its lane. Webhooks that somebody has sent again come first: their positions are negative.
-func (w *Webhook) position() int64 {
-	if !w.Again.IsZero() {
-		return w.ID - never
-	}
-	return w.ID
-}
-
 // overhead is about how many bytes a webhook takes beside its content.
 const overhead = 512
 
 func newWebhook(w *webhookgate.Webhook) *Webhook {
 	row := &Webhook{
 		UUID: w.ID, Type: w.Type, Platform: w.Lane.Platform, Tenant: w.Lane.Tenant,
-		lane: LaneOf(w.Lane), snapshot: w.Snapshot, digest: w.Digest[:], rank: never,
+		lane: LaneOf(w.Lane), snapshot: w.Snapshot, digest: w.Digest[:],
 		Header: w.Header, Body: w.Body, hasContent: true, verified: true,
 	}
 	row.size = int64(len(w.Body)+len(encodeHeader(w.Header))) + overhead
@@ -263,32 +254,13 @@ const supersededWhy = "a newer snapshot of the tenant has taken its place"
 // open says whether a webhook in this state counts in its lane: it waits, or is parked.
 func (s State) open() bool { return s == Waiting || s == Parked }
 
-// marks are the numbers below which a lane's webhooks are superseded, whatever their rows say.
-type marks struct {
-	waiting int64 // of those that wait
-	parked  int64 // of those that are parked: the number of the newest snapshot that was accepted
-}
-
-// overtaken says whether a webhook with this state and rank is superseded.
-func (m marks) overtaken(state State, rank int64) bool {
-	return state == Waiting && rank < m.waiting || state == Parked && rank < m.parked
-}
-
-// applyMarks makes a webhook that its lane's marks supersede superseded, whatever its row says.
-func (w *Webhook) applyMarks(m marks) {
-	if m.overtaken(w.State, w.rank) {
-		w.State, w.Why, w.Next = Superseded, supersededWhy, time.Time{}
-	}
-}
-
 // scanWebhook reads a row of {webhook}, followed by the content's columns if withContent is true.
 func scanWebhook(r engine.Row, withContent bool) (*Webhook, error) {
 	w := new(Webhook)
 	var state, snapshot, received, changed, tail int64
-	var m marks
 	var record string
 	var header []byte
-	into := []any{&w.ID, &w.UUID, &w.Tenant, &w.Platform, &w.lane.Type, &w.Type, &snapshot, &w.digest, &w.size, &received, &state, &w.rank, &changed, &w.Why, &record, &w.Source, &tail, &m.waiting, &m.parked}
+	into := []any{&w.ID, &w.UUID, &w.Tenant, &w.Platform, &w.lane.Type, &w.Type, &snapshot, &w.digest, &w.size, &received, &state, &w.rank, &changed, &w.Why, &record, &w.Source, &tail}
 	if withContent {
 		into = append(into, &header, &w.Body)
 	}
@@ -301,7 +273,6 @@ func scanWebhook(r engine.Row, withContent bool) (*Webhook, error) {
 	w.lane.Platform, w.lane.Tenant = w.Platform, w.Tenant
 	w.State, w.Changed, w.Received, w.snapshot = stateOf(state), moment(changed), moment(received), snapshot != 0
 	w.Newest = w.Tenant == "" || w.ID >= tail
-	w.applyMarks(m)
 	if withContent {
 		w.Header, w.hasContent = decodeHeader(header), header != nil
 	}
@@ -311,12 +282,12 @@ func scanWebhook(r engine.Row, withContent bool) (*Webhook, error) {
 // columns returns the arguments of webhook_add.
 func (w *Webhook) columns() []any {
 	return []any{w.ID, w.UUID, w.lane.Tenant, w.lane.Platform, w.lane.Type, w.Type, w.snapshot, w.digest, w.size, w.Received.UnixMicro(),
-		w.State.number(), w.position(), w.rank, w.Changed.UnixMicro(), w.Why, w.encodeRecord(), w.Source}
+		w.State.number(), w.rank, w.Changed.UnixMicro(), w.Why, w.encodeRecord(), w.Source}
 }
 
 // changes returns the arguments of webhook_save.
 func (w *Webhook) changes() []any {
-	return []any{w.ID, w.State.number(), w.position(), w.rank, w.Changed.UnixMicro(), w.Why, w.encodeRecord()}
+	return []any{w.ID, w.State.number(), w.rank, w.Changed.UnixMicro(), w.Why, w.encodeRecord()}
 }
 
 func (w *Webhook) encodeRecord() string {
@@ -358,7 +329,7 @@ func laneColumns(lanes []webhookgate.Lane) (tenants, platforms, types []string) 
 // The values of lane.lastResult: how the last try of the lane's first webhook ended.
 const (
 	lastOK     = 0 // it was not tried yet, or was given back without a failure
-	lastFailed = 1 // the receiver did not accept that webhook
+	lastFailed = 1
 	lastMiss   = 2 // a miss: the receiver is to blame, and not the webhook
 )
 
@@ -377,19 +348,15 @@ type lane struct {
 	heldBy     string // the receiver's name; empty: usher itself
 	heldID     string // its webhook-id
 
-	marks
-	stale bool // some rows of webhooks that are superseded still say something else
-
-	// How many webhooks the lane has, without those that are superseded.
+	// How many webhooks the lane has.
 	waiting int64
-	resent  int64 // how many of the waiting webhooks somebody has sent again
 	parked  int64
 	invalid int64
 	bytes   int64 // of the webhooks that wait or are parked
 
 	// When the lane may be tried.
 	waitingSince int64 // when the first of the waiting webhooks came
-	lastResult   int64 // lastOK, lastFailed or lastMiss
+	lastResult   int64 // lastOK or lastFailed
 	failures     int64 // tries of that webhook that failed in a row
 	failingSince int64 // since when the tries of all its webhooks have failed; 0: the last one was accepted, or there was none
 	lastTry      int64
@@ -416,13 +383,13 @@ type lane struct {
 // scanLane reads a row of {lane}.
 func scanLane(r engine.Row, before ...any) (*lane, error) {
 	l := &lane{memory: memory{frontier: math.MinInt64}}
-	var paused, stale, takenSnapshot, missedSince, missedLast int64
+	var paused, takenSnapshot, missedSince, missedLast int64
 	var missed []byte
-	err := r.Scan(append(before, &l.Tenant, &l.Platform, &l.Type, &l.receiver, &l.tail, &l.tailID, &l.tailDigest, &l.held, &l.heldAt, &l.heldBy, &l.heldID, &l.marks.waiting, &l.marks.parked, &stale,
-		&l.waiting, &l.resent, &l.parked, &l.invalid, &l.bytes, &l.waitingSince, &l.lastResult, &l.failures, &l.failingSince, &l.lastTry, &l.notBefore, &paused, &l.due, &l.owner, &l.leasedID, &l.token, &l.last, &l.lastAt,
+	err := r.Scan(append(before, &l.Tenant, &l.Platform, &l.Type, &l.receiver, &l.tail, &l.tailID, &l.tailDigest, &l.held, &l.heldAt, &l.heldBy, &l.heldID,
+		&l.waiting, &l.parked, &l.invalid, &l.bytes, &l.waitingSince, &l.lastResult, &l.failures, &l.failingSince, &l.lastTry, &l.notBefore, &paused, &l.due, &l.owner, &l.leasedID, &l.token, &l.last, &l.lastAt,
 		&l.taken, &l.takenAt, &takenSnapshot, &missedSince, &missedLast, &missed)...)
 	l.missed, l.taken = readMissed(missedSince, missedLast, missed), orNil(l.taken)
-	l.paused, l.stale, l.takenSnapshot = paused != 0, stale != 0, takenSnapshot != 0
+	l.paused, l.takenSnapshot = paused != 0, takenSnapshot != 0
 	l.failures = max(0, l.failures) // it may be damaged
 	l.tailDigest, l.held, l.owner = orNil(l.tailDigest), orNil(l.held), orNil(l.owner)
 	if l.owner == nil {
@@ -441,8 +408,8 @@ func orNil(b []byte) []byte {
 
 // columns returns the arguments of lane_save.
 func (l *lane) columns() []any {
-	return []any{l.receiver, l.tail, l.tailID, l.tailDigest, l.held, l.heldAt, l.heldBy, l.heldID, l.marks.waiting, l.marks.parked, l.stale,
-		l.waiting, l.resent, l.parked, l.invalid, l.bytes, l.waitingSince, l.lastResult, l.failures, l.failingSince, l.lastTry, l.notBefore, l.paused, l.due, l.owner, l.leasedID, l.token, l.last, l.lastAt,
+	return []any{l.receiver, l.tail, l.tailID, l.tailDigest, l.held, l.heldAt, l.heldBy, l.heldID,
+		l.waiting, l.parked, l.invalid, l.bytes, l.waitingSince, l.lastResult, l.failures, l.failingSince, l.lastTry, l.notBefore, l.paused, l.due, l.owner, l.leasedID, l.token, l.last, l.lastAt,
 		l.taken, l.takenAt, l.takenSnapshot, since(l.missed), microsOf(l.missed.Last()), digests(l.missed), l.Tenant, l.Platform, l.Type}
 }
 

@@ -130,7 +130,7 @@ func (t *sqlTurn) load(works []*work) error {
 	t.takeNumbers(all.numbers)
 	t.queueHeads(next)
 	if t.Latest {
-		t.queueFirstTwo(slices.DeleteFunc(slices.Clone(names), func(n webhookgate.Lane) bool { return !create[n] }))
+		t.queueTails(slices.DeleteFunc(slices.Clone(names), func(n webhookgate.Lane) bool { return !create[n] }))
 	}
 	var named []*Webhook
 	if len(hooks) > 0 {
@@ -167,7 +167,7 @@ func (t *sqlTurn) load(works []*work) error {
 			// webhook's, so they are taken once more, now that the lane is locked.
 			t.takeNumbers(all.numbers)
 			if t.Latest {
-				t.queueFirstTwo(missing)
+				t.queueTails(missing)
 			}
 			seen = t.queueSeen(&all)
 			t.queueStates(all.states)
@@ -362,22 +362,21 @@ func (t *sqlTurn) queueHeads(lanes map[webhookgate.Lane]int64) {
 		// If another one is being delivered now, it was the outcome of a lease that was lost, and this says nothing.
 		if l.leasedID == lanes[h.lane] || !l.leased() && lanes[h.lane] == 0 {
 			l.know(h)
-			l.frontier = max(l.frontier, h.position())
+			l.frontier = max(l.frontier, h.ID)
 		}
 	})
 }
 
-// queueFirstTwo reads what the next snapshot may supersede, if that is little.
-func (t *sqlTurn) queueFirstTwo(names []webhookgate.Lane) {
+// queueTails reads what the next snapshot may supersede.
+func (t *sqlTurn) queueTails(names []webhookgate.Lane) {
 	if len(names) == 0 {
 		return
 	}
 	tenants, platforms, types := laneColumns(names)
-	t.tx.Queue("first_two", func(r engine.Row) error {
+	t.tx.Queue("tail_waiting", func(r engine.Row) error {
 		h, err := scanWebhook(r, false)
-		if l := t.lanes[h.lane]; err == nil && l != nil {
-			l.know(h)
-			l.frontier = max(l.frontier, h.position())
+		if err == nil {
+			t.laneOf(h).know(h)
 		}
 		return err
 	}, tenants, platforms, types)
@@ -390,7 +389,7 @@ func (r sqlRows) firstWaiting(l *lane, except []int64) (first *Webhook) {
 	r.t.tx.Queue("first_waiting", func(row engine.Row) (err error) {
 		first, err = scanWebhook(row, true)
 		return err
-	}, among(except), l.Tenant, l.Platform, l.Type, l.marks.waiting, int64(MaxReadAhead))
+	}, among(except), l.Tenant, l.Platform, l.Type, int64(MaxReadAhead))
 	r.t.send()
 	return first
 }
@@ -405,21 +404,14 @@ func (r sqlRows) invalid(l *lane) (all []*Webhook) {
 	return all
 }
 
-func (r sqlRows) parkedAfter(l *lane, id int64) (all []*Webhook) {
-	r.t.tx.Queue("lane_parked_after", func(row engine.Row) error {
+func (r sqlRows) parkedSnapshots(l *lane) (all []*Webhook) {
+	r.t.tx.Queue("parked_snapshots", func(row engine.Row) error {
 		h, err := scanWebhook(row, false)
 		all = append(all, h)
 		return err
-	}, l.Tenant, l.Platform, l.Type, l.marks.parked, id, int64(r.t.s.cfg.Limits.Step))
+	}, l.Tenant, l.Platform, l.Type)
 	r.t.send()
 	return all
-}
-
-func (r sqlRows) countBelow(l *lane, former marks, except []int64) (c counts) {
-	r.t.tx.Queue("count_below", func(row engine.Row) error { return row.Scan(&c.waiting, &c.resent, &c.parked, &c.bytes) },
-		among(except), l.Tenant, l.Platform, l.Type, former.waiting, l.marks.waiting, former.parked, l.marks.parked)
-	r.t.send()
-	return c
 }
 
 func (r sqlRows) snapshot(l *lane) *snapshot.Stored { return r.t.states[l.Lane] }
@@ -440,18 +432,6 @@ func (r sqlRows) forgetIDs(l *lane) {
 
 // among never returns nil, which a database would take for NULL.
 func among(ids []int64) engine.Among { return append(engine.Among{}, ids...) }
-
-// catchUp has some rows of a lane say that they are superseded.
-func (t *sqlTurn) catchUp(l *lane) {
-	if !l.stale {
-		return
-	}
-	n, step := 0, t.s.cfg.Limits.Step
-	t.tx.Queue("catch_up", func(row engine.Row) error { n++; var seq int64; return row.Scan(&seq) }, l.Tenant, l.Platform, l.Type, l.marks.waiting, l.marks.parked, t.now, supersededWhy, int64(step))
-	if t.send(); n < step {
-		l.stale, l.dirty = false, true
-	}
-}
 
 // save queues the statements that write what the lanes remember.
 func (t *sqlTurn) save() {

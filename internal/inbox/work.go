@@ -107,13 +107,13 @@ func (s *Inbox) runWriter() {
 	close(always)
 	for {
 		var ops []*work
-		var catchUp <-chan struct{}
-		if len(s.stale) > 0 || s.mayMiss() {
-			catchUp = always
+		var miss <-chan struct{}
+		if s.mayMiss() {
+			miss = always
 		}
 		select {
-		case <-catchUp:
-			ops = append(s.catchingUp(), s.storingMissed()...)
+		case <-miss:
+			ops = s.storingMissed()
 		case o := <-s.ops:
 			if s.clockJumped {
 				s.checkDatabase()
@@ -161,12 +161,6 @@ func (s *Inbox) checkDatabase() {
 	var raised bool
 	err := s.write(func(tx engine.Tx) error {
 		var now int64
-		clear(s.stale)
-		tx.Queue("lanes_stale", func(r engine.Row) error {
-			l, err := scanLane(r)
-			s.stale[l.Lane] = true
-			return err
-		}, int64(10))
 		tx.Now(&now)
 		asked := time.Now()
 		if err := tx.Send(); err != nil {
@@ -215,26 +209,10 @@ func receiversOf(tx engine.Tx) (names []string, err error) {
 	return names, err
 }
 
-// catchingUp returns works that have rows say that they are superseded; see lane.supersedeBelow.
-func (s *Inbox) catchingUp() (works []*work) {
-	for name := range s.stale {
-		works = append(works, &work{known: []webhookgate.Lane{name}, failed: func(error) {}, decide: func(t *sqlTurn) func() {
-			if l := t.lanes[name]; l != nil {
-				t.catchUp(l)
-			}
-			return func() {}
-		}})
-		if len(works) == 4 {
-			break
-		}
-	}
-	return works
-}
-
 // gather returns the works for one transaction: o, and those that wait in the queue.
 func (s *Inbox) gather(o *work) []*work {
 	// What is missed goes first, because a webhook behind it may settle it.
-	works, bytes := append(append(s.storingMissed(), o), s.catchingUp()...), o.bytes
+	works, bytes := append(s.storingMissed(), o), o.bytes
 	for len(works) < maxBatchOps && bytes < maxBatchBytes {
 		select {
 		case o = <-s.ops:
@@ -320,13 +298,6 @@ func (s *Inbox) transact(works []*work) error {
 	}
 	s.countChange(t)
 	s.feed.committed()
-	for name, l := range t.lanes {
-		if l.stale {
-			s.stale[name] = true
-		} else {
-			delete(s.stale, name)
-		}
-	}
 	for _, f := range slices.Concat(t.committed, after) {
 		f()
 	}

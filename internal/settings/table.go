@@ -104,7 +104,7 @@ func (s *Settings) sections() []section {
 				{"USHER_WEBHOOK_INBOX_MAX_AGE", positive{&w.InboxConfig.MaxAge}, "`72h`", "usher parks a webhook that is older than this."},
 				{"USHER_WEBHOOK_INBOX_CONCURRENCY", positive{&w.InboxConcurrency}, "`32`", "Deliveries at once, for each receiver, on each replica."},
 				{"USHER_WEBHOOK_INBOX_MAX_BYTES", positive{&w.InboxConfig.MaxBytes}, "`1GiB`", "Room for webhooks that wait or are parked, over all replicas. When it is full, senders get 503; deliveries continue."},
-				{"USHER_WEBHOOK_INBOX_LATEST", &w.InboxConfig.Latest, "`false`", "`true`: a newer snapshot of the same tenant replaces those that wait or are parked. `false`: every webhook is delivered."},
+				{"USHER_WEBHOOK_INBOX_LATEST", &w.InboxConfig.Latest, "`false`", "`true`: a snapshot supersedes the last one of its tenant's queue if that waits, or its try fails. `false`: all are delivered."},
 				{"USHER_WEBHOOK_INBOX_PASSWORD", &w.inboxPassword, "none", "The database's password, read again for each new connection. One in the address works, too."},
 			}},
 		{"Entitlements", "This part is on when `USHER_ENTITLEMENTS_LISTEN` is set.",

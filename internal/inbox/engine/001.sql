@@ -21,15 +21,8 @@ CREATE TABLE {schema}.lane (
 	held_by       {text} NOT NULL DEFAULT '',
 	held_id       {text} NOT NULL DEFAULT '',
 
-	-- Superseded are, whatever their rows say, waiting webhooks that rank below the first of these numbers, and parked ones that rank below the
-	-- second, which is that of the newest snapshot that was accepted. stale is 1 while some rows still say something else.
-	superseded    {int} NOT NULL DEFAULT 0,
-	accepted      {int} NOT NULL DEFAULT 0,
-	stale         {int} NOT NULL DEFAULT 0,
-
-	-- How many webhooks are in the lane, without those that are superseded.
+	-- How many webhooks are in the lane.
 	waiting       {int} NOT NULL DEFAULT 0,
-	resent        {int} NOT NULL DEFAULT 0, -- how many of the waiting webhooks somebody has sent again by hand
 	parked        {int} NOT NULL DEFAULT 0,
 	invalid       {int} NOT NULL DEFAULT 0,
 	bytes         {int} NOT NULL DEFAULT 0, -- of the webhooks that wait or are parked
@@ -66,7 +59,6 @@ CREATE INDEX lane_last_try ON {schema}.lane (receiver, last_result, last_try) WH
 CREATE INDEX lane_waiting_since ON {schema}.lane (receiver, waiting_since) WHERE last_result = 2 AND due < {never};
 CREATE INDEX lane_failed ON {schema}.lane (waiting_since) WHERE last_result > 0;
 CREATE INDEX lane_missed ON {schema}.lane (missed_since) WHERE missed_since > 0;
-CREATE INDEX lane_stale ON {schema}.lane (stale) WHERE stale > 0;
 
 -- A webhook without its content: this row is updated, so it is small.
 CREATE TABLE {schema}.webhook (
@@ -81,8 +73,7 @@ CREATE TABLE {schema}.webhook (
 	size       {int} NOT NULL,
 	received   {int} NOT NULL,
 	state      {int} NOT NULL, -- 0 waiting, 1 parked, 2 invalid, 3 delivered, 4 superseded, 5 discarded, 6 stored, 7 replaced
-	lane_order {int} NOT NULL, -- its place in the lane: seq, or a negative number if somebody has sent it again by hand
-	rank       {int} NOT NULL, -- a snapshot with a higher number supersedes it; {never}: none does. If it is invalid: the number that its last copy took
+	rank       {int} NOT NULL, -- seq; if it is invalid: the number that its last copy took
 	changed    {int} NOT NULL, -- when it came into its state; if it is invalid: when its last copy came
 	why        {text} NOT NULL, -- the reason, if it is parked, superseded or discarded
 	source     {text} NOT NULL DEFAULT '', -- 'reconcile' if usher made it; else a sender did
@@ -90,9 +81,8 @@ CREATE TABLE {schema}.webhook (
 );
 CREATE INDEX webhook_lane      ON {schema}.webhook (tenant, platform, event_type, seq);
 CREATE INDEX webhook_taken     ON {schema}.webhook (tenant, platform, event_type, seq) WHERE state IN (3, 6) AND snapshot = 1;
-CREATE INDEX webhook_waiting   ON {schema}.webhook (tenant, platform, event_type, lane_order) WHERE state = 0;
-CREATE INDEX webhook_event     ON {schema}.webhook (tenant, platform, event_type, lane_order) WHERE state = 0 AND snapshot = 0;
-CREATE INDEX webhook_parked    ON {schema}.webhook (tenant, platform, event_type, rank) WHERE state = 1;
+CREATE INDEX webhook_waiting   ON {schema}.webhook (tenant, platform, event_type, seq) WHERE state = 0;
+CREATE INDEX webhook_parked    ON {schema}.webhook (tenant, platform, event_type) WHERE state = 1 AND snapshot = 1;
 CREATE INDEX webhook_attention ON {schema}.webhook (seq) WHERE state IN (1, 2);
 CREATE INDEX webhook_finished  ON {schema}.webhook (changed, seq, size) WHERE state > 2;
 CREATE INDEX webhook_invalid   ON {schema}.webhook (digest) WHERE state = 2;

@@ -18,21 +18,14 @@ var sharedStatements string
 // strings.NewReplacer. {lane} and {webhook} become the columns that scanLane and scanWebhook read.
 func Spelling(own ...string) *strings.Replacer {
 	return strings.NewReplacer(append(own,
-		"{lane}", "l.tenant, l.platform, l.event_type, l.receiver, l.tail, l.tail_id, l.tail_digest, l.held, l.held_at, l.held_by, l.held_id, l.superseded, l.accepted, l.stale, "+
-			"l.waiting, l.resent, l.parked, l.invalid, l.bytes, l.waiting_since, l.last_result, l.failures, l.failing_since, l.last_try, l.not_before, l.paused, l.due, l.owner, l.leased, l.token, l.last, l.last_at, "+
+		"{lane}", "l.tenant, l.platform, l.event_type, l.receiver, l.tail, l.tail_id, l.tail_digest, l.held, l.held_at, l.held_by, l.held_id, "+
+			"l.waiting, l.parked, l.invalid, l.bytes, l.waiting_since, l.last_result, l.failures, l.failing_since, l.last_try, l.not_before, l.paused, l.due, l.owner, l.leased, l.token, l.last, l.last_at, "+
 			"l.taken, l.taken_at, l.taken_snapshot, l.missed_since, l.missed_last, l.missed",
-		"{webhook}", "w.seq, w.uuid, w.tenant, w.platform, w.event_type, w.type, w.snapshot, w.digest, w.size, w.received, w.state, w.rank, w.changed, w.why, w.record, w.source, "+
-			"coalesce(l.tail, 0), coalesce(l.superseded, 0), coalesce(l.accepted, 0)",
+		"{webhook}", "w.seq, w.uuid, w.tenant, w.platform, w.event_type, w.type, w.snapshot, w.digest, w.size, w.received, w.state, w.rank, w.changed, w.why, w.record, w.source, coalesce(l.tail, 0)",
 		"{of}", "l.tenant = w.tenant AND l.platform = w.platform AND l.event_type = w.event_type",
 		"{never}", strconv.FormatInt(Never, 10),
 	)...)
 }
-
-// inState is the condition that a webhook is in the state $2 (-1: any). One that is superseded may not say so yet.
-const (
-	inState   = "($2::bigint < 0 OR w.state = $2::bigint AND NOT " + overtaken + " OR $2::bigint = 4 AND " + overtaken + ")"
-	overtaken = "(w.state = 0 AND w.rank < coalesce(l.superseded, 0) OR w.state = 1 AND w.rank < coalesce(l.accepted, 0))"
-)
 
 // troubled is the condition that a tenant has something that waits for somebody. {named}: it is one of the table $5.
 const troubled = "l.parked + l.invalid > 0 OR l.missed_since > 0 OR l.last_result > 0 AND l.waiting > 0 OR {named}"
@@ -43,7 +36,7 @@ func Statements(own string, spelling *strings.Replacer) map[string]string {
 	all := make(map[string]string)
 	for _, part := range append(strings.Split(sharedStatements, "-- name: ")[1:], strings.Split(own, "-- name: ")[1:]...) {
 		name, statement, _ := strings.Cut(part, "\n")
-		statement = strings.NewReplacer("{in_state}", inState, "{troubled}", troubled).Replace(strings.TrimSpace(statement))
+		statement = strings.ReplaceAll(strings.TrimSpace(statement), "{troubled}", troubled)
 		all[strings.TrimSpace(name)] = spelling.Replace(statement)
 	}
 	return all

@@ -42,54 +42,21 @@ WHERE l.receiver = $1::text AND l.bytes > 0 AND (l.platform {listed}) = ($3::big
 -- Some platforms whose webhooks wait, and that no receiver takes.
 SELECT DISTINCT platform FROM (SELECT platform FROM {schema}.lane WHERE receiver = '' AND bytes > 0 AND waiting > 0 LIMIT 1000) AS l ORDER BY platform LIMIT 5
 
--- name: lanes_stale
-SELECT {lane} FROM {schema}.lane l WHERE l.stale > 0 LIMIT $1::bigint {skip}
-
 -- name: lanes_of_tenant
 SELECT {lane} FROM {schema}.lane l WHERE l.tenant = $1::text AND l.event_type = ''
 
 -- name: first_waiting
--- The lane's first waiting webhook that is none of $1, and not superseded: 2 to 4 the lane, 5 the lane's mark, 6 the size up to which the content is
--- read, too. It looks at the three places where one can be, because very many that are superseded may stand before it.
-SELECT {webhook}, c.header, c.body FROM {schema}.webhook w JOIN {schema}.lane l ON {of} LEFT JOIN {schema}.content c ON c.seq = w.seq AND w.size <= $6::bigint
-WHERE w.seq = (SELECT f.seq FROM (
-	SELECT * FROM (SELECT seq, lane_order FROM {schema}.webhook WHERE tenant = $2::text AND platform = $3::text AND event_type = $4::text AND state = 0 AND lane_order < 0 AND rank >= $5::bigint AND seq {other}
-		ORDER BY lane_order LIMIT 1) AS a
-	UNION ALL
-	SELECT * FROM (SELECT seq, lane_order FROM {schema}.webhook WHERE tenant = $2::text AND platform = $3::text AND event_type = $4::text AND state = 0 AND snapshot = 0 AND lane_order >= 0 AND seq {other}
-		ORDER BY lane_order LIMIT 1) AS b
-	UNION ALL
-	SELECT * FROM (SELECT seq, lane_order FROM {schema}.webhook WHERE tenant = $2::text AND platform = $3::text AND event_type = $4::text AND state = 0 AND lane_order >= $5::bigint AND seq {other}
-		ORDER BY lane_order LIMIT 1) AS c) AS f ORDER BY f.lane_order LIMIT 1)
+-- The lane's first waiting webhook that is none of $1: 2 to 4 the lane, 5 the size up to which the content is read, too.
+SELECT {webhook}, c.header, c.body FROM {schema}.webhook w JOIN {schema}.lane l ON {of} LEFT JOIN {schema}.content c ON c.seq = w.seq AND w.size <= $5::bigint
+WHERE w.seq = (SELECT seq FROM {schema}.webhook WHERE tenant = $2::text AND platform = $3::text AND event_type = $4::text AND state = 0 AND seq {other} ORDER BY seq LIMIT 1)
 
 -- name: lane_invalid
 SELECT {webhook} FROM {schema}.webhook w JOIN {schema}.lane l ON {of}
 WHERE w.tenant = $1::text AND w.platform = $2::text AND w.event_type = $3::text AND w.state = 2 ORDER BY w.seq
 
--- name: lane_parked_after
--- Some (6) parked snapshots of a lane (1 to 3) before a number (5) that rank with the lane's mark (4).
+-- name: parked_snapshots
 SELECT {webhook} FROM {schema}.webhook w JOIN {schema}.lane l ON {of}
-WHERE w.tenant = $1::text AND w.platform = $2::text AND w.event_type = $3::text AND w.state = 1 AND w.rank = $4::bigint AND w.seq < $5::bigint LIMIT $6::bigint
-
--- name: count_below
--- How many webhooks of a lane (2 to 4), none of $1, wait and rank from 5 to below 6, or are parked and rank from 7 to below 8: they were counted,
--- and are superseded now.
-SELECT count(*) FILTER (WHERE state = 0), count(*) FILTER (WHERE state = 0 AND lane_order < 0), count(*) FILTER (WHERE state = 1), coalesce(sum(size), 0)::bigint FROM (
-	SELECT seq, state, lane_order, size FROM {schema}.webhook WHERE tenant = $2::text AND platform = $3::text AND event_type = $4::text AND state = 0 AND lane_order < 0 AND rank >= $5::bigint AND rank < $6::bigint
-	UNION ALL
-	SELECT seq, state, lane_order, size FROM {schema}.webhook WHERE tenant = $2::text AND platform = $3::text AND event_type = $4::text AND state = 0 AND lane_order >= $5::bigint AND lane_order < $6::bigint AND rank < $6::bigint
-	UNION ALL
-	SELECT seq, state, lane_order, size FROM {schema}.webhook WHERE tenant = $2::text AND platform = $3::text AND event_type = $4::text AND state = 1 AND rank >= $7::bigint AND rank < $8::bigint) AS b
-WHERE seq {other}
-
--- name: catch_up
--- Some webhooks of a lane (1 to 3) get to say that they are superseded: those that wait and rank below 4, and those that are parked and rank below
--- 5. 6 now, 7 why, 8 how many.
-UPDATE {schema}.webhook SET state = 4, changed = $6::bigint, why = $7::text WHERE seq IN (
-	SELECT seq FROM (SELECT seq FROM {schema}.webhook WHERE tenant = $1::text AND platform = $2::text AND event_type = $3::text AND state = 0 AND lane_order < $4::bigint AND rank < $4::bigint ORDER BY lane_order LIMIT $8::bigint) AS a
-	UNION ALL
-	SELECT seq FROM (SELECT seq FROM {schema}.webhook WHERE tenant = $1::text AND platform = $2::text AND event_type = $3::text AND state = 1 AND rank < $5::bigint ORDER BY rank LIMIT $8::bigint) AS b)
-RETURNING seq
+WHERE w.tenant = $1::text AND w.platform = $2::text AND w.event_type = $3::text AND w.state = 1 AND w.snapshot = 1 LIMIT 100
 
 -- name: webhooks
 SELECT {webhook}, c.header, c.body FROM {schema}.webhook w LEFT JOIN {schema}.lane l ON {of}
@@ -145,17 +112,17 @@ DELETE FROM {schema}.pause WHERE receiver = $1::text AND platform = $2::text AND
 -- 1 only below this seq, 2 the state (-1: any), 3 and 4 received from and before, 5 whether with content (1), 6 how many. The same for all lists.
 SELECT {webhook}, c.header, c.body FROM {schema}.webhook w LEFT JOIN {schema}.lane l ON {of}
 LEFT JOIN {schema}.content c ON c.seq = w.seq AND $5::bigint = 1
-WHERE w.seq < $1::bigint AND {in_state} AND w.received >= $3::bigint AND w.received < $4::bigint ORDER BY w.seq DESC LIMIT $6::bigint
+WHERE w.seq < $1::bigint AND ($2::bigint < 0 OR w.state = $2::bigint) AND w.received >= $3::bigint AND w.received < $4::bigint ORDER BY w.seq DESC LIMIT $6::bigint
 
 -- name: list_parked_or_invalid
 SELECT {webhook}, c.header, c.body FROM {schema}.webhook w LEFT JOIN {schema}.lane l ON {of}
 LEFT JOIN {schema}.content c ON c.seq = w.seq AND $5::bigint = 1
-WHERE w.state IN (1, 2) AND w.seq < $1::bigint AND {in_state} AND w.received >= $3::bigint AND w.received < $4::bigint ORDER BY w.seq DESC LIMIT $6::bigint
+WHERE w.state IN (1, 2) AND w.seq < $1::bigint AND ($2::bigint < 0 OR w.state = $2::bigint) AND w.received >= $3::bigint AND w.received < $4::bigint ORDER BY w.seq DESC LIMIT $6::bigint
 
 -- name: list_tenant
 SELECT {webhook}, c.header, c.body FROM {schema}.webhook w LEFT JOIN {schema}.lane l ON {of}
 LEFT JOIN {schema}.content c ON c.seq = w.seq AND $5::bigint = 1
-WHERE w.tenant = $7::text AND w.seq < $1::bigint AND {in_state} AND w.received >= $3::bigint AND w.received < $4::bigint ORDER BY w.seq DESC LIMIT $6::bigint
+WHERE w.tenant = $7::text AND w.seq < $1::bigint AND ($2::bigint < 0 OR w.state = $2::bigint) AND w.received >= $3::bigint AND w.received < $4::bigint ORDER BY w.seq DESC LIMIT $6::bigint
 
 -- name: figures
 SELECT receiver, sum(waiting)::bigint, min(waiting_since), sum(parked)::bigint, sum(bytes)::bigint,
@@ -335,11 +302,11 @@ UPDATE {schema}.lane SET tail_digest = {empty}, held = {empty}
 
 -- name: import_recount
 WITH c AS MATERIALIZED ( -- MATERIALIZED: the server has no statistics about tables that this transaction has filled, and would count once for each lane
-	SELECT tenant, platform, event_type, count(*) FILTER (WHERE state = 0) AS waiting, count(*) FILTER (WHERE state = 0 AND lane_order < 0) AS resent,
+	SELECT tenant, platform, event_type, count(*) FILTER (WHERE state = 0) AS waiting,
 	count(*) FILTER (WHERE state = 1) AS parked, count(*) FILTER (WHERE state = 2) AS invalid,
 	coalesce(sum(size) FILTER (WHERE state IN (0, 1)), 0)::bigint AS bytes, coalesce(min(received) FILTER (WHERE state = 0), {never}) AS waiting_since
 	FROM {schema}.webhook WHERE (tenant <> '' OR event_type <> '') AND state IN (0, 1, 2) GROUP BY tenant, platform, event_type)
-UPDATE {schema}.lane AS l SET waiting = c.waiting, resent = c.resent, parked = c.parked, invalid = c.invalid, bytes = c.bytes, waiting_since = c.waiting_since,
+UPDATE {schema}.lane AS l SET waiting = c.waiting, parked = c.parked, invalid = c.invalid, bytes = c.bytes, waiting_since = c.waiting_since,
 	due = CASE WHEN c.waiting > 0 AND l.paused = 0 THEN $1::bigint ELSE {never} END
 FROM c WHERE l.tenant = c.tenant AND l.platform = c.platform AND l.event_type = c.event_type AND l.owner = {empty}
 

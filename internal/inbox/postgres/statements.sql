@@ -14,13 +14,13 @@ ORDER BY l.tenant, l.platform, l.event_type FOR UPDATE OF l
 
 -- name: lane_save
 UPDATE {schema}.lane l SET receiver = n.receiver, tail = n.tail, tail_id = n.tail_id, tail_digest = n.tail_digest, held = n.held, held_at = n.held_at, held_by = n.held_by, held_id = n.held_id,
-	superseded = n.superseded, accepted = n.accepted, stale = n.stale, waiting = n.waiting, resent = n.resent, parked = n.parked, invalid = n.invalid, bytes = n.bytes, waiting_since = n.waiting_since,
+	waiting = n.waiting, parked = n.parked, invalid = n.invalid, bytes = n.bytes, waiting_since = n.waiting_since,
 	last_result = n.last_result, failures = n.failures, failing_since = n.failing_since, last_try = n.last_try, not_before = n.not_before, paused = n.paused, due = n.due, owner = n.owner, leased = n.leased, token = n.token, last = n.last, last_at = n.last_at,
 	taken = n.taken, taken_at = n.taken_at, taken_snapshot = n.taken_snapshot, missed_since = n.missed_since, missed_last = n.missed_last, missed = n.missed
 FROM unnest($1::text[], $2::bigint[], $3::text[], $4::bytea[], $5::bytea[], $6::bigint[], $7::text[], $8::text[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[],
-	$13::bigint[], $14::bigint[], $15::bigint[], $16::bigint[], $17::bigint[], $18::bigint[], $19::bigint[], $20::bigint[], $21::bigint[], $22::bigint[], $23::bigint[], $24::bigint[],
-	$25::bytea[], $26::bigint[], $27::bigint[], $28::bigint[], $29::bigint[], $30::bytea[], $31::bigint[], $32::bigint[], $33::bigint[], $34::bigint[], $35::bytea[], $36::text[], $37::text[], $38::text[])
-	AS n (receiver, tail, tail_id, tail_digest, held, held_at, held_by, held_id, superseded, accepted, stale, waiting, resent, parked, invalid, bytes, waiting_since, last_result, failures, failing_since, last_try,
+	$13::bigint[], $14::bigint[], $15::bigint[], $16::bigint[], $17::bigint[], $18::bigint[], $19::bigint[], $20::bigint[],
+	$21::bytea[], $22::bigint[], $23::bigint[], $24::bigint[], $25::bigint[], $26::bytea[], $27::bigint[], $28::bigint[], $29::bigint[], $30::bigint[], $31::bytea[], $32::text[], $33::text[], $34::text[])
+	AS n (receiver, tail, tail_id, tail_digest, held, held_at, held_by, held_id, waiting, parked, invalid, bytes, waiting_since, last_result, failures, failing_since, last_try,
 	not_before, paused, due, owner, leased, token, last, last_at, taken, taken_at, taken_snapshot, missed_since, missed_last, missed, tenant, platform, event_type)
 WHERE l.tenant = n.tenant AND l.platform = n.platform AND l.event_type = n.event_type
 
@@ -58,28 +58,25 @@ INSERT INTO {schema}.content SELECT -1, '', convert_to(string_agg(md5(n::text), 
 SELECT nextval('{schema}.number'), 1::bigint FROM generate_series(1, $1::bigint)
 
 -- name: next_waiting
--- 1 to 3 the lanes, 4 for each a webhook that does not count, 5 the size up to which the content is read, too. Of a lane that is stale it
--- finds none: first_waiting does.
+-- 1 to 3 the lanes, 4 for each a webhook that does not count, 5 the size up to which the content is read, too.
 SELECT w.* FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[]) AS n (tenant, platform, event_type, seq)
 JOIN {schema}.lane l ON l.tenant = n.tenant AND l.platform = n.platform AND l.event_type = n.event_type CROSS JOIN LATERAL (
 	SELECT {webhook}, c.header, c.body FROM {schema}.webhook w LEFT JOIN {schema}.content c ON c.seq = w.seq AND w.size <= $5::bigint
-	WHERE {of} AND w.state = 0 AND w.seq <> n.seq ORDER BY w.lane_order LIMIT 1) w
-WHERE l.stale = 0
+	WHERE {of} AND w.state = 0 AND w.seq <> n.seq ORDER BY w.seq LIMIT 1) w
 
--- name: first_two
-SELECT w.* FROM unnest($1::text[], $2::text[], $3::text[]) AS n (tenant, platform, event_type)
-JOIN {schema}.lane l ON l.tenant = n.tenant AND l.platform = n.platform AND l.event_type = n.event_type CROSS JOIN LATERAL (
-	SELECT {webhook} FROM {schema}.webhook w WHERE {of} AND w.state = 0 ORDER BY w.lane_order LIMIT 2) w
-WHERE l.stale = 0
+-- name: tail_waiting
+SELECT {webhook} FROM unnest($1::text[], $2::text[], $3::text[]) AS n (tenant, platform, event_type)
+JOIN {schema}.lane l ON l.tenant = n.tenant AND l.platform = n.platform AND l.event_type = n.event_type
+JOIN {schema}.webhook w ON w.seq = l.tail AND w.state = 0
 
 -- name: webhook_add
-INSERT INTO {schema}.webhook (seq, uuid, tenant, platform, event_type, type, snapshot, digest, size, received, state, lane_order, rank, changed, why, record, source)
+INSERT INTO {schema}.webhook (seq, uuid, tenant, platform, event_type, type, snapshot, digest, size, received, state, rank, changed, why, record, source)
 SELECT * FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::bytea[], $9::bigint[], $10::bigint[], $11::bigint[],
-	$12::bigint[], $13::bigint[], $14::bigint[], $15::text[], $16::text[], $17::text[])
+	$12::bigint[], $13::bigint[], $14::text[], $15::text[], $16::text[])
 
 -- name: webhook_save
-UPDATE {schema}.webhook w SET state = n.state, lane_order = n.lane_order, rank = n.rank, changed = n.changed, why = n.why, record = n.record
-FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::text[], $7::text[]) AS n (seq, state, lane_order, rank, changed, why, record) WHERE w.seq = n.seq
+UPDATE {schema}.webhook w SET state = n.state, rank = n.rank, changed = n.changed, why = n.why, record = n.record
+FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::text[], $6::text[]) AS n (seq, state, rank, changed, why, record) WHERE w.seq = n.seq
 
 -- name: content_add
 INSERT INTO {schema}.content (seq, header, body) SELECT * FROM unnest($1::bigint[], $2::bytea[], $3::bytea[])
@@ -108,7 +105,7 @@ LEFT JOIN LATERAL (SELECT platform, features FROM {schema}.snapshot WHERE tenant
 
 -- name: seen_find
 -- An id whose webhook is no longer stored counts as delivered (3).
-SELECT s.tenant, s.platform, s.event_type, s.id, s.digest, s.seq, s.at, coalesce(w.state, 3), coalesce(w.rank, {never}), s.uuid
+SELECT s.tenant, s.platform, s.event_type, s.id, s.digest, s.seq, s.at, coalesce(w.state, 3), s.uuid
 FROM unnest($1::text[], $2::text[], $3::text[], $4::bytea[]) AS n (tenant, platform, event_type, id)
 JOIN {schema}.seen_id s ON s.tenant = n.tenant AND s.platform = n.platform AND s.event_type = n.event_type AND s.id = n.id
 LEFT JOIN {schema}.webhook w ON w.seq = s.seq

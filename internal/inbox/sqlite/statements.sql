@@ -17,8 +17,8 @@ INSERT INTO lane (tenant, platform, event_type) VALUES (?1, ?2, ?3) ON CONFLICT 
 SELECT {lane} FROM lane l WHERE l.tenant = ?1 AND l.platform = ?2 AND l.event_type = ?3
 
 -- name: lane_save
-UPDATE lane SET receiver = ?, tail = ?, tail_id = ?, tail_digest = ?, held = ?, held_at = ?, held_by = ?, held_id = ?, superseded = ?, accepted = ?, stale = ?,
-	waiting = ?, resent = ?, parked = ?, invalid = ?, bytes = ?, waiting_since = ?, last_result = ?, failures = ?, failing_since = ?, last_try = ?, not_before = ?,
+UPDATE lane SET receiver = ?, tail = ?, tail_id = ?, tail_digest = ?, held = ?, held_at = ?, held_by = ?, held_id = ?,
+	waiting = ?, parked = ?, invalid = ?, bytes = ?, waiting_since = ?, last_result = ?, failures = ?, failing_since = ?, last_try = ?, not_before = ?,
 	paused = ?, due = ?, owner = ?, leased = ?, token = ?, last = ?, last_at = ?,
 	taken = ?, taken_at = ?, taken_snapshot = ?, missed_since = ?, missed_last = ?, missed = ?
 WHERE tenant = ? AND platform = ? AND event_type = ?
@@ -48,22 +48,21 @@ UPDATE number SET last = last
 UPDATE number SET last = last + ?1 RETURNING last - ?1 + 1, ?1
 
 -- name: next_waiting
--- 1 to 3 the lane, 4 a webhook that does not count, 5 the size up to which the content is read, too. Of a lane that is stale it finds none:
--- first_waiting does.
+-- 1 to 3 the lane, 4 a webhook that does not count, 5 the size up to which the content is read, too.
 SELECT {webhook}, c.header, c.body FROM lane l JOIN webhook w ON w.seq = (
-	SELECT f.seq FROM webhook f WHERE f.tenant = ?1 AND f.platform = ?2 AND f.event_type = ?3 AND f.state = 0 AND f.seq <> ?4 ORDER BY f.lane_order LIMIT 1)
+	SELECT f.seq FROM webhook f WHERE f.tenant = ?1 AND f.platform = ?2 AND f.event_type = ?3 AND f.state = 0 AND f.seq <> ?4 ORDER BY f.seq LIMIT 1)
 LEFT JOIN content c ON c.seq = w.seq AND w.size <= ?5
-WHERE l.tenant = ?1 AND l.platform = ?2 AND l.event_type = ?3 AND l.stale = 0 AND l.waiting > (?4 > l.superseded)
+WHERE l.tenant = ?1 AND l.platform = ?2 AND l.event_type = ?3 AND l.waiting > (?4 > 0)
 
--- name: first_two
-SELECT {webhook} FROM webhook w JOIN lane l ON {of} WHERE w.tenant = ?1 AND w.platform = ?2 AND w.event_type = ?3 AND w.state = 0 AND l.stale = 0 ORDER BY w.lane_order LIMIT 2
+-- name: tail_waiting
+SELECT {webhook} FROM lane l JOIN webhook w ON w.seq = l.tail WHERE l.tenant = ?1 AND l.platform = ?2 AND l.event_type = ?3 AND w.state = 0
 
 -- name: webhook_add
-INSERT INTO webhook (seq, uuid, tenant, platform, event_type, type, snapshot, digest, size, received, state, lane_order, rank, changed, why, record, source)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO webhook (seq, uuid, tenant, platform, event_type, type, snapshot, digest, size, received, state, rank, changed, why, record, source)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: webhook_save
-UPDATE webhook SET state = ?2, lane_order = ?3, rank = ?4, changed = ?5, why = ?6, record = ?7 WHERE seq = ?1
+UPDATE webhook SET state = ?2, rank = ?3, changed = ?4, why = ?5, record = ?6 WHERE seq = ?1
 
 -- name: content_add
 INSERT INTO content (seq, header, body) VALUES (?, ?, ?)
@@ -88,7 +87,7 @@ LEFT JOIN snapshot s ON s.tenant = n.tenant
 
 -- name: seen_find
 -- An id whose webhook is no longer stored counts as delivered (3).
-SELECT s.tenant, s.platform, s.event_type, s.id, s.digest, s.seq, s.at, coalesce(w.state, 3), coalesce(w.rank, {never}), s.uuid FROM seen_id s LEFT JOIN webhook w ON w.seq = s.seq
+SELECT s.tenant, s.platform, s.event_type, s.id, s.digest, s.seq, s.at, coalesce(w.state, 3), s.uuid FROM seen_id s LEFT JOIN webhook w ON w.seq = s.seq
 WHERE s.tenant = ?1 AND s.platform = ?2 AND s.event_type = ?3 AND s.id = ?4
 
 -- name: seen_save
