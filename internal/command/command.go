@@ -57,7 +57,7 @@ type Process struct {
 var commands = map[string]func(ctx context.Context, p *Process, args []string) error{
 	"serve": noArgs(serveCommand), "demo": noArgs(demoCommand), "sandbox": sandboxCommand, "exec": execCommand, "reconcile": reconcileCommand,
 	"check": noArgs(checkCommand), "healthcheck": noArgs(healthcheckCommand), "status": statusCommand, "inbox": inboxCommand,
-	"entitlements": entitlementsCommand, "help": helpCommand, "version": noArgs(versionCommand),
+	"entitlements": entitlementsCommand, "changes": changesCommand, "help": helpCommand, "version": noArgs(versionCommand),
 	"install": installCommand,
 }
 
@@ -91,7 +91,7 @@ func (p *Process) run(ctx context.Context) error {
 	if len(args) > 0 {
 		name, args = args[0], args[1:]
 	}
-	if i := slices.IndexFunc(args, envFileFlag.MatchString); i >= 0 && name != "exec" && name != "reconcile" {
+	if i := slices.IndexFunc(args, envFileFlag.MatchString); i >= 0 && name != "exec" && name != "reconcile" && name != "changes" {
 		late := &Process{Args: args[i:], envFiles: p.envFiles}
 		behind, err := late.parseEnvFileFlags()
 		if err != nil {

@@ -33,6 +33,7 @@ Usage:
   usher inbox        see and redeliver the webhooks that a running usher keeps
   usher entitlements TENANT [FEATURE]
                      ask a running usher what a tenant may use
+  usher changes      keep a copy of what tenants may use: print each change
   usher install FILE
                      copy usher's own program, for containers without a shell
   usher help [COMMAND | settings [WORD]]
@@ -141,6 +142,7 @@ no other setting. If a service manager started usher:
 	"inbox":        inboxUsage,
 	"reconcile":    reconcileUsage,
 	"entitlements": entitlementsUsage,
+	"changes":      changesUsage,
 	"install":      installUsage,
 	"version": `Usage: usher version
 

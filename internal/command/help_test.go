@@ -20,7 +20,7 @@ func printed(t *testing.T, code int, args ...string) string {
 
 // Each of the three ways to get the help of a command works, and the help fits a terminal.
 func TestHelp(t *testing.T) {
-	commands := []string{"demo", "sandbox", "exec", "reconcile", "check", "healthcheck", "status", "inbox", "entitlements", "version", "help", "serve", "install"}
+	commands := []string{"demo", "sandbox", "exec", "reconcile", "check", "healthcheck", "status", "inbox", "entitlements", "changes", "version", "help", "serve", "install"}
 	if len(commands) != len(commandHelp) {
 		t.Errorf("help on %d commands, but there are %d", len(commandHelp), len(commands))
 	}
