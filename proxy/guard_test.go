@@ -7,13 +7,17 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+
+	"usher/internal/guard"
 )
 
 func TestGuard(t *testing.T) {
 	var calls atomic.Int64
 	graphql := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { calls.Add(1) })
 	open := newRig(t, graphql)
-	keyed := newRig(t, graphql, func(c *Config) { c.Key = func() string { return "sesame, open-please" } })
+	named := func(c *Config) { c.Hosts = guard.NewHosts("127.0.0.1:0", []string{"usher.internal"}, c.Key != nil) }
+	key := func(c *Config) { c.Key = func() string { return "sesame, open-please" } }
+	listed, keyed, keyedAndListed := newRig(t, graphql, named), newRig(t, graphql, key), newRig(t, graphql, key, named)
 	for _, tc := range []struct {
 		name   string
 		rig    *rig
@@ -45,6 +49,11 @@ func TestGuard(t *testing.T) {
 		{"address bar, or a page's redirect", open, "GET", "/graphql?query={x}", "", http.Header{"Sec-Fetch-Site": {"none"}, "Sec-Fetch-Mode": {"navigate"}}, 403, "BROWSER_REFUSED"},
 		{"a mode alone", open, "GET", "/graphql?query={x}", "", http.Header{"Sec-Fetch-Mode": {"navigate"}}, 403, "BROWSER_REFUSED"},
 		{"another mode", open, "POST", "/graphql", "", http.Header{"Sec-Fetch-Mode": {"cors"}}, 200, ""}, // of Node's fetch
+		{"GET of a rebound page", listed, "GET", "/graphql?query={x}", "usher.internal:8080", nil, 403, "BROWSER_REFUSED"},
+		{"HEAD of a rebound page", listed, "HEAD", "/graphql?query={x}", "usher.internal", nil, 403, ""},
+		{"POST to a listed name", listed, "POST", "/graphql", "usher.internal", nil, 200, ""}, // a browser says its origin
+		{"GET of this machine", listed, "GET", "/graphql?query={x}", "localhost:8080", nil, 200, ""},
+		{"GET with the key", keyedAndListed, "GET", "/graphql?query={x}", "usher.internal", http.Header{"X-Usher-Key": {"sesame"}}, 200, ""},
 		{"no key", keyed, "POST", "/graphql", "", nil, 401, "KEY_REQUIRED"},
 		{"no key, other path", keyed, "POST", "/", "", nil, 401, "KEY_REQUIRED"},
 		{"wrong key", keyed, "POST", "/graphql", "", http.Header{"X-Usher-Key": {"sesam"}}, 401, "KEY_REQUIRED"},

@@ -160,6 +160,9 @@ func (h *Handler) check(r *http.Request) *problem {
 	case guard.FromBrowser(r.Header) || guard.Navigation(r.Header):
 		return &problem{status: http.StatusForbidden, code: "BROWSER_REFUSED",
 			message: "this call comes from a web browser, and client credentials are not for browsers"}
+	case h.cfg.Key == nil && (r.Method == http.MethodGet || r.Method == http.MethodHead) && h.cfg.Hosts.Rebindable(r.Host):
+		return &problem{status: http.StatusForbidden, code: "BROWSER_REFUSED",
+			message: "this GET may come from a web page whose name leads here: without a key (USHER_KEY), send a POST, or call the port by its address"}
 	case h.cfg.Key != nil && !guard.HasKey(r.Header, h.cfg.Key()):
 		return &problem{status: http.StatusUnauthorized, code: "KEY_REQUIRED",
 			message: "the key of this port is missing or wrong: send it as 'Authorization: Bearer KEY', as the password of Basic authentication, or as 'X-Usher-Key: KEY'"}

@@ -21,6 +21,7 @@ import (
 // point to 127.0.0.1 (DNS rebinding). The browser then treats usher as the same origin, but
 // its requests still carry Host: evil.example.
 type Hosts struct {
+	unix  bool // no browser can reach the listener
 	any   bool
 	anyIP bool
 	names map[string]bool // lower case; with or without a port
@@ -31,7 +32,8 @@ type Hosts struct {
 // With anyIP every IP address is allowed, too: rebinding needs a name, so if a key is required
 // an address does no harm, and load balancers and probes use it.
 func NewHosts(listen string, allowed []string, anyIP bool) *Hosts {
-	h := &Hosts{any: strings.HasPrefix(listen, "unix:") || slices.Contains(allowed, "*"), anyIP: anyIP, names: map[string]bool{"localhost": true}}
+	h := &Hosts{unix: strings.HasPrefix(listen, "unix:"), anyIP: anyIP, names: map[string]bool{"localhost": true}}
+	h.any = h.unix || slices.Contains(allowed, "*")
 	if host, _, err := net.SplitHostPort(listen); err == nil && host != "" {
 		if addr, err := netip.ParseAddr(host); err != nil || !addr.IsUnspecified() {
 			h.names[strings.ToLower(host)] = true
@@ -66,6 +68,14 @@ func (h *Hosts) Allowed(host string) bool {
 		return true
 	}
 	return h.names[strings.ToLower(name)] || h.names[strings.ToLower(host)]
+}
+
+// Rebindable reports whether a web page may have been loaded from this host, which is allowed: its owner can make any name point
+// here. To such a page usher is its own origin, and then browsers send neither Origin nor Sec-Fetch-* with a GET.
+func (h *Hosts) Rebindable(host string) bool {
+	name := (&url.URL{Host: host}).Hostname()
+	_, err := netip.ParseAddr(name)
+	return !h.unix && err != nil && !strings.EqualFold(name, "localhost")
 }
 
 // Equal compares secrets in a time that does not depend on where they differ. It does not hide the

@@ -74,6 +74,21 @@ func TestHosts(t *testing.T) {
 	}
 }
 
+func TestRebindable(t *testing.T) {
+	h := NewHosts("usher.internal:8080", []string{"*"}, false)
+	for host, want := range map[string]bool{
+		"localhost": false, "LOCALHOST:8080": false, "127.0.0.1:8080": false, "[::1]:8080": false, "192.0.2.7": false, "[fd00::1]": false, "[::ffff:127.0.0.1]:1": false,
+		"usher.internal:8080": true, "evil.example": true, "localhost.evil.example": true, "localhost.": true, "127.0.0.1.evil.example:8080": true, "127.1": true, "": true, ":8080": true,
+	} {
+		if got := h.Rebindable(host); got != want {
+			t.Errorf("%q: %v", host, got)
+		}
+	}
+	if NewHosts("unix:/run/usher.sock", nil, false).Rebindable("usher.internal") {
+		t.Error("a unix socket")
+	}
+}
+
 func FuzzHosts(f *testing.F) {
 	for _, s := range []string{"127.0.0.1:8080", "[::1]:80", "[::1", "a:b:c", "[]:1", ":"} {
 		f.Add(s)
