@@ -77,6 +77,9 @@ type Config struct {
 // New returns the handler of the admin port.
 func New(cfg Config) *Handler {
 	h := &Handler{cfg: cfg, comparing: make(chan struct{}, 2)}
+	h.bounded = guard.Answers(guard.MaxAnswers, http.HandlerFunc(h.handle), func(w http.ResponseWriter, r *http.Request) {
+		h.refuse(w, r, http.StatusServiceUnavailable, "too many large answers are being made, or wait for their readers: ask again in a moment")
+	})
 	h.routes = []route{
 		{path: "/healthz", read: alive, probe: true},
 		{path: "/readyz", read: h.ready(status.Part{On: true}), probe: true},
@@ -130,6 +133,7 @@ type Handler struct {
 	comparing chan struct{} // holds one value for each webhook that is being compared with the one before it
 	routes    []route
 	origin    http.CrossOriginProtection
+	bounded   http.Handler // handle, whose answers together take no more memory than guard.MaxAnswers
 }
 
 // route is one address of the port.
@@ -181,7 +185,9 @@ func (to *route) needsAct(r *http.Request) bool {
 	return to.act != nil && (r.Method == http.MethodPost || !strings.HasPrefix(to.path, "/api/"))
 }
 
-func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) { h.bounded.ServeHTTP(w, r) }
+
+func (h *Handler) handle(w http.ResponseWriter, r *http.Request) {
 	header := w.Header()
 	header.Set("Cache-Control", "no-store")
 	header.Set("Content-Security-Policy", page.Policy)

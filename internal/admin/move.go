@@ -31,6 +31,7 @@ func (h *Handler) export(w http.ResponseWriter, r *http.Request) {
 		h.fail(w, r, err)
 		return
 	}
+	_ = http.NewResponseController(w).Flush() // it streams; see guard.Answers
 	n, err := h.cfg.Inbox.Export(r.Context(), w)
 	h.did(r, nil, slog.LevelWarn, "inbox exported by hand", "webhooks", n)
 	if err := h.cfg.Inbox.Note(by, n); err != nil {

@@ -1,8 +1,12 @@
 package entitlements
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
+	"io"
+	"iter"
 	"log/slog"
 	"net/http"
 	"net/url"
@@ -46,12 +50,18 @@ type Handler struct {
 	quiet rate.Sometimes // callers may ask a thousand times a second: one log line is enough
 }
 
-// New returns the handler of the port.
-func New(cfg Config) *Handler {
-	return &Handler{cfg: cfg, quiet: rate.Sometimes{Interval: 10 * time.Second}}
+// New returns the handler of the port. Its answers together take no more memory than guard.MaxAnswers.
+func New(cfg Config) http.Handler {
+	h := &Handler{cfg: cfg, quiet: rate.Sometimes{Interval: 10 * time.Second}}
+	return guard.Answers(guard.MaxAnswers, http.HandlerFunc(h.serve), func(w http.ResponseWriter, r *http.Request) {
+		respond(w, parsePath(guard.SentPath(r.URL)), answer{}, errCrowded)
+	})
 }
 
-func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+// errCrowded is the answer if there is no room for another one.
+var errCrowded = &problem{http.StatusServiceUnavailable, notReady, general, "Not ready: too many large answers are being made, or wait for their readers."}
+
+func (h *Handler) serve(w http.ResponseWriter, r *http.Request) {
 	to := parsePath(guard.SentPath(r.URL))
 	if r.ContentLength != 0 {
 		// net/http would wait for the whole body before it answers, without a limit, unless the connection
@@ -274,11 +284,47 @@ func respond(w http.ResponseWriter, to target, a answer, err error) {
 			a = answer{p.status, flagError{to.feature, p.ofrep, p.message}}
 		}
 	}
-	if a.body == nil {
+	switch body := a.body.(type) {
+	case nil:
 		w.WriteHeader(a.status)
-		return
+	case list:
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(a.status)
+		_ = body.write(w) // an error means that the caller has gone, or gets another answer
+	default:
+		guard.WriteJSON(w, a.status, a.body)
 	}
-	guard.WriteJSON(w, a.status, a.body)
+}
+
+// A list is a body that may be large. It is written item by item: as a whole it would take many times its size.
+type list struct {
+	before string // the beginning of a JSON object, up to the list
+	items  iter.Seq[any]
+	after  string // the rest of the object, and a line end
+}
+
+func (l list) write(w io.Writer) (err error) {
+	var piece bytes.Buffer
+	enc := json.NewEncoder(&piece)
+	enc.SetEscapeHTML(false)
+	piece.WriteString(l.before + "[")
+	first := true
+	for item := range l.items {
+		if !first {
+			piece.WriteByte(',')
+		}
+		first = false
+		_ = enc.Encode(item)            // strings, numbers and booleans can always be written
+		piece.Truncate(piece.Len() - 1) // the line end
+		if piece.Len() >= 4<<10 {
+			if _, err = piece.WriteTo(w); err != nil {
+				return err
+			}
+		}
+	}
+	piece.WriteString("]" + l.after)
+	_, err = piece.WriteTo(w)
+	return err
 }
 
 // A problem is any answer except a yes or the requested data.

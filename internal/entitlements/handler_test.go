@@ -27,6 +27,7 @@ var taken = time.Date(2026, 5, 1, 12, 0, 0, 123456789, time.FixedZone("", 7200))
 //	acme (eu)      users: 25, sso: no limit, none: 0, huge: the most
 //	brücke (eu), a/b (eu), "a b&c=d%2F+" (eu), .. (eu)    users: 1
 //	twice (eu, us) users: 1 on eu, 2 on us
+//	half (eu, us)  an empty list on eu, no list on us
 //	plain (none), and plain (eu)   users: 5, users: 6
 //	empty (eu)     an empty list
 //	silent (eu)    no list
@@ -47,6 +48,8 @@ func shop(t testing.TB) Lookup {
 	}
 	put("us", "twice", listing(t, `{"code":"users","quantity":2}`))
 	put("eu", "twice", listing(t, `{"code":"users","quantity":1}`))
+	put("eu", "half", listing(t))
+	put("us", "half", snapshot.Snapshot{})
 	put("", "plain", listing(t, `{"code":"users","quantity":5}`))
 	put("eu", "plain", listing(t, `{"code":"users","quantity":6}`))
 	put("eu", "empty", listing(t))
@@ -281,8 +284,14 @@ func TestTargets(t *testing.T) {
 		{"/v1/check?tenant=nobody&feature=users&unknown=deny", 403, "DENIED", "unknown"},
 		{"/v1/check?tenant=silent&feature=users&unknown=allow", 204, "", "unknown"},
 		{"/v1/check?tenant=silent&feature=users&unknown=deny", 403, "DENIED", "unknown"},
-		{"/v1/check?tenant=twice&feature=users&unknown=allow", 204, "", "unknown"},
-		{"/v1/check?tenant=twice&feature=users&unknown=deny", 403, "DENIED", "unknown"},
+		{"/v1/check?tenant=twice&feature=users&quantity=2&unknown=allow", 204, "", "unknown"}, // yes on us, no on eu
+		{"/v1/check?tenant=twice&feature=users&quantity=2&unknown=deny", 403, "DENIED", "unknown"},
+		{"/v1/check?tenant=twice&feature=users&unknown=deny", 204, "", "1"}, // yes on both
+		{"/v1/check?tenant=twice&feature=users&quantity=3&unknown=allow", 403, "DENIED", "1"},
+		{"/v1/check?tenant=twice&feature=other&unknown=allow", 403, "DENIED", "0"},
+		{"/v1/check?tenant=half&feature=users&unknown=allow", 204, "", "unknown"}, // no on eu, not known on us
+		{"/v1/check?tenant=half&feature=users&unknown=deny", 403, "DENIED", "unknown"},
+		{"/v1/check?tenant=twice&feature=users&platform=us&unknown=deny", 204, "", "2"},
 		{"/v1/check?tenant=acme&feature=users&unknown=deny", 204, "", "25"},
 		{"/v1/check?tenant=acme&feature=other&unknown=allow", 403, "DENIED", "0"},
 		{"/v1/check?tenant=broken&feature=users&unknown=allow", 503, "NOT_READY", ""},

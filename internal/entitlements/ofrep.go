@@ -3,9 +3,9 @@ package entitlements
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"io"
+	"iter"
 	"net/http"
 	"strings"
 	"time"
@@ -69,20 +69,20 @@ func evaluate(s snapshot.Snapshot, key string) (_ flagBody, enabled bool) {
 
 // evaluateAll returns the three flags of each feature. Each key occurs once, with the result of
 // evaluate.
-func evaluateAll(s snapshot.Snapshot) []flagBody {
-	flags := make([]flagBody, 0, 3*len(s.Features)) // never null
-	codes := make(map[string]bool, len(s.Features))
-	for _, f := range s.Features {
-		codes[f.Code] = true
-	}
-	for _, f := range s.Features {
-		for _, suffix := range []string{"", limitSuffix, valueSuffix} {
-			if suffix == "" || !codes[f.Code+suffix] {
-				flags = append(flags, newFlag(f.Code, suffix, f, true))
+func evaluateAll(s snapshot.Snapshot) iter.Seq[any] {
+	return func(yield func(any) bool) {
+		codes := make(map[string]bool, len(s.Features))
+		for _, f := range s.Features {
+			codes[f.Code] = true
+		}
+		for _, f := range s.Features {
+			for _, suffix := range []string{"", limitSuffix, valueSuffix} {
+				if (suffix == "" || !codes[f.Code+suffix]) && !yield(newFlag(f.Code, suffix, f, true)) {
+					return
+				}
 			}
 		}
 	}
-	return flags
 }
 
 func (h *Handler) flag(w http.ResponseWriter, r *http.Request, to target) (answer, error) {
@@ -108,19 +108,17 @@ func (h *Handler) flags(w http.ResponseWriter, r *http.Request, _ target) (answe
 		return answer{}, err
 	}
 	// The tag is a digest of the whole content, so that it changes with it.
-	body, err := json.Marshal(map[string][]flagBody{"flags": evaluateAll(a.Snapshot)})
-	if err != nil {
-		panic(err) // cannot happen: strings, numbers and booleans only
-	}
-	sum := sha256.Sum256(body)
-	tag := `"` + hex.EncodeToString(sum[:16]) + `"`
+	body := list{before: `{"flags":`, items: evaluateAll(a.Snapshot), after: "}\n"}
+	sum := sha256.New()
+	_ = body.write(sum) // a hash takes everything
+	tag := `"` + hex.EncodeToString(sum.Sum(nil)[:16]) + `"`
 	w.Header().Set("ETag", tag)
 	for known := range strings.SplitSeq(strings.Join(r.Header.Values("If-None-Match"), ","), ",") {
 		if strings.TrimPrefix(strings.TrimSpace(known), "W/") == tag {
 			return answer{http.StatusNotModified, nil}, nil
 		}
 	}
-	return answer{http.StatusOK, json.RawMessage(body)}, nil
+	return answer{http.StatusOK, body}, nil
 }
 
 const (

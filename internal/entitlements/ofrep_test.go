@@ -130,7 +130,8 @@ func TestFlags(t *testing.T) {
 	h := New(config(t))
 	s := listing(t, `{"code":"users","quantity":25}`, `{"code":"users.limit"}`, `{"code":"users.value","value":"v"}`, `{"code":"sso"}`)
 	keys := make(map[string]bool)
-	for _, flag := range evaluateAll(s) {
+	for item := range evaluateAll(s) {
+		flag := item.(flagBody)
 		one, _ := evaluate(s, flag.Key)
 		if keys[flag.Key] || fmt.Sprintf("%#v", one) != fmt.Sprintf("%#v", flag) {
 			t.Errorf("%#v, alone %#v, twice: %t", flag, one, keys[flag.Key])
