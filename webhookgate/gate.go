@@ -184,8 +184,7 @@ func (g *Gate) read(in *arrival, body []byte) (*Webhook, *answer) {
 	// same bytes may mean two changes. A question changes nothing.
 	w.Snapshot = w.Type == content.TenantProvisioningChange && certain && !question
 	if w.Snapshot && g.cfg.Store != nil {
-		state := snapshot.Of(value)
-		w.State = &state
+		w.State = snapshot.Of(value).Stored(platform, tenant, w.ID)
 	}
 	return w, nil
 }

@@ -35,9 +35,10 @@ type Webhook struct {
 	// SignedID is the sender's webhook-id, if the signature that the gate has checked covers it.
 	SignedID string
 
-	// State is what a snapshot says. The gate sets it for Config.Store, from the value that it has
-	// validated, so that a body is parsed only once. Nil: parse Body if you need it.
-	State *snapshot.Snapshot
+	// State is what an inbox stores of a snapshot. The gate sets it for Config.Store, from the value that it has
+	// validated: a body is parsed only once, and what waits to be stored is small, whatever the shape of the body.
+	// Nil: parse Body if you need it.
+	State *snapshot.Stored
 }
 
 // A Lane names a queue: that of a tenant or, if a webhook names no tenant, that of its platform and
@@ -149,8 +150,7 @@ func ReadSnapshot(rules *content.Rules, header http.Header, body []byte, receive
 	if err != nil {
 		return nil, []content.Fault{{Path: "/payload/tenant/code", Message: "cannot be read for certain"}}
 	}
-	state := snapshot.Of(value)
-	w.State = &state
+	w.State = snapshot.Of(value).Stored(w.Lane.Platform, w.Lane.Tenant, w.ID)
 	return w, nil
 }
 

@@ -46,7 +46,7 @@ func BenchmarkInbox(b *testing.B) {
 			var running sync.WaitGroup
 			running.Go(func() { in.Run(ctx, context.Background()) })
 			defer func() { end(); running.Wait(); in.Close() }()
-			padding, state := strings.Repeat("x", 3000), &snapshot.Snapshot{Name: "Some tenant", Known: true, Features: []snapshot.Feature{{Code: "users", Limit: 25}}}
+			padding, state := strings.Repeat("x", 3000), snapshot.Snapshot{Name: "Some tenant", Known: true, Features: []snapshot.Feature{{Code: "users", Limit: 25}}}
 			var next atomic.Int64
 			began := cpuTime()
 			b.ResetTimer()
@@ -55,7 +55,7 @@ func BenchmarkInbox(b *testing.B) {
 				senders.Go(func() {
 					for n := next.Add(1); n <= int64(b.N); n = next.Add(1) {
 						w := aHook(set, fmt.Sprintf("crm/t%d", n%1000), fmt.Sprint(n, began, padding))
-						w.State = state
+						w.State = state.Stored(w.Lane.Platform, w.Lane.Tenant, w.ID)
 						if _, err := in.Store(w); err != nil {
 							b.Error(err)
 						}
@@ -81,7 +81,7 @@ func BenchmarkDuplicates(b *testing.B) {
 			in := New(open(), Config{StoreUnclaimed: true, MaxTries: 20, MaxAge: time.Hour, DedupWindow: time.Hour, MaxBytes: 1 << 30, Log: slog.New(slog.DiscardHandler)})
 			defer in.Close()
 			padding, set := strings.Repeat("x", 3000), receiver.NewSet()
-			state := &snapshot.Snapshot{Name: "Some tenant", Known: true, Features: []snapshot.Feature{{Code: "users", Limit: 25}}}
+			state := snapshot.Snapshot{Name: "Some tenant", Known: true, Features: []snapshot.Feature{{Code: "users", Limit: 25}}}
 			send := func(count int64) {
 				var next atomic.Int64
 				var senders sync.WaitGroup
@@ -89,7 +89,7 @@ func BenchmarkDuplicates(b *testing.B) {
 					senders.Go(func() {
 						for n := next.Add(1); n <= count; n = next.Add(1) {
 							w := aHook(set, fmt.Sprintf("crm/t%d", n%1000), padding)
-							w.State = state
+							w.State = state.Stored(w.Lane.Platform, w.Lane.Tenant, w.ID)
 							if _, err := in.Store(w); err != nil {
 								b.Error(err)
 							}

@@ -107,13 +107,13 @@ func shut(t testing.TB, s *Inbox) {
 }
 
 // versionOf makes a webhook whose tenant's name is a version.
-func versionOf(tenant string, version int64) *snapshot.Snapshot {
-	return &snapshot.Snapshot{Name: fmt.Sprintf("%09d", version), Known: true, Features: []snapshot.Feature{{Code: "users", Limit: snapshot.Limit(version)}}}
+func versionOf(version int64) snapshot.Snapshot {
+	return snapshot.Snapshot{Name: fmt.Sprintf("%09d", version), Known: true, Features: []snapshot.Feature{{Code: "users", Limit: snapshot.Limit(version)}}}
 }
 
 func storeVersion(s *Inbox, tenant string, version int64) error {
 	w := aHook(receiver.NewSet(), "p/"+tenant, fmt.Sprint(tenant, version))
-	w.State = versionOf(tenant, version)
+	w.State = versionOf(version).Stored(w.Lane.Platform, w.Lane.Tenant, w.ID)
 	_, err := s.Store(w)
 	return err
 }
@@ -200,8 +200,9 @@ func TestChangesBytes(t *testing.T) {
 		s := keeper(t, open())
 		for n := range int64(12) {
 			w := aHook(receiver.NewSet(), fmt.Sprintf("p/t%02d", n), fmt.Sprint(n))
-			w.State = versionOf("", n)
-			w.State.Features[0].Value = strings.Repeat("v", []int{1 << 20, changesBytes + 1, 10}[n%3]) // it would compress well
+			state := versionOf(n)
+			state.Features[0].Value = strings.Repeat("v", []int{1 << 20, changesBytes + 1, 10}[n%3]) // it would compress well
+			w.State = state.Stored(w.Lane.Platform, w.Lane.Tenant, w.ID)
 			_, err := s.Store(w)
 			check(t, err)
 		}

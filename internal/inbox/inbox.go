@@ -463,12 +463,9 @@ func (s *Inbox) timeoutErr() error {
 func arriving(w *webhookgate.Webhook) incoming {
 	in := incoming{Webhook: newWebhook(w), name: w.Lane, receiver: w.Receiver, signed: w.SignedID != "", signedID: sha256.Sum256([]byte(w.SignedID))}
 	if w.Snapshot {
-		state := w.State
-		if state == nil { // it does not come from the gate
-			read := snapshot.Read(w.Body)
-			state = &read
+		if in.state = w.State; in.state == nil { // it does not come from the gate
+			in.state = snapshot.Read(w.Body).Stored(w.Lane.Platform, w.Lane.Tenant, w.ID)
 		}
-		in.state = &snapshot.Stored{Platform: w.Lane.Platform, Tenant: w.Lane.Tenant, Name: state.Name, Webhook: w.ID, Features: state.Encode()}
 	}
 	return in
 }

@@ -210,7 +210,7 @@ func (s *sim) hook(id, tenant, state string) *webhookgate.Webhook {
 		body += " other"
 	}
 	hook.Body, hook.Digest = []byte(body), sha256.Sum256([]byte(body))
-	hook.State = &snapshot.Snapshot{Known: true, Features: []snapshot.Feature{{Code: state}}}
+	hook.State = snapshot.Snapshot{Known: true, Features: []snapshot.Feature{{Code: state}}}.Stored(hook.Lane.Platform, tenant, id)
 	return hook
 }
 
@@ -527,8 +527,8 @@ func (s *sim) compare(run *aRun, leave leave, said saying, done func(tenant stri
 	hook := &webhookgate.Webhook{
 		ID: fmt.Sprintf("x%d-%s-%x", run.number, said.tenant, s.seed), Type: "TenantProvisioningChange", Lane: webhookgate.Lane{Platform: platform(said.tenant), Tenant: said.tenant},
 		Snapshot: true, Header: http.Header{"X-Test": {"1"}}, Received: s.now, Receiver: s.life.receivers.For(platform(said.tenant)),
-		State: &snapshot.Snapshot{Known: true, Features: []snapshot.Feature{{Code: said.snapshot}}},
 	}
+	hook.State = snapshot.Snapshot{Known: true, Features: []snapshot.Feature{{Code: said.snapshot}}}.Stored(hook.Lane.Platform, hook.Lane.Tenant, hook.ID)
 	if hook.Receiver == nil && !s.cfg.StoreUnclaimed {
 		return // it is passed over
 	}

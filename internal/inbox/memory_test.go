@@ -256,7 +256,8 @@ func (m *Memory) Reconcile(run int, w *webhookgate.Webhook, leave leave, decided
 	in := arriving(w)
 	in.Source, in.unhurried = FromReconcile, true
 	return func(t *memTurn) func() {
-		offer := offer{incoming: in, says: *w.State}
+		says, _ := snapshot.Decode(w.State.Features)
+		offer := offer{incoming: in, says: says}
 		c := t.lane(w.Lane).reconcile(&offer, t.m.runs[run], leave)
 		decided(c)
 		return func() { done(c) }

@@ -318,7 +318,7 @@ func (s *Inbox) readOffer(line []byte) *offer {
 	}
 	header := http.Header{"Content-Type": {"application/json"}, sourceHeader: {FromReconcile}}
 	w, faults := webhookgate.ReadSnapshot(s.cfg.Rules, header, body, s.cfg.Receivers)
-	if len(faults) == 0 && !w.State.Known {
+	if len(faults) == 0 && w.State.Features == nil {
 		faults = []content.Fault{{Path: "/payload/change/features", Message: "cannot be read"}}
 	}
 	if len(faults) > 0 {
@@ -330,7 +330,8 @@ func (s *Inbox) readOffer(line []byte) *offer {
 	}
 	in := arriving(w)
 	in.Source, in.unhurried = FromReconcile, true
-	return &offer{incoming: in, says: *w.State}
+	says, _ := snapshot.Decode(w.State.Features) // they have just been encoded
+	return &offer{incoming: in, says: says}
 }
 
 // compared returns what is to be said of an offer before it is judged.

@@ -136,8 +136,12 @@ func Of(value any) (s Snapshot) {
 	return s
 }
 
-// Encode returns what an inbox keeps of a snapshot for years: the features, and nothing about people.
-// It returns nil if the features are not Known.
+// Stored returns what an inbox keeps of a snapshot for years: the tenant's name and the features, and nothing about people.
+func (s Snapshot) Stored(platform, tenant, webhook string) *Stored {
+	return &Stored{Platform: platform, Tenant: tenant, Name: s.Name, Webhook: webhook, Features: s.Encode()}
+}
+
+// Encode returns the features as Stored has them, and nil if they are not Known.
 func (s Snapshot) Encode() []byte {
 	if !s.Known {
 		return nil
@@ -148,7 +152,7 @@ func (s Snapshot) Encode() []byte {
 	if err := enc.Encode(append([]Feature{}, s.Features...)); err != nil { // never null
 		panic(err) // cannot happen: strings and numbers only
 	}
-	return bytes.TrimSpace(b.Bytes())
+	return bytes.Clone(bytes.TrimSpace(b.Bytes())) // a clone, because the buffer is up to twice as large
 }
 
 // Decode reads what Encode wrote.
