@@ -49,8 +49,7 @@ type answer struct {
 }
 
 type receiversAnswer struct {
-	Status int    `json:"status"`
-	Body   string `json:"body"`
+	Status int `json:"status"`
 }
 
 // reject is the answer to a request that is the sender's fault.

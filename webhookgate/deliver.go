@@ -71,7 +71,7 @@ func failure(w *Webhook, n int, t receiver.Try) *answer {
 		a.status = http.StatusGatewayTimeout
 	}
 	if t.Status != 0 {
-		a.Receiver = &receiversAnswer{t.Status, t.Excerpt}
+		a.Receiver = &receiversAnswer{t.Status}
 	}
 	return a
 }

@@ -36,8 +36,8 @@
 //	webhook    the webhook-id that the receiver gets; for a duplicate, the id of
 //	           the webhook that it duplicates
 //	tries      how often usher tried the receiver
-//	receiver   the receiver's last answer, if it was not a 2xx: {"status", "body"};
-//	           the body is an excerpt. Missing if there was no answer
+//	receiver   the receiver's last answer, if it was not a 2xx: {"status"}.
+//	           Missing if there was no answer
 //
 // Statuses: 200; 400 not JSON, or a body that ended too early; 401 secret or signature; 403
 // address; 404 path; 405 method; 408 the body stopped arriving; 413 too large; 422 wrong shape

@@ -70,24 +70,5 @@ func ShowTenant(platform, tenant string) string {
 	return escapeCode(platform) + "/" + escapeCode(tenant)
 }
 
-// How many bytes of a try are stored. An error can be long, too: one about a certificate names all its hosts.
-const (
-	maxAnswer = 1 << 10
-	maxError  = 512
-)
-
-// readable makes one line of plain text from a receiver's answer: foreign bytes may have escape sequences for a terminal, or turn
-// the direction of the text around.
-func readable(s string, most int) string {
-	s = strings.Map(func(r rune) rune {
-		switch {
-		case unicode.IsSpace(r):
-			return ' '
-		case unicode.IsGraphic(r):
-			return r
-		}
-		return -1
-	}, strings.ToValidUTF8(s, "\uFFFD"))
-	s = strings.TrimSpace(s)
-	return strings.ToValidUTF8(s[:min(len(s), most)], "") // it may end within a character
-}
+// maxError is how many bytes of a try's error are stored. One about a certificate names all its hosts.
+const maxError = 512

@@ -193,10 +193,10 @@ const (
 func (s *Status) noteTry(began time.Time, took time.Duration, a receiver.Try) {
 	n := Try{At: began, Took: took, Status: a.Status}
 	if a.Err != nil {
-		n.Error = readable(a.Err.Error(), maxError)
+		n.Error = text.Readable(a.Err.Error(), maxError)
 	}
 	if !a.Accepted() {
-		n.Answer = readable(a.Excerpt, maxAnswer)
+		n.Answer = a.Excerpt
 	}
 	former := s.Tried[max(0, len(s.Tried)-keptTries+1):]
 	s.Tried = append(slices.Clone(former), n)

@@ -26,6 +26,7 @@ func TestExcerpt(t *testing.T) {
 	}{
 		{`{"reason":"<no> such plan"}`, "", `{"reason":"<no> such plan"}`},
 		{strings.Repeat("é", 5000), "", strings.Repeat("é", maxExcerpt/2) + "…"},
+		{" two\r\n\tlines\x1b[2J ", "", "two   lines[2J"},
 		{"a\xffb", "", "a\uFFFDb"},
 		{"\x1f\x8b", "gzip", ""},
 	} {

@@ -13,13 +13,11 @@ import (
 	"time"
 
 	"usher/internal/signature"
-	"usher/internal/text"
 	"usher/internal/wire"
 )
 
 const (
 	maxAnswer   = 64 << 10 // how much usher reads of an answer: a connection whose answer is read to its end can be used again
-	maxExcerpt  = 1 << 10  // how much of an answer people and senders see
 	maxDecision = 1 << 20  // the largest answer to a question, which usher holds in memory for the sender
 )
 
@@ -28,9 +26,9 @@ type Try struct {
 	Status     int // of the receiver's answer; zero: no usable answer, see Err
 	Err        error
 	RetryAfter time.Duration // how long the receiver asked to wait
-	Excerpt    string        // of the answer's body; not set by Ask
+	Excerpt    string        // of the answer's body, safe to show, if it is not a 2xx; not set by Ask
 
-	// Header and Body are the whole answer to a question; not set by Try.
+	// Header says what Body is, and Body is the whole answer to a question; not set by Try.
 	Header http.Header
 	Body   []byte
 }
@@ -41,8 +39,8 @@ func (r *Receiver) Try(ctx context.Context, id string, header http.Header, body 
 	// A 2xx means accepted, even if the body ends with an error. usher still waits for the body,
 	// because the receiver may work on the webhook until then.
 	t, _ := r.try(ctx, id, header, body, maxAnswer)
-	if t.Header.Get("Content-Encoding") == "" {
-		t.Excerpt = text.Clip(string(t.Body), maxExcerpt)
+	if !t.Accepted() && t.Header.Get("Content-Encoding") == "" {
+		t.Excerpt = r.excerpt(t.Body, header)
 	}
 	t.Header, t.Body = nil, nil
 	r.count(t.Result(), t.Status, start)
@@ -84,7 +82,9 @@ func (r *Receiver) try(ctx context.Context, id string, header http.Header, body 
 	}
 	defer resp.Body.Close()
 	said, err := io.ReadAll(io.LimitReader(resp.Body, limit))
-	return Try{Status: resp.StatusCode, RetryAfter: wire.RetryAfter(resp.Header), Header: resp.Header, Body: said}, err
+	// The other headers are dropped: there may be thousands.
+	about := http.Header{"Content-Type": resp.Header.Values("Content-Type"), "Content-Encoding": resp.Header.Values("Content-Encoding")}
+	return Try{Status: resp.StatusCode, RetryAfter: wire.RetryAfter(resp.Header), Header: about, Body: said}, err
 }
 
 func (r *Receiver) count(result string, status int, start time.Time) {
@@ -134,11 +134,17 @@ func (r *Receiver) send(ctx context.Context, id string, header http.Header, body
 		Body:          io.NopCloser(bytes.NewReader(body)),
 	}).WithContext(ctx)
 	signature.Stamp(req.Header, id, time.Now(), body, keys...)
-	if user := r.URL.User; user != nil { // set here, not stored with the webhook, because the password may change while it waits
-		password, _ := user.Password()
-		req.SetBasicAuth(user.Username(), password)
-	}
+	r.authorize(req.Header)
 	return r.Transport.RoundTrip(req)
+}
+
+// authorize adds the user and the password of the address. They are not stored with the webhook, because the password may change while it
+// waits.
+func (r *Receiver) authorize(header http.Header) {
+	if user := r.URL.User; user != nil {
+		password, _ := user.Password()
+		(&http.Request{Header: header}).SetBasicAuth(user.Username(), password)
+	}
 }
 
 // Accepted reports whether the receiver has accepted the webhook.

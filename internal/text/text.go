@@ -140,6 +140,22 @@ func Plain(s string) string {
 	return strings.Join(strings.Fields(s), " ")
 }
 
+// Readable makes one line of plain text, of that many bytes at most, from what others have sent: it may have escape sequences for a
+// terminal, or turn the direction of the text around.
+func Readable(s string, most int) string {
+	s = strings.Map(func(r rune) rune {
+		switch {
+		case unicode.IsSpace(r):
+			return ' '
+		case unicode.IsGraphic(r):
+			return r
+		}
+		return -1
+	}, strings.ToValidUTF8(s, "\uFFFD"))
+	s = strings.TrimSpace(s)
+	return strings.ToValidUTF8(s[:min(len(s), most)], "") // it may end within a character
+}
+
 // WithinEdits reports whether a becomes b if at most so many letters are added, removed, replaced or swapped
 // with their neighbour.
 func WithinEdits(a, b string, edits int) bool {
