@@ -771,7 +771,7 @@ func printDetail(w io.Writer, d *admin.WebhookDetail, now time.Time) error {
 		a := &d.Tried[i]
 		tries = append(tries, fmt.Sprintf("%s  %8v  %s", a.At.UTC().Format(time.RFC3339), a.Took.Round(time.Millisecond), a.Words()))
 	}
-	section("tried", tries)
+	section("tries", tries)
 	for _, f := range d.Faults {
 		faults = append(faults, f.String())
 	}

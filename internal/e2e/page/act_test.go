@@ -33,7 +33,7 @@ func TestPageActs(t *testing.T) {
 	b.click(`form[action="/webhooks/1/redeliver"] button`)
 	b.until("told that it is tried", `location.pathname == "/webhooks/1" && document.querySelector(".notice")?.innerText == "You asked usher to redeliver it: see its state below."`)
 	release()
-	b.until("tried", `document.querySelectorAll(".tries tbody tr").length > 1`)
+	b.until("tried", `document.querySelectorAll(".tried tbody tr").length > 1`)
 	b.until("not told any more, though it waits again", `!document.querySelector(".notice")`)
 	if after := len(w.receiver.Deliveries()); after < before {
 		t.Errorf("%d deliveries, then %d", before, after)
@@ -90,7 +90,7 @@ func TestPageActs(t *testing.T) {
 	click(`section[aria-labelledby="troubled"] a[href*="code=mill-co"]`)
 	b.until("told what is wrong", `/^usher has answered this since .*, by webhook 3/.test(document.querySelector("#since").innerText) && /^The receiver does not have it: webhook 3 is parked \(since .*\)\s+The receiver did not accept it: 422: unknown tenant\. Fix the receiver, then redeliver it\./.test(document.querySelector("#receipt").innerText)`)
 	click("#receipt a.button")
-	b.until("asked", `document.querySelector("h1").innerText == "Send webhook 3 again?"`)
+	b.until("asked", `document.querySelector("h1").innerText == "Redeliver webhook 3?"`)
 	click(".ask form button")
 	b.until("delivered", `document.querySelector("#stand .badge")?.innerText == "delivered"`)
 	if clicks > 4 {

@@ -88,7 +88,7 @@ func TestPageInABrowser(t *testing.T) {
 	w.receiver.Fail(sandbox.Fault{})
 	release := w.holdUp(t)
 	b.click(`a[href="/webhooks/4/redeliver"]`)
-	b.until("asked", `document.querySelector("h1").innerText == "Send webhook 4 again?"`)
+	b.until("asked", `document.querySelector("h1").innerText == "Redeliver webhook 4?"`)
 	b.press("form button", "\r") // by keyboard
 	b.until("it waits again", `document.querySelector("#stand .badge")?.innerText == "waiting"`)
 	stay(b)

@@ -16,7 +16,7 @@ import (
 // nothingDone sees to it that nobody acted through the admin port.
 func (w *watched) nothingDone(t *testing.T) {
 	t.Helper()
-	for _, line := range []string{"sent again by hand", "forgotten by hand"} {
+	for _, line := range []string{"redelivered by hand", "forgotten by hand"} {
 		if strings.Contains(w.Stderr.String(), line) {
 			t.Errorf("the log says %q", line)
 		}
