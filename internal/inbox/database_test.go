@@ -92,8 +92,8 @@ func TestDatabaseSetup(t *testing.T) {
 	s := pgtest.New(t, "wal_writer_delay=10s")
 	s.Write(t, "pg_hba.conf", "local all all trust\nhost all all 127.0.0.1/32 scram-sha-256\n")
 	s.Exec(t, "CREATE ROLE app LOGIN PASSWORD 'one'; CREATE ROLE poor LOGIN PASSWORD 'one'; GRANT CREATE ON DATABASE postgres TO app; SELECT pg_reload_conf()")
-	s.Exec(t, "CREATE SCHEMA newer; CREATE TABLE newer.schema_version (version int, views int); INSERT INTO newer.schema_version VALUES (1000, 1); GRANT ALL ON SCHEMA newer TO app; GRANT SELECT ON newer.schema_version TO app")
-	s.Exec(t, "CREATE SCHEMA odd; CREATE TABLE odd.schema_version (version int, views int); INSERT INTO odd.schema_version VALUES (1, 1000); CREATE TABLE odd.lane (tenant text); GRANT ALL ON SCHEMA odd TO app; GRANT SELECT ON odd.schema_version, odd.lane TO app")
+	s.Exec(t, "CREATE SCHEMA newer; CREATE TABLE newer.schema_version (version int, compatible int, views int); INSERT INTO newer.schema_version VALUES (1000, 1000, 1); GRANT ALL ON SCHEMA newer TO app; GRANT SELECT ON newer.schema_version TO app")
+	s.Exec(t, "CREATE SCHEMA odd; CREATE TABLE odd.schema_version (version int, compatible int, views int); INSERT INTO odd.schema_version VALUES (1, 1, 1000); CREATE TABLE odd.lane (tenant text); GRANT ALL ON SCHEMA odd TO app; GRANT SELECT ON odd.schema_version, odd.lane TO app")
 	s.Exec(t, "CREATE DATABASE latin OWNER app ENCODING 'LATIN1' TEMPLATE template0")
 	s.Exec(t, "CREATE DATABASE bytes OWNER app ENCODING 'SQL_ASCII' TEMPLATE template0")
 	password := atomic.Value{}

@@ -57,7 +57,7 @@ func TestFileIsOneUshers(t *testing.T) {
 	d.idle("")
 	d.shut()
 	check(t, Check(&Address{path: path}, nil))
-	sqlOn(t, path, "PRAGMA user_version = 1000")
+	sqlOn(t, path, "UPDATE schema_version SET version = 1000, compatible = 1000")
 	if _, err := openFile(path, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "newer usher") {
 		t.Errorf("tables of a newer usher: %v", err)
 	}

@@ -1,9 +1,18 @@
+-- compatible: 1
 -- The tables of the inbox, for both engines; 001.sql of each engine adds what is special to it. {int}, {text}, {bytes} and {json} are
 -- the engine's types, {empty} is a value without bytes, {keyed} stands behind a table that is found by its key alone.
 --
 -- Codes and names are text; usher refuses a code of more than 255 bytes, or with a zero character. Bodies, headers and digests are
 -- bytes. Times are microseconds since 1970. No column but features is NULL: an empty value means "none", and a time that never comes is
 -- {never}.
+
+-- Which migrations have run, and the version down to which an older usher still starts on these tables.
+CREATE TABLE {schema}.schema_version (
+	version    {int} NOT NULL,
+	compatible {int} NOT NULL,
+	views      {int} NOT NULL DEFAULT 0 -- of views.sql, on PostgreSQL
+);
+INSERT INTO {schema}.schema_version VALUES (0, 0, 0);
 
 -- A lane is the queue of one tenant. The transaction that has locked its row decides about the lane. A lane is never deleted.
 CREATE TABLE {schema}.lane (

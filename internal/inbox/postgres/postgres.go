@@ -40,9 +40,7 @@ var viewsText string
 // viewsVersion counts the versions of views.sql.
 const viewsVersion = 1
 
-// migrations are the scripts that bring the tables from one version to the next, from version 1 on. They only add, because an
-// older replica works on while a newer one starts.
-var migrations = []string{engine.Tables + schema001}
+var migrations = engine.Migrations{engine.Tables + schema001}
 
 // An Address says where the database is. Parse makes it.
 type Address struct {
@@ -620,11 +618,11 @@ func (e *Engine) migrate(ctx context.Context, conn *pgx.Conn) error {
 	if encoding != "UTF8" {
 		return &SetupError{fmt.Errorf("the inbox's database has the encoding %s, and usher needs UTF8: create another one with CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0", encoding)}
 	}
-	version, views := 0, 0
-	err := conn.QueryRow(ctx, "SELECT version, views FROM "+e.schema+".schema_version").Scan(&version, &views)
+	version, compatible, views := 0, 0, 0
+	err := conn.QueryRow(ctx, "SELECT version, compatible, views FROM "+e.schema+".schema_version").Scan(&version, &compatible, &views)
 	noTable := isCode(err, "42P01") || isCode(err, "3F000")
 	if noTable || err == nil && (version < len(migrations) || e.dryRun) {
-		version, err = e.apply(ctx, conn)
+		version, compatible, err = e.apply(ctx, conn)
 	}
 	switch {
 	case isCode(err, "42501"):
@@ -633,10 +631,13 @@ func (e *Engine) migrate(ctx context.Context, conn *pgx.Conn) error {
 			user, err, e.schema, pgx.Identifier{user}.Sanitize(), pgx.Identifier{database}.Sanitize(), pgx.Identifier{user}.Sanitize())}
 	case isCode(err, "55P03"):
 		return errors.New("the inbox's tables can't be changed yet: another transaction is using them")
+	case isCode(err, "42703"):
+		return e.notOurs(err)
 	case err != nil:
 		return describe(err)
-	case version > len(migrations):
-		return &SetupError{fmt.Errorf("a newer usher made the tables in the schema %s (version %d; this usher knows %d): start the newer usher, or name another schema in USHER_WEBHOOK_INBOX", e.schema, version, len(migrations))}
+	}
+	if err := migrations.Check(version, compatible); err != nil {
+		return &SetupError{fmt.Errorf("the schema %s: %w: start the newer usher, or name another schema in USHER_WEBHOOK_INBOX", e.schema, err)}
 	}
 	if e.dryRun { // there are no tables yet, or none any more
 		return nil
@@ -645,30 +646,44 @@ func (e *Engine) migrate(ctx context.Context, conn *pgx.Conn) error {
 		e.viewsDue = time.Now()
 	}
 	if _, err := conn.Exec(ctx, e.statements["export_lanes"]+" LIMIT 0"); isCode(err, "42703") || isCode(err, "42P01") {
-		return &SetupError{fmt.Errorf("the tables in the schema %s are not those of this usher (%w): name another schema in USHER_WEBHOOK_INBOX, or drop this one", e.schema, err)}
+		return e.notOurs(err)
 	}
 	return nil
 }
 
-// apply runs the migrations that are missing, and returns the version of the tables.
-func (e *Engine) apply(ctx context.Context, conn *pgx.Conn) (version int, err error) {
+func (e *Engine) notOurs(err error) error {
+	return &SetupError{fmt.Errorf("the tables in the schema %s are not those of this usher (%w): name another schema in USHER_WEBHOOK_INBOX, or drop this one", e.schema, err)}
+}
+
+// apply runs the migrations that are missing, and returns the version of the tables, and down to which they are compatible.
+func (e *Engine) apply(ctx context.Context, conn *pgx.Conn) (version, compatible int, err error) {
 	err = e.change(ctx, conn, func(tx pgx.Tx, run func(script string) error) error {
 		// CREATE SCHEMA IF NOT EXISTS needs a right on the database, even if the schema exists.
-		err := run(`DO $$ BEGIN IF to_regnamespace('{schema}') IS NULL THEN CREATE SCHEMA {schema}; END IF; END $$;
-			CREATE TABLE IF NOT EXISTS {schema}.schema_version (version bigint NOT NULL, views bigint NOT NULL);
-			INSERT INTO {schema}.schema_version SELECT 0, 0 WHERE NOT EXISTS (SELECT FROM {schema}.schema_version)`)
-		if err == nil {
-			err = tx.QueryRow(ctx, "SELECT version FROM "+e.schema+".schema_version").Scan(&version)
+		err := run("DO $$ BEGIN IF to_regnamespace('{schema}') IS NULL THEN CREATE SCHEMA {schema}; END IF; END $$")
+		there, read := false, func() error { // another replica may have made them meanwhile
+			return tx.QueryRow(ctx, "SELECT version, compatible FROM "+e.schema+".schema_version").Scan(&version, &compatible)
 		}
-		for ; err == nil && version < len(migrations); version++ {
-			err = run(e.spelling.Replace(migrations[version]) + fmt.Sprintf(";UPDATE {schema}.schema_version SET version = %d", version+1))
+		if err == nil {
+			err = tx.QueryRow(ctx, "SELECT to_regclass($1) IS NOT NULL", e.schema+".schema_version").Scan(&there)
+		}
+		if err == nil && there {
+			err = read()
+		}
+		scripts, note := migrations.From(version)
+		for _, script := range scripts {
+			if err == nil {
+				err = run(e.spelling.Replace(script))
+			}
+		}
+		if err == nil && len(scripts) > 0 {
+			err = errors.Join(run(note), read())
 		}
 		if err == nil && e.dryRun {
 			err = e.runViews(ctx, tx, run)
 		}
 		return err
 	})
-	return version, err
+	return version, compatible, err
 }
 
 // replaceViews runs views.sql, unless the database has it already. A view can't be replaced while a transaction that has read it is open,

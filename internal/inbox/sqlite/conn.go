@@ -118,24 +118,28 @@ func (c *conn) queryValue(query string) (value any, err error) {
 	return s.columnText(0), nil
 }
 
-// version returns the version of the tables. If a newer usher made them, that is an error.
+// version returns the version of the tables; 0: there are none. If this usher can't work with them, that is an error.
 func (c *conn) version() (int, error) {
-	value, err := c.queryValue("PRAGMA user_version")
-	if err != nil {
+	tables, err := c.queryValue("SELECT count(*) FROM sqlite_master")
+	if err != nil || tables == any(int64(0)) {
 		return 0, describe(err)
 	}
-	version := int(value.(int64))
-	if version > len(migrations) {
-		return 0, fmt.Errorf("a newer usher made its tables (version %d; this usher knows %d): start the newer usher, or use another file", version, len(migrations))
+	version, err := c.queryValue("SELECT version FROM schema_version")
+	compatible, err2 := c.queryValue("SELECT compatible FROM schema_version")
+	at, ok := version.(int64)
+	downTo, ok2 := compatible.(int64)
+	switch {
+	case code(err) == lib.SQLITE_ERROR || code(err2) == lib.SQLITE_ERROR: // no such table, or column
+		return 0, errors.New("it is the database of another program: use another file")
+	case err != nil || err2 != nil:
+		return 0, describe(cmp.Or(err, err2))
+	case !ok || !ok2:
+		return 0, errors.New("the file is damaged: its version can't be read")
 	}
-	if version > 0 {
-		return version, nil
+	if err := migrations.Check(int(at), int(downTo)); err != nil {
+		return 0, fmt.Errorf("%w: start the newer usher, or use another file", err)
 	}
-	tables, err := c.queryValue("SELECT count(*) FROM sqlite_master")
-	if err == nil && tables != int64(0) {
-		err = errors.New("it is the database of another program: use another file")
-	}
-	return 0, describe(err)
+	return int(at), nil
 }
 
 // transaction runs fn in a transaction, and commits it.

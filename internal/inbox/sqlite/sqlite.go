@@ -32,8 +32,7 @@ var statementsText string
 //go:embed 001.sql
 var schema001 string
 
-// migrations are the scripts that bring the tables from one version to the next, from version 1 on. They only add.
-var migrations = []string{engine.Tables + schema001}
+var migrations = engine.Migrations{engine.Tables + schema001}
 
 // spelling also drops PostgreSQL's casts. Its parameters are $1, and SQLite's ?1. If a parameter alone is the limit, SQLite plans the
 // statement anew each time that it runs, because another limit might have a better plan: that took more time than all else. With a plus
@@ -219,14 +218,18 @@ func (e *Engine) migrate() error {
 		return fmt.Errorf("the file is damaged (%v): put a backup in its place, or move it away and start with an empty inbox", problem)
 	}
 	script := "BEGIN IMMEDIATE;\n"
-	for n := version; n < len(migrations); n++ {
-		script += spelling.Replace(migrations[n]) + "\n"
+	scripts, note := migrations.From(version)
+	for _, s := range scripts {
+		script += spelling.Replace(s) + "\n"
+	}
+	if len(scripts) > 0 {
+		script += spelling.Replace(note) + ";\n"
 	}
 	// Leases of this engine last for a hundred years, so the leased lanes are at the end of the index lane_due.
 	now := time.Now()
-	script += fmt.Sprintf("PRAGMA user_version = %d;\nUPDATE lane SET owner = x'', due = %d\n"+
+	script += fmt.Sprintf("UPDATE lane SET owner = x'', due = %d\n"+
 		"WHERE receiver IN (%s) AND last_result IN (0, 1, 2) AND due > %d AND bytes > 0 AND owner <> x'';\nCOMMIT;",
-		len(migrations), now.UnixMicro(), statements["receivers"], now.Add(100*24*time.Hour).UnixMicro())
+		now.UnixMicro(), statements["receivers"], now.Add(100*24*time.Hour).UnixMicro())
 	if err := e.conn.exec(script); err != nil {
 		return describe(err)
 	}

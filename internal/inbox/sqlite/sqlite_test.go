@@ -347,3 +347,39 @@ func TestTablesOfAnotherBuild(t *testing.T) {
 		}
 	}
 }
+
+// A newer usher migrates the file. An older one starts again on it, if the migration says that it can, and works; else it says why not.
+func TestMigrations(t *testing.T) {
+	ours := migrations
+	defer func() { migrations = ours }()
+	for compatible, works := range map[int]bool{1: true, 2: false} {
+		path := filepath.Join(t.TempDir(), "inbox.db")
+		usher := func(knows engine.Migrations) error {
+			migrations = knows
+			if err := Check(path); err != nil {
+				return err
+			}
+			e, err := Open(path, slog.New(slog.DiscardHandler))
+			if err != nil {
+				return err
+			}
+			defer e.Close()
+			return e.Write(func(tx engine.Tx) error {
+				tx.Queue("lane_add", nil, []string{fmt.Sprint(len(knows))}, []string{""}, []string{""})
+				return nil
+			})
+		}
+		newer := append(slices.Clone(ours), fmt.Sprintf("-- compatible: %d\nALTER TABLE {schema}.lane ADD COLUMN mood {int} NOT NULL DEFAULT 7;", compatible))
+		for _, err := range []error{usher(ours), usher(newer), usher(newer)} {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := usher(ours); works != (err == nil) || !works && !strings.Contains(err.Error(), "a newer usher made the tables (version 2, which needs an usher that knows version 2; this one knows 1)") {
+			t.Errorf("compatible with %d: the older one: %v", compatible, err)
+		}
+		if err := usher(newer); err != nil {
+			t.Errorf("the newer one again: %v", err)
+		}
+	}
+}
