@@ -174,7 +174,7 @@ func (s *Inbox) Forget(platform *string, tenant string, by *Action) (count int, 
 	forgotten, err := act(s, names, func(t *sqlTurn) (forgotten map[webhookgate.Lane]bool, touched int, err error) {
 		forgotten = make(map[webhookgate.Lane]bool)
 		for _, k := range names.known {
-			if t.lanes[k].forget() {
+			if l := t.lanes[k]; l != nil && l.forget() {
 				forgotten[k] = true
 			}
 		}

@@ -63,42 +63,50 @@ func (s *Inbox) route(full bool) error {
 		case rc == nil && s.cfg.Receivers.Main() != nil:
 			listed, platforms = 0, engine.Listed{}
 		}
-		for err == nil {
+		for moved := 1; err == nil && moved > 0; {
 			var lanes []webhookgate.Lane
+			leasesEndedBy := int64(0) // none did, while nobody may take over a lane
+			if s.clock.mayTakeOver(s.leaseTime) {
+				leasesEndedBy = s.Now().UnixMicro()
+			}
 			err = s.read(s.run, func(tx engine.Tx) error {
 				tx.Queue("misrouted", func(r engine.Row) error {
 					var l webhookgate.Lane
 					err := r.Scan(&l.Tenant, &l.Platform, &l.Type)
 					lanes = append(lanes, l)
 					return err
-				}, name, platforms, listed, s.Now().UnixMicro(), int64(s.cfg.Limits.Step))
+				}, name, platforms, listed, leasesEndedBy, int64(s.cfg.Limits.Step))
 				return tx.Send()
 			})
-			if err == nil && len(lanes) > 0 {
-				err = s.reroute(lanes)
-			}
-			if len(lanes) < s.cfg.Limits.Step {
-				break
+			if moved = 0; err == nil && len(lanes) > 0 {
+				moved, err = s.reroute(lanes)
 			}
 		}
 	}
 	return err
 }
 
-// reroute gives lanes the receiver that the settings say, and has the courier look for them.
-func (s *Inbox) reroute(lanes []webhookgate.Lane) error {
+// reroute gives lanes the receiver that the settings say, has the courier look for them, and says how many got another one: those that are
+// being delivered keep theirs.
+func (s *Inbox) reroute(lanes []webhookgate.Lane) (moved int, err error) {
 	ctx, cancel := context.WithTimeout(s.run, actionPatience)
 	defer cancel()
 	reply := make(chan error, 1)
-	return s.await(ctx, nil, &work{known: lanes, failed: func(err error) { reply <- err }, decide: func(t *sqlTurn) func() {
+	err = s.await(ctx, nil, &work{known: lanes, failed: func(err error) { reply <- err }, decide: func(t *sqlTurn) func() {
+		n := 0
 		for _, name := range lanes {
 			if l := t.lanes[name]; l != nil {
-				l.route()
+				before := l.receiver
+				if l.route(); l.receiver != before {
+					n++
+				}
 			}
 		}
 		return func() {
+			moved = n
 			reply <- nil
 			s.courier.Wake(nil)
 		}
 	}}, reply)
+	return moved, err
 }

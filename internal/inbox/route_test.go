@@ -9,6 +9,7 @@ import (
 	"usher/internal/inbox/engine"
 	"usher/internal/receiver"
 	"usher/internal/testkit/pgtest"
+	"usher/webhookgate"
 )
 
 // A platform gets another receiver. What waits goes there soon, whatever the former one has asked for, and although that one is paused.
@@ -78,4 +79,35 @@ func TestMissedToItsReceiverOfNow(t *testing.T) {
 		d.stored()
 		d.want("missed", d.missed(), "p1/t")
 	})
+}
+
+// Lanes that an owner still holds, as far as anybody knows, keep their receiver, and nobody looks at them again and again.
+func TestMisroutedLanesAreNotLookedAtWithoutAPause(t *testing.T) {
+	t.Parallel()
+	dsn := pgtest.Schema(t)
+	alpha := newTaker("alpha", 4, "p1")
+	d := newDesk(t, inDatabase(t, dsn), func(c *Config) {
+		c.Receivers, c.Limits = receiver.NewSet(alpha.Receiver), DefaultLimits
+		c.Limits.Step = 2
+	})
+	check(t, d.Pause(Pause{}))
+	for i := range 5 {
+		d.take(fmt.Sprintf("p1/t%d", i), "A")
+	}
+	inSchema(t, dsn, fmt.Sprintf("UPDATE {schema}.lane SET receiver = 'former', owner = '\\x01', leased = tail, due = %d", time.Now().Add(-time.Second).UnixMicro()))
+	d.Inbox.clock.mu.Lock()
+	d.Inbox.clock.unsureSince = time.Now() // the clock has jumped: nobody takes anything over
+	d.Inbox.clock.mu.Unlock()
+	d.want("one look", fmt.Sprint(d.Inbox.route(true)), "<nil>")
+	d.want("another one, at what is being delivered", fmt.Sprint(d.Inbox.reroute([]webhookgate.Lane{{Platform: "p1", Tenant: "t0"}, {Platform: "p1", Tenant: "t1"}})), "0 <nil>")
+	d.Inbox.clock.mu.Lock()
+	d.Inbox.clock.unsureSince = time.Time{}
+	d.Inbox.clock.mu.Unlock()
+	d.want("then", fmt.Sprint(d.Inbox.route(true)), "<nil>")
+	var left int
+	must(t, 0, d.read(t.Context(), func(tx engine.Tx) error {
+		tx.Queue("receivers", func(r engine.Row) error { left++; var name string; return r.Scan(&name) })
+		return tx.Send()
+	}))
+	d.want("receivers", fmt.Sprint(left), "1")
 }
