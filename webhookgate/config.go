@@ -108,6 +108,9 @@ type Config struct {
 	// UnknownType is called for each webhook of a type that Rules do not accept. May be nil.
 	UnknownType func(typ string)
 
+	// StoodStill says whether usher stood still until after this moment. Nil: it never does.
+	StoodStill func(since time.Time) bool
+
 	// Log gets one line for each webhook and one for each failed try. The lines contain no secrets
 	// and no payloads.
 	Log *slog.Logger

@@ -135,6 +135,9 @@ func (g *Gate) handle(in *arrival) *answer {
 	if question {
 		return g.ask(in)
 	}
+	if err := in.Webhook.checkHeard(); err != nil {
+		return busy(err.Error() + "; please send this webhook again")
+	}
 	return g.lanes.send(in.Webhook)
 }
 
@@ -180,6 +183,12 @@ func (g *Gate) read(in *arrival, body []byte) (*Webhook, *answer) {
 		w.Lane = Lane{Platform: platform, Type: w.Type}
 	}
 	w.Header = g.forwardHeader(in, w.Receiver)
+	if g.cfg.StoodStill != nil {
+		w.Heard = func() (stoodStill, gone bool) {
+			stoodStill = g.cfg.StoodStill(w.Received)
+			return stoodStill, stoodStill && guard.Gone(in.r)
+		}
+	}
 	// Only a TenantProvisioningChange with a tenant is known to be a snapshot. Of any other event the
 	// same bytes may mean two changes. A question changes nothing.
 	w.Snapshot = w.Type == content.TenantProvisioningChange && certain && !question
@@ -350,9 +359,30 @@ func (g *Gate) report(in *arrival) {
 // could not be stored for now.
 var ErrFull = errors.New("the inbox is full")
 
+var (
+	// ErrUnheard says that a webhook is not taken in because its sender has gone while usher stood still.
+	ErrUnheard = errors.New("usher stood still, and the sender has gone meanwhile: it may have sent something newer")
+	// ErrOvertaken says that a webhook is not taken in because a later one of its tenant was, while usher stood still; or because this
+	// very one was, and the sender has gone.
+	ErrOvertaken = errors.New("usher stood still, and this webhook or a later one of the tenant was taken in meanwhile")
+)
+
+// checkHeard returns ErrUnheard if the sender has gone while usher stood still.
+func (w *Webhook) checkHeard() error {
+	if w.Heard != nil {
+		if _, gone := w.Heard(); gone {
+			return ErrUnheard
+		}
+	}
+	return nil
+}
+
 func (g *Gate) store(w *Webhook) *answer {
 	original, err := g.cfg.Store(w)
 	switch {
+	case errors.Is(err, ErrUnheard), errors.Is(err, ErrOvertaken):
+		g.cfg.Log.Warn("webhook not taken in", "webhook", w.ID, "why", err)
+		return busy(err.Error() + "; please send this webhook again")
 	case errors.Is(err, ErrFull):
 		g.cfg.Log.Error("inbox is full, cannot store a webhook", "webhook", w.ID, "bytes", len(w.Body))
 		return busy("the inbox is full; please send this webhook again later")

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"usher/internal/content"
+	"usher/internal/guard"
 	"usher/internal/receiver"
 	"usher/internal/snapshot"
 	"usher/internal/text"
@@ -26,7 +27,11 @@ type Webhook struct {
 	Digest   [sha256.Size]byte // of Body
 	Body     []byte            // as the sender sent it
 	Header   http.Header       // for the receiver, without the headers that differ in each try
-	Received time.Time
+	Received time.Time         // when its last byte reached this machine
+
+	// Heard says whether usher stood still since then, and whether the sender has gone. After a standstill others may have sent, and
+	// other replicas taken in, newer webhooks, and a sender that has gone may have sent this one again. Nil: it did not stand still.
+	Heard func() (stoodStill, gone bool)
 
 	// Receiver takes the webhook. Nil: its platform has no receiver, and it is stored for
 	// entitlements only.
@@ -52,7 +57,7 @@ type Lane struct {
 
 // newWebhook makes a webhook from a body that is not parsed yet.
 func (in *arrival) newWebhook(body []byte) *Webhook {
-	return &Webhook{ID: NewID(), Digest: sha256.Sum256(body), Body: body, Received: time.Now(), SignedID: in.signedID}
+	return &Webhook{ID: NewID(), Digest: sha256.Sum256(body), Body: body, Received: guard.LastByte(in.r), SignedID: in.signedID}
 }
 
 // TraceID returns the trace id in the sender's traceparent header, or an empty string. The receiver

@@ -52,8 +52,9 @@ func (l *listener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
+	k := askKernel(accepted)
 	raw := &socket{
-		Conn: accepted, patience: l.patienceNow, acked: ackedBytes(accepted),
+		Conn: accepted, patience: l.patienceNow, kernel: k, acked: k.acked,
 		records: holding{of: l.heads}, log: l.log,
 	}
 	if l.tls == nil {

@@ -41,6 +41,7 @@ var errUnread = &net.OpError{Op: "write", Err: errors.New("the other end takes n
 type socket struct {
 	net.Conn
 	patience func() time.Duration // becomes shorter when usher shuts down
+	kernel   kernel               // what the operating system knows of it
 	acked    func() uint64        // how much the other end has confirmed; always 0 if that is unknown
 	log      *slog.Logger
 

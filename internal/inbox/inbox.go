@@ -350,11 +350,11 @@ type Answer struct {
 // may have been taken in or not, but it is not taken in later: the sender may have sent a newer one through another replica
 // meanwhile.
 func (s *Inbox) Add(ctx context.Context, w *webhookgate.Webhook) Answer {
-	a := s.takeIn(ctx, arriving(w), work{}, func(_ *sqlTurn, _ *lane, in *incoming) error {
+	a := s.takeIn(ctx, arriving(w), work{}, func(t *sqlTurn, l *lane, in *incoming) error {
 		in.arrived = s.clock.at(w.Received)
-		return nil
+		return t.checkHeard(l, in, w)
 	})
-	if a.Err != nil {
+	if a.Err != nil && !errors.Is(a.Err, webhookgate.ErrOvertaken) {
 		s.miss(w)
 	}
 	return a

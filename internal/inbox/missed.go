@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"slices"
@@ -80,6 +81,34 @@ func (l *lane) settleMissed(at int64) {
 	if at > l.takenAt {
 		l.taken, l.takenAt, l.takenSnapshot = nil, at, true
 	}
+}
+
+// tick is by how much the time at which a webhook arrived may be wrong: an operating system counts in ticks.
+const tick = 10 * time.Millisecond
+
+// checkHeard says why a webhook is not taken in that arrived before usher stood still: its sender has gone; or other replicas have taken in a
+// later state of the tenant. The lane is locked: so what comes later through others comes after this one. What
+// is not taken in is missed, unless the lane has it, or a later state.
+func (t *sqlTurn) checkHeard(l *lane, in *incoming, w *webhookgate.Webhook) error {
+	if w.Heard == nil {
+		return nil
+	}
+	stoodStill, gone := w.Heard()
+	latest := t.s.clock.latest(w.Received) + micros(tick)
+	switch {
+	case !stoodStill:
+		return nil
+	case in.snapshot && l.takenSnapshot && l.takenAt > latest && l.takenAt <= t.now && !bytes.Equal(l.taken, in.digest):
+		return webhookgate.ErrOvertaken
+	case !gone:
+		return nil
+	}
+	known := false
+	t.tx.Queue("copy_since", func(r engine.Row) error { known = true; var seq int64; return r.Scan(&seq) }, l.Tenant, l.Platform, l.Type, in.digest, in.arrived-micros(10*tick))
+	if t.send(); known {
+		return webhookgate.ErrOvertaken
+	}
+	return webhookgate.ErrUnheard
 }
 
 func sha256Of(b []byte) (digest [sha256.Size]byte) {

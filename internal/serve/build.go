@@ -121,6 +121,7 @@ func (u *Usher) buildGate(m *metrics.Gate) (err error) {
 	if w.Inbox != "" {
 		cfg.Store = func(w *webhookgate.Webhook) (string, error) { return u.inbox.Store(w) }
 	}
+	cfg.StoodStill = func(since time.Time) bool { return u.pulse.StoodStill(since) }
 	u.gate = webhookgate.New(cfg)
 	l := &listener{variable: "USHER_WEBHOOK_LISTEN", name: "webhooks", addr: w.Listen, handler: u.gate}
 	if w.TLSCertFile != "" {

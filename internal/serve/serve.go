@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"usher/internal/admin"
+	"usher/internal/clock"
 	"usher/internal/entitlements"
 	"usher/internal/inbox"
 	"usher/internal/logs"
@@ -78,6 +79,7 @@ func Run(ctx context.Context, c Config) error {
 type Usher struct {
 	settings  *settings.Settings
 	log       *slog.Logger
+	pulse     *clock.Pulse // since it runs
 	running   atomic.Bool
 	stopping  atomic.Bool
 	systemd   *sdnotify.Notifier // nil if systemd did not start usher
@@ -170,6 +172,8 @@ func (u *Usher) Run(ctx context.Context) error {
 
 	background, stopBackground := context.WithCancel(context.Background())
 	var running sync.WaitGroup
+	u.pulse = clock.NewPulse(u.log)
+	running.Go(func() { u.pulse.Run(background) })
 	running.Go(func() { secret.Watch(background, u.log, u.settings.Watched...) })
 	if u.outbound != nil {
 		running.Go(func() { u.outbound.Run(background) })

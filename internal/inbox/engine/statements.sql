@@ -66,6 +66,10 @@ LEFT JOIN {schema}.content c ON c.seq = w.seq WHERE w.seq {among}
 SELECT {webhook}, c.header, c.body FROM {schema}.webhook w LEFT JOIN {schema}.lane l ON {of}
 LEFT JOIN {schema}.content c ON c.seq = w.seq WHERE w.seq {among} {lock}
 
+-- name: copy_since
+-- Whether a webhook with this digest (4) has come for the lane since then (5).
+SELECT seq FROM {schema}.webhook WHERE tenant = $1::text AND platform = $2::text AND event_type = $3::text AND digest = $4 AND received >= $5::bigint LIMIT 1
+
 -- name: webhook_delete
 DELETE FROM {schema}.webhook WHERE seq {among}
 
