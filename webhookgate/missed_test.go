@@ -1,6 +1,7 @@
 package webhookgate
 
 import (
+	"context"
 	"crypto/sha256"
 	"fmt"
 	"math/rand/v2"
@@ -312,6 +313,39 @@ func TestInvalidThatCannotBeStored(t *testing.T) {
 		}
 		if o := g.cfg.Missed; o.Len() != 0 || o.Unnamed().Count != 0 { // Invalid notes that
 			t.Errorf("%s: missed to %v, and %v", tc.name, missedTenants(g), o.Unnamed())
+		}
+	}
+}
+
+// Without an inbox, too, a sender that has gone while usher stood still is not heard.
+func TestStandstill(t *testing.T) {
+	for name, tc := range map[string]struct {
+		stood, gone bool
+		want        int
+	}{
+		"goes while usher runs":           {false, true, 200},
+		"waits while usher stands":        {true, false, 200},
+		"has gone while usher stood":      {true, true, 503},
+		"waits, and usher does not stand": {false, false, 200},
+	} {
+		var since time.Time
+		taker := new(counting)
+		g := newGate(t, func(c *setup) {
+			c.Receiver.Transport = taker
+			c.StoodStill = func(at time.Time) bool { since = at; return tc.stood }
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		if tc.gone {
+			cancel()
+		}
+		before := time.Now()
+		got := serve(t, g, request(snapshotOf("acme", "a")).WithContext(ctx))
+		cancel()
+		if got.Code != tc.want || tc.want == 503 && got.Error != ErrUnheard.Error()+"; please send this webhook again" || since.Before(before) || (taker.count() == 1) != (tc.want == 200) {
+			t.Errorf("%s: %v, delivered %d times", name, got, taker.count())
+		}
+		if n := g.cfg.Missed.Len(); (n == 1) != (tc.want == 503) {
+			t.Errorf("%s: %d missed", name, n)
 		}
 	}
 }
