@@ -5,8 +5,9 @@
 //	overview.go, webhooks.go, tenant.go          what a GET shows; package status adds words and troubles
 //	decisions.go                                 the gate's last decisions, in memory
 //	selection.go                                 which webhooks a list or an action is about
-//	verbs.go                                     what people can do to webhooks: one table
-//	act.go, move.go                              what a POST does, and the page that asks for confirmation first
+//	acts.go                                      what people can do: one table
+//	act.go                                       how it is asked for and done, with its entry and its line in the log
+//	webhookacts.go, move.go                      what only acts on webhooks need; the list of actions, export and import
 //	reconcile.go                                 the calls of 'usher reconcile'
 //	answer.go                                    writes an answer as a page or as JSON, and turns errors into status codes
 package admin
@@ -89,34 +90,21 @@ func New(cfg Config) *Handler {
 		{path: "/webhooks", read: with(h, readSelection, h.webhooksPage), params: slices.Concat(listParams, []string{"did"})},
 		{path: "/webhooks/{id}", read: h.answer(h.webhookPage)},
 		{path: "/webhooks/{id}/payload", read: h.download, file: true},
-		{path: "/pause", read: h.ask(h.confirmPause), act: h.do(h.pause), inbox: true},
-		{path: "/resume", act: h.do(h.resume), inbox: true},
 		{path: "/tenants", read: h.answer(h.tenants), inbox: true},
 		{path: "/tenant", read: h.answer(h.tenantPage)},
-		{path: "/tenant/forget", read: h.ask(h.confirmForget), act: h.do(h.forget)},
-		{path: "/tenant/erase", read: h.ask(h.confirmErase), act: h.do(h.erase), inbox: true},
-		{path: "/dismiss", read: h.answer(h.confirmDismiss), act: with(h, readUntil, h.dismiss)},
 		{path: "/actions", read: h.answer(h.actions), inbox: true},
 		{path: "/static/{id}", read: page.Static},
 
 		{path: "/api/status", read: h.answer(func(r *http.Request) (any, error) { return h.status(r.Context()), nil })},
 		{path: "/api/webhooks", read: with(h, readSelection, h.apiWebhooks), params: listParams},
 		{path: "/api/webhooks/{id}", read: h.answer(func(r *http.Request) (any, error) { return h.webhook(r.Context(), r.PathValue("id")) })},
-		{path: "/api/export", act: h.export, inbox: true},
-		{path: "/api/import", act: h.imports, params: []string{"skip_faulty", "replace"}, inbox: true},
 		{path: "/api/actions", read: h.answer(h.actions), params: []string{"before", "limit"}, inbox: true},
-		{path: "/api/pause", act: h.do(h.pause), inbox: true},
-		{path: "/api/resume", act: h.do(h.resume), inbox: true},
-		{path: "/api/forget", act: h.do(h.forget)},
-		{path: "/api/dismiss", act: with(h, readUntil, h.dismiss)},
-		{path: "/api/erase", act: h.do(h.erase), inbox: true},
 		{path: "/api/tenant", read: h.answer(h.apiTenant), params: []string{"code", "platform"}},
 		{path: "/api/history", read: h.answer(h.history), params: []string{"since", "until", "trouble"}, inbox: true},
 		{path: "/api/tenants", read: h.answer(h.tenants), params: []string{"search", "platform", "after"}, inbox: true},
 	}
-	h.routes = append(h.routes, h.reconcileRoutes()...)
-	for _, v := range Verbs {
-		h.routes = append(h.routes, v.routes(h)...)
+	for _, a := range Acts {
+		h.routes = append(h.routes, h.actRoutes(a)...)
 	}
 	for _, p := range cfg.Health().Parts {
 		h.routes = append(h.routes, route{path: "/readyz/" + p.Name, read: h.ready(p, p.Name), probe: true})
@@ -215,8 +203,6 @@ func (h *Handler) handle(w http.ResponseWriter, r *http.Request) {
 	case guarded && h.foreign(r, to):
 		// A browser that knows the password adds it to the requests of any page.
 		h.refuse(w, r, http.StatusForbidden, "a page of another origin can neither read nor act here")
-	case to != nil && visitor.readOnly && to.needsAct(r):
-		h.refuse(w, r, http.StatusForbidden, "this token is read-only: it cannot act or export")
 	case to == nil:
 		h.refuse(w, r, http.StatusNotFound, "there is no such page")
 	case r.Method == http.MethodPost && to.act != nil:
@@ -235,8 +221,12 @@ func (h *Handler) handle(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// serve calls a handler of the route, unless the query or the missing inbox rules it out.
+// serve calls a handler of the route, unless the visitor, the query or the missing inbox rules it out.
 func (h *Handler) serve(w http.ResponseWriter, r *http.Request, to *route, handler http.HandlerFunc) {
+	if visitorOf(r).readOnly && to.needsAct(r) {
+		h.fail(w, r, errReadOnly)
+		return
+	}
 	err := to.checkQuery(r.URL.RawQuery)
 	if err == nil && to.inbox && h.cfg.Inbox == nil {
 		err = errNoInbox
@@ -247,6 +237,10 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, to *route, handl
 	}
 	handler(w, r)
 }
+
+var errReadOnly = &refusal{http.StatusForbidden, "this token is read-only: it cannot act or export"}
+
+var errNoGate = &refusal{http.StatusNotFound, "this usher has no webhook gate: USHER_WEBHOOK_FORWARD_URL is not set"}
 
 var errNoInbox = &refusal{http.StatusNotFound, "this usher has no inbox: USHER_WEBHOOK_INBOX is not set"}
 

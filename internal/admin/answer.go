@@ -1,6 +1,10 @@
 package admin
 
 import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -39,6 +43,12 @@ func (h *Handler) answer(do func(*http.Request) (any, error)) http.HandlerFunc {
 			answer = &page.Page{Name: "confirm", Status: c.status, Title: c.Question, Section: "webhooks", Body: c}
 		}
 		switch v := answer.(type) {
+		case list:
+			h.writeList(w, r, v)
+		case written:
+		case broken:
+			h.cfg.Log.Error("an answer ended too early", "path", r.URL.Path, "err", v.error)
+			panic(http.ErrAbortHandler)
 		case redirect:
 			http.Redirect(w, r, string(v), http.StatusSeeOther)
 		case *page.Page:
@@ -55,6 +65,86 @@ func (h *Handler) answer(do func(*http.Request) (any, error)) http.HandlerFunc {
 			guard.WriteJSON(w, http.StatusOK, v)
 		}
 	}
+}
+
+// written is an answer that is written already.
+type written struct{}
+
+// broken is why an answer that has begun cannot be completed. The connection is cut, so that the caller sees that it is not complete.
+type broken struct{ error }
+
+// list is an answer that may be very long: it is written while it is made, and never in memory as a whole.
+type list struct {
+	name string                            // of the member that has the elements
+	each func(write func(any) error) error // writes all elements; it may end without an error before all are written, if write returned one
+	rest func() any                        // an object with the other members, once the elements are written
+}
+
+// listed returns a list.
+func listed(name string, each func(write func(any) error) error, rest func() any) list {
+	return list{name, each, rest}
+}
+
+func (h *Handler) writeList(w http.ResponseWriter, r *http.Request, l list) {
+	to := &spill{w: w}
+	out := bufio.NewWriterSize(to, 32<<10)
+	var one bytes.Buffer
+	enc := json.NewEncoder(&one)
+	enc.SetEscapeHTML(false)
+	count := 0
+	begin := func() {
+		if count++; count == 1 {
+			w.Header().Set("Content-Type", "application/json")
+			fmt.Fprintf(out, "{%q:[", l.name)
+		} else {
+			_ = out.WriteByte(',') // Flush has the error
+		}
+	}
+	err := l.each(func(element any) error {
+		begin()
+		one.Reset()
+		if err := enc.Encode(element); err != nil {
+			return err
+		}
+		_, err := out.Write(bytes.TrimSpace(one.Bytes()))
+		return err
+	})
+	if err != nil && count == 0 {
+		h.fail(w, r, err)
+		return
+	}
+	if count == 0 {
+		begin()
+	}
+	rest, bad := json.Marshal(l.rest())
+	_ = out.WriteByte(']')
+	if len(rest) > len("{}") {
+		_, _ = out.WriteString("," + string(rest[1:]))
+	} else {
+		_ = out.WriteByte('}')
+	}
+	if err = cmp.Or(err, bad); err == nil {
+		to.streams = true // or it is short
+		err = out.Flush()
+	}
+	if err != nil {
+		h.cfg.Log.Error("an answer ended too early", "path", r.URL.Path, "err", err)
+		panic(http.ErrAbortHandler)
+	}
+}
+
+// spill makes an answer stream once it is longer than the buffer before it; see guard.Answers.
+type spill struct {
+	w       http.ResponseWriter
+	streams bool
+}
+
+func (s *spill) Write(p []byte) (int, error) {
+	if !s.streams {
+		s.streams = true
+		_ = http.NewResponseController(s.w).Flush() // an error comes with the write, too
+	}
+	return s.w.Write(p)
 }
 
 // with makes a handler that first reads its input from the request.
@@ -82,24 +172,18 @@ func (h *Handler) hasWebhooks() bool { return h.cfg.Gate != nil || h.cfg.Inbox !
 // noticeOf returns what a page says after an action. The parameter did of the page's address has the key, not the text: nobody can make a
 // page say something else with a link.
 func noticeOf(did string) string {
-	for _, v := range Verbs {
-		switch did {
-		case v.Name:
-			return v.did
-		case v.Name + "-all":
-			return v.didAll
+	if did == "nothing" {
+		return "Nothing was done: no webhook matches any more."
+	}
+	for _, a := range Acts {
+		switch {
+		case did == a.Name:
+			return a.did
+		case a.ByFilter() && did == a.Name+"-all":
+			return a.didAll
 		}
 	}
-	return notices[did]
-}
-
-// notices are those of the actions that are no Verb.
-var notices = map[string]string{
-	"nothing": "Nothing was done: no webhook matches any more.",
-	"resume":  "Resumed.",
-	"forget":  "Forgotten: usher delivers the tenant's next webhook, even if the receiver already has that state.",
-	"erase":   "The tenant is erased.",
-	"dismiss": "Dismissed.",
+	return ""
 }
 
 // refusal is an error that the caller made, with its status.

@@ -152,14 +152,14 @@ func TestAPI(t *testing.T) {
 		{"redeliver nothing", "POST", "/api/webhooks/9/redeliver", "", nil, 404, "no such webhook", ""},
 		{"redeliver a decision", "POST", "/api/webhooks/d3/redeliver", "", nil, 404, "no such webhook", ""},
 
-		{"which would be sent again", "GET", "/api/redeliver?state=parked", "", nil, 200, `{"webhooks":["1","3"],"older":1}`, ""},
-		{"send them again", "POST", "/api/redeliver?state=parked", "", nil, 200, `{"done":["1","3"]}`, "1 waiting; 3 waiting"},
-		{"send all of them again", "POST", "/api/redeliver?state=parked&force=true", "", nil, 200, `{"done":["1","3","7"]}`, "1 waiting; 3 waiting; 7 waiting"},
+		{"which would be sent again", "GET", "/api/redeliver?state=parked", "", nil, 200, `{"count":2,"first":["1","3"],"older":1,"before":"9.0"}`, ""},
+		{"send them again", "POST", "/api/redeliver?state=parked", "", nil, 200, `{"webhooks":[{"id":"1"},{"id":"3"}]}`, "1 waiting; 3 waiting"},
+		{"send all of them again", "POST", "/api/redeliver?state=parked&force=true", "", nil, 200, `{"id":"7"}`, "1 waiting; 3 waiting; 7 waiting"},
 		{"send which again", "POST", "/api/redeliver", "", nil, 400, "say which", ""},
 		{"send one of two tenants' again", "POST", "/api/redeliver?tenant=twice", "", nil, 409, "/twice or us/twice", ""},
-		{"send again what was turned away", "GET", "/api/redeliver?state=rejected", "", nil, 200, `{"webhooks":[],"older":0}`, ""},
+		{"send again what was turned away", "GET", "/api/redeliver?state=rejected", "", nil, 200, `{"count":0,"first":[],"older":0,"before":"9.0"}`, ""},
 		{"which would be discarded", "GET", "/api/discard?tenant=eu/acme&until=2026-01-31", "", nil, 400, "until is", ""},
-		{"discard them", "POST", "/api/discard?tenant=eu/acme", "", nil, 200, `{"done":["3"]}`, "3 discarded"},
+		{"discard them", "POST", "/api/discard?tenant=eu/acme", "", nil, 200, `{"webhooks":[{"id":"3"}`, "3 discarded"},
 		{"discard with a slip", "POST", "/api/discard?state=parked&tennant=eu/acme", "", nil, 400, "tennant", ""},
 		{"discard some", "POST", "/api/discard?state=parked&limit=1", "", nil, 400, "limit", ""},
 		{"send again with a slip", "POST", "/api/redeliver?state=parked&Tenant=eu/acme", "", nil, 400, "Tenant", ""},
@@ -171,9 +171,9 @@ func TestAPI(t *testing.T) {
 		{"ask to accept what was taken in", "GET", "/webhooks/2/accept", "", nil, 409, "was not invalid", ""},
 		{"discard nothing", "POST", "/api/webhooks/9/discard", "", nil, 404, "no such webhook", ""},
 
-		{"pause all", "POST", "/api/pause", "", nil, 200, `{}`, "all deliveries paused"},
-		{"pause a tenant", "POST", "/api/pause", `{"tenant":"acme"}`, nil, 200, `{"platform":"eu","tenant":"acme"}`, "tenant eu/acme paused"},
-		{"pause a receiver", "POST", "/api/pause", `{"receiver":"main"}`, nil, 200, `{"receiver":"main"}`, "receiver main paused"},
+		{"pause all", "POST", "/api/pause", "", nil, 200, `{"since":"`, "all deliveries paused"},
+		{"pause a tenant", "POST", "/api/pause", `{"tenant":"acme"}`, nil, 200, `{"platform":"eu","tenant":"acme","since":"`, "tenant eu/acme paused"},
+		{"pause a receiver", "POST", "/api/pause", `{"receiver":"main"}`, nil, 200, `{"receiver":"main","since":"`, "receiver main paused"},
 		{"pause somebody unknown", "POST", "/api/pause", `{"tenant":"acne"}`, nil, 404, "unknown tenant acne", ""},
 		{"pause with a slip", "POST", "/api/pause", `{"tenants":"acme"}`, nil, 400, `unknown field \"tenants\"`, ""},
 		{"pause of a number", "POST", "/api/pause", `{"tenant":7}`, nil, 400, `: it has a JSON number in the wrong place`, ""},
@@ -274,7 +274,7 @@ func TestAPIWithoutAnInbox(t *testing.T) {
 		t.Errorf("%d %s", status, body)
 	}
 	cfg.Forget = nil
-	if status, body := ask(New(cfg), "POST", "/api/forget", `{"tenant":"acme"}`); status != 404 || !strings.Contains(body, "no webhook gate") {
+	if status, body := ask(New(cfg), "POST", "/api/forget", `{"tenant":"acme"}`); status != 404 || !strings.Contains(body, "unknown tenant acme") {
 		t.Errorf("%d %s", status, body)
 	}
 }
@@ -303,33 +303,48 @@ func post(h http.Handler, target, form string) *httptest.ResponseRecorder {
 	return w
 }
 
-// A row of Verbs has all that its routes, pages and command show.
-func TestVerbsAreComplete(t *testing.T) {
+// A row of Acts has all that its routes, pages, command and docs show.
+func TestActsAreComplete(t *testing.T) {
 	w := &Webhook{ID: "7", Tenant: "acme", State: inbox.Waiting}
-	full := func(v *Verb, c *confirmation) {
+	full := func(a *Act, c *confirmation) {
 		t.Helper()
 		if c.Question == "" || c.Effect == "" || c.Button == "" {
-			t.Errorf("%s: the page asks %+v", v.Name, c)
+			t.Errorf("%s: the page asks %+v", a.Name, c)
 		}
 	}
-	for _, v := range Verbs {
-		full(v, v.confirmOne(w))
-		for what, words := range map[string]string{"log": v.logged, "button": v.Label, "notice": noticeOf(v.Name), "done": v.Done, "not done": v.NotDone} {
+	names := make(map[string]bool)
+	for _, a := range Acts {
+		if names[a.Name] || a.Logged == "" || len(a.doc) == 0 || len(a.doc)%2 != 0 {
+			t.Errorf("%s: named twice, or without its message or its rows in docs/api.md", a.Name)
+		}
+		names[a.Name] = true
+		switch kinds := []bool{a.onWebhooks != nil, a.do != nil, a.routes != nil}; {
+		case slices.Index(kinds, true) < 0 || slices.Contains(kinds[slices.Index(kinds, true)+1:], true):
+			t.Errorf("%s: how is it done? %v", a.Name, kinds)
+		case (a.On == OnWebhooks) != (a.onWebhooks != nil):
+			t.Errorf("%s: is it done to webhooks?", a.Name)
+		case a.Help != "" && a.onWebhooks == nil && a.On != OnInbox && a.Says == nil:
+			t.Errorf("%s: the command says nothing", a.Name)
+		case a.onWebhooks == nil:
+			continue
+		}
+		full(a, a.confirmOne(w))
+		for what, words := range map[string]string{"button": a.Label, "notice": noticeOf(a.Name), "done": a.Done, "not done": a.NotDone} {
 			if words == "" {
-				t.Errorf("%s has no words for: %s", v.Name, what)
+				t.Errorf("%s has no words for: %s", a.Name, what)
 			}
 		}
 		switch {
-		case strings.Contains(v.Flags, "force") != (v.overwrite != "") || (v.Anyway != "") != (v.overwrite != ""):
-			t.Errorf("%s: what the command and the page can force differs: %q, %q, %q", v.Name, v.Flags, v.Anyway, v.overwrite)
-		case !v.ByFilter() && v.Only == "":
-			t.Errorf("%s: the command can't say which ids it takes", v.Name)
-		case !v.ByFilter():
+		case (a.Anyway != "") != (a.overwrite != ""):
+			t.Errorf("%s: what the command and the page can force differs: %q, %q", a.Name, a.Anyway, a.overwrite)
+		case !a.ByFilter() && a.Only == "":
+			t.Errorf("%s: the command can't say which ids it takes", a.Name)
+		case !a.ByFilter():
 			continue
 		}
-		full(v, v.confirmMany(&Chosen{Webhooks: []string{"7", "8"}}))
-		if v.labelAll("") == "" || noticeOf(v.Name+"-all") == "" {
-			t.Errorf("%s has no words for all that a filter selects", v.Name)
+		full(a, a.confirmMany(&Chosen{Count: 2, First: []string{"7", "8"}}))
+		if a.labelAll("") == "" || noticeOf(a.Name+"-all") == "" {
+			t.Errorf("%s has no words for all that a filter selects", a.Name)
 		}
 	}
 }

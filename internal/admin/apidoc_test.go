@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"flag"
 	"os"
 	"regexp"
 	"slices"
@@ -12,6 +13,35 @@ import (
 	"usher/internal/entitlements"
 	"usher/internal/inbox"
 )
+
+var update = flag.Bool("update", false, "write the table of acts into docs/api.md")
+
+// docs/api.md has the table of acts as it is in Acts.
+func TestAPIDocumentHasTheActs(t *testing.T) {
+	const file, begin, end = "../../docs/api.md", "<!-- acts: go test ./internal/admin -run TestAPIDocumentHasTheActs -update -->\n", "<!-- end of acts -->"
+	doc, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, found := strings.Cut(string(doc), begin)
+	got, after, ends := strings.Cut(rest, end)
+	if !found || !ends {
+		t.Fatal("docs/api.md has no place for the acts")
+	}
+	want := "\n| call | answer |\n|---|---|\n"
+	for _, a := range Acts {
+		for row := range slices.Chunk(a.doc, 2) {
+			want += "| `" + row[0] + "` | " + row[1] + " |\n"
+		}
+	}
+	if want += "\n"; *update {
+		if err := os.WriteFile(file, []byte(before+begin+want+end+after), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	} else if got != want {
+		t.Error("docs/api.md does not have the acts as they are: go test ./internal/admin -run TestAPIDocumentHasTheActs -update")
+	}
+}
 
 // docs/api.md lists exactly the calls of the API, and every status that they answer with.
 func TestAPIDocument(t *testing.T) {
@@ -55,7 +85,7 @@ func TestAPIDocument(t *testing.T) {
 	}
 	// The code uses no status that is not documented.
 	source := ""
-	for _, file := range []string{"admin.go", "answer.go", "act.go", "verbs.go", "move.go", "webhooks.go", "tenant.go"} {
+	for _, file := range []string{"admin.go", "answer.go", "acts.go", "act.go", "webhookacts.go", "move.go", "webhooks.go", "tenant.go"} {
 		b, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)

@@ -219,6 +219,19 @@ func (d *Decisions) get(seq int64) *decision {
 	return nil
 }
 
+// neighbours returns the ids of the decisions about a tenant before and after this one.
+func (d *Decisions) neighbours(w *Webhook) (before, after string) {
+	all := d.list(inbox.Filter{Tenant: w.Tenant, Platform: &w.Platform}) // the newest first
+	at := slices.IndexFunc(all, func(other *decision) bool { return other.ID == w.ID })
+	if at > 0 {
+		after = all[at-1].ID
+	}
+	if at >= 0 && at+1 < len(all) {
+		before = all[at+1].ID
+	}
+	return before, after
+}
+
 // payload returns the payload without contacts, or nil if it is not kept.
 func (e *decision) payload() []byte {
 	if e == nil {

@@ -4,12 +4,9 @@ import (
 	"bufio"
 	"errors"
 	"io"
-	"log/slog"
 	"net/http"
-	"net/url"
 	"os"
 	"strconv"
-	"strings"
 	"time"
 
 	"usher/internal/admin/page"
@@ -19,28 +16,24 @@ import (
 // export is POST /api/export: the whole inbox as lines of JSON. It changes nothing, but a link of any other site could make a GET, and
 // the person who is signed in would have taken a file with customers' data. If it fails halfway, the connection is cut, so that the caller
 // sees that the export is not complete.
-func (h *Handler) export(w http.ResponseWriter, r *http.Request) {
+func (h *Handler) export(c *call) (any, []any, error) {
 	if err := h.cfg.Inbox.Err(); err != nil {
-		h.fail(w, r, err)
-		return
+		return nil, nil, err
 	}
-	w.Header().Set("Content-Type", "application/x-ndjson")
-	w.Header().Set("Content-Disposition", `attachment; filename="usher-inbox.jsonl"`)
-	by := asked(r, "export", "")
-	if err := h.cfg.Inbox.Note(by, 0); err != nil { // before anybody gets anything
-		h.fail(w, r, err)
-		return
+	c.w.Header().Set("Content-Type", "application/x-ndjson")
+	c.w.Header().Set("Content-Disposition", `attachment; filename="usher-inbox.jsonl"`)
+	if err := h.cfg.Inbox.Note(c.by, 0); err != nil { // before anybody gets anything
+		return nil, nil, err
 	}
-	_ = http.NewResponseController(w).Flush() // it streams; see guard.Answers
-	n, err := h.cfg.Inbox.Export(r.Context(), w)
-	h.did(r, nil, slog.LevelWarn, "inbox exported by hand", "webhooks", n)
-	if err := h.cfg.Inbox.Note(by, n); err != nil {
+	_ = http.NewResponseController(c.w).Flush() // it streams; see guard.Answers
+	n, err := h.cfg.Inbox.Export(c.Context(), c.w)
+	if err := h.cfg.Inbox.Note(c.by, n); err != nil {
 		h.cfg.Log.Error("cannot store how many webhooks were exported", "webhooks", n, "err", err)
 	}
 	if err != nil {
-		h.cfg.Log.Error("an export ended too early", "err", err)
-		panic(http.ErrAbortHandler)
+		return broken{err}, []any{"webhooks", n}, nil
 	}
+	return written{}, []any{"webhooks", n}, nil
 }
 
 // All webhooks wait for an import, so it does not wait long for its file: for importPatience, and a second for each importRate bytes that
@@ -75,36 +68,19 @@ func (s *stream) Read(p []byte) (int, error) {
 
 const tooSlow = "the file arrives too slowly, and all webhooks wait for the import meanwhile, so nothing was imported: save it on a machine near usher first"
 
-// importFlags returns what an import was asked for, as the command's options.
-func importFlags(query url.Values) string {
-	var flags []string
-	for _, f := range []struct{ param, flag string }{{"skip_faulty", "--skip-faulty"}, {"replace", "--replace"}} {
-		if query.Get(f.param) == "true" {
-			flags = append(flags, f.flag)
-		}
-	}
-	return strings.Join(flags, " ")
-}
-
 // imports is POST /api/import. Its body has no limit: it is passed around that of h.answer.
-func (h *Handler) imports(w http.ResponseWriter, r *http.Request) {
-	from := bufio.NewReaderSize(&stream{conn: http.NewResponseController(w), from: r.Body}, 256<<10)
-	h.answer(func(r *http.Request) (any, error) {
-		query := r.URL.Query()
-		_, _ = from.Peek(1) // the import meets its error
-		done, err := h.cfg.Inbox.Import(r.Context(), from, inbox.ImportOptions{SkipFaulty: query.Get("skip_faulty") == "true", Replace: query.Get("replace") == "true", By: asked(r, "import", importFlags(query))})
-		h.did(r, err, slog.LevelWarn, "inbox imported by hand", "webhooks", done.Webhooks, "snapshots", done.Snapshots)
-		var faulty *inbox.FaultyError
-		switch {
-		case errors.As(err, &faulty):
-			return nil, &refusal{http.StatusConflict, err.Error()}
-		case errors.Is(err, os.ErrDeadlineExceeded):
-			return nil, &refusal{http.StatusConflict, tooSlow}
-		case err != nil:
-			return nil, err
-		}
-		return done, nil
-	})(w, r)
+func (h *Handler) imports(c *call) (any, []any, error) {
+	from := bufio.NewReaderSize(&stream{conn: http.NewResponseController(c.w), from: c.body}, 256<<10)
+	_, _ = from.Peek(1) // the import meets its error
+	done, err := h.cfg.Inbox.Import(c.Context(), from, inbox.ImportOptions{SkipFaulty: c.is("skip_faulty"), Replace: c.is("replace"), By: c.by})
+	var faulty *inbox.FaultyError
+	switch {
+	case errors.As(err, &faulty):
+		err = &refusal{http.StatusConflict, err.Error()}
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		err = &refusal{http.StatusConflict, tooSlow}
+	}
+	return done, []any{"webhooks", done.Webhooks, "snapshots", done.Snapshots}, err
 }
 
 // Actions is the answer of GET /api/actions, and the page of actions: what people did.

@@ -150,10 +150,17 @@ type overviewPage struct {
 	*status.Status
 	Latest   []Webhook
 	NoLatest string // why Latest cannot be read
+
+	h *Handler
+}
+
+// Offers returns what can be done to a receiver's deliveries or, without its name, to all.
+func (p *overviewPage) Offers(receiver string) []offer {
+	return p.h.offers(inbox.Pause{Receiver: receiver}, nil)
 }
 
 func (h *Handler) overview(r *http.Request) (any, error) {
-	p := &overviewPage{Status: h.status(r.Context())}
+	p := &overviewPage{Status: h.status(r.Context()), h: h}
 	switch {
 	case p.Gate == nil:
 	case p.Inbox != nil && !p.Inbox.Counted.IsZero(): // the database may hang

@@ -24,14 +24,8 @@ type selection struct {
 	tenant    inbox.TenantName // Tenant, parsed, and Platform
 	inboxOnly bool             // without the gate's decisions
 	before    cursor
-	limit     int // 0: all
-	options       // of an action
-}
-
-// options are what an action is asked for beside the webhooks.
-type options struct {
-	force   bool // also what would overwrite a newer snapshot
-	unknown bool // also what makes usher's answers about its tenant unknown
+	limit     int  // 0: all
+	long      bool // it is a part of a long list, which does not say what each webhook changed
 }
 
 // inboxOutcomes are the outcomes that can be selected with an inbox, decisionOutcomes those of the gate's decisions: without an inbox
@@ -61,7 +55,7 @@ func (s selection) String() string {
 
 // wholePlatform reports whether the selection is all webhooks of a platform.
 func (s selection) wholePlatform() bool {
-	return s.Platform != nil && len(s.Query()) == 1 && s.before == (cursor{})
+	return s.Platform != nil && len(s.Query()) == 1
 }
 
 // filter returns the selection without its cursor.
@@ -70,6 +64,13 @@ func (s selection) filter() inbox.Filter {
 		State: inbox.State(s.Outcome), Tenant: s.tenant.Tenant, Platform: s.tenant.Platform, Since: s.Since, Until: s.Until,
 		Search: s.Search, Limit: s.limit,
 	}
+}
+
+// filterBefore returns the selection from its cursor on.
+func (s selection) filterBefore() inbox.Filter {
+	f := s.filter()
+	f.Before = s.before.inbox
+	return f
 }
 
 // readQuery refuses a query that cannot be parsed. URL.Query would ignore the bad part, and without a filter an action is about all
@@ -139,28 +140,8 @@ func readChoice(r *http.Request, hasIDs bool) (s selection, err error) {
 	if !s.Narrow() && !hasIDs {
 		return s, badRequest("say which webhooks: state, tenant, platform, search, since or until")
 	}
-	s.options, err = readOptions(r)
-	return s, err
-}
-
-// readOptions reads the options. On a page only the form of the confirmation has them, not the address.
-func readOptions(r *http.Request) (o options, err error) {
-	values := r.URL.Query()
-	if !isAPI(r) {
-		if values, err = readForm(r); err != nil {
-			return o, err
-		}
-	}
-	for name, to := range map[string]*bool{"force": &o.force, "unknown": &o.unknown} {
-		text := values.Get(name)
-		if text == "" {
-			continue
-		}
-		if *to, err = strconv.ParseBool(text); err != nil {
-			return o, badRequest("%s is %q, but should be true or false", name, text)
-		}
-	}
-	return o, nil
+	s.limit = 0
+	return s, nil
 }
 
 func readTime(name, text string) (t time.Time, err error) {

@@ -129,14 +129,11 @@ func TestActionsOnManyNeedLittleMemory(t *testing.T) {
 		return int(m.HeapAlloc)
 	}
 	before := inUse()
-	all, err := h.selected(context.Background(), inbox.Filter{State: inbox.Parked})
+	all, err := h.chooseToRedeliver(context.Background(), selection{Outcome: "parked"}, false)
 	took := (inUse() - before) / webhooks
 	runtime.KeepAlive(all) // or it is gone before it is measured
-	if err != nil || len(all) != webhooks || took > 1500 {
-		t.Errorf("%d webhooks, %d bytes each: %v", len(all), took, err)
-	}
-	if chosen, err := h.choose(context.Background(), Verbs[0], selection{Outcome: "parked"}); err != nil || len(chosen.Webhooks) != webhooks {
-		t.Errorf("%d are sent again: %v", len(chosen.Webhooks), err)
+	if err != nil || len(all.ids) != webhooks || took > 200 {
+		t.Errorf("%d webhooks, %d bytes each: %v", len(all.ids), took, err)
 	}
 }
 

@@ -100,6 +100,82 @@ func (h *Handler) tenant(ctx context.Context, platform, code string) (*Tenant, e
 	return t, nil
 }
 
+// findTenant returns the tenant of that name. A name that fits several tenants is refused. Without an inbox, usher also knows the tenants
+// of the gate's last decisions, because pages show them.
+func (h *Handler) findTenant(ctx context.Context, name inbox.TenantName) (t TenantRef, known bool, err error) {
+	platforms, err := h.platformsOf(ctx, name.Tenant)
+	if err != nil {
+		return t, false, err
+	}
+	platforms = slices.DeleteFunc(platforms, func(p string) bool { return name.Platform != nil && p != *name.Platform })
+	switch len(platforms) {
+	case 0:
+		return t, false, nil
+	case 1:
+		return TenantRef{platforms[0], name.Tenant}, true, nil
+	}
+	var names []string
+	for _, p := range platforms {
+		names = append(names, text.Quote(inbox.ShowTenant(p, name.Tenant)))
+	}
+	return t, false, &refusal{http.StatusConflict, "several tenants have this code: write " + strings.Join(names, " or ")}
+}
+
+// platformsOf returns the platforms that have a tenant with this code, in order.
+func (h *Handler) platformsOf(ctx context.Context, code string) (all []string, err error) {
+	if h.cfg.Platforms != nil {
+		if all, err = h.cfg.Platforms(ctx, code); err != nil {
+			return nil, err
+		}
+	}
+	if h.cfg.Inbox == nil {
+		for _, e := range h.cfg.Decisions.list(inbox.Filter{Tenant: code}) {
+			all = append(all, e.Platform)
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all), nil
+}
+
+// knownTenant returns the tenant of that name, and refuses an unknown one.
+func (h *Handler) knownTenant(ctx context.Context, name inbox.TenantName) (TenantRef, error) {
+	if name.Tenant == "" {
+		return TenantRef{}, badRequest(`no tenant is named: the body should be {"tenant":"…"}`)
+	}
+	t, known, err := h.findTenant(ctx, name)
+	if err == nil && !known {
+		err = h.unknownTenant(ctx, name)
+	}
+	return t, err
+}
+
+// unknownTenant returns the refusal of a name that no tenant has. It suggests similar names.
+func (h *Handler) unknownTenant(ctx context.Context, name inbox.TenantName) error {
+	why := "unknown tenant " + name.String()
+	if h.cfg.Inbox == nil { // perhaps it is the wrong usher
+		why += ": " + errNoInbox.why
+	}
+	if alike, err := h.similarTenants(ctx, name.Tenant); err == nil && len(alike) > 0 {
+		for i := range alike {
+			alike[i] = text.Quote(alike[i])
+		}
+		why += ": did you mean " + strings.Join(alike, " or ") + "?"
+	}
+	return &refusal{http.StatusNotFound, why}
+}
+
+// similarTenants returns up to three tenants whose code, platform or name contains this text, in any case, or a typing error of it.
+func (h *Handler) similarTenants(ctx context.Context, tenant string) (names []string, err error) {
+	if h.cfg.Inbox == nil {
+		return nil, nil
+	}
+	all, err := h.cfg.Inbox.Tenants(ctx, inbox.TenantFilter{Search: tenant, Typo: true, Limit: 3})
+	for _, t := range all {
+		names = append(names, inbox.ShowTenant(t.Platform, t.Tenant))
+	}
+	return names, err
+}
+
 // Ambiguous says that a tenant's code exists on several platforms, and what to do.
 type Ambiguous struct {
 	Why string `json:"why"`
@@ -143,7 +219,7 @@ func (h *Handler) apiTenant(r *http.Request) (any, error) {
 	}
 	if !query.Has("platform") {
 		t.Platform = nil
-		named, err := h.knownTenant(r.Context(), t.TenantName)
+		named, err := h.knownTenant(r.Context(), t)
 		if err != nil {
 			return nil, err
 		}
@@ -155,15 +231,14 @@ func (h *Handler) apiTenant(r *http.Request) (any, error) {
 // tenantPage is the page of one tenant.
 type tenantPage struct {
 	*Tenant
-	Taken     bool               // the receiver has the latest snapshot, or none will get it
-	HeldUp    *status.HeldUp     // the webhook that holds up the tenant's queue, or nil
-	Features  []snapshot.Feature // the first of MayUse or, if that is missing, of Rights
-	Known     bool               // Features is known; it may be empty
-	Values    bool               // some feature has a value
-	Pause     *inbox.Pause       // the pause that holds back the tenant's webhooks, or nil
-	HasInbox  bool
-	CanForget bool
-	CanPause  bool // there is an inbox with a receiver
+	Taken    bool               // the receiver has the latest snapshot, or none will get it
+	HeldUp   *status.HeldUp     // the webhook that holds up the tenant's queue, or nil
+	Features []snapshot.Feature // the first of MayUse or, if that is missing, of Rights
+	Known    bool               // Features is known; it may be empty
+	Values   bool               // some feature has a value
+	Pause    *inbox.Pause       // the pause that holds back the tenant's webhooks, or nil
+	HasInbox bool
+	Offers   []offer
 
 	Subscriptions                   []snapshot.Subscription // the first of Rights
 	MoreFeatures, MoreSubscriptions int                     // how many there are beside these
@@ -181,8 +256,8 @@ func (h *Handler) tenantPage(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &tenantPage{Tenant: t, Taken: true, HasInbox: h.cfg.Inbox != nil, CanForget: h.cfg.Forget != nil}
-	p.CanPause = p.HasInbox && (h.cfg.Gate == nil || len(h.cfg.Receivers.All()) > 0) // without a gate other replicas have the receivers
+	p := &tenantPage{Tenant: t, Taken: true, HasInbox: h.cfg.Inbox != nil}
+	p.Offers = h.offers(inbox.Pause{Platform: t.Platform, Tenant: t.Code}, t.Latest)
 	p.Pause = status.PausedBy(h.paused(), h.cfg.Receivers, t.Platform, t.Code, "")
 	if t.Latest != nil {
 		p.Taken = t.Latest.State.Taken() || t.Latest.Decision == "forwarded"
@@ -354,7 +429,7 @@ func (h *Handler) addReceipt(ctx context.Context, t *Tenant) error {
 		r.Why, r.Do, r.Run = cmp.Or(d.Why, "It was "+string(d.State)), "If the receiver should have it, redeliver it.", again
 	case d.Paused:
 		p := status.PausedBy(h.paused(), h.cfg.Receivers, t.Platform, t.Code, d.Receiver)
-		r.Why, r.Do, r.Run = "Deliveries are paused ("+p.String()+")", "Resume them.", "usher inbox resume"+p.Flag()
+		r.Why, r.Do, r.Run = "Deliveries are paused ("+p.Words()+")", "Resume them.", "usher inbox resume"+p.Flag()
 	case d.NoReceiver:
 		r.Why, r.Do = "No receiver takes its platform any more", inbox.GiveToReceiver+"."
 	case d.HeldUp != nil && d.HeldUp.Down:

@@ -45,7 +45,7 @@ type Webhook struct {
 	Source   string      `json:"source,omitempty"`   // reconcile: usher made it from what the billing service said
 
 	// Only while it waits:
-	Next       time.Time `json:"next,omitzero"`         // when usher tries it next
+	Next       time.Time `json:"next,omitzero"`         // when usher tries it next; while it is paused, the end of the pause, if it has one
 	HeldBy     string    `json:"held_by,omitempty"`     // id of the tenant's webhook that failed, and that must go first
 	Behind     int       `json:"behind,omitempty"`      // if it is the one that failed: how many webhooks wait behind it
 	Down       bool      `json:"down,omitempty"`        // the receiver seems to be down as a whole; usher tries it when that is back
@@ -153,7 +153,7 @@ const (
 
 // webhooks lists the webhooks in the inbox and the gate's decisions together, the newest first.
 func (h *Handler) webhooks(ctx context.Context, s selection) (list WebhookList, err error) {
-	compared := s.limit > 0 && s.limit <= maxPage
+	compared := !s.long
 	f := s.filter()
 	if f.Limit > 0 {
 		f.Limit++ // one more shows that there is a next page
@@ -225,7 +225,9 @@ func (h *Handler) whyWaiting(list []Webhook) {
 		if !w.waits() {
 			continue
 		}
-		w.Paused = status.PausedBy(paused, known, w.Platform, w.Tenant, w.Receiver) != nil
+		if p := status.PausedBy(paused, known, w.Platform, w.Tenant, w.Receiver); p != nil {
+			w.Paused, w.Next = true, p.Until
+		}
 		if w.NoReceiver = delivers && known.For(w.Platform) == nil; !w.NoReceiver {
 			w.HeldUp = held[w.lane()]
 		}
@@ -266,9 +268,6 @@ type webhooksPage struct {
 	Offers []offer // what can be done to all of these
 }
 
-// offer is a link to a page that asks before something is done.
-type offer struct{ Label, Address string }
-
 func (h *Handler) webhooksPage(r *http.Request, s selection) (any, error) {
 	list, err := h.webhooks(r.Context(), s)
 	if err != nil {
@@ -282,9 +281,9 @@ func (h *Handler) webhooksPage(r *http.Request, s selection) (any, error) {
 	if p.HasInbox {
 		p.Choices = inboxOutcomes
 		if s.Narrow() && slices.ContainsFunc(list.Webhooks, func(w Webhook) bool { return w.State != "" }) {
-			for _, v := range Verbs {
-				if v.ByFilter() && v.labelAll(s.Outcome) != "" {
-					p.Offers = append(p.Offers, offer{v.labelAll(s.Outcome), "/" + v.Name + "?" + query.Encode()})
+			for _, a := range Acts {
+				if a.ByFilter() && a.labelAll(s.Outcome) != "" {
+					p.Offers = append(p.Offers, offer{Label: a.labelAll(s.Outcome), Address: "/" + a.Name + "?" + query.Encode()})
 				}
 			}
 		}
@@ -307,12 +306,36 @@ func (h *Handler) apiWebhooks(r *http.Request, s selection) (_ any, err error) {
 			return nil, err
 		}
 	}
-	list, err := h.webhooks(r.Context(), s)
-	list.Paused = h.paused()
-	if err == nil && !known {
-		list.Alike, err = h.similarTenants(r.Context(), s.tenant.Tenant)
+	var rest struct {
+		Next   string        `json:"next,omitempty"`
+		Paused []inbox.Pause `json:"paused,omitempty"`
+		Alike  []string      `json:"alike,omitempty"`
 	}
-	return list, err
+	if rest.Paused = h.paused(); !known {
+		if rest.Alike, err = h.similarTenants(r.Context(), s.tenant.Tenant); err != nil {
+			return nil, err
+		}
+	}
+	return listed("webhooks", func(write func(any) error) error {
+		left := s.limit
+		for s.long = left == 0 || left > maxPage; ; left -= s.limit {
+			if s.limit = maxPage; left > 0 {
+				s.limit = min(left, maxPage)
+			}
+			page, err := h.webhooks(r.Context(), s)
+			if err != nil {
+				return err
+			}
+			for i := range page.Webhooks {
+				if err := write(&page.Webhooks[i]); err != nil {
+					return err
+				}
+			}
+			if s.before, rest.Next = page.next, page.Next; page.Next == "" || left == s.limit {
+				return nil
+			}
+		}
+	}, func() any { return rest }), nil
 }
 
 // WebhookDetail is the answer of GET /api/webhooks/{id}.
@@ -466,23 +489,25 @@ func (h *Handler) webhookPage(r *http.Request) (any, error) {
 	return &page.Page{Name: "webhook", Title: "Webhook " + d.ID, Section: "webhooks", Live: true, Body: body}, nil
 }
 
-// neighbours returns the ids of the tenant's webhooks before and after this one. They are empty if there is none, or if this one is too
-// far back.
+// neighbours returns the ids of the tenant's webhooks before and after this one in the inbox, empty if there is none. A decision of the gate has no
+// neighbours but decisions.
 func (h *Handler) neighbours(ctx context.Context, w *Webhook) (before, after string) {
 	if w.Tenant == "" {
 		return "", ""
 	}
-	name := inbox.TenantName{Tenant: w.Tenant, Platform: &w.Platform}
-	list, _ := h.webhooks(ctx, selection{tenant: name, limit: maxPage + 1}) // after an error the page has no links to them
-	all := list.Webhooks                                                    // the newest first
-	at := slices.IndexFunc(all, func(other Webhook) bool { return other.ID == w.ID })
-	if at > 0 {
-		after = all[at-1].ID
+	if !w.InInbox() {
+		return h.cfg.Decisions.neighbours(w)
 	}
-	if at >= 0 && at+1 < len(all) {
-		before = all[at+1].ID
+	n, _ := strconv.ParseInt(w.ID, 10, 64)
+	first := func(f inbox.Filter) (id string) {
+		f.Tenant, f.Platform, f.Limit = w.Tenant, &w.Platform, 1
+		found, _ := h.cfg.Inbox.List(ctx, f) // after an error the page has no link
+		for _, other := range found {
+			id = strconv.FormatInt(other.ID, 10)
+		}
+		return id
 	}
-	return before, after
+	return first(inbox.Filter{Before: n}), first(inbox.Filter{After: n})
 }
 
 // maxCurlPayload is how long a payload may be that becomes part of a command line.

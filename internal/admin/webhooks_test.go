@@ -121,7 +121,7 @@ func TestPages(t *testing.T) {
 		{"asked to send again what can't be", "/redeliver?state=rejected", 200, []string{"There is nothing to redeliver", "None of these webhooks waits or is its tenant&#39;s latest.", "Go back"}},
 		{"asked for all", "/discard", 400, []string{"say which"}},
 		{"asked to pause", "/pause?receiver=main-less", 200, []string{"Pause receiver main-less?", `name="receiver" value="main-less"`}},
-		{"asked to pause a name that is empty", "/pause?tenant=", 400, []string{"neither a tenant nor a receiver"}},
+		{"asked to pause a name that is empty", "/pause?tenant=", 400, []string{"the tenant is empty"}},
 		{"asked to pause a name that can't be read", "/pause?tenant=50%off", 400, []string{"the query can&#39;t be read"}},
 		{"asked to pause somebody unknown", "/pause?receiver=nobody", 404, []string{"unknown receiver nobody: the receivers are main-less"}},
 		{"what a filter offers", "/webhooks?state=stored", 200, []string{`href="/redeliver?state=stored"`}},
@@ -166,7 +166,7 @@ func TestPagesEscape(t *testing.T) {
 		Webhook: &webhookgate.Webhook{ID: evil, Type: evil, Lane: webhookgate.Lane{Platform: evil, Tenant: evil}, Snapshot: true, Body: body, Header: http.Header{"X-" + evil: {evil}}},
 	})
 	h := New(cfg)
-	for _, target := range []string{"/", "/webhooks", "/webhooks/d1", "/webhooks?tenant=%3Cscript%3E", "/tenant?code=" + "%3Cscript%3Ealert(1)%3C%2Fscript%3E%22%27%26&platform=%3Cscript%3Ealert(1)%3C%2Fscript%3E%22%27%26", "/tenant/forget?code=%3Cscript%3E"} {
+	for _, target := range []string{"/", "/webhooks", "/webhooks/d1", "/webhooks?tenant=%3Cscript%3E", "/tenant?code=" + "%3Cscript%3Ealert(1)%3C%2Fscript%3E%22%27%26&platform=%3Cscript%3Ealert(1)%3C%2Fscript%3E%22%27%26", "/tenant/forget?code=" + "%3Cscript%3Ealert(1)%3C%2Fscript%3E%22%27%26&platform=%3Cscript%3Ealert(1)%3C%2Fscript%3E%22%27%26"} {
 		status, page := ask(h, "GET", target, "", "Accept", "text/html")
 		if status != 200 || strings.Contains(strings.ReplaceAll(page, `<script src="/static/usher.js`, ""), "<script") {
 			t.Errorf("%s: %d\n%s", target, status, page)
@@ -219,18 +219,18 @@ func TestOneActionHasOneEntry(t *testing.T) {
 		status             int
 		answer, entries    string
 	}{
-		{"a filter", "/api/discard?state=parked&tenant=eu/acme", "", nil, 200, `{"done":["3"]}`, "discard state parked, tenant eu/acme: 1\n"},
-		{"a filter, many", "/api/discard?state=parked", "", nil, 200, `{"done":["7","3","1"]}`, "discard state parked: 3\n"},
+		{"a filter", "/api/discard?state=parked&tenant=eu/acme", "", nil, 200, `{"webhooks":[{"id":"3"}]}`, "discard state parked, tenant eu/acme: 1\n"},
+		{"a filter, many", "/api/discard?state=parked", "", nil, 200, `{"webhooks":[{"id":"7"},{"id":"3"},{"id":"1"}]}`, "discard state parked: 3\n"},
 		{"a filter, on the page", "/discard?state=parked", "", form, 303, "", "discard state parked: 3\n"},
-		{"ids", "/api/discard", `{"ids":["1","3"]}`, nil, 200, `{"done":["1","3"]}`, "discard 1 and 3: 2\n"},
-		{"ids twice", "/api/discard", `{"ids":["1","3","1"]}`, nil, 200, `{"done":["1","3"]}`, "discard 1 and 3: 2\n"},
-		{"ids of a filter", "/api/discard?state=parked", `{"ids":["1","3"]}`, nil, 200, `{"done":["1","3"]}`, "discard state parked: 2\n"},
+		{"ids", "/api/discard", `{"ids":["1","3"]}`, nil, 200, `{"webhooks":[{"id":"1"},{"id":"3"}]}`, "discard 1 and 3: 2\n"},
+		{"ids twice", "/api/discard", `{"ids":["1","3","1"]}`, nil, 200, `{"webhooks":[{"id":"1"},{"id":"3"}]}`, "discard 1 and 3: 2\n"},
+		{"ids of a filter", "/api/discard?state=parked", `{"ids":["1","3"]}`, nil, 200, `{"webhooks":[{"id":"1"},{"id":"3"}]}`, "discard state parked: 2\n"},
 		{"some of them", "/api/redeliver", `{"ids":["1","2","99"]}`, nil, 200,
-			`"99":"no such webhook in the inbox: it may be too old, see 'usher inbox ls'"},"newer":{"2":"3"}}`, "redeliver 1, 2 and 99: 1\n"},
-		{"force", "/api/redeliver?force=true", `{"ids":["2"]}`, nil, 200, `{"done":["2"]}`, "redeliver 2: 1\n"},
-		{"none of them", "/api/discard", `{"ids":["98","99"]}`, nil, 200, `{"done":[],"failed":{"98":"no such webhook in the inbox: it may be too old, see 'usher inbox ls'","99":"no such webhook in the inbox: it may be too old, see 'usher inbox ls'"}}`, ""},
-		{"no ids", "/api/discard", `{"ids":[]}`, nil, 200, `{"done":[]}`, ""},
-		{"accept", "/api/accept", `{"ids":["3"]}`, nil, 200, `{"done":[],"failed":{"3":"somebody has dealt with it, its tenant has a newer snapshot, or it was not invalid: see 'usher inbox show ID'"}}`, ""},
+			`"newer":"3"},{"id":"99","failed":"no such webhook in the inbox: it may be too old, see 'usher inbox ls'"}]}`, "redeliver 1, 2 and 99: 1\n"},
+		{"force", "/api/redeliver?force=true", `{"ids":["2"]}`, nil, 200, `{"webhooks":[{"id":"2"}]}`, "redeliver 2: 1\n"},
+		{"none of them", "/api/discard", `{"ids":["98","99"]}`, nil, 200, `{"webhooks":[{"id":"98","failed":"no such webhook in the inbox: it may be too old, see 'usher inbox ls'"},{"id":"99","failed":"no such webhook in the inbox: it may be too old, see 'usher inbox ls'"}]}`, ""},
+		{"no ids", "/api/discard", `{"ids":[]}`, nil, 200, `{"webhooks":[]}`, ""},
+		{"accept", "/api/accept", `{"ids":["3"]}`, nil, 200, `{"webhooks":[{"id":"3","failed":"somebody has dealt with it, its tenant has a newer snapshot, or it was not invalid: see 'usher inbox show ID'"}]}`, ""},
 		{"accept all", "/api/accept", "", nil, 400, "say which", ""},
 		{"a slip", "/api/discard?state=parked", `{"id":["1"]}`, nil, 400, "should be JSON", ""},
 		{"no JSON", "/api/discard?state=parked", `1,2`, nil, 400, "should be JSON", ""},
@@ -257,7 +257,7 @@ func TestOneActionHasOneEntry(t *testing.T) {
 			}})
 		}
 		status, body := ask(New(port(b)), "POST", "/api/accept", `{"ids":["9","10"]}`)
-		if status != 200 || !strings.Contains(body, `{"done":["9","10"],"new":{"10":"12","9":"11"}}`) || entries(b) != "accept 9 and 10: 2\n" {
+		if status != 200 || !strings.Contains(body, `{"webhooks":[{"id":"9","new":"11"},{"id":"10","new":"12"}]}`) || entries(b) != "accept 9 and 10: 2\n" {
 			t.Errorf("%d %s\n%s", status, body, entries(b))
 		}
 	})
@@ -265,7 +265,7 @@ func TestOneActionHasOneEntry(t *testing.T) {
 		b := world(t)
 		b.Doubt("action_count") // of the second one
 		status, body := ask(New(port(b)), "POST", "/api/discard?state=parked", "")
-		if status != 200 || !strings.Contains(body, `"done":["7"]`) || !strings.Contains(body, `"left":1`) || entries(b) != "discard state parked: 2\n" {
+		if status != 200 || !strings.Contains(body, `{"webhooks":[{"id":"7"},{"id":"3","failed":"`) || !strings.Contains(body, `"left":1`) || entries(b) != "discard state parked: 2\n" {
 			t.Errorf("%d %s\n%s", status, body, entries(b))
 		}
 	})

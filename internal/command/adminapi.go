@@ -98,6 +98,61 @@ func (a *adminAPI) call(ctx context.Context, method, target string, body, result
 	return raw, nil
 }
 
+// stream posts body, and calls each for every element of the list in the answer as it comes. rest gets the answer's other members.
+func (a *adminAPI) stream(ctx context.Context, target string, body any, list string, rest any, each func(json.RawMessage) error) error {
+	var content io.Reader
+	if body != nil {
+		b, err := json.Marshal(body)
+		if err != nil {
+			return err
+		}
+		content = bytes.NewReader(b)
+	}
+	resp, err := a.do(ctx, http.MethodPost, target, content)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		raw, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+		return a.refused(resp.StatusCode, raw)
+	}
+	d := json.NewDecoder(resp.Body)
+	others := make(map[string]json.RawMessage)
+	_, err = d.Token() // the brace
+	for err == nil && d.More() {
+		var name json.Token
+		var value json.RawMessage
+		if name, err = d.Token(); err != nil {
+			break
+		}
+		if name != list {
+			err = d.Decode(&value)
+			others[fmt.Sprint(name)] = value
+			continue
+		}
+		for _, err = d.Token(); err == nil && d.More(); { // the bracket
+			if err = d.Decode(&value); err == nil {
+				err = each(value)
+			}
+		}
+		if err == nil {
+			_, err = d.Token()
+		}
+	}
+	if err == nil {
+		_, err = d.Token()
+	}
+	if err != nil {
+		return fmt.Errorf("the answer ended too early; 'usher inbox ls' shows whether it was done: %w", err)
+	}
+	all, err := json.Marshal(others)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(all, rest)
+}
+
 // do sends a request and returns the answer, whatever its status is. If usher cannot be reached, the error says
 // how to name another admin port.
 func (a *adminAPI) do(ctx context.Context, method, target string, content io.Reader) (*http.Response, error) {

@@ -39,33 +39,7 @@ Shows and manages the webhooks that a running usher keeps.
                     not all right. Missed: one of its webhooks got a 5xx,
                     and has not come again
   show ID [--json]  one webhook: its tries, what it changed, its payload
-  redeliver ID...   deliver webhooks again. One that waits for its next try
-                    is tried now. If the tenant has a newer one, this needs
-                    --force
-  discard ID...     never send webhooks that wait, are parked or are invalid;
-                    they stay in the list as discarded
-  accept ID...      take in webhooks that are invalid, as they are. If the
-                    tenant has a newer one, this needs --force. If usher would
-                    no longer know what the tenant may use, it asks first,
-                    unless --yes
-  pause             stop all deliveries until 'resume', also after a restart;
-                    --tenant T or --receiver R stops only those
-  resume            start them again, with the same flags as 'pause'
-  forget TENANT     forget which webhook of a tenant the receiver has, so that
-                    the next one is delivered even if it is the same, and which
-                    were missed. Works without an inbox, too
-  dismiss           say that these are dealt with: outages, in which no gate was
-                    ready, and webhooks without a tenant that got a 5xx. It
-                    shows them, and asks first on a terminal, unless --yes
-  erase TENANT      delete a tenant's webhooks and what it may use, and forget
-                    it, too; asks first, unless --yes
-  export            write the whole inbox as lines of JSON:
-                    usher inbox export > FILE
-  import FILE       read an export into an empty inbox, or bare webhooks, one on
-                    a line, into any (- for standard input). If a line is faulty
-                    nothing is imported, unless --skip-faulty. Bare webhooks of
-                    tenants that usher knows are skipped, unless --replace
-  actions [--limit N] [--json]
+` + actHelp() + `  actions [--limit N] [--json]
                     who did what, the newest first, 1000 at most (--limit 0:
                     all); kept for 90 days
 
@@ -84,6 +58,18 @@ the last time at which it was eight), a day (2026-01-31), or how long ago (90m,
 ` + adminPortHelp + `inbox ls
 `
 
+// actHelp is the part of the help about what people can do.
+func actHelp() (help string) {
+	for _, a := range admin.Acts {
+		if a.Help == "" {
+			continue
+		}
+		name := fmt.Sprintf("  %-16s  ", strings.TrimSpace(a.Name+" "+a.Args))
+		help += name + text.Wrap(strings.Repeat(" ", len(name)), a.Help)[len(name):] + "\n"
+	}
+	return help
+}
+
 // stateHelp is the part of the help that lists the states.
 func stateHelp() (help string) {
 	for _, s := range inbox.States {
@@ -96,18 +82,17 @@ func stateHelp() (help string) {
 // inboxCall is one run of 'usher inbox': its arguments, and the running usher that it calls.
 type inboxCall struct {
 	*adminAPI
-	subcommand  string
-	ids         []string
-	file        string            // the file to import
-	filter      url.Values        // state, tenant, since and until, as parameters of the API
-	when        map[string]string // since and until, as they were typed
-	tenant      inbox.TenantName  // empty if the arguments name no tenant
-	receiver    string
-	limit       uint
-	json, force bool
-	yes, skip   bool
-	replace     bool
-	trouble     bool
+	subcommand string
+	ids        []string
+	file       string            // the file to import
+	filter     url.Values        // state, tenant, since and until, as parameters of the API
+	when       map[string]string // since and until, as they were typed
+	tenant     inbox.TenantName  // empty if the arguments name no tenant
+	receiver   string
+	limit      uint
+	json, yes  bool
+	trouble    bool
+	params     map[string]string // of an act, as the API expects them
 }
 
 // inboxCommand is 'usher inbox'.
@@ -125,7 +110,6 @@ func inboxCommand(ctx context.Context, p *Process, args []string) error {
 
 func (i *inboxCall) parse(args []string, now time.Time) (*subcommand, error) {
 	const filters = "state tenant platform since until "
-	const idsOrFilters = "ids, or --state, --tenant, --platform, --since or --until"
 	if len(args) > 0 {
 		i.subcommand = args[0]
 	}
@@ -134,21 +118,23 @@ func (i *inboxCall) parse(args []string, now time.Time) (*subcommand, error) {
 		{"tenants", "since until trouble json", "", nil, i.tenants},
 		{"show", "json", "one id", i.setIDs, i.show},
 	}
-	for _, v := range admin.Verbs {
-		sub := subcommand{v.Name, v.Flags + " yes", fmt.Sprintf("ids of %s webhooks, see 'usher inbox ls --state %[1]s'", v.Only), i.setIDs, i.forEach(v)}
-		if v.ByFilter() {
-			sub.flags, sub.argsHelp, sub.setArgs = filters+sub.flags, idsOrFilters, i.setIDsOrFilters
+	for _, a := range admin.Acts {
+		sub := subcommand{name: a.Name, flags: strings.Join(a.Flags(), " "), run: i.act(a)}
+		switch {
+		case a.Help == "": // it has a command of its own
+			continue
+		case a.ByFilter():
+			sub.flags, sub.argsHelp, sub.setArgs = filters+sub.flags, "ids, or --state, --tenant, --platform, --since or --until", i.setIDsOrFilters
+		case a.On == admin.OnWebhooks:
+			sub.argsHelp, sub.setArgs = fmt.Sprintf("ids of %s webhooks, see 'usher inbox ls --state %[1]s'", a.Only), i.setIDs
+		case a.On == admin.OnTenant:
+			sub.argsHelp, sub.setArgs = "one tenant", oneArg(i.setTenant)
+		case a.Args != "":
+			sub.argsHelp, sub.setArgs = "one file, - for standard input", oneArg(func(file string) error { i.file = file; return nil })
 		}
 		all = append(all, sub)
 	}
 	return parseSubcommand(append(all, []subcommand{
-		{"pause", "tenant receiver", "", nil, i.pauseOrResume},
-		{"resume", "tenant receiver", "", nil, i.pauseOrResume},
-		{"forget", "", "one tenant", oneArg(i.setTenant), i.forget},
-		{"dismiss", "yes", "", nil, i.dismiss},
-		{"erase", "yes", "one tenant", oneArg(i.setTenant), i.erase},
-		{"export", "", "", nil, i.export},
-		{"import", "skip-faulty replace", "one file, - for standard input", oneArg(func(file string) error { i.file = file; return nil }), i.importFile},
 		{"actions", "limit json", "", nil, i.actions},
 	}...), i.flags(now), args)
 }
@@ -157,10 +143,15 @@ func (i *inboxCall) flags(now time.Time) *flag.FlagSet {
 	f := new(flag.FlagSet)
 	i.when = make(map[string]string)
 	f.BoolVar(&i.json, "json", false, "")
-	f.BoolVar(&i.force, "force", false, "")
 	f.BoolVar(&i.yes, "yes", false, "")
-	f.BoolVar(&i.skip, "skip-faulty", false, "")
-	f.BoolVar(&i.replace, "replace", false, "")
+	i.params = make(map[string]string)
+	for _, a := range admin.Acts {
+		for _, p := range a.Params {
+			if name := strings.ReplaceAll(p.Name, "_", "-"); p.Flag && f.Lookup(name) == nil {
+				f.Var(&paramFlag{&p, i.params}, name, "")
+			}
+		}
+	}
 	f.BoolVar(&i.trouble, "trouble", false, "")
 	once := func(name string, take func(string) error) { // the first of two would be passed over
 		given := false
@@ -242,13 +233,34 @@ func (i *inboxCall) setTenant(arg string) (err error) {
 	return err
 }
 
-// target returns the tenant or the receiver that an action is for, as the API expects it.
-func (i *inboxCall) target() any {
-	return struct {
-		Tenant   string  `json:"tenant,omitempty"`
-		Platform *string `json:"platform,omitempty"`
-		Receiver string  `json:"receiver,omitempty"`
-	}{i.tenant.Tenant, i.tenant.Platform, i.receiver}
+// A paramFlag is a flag that is a parameter of an act.
+type paramFlag struct {
+	*admin.Param
+	to map[string]string
+}
+
+func (f *paramFlag) String() string   { return "" }
+func (f *paramFlag) IsBoolFlag() bool { return f.Param != nil && f.IsYesOrNo() }
+func (f *paramFlag) Set(value string) error {
+	if f.Check(value) != nil || value == "" {
+		return errors.New("write " + f.Is)
+	}
+	f.to[f.Name] = value
+	return nil
+}
+
+// body is what the API gets of an act that is not about webhooks.
+func (i *inboxCall) body() map[string]string {
+	body := maps.Clone(i.params)
+	for name, value := range map[string]string{"tenant": i.tenant.Tenant, "receiver": i.receiver} {
+		if value != "" {
+			body[name] = value
+		}
+	}
+	if i.tenant.Platform != nil {
+		body["platform"] = *i.tenant.Platform
+	}
+	return body
 }
 
 // pageSize is how many webhooks usher inbox ls requests at once. In larger pages the API leaves out what
@@ -332,7 +344,7 @@ func (i *inboxCall) tenants(ctx context.Context) error {
 func (p *Process) printPauses(pauses []inbox.Pause) {
 	for _, pause := range pauses {
 		fmt.Fprintf(p.Stderr, "Paused since %s: %s. To resume: %s\n",
-			timeAndAge(pause.Since, time.Now()), text.Visible(pause.String()), text.Visible(p.commandLine("usher inbox resume"+pause.Flag())))
+			timeAndAge(pause.Since, time.Now()), text.Visible(pause.Words()), text.Visible(p.commandLine("usher inbox resume"+pause.Flag())))
 	}
 }
 
@@ -386,88 +398,123 @@ func (i *inboxCall) getAndPrint(ctx context.Context, target string, result any, 
 	return print()
 }
 
-// forEach returns a run function that does a verb to each webhook and prints a line for each. If one fails
-// usher goes on with the next.
-func (i *inboxCall) forEach(v *admin.Verb) func(context.Context) error {
+// act returns a function that does an act, and says what came of it.
+func (i *inboxCall) act(a *admin.Act) func(context.Context) error {
+	switch {
+	case a.On == admin.OnWebhooks:
+		return func(ctx context.Context) error { return i.actOnWebhooks(ctx, a) }
+	case a.Name == "export":
+		return i.export
+	case a.Name == "import":
+		return i.importFile
+	}
 	return func(ctx context.Context) error {
-		if i.force {
-			i.filter.Set("force", "true")
+		if a.Name == "dismiss" {
+			if nothing, err := i.askDismiss(ctx); nothing || err != nil {
+				return err
+			}
 		}
-		ids, err := i.selectIDs(ctx)
-		if err != nil || len(ids) == 0 {
-			return err
+		if a.Question != "" {
+			if err := i.confirm(strings.ReplaceAll(a.Question, "TENANT", text.Visible(i.filter.Get("tenant")))); err != nil {
+				return err
+			}
 		}
-		i.client.Timeout = 0 // it may take long
-		acted, err := i.actOn(ctx, ids)
+		raw, err := i.call(ctx, http.MethodPost, "/api/"+a.Name, i.body(), new(json.RawMessage))
 		if err != nil {
 			return err
 		}
-		for _, id := range ids[:max(0, len(ids)-acted.Left)] {
-			switch why, newer := acted.Failed[id], acted.Newer[id]; {
-			case newer != "":
-				fmt.Fprintf(i.Stderr, "%s %s: %s of the same tenant is newer. Use --force to %s anyway.\n", id, v.NotDone, newer, v.Anyway)
-			case why != "":
-				fmt.Fprintf(i.Stderr, "%s %s: %s\n", id, v.NotDone, text.Visible(i.commandLines(strings.ReplaceAll(why, " ID'", " "+id+"'"))))
-			default:
-				fmt.Fprintf(i.Stdout, "%s %s\n", id, strings.Replace(v.Done, "ID", acted.New[id], 1))
-			}
+		var still struct{ Paused []inbox.Pause }
+		_ = json.Unmarshal(raw, &still) // not every answer has it
+		said, err := a.Says(raw, i.commandLine)
+		if said != "" {
+			fmt.Fprintln(i.Stdout, text.Visible(said))
 		}
-		if acted.Left > 0 {
-			fmt.Fprintf(i.Stderr, "%s not tried\n", plural(acted.Left, "more webhook"))
+		i.printPauses(still.Paused)
+		if err != nil {
+			err = errors.New(text.Visible(err.Error()))
 		}
-		if v.Delivers {
-			i.printPauses(acted.Paused)
-		}
-		if len(acted.Failed)+acted.Left > 0 {
-			return exitCode(exitFailed)
-		}
-		return nil
+		return err
 	}
 }
 
-// actOn does the action to these webhooks: one action, however many there are. Before accept makes a tenant unknown, it asks.
-func (i *inboxCall) actOn(ctx context.Context, ids []string) (acted admin.Acted, err error) {
-	do := func(ids []string) (acted admin.Acted, err error) {
-		err = i.post(ctx, "/api/"+i.subcommand+"?"+i.filter.Encode(), map[string][]string{"ids": ids}, &acted)
-		return acted, err
+// actOnWebhooks does an act to webhooks and prints a line for each, as it is done: one action, however many there are. Before accept makes a
+// tenant unknown, it asks.
+func (i *inboxCall) actOnWebhooks(ctx context.Context, a *admin.Act) error {
+	for name, value := range i.params {
+		i.filter.Set(name, value)
 	}
-	if acted, err = do(ids); err != nil || len(acted.Unknown) == 0 {
-		return acted, err
-	}
-	for _, id := range acted.Unknown {
-		fmt.Fprintf(i.Stderr, "Warning: %s: %s.\n", id, text.Visible(acted.Failed[id]))
-	}
-	if i.confirm(fmt.Sprintf("Accept %s anyway?", plural(len(acted.Unknown), "such webhook"))) != nil {
-		for _, id := range acted.Unknown {
-			acted.Failed[id] = "answer y, or use --yes" // the warning has the reason
-		}
-		return acted, nil
-	}
-	i.filter.Set("unknown", "true")
-	again, err := do(acted.Unknown)
-	for _, id := range acted.Unknown {
-		delete(acted.Failed, id)
-	}
-	maps.Copy(acted.Failed, again.Failed)
-	if acted.New == nil {
-		acted.New = make(map[string]string)
-	}
-	maps.Copy(acted.New, again.New)
-	acted.Newer = again.Newer
-	acted.Left += again.Left
-	return acted, err
-}
-
-// selectIDs returns the ids in the arguments or, after a confirmation, those of the webhooks that match the
-// filters.
-func (i *inboxCall) selectIDs(ctx context.Context) ([]string, error) {
+	var body any
 	if len(i.ids) > 0 {
-		return text.Once(i.ids), nil
+		body = map[string][]string{"ids": text.Once(i.ids)}
+	} else if nothing, err := i.askMany(ctx); nothing || err != nil {
+		return err
 	}
+	i.client.Timeout = 0 // it may take long
+	var acted admin.Acted
+	var unknown []string
+	failed := false
+	do := func() error {
+		return i.stream(ctx, "/api/"+a.Name+"?"+i.filter.Encode(), body, "webhooks", &acted, func(raw json.RawMessage) error {
+			var d admin.Done
+			err := json.Unmarshal(raw, &d)
+			if d.Unknown {
+				unknown = append(unknown, d.ID)
+				fmt.Fprintf(i.Stderr, "Warning: %s: %s.\n", d.ID, text.Visible(d.Failed))
+				return err
+			}
+			failed = failed || d.Failed != ""
+			i.printDone(a, &d)
+			return err
+		})
+	}
+	err := do()
+	if asked := unknown; err == nil && len(asked) > 0 {
+		if i.confirm(fmt.Sprintf("Accept %s anyway?", plural(len(asked), "such webhook"))) == nil {
+			body, unknown = map[string][]string{"ids": asked}, nil
+			i.filter.Set("unknown", "true")
+			err = do()
+		} else {
+			for _, id := range asked {
+				i.printDone(a, &admin.Done{ID: id, Failed: "answer y, or use --yes"}) // the warning has the reason
+			}
+			failed = true
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if acted.Left > 0 {
+		fmt.Fprintf(i.Stderr, "%s not tried\n", plural(acted.Left, "more webhook"))
+	}
+	if a.Delivers {
+		i.printPauses(acted.Paused)
+	}
+	if failed || acted.Left > 0 {
+		return exitCode(exitFailed)
+	}
+	return nil
+}
+
+// printDone prints what came of an act on a webhook.
+func (i *inboxCall) printDone(a *admin.Act, d *admin.Done) {
+	switch {
+	case d.Newer != "":
+		fmt.Fprintf(i.Stderr, "%s %s: %s of the same tenant is newer. Use --force to %s anyway.\n", d.ID, a.NotDone, d.Newer, a.Anyway)
+	case d.Failed != "":
+		fmt.Fprintf(i.Stderr, "%s %s: %s\n", d.ID, a.NotDone, text.Visible(i.commandLines(strings.ReplaceAll(d.Failed, " ID'", " "+d.ID+"'"))))
+	default:
+		fmt.Fprintf(i.Stdout, "%s %s\n", d.ID, strings.Replace(a.Done, "ID", d.New, 1))
+	}
+}
+
+// askMany says how many webhooks match the filters, and asks. What comes meanwhile is not among them.
+func (i *inboxCall) askMany(ctx context.Context) (nothing bool, err error) {
 	var chosen admin.Chosen
+	i.client.Timeout = 0 // counting may take long
 	if _, err := i.get(ctx, "/api/"+i.subcommand+"?"+i.filter.Encode(), &chosen); err != nil {
-		return nil, err
+		return false, err
 	}
+	i.filter.Set("before", chosen.Before)
 	note := ""
 	if chosen.Older > 0 {
 		note = fmt.Sprintf(" (without %s of the same tenants; --force sends them, too)", plural(chosen.Older, "older webhook"))
@@ -480,12 +527,11 @@ func (i *inboxCall) selectIDs(ctx context.Context) ([]string, error) {
 		fmt.Fprintf(i.Stderr, "Not among them: %s whose last webhook usher no longer has (%s%s). Resend theirs from the webhook log of the billing service.\n",
 			plural(chosen.Gone, "tenant"), text.Visible(strings.Join(chosen.GoneTenants, ", ")), more)
 	}
-	if len(chosen.Webhooks) == 0 {
+	if chosen.Count == 0 {
 		fmt.Fprintf(i.Stdout, "No webhook to %s%s.\n", i.subcommand, note)
-		return nil, nil
+		return true, nil
 	}
-	question := fmt.Sprintf("%s %s%s?", strings.ToUpper(i.subcommand[:1])+i.subcommand[1:], plural(len(chosen.Webhooks), "webhook"), note)
-	return chosen.Webhooks, i.confirm(question)
+	return false, i.confirm(fmt.Sprintf("%s %s%s?", strings.ToUpper(i.subcommand[:1])+i.subcommand[1:], plural(chosen.Count, "webhook"), note))
 }
 
 // confirm asks a question, unless the arguments have --yes. It returns an error if the answer is not yes.
@@ -503,80 +549,27 @@ func (i *inboxCall) confirm(question string) error {
 	return errors.New("nothing was done: answer y, or use --yes")
 }
 
-func (i *inboxCall) pauseOrResume(ctx context.Context) error {
-	var done admin.Resumed
-	if err := i.post(ctx, "/api/"+i.subcommand, i.target(), &done); err != nil {
-		return err
-	}
-	what := text.Visible(done.Pause.String())
-	switch {
-	case i.subcommand == "pause":
-		fmt.Fprintf(i.Stdout, "paused: %s; to resume: %s\n", what, text.Visible(i.commandLine("usher inbox resume"+done.Pause.Flag())))
-	case done.Was:
-		fmt.Fprintf(i.Stdout, "resumed: %s\n", what)
-		i.printPauses(done.Paused)
-	case len(done.Paused) > 0:
-		i.printPauses(done.Paused)
-		return fmt.Errorf("%s: not paused, so nothing was resumed; see above what is", what)
-	default:
-		return fmt.Errorf("%s: not paused", what)
-	}
-	return nil
-}
-
-func (i *inboxCall) forget(ctx context.Context) error {
-	var f admin.Forgotten
-	if err := i.post(ctx, "/api/forget", i.target(), &f); err != nil {
-		return err
-	}
-	result := " forgotten: usher delivers its next webhook, even if the receiver already has it, and no webhook of it counts as missed any more"
-	if f.Forgotten == 0 {
-		result = ": nothing to forget"
-	}
-	fmt.Fprintln(i.Stdout, text.Visible(inbox.ShowTenant(f.Platform, f.Tenant))+result)
-	return nil
-}
-
-func (i *inboxCall) dismiss(ctx context.Context) error {
+// askDismiss shows what would be dismissed. On a terminal it asks.
+func (i *inboxCall) askDismiss(ctx context.Context) (nothing bool, err error) {
 	var now status.Status
 	if _, err := i.get(ctx, "/api/status", &now); err != nil {
-		return err
+		return false, err
 	}
 	until, found := now.Missed.Dismissible()
 	if len(found) == 0 {
 		fmt.Fprintln(i.Stdout, "nothing to dismiss")
-		return nil
+		return true, nil
 	}
 	for _, what := range found {
 		fmt.Fprintln(i.Stdout, what)
 	}
+	if !until.IsZero() {
+		i.params["until"] = until.Format(time.RFC3339Nano) // not what came since
+	}
 	if stdin, _ := i.Stdin.(*os.File); stdin != nil && text.IsTerminal(stdin) {
-		if err := i.confirm("Is that dealt with?"); err != nil {
-			return err
-		}
+		return false, i.confirm("Is that dealt with?")
 	}
-	var d admin.Dismissed
-	if err := i.post(ctx, "/api/dismiss", admin.DismissUntil{Until: until}, &d); err != nil { // not what came since
-		return err
-	}
-	if d.Outages+d.Webhooks == 0 {
-		return errors.New("nothing was dismissed: more has come meanwhile; look again")
-	}
-	fmt.Fprintf(i.Stdout, "dismissed: %s, and %s without a tenant\n", plural(d.Outages, "outage"), plural(d.Webhooks, "webhook"))
-	return nil
-}
-
-func (i *inboxCall) erase(ctx context.Context) error {
-	question := fmt.Sprintf("Erase %s: delete all its webhooks, also those that wait, and what it may use?", text.Visible(i.filter.Get("tenant")))
-	if err := i.confirm(question); err != nil {
-		return err
-	}
-	var e admin.Erased
-	if err := i.post(ctx, "/api/erase", i.target(), &e); err != nil {
-		return err
-	}
-	fmt.Fprintf(i.Stdout, "%s erased: %s\n", text.Visible(inbox.ShowTenant(e.Platform, e.Tenant)), plural(e.Webhooks, "webhook"))
-	return nil
+	return false, nil
 }
 
 // export writes the inbox to standard output.
@@ -620,7 +613,11 @@ func (i *inboxCall) importFile(ctx context.Context) error {
 	i.client.Timeout = 0 // it may take long
 	progress := &progressReader{r: source, stderr: i.Stderr}
 	var done inbox.Imported
-	err := i.post(ctx, fmt.Sprintf("/api/import?skip_faulty=%t&replace=%t", i.skip, i.replace), io.NopCloser(progress), &done)
+	query := make(url.Values)
+	for name, value := range i.params {
+		query.Set(name, value)
+	}
+	err := i.post(ctx, "/api/import?"+query.Encode(), io.NopCloser(progress), &done)
 	progress.end()
 	if err != nil {
 		return err
@@ -847,7 +844,7 @@ func lastAnswer(e *admin.Webhook, now time.Time) string {
 // waitsFor says what a webhook waits for, and how many wait behind it.
 func waitsFor(e *admin.Webhook, now time.Time) (words []string) {
 	if e.Paused {
-		words = append(words, "paused")
+		words = append(words, inbox.Pause{Until: e.Next}.With("paused"))
 	}
 	switch {
 	case e.NoReceiver:

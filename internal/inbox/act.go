@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -227,49 +228,76 @@ type pauses struct {
 	list    atomic.Pointer[[]Pause]
 }
 
-// Pause holds deliveries back; see type Pause.
-func (s *Inbox) Pause(p Pause, by *Action) error {
-	_, err := s.setPause(p, true, by)
-	return err
+// Pause holds deliveries back; see type Pause. It ends by itself after lasts, by the database's clock, unless that is zero. The result has its end.
+func (s *Inbox) Pause(p Pause, lasts time.Duration, by *Action) (Pause, error) {
+	return changePause(s, p, by, func(t *sqlTurn) (is Pause, err error) {
+		if p.Until = (time.Time{}); lasts > 0 {
+			p.Until = moment(t.now + micros(lasts))
+		}
+		t.tx.Queue("pause_add", func(r engine.Row) (err error) { is, err = scanPause(r); return err }, p.row(t.now)...)
+		t.send()
+		t.pauseLane(p, true)
+		return is, nil
+	})
 }
 
 // Resume lifts a pause, and says whether there was one.
-func (s *Inbox) Resume(p Pause, by *Action) (bool, error) { return s.setPause(p, false, by) }
+func (s *Inbox) Resume(p Pause, by *Action) (bool, error) { return s.endPause(p, never, by) }
 
-// setPause writes a pause's row, and pauses or resumes the lane if the pause is for a tenant. Then it reads the pauses, so that the
-// change is in force here when it returns.
-func (s *Inbox) setPause(p Pause, paused bool, by *Action) (bool, error) {
-	names := work{by: by}
-	if p.Tenant != "" {
-		names.lanes = []webhookgate.Lane{{Platform: p.Platform, Tenant: p.Tenant}}
-	}
-	known, err := act(s, names, func(t *sqlTurn) (known bool, touched int, err error) {
-		if paused {
-			p.insert(t.now)(t.tx)
-		} else {
-			t.tx.Queue("pause_remove", func(r engine.Row) error { known = true; var since int64; return r.Scan(&since) }, p.Receiver, p.Platform, p.Tenant)
-		}
+// endPause lifts a pause that ends until then. Zero: now, by the database's clock.
+func (s *Inbox) endPause(p Pause, until int64, by *Action) (bool, error) {
+	return changePause(s, p, by, func(t *sqlTurn) (was bool, err error) {
+		t.tx.Queue("pause_remove", func(engine.Row) error { was = true; return nil }, p.Receiver, p.Platform, p.Tenant, cmp.Or(until, t.now))
 		t.send()
-		if p.Tenant != "" {
-			t.lanes[webhookgate.Lane{Platform: p.Platform, Tenant: p.Tenant}].pause(paused)
+		if was {
+			t.pauseLane(p, false)
 		}
-		return known, 0, nil
+		return was, nil
 	})
-	if err != nil {
-		return known, err
-	}
-	return known, s.ReadPauses(s.run)
 }
 
-// insert returns a function that queues the pause's row.
-func (p Pause) insert(since int64) func(engine.Tx) {
-	return func(tx engine.Tx) { tx.Queue("pause_add", nil, p.Receiver, p.Platform, p.Tenant, since) }
+// changePause writes a pause's row with its tenant's lane locked, if it has a tenant. Then it reads the pauses, so that the change is in force here when it
+// returns.
+func changePause[T any](s *Inbox, p Pause, by *Action, change func(*sqlTurn) (T, error)) (result T, err error) {
+	names := work{by: by}
+	if p.Tenant != "" {
+		names.lanes = []webhookgate.Lane{p.lane()}
+	}
+	result, err = act(s, names, func(t *sqlTurn) (result T, touched int, err error) {
+		result, err = change(t)
+		return result, 0, err
+	})
+	if err != nil {
+		return result, err
+	}
+	return result, s.ReadPauses(s.run)
+}
+
+func (t *sqlTurn) pauseLane(p Pause, yes bool) {
+	if p.Tenant != "" {
+		t.lanes[p.lane()].pause(yes)
+	}
+}
+
+func (p Pause) lane() webhookgate.Lane {
+	return webhookgate.Lane{Platform: p.Platform, Tenant: p.Tenant}
+}
+
+// row is the pause's row.
+func (p Pause) row(since int64) []any {
+	until := never
+	if !p.Until.IsZero() {
+		until = p.Until.UnixMicro()
+	}
+	return []any{p.Receiver, p.Platform, p.Tenant, since, until}
 }
 
 func scanPause(r engine.Row) (p Pause, err error) {
-	var since int64
-	err = r.Scan(&p.Receiver, &p.Platform, &p.Tenant, &since)
-	p.Since = moment(since)
+	var since, until int64
+	err = r.Scan(&p.Receiver, &p.Platform, &p.Tenant, &since, &until)
+	if p.Since = moment(since); until < never {
+		p.Until = moment(until)
+	}
 	return p, err
 }
 
@@ -296,17 +324,24 @@ func (s *Inbox) ReadPauses(ctx context.Context) error {
 	return err
 }
 
-// refreshPauses reads the pauses again and again, so that a pause of another replica is in force here within a second. In a file,
-// which no other process changes, it reads them once.
+// refreshPauses reads the pauses again and again, so that a pause of another replica is in force here within a second, and lifts those that
+// have ended. In a file, which no other process changes, it reads them once.
 func (s *Inbox) refreshPauses() {
 	tick := time.NewTicker(time.Second / 2)
 	defer tick.Stop()
-	for s.run.Err() == nil {
-		ctx, cancel := context.WithTimeout(s.run, 5*time.Second)
-		err := s.ReadPauses(ctx) // not logged: the writer notices an outage
-		cancel()
-		if err == nil && !s.engine.Shared() {
-			return
+	for read := false; s.run.Err() == nil; {
+		if !read || s.engine.Shared() {
+			ctx, cancel := context.WithTimeout(s.run, 5*time.Second)
+			read = s.ReadPauses(ctx) == nil || read // an error is not logged: the writer notices an outage
+			cancel()
+		}
+		for _, p := range s.allPauses() {
+			if !p.over(s.Now()) {
+				continue
+			}
+			if was, err := s.endPause(p, 0, nil); err == nil && was { // else another replica did, or it has a new end
+				s.cfg.Log.Info("a pause has ended", "what", p.String())
+			}
 		}
 		select {
 		case <-tick.C:
@@ -315,10 +350,30 @@ func (s *Inbox) refreshPauses() {
 	}
 }
 
-// Paused returns the pauses that were read last; nil: none were read yet.
+// over says whether the pause has ended by itself.
+func (p Pause) over(now time.Time) bool { return !p.Until.IsZero() && !p.Until.After(now) }
+
+// Paused returns the pauses that were read last, and have not ended; nil: none were read yet.
 func (s *Inbox) Paused() []Pause {
+	all, now := s.allPauses(), s.Now()
+	if !slices.ContainsFunc(all, func(p Pause) bool { return p.over(now) }) {
+		return all
+	}
+	return slices.DeleteFunc(slices.Clone(all), func(p Pause) bool { return p.over(now) })
+}
+
+func (s *Inbox) allPauses() []Pause {
 	if list := s.pauses.list.Load(); list != nil {
 		return *list
 	}
 	return nil
+}
+
+// addPauseEnd adds to a tenant when its pause ends.
+func (s *Inbox) addPauseEnd(t *Tenant) {
+	for _, p := range s.Paused() {
+		if t.Paused && p.Tenant == t.Tenant && p.Platform == t.Platform {
+			t.Until = p.Until
+		}
+	}
 }

@@ -66,7 +66,7 @@ func TestActionIsStoredWithWhatItDoes(t *testing.T) {
 			does func(by *Action) error
 			want string
 		}{
-			{func(by *Action) error { return d.Inbox.Pause(Pause{}, by) }, "ana pause all 0"},
+			{func(by *Action) error { _, err := d.Inbox.Pause(Pause{}, 0, by); return err }, "ana pause all 0"},
 			{func(by *Action) error { return d.Inbox.Discard(d.nth("third", 1), by) }, "ana discard all 1"},
 			{func(by *Action) error { return d.Inbox.Redeliver(d.nth("other", 2), "", true, by) }, "ana redeliver all 1"},
 			{func(by *Action) error { return second(d.Inbox.Accept(invalid, false, by)) }, "ana accept all 1"},

@@ -391,7 +391,7 @@ func (d *desk) Forget(platform *string, t string) (int, error) {
 func (d *desk) Erase(platform, tenant string) (int, error) {
 	return d.Inbox.Erase(platform, tenant, nil)
 }
-func (d *desk) Pause(p Pause) error          { return d.Inbox.Pause(p, nil) }
+func (d *desk) Pause(p Pause) error          { _, err := d.Inbox.Pause(p, 0, nil); return err }
 func (d *desk) Resume(p Pause) (bool, error) { return d.Inbox.Resume(p, nil) }
 
 // little gives the inbox a sixteenth of the memory, so that webhooks that do not fit are quickly made.

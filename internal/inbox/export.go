@@ -653,7 +653,11 @@ func (i *importJob) addPause(chunk *importChunk, p Pause) error {
 	if !storable(p.Receiver) || !storable(p.Platform) {
 		return errBadCode
 	}
-	chunk.changes = append(chunk.changes, func(t *sqlTurn) { t.statements = append(t.statements, p.insert(p.Since.UnixMicro())) })
+	chunk.changes = append(chunk.changes, func(t *sqlTurn) {
+		t.statements = append(t.statements, func(tx engine.Tx) {
+			tx.Queue("pause_add", func(engine.Row) error { return nil }, p.row(p.Since.UnixMicro())...)
+		})
+	})
 	if p.Tenant == "" {
 		return nil
 	}

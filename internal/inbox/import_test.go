@@ -118,7 +118,7 @@ func TestExportImport(t *testing.T) {
 		status.Store(422)
 		keep(a, "bad", `{"code":"sso"}`)
 		testkit.Eventually(t, "parked", func() bool { l, _ := a.List(context.Background(), Filter{State: Parked}); return len(l) == 1 })
-		if err := a.Pause(Pause{Platform: "crm", Tenant: "held"}, nil); err != nil {
+		if err := func() error { _, err := a.Pause(Pause{Platform: "crm", Tenant: "held"}, 0, nil); return err }(); err != nil {
 			t.Fatal(err)
 		}
 		keep(a, "held", `{"code":"a"}`)

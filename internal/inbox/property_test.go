@@ -1092,7 +1092,7 @@ func (w *world) pausable() []Pause {
 
 func (p *place) pause(what Pause) {
 	w := p.world
-	err := p.inbox.Pause(what, nil)
+	_, err := p.inbox.Pause(what, 0, nil)
 	if err != nil && !w.troubled() {
 		w.fail("pausing: %v", err)
 	}

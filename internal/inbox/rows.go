@@ -500,7 +500,11 @@ type Pause struct {
 	Platform string    `json:"platform,omitempty"`
 	Tenant   string    `json:"tenant,omitempty"`
 	Since    time.Time `json:"since,omitzero"`
+	Until    time.Time `json:"until,omitzero"` // when it ends by itself, by the inbox's clock; zero: somebody has to resume
 }
+
+// LongestPause bounds how long a pause with an end lasts.
+const LongestPause = 366 * 24 * time.Hour
 
 // Covers says whether p holds back the webhooks of a tenant for a receiver.
 func (p Pause) Covers(platform, tenant, receiver string) bool {
@@ -522,6 +526,22 @@ func (p Pause) String() string {
 		return "receiver " + p.Receiver
 	}
 	return "all deliveries"
+}
+
+// Words returns what the pause holds back, and until when.
+func (p Pause) Words() string { return p.With(p.String()) }
+
+// With returns words, such as "paused", and until when the pause lasts, if it ends by itself.
+func (p Pause) With(words string) string {
+	if p.Until.IsZero() {
+		return words
+	}
+	return words + " until " + p.Until.UTC().Format("2006-01-02 15:04:05 UTC")
+}
+
+// Same says whether both hold back the same.
+func (p Pause) Same(other Pause) bool {
+	return p.Receiver == other.Receiver && p.Platform == other.Platform && p.Tenant == other.Tenant
 }
 
 // Flag returns the pause as an option of a command line that people copy into a shell.

@@ -77,7 +77,8 @@ type Filter struct {
 	Until    time.Time // received before
 	Search   string    // an id; or text, in upper or lower case, of the body, tenant, platform, type or webhook-id
 	Before   int64     // only ids below this one, to continue a former list
-	Limit    int       // only so many, the newest; 0: all
+	After    int64     // if it is not zero: only ids above this one, and the oldest come first
+	Limit    int       // only so many, the first; 0: all
 }
 
 // match checks the conditions that are not part of the query.
@@ -114,21 +115,40 @@ func (s *Inbox) List(ctx context.Context, f Filter) ([]*Webhook, error) {
 // Each calls fn for the webhooks that f selects, newest first, until fn returns false. If withContent is true they have their
 // content, and their tenant's snapshot before them (Webhook.Previous).
 func (s *Inbox) Each(ctx context.Context, f Filter, withContent bool, fn func(*Webhook) bool) error {
+	return s.pages(ctx, f, withContent, func(page []*Webhook) (more bool, err error) {
+		for i, w := range page {
+			if page[i] = nil; withContent { // one at a time, since what was before it may be large, too
+				if err := s.addPrevious(ctx, []*Webhook{w}); err != nil {
+					return false, err
+				}
+			}
+			if !fn(w) {
+				return false, nil
+			}
+		}
+		return true, nil
+	})
+}
+
+// EachPage calls fn for some hundred of the webhooks that f selects at a time, newest first, without their content.
+func (s *Inbox) EachPage(ctx context.Context, f Filter, fn func([]*Webhook) error) error {
+	return s.pages(ctx, f, false, func(page []*Webhook) (bool, error) { return true, fn(page) })
+}
+
+// pages reads the webhooks that f selects, newest first, page by page, until fn returns false. No transaction lasts longer than a page.
+func (s *Inbox) pages(ctx context.Context, f Filter, withContent bool, fn func([]*Webhook) (more bool, err error)) error {
 	if !storable(f.Tenant) {
 		return nil
 	}
-	before := f.Before
-	if before == 0 {
-		before = never
+	from, up := cmp.Or(f.Before, never), ""
+	if f.After > 0 {
+		from, up = f.After, "_up"
 	}
 	state := int64(-1)
 	if f.State != "" {
 		state = f.State.number()
 	}
-	until := never
-	if !f.Until.IsZero() {
-		until = f.Until.UnixMicro()
-	}
+	since, until := f.window()
 	query := func(bodies bool, size int64) (page []*Webhook, err error) {
 		err = s.browse(ctx, func(tx engine.Tx) error {
 			each := func(r engine.Row) error {
@@ -136,14 +156,16 @@ func (s *Inbox) Each(ctx context.Context, f Filter, withContent bool, fn func(*W
 				page = append(page, w)
 				return err
 			}
-			args := []any{before, state, f.Since.UnixMicro(), until, boolNumber(bodies), size}
+			args := []any{from, state, since, until, boolNumber(bodies), size}
 			switch {
+			case f.Tenant != "" && f.Platform != nil:
+				tx.Queue("list_lane"+up, each, append(args, f.Tenant, *f.Platform)...)
 			case f.Tenant != "":
-				tx.Queue("list_tenant", each, append(args, f.Tenant)...)
+				tx.Queue("list_tenant"+up, each, append(args, f.Tenant)...)
 			case f.State == Parked || f.State == Invalid:
-				tx.Queue("list_parked_or_invalid", each, args...)
+				tx.Queue("list_parked_or_invalid"+up, each, args...)
 			default:
-				tx.Queue("list", each, args...)
+				tx.Queue("list"+up, each, args...)
 			}
 			return tx.Send()
 		})
@@ -168,23 +190,60 @@ func (s *Inbox) Each(ctx context.Context, f Filter, withContent bool, fn func(*W
 		}
 		last := int64(len(page)) < size
 		if !last {
-			before = page[size-1].ID
+			from = page[size-1].ID
 		}
 		page = slices.DeleteFunc(page, func(w *Webhook) bool { return !f.match(w) })
-		for i, w := range page {
-			if page[i] = nil; withContent { // one at a time, since what was before it may be large, too
-				if err := s.addPrevious(ctx, []*Webhook{w}); err != nil {
-					return err
-				}
-			}
-			if !fn(w) {
-				return nil
-			}
-		}
-		if last {
-			return nil
+		if more, err := fn(page); err != nil || !more || last {
+			return err
 		}
 	}
+}
+
+// window is from when on, and before when, webhooks were received that f selects.
+func (f *Filter) window() (since, until int64) {
+	if until = never; !f.Until.IsZero() {
+		until = f.Until.UnixMicro()
+	}
+	return f.Since.UnixMicro(), until
+}
+
+// Behind returns those of some webhooks that wait behind another of their tenant that f selects by its times. (A search may not find that one: then
+// all that it finds are returned as if they were the first.)
+func (s *Inbox) Behind(ctx context.Context, f Filter, page []*Webhook) (map[int64]bool, error) {
+	behind := make(map[int64]bool)
+	var waiting engine.Among
+	for _, w := range page {
+		if w.State == Waiting && w.Tenant != "" && f.Search == "" {
+			waiting = append(waiting, w.ID)
+		}
+	}
+	if len(waiting) == 0 {
+		return behind, nil
+	}
+	since, until := f.window()
+	return behind, s.browse(ctx, func(tx engine.Tx) error {
+		tx.Queue("waiting_behind", func(r engine.Row) error {
+			var id int64
+			err := r.Scan(&id)
+			behind[id] = true
+			return err
+		}, waiting, since, until)
+		return tx.Send()
+	})
+}
+
+// Gone returns how many tenants of a platform are known whose last webhook the inbox no longer has, and the first ten of them.
+func (s *Inbox) Gone(ctx context.Context, platform string) (count int, some []string, err error) {
+	err = s.browse(ctx, func(tx engine.Tx) error {
+		tx.Queue("tenants_without_webhooks", func(r engine.Row) error {
+			var tenant string
+			err := r.Scan(&tenant, &count)
+			some = append(some, ShowTenant(platform, tenant))
+			return err
+		}, platform)
+		return tx.Send()
+	})
+	return count, some, err
 }
 
 // fitting is how many of these webhooks, one at least, can be held at once with their bodies.
@@ -564,7 +623,8 @@ type Tenant struct {
 	Missed   time.Time `json:"missed,omitzero"` // since when it has missed webhooks; zero: it is not
 	HeldUp   bool      `json:"held_up"`         // the last try of its first waiting webhook failed
 	Paused   bool      `json:"paused"`
-	Unknown  bool      `json:"unknown"` // the features in its last snapshot can't be read
+	Until    time.Time `json:"paused_until,omitzero"` // when its pause ends by itself
+	Unknown  bool      `json:"unknown"`               // the features in its last snapshot can't be read
 }
 
 // scan reads a row that ends with how the tenant stands.
@@ -583,7 +643,7 @@ func (t *Tenant) Standing() (words []string) {
 	for _, s := range []struct {
 		is   bool
 		word string
-	}{{t.Invalid > 0, "invalid"}, {!t.Missed.IsZero(), "missed"}, {t.Parked > 0, "parked"}, {t.HeldUp, "held up"}, {t.Waiting > 0, "waiting"}, {t.Paused, "paused"}, {t.Unknown, "features unknown"}} {
+	}{{t.Invalid > 0, "invalid"}, {!t.Missed.IsZero(), "missed"}, {t.Parked > 0, "parked"}, {t.HeldUp, "held up"}, {t.Waiting > 0, "waiting"}, {t.Paused, Pause{Until: t.Until}.With("paused")}, {t.Unknown, "features unknown"}} {
 		if s.is {
 			words = append(words, s.word)
 		}
@@ -632,6 +692,7 @@ func (s *Inbox) Tenants(ctx context.Context, f TenantFilter) (all []*Tenant, err
 					t.Latest = moment(received)
 				}
 				missed.addTo(t)
+				s.addPauseEnd(t)
 				if f.match(t) && (f.Limit == 0 || len(all) < f.Limit) {
 					all = append(all, t)
 				}
@@ -729,6 +790,7 @@ func (s *Inbox) History(ctx context.Context, since, until time.Time, troubled bo
 				t.Last = moment(last)
 			}
 			missed.addTo(&t.Tenant)
+			s.addPauseEnd(&t.Tenant)
 			all = append(all, t)
 			return err
 		}, from, to, boolNumber(whole), boolNumber(troubled), named)

@@ -96,11 +96,15 @@ func newReceiver(r *receiver.Receiver, tries metrics.RecentTries, box *Inbox) Re
 				refuses = "takes webhooks, but not those of " + refuses
 			}
 		}
-		s.Paused = slices.ContainsFunc(box.Paused, func(p inbox.Pause) bool { return p.Tenant == "" && (p.Receiver == "" || p.Receiver == r.Name) })
+		for _, p := range box.Paused {
+			if p.Tenant == "" && p.Covers("", "", r.Name) {
+				s.Paused, s.State = true, p.With("paused")
+			}
+		}
 	}
 	switch {
 	case s.Paused: // so usher does not learn whether it would take webhooks
-		s.State, s.Tone = "paused", warn
+		s.Tone = warn
 	case s.diagnosis == away:
 		s.State, s.Tone = failureWords(tries), bad
 	case s.diagnosis == refusesSome:
@@ -220,7 +224,7 @@ type HeldUp struct {
 	Webhook  string    `json:"webhook"` // id of the webhook that failed
 	Tries    int       `json:"tries"`
 	Answer   string    `json:"answer"`         // the receiver's last answer, in words
-	Next     time.Time `json:"next,omitzero"`  // when usher tries it again; zero while it is paused
+	Next     time.Time `json:"next,omitzero"`  // when usher tries it again; while it is paused, the end of the pause, if it has one
 	Behind   int       `json:"behind"`         // how many webhooks wait behind it
 	Since    time.Time `json:"since,omitzero"` // when it came
 	Down     bool      `json:"down"`           // the receiver fails for everybody
@@ -249,7 +253,7 @@ func NewInbox(s inbox.Stats, held []inbox.HeldUp, known *receiver.Set, err error
 func NewHeldUp(held *inbox.HeldUp, known *receiver.Set, paused []inbox.Pause) HeldUp {
 	next, pause := held.Next, PausedBy(paused, known, held.Platform, held.Tenant, held.Receiver)
 	if pause != nil {
-		next = time.Time{}
+		next = pause.Until
 	}
 	return HeldUp{
 		Platform: held.Platform, Tenant: held.Tenant, Receiver: held.Receiver, Webhook: strconv.FormatInt(held.ID, 10),
@@ -267,7 +271,7 @@ func (h *HeldUp) NextTry() string { return NextTry(h.Next, h.Paused, h.Down) }
 func NextTry(at time.Time, paused, down bool) string {
 	switch next := max(0, time.Until(at)).Round(time.Second); {
 	case paused:
-		return "paused"
+		return inbox.Pause{Until: at}.With("paused")
 	case down:
 		return "next try when the receiver is back"
 	case next == 0:

@@ -98,20 +98,20 @@ var notReady = kind(Critical, "UsherDown",
 	"While the gate is not ready, senders get 503, and changes do not reach your customers. While outbound is not ready, calls get an error.",
 	"Wait a few seconds. If usher is still not ready, read its log.")
 
-// Pauses are troubles: somebody has to end them. A banner on every page says the same.
+// Pauses are troubles: changes do not reach customers, and most of them somebody has to end. A banner on every page says the same.
 func pauseTroubles(s *Status, _ time.Time) (all []Trouble) {
 	if s.Inbox == nil {
 		return nil
 	}
 	for _, p := range s.Inbox.Paused {
-		all = append(all, paused.is("Paused: "+p.String()).since(p.Since).run("usher inbox resume"+p.Flag()))
+		all = append(all, paused.is("Paused: "+p.Words()).since(p.Since).run("usher inbox resume"+p.Flag()))
 	}
 	return all
 }
 
 var paused = kind(Warning, "UsherInboxPaused",
-	"Senders still get 200; their webhooks wait. Changes do not reach your customers until somebody resumes the deliveries.",
-	"When it is no longer needed, resume the deliveries.")
+	"Senders still get 200; their webhooks wait. Changes do not reach your customers until the pause ends.",
+	"When it is no longer needed, resume the deliveries. A pause without an end lasts until somebody does.")
 
 // Others returns the troubles without the pauses, which the page shows in a banner.
 func (s *Status) Others() []Trouble {

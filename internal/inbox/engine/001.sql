@@ -138,6 +138,7 @@ CREATE TABLE {schema}.pause (
 	platform {text} NOT NULL,
 	tenant   {text} NOT NULL,
 	since    {int} NOT NULL,
+	until    {int} NOT NULL, -- when it ends by itself; {never}: somebody has to resume
 	PRIMARY KEY (receiver, platform, tenant)
 ) {keyed};
 

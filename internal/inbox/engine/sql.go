@@ -37,7 +37,10 @@ func Statements(own string, spelling *strings.Replacer) map[string]string {
 	for _, part := range append(strings.Split(sharedStatements, "-- name: ")[1:], strings.Split(own, "-- name: ")[1:]...) {
 		name, statement, _ := strings.Cut(part, "\n")
 		statement = strings.ReplaceAll(strings.TrimSpace(statement), "{troubled}", troubled)
-		all[strings.TrimSpace(name)] = spelling.Replace(statement)
+		name = strings.TrimSpace(name)
+		if all[name] = spelling.Replace(statement); strings.HasPrefix(name, "list") {
+			all[name+"_up"] = strings.NewReplacer("w.seq < ", "w.seq > ", "w.seq DESC", "w.seq").Replace(all[name])
+		}
 	}
 	return all
 }

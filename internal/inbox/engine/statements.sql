@@ -104,16 +104,20 @@ DELETE FROM {schema}.webhook WHERE tenant = $1::text AND platform = $2::text AND
 DELETE FROM {schema}.snapshot WHERE tenant = $1::text AND platform = $2::text
 
 -- name: pauses
-SELECT receiver, platform, tenant, since FROM {schema}.pause ORDER BY since
+SELECT receiver, platform, tenant, since, until FROM {schema}.pause ORDER BY since
 
 -- name: pause_add
-INSERT INTO {schema}.pause (receiver, platform, tenant, since) VALUES ($1, $2, $3, $4) ON CONFLICT (receiver, platform, tenant) DO NOTHING
+-- A pause that is there already gets a new end.
+INSERT INTO {schema}.pause (receiver, platform, tenant, since, until) VALUES ($1, $2, $3, $4, $5)
+ON CONFLICT (receiver, platform, tenant) DO UPDATE SET until = excluded.until RETURNING receiver, platform, tenant, since, until
 
 -- name: pause_remove
-DELETE FROM {schema}.pause WHERE receiver = $1::text AND platform = $2::text AND tenant = $3::text RETURNING since
+-- If it ends until 4.
+DELETE FROM {schema}.pause WHERE receiver = $1::text AND platform = $2::text AND tenant = $3::text AND until <= $4::bigint RETURNING since
 
 -- name: list
 -- 1 only below this seq, 2 the state (-1: any), 3 and 4 received from and before, 5 whether with content (1), 6 how many. The same for all lists.
+-- Each has a twin whose name ends with _up: above this seq, the oldest first.
 SELECT {webhook}, c.header, c.body FROM {schema}.webhook w LEFT JOIN {schema}.lane l ON {of}
 LEFT JOIN {schema}.content c ON c.seq = w.seq AND $5::bigint = 1
 WHERE w.seq < $1::bigint AND ($2::bigint < 0 OR w.state = $2::bigint) AND w.received >= $3::bigint AND w.received < $4::bigint ORDER BY w.seq DESC LIMIT $6::bigint
@@ -127,6 +131,23 @@ WHERE w.state IN (1, 2) AND w.seq < $1::bigint AND ($2::bigint < 0 OR w.state = 
 SELECT {webhook}, c.header, c.body FROM {schema}.webhook w LEFT JOIN {schema}.lane l ON {of}
 LEFT JOIN {schema}.content c ON c.seq = w.seq AND $5::bigint = 1
 WHERE w.tenant = $7::text AND w.seq < $1::bigint AND ($2::bigint < 0 OR w.state = $2::bigint) AND w.received >= $3::bigint AND w.received < $4::bigint ORDER BY w.seq DESC LIMIT $6::bigint
+
+-- name: list_lane
+SELECT {webhook}, c.header, c.body FROM {schema}.webhook w LEFT JOIN {schema}.lane l ON {of}
+LEFT JOIN {schema}.content c ON c.seq = w.seq AND $5::bigint = 1
+WHERE w.tenant = $7::text AND w.platform = $8::text AND w.event_type = '' AND w.seq < $1::bigint AND ($2::bigint < 0 OR w.state = $2::bigint) AND w.received >= $3::bigint AND w.received < $4::bigint
+ORDER BY w.seq DESC LIMIT $6::bigint
+
+-- name: waiting_behind
+-- Those of the webhooks 1 before which another of their lane waits that was received from 2 on and before 3.
+SELECT w.seq FROM {schema}.webhook w WHERE w.seq {among} AND (SELECT e.received FROM {schema}.webhook e
+	WHERE e.tenant = w.tenant AND e.platform = w.platform AND e.event_type = w.event_type AND e.state = 0 AND e.seq < w.seq
+	ORDER BY e.seq DESC LIMIT 1) BETWEEN $2::bigint AND $3::bigint - 1
+
+-- name: tenants_without_webhooks
+-- The first tenants of a platform that are known, and have no webhook that was taken in any more; each with how many there are in all.
+SELECT s.tenant, count(*) OVER () FROM {schema}.snapshot s WHERE s.platform = $1::text AND NOT EXISTS (SELECT 1 FROM {schema}.webhook w
+	WHERE w.tenant = s.tenant AND w.platform = s.platform AND w.event_type = '' AND w.state NOT IN (2, 7)) ORDER BY s.tenant LIMIT 10
 
 -- name: figures
 SELECT receiver, sum(waiting)::bigint, min(waiting_since), sum(parked)::bigint, sum(bytes)::bigint,

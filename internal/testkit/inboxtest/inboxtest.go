@@ -193,7 +193,7 @@ func (b *Box) Accept(id int64, force bool) (int64, error) { return b.Inbox.Accep
 func (b *Box) Erase(platform, tenant string) (int, error) {
 	return b.Inbox.Erase(platform, tenant, nil)
 }
-func (b *Box) Pause(p inbox.Pause) error          { return b.Inbox.Pause(p, nil) }
+func (b *Box) Pause(p inbox.Pause) error          { _, err := b.Inbox.Pause(p, 0, nil); return err }
 func (b *Box) Resume(p inbox.Pause) (bool, error) { return b.Inbox.Resume(p, nil) }
 
 // Take takes in a snapshot of a tenant, waits until it was tried, and returns its number.

@@ -1,0 +1,494 @@
+package admin
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"usher/internal/admin/page"
+	"usher/internal/inbox"
+	"usher/internal/text"
+)
+
+// An Act is something that people do. Everything that is special about it is in its row of Acts: the routes, the pages that ask first, the
+// buttons, the notices, the log, the entry in the list of actions, the commands of 'usher inbox' with their help, and the table in docs/api.md
+// come from there.
+type Act struct {
+	Name    string     // in addresses, as a command, and in the list of actions
+	On      Target     // what it is done to
+	Params  []Param    // what it takes beside that
+	NoInbox bool       // it does something without an inbox, too
+	Logged  string     // the message
+	Level   slog.Level // of the message
+
+	*onWebhooks // only if it is done to webhooks
+
+	// do does it to anything else, and returns the answer of the API, and what the log says beside the target. Nil: see onWebhooks, or routes.
+	do     func(h *Handler, c *call) (answer any, facts []any, err error)
+	routes func(h *Handler) []route // those of an act that has routes of its own
+
+	// The page: what it asks first (nil: nothing), its button on the page of what it can be done to (empty: none), and what it says afterwards.
+	ask    func(h *Handler, c *call) (*confirmation, error)
+	button func(h *Handler, on inbox.Pause) string
+	Means  string // beside the button
+	Danger bool   // draws the button in the colour of a warning
+	did    string
+	gone   bool // its tenant has no page afterwards
+
+	// The command: its help (empty: it is no command of 'usher inbox'), what it asks first (empty: nothing; TENANT stands for the tenant), and
+	// what it says about the answer. An error comes after it.
+	Args, Help string
+	Question   string
+	Says       func(answer []byte, run func(command string) string) (string, error)
+
+	doc []string // its rows in docs/api.md: each a call and its answer
+}
+
+// Target is what an act is done to.
+type Target int
+
+const (
+	OnInbox      Target = iota // the whole of it
+	OnWebhooks                 // one, several by their ids or, if the act can choose, all that a filter selects
+	OnTenant                   // one
+	OnDeliveries               // all, those of a tenant, or those to a receiver
+)
+
+// A Param is something that an act takes.
+type Param struct {
+	Name  string // of the API and of forms; as a flag it has - for _
+	Is    string // one of the kinds
+	Flag  bool   // the command takes it
+	Label string // of its field on the page that asks; empty: it has none
+}
+
+// The kinds of values, as people read them.
+const (
+	yesOrNo  = "true or false"
+	aTime    = "a time, such as 2026-01-31T08:00:00Z"
+	duration = "a time span, such as 2h or 30m"
+)
+
+// Check says what is wrong with a value.
+func (p *Param) Check(value string) (err error) {
+	switch p.Is {
+	case yesOrNo:
+		_, err = parseYes(value)
+	case aTime:
+		_, err = time.Parse(time.RFC3339Nano, value)
+	case duration:
+		var d time.Duration
+		if d, err = time.ParseDuration(value); err == nil && (d <= 0 || d > inbox.LongestPause) {
+			err = errors.New("too short or too long")
+		}
+	}
+	if err != nil {
+		return badRequest("%s is %q, but should be %s", p.Name, text.Clip(value, maxText), p.Is)
+	}
+	return nil
+}
+
+// IsYesOrNo reports whether it needs no value as a flag.
+func (p *Param) IsYesOrNo() bool { return p.Is == yesOrNo }
+
+// Flags are the names of the flags of its command, beside those of a filter.
+func (a *Act) Flags() (all []string) {
+	if a.On == OnDeliveries {
+		all = append(all, "tenant", "receiver")
+	}
+	for _, p := range a.Params {
+		if p.Flag {
+			all = append(all, strings.ReplaceAll(p.Name, "_", "-"))
+		}
+	}
+	if a.On == OnWebhooks || a.Question != "" {
+		all = append(all, "yes")
+	}
+	return all
+}
+
+// says makes Act.Says of a func that gets the answer decoded.
+func says[T any](words func(answer T, run func(string) string) (string, error)) func([]byte, func(string) string) (string, error) {
+	return func(raw []byte, run func(string) string) (said string, err error) {
+		var answer T
+		if err := json.Unmarshal(raw, &answer); err != nil {
+			return "", err
+		}
+		return words(answer, run)
+	}
+}
+
+var force = Param{Name: "force", Is: yesOrNo, Flag: true}
+
+// Acts are all acts. A new one needs its row here, and what it does: mostly a method of the inbox.
+var Acts []*Act
+
+func init() {
+	Acts = []*Act{ // not in the declaration: what they do leads to pages, which have buttons for Acts
+		{
+			Name: "redeliver", On: OnWebhooks, Params: []Param{force}, Logged: "webhooks redelivered by hand",
+			onWebhooks: &onWebhooks{
+				does: func(h *Handler, t task) (int64, error) {
+					return t.id, h.cfg.Inbox.Redeliver(t.id, t.chosen, t.is("force"), t.by)
+				},
+				choose: (*Handler).chooseToRedeliver,
+				Label:  "Redeliver…", suits: func(w *Webhook) bool { return !w.waits() && w.Decision != "rejected" }, // if it waits, the page can try it now
+				labelAll: func(outcome string) string {
+					switch inbox.State(outcome) {
+					case inbox.Waiting:
+						return "Try all of these now…"
+					case inbox.Invalid, inbox.Replaced: // there is nothing to send again
+						return ""
+					}
+					return "Redeliver all of these…"
+				},
+				askOne: func(w *Webhook, what string) *confirmation {
+					return &confirmation{Question: "Redeliver webhook " + w.ID + "?", Button: "Redeliver it",
+						Effect: "The receiver gets " + what + " once more, with the same webhook-id, before the webhooks of the tenant that wait."}
+				},
+				askAll: func(count, what string) *confirmation {
+					return &confirmation{Question: "Redeliver " + count + "?", Button: "Redeliver",
+						Effect: "The receiver gets " + what + " now. Of a tenant's webhooks that wait, the first is tried now and the others follow."}
+				},
+				none:      "None of these webhooks waits or is its tenant's latest.",
+				overwrite: "Send the old one anyway", didAll: "usher redelivers them.",
+				Done: "will be redelivered", NotDone: "not redelivered", Anyway: "redeliver it", Delivers: true,
+			},
+			Means: "The receiver gets the tenant's latest webhook once more.",
+			did:   "You asked usher to redeliver it: see its state below.",
+			Args:  "ID...", Help: "deliver webhooks again. One that waits for its next try is tried now. If the tenant has a newer one, this needs --force",
+			doc: []string{
+				"POST /api/webhooks/ID/redeliver", "`{\"id\":\"ID\"}`: redelivered before those of its tenant that wait; one that waits is tried now. 409 with `latest` if the tenant has a newer snapshot: `?force=true` sends it anyway",
+				"GET /api/redeliver", "`{\"count\":n,\"first\":[\"ID\",…],\"older\":n,\"before\":\"…\"}`: what a filter chooses: see [Many at once](#many-at-once)",
+				"POST /api/redeliver", "`{\"webhooks\":[{\"id\":\"ID\"}]}`: `failed` says why not, `newer` which newer webhook needs `force=true`; `left` counts those not tried",
+			},
+		},
+		{
+			Name: "discard", On: OnWebhooks, Params: []Param{force}, Logged: "webhooks discarded by hand",
+			onWebhooks: &onWebhooks{
+				does: func(h *Handler, t task) (int64, error) { return t.id, h.cfg.Inbox.Discard(t.id, t.by) },
+				deny: func(w *Webhook) error {
+					if w.State.Finished() {
+						return inbox.ErrFinished
+					}
+					return nil
+				},
+				choose: chooseToDiscard,
+				Label:  "Discard…", Quiet: true,
+				labelAll: func(outcome string) string {
+					if outcome != "" && inbox.State(outcome).Finished() {
+						return ""
+					}
+					return "Discard all of these…"
+				},
+				askOne: func(w *Webhook, what string) *confirmation {
+					c := &confirmation{Question: "Discard webhook " + w.ID + "?", Button: "Discard it", Danger: true,
+						Effect: "The receiver never gets " + what + ". usher delivers the tenant's next webhook instead. " +
+							"This one stays in the list as discarded, and you can still redeliver it. What usher itself answers about the tenant does not change."}
+					if w.State == inbox.Invalid {
+						c.Effect = "usher no longer reports it as a problem, and you can no longer accept it. It stays in the list as discarded."
+					}
+					return c
+				},
+				askAll: func(count, what string) *confirmation {
+					return &confirmation{Question: "Discard " + count + "?", Button: "Discard", Danger: true,
+						Effect: "The receiver never gets " + what + ". What is discarded stays in the list, and you can still redeliver it. What is invalid can no longer be accepted."}
+				},
+				none:   "None of these webhooks waits, is parked or is invalid.",
+				didAll: "They are discarded.",
+				Done:   "discarded", NotDone: "not discarded",
+			},
+			did:  "It is discarded.",
+			Args: "ID...", Help: "never send webhooks that wait, are parked or are invalid; they stay in the list as discarded",
+			doc: []string{
+				"POST /api/webhooks/ID/discard", "`{\"id\":\"ID\"}`: never sent. 409 unless it waits, is parked or invalid",
+				"GET /api/discard", "as for redeliver",
+				"POST /api/discard", "as for redeliver",
+			},
+		},
+		{
+			Name: "accept", On: OnWebhooks, Params: []Param{force, {Name: "unknown", Is: yesOrNo}}, Logged: "invalid webhooks accepted by hand",
+			onWebhooks: &onWebhooks{
+				Only: inbox.Invalid,
+				does: func(h *Handler, t task) (int64, error) { return h.cfg.Inbox.Accept(t.id, t.is("force"), t.by) },
+				deny: func(w *Webhook) error {
+					switch {
+					case w.State != inbox.Invalid:
+						return inbox.ErrNotInvalid
+					case w.Unacceptable != "":
+						return inbox.Denied(w.Unacceptable)
+					}
+					return nil
+				},
+				agree: (*Handler).becomesUnknown,
+				Label: "Accept…",
+				askOne: func(w *Webhook, what string) *confirmation {
+					return &confirmation{Question: "Accept webhook " + w.ID + "?", Button: "Accept it",
+						Effect: "usher stores " + what + " as it is, as a new webhook with its own id. usher delivers it after the webhooks of the tenant that wait, and answers from it what the tenant may use."}
+				},
+				overwrite: "Accept the old one anyway",
+				Done:      "accepted: its new id is ID", NotDone: "not accepted", Anyway: "take it in", Delivers: true,
+			},
+			did:  "It is accepted, as a new webhook with its own id.",
+			Args: "ID...", Help: "take in webhooks that are invalid, as they are. If the tenant has a newer one, this needs --force. If usher would no longer know what the tenant may use, it asks first, unless --yes",
+			doc: []string{
+				"POST /api/webhooks/ID/accept", "`{\"id\":\"NEW\"}`: an invalid webhook is taken in under a new id. 409 if that is impossible; if the tenant has a newer snapshot, unless `?force=true`; if its features cannot be read, unless `?unknown=true`",
+				"POST /api/accept", "as for redeliver, only with ids; `new` is the new id",
+			},
+		},
+		{
+			Name: "pause", On: OnDeliveries, Params: []Param{{Name: "for", Is: duration, Flag: true, Label: "For how long (such as 2h; empty: until somebody resumes)"}},
+			Logged: "deliveries paused by hand", Level: slog.LevelWarn,
+			do: func(h *Handler, c *call) (any, []any, error) {
+				p, err := h.cfg.Inbox.Pause(c.pause, c.duration("for"), c.by)
+				return p, nil, err
+			},
+			ask: func(h *Handler, c *call) (*confirmation, error) {
+				return &confirmation{
+					Question: "Pause " + c.pause.String() + "?", Button: "Pause",
+					Effect: "usher begins no delivery until the pause ends, also after a restart, and on all replicas. Deliveries in progress may finish. " +
+						"Nothing is lost: senders still get 200, and webhooks wait in the inbox.",
+				}, nil
+			},
+			button: func(h *Handler, on inbox.Pause) string {
+				switch {
+				case !h.delivers() || h.pauseOn(on) != nil || h.pauseOn(inbox.Pause{}) != nil:
+					return ""
+				case on.Tenant != "":
+					return "Pause deliveries…"
+				case on.Receiver != "":
+					return "pause…"
+				}
+				return "Pause all deliveries…"
+			},
+			Means: "Its webhooks wait until the pause ends.",
+			Help:  "stop all deliveries until 'resume', also after a restart; --for 2h: until then at the latest. --tenant T or --receiver R stops only those",
+			Says: says(func(p inbox.Pause, run func(string) string) (string, error) {
+				return "paused: " + p.Words() + "; to resume: " + run("usher inbox resume"+p.Flag()), nil
+			}),
+			doc: []string{"POST /api/pause", "stops deliveries. Body: `{}` for all, `{\"tenant\":\"CODE\",\"platform\":\"CODE\"}` or `{\"receiver\":\"NAME\"}`; `\"for\":\"2h\"` ends it by itself. The answer adds `since` and `until`"},
+		},
+		{
+			Name: "resume", On: OnDeliveries, Logged: "deliveries resumed by hand", Level: slog.LevelWarn,
+			do: func(h *Handler, c *call) (any, []any, error) {
+				was, err := h.cfg.Inbox.Resume(c.pause, c.by)
+				return Resumed{c.pause, was, h.paused()}, []any{"was_paused", was}, err
+			},
+			did:  "Resumed.",
+			Help: "start them again, with the same flags as 'pause'",
+			Says: says(func(r Resumed, _ func(string) string) (string, error) {
+				switch what := r.Pause.String(); {
+				case r.Was:
+					return "resumed: " + what, nil
+				case len(r.Paused) > 0:
+					return "", errors.New(what + ": not paused, so nothing was resumed; see above what is")
+				default:
+					return "", errors.New(what + ": not paused")
+				}
+			}),
+			doc: []string{"POST /api/resume", "the same body; the answer adds `was_paused`, and the pauses still in force"},
+		},
+		{
+			Name: "forget", On: OnTenant, NoInbox: true, Logged: "tenant forgotten by hand",
+			do: func(h *Handler, c *call) (any, []any, error) {
+				if h.cfg.Forget == nil {
+					return nil, nil, errNoGate
+				}
+				n, err := h.cfg.Forget(c.tenant.Platform, c.tenant.Tenant, c.by)
+				return Forgotten{c.tenant, n}, []any{"remembered", n > 0}, err
+			},
+			ask: func(_ *Handler, c *call) (*confirmation, error) {
+				return &confirmation{
+					Question: "Forget the last webhook of " + c.tenant.name() + "?", Button: "Forget it",
+					Effect: "usher delivers the tenant's next webhook, even if the receiver already has that state. " +
+						"Use it when somebody changed the receiver's state without usher, then resend the webhook from the billing service's log. " +
+						"No webhook of the tenant counts as missed any more. Nothing is deleted here.",
+				}, nil
+			},
+			button: func(h *Handler, on inbox.Pause) string {
+				return onlyIf(h.cfg.Forget != nil && on.Tenant != "", "Forget tenant…")
+			},
+			Means: "usher delivers its next webhook, even if the receiver already has that state.",
+			did:   "Forgotten: usher delivers the tenant's next webhook, even if the receiver already has that state.",
+			Args:  "TENANT", Help: "forget which webhook of a tenant the receiver has, so that the next one is delivered even if it is the same, and which were missed. Works without an inbox, too",
+			Says: says(func(f Forgotten, _ func(string) string) (string, error) {
+				if f.Forgotten == 0 {
+					return f.written() + ": nothing to forget", nil
+				}
+				return f.written() + " forgotten: usher delivers its next webhook, even if the receiver already has it, and no webhook of it counts as missed any more", nil
+			}),
+			doc: []string{"POST /api/forget", "`{\"platform\",\"tenant\",\"forgotten\":n}`: the tenant's next webhook is no duplicate. Body: `{\"tenant\":\"CODE\",\"platform\":\"CODE\"}`, without `platform` if the tenant is on one only. Works without an inbox"},
+		},
+		{
+			Name: "dismiss", On: OnInbox, NoInbox: true, Params: []Param{{Name: "until", Is: aTime}}, Logged: "outages dismissed by hand",
+			do: func(h *Handler, c *call) (_ any, _ []any, err error) {
+				var d Dismissed
+				switch until := c.time("until"); {
+				case h.cfg.Inbox != nil:
+					d.Outages, d.Webhooks, err = h.cfg.Inbox.Dismiss(until, c.by)
+				case h.cfg.Missed != nil:
+					d.Webhooks = h.cfg.Missed.Dismiss(until).Count
+				default:
+					err = errNoGate
+				}
+				return d, []any{"outages", d.Outages, "webhooks", d.Webhooks}, err
+			},
+			ask:  (*Handler).confirmDismiss,
+			did:  "Dismissed.",
+			Help: "say that these are dealt with: outages, in which no gate was ready, and webhooks without a tenant that got a 5xx. It shows them, and asks first on a terminal, unless --yes",
+			Says: says(func(d Dismissed, _ func(string) string) (string, error) {
+				if d.Outages+d.Webhooks == 0 {
+					return "", errors.New("nothing was dismissed: more has come meanwhile; look again")
+				}
+				return fmt.Sprintf("dismissed: %s, and %s without a tenant", page.Plural(d.Outages, "outage", "outages"), page.Plural(d.Webhooks, "webhook", "webhooks")), nil
+			}),
+			doc: []string{"POST /api/dismiss", "`{\"outages\":n,\"webhooks\":n}`: so many outages, and 5xx without a tenant, are dealt with. Body: `{\"until\":\"TIME\"}` limits it"},
+		},
+		{
+			Name: "erase", On: OnTenant, Logged: "tenant erased by hand", Level: slog.LevelWarn,
+			do: func(h *Handler, c *call) (any, []any, error) {
+				n, err := h.cfg.Inbox.Erase(c.tenant.Platform, c.tenant.Tenant, c.by)
+				if err == nil || errors.Is(err, inbox.ErrDoubt) { // if it was done, nobody can name the tenant again
+					h.cfg.Decisions.erase(c.tenant.Platform, c.tenant.Tenant)
+				}
+				return Erased{c.tenant, n}, []any{"webhooks", n}, err
+			},
+			ask: (*Handler).confirmErase,
+			button: func(h *Handler, on inbox.Pause) string {
+				return onlyIf(h.cfg.Inbox != nil && on.Tenant != "", "Erase tenant…")
+			},
+			Means:  "Deletes its webhooks and what usher knows of it. This cannot be undone.",
+			Danger: true, did: "The tenant is erased.", gone: true,
+			Args: "TENANT", Help: "delete a tenant's webhooks and what it may use, and forget it, too; asks first, unless --yes",
+			Question: "Erase TENANT: delete all its webhooks, also those that wait, and what it may use?",
+			Says: says(func(e Erased, _ func(string) string) (string, error) {
+				return e.written() + " erased: " + page.Plural(e.Webhooks, "webhook", "webhooks"), nil
+			}),
+			doc: []string{"POST /api/erase", "`{\"platform\",\"tenant\",\"webhooks\":n}`: the same, and deletes all webhooks of the tenant, and what it may use. 409 if something arrived meanwhile"},
+		},
+		{
+			Name: "export", Logged: "inbox exported by hand", Level: slog.LevelWarn,
+			do:   (*Handler).export,
+			Help: "write the whole inbox as lines of JSON: usher inbox export > FILE",
+			doc:  []string{"POST /api/export", "[the whole inbox](operations.md#back-up-and-restore), as lines of JSON. Without a line `{\"end\":…}` it is not complete"},
+		},
+		{
+			Name: "import", Params: []Param{{Name: "skip_faulty", Is: yesOrNo, Flag: true}, {Name: "replace", Is: yesOrNo, Flag: true}}, Logged: "inbox imported by hand", Level: slog.LevelWarn,
+			do:   (*Handler).imports,
+			Args: "FILE", Help: "read an export into an empty inbox, or bare webhooks, one on a line, into any (- for standard input). If a line is faulty nothing is imported, unless --skip-faulty. Bare webhooks of tenants that usher knows are skipped, unless --replace",
+			doc: []string{"POST /api/import", "`{\"webhooks\":n,\"snapshots\":n,\"known\":n}`: reads such lines, or bare webhooks. `known` counts those of tenants that usher knows, which are left out; `?replace=true` takes them in, unless the tenant has some waiting or parked (`busy`, `busy_tenants`). 409 if a line is faulty: `?skip_faulty=true` lists such lines in `faulty`"},
+		},
+		{
+			Name: "reconcile", Logged: "reconcile began", routes: (*Handler).reconcileRoutes,
+			doc: []string{
+				"POST /api/reconcile/begin", "`{\"run\",\"began\",\"known\":n}`: begins a run of `usher reconcile`. Body: `{\"about\":\"…\",\"as_of\":\"…\"}`. Ask the billing service only after this answer",
+				"POST /api/reconcile/compare", "`{\"lines\":[{\"platform\",\"tenant\",\"result\",\"changes\",…}]}`: compares up to 500 lines. `?run=` is the run; `fault` says why a line cannot be compared, `elsewhere` lists other platforms with that code. `?settle=true` settles what is invalid of equal tenants",
+				"POST /api/reconcile/apply", "the same, and takes in what differs or is missing: `applied`, else `left_out` or `error`. `?keep=true` delivers nothing",
+				"POST /api/reconcile/known", "`{\"tenants\":[{\"platform\",\"tenant\"}],\"more\":true}`: tenants whose last snapshot is older than the run, after `?platform=&tenant=`",
+				"POST /api/reconcile/end", "`{}`: ends the run. Body: `{\"complete\",\"failed\",\"summary\"}`. `\"partial\":true`: too few tenants to clear anything",
+			},
+		},
+	}
+}
+
+func onlyIf(yes bool, words string) string {
+	if yes {
+		return words
+	}
+	return ""
+}
+
+// The answers of the API to acts on anything but webhooks.
+type (
+	// TenantRef names the tenant that an act was done to.
+	TenantRef struct {
+		Platform string `json:"platform"`
+		Tenant   string `json:"tenant"`
+	}
+
+	// Forgotten is the answer of POST /api/forget.
+	Forgotten struct {
+		TenantRef
+		Forgotten int `json:"forgotten"` // 0: dedup remembered nothing of the tenant
+	}
+
+	// Dismissed is the answer of POST /api/dismiss.
+	Dismissed struct {
+		Outages  int `json:"outages"`  // how many times in which no gate was ready
+		Webhooks int `json:"webhooks"` // how many webhooks got a 5xx before their tenant was known
+	}
+
+	// Erased is the answer of POST /api/erase.
+	Erased struct {
+		TenantRef
+		Webhooks int `json:"webhooks"` // how many were deleted
+	}
+
+	// Resumed is the answer of POST /api/resume.
+	Resumed struct {
+		inbox.Pause
+		Was    bool          `json:"was_paused"`
+		Paused []inbox.Pause `json:"paused,omitempty"` // the pauses that are still in force
+	}
+)
+
+func (t TenantRef) name() string    { return page.TenantName(t.Platform, t.Tenant) }
+func (t TenantRef) written() string { return inbox.ShowTenant(t.Platform, t.Tenant) }
+
+// confirmDismiss shows what usher may have missed. What comes while somebody looks at it is not dismissed.
+func (h *Handler) confirmDismiss(c *call) (*confirmation, error) {
+	question := &confirmation{Question: "Is everything dealt with that usher may have missed?"}
+	until, found := h.status(c.Context()).Missed.Dismissible()
+	if len(found) == 0 {
+		question.Effect = "There is nothing to dismiss."
+		return question, nil
+	}
+	question.Effect = "usher then no longer shows this: " + strings.Join(found, "; ") + ". Tenants whose webhooks got a 5xx stay until these are sent again."
+	question.Button, question.Fields = "Dismiss", map[string]string{"until": until.Format(time.RFC3339Nano)}
+	return question, nil
+}
+
+func (h *Handler) confirmErase(c *call) (*confirmation, error) {
+	all, open := 0, 0
+	err := h.cfg.Inbox.Each(c.Context(), inbox.Filter{Tenant: c.tenant.Tenant, Platform: &c.tenant.Platform}, false, func(w *inbox.Webhook) bool {
+		if all++; !w.State.Finished() {
+			open++
+		}
+		return true
+	})
+	question := &confirmation{
+		Question: "Erase " + c.tenant.name() + "?", Button: "Erase it", Danger: true,
+		Effect: fmt.Sprintf("This deletes %s of this tenant, what it may use, and what usher remembers to recognise copies. It can't be undone. "+
+			"usher then answers that it does not know the tenant. Nothing changes in the receiver.", page.Plural(all, "webhook", "webhooks")),
+	}
+	if open > 0 {
+		question.Warning = page.Plural(open, "webhook waits, is parked or is invalid: it is", "webhooks wait, are parked or are invalid: they are") + " never delivered."
+	}
+	return question, err
+}
+
+// An offer is a link to a page that asks before something is done.
+type offer struct {
+	Label, Address, Means string
+	Danger                bool
+}
+
+// offers returns what can be done to a tenant, whose latest webhook may be nil, to a receiver's deliveries, or to all.
+func (h *Handler) offers(on inbox.Pause, latest *Webhook) (all []offer) {
+	for _, a := range Acts {
+		o := offer{Means: a.Means, Danger: a.Danger}
+		switch {
+		case a.button != nil:
+			o.Label, o.Address = a.button(h, on), a.address()+onQuery(on, a.On == OnTenant)
+		case a.onWebhooks != nil && a.Means != "" && latest != nil && latest.InInbox() && h.delivers():
+			o.Label, o.Address = a.Label, "/webhooks/"+latest.ID+"/"+a.Name
+		}
+		if o.Label != "" {
+			all = append(all, o)
+		}
+	}
+	return all
+}

@@ -1,0 +1,98 @@
+package inbox
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	"usher/internal/inbox/engine"
+)
+
+// A pause with an end ends by itself, by the database's clock, on each replica and over a restart and a move: what waited is delivered, and nobody
+// shows it any more. Until then it has its end wherever it shows.
+func TestPauseEndsByItself(t *testing.T) {
+	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
+		d := newDesk(t, open)
+		d.take("acme", "one")
+		d.idle("")
+		for _, p := range []Pause{{Tenant: "acme"}, {Receiver: "main"}} {
+			set, err := d.Inbox.Pause(p, 2*time.Hour, nil)
+			if lasts := set.Until.Sub(set.Since); err != nil || lasts != 2*time.Hour || !strings.Contains(set.Words(), " until 20") {
+				t.Fatalf("%+v: %v", set, err)
+			}
+			if again, err := d.Inbox.Pause(p, 3*time.Hour, nil); err != nil || again.Until.Sub(set.Since) < 3*time.Hour || !again.Since.Equal(set.Since) {
+				t.Fatalf("its new end: %+v after %+v: %v", again, set, err)
+			}
+		}
+		d.take("acme", "two")
+		var file bytes.Buffer
+		must2(d.Export(t.Context(), &file))(t)
+		if n := strings.Count(file.String(), `"until":"`); n != 2 {
+			t.Errorf("%d ends in the export:\n%s", n, file.String())
+		}
+		tenants := must2(d.Tenants(t.Context(), TenantFilter{Search: "acme"}))(t)
+		if words := strings.Join(tenants[0].Standing(), ", "); !strings.Contains(words, "paused until 20") {
+			t.Errorf("the tenant is %s", words)
+		}
+		d.ahead.Add(int64(2 * time.Hour))
+		d.restart()
+		d.until("the pauses are known", func() bool { return len(d.Paused()) == 2 })
+		to := newDesk(t, inFile(t, t.TempDir()+"/to.db"))
+		to.ahead.Add(int64(2 * time.Hour))
+		must2(to.Import(t.Context(), &file, ImportOptions{}))(t)
+		if n, got := len(to.Paused()), to.main.got("acme"); n != 2 || len(got) != 0 {
+			t.Errorf("moved: %d pauses, and delivered %q", n, got)
+		}
+		for _, d := range []*desk{d, to} {
+			d.ahead.Add(int64(61 * time.Minute))
+			d.until("delivered", func() bool { return strings.Contains(strings.Join(d.main.got("acme"), " "), "two") })
+			d.until("gone", func() bool {
+				all := must2(d.Tenants(t.Context(), TenantFilter{Search: "acme"}))(t)
+				return len(d.Paused()) == 0 && len(d.allPauses()) == 0 && !all[0].Paused
+			})
+		}
+	})
+}
+
+// Whoever gave a pause a later end, or none, is not overtaken by one who saw the old end pass.
+func TestPauseIsNotEndedEarly(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		d := newDesk(t, open)
+		must2(d.Inbox.Pause(Pause{}, 0, nil))(t)
+		if was, err := d.endPause(Pause{}, 0, nil); err != nil || was || len(d.Paused()) != 1 {
+			t.Errorf("ended: %t, %v", was, err)
+		}
+		if was, err := d.Inbox.Resume(Pause{}, nil); err != nil || !was || len(d.Paused()) != 0 {
+			t.Errorf("resumed: %t, %v", was, err)
+		}
+	})
+}
+
+// What a filter chooses is read page by page, and what waits behind another of its tenant is known without a list of tenants.
+func TestBehindAndGone(t *testing.T) {
+	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
+		d := newDesk(t, open)
+		check(t, d.Pause(Pause{}))
+		d.take("a", "1", "2", "3")
+		d.take("b", "1")
+		var all []*Webhook
+		check(t, d.EachPage(t.Context(), Filter{State: Waiting}, func(page []*Webhook) error { all = append(all, page...); return nil }))
+		last := all[0].ID
+		behind := must2(d.Behind(t.Context(), Filter{}, all))(t)
+		if len(all) != 4 || len(behind) != 2 || behind[last] || behind[last-3] || !behind[last-1] || !behind[last-2] {
+			t.Errorf("%d, behind: %v", len(all), behind)
+		}
+		if behind := must2(d.Behind(t.Context(), Filter{Since: all[2].Received.Add(time.Microsecond)}, all[:2]))(t); len(behind) > 1 || behind[last-2] {
+			t.Errorf("the first that came then is behind none: %v", behind)
+		}
+		for f, want := range map[*Filter]int64{{Tenant: "a", Platform: new(""), After: last - 3, Limit: 1}: last - 2, {Tenant: "a", Platform: new(""), Before: last - 1, Limit: 1}: last - 2, {After: last - 1}: last} {
+			if found := must2(d.List(t.Context(), *f))(t); len(found) != 1 || found[0].ID != want {
+				t.Errorf("%+v: %v, want %d", *f, found, want)
+			}
+		}
+		if n, some, err := d.Gone(t.Context(), ""); n != 0 || len(some) != 0 || err != nil {
+			t.Errorf("gone: %d %v %v", n, some, err)
+		}
+	})
+}
