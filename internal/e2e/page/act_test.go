@@ -149,7 +149,7 @@ func invalidOnThePage(t *testing.T, b *tab, w *watched) {
 	b.until("asked", `document.querySelector("h1").innerText == "Accept webhook `+id+`?"`)
 	b.click("form button")
 	b.until("taken in", `document.querySelector("#stand .badge")?.innerText == "replaced" && document.querySelector(".notice")?.innerText.startsWith("It is accepted")`)
-	if text := w.words(t, "/tenant?platform=crm&code=quay-inc"); strings.Contains(text, "usher rejected") || !strings.Contains(text, " accepted ") {
+	if text := w.words(t, "/tenant?platform=crm&code=quay-inc"); strings.Contains(text, "usher rejected") || !strings.Contains(text, " replaced ") {
 		t.Errorf("the tenant's page afterwards:\n%s", text)
 	}
 	testkit.Eventually(t, "no trouble any more", func() bool { return !strings.Contains(w.words(t, "/"), "usher rejected") })
