@@ -86,7 +86,10 @@ func TestStandstill(t *testing.T) {
 		_, out := inboxIn(t, other.Usher, "tenants", "--trouble")
 		return out
 	}
-	testkit.Eventually(t, "missed", func() bool { all := missed(); return strings.Contains(all, "crm/lost ") && strings.Contains(all, "crm/earlier ") })
+	testkit.Eventually(t, "missed", func() bool {
+		all := missed()
+		return strings.Contains(all, "crm/lost ") && strings.Contains(all, "crm/earlier ")
+	})
 	if all := missed(); strings.Count(all, "\n") != 2 {
 		t.Errorf("more are missed:\n%s", all)
 	}

@@ -295,43 +295,40 @@ const (
 
 // A heartbeat is when this process last said that its gate is up and ready.
 type heartbeat struct {
-	up    bool      // the gate was up then
-	at    time.Time // by our clock; zero: it never said so
-	wrote int64     // by the database's
+	up    bool          // the gate was up then
+	at    clock.Instant // by our clock; zero: it never said so
+	wrote int64         // by the database's
 }
 
 // outage says whether no gate was up for a while, and since when: last is when one last said so, by the database's clock, and now is its
-// time. If this process has said so itself, it knows better than a clock that may have been set meanwhile.
-func (b *heartbeat) outage(last, now int64) (began int64, found bool) {
-	apart, never := now-last, b.at.IsZero()
-	awake, own := micros(time.Since(b.at)), micros(clock.Since(b.at))
-	setBack := apart < -micros(minOutage)
-	if !setBack { // what is more than awake is sleep, or our clock was set: then the database's knows nothing of it
-		own = max(awake, min(own, apart))
+// time; own is how long ago this process said so, whatever clocks were set to: while usher runs, that counts. Over a restart nobody knows what was done to clocks: if the
+// database's went back, the outage begins after its end, which says so.
+func (b *heartbeat) outage(own time.Duration, last, now int64) (began int64, found bool) {
+	switch since := now - micros(own); {
+	case last == 0: // the first start ever
+		return 0, false
+	case b.at.IsZero():
+		return last, now-last >= micros(minOutage) || last-now > micros(minOutage)
+	case last != b.wrote: // another replica was up later
+		began = max(since, last)
+	default:
+		began = since
 	}
-	switch {
-	case last == 0 || !never && own < micros(minOutage):
-		return 0, false // the first start ever, or this one was up
-	case never && setBack:
-		return now, true // nobody knows for how long
-	case !never && (setBack || last == b.wrote):
-		return now - own, true
-	}
-	return last, apart >= micros(minOutage)
+	return began, now-began >= micros(minOutage)
 }
 
 // beat says that the gate is up and ready, each beatInterval and when it ends, and stores the outage before, if there was one. It also stores
 // how many webhooks got a 5xx before their tenant was known.
 func (s *Inbox) beat(up bool) {
 	b := &s.heart
-	due := up && clock.Since(b.at) >= beatInterval || b.up && !up
+	due := up && b.at.Elapsed() >= beatInterval || b.up && !up
 	unnamed := s.cfg.Missed.DropUnnamed()
 	if !due && unnamed.Count == 0 {
 		return
 	}
 	var now int64
 	var missed *Outage
-	asked := time.Now()
+	asked, at := time.Now(), clock.Now()
 	err := s.write(func(tx engine.Tx) error {
 		var last int64
 		missed = nil
@@ -342,7 +339,7 @@ func (s *Inbox) beat(up bool) {
 		}
 		now = s.applyOffset(now)
 		if due {
-			if began, found := b.outage(last, now); found {
+			if began, found := b.outage(b.at.Elapsed(), last, now); found {
 				missed = &Outage{moment(began), moment(now)}
 				tx.Queue("outage_add", nil, began, now, int64(0))
 			}
@@ -358,7 +355,7 @@ func (s *Inbox) beat(up bool) {
 		s.cfg.Log.Warn("no gate was ready to take webhooks for a while: usher may have missed some", "from", missed.From, "to", missed.To)
 	}
 	if due {
-		s.heart = heartbeat{up, asked, now}
+		s.heart = heartbeat{up, at, now}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

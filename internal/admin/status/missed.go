@@ -47,7 +47,11 @@ func missedTroubles(s *Status, _ time.Time) (all []Trouble) {
 			more = ", and " + page.Plural(n-1, "time", "times") + " before that"
 		}
 		what := strings.TrimSpace(between(last.From, last.To) + " no gate was ready to take webhooks" + more)
-		all = append(all, outage.is(strings.ToUpper(what[:1])+what[1:]).since(o.Outages[n-1].From).link("/dismiss"))
+		if last.From.After(last.To) {
+			what = wentBack(last) + ": nobody knows for how long no gate was ready to take webhooks" + more
+		}
+		since := o.Outages[n-1]
+		all = append(all, outage.is(strings.ToUpper(what[:1])+what[1:]).since(earlier(since.From, since.To)).link("/dismiss"))
 	}
 	return all
 }
@@ -58,7 +62,9 @@ func (o *Missed) Dismissible() (until time.Time, found []string) {
 		if until.Before(g.To) {
 			until = g.To
 		}
-		if n < maxShownOutages {
+		if n < maxShownOutages && g.From.After(g.To) {
+			found = append(found, wentBack(g))
+		} else if n < maxShownOutages {
 			found = append(found, "no gate was ready"+between(g.From, g.To))
 		}
 	}
@@ -72,6 +78,18 @@ func (o *Missed) Dismissible() (until time.Time, found []string) {
 		found = append(found, page.Plural(u.Count, "webhook", "webhooks")+" got a 5xx before usher knew the tenant"+between(u.Since, u.Last))
 	}
 	return until, found
+}
+
+// wentBack is an outage of which nobody knows how long it was.
+func wentBack(o inbox.Outage) string {
+	return fmt.Sprintf("the clock went back %s since the last run of usher,%s", page.Span(o.From.Sub(o.To)), between(o.To, o.To))
+}
+
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
 }
 
 // maxShownOutages is how many outages are named before somebody dismisses them.

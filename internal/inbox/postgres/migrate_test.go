@@ -22,7 +22,10 @@ func TestMigrations(t *testing.T) {
 		need(t, err)
 		writes := func(e *Engine, tenant string) {
 			t.Helper()
-			need(t, e.Write(func(tx engine.Tx) error { tx.Queue("lane_add", nil, []string{tenant}, []string{""}, []string{""}); return nil }))
+			need(t, e.Write(func(tx engine.Tx) error {
+				tx.Queue("lane_add", nil, []string{tenant}, []string{""}, []string{""})
+				return nil
+			}))
 		}
 		usher := func(knows engine.Migrations) (*Engine, error) {
 			migrations = knows
