@@ -137,6 +137,38 @@ func TestActionsOnManyNeedLittleMemory(t *testing.T) {
 	}
 }
 
+// A long list is written page by page, and has each webhook once. One with a limit says where it goes on.
+func TestLongList(t *testing.T) {
+	const webhooks = 1203
+	b := inboxtest.Open(t, "main-less")
+	h := New(port(b))
+	var file strings.Builder
+	file.WriteString(`{"inbox":{"version":1}}` + "\n")
+	for n := range webhooks {
+		fmt.Fprintf(&file, `{"webhook":{"id":%d,"type":"TenantProvisioningChange","tenant":"t%d","state":"parked","certain":true,"snapshot":true}}`+"\n", n+1, n)
+	}
+	fmt.Fprintf(&file, `{"end":{"lines":%d}}`+"\n", webhooks+1)
+	if _, err := b.Import(t.Context(), strings.NewReader(file.String()), inbox.ImportOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for query, want := range map[string]struct {
+		count int
+		next  string
+	}{"limit=0": {webhooks, ""}, "limit=501": {501, "703.0"}, "limit=1000": {1000, "204.0"}, "limit=1203": {webhooks, ""}, "limit=0&before=704.0": {703, ""}} {
+		status, body := ask(h, "GET", "/api/webhooks?"+query, "")
+		var list WebhookList
+		err := json.Unmarshal([]byte(body), &list)
+		if status != 200 || err != nil || len(list.Webhooks) != want.count || list.Next != want.next {
+			t.Fatalf("%s: %d, %v, %d webhooks, next %q", query, status, err, len(list.Webhooks), list.Next)
+		}
+		for i := range list.Webhooks[1:] {
+			if one, next := list.Webhooks[i].ID, list.Webhooks[i+1].ID; len(one) < len(next) || len(one) == len(next) && one <= next {
+				t.Fatalf("%s: %s before %s", query, one, next)
+			}
+		}
+	}
+}
+
 // What arrives after the question is not acted on, whatever the clocks say.
 func TestAskedByNumber(t *testing.T) {
 	for name, ahead := range map[string]time.Duration{"the same": 0, "the inbox's is behind": -time.Hour, "the inbox's is ahead": time.Hour} {

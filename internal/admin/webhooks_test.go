@@ -121,6 +121,7 @@ func TestPages(t *testing.T) {
 		{"asked to send again what can't be", "/redeliver?state=rejected", 200, []string{"There is nothing to redeliver", "None of these webhooks waits or is its tenant&#39;s latest.", "Go back"}},
 		{"asked for all", "/discard", 400, []string{"say which"}},
 		{"asked to pause", "/pause?receiver=main-less", 200, []string{"Pause receiver main-less?", `name="receiver" value="main-less"`}},
+		{"asked for how long", "/pause?receiver=main-less", 200, []string{`<input name="for"`, `name="receiver" value="main-less"`}},
 		{"asked to pause a name that is empty", "/pause?tenant=", 400, []string{"the tenant is empty"}},
 		{"asked to pause a name that can't be read", "/pause?tenant=50%off", 400, []string{"the query can&#39;t be read"}},
 		{"asked to pause somebody unknown", "/pause?receiver=nobody", 404, []string{"unknown receiver nobody: the receivers are main-less"}},

@@ -237,6 +237,10 @@ func TestInboxCommands(t *testing.T) {
 		{"discard by filter", []string{"discard", "--since", "1000h", "--yes"}, 0, "Discard 3 webhooks? yes\n5 discarded\n3 discarded\n1 discarded\n", "", "1 discarded; 3 discarded; 5 discarded"},
 
 		{"pause", []string{"pause"}, 0, "paused: all deliveries; to resume: usher inbox resume\n", "", "all deliveries paused"},
+		{"pause for some time", []string{"pause", "--for", "2h", "--tenant", "torn"}, 0, "paused: tenant eu/torn until 20", "", "tenant eu/torn paused"},
+		{"pause for no time", []string{"pause", "--for", "0s"}, 2, "", "write a time span, such as 2h or 30m", ""},
+		{"pause for as long as a variable says that is not set", []string{"pause", "--for", ""}, 2, "", "write a time span", ""},
+		{"resume for some time", []string{"resume", "--for", "2h"}, 2, "", "resume has no flag --for", ""},
 		{"pause a tenant", []string{"pause", "--tenant", "torn"}, 0, "paused: tenant eu/torn; to resume: usher inbox resume --tenant eu/torn\n", "", "tenant eu/torn paused"},
 		{"pause one of two", []string{"pause", "--tenant", "/twice"}, 0, "paused: tenant /twice; to resume: usher inbox resume --tenant /twice\n", "", "tenant /twice paused"},
 		{"pause a receiver", []string{"pause", "--receiver", "main"}, 0, "paused: receiver main", "", "receiver main paused"},
