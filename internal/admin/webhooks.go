@@ -343,7 +343,7 @@ type WebhookDetail struct {
 	Webhook
 	Previous string          `json:"previous,omitempty"`         // id of the snapshot with which Changes compares it
 	Untaken  string          `json:"untaken,omitempty"`          // id of the tenant's snapshot right before it, if the receiver did not take that
-	Counted  int             `json:"counted,omitempty"`          // how many of Tries count towards USHER_WEBHOOK_INBOX_TRIES: not those that found the receiver down
+	Counted  int             `json:"counted,omitempty"`          // how many of Tries count towards USHER_WEBHOOK_INBOX_TRIES: not those that say that the receiver is broken
 	Tried    []inbox.Try     `json:"tried,omitempty"`            // the last 20
 	Faults   []content.Fault `json:"faults,omitempty"`           // why it is invalid
 	Original string          `json:"duplicate_of,omitempty"`     // a webhook-id

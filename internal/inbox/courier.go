@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"usher/internal/inbox/engine"
 	"usher/internal/receiver"
 	"usher/internal/text"
 	"usher/webhookgate"
@@ -58,33 +59,29 @@ type target struct {
 	bodies      int64    // bytes of webhooks in memory, or for which room is reserved
 	newcomers   int      // how many more may come from intakes before the next claim; see noteClaims
 
-	// Whether the receiver fails for everybody, or is down.
+	// Whether the receiver fails for everybody.
 	failing      map[webhookgate.Lane]bool // tenants that began to fail since something was accepted, some of them
 	failingSince time.Time                 // when the first of them was tried
-	missesInARow int
-	lastAnswer   time.Time // the last try that was not a miss, or the start
 	lastAccepted time.Time
 	startedAt    time.Time
-	downLogged   bool // the log says that it is down
+	failLogged   bool // the log says that it fails for everybody
 
 	// What to claim next.
 	mayHaveLanes bool      // there may be lanes that are due
 	nextRetry    time.Time // when the next lane that failed here is due; zero: none is known
 	lastProbe    time.Time
-	probedLast   bool // the last lane that failed, and was claimed, was a probe and not a retry
-	wave         wave
-	trickle      int // while it is down: how many more lanes that have not failed may go in this second
-	trickleAt    time.Time
-	newestNext   bool // the next of them is the one that came last, and not the one that waits longest
+	back         int64 // lanes that were last tried before this time are due once, because the receiver is back; zero: there are no more of them
+	newLanes     int   // while it fails for everybody: how many more lanes that have not failed may go in this second
+	newLanesAt   time.Time
+	newestNext   bool                               // the next of them is the one that came last, and not the one that waits longest
+	atMost       int                                // how many leases the next claim may ask for; zero: any number. See noteRejected
+	rejected     map[webhookgate.Lane]*rejectedLane // lanes that the database does not let usher write
 }
 
-// A wave lets lanes go before they are due, after a receiver was down: as many as it has places, and for each success among
-// them as many more.
-type wave struct {
-	credits     int   // how many more lanes may go
-	earned      bool  // one of them was accepted; until then they take half of the places at most, like all lanes that failed
-	triedBefore int64 // only lanes that were last tried before the wave began
-	waitingFrom int64 // lanes that wait since before this time have had their turn
+// A rejectedLane is a lane that the database refuses to write. It waits, so that the claims of the others do not fail with it.
+type rejectedLane struct {
+	until time.Time
+	wait  time.Duration
 }
 
 func newCourier(s *Inbox) *courier {
@@ -95,16 +92,18 @@ func newCourier(s *Inbox) *courier {
 	c.changed = sync.NewCond(&c.mu)
 	for _, rc := range c.receivers.All() {
 		now := time.Now()
-		c.targets[rc] = &target{Receiver: rc, mayHaveLanes: true, newcomers: math.MaxInt, startedAt: now, lastAnswer: now, failing: make(map[webhookgate.Lane]bool)}
+		c.targets[rc] = &target{Receiver: rc, mayHaveLanes: true, newcomers: math.MaxInt, startedAt: now, failing: make(map[webhookgate.Lane]bool), rejected: make(map[webhookgate.Lane]*rejectedLane)}
 	}
 	return c
 }
 
 const (
 	everybodyFrom = 3               // tenants
-	downAfter     = 10              // misses in a row
-	downFor       = 5 * time.Second // without any other answer
-	maxTrickle    = 10              // lanes a second that have not failed, while the receiver is down
+	maxNewLanes   = 10              // lanes a second that have not failed, while the receiver fails for everybody
+	logFailAfter  = 5 * time.Second // a receiver that fails at random would fill the log
+
+	saveAgain       = 200 * time.Millisecond // after an outcome could not be written
+	maxRejectedWait = time.Minute            // if the database refuses it
 
 	probeInterval     = time.Second
 	slowProbeInterval = 5 * time.Second  // if the receiver has accepted nothing
@@ -115,12 +114,6 @@ const (
 // accepted since.
 func (t *target) failsForEverybody() bool { return len(t.failing) >= everybodyFrom }
 
-// down says whether the receiver seems to be down: it fails for everybody, and its last ten tries, and all of the last five seconds, were
-// misses.
-func (t *target) down(now time.Time) bool {
-	return t.failsForEverybody() && t.missesInARow >= downAfter && now.Sub(t.lastAnswer) >= downFor
-}
-
 // room is how many more leases the target can take. It takes twice as many as it has places ahead of those, because a place
 // must not wait for the commit that brings the next lease.
 func (t *target) room() int {
@@ -128,10 +121,13 @@ func (t *target) room() int {
 }
 
 // failedRoom is how many more lanes may go whose last try failed.
-func (t *target) failedRoom() int { return max(1, t.Concurrency/2) - t.failedLanes }
+func (t *target) failedRoom() int { return max(0, t.half()-t.failedLanes) }
 
-// minRoom is how much room there must be before a claim is worth its transaction. Until then the queue has enough.
-func (t *target) minRoom() int { return max(1, t.Concurrency/2) }
+// newRoom is how many more lanes may go that have not failed, while the receiver fails for everybody.
+func (t *target) newRoom() int { return max(0, t.half()-(t.inFlight+len(t.queue)-t.failedLanes)) }
+
+// half of the places. With less room a claim is not worth its transaction: the queue has enough.
+func (t *target) half() int { return max(1, t.Concurrency/2) }
 
 func (c *courier) lanePaused(platform, tenant, receiver string) bool {
 	return slices.ContainsFunc(c.paused(), func(p Pause) bool { return p.Covers(platform, tenant, receiver) })
@@ -158,7 +154,7 @@ func (c *courier) Reserve(rc *receiver.Receiver, size int64) bool {
 	if t != nil && t.room() <= 0 {
 		t.newcomers = 0 // this webhook waits for a claim: those that come later must not pass it
 	}
-	if t == nil || c.ending || t.newcomers <= 0 || t.down(time.Now()) || c.receiverPaused(t) || t.bodies+size > c.share() {
+	if t == nil || c.ending || t.newcomers <= 0 || t.failsForEverybody() || c.receiverPaused(t) || t.bodies+size > c.share() {
 		return false
 	}
 	t.reserved++
@@ -245,9 +241,6 @@ func (c *courier) fillPlaces(t *target) {
 
 // deliver tries a webhook once, and hands the outcome to the writer.
 func (c *courier) deliver(t *target, lease *Lease) {
-	c.mu.Lock()
-	everybody := t.failsForEverybody() // if it is back meanwhile, this try's failure still says nothing about the webhook
-	c.mu.Unlock()
 	o := c.try(t, lease)
 	c.mu.Lock()
 	t.inFlight--
@@ -257,12 +250,11 @@ func (c *courier) deliver(t *target, lease *Lease) {
 	if o == nil { // the lease has run out: another process delivers the lane
 		delete(c.leases, lease.key())
 	} else {
-		o.Everybody = everybody
 		c.noteAnswer(t, lease, o)
-		o.WantsNext = !c.ending && !t.down(time.Now()) && !c.receiverPaused(t)
+		o.WantsNext = !c.ending && !t.failsForEverybody() && !c.receiverPaused(t)
 	}
 	c.fillPlaces(t)
-	if t.room() >= t.minRoom() && (t.mayHaveLanes || !t.nextRetry.IsZero() || t.wave.credits > 0) {
+	if t.room() >= t.half() && (t.mayHaveLanes || !t.nextRetry.IsZero() || t.back > 0) {
 		c.wakeRun()
 	}
 	c.mu.Unlock()
@@ -336,53 +328,44 @@ func (c *courier) untilLeaseEnds(parent context.Context, lease *Lease) (context.
 	return ctx, cancel
 }
 
-// noteAnswer learns from a try whether the receiver fails for everybody, is down, or is back. c.mu is held.
+// noteAnswer learns from a try whether the receiver fails for everybody, or is back, and whether a failure counts. c.mu is held.
 func (c *courier) noteAnswer(t *target, lease *Lease, o *Outcome) {
 	if o.Aborted || o.ContentErr != nil {
 		return
 	}
-	now := time.Now()
 	switch {
 	case o.Try.Accepted():
 		if t.failsForEverybody() { // it is back
-			t.wave = wave{credits: t.Concurrency, triedBefore: c.inbox.Now().UnixMicro()}
+			t.back, t.mayHaveLanes = c.inbox.Now().UnixMicro(), true
 			c.wakeRun()
 		}
 		clear(t.failing)
-		t.missesInARow, t.lastAnswer, t.lastAccepted = 0, now, now
-		t.mayHaveLanes = t.mayHaveLanes || lease.LastTryFailed // others that have failed may be accepted, too
-		if lease.InWave {
-			t.wave.credits += t.Concurrency
-			t.wave.earned = true
-		}
+		t.lastAccepted = time.Now()
+		t.mayHaveLanes = t.mayHaveLanes || lease.LastTryFailed // its place may be for a retry that is due
 	case o.Permanent(): // that says something about the webhook, and nothing about the receiver
-		t.missesInARow, t.lastAnswer = 0, now
 	default:
 		// A tenant that has failed before says nothing new. At the start nobody knows who has.
-		if (!lease.FailedBefore || t.lastAccepted.IsZero()) && len(t.failing) < everybodyFrom && !o.Everybody {
+		if (!lease.FailedBefore || t.lastAccepted.IsZero()) && len(t.failing) < everybodyFrom {
 			if len(t.failing) == 0 {
 				t.failingSince = o.Began
 			}
 			t.failing[lease.Lane()] = true
 		}
-		if o.Everybody = o.Everybody || t.failsForEverybody(); o.IsMiss() {
-			t.missesInARow++
-		} else {
-			t.missesInARow, t.lastAnswer = 0, now
-		}
+		// Since its try before, this lane has had nothing accepted. So what was accepted since is another tenant's.
+		o.Counts = !o.IsMiss() && !t.lastAccepted.IsZero() && c.inbox.clock.at(t.lastAccepted) > lease.lastTry
 	}
-	c.logDown(t, now)
+	c.logFails(t)
 }
 
-// logDown logs when a receiver goes down, and when it is back. c.mu is held.
-func (c *courier) logDown(t *target, now time.Time) {
-	switch down := t.down(now); {
-	case down && !t.downLogged:
-		c.log.Warn("receiver seems to be down, trying a few deliveries a second", "receiver", t.Name)
-		t.downLogged = true
-	case !down && t.downLogged:
+// logFails logs when a receiver begins to fail for everybody, and when it is back. c.mu is held.
+func (c *courier) logFails(t *target) {
+	switch fails := t.failsForEverybody(); {
+	case fails && !t.failLogged && time.Since(t.failingSince) >= logFailAfter:
+		c.log.Warn("receiver fails for everybody, trying a few deliveries a second", "receiver", t.Name)
+		t.failLogged = true
+	case !fails && t.failLogged:
 		c.log.Info("receiver answers again", "receiver", t.Name)
-		t.downLogged = false
+		t.failLogged = false
 	}
 }
 
@@ -391,8 +374,14 @@ func (c *courier) outcomeSaved(o *Outcome, err error) {
 	lease := o.Lease
 	t := c.targets[lease.Receiver]
 	if err != nil && !errors.Is(err, ErrClosed) && (o.Try.Accepted() || lease.Valid()) && !c.hardStopped() {
-		// Try again, for as long as an outage lasts: without its outcome a webhook that was accepted would be sent once more.
-		time.AfterFunc(200*time.Millisecond, func() { c.inbox.SaveOutcome(o, c.outcomeSaved) })
+		// Try again, for as long as an outage lasts: without its outcome a webhook that was accepted would be sent once more. If the
+		// database refuses this very outcome, each try fails for all that are written with it.
+		wait := saveAgain
+		if isRejected(err) {
+			o.rejected = min(max(2*o.rejected, saveAgain), maxRejectedWait)
+			wait = o.rejected
+		}
+		time.AfterFunc(wait, func() { c.inbox.SaveOutcome(o, c.outcomeSaved) })
 		return
 	}
 	defer c.finishOne()
@@ -412,7 +401,7 @@ func (c *courier) outcomeSaved(o *Outcome, err error) {
 			c.wakeRun()
 		}
 	}
-	down := t.down(time.Now())
+	fails := t.failsForEverybody()
 	c.mu.Unlock()
 	if err != nil || o.LeaseLost {
 		c.log.Debug("cannot store the result of a delivery", "id", lease.Webhook.ID, "lost", o.LeaseLost, "err", err)
@@ -421,7 +410,7 @@ func (c *courier) outcomeSaved(o *Outcome, err error) {
 	if o.Try.Accepted() && c.delivered != nil {
 		c.delivered(t.Name, max(0, o.Tried.Changed.Sub(o.Tried.AgeFrom())))
 	}
-	c.logOutcome(o, down)
+	c.logOutcome(o, fails)
 }
 
 // hardStopped says whether deliveries that have begun are cancelled, too.
@@ -453,7 +442,7 @@ func (c *courier) run(ctx, hard context.Context) {
 		var first time.Time
 		for _, t := range c.targets {
 			// A target without room need not be looked at: the end of a delivery wakes us.
-			if !t.nextRetry.IsZero() && t.room() >= t.minRoom() && (first.IsZero() || t.nextRetry.Before(first)) {
+			if !t.nextRetry.IsZero() && t.room() >= t.half() && (first.IsZero() || t.nextRetry.Before(first)) {
 				first = t.nextRetry
 			}
 		}
@@ -508,7 +497,7 @@ func (c *courier) everySecond(ctx context.Context) {
 	defer c.mu.Unlock()
 	for _, t := range c.targets {
 		t.mayHaveLanes = true
-		c.logDown(t, time.Now())
+		c.logFails(t)
 	}
 }
 
@@ -557,8 +546,8 @@ func (c *courier) claimLanes(ctx context.Context) {
 		if len(claims) == 0 {
 			return
 		}
-		results, err := c.inbox.Claim(ctx, claims)
-		if again := c.noteClaims(claims, results, err); !again {
+		c.inbox.Claim(ctx, claims)
+		if again := c.noteClaims(claims); !again {
 			return
 		}
 	}
@@ -575,7 +564,7 @@ func (c *courier) planClaims(now time.Time) (claims []*Claim) {
 			// From here on the retry waits for room, and no longer for its time. Otherwise run would look again at once, and spin.
 			t.mayHaveLanes, t.nextRetry = true, time.Time{}
 		}
-		if t.room() < t.minRoom() || c.receiverPaused(t) {
+		if t.room() < t.half() || c.receiverPaused(t) {
 			continue
 		}
 		// Half of the room stays for webhooks that arrive meanwhile: they get their lease from the intake. If claims took all of
@@ -596,19 +585,21 @@ func (c *courier) planClaims(now time.Time) (claims []*Claim) {
 
 // plan returns what to claim for a receiver that has room; nil: nothing.
 func (t *target) plan(now time.Time, budget int) *Claim {
-	claim := &Claim{Receiver: t.Receiver, Room: budget, Failed: min(budget, t.failedRoom())}
-	probe := t.probeDue(now)
+	if t.atMost > 0 {
+		budget = min(budget, t.atMost)
+	}
+	claim := &Claim{Receiver: t.Receiver, Room: budget, Failed: min(budget, t.failedRoom()), skip: t.waitsRejected(now)}
+	probe := claim.Failed > 0 && t.probeDue(now)
 	if probe {
 		t.lastProbe = now
-		claim.Probes = 1
 	}
-	if t.down(now) {
-		claim.ProbeFailed = true
-		if now.Sub(t.trickleAt) >= time.Second-50*time.Millisecond {
-			t.trickle, t.trickleAt = maxTrickle, now
+	switch {
+	case t.failsForEverybody():
+		if now.Sub(t.newLanesAt) >= time.Second-50*time.Millisecond {
+			t.newLanes, t.newLanesAt = maxNewLanes, now
 		}
-		fresh := max(0, min(budget, t.trickle, max(1, t.Concurrency/2)-t.inFlight-len(t.queue)))
-		claim.Newest, claim.Fresh = fresh/2, fresh/2
+		fresh := max(0, min(budget, t.newLanes, t.newRoom()))
+		claim.Fresh, claim.Newest = fresh/2, fresh/2
 		if fresh%2 == 1 {
 			if t.newestNext {
 				claim.Newest++
@@ -617,26 +608,35 @@ func (t *target) plan(now time.Time, budget int) *Claim {
 			}
 			t.newestNext = !t.newestNext
 		}
-		if fresh+claim.Probes == 0 {
-			return nil
+		if probe {
+			claim.Early, claim.Failed = 1, 1
 		}
-		return claim
-	}
-	look := t.mayHaveLanes || probe // also with a probe: it may be the turn of the retries
-	if look {
+	case t.mayHaveLanes || t.back > 0 || probe:
 		claim.Fresh, claim.Retries = budget, claim.Failed
+		if t.back > 0 {
+			claim.Early, claim.TriedBefore = claim.Failed, t.back
+		} else if probe {
+			claim.Early, claim.MissedOnly = 1, true
+		}
+		t.mayHaveLanes = false
 	}
-	if t.wave.credits > 0 {
-		claim.Back, claim.BackIsFree = min(budget, t.wave.credits), t.wave.earned
-		claim.WaitingFrom, claim.TriedBefore = t.wave.waitingFrom, t.wave.triedBefore
-	}
-	// If there is room for one only, a probe and the retries take turns.
-	claim.RetriesFirst = claim.Failed == 1 && t.probedLast
-	t.mayHaveLanes = false
-	if !look && claim.Back == 0 {
+	if claim.Fresh+claim.Newest+claim.Early+claim.Retries == 0 {
 		return nil
 	}
 	return claim
+}
+
+// waitsRejected returns the lanes that the database has just invalid to write.
+func (t *target) waitsRejected(now time.Time) (all map[webhookgate.Lane]bool) {
+	for lane, r := range t.rejected {
+		if now.Before(r.until) {
+			if all == nil {
+				all = make(map[webhookgate.Lane]bool)
+			}
+			all[lane] = true
+		}
+	}
+	return all
 }
 
 // probeDue says whether it is time for a probe.
@@ -649,18 +649,22 @@ func (t *target) probeDue(now time.Time) bool {
 }
 
 // noteClaims notes the results of claims, and says whether to claim again at once.
-func (c *courier) noteClaims(claims []*Claim, results []Claimed, err error) (again bool) {
+func (c *courier) noteClaims(claims []*Claim) (again bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for n, claim := range claims {
-		t := c.targets[claim.Receiver]
-		if err != nil {
+	for _, claim := range claims {
+		t, r := c.targets[claim.Receiver], &claim.result
+		if r.err != nil {
 			t.mayHaveLanes = true
+			again = t.noteRejected(claim, r.err) || again
 			continue
 		}
-		r := &results[n]
-		if t.down(time.Now()) {
-			t.trickle -= r.Fresh
+		t.atMost = 0
+		for _, lease := range r.Leases {
+			delete(t.rejected, lease.lane)
+		}
+		t.newLanes -= r.Fresh
+		if t.failsForEverybody() {
 			t.mayHaveLanes = true
 			continue
 		}
@@ -672,24 +676,40 @@ func (c *courier) noteClaims(claims []*Claim, results []Claimed, err error) (aga
 			// take each place that becomes free, and leave those that wait behind for as long as it lasts.
 			t.newcomers = r.Fresh
 			t.mayHaveLanes = true
-			again = again || t.room() >= t.minRoom()
+			again = again || t.room() >= t.half()
 		}
 		t.mayHaveLanes = t.mayHaveLanes || r.MoreRetries
-		if claim.Back > 0 {
-			t.wave.credits -= r.Back
-			t.wave.waitingFrom = max(t.wave.waitingFrom, r.WaitingTo)
-			if !r.MoreBack {
-				t.wave.credits = 0
-			}
-		}
-		switch {
-		case r.Retried:
-			t.probedLast = false
-		case r.Probed:
-			t.probedLast = true
+		if claim.Early > 0 && claim.TriedBefore == t.back && !r.MoreEarly {
+			t.back = 0
 		}
 	}
-	return again && err == nil
+	return again
+}
+
+// noteRejected is for a claim that failed. If the database refuses to write one of its lanes, the next claims ask for fewer, until that lane
+// is found. It says whether to claim again at once.
+func (t *target) noteRejected(claim *Claim, err error) bool {
+	switch n := len(claim.leased); {
+	case !isRejected(err) || n == 0:
+		return false
+	case n > 1:
+		t.atMost = n / 2
+	default:
+		r := t.rejected[claim.leased[0]]
+		if r == nil {
+			r = new(rejectedLane)
+			t.rejected[claim.leased[0]] = r
+		}
+		r.wait = min(max(2*r.wait, minBackoff), maxBackoff)
+		r.until, t.atMost = time.Now().Add(r.wait), 0
+	}
+	return true
+}
+
+// isRejected says whether the database works, but rejects what usher wants to write.
+func isRejected(err error) bool {
+	var refused *engine.StatementError
+	return errors.As(err, &refused) && !refused.Locked
 }
 
 // figures returns what this process knows about a receiver, with the database's times.
@@ -707,8 +727,8 @@ func (c *courier) figures(rc *receiver.Receiver) Figures {
 	return f
 }
 
-// logOutcome logs what came of a delivery. While the receiver is down, nobody knows when a webhook is tried again.
-func (c *courier) logOutcome(o *Outcome, down bool) {
+// logOutcome logs what came of a delivery. While the receiver fails for everybody, nobody knows when a webhook is tried again.
+func (c *courier) logOutcome(o *Outcome, fails bool) {
 	e := &o.Tried
 	attrs := []slog.Attr{
 		slog.Int64("id", e.ID), slog.String("webhook", e.UUID), slog.String("platform", text.Clip(e.Platform, 200)), slog.String("tenant", text.Clip(e.Tenant, 200)),
@@ -726,12 +746,15 @@ func (c *courier) logOutcome(o *Outcome, down bool) {
 		message = "delivery interrupted, will retry"
 	case a.Accepted():
 	default:
-		if e.State == Parked {
+		switch e.State {
+		case Parked:
 			level, message = slog.LevelWarn, "webhook parked"
 			attrs = append(attrs, slog.String("why", e.Why))
-		} else {
+		case Superseded:
+			message = "delivery failed, a newer webhook takes its place"
+		default:
 			message = "delivery failed, will retry"
-			if !down {
+			if !fails {
 				attrs = append(attrs, slog.Duration("next_try", max(0, o.NextTry.Sub(c.inbox.Now())).Round(time.Second/10)))
 			}
 		}

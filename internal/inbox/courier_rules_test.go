@@ -23,118 +23,76 @@ func bareCourier(places int) (*courier, *target) {
 	return c, c.targets[rc]
 }
 
-// answer has a tenant's try end with a status. It returns whether that was a miss.
-func (c *courier) answer(t *target, tenant string, status int, everybody bool) bool {
-	o := &Outcome{Lease: &Lease{Receiver: t.Receiver, lane: webhookgate.Lane{Tenant: tenant}}, Began: time.Now(), Try: receiver.Try{Status: status}, Everybody: everybody}
+// answer has a tenant's try end with a status. The lane's try before was at lastTry. It says whether the failure counts.
+func (c *courier) answer(t *target, tenant string, status int, lastTry int64) bool {
+	o := &Outcome{Lease: &Lease{Receiver: t.Receiver, lane: webhookgate.Lane{Tenant: tenant}, lastTry: lastTry}, Began: time.Now(), Try: receiver.Try{Status: status}}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.noteAnswer(t, o.Lease, o)
-	return o.IsMiss()
+	return o.Counts
 }
 
-// A receiver is down while it fails for everybody (three tenants), and its last ten tries and all of the last five seconds were misses.
-func TestCourierDown(t *testing.T) {
-	for name, tc := range map[string]struct {
-		tenants, tries int
-		apart          time.Duration
-		last           int // the status of the last try
-		down           bool
-	}{
-		"all of it":             {3, 10, time.Second, 503, true},
-		"nine tries":            {3, 9, time.Second, 503, false},
-		"two tenants":           {2, 20, time.Second, 503, false},
-		"four seconds":          {3, 20, 200 * time.Millisecond, 503, false},
-		"500 is a miss, too":    {3, 13, time.Second, 500, true}, // from the third tenant on
-		"the last is a 422":     {3, 20, time.Second, 422, false},
-		"the last one is a 200": {3, 20, time.Second, 200, false},
-		"no answer at all":      {3, 10, time.Second, 0, true},
-		"ten in five seconds":   {3, 10, 500 * time.Millisecond, 503, true},
-	} {
-		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				c, to := bareCourier(4)
-				c.answer(to, "well", 200, false)
-				for n := range tc.tries {
-					time.Sleep(tc.apart)
-					status := tc.last
-					if status == 422 || status == 200 {
-						if status = 503; n == tc.tries-1 {
-							status = tc.last
-						}
-					}
-					c.answer(to, fmt.Sprint("t", n%tc.tenants), status, false)
-				}
-				if got := to.down(time.Now()); got != tc.down {
-					t.Errorf("down: %v, want %v", got, tc.down)
-				}
-			})
-		})
-	}
-}
-
-// A try that began while the receiver failed for everybody says nothing about its webhook, also if the receiver is back when it ends.
-func TestCourierTryThatOutlastsAnOutage(t *testing.T) {
-	for _, tc := range []struct {
-		everybody bool
-		status    int
-		miss      bool
-	}{{true, 500, true}, {false, 500, false}, {true, 422, false}, {false, 503, true}} {
+// A failure counts only if the receiver has accepted another tenant's webhook since this lane's try before. A miss never does.
+func TestCourierWhichFailuresCount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		c, to := bareCourier(4)
-		c.answer(to, "well", 200, false)
-		if got := c.answer(to, "slow", tc.status, tc.everybody); got != tc.miss {
-			t.Errorf("%+v: a miss: %v", tc, got)
+		now := func() int64 {
+			time.Sleep(time.Second)
+			defer time.Sleep(time.Second)
+			return c.inbox.clock.at(time.Now())
 		}
-	}
-	inBubble(t, "for real", func(t *testing.T, d *desk) {
-		for n := range 3 {
-			d.main.set(fmt.Sprint("t", n), answers(500, 200))
-			d.take(fmt.Sprint("t", n), "A")
+		c.inbox.clock.start = time.Now()
+		c.inbox.clock.observe(1, time.Now())
+		want := func(when string, status int, lastTry int64, counts bool) {
+			t.Helper()
+			if got := c.answer(to, "ill", status, lastTry); got != counts {
+				t.Errorf("%s, %d: it counts: %v", when, status, got)
+			}
 		}
-		time.Sleep(10 * time.Millisecond)
-		d.main.set("slow", answers(500, 200))
-		release := d.main.hang("slow")
-		d.take("slow", "A")
-		time.Sleep(3 * time.Second) // meanwhile the others are accepted
-		release()
-		time.Sleep(time.Minute)
-		if e := d.list("slow")[0]; e.State != Delivered || e.Tries != 2 || e.Counted != 1 {
-			t.Errorf("%s after %d tries, of which %d count", e.State, e.Tries, e.Counted)
+		before := now()
+		want("nothing was accepted", 500, 0, false)
+		c.answer(to, "well", 200, 0)
+		after := now()
+		want("never tried before", 500, 0, true)
+		want("accepted since", 500, before, true)
+		want("nothing accepted since", 500, after, false)
+		for n := range everybodyFrom {
+			c.answer(to, fmt.Sprint(n), 500, before)
 		}
+		want("fails for everybody, accepted since", 500, before, true)
+		want("fails for everybody", 500, after, false)
+		for _, miss := range []int{0, 502, 503, 504} {
+			want("a miss", miss, before, false)
+		}
+		want("accepted", 200, before, false)
 	})
-	c, to := bareCourier(4) // the third tenant's failure itself is one
-	for n, want := range []bool{false, false, true} {
-		if got := c.answer(to, fmt.Sprint(n), 500, false); got != want {
-			t.Errorf("tenant %d: a miss: %v", n, got)
-		}
-	}
 }
 
-// While a receiver is down, lanes that have not failed go by turns: the one that waits longest, the one that came last.
-func TestCourierLooksAtBothEnds(t *testing.T) {
-	for places, want := range map[int]string{1: "first last first last", 2: "first last first last", 4: "first+last first+last first+last first+last", 8: "2first+2last 2first+2last first+last 0"} {
+// While a receiver fails for everybody, ten lanes a second go that have not failed, in half of the places at most: by turns the one that waits
+// longest and the one that came last. Besides, a probe.
+func TestCourierWhileItFails(t *testing.T) {
+	for places, want := range map[int]string{
+		1: "first+probe, last+probe, first+probe", 2: "first+probe, last+probe, first+probe", 8: "2first+2last+probe, 2first+2last+probe, 2first+2last+probe",
+		64: "5first+5last+probe, 5first+5last+probe, 5first+5last+probe",
+	} {
 		synctest.Test(t, func(t *testing.T) {
 			c, to := bareCourier(places)
-			for n := range 10 {
-				time.Sleep(time.Second)
-				c.answer(to, fmt.Sprint(n%3), 503, false)
+			for n := range everybodyFrom {
+				c.answer(to, fmt.Sprint(n), 503, 0)
 			}
-			to.lastProbe = time.Now().Add(time.Hour)
 			var got []string
 			now := time.Now()
-			for range 4 {
-				if places < 8 { // each a second; else within one
-					now = now.Add(time.Second)
-				}
+			for range 3 {
+				now = now.Add(time.Second)
 				claims := c.planClaims(now)
-				if len(claims) == 0 {
-					got = append(got, "0")
-					continue
+				if len(claims) != 1 || claims[0].Retries > 0 || claims[0].MissedOnly {
+					t.Fatalf("%d places: %+v", places, claims)
 				}
 				var parts []string
 				for _, part := range []struct {
 					n    int
 					name string
-				}{{claims[0].Fresh, "first"}, {claims[0].Newest, "last"}} {
+				}{{claims[0].Fresh, "first"}, {claims[0].Newest, "last"}, {claims[0].Early, "probe"}} {
 					switch part.n {
 					case 0:
 					case 1:
@@ -144,12 +102,35 @@ func TestCourierLooksAtBothEnds(t *testing.T) {
 					}
 				}
 				got = append(got, strings.Join(parts, "+"))
-				c.noteClaims(claims, []Claimed{{Fresh: claims[0].Fresh + claims[0].Newest}}, nil)
+				claims[0].result.Fresh = claims[0].Fresh + claims[0].Newest
+				c.noteClaims(claims)
+				if places == 64 && len(c.planClaims(now.Add(time.Second/2))) > 0 {
+					t.Error("more within the same second")
+				}
 			}
-			if got := strings.Join(got, " "); got != want {
+			if got := strings.Join(got, ", "); got != want {
 				t.Errorf("%d places: %s, want %s", places, got, want)
 			}
 		})
+	}
+}
+
+// However much there is, a claim asks for nothing less than nothing: a negative limit is none.
+func TestCourierNeverAsksForLessThanNothing(t *testing.T) {
+	for _, fails := range []bool{false, true} {
+		c, to := bareCourier(4)
+		if fails {
+			for n := range everybodyFrom {
+				c.answer(to, fmt.Sprint(n), 503, 0)
+			}
+		}
+		to.failedLanes, to.inFlight, to.newLanes, to.newLanesAt, to.back = 9, 3, -3, time.Now(), 1
+		to.mayHaveLanes = true
+		for _, claim := range c.planClaims(time.Now()) {
+			if claim.Room <= 0 || min(claim.Failed, claim.Fresh, claim.Newest, claim.Early, claim.Retries) < 0 {
+				t.Errorf("%+v", claim)
+			}
+		}
 	}
 }
 
@@ -177,7 +158,8 @@ func TestCourierNewcomers(t *testing.T) {
 		if len(claims) != 1 || claims[0].Fresh == 0 {
 			t.Fatalf("%+v", claims)
 		}
-		c.noteClaims(claims, []Claimed{r}, nil)
+		claims[0].result = r
+		c.noteClaims(claims)
 	}
 	reserve(12, "at first")
 	reserve(0, "when one waits for a claim")
@@ -192,7 +174,9 @@ func TestCourierNewcomers(t *testing.T) {
 func TestCourierMoreRetries(t *testing.T) {
 	for _, more := range []bool{false, true} {
 		c, to := bareCourier(4)
-		c.noteClaims(c.planClaims(time.Now()), []Claimed{{MoreRetries: more, Retried: true}}, nil)
+		claims := c.planClaims(time.Now())
+		claims[0].result.MoreRetries = more
+		c.noteClaims(claims)
 		if to.mayHaveLanes != more {
 			t.Errorf("looks again: %v", to.mayHaveLanes)
 		}

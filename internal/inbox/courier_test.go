@@ -86,7 +86,10 @@ func TestTries(t *testing.T) {
 			time.Sleep(time.Millisecond)
 			d.take(tenant, "A")
 		}
-		time.Sleep(8 * time.Second)
+		for n := range 80 { // it counts only if another tenant's was accepted since the try before
+			d.take("well", fmt.Sprint(n))
+			time.Sleep(time.Second / 10)
+		}
 		for _, e := range slices.DeleteFunc(d.list(""), func(e *Webhook) bool { return e.Tenant == "well" }) {
 			if e.State != Parked || e.Tries != 4 || e.Why != "too many failed tries (USHER_WEBHOOK_INBOX_TRIES)" {
 				t.Errorf("%+v", e.Status)
@@ -116,16 +119,46 @@ func TestTries(t *testing.T) {
 		d.take("hangs", "B")
 		time.Sleep(50 * time.Second)
 		d.want("for so long", d.states(""), "waiting waiting waiting waiting waiting waiting")
-		time.Sleep(40 * time.Second)
+		time.Sleep(3 * time.Minute)
 		d.want("then", d.states(""), "parked parked parked parked superseded parked")
 		if e := d.list("t0")[0]; e.Counted != 0 || e.Tries < 5 || e.Why != "older than USHER_WEBHOOK_INBOX_MAX_AGE" {
 			t.Errorf("%+v", e.Status)
 		}
-	}, func(c *Config) { c.MaxAge = time.Minute })
+	}, func(c *Config) { c.MaxAge, c.MaxTries = time.Minute, 5 })
+	inBubble(t, "too old, but hardly tried", func(t *testing.T, d *desk) {
+		check(t, d.Pause(Pause{}))
+		d.take("t", "A")
+		time.Sleep(time.Hour) // a long pause, or an import of what is old
+		d.main.set("t", status(503))
+		must2(d.Resume(Pause{}))(t)
+		time.Sleep(50 * time.Second)
+		d.want("its age counts from the first try", d.states("t"), "waiting")
+		time.Sleep(5 * time.Minute)
+		d.want("then", d.states("t"), "parked")
+	}, func(c *Config) { c.MaxAge, c.MaxTries = time.Minute, 5 })
+	var ahead atomic.Int64
+	inBubble(t, "a clock that jumps ahead parks nothing that was hardly tried", func(t *testing.T, d *desk) {
+		d.main.set("t", status(500))
+		d.take("t", "A", "B")
+		time.Sleep(5 * time.Second)
+		ahead.Store(int64(40 * 24 * time.Hour))
+		time.Sleep(10 * time.Second)
+		d.want("a failed try later", d.states("t"), "waiting waiting")
+		d.main.set("t", nil)
+		time.Sleep(5 * time.Minute)
+		d.want("in order", fmt.Sprint(d.main.got("t")), "[A B]")
+	}, func(c *Config) {
+		c.MaxAge, c.ClockOffset = 72*time.Hour, func() time.Duration { return time.Duration(ahead.Load()) }
+	})
 	inBubble(t, "a redelivery has a fresh count and a fresh age", func(t *testing.T, d *desk) {
 		d.main.set("t", status(500))
+		d.take("well", "A")
+		time.Sleep(time.Millisecond)
 		d.take("t", "A")
-		time.Sleep(8 * time.Second)
+		for n := range 80 {
+			d.take("well", fmt.Sprint(n))
+			time.Sleep(time.Second / 10)
+		}
 		d.want("parked", d.states("t"), "parked")
 		check(t, d.Redeliver(d.nth("t", 1), false))
 		time.Sleep(2 * time.Second)
@@ -395,41 +428,6 @@ func TestOutages(t *testing.T) {
 			t.Errorf("%d of 24 waited for longer than two seconds", late)
 		}
 	})
-	inBubble(t, "not down before ten tries and five seconds", func(t *testing.T, d *desk) {
-		d.main.set("", invalid)
-		d.main.set("well", status(200))
-		d.take("well", "A")
-		for n := range 9 {
-			d.take(fmt.Sprint("t", n), "A")
-		}
-		time.Sleep(100 * time.Millisecond)
-		if d.trickles("main") {
-			t.Error("down after nine tries")
-		}
-		d.take("t10", "A")
-		time.Sleep(100 * time.Millisecond)
-		if d.trickles("main") {
-			t.Error("down within five seconds of a success")
-		}
-		time.Sleep(5 * time.Second)
-		if !d.trickles("main") {
-			t.Error("not down")
-		}
-		before := len(d.main.tried(""))
-		for n := range 20 {
-			d.take(fmt.Sprint("u", n), "A")
-		}
-		time.Sleep(10 * time.Second)
-		fresh := 0
-		for _, try := range d.main.tried("")[before:] {
-			if try.tenant[0] == 'u' {
-				fresh++
-			}
-		}
-		if fresh < 8 {
-			t.Errorf("only %d of ten probes were of lanes that have not failed", fresh)
-		}
-	})
 	inBubble(t, "a tenant with a trouble of its own keeps its pauses", func(t *testing.T, d *desk) {
 		d.main.set("bad", status(500))
 		d.take("bad", "A")
@@ -459,7 +457,7 @@ func TestOutages(t *testing.T) {
 		time.Sleep(time.Minute)
 		d.main.set("", nil)
 		time.Sleep(time.Minute)
-		for _, line := range []string{`level=WARN msg="receiver seems to be down, trying a few deliveries a second" receiver=main`, `level=INFO msg="receiver answers again" receiver=main`} {
+		for _, line := range []string{`level=WARN msg="receiver fails for everybody, trying a few deliveries a second" receiver=main`, `level=INFO msg="receiver answers again" receiver=main`} {
 			if n := strings.Count(d.log.String(), line); n != 1 {
 				t.Errorf("%s: %d times", line, n)
 			}
@@ -755,7 +753,7 @@ func TestNothingToAskForIsNoReasonToStayAwake(t *testing.T) {
 	for name, held := range map[string]func(*courier, *target){
 		"down": func(_ *courier, to *target) {
 			now := time.Now()
-			to.missesInARow, to.lastAnswer, to.lastProbe, to.trickleAt = downAfter, now.Add(-downFor), now, now
+			to.lastProbe, to.newLanesAt = now, now
 			for n := range everybodyFrom {
 				to.failing[webhookgate.Lane{Tenant: fmt.Sprint(n)}] = true
 			}
@@ -810,32 +808,6 @@ func TestRetriesAndProbesShareHalfOfThePlaces(t *testing.T) {
 	}
 }
 
-// However many retries are due, they leave one of these places to the probe that is due each second: it asks first. If there is only
-// one place, they take turns.
-func TestRetriesLeaveAPlaceToTheProbe(t *testing.T) {
-	for places, want := range map[int]string{1: "probe, retry, probe", 3: "probe, retry, probe", 4: "probe, probe, probe"} {
-		rc := newTaker(receiver.Main, places).Receiver
-		c := newCourier(&Inbox{cfg: Config{Receivers: receiver.NewSet(rc), Limits: DefaultLimits}})
-		c.paused = func() []Pause { return nil }
-		var got []string
-		for now, n := time.Now(), 0; n < 3; n++ {
-			claims := c.planClaims(now.Add(time.Duration(n) * probeInterval))
-			if len(claims) != 1 || claims[0].Probes != 1 || claims[0].Retries < 1 {
-				t.Fatalf("%d places: %+v", places, claims)
-			}
-			first, result := "probe", Claimed{Probed: true}
-			if claims[0].RetriesFirst {
-				first, result = "retry", Claimed{Retried: true}
-			}
-			got = append(got, first)
-			c.noteClaims(claims, []Claimed{result}, nil)
-		}
-		if got := strings.Join(got, ", "); got != want {
-			t.Errorf("%d places: %s", places, got)
-		}
-	}
-}
-
 // A tenant whose webhook failed once, for a reason of its own, is tried again soon, however many others are probed, and however few
 // places there are.
 func TestRetriesDoNotWaitForAllProbes(t *testing.T) {
@@ -882,7 +854,7 @@ func (d *desk) trickles(receiver string) bool {
 	defer d.courier.mu.Unlock()
 	for _, t := range d.courier.targets {
 		if t.Name == receiver {
-			return t.down(time.Now())
+			return t.failsForEverybody()
 		}
 	}
 	return false

@@ -189,7 +189,7 @@ func (s *Inbox) Now() time.Time {
 func (s *Inbox) observeClock(now int64, asked time.Time) {
 	if s.clock.observe(now, asked) {
 		s.cfg.Log.Warn("the database's clock has jumped: for some seconds usher takes over no deliveries of other replicas")
-		s.clockJumped = true
+		s.nextRepair = time.Time{}
 	}
 }
 

@@ -78,7 +78,7 @@ type Config struct {
 	Receivers *receiver.Set // nil: this usher delivers nothing
 	Log       *slog.Logger
 
-	// A webhook is parked after MaxTries failed tries, or when it is older than MaxAge.
+	// A webhook is parked after MaxTries failed tries that count, or after so many of any kind once its first try is longer ago than MaxAge.
 	MaxTries int
 	MaxAge   time.Duration
 	// MaxBytes bounds the webhooks that wait or are parked. Beyond it nothing is taken in.
@@ -177,7 +177,7 @@ type Inbox struct {
 
 	// Only the writer uses these.
 	idle          bool      // there was no transaction since the last tick
-	clockJumped   bool      // times that lanes have may come from before the database's clock was set
+	nextRepair    time.Time // when to look for times that come from a clock that was set back since
 	nextSweep     time.Time // not before this time it deletes more of what was kept for too long
 	lastFullSweep time.Time // when it last deleted everything that is too old
 	heart         heartbeat
@@ -249,7 +249,6 @@ func New(e engine.Engine, cfg Config) *Inbox {
 		s.courier = newCourier(s)
 	}
 	rand.Read(s.owner)
-	s.clockJumped = true // the clock may have been set back while usher did not run
 	s.pauses.reading = make(chan struct{}, 1)
 	s.clock.start = time.Now()
 	s.run, s.stop = context.WithCancel(context.Background())

@@ -542,7 +542,7 @@ func (l *lane) endExpiredLease() {
 func (l *lane) lease(h *Webhook, rc *receiver.Receiver) *Lease {
 	l.owner, l.leasedID, l.due, l.dirty = l.t.owner, h.ID, l.t.now+micros(l.t.leaseTime), true
 	l.token++
-	lease := &Lease{Webhook: h, Receiver: rc, LastTryFailed: l.lastResult != lastOK, FailedBefore: l.failingSince != 0, lane: l.Lane, token: l.token}
+	lease := &Lease{Webhook: h, Receiver: rc, LastTryFailed: l.lastResult != lastOK, FailedBefore: l.failingSince != 0, lane: l.Lane, lastTry: l.lastTry, token: l.token}
 	lease.start(l.t)
 	return lease
 }
@@ -626,7 +626,7 @@ func (l *lane) settle(o *Outcome) (s settlement) {
 		h.noteTry(t.time().Add(-time.Since(o.Began)), o.Took, o.Try)
 		h.Receiver, h.changed = o.Lease.Receiver.Name, true
 		l.lastTry = t.now
-		if !o.IsMiss() {
+		if o.Counts {
 			h.Counted++
 		}
 		switch {
@@ -703,7 +703,7 @@ func (l *lane) proceed(o *Outcome) *Lease {
 		l.release(t.now)
 		return nil
 	}
-	lease := &Lease{Webhook: next, Receiver: o.Lease.Receiver, FailedBefore: l.failingSince != 0, lane: l.Lane, token: l.token, inARow: o.Lease.inARow + 1}
+	lease := &Lease{Webhook: next, Receiver: o.Lease.Receiver, FailedBefore: l.failingSince != 0, lane: l.Lane, lastTry: l.lastTry, token: l.token, inARow: o.Lease.inARow + 1}
 	lease.start(t)
 	l.leasedID, l.due = next.ID, t.now+micros(t.leaseTime)
 	return lease

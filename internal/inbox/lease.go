@@ -24,9 +24,9 @@ type Lease struct {
 	Receiver      *receiver.Receiver
 	LastTryFailed bool // the last try of this webhook failed
 	FailedBefore  bool // the last try of this lane failed, be it of this webhook or of one before
-	InWave        bool // it was claimed before its time because its receiver is back; see Claim.Back
 
 	lane       webhookgate.Lane
+	lastTry    int64 // of this lane, before this one
 	token      int64
 	inARow     int                       // how many webhooks of the lane were delivered right before this one
 	validUntil atomic.Pointer[time.Time] // by our own clock
@@ -64,19 +64,18 @@ func (lease *Lease) start(t *turn) {
 type Claim struct {
 	Receiver *receiver.Receiver
 	Room     int // how many leases at the most
-	Failed   int // how many of them for lanes whose last try failed, not counting Back if BackIsFree
+	Failed   int // how many of them for lanes whose last try failed
 
-	Fresh  int // lanes that are due and have not failed, those that wait longest
-	Newest int // the same, those that came last
-	// Back is for a receiver that is back: lanes whose last try was a miss, due or not, those that wait longest first. They wait since
-	// WaitingFrom or later, and were last tried before TriedBefore.
-	Back                     int
-	BackIsFree               bool
-	WaitingFrom, TriedBefore int64
-	Probes                   int  // lanes whose last try was a miss, due or not, those that were tried longest ago
-	ProbeFailed              bool // probe also lanes whose last try failed without a miss
-	Retries                  int  // lanes that are due and have failed
-	RetriesFirst             bool // before the probes
+	Fresh       int   // lanes that are due and have not failed, those that wait longest
+	Newest      int   // the same, those that came last
+	Early       int   // lanes that have failed, due or not, and were last tried before TriedBefore, those that were tried longest ago
+	TriedBefore int64 // zero: a second ago
+	MissedOnly  bool  // of these only lanes whose last try was a miss, and after the retries
+	Retries     int   // lanes that are due and have failed
+
+	skip   map[webhookgate.Lane]bool // not these
+	leased []webhookgate.Lane        // what the last run of the transaction has leased
+	result Claimed
 }
 
 // Claimed is what came of a claim.
@@ -85,16 +84,13 @@ type Claimed struct {
 	Fresh       int   // how many of the leases are for lanes that have not failed
 	MoreFresh   bool  // there may be more lanes that have not failed
 	MoreRetries bool  // there may be more lanes that have failed and are due
-	MoreBack    bool  // there may be more lanes to try because the receiver is back
-	Back        int   // how many of the leases are because the receiver is back
-	WaitingTo   int64 // the latest time since which one of these waits
-	Probed      bool  // one of the leases is a probe
-	Retried     bool  // one of the leases is a retry
+	MoreEarly   bool  // there may be more that were last tried before TriedBefore
+	err         error // why there are no leases
 }
 
-// The kinds of lanes that the statement claim finds.
+// The kinds of lanes that the statement claim finds, in the order in which they get leases.
 const (
-	foundFresh, foundNewest, foundBack, foundProbe, foundRetry = 0, 1, 2, 3, 4
+	foundFresh, foundNewest, foundEarly, foundRetry = 0, 1, 2, 3
 )
 
 // found is a lane that a claim has found.
@@ -107,19 +103,15 @@ type found struct {
 func (c *Claim) order(all []found) {
 	turn := func(f found) (kind, turn int64) {
 		switch f.kind {
-		case foundFresh:
-			return 0, f.lane.due
 		case foundNewest:
-			return 1, -f.lane.due
-		case foundBack:
-			return 2, f.lane.waitingSince
-		case foundProbe:
-			return 4, f.lane.lastTry
+			return f.kind, -f.lane.due
+		case foundEarly:
+			if c.MissedOnly {
+				return foundRetry + 1, f.lane.lastTry
+			}
+			return f.kind, f.lane.lastTry
 		}
-		if c.RetriesFirst {
-			return 3, f.lane.due
-		}
-		return 5, f.lane.due
+		return f.kind, f.lane.due
 	}
 	slices.SortStableFunc(all, func(a, b found) int {
 		kindA, turnA := turn(a)
@@ -131,66 +123,62 @@ func (c *Claim) order(all []found) {
 // take leases the lanes that a claim has found, as far as there is room.
 func (c *Claim) take(all []found) (r Claimed) {
 	c.order(all)
-	var seen [5]int
-	failed, probes := 0, 0
+	c.leased = nil
+	var seen [foundRetry + 1]int
+	failed := 0
 	for _, f := range all {
-		l := f.lane
-		seen[f.kind]++
-		isBack := f.kind == foundBack
-		mayFail := f.kind == foundProbe || f.kind == foundRetry || isBack && !c.BackIsFree
-		if len(r.Leases) >= c.Room || mayFail && failed >= c.Failed || f.kind == foundProbe && probes >= c.Probes {
-			r.MoreBack = r.MoreBack || isBack
+		if c.skip[f.lane.Lane] {
 			continue
 		}
-		if isBack {
-			r.WaitingTo = max(r.WaitingTo, l.waitingSince)
+		seen[f.kind]++
+		mayFail := f.kind == foundEarly || f.kind == foundRetry
+		if len(r.Leases) >= c.Room || mayFail && failed >= c.Failed {
+			r.MoreEarly = r.MoreEarly || f.kind == foundEarly
+			continue
 		}
-		lease := l.claim(c.Receiver)
+		lease := f.lane.claim(c.Receiver)
+		if f.lane.dirty {
+			c.leased = append(c.leased, f.lane.Lane)
+		}
 		if lease == nil {
 			continue
 		}
-		lease.InWave = isBack
 		r.Leases = append(r.Leases, lease)
-		switch f.kind {
-		case foundFresh, foundNewest:
-			r.Fresh++
-		case foundBack:
-			r.Back++
-		case foundProbe:
-			r.Probed = true
-			probes++
-		case foundRetry:
-			r.Retried = true
-		}
 		if mayFail {
 			failed++
+		} else {
+			r.Fresh++
 		}
 	}
 	r.MoreFresh = c.Fresh > 0 && seen[foundFresh] >= c.Fresh
-	r.MoreBack = r.MoreBack || c.Back > 0 && seen[foundBack] >= c.Back
+	r.MoreEarly = r.MoreEarly || c.Early > 0 && seen[foundEarly] >= c.Early
 	r.MoreRetries = c.Retries > 0 && seen[foundRetry] >= c.Retries
 	return r
 }
 
-// Claim asks for leases. When it returns, the courier has got them.
-func (s *Inbox) Claim(ctx context.Context, claims []*Claim) (results []Claimed, err error) {
-	reply := make(chan error, 1)
-	err = s.await(ctx, nil, &work{claims: claims, failed: func(err error) { reply <- err }, decide: func(t *sqlTurn) func() {
-		all := make([]Claimed, len(claims))
-		for n, c := range claims {
-			all[n] = c.take(t.found[c])
-		}
-		return func() {
-			results = all
-			for _, r := range all {
+// Claim asks for leases. When it returns, the courier has got them. Each claim is a work of its own, so that what the database refuses to write for
+// one receiver does not fail the others.
+func (s *Inbox) Claim(ctx context.Context, claims []*Claim) {
+	var waiting sync.WaitGroup
+	for _, c := range claims {
+		reply := make(chan error, 1)
+		w := &work{claim: c, failed: func(err error) { reply <- err }, decide: func(t *sqlTurn) func() {
+			r := c.take(t.found[c])
+			return func() {
+				c.result = r
 				for _, lease := range r.Leases {
 					s.courier.Deliver(lease)
 				}
+				reply <- nil
 			}
-			reply <- nil
-		}
-	}}, reply)
-	return results, err
+		}}
+		waiting.Go(func() {
+			if err := s.await(ctx, nil, w, reply); err != nil {
+				c.result = Claimed{err: err}
+			}
+		})
+	}
+	waiting.Wait()
 }
 
 // MaxReadAhead is the size up to which a content is read together with its lease. A larger one is read when it is sent.
@@ -206,9 +194,11 @@ type Outcome struct {
 	RetryIn    time.Duration // if Aborted: how long to wait before the next try
 	ContentErr error         // there was no try because the content is damaged
 	WantsNext  bool          // the courier wants to deliver the lane's next webhook, too
-	Everybody  bool          // the receiver fails for everybody: no failure is the webhook's fault
+	Counts     bool          // the failure counts towards Config.MaxTries
 
 	settlement // the result
+
+	rejected time.Duration // how long to wait before it is written again, because the database has invalid it
 }
 
 // SaveOutcome writes an outcome, and calls saved when that is done or has failed.
@@ -241,15 +231,15 @@ func (o *Outcome) parkReason(cfg *Config, h *Webhook, now time.Time) string {
 		return "the receiver will not take it: " + http.StatusText(o.Try.Status)
 	case h.Counted >= cfg.MaxTries:
 		return "too many failed tries (USHER_WEBHOOK_INBOX_TRIES)"
-	case now.Sub(h.AgeFrom()) > cfg.MaxAge:
+	case h.Tries >= cfg.MaxTries && now.Sub(h.FirstTry) > cfg.MaxAge:
 		return "older than USHER_WEBHOOK_INBOX_MAX_AGE"
 	}
 	return ""
 }
 
 // isMiss says whether a try was a miss: it says that the receiver is down, and nothing about the webhook.
-func isMiss(a receiver.Try) bool {
-	switch a.Status {
+func isMiss(status int) bool {
+	switch status {
 	case 0, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		return true
 	}
@@ -259,7 +249,7 @@ func isMiss(a receiver.Try) bool {
 // IsMiss says whether the try was a miss: the receiver is to blame, and not the webhook.
 func (o *Outcome) IsMiss() bool {
 	failed := o.ContentErr == nil && !o.Aborted && !o.Try.Accepted()
-	return failed && (isMiss(o.Try) || o.Everybody && !isPermanent(o.Try.Status))
+	return failed && isMiss(o.Try.Status)
 }
 
 // Permanent says whether the receiver has said that it will never take this webhook.

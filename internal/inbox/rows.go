@@ -138,7 +138,8 @@ type Status struct {
 // Record is what happened to a webhook.
 type Record struct {
 	Tries    int       `json:"tries"`              // since it was received, or since somebody last redelivered it
-	Counted  int       `json:"counted,omitempty"`  // the tries that count towards Config.MaxTries: all but the misses
+	FirstTry time.Time `json:"first_try,omitzero"` // when the first of them began; its age counts from here
+	Counted  int       `json:"counted,omitempty"`  // the tries that count towards Config.MaxTries; see Outcome.Counts
 	Receiver string    `json:"receiver,omitempty"` // the receiver of the last try
 	Tried    []Try     `json:"tried,omitempty"`
 	Next     time.Time `json:"next,omitzero"` // after a failed try: when the next one was due
@@ -203,7 +204,9 @@ func (s *Status) noteTry(began time.Time, took time.Duration, a receiver.Try) {
 	if before := len(s.Tried) - keptAnswers - 1; before >= 0 {
 		s.Tried[before].Answer = ""
 	}
-	s.Tries++
+	if s.Tries++; s.Tries == 1 {
+		s.FirstTry = began
+	}
 }
 
 // HasContent says whether the webhook's header and body are in memory.

@@ -107,6 +107,7 @@ func (t *sqlTurn) load(works []*work) error {
 	next := make(map[webhookgate.Lane]int64)
 	var hooks engine.Among
 	var all work
+	var claims []*Claim
 	for _, w := range works {
 		for _, name := range w.known {
 			if _, known := create[name]; !known {
@@ -121,12 +122,15 @@ func (t *sqlTurn) load(works []*work) error {
 		}
 		hooks = append(hooks, w.hooks...)
 		all.states = append(all.states, w.states...)
-		all.ids, all.digests, all.numbers, all.claims = append(all.ids, w.ids...), append(all.digests, w.digests...), all.numbers+w.numbers, append(all.claims, w.claims...)
+		all.ids, all.digests, all.numbers = append(all.ids, w.ids...), append(all.digests, w.digests...), all.numbers+w.numbers
+		if w.claim != nil {
+			claims = append(claims, w.claim)
+		}
 	}
 	names := sorted(create)
 	t.lock(names)
 	t.tx.Now(&t.now)
-	t.queueClaims(all.claims)
+	t.queueClaims(claims)
 	t.takeNumbers(all.numbers)
 	t.queueHeads(next)
 	if t.Latest {
@@ -217,12 +221,19 @@ func (t *sqlTurn) lock(names []webhookgate.Lane) {
 func (t *sqlTurn) queueClaims(claims []*Claim) {
 	now, mayTakeOver := t.s.Now().UnixMicro(), t.s.clock.mayTakeOver(t.leaseTime)
 	for _, c := range claims {
+		before, skipped := cmp.Or(c.TriedBefore, now-micros(time.Second)), len(c.skip)
+		among := func(n int) int64 {
+			if n > 0 {
+				n += skipped // which it may find, too
+			}
+			return int64(n)
+		}
 		t.tx.Queue("claim", func(r engine.Row) error {
 			var kind int64
 			l, err := scanLane(r, &kind)
 			t.found[c] = append(t.found[c], found{kind, t.adopt(l)})
 			return err
-		}, c.Receiver.Name, now, boolNumber(mayTakeOver), int64(c.Fresh), int64(c.Newest), int64(c.Back), c.WaitingFrom, c.TriedBefore, int64(c.Probes), boolNumber(c.ProbeFailed), int64(c.Retries))
+		}, c.Receiver.Name, now, boolNumber(mayTakeOver), among(c.Fresh), among(c.Newest), among(c.Early), before, 1+boolNumber(c.MissedOnly), among(c.Retries))
 	}
 }
 
@@ -231,7 +242,7 @@ func (t *sqlTurn) readHeads() {
 	heads := make(map[webhookgate.Lane]int64)
 	for c, all := range t.found {
 		c.order(all)
-		for _, f := range all[:min(len(all), c.Room)] {
+		for _, f := range all[:min(len(all), c.Room+len(c.skip))] {
 			if l := f.lane; !l.leased() && len(l.hooks) == 0 {
 				heads[l.Lane] = 0
 			}

@@ -349,8 +349,7 @@ type Figures struct {
 	Pending     int           // webhooks that wait or are being delivered
 	Oldest      time.Duration // the age of the oldest of them
 	Parked      int
-	Misses      int // lanes whose first webhook's last try was a miss: the receiver is to blame
-	NotAccepted int // lanes whose first webhook the receiver did not accept
+	NotAccepted int // lanes whose first webhook's last try failed
 
 	// Only of a receiver.
 	FailsForEverybody bool      // several tenants have begun to fail, and nothing was accepted since
@@ -374,7 +373,7 @@ func (f Figures) at(counted *Figures) Figures {
 }
 
 // Down says whether a receiver takes nothing. People and metrics go by this, and by the same rule as deliveries.
-func (f Figures) Down() bool { return f.FailsForEverybody && f.Misses+f.NotAccepted > 0 }
+func (f Figures) Down() bool { return f.FailsForEverybody && f.NotAccepted > 0 }
 
 // Stats are the figures of the inbox.
 type Stats struct {
@@ -478,7 +477,7 @@ func (s *Inbox) stats(ctx context.Context) Stats {
 			name = "" // it is gone from the settings, or this replica delivers nothing
 		}
 		r := receivers[name]
-		r.Pending, r.Parked, r.Misses, r.NotAccepted = r.Pending+f.Pending, r.Parked+f.Parked, r.Misses+f.Misses, r.NotAccepted+f.NotAccepted
+		r.Pending, r.Parked, r.NotAccepted = r.Pending+f.Pending, r.Parked+f.Parked, r.NotAccepted+f.NotAccepted
 		if f.Pending > 0 {
 			r.Oldest = max(r.Oldest, age)
 		}
@@ -583,14 +582,14 @@ func (s *Inbox) recount(ctx context.Context) error {
 		}
 		tx.Queue("figures", func(r engine.Row) error {
 			var name string
-			var waiting, since, parked, bytes, misses, failing int64
-			if err := r.Scan(&name, &waiting, &since, &parked, &bytes, &misses, &failing); err != nil {
+			var waiting, since, parked, bytes, failing int64
+			if err := r.Scan(&name, &waiting, &since, &parked, &bytes, &failing); err != nil {
 				return err
 			}
-			f := Figures{Pending: int(waiting), Parked: int(parked), Misses: int(misses), NotAccepted: int(failing)}
+			f := Figures{Pending: int(waiting), Parked: int(parked), NotAccepted: int(failing)}
 			f.FailsForEverybody, f.FailingSince, f.LastAccepted = st.Receivers[name].FailsForEverybody, st.Receivers[name].FailingSince, st.Receivers[name].LastAccepted
 			st.Receivers[name], oldest[name] = f, since
-			st.Pending, st.Parked, st.Misses, st.NotAccepted = st.Pending+f.Pending, st.Parked+f.Parked, st.Misses+f.Misses, st.NotAccepted+f.NotAccepted
+			st.Pending, st.Parked, st.NotAccepted = st.Pending+f.Pending, st.Parked+f.Parked, st.NotAccepted+f.NotAccepted
 			used += bytes
 			return nil
 		})
@@ -893,7 +892,7 @@ func (s *Inbox) readHeldUp(ctx context.Context) (all []HeldUp, err error) {
 			if h == nil || len(h.Tried) == 0 {
 				continue
 			}
-			held := HeldUp{Webhook: h, Kind: l.Type, Down: l.lastResult == lastMiss && s.isDown(l.receiver), Behind: int(l.waiting) - 1}
+			held := HeldUp{Webhook: h, Kind: l.Type, Down: s.isDown(l.receiver, h.Tried[len(h.Tried)-1]), Behind: int(l.waiting) - 1}
 			if l.due < never { // else it is paused
 				held.Next = moment(l.due)
 			}
@@ -905,9 +904,9 @@ func (s *Inbox) readHeldUp(ctx context.Context) (all []HeldUp, err error) {
 }
 
 // isDown says whether a receiver fails for everybody. A replica that delivers nothing cannot know, and goes by the last try alone.
-func (s *Inbox) isDown(name string) bool {
+func (s *Inbox) isDown(name string, last Try) bool {
 	if s.courier == nil {
-		return true
+		return isMiss(last.Status)
 	}
 	for _, rc := range s.cfg.Receivers.All() {
 		if rc.Name == name {

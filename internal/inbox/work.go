@@ -21,7 +21,7 @@ import (
 type work struct {
 	lanes   []webhookgate.Lane // to lock; those that are new are made
 	known   []webhookgate.Lane // to lock, if they exist
-	claims  []*Claim           // to find lanes for
+	claim   *Claim             // to find lanes for
 	hooks   []int64            // webhooks to read, with their content
 	ids     []seenID           // signed ids to read
 	digests [][]byte           // invalid webhooks with these digests
@@ -40,7 +40,7 @@ type work struct {
 
 // onlyLane is the lane that it is about; none, if it is about several, or about something else, too.
 func (o *work) onlyLane() (lane webhookgate.Lane) {
-	if len(o.lanes)+len(o.known) == 1 && len(o.claims)+len(o.hooks) == 0 {
+	if len(o.lanes)+len(o.known) == 1 && o.claim == nil && len(o.hooks) == 0 {
 		lane = LaneOf(slices.Concat(o.lanes, o.known)[0])
 	}
 	return lane
@@ -115,7 +115,7 @@ func (s *Inbox) runWriter() {
 		case <-miss:
 			ops = s.storingMissed()
 		case o := <-s.ops:
-			if s.clockJumped {
+			if s.mayRepair() {
 				s.checkDatabase()
 			}
 			ops = s.gather(o)
@@ -123,7 +123,7 @@ func (s *Inbox) runWriter() {
 			i.reply <- i.run()
 			continue
 		case <-tick.C:
-			if s.idle || s.health.lastErr() != nil {
+			if s.idle || s.health.lastErr() != nil || s.mayRepair() {
 				s.checkDatabase() // nothing else shows an outage, or its end
 			}
 			s.idle = true
@@ -155,10 +155,10 @@ func (s *Inbox) runWriter() {
 	}
 }
 
-// checkDatabase finds out whether the database can be reached. To open it, or after an outage, it also writes. After the database's
-// clock has jumped, it corrects the times that lanes have: those that were written by the old clock may be far ahead.
+// checkDatabase finds out whether the database can be reached. To open it, or after an outage, it also writes. Each minute, and
+// when the database's clock has jumped, it corrects times that are further ahead than is possible: the clock was set back since.
 func (s *Inbox) checkDatabase() {
-	var raised bool
+	var raised, repair bool
 	err := s.write(func(tx engine.Tx) error {
 		var now int64
 		tx.Now(&now)
@@ -168,15 +168,23 @@ func (s *Inbox) checkDatabase() {
 		}
 		now = s.applyOffset(now)
 		s.observeClock(now, asked)
-		if s.clockJumped {
+		if repair = s.mayRepair(); repair {
 			names, err := receiversOf(tx)
 			if err != nil {
 				return err
 			}
-			// No time is further ahead than these. Leases get twice their time: another replica may get one at this moment, with
-			// a later reading of the clock.
-			tx.Queue("lane_due_repair", nil, now, now+micros(maxRetryAfter), now+micros(2*maxBackoff), now+micros(2*s.leaseTime), names)
-			tx.Queue("lane_try_repair", nil, now, names)
+			// Leases get twice their time: another replica may get one at this moment, with a later reading of the clock. In a file they do
+			// not end.
+			leaseEnd := never
+			if s.engine.Shared() {
+				leaseEnd = now + micros(2*s.leaseTime)
+			}
+			for _, name := range names {
+				tx.Queue("lane_try_repair", nil, now, name)
+				for result, latest := range map[int64]int64{lastOK: now, lastFailed: now + micros(2*maxBackoff), lastMiss: now + micros(2*maxBackoff)} {
+					tx.Queue("lane_due_repair", nil, now, now+micros(maxRetryAfter), name, result, latest, leaseEnd)
+				}
+			}
 			tx.Queue("lane_missed_repair", nil, now)
 		}
 		if s.health.unproven() {
@@ -191,8 +199,13 @@ func (s *Inbox) checkDatabase() {
 	if err == nil && raised {
 		s.cfg.Log.Warn(numbersRaised)
 	}
-	s.clockJumped = s.clockJumped && err != nil
+	if err == nil && repair {
+		s.nextRepair = time.Now().Add(time.Minute)
+	}
 }
+
+// mayRepair says whether it is time to look for times that are further ahead than is possible.
+func (s *Inbox) mayRepair() bool { return !time.Now().Before(s.nextRepair) }
 
 const numbersRaised = "the sequence of the webhooks' numbers was behind the tables, and usher has corrected it"
 

@@ -86,7 +86,7 @@ func newReceiver(r *receiver.Receiver, tries metrics.RecentTries, box *Inbox) Re
 	if box != nil {
 		if stats, ok := box.stats.Receivers[r.Name]; ok {
 			s.Waiting, s.Oldest, s.Parked, s.diagnosis, s.since, s.last = stats.Pending, stats.Oldest, stats.Parked, diagnoseInbox(&stats), stats.FailingSince, stats.LastAccepted
-			refuses = page.Plural(stats.Misses+stats.NotAccepted, "tenant", "tenants")
+			refuses = page.Plural(stats.NotAccepted, "tenant", "tenants")
 			switch {
 			case s.last.IsZero():
 				refuses = "fails for " + refuses
@@ -140,7 +140,7 @@ func diagnoseInbox(box *inbox.Figures) diagnosis {
 	switch {
 	case box.Down():
 		return away
-	case box.Misses+box.NotAccepted > 0:
+	case box.NotAccepted > 0:
 		return refusesSome
 	}
 	return fine

@@ -95,7 +95,7 @@ func TestTroubles(t *testing.T) {
 		}
 		return &inbox.Stats{Figures: f, Receivers: map[string]inbox.Figures{"main": r}}
 	}
-	down := func(r *inbox.Figures) { r.Misses, r.FailsForEverybody, r.FailingSince = 3, true, night }
+	down := func(r *inbox.Figures) { r.NotAccepted, r.FailsForEverybody, r.FailingSince = 3, true, night }
 	refuses := func(n int, none bool) func(*inbox.Figures) {
 		return func(r *inbox.Figures) {
 			if r.NotAccepted, r.FailsForEverybody, r.LastAccepted = n, none, night.Add(time.Minute); none {

@@ -64,8 +64,7 @@ CREATE TABLE {schema}.lane (
 	missed          {bytes} NOT NULL DEFAULT {empty},
 	PRIMARY KEY (tenant, platform, event_type)
 ) {keyed};
-CREATE INDEX lane_last_try ON {schema}.lane (receiver, last_result, last_try) WHERE last_result > 0 AND due < {never};
-CREATE INDEX lane_waiting_since ON {schema}.lane (receiver, waiting_since) WHERE last_result = 2 AND due < {never};
+CREATE INDEX lane_last_try ON {schema}.lane (receiver, last_try, last_result) WHERE last_result > 0 AND due < {never};
 CREATE INDEX lane_failed ON {schema}.lane (waiting_since) WHERE last_result > 0;
 CREATE INDEX lane_missed ON {schema}.lane (missed_since) WHERE missed_since > 0;
 

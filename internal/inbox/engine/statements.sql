@@ -5,25 +5,33 @@
 
 -- name: claim
 -- 1 the receiver, 2 now, 3 whether leases that have ended may be taken over (1). How many lanes: 4 that have not failed and wait longest,
--- 5 that have not failed and came last, 6 that were missed, before their time, those that wait longest first (since 7 or later, and last
--- tried before 8), 9 probes (10: also of lanes that failed without a miss), 11 that failed and are due.
+-- 5 that have not failed and came last, 6 that were last tried before 7 and failed (8: 1) or were missed (8: 2), due or not, those that were
+-- tried longest ago, 9 that failed and are due.
 SELECT l.kind, {lane} FROM (
 	SELECT * FROM (SELECT 0 AS kind, * FROM {schema}.lane WHERE receiver = $1::text AND last_result = 0 AND due <= $2::bigint AND bytes > 0 AND (owner = {empty} OR $3::bigint = 1) ORDER BY due LIMIT $4::bigint {skip}) a
 	UNION ALL
 	SELECT * FROM (SELECT 1 AS kind, * FROM {schema}.lane WHERE receiver = $1::text AND last_result = 0 AND due <= $2::bigint AND bytes > 0 AND (owner = {empty} OR $3::bigint = 1) ORDER BY due DESC LIMIT $5::bigint {skip}) b
 	UNION ALL
-	SELECT * FROM (SELECT 2 AS kind, * FROM {schema}.lane WHERE receiver = $1::text AND last_result = 2 AND due < {never} AND waiting_since >= $7::bigint AND last_try < $8::bigint AND not_before <= $2::bigint AND owner = {empty}
-		ORDER BY waiting_since LIMIT $6::bigint {skip}) c
+	SELECT * FROM (SELECT 2 AS kind, * FROM {schema}.lane WHERE receiver = $1::text AND last_try < $7::bigint AND last_result >= $8::bigint AND last_result > 0 AND due < {never} AND not_before <= $2::bigint
+		AND (owner = {empty} OR due <= $2::bigint AND $3::bigint = 1) ORDER BY last_try LIMIT $6::bigint {skip}) c
 	UNION ALL
-	SELECT * FROM (SELECT 3 AS kind, * FROM {schema}.lane WHERE receiver = $1::text AND last_result = 2 AND due < {never} AND last_try <= $2::bigint - 1000000 AND not_before <= $2::bigint AND (owner = {empty} OR due <= $2::bigint AND $3::bigint = 1)
-		ORDER BY last_try LIMIT $9::bigint {skip}) d
+	SELECT * FROM (SELECT 3 AS kind, * FROM {schema}.lane WHERE receiver = $1::text AND last_result = 1 AND due <= $2::bigint AND bytes > 0 AND (owner = {empty} OR $3::bigint = 1) ORDER BY due LIMIT $9::bigint {skip}) d
 	UNION ALL
-	SELECT * FROM (SELECT 3 AS kind, * FROM {schema}.lane WHERE receiver = $1::text AND last_result = 1 AND due < {never} AND last_try <= $2::bigint - 1000000 AND not_before <= $2::bigint AND (owner = {empty} OR due <= $2::bigint AND $3::bigint = 1)
-		ORDER BY last_try LIMIT $9::bigint * $10::bigint {skip}) e
-	UNION ALL
-	SELECT * FROM (SELECT 4 AS kind, * FROM {schema}.lane WHERE receiver = $1::text AND last_result = 1 AND due <= $2::bigint AND bytes > 0 AND (owner = {empty} OR $3::bigint = 1) ORDER BY due LIMIT $11::bigint {skip}) f
-	UNION ALL
-	SELECT * FROM (SELECT 4 AS kind, * FROM {schema}.lane WHERE receiver = $1::text AND last_result = 2 AND due <= $2::bigint AND bytes > 0 AND (owner = {empty} OR $3::bigint = 1) ORDER BY due LIMIT $11::bigint {skip}) g) l
+	SELECT * FROM (SELECT 3 AS kind, * FROM {schema}.lane WHERE receiver = $1::text AND last_result = 2 AND due <= $2::bigint AND bytes > 0 AND (owner = {empty} OR $3::bigint = 1) ORDER BY due LIMIT $9::bigint {skip}) e) l
+
+-- name: lane_due_repair
+-- Lanes that are due later than is possible: the clock was set back since. They may be tried now (1), or at a time that the receiver has asked
+-- for, if that is possible (not later than 2). 3 the receiver, 4 the last result. The latest times that are possible: 5 without an owner, 6 the
+-- end of a lease.
+UPDATE {schema}.lane SET due = CASE WHEN not_before > $1::bigint AND not_before <= $2::bigint THEN not_before ELSE $1::bigint END,
+	not_before = CASE WHEN not_before <= $2::bigint THEN not_before ELSE 0 END
+WHERE receiver = $3::text AND last_result = $4::bigint AND due > $5::bigint AND due < {never} AND bytes > 0
+	AND (due > not_before OR due > $2::bigint) AND (owner = {empty} OR due > $6::bigint)
+
+-- name: lane_try_repair
+-- No lane of receiver 2 was tried, or failed, later than now (1).
+UPDATE {schema}.lane SET last_try = $1::bigint, failing_since = CASE WHEN failing_since > $1::bigint THEN $1::bigint ELSE failing_since END
+WHERE receiver = $2::text AND last_try > $1::bigint AND last_result > 0 AND due < {never}
 
 -- name: receivers
 -- The names that lanes have, one step through the index for each.
@@ -151,7 +159,7 @@ SELECT s.tenant, count(*) OVER () FROM {schema}.snapshot s WHERE s.platform = $1
 
 -- name: figures
 SELECT receiver, sum(waiting)::bigint, min(waiting_since), sum(parked)::bigint, sum(bytes)::bigint,
-	count(*) FILTER (WHERE last_result = 2 AND waiting > 0), count(*) FILTER (WHERE last_result = 1 AND waiting > 0)
+	count(*) FILTER (WHERE last_result > 0 AND waiting > 0)
 FROM {schema}.lane WHERE bytes > 0 GROUP BY receiver
 
 -- name: failing

@@ -30,18 +30,6 @@ UPDATE {schema}.lane l SET last = n.last, last_at = n.last_at, taken = n.taken, 
 FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bytea[], $7::bigint[], $8::bigint[]) AS n (tenant, platform, event_type, last, last_at, taken, taken_at, taken_snapshot)
 WHERE l.tenant = n.tenant AND l.platform = n.platform AND l.event_type = n.event_type
 
--- name: lane_due_repair
--- After a jump of the clock. 1 now; the latest time that is possible for: 2 not_before, 3 due after a failure, 4 the end of a lease;
--- 5 the receivers. A lane whose time is later than possible may be tried now.
-UPDATE {schema}.lane SET due = CASE WHEN not_before <= $2::bigint THEN greatest($1::bigint, not_before) ELSE $1::bigint END,
-	not_before = CASE WHEN not_before <= $2::bigint THEN not_before ELSE 0 END, last_try = least(last_try, $1::bigint)
-WHERE receiver = ANY($5::text[]) AND due < {never} AND bytes > 0
-	AND (owner = '' AND last_result = 0 AND due > $1::bigint OR owner = '' AND due > $3::bigint OR owner <> '' AND due > $4::bigint)
-
--- name: lane_try_repair
--- No lane was tried, or failed, later than now (1); 2 the receivers.
-UPDATE {schema}.lane SET last_try = $1::bigint, failing_since = least(failing_since, $1::bigint) WHERE receiver = ANY($2::text[]) AND last_result IN (1, 2) AND last_result > 0 AND due < {never} AND last_try > $1::bigint
-
 -- name: touch
 -- A write that changes nothing, to find out whether the database can be written.
 UPDATE {schema}.schema_version SET version = version

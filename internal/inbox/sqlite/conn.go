@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 
 	"modernc.org/libc"
 	lib "modernc.org/sqlite/lib"
@@ -29,6 +31,7 @@ type statement struct {
 	*conn
 	handle     uintptr
 	parameters int
+	limits     []int     // which of them are a LIMIT
 	bound      []uintptr // memory of the values that it runs with
 }
 
@@ -162,6 +165,8 @@ func (c *conn) transaction(begin string, fn func() error) error {
 	return err
 }
 
+var limitParameter = regexp.MustCompile(`LIMIT \+\?([0-9]+)`)
+
 // prepare returns a statement of statements.sql.
 func (c *conn) prepare(name string) (*statement, error) {
 	if s := c.prepared[name]; s != nil {
@@ -174,6 +179,10 @@ func (c *conn) prepare(name string) (*statement, error) {
 	s, err := c.compile(text)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	for _, match := range limitParameter.FindAllStringSubmatch(text, -1) {
+		n, _ := strconv.Atoi(match[1])
+		s.limits = append(s.limits, n-1)
 	}
 	c.prepared[name] = s
 	return s, nil
@@ -210,6 +219,11 @@ func (c *conn) run(ctx context.Context, name string, each func(engine.Row) error
 			args[i] = asJSON(append([]int64{}, a...))
 		case engine.Table:
 			args[i] = asJSON(rowsOf(a))
+		}
+	}
+	for _, n := range s.limits {
+		if limit, ok := args[n].(int64); ok && limit < 0 { // SQLite takes it for no limit, and would read everything
+			return &engine.StatementError{Err: fmt.Errorf("statement %s: a negative limit, %d", name, limit)}
 		}
 	}
 	if len(args) < s.parameters {

@@ -282,8 +282,10 @@ func TestStartReadsFewLanes(t *testing.T) {
 		name string
 		args []any
 	}{
-		{"lane_due_repair", []any{now, now + 1e9, now + 1e9, now + 1e9, "main"}},
 		{"lane_try_repair", []any{now, "main"}},
+		{"lane_due_repair", []any{now, now + 1e9, "main", 0, now, engine.Never}},
+		{"lane_due_repair", []any{now, now + 1e9, "main", 1, now + 1e9, engine.Never}},
+		{"lane_due_repair", []any{now, now + 1e9, "main", 2, now + 1e9, engine.Never}},
 		{"receivers", nil},
 	} {
 		if err := e.conn.run(t.Context(), run.name, func(engine.Row) error { return nil }, run.args); err != nil {
@@ -293,7 +295,7 @@ func TestStartReadsFewLanes(t *testing.T) {
 			t.Errorf("%s takes %d steps for %d lanes", run.name, n, lanes)
 		}
 	}
-	late, err := e.conn.queryValue(fmt.Sprintf("SELECT count(*) FROM lane WHERE due > %d OR last_try > %d", now, now))
+	late, err := e.conn.queryValue(fmt.Sprintf("SELECT count(*) FROM lane WHERE due > %d OR last_result > 0 AND last_try > %d", now, now))
 	if err != nil || late != int64(0) {
 		t.Errorf("%v lanes still lie in the future: %v", late, err)
 	}
@@ -381,5 +383,27 @@ func TestMigrations(t *testing.T) {
 		if err := usher(newer); err != nil {
 			t.Errorf("the newer one again: %v", err)
 		}
+	}
+}
+
+// A negative limit is no limit for SQLite: it would read every row. The engine refuses it, and goes on.
+func TestNegativeLimitIsRefused(t *testing.T) {
+	e, err := Open(filepath.Join(t.TempDir(), "inbox.db"), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	actions := func(limit int64) error {
+		return e.Write(func(tx engine.Tx) error {
+			tx.Queue("actions", func(engine.Row) error { return nil }, engine.Never, limit)
+			return tx.Send()
+		})
+	}
+	var refused *engine.StatementError
+	if err := actions(-1); !errors.As(err, &refused) {
+		t.Errorf("a negative limit: %v", err)
+	}
+	if err := actions(0); err != nil {
+		t.Error(err)
 	}
 }

@@ -27,19 +27,6 @@ WHERE tenant = ? AND platform = ? AND event_type = ?
 -- For lanes of which nothing else has changed.
 UPDATE lane SET last = ?4, last_at = ?5, taken = ?6, taken_at = ?7, taken_snapshot = ?8 WHERE tenant = ?1 AND platform = ?2 AND event_type = ?3
 
--- name: lane_due_repair
--- After a jump of the clock. 1 now; the latest time that is possible for: 2 not_before, 3 due after a failure, 4 the end of a lease (leases do
--- not end here); 5 the receiver. A lane whose time is later than possible may be tried now.
-UPDATE lane SET due = CASE WHEN not_before <= ?2 THEN max(?1, not_before) ELSE ?1 END, not_before = CASE WHEN not_before <= ?2 THEN not_before ELSE 0 END, last_try = min(last_try, ?1)
-WHERE ?4 > 0 AND owner = x'' AND (tenant, platform, event_type) IN (SELECT * FROM ( -- with OR in their place all lanes of the receiver are read
-	SELECT tenant, platform, event_type FROM lane WHERE receiver = ?5 AND last_result = 0 AND due > ?1 AND due < {never} AND bytes > 0
-	UNION ALL SELECT tenant, platform, event_type FROM lane WHERE receiver = ?5 AND last_result = 1 AND due > ?3 AND due < {never} AND bytes > 0
-	UNION ALL SELECT tenant, platform, event_type FROM lane WHERE receiver = ?5 AND last_result = 2 AND due > ?3 AND due < {never} AND bytes > 0))
-
--- name: lane_try_repair
--- No lane was tried, or failed, later than now (1); 2 the receiver.
-UPDATE lane SET last_try = ?1, failing_since = min(failing_since, ?1) WHERE receiver = ?2 AND last_result IN (1, 2) AND last_result > 0 AND due < {never} AND last_try > ?1
-
 -- name: touch
 -- A write that changes nothing, to find out whether the database can be written.
 UPDATE number SET last = last
