@@ -39,7 +39,7 @@ const (
 	// cursorAge is how long a cursor can be used after the next telling.
 	cursorAge = 7 * 24 * time.Hour
 	// changesBytes is about how much a page has at most; one tenant may be larger.
-	changesBytes = 4 << 20
+	changesBytes = 1 << 20
 )
 
 // A toldRow is a row of the table told: a telling.

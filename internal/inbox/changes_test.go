@@ -218,7 +218,7 @@ func TestChangesBytes(t *testing.T) {
 				t.Errorf("page %d has %d tenants, %d bytes, want %d at most", i, len(page.All), size, largest)
 			}
 		}
-		if len(m.pages) < 4 || len(m.pages) > 10 {
+		if len(m.pages) < 4 || len(m.pages) > 12 {
 			t.Errorf("%d pages", len(m.pages))
 		}
 	})

@@ -17,14 +17,17 @@ SELECT s.platform, s.tenant, json_extract(f.value, '$.code') AS feature, coalesc
 	strftime('%Y-%m-%dT%H:%M:%S', s.received / 1000000, 'unixepoch') || printf('.%06dZ', s.received % 1000000) AS as_of, s.uuid AS webhook
 FROM snapshot s, json_each(s.features) f;
 
--- Changes are told at once: see changes.go.
-CREATE VIEW tell AS SELECT '' AS tenant, '' AS platform, 0 AS seq;
-CREATE TRIGGER tell INSTEAD OF INSERT ON tell BEGIN
-	INSERT INTO told SELECT max(number) + 1, random() & 9223372036854775807, unixepoch() * 1000000 FROM told;
-	INSERT INTO change SELECT new.tenant, new.platform, max(number), new.seq FROM told WHERE true
-		ON CONFLICT (tenant, platform) DO UPDATE SET number = excluded.number, seq = excluded.seq;
+-- Changes are told at once: see changes.go. A new row of told gets the number after the highest one.
+CREATE TRIGGER snapshot_added AFTER INSERT ON snapshot BEGIN
+	INSERT INTO told (token, at) VALUES (random() & 9223372036854775807, unixepoch() * 1000000);
+	INSERT INTO change VALUES (new.tenant, new.platform, last_insert_rowid(), new.seq) ON CONFLICT (tenant, platform) DO UPDATE SET number = excluded.number, seq = excluded.seq;
 END;
-CREATE TRIGGER snapshot_added AFTER INSERT ON snapshot BEGIN INSERT INTO tell VALUES (new.tenant, new.platform, new.seq); END;
-CREATE TRIGGER snapshot_changed AFTER UPDATE ON snapshot BEGIN INSERT INTO tell VALUES (new.tenant, new.platform, new.seq); END;
-CREATE TRIGGER snapshot_erased AFTER DELETE ON snapshot BEGIN INSERT INTO tell VALUES (old.tenant, old.platform, 0); END;
+CREATE TRIGGER snapshot_changed AFTER UPDATE ON snapshot BEGIN
+	INSERT INTO told (token, at) VALUES (random() & 9223372036854775807, unixepoch() * 1000000);
+	INSERT INTO change VALUES (new.tenant, new.platform, last_insert_rowid(), new.seq) ON CONFLICT (tenant, platform) DO UPDATE SET number = excluded.number, seq = excluded.seq;
+END;
+CREATE TRIGGER snapshot_erased AFTER DELETE ON snapshot BEGIN
+	INSERT INTO told (token, at) VALUES (random() & 9223372036854775807, unixepoch() * 1000000);
+	INSERT INTO change VALUES (old.tenant, old.platform, last_insert_rowid(), 0) ON CONFLICT (tenant, platform) DO UPDATE SET number = excluded.number, seq = excluded.seq;
+END;
 INSERT INTO told VALUES (0, random() & 9223372036854775807, 0);
