@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -98,6 +99,9 @@ func (p *Param) IsYesOrNo() bool { return p.Is == yesOrNo }
 func (a *Act) Flags() (all []string) {
 	if a.On == OnDeliveries {
 		all = append(all, "tenant", "receiver")
+	}
+	if slices.ContainsFunc(a.Params, func(p Param) bool { return p.Name == "tenant" }) {
+		all = append(all, "tenant")
 	}
 	for _, p := range a.Params {
 		if p.Flag {
@@ -323,10 +327,12 @@ func init() {
 			doc: []string{"POST /api/forget", "`{\"platform\",\"tenant\",\"forgotten\":n}`: the tenant's next webhook is no duplicate. Body: `{\"tenant\":\"CODE\",\"platform\":\"CODE\"}`, without `platform` if the tenant is on one only. Works without an inbox"},
 		},
 		{
-			Name: "dismiss", On: OnInbox, NoInbox: true, Params: []Param{{Name: "until", Is: aTime}}, Logged: "outages dismissed by hand",
+			Name: "dismiss", On: OnInbox, NoInbox: true, Params: []Param{{Name: "until", Is: aTime}, {Name: "tenant"}, {Name: "platform"}}, Logged: "dismissed by hand",
 			do: func(h *Handler, c *call) (_ any, _ []any, err error) {
 				var d Dismissed
 				switch until := c.time("until"); {
+				case c.given.Has("tenant"):
+					return h.dismissFinding(c)
 				case h.cfg.Inbox != nil:
 					d.Outages, d.Webhooks, err = h.cfg.Inbox.Dismiss(until, c.by)
 				case h.cfg.Missed != nil:
@@ -338,14 +344,17 @@ func init() {
 			},
 			ask:  (*Handler).confirmDismiss,
 			did:  "Dismissed.",
-			Help: "say that these are dealt with: outages, in which no gate was ready, and webhooks without a tenant that got a 5xx. It shows them, and asks first on a terminal, unless --yes",
+			Help: "say that these are dealt with: outages, in which no gate was ready, and webhooks without a tenant that got a 5xx. It shows them, and asks first on a terminal, unless --yes. --tenant T: what a reconcile has found of a tenant",
 			Says: says(func(d Dismissed, _ func(string) string) (string, error) {
+				if d.Findings > 0 {
+					return "dismissed: what a reconcile has found of the tenant", nil
+				}
 				if d.Outages+d.Webhooks == 0 {
 					return "", errors.New("nothing was dismissed: more has come meanwhile; look again")
 				}
 				return fmt.Sprintf("dismissed: %s, and %s without a tenant", page.Plural(d.Outages, "outage", "outages"), page.Plural(d.Webhooks, "webhook", "webhooks")), nil
 			}),
-			doc: []string{"POST /api/dismiss", "`{\"outages\":n,\"webhooks\":n}`: so many outages, and 5xx without a tenant, are dealt with. Body: `{\"until\":\"TIME\"}` limits it"},
+			doc: []string{"POST /api/dismiss", "`{\"outages\":n,\"webhooks\":n}`: so many outages, and 5xx without a tenant, are dealt with. Body: `{\"until\":\"TIME\"}` limits it; `{\"tenant\":\"CODE\"}`: what a reconcile has found of it (`findings`)"},
 		},
 		{
 			Name: "erase", On: OnTenant, Logged: "tenant erased by hand", Level: slog.LevelWarn,
@@ -384,11 +393,8 @@ func init() {
 		{
 			Name: "reconcile", Logged: "reconcile began", routes: (*Handler).reconcileRoutes,
 			doc: []string{
-				"POST /api/reconcile/begin", "`{\"run\",\"began\",\"known\":n}`: begins a run of `usher reconcile`. Body: `{\"about\":\"…\",\"as_of\":\"…\"}`. Ask the billing service only after this answer",
-				"POST /api/reconcile/compare", "`{\"lines\":[{\"platform\",\"tenant\",\"result\",\"changes\",…}]}`: compares up to 500 lines. `?run=` is the run; `fault` says why a line cannot be compared, `elsewhere` lists other platforms with that code. `?settle=true` settles what is invalid of equal tenants",
-				"POST /api/reconcile/apply", "the same, and takes in what differs or is missing: `applied`, else `left_out` or `error`. `?keep=true` delivers nothing",
-				"POST /api/reconcile/known", "`{\"tenants\":[{\"platform\",\"tenant\"}],\"more\":true}`: tenants whose last snapshot is older than the run, after `?platform=&tenant=`",
-				"POST /api/reconcile/end", "`{}`: ends the run. Body: `{\"complete\",\"failed\",\"summary\"}`. `\"partial\":true`: too few tenants to clear anything",
+				"POST /api/reconcile", "begins a run of `usher reconcile`. Body: `{\"about\":\"…\",\"as_of\":\"…\"}`. The answer stays open until the run's end; if it ends earlier, the run has failed. Its first line is `{\"run\",\"began\",\"known\":n}`: ask the billing service only after it",
+				"POST /api/reconcile?run=", "compares the lines of the body, and answers with lines: `{\"tenant\":{\"line\",\"platform\",\"tenant\",\"result\",\"changes\",…}}` for each that is not equal (`fault`: why a line cannot be compared), at the end `{\"ended\":{…}}` or `{\"error\"}`. `&failed=`: why the list cannot be trusted; `&partial=true`; `&last=true`: nothing will be taken in. With `&apply=deliver`, `store` or `none`: takes in these lines, and ends the run",
 			},
 		},
 	}
@@ -419,6 +425,7 @@ type (
 	Dismissed struct {
 		Outages  int `json:"outages"`  // how many times in which no gate was ready
 		Webhooks int `json:"webhooks"` // how many webhooks got a 5xx before their tenant was known
+		Findings int `json:"findings"` // how many findings of reconcile
 	}
 
 	// Erased is the answer of POST /api/erase.

@@ -173,7 +173,7 @@ func TestDatabaseIsAway(t *testing.T) {
 	for _, c := range []string{
 		`POST /api/pause {}`, `POST /api/resume {"tenant":"acme","platform":"eu"}`, `POST /api/erase {"tenant":"acme","platform":"eu"}`,
 		`POST /api/forget {"tenant":"acme","platform":"eu"}`, `POST /api/dismiss {}`, `POST /api/webhooks/3/redeliver {}`, `POST /api/webhooks/3/discard {}`,
-		`POST /api/webhooks/3/accept {}`, `POST /api/reconcile/begin {"about":""}`, `GET /api/webhooks `, `GET /api/webhooks/3 `, `GET /api/tenants `, `GET /api/tenant?code=acme `,
+		`POST /api/webhooks/3/accept {}`, `POST /api/reconcile {"about":""}`, `GET /api/webhooks `, `GET /api/webhooks/3 `, `GET /api/tenants `, `GET /api/tenant?code=acme `,
 	} {
 		part := strings.SplitN(c, " ", 3)
 		if status, body := ask(h, part[0], part[1], part[2], "Content-Type", "application/json"); status != 503 || !strings.Contains(body, why) {

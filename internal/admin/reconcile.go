@@ -6,77 +6,44 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"iter"
 	"log/slog"
 	"net/http"
+	"os"
 	"time"
 
 	"usher/internal/inbox"
+	"usher/internal/text"
 )
 
-// The calls of 'usher reconcile'. The command runs a program that asks the billing service, and sends what it prints here, some hundred
-// lines at once: only the server has the schema. Nothing of a run is in memory between two calls.
+// The call of 'usher reconcile' is POST /api/reconcile. The first one begins a run, and stays open until its end: if it ends earlier, the run
+// has failed. Then one more for each pass carries what the command's program has printed, line by line, and the results back, in one stream:
+// a pass that compares, and one that takes in. Only the server can read the lines, because it has the schema.
 type (
-	// RunBegun is the answer of POST /api/reconcile/begin.
-	RunBegun struct {
-		Run   string    `json:"run"`
-		Began time.Time `json:"began"`
-		Known int       `json:"known"` // how many tenants usher knows
-	}
-
-	// RunBegin is its body.
+	// RunBegin is the body of the first call.
 	RunBegin struct {
 		AsOf  time.Time `json:"as_of,omitzero"`
 		About string    `json:"about"` // the flags of the command
 	}
 
-	// RunLines is the answer of POST /api/reconcile/compare and POST /api/reconcile/apply: one element for each line of the body.
-	RunLines struct {
-		Lines []RunLine `json:"lines"`
-	}
-
-	// RunLine is what came of a line.
+	// RunLine is a line of an answer.
 	RunLine struct {
-		inbox.Compared
-		Error string `json:"error,omitempty"` // why it was not taken in; those after it were not tried
-	}
+		Run   string    `json:"run,omitempty"` // the first line of the first call: the run has begun
+		Began time.Time `json:"began,omitzero"`
+		Known int       `json:"known,omitempty"` // how many tenants usher knows
 
-	// RunKnown is the answer of POST /api/reconcile/known: tenants whose last snapshot is older than the run, in the order of their codes.
-	RunKnown struct {
-		Tenants []inbox.TenantRef `json:"tenants"`
-		More    bool              `json:"more"`
-	}
-
-	// RunEnded is the answer of POST /api/reconcile/end.
-	RunEnded struct {
-		Partial bool `json:"partial,omitempty"` // see inbox.Inbox.EndRun
-	}
-
-	// RunEnd is its body.
-	RunEnd struct {
-		Complete bool          `json:"complete"`
-		Failed   string        `json:"failed,omitempty"`
-		Summary  inbox.Summary `json:"summary"`
+		Tenant   *inbox.Compared `json:"tenant,omitempty"`   // what came of a line
+		Compared int             `json:"compared,omitempty"` // how many tenants the pass has compared so far
+		Ended    *inbox.Run      `json:"ended,omitempty"`    // the last line of a pass
+		Error    string          `json:"error,omitempty"`    // the last line of a call that failed
 	}
 )
 
-const (
-	// maxRunLines is how many lines one call compares or applies, and maxRunBytes how many bytes they have.
-	maxRunLines = 500
-	maxRunBytes = 32 << 20
-	// runKnownPage is how many tenants a call returns.
-	runKnownPage = 2000
-)
+// runParams are those of a pass: the run, and what inbox.ListOptions and inbox.ApplyOptions say. With apply it takes in.
+var runParams = []string{"run", "failed", "partial", "last", "apply"}
 
-func (h *Handler) reconcileRoutes() []route {
-	run := []string{"run"}
-	return []route{
-		{path: "/api/reconcile/begin", act: h.answer(h.beginRun), params: []string{}, inbox: true},
-		{path: "/api/reconcile/compare", act: h.runLines(h.compareLines), params: []string{"run", "settle"}, inbox: true},
-		{path: "/api/reconcile/apply", act: h.runLines(h.applyLines), params: []string{"run", "no_deliver"}, inbox: true},
-		{path: "/api/reconcile/known", act: h.answer(h.knownBefore), params: append(run, "platform", "tenant"), inbox: true},
-		{path: "/api/reconcile/end", act: h.answer(h.endRun), params: run, inbox: true},
-	}
-}
+// linePatience is how long a pass waits for the next bytes.
+const linePatience = 2 * time.Minute
 
 func decodeBody[T any](r *http.Request) (body T, err error) {
 	d := json.NewDecoder(r.Body)
@@ -87,103 +54,176 @@ func decodeBody[T any](r *http.Request) (body T, err error) {
 	return body, err
 }
 
-func (h *Handler) beginRun(r *http.Request) (any, error) {
+// A runStream writes the lines of an answer.
+type runStream struct {
+	*json.Encoder
+	conn *http.ResponseController
+}
+
+func newRunStream(w http.ResponseWriter) *runStream {
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	return &runStream{json.NewEncoder(w), http.NewResponseController(w)}
+}
+
+func (s *runStream) send(line RunLine) error {
+	if err := s.Encode(line); err != nil {
+		return err
+	}
+	return s.conn.Flush()
+}
+
+func (h *Handler) reconcileRoutes() []route {
+	return []route{{path: "/api/reconcile", act: h.reconcile, params: runParams, inbox: true}}
+}
+
+// reconcile is POST /api/reconcile.
+func (h *Handler) reconcile(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Query().Get("run") != "" {
+		h.runPass(w, r)
+		return
+	}
 	body, err := decodeBody[RunBegin](r)
 	if err != nil {
-		return nil, err
+		h.fail(w, r, err)
+		return
 	}
 	run, known, err := h.cfg.Inbox.BeginRun(body.AsOf, asked(r, "reconcile", body.About))
 	if err != nil {
-		return nil, err
+		h.fail(w, r, err)
+		return
 	}
 	h.did(r, nil, slog.LevelInfo, "reconcile began", "run", run.ID)
-	return RunBegun{run.ID, run.Began, known}, nil
-}
-
-// runLines makes a handler of a func that gets the lines of the body. They may be more than the body of any other call has.
-func (h *Handler) runLines(do func(r *http.Request, run string, lines [][]byte) ([]inbox.Compared, error)) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		from := &stream{conn: http.NewResponseController(w), from: http.MaxBytesReader(w, r.Body, maxRunBytes)}
-		h.answer(func(r *http.Request) (any, error) {
-			lines, err := readLines(from)
-			if err != nil {
-				return nil, err
+	out := newRunStream(w)
+	_ = out.conn.SetReadDeadline(time.Time{}) // that of the body, which has arrived
+	err = out.send(RunLine{Run: run.ID, Began: run.Began, Known: known})
+	for beat := time.NewTicker(inbox.RunBeat); err == nil; {
+		select {
+		case <-beat.C:
+			switch err = h.cfg.Inbox.KeepRun(run.ID); {
+			case errors.Is(err, inbox.ErrNoRun):
+				_ = out.send(RunLine{Error: err.Error()})
+				return
+			case err != nil: // in an outage of the database the passes fail, not this
+				err = nil
 			}
-			all, err := do(r, r.URL.Query().Get("run"), lines)
-			if err != nil {
-				return nil, err
-			}
-			out := RunLines{Lines: make([]RunLine, len(all))}
-			for n, c := range all {
-				out.Lines[n].Compared = c
-				if c.Err != nil {
-					out.Lines[n].Error = c.Err.Error()
-				}
-			}
-			return out, nil
-		})(w, r)
-	}
-}
-
-func readLines(from io.Reader) (lines [][]byte, err error) {
-	in := bufio.NewReaderSize(from, 64<<10)
-	for {
-		line, err := in.ReadBytes('\n')
-		if line = bytes.TrimSpace(line); len(line) > 0 {
-			lines = append(lines, line)
-		}
-		switch {
-		case len(lines) > maxRunLines:
-			return nil, badRequest("the body has more than %d lines", maxRunLines)
-		case errors.Is(err, io.EOF):
-			return lines, nil
-		case err != nil:
-			return nil, badBody(err)
+			_, err = w.Write([]byte("\n"))
+			_ = out.conn.Flush()
+		case <-r.Context().Done():
+			err = r.Context().Err()
 		}
 	}
+	h.abortRun(r, run.ID, "'usher reconcile' was ended before the run was")
 }
 
-func (h *Handler) compareLines(r *http.Request, run string, lines [][]byte) ([]inbox.Compared, error) {
-	return h.cfg.Inbox.Compare(r.Context(), run, lines, r.URL.Query().Get("settle") == "true")
-}
-
-func (h *Handler) applyLines(r *http.Request, run string, lines [][]byte) ([]inbox.Compared, error) {
-	noDeliver := r.URL.Query().Get("no_deliver") == "true"
-	all, err := h.cfg.Inbox.Apply(r.Context(), run, lines, noDeliver)
-	applied := 0
-	for _, c := range all {
-		if c.Applied {
-			applied++
-		}
+// abortRun ends a run that has not ended yet.
+func (h *Handler) abortRun(r *http.Request, run, why string) {
+	err := h.cfg.Inbox.AbortRun(run, why)
+	if !errors.Is(err, inbox.ErrNoRun) {
+		h.did(r, nil, slog.LevelWarn, "reconcile failed", "run", run, "why", why)
 	}
-	if applied > 0 || err != nil {
-		h.did(r, err, slog.LevelWarn, "reconcile took in what the billing service says", "run", run, "tenants", applied, "no_deliver", noDeliver)
-	}
-	return all, err
 }
 
-func (h *Handler) knownBefore(r *http.Request) (any, error) {
-	query := r.URL.Query()
-	all, err := h.cfg.Inbox.KnownBefore(r.Context(), query.Get("run"), inbox.TenantRef{Platform: query.Get("platform"), Tenant: query.Get("tenant")}, runKnownPage)
+// runPass is one pass over the lines. It reads and writes at the same time.
+func (h *Handler) runPass(w http.ResponseWriter, r *http.Request) {
+	query, out := r.URL.Query(), newRunStream(w)
+	_ = out.conn.EnableFullDuplex()
+	buffered := bufio.NewWriterSize(w, 32<<10) // thousands of tenants may differ
+	out.Encoder = json.NewEncoder(buffered)
+	answered := false
+	tell := func(c *inbox.Compared) error { answered = true; return out.Encode(RunLine{Tenant: c}) }
+	lines := readLines(out.conn, r.Body, h.cfg.Inbox.MaxLine())
+	var run *inbox.Run
+	var err error
+	if apply := query.Get("apply"); apply == "" {
+		run, err = h.cfg.Inbox.CompareList(r.Context(), query.Get("run"), inbox.ListOptions{
+			Failed: query.Get("failed"), Partial: query.Get("partial") == "true", Last: query.Get("last") == "true", Tell: tell,
+			Batch: func(n int) {
+				answered = true
+				_ = out.Encode(RunLine{Compared: n})
+				_ = buffered.Flush()
+				_ = out.conn.Flush()
+			},
+		}, lines)
+	} else {
+		run, err = h.cfg.Inbox.ApplyList(r.Context(), query.Get("run"), inbox.ApplyOptions{None: apply == "none", Store: apply == "store", Failed: query.Get("failed"), Tell: tell}, lines)
+	}
 	if err != nil {
-		return nil, err
+		why := err.Error()
+		if r.Context().Err() != nil {
+			why = "'usher reconcile' was ended before the run was"
+		}
+		h.abortRun(r, query.Get("run"), why)
+		if !answered {
+			h.fail(w, r, err)
+			return
+		}
+		_ = out.Encode(RunLine{Error: why})
+		_ = buffered.Flush()
+		return
 	}
-	return RunKnown{Tenants: append([]inbox.TenantRef{}, all...), More: len(all) == runKnownPage}, nil
-}
-
-func (h *Handler) endRun(r *http.Request) (any, error) {
-	body, err := decodeBody[RunEnd](r)
-	if err != nil {
-		return nil, err
-	}
-	run := r.URL.Query().Get("run")
-	partial, err := h.cfg.Inbox.EndRun(run, body.Complete, body.Failed, body.Summary)
-	level := slog.LevelInfo
-	if body.Failed != "" || body.Summary.Left.Count() > 0 {
+	level, s := slog.LevelInfo, run.Summary
+	if run.Failed != "" || s.Left.Count() > 0 || s.Applied > 0 {
 		level = slog.LevelWarn
 	}
-	s := body.Summary
-	h.did(r, err, level, "reconcile ended", "run", run, "complete", body.Complete, "partial", partial, "failed", body.Failed,
-		"equal", s.Equal, "differs", s.Differs, "new", s.New, "twin", s.Twin, "changed", s.Changed, "unlisted", s.Unlisted, "applied", s.Applied)
-	return RunEnded{partial}, err
+	if !run.Ended.IsZero() {
+		h.did(r, nil, level, "reconcile ended", "run", run.ID, "complete", run.Complete, "failed", run.Failed,
+			"equal", s.Equal, "differs", s.Differs, "new", s.New, "twin", s.Twin, "changed", s.Changed, "unlisted", s.Unlisted, "applied", s.Applied)
+	}
+	_ = out.Encode(RunLine{Ended: run})
+	_ = buffered.Flush()
+}
+
+// readLines reads lines, each without the space around it. One that is too long is cut off: then it is too long still.
+func readLines(conn *http.ResponseController, body io.Reader, longest int) iter.Seq2[[]byte, error] {
+	in := bufio.NewReaderSize(body, 64<<10)
+	return func(yield func([]byte, error) bool) {
+		for {
+			var line []byte
+			_ = conn.SetReadDeadline(time.Now().Add(linePatience))
+			part, err := in.ReadSlice('\n')
+			for ; errors.Is(err, bufio.ErrBufferFull); part, err = in.ReadSlice('\n') {
+				if len(line) <= longest {
+					line = append(line, part...)
+				}
+				_ = conn.SetReadDeadline(time.Now().Add(linePatience))
+			}
+			if len(line) <= longest {
+				line = append(line, part...)
+			}
+			if err != nil && !errors.Is(err, io.EOF) {
+				if errors.Is(err, os.ErrDeadlineExceeded) {
+					err = errors.New("the list arrives too slowly")
+				}
+				yield(nil, err)
+				return
+			}
+			if err != nil {
+				_ = conn.SetReadDeadline(time.Time{}) // from here on net/http watches the connection
+			}
+			if line = bytes.TrimSpace(line); len(line) > 0 && !yield(line, nil) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+// dismissFinding says that what a reconcile has found of a tenant is dealt with.
+func (h *Handler) dismissFinding(c *call) (_ any, _ []any, err error) {
+	if h.cfg.Inbox == nil {
+		return nil, nil, errNoInbox
+	}
+	name, err := c.tenantName()
+	if err != nil {
+		return nil, nil, err
+	}
+	t, err := h.knownTenant(c.Context(), name)
+	if err != nil {
+		return nil, nil, err
+	}
+	c.by.About = text.Clip(inbox.ShowTenant(t.Platform, t.Tenant), 500)
+	found, err := h.cfg.Inbox.DismissFinding(t.Platform, t.Tenant, c.by)
+	if err == nil && found == 0 {
+		err = &refusal{http.StatusConflict, c.by.About + ": a reconcile has found nothing that is not dealt with"}
+	}
+	return Dismissed{Findings: found}, []any{"platform", t.Platform, "tenant", t.Tenant}, err
 }

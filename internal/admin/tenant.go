@@ -36,6 +36,8 @@ type Tenant struct {
 	Invalid   *Webhook           `json:"invalid,omitempty"`   // the tenant's last webhook that is invalid, if nobody has dealt with it
 	Missed    time.Time          `json:"missed,omitzero"`     // since when the tenant has missed webhooks; left out if it is not
 
+	Finding *inbox.Finding `json:"finding,omitempty"` // what a reconcile has found of it; left out if it is nothing that counts
+
 	Latest *Webhook `json:"-"` // the one of Snapshots that Rights is from, or nil
 }
 
@@ -51,6 +53,9 @@ func (h *Handler) tenant(ctx context.Context, platform, code string) (*Tenant, e
 	}
 	if h.cfg.Inbox != nil {
 		if t.Missed, _, err = h.cfg.Inbox.MissedOf(ctx, platform, code); err != nil {
+			return nil, err
+		}
+		if t.Finding, err = h.cfg.Inbox.Finding(ctx, platform, code); err != nil {
 			return nil, err
 		}
 	} else if h.cfg.Missed != nil {
@@ -81,7 +86,7 @@ func (h *Handler) tenant(ctx context.Context, platform, code string) (*Tenant, e
 		}
 	}
 	switch {
-	case len(t.Snapshots) == 0 && (t.MayUse != nil || t.Invalid != nil || !t.Missed.IsZero()):
+	case len(t.Snapshots) == 0 && (t.MayUse != nil || t.Invalid != nil || !t.Missed.IsZero() || t.Finding != nil):
 		return t, nil // what a tenant may use is kept for longer than its webhooks
 	case len(t.Snapshots) == 0:
 		return nil, h.unknownTenant(ctx, inbox.TenantName{Platform: &platform, Tenant: code})

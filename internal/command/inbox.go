@@ -409,7 +409,7 @@ func (i *inboxCall) act(a *admin.Act) func(context.Context) error {
 		return i.importFile
 	}
 	return func(ctx context.Context) error {
-		if a.Name == "dismiss" {
+		if a.Name == "dismiss" && i.tenant.Tenant == "" {
 			if nothing, err := i.askDismiss(ctx); nothing || err != nil {
 				return err
 			}

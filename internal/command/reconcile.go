@@ -5,12 +5,12 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
+	"net/http"
 	"net/url"
 	"os"
 	"os/signal"
@@ -21,7 +21,6 @@ import (
 	"time"
 
 	"usher/internal/admin"
-	"usher/internal/admin/status"
 	"usher/internal/inbox"
 	"usher/internal/job"
 	"usher/internal/settings"
@@ -29,7 +28,8 @@ import (
 )
 
 const reconcileUsage = `Usage: usher reconcile [--apply [--no-deliver] [--twins] [--max N] [--yes]]
-                       [--as-of TIME] [--json] -- CMD ARG...
+                       [--settle TIME] [--as-of TIME] [--partial] [--json]
+                       -- CMD ARG...
 
 Finds changes that usher does not know: their webhook got lost or was never
 sent, or they are older than usher. CMD asks the billing service in its own way,
@@ -42,39 +42,45 @@ examples/reconcile. If you have installed the units of deploy/systemd, run as
 root: systemctl start usher-reconcile.
 
 CMD runs as under 'usher exec': it calls the billing service at $USHER_URL,
-without a token. Without USHER_BASE_URL it just runs; then say with --as-of how
-old its list is.
+without a token. If it makes no successful call there, because it prints a saved
+list, or if there is no USHER_BASE_URL, say with --as-of how old the list is.
 
-  --apply       take in what differs or is new: usher makes a webhook of
-                each, and delivers it. It says how many and asks first
-  --no-deliver  with --apply: usher only knows them, and delivers nothing; for
-                the first day, with a receiver that is right already
-  --twins       with --apply: also take in tenants whose code usher knows on
-                another platform
-  --max N       with --apply: if more than N would be taken in, take in none.
-                By default a tenth of the tenants that usher knows, but 5 at
-                least and 100 at most; 0: any number
-  --yes         do not ask
-  --as-of TIME  how old the list is: 2026-01-31T08:00:00Z, or 90m, 3d ago
-  --json        lines of JSON, the last one with the numbers
+  --apply        take in what differs or is new: usher makes a webhook of each,
+                 and delivers it. It says how many and asks first
+  --no-deliver   with --apply: usher only knows them, and delivers nothing; for
+                 the first day, with a receiver that is right already
+  --twins        with --apply: also take in tenants whose code usher knows on
+                 another platform
+  --max N        with --apply: if more than N would be taken in, take in none.
+                 By default a tenth of the tenants that usher knows, but 5 at
+                 least and 100 at most; 0: any number
+  --yes          do not ask
+  --settle TIME  how long to wait before CMD starts (default 5s). Choose more if
+                 the service's own lists are further behind its webhooks
+  --as-of TIME   how old the list is: 2026-01-31T08:00:00Z, or 90m, 3d ago, or
+                 now. Tenants of which something came later are not compared
+  --partial      the list is not meant to be whole: nobody is unlisted
+  --json         lines of JSON, the last one with the numbers
 
 The results:
 
-  equal    the features are what usher answers by
-  differs  they are not
-  missing  usher does not know the tenant, or cannot read its features
-  twin     as missing, but usher knows this code on another platform, and CMD
-           did not print that one: usually CMD prints a wrong platform
-  changed  something came for the tenant meanwhile; the next run compares it
-  absent   usher knows the tenant, and CMD did not print it
+  equal     the features are what usher answers by
+  differs   they are not
+  new       usher does not know the tenant, or cannot read its features
+  twin      as new, but usher knows this code on another platform, and CMD did
+            not print that one: usually CMD prints a wrong platform
+  changed   something came for the tenant meanwhile; the next run compares it
+  unlisted  usher says that the tenant may use something, and CMD did not print
+            it: a lost cancellation, or a list that is not whole. usher only
+            says it
 
-A run that compares less than 90 % of the tenants of the largest run of the last
-week clears no difference that a larger one found, and ends no outage (a time
-without a gate). To end an outage, a run must also compare at least half of the
-tenants that usher knows, and leave nothing that differs.
+What a run finds of a tenant (differs, new, twin, unlisted) stays a trouble of
+that tenant until a later run has compared it, something newer of it is taken
+in, or you run 'usher inbox dismiss --tenant TENANT'.
 
-Exit code 0: nothing differs or is missing any more. 3: something does. 1: it
-failed, and nothing was taken in, or not all. 2: wrong settings or usage.
+Exit code 0: all that could be compared is equal now. 3: a tenant differs, is
+new, a twin or unlisted. 1: it failed, and nothing was taken in, or not all.
+2: wrong settings or usage.
 
 It uses the settings for calls (USHER_BASE_URL, USHER_CLIENT_ID,
 USHER_CLIENT_SECRET) and those of the admin port, from one file or from several:
@@ -87,108 +93,70 @@ USHER_CLIENT_SECRET) and those of the admin port, from one file or from several:
 // exitDiffers is the exit code of a reconcile that has left something that differs.
 const exitDiffers = 3
 
-const (
-	// A call compares or applies so many lines, or about so many bytes.
-	batchLines = 200
-	batchBytes = 1 << 20
-	// maxTenantLine is the length of the longest line. The server may accept less.
-	maxTenantLine = 16 << 20
-	// maxListed is how many tenants of one result, and how many faults, are printed without --json.
-	maxListed = 50
-)
+// maxListed is how many tenants of one result, and how many faults, are printed without --json.
+const maxListed = 50
 
 // reconcileCall is one 'usher reconcile'.
 type reconcileCall struct {
 	*adminAPI
-	apply, noDeliver, twins, yes, json bool
-	max                                int // -1: the default
-	asOf                               time.Time
-	command                            []string
-	job                                *job.Job // runs the command
+	apply, noDeliver, twins, yes, json, partial bool
 
-	run    admin.RunBegun
-	number int // of the last line
-	batch  batch
+	max     int // -1: the default
+	settle  time.Duration
+	asOf    time.Time
+	now     bool // --as-of now
+	command []string
 
-	seen      map[tenantKey]seenTenant // every tenant that CMD has printed
-	spool     spool                    // lines that need a second look: those that are not equal
-	conflicts spool                    // lines of tenants that came before with other features
-	toApply   spool
-	faults    int
-	untaken   []string // the first platforms of lines that were passed over
-	cut       error    // why not all that the command prints could be read
-	summary   inbox.Summary
-	listed    map[inbox.Result]int
-	progress  progress
+	begun    admin.RunLine
+	file     *os.File             // what the command has printed
+	size     int64                // until it ended
+	toApply  map[int]inbox.Result // by the number of the line
+	faults   int
+	listed   map[inbox.Result]int
+	progress progress
 }
-
-// A tenantKey stands for a tenant. It is a hash, because codes may be long, and there may be very many.
-type tenantKey [16]byte
-
-func keyOf(platform, tenant string) tenantKey {
-	sum := sha256.Sum256([]byte(platform + "\x00" + tenant))
-	return tenantKey(sum[:16])
-}
-
-type seenTenant struct {
-	state [8]byte // a hash of the digest of its features
-	equal bool    // it is counted as equal
-}
-
-// batch are the lines of one call.
-type batch struct {
-	lines []tenantLine
-	body  bytes.Buffer
-}
-
-// A tenantLine is a line that the command has printed.
-type tenantLine struct {
-	number int
-	found  inbox.Result // what the last comparison has found; empty: there was none
-	text   []byte
-}
-
-func (b *batch) add(l tenantLine) (full bool) {
-	b.lines = append(b.lines, tenantLine{l.number, l.found, bytes.Clone(l.text)})
-	b.body.Write(l.text)
-	b.body.WriteByte('\n')
-	return len(b.lines) >= batchLines || b.body.Len() >= batchBytes
-}
-
-func (b *batch) reset() { b.lines = b.lines[:0]; b.body.Reset() }
 
 // reconcileCommand is 'usher reconcile'.
-func reconcileCommand(ctx context.Context, p *Process, args []string) error {
-	c := &reconcileCall{seen: make(map[tenantKey]seenTenant), listed: make(map[inbox.Result]int), progress: progress{stderr: p.Stderr}}
+func reconcileCommand(ctx context.Context, p *Process, args []string) (err error) {
+	c := &reconcileCall{toApply: make(map[int]inbox.Result), listed: make(map[inbox.Result]int), progress: progress{stderr: p.Stderr}}
 	if err := c.parse(args, time.Now()); err != nil {
 		return err
 	}
 	calls := settings.Environment(p.Environ)["USHER_BASE_URL"] != ""
 	stdin, _ := p.Stdin.(*os.File)
 	switch {
-	case !calls && c.asOf.IsZero():
-		return usageErrorf("without USHER_BASE_URL it needs --as-of, to know how old the list of CMD is")
 	case c.apply && !c.yes && (stdin == nil || !text.IsTerminal(stdin)):
 		return usageErrorf("--apply asks before it takes anything in, and there is no terminal: use --yes")
+	case !calls && c.asOf.IsZero() && !c.now:
+		return errors.New("reconcile failed: without USHER_BASE_URL it needs --as-of, to know how old the list of CMD is")
 	}
-	c.job = newJob(p, c.command)
+	j := newJob(p, c.command)
 	if calls {
-		if err := readOutbound(p, c.job); err != nil {
+		if err := readOutbound(p, j); err != nil {
 			return err
 		}
 	}
-	var err error
 	if c.adminAPI, err = newAdminAPI(p); err != nil {
 		return err
 	}
-	if err := c.post(ctx, "/api/reconcile/begin", admin.RunBegin{AsOf: c.asOf, About: c.flags()}, &c.run); err != nil {
+	c.client.Timeout = 0 // the calls last as long as the run
+	forget, err := c.openFile()
+	if err != nil {
 		return err
 	}
-	defer c.spool.close()
-	defer c.conflicts.close()
-	defer c.toApply.close()
-	complete, failed := c.compareAll(ctx, calls)
-	return c.end(complete, failed)
+	defer forget()
+	signals, stop := notifyOfStops() // before the command starts: it may survive a signal that means usher, too
+	defer stop()
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	if err := c.begin(ctx, end); err != nil {
+		return err
+	}
+	run, err := c.runAll(ctx, end, j, calls, signals)
+	if cause := context.Cause(ctx); cause != nil {
+		err = cause
+	}
+	return c.end(run, err)
 }
 
 func (c *reconcileCall) parse(args []string, now time.Time) error {
@@ -199,9 +167,13 @@ func (c *reconcileCall) parse(args []string, now time.Time) error {
 	f.BoolVar(&c.twins, "twins", false, "")
 	f.BoolVar(&c.yes, "yes", false, "")
 	f.BoolVar(&c.json, "json", false, "")
+	f.BoolVar(&c.partial, "partial", false, "")
 	f.IntVar(&c.max, "max", -1, "")
+	f.DurationVar(&c.settle, "settle", 5*time.Second, "")
 	f.Func("as-of", "", func(s string) (err error) {
-		c.asOf, err = parseWhen(s, now)
+		if c.now = s == "now"; !c.now {
+			c.asOf, err = parseWhen(s, now)
+		}
 		return err
 	})
 	if err := f.Parse(args); err != nil {
@@ -221,6 +193,8 @@ func (c *reconcileCall) parse(args []string, now time.Time) error {
 	switch {
 	case given["max"] && c.max < 0:
 		return usageErrorf("--max %d: write a whole number, 0 for any", c.max)
+	case c.settle < 0:
+		return usageErrorf("--settle %v: write how long to wait, 0s for not at all", c.settle)
 	case len(c.command) == 0:
 		return usageErrorf("needs a command that prints the tenants, as in: usher reconcile -- ./tenants.sh")
 	case len(c.command) == len(args) || args[len(args)-len(c.command)-1] != "--": // so that nobody takes a flag behind CMD for one of usher's
@@ -232,78 +206,32 @@ func (c *reconcileCall) parse(args []string, now time.Time) error {
 // flags returns the flags that say what was asked for.
 func (c *reconcileCall) flags() string {
 	var all []string
-	for name, on := range map[string]bool{"--apply": c.apply, "--no-deliver": c.noDeliver, "--twins": c.twins} {
-		if on {
-			all = append(all, name)
+	for _, f := range []struct {
+		on   bool
+		flag string
+	}{
+		{c.apply, "--apply"}, {c.noDeliver, "--no-deliver"}, {c.partial, "--partial"}, {c.twins, "--twins"}, {c.max >= 0, fmt.Sprint("--max ", c.max)},
+		{c.settle != 5*time.Second, fmt.Sprint("--settle ", c.settle)}, {c.now, "--as-of now"}, {!c.asOf.IsZero(), "--as-of " + c.asOf.UTC().Format(time.RFC3339)},
+	} {
+		if f.on {
+			all = append(all, f.flag)
 		}
-	}
-	slices.Sort(all)
-	if c.max >= 0 {
-		all = append(all, fmt.Sprint("--max ", c.max))
-	}
-	if !c.asOf.IsZero() {
-		all = append(all, "--as-of "+c.asOf.UTC().Format(time.RFC3339))
 	}
 	return strings.Join(all, " ")
 }
 
-// compareAll runs the command, compares what it prints, and applies what may be applied. complete: all tenants were compared.
-func (c *reconcileCall) compareAll(ctx context.Context, calls bool) (complete bool, failed error) {
-	var readErr error
-	j := c.job
-	j.Read = func(ctx context.Context, r io.Reader) error { readErr = c.read(ctx, r); return readErr }
-	start := j.Run
-	if !calls {
-		start = j.RunAlone
+// openFile makes the file for what the command prints: for the user alone, and without a name.
+func (c *reconcileCall) openFile() (forget func(), err error) {
+	if c.file, err = os.CreateTemp("", "usher-reconcile-*"); err != nil { // mode 0600
+		return nil, err
 	}
-	signals, stop := notifyOfStops() // before the command starts: it may survive a signal that means usher, too
-	defer stop()
-	code, err := start(ctx)
-	c.progress.end()
-	interrupted := len(signals) > 0
-	ctx, cancel := stoppedBy(ctx, signals, interrupted)
-	defer cancel()
-	defer func() {
-		if errors.Is(failed, context.Canceled) {
-			failed = errInterrupted
+	named := os.Remove(c.file.Name()) != nil // Windows cannot do that while it is open
+	return func() {
+		c.file.Close()
+		if named {
+			_ = os.Remove(c.file.Name())
 		}
-	}()
-	switch {
-	case readErr != nil && c.cut == nil:
-		return false, readErr // usher has ended the command: its exit code means nothing
-	case err != nil:
-		failed = err
-	case code != 0:
-		failed = fmt.Errorf("the command failed: its exit code is %d", code)
-	case interrupted:
-		failed = errInterrupted
-	case c.cut != nil:
-		failed = c.cut
-	case c.number == 0:
-		failed = errors.New("the command printed nothing")
-	}
-	if err := c.compareConflicts(ctx); err != nil {
-		return false, err
-	}
-	if failed == nil {
-		failed = c.faulty("compared")
-	}
-	if err := c.compareAgain(ctx, failed == nil); err != nil {
-		return false, err
-	}
-	if failed == nil { // the server may see a line in another way than before
-		failed = c.faulty("compared")
-	}
-	if failed == nil && c.compared() == 0 { // a list of another platform is more likely than one that says nothing
-		failed = fmt.Errorf("nothing was compared: no receiver takes these platforms: %s. Are they right?", strings.Join(c.untaken, ", "))
-	}
-	if failed != nil {
-		return false, failed
-	}
-	if err := c.findUnlisted(ctx); err != nil {
-		return false, err
-	}
-	return true, c.applyAll(ctx)
+	}, nil
 }
 
 // errInterrupted is why a run failed that a signal has ended.
@@ -320,453 +248,316 @@ func notifyOfStops() (signals chan os.Signal, stop func()) {
 	return signals, func() { signal.Stop(signals) }
 }
 
-// stoppedBy returns a context that ends with a signal; with the second one, if the first has come already.
-func stoppedBy(ctx context.Context, signals <-chan os.Signal, already bool) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancel(ctx)
-	if already {
-		<-signals
-	}
-	go func() {
-		select {
-		case <-signals:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
-	return ctx, cancel
-}
-
-// read reads the command's lines, and compares them.
-func (c *reconcileCall) read(ctx context.Context, r io.Reader) error {
-	in := bufio.NewReaderSize(r, 64<<10)
-	for {
-		line, tooLong, err := readTenantLine(in)
-		if err != nil && !errors.Is(err, io.EOF) { // the line has no end
-			c.cut = fmt.Errorf("cannot read all that the command prints: %w", err)
-			if err := c.compare(ctx); err != nil {
-				c.cut = nil
-				return err
-			}
-			return c.cut
-		}
-		if line = bytes.TrimSpace(line); len(line) > 0 || tooLong {
-			c.number++
-			if tooLong {
-				c.fault(c.number, fmt.Sprintf("it is longer than %d MiB", maxTenantLine>>20))
-			} else if c.batch.add(tenantLine{number: c.number, text: line}) {
-				if err := c.compare(ctx); err != nil {
-					return err
-				}
-			}
-		}
-		if err != nil {
-			return c.compare(ctx)
-		}
-	}
-}
-
-func readTenantLine(in *bufio.Reader) (line []byte, tooLong bool, err error) {
-	for {
-		part, err := in.ReadSlice('\n')
-		if tooLong = tooLong || len(line)+len(part) > maxTenantLine; !tooLong {
-			line = append(line, part...)
-		}
-		if err != bufio.ErrBufferFull {
-			return line, tooLong, err
-		}
-	}
-}
-
-// send has the server compare or apply the lines of a batch, and empties it.
-func (c *reconcileCall) send(ctx context.Context, b *batch, what string, query url.Values, each func(tenantLine, *admin.RunLine) error) error {
-	defer b.reset()
-	if len(b.lines) == 0 {
-		return nil
-	}
-	query.Set("run", c.run.Run)
-	var answer admin.RunLines
-	if err := c.post(ctx, "/api/reconcile/"+what+"?"+query.Encode(), bytes.NewReader(b.body.Bytes()), &answer); err != nil {
+// begin begins the run. Its request stays open: when it ends, so does the run.
+func (c *reconcileCall) begin(ctx context.Context, end context.CancelCauseFunc) error {
+	body, _ := json.Marshal(admin.RunBegin{AsOf: c.asOf, About: c.flags()})
+	lines, err := c.stream(ctx, url.Values{}, bytes.NewReader(body))
+	if err != nil {
 		return err
 	}
-	if len(answer.Lines) != len(b.lines) {
-		return fmt.Errorf("%s is not usher, or another version of it: it answers %d of %d lines", c.listen, len(answer.Lines), len(b.lines))
+	if err := lines.next(&c.begun); err != nil {
+		return c.noUsher(err)
 	}
-	for n, line := range b.lines {
-		if r := &answer.Lines[n]; what == "compare" && r.Fault == "" && !r.PassedOver && !slices.Contains(compareResults, r.Result) {
-			return c.notUnderstood(r)
+	go func() {
+		defer lines.Close()
+		for {
+			var line admin.RunLine
+			if err := lines.next(&line); err != nil {
+				end(fmt.Errorf("the connection to usher at %s has ended, and so has this run: %w", c.listen, err))
+				return
+			}
+			if line.Error != "" {
+				end(errors.New(text.Visible(line.Error)))
+				return
+			}
 		}
-		if err := each(line, &answer.Lines[n]); err != nil {
-			return err
-		}
-	}
+	}()
 	return nil
 }
 
-// compareResults are the results of a comparison. The command itself finds the others.
-var compareResults = []inbox.Result{inbox.Equal, inbox.Differs, inbox.NewTenant, inbox.Changed}
-
-func (c *reconcileCall) notUnderstood(r *admin.RunLine) error {
-	return fmt.Errorf("%s is not usher, or another version of it: it says %q of the tenant %s", c.listen, r.Result, text.Visible(inbox.ShowTenant(r.Platform, r.Tenant)))
+func (c *reconcileCall) noUsher(err error) error {
+	return fmt.Errorf("%s is not usher, or another version of it: %w", c.listen, err)
 }
 
-// compare compares the lines that were read. What is equal is done; the others get a second look when the command has ended.
-func (c *reconcileCall) compare(ctx context.Context) error {
-	err := c.send(ctx, &c.batch, "compare", url.Values{}, func(line tenantLine, r *admin.RunLine) error {
-		if r.Fault != "" {
-			c.fault(line.number, r.Fault)
-			return nil
-		}
-		key := keyOf(r.Platform, r.Tenant)
-		state := sha256.Sum256([]byte(r.State))
-		now := seenTenant{state: [8]byte(state[:8]), equal: r.Result == inbox.Equal && !r.Settles}
-		switch before, twice := c.seen[key]; {
-		case twice && before.state == now.state:
-			return nil
-		case twice:
-			return c.conflicts.add(line)
-		}
-		c.seen[key] = now
-		switch {
-		case r.PassedOver:
-			c.passOver(r)
-		case now.equal:
-			c.summary.Equal++
-		default:
-			return c.spool.add(line)
-		}
-		return nil
-	})
-	c.progress.show("%s compared", count(len(c.seen), "tenant"))
+// A lineReader reads the lines of an answer.
+type lineReader struct {
+	io.Closer
+	*json.Decoder
+}
+
+func (l *lineReader) next(line *admin.RunLine) error {
+	*line = admin.RunLine{}
+	err := l.Decode(line)
+	if errors.Is(err, io.EOF) {
+		err = io.ErrUnexpectedEOF
+	}
 	return err
 }
 
-// maxUntaken is how many platforms that no receiver takes are named.
-const maxUntaken = 5
+// stream makes a call of a run.
+func (c *reconcileCall) stream(ctx context.Context, query url.Values, body io.Reader) (*lineReader, error) {
+	resp, err := c.do(ctx, http.MethodPost, "/api/reconcile?"+query.Encode(), body)
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode != http.StatusOK {
+		defer resp.Body.Close()
+		raw, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+		return nil, c.refused(resp.StatusCode, raw)
+	}
+	return &lineReader{resp.Body, json.NewDecoder(resp.Body)}, nil
+}
 
-func (c *reconcileCall) passOver(r *admin.RunLine) {
-	c.summary.PassedOver++
-	if platform := cmp.Or(text.Visible(r.Platform), `""`); len(c.untaken) < maxUntaken && !slices.Contains(c.untaken, platform) {
-		c.untaken = append(c.untaken, platform)
+// runAll runs the command, compares what it has printed, and takes in what may be taken in.
+func (c *reconcileCall) runAll(ctx context.Context, end context.CancelCauseFunc, j *job.Job, calls bool, signals <-chan os.Signal) (*inbox.Run, error) {
+	if c.asOf.IsZero() {
+		select {
+		case <-time.After(c.settle):
+		case <-signals:
+			return nil, errInterrupted
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	start := j.Run
+	if !calls {
+		start = j.RunAlone
+	}
+	j.Stdout = c.file
+	code, err := start(ctx)
+	info, statErr := c.file.Stat()
+	if err := cmp.Or(statErr, context.Cause(ctx)); err != nil {
+		return nil, err
+	}
+	c.size = info.Size()
+	failed := ""
+	interrupted := len(signals) > 0
+	switch {
+	case err != nil:
+		failed = err.Error()
+	case code != 0:
+		failed = fmt.Sprint("the command failed: its exit code is ", code)
+	case interrupted:
+		failed = errInterrupted.Error()
+	case c.size == 0:
+		failed = "the command printed nothing"
+	case j.Calls() == 0 && c.asOf.IsZero() && !c.now:
+		failed = "the command made no successful call through $USHER_URL, so nobody knows how old its list is: say it with --as-of (--as-of now, if it is not saved)"
+	}
+	if interrupted {
+		<-signals
+	}
+	go func() { // the first signal, or the second
+		select {
+		case <-signals:
+			end(errInterrupted)
+		case <-ctx.Done():
+		}
+	}()
+	run, err := c.compareAll(ctx, failed)
+	if err != nil || !run.Ended.IsZero() {
+		return run, err
+	}
+	return c.applyAll(ctx, run)
+}
+
+// pass sends lines to the server, and returns the run as it is then. each gets what comes of each that is not equal.
+func (c *reconcileCall) pass(ctx context.Context, query url.Values, lines io.Reader, each func(*inbox.Compared)) (*inbox.Run, error) {
+	query.Set("run", c.begun.Run)
+	answer, err := c.stream(ctx, query, io.NopCloser(lines))
+	if err != nil {
+		return nil, err
+	}
+	defer answer.Close()
+	defer c.progress.end()
+	for {
+		var line admin.RunLine
+		switch err := answer.next(&line); {
+		case err != nil:
+			return nil, fmt.Errorf("the answer ended too early; 'usher inbox actions' shows what was done: %w", err)
+		case line.Error != "":
+			return nil, errors.New(text.Visible(line.Error))
+		case line.Tenant != nil && line.Tenant.Fault != "":
+			c.fault(line.Tenant)
+		case line.Tenant != nil:
+			each(line.Tenant)
+		case line.Compared > 0:
+			c.progress.show("%s compared", count(line.Compared, "tenant"))
+		case line.Ended != nil:
+			return line.Ended, nil
+		}
 	}
 }
 
-// compared returns how many tenants were compared.
-func (c *reconcileCall) compared() int {
-	s := &c.summary
-	return s.Equal + s.Differs + s.New + s.Twin + s.Changed
-}
-
-func (c *reconcileCall) fault(number int, why string) {
-	if c.faults++; c.faults <= maxListed {
-		c.progress.end()
-		fmt.Fprintf(c.Stderr, "line %d: %s\n", number, text.Visible(why))
-	}
-}
-
-// faulty returns an error if there were faults.
-func (c *reconcileCall) faulty(done string) error {
-	if c.faults == 0 {
-		return nil
-	}
-	return fmt.Errorf("%s cannot be %s", plural(c.faults, "line"), done)
-}
-
-// again sends the lines of a spool once more.
-func (c *reconcileCall) again(ctx context.Context, s *spool, what string, query url.Values, each func(tenantLine, *admin.RunLine) error) error {
-	return s.batches(func(b *batch) error { return c.send(ctx, b, what, query, each) })
-}
-
-// compareConflicts looks at tenants that the command has printed twice, with different features. That is a fault, unless the tenant
-// has changed meanwhile.
-func (c *reconcileCall) compareConflicts(ctx context.Context) error {
-	return c.again(ctx, &c.conflicts, "compare", url.Values{}, func(line tenantLine, r *admin.RunLine) error {
-		key := keyOf(r.Platform, r.Tenant)
-		before := c.seen[key]
-		switch {
-		case r.Fault != "":
-			c.fault(line.number, r.Fault)
-		case r.PassedOver:
-		case r.Result != inbox.Changed:
-			c.fault(line.number, fmt.Sprintf("the tenant %s was printed before, with other features", inbox.ShowTenant(r.Platform, r.Tenant)))
-		case before.equal:
-			c.summary.Equal--
-			c.found(r, inbox.Changed)
-			c.seen[key] = seenTenant{state: before.state}
-		}
-		return nil
-	})
-}
-
-// compareAgain compares once more what was not equal: a webhook may have been on its way. trusted: the command has ended well, so
-// that what was found equal is settled, and what differs may be applied.
-func (c *reconcileCall) compareAgain(ctx context.Context, trusted bool) error {
-	return c.again(ctx, &c.spool, "compare", url.Values{"settle": {strconv.FormatBool(trusted)}}, func(line tenantLine, r *admin.RunLine) error {
-		switch { // the settings of the server may have changed since the first look
-		case r.Fault != "":
-			c.fault(line.number, r.Fault)
-			return nil
-		case r.PassedOver:
-			c.passOver(r)
-			return nil
-		}
-		result := r.Result
-		if result == inbox.NewTenant && c.isTwin(r) {
-			result = inbox.Twin
-		}
-		if trusted && c.apply && (result == inbox.Differs || result == inbox.NewTenant || result == inbox.Twin && c.twins) {
-			if err := c.toApply.add(tenantLine{line.number, result, line.text}); err != nil {
-				return err
-			}
+// compareAll compares all lines.
+func (c *reconcileCall) compareAll(ctx context.Context, failed string) (*inbox.Run, error) {
+	query := url.Values{"failed": {text.Clip(failed, 500)}, "partial": {strconv.FormatBool(c.partial)}, "last": {strconv.FormatBool(!c.apply)}}
+	return c.pass(ctx, query, io.NewSectionReader(c.file, 0, c.size), func(r *inbox.Compared) {
+		if c.apply && failed == "" && (r.Result == inbox.Differs || r.Result == inbox.NewTenant || r.Result == inbox.Twin && c.twins) {
+			c.toApply[r.Line] = r.Result
 			if c.json { // its line says whether it was applied
-				c.count(result, 1)
-				return nil
+				return
 			}
 		}
-		c.found(r, result)
-		return nil
+		c.report(r)
 	})
-}
-
-// isTwin says whether usher knows this code on another platform that the command did not print.
-func (c *reconcileCall) isTwin(r *admin.RunLine) bool {
-	return slices.ContainsFunc(r.Elsewhere, func(platform string) bool { _, printed := c.seen[keyOf(platform, r.Tenant)]; return !printed })
-}
-
-// findUnlisted finds the tenants that usher knows and the command did not print.
-func (c *reconcileCall) findUnlisted(ctx context.Context) error {
-	for after := (inbox.TenantRef{}); ; {
-		query := url.Values{"run": {c.run.Run}, "platform": {after.Platform}, "tenant": {after.Tenant}}
-		var known admin.RunKnown
-		if err := c.post(ctx, "/api/reconcile/known?"+query.Encode(), nil, &known); err != nil {
-			return err
-		}
-		for _, t := range known.Tenants {
-			if _, printed := c.seen[keyOf(t.Platform, t.Tenant)]; !printed {
-				c.found(&admin.RunLine{Compared: inbox.Compared{Platform: t.Platform, Tenant: t.Tenant}}, inbox.Unlisted)
-			}
-			after = t
-		}
-		if !known.More {
-			return nil
-		}
-	}
 }
 
 // applyAll takes in what differs.
-func (c *reconcileCall) applyAll(ctx context.Context) error {
-	n := c.toApply.count
-	if n == 0 {
-		return nil
-	}
+func (c *reconcileCall) applyAll(ctx context.Context, run *inbox.Run) (*inbox.Run, error) {
+	n, query := len(c.toApply), url.Values{"apply": {"deliver"}}
 	most := c.max
 	if most < 0 {
-		most = max(5, min(100, c.run.Known/10))
-	}
-	if most > 0 && n > most {
-		if err := c.reportLeft(ctx, &c.toApply); err != nil {
-			return err
-		}
-		return fmt.Errorf("%s would be taken in, and --max allows %s: so none was. If that is right: --max %d", count(n, "tenant"), thousands(most), n)
+		most = c.defaultMax()
 	}
 	question := fmt.Sprintf("Take in %s? usher delivers what the billing service says to their receivers.", count(n, "tenant"))
 	if c.noDeliver {
+		query.Set("apply", "store")
 		question = fmt.Sprintf("Take in %s? usher then knows them, and delivers nothing.", count(n, "tenant"))
 	}
-	if !c.yes {
+	switch {
+	case run.Failed != "":
+		query.Set("apply", "none")
+		query.Set("failed", run.Failed)
+	case n == 0:
+	case most > 0 && n > most:
+		query.Set("apply", "none")
+		query.Set("failed", fmt.Sprintf("%s would be taken in, and --max allows %s: so none was. If that is right: --max %d", count(n, "tenant"), thousands(most), n))
+	case !c.yes:
 		yes, err := c.confirm(ctx, question)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if !yes {
 			c.say("Nothing was taken in.\n")
-			return c.reportLeft(ctx, &c.toApply)
+			query.Set("apply", "none")
 		}
 	}
-	var full error
-	var rest spool // what was not tried after that
-	defer rest.close()
-	query := url.Values{"no_deliver": {strconv.FormatBool(c.noDeliver)}}
-	err := c.toApply.batches(func(b *batch) error {
-		if full != nil {
-			defer b.reset()
-			return rest.addAll(b.lines)
+	var numbers []int // in the order of the lines that are sent
+	return c.pass(ctx, query, c.linesToApply(&numbers), func(r *inbox.Compared) {
+		if r.Line < 1 || r.Line > len(numbers) {
+			return
 		}
-		return c.send(ctx, b, "apply", query, func(line tenantLine, r *admin.RunLine) error {
-			was := line.found
-			switch {
-			case r.Applied:
-				c.summary.Applied++
-				c.left(was, -1)
-			case r.Error != "":
-				full = errors.New(r.Error)
-			case full != nil:
-				return rest.add(line)
-			case r.Fault != "":
-				c.fault(line.number, r.Fault)
-				return nil
-			case r.PassedOver:
-				c.count(was, -1)
-				c.passOver(r)
-				return nil
-			case r.LeftOut != "":
-			case r.Result == inbox.Equal || r.Result == inbox.Changed: // meanwhile
-				c.count(was, -1)
-				c.count(r.Result, 1)
-				was = r.Result
-			default:
-				full = c.notUnderstood(r)
-			}
-			if c.json || !r.Applied {
-				c.report(r, was)
-			}
-			return nil
-		})
+		was := c.toApply[numbers[r.Line-1]]
+		if r.Result == "" || r.Result == inbox.NewTenant {
+			r.Result = was
+		}
+		if c.json || !r.Applied && query.Get("apply") != "none" {
+			c.report(r)
+		}
 	})
+}
+
+func (c *reconcileCall) defaultMax() int { return max(5, min(100, c.begun.Known/10)) }
+
+// linesToApply reads the file again, only the lines that are to be taken in.
+func (c *reconcileCall) linesToApply(numbers *[]int) io.Reader {
+	for n := range c.toApply {
+		*numbers = append(*numbers, n)
+	}
+	slices.Sort(*numbers)
+	r, w := io.Pipe()
+	go func() {
+		in, out := bufio.NewReaderSize(io.NewSectionReader(c.file, 0, c.size), 64<<10), bufio.NewWriterSize(w, 64<<10)
+		var err error
+		for number := 0; err == nil; {
+			var line []byte
+			line, err = in.ReadBytes('\n')
+			if line = bytes.TrimSpace(line); len(line) == 0 {
+				continue
+			}
+			if number++; c.toApply[number] != "" {
+				_, _ = out.Write(append(line, '\n')) // Flush says whether it could
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			err = out.Flush()
+		}
+		w.CloseWithError(err)
+	}()
+	return r
+}
+
+func (c *reconcileCall) fault(r *inbox.Compared) {
+	if c.faults++; c.faults <= maxListed {
+		c.progress.end()
+		fmt.Fprintf(c.Stderr, "line %d: %s\n", r.Line, text.Visible(r.Fault))
+	}
+}
+
+// end says how the run has ended.
+func (c *reconcileCall) end(run *inbox.Run, failed error) error {
+	if failed == nil && run.Failed != "" {
+		failed = errors.New(run.Failed)
+	}
 	switch {
-	case err != nil:
-		return err
-	case full != nil:
-		if err := c.reportLeft(ctx, &rest); err != nil {
-			return err
-		}
-		return fmt.Errorf("not all were taken in: %w", full)
-	}
-	return c.faulty("taken in")
-}
-
-// reportLeft reports what was to be applied and is not, for --json: else that was printed before.
-func (c *reconcileCall) reportLeft(ctx context.Context, s *spool) error {
-	if !c.json {
-		return nil
-	}
-	err := c.again(ctx, s, "compare", url.Values{}, func(line tenantLine, r *admin.RunLine) error {
-		if r.Fault != "" {
-			c.fault(line.number, r.Fault)
-		} else {
-			c.report(r, line.found)
-		}
-		return nil
-	})
-	return cmp.Or(err, c.faulty("compared"))
-}
-
-// end stores how the run has ended, and says so.
-func (c *reconcileCall) end(complete bool, failed error) error {
-	body := admin.RunEnd{Complete: complete, Summary: c.summary}
-	if failed != nil {
-		body.Failed = text.Clip(failed.Error(), 500)
-	}
-	// Also after an interruption.
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	var ended admin.RunEnded
-	if err := c.post(ctx, "/api/reconcile/end?run="+c.run.Run, body, &ended); err != nil && failed == nil {
-		failed = err
-	}
-	if c.json {
-		numbers := c.summary
-		numbers.Left = inbox.Left{} // who reads it expects a number in each member
+	case c.json && run != nil:
+		numbers := run.Summary
+		numbers.Left = inbox.Findings{} // who reads it expects a number in each member
 		if err := json.NewEncoder(c.Stdout).Encode(map[string]inbox.Summary{"summary": numbers}); err != nil && failed == nil {
 			failed = err
 		}
-	} else {
+	case run != nil:
 		c.sayMore()
-		c.say("%s", c.conclusion(complete, failed))
-		if ended.Partial {
-			c.sayPartial(ctx)
-		}
+		c.say("%s", c.conclusion(run))
 	}
 	switch {
 	case failed != nil:
 		return fmt.Errorf("reconcile failed: %w", failed)
-	case c.summary.Left.Count() > 0:
+	case run.Summary.Left.Count() > 0:
 		return exitCode(exitDiffers)
 	}
 	return nil
 }
 
-// sayPartial says what a run of too few tenants leaves as it was, if there is anything.
-func (c *reconcileCall) sayPartial(ctx context.Context) {
-	var now status.Status
-	if _, err := c.get(ctx, "/api/status", &now); err != nil {
-		return
-	}
-	if now.Differs() && c.summary.Left.Count() == 0 {
-		c.say("This run compared too few tenants to clear what an earlier one has found.\n")
-	}
-	if _, outages := now.Missed.Dismissible(); len(outages) > 0 {
-		c.say("%s", c.commandLines("This run compared too few tenants to end the times without a gate. If its list is complete, run 'usher inbox dismiss'.\n"))
-	}
-}
-
-// found counts a tenant, and reports it.
-func (c *reconcileCall) found(r *admin.RunLine, result inbox.Result) {
-	c.count(result, 1)
-	if result != inbox.Equal {
-		c.report(r, result)
-	}
-}
-
-// count counts tenants of a result. What differs is left as it is, until it is applied.
-func (c *reconcileCall) count(result inbox.Result, n int) {
-	s := &c.summary
-	*map[inbox.Result]*int{inbox.Equal: &s.Equal, inbox.Differs: &s.Differs, inbox.NewTenant: &s.New, inbox.Twin: &s.Twin, inbox.Changed: &s.Changed, inbox.Unlisted: &s.Unlisted}[result] += n
-	c.left(result, n)
-}
-
-func (c *reconcileCall) left(result inbox.Result, n int) {
-	switch l := &c.summary.Left; result {
-	case inbox.Differs:
-		l.Differs += n
-	case inbox.NewTenant:
-		l.New += n
-	case inbox.Twin:
-		l.Twin += n
-	}
-}
-
 // report prints a tenant that is not equal.
-func (c *reconcileCall) report(r *admin.RunLine, result inbox.Result) {
+func (c *reconcileCall) report(r *inbox.Compared) {
 	if c.json {
 		_ = json.NewEncoder(c.Stdout).Encode(struct {
-			Result   inbox.Result `json:"result"`
-			Platform string       `json:"platform"`
-			Tenant   string       `json:"tenant"`
-			Changes  []string     `json:"changes"`
-			Applied  bool         `json:"applied"`
-			LeftOut  string       `json:"left_out,omitempty"`
-		}{result, r.Platform, r.Tenant, append([]string{}, r.Changes...), r.Applied, r.LeftOut})
+			Result    inbox.Result `json:"result"`
+			Platform  string       `json:"platform"`
+			Tenant    string       `json:"tenant"`
+			Changes   []string     `json:"changes"`
+			Applied   bool         `json:"applied"`
+			LeftOut   string       `json:"left_out,omitempty"`
+			Erased    time.Time    `json:"erased,omitzero"`
+			Dismissed bool         `json:"dismissed,omitempty"`
+		}{r.Result, r.Platform, r.Tenant, append([]string{}, r.Changes...), r.Applied, r.LeftOut, r.Erased, r.Dismissed})
 		return
 	}
-	if c.listed[result]++; c.listed[result] > maxListed {
+	if c.listed[r.Result]++; c.listed[r.Result] > maxListed {
 		return
 	}
 	words := strings.Join(r.Changes, ", ")
 	switch {
-	case r.Error != "":
-		words = "not taken in: " + r.Error
 	case r.LeftOut != "":
 		words = "left out: " + r.LeftOut
-	case result == inbox.NewTenant:
+	case r.Result == inbox.NewTenant:
 		words = cmp.Or(words, "no features")
-	case result == inbox.Twin:
+	case r.Result == inbox.Twin:
 		others := make([]string, len(r.Elsewhere))
 		for n, platform := range r.Elsewhere {
 			others[n] = inbox.ShowTenant(platform, r.Tenant)
 		}
 		words = "usher knows " + strings.Join(others, " and ") + ", which the command did not print: is the platform right?"
-	case result == inbox.Changed:
+	case r.Result == inbox.Changed:
 		words = "something came for it meanwhile; the next run compares it"
-	case result == inbox.Unlisted:
-		words = "usher knows it, and the command did not print it"
+	case r.Result == inbox.Unlisted:
+		words = "usher says that it may use something, and the command did not print it"
+	}
+	if !r.Erased.IsZero() {
+		words += "; somebody erased it on " + r.Erased.UTC().Format(time.DateOnly)
+	}
+	if r.Dismissed {
+		words += " (dismissed)"
 	}
 	c.progress.end()
-	c.say("%-8s %-24s  %s\n", result, text.Visible(inbox.ShowTenant(r.Platform, r.Tenant)), text.Visible(words))
+	c.say("%-8s %-24s  %s\n", r.Result, text.Visible(inbox.ShowTenant(r.Platform, r.Tenant)), text.Visible(words))
 }
 
 // sayMore says how many tenants of each result were not listed.
 func (c *reconcileCall) sayMore() {
-	for _, result := range inbox.Results {
+	for _, result := range []inbox.Result{inbox.Differs, inbox.NewTenant, inbox.Twin, inbox.Changed, inbox.Unlisted} {
 		if n := c.listed[result] - maxListed; n > 0 {
 			c.say("%-8s and %s more; --json lists all\n", result, thousands(n))
 		}
@@ -801,26 +592,27 @@ func (c *reconcileCall) confirm(ctx context.Context, question string) (yes bool,
 		return answer == "y" || answer == "yes", nil
 	case <-ctx.Done():
 		fmt.Fprintln(out)
-		return false, errInterrupted
+		return false, context.Cause(ctx)
 	}
 }
 
 // conclusion says in words what was found, and what to do next.
-func (c *reconcileCall) conclusion(complete bool, failed error) string {
-	s, left := &c.summary, c.summary.Left
+func (c *reconcileCall) conclusion(run *inbox.Run) string {
+	s, left := &run.Summary, &run.Summary.Left
+	compared := s.Equal + s.Differs + s.New + s.Twin + s.Changed
 	var out strings.Builder
-	if c.anyListed() {
+	if len(c.listed) > 0 {
 		out.WriteByte('\n')
 	}
-	if !complete {
-		fmt.Fprintf(&out, "Not complete: %s compared, nothing taken in.\n", count(c.compared(), "tenant"))
+	if run.Failed != "" && s.Applied == 0 {
+		fmt.Fprintf(&out, "%s compared, nothing taken in.\n", count(compared, "tenant"))
 		return out.String()
 	}
-	parts := []string{are(s.Equal, "equal")}
+	var parts []string
 	for _, p := range []struct {
 		n          int
 		one, other string
-	}{{s.Differs, "1 differs", "differ"}, {s.New, "1 is new", "are new"}, {s.Twin, "1 is a twin", "are twins"}, {s.Changed, "1 has changed meanwhile", "have changed meanwhile"}} {
+	}{{s.Equal, "1 is equal", "are equal"}, {s.Differs, "1 differs", "differ"}, {s.New, "1 is new", "are new"}, {s.Twin, "1 is a twin", "are twins"}, {s.Changed, "1 has changed meanwhile", "have changed meanwhile"}} {
 		switch {
 		case p.n == 1:
 			parts = append(parts, p.one)
@@ -828,20 +620,13 @@ func (c *reconcileCall) conclusion(complete bool, failed error) string {
 			parts = append(parts, thousands(p.n)+" "+p.other)
 		}
 	}
-	if s.Differs+s.New+s.Twin+s.Changed == 0 {
-		switch s.Equal {
-		case 0:
-			out.WriteString("Nothing was compared.")
-		case 1:
-			out.WriteString("Nothing differs: usher knows the 1 tenant as the billing service does.")
-		default:
-			fmt.Fprintf(&out, "Nothing differs: usher knows all %s as the billing service does.", count(s.Equal, "tenant"))
-		}
+	if compared == s.Equal {
+		fmt.Fprintf(&out, "Nothing differs: usher knows %s as the billing service does.", count(s.Equal, "tenant"))
 	} else {
-		fmt.Fprintf(&out, "%s compared: %s.", count(c.compared(), "tenant"), strings.Join(parts, ", "))
+		fmt.Fprintf(&out, "%s compared: %s.", count(compared, "tenant"), strings.Join(parts, ", "))
 	}
 	if s.Unlisted > 0 {
-		fmt.Fprintf(&out, " %s that usher knows %s not printed.", count(s.Unlisted, "tenant"), wasWere(s.Unlisted))
+		fmt.Fprintf(&out, " %s that may use something %s not printed.", count(s.Unlisted, "tenant"), wasWere(s.Unlisted))
 	}
 	if s.PassedOver > 0 {
 		fmt.Fprintf(&out, " %s passed over: no receiver takes their platforms.", count(s.PassedOver, "tenant"))
@@ -851,20 +636,18 @@ func (c *reconcileCall) conclusion(complete bool, failed error) string {
 	case s.Applied > 0 && c.noDeliver:
 		fmt.Fprintf(&out, "%s taken in: usher knows them now, and delivers nothing.\n", count(s.Applied, "tenant"))
 	case s.Applied > 0:
-		fmt.Fprintf(&out, "%s taken in. To see their deliveries: %s\n", count(s.Applied, "tenant"), c.commandLine("usher inbox ls --since "+c.run.Began.UTC().Format(time.RFC3339)))
+		fmt.Fprintf(&out, "%s taken in. To see their deliveries: %s\n", count(s.Applied, "tenant"), c.commandLine("usher inbox ls --since "+run.Began.UTC().Format(time.RFC3339)))
 	}
-	if left.Count() > 0 && !c.apply {
+	if n := left.Differs + left.New; n > 0 && !c.apply {
 		flags := "--apply"
-		if c.run.Known == 0 && left.New > 0 {
+		if c.begun.Known == 0 {
 			out.WriteString("usher knows no tenant yet. If your receiver is right already, --apply --no-deliver makes usher know them, and delivers nothing.\n")
-			flags = "--apply --no-deliver"
+			flags += " --no-deliver"
 		}
-		if n := left.Differs + left.New; n > max(5, min(100, c.run.Known/10)) {
+		if n > c.defaultMax() {
 			flags += fmt.Sprint(" --max ", n)
 		}
-		if left.Differs+left.New > 0 {
-			fmt.Fprintf(&out, "Nothing was changed. To take in what differs or is missing:\n  %s\n", c.nextLine(flags))
-		}
+		fmt.Fprintf(&out, "Nothing was changed. To take in what differs or is new:\n  %s\n", c.nextLine(flags))
 	}
 	if left.Twin > 0 && !c.twins {
 		flags := "--apply --twins"
@@ -873,25 +656,15 @@ func (c *reconcileCall) conclusion(complete bool, failed error) string {
 		}
 		fmt.Fprintf(&out, "A twin is usually a wrong platform in your list: correct it. If it is a new tenant, add %s.\n", flags)
 	}
-	return out.String()
-}
-
-func (c *reconcileCall) anyListed() bool {
-	for _, n := range c.listed {
-		if n > 0 {
-			return true
-		}
+	if left.Unlisted > 0 {
+		out.WriteString("An unlisted tenant is a cancellation that was lost, or your list is not whole. If it is right as it is: usher inbox dismiss --tenant TENANT\n")
 	}
-	return false
+	return out.String()
 }
 
 // nextLine returns the command line with other flags.
 func (c *reconcileCall) nextLine(flags string) string {
-	line := "usher reconcile " + flags
-	if !c.asOf.IsZero() {
-		line += " --as-of " + c.asOf.UTC().Format(time.RFC3339)
-	}
-	line += " --"
+	line := "usher reconcile " + strings.TrimSpace(flags+" "+c.flags()) + " --"
 	for _, arg := range c.command {
 		if text.Visible(arg) != arg { // nobody could copy it
 			return text.Visible(c.commandLine(line)) + " CMD ARG...  (the same command)"
@@ -901,13 +674,6 @@ func (c *reconcileCall) nextLine(flags string) string {
 		line += " " + text.Quote(arg)
 	}
 	return text.Visible(c.commandLine(line))
-}
-
-func are(n int, what string) string {
-	if n == 1 {
-		return "1 is " + what
-	}
-	return thousands(n) + " are " + what
 }
 
 func wasWere(n int) string {

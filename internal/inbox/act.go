@@ -204,7 +204,9 @@ func (s *Inbox) Erase(platform, tenant string, by *Action) (count int, err error
 	key := webhookgate.Lane{Platform: platform, Tenant: tenant}
 	count, err = act(s, work{known: []webhookgate.Lane{key}, numbers: 1, by: by}, func(t *sqlTurn) (count, touched int, err error) {
 		switch l := t.lanes[key]; {
-		case l == nil:
+		case l == nil: // it may have a finding
+			t.tx.Queue("finding_erase", nil, tenant, platform, t.now)
+			t.send()
 		case l.last > seen:
 			err = ErrMeanwhile
 		default:

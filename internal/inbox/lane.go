@@ -399,11 +399,11 @@ func (l *lane) reconcile(in *offer, r *Run, leave leave) (c Compared) {
 		l.supersedeEqual()
 		l.settleMissed(r.KnowsUpTo().UnixMicro())
 	case leave == toCompare || c.Result != Differs && c.Result != NewTenant:
-	case leave == toKeep && (l.parked > 0 || !l.idle()): // it would be known, and something older be delivered after it
+	case leave == toStore && (l.parked > 0 || !l.idle()): // it would be known, and something older be delivered after it
 		c.LeftOut = "its webhooks wait or are parked"
 	default:
 		before, first := l.lastAt, l.tail == 0
-		a := l.takeIn(&in.incoming, leave == toKeep || l.t.StoreUnclaimed && in.receiver == nil)
+		a := l.takeIn(&in.incoming, leave == toStore || l.t.StoreUnclaimed && in.receiver == nil)
 		if c.Applied, c.Err = a.Err == nil, a.Err; c.Applied {
 			c.first = first
 			l.lastAt = max(before, r.KnowsUpTo().UnixMicro()) // what it says is as old as the list

@@ -504,7 +504,7 @@ func (s *sim) send(tenant, snapshot string) {
 func (s *sim) reconcile(leave leave, asks, goesOn time.Duration, done func(tenant string, c Compared)) {
 	w := s.world
 	w.runs++
-	run := &aRun{number: w.runs, keep: leave == toKeep}
+	run := &aRun{number: w.runs, keep: leave == toStore}
 	began := s.life
 	s.submit(s.m.Begin(run.number, func() {
 		if !began.dead.IsZero() {
@@ -792,7 +792,7 @@ func (s *sim) step(n int) {
 	case "lose":
 		s.change(tenant, snapshot)
 	case "reconcile":
-		s.reconcile(pick(w.r, toCompare, toApply, toApply, toKeep), pick(w.r, w.sleeps...)/2, pick(w.r, w.sleeps...)/2, func(string, Compared) {})
+		s.reconcile(pick(w.r, toCompare, toApply, toApply, toStore), pick(w.r, w.sleeps...)/2, pick(w.r, w.sleeps...)/2, func(string, Compared) {})
 	case "miss":
 		s.miss(tenant, pick(w.r, "A", "C", "D", "E"))
 	case "store what was missed":

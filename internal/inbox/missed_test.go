@@ -464,7 +464,7 @@ func TestUnnamedByTheDatabasesClock(t *testing.T) {
 			d.until("they are stored", func() bool { return d.Inbox.cfg.Missed.Unnamed().Count == 0 })
 			near("stored")
 			d.settle(r, says("acme", "a"))
-			must2(d.EndRun(r.ID, true, "", Summary{Equal: 1}))(t)
+			d.endRun(r, true, "", Summary{Equal: 1})
 			near("after a run that had begun before")
 			gone.Store(true)
 			d.getsUnnamed5xx()
@@ -667,26 +667,26 @@ func TestReconcileSettlesWhatIsMissed(t *testing.T) {
 		d.want("equal", d.settle(r, says("equal", "a"), says("late", "a")), "equal settles; changed")
 		d.want("applied", d.apply(r, false, says("differs", "b"), says("new")), "differs (+ b, - a) applied; new applied")
 		d.want("missed after it", d.missed(), "late left")
-		must2(d.EndRun(r.ID, true, "", Summary{Equal: 1, New: 1, Left: Left{New: 1}}))(t)
+		d.endRun(r, true, "", Summary{Equal: 1, New: 1})
 		if n := d.Stats().Missed.Unnamed.Count; n != 1 {
 			t.Errorf("it left something, and the outage has ended: %d", n)
 		}
 		time.Sleep(time.Millisecond)
 		r = d.begin(time.Time{})
 		time.Sleep(5 * time.Millisecond)
-		must2(d.EndRun(r.ID, false, "", Summary{}))(t)
+		d.endRun(r, false, "", Summary{})
 		if n := d.Stats().Missed.Unnamed.Count; n != 1 {
 			t.Errorf("it was not complete, and the outage has ended: %d", n)
 		}
 		r = d.begin(time.Time{})
-		must2(d.EndRun(r.ID, true, "", Summary{Equal: 1}))(t)
+		d.endRun(r, true, "", Summary{Equal: 1})
 		if n := d.Stats().Missed.Unnamed.Count; n != 0 {
 			t.Errorf("the outage has not ended: %d", n)
 		}
 		r = d.begin(time.Time{})
 		time.Sleep(5 * time.Millisecond)
 		d.missUnnamed()
-		must2(d.EndRun(r.ID, true, "", Summary{Equal: 1}))(t)
+		d.endRun(r, true, "", Summary{Equal: 1})
 		if n := d.Stats().Missed.Unnamed.Count; n != 1 {
 			t.Errorf("it began earlier, and the outage has ended: %d", n)
 		}

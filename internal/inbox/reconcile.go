@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/rand"
@@ -8,6 +9,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"iter"
 	"net/http"
 	"slices"
 	"strings"
@@ -23,6 +25,8 @@ import (
 // never sent. Which of the two is newer is decided by numbers. A run begins with a mark, one of the numbers that webhooks get, and asks the
 // service after the mark is committed. Whatever comes for a lane leaves its number there (lane.note). So a lane whose last number is below
 // the mark has heard nothing since the service was asked, and what the service said is at least as new.
+//
+// What a run finds of a tenant is stored as a finding of that tenant: see finding.go.
 
 // FromReconcile is the source of a webhook that usher made from what the billing service said.
 const FromReconcile = "reconcile"
@@ -33,19 +37,15 @@ const sourceHeader = "Usher-Source"
 // Result says how what the billing service says of a tenant stands to what usher knows.
 type Result string
 
-// The results. A twin is a missing tenant whose code usher knows on another platform: the caller decides that, because it knows whether
-// that one was compared, too. Likewise for an absent tenant, which the billing service did not name.
+// The results.
 const (
 	Equal     Result = "equal"
 	Differs   Result = "differs"
-	NewTenant Result = "new" // usher does not know the tenant, or cannot read its features
-	Twin      Result = "twin"
-	Changed   Result = "changed" // something came for the tenant since the run began: nobody can say which is newer
-	Unlisted  Result = "unlisted"
+	NewTenant Result = "new"      // usher does not know the tenant, or cannot read its features
+	Twin      Result = "twin"     // the same, but usher knows this code on another platform, and the list does not have that one
+	Changed   Result = "changed"  // something came for the tenant since the run began: nobody can say which is newer
+	Unlisted  Result = "unlisted" // usher says that the tenant may use something, and the list does not have it
 )
-
-// Results are all results.
-var Results = []Result{Equal, Differs, NewTenant, Twin, Changed, Unlisted}
 
 // A Run is one 'usher reconcile'.
 type Run struct {
@@ -53,14 +53,14 @@ type Run struct {
 	Began    time.Time `json:"began"`
 	AsOf     time.Time `json:"as_of,omitzero"` // how old the billing service's list is; zero: as old as the run
 	Ended    time.Time `json:"ended,omitzero"`
-	Complete bool      `json:"complete"`         // all tenants that the command printed were compared
+	Complete bool      `json:"complete"`         // the whole list was compared
 	Failed   string    `json:"failed,omitempty"` // why it failed
 	Summary  Summary   `json:"summary"`
+	Alive    time.Time `json:"-"` // when the request that began it was last there
 
 	mark   int64
 	asOf   int64
 	action int64
-	stands bool // see weigh
 }
 
 // Summary says what a run has found: how many tenants of each result.
@@ -75,68 +75,27 @@ type Summary struct {
 	Applied    int `json:"applied"`     // how many of these were taken in
 	PassedOver int `json:"passed_over"` // tenants of platforms that no receiver takes
 
-	// Left are those that were not taken in, by their result.
-	Left Left `json:"left,omitzero"`
+	// Left are the findings that were still so at the end, and that nobody had dismissed.
+	Left Findings `json:"left,omitzero"`
 }
 
-// Left has the tenants that a run has left as they were.
-type Left struct {
-	Differs int `json:"differs"`
-	New     int `json:"new"`
-	Twin    int `json:"twin"`
+// count counts tenants of a result.
+func (s *Summary) count(result Result, n int) {
+	*map[Result]*int{Equal: &s.Equal, Differs: &s.Differs, NewTenant: &s.New, Twin: &s.Twin, Changed: &s.Changed, Unlisted: &s.Unlisted}[result] += n
 }
 
-// Count is how many they are.
-func (l Left) Count() int { return l.Differs + l.New + l.Twin }
+// compared is how many tenants of the list could be judged.
+func (s *Summary) compared() int { return s.Equal + s.Differs + s.New + s.Twin }
 
-// ByResult returns the numbers of tenants as the run has left them: what it took in is equal.
-func (s *Summary) ByResult() map[Result]int {
-	return map[Result]int{Equal: s.Equal + s.Applied, Differs: s.Left.Differs, NewTenant: s.Left.New, Twin: s.Left.Twin, Changed: s.Changed, Unlisted: s.Unlisted}
-}
-
-// judged is how many of the tenants that usher knows, also those that it knows by the run, were compared.
-func (s *Summary) judged() int { return s.Equal + s.Applied + s.Left.Differs }
-
-// weighFor is how long a run counts against smaller ones.
-const weighFor = 7 * 24 * time.Hour
-
-// weigh says whether a complete run has compared clearly less than all tenants, and whether what it found counts from now on. Nobody knows
-// all tenants of the billing service, and a list may leave canceled ones out. But a list of few tenants must not clear what a complete one
-// has found. So a run is small if another one of the last week has compared clearly more of the tenants that usher knows; if there was none,
-// the last one before. (After a week there may just be fewer tenants.) A run is partial, too, if usher knows more tenants that it did not
-// compare: however often such a list is compared, nobody knows what the others have missed. former are the complete runs of that week, the
-// last one and the one that counts, in their order.
-func (r *Run) weigh(former []*Run) (partial, stands bool) {
-	var before *Run // the one that counts
-	most, last := 0, 0
-	for _, f := range former {
-		if f.stands {
-			before = f
-		}
-		last = f.Summary.judged()
-		if !f.Ended.Before(r.Ended.Add(-weighFor)) && !f.Ended.After(r.Ended) {
-			most = max(most, last)
-		}
-	}
-	most = cmp.Or(most, last)
-	judged := r.Summary.judged()
-	few := judged < r.Summary.Unlisted+r.Summary.Changed
-	small := judged*10 < most*9 || most == 0 && few
-	switch {
-	case before == nil:
-		stands = true
-	case r.KnowsUpTo().Before(before.KnowsUpTo()) && !before.Began.After(r.Ended): // an older list; else the clock was set back meanwhile
-	default:
-		stands = !small || r.Summary.Left.Count() >= before.Summary.Left.Count()
-	}
-	return small || few, stands
-}
-
-// unended is how long a run may take. One that has not ended by then was killed.
-const unended = 24 * time.Hour
+const (
+	// RunBeat is how often the request that began a run says that it is still there.
+	RunBeat = 10 * time.Second
+	// runSilence is how long it may say nothing. Then the run has ended.
+	runSilence = time.Minute
+)
 
 // Killed says whether a run has not ended, and never will.
-func (r *Run) Killed(now time.Time) bool { return r.Ended.IsZero() && now.Sub(r.Began) > unended }
+func (r *Run) Killed(now time.Time) bool { return r.Ended.IsZero() && now.Sub(r.Alive) > runSilence }
 
 // KnowsUpTo is the time up to which the run knows what the billing service says.
 func (r *Run) KnowsUpTo() time.Time { return moment(min(r.asOf, r.Began.UnixMicro())) }
@@ -145,31 +104,30 @@ func (r *Run) KnowsUpTo() time.Time { return moment(min(r.asOf, r.Began.UnixMicr
 // less than what the run knows, because the clocks of replicas and database differ. See also lane.miss.
 func (r *Run) settlesBefore() time.Time { return r.KnowsUpTo().Add(-maxJump) }
 
-// ErrNoRun says that a run is not stored, or has ended.
-const ErrNoRun Denied = "the database does not know this reconcile any more: it was restored, a failover has lost it, or an import or a later reconcile has ended it. Start it again"
-
-// ErrOlderList says that a run may only compare, because a former one knows more.
-const ErrOlderList Denied = "another reconcile has compared all tenants with a newer list: what this one says may be older, so nothing was taken in"
-
-// ErrFuture says that a list claims to be from the future.
-const ErrFuture Denied = "--as-of is a time in the future, by the inbox's clock: say when the list was made"
-
-// ErrNoGate says that this usher cannot reconcile.
-const ErrNoGate Denied = "this usher has no webhook gate, so it does not know which receiver takes which platform: reconcile through an usher that has one"
+const (
+	// ErrNoRun says that a run is not stored, or has ended.
+	ErrNoRun Denied = "the database does not know this reconcile any more: it was restored, a failover has lost it, or an import or a later reconcile has ended it. Start it again"
+	// ErrOlderList says that a run may only compare, because a former one knows more.
+	ErrOlderList Denied = "another reconcile has compared a newer list: what this one says may be older, so nothing was taken in"
+	// ErrFuture says that a list claims to be from the future.
+	ErrFuture Denied = "--as-of is a time in the future, by the inbox's clock: say when the list was made"
+	// ErrNoGate says that this usher cannot reconcile.
+	ErrNoGate Denied = "this usher has no webhook gate, so it does not know which receiver takes which platform: reconcile through an usher that has one"
+)
 
 func scanRun(r engine.Row) (*Run, error) {
 	run := new(Run)
-	var began, ended, complete, stands int64
+	var began, alive, ended, complete int64
 	var summary string
-	err := r.Scan(&run.ID, &run.mark, &began, &run.asOf, &run.action, &ended, &complete, &stands, &run.Failed, &summary)
-	run.Began, run.Complete, run.stands = moment(began), complete != 0, stands != 0
+	err := r.Scan(&run.ID, &run.mark, &began, &run.asOf, &run.action, &alive, &ended, &complete, &run.Failed, &summary)
+	run.Began, run.Alive, run.Complete = moment(began), moment(alive), complete != 0
 	if run.asOf < never {
 		run.AsOf = moment(run.asOf)
 	}
 	if ended > 0 {
 		run.Ended = moment(ended)
 	}
-	_ = json.Unmarshal([]byte(summary), &run.Summary) // empty while it runs; a damaged one counts as zeros
+	_ = json.Unmarshal([]byte(summary), &run.Summary) // empty before it has compared; a damaged one counts as zeros
 	return run, err
 }
 
@@ -193,7 +151,7 @@ func (s *Inbox) BeginRun(asOf time.Time, by *Action) (r *Run, known int, err err
 		return nil, 0, err
 	}
 	r, err = act(s, work{numbers: 1}, func(t *sqlTurn) (*Run, int, error) {
-		r := &Run{ID: hex.EncodeToString(id), AsOf: asOf, Began: t.time(), mark: t.number(), asOf: never}
+		r := &Run{ID: hex.EncodeToString(id), AsOf: asOf, Began: t.time(), mark: t.number(), asOf: never, Alive: t.time()}
 		if !asOf.IsZero() {
 			r.asOf = asOf.UnixMicro()
 		}
@@ -216,38 +174,52 @@ func (s *Inbox) BeginRun(asOf time.Time, by *Action) (r *Run, known int, err err
 	return r, known, err
 }
 
-// EndRun stores how a run has ended. partial: it has compared clearly less than all tenants, so it ends no outage, and what a larger one found
-// still counts.
-func (s *Inbox) EndRun(id string, complete bool, failed string, summary Summary) (partial bool, err error) {
-	text, _ := json.Marshal(summary) // numbers
-	return act(s, work{run: id}, func(t *sqlTurn) (partial bool, touched int, err error) {
-		r := t.runs[id]
-		if r == nil || !r.Ended.IsZero() {
-			return false, 0, ErrNoRun
+// KeepRun says that the request that began a run is still there.
+func (s *Inbox) KeepRun(id string) error {
+	_, err := s.saveRun(id, false, func(*Run) {})
+	return err
+}
+
+// AbortRun ends a run that has failed. What it has found and taken in stays.
+func (s *Inbox) AbortRun(id, why string) error {
+	_, err := s.saveRun(id, true, func(r *Run) { r.Failed = why })
+	return err
+}
+
+// saveRun stores a change of a run, and returns the run. With end the run ends: then it is known what it leaves.
+func (s *Inbox) saveRun(id string, end bool, change func(*Run)) (*Run, error) {
+	return act(s, work{run: id}, func(t *sqlTurn) (*Run, int, error) {
+		stored := t.runs[id]
+		if stored == nil || !stored.Ended.IsZero() {
+			return nil, 0, ErrNoRun
 		}
-		ended := *r
-		ended.Ended, ended.Complete, ended.Summary = t.time(), complete, summary
-		if complete {
-			var former []*Run
-			t.tx.Queue("runs_complete", func(row engine.Row) error {
-				r, err := scanRun(row)
-				former = append(former, r)
+		r, ended := *stored, int64(0)
+		change(&r)
+		if end {
+			t.byPerson = true // the figures show it at once
+			sum := &r.Summary
+			r.Ended, ended, sum.Left = t.time(), t.now, Findings{Differs: sum.Differs, New: sum.New, Twin: sum.Twin, Unlisted: sum.Unlisted}
+			t.tx.Queue("findings_over", func(row engine.Row) error {
+				var result string
+				var n int
+				err := row.Scan(&result, &n)
+				sum.Left.count(Result(result), -n)
 				return err
-			}, t.now-micros(weighFor))
+			}, r.mark)
 			t.send()
-			partial, ended.stands = ended.weigh(former)
 		}
+		summary, _ := json.Marshal(r.Summary) // numbers
 		t.statements = append(t.statements, func(tx engine.Tx) {
-			tx.Queue("run_end", nil, id, t.now, boolNumber(complete), withoutZero(failed), string(text), boolNumber(ended.stands))
-			if complete && !partial && summary.Left.Count() == 0 {
+			tx.Queue("run_save", nil, id, t.now, ended, boolNumber(r.Complete), withoutZero(r.Failed), string(summary))
+			if end && r.Complete && r.Summary.Left.Count() == 0 {
 				endOutages(tx, r.KnowsUpTo().UnixMicro())
 			}
 		})
-		return partial, 0, nil
+		return &r, 0, nil
 	})
 }
 
-// LastRuns returns the last run, and the one that counts: the last that was complete, unless it was partial. Nil: there is none.
+// LastRuns returns the last run, and the last one that has compared a whole list. Nil: there is none.
 func (s *Inbox) LastRuns(ctx context.Context) (last, complete *Run, err error) {
 	err = s.read(ctx, func(tx engine.Tx) error { queueLastRuns(tx, &last, &complete); return tx.Send() })
 	return last, complete, err
@@ -256,7 +228,7 @@ func (s *Inbox) LastRuns(ctx context.Context) (last, complete *Run, err error) {
 func queueLastRuns(tx engine.Tx, last, complete **Run) {
 	tx.Queue("runs_last", func(row engine.Row) error {
 		r, err := scanRun(row)
-		if *last = r; r.stands {
+		if *last = r; r.Complete && !r.Ended.IsZero() {
 			*complete = r
 		}
 		return err
@@ -265,21 +237,31 @@ func queueLastRuns(tx engine.Tx, last, complete **Run) {
 
 // Compared is what came of one line: what the billing service says of one tenant.
 type Compared struct {
-	Platform string   `json:"platform"`
-	Tenant   string   `json:"tenant"`
-	State    string   `json:"state,omitempty"`  // a digest of the features; two lines with the same one say the same
-	Fault    string   `json:"fault,omitempty"`  // why it cannot be compared
-	Result   Result   `json:"result,omitempty"` // empty with a fault, or if it is passed over
-	Changes  []string `json:"changes,omitempty"`
-	Applied  bool     `json:"applied,omitempty"`
-	LeftOut  string   `json:"left_out,omitempty"` // why it may not be taken in
-	Err      error    `json:"-"`                  // why it was not taken in
+	Line       int       `json:"line,omitempty"` // its number; zero: the tenant is unlisted
+	Platform   string    `json:"platform"`
+	Tenant     string    `json:"tenant"`
+	Fault      string    `json:"fault,omitempty"`  // why it cannot be compared
+	Result     Result    `json:"result,omitempty"` // empty with a fault, or if it is passed over
+	Changes    []string  `json:"changes,omitempty"`
+	Elsewhere  []string  `json:"elsewhere,omitempty"`   // of a new tenant that usher does not know at all: the platforms on which it knows this code
+	Erased     time.Time `json:"erased,omitzero"`       // of a new tenant: when somebody erased it
+	Dismissed  bool      `json:"dismissed,omitempty"`   // somebody has dismissed this very finding
+	PassedOver bool      `json:"passed_over,omitempty"` // no receiver takes its platform
+	Applied    bool      `json:"applied,omitempty"`
+	LeftOut    string    `json:"left_out,omitempty"` // why it may not be taken in
+	Err        error     `json:"-"`                  // why it was not taken in
 
-	PassedOver bool     `json:"passed_over,omitempty"` // no receiver takes its platform
-	Elsewhere  []string `json:"elsewhere,omitempty"`   // of a missing tenant that usher does not know at all: the platforms on which it knows this code
-	Settles    bool     `json:"settles,omitempty"`     // it is equal, and something that came for it before waits for somebody
+	settles   bool     // it is equal, and something that came for it before waits for somebody
+	says      [16]byte // a digest of the features; two lines with the same one say the same
+	digest    [32]byte // of what was found, to recognise it
+	found     []byte   // the digest of the finding that is stored; nil: none is
+	dismissed bool     // somebody has dismissed that one
+	first     bool     // it was taken in as the first of its tenant
+}
 
-	first bool // it was taken in as the first of its tenant
+// isFinding says whether a result is stored with its tenant.
+func (c *Compared) isFinding() bool {
+	return c.Result == Differs || c.Result == NewTenant || c.Result == Twin || c.Result == Unlisted
 }
 
 // An offer is a line: a webhook that usher makes from it, in case that it has to be taken in.
@@ -295,8 +277,11 @@ type leave int
 const (
 	toCompare leave = iota
 	toApply
-	toKeep
+	toStore
 )
+
+// MaxLine is the length of the longest line.
+func (s *Inbox) MaxLine() int { return int(cmp.Or(s.cfg.MaxBody, 16<<20)) }
 
 // readOffer reads a line: a webhook's payload, or a whole webhook.
 func (s *Inbox) readOffer(line []byte) *offer {
@@ -313,7 +298,7 @@ func (s *Inbox) readOffer(line []byte) *offer {
 			body = fmt.Appendf(nil, `{"type":%q,"payload":%s}`, content.TenantProvisioningChange, payload)
 		}
 	}
-	if max := s.cfg.MaxBody; max > 0 && int64(len(body)) > max {
+	if max := s.MaxLine(); len(body) > max {
 		return &offer{fault: fmt.Sprintf("is larger than %d bytes (USHER_WEBHOOK_MAX_BODY)", max)}
 	}
 	header := http.Header{"Content-Type": {"application/json"}, sourceHeader: {FromReconcile}}
@@ -342,7 +327,7 @@ func (o *offer) compared() Compared {
 	for _, f := range features {
 		fmt.Fprintf(hash, "%q %d %q\n", f.Code, f.Limit, f.Value)
 	}
-	c.State = hex.EncodeToString(hash.Sum(nil)[:16])
+	c.says = [16]byte(hash.Sum(nil))
 	return c
 }
 
@@ -369,10 +354,38 @@ func (c *Compared) judge(r *Run, says *snapshot.Snapshot, k knowledge) {
 	default:
 		c.Result = Equal
 	}
+	c.identify(k.snapshot)
 }
 
-// Compare compares lines with what usher knows, and changes nothing. With settle, what is invalid or is missed of tenants that are equal is settled.
-func (s *Inbox) Compare(ctx context.Context, id string, lines [][]byte, settle bool) ([]Compared, error) {
+// identify sets the digest by which a finding is recognised: it is another one when the service says something else, or usher knows
+// something else.
+func (c *Compared) identify(known *snapshot.Stored) {
+	seq := int64(0)
+	if known != nil {
+		seq = known.Seq
+	}
+	c.digest = sha256.Sum256(fmt.Appendf(nil, "%s %x %d", c.Result, c.says, seq))
+	c.Dismissed = c.dismissed && bytes.Equal(c.found, c.digest[:])
+}
+
+// Compare compares lines with what usher knows. If they can be trusted it stores what it found; what is invalid or was missed of tenants
+// that are equal is settled.
+func (s *Inbox) Compare(ctx context.Context, id string, lines [][]byte, trusted bool) ([]Compared, error) {
+	run, all, err := s.compare(ctx, id, lines)
+	if err != nil || !trusted {
+		return all, err
+	}
+	var settles [][]byte
+	for n, c := range all {
+		if c.settles {
+			settles = append(settles, lines[n])
+		}
+	}
+	return all, s.conclude(run, settles, all)
+}
+
+// compare compares lines with what usher knows, and changes nothing. Whether a new tenant is a twin only the whole list says.
+func (s *Inbox) compare(ctx context.Context, id string, lines [][]byte) (*Run, []Compared, error) {
 	offers, all := s.readOffers(lines)
 	tenants, platforms := []string{}, []string{}
 	index := make(map[webhookgate.Lane][]int) // a tenant may be in several lines
@@ -395,9 +408,10 @@ func (s *Inbox) Compare(ctx context.Context, id string, lines [][]byte, settle b
 		tx.Queue("compare", func(r engine.Row) error {
 			var name webhookgate.Lane
 			var k knowledge
-			var invalid, exists int64
+			var waits, exists, seq, dismissed, erased int64
 			var platform, features string
-			if err := r.Scan(&name.Tenant, &name.Platform, &k.last, &k.lastAt, &invalid, &exists, &platform, &features); err != nil {
+			var found []byte
+			if err := r.Scan(&name.Tenant, &name.Platform, &k.last, &k.lastAt, &waits, &found, &dismissed, &erased, &exists, &platform, &seq, &features); err != nil {
 				return err
 			}
 			if known[name] == nil {
@@ -405,48 +419,57 @@ func (s *Inbox) Compare(ctx context.Context, id string, lines [][]byte, settle b
 			}
 			switch {
 			case exists != 0 && platform == name.Platform:
-				known[name].snapshot = &snapshot.Stored{Features: []byte(features)}
+				known[name].snapshot = &snapshot.Stored{Seq: seq, Features: []byte(features)}
 			case exists != 0:
 				for _, n := range index[name] {
 					all[n].Elsewhere = append(all[n].Elsewhere, platform)
 				}
 			}
 			for _, n := range index[name] {
-				all[n].Settles = invalid > 0
+				c := &all[n]
+				if c.settles, c.found, c.dismissed = waits > 0, found, dismissed > 0; erased > 0 {
+					c.Erased = moment(erased)
+				}
 			}
 			return nil
 		}, tenants, platforms)
 		return tx.Send()
 	})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if run == nil || !run.Ended.IsZero() {
-		return nil, ErrNoRun
+		return nil, nil, ErrNoRun
 	}
-	var settles [][]byte
-	for name, lines2 := range index {
-		for _, n := range lines2 {
+	for name, of := range index {
+		for _, n := range of {
 			c := &all[n]
 			c.judge(run, &offers[n].says, *known[name])
-			c.Settles = (c.Settles || inMemory[name].Before(run.settlesBefore())) && c.Result == Equal
+			c.settles = (c.settles || inMemory[name].Before(run.settlesBefore())) && c.Result == Equal
+			if c.Result != NewTenant {
+				c.Erased = time.Time{}
+			}
 			if c.Result != NewTenant || known[name].snapshot != nil {
 				c.Elsewhere = nil
 			}
-			if c.Settles && settle {
-				settles = append(settles, lines[n])
-			}
 		}
 	}
-	if len(settles) > 0 {
-		_, err = s.reconcile(run, settles, toCompare)
-	}
-	return all, err
+	return run, all, nil
 }
 
-// Apply takes in what differs from what usher knows, or is missing there. With keep it is not delivered. If one line cannot be taken in,
+// conclude stores what a comparison has found, and settles what waits of tenants that are equal.
+func (s *Inbox) conclude(run *Run, settles [][]byte, found []Compared) error {
+	if len(settles) > 0 {
+		if _, err := s.reconcile(run, settles, toCompare); err != nil {
+			return err
+		}
+	}
+	return s.saveFindings(run.ID, found)
+}
+
+// Apply takes in what differs from what usher knows, or is new there. With store it is not delivered. If one line cannot be taken in,
 // for example because the inbox is full, those before it are in, and those after it are not; its Err says why.
-func (s *Inbox) Apply(ctx context.Context, id string, lines [][]byte, keep bool) ([]Compared, error) {
+func (s *Inbox) Apply(ctx context.Context, id string, lines [][]byte, store bool) ([]Compared, error) {
 	if full := s.engine.Full(); full != nil { // the last room is for outcomes
 		return nil, full
 	}
@@ -460,12 +483,14 @@ func (s *Inbox) Apply(ctx context.Context, id string, lines [][]byte, keep bool)
 	switch {
 	case err != nil:
 		return nil, err
-	case run == nil:
+	case run == nil || !run.Ended.IsZero():
 		return nil, ErrNoRun
+	case run.Failed != "":
+		return nil, Denied(run.Failed)
 	case known > run.KnowsUpTo().UnixMicro():
 		return nil, ErrOlderList
-	case keep:
-		return s.reconcile(run, lines, toKeep)
+	case store:
+		return s.reconcile(run, lines, toStore)
 	}
 	return s.reconcile(run, lines, toApply)
 }
@@ -546,9 +571,234 @@ type TenantRef struct {
 	Tenant   string `json:"tenant"`
 }
 
-// KnownBefore returns tenants whose last snapshot is older than a run, in the order of their codes. after is the last one of the former
-// call.
-func (s *Inbox) KnownBefore(ctx context.Context, id string, after TenantRef, most int) (all []TenantRef, err error) {
+const (
+	// A list is compared, and taken in, by so many lines at once, or by about so many bytes.
+	batchLines = 200
+	batchBytes = 1 << 20
+	// maxUntaken is how many platforms that no receiver takes are named.
+	maxUntaken = 5
+)
+
+// inBatches calls do with the lines, some at once. first is the number of the first of them.
+func inBatches(lines iter.Seq2[[]byte, error], do func(first int, batch [][]byte) error) error {
+	var batch [][]byte
+	first, size := 1, 0
+	for line, err := range lines {
+		if err != nil {
+			return err
+		}
+		batch, size = append(batch, line), size+len(line)
+		if len(batch) < batchLines && size < batchBytes {
+			continue
+		}
+		if err := do(first, batch); err != nil {
+			return err
+		}
+		first, batch, size = first+len(batch), nil, 0
+	}
+	if len(batch) == 0 {
+		return nil
+	}
+	return do(first, batch)
+}
+
+// ListOptions say how a list is compared.
+type ListOptions struct {
+	Failed  string                // why the list cannot be trusted: then nothing is stored, and the run fails; empty: it can be
+	Partial bool                  // the list is not meant to be whole
+	Last    bool                  // nothing will be applied: the run ends with the comparison
+	Tell    func(*Compared) error // gets what is not equal
+	Batch   func(tenants int)     // is called from time to time
+}
+
+// A comparison is that of a list. What it has seen lives as long as it does.
+type comparison struct {
+	*Inbox
+	ListOptions
+	id      string
+	run     *Run
+	seen    map[[16]byte]seenTenant // every tenant of the list
+	perhaps []Compared              // new tenants that are twins, unless the list has the tenant on the other platform, too
+	sum     Summary
+	faults  int
+	untaken []string
+}
+
+type seenTenant struct {
+	says  [8]byte // a part of Compared.says
+	equal bool
+}
+
+func keyOf(platform, tenant string) [16]byte {
+	sum := sha256.Sum256([]byte(platform + "\x00" + tenant))
+	return [16]byte(sum[:16])
+}
+
+// CompareList compares a list, line by line, and returns the run with what it found.
+func (s *Inbox) CompareList(ctx context.Context, id string, o ListOptions, lines iter.Seq2[[]byte, error]) (*Run, error) {
+	c := &comparison{Inbox: s, ListOptions: o, id: id, seen: make(map[[16]byte]seenTenant)}
+	err := inBatches(lines, func(first int, batch [][]byte) error { return c.compareBatch(ctx, first, batch) })
+	if err == nil {
+		err = c.findTwins()
+	}
+	if err == nil && c.failure() == "" && !o.Partial {
+		err = c.findUnlisted(ctx)
+	}
+	if err != nil {
+		return nil, err
+	}
+	failed := c.failure()
+	return s.saveRun(id, o.Last || o.Failed != "", func(r *Run) {
+		r.Summary, r.Failed, r.Complete = c.sum, failed, failed == "" && !o.Partial
+	})
+}
+
+// failure says why the run fails; empty: it does not.
+func (c *comparison) failure() string {
+	switch {
+	case c.Failed != "":
+		return c.Failed
+	case c.faults > 0:
+		return lineCount(c.faults) + " cannot be compared"
+	case len(c.seen) == 0:
+		return "the command printed nothing"
+	case c.sum.compared() == 0 && c.sum.Changed == 0: // a list of another platform is more likely than one that says nothing
+		return fmt.Sprintf("nothing was compared: no receiver takes these platforms: %s. Are they right?", strings.Join(c.untaken, ", "))
+	case c.sum.compared() == 0:
+		return "nothing was compared: something came for each of these tenants meanwhile. Run it again"
+	}
+	return ""
+}
+
+func (c *comparison) compareBatch(ctx context.Context, first int, batch [][]byte) error {
+	run, all, err := c.compare(ctx, c.id, batch)
+	if err != nil {
+		return err
+	}
+	c.run = run
+	var settles [][]byte
+	var found []Compared
+	for n := range all {
+		one := &all[n]
+		one.Line = first + n
+		show, store := c.add(one)
+		if show {
+			if err := c.Tell(one); err != nil {
+				return err
+			}
+		}
+		if store {
+			found = append(found, *one)
+		}
+		if store && one.settles {
+			settles = append(settles, batch[n])
+		}
+	}
+	c.Batch(len(c.seen))
+	return c.conclude(settles, found)
+}
+
+// add adds a line to the list, and says whether to show it, and whether what it says is stored.
+func (c *comparison) add(one *Compared) (show, store bool) {
+	if one.Fault != "" {
+		c.faults++
+		return true, false
+	}
+	key, now := keyOf(one.Platform, one.Tenant), seenTenant{[8]byte(one.says[:8]), one.Result == Equal}
+	switch before, twice := c.seen[key]; {
+	case twice && (before == now || before.says == now.says || one.PassedOver):
+		return false, false
+	case twice && one.Result == Changed: // since the other line was compared
+		if before.equal {
+			c.sum.count(Equal, -1)
+			c.sum.count(Changed, 1)
+			c.seen[key] = seenTenant{says: before.says}
+		}
+		return before.equal, false
+	case twice:
+		c.faults++
+		one.Fault = fmt.Sprintf("the tenant %s was printed before, with other features", ShowTenant(one.Platform, one.Tenant))
+		return true, one.isFinding() // nobody knows which line is right, and one of them says that something differs
+	}
+	c.seen[key] = now
+	switch platform := cmp.Or(one.Platform, `""`); {
+	case one.PassedOver:
+		if c.sum.PassedOver++; len(c.untaken) < maxUntaken && !slices.Contains(c.untaken, platform) {
+			c.untaken = append(c.untaken, platform)
+		}
+		return false, false
+	case len(one.Elsewhere) > 0:
+		c.perhaps = append(c.perhaps, *one)
+		return false, false
+	}
+	c.sum.count(one.Result, 1)
+	return one.Result != Equal, true
+}
+
+// conclude stores what was found, if the list can be trusted.
+func (c *comparison) conclude(settles [][]byte, found []Compared) error {
+	if c.Failed != "" {
+		return nil
+	}
+	return c.Inbox.conclude(c.run, settles, found)
+}
+
+// findTwins decides which of the new tenants are twins: the whole list is known now.
+func (c *comparison) findTwins() error {
+	for part := range slices.Chunk(c.perhaps, batchLines) {
+		for n := range part {
+			one := &part[n]
+			if slices.ContainsFunc(one.Elsewhere, func(platform string) bool { _, listed := c.seen[keyOf(platform, one.Tenant)]; return !listed }) {
+				one.Result = Twin
+				one.identify(nil)
+			} else {
+				one.Elsewhere = nil
+			}
+			c.sum.count(one.Result, 1)
+			if err := c.Tell(one); err != nil {
+				return err
+			}
+		}
+		if err := c.conclude(nil, part); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// findUnlisted finds the tenants that may use something, and that the list does not have.
+func (c *comparison) findUnlisted(ctx context.Context) error {
+	for after := new(Compared); after != nil; {
+		page, err := c.knownBefore(ctx, c.id, after, unlistedPage)
+		if err != nil {
+			return err
+		}
+		if after = nil; len(page) == unlistedPage {
+			after = &page[len(page)-1]
+		}
+		page = slices.DeleteFunc(slices.Clone(page), func(one Compared) bool {
+			_, listed := c.seen[keyOf(one.Platform, one.Tenant)]
+			return listed || one.Result != Unlisted
+		})
+		for n := range page {
+			c.sum.count(Unlisted, 1)
+			if err := c.Tell(&page[n]); err != nil {
+				return err
+			}
+		}
+		if err := c.conclude(nil, page); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// unlistedPage is how many tenants are read at once.
+const unlistedPage = 500
+
+// knownBefore returns tenants whose last snapshot is older than a run, in the order of their codes. Those that may use something are unlisted,
+// if the list does not have them. after is the last one of the former call.
+func (s *Inbox) knownBefore(ctx context.Context, id string, after *Compared, most int) (all []Compared, err error) {
 	var run *Run
 	err = s.read(ctx, func(tx engine.Tx) error {
 		tx.Queue("run", func(r engine.Row) (err error) { run, err = scanRun(r); return err }, id)
@@ -556,15 +806,78 @@ func (s *Inbox) KnownBefore(ctx context.Context, id string, after TenantRef, mos
 			return err
 		}
 		tx.Queue("known_before", func(r engine.Row) error {
-			var t TenantRef
-			err := r.Scan(&t.Tenant, &t.Platform)
-			all = append(all, t)
+			var c Compared
+			var known snapshot.Stored
+			var features string
+			var dismissed int64
+			err := r.Scan(&c.Tenant, &c.Platform, &known.Seq, &features, &c.found, &dismissed)
+			if may, _ := snapshot.Decode([]byte(features)); len(may.Features) > 0 {
+				c.Result, c.dismissed = Unlisted, dismissed > 0
+				c.identify(&known)
+			}
+			all = append(all, c)
 			return err
 		}, run.mark, run.asOf, after.Tenant, after.Platform, int64(most))
 		return tx.Send()
 	})
-	if err == nil && run == nil {
+	if err == nil && (run == nil || !run.Ended.IsZero()) {
 		err = ErrNoRun
 	}
 	return all, err
+}
+
+// ApplyOptions say what is done with the lines of a list that differ or are new.
+type ApplyOptions struct {
+	None   bool                  // they stay as they are
+	Store  bool                  // usher knows them, and delivers nothing
+	Failed string                // why the run fails; empty: it does not, unless not all can be taken in
+	Tell   func(*Compared) error // gets each line
+}
+
+// ApplyList takes in lines that were compared before, and ends the run. After one that cannot be taken in, it leaves the others as they are.
+func (s *Inbox) ApplyList(ctx context.Context, id string, o ApplyOptions, lines iter.Seq2[[]byte, error]) (*Run, error) {
+	applied, faults, none := 0, 0, o.None
+	err := inBatches(lines, func(first int, batch [][]byte) error {
+		var all []Compared
+		if !none {
+			var err error
+			if all, err = s.Apply(ctx, id, batch, o.Store); err != nil {
+				return err
+			}
+			if n := slices.IndexFunc(all, func(c Compared) bool { return c.Err != nil }); n >= 0 {
+				none, o.Failed, all = true, "not all were taken in: "+all[n].Err.Error(), all[:n+1]
+			}
+		}
+		if len(all) < len(batch) {
+			_, rest, err := s.compare(ctx, id, batch[len(all):])
+			if err != nil {
+				return err
+			}
+			all = append(all, rest...)
+		}
+		for n := range all {
+			c := &all[n]
+			c.Line = first + n
+			applied += int(boolNumber(c.Applied))
+			faults += int(boolNumber(c.Fault != "")) // the settings have changed meanwhile
+			if err := o.Tell(c); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if faults > 0 {
+		o.Failed = cmp.Or(o.Failed, lineCount(faults)+" cannot be taken in")
+	}
+	return s.saveRun(id, true, func(r *Run) { r.Summary.Applied, r.Failed = applied, cmp.Or(o.Failed, r.Failed) })
+}
+
+func lineCount(n int) string {
+	if n == 1 {
+		return "1 line"
+	}
+	return fmt.Sprint(n, " lines")
 }

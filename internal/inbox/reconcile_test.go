@@ -100,6 +100,14 @@ func (d *desk) begin(asOf time.Time) *Run {
 	return r
 }
 
+// endRun ends a run that has found so much.
+func (d *desk) endRun(r *Run, complete bool, failed string, found Summary) *Run {
+	d.t.Helper()
+	ended, err := d.saveRun(r.ID, true, func(r *Run) { r.Complete, r.Failed, r.Summary = complete, failed, found })
+	check(d.t, err)
+	return ended
+}
+
 // words describes what came of lines.
 func words(all []Compared, err error) string {
 	if err != nil {
@@ -113,7 +121,7 @@ func words(all []Compared, err error) string {
 			word string
 		}{
 			{len(c.Changes) > 0, "(" + strings.Join(c.Changes, ", ") + ")"}, {c.Applied, "applied"}, {c.LeftOut != "", "left out"}, {c.PassedOver, "passed over"},
-			{c.Fault != "", "fault: " + c.Fault}, {len(c.Elsewhere) > 0, fmt.Sprintf("elsewhere %q", c.Elsewhere)}, {c.Settles, "settles"}, {c.Err != nil, fmt.Sprint(c.Err)},
+			{c.Fault != "", "fault: " + c.Fault}, {len(c.Elsewhere) > 0, fmt.Sprintf("elsewhere %q", c.Elsewhere)}, {c.settles, "settles"}, {!c.Erased.IsZero(), "erased"}, {c.Dismissed, "dismissed"}, {c.Err != nil, fmt.Sprint(c.Err)},
 		} {
 			if more.yes {
 				s = strings.TrimSpace(s + " " + more.word)
@@ -217,7 +225,7 @@ func TestAsOf(t *testing.T) {
 		r := d.begin(at)
 		d.want("", d.compare(r, says("old", "b"), says("new", "b"), says("none", "b")), "differs (+ b, - a); changed; new (+ b)")
 		d.want("", d.apply(r, false, says("old", "b"), says("new", "b")), "differs (+ b, - a) applied; changed")
-		if all := must2(d.KnownBefore(t.Context(), r.ID, TenantRef{}, 10))(t); len(all) != 0 {
+		if all := must2(d.knownBefore(t.Context(), r.ID, new(Compared), 10))(t); len(all) != 0 {
 			t.Errorf("absent: %v", all) // old has a newer snapshot by now
 		}
 	})
@@ -308,20 +316,20 @@ func TestRunIsGone(t *testing.T) {
 			t.Helper()
 			d.want(what, d.compare(r, says("acme", "b")), ErrNoRun.Error())
 			d.want(what, d.apply(r, false, says("acme", "b")), ErrNoRun.Error())
-			_, err := d.EndRun(r.ID, true, "", Summary{})
+			_, err := d.saveRun(r.ID, true, func(*Run) {})
 			d.want(what, fmt.Sprint(err), ErrNoRun.Error())
 		}
 		gone("another database's", &Run{ID: "0123"})
 		r := d.begin(time.Time{})
-		must2(d.EndRun(r.ID, true, "", Summary{Equal: 7, Applied: 1}))(t)
+		d.endRun(r, true, "", Summary{Equal: 7, Applied: 1})
 		gone("ended", r)
 		r2 := d.begin(time.Time{})
 		must2(d.Import(t.Context(), strings.NewReader(odd("else", "x")), ImportOptions{}))(t)
 		gone("imported", r2)
 		r3 := d.begin(time.Time{})
-		must2(d.EndRun(r3.ID, false, "CMD failed", Summary{}))(t)
+		d.endRun(r3, false, "CMD failed", Summary{})
 		last, complete, err := d.LastRuns(t.Context())
-		if err != nil || last.ID != r3.ID || last.Failed != "CMD failed" || complete.ID != r.ID || complete.Summary.ByResult()[Equal] != 8 || complete.Ended.Before(complete.Began) {
+		if err != nil || last.ID != r3.ID || last.Failed != "CMD failed" || complete.ID != r.ID || complete.Summary.Equal != 7 || complete.Ended.Before(complete.Began) {
 			t.Errorf("%+v, %+v, %v", last, complete, err)
 		}
 	})
@@ -352,30 +360,6 @@ func TestReconcileSettlesInvalid(t *testing.T) {
 	})
 }
 
-func TestKnownBefore(t *testing.T) {
-	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
-		d := newDesk(t, open)
-		for _, tenant := range []string{"b", "crm/b", "a", "c"} {
-			d.hears(tenant, "x")
-		}
-		r := d.begin(time.Time{})
-		d.hears("d", "x")
-		d.hears("a", "y")
-		var all []string
-		for after := (TenantRef{}); ; {
-			page := must2(d.KnownBefore(t.Context(), r.ID, after, 2))(t)
-			for _, k := range page {
-				all = append(all, ShowTenant(k.Platform, k.Tenant))
-			}
-			if len(page) < 2 {
-				break
-			}
-			after = page[1]
-		}
-		d.want("", strings.Join(all, " "), "/b crm/b /c")
-	})
-}
-
 // A tenant that is taken in from a list may make its code ambiguous, and that is said, as for a webhook.
 func TestReconcileSaysWhatIsAmbiguous(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
@@ -403,7 +387,7 @@ func TestOneRunAtATime(t *testing.T) {
 		second := d.begin(time.Time{})
 		d.want("the first one", d.apply(first, false, says("acme", "old")), ErrNoRun.Error())
 		d.want("the second one", d.apply(second, false, says("acme", "a")), "equal")
-		must2(d.EndRun(second.ID, true, "", Summary{Equal: 1}))(t)
+		d.endRun(second, true, "", Summary{Equal: 1})
 
 		old := d.begin(second.Began.Add(-time.Second))
 		d.want("an older list", d.apply(old, false, says("other", "a")), ErrOlderList.Error())
@@ -421,7 +405,7 @@ func TestOlderListsInOrder(t *testing.T) {
 		for i, want := range []string{"new (+ a) applied", "differs (+ b, - a) applied"} {
 			r := d.begin(now.Add(time.Duration(i-3) * time.Hour))
 			d.want("", d.apply(r, true, says("acme", string(rune('a'+i)))), want)
-			must2(d.EndRun(r.ID, true, "", Summary{}))(t)
+			d.endRun(r, true, "", Summary{})
 		}
 	})
 }
@@ -437,115 +421,20 @@ func TestPayloadTwice(t *testing.T) {
 	})
 }
 
-// A run that compared fewer tenants than another one of the last week clears nothing that this one has found, and ends no outage. Nor does
-// one with an older list.
-func TestFewerTenantsClearNothing(t *testing.T) {
-	t.Parallel()
-	many := Summary{Equal: 98, Differs: 2, Left: Left{Differs: 2}}
-	for name, c := range map[string]struct {
-		before     []Summary
-		asOf       time.Duration // before the last one of these began
-		then       Summary
-		left       int  // of what stands afterwards
-		outageEnds bool // the run ends an outage
-	}{
-		"as many":                      {before: []Summary{many}, then: Summary{Equal: 100}, outageEnds: true},
-		"taken in":                     {before: []Summary{many}, then: Summary{Equal: 98, Differs: 2, Applied: 2}, outageEnds: true},
-		"some are gone":                {before: []Summary{many}, then: Summary{Equal: 90, Unlisted: 10}, outageEnds: true},
-		"one tenant":                   {before: []Summary{many}, then: Summary{Equal: 1, Unlisted: 99}, left: 2},
-		"nearly all have changed":      {before: []Summary{many}, then: Summary{Equal: 3, Changed: 97}, left: 2},
-		"one tenant, and it differs":   {before: []Summary{many}, then: Summary{Differs: 1, Left: Left{Differs: 1}}, left: 2},
-		"fewer, and more differ":       {before: []Summary{many}, then: Summary{Differs: 3, Left: Left{Differs: 3}}, left: 3},
-		"many, and fewer differ":       {before: []Summary{many}, then: Summary{Equal: 99, Differs: 1, Left: Left{Differs: 1}}, left: 1},
-		"one, and then another":        {before: []Summary{{Equal: 100}, {Differs: 1, Left: Left{Differs: 1}}}, then: Summary{Equal: 1}, left: 1},
-		"fewer, and nothing was left":  {before: []Summary{{Equal: 100}}, then: Summary{Equal: 1}},
-		"many that nobody knew":        {before: []Summary{{Equal: 10, New: 900, Left: Left{New: 900}}}, then: Summary{Equal: 10}, outageEnds: true},
-		"the first of all":             {then: Summary{Equal: 60, Unlisted: 40}, outageEnds: true},
-		"the first, of few":            {then: Summary{Equal: 1, Unlisted: 99}},
-		"few, and once more":           {before: []Summary{{Equal: 1, Unlisted: 99}}, then: Summary{Equal: 1, Unlisted: 99}},
-		"most are canceled":            {before: []Summary{{Equal: 39, Unlisted: 60, Differs: 1, Left: Left{Differs: 1}}}, then: Summary{Equal: 40, Unlisted: 60}},
-		"the first, and all changed":   {then: Summary{Changed: 100}},
-		"the first, with an older one": {then: Summary{Equal: 100}, asOf: time.Hour},
-		"an older list":                {before: []Summary{many}, asOf: time.Hour, then: Summary{Equal: 100}, left: 2},
-	} {
-		inBubble(t, name, func(t *testing.T, d *desk) {
-			began := time.Now()
-			for _, s := range c.before {
-				r := d.begin(time.Time{})
-				began = r.Began
-				must2(d.EndRun(r.ID, true, "", s))(t)
-			}
-			d.missUnnamed()
-			time.Sleep(time.Millisecond)
-			asOf := time.Time{}
-			if c.asOf > 0 {
-				asOf = began.Add(-c.asOf)
-			}
-			r := d.begin(asOf)
-			must2(d.EndRun(r.ID, true, "", c.then))(t)
-			_, stands, err := d.LastRuns(t.Context())
-			check(t, err)
-			if n := stands.Summary.Left.Count(); n != c.left {
-				t.Errorf("%d are left, want %d", n, c.left)
-			}
-			if ended := d.Stats().Missed.Unnamed.Count == 0; ended != c.outageEnds {
-				t.Errorf("the outage has ended: %v", ended)
-			}
-		})
-	}
-}
-
-// The same on both engines. After a week the smaller list counts, because perhaps there are no more tenants.
-func TestFewerTenantsForAWeek(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() engine.Engine) {
-		d := newDesk(t, open)
-		run := func(days int, s Summary) (partial bool, left int) {
-			t.Helper()
-			d.ahead.Add(int64(days) * int64(24*time.Hour))
-			partial = must2(d.EndRun(d.begin(time.Time{}).ID, true, "", s))(t)
-			_, stands, err := d.LastRuns(t.Context())
-			check(t, err)
-			return partial, stands.Summary.Left.Count()
-		}
-		run(0, Summary{Equal: 98, Differs: 2, Left: Left{Differs: 2}})
-		if partial, left := run(0, Summary{Equal: 50}); !partial || left != 2 {
-			t.Errorf("at once: partial %v, %d left", partial, left)
-		}
-		if partial, left := run(8, Summary{Equal: 1}); !partial || left != 2 {
-			t.Errorf("nobody ran it for a week: partial %v, %d left", partial, left)
-		}
-		if partial, left := run(4, Summary{Equal: 50}); partial || left != 0 {
-			t.Errorf("later: partial %v, %d left", partial, left)
-		}
-	})
-}
-
-// Who compares once a month, and has fewer tenants than before, is not told for ever what an older run has found.
-func TestFewerTenantsEachMonth(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() engine.Engine) {
-		d := newDesk(t, open)
-		for month, s := range []Summary{{Equal: 98, Differs: 2, Left: Left{Differs: 2}}, {Equal: 50}, {Equal: 50}} {
-			partial := must2(d.EndRun(d.begin(time.Time{}).ID, true, "", s))(t)
-			_, stands, err := d.LastRuns(t.Context())
-			check(t, err)
-			d.want(fmt.Sprint("month ", month), fmt.Sprint(partial, stands.Summary.Left.Count()), []string{"false 2", "true 2", "false 0"}[month])
-			d.ahead.Add(int64(30 * 24 * time.Hour))
-		}
-	})
-}
-
 // A run from before the clock was set back seems to be from the future. What is found now still counts, and can be taken in.
 func TestRunOfTheFuture(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
 		d.hears("acme", "a")
 		d.ahead.Add(int64(1000 * time.Hour))
-		must2(d.EndRun(d.begin(time.Time{}).ID, true, "", Summary{Equal: 1}))(t)
+		future := d.begin(time.Time{})
+		d.want("found", d.settle(future, says("acme", "b")), "differs (+ b, - a)")
+		d.endRun(future, true, "", Summary{Differs: 1})
 		d.ahead.Add(-int64(1000 * time.Hour))
-		must2(d.EndRun(d.begin(time.Time{}).ID, true, "", Summary{Differs: 1, Left: Left{Differs: 1}}))(t)
-		_, stands, err := d.LastRuns(t.Context())
-		check(t, err)
-		d.want("left", fmt.Sprint(stands.Summary.Left.Count()), "1")
+		now := d.begin(time.Time{})
+		d.want("found now", d.settle(now, says("acme", "c")), "differs (+ c, - a)")
+		d.want("left", fmt.Sprint(d.endRun(now, true, "", Summary{Differs: 1}).Summary.Left.Count()), "1")
+		d.want("stored", d.finding("acme"), "differs: + c, - a")
 		d.want("taken in", d.apply(d.begin(time.Time{}), false, says("acme", "b")), "differs (+ b, - a) applied")
 	})
 }
@@ -631,9 +520,9 @@ func TestOlderThanAnyRun(t *testing.T) {
 		time.Sleep(5 * time.Millisecond)
 		now := d.begin(time.Time{})
 		d.want("now", d.compare(now, says("acme", "a")), "equal")
-		must2(d.EndRun(now.ID, true, "", Summary{Equal: 1}))(t)
+		d.endRun(now, true, "", Summary{Equal: 1})
 		old := d.begin(now.Began.Add(-2 * time.Millisecond))
-		must2(d.EndRun(old.ID, true, "", Summary{Equal: 1}))(t)
+		d.endRun(old, true, "", Summary{Equal: 1})
 		between := d.begin(now.Began.Add(-time.Millisecond))
 		d.want("between them", d.apply(between, false, says("acme", "b")), ErrOlderList.Error())
 	})

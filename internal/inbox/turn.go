@@ -432,6 +432,7 @@ func (r sqlRows) erase(l *lane) (count int) {
 	r.t.tx.Queue("erase_content", nil, l.Tenant, l.Platform, l.Type)
 	r.t.tx.Queue("erase_webhooks", func(row engine.Row) error { count++; var seq int64; return row.Scan(&seq) }, l.Tenant, l.Platform, l.Type)
 	r.t.tx.Queue("erase_snapshot", nil, l.Tenant, l.Platform)
+	r.t.tx.Queue("finding_erase", nil, l.Tenant, l.Platform, r.t.now)
 	r.t.send()
 	return count
 }

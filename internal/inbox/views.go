@@ -327,7 +327,7 @@ func scanSnapshot(r engine.Row) (t snapshot.Stored, err error) {
 	return t, err
 }
 
-// Platforms returns the platforms on which a tenant is known, even if only by a pause, or by a webhook that got a 5xx.
+// Platforms returns the platforms on which a tenant is known, even if only by a pause, by a webhook that got a 5xx, or by a reconcile.
 func (s *Inbox) Platforms(ctx context.Context, tenant string) (all []string, err error) {
 	lanes, err := s.lanesOf(ctx, nil, tenant)
 	for _, l := range lanes {
@@ -339,6 +339,19 @@ func (s *Inbox) Platforms(ctx context.Context, tenant string) (all []string, err
 		if o.Tenant == tenant && !slices.Contains(all, o.Platform) {
 			all = append(all, o.Platform)
 		}
+	}
+	if err == nil {
+		err = s.read(ctx, func(tx engine.Tx) error {
+			tx.Queue("finding_platforms", func(r engine.Row) error {
+				var platform string
+				if err := r.Scan(&platform); err != nil || slices.Contains(all, platform) {
+					return err
+				}
+				all = append(all, platform)
+				return nil
+			}, tenant)
+			return tx.Send()
+		})
 	}
 	slices.Sort(all)
 	return all, err
@@ -387,8 +400,10 @@ type Stats struct {
 	Unknown   int                // those of them whose features can't be read
 	Missed    Missed
 
-	LastRun     *Run // the last 'usher reconcile'; nil: there was none
-	CompleteRun *Run // the one that counts: see Run.weigh
+	Findings      Findings  // what reconciles have found of tenants, and still counts
+	FindingsSince time.Time // when the first of these was found
+	LastRun       *Run      // the last 'usher reconcile'; nil: there was none
+	CompleteRun   *Run      // the last one that has compared a whole list
 
 	Paused []Pause   // nil: not known yet
 	At     time.Time // when they were counted; zero: they never were, and mean nothing
@@ -596,6 +611,17 @@ func (s *Inbox) recount(ctx context.Context) error {
 		tx.Queue("invalid_count", func(r engine.Row) error { return r.Scan(&st.Invalid) })
 		tx.Queue("tenant_count", func(r engine.Row) error { return r.Scan(&st.Tenants, &st.Unknown) })
 		queueLastRuns(tx, &st.LastRun, &st.CompleteRun)
+		tx.Queue("findings_count", func(r engine.Row) error {
+			var result string
+			var n int
+			var since int64
+			err := r.Scan(&result, &n, &since)
+			st.Findings.count(Result(result), n)
+			if at := moment(since); st.FindingsSince.IsZero() || at.Before(st.FindingsSince) {
+				st.FindingsSince = at
+			}
+			return err
+		})
 		queueMissed(tx, &st.Missed)
 		return tx.Send()
 	})
@@ -624,12 +650,16 @@ type Tenant struct {
 	Paused   bool      `json:"paused"`
 	Until    time.Time `json:"paused_until,omitzero"` // when its pause ends by itself
 	Unknown  bool      `json:"unknown"`               // the features in its last snapshot can't be read
+	Finding  *Finding  `json:"finding,omitempty"`     // what a reconcile has found of it; nil: nothing that counts
 }
 
 // scan reads a row that ends with how the tenant stands.
 func (t *Tenant) scan(r engine.Row, first ...any) error {
 	var failing, paused, missed, unknown int64
-	err := r.Scan(append(first, &t.Waiting, &t.Parked, &t.Invalid, &failing, &paused, &missed, &unknown)...)
+	var result, changes string
+	var found int64
+	err := r.Scan(append(first, &t.Waiting, &t.Parked, &t.Invalid, &failing, &paused, &missed, &unknown, &result, &changes, &found)...)
+	t.Finding = scanFinding(result, changes, found)
 	if missed > 0 {
 		t.Missed = moment(missed)
 	}
@@ -642,7 +672,7 @@ func (t *Tenant) Standing() (words []string) {
 	for _, s := range []struct {
 		is   bool
 		word string
-	}{{t.Invalid > 0, "invalid"}, {!t.Missed.IsZero(), "missed"}, {t.Parked > 0, "parked"}, {t.HeldUp, "held up"}, {t.Waiting > 0, "waiting"}, {t.Paused, Pause{Until: t.Until}.With("paused")}, {t.Unknown, "features unknown"}} {
+	}{{t.Invalid > 0, "invalid"}, {!t.Missed.IsZero(), "missed"}, {t.Parked > 0, "parked"}, {t.HeldUp, "held up"}, {t.Waiting > 0, "waiting"}, {t.Paused, Pause{Until: t.Until}.With("paused")}, {t.Unknown, "features unknown"}, {t.Finding != nil, t.Finding.Words()}} {
 		if s.is {
 			words = append(words, s.word)
 		}
@@ -715,6 +745,15 @@ func (s *Inbox) Tenants(ctx context.Context, f TenantFilter) (all []*Tenant, err
 	for _, o := range missed {
 		if t := (Tenant{Platform: o.Platform, Tenant: o.Tenant, Missed: o.Since}); f.match(&t) {
 			all = append(all, &t)
+		}
+	}
+	if err == nil {
+		var alone []*Tenant
+		alone, err = s.foundAlone(ctx, f.After, 0, never, cmp.Or(f.Limit, maxAlone))
+		for _, t := range alone {
+			if f.match(t) && !slices.ContainsFunc(all, func(o *Tenant) bool { return o.compare(t) == 0 }) {
+				all = append(all, t)
+			}
 		}
 	}
 	slices.SortFunc(all, (*Tenant).compare)
@@ -806,7 +845,17 @@ func (s *Inbox) History(ctx context.Context, since, until time.Time, troubled bo
 	if err != nil {
 		all, missed = nil, s.missedNow()
 	}
+	if err == nil && troubled {
+		var alone []*Tenant
+		alone, err = s.foundAlone(ctx, nil, from, to, maxAlone)
+		for _, t := range alone {
+			if _, isMissed := missed[TenantRef{t.Platform, t.Tenant}]; !isMissed {
+				all = append(all, &History{Tenant: *t})
+			}
+		}
+	}
 	if len(missed) == 0 {
+		slices.SortFunc(all, func(a, b *History) int { return a.compare(&b.Tenant) })
 		return all, begins, err
 	}
 	// Those that got nothing in that time; but something of them may be parked or invalid since before it.

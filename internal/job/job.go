@@ -48,11 +48,11 @@ type Job struct {
 	Stderr   io.Writer
 	Self     string // the path of usher's binary; if empty, usher never starts itself a second time
 
-	// Read reads what the command prints, in place of Stdout. Its reader ends when the command has ended; with an
-	// error, if a child of the command still has the output open. Its context ends with a signal after that. After an error
-	// usher ends the command. Nil: Stdout gets it.
-	Read func(context.Context, io.Reader) error
+	calls atomic.Int64 // that the service has answered with 2xx
 }
+
+// Calls is how many calls of the command the service has answered with success.
+func (j *Job) Calls() int { return int(j.calls.Load()) }
 
 // Run opens the port, waits for a token, runs the command and returns its exit code. An error says why the
 // command was not started.
@@ -76,6 +76,11 @@ func (j *Job) Run(ctx context.Context) (code int, err error) {
 	}
 	port := o.Ports[0]
 	port.Listen = listener.Addr().String()
+	port.Finished = func(status int, _ time.Duration) {
+		if status/100 == 2 {
+			j.calls.Add(1)
+		}
+	}
 	server := guard.NewServer(o.Handler(port), log)
 
 	// From here on usher handles signals itself. Until the command runs, a signal ends the wait for a
@@ -139,16 +144,6 @@ func (j *Job) run(ctx context.Context, url string, signals <-chan os.Signal) (in
 	cmd := exec.Command(j.Args[0], j.Args[1:]...)
 	cmd.Env = commandEnvironment(j.Environ, url)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = j.Stdin, j.Stdout, j.Stderr
-	var out *output
-	if j.Read != nil {
-		r, w, err := os.Pipe()
-		if err != nil {
-			return exitFailed, err
-		}
-		defer w.Close()
-		out, cmd.Stdout = &output{file: r}, w
-		defer r.Close()
-	}
 	witness := startWitness(j.Self) // before the command starts, so that the witness misses no signal
 	defer witness.stop()
 	ends := make(chan os.Signal, 1)
@@ -162,35 +157,15 @@ func (j *Job) run(ctx context.Context, url string, signals <-chan os.Signal) (in
 	}
 	ended := make(chan struct{})
 	go func() { _ = cmd.Wait(); close(ended) }() // cmd.ProcessState says how it ended
-	readCtx, stopReading := context.WithCancel(ctx)
-	defer stopReading()
-	read := make(chan error, 1)
-	if out == nil {
-		read <- nil
-	} else {
-		cmd.Stdout.(*os.File).Close()
-		go func() { read <- j.Read(readCtx, out) }()
-	}
 	cancelled := ctx.Done()
-	isRead, hasEnded := false, false
 	for {
-		if isRead && hasEnded {
-			return exitCode(cmd.ProcessState), nil
-		}
 		select {
-		case err := <-read:
-			if isRead = true; err != nil && !hasEnded {
-				endProcess(cmd.Process)
-			}
 		case <-ended:
-			ended, hasEnded = nil, true
-			out.commandEnded()
+			return exitCode(cmd.ProcessState), nil
 		case <-ends:
 			reapOrphans(cmd.Process.Pid, witness.pid())
 		case sig := <-signals:
-			if hasEnded {
-				stopReading()
-			} else if !witness.sawSignal(sig) {
+			if !witness.sawSignal(sig) {
 				_ = cmd.Process.Signal(sig) // an error means that the command has ended meanwhile
 			}
 		case <-cancelled:
@@ -204,55 +179,6 @@ func endProcess(p *os.Process) {
 	if p.Signal(syscall.SIGTERM) != nil {
 		_ = p.Kill() // Windows has no SIGTERM
 	}
-}
-
-// output is what a command prints. It ends when the command has ended and all that it printed is read. If the pipe stays
-// open for longer, because a child that the command has left behind has it, nobody can say whether that was all.
-type output struct {
-	file  *os.File
-	ended atomic.Bool
-	late  int  // how many bytes were read since the command ended
-	quiet bool // nothing more was there
-}
-
-const (
-	// pipeSize is at least what a pipe can hold. What comes after that, the command has not written.
-	pipeSize = 1 << 20
-	// quietTime is how long usher waits for what is in the pipe already, and for children that end with the command.
-	quietTime = time.Second
-)
-
-var errStillOpen = errors.New("something that the command has started still has its output open: let it end, or redirect its output")
-
-// commandEnded makes a read end that waits for more.
-func (o *output) commandEnded() {
-	if o != nil {
-		o.ended.Store(true)
-		_ = o.file.SetReadDeadline(time.Now().Add(quietTime)) // not possible on Windows: there the pipe must end
-	}
-}
-
-// Read implements io.Reader.
-func (o *output) Read(b []byte) (n int, err error) {
-	for {
-		n, err = o.file.Read(b)
-		if !errors.Is(err, os.ErrDeadlineExceeded) {
-			break
-		}
-		if o.quiet {
-			return 0, errStillOpen
-		}
-		// The deadline may have passed while the reader was busy, so that this says nothing about the pipe.
-		o.quiet = true
-		_ = o.file.SetReadDeadline(time.Now().Add(quietTime))
-	}
-	o.quiet = false
-	if o.ended.Load() {
-		if o.late += n; o.late > pipeSize {
-			return n, errStillOpen
-		}
-	}
-	return n, err
 }
 
 // exitCode returns the exit code that a shell would report for a process that ended in this way.

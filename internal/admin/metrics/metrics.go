@@ -458,8 +458,11 @@ func (stats inboxCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 	if r := s.CompleteRun; r != nil {
 		gauge("usher_reconcile_last_timestamp_seconds", "When the last complete 'usher reconcile' ended. Replicas that share an inbox all report the same.", float64(r.Ended.UnixMilli())/1000)
-		for result, n := range r.Summary.ByResult() {
-			ch <- prometheus.MustNewConstMetric(prometheus.NewDesc("usher_reconcile_tenants", "Tenants by what it found, as it left them: what it took in is equal.", []string{"result"}, nil),
+		found, sum := s.Findings, r.Summary
+		for result, n := range map[inbox.Result]int{
+			inbox.Equal: sum.Equal + sum.Applied, inbox.Changed: sum.Changed, inbox.Differs: found.Differs, inbox.NewTenant: found.New, inbox.Twin: found.Twin, inbox.Unlisted: found.Unlisted,
+		} {
+			ch <- prometheus.MustNewConstMetric(prometheus.NewDesc("usher_reconcile_tenants", "Tenants by what 'usher reconcile' has found of them, as it is now; equal and changed: by the last complete run.", []string{"result"}, nil),
 				prometheus.GaugeValue, float64(n), string(result))
 		}
 	}

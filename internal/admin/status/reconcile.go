@@ -2,7 +2,6 @@ package status
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -22,7 +21,7 @@ func Comparison(r *inbox.Run, now time.Time) string {
 		word string
 	}{
 		{s.Applied, "taken in"}, {s.Left.Differs, "different"}, {s.Left.New, "new here"}, {s.Left.Twin, "twins"},
-		{s.Changed, "changed meanwhile"}, {s.Unlisted, "not in the list"},
+		{s.Changed, "changed meanwhile"}, {s.Left.Unlisted, "not in the list"},
 	} {
 		if p.n > 0 {
 			parts = append(parts, p.word+": "+page.Count(p.n))
@@ -31,12 +30,12 @@ func Comparison(r *inbox.Run, now time.Time) string {
 	return fmt.Sprintf("Compared with the billing service %s: %s", page.Ago(now.Sub(r.Ended)), strings.Join(parts, ", "))
 }
 
-// reconcileTroubles looks at the last 'usher reconcile', and at the last complete one.
+// reconcileTroubles looks at the last 'usher reconcile', and at what those before have found.
 func reconcileTroubles(s *Status, now time.Time) (all []Trouble) {
 	if s.Inbox == nil {
 		return nil
 	}
-	last, complete := s.Inbox.stats.LastRun, s.Inbox.stats.CompleteRun
+	last, found := s.Inbox.stats.LastRun, s.Inbox.stats.Findings
 	switch {
 	case last == nil:
 	case last.Failed != "":
@@ -44,16 +43,17 @@ func reconcileTroubles(s *Status, now time.Time) (all []Trouble) {
 	case last.Killed(now):
 		all = append(all, reconcileFailed.is("The last comparison with the billing service did not end").since(last.Began))
 	}
-	if complete != nil && complete.Summary.Left.Count() > 0 {
-		n := complete.Summary.Left.Count()
-		all = append(all, reconcileDiffers.is(page.Plural(n, "tenant is", "tenants are")+" not what the billing service says, and nobody has applied that").since(complete.Ended))
+	var parts []string
+	if n := found.Count() - found.Unlisted; n > 0 {
+		parts = append(parts, page.Plural(n, "tenant is", "tenants are")+" not what the billing service says, and nobody has applied that")
+	}
+	if n := found.Unlisted; n > 0 {
+		parts = append(parts, page.Plural(n, "tenant", "tenants")+" may use something here, and the billing service did not list "+map[bool]string{true: "it", false: "them"}[n == 1])
+	}
+	if len(parts) > 0 {
+		all = append(all, reconcileDiffers.is(strings.Join(parts, "; ")).since(s.Inbox.stats.FindingsSince).run("usher inbox tenants --trouble"))
 	}
 	return all
-}
-
-// Differs says whether the last comparison that counts has left something that differs.
-func (s *Status) Differs() bool {
-	return slices.ContainsFunc(s.Troubles, func(t Trouble) bool { return t.Alert == reconcileDiffers.Alert })
 }
 
 var (
@@ -62,5 +62,5 @@ var (
 		"Read the log of the timer or job that runs it (journalctl -u usher-reconcile, kubectl logs), and run it again ('usher help reconcile' says how).")
 	reconcileDiffers = kind(Warning, "UsherReconcileDiffers",
 		"For these tenants usher and your software go by an older state: they may lack what they paid for, or use what they do not pay for.",
-		"Run the comparison again to see what differs ('usher help reconcile' says how). A twin is usually a wrong platform in your list: correct it. Add --apply to take in the others.")
+		"Run the comparison again to see what differs ('usher help reconcile' says how). A twin is usually a wrong platform in your list: correct it. Add --apply to take in the others. An unlisted tenant may be a cancellation that was lost. To stop reporting a tenant that is right as it is: 'usher inbox dismiss --tenant TENANT'.")
 )

@@ -148,13 +148,29 @@ CREATE TABLE {schema}.reconcile (
 	began    {int} NOT NULL,
 	as_of    {int} NOT NULL, -- how old the billing service's list is; {never}: as old as the run
 	action   {int} NOT NULL,
+	alive    {int} NOT NULL, -- when the request that began it was last there
 	ended    {int} NOT NULL DEFAULT 0, -- 0: it runs, or was killed
-	complete {int} NOT NULL DEFAULT 0, -- 1: all tenants that the command printed were compared
-	stands   {int} NOT NULL DEFAULT 0, -- 1: what it found counts, until a later run does: see Run.weigh
+	complete {int} NOT NULL DEFAULT 0, -- 1: a whole list was compared
 	failed   {text} NOT NULL DEFAULT '', -- why it failed
 	summary  {text} NOT NULL DEFAULT '' -- JSON of inbox.Summary
 );
 CREATE INDEX reconcile_mark ON {schema}.reconcile (mark);
+
+-- What a reconcile has found of a tenant. A snapshot with a higher number than the mark ends it.
+CREATE TABLE {schema}.finding (
+	tenant    {text} NOT NULL,
+	platform  {text} NOT NULL,
+	result    {text} NOT NULL, -- differs, new, twin or unlisted; empty: there is none
+	changes   {text} NOT NULL, -- in words, as a JSON list
+	digest    {bytes} NOT NULL, -- of what the billing service says and usher knows: another one is another finding
+	mark      {int} NOT NULL, -- of the run
+	knows     {int} NOT NULL, -- up to when the run knows what the billing service says
+	at        {int} NOT NULL, -- when a run first found it
+	dismissed {int} NOT NULL DEFAULT 0, -- when somebody dismissed it; 0: nobody has
+	erased    {int} NOT NULL DEFAULT 0, -- when somebody erased the tenant; 0: nobody has
+	PRIMARY KEY (tenant, platform)
+) {keyed};
+CREATE INDEX finding_mark ON {schema}.finding (mark);
 
 -- What people did.
 CREATE TABLE {schema}.action (

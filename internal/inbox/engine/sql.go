@@ -28,7 +28,10 @@ func Spelling(own ...string) *strings.Replacer {
 }
 
 // troubled is the condition that a tenant has something that waits for somebody. {named}: it is one of the table $5.
-const troubled = "l.parked + l.invalid > 0 OR l.missed_since > 0 OR l.last_result > 0 AND l.waiting > 0 OR {named}"
+const troubled = "l.parked + l.invalid > 0 OR l.missed_since > 0 OR f.result IS NOT NULL OR l.last_result > 0 AND l.waiting > 0 OR {named}"
+
+// stands is the condition that a finding counts: nobody has dismissed it, and no newer snapshot of its tenant was taken in.
+const stands = "f.result <> '' AND f.dismissed = 0 AND NOT EXISTS (SELECT 1 FROM {schema}.snapshot n WHERE n.tenant = f.tenant AND n.platform = f.platform AND n.seq > f.mark)"
 
 // Statements returns an engine's statements by their names: those that both engines have, and the engine's own. In the text each
 // stands below a line "-- name: NAME".
@@ -36,7 +39,7 @@ func Statements(own string, spelling *strings.Replacer) map[string]string {
 	all := make(map[string]string)
 	for _, part := range append(strings.Split(sharedStatements, "-- name: ")[1:], strings.Split(own, "-- name: ")[1:]...) {
 		name, statement, _ := strings.Cut(part, "\n")
-		statement = strings.ReplaceAll(strings.TrimSpace(statement), "{troubled}", troubled)
+		statement = strings.NewReplacer("{troubled}", troubled, "{stands}", stands).Replace(strings.TrimSpace(statement))
 		name = strings.TrimSpace(name)
 		if all[name] = spelling.Replace(statement); strings.HasPrefix(name, "list") {
 			all[name+"_up"] = strings.NewReplacer("w.seq < ", "w.seq > ", "w.seq DESC", "w.seq").Replace(all[name])

@@ -192,8 +192,9 @@ SELECT platform, tenant, received FROM {schema}.snapshot WHERE features IS NULL 
 -- name: tenant_history
 -- Tenants with webhooks that came from 1 on and before 2, or, if 3 is 1, all. If 4 is 1: only those that are not all right, and those of 5.
 SELECT l.platform, l.tenant, coalesce(w.n, 0), coalesce(w.last, s.received, 0), l.waiting, l.parked, l.invalid, l.last_result, l.paused, l.missed_since,
-	CASE WHEN s.tenant IS NOT NULL AND s.features IS NULL THEN 1 ELSE 0 END
+	CASE WHEN s.tenant IS NOT NULL AND s.features IS NULL THEN 1 ELSE 0 END, coalesce(f.result, ''), coalesce(f.changes, ''), coalesce(f.at, 0)
 FROM {schema}.lane l LEFT JOIN {schema}.snapshot s ON s.tenant = l.tenant AND s.platform = l.platform
+LEFT JOIN {schema}.finding f ON f.tenant = l.tenant AND f.platform = l.platform AND {stands}
 LEFT JOIN (SELECT tenant, platform, count(*) AS n, max(received) AS last FROM {schema}.webhook
 	WHERE received >= $1::bigint AND received < $2::bigint AND tenant <> '' GROUP BY tenant, platform) w ON w.tenant = l.tenant AND w.platform = l.platform
 WHERE l.tenant <> '' AND (l.tail > 0 OR l.invalid > 0 OR l.missed_since > 0)
@@ -207,8 +208,9 @@ SELECT changed FROM {schema}.webhook WHERE state > 2 ORDER BY changed, seq LIMIT
 -- name: tenants
 -- 4 tenants after 1, 2. If 3 is 1: only those that are held up, parked, invalid or missed, and those of 5; if it is 2: and whose features are unknown.
 SELECT l.platform, l.tenant, coalesce(s.name, ''), coalesce(s.received, 0), l.waiting, l.parked, l.invalid, l.last_result, l.paused, l.missed_since,
-	CASE WHEN s.tenant IS NOT NULL AND s.features IS NULL THEN 1 ELSE 0 END
+	CASE WHEN s.tenant IS NOT NULL AND s.features IS NULL THEN 1 ELSE 0 END, coalesce(f.result, ''), coalesce(f.changes, ''), coalesce(f.at, 0)
 FROM {schema}.lane l LEFT JOIN {schema}.snapshot s ON s.tenant = l.tenant AND s.platform = l.platform
+LEFT JOIN {schema}.finding f ON f.tenant = l.tenant AND f.platform = l.platform AND {stands}
 WHERE l.tenant <> '' AND (l.tail > 0 OR l.invalid > 0 OR l.paused > 0 OR l.missed_since > 0) AND (l.tenant, l.platform) > ($1::text, $2::text)
 AND ($3::bigint = 0 OR {troubled} OR $3::bigint = 2 AND s.tenant IS NOT NULL AND s.features IS NULL) ORDER BY l.tenant, l.platform LIMIT $4::bigint
 
@@ -268,17 +270,17 @@ SELECT id, at, who, what, about, webhooks FROM {schema}.action WHERE id < $1::bi
 DELETE FROM {schema}.action WHERE at < $1::bigint
 
 -- name: run_add
-INSERT INTO {schema}.reconcile (id, mark, began, as_of, action) VALUES ($1, $2, $3, $4, $5)
+INSERT INTO {schema}.reconcile (id, mark, began, as_of, action, alive) VALUES ($1, $2, $3, $4, $5, $3)
 
 -- name: run
-SELECT id, mark, began, as_of, action, ended, complete, stands, failed, summary FROM {schema}.reconcile WHERE id = $1::text
+SELECT id, mark, began, as_of, action, alive, ended, complete, failed, summary FROM {schema}.reconcile WHERE id = $1::text
 
 -- name: run_open
 -- The run that is under way: one that begins ends all others.
-SELECT id, mark, began, as_of, action, ended, complete, stands, failed, summary FROM {schema}.reconcile WHERE ended = 0 ORDER BY mark DESC LIMIT 1
+SELECT id, mark, began, as_of, action, alive, ended, complete, failed, summary FROM {schema}.reconcile WHERE ended = 0 ORDER BY mark DESC LIMIT 1
 
--- name: run_end
-UPDATE {schema}.reconcile SET ended = $2::bigint, complete = $3::bigint, failed = $4::text, summary = $5::text, stands = $6::bigint WHERE id = $1::text AND ended = 0
+-- name: run_save
+UPDATE {schema}.reconcile SET alive = $2::bigint, ended = $3::bigint, complete = $4::bigint, failed = $5::text, summary = $6::text WHERE id = $1::text AND ended = 0
 
 -- name: runs_end
 -- A run that begins ends those that still run: what they have read may be older than what this one finds equal.
@@ -289,31 +291,60 @@ UPDATE {schema}.reconcile SET ended = $1::bigint, failed = $2::text WHERE ended 
 DELETE FROM {schema}.reconcile WHERE ended = 0
 
 -- name: runs_last
--- The last run, and the one that counts.
-SELECT id, mark, began, as_of, action, ended, complete, stands, failed, summary FROM {schema}.reconcile
-WHERE mark = (SELECT max(mark) FROM {schema}.reconcile) OR mark = (SELECT max(mark) FROM {schema}.reconcile WHERE stands = 1) ORDER BY mark
-
--- name: runs_complete
--- The complete runs since a time (1), the last one, and the one that counts.
-SELECT id, mark, began, as_of, action, ended, complete, stands, failed, summary FROM {schema}.reconcile
-WHERE complete = 1 AND (ended >= $1::bigint OR mark IN ((SELECT max(mark) FROM {schema}.reconcile WHERE stands = 1), (SELECT max(mark) FROM {schema}.reconcile WHERE complete = 1))) ORDER BY mark
+-- The last run, and the last one that has compared a whole list.
+SELECT id, mark, began, as_of, action, alive, ended, complete, failed, summary FROM {schema}.reconcile
+WHERE mark = (SELECT max(mark) FROM {schema}.reconcile) OR mark = (SELECT max(mark) FROM {schema}.reconcile WHERE complete = 1 AND ended > 0) ORDER BY mark
 
 -- name: runs_know
 -- Up to when any complete run knows what the billing service says. One that seems to have begun after this run (1) is from before the clock
 -- was set back.
-SELECT coalesce(max(CASE WHEN as_of < began THEN as_of ELSE began END), 0) FROM {schema}.reconcile WHERE complete = 1
+SELECT coalesce(max(CASE WHEN as_of < began THEN as_of ELSE began END), 0) FROM {schema}.reconcile WHERE (complete = 1 OR failed = '') AND ended > 0
 	AND began <= (SELECT r.began FROM {schema}.reconcile r WHERE r.id = $1::text)
 
 -- name: runs_expire
-DELETE FROM {schema}.reconcile WHERE began < $1::bigint AND mark < (SELECT max(mark) FROM {schema}.reconcile WHERE stands = 1)
+DELETE FROM {schema}.reconcile WHERE began < $1::bigint AND mark < (SELECT max(mark) FROM {schema}.reconcile WHERE complete = 1)
+
+-- name: findings_over
+-- How many findings of a run (its mark: 1) no longer count.
+SELECT result, count(*) FROM {schema}.finding f WHERE f.mark = $1::bigint AND f.result <> '' AND NOT ({stands}) GROUP BY result
+
+-- name: findings_count
+SELECT result, count(*), min(at) FROM {schema}.finding f WHERE {stands} GROUP BY result
+
+-- name: finding
+SELECT result, changes, at FROM {schema}.finding f WHERE f.tenant = $1::text AND f.platform = $2::text AND {stands}
+
+-- name: findings_alone
+-- Findings (5 at most) of tenants that usher does not know, after 1, 2, and found from 3 on and before 4.
+SELECT f.tenant, f.platform, f.result, f.changes, f.at FROM {schema}.finding f
+WHERE (f.tenant, f.platform) > ($1::text, $2::text) AND f.at >= $3::bigint AND f.at < $4::bigint AND {stands}
+	AND NOT EXISTS (SELECT 1 FROM {schema}.lane l WHERE l.tenant = f.tenant AND l.platform = f.platform AND l.event_type = '' AND (l.tail > 0 OR l.invalid > 0 OR l.missed_since > 0))
+ORDER BY f.tenant, f.platform LIMIT $5::bigint
+
+-- name: findings_first
+-- Some tenants with findings, those that were found first.
+SELECT f.platform, f.tenant FROM {schema}.finding f WHERE {stands} ORDER BY f.at, f.tenant LIMIT $1::bigint
+
+-- name: finding_platforms
+SELECT f.platform FROM {schema}.finding f WHERE f.tenant = $1::text AND {stands}
+
+-- name: finding_dismiss
+UPDATE {schema}.finding AS f SET dismissed = $3::bigint WHERE f.tenant = $1::text AND f.platform = $2::text AND {stands} RETURNING result
+
+-- name: finding_erase
+-- Leaves the day (3).
+INSERT INTO {schema}.finding AS f (tenant, platform, result, changes, digest, mark, knows, at, erased) VALUES ($1, $2, '', '', {empty}, 0, $3, $3, $3)
+ON CONFLICT (tenant, platform) DO UPDATE SET result = '', changes = '', digest = excluded.digest, mark = 0, knows = excluded.knows, at = excluded.at, dismissed = 0, erased = excluded.erased
 
 -- name: namesakes
 -- Some of the other platforms (2 is its own) on which a tenant's code (1) is known.
 SELECT platform FROM {schema}.snapshot WHERE tenant = $1::text AND platform <> $2::text ORDER BY platform LIMIT 3
 
 -- name: known_before
--- Tenants whose last snapshot is older than a mark (1) and was taken in up to a time (2), after a tenant (3, 4); 5 how many.
-SELECT tenant, platform FROM {schema}.snapshot WHERE (tenant, platform) > ($3::text, $4::text) AND seq < $1::bigint AND received <= $2::bigint ORDER BY tenant, platform LIMIT $5::bigint
+-- Tenants whose last snapshot is older than a mark (1) and was taken in up to a time (2), after a tenant (3, 4); 5 how many. With their findings.
+SELECT s.tenant, s.platform, s.seq, coalesce(s.features::text, ''), coalesce(f.digest, {empty}), coalesce(f.dismissed, 0) FROM {schema}.snapshot s
+LEFT JOIN {schema}.finding f ON f.tenant = s.tenant AND f.platform = s.platform
+WHERE (s.tenant, s.platform) > ($3::text, $4::text) AND s.seq < $1::bigint AND s.received <= $2::bigint ORDER BY s.tenant, s.platform LIMIT $5::bigint
 
 -- name: export_lanes
 SELECT {lane} FROM {schema}.lane l WHERE l.last > 0 ORDER BY l.tenant, l.platform, l.event_type

@@ -67,10 +67,24 @@ SELECT platform, tenant, seq, uuid, received, name, coalesce(features, '') FROM 
 
 -- name: compare
 -- What is known of a tenant (1, 2), with one row for each platform that has a tenant of this code.
-SELECT n.tenant, n.platform, coalesce(l.last, 0), coalesce(l.last_at, 0), coalesce(l.invalid + l.missed_since, 0), CASE WHEN s.platform IS NULL THEN 0 ELSE 1 END, coalesce(s.platform, ''), coalesce(s.features, '')
+SELECT n.tenant, n.platform, coalesce(l.last, 0), coalesce(l.last_at, 0), coalesce(l.invalid + l.missed_since, 0), coalesce(f.digest, {empty}), coalesce(f.dismissed, 0), coalesce(f.erased, 0),
+	CASE WHEN s.platform IS NULL THEN 0 ELSE 1 END, coalesce(s.platform, ''), coalesce(s.seq, 0), coalesce(s.features, '')
 FROM (SELECT ?1 AS tenant, ?2 AS platform) AS n
 LEFT JOIN lane l ON l.tenant = n.tenant AND l.platform = n.platform AND l.event_type = ''
+LEFT JOIN finding f ON f.tenant = n.tenant AND f.platform = n.platform
 LEFT JOIN snapshot s ON s.tenant = n.tenant
+
+-- name: finding_save
+-- What a run has found of a tenant: 1 and 2 the tenant, 3 to 5 the finding, 6 the run's mark, 7 up to when it knows, 8 now. One that knows more
+-- stays, and so does the day of an erasure; a time in the future is from before the clock was set back. Who differs and is not listed differs.
+INSERT INTO finding AS f (tenant, platform, result, changes, digest, mark, knows, at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+ON CONFLICT (tenant, platform) DO UPDATE SET result = excluded.result, changes = excluded.changes, mark = excluded.mark, knows = excluded.knows, digest = excluded.digest,
+	at = CASE WHEN f.result = excluded.result THEN f.at ELSE excluded.at END, dismissed = CASE WHEN f.digest = excluded.digest THEN f.dismissed ELSE 0 END
+WHERE (f.knows <= excluded.knows OR f.knows > excluded.at) AND NOT (excluded.result = 'unlisted' AND f.result = 'differs' AND {stands})
+
+-- name: finding_clear
+-- Of tenants that are equal: 1 and 2 the tenant, 3 up to when the run knows, 4 now.
+DELETE FROM finding WHERE tenant = ?1 AND platform = ?2 AND (knows <= ?3 OR knows > ?4)
 
 -- name: seen_find
 -- An id whose webhook is no longer stored counts as delivered (3).
@@ -122,7 +136,7 @@ SELECT at FROM gate_up
 
 -- name: run_lock
 -- The run, which nobody ends meanwhile.
-SELECT id, mark, began, as_of, action, ended, complete, stands, failed, summary FROM {schema}.reconcile WHERE id = $1::text
+SELECT id, mark, began, as_of, action, alive, ended, complete, failed, summary FROM {schema}.reconcile WHERE id = $1::text
 
 -- name: untold
 -- Nothing: triggers tell at once.

@@ -1,0 +1,204 @@
+package inbox
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"usher/internal/inbox/engine"
+)
+
+// finding describes what was found of a tenant, and counts.
+func (d *desk) finding(tenant string) string {
+	d.t.Helper()
+	platform, code, ok := strings.Cut(tenant, "/")
+	if !ok {
+		platform, code = "", tenant
+	}
+	f, err := d.Finding(d.t.Context(), platform, code)
+	check(d.t, err)
+	if f == nil {
+		return ""
+	}
+	return f.Words()
+}
+
+func linesOf(lines []string) iter.Seq2[[]byte, error] {
+	return func(yield func([]byte, error) bool) {
+		for _, l := range lines {
+			if !yield([]byte(l), nil) {
+				return
+			}
+		}
+	}
+}
+
+// compareList compares a list in a run of its own, and says what it told, and how the run has ended. apply: what differs or is new is taken in.
+func (d *desk) compareList(o ListOptions, apply bool, asOf time.Time, lines ...string) (told string, run *Run) {
+	d.t.Helper()
+	r := d.begin(asOf)
+	var all []string
+	var applies []string
+	o.Last, o.Batch = !apply, func(int) {}
+	o.Tell = func(c *Compared) error {
+		one := ShowTenant(c.Platform, c.Tenant) + " " + words([]Compared{*c}, nil)
+		if all = append(all, strings.TrimPrefix(one, "/")); c.Fault != "" {
+			all[len(all)-1] = c.Fault
+		}
+		if c.Result == Differs || c.Result == NewTenant {
+			applies = append(applies, lines[c.Line-1])
+		}
+		return nil
+	}
+	run, err := d.CompareList(d.t.Context(), r.ID, o, linesOf(lines))
+	check(d.t, err)
+	if apply && run.Ended.IsZero() {
+		run, err = d.ApplyList(d.t.Context(), r.ID, ApplyOptions{None: run.Failed != "", Tell: func(*Compared) error { return nil }}, linesOf(applies))
+		check(d.t, err)
+	}
+	return strings.Join(all, "; "), run
+}
+
+// left describes what a run has left.
+func left(r *Run) string {
+	return fmt.Sprintf("%+v %s", r.Summary.Left, r.Failed)
+}
+
+// What was found of a tenant stays until that very tenant was compared again, something newer of it was taken in, or it was erased or dismissed.
+func TestFindingsStay(t *testing.T) {
+	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
+		d := newDesk(t, open)
+		for _, tenant := range []string{"acme", "other", "gone", "erased"} {
+			d.hears(tenant, "a")
+		}
+		d.idle("")
+		told, r := d.compareList(ListOptions{}, false, time.Time{}, says("acme", "b"), says("other", "a"), says("fresh", "c"), says("erased", "z"))
+		d.want("told", told, "acme differs (+ b, - a); fresh new (+ c); erased differs (+ z, - a); gone unlisted")
+		d.want("left", left(r), "{Differs:2 New:1 Twin:0 Unlisted:1} ")
+		count := func(want string) {
+			t.Helper()
+			d.want("findings", fmt.Sprintf("%+v", d.Stats().Findings), want)
+		}
+		count("{Differs:2 New:1 Twin:0 Unlisted:1}")
+
+		// A list that leaves the tenant out clears nothing; it is unlisted now, because it may use something.
+		_, r = d.compareList(ListOptions{Partial: true}, false, time.Time{}, says("other", "a"))
+		d.want("a list without it", left(r)+d.finding("acme"), "{Differs:0 New:0 Twin:0 Unlisted:0} differs: + b, - a")
+		// Nor does one whose command failed, whatever it says.
+		_, r = d.compareList(ListOptions{Failed: "CMD failed"}, false, time.Time{}, says("acme", "a"))
+		d.want("a command that failed", r.Failed+", "+d.finding("acme"), "CMD failed, differs: + b, - a")
+		// Nor an older list.
+		_, r = d.compareList(ListOptions{Partial: true}, false, r.Began.Add(-time.Hour), says("fresh", "c"))
+		d.want("an older list", d.finding("fresh"), "new: + c")
+
+		// A comparison of it does.
+		_, _ = d.compareList(ListOptions{Partial: true}, false, time.Time{}, says("acme", "a"))
+		d.want("equal now", d.finding("acme"), "")
+		// So does a newer webhook, and an erasure; of both the next run finds what is so.
+		d.hears("fresh", "x")
+		d.want("a newer webhook", d.finding("fresh"), "")
+		must2(d.Erase("", "erased"))(t)
+		d.want("erased", d.finding("erased"), "")
+		count("{Differs:0 New:0 Twin:0 Unlisted:1}")
+		told, _ = d.compareList(ListOptions{Partial: true}, false, time.Time{}, says("erased", "z"))
+		d.want("it comes back, and that is said", told, "erased new (+ z) erased")
+
+		// Somebody dismisses one: then it is no trouble until it changes.
+		d.want("dismissed", fmt.Sprint(must2(d.DismissFinding("", "gone", &Action{What: "dismiss"}))(t)), "1")
+		count("{Differs:0 New:1 Twin:0 Unlisted:0}")
+		lines := []string{says("acme", "a"), says("other", "a"), says("fresh", "x"), says("erased")}
+		told, r = d.compareList(ListOptions{}, false, time.Time{}, lines...)
+		d.want("dismissed", told+" "+left(r), "erased new erased; gone unlisted dismissed {Differs:0 New:1 Twin:0 Unlisted:0} ")
+		d.hears("gone", "b")
+		told, r = d.compareList(ListOptions{}, false, time.Time{}, lines...)
+		d.want("the tenant has changed", told+" "+left(r), "erased new erased; gone unlisted {Differs:0 New:1 Twin:0 Unlisted:1} ")
+	})
+}
+
+// What is taken in is no trouble any more. What is only known to be so at the end counts.
+func TestFindingsAreApplied(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		d := newDesk(t, open)
+		d.hears("acme", "a")
+		d.hears("crm/twin", "a")
+		d.idle("")
+		told, r := d.compareList(ListOptions{}, true, time.Time{}, says("acme", "b"), says("new", "c"), says("eu/twin", "d"), says("crm/twin", "a"), says("pl/twin", "e"))
+		d.want("told", told, `acme differs (+ b, - a); new new (+ c); eu/twin new (+ d); pl/twin new (+ e)`)
+		d.want("left", left(r)+fmt.Sprint(r.Summary.Applied), "{Differs:0 New:0 Twin:0 Unlisted:0} 4")
+		d.want("nothing", d.finding("acme")+d.finding("new"), "")
+		told, r = d.compareList(ListOptions{}, true, time.Time{}, says("acme", "b"), says("new", "c"), says("crm/new", "c"), says("it/twin", "d"))
+		d.want("twins", told, `crm/new new (+ c); it/twin twin (+ d) elsewhere ["crm" "eu" "pl"]; crm/twin unlisted; eu/twin unlisted; pl/twin unlisted`)
+	})
+}
+
+// Whatever is doubtful in a list makes the run fail. Then nobody is unlisted.
+func TestListsThatFail(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		d := newDesk(t, open, func(c *Config) { c.MaxBody = 1000 })
+		d.hears("acme", "a")
+		d.hears("twice", "a")
+		d.hears("gone", "a")
+		for _, c := range []struct {
+			name, failed, told string
+			lines              []string
+		}{
+			{"faulty", "1 line cannot be compared", "acme differs (+ b, - a); it is not JSON", []string{says("acme", "b"), "x"}},
+			{"too long", "1 line cannot be compared", "is larger than 1000 bytes (USHER_WEBHOOK_MAX_BODY)", []string{strings.Repeat("x", 1001)}},
+			{"twice", "1 line cannot be compared", "the tenant /twice was printed before, with other features", []string{says("twice", "a"), says("twice", "a"), says("twice", "b")}},
+			{"nothing", "the command printed nothing", "", nil},
+		} {
+			told, r := d.compareList(ListOptions{}, true, time.Time{}, c.lines...)
+			if !strings.HasPrefix(told, c.told) || r.Failed != c.failed || r.Complete || strings.Contains(told, "unlisted") || r.Ended.IsZero() {
+				t.Errorf("%s: %s; %s, complete %v", c.name, told, r.Failed, r.Complete)
+			}
+		}
+		d.want("of two lines that contradict each other, one says that it differs", d.finding("twice"), "differs: + b, - a")
+		// A run in which something came for each tenant says nothing.
+		r := d.begin(time.Time{})
+		d.hears("acme", "c")
+		ended, err := d.CompareList(t.Context(), r.ID, ListOptions{Last: true, Tell: func(*Compared) error { return nil }, Batch: func(int) {}}, linesOf([]string{says("acme", "a")}))
+		check(t, err)
+		if !strings.Contains(ended.Failed, "something came for each of these tenants") || ended.Summary.Unlisted > 0 {
+			t.Errorf("%+v", ended)
+		}
+		// Who is gone has left a run that failed.
+		r = d.begin(time.Time{})
+		if r.Killed(r.Began.Add(2*RunBeat)) || !r.Killed(r.Began.Add(2*time.Minute)) {
+			t.Error("when a run counts as killed")
+		}
+		check(t, d.KeepRun(r.ID))
+		check(t, d.AbortRun(r.ID, "gone"))
+		last, _, err := d.LastRuns(context.Background())
+		if err != nil || last.Failed != "gone" || d.KeepRun(r.ID) != ErrNoRun {
+			t.Errorf("%+v %v", last, err)
+		}
+	})
+}
+
+// A long list is compared in parts.
+func TestLongLists(t *testing.T) {
+	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
+		d := newDesk(t, open)
+		var lines []string
+		for n := range 3*batchLines + 7 {
+			lines = append(lines, says(fmt.Sprint("t", n), "a"))
+		}
+		told, r := d.compareList(ListOptions{}, true, time.Time{}, lines...)
+		if strings.Count(told, " new (+ a)") != len(lines) || r.Summary.Applied != len(lines) || r.Summary.Left.Count() != 0 {
+			t.Errorf("%+v", r.Summary)
+		}
+		d.idle("")
+		slices.Reverse(lines)
+		told, r = d.compareList(ListOptions{}, true, time.Time{}, lines[unlistedPage+2:]...)
+		if strings.Count(told, "unlisted") != unlistedPage+2 || r.Summary.Equal != len(lines)-unlistedPage-2 || r.Summary.Left.Unlisted != unlistedPage+2 {
+			t.Errorf("%+v", r.Summary)
+		}
+		if all := must2(d.Tenants(t.Context(), TenantFilter{Troubled: true}))(t); len(all) != unlistedPage+2 || all[0].Standing()[0] != "unlisted" {
+			t.Errorf("%d are not all right", len(all))
+		}
+	})
+}
