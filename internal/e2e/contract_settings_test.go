@@ -140,19 +140,34 @@ func TestInboxConcurrency(t *testing.T) {
 func TestInboxSettings(t *testing.T) {
 	t.Parallel()
 	file := func() string { return "USHER_WEBHOOK_INBOX=file:" + filepath.Join(t.TempDir(), "inbox.db") }
-	failing, down := newReceiver(t, 500), newReceiver(t, 503)
+	down := newReceiver(t, 503)
 	for _, tc := range []struct {
 		name, want string
+		status     int
+		accepted   bool // the receiver has accepted another tenant's webhook
 		env        []string
 	}{
-		{"by tries", "1 parked", gateAlone(failing.url, file(), "USHER_WEBHOOK_INBOX_TRIES=1")},
-		{"down is no try", "1 waiting", gateAlone(down.url, file(), "USHER_WEBHOOK_INBOX_TRIES=1")},
-		{"by age", "1 parked", gateAlone(down.url, file(), "USHER_WEBHOOK_INBOX_MAX_AGE=1ns")},
+		{"by tries", "1 delivered, 2 parked", 500, true, []string{"USHER_WEBHOOK_INBOX_TRIES=1"}},
+		{"no try counts while nobody is accepted", "1 waiting", 500, false, []string{"USHER_WEBHOOK_INBOX_TRIES=1"}},
+		{"down is no try", "1 delivered, 2 waiting", 503, true, []string{"USHER_WEBHOOK_INBOX_TRIES=1"}},
+		{"by age", "1 parked", 503, false, []string{"USHER_WEBHOOK_INBOX_TRIES=1", "USHER_WEBHOOK_INBOX_MAX_AGE=1ns"}},
+		{"by age only after so many tries", "1 waiting", 503, false, []string{"USHER_WEBHOOK_INBOX_TRIES=20", "USHER_WEBHOOK_INBOX_MAX_AGE=1ns"}},
 	} {
-		u := run(t, tc.env)
-		if status, decision, answer := testkit.Post(t, hooks(t, u), testkit.Snapshot("acme", 1)); status != 200 || decision != "queued" {
-			t.Fatalf("%s: %d %s %s", tc.name, status, decision, answer)
+		receiver := newReceiver(t, tc.status)
+		u := run(t, gateAlone(receiver.url, append(tc.env, file())...))
+		take := func(tenant string) {
+			t.Helper()
+			if status, decision, answer := testkit.Post(t, hooks(t, u), testkit.Snapshot(tenant, 1)); status != 200 || decision != "queued" {
+				t.Fatalf("%s: %d %s %s", tc.name, status, decision, answer)
+			}
 		}
+		if tc.accepted {
+			receiver.set(200)
+			take("other")
+			testkit.Eventually(t, tc.name+": another tenant is accepted", func() bool { return states(t, u) == "1 delivered" })
+			receiver.set(tc.status)
+		}
+		take("acme")
 		testkit.Eventually(t, tc.name+": tried", func() bool {
 			_, metrics := testkit.Get(t, u.URL(t, "admin")+"/metrics")
 			return strings.Contains(metrics, `usher_webhook_tries_total{receiver="main",result="status"} 1`)

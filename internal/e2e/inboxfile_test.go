@@ -394,8 +394,8 @@ func TestOutageOnTheBinary(t *testing.T) {
 		})
 	}
 	sending.Wait()
-	testkit.Eventually(t, "seen to be down", func() bool { return strings.Contains(p.Stderr.String(), "receiver seems to be down") })
-	invalid := receiver.Figures().Refused
+	testkit.Eventually(t, "seen to be down", func() bool { return strings.Contains(p.Stderr.String(), "receiver fails for everybody") })
+	refused := receiver.Figures().Refused
 	receiver.SetDown(false)
 	back := time.Now()
 	testkit.Eventually(t, "all delivered", func() bool {
@@ -415,5 +415,5 @@ func TestOutageOnTheBinary(t *testing.T) {
 		t.Errorf("%d deliveries at once", most)
 	}
 	t.Logf("down with %d webhooks of %d tenants waiting and %d tries; all delivered %v after its return, %d at once at most",
-		tenants*each, len(receiver.Tenants()), invalid, time.Since(back).Round(time.Millisecond), most)
+		tenants*each, len(receiver.Tenants()), refused, time.Since(back).Round(time.Millisecond), most)
 }

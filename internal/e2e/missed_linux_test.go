@@ -122,7 +122,7 @@ func TestOutageAfterAKillIsDismissed(t *testing.T) {
 			if got := post(u.admin, "/api/dismiss", fmt.Sprintf(`{"until":%q}`, time.Now().Add(-time.Minute).Format(time.RFC3339Nano))); got.status != 200 || strings.TrimSpace(got.body) != `{"outages":0,"webhooks":0}` {
 				t.Errorf("it came later: %d %s", got.status, got.body)
 			}
-			for body, want := range map[string]string{`{"tenant":"acme"}`: "tenant", `{"until":"yesterday"}`: "body"} {
+			for body, want := range map[string]string{`{"tenant":"acme"}`: "tenant", `{"until":"yesterday"}`: "until is"} {
 				if got := post(u.admin, "/api/dismiss", body); got.status != 400 || !strings.Contains(got.body, want) {
 					t.Errorf("%s: %d %s", body, got.status, got.body)
 				}
