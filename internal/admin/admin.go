@@ -65,6 +65,8 @@ type Config struct {
 	Platforms func(ctx context.Context, tenant string) ([]string, error)
 	// Entitlements returns what a tenant may use. Nil: there is no inbox to answer from.
 	Entitlements entitlements.Lookup
+	// Held returns for how many tenants it can do so without the inbox. Required with the entitlements port.
+	Held func() int
 	// EntitlementsPort returns how a shell calls the entitlements port: curl with its options, and the base address. Nil: the port is off.
 	EntitlementsPort func() (curl, base string)
 	// Ambiguous returns the codes that callers of that port asked for in vain, because they exist on several platforms. Required with it.

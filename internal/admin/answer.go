@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"usher/internal/admin/page"
+	"usher/internal/admin/status"
 	"usher/internal/guard"
 	"usher/internal/inbox"
 	"usher/webhookgate"
@@ -246,11 +247,22 @@ func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, status int, why
 	h.writeProblem(w, r, status, Problem{Error: why})
 }
 
+// failure is the page of an answer that is not a 200.
+type failure struct {
+	Status   int
+	Why      string
+	Troubles []status.Trouble // of the inbox, if it cannot be used now
+}
+
 // writeProblem answers with a page for people, and with JSON for programs.
-func (h *Handler) writeProblem(w http.ResponseWriter, r *http.Request, status int, problem Problem) {
+func (h *Handler) writeProblem(w http.ResponseWriter, r *http.Request, code int, problem Problem) {
 	if strings.Contains(r.Header.Get("Accept"), "text/html") && !isAPI(r) {
-		h.draw(w, r, &page.Page{Name: "failure", Status: status, Title: http.StatusText(status), Body: map[string]any{"Status": status, "Why": problem.Error}})
+		f := failure{Status: code, Why: problem.Error}
+		if code == http.StatusServiceUnavailable {
+			f.Troubles = h.cfg.Health().Troubles()
+		}
+		h.draw(w, r, &page.Page{Name: "failure", Status: code, Title: http.StatusText(code), Body: f})
 		return
 	}
-	guard.WriteJSON(w, status, problem)
+	guard.WriteJSON(w, code, problem)
 }

@@ -37,7 +37,7 @@ func (h *Handler) status(ctx context.Context) *status.Status {
 	if box := h.cfg.Inbox; box != nil {
 		stats = box.Stats()
 		now.Inbox = status.NewInbox(stats, box.HeldUp(), h.cfg.Receivers, box.Health().Err)
-		now.Inbox.Shared = box.Shared()
+		now.Inbox.Shared, now.Inbox.ClockAhead = box.Shared(), box.ClockAhead()
 		now.Missed.Missed = stats.Missed
 		if stats.Missed.Tenants > 0 && !stats.Old {
 			now.Missed.Names = h.missedNames(ctx)
@@ -51,6 +51,9 @@ func (h *Handler) status(ctx context.Context) *status.Status {
 	}
 	if h.cfg.EntitlementsPort != nil {
 		now.Entitlements = &status.Entitlements{Tenants: stats.Tenants, Unknown: stats.Unknown, Ambiguous: []string{}} // [] and not null
+		if h.cfg.Held != nil {
+			now.Entitlements.Held = h.cfg.Held()
+		}
 		if h.cfg.Ambiguous != nil {
 			now.Entitlements.Ambiguous = append(now.Entitlements.Ambiguous, h.cfg.Ambiguous(ctx)...)
 			now.Entitlements.OneAmbiguous = h.oneOf(ctx, now.Entitlements.Ambiguous)

@@ -37,6 +37,7 @@ type Tenant struct {
 	Missed    time.Time          `json:"missed,omitzero"`     // since when the tenant has missed webhooks; left out if it is not
 
 	Finding *inbox.Finding `json:"finding,omitempty"` // what a reconcile has found of it; left out if it is nothing that counts
+	Unread  string         `json:"unread,omitempty"`  // why the inbox can't be read now: then only MayUse is known, from memory
 
 	Latest *Webhook `json:"-"` // the one of Snapshots that Rights is from, or nil
 }
@@ -47,23 +48,38 @@ const maxTimeline = 100
 func (h *Handler) tenant(ctx context.Context, platform, code string) (*Tenant, error) {
 	t := &Tenant{Platform: platform, Code: code, Snapshots: []Webhook{}}
 	t.MayUse, t.NotKnown = h.mayUse(ctx, platform, code)
+	err := h.addInbox(ctx, t)
+	if trouble := h.inboxTrouble(err); err != nil && trouble != nil && t.MayUse != nil {
+		return &Tenant{Platform: platform, Code: code, MayUse: t.MayUse, Snapshots: []Webhook{}, Unread: trouble.Error()}, nil
+	}
+	return t, err
+}
+
+// addInbox adds what the inbox has of a tenant; without one, what is in memory.
+func (h *Handler) addInbox(ctx context.Context, t *Tenant) error {
+	platform, code := t.Platform, t.Code
+	if h.cfg.Inbox != nil {
+		patient, cancel := h.patience(ctx)
+		defer cancel()
+		ctx = patient
+	}
 	err := h.addReceipt(ctx, t)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if h.cfg.Inbox != nil {
 		if t.Missed, _, err = h.cfg.Inbox.MissedOf(ctx, platform, code); err != nil {
-			return nil, err
+			return err
 		}
 		if t.Finding, err = h.cfg.Inbox.Finding(ctx, platform, code); err != nil {
-			return nil, err
+			return err
 		}
 	} else if h.cfg.Missed != nil {
 		t.Missed = h.cfg.Missed.Of(webhookgate.Lane{Platform: platform, Tenant: code}).Since
 	}
 	others, err := h.platformsOf(ctx, code)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	t.Elsewhere = slices.DeleteFunc(others, func(p string) bool { return p == platform })
 	t.Ambiguous = h.ambiguous(ctx, platform, code)
@@ -72,7 +88,7 @@ func (h *Handler) tenant(ctx context.Context, platform, code string) (*Tenant, e
 	for more := true; more && len(t.Snapshots) <= maxTimeline; {
 		list, err := h.webhooks(ctx, s)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		t.Snapshots = append(t.Snapshots, slices.DeleteFunc(list.Webhooks, func(w Webhook) bool { return w.Decision == "duplicate" })...)
 		s.before, more = list.next, list.Next != ""
@@ -87,22 +103,22 @@ func (h *Handler) tenant(ctx context.Context, platform, code string) (*Tenant, e
 	}
 	switch {
 	case len(t.Snapshots) == 0 && (t.MayUse != nil || t.Invalid != nil || !t.Missed.IsZero() || t.Finding != nil):
-		return t, nil // what a tenant may use is kept for longer than its webhooks
+		return nil // what a tenant may use is kept for longer than its webhooks
 	case len(t.Snapshots) == 0:
-		return nil, h.unknownTenant(ctx, inbox.TenantName{Platform: &platform, Tenant: code})
+		return h.unknownTenant(ctx, inbox.TenantName{Platform: &platform, Tenant: code})
 	}
 	// Snapshots also has webhooks of other types, and rejected ones. They do not say what a tenant may use.
 	i := slices.IndexFunc(t.Snapshots, func(w Webhook) bool { return w.Type == content.TenantProvisioningChange && w.Decision != "rejected" })
 	if i < 0 {
-		return t, nil
+		return nil
 	}
 	t.Latest = &t.Snapshots[i]
 	latest, err := h.withoutContent(ctx, t.Latest.ID)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	t.Rights = new(snapshot.Read(latest.raw))
-	return t, nil
+	return nil
 }
 
 // findTenant returns the tenant of that name. A name that fits several tenants is refused. Without an inbox, usher also knows the tenants
@@ -225,12 +241,27 @@ func (h *Handler) apiTenant(r *http.Request) (any, error) {
 	if !query.Has("platform") {
 		t.Platform = nil
 		named, err := h.knownTenant(r.Context(), t)
+		if held := h.held(r.Context(), t.Tenant); err != nil && held != nil && h.inboxTrouble(err) != nil {
+			named.Platform, err = *held, nil
+		}
 		if err != nil {
 			return nil, err
 		}
 		t.Platform = &named.Platform
 	}
 	return h.tenant(r.Context(), *t.Platform, t.Tenant)
+}
+
+// held returns the platform of the only tenant with this code that usher can answer for; nil: there is none.
+func (h *Handler) held(ctx context.Context, code string) *string {
+	if h.cfg.Entitlements == nil {
+		return nil
+	}
+	a, err := h.cfg.Entitlements(ctx, code, nil)
+	if err != nil {
+		return nil
+	}
+	return &a.Platform
 }
 
 // tenantPage is the page of one tenant.
@@ -426,6 +457,9 @@ func (h *Handler) addReceipt(ctx context.Context, t *Tenant) error {
 		if h.cfg.Receivers.For(t.Platform) != nil {
 			r.Why = "usher did not deliver it: it was imported, or came when no receiver took its platform"
 		}
+	case r.Taken && d.Changed.Before(h.cfg.Inbox.Opened()): // an older copy of the inbox may have been restored since
+		r.Why = receiver + " took it before usher opened this inbox"
+		r.Do = "If the inbox is a restored backup, the receiver may have a newer one: compare with the billing service ('usher help reconcile' says how)."
 	case r.Taken:
 		r.Why = receiver + " has it"
 	case d.State == inbox.Parked:

@@ -54,7 +54,7 @@ func checkCommand(ctx context.Context, p *Process) error {
 		}
 	}
 	if s.GateOn() || s.EntitlementsOn() {
-		c.inbox(&s.Webhook)
+		c.inbox(&s.Webhook, !s.GateOn())
 	}
 	if c.failed {
 		return exitCode(exitFailed)
@@ -150,15 +150,17 @@ func (c *checker) client(ctx context.Context, ports []triedPort) {
 
 // inbox checks that the inbox can be reached and written. It does not open a file that a running usher
 // has open.
-func (c *checker) inbox(w *settings.Webhook) {
+func (c *checker) inbox(w *settings.Webhook, readOnly bool) {
 	if w.InboxConfig.Address == nil {
 		return
 	}
-	switch err := inbox.Check(w.InboxConfig.Address, w.InboxConfig.Password); {
+	switch err := inbox.Check(w.InboxConfig.Address, w.InboxConfig.Password, readOnly); {
 	case errors.Is(err, inbox.ErrInUse):
 		c.ok("inbox: a running usher has it open")
 	case err != nil:
 		c.fail("inbox: %v", settings.InboxError(err))
+	case readOnly:
+		c.ok("inbox: can be read")
 	default:
 		c.ok("inbox: can be written")
 	}

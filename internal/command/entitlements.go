@@ -73,10 +73,21 @@ func entitlementsCommand(ctx context.Context, p *Process, args []string) error {
 		failed = exitCode(exitFailed)
 	}
 	fmt.Fprintf(p.Stdout, "usher has answered this since %s, by webhook %d.\n", timeAndAge(t.MayUse.AsOf, now), t.MayUse.ID)
+	if t.Unread != "" {
+		age := ""
+		if t.MayUse.Stale > 0 {
+			age = fmt.Sprintf(", from %v ago", t.MayUse.Stale.Round(time.Second))
+		}
+		fmt.Fprintf(p.Stdout, "usher holds this in memory%s. It cannot read the inbox now, so a newer webhook may exist: %s.\n  %s\n",
+			age, text.Visible(t.Unread), text.Visible(p.commandLines("See what is wrong: 'usher status'.")))
+	}
 	p.printReceipt(&t, now)
 	if a := t.Ambiguous; a != nil {
 		fmt.Fprintf(p.Stdout, "%s.\n  %s\n", text.Visible(a.Why), text.Visible(p.commandLines(a.Do)))
 	}
+	fmt.Fprintf(p.Stdout, "If the billing service says something else, usher has missed a change. Resend the tenant's last webhook from its\n"+
+		"webhook log, or compare the tenant, and take in what differs (CMD prints it; 'usher help reconcile' says how):\n  %s\n",
+		text.Visible(p.commandLine("usher reconcile --partial --apply -- CMD")))
 	return failed
 }
 
@@ -85,6 +96,8 @@ func entitlementsCommand(ctx context.Context, p *Process, args []string) error {
 func (p *Process) printReceipt(t *admin.Tenant, now time.Time) {
 	switch r := t.Receipt; {
 	case r == nil: // usher does not know
+	case r.Taken && r.Do != "":
+		fmt.Fprintf(p.Stdout, "%s, %s (webhook %s).\n  %s\n", text.Visible(r.Why), timeAndAge(r.Since, now), r.ID, text.Visible(p.commandLines(r.Do)))
 	case r.Taken:
 		fmt.Fprintf(p.Stdout, "%s (webhook %s).\n", text.Visible(r.Why), r.ID)
 	default:

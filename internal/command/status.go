@@ -57,8 +57,10 @@ func (p *Process) statusText(s *status.Status, now time.Time) string {
 	for _, part := range s.Parts {
 		state := "off"
 		switch {
-		case part.Ready:
+		case part.Ready && part.Tone == "good":
 			state = "ready"
+		case part.Ready:
+			state = "trouble"
 		case part.On:
 			state = "not ready"
 		}

@@ -157,7 +157,7 @@ func TestNightRotatedWebhookSecret(t *testing.T) {
 	for range 3 {
 		o.send(testkit.Snapshot("mill-co", 1), "the-new-t0ken-that-usher-does-not-know")
 	}
-	o.troubled("Every webhook of the last hour was rejected: 3", "give it and the gate the same secret")
+	o.troubled(" UTC failed the check of its sender: 3", "give it and the gate the same secret")
 	o.figure(`usher_webhook_rejected_total{code="401"}`, "3")
 }
 

@@ -93,8 +93,10 @@ func (b *Book) Changed(tenant string) {
 		asked = b.running.tenants
 	}
 	if tenant != "" {
-		b.drop(tenant)
 		delete(asked, tenant)
+		if b.drop(tenant) {
+			b.ask(tenant) // or an outage would find nothing held of a tenant that somebody asks for
+		}
 		return
 	}
 	b.held.Purge()
@@ -249,12 +251,21 @@ func (b *Book) query(codes []string) (map[string]*entry, error) {
 	return found, nil
 }
 
-// drop removes what is held of a tenant's code. b.mu is held.
-func (b *Book) drop(tenant string) {
-	if old, ok := b.held.Peek(tenant); ok {
+// Held returns how many tenants' codes the Book holds.
+func (b *Book) Held() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.held.Len()
+}
+
+// drop removes what is held of a tenant's code, and reports whether there was anything. b.mu is held.
+func (b *Book) drop(tenant string) bool {
+	old, ok := b.held.Peek(tenant)
+	if ok {
 		b.size -= old.size()
 		b.held.Remove(tenant)
 	}
+	return ok
 }
 
 // hold adds an entry, and drops the least recently used ones if there is too much. It does not hold an

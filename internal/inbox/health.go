@@ -19,6 +19,7 @@ type health struct {
 	failingSince time.Time // when the outage began: a first transaction that failed; zero: there is none
 	txBegan      time.Time // when the current transaction began; zero: none runs
 	everWritten  bool      // a transaction was committed since the start
+	openedAt     time.Time // when the first of them began, or the first after the last outage
 	broken       bool      // there was a BrokenError
 	noNumber     time.Time // since when no number is left for a new webhook; zero: there are some
 }
@@ -35,10 +36,10 @@ type Health struct {
 
 // Health says whether webhooks can be taken in. It asks nobody, so that it also answers while the database hangs.
 func (s *Inbox) Health() Health {
-	if full := s.engine.Full(); full != nil {
+	if full := s.engine.Full(); full != nil && !s.cfg.ReadOnly {
 		return Health{full, full.Since, time.Since(full.Since) >= outagePatience}
 	}
-	if since := s.engine.Locked(); !since.IsZero() {
+	if since := s.engine.Locked(); !since.IsZero() && !s.cfg.ReadOnly {
 		return Health{engine.ErrLocked, since, time.Since(since) >= outagePatience}
 	}
 	h := &s.health
@@ -131,8 +132,20 @@ func (h *health) end(log *slog.Logger, began time.Time, err error, full bool) {
 		h.failingSince = began
 		log.Error("cannot write to the inbox, will retry", "err", err)
 	}
+	if err == nil && (h.err != nil || !h.everWritten) {
+		h.openedAt = began
+	}
 	h.err = err
 	h.everWritten = h.everWritten || err == nil
+}
+
+// Opened is when this process opened the inbox, or reached its database again after an outage, by the database's clock. What the inbox says
+// of the time before may come from an older copy of it, which somebody has restored.
+func (s *Inbox) Opened() time.Time {
+	s.health.mu.Lock()
+	at := s.health.openedAt
+	s.health.mu.Unlock()
+	return moment(s.clock.at(at))
 }
 
 // clockOffset compares the database's clock with our own. When a database fails over to another machine, its time may jump from
@@ -183,6 +196,22 @@ func (s *Inbox) Now() time.Time {
 		return moment(time.Now().UnixMicro())
 	}
 	return moment(int64((s.clock.offset + time.Since(s.clock.start)) / time.Microsecond))
+}
+
+// ClockAhead is by how much this machine's clock is ahead of the database's, as far as that is certain; zero: they agree, or the inbox is a
+// file, which has no clock of its own.
+func (s *Inbox) ClockAhead() time.Duration {
+	if !s.engine.Shared() {
+		return 0
+	}
+	s.clock.mu.Lock()
+	uncertainty, known := s.clock.uncertainty, s.clock.known
+	s.clock.mu.Unlock()
+	ahead := time.Now().Round(0).Sub(s.Now()) // Round: by the wall clock, which may have been set since the start
+	if !known || ahead.Abs() <= uncertainty {
+		return 0
+	}
+	return ahead
 }
 
 // observeClock notes a reading of the database's clock.

@@ -95,6 +95,9 @@ type Config struct {
 	Rules *content.Rules
 	// MaxBody is the longest body that the gate takes in; so a line of reconcile may be as long. Zero: any.
 	MaxBody int64
+	// ReadOnly says that this process has no gate: it takes nothing in, and needs to write nothing by itself. So a role that may only
+	// SELECT is enough, and a database that may only be read. What people ask it to write, it tries.
+	ReadOnly bool
 	// GateUp says whether this process has a gate that takes webhooks now. Nil: it has no gate.
 	GateUp func() bool
 	// Missed gets the tenants whose webhooks could not be stored. The inbox moves them into its database. Nil: it makes one.
@@ -256,7 +259,7 @@ func New(e engine.Engine, cfg Config) *Inbox {
 	s.background.Go(s.refreshPauses)
 	s.feed = newFeed()
 	s.background.Go(s.runTeller)
-	if cfg.Receivers != nil {
+	if cfg.Receivers != nil && !cfg.ReadOnly {
 		s.background.Go(s.routeLanes)
 	}
 	return s
@@ -287,10 +290,10 @@ func (s *Inbox) Close() error {
 	return s.engine.Close()
 }
 
-// Check says whether the inbox can be reached and written, for 'usher check'. It does not open a file that a running usher has.
-func Check(a *Address, password func() string) error {
+// Check says whether the inbox can be reached and written, or only read, for 'usher check'. It does not open a file that a running usher has.
+func Check(a *Address, password func() string, readOnly bool) error {
 	if a.database != nil {
-		return postgres.Check(a.database, password)
+		return postgres.Check(a.database, password, readOnly)
 	}
 	if err := sqlite.Check(a.path); err != nil {
 		return fmt.Errorf("%s: %w", a.path, err)

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"sync"
 	"time"
 
 	"usher/internal/wire"
@@ -35,6 +36,37 @@ type Receiver struct {
 	// Tried is called after each try with its result (ok, status, timeout or error), the status of the
 	// answer, zero if there was none, and how long it took. May be nil.
 	Tried func(result string, status int, took time.Duration)
+
+	mu         sync.Mutex
+	unanswered map[*time.Time]bool // when each of the tries under way began; mu guards it
+}
+
+// Unanswered returns since when usher waits for the answer to the oldest try; zero: it waits for none.
+func (r *Receiver) Unanswered() (since time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for began := range r.unanswered {
+		if since.IsZero() || began.Before(since) {
+			since = *began
+		}
+	}
+	return since
+}
+
+// begin notes that a try begins; the result notes its end.
+func (r *Receiver) begin() (end func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.unanswered == nil {
+		r.unanswered = make(map[*time.Time]bool)
+	}
+	try := new(time.Now())
+	r.unanswered[try] = true
+	return func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		delete(r.unanswered, try)
+	}
 }
 
 // Address returns the part of the receiver's URL that is safe to show. The rest may contain a secret.

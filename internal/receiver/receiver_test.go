@@ -134,3 +134,25 @@ func TestTooSlow(t *testing.T) {
 		}
 	})
 }
+
+// A try is unanswered until its answer has ended.
+func TestUnanswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		body, written := io.Pipe()
+		r := &Receiver{URL: new(url.URL), Timeout: time.Minute, Transport: roundTrip(func(*http.Request) (*http.Response, error) {
+			time.Sleep(2 * time.Second)
+			return &http.Response{StatusCode: 200, Body: body}, nil
+		})}
+		began := time.Now()
+		go r.Try(t.Context(), "id", http.Header{}, nil)
+		time.Sleep(3 * time.Second)
+		if since := r.Unanswered(); !since.Equal(began) {
+			t.Errorf("unanswered since %v, want %v", since, began)
+		}
+		written.Close()
+		synctest.Wait()
+		if since := r.Unanswered(); !since.IsZero() {
+			t.Errorf("answered, but unanswered since %v", since)
+		}
+	})
+}

@@ -71,6 +71,7 @@ func (r *Receiver) Ask(ctx context.Context, id string, header http.Header, body 
 // try makes one request and reads up to limit bytes of the answer. The error is that of reading the
 // answer's body.
 func (r *Receiver) try(ctx context.Context, id string, header http.Header, body []byte, limit int64) (Try, error) {
+	defer r.begin()()
 	ctx, cancel := context.WithTimeoutCause(ctx, r.Timeout, tooSlow(r.Timeout))
 	defer cancel()
 	resp, err := r.send(ctx, id, header, body)

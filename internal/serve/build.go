@@ -146,6 +146,7 @@ func (u *Usher) buildInbox(m *metrics.Registry) (err error) {
 	}, w.SharedInbox())
 	cfg := w.InboxConfig
 	cfg.Delivered, cfg.Changed, cfg.Log = delivered, u.book.Changed, u.log
+	cfg.ReadOnly = u.gate == nil
 	if u.gate != nil {
 		cfg.Missed, cfg.GateUp = u.missed, func() bool { return u.running.Load() && !u.stopping.Load() }
 	}
@@ -220,7 +221,7 @@ func (u *Usher) buildAdmin(metrics *metrics.Registry, gate *metrics.Gate) {
 		cfg.Ports = u.portStates
 	}
 	if u.book != nil {
-		cfg.Entitlements = u.book.Lookup
+		cfg.Entitlements, cfg.Held = u.book.Lookup, u.book.Held
 	}
 	if u.entitlementsListener != nil {
 		cfg.EntitlementsPort, cfg.Ambiguous = u.curlEntitlements, u.ambiguities.Lately
@@ -271,12 +272,14 @@ func (u *Usher) portStates() []status.Port {
 
 func (u *Usher) gateState(m *metrics.Gate) *status.Gate {
 	w := &u.settings.Webhook
-	state := &status.Gate{Address: u.gateListener.url() + w.Path, Tries: make(map[string]metrics.RecentTries), Decisions: m.Hour()}
+	state := &status.Gate{Address: u.gateListener.url() + w.Path, Tries: make(map[string]metrics.RecentTries), Decisions: m.Hour(), FailedChecks: m.FailedChecks()}
 	if u.gateListener.tls != nil {
 		state.CertificateEnds = u.gateListener.certificateExpiry()
 	}
 	for _, r := range w.Receivers.All() {
-		state.Tries[r.Name] = m.Receiver(r.Name).Recent()
+		recent := m.Receiver(r.Name).Recent()
+		recent.Unanswered = r.Unanswered()
+		state.Tries[r.Name] = recent
 	}
 	return state
 }

@@ -280,6 +280,9 @@ type Gate struct {
 	duration  prometheus.Observer
 	hour      *ring // by decision, in the order of Decisions
 	receivers map[string]*Receiver
+
+	mu     sync.Mutex // guards what follows
+	failed FailedChecks
 }
 
 // Receiver counts the tries at one receiver.
@@ -300,6 +303,14 @@ type RecentTries struct {
 	Since      time.Time // when the first of the last tries was that failed in a row
 	OK, Failed int       // how many tries succeeded and failed
 	InARow     int       // how many failed since the last success
+
+	Unanswered time.Time // since when usher waits for the answer to the oldest try; zero: it waits for none
+}
+
+// FailedChecks are the webhooks in a row that failed the check of their sender, since the last one that passed.
+type FailedChecks struct {
+	Count       int
+	Since, Last time.Time // when the first and the last of them came
 }
 
 // Lately is the number of minutes that count as now: what went wrong within them is shown as a problem.
@@ -361,6 +372,24 @@ func (g *Gate) Received(decision string, status int, took time.Duration) {
 	if status == http.StatusNotFound || status == http.StatusMethodNotAllowed {
 		g.hour.count(NoWebhooks)
 	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch {
+	case decision != "rejected" || status == http.StatusUnprocessableEntity: // its content comes after the check
+		g.failed = FailedChecks{}
+	case status == http.StatusUnauthorized || status == http.StatusForbidden:
+		g.failed.Last = time.Now()
+		if g.failed.Count++; g.failed.Count == 1 {
+			g.failed.Since = g.failed.Last
+		}
+	}
+}
+
+// FailedChecks returns the webhooks that failed the check of their sender since the last one that passed.
+func (g *Gate) FailedChecks() FailedChecks {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.failed
 }
 
 // Hour returns the gate's decisions of the last hour, counted in the order of Decisions.

@@ -11,6 +11,7 @@ import (
 // Entitlements is the state of the port that answers what a tenant may use.
 type Entitlements struct {
 	Tenants int `json:"tenants"` // how many are known
+	Held    int `json:"held"`    // for how many usher can answer without the inbox
 	Unknown int `json:"unknown"` // how many of them have a last webhook without features that can be read
 
 	Ambiguous []string `json:"ambiguous"` // codes that exist on several platforms, and that somebody asks for without naming one
@@ -19,20 +20,22 @@ type Entitlements struct {
 	UnknownDetails Details `json:"-"`
 }
 
-func (s *Status) entitlementsState(time.Time) (words, tone string) {
+func (s *Status) entitlementsState(time.Time) string {
 	e := s.Entitlements
 	if e == nil { // a test without one
-		return "", ""
+		return ""
 	}
-	words, tone = "answers for "+page.Plural(e.Tenants-e.Unknown, "tenant", "tenants"), good
+	words := "answers for " + page.Plural(e.Tenants-e.Unknown, "tenant", "tenants")
 	if e.Unknown > 0 {
-		words, tone = fmt.Sprintf("%s, not for %s", words, page.Count(e.Unknown)), bad
+		words += ", not for " + page.Count(e.Unknown)
 	}
-	if box := s.Inbox; box != nil && box.Shared && !box.Counted.IsZero() { // it cannot be read
-		words = fmt.Sprintf("answers for those of %s that it holds in memory, and 503 for others", page.Plural(e.Tenants-e.Unknown, "tenant", "tenants"))
-		tone = worse(tone, warn)
-	}
-	return words, tone
+	words, _ = s.line("entitlements", "", words, good)
+	return words
+}
+
+// fromMemory says for whom usher answers while the inbox cannot be read.
+func (e *Entitlements) fromMemory() string {
+	return fmt.Sprintf("answers for the %s of %s that it holds in memory, and 503 for others", page.Count(e.Held), page.Plural(e.Tenants, "tenant", "tenants"))
 }
 
 // featureTroubles say that usher cannot answer what some tenants may use, although it has a webhook of them.
@@ -46,7 +49,7 @@ func featureTroubles(s *Status, _ time.Time) (all []Trouble) {
 		if n > 1 {
 			what = "Questions about " + page.FirstFew(e.Ambiguous) + " are ambiguous: each of these codes exists on several platforms"
 		}
-		all = append(all, ambiguous.is(what).run("usher entitlements "+text.Quote(e.OneAmbiguous)).link("/tenants"))
+		all = append(all, ambiguous.is(what, ofEntitlements("")).run("usher entitlements "+text.Quote(e.OneAmbiguous)).link("/tenants"))
 	}
 	if e.Unknown == 0 {
 		return all
@@ -59,12 +62,12 @@ func featureTroubles(s *Status, _ time.Time) (all []Trouble) {
 	if e.Unknown == 1 {
 		whose = "its"
 	}
-	return append(all, featuresUnknown.is("usher cannot tell what "+who+" may use: "+whose+" last webhook has no features that can be read").
+	return append(all, featuresUnknown.is("usher cannot tell what "+who+" may use: "+whose+" last webhook has no features that can be read", ofEntitlements("")).
 		since(e.UnknownDetails.Since).link(e.UnknownDetails.Link).run("usher inbox tenants --trouble"))
 }
 
-var ambiguous = kind(Critical, "UsherTenantsAmbiguous", "Questions about these tenants that name no platform are answered 409: your program uses its own default, and may lock them out.",
+var ambiguous = kind("ambiguous", Critical, "UsherTenantsAmbiguous", "Questions about these tenants that name no platform are answered 409: your program uses its own default, and may lock them out.",
 	"Name the platform in these questions. If one of the tenants is a mistake, such as a webhook whose platform was null, erase that one: 'usher inbox erase PLATFORM/CODE', or '/CODE' if it has no platform.")
 
-var featuresUnknown = kind(Critical, "UsherFeaturesUnknown", "Questions about these tenants are answered 404: your program uses its own default, and may lock them out.",
+var featuresUnknown = kind("features-unknown", Critical, "UsherFeaturesUnknown", "Questions about these tenants are answered 404: your program uses its own default, and may lock them out.",
 	"Correct the payload of these tenants in the billing service (change.features must be a list, each feature with a code, and with a quantity that is a number or null), and send it again.")

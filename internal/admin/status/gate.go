@@ -1,7 +1,6 @@
 package status
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -37,6 +36,8 @@ type Gate struct {
 	Tries     map[string]metrics.RecentTries `json:"-"` // by the receiver's name
 	Decisions []metrics.Minute               `json:"-"` // of metrics.Gate
 
+	FailedChecks metrics.FailedChecks `json:"-"`
+
 	CertificateEnds time.Time `json:"-"` // zero without TLS
 
 	// Only without an inbox:
@@ -50,16 +51,18 @@ type Receiver struct {
 	Platforms []string      `json:"platforms"` // whose webhooks it gets; if empty, those of all platforms that no other receiver has
 	Address   string        `json:"address"`
 	LastTry   string        `json:"last_try,omitempty"` // see metrics.RecentTries.Last
-	State     string        `json:"state"`              // in words
-	Tone      string        `json:"tone"`               // good, warn or bad; empty before the first try
+	State     string        `json:"state"`              // in words; from the troubles
+	Tone      string        `json:"tone"`               // good, warn or bad; empty: nobody knows
 	Waiting   int           `json:"waiting"`            // webhooks in the inbox
 	Oldest    time.Duration `json:"oldest"`
 	Parked    int           `json:"parked"`
 	Paused    bool          `json:"paused"` // somebody has paused its deliveries
 
-	diagnosis diagnosis
-	since     time.Time // since when; zero: not known
-	last      time.Time // when this replica last delivered something; zero: never
+	down    bool // it takes no webhooks
+	failing int  // the tenants whose webhooks it does not take
+	tries   metrics.RecentTries
+	since   time.Time // since when; zero: not known
+	last    time.Time // when it last took something; zero: never
 }
 
 // judge derives Receivers. box is nil without an inbox.
@@ -70,80 +73,36 @@ func (g *Gate) judge(box *Inbox) {
 	}
 }
 
-// diagnosis says what is wrong with a receiver.
-type diagnosis string
-
-const (
-	fine        diagnosis = ""
-	away        diagnosis = "away"         // it takes no webhooks
-	refusesSome diagnosis = "refuses some" // it takes webhooks, but not those of some tenants
-)
-
-// newReceiver describes a receiver. box is nil without an inbox.
+// newReceiver collects what is known about a receiver. box is nil without an inbox.
 func newReceiver(r *receiver.Receiver, tries metrics.RecentTries, box *Inbox) Receiver {
-	s := Receiver{Name: r.Name, Platforms: append([]string{}, r.Platforms...), Address: r.Address(), LastTry: tries.Last, diagnosis: diagnose(tries), since: tries.Since}
-	refuses := fmt.Sprintf("failed %s in the last %d minutes", page.Plural(tries.Failed, "time", "times"), lately)
-	if box != nil {
-		if stats, ok := box.stats.Receivers[r.Name]; ok {
-			s.Waiting, s.Oldest, s.Parked, s.diagnosis, s.since, s.last = stats.Pending, stats.Oldest, stats.Parked, diagnoseInbox(&stats), stats.FailingSince, stats.LastAccepted
-			refuses = page.Plural(stats.NotAccepted, "tenant", "tenants")
-			switch {
-			case s.last.IsZero():
-				refuses = "fails for " + refuses
-			case s.last.Before(s.since):
-				refuses = "fails for " + refuses + ", and has taken no others since"
-			default:
-				refuses = "takes webhooks, but not those of " + refuses
-			}
-		}
-		for _, p := range box.Paused {
-			if p.Tenant == "" && p.Covers("", "", r.Name) {
-				s.Paused, s.State = true, p.With("paused")
-			}
-		}
+	s := Receiver{Name: r.Name, Platforms: append([]string{}, r.Platforms...), Address: r.Address(), LastTry: tries.Last, tries: tries, since: tries.Since}
+	if box == nil {
+		s.down = tries.OK == 0 && tries.Last != "" && tries.Last != "ok" || tries.InARow >= manyInARow
+		return s
 	}
-	switch {
-	case s.Paused: // so usher does not learn whether it would take webhooks
-		s.Tone = warn
-	case s.diagnosis == away:
-		s.State, s.Tone = failureWords(tries), bad
-	case s.diagnosis == refusesSome:
-		s.State, s.Tone = refuses, warn
-	case s.Parked > 0:
-		s.State, s.Tone = "has "+page.Plural(s.Parked, "parked webhook", "parked webhooks"), warn
-	case tries.Last == "":
-		s.State = "has not been tried yet"
-	default:
-		s.State, s.Tone = "takes webhooks", good
+	if stats, ok := box.stats.Receivers[r.Name]; ok {
+		// What waits says more than the last try, which may have been that of any tenant. The rule is that of deliveries.
+		s.Waiting, s.Oldest, s.Parked, s.since, s.last = stats.Pending, stats.Oldest, stats.Parked, stats.FailingSince, stats.LastAccepted
+		s.down, s.failing = stats.Down(), stats.NotAccepted
 	}
+	s.Paused = slices.ContainsFunc(box.Paused, func(p inbox.Pause) bool { return p.Tenant == "" && (p.Receiver == "" || p.Receiver == r.Name) })
 	return s
 }
 
-// manyInARow failures, whichever the tenants, mean that the receiver is down, and not that it refuses some tenants. With an inbox the
-// courier decides that.
+// manyInARow failures, whichever the tenants, mean that the receiver is down, and not that it does not take those of some tenants. With an
+// inbox the courier decides that.
 const manyInARow = 10
 
-// diagnose returns what is wrong with a receiver, judged by the last tries.
-func diagnose(tries metrics.RecentTries) diagnosis {
-	switch {
-	case tries.OK == 0 && tries.Last != "" && tries.Last != "ok", tries.InARow >= manyInARow:
-		return away
-	case tries.Failed > 0:
-		return refusesSome
+// quiet is what the line of a receiver says without a trouble, and its tone. One failed try is none, but it does not take webhooks either.
+func (r *Receiver) quiet() (words, tone string) {
+	switch r.tries.Last {
+	case "":
+		return "has not been tried yet", ""
+	case "ok":
+		return "takes webhooks", good
+	default:
+		return "did not take the last webhook", ""
 	}
-	return fine
-}
-
-// diagnoseInbox returns what is wrong with a receiver, judged by what waits for it in the inbox, by the same rule as deliveries. The last
-// try says less: it may have been that of any tenant.
-func diagnoseInbox(box *inbox.Figures) diagnosis {
-	switch {
-	case box.Down():
-		return away
-	case box.NotAccepted > 0:
-		return refusesSome
-	}
-	return fine
 }
 
 // failureWords describes how a receiver fails that takes nothing.
@@ -187,20 +146,21 @@ func (s *Status) GateChart() page.Chart {
 
 // Inbox is the state of the inbox.
 type Inbox struct {
-	Waiting  int           `json:"waiting"`
-	Oldest   time.Duration `json:"oldest"`
-	Parked   int           `json:"parked"`
-	Invalid  int           `json:"invalid"`  // webhooks that usher rejected, and that nobody has dealt with
-	Used     int64         `json:"used"`     // bytes of the webhooks that wait or are parked
-	Limit    int64         `json:"limit"`    // how large Used may become
-	HeldUp   []HeldUp      `json:"held_up"`  // the one that waits longest first
-	Homeless int           `json:"homeless"` // webhooks that wait although no receiver takes their platform
-	Shared   bool          `json:"shared"`   // with other replicas
-	Paused   []inbox.Pause `json:"paused,omitempty"`
-	Error    string        `json:"error,omitempty"`    // why the inbox takes no webhooks; also during the first seconds, before usher is unready
-	Counted  time.Time     `json:"counted,omitzero"`   // the inbox cannot be read now, and its counts are those of this time
-	Unknown  bool          `json:"-"`                  // it was never read, so the counts mean nothing
-	Compared string        `json:"compared,omitempty"` // when it was last compared with the billing service, and what was found, in words
+	Waiting    int           `json:"waiting"`
+	Oldest     time.Duration `json:"oldest"`
+	Parked     int           `json:"parked"`
+	Invalid    int           `json:"invalid"`     // webhooks that usher rejected, and that nobody has dealt with
+	Used       int64         `json:"used"`        // bytes of the webhooks that wait or are parked
+	Limit      int64         `json:"limit"`       // how large Used may become
+	HeldUp     []HeldUp      `json:"held_up"`     // the one that waits longest first
+	ClockAhead time.Duration `json:"clock_ahead"` // by how much this machine's clock is ahead of the database's
+	Homeless   int           `json:"homeless"`    // webhooks that wait although no receiver takes their platform
+	Shared     bool          `json:"shared"`      // with other replicas
+	Paused     []inbox.Pause `json:"paused,omitempty"`
+	Error      string        `json:"error,omitempty"`    // why the inbox takes no webhooks; also during the first seconds, before usher is unready
+	Counted    time.Time     `json:"counted,omitzero"`   // the inbox cannot be read now, and its counts are those of this time
+	Unknown    bool          `json:"-"`                  // it was never read, so the counts mean nothing
+	Compared   string        `json:"compared,omitempty"` // when it was last compared with the billing service, and what was found, in words
 
 	ParkedDetails  Details `json:"-"`
 	InvalidDetails Details `json:"-"`
@@ -295,7 +255,7 @@ func (s *Inbox) AllPaused() bool {
 	return slices.ContainsFunc(s.Paused, func(p inbox.Pause) bool { return p.Tenant == "" && p.Receiver == "" })
 }
 
-// storageTroubles say that the inbox takes no webhooks, from the first one on that it did not take.
+// storageTroubles say that the inbox takes no webhooks, from the first one on that it did not take. Without a gate usher only reads.
 func storageTroubles(s *Status, _ time.Time) []Trouble {
 	box := s.Health.Inbox
 	if box == nil || box.Err == nil {
@@ -303,70 +263,94 @@ func storageTroubles(s *Status, _ time.Time) []Trouble {
 	}
 	var full *engine.FullError
 	var broken *engine.BrokenError
-	of := map[bool]*Kind{true: databaseAway, false: fileFails}[box.Shared]
+	of, deliveries, reads, run := map[bool]*Kind{true: databaseAway, false: fileFails}[box.Shared], false, false, ""
 	switch {
 	case !box.Opened && !box.Shared:
 		of = notOpened
+	case !s.Health.on("gate"):
+		of = inboxUnread
 	case errors.As(box.Err, &full) && box.Shared:
-		of = databaseFull
+		of, reads = databaseFull, true
 	case errors.As(box.Err, &full):
-		of = diskFull
+		of, reads, deliveries = diskFull, true, true
 	case errors.Is(box.Err, engine.ErrReadOnly):
-		of = map[bool]*Kind{true: databaseReadOnly, false: fileReadOnly}[box.Shared]
+		of, reads = map[bool]*Kind{true: databaseReadOnly, false: fileReadOnly}[box.Shared], true
 	case errors.Is(box.Err, engine.ErrLocked):
-		of = databaseLocked
+		of, reads = databaseLocked, true
+	case errors.As(box.Err, &broken) && broken.Gone:
+		of, reads, run = fileGone, true, "usher inbox export > inbox.jsonl"
 	case errors.As(box.Err, &broken):
-		of = fileBroken
+		of, reads = fileBroken, true
 	}
-	return []Trouble{of.is("The inbox takes no webhooks: " + box.Err.Error()).since(box.Since)}
+	what := "The inbox takes no webhooks: "
+	if of == inboxUnread {
+		what = "The inbox cannot be read: "
+	}
+	about := []Subject{ofGate("takes no webhooks: " + box.Err.Error())}
+	for i := 0; s.Gate != nil && i < len(s.Gate.Receivers) && !deliveries; i++ {
+		about = append(about, s.Gate.Receivers[i].of("gets nothing while the inbox cannot be written"))
+	}
+	if s.Entitlements != nil && !reads {
+		about = append(about, ofEntitlements(s.Entitlements.fromMemory()))
+	}
+	return []Trouble{of.is(what+box.Err.Error(), about...).since(box.Since).run(run)}
 }
 
 // What it means that the inbox takes no webhooks.
 const (
-	nothingIn = "Senders get 503 and might not try again: changes do not reach your customers. Nothing that was answered 200 is lost."
+	nothingIn = "Senders get 503 and might not try again: changes do not reach your customers."
+	safe      = " Nothing that was answered 200 is lost."
 	fileOn    = " usher continues by itself, and delivers meanwhile what it has."
 	dataOn    = " Deliveries wait, too. Entitlements are answered for the tenants that usher holds in memory; for others they are 503."
 	readOn    = " Deliveries wait, too. Entitlements are answered."
 )
 
 var (
-	diskFull = kind(Critical, "UsherDown", nothingIn+fileOn,
+	diskFull = kind("disk-full", Critical, "UsherDown", nothingIn+safe+fileOn,
 		"Free some space on this disk, or make it larger: usher needs 32 MiB. Do not delete or move the inbox's files.")
-	fileReadOnly = kind(Critical, "UsherDown", nothingIn,
+	fileReadOnly = kind("file-read-only", Critical, "UsherDown", nothingIn+safe,
 		"Find out why the file may only be read: its owner and mode, or a disk that was mounted read-only after an error. Then restart usher.")
-	fileBroken = kind(Critical, "UsherDown", nothingIn,
-		"Put the file back or fix the disk, then restart usher, and compare with the billing service ('usher help reconcile' says how): a restart forgets whose webhooks got 503 meanwhile.")
-	fileFails = kind(Critical, "UsherDown", nothingIn,
+	fileGone = kind("file-gone", Critical, "UsherDown", nothingIn+" usher still has the file open. What is in it is lost when usher stops.",
+		"Do not stop or restart usher. First save the inbox with the command below. Then put the file back and restart usher; or move what is left of it away, restart usher with an empty inbox, and run 'usher inbox import inbox.jsonl'. "+
+			"At the end compare with the billing service ('usher help reconcile' says how): a restart forgets whose webhooks got 503 meanwhile.")
+	fileBroken = kind("file-broken", Critical, "UsherDown", nothingIn+safe,
+		"Fix the disk, then restart usher, and compare with the billing service ('usher help reconcile' says how): a restart forgets whose webhooks got 503 meanwhile.")
+	fileFails = kind("file-fails", Critical, "UsherDown", nothingIn+safe,
 		"Check the disk and the file in USHER_WEBHOOK_INBOX. If it does not end by itself, restart usher.")
-	notOpened = kind(Warning, "UsherDown", "Senders get 503 until it is open.",
+	notOpened = kind("inbox-not-opened", Warning, "UsherDown", "Senders get 503 until it is open.",
 		"Wait some seconds: usher has just started.")
-	databaseAway = kind(Critical, "UsherDown", nothingIn+dataOn,
+	databaseAway = kind("database-away", Critical, "UsherDown", nothingIn+safe+dataOn,
 		"Check the database in USHER_WEBHOOK_INBOX, and the way to it. When it is back, usher continues by itself.")
-	databaseLocked = kind(Critical, "UsherDown", nothingIn+" Deliveries wait, too.",
+	databaseLocked = kind("database-locked", Critical, "UsherDown", nothingIn+safe+" Deliveries wait, too.",
 		"Find in pg_locks who has locked it: CREATE INDEX, VACUUM FULL or LOCK TABLE do, and so does an import through another usher. When the lock is gone, usher continues by itself.")
-	databaseReadOnly = kind(Critical, "UsherDown", nothingIn+readOn,
+	databaseReadOnly = kind("database-read-only", Critical, "UsherDown", nothingIn+safe+readOn,
 		"Make the database writable, or send usher to the primary: name all hosts in USHER_WEBHOOK_INBOX, with target_session_attrs=read-write. usher then continues by itself.")
-	databaseFull = kind(Critical, "UsherDown", nothingIn+readOn,
+	databaseFull = kind("database-full", Critical, "UsherDown", nothingIn+safe+readOn,
 		"Free some space on the disk of the database, or make it larger. usher then continues by itself.")
+	inboxUnread = kind("inbox-unread", Critical, "", "usher answers only what the tenants may use that it holds in memory. For all others the answer is 503: your program uses its own default, and may lock them out.",
+		"Check the database in USHER_WEBHOOK_INBOX, and the way to it. When it is back, usher continues by itself.")
 )
 
-// inboxTroubles are those of what waits in the inbox.
+// inboxTroubles are those of what is in the inbox; without one, of what is in memory.
 func inboxTroubles(s *Status, _ time.Time) (all []Trouble) {
 	box := s.Inbox
 	if box == nil {
-		return nil
+		if g := s.Gate; g != nil && g.Invalid > 0 {
+			all = append(all, g.InvalidDetails.invalid(invalidInMemory, g.Invalid))
+		}
+		return all
 	}
 	used := fmt.Sprintf("%s of %s", page.Bytes(box.Used), page.Bytes(box.Limit))
 	switch n := box.stats.NoRoomFor; {
 	case n > box.Limit:
-		all = append(all, nearlyFull.is("A webhook of "+page.Bytes(n)+" is larger than the whole inbox, which has room for "+page.Bytes(box.Limit)).link("/webhooks?state=waiting"))
+		all = append(all, nearlyFull.is("A webhook of "+page.Bytes(n)+" is larger than the whole inbox, which has room for "+page.Bytes(box.Limit), ofGate("")).link("/webhooks?state=waiting"))
 	case n > 0:
-		all = append(all, nearlyFull.is("The inbox has no room for a webhook of "+page.Bytes(n)+": "+used+" are used").link("/webhooks?state=waiting"))
+		all = append(all, nearlyFull.is("The inbox has no room for a webhook of "+page.Bytes(n)+": "+used+" are used", ofGate("")).link("/webhooks?state=waiting"))
 	case box.Limit > 0 && float64(box.Used) > .85*float64(box.Limit):
-		all = append(all, nearlyFull.is("The inbox is nearly full: "+used).link("/webhooks?state=waiting"))
+		all = append(all, nearlyFull.is("The inbox is nearly full: "+used, ofGate("")).link("/webhooks?state=waiting"))
 	}
 	if box.Homeless > 0 {
-		all = append(all, homeless.is(page.Plural(box.Homeless, "webhook waits, but no receiver takes its platform any more", "webhooks wait, but no receiver takes their platform any more")).
+		all = append(all, homeless.is(page.Plural(box.Homeless, "webhook waits, but no receiver takes its platform any more", "webhooks wait, but no receiver takes their platform any more"), ofGate("")).
 			link("/webhooks?state=waiting").run("usher inbox ls --state waiting"))
 	}
 	if box.Parked > 0 {
@@ -375,7 +359,7 @@ func inboxTroubles(s *Status, _ time.Time) (all []Trouble) {
 			are = " is parked"
 		}
 		d := &box.ParkedDetails
-		all = append(all, parked.is(d.words(box.Parked)+are+quoted("the receiver answered", d.Reason)).since(d.Since).link(d.Link).run("usher inbox ls --state parked"))
+		all = append(all, parked.is(d.words(box.Parked)+are+quoted("the receiver answered", d.Reason), s.parkedAt()...).since(d.Since).link(d.Link).run("usher inbox ls --state parked"))
 	}
 	if box.Invalid > 0 {
 		all = append(all, box.InvalidDetails.invalid(invalid, box.Invalid).run("usher inbox ls --state invalid"))
@@ -384,21 +368,32 @@ func inboxTroubles(s *Status, _ time.Time) (all []Trouble) {
 }
 
 var (
-	nearlyFull = kind(Warning, "UsherInboxNearlyFull", "When it is full, senders get 503, and changes do not reach your customers.",
+	nearlyFull = kind("inbox-full", Warning, "UsherInboxNearlyFull", "When it is full, senders get 503, and changes do not reach your customers.",
 		"Fix the receivers so that they take what waits, discard what they will never take, or raise USHER_WEBHOOK_INBOX_MAX_BYTES.")
-	homeless = kind(Critical, "UsherWebhooksWait", "The tenants of these platforms do not get what they paid for, or keep what they no longer pay for.",
+	homeless = kind("no-receiver", Critical, "UsherWebhooksWait", "The tenants of these platforms do not get what they paid for, or keep what they no longer pay for.",
 		inbox.GiveToReceiver+".")
-	parked = kind(Critical, "UsherWebhooksParked", "Their tenants may not get what they paid for: usher does not try a parked webhook again by itself.",
+	parked = kind("parked", Critical, "UsherWebhooksParked", "Their tenants may not get what they paid for: usher does not try a parked webhook again by itself.",
 		"Fix the receiver, then redeliver them with 'usher inbox redeliver --state parked'. What it will never take: 'usher inbox discard ID'.")
-	invalid = kind(Critical, "UsherWebhooksInvalid", "Each may be a change that nobody sends again: their tenants may not get what they paid for.",
+	invalid = kind("invalid", Critical, "UsherWebhooksInvalid", "Each may be a change that nobody sends again: their tenants may not get what they paid for.",
 		"See what is wrong with each: 'usher inbox show ID'. Correct it in the billing service and send it again (if you customised the payload, set USHER_WEBHOOK_SCHEMA_FILE first), or take it in as it is with 'usher inbox accept ID', or 'usher inbox discard ID'.")
-	invalidInMemory = kind(Critical, "UsherWebhooksInvalid", "Each may be a change that nobody sends again: their tenants may not get what they paid for.",
+	invalidInMemory = kind("invalid", Critical, "UsherWebhooksInvalid", "Each may be a change that nobody sends again: their tenants may not get what they paid for.",
 		"Correct them in the billing service, or describe its payload in USHER_WEBHOOK_SCHEMA_FILE, then send them again from its webhook log.")
 )
 
 // invalid returns the trouble of webhooks that came from the right sender, and whose content usher rejected.
 func (d *Details) invalid(k *Kind, n int) Trouble {
-	return k.is("usher rejected " + d.words(n) + quoted("the last one", d.Reason)).since(d.Since).link(d.Link)
+	return k.is("usher rejected "+d.words(n)+quoted("the last one", d.Reason), ofGate("")).since(d.Since).link(d.Link)
+}
+
+// parkedAt returns the receivers for which webhooks are parked.
+func (s *Status) parkedAt() []Subject {
+	about := []Subject{ofGate("")}
+	for i := 0; s.Gate != nil && i < len(s.Gate.Receivers); i++ {
+		if r := &s.Gate.Receivers[i]; r.Parked > 0 {
+			about = append(about, r.of("has "+page.Plural(r.Parked, "parked webhook", "parked webhooks")))
+		}
+	}
+	return about
 }
 
 // words counts the webhooks and names their tenants.
@@ -424,59 +419,98 @@ const (
 	shortPatience = 3 * time.Second
 )
 
-// deliveryTroubles are those of receivers behind an inbox. They name the receiver if it takes nothing, and the tenants if it takes the
+// receiverTroubles are those of the receivers, one for each. They name the receiver if it takes nothing, and the tenants if it takes the
 // webhooks of others.
-func deliveryTroubles(s *Status, _ time.Time) (all []Trouble) {
-	if s.Gate == nil || s.Inbox == nil {
+func receiverTroubles(s *Status, now time.Time) (all []Trouble) {
+	if s.Gate == nil {
 		return nil
 	}
 	for i := range s.Gate.Receivers {
 		r := &s.Gate.Receivers[i]
-		name := s.Gate.nameOf(r)
-		waits := fmt.Sprintf("%s, the oldest for %s", page.Plural(r.Waiting, "webhook waits", "webhooks wait"), page.Span(r.Oldest.Round(time.Second)))
+		var found []Trouble
 		switch {
 		case r.Paused: // pauseTroubles say so
-		case r.diagnosis == away:
-			all = append(all, receiverFails.is(name+" "+r.State+": nothing is delivered, "+waits).since(r.since).link("/webhooks?state=waiting"))
-		case r.Oldest <= shortPatience:
-		case r.diagnosis == refusesSome:
-			all = append(all, refusedTenants(r, name, s.Inbox.HeldUp)...)
-		case r.Oldest > patience && len(s.Inbox.Paused) == 0: // with a pause, the oldest may be one that is paused
-			all = append(all, receiverSlow.is(name+" is slow to take webhooks: "+waits).link("/webhooks?state=waiting"))
+			continue
+		case s.Inbox == nil:
+			found = s.passThrough(r)
+		default:
+			found = s.deliveries(r)
 		}
+		if silent := now.Sub(r.tries.Unanswered); len(found) == 0 && !r.tries.Unanswered.IsZero() && silent >= shortPatience {
+			words := "has not answered for " + page.Span(silent.Truncate(time.Second))
+			found = []Trouble{unanswered.is(s.Gate.nameOf(r)+" "+words, r.of(words)).since(r.tries.Unanswered)}
+		}
+		all = append(all, found...)
 	}
 	return all
 }
 
-// refusedTenants returns the trouble of a receiver that does not take some tenants' webhooks.
-func refusedTenants(r *Receiver, name string, held []HeldUp) []Trouble {
-	var tenants []string
-	var since time.Time
-	paused, answer := false, ""
-	for i := range held {
-		switch h := &held[i]; {
+// deliveries returns the trouble of a receiver behind an inbox.
+func (s *Status) deliveries(r *Receiver) []Trouble {
+	name := s.Gate.nameOf(r)
+	waits := fmt.Sprintf("%s, the oldest for %s", page.Plural(r.Waiting, "webhook waits", "webhooks wait"), page.Span(r.Oldest.Round(time.Second)))
+	switch {
+	case r.down:
+		answer, fails := "", failureWords(r.tries)
+		if i := slices.IndexFunc(s.Inbox.HeldUp, func(h HeldUp) bool { return h.Receiver == r.Name && !h.Paused }); i >= 0 {
+			answer = s.Inbox.HeldUp[i].Answer
+		}
+		return []Trouble{receiverFails.is(name+" "+fails+": nothing is delivered, "+waits+quoted("the last try", answer), r.of(fails)).since(r.since).link("/webhooks?state=waiting")}
+	case r.Oldest <= shortPatience:
+	case r.failing > 0:
+		return s.failingTenants(r)
+	case r.Oldest > patience && len(s.Inbox.Paused) == 0: // with a pause, the oldest may be one that is paused
+		return []Trouble{receiverSlow.is(name+" is slow to take webhooks: "+waits, r.of("is slow")).link("/webhooks?state=waiting")}
+	}
+	return nil
+}
+
+// failingTenants returns the trouble of a receiver that does not take some tenants' webhooks.
+func (s *Status) failingTenants(r *Receiver) []Trouble {
+	var held []*HeldUp
+	paused := false
+	for i := range s.Inbox.HeldUp {
+		switch h := &s.Inbox.HeldUp[i]; {
 		case h.Receiver != r.Name || h.Down:
 		case h.Paused:
 			paused = true
 		default:
-			if len(tenants) == 0 {
-				since, answer = h.Since, h.Answer
-			}
-			tenants = append(tenants, h.Name())
+			held = append(held, h)
 		}
 	}
-	if paused && len(tenants) == 0 {
+	if paused && len(held) == 0 {
 		return nil
 	}
-	who := cmp.Or(page.FirstFew(tenants), "some tenants")
-	trouble := tenantsFail.is(name + " takes webhooks, but not those of " + who + quoted("the last answer", answer))
+	var since time.Time
+	who, last := "some tenants", ""
+	if len(held) > 0 {
+		since = held[0].Since
+		who, last = namesAndAnswers(held)
+	}
+	name, tenants := s.Gate.nameOf(r), page.Plural(r.failing, "tenant", "tenants")
+	trouble := tenantsFail.is(name+" takes webhooks, but not those of "+who+quoted("the last answer", last), r.of("takes webhooks, but not those of "+tenants))
 	if !since.IsZero() && r.last.Before(since) {
-		trouble = onlyTenantsFail.is(name + " does not take the webhooks of " + who + ", and has taken no others since" + quoted("the last try", answer))
+		trouble = onlyTenantsFail.is(name+" does not take the webhooks of "+who+", and has taken no others since"+quoted("the last try", last),
+			r.of("fails for "+tenants+", and has taken no others since"))
 	}
 	if r.Oldest > longWait {
 		trouble.Severity = Critical
 	}
 	return []Trouble{trouble.since(since).link("/webhooks?state=waiting").run("usher inbox ls --state waiting")}
+}
+
+// namesAndAnswers returns the first tenants, and their last answer. If they got different ones, each name has its own, and last is empty.
+func namesAndAnswers(held []*HeldUp) (who, last string) {
+	var names, both []string
+	same := true
+	for _, h := range held {
+		names, both = append(names, h.Name()), append(both, fmt.Sprintf("%s (%s)", h.Name(), page.Excerpt(h.Answer)))
+		same = same && h.Answer == held[0].Answer
+	}
+	if same {
+		return page.FirstFew(names), held[0].Answer
+	}
+	return page.FirstFew(both), ""
 }
 
 // longWait is how long a webhook may wait before that is worth waking somebody up for; the alert UsherWebhooksWait goes by it, too.
@@ -485,13 +519,15 @@ const longWait = 10 * time.Minute
 const tenantsHurt = "These tenants do not get what they paid for, or keep what they no longer pay for. "
 
 var (
-	receiverFails = kind(Critical, "UsherReceiverFails", "No change reaches your customers: they do not get what they paid for, or keep what they no longer pay for. Nothing is lost.",
+	receiverFails = kind("receiver-down", Critical, "UsherReceiverFails", "No change reaches your customers: they do not get what they paid for, or keep what they no longer pay for. Nothing is lost.",
 		"Fix the receiver, or the way to it: usher then delivers what waits by itself, in order.")
-	receiverSlow = kind(Critical, "UsherWebhooksWait", "Changes reach your customers late. Nothing is lost.",
+	unanswered = kind("receiver-silent", Warning, "", "While usher waits for the answer, the webhooks behind this one wait, too.",
+		"Find out what the receiver is doing. When its answer is late, or does not come, usher tries again by itself.")
+	receiverSlow = kind("receiver-slow", Critical, "UsherWebhooksWait", "Changes reach your customers late. Nothing is lost.",
 		"Find out why the receiver is slow; usher delivers what waits by itself, in order. 'usher inbox ls' shows which webhook holds up which tenant, and what the receiver answered.")
-	tenantsFail = kind(Warning, "UsherWebhooksWait", tenantsHurt+"Others' webhooks are delivered.",
+	tenantsFail = kind("tenants-fail", Warning, "UsherWebhooksWait", tenantsHurt+"Others' webhooks are delivered.",
 		"Find out why the receiver does not take them: 'usher inbox ls' shows what it answered. usher tries again by itself.")
-	onlyTenantsFail = kind(Warning, "UsherWebhooksWait", tenantsHurt+"Nothing else was delivered since: perhaps the receiver takes nothing at all.",
+	onlyTenantsFail = kind("tenants-fail", Warning, "UsherWebhooksWait", tenantsHurt+"Nothing else was delivered since: perhaps the receiver takes nothing at all.",
 		"Find out why the receiver does not take them: 'usher inbox ls' shows what it answered. usher tries again by itself.")
 )
 
@@ -503,29 +539,18 @@ func (g *Gate) nameOf(r *Receiver) string {
 	return "The receiver " + r.Address
 }
 
-// passThroughTroubles are those of receivers without an inbox.
-func passThroughTroubles(s *Status, _ time.Time) (all []Trouble) {
-	g := s.Gate
-	if g == nil || s.Inbox != nil {
+// passThrough returns the trouble of a receiver without an inbox.
+func (s *Status) passThrough(r *Receiver) []Trouble {
+	n := decided(s.Gate, "failed")
+	if !r.down || n == 0 {
 		return nil
 	}
-	if g.Invalid > 0 {
-		all = append(all, g.InvalidDetails.invalid(invalidInMemory, g.Invalid))
-	}
-	n := decided(g, "failed")
-	if n == 0 {
-		return all
-	}
-	failed := fmt.Sprintf("%s in the last %d minutes", page.Plural(n, "webhook failed", "webhooks failed"), lately)
-	for i := range g.Receivers {
-		if r := &g.Receivers[i]; r.diagnosis == away {
-			all = append(all, failing.is(g.nameOf(r)+" "+r.State+": "+failed).since(r.since).link("/webhooks?state=failed"))
-		}
-	}
-	return all
+	fails := failureWords(r.tries)
+	what := fmt.Sprintf("%s %s: %s in the last %d minutes", s.Gate.nameOf(r), fails, page.Plural(n, "webhook failed", "webhooks failed"), lately)
+	return []Trouble{failing.is(what, r.of(fails)).since(r.since).link("/webhooks?state=failed")}
 }
 
-var failing = kind(Critical, "UsherWebhooksMissed", "No change reaches your customers, and the sender might not send it again.",
+var failing = kind("receiver-down", Critical, "UsherWebhooksMissed", "No change reaches your customers, and the sender might not send it again.",
 	"Fix the receiver, or the way to it, then resend the failed webhooks from the webhook log of the billing service. With USHER_WEBHOOK_INBOX usher would keep them.")
 
 // decided returns how many webhooks got this decision lately.
@@ -539,39 +564,46 @@ func questionTroubles(s *Status, _ time.Time) []Trouble {
 		return nil
 	}
 	if n := metrics.Sum(s.Gate.Decisions, lately, metrics.FailedQuestions); n > 0 {
-		return []Trouble{questionsFail.is(fmt.Sprintf("The receiver did not answer %s in the last %d minutes", page.Plural(n, "question", "questions"), lately)).link("/webhooks?state=failed")}
+		return []Trouble{questionsFail.is(fmt.Sprintf("The receiver did not answer %s in the last %d minutes", page.Plural(n, "question", "questions"), lately), ofGate("")).link("/webhooks?state=failed")}
 	}
 	return nil
 }
 
-var questionsFail = kind(Critical, "", "The billing service has asked (USHER_WEBHOOK_SYNC_TYPES), and got a 5xx: what it asked for, such as a checkout, did not go on.",
+var questionsFail = kind("questions-fail", Critical, "", "The billing service has asked (USHER_WEBHOOK_SYNC_TYPES), and got a 5xx: what it asked for, such as a checkout, did not go on.",
 	"Fix the receiver, or the way to it. The page of the failed webhooks says what each of them got.")
 
-// senderTroubles say that usher rejects everything that arrives. Some rejected webhooks are normal: anybody can send one. A request to
-// another path, or with another method, is none.
-func senderTroubles(s *Status, _ time.Time) []Trouble {
-	if s.Gate == nil {
+// senderTroubles say that every webhook fails the check of its sender, from the third one on. One that failed it is normal: anybody can
+// send something.
+func senderTroubles(s *Status, now time.Time) []Trouble {
+	if s.Gate == nil || s.Gate.FailedChecks.Count < 3 || now.Sub(s.Gate.FailedChecks.Last) > 15*time.Minute {
 		return nil
 	}
-	// The whole hour counts: at some gates a webhook comes every ten minutes.
-	rejected, of := 0, "of the last hour"
-	for _, m := range s.Gate.Decisions {
-		if m.Sum()-m.Counts[rejectedIndex]-m.Counts[metrics.FailedQuestions]-m.Counts[metrics.NoWebhooks] > 0 {
-			rejected, of = 0, "since "+m.Start.Add(time.Minute).UTC().Format("15:04")+" UTC"
-			continue
-		}
-		rejected += m.Counts[rejectedIndex] - m.Counts[metrics.NoWebhooks]
-	}
-	if lately := s.Gate.Decisions[max(0, len(s.Gate.Decisions)-15):]; rejected < 3 || metrics.Sum(lately, len(lately), rejectedIndex) == metrics.Sum(lately, len(lately), metrics.NoWebhooks) {
-		return nil
-	}
-	return []Trouble{allRejected.is(fmt.Sprintf("Every webhook %s was rejected: %s", of, page.Count(rejected))).link("/webhooks?state=rejected")}
+	f := s.Gate.FailedChecks
+	return []Trouble{allRejected.is("Every webhook since "+f.Since.UTC().Format(time.TimeOnly)+" UTC failed the check of its sender: "+page.Count(f.Count), ofGate("")).
+		since(f.Since).link("/webhooks?state=rejected")}
 }
 
-var rejectedIndex = slices.Index(metrics.Decisions[:], "rejected")
-
-var allRejected = kind(Warning, "UsherEverythingRejected", "Either strangers try the address, or no change reaches your customers.",
+var allRejected = kind("senders-rejected", Warning, "UsherEverythingRejected", "Either strangers try the address, or no change reaches your customers.",
 	"The admin page shows at /webhooks?state=rejected who sent them, and why each was rejected. If it was the billing service: give it and the gate the same secret, then resend them from its webhook log.")
+
+// clockTroubles say that the clocks of this machine and of the inbox's database differ.
+func clockTroubles(s *Status, _ time.Time) []Trouble {
+	if s.Inbox == nil || s.Inbox.ClockAhead.Abs() <= maxClockDifference {
+		return nil
+	}
+	way := "ahead of"
+	if s.Inbox.ClockAhead < 0 {
+		way = "behind"
+	}
+	return []Trouble{clocksDiffer.is("The clock of this machine is "+page.Span(s.Inbox.ClockAhead.Abs().Round(time.Second))+" "+way+" the database's", ofGate(""))}
+}
+
+// maxClockDifference is how much the clocks may differ.
+const maxClockDifference = 5 * time.Second
+
+var clocksDiffer = kind("clocks-differ", Warning, "",
+	"Receivers that check webhook-timestamp reject what this replica delivers, if its clock is the wrong one: most allow five minutes. usher's own times may be wrong, too.",
+	"Set the clock that is wrong, by NTP: this machine's, or that of the database's machine.")
 
 // certificateTroubles say that the gate's certificate ends, from a week before, as the alert does.
 func certificateTroubles(s *Status, now time.Time) []Trouble {
@@ -580,11 +612,11 @@ func certificateTroubles(s *Status, now time.Time) []Trouble {
 	}
 	switch left := s.Gate.CertificateEnds.Sub(now); {
 	case left <= 0:
-		return []Trouble{certificateEnded.is("The TLS certificate of the webhook gate has expired").since(s.Gate.CertificateEnds)}
+		return []Trouble{certificateEnded.is("The TLS certificate of the webhook gate has expired", ofGate("")).since(s.Gate.CertificateEnds)}
 	case left < 24*time.Hour:
-		return []Trouble{certificateEnded.is("The TLS certificate of the webhook gate expires in " + page.Span(left.Round(time.Second)))}
+		return []Trouble{certificateEnded.is("The TLS certificate of the webhook gate expires in "+page.Span(left.Round(time.Second)), ofGate(""))}
 	case left < 7*24*time.Hour:
-		return []Trouble{certificateEnds.is("The TLS certificate of the webhook gate expires in " + page.Span(left.Round(time.Second)))}
+		return []Trouble{certificateEnds.is("The TLS certificate of the webhook gate expires in "+page.Span(left.Round(time.Second)), ofGate(""))}
 	}
 	return nil
 }
@@ -592,6 +624,6 @@ func certificateTroubles(s *Status, now time.Time) []Trouble {
 const newCertificate = "Put a new one into the files that USHER_WEBHOOK_TLS_CERT_FILE and USHER_WEBHOOK_TLS_KEY_FILE name: usher uses it without a restart."
 
 var (
-	certificateEnds  = kind(Warning, "UsherCertificateEnds", "When it has expired, senders do not connect, and changes do not reach your customers.", newCertificate)
-	certificateEnded = kind(Critical, "UsherCertificateEnds", "When it has expired, senders do not connect, and changes do not reach your customers.", newCertificate)
+	certificateEnds  = kind("certificate-ends", Warning, "UsherCertificateEnds", "When it has expired, senders do not connect, and changes do not reach your customers.", newCertificate)
+	certificateEnded = kind("certificate-ends", Critical, "UsherCertificateEnds", "When it has expired, senders do not connect, and changes do not reach your customers.", newCertificate)
 )

@@ -2,6 +2,7 @@ package status
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -44,6 +45,14 @@ func HealthOf(i *inbox.Inbox) *InboxHealth {
 	return &InboxHealth{Health: i.Health(), Opened: i.Ready(), Shared: i.Shared()}
 }
 
+// on says whether a part is on.
+func (h *Health) on(part string) bool {
+	return slices.ContainsFunc(h.Parts, func(p Part) bool { return p.Name == part && p.On })
+}
+
+// Troubles returns those of the inbox, if it cannot be used now. To collect them it asks nobody.
+func (h *Health) Troubles() []Trouble { return storageTroubles(&Status{Health: h}, time.Time{}) }
+
 // Unready returns why usher is not ready; none if it is. With names it is about these parts only.
 func (h *Health) Unready(names ...string) (problems []string) {
 	if h.Stopping {
@@ -84,20 +93,20 @@ type PartState struct {
 	Name  string `json:"name"`
 	On    bool   `json:"on"`
 	Ready bool   `json:"ready"`
-	State string `json:"state"` // in words
-	Tone  string `json:"-"`     // good, warn or bad; empty if it is off
+	State string `json:"state"`          // in words
+	Tone  string `json:"tone,omitempty"` // good, warn or bad; empty if it is off
 }
 
+// parts describes each part. It goes by the troubles, and by the lines of the ports and the receivers.
 func (s *Status) parts(now time.Time) (all []PartState) {
-	describe := map[string]func(time.Time) (string, string){"outbound": s.outboundState, "gate": s.gateState, "entitlements": s.entitlementsState}
+	describe := map[string]func(time.Time) string{"outbound": s.outboundState, "gate": s.gateState, "entitlements": s.entitlementsState}
 	for _, p := range s.Health.Parts {
 		state := PartState{Name: p.Name, On: p.On, State: p.Off}
 		if p.On {
 			problems := s.Health.Unready(p.Name)
-			if state.Ready = len(problems) == 0; state.Ready {
-				state.State, state.Tone = describe[p.Name](now)
-			} else {
-				state.State, state.Tone = "not ready: "+strings.Join(problems, "; "), bad
+			state.Ready, state.State, state.Tone = len(problems) == 0, "not ready: "+strings.Join(problems, "; "), s.tone(p.Name)
+			if state.Ready {
+				state.State = describe[p.Name](now)
 			}
 		}
 		all = append(all, state)
@@ -105,31 +114,28 @@ func (s *Status) parts(now time.Time) (all []PartState) {
 	return all
 }
 
-func (s *Status) outboundState(time.Time) (words, tone string) {
-	tone = good
+func (s *Status) outboundState(time.Time) string {
 	var ports []string
 	for i := range s.Ports {
-		p := &s.Ports[i]
-		ports, tone = append(ports, p.Name+": "+p.State), worse(tone, p.Tone)
+		ports = append(ports, s.Ports[i].Name+": "+s.Ports[i].State)
 	}
-	return strings.Join(ports, "; "), tone
+	return strings.Join(ports, "; ")
 }
 
-func (s *Status) gateState(now time.Time) (words, tone string) {
+func (s *Status) gateState(now time.Time) string {
 	if s.Gate == nil { // a test without one
-		return "", ""
+		return ""
 	}
-	tone = good
-	said := []string{"listens on " + s.Gate.Address}
+	gate, _ := s.line("gate", "", "listens on "+s.Gate.Address, good)
+	said := []string{gate}
 	for i := range s.Gate.Receivers {
-		r := &s.Gate.Receivers[i]
-		said, tone = append(said, fmt.Sprintf("receiver %s %s", r.Name, r.State)), worse(tone, r.Tone)
+		said = append(said, fmt.Sprintf("receiver %s %s", s.Gate.Receivers[i].Name, s.Gate.Receivers[i].State))
 	}
 	switch box := s.Inbox; {
 	case box == nil:
 		said = append(said, "no inbox")
 	case box.Unknown:
-		said, tone = append(said, "waiting webhooks are not known: the inbox has not been read yet"), warn
+		said = append(said, "waiting webhooks are not known: the inbox has not been read yet")
 	default:
 		counts := fmt.Sprintf("%s, %s parked, %s invalid", page.Plural(box.Waiting, "waits", "wait"), page.Count(box.Parked), page.Count(box.Invalid))
 		if !box.Counted.IsZero() {
@@ -137,16 +143,5 @@ func (s *Status) gateState(now time.Time) (words, tone string) {
 		}
 		said = append(said, counts)
 	}
-	return strings.Join(said, "; "), tone
-}
-
-// worse returns the tone that needs more attention.
-func worse(a, b string) string {
-	if a == bad || b == bad {
-		return bad
-	}
-	if a == warn || b == warn {
-		return warn
-	}
-	return good
+	return strings.Join(said, "; ")
 }

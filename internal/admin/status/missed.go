@@ -30,7 +30,7 @@ func missedTroubles(s *Status, _ time.Time) (all []Trouble) {
 		if o.More {
 			tenants += ", and of others whose names it could not keep,"
 		}
-		trouble := missed.is("usher answered webhooks of " + tenants + " with a 5xx" + between(o.Since, o.Last) + ", and they have not come again").
+		trouble := missed.is("usher answered webhooks of "+tenants+" with a 5xx"+between(o.Since, o.Last)+", and they have not come again", ofGate("")).
 			since(o.Since).link(s.missedLink())
 		if s.Inbox != nil {
 			trouble = trouble.run("usher inbox tenants --trouble")
@@ -38,7 +38,7 @@ func missedTroubles(s *Status, _ time.Time) (all []Trouble) {
 		all = append(all, trouble)
 	}
 	if u := o.Unnamed; u.Count > 0 {
-		all = append(all, unnamed.is(fmt.Sprintf("usher answered %s with a 5xx before it knew the tenant%s", page.Plural(u.Count, "webhook", "webhooks"), between(u.Since, u.Last))).
+		all = append(all, unnamed.is(fmt.Sprintf("usher answered %s with a 5xx before it knew the tenant%s", page.Plural(u.Count, "webhook", "webhooks"), between(u.Since, u.Last)), ofGate("")).
 			since(u.Since).link("/dismiss"))
 	}
 	if n := len(o.Outages); n > 0 {
@@ -46,12 +46,12 @@ func missedTroubles(s *Status, _ time.Time) (all []Trouble) {
 		if n > 1 {
 			more = ", and " + page.Plural(n-1, "time", "times") + " before that"
 		}
-		what := strings.TrimSpace(between(last.From, last.To) + " no gate was ready to take webhooks" + more)
+		what := strings.TrimSpace(between(last.From, last.To) + " no gate was ready to take webhooks, as this inbox has it" + more)
 		if last.From.After(last.To) {
 			what = wentBack(last) + ": nobody knows for how long no gate was ready to take webhooks" + more
 		}
 		since := o.Outages[n-1]
-		all = append(all, outage.is(strings.ToUpper(what[:1])+what[1:]).since(earlier(since.From, since.To)).link("/dismiss"))
+		all = append(all, outage.is(strings.ToUpper(what[:1])+what[1:], ofGate("")).since(earlier(since.From, since.To)).link("/dismiss"))
 	}
 	return all
 }
@@ -122,14 +122,14 @@ func between(from, to time.Time) string {
 const mayBeLost = "Each may be a change that nobody sends again: these tenants may not get what they paid for, or keep what they no longer pay for."
 
 var (
-	missed = kind(Critical, "UsherWebhooksMissed", mayBeLost,
+	missed = kind("missed", Critical, "UsherWebhooksMissed", mayBeLost,
 		"Compare with the billing service ('usher help reconcile' says how), or resend the webhooks from its webhook log. To stop reporting a tenant that you have checked: 'usher inbox forget TENANT'.")
-	missedInMemory = kind(Critical, "UsherWebhooksMissed", mayBeLost,
+	missedInMemory = kind("missed", Critical, "UsherWebhooksMissed", mayBeLost,
 		"Fix the receiver, then resend the webhooks from the webhook log of the billing service. To stop reporting a tenant that you have checked: 'usher inbox forget TENANT'. With USHER_WEBHOOK_INBOX usher would keep them.")
-	unnamed = kind(Critical, "UsherOutage", "Each may be a change that nobody sends again, and nobody knows whose.",
+	unnamed = kind("missed-unnamed", Critical, "UsherOutage", "Each may be a change that nobody sends again, and nobody knows whose.",
 		"Compare with the billing service ('usher help reconcile' says how), or resend the webhooks of that time from its webhook log, then run 'usher inbox dismiss'. If it happens again, raise USHER_WEBHOOK_MAX_INFLIGHT.")
-	unnamedInMemory = kind(Critical, "UsherOutage", "Each may be a change that nobody sends again, and nobody knows whose.",
+	unnamedInMemory = kind("missed-unnamed", Critical, "UsherOutage", "Each may be a change that nobody sends again, and nobody knows whose.",
 		"Resend the webhooks of that time from the webhook log of the billing service, then run 'usher inbox dismiss'. If it happens again, raise USHER_WEBHOOK_MAX_INFLIGHT.")
-	outage = kind(Critical, "UsherOutage", "Webhooks of that time may be changes that nobody sends again: a load balancer has answered for usher, or nobody has.",
+	outage = kind("outage", Critical, "UsherOutage", "Webhooks of that time may be changes that nobody sends again: a load balancer has answered for usher, or nobody has. If the inbox is a restored backup, it ends at the first of these times, and what was taken in later is not in it.",
 		"Compare with the billing service ('usher help reconcile' says how), or resend the webhooks of that time from its webhook log, then run 'usher inbox dismiss'.")
 )

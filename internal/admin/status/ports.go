@@ -51,9 +51,6 @@ func (p *Port) judge(now time.Time) {
 	if p.Source.Err != nil {
 		p.Error = p.Source.Err.Error()
 	}
-	if p.State, p.Tone = tokenWords(p.Source, now); p.tokenRefused() {
-		p.State, p.Tone = "no token that the billing service accepts", bad
-	}
 }
 
 // tokenRefused says whether calls fail although the token has not expired: the billing service does not accept it, and usher gets no other.
@@ -62,23 +59,23 @@ func (p *Port) tokenRefused() bool {
 }
 
 // tokenWords describes the state of a port's token.
-func tokenWords(s tokens.State, now time.Time) (words, tone string) {
+func tokenWords(s tokens.State, now time.Time) string {
 	switch t := s.Token; {
 	case t != nil:
-		words = fmt.Sprintf("token valid for %s, renewed %s, fingerprint %s",
+		words := fmt.Sprintf("token valid for %s, renewed %s, fingerprint %s",
 			page.Span(t.Expiry().Sub(now).Round(time.Second)), page.Ago(now.Sub(t.Asked())), t.Fingerprint())
 		if s.Err != nil {
-			return words + "; its renewal fails", warn
+			words += "; its renewal fails"
 		}
-		return words, good
+		return words
 	case s.Err != nil && tokens.Rejected(s.Err):
-		return "no token: rejected by the token endpoint", bad
+		return "no token: rejected by the token endpoint"
 	case s.Err != nil:
-		return "no token: usher cannot get one right now", bad
+		return "no token: usher cannot get one right now"
 	case s.Had:
-		return "no valid token: a new one is on its way", warn
+		return "no valid token: a new one is on its way"
 	default:
-		return "waiting for its first token", warn
+		return "waiting for its first token"
 	}
 }
 
@@ -101,24 +98,41 @@ func tokenTroubles(s *Status, now time.Time) (all []Trouble) {
 		case token != nil:
 			what += ", and the current token is valid for another " + page.Span(token.Expiry().Sub(now).Round(time.Second))
 		}
+		about := s.sharing(p)
 		of := map[bool]map[bool]*Kind{true: {true: tokenRefusedLater, false: tokenRefused}, false: {true: tokenMissingLater, false: tokenMissing}}[refused != nil][token != nil]
 		if p.tokenRefused() {
 			of = noGoodToken
+			for i := range about {
+				about[i].says = "no token that the billing service accepts"
+			}
 		}
 		switch {
 		case err != nil:
-			t := of.is(what).since(p.Source.Since)
+			t := of.is(what, about...).since(p.Source.Since)
 			if p.Advice != "" { // it knows which settings this port has
 				t.Do = strings.Replace(capitalize(p.Advice)+".", "?.", "?", 1)
 			}
 			all = append(all, t)
 		case !p.Source.Had:
-			all = append(all, noTokenYet.is(fmt.Sprintf("Port %s has had no token yet", p.Name)))
+			all = append(all, noTokenYet.is(fmt.Sprintf("Port %s has had no token yet", p.Name), about...))
+		case token == nil:
+			all = append(all, noTokenYet.is(fmt.Sprintf("Port %s has no valid token", p.Name), about...))
 		}
 		// One revoked token can be the result of a change in the billing service. Another program with the same API client revokes again
 		// and again.
 		if n := metrics.Sum(p.Tokens, metrics.Minutes, metrics.TokensRevoked); n > 1 {
-			all = append(all, tokensRevoked.is(fmt.Sprintf("Port %s: %s tokens were rejected long before they expired, in the last hour", p.Name, page.Count(n))))
+			all = append(all, tokensRevoked.is(fmt.Sprintf("Port %s: %s tokens were rejected long before they expired, in the last hour", p.Name, page.Count(n)), about...))
+		}
+	}
+	return all
+}
+
+// sharing returns the ports that use the token of this one, itself first.
+func (s *Status) sharing(p *Port) []Subject {
+	all := []Subject{p.of("")}
+	for i := range s.Ports {
+		if s.Ports[i].Shares == p.Name {
+			all = append(all, s.Ports[i].of(""))
 		}
 	}
 	return all
@@ -139,7 +153,8 @@ func callTroubles(s *Status, _ time.Time) (all []Trouble) {
 		calls := page.Plural(n, "call", "calls")
 		many := func(failed int) bool { return failed >= 3 && failed*20 > n }
 		if many(ours) {
-			t := callsFail.is(fmt.Sprintf("Port %s: usher failed %s of %s in the last %d minutes, the last one with %s", p.Name, page.Count(ours), calls, lately, p.LastFailure.Reason))
+			t := callsFail.is(fmt.Sprintf("Port %s: usher failed %s of %s in the last %d minutes, the last one with %s", p.Name, page.Count(ours), calls, lately, p.LastFailure.Reason),
+				p.of("usher fails calls: "+p.LastFailure.Reason))
 			switch code := p.LastFailure.Reason; {
 			case strings.HasPrefix(code, "UPSTREAM_"):
 				t.Do = "Check the billing service and the way to it."
@@ -149,7 +164,8 @@ func callTroubles(s *Status, _ time.Time) (all []Trouble) {
 			all = append(all, t)
 		}
 		if many(theirs) {
-			all = append(all, serviceFails.is(fmt.Sprintf("Port %s: the billing service answered %s of %s with a 5xx in the last %d minutes", p.Name, page.Count(theirs), calls, lately)))
+			all = append(all, serviceFails.is(fmt.Sprintf("Port %s: the billing service answered %s of %s with a 5xx in the last %d minutes", p.Name, page.Count(theirs), calls, lately),
+				p.of("the billing service answers with a 5xx")))
 		}
 	}
 	return all
@@ -195,23 +211,23 @@ func (p *Port) Charts() []page.Chart {
 
 // The kinds of troubles of the local ports.
 var (
-	tokenRefused = kind(Critical, "UsherNoValidToken", "Every call on this port is answered with an error.",
+	tokenRefused = kind("token-rejected", Critical, "UsherNoValidToken", "Every call on this port is answered with an error.",
 		"Give usher the client id and the secret that the billing service has; a new secret in a file is tried at once.")
-	tokenRefusedLater = kind(Warning, "UsherTokenRejected", "Calls go on with the current token. When it expires, every call on this port fails.",
+	tokenRefusedLater = kind("token-rejected-later", Warning, "UsherTokenRejected", "Calls go on with the current token. When it expires, every call on this port fails.",
 		"Give usher the client id and the secret that the billing service has; a new secret in a file is tried at once.")
-	tokenMissing = kind(Critical, "UsherNoValidToken", "Every call on this port is answered with an error.",
+	tokenMissing = kind("token-unavailable", Critical, "UsherNoValidToken", "Every call on this port is answered with an error.",
 		"Find out why the token endpoint does not answer. usher asks at least once a minute.")
-	tokenMissingLater = kind(Warning, "", "Calls go on with the current token. When it expires, every call on this port fails.",
+	tokenMissingLater = kind("token-unavailable-later", Warning, "", "Calls go on with the current token. When it expires, every call on this port fails.",
 		"Find out why the token endpoint does not answer. usher asks at least once a minute.")
-	noGoodToken = kind(Critical, "UsherCallsFail", "Every call on this port is answered with an error.",
+	noGoodToken = kind("token-not-accepted", Critical, "UsherCallsFail", "Every call on this port is answered with an error.",
 		"Find out why the token endpoint gives usher no token. Calls work again by themselves when it does.")
-	noTokenYet = kind(Warning, "", "Until the first one is there, calls wait or fail, and usher is not ready.",
+	noTokenYet = kind("no-token-yet", Warning, "", "Until it has one, calls wait or fail. Until the first one usher is not ready.",
 		"Wait some seconds: usher is asking for it.")
-	tokensRevoked = kind(Warning, "UsherTokensRevoked", "Some calls are slower, and some may fail.",
+	tokensRevoked = kind("tokens-revoked", Warning, "UsherTokensRevoked", "Some calls are slower, and some may fail.",
 		"Another program seems to use the same API client, and its new tokens revoke ours. Give each program an API client of its own.")
-	callsFail = kind(Critical, "UsherCallsFail", "Your program gets no answer to what it asks the billing service for your customers.",
+	callsFail = kind("calls-fail", Critical, "UsherCallsFail", "Your program gets no answer to what it asks the billing service for your customers.",
 		"UPSTREAM_UNREACHABLE, UPSTREAM_TIMEOUT: check the billing service and the way to it. UNAUTHORIZED: it rejects even new tokens; 'usher check' says whether each revokes the one before.")
-	serviceFails = kind(Warning, "UsherServiceFails", "Your program gets errors for what it asks the billing service for your customers. usher only passes them on.",
+	serviceFails = kind("service-fails", Warning, "UsherServiceFails", "Your program gets errors for what it asks the billing service for your customers. usher only passes them on.",
 		"Look into usher's log for the names of the GraphQL operations, and ask the people of the billing service.")
 )
 

@@ -39,9 +39,9 @@ func reconcileTroubles(s *Status, now time.Time) (all []Trouble) {
 	switch {
 	case last == nil:
 	case last.Failed != "":
-		all = append(all, reconcileFailed.is("The last comparison with the billing service failed: "+last.Failed).since(last.Ended))
+		all = append(all, reconcileFailed.is("The last comparison with the billing service failed: "+last.Failed, ofGate("")).since(last.Ended))
 	case last.Killed(now):
-		all = append(all, reconcileFailed.is("The last comparison with the billing service did not end").since(last.Began))
+		all = append(all, reconcileFailed.is("The last comparison with the billing service did not end", ofGate("")).since(last.Began))
 	}
 	var parts []string
 	if n := found.Count() - found.Unlisted; n > 0 {
@@ -51,16 +51,16 @@ func reconcileTroubles(s *Status, now time.Time) (all []Trouble) {
 		parts = append(parts, page.Plural(n, "tenant", "tenants")+" may use something here, and the billing service did not list "+map[bool]string{true: "it", false: "them"}[n == 1])
 	}
 	if len(parts) > 0 {
-		all = append(all, reconcileDiffers.is(strings.Join(parts, "; ")).since(s.Inbox.stats.FindingsSince).run("usher inbox tenants --trouble"))
+		all = append(all, reconcileDiffers.is(strings.Join(parts, "; "), ofGate("")).since(s.Inbox.stats.FindingsSince).run("usher inbox tenants --trouble"))
 	}
 	return all
 }
 
 var (
-	reconcileFailed = kind(Warning, "UsherReconcileFailed",
+	reconcileFailed = kind("reconcile-failed", Warning, "UsherReconcileFailed",
 		"If a webhook got lost, nobody knows it yet: a customer may lack what they paid for.",
 		"Read the log of the timer or job that runs it (journalctl -u usher-reconcile, kubectl logs), and run it again ('usher help reconcile' says how).")
-	reconcileDiffers = kind(Warning, "UsherReconcileDiffers",
+	reconcileDiffers = kind("reconcile-differs", Warning, "UsherReconcileDiffers",
 		"For these tenants usher and your software go by an older state: they may lack what they paid for, or use what they do not pay for.",
 		"Run the comparison again to see what differs ('usher help reconcile' says how). A twin is usually a wrong platform in your list: correct it. Add --apply to take in the others. An unlisted tenant may be a cancellation that was lost. To stop reporting a tenant that is right as it is: 'usher inbox dismiss --tenant TENANT'.")
 )

@@ -39,8 +39,19 @@ func (s *Status) Judge(now time.Time) {
 		s.Inbox.Compared = Comparison(s.Inbox.stats.CompleteRun, now)
 	}
 	s.Ready = len(s.Health.Unready()) == 0
-	s.Parts = s.parts(now)
 	s.Troubles = s.troubles(now)
+	for i := range s.Ports {
+		p := &s.Ports[i]
+		p.State, p.Tone = s.line("outbound", p.Name, tokenWords(p.Source, now), good)
+	}
+	if s.Gate != nil {
+		for i := range s.Gate.Receivers {
+			r := &s.Gate.Receivers[i]
+			words, tone := r.quiet()
+			r.State, r.Tone = s.line("gate", r.Name, words, tone)
+		}
+	}
+	s.Parts = s.parts(now)
 }
 
 // Tones of a state, for its colour.

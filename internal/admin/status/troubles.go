@@ -1,24 +1,46 @@
 package status
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
 
 	"usher/internal/admin/metrics"
+	"usher/internal/inbox"
 )
 
-// Trouble is something that waits for a person, or that hurts a customer. To add one: declare its Kind, and add a func to checks.
+// Trouble is something that waits for a person, or that hurts a customer. It is the only judgement in usher: what the line of a part, a
+// port or a receiver says comes from the troubles about it, so no line is green beside a red box. To add one: declare its Kind, and
+// add a func to checks.
 type Trouble struct {
 	What string `json:"what"` // what is wrong
 	Kind
 	Run   string    `json:"run,omitempty"`  // the command for Do
 	Since time.Time `json:"since,omitzero"` // zero: nobody knows
 	Link  string    `json:"-"`              // address of the page that shows more; empty for none
+
+	about []Subject
+}
+
+// Subject is what a trouble is about: a part of usher, or a port of outbound, or a receiver of the gate.
+type Subject struct {
+	Part string
+	Name string // of the port or the receiver; empty: the part itself
+	says string // what its line says because of the trouble; empty: what it says without one
+}
+
+// Of the gate, of entitlements, of one port, of one receiver.
+func ofGate(says string) Subject         { return Subject{Part: "gate", says: says} }
+func ofEntitlements(says string) Subject { return Subject{Part: "entitlements", says: says} }
+func (p *Port) of(says string) Subject   { return Subject{"outbound", p.Name, says} }
+func (r *Receiver) of(says string) Subject {
+	return Subject{"gate", r.Name, says}
 }
 
 // Kind is what all troubles of one kind have in common. Its words are fixed, because its alert, in deploy/prometheus, says the same.
 type Kind struct {
+	Name     string `json:"kind"`
 	Severity string `json:"severity"`        // Critical or Warning
 	Means    string `json:"means"`           // what it means for customers
 	Do       string `json:"do"`              // what to do
@@ -34,14 +56,16 @@ const (
 // Kinds are all kinds of troubles.
 var Kinds []*Kind
 
-func kind(severity, alert, means, do string) *Kind {
-	k := &Kind{severity, means, do, alert}
+func kind(name, severity, alert, means, do string) *Kind {
+	k := &Kind{name, severity, means, do, alert}
 	Kinds = append(Kinds, k)
 	return k
 }
 
 // is returns a trouble of this kind.
-func (k *Kind) is(what string) Trouble { return Trouble{What: what, Kind: *k} }
+func (k *Kind) is(what string, about ...Subject) Trouble {
+	return Trouble{What: what, Kind: *k, about: about}
+}
 
 func (t Trouble) since(at time.Time) Trouble {
 	if !at.IsZero() {
@@ -64,8 +88,7 @@ func (t Trouble) run(command string) Trouble {
 // troubles of the same severity the first comes first.
 var checks = []func(s *Status, now time.Time) []Trouble{
 	storageTroubles,
-	deliveryTroubles,
-	passThroughTroubles,
+	receiverTroubles,
 	inboxTroubles,
 	missedTroubles,
 	featureTroubles,
@@ -74,6 +97,7 @@ var checks = []func(s *Status, now time.Time) []Trouble{
 	callTroubles,
 	questionTroubles,
 	senderTroubles,
+	clockTroubles,
 	certificateTroubles,
 	pauseTroubles,
 }
@@ -86,17 +110,70 @@ func (s *Status) troubles(now time.Time) []Trouble {
 	for _, check := range checks {
 		all = append(all, check(s, now)...)
 	}
-	// Whatever makes usher unready is a trouble, also if nobody has thought of it above.
-	if !s.Ready && !slices.ContainsFunc(all, func(t Trouble) bool { return t.Severity == Critical }) {
-		all = append(all, notReady.is("usher is not ready: "+strings.Join(s.Health.Unready(), "; ")))
-	}
+	all = append(all, s.unreadyTroubles(all)...)
 	slices.SortStableFunc(all, func(a, b Trouble) int { return strings.Compare(a.Severity, b.Severity) })
 	return all
 }
 
-var notReady = kind(Critical, "UsherDown",
-	"While the gate is not ready, senders get 503, and changes do not reach your customers. While outbound is not ready, calls get an error.",
-	"Wait a few seconds. If usher is still not ready, read its log.")
+// line returns the words of a line, which are those of all troubles about it, and its tone, which is that of the worst. Without a trouble
+// they are these.
+func (s *Status) line(part, name, quiet, tone string) (string, string) {
+	var says []string
+	troubled := false
+	for i := range s.Troubles { // the worst first
+		for _, about := range s.Troubles[i].about {
+			if about.Part != part || about.Name != name {
+				continue
+			}
+			if !troubled {
+				troubled, tone = true, s.Troubles[i].tone()
+			}
+			if about.says != "" && !slices.Contains(says, about.says) {
+				says = append(says, about.says)
+			}
+		}
+	}
+	return cmp.Or(strings.Join(says, "; "), quiet), tone
+}
+
+// tone returns the colour of a part: that of the worst trouble about it, or about one of its ports or receivers.
+func (s *Status) tone(part string) string {
+	for i := range s.Troubles {
+		if slices.ContainsFunc(s.Troubles[i].about, func(about Subject) bool { return about.Part == part }) {
+			return s.Troubles[i].tone()
+		}
+	}
+	return good
+}
+
+// tone returns the colour of what a trouble is about.
+func (t *Trouble) tone() string {
+	if t.Severity == Critical {
+		return bad
+	}
+	return warn
+}
+
+// unreadyTroubles say that a part is not ready, unless a trouble that was found already says why.
+func (s *Status) unreadyTroubles(found []Trouble) (all []Trouble) {
+	for _, p := range s.Health.Parts {
+		said := slices.ContainsFunc(found, func(t Trouble) bool {
+			return t.Severity == Critical && slices.ContainsFunc(t.about, func(about Subject) bool { return about.Part == p.Name })
+		})
+		if problems := s.Health.Unready(p.Name); p.On && len(problems) > 0 && !said {
+			all = append(all, unready[p.Name].is(p.Name+" is not ready: "+strings.Join(problems, "; "), Subject{Part: p.Name}))
+		}
+	}
+	return all
+}
+
+const waitForReady = "Wait a few seconds. If it is still not ready, read usher's log."
+
+var unready = map[string]*Kind{
+	"outbound":     kind("outbound-not-ready", Critical, "UsherDown", "Calls get an error.", waitForReady),
+	"gate":         kind("gate-not-ready", Critical, "UsherDown", "Senders get 503, and changes do not reach your customers.", waitForReady),
+	"entitlements": kind("entitlements-not-ready", Critical, "UsherDown", "Questions about what tenants may use are answered 503.", waitForReady),
+}
 
 // Pauses are troubles: changes do not reach customers, and most of them somebody has to end. A banner on every page says the same.
 func pauseTroubles(s *Status, _ time.Time) (all []Trouble) {
@@ -104,12 +181,25 @@ func pauseTroubles(s *Status, _ time.Time) (all []Trouble) {
 		return nil
 	}
 	for _, p := range s.Inbox.Paused {
-		all = append(all, paused.is("Paused: "+p.Words()).since(p.Since).run("usher inbox resume"+p.Flag()))
+		all = append(all, paused.is("Paused: "+p.Words(), s.pausedBy(&p)...).since(p.Since).run("usher inbox resume"+p.Flag()))
 	}
 	return all
 }
 
-var paused = kind(Warning, "UsherInboxPaused",
+// pausedBy returns the receivers that get nothing because of a pause.
+func (s *Status) pausedBy(p *inbox.Pause) (all []Subject) {
+	if s.Gate == nil || p.Tenant != "" {
+		return []Subject{ofGate("")}
+	}
+	for i := range s.Gate.Receivers {
+		if r := &s.Gate.Receivers[i]; p.Receiver == "" || p.Receiver == r.Name {
+			all = append(all, r.of(p.With("paused")))
+		}
+	}
+	return all
+}
+
+var paused = kind("paused", Warning, "UsherInboxPaused",
 	"Senders still get 200; their webhooks wait. Changes do not reach your customers until the pause ends.",
 	"When it is no longer needed, resume the deliveries. A pause without an end lasts until somebody does.")
 

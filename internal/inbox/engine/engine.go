@@ -109,7 +109,10 @@ func (e *AwayError) Error() string { return e.Err.Error() }
 func (e *AwayError) Unwrap() error { return e.Err }
 
 // A BrokenError says that nothing will be written any more until usher is restarted.
-type BrokenError struct{ Err error }
+type BrokenError struct {
+	Err  error
+	Gone bool // a file was moved or removed, and what it holds is only in the open one
+}
 
 func (e *BrokenError) Error() string { return e.Err.Error() }
 func (e *BrokenError) Unwrap() error { return e.Err }

@@ -29,7 +29,7 @@ func TestMigrations(t *testing.T) {
 		}
 		usher := func(knows engine.Migrations) (*Engine, error) {
 			migrations = knows
-			if err := Check(a, nil); err != nil {
+			if err := Check(a, nil, false); err != nil {
 				return nil, err
 			}
 			e, err := Open(a, nil, slog.New(slog.DiscardHandler))

@@ -160,6 +160,7 @@ type Engine struct {
 	conn           *pgx.Conn // nil: not connected
 	migrated       bool      // the tables are there
 	dryRun         bool      // roll the migrations back: only find out whether they would work
+	readOnly       bool      // the tables that exist are enough
 	views          string    // the text of views.sql, and its version
 	viewsVersion   int
 	viewsDue       time.Time // when they are to be replaced; zero: they are there
@@ -621,7 +622,7 @@ func (e *Engine) migrate(ctx context.Context, conn *pgx.Conn) error {
 	version, compatible, views := 0, 0, 0
 	err := conn.QueryRow(ctx, "SELECT version, compatible, views FROM "+e.schema+".schema_version").Scan(&version, &compatible, &views)
 	noTable := isCode(err, "42P01") || isCode(err, "3F000")
-	if noTable || err == nil && (version < len(migrations) || e.dryRun) {
+	if noTable || err == nil && (version < len(migrations) || e.dryRun && !e.readOnly) {
 		version, compatible, err = e.apply(ctx, conn)
 	}
 	switch {
@@ -741,10 +742,10 @@ func (e *Engine) change(ctx context.Context, conn *pgx.Conn, fn func(tx pgx.Tx, 
 	return err
 }
 
-// Check says whether usher could use the database. It changes nothing.
-func Check(a *Address, password func() string) error {
+// Check says whether usher could use the database, or only read it. It changes nothing.
+func Check(a *Address, password func() string, readOnly bool) error {
 	e := newEngine(a, password, slog.New(slog.DiscardHandler))
-	e.dryRun = true
+	e.dryRun, e.readOnly = true, readOnly
 	err := e.connect()
 	e.disconnect()
 	return err

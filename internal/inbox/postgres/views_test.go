@@ -105,7 +105,7 @@ func TestViewsThatCannotBeMade(t *testing.T) {
 	s.Exec(t, "CREATE SCHEMA usher; CREATE TABLE usher.tenants ()")
 	a, err := Parse(s.DSN())
 	need(t, err)
-	if err := Check(a, nil); err == nil || !strings.Contains(err.Error(), "tenants") {
+	if err := Check(a, nil, false); err == nil || !strings.Contains(err.Error(), "tenants") {
 		t.Errorf("check says %v", err)
 	}
 	log := new(bytes.Buffer)
@@ -117,7 +117,7 @@ func TestViewsThatCannotBeMade(t *testing.T) {
 		t.Errorf("it is not said:\n%s", log)
 	}
 	s.Exec(t, "DROP TABLE usher.tenants")
-	need(t, Check(a, nil))
+	need(t, Check(a, nil, false))
 	if got := s.Exec(t, "SELECT coalesce(to_regclass('usher.tenants')::text, 'none')"); got != "none" {
 		t.Errorf("the check has made %s", got)
 	}

@@ -185,12 +185,26 @@ func (e *Engine) open() error {
 			return err
 		}
 	}
+	// One is opened at once, and has read: when the file has been removed no other can be opened, and what is in it must still be saved.
+	reader, err := e.connectReader()
+	if err != nil {
+		return describe(err)
+	}
+	if _, err := reader.version(); err != nil {
+		reader.Close()
+		return err
+	}
+	e.readers <- reader
 	e.files = files
-	for range engine.MaxReaders {
+	for range engine.MaxReaders - 1 {
 		e.unopened <- struct{}{}
 	}
 	e.makeReserve()
 	return nil
+}
+
+func (e *Engine) connectReader() (*conn, error) {
+	return connect(e.path, append(slices.Clone(pragmas), "query_only(1)", "cache_size(-2048)"))
 }
 
 // The cache is small, because after most transactions SQLite goes through all of it.
@@ -371,7 +385,7 @@ func (e *Engine) checkFiles() error {
 	e.filesChecked = time.Now()
 	if e.broken == nil {
 		if err := e.gone(); err != nil {
-			e.broken = &engine.BrokenError{Err: err}
+			e.broken = &engine.BrokenError{Err: err, Gone: true}
 			e.logRemoved = e.notInPlace(e.path+"-wal") != nil
 		}
 	}
@@ -445,10 +459,16 @@ func (e *Engine) reader(ctx context.Context) (c *conn, err error) {
 		return nil, ctx.Err()
 	case <-e.unopened:
 	}
-	if err = e.gone(); err == nil { // of another file SQLite would empty the log, which may have what is nowhere else
-		c, err = connect(e.path, append(slices.Clone(pragmas), "query_only(1)", "cache_size(-2048)"))
+	if e.gone() != nil { // of another file SQLite would empty the log, which may have what is nowhere else
+		e.unopened <- struct{}{}
+		select {
+		case c := <-e.readers:
+			return c, nil
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
 	}
-	if err != nil {
+	if c, err = e.connectReader(); err != nil {
 		e.unopened <- struct{}{}
 		return nil, describe(err)
 	}
