@@ -30,6 +30,7 @@ var parts = []part{
 	{"Receivers", severalReceivers},
 	{"Limits", limits},
 	{"Checks", checks},
+	{"Changes", changes},
 	{growthPart, growth},
 }
 
@@ -92,7 +93,7 @@ func run(ctx context.Context) error {
 	flag.StringVar(&b.beside, "beside", "", "measure this `binary`, an usher of before, as one more beside usher")
 	flag.IntVar(&b.senders, "senders", 0, "inbound, so `many` alone; by default 1 and 64")
 	flag.StringVar(&b.plot, "plot", "", "draw growth into this SVG `file`")
-	only := flag.String("only", "", "measure this `part` alone: outbound, inbound, receivers, limits, checks or growth; the last only if it is asked for")
+	only := flag.String("only", "", "measure this `part` alone: outbound, inbound, receivers, limits, checks, changes or growth; the last only if it is asked for")
 	output := flag.String("o", "", "write the results to this `file` as well; of one that is there, only the parts that are measured change")
 	flag.Parse()
 	if flag.NArg() > 0 {

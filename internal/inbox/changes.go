@@ -337,10 +337,14 @@ func (s *Inbox) tryWrite(ctx context.Context) error {
 
 // runTeller tells what was committed, here or by other processes, and wakes those who wait.
 func (s *Inbox) runTeller() {
+	var told time.Time // when it last noticed something new
 	for s.run.Err() == nil {
-		began := time.Now()
+		last, _ := s.feed.known()
 		if s.tell() {
 			continue
+		}
+		if now, _ := s.feed.known(); now != last {
+			told = time.Now()
 		}
 		pause := tellIdle
 		if _, waiting := s.feed.known(); waiting > 0 {
@@ -353,7 +357,7 @@ func (s *Inbox) runTeller() {
 		case <-s.run.Done():
 		}
 		select {
-		case <-time.After(tellEvery - time.Since(began)):
+		case <-time.After(tellEvery - time.Since(told)):
 		case <-s.run.Done():
 		}
 	}
