@@ -34,20 +34,20 @@ func TestValuesComeBackAsTheyWere(t *testing.T) {
 				if err := c.run(t.Context(), "run_add", nil, []any{"r", number, int64(1), number, int64(0)}); err != nil {
 					t.Fatal(err)
 				}
-				if err := c.run(t.Context(), "run_end", nil, []any{"r", int64(1), int64(1), text, text, int64(1)}); err != nil {
+				if err := c.run(t.Context(), "run_save", nil, []any{"r", int64(2), number, int64(1), text, text}); err != nil {
 					t.Fatal(err)
 				}
 				if err := c.run(t.Context(), "content_add", nil, []any{[]int64{1}, [][]byte{blob}, [][]byte{large}}); err != nil {
 					t.Fatal(err)
 				}
 				rows := 0
-				err := c.run(t.Context(), "run_lock", func(r engine.Row) error {
+				err := c.run(t.Context(), "run", func(r engine.Row) error {
 					rows++
 					var id, failed, summary string
-					var mark, began, asOf, action int64
-					var ended, complete, stands int
-					err := r.Scan(&id, &mark, &began, &asOf, &action, &ended, &complete, &stands, &failed, &summary)
-					if id != "r" || mark != number || asOf != number || failed != text || summary != text || ended != 1 {
+					var mark, began, asOf, action, alive, ended int64
+					var complete int
+					err := r.Scan(&id, &mark, &began, &asOf, &action, &alive, &ended, &complete, &failed, &summary)
+					if id != "r" || mark != number || asOf != number || failed != text || summary != text || ended != number || complete != 1 {
 						t.Errorf("%d, %.20q became %d, %.20q", number, text, mark, failed)
 					}
 					return err
