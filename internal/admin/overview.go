@@ -37,7 +37,7 @@ func (h *Handler) status(ctx context.Context) *status.Status {
 	if box := h.cfg.Inbox; box != nil {
 		stats = box.Stats()
 		now.Inbox = status.NewInbox(stats, box.HeldUp(), h.cfg.Receivers, box.Health().Err)
-		now.Inbox.Shared, now.Inbox.ClockAhead = box.Shared(), box.ClockAhead()
+		now.Inbox.Shared = box.Shared()
 		now.Missed.Missed = stats.Missed
 		if stats.Missed.Tenants > 0 && !stats.Old {
 			now.Missed.Names = h.missedNames(ctx)

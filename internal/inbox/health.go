@@ -198,9 +198,9 @@ func (s *Inbox) Now() time.Time {
 	return moment(int64((s.clock.offset + time.Since(s.clock.start)) / time.Microsecond))
 }
 
-// ClockAhead is by how much this machine's clock is ahead of the database's, as far as that is certain; zero: they agree, or the inbox is a
+// clockAhead is by how much this machine's clock is ahead of the database's, as far as that is certain; zero: they agree, or the inbox is a
 // file, which has no clock of its own.
-func (s *Inbox) ClockAhead() time.Duration {
+func (s *Inbox) clockAhead() time.Duration {
 	if !s.engine.Shared() {
 		return 0
 	}

@@ -391,14 +391,15 @@ func (f Figures) Down() bool { return f.FailsForEverybody && f.NotAccepted > 0 }
 // Stats are the figures of the inbox.
 type Stats struct {
 	Figures
-	Receivers map[string]Figures // by name; "": webhooks that no receiver takes
-	Invalid   int                // invalid webhooks that nobody has dealt with
-	Used      int64              // bytes of webhooks that wait or are parked
-	Limit     int64              // how many bytes may be used
-	NoRoomFor int64              // the size of the last webhook that came, if there is no room for it; else zero
-	Tenants   int                // tenants that have a snapshot
-	Unknown   int                // those of them whose features can't be read
-	Missed    Missed
+	Receivers  map[string]Figures // by name; "": webhooks that no receiver takes
+	Invalid    int                // invalid webhooks that nobody has dealt with
+	Used       int64              // bytes of webhooks that wait or are parked
+	Limit      int64              // how many bytes may be used
+	NoRoomFor  int64              // the size of the last webhook that came, if there is no room for it; else zero
+	ClockAhead time.Duration      // by how much this machine's clock is ahead of the database's, as far as that is certain
+	Tenants    int                // tenants that have a snapshot
+	Unknown    int                // those of them whose features can't be read
+	Missed     Missed
 
 	Findings      Findings  // what reconciles have found of tenants, and still counts
 	FindingsSince time.Time // when the first of these was found
@@ -485,6 +486,7 @@ func (s *Inbox) stats(ctx context.Context) Stats {
 		receivers[name] = f.at(&counted)
 	}
 	st.Missed = st.Missed.with(missed, s.cfg.Missed.Full(), s.clock.dated(s.cfg.Missed.Unnamed()))
+	st.ClockAhead = s.clockAhead()
 	now := s.Now().UnixMicro()
 	for name, f := range s.figures.stats.Receivers {
 		age := ageOf(now, s.figures.oldest[name])

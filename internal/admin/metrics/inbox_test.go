@@ -21,7 +21,7 @@ func TestInboxThatCannotBeRead(t *testing.T) {
 		has   string
 		lacks string
 	}{
-		"read":           {inbox.Stats{Figures: inbox.Figures{Pending: 7}, Paused: []inbox.Pause{}, At: at}, "paused 0,pending 7,counted_timestamp_seconds 1.7e+09", ""},
+		"read":           {inbox.Stats{Figures: inbox.Figures{Pending: 7}, Paused: []inbox.Pause{}, ClockAhead: -90 * time.Second, At: at}, "paused 0,pending 7,clock_ahead_seconds -90,counted_timestamp_seconds 1.7e+09", ""},
 		"read before":    {inbox.Stats{Figures: inbox.Figures{Pending: 7}, Paused: one, At: at, Old: true}, "paused 1,pending 7,counted_timestamp_seconds 1.7e+09", ""},
 		"no figures yet": {inbox.Stats{Paused: one, Old: true}, "paused 1", "pending,counted"},
 		"never read":     {inbox.Stats{Old: true}, "", "paused,pending,counted"},

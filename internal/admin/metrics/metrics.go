@@ -478,6 +478,7 @@ func (stats inboxCollector) Collect(ch chan<- prometheus.Metric) {
 	gauge("usher_webhook_outages", "Times of a minute or more in which no replica's gate was ready, and that nobody has dealt with.", float64(len(s.Missed.Outages)))
 	gauge("usher_inbox_used_bytes", "Bytes that waiting and parked webhooks take. Replicas that share an inbox all report the same.", float64(s.Used))
 	gauge("usher_inbox_limit_bytes", "Bytes that waiting and parked webhooks may take; beyond that senders get 503. 0: there is no inbox.", float64(s.Limit))
+	gauge("usher_inbox_clock_ahead_seconds", "By how much this machine's clock is ahead of the clock of the inbox's database; negative: behind it.", s.ClockAhead.Seconds())
 	if r := s.LastRun; r != nil {
 		failed := 0.0
 		if r.Failed != "" || r.Killed(time.Now()) {

@@ -194,7 +194,7 @@ type HeldUp struct {
 // NewInbox returns the state of an inbox. known are the receivers of the gate; err is why the inbox takes no webhooks, or nil.
 func NewInbox(s inbox.Stats, held []inbox.HeldUp, known *receiver.Set, err error) *Inbox {
 	out := &Inbox{
-		Waiting: s.Pending, Oldest: s.Oldest, Parked: s.Parked, Invalid: s.Invalid, Used: s.Used, Limit: s.Limit,
+		Waiting: s.Pending, Oldest: s.Oldest, Parked: s.Parked, Invalid: s.Invalid, Used: s.Used, Limit: s.Limit, ClockAhead: s.ClockAhead,
 		HeldUp: []HeldUp{}, Homeless: s.Receivers[""].Pending, Paused: s.Paused, Unknown: s.At.IsZero(), stats: s, // [] and not null
 	}
 	if s.Old {
