@@ -187,7 +187,7 @@ func (s *sim) deliver(lease *Lease) {
 			o.Try.Err = syscall.ECONNREFUSED
 		}
 		o.Try.Status, o.Took, o.Counts = t.status, took, t.status == 500 // others are accepted meanwhile
-		if s.shared && w.r.IntN(20) == 0 { // it stands still, and the lease ends before the outcome is written
+		if s.shared && w.r.IntN(20) == 0 {                               // it stands still, and the lease ends before the outcome is written
 			until := s.now.Add(w.lease + pick(w.r, 10*time.Millisecond, time.Second/2, time.Second, 5*time.Second))
 			life.troubles = append(life.troubles, trouble{t.began, until, true})
 			w.seen["late"] = true
