@@ -2,11 +2,15 @@ package e2e
 
 import (
 	"fmt"
+	"io"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"usher/internal/testkit"
 	"usher/internal/testkit/pgtest"
@@ -152,4 +156,122 @@ func TestClocksDiffer(t *testing.T) {
 	if o.send(testkit.Snapshot("mill-co", 6), webhookToken).status != 200 {
 		t.Error("a webhook is not taken in, because the clocks differ")
 	}
+}
+
+// While usher is stopped, somebody puts back an older copy of the file. usher says where this inbox ends, and that what it took in later is
+// not in it; it does not claim that the receiver has what the copy says; and a reconcile ends it.
+func TestOlderCopyOfTheFile(t *testing.T) {
+	t.Parallel()
+	rc, dir, backup := newReceiver(t, 200), t.TempDir(), filepath.Join(t.TempDir(), "inbox.db")
+	file := filepath.Join(dir, "inbox.db")
+	copied := func(from, to string) {
+		t.Helper()
+		b, err := os.ReadFile(from)
+		if err == nil {
+			err = os.WriteFile(to, b, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	o := openOffice(t, rc, fileInbox(dir))
+	o.send(testkit.Snapshot("mill-co", 5), webhookToken)
+	o.delivered()
+	o.End() // the newest transactions are in inbox.db now
+	copied(file, backup)
+	gateUpOf(t, "file:"+backup).back(5 * time.Minute) // it was made five minutes ago
+	ends := time.UnixMicro(gateUpOf(t, "file:"+backup).at()).UTC()
+	o = openOffice(t, rc, fileInbox(dir))
+	o.send(testkit.Snapshot("mill-co", 6), webhookToken)
+	o.delivered()
+	o.want("before", o.asks("entitlements", "mill-co", "users"), "limit 6", "The receiver has it (webhook 2).")
+	o.End()
+
+	for _, suffix := range []string{"", "-wal", "-shm", ".lock", ".reserve"} {
+		_ = os.Remove(file + suffix)
+	}
+	copied(backup, file)
+	o = openOffice(t, rc, fileInbox(dir))
+	o.troubled("critical", "From "+ends.Format(time.DateTime)+" to ", "If the inbox is a restored backup, it ends at the first of these times, and what was taken in later is not in it.", "'usher help reconcile'")
+	o.want("what the receiver has", o.asks("entitlements", "mill-co", "users"), "limit 5", "The receiver took it before usher opened this inbox, ",
+		"If the inbox is a restored backup, the receiver may have a newer one: compare with the billing service", "!The receiver has it")
+	o.want("the tenant's page", o.page("/tenant?platform=crm&code=mill-co"), "The receiver took it before usher opened this inbox", "!The receiver has it")
+	environ := []string{"USHER_ADMIN_LISTEN=" + strings.TrimPrefix(o.URL(t, "admin"), "http://"), "USHER_ADMIN_TOKEN=" + anasToken, "LINE=" + testkit.Says("crm/mill-co", "users=6")}
+	if code, out, err := ended(t, environ, "reconcile", "--apply", "--yes", "--settle", "0s", "--as-of", "now", "--", "sh", "-c", `echo "$LINE"`); code != 0 || !strings.Contains(out, "users 5 → 6") {
+		t.Errorf("reconcile: %d %s%s", code, out, err)
+	}
+	o.delivered()
+	o.wellAgain()
+	o.want("afterwards", o.asks("entitlements", "mill-co", "users"), "limit 6", "The receiver has it (webhook ")
+}
+
+// What 'usher entitlements' advises is typed as it stands, at a terminal: the tenant has paid, its webhook was lost, and a minute later it may.
+func TestAdvisedReconcile(t *testing.T) {
+	t.Parallel()
+	for _, program := range []string{"bash", "curl", "jq"} {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Skip(err)
+		}
+	}
+	gate, dir := testkit.FreeAddress(t), t.TempDir()
+	s := startSandbox(t, "--webhooks-to", "http://"+gate+"/webhooks", "--token", webhookToken)
+	environ := append(s.environ, "USHER_LISTEN=127.0.0.1:0", "USHER_ADMIN_LISTEN="+testkit.FreeAddress(t), "USHER_WEBHOOK_LISTEN="+gate, "USHER_WEBHOOK_TOKEN="+webhookToken,
+		"USHER_LOG_FORMAT=json", fileInbox(dir), "USHER_ENTITLEMENTS_LISTEN=127.0.0.1:0", "USHER_ADMIN_TOKEN=ana:"+anasToken)
+	settings := filepath.Join(dir, "usher.env")
+	if err := os.WriteFile(settings, []byte(strings.Join(environ, "\n")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o := &office{startProcess(t, []string{"PATH=" + os.Getenv("PATH")}, "--env-file", settings), t}
+	o.Ready(t)
+	s.want(t, 0, "200 queued\n", "send", "acme", "users=25")
+	s.want(t, 0, "200 queued\n", "send", "other", "users=1")
+	o.delivered()
+	s.want(t, 0, "its webhook was lost", "send", "acme", "users=25", "sso", "--lost")
+	s.want(t, 0, "its webhook was lost", "send", "newcomer", "users=2", "--lost")
+	code, out, _ := ended(t, nil, "--env-file", settings, "entitlements", "acme", "sso")
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	advised := strings.TrimSpace(lines[len(lines)-1])
+	if code != 1 || !strings.HasPrefix(out, "crm/acme may not use sso\n") || !strings.HasPrefix(advised, "usher ") || !strings.HasSuffix(advised, " -- CMD") {
+		t.Fatalf("%d\n%s", code, out)
+	}
+
+	if err := os.Symlink(testkit.Binary(t), filepath.Join(dir, "usher")); err != nil {
+		t.Fatal(err)
+	}
+	list, err := filepath.Abs("../../examples/reconcile/tenants.sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	keyboard, screen := newTerminal(t)
+	var shown testkit.Output
+	go io.Copy(&shown, keyboard)
+	typed := exec.Command("bash", "-c", strings.TrimSuffix(advised, "CMD")+list)
+	typed.Env = []string{"PATH=" + dir + ":" + os.Getenv("PATH"), "HOME=" + dir}
+	typed.Stdin, typed.Stdout, typed.Stderr = screen, screen, screen
+	typed.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	if err := typed.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = syscall.Kill(-typed.Process.Pid, syscall.SIGKILL) })
+	over := make(chan struct{})
+	go func() { defer close(over); _ = typed.Wait() }()
+	testkit.Eventually(t, "it asks, or ends", func() bool {
+		select {
+		case <-over:
+			return true
+		default:
+			return strings.Contains(shown.String(), "[y/N]")
+		}
+	})
+	_, _ = keyboard.WriteString("y\n")
+	<-over
+	if code := typed.ProcessState.ExitCode(); code != 0 || !strings.Contains(shown.String(), "crm/acme") {
+		t.Errorf("exit code %d:\n%s", code, shown.String())
+	}
+	if code, out, _ := ended(t, nil, "--env-file", settings, "entitlements", "acme", "sso"); code != 0 {
+		t.Errorf("afterwards: %d %s", code, out)
+	}
+	testkit.Eventually(t, "the receiver has it", func() bool {
+		return strings.Contains(s.Stderr.String(), "receiver: acme (crm/acme): sso, users ≤ 25: 200\n")
+	})
 }
