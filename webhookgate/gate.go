@@ -384,8 +384,8 @@ func (g *Gate) store(w *Webhook) *answer {
 		g.cfg.Log.Warn("webhook not taken in", "webhook", w.ID, "why", err)
 		return busy(err.Error() + "; please send this webhook again")
 	case errors.Is(err, ErrFull):
-		g.cfg.Log.Error("inbox is full, cannot store a webhook", "webhook", w.ID, "bytes", len(w.Body))
-		return busy("the inbox is full; please send this webhook again later")
+		g.cfg.Log.Error("inbox is full, cannot store a webhook", "webhook", w.ID, "bytes", len(w.Body), "why", err)
+		return busy(err.Error() + "; please send this webhook again later")
 	case err != nil:
 		g.cfg.Log.Error("cannot store a webhook", "webhook", w.ID, "err", err)
 		return busy("the inbox can't be written right now; please send this webhook again")

@@ -226,6 +226,55 @@ func TestInboxMaxBytes(t *testing.T) {
 	})
 }
 
+// A receiver that is down fills only its part of the room, and a tenant a part of that: the 503 and the status say whose webhooks have none,
+// and everybody else's are taken in and delivered.
+func TestInboxMaxBytesOfOne(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs the built usher")
+	}
+	onBothInboxes(t, func(t *testing.T, inbox string) {
+		down, alpha := newReceiver(t, 503), newReceiver(t, 200)
+		u := startProcess(t, gateAlone(alpha.url, inbox, "USHER_WEBHOOK_INBOX_MAX_BYTES=64KiB",
+			"USHER_WEBHOOK_RECEIVERS_0_PLATFORMS=b", "USHER_WEBHOOK_RECEIVERS_0_NAME=beta", "USHER_WEBHOOK_RECEIVERS_0_FORWARD_URL="+down.url))
+		u.Ready(t)
+		admin := "USHER_ADMIN_LISTEN=" + strings.TrimPrefix(u.URL(t, "admin"), "http://")
+		send := func(tenant string, n int) reply {
+			return asked(t, "POST", hooks(t, u), on("b", tenant, n), "Content-Type", "application/json")
+		}
+		fill := func(whose string, tenant func(n int) string) {
+			t.Helper()
+			n, r := 0, reply{status: 200}
+			for ; n < 300 && r.status == 200; n++ {
+				r = send(tenant(n), n)
+			}
+			if n < 4 || r.status != 503 || r.header.Get("Retry-After") == "" || !strings.Contains(r.body, "the inbox is full for the "+whose) {
+				t.Fatalf("after %d: %d %s", n, r.status, r.body)
+			}
+			_, out, _ := ended(t, []string{admin}, "status")
+			who := strings.TrimSuffix(strings.ReplaceAll(whose, "\\", ""), ":") // the answer is JSON
+			if !strings.Contains(out, "The inbox has no room for a webhook of ") || !strings.Contains(out, " for the "+who+", which has ") {
+				t.Errorf("the status does not say so: %s", out)
+			}
+		}
+		fill("tenant b/acme:", func(int) string { return "acme" })
+		fill(`receiver \"beta\":`, func(n int) string { return fmt.Sprint("t", n) })
+		for n := range 20 {
+			if status, _, answer := testkit.Post(t, hooks(t, u), on("a", fmt.Sprint("t", n), 1)); status != 200 {
+				t.Fatalf("another receiver's: %d %s", status, answer)
+			}
+		}
+		if _, page := testkit.Get(t, u.URL(t, "admin")+"/"); !strings.Contains(page, "has no room left in the inbox") {
+			t.Error("the receiver's row does not say so")
+		}
+		down.set(200)
+		testkit.Eventually(t, "room again", func() bool { return send("acme", 1000).status == 200 })
+		testkit.Eventually(t, "all is well", func() bool {
+			_, out, _ := ended(t, []string{admin}, "status")
+			return !strings.Contains(out, "The inbox has no room")
+		})
+	})
+}
+
 // What a tenant may use is kept with any inbox, though the port is off: it is there when the port
 // is on, however the webhook fared.
 func TestEntitlementsFromBefore(t *testing.T) {

@@ -81,7 +81,7 @@ type Config struct {
 	// A webhook is parked after MaxTries failed tries that count, or after so many of any kind once its first try is longer ago than MaxAge.
 	MaxTries int
 	MaxAge   time.Duration
-	// MaxBytes bounds the webhooks that wait or are parked. Beyond it nothing is taken in.
+	// MaxBytes bounds the webhooks that wait or are parked. Beyond it nothing is taken in. Receivers and tenants have bounds below it: see Share.
 	MaxBytes int64
 	// StoreUnclaimed says what to do with a webhook that no receiver takes. True: it is kept, and never delivered. False: it waits for
 	// a receiver.
@@ -244,6 +244,7 @@ func New(e engine.Engine, cfg Config) *Inbox {
 	s := &Inbox{
 		cfg: cfg, engine: e, owner: make([]byte, 16), leaseTime: fileLeaseTime,
 		ops: make(chan *work, 1024), imports: make(chan *importJob), exporting: make(chan struct{}, 1), browsing: make(chan struct{}, engine.MaxReaders/2), opened: make(chan struct{}), closed: make(chan struct{}),
+		figures: figureCache{used: make(map[string]int64), everAdded: make(map[string]int64), noRoom: make(map[string]*NoRoom)},
 	}
 	if e.Shared() {
 		s.leaseTime = cmp.Or(cfg.LeaseTime, DefaultLeaseTime)
@@ -485,19 +486,6 @@ func dedupDigest(w *Webhook) []byte {
 		return nil
 	}
 	return w.digest
-}
-
-// hasRoom says whether there is room for one more webhook, beside what this transaction has added. The figures say so if there is none: with
-// a small limit, much of it may be left.
-func (s *Inbox) hasRoom(added, size int64) bool {
-	used, err := s.used()
-	if err != nil || used+added+size <= s.cfg.MaxBytes {
-		size = 0
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.figures.noRoomFor = size
-	return size == 0
 }
 
 // snapshotColumns returns the arguments of snapshot_save.

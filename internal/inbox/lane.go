@@ -25,17 +25,17 @@ type turn struct {
 	rows    rows
 
 	mayTakeOver bool                                          // a lease that has ended may be taken from its owner
-	hasRoom     func(size int64) bool                         // for one more webhook
+	hasRoom     func(l *lane, size int64) error               // for one more webhook
 	reserve     func(rc *receiver.Receiver, size int64) bool  // room at the courier, until the turn ends; nil: there is no courier
 	delivers    func(lane webhookgate.Lane, token int64) bool // the courier has this lease, and its outcome is not written yet
 
 	running *Run // the reconcile that is under way; nil: there is none, or no work has asked for it
 
-	number     func() int64 // of the next new webhook
-	bytesAdded int64        // by how much the bytes that wait or are parked change
-	finished   bool         // a webhook is finished now: there may be something to sweep
-	invalid    bool         // the same, of invalid webhooks
-	committed  []func()     // what to do once the transaction is committed; it may run again before
+	number    func() int64     // of the next new webhook
+	added     map[string]int64 // by how much the bytes that wait or are parked change, for each receiver
+	finished  bool             // a webhook is finished now: there may be something to sweep
+	invalid   bool             // the same, of invalid webhooks
+	committed []func()         // what to do once the transaction is committed; it may run again before
 }
 
 // warn logs something once the transaction is committed.
@@ -214,7 +214,7 @@ func (l *lane) count(waiting, parked, bytes int64) {
 	l.waiting += waiting
 	l.parked += parked
 	l.bytes += bytes
-	l.t.bytesAdded += bytes
+	l.t.added[l.receiver] += bytes
 }
 
 // drop deletes a webhook.
@@ -286,8 +286,10 @@ func (l *lane) takeIn(in *incoming, keep bool) (a Answer) {
 	t := l.t
 	l.goTo(in.receiver)
 	kept := keep && l.parked == 0 && l.idle()
-	if !kept && !t.hasRoom(in.size) {
-		return Answer{Err: webhookgate.ErrFull}
+	if !kept {
+		if err := t.hasRoom(l, in.size); err != nil {
+			return Answer{Err: err}
+		}
 	}
 	row := *in.Webhook
 	if kept {
@@ -580,7 +582,9 @@ func (l *lane) goTo(rc *receiver.Receiver) {
 		return
 	}
 	l.endExpiredLease()
+	l.t.added[l.receiver] -= l.bytes
 	l.receiver, l.failingSince, l.dirty = nameOf(rc), 0, true
+	l.t.added[l.receiver] += l.bytes
 	l.clearBackoff()
 	l.release(l.t.now)
 }
@@ -727,8 +731,10 @@ func (l *lane) redeliver(h *Webhook, asked State, force bool) error {
 		return ErrStored
 	case l.Tenant != "" && l.tail > h.ID && !force:
 		return &OverwriteError{h.ID, l.tailWebhook()}
-	case h.State != Parked && !t.hasRoom(h.size):
-		return webhookgate.ErrFull
+	case h.State != Parked:
+		if err := t.hasRoom(l, h.size); err != nil {
+			return err
+		}
 	}
 	idle := l.waiting == 0
 	l.leave(h)
@@ -820,7 +826,7 @@ func (l *lane) erase() (count int, err error) {
 		}
 	}
 	count += t.rows.erase(l)
-	t.bytesAdded -= l.bytes
+	t.added[l.receiver] -= l.bytes
 	l.hooks, l.deleted, l.memory.snapshot, l.frontier, l.reads = nil, nil, nil, math.MinInt64, false
 	l.waiting, l.parked, l.invalid, l.bytes = 0, 0, 0, 0
 	l.tail, l.tailID, l.taken, l.failingSince = 0, "", nil, 0

@@ -64,13 +64,13 @@ func (m *Memory) Turn(works []Work) (after []func()) {
 	for again := m.r.IntN(4) == 0; ; again = false {
 		m.hooks, m.seen, m.known, m.runs, m.last = maps.Clone(hooks), maps.Clone(seen), maps.Clone(known), maps.Clone(runs), last
 		t = &memTurn{m: m, lanes: make(map[webhookgate.Lane]*lane)}
-		t.turn = turn{rules: rules{m.cfg, m.owner, m.lease, m.Alone}, now: m.Now, askedAt: time.Now(), rows: memRows{t}, mayTakeOver: true}
+		t.turn = turn{rules: rules{m.cfg, m.owner, m.lease, m.Alone}, now: m.Now, askedAt: time.Now(), rows: memRows{t}, mayTakeOver: true, added: make(map[string]int64)}
 		for _, r := range m.runs {
 			if t.running == nil || r.mark > t.running.mark {
 				t.running = r
 			}
 		}
-		t.hasRoom = func(int64) bool { return true }
+		t.hasRoom = func(*lane, int64) error { return nil }
 		t.number = func() int64 { m.last++; return m.last }
 		t.reserve = func(rc *receiver.Receiver, _ int64) bool { return m.Reserve(rc) }
 		after = nil

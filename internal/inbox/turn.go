@@ -35,8 +35,8 @@ type sqlTurn struct {
 
 func (s *Inbox) newTurn(tx engine.Tx) *sqlTurn {
 	t := &sqlTurn{s: s, tx: tx, lanes: make(map[webhookgate.Lane]*lane), found: make(map[*Claim][]found), copies: make(map[string]*Webhook), states: make(map[webhookgate.Lane]*snapshot.Stored), runs: make(map[string]*Run)}
-	t.turn = turn{rules: rules{&s.cfg, s.owner, s.leaseTime, !s.engine.Shared()}, askedAt: time.Now(), rows: sqlRows{t}}
-	t.hasRoom = func(size int64) bool { return s.hasRoom(t.bytesAdded, size) }
+	t.turn = turn{rules: rules{&s.cfg, s.owner, s.leaseTime, !s.engine.Shared()}, askedAt: time.Now(), rows: sqlRows{t}, added: make(map[string]int64)}
+	t.hasRoom = func(l *lane, size int64) error { return s.hasRoom(t.added, l, size) }
 	t.number = func() int64 {
 		n := t.numbers[0]
 		t.numbers = t.numbers[1:]

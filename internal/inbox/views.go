@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -395,7 +396,7 @@ type Stats struct {
 	Invalid    int                // invalid webhooks that nobody has dealt with
 	Used       int64              // bytes of webhooks that wait or are parked
 	Limit      int64              // how many bytes may be used
-	NoRoomFor  int64              // the size of the last webhook that came, if there is no room for it; else zero
+	NoRoom     map[string]NoRoom  // for each receiver, the last webhook for which there was no room; if there still is none
 	ClockAhead time.Duration      // by how much this machine's clock is ahead of the database's, as far as that is certain
 	Tenants    int                // tenants that have a snapshot
 	Unknown    int                // those of them whose features can't be read
@@ -421,10 +422,10 @@ type figureCache struct {
 
 	// used has the bytes that were counted, with what this process has added and removed since. What it changes during a count may be
 	// in the sum or not. The limit must hold, so used may be too large for a while, but not too small.
-	used           int64
-	bytesEverAdded int64 // all bytes that this process has added; what it removed is not subtracted
-	recounts       int64 // how often was counted
-	noRoomFor      int64 // the size of the last webhook, if there was no room for it; else zero
+	used      map[string]int64   // of each receiver
+	everAdded map[string]int64   // all bytes that this process has added; what it removed is not subtracted
+	recounts  int64              // how often was counted
+	noRoom    map[string]*NoRoom // for each receiver, the last one
 
 	counting *counting // the count that is under way; nil: none is
 
@@ -436,20 +437,15 @@ type figureCache struct {
 	countedAt   int64 // its value when counting last began
 }
 
-// used returns how many bytes wait or are parked, as far as this process knows.
-func (s *Inbox) used() (int64, error) {
+// countOnce counts, if nobody has yet.
+func (s *Inbox) countOnce() error {
 	s.mu.Lock()
-	known, used := s.figures.known, s.figures.used
+	known := s.figures.known
 	s.mu.Unlock()
 	if known {
-		return used, nil
+		return nil
 	}
-	if err := s.recount(s.run); err != nil {
-		return 0, err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.figures.used, nil
+	return s.recount(s.run)
 }
 
 // Stats returns figures. Changes of this process show at once, changes of other replicas within a second. If there is much to
@@ -501,9 +497,19 @@ func (s *Inbox) stats(ctx context.Context) Stats {
 		receivers[name] = r
 		st.Oldest = max(st.Oldest, r.Oldest)
 	}
-	st.Receivers, st.Used, st.Limit, st.Paused, st.At, st.Old = receivers, s.figures.used, s.cfg.MaxBytes, slices.Clone(s.Paused()), s.figures.readAt, err != nil
-	if n := s.figures.noRoomFor; st.Used+n > st.Limit {
-		st.NoRoomFor = n
+	st.Receivers, st.Limit, st.Paused, st.At, st.Old = receivers, s.cfg.MaxBytes, slices.Clone(s.Paused()), s.figures.readAt, err != nil
+	for _, bytes := range s.figures.used {
+		st.Used += bytes
+	}
+	st.NoRoom = make(map[string]NoRoom)
+	for name, n := range s.figures.noRoom {
+		now, ofLane := *n, int64(0)
+		if n.Share == TenantShare {
+			ofLane = n.Held
+		}
+		if s.figures.lack(&now, s.cfg, nil, ofLane) {
+			st.NoRoom[name] = now
+		}
 	}
 	return st
 }
@@ -578,9 +584,9 @@ const maxTook = time.Second / 2
 func (s *Inbox) recount(ctx context.Context) error {
 	began := time.Now()
 	s.mu.Lock()
-	before, changes := s.figures.bytesEverAdded, s.figures.changeCount
+	before, changes, noRoom := maps.Clone(s.figures.everAdded), s.figures.changeCount, maps.Clone(s.figures.noRoom)
 	s.mu.Unlock()
-	st, oldest, used := Stats{Receivers: make(map[string]Figures)}, make(map[string]int64), int64(0)
+	st, oldest, used := Stats{Receivers: make(map[string]Figures)}, make(map[string]int64), make(map[string]int64)
 	err := s.read(ctx, func(tx engine.Tx) error {
 		for _, rc := range s.cfg.Receivers.All() {
 			tx.Queue("failing", func(r engine.Row) error {
@@ -607,9 +613,15 @@ func (s *Inbox) recount(ctx context.Context) error {
 			f.FailsForEverybody, f.FailingSince, f.LastAccepted = st.Receivers[name].FailsForEverybody, st.Receivers[name].FailingSince, st.Receivers[name].LastAccepted
 			st.Receivers[name], oldest[name] = f, since
 			st.Pending, st.Parked, st.NotAccepted = st.Pending+f.Pending, st.Parked+f.Parked, st.NotAccepted+f.NotAccepted
-			used += bytes
+			used[name] = bytes
 			return nil
 		})
+		for name, n := range noRoom {
+			now := *n
+			if noRoom[name] = &now; n.Share == TenantShare {
+				tx.Queue("lane_bytes", func(r engine.Row) error { return r.Scan(&now.Held) }, n.Tenant, n.Platform, n.Type)
+			}
+		}
 		tx.Queue("invalid_count", func(r engine.Row) error { return r.Scan(&st.Invalid) })
 		tx.Queue("tenant_count", func(r engine.Row) error { return r.Scan(&st.Tenants, &st.Unknown) })
 		queueLastRuns(tx, &st.LastRun, &st.CompleteRun)
@@ -633,7 +645,15 @@ func (s *Inbox) recount(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.figures.recounts++
-	s.figures.stats, s.figures.oldest, s.figures.used, s.figures.known = st, oldest, used+s.figures.bytesEverAdded-before, true
+	for name, bytes := range s.figures.everAdded {
+		used[name] += bytes - before[name]
+	}
+	for name, n := range noRoom {
+		if now := s.figures.noRoom[name]; now != nil && now.Share == n.Share && now.Lane == n.Lane && now.Size == n.Size {
+			s.figures.noRoom[name] = n
+		}
+	}
+	s.figures.stats, s.figures.oldest, s.figures.used, s.figures.known = st, oldest, used, true
 	s.figures.readAt, s.figures.took, s.figures.countedAt = time.Now(), min(time.Since(began), maxTook), changes
 	return nil
 }

@@ -3,6 +3,7 @@ package inbox
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"slices"
@@ -14,6 +15,7 @@ import (
 
 	"usher/internal/inbox/engine"
 	"usher/internal/receiver"
+	"usher/webhookgate"
 )
 
 // The bytes of webhooks that wait or are parked are bounded. A webhook that is superseded, discarded, erased or delivered no
@@ -76,6 +78,124 @@ func TestMaxBytesForOneSentAgainTogetherWithOthers(t *testing.T) {
 		if got := d.Stats().Used; got > 10_000 {
 			t.Errorf("%d bytes wait", got)
 		}
+	})
+}
+
+// A receiver that takes nothing does not fill the room of all: what waits for it may take as much as is still free, and that of one tenant a
+// quarter of it. That holds over all replicas, for whatever puts a webhook back into a lane, and after a restart.
+func TestMaxBytesOfOne(t *testing.T) {
+	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
+		main, beta := newTaker(receiver.Main, 32), newTaker("beta", 32, "b")
+		several := func(c *Config) { c.MaxBytes, c.Receivers = 100_000, receiver.NewSet(main.Receiver, beta.Receiver) }
+		d := newDesk(t, open, several)
+		counted := func(what string, ok func(*Stats) bool) {
+			t.Helper()
+			d.until(what, func() bool { st := d.Stats(); return ok(&st) })
+		}
+		body := func(n int) string { return fmt.Sprintf("%04d%s", n, strings.Repeat("x", 1500)) }
+		fill := func(tenant func(n int) string) (err error) { // until there is no room, also once a count has not overlapped a webhook
+			for n, again := 0, false; n < 100 && !again; n++ {
+				if _, err = d.Store(d.hook(tenant(n), body(n))); err != nil {
+					check(t, d.recount(t.Context()))
+					_, err = d.Store(d.hook(tenant(n), body(n)))
+					again = err != nil
+				}
+			}
+			return err
+		}
+		refused := func(what string, err error, why string) {
+			t.Helper()
+			if !errors.Is(err, webhookgate.ErrFull) || !strings.Contains(fmt.Sprint(err), why) {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+
+		d.take("b/old", body(0))
+		d.take("b/parked", body(0))
+		d.idle("")
+		beta.set("", status(503))
+		main.set("one", status(503))
+		err := fill(func(int) string { return "one" })
+		refused("one tenant", err, "the inbox is full for the tenant /one:")
+		if st := d.Stats(); st.Used*5 > st.Limit || st.Used*7 < st.Limit {
+			t.Errorf("one tenant may have %d bytes", st.Used)
+		}
+		if got := d.Stats().NoRoom[receiver.Main]; got.Tenant != "one" || got.Share != TenantShare || got.Size == 0 || got.Held == 0 {
+			t.Errorf("the figures say %+v", got)
+		}
+		d.take("two", body(1)) // others are taken in, and that does not hide the one
+		if got := d.Stats().NoRoom[receiver.Main]; got.Share != TenantShare {
+			t.Errorf("the figures say %+v", got)
+		}
+		main.set("one", nil)
+		counted("all of it is delivered", func(st *Stats) bool { return st.Used == 0 && len(st.NoRoom) == 0 })
+
+		err = fill(func(n int) string { return fmt.Sprint("b/", n) })
+		refused("beta", err, `the inbox is full for the receiver "beta":`)
+		held := d.Stats().Used
+		if held > 50_000 || held < 45_000 {
+			t.Errorf("beta has %d bytes", held)
+		}
+		refused("one that is sent again", d.Redeliver(d.nth("old", 1), true), `the receiver "beta"`)
+		d.take("alpha", body(1), body(2)) // others' are taken in, and delivered
+		d.idle("alpha")
+		counted("the figures say so", func(st *Stats) bool {
+			got := st.NoRoom["beta"]
+			return got.Share == ReceiverShare && got.Size > 0 && got.Held == held && got.Free == 100_000-held
+		})
+		d.restart()
+		d.want("after a restart", d.send("b/more", body(1)), "full")
+		d.take("alpha", body(3))
+		if d.engine.Shared() {
+			replica := newDesk(t, open, several)
+			replica.want("at another replica", replica.send("b/more", body(1)), "full")
+			replica.take("alpha", body(4))
+			replica.idle("alpha")
+		}
+
+		// The rest: main may have what is still free, and so less than beta has.
+		main.set("", status(503))
+		err = fill(func(n int) string { return fmt.Sprint(n) })
+		refused("main", err, `the inbox is full for the receiver "main":`)
+		if st := d.Stats(); st.Used-held < 20_000 || st.Used-held > (100_000-held)/2 {
+			t.Errorf("main has %d bytes, beta %d: %+v", st.Used-held, held, st.Receivers)
+		}
+		beta.set("", nil)
+		main.set("", nil)
+		counted("all is delivered, and there is room", func(st *Stats) bool { return st.Used == 0 && len(st.NoRoom) == 0 })
+		d.take("b/more", body(1))
+		d.idle("")
+	})
+}
+
+// With one receiver its webhooks may take all the room.
+func TestMaxBytesOfTheOnlyReceiver(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		d := newDesk(t, open, func(c *Config) { c.MaxBytes = 100_000 })
+		d.main.set("", status(503))
+		for n := 0; d.send(fmt.Sprint(n), strings.Repeat("x", 1500)) == "+"; n++ {
+		}
+		if st := d.Stats(); st.Used < 95_000 || st.NoRoom[receiver.Main].Share != AllOfIt {
+			t.Errorf("%d bytes are used: %+v", st.Used, st.NoRoom)
+		}
+	})
+}
+
+// A lane that gets another receiver takes its bytes along.
+func TestMaxBytesOfAnotherReceiver(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		d := newDesk(t, open, func(c *Config) { c.MaxBytes = 100_000 })
+		d.main.set("", status(503))
+		for n := 0; d.Stats().Used < 60_000; n++ {
+			d.take(fmt.Sprint("b/", n), strings.Repeat("x", 1500))
+		}
+		beta := newTaker("beta", 32, "b")
+		beta.set("", status(503))
+		d.cfg.Receivers = receiver.NewSet(d.main.Receiver, beta.Receiver)
+		d.restart()
+		d.until("moved", func() bool { return d.Stats().Receivers["beta"].Pending > 20 })
+		d.want("the receiver of now", d.send("b/more", strings.Repeat("x", 1500)), "full")
+		d.take("alpha", strings.Repeat("x", 1500))
 	})
 }
 

@@ -337,8 +337,10 @@ func (s *Inbox) countChange(t *sqlTurn) {
 	if f := &s.figures.stats; t.byPerson || f.Pending+f.Parked+f.Tenants <= s.cfg.Limits.AlwaysCounted {
 		s.figures.changeCount++
 	}
-	s.figures.bytesEverAdded += max(0, t.bytesAdded)
-	if s.figures.recounts == t.recounts || t.bytesAdded > 0 { // else a count may have seen already that there are less
-		s.figures.used += t.bytesAdded
+	for name, bytes := range t.added {
+		s.figures.everAdded[name] += max(0, bytes)
+		if s.figures.recounts == t.recounts || bytes > 0 { // else a count may have seen already that there are less
+			s.figures.used[name] += bytes
+		}
 	}
 }

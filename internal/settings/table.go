@@ -100,10 +100,10 @@ func (s *Settings) sections() []section {
 		{"Inbox", "usher stores each webhook before it answers 200, and retries until the receiver has it. Without an inbox it passes webhooks through.",
 			"gate", []Variable{
 				{"USHER_WEBHOOK_INBOX", &w.Inbox, "none", "`file:/path/inbox.db`: a file, for one usher. `postgres://user@host[,host]/database`: a PostgreSQL database (version 13 or newer) that replicas share, with the usual parameters (`sslmode`, `sslrootcert`, `target_session_attrs`, …) and `schema` (default `usher`) for its tables."},
-				{"USHER_WEBHOOK_INBOX_TRIES", positive{&w.InboxConfig.MaxTries}, "`20`", "usher parks a webhook after this many failed tries. [Some do not count](receivers.md#what-it-answers)."},
+				{"USHER_WEBHOOK_INBOX_TRIES", positive{&w.InboxConfig.MaxTries}, "`20`", "Failed tries until usher parks a webhook. [Some do not count](receivers.md#what-it-answers)."},
 				{"USHER_WEBHOOK_INBOX_MAX_AGE", positive{&w.InboxConfig.MaxAge}, "`72h`", "usher parks a webhook whose first try was longer ago, after as many tries, whether they count or not."},
 				{"USHER_WEBHOOK_INBOX_CONCURRENCY", positive{&w.InboxConcurrency}, "`32`", "Deliveries at once, for each receiver, on each replica."},
-				{"USHER_WEBHOOK_INBOX_MAX_BYTES", positive{&w.InboxConfig.MaxBytes}, "`1GiB`", "Room for webhooks that wait or are parked, over all replicas. When it is full, senders get 503; deliveries continue."},
+				{"USHER_WEBHOOK_INBOX_MAX_BYTES", positive{&w.InboxConfig.MaxBytes}, "`1GiB`", "What may wait or be parked, over all replicas. Each of several receivers may use what is free, a tenant a quarter. Beyond that 503; deliveries continue."},
 				{"USHER_WEBHOOK_INBOX_LATEST", &w.InboxConfig.Latest, "`false`", "`true`: a snapshot supersedes the last one of its tenant's queue if that waits, or its try fails. `false`: all are delivered."},
 				{"USHER_WEBHOOK_INBOX_PASSWORD", &w.inboxPassword, "none", "The database's password, read again for each new connection. One in the address works, too."},
 			}},

@@ -3,6 +3,7 @@ package status
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -341,12 +342,26 @@ func inboxTroubles(s *Status, _ time.Time) (all []Trouble) {
 		return all
 	}
 	used := fmt.Sprintf("%s of %s", page.Bytes(box.Used), page.Bytes(box.Limit))
-	switch n := box.stats.NoRoomFor; {
-	case n > box.Limit:
-		all = append(all, nearlyFull.is("A webhook of "+page.Bytes(n)+" is larger than the whole inbox, which has room for "+page.Bytes(box.Limit), ofGate("")).link("/webhooks?state=waiting"))
-	case n > 0:
-		all = append(all, nearlyFull.is("The inbox has no room for a webhook of "+page.Bytes(n)+": "+used+" are used", ofGate("")).link("/webhooks?state=waiting"))
-	case box.Limit > 0 && float64(box.Used) > .85*float64(box.Limit):
+	full := false
+	for _, name := range slices.Sorted(maps.Keys(box.stats.NoRoom)) {
+		n, about := box.stats.NoRoom[name], ofGate("")
+		what := "The inbox has no room for a webhook of " + page.Bytes(n.Size)
+		switch {
+		case n.Share != inbox.AllOfIt:
+			what += " for " + n.Who() + ", which has " + page.Bytes(n.Held) + " in it: " + page.Bytes(n.Free) + " are free. Others' are taken in"
+			if n.Share == inbox.ReceiverShare && name != "" {
+				about = Subject{"gate", name, "has no room left in the inbox"}
+			}
+		case full:
+			continue // one says it
+		case n.Size > box.Limit:
+			what, full = "A webhook of "+page.Bytes(n.Size)+" is larger than the whole inbox, which has room for "+page.Bytes(box.Limit), true
+		default:
+			what, full = what+": "+used+" are used", true
+		}
+		all = append(all, nearlyFull.is(what, about).link("/webhooks?state=waiting"))
+	}
+	if !full && box.Limit > 0 && float64(box.Used) > .85*float64(box.Limit) {
 		all = append(all, nearlyFull.is("The inbox is nearly full: "+used, ofGate("")).link("/webhooks?state=waiting"))
 	}
 	if box.Homeless > 0 {

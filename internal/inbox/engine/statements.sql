@@ -162,6 +162,9 @@ SELECT receiver, sum(waiting)::bigint, min(waiting_since), sum(parked)::bigint, 
 	count(*) FILTER (WHERE last_result > 0 AND waiting > 0)
 FROM {schema}.lane WHERE bytes > 0 GROUP BY receiver
 
+-- name: lane_bytes
+SELECT bytes FROM {schema}.lane WHERE tenant = $1::text AND platform = $2::text AND event_type = $3::text
+
 -- name: failing
 -- Of receiver 1, at whichever replica: how many lanes have begun to fail since it accepted something, when the first of these did, and when
 -- it last accepted one. An acceptance later than 2 is from before the clock was set back, and says nothing.

@@ -1,0 +1,95 @@
+package inbox
+
+import (
+	"fmt"
+
+	"usher/webhookgate"
+)
+
+// A Share is a part of the room in the inbox.
+type Share string
+
+const (
+	AllOfIt       Share = ""
+	ReceiverShare Share = "receiver" // while there are several: as much as is still free
+	TenantShare   Share = "tenant"   // a quarter of what is still free
+)
+
+// NoRoom says that there is no room for a webhook. It is a webhookgate.ErrFull that names who has no room.
+type NoRoom struct {
+	webhookgate.Lane        // the webhook's
+	Receiver         string // empty: no receiver takes it
+	Size             int64  // the webhook's
+	Share            Share  // what it does not fit into
+	Held             int64  // how much of that is used
+	Free             int64  // how much is free for all together
+}
+
+func (n *NoRoom) Error() string {
+	const may = " may take no more than "
+	switch full := webhookgate.ErrFull.Error(); {
+	case n.Share == AllOfIt:
+		return full
+	case n.Share == ReceiverShare:
+		return full + " for " + n.Who() + ": what waits for it" + may + "what is still free"
+	default:
+		return full + " for " + n.Who() + ": its webhooks" + may + "a quarter of what is still free"
+	}
+}
+
+// Who says who has no room left.
+func (n *NoRoom) Who() string {
+	switch {
+	case n.Share == TenantShare && n.Tenant != "":
+		return "the tenant " + ShowTenant(n.Platform, n.Tenant)
+	case n.Share == TenantShare:
+		return fmt.Sprintf("the event type %q", n.Type)
+	case n.Share == ReceiverShare && n.Receiver == "":
+		return "platforms without a receiver"
+	case n.Share == ReceiverShare:
+		return fmt.Sprintf("the receiver %q", n.Receiver)
+	}
+	return "all"
+}
+
+func (n *NoRoom) Unwrap() error { return webhookgate.ErrFull }
+
+// hasRoom returns a NoRoom if there is no room for one more webhook in a lane, beside what this transaction has added.
+func (s *Inbox) hasRoom(added map[string]int64, l *lane, size int64) error {
+	err := s.countOnce()
+	n := &NoRoom{Lane: l.Lane, Receiver: l.receiver, Size: size}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err == nil && s.figures.lack(n, s.cfg, added, l.bytes) {
+		s.figures.noRoom[l.receiver] = n
+		return n
+	}
+	if old := s.figures.noRoom[l.receiver]; old != nil && (old.Share != TenantShare || old.Lane == l.Lane) {
+		delete(s.figures.noRoom, l.receiver)
+	}
+	return nil
+}
+
+// lack says whether there is no room for a webhook whose lane has so many bytes, and notes why. One webhook of each receiver and tenant
+// may always wait, if it fits in: a small room has no quarters.
+func (f *figureCache) lack(n *NoRoom, c Config, added map[string]int64, ofLane int64) bool {
+	used := int64(0)
+	for _, all := range []map[string]int64{f.used, added} {
+		for _, bytes := range all {
+			used += bytes
+		}
+	}
+	ofReceiver := f.used[n.Receiver] + added[n.Receiver]
+	n.Free = max(0, c.MaxBytes-used)
+	switch left := c.MaxBytes - used - n.Size; {
+	case left < 0:
+		n.Share, n.Held = AllOfIt, used
+	case len(c.Receivers.All()) > 1 && ofReceiver > 0 && ofReceiver+n.Size > left:
+		n.Share, n.Held = ReceiverShare, ofReceiver
+	case ofLane > 0 && ofLane+n.Size > left/4:
+		n.Share, n.Held = TenantShare, ofLane
+	default:
+		return false
+	}
+	return true
+}
