@@ -342,8 +342,8 @@ func init() {
 				}
 				return d, []any{"outages", d.Outages, "webhooks", d.Webhooks}, err
 			},
-			ask:  (*Handler).confirmDismiss,
-			did:  "Dismissed.",
+			ask: (*Handler).confirmDismiss,
+			did: "Dismissed.", Question: "Is that dealt with?",
 			Help: "say that these are dealt with: outages, in which no gate was ready, and webhooks without a tenant that got a 5xx. It shows them, and asks first on a terminal, unless --yes. --tenant T: what a reconcile has found of a tenant",
 			Says: says(func(d Dismissed, _ func(string) string) (string, error) {
 				if d.Findings > 0 {

@@ -409,12 +409,13 @@ func (i *inboxCall) act(a *admin.Act) func(context.Context) error {
 		return i.importFile
 	}
 	return func(ctx context.Context) error {
-		if a.Name == "dismiss" && i.tenant.Tenant == "" {
-			if nothing, err := i.askDismiss(ctx); nothing || err != nil {
+		switch {
+		case a.Name == "dismiss" && i.tenant.Tenant != "": // that one it takes by its name
+		case a.Name == "dismiss":
+			if nothing, err := i.askDismiss(ctx, a.Question); nothing || err != nil {
 				return err
 			}
-		}
-		if a.Question != "" {
+		case a.Question != "":
 			if err := i.confirm(strings.ReplaceAll(a.Question, "TENANT", text.Visible(i.filter.Get("tenant")))); err != nil {
 				return err
 			}
@@ -550,7 +551,7 @@ func (i *inboxCall) confirm(question string) error {
 }
 
 // askDismiss shows what would be dismissed. On a terminal it asks.
-func (i *inboxCall) askDismiss(ctx context.Context) (nothing bool, err error) {
+func (i *inboxCall) askDismiss(ctx context.Context, question string) (nothing bool, err error) {
 	var now status.Status
 	if _, err := i.get(ctx, "/api/status", &now); err != nil {
 		return false, err
@@ -567,7 +568,7 @@ func (i *inboxCall) askDismiss(ctx context.Context) (nothing bool, err error) {
 		i.params["until"] = until.Format(time.RFC3339Nano) // not what came since
 	}
 	if stdin, _ := i.Stdin.(*os.File); stdin != nil && text.IsTerminal(stdin) {
-		return false, i.confirm("Is that dealt with?")
+		return false, i.confirm(question)
 	}
 	return false, nil
 }

@@ -2,7 +2,6 @@ package command
 
 import (
 	"errors"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -22,8 +21,8 @@ func parseWhen(s string, now time.Time) (time.Time, error) {
 			return t, nil
 		}
 	}
-	if isClock(s) {
-		return lastTime(s, now), nil
+	if last, ok := parseClock(s, now); ok {
+		return last, nil
 	}
 	s = strings.TrimPrefix(s, "-") // -2h would be a time in the future
 	if days, ok := strings.CutSuffix(s, "d"); ok {
@@ -37,25 +36,20 @@ func parseWhen(s string, now time.Time) (time.Time, error) {
 	return time.Time{}, errWhen
 }
 
-var clocks = []string{"15:04", "15:04:05"}
-
-func isClock(s string) bool {
-	return slices.ContainsFunc(clocks, func(layout string) bool { _, err := time.Parse(layout, s); return err == nil })
-}
-
-// lastTime returns the last time up to now at which a clock showed this.
-func lastTime(clock string, now time.Time) time.Time {
-	var at time.Time
-	for _, layout := range clocks {
-		if t, err := time.Parse(layout, clock); err == nil {
-			at = t
+// parseClock returns the last time up to now at which a clock showed this: one in now's zone, unless it names another.
+func parseClock(s string, now time.Time) (last time.Time, ok bool) {
+	for _, layout := range []string{"15:04", "15:04:05", "15:04Z07:00", "15:04:05Z07:00"} {
+		at, err := time.ParseInLocation(layout, s, now.Location())
+		if err != nil {
+			continue
 		}
+		year, month, day := now.In(at.Location()).Date()
+		if last = time.Date(year, month, day, at.Hour(), at.Minute(), at.Second(), 0, at.Location()); last.After(now) {
+			last = time.Date(year, month, day-1, at.Hour(), at.Minute(), at.Second(), 0, at.Location())
+		}
+		return last, true
 	}
-	t := time.Date(now.Year(), now.Month(), now.Day(), at.Hour(), at.Minute(), at.Second(), 0, now.Location())
-	if t.After(now) {
-		t = time.Date(now.Year(), now.Month(), now.Day()-1, at.Hour(), at.Minute(), at.Second(), 0, now.Location())
-	}
-	return t
+	return time.Time{}, false
 }
 
 // between returns the times of --since and --until, which may be empty. A clock's until is the first one after since: at half past one,
@@ -69,7 +63,8 @@ func between(since, until string, now time.Time) (from, to time.Time, err error)
 	if until == "" {
 		return from, to, nil
 	}
-	if to, err = parseWhen(until, now); err == nil && since != "" && isClock(until) && !to.After(from) {
+	to, err = parseWhen(until, now)
+	if _, clock := parseClock(until, now); clock && since != "" && !to.After(from) {
 		to = to.AddDate(0, 0, 1)
 	}
 	if err == nil && since != "" && !to.After(from) {

@@ -205,6 +205,11 @@ func TestDismissAsks(t *testing.T) {
 		if all := strings.Join(got, ""); sent != (code == 0) || sent != (strings.TrimSpace(all) == `{"until":"2026-01-01T11:00:00.5Z"}`) || !sent && all != "" {
 			t.Errorf("%q: exit code %d, it sent %q\n%s", answer, code, got, shown.String())
 		}
+		got = nil
+		shown, _, wait = onATerminal(t, []string{"USHER_ADMIN_LISTEN=" + srv.Listener.Addr().String()}, "inbox", "dismiss", "--yes")
+		if code := wait(); code != 0 || len(got) != 1 {
+			t.Errorf("--yes: exit code %d, it sent %q\n%s", code, got, shown.String())
+		}
 	}
 }
 
