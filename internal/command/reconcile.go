@@ -108,9 +108,9 @@ type reconcileCall struct {
 	command []string
 
 	begun    admin.RunLine
-	file     *os.File             // what the command has printed
-	size     int64                // until it ended
-	toApply  map[int]inbox.Result // by the number of the line
+	file     *os.File        // what the command has printed
+	size     int64           // until it ended
+	toApply  map[int]toApply // by the number of the line
 	faults   int
 	listed   map[inbox.Result]int
 	progress progress
@@ -118,7 +118,7 @@ type reconcileCall struct {
 
 // reconcileCommand is 'usher reconcile'.
 func reconcileCommand(ctx context.Context, p *Process, args []string) (err error) {
-	c := &reconcileCall{toApply: make(map[int]inbox.Result), listed: make(map[inbox.Result]int), progress: progress{stderr: p.Stderr}}
+	c := &reconcileCall{toApply: make(map[int]toApply), listed: make(map[inbox.Result]int), progress: progress{stderr: p.Stderr}}
 	if err := c.parse(args, time.Now()); err != nil {
 		return err
 	}
@@ -394,13 +394,19 @@ func (c *reconcileCall) compareAll(ctx context.Context, failed string) (*inbox.R
 	query := url.Values{"failed": {text.Clip(failed, 500)}, "partial": {strconv.FormatBool(c.partial)}, "last": {strconv.FormatBool(!c.apply)}}
 	return c.pass(ctx, query, io.NewSectionReader(c.file, 0, c.size), func(r *inbox.Compared) {
 		if c.apply && failed == "" && (r.Result == inbox.Differs || r.Result == inbox.NewTenant || r.Result == inbox.Twin && c.twins) {
-			c.toApply[r.Line] = r.Result
+			c.toApply[r.Line] = toApply{r.Result, r.Erased}
 			if c.json { // its line says whether it was applied
 				return
 			}
 		}
 		c.report(r)
 	})
+}
+
+// toApply is what the comparison said of a line that is to be taken in.
+type toApply struct {
+	result inbox.Result
+	erased time.Time
 }
 
 // applyAll takes in what differs.
@@ -440,7 +446,7 @@ func (c *reconcileCall) applyAll(ctx context.Context, run *inbox.Run) (*inbox.Ru
 		}
 		was := c.toApply[numbers[r.Line-1]]
 		if r.Result == "" || r.Result == inbox.NewTenant {
-			r.Result = was
+			r.Result, r.Erased = was.result, was.erased
 		}
 		if c.json || !r.Applied && query.Get("apply") != "none" {
 			c.report(r)
@@ -466,7 +472,7 @@ func (c *reconcileCall) linesToApply(numbers *[]int) io.Reader {
 			if line = bytes.TrimSpace(line); len(line) == 0 {
 				continue
 			}
-			if number++; c.toApply[number] != "" {
+			if number++; c.toApply[number].result != "" {
 				_, _ = out.Write(append(line, '\n')) // Flush says whether it could
 			}
 		}

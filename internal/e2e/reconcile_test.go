@@ -430,6 +430,11 @@ func TestReconcileHidesNothing(t *testing.T) {
 
 	r.command("inbox", "erase", "--yes", "globex")
 	r.want("--partial", 3, []string{"new      crm/globex", "somebody erased it on " + time.Now().UTC().Format(time.DateOnly)}, rest...)
+	r.command("inbox", "dismiss", "--tenant", "globex") // of which usher knows nothing else
+	if out := r.command("inbox", "erase", "--yes", "globex"); !strings.Contains(out, "crm/globex erased") {
+		t.Errorf("what was dismissed is erased, too: %s", out)
+	}
+	r.want("--partial --json --apply --yes", 0, []string{`"tenant":"globex"`, `"applied":true,"erased":"` + time.Now().UTC().Format(time.DateOnly)}, rest...)
 	r.want("--as-of 1h", 1, []string{"changed  crm/initech", "something came for each of these tenants meanwhile"}, rest[1])
 }
 

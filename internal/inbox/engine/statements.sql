@@ -329,7 +329,8 @@ ORDER BY f.tenant, f.platform LIMIT $5::bigint
 SELECT f.platform, f.tenant FROM {schema}.finding f WHERE {stands} ORDER BY f.at, f.tenant LIMIT $1::bigint
 
 -- name: finding_platforms
-SELECT f.platform FROM {schema}.finding f WHERE f.tenant = $1::text AND {stands}
+-- Of findings that were dismissed, too: an erasure must reach them.
+SELECT platform FROM {schema}.finding WHERE tenant = $1::text AND result <> ''
 
 -- name: finding_dismiss
 UPDATE {schema}.finding AS f SET dismissed = $3::bigint WHERE f.tenant = $1::text AND f.platform = $2::text AND {stands} RETURNING result
