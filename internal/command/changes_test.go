@@ -108,7 +108,7 @@ func TestChangesRunsACommand(t *testing.T) {
 		t.Errorf("%d, %v: %s", code, err, errs)
 	}
 	at, _, ctx = pages(t, aPage("c1", false, strings.Repeat("x", 1<<20)))
-	if code, out, errs = runChanges(t, ctx, "--at", at, "--", "true"); code != 0 {
+	if code, _, errs = runChanges(t, ctx, "--at", at, "--", "true"); code != 0 {
 		t.Errorf("a command that reads nothing: %d, %s", code, errs)
 	}
 }

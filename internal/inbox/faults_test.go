@@ -517,24 +517,6 @@ func TestFaultHugeCodesOfPlatforms(t *testing.T) {
 	})
 }
 
-// cutOff is an engine that fails, as if the power were cut, once a statement has run so many times.
-type cutOff struct {
-	engine.Engine
-	statement string
-	left      atomic.Int64
-}
-
-func (e *cutOff) Write(fn func(engine.Tx) error) error {
-	cut := e.left.Load() < 0
-	return e.Engine.Write(func(tx engine.Tx) error {
-		err := fn(&listening{tx, func(statement string) { cut = cut || statement == e.statement && e.left.Add(-1) < 0 }})
-		if cut {
-			return errors.New("the power is cut")
-		}
-		return err
-	})
-}
-
 // longLane is how many webhooks are more than a few steps, and limits that keep all of them.
 func longLane() (count int, limits func(*Config)) {
 	count, step := 170, 50
