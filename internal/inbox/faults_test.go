@@ -807,6 +807,40 @@ func TestFaultFiguresOfADatabaseThatHangs(t *testing.T) {
 	})
 }
 
+// standing is an engine of a process that stands still while it reads: the read has failed when it goes on, however long that was.
+type standing struct {
+	engine.Engine
+	still *atomic.Int64 // for how long the next read stands still
+}
+
+func (e *standing) Read(ctx context.Context, fn func(engine.Tx) error) error {
+	if d := e.still.Swap(0); d > 0 {
+		time.Sleep(time.Duration(d))
+		return ctx.Err()
+	}
+	return e.Engine.Read(ctx, fn)
+}
+
+// A usher that stood still for an hour while it counted does not show the old figures for another hour.
+func TestFaultFiguresAfterAStandstill(t *testing.T) {
+	var still atomic.Int64
+	inBubbleOn(t, "a file", func(e engine.Engine) engine.Engine { return &standing{e, &still} }, func(t *testing.T, d *desk) {
+		check(t, d.Pause(Pause{}))
+		d.take("a", "A")
+		d.Stats()
+		still.Store(int64(time.Hour))
+		if err := d.count(t.Context()); err != errCounting {
+			t.Fatalf("the count: %v", err)
+		}
+		time.Sleep(time.Hour)
+		d.take("b", "B")
+		time.Sleep(countLimit)
+		if s := d.Stats(); s.Old || s.Pending != 2 {
+			t.Errorf("after it: %+v", s)
+		}
+	})
+}
+
 // crammed is an engine on a disk that is full while it is set: every other transaction still fits, as a small outcome does.
 type crammed struct {
 	engine.Engine

@@ -431,7 +431,7 @@ type figureCache struct {
 
 	err       error         // why counting failed the last time; nil: it did not
 	failedAt  time.Time     // when
-	failedFor time.Duration // how long that took
+	failedFor time.Duration // how long that took, countLimit at most
 
 	changeCount int64 // how often this process has changed something that must show at once
 	countedAt   int64 // its value when counting last began
@@ -522,7 +522,10 @@ type counting struct {
 	done  chan struct{} // closed at its end
 }
 
-const countPatience = 2 * time.Second
+const (
+	countPatience = 2 * time.Second
+	countLimit    = 5 * time.Second // after it a count gives up
+)
 
 // late says whether the count takes so long that nobody waits for it any more.
 func (c *counting) late() bool { return c != nil && time.Since(c.began) >= countPatience }
@@ -554,11 +557,11 @@ func (s *Inbox) count(ctx context.Context) error {
 }
 
 func (s *Inbox) runCount(c *counting) {
-	ctx, cancel := context.WithTimeout(s.run, 5*time.Second)
+	ctx, cancel := context.WithTimeout(s.run, countLimit)
 	defer cancel()
 	c.err = s.recount(ctx)
 	s.mu.Lock()
-	s.figures.counting, s.figures.err, s.figures.failedAt, s.figures.failedFor = nil, c.err, time.Now(), time.Since(c.began)
+	s.figures.counting, s.figures.err, s.figures.failedAt, s.figures.failedFor = nil, c.err, time.Now(), min(time.Since(c.began), countLimit) // less than it took, if the process stood still meanwhile
 	s.mu.Unlock()
 	close(c.done)
 }
