@@ -23,7 +23,7 @@ type MissedWebhook struct {
 	ID       string // its webhook-id; empty: not known any more
 	Digest   [sha256.Size]byte
 	At       time.Time // when it arrived
-	Snapshot bool      // it has the complete state of its tenant, so the same bytes are the same state
+	Snapshot bool      // it has the complete state of its tenant, so the same bytes are the same state; else it is an event
 	Received time.Time // when it arrived, by this machine's clock; only with an inbox, where At is by the database's
 }
 
@@ -41,9 +41,16 @@ func (d MissedSet) Last() time.Time {
 // Before says whether all of it arrived before then. If nobody knows when it arrived, it did not.
 func (d MissedSet) Before(at time.Time) bool { return !d.Last().IsZero() && d.Last().Before(at) }
 
+// is says whether a webhook with this digest has the same bytes. The last bit does not count: an inbox stores Snapshot in its place.
+func (m *MissedWebhook) is(digest [sha256.Size]byte) bool {
+	const last = sha256.Size - 1
+	digest[last] = digest[last]&^1 | m.Digest[last]&1
+	return digest == m.Digest
+}
+
 // Add returns the missed set with one more webhook.
 func (d MissedSet) Add(m MissedWebhook) MissedSet {
-	all := slices.DeleteFunc(slices.Clone(d.Webhooks), func(old MissedWebhook) bool { return old.Digest == m.Digest && !old.At.After(m.At) })
+	all := slices.DeleteFunc(slices.Clone(d.Webhooks), func(old MissedWebhook) bool { return old.is(m.Digest) && !old.At.After(m.At) })
 	place := len(all)
 	for place > 0 && all[place-1].At.After(m.At) { // its answer took longer than that of a later one
 		place--
@@ -52,7 +59,13 @@ func (d MissedSet) Add(m MissedWebhook) MissedSet {
 	if d.Since.IsZero() || m.At.Before(d.Since) {
 		d.Since = m.At
 	}
-	d.Webhooks = all[max(0, len(all)-maxMissedOfTenant):]
+	if d.Webhooks = all; len(all) > maxMissedOfTenant {
+		first := slices.IndexFunc(all, func(m MissedWebhook) bool { return m.Snapshot })
+		if first < 0 || &all[first] == d.lastSnapshot() { // a later snapshot makes good for this one, but nothing for an event
+			first = 0
+		}
+		d.Webhooks = slices.Delete(all, first, first+1)
+	}
 	return d
 }
 
@@ -62,24 +75,48 @@ func (d MissedSet) Without(digest [sha256.Size]byte) MissedSet {
 	if len(d.Webhooks) >= maxMissedOfTenant {
 		return d
 	}
-	d.Webhooks = slices.DeleteFunc(slices.Clone(d.Webhooks), func(m MissedWebhook) bool { return m.Digest == digest })
+	return d.Except(func(m *MissedWebhook) bool { return m.is(digest) })
+}
+
+// Except returns the missed set without some webhooks.
+func (d MissedSet) Except(some func(*MissedWebhook) bool) MissedSet {
+	d.Webhooks = slices.DeleteFunc(slices.Clone(d.Webhooks), func(m MissedWebhook) bool { return some(&m) })
 	if len(d.Webhooks) == 0 {
 		return MissedSet{}
 	}
 	return d
 }
 
-// SettledBy says whether nothing is missed any more once a webhook was taken in, which arrived at that time: it is the last one again, or
-// a new snapshot that arrived after it. An earlier one that is sent again says nothing about the last, nor does an event that is no snapshot,
-// nor a copy of a webhook that came before, by its signed id: for these, snapshot is false.
-func (d MissedSet) SettledBy(digest [sha256.Size]byte, snapshot bool, at time.Time) bool {
-	if len(d.Webhooks) == 0 {
-		return true
-	}
-	if last := d.Webhooks[len(d.Webhooks)-1]; last.Digest == digest {
+// After returns what is still missed once a webhook was taken in, which arrived at that time. An event is settled by itself alone; what
+// settles snapshots, SettlesSnapshots says. snapshot is false for an event, and for a copy of a webhook that came before, by its signed id.
+func (d MissedSet) After(digest [sha256.Size]byte, snapshot bool, at time.Time) MissedSet {
+	settles := d.SettlesSnapshots(digest, snapshot, at)
+	return d.Except(func(m *MissedWebhook) bool {
+		return m.Snapshot && settles || !m.Snapshot && m.is(digest) && !at.Before(m.At)
+	})
+}
+
+// SettlesSnapshots says whether no snapshot is missed any more after it: it is the last of them again, or a new snapshot that arrived after
+// that. An earlier one that is sent again says nothing about the last.
+func (d MissedSet) SettlesSnapshots(digest [sha256.Size]byte, snapshot bool, at time.Time) bool {
+	last := d.lastSnapshot()
+	switch {
+	case last == nil:
+		return false
+	case last.is(digest):
 		return snapshot || !at.Before(last.At)
 	}
-	return snapshot && at.After(d.Last()) && !slices.ContainsFunc(d.Webhooks, func(m MissedWebhook) bool { return m.Digest == digest })
+	return snapshot && at.After(last.At) && !slices.ContainsFunc(d.Webhooks, func(m MissedWebhook) bool { return m.is(digest) })
+}
+
+// lastSnapshot is the last of the snapshots; nil: there is none.
+func (d MissedSet) lastSnapshot() (last *MissedWebhook) {
+	for i := range d.Webhooks {
+		if d.Webhooks[i].Snapshot {
+			last = &d.Webhooks[i]
+		}
+	}
+	return last
 }
 
 // Missed remembers in memory what usher missed. An inbox moves it into its database. It is safe for concurrent use.
@@ -142,10 +179,8 @@ func (o *Missed) Add(lane Lane, m MissedWebhook) {
 	}
 	if d == nil {
 		d = new(openSet)
-		o.missed[lane] = d
 	}
-	o.version++
-	d.MissedSet, d.version = d.MissedSet.Add(m), o.version
+	o.set(lane, d.Add(m))
 }
 
 // AddUnnamed notes webhooks that got a 5xx before their tenant was known.
@@ -172,8 +207,8 @@ func (o *Missed) expireUnnamed() {
 func (o *Missed) Taken(lane Lane, digest [sha256.Size]byte, snapshot bool, at time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if d := o.missed[lane]; d != nil && d.SettledBy(digest, snapshot, at) {
-		delete(o.missed, lane)
+	if o.missed[lane] != nil {
+		o.set(lane, o.missed[lane].After(digest, snapshot, at))
 	}
 }
 
@@ -181,12 +216,15 @@ func (o *Missed) Taken(lane Lane, digest [sha256.Size]byte, snapshot bool, at ti
 func (o *Missed) Without(lane Lane, digest [sha256.Size]byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	d := o.missed[lane]
-	if d == nil {
-		return
+	if o.missed[lane] != nil {
+		o.set(lane, o.missed[lane].Without(digest))
 	}
+}
+
+// set replaces what was missed of a tenant. The caller holds mu.
+func (o *Missed) set(lane Lane, d MissedSet) {
 	o.version++
-	if d.MissedSet, d.version = d.MissedSet.Without(digest), o.version; len(d.Webhooks) == 0 {
+	if o.missed[lane] = (&openSet{d, o.version}); len(d.Webhooks) == 0 {
 		delete(o.missed, lane)
 	}
 }

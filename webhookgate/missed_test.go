@@ -94,25 +94,43 @@ func TestDebtWithout(t *testing.T) {
 	}
 }
 
-// The same bytes of an event that is no snapshot may be another event.
-func TestMissedEvent(t *testing.T) {
-	for at, missed := range map[int]bool{1: true, 2: false, 3: false} {
-		event := missedWebhook("A", 2)
-		event.Snapshot = false
-		if got := !(MissedSet{}).Add(event).SettledBy(event.Digest, false, moments(at)); got != missed {
-			t.Errorf("after the same at %d: missed %v", at, got)
+// Only a snapshot settles others' snapshots, and an event is settled by itself. Steps are as in TestMissedSet; small letters are events.
+func TestMissedEventsAndSnapshots(t *testing.T) {
+	for steps, left := range map[string]string{
+		"!e1 A2":                  "e",
+		"!e1 e2":                  "",
+		"!e1 f2":                  "e",
+		"!e2 e1":                  "e", // the same bytes may be another event
+		"!A1 e2":                  "A",
+		"!A1 !e2 e3":              "A",
+		"!A1 !e2 A3":              "e",
+		"!A1 !e2 B3":              "e",
+		"!A1 !e2 B3 e4":           "",
+		"!e1 !A2 A3":              "e",
+		"!e1 !A2 e3":              "A",
+		"!e1 !f2 f3":              "e",
+		"!e1 !f2 e3 f4":           "",
+		"!A1 !B2 !e3 A4":          "ABe",
+		"!e1 !A2 !B3 !C4 !D5 !E6": "eCDE", // for a snapshot its last state is enough, for an event nothing is
+		"!e1 !A2 !B3 !C4 !D5 E6":  "e",
+		"!e1 !f2 !g3 !h4 !A5 B6":  "fgh",
+	} {
+		o, lane := NewMissed(), Lane{Tenant: "acme"}
+		for _, step := range strings.Fields(steps) {
+			name, failed := strings.CutPrefix(step, "!")
+			m := missedWebhook(name[:1], int(name[1]-'0'))
+			if m.Snapshot = name[0] < 'a'; failed {
+				o.Add(lane, m)
+			} else {
+				o.Taken(lane, m.Digest, m.Snapshot, m.At)
+			}
 		}
-	}
-}
-
-// An event that is no snapshot says nothing about a snapshot that got a 5xx, nor about another event.
-func TestEventSettlesOnlyItself(t *testing.T) {
-	other := missedWebhook("B", 3)
-	for _, snapshot := range []bool{true, false} {
-		m := missedWebhook("A", 2)
-		m.Snapshot = snapshot
-		if (MissedSet{}).Add(m).SettledBy(other.Digest, false, other.At) {
-			t.Errorf("of a snapshot (%v): settled by another event", snapshot)
+		got := ""
+		for _, m := range o.Of(lane).Webhooks {
+			got += m.ID
+		}
+		if got != left || (o.Len() > 0) != (left != "") {
+			t.Errorf("%s: missed %q, want %q", steps, got, left)
 		}
 	}
 }

@@ -131,7 +131,7 @@ func (l *missedLine) addTo(d webhookgate.MissedSet) webhookgate.MissedSet {
 		return d
 	}
 	for _, digest := range l.Digests {
-		d = d.Add(webhookgate.MissedWebhook{Digest: sha256Of(digest), At: l.Last})
+		d = d.Add(readMissedWebhook(digest, l.Last.UnixMicro()))
 	}
 	if l.Since.Before(d.Since) {
 		d.Since = l.Since

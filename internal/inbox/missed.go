@@ -29,15 +29,14 @@ func (l *lane) noteTaken(in *incoming, again bool) {
 	if !again && (in.accepting == nil || at > l.takenAt) {
 		l.taken, l.takenAt, l.takenSnapshot, l.noted = in.digest, at, in.snapshot, true
 	}
-	if len(l.missed.Webhooks) > 0 && l.missed.SettledBy(sha256Of(in.digest), in.snapshot && !again, moment(at)) {
-		l.missed, l.dirty = webhookgate.MissedSet{}, true
+	if left := l.missed.After(sha256Of(in.digest), in.snapshot && !again, moment(at)); len(left.Webhooks) < len(l.missed.Webhooks) {
+		l.missed, l.dirty = left, true
 	}
 }
 
-// miss notes webhooks of the tenant that got a 5xx, unless it has sent again meanwhile, or the last was stored after all, by a transaction
-// that was in doubt.
+// miss notes webhooks of the tenant that got a 5xx, but for those that were settled before they could be noted here.
 func (l *lane) miss(d webhookgate.MissedSet) {
-	if l.settled(d) {
+	if d = l.unsettled(d); len(d.Webhooks) == 0 {
 		return
 	}
 	for _, m := range d.Webhooks {
@@ -55,23 +54,38 @@ func (l *lane) miss(d webhookgate.MissedSet) {
 	l.lastAt = max(l.lastAt, d.Last().UnixMicro())
 }
 
-// settled says whether what got a 5xx was settled before it could be noted here.
-func (l *lane) settled(d webhookgate.MissedSet) bool {
-	known := l.t.rows.snapshot(l)
-	switch last := d.Webhooks[len(d.Webhooks)-1]; {
-	case last.ID == l.tailID, known != nil && last.ID == known.Webhook: // an event may have come after the snapshot
-		return true
-	case last.Snapshot && l.hasSnapshot(last.Digest[:], nameOf(l.t.Receivers.For(l.Platform))):
-		return true
-	case l.takenAt == 0 || l.takenAt > l.t.now: // a time in the future is from before the database's clock was set back, and says nothing
-		return false
-	case sha256Of(l.taken) == last.Digest:
-		return l.takenAt >= last.At.UnixMicro()
+// unsettled returns what is still missed of webhooks that got a 5xx: their tenant may have sent them, or newer ones, again meanwhile, and a
+// transaction in doubt may have stored them after all.
+func (l *lane) unsettled(d webhookgate.MissedSet) webhookgate.MissedSet {
+	known, taken, takenAt := l.t.rows.snapshot(l), sha256Of(l.taken), l.takenAt
+	if takenAt > l.t.now { // a time in the future is from before the database's clock was set back, and says nothing
+		takenAt = 0
 	}
-	// A webhook that is another one must have come a second later, because the clocks of replicas and database differ. Only the last
-	// webhook is known here: if that is an earlier one of those that got a 5xx, the tenant counts as missed, although one before it may
-	// have settled that.
-	return d.SettledBy(sha256Of(l.taken), l.takenSnapshot, moment(l.takenAt-micros(maxJump)))
+	// A webhook that is another one must have come a second later, because the clocks of replicas and database differ.
+	before := takenAt - micros(maxJump)
+	settled := func(m *webhookgate.MissedWebhook) bool {
+		switch at := m.At.UnixMicro(); {
+		case m.ID == l.tailID, known != nil && m.ID == known.Webhook: // an event may have come after the snapshot
+			return true
+		case m.Snapshot && l.hasSnapshot(m.Digest[:], nameOf(l.t.Receivers.For(l.Platform))):
+			return true
+		case takenAt == 0:
+			return false
+		case m.Digest == taken:
+			return takenAt >= at
+		default:
+			return l.taken == nil && before > at // see settleMissed
+		}
+	}
+	// Only the last webhook that was taken in is known here: if that is an earlier one of those that got a 5xx, the tenant counts as missed,
+	// although one before it may have settled that.
+	snapshots := false // the last of them says whether they are settled
+	for i := range d.Webhooks {
+		if m := &d.Webhooks[i]; m.Snapshot {
+			snapshots = settled(m) || takenAt != 0 && m.Digest != taken && d.SettlesSnapshots(taken, l.takenSnapshot, moment(before))
+		}
+	}
+	return d.Except(func(m *webhookgate.MissedWebhook) bool { return m.Snapshot && snapshots || !m.Snapshot && settled(m) })
 }
 
 // settleMissed says that nothing which arrived up to this time is missed any more. The caller knows that nothing has come for the lane
@@ -123,10 +137,17 @@ func readMissed(since, last int64, digests []byte) (d webhookgate.MissedSet) {
 	}
 	d.Since = moment(since)
 	for len(digests) >= sha256.Size {
-		d.Webhooks = append(d.Webhooks, webhookgate.MissedWebhook{Digest: sha256Of(digests), At: moment(last)})
+		d.Webhooks = append(d.Webhooks, readMissedWebhook(digests, last))
 		digests = digests[sha256.Size:]
 	}
 	return d
+}
+
+// readMissedWebhook reads a digest as a lane has it. Its last bit says whether it is that of an event.
+func readMissedWebhook(digest []byte, at int64) webhookgate.MissedWebhook {
+	m := webhookgate.MissedWebhook{Digest: sha256Of(digest), At: moment(at)}
+	m.Snapshot = m.Digest[sha256.Size-1]&1 == 0
+	return m
 }
 
 func since(d webhookgate.MissedSet) int64 {
@@ -145,6 +166,7 @@ func microsOf(t time.Time) int64 {
 
 func digests(d webhookgate.MissedSet) (all []byte) {
 	for _, m := range d.Webhooks {
+		m.Digest[sha256.Size-1] = m.Digest[sha256.Size-1]&^1 | byte(boolNumber(!m.Snapshot))
 		all = append(all, m.Digest[:]...)
 	}
 	return all

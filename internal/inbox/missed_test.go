@@ -194,6 +194,67 @@ func TestMissedBehindAnEvent(t *testing.T) {
 	})
 }
 
+// A snapshot settles no event, nor an event a snapshot: in a lane, from memory, and after a restart.
+func TestMissedEventIsSettledByItself(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		for name, tc := range map[string]struct{ missed, taken, late, left string }{
+			"a snapshot comes":                  {"E", "A", "", "acme"},
+			"the event comes again":             {"E", "E", "", ""},
+			"another event comes":               {"E", "F", "", "acme"},
+			"the event after a snapshot":        {"SE", "E", "", "acme"},
+			"a snapshot before the event":       {"SE", "A", "", "acme"},
+			"both":                              {"SE", "AE", "", ""},
+			"both come again":                   {"ES", "SE", "", ""},
+			"a snapshot came meanwhile":         {"", "A", "E", "acme"},
+			"the event came meanwhile":          {"", "E", "E", ""},
+			"a snapshot came meanwhile, both":   {"", "A", "SE", "acme"},
+			"the event came meanwhile, both":    {"", "E", "SE", "acme"},
+			"forgotten meanwhile":               {"", "!", "SE", ""},
+			"forgotten":                         {"SE", "!", "", ""},
+			"a later snapshot came, and before": {"E", "A", "S", "acme"},
+		} {
+			for _, restart := range []bool{false, true} {
+				d := newDesk(t, open)
+				check(t, d.Pause(Pause{}))
+				hook := func(name rune) *webhookgate.Webhook {
+					w := d.hook("acme", string(name))
+					if name == 'E' || name == 'F' {
+						w.Type, w.Snapshot = "Other", false
+					}
+					return w
+				}
+				must2(d.Forget(nil, "acme"))(t)
+				for _, w := range tc.missed {
+					d.miss(hook(w))
+				}
+				d.stored()
+				if restart {
+					d.restart()
+				}
+				for _, w := range tc.taken {
+					time.Sleep(5 * time.Millisecond)
+					if w == '!' {
+						must2(d.Forget(nil, "acme"))(t)
+						continue
+					}
+					d.want(name, d.sendHook(hook(w)), "+")
+				}
+				for n, w := range tc.late {
+					late := hook(w)
+					late.Received = late.Received.Add(time.Duration(n-10) * 10 * time.Second)
+					d.miss(late)
+				}
+				d.stored()
+				if d.want(name, d.missed(), tc.left); t.Failed() {
+					t.Fatalf("%s, restart %t", name, restart)
+				}
+				must2(d.Erase("", "acme"))(t)
+				d.shut()
+			}
+		}
+	})
+}
+
 // A tenant that has missed webhooks before an outage, and again in it, is one tenant: in the outage, while it is moved, and afterwards.
 func TestMissedBeforeAndInAnOutage(t *testing.T) {
 	var gone atomic.Bool

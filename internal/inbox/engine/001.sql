@@ -58,7 +58,8 @@ CREATE TABLE {schema}.lane (
 	taken          {bytes} NOT NULL DEFAULT {empty},
 	taken_at       {int} NOT NULL DEFAULT 0,
 	taken_snapshot {int} NOT NULL DEFAULT 0,
-	-- Webhooks that got a 5xx: since when (0: none are missed), when the last of them arrived, and the digests of the last four.
+	-- Webhooks that got a 5xx: since when (0: none are missed), when the last of them arrived, and the digests of the last four,
+	-- whose last bit is 1 for an event that is no snapshot.
 	missed_since    {int} NOT NULL DEFAULT 0,
 	missed_last     {int} NOT NULL DEFAULT 0,
 	missed          {bytes} NOT NULL DEFAULT {empty},
