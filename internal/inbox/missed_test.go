@@ -1138,6 +1138,6 @@ func TestUnheard(t *testing.T) {
 		d.stored()
 		got := strings.Fields(d.missed())
 		slices.Sort(got)
-		d.want("missed", fmt.Sprint(got), "[earlier lost]") // an event that a later snapshot settles is none
+		d.want("missed", fmt.Sprint(got), "[ab earlier lost]") // no snapshot settles ab's event
 	})
 }

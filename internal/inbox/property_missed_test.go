@@ -49,6 +49,7 @@ func (w *world) judgeMissed(entries []*Webhook, deadline time.Time) {
 		var failed, taken [][32]byte
 		var lastFailed *arrival
 		var maybeLast []*arrival // of those that were failed
+		apart := false           // an event was failed, or the last one is one: it settles, and is settled by, nothing else
 		over := func(at time.Time) {
 			if at.After(ends) {
 				ends = at
@@ -67,6 +68,7 @@ func (w *world) judgeMissed(entries []*Webhook, deadline time.Time) {
 				taken = append(taken, a.webhook.Digest)
 			case a.run == nil:
 				failed = append(failed, a.webhook.Digest)
+				apart = apart || a.webhook.Digest != last.webhook.Digest && (!a.webhook.Snapshot || !last.webhook.Snapshot)
 				if lastFailed == nil || a.from.After(lastFailed.from) {
 					lastFailed = a
 				}
@@ -102,7 +104,7 @@ func (w *world) judgeMissed(entries []*Webhook, deadline time.Time) {
 		}
 		alive := slices.ContainsFunc(w.places, func(p *place) bool { return p.life == last.life })
 		switch {
-		case last.ok && (lastFailed == nil || !slices.Contains(failed, last.webhook.Digest) && last.webhook.Snapshot || isAgain) && (!lost || last.webhook.Snapshot && !slices.Contains(failed, last.webhook.Digest)) && last.from.After(ends.Add(2*maxJump)):
+		case last.ok && !apart && (lastFailed == nil || !slices.Contains(failed, last.webhook.Digest) && last.webhook.Snapshot || isAgain) && (!lost || last.webhook.Snapshot && !slices.Contains(failed, last.webhook.Digest)) && last.from.After(ends.Add(2*maxJump)):
 			if slices.Contains(missed, true) {
 				w.violation("(j) %s is missed nothing: arrival %d was taken in; and usher says that it is, by place: %v", tenant, last.number, missed)
 			}
