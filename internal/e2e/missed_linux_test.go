@@ -119,15 +119,15 @@ func TestOutageAfterAKillIsDismissed(t *testing.T) {
 			gone("the command")
 
 			kill()
-			if got := post(u.admin, "/api/dismiss", fmt.Sprintf(`{"until":%q}`, time.Now().Add(-time.Minute).Format(time.RFC3339Nano))); got.status != 200 || strings.TrimSpace(got.body) != `{"outages":0,"webhooks":0}` {
+			if got := post(u.admin, "/api/dismiss", fmt.Sprintf(`{"until":%q}`, time.Now().Add(-time.Minute).Format(time.RFC3339Nano))); got.status != 200 || strings.TrimSpace(got.body) != `{"outages":0,"webhooks":0,"findings":0}` {
 				t.Errorf("it came later: %d %s", got.status, got.body)
 			}
-			for body, want := range map[string]string{`{"tenant":"acme"}`: "tenant", `{"until":"yesterday"}`: "until is"} {
+			for body, want := range map[string]string{`{"tenants":"acme"}`: "tenants", `{"until":"yesterday"}`: "until is"} {
 				if got := post(u.admin, "/api/dismiss", body); got.status != 400 || !strings.Contains(got.body, want) {
 					t.Errorf("%s: %d %s", body, got.status, got.body)
 				}
 			}
-			if got := post(u.admin, "/api/dismiss", ""); got.status != 200 || strings.TrimSpace(got.body) != `{"outages":1,"webhooks":0}` {
+			if got := post(u.admin, "/api/dismiss", ""); got.status != 200 || strings.TrimSpace(got.body) != `{"outages":1,"webhooks":0,"findings":0}` {
 				t.Errorf("the API: %d %s", got.status, got.body)
 			}
 			gone("the API")
