@@ -385,10 +385,10 @@ func init() {
 			doc:  []string{"POST /api/export", "[the whole inbox](operations.md#back-up-and-restore), as lines of JSON. Without a line `{\"end\":…}` it is not complete"},
 		},
 		{
-			Name: "import", Params: []Param{{Name: "skip_faulty", Is: yesOrNo, Flag: true}, {Name: "replace", Is: yesOrNo, Flag: true}}, Logged: "inbox imported by hand", Level: slog.LevelWarn,
+			Name: "import", Logged: "inbox imported by hand", Level: slog.LevelWarn,
 			do:   (*Handler).imports,
-			Args: "FILE", Help: "read an export into an empty inbox, or bare webhooks, one on a line, into any (- for standard input). If a line is faulty nothing is imported, unless --skip-faulty. Bare webhooks of tenants that usher knows are skipped, unless --replace",
-			doc: []string{"POST /api/import", "`{\"webhooks\":n,\"snapshots\":n,\"known\":n}`: reads such lines, or bare webhooks. `known` counts those of tenants that usher knows, which are left out; `?replace=true` takes them in, unless the tenant has some waiting or parked (`busy`, `busy_tenants`). 409 if a line is faulty: `?skip_faulty=true` lists such lines in `faulty`"},
+			Args: "FILE", Help: "read an export into an empty inbox (- for standard input). If a line is faulty nothing is imported",
+			doc: []string{"POST /api/import", "`{\"webhooks\":n,\"snapshots\":n}`: reads an export into an empty inbox. 409 if it is not empty, or a line is faulty: then nothing is imported"},
 		},
 		{
 			Name: "reconcile", Logged: "reconcile began", routes: (*Handler).reconcileRoutes,

@@ -73,7 +73,7 @@ const tooSlow = "the file arrives too slowly, and all webhooks wait for the impo
 func (h *Handler) imports(c *call) (any, []any, error) {
 	from := bufio.NewReaderSize(&stream{conn: http.NewResponseController(c.w), from: c.body}, 256<<10)
 	_, _ = from.Peek(1) // the import meets its error
-	done, err := h.cfg.Inbox.Import(c.Context(), from, inbox.ImportOptions{SkipFaulty: c.is("skip_faulty"), Replace: c.is("replace"), By: c.by})
+	done, err := h.cfg.Inbox.Import(c.Context(), from, c.by)
 	var faulty *inbox.FaultyError
 	switch {
 	case errors.As(err, &faulty):

@@ -12,18 +12,21 @@ import (
 	"testing/synctest"
 	"time"
 
+	"usher/internal/testkit"
 	"usher/internal/testkit/inboxtest"
 )
 
 // The body of an import may be larger than that of other requests.
 func TestImportsALargeFile(t *testing.T) {
 	h := New(port(inboxtest.Open(t)))
-	var file strings.Builder
+	var all []testkit.ExportedWebhook
 	for n := range 2000 {
-		file.WriteString(inboxtest.Snapshot("", fmt.Sprint("tenant-", n), "users=5") + "\n")
+		tenant := fmt.Sprint("tenant-", n)
+		all = append(all, testkit.ExportedWebhook{Tenant: tenant, State: 3, Body: inboxtest.Snapshot("", tenant, "users=5")})
 	}
-	if status, answer := ask(h, "POST", "/api/import", file.String()); status != http.StatusOK {
-		t.Errorf("%d bytes: %d %s", file.Len(), status, answer)
+	file := testkit.Export(all...)
+	if status, answer := ask(h, "POST", "/api/import", file); status != http.StatusOK {
+		t.Errorf("%d bytes: %d %s", len(file), status, answer)
 	}
 }
 
@@ -41,7 +44,7 @@ func (c *timed) SetWriteDeadline(at time.Time) error { c.write = append(c.write,
 func TestMovesDoNotStall(t *testing.T) {
 	h := New(port(inboxtest.Open(t)))
 	in := &timed{ResponseRecorder: httptest.NewRecorder()}
-	h.ServeHTTP(in, httptest.NewRequest("POST", "http://localhost/api/import", strings.NewReader(inboxtest.Snapshot("", "acme", "users")+"\n")))
+	h.ServeHTTP(in, httptest.NewRequest("POST", "http://localhost/api/import", strings.NewReader(testkit.Export())))
 	if in.Code != http.StatusOK || len(in.read) < 2 || in.read[len(in.read)-1].IsZero() {
 		t.Errorf("import: %d, deadlines %v", in.Code, in.read)
 	}
@@ -135,7 +138,8 @@ func TestImportWaitsForItsFile(t *testing.T) {
 	}()
 	<-begun
 	b.Take("", "acme", inboxtest.Snapshot("", "acme", "users"))
-	io.WriteString(write, inboxtest.Snapshot("", "other", "users")+"\n")
+	b.Erase("", "acme") // it is empty again
+	io.WriteString(write, testkit.Export())
 	write.Close()
 	if status := <-done; status != http.StatusOK {
 		t.Errorf("got %d", status)

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"usher/internal/inbox"
+	"usher/internal/testkit"
 	"usher/internal/testkit/inboxtest"
 )
 
@@ -112,14 +113,12 @@ func TestActionsOnManyNeedLittleMemory(t *testing.T) {
 	const webhooks = 600 // more than are read at once
 	b := inboxtest.Open(t, "main-less")
 	h := New(port(b))
-	var file strings.Builder
-	file.WriteString(`{"inbox":{"version":1}}` + "\n")
+	var all []testkit.ExportedWebhook
 	tries := strings.Repeat(`,{"status":500,"error":"`+strings.Repeat("x", 400)+`"}`, 20)[1:]
 	for n := range webhooks {
-		fmt.Fprintf(&file, `{"webhook":{"id":%d,"type":"TenantProvisioningChange","tenant":"t%d","state":"parked","tried":[%s],"certain":true,"snapshot":true}}`+"\n", n+1, n, tries)
+		all = append(all, testkit.ExportedWebhook{Tenant: fmt.Sprint("t", n), State: 1, Record: `{"tried":[` + tries + `]}`})
 	}
-	fmt.Fprintf(&file, `{"end":{"lines":%d}}`+"\n", webhooks+1)
-	if _, err := b.Import(t.Context(), strings.NewReader(file.String()), inbox.ImportOptions{}); err != nil {
+	if _, err := b.Import(t.Context(), strings.NewReader(testkit.Export(all...)), nil); err != nil {
 		t.Fatal(err)
 	}
 	inUse := func() int {
@@ -129,11 +128,11 @@ func TestActionsOnManyNeedLittleMemory(t *testing.T) {
 		return int(m.HeapAlloc)
 	}
 	before := inUse()
-	all, err := h.chooseToRedeliver(context.Background(), selection{Outcome: "parked"}, false)
+	chosen, err := h.chooseToRedeliver(context.Background(), selection{Outcome: "parked"}, false)
 	took := (inUse() - before) / webhooks
-	runtime.KeepAlive(all) // or it is gone before it is measured
-	if err != nil || len(all.ids) != webhooks || took > 200 {
-		t.Errorf("%d webhooks, %d bytes each: %v", len(all.ids), took, err)
+	runtime.KeepAlive(chosen) // or it is gone before it is measured
+	if err != nil || len(chosen.ids) != webhooks || took > 200 {
+		t.Errorf("%d webhooks, %d bytes each: %v", len(chosen.ids), took, err)
 	}
 }
 
@@ -142,13 +141,11 @@ func TestLongList(t *testing.T) {
 	const webhooks = 1203
 	b := inboxtest.Open(t, "main-less")
 	h := New(port(b))
-	var file strings.Builder
-	file.WriteString(`{"inbox":{"version":1}}` + "\n")
+	var all []testkit.ExportedWebhook
 	for n := range webhooks {
-		fmt.Fprintf(&file, `{"webhook":{"id":%d,"type":"TenantProvisioningChange","tenant":"t%d","state":"parked","certain":true,"snapshot":true}}`+"\n", n+1, n)
+		all = append(all, testkit.ExportedWebhook{Tenant: fmt.Sprint("t", n), State: 1})
 	}
-	fmt.Fprintf(&file, `{"end":{"lines":%d}}`+"\n", webhooks+1)
-	if _, err := b.Import(t.Context(), strings.NewReader(file.String()), inbox.ImportOptions{}); err != nil {
+	if _, err := b.Import(t.Context(), strings.NewReader(testkit.Export(all...)), nil); err != nil {
 		t.Fatal(err)
 	}
 	for query, want := range map[string]struct {

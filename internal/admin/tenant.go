@@ -455,7 +455,7 @@ func (h *Handler) addReceipt(ctx context.Context, t *Tenant) error {
 	case d.State == inbox.Stored:
 		r.Why = "No receiver takes its platform: only usher uses it"
 		if h.cfg.Receivers.For(t.Platform) != nil {
-			r.Why = "usher did not deliver it: it was imported, or came when no receiver took its platform"
+			r.Why = "usher did not deliver it: a reconcile stored it, or it came when no receiver took its platform"
 		}
 	case r.Taken && d.Changed.Before(h.cfg.Inbox.Opened()): // an older copy of the inbox may have been restored since
 		r.Why = receiver + " took it before usher opened this inbox"

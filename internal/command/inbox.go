@@ -614,23 +614,10 @@ func (i *inboxCall) importFile(ctx context.Context) error {
 	i.client.Timeout = 0 // it may take long
 	progress := &progressReader{r: source, stderr: i.Stderr}
 	var done inbox.Imported
-	query := make(url.Values)
-	for name, value := range i.params {
-		query.Set(name, value)
-	}
-	err := i.post(ctx, "/api/import?"+query.Encode(), io.NopCloser(progress), &done)
+	err := i.post(ctx, "/api/import", io.NopCloser(progress), &done)
 	progress.end()
 	if err != nil {
 		return err
-	}
-	for _, line := range done.Faulty {
-		fmt.Fprintln(i.Stderr, "left out:", text.Visible(line))
-	}
-	if done.Known > 0 {
-		fmt.Fprintf(i.Stderr, "skipped %s of tenants that usher already knew; use --replace to replace what it knows\n", plural(done.Known, "webhook"))
-	}
-	if done.Busy > 0 {
-		fmt.Fprintf(i.Stderr, "skipped %s of tenants that have webhooks waiting or parked: %s\n", plural(done.Busy, "webhook"), text.Visible(strings.Join(done.BusyTenants, ", ")))
 	}
 	fmt.Fprintf(i.Stdout, "imported %s and %s\n", plural(done.Webhooks, "webhook"), plural(done.Snapshots, "snapshot"))
 	return nil

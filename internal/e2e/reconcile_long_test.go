@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"usher/internal/testkit/pgtest"
+
+	"usher/internal/testkit"
 )
 
 // TestReconcileMany compares 100,000 tenants of which 50 differ, while webhooks come, with the long form; else 250, of which 10 do. It tells how long
@@ -32,9 +34,16 @@ func TestReconcileMany(t *testing.T) {
 			u := startBuilt(t, environ).ready(t)
 			environ = append(environ, "USHER_ADMIN_LISTEN="+u.admin)
 			known, lines := filepath.Join(dir, "known"), filepath.Join(dir, "lines")
-			writeTenants(t, known, tenants, func(n int) string {
-				return `{"type":"TenantProvisioningChange","payload":` + payload(fmt.Sprint("tenant-", n), fmt.Sprint("users=", n), "sso", "api=5") + `}`
-			})
+			all := make([]testkit.ExportedWebhook, tenants)
+			for n := range all {
+				tenant := fmt.Sprint("tenant-", n)
+				all[n] = testkit.ExportedWebhook{Platform: "crm", Tenant: tenant, State: 6, Features: fmt.Sprintf(`[{"code":"users","limit":%d},{"code":"sso","limit":null},{"code":"api","limit":5}]`, n),
+					Body: `{"type":"TenantProvisioningChange","payload":` + payload(tenant, fmt.Sprint("users=", n), "sso", "api=5") + `}`}
+			}
+			if err := os.WriteFile(known, []byte(testkit.Export(all...)), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			all = nil
 			writeTenants(t, lines, tenants, func(n int) string {
 				if n%(tenants/differ) == 0 {
 					return payload(fmt.Sprint("tenant-", n), "users=7", "sso")

@@ -61,7 +61,6 @@ func TestActionIsStoredWithWhatItDoes(t *testing.T) {
 			return fmt.Sprint(d.states(""), len(d.Paused()), d.actions())
 		}
 		invalid := d.nth("odd", 1)
-		bare := strings.NewReader(odd("bare", "a"))
 		for _, act := range []struct {
 			does func(by *Action) error
 			want string
@@ -72,7 +71,6 @@ func TestActionIsStoredWithWhatItDoes(t *testing.T) {
 			{func(by *Action) error { return second(d.Inbox.Accept(invalid, false, by)) }, "ana accept all 1"},
 			{func(by *Action) error { return second(d.Inbox.Forget(nil, "acme", by)) }, "ana forget all 0"},
 			{func(by *Action) error { return second(d.Inbox.Erase("", "other", by)) }, "ana erase all 2"},
-			{func(by *Action) error { return second(d.Import(t.Context(), bare, ImportOptions{By: by})) }, "ana import all 1"},
 			{func(by *Action) error { return second(d.Inbox.Resume(Pause{}, by)) }, "ana resume all 0"},
 		} {
 			before := state()
@@ -82,7 +80,6 @@ func TestActionIsStoredWithWhatItDoes(t *testing.T) {
 			}
 			silent.on.Store(false)
 			d.want(act.want+", undone", state(), before)
-			bare.Seek(0, 0)
 			what := strings.Fields(act.want)[1]
 			check(t, act.does(&Action{Who: "ana", What: what, About: "all"}))
 			last, _, _ := strings.Cut(d.actions(), ";")

@@ -123,9 +123,10 @@ func truth(t testing.TB, s *Inbox) map[string]string {
 	t.Helper()
 	have := make(map[string]string)
 	check(t, s.read(t.Context(), func(tx engine.Tx) error {
-		tx.Queue("export_snapshots", func(r engine.Row) error {
-			c, err := scanSnapshot(r)
-			have[c.Platform+"/"+c.Tenant] = c.Name
+		tx.Queue("export_snapshot", func(r engine.Row) error {
+			var tenant, platform, name string
+			err := r.Scan(&tenant, &platform, new(int64), new(string), new(int64), &name, new(string))
+			have[platform+"/"+tenant] = name
 			return err
 		})
 		return tx.Send()
@@ -372,7 +373,7 @@ func TestChangesCursorUnknown(t *testing.T) {
 		}
 		late.follow(t, s, 10)
 		late.right(t, s)
-		_, err = s.Import(t.Context(), &saved, ImportOptions{})
+		_, err = s.Import(t.Context(), &saved, nil)
 		check(t, err)
 		late.follow(t, s, 10)
 		late.right(t, s)

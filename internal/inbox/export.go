@@ -11,9 +11,9 @@ import (
 	"io"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"usher/internal/content"
 	"usher/internal/inbox/engine"
@@ -21,53 +21,23 @@ import (
 	"usher/webhookgate"
 )
 
-// Export and import: the whole inbox as lines of JSON. The first line has the version, the last one the number of lines before
-// it, so that a truncated file is noticed. The format is documented in docs/operations.md, and a golden file guards it.
+// Export and import: the whole inbox as lines of JSON. The first line says what the file is. Then each row of each table of engine.Exported
+// is one line, {"TABLE":{"COLUMN":VALUE,…}}: integers are numbers, bytes are text in base64. The last line has the number of rows, so that
+// a truncated file is noticed. A golden file guards the format.
 
 // exportVersion is the version of the format.
 const exportVersion = 1
 
-// An exportLine is one line. Exactly one member is set.
-type exportLine struct {
-	Inbox    *inboxLine    `json:"inbox,omitempty"`
-	Pause    *Pause        `json:"pause,omitempty"`
-	Lane     *laneLine     `json:"lane,omitempty"`
-	Webhook  *webhookLine  `json:"webhook,omitempty"`
-	Snapshot *snapshotLine `json:"snapshot,omitempty"`
-	Seen     *seenLine     `json:"seen,omitempty"`
-	Outage   *outageLine   `json:"outage,omitempty"`
-	End      *endLine      `json:"end,omitempty"`
+// A firstLine says what the file is.
+type firstLine struct {
+	Program string    `json:"program"`
+	Version int       `json:"version"`
+	At      time.Time `json:"at"`
 }
 
-// numbers are those of the webhooks that the line names. Even if such a webhook is not in the export, no other may get its number.
-func (l *exportLine) numbers() []int64 {
-	switch {
-	case l.Webhook != nil:
-		return []int64{l.Webhook.ID, l.Webhook.LastID}
-	case l.Lane != nil:
-		return []int64{l.Lane.Tail, l.Lane.Last}
-	case l.Snapshot != nil:
-		return []int64{l.Snapshot.ID}
-	case l.Seen != nil:
-		return []int64{l.Seen.ID}
-	}
-	return nil
-}
-
-// validID says whether the webhook-id in the line can stand in a header, and in a database.
-func (l *exportLine) validID() bool {
-	id := ""
-	switch {
-	case l.Webhook != nil:
-		id = l.Webhook.UUID
-	case l.Lane != nil:
-		id = l.Lane.TailID
-	case l.Snapshot != nil:
-		id = l.Snapshot.Webhook
-	case l.Seen != nil:
-		id = l.Seen.Webhook
-	}
-	return len(id) <= 255 && !strings.ContainsFunc(id, func(c rune) bool { return c <= ' ' || c > '~' })
+// A lastLine says how many rows come before it.
+type lastLine struct {
+	Rows int `json:"rows"`
 }
 
 const (
@@ -78,134 +48,6 @@ const (
 )
 
 var errNoNumber = errors.New("no number is left for a new webhook: export the inbox, and import it into a new one")
-
-type inboxLine struct {
-	Version int       `json:"version"`
-	At      time.Time `json:"at"`
-}
-
-type endLine struct {
-	Lines int `json:"lines"`
-}
-
-// A laneName says which lane a line is about.
-type laneName struct {
-	Platform string `json:"platform,omitempty"`
-	Tenant   string `json:"tenant,omitempty"`
-	Type     string `json:"type,omitempty"` // only without a tenant
-}
-
-// A laneLine is what dedup remembers about a lane, and when anything came for it last, but for what the receiver holds: when the export is imported, the receiver may have
-// got other webhooks.
-type laneLine struct {
-	laneName
-	Tail       int64       `json:"tail"`
-	TailID     string      `json:"tail_id,omitempty"`
-	TailDigest octets      `json:"tail_digest,omitempty"`
-	Last       int64       `json:"last"`
-	LastAt     time.Time   `json:"last_at"`
-	Missed     *missedLine `json:"missed,omitempty"`
-}
-
-// A missedLine is what usher missed the lane's tenant.
-type missedLine struct {
-	Since   time.Time `json:"since"`
-	Last    time.Time `json:"last"`
-	Digests []octets  `json:"digests"`
-}
-
-func newMissedLine(d webhookgate.MissedSet) *missedLine {
-	if len(d.Webhooks) == 0 {
-		return nil
-	}
-	l := &missedLine{Since: d.Since, Last: d.Last()}
-	for _, m := range d.Webhooks {
-		l.Digests = append(l.Digests, m.Digest[:])
-	}
-	return l
-}
-
-// addTo adds it to what was missed already: the inbox may miss the tenant something since it was opened.
-func (l *missedLine) addTo(d webhookgate.MissedSet) webhookgate.MissedSet {
-	if l == nil {
-		return d
-	}
-	for _, digest := range l.Digests {
-		d = d.Add(readMissedWebhook(digest, l.Last.UnixMicro()))
-	}
-	if l.Since.Before(d.Since) {
-		d.Since = l.Since
-	}
-	return d
-}
-
-// An outageLine is a time in which usher may have missed webhooks.
-type outageLine struct {
-	Outage
-	Webhooks int64 `json:"webhooks,omitempty"` // how many got a 5xx before their tenant was known; zero: no gate was up
-}
-
-type webhookLine struct {
-	Webhook
-	LastID   int64     `json:"last_id,omitempty"` // of an invalid one that came again: the number that its last copy took
-	Certain  bool      `json:"certain"`           // the tenant is certain; false only for a webhook that is invalid
-	Snapshot bool      `json:"snapshot"`
-	Digest   octets    `json:"digest"`
-	Header   bytesText `json:"header"`
-	Body     bytesText `json:"body"`
-}
-
-type snapshotLine struct {
-	laneName
-	ID       int64           `json:"id"`
-	Webhook  string          `json:"webhook"`
-	Received time.Time       `json:"received"`
-	Name     string          `json:"name,omitempty"`
-	Features json.RawMessage `json:"features,omitempty"`
-}
-
-type seenLine struct {
-	laneName
-	Hash    octets    `json:"hash"`
-	Digest  octets    `json:"digest"`
-	ID      int64     `json:"id"`
-	Webhook string    `json:"webhook"`
-	At      time.Time `json:"at"`
-}
-
-// octets is a []byte, which encoding/json writes in base64.
-type octets = []byte
-
-// bytesText is a []byte that is written as text, or as {"base64":…} if it is not valid UTF-8.
-type bytesText []byte
-
-// MarshalJSON implements json.Marshaler.
-func (b bytesText) MarshalJSON() ([]byte, error) {
-	if utf8.Valid(b) {
-		var out bytes.Buffer
-		enc := json.NewEncoder(&out)
-		enc.SetEscapeHTML(false)
-		err := enc.Encode(string(b))
-		return bytes.TrimSpace(out.Bytes()), err
-	}
-	return json.Marshal(map[string][]byte{"base64": b})
-}
-
-// UnmarshalJSON implements json.Unmarshaler.
-func (b *bytesText) UnmarshalJSON(in []byte) error {
-	if len(in) > 0 && in[0] == '{' {
-		var o struct {
-			Base64 []byte `json:"base64"`
-		}
-		err := json.Unmarshal(in, &o)
-		*b = o.Base64
-		return err
-	}
-	var s string
-	err := json.Unmarshal(in, &s)
-	*b = bytesText(s)
-	return err
-}
 
 // Export writes the whole inbox, as it is at one moment, and returns the number of webhooks. The inbox works on meanwhile.
 func (s *Inbox) Export(ctx context.Context, to io.Writer) (webhooks int, err error) {
@@ -227,65 +69,83 @@ func (s *Inbox) Export(ctx context.Context, to io.Writer) (webhooks int, err err
 	out := bufio.NewWriterSize(to, 64<<10)
 	enc := json.NewEncoder(out)
 	enc.SetEscapeHTML(false)
-	count := 0
-	write := func(l exportLine) error {
-		count++
-		return enc.Encode(l)
-	}
+	rows := 0
 	err = s.engine.Read(ctx, func(tx engine.Tx) error {
-		if err := write(exportLine{Inbox: &inboxLine{exportVersion, s.Now()}}); err != nil {
+		var now int64
+		tx.Now(&now)
+		if err := tx.Send(); err != nil {
 			return err
 		}
-		tx.Queue("pauses", func(r engine.Row) error {
-			p, err := scanPause(r)
-			return errors.Join(err, write(exportLine{Pause: &p}))
-		})
-		tx.Queue("export_lanes", func(r engine.Row) error {
-			l, err := scanLane(r)
-			if err != nil {
-				return err
-			}
-			return write(exportLine{Lane: &laneLine{laneName(l.Lane), l.tail, l.tailID, l.tailDigest, l.last, moment(l.lastAt), newMissedLine(l.missed)}})
-		})
-		tx.Queue("export_webhooks", func(r engine.Row) error {
-			w, err := scanWebhook(r, true)
-			if err != nil {
-				return err
-			}
-			webhooks++
-			l := &webhookLine{Webhook: *w, Certain: w.lane != webhookgate.Lane{}, Snapshot: w.snapshot, Digest: w.digest, Header: encodeHeader(w.Header), Body: w.Body}
-			if w.State == Invalid && w.rank > w.ID {
-				l.LastID = w.rank
-			}
-			return write(exportLine{Webhook: l})
-		})
-		tx.Queue("export_snapshots", func(r engine.Row) error {
-			t, err := scanSnapshot(r)
-			if err != nil {
-				return err
-			}
-			return write(exportLine{Snapshot: &snapshotLine{laneName{t.Platform, t.Tenant, ""}, t.Seq, t.Webhook, t.Received, t.Name, json.RawMessage(t.Features)}})
-		})
-		tx.Queue("export_seen", func(r engine.Row) error {
-			var at int64
-			l := new(seenLine)
-			err := r.Scan(&l.Platform, &l.Tenant, &l.Type, &l.Hash, &l.Digest, &l.ID, &at, &l.Webhook)
-			l.At = moment(at)
-			return errors.Join(err, write(exportLine{Seen: l}))
-		})
-		tx.Queue("outages", func(r engine.Row) error {
-			var began, ended int64
-			l := new(outageLine)
-			err := r.Scan(&began, &ended, &l.Webhooks)
-			l.From, l.To = moment(began), moment(ended)
-			return errors.Join(err, write(exportLine{Outage: l}))
-		}, never)
+		if err := enc.Encode(map[string]firstLine{"inbox": {"usher", exportVersion, moment(s.applyOffset(now))}}); err != nil {
+			return err
+		}
+		for _, table := range engine.Exported {
+			tx.Queue("export_"+table.Name, func(r engine.Row) error {
+				if rows++; table.Name == "webhook" {
+					webhooks++
+				}
+				return writeRow(out, table, r)
+			})
+		}
 		return tx.Send()
 	})
 	if err == nil {
-		err = enc.Encode(exportLine{End: &endLine{count}})
+		err = enc.Encode(map[string]lastLine{"end": {rows}})
 	}
 	return webhooks, errors.Join(err, out.Flush())
+}
+
+// writeRow writes a row as a line.
+func writeRow(out *bufio.Writer, table engine.Layout, r engine.Row) error {
+	var into []any
+	for _, c := range table.Columns {
+		switch {
+		case c.LeftOut:
+		case c.Kind == "int":
+			into = append(into, new(int64))
+		case c.Kind == "bytes":
+			into = append(into, new([]byte))
+		default:
+			into = append(into, new(string))
+		}
+	}
+	if err := r.Scan(into...); err != nil {
+		return fmt.Errorf("a row of %s can't be read: %w", table.Name, err)
+	}
+	var line bytes.Buffer
+	enc := json.NewEncoder(&line)
+	enc.SetEscapeHTML(false)
+	separator := `{"` + table.Name + `":{"`
+	for _, c := range table.Columns {
+		if c.LeftOut {
+			continue
+		}
+		line.WriteString(separator + c.Name + `":`)
+		separator = `,"`
+		value := into[0]
+		if into = into[1:]; c.Kind == "json" {
+			value = sameFeatures(*value.(*string))
+		}
+		if err := enc.Encode(value); err != nil {
+			return err
+		}
+		line.Truncate(line.Len() - 1) // the line end
+	}
+	line.WriteString("}}\n")
+	_, err := out.Write(line.Bytes())
+	return err
+}
+
+// sameFeatures spells features, which PostgreSQL spells in its own way, as SQLite has them; "": none are known.
+func sameFeatures(text string) any {
+	known, err := snapshot.Decode([]byte(text))
+	switch {
+	case err != nil:
+		return text // damaged: the import says so
+	case !known.Known:
+		return nil
+	}
+	return json.RawMessage(known.Encode())
 }
 
 // A FaultyError says which lines of a file cannot be imported, and why.
@@ -305,53 +165,44 @@ func (e *FaultyError) Error() string {
 // ErrNotEmpty says that an export can only be imported into an empty inbox.
 const ErrNotEmpty Denied = "the inbox is not empty: an export can only be imported into an empty one"
 
-// ImportOptions say what an import may do.
-type ImportOptions struct {
-	SkipFaulty bool // leave faulty lines out; false: if there are any, nothing is imported
-	Replace    bool // a bare webhook of a known tenant replaces what usher knows
-	By         *Action
-}
-
 // Imported says what an import did.
 type Imported struct {
 	Webhooks  int `json:"webhooks"`
 	Snapshots int `json:"snapshots"`
-	// Bare webhooks that were left out: Known, because their tenants were known before; Busy, because their tenants have webhooks
-	// that wait or are parked, which the receiver may get later.
-	Known       int      `json:"known"`
-	Busy        int      `json:"busy,omitempty"`
-	BusyTenants []string `json:"busy_tenants,omitempty"` // the first 20 of them
-	Faulty      []string `json:"faulty,omitempty"`
 }
 
 // An importJob imports a file: in one transaction, however large the file is.
 type importJob struct {
 	s      *Inbox
 	from   *bufio.Reader
+	by     *Action
 	result Imported
 	noted  func() // to be called when it is committed
 	reply  chan error
-	ImportOptions
 
-	// The inbox at the begin of the import.
-	now        int64 // the database's time
-	filled     bool  // it has webhooks or snapshots
-	lastBefore int64 // the last number that was in use
+	now    int64 // the database's time
+	filled bool  // the inbox has webhooks or snapshots
+	missed int64 // since when it has missed some; 0: it has not
 
 	// The file, as far as it was read.
-	lines       int      // without empty ones
-	isExport    bool     // its first line says that it is an export
-	hasBare     bool     // it has bare webhooks
-	ended       bool     // the last line of the export was read
-	lastID      int64    // the number of the last webhook
-	highest     int64    // the highest number, of the inbox and of the file
-	faults      []string // the first 20
-	faultyLines int
+	at      int64 // when it was exported; 0: its first line was not read
+	rows    int
+	ended   bool     // the last line was read
+	highest int64    // the highest number of a webhook, of the inbox and of the file
+	faults  []string // the first maxNamed
+	faulty  int
+
+	// The rows that go to the database together, and their lines. All are of the table at this index of engine.Exported.
+	table int
+	chunk [][]any
+	lines []int
+	bytes int
+	last  []any // the key of the row before
 }
 
-// Import reads the lines of an export into an empty inbox, or bare webhooks into any inbox. If it fails, nothing is imported.
-func (s *Inbox) Import(ctx context.Context, from io.Reader, options ImportOptions) (Imported, error) {
-	i := &importJob{s: s, from: bufio.NewReaderSize(from, 256<<10), ImportOptions: options, reply: make(chan error, 1)}
+// Import reads an export into an empty inbox. If it fails, nothing is imported.
+func (s *Inbox) Import(ctx context.Context, from io.Reader, by *Action) (Imported, error) {
+	i := &importJob{s: s, from: bufio.NewReaderSize(from, 256<<10), by: by, reply: make(chan error, 1)}
 	select {
 	case s.imports <- i:
 	case <-ctx.Done():
@@ -390,53 +241,33 @@ func (i *importJob) run() error {
 	return err
 }
 
-// A chunk of this many lines, or Limits.ChunkBytes, goes to the database together.
-const chunkLines = 200
-
-// maxLine is the length of the longest line. A body takes six times its size if every byte is escaped.
-const maxLine = 64 << 20
-
-// An importChunk has some lines that were read and checked: the lanes that they are about, and what they change when these lanes
-// are locked.
-type importChunk struct {
-	lanes      map[webhookgate.Lane]bool
-	changes    []func(*sqlTurn)
-	newNumbers int64 // how many bare webhooks need a number
-	bytes      int   // of its lines
-}
-
-func newImportChunk() *importChunk { return &importChunk{lanes: make(map[webhookgate.Lane]bool)} }
-
-// add adds a change of a lane.
-func (chunk *importChunk) add(name webhookgate.Lane, change func(*lane)) error {
-	switch {
-	case unnamed(name):
-		return errNoLane
-	case !storable(name.Platform) || !storable(name.Tenant) || !storable(name.Type):
-		return errBadCode
-	}
-	key := LaneOf(name)
-	chunk.lanes[key] = true
-	chunk.changes = append(chunk.changes, func(t *sqlTurn) { change(t.lanes[key]) })
-	return nil
-}
+const (
+	// A chunk of this many rows, or Limits.ChunkBytes, goes to the database together.
+	chunkRows = 200
+	// maxLine is the length of the longest line.
+	maxLine = 64 << 20
+	// maxText is more than any text takes, but for features.
+	maxText = 1 << 20
+	// maxNamed is how many faulty lines an import names.
+	maxNamed = 20
+)
 
 // readFile reads the file, and writes it chunk by chunk.
 func (i *importJob) readFile(tx engine.Tx) error {
 	tx.Now(&i.now)
 	tx.Queue("import_lock", nil)
 	tx.Queue("inbox_filled", func(r engine.Row) error { var n int64; err := r.Scan(&n); i.filled = n > 0; return err })
-	tx.Queue("last_number", func(r engine.Row) error { return r.Scan(&i.lastBefore) })
+	tx.Queue("missed_count", func(r engine.Row) error { return r.Scan(new(int64), &i.missed, new(int64)) })
+	tx.Queue("last_number", func(r engine.Row) error { return r.Scan(&i.highest) })
 	if err := tx.Send(); err != nil {
 		return err
 	}
-	i.now, i.highest = i.s.applyOffset(i.now), i.lastBefore
-	chunk := newImportChunk()
+	i.now = i.s.applyOffset(i.now)
 	for n := 1; ; n++ {
 		text, fault := readLine(i.from)
 		switch {
 		case fault == io.EOF:
-			return i.finish(tx, chunk)
+			return i.finish(tx)
 		case fault != nil && !errors.Is(fault, errLongLine):
 			return fmt.Errorf("line %d can't be read: %w", n, fault)
 		case fault == nil:
@@ -444,134 +275,28 @@ func (i *importJob) readFile(tx engine.Tx) error {
 				continue
 			}
 			var err error
-			if fault, err = i.addLine(chunk, n, text); err != nil {
+			if fault, err = i.addLine(tx, n, text); err != nil {
 				return err
 			}
 		}
-		i.lines++
 		if fault != nil {
-			i.faultyLines++
-			if len(i.faults) < maxNamed {
-				i.faults = append(i.faults, fmt.Sprintf("line %d: %v", n, fault))
-			}
-			continue
-		}
-		if chunk.bytes += len(text); len(chunk.changes) >= chunkLines || chunk.bytes >= i.s.cfg.Limits.ChunkBytes {
-			if err := i.flush(tx, chunk); err != nil {
-				return err
-			}
-			chunk = newImportChunk()
+			i.fault(fmt.Sprintf("line %d: %v", n, fault))
 		}
 	}
 }
 
-// addLine adds line n to the chunk. It returns a fault, with which the line may be left out, or an error, which ends the import.
-func (i *importJob) addLine(chunk *importChunk, n int, text []byte) (fault, err error) {
-	var bare struct { // a line that has a type is a webhook, whatever else it has
-		Type json.RawMessage `json:"type"`
+func (i *importJob) fault(text string) {
+	if i.faulty++; len(i.faults) < maxNamed {
+		i.faults = append(i.faults, text)
 	}
-	var l exportLine
-	err = json.Unmarshal(text, &bare)
-	if err == nil && bare.Type == nil {
-		if longBeside(text) {
-			return errLongLine, nil
-		}
-		err = json.Unmarshal(text, &l)
-	}
-	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok { // its text names our Go types
-		if wrong.Field == "" {
-			return fmt.Errorf("is a JSON %s, not an object", wrong.Value), nil
-		}
-		return fmt.Errorf("has a JSON %s in %q", wrong.Value, wrong.Field[strings.LastIndexByte(wrong.Field, '.')+1:]), nil
-	}
-	switch {
-	case err != nil:
-		return err, nil
-	case i.ended:
-		return errors.New("comes after the end"), nil
-	case bare.Type != nil && i.isExport, l.Inbox != nil && i.hasBare: // its tenant may have webhooks that wait
-		return errors.New("is of a second kind: a file has either an export, or bare webhooks"), nil
-	case bare.Type != nil || l == exportLine{}:
-		i.hasBare = true
-		return i.addBare(chunk, text), nil
-	case l.Inbox != nil && l.Inbox.Version > exportVersion:
-		return nil, fmt.Errorf("line %d: the export has version %d, and this usher knows version %d: use a newer usher", n, l.Inbox.Version, exportVersion)
-	case l.Inbox != nil && i.filled:
-		return nil, ErrNotEmpty
-	case l.Inbox != nil:
-		i.isExport = true
-	case !i.isExport:
-		return errors.New("is a line of an export, but the export's first line is missing"), nil
-	case l.End != nil:
-		i.ended = true
-		if l.End.Lines != i.lines {
-			return fmt.Errorf("says that %d lines come before it, but there are %d: the file is not complete", l.End.Lines, i.lines), nil
-		}
-	default:
-		return i.checkLine(chunk, &l), nil
-	}
-	return nil, nil
 }
-
-// longBeside says whether a line of an export is long although the body and the header of its webhook, or the features of its snapshot, are
-// not: decoded, a list of empty tries takes fifty times as much memory.
-func longBeside(text []byte) bool {
-	if len(text) <= maxBeside {
-		return false
-	}
-	var large struct {
-		Webhook  struct{ Header, Body json.RawMessage }
-		Snapshot struct{ Features json.RawMessage }
-	}
-	err := json.Unmarshal(text, &large)
-	return err != nil || len(text)-len(large.Webhook.Header)-len(large.Webhook.Body)-len(large.Snapshot.Features) > maxBeside
-}
-
-// maxBeside is more than everything else in a line takes.
-const maxBeside = 1 << 20
-
-// finish writes the last chunk, and, after an export, computes the lanes' counts from the webhooks.
-func (i *importJob) finish(tx engine.Tx, chunk *importChunk) error {
-	if i.isExport && !i.ended {
-		i.faultyLines++
-		i.faults = append(i.faults, "the last line is missing: the file is not complete")
-	}
-	if i.faultyLines > 0 && !i.SkipFaulty {
-		return &FaultyError{i.faults, i.faultyLines}
-	}
-	i.result.Faulty = i.faults
-	if err := i.flush(tx, chunk); err != nil {
-		return err
-	}
-	tx.Queue("number_raise", nil, i.highest)
-	tx.Queue("runs_drop", nil)
-	tx.Queue("tellings_forget", nil, rand.Int64()) // all who keep a copy begin again
-	i.noted = i.By.queue(tx, i.now, i.result.Webhooks)
-	var due int64
-	tx.Now(&due)
-	if err := tx.Send(); err != nil || !i.isExport {
-		return err
-	}
-	due = i.s.applyOffset(due)
-	if i.s.engine.Shared() { // counting and committing take no longer than reading did
-		due += max(0, due-i.now) + micros(importDelay)
-	}
-	tx.Queue("import_recount", nil, due)
-	if i.faultyLines > 0 { // a webhook that was left out must not count as the original of a duplicate
-		tx.Queue("import_forget_copies", nil)
-		tx.Queue("seen_expire", nil, never)
-	}
-	return tx.Send()
-}
-
-// importDelay is how long imported webhooks wait if replicas share the database: each replica must have read the pauses that came
-// with them.
-const importDelay = 3 * time.Second
 
 var (
-	errLongLine = errors.New("is too long")
-	errNoLane   = errors.New("does not name its tenant")
-	errBadCode  = errors.New("has a code that is longer than 255 bytes, or has a zero character")
+	errLongLine  = errors.New("is too long")
+	errNoLane    = errors.New("does not name its tenant")
+	errBadCode   = errors.New("has a code that is longer than 255 bytes, or has a zero character")
+	errNoPart    = errors.New("is no part of an export")
+	errFirstLine = errors.New("is a line of an export, but the export's first line is missing")
 )
 
 // readLine reads one line. If it is too long it returns errLongLine, and the next call reads the next line.
@@ -596,201 +321,439 @@ func readLine(r *bufio.Reader) (text []byte, err error) {
 	}
 }
 
-// checkLine checks a line of an export, and adds its changes to the chunk.
-func (i *importJob) checkLine(chunk *importChunk, l *exportLine) error {
-	for _, n := range l.numbers() {
-		if n < 0 || n > maxImported {
-			return fmt.Errorf("has the number %d, and not one from 0 to %d", n, int64(maxImported))
-		}
-	}
-	if !l.validID() {
-		return errors.New("has a webhook-id that no webhook has")
-	}
-	err := errNoLane
+// addLine adds line n. It returns a fault, or an error, which ends the import.
+func (i *importJob) addLine(tx engine.Tx, n int, text []byte) (fault, err error) {
+	dec := json.NewDecoder(bytes.NewReader(text))
+	kind, err := openObject(dec)
+	table := slices.IndexFunc(engine.Exported, func(t engine.Layout) bool { return t.Name == kind })
 	switch {
-	case l.Pause != nil:
-		err = i.addPause(chunk, *l.Pause)
-	case l.Lane != nil:
-		err = chunk.add(webhookgate.Lane(l.Lane.laneName), l.Lane.restoreLane)
-	case l.Outage != nil:
-		err = nil
-		g := l.Outage
-		chunk.changes = append(chunk.changes, func(t *sqlTurn) {
-			t.statements = append(t.statements, func(tx engine.Tx) {
-				tx.Queue("outage_add", nil, g.From.UnixMicro(), g.To.UnixMicro(), max(0, g.Webhooks))
-			})
-		})
-	case l.Webhook != nil:
-		err = i.addWebhook(chunk, l.Webhook)
-	case l.Snapshot != nil:
-		t := l.Snapshot
-		state, bad := snapshot.Decode(t.Features)
-		if bad != nil || slices.ContainsFunc(state.Features, func(f snapshot.Feature) bool { return !storable(f.Code) }) {
-			return errors.New("has a snapshot whose features can't be read")
+	case err != nil:
+		return err, nil
+	case kind != "inbox" && kind != "end" && table < 0:
+		return errNoPart, nil
+	case kind == "inbox" && i.at != 0:
+		return errors.New("is a second first line"), nil
+	case kind != "inbox" && i.at == 0:
+		return errFirstLine, nil
+	case i.ended:
+		return errors.New("comes after the end"), nil
+	case kind == "inbox":
+		var first firstLine
+		if err := decodeLast(dec, &first); err != nil {
+			return err, nil
 		}
-		err = chunk.add(webhookgate.Lane{Platform: t.Platform, Tenant: t.Tenant}, func(to *lane) {
-			to.raiseTail(t.ID, t.Webhook)
-			to.raiseLast(t.ID, t.Received)
-			to.memory.snapshot = &snapshot.Stored{Platform: to.Platform, Tenant: to.Tenant, Seq: t.ID, Webhook: t.Webhook, Received: t.Received, Name: withoutZero(t.Name), Features: state.Encode()}
-		})
-	case l.Seen != nil:
-		e := l.Seen
-		if len(e.Hash) != 32 || len(e.Digest) != 32 {
-			return errors.New("has an id without its hash, or without its webhook's")
+		switch {
+		case first.Program != "usher" || first.Version < 1:
+			return errNoPart, nil
+		case first.Version > exportVersion:
+			return nil, fmt.Errorf("line %d: the export has version %d, and this usher knows version %d: use a newer usher", n, first.Version, exportVersion)
+		case i.filled:
+			return nil, ErrNotEmpty
 		}
-		err = chunk.add(webhookgate.Lane(e.laneName), func(to *lane) {
-			to.newSeen = append(to.newSeen, &seenRow{seenID: seenID{to.Lane, [32]byte(e.Hash)}, digest: e.Digest, seq: e.ID, at: e.At.UnixMicro(), uuid: e.Webhook})
-		})
+		i.at = max(1, first.At.UnixMicro())
+		return nil, nil
+	case kind == "end":
+		var last lastLine
+		if err := decodeLast(dec, &last); err != nil {
+			return err, nil
+		}
+		if i.ended = true; last.Rows != i.rows {
+			return fmt.Errorf("says that %d rows come before it, but there are %d: the file is not complete", last.Rows, i.rows), nil
+		}
+		return nil, nil
 	}
-	if err == nil {
-		i.highest = max(i.highest, slices.Max(append(l.numbers(), 0)))
+	i.rows++
+	return i.addRow(tx, n, table, dec, len(text))
+}
+
+// addRow adds a row of the table at this index.
+func (i *importJob) addRow(tx engine.Tx, n, table int, dec *json.Decoder, size int) (fault, err error) {
+	t := engine.Exported[table]
+	row, fault := readRow(dec, t)
+	if fault != nil {
+		return fault, nil
+	}
+	if table != i.table {
+		if table < i.table {
+			return fmt.Errorf("is a row of %s after one of %s", t.Name, engine.Exported[i.table].Name), nil
+		}
+		if err := i.flush(tx); err != nil {
+			return nil, err
+		}
+		i.table, i.last = table, nil
+	}
+	values := make(map[string]any, len(row))
+	for k, c := range t.Columns {
+		values[c.Name] = row[k]
+	}
+	if fault := i.check(t, values); fault != nil {
+		return fault, nil
+	}
+	if t.Unique {
+		var key []any
+		for _, name := range t.Key {
+			key = append(key, values[name])
+		}
+		if i.last != nil && compareKeys(i.last, key) >= 0 { // so that none occurs twice
+			return fmt.Errorf("is a row of %s that should come before the one before it", t.Name), nil
+		}
+		i.last = key
+	}
+	if t.Name == "lane" {
+		platform := values["platform"].(string)
+		values["receiver"] = nameOf(i.s.cfg.Receivers.For(platform))
+	}
+	for k, c := range t.Columns {
+		row[k] = values[c.Name]
+	}
+	i.result.Webhooks += int(boolNumber(t.Name == "webhook"))
+	i.result.Snapshots += int(boolNumber(t.Name == "snapshot"))
+	i.chunk, i.lines, i.bytes = append(i.chunk, row), append(i.lines, n), i.bytes+size
+	if len(i.chunk) >= chunkRows || i.bytes >= i.s.cfg.Limits.ChunkBytes {
+		return nil, i.flush(tx)
+	}
+	return nil, nil
+}
+
+// openObject reads the begin of {"NAME":…, up to the value, and returns the name.
+func openObject(dec *json.Decoder) (name string, err error) {
+	open, err := dec.Token()
+	if err == nil && open != json.Delim('{') {
+		return "", errors.New("is not a JSON object")
+	}
+	token, err2 := dec.Token()
+	name, _ = token.(string)
+	return name, spoken(errors.Join(err, err2))
+}
+
+// decodeLast reads the value, and the end of the object and of the line.
+func decodeLast(dec *json.Decoder, into any) error {
+	if err := dec.Decode(into); err != nil {
+		if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok { // its text names our Go types
+			return fmt.Errorf("has a JSON %s in %q", wrong.Value, wrong.Field)
+		}
+		return spoken(err)
+	}
+	return closeObject(dec)
+}
+
+// closeObject reads the end of the object and of the line.
+func closeObject(dec *json.Decoder) error {
+	closed, err := dec.Token()
+	switch {
+	case err != nil:
+		return spoken(err)
+	case closed != json.Delim('}'):
+		return errors.New("has more than one member")
+	}
+	if _, err := dec.Token(); err != io.EOF {
+		return errors.New("has something behind its end")
+	}
+	return nil
+}
+
+// spoken is an error of a decoder in words: it says EOF where a line is cut off.
+func spoken(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return errors.New("is not complete")
 	}
 	return err
 }
 
-// addPause adds a pause, and pauses its tenant's lane.
-func (i *importJob) addPause(chunk *importChunk, p Pause) error {
-	if !storable(p.Receiver) || !storable(p.Platform) {
-		return errBadCode
+// readRow reads the columns of a row, each once, and up to the end of the line. Columns that are missing get their default.
+func readRow(dec *json.Decoder, t engine.Layout) ([]any, error) {
+	if open, err := dec.Token(); err != nil || open != json.Delim('{') {
+		return nil, fmt.Errorf("has no object in %q", t.Name)
 	}
-	chunk.changes = append(chunk.changes, func(t *sqlTurn) {
-		t.statements = append(t.statements, func(tx engine.Tx) {
-			tx.Queue("pause_add", func(engine.Row) error { return nil }, p.row(p.Since.UnixMicro())...)
-		})
-	})
-	if p.Tenant == "" {
+	row := make([]any, len(t.Columns))
+	for dec.More() {
+		token, err := dec.Token()
+		if err != nil {
+			return nil, spoken(err)
+		}
+		name, _ := token.(string)
+		k := slices.IndexFunc(t.Columns, func(c engine.Column) bool { return c.Name == name && !c.LeftOut })
+		if k < 0 || row[k] != nil {
+			return nil, fmt.Errorf("has a column that %s does not have, or twice", t.Name)
+		}
+		var raw json.RawMessage
+		if err := dec.Decode(&raw); err != nil {
+			return nil, spoken(err)
+		}
+		if row[k], err = readValue(t.Columns[k], raw); err != nil {
+			return nil, err
+		}
+	}
+	if _, err := dec.Token(); err != nil {
+		return nil, spoken(err)
+	}
+	for k, c := range t.Columns {
+		if row[k] != nil {
+			continue
+		}
+		if row[k] = c.Default; c.Default == nil {
+			return nil, fmt.Errorf("has no %q", c.Name)
+		}
+	}
+	return row, closeObject(dec)
+}
+
+// readValue reads the value of a column: an int64, a string or a []byte.
+func readValue(c engine.Column, raw json.RawMessage) (value any, err error) {
+	isText := raw[0] == '"'
+	switch c.Kind {
+	case "int":
+		value, err = strconv.ParseInt(string(raw), 10, 64)
+	case "json":
+		known, bad := snapshot.Decode(raw)
+		switch {
+		case string(raw) == "null":
+			return "", nil
+		case bad != nil || !known.Known || slices.ContainsFunc(known.Features, func(f snapshot.Feature) bool { return !storable(f.Code) }):
+			return nil, errors.New("has a snapshot whose features can't be read")
+		}
+		return string(known.Encode()), nil
+	case "bytes":
+		var bytes []byte
+		err = json.Unmarshal(raw, &bytes)
+		value = notNull(bytes)
+	default:
+		var text string
+		err = json.Unmarshal(raw, &text)
+		if len(text) > maxText || strings.Contains(text, "\x00") {
+			return nil, fmt.Errorf("has a text in %q that is too long, or has a zero character", c.Name)
+		}
+		value = text
+	}
+	if err != nil || isText == (c.Kind == "int") {
+		return nil, fmt.Errorf("has something in %q that is not of its type (%s)", c.Name, c.Kind)
+	}
+	return value, nil
+}
+
+// firstMoment is the begin of the year 1, and lastMoment the last microsecond of the year 9999. JSON can't have another time.
+const (
+	firstMoment = -62135596800_000000
+	lastMoment  = 253402300799_999999
+)
+
+// check checks the values of a row, which may come from anybody: what usher would not have written could harm those who read it.
+func (i *importJob) check(t engine.Layout, row map[string]any) error {
+	for name, value := range row {
+		switch value := value.(type) {
+		case int64:
+			switch name {
+			case "seq", "rank", "tail", "last", "mark":
+				if value < 0 || value > maxImported || value == 0 && name == "seq" {
+					return fmt.Errorf("has the number %d, and not one from 0 to %d", value, int64(maxImported))
+				}
+				i.highest = max(i.highest, value)
+			case "state", "size", "webhooks":
+				if value < 0 || value > maxNumber {
+					return fmt.Errorf("has a number in %q that nothing has", name)
+				}
+			default:
+				if value != never && (value < firstMoment || value > lastMoment) {
+					return fmt.Errorf("has a number in %q that nothing has", name)
+				}
+			}
+		case string:
+			switch name {
+			case "tenant", "platform", "event_type", "receiver":
+				if !storable(value) {
+					return errBadCode
+				}
+			case "uuid", "tail_id":
+				if len(value) > 255 || strings.ContainsFunc(value, func(c rune) bool { return c <= ' ' || c > '~' }) {
+					return errors.New("has a webhook-id that no webhook has")
+				}
+			}
+		case []byte:
+			if several := t.Name == "lane" && name == "missed" && len(value) <= 4*sha256.Size; t.Name != "content" && len(value)%sha256.Size != 0 || t.Name != "content" && len(value) > sha256.Size && !several {
+				return fmt.Errorf("has something in %q that is no digest", name)
+			}
+		}
+	}
+	text := func(name string) string { v, _ := row[name].(string); return v }
+	number := func(name string) int64 { v, _ := row[name].(int64); return v }
+	flag := func(name string) bool { return number(name) == 0 || number(name) == 1 }
+	name := webhookgate.Lane{Platform: text("platform"), Tenant: text("tenant"), Type: text("event_type")}
+	if LaneOf(name) != name {
+		return errors.New("has a tenant and an event type")
+	}
+	switch t.Name {
+	case "lane":
+		if !flag("taken_snapshot") {
+			return errNoPart
+		}
+	case "webhook":
+		state := number("state")
+		switch {
+		case state >= int64(len(States)) || !flag("snapshot") || number("rank") < number("seq") || number("size") > 1<<40:
+			return errors.New("has a webhook without a valid state or size")
+		case len(row["digest"].([]byte)) == 0:
+			return errors.New("has a webhook without its digest")
+		case text("source") != "" && text("source") != FromReconcile:
+			return errors.New("has a webhook of a source that is not known")
+		case name == webhookgate.Lane{} && (stateOf(state) == Invalid || stateOf(state) == Discarded):
+			return checkRecord(text("record"))
+		case unnamed(name):
+			return errNoLane
+		}
+		return checkRecord(text("record"))
+	case "snapshot", "finding":
+		if name.Tenant == "" {
+			return errNoLane
+		}
+		if t.Name == "finding" {
+			return checkFinding(text("result"), text("changes"))
+		}
+		return nil
+	case "seen_id":
+		if len(row["id"].([]byte)) == 0 || len(row["digest"].([]byte)) == 0 {
+			return errors.New("has an id without its hash, or without its webhook's")
+		}
+	case "reconcile":
+		if s := text("summary"); !flag("complete") || s != "" && json.Unmarshal([]byte(s), new(Summary)) != nil {
+			return errors.New("has a summary that can't be read")
+		}
+		return nil
+	default:
 		return nil
 	}
-	return chunk.add(webhookgate.Lane{Platform: p.Platform, Tenant: p.Tenant}, func(to *lane) { to.paused, to.dirty = true, true })
-}
-
-// restoreLane copies what dedup remembers into the lane's row.
-func (l *laneLine) restoreLane(to *lane) {
-	to.tail, to.tailID, to.tailDigest, to.dirty = l.Tail, l.TailID, l.TailDigest, true
-	to.raiseLast(l.Last, l.LastAt)
-	to.missed = l.Missed.addTo(to.missed)
-}
-
-// addWebhook checks a webhook of an export, and adds it in its state.
-func (i *importJob) addWebhook(chunk *importChunk, w *webhookLine) error {
-	switch {
-	case w.State.number() < 0 || w.ID == 0:
-		return errors.New("has a webhook without a valid id or state")
-	case w.ID <= i.lastID: // so that no number occurs twice
-		return errors.New("has a webhook after one with a higher id")
-	case !w.Certain && w.State != Invalid && w.State != Discarded:
+	if unnamed(name) {
 		return errNoLane
-	case len(w.Tried) > keptTries || len(w.Faults) > content.MaxFaults+1: // the last fault may say how many more there are
+	}
+	return nil
+}
+
+// checkRecord checks the column record of a webhook.
+func checkRecord(text string) error {
+	var record Record
+	switch err := json.Unmarshal([]byte(text), &record); {
+	case err != nil && text != "":
+		return errors.New("has a record that can't be read")
+	case len(record.Tried) > keptTries || len(record.Faults) > content.MaxFaults+1: // the last fault may say how many more there are
 		return errors.New("has more tries or faults than usher keeps")
 	}
-	mayBeDamaged := w.State == Parked || w.State == Superseded || w.State == Discarded // usher parks a webhook when it finds it damaged
-	if sum := sha256.Sum256(w.Body); !bytes.Equal(sum[:], w.Digest) && !mayBeDamaged {
-		return errors.New("has a webhook whose body does not fit its digest")
+	return nil
+}
+
+// checkFinding checks what a reconcile has found.
+func checkFinding(result, changes string) error {
+	known := []Result{"", Differs, NewTenant, Twin, Unlisted}
+	if err := json.Unmarshal([]byte(changes), new([]string)); !slices.Contains(known, Result(result)) || err != nil && changes != "" {
+		return errors.New("has a finding that can't be read")
 	}
-	row := &w.Webhook
-	row.snapshot, row.digest, row.Header, row.Body, row.hasContent, row.isNew = w.Snapshot, w.Digest, decodeHeader(w.Header), w.Body, true, true
-	row.size = int64(len(w.Body)+len(w.Header)) + overhead
-	row.Type, row.Why = withoutZero(row.Type), withoutZero(row.Why)
-	if row.rank = row.ID; row.State == Invalid {
-		row.rank = max(row.ID, w.LastID)
+	return nil
+}
+
+// compareKeys compares two keys of a table, as both engines sort them: text by its bytes.
+func compareKeys(a, b []any) (order int) {
+	for k := 0; k < len(a) && order == 0; k++ {
+		switch x := a[k].(type) {
+		case int64:
+			order = int(min(1, max(-1, x-b[k].(int64)))) // neither is negative
+		case string:
+			order = strings.Compare(x, b[k].(string))
+		case []byte:
+			order = bytes.Compare(x, b[k].([]byte))
+		}
 	}
-	i.lastID = w.ID
-	if !w.Certain {
-		chunk.changes = append(chunk.changes, func(t *sqlTurn) { t.nowhere().hooks = append(t.nowhere().hooks, row) })
+	return order
+}
+
+// flush writes the chunk.
+func (i *importJob) flush(tx engine.Tx) error {
+	rows, lines := i.chunk, i.lines
+	i.chunk, i.lines, i.bytes = nil, nil, 0
+	if len(rows) == 0 || i.faulty > 0 {
 		return nil
 	}
-	name := webhookgate.Lane{Platform: w.Platform, Tenant: w.Tenant}
-	if w.Tenant == "" {
-		name.Type = w.Type
+	t := engine.Exported[i.table]
+	queueRows(tx, "import_"+t.Name, rows, func(row []any) []any { return row })
+	if t.Name != "content" {
+		return tx.Send()
 	}
-	return chunk.add(name, func(to *lane) {
-		if !row.Rejected() {
-			to.raiseTail(row.ID, row.UUID)
+	seqs := make(engine.Among, len(rows))
+	line := make(map[int64]int)
+	for n, row := range rows { // its columns are seq, header and body
+		seqs[n] = row[0].(int64)
+		line[seqs[n]] = n
+	}
+	known := make([]bool, len(rows))
+	tx.Queue("import_digests", func(r engine.Row) error {
+		var seq, size, state int64
+		var digest []byte
+		if err := r.Scan(&seq, &digest, &size, &state); err != nil {
+			return err
 		}
-		to.raiseLast(row.lastCame())
-		row.lane, to.hooks = to.Lane, append(to.hooks, row)
-	})
-}
-
-// raiseTail makes a webhook the lane's tail, if it is newer. The lane's own line says it, too, but may be faulty and left out.
-func (l *lane) raiseTail(id int64, uuid string) {
-	if id > l.tail {
-		l.tail, l.tailID, l.dirty = id, uuid, true
-	}
-}
-
-// raiseLast does the same for what came last.
-func (l *lane) raiseLast(id int64, at time.Time) {
-	l.last, l.lastAt, l.noted = max(l.last, id), max(l.lastAt, at.UnixMicro()), true
-}
-
-// addBare checks a line that is a webhook itself, as the gate does, and adds it as kept, unless its tenant was known before the import.
-func (i *importJob) addBare(chunk *importChunk, body []byte) error {
-	w, faults := webhookgate.ReadSnapshot(i.s.cfg.Rules, nil, body, nil)
-	if len(faults) > 0 {
-		return errors.New(content.Summary(faults))
-	}
-	in := arriving(w)
-	chunk.newNumbers++
-	return chunk.add(w.Lane, func(to *lane) {
-		switch known := to.tail > 0 && to.tail <= i.lastBefore; {
-		case known && !i.Replace:
-			i.result.Known++
-			return
-		case known && (to.parked > 0 || !to.idle()):
-			i.leaveBusy(w.Lane)
-			return
+		n := line[seq]
+		known[n] = true
+		header, body := rows[n][1].([]byte), rows[n][2].([]byte)
+		sum := sha256.Sum256(body)
+		whole := bytes.Equal(sum[:], digest) && size == int64(len(header)+len(body))+overhead
+		if !whole && !slices.Contains([]State{Parked, Superseded, Discarded}, stateOf(state)) { // usher parks a webhook when it finds it damaged
+			i.fault(fmt.Sprintf("line %d: has a webhook whose body does not fit its digest and size", lines[n]))
 		}
-		to.keep(in.Webhook, in.state)
-		to.held = nil // nobody has got it: the same webhook from the sender is no duplicate
-		for _, old := range to.invalidOnes() {
-			old.setNewer(true)
-		}
-		i.highest = max(i.highest, to.tail)
-	})
-}
-
-// leaveBusy leaves out a bare webhook of a tenant that has others waiting or parked: nothing older may be delivered after it.
-func (i *importJob) leaveBusy(name webhookgate.Lane) {
-	i.result.Busy++
-	tenant := ShowTenant(name.Platform, name.Tenant)
-	if busy := i.result.BusyTenants; len(busy) < maxNamed && !slices.Contains(busy, tenant) {
-		i.result.BusyTenants = append(busy, tenant)
-	}
-}
-
-// maxNamed is how many faulty lines, or tenants that were left out, an import names.
-const maxNamed = 20
-
-// flush writes a chunk.
-func (i *importJob) flush(tx engine.Tx, chunk *importChunk) error {
-	if len(chunk.changes) == 0 {
 		return nil
+	}, seqs)
+	err := tx.Send()
+	for n := range known {
+		if err == nil && !known[n] {
+			i.fault(fmt.Sprintf("line %d: has the content of a webhook that is missing", lines[n]))
+		}
 	}
-	t := i.s.newTurn(tx)
-	names := &work{numbers: chunk.newNumbers}
-	for name := range chunk.lanes {
-		names.lanes = append(names.lanes, name)
-	}
-	if err := t.load([]*work{names}); err != nil {
+	return err
+}
+
+// finish writes the last chunk, and counts anew what is counted.
+func (i *importJob) finish(tx engine.Tx) error {
+	if err := i.flush(tx); err != nil {
 		return err
 	}
-	t.now = i.now
-	for _, l := range t.lanes {
-		l.receiver = nameOf(i.s.cfg.Receivers.For(l.Platform))
+	if !i.ended {
+		i.fault("the last line is missing: the file is not complete")
 	}
-	for _, change := range chunk.changes {
-		change(t)
-	}
-	if t.err != nil {
-		return t.err
-	}
-	for _, l := range t.lanes {
-		for _, h := range l.hooks { // some are in the inbox already
-			i.result.Webhooks += int(boolNumber(h.isNew))
+	if i.faulty == 0 {
+		tx.Queue("import_strays", func(r engine.Row) error {
+			var seq int64
+			err := r.Scan(&seq)
+			i.fault(fmt.Sprintf("webhook %d: its content or its tenant's row is missing, or is older", seq))
+			return err
+		}, int64(maxNamed))
+		if err := tx.Send(); err != nil {
+			return err
 		}
-		i.result.Snapshots += int(boolNumber(l.memory.snapshot != nil))
 	}
-	t.save()
+	if i.faulty > 0 {
+		return &FaultyError{i.faults, i.faulty}
+	}
+	tx.Queue("number_raise", nil, i.highest)
+	tx.Queue("runs_drop", nil)
+	tx.Queue("tellings_forget", nil, rand.Int64()) // all who keep a copy begin again
+	began := i.at
+	if i.missed > 0 {
+		began = min(began, i.missed) // the file's rows take the place of this inbox's
+	}
+	if began < i.now {
+		tx.Queue("outage_add", nil, began, i.now, int64(0))
+	}
+	i.noted = i.by.queue(tx, i.now, i.result.Webhooks)
+	var due int64
+	tx.Now(&due)
+	if err := tx.Send(); err != nil {
+		return err
+	}
+	due = i.s.applyOffset(due)
+	if i.s.engine.Shared() { // counting and committing take no longer than reading did
+		due += max(0, due-i.now) + micros(importDelay)
+	}
+	tx.Queue("import_pauses", nil)
+	tx.Queue("import_recount", nil, due)
 	return tx.Send()
 }
+
+// importDelay is how long imported webhooks wait if replicas share the database: each replica must have read the pauses that came
+// with them.
+const importDelay = 3 * time.Second

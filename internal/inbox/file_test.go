@@ -465,7 +465,7 @@ func TestDamagedContent(t *testing.T) {
 		must2(d.Show(context.Background(), d.nth("t0", 1)))(t)
 		must2(d.Show(context.Background(), d.nth("t1", 1)))(t)
 		other := timeless(t, inFile(t, newFile(t)))
-		if _, err := other.Import(t.Context(), strings.NewReader(exported(t, d.Inbox)), ImportOptions{}); err != nil {
+		if _, err := other.Import(t.Context(), strings.NewReader(exported(t, d.Inbox)), nil); err != nil {
 			t.Errorf("it can't be restored: %v", err)
 		}
 	}
@@ -819,8 +819,7 @@ func TestFullDisk(t *testing.T) {
 	if got := d.apply(run, false, says("new", "a")); !strings.Contains(got, "too full") {
 		t.Errorf("a reconcile took it: %s", got)
 	}
-	bare := `{"type":"TenantProvisioningChange","payload":` + says("new", "a") + "}\n"
-	if got, err := d.Import(t.Context(), strings.NewReader(bare), ImportOptions{}); err == nil || !strings.Contains(err.Error(), "too full") {
+	if got, err := d.Import(t.Context(), strings.NewReader(testkit.Export()), nil); err == nil || !strings.Contains(err.Error(), "too full") {
 		t.Errorf("an import took it: %+v %v", got, err)
 	}
 	d.main.set("", nil)

@@ -157,7 +157,7 @@ func moves(t *testing.T, life string, from, to func() engine.Engine) {
 	}
 	a, b := open(from), open(to)
 	first := exported(t, a)
-	if _, err := b.Import(t.Context(), strings.NewReader(first), ImportOptions{}); err != nil {
+	if _, err := b.Import(t.Context(), strings.NewReader(first), nil); err != nil {
 		t.Fatalf("%q: %v\n%s", life, err, first)
 	}
 	if second := exported(t, b); withoutFirst(first) != withoutFirst(second) {
@@ -225,16 +225,15 @@ func FuzzImport(f *testing.F) {
 	golden := readGolden(f)
 	f.Add(golden)
 	for line := range strings.Lines(golden) {
-		f.Add(strings.SplitAfter(golden, "\n")[0] + line)
+		f.Add(strings.SplitAfter(golden, "\n")[0] + line + `{"end":{"rows":1}}`)
 	}
-	f.Add(`{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"x"}}}`)
 	f.Fuzz(func(t *testing.T, file string) {
 		a, b := timeless(t, inFile(t, newFile(t))), timeless(t, inFile(t, newFile(t)))
-		if _, err := a.Import(t.Context(), strings.NewReader(file), ImportOptions{SkipFaulty: true}); err != nil {
+		if _, err := a.Import(t.Context(), strings.NewReader(file), nil); err != nil {
 			return
 		}
 		first := exported(t, a)
-		if _, err := b.Import(t.Context(), strings.NewReader(first), ImportOptions{}); err != nil {
+		if _, err := b.Import(t.Context(), strings.NewReader(first), nil); err != nil {
 			t.Fatalf("%v\n%s", err, first)
 		}
 		if second := exported(t, b); withoutFirst(first) != withoutFirst(second) {
@@ -249,18 +248,19 @@ func TestExportFormat(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		golden := readGolden(t)
 		i := timeless(t, open)
-		must2(i.Import(t.Context(), strings.NewReader(golden), ImportOptions{}))(t)
+		must2(i.Import(t.Context(), strings.NewReader(golden), nil))(t)
 		got := exported(t, i)
-		if withoutFirst(got) != withoutFirst(golden) || !strings.HasPrefix(got, `{"inbox":{"version":1,"at":"`) {
+		_, rows, _ := strings.Cut(got, "\n") // usher's clock is behind, so there is no outage since the export
+		if !strings.HasSuffix(golden, rows) || !strings.HasPrefix(got, `{"inbox":{"program":"usher","version":1,"at":"`) {
 			t.Errorf("the format has changed: raise its version, and read the old one, too.\n%s", difference(golden, got))
 		}
-		for _, member := range []string{"pause", "lane", "webhook", "snapshot", "seen", "end"} {
-			if !strings.Contains(got, "\n{\""+member+"\":") {
-				t.Errorf("no line with %s", member)
+		for _, table := range engine.Exported {
+			if !strings.Contains(got, "\n{\""+table.Name+"\":") {
+				t.Errorf("no row of %s", table.Name)
 			}
 		}
-		for _, state := range StateNames() {
-			if !strings.Contains(got, fmt.Sprintf(`"state":%q`, state)) {
+		for n, state := range StateNames() {
+			if !strings.Contains(got, fmt.Sprintf(`"state":%d,`, n)) {
 				t.Errorf("none that is %s", state)
 			}
 		}

@@ -91,7 +91,7 @@ type Config struct {
 	// DedupWindow is how long usher assumes that the receiver still has the snapshot that it accepted last. Zero: no
 	// webhook is a duplicate.
 	DedupWindow time.Duration
-	// Rules are the gate's: a bare webhook of an import must fit them, too. Nil: the built-in ones.
+	// Rules are the gate's: what a reconcile takes in must fit them, too. Nil: the built-in ones.
 	Rules *content.Rules
 	// MaxBody is the longest body that the gate takes in; so a line of reconcile may be as long. Zero: any.
 	MaxBody int64

@@ -384,10 +384,6 @@ func TestForceIsForANewerSnapshot(t *testing.T) {
 		accept("copy", 3, false, "delivered true")
 		accept("copy", 2, true, "ok")
 		accept("copy", 3, false, "ok") // what the tenant has now is older
-
-		d.recordInvalid("imported", odd("imported", "a"))
-		must2(d.Import(t.Context(), strings.NewReader(odd("imported", "b")), ImportOptions{}))(t)
-		accept("imported", 1, false, "stored true")
 	})
 }
 

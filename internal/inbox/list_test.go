@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"usher/internal/inbox/engine"
+	"usher/internal/testkit"
 )
 
 // A list has the same of each webhook as Show: its content, and its tenant's accepted snapshot before it. A list of several
@@ -109,12 +110,12 @@ func TestFindsTenantsWithFewQueries(t *testing.T) {
 		d := newDesk(t, func() engine.Engine {
 			return &heard{open(), func(statement string) { queries.Add(int64(number(statement == "tenants"))) }}
 		})
-		var file strings.Builder
+		var file []testkit.ExportedWebhook
 		const tenants = 1700 // each query asks for twice as many as the one before, from 500 on
 		for n := range tenants {
-			fmt.Fprintf(&file, `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"t%d"},"change":{}}}`+"\n", n)
+			file = append(file, testkit.ExportedWebhook{Tenant: fmt.Sprint("t", n), State: 3, Features: "[]"})
 		}
-		must2(d.Import(t.Context(), strings.NewReader(file.String()), ImportOptions{}))(t)
+		must2(d.Import(t.Context(), strings.NewReader(testkit.Export(file...)), nil))(t)
 		for search, want := range map[string]int{"nobody": 0, "t1699": 1, "t": tenants} {
 			queries.Store(0)
 			all := must2(d.Tenants(context.Background(), TenantFilter{Search: search}))(t)
@@ -249,7 +250,7 @@ func (e *unanswered) Read(ctx context.Context, fn func(engine.Tx) error) error {
 // who wait for others stop when they go away, and the rest see everything in the end.
 func TestPeopleLeaveReadersToPrograms(t *testing.T) {
 	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
-		slow := map[string]bool{"tenant_history": true, "tenants": true, "list": true, "list_tenant": true, "previous": true, "export_lanes": true}
+		slow := map[string]bool{"tenant_history": true, "tenants": true, "list": true, "list_tenant": true, "previous": true, "export_lane": true}
 		var armed atomic.Bool
 		release, stuck := make(chan struct{}), make(chan struct{}, 100)
 		d := newDesk(t, func() engine.Engine {

@@ -53,7 +53,7 @@ func TestLastNumberIsImported(t *testing.T) {
 	var file bytes.Buffer
 	must2(d.Export(t.Context(), &file))(t)
 	to := newDesk(t, inDatabase(t, pgtest.Schema(t)))
-	must2(to.Import(t.Context(), &file, ImportOptions{}))(t)
+	must2(to.Import(t.Context(), &file, nil))(t)
 	was, is := must2(d.lanesOf(context.Background(), nil, "acme"))(t)[0], must2(to.lanesOf(context.Background(), nil, "acme"))(t)[0]
 	if is.last != was.last || is.lastAt != was.lastAt || is.last == 0 {
 		t.Errorf("it was %d at %d, and is %d at %d", was.last, was.lastAt, is.last, is.lastAt)
@@ -76,7 +76,7 @@ func TestErasureIsImported(t *testing.T) {
 		var file bytes.Buffer
 		must2(d.Export(t.Context(), &file))(t)
 		to := newDesk(t, open)
-		must2(to.Import(t.Context(), &file, ImportOptions{}))(t)
+		must2(to.Import(t.Context(), &file, nil))(t)
 		to.want("an older list", to.apply(to.begin(before), false, says("acme", "a")), "changed")
 		if all := must2(to.Tenants(context.Background(), TenantFilter{}))(t); len(all) > 0 {
 			t.Errorf("%+v", all)
@@ -311,7 +311,6 @@ func TestApplyAndKeep(t *testing.T) {
 func TestRunIsGone(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
-		d.hears("acme", "a")
 		gone := func(what string, r *Run) {
 			t.Helper()
 			d.want(what, d.compare(r, says("acme", "b")), ErrNoRun.Error())
@@ -324,7 +323,7 @@ func TestRunIsGone(t *testing.T) {
 		d.endRun(r, true, "", Summary{Equal: 7, Applied: 1})
 		gone("ended", r)
 		r2 := d.begin(time.Time{})
-		must2(d.Import(t.Context(), strings.NewReader(odd("else", "x")), ImportOptions{}))(t)
+		must2(d.Import(t.Context(), strings.NewReader(testkit.Export(testkit.ExportedWebhook{Tenant: "else", Body: "x"})), nil))(t)
 		gone("imported", r2)
 		r3 := d.begin(time.Time{})
 		d.endRun(r3, false, "CMD failed", Summary{})

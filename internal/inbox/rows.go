@@ -54,7 +54,7 @@ var States = []struct {
 	{Delivered, "the receiver took it", "good"},
 	{Superseded, "a newer one of the same tenant took its place", "calm"},
 	{Discarded, "somebody decided that it is never sent", "calm"},
-	{Stored, "stored but not delivered: no receiver takes its platform, or it was imported. Entitlements use it", "calm"},
+	{Stored, "stored but not delivered: no receiver takes its platform, or a reconcile stored it. Entitlements use it", "calm"},
 	{Replaced, "it is invalid; somebody took it in, under a new id", "calm"},
 }
 
@@ -154,7 +154,7 @@ type Record struct {
 	From   string          `json:"from,omitempty"`  // the sender's address
 	Times  int             `json:"times,omitempty"` // how often it was received
 	Cut    bool            `json:"cut,omitempty"`   // only the beginning of its body is stored
-	Newer  bool            `json:"newer,omitempty"` // after it, its tenant's last snapshot came again, or was imported
+	Newer  bool            `json:"newer,omitempty"` // after it, its tenant's last snapshot came again
 }
 
 // Rejected says whether the webhook is invalid when it was received, also if somebody has dealt with it since.

@@ -148,7 +148,7 @@ CREATE TABLE {schema}.reconcile (
 	mark     {int} NOT NULL, -- one of the numbers that webhooks get: what came for a lane since the run began has a higher one
 	began    {int} NOT NULL,
 	as_of    {int} NOT NULL, -- how old the billing service's list is; {never}: as old as the run
-	action   {int} NOT NULL,
+	action   {int} NOT NULL DEFAULT 0,
 	alive    {int} NOT NULL, -- when the request that began it was last there
 	ended    {int} NOT NULL DEFAULT 0, -- 0: it runs, or was killed
 	complete {int} NOT NULL DEFAULT 0, -- 1: a whole list was compared

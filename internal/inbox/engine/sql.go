@@ -34,7 +34,7 @@ const troubled = "l.parked + l.invalid > 0 OR l.missed_since > 0 OR f.result IS 
 const stands = "f.result <> '' AND f.dismissed = 0 AND NOT EXISTS (SELECT 1 FROM {schema}.snapshot n WHERE n.tenant = f.tenant AND n.platform = f.platform AND n.seq > f.mark)"
 
 // Statements returns an engine's statements by their names: those that both engines have, and the engine's own. In the text each
-// stands below a line "-- name: NAME".
+// stands below a line "-- name: NAME". Those of an export and an import are made from the tables.
 func Statements(own string, spelling *strings.Replacer) map[string]string {
 	all := make(map[string]string)
 	for _, part := range append(strings.Split(sharedStatements, "-- name: ")[1:], strings.Split(own, "-- name: ")[1:]...) {
@@ -45,5 +45,10 @@ func Statements(own string, spelling *strings.Replacer) map[string]string {
 			all[name+"_up"] = strings.NewReplacer("w.seq < ", "w.seq > ", "w.seq DESC", "w.seq").Replace(all[name])
 		}
 	}
+	for _, l := range Exported {
+		read, add := l.statements(all["import"])
+		all["export_"+l.Name], all["import_"+l.Name] = spelling.Replace(read), spelling.Replace(add)
+	}
+	delete(all, "import")
 	return all
 }

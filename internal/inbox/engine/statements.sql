@@ -350,23 +350,26 @@ SELECT s.tenant, s.platform, s.seq, coalesce(s.features::text, ''), coalesce(f.d
 LEFT JOIN {schema}.finding f ON f.tenant = s.tenant AND f.platform = s.platform
 WHERE (s.tenant, s.platform) > ($3::text, $4::text) AND s.seq < $1::bigint AND s.received <= $2::bigint ORDER BY s.tenant, s.platform LIMIT $5::bigint
 
--- name: export_lanes
-SELECT {lane} FROM {schema}.lane l WHERE l.last > 0 ORDER BY l.tenant, l.platform, l.event_type
-
--- name: export_webhooks
-SELECT {webhook}, c.header, c.body FROM {schema}.webhook w LEFT JOIN {schema}.lane l ON {of} LEFT JOIN {schema}.content c ON c.seq = w.seq ORDER BY w.seq
-
--- name: export_snapshots
-SELECT platform, tenant, seq, uuid, received, name, coalesce(features::text, '') FROM {schema}.snapshot ORDER BY tenant, platform
-
--- name: export_seen
-SELECT platform, tenant, event_type, id, digest, seq, at, uuid FROM {schema}.seen_id ORDER BY tenant, platform, event_type, id, digest
-
 -- name: inbox_filled
 SELECT count(*) FROM (SELECT 1 FROM {schema}.webhook UNION ALL SELECT 1 FROM {schema}.snapshot LIMIT 1) AS f
 
--- name: import_forget_copies
-UPDATE {schema}.lane SET tail_digest = {empty}, held = {empty}
+-- name: import_digests
+-- What the webhooks 1 say of their contents.
+SELECT w.seq, w.digest, w.size, w.state FROM {schema}.webhook w WHERE w.seq {among}
+
+-- name: import_strays
+-- Webhooks and snapshots whose lane is missing or knows less than they, and webhooks without a content, unless usher may have found them damaged.
+SELECT w.seq FROM {schema}.webhook w LEFT JOIN {schema}.lane l ON {of} LEFT JOIN {schema}.content c ON c.seq = w.seq
+WHERE c.seq IS NULL AND w.state NOT IN (1, 4, 5)
+	OR (w.tenant <> '' OR w.platform <> '' OR w.event_type <> '' OR w.state NOT IN (2, 5)) AND (l.tail IS NULL OR w.rank > l.last OR w.seq > l.tail AND w.state NOT IN (2, 5, 7))
+UNION ALL
+SELECT w.seq FROM {schema}.snapshot w LEFT JOIN {schema}.lane l ON l.tenant = w.tenant AND l.platform = w.platform AND l.event_type = ''
+WHERE l.tail IS NULL OR w.seq > l.tail
+LIMIT $1::bigint
+
+-- name: import_pauses
+INSERT INTO {schema}.lane (tenant, platform, event_type, paused) SELECT tenant, platform, '', 1 FROM {schema}.pause WHERE tenant <> ''
+ON CONFLICT (tenant, platform, event_type) DO UPDATE SET paused = 1
 
 -- name: import_recount
 WITH c AS MATERIALIZED ( -- MATERIALIZED: the server has no statistics about tables that this transaction has filled, and would count once for each lane

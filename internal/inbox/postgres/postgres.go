@@ -646,7 +646,7 @@ func (e *Engine) migrate(ctx context.Context, conn *pgx.Conn) error {
 	if views < e.viewsVersion {
 		e.viewsDue = time.Now()
 	}
-	if _, err := conn.Exec(ctx, e.statements["export_lanes"]+" LIMIT 0"); isCode(err, "42703") || isCode(err, "42P01") {
+	if _, err := conn.Exec(ctx, e.spelling.Replace("SELECT {lane} FROM {schema}.lane l LIMIT 0")); isCode(err, "42703") || isCode(err, "42P01") {
 		return e.notOurs(err)
 	}
 	return nil

@@ -161,6 +161,9 @@ SELECT set_config('search_path', 'pg_catalog, pg_temp', true), -- see safePath
 -- name: import_lock
 LOCK TABLE {schema}.lane IN EXCLUSIVE MODE -- a weaker lock could deadlock with a transaction that has locked a lane
 
+-- name: import
+INSERT INTO {schema}.{table} ({columns}) SELECT {values} FROM unnest({arrays}) AS n ({columns}) {conflict}
+
 -- name: last_number
 SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {schema}.number
 

@@ -247,7 +247,7 @@ func (e *Engine) migrate() error {
 	if err := e.conn.exec(script); err != nil {
 		return describe(err)
 	}
-	if err := e.conn.exec(statements["export_lanes"] + " LIMIT 0"); err != nil {
+	if err := e.conn.exec(spelling.Replace("SELECT {lane} FROM lane l LIMIT 0")); err != nil {
 		return fmt.Errorf("the tables in the file are not those of this usher (%w): start the usher that made them, or move the file away", describe(err))
 	}
 	return nil

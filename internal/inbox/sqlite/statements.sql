@@ -121,6 +121,9 @@ SELECT 1
 -- The whole file is locked already.
 SELECT 1
 
+-- name: import
+INSERT INTO {table} ({columns}) VALUES ({arguments}) {conflict}
+
 -- name: last_number
 SELECT last FROM number
 

@@ -1,0 +1,131 @@
+package engine
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+// An export has the rows of these tables, with the columns of 001.sql but for those of LeftOut: a new table or column is part of it at once.
+
+// A Layout says which columns a table has.
+type Layout struct {
+	Name    string
+	Columns []Column
+	Key     []string // the columns by which its rows are sorted in an export; Unique: no two rows have the same
+	Unique  bool
+}
+
+// A Column is a column of a table.
+type Column struct {
+	Name    string
+	Kind    string // int, text, bytes or json
+	Default any    // an int64, string or []byte; nil: there is none
+	LeftOut bool   // it is not part of an export: an import gives it its default
+}
+
+// LeftOut are the tables and columns that are no part of an export, each with the reason.
+var LeftOut = map[string]string{
+	"schema_version": "an import finds tables that are there",
+	"gate_up":        "the time since the export is an outage",
+	"change":         "what was told counts for the cursors of its own inbox, and none of them is known after an import",
+	"told":           "as for change",
+
+	"lane.receiver":      "the settings of the usher that imports say it",
+	"lane.held":          "the receiver may hold something else by now",
+	"lane.held_at":       "as for held",
+	"lane.held_by":       "as for held",
+	"lane.held_id":       "as for held",
+	"lane.waiting":       "it is counted anew",
+	"lane.parked":        "it is counted anew",
+	"lane.invalid":       "it is counted anew",
+	"lane.bytes":         "it is counted anew",
+	"lane.paused":        "the pauses say it",
+	"lane.owner":         "leases end",
+	"lane.leased":        "leases end",
+	"lane.token":         "leases end",
+	"lane.due":           "what waits is tried at once",
+	"lane.last_try":      "as for due",
+	"lane.failures":      "as for due",
+	"lane.not_before":    "as for due",
+	"lane.last_result":   "as for due",
+	"lane.failing_since": "as for due",
+	"lane.waiting_since": "it is counted anew",
+
+	"action.id":        "it is a number of this database",
+	"reconcile.action": "it is a number of this database",
+}
+
+var (
+	createTable = regexp.MustCompile(`(?ms)^CREATE TABLE \{schema\}\.(\w+) \((.*?)\)(?: \{keyed\})?;$`)
+	columnLine  = regexp.MustCompile(`(?m)^\s*(\w+)\s+\{(int|text|bytes|json|counter)\}([^,\n]*)`)
+	keyLine     = regexp.MustCompile(`PRIMARY KEY \((.*?)\)`)
+	sqlComment  = regexp.MustCompile(`--.*`)
+)
+
+// Exported are the tables of an export, in their order there: that of 001.sql.
+var Exported = readLayouts(Tables)
+
+func readLayouts(script string) (all []Layout) {
+	for _, table := range createTable.FindAllStringSubmatch(sqlComment.ReplaceAllString(script, ""), -1) {
+		l := Layout{Name: table[1]}
+		if LeftOut[l.Name] != "" {
+			continue
+		}
+		for _, m := range columnLine.FindAllStringSubmatch(table[2], -1) {
+			c := Column{Name: m[1], Kind: m[2], LeftOut: LeftOut[l.Name+"."+m[1]] != ""}
+			_, value, ok := strings.Cut(m[3], "DEFAULT ")
+			switch value = strings.TrimSpace(value); {
+			case !ok:
+			case value == "{never}":
+				c.Default = Never
+			case c.Kind == "int":
+				c.Default = int64(0)
+			case c.Kind == "text":
+				c.Default = ""
+			case c.Kind == "bytes":
+				c.Default = []byte{}
+			}
+			if strings.Contains(m[3], "PRIMARY KEY") || c.Kind == "counter" {
+				l.Key, l.Unique = []string{c.Name}, c.Kind != "counter"
+			}
+			if c.Kind != "counter" {
+				l.Columns = append(l.Columns, c)
+			}
+		}
+		if key := keyLine.FindStringSubmatch(table[2]); key != nil {
+			l.Key, l.Unique = strings.Split(key[1], ", "), true
+		}
+		if l.Key == nil {
+			for _, c := range l.Columns {
+				l.Key = append(l.Key, c.Name)
+			}
+		}
+		all = append(all, l)
+	}
+	return all
+}
+
+// statements returns the two statements of a table: export_NAME reads its rows, and import_NAME, whose arguments are its columns, adds some.
+// insert is how an engine does that.
+func (l *Layout) statements(insert string) (read, add string) {
+	var from, names, arguments, values, arrays, set []string
+	for n, c := range l.Columns {
+		column, argument, value := c.Name, fmt.Sprint("$", n+1), "n."+c.Name
+		arrays = append(arrays, argument+"::"+map[string]string{"int": "bigint[]", "text": "text[]", "bytes": "bytea[]", "json": "text[]"}[c.Kind])
+		if c.Kind == "json" {
+			column, argument, value = "coalesce("+column+"::text, '')", "nullif("+argument+", '')", "nullif("+value+", '')::jsonb"
+		}
+		if !c.LeftOut {
+			from, set = append(from, column), append(set, c.Name+" = excluded."+c.Name)
+		}
+		names, arguments, values = append(names, c.Name), append(arguments, argument), append(values, value)
+	}
+	list := func(all []string) string { return strings.Join(all, ", ") }
+	conflict := ""
+	if l.Unique { // an inbox without webhooks may have such a row
+		conflict = "ON CONFLICT (" + list(l.Key) + ") DO UPDATE SET " + list(set)
+	}
+	return "SELECT " + list(from) + " FROM {schema}." + l.Name + " ORDER BY " + list(l.Key),
+		strings.NewReplacer("{table}", l.Name, "{columns}", list(names), "{arguments}", list(arguments), "{values}", list(values), "{arrays}", list(arrays), "{conflict}", conflict).Replace(insert)
+}
