@@ -354,7 +354,7 @@ func init() {
 				}
 				return fmt.Sprintf("dismissed: %s, and %s without a tenant", page.Plural(d.Outages, "outage", "outages"), page.Plural(d.Webhooks, "webhook", "webhooks")), nil
 			}),
-			doc: []string{"POST /api/dismiss", "`{\"outages\":n,\"webhooks\":n}`: so many outages, and 5xx without a tenant, are dealt with. Body: `{\"until\":\"TIME\"}` limits it; `{\"tenant\":\"CODE\"}`: what a reconcile has found of it"},
+			doc: []string{"POST /api/dismiss", "`{\"outages\":n,\"webhooks\":n,\"findings\":n}`: so many outages, and 5xx without a tenant, are dealt with. Body: `{\"until\":\"TIME\"}` limits it; `{\"tenant\":\"CODE\"}`: what a reconcile has found of it"},
 		},
 		{
 			Name: "erase", On: OnTenant, Logged: "tenant erased by hand", Level: slog.LevelWarn,
