@@ -168,8 +168,8 @@ func fill(ctx context.Context, inbox, platform, name string, count int, waits bo
 		statements = []string{
 			`INSERT INTO {lane} (tenant, platform, event_type, receiver, waiting, bytes, waiting_since, due, tail)
 			SELECT {tenant}, '{platform}', '', '1', 1, {size}, {now}, {now}, i + {base} FROM {source}`, // 1: USHER_WEBHOOK_RECEIVERS_1
-			`INSERT INTO {webhook} (seq, uuid, tenant, platform, event_type, type, snapshot, digest, size, received, state, lane_order, rank, changed, why, record)
-			SELECT i + {base}, {tenant}, {tenant}, '{platform}', '', 'TenantProvisioningChange', 1, {hex:{digest}}, {size}, {now}, 0, i + {base}, i + {base}, {now}, '', '{}' FROM {source}`,
+			`INSERT INTO {webhook} (seq, uuid, tenant, platform, event_type, type, snapshot, digest, size, received, state, rank, changed, why, record)
+			SELECT i + {base}, {tenant}, {tenant}, '{platform}', '', 'TenantProvisioningChange', 1, {hex:{digest}}, {size}, {now}, 0, i + {base}, {now}, '', '{}' FROM {source}`,
 			`INSERT INTO {content} (seq, header, body) SELECT i + {base}, {hex:}, {hex:{body}} FROM {source}`,
 			`{advance}`,
 		}
