@@ -85,6 +85,9 @@ func entitlementsCommand(ctx context.Context, p *Process, args []string) error {
 	if a := t.Ambiguous; a != nil {
 		fmt.Fprintf(p.Stdout, "%s.\n  %s\n", text.Visible(a.Why), text.Visible(p.commandLines(a.Do)))
 	}
+	if len(args) == 2 && failed == nil { // it may use what was asked for
+		return nil
+	}
 	fmt.Fprintf(p.Stdout, "If the billing service says something else, usher has missed a change. Resend the tenant's last webhook from its\n"+
 		"webhook log, or compare the tenant, and take in what differs (CMD prints it; 'usher help reconcile' says how):\n  %s\n",
 		text.Visible(p.commandLine("usher reconcile --partial --apply -- CMD")))

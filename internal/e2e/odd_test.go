@@ -104,7 +104,7 @@ func TestOddCharactersInTheDatabase(t *testing.T) {
 			ask("POST", entitlements, "/ofrep/v1/evaluate/flags", "application/json", body)
 		}
 	}
-	if got := post(u.admin, "/api/reconcile/known?run=a%00", ""); got.status != 400 || !strings.Contains(got.body, "run") {
+	if got := post(u.admin, "/api/reconcile?run=a%00", ""); got.status != 400 || !strings.Contains(got.body, "run") {
 		t.Errorf("%d %s", got.status, got.body)
 	}
 }

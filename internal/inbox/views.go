@@ -341,7 +341,7 @@ func (s *Inbox) Platforms(ctx context.Context, tenant string) (all []string, err
 			all = append(all, o.Platform)
 		}
 	}
-	if err == nil {
+	if err == nil && storable(tenant) {
 		err = s.read(ctx, func(tx engine.Tx) error {
 			tx.Queue("finding_platforms", func(r engine.Row) error {
 				var platform string

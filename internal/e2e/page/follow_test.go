@@ -81,7 +81,7 @@ func TestPageInABrowser(t *testing.T) {
 	}
 	w.receiver.FailFor("acme", sandbox.Fault{Status: http.StatusUnprocessableEntity})
 	b.until("parked", `document.querySelector("#stand .badge").innerText == "parked"`)
-	b.until("the try is shown", `document.querySelector("#tried-live").innerText.includes("422")`)
+	b.until("the try is shown", `document.querySelector("#tries-live").innerText.includes("422")`)
 	stayed(b)
 
 	w.receiver.FailFor("acme", sandbox.Fault{})
