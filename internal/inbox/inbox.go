@@ -5,17 +5,20 @@
 // methods of a lane in memory, in plain Go:
 //
 //	inbox.go      what the gate, the commands and the admin port see
-//	webhook.go    a webhook, its states; rows.go: how webhooks and lanes are rows
+//	rows.go       states, a webhook and a lane as rows; names.go: tenants as people write them
 //	lane.go       a lane in memory, and everything that can happen to it
 //	work.go       the writer: one goroutine gathers work, and runs one transaction for all that has arrived
 //	turn.go       a transaction: loads lanes, answers their questions, saves them
 //	lease.go      the permission to deliver a lane: how it is claimed, and what comes of it
 //	courier.go    when to try, and whom     route.go    which receiver a lane has
 //	act.go        what people do            views.go    what people see
-//	invalid.go    what cannot be taken in   export.go   save and restore
-//	reconcile.go  what the billing service says, compared with what usher knows
+//	actions.go    who did what              export.go   save and restore
+//	invalid.go    what cannot be taken in   room.go     who may still take how much room
+//	reconcile.go  what the billing service says, compared with what usher knows; finding.go: what was found of a tenant
+//	changes.go    tells programs that keep a copy what has changed
 //	missed.go     what usher may have missed: webhooks that got a 5xx, and outages
 //	retention.go  what is finished goes after a while
+//	health.go     whether the database can be written, and what its clock says
 //	engine/       what a database must do; sqlite/ and postgres/ do it, and know nothing about webhooks
 package inbox
 

@@ -215,15 +215,6 @@ func (w *Webhook) HasContent() bool { return w.hasContent }
 // Size is about how many bytes the webhook takes.
 func (w *Webhook) Size() int64 { return w.size }
 
-// lastCame says where a webhook stands among all that was received, and when that was. Of an invalid one its last copy counts, which was not
-// stored. Only the numbers say the order: a clock may go back.
-func (w *Webhook) lastCame() (number int64, at time.Time) {
-	if w.State == Invalid {
-		return w.rank, w.Changed
-	}
-	return w.ID, w.Received
-}
-
 // setNewer notes whether the last snapshot of an invalid webhook's tenant is newer than it.
 func (w *Webhook) setNewer(yes bool) { w.changed, w.Newer = w.changed || w.Newer != yes, yes }
 
