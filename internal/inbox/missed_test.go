@@ -197,6 +197,11 @@ func TestMissedBehindAnEvent(t *testing.T) {
 // A snapshot settles no event, nor an event a snapshot: in a lane, from memory, and after a restart.
 func TestMissedEventIsSettledByItself(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		known := newDesk(t, open) // usher knows the tenant: else there is nothing to forget
+		known.take("acme", "before")
+		known.idle("acme")
+		must2(known.Erase("", "acme"))(t)
+		known.shut()
 		for name, tc := range map[string]struct{ missed, taken, late, left string }{
 			"a snapshot comes":                  {"E", "A", "", "acme"},
 			"the event comes again":             {"E", "E", "", ""},
