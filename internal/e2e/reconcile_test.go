@@ -351,7 +351,7 @@ func TestReconcileIsInterruptedAndTheCommandIsNot(t *testing.T) {
 		exists := func(name string) func() bool {
 			return func() bool { _, err := os.Stat(filepath.Join(dir, name)); return err == nil }
 		}
-		script := fmt.Sprintf("cd '%s'; trap 'touch got' %d; echo '%s'; touch started; until test -e got; do sleep 0.01; done", dir, sig, payload("acme", "users=30"))
+		script := fmt.Sprintf("cd '%s'; trap 'touch got' %d; echo '%s'; touch started; n=0; until test -e got || test $n = 4000; do sleep 0.01; n=$((n+1)); done", dir, sig, payload("acme", "users=30"))
 		p := startProcess(t, r.environ, "reconcile", "--settle", "0s", "--apply", "--yes", "--", "sh", "-c", script)
 		testkit.Eventually(t, "started", exists("started"))
 		p.Signal(t, sig)
