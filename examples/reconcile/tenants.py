@@ -40,7 +40,7 @@ def graphql(query, variables):
         sys.exit(f"{URL}: {e}")
     if answer.get("errors"):
         # Exit with an error rather than print half of the tenants: usher then applies nothing.
-        sys.exit("the billing service refused: " + "; ".join(error["message"] for error in answer["errors"]))
+        sys.exit("the billing service rejected the query: " + "; ".join(error["message"] for error in answer["errors"]))
     return answer["data"]
 
 

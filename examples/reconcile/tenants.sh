@@ -27,7 +27,7 @@ while true; do
 		curl --fail-with-body --silent --show-error --max-time 60 "$USHER_URL" --header 'Content-Type: application/json' --data @-) ||
 		{ echo "the billing service can't be asked: $answer" >&2; exit 1; }
 	# Exit with an error rather than print half of the tenants: usher then applies nothing.
-	jq -e '.data.tenants and (.errors | not)' >/dev/null <<<"$answer" || { echo "the billing service refused: $answer" >&2; exit 1; }
+	jq -e '.data.tenants and (.errors | not)' >/dev/null <<<"$answer" || { echo "the billing service rejected the query: $answer" >&2; exit 1; }
 	count=$(jq '.data.tenants | length' <<<"$answer")
 	((count > 0)) || break
 	jq -c '.data.tenants[] | {tenant: {code, name, platform}, change: {features, subscriptions}}' <<<"$answer"

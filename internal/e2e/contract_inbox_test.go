@@ -61,7 +61,7 @@ func outcomes(t *testing.T, u *testkit.Usher) string {
 	return regexp.MustCompile(`\d+ `).ReplaceAllString(states(t, u), "")
 }
 
-// Whether a webhook is to be delivered is decided when it is taken in. Without a receiver it is kept, for entitlements alone;
+// Whether a webhook is to be delivered is decided when it is taken in. Without a receiver it is stored, for entitlements alone;
 // but not behind one that waits: nothing older may ever reach a receiver after it.
 func TestStored(t *testing.T) {
 	onInboxes(t, func(t *testing.T, inbox string) {

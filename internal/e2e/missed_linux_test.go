@@ -110,7 +110,7 @@ func TestOutageAfterAKillIsDismissed(t *testing.T) {
 				}
 			}
 			if out, code := run("inbox", "dismiss"); code != 0 || out != "nothing to dismiss\n" {
-				t.Errorf("without a gap: %d %s", code, out)
+				t.Errorf("without an outage: %d %s", code, out)
 			}
 			kill()
 			if out, code := run("inbox", "dismiss"); code != 0 || !regexp.MustCompile(`^no gate was ready from .* UTC\ndismissed: 1 outage, and 0 webhooks without a tenant`).MatchString(out) {

@@ -9,7 +9,7 @@ import (
 	"usher/internal/testkit"
 )
 
-// A receiver that comes later is filled with the latest of each tenant of its platform, in one command: what was kept, and what
+// A receiver that comes later is filled with the latest of each tenant of its platform, in one command: what was stored, and what
 // another receiver has. The other receiver gets nothing.
 func TestFillANewReceiver(t *testing.T) {
 	onInboxes(t, func(t *testing.T, inbox string) {
@@ -21,7 +21,7 @@ func TestFillANewReceiver(t *testing.T) {
 		}
 		testkit.Eventually(t, "delivered to the first", func() bool { return old.count() == 4 && !strings.Contains(states(t, u), "waiting") })
 		u.End()
-		env[0] = "USHER_WEBHOOK_FORWARD_URL=" // nobody: what comes is kept
+		env[0] = "USHER_WEBHOOK_FORWARD_URL=" // nobody: what comes is stored
 		u = run(t, env)
 		testkit.Post(t, hooks(t, u), on("docs", "quay", 5))
 		u.End()

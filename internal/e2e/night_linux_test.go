@@ -220,7 +220,7 @@ func (n *night) happen(word string) {
 		}
 	}
 	switch word {
-	case "refuses":
+	case "rejects":
 		send("harbour-ltd", 5, "")
 		send("harbour-ltd", 10, "")
 		send("mill-co", 3, `,{"code":"sso","name":"Single sign-on","quantity":null}`)

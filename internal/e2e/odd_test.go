@@ -35,7 +35,7 @@ func TestOddCharactersInTheDatabase(t *testing.T) {
 			t.Errorf("%s %s %q: %d %s %v", method, path, body, got.status, got.body, got.err)
 		}
 	}
-	params := strings.Fields("state tenant platform search since until before after limit inbox force unknown code receiver did run settle keep trouble skip_faulty replace at")
+	params := strings.Fields("state tenant platform search since until before after limit inbox force unknown code receiver did run settle apply trouble skip_faulty replace at")
 	// Each page with some of its parameters, and each parameter on some pages: one check is for all of them.
 	step := 6
 	if thorough() {

@@ -86,7 +86,7 @@ type Config struct {
 	MaxAge   time.Duration
 	// MaxBytes bounds the webhooks that wait or are parked. Beyond it nothing is taken in. Receivers and tenants have bounds below it: see Share.
 	MaxBytes int64
-	// StoreUnclaimed says what to do with a webhook that no receiver takes. True: it is kept, and never delivered. False: it waits for
+	// StoreUnclaimed says what to do with a webhook that no receiver takes. True: it is stored, and never delivered. False: it waits for
 	// a receiver.
 	StoreUnclaimed bool
 	// Latest supersedes a waiting snapshot when a newer one of its tenant arrives right behind it.

@@ -281,19 +281,19 @@ func (l *lane) take(in *incoming) (a Answer) {
 	return l.takeIn(in, t.StoreUnclaimed && in.receiver == nil)
 }
 
-// takeIn puts a webhook at the end of the lane. With keep it is kept, unless it must queue behind another one.
-func (l *lane) takeIn(in *incoming, keep bool) (a Answer) {
+// takeIn puts a webhook at the end of the lane. With store it is stored, unless it must queue behind another one.
+func (l *lane) takeIn(in *incoming, store bool) (a Answer) {
 	t := l.t
 	l.goTo(in.receiver)
-	kept := keep && l.parked == 0 && l.idle()
-	if !kept {
+	stored := store && l.parked == 0 && l.idle()
+	if !stored {
 		if err := t.hasRoom(l, in.size); err != nil {
 			return Answer{Err: err}
 		}
 	}
 	row := *in.Webhook
-	if kept {
-		l.keep(&row, in.state)
+	if stored {
+		l.store(&row, in.state)
 	} else {
 		a = l.enqueue(&row, in)
 	}
@@ -319,8 +319,8 @@ func (l *lane) becomeTail(row *Webhook, state *snapshot.Stored) {
 	}
 }
 
-// keep takes a webhook in as kept: it is not delivered, and dedup goes by usher itself as its receiver.
-func (l *lane) keep(row *Webhook, state *snapshot.Stored) {
+// store takes a webhook in as stored: it is not delivered, and dedup goes by usher itself as its receiver.
+func (l *lane) store(row *Webhook, state *snapshot.Stored) {
 	l.add(row, Stored)
 	l.becomeTail(row, state)
 	l.tailDigest = nil
@@ -753,7 +753,7 @@ func (l *lane) redeliver(h *Webhook, asked State, force bool) error {
 		l.waitingSince = t.now
 	}
 	if !l.leased() {
-		l.route() // it may have been kept, and have a receiver now
+		l.route() // it may have been stored, and have a receiver now
 		l.clearBackoff()
 		l.release(t.now)
 	}

@@ -411,7 +411,7 @@ func (s *sim) judgeTaken() {
 			}
 			continue
 		}
-		if o.entry == nil && o.receiver == "" { // erased since then; it may have been kept
+		if o.entry == nil && o.receiver == "" { // erased since then; it may have been stored
 			continue
 		}
 		waits, held, failures := n.to.Sub(o.from) < w.maxAge, false, 0
@@ -449,7 +449,7 @@ func (s *sim) judgeTries() {
 		byHand := slices.ContainsFunc(w.arrivals, func(a *arrival) bool { return a.tenant == t.tenant && len(a.again)+len(a.discards) > 0 })
 		if w.cfg.Latest && !byHand && t.webhook.Snapshot && t.entry != nil && !unsure {
 			if b := s.next(t.arrival); b != nil && b.webhook.Snapshot && b.ok && b.to.Add(w.settled).Before(t.began) && !w.trouble(b.from.Add(-w.lease), b.to, true) {
-				w.violation("(b) arrival %d was tried, though a newer snapshot had been taken in right behind it, and only the latest is to be kept", t.number)
+				w.violation("(b) arrival %d was tried, though a newer snapshot had been taken in right behind it, and the setting is LATEST", t.number)
 			}
 		}
 	}
@@ -505,7 +505,7 @@ func (s *sim) send(tenant, snapshot string) {
 func (s *sim) reconcile(leave leave, asks, goesOn time.Duration, done func(tenant string, c Compared)) {
 	w := s.world
 	w.runs++
-	run := &aRun{number: w.runs, keep: leave == toStore}
+	run := &aRun{number: w.runs, stores: leave == toStore}
 	began := s.life
 	s.submit(s.m.Begin(run.number, func() {
 		if !began.dead.IsZero() {

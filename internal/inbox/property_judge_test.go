@@ -135,8 +135,8 @@ func (w *world) judgeDuplicate(n *arrival) {
 		return // it stood last, and a newer one that somebody sent again ahead of it superseded it
 	case w.isTail(o, n) && w.wasSentAgainLast(o, n):
 		return // it stood last and was on its way, ahead of the others that waited: what becomes of it is n's fate, too
-	case w.keep && o.receiver == "" && n.receiver == "" && len(o.again) > 0 && o.again[0].to.After(n.from) && w.isTail(o, n) && n.from.Sub(o.entry.Received) <= w.window:
-		return // it was kept, and somebody redelivered it later, when its platform had a receiver
+	case w.stores && o.receiver == "" && n.receiver == "" && len(o.again) > 0 && o.again[0].to.After(n.from) && w.isTail(o, n) && n.from.Sub(o.entry.Received) <= w.window:
+		return // it was stored, and somebody redelivered it later, when its platform had a receiver
 	case o.entry.State == Stored && n.receiver == "": // what was sent again would be no longer
 		if !w.isTail(o, n) || n.from.Sub(o.entry.Received) > w.window {
 			w.violation("(a) arrival %d was dropped as a copy of %d, which was stored before", n.number, o.number)
@@ -265,7 +265,7 @@ func (w *world) judgeStored(a *arrival) {
 	case Delivered:
 		good = accepted
 	case Stored:
-		good = (w.keep && a.receiver == "" || a.run != nil && a.run.keep) && (len(a.again) == 0 || unsure)
+		good = (w.stores && a.receiver == "" || a.run != nil && a.run.stores) && (len(a.again) == 0 || unsure)
 	case Parked:
 		good = last != nil && (last.status == 422 || rejections >= worldTries || e.Changed.Sub(since) > w.maxAge)
 	case Superseded:
@@ -291,7 +291,7 @@ func (w *world) judgeStored(a *arrival) {
 		stays := b.entry != nil && (b.entry.State == Parked && b.entry.Changed.Before(a.from) || b.entry.State == Waiting && len(b.again) == 0)
 		return b.tenant == a.tenant && stays && b.entry.ID < e.ID
 	}) {
-		w.violation("(c) arrival %d was kept, though an older one waits or is parked", a.number)
+		w.violation("(c) arrival %d was stored, though an older one waits or is parked", a.number)
 	}
 	if w.isErased(a, time.Now()) {
 		w.violation("(b) arrival %d was erased, and is there", a.number)
@@ -494,7 +494,7 @@ func (w *world) tell(t *testing.T) {
 		add(x.from, "server restarted, or the machine stood still, until %s", x.to.Format(clock))
 	}
 	slices.Sort(story)
-	t.Logf("world %d: keep latest %v, keep %v, routes %v, jitter %d, tenants %v", w.seed, w.cfg.Latest, w.keep, w.routes, w.jitter, w.tenants)
+	t.Logf("world %d: latest %v, stores %v, routes %v, jitter %d, tenants %v", w.seed, w.cfg.Latest, w.stores, w.routes, w.jitter, w.tenants)
 	for _, s := range story {
 		t.Log(s)
 	}

@@ -87,7 +87,7 @@ type world struct {
 	r    *rand.Rand // of the step
 	pace
 	cfg     Config
-	keep    bool
+	stores  bool
 	tenants []string
 	jitter  time.Duration // percent
 	places  []*place
@@ -134,7 +134,7 @@ type saying struct {
 type aRun struct {
 	number int
 	began  time.Time // by then its mark is committed
-	keep   bool
+	stores bool
 }
 
 // change changes what the billing service says of a tenant.
@@ -427,11 +427,11 @@ func newWorld(seed uint64, p pace) *world {
 	}
 	w.tenants = []string{"t1", "t2", "t3", "t4"}[:1+w.r.IntN(4)]
 	w.jitter = time.Duration(pick(w.r, 0, 50, 100))
-	w.keep = w.r.IntN(2) == 0
+	w.stores = w.r.IntN(2) == 0
 	if w.r.IntN(2) == 0 {
 		w.routes["k"] = "one"
 	}
-	w.cfg = Config{StoreUnclaimed: w.keep,
+	w.cfg = Config{StoreUnclaimed: w.stores,
 		MaxTries: worldTries, MaxAge: p.maxAge, DedupWindow: p.window, MaxBytes: 1 << 30, LeaseTime: p.lease, Latest: w.r.IntN(3) == 0,
 		Log: slog.New(slog.DiscardHandler),
 		Jitter: func(d time.Duration) time.Duration {
@@ -878,10 +878,10 @@ func (p *place) recordInvalid(tenant, snapshot string) {
 
 // reconcile compares what the billing service says of all tenants with what is known, and takes in what differs, maybe through another
 // place. It asks the service after a while, and goes on after another one.
-func (p *place) reconcile(at *place, keep bool, asks, goesOn time.Duration) {
+func (p *place) reconcile(at *place, store bool, asks, goesOn time.Duration) {
 	w, from, to, life := p.world, p.inbox, at.inbox, at.life
 	w.runs++
-	run := &aRun{number: w.runs, keep: keep}
+	run := &aRun{number: w.runs, stores: store}
 	w.senders.Go(func() {
 		r, _, err := from.BeginRun(time.Time{}, &Action{Who: "world", What: "reconcile"})
 		if err != nil {
@@ -902,7 +902,7 @@ func (p *place) reconcile(at *place, keep bool, asks, goesOn time.Duration) {
 			w.arrivals = append(w.arrivals, a)
 		}
 		w.mu.Unlock()
-		got, err := to.Apply(ctx, r.ID, lines, keep)
+		got, err := to.Apply(ctx, r.ID, lines, store)
 		w.note("reconcile %d: %v", run.number, words(got, err))
 		w.mu.Lock()
 		defer w.mu.Unlock()

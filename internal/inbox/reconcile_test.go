@@ -140,8 +140,8 @@ func (d *desk) settle(r *Run, lines ...string) string {
 	return words(d.Compare(d.t.Context(), r.ID, split(lines), true))
 }
 
-func (d *desk) apply(r *Run, keep bool, lines ...string) string {
-	return words(d.Apply(d.t.Context(), r.ID, split(lines), keep))
+func (d *desk) apply(r *Run, store bool, lines ...string) string {
+	return words(d.Apply(d.t.Context(), r.ID, split(lines), store))
 }
 
 func split(lines []string) (out [][]byte) {
@@ -226,7 +226,7 @@ func TestAsOf(t *testing.T) {
 		d.want("", d.compare(r, says("old", "b"), says("new", "b"), says("none", "b")), "differs (+ b, - a); changed; new (+ b)")
 		d.want("", d.apply(r, false, says("old", "b"), says("new", "b")), "differs (+ b, - a) applied; changed")
 		if all := must2(d.knownBefore(t.Context(), r.ID, new(Compared), 10))(t); len(all) != 0 {
-			t.Errorf("absent: %v", all) // old has a newer snapshot by now
+			t.Errorf("unlisted: %v", all) // old has a newer snapshot by now
 		}
 	})
 }
@@ -364,10 +364,10 @@ func TestReconcileSaysWhatIsAmbiguous(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
 		d.hears("crm/acme", "a")
-		for _, keep := range []bool{false, true} {
-			tenant := map[bool]string{false: "erp/acme", true: "shop/acme"}[keep]
+		for _, store := range []bool{false, true} {
+			tenant := map[bool]string{false: "erp/acme", true: "shop/acme"}[store]
 			d.idle("other") // else --no-deliver leaves it out
-			d.want(tenant, d.apply(d.begin(time.Time{}), keep, says(tenant, "a"), says("other", fmt.Sprint(keep))), map[bool]string{false: "new (+ a) applied; new (+ false) applied", true: "new (+ a) applied; differs (+ true, - false) applied"}[keep])
+			d.want(tenant, d.apply(d.begin(time.Time{}), store, says(tenant, "a"), says("other", fmt.Sprint(store))), map[bool]string{false: "new (+ a) applied; new (+ false) applied", true: "new (+ a) applied; differs (+ true, - false) applied"}[store])
 			d.until("it is said", func() bool { return strings.Contains(d.log.String(), "409 AMBIGUOUS\" new="+tenant+" ") })
 		}
 		said := d.log.String() // of the first one, too, if its question was slow

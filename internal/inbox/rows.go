@@ -28,7 +28,7 @@ import (
 type State string
 
 // A webhook waits until it is delivered, parked, superseded by a newer snapshot of its tenant, or discarded by hand. A
-// redelivery makes it wait again. A webhook is kept if no receiver takes its platform: usher stores it to answer from, and
+// redelivery makes it wait again. A webhook is stored if no receiver takes its platform: usher has it to answer from, and
 // never delivers it. An invalid webhook was never taken in; if somebody accepts it, it is taken in as a new webhook.
 const (
 	Waiting    State = "waiting"
@@ -563,7 +563,7 @@ func (d Denied) Error() string { return string(d) }
 const (
 	// ErrFinished says that a webhook can't be discarded because it is only history.
 	ErrFinished Denied = "only waiting, parked or invalid webhooks can be discarded"
-	// ErrStored says that a webhook can't be sent again: it was kept, and still no receiver takes its platform.
+	// ErrStored says that a webhook can't be sent again: it was stored, and still no receiver takes its platform.
 	ErrStored Denied = "no receiver takes webhooks of its platform. " + GiveToReceiver
 	// ErrMeanwhile says that something has come for a tenant since somebody asked to erase it.
 	ErrMeanwhile Denied = "something arrived for this tenant meanwhile, so nothing was erased; try again"

@@ -335,7 +335,7 @@ func TestOneParkedSnapshot(t *testing.T) {
 	})
 }
 
-// A webhook that no receiver takes is kept. A waiting webhook never becomes kept.
+// A webhook that no receiver takes is stored. A waiting webhook never becomes stored.
 func TestStored(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		main := newTaker("docs", 4, "docs")

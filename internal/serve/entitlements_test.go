@@ -42,7 +42,7 @@ func TestEntitlements(t *testing.T) {
 		want("/v1/check?tenant=acme&feature=users&quantity=6", map[int]int{5: 403, 7: 204}[users], "")
 	}
 	if _, decision, _ := post(t, gate, snapshot("acme", 5)); decision != "duplicate" {
-		t.Errorf("a copy of what is kept is %s", decision)
+		t.Errorf("a copy of what is stored is %s", decision)
 	}
 	if status, _, _ := post(t, gate, strings.Replace(snapshot("acme", 9), `"change"`, `"chance"`, 1)); status != 422 {
 		t.Errorf("a bad webhook is answered %d", status)
@@ -61,7 +61,7 @@ func TestEntitlements(t *testing.T) {
 		t.Errorf("not ready: %s", body)
 	}
 	if _, list := get(t, admin+"/api/webhooks"); strings.Count(list, `"state":"stored"`) != 4 {
-		t.Errorf("what nobody takes is not kept: %s", list)
+		t.Errorf("what nobody takes is not stored: %s", list)
 	}
 	ask := func(code int, part string, args ...string) {
 		t.Helper()
@@ -89,7 +89,7 @@ func TestEntitlements(t *testing.T) {
 	want("/v1/entitlements/nobody", 404, "TENANT_UNKNOWN")
 }
 
-// usher delivers webhooks whose platform has a receiver, and keeps the others. It does not deliver a kept one
+// usher delivers webhooks whose platform has a receiver, and stores the others. It does not deliver a stored one
 // later, either.
 func TestStoredBesideAReceiver(t *testing.T) {
 	t.Parallel()

@@ -31,7 +31,7 @@ func Between(previous, next []byte) []string {
 	return words
 }
 
-// Would describes what a refused webhook would have changed: "would have added sso, users (5); removed
+// Would describes what an invalid webhook would have changed: "would have added sso, users (5); removed
 // crm". It returns nil if the features cannot be read.
 func Would(previous, next []byte) []string {
 	after := Read(next)

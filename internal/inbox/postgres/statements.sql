@@ -121,7 +121,7 @@ ON CONFLICT (tenant, platform, event_type, id, digest) DO UPDATE SET seq = exclu
 
 -- name: previous
 -- Two rows for each webhook (1 to 3 its lane, 4 its number): its tenant's last snapshot before it that was taken in, and the last one that
--- was accepted (delivered, kept: 1), with its body.
+-- was accepted (delivered, stored: 1), with its body.
 SELECT n.seq, p.* FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[]) AS n (tenant, platform, event_type, seq) CROSS JOIN LATERAL (
 	(SELECT seq, 0::bigint, ''::bytea FROM {schema}.webhook WHERE tenant = n.tenant AND platform = n.platform AND event_type = n.event_type AND seq < n.seq AND snapshot = 1 AND state NOT IN (2, 7) ORDER BY seq DESC LIMIT 1)
 	UNION ALL

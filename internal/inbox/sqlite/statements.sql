@@ -97,7 +97,7 @@ ON CONFLICT (tenant, platform, event_type, id, digest) DO UPDATE SET seq = exclu
 
 -- name: previous
 -- Two rows for each webhook (1 to 3 its lane, 4 its number): its tenant's last snapshot before it that was taken in, and the last one that
--- was accepted (delivered, kept: 1), with its body.
+-- was accepted (delivered, stored: 1), with its body.
 SELECT * FROM (SELECT ?4, seq, 0, x'' FROM webhook WHERE tenant = ?1 AND platform = ?2 AND event_type = ?3 AND seq < ?4 AND snapshot = 1 AND state NOT IN (2, 7) ORDER BY seq DESC LIMIT 1)
 UNION ALL
 SELECT * FROM (SELECT ?4, w.seq, 1, c.body FROM webhook w JOIN content c ON c.seq = w.seq
