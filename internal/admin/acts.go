@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -362,6 +363,7 @@ func init() {
 				n, err := h.cfg.Inbox.Erase(c.tenant.Platform, c.tenant.Tenant, c.by)
 				if err == nil || errors.Is(err, inbox.ErrDoubt) { // if it was done, nobody can name the tenant again
 					h.cfg.Decisions.erase(c.tenant.Platform, c.tenant.Tenant)
+					h.recorder.Erase(c.tenant.Platform, c.tenant.Tenant)
 				}
 				return Erased{c.tenant, n}, []any{"webhooks", n}, err
 			},
@@ -377,6 +379,20 @@ func init() {
 				return e.written() + " erased: " + page.Plural(e.Webhooks, "webhook", "webhooks"), nil
 			}),
 			doc: []string{"POST /api/erase", "`{\"platform\",\"tenant\",\"webhooks\":n}`: the same, and deletes all webhooks of the tenant, and what it may use. 409 if something arrived meanwhile"},
+		},
+		{
+			Name: "notify", On: OnInbox, NoInbox: true, Logged: "test notification sent by hand",
+			do: func(h *Handler, c *call) (any, []any, error) {
+				if err := h.recorder.Test(c.Context(), nameOf(c.Request)); err != nil {
+					return nil, nil, &refusal{http.StatusConflict, "no test message was sent: " + err.Error()}
+				}
+				if h.cfg.Inbox != nil && h.cfg.Inbox.Health().Err == nil { // chats are tried while the inbox is away, too
+					return Notified{true}, nil, h.cfg.Inbox.Note(c.by, 0)
+				}
+				return Notified{true}, nil, nil
+			},
+			did: "The test message went out: the other side has accepted it.",
+			doc: []string{"POST /api/notify", "`{\"sent\":true}`: a test message to `USHER_NOTIFY_URL`. 409 says why it did not go out"},
 		},
 		{
 			Name: "export", Logged: "inbox exported by hand", Level: slog.LevelWarn,
@@ -432,6 +448,11 @@ type (
 	Erased struct {
 		TenantRef
 		Webhooks int `json:"webhooks"` // how many were deleted
+	}
+
+	// Notified is the answer of POST /api/notify.
+	Notified struct {
+		Sent bool `json:"sent"`
 	}
 
 	// Resumed is the answer of POST /api/resume.

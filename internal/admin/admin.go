@@ -24,6 +24,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"usher/internal/admin/history"
 	"usher/internal/admin/page"
 	"usher/internal/admin/status"
 	"usher/internal/entitlements"
@@ -71,6 +72,8 @@ type Config struct {
 	EntitlementsPort func() (curl, base string)
 	// Ambiguous returns the codes that callers of that port asked for in vain, because they exist on several platforms. Required with it.
 	Ambiguous func(context.Context) []string
+	// History says how the history is kept, and where notifications go. New sets what the admin port itself knows.
+	History history.Config
 	// Version is shown on the pages.
 	Version string
 	// Log gets refused requests and what people do. Required.
@@ -80,6 +83,10 @@ type Config struct {
 // New returns the handler of the admin port.
 func New(cfg Config) *Handler {
 	h := &Handler{cfg: cfg, comparing: make(chan struct{}, 2)}
+	known := cfg.History
+	known.Status, known.Inbox, known.Log = h.status, cfg.Inbox, cfg.Log
+	known.Stopping = func() bool { return cfg.Health().Stopping }
+	h.recorder = history.New(known)
 	h.bounded = guard.Answers(guard.MaxAnswers, http.HandlerFunc(h.handle), func(w http.ResponseWriter, r *http.Request) {
 		h.refuse(w, r, http.StatusServiceUnavailable, "too many large answers are being made, or wait for their readers: ask again in a moment")
 	})
@@ -97,7 +104,7 @@ func New(cfg Config) *Handler {
 		{path: "/actions", read: h.answer(h.actions), inbox: true},
 		{path: "/static/{id}", read: page.Static},
 
-		{path: "/api/status", read: h.answer(func(r *http.Request) (any, error) { return h.status(r.Context()), nil })},
+		{path: "/api/status", read: h.answer(h.apiStatus), params: []string{"since"}},
 		{path: "/api/webhooks", read: with(h, readSelection, h.apiWebhooks), params: listParams},
 		{path: "/api/webhooks/{id}", read: h.answer(func(r *http.Request) (any, error) { return h.webhook(r.Context(), r.PathValue("id")) })},
 		{path: "/api/actions", read: h.answer(h.actions), params: []string{"before", "limit"}, inbox: true},
@@ -120,6 +127,7 @@ const bodyPatience = 10 * time.Second
 // Handler serves the admin port.
 type Handler struct {
 	cfg       Config
+	recorder  *history.Recorder
 	comparing chan struct{} // holds one value for each webhook that is being compared with the one before it
 	routes    []route
 	origin    http.CrossOriginProtection
@@ -174,6 +182,9 @@ func isAPI(r *http.Request) bool { return strings.HasPrefix(r.URL.Path, "/api/")
 func (to *route) needsAct(r *http.Request) bool {
 	return to.act != nil && (r.Method == http.MethodPost || !strings.HasPrefix(to.path, "/api/"))
 }
+
+// Run keeps the history, and sends notifications, until ctx ends. name is that of this replica, if there may be others.
+func (h *Handler) Run(ctx context.Context, name string) { h.recorder.Run(ctx, name) }
 
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) { h.bounded.ServeHTTP(w, r) }
 

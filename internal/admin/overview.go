@@ -67,8 +67,23 @@ func (h *Handler) status(ctx context.Context) *status.Status {
 		now.Missed.Names = h.missedNames(ctx)
 	}
 	now.Missed.Outages = append([]inbox.Outage{}, now.Missed.Outages...) // [] and not null
+	h.recorder.Facts(now)
 	now.Judge(time.Now())
 	return now
+}
+
+// apiStatus is GET /api/status. With since it has what was wrong and is over, too.
+func (h *Handler) apiStatus(r *http.Request) (any, error) {
+	s, query := h.status(r.Context()), r.URL.Query()
+	if !query.Has("since") {
+		return s, nil
+	}
+	since, err := readTime("since", query.Get("since"))
+	if err != nil {
+		return nil, err
+	}
+	s.History, s.OldHistory = h.recorder.Since(r.Context(), since)
+	return s, nil
 }
 
 // oneOf returns one of the tenants with the first of these codes, which exist on several platforms; empty: there is none.
@@ -153,6 +168,7 @@ type overviewPage struct {
 	*status.Status
 	Latest   []Webhook
 	NoLatest string // why Latest cannot be read
+	More     int    // how much of the history is not shown
 
 	h *Handler
 }
@@ -164,6 +180,10 @@ func (p *overviewPage) Offers(receiver string) []offer {
 
 func (h *Handler) overview(r *http.Request) (any, error) {
 	p := &overviewPage{Status: h.status(r.Context()), h: h}
+	p.History, p.OldHistory = h.recorder.Since(r.Context(), time.Now().Add(-inbox.HistoryAge))
+	if p.More = len(p.History) - shownHistory; p.More > 0 {
+		p.History = p.History[:shownHistory]
+	}
 	switch {
 	case p.Gate == nil:
 	case p.Inbox != nil && !p.Inbox.Counted.IsZero(): // the database may hang
@@ -179,6 +199,14 @@ func (h *Handler) overview(r *http.Request) (any, error) {
 	}
 	return &page.Page{Name: "overview", Title: "Overview", Section: "overview", Live: true, Body: p}, nil
 }
+
+// shownHistory is how much of the history the overview shows.
+const shownHistory = 20
+
+// Lasted, Counted and WasWrong describe what is over.
+func (*overviewPage) Lasted(t inbox.Trouble) string   { return status.Lasted(&t) }
+func (*overviewPage) Counted(t inbox.Trouble) string  { return status.Counted(&t) }
+func (*overviewPage) WasWrong(t inbox.Trouble) string { return status.What(&t) }
 
 // paused returns the pauses in force.
 func (h *Handler) paused() []inbox.Pause {

@@ -5,18 +5,24 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"net/url"
 	"strings"
 	"time"
 
 	"usher/internal/admin/status"
+	"usher/internal/inbox"
 	"usher/internal/text"
 )
 
-const statusUsage = `Usage: usher status [--json]
+const statusUsage = `Usage: usher status [--since TIME] [--json]
 
 Says what the overview of the admin page says: one line for each part of usher,
 then each trouble, with what it means for your customers, and what to do. The
 exit code is 0 only if there is no trouble.
+
+--since 12h (or 01:00, or 2026-01-31) then also says what was wrong and is over:
+from when to when, how many webhooks and tenants it was about, and on which
+replica. usher knows the last 7 days; without an inbox, since it was started.
 ` + adminPortHelp + `status
 `
 
@@ -25,25 +31,38 @@ func statusCommand(ctx context.Context, p *Process, args []string) error {
 	flags := flag.NewFlagSet("status", flag.ContinueOnError)
 	flags.SetOutput(io.Discard) // exit prints the error
 	asJSON := flags.Bool("json", false, "")
+	since := flags.String("since", "", "")
 	switch rest, err := parseFlags(flags, args); {
 	case err != nil:
 		return usageError{err}
 	case len(rest) > 0:
-		return usageErrorf("takes no argument %q, only --json", rest[0])
+		return usageErrorf("takes no argument %q, only --since TIME and --json", rest[0])
+	}
+	path, from, now := "/api/status", time.Time{}, time.Now()
+	if *since != "" {
+		var err error
+		if from, err = parseWhen(*since, now); err != nil {
+			return usageErrorf("--since %q: %v", *since, err)
+		}
+		path += "?since=" + url.QueryEscape(from.UTC().Format(time.RFC3339))
 	}
 	api, err := newAdminAPI(p)
 	if err != nil {
 		return err
 	}
 	var s status.Status
-	raw, err := api.get(ctx, "/api/status", &s)
+	raw, err := api.get(ctx, path, &s)
 	if err != nil {
 		return err
 	}
 	if *asJSON {
 		_, err = p.Stdout.Write(raw)
 	} else {
-		_, err = io.WriteString(p.Stdout, p.statusText(&s, time.Now()))
+		words := p.statusText(&s, now)
+		if !from.IsZero() {
+			words += p.historyText(&s, from, now)
+		}
+		_, err = io.WriteString(p.Stdout, words)
 	}
 	if err == nil && len(s.Troubles) > 0 {
 		err = exitCode(exitFailed)
@@ -87,6 +106,38 @@ func (p *Process) statusText(s *status.Status, now time.Time) string {
 		}
 	}
 	return out.String()
+}
+
+// historyText says what is over, what ended last first.
+func (p *Process) historyText(s *status.Status, since, now time.Time) string {
+	var out strings.Builder
+	if s.OldHistory {
+		out.WriteString("\nThe inbox cannot be read now: below is what this replica has seen itself.\n")
+	}
+	if len(s.History) == 0 {
+		fmt.Fprintf(&out, "\nNothing else was wrong since %s.\n", timeAndAge(since, now))
+		return out.String()
+	}
+	fmt.Fprintf(&out, "\nOver since %s:\n", timeAndAge(since, now))
+	for i := range s.History {
+		for _, line := range p.overLines(&s.History[i]) {
+			out.WriteString(line + "\n")
+		}
+	}
+	return out.String()
+}
+
+// overLines say what was wrong and is over.
+func (p *Process) overLines(t *inbox.Trouble) []string {
+	lasted := "  " + status.Lasted(t)
+	if counted := status.Counted(t); counted != "" {
+		lasted += "; at its worst " + counted
+	}
+	lines := []string{"", "over: " + plainText(status.What(t)), plainText(lasted)}
+	if t.Then != "" {
+		lines = append(lines, "  "+plainText(p.commandLines(t.Then)))
+	}
+	return lines
 }
 
 // plainText replaces the narrow and the fixed spaces of the page, which a terminal may show as something else.

@@ -212,6 +212,9 @@ func (s *Inbox) Erase(platform, tenant string, by *Action) (count int, err error
 		default:
 			count, err = l.erase()
 		}
+		if err == nil {
+			t.eraseTroubles(platform, tenant)
+		}
 		return count, count, err
 	})
 	s.cfg.Changed(tenant)

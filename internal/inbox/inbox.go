@@ -17,6 +17,7 @@
 //	reconcile.go  what the billing service says, compared with what usher knows; finding.go: what was found of a tenant
 //	changes.go    tells programs that keep a copy what has changed
 //	missed.go     what usher may have missed: webhooks that got a 5xx, and outages
+//	history.go    what was wrong, from when to when; who speaks for all replicas
 //	retention.go  what is finished goes after a while
 //	health.go     whether the database can be written, and what its clock says
 //	engine/       what a database must do; sqlite/ and postgres/ do it, and know nothing about webhooks
@@ -162,7 +163,6 @@ type Inbox struct {
 
 	ops        chan *work      // to the writer
 	imports    chan *importJob // to the writer
-	countNow   chan struct{}   // to runCounter: somebody has found the figures too old
 	exporting  chan struct{}   // has an element while somebody exports
 	browsing   chan struct{}   // has an element for each connection with which somebody browses
 	opened     chan struct{}   // closed when the writer has reached the database, or failed to, once
@@ -179,9 +179,7 @@ type Inbox struct {
 	feed feed
 
 	mu      sync.Mutex // guards what follows
-	counted *counted   // the last figures
-	changes int64      // how often this process has changed something that must show in them at once
-	room    room
+	figures figureCache
 	heldUp  []HeldUp // the last that usher has read
 
 	// Only the writer uses these.
@@ -250,8 +248,7 @@ func New(e engine.Engine, cfg Config) *Inbox {
 	s := &Inbox{
 		cfg: cfg, engine: e, owner: make([]byte, 16), leaseTime: fileLeaseTime,
 		ops: make(chan *work, 1024), imports: make(chan *importJob), exporting: make(chan struct{}, 1), browsing: make(chan struct{}, engine.MaxReaders/2), opened: make(chan struct{}), closed: make(chan struct{}),
-		counted: &counted{next: make(chan struct{})}, countNow: make(chan struct{}, 1),
-		room: room{used: make(map[string]int64), everAdded: make(map[string]int64), noRoom: make(map[string]*NoRoom)},
+		figures: figureCache{used: make(map[string]int64), everAdded: make(map[string]int64), noRoom: make(map[string]*NoRoom)},
 	}
 	if e.Shared() {
 		s.leaseTime = cmp.Or(cfg.LeaseTime, DefaultLeaseTime)
@@ -265,7 +262,6 @@ func New(e engine.Engine, cfg Config) *Inbox {
 	s.run, s.stop = context.WithCancel(context.Background())
 	go s.runWriter()
 	s.background.Go(s.refreshPauses)
-	s.background.Go(s.runCounter)
 	s.feed = newFeed()
 	s.background.Go(s.runTeller)
 	if cfg.Receivers != nil && !cfg.ReadOnly {

@@ -254,7 +254,9 @@ func (s *Inbox) owingWorks() (works []*work) {
 				t.lanes[LaneOf(o.Lane)].miss(d)
 			}
 			return func() {
-				s.changed() // first: it must always be in the one or in the other
+				s.mu.Lock()
+				s.figures.changeCount++ // first: it must always be in the one or in the other
+				s.mu.Unlock()
 				s.cfg.Missed.Drop(o)
 			}
 		}})
@@ -377,7 +379,9 @@ func (s *Inbox) beat(up bool) {
 	if due {
 		s.heart = heartbeat{up, at, now}
 	}
-	s.changed()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.figures.changeCount++
 }
 
 // storeUnnamed adds webhooks without a tenant to the row of this hour. asked is our time before the database's was read: so they may seem to

@@ -39,7 +39,9 @@ func (s *Inbox) sweep() {
 		s.lastFullSweep = now
 	}
 	if full || invalid { // the count of invalid webhooks may have changed
-		s.changed()
+		s.mu.Lock()
+		s.figures.changeCount++
+		s.mu.Unlock()
 	}
 	if more || err != nil {
 		s.sweepSoon.Store(true)

@@ -30,7 +30,7 @@ type sqlTurn struct {
 	statements []func(engine.Tx) // whatever else a work writes
 	reserved   []func()
 	byPerson   bool
-	counts     int64 // room.counts at the beginning
+	recounts   int64 // figureCache.recounts at the beginning
 }
 
 func (s *Inbox) newTurn(tx engine.Tx) *sqlTurn {
@@ -54,7 +54,7 @@ func (s *Inbox) newTurn(tx engine.Tx) *sqlTurn {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	t.counts = s.room.counts
+	t.recounts = s.figures.recounts
 	return t
 }
 

@@ -3,6 +3,8 @@ package serve
 import (
 	"context"
 	"log/slog"
+	"net"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -10,6 +12,7 @@ import (
 	lru "github.com/hashicorp/golang-lru/v2"
 
 	"usher/internal/admin"
+	"usher/internal/admin/history"
 	"usher/internal/admin/metrics"
 	"usher/internal/admin/status"
 	"usher/internal/entitlements"
@@ -52,9 +55,7 @@ func build(s *settings.Settings, log *slog.Logger) (*Usher, error) {
 	if s.EntitlementsOn() {
 		u.buildEntitlements(m)
 	}
-	if s.Admin.Listen != "off" {
-		u.buildAdmin(m, gateMetrics)
-	}
+	u.buildAdmin(m, gateMetrics)
 	return u, nil
 }
 
@@ -95,8 +96,13 @@ func (u *Usher) buildGate(m *metrics.Gate) (err error) {
 	u.decisions = admin.NewDecisions(w.Inbox == "")
 	cfg.Answered = func(o webhookgate.Outcome) {
 		m.Received(o.Decision, o.Status, o.Took)
-		if o.Decision == "failed" && o.Webhook != nil && slices.Contains(cfg.SyncTypes, o.Webhook.Type) {
-			m.QuestionFailed()
+		if o.Webhook != nil && slices.Contains(cfg.SyncTypes, o.Webhook.Type) {
+			switch o.Decision {
+			case "failed":
+				m.QuestionFailed()
+			case "forwarded":
+				m.QuestionAnswered()
+			}
 		}
 		u.decisions.Add(o)
 	}
@@ -248,7 +254,33 @@ func (u *Usher) buildAdmin(metrics *metrics.Registry, gate *metrics.Gate) {
 			metrics.Ready(p.Name, func() bool { return len(u.health().Unready(p.Name)) == 0 })
 		}
 	}
-	u.adminListener = &listener{variable: "USHER_ADMIN_LISTEN", name: "admin", addr: a.Listen, handler: admin.New(cfg)}
+	cfg.History = history.Config{
+		ReadOnly: u.gate == nil, Host: hostName(), URL: a.NotifyURL.Getter(), Proxy: u.settings.Outbound.Proxy,
+		Sent: metrics.Notifications(history.Results[:]...),
+	}
+	u.admin = admin.New(cfg)
+	if a.Listen != "off" { // without it usher still sends notifications
+		u.adminListener = &listener{variable: "USHER_ADMIN_LISTEN", name: "admin", addr: a.Listen, handler: u.admin}
+	}
+}
+
+func hostName() string {
+	if name, err := os.Hostname(); err == nil && name != "" {
+		return name
+	}
+	return "unknown"
+}
+
+// replicaName is what people call this replica: its host, and, where several may run on one, a port of its own.
+func (u *Usher) replicaName() string {
+	if u.adminListener == nil {
+		return hostName()
+	}
+	_, port, _ := net.SplitHostPort(u.adminListener.socket.Addr().String())
+	if _, usual, _ := net.SplitHostPort(settings.Default("USHER_ADMIN_LISTEN")); port == usual || port == "" {
+		return hostName()
+	}
+	return hostName() + ":" + port
 }
 
 func (u *Usher) portStates() []status.Port {
@@ -258,7 +290,9 @@ func (u *Usher) portStates() []status.Port {
 			Name: p.Name, Address: u.listeners[i].url(), Scope: p.Scope, Key: p.Key != nil,
 			Source: p.Source.State(),
 			Calls:  u.counts[i].calls.Hour(), Tokens: u.counts[i].tokens.Hour(), LastFailure: u.counts[i].calls.LastFailure(),
+			Revoked: u.counts[i].tokens.Revoked(),
 		}
+		s.Last5xx, s.LastFine = u.counts[i].calls.Last()
 		if p.Owner != p.Name {
 			s.Shares = p.Owner
 		}
@@ -272,7 +306,8 @@ func (u *Usher) portStates() []status.Port {
 
 func (u *Usher) gateState(m *metrics.Gate) *status.Gate {
 	w := &u.settings.Webhook
-	state := &status.Gate{Address: u.gateListener.url() + w.Path, Tries: make(map[string]metrics.RecentTries), Decisions: m.Hour(), FailedChecks: m.FailedChecks()}
+	state := &status.Gate{Address: u.gateListener.url() + w.Path, Tries: make(map[string]metrics.RecentTries), Decisions: m.Hour(), Questions: m.Questions()}
+	state.FailedChecks, state.PassedChecks = m.FailedChecks()
 	if u.gateListener.tls != nil {
 		state.CertificateEnds = u.gateListener.certificateExpiry()
 	}

@@ -97,7 +97,8 @@ type Usher struct {
 	listeners            []*listener // all but the admin port's; those of outbound first, in the order of its ports
 	gateListener         *listener
 	entitlementsListener *listener
-	adminListener        *listener
+	adminListener        *listener // nil: that port is off
+	admin                *admin.Handler
 }
 
 // Open builds usher and binds all its listeners. If one of sockets has the address of a listener, the
@@ -178,6 +179,7 @@ func (u *Usher) Run(ctx context.Context) error {
 	if u.outbound != nil {
 		running.Go(func() { u.outbound.Run(background) })
 	}
+	running.Go(func() { u.admin.Run(background, u.replicaName()) })
 	stopCourier := u.startCourier()
 
 	failed := make(chan error, len(u.listeners)+1)

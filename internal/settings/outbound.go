@@ -53,7 +53,8 @@ func (o *Outbound) proxies(r *reader) func(*url.URL) (*url.URL, error) {
 			value = "http://" + value
 		}
 		kinds := []string{"http", "https", "socks5", "socks5h"}
-		if u, err := url.Parse(value); o.BaseURL != "" && r.env[name] != "" && (err != nil || u.Hostname() == "" || !slices.Contains(kinds, u.Scheme)) {
+		used := o.BaseURL != "" || r.env["USHER_NOTIFY_URL"] != "" || r.env["USHER_NOTIFY_URL_FILE"] != ""
+		if u, err := url.Parse(value); used && r.env[name] != "" && (err != nil || u.Hostname() == "" || !slices.Contains(kinds, u.Scheme)) {
 			r.problem(name, "can't be read (not shown, as it may hold a password), but should hold a proxy's address, such as http://proxy:3128 or socks5://proxy:1080")
 		}
 	}

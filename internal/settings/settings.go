@@ -11,8 +11,10 @@ package settings
 
 import (
 	"cmp"
+	"errors"
 	"log/slog"
 	"maps"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -49,6 +51,7 @@ type Admin struct {
 	Level                        slog.Level
 	LogFormat                    string
 	ShutdownDelay, ShutdownGrace time.Duration
+	NotifyURL                    *secret.Value // where usher says by itself that something is wrong
 
 	NoColour bool // NO_COLOR is set, see https://no-color.org
 }
@@ -61,7 +64,7 @@ func Read(environ []string) (*Settings, error) { return read(environ, requireAny
 // own.
 func ReadOutbound(environ []string) (*Settings, error) {
 	others := []string{"USHER_LISTEN", "USHER_KEY", "USHER_KEY_FILE"}
-	prefixes := []string{"USHER_PORTS_", "USHER_WEBHOOK_", "USHER_ENTITLEMENTS_", "USHER_ADMIN_"}
+	prefixes := []string{"USHER_NOTIFY_", "USHER_PORTS_", "USHER_WEBHOOK_", "USHER_ENTITLEMENTS_", "USHER_ADMIN_"}
 	environ = slices.DeleteFunc(slices.Clone(environ), func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")
 		return slices.Contains(others, name) || slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
@@ -156,9 +159,21 @@ func (a *Admin) check(r *reader) {
 	if a.ReadToken != nil && a.Token == nil {
 		r.problem("USHER_ADMIN_READ_TOKEN", "is set, but USHER_ADMIN_TOKEN is not: without that everybody may read and act")
 	}
+	if a.NotifyURL != nil {
+		r.checkSecret("USHER_NOTIFY_URL", a.NotifyURL, checkNotifyURL)
+	}
 	if !slices.Contains([]string{"auto", "text", "json"}, a.LogFormat) {
 		r.invalid("USHER_LOG_FORMAT", "auto, text or json")
 	}
+}
+
+// checkNotifyURL says what is wrong with the address of a chat, without the address.
+func checkNotifyURL(value string) error {
+	u, err := url.Parse(value)
+	if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Hostname() == "" || u.User != nil || u.Fragment != "" {
+		return errors.New("is not an address (not shown) such as https://chat.example.com/hooks/SECRET, without user and fragment")
+	}
+	return nil
 }
 
 func (e *Entitlements) check(r *reader, s *Settings) {

@@ -118,6 +118,7 @@ func (s *Settings) sections() []section {
 			{"USHER_ADMIN_READ_TOKEN", &a.ReadToken, "none", "The same, but read-only: it shows everything, `/metrics` too, and cannot act or export. It needs `USHER_ADMIN_TOKEN`."},
 			{"USHER_LOG_LEVEL", &a.Level, "`info`", "`debug`, `info`, `warn` or `error`."},
 			{"USHER_LOG_FORMAT", &a.LogFormat, "`auto`", "`text`, `json`, or `auto`: text on a terminal (coloured, unless `NO_COLOR` is set), else JSON."},
+			{"USHER_NOTIFY_URL", &a.NotifyURL, "none", "A chat's incoming webhook (Slack, Mattermost, Google Chat): usher posts `{\"text\":\"…\"}` there when [something has been wrong for a minute](operations.md#notifications), and when it is over. `HTTPS_PROXY` applies."},
 			{"USHER_SHUTDOWN_DELAY", &a.ShutdownDelay, "`0s`", "On SIGTERM usher reports that it is not ready, but still serves for this long, until load balancers notice. In Kubernetes use `5s`."},
 			{"USHER_SHUTDOWN_GRACE", &a.ShutdownGrace, "`15s`", "Then usher accepts no new connections, and lets calls and deliveries finish for this long. A second signal ends it at once."},
 		}},

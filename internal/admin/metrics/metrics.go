@@ -118,7 +118,8 @@ type Port struct {
 	failed   *prometheus.CounterVec
 	hour     *ring
 
-	lastFailure atomic.Pointer[Failure]
+	lastFailure   atomic.Pointer[Failure]
+	last5xx, fine atomic.Int64 // when the service last answered with a 5xx, and when a call was last answered well
 }
 
 // Failure is a call that usher failed.
@@ -156,9 +157,25 @@ func (p *Port) Finished(status int, took time.Duration) {
 		kind = CallsFailed
 	}
 	p.hour.countTimed(kind, took)
-	if status >= 500 {
+	switch now := time.Now().UnixNano(); {
+	case status >= 500:
 		p.hour.count(Calls5xx)
+		p.last5xx.Store(now)
+	case kind == CallsFine:
+		p.fine.Store(now)
 	}
+}
+
+// Last returns when a call was last answered with a 5xx, usher's own too, and when one was last answered well.
+func (p *Port) Last() (failed, fine time.Time) {
+	return atNano(p.last5xx.Load()), atNano(p.fine.Load())
+}
+
+func atNano(at int64) (never time.Time) {
+	if at == 0 {
+		return never
+	}
+	return time.Unix(0, at)
 }
 
 // Replayed counts a call that was sent a second time after a 401.
@@ -197,6 +214,9 @@ type Identity struct {
 	early    prometheus.Counter
 	expiry   prometheus.Gauge
 	hour     *ring
+
+	mu      sync.Mutex // guards what follows
+	revoked [2]time.Time
 }
 
 // Identity returns the counts of the identity whose first port has this name.
@@ -226,6 +246,16 @@ func (i *Identity) Fetched(t *tokens.Token, err error) {
 func (i *Identity) EarlyRevoked() {
 	i.early.Inc()
 	i.hour.count(TokensRevoked)
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.revoked = [2]time.Time{i.revoked[1], time.Now()}
+}
+
+// Revoked returns when the last two tokens were rejected long before they expired.
+func (i *Identity) Revoked() [2]time.Time {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.revoked
 }
 
 // Hour returns the token requests of the last hour.
@@ -281,8 +311,10 @@ type Gate struct {
 	hour      *ring // by decision, in the order of Decisions
 	receivers map[string]*Receiver
 
-	mu     sync.Mutex // guards what follows
-	failed FailedChecks
+	mu        sync.Mutex // guards what follows
+	failed    FailedChecks
+	passed    []FailedChecks // the last of those after which one passed
+	questions Questions
 }
 
 // Receiver counts the tries at one receiver.
@@ -311,7 +343,14 @@ type RecentTries struct {
 type FailedChecks struct {
 	Count       int
 	Since, Last time.Time // when the first and the last of them came
+	Passed      time.Time // when one passed; zero: none has
 }
+
+// SomeFailed is from how many failed checks in a row on they are no accident: anybody can send something.
+const SomeFailed = 3
+
+// Questions says when a question to the receiver was last answered, and when one last was not.
+type Questions struct{ Failed, Answered time.Time }
 
 // Lately is the number of minutes that count as now: what went wrong within them is shown as a problem.
 const Lately = 5
@@ -357,7 +396,26 @@ func (g *Gate) Receiver(name string) *Receiver { return g.receivers[name] }
 func (g *Gate) Invalid(reason string) { g.invalid.WithLabelValues(reason).Inc() }
 
 // QuestionFailed counts a question to the receiver that got no answer, beside Received.
-func (g *Gate) QuestionFailed() { g.hour.count(FailedQuestions) }
+func (g *Gate) QuestionFailed() {
+	g.hour.count(FailedQuestions)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.questions.Failed = time.Now()
+}
+
+// QuestionAnswered notes that a question got an answer.
+func (g *Gate) QuestionAnswered() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.questions.Answered = time.Now()
+}
+
+// Questions says when questions were last answered, and not answered.
+func (g *Gate) Questions() Questions {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.questions
+}
 
 // Received counts an answer to a sender.
 func (g *Gate) Received(decision string, status int, took time.Duration) {
@@ -376,6 +434,11 @@ func (g *Gate) Received(decision string, status int, took time.Duration) {
 	defer g.mu.Unlock()
 	switch {
 	case decision != "rejected" || status == http.StatusUnprocessableEntity: // its content comes after the check
+		if g.failed.Count >= SomeFailed {
+			const kept = 10
+			g.failed.Passed = time.Now()
+			g.passed = append(g.passed[max(0, len(g.passed)-kept+1):len(g.passed):len(g.passed)], g.failed)
+		}
 		g.failed = FailedChecks{}
 	case status == http.StatusUnauthorized || status == http.StatusForbidden:
 		g.failed.Last = time.Now()
@@ -385,11 +448,11 @@ func (g *Gate) Received(decision string, status int, took time.Duration) {
 	}
 }
 
-// FailedChecks returns the webhooks that failed the check of their sender since the last one that passed.
-func (g *Gate) FailedChecks() FailedChecks {
+// FailedChecks returns the webhooks that failed the check of their sender since the last one that passed, and the last of those before.
+func (g *Gate) FailedChecks() (now FailedChecks, passed []FailedChecks) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.failed
+	return g.failed, g.passed
 }
 
 // Hour returns the gate's decisions of the last hour, counted in the order of Decisions.
@@ -422,6 +485,15 @@ func (r *Receiver) Recent() RecentTries {
 	minutes := r.hour.minutes()
 	recent.OK, recent.Failed = Sum(minutes, Lately, 0), Sum(minutes, Lately, 1, 2, 3)
 	return recent
+}
+
+// Notifications registers the tries of notifications, all with zeros from the start. The result counts one.
+func (m *Registry) Notifications(results ...string) (sent func(result string)) {
+	total := m.counter("usher_notifications_total", "Tries to send a notification: ok, status (not a 2xx), timeout or error (no answer).", "result")
+	for _, result := range results {
+		total.WithLabelValues(result)
+	}
+	return func(result string) { total.WithLabelValues(result).Inc() }
 }
 
 // Certificate registers when the gate's own TLS certificate expires, which expires returns.

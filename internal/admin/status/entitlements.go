@@ -1,6 +1,7 @@
 package status
 
 import (
+	"fmt"
 	"time"
 
 	"usher/internal/admin/page"
@@ -32,13 +33,9 @@ func (s *Status) entitlementsState(time.Time) string {
 	return words
 }
 
-// fromMemory says for whom usher answers while the inbox cannot be read. How many tenants there are it may never have counted.
-func (s *Status) fromMemory() string {
-	held := page.Count(s.Entitlements.Held) + " of " + page.Plural(s.Entitlements.Tenants, "tenant", "tenants")
-	if s.Inbox.Unknown {
-		held = page.Plural(s.Entitlements.Held, "tenant", "tenants")
-	}
-	return "answers for the " + held + " that it holds in memory, and 503 for others"
+// fromMemory says for whom usher answers while the inbox cannot be read.
+func (e *Entitlements) fromMemory() string {
+	return fmt.Sprintf("answers for the %s of %s that it holds in memory, and 503 for others", page.Count(e.Held), page.Plural(e.Tenants, "tenant", "tenants"))
 }
 
 // featureTroubles say that usher cannot answer what some tenants may use, although it has a webhook of them.
@@ -52,7 +49,7 @@ func featureTroubles(s *Status, _ time.Time) (all []Trouble) {
 		if n > 1 {
 			what = "Questions about " + page.FirstFew(e.Ambiguous) + " are ambiguous: each of these codes exists on several platforms"
 		}
-		all = append(all, ambiguous.is(what, ofEntitlements("")).run("usher entitlements "+text.Quote(e.OneAmbiguous)).link("/tenants"))
+		all = append(all, ambiguous.is(what, ofEntitlements("")).run("usher entitlements "+text.Quote(e.OneAmbiguous)).link("/tenants").counts(0, n).naming(e.Ambiguous, n))
 	}
 	if e.Unknown == 0 {
 		return all
@@ -66,7 +63,7 @@ func featureTroubles(s *Status, _ time.Time) (all []Trouble) {
 		whose = "its"
 	}
 	return append(all, featuresUnknown.is("usher cannot tell what "+who+" may use: "+whose+" last webhook has no features that can be read", ofEntitlements("")).
-		since(e.UnknownDetails.Since).link(e.UnknownDetails.Link).run("usher inbox tenants --trouble"))
+		since(e.UnknownDetails.Since).link(e.UnknownDetails.Link).run("usher inbox tenants --trouble").counts(0, e.Unknown).naming(e.UnknownDetails.Tenants, e.Unknown))
 }
 
 var ambiguous = kind("ambiguous", Critical, "UsherTenantsAmbiguous", "Questions about these tenants that name no platform are answered 409: your program uses its own default, and may lock them out.",

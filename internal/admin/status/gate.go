@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"usher/internal/admin/metrics"
@@ -37,7 +38,9 @@ type Gate struct {
 	Tries     map[string]metrics.RecentTries `json:"-"` // by the receiver's name
 	Decisions []metrics.Minute               `json:"-"` // of metrics.Gate
 
-	FailedChecks metrics.FailedChecks `json:"-"`
+	FailedChecks metrics.FailedChecks   `json:"-"`
+	PassedChecks []metrics.FailedChecks `json:"-"` // after which one passed
+	Questions    metrics.Questions      `json:"-"`
 
 	CertificateEnds time.Time `json:"-"` // zero without TLS
 
@@ -190,8 +193,6 @@ type HeldUp struct {
 	Since    time.Time `json:"since,omitzero"` // when it came
 	Down     bool      `json:"down"`           // the receiver fails for everybody
 	Paused   bool      `json:"paused"`         // deliveries of the tenant are paused
-
-	status int // of the last answer
 }
 
 // NewInbox returns the state of an inbox. known are the receivers of the gate; err is why the inbox takes no webhooks, or nil.
@@ -221,7 +222,6 @@ func NewHeldUp(held *inbox.HeldUp, known *receiver.Set, paused []inbox.Pause) He
 	return HeldUp{
 		Platform: held.Platform, Tenant: held.Tenant, Receiver: held.Receiver, Webhook: strconv.FormatInt(held.ID, 10),
 		Tries: held.Tries, Answer: held.Answer(), Next: next, Behind: held.Behind, Since: held.Received, Down: held.Down, Paused: pause != nil,
-		status: held.Tried[len(held.Tried)-1].Status,
 	}
 }
 
@@ -295,9 +295,9 @@ func storageTroubles(s *Status, _ time.Time) []Trouble {
 		about = append(about, s.Gate.Receivers[i].of("gets nothing while the inbox cannot be written"))
 	}
 	if s.Entitlements != nil && !reads {
-		about = append(about, ofEntitlements(s.fromMemory()))
+		about = append(about, ofEntitlements(s.Entitlements.fromMemory()))
 	}
-	return []Trouble{of.is(what+box.Err.Error(), about...).since(box.Since).run(run)}
+	return []Trouble{of.is(what+box.Err.Error(), about...).since(box.Since).run(run).counts(0, s.Missed.Tenants)}
 }
 
 // What it means that the inbox takes no webhooks.
@@ -311,28 +311,28 @@ const (
 
 var (
 	diskFull = kind("disk-full", Critical, "UsherDown", nothingIn+safe+fileOn,
-		"Free some space on this disk, or make it larger: usher needs 32 MiB. Do not delete or move the inbox's files.")
+		"Free some space on this disk, or make it larger: usher needs 32 MiB. Do not delete or move the inbox's files.").ofReplica()
 	fileReadOnly = kind("file-read-only", Critical, "UsherDown", nothingIn+safe,
-		"Find out why the file may only be read: its owner and mode, or a disk that was mounted read-only after an error. Then restart usher.")
+		"Find out why the file may only be read: its owner and mode, or a disk that was mounted read-only after an error. Then restart usher.").ofReplica()
 	fileGone = kind("file-gone", Critical, "UsherDown", nothingIn+" usher still has the file open. What is in it is lost when usher stops.",
 		"Do not stop or restart usher. First save the inbox with the command below. Then put the file back and restart usher; or move what is left of it away, restart usher with an empty inbox, and run 'usher inbox import inbox.jsonl'. "+
-			"At the end compare with the billing service ('usher help reconcile' says how): a restart forgets whose webhooks got 503 meanwhile.")
+			"At the end compare with the billing service ('usher help reconcile' says how): a restart forgets whose webhooks got 503 meanwhile.").ofReplica()
 	fileBroken = kind("file-broken", Critical, "UsherDown", nothingIn+safe,
-		"Fix the disk, then restart usher, and compare with the billing service ('usher help reconcile' says how): a restart forgets whose webhooks got 503 meanwhile.")
+		"Fix the disk, then restart usher, and compare with the billing service ('usher help reconcile' says how): a restart forgets whose webhooks got 503 meanwhile.").ofReplica()
 	fileFails = kind("file-fails", Critical, "UsherDown", nothingIn+safe,
-		"Check the disk and the file in USHER_WEBHOOK_INBOX. If it does not end by itself, restart usher.")
+		"Check the disk and the file in USHER_WEBHOOK_INBOX. If it does not end by itself, restart usher.").ofReplica()
 	notOpened = kind("inbox-not-opened", Warning, "UsherDown", "Senders get 503 until it is open.",
-		"Wait some seconds: usher has just started.")
+		"Wait some seconds: usher has just started.").ofReplica()
 	databaseAway = kind("database-away", Critical, "UsherDown", nothingIn+safe+dataOn,
-		"Check the database in USHER_WEBHOOK_INBOX, and the way to it. When it is back, usher continues by itself.")
+		"Check the database in USHER_WEBHOOK_INBOX, and the way to it. When it is back, usher continues by itself.").ofReplica()
 	databaseLocked = kind("database-locked", Critical, "UsherDown", nothingIn+safe+" Deliveries wait, too.",
-		"Find in pg_locks who has locked it: CREATE INDEX, VACUUM FULL or LOCK TABLE do, and so does an import through another usher. When the lock is gone, usher continues by itself.")
+		"Find in pg_locks who has locked it: CREATE INDEX, VACUUM FULL or LOCK TABLE do, and so does an import through another usher. When the lock is gone, usher continues by itself.").ofReplica()
 	databaseReadOnly = kind("database-read-only", Critical, "UsherDown", nothingIn+safe+readOn,
-		"Make the database writable, or send usher to the primary: name all hosts in USHER_WEBHOOK_INBOX, with target_session_attrs=read-write. usher then continues by itself.")
+		"Make the database writable, or send usher to the primary: name all hosts in USHER_WEBHOOK_INBOX, with target_session_attrs=read-write. usher then continues by itself.").ofReplica()
 	databaseFull = kind("database-full", Critical, "UsherDown", nothingIn+safe+readOn,
-		"Free some space on the disk of the database, or make it larger. usher then continues by itself.")
+		"Free some space on the disk of the database, or make it larger. usher then continues by itself.").ofReplica()
 	inboxUnread = kind("inbox-unread", Critical, "", "usher answers only what the tenants may use that it holds in memory. For all others the answer is 503: your program uses its own default, and may lock them out.",
-		"Check the database in USHER_WEBHOOK_INBOX, and the way to it. When it is back, usher continues by itself.")
+		"Check the database in USHER_WEBHOOK_INBOX, and the way to it. When it is back, usher continues by itself.").ofReplica()
 )
 
 // inboxTroubles are those of what is in the inbox; without one, of what is in memory.
@@ -362,7 +362,9 @@ func inboxTroubles(s *Status, _ time.Time) (all []Trouble) {
 		default:
 			what, full = what+": "+used+" are used", true
 		}
-		all = append(all, nearlyFull.is(what, about).link("/webhooks?state=waiting"))
+		t := nearlyFull.is(what, about).link("/webhooks?state=waiting")
+		t.which = name
+		all = append(all, t)
 	}
 	if !full && box.Limit > 0 && float64(box.Used) > .85*float64(box.Limit) {
 		all = append(all, nearlyFull.is("The inbox is nearly full: "+used, ofGate("")).link("/webhooks?state=waiting"))
@@ -377,7 +379,8 @@ func inboxTroubles(s *Status, _ time.Time) (all []Trouble) {
 			are = " is parked"
 		}
 		d := &box.ParkedDetails
-		all = append(all, parked.is(d.words(box.Parked)+are+quoted("the receiver answered", d.Reason), s.parkedAt()...).since(d.Since).link(d.Link).run("usher inbox ls --state parked"))
+		all = append(all, parked.is(d.words(box.Parked)+are, s.parkedAt()...).quoting("the receiver answered", d.Reason).
+			since(d.Since).link(d.Link).run("usher inbox ls --state parked").counts(box.Parked, len(d.Tenants)).naming(d.Tenants, len(d.Tenants)))
 	}
 	if box.Invalid > 0 {
 		all = append(all, box.InvalidDetails.invalid(invalid, box.Invalid).run("usher inbox ls --state invalid"))
@@ -400,7 +403,7 @@ var (
 
 // invalid returns the trouble of webhooks that came from the right sender, and whose content usher rejected.
 func (d *Details) invalid(k *Kind, n int) Trouble {
-	return k.is("usher rejected "+d.words(n)+quoted("the last one", d.Reason), ofGate("")).since(d.Since).link(d.Link)
+	return k.is("usher rejected "+d.words(n), ofGate("")).quoting("the last one", d.Reason).since(d.Since).link(d.Link).counts(n, len(d.Tenants)).naming(d.Tenants, len(d.Tenants))
 }
 
 // parkedAt returns the receivers for which webhooks are parked.
@@ -466,33 +469,35 @@ func receiverTroubles(s *Status, now time.Time) (all []Trouble) {
 // deliveries returns the trouble of a receiver behind an inbox.
 func (s *Status) deliveries(r *Receiver) []Trouble {
 	name := s.Gate.nameOf(r)
-	waits := fmt.Sprintf("%s, the oldest for %s", page.Plural(r.Waiting, "webhook waits", "webhooks wait"), page.Span(r.Oldest.Round(time.Second)))
+	waiting := page.Plural(r.Waiting, "webhook waits", "webhooks wait")
+	waits := fmt.Sprintf("%s, the oldest for %s", waiting, page.Span(r.Oldest.Round(time.Second)))
 	switch {
 	case r.down:
-		fails, last := failureWords(r.tries), ""
-		held := slices.DeleteFunc(slices.Clone(s.Inbox.HeldUp), func(h HeldUp) bool { return h.Receiver != r.Name || h.Paused || !h.Down })
-		if len(held) > 0 {
-			last = quoted("the last try", held[0].Answer)
+		answer, fails := "", failureWords(r.tries)
+		if i := slices.IndexFunc(s.Inbox.HeldUp, func(h HeldUp) bool { return h.Receiver == r.Name && !h.Paused }); i >= 0 {
+			answer = s.Inbox.HeldUp[i].Answer
 		}
-		if slices.ContainsFunc(held, func(h HeldUp) bool { return h.status != held[0].status }) {
-			fails, last = "takes nothing", "; the last tries: "+answersOf(held)
-		}
-		return []Trouble{receiverFails.is(name+" "+fails+": nothing is delivered, "+waits+last, r.of(fails)).since(r.since).link("/webhooks?state=waiting")}
+		t := receiverFails.is(name+" "+fails+": nothing is delivered, "+waits, r.of(fails)).quoting("the last try", answer).
+			since(r.since).link("/webhooks?state=waiting").counts(r.Waiting, r.failing)
+		t.bare = name + " " + fails + ": nothing is delivered, " + waiting
+		return []Trouble{t}
 	case r.Oldest <= shortPatience:
 	case r.failing > 0:
 		return s.failingTenants(r)
 	case r.Oldest > patience && len(s.Inbox.Paused) == 0: // with a pause, the oldest may be one that is paused
-		return []Trouble{receiverSlow.is(name+" is slow to take webhooks: "+waits, r.of("is slow")).link("/webhooks?state=waiting")}
+		t := receiverSlow.is(name+" is slow to take webhooks: "+waits, r.of("is slow")).link("/webhooks?state=waiting").counts(r.Waiting, 0)
+		t.bare = name + " is slow to take webhooks: " + waiting
+		return []Trouble{t}
 	}
 	return nil
 }
 
 // failingTenants returns the trouble of a receiver that does not take some tenants' webhooks.
 func (s *Status) failingTenants(r *Receiver) []Trouble {
-	var held []HeldUp
+	var held []*HeldUp
 	paused := false
 	for i := range s.Inbox.HeldUp {
-		switch h := s.Inbox.HeldUp[i]; {
+		switch h := &s.Inbox.HeldUp[i]; {
 		case h.Receiver != r.Name || h.Down:
 		case h.Paused:
 			paused = true
@@ -504,17 +509,24 @@ func (s *Status) failingTenants(r *Receiver) []Trouble {
 		return nil
 	}
 	var since time.Time
-	who, last := "some tenants", ""
+	who, last, names, waiting := "some tenants", "", []string(nil), 0
+	for _, h := range held {
+		names, waiting = append(names, h.Name()), waiting+1+h.Behind
+	}
 	if len(held) > 0 {
 		since = held[0].Since
 		who, last = namesAndAnswers(held)
 	}
 	name, tenants := s.Gate.nameOf(r), page.Plural(r.failing, "tenant", "tenants")
-	trouble := tenantsFail.is(name+" takes webhooks, but not those of "+who+quoted("the last answer", last), r.of("takes webhooks, but not those of "+tenants))
+	trouble := tenantsFail.is(name+" takes webhooks, but not those of "+who, r.of("takes webhooks, but not those of "+tenants)).quoting("the last answer", last)
 	if !since.IsZero() && r.last.Before(since) {
-		trouble = onlyTenantsFail.is(name+" does not take the webhooks of "+who+", and has taken no others since"+quoted("the last try", last),
-			r.of("fails for "+tenants+", and has taken no others since"))
+		trouble = onlyTenantsFail.is(name+" does not take the webhooks of "+who+", and has taken no others since",
+			r.of("fails for "+tenants+", and has taken no others since")).quoting("the last try", last)
 	}
+	if len(names) > 0 {
+		trouble.bare = strings.Replace(trouble.bare, who, page.FirstFew(names), 1)
+	}
+	trouble = trouble.counts(waiting, r.failing).naming(names, r.failing)
 	if r.Oldest > longWait {
 		trouble.Severity = Critical
 	}
@@ -522,24 +534,17 @@ func (s *Status) failingTenants(r *Receiver) []Trouble {
 }
 
 // namesAndAnswers returns the first tenants, and their last answer. If they got different ones, each name has its own, and last is empty.
-func namesAndAnswers(held []HeldUp) (who, last string) {
-	if slices.ContainsFunc(held, func(h HeldUp) bool { return h.Answer != held[0].Answer }) {
-		return answersOf(held), ""
+func namesAndAnswers(held []*HeldUp) (who, last string) {
+	var names, both []string
+	same := true
+	for _, h := range held {
+		names, both = append(names, h.Name()), append(both, fmt.Sprintf("%s (%s)", h.Name(), page.Excerpt(h.Answer)))
+		same = same && h.Answer == held[0].Answer
 	}
-	var names []string
-	for i := range held {
-		names = append(names, held[i].Name())
+	if same {
+		return page.FirstFew(names), held[0].Answer
 	}
-	return page.FirstFew(names), held[0].Answer
-}
-
-// answersOf returns the first tenants, each with its last answer.
-func answersOf(held []HeldUp) string {
-	var both []string
-	for i := range held {
-		both = append(both, fmt.Sprintf("%s (%s)", held[i].Name(), page.Excerpt(held[i].Answer)))
-	}
-	return page.FirstFew(both)
+	return page.FirstFew(both), ""
 }
 
 // longWait is how long a webhook may wait before that is worth waking somebody up for; the alert UsherWebhooksWait goes by it, too.
@@ -551,7 +556,7 @@ var (
 	receiverFails = kind("receiver-down", Critical, "UsherReceiverFails", "No change reaches your customers: they do not get what they paid for, or keep what they no longer pay for. Nothing is lost.",
 		"Fix the receiver, or the way to it: usher then delivers what waits by itself, in order.")
 	unanswered = kind("receiver-silent", Warning, "", "While usher waits for the answer, the webhooks behind this one wait, too.",
-		"Find out what the receiver is doing. When its answer is late, or does not come, usher tries again by itself.")
+		"Find out what the receiver is doing. When its answer is late, or does not come, usher tries again by itself.").ofReplica()
 	receiverSlow = kind("receiver-slow", Critical, "UsherWebhooksWait", "Changes reach your customers late. Nothing is lost.",
 		"Find out why the receiver is slow; usher delivers what waits by itself, in order. 'usher inbox ls' shows which webhook holds up which tenant, and what the receiver answered.")
 	tenantsFail = kind("tenants-fail", Warning, "UsherWebhooksWait", tenantsHurt+"Others' webhooks are delivered.",
@@ -576,7 +581,7 @@ func (s *Status) passThrough(r *Receiver) []Trouble {
 	}
 	fails := failureWords(r.tries)
 	what := fmt.Sprintf("%s %s: %s in the last %d minutes", s.Gate.nameOf(r), fails, page.Plural(n, "webhook failed", "webhooks failed"), lately)
-	return []Trouble{failing.is(what, r.of(fails)).since(r.since).link("/webhooks?state=failed")}
+	return []Trouble{failing.is(what, r.of(fails)).since(r.since).link("/webhooks?state=failed").counts(n, 0)}
 }
 
 var failing = kind("receiver-down", Critical, "UsherWebhooksMissed", "No change reaches your customers, and the sender might not send it again.",
@@ -588,32 +593,48 @@ func decided(g *Gate, decision string) int {
 }
 
 // questionTroubles say that webhooks which ask the receiver a question got a 5xx. Of all other webhooks that got one, missedTroubles say so.
-func questionTroubles(s *Status, _ time.Time) []Trouble {
+func questionTroubles(s *Status, now time.Time) []Trouble {
 	if s.Gate == nil {
 		return nil
 	}
-	if n := metrics.Sum(s.Gate.Decisions, lately, metrics.FailedQuestions); n > 0 {
+	if n := metrics.Sum(s.Gate.Decisions, lately, metrics.FailedQuestions); n > 0 && !isOver(s.Gate.Questions.Failed, s.Gate.Questions.Answered, now) {
 		return []Trouble{questionsFail.is(fmt.Sprintf("The receiver did not answer %s in the last %d minutes", page.Plural(n, "question", "questions"), lately), ofGate("")).link("/webhooks?state=failed")}
 	}
 	return nil
 }
 
 var questionsFail = kind("questions-fail", Critical, "", "The billing service has asked (USHER_WEBHOOK_SYNC_TYPES), and got a 5xx: what it asked for, such as a checkout, did not go on.",
-	"Fix the receiver, or the way to it. The page of the failed webhooks says what each of them got.")
+	"Fix the receiver, or the way to it. The page of the failed webhooks says what each of them got.").ofReplica()
 
 // senderTroubles say that every webhook fails the check of its sender, from the third one on. One that failed it is normal: anybody can
 // send something.
 func senderTroubles(s *Status, now time.Time) []Trouble {
-	if s.Gate == nil || s.Gate.FailedChecks.Count < 3 || now.Sub(s.Gate.FailedChecks.Last) > 15*time.Minute {
+	if s.Gate == nil || s.Gate.FailedChecks.Count < metrics.SomeFailed || now.Sub(s.Gate.FailedChecks.Last) > 15*time.Minute {
 		return nil
 	}
 	f := s.Gate.FailedChecks
 	return []Trouble{allRejected.is("Every webhook since "+f.Since.UTC().Format(time.TimeOnly)+" UTC failed the check of its sender: "+page.Count(f.Count), ofGate("")).
-		since(f.Since).link("/webhooks?state=rejected")}
+		since(f.Since).link("/webhooks?state=rejected").counts(f.Count, 0)}
+}
+
+// overSenders are those that ended because a webhook passed, in the last minute: perhaps before anybody looked.
+func (s *Status) overSenders(now time.Time) (all []Trouble) {
+	if s.Gate == nil {
+		return nil
+	}
+	for _, f := range s.Gate.PassedChecks {
+		if now.Sub(f.Passed) > time.Minute {
+			continue
+		}
+		t := allRejected.is(page.Plural(f.Count, "webhook", "webhooks")+" failed the check of their sender"+between(f.Since, f.Last)+", then one passed", ofGate("")).since(f.Since).counts(f.Count, 0)
+		t.over, t.then = f.Passed.UTC(), "See at /webhooks?state=rejected of the admin page who sent them. If it was the billing service, resend them from its webhook log: usher has not taken them in."
+		all = append(all, t)
+	}
+	return all
 }
 
 var allRejected = kind("senders-rejected", Warning, "UsherEverythingRejected", "Either strangers try the address, or no change reaches your customers.",
-	"The admin page shows at /webhooks?state=rejected who sent them, and why each was rejected. If it was the billing service: give it and the gate the same secret, then resend them from its webhook log.")
+	"The admin page shows at /webhooks?state=rejected who sent them, and why each was rejected. If it was the billing service: give it and the gate the same secret, then resend them from its webhook log.").ofReplica()
 
 // clockTroubles say that the clocks of this machine and of the inbox's database differ.
 func clockTroubles(s *Status, _ time.Time) []Trouble {
@@ -632,7 +653,7 @@ const maxClockDifference = 5 * time.Second
 
 var clocksDiffer = kind("clocks-differ", Warning, "",
 	"Receivers that check webhook-timestamp reject what this replica delivers, if its clock is the wrong one: most allow five minutes. usher's own times may be wrong, too.",
-	"Set the clock that is wrong, by NTP: this machine's, or that of the database's machine.")
+	"Set the clock that is wrong, by NTP: this machine's, or that of the database's machine.").ofReplica()
 
 // certificateTroubles say that the gate's certificate ends, from a week before, as the alert does.
 func certificateTroubles(s *Status, now time.Time) []Trouble {
@@ -653,6 +674,6 @@ func certificateTroubles(s *Status, now time.Time) []Trouble {
 const newCertificate = "Put a new one into the files that USHER_WEBHOOK_TLS_CERT_FILE and USHER_WEBHOOK_TLS_KEY_FILE name: usher uses it without a restart."
 
 var (
-	certificateEnds  = kind("certificate-ends", Warning, "UsherCertificateEnds", "When it has expired, senders do not connect, and changes do not reach your customers.", newCertificate)
-	certificateEnded = kind("certificate-ends", Critical, "UsherCertificateEnds", "When it has expired, senders do not connect, and changes do not reach your customers.", newCertificate)
+	certificateEnds  = kind("certificate-ends", Warning, "UsherCertificateEnds", "When it has expired, senders do not connect, and changes do not reach your customers.", newCertificate).ofReplica()
+	certificateEnded = kind("certificate-ends", Critical, "UsherCertificateEnds", "When it has expired, senders do not connect, and changes do not reach your customers.", newCertificate).ofReplica()
 )

@@ -31,7 +31,7 @@ func missedTroubles(s *Status, _ time.Time) (all []Trouble) {
 			tenants += ", and of others whose names it could not keep,"
 		}
 		trouble := missed.is("usher answered webhooks of "+tenants+" with a 5xx"+between(o.Since, o.Last)+", and they have not come again", ofGate("")).
-			since(o.Since).link(s.missedLink())
+			since(o.Since).link(s.missedLink()).counts(0, o.Tenants).naming(o.Names, o.Tenants)
 		if s.Inbox != nil {
 			trouble = trouble.run("usher inbox tenants --trouble")
 		}
@@ -39,7 +39,7 @@ func missedTroubles(s *Status, _ time.Time) (all []Trouble) {
 	}
 	if u := o.Unnamed; u.Count > 0 {
 		all = append(all, unnamed.is(fmt.Sprintf("usher answered %s with a 5xx before it knew the tenant%s", page.Plural(u.Count, "webhook", "webhooks"), between(u.Since, u.Last)), ofGate("")).
-			since(u.Since).link("/dismiss"))
+			since(u.Since).link("/dismiss").counts(u.Count, 0))
 	}
 	if n := len(o.Outages); n > 0 {
 		last, more := o.Outages[0], ""

@@ -32,6 +32,9 @@ type Port struct {
 
 	Advice      string          `json:"-"` // what to do about Source.Err
 	LastFailure metrics.Failure `json:"-"` // the last call that usher itself failed
+	Last5xx     time.Time       `json:"-"` // when a call was last answered with a 5xx
+	LastFine    time.Time       `json:"-"` // when a call was last answered well
+	Revoked     [2]time.Time    `json:"-"` // when the last two tokens were rejected long before they expired
 
 	now time.Time // set by judge
 }
@@ -119,8 +122,9 @@ func tokenTroubles(s *Status, now time.Time) (all []Trouble) {
 			all = append(all, noTokenYet.is(fmt.Sprintf("Port %s has no valid token", p.Name), about...))
 		}
 		// One revoked token can be the result of a change in the billing service. Another program with the same API client revokes again
-		// and again.
-		if n := metrics.Sum(p.Tokens, metrics.Minutes, metrics.TokensRevoked); n > 1 {
+		// and again: that is over when a token has been good for twice as long as the one before was.
+		over := !p.Revoked[0].IsZero() && now.Sub(p.Revoked[1]) >= max(goesAfter, 2*p.Revoked[1].Sub(p.Revoked[0]))
+		if n := metrics.Sum(p.Tokens, metrics.Minutes, metrics.TokensRevoked); n > 1 && !over {
 			all = append(all, tokensRevoked.is(fmt.Sprintf("Port %s: %s tokens were rejected long before they expired, in the last hour", p.Name, page.Count(n)), about...))
 		}
 	}
@@ -141,7 +145,7 @@ func (s *Status) sharing(p *Port) []Subject {
 func capitalize(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
 
 // callTroubles say that more than a twentieth of the last calls failed, as their alerts do.
-func callTroubles(s *Status, _ time.Time) (all []Trouble) {
+func callTroubles(s *Status, now time.Time) (all []Trouble) {
 	for i := range s.Ports {
 		p := &s.Ports[i]
 		if p.Source.Token == nil || p.tokenRefused() { // tokenTroubles say so
@@ -152,7 +156,7 @@ func callTroubles(s *Status, _ time.Time) (all []Trouble) {
 		n := metrics.Sum(p.Calls, lately, metrics.CallsFine, metrics.CallsFailed)
 		calls := page.Plural(n, "call", "calls")
 		many := func(failed int) bool { return failed >= 3 && failed*20 > n }
-		if many(ours) {
+		if many(ours) && !isOver(p.LastFailure.At, p.LastFine, now) {
 			t := callsFail.is(fmt.Sprintf("Port %s: usher failed %s of %s in the last %d minutes, the last one with %s", p.Name, page.Count(ours), calls, lately, p.LastFailure.Reason),
 				p.of("usher fails calls: "+p.LastFailure.Reason))
 			switch code := p.LastFailure.Reason; {
@@ -163,7 +167,7 @@ func callTroubles(s *Status, _ time.Time) (all []Trouble) {
 			}
 			all = append(all, t)
 		}
-		if many(theirs) {
+		if many(theirs) && !isOver(p.Last5xx, p.LastFine, now) {
 			all = append(all, serviceFails.is(fmt.Sprintf("Port %s: the billing service answered %s of %s with a 5xx in the last %d minutes", p.Name, page.Count(theirs), calls, lately),
 				p.of("the billing service answers with a 5xx")))
 		}
@@ -212,23 +216,23 @@ func (p *Port) Charts() []page.Chart {
 // The kinds of troubles of the local ports.
 var (
 	tokenRefused = kind("token-rejected", Critical, "UsherNoValidToken", "Every call on this port is answered with an error.",
-		"Give usher the client id and the secret that the billing service has; a new secret in a file is tried at once.")
+		"Give usher the client id and the secret that the billing service has; a new secret in a file is tried at once.").ofReplica()
 	tokenRefusedLater = kind("token-rejected-later", Warning, "UsherTokenRejected", "Calls go on with the current token. When it expires, every call on this port fails.",
-		"Give usher the client id and the secret that the billing service has; a new secret in a file is tried at once.")
+		"Give usher the client id and the secret that the billing service has; a new secret in a file is tried at once.").ofReplica()
 	tokenMissing = kind("token-unavailable", Critical, "UsherNoValidToken", "Every call on this port is answered with an error.",
-		"Find out why the token endpoint does not answer. usher asks at least once a minute.")
+		"Find out why the token endpoint does not answer. usher asks at least once a minute.").ofReplica()
 	tokenMissingLater = kind("token-unavailable-later", Warning, "", "Calls go on with the current token. When it expires, every call on this port fails.",
-		"Find out why the token endpoint does not answer. usher asks at least once a minute.")
+		"Find out why the token endpoint does not answer. usher asks at least once a minute.").ofReplica()
 	noGoodToken = kind("token-not-accepted", Critical, "UsherCallsFail", "Every call on this port is answered with an error.",
-		"Find out why the token endpoint gives usher no token. Calls work again by themselves when it does.")
+		"Find out why the token endpoint gives usher no token. Calls work again by themselves when it does.").ofReplica()
 	noTokenYet = kind("no-token-yet", Warning, "", "Until it has one, calls wait or fail. Until the first one usher is not ready.",
-		"Wait some seconds: usher is asking for it.")
+		"Wait some seconds: usher is asking for it.").ofReplica()
 	tokensRevoked = kind("tokens-revoked", Warning, "UsherTokensRevoked", "Some calls are slower, and some may fail.",
-		"Another program seems to use the same API client, and its new tokens revoke ours. Give each program an API client of its own.")
+		"Another program seems to use the same API client, and its new tokens revoke ours. Give each program an API client of its own.").ofReplica()
 	callsFail = kind("calls-fail", Critical, "UsherCallsFail", "Your program gets no answer to what it asks the billing service for your customers.",
-		"UPSTREAM_UNREACHABLE, UPSTREAM_TIMEOUT: check the billing service and the way to it. UNAUTHORIZED: it rejects even new tokens; 'usher check' says whether each revokes the one before.")
+		"UPSTREAM_UNREACHABLE, UPSTREAM_TIMEOUT: check the billing service and the way to it. UNAUTHORIZED: it rejects even new tokens; 'usher check' says whether each revokes the one before.").ofReplica()
 	serviceFails = kind("service-fails", Warning, "UsherServiceFails", "Your program gets errors for what it asks the billing service for your customers. usher only passes them on.",
-		"Look into usher's log for the names of the GraphQL operations, and ask the people of the billing service.")
+		"Look into usher's log for the names of the GraphQL operations, and ask the people of the billing service.").ofReplica()
 )
 
 // sinceFirst leaves out the beginning of the hour if nothing happened then: a chart shows the last 10, 20, 30 or all minutes.

@@ -51,7 +51,7 @@ func reconcileTroubles(s *Status, now time.Time) (all []Trouble) {
 		parts = append(parts, page.Plural(n, "tenant", "tenants")+" may use something here, and the billing service did not list "+map[bool]string{true: "it", false: "them"}[n == 1])
 	}
 	if len(parts) > 0 {
-		all = append(all, reconcileDiffers.is(strings.Join(parts, "; "), ofGate("")).since(s.Inbox.stats.FindingsSince).run("usher inbox tenants --trouble"))
+		all = append(all, reconcileDiffers.is(strings.Join(parts, "; "), ofGate("")).since(s.Inbox.stats.FindingsSince).run("usher inbox tenants --trouble").counts(0, found.Count()))
 	}
 	return all
 }

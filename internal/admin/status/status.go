@@ -7,9 +7,14 @@
 //	ports.go, gate.go    the facts of each part, and the checks that look at them
 //	reconcile.go         what 'usher reconcile' has found
 //	missed.go              the same for what usher may have missed
+//	replicas.go            troubles as the history has them; those of other replicas, and of notifications
 package status
 
-import "time"
+import (
+	"time"
+
+	"usher/internal/inbox"
+)
 
 // Status is the answer of GET /api/status, and the overview page. The caller fills in the facts; Judge adds the words and Troubles.
 type Status struct {
@@ -23,7 +28,13 @@ type Status struct {
 	Entitlements *Entitlements `json:"entitlements,omitempty"` // left out if their port is off
 	Missed       Missed        `json:"missed"`                 // what usher may have missed
 
-	Health *Health `json:"-"`
+	Notifications *Notifications  `json:"notifications,omitempty"` // left out if there are none
+	History       []inbox.Trouble `json:"history,omitempty"`       // what is over, if somebody asked for it; what ended last first
+	OldHistory    bool            `json:"history_old,omitempty"`   // the inbox cannot be read now: the history is what this replica has seen itself
+
+	Health    *Health         `json:"-"`
+	Elsewhere []inbox.Trouble `json:"-"` // the troubles of other replicas
+	Gone      []inbox.Replica `json:"-"` // replicas of which nothing was heard for a while, and that did not say that they end
 }
 
 // Judge describes the state of each part in words, and lists the troubles.

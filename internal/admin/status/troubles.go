@@ -16,11 +16,20 @@ import (
 type Trouble struct {
 	What string `json:"what"` // what is wrong
 	Kind
-	Run   string    `json:"run,omitempty"`  // the command for Do
-	Since time.Time `json:"since,omitzero"` // zero: nobody knows
-	Link  string    `json:"-"`              // address of the page that shows more; empty for none
+	Run      string    `json:"run,omitempty"`      // the command for Do
+	Since    time.Time `json:"since,omitzero"`     // zero: nobody knows
+	Replica  string    `json:"replica,omitempty"`  // whose it is, if it is another one's
+	Webhooks int       `json:"webhooks,omitempty"` // how many it is about
+	Tenants  int       `json:"tenants,omitempty"`
+	Link     string    `json:"-"` // address of the page that shows more; empty for none
 
-	about []Subject
+	about  []Subject
+	which  string    // tells troubles of the same kind about the same subject apart
+	bare   string    // What without what somebody else has written; empty: there is nothing of that in it
+	named  []string  // tenants that it is about, as inbox.ShowTenant writes them; none: it may concern any
+	others bool      // and others
+	over   time.Time // zero: it is not
+	then   string    // what is to do although it is over
 }
 
 // Subject is what a trouble is about: a part of usher, or a port of outbound, or a receiver of the gate.
@@ -45,6 +54,8 @@ type Kind struct {
 	Means    string `json:"means"`           // what it means for customers
 	Do       string `json:"do"`              // what to do
 	Alert    string `json:"alert,omitempty"` // its alert; empty for none
+
+	own bool // it is a trouble of this replica; else replicas that share an inbox all see the same
 }
 
 // Severities, as alerts have them.
@@ -57,8 +68,14 @@ const (
 var Kinds []*Kind
 
 func kind(name, severity, alert, means, do string) *Kind {
-	k := &Kind{name, severity, means, do, alert}
+	k := &Kind{Name: name, Severity: severity, Means: means, Do: do, Alert: alert}
 	Kinds = append(Kinds, k)
+	return k
+}
+
+// ofReplica says that each replica has such troubles of its own.
+func (k *Kind) ofReplica() *Kind {
+	k.own = true
 	return k
 }
 
@@ -71,6 +88,26 @@ func (t Trouble) since(at time.Time) Trouble {
 	if !at.IsZero() {
 		t.Since = at.UTC().Truncate(time.Second)
 	}
+	return t
+}
+
+// counts says how many webhooks and tenants a trouble is about; 0: nobody knows.
+func (t Trouble) counts(webhooks, tenants int) Trouble {
+	t.Webhooks, t.Tenants = webhooks, tenants
+	return t
+}
+
+// naming says which tenants a trouble is about, or the first of so many.
+func (t Trouble) naming(names []string, of int) Trouble {
+	const most = 100
+	t.named, t.others = names[:min(most, len(names))], len(names) > most || of > len(names)
+	return t
+}
+
+// quoting adds what somebody else has said. It is on the page, but no message and no history has it: it may repeat a payload.
+func (t Trouble) quoting(who, words string) Trouble {
+	t.bare = t.What
+	t.What += quoted(who, words)
 	return t
 }
 
@@ -100,7 +137,15 @@ var checks = []func(s *Status, now time.Time) []Trouble{
 	clockTroubles,
 	certificateTroubles,
 	pauseTroubles,
+	replicaTroubles,
+	messageTroubles,
 }
+
+// goesAfter is how long something that was wrong may be over before it is no trouble any more.
+const goesAfter = 30 * time.Second
+
+// isOver says whether something that comes again and again is over: it last went wrong a while ago, and well since.
+func isOver(wrong, well, now time.Time) bool { return now.Sub(wrong) >= goesAfter && well.After(wrong) }
 
 // lately is how many minutes count as now.
 const lately = metrics.Lately
@@ -170,9 +215,9 @@ func (s *Status) unreadyTroubles(found []Trouble) (all []Trouble) {
 const waitForReady = "Wait a few seconds. If it is still not ready, read usher's log."
 
 var unready = map[string]*Kind{
-	"outbound":     kind("outbound-not-ready", Critical, "UsherDown", "Calls get an error.", waitForReady),
-	"gate":         kind("gate-not-ready", Critical, "UsherDown", "Senders get 503, and changes do not reach your customers.", waitForReady),
-	"entitlements": kind("entitlements-not-ready", Critical, "UsherDown", "Questions about what tenants may use are answered 503.", waitForReady),
+	"outbound":     kind("outbound-not-ready", Critical, "UsherDown", "Calls get an error.", waitForReady).ofReplica(),
+	"gate":         kind("gate-not-ready", Critical, "UsherDown", "Senders get 503, and changes do not reach your customers.", waitForReady).ofReplica(),
+	"entitlements": kind("entitlements-not-ready", Critical, "UsherDown", "Questions about what tenants may use are answered 503.", waitForReady).ofReplica(),
 }
 
 // Pauses are troubles: changes do not reach customers, and most of them somebody has to end. A banner on every page says the same.
@@ -181,7 +226,11 @@ func pauseTroubles(s *Status, _ time.Time) (all []Trouble) {
 		return nil
 	}
 	for _, p := range s.Inbox.Paused {
-		all = append(all, paused.is("Paused: "+p.Words(), s.pausedBy(&p)...).since(p.Since).run("usher inbox resume"+p.Flag()))
+		t := paused.is("Paused: "+p.Words(), s.pausedBy(&p)...).since(p.Since).run("usher inbox resume" + p.Flag())
+		if t.which = p.Flag(); p.Tenant != "" {
+			t = t.naming([]string{inbox.ShowTenant(p.Platform, p.Tenant)}, 1)
+		}
+		all = append(all, t)
 	}
 	return all
 }

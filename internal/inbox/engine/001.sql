@@ -211,3 +211,30 @@ CREATE TABLE {schema}.told (
 	token  {int} NOT NULL,
 	at     {int} NOT NULL
 );
+
+-- What was wrong, from when to when; see history.go.
+CREATE TABLE {schema}.trouble (
+	id        {text} PRIMARY KEY,
+	replica   {text} NOT NULL, -- whose it is; empty: that of all who share the inbox
+	about     {text} NOT NULL, -- its kind, and what it is about
+	began     {int} NOT NULL,
+	noticed   {int} NOT NULL,
+	ended     {int} NOT NULL DEFAULT 0, -- 0: it is not over
+	said      {int} NOT NULL DEFAULT 0, -- when a notification said it; 0: none has
+	said_over {int} NOT NULL DEFAULT 0, -- when one said that it is over
+	erased    {int} NOT NULL DEFAULT 0, -- how many erasures have changed its words
+	words     {text} NOT NULL -- JSON of inbox.TroubleWords
+);
+CREATE INDEX trouble_ended ON {schema}.trouble (ended);
+
+-- The processes with a gate that use this inbox.
+CREATE TABLE {schema}.replica (
+	name  {text} PRIMARY KEY,
+	since {int} NOT NULL, -- when it started
+	seen  {int} NOT NULL, -- when it last said that it is there
+	ended {int} NOT NULL -- 1: it said that it ends
+);
+
+-- Which of them speaks for all, until when. It has one row.
+CREATE TABLE {schema}.speaker (name {text} NOT NULL, until {int} NOT NULL);
+INSERT INTO {schema}.speaker VALUES ('', 0);

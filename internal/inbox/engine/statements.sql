@@ -388,10 +388,57 @@ SELECT number FROM {schema}.told WHERE number = $1::bigint AND token = $2::bigin
 SELECT number, token FROM {schema}.told ORDER BY number DESC LIMIT 1
 
 -- name: tellings_expire
--- Those that were the last one only before a time (1): some of them, found from the oldest on, because there may be millions of newer ones.
-DELETE FROM {schema}.told WHERE number IN (SELECT number FROM {schema}.told WHERE number < (SELECT max(number) FROM {schema}.told
-	WHERE number < coalesce((SELECT number FROM {schema}.told WHERE at >= $1::bigint ORDER BY number LIMIT 1), {never})) ORDER BY number LIMIT 50000)
+-- Those that were the last one only before a time (1).
+DELETE FROM {schema}.told WHERE number < (SELECT max(number) FROM {schema}.told WHERE at < $1::bigint)
 
 -- name: tellings_forget
 -- With another token (1) no cursor is known any more.
 UPDATE {schema}.told SET token = $1::bigint
+
+-- name: troubles_now
+-- Troubles that are not over; or over since a time (1), or said and not yet said to be over. The oldest first, 2 at most.
+SELECT id, replica, about, began, noticed, ended, said, said_over, erased, words FROM {schema}.trouble
+WHERE ended = 0 OR ended > $1::bigint OR said > 0 AND said_over = 0 ORDER BY began, id LIMIT $2::bigint
+
+-- name: troubles_since
+-- Troubles that are not over, or ended since a time (1): those first that began last, 2 at most.
+SELECT id, replica, about, began, noticed, ended, said, said_over, erased, words FROM {schema}.trouble
+WHERE ended = 0 OR ended >= $1::bigint ORDER BY began DESC, id LIMIT $2::bigint
+
+-- name: troubles_all
+SELECT id, replica, about, began, noticed, ended, said, said_over, erased, words FROM {schema}.trouble
+
+-- name: trouble_said
+SELECT coalesce(max(CASE WHEN said_over > said THEN said_over ELSE said END), 0) FROM {schema}.trouble
+
+-- name: trouble_put
+-- Words that are older than an erasure (9 counts them) do not replace its words.
+INSERT INTO {schema}.trouble AS t (id, replica, about, began, noticed, ended, said, said_over, erased, words) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+ON CONFLICT (id) DO UPDATE SET began = excluded.began, ended = excluded.ended, said = CASE WHEN excluded.said > t.said THEN excluded.said ELSE t.said END,
+	said_over = CASE WHEN excluded.said_over > t.said_over THEN excluded.said_over ELSE t.said_over END,
+	words = CASE WHEN t.erased = excluded.erased THEN excluded.words ELSE t.words END
+
+-- name: trouble_say
+UPDATE {schema}.trouble SET said = $2::bigint, said_over = $3::bigint WHERE id = $1::text
+
+-- name: trouble_reword
+UPDATE {schema}.trouble SET words = $2::text, erased = erased + 1 WHERE id = $1::text
+
+-- name: troubles_expire
+-- Those that ended before a time (1), and those beyond the last so many (2).
+DELETE FROM {schema}.trouble WHERE ended > 0 AND (ended < $1::bigint OR ended < coalesce((SELECT ended FROM {schema}.trouble WHERE ended > 0 ORDER BY ended DESC LIMIT 1 OFFSET $2::bigint), 0))
+
+-- name: replicas
+SELECT name, since, seen, ended FROM {schema}.replica ORDER BY name LIMIT 100
+
+-- name: replica_sign
+INSERT INTO {schema}.replica AS r (name, since, seen, ended) VALUES ($1, $2, $3, $4)
+ON CONFLICT (name) DO UPDATE SET since = excluded.since, seen = excluded.seen, ended = excluded.ended
+
+-- name: replica_forget
+DELETE FROM {schema}.replica WHERE name = $1::text
+
+-- name: speaker_take
+-- 1 takes or keeps it until 2: whoever had it has not renewed it up to now (3). One that ends later than is possible (4) is from before the
+-- clock was set back.
+UPDATE {schema}.speaker SET name = $1::text, until = $2::bigint WHERE name = $1::text OR until <= $3::bigint OR until > $4::bigint RETURNING until

@@ -30,6 +30,8 @@ var LeftOut = map[string]string{
 	"gate_up":        "the time since the export is an outage",
 	"change":         "what was told counts for the cursors of its own inbox, and none of them is known after an import",
 	"told":           "as for change",
+	"replica":        "it is about the processes that use this database",
+	"speaker":        "as for replica",
 
 	"lane.receiver":      "the settings of the usher that imports say it",
 	"lane.held":          "the receiver may hold something else by now",

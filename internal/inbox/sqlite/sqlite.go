@@ -23,7 +23,6 @@ import (
 
 	lib "modernc.org/sqlite/lib"
 
-	"usher/internal/filelock"
 	"usher/internal/inbox/engine"
 )
 
@@ -47,7 +46,7 @@ var spelling = engine.Spelling("{schema}.", "", "{int}", "INTEGER", "{text}", "T
 var statements = engine.Statements(statementsText, spelling)
 
 // ErrInUse says that another usher has the file.
-var ErrInUse = filelock.ErrInUse
+var ErrInUse = errors.New("another usher is using it")
 
 // Engine implements engine.Engine.
 type Engine struct {
@@ -77,7 +76,7 @@ func Open(name string, log *slog.Logger) (*Engine, error) {
 		return nil, err
 	}
 	path := resolveLink(name)
-	lock, err := filelock.Take(path + lockEnd) // to open and close the database file itself would end SQLite's POSIX locks on it
+	lock, err := lockFile(path + lockEnd)
 	if err != nil {
 		return nil, err
 	}
@@ -261,7 +260,7 @@ func Check(path string) error {
 	lock, err := os.OpenFile(path+lockEnd, os.O_RDWR, 0)
 	if err == nil {
 		lock.Close()
-		if lock, err = filelock.Take(path + lockEnd); err != nil {
+		if lock, err = lockFile(path + lockEnd); err != nil {
 			return err
 		}
 		defer lock.Close()
