@@ -50,7 +50,7 @@ func TestAccounts(t *testing.T) {
 					t.Errorf("nobody listens there: %v %s", err, out)
 				}
 			}
-			// An invalid webhook by GraphQL comes with a 200: who reads no JSON shows it as it is.
+			// What GraphQL rejects comes with a 200: who reads no JSON shows it as it is.
 			if out, err := run(env, rejecting, tc.command...); !strings.Contains(out, "lacks the scope") || err == nil && !strings.Contains(out, `"errors"`) {
 				t.Errorf("invalid: %v %s", err, out)
 			}

@@ -61,7 +61,7 @@ func configured(t *testing.T, file string, replace map[string]string) (dir strin
 	return dir
 }
 
-// An app behind a web server is reached or invalid as the webhook says.
+// An app behind a web server is reached, or not, as usher says.
 func TestWebServers(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {

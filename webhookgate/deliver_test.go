@@ -20,7 +20,7 @@ import (
 )
 
 func TestTries(t *testing.T) {
-	// A receiver's answers, in words: a status, "timeout", "invalid", each with
+	// A receiver's answers, in words: a status, "timeout", "unreachable", each with
 	// a Retry-After behind a slash if it has one. The last goes on for ever.
 	tests := []struct {
 		answers string
@@ -34,14 +34,14 @@ func TestTries(t *testing.T) {
 		{"204", 200, 1, 0, 0, ""},
 		{"299", 200, 1, 0, 0, ""},
 		{"500 200", 200, 2, 0, firstPause, ""},
-		{"invalid 200", 200, 2, 0, firstPause, ""},
+		{"unreachable 200", 200, 2, 0, firstPause, ""},
 		{"timeout 200", 200, 2, 10 * time.Second, 10*time.Second + firstPause, ""},
 		{"408 200", 200, 2, 0, firstPause, ""},
 		{"425 200", 200, 2, 0, firstPause, ""},
 		{"429 200", 200, 2, 0, firstPause, ""},
 		{"503 429 200", 200, 3, 0, 3 * firstPause, ""},
 		{"500", 502, 3, 0, 3 * firstPause, "answered 500 Internal Server Error"},
-		{"invalid", 502, 3, 0, 3 * firstPause, "could not be reached"},
+		{"unreachable", 502, 3, 0, 3 * firstPause, "could not be reached"},
 		{"timeout", 504, 3, 30 * time.Second, 30*time.Second + 3*firstPause, "did not answer within 10s"},
 		{"timeout timeout 500", 502, 3, 20 * time.Second, 20*time.Second + 3*firstPause, "answered 500"},
 		{"500 500 timeout", 504, 3, 10 * time.Second, 10*time.Second + 3*firstPause, "did not answer"},
@@ -105,7 +105,7 @@ func inWords(ctx context.Context, word string) (*http.Response, error) {
 	case "timeout":
 		<-ctx.Done()
 		return nil, ctx.Err()
-	case "invalid":
+	case "unreachable":
 		return nil, errors.New("connection refused")
 	}
 	word, after, asked := strings.Cut(word, "/")

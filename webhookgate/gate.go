@@ -53,7 +53,7 @@ type arrival struct {
 }
 
 func (g *Gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	// A sender that is invalid before usher has read the body has this long to send the rest of it.
+	// A sender that is rejected before usher has read the body has this long to send the rest of it.
 	// (SetReadDeadline fails if w is not a connection, and then no read can hang.)
 	err := http.NewResponseController(w).SetReadDeadline(time.Now().Add(drainPatience))
 	a := g.decide(w, r)

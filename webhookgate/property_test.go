@@ -158,7 +158,7 @@ func (w *world) send(rt *rapid.T) {
 	a.alone, a.room = w.unanswered[a.tenant] == 0, w.unanswered[a.receiver] < testShare
 	w.count(a, 1)
 	w.mu.Unlock()
-	word := rapid.SampledFrom([]string{"ok", "ok", "ok", "ok", "ok slowly", "500", "400", "invalid", "timeout", "timeout applied"})
+	word := rapid.SampledFrom([]string{"ok", "ok", "ok", "ok", "ok slowly", "500", "400", "unreachable", "timeout", "timeout applied"})
 	plan := word.Draw(rt, "first try") + "," + word.Draw(rt, "second try")
 	patience := rapid.SampledFrom([]time.Duration{time.Hour, time.Hour, 100 * time.Millisecond}).Draw(rt, "sender's patience")
 	w.senders.Go(func() {
@@ -229,7 +229,7 @@ func (w *world) receive(name string, r *http.Request) (*http.Response, error) {
 		w.mu.Unlock()
 	}()
 	switch word {
-	case "invalid":
+	case "unreachable":
 		return nil, fmt.Errorf("connection refused")
 	case "timeout", "timeout applied":
 		<-r.Context().Done()

@@ -33,12 +33,12 @@ func TestTokensExpireWhileBodiesCome(t *testing.T) {
 		})
 	}
 	callers.Wait()
-	// Taken before the body, all ten would have been invalid. (A machine that stands still
+	// Taken before the body, all ten would have been rejected. (A machine that stands still
 	// for 600 ms can have one refused, too; it is then sent again.)
 	if ok, unauthorized := w.billing.Calls(); ok != 10 || unauthorized == 10 {
-		t.Errorf("the service answered %d calls and invalid %d", ok, unauthorized)
+		t.Errorf("the service answered %d calls and rejected %d", ok, unauthorized)
 	}
-	// One each 2.28 s at most, and one for the invalid call.
+	// One each 2.28 s at most, and one for the rejected call.
 	if n, most := w.billing.TokenRequests(), int(time.Since(began)/(2280*time.Millisecond))+3; n > most {
 		t.Errorf("%d token requests, want %d at most", n, most)
 	}
@@ -126,14 +126,14 @@ func TestExpiryDuringAnOutage(t *testing.T) {
 		t.Errorf("with a valid token: %d %s", r.status, r.body)
 	}
 	testkit.Eventually(t, "over", func() bool { r := u.call(); return r.status == 503 && r.code() == "TOKEN_UNAVAILABLE" })
-	ok, invalid := w.billing.Calls()
+	ok, rejected := w.billing.Calls()
 	for range 50 {
 		if r := u.call(); r.status != 503 || r.header.Get("Retry-After") == "" {
 			t.Errorf("%d %s", r.status, r.body)
 		}
 	}
-	if okAfter, after := w.billing.Calls(); okAfter != ok || after != invalid {
-		t.Errorf("%d calls left with a token that was over", okAfter-ok+after-invalid)
+	if okAfter, after := w.billing.Calls(); okAfter != ok || after != rejected {
+		t.Errorf("%d calls left with a token that was over", okAfter-ok+after-rejected)
 	}
 	if r := get(t, u.admin, "/readyz"); r.status != 200 {
 		t.Errorf("an outage after the start takes the pod down: %d %s", r.status, r.body)

@@ -235,6 +235,6 @@ func (l *load) judge() {
 	if late > len(l.acked) { // one of each tenant, by the usher that stood still
 		t.Errorf("%d came late", late)
 	}
-	t.Logf("%d webhooks answered 200, %d copies of them recognised, %d deliveries, %d of them repeated, %d more invalid as late, longest outage between deliveries %v",
+	t.Logf("%d webhooks answered 200, %d copies of them recognised, %d deliveries, %d of them repeated, %d more refused as late, at most %v between deliveries",
 		acked, l.copies.Load(), delivered, repeated, late, l.f.receiver.Figures().Gap.Round(time.Millisecond))
 }

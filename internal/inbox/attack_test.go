@@ -175,7 +175,7 @@ func TestAClockThatWasSetBack(t *testing.T) {
 	}{
 		"failing":          {status(500), time.Hour, false},
 		"failing, restart": {status(500), 1000 * time.Hour, true},
-		"down, restart":    {invalid, time.Hour, true},
+		"down, restart":    {unreachable, time.Hour, true},
 		"told to wait":     {status(503, "Retry-After", "3000"), 1000 * time.Hour, false},
 	} {
 		t.Run(name, func(t *testing.T) {

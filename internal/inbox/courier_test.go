@@ -46,8 +46,8 @@ func slow(t *testing.T) {
 	}
 }
 
-// outages returns the times between a tenant's tries.
-func (k *taker) outages(tenant string) (all []time.Duration) {
+// pauses returns the times between a tenant's tries.
+func (k *taker) pauses(tenant string) (all []time.Duration) {
 	tries := k.tried(tenant)
 	for i := 1; i < len(tries); i++ {
 		all = append(all, tries[i].at.Sub(tries[i-1].at).Round(10*time.Millisecond))
@@ -73,7 +73,7 @@ func TestTries(t *testing.T) {
 		d.take("t", "A")
 		time.Sleep(112 * time.Second)
 		want := "[100ms 200ms 400ms 800ms 1.6s 3.2s 6.4s 12.8s 25.6s 30s 30s]"
-		d.want("a tenth of the pauses", fmt.Sprint(d.main.outages("t")), want)
+		d.want("a tenth of the pauses", fmt.Sprint(d.main.pauses("t")), want)
 		if s := d.list("t")[0]; s.State != Waiting || s.Tries != 12 || len(s.Tried) != 12 || s.Tried[0].Status != 500 {
 			t.Errorf("%+v", s)
 		}
@@ -191,8 +191,8 @@ func TestTries(t *testing.T) {
 		}
 		time.Sleep(35 * time.Second)
 		for _, code := range []int{429, 503, 500} {
-			if outages := d.main.outages(fmt.Sprint("30-", code)); len(outages) != 1 || outages[0] < 30*time.Second || outages[0] > 31*time.Second {
-				t.Errorf("%d: tried again after %v", code, outages)
+			if pauses := d.main.pauses(fmt.Sprint("30-", code)); len(pauses) != 1 || pauses[0] < 30*time.Second || pauses[0] > 31*time.Second {
+				t.Errorf("%d: tried again after %v", code, pauses)
 			}
 			d.want("not yet", fmt.Sprint(len(d.main.tried(fmt.Sprint("172800-", code)))), "1")
 		}
@@ -242,7 +242,7 @@ func TestOutages(t *testing.T) {
 	t.Parallel()
 	inBubble(t, "probed and not hammered, and all at once when it is back", func(t *testing.T, d *desk) {
 		const tenants = 100
-		d.main.set("", invalid)
+		d.main.set("", unreachable)
 		d.main.delay = 10 * time.Millisecond
 		for n := range tenants {
 			d.take(fmt.Sprint("t", n), "A")
@@ -274,7 +274,7 @@ func TestOutages(t *testing.T) {
 	})
 	inBubble(t, "after ten minutes it is asked each five seconds", func(t *testing.T, d *desk) {
 		slow(t)
-		d.main.set("", invalid)
+		d.main.set("", unreachable)
 		for n := range 20 {
 			d.take(fmt.Sprint("t", n), "A")
 		}
@@ -290,7 +290,7 @@ func TestOutages(t *testing.T) {
 	})
 	inBubbleCostly(t, "the one that was tried longest ago is probed", func(t *testing.T, d *desk) {
 		const tenants = 12
-		d.main.set("", invalid)
+		d.main.set("", unreachable)
 		for n := range tenants {
 			d.take(fmt.Sprint("t", n), "A")
 		}
@@ -308,7 +308,7 @@ func TestOutages(t *testing.T) {
 		}
 	})
 	inBubble(t, "a single tenant learns soon that it is back", func(t *testing.T, d *desk) {
-		d.main.set("", invalid)
+		d.main.set("", unreachable)
 		d.take("t", "A")
 		time.Sleep(3 * time.Minute) // its own pause is longer than two
 		d.main.set("", nil)
@@ -319,7 +319,7 @@ func TestOutages(t *testing.T) {
 		d.main.set("ill", status(500, "Retry-After", "60"))
 		d.take("ill", "A")
 		time.Sleep(time.Second)
-		d.main.set("", invalid)
+		d.main.set("", unreachable)
 		for n := range 20 {
 			d.take(fmt.Sprint("t", n), "A")
 		}
@@ -339,7 +339,7 @@ func TestOutages(t *testing.T) {
 		d.courier.mu.Lock() // it looks at them all the time
 		d.main.Concurrency = 1
 		d.courier.mu.Unlock()
-		d.main.set("", invalid)
+		d.main.set("", unreachable)
 		for n := range 40 {
 			d.take(fmt.Sprint("t", n), "A", "B")
 		}
@@ -353,7 +353,7 @@ func TestOutages(t *testing.T) {
 		d.want("delivered", fmt.Sprint(len(d.main.got(""))), "80")
 	})
 	inBubble(t, "whatever it answers it is back", func(t *testing.T, d *desk) {
-		d.main.set("", invalid)
+		d.main.set("", unreachable)
 		for n := range 20 {
 			d.take(fmt.Sprint("t", n), "A")
 		}
@@ -369,7 +369,7 @@ func TestOutages(t *testing.T) {
 		d.take("ill", "A")
 		time.Sleep(2 * time.Minute)
 		d.main.set("ill", nil)
-		d.main.set("", invalid)
+		d.main.set("", unreachable)
 		d.take("well", "A")
 		time.Sleep(2 * time.Minute)
 		d.main.set("", nil)
@@ -450,7 +450,7 @@ func TestOutages(t *testing.T) {
 		}
 	})
 	inBubble(t, "an outage is said once", func(t *testing.T, d *desk) {
-		d.main.set("", invalid)
+		d.main.set("", unreachable)
 		for n := range 20 {
 			d.take(fmt.Sprint("t", n), "A")
 		}
@@ -466,7 +466,7 @@ func TestOutages(t *testing.T) {
 	all := []*taker{newTaker("well", 2, "well"), newTaker("rejects", 2, "rejects"), newTaker("hangs", 2, "hangs")}
 	inBubble(t, "receivers do not wait for each other", func(t *testing.T, d *desk) {
 		all[0].delay, all[2].delay = 100*time.Millisecond, time.Hour
-		all[1].set("", invalid)
+		all[1].set("", unreachable)
 		for n := range 20 {
 			for _, name := range []string{"well", "rejects", "hangs", "nobody", ""} {
 				d.take(name+"/"+fmt.Sprint("t", n), name)
@@ -572,7 +572,7 @@ func TestPauses(t *testing.T) {
 		d.want("resumed", fmt.Sprint(crm.got(""), docs.got("")), "[a:A] [a:A b:A]")
 	}, two)
 	inBubble(t, "a receiver that is down is asked no more", func(t *testing.T, d *desk) {
-		d.main.set("", invalid)
+		d.main.set("", unreachable)
 		for n := range 20 {
 			d.take(fmt.Sprint("t", n), "A")
 		}

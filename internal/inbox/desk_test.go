@@ -254,8 +254,8 @@ func status(code int, header ...string) func(int) *http.Response {
 	}
 }
 
-// invalid is the answer of a receiver that can't be reached.
-func invalid(int) *http.Response { return nil }
+// unreachable is the answer of a receiver that can't be reached.
+func unreachable(int) *http.Response { return nil }
 
 // set sets the answers for a tenant from now on, or with "" those for all other tenants; nil: 200.
 func (k *taker) set(tenant string, answer func(int) *http.Response) {

@@ -35,7 +35,7 @@ var wholeInboxes = []string{
 // live does to an inbox what a text says, with two letters for each step.
 func live(t *testing.T, d *desk, text string) {
 	tenants := []string{"crm/acme", "crm/other", "acme", "docs/third", "crm/ü/%\u007f \"", strings.Repeat("x", 255)}
-	answers := map[byte]func(int) *http.Response{'5': status(422), '6': status(500), '7': nil, '8': invalid}
+	answers := map[byte]func(int) *http.Response{'5': status(422), '6': status(500), '7': nil, '8': unreachable}
 	reject := func(certain bool, n int) *webhookgate.Invalid {
 		tenant := tenants[n%len(tenants)]
 		body := lifeOf(tenant, n)

@@ -73,7 +73,7 @@ func TestRightsInSQL(t *testing.T) {
 	s.Exec(t, `GRANT USAGE ON SCHEMA usher TO app; GRANT SELECT ON usher.tenants, usher.entitlements TO app; GRANT EXECUTE ON FUNCTION usher.allowed TO app`)
 
 	app, stranger := connectAs(t, s, "app"), connectAs(t, s, "stranger")
-	invalid := func(who *pgx.Conn, statement string) {
+	denied := func(who *pgx.Conn, statement string) {
 		t.Helper()
 		_, err := who.Exec(t.Context(), statement)
 		if pg := new(pgconn.PgError); !errors.As(err, &pg) || pg.Code != "42501" && pg.Code != "55000" { // 55000: a view that can't be updated
@@ -103,25 +103,25 @@ func TestRightsInSQL(t *testing.T) {
 	}
 	for _, r := range relations {
 		name := "usher." + r.Name
-		invalid(stranger, "SELECT * FROM "+name)
+		denied(stranger, "SELECT * FROM "+name)
 		if r.Kind != "v" {
-			invalid(app, "SELECT * FROM "+name)
-			invalid(app, "SELECT count(*) FROM "+name)
+			denied(app, "SELECT * FROM "+name)
+			denied(app, "SELECT count(*) FROM "+name)
 		}
 		if r.Kind != "S" {
-			invalid(app, "DELETE FROM "+name)
-			invalid(app, "DO $$ BEGIN LOCK TABLE "+name+" IN SHARE MODE; END $$")
-			invalid(app, "SELECT 1 FROM "+name+" FOR KEY SHARE")
+			denied(app, "DELETE FROM "+name)
+			denied(app, "DO $$ BEGIN LOCK TABLE "+name+" IN SHARE MODE; END $$")
+			denied(app, "SELECT 1 FROM "+name+" FOR KEY SHARE")
 		}
 	}
-	invalid(app, "UPDATE usher.tenants SET name = ''")
-	invalid(app, "SELECT nextval('usher.number')")
-	invalid(app, "CREATE TABLE usher.mine ()")
-	invalid(app, "CREATE OR REPLACE FUNCTION usher.allowed(text, text, bigint, text) RETURNS boolean LANGUAGE sql AS 'SELECT true'")
-	invalid(stranger, "SELECT usher.allowed('acme', 'users')")
+	denied(app, "UPDATE usher.tenants SET name = ''")
+	denied(app, "SELECT nextval('usher.number')")
+	denied(app, "CREATE TABLE usher.mine ()")
+	denied(app, "CREATE OR REPLACE FUNCTION usher.allowed(text, text, bigint, text) RETURNS boolean LANGUAGE sql AS 'SELECT true'")
+	denied(stranger, "SELECT usher.allowed('acme', 'users')")
 	s.Exec(t, "GRANT USAGE ON SCHEMA usher TO stranger")
-	invalid(stranger, "SELECT usher.allowed('acme', 'users')")
-	invalid(stranger, "SELECT * FROM usher.tenants")
+	denied(stranger, "SELECT usher.allowed('acme', 'users')")
+	denied(stranger, "SELECT * FROM usher.tenants")
 	list = must2(app.Query(t.Context(), `SELECT pg_catalog.concat(to_jsonb(t), to_jsonb(e)) FROM usher.tenants t, usher.entitlements e`))(t)
 	if all := fmt.Sprint(must2(pgx.CollectRows(list, pgx.RowTo[string]))(t)); strings.Contains(all, "contact") {
 		t.Errorf("a contact is shown: %s", all)

@@ -48,7 +48,7 @@ func (d *desk) play(tenant string, s story) {
 		case "up":
 			d.main.set(code, nil)
 		case "down":
-			d.main.set(code, invalid)
+			d.main.set(code, unreachable)
 		case "idle":
 			d.idle(code)
 		case "tried":

@@ -35,7 +35,7 @@ type Bar struct {
 	X, Y, W, H string
 }
 
-// Line is a path over the columns, with outages where there is no value.
+// Line is a path over the columns, with a break where there is no value.
 type Line struct{ Class, Path string }
 
 // Strip is a row below the drawing, with a mark in each minute in which something happened.

@@ -111,7 +111,7 @@ func TestHeldUp(t *testing.T) {
 		}
 	}
 	receiver := "The receiver " + getJSON[status.Status](t, w.admin+"/api/status").Gate.Receivers[0].Address + " "
-	testkit.Eventually(t, "told who is invalid", banner("warning", receiver+"does not take the webhooks of docs/harbour-ltd and docs/pier-ltd, and has taken no others since; the last try: 500 "))
+	testkit.Eventually(t, "told whose are rejected", banner("warning", receiver+"does not take the webhooks of docs/harbour-ltd and docs/pier-ltd, and has taken no others since; the last try: 500 "))
 	post(t, w.gate, of("docs", "acme", 1000))
 	invalid := banner("warning", receiver+"takes webhooks, but not those of docs/harbour-ltd and docs/pier-ltd; the last answer: 500 ")
 	testkit.Eventually(t, "told that others are fine", invalid)
