@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"usher/internal/entitlements"
-	"usher/internal/inbox"
+	"usher/internal/inbox/state"
 )
 
 var update = flag.Bool("update", false, "write the table of acts into docs/api.md")
@@ -74,7 +74,7 @@ func TestAPIDocument(t *testing.T) {
 		t.Errorf("documented:\n%s\nthere:\n%s", strings.Join(documented, "\n"), strings.Join(there, "\n"))
 	}
 	quoted := func(names []string) string { return "(`" + strings.Join(names, "`, `") + "`)" }
-	if row := "| `state` | a state in the inbox " + quoted(inbox.StateNames()) + ", or a decision " + quoted(decisionOutcomes) + " |"; !strings.Contains(doc, row) {
+	if row := "| `state` | a state in the inbox " + quoted(state.Names()) + ", or a decision " + quoted(decisionOutcomes) + " |"; !strings.Contains(doc, row) {
 		t.Errorf("not documented: %s", row)
 	}
 	_, statuses, _ := strings.Cut(doc, "## What is not a 200")

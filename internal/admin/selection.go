@@ -11,6 +11,7 @@ import (
 
 	"usher/internal/admin/page"
 	"usher/internal/inbox"
+	"usher/internal/inbox/state"
 )
 
 // selection says which webhooks to list, or to act on. Empty fields select all.
@@ -31,7 +32,7 @@ type selection struct {
 // inboxOutcomes are the outcomes that can be selected with an inbox, decisionOutcomes those of the gate's decisions: without an inbox
 // there are only these.
 var (
-	inboxOutcomes    = append(inbox.StateNames(), decisionOutcomes...)
+	inboxOutcomes    = append(state.Names(), decisionOutcomes...)
 	decisionOutcomes = []string{"forwarded", "duplicate", "rejected", "failed"}
 )
 

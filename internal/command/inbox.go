@@ -22,6 +22,7 @@ import (
 	"usher/internal/admin"
 	"usher/internal/admin/status"
 	"usher/internal/inbox"
+	"usher/internal/inbox/state"
 	"usher/internal/text"
 )
 
@@ -72,7 +73,7 @@ func actHelp() (help string) {
 
 // stateHelp is the part of the help that lists the states.
 func stateHelp() (help string) {
-	for _, s := range inbox.States {
+	for _, s := range state.All {
 		name := fmt.Sprintf("  %-12s", s.State)
 		help += name + text.Wrap(strings.Repeat(" ", len(name)), s.Means)[len(name):] + "\n"
 	}
@@ -182,7 +183,7 @@ func (i *inboxCall) flags(now time.Time) *flag.FlagSet {
 	once("platform", func(s string) error { i.filter.Set("platform", s); return nil })
 	once("state", func(s string) error {
 		i.filter.Set("state", s)
-		if names := inbox.StateNames(); !slices.Contains(names, s) {
+		if names := state.Names(); !slices.Contains(names, s) {
 			last := len(names) - 1
 			return errors.New("write " + strings.Join(names[:last], ", ") + " or " + names[last])
 		}

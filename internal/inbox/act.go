@@ -76,16 +76,12 @@ func (s *Inbox) find(ctx context.Context, id int64) (w *Webhook, err error) {
 // toWebhook does something to a webhook, on behalf of a person.
 func (s *Inbox) toWebhook(found *Webhook, by *Action, do func(*lane, *Webhook) error) error {
 	names := work{hooks: []int64{found.ID}, by: by}
-	certain := !found.Rejected() || found.lane != (webhookgate.Lane{})
-	if certain {
-		names.known = []webhookgate.Lane{found.lane}
+	if !unnamed(found.lane) {
+		names.lanes = []webhookgate.Lane{found.lane} // it is made anew if its row is damaged
 	}
 	_, err := act(s, names, func(t *sqlTurn) (nothing, int, error) {
-		l := t.nowhere()
-		if certain {
-			l = t.lanes[found.lane]
-		}
-		if l == nil || l.hook(found.ID) == nil { // if the lane's row is missing, the file is damaged
+		l := t.laneOf(found)
+		if l.hook(found.ID) == nil {
 			return nothing{}, 0, ErrNotFound
 		}
 		return nothing{}, 1, do(l, l.hook(found.ID))
@@ -299,7 +295,13 @@ func (p Pause) row(since int64) []any {
 
 func scanPause(r engine.Row) (p Pause, err error) {
 	var since, until int64
-	err = r.Scan(&p.Receiver, &p.Platform, &p.Tenant, &since, &until)
+	unreadable, err := engine.Unreadable(r.Scan(&p.Receiver, &p.Platform, &p.Tenant, &since, &until))
+	switch {
+	case len(unreadable) > 0 && unreadable[0] < 3: // nobody knows what it holds back: it must not be everything
+		return p, &engine.ValueError{Values: unreadable}
+	case slices.Contains(unreadable, 4): // it is damaged, and still a pause
+		until = never
+	}
 	if p.Since = moment(since); until < never {
 		p.Until = moment(until)
 	}
@@ -318,7 +320,9 @@ func (s *Inbox) ReadPauses(ctx context.Context) error {
 	err := s.read(ctx, func(tx engine.Tx) error {
 		tx.Queue("pauses", func(r engine.Row) error {
 			p, err := scanPause(r)
-			all = append(all, p)
+			if err == nil {
+				all = append(all, p)
+			}
 			return err
 		})
 		return tx.Send()

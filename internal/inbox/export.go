@@ -109,8 +109,12 @@ func writeRow(out *bufio.Writer, table engine.Layout, r engine.Row) error {
 			into = append(into, new(string))
 		}
 	}
-	if err := r.Scan(into...); err != nil {
+	unreadable, err := engine.Unreadable(r.Scan(into...))
+	if err != nil {
 		return fmt.Errorf("a row of %s can't be read: %w", table.Name, err)
+	}
+	for _, n := range unreadable { // an import says that this line is faulty
+		into[n] = nil
 	}
 	var line bytes.Buffer
 	enc := json.NewEncoder(&line)
@@ -123,7 +127,7 @@ func writeRow(out *bufio.Writer, table engine.Layout, r engine.Row) error {
 		line.WriteString(separator + c.Name + `":`)
 		separator = `,"`
 		value := into[0]
-		if into = into[1:]; c.Kind == "json" {
+		if into = into[1:]; c.Kind == "json" && value != nil {
 			value = sameFeatures(*value.(*string))
 		}
 		if err := enc.Encode(value); err != nil {
@@ -132,7 +136,7 @@ func writeRow(out *bufio.Writer, table engine.Layout, r engine.Row) error {
 		line.Truncate(line.Len() - 1) // the line end
 	}
 	line.WriteString("}}\n")
-	_, err := out.Write(line.Bytes())
+	_, err = out.Write(line.Bytes())
 	return err
 }
 
@@ -589,13 +593,13 @@ func (i *importJob) check(t engine.Layout, row map[string]any) error {
 	case "webhook":
 		state := number("state")
 		switch {
-		case state >= int64(len(States)) || !flag("snapshot") || number("rank") < number("seq") || number("size") > 1<<40:
+		case knownState(state) == "" || !flag("snapshot") || number("rank") < number("seq") || number("size") > 1<<40:
 			return errors.New("has a webhook without a valid state or size")
 		case len(row["digest"].([]byte)) == 0:
 			return errors.New("has a webhook without its digest")
 		case text("source") != "" && text("source") != FromReconcile:
 			return errors.New("has a webhook of a source that is not known")
-		case name == webhookgate.Lane{} && (stateOf(state) == Invalid || stateOf(state) == Discarded):
+		case name == webhookgate.Lane{} && (knownState(state) == Invalid || knownState(state) == Discarded):
 			return checkRecord(text("record"))
 		case unnamed(name):
 			return errNoLane
@@ -693,7 +697,7 @@ func (i *importJob) flush(tx engine.Tx) error {
 		header, body := rows[n][1].([]byte), rows[n][2].([]byte)
 		sum := sha256.Sum256(body)
 		whole := bytes.Equal(sum[:], digest) && size == int64(len(header)+len(body))+overhead
-		if !whole && !slices.Contains([]State{Parked, Superseded, Discarded}, stateOf(state)) { // usher parks a webhook when it finds it damaged
+		if !whole && !slices.Contains([]State{Parked, Superseded, Discarded}, knownState(state)) { // usher parks a webhook when it finds it damaged
 			i.fault(fmt.Sprintf("line %d: has a webhook whose body does not fit its digest and size", lines[n]))
 		}
 		return nil

@@ -15,6 +15,7 @@ import (
 
 	"usher/internal/content"
 	"usher/internal/inbox/engine"
+	"usher/internal/inbox/state"
 	"usher/internal/testkit/pgtest"
 	"usher/webhookgate"
 )
@@ -259,7 +260,7 @@ func TestExportFormat(t *testing.T) {
 				t.Errorf("no row of %s", table.Name)
 			}
 		}
-		for n, state := range StateNames() {
+		for n, state := range state.Names() {
 			if !strings.Contains(got, fmt.Sprintf(`"state":%d,`, n)) {
 				t.Errorf("none that is %s", state)
 			}

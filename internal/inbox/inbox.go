@@ -527,7 +527,7 @@ func scanSeen(r engine.Row) (*seenRow, error) {
 	var state int64
 	err := r.Scan(&s.lane.Tenant, &s.lane.Platform, &s.lane.Type, &hash, &s.digest, &s.seq, &s.at, &state, &s.uuid)
 	copy(s.hash[:], hash)
-	s.state = stateOf(state)
+	s.state = knownState(state)
 	return s, err
 }
 

@@ -43,6 +43,11 @@ func (t *turn) warn(message string, args ...any) {
 	t.committed = append(t.committed, func() { t.Log.Warn(message, args...) })
 }
 
+// logError is like warn, for what somebody should look at.
+func (t *turn) logError(message string, args ...any) {
+	t.committed = append(t.committed, func() { t.Log.Error(message, args...) })
+}
+
 // rules are what decides, beside the rows.
 type rules struct {
 	*Config
@@ -58,9 +63,13 @@ type rows interface {
 	invalid(l *lane) []*Webhook         // all; there are few
 	parkedSnapshots(l *lane) []*Webhook // one at most, but after an import
 	snapshot(l *lane) *snapshot.Stored  // the last one, when the turn began; nil: there is none
+	count(l *lane) laneCounts
 	erase(l *lane) (webhooks int)
 	forgetIDs(l *lane)
 }
+
+// laneCounts are what a lane's row says of its webhooks, counted anew.
+type laneCounts struct{ waiting, parked, invalid, bytes, waitingSince, tail int64 }
 
 func (t *turn) time() time.Time { return moment(t.now) }
 
@@ -71,6 +80,7 @@ type memory struct {
 	frontier int64                   // every waiting webhook that is not in memory has a position above this one
 	seen     map[[32]byte][]*seenRow // signed ids; one row for each body that the id came with
 	reads    bool                    // its invalid webhooks are in memory
+	damaged  []string                // the columns of its row that cannot be right
 
 	dirty    bool
 	noted    bool // last has changed; so has nothing else of the row, unless it is dirty, too
@@ -79,10 +89,36 @@ type memory struct {
 	newSeen  []*seenRow
 }
 
+// mend makes a lane whole whose row is damaged, or says something else than its webhooks. These are counted, and what nobody can know is as in a
+// new lane: what waits is tried at once, and nothing counts as a copy.
+func (l *lane) mend() {
+	now, c := l.t.now, l.t.rows.count(l)
+	if l.damaged != nil || c.waiting != l.waiting {
+		l.t.logError("a tenant's row in the inbox was damaged: usher has counted its webhooks anew", "tenant", l.Tenant, "platform", l.Platform, "columns", l.damaged, "waiting", c.waiting)
+	}
+	l.t.added[l.receiver] += c.bytes - max(0, l.bytes)
+	l.waiting, l.parked, l.invalid, l.bytes, l.waitingSince = c.waiting, c.parked, c.invalid, c.bytes, c.waitingSince
+	if l.tail != c.tail && c.tail != 0 {
+		l.tail, l.tailID = c.tail, ""
+	}
+	l.tailDigest, l.held, l.damaged, l.dirty = nil, nil, nil, true
+	l.last, l.lastAt = max(l.last, l.tail), min(max(0, l.lastAt), now)
+	l.failingSince, l.lastTry, l.token = min(max(0, l.failingSince), now), min(max(0, l.lastTry), now), max(0, l.token)
+	if !l.leased() {
+		l.owner = nil
+		l.clearBackoff()
+		l.release(now)
+	}
+}
+
 // know returns the lane's copy of a webhook: the one that is in memory already, or else this one.
 func (l *lane) know(h *Webhook) *Webhook {
 	known := l.hook(h.ID)
 	if known == nil {
+		if slices.Contains(h.damaged, "state") { // nobody knows whether it was accepted: somebody has to say what becomes of it
+			h.changed, l.dirty = true, true
+			l.count(0, 1, h.size)
+		}
 		l.hooks = append(l.hooks, h)
 		return h
 	}
@@ -563,10 +599,16 @@ func (l *lane) claim(rc *receiver.Receiver) *Lease {
 		l.release(l.t.now) // its owner has died, or it would have done this
 		return nil
 	}
-	if h := l.first(); h != nil {
-		return l.lease(h, rc)
+	h := l.first()
+	if h == nil { // or it would be claimed for ever
+		if l.mend(); l.waiting == 0 {
+			return nil
+		}
+		if h = l.first(); h == nil {
+			return nil
+		}
 	}
-	return nil
+	return l.lease(h, rc)
 }
 
 // route notes which receiver takes the lane's webhooks, by the settings of now.
@@ -725,7 +767,7 @@ func (l *lane) redeliver(h *Webhook, asked State, force bool) error {
 		l.clearBackoff()
 		l.reschedule()
 		return nil
-	case asked == Waiting && h.State == Superseded, asked.open() && h.State == Delivered:
+	case asked == Waiting && h.State == Superseded, asked.Open() && h.State == Delivered:
 		return nil // it was to be delivered when it was asked for, and was meanwhile; once more could overwrite a newer one
 	case h.State == Stored && t.Receivers.For(h.Platform) == nil:
 		return ErrStored

@@ -292,8 +292,11 @@ func (s *Inbox) LoadContent(ctx context.Context, w *Webhook) error {
 		err := s.engine.Read(ctx, func(tx engine.Tx) error {
 			tx.Queue("content", func(r engine.Row) error {
 				var header []byte
-				err := r.Scan(&header, &w.Body)
+				unreadable, err := engine.Unreadable(r.Scan(&header, &w.Body))
 				w.Header, w.hasContent = decodeHeader(header), true
+				if unreadable != nil || w.Header == nil {
+					w.damaged = append(w.damaged, "header")
+				}
 				return err
 			}, w.ID)
 			return tx.Send()

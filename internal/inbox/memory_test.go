@@ -173,6 +173,11 @@ func (r memRows) parkedSnapshots(l *lane) (all []*Webhook) {
 	return all
 }
 
+func (r memRows) count(l *lane) (c laneCounts) {
+	r.t.m.fault = fmt.Errorf("the row of %s says something else than its webhooks", l.Tenant)
+	return c
+}
+
 func (r memRows) snapshot(l *lane) *snapshot.Stored { return r.t.m.known[l.Lane] }
 
 func (r memRows) erase(l *lane) int {

@@ -19,71 +19,26 @@ import (
 
 	"usher/internal/content"
 	"usher/internal/inbox/engine"
+	"usher/internal/inbox/state"
 	"usher/internal/receiver"
 	"usher/internal/text"
 	"usher/webhookgate"
 )
 
 // State is the state of a webhook in the inbox.
-type State string
+type State = state.State
 
-// A webhook waits until it is delivered, parked, superseded by a newer snapshot of its tenant, or discarded by hand. A
-// redelivery makes it wait again. A webhook is stored if no receiver takes its platform: usher has it to answer from, and
-// never delivers it. An invalid webhook was never taken in; if somebody accepts it, it is taken in as a new webhook.
+// The states, as package state has them.
 const (
-	Waiting    State = "waiting"
-	Parked     State = "parked"
-	Invalid    State = "invalid"
-	Delivered  State = "delivered"
-	Superseded State = "superseded"
-	Discarded  State = "discarded"
-	Stored     State = "stored"
-	Replaced   State = "replaced"
+	Waiting    = state.Waiting
+	Parked     = state.Parked
+	Invalid    = state.Invalid
+	Delivered  = state.Delivered
+	Superseded = state.Superseded
+	Discarded  = state.Discarded
+	Stored     = state.Stored
+	Replaced   = state.Replaced
 )
-
-// States has all states, those first that somebody may have to deal with. Everything that lists states, checks or shows them reads it. The
-// database stores a state's index, so a new one must be added at the end.
-var States = []struct {
-	State
-	Means string // in the help of 'usher inbox'
-	Tone  string // its colour on a page: good, warn, bad or calm
-}{
-	{Waiting, "for its first or next try", "warn"},
-	{Parked, "the receiver did not take it, and usher does not try it again", "bad"},
-	{Invalid, "usher did not take it in: its content is wrong", "bad"},
-	{Delivered, "the receiver took it", "good"},
-	{Superseded, "a newer one of the same tenant took its place", "calm"},
-	{Discarded, "somebody decided that it is never sent", "calm"},
-	{Stored, "stored but not delivered: no receiver takes its platform, or a reconcile stored it. Entitlements use it", "calm"},
-	{Replaced, "it is invalid; somebody took it in, under a new id", "calm"},
-}
-
-// StateNames are the names of all states.
-func StateNames() (names []string) {
-	for i := range States {
-		names = append(names, string(States[i].State))
-	}
-	return names
-}
-
-// number is the state's number in the database; -1: there is no such state.
-func (s State) number() int64 {
-	for i := range States {
-		if States[i].State == s {
-			return int64(i)
-		}
-	}
-	return -1
-}
-
-// stateOf returns the state with a number of the database. A number that does not exist, in a damaged row, gives some state.
-func stateOf(number int64) State { return States[min(max(0, number), int64(len(States)-1))].State }
-
-// Taken says whether a webhook in this state was accepted: by its receiver, or by usher itself if it has no receiver.
-func (s State) Taken() bool { return s == Delivered || s == Stored }
-
-// Finished says whether a webhook in this state is only history: nothing more will be done with it.
-func (s State) Finished() bool { return s != Waiting && s != Parked && s != Invalid }
 
 // A Webhook is a row of the table webhook, from the database to the page.
 type Webhook struct {
@@ -106,6 +61,7 @@ type Webhook struct {
 	hasContent bool        // Header and Body are set
 	Header     http.Header `json:"-"`
 	Body       []byte      `json:"-"`
+	damaged    []string    // the columns of its row that could not be read
 	verified   bool        // the content comes from the gate and not from a disk, so its digest need not be checked
 
 	// Only of what Show and Each return with its content: the last snapshot of the same tenant before this one that was accepted
@@ -231,7 +187,8 @@ func newWebhook(w *webhookgate.Webhook) *Webhook {
 	return row
 }
 
-// check returns ErrDamaged if the content does not fit its digest.
+// check returns ErrDamaged if a receiver would not get what was taken in. Damage elsewhere in the row, such as in the record of its tries, is
+// no reason not to deliver it.
 func (w *Webhook) check() error {
 	if w.verified {
 		return nil
@@ -239,49 +196,79 @@ func (w *Webhook) check() error {
 	if sum := sha256.Sum256(w.Body); !bytes.Equal(sum[:], w.digest) {
 		return ErrDamaged
 	}
+	for _, column := range w.damaged {
+		switch column {
+		case "uuid", "type", "header":
+			return ErrDamaged
+		}
+	}
 	return nil
 }
 
 // supersededWhy is the reason of every webhook that is superseded by another one that was taken in.
 const supersededWhy = "a newer snapshot of the tenant has taken its place"
 
-// open says whether a webhook in this state counts in its lane: it waits, or is parked.
-func (s State) open() bool { return s == Waiting || s == Parked }
-
-// scanWebhook reads a row of {webhook}, followed by the content's columns if withContent is true.
+// scanWebhook reads a row of {webhook}, followed by the content's columns if withContent is true. One that is damaged says so.
 func scanWebhook(r engine.Row, withContent bool) (*Webhook, error) {
 	w := new(Webhook)
-	var state, snapshot, received, changed, tail int64
+	var number, snapshot, received, changed, tail int64
 	var record string
 	var header []byte
-	into := []any{&w.ID, &w.UUID, &w.Tenant, &w.Platform, &w.lane.Type, &w.Type, &snapshot, &w.digest, &w.size, &received, &state, &w.rank, &changed, &w.Why, &record, &w.Source, &tail}
+	into := []any{&w.ID, &w.UUID, &w.Tenant, &w.Platform, &w.lane.Type, &w.Type, &snapshot, &w.digest, &w.size, &received, &number, &w.rank, &changed, &w.Why, &record, &w.Source, &tail}
 	if withContent {
 		into = append(into, &header, &w.Body)
 	}
-	if err := r.Scan(into...); err != nil {
+	unreadable, err := engine.Unreadable(r.Scan(into...))
+	if err != nil {
 		return nil, err
 	}
-	if err := json.Unmarshal([]byte(record), &w.Record); err != nil && record != "" {
-		w.Why = ErrDamaged.Error()
+	w.damaged = named(unreadable, append(slices.Clip(engine.WebhookColumns), "tail", "header", "body"))
+	if w.State = knownState(number); w.State == "" || slices.Contains(w.damaged, "state") {
+		w.State, w.damaged = Parked, append(w.damaged, "state") // no statement finds it by its state; see lane.know
+	}
+	if json.Unmarshal([]byte(record), &w.Record) != nil && record != "" {
+		w.Record, w.damaged = Record{}, append(w.damaged, "record")
 	}
 	w.lane.Platform, w.lane.Tenant = w.Platform, w.Tenant
-	w.State, w.Changed, w.Received, w.snapshot = stateOf(state), moment(changed), moment(received), snapshot != 0
+	w.Changed, w.Received, w.snapshot, w.size = moment(changed), moment(received), snapshot != 0, max(0, w.size)
 	w.Newest = w.Tenant == "" || w.ID >= tail
-	if withContent {
-		w.Header, w.hasContent = decodeHeader(header), header != nil
+	if withContent && header != nil {
+		w.Header, w.hasContent = decodeHeader(header), true
+		if w.Header == nil {
+			w.damaged = append(w.damaged, "header")
+		}
+	}
+	if w.damaged != nil && w.Why == "" {
+		w.Why = "its row is damaged: " + strings.Join(w.damaged, ", ")
 	}
 	return w, nil
+}
+
+// named returns the names of values of a row.
+func named(values []int, columns []string) (names []string) {
+	for _, n := range values {
+		if n < len(columns) {
+			names = append(names, columns[n])
+		}
+	}
+	return names
+}
+
+// knownState returns the state with a number of the database; empty: there is none, so the row is damaged.
+func knownState(number int64) State {
+	s, _ := state.Of(number)
+	return s
 }
 
 // columns returns the arguments of webhook_add.
 func (w *Webhook) columns() []any {
 	return []any{w.ID, w.UUID, w.lane.Tenant, w.lane.Platform, w.lane.Type, w.Type, w.snapshot, w.digest, w.size, w.Received.UnixMicro(),
-		w.State.number(), w.rank, w.Changed.UnixMicro(), w.Why, w.encodeRecord(), w.Source}
+		w.State.Number(), w.rank, w.Changed.UnixMicro(), w.Why, w.encodeRecord(), w.Source}
 }
 
 // changes returns the arguments of webhook_save.
 func (w *Webhook) changes() []any {
-	return []any{w.ID, w.State.number(), w.rank, w.Changed.UnixMicro(), w.Why, w.encodeRecord()}
+	return []any{w.ID, w.State.Number(), w.rank, w.Changed.UnixMicro(), w.Why, w.encodeRecord()}
 }
 
 func (w *Webhook) encodeRecord() string {
@@ -289,7 +276,8 @@ func (w *Webhook) encodeRecord() string {
 	return string(text)
 }
 
-// encodeHeader writes a header as HTTP does, and decodeHeader reads it: not as JSON, because its values may be any bytes.
+// encodeHeader writes a header as HTTP does, and decodeHeader reads it: not as JSON, because its values may be any bytes. It returns nil for one
+// that no request can have: it is damaged.
 func encodeHeader(h http.Header) []byte {
 	var out bytes.Buffer
 	h.Write(&out)
@@ -297,7 +285,17 @@ func encodeHeader(h http.Header) []byte {
 }
 
 func decodeHeader(text []byte) http.Header {
-	h, _ := textproto.NewReader(bufio.NewReader(io.MultiReader(bytes.NewReader(text), strings.NewReader("\r\n")))).ReadMIMEHeader() // encodeHeader wrote it
+	h, err := textproto.NewReader(bufio.NewReader(io.MultiReader(bytes.NewReader(text), strings.NewReader("\r\n")))).ReadMIMEHeader()
+	if err != nil {
+		return nil
+	}
+	for _, values := range h {
+		for _, v := range values {
+			if strings.ContainsFunc(v, func(c rune) bool { return c < ' ' && c != '\t' || c == 0x7f }) {
+				return nil
+			}
+		}
+	}
 	return http.Header(h)
 }
 
@@ -374,17 +372,31 @@ type lane struct {
 	memory
 }
 
-// scanLane reads a row of {lane}.
+// scanLane reads a row of {lane}. One that is damaged says so; lane.mend makes it whole.
 func scanLane(r engine.Row, before ...any) (*lane, error) {
 	l := &lane{memory: memory{frontier: math.MinInt64}}
 	var paused, takenSnapshot, missedSince, missedLast int64
 	var missed []byte
-	err := r.Scan(append(before, &l.Tenant, &l.Platform, &l.Type, &l.receiver, &l.tail, &l.tailID, &l.tailDigest, &l.held, &l.heldAt, &l.heldBy, &l.heldID,
+	unreadable, err := engine.Unreadable(r.Scan(append(before, &l.Tenant, &l.Platform, &l.Type, &l.receiver, &l.tail, &l.tailID, &l.tailDigest, &l.held, &l.heldAt, &l.heldBy, &l.heldID,
 		&l.waiting, &l.parked, &l.invalid, &l.bytes, &l.waitingSince, &l.lastResult, &l.failures, &l.failingSince, &l.lastTry, &l.notBefore, &paused, &l.due, &l.owner, &l.leasedID, &l.token, &l.last, &l.lastAt,
-		&l.taken, &l.takenAt, &takenSnapshot, &missedSince, &missedLast, &missed)...)
+		&l.taken, &l.takenAt, &takenSnapshot, &missedSince, &missedLast, &missed)...))
+	for i := range unreadable {
+		unreadable[i] -= len(before)
+	}
+	l.damaged = named(unreadable, engine.LaneColumns)
+	for _, n := range []struct {
+		value  int64
+		column string
+	}{{l.waiting, "waiting"}, {l.parked, "parked"}, {l.invalid, "invalid"}, {l.bytes, "bytes"}, {l.failures, "failures"}} {
+		if n.value < 0 {
+			l.damaged = append(l.damaged, n.column)
+		}
+	}
+	if l.lastResult < lastOK || l.lastResult > lastMiss {
+		l.damaged = append(l.damaged, "last_result")
+	}
 	l.missed, l.taken = readMissed(missedSince, missedLast, missed), orNil(l.taken)
 	l.paused, l.takenSnapshot = paused != 0, takenSnapshot != 0
-	l.failures = max(0, l.failures) // it may be damaged
 	l.tailDigest, l.held, l.owner = orNil(l.tailDigest), orNil(l.held), orNil(l.owner)
 	if l.owner == nil {
 		l.leasedID = 0 // the engine may have ended the lease, at its start

@@ -29,6 +29,7 @@ type sqlTurn struct {
 	runs       map[string]*Run
 	statements []func(engine.Tx) // whatever else a work writes
 	reserved   []func()
+	misnamed   bool // a claim has found a lane without a name
 	byPerson   bool
 	recounts   int64 // figureCache.recounts at the beginning
 }
@@ -141,7 +142,9 @@ func (t *sqlTurn) load(works []*work) error {
 		slices.Sort(hooks)
 		t.tx.Queue("webhooks_lock", func(r engine.Row) error {
 			h, err := scanWebhook(r, true)
-			named = append(named, h)
+			if err == nil {
+				named = append(named, h)
+			}
 			return err
 		}, slices.Compact(hooks))
 	}
@@ -161,10 +164,22 @@ func (t *sqlTurn) load(works []*work) error {
 	if missing := slices.DeleteFunc(names, func(n webhookgate.Lane) bool { return t.lanes[n] != nil || !create[n] }); len(missing) > 0 {
 		tenants, platforms, types := laneColumns(missing)
 		made := 0
-		t.tx.Queue("lane_add", func(r engine.Row) error { made++; var tenant string; return r.Scan(&tenant) }, tenants, platforms, types)
+		var lost []webhookgate.Lane // their row was damaged, so that it is not found by its key: these webhooks come first
+		t.tx.Queue("lane_add", func(r engine.Row) error {
+			var l webhookgate.Lane
+			var waits int64
+			err := r.Scan(&l.Tenant, &l.Platform, &l.Type, &waits)
+			if made++; waits > 0 {
+				lost = append(lost, l)
+			}
+			return err
+		}, tenants, platforms, types)
 		t.lock(missing)
 		if err := t.tx.Send(); err != nil {
 			return err
+		}
+		for _, name := range lost {
+			t.lanes[name].damaged = []string{"all"}
 		}
 		if made < len(missing) {
 			// Another replica has made such a lane meanwhile, and may have stored a webhook in it. Our numbers must be higher than that
@@ -183,6 +198,14 @@ func (t *sqlTurn) load(works []*work) error {
 	if err := t.raiseNumbers(all.numbers); err != nil {
 		return err
 	}
+	t.now = t.s.applyOffset(t.now)
+	t.s.observeClock(t.now, t.askedAt) // before anything is decided: this very reading may show that the clock has jumped
+	t.mayTakeOver = t.s.clock.mayTakeOver(t.leaseTime)
+	for _, l := range t.lanes {
+		if l.damaged != nil {
+			l.mend()
+		}
+	}
 	for _, h := range named {
 		t.laneOf(h).know(h)
 	}
@@ -197,9 +220,6 @@ func (t *sqlTurn) load(works []*work) error {
 	for digest, h := range t.copies {
 		t.copies[digest] = t.laneOf(h).know(h)
 	}
-	t.now = t.s.applyOffset(t.now)
-	t.s.observeClock(t.now, t.askedAt) // before anything is decided: this very reading may show that the clock has jumped
-	t.mayTakeOver = t.s.clock.mayTakeOver(t.leaseTime)
 	t.readHeads()
 	return t.err
 }
@@ -212,7 +232,9 @@ func (t *sqlTurn) lock(names []webhookgate.Lane) {
 	tenants, platforms, types := laneColumns(names)
 	t.tx.Queue("lane_lock", func(r engine.Row) error {
 		l, err := scanLane(r)
-		t.adopt(l)
+		if err == nil {
+			t.adopt(l)
+		}
 		return err
 	}, tenants, platforms, types)
 }
@@ -231,7 +253,11 @@ func (t *sqlTurn) queueClaims(claims []*Claim) {
 		t.tx.Queue("claim", func(r engine.Row) error {
 			var kind int64
 			l, err := scanLane(r, &kind)
-			t.found[c] = append(t.found[c], found{kind, t.adopt(l)})
+			if err == nil && unnamed(l.Lane) { // its key is damaged, and it would be found for ever
+				t.misnamed = true
+			} else if err == nil {
+				t.found[c] = append(t.found[c], found{kind, t.adopt(l)})
+			}
 			return err
 		}, c.Receiver.Name, now, boolNumber(mayTakeOver), among(c.Fresh), among(c.Newest), among(c.Early), before, 1+boolNumber(c.MissedOnly), among(c.Retries))
 	}
@@ -408,7 +434,9 @@ func (r sqlRows) firstWaiting(l *lane, except []int64) (first *Webhook) {
 func (r sqlRows) invalid(l *lane) (all []*Webhook) {
 	r.t.tx.Queue("lane_invalid", func(row engine.Row) error {
 		h, err := scanWebhook(row, false)
-		all = append(all, h)
+		if err == nil {
+			all = append(all, h)
+		}
 		return err
 	}, l.Tenant, l.Platform, l.Type)
 	r.t.send()
@@ -418,7 +446,9 @@ func (r sqlRows) invalid(l *lane) (all []*Webhook) {
 func (r sqlRows) parkedSnapshots(l *lane) (all []*Webhook) {
 	r.t.tx.Queue("parked_snapshots", func(row engine.Row) error {
 		h, err := scanWebhook(row, false)
-		all = append(all, h)
+		if err == nil {
+			all = append(all, h)
+		}
 		return err
 	}, l.Tenant, l.Platform, l.Type)
 	r.t.send()
@@ -426,6 +456,17 @@ func (r sqlRows) parkedSnapshots(l *lane) (all []*Webhook) {
 }
 
 func (r sqlRows) snapshot(l *lane) *snapshot.Stored { return r.t.states[l.Lane] }
+
+func (r sqlRows) count(l *lane) (c laneCounts) {
+	if len(l.deleted) > 0 || slices.ContainsFunc(l.hooks, func(h *Webhook) bool { return h.isNew || h.changed || h.gone }) {
+		return laneCounts{l.waiting, l.parked, l.invalid, l.bytes, l.waitingSince, l.tail} // the database does not have it yet: a later transaction counts
+	}
+	r.t.tx.Queue("lane_count", func(row engine.Row) error {
+		return row.Scan(&c.waiting, &c.parked, &c.invalid, &c.bytes, &c.waitingSince, &c.tail)
+	}, l.Tenant, l.Platform, l.Type)
+	r.t.send()
+	return c
+}
 
 func (r sqlRows) erase(l *lane) (count int) {
 	r.t.tx.Scrub()
@@ -487,6 +528,9 @@ func (t *sqlTurn) save() {
 	}
 	for _, queue := range t.statements {
 		queue(t.tx)
+	}
+	if t.misnamed {
+		t.tx.Queue("lanes_misnamed", nil)
 	}
 	if idle := len(lanes)+len(noted)+len(added)+len(changed)+len(seen)+len(deleted)+len(t.statements) == 0; idle && t.s.health.unproven() {
 		t.tx.Queue("touch", nil)

@@ -147,7 +147,7 @@ func (s *Inbox) pages(ctx context.Context, f Filter, withContent bool, fn func([
 	}
 	state := int64(-1)
 	if f.State != "" {
-		state = f.State.number()
+		state = f.State.Number()
 	}
 	since, until := f.window()
 	query := func(bodies bool, size int64) (page []*Webhook, err error) {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"usher/internal/inbox"
+	"usher/internal/inbox/state"
 	"usher/internal/text"
 )
 
@@ -140,13 +141,13 @@ func ShortChanges(changes []string) string {
 }
 
 // tone returns the CSS class for the colour of a state, a decision or a severity.
-func tone(state string) string {
-	for _, s := range inbox.States {
-		if string(s.State) == state {
+func tone(word string) string {
+	for _, s := range state.All {
+		if string(s.State) == word {
 			return s.Tone
 		}
 	}
-	switch state {
+	switch word {
 	case "forwarded", "ok":
 		return "good"
 	case "failed", "critical":

@@ -1,6 +1,7 @@
 -- compatible: 1
 -- The tables of the inbox, for both engines; 001.sql of each engine adds what is special to it. {int}, {text}, {bytes} and {json} are
--- the engine's types, {empty} is a value without bytes, {keyed} stands behind a table that is found by its key alone.
+-- the engine's types, {empty} is a value without bytes, {keyed} stands behind a table that is found by its key alone, {waiting} and {finished}
+-- behind a column are conditions, see package state.
 --
 -- Codes and names are text; usher refuses a code of more than 255 bytes, or with a zero character. Bodies, headers and digests are
 -- bytes. Times are microseconds since 1970. No column but features is NULL: an empty value means "none", and a time that never comes is
@@ -81,7 +82,7 @@ CREATE TABLE {schema}.webhook (
 	digest     {bytes} NOT NULL, -- SHA-256 of the body
 	size       {int} NOT NULL,
 	received   {int} NOT NULL,
-	state      {int} NOT NULL, -- 0 waiting, 1 parked, 2 invalid, 3 delivered, 4 superseded, 5 discarded, 6 stored, 7 replaced
+	state      {int} NOT NULL, -- its number in package state
 	rank       {int} NOT NULL, -- seq; if it is invalid: the number that its last copy took
 	changed    {int} NOT NULL, -- when it came into its state; if it is invalid: when its last copy came
 	why        {text} NOT NULL, -- the reason, if it is parked, superseded or discarded
@@ -89,13 +90,13 @@ CREATE TABLE {schema}.webhook (
 	record     {text} NOT NULL -- JSON of inbox.Record: the tries, or the faults
 );
 CREATE INDEX webhook_lane      ON {schema}.webhook (tenant, platform, event_type, seq);
-CREATE INDEX webhook_taken     ON {schema}.webhook (tenant, platform, event_type, seq) WHERE state IN (3, 6) AND snapshot = 1;
-CREATE INDEX webhook_waiting   ON {schema}.webhook (tenant, platform, event_type, seq) WHERE state = 0;
-CREATE INDEX webhook_parked    ON {schema}.webhook (tenant, platform, event_type) WHERE state = 1 AND snapshot = 1;
-CREATE INDEX webhook_attention ON {schema}.webhook (seq) WHERE state IN (1, 2);
-CREATE INDEX webhook_finished  ON {schema}.webhook (changed, seq, size) WHERE state > 2;
-CREATE INDEX webhook_invalid   ON {schema}.webhook (digest) WHERE state = 2;
-CREATE INDEX webhook_lane_invalid ON {schema}.webhook (tenant, platform, event_type, seq) WHERE state = 2;
+CREATE INDEX webhook_taken     ON {schema}.webhook (tenant, platform, event_type, seq) WHERE state {taken} AND snapshot = 1;
+CREATE INDEX webhook_waiting   ON {schema}.webhook (tenant, platform, event_type, seq) WHERE state {waiting};
+CREATE INDEX webhook_parked    ON {schema}.webhook (tenant, platform, event_type) WHERE state {parked} AND snapshot = 1;
+CREATE INDEX webhook_attention ON {schema}.webhook (seq) WHERE state {attention};
+CREATE INDEX webhook_finished  ON {schema}.webhook (changed, seq, size) WHERE state {finished};
+CREATE INDEX webhook_invalid   ON {schema}.webhook (digest) WHERE state {invalid};
+CREATE INDEX webhook_lane_invalid ON {schema}.webhook (tenant, platform, event_type, seq) WHERE state {invalid};
 
 -- The content of a webhook, written once.
 CREATE TABLE {schema}.content (

@@ -62,8 +62,25 @@ type Listed []string
 // column in PostgreSQL, and from one JSON array of rows in SQLite.
 type Table []any
 
-// A Row is one row of an answer.
+// A Row is one row of an answer. A value that cannot be read is no reason to read nothing else: Scan leaves it zero, reads all others, and
+// returns a *ValueError.
 type Row interface{ Scan(into ...any) error }
+
+// A ValueError says which values of a row are not of their column's type: the file is damaged, or somebody has written them by hand. It belongs
+// to its row: a statement whose each returns it goes on with the next one.
+type ValueError struct{ Values []int }
+
+func (e *ValueError) Error() string {
+	return fmt.Sprintf("values %v of a row cannot be read", e.Values)
+}
+
+// Unreadable returns which values of a row could not be read, and any other error.
+func Unreadable(err error) (values []int, other error) {
+	if damaged, ok := errors.AsType[*ValueError](err); ok {
+		return damaged.Values, nil
+	}
+	return nil, err
+}
 
 // ErrDoubt says that nobody knows whether a transaction was committed.
 var ErrDoubt = errors.New("the connection to the database broke while it confirmed a transaction: nobody knows whether it was done")

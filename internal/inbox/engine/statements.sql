@@ -1,7 +1,8 @@
 -- The statements that both engines have; statements.sql of each engine has those that differ. Each is named after the question
 -- that it answers or the change that it makes. They are spelled as PostgreSQL wants them, with casts that SQLite's engine drops.
 -- What is in braces is replaced: {lane} and {webhook} by columns, {of} by the condition that l is the lane of w, {among} and {other} by
--- conditions for the numbers in $1, {lock} and {skip} by the lock of a row; see Statements. The numbers of the states are in 001.sql.
+-- conditions for the numbers in $1, {lock} and {skip} by the lock of a row; see Statements. {waiting} and {finished} behind a column are
+-- conditions, see package state; {amount X} is a number that a sum of any rows can bear.
 
 -- name: claim
 -- 1 the receiver, 2 now, 3 whether leases that have ended may be taken over (1). How many lanes: 4 that have not failed and wait longest,
@@ -56,15 +57,23 @@ SELECT {lane} FROM {schema}.lane l WHERE l.tenant = $1::text AND l.event_type = 
 -- name: first_waiting
 -- The lane's first waiting webhook that is none of $1: 2 to 4 the lane, 5 the size up to which the content is read, too.
 SELECT {webhook}, c.header, c.body FROM {schema}.webhook w JOIN {schema}.lane l ON {of} LEFT JOIN {schema}.content c ON c.seq = w.seq AND w.size <= $5::bigint
-WHERE w.seq = (SELECT seq FROM {schema}.webhook WHERE tenant = $2::text AND platform = $3::text AND event_type = $4::text AND state = 0 AND seq {other} ORDER BY seq LIMIT 1)
+WHERE w.seq = (SELECT seq FROM {schema}.webhook WHERE tenant = $2::text AND platform = $3::text AND event_type = $4::text AND state {waiting} AND seq {other} ORDER BY seq LIMIT 1)
 
 -- name: lane_invalid
 SELECT {webhook} FROM {schema}.webhook w JOIN {schema}.lane l ON {of}
-WHERE w.tenant = $1::text AND w.platform = $2::text AND w.event_type = $3::text AND w.state = 2 ORDER BY w.seq
+WHERE w.tenant = $1::text AND w.platform = $2::text AND w.event_type = $3::text AND w.state {invalid} ORDER BY w.seq
+
+-- name: lane_count
+-- What the row of a lane (1 to 3) should say: how many wait, are parked and are invalid, the bytes of the first two, since when one waits, and
+-- the last webhook that was taken in.
+SELECT count(*) FILTER (WHERE state {waiting}), count(*) FILTER (WHERE state {parked}), count(*) FILTER (WHERE state {invalid}),
+	CAST(coalesce(sum({amount size}) FILTER (WHERE state {open}), 0) AS bigint), CAST(coalesce(min(CASE WHEN received BETWEEN 0 AND {never} THEN received ELSE {never} END) FILTER (WHERE state {waiting}), {never}) AS bigint),
+	coalesce(max(seq) FILTER (WHERE NOT (state {refused})), 0)
+FROM {schema}.webhook WHERE tenant = $1::text AND platform = $2::text AND event_type = $3::text
 
 -- name: parked_snapshots
 SELECT {webhook} FROM {schema}.webhook w JOIN {schema}.lane l ON {of}
-WHERE w.tenant = $1::text AND w.platform = $2::text AND w.event_type = $3::text AND w.state = 1 AND w.snapshot = 1 LIMIT 100
+WHERE w.tenant = $1::text AND w.platform = $2::text AND w.event_type = $3::text AND w.state {parked} AND w.snapshot = 1 LIMIT 100
 
 -- name: webhooks
 SELECT {webhook}, c.header, c.body FROM {schema}.webhook w LEFT JOIN {schema}.lane l ON {of}
@@ -82,7 +91,7 @@ SELECT seq FROM {schema}.webhook WHERE tenant = $1::text AND platform = $2::text
 DELETE FROM {schema}.webhook WHERE seq {among}
 
 -- name: finished_delete
-DELETE FROM {schema}.webhook WHERE seq {among} AND state > 2
+DELETE FROM {schema}.webhook WHERE seq {among} AND state {finished}
 
 -- name: content_delete_orphans
 DELETE FROM {schema}.content AS c WHERE c.seq {among} AND NOT EXISTS (SELECT 1 FROM {schema}.webhook w WHERE w.seq = c.seq)
@@ -97,7 +106,7 @@ SELECT header, body FROM {schema}.content WHERE seq = $1
 DELETE FROM {schema}.seen_id WHERE tenant = $1::text AND platform = $2::text AND event_type = $3::text
 
 -- name: seen_delete_discarded
-DELETE FROM {schema}.seen_id WHERE (tenant, platform, event_type, seq) IN (SELECT tenant, platform, event_type, seq FROM {schema}.webhook WHERE seq {among} AND state = 5)
+DELETE FROM {schema}.seen_id WHERE (tenant, platform, event_type, seq) IN (SELECT tenant, platform, event_type, seq FROM {schema}.webhook WHERE seq {among} AND state {discarded})
 
 -- name: seen_expire
 DELETE FROM {schema}.seen_id WHERE at < $1::bigint
@@ -133,7 +142,7 @@ WHERE w.seq < $1::bigint AND ($2::bigint < 0 OR w.state = $2::bigint) AND w.rece
 -- name: list_parked_or_invalid
 SELECT {webhook}, c.header, c.body FROM {schema}.webhook w LEFT JOIN {schema}.lane l ON {of}
 LEFT JOIN {schema}.content c ON c.seq = w.seq AND $5::bigint = 1
-WHERE w.state IN (1, 2) AND w.seq < $1::bigint AND ($2::bigint < 0 OR w.state = $2::bigint) AND w.received >= $3::bigint AND w.received < $4::bigint ORDER BY w.seq DESC LIMIT $6::bigint
+WHERE w.state {attention} AND w.seq < $1::bigint AND ($2::bigint < 0 OR w.state = $2::bigint) AND w.received >= $3::bigint AND w.received < $4::bigint ORDER BY w.seq DESC LIMIT $6::bigint
 
 -- name: list_tenant
 SELECT {webhook}, c.header, c.body FROM {schema}.webhook w LEFT JOIN {schema}.lane l ON {of}
@@ -149,16 +158,17 @@ ORDER BY w.seq DESC LIMIT $6::bigint
 -- name: waiting_behind
 -- Those of the webhooks 1 before which another of their lane waits that was received from 2 on and before 3.
 SELECT w.seq FROM {schema}.webhook w WHERE w.seq {among} AND (SELECT e.received FROM {schema}.webhook e
-	WHERE e.tenant = w.tenant AND e.platform = w.platform AND e.event_type = w.event_type AND e.state = 0 AND e.seq < w.seq
+	WHERE e.tenant = w.tenant AND e.platform = w.platform AND e.event_type = w.event_type AND e.state {waiting} AND e.seq < w.seq
 	ORDER BY e.seq DESC LIMIT 1) BETWEEN $2::bigint AND $3::bigint - 1
 
 -- name: tenants_without_webhooks
 -- The first tenants of a platform that are known, and have no webhook that was taken in any more; each with how many there are in all.
 SELECT s.tenant, count(*) OVER () FROM {schema}.snapshot s WHERE s.platform = $1::text AND NOT EXISTS (SELECT 1 FROM {schema}.webhook w
-	WHERE w.tenant = s.tenant AND w.platform = s.platform AND w.event_type = '' AND w.state NOT IN (2, 7)) ORDER BY s.tenant LIMIT 10
+	WHERE w.tenant = s.tenant AND w.platform = s.platform AND w.event_type = '' AND NOT (w.state {refused})) ORDER BY s.tenant LIMIT 10
 
 -- name: figures
-SELECT receiver, sum(waiting)::bigint, min(waiting_since), sum(parked)::bigint, sum(bytes)::bigint,
+SELECT receiver, CAST(sum({amount waiting}) AS bigint), CAST(min(CASE WHEN waiting_since BETWEEN 0 AND {never} THEN waiting_since ELSE {never} END) AS bigint),
+	CAST(sum({amount parked}) AS bigint), CAST(sum({amount bytes}) AS bigint),
 	count(*) FILTER (WHERE last_result > 0 AND waiting > 0)
 FROM {schema}.lane WHERE bytes > 0 GROUP BY receiver
 
@@ -168,7 +178,7 @@ SELECT bytes FROM {schema}.lane WHERE tenant = $1::text AND platform = $2::text 
 -- name: failing
 -- Of receiver 1, at whichever replica: how many lanes have begun to fail since it accepted something, when the first of these did, and when
 -- it last accepted one. An acceptance later than 2 is from before the clock was set back, and says nothing.
-WITH accepted AS (SELECT coalesce((SELECT w.changed FROM {schema}.webhook w JOIN {schema}.lane l ON {of} WHERE w.state > 2 AND w.state = 3 AND l.receiver = $1::text AND w.changed <= $2::bigint
+WITH accepted AS (SELECT coalesce((SELECT w.changed FROM {schema}.webhook w JOIN {schema}.lane l ON {of} WHERE w.state {finished} AND w.state {delivered} AND l.receiver = $1::text AND w.changed <= $2::bigint
 	AND EXISTS (SELECT 1 FROM {schema}.lane f WHERE f.receiver = $1::text AND f.last_result > 0 AND f.due < {never}) ORDER BY w.changed DESC LIMIT 1), 0) AS at)
 SELECT count(l.tenant), coalesce(min(l.failing_since), 0), a.at FROM accepted a
 LEFT JOIN {schema}.lane l ON l.receiver = $1::text AND l.last_result > 0 AND l.due < {never} AND l.failing_since > a.at GROUP BY a.at
@@ -176,14 +186,14 @@ LEFT JOIN {schema}.lane l ON l.receiver = $1::text AND l.last_result > 0 AND l.d
 -- name: invalid_delete
 -- Those whose last copies are the oldest: beyond so many, beyond so many bytes, or from before this time. But not one that another replica has
 -- dealt with meanwhile, or that came there again.
-DELETE FROM {schema}.webhook WHERE state = 2 AND (seq, rank) IN (
-	SELECT seq, rank FROM (SELECT seq, rank, changed, row_number() OVER newer AS count, sum(size) OVER newer AS bytes FROM {schema}.webhook WHERE state = 2
+DELETE FROM {schema}.webhook WHERE state {invalid} AND (seq, rank) IN (
+	SELECT seq, rank FROM (SELECT seq, rank, changed, row_number() OVER newer AS count, sum({amount size}) OVER newer AS bytes FROM {schema}.webhook WHERE state {invalid}
 		WINDOW newer AS (ORDER BY rank DESC)) AS r
 	WHERE count > $1::bigint OR bytes > $2::bigint OR changed < $3::bigint)
 RETURNING seq, tenant, platform, event_type
 
 -- name: invalid_count
-SELECT count(*) FROM {schema}.webhook WHERE state IN (1, 2) AND state = 2
+SELECT count(*) FROM {schema}.webhook WHERE state {attention} AND state {invalid}
 
 -- name: tenant_count
 SELECT count(*), (SELECT count(*) FROM {schema}.snapshot WHERE features IS NULL) FROM {schema}.snapshot
@@ -206,7 +216,7 @@ AND ($4::bigint = 0 OR {troubled} OR s.tenant IS NOT NULL AND s.features IS NULL
 
 -- name: history_begin
 -- When the oldest finished webhook that is kept was finished: all that came later are there.
-SELECT changed FROM {schema}.webhook WHERE state > 2 ORDER BY changed, seq LIMIT 1
+SELECT changed FROM {schema}.webhook WHERE state {finished} ORDER BY changed, seq LIMIT 1
 
 -- name: tenants
 -- 4 tenants after 1, 2. If 3 is 1: only those that are held up, parked, invalid or missed, and those of 5; if it is 2: and whose features are unknown.
@@ -254,11 +264,11 @@ UPDATE {schema}.gate_up SET at = $1::bigint
 
 -- name: finished_total
 -- How many webhooks are finished, how large they are, and when the first was; of the newest so many, because there may be a million.
-SELECT count(*), CAST(coalesce(sum(size), 0) AS bigint), coalesce(min(changed), {never}) FROM (
-	SELECT size, changed FROM {schema}.webhook WHERE state > 2 ORDER BY changed DESC, seq DESC LIMIT $1::bigint) AS n
+SELECT count(*), CAST(coalesce(sum({amount size}), 0) AS bigint), coalesce(min(changed), {never}) FROM (
+	SELECT size, changed FROM {schema}.webhook WHERE state {finished} ORDER BY changed DESC, seq DESC LIMIT $1::bigint) AS n
 
 -- name: finished_oldest
-SELECT seq, CAST(size AS bigint), changed FROM {schema}.webhook WHERE state > 2 ORDER BY changed, seq LIMIT $1::bigint
+SELECT seq, CAST({amount size} AS bigint), changed FROM {schema}.webhook WHERE state {finished} ORDER BY changed, seq LIMIT $1::bigint
 
 -- name: action_add
 INSERT INTO {schema}.action (at, who, what, about, webhooks) VALUES ($1, $2, $3, $4, $5) RETURNING id
@@ -360,8 +370,8 @@ SELECT w.seq, w.digest, w.size, w.state FROM {schema}.webhook w WHERE w.seq {amo
 -- name: import_strays
 -- Webhooks and snapshots whose lane is missing or knows less than they, and webhooks without a content, unless usher may have found them damaged.
 SELECT w.seq FROM {schema}.webhook w LEFT JOIN {schema}.lane l ON {of} LEFT JOIN {schema}.content c ON c.seq = w.seq
-WHERE c.seq IS NULL AND w.state NOT IN (1, 4, 5)
-	OR (w.tenant <> '' OR w.platform <> '' OR w.event_type <> '' OR w.state NOT IN (2, 5)) AND (l.tail IS NULL OR w.rank > l.last OR w.seq > l.tail AND w.state NOT IN (2, 5, 7))
+WHERE c.seq IS NULL AND w.state NOT IN ({#parked}, {#superseded}, {#discarded})
+	OR (w.tenant <> '' OR w.platform <> '' OR w.event_type <> '' OR NOT (w.state {invalid} OR w.state {discarded})) AND (l.tail IS NULL OR w.rank > l.last OR w.seq > l.tail AND NOT (w.state {refused} OR w.state {discarded}))
 UNION ALL
 SELECT w.seq FROM {schema}.snapshot w LEFT JOIN {schema}.lane l ON l.tenant = w.tenant AND l.platform = w.platform AND l.event_type = ''
 WHERE l.tail IS NULL OR w.seq > l.tail
@@ -373,10 +383,10 @@ ON CONFLICT (tenant, platform, event_type) DO UPDATE SET paused = 1
 
 -- name: import_recount
 WITH c AS MATERIALIZED ( -- MATERIALIZED: the server has no statistics about tables that this transaction has filled, and would count once for each lane
-	SELECT tenant, platform, event_type, count(*) FILTER (WHERE state = 0) AS waiting,
-	count(*) FILTER (WHERE state = 1) AS parked, count(*) FILTER (WHERE state = 2) AS invalid,
-	coalesce(sum(size) FILTER (WHERE state IN (0, 1)), 0)::bigint AS bytes, coalesce(min(received) FILTER (WHERE state = 0), {never}) AS waiting_since
-	FROM {schema}.webhook WHERE (tenant <> '' OR event_type <> '') AND state IN (0, 1, 2) GROUP BY tenant, platform, event_type)
+	SELECT tenant, platform, event_type, count(*) FILTER (WHERE state {waiting}) AS waiting,
+	count(*) FILTER (WHERE state {parked}) AS parked, count(*) FILTER (WHERE state {invalid}) AS invalid,
+	coalesce(sum({amount size}) FILTER (WHERE state {open}), 0)::bigint AS bytes, coalesce(min(received) FILTER (WHERE state {waiting}), {never}) AS waiting_since
+	FROM {schema}.webhook WHERE (tenant <> '' OR event_type <> '') AND (state {open} OR state {invalid}) GROUP BY tenant, platform, event_type)
 UPDATE {schema}.lane AS l SET waiting = c.waiting, parked = c.parked, invalid = c.invalid, bytes = c.bytes, waiting_since = c.waiting_since,
 	due = CASE WHEN c.waiting > 0 AND l.paused = 0 THEN $1::bigint ELSE {never} END
 FROM c WHERE l.tenant = c.tenant AND l.platform = c.platform AND l.event_type = c.event_type AND l.owner = {empty}

@@ -3,7 +3,9 @@
 ALTER TABLE {schema}.lane SET (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 ALTER TABLE {schema}.webhook SET (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 ALTER TABLE {schema}.snapshot SET (fillfactor = 80);
-ALTER TABLE {schema}.snapshot ADD CHECK (jsonb_typeof(features) = 'array'); -- a jsonb null, say, would fail every query of the views
+-- What is no list of features, a jsonb null, say, would fail every query of the views, for all tenants.
+ALTER TABLE {schema}.snapshot ADD CHECK (jsonb_typeof(features) = 'array' AND NOT jsonb_path_exists(features, '$[*] ? (!(@.type() == "object" && @.code.type() == "string"
+	&& (!exists(@.limit) || @.limit.type() == "null" || @.limit.type() == "number" && @.limit >= 0 && @.limit <= 9007199254740991 && @.limit.floor() == @.limit)))'));
 ALTER TABLE {schema}.content SET (toast_tuple_target = 8160);
 ALTER TABLE {schema}.content ALTER body SET STORAGE EXTERNAL; -- compressing costs more than it saves
 CREATE INDEX lane_due ON {schema}.lane (receiver, last_result, due) WHERE bytes > 0; -- also for figures

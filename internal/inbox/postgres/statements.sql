@@ -2,15 +2,21 @@
 -- array.
 
 -- name: lane_add
+-- For each that is new whether webhooks wait in it (1).
 INSERT INTO {schema}.lane (tenant, platform, event_type)
 SELECT n.* FROM unnest($1::text[], $2::text[], $3::text[]) AS n (tenant, platform, event_type)
 WHERE NOT EXISTS (SELECT 1 FROM {schema}.lane l WHERE l.tenant = n.tenant AND l.platform = n.platform AND l.event_type = n.event_type)
-ORDER BY n.tenant COLLATE "C", n.platform COLLATE "C", n.event_type COLLATE "C" ON CONFLICT DO NOTHING RETURNING tenant
+ORDER BY n.tenant COLLATE "C", n.platform COLLATE "C", n.event_type COLLATE "C" ON CONFLICT DO NOTHING RETURNING tenant, platform, event_type,
+	CASE WHEN EXISTS (SELECT 1 FROM {schema}.webhook w WHERE w.tenant = lane.tenant AND w.platform = lane.platform AND w.event_type = lane.event_type AND w.state {waiting}) THEN 1 ELSE 0 END
 
 -- name: lane_lock
 SELECT {lane} FROM unnest($1::text[], $2::text[], $3::text[]) AS n (tenant, platform, event_type)
 JOIN {schema}.lane l ON l.tenant = n.tenant AND l.platform = n.platform AND l.event_type = n.event_type
 ORDER BY l.tenant, l.platform, l.event_type FOR UPDATE OF l
+
+-- name: lanes_misnamed
+-- Lanes that have no name: nobody can deliver them, and they are not found any more.
+UPDATE {schema}.lane SET due = {never} WHERE tenant = '' AND event_type = ''
 
 -- name: lane_save
 UPDATE {schema}.lane l SET receiver = n.receiver, tail = n.tail, tail_id = n.tail_id, tail_digest = n.tail_digest, held = n.held, held_at = n.held_at, held_by = n.held_by, held_id = n.held_id,
@@ -50,12 +56,12 @@ SELECT nextval('{schema}.number'), 1::bigint FROM generate_series(1, $1::bigint)
 SELECT w.* FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[]) AS n (tenant, platform, event_type, seq)
 JOIN {schema}.lane l ON l.tenant = n.tenant AND l.platform = n.platform AND l.event_type = n.event_type CROSS JOIN LATERAL (
 	SELECT {webhook}, c.header, c.body FROM {schema}.webhook w LEFT JOIN {schema}.content c ON c.seq = w.seq AND w.size <= $5::bigint
-	WHERE {of} AND w.state = 0 AND w.seq <> n.seq ORDER BY w.seq LIMIT 1) w
+	WHERE {of} AND w.state {waiting} AND w.seq <> n.seq ORDER BY w.seq LIMIT 1) w
 
 -- name: tail_waiting
 SELECT {webhook} FROM unnest($1::text[], $2::text[], $3::text[]) AS n (tenant, platform, event_type)
 JOIN {schema}.lane l ON l.tenant = n.tenant AND l.platform = n.platform AND l.event_type = n.event_type
-JOIN {schema}.webhook w ON w.seq = l.tail AND w.state = 0
+JOIN {schema}.webhook w ON w.seq = l.tail AND w.state {waiting}
 
 -- name: webhook_add
 INSERT INTO {schema}.webhook (seq, uuid, tenant, platform, event_type, type, snapshot, digest, size, received, state, rank, changed, why, record, source)
@@ -108,8 +114,8 @@ DELETE FROM {schema}.finding f USING unnest($1::text[], $2::text[]) AS n (tenant
 WHERE f.tenant = n.tenant AND f.platform = n.platform AND (f.knows <= $3::bigint OR f.knows > $4::bigint)
 
 -- name: seen_find
--- An id whose webhook is no longer stored counts as delivered (3).
-SELECT s.tenant, s.platform, s.event_type, s.id, s.digest, s.seq, s.at, coalesce(w.state, 3), s.uuid
+-- An id whose webhook is no longer stored counts as delivered.
+SELECT s.tenant, s.platform, s.event_type, s.id, s.digest, s.seq, s.at, coalesce(w.state, {#delivered}), s.uuid
 FROM unnest($1::text[], $2::text[], $3::text[], $4::bytea[]) AS n (tenant, platform, event_type, id)
 JOIN {schema}.seen_id s ON s.tenant = n.tenant AND s.platform = n.platform AND s.event_type = n.event_type AND s.id = n.id
 LEFT JOIN {schema}.webhook w ON w.seq = s.seq
@@ -123,17 +129,17 @@ ON CONFLICT (tenant, platform, event_type, id, digest) DO UPDATE SET seq = exclu
 -- Two rows for each webhook (1 to 3 its lane, 4 its number): its tenant's last snapshot before it that was taken in, and the last one that
 -- was accepted (delivered, stored: 1), with its body.
 SELECT n.seq, p.* FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[]) AS n (tenant, platform, event_type, seq) CROSS JOIN LATERAL (
-	(SELECT seq, 0::bigint, ''::bytea FROM {schema}.webhook WHERE tenant = n.tenant AND platform = n.platform AND event_type = n.event_type AND seq < n.seq AND snapshot = 1 AND state NOT IN (2, 7) ORDER BY seq DESC LIMIT 1)
+	(SELECT seq, 0::bigint, ''::bytea FROM {schema}.webhook WHERE tenant = n.tenant AND platform = n.platform AND event_type = n.event_type AND seq < n.seq AND snapshot = 1 AND NOT (state {refused}) ORDER BY seq DESC LIMIT 1)
 	UNION ALL
 	(SELECT w.seq, 1::bigint, c.body FROM {schema}.webhook w JOIN {schema}.content c ON c.seq = w.seq
-		WHERE w.tenant = n.tenant AND w.platform = n.platform AND w.event_type = n.event_type AND w.seq < n.seq AND w.snapshot = 1 AND w.state IN (3, 6) ORDER BY w.seq DESC LIMIT 1)) p
+		WHERE w.tenant = n.tenant AND w.platform = n.platform AND w.event_type = n.event_type AND w.seq < n.seq AND w.snapshot = 1 AND w.state {taken} ORDER BY w.seq DESC LIMIT 1)) p
 
 -- name: invalid_lock
 -- Of copies that come through several replicas at once, one is stored. Lanes are locked before.
 SELECT pg_advisory_xact_lock(k) FROM (SELECT DISTINCT hashtextextended('usher rejected {schema}' || encode(d, 'hex'), 0) AS k FROM unnest($1::bytea[]) AS u (d) ORDER BY 1) AS o
 
 -- name: invalid_copies
-SELECT {webhook} FROM {schema}.webhook w LEFT JOIN {schema}.lane l ON {of} WHERE w.state = 2 AND w.digest = ANY($1::bytea[]) FOR UPDATE OF w
+SELECT {webhook} FROM {schema}.webhook w LEFT JOIN {schema}.lane l ON {of} WHERE w.state {invalid} AND w.digest = ANY($1::bytea[]) FOR UPDATE OF w
 
 -- name: lane_subtract_invalid
 UPDATE {schema}.lane l SET invalid = greatest(l.invalid - n.count, 0)

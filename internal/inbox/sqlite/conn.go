@@ -369,22 +369,32 @@ func (s *statement) Scan(into ...any) error {
 	if columns := int(lib.Xsqlite3_column_count(s.tls, s.handle)); len(into) != columns {
 		return fmt.Errorf("a row has %d values, and not %d", columns, len(into))
 	}
+	var unreadable []int
 	for i, to := range into {
 		column := int32(i)
 		kind, ok := lib.Xsqlite3_column_type(s.tls, s.handle, column), false
 		switch to := to.(type) {
 		case *int64:
-			*to, ok = lib.Xsqlite3_column_int64(s.tls, s.handle, column), kind == lib.SQLITE_INTEGER
+			if ok = kind == lib.SQLITE_INTEGER; ok {
+				*to = lib.Xsqlite3_column_int64(s.tls, s.handle, column)
+			}
 		case *int:
-			*to, ok = int(lib.Xsqlite3_column_int64(s.tls, s.handle, column)), kind == lib.SQLITE_INTEGER
+			if ok = kind == lib.SQLITE_INTEGER; ok {
+				*to = int(lib.Xsqlite3_column_int64(s.tls, s.handle, column))
+			}
 		case *string:
-			*to, ok = s.columnText(column), kind == lib.SQLITE_TEXT || kind == lib.SQLITE_BLOB // which somebody may have written by hand
+			if ok = kind == lib.SQLITE_TEXT; ok {
+				*to = s.columnText(column)
+			}
 		case *[]byte:
-			*to, ok = s.columnBytes(column), kind == lib.SQLITE_BLOB || kind == lib.SQLITE_NULL || kind == lib.SQLITE_TEXT // so is this
+			*to, ok = s.columnBytes(column), kind == lib.SQLITE_BLOB || kind == lib.SQLITE_NULL || kind == lib.SQLITE_TEXT // which somebody may have written by hand
 		}
 		if !ok {
-			return fmt.Errorf("value %d of a row is of type %d, and %T was expected", i, kind, into[i])
+			unreadable = append(unreadable, i)
 		}
+	}
+	if unreadable != nil {
+		return &engine.ValueError{Values: unreadable}
 	}
 	return nil
 }

@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -66,6 +67,7 @@ type Engine struct {
 
 	hasReserve   bool         // the reserve file exists
 	fullSince    atomic.Int64 // when the disk was full, and the reserve file was deleted, as Unix nanoseconds; zero: there is room
+	damaged      sync.Map     // the statements that have found a damaged row, which was logged
 	scrubPending bool         // the write-ahead log may still have content that was erased
 }
 
@@ -355,7 +357,7 @@ func (e *Engine) classify(err error) error {
 }
 
 func (e *Engine) transact(fn func(engine.Tx) error) error {
-	t := &tx{ctx: context.Background(), conn: e.conn}
+	t := &tx{ctx: context.Background(), e: e, conn: e.conn}
 	err := e.conn.transaction("begin_write", func() error {
 		if err := fn(t); err != nil {
 			return err
@@ -441,7 +443,7 @@ func (e *Engine) Read(ctx context.Context, fn func(engine.Tx) error) error {
 		return err
 	}
 	defer func() { e.readers <- c }()
-	return describe(c.transaction("begin_read", func() error { return fn(&tx{ctx: ctx, conn: c}) }))
+	return describe(c.transaction("begin_read", func() error { return fn(&tx{ctx: ctx, e: e, conn: c}) }))
 }
 
 // reader waits for a connection to read with. It opens one only while all that are open are in use: a new one reads the schema, and
@@ -478,6 +480,7 @@ func (e *Engine) reader(ctx context.Context) (c *conn, err error) {
 // tx implements engine.Tx. Send runs the statements one after the other.
 type tx struct {
 	ctx    context.Context
+	e      *Engine
 	conn   *conn
 	queue  []func() error
 	erased bool // it erases content, which must not stay in the write-ahead log either
@@ -505,7 +508,24 @@ func (t *tx) Scrub() { t.erased = true }
 
 // Queue implements engine.Tx.
 func (t *tx) Queue(name string, each func(engine.Row) error, args ...any) {
-	t.queue = append(t.queue, func() error { return t.conn.run(t.ctx, name, each, args) })
+	tolerant := each
+	if each != nil {
+		tolerant = func(r engine.Row) error {
+			unreadable, err := engine.Unreadable(each(r))
+			if unreadable != nil {
+				t.e.noteDamage(name, unreadable)
+			}
+			return err
+		}
+	}
+	t.queue = append(t.queue, func() error { return t.conn.run(t.ctx, name, tolerant, args) })
+}
+
+// noteDamage logs that a row has values that cannot be read, once for each statement.
+func (e *Engine) noteDamage(statement string, values []int) {
+	if _, known := e.damaged.LoadOrStore(statement, true); !known {
+		e.log.Error("a row of the inbox's file is damaged: what cannot be read in it counts as empty", "statement", statement, "values", values)
+	}
 }
 
 // code returns SQLite's code of an error; zero: it is not an error of SQLite.

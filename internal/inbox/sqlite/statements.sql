@@ -11,10 +11,16 @@ BEGIN
 COMMIT
 
 -- name: lane_add
-INSERT INTO lane (tenant, platform, event_type) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING RETURNING tenant
+-- Whether webhooks wait in it (1), although it is new.
+INSERT INTO lane (tenant, platform, event_type) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING RETURNING tenant, platform, event_type,
+	CASE WHEN EXISTS (SELECT 1 FROM {schema}.webhook w WHERE w.tenant = lane.tenant AND w.platform = lane.platform AND w.event_type = lane.event_type AND w.state {waiting}) THEN 1 ELSE 0 END
 
 -- name: lane_lock
 SELECT {lane} FROM lane l WHERE l.tenant = ?1 AND l.platform = ?2 AND l.event_type = ?3
+
+-- name: lanes_misnamed
+-- Lanes whose key is damaged: nobody can deliver them, and they are not found any more.
+UPDATE lane SET due = {never} WHERE typeof(tenant) <> 'text' OR typeof(platform) <> 'text' OR typeof(event_type) <> 'text' OR tenant = '' AND event_type = ''
 
 -- name: lane_save
 UPDATE lane SET receiver = ?, tail = ?, tail_id = ?, tail_digest = ?, held = ?, held_at = ?, held_by = ?, held_id = ?,
@@ -32,17 +38,18 @@ UPDATE lane SET last = ?4, last_at = ?5, taken = ?6, taken_at = ?7, taken_snapsh
 UPDATE number SET last = last
 
 -- name: take_numbers
-UPDATE number SET last = last + ?1 RETURNING last - ?1 + 1, ?1
+-- If the last number is damaged, the next one is above all that webhooks have.
+UPDATE number SET last = ?1 + CASE WHEN typeof(last) = 'integer' AND last >= 0 THEN last ELSE (SELECT coalesce(max(seq), 0) FROM webhook) END RETURNING last - ?1 + 1, ?1
 
 -- name: next_waiting
 -- 1 to 3 the lane, 4 a webhook that does not count, 5 the size up to which the content is read, too.
 SELECT {webhook}, c.header, c.body FROM lane l JOIN webhook w ON w.seq = (
-	SELECT f.seq FROM webhook f WHERE f.tenant = ?1 AND f.platform = ?2 AND f.event_type = ?3 AND f.state = 0 AND f.seq <> ?4 ORDER BY f.seq LIMIT 1)
+	SELECT f.seq FROM webhook f WHERE f.tenant = ?1 AND f.platform = ?2 AND f.event_type = ?3 AND f.state {waiting} AND f.seq <> ?4 ORDER BY f.seq LIMIT 1)
 LEFT JOIN content c ON c.seq = w.seq AND w.size <= ?5
 WHERE l.tenant = ?1 AND l.platform = ?2 AND l.event_type = ?3 AND l.waiting > (?4 > 0)
 
 -- name: tail_waiting
-SELECT {webhook} FROM lane l JOIN webhook w ON w.seq = l.tail WHERE l.tenant = ?1 AND l.platform = ?2 AND l.event_type = ?3 AND w.state = 0
+SELECT {webhook} FROM lane l JOIN webhook w ON w.seq = l.tail WHERE l.tenant = ?1 AND l.platform = ?2 AND l.event_type = ?3 AND w.state {waiting}
 
 -- name: webhook_add
 INSERT INTO webhook (seq, uuid, tenant, platform, event_type, type, snapshot, digest, size, received, state, rank, changed, why, record, source)
@@ -87,8 +94,8 @@ WHERE (f.knows <= excluded.knows OR f.knows > excluded.at) AND NOT (excluded.res
 DELETE FROM finding WHERE tenant = ?1 AND platform = ?2 AND (knows <= ?3 OR knows > ?4)
 
 -- name: seen_find
--- An id whose webhook is no longer stored counts as delivered (3).
-SELECT s.tenant, s.platform, s.event_type, s.id, s.digest, s.seq, s.at, coalesce(w.state, 3), s.uuid FROM seen_id s LEFT JOIN webhook w ON w.seq = s.seq
+-- An id whose webhook is no longer stored counts as delivered.
+SELECT s.tenant, s.platform, s.event_type, s.id, s.digest, s.seq, s.at, coalesce(w.state, {#delivered}), s.uuid FROM seen_id s LEFT JOIN webhook w ON w.seq = s.seq
 WHERE s.tenant = ?1 AND s.platform = ?2 AND s.event_type = ?3 AND s.id = ?4
 
 -- name: seen_save
@@ -98,17 +105,17 @@ ON CONFLICT (tenant, platform, event_type, id, digest) DO UPDATE SET seq = exclu
 -- name: previous
 -- Two rows for each webhook (1 to 3 its lane, 4 its number): its tenant's last snapshot before it that was taken in, and the last one that
 -- was accepted (delivered, stored: 1), with its body.
-SELECT * FROM (SELECT ?4, seq, 0, x'' FROM webhook WHERE tenant = ?1 AND platform = ?2 AND event_type = ?3 AND seq < ?4 AND snapshot = 1 AND state NOT IN (2, 7) ORDER BY seq DESC LIMIT 1)
+SELECT * FROM (SELECT ?4, seq, 0, x'' FROM webhook WHERE tenant = ?1 AND platform = ?2 AND event_type = ?3 AND seq < ?4 AND snapshot = 1 AND NOT (state {refused}) ORDER BY seq DESC LIMIT 1)
 UNION ALL
 SELECT * FROM (SELECT ?4, w.seq, 1, c.body FROM webhook w JOIN content c ON c.seq = w.seq
-	WHERE w.tenant = ?1 AND w.platform = ?2 AND w.event_type = ?3 AND w.seq < ?4 AND w.snapshot = 1 AND w.state IN (3, 6) ORDER BY w.seq DESC LIMIT 1)
+	WHERE w.tenant = ?1 AND w.platform = ?2 AND w.event_type = ?3 AND w.seq < ?4 AND w.snapshot = 1 AND w.state {taken} ORDER BY w.seq DESC LIMIT 1)
 
 -- name: invalid_lock
 -- The whole file is locked already.
 SELECT 1
 
 -- name: invalid_copies
-SELECT {webhook} FROM webhook w LEFT JOIN lane l ON {of} WHERE w.state = 2 AND w.digest = ?1
+SELECT {webhook} FROM webhook w LEFT JOIN lane l ON {of} WHERE w.state {invalid} AND w.digest = ?1
 
 -- name: lane_subtract_invalid
 UPDATE lane SET invalid = max(invalid - 1, 0) WHERE tenant = ?1 AND platform = ?2 AND event_type = ?3

@@ -1,0 +1,204 @@
+package inbox
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"usher/internal/inbox/engine"
+	"usher/internal/snapshot"
+	"usher/internal/testkit"
+	"usher/webhookgate"
+)
+
+// tryOn runs a statement on a file that no usher has open.
+func tryOn(path, statement string) error {
+	db, err := sql.Open("sqlite", path)
+	if err == nil {
+		_, err = db.Exec(statement)
+		err = errors.Join(err, db.Close())
+	}
+	return err
+}
+
+// damagedRows are rows of the tenant odd, or of nobody, in tables that webhooks alone do not fill.
+var damagedRows = []string{
+	"INSERT INTO finding (tenant, platform, result, changes, digest, mark, knows, at) VALUES ('odd', '', 'differs', '[\"users 1 to 2\"]', x'01', 1000, 1, 1)",
+	"INSERT INTO seen_id (tenant, platform, event_type, id, digest, seq, at, uuid) VALUES ('odd', '', '', x'01', x'01', 1, 1, 'x')",
+	"INSERT INTO reconcile (id, mark, began, as_of, alive, ended, complete) VALUES ('r', 1, 1, 1, 1, 2, 1)",
+	"INSERT INTO outage VALUES (1, 2, 0)",
+	"INSERT INTO pause VALUES ('', '', 'third', 1, 4611686018427387904)",
+	"INSERT INTO action (at, who, what, about, webhooks) VALUES (1, 'me', 'discard', '1', 1)",
+}
+
+// wholeFile makes a file in which the tenants odd and fine have webhooks of each kind.
+func wholeFile(t *testing.T) (content []byte) {
+	path := newFile(t)
+	d := newDesk(t, inFile(t, path))
+	for _, tenant := range []string{"odd", "fine"} {
+		d.take(tenant, "1")
+		d.idle(tenant)
+		d.main.set(tenant, answers(422, 500))
+		d.take(tenant, "2")
+		d.until("parked", func() bool { return strings.Contains(d.states(tenant), "parked") })
+		must2(d.storeInvalid(context.Background(), &webhookgate.Invalid{Webhook: *d.hook(tenant, "odd body of "+tenant), Status: 422}))(t)
+		d.take(tenant, "3", "4")
+	}
+	d.shut()
+	sqlOn(t, path, damagedRows...)
+	return must2(os.ReadFile(path))(t)
+}
+
+// One wrong value in one row harms its tenant at most. Others are delivered, and lists, an export, entitlements and actions work.
+func TestOneDamagedValue(t *testing.T) {
+	t.Parallel()
+	whole := wholeFile(t)
+	type wrong struct{ table, column, value string }
+	var all []wrong
+	for _, table := range engine.Exported {
+		for _, c := range table.Columns {
+			for _, value := range []string{"NULL", "'text'", "0.5", "-1", "9e99", "x'ff00ff'", "''"} {
+				if table.Name != "pause" || value != "''" { // which would be a pause of everything
+					all = append(all, wrong{table.Name, c.Name, value})
+				}
+			}
+		}
+	}
+	random := rand.New(rand.NewPCG(3, 4))
+	random.Shuffle(len(all), func(i, k int) { all[i], all[k] = all[k], all[i] })
+	if !*long {
+		all = all[:60]
+	}
+	slots := make(chan struct{}, 4)
+	for _, w := range all {
+		t.Run(fmt.Sprintf("%s.%s=%s", w.table, w.column, w.value), func(t *testing.T) {
+			t.Parallel()
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			path := filepath.Join(t.TempDir(), "inbox.db")
+			check(t, os.WriteFile(path, whole, 0o600))
+			where := ""
+			for _, table := range engine.Exported {
+				for _, c := range table.Columns {
+					if table.Name == w.table && c.Name == "tenant" && w.table != "pause" {
+						where = " WHERE tenant = 'odd'"
+					}
+				}
+			}
+			if w.table == "content" {
+				where = " WHERE seq IN (SELECT seq FROM webhook WHERE tenant = 'odd')"
+			}
+			if err := tryOn(path, "PRAGMA ignore_check_constraints = 1; UPDATE "+w.table+" SET "+w.column+" = "+w.value+where); err != nil {
+				t.Skip(err)
+			}
+			d := newDesk(t, inFile(t, path))
+			d.checkOthers()
+		})
+	}
+}
+
+// checkOthers checks that everything works for the tenant fine, and that somebody can deal with the tenant odd.
+func (d *desk) checkOthers() {
+	t, ctx := d.t, context.Background()
+	d.take("fine", "5")
+	d.until("the others' webhooks are delivered", func() bool { got := d.main.got("fine"); return len(got) > 0 && got[len(got)-1] == "5" })
+	if all := must2(d.items(Filter{}))(t); len(all) < 5 {
+		t.Errorf("%d are listed", len(all))
+	}
+	must2(d.items(Filter{State: Parked}))(t)
+	must2(d.items(Filter{Tenant: "odd"}))(t)
+	if all := must2(d.Snapshots(ctx, []string{"fine", "odd"}))(t); !slices.ContainsFunc(all, func(s snapshot.Stored) bool { return s.Tenant == "fine" }) {
+		t.Errorf("the last snapshots are %v", all)
+	}
+	must2(d.Export(ctx, io.Discard))(t)
+	must2(d.readHeldUp(ctx))(t)
+	must2(d.Tenants(ctx, TenantFilter{}))(t)
+	must2(d.Actions(ctx, 0, 10))(t)
+	check(t, d.ReadPauses(ctx))
+	if s := d.Stats(); s.Old {
+		t.Error("the figures are not known")
+	}
+	for _, w := range must2(d.items(Filter{Tenant: "odd"}))(t) {
+		if err := d.Discard(w.ID); err != nil && !errors.As(err, new(Denied)) {
+			t.Errorf("discard: %v", err)
+		}
+	}
+	if _, err := d.Erase("", "odd"); err != nil && !errors.As(err, new(Denied)) {
+		t.Errorf("erase: %v", err)
+	}
+	d.take("fine", "6")
+	d.until("the others' webhooks are delivered still", func() bool { got := d.main.got("fine"); return got[len(got)-1] == "6" })
+	if err := d.Err(); err != nil {
+		t.Error(err)
+	}
+}
+
+// Bits are flipped in the file of an usher that does not run. Either the whole inbox says that it is damaged, or one tenant pays.
+func TestFlippedBits(t *testing.T) {
+	t.Parallel()
+	whole := wholeFile(t)
+	worlds := 12
+	if *long {
+		worlds = 200
+	}
+	if testkit.WithRace() {
+		worlds = 6
+	}
+	outcomes := make(map[string]int)
+	for n := range worlds {
+		random := rand.New(rand.NewPCG(11, uint64(n)))
+		path := filepath.Join(t.TempDir(), "inbox.db")
+		hurt := slices.Clone(whole)
+		hurt[random.IntN(len(hurt))] ^= 1 << random.IntN(8)
+		check(t, os.WriteFile(path, hurt, 0o600))
+		outcomes[flipped(t, n, path)]++
+	}
+	t.Log(outcomes)
+}
+
+func flipped(t *testing.T, world int, path string) string {
+	e, err := openFile(path, slog.New(slog.DiscardHandler))
+	if err != nil {
+		if !strings.Contains(err.Error(), "damaged") && !strings.Contains(err.Error(), "newer") {
+			t.Errorf("world %d: does not start, and says %v", world, err)
+		}
+		return "does not start"
+	}
+	d := newDesk(t, func() engine.Engine { return e })
+	defer d.shut()
+	for _, tenant := range []string{"fine", "odd", "new"} {
+		d.send(tenant, "5")
+	}
+	for range 300 {
+		if d.Err() != nil || len(d.main.got("fine")) > 0 && len(d.main.got("odd")) > 0 && len(d.main.got("new")) > 0 {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	if err := d.Err(); err != nil {
+		if !strings.Contains(err.Error(), "damaged") {
+			t.Errorf("world %d: the inbox says %v", world, err)
+		}
+		return "says that it is damaged"
+	}
+	failed := 0
+	for _, tenant := range []string{"fine", "odd", "new"} {
+		if got := d.main.got(tenant); len(got) == 0 || got[len(got)-1] != "5" {
+			failed++
+		}
+	}
+	if failed > 1 {
+		t.Errorf("world %d: %d tenants pay: %v\n%s", world, failed, d.main.got(""), d.log)
+	}
+	return fmt.Sprint(failed, " tenants pay")
+}
