@@ -179,22 +179,22 @@ func flipped(t *testing.T, world int, path string) string {
 	for _, tenant := range []string{"fine", "odd", "new"} {
 		d.send(tenant, "5")
 	}
-	for range 300 {
-		if d.Err() != nil || len(d.main.got("fine")) > 0 && len(d.main.got("odd")) > 0 && len(d.main.got("new")) > 0 {
-			break
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	if err := d.Err(); err != nil {
-		if !strings.Contains(err.Error(), "damaged") {
-			t.Errorf("world %d: the inbox says %v", world, err)
-		}
-		return "says that it is damaged"
-	}
 	failed := 0
-	for _, tenant := range []string{"fine", "odd", "new"} {
-		if got := d.main.got(tenant); len(got) == 0 || got[len(got)-1] != "5" {
-			failed++
+	for began := time.Now(); time.Since(began) < time.Minute; time.Sleep(10 * time.Millisecond) {
+		if err := d.Err(); err != nil {
+			if !strings.Contains(err.Error(), "damaged") {
+				t.Errorf("world %d: the inbox says %v", world, err)
+			}
+			return "says that it is damaged"
+		}
+		failed = 0
+		for _, tenant := range []string{"fine", "odd", "new"} {
+			if got := d.main.got(tenant); len(got) == 0 || got[len(got)-1] != "5" {
+				failed++
+			}
+		}
+		if failed <= 1 {
+			break
 		}
 	}
 	if failed > 1 {
