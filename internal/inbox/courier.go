@@ -285,7 +285,7 @@ func (c *courier) try(t *target, lease *Lease) *Outcome {
 		c.freeBytes(t, w.Size())
 	}()
 	hard := c.hard
-	stop := c.ending || c.lanePaused(w.Platform, w.Tenant, t.Name)
+	stop := c.ending || lease.givenBack || c.lanePaused(w.Platform, w.Tenant, t.Name)
 	c.mu.Unlock()
 	o := &Outcome{Lease: lease, Began: time.Now(), Aborted: true}
 	if !lease.Valid() {
@@ -350,6 +350,9 @@ func (c *courier) noteAnswer(t *target, lease *Lease, o *Outcome) {
 				t.failingSince = o.Began
 			}
 			t.failing[lease.Lane()] = true
+			if t.failsForEverybody() {
+				c.giveBack(t) // or those would be tried before the few that may go now, which may be the healthy ones
+			}
 		}
 		// Since its try before, this lane has had nothing accepted. So what was accepted since is another tenant's.
 		o.Counts = !o.IsMiss() && !t.lastAccepted.IsZero() && c.inbox.clock.at(t.lastAccepted) > lease.lastTry
@@ -410,7 +413,9 @@ func (c *courier) outcomeSaved(o *Outcome, err error) {
 	if o.Try.Accepted() && c.delivered != nil {
 		c.delivered(t.Name, max(0, o.Tried.Changed.Sub(o.Tried.AgeFrom())))
 	}
-	c.logOutcome(o, fails)
+	if !lease.givenBack {
+		c.logOutcome(o, fails)
+	}
 }
 
 // hardStopped says whether deliveries that have begun are cancelled, too.
@@ -466,18 +471,24 @@ func (c *courier) finish(hard context.Context) {
 	c.mu.Lock()
 	c.ending = true
 	for _, t := range c.targets {
-		for _, lease := range t.queue { // since c.ending is set, deliver gives it back without a try
-			t.inFlight++
-			c.unfinished++
-			go c.deliver(t, lease)
-		}
-		t.queue = nil
+		c.giveBack(t)
 	}
 	c.mu.Unlock()
 	for c.delivering() {
 		c.renew(hard)
 		time.Sleep(10 * time.Millisecond)
 	}
+}
+
+// giveBack ends the leases that wait for a place, without a try. c.mu is held.
+func (c *courier) giveBack(t *target) {
+	for _, lease := range t.queue {
+		lease.givenBack = true
+		t.inFlight++
+		c.unfinished++
+		go c.deliver(t, lease)
+	}
+	t.queue = nil
 }
 
 // delivering says whether a delivery has begun whose outcome is not written yet.

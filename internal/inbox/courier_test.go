@@ -428,6 +428,30 @@ func TestOutages(t *testing.T) {
 			t.Errorf("%d of 24 waited for longer than two seconds", late)
 		}
 	})
+	inBubble(t, "a healthy tenant does not wait for all that were leased before it hung", func(t *testing.T, d *desk) {
+		d.courier.mu.Lock() // it looks at them all the time
+		d.main.Concurrency = 4
+		d.courier.mu.Unlock()
+		for n := range 40 {
+			defer d.main.hang(fmt.Sprint("bad", n))()
+			d.take(fmt.Sprint("bad", n), "A")
+			time.Sleep(time.Millisecond) // one of them comes last
+		}
+		d.take("good", "A")
+		time.Sleep(20*time.Second + 100*time.Millisecond) // two timeouts
+		d.want("delivered", fmt.Sprint(d.main.got("good")), "[A]")
+	})
+	inBubble(t, "what was leased before it went down is not tried", func(t *testing.T, d *desk) {
+		d.main.set("", invalid)
+		d.main.delay = 10 * time.Millisecond
+		for n := range 300 {
+			d.take(fmt.Sprint("t", n), "A")
+		}
+		time.Sleep(3 * time.Second)
+		if n := len(d.main.tried("")); n > 90 { // 32 places, and ten a second
+			t.Errorf("%d tries in three seconds", n)
+		}
+	})
 	inBubble(t, "a tenant with a trouble of its own keeps its pauses", func(t *testing.T, d *desk) {
 		d.main.set("bad", status(500))
 		d.take("bad", "A")

@@ -665,7 +665,11 @@ func (l *lane) settle(o *Outcome) (s settlement) {
 	h := l.know(&tried)
 	defer func() { s.Tried, s.LaneReady = *h, l.waiting > 0 && l.owner == nil && l.due <= t.now }()
 	if o.Aborted {
-		l.release(t.now + micros(o.RetryIn))
+		at := t.now + micros(o.RetryIn)
+		if o.Lease.givenBack {
+			at = min(t.now, l.waitingSince) // it keeps its turn
+		}
+		l.release(at)
 		return s
 	}
 	if o.ContentErr == nil {

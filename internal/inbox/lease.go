@@ -29,6 +29,7 @@ type Lease struct {
 	lastTry    int64 // of this lane, before this one
 	token      int64
 	inARow     int                       // how many webhooks of the lane were delivered right before this one
+	givenBack  bool                      // it ends without a try
 	validUntil atomic.Pointer[time.Time] // by our own clock
 }
 
