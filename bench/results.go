@@ -71,8 +71,9 @@ func (s *section) markdown(aside bool) string {
 }
 
 const (
-	title = "# Results\n\n`go run ./bench` measures each part; bench/doc.go says how. A figure is the median of several rounds. Where the load average before it " +
-		"was beyond the number of cores, only ratios say something.\n"
+	title = "# Results\n\n`go run ./bench` measures each part; bench/doc.go says how. A figure is the median of several rounds, and so is a ratio: that of two " +
+		"programs measured right beside each other. So it is not the quotient of the medians, which come from different minutes. Where the load average " +
+		"before it was beyond the number of cores, ratios and memory say something, and times and rates do not.\n"
 	heading = "## " // of a section
 )
 

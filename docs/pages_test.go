@@ -19,7 +19,7 @@ const root = "../"
 
 // How many words a page may have. A page that needs more has said something twice, or belongs somewhere else.
 var budgets = map[string]int{
-	"README.md": 1300, "bench/RESULTS.md": 1500,
+	"README.md": 880, "bench/RESULTS.md": 1540,
 	"docs/operations.md": 5900, "docs/architecture.md": 3960, "docs/SECURITY.md": 2150, "docs/reference.md": 3300,
 	"docs/reliability.md": 1650, "docs/api.md": 2080, "docs/uses.md": 3000, "docs/receivers.md": 1000, "docs/entitlements.md": 2000,
 	"docs/evidence.md": 2030,

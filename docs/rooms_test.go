@@ -69,7 +69,7 @@ var rows = [][]string{
 	{"internal/receiver", "internal/snapshot", "tokens"},
 	{"internal/content", "internal/guard", "internal/peer", "internal/sdnotify", "internal/signature", "internal/wire"},
 	{"internal/clock", "internal/logs", "internal/secret"},
-	{"internal/text", "internal/version"},
+	{"internal/filelock", "internal/text", "internal/version"},
 }
 
 // strangers do not know each other, although one is above the other: calls and webhooks have nothing in common.

@@ -20,6 +20,7 @@ import (
 	"syscall"
 	"time"
 
+	"usher/internal/filelock"
 	"usher/internal/guard"
 	"usher/internal/serve"
 	"usher/internal/settings"
@@ -35,7 +36,8 @@ end delete from your copy all tenants that were not between them. A line with
 "erased":true means: delete this tenant.
 
   --cursor FILE  go on where FILE says, and store there how far you are. Without
-                 the file the command begins with all tenants
+                 the file the command begins with all tenants. FILE.lock keeps
+                 out a second one, also while CMD of one that was killed runs
   --follow       wait for more. Else the command ends when there is no more
   --limit N      the most tenants that CMD gets at once: 1 to 1000, default 100
   --at URL       ask at this address, such as https://usher.example.com
@@ -57,9 +59,10 @@ usher. If a service manager started usher, name its settings:
 type changesReader struct {
 	*Process
 	client *serve.Client
-	base   string // the URL of the port
-	shown  string // the address as the user knows it
-	file   string // where its place is stored; may be empty
+	base   string   // the URL of the port
+	shown  string   // the address as the user knows it
+	file   string   // where its place is stored; may be empty
+	lock   *os.File // of file, while this process uses it
 	follow bool
 	limit  int
 	cmd    []string // gets the lines; none: they are printed
@@ -102,11 +105,9 @@ func changesCommand(ctx context.Context, p *Process, args []string) error {
 	if err := r.connect(*at); err != nil {
 		return err
 	}
-	if err := r.readPlace(); err != nil {
-		return err
-	}
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	defer func() { _ = r.lock.Close() }() // nil closes, too
 	if err := r.run(ctx); ctx.Err() == nil {
 		return err
 	}
@@ -140,10 +141,25 @@ func (r *changesReader) connect(at string) error {
 	return nil
 }
 
-func (r *changesReader) readPlace() error {
-	if r.file == "" {
+// takeFile has the file for this process alone, and reads it. The command inherits the lock: if this process is killed, the next one waits for the
+// command's end, which may still write what is old by then.
+func (r *changesReader) takeFile() (err error) {
+	if r.file == "" || r.lock != nil {
 		return nil
 	}
+	if r.lock, err = filelock.Take(r.file + ".lock"); errors.Is(err, filelock.ErrInUse) {
+		return fmt.Errorf("%s is in use by another 'usher changes', or by a command that one has left", r.file)
+	}
+	if err == nil {
+		err = r.readPlace()
+	}
+	if err != nil {
+		return finalError{err}
+	}
+	return nil
+}
+
+func (r *changesReader) readPlace() error {
 	content, err := os.ReadFile(r.file)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -178,13 +194,19 @@ func (r *changesReader) run(ctx context.Context) error {
 			wait = 0
 		}
 		most := mostAskPause
-		page, err := r.ask(ctx, wait)
-		if errors.Is(err, errCursorUnknown) {
-			fmt.Fprintln(r.Stderr, "usher:", err)
-			r.place, more = place{All: true}, true
-			continue
-		}
+		var page changesPage
+		err := r.takeFile()
 		if err == nil {
+			page, err = r.ask(ctx, wait)
+		}
+		if errors.Is(err, errCursorUnknown) {
+			again := r.All // there may be two inboxes at this address, each with cursors of its own
+			r.place, more = place{All: true}, true
+			if !again {
+				fmt.Fprintln(r.Stderr, "usher:", err)
+				continue
+			}
+		} else if err == nil {
 			most = mostCommandPause
 			err = r.handOver(ctx, page)
 		}
@@ -308,7 +330,7 @@ func (r *changesReader) give(ctx context.Context, lines []byte) error {
 		to.Close()
 	}()
 	j := newJob(r.Process, r.cmd)
-	j.Stdin = from
+	j.Stdin, j.Holds = from, r.lock
 	code, err := j.RunAlone(ctx)
 	if err == nil && code != 0 {
 		err = fmt.Errorf("%s ended with %d", text.Quote(r.cmd[0]), code)

@@ -8,9 +8,12 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"usher/internal/testkit"
 )
 
 // pages is an entitlements port with these answers, one after the other: a page, or a status. After the last one it ends ctx.
@@ -55,7 +58,7 @@ func runChanges(t *testing.T, ctx context.Context, args ...string) (code int, ou
 // One line for each tenant, and two around all of them; the next call goes on where this one ended, also within the pass.
 func TestChangesCommand(t *testing.T) {
 	at, asked, ctx := pages(t, aPage("c1", true, "a", "b"), "503|", aPage("c2", true), aPage("c3", false, "c"), aPage("c4", false, "a"), aPage("c4", false),
-		"410|", aPage("d1", false))
+		"410|", aPage("d1", false), "410|", aPage("e1", true), "410|")
 	file := filepath.Join(t.TempDir(), "cursor")
 	for n, want := range []struct {
 		code      int
@@ -66,6 +69,7 @@ func TestChangesCommand(t *testing.T) {
 		{0, "{\"tenant\":\"a\"}\n", `{"cursor":"c4","all":false}`},
 		{0, "", `{"cursor":"c4","all":false}`},
 		{0, "{\"all\":\"begin\"}\n{\"all\":\"end\"}\n", `{"cursor":"d1","all":false}`},
+		{1, "{\"all\":\"begin\"}\n", `{"cursor":"e1","all":true}`}, // it does not know its own cursor: there may be two inboxes at the address
 	} {
 		code, out, errs := runChanges(t, ctx, "--at", at, "--cursor", file, "--limit", "2")
 		stored, err := os.ReadFile(file)
@@ -75,11 +79,12 @@ func TestChangesCommand(t *testing.T) {
 		}
 	}
 	want := []string{"limit=2&wait=0 first", "after=c1&limit=2&wait=0 first", "after=c1&limit=2&wait=0 first", "after=c2&limit=2&wait=0 first", "after=c3&limit=2&wait=0 first",
-		"after=c4&limit=2&wait=0 first", "after=c4&limit=2&wait=0 first", "limit=2&wait=0 first"}
+		"after=c4&limit=2&wait=0 first", "after=c4&limit=2&wait=0 first", "limit=2&wait=0 first",
+		"after=d1&limit=2&wait=0 first", "limit=2&wait=0 first", "after=e1&limit=2&wait=0 first"}
 	if strings.Join(*asked, "\n") != strings.Join(want, "\n") {
 		t.Errorf("asked\n%s\nwant\n%s", strings.Join(*asked, "\n"), strings.Join(want, "\n"))
 	}
-	if others, _ := filepath.Glob(file + "*"); len(others) != 1 {
+	if others, _ := filepath.Glob(file + "*"); len(others) != 2 { // and its lock
 		t.Errorf("it left %v", others)
 	}
 }
@@ -110,6 +115,30 @@ func TestChangesRunsACommand(t *testing.T) {
 	at, _, ctx = pages(t, aPage("c1", false, strings.Repeat("x", 1<<20)))
 	if code, _, errs = runChanges(t, ctx, "--at", at, "--", "true"); code != 0 {
 		t.Errorf("a command that reads nothing: %d, %s", code, errs)
+	}
+}
+
+// A command that a killed 'usher changes' has left may still write what is old by then. The next one waits for its end.
+func TestChangesWaitsForALeftCommand(t *testing.T) {
+	binary, dir := testkit.Binary(t), t.TempDir()
+	at, _, ctx := pages(t, aPage("c1", false, "old"), aPage("c2", false, "new"))
+	run := func(script string) *testkit.Usher {
+		cmd := exec.CommandContext(ctx, binary, "changes", "--at", at, "--cursor", filepath.Join(dir, "cursor"), "--follow", "--", "sh", "-c", script)
+		cmd.Env = append(os.Environ(), "DIR="+dir)
+		return testkit.Start(t, cmd)
+	}
+	has := func(name string) bool { _, err := os.Stat(filepath.Join(dir, name)); return err == nil }
+	killed := run(`exec >/dev/null 2>&1; : > "$DIR/begun"; until [ -e "$DIR/go" ]; do sleep 0.01; done; cat >> "$DIR/copy"; : > "$DIR/left"`)
+	testkit.Eventually(t, "the command has begun", func() bool { return has("begun") })
+	killed.Kill()
+	next := run(`cat >> "$DIR/copy"; : > "$DIR/done"`)
+	testkit.Eventually(t, "it waits", func() bool { return strings.Contains(next.Stderr.String(), "Trying again in 1s") || has("done") })
+	if err := os.WriteFile(filepath.Join(dir, "go"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, "both commands have ended", func() bool { return has("left") && has("done") })
+	if copied, err := os.ReadFile(filepath.Join(dir, "copy")); err != nil || !strings.HasSuffix(string(copied), "{\"tenant\":\"new\"}\n{\"all\":\"end\"}\n") {
+		t.Errorf("%v, the copy is\n%s\nIt says: %s", err, copied, next.Stderr.String())
 	}
 }
 

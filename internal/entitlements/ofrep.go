@@ -71,9 +71,11 @@ func evaluate(s snapshot.Snapshot, key string) (_ flagBody, enabled bool) {
 // evaluate.
 func evaluateAll(s snapshot.Snapshot) iter.Seq[any] {
 	return func(yield func(any) bool) {
-		codes := make(map[string]bool, len(s.Features))
+		codes := make(map[string]bool) // of features that could be a flag of another one: few, as many answers may be made at once
 		for _, f := range s.Features {
-			codes[f.Code] = true
+			if strings.HasSuffix(f.Code, limitSuffix) || strings.HasSuffix(f.Code, valueSuffix) {
+				codes[f.Code] = true
+			}
 		}
 		for _, f := range s.Features {
 			for _, suffix := range []string{"", limitSuffix, valueSuffix} {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"iter"
 	"log/slog"
 	"net"
 	"net/http"
@@ -85,6 +86,23 @@ func TestAnswersThatNobodyReads(t *testing.T) {
 		if resp.StatusCode != 503 {
 			t.Fatalf("%s, %d bytes, %v", resp.Status, len(body), err)
 		}
+	}
+}
+
+// An answer that is being made needs little besides what is made of it, which has a limit: very many may be made at once.
+func TestAnAnswerThatIsBeingMade(t *testing.T) {
+	s := snapshot.Snapshot{Known: true, Features: make([]snapshot.Feature, 48_000)}
+	for n := range s.Features {
+		s.Features[n].Code = fmt.Sprintf("f%d", n)
+	}
+	before := inUse()
+	next, stop := iter.Pull(evaluateAll(s))
+	defer stop()
+	if _, any := next(); !any {
+		t.Fatal("no flags")
+	}
+	if used := inUse() - before; used > 64<<10 {
+		t.Errorf("%d KB are in use", used>>10)
 	}
 }
 

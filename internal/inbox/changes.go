@@ -292,7 +292,7 @@ func (s *Inbox) changesPage(ctx context.Context, from cursor, begins bool, limit
 			tx.Queue("telling", func(r engine.Row) error { known = true; var n int64; return r.Scan(&n) }, from.told.number, from.told.token)
 		}
 		tx.Queue("last_telling", func(r engine.Row) error { return r.Scan(&p.next.told.number, &p.next.told.token) })
-		tx.Queue("untold", func(r engine.Row) error { return r.Scan(&p.firstUntold, &p.lastUntold) })
+		tx.Queue("untold", func(r engine.Row) error { return r.Scan(&p.firstUntold, &p.lastUntold, new(int64)) })
 		if err := tx.Send(); err != nil || !known {
 			return err
 		}
@@ -324,13 +324,13 @@ func (s *Inbox) changesPage(ctx context.Context, from cursor, begins bool, limit
 	return p, err
 }
 
-// tryWrite commits a transaction that writes.
+// tryWrite commits a transaction that standbys have to confirm.
 func (s *Inbox) tryWrite(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
 	reply := make(chan error, 1)
 	return s.await(ctx, ctx.Done(), &work{failed: func(err error) { reply <- err }, decide: func(t *sqlTurn) func() {
-		t.statements = append(t.statements, func(tx engine.Tx) { tx.Queue("touch", nil) })
+		t.statements = append(t.statements, func(tx engine.Tx) { tx.Queue("confirm", nil) })
 		return func() { reply <- nil }
 	}}, reply)
 }
@@ -370,16 +370,16 @@ func (s *Inbox) tell() (more bool) {
 		return false
 	}
 	var last toldRow
-	var first, count int64
+	var first, may, count int64
 	err := s.read(s.run, func(tx engine.Tx) error {
-		tx.Queue("untold", func(r engine.Row) error { var last int64; return r.Scan(&first, &last) })
+		tx.Queue("untold", func(r engine.Row) error { return r.Scan(&first, new(int64), &may) })
 		tx.Queue("last_telling", func(r engine.Row) error { return r.Scan(&last.number, &last.token) })
 		return tx.Send()
 	})
 	if err != nil {
 		return false
 	}
-	if first > 0 && s.engine.Full() == nil {
+	if first > 0 && may > 0 && s.engine.Full() == nil {
 		token, reply := rand.Int64(), make(chan error, 1)
 		told := int64(0)
 		err = s.await(s.run, s.run.Done(), &work{failed: func(err error) { reply <- err }, decide: func(t *sqlTurn) func() {
@@ -390,10 +390,9 @@ func (s *Inbox) tell() (more bool) {
 			})
 			return func() { reply <- nil }
 		}}, reply)
-		if err != nil { // another process may tell, and what was told can be read
-			return false
-		}
-		if told > 0 {
+		if err != nil {
+			count = 0
+		} else if told > 0 { // else another process tells, and what it has told can be read
 			last = toldRow{told, token}
 		}
 	}

@@ -22,6 +22,7 @@ import (
 	"usher/internal/inbox/engine"
 	"usher/internal/receiver"
 	"usher/internal/snapshot"
+	"usher/internal/testkit"
 	"usher/internal/testkit/pgtest"
 )
 
@@ -550,6 +551,35 @@ func longTransaction(ctx context.Context, conn *pgx.Conn, tenant string, version
 		time.Sleep(rand.N(20 * time.Millisecond))
 		return err
 	})
+}
+
+// A process whose role may only read tells nothing, and says nothing in the log. It notices what others have told, also while there is more to tell.
+func TestChangesReadOnly(t *testing.T) {
+	t.Parallel()
+	server := pgtest.New(t)
+	writes := keeper(t, inDatabase(t, server.DSN()+"&schema=usher")())
+	check(t, storeVersion(writes, "a", 1))
+	server.Exec(t, "CREATE ROLE reads LOGIN; GRANT USAGE ON SCHEMA usher TO reads; GRANT SELECT ON ALL TABLES IN SCHEMA usher TO reads")
+	var log testkit.Output
+	cfg := Config{Receivers: receiver.NewSet(), ReadOnly: true, MaxTries: 20, MaxAge: time.Hour, MaxBytes: 1 << 30, Log: slog.New(slog.NewTextHandler(&log, nil))}
+	reads := New(inDatabase(t, strings.Replace(server.DSN(), "usher@", "reads@", 1)+"&schema=usher")(), cfg)
+	t.Cleanup(func() { shut(t, reads) })
+	m := newMirror()
+	m.follow(t, reads, 10)
+	told, _ := reads.feed.known()
+	check(t, storeVersion(writes, "a", 2))
+	follows := newMirror()
+	follows.follow(t, writes, 10) // so it is told
+	shut(t, writes)
+	server.Exec(t, "UPDATE usher.snapshot SET name = name") // and this is not
+	testkit.Eventually(t, "what was told is noticed", func() bool { last, _ := reads.feed.known(); return last != told })
+	m.follow(t, reads, 10)
+	if _, err := reads.Changes(t.Context(), "5-3-1", 10, 0); !errors.Is(err, snapshot.ErrCursorUnknown) {
+		t.Errorf("a cursor of another inbox: %v", err)
+	}
+	if m.right(t, reads); m.begins > 0 || log.Len() > 0 {
+		t.Errorf("began %d times. The log:\n%s", m.begins, log.String())
+	}
 }
 
 // Through a failover to a synchronous standby every cursor stays good, and no copy goes back.

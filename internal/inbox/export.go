@@ -232,7 +232,7 @@ func (i *importJob) run() error {
 	}
 	s.checkDatabase()
 	s.mu.Lock()
-	s.figures.known = false
+	s.publish(counted{}) // what there was before says nothing
 	s.mu.Unlock()
 	// The pauses that came with the file must be known before anything of it can be delivered.
 	for err == nil && s.ReadPauses(s.run) != nil && s.run.Err() == nil {

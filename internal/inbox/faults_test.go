@@ -829,7 +829,8 @@ func TestFaultFiguresAfterAStandstill(t *testing.T) {
 		d.take("a", "A")
 		d.Stats()
 		still.Store(int64(time.Hour))
-		if err := d.count(t.Context()); err != errCounting {
+		d.changed()
+		if _, err := d.count(t.Context()); err != errCounting {
 			t.Fatalf("the count: %v", err)
 		}
 		time.Sleep(time.Hour)

@@ -163,6 +163,7 @@ type Inbox struct {
 
 	ops        chan *work      // to the writer
 	imports    chan *importJob // to the writer
+	countNow   chan struct{}   // to runCounter: somebody has found the figures too old
 	exporting  chan struct{}   // has an element while somebody exports
 	browsing   chan struct{}   // has an element for each connection with which somebody browses
 	opened     chan struct{}   // closed when the writer has reached the database, or failed to, once
@@ -179,7 +180,9 @@ type Inbox struct {
 	feed feed
 
 	mu      sync.Mutex // guards what follows
-	figures figureCache
+	counted *counted   // the last figures
+	changes int64      // how often this process has changed something that must show in them at once
+	room    room
 	heldUp  []HeldUp // the last that usher has read
 
 	// Only the writer uses these.
@@ -248,7 +251,8 @@ func New(e engine.Engine, cfg Config) *Inbox {
 	s := &Inbox{
 		cfg: cfg, engine: e, owner: make([]byte, 16), leaseTime: fileLeaseTime,
 		ops: make(chan *work, 1024), imports: make(chan *importJob), exporting: make(chan struct{}, 1), browsing: make(chan struct{}, engine.MaxReaders/2), opened: make(chan struct{}), closed: make(chan struct{}),
-		figures: figureCache{used: make(map[string]int64), everAdded: make(map[string]int64), noRoom: make(map[string]*NoRoom)},
+		counted: &counted{next: make(chan struct{})}, countNow: make(chan struct{}, 1),
+		room: room{used: make(map[string]int64), everAdded: make(map[string]int64), noRoom: make(map[string]*NoRoom)},
 	}
 	if e.Shared() {
 		s.leaseTime = cmp.Or(cfg.LeaseTime, DefaultLeaseTime)
@@ -262,6 +266,7 @@ func New(e engine.Engine, cfg Config) *Inbox {
 	s.run, s.stop = context.WithCancel(context.Background())
 	go s.runWriter()
 	s.background.Go(s.refreshPauses)
+	s.background.Go(s.runCounter)
 	s.feed = newFeed()
 	s.background.Go(s.runTeller)
 	if cfg.Receivers != nil && !cfg.ReadOnly {

@@ -254,9 +254,7 @@ func (s *Inbox) owingWorks() (works []*work) {
 				t.lanes[LaneOf(o.Lane)].miss(d)
 			}
 			return func() {
-				s.mu.Lock()
-				s.figures.changeCount++ // first: it must always be in the one or in the other
-				s.mu.Unlock()
+				s.changed() // first: it must always be in the one or in the other
 				s.cfg.Missed.Drop(o)
 			}
 		}})
@@ -379,9 +377,7 @@ func (s *Inbox) beat(up bool) {
 	if due {
 		s.heart = heartbeat{up, at, now}
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.figures.changeCount++
+	s.changed()
 }
 
 // storeUnnamed adds webhooks without a tenant to the row of this hour. asked is our time before the database's was read: so they may seem to

@@ -39,9 +39,7 @@ func (s *Inbox) sweep() {
 		s.lastFullSweep = now
 	}
 	if full || invalid { // the count of invalid webhooks may have changed
-		s.mu.Lock()
-		s.figures.changeCount++
-		s.mu.Unlock()
+		s.changed()
 	}
 	if more || err != nil {
 		s.sweepSoon.Store(true)

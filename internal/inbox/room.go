@@ -54,32 +54,52 @@ func (n *NoRoom) Who() string {
 
 func (n *NoRoom) Unwrap() error { return webhookgate.ErrFull }
 
+// room is how much of the inbox is used. The bytes are those of the last count, with what this process has added and removed since. What it
+// changes during a count may be in the sum or not. The limit must hold, so used may be too large for a while, but not too small.
+type room struct {
+	used      map[string]int64   // of each receiver
+	everAdded map[string]int64   // all bytes that this process has added; what it removed is not subtracted
+	counts    int64              // how often was counted
+	noRoom    map[string]*NoRoom // for each receiver, the last one
+}
+
+// countOnce counts, if nobody has yet.
+func (s *Inbox) countOnce() error {
+	s.mu.Lock()
+	known := !s.counted.At.IsZero()
+	s.mu.Unlock()
+	if known {
+		return nil
+	}
+	return s.recount(s.run)
+}
+
 // hasRoom returns a NoRoom if there is no room for one more webhook in a lane, beside what this transaction has added.
 func (s *Inbox) hasRoom(added map[string]int64, l *lane, size int64) error {
 	err := s.countOnce()
 	n := &NoRoom{Lane: l.Lane, Receiver: l.receiver, Size: size}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err == nil && s.figures.lack(n, s.cfg, added, l.bytes) {
-		s.figures.noRoom[l.receiver] = n
+	if err == nil && s.room.lack(n, s.cfg, added, l.bytes) {
+		s.room.noRoom[l.receiver] = n
 		return n
 	}
-	if old := s.figures.noRoom[l.receiver]; old != nil && (old.Share != TenantShare || old.Lane == l.Lane) {
-		delete(s.figures.noRoom, l.receiver)
+	if old := s.room.noRoom[l.receiver]; old != nil && (old.Share != TenantShare || old.Lane == l.Lane) {
+		delete(s.room.noRoom, l.receiver)
 	}
 	return nil
 }
 
 // lack says whether there is no room for a webhook whose lane has so many bytes, and notes why. One webhook of each receiver and tenant
 // may always wait, if it fits in: a small room has no quarters.
-func (f *figureCache) lack(n *NoRoom, c Config, added map[string]int64, ofLane int64) bool {
+func (r *room) lack(n *NoRoom, c Config, added map[string]int64, ofLane int64) bool {
 	used := int64(0)
-	for _, all := range []map[string]int64{f.used, added} {
+	for _, all := range []map[string]int64{r.used, added} {
 		for _, bytes := range all {
 			used += bytes
 		}
 	}
-	ofReceiver := f.used[n.Receiver] + added[n.Receiver]
+	ofReceiver := r.used[n.Receiver] + added[n.Receiver]
 	n.Free = max(0, c.MaxBytes-used)
 	switch left := c.MaxBytes - used - n.Size; {
 	case left < 0:

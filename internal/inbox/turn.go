@@ -31,7 +31,7 @@ type sqlTurn struct {
 	reserved   []func()
 	misnamed   bool // a claim has found a lane without a name
 	byPerson   bool
-	recounts   int64 // figureCache.recounts at the beginning
+	counts     int64 // room.counts at the beginning
 }
 
 func (s *Inbox) newTurn(tx engine.Tx) *sqlTurn {
@@ -55,7 +55,7 @@ func (s *Inbox) newTurn(tx engine.Tx) *sqlTurn {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	t.recounts = s.figures.recounts
+	t.counts = s.room.counts
 	return t
 }
 

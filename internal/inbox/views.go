@@ -412,40 +412,99 @@ type Stats struct {
 	Old    bool      // the database can't be read now, so they are the last ones that could be counted
 }
 
-// A figureCache has the figures as they were last counted, and what says whether they are still good enough.
-type figureCache struct {
-	known  bool // they were counted at least once
-	stats  Stats
-	oldest map[string]int64 // for each receiver, when its oldest webhook came
-	readAt time.Time
-	took   time.Duration // how long counting took
-
-	// used has the bytes that were counted, with what this process has added and removed since. What it changes during a count may be
-	// in the sum or not. The limit must hold, so used may be too large for a while, but not too small.
-	used      map[string]int64   // of each receiver
-	everAdded map[string]int64   // all bytes that this process has added; what it removed is not subtracted
-	recounts  int64              // how often was counted
-	noRoom    map[string]*NoRoom // for each receiver, the last one
-
-	counting *counting // the count that is under way; nil: none is
-
-	err       error         // why counting failed the last time; nil: it did not
-	failedAt  time.Time     // when
-	failedFor time.Duration // how long that took, countLimit at most
-
-	changeCount int64 // how often this process has changed something that must show at once
-	countedAt   int64 // its value when counting last began
+// counted are figures, and how long they are good for.
+type counted struct {
+	Stats
+	oldest  map[string]int64 // for each receiver, when its oldest webhook came
+	changes int64            // how many changes of this process they have seen
+	err     error            // why counting has failed since; nil: it has not
+	until   time.Time        // until then nobody counts again, unless this process has changed something
+	next    chan struct{}    // closed when others have taken their place
 }
 
-// countOnce counts, if nobody has yet.
-func (s *Inbox) countOnce() error {
+// good says whether nobody has to count again for somebody who has seen so many changes of this process.
+func (c *counted) good(changes int64) bool {
+	return time.Now().Before(c.until) && (c.err != nil || c.changes >= changes)
+}
+
+const (
+	countPatience = 2 * time.Second // after it nobody waits for a count: a database that hangs must not keep each page waiting
+	countLimit    = 5 * time.Second // after it a count gives up
+	maxCount      = time.Second / 2 // a longer count counts as this: old figures must not stay long after a database has hung
+)
+
+var errCounting = errors.New("counting takes long")
+
+// publish has others take the place of the last figures. s.mu is locked.
+func (s *Inbox) publish(c counted) {
+	close(s.counted.next)
+	c.next = make(chan struct{})
+	s.counted = &c
+}
+
+// changed has a change of this process's show in the figures at once.
+func (s *Inbox) changed() {
 	s.mu.Lock()
-	known := s.figures.known
-	s.mu.Unlock()
-	if known {
-		return nil
+	defer s.mu.Unlock()
+	s.changes++
+}
+
+// count returns figures that have seen all that this process has changed. With an error they are the last ones that could be counted.
+func (s *Inbox) count(ctx context.Context) (*counted, error) {
+	c, changes := s.lastCount()
+	for !c.good(changes) {
+		select {
+		case s.countNow <- struct{}{}:
+		default: // somebody has asked already
+		}
+		select {
+		case <-c.next:
+		case <-ctx.Done():
+			return c, ctx.Err()
+		}
+		c, _ = s.lastCount()
 	}
-	return s.recount(s.run)
+	return c, c.err
+}
+
+func (s *Inbox) lastCount() (c *counted, changes int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.counted, s.changes
+}
+
+// runCounter counts whenever somebody has found the figures too old.
+func (s *Inbox) runCounter() {
+	for {
+		select {
+		case <-s.countNow:
+		case <-s.run.Done():
+			return
+		}
+		last, changes := s.lastCount()
+		if last.good(changes) {
+			continue // who asked came while it was counted
+		}
+		began := time.Now()
+		late := time.AfterFunc(countPatience, func() { s.countFailed(last, errCounting, countLimit) })
+		ctx, cancel := context.WithTimeout(s.run, countLimit)
+		if err := s.recount(ctx); err != nil {
+			s.countFailed(nil, err, min(max(time.Second, time.Since(began)), countLimit)) // the process may have stood still meanwhile
+		}
+		late.Stop()
+		cancel()
+	}
+}
+
+// countFailed keeps the last figures, and nobody counts for some time. With last: only if they still are the last ones, and there are any.
+func (s *Inbox) countFailed(last *counted, err error, pause time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if last == nil || last == s.counted && !last.At.IsZero() {
+		c := *s.counted
+		c.err, c.until = err, time.Now().Add(pause)
+		s.publish(c)
+	}
 }
 
 // Stats returns figures. Changes of this process show at once, changes of other replicas within a second. If there is much to
@@ -458,25 +517,14 @@ func (s *Inbox) Stats() Stats {
 
 func (s *Inbox) stats(ctx context.Context) Stats {
 	missed := s.cfg.Missed.Some(0) // before the database is read, because it moves there
-	s.mu.Lock()
-	c := s.figures
-	s.mu.Unlock()
-	var err error
-	switch {
-	case c.err != nil && time.Since(c.failedAt) < c.failedFor: // a database that hangs must not keep each page waiting
-		err = c.err
-	case !c.known || c.changeCount != c.countedAt || time.Since(c.readAt) > max(time.Second, 20*c.took):
-		for err = s.count(ctx); err == nil && s.countedBefore(c.changeCount) && ctx.Err() == nil; {
-			err = s.count(ctx) // the one that was under way may not have seen what was changed
-		}
-	}
+	c, err := s.count(ctx)
 	receivers := make(map[string]Figures)
 	for _, rc := range s.cfg.Receivers.All() {
 		receivers[rc.Name] = s.courier.figures(rc)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	st := s.figures.stats
+	st := c.Stats
 	for name, f := range receivers {
 		counted := st.Receivers[name]
 		receivers[name] = f.at(&counted)
@@ -484,8 +532,8 @@ func (s *Inbox) stats(ctx context.Context) Stats {
 	st.Missed = st.Missed.with(missed, s.cfg.Missed.Full(), s.clock.dated(s.cfg.Missed.Unnamed()))
 	st.ClockAhead = s.clockAhead()
 	now := s.Now().UnixMicro()
-	for name, f := range s.figures.stats.Receivers {
-		age := ageOf(now, s.figures.oldest[name])
+	for name, f := range c.Receivers {
+		age := ageOf(now, c.oldest[name])
 		if _, known := receivers[name]; !known {
 			name = "" // it is gone from the settings, or this replica delivers nothing
 		}
@@ -497,80 +545,21 @@ func (s *Inbox) stats(ctx context.Context) Stats {
 		receivers[name] = r
 		st.Oldest = max(st.Oldest, r.Oldest)
 	}
-	st.Receivers, st.Limit, st.Paused, st.At, st.Old = receivers, s.cfg.MaxBytes, slices.Clone(s.Paused()), s.figures.readAt, err != nil
-	for _, bytes := range s.figures.used {
+	st.Receivers, st.Limit, st.Paused, st.Old = receivers, s.cfg.MaxBytes, slices.Clone(s.Paused()), err != nil
+	for _, bytes := range s.room.used {
 		st.Used += bytes
 	}
 	st.NoRoom = make(map[string]NoRoom)
-	for name, n := range s.figures.noRoom {
+	for name, n := range s.room.noRoom {
 		now, ofLane := *n, int64(0)
 		if n.Share == TenantShare {
 			ofLane = n.Held
 		}
-		if s.figures.lack(&now, s.cfg, nil, ofLane) {
+		if s.room.lack(&now, s.cfg, nil, ofLane) {
 			st.NoRoom[name] = now
 		}
 	}
 	return st
-}
-
-// counting is a count that is under way. Anybody who wants figures waits for the same one, and not for longer than countPatience: a database
-// that hangs must not keep a page, a scrape or a command waiting, while the last figures are at hand.
-type counting struct {
-	began time.Time
-	err   error         // set before done is closed
-	done  chan struct{} // closed at its end
-}
-
-const (
-	countPatience = 2 * time.Second
-	countLimit    = 5 * time.Second // after it a count gives up
-)
-
-// late says whether the count takes so long that nobody waits for it any more.
-func (c *counting) late() bool { return c != nil && time.Since(c.began) >= countPatience }
-
-var errCounting = errors.New("counting takes long")
-
-// count counts, and waits for the end of it. Before the first count there is nothing else to show.
-func (s *Inbox) count(ctx context.Context) error {
-	s.mu.Lock()
-	known, c := s.figures.known, s.figures.counting
-	if c == nil {
-		c = &counting{began: time.Now(), done: make(chan struct{})}
-		s.figures.counting = c
-		go s.runCount(c)
-	}
-	s.mu.Unlock()
-	var late <-chan time.Time
-	if known {
-		late = time.After(max(0, countPatience-time.Since(c.began)))
-	}
-	select {
-	case <-c.done:
-		return c.err
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-late:
-		return errCounting
-	}
-}
-
-func (s *Inbox) runCount(c *counting) {
-	ctx, cancel := context.WithTimeout(s.run, countLimit)
-	defer cancel()
-	c.err = s.recount(ctx)
-	s.mu.Lock()
-	s.figures.counting, s.figures.err, s.figures.failedAt, s.figures.failedFor = nil, c.err, time.Now(), min(time.Since(c.began), countLimit) // less than it took, if the process stood still meanwhile
-	s.mu.Unlock()
-	close(c.done)
-}
-
-// countedBefore says whether the figures are from before this change.
-func (s *Inbox) countedBefore(change int64) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.figures.countedAt < change
 }
 
 func ageOf(now, since int64) time.Duration {
@@ -580,14 +569,11 @@ func ageOf(now, since int64) time.Duration {
 	return time.Duration(now-since) * time.Microsecond
 }
 
-// maxTook bounds figureCache.took: after a database has hung, old figures must not stay for twenty times as long.
-const maxTook = time.Second / 2
-
-// recount counts, and fills the cache.
+// recount counts.
 func (s *Inbox) recount(ctx context.Context) error {
 	began := time.Now()
 	s.mu.Lock()
-	before, changes, noRoom := maps.Clone(s.figures.everAdded), s.figures.changeCount, maps.Clone(s.figures.noRoom)
+	before, changes, noRoom := maps.Clone(s.room.everAdded), s.changes, maps.Clone(s.room.noRoom)
 	s.mu.Unlock()
 	st, oldest, used := Stats{Receivers: make(map[string]Figures)}, make(map[string]int64), make(map[string]int64)
 	err := s.read(ctx, func(tx engine.Tx) error {
@@ -647,17 +633,18 @@ func (s *Inbox) recount(ctx context.Context) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.figures.recounts++
-	for name, bytes := range s.figures.everAdded {
+	for name, bytes := range s.room.everAdded {
 		used[name] += bytes - before[name]
 	}
 	for name, n := range noRoom {
-		if now := s.figures.noRoom[name]; now != nil && now.Share == n.Share && now.Lane == n.Lane && now.Size == n.Size {
-			s.figures.noRoom[name] = n
+		if now := s.room.noRoom[name]; now != nil && now.Share == n.Share && now.Lane == n.Lane && now.Size == n.Size {
+			s.room.noRoom[name] = n
 		}
 	}
-	s.figures.stats, s.figures.oldest, s.figures.used, s.figures.known = st, oldest, used, true
-	s.figures.readAt, s.figures.took, s.figures.countedAt = time.Now(), min(time.Since(began), maxTook), changes
+	s.room.used = used
+	s.room.counts++
+	st.At = time.Now()
+	s.publish(counted{Stats: st, oldest: oldest, changes: changes, until: st.At.Add(max(time.Second, 20*min(st.At.Sub(began), maxCount)))})
 	return nil
 }
 
@@ -924,7 +911,7 @@ func (h *HeldUp) Answer() string { return h.Tried[len(h.Tried)-1].Words() }
 // HeldUp returns the lanes that are held up, the one that waits longest first. In an outage they are those that were last known.
 func (s *Inbox) HeldUp() []HeldUp {
 	s.mu.Lock()
-	all, old := s.heldUp, s.figures.counting.late() || s.figures.err != nil && time.Since(s.figures.failedAt) < max(time.Second, s.figures.failedFor)
+	all, old := s.heldUp, s.counted.err != nil && time.Now().Before(s.counted.until)
 	s.mu.Unlock()
 	if old { // Stats has just found out
 		return slices.Clone(all)
@@ -985,7 +972,7 @@ func (s *Inbox) isDown(name string, last Try) bool {
 	for _, rc := range s.cfg.Receivers.All() {
 		if rc.Name == name {
 			s.mu.Lock()
-			counted := s.figures.stats.Receivers[name]
+			counted := s.counted.Receivers[name]
 			s.mu.Unlock()
 			return s.courier.figures(rc).at(&counted).FailsForEverybody
 		}

@@ -202,13 +202,13 @@ func TestMaxBytesOfAnotherReceiver(t *testing.T) {
 	})
 }
 
-// counted is an engine that calls after when a transaction was committed, before anybody knows that.
-type counted struct {
+// committing is an engine that calls after when a transaction was committed, before anybody knows that.
+type committing struct {
 	engine.Engine
 	after atomic.Pointer[func()]
 }
 
-func (e *counted) Write(fn func(engine.Tx) error) error {
+func (e *committing) Write(fn func(engine.Tx) error) error {
 	err := e.Engine.Write(fn)
 	if after := e.after.Load(); after != nil {
 		(*after)()
@@ -219,7 +219,7 @@ func (e *counted) Write(fn func(engine.Tx) error) error {
 // A count that sees a delivered webhook gone, before its own process knows that, must not make room twice.
 func TestMaxBytesWhileCounting(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
-		e := &counted{Engine: open()}
+		e := &committing{Engine: open()}
 		d := newDesk(t, func() engine.Engine { return e }, func(c *Config) { c.MaxBytes = 10_000 })
 		release := d.main.hang("t")
 		d.take("t", strings.Repeat("A", 3000))

@@ -334,13 +334,13 @@ func (s *Inbox) countChange(t *sqlTurn) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if f := &s.figures.stats; t.byPerson || f.Pending+f.Parked+f.Tenants <= s.cfg.Limits.AlwaysCounted {
-		s.figures.changeCount++
+	if f := s.counted; t.byPerson || f.Pending+f.Parked+f.Tenants <= s.cfg.Limits.AlwaysCounted {
+		s.changes++
 	}
 	for name, bytes := range t.added {
-		s.figures.everAdded[name] += max(0, bytes)
-		if s.figures.recounts == t.recounts || bytes > 0 { // else a count may have seen already that there are less
-			s.figures.used[name] += bytes
+		s.room.everAdded[name] += max(0, bytes)
+		if s.room.counts == t.counts || bytes > 0 { // else a count may have seen already that there are less
+			s.room.used[name] += bytes
 		}
 	}
 }

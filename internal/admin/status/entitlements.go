@@ -1,7 +1,6 @@
 package status
 
 import (
-	"fmt"
 	"time"
 
 	"usher/internal/admin/page"
@@ -33,9 +32,13 @@ func (s *Status) entitlementsState(time.Time) string {
 	return words
 }
 
-// fromMemory says for whom usher answers while the inbox cannot be read.
-func (e *Entitlements) fromMemory() string {
-	return fmt.Sprintf("answers for the %s of %s that it holds in memory, and 503 for others", page.Count(e.Held), page.Plural(e.Tenants, "tenant", "tenants"))
+// fromMemory says for whom usher answers while the inbox cannot be read. How many tenants there are it may never have counted.
+func (s *Status) fromMemory() string {
+	held := page.Count(s.Entitlements.Held) + " of " + page.Plural(s.Entitlements.Tenants, "tenant", "tenants")
+	if s.Inbox.Unknown {
+		held = page.Plural(s.Entitlements.Held, "tenant", "tenants")
+	}
+	return "answers for the " + held + " that it holds in memory, and 503 for others"
 }
 
 // featureTroubles say that usher cannot answer what some tenants may use, although it has a webhook of them.

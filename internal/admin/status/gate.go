@@ -193,6 +193,8 @@ type HeldUp struct {
 	Since    time.Time `json:"since,omitzero"` // when it came
 	Down     bool      `json:"down"`           // the receiver fails for everybody
 	Paused   bool      `json:"paused"`         // deliveries of the tenant are paused
+
+	status int // of the last answer
 }
 
 // NewInbox returns the state of an inbox. known are the receivers of the gate; err is why the inbox takes no webhooks, or nil.
@@ -222,6 +224,7 @@ func NewHeldUp(held *inbox.HeldUp, known *receiver.Set, paused []inbox.Pause) He
 	return HeldUp{
 		Platform: held.Platform, Tenant: held.Tenant, Receiver: held.Receiver, Webhook: strconv.FormatInt(held.ID, 10),
 		Tries: held.Tries, Answer: held.Answer(), Next: next, Behind: held.Behind, Since: held.Received, Down: held.Down, Paused: pause != nil,
+		status: held.Tried[len(held.Tried)-1].Status,
 	}
 }
 
@@ -295,7 +298,7 @@ func storageTroubles(s *Status, _ time.Time) []Trouble {
 		about = append(about, s.Gate.Receivers[i].of("gets nothing while the inbox cannot be written"))
 	}
 	if s.Entitlements != nil && !reads {
-		about = append(about, ofEntitlements(s.Entitlements.fromMemory()))
+		about = append(about, ofEntitlements(s.fromMemory()))
 	}
 	return []Trouble{of.is(what+box.Err.Error(), about...).since(box.Since).run(run).counts(0, s.Missed.Tenants)}
 }
@@ -473,12 +476,15 @@ func (s *Status) deliveries(r *Receiver) []Trouble {
 	waits := fmt.Sprintf("%s, the oldest for %s", waiting, page.Span(r.Oldest.Round(time.Second)))
 	switch {
 	case r.down:
-		answer, fails := "", failureWords(r.tries)
-		if i := slices.IndexFunc(s.Inbox.HeldUp, func(h HeldUp) bool { return h.Receiver == r.Name && !h.Paused }); i >= 0 {
-			answer = s.Inbox.HeldUp[i].Answer
+		fails, last := failureWords(r.tries), ""
+		held := slices.DeleteFunc(slices.Clone(s.Inbox.HeldUp), func(h HeldUp) bool { return h.Receiver != r.Name || h.Paused || !h.Down })
+		if len(held) > 0 {
+			last = quoted("the last try", held[0].Answer)
 		}
-		t := receiverFails.is(name+" "+fails+": nothing is delivered, "+waits, r.of(fails)).quoting("the last try", answer).
-			since(r.since).link("/webhooks?state=waiting").counts(r.Waiting, r.failing)
+		if slices.ContainsFunc(held, func(h HeldUp) bool { return h.status != held[0].status }) {
+			fails, last = "takes nothing", "; the last tries: "+answersOf(held)
+		}
+		t := receiverFails.is(name+" "+fails+": nothing is delivered, "+waits+last, r.of(fails)).since(r.since).link("/webhooks?state=waiting").counts(r.Waiting, r.failing)
 		t.bare = name + " " + fails + ": nothing is delivered, " + waiting
 		return []Trouble{t}
 	case r.Oldest <= shortPatience:
@@ -494,10 +500,10 @@ func (s *Status) deliveries(r *Receiver) []Trouble {
 
 // failingTenants returns the trouble of a receiver that does not take some tenants' webhooks.
 func (s *Status) failingTenants(r *Receiver) []Trouble {
-	var held []*HeldUp
+	var held []HeldUp
 	paused := false
 	for i := range s.Inbox.HeldUp {
-		switch h := &s.Inbox.HeldUp[i]; {
+		switch h := s.Inbox.HeldUp[i]; {
 		case h.Receiver != r.Name || h.Down:
 		case h.Paused:
 			paused = true
@@ -534,17 +540,24 @@ func (s *Status) failingTenants(r *Receiver) []Trouble {
 }
 
 // namesAndAnswers returns the first tenants, and their last answer. If they got different ones, each name has its own, and last is empty.
-func namesAndAnswers(held []*HeldUp) (who, last string) {
-	var names, both []string
-	same := true
-	for _, h := range held {
-		names, both = append(names, h.Name()), append(both, fmt.Sprintf("%s (%s)", h.Name(), page.Excerpt(h.Answer)))
-		same = same && h.Answer == held[0].Answer
+func namesAndAnswers(held []HeldUp) (who, last string) {
+	if slices.ContainsFunc(held, func(h HeldUp) bool { return h.Answer != held[0].Answer }) {
+		return answersOf(held), ""
 	}
-	if same {
-		return page.FirstFew(names), held[0].Answer
+	var names []string
+	for i := range held {
+		names = append(names, held[i].Name())
 	}
-	return page.FirstFew(both), ""
+	return page.FirstFew(names), held[0].Answer
+}
+
+// answersOf returns the first tenants, each with its last answer.
+func answersOf(held []HeldUp) string {
+	var both []string
+	for i := range held {
+		both = append(both, fmt.Sprintf("%s (%s)", held[i].Name(), page.Excerpt(held[i].Answer)))
+	}
+	return page.FirstFew(both)
 }
 
 // longWait is how long a webhook may wait before that is worth waking somebody up for; the alert UsherWebhooksWait goes by it, too.

@@ -315,8 +315,8 @@ func checkLines(t *testing.T, s *Status) {
 
 // Several tenants with different answers do not share one.
 func TestNamesAndAnswers(t *testing.T) {
-	held := func(tenant, answer string) *HeldUp { return &HeldUp{Platform: "crm", Tenant: tenant, Answer: answer} }
-	for want, all := range map[string][]*HeldUp{
+	held := func(tenant, answer string) HeldUp { return HeldUp{Platform: "crm", Tenant: tenant, Answer: answer} }
+	for want, all := range map[string][]HeldUp{
 		"crm/a and crm/b|500: busy": {held("a", "500: busy"), held("b", "500: busy")},
 		"crm/a (500: busy), crm/b (404 Not Found), crm/c (no answer within 10s) and 1 other|": {held("a", "500: busy"), held("b", "404 Not Found"), held("c", "no answer within 10s"), held("d", "500: busy")},
 	} {
@@ -387,6 +387,42 @@ func TestTokenWords(t *testing.T) {
 	} {
 		if words := tokenWords(tc.state, time.Now()); words != tc.want {
 			t.Errorf("%q, want %q", words, tc.want)
+		}
+	}
+}
+
+// A receiver that fails for everybody with different statuses does not answer one of them to everything.
+func TestDifferentAnswersOfAReceiver(t *testing.T) {
+	held := func(tenant string, status int) inbox.HeldUp {
+		return inbox.HeldUp{Down: true, Webhook: &inbox.Webhook{Platform: "crm", Tenant: tenant, Received: night,
+			Status: inbox.Status{Record: inbox.Record{Receiver: "main", Tried: []inbox.Try{{Status: status, Answer: "no " + tenant}}}}}}
+	}
+	for want, all := range map[string][]inbox.HeldUp{
+		"answers 502 to everything: nothing is delivered, 2 webhooks wait, the oldest for 1\u00a0min; the last try: 502: no a":                     {held("a", 502), held("b", 502)},
+		"takes nothing: nothing is delivered, 2 webhooks wait, the oldest for 1\u00a0min; the last tries: crm/a (500: no a) and crm/b (502: no b)": {held("a", 500), held("b", 502)},
+	} {
+		figures := inbox.Figures{NotAccepted: 3, FailsForEverybody: true, Pending: 2, Oldest: time.Minute}
+		s := &Status{Gate: &Gate{Set: mainReceiver, Tries: map[string]metrics.RecentTries{"main": {LastFailed: "status", LastStatus: 502, Last: "status"}}}, Health: new(Health),
+			Inbox: NewInbox(inbox.Stats{Figures: figures, Receivers: map[string]inbox.Figures{"main": figures}}, all, mainReceiver, nil)}
+		s.Judge(time.Now())
+		if len(s.Troubles) != 1 || !strings.HasSuffix(s.Troubles[0].What, want) {
+			t.Errorf("%+v, want %s", s.Troubles, want)
+		}
+	}
+}
+
+// An usher that has started right before its database went has never counted the tenants.
+func TestHeldWhileTheInboxIsAway(t *testing.T) {
+	for want, stats := range map[string]inbox.Stats{
+		"answers for the 2 of 5 tenants that it holds in memory": {Tenants: 5, At: night, Old: true},
+		"answers for the 2 tenants that it holds in memory":      {},
+	} {
+		away := &engine.AwayError{Err: errors.New("gone")}
+		s := &Status{Health: &Health{Parts: []Part{{Name: "gate", On: true}, {Name: "entitlements", On: true}}, Inbox: &InboxHealth{Health: inbox.Health{Err: away}, Opened: true, Shared: true}},
+			Inbox: NewInbox(stats, nil, nil, away), Entitlements: &Entitlements{Tenants: stats.Tenants, Held: 2}}
+		s.Judge(night)
+		if got := s.entitlementsState(night); got != want+", and 503 for others" {
+			t.Errorf("%q, want %q", got, want)
 		}
 	}
 }

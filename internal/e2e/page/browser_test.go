@@ -44,7 +44,7 @@ var (
 			chromedp.Flag("force-prefers-reduced-motion", true), // nor does the browser's own window move
 			chromedp.Flag("disable-component-update", true), chromedp.Flag("disable-component-extensions-with-background-pages", true),
 			chromedp.Flag("host-resolver-rules", "MAP evil.test 127.0.0.1"))
-		if os.Getenv("USHER_SCREENSHOTS") == "" { // nobody looks: what is laid out need not be painted
+		if os.Getenv("USHER_SCREENSHOT") == "" { // nobody looks: what is laid out need not be painted
 			options = append(options, chromedp.Flag("enable-begin-frame-control", true), chromedp.Flag("run-all-compositor-stages-before-draw", true))
 		}
 		allocator, end := chromedp.NewExecAllocator(context.Background(), options...)

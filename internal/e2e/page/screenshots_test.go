@@ -2,74 +2,51 @@ package page
 
 import (
 	"context"
+	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
-	"time"
 
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
+
+	"usher/internal/sandbox"
+	"usher/internal/testkit"
 )
 
-// TestScreenshots takes those in docs/screenshots from a running demo:
+// TestScreenshot takes the README's, of the page while something is wrong: the receiver does not know one tenant, and takes
+// the webhooks of the others.
 //
-//	USHER_SCREENSHOTS=docs/screenshots USHER_SCREENSHOTS_OF=http://127.0.0.1:9095 go test -run TestScreenshots ./internal/e2e/page
-func TestScreenshots(t *testing.T) {
-	dir, url := os.Getenv("USHER_SCREENSHOTS"), os.Getenv("USHER_SCREENSHOTS_OF")
-	if dir == "" || url == "" {
-		t.Skip("USHER_SCREENSHOTS and USHER_SCREENSHOTS_OF do not say where to put them, and of what")
+//	USHER_SCREENSHOT=docs/screenshot.png go test -run TestScreenshot ./internal/e2e/page
+func TestScreenshot(t *testing.T) {
+	file := os.Getenv("USHER_SCREENSHOT")
+	if file == "" {
+		t.Skip("USHER_SCREENSHOT does not say where to put it")
 	}
-	if !filepath.IsAbs(dir) {
-		dir = filepath.Join("..", "..", "..", dir) // as seen from where the command above is given
+	w := startWatched(t)
+	for n, tenant := range []string{"harbour-ltd", "quay-inc", "acme"} {
+		w.send(t, tenant, 5+n, 10*n+8)
 	}
+	for range 20 {
+		wantCall(t, w.URL(t, "main"), 200, "accounts")
+	}
+	w.receiver.Fail(sandbox.Fault{Status: http.StatusUnprocessableEntity, Body: "unknown tenant: please create it first"})
+	post(t, w.gate, snapshot("mill-co", 3))
+	testkit.Eventually(t, "it is parked", func() bool { return strings.Contains(w.words(t, "/"), "parked") })
 	b := newTab(t)
-	for _, shot := range []struct {
-		name, path, click string
-		phone, dark       bool
-	}{
-		{"overview-light", "/", "", false, false},
-		{"overview-dark", "/", "", false, true},
-		{"overview-phone-light", "/", "", true, false},
-		{"overview-phone-dark", "/", "", true, true},
-		{"webhooks-light", "/webhooks", "", false, false},
-		{"webhooks-phone-dark", "/webhooks", "", true, true},
-		{"webhook-light", "/webhooks?state=delivered", ".rows .when a", false, false},
-		{"webhook-phone-light", "/webhooks?state=delivered", ".rows .when a", true, false},
-		{"tenant-dark", "/webhooks?state=delivered", ".rows .tenant a", false, true},
-		{"tenant-phone-light", "/webhooks?state=delivered", ".rows .tenant a", true, false},
-	} {
-		height := int64(800)
-		if shot.path == "/" {
-			height = 1400
-		}
-		b.do(emulate(shot.phone, shot.dark, height))
-		b.open(url + shot.path)
-		if shot.click != "" {
-			b.click(shot.click)
-			b.until("on the page", `document.querySelector(".crumbs")`)
-		}
-		b.until("live", `document.querySelector(".follow.good")`)
-		if shot.path == "/" {
-			// In the dark something is wrong: the demo's receiver is down now and then.
-			trouble := `!!document.querySelector("#wrong .troubles")`
-			if shot.dark {
-				trouble = `!!document.querySelector("#wrong .troubles") && !!document.querySelector("#held-up")`
-			}
-			for tries := 0; tries < 900 && evaluate[bool](b, trouble) != shot.dark; tries++ {
-				time.Sleep(200 * time.Millisecond)
-			}
-		}
-		time.Sleep(300 * time.Millisecond) // a moment for the icon
-		png, err := chromedp.Run(b.ctx, chromedp.CaptureScreenshot())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, shot.name+".png"), png, 0o644); err != nil {
-			t.Fatal(err)
-		}
+	b.do(emulate(false, false, 640))
+	b.open(w.admin)
+	b.until("live", `document.querySelector(".follow.good")`)
+	b.until("it says so", `document.querySelector("#wrong .troubles")`)
+	png, err := chromedp.Run(b.ctx, chromedp.CaptureScreenshot())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join("..", "..", "..", file), png, 0o644); err != nil {
+		t.Fatal(err)
 	}
 }
-
 func emulate(phone, dark bool, height int64) chromedp.Action[chromedp.Void] {
 	viewport, scheme := chromedp.EmulateViewport(1200, height), "light"
 	if phone {

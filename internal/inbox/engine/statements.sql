@@ -398,8 +398,9 @@ SELECT number FROM {schema}.told WHERE number = $1::bigint AND token = $2::bigin
 SELECT number, token FROM {schema}.told ORDER BY number DESC LIMIT 1
 
 -- name: tellings_expire
--- Those that were the last one only before a time (1).
-DELETE FROM {schema}.told WHERE number < (SELECT max(number) FROM {schema}.told WHERE at < $1::bigint)
+-- Those that were the last one only before a time (1): some of them, found from the oldest on, because there may be millions of newer ones.
+DELETE FROM {schema}.told WHERE number IN (SELECT number FROM {schema}.told WHERE number < (SELECT max(number) FROM {schema}.told
+	WHERE number < coalesce((SELECT number FROM {schema}.told WHERE at >= $1::bigint ORDER BY number LIMIT 1), {never})) ORDER BY number LIMIT 50000)
 
 -- name: tellings_forget
 -- With another token (1) no cursor is known any more.

@@ -197,8 +197,12 @@ SELECT at FROM {schema}.gate_up FOR UPDATE
 SELECT id, mark, began, as_of, action, alive, ended, complete, failed, summary FROM {schema}.reconcile WHERE id = $1::text FOR SHARE
 
 -- name: untold
--- The first and the last change that was not told.
-SELECT coalesce(min(id), 0), coalesce(max(id), 0) FROM {schema}.changed
+-- The first and the last change that was not told, and whether this role may tell (1).
+SELECT coalesce(min(id), 0), coalesce(max(id), 0), has_table_privilege('{schema}.told', 'INSERT')::int::bigint FROM {schema}.changed
+
+-- name: confirm
+-- Something whose COMMIT waits for standbys, and that a role may do which may only read.
+SELECT pg_logical_emit_message(true, 'usher', '')::text
 
 -- name: tell_lock
 -- One process tells at a time, and no other waits for it. The lock ends when what was told is visible. tell is another statement, so that it

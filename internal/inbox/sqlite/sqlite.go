@@ -24,6 +24,7 @@ import (
 
 	lib "modernc.org/sqlite/lib"
 
+	"usher/internal/filelock"
 	"usher/internal/inbox/engine"
 )
 
@@ -47,7 +48,7 @@ var spelling = engine.Spelling("{schema}.", "", "{int}", "INTEGER", "{text}", "T
 var statements = engine.Statements(statementsText, spelling)
 
 // ErrInUse says that another usher has the file.
-var ErrInUse = errors.New("another usher is using it")
+var ErrInUse = filelock.ErrInUse
 
 // Engine implements engine.Engine.
 type Engine struct {
@@ -78,7 +79,7 @@ func Open(name string, log *slog.Logger) (*Engine, error) {
 		return nil, err
 	}
 	path := resolveLink(name)
-	lock, err := lockFile(path + lockEnd)
+	lock, err := filelock.Take(path + lockEnd) // to open and close the database file itself would end SQLite's POSIX locks on it
 	if err != nil {
 		return nil, err
 	}
@@ -262,7 +263,7 @@ func Check(path string) error {
 	lock, err := os.OpenFile(path+lockEnd, os.O_RDWR, 0)
 	if err == nil {
 		lock.Close()
-		if lock, err = lockFile(path + lockEnd); err != nil {
+		if lock, err = filelock.Take(path + lockEnd); err != nil {
 			return err
 		}
 		defer lock.Close()

@@ -150,7 +150,7 @@ SELECT id, mark, began, as_of, action, alive, ended, complete, failed, summary F
 
 -- name: untold
 -- Nothing: triggers tell at once.
-SELECT 0, 0
+SELECT 0, 0, 0
 
 -- name: changes
 -- Tenants that were told of after a number (1), 2 how many, 4 about how many bytes; up to the number 3 without those that were erased. For each

@@ -1,4 +1,4 @@
-package sqlite
+package filelock
 
 import (
 	"os"
@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// lockFile takes a lock that ends with the process.
-func lockFile(path string) (*os.File, error) {
+// Take takes the lock, or fails with ErrInUse. It ends with this process.
+func Take(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err

@@ -1,6 +1,6 @@
 //go:build unix
 
-package sqlite
+package filelock
 
 import (
 	"errors"
@@ -9,9 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lockFile takes a lock that ends with the process. It locks a file of its own: to open and close the database file itself would
-// end SQLite's POSIX locks on it.
-func lockFile(path string) (*os.File, error) {
+// Take takes the lock, or fails with ErrInUse. It ends when all have closed or ended that have the file: this process, and those that inherit it.
+func Take(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err
