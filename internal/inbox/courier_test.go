@@ -442,7 +442,7 @@ func TestOutages(t *testing.T) {
 		d.want("delivered", fmt.Sprint(d.main.got("good")), "[A]")
 	})
 	inBubble(t, "what was leased before it went down is not tried", func(t *testing.T, d *desk) {
-		d.main.set("", invalid)
+		d.main.set("", unreachable)
 		d.main.delay = 10 * time.Millisecond
 		for n := range 300 {
 			d.take(fmt.Sprint("t", n), "A")
