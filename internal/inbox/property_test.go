@@ -1368,7 +1368,7 @@ func (w *world) reconcileAll() (entries []*Webhook) {
 		var got []Compared
 		r, _, err := i.BeginRun(time.Time{}, &Action{Who: "world", What: "reconcile"})
 		if err == nil {
-			got, err = i.Compare(context.Background(), r.ID, lines, true)
+			got, err = compareAndStore(context.Background(), i, r.ID, lines)
 		}
 		for n := range got {
 			if err == nil && got[n].Result != Equal && !got[n].PassedOver {

@@ -368,22 +368,6 @@ func (c *Compared) identify(known *snapshot.Stored) {
 	c.Dismissed = c.dismissed && bytes.Equal(c.found, c.digest[:])
 }
 
-// Compare compares lines with what usher knows. If they can be trusted it stores what it found; what is invalid or was missed of tenants
-// that are equal is settled.
-func (s *Inbox) Compare(ctx context.Context, id string, lines [][]byte, trusted bool) ([]Compared, error) {
-	run, all, err := s.compare(ctx, id, lines)
-	if err != nil || !trusted {
-		return all, err
-	}
-	var settles [][]byte
-	for n, c := range all {
-		if c.settles {
-			settles = append(settles, lines[n])
-		}
-	}
-	return all, s.conclude(run, settles, all)
-}
-
 // compare compares lines with what usher knows, and changes nothing. Whether a new tenant is a twin only the whole list says.
 func (s *Inbox) compare(ctx context.Context, id string, lines [][]byte) (*Run, []Compared, error) {
 	offers, all := s.readOffers(lines)
@@ -455,16 +439,6 @@ func (s *Inbox) compare(ctx context.Context, id string, lines [][]byte) (*Run, [
 		}
 	}
 	return run, all, nil
-}
-
-// conclude stores what a comparison has found, and settles what waits of tenants that are equal.
-func (s *Inbox) conclude(run *Run, settles [][]byte, found []Compared) error {
-	if len(settles) > 0 {
-		if _, err := s.reconcile(run, settles, toCompare); err != nil {
-			return err
-		}
-	}
-	return s.saveFindings(run.ID, found)
 }
 
 // Apply takes in what differs from what usher knows, or is new there. With store it is not delivered. If one line cannot be taken in,
@@ -735,12 +709,17 @@ func (c *comparison) add(one *Compared) (show, store bool) {
 	return one.Result != Equal, true
 }
 
-// conclude stores what was found, if the list can be trusted.
+// conclude stores what was found, and settles what waits of tenants that are equal, if the list can be trusted.
 func (c *comparison) conclude(settles [][]byte, found []Compared) error {
 	if c.Failed != "" {
 		return nil
 	}
-	return c.Inbox.conclude(c.run, settles, found)
+	if len(settles) > 0 {
+		if _, err := c.reconcile(c.run, settles, toCompare); err != nil {
+			return err
+		}
+	}
+	return c.saveFindings(c.id, found)
 }
 
 // findTwins decides which of the new tenants are twins: the whole list is known now.
@@ -769,24 +748,25 @@ func (c *comparison) findTwins() error {
 // findUnlisted finds the tenants that may use something, and that the list does not have.
 func (c *comparison) findUnlisted(ctx context.Context) error {
 	for after := new(Compared); after != nil; {
-		page, err := c.knownBefore(ctx, c.id, after, unlistedPage)
+		page, err := c.knownBefore(ctx, c.run, after, unlistedPage)
 		if err != nil {
 			return err
 		}
 		if after = nil; len(page) == unlistedPage {
 			after = &page[len(page)-1]
 		}
-		page = slices.DeleteFunc(slices.Clone(page), func(one Compared) bool {
-			_, listed := c.seen[keyOf(one.Platform, one.Tenant)]
-			return listed || one.Result != Unlisted
-		})
+		var found []Compared
 		for n := range page {
+			if _, listed := c.seen[keyOf(page[n].Platform, page[n].Tenant)]; listed || page[n].Result != Unlisted {
+				continue
+			}
+			found = append(found, page[n])
 			c.sum.count(Unlisted, 1)
 			if err := c.Tell(&page[n]); err != nil {
 				return err
 			}
 		}
-		if err := c.conclude(nil, page); err != nil {
+		if err := c.conclude(nil, found); err != nil {
 			return err
 		}
 	}
@@ -798,13 +778,8 @@ const unlistedPage = 500
 
 // knownBefore returns tenants whose last snapshot is older than a run, in the order of their codes. Those that may use something are unlisted,
 // if the list does not have them. after is the last one of the former call.
-func (s *Inbox) knownBefore(ctx context.Context, id string, after *Compared, most int) (all []Compared, err error) {
-	var run *Run
+func (s *Inbox) knownBefore(ctx context.Context, run *Run, after *Compared, most int) (all []Compared, err error) {
 	err = s.read(ctx, func(tx engine.Tx) error {
-		tx.Queue("run", func(r engine.Row) (err error) { run, err = scanRun(r); return err }, id)
-		if err := tx.Send(); err != nil || run == nil {
-			return err
-		}
 		tx.Queue("known_before", func(r engine.Row) error {
 			var c Compared
 			var known snapshot.Stored
@@ -820,9 +795,6 @@ func (s *Inbox) knownBefore(ctx context.Context, id string, after *Compared, mos
 		}, run.mark, run.asOf, after.Tenant, after.Platform, int64(most))
 		return tx.Send()
 	})
-	if err == nil && (run == nil || !run.Ended.IsZero()) {
-		err = ErrNoRun
-	}
 	return all, err
 }
 

@@ -133,11 +133,28 @@ func words(all []Compared, err error) string {
 }
 
 func (d *desk) compare(r *Run, lines ...string) string {
-	return words(d.Compare(d.t.Context(), r.ID, split(lines), false))
+	_, all, err := d.Inbox.compare(d.t.Context(), r.ID, split(lines))
+	return words(all, err)
 }
 
 func (d *desk) settle(r *Run, lines ...string) string {
-	return words(d.Compare(d.t.Context(), r.ID, split(lines), true))
+	return words(compareAndStore(d.t.Context(), d.Inbox, r.ID, split(lines)))
+}
+
+// compareAndStore compares lines, and stores what that found, as CompareList does with a part of a list.
+func compareAndStore(ctx context.Context, s *Inbox, id string, lines [][]byte) ([]Compared, error) {
+	run, all, err := s.compare(ctx, id, lines)
+	if err != nil {
+		return nil, err
+	}
+	var settles [][]byte
+	for n, c := range all {
+		if c.settles {
+			settles = append(settles, lines[n])
+		}
+	}
+	c := &comparison{Inbox: s, id: id, run: run}
+	return all, c.conclude(settles, all)
 }
 
 func (d *desk) apply(r *Run, store bool, lines ...string) string {
@@ -225,7 +242,7 @@ func TestAsOf(t *testing.T) {
 		r := d.begin(at)
 		d.want("", d.compare(r, says("old", "b"), says("new", "b"), says("none", "b")), "differs (+ b, - a); changed; new (+ b)")
 		d.want("", d.apply(r, false, says("old", "b"), says("new", "b")), "differs (+ b, - a) applied; changed")
-		if all := must2(d.knownBefore(t.Context(), r.ID, new(Compared), 10))(t); len(all) != 0 {
+		if all := must2(d.knownBefore(t.Context(), r, new(Compared), 10))(t); len(all) != 0 {
 			t.Errorf("unlisted: %v", all) // old has a newer snapshot by now
 		}
 	})
