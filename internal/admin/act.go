@@ -68,7 +68,7 @@ func (a *Act) address() string {
 // actRoutes returns the addresses of an act. Its own name comes first: nothing that people do has another way in.
 func (h *Handler) actRoutes(a *Act) (all []route) {
 	if a.routes != nil {
-		return a.routes(h)
+		return a.routes(h, a)
 	}
 	params := []string{} // of the address of the API
 	for _, p := range a.Params {
@@ -183,7 +183,8 @@ func (c *call) read() (err error) {
 		return err
 	}
 	for _, p := range c.act.Params {
-		if value := c.given.Get(p.Name); value != "" {
+		// A field of a form may be empty; what a script left empty must not mean nothing.
+		if value := c.given.Get(p.Name); value != "" || isAPI(c.Request) && c.given.Has(p.Name) {
 			if err := p.Check(value); err != nil {
 				return err
 			}
@@ -274,7 +275,7 @@ func (h *Handler) resolve(c *call) (about string, err error) {
 	}
 	for _, p := range c.act.Params { // as options of the command
 		if value := c.given.Get(p.Name); p.Flag && value != "" && value != "false" {
-			about += " --" + strings.ReplaceAll(p.Name, "_", "-") + onlyIf(p.Is != yesOrNo, " "+value)
+			about += " --" + p.FlagName() + onlyIf(p.Is != yesOrNo, " "+value)
 		}
 	}
 	return strings.TrimSpace(about), nil

@@ -30,7 +30,7 @@ type Act struct {
 
 	// do does it to anything else, and returns the answer of the API, and what the log says beside the target. Nil: see onWebhooks, or routes.
 	do     func(h *Handler, c *call) (answer any, facts []any, err error)
-	routes func(h *Handler) []route // those of an act that has routes of its own
+	routes func(h *Handler, a *Act) []route // those of an act that has routes of its own
 
 	// The page: what it asks first (nil: nothing), its button on the page of what it can be done to (empty: none), and what it says afterwards.
 	ask    func(h *Handler, c *call) (*confirmation, error)
@@ -71,7 +71,7 @@ type Param struct {
 const (
 	yesOrNo  = "true or false"
 	aTime    = "a time, such as 2026-01-31T08:00:00Z"
-	duration = "a time span, such as 2h or 30m"
+	duration = "a time span of at most 8784h, such as 2h or 30m" // a year
 )
 
 // Check says what is wrong with a value.
@@ -93,6 +93,9 @@ func (p *Param) Check(value string) (err error) {
 	return nil
 }
 
+// FlagName is the name of its flag.
+func (p *Param) FlagName() string { return strings.ReplaceAll(p.Name, "_", "-") }
+
 // IsYesOrNo reports whether it needs no value as a flag.
 func (p *Param) IsYesOrNo() bool { return p.Is == yesOrNo }
 
@@ -106,7 +109,7 @@ func (a *Act) Flags() (all []string) {
 	}
 	for _, p := range a.Params {
 		if p.Flag {
-			all = append(all, strings.ReplaceAll(p.Name, "_", "-"))
+			all = append(all, p.FlagName())
 		}
 	}
 	if a.On == OnWebhooks || a.Question != "" {
@@ -160,7 +163,7 @@ func init() {
 				},
 				none:      "None of these webhooks waits or is its tenant's latest.",
 				overwrite: "Send the old one anyway", didAll: "usher redelivers them.",
-				Done: "will be redelivered", NotDone: "not redelivered", Anyway: "redeliver it", Delivers: true,
+				Done: "will be redelivered", NotDone: "not redelivered", Delivers: true,
 			},
 			Means: "The receiver gets the tenant's latest webhook once more.",
 			did:   "You asked usher to redeliver it: see its state below.",
@@ -235,7 +238,7 @@ func init() {
 						Effect: "usher stores " + what + " as it is, as a new webhook with its own id. usher delivers it after the webhooks of the tenant that wait, and answers from it what the tenant may use."}
 				},
 				overwrite: "Accept the old one anyway",
-				Done:      "accepted: its new id is ID", NotDone: "not accepted", Anyway: "take it in", Delivers: true,
+				Done:      "accepted: its new id is ID", NotDone: "not accepted", Delivers: true,
 			},
 			did:  "It is accepted, as a new webhook with its own id.",
 			Args: "ID...", Help: "take in webhooks that are invalid, as they are. If the tenant has a newer one, this needs --force. If usher would no longer know what the tenant may use, it asks first, unless --yes",
@@ -407,7 +410,7 @@ func init() {
 			doc: []string{"POST /api/import", "`{\"webhooks\":n,\"snapshots\":n}`: reads an export into an empty inbox. 409 if it is not empty, or a line is faulty: then nothing is imported"},
 		},
 		{
-			Name: "reconcile", Logged: "reconcile began", routes: (*Handler).reconcileRoutes,
+			Name: "reconcile", Logged: "reconcile began", routes: reconcileRoutes,
 			doc: []string{
 				"POST /api/reconcile", "begins a run of `usher reconcile`. Body: `{\"about\":\"…\",\"as_of\":\"…\"}`. The answer stays open until the run's end; if it ends earlier, the run has failed. Its first line is `{\"run\",\"began\",\"known\":n}`: ask the billing service only after it",
 				"POST /api/reconcile?run=", "compares the lines of the body, and answers with lines: `{\"tenant\":{\"line\",\"platform\",\"tenant\",\"result\",\"changes\",…}}` for each that is not equal (`fault`: why a line cannot be compared), at the end `{\"ended\":{…}}` or `{\"error\"}`. `&failed=`: why the list cannot be trusted; `&partial=true`; `&last=true`: nothing will be taken in. With `&apply=deliver`, `store` or `none`: takes in these lines, and ends the run",

@@ -72,27 +72,36 @@ func (s *runStream) send(line RunLine) error {
 	return s.conn.Flush()
 }
 
-func (h *Handler) reconcileRoutes() []route {
-	return []route{{path: "/api/reconcile", act: h.reconcile, params: runParams, inbox: true}}
+func reconcileRoutes(h *Handler, a *Act) []route {
+	return []route{{path: "/api/reconcile", params: runParams, inbox: true, act: func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Query().Get("run") != "" {
+			h.runPass(w, r)
+			return
+		}
+		h.beginRun(&call{Request: r, w: w, act: a})
+	}}}
 }
 
-// reconcile is POST /api/reconcile.
-func (h *Handler) reconcile(w http.ResponseWriter, r *http.Request) {
-	if r.URL.Query().Get("run") != "" {
-		h.runPass(w, r)
-		return
-	}
+// beginRun is POST /api/reconcile without a run.
+func (h *Handler) beginRun(c *call) {
+	w, r := c.w, c.Request
 	body, err := decodeBody[RunBegin](r)
 	if err != nil {
 		h.fail(w, r, err)
 		return
 	}
-	run, known, err := h.cfg.Inbox.BeginRun(body.AsOf, asked(r, "reconcile", body.About))
+	var run *inbox.Run
+	var known int
+	err = h.perform(c, body.About, func() (_ []any, err error) {
+		if run, known, err = h.cfg.Inbox.BeginRun(body.AsOf, c.by); err != nil {
+			return nil, err
+		}
+		return []any{"run", run.ID}, nil
+	})
 	if err != nil {
 		h.fail(w, r, err)
 		return
 	}
-	h.did(r, nil, slog.LevelInfo, "reconcile began", "run", run.ID)
 	out := newRunStream(w)
 	_ = out.conn.SetReadDeadline(time.Time{}) // that of the body, which has arrived
 	err = out.send(RunLine{Run: run.ID, Began: run.Began, Known: known})

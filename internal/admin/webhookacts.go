@@ -48,9 +48,9 @@ type onWebhooks struct {
 	overwrite string // the button, if a newer snapshot would be overwritten
 	didAll    string // what the page says afterwards
 
-	// What the command prints. In Done, ID stands for the webhook's new id. Anyway is what --force does.
-	Done, NotDone, Anyway string
-	Delivers              bool // so it says what is paused
+	// What the command prints. In Done, ID stands for the webhook's new id.
+	Done, NotDone string
+	Delivers      bool // so it says what is paused
 }
 
 // ByFilter reports whether it can be done to all webhooks that a filter selects.

@@ -148,13 +148,16 @@ func (i *inboxCall) flags(now time.Time) *flag.FlagSet {
 	i.params = make(map[string]string)
 	for _, a := range admin.Acts {
 		for _, p := range a.Params {
-			if name := strings.ReplaceAll(p.Name, "_", "-"); p.Flag && f.Lookup(name) == nil {
-				f.Var(&paramFlag{&p, i.params}, name, "")
+			if p.Flag && a.Name == i.subcommand {
+				f.Var(&paramFlag{&p, i.params}, p.FlagName(), "")
 			}
 		}
 	}
 	f.BoolVar(&i.trouble, "trouble", false, "")
 	once := func(name string, take func(string) error) { // the first of two would be passed over
+		if f.Lookup(name) != nil { // the act has one of its own
+			return
+		}
 		given := false
 		f.Func(name, "", func(s string) error {
 			if given {
@@ -501,7 +504,7 @@ func (i *inboxCall) actOnWebhooks(ctx context.Context, a *admin.Act) error {
 func (i *inboxCall) printDone(a *admin.Act, d *admin.Done) {
 	switch {
 	case d.Newer != "":
-		fmt.Fprintf(i.Stderr, "%s %s: %s of the same tenant is newer. Use --force to %s anyway.\n", d.ID, a.NotDone, d.Newer, a.Anyway)
+		fmt.Fprintf(i.Stderr, "%s %s: %s of the same tenant is newer. Use --force to %s it anyway.\n", d.ID, a.NotDone, d.Newer, a.Name)
 	case d.Failed != "":
 		fmt.Fprintf(i.Stderr, "%s %s: %s\n", d.ID, a.NotDone, text.Visible(i.commandLines(strings.ReplaceAll(d.Failed, " ID'", " "+d.ID+"'"))))
 	default:

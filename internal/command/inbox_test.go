@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -12,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -238,7 +240,7 @@ func TestInboxCommands(t *testing.T) {
 
 		{"pause", []string{"pause"}, 0, "paused: all deliveries; to resume: usher inbox resume\n", "", "all deliveries paused"},
 		{"pause for some time", []string{"pause", "--for", "2h", "--tenant", "torn"}, 0, "paused: tenant eu/torn until 20", "", "tenant eu/torn paused"},
-		{"pause for no time", []string{"pause", "--for", "0s"}, 2, "", "write a time span, such as 2h or 30m", ""},
+		{"pause for no time", []string{"pause", "--for", "0s"}, 2, "", "write a time span of at most 8784h, such as 2h or 30m", ""},
 		{"pause for as long as a variable says that is not set", []string{"pause", "--for", ""}, 2, "", "write a time span", ""},
 		{"resume for some time", []string{"resume", "--for", "2h"}, 2, "", "resume has no flag --for", ""},
 		{"pause a tenant", []string{"pause", "--tenant", "torn"}, 0, "paused: tenant eu/torn; to resume: usher inbox resume --tenant eu/torn\n", "", "tenant eu/torn paused"},
@@ -466,6 +468,34 @@ func TestInboxManyActions(t *testing.T) {
 		if n := strings.Count(p.Stdout.String(), "\n"); int64(n) != tc.lines || calls.Load() != tc.calls || p.Stderr.String() != tc.more {
 			t.Errorf("%v: %d lines with %d calls, %s", tc.args, n, calls.Load(), p.Stderr.String())
 		}
+	}
+}
+
+// A new row of admin.Acts is a command, with flags of its own, whatever a flag of that name is elsewhere.
+func TestInboxNewAct(t *testing.T) {
+	var until admin.Param
+	for _, a := range admin.Acts {
+		if a.Name == "dismiss" {
+			until = a.Params[0]
+		}
+	}
+	until.Flag = true
+	before := admin.Acts
+	t.Cleanup(func() { admin.Acts = before })
+	admin.Acts = append(slices.Clip(before), &admin.Act{Name: "postpone", On: admin.OnTenant, Params: []admin.Param{until}, Args: "TENANT", Help: "wait with a tenant",
+		Says: func(answer []byte, _ func(string) string) (string, error) { return string(answer), nil }})
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		guard.WriteJSON(w, http.StatusOK, r.URL.Path+" "+string(body))
+	}))
+	t.Cleanup(srv.Close)
+	s := &inboxServer{addr: strings.TrimPrefix(srv.URL, "http://")}
+	p := s.run(t, "postpone", "acme", "--until", "2026-01-31T08:00:00Z")
+	if want := `/api/postpone {\"tenant\":\"acme\",\"until\":\"2026-01-31T08:00:00Z\"}`; p.Code != 0 || !strings.Contains(p.Stdout.String(), want) {
+		t.Errorf("%d: %s%s", p.Code, p.Stdout.String(), p.Stderr.String())
+	}
+	if p := s.run(t, "postpone", "acme", "--until", "soon"); p.Code != 2 || !strings.Contains(p.Stderr.String(), "write a time, such as") {
+		t.Errorf("%d: %s", p.Code, p.Stderr.String())
 	}
 }
 
