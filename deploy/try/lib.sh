@@ -70,7 +70,10 @@ leave() {
 			kill -9 $procs 2>/dev/null
 			sleep 0.1
 		done
-		find "$hierarchy/$group" -depth -type d -exec rmdir {} +
+	done
+	# An engine makes one in each hierarchy.
+	for hierarchy in $(awk '$3 ~ /^cgroup2?$/ {print $2}' /proc/self/mounts); do
+		[ ! -d "$hierarchy/$group" ] || find "$hierarchy/$group" -depth -type d -exec rmdir {} +
 	done
 }
 
