@@ -1,0 +1,344 @@
+# What run claims, in the order of deploy/README. Each try_ is one claim. $top is the repository.
+
+webhook_token=webhook-token-of-the-trial
+sign_secret=whsec_$(echo signing-key-of-the-trial-32-bytes | base64)
+
+# As a user edits them. The client ID is the sandbox's.
+manifest() { sed 's/my-client-id/demo/' "$top/deploy/kubernetes/$1"; }
+
+# quiet COMMAND... holds if it succeeds and no line of it is a warning, such as one of Pod Security.
+quiet() {
+	local said
+	said=$("$@" 2>&1) || { echo "$said"; return 1; }
+	echo "$said"
+	! grep -i warning <<<"$said"
+}
+
+apply() { manifest "$1" | quiet kubectl apply --validate=strict -f -; }
+
+ready() { kubectl rollout status --timeout=180s "$@"; }
+
+# sender COMMAND... runs it in a pod elsewhere, where the ingress would be.
+sender() { kubectl -n ingress-nginx exec -i sender -- "$@"; }
+
+# get URL [HEADER]: the status of a request from somebody else's pod, or "refused".
+get() {
+	sender python3 - "$@" <<-'END'
+		import sys, urllib.request, urllib.error
+		request = urllib.request.Request(sys.argv[1], headers=dict(h.split(": ") for h in sys.argv[2:]))
+		try:
+		    print(urllib.request.urlopen(request, timeout=10).status)
+		except urllib.error.HTTPError as e:
+		    print(e.code)
+		except OSError as e:
+		    print("refused")
+	END
+}
+
+load() {
+	sender traffic send -webhooks "http://usher-gateway.default.svc:8090/webhooks" -token "$webhook_token" \
+		-receiver http://provisioning.default.svc:3000 -pause 100ms -patience 60s "$@" </dev/null
+}
+
+# restarts SELECTOR [CONTAINERS]: how often containers of these pods were restarted.
+restarts() { kubectl get pods -l "$1" -o json | jq '[.items[].status | (.containerStatuses // []) + (.initContainerStatuses // []) | .[].restartCount] | add'; }
+
+pods() { kubectl get pods -l "$1" --field-selector status.phase=Running -o jsonpath='{.items[*].metadata.name}'; }
+
+address() { kubectl get pod "$1" -o jsonpath='{.status.podIP}'; }
+
+claims() {
+	claim "two nodes and a DNS are ready" try_cluster
+	claim "each file of deploy/kubernetes passes --validate=strict, and Pod Security 'restricted' warns of nothing" try_valid
+	claim "what stands beside usher is ready" try_beside
+
+	claim "sidecar.yaml: its pods become ready once a wrong client secret is right, without a restart" try_sidecar
+	claim "sidecar.yaml: usher serves its neighbour, and nobody else" try_neighbour
+	claim "sidecar.yaml: the program's first call and its last, while the pod ends, are answered" try_last_call
+	claim "job.yaml: the Job completes" try_job
+	claim "job.yaml: the CronJob's Job completes" try_cronjob
+	claim "kustomize/sidecar: usher beside a Deployment that does not know it" try_component
+	claim "kustomize/sidecar-metrics: Prometheus reads them, with the token" try_component_metrics
+
+	claim "gateway.yaml: two replicas become ready, one on each node, and 'usher inbox ls' answers" try_gateway
+	claim "reconcile.yaml: the CronJob finds that nothing differs" try_reconcile
+	claim "reconcile.yaml: it fails, once, and says what differs" try_reconcile_lost
+	claim "reconcile.yaml: it runs by its schedule" try_reconcile_schedule
+	claim "gateway.yaml: a rolling update under load: all webhooks 200, and in order; still one on each node" try_rolling_update
+	claim "gateway.yaml: a drained node under load: all webhooks 200, and in order" try_drain
+	claim "gateway.yaml: a webhook token that rotates is used without a restart" try_token
+	claim "gateway.yaml: a database password that rotates is used without a restart" try_password
+	claim "gateway.yaml: the database away for a minute: not ready, no restart, all that was answered 200 arrives in order" try_database_away
+	claim "gateway.yaml: after that, all webhooks 200 again" load -for 5s
+	for file in gateway gateway-networkpolicy reconcile; do manifest $file.yaml | kubectl delete -f -; done >/dev/null 2>&1
+
+	echo "untried  the chart: its values are not installed here yet" | tee -a "$work/table"
+	echo "untried  NetworkPolicies: the cluster takes them, but no network plugin that enforces them could be had as a Go module or a Debian package" | tee -a "$work/table"
+}
+
+try_cluster() {
+	eventually 120 kubectl get node node1 node2 >/dev/null 2>&1
+	kubectl wait --for=condition=Ready --timeout=180s node --all
+	kubectl apply -f "$here/coredns.yaml"
+	ready -n kube-system deployment/coredns
+	kubectl label --overwrite namespace default pod-security.kubernetes.io/{enforce,warn}=restricted
+	note "$(kubectl get node node1 -o json | jq -r '.status.nodeInfo | "kubelet \(.kubeletVersion), \(.containerRuntimeVersion), kernel \(.kernelVersion)"'), $(runc --version | head -1)"
+}
+
+try_valid() {
+	for file in "$top"/deploy/kubernetes/*.yaml; do
+		quiet kubectl apply --dry-run=server --validate=strict -f "$file"
+	done
+}
+
+try_beside() {
+	for name in billing postgres ingress-nginx monitoring; do kubectl create namespace $name; done
+	kubectl -n billing create secret tls billing-tls --cert "$work/pki/billing.crt" --key "$work/pki/billing.key"
+	kubectl -n postgres create secret tls db-tls --cert "$work/pki/db.crt" --key "$work/pki/db.key"
+	kubectl -n postgres create secret generic db --from-literal=password=inbox-password-of-the-trial
+	eventually 60 kubectl get serviceaccount default -n monitoring
+	kubectl apply -f "$here/beside.yaml"
+	ready -n billing deployment/billing
+	ready -n postgres statefulset/db
+	ready deployment/provisioning
+	kubectl wait --for=condition=Ready --timeout=60s -n ingress-nginx pod/sender
+	kubectl wait --for=condition=Ready --timeout=60s -n monitoring pod/prometheus
+}
+
+# secret NAME KEY=VALUE... as kubectl makes it from files, or changes it.
+secret() {
+	local name=$1
+	shift
+	kubectl create secret generic "$name" --dry-run=client -o yaml "${@/#/--from-literal=}" | kubectl apply -f - 2>&1
+}
+
+try_sidecar() {
+	secret billing client-secret=wrong
+	apply sidecar.yaml
+	eventually 60 refuses_secret
+	secret billing client-secret=demo-secret
+	ready deployment/legacy-app
+	is 0 "$(restarts app.kubernetes.io/name=legacy-app)"
+}
+
+refuses_secret() { kubectl logs deployment/legacy-app -c usher | grep invalid_client; }
+
+try_neighbour() {
+	local pod ip
+	pod=$(pods app.kubernetes.io/name=legacy-app | cut -d' ' -f1)
+	ip=$(address "$pod")
+	is 200 "$(get "http://$ip:8000/")" # the program, which calls usher
+	is 200 "$(kubectl exec "$pod" -c app -- python3 -c 'import urllib.request as u; print(u.urlopen("http://127.0.0.1:8000").read().decode())')"
+	is refused "$(get "http://$ip:8080/graphql")"
+	is refused "$(get "http://$ip:9095/healthz")"
+}
+
+try_last_call() {
+	local pod log=$work/last-call
+	pod=$(pods app.kubernetes.io/name=legacy-app | cut -d' ' -f1)
+	kubectl logs -f "$pod" -c app >"$log" &
+	sleep 1
+	kubectl delete pod "$pod" --wait
+	wait $!
+	is "the first call: 200 the last call: 200" "$(paste -sd' ' "$log")"
+}
+
+ended() { kubectl get "job/$1" -o jsonpath='{.status.conditions[*].type}' | grep -wE 'Complete|Failed'; }
+
+try_job() {
+	apply job.yaml
+	eventually 120 ended billing-report
+	kubectl wait --for=condition=Complete --timeout=1s job/billing-report
+	note "$(kubectl get job billing-report -o json | jq -r '.status | (.completionTime | fromdate) - (.startTime | fromdate) | "\(.) s"')"
+}
+
+try_cronjob() {
+	kubectl create job --from=cronjob/billing-report-nightly nightly
+	eventually 120 ended nightly
+	kubectl wait --for=condition=Complete --timeout=1s job/nightly
+	kubectl delete -f "$top/deploy/kubernetes/job.yaml" -f "$top/deploy/kubernetes/sidecar.yaml"
+}
+
+# kustomization COMPONENT... prints a Deployment that knows nothing of usher, with these.
+kustomization() {
+	local dir=$work/kustomization
+	rm -rf "$dir" && mkdir -p "$dir"
+	cp -r "$top"/deploy/kustomize/* "$dir"
+	cat >"$dir/deployment.yaml" <<-END
+		apiVersion: apps/v1
+		kind: Deployment
+		metadata: {name: other-app}
+		spec:
+		  selector: {matchLabels: {app: other-app}}
+		  template:
+		    metadata: {labels: {app: other-app}}
+		    spec:
+		      securityContext: {runAsNonRoot: true, runAsUser: 1000, seccompProfile: {type: RuntimeDefault}}
+		      containers:
+		        - name: app
+		          image: registry.example.com/legacy-app:v1
+		          env: [{name: BILLING_URL, value: "http://127.0.0.1:8080/graphql"}]
+		          securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}
+	END
+	cat >"$dir/kustomization.yaml" <<-END
+		resources: [deployment.yaml]
+		components: [$(IFS=,; echo "$*")]
+		configMapGenerator:
+		  - name: usher-sidecar
+		    literals: [USHER_BASE_URL=https://billing.example.com, USHER_CLIENT_ID=demo]
+	END
+	kubectl kustomize "$dir"
+}
+
+try_component() {
+	secret usher-sidecar client-secret=demo-secret
+	quiet kubectl apply --validate=strict -f <(kustomization sidecar)
+	ready deployment/other-app
+	kubectl logs deployment/other-app -c app | grep 'first call: 200'
+	is refused "$(get "http://$(address "$(pods app=other-app)"):9095/metrics")"
+}
+
+try_component_metrics() {
+	local url
+	secret usher-sidecar-admin admin-token=admin-token-of-the-trial admin-read-token=read-token-of-the-trial
+	quiet kubectl apply --validate=strict -f <(kustomization sidecar sidecar-metrics)
+	ready deployment/other-app
+	eventually 60 one_pod app=other-app
+	url=http://$(address "$(pods app=other-app)"):9095/metrics
+	is 401 "$(get "$url")"
+	is 200 "$(get "$url" "Authorization: Bearer read-token-of-the-trial")"
+	kubectl delete deployment other-app
+}
+
+one_pod() { is 1 "$(pods "$1" | wc -w)"; }
+
+gateway_secret() {
+	secret usher-gateway "webhook-token=$1" sign-secret=$sign_secret "inbox-password=$2" \
+		admin-token=admin-token-of-the-trial admin-read-token=read-token-of-the-trial
+}
+
+try_gateway() {
+	gateway_secret $webhook_token inbox-password-of-the-trial
+	kubectl create configmap usher-gateway-db --from-file=ca.crt="$work/pki/ca.crt"
+	apply gateway.yaml
+	apply gateway-networkpolicy.yaml
+	ready deployment/usher-gateway
+	spread
+	kubectl exec deploy/usher-gateway -- /usher inbox ls
+}
+
+spread() { is "node1 node2" "$(kubectl get pods -l app.kubernetes.io/name=usher-gateway --field-selector status.phase=Running -o jsonpath='{.items[*].spec.nodeName}' | tr ' ' '\n' | sort -u | paste -sd' ')"; }
+
+sandbox() { kubectl -n billing exec deploy/billing -c sandbox -- /usher sandbox "$@"; }
+
+# reconciles NAME WANT: a run of the CronJob, its condition.
+reconciles() {
+	kubectl create job --from=cronjob/usher-reconcile "$1"
+	eventually 120 ended "$1"
+	kubectl logs "job/$1" -c reconcile
+	is "$2" "$(kubectl get "job/$1" -o json | jq -r '.status.conditions[].type | select(. == "Complete" or . == "Failed")')"
+}
+
+try_reconcile() {
+	kubectl create configmap usher-reconcile --from-file=tenants.py="$top/examples/reconcile/tenants.py"
+	apply reconcile.yaml
+	sandbox send acme users=5
+	reconciles same Complete
+	kubectl logs job/same -c reconcile | grep 'Nothing differs'
+}
+
+try_reconcile_lost() {
+	sandbox send acme users=6 --lost
+	reconciles lost Failed
+	kubectl logs job/lost -c reconcile | grep 'users 5 → 6'
+	is 1 "$(kubectl get pods -l job-name=lost -o name | wc -l)"
+	is 3 "$(kubectl get pods -l job-name=lost -o jsonpath='{.items[0].status.containerStatuses[0].state.terminated.exitCode}')"
+}
+
+try_reconcile_schedule() {
+	sandbox send acme users=6
+	kubectl patch cronjob usher-reconcile -p '{"spec": {"schedule": "* * * * *"}}'
+	eventually 150 scheduled
+	kubectl patch cronjob usher-reconcile -p '{"spec": {"suspend": true}}'
+}
+
+scheduled() { is 1 "$(kubectl get cronjob usher-reconcile -o json | jq 'if .status.lastSuccessfulTime then 1 else 0 end')"; }
+
+# under_load SECONDS COMMAND... runs the command while webhooks come in. Its figures go to the table.
+under_load() {
+	local seconds=$1
+	shift
+	load -for "${seconds}s" >"$work/load" 2>&1 &
+	local loading=$!
+	sleep 5
+	"$@"
+	kill -0 $loading || { echo "the load was over before"; cat "$work/load"; return 1; }
+	if ! wait $loading; then cat "$work/load"; return 1; fi
+	note "$(grep webhooks: "$work/load" | sed 's/; calls.*//')"
+}
+
+update() {
+	kubectl rollout restart deployment/usher-gateway
+	ready deployment/usher-gateway
+}
+
+try_rolling_update() {
+	under_load 90 update
+	spread
+}
+
+drain() {
+	kubectl drain node2 --ignore-daemonsets --delete-emptydir-data --timeout=120s
+	ready deployment/usher-gateway
+}
+
+try_drain() {
+	local before
+	before=$(kubectl get pods -l app.kubernetes.io/name=usher-gateway --field-selector spec.nodeName=node2 -o name)
+	[ -n "$before" ] || { echo "no replica is on node2"; return 1; }
+	under_load 90 drain
+	kubectl uncordon node2
+}
+
+try_token() {
+	gateway_secret new-webhook-token-of-the-trial,$webhook_token inbox-password-of-the-trial
+	webhook_token=new-webhook-token-of-the-trial
+	eventually 120 load -for 2s
+	gateway_secret new-webhook-token-of-the-trial inbox-password-of-the-trial
+	webhook_token=webhook-token-of-the-trial
+	eventually 120 unauthorized
+	is 0 "$(restarts app.kubernetes.io/name=usher-gateway)"
+	gateway_secret webhook-token-of-the-trial inbox-password-of-the-trial
+	eventually 120 load -for 2s
+}
+
+unauthorized() { { load -for 1s -patience 1s || true; } 2>&1 | grep -E 'webhooks: [0-9]+ 401;'; }
+
+psql() { kubectl -n postgres exec db-0 -- sh -c 'PGPASSWORD=$PASSWORD psql -h /tmp -U postgres -c "$1"' psql "$1"; }
+
+try_password() {
+	psql "ALTER ROLE usher PASSWORD 'next-password'"
+	gateway_secret $webhook_token next-password
+	sleep 45
+	psql "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'usher'"
+	eventually 60 load -for 2s
+	is 0 "$(restarts app.kubernetes.io/name=usher-gateway)"
+}
+
+try_database_away() {
+	load -for 110s -lossy >"$work/load" 2>&1 &
+	local loading=$! began
+	sleep 5
+	kubectl -n postgres scale statefulset/db --replicas=0
+	sleep 30
+	is 0 "$(kubectl get endpointslices -l kubernetes.io/service-name=usher-gateway -o json | jq '[.items[].endpoints[]? | select(.conditions.ready)] | length')"
+	sleep 30
+	began=$SECONDS
+	kubectl -n postgres scale statefulset/db --replicas=1
+	ready -n postgres statefulset/db
+	ready deployment/usher-gateway
+	note "ready $((SECONDS - began)) s after the database's pod was asked for"
+	wait $loading || { cat "$work/load"; return 1; }
+	note "$(cat "$work/note"), $(grep webhooks: "$work/load" | sed 's/; calls.*//')"
+	is 0 "$(restarts app.kubernetes.io/name=usher-gateway)"
+}
