@@ -18,6 +18,7 @@ import (
 	"usher/internal/inbox/engine"
 	"usher/internal/snapshot"
 	"usher/internal/testkit"
+	"usher/internal/testkit/pgtest"
 	"usher/webhookgate"
 )
 
@@ -41,19 +42,23 @@ var damagedRows = []string{
 	"INSERT INTO action (at, who, what, about, webhooks) VALUES (1, 'me', 'discard', '1', 1)",
 }
 
+// fill gives a tenant a webhook of each kind. The last ones wait: the receiver answers 500 to them.
+func (d *desk) fill(tenant string) {
+	d.take(tenant, "1")
+	d.idle(tenant)
+	d.main.set(tenant, answers(422, 500))
+	d.take(tenant, "2")
+	d.until("parked", func() bool { return strings.Contains(d.states(tenant), "parked") })
+	must2(d.storeInvalid(context.Background(), &webhookgate.Invalid{Webhook: *d.hook(tenant, "odd body of "+tenant), Status: 422}))(d.t)
+	d.take(tenant, "3", "4")
+}
+
 // wholeFile makes a file in which the tenants odd and fine have webhooks of each kind.
 func wholeFile(t *testing.T) (content []byte) {
 	path := newFile(t)
 	d := newDesk(t, inFile(t, path))
-	for _, tenant := range []string{"odd", "fine"} {
-		d.take(tenant, "1")
-		d.idle(tenant)
-		d.main.set(tenant, answers(422, 500))
-		d.take(tenant, "2")
-		d.until("parked", func() bool { return strings.Contains(d.states(tenant), "parked") })
-		must2(d.storeInvalid(context.Background(), &webhookgate.Invalid{Webhook: *d.hook(tenant, "odd body of "+tenant), Status: 422}))(t)
-		d.take(tenant, "3", "4")
-	}
+	d.fill("odd")
+	d.fill("fine")
 	d.shut()
 	sqlOn(t, path, damagedRows...)
 	return must2(os.ReadFile(path))(t)
@@ -102,13 +107,13 @@ func TestOneDamagedValue(t *testing.T) {
 				t.Skip(err)
 			}
 			d := newDesk(t, inFile(t, path))
-			d.checkOthers()
+			d.checkOthers("odd")
 		})
 	}
 }
 
 // checkOthers checks that everything works for the tenant fine, and that somebody can deal with the tenant odd.
-func (d *desk) checkOthers() {
+func (d *desk) checkOthers(odd string) {
 	t, ctx := d.t, context.Background()
 	d.take("fine", "5")
 	d.until("the others' webhooks are delivered", func() bool { got := d.main.got("fine"); return len(got) > 0 && got[len(got)-1] == "5" })
@@ -116,8 +121,8 @@ func (d *desk) checkOthers() {
 		t.Errorf("%d are listed", len(all))
 	}
 	must2(d.items(Filter{State: Parked}))(t)
-	must2(d.items(Filter{Tenant: "odd"}))(t)
-	if all := must2(d.Snapshots(ctx, []string{"fine", "odd"}))(t); !slices.ContainsFunc(all, func(s snapshot.Stored) bool { return s.Tenant == "fine" }) {
+	must2(d.items(Filter{Tenant: odd}))(t)
+	if all := must2(d.Snapshots(ctx, []string{"fine", odd}))(t); !slices.ContainsFunc(all, func(s snapshot.Stored) bool { return s.Tenant == "fine" }) {
 		t.Errorf("the last snapshots are %v", all)
 	}
 	must2(d.Export(ctx, io.Discard))(t)
@@ -128,12 +133,12 @@ func (d *desk) checkOthers() {
 	if s := d.Stats(); s.Old {
 		t.Error("the figures are not known")
 	}
-	for _, w := range must2(d.items(Filter{Tenant: "odd"}))(t) {
+	for _, w := range must2(d.items(Filter{Tenant: odd}))(t) {
 		if err := d.Discard(w.ID); err != nil && !errors.As(err, new(Denied)) {
 			t.Errorf("discard: %v", err)
 		}
 	}
-	if _, err := d.Erase("", "odd"); err != nil && !errors.As(err, new(Denied)) {
+	if _, err := d.Erase("", odd); err != nil && !errors.As(err, new(Denied)) {
 		t.Errorf("erase: %v", err)
 	}
 	d.take("fine", "6")
@@ -141,6 +146,75 @@ func (d *desk) checkOthers() {
 	if err := d.Err(); err != nil {
 		t.Error(err)
 	}
+}
+
+// The same in a database, as far as its types let a wrong value in, while usher runs.
+func TestOneDamagedValueInTheDatabase(t *testing.T) {
+	costly(t)
+	t.Parallel()
+	dsn := pgtest.Schema(t)
+	d := newDesk(t, inDatabase(t, dsn))
+	conn, schema := connectTo(t, dsn)
+	defer conn.Close(context.Background())
+	exec := func(statement string) error {
+		_, err := conn.Exec(t.Context(), statement)
+		return err
+	}
+	check(t, exec("SET search_path = "+schema))
+	values := map[string][]string{
+		"int": {"-1", "99", "9223372036854775807", "-9223372036854775808"}, "text": {"''", "'text'"}, "bytes": {"''", `'\xff00ff'`},
+		"json": {"'{}'", "'7'", `'"x"'`, "'null'", `'[{"code": 7}]'`, `'[{"code": "a", "limit": "5"}]'`, `'[{"code": "a", "limit": 1e400}]'`, "'[null]'"},
+	}
+	type wrong struct {
+		table  engine.Layout
+		column string
+		value  string
+	}
+	var all []wrong
+	for _, table := range engine.Exported {
+		for _, c := range table.Columns {
+			for _, value := range values[c.Kind] {
+				if table.Name != "pause" || value != "''" { // which would be a pause of everything
+					all = append(all, wrong{table, c.Name, value})
+				}
+			}
+		}
+	}
+	if !*long {
+		random := rand.New(rand.NewPCG(5, 6))
+		random.Shuffle(len(all), func(i, k int) { all[i], all[k] = all[k], all[i] })
+		all = all[:30]
+	}
+	tried, whole := 0, d.t
+	for n, w := range all {
+		t.Run(fmt.Sprintf("%s.%s=%s", w.table.Name, w.column, w.value), func(t *testing.T) {
+			d.t = t
+			defer func() { d.t = whole }()
+			odd := fmt.Sprint("odd", n)
+			d.fill(odd)
+			for _, row := range damagedRows {
+				if strings.Contains(row, " "+w.table.Name+" ") {
+					check(t, exec(strings.NewReplacer("'odd'", "'"+odd+"'", "'third'", "'"+odd+"'", "'r'", "'"+odd+"'", "x'01'", `'\x01'`).Replace(row)))
+				}
+			}
+			where := ""
+			switch {
+			case w.table.Name == "content":
+				where = " WHERE seq IN (SELECT seq FROM webhook WHERE tenant = '" + odd + "')"
+			case slices.ContainsFunc(w.table.Columns, func(c engine.Column) bool { return c.Name == "tenant" }):
+				where = " WHERE tenant = '" + odd + "'"
+			}
+			if err := exec("UPDATE " + w.table.Name + " SET " + w.column + " = " + w.value + where); err != nil {
+				t.Skip(err) // the database refuses it
+			}
+			tried++
+			d.checkOthers(odd)
+			for _, question := range []string{"SELECT count(*) FROM entitlements", "SELECT count(*) FROM tenants", "SELECT allowed('fine', 'x')"} {
+				check(t, exec(question))
+			}
+		})
+	}
+	t.Logf("%d of %d values", tried, len(all))
 }
 
 // Bits are flipped in the file of an usher that does not run. Either the whole inbox says that it is damaged, or one tenant pays.

@@ -41,8 +41,7 @@ type lastLine struct {
 }
 
 const (
-	// maxNumber is the largest number that a webhook can have. Many readers of JSON know no larger integers.
-	maxNumber = 1<<53 - 1
+	maxNumber = engine.MaxNumber // see there
 	// maxImported is the largest number that an import accepts. More than anybody will ever need are left for new webhooks.
 	maxImported = maxNumber / 2
 )

@@ -230,7 +230,10 @@ func scanWebhook(r engine.Row, withContent bool) (*Webhook, error) {
 		w.Record, w.damaged = Record{}, append(w.damaged, "record")
 	}
 	w.lane.Platform, w.lane.Tenant = w.Platform, w.Tenant
-	w.Changed, w.Received, w.snapshot, w.size = moment(changed), moment(received), snapshot != 0, max(0, w.size)
+	w.Changed, w.Received, w.snapshot = moment(changed), moment(received), snapshot != 0
+	if w.size < 0 || w.size > engine.MaxAmount {
+		w.size, w.damaged = 0, append(w.damaged, "size")
+	}
 	w.Newest = w.Tenant == "" || w.ID >= tail
 	if withContent && header != nil {
 		w.Header, w.hasContent = decodeHeader(header), true
@@ -385,15 +388,14 @@ func scanLane(r engine.Row, before ...any) (*lane, error) {
 	}
 	l.damaged = named(unreadable, engine.LaneColumns)
 	for _, n := range []struct {
-		value  int64
+		value  *int64
 		column string
-	}{{l.waiting, "waiting"}, {l.parked, "parked"}, {l.invalid, "invalid"}, {l.bytes, "bytes"}, {l.failures, "failures"}} {
-		if n.value < 0 {
-			l.damaged = append(l.damaged, n.column)
+		most   int64
+	}{{&l.tail, "tail", maxNumber}, {&l.last, "last", maxNumber}, {&l.waiting, "waiting", engine.MaxAmount}, {&l.parked, "parked", engine.MaxAmount},
+		{&l.invalid, "invalid", engine.MaxAmount}, {&l.bytes, "bytes", engine.MaxAmount}, {&l.failures, "failures", engine.MaxAmount}, {&l.lastResult, "last_result", lastMiss}} {
+		if *n.value < 0 || *n.value > n.most { // a number that large would leave none for the next webhooks
+			*n.value, l.damaged = 0, append(l.damaged, n.column)
 		}
-	}
-	if l.lastResult < lastOK || l.lastResult > lastMiss {
-		l.damaged = append(l.damaged, "last_result")
 	}
 	l.missed, l.taken = readMissed(missedSince, missedLast, missed), orNil(l.taken)
 	l.paused, l.takenSnapshot = paused != 0, takenSnapshot != 0

@@ -12,6 +12,12 @@ import (
 // Never is a time that does not come.
 const Never = int64(1) << 62
 
+// MaxNumber is the largest number that a webhook can have. Many readers of JSON know no larger integers.
+const MaxNumber = int64(1)<<53 - 1
+
+// MaxAmount is more than any count of webhooks or bytes in a row can be.
+const MaxAmount = int64(1e12)
+
 // MaxReaders is how many calls of Engine.Read run at once: each has a connection to the database, and the others wait for one.
 const MaxReaders = 4
 

@@ -2,6 +2,7 @@ package engine
 
 import (
 	_ "embed"
+	"fmt"
 	"regexp"
 	"strconv"
 	"strings"
@@ -33,6 +34,7 @@ func Spelling(own ...string) *strings.Replacer {
 		"{webhook}", "w."+strings.Join(WebhookColumns, ", w.")+", coalesce(l.tail, 0)",
 		"{of}", "l.tenant = w.tenant AND l.platform = w.platform AND l.event_type = w.event_type",
 		"{never}", strconv.FormatInt(Never, 10),
+		"{largest}", strconv.FormatInt(MaxNumber, 10),
 	)...)
 }
 
@@ -52,7 +54,7 @@ func Statements(own string, spelling *strings.Replacer) map[string]string {
 	for _, part := range append(strings.Split(sharedStatements, "-- name: ")[1:], strings.Split(own, "-- name: ")[1:]...) {
 		name, statement, _ := strings.Cut(part, "\n")
 		statement = strings.NewReplacer("{troubled}", troubled, "{stands}", stands).Replace(strings.TrimSpace(statement))
-		statement = amount.ReplaceAllString(statement, "(CASE WHEN $1 BETWEEN 0 AND 1000000000000 THEN $1 ELSE 0 END)")
+		statement = amount.ReplaceAllString(statement, fmt.Sprintf("(CASE WHEN $1 BETWEEN 0 AND %d THEN $1 ELSE 0 END)", MaxAmount))
 		name = strings.TrimSpace(name)
 		if all[name] = spelling.Replace(statement); strings.HasPrefix(name, "list") {
 			all[name+"_up"] = strings.NewReplacer("w.seq < ", "w.seq > ", "w.seq DESC", "w.seq").Replace(all[name])

@@ -175,18 +175,18 @@ SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {schema}.number
 
 -- name: number_raise
 -- To this number at least, and to the highest that is in use.
-SELECT setval('{schema}.number', greatest($1::bigint, (SELECT last_value FROM {schema}.number), (SELECT max(seq) FROM {schema}.webhook), 1))
+SELECT setval('{schema}.number', greatest($1::bigint, (SELECT last_value FROM {schema}.number), (SELECT max(seq) FROM {schema}.webhook WHERE seq <= {largest}), 1))
 
 -- name: numbers_behind
 -- Raises the sequence if it is behind the tables: a logical replica, for one, gets no sequences. Only what an index knows: there may be
 -- millions of lanes, and each looks at its own numbers.
 SELECT setval('{schema}.number', used.number) FROM (
-	SELECT greatest((SELECT max(seq) FROM {schema}.webhook), (SELECT max(mark) FROM {schema}.reconcile)) AS number) AS used
+	SELECT greatest((SELECT max(seq) FROM {schema}.webhook WHERE seq <= {largest}), (SELECT max(mark) FROM {schema}.reconcile WHERE mark <= {largest})) AS number) AS used
 WHERE used.number > (SELECT last_value FROM {schema}.number)
 
 -- name: highest_last
 -- The highest number that a lane has. It reads all lanes.
-SELECT coalesce(max(last), 0) FROM {schema}.lane
+SELECT coalesce(max(last), 0) FROM {schema}.lane WHERE last <= {largest}
 
 -- name: gate_up
 -- Locked, so that of two gates that come up at once one finds the outage.

@@ -39,7 +39,7 @@ UPDATE number SET last = last
 
 -- name: take_numbers
 -- If the last number is damaged, the next one is above all that webhooks have.
-UPDATE number SET last = ?1 + CASE WHEN typeof(last) = 'integer' AND last >= 0 THEN last ELSE (SELECT coalesce(max(seq), 0) FROM webhook) END RETURNING last - ?1 + 1, ?1
+UPDATE number SET last = ?1 + CASE WHEN typeof(last) = 'integer' AND last BETWEEN 0 AND {largest} THEN last ELSE (SELECT coalesce(max(seq), 0) FROM webhook WHERE seq <= {largest}) END RETURNING last - ?1 + 1, ?1
 
 -- name: next_waiting
 -- 1 to 3 the lane, 4 a webhook that does not count, 5 the size up to which the content is read, too.
