@@ -20,13 +20,13 @@ const root = "../"
 // How many words a page may have. A page that needs more has said something twice, or belongs somewhere else.
 var budgets = map[string]int{
 	"README.md": 880, "bench/RESULTS.md": 1540,
-	"docs/operations.md": 5900, "docs/architecture.md": 3960, "docs/SECURITY.md": 2150, "docs/reference.md": 3300,
-	"docs/reliability.md": 1650, "docs/api.md": 2080, "docs/uses.md": 3000, "docs/receivers.md": 1000, "docs/entitlements.md": 2000,
-	"docs/evidence.md": 2030,
+	"docs/operations.md": 4350, "docs/architecture.md": 3920, "docs/SECURITY.md": 2060, "docs/reference.md": 3680,
+	"docs/reliability.md": 1600, "docs/api.md": 1850, "docs/uses.md": 2700, "docs/receivers.md": 980, "docs/entitlements.md": 1810,
+	"docs/evidence.md": 1980,
 }
 
 // budgetOfTheRest is for all other pages in docs together.
-const budgetOfTheRest = 2100
+const budgetOfTheRest = 2000
 
 // Every page is within its budget, and listed.
 func TestPagesAreShort(t *testing.T) {
@@ -60,13 +60,13 @@ func TestPagesAreShort(t *testing.T) {
 	}
 }
 
-// docs/operations.md lists every metric, and docs/evidence.md every fuzz target with its package.
+// docs/reference.md lists every metric, and docs/evidence.md every fuzz target with its package.
 func TestListsInDocsAreComplete(t *testing.T) {
 	for _, list := range []struct {
 		page, folder, name string // name has one group: what the page has to name
 		least              int
 	}{
-		{"docs/operations.md", "internal/admin", `[^)]"(usher_\w+)",`, 25},
+		{"docs/reference.md", "internal/admin", `[^)]"(usher_\w+)",`, 25},
 		{"docs/evidence.md", ".", `\nfunc (Fuzz\w+)\(`, 15},
 	} {
 		page, err := os.ReadFile(root + list.page)

@@ -78,8 +78,8 @@ name its settings:
 var commandHelp = map[string]string{
 	"serve": `Usage: usher
 
-Serves until it gets SIGINT or SIGTERM. It has three parts, and each works
-without the others:
+Serves until it gets SIGINT or SIGTERM. It has three parts. Entitlements need an
+inbox; apart from that, each part works without the others:
 
   outbound       on when USHER_BASE_URL is set: your programs call
                  http://127.0.0.1:8080/graphql, and usher adds the token

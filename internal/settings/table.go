@@ -97,7 +97,7 @@ func (s *Settings) sections() []section {
 				{"USHER_WEBHOOK_MAX_INFLIGHT", positive{&w.MaxInflight}, "`256`", "Webhooks handled at once, an equal share for each receiver; more get 503."},
 				{"USHER_WEBHOOK_SIGN_SECRET", &w.signSecret, "none", "`whsec_…`: usher signs what it delivers with the Standard Webhooks headers. Several, comma-separated, while you rotate: one signature each."},
 			}, new(extraReceiver).variables())},
-		{"Inbox", "usher stores each webhook before it answers 200, and retries until the receiver has it. Without an inbox it passes webhooks through.",
+		{"Inbox", "With an inbox usher takes each webhook in before it answers 200, and [retries or parks](operations.md#retries-and-parking) what the receiver does not accept. Without one it passes webhooks through.",
 			"gate", []Variable{
 				{"USHER_WEBHOOK_INBOX", &w.Inbox, "none", "`file:/path/inbox.db`: a file, for one usher. `postgres://user@host[,host]/database`: a PostgreSQL database (version 13 or newer) that replicas share, with the usual parameters (`sslmode`, `sslrootcert`, `target_session_attrs`, …) and `schema` (default `usher`) for its tables."},
 				{"USHER_WEBHOOK_INBOX_TRIES", positive{&w.InboxConfig.MaxTries}, "`20`", "Failed tries until usher parks a webhook. [Some do not count](receivers.md#what-it-answers)."},
