@@ -39,6 +39,9 @@ type Tenant struct {
 	Finding *inbox.Finding `json:"finding,omitempty"` // what a reconcile has found of it; left out if it is nothing that counts
 	Unread  string         `json:"unread,omitempty"`  // why the inbox can't be read now: then only MayUse is known, from memory
 
+	Troubles []status.Trouble `json:"problems"` // that may concern the tenant, only of GET /api/tenant
+	Over     []inbox.Trouble  `json:"over"`     // of the last 7 days
+
 	Latest *Webhook `json:"-"` // the one of Snapshots that Rights is from, or nil
 }
 
@@ -249,7 +252,31 @@ func (h *Handler) apiTenant(r *http.Request) (any, error) {
 		}
 		t.Platform = &named.Platform
 	}
-	return h.tenant(r.Context(), *t.Platform, t.Tenant)
+	answer, err := h.tenant(r.Context(), *t.Platform, t.Tenant)
+	if err == nil {
+		h.addTroubles(r.Context(), answer)
+	}
+	return answer, err
+}
+
+// addTroubles adds what is wrong, and what was, that may concern a tenant.
+func (h *Handler) addTroubles(ctx context.Context, t *Tenant) {
+	receiver := ""
+	if rc := h.cfg.Receivers.For(t.Platform); rc != nil {
+		receiver = rc.Name
+	}
+	t.Troubles, t.Over = []status.Trouble{}, []inbox.Trouble{} // [] and not null
+	for _, one := range h.status(ctx).Troubles {
+		if one.Concerns(t.Platform, t.Code, receiver) {
+			t.Troubles = append(t.Troubles, one)
+		}
+	}
+	over, _ := h.recorder.Since(ctx, time.Now().Add(-inbox.HistoryAge))
+	for i := range over {
+		if status.Concerns(&over[i], t.Platform, t.Code, receiver) {
+			t.Over = append(t.Over, over[i])
+		}
+	}
 }
 
 // held returns the platform of the only tenant with this code that usher can answer for; nil: there is none.

@@ -8,10 +8,12 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
 
+	"usher/internal/admin/history"
 	"usher/internal/inbox"
 	"usher/internal/logs"
 	"usher/internal/outbound"
@@ -56,10 +58,39 @@ func checkCommand(ctx context.Context, p *Process) error {
 	if s.GateOn() || s.EntitlementsOn() {
 		c.inbox(&s.Webhook, !s.GateOn())
 	}
+	if s.Admin.NotifyURL != nil {
+		c.notifications(ctx, s)
+	}
 	if c.failed {
 		return exitCode(exitFailed)
 	}
 	return nil
+}
+
+// notifications only opens a connection, to the proxy if there is one: a message would reach people. The address is a secret.
+func (c *checker) notifications(ctx context.Context, s *settings.Settings) {
+	to, err := url.Parse(s.Admin.NotifyURL.Get())
+	if err != nil { // settings has checked it
+		return
+	}
+	what := "the host"
+	if via, err := s.Outbound.Proxy(to); err == nil && via != nil {
+		what, to = "the proxy", via
+	}
+	port := cmp.Or(to.Port(), map[string]string{"http": "80", "https": "443"}[to.Scheme], "1080")
+	dialer := &net.Dialer{Timeout: 5 * time.Second}
+	dial := dialer.DialContext
+	if to.Scheme == "https" {
+		dial = (&tls.Dialer{NetDialer: dialer}).DialContext
+	}
+	conn, err := dial(ctx, "tcp", net.JoinHostPort(to.Hostname(), port))
+	if err != nil {
+		_, why := history.Why(err)
+		c.fail("notifications: %v; the address is in USHER_NOTIFY_URL (not shown)", why)
+		return
+	}
+	conn.Close()
+	c.ok("notifications: %s accepts connections; nothing was posted", what)
 }
 
 type checker struct {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"usher/internal/admin"
+	"usher/internal/admin/status"
 	"usher/internal/inbox"
 	"usher/internal/snapshot"
 	"usher/internal/text"
@@ -85,6 +86,7 @@ func entitlementsCommand(ctx context.Context, p *Process, args []string) error {
 	if a := t.Ambiguous; a != nil {
 		fmt.Fprintf(p.Stdout, "%s.\n  %s\n", text.Visible(a.Why), text.Visible(p.commandLines(a.Do)))
 	}
+	defer p.printTroubles(&t, now)
 	if len(args) == 2 && failed == nil { // it may use what was asked for
 		return nil
 	}
@@ -92,6 +94,37 @@ func entitlementsCommand(ctx context.Context, p *Process, args []string) error {
 		"webhook log, or compare the tenant, and take in what differs (CMD prints it; 'usher help reconcile' says how):\n  %s\n",
 		text.Visible(p.commandLine("usher reconcile --partial --apply -- CMD")))
 	return failed
+}
+
+// shownOver is how many entries of the history a tenant's receipt shows.
+const shownOver = 5
+
+// printTroubles says what is wrong, and what was in the last 7 days, that may concern the tenant.
+func (p *Process) printTroubles(t *admin.Tenant, now time.Time) {
+	if len(t.Troubles)+len(t.Over) == 0 {
+		return
+	}
+	fmt.Fprintln(p.Stdout, "What may concern this tenant:")
+	for i := range t.Troubles {
+		one := &t.Troubles[i]
+		fmt.Fprintf(p.Stdout, "  now: %s%s\n", plainText(one.What), since(one.Since, now))
+	}
+	for i := range t.Over[:min(shownOver, len(t.Over))] {
+		one := &t.Over[i]
+		fmt.Fprintf(p.Stdout, "  over: %s; %s\n", plainText(status.What(one)), plainText(status.Lasted(one)))
+	}
+	all := p.commandLines("'usher status' says what to do")
+	if more := len(t.Over) - shownOver; more > 0 {
+		all += fmt.Sprintf("; %d more are over: ", more) + p.commandLines("'usher status --since 7d'")
+	}
+	fmt.Fprintf(p.Stdout, "  %s.\n", text.Visible(all))
+}
+
+func since(at, now time.Time) string {
+	if at.IsZero() {
+		return ""
+	}
+	return ", since " + timeAndAge(at, now)
 }
 
 // printReceipt says whether the receiver has the webhook that usher's answer comes from and, if not, why

@@ -119,6 +119,12 @@ func What(t *inbox.Trouble) string {
 	return "on " + t.Replica + ": " + t.What
 }
 
+// Concerns says whether a trouble may be about a tenant, as for one of the history.
+func (t *Trouble) Concerns(platform, tenant, receiver string) bool {
+	record := t.record(time.Time{}, "")
+	return Concerns(&record, platform, tenant, receiver)
+}
+
 // Concerns says whether a trouble may be about a tenant, whose webhooks this receiver gets; empty: not known.
 func Concerns(t *inbox.Trouble, platform, tenant, receiver string) bool {
 	if t.Part == "outbound" || t.Kind == NotifyFails || t.Kind == replicaGone.Name || cmp.Or(receiver, t.Receiver) != cmp.Or(t.Receiver, receiver) {
