@@ -119,7 +119,7 @@ func TestAPI(t *testing.T) {
 		{"list with a bad limit", "GET", "/api/webhooks?limit=-1", "", nil, 400, "limit", ""},
 		{"list by an outcome", "GET", "/api/webhooks?outcome=parked", "", nil, 400, `no parameter \"outcome\"; it has: state, tenant`, ""},
 		{"two states", "POST", "/api/discard?state=waiting&state=parked", "", nil, 400, `state is given twice`, ""},
-		{"status of something", "GET", "/api/status?tenant=acme", "", nil, 400, `/api/status has no parameter \"tenant\"; it has: none`, ""},
+		{"status of something", "GET", "/api/status?tenant=acme", "", nil, 400, `/api/status has no parameter \"tenant\"; it has: since`, ""},
 		{"one webhook of a tenant", "GET", "/api/webhooks/3?tenant=acme", "", nil, 400, "tenant", ""},
 		{"send one again with a slip", "POST", "/api/webhooks/3/redeliver?forced=true", "", nil, 400, "forced", ""},
 		{"pause what the address names", "POST", "/api/pause?tenant=acme", "", nil, 400, "tenant", ""},

@@ -89,9 +89,9 @@ type memory struct {
 	newSeen  []*seenRow
 }
 
-// mend makes a lane whole whose row is damaged, or says something else than its webhooks. These are counted, and what nobody can know is as in a
+// recount makes a lane whole whose row is damaged, or says something else than its webhooks. These are counted, and what nobody can know is as in a
 // new lane: what waits is tried at once, and nothing counts as a copy.
-func (l *lane) mend() {
+func (l *lane) recount() {
 	now, c := l.t.now, l.t.rows.count(l)
 	if l.damaged != nil || c.waiting != l.waiting {
 		l.t.logError("a tenant's row in the inbox was damaged: usher has counted its webhooks anew", "tenant", l.Tenant, "platform", l.Platform, "columns", l.damaged, "waiting", c.waiting)
@@ -601,7 +601,7 @@ func (l *lane) claim(rc *receiver.Receiver) *Lease {
 	}
 	h := l.first()
 	if h == nil { // or it would be claimed for ever
-		if l.mend(); l.waiting == 0 {
+		if l.recount(); l.waiting == 0 {
 			return nil
 		}
 		if h = l.first(); h == nil {

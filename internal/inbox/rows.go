@@ -375,7 +375,7 @@ type lane struct {
 	memory
 }
 
-// scanLane reads a row of {lane}. One that is damaged says so; lane.mend makes it whole.
+// scanLane reads a row of {lane}. One that is damaged says so; lane.recount makes it whole.
 func scanLane(r engine.Row, before ...any) (*lane, error) {
 	l := &lane{memory: memory{frontier: math.MinInt64}}
 	var paused, takenSnapshot, missedSince, missedLast int64

@@ -203,7 +203,7 @@ func (t *sqlTurn) load(works []*work) error {
 	t.mayTakeOver = t.s.clock.mayTakeOver(t.leaseTime)
 	for _, l := range t.lanes {
 		if l.damaged != nil {
-			l.mend()
+			l.recount()
 		}
 	}
 	for _, h := range named {

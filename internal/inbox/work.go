@@ -281,7 +281,11 @@ func (s *Inbox) commit(works []*work) error {
 		}
 	}
 	if errors.As(err, &refused) {
-		s.cfg.Log.Error("the database refuses what usher wants to write", "err", err)
+		if refused.Locked { // another client, or a replica that stands still in a transaction
+			s.cfg.Log.Warn("somebody else holds rows of the inbox's database for long: what needs them has failed", "err", err)
+		} else {
+			s.cfg.Log.Error("the database refuses what usher wants to write", "err", err)
+		}
 		return nil
 	}
 	return err
