@@ -152,7 +152,7 @@ func TestHeldUp(t *testing.T) {
 	for _, tenant := range []string{"acme", "acme-2", "acme-3"} {
 		post(t, w.gate, of("docs", tenant, 100))
 	}
-	testkit.Eventually(t, "told that the receiver is down", banner("critical", receiver+"answers 503 to everything: nothing is delivered, "))
+	testkit.Eventually(t, "told that the receiver is down", banner("critical", receiver+"takes nothing: nothing is delivered, "))
 	// Then nobody knows when one of its webhooks is tried next: usher tries one after the other to see whether it is back.
 	testkit.Eventually(t, "told what they wait for", func() bool {
 		_, page := get(t, w.admin+"/webhooks?search=acme&state=waiting")
