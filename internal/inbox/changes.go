@@ -370,7 +370,7 @@ func (s *Inbox) tell() (more bool) {
 		return false
 	}
 	var last toldRow
-	var first, may, count int64
+	var first, may int64
 	err := s.read(s.run, func(tx engine.Tx) error {
 		tx.Queue("untold", func(r engine.Row) error { return r.Scan(&first, new(int64), &may) })
 		tx.Queue("last_telling", func(r engine.Row) error { return r.Scan(&last.number, &last.token) })
@@ -381,21 +381,21 @@ func (s *Inbox) tell() (more bool) {
 	}
 	if first > 0 && may > 0 && s.engine.Full() == nil {
 		token, reply := rand.Int64(), make(chan error, 1)
-		told := int64(0)
+		var told, count int64
 		err = s.await(s.run, s.run.Done(), &work{failed: func(err error) { reply <- err }, decide: func(t *sqlTurn) func() {
-			told, count = 0, 0
+			var upTo, n int64 // not told and count: nobody waits for this any more if the inbox is closed
 			t.statements = append(t.statements, func(tx engine.Tx) {
 				tx.Queue("tell_lock", nil)
-				tx.Queue("tell", func(r engine.Row) error { return r.Scan(&told, &count) }, int64(tellAtOnce), token, t.now)
+				tx.Queue("tell", func(r engine.Row) error { return r.Scan(&upTo, &n) }, int64(tellAtOnce), token, t.now)
 			})
-			return func() { reply <- nil }
+			return func() { told, count = upTo, n; reply <- nil }
 		}}, reply)
-		if err != nil {
-			count = 0
-		} else if told > 0 { // else another process tells, and what it has told can be read
-			last = toldRow{told, token}
+		if err == nil {
+			if more = count == tellAtOnce; told > 0 { // else another process tells, and what it has told can be read
+				last = toldRow{told, token}
+			}
 		}
 	}
 	s.feed.noticed(last)
-	return count == tellAtOnce
+	return more
 }
