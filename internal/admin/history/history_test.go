@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -148,18 +149,36 @@ func TestMissingReplicas(t *testing.T) {
 	}
 }
 
+// troubles are what a test says is wrong.
+type troubles struct {
+	mu    sync.Mutex
+	words []string
+}
+
+func (t *troubles) set(words ...string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.words = words
+}
+
+func (t *troubles) get() []string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.words
+}
+
 // desk is a recorder, whose troubles somebody sets.
 type desk struct {
 	*Recorder
 	t     *testing.T
-	wrong *[]string
+	wrong *troubles
 }
 
-func newDesk(t *testing.T, box *inbox.Inbox, wrong *[]string, change ...func(*Config)) *desk {
+func newDesk(t *testing.T, box *inbox.Inbox, wrong *troubles, change ...func(*Config)) *desk {
 	health := &status.Health{Parts: []status.Part{{Name: "gate", On: true}}}
 	cfg := Config{Inbox: box, Host: "gate-1", Log: slog.New(slog.DiscardHandler), Stopping: func() bool { return false }, Status: func(context.Context) *status.Status {
 		s := &status.Status{Health: health}
-		for _, words := range *wrong {
+		for _, words := range wrong.get() {
 			s.Troubles = append(s.Troubles, status.Trouble{What: words, Kind: status.Kind{Name: words, Severity: status.Critical, Means: "It hurts.", Do: "Mend it."}})
 		}
 		return s
@@ -187,7 +206,7 @@ func (d *desk) over(want ...string) {
 func TestHistorySurvivesARestart(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "inbox.db")
 	synctest.Test(t, func(t *testing.T) {
-		var wrong []string
+		var wrong troubles
 		open := func() (*inbox.Inbox, *desk, func()) {
 			address, err := inbox.ParseAddress("file:" + path)
 			if err != nil {
@@ -205,18 +224,18 @@ func TestHistorySurvivesARestart(t *testing.T) {
 		}
 		_, d, end := open()
 		time.Sleep(2 * time.Second) // not at the moment of a look
-		wrong = []string{"disk", "acme hurts"}
+		wrong.set("disk", "acme hurts")
 		time.Sleep(time.Minute)
-		wrong = []string{"disk"}
+		wrong.set("disk")
 		time.Sleep(10 * time.Second)
 		d.over("acme hurts 1m0s")
-		wrong = []string{"disk", "acme hurts"} // it comes back at once
+		wrong.set("disk", "acme hurts") // it comes back at once
 		time.Sleep(10 * time.Second)
 		d.over()
 		end()
 		box, d, end := open()
 		time.Sleep(12 * time.Second)
-		wrong = nil
+		wrong.set()
 		time.Sleep(time.Minute)
 		d.over("acme hurts 1m30s", "disk 1m30s")
 		if err := eraseKnown(box, d, "acme"); err != nil {

@@ -95,7 +95,7 @@ func (c *chat) answers(f func(http.ResponseWriter)) {
 func inNight(t *testing.T, test func(d *desk, c *chat)) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &chat{t: t, texts: make(chan string, 100)}
-		var wrong []string
+		var wrong troubles
 		d := newDesk(t, nil, &wrong, func(cfg *Config) { cfg.URL = func() string { return "http://chat.example/hooks/s3cr3ts3cr3t" } })
 		d.roundTrip = func(r *http.Request) (*http.Response, error) {
 			w := httptest.NewRecorder()
@@ -144,22 +144,22 @@ func (c *chat) want(when string, parts ...string) {
 // What has lasted a minute is said, what is over before is not; what is over for a minute is said; what comes together is one message.
 func TestWhatIsSaid(t *testing.T) {
 	inNight(t, func(d *desk, c *chat) {
-		*d.wrong = []string{"short"}
+		d.wrong.set("short")
 		time.Sleep(50 * time.Second)
-		*d.wrong = nil
+		d.wrong.set()
 		time.Sleep(3 * time.Minute)
 		c.want("what was short")
-		*d.wrong = []string{"one"}
+		d.wrong.set("one")
 		time.Sleep(8 * time.Second)
-		*d.wrong = []string{"one", "two"}
+		d.wrong.set("one", "two")
 		time.Sleep(50 * time.Second)
 		c.want("before a minute")
 		time.Sleep(10 * time.Second)
 		c.want("both", "one,two: usher on gate-1: 2 things are wrong.\nCRITICAL: one. Since ", "\nIt hurts. Mend it.\nCRITICAL: two. Since ", "!---")
-		*d.wrong = []string{"two", "three"}
+		d.wrong.set("two", "three")
 		time.Sleep(2*time.Minute + 10*time.Second)
 		c.want("one is over, three began", "one,three: usher on gate-1: 2 things are wrong.\nCRITICAL: three. Since ", "\nOVER after 1 min", ": one.", "!two")
-		*d.wrong = nil
+		d.wrong.set()
 		time.Sleep(70 * time.Second)
 		c.want("all is over", "three,two: usher on gate-1: all is well again.\nOVER after ")
 		time.Sleep(time.Hour)
@@ -183,13 +183,13 @@ func TestChatsThatFail(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inNight(t, func(d *desk, c *chat) {
 				c.answers(tc.answer)
-				*d.wrong = []string{"disk"}
+				d.wrong.set("disk")
 				time.Sleep(11 * time.Minute)
 				var s status.Status
 				if d.Facts(&s); c.tries.Load() < tc.within || c.tries.Load() > tc.most || !strings.Contains(s.Notifications.Error, tc.why) || strings.Contains(s.Notifications.Error, "s3cr3t") {
 					t.Errorf("%d tries, %q", c.tries.Load(), s.Notifications.Error)
 				}
-				*d.wrong = []string{"token"}
+				d.wrong.set("token")
 				time.Sleep(24 * time.Hour) // away for a day
 				c.answers(nil)
 				time.Sleep(6 * time.Minute)
