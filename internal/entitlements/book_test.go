@@ -651,6 +651,8 @@ func neverOlder(t *testing.T, rng *rand.Rand, shared bool) {
 	}
 	running.Wait()
 	time.Sleep(time.Minute) // what has changed is read again
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	for _, e := range b.held.Values() {
 		b.size -= e.size()
 	}
