@@ -7,8 +7,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"go.yaml.in/yaml/v3"
 
@@ -156,6 +158,38 @@ func TestAlertsHaveARunbook(t *testing.T) {
 	}
 	if len(figures) != 3 || len(severities) != 2 || severities["critical"] == 0 || severities["warning"] == 0 {
 		t.Errorf("figures %v, severities %v", figures, severities)
+	}
+}
+
+// What is over goes: an alert that counts something looks at a window that is shorter than its for, or a moment would wake somebody up when it is over.
+func TestAlertsEnd(t *testing.T) {
+	var alerts struct {
+		Groups []struct {
+			Rules []struct{ Alert, Expr, For string }
+		}
+	}
+	if err := yaml.Unmarshal(read(t, "prometheus/alerts.yaml"), &alerts); err != nil {
+		t.Fatal(err)
+	}
+	window, counting := regexp.MustCompile(`(?:increase|rate)\([^\[]*\[(\w+)\]`), 0
+	for _, rule := range alerts.Groups[0].Rules {
+		all := window.FindAllStringSubmatch(rule.Expr, -1)
+		if rule.Alert == "" || len(all) == 0 {
+			continue
+		}
+		counting++
+		lasts, err := time.ParseDuration(rule.For)
+		ends := false
+		for _, found := range all {
+			of, wrong := time.ParseDuration(found[1])
+			ends, err = ends || of < lasts, errors.Join(err, wrong)
+		}
+		if !ends || err != nil {
+			t.Errorf("%s, for: %s, looks back for longer: %s (%v)", rule.Alert, rule.For, rule.Expr, err)
+		}
+	}
+	if counting < 7 {
+		t.Errorf("%d alerts count something", counting)
 	}
 }
 
