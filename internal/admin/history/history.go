@@ -46,7 +46,7 @@ const (
 	signEvery = 15 * time.Second
 	claimFor  = inbox.SpeakerLease - signEvery
 	settled   = 30 * time.Second // the inbox has been read for so long: who has signed since is known
-	forgetIn  = 2 * time.Minute  // what was over for so long is only in the inbox
+	lastWords = time.Second      // a message that is under way when usher ends has so long for its answer
 )
 
 // A Recorder keeps the history.
@@ -60,7 +60,7 @@ type Recorder struct {
 	unsaved  map[string]bool // ids of records that the inbox does not have as they are
 	said     map[string]bool // ids of others' records that were said, which the inbox does not know
 	replicas []inbox.Replica
-	readable time.Time // since when the inbox can be read; zero: it cannot
+	readable time.Time // since when the inbox can be read, and written; zero: it cannot
 	speaks   bool      // it speaks for all
 	claimed  time.Time // when that was last asked for
 	signed   time.Time
@@ -101,11 +101,14 @@ func (r *Recorder) Run(ctx context.Context, name string) {
 	r.mu.Unlock()
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
+	toPost, cut := context.WithCancel(context.WithoutCancel(ctx))
+	defer cut()
 	var posting sync.WaitGroup
-	defer posting.Wait()
 	for n := 1; ; n++ {
 		select {
-		case <-ctx.Done():
+		case <-ctx.Done(): // what the other side has taken should be stored as said
+			defer time.AfterFunc(lastWords, cut).Stop()
+			posting.Wait()
 			r.end()
 			return
 		case <-tick.C:
@@ -113,13 +116,20 @@ func (r *Recorder) Run(ctx context.Context, name string) {
 		if r.cfg.Stopping() {
 			continue
 		}
-		if n%int(lookEvery/time.Second) == 0 {
+		if n%int(lookEvery/time.Second) == 0 || r.hasSaid() {
 			r.Look(ctx)
 		}
 		if m := r.dueNow(); m != nil {
-			posting.Go(func() { r.post(ctx, m) })
+			posting.Go(func() { r.post(toPost, m) })
 		}
 	}
+}
+
+// hasSaid says whether something was said that the inbox does not know: after a crash it would be said again.
+func (r *Recorder) hasSaid() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.said) > 0 && r.cfg.Inbox.Health().Err == nil
 }
 
 // end says that this replica ends: others need not miss it.
@@ -158,10 +168,11 @@ func (r *Recorder) signEvery() time.Duration {
 	return time.Hour // then old rows are deleted
 }
 
-// take brings what is in memory up to date with what the inbox has. Nil: it cannot be read.
+// take brings what is in memory up to date with what the inbox has. Nil: it cannot be read. If this replica has not signed for a while, it may be
+// that nobody can write: then what can be read says neither who is gone nor who speaks.
 func (r *Recorder) take(night *inbox.Night, now time.Time) {
 	switch {
-	case night == nil:
+	case night == nil, r.shared() && !r.cfg.ReadOnly && time.Since(latest(r.claimed, r.started)) > claimFor:
 		r.readable = time.Time{}
 		r.records = slices.DeleteFunc(r.records, func(t inbox.Trouble) bool { return !t.Ended.IsZero() && now.Sub(t.Ended) > inbox.HistoryAge })
 		r.records = r.records[max(0, len(r.records)-inbox.HistorySize):]

@@ -9,6 +9,8 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -18,6 +20,7 @@ import (
 
 	"usher/internal/admin/status"
 	"usher/internal/inbox"
+	"usher/internal/testkit/pgtest"
 )
 
 // A message is at most 4,000 characters and twenty lines, whatever it is about, and says how much it leaves out. What it leaves out counts as said.
@@ -223,5 +226,86 @@ func TestNoErrorHasTheAddress(t *testing.T) {
 		if _, result, err := r.send(t.Context(), &message{text: "x"}); err == nil || strings.Contains(err.Error(), "s3cr3t") || result == "ok" {
 			t.Errorf("%s: %s %v", url, result, err)
 		}
+	}
+}
+
+// Replicas agree by writing on who is there, and who speaks. While nobody can write, though everybody can read, each says what is wrong with
+// it, and nobody else is gone.
+func TestWhoSpeaksWhileNobodyCanWrite(t *testing.T) {
+	address, err := inbox.ParseAddress(pgtest.Schema(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	box, err := inbox.Open(inbox.Config{Address: address, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer box.Close()
+	for box.Health().Err != nil {
+		time.Sleep(10 * time.Millisecond)
+	}
+	var wrong []string
+	for _, name := range []string{"gate-1", "gate-2"} {
+		d := newDesk(t, box, &wrong, func(cfg *Config) { cfg.Name = name })
+		d.Look(t.Context())
+		d.records = []inbox.Trouble{{ID: "1", Replica: "gate-1"}, {ID: "2", Replica: "gate-2"}, {ID: "3"}}
+		if say := d.mySay(); len(say) != 3 && name == "gate-1" || len(say) != 0 && name == "gate-2" {
+			t.Errorf("%s: %v", name, say)
+		}
+		d.claimed, d.started, d.readable = d.claimed.Add(-claimFor), d.started.Add(-time.Hour), d.readable.Add(-time.Hour)
+		d.take(&inbox.Night{Troubles: d.records, Replicas: []inbox.Replica{{Name: "gate-3", Seen: d.now().Add(-time.Hour)}}}, d.now())
+		var s status.Status
+		if d.Facts(&s); len(s.Gone) != 0 {
+			t.Errorf("%s, while nobody can sign: %v are gone", name, s.Gone)
+		}
+		if say := d.mySay(); !slices.ContainsFunc(say, func(t inbox.Trouble) bool { return t.Replica == name }) || slices.ContainsFunc(say, func(t inbox.Trouble) bool { return t.Replica != name && t.Replica != "" }) {
+			t.Errorf("%s, while nobody can write: %v", name, say)
+		}
+	}
+}
+
+// A message that is under way when usher ends, or is killed soon after, is not sent again by the next run.
+func TestWhatWasSaidBeforeTheEnd(t *testing.T) {
+	for name, wait := range map[string]time.Duration{"it is under way": 300 * time.Millisecond, "it was taken": 2500 * time.Millisecond} {
+		path := filepath.Join(t.TempDir(), "inbox.db")
+		synctest.Test(t, func(t *testing.T) {
+			address, err := inbox.ParseAddress("file:" + path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			posts, wrong := make(chan struct{}, 10), []string{"disk"}
+			for run := range 2 {
+				box, err := inbox.Open(inbox.Config{Address: address, Log: slog.New(slog.DiscardHandler)})
+				if err != nil {
+					t.Fatal(err)
+				}
+				d := newDesk(t, box, &wrong, func(cfg *Config) { cfg.URL = func() string { return "http://chat.example/" } })
+				d.roundTrip = func(r *http.Request) (*http.Response, error) {
+					posts <- struct{}{}
+					select {
+					case <-time.After(500 * time.Millisecond):
+						return httptest.NewRecorder().Result(), nil
+					case <-r.Context().Done():
+						return nil, r.Context().Err()
+					}
+				}
+				ctx, stop := context.WithCancel(t.Context())
+				ended := make(chan struct{})
+				go func() { d.Run(ctx, "gate-1"); close(ended) }()
+				for deadline := time.Now().Add(5 * time.Minute); len(posts) <= run && time.Now().Before(deadline); {
+					time.Sleep(10 * time.Millisecond)
+				}
+				time.Sleep(wait)
+				if night, err := box.Tonight(t.Context()); wait > time.Second && (err != nil || night.Said.IsZero()) {
+					t.Errorf("%s: the inbox does not know: %+v %v", name, night, err)
+				}
+				stop()
+				<-ended
+				box.Close()
+			}
+			if len(posts) != 1 {
+				t.Errorf("%s: it was sent %d times", name, len(posts))
+			}
+		})
 	}
 }
