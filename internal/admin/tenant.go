@@ -39,10 +39,21 @@ type Tenant struct {
 	Finding *inbox.Finding `json:"finding,omitempty"` // what a reconcile has found of it; left out if it is nothing that counts
 	Unread  string         `json:"unread,omitempty"`  // why the inbox can't be read now: then only MayUse is known, from memory
 
-	Troubles []status.Trouble `json:"problems"` // that may concern the tenant, only of GET /api/tenant
-	Over     []inbox.Trouble  `json:"over"`     // of the last 7 days
+	*Concerning // only of GET /api/tenant
 
 	Latest *Webhook `json:"-"` // the one of Snapshots that Rights is from, or nil
+}
+
+// Concerning is what may concern a tenant, also one that usher does not know: perhaps its webhook was missed.
+type Concerning struct {
+	Troubles []status.Trouble `json:"problems"` // now
+	Over     []inbox.Trouble  `json:"over"`     // of the last 7 days
+}
+
+// noTenantError refuses a tenant that usher does not know.
+type noTenantError struct {
+	*refusal
+	concerning *Concerning
 }
 
 // maxTimeline is how many of a tenant's webhooks are shown.
@@ -241,10 +252,25 @@ func (h *Handler) apiTenant(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	named := t
 	if !query.Has("platform") {
-		t.Platform = nil
-		named, err := h.knownTenant(r.Context(), t)
-		if held := h.held(r.Context(), t.Tenant); err != nil && held != nil && h.inboxTrouble(err) != nil {
+		named.Platform = nil
+	}
+	answer, err := h.namedTenant(r.Context(), named)
+	if refused, ok := errors.AsType[*refusal](err); ok && refused.status == http.StatusNotFound {
+		return nil, &noTenantError{refused, h.concerning(r.Context(), named.Platform, t.Tenant)}
+	} else if err != nil {
+		return nil, err
+	}
+	answer.Concerning = h.concerning(r.Context(), &answer.Platform, answer.Code)
+	return answer, nil
+}
+
+// namedTenant returns the tenant of a name.
+func (h *Handler) namedTenant(ctx context.Context, t inbox.TenantName) (*Tenant, error) {
+	if t.Platform == nil {
+		named, err := h.knownTenant(ctx, t)
+		if held := h.held(ctx, t.Tenant); err != nil && held != nil && h.inboxTrouble(err) != nil {
 			named.Platform, err = *held, nil
 		}
 		if err != nil {
@@ -252,31 +278,31 @@ func (h *Handler) apiTenant(r *http.Request) (any, error) {
 		}
 		t.Platform = &named.Platform
 	}
-	answer, err := h.tenant(r.Context(), *t.Platform, t.Tenant)
-	if err == nil {
-		h.addTroubles(r.Context(), answer)
-	}
-	return answer, err
+	return h.tenant(ctx, *t.Platform, t.Tenant)
 }
 
-// addTroubles adds what is wrong, and what was, that may concern a tenant.
-func (h *Handler) addTroubles(ctx context.Context, t *Tenant) {
-	receiver := ""
-	if rc := h.cfg.Receivers.For(t.Platform); rc != nil {
-		receiver = rc.Name
+// concerning returns what is wrong, and what was, that may concern a tenant; on nil: its platform is not known.
+func (h *Handler) concerning(ctx context.Context, on *string, tenant string) *Concerning {
+	platform, receiver := "", ""
+	if on != nil {
+		platform = *on
+		if rc := h.cfg.Receivers.For(platform); rc != nil {
+			receiver = rc.Name
+		}
 	}
-	t.Troubles, t.Over = []status.Trouble{}, []inbox.Trouble{} // [] and not null
+	c := &Concerning{[]status.Trouble{}, []inbox.Trouble{}} // [] and not null
 	for _, one := range h.status(ctx).Troubles {
-		if one.Concerns(t.Platform, t.Code, receiver) {
-			t.Troubles = append(t.Troubles, one)
+		if one.Concerns(platform, tenant, receiver) {
+			c.Troubles = append(c.Troubles, one)
 		}
 	}
 	over, _ := h.recorder.Since(ctx, time.Now().Add(-inbox.HistoryAge))
 	for i := range over {
-		if status.Concerns(&over[i], t.Platform, t.Code, receiver) {
-			t.Over = append(t.Over, over[i])
+		if status.Concerns(&over[i], platform, tenant, receiver) {
+			c.Over = append(c.Over, over[i])
 		}
 	}
+	return c
 }
 
 // held returns the platform of the only tenant with this code that usher can answer for; nil: there is none.

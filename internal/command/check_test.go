@@ -22,6 +22,8 @@ func TestCheck(t *testing.T) {
 	defer receiver.Close()
 	stranger := httptest.NewTLSServer(sandbox.NewReceiver()) // with a certificate that nobody trusts
 	defer stranger.Close()
+	chat := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("something was posted") }))
+	defer chat.Close()
 	gone := "http://" + testkit.FreeAddress(t)
 	expired, key := testkit.CertificateUntil(t, time.Now().Add(-time.Minute), "127.0.0.1")
 	for _, tc := range []struct {
@@ -38,6 +40,8 @@ func TestCheck(t *testing.T) {
 		{"unreachable", []string{"USHER_BASE_URL=" + gone}, 1, []string{"can't be reached", "USHER_BASE_URL"}},
 		{"receiver whose certificate is not trusted", []string{"USHER_WEBHOOK_FORWARD_URL=" + stranger.URL}, 1, []string{"FAIL  receiver main: ", "certificate", "USHER_WEBHOOK_FORWARD_URL"}},
 		{"receiver down", []string{"USHER_WEBHOOK_FORWARD_URL=" + gone}, 1, []string{"ok    graphql", "FAIL  receiver", "USHER_WEBHOOK_FORWARD_URL"}},
+		{"notifications", []string{"USHER_NOTIFY_URL=" + chat.URL + "/wr0ng"}, 0, []string{"ok    notifications: the host accepts connections; nothing was posted"}},
+		{"notifications that go nowhere", []string{"USHER_NOTIFY_URL=" + gone + "/wr0ng"}, 1, []string{"ok    graphql", "FAIL  notifications: the host does not accept a connection; the address is in USHER_NOTIFY_URL (not shown)"}},
 		{"certificate of the gate that has expired", []string{"USHER_WEBHOOK_FORWARD_URL=" + receiver.URL, "USHER_WEBHOOK_TLS_CERT_FILE=" + expired, "USHER_WEBHOOK_TLS_KEY_FILE=" + key}, 1,
 			[]string{"FAIL  certificate of the gate: it has expired", "USHER_WEBHOOK_TLS_CERT_FILE"}},
 	} {

@@ -46,6 +46,9 @@ func entitlementsCommand(ctx context.Context, p *Process, args []string) error {
 	var t admin.Tenant
 	if _, err := api.get(ctx, "/api/tenant?"+query.Encode(), &t); err != nil {
 		refused, ok := errors.AsType[*apiError](err)
+		if ok {
+			p.printTroubles(refused.Concerning, time.Now())
+		}
 		switch {
 		case ok && refused.status == http.StatusConflict:
 			return fmt.Errorf("%w. Questions that name no platform are answered 409 AMBIGUOUS. %s", err, p.commandLines("Run 'usher entitlements' with one of these names: it says what to do"))
@@ -56,6 +59,7 @@ func entitlementsCommand(ctx context.Context, p *Process, args []string) error {
 		return err
 	}
 	now, tenant := time.Now(), text.Visible(inbox.ShowTenant(t.Platform, t.Code))
+	defer p.printTroubles(t.Concerning, now)
 	switch {
 	case t.MayUse == nil && t.NotKnown != "":
 		p.printReceipt(&t, now)
@@ -86,7 +90,6 @@ func entitlementsCommand(ctx context.Context, p *Process, args []string) error {
 	if a := t.Ambiguous; a != nil {
 		fmt.Fprintf(p.Stdout, "%s.\n  %s\n", text.Visible(a.Why), text.Visible(p.commandLines(a.Do)))
 	}
-	defer p.printTroubles(&t, now)
 	if len(args) == 2 && failed == nil { // it may use what was asked for
 		return nil
 	}
@@ -100,8 +103,8 @@ func entitlementsCommand(ctx context.Context, p *Process, args []string) error {
 const shownOver = 5
 
 // printTroubles says what is wrong, and what was in the last 7 days, that may concern the tenant.
-func (p *Process) printTroubles(t *admin.Tenant, now time.Time) {
-	if len(t.Troubles)+len(t.Over) == 0 {
+func (p *Process) printTroubles(t *admin.Concerning, now time.Time) {
+	if t == nil || len(t.Troubles)+len(t.Over) == 0 {
 		return
 	}
 	fmt.Fprintln(p.Stdout, "What may concern this tenant:")

@@ -1,7 +1,9 @@
 package command
 
 import (
+	"cmp"
 	"crypto/sha256"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -99,6 +101,40 @@ func TestEntitlements(t *testing.T) {
 		"or compare the tenant, and take in what differs (CMD prints it; 'usher help reconcile' says how):\n  usher --env-file ENV reconcile --partial --apply -- CMD\n"
 	if got := entitlementsOf(t, b, "us/acme"); !strings.HasSuffix(got, erase+compare) {
 		t.Errorf("%s\nwant\n%s", got, erase)
+	}
+}
+
+// It ends with what is wrong, and what was, that may concern the tenant; also of one that usher does not know, and of one whose features it cannot read.
+func TestEntitlementsEndWithTroubles(t *testing.T) {
+	b := inboxtest.Open(t)
+	b.Take("eu", "acme", inboxtest.Snapshot("eu", "acme", "sso"))
+	b.Take("eu", "lost", `{"type":"TenantProvisioningChange","payload":{}}`)
+	if err := b.Pause(inbox.Pause{}); err != nil {
+		t.Fatal(err)
+	}
+	var all []inbox.Trouble
+	add := func(what string, words inbox.TroubleWords) {
+		words.What, words.Part = what, cmp.Or(words.Part, "gate")
+		at := b.Now().Add(-time.Duration(len(all)+1) * time.Hour)
+		all = append(all, inbox.Trouble{ID: what, About: what, Began: at, Ended: at.Add(time.Minute), TroubleWords: words})
+	}
+	add("the database was away", inbox.TroubleWords{})
+	add("calls failed", inbox.TroubleWords{Part: "outbound"})
+	add("one is parked", inbox.TroubleWords{Named: []string{"eu/other"}})
+	for i := range 5 {
+		add(fmt.Sprint("senders ", i), inbox.TroubleWords{})
+	}
+	if _, err := b.Sign(&inbox.Sign{Replica: "gate-1", Since: b.Now(), Troubles: all}); err != nil {
+		t.Fatal(err)
+	}
+	for args, first := range map[string]string{"acme sso": "eu/acme may use sso", "nobody": "What may concern", "eu/nobody sso": "What may concern", "lost": "What may concern"} {
+		got := entitlementsOf(t, b, strings.Fields(args)...)
+		_, end, _ := strings.Cut(got, "What may concern this tenant:\n")
+		if !strings.HasPrefix(got, first) || !strings.Contains(end, "  now: Paused: all deliveries, since 20") || !strings.Contains(end, "  over: the database was away; from 20") ||
+			!strings.Contains(end, "  over: senders 3; ") || strings.Contains(end, "senders 4") || strings.Contains(end, "calls failed") || strings.Contains(end, "one is parked") ||
+			!strings.Contains(end, "  'usher --env-file ENV status' says what to do; 1 more are over: 'usher --env-file ENV status --since 7d'.\n") {
+			t.Errorf("%s:\n%s", args, got)
+		}
 	}
 }
 

@@ -5,9 +5,53 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"usher/internal/admin/status"
+	"usher/internal/inbox"
 )
+
+// usher status --since also says what is over, the last first: from when to when, of how many, on which replica, and what is left to do.
+func TestStatusSince(t *testing.T) {
+	s := newInboxServer(t, "")
+	began := s.Now().UTC().Truncate(time.Second).Add(-3 * time.Hour)
+	words := inbox.TroubleWords{Kind: "receiver-down", Severity: status.Critical, What: "The receiver answers 500 to everything", Webhooks: 4, Tenants: 3}
+	sent := inbox.TroubleWords{Kind: "senders-rejected", Severity: status.Warning, What: "15 webhooks failed the check of their sender\x1b", Then: "Run 'usher inbox ls'.", Webhooks: 15}
+	if _, err := s.Sign(&inbox.Sign{Replica: "gate-1", Since: began, Troubles: []inbox.Trouble{
+		{ID: "1", About: "a", Began: began, Ended: began.Add(90 * time.Minute), TroubleWords: words},
+		{ID: "2", About: "b", Replica: "gate-2", Began: began.Add(time.Hour), Ended: began.Add(2 * time.Hour), TroubleWords: sent},
+		{ID: "3", About: "c", Began: began.Add(-48 * time.Hour), Ended: began.Add(-47 * time.Hour), TroubleWords: words},
+		{ID: "4", About: "d", Began: began, TroubleWords: inbox.TroubleWords{What: "not over"}},
+	}}); err != nil {
+		t.Fatal(err)
+	}
+	run := func(args ...string) (int, string) {
+		p := start(t, []string{"USHER_ADMIN_LISTEN=" + s.addr}, append([]string{"status"}, args...)...)
+		<-p.Ended
+		return p.Code, p.Stdout.String() + p.Stderr.String()
+	}
+	code, out := run("--since", "12h")
+	_, over, found := strings.Cut(out, "\nOver since ")
+	_, over, _ = strings.Cut(over, "\n")
+	day := func(at time.Time) string { return at.Format("2006-01-02 15:04:05") }
+	from, to := began.Add(time.Hour), began.Add(2*time.Hour)
+	if day(from)[:10] == day(to)[:10] && day(began)[:10] == day(to)[:10] { // else it says both days
+		want := "\nover: on gate-2: 15 webhooks failed the check of their sender\uFFFD\n  from " + day(from) + " to " + day(to)[11:] + " UTC, for 1 h; at its worst 15 webhooks\n  Run 'usher inbox ls'.\n" +
+			"\nover: The receiver answers 500 to everything\n  from " + day(began) + " to " + day(began.Add(90 * time.Minute))[11:] + " UTC, for 1 h 30 min; at its worst 4 webhooks of 3 tenants\n"
+		if over != want {
+			t.Errorf("%q\nwant\n%q", over, want)
+		}
+	}
+	if code != 1 || !found || !strings.Contains(out, "critical: 2 webhooks") {
+		t.Errorf("exit code %d\n%s", code, out)
+	}
+	if _, out := run("--since", "30m"); !strings.Contains(out, "\nNothing else was wrong since ") {
+		t.Error(out)
+	}
+	if code, out := run("--since", "yesterday"); code != 2 || !strings.Contains(out, `--since "yesterday": `) {
+		t.Errorf("exit code %d\n%s", code, out)
+	}
+}
 
 // usher status says what is wrong, with commands that reach the same usher, and exits with 1; --json is the API's answer.
 func TestStatus(t *testing.T) {

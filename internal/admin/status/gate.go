@@ -640,14 +640,14 @@ func (s *Status) overSenders(now time.Time) (all []Trouble) {
 			continue
 		}
 		t := allRejected.is(page.Plural(f.Count, "webhook", "webhooks")+" failed the check of their sender"+between(f.Since, f.Last)+", then one passed", ofGate("")).since(f.Since).counts(f.Count, 0)
-		t.over, t.then = f.Passed.UTC(), "See at /webhooks?state=rejected of the admin page who sent them. If it was the billing service, resend them from its webhook log: usher has not taken them in."
+		t.over, t.then = f.Passed.UTC(), "See at /webhooks?state=rejected of the admin page, of each replica its own, who sent them. If it was the billing service, resend them from its webhook log: usher has not taken them in."
 		all = append(all, t)
 	}
 	return all
 }
 
 var allRejected = kind("senders-rejected", Warning, "UsherEverythingRejected", "Either strangers try the address, or no change reaches your customers.",
-	"The admin page shows at /webhooks?state=rejected who sent them, and why each was rejected. If it was the billing service: give it and the gate the same secret, then resend them from its webhook log.").ofReplica()
+	"The admin page, of each replica its own, shows at /webhooks?state=rejected who sent them, and why each was rejected. If it was the billing service: give it and the gate the same secret, then resend them from its webhook log.").ofReplica()
 
 // clockTroubles say that the clocks of this machine and of the inbox's database differ.
 func clockTroubles(s *Status, _ time.Time) []Trouble {
