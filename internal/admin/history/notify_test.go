@@ -244,7 +244,7 @@ func TestWhoSpeaksWhileNobodyCanWrite(t *testing.T) {
 	for box.Health().Err != nil {
 		time.Sleep(10 * time.Millisecond)
 	}
-	var wrong []string
+	var wrong troubles
 	for _, name := range []string{"gate-1", "gate-2"} {
 		d := newDesk(t, box, &wrong, func(cfg *Config) { cfg.Name = name })
 		d.Look(t.Context())
@@ -273,13 +273,14 @@ func TestWhatWasSaidBeforeTheEnd(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			posts, wrong := make(chan struct{}, 10), []string{"disk"}
+			posts, wrong := make(chan struct{}, 10), new(troubles)
+			wrong.set("disk")
 			for run := range 2 {
 				box, err := inbox.Open(inbox.Config{Address: address, Log: slog.New(slog.DiscardHandler)})
 				if err != nil {
 					t.Fatal(err)
 				}
-				d := newDesk(t, box, &wrong, func(cfg *Config) { cfg.URL = func() string { return "http://chat.example/" } })
+				d := newDesk(t, box, wrong, func(cfg *Config) { cfg.URL = func() string { return "http://chat.example/" } })
 				d.roundTrip = func(r *http.Request) (*http.Response, error) {
 					posts <- struct{}{}
 					select {
