@@ -82,7 +82,9 @@ func (s *Inbox) Tonight(ctx context.Context) (*Night, error) {
 	err := s.read(ctx, func(tx engine.Tx) error {
 		tx.Queue("troubles_now", func(r engine.Row) error {
 			t, err := scanTrouble(r)
-			n.Troubles = append(n.Troubles, t)
+			if err == nil {
+				n.Troubles = append(n.Troubles, t)
+			}
 			return err
 		}, microsOf(s.Now())-micros(recentTrouble), int64(HistorySize))
 		tx.Queue("replicas", func(r engine.Row) error {
@@ -111,7 +113,9 @@ func (s *Inbox) Troubles(ctx context.Context, since time.Time, most int) (all []
 	err = s.read(ctx, func(tx engine.Tx) error {
 		tx.Queue("troubles_since", func(r engine.Row) error {
 			t, err := scanTrouble(r)
-			all = append(all, t)
+			if err == nil {
+				all = append(all, t)
+			}
 			return err
 		}, microsOf(since), int64(most))
 		return tx.Send()
@@ -169,6 +173,7 @@ func queueTrouble(tx engine.Tx, t *Trouble) {
 	tx.Queue("trouble_put", nil, t.ID, t.Replica, withoutZero(t.About), microsOf(t.Began), microsOf(t.Noticed), microsOf(t.Ended), microsOf(t.Said), microsOf(t.SaidOver), t.Erased, withoutZero(string(words)))
 }
 
+// scanTrouble reads a row. After an error it is not known of what trouble, nor of when, so nobody may show or say it.
 func scanTrouble(r engine.Row) (t Trouble, err error) {
 	var began, noticed, ended, said, over int64
 	var words string
@@ -177,7 +182,7 @@ func scanTrouble(r engine.Row) (t Trouble, err error) {
 	}
 	t.Began, t.Noticed, t.Ended, t.Said, t.SaidOver = moment(began), moment(noticed), momentOrZero(ended), momentOrZero(said), momentOrZero(over)
 	if json.Unmarshal([]byte(words), &t.TroubleWords) != nil { // a damaged row: its times are still right
-		t.TroubleWords = TroubleWords{Kind: "damaged", Severity: "warning", What: "What was wrong cannot be read: its row is damaged"}
+		t.TroubleWords = TroubleWords{Kind: damagedKind, Severity: "warning", What: "What was wrong cannot be read: its row is damaged"}
 	}
 	return t, nil
 }
@@ -194,7 +199,10 @@ func (t *sqlTurn) eraseTroubles(platform, tenant string) {
 	var named []Trouble
 	t.tx.Queue("troubles_all", func(r engine.Row) error {
 		one, err := scanTrouble(r)
-		if err == nil && one.TroubleWords.Erase(platform, tenant) {
+		if err != nil {
+			one.Kind = damagedKind
+		}
+		if one.TroubleWords.Erase(platform, tenant) {
 			named = append(named, one)
 		}
 		return err
@@ -209,10 +217,13 @@ func (t *sqlTurn) eraseTroubles(platform, tenant string) {
 // ErasedWords stand for words that named a tenant which was erased since.
 const ErasedWords = "What was wrong is not shown: it named a tenant that was erased since"
 
+// damagedKind stands for the kind of a trouble whose row is damaged. It may name anybody.
+const damagedKind = "damaged"
+
 // Erase replaces words that name a tenant, and says whether there were any.
 func (w *TroubleWords) Erase(platform, tenant string) bool {
 	name := ShowTenant(platform, tenant)
-	if !slices.Contains(w.Named, name) && !hasWord(w.What, tenant) && !hasWord(w.Run, tenant) && !hasWord(w.What, escapeCode(tenant)) {
+	if w.Kind != damagedKind && !slices.Contains(w.Named, name) && !hasWord(w.What, tenant) && !hasWord(w.Run, tenant) && !hasWord(w.What, escapeCode(tenant)) {
 		return false
 	}
 	w.Named = slices.DeleteFunc(slices.Clone(w.Named), func(s string) bool { return s == name })

@@ -85,3 +85,29 @@ func TestHasWord(t *testing.T) {
 		}
 	}
 }
+
+// A row of the history that is damaged is neither shown nor said, unless only its words are; and an erasure reaches what may be in it.
+func TestDamagedHistory(t *testing.T) {
+	t.Parallel()
+	path := newFile(t)
+	d := newDesk(t, inFile(t, path))
+	now := d.Now()
+	sign := &Sign{Since: now}
+	for _, id := range []string{"words", "began", "number"} {
+		sign.Troubles = append(sign.Troubles, Trouble{ID: id, Began: now, Noticed: now, TroubleWords: TroubleWords{Kind: "parked", What: "crm/acme is parked"}})
+	}
+	must2(d.Sign(sign))(t)
+	d.shut()
+	sqlOn(t, path, `UPDATE trouble SET words = '{"what":"crm/acme is' WHERE id = 'words'`, "UPDATE trouble SET began = 'text' WHERE id = 'began'", "UPDATE trouble SET ended = x'00' WHERE id = 'number'")
+	d = newDesk(t, inFile(t, path))
+	night := must2(d.Tonight(t.Context()))(t)
+	all := must2(d.Troubles(t.Context(), time.Time{}, 10))(t)
+	if len(night.Troubles) != 1 || night.Troubles[0].Kind != damagedKind || len(all) != 1 {
+		t.Errorf("%+v\n%+v", night.Troubles, all)
+	}
+	must2(d.Inbox.Erase("crm", "acme", nil))(t)
+	d.shut()
+	if err := tryOn(path, "CREATE UNIQUE INDEX named ON trouble (instr(words, 'acme') > 0) WHERE instr(words, 'acme') > 0; INSERT INTO trouble VALUES ('x', '', '', 0, 0, 0, 0, 0, 0, 'acme')"); err != nil {
+		t.Errorf("acme is still there: %v", err)
+	}
+}
