@@ -33,14 +33,17 @@ func TestStatusSince(t *testing.T) {
 	code, out := run("--since", "12h")
 	_, over, found := strings.Cut(out, "\nOver since ")
 	_, over, _ = strings.Cut(over, "\n")
-	day := func(at time.Time) string { return at.Format("2006-01-02 15:04:05") }
-	from, to := began.Add(time.Hour), began.Add(2*time.Hour)
-	if day(from)[:10] == day(to)[:10] && day(began)[:10] == day(to)[:10] { // else it says both days
-		want := "\nover: on gate-2: 15 webhooks failed the check of their sender\uFFFD\n  from " + day(from) + " to " + day(to)[11:] + " UTC, for 1 h; at its worst 15 webhooks\n  Run 'usher inbox ls'.\n" +
-			"\nover: The receiver answers 500 to everything\n  from " + day(began) + " to " + day(began.Add(90 * time.Minute))[11:] + " UTC, for 1 h 30 min; at its worst 4 webhooks of 3 tenants\n"
-		if over != want {
-			t.Errorf("%q\nwant\n%q", over, want)
+	between := func(from, to time.Time) string {
+		last := to.Format(time.DateTime)
+		if from.Format(time.DateOnly) == to.Format(time.DateOnly) {
+			last = to.Format(time.TimeOnly)
 		}
+		return "\n  from " + from.Format(time.DateTime) + " to " + last + " UTC, for "
+	}
+	want := "\nover: on gate-2: 15 webhooks failed the check of their sender\\u001b" + between(began.Add(time.Hour), began.Add(2*time.Hour)) + "1 h; at its worst 15 webhooks\n  Run 'usher inbox ls'.\n" +
+		"\nover: The receiver answers 500 to everything" + between(began, began.Add(90*time.Minute)) + "1 h 30 min; at its worst 4 webhooks of 3 tenants\n"
+	if over != want {
+		t.Errorf("%q\nwant\n%q", over, want)
 	}
 	if code != 1 || !found || !strings.Contains(out, "critical: 2 webhooks") {
 		t.Errorf("exit code %d\n%s", code, out)

@@ -138,7 +138,9 @@ func TestNightIsTold(t *testing.T) {
 	t.Cleanup(func() { back.Close() })
 	go func() { _ = back.Serve(listener) }()
 	n.take(1, 200, "crm", "acme")
-	n.within("delivered", 0, func(s string) bool { return !strings.Contains(s, "answers 500") && !strings.Contains(s, docs) })
+	n.within("over", 0, func(s string) bool {
+		return !strings.Contains(s, "answers 500") && !strings.Contains(s, docs) && !strings.Contains(s, "failed the check")
+	})
 	n.replicas[1].Kill()
 	n.heard("failed the check of their sender", names[1]+" is gone")
 	n.replicas[1].start(t)
