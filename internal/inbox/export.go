@@ -455,9 +455,9 @@ func closeObject(dec *json.Decoder) error {
 	return nil
 }
 
-// spoken is an error of a decoder in words: it says EOF where a line is cut off.
+// spoken is an error of a decoder in words. Where a line is cut off it says EOF; from Go 1.27 on it may be a syntax error, too.
 func spoken(err error) error {
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || err != nil && strings.HasPrefix(err.Error(), "unexpected end of JSON input") {
 		return errors.New("is not complete")
 	}
 	return err
