@@ -19,7 +19,7 @@ const root = "../"
 
 // How many words a page may have. A page that needs more has said something twice, or belongs somewhere else.
 var budgets = map[string]int{
-	"README.md": 880, "bench/RESULTS.md": 1460, "docs/operations.md": 4700, "docs/architecture.md": 4030,
+	"README.md": 880, "bench/RESULTS.md": 1460, "docs/operations.md": 4830, "docs/architecture.md": 4030,
 	"docs/SECURITY.md": 2050, "docs/reference.md": 3710, "docs/reliability.md": 1570, "docs/api.md": 1970,
 	"docs/uses.md": 2690, "docs/receivers.md": 970, "docs/entitlements.md": 1900, "docs/evidence.md": 1950,
 }

@@ -82,7 +82,11 @@ func compose(host string, records []inbox.Trouble, now time.Time) *message {
 	}
 	head := fmt.Sprintf("usher on %s: all is well again.", neutral(host))
 	if wrong > 0 {
-		head = fmt.Sprintf("usher on %s: %s.", neutral(host), page.Plural(wrong, "thing is wrong", "things are wrong"))
+		head = fmt.Sprintf("usher on %s: %s", neutral(host), page.Plural(wrong, "thing is wrong", "things are wrong"))
+		if wrong > len(begun) { // it does not name all of them
+			head += ", run 'usher status'"
+		}
+		head += "."
 	}
 	m.text = fit(head, blocks)
 	m.kinds = slices.Compact(slices.Sorted(slices.Values(m.kinds)))

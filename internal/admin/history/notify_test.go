@@ -161,7 +161,7 @@ func TestWhatIsSaid(t *testing.T) {
 		c.want("both", "one,two: usher on gate-1: 2 things are wrong.\nCRITICAL: one. Since ", "\nIt hurts. Mend it.\nCRITICAL: two. Since ", "!---")
 		d.wrong.set("two", "three")
 		time.Sleep(2*time.Minute + 10*time.Second)
-		c.want("one is over, three began", "one,three: usher on gate-1: 2 things are wrong.\nCRITICAL: three. Since ", "\nOVER after 1 min", ": one.", "!two")
+		c.want("one is over, three began", "one,three: usher on gate-1: 2 things are wrong, run 'usher status'.\nCRITICAL: three. Since ", "\nOVER after 1 min", ": one.", "!two")
 		d.wrong.set()
 		time.Sleep(70 * time.Second)
 		c.want("all is over", "three,two: usher on gate-1: all is well again.\nOVER after ")

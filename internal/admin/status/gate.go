@@ -99,10 +99,10 @@ const manyInARow = 10
 
 // quiet is what the line of a receiver says without a trouble, and its tone. One failed try is none, but it does not take webhooks either.
 func (r *Receiver) quiet() (words, tone string) {
-	switch r.tries.Last {
-	case "":
+	switch elsewhere := r.Waiting == 0 && r.last.After(r.tries.Since); {
+	case r.tries.Last == "":
 		return "has not been tried yet", ""
-	case "ok":
+	case r.tries.Last == "ok", elsewhere: // another replica has delivered what failed here
 		return "takes webhooks", good
 	default:
 		return "did not take the last webhook", ""

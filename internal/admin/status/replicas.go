@@ -74,7 +74,7 @@ func replicaTroubles(s *Status, _ time.Time) (all []Trouble) {
 }
 
 var replicaGone = kind("replica-gone", Warning, "", "Other replicas deliver what it had, but if they go, too, nobody takes webhooks. If nobody does now, senders get an error.",
-	"Look into its log, and start it again; it may also run, and not reach the database. A new replica in its place ends this, or a day.")
+	"Look into its log, and start it again; it may also run, and not reach the database. This ends when it is back, when a new replica has started in its place, or after a day.")
 
 // messageTroubles say that usher cannot send notifications.
 func messageTroubles(s *Status, _ time.Time) []Trouble {

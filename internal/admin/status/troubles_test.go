@@ -263,6 +263,8 @@ func TestReceiverStates(t *testing.T) {
 		"some fail, others do not":     {waits(inbox.Figures{NotAccepted: 2, LastAccepted: night.Add(time.Minute)}), metrics.RecentTries{Last: "status"}, "takes webhooks, but not those of 2 tenants", warn},
 		"some fail, none passed since": {waits(inbox.Figures{NotAccepted: 2, LastAccepted: night.Add(-time.Minute)}), metrics.RecentTries{Last: "error"}, "fails for 2 tenants, and has taken no others since", warn},
 		"one has just failed":          {inbox.Figures{NotAccepted: 1, Pending: 1, Oldest: 2 * time.Second}, metrics.RecentTries{Last: "status"}, "did not take the last webhook", ""},
+		"others have delivered it":     {inbox.Figures{LastAccepted: night.Add(time.Minute)}, metrics.RecentTries{Last: "status", Since: night}, "takes webhooks", good},
+		"failed since, and discarded":  {inbox.Figures{LastAccepted: night.Add(-time.Minute)}, metrics.RecentTries{Last: "status", Since: night}, "did not take the last webhook", ""},
 		"parked":                       {inbox.Figures{Parked: 2}, metrics.RecentTries{Last: "status"}, "has 2 parked webhooks", bad},
 		"down":                         {waits(inbox.Figures{NotAccepted: 3, FailsForEverybody: true}), metrics.RecentTries{LastFailed: "status", LastStatus: 500, Last: "status"}, "answers 500 to everything", bad},
 		"silent":                       {inbox.Figures{Pending: 1, Oldest: time.Second}, metrics.RecentTries{Last: "ok", Unanswered: time.Now().Add(-4 * time.Second)}, "has not answered for 4\u00a0s", warn},
