@@ -180,6 +180,10 @@ func scanTrouble(r engine.Row) (t Trouble, err error) {
 	if err = r.Scan(&t.ID, &t.Replica, &t.About, &began, &noticed, &ended, &said, &over, &t.Erased, &words); err != nil {
 		return t, err
 	}
+	const year9999 = 253_370_764_800_000_000 // JSON has no time after it
+	for _, at := range []*int64{&began, &noticed, &ended, &said, &over} {
+		*at = min(max(*at, 0), year9999)
+	}
 	t.Began, t.Noticed, t.Ended, t.Said, t.SaidOver = moment(began), moment(noticed), momentOrZero(ended), momentOrZero(said), momentOrZero(over)
 	if json.Unmarshal([]byte(words), &t.TroubleWords) != nil { // a damaged row: its times are still right
 		t.TroubleWords = TroubleWords{Kind: damagedKind, Severity: "warning", What: "What was wrong cannot be read: its row is damaged"}

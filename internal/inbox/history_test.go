@@ -2,6 +2,8 @@ package inbox
 
 import (
 	"context"
+	"encoding/json"
+	"slices"
 	"testing"
 	"time"
 
@@ -93,17 +95,21 @@ func TestDamagedHistory(t *testing.T) {
 	d := newDesk(t, inFile(t, path))
 	now := d.Now()
 	sign := &Sign{Since: now}
-	for _, id := range []string{"words", "began", "number"} {
+	for _, id := range []string{"words", "began", "number", "late", "early"} {
 		sign.Troubles = append(sign.Troubles, Trouble{ID: id, Began: now, Noticed: now, TroubleWords: TroubleWords{Kind: "parked", What: "crm/acme is parked"}})
 	}
 	must2(d.Sign(sign))(t)
 	d.shut()
-	sqlOn(t, path, `UPDATE trouble SET words = '{"what":"crm/acme is' WHERE id = 'words'`, "UPDATE trouble SET began = 'text' WHERE id = 'began'", "UPDATE trouble SET ended = x'00' WHERE id = 'number'")
+	sqlOn(t, path, `UPDATE trouble SET words = '{"what":"crm/acme is' WHERE id = 'words'`, "UPDATE trouble SET began = 'text' WHERE id = 'began'", "UPDATE trouble SET ended = x'00' WHERE id = 'number'",
+		"UPDATE trouble SET ended = 9223372036854775807 WHERE id = 'late'", "UPDATE trouble SET began = -9223372036854775808 WHERE id = 'early'")
 	d = newDesk(t, inFile(t, path))
 	night := must2(d.Tonight(t.Context()))(t)
 	all := must2(d.Troubles(t.Context(), time.Time{}, 10))(t)
-	if len(night.Troubles) != 1 || night.Troubles[0].Kind != damagedKind || len(all) != 1 {
-		t.Errorf("%+v\n%+v", night.Troubles, all)
+	if _, err := json.Marshal(all); err != nil || len(all) != 3 {
+		t.Errorf("%+v: %v", all, err)
+	}
+	if len(night.Troubles) != 3 || !slices.ContainsFunc(night.Troubles, func(one Trouble) bool { return one.Kind == damagedKind }) {
+		t.Errorf("%+v", night.Troubles)
 	}
 	must2(d.Inbox.Erase("crm", "acme", nil))(t)
 	d.shut()
