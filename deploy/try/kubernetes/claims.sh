@@ -21,11 +21,14 @@ ready() { kubectl rollout status --timeout=180s "$@"; }
 # sender COMMAND... runs it in a pod elsewhere, where the ingress would be.
 sender() { kubectl -n ingress-nginx exec -i sender -- "$@"; }
 
-# get URL [HEADER]: the status of a request from somebody else's pod, or "refused".
-get() {
+# get URL [HEADER]..., post BODY URL [HEADER]...: the status of a request from somebody else's pod, or "refused".
+get() { post "" "$@"; }
+
+post() {
 	sender python3 - "$@" <<-'END'
 		import sys, urllib.request, urllib.error
-		request = urllib.request.Request(sys.argv[1], headers=dict(h.split(": ") for h in sys.argv[2:]))
+		body, url, *headers = sys.argv[1:]
+		request = urllib.request.Request(url, body.encode() or None, {"Content-Type": "application/json"} | dict(h.split(": ") for h in headers))
 		try:
 		    print(urllib.request.urlopen(request, timeout=10).status)
 		except urllib.error.HTTPError as e:
@@ -36,7 +39,7 @@ get() {
 }
 
 load() {
-	sender traffic send -webhooks "http://usher-gateway.default.svc:8090/webhooks" -token "$webhook_token" \
+	sender traffic send -webhooks "http://${gate-usher-gateway.default.svc}:8090/webhooks" -token "$webhook_token" \
 		-receiver http://provisioning.default.svc:3000 -pause 100ms -patience 60s "$@" </dev/null
 }
 
@@ -49,6 +52,7 @@ address() { kubectl get pod "$1" -o jsonpath='{.status.podIP}'; }
 
 claims() {
 	claim "two nodes and a DNS are ready" try_cluster
+	! grep '^no ' "$work/table" || return 1 # nothing else could hold
 	claim "each file of deploy/kubernetes passes --validate=strict, and Pod Security 'restricted' warns of nothing" try_valid
 	claim "what stands beside usher is ready" try_beside
 
@@ -66,18 +70,27 @@ claims() {
 	claim "reconcile.yaml: it runs by its schedule" try_reconcile_schedule
 	claim "gateway.yaml: a rolling update under load: all webhooks 200, and in order; still one on each node" try_rolling_update
 	claim "gateway.yaml: a drained node under load: all webhooks 200, and in order" try_drain
+	kubectl uncordon node2 >/dev/null
 	claim "gateway.yaml: a webhook token that rotates is used without a restart" try_token
 	claim "gateway.yaml: a database password that rotates is used without a restart" try_password
 	claim "gateway.yaml: the database away for a minute: not ready, no restart, all that was answered 200 arrives in order" try_database_away
 	claim "gateway.yaml: after that, all webhooks 200 again" load -for 5s
-	for file in gateway gateway-networkpolicy reconcile; do manifest $file.yaml | kubectl delete -f -; done >/dev/null 2>&1
+	for file in gateway gateway-networkpolicy reconcile; do manifest $file.yaml | kubectl delete --ignore-not-found -f - || true; done >/dev/null 2>&1
 
-	echo "untried  the chart: its values are not installed here yet" | tee -a "$work/table"
+	volume file >/dev/null
+	volume file-entitlements >/dev/null
+	for variant in file file-entitlements postgres entitlements outbound; do
+		claim "what the chart makes of $variant-values.yaml: no warning, ready, and it answers" try_chart $variant
+		chart $variant | kubectl -n billing delete --ignore-not-found -f - >/dev/null 2>&1 || true
+	done
+	echo "untried  'helm install' itself" | tee -a "$work/table"
+
+	echo "untried  the chart's PodMonitor and PrometheusRule: there is no operator that takes them" | tee -a "$work/table"
 	echo "untried  NetworkPolicies: the cluster takes them, but no network plugin that enforces them could be had as a Go module or a Debian package" | tee -a "$work/table"
 }
 
 try_cluster() {
-	eventually 120 kubectl get node node1 node2 >/dev/null 2>&1
+	eventually 300 kubectl get node node1 node2 >/dev/null 2>&1
 	kubectl wait --for=condition=Ready --timeout=180s node --all
 	kubectl apply -f "$here/coredns.yaml"
 	ready -n kube-system deployment/coredns
@@ -92,13 +105,14 @@ try_valid() {
 }
 
 try_beside() {
-	for name in billing postgres ingress-nginx monitoring; do kubectl create namespace $name; done
-	kubectl -n billing create secret tls billing-tls --cert "$work/pki/billing.crt" --key "$work/pki/billing.key"
+	for name in billing vendor postgres ingress-nginx monitoring; do kubectl create namespace $name; done
+	kubectl label namespace billing pod-security.kubernetes.io/{enforce,warn}=restricted
+	kubectl -n vendor create secret tls billing-tls --cert "$work/pki/billing.crt" --key "$work/pki/billing.key"
 	kubectl -n postgres create secret tls db-tls --cert "$work/pki/db.crt" --key "$work/pki/db.key"
 	kubectl -n postgres create secret generic db --from-literal=password=inbox-password-of-the-trial
 	eventually 60 kubectl get serviceaccount default -n monitoring
 	kubectl apply -f "$here/beside.yaml"
-	ready -n billing deployment/billing
+	ready -n vendor deployment/billing
 	ready -n postgres statefulset/db
 	ready deployment/provisioning
 	kubectl wait --for=condition=Ready --timeout=60s -n ingress-nginx pod/sender
@@ -109,7 +123,7 @@ try_beside() {
 secret() {
 	local name=$1
 	shift
-	kubectl create secret generic "$name" --dry-run=client -o yaml "${@/#/--from-literal=}" | kubectl apply -f - 2>&1
+	kubectl -n "${namespace-default}" create secret generic "$name" --dry-run=client -o yaml "${@/#/--from-literal=}" | kubectl apply -f - 2>&1
 }
 
 try_sidecar() {
@@ -229,7 +243,7 @@ try_gateway() {
 
 spread() { is "node1 node2" "$(kubectl get pods -l app.kubernetes.io/name=usher-gateway --field-selector status.phase=Running -o jsonpath='{.items[*].spec.nodeName}' | tr ' ' '\n' | sort -u | paste -sd' ')"; }
 
-sandbox() { kubectl -n billing exec deploy/billing -c sandbox -- /usher sandbox "$@"; }
+sandbox() { kubectl -n vendor exec deploy/billing -c sandbox -- /usher sandbox "$@"; }
 
 # reconciles NAME WANT: a run of the CronJob, its condition.
 reconciles() {
@@ -258,11 +272,14 @@ try_reconcile_lost() {
 try_reconcile_schedule() {
 	sandbox send acme users=6
 	kubectl patch cronjob usher-reconcile -p '{"spec": {"schedule": "* * * * *"}}'
-	eventually 150 scheduled
+	eventually 150 scheduled >/dev/null
 	kubectl patch cronjob usher-reconcile -p '{"spec": {"suspend": true}}'
 }
 
-scheduled() { is 1 "$(kubectl get cronjob usher-reconcile -o json | jq 'if .status.lastSuccessfulTime then 1 else 0 end')"; }
+# Its own Jobs have a number in their name; those that were made by hand count for its status, too.
+scheduled() {
+	kubectl get jobs -o json | jq -e '.items[] | select((.metadata.name | test("^usher-reconcile-[0-9]+$")) and .status.succeeded == 1) | .metadata.name'
+}
 
 # under_load SECONDS COMMAND... runs the command while webhooks come in. Its figures go to the table.
 under_load() {
@@ -270,6 +287,7 @@ under_load() {
 	shift
 	load -for "${seconds}s" >"$work/load" 2>&1 &
 	local loading=$!
+	trap wait EXIT # after a failure, too: the next claim has a load of its own
 	sleep 5
 	"$@"
 	kill -0 $loading || { echo "the load was over before"; cat "$work/load"; return 1; }
@@ -297,7 +315,6 @@ try_drain() {
 	before=$(kubectl get pods -l app.kubernetes.io/name=usher-gateway --field-selector spec.nodeName=node2 -o name)
 	[ -n "$before" ] || { echo "no replica is on node2"; return 1; }
 	under_load 90 drain
-	kubectl uncordon node2
 }
 
 try_token() {
@@ -341,4 +358,87 @@ try_database_away() {
 	wait $loading || { cat "$work/load"; return 1; }
 	note "$(cat "$work/note"), $(grep webhooks: "$work/load" | sed 's/; calls.*//')"
 	is 0 "$(restarts app.kubernetes.io/name=usher-gateway)"
+}
+
+# --- The chart -----------------------------------------------------------------------------------------------------------------
+
+# What it makes of its documented values is in deploy/helm/testdata, for a release billing-usher in a namespace billing; deploy/chart_test.go
+# compares that with what Helm says. The proxy, the image's digest and Prometheus' operator are examples. OpenShift would choose the ids.
+chart() {
+	awk 'BEGIN {RS = "---\n"} !/kind: PodMonitor/ {printf "---\n%s", $0}' "$top/deploy/helm/testdata/$1.yaml" |
+		sed -E -e 's/my-client-id/demo/; s/@sha256:[0-9a-f]+/:v0.1.0/; /name: HTTPS_PROXY/,+1d' |
+		if [ "$1" = file-entitlements ]; then sed -E 's/^( +)fsGroupChangePolicy: .*/&\n\1fsGroup: 1000650000\n\1runAsUser: 1000650000/'; else cat; fi
+}
+
+try_chart() {
+	local namespace=billing name
+	for name in usher billing-webhooks; do
+		secret $name webhook-token=$webhook_token sign-secret=$sign_secret admin-token=admin-token-of-the-trial inbox-password=next-password \
+			admin-read-token=read-token-of-the-trial entitlements-key=entitlements-key-of-the-trial client-secret=demo-secret outbound-key=outbound-key-of-the-trial
+	done
+	secret db-app "uri=postgres://usher:next-password@db-rw.postgres.svc/usher?sslmode=require"
+	kubectl -n billing create configmap db-ca --from-file=ca.crt="$work/pki/ca.crt" --dry-run=client -o yaml | kubectl apply -f -
+	quiet kubectl -n billing apply --validate=strict -f <(chart "$1")
+	for name in $(kubectl -n billing get deployments,statefulsets -o name); do ready -n billing "$name"; done
+	"chart_$1"
+}
+
+# A volume as a cluster gives it: there is nobody here who would make one.
+volume() {
+	mkdir -p "$work/volumes/$1"
+	kubectl apply -f - <<-END
+		apiVersion: v1
+		kind: PersistentVolume
+		metadata: {name: volume-$1}
+		spec:
+		  capacity: {storage: 4Gi}
+		  accessModes: [ReadWriteOnce]
+		  local: {path: $work/volumes/$1}
+		  nodeAffinity: {required: {nodeSelectorTerms: [{matchExpressions: [{key: kubernetes.io/hostname, operator: In, values: [node1]}]}]}}
+	END
+}
+
+chart_file() { sends billing-usher; }
+
+chart_file-entitlements() {
+	sends billing-gateway
+	tell billing-gateway
+	may billing-gateway-entitlements
+}
+
+chart_postgres() {
+	sends billing-usher
+	tell billing-usher
+	may billing-usher-entitlements
+	calls billing-usher-outbound
+}
+
+chart_entitlements() { may billing-usher-entitlements; }
+
+chart_outbound() {
+	calls billing-usher-outbound
+	kubectl -n billing exec deployment/billing-usher-outbound -- /usher check
+}
+
+# sends SERVICE: webhooks to it arrive, once kube-proxy knows the Service.
+sends() { gate=$1.billing.svc eventually 30 load -for 2s; }
+
+# may SERVICE: it says what acme may use, which a gate was told.
+may() {
+	local url=http://$1.billing.svc:8070/v1/entitlements/acme
+	is 401 "$(get "$url")"
+	eventually 10 answered "$url"
+}
+
+answered() { is 200 "$(get "$1" "X-Usher-Key: entitlements-key-of-the-trial")"; }
+
+tell() {
+	is 200 "$(post '{"type":"TenantProvisioningChange","payload":{"tenant":{"id":1,"code":"acme","name":"A","platform":{"id":1,"code":"crm","name":"CRM"}},
+		"change":{"features":[{"code":"users","name":"Users","quantity":7}],"subscriptions":[]}}}' "http://$1.billing.svc:8090/webhooks" "Authorization: Bearer $webhook_token")"
+}
+
+calls() {
+	local url=http://$1.billing.svc:8080/graphql query='{"query": "{ accounts(filter: \"\", limit: 1) { id } }"}'
+	is 401 "$(post "$query" "$url")"
+	is 200 "$(post "$query" "$url" "X-Usher-Key: outbound-key-of-the-trial")"
 }
