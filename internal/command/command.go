@@ -17,6 +17,7 @@ import (
 	"maps"
 	"net/http"
 	"os"
+	"path/filepath"
 	"regexp"
 	"runtime"
 	"slices"
@@ -41,7 +42,8 @@ const (
 
 // Process is what the operating system gives to a program.
 type Process struct {
-	Args    []string // without the program's name
+	Called  string   // the program's name, as it was typed; if empty, usher
+	Args    []string // what follows it
 	Environ []string // as os.Environ gives it
 	Stdin   io.Reader
 	Stdout  io.Writer
@@ -92,7 +94,7 @@ func (p *Process) run(ctx context.Context) error {
 		name, args = args[0], args[1:]
 	}
 	if i := slices.IndexFunc(args, envFileFlag.MatchString); i >= 0 && name != "exec" && name != "reconcile" && name != "changes" {
-		late := &Process{Args: args[i:], envFiles: p.envFiles}
+		late := &Process{Called: p.Called, Args: args[i:], envFiles: p.envFiles}
 		behind, err := late.parseEnvFileFlags()
 		if err != nil {
 			return err
@@ -170,8 +172,7 @@ func (p *Process) exit(err error) int {
 		fmt.Fprint(p.Stdout, commandHelp[p.command])
 		return exitOK
 	case isUsage:
-		command := strings.TrimSpace("usher " + p.command)
-		fmt.Fprintf(p.Stderr, "%s: %v. Run '%s -h' for help.\n", command, err, command)
+		fmt.Fprintf(p.Stderr, "%s: %v. Run '%s -h' for help.\n", strings.TrimSpace("usher "+p.command), err, strings.TrimSpace(p.program()+" "+p.command))
 		return exitUsage
 	case isSettings:
 		fmt.Fprintln(p.Stderr, err)
@@ -184,20 +185,32 @@ func (p *Process) exit(err error) int {
 	return exitFailed
 }
 
-// commandLine adds the --env-file flags of this command to another command line of usher, such as "usher
-// inbox resume", so that a user who copies it reaches the same usher.
+// program returns how the user can call this program in a shell: as it was called, except that 'go run' builds
+// into a temporary folder.
+func (p *Process) program() string {
+	switch {
+	case p.Called == "":
+		return "usher"
+	case strings.Contains(filepath.ToSlash(p.Called), "/go-build"):
+		return "go run ."
+	}
+	return text.Quote(p.Called)
+}
+
+// commandLine changes a command line of usher, such as "usher inbox resume", so that a user who copies it calls
+// this program and reaches the same usher: it adds the --env-file flags of this command.
 func (p *Process) commandLine(command string) string {
 	rest := strings.TrimPrefix(command, "usher")
 	for _, file := range slices.Backward(p.envFiles) {
 		rest = " --env-file " + text.Quote(file) + rest
 	}
-	return "usher" + rest
+	return p.program() + rest
 }
 
 // commandLines does the same to all command lines in a sentence, which are between quotes. 'usher help' reads no settings.
 func (p *Process) commandLines(sentence string) string {
 	sentence = strings.ReplaceAll(sentence, "'usher ", "'"+p.commandLine("usher "))
-	return strings.ReplaceAll(sentence, "'"+p.commandLine("usher help "), "'usher help ")
+	return strings.ReplaceAll(sentence, "'"+p.commandLine("usher help "), "'"+p.program()+" help ")
 }
 
 // unknown returns an error that suggests the command or the flag that the user probably meant, or lists all.
@@ -219,7 +232,7 @@ func runUntilStopped(ctx context.Context, p *Process) error {
 }
 
 func demoCommand(ctx context.Context, p *Process) error {
-	return demo.Run(ctx, demo.Config{Environ: p.Environ, Stdout: p.Stdout, Stderr: p.Stderr})
+	return demo.Run(ctx, demo.Config{Program: p.program(), Environ: p.Environ, Stdout: p.Stdout, Stderr: p.Stderr})
 }
 
 // execCommand is 'usher exec': it runs a command of the user's, which calls the service through a local

@@ -160,7 +160,7 @@ func (s *sandboxCall) serve(ctx context.Context) error {
 		return err
 	}
 	defer box.Close()
-	fmt.Fprint(s.Stdout, exportLines(box))
+	fmt.Fprint(s.Stdout, exportLines(box, s.program()))
 	if s.every > 0 {
 		box.Play(ctx, s.every)
 	}
@@ -168,8 +168,8 @@ func (s *sandboxCall) serve(ctx context.Context) error {
 	return nil
 }
 
-// exportLines returns the settings for an usher that uses the sandbox, as lines that a shell can read.
-func exportLines(s *sandbox.Sandbox) string {
+// exportLines returns the settings for an usher that uses the sandbox, as lines that a shell can read. The last one calls this program.
+func exportLines(s *sandbox.Sandbox, program string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "export USHER_BASE_URL=%s\n", text.Quote(s.URL))
 	if !strings.HasPrefix(s.URL, "http://127.") && !strings.HasPrefix(s.URL, "http://[::1]:") {
@@ -191,7 +191,7 @@ func exportLines(s *sandbox.Sandbox) string {
 	if s.URL != "http://127.0.0.1:9000" {
 		at = " --at " + text.Quote(s.URL)
 	}
-	fmt.Fprintf(&b, "# Send a webhook: usher sandbox send acme users=25 sso%s\n", at)
+	fmt.Fprintf(&b, "# Send a webhook: %s sandbox send acme users=25 sso%s\n", program, at)
 	return b.String()
 }
 

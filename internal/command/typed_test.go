@@ -1,6 +1,7 @@
 package command
 
 import (
+	"context"
 	"os"
 	"os/exec"
 	"slices"
@@ -27,6 +28,28 @@ func typed(t *testing.T, line string) []string {
 		t.Fatalf("%s: %v: %s", line, err, out)
 	}
 	return strings.Split(strings.TrimSuffix(string(out), "\x00"), "\x00")
+}
+
+// A command line that usher prints calls it as the user has called it.
+func TestPrintedCommandsCallThisProgram(t *testing.T) {
+	for called, want := range map[string]string{
+		"": "usher", "usher": "usher", "./usher": "./usher", "./my tools/usher": "'./my tools/usher'",
+		"/tmp/go-build12/b001/exe/usher": "go run .", "/home/me/.cache/go-build/12/34-d/usher": "go run .",
+	} {
+		p := &Process{Called: called, envFiles: []string{"gate.env"}}
+		if got, want := p.commandLines("see 'usher inbox ls' and 'usher help inbox'"), "see '"+want+" --env-file gate.env inbox ls' and '"+want+" help inbox'"; got != want {
+			t.Errorf("%q: %q, want %q", called, got, want)
+		}
+	}
+	var out, hint strings.Builder
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	at := []string{"sandbox", "--listen", "127.0.0.1:0", "--receiver-listen", "off"}
+	Main(ctx, Process{Called: "./usher", Args: at, Stdout: &out, Stderr: &hint})
+	Main(ctx, Process{Called: "./usher", Args: []string{"sandbox", "--no-such"}, Stdout: &out, Stderr: &hint})
+	if !strings.Contains(out.String(), "# Send a webhook: ./usher sandbox send ") || !strings.Contains(hint.String(), "Run './usher sandbox -h' for help.") {
+		t.Errorf("%s%s", out.String(), hint.String())
+	}
 }
 
 // after returns the rest of the line after the last mark.

@@ -26,6 +26,7 @@ import (
 
 // Config configures the demo.
 type Config struct {
+	Program string // how the user can call usher
 	Environ []string
 	Stdout  io.Writer // gets the story
 	Stderr  io.Writer // gets the log
@@ -79,7 +80,7 @@ func Run(ctx context.Context, c Config) error {
 			st.muteWarnings()
 		}
 		if st.tell(func() { running.Go(func() { legacyProgram(playing, st.calls) }) }) {
-			say.hints(at, box.URL, programName(os.Args[0]))
+			say.hints(at, box.URL, c.Program)
 			st.sendUntilEnd()
 		}
 	})
@@ -98,15 +99,6 @@ func newLog(c Config, s *settings.Settings) (*slog.Logger, *slog.LevelVar) {
 	level := new(slog.LevelVar)
 	level.Set(slog.LevelWarn)
 	return logs.New(c.Stderr, s.Admin.LogFormat, !s.Admin.NoColour, level), level
-}
-
-// programName returns how the user can call this program in a shell: as it was called, except that 'go run'
-// builds into a temporary folder.
-func programName(called string) string {
-	if strings.Contains(filepath.ToSlash(called), "/go-build") {
-		return "go run ."
-	}
-	return text.Quote(called)
 }
 
 const entitlementsListen = "127.0.0.1:8070" // by default this part is off

@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 func start(t *testing.T, environ []string) *testkit.Usher {
 	t.Helper()
 	return testkit.Run(t, func(ctx context.Context, stdout, stderr io.Writer) int {
-		if err := Run(ctx, Config{Environ: environ, Stdout: stdout, Stderr: stderr}); err != nil {
+		if err := Run(ctx, Config{Program: "go run .", Environ: environ, Stdout: stdout, Stderr: stderr}); err != nil {
 			fmt.Fprintln(stderr, err)
 			return 1
 		}
@@ -188,15 +188,4 @@ func TestDemoNeedsItsPorts(t *testing.T) { // not beside TestDemo, which also ta
 	testkit.Eventually(t, "a webhook delivered, a call answered", func() bool {
 		return strings.Contains(p.Stdout.String(), "200 queued, delivered\n") && strings.Contains(p.Stdout.String(), "200, 3 accounts")
 	})
-}
-
-// A hint calls the program as the user has called it.
-func TestProgramName(t *testing.T) {
-	for called, want := range map[string]string{
-		"usher": "usher", "./usher": "./usher", "./my tools/usher": "'./my tools/usher'", "/tmp/go-build12/b001/exe/usher": "go run .", "/home/me/.cache/go-build/12/34-d/usher": "go run .",
-	} {
-		if got := programName(called); got != want {
-			t.Errorf("%q: %q, want %q", called, got, want)
-		}
-	}
 }
