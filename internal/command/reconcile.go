@@ -31,15 +31,14 @@ const reconcileUsage = `Usage: usher reconcile [--apply [--no-deliver] [--twins]
                        [--settle TIME] [--as-of TIME] [--partial] [--json]
                        -- CMD ARG...
 
-Finds changes that usher does not know: their webhook got lost or was never
-sent, or they are older than usher. CMD asks the billing service in its own way,
-and prints one tenant on a line: the payload of a webhook
+Finds changes that usher does not know, because their webhook was lost. CMD asks
+the billing service, and prints one tenant on a line: the payload of a webhook
 ({"tenant":{"code":...},"change":{"features":[...]}}), or a whole webhook.
 usher compares that with what it knows, and says what differs.
 
 It needs a running usher with a gate and an inbox. CMD is a script of yours, see
-examples/reconcile. If you have installed the units of deploy/systemd, run as
-root: systemctl start usher-reconcile.
+examples/reconcile. With the units of deploy/systemd, run as root:
+systemctl start usher-reconcile.
 
 CMD runs as under 'usher exec': it calls the billing service at $USHER_URL,
 without a token. If it makes no successful call there, because it prints a saved
@@ -67,16 +66,14 @@ The results:
   equal     the features are what usher answers by
   differs   they are not
   new       usher does not know the tenant, or cannot read its features
-  twin      as new, but usher knows this code on another platform, and CMD did
-            not print that one: usually CMD prints a wrong platform
+  twin      as new, but usher knows this code on another platform: usually CMD
+            prints a wrong one
   changed   something came for the tenant meanwhile; the next run compares it
-  unlisted  usher says that the tenant may use something, and CMD did not print
-            it: a lost cancellation, or a list that is not whole. usher only
-            says it
+  unlisted  CMD did not print it, and usher says that it may use something: a
+            lost cancellation, or a list that is not whole. Nothing is done
 
-What a run finds of a tenant (differs, new, twin, unlisted) stays a trouble of
-that tenant until a later run has compared it, something newer of it is taken
-in, or you run 'usher inbox dismiss --tenant TENANT'.
+usher reports what a run finds of a tenant until a later run or webhook settles
+it, or you run 'usher inbox dismiss --tenant TENANT'.
 
 Exit code 0: all that could be compared is equal now. 3: a tenant differs, is
 new, a twin or unlisted. 1: it failed, and nothing was taken in, or not all.
