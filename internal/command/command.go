@@ -186,13 +186,13 @@ func (p *Process) exit(err error) int {
 }
 
 // program returns how the user can call this program in a shell: as it was called, except that 'go run' builds
-// into a temporary folder.
+// into a temporary folder, and that a whole path is what service managers and scripts write, not people.
 func (p *Process) program() string {
 	switch {
-	case p.Called == "":
-		return "usher"
 	case strings.Contains(filepath.ToSlash(p.Called), "/go-build"):
 		return "go run ."
+	case p.Called == "" || filepath.IsAbs(p.Called):
+		return "usher"
 	}
 	return text.Quote(p.Called)
 }

@@ -33,7 +33,7 @@ func typed(t *testing.T, line string) []string {
 // A command line that usher prints calls it as the user has called it.
 func TestPrintedCommandsCallThisProgram(t *testing.T) {
 	for called, want := range map[string]string{
-		"": "usher", "usher": "usher", "./usher": "./usher", "./my tools/usher": "'./my tools/usher'",
+		"": "usher", "usher": "usher", "/usr/bin/usher": "usher", "./usher": "./usher", "./my tools/usher": "'./my tools/usher'",
 		"/tmp/go-build12/b001/exe/usher": "go run .", "/home/me/.cache/go-build/12/34-d/usher": "go run .",
 	} {
 		p := &Process{Called: called, envFiles: []string{"gate.env"}}
