@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	_ "modernc.org/sqlite"
+
 	"usher/internal/inbox/engine"
 	"usher/internal/snapshot"
 	"usher/internal/testkit"
@@ -30,6 +32,14 @@ func tryOn(path, statement string) error {
 		err = errors.Join(err, db.Close())
 	}
 	return err
+}
+
+// sqlOn runs statements on a file that no usher has open.
+func sqlOn(t testing.TB, path string, statements ...string) {
+	t.Helper()
+	for _, s := range statements {
+		check(t, tryOn(path, s))
+	}
 }
 
 // damagedRows are rows of the tenant odd, or of nobody, in tables that webhooks alone do not fill.

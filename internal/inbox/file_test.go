@@ -6,7 +6,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"io"
@@ -25,24 +24,12 @@ import (
 	"testing/synctest"
 	"time"
 
-	_ "modernc.org/sqlite"
-
 	"usher/internal/inbox/engine"
 	"usher/internal/inbox/sqlite"
 	"usher/internal/receiver"
 	"usher/internal/testkit"
 	"usher/internal/testkit/pgtest"
 )
-
-// sqlOn runs statements on a file that no usher has open.
-func sqlOn(t testing.TB, path string, statements ...string) {
-	t.Helper()
-	db := must2(sql.Open("sqlite", path))(t)
-	defer db.Close()
-	for _, s := range statements {
-		must2(db.Exec(s))(t)
-	}
-}
 
 func TestFileIsOneUshers(t *testing.T) {
 	path := newFile(t)
