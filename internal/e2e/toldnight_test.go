@@ -157,7 +157,7 @@ func TestNightIsTold(t *testing.T) {
 	for i := range n.replicas {
 		n.replicas[i].Ready(t)
 	}
-	n.heard("missed") // what stays
+	n.heard("with a 5xx", "no gate was ready") // what stays
 	time.Sleep(2*time.Minute + 10*time.Second)
 	n.keep("morning")
 

@@ -103,7 +103,10 @@ func (s *Inbox) Tonight(ctx context.Context) (*Night, error) {
 		})
 		return tx.Send()
 	})
-	return n, err
+	if err != nil {
+		return nil, err // half a night would look as if the rest were over
+	}
+	return n, nil
 }
 
 // Troubles returns what has ended since a time, or is not over, what began last first.

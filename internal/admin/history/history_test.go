@@ -16,7 +16,9 @@ import (
 
 	"usher/internal/admin/status"
 	"usher/internal/inbox"
+	"usher/internal/inbox/engine"
 	"usher/internal/testkit"
+	"usher/internal/testkit/inboxtest"
 )
 
 func TestMain(m *testing.M) { testkit.MainInMemory(m) }
@@ -254,4 +256,20 @@ func eraseKnown(box *inbox.Inbox, d *desk, tenant string) error {
 		return nil
 	}
 	return err
+}
+
+// What the inbox cannot tell now goes on: while it cannot be read, a trouble that stays is neither over nor another one.
+func TestWhatStaysWhileTheInboxIsAway(t *testing.T) {
+	b := inboxtest.Open(t)
+	wrong := &troubles{words: []string{"parked"}}
+	d := newDesk(t, b.Inbox, wrong)
+	d.Look(t.Context())
+	d.Look(t.Context()) // it is in the inbox
+	before := slices.Clone(d.records)
+	b.Fail(&engine.AwayError{Err: errors.New("no answer")})
+	wrong.set("parked", "away")
+	d.Look(t.Context())
+	if len(before) != 1 || len(d.records) != 2 || d.records[0].ID != before[0].ID || !d.records[0].Ended.IsZero() || !d.readable.IsZero() {
+		t.Errorf("%+v\nwas\n%+v", d.records, before)
+	}
 }
