@@ -195,8 +195,12 @@ func TestMaxBytesOfAnotherReceiver(t *testing.T) {
 		beta := newTaker("beta", 32, "b")
 		beta.set("", status(503))
 		d.cfg.Receivers = receiver.NewSet(d.main.Receiver, beta.Receiver)
+		held := d.Stats().Used
 		d.restart()
-		d.until("moved", func() bool { return d.Stats().Receivers["beta"].Pending > 20 })
+		d.until("all moved and were counted anew", func() bool {
+			st := d.Stats()
+			return st.Receivers["beta"].Pending > 20 && st.Receivers[receiver.Main].Pending == 0 && st.Used <= held
+		})
 		d.want("the receiver of now", d.send("b/more", strings.Repeat("x", 1500)), "full")
 		d.take("alpha", strings.Repeat("x", 1500))
 	})
