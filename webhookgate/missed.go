@@ -323,10 +323,19 @@ func (o *Missed) Unnamed() (sum Unnamed) {
 	return sum
 }
 
-// DropUnnamed drops what Unnamed returns, and says what that was.
-func (o *Missed) DropUnnamed() Unnamed { return o.Dismiss(time.Time{}) }
+// DropUnnamed drops what Unnamed has returned, once it is stored elsewhere. More may have come since.
+func (o *Missed) DropUnnamed(stored Unnamed) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for i := range o.unnamed {
+		n := min(stored.Count, o.unnamed[i].Count)
+		o.unnamed[i].Count -= n
+		stored.Count -= n
+	}
+	o.unnamed = slices.DeleteFunc(o.unnamed, func(u Unnamed) bool { return u.Count == 0 })
+}
 
-// Dismiss does the same for those that arrived until then; zero: all.
+// Dismiss drops those that arrived until then (zero: all), and says how many these were.
 func (o *Missed) Dismiss(until time.Time) (sum Unnamed) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -191,8 +191,14 @@ func TestUnnamedForADay(t *testing.T) {
 		if got.Count != 23 || !got.Since.Equal(begin.Add(7*time.Hour)) || !got.Last.Equal(begin.Add(29*time.Hour)) {
 			t.Errorf("%d from %v to %v", got.Count, got.Since.Sub(begin), got.Last.Sub(begin))
 		}
-		if dropped := o.DropUnnamed(); dropped != got || o.Unnamed().Count != 0 {
-			t.Errorf("%v dropped of %v", dropped, got)
+		time.Sleep(time.Hour)
+		stored := o.Unnamed()
+		o.AddUnnamed(Unnamed{3, time.Now(), time.Now()}) // while that is stored
+		if o.DropUnnamed(stored); o.Unnamed().Count != 3 {
+			t.Errorf("%d are left of %d and 3", o.Unnamed().Count, stored.Count)
+		}
+		if dropped := o.Dismiss(time.Time{}); dropped.Count != 3 || o.Unnamed().Count != 0 {
+			t.Errorf("%v dropped", dropped)
 		}
 	})
 }

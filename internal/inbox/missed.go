@@ -342,7 +342,7 @@ func (b *heartbeat) outage(own time.Duration, last, now int64) (began int64, fou
 func (s *Inbox) beat(up bool) {
 	b := &s.heart
 	due := up && b.at.Elapsed() >= beatInterval || b.up && !up
-	unnamed := s.cfg.Missed.DropUnnamed()
+	unnamed := s.cfg.Missed.Unnamed()
 	if !due && unnamed.Count == 0 {
 		return
 	}
@@ -368,7 +368,6 @@ func (s *Inbox) beat(up bool) {
 		return storeUnnamed(tx, unnamed, now, asked)
 	})
 	if err != nil {
-		s.cfg.Missed.AddUnnamed(unnamed)
 		return
 	}
 	if missed != nil {
@@ -377,7 +376,8 @@ func (s *Inbox) beat(up bool) {
 	if due {
 		s.heart = heartbeat{up, at, now}
 	}
-	s.changed()
+	s.changed() // first: they must always be in the one or in the other
+	s.cfg.Missed.DropUnnamed(unnamed)
 }
 
 // storeUnnamed adds webhooks without a tenant to the row of this hour. asked is our time before the database's was read: so they may seem to
