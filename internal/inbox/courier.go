@@ -70,7 +70,8 @@ type target struct {
 	mayHaveLanes bool      // there may be lanes that are due
 	nextRetry    time.Time // when the next lane that failed here is due; zero: none is known
 	lastProbe    time.Time
-	back         int64 // lanes that were last tried before this time are due once, because the receiver is back; zero: there are no more of them
+	back         int64 // when the receiver was last back, by the database's clock: lanes whose last try began before that are due once
+	backLanes    bool  // there may be such lanes
 	newLanes     int   // while it fails for everybody: how many more lanes that have not failed may go in this second
 	newLanesAt   time.Time
 	newestNext   bool                               // the next of them is the one that came last, and not the one that waits longest
@@ -254,7 +255,7 @@ func (c *courier) deliver(t *target, lease *Lease) {
 		o.WantsNext = !c.ending && !t.failsForEverybody() && !c.receiverPaused(t)
 	}
 	c.fillPlaces(t)
-	if t.room() >= t.half() && (t.mayHaveLanes || !t.nextRetry.IsZero() || t.back > 0) {
+	if t.room() >= t.half() && (t.mayHaveLanes || !t.nextRetry.IsZero() || t.backLanes) {
 		c.wakeRun()
 	}
 	c.mu.Unlock()
@@ -336,7 +337,7 @@ func (c *courier) noteAnswer(t *target, lease *Lease, o *Outcome) {
 	switch {
 	case o.Try.Accepted():
 		if t.failsForEverybody() { // it is back
-			t.back, t.mayHaveLanes = c.inbox.Now().UnixMicro(), true
+			t.back, t.backLanes, t.mayHaveLanes = c.inbox.Now().UnixMicro(), true, true
 			c.wakeRun()
 		}
 		clear(t.failing)
@@ -398,6 +399,10 @@ func (c *courier) outcomeSaved(o *Outcome, err error) {
 		c.wakeRun()
 	}
 	if err == nil && !o.NextTry.IsZero() {
+		if c.inbox.clock.at(o.Began) < t.back {
+			t.backLanes = true
+			c.wakeRun()
+		}
 		due := time.Now().Add(o.NextTry.Sub(c.inbox.Now()))
 		if t.nextRetry.IsZero() || due.Before(t.nextRetry) {
 			t.nextRetry = due
@@ -622,10 +627,11 @@ func (t *target) plan(now time.Time, budget int) *Claim {
 		if probe {
 			claim.Early, claim.Failed = 1, 1
 		}
-	case t.mayHaveLanes || t.back > 0 || probe:
+	case t.mayHaveLanes || t.backLanes || probe:
 		claim.Fresh, claim.Retries = budget, claim.Failed
-		if t.back > 0 {
+		if t.backLanes {
 			claim.Early, claim.TriedBefore = claim.Failed, t.back
+			t.backLanes = claim.Failed == 0
 		} else if probe {
 			claim.Early, claim.MissedOnly = 1, true
 		}
@@ -666,7 +672,7 @@ func (c *courier) noteClaims(claims []*Claim) (again bool) {
 	for _, claim := range claims {
 		t, r := c.targets[claim.Receiver], &claim.result
 		if r.err != nil {
-			t.mayHaveLanes = true
+			t.mayHaveLanes, t.backLanes = true, t.backLanes || claim.TriedBefore > 0
 			again = t.noteRejected(claim, r.err) || again
 			continue
 		}
@@ -690,9 +696,7 @@ func (c *courier) noteClaims(claims []*Claim) (again bool) {
 			again = again || t.room() >= t.half()
 		}
 		t.mayHaveLanes = t.mayHaveLanes || r.MoreRetries
-		if claim.Early > 0 && claim.TriedBefore == t.back && !r.MoreEarly {
-			t.back = 0
-		}
+		t.backLanes = t.backLanes || r.MoreEarly && claim.TriedBefore > 0
 	}
 	return again
 }

@@ -124,7 +124,7 @@ func TestCourierNeverAsksForLessThanNothing(t *testing.T) {
 				c.answer(to, fmt.Sprint(n), 503, 0)
 			}
 		}
-		to.failedLanes, to.inFlight, to.newLanes, to.newLanesAt, to.back = 9, 3, -3, time.Now(), 1
+		to.failedLanes, to.inFlight, to.newLanes, to.newLanesAt, to.backLanes = 9, 3, -3, time.Now(), true
 		to.mayHaveLanes = true
 		for _, claim := range c.planClaims(time.Now()) {
 			if claim.Room <= 0 || min(claim.Failed, claim.Fresh, claim.Newest, claim.Early, claim.Retries) < 0 {

@@ -327,6 +327,26 @@ func TestFaultBlanketError(t *testing.T) {
 			t.Errorf("another tenant waited for %v", took)
 		}
 	})
+	inBubbleCostly(t, "a try that began before it was back", func(t *testing.T, d *desk) {
+		d.take("before", "A")
+		time.Sleep(time.Second)
+		d.main.set("", status(500))
+		for n := range 5 {
+			d.take(fmt.Sprint("t", n), "A")
+		}
+		d.take("slow", "A")
+		time.Sleep(time.Minute)
+		tried, release := len(d.main.tried("slow")), d.main.hang("slow")
+		for len(d.main.tried("slow")) == tried {
+			time.Sleep(time.Millisecond)
+		}
+		d.main.set("", nil)
+		d.waitFor("t", 5, 5*time.Second)
+		release() // now it gets its 500
+		if took := d.waitFor("slow", 1, time.Minute); took > 3*time.Second {
+			t.Errorf("it waited for %v", took)
+		}
+	})
 	for _, code := range some(0, 500, 503) {
 		inBubble(t, fmt.Sprint("300 tenants after a minute of ", code), func(t *testing.T, d *desk) {
 			d.take("before", "A")

@@ -673,9 +673,10 @@ func (l *lane) settle(o *Outcome) (s settlement) {
 		return s
 	}
 	if o.ContentErr == nil {
-		h.noteTry(t.time().Add(-time.Since(o.Began)), o.Took, o.Try)
+		began := t.time().Add(-time.Since(o.Began))
+		h.noteTry(began, o.Took, o.Try)
 		h.Receiver, h.changed = o.Lease.Receiver.Name, true
-		l.lastTry = t.now
+		l.lastTry = began.UnixMicro()
 		if o.Counts {
 			h.Counted++
 		}

@@ -354,7 +354,7 @@ type lane struct {
 	lastResult   int64 // lastOK or lastFailed
 	failures     int64 // tries of that webhook that failed in a row
 	failingSince int64 // since when the tries of all its webhooks have failed; 0: the last one was accepted, or there was none
-	lastTry      int64
+	lastTry      int64 // when it began
 	notBefore    int64 // no try before this time: the receiver has asked for it (Retry-After), or an erasure waits
 	paused       bool
 	due          int64 // without an owner: when the lane may be tried; with one: when its lease ends

@@ -42,7 +42,7 @@ CREATE TABLE {schema}.lane (
 	last_result   {int} NOT NULL DEFAULT 0, -- of the first webhook's last try: 0 not failed, 1 failed, 2 missed (the receiver is to blame)
 	failures      {int} NOT NULL DEFAULT 0, -- tries that failed in a row
 	failing_since {int} NOT NULL DEFAULT 0, -- since when the tries of all its webhooks have failed; 0: the last one was accepted
-	last_try      {int} NOT NULL DEFAULT 0,
+	last_try      {int} NOT NULL DEFAULT 0, -- when it began
 	not_before    {int} NOT NULL DEFAULT 0, -- no try before this time: a Retry-After, or an erasure that waits
 	paused        {int} NOT NULL DEFAULT 0,
 	due           {int} NOT NULL DEFAULT {never}, -- without an owner: when the lane may be tried; with one: when its lease ends
