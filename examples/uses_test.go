@@ -21,21 +21,11 @@ import (
 	"usher/internal/testkit"
 )
 
-// docs/uses.md, done as it says: its commands, in their order, on its own ports, in a
-// network of their own. What it shows as output must come.
-func TestUses(t *testing.T) {
+// README.md and then docs/uses.md, done as they say, in one folder: their commands, in their order, on their own ports, in a
+// network of their own. What they show as output must come.
+func TestReadmeAndUses(t *testing.T) {
 	t.Parallel()
-	use(t, usesPage(t), strings.NewReplacer())
-}
-
-// README.md, done as it says, from the demo to the page's last command.
-func TestReadme(t *testing.T) {
-	t.Parallel()
-	page, err := os.ReadFile("../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	use(t, string(page), strings.NewReplacer())
+	use(t, readme(t)+usesPage(t), strings.NewReplacer())
 }
 
 // The use in which webhooks come by themselves, by a person, who reads before each step: meanwhile dozens have come.
@@ -50,9 +40,13 @@ func TestUsesAtHumanSpeed(t *testing.T) {
 	use(t, begin+"\n## 5. "+fifth, strings.NewReplacer(" --every 1s\n", " --every 20ms\n", "\nuntil ./usher inbox", "\nsleep 0.8\nuntil ./usher inbox"))
 }
 
-func usesPage(t *testing.T) string {
+func usesPage(t *testing.T) string { return page(t, "../docs/uses.md") }
+
+func readme(t *testing.T) string { return page(t, "../README.md") }
+
+func page(t *testing.T, path string) string {
 	t.Helper()
-	page, err := os.ReadFile("../docs/uses.md")
+	page, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,7 +128,7 @@ func yamlBlock(t *testing.T, line string, into any) string {
 
 // Settings of one use must not stay in the reader's shell: the next use would start with them, too.
 func TestUsesKeepSettingsApart(t *testing.T) {
-	script, _ := walkthrough(usesPage(t))
+	script, _ := walkthrough(readme(t) + usesPage(t))
 	script = regexp.MustCompile(`(?s)<<'END'\n.*?\nEND\n`).ReplaceAllString(script, "\n")
 	if bad := regexp.MustCompile(`(?m)^(export |\. ).*$`).FindAllString(script, -1); bad != nil || strings.Count(script, ". ./") < 5 {
 		t.Errorf("outside of parentheses: %q", bad)
