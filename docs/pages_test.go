@@ -19,13 +19,13 @@ const root = "../"
 
 // How many words a page may have. A page that needs more has said something twice, or belongs somewhere else.
 var budgets = map[string]int{
-	"README.md": 790, "bench/RESULTS.md": 1460, "docs/operations.md": 4370, "docs/architecture.md": 3410,
-	"docs/SECURITY.md": 1810, "docs/reference.md": 3560, "docs/reliability.md": 1370, "docs/api.md": 1920,
-	"docs/uses.md": 2470, "docs/receivers.md": 940, "docs/entitlements.md": 1690, "docs/evidence.md": 1810,
+	"README.md": 800, "bench/RESULTS.md": 1460, "docs/operations.md": 4540, "docs/architecture.md": 3170,
+	"docs/SECURITY.md": 1820, "docs/reference.md": 3190, "docs/reliability.md": 1290, "docs/api.md": 1900,
+	"docs/uses.md": 2450, "docs/receivers.md": 890, "docs/entitlements.md": 1600, "docs/evidence.md": 1790,
 }
 
 // budgetOfTheRest is for all other pages in docs together, and budgetOfAll for the README and all of docs.
-const budgetOfTheRest, budgetOfAll = 1800, 25900
+const budgetOfTheRest, budgetOfAll = 1800, 25000
 
 // Every page is within its budget, and listed.
 func TestPagesAreShort(t *testing.T) {

@@ -151,7 +151,7 @@ func usher(t *testing.T, args ...string) string {
 	return out.String()
 }
 
-// The reference names every command and every flag; for 'usher inbox' that is its help. And no page names another command.
+// The reference names every command and every flag; for 'usher inbox' and 'usher sandbox' that is their help. And no page names another command.
 func TestCommandsAreDocumented(t *testing.T) {
 	reference := read(t, "reference.md")
 	commands := found(`(?m)^  usher ([a-z]+)\b`, usher(t, "help"))
@@ -180,8 +180,8 @@ func TestCommandsAreDocumented(t *testing.T) {
 				continue // they have no flags, and would take this for a file, or a tenant
 			}
 			where, text := "reference.md", reference
-			if name == "inbox" {
-				where, text = "'usher help inbox'", help
+			if name == "inbox" || name == "sandbox" {
+				where, text = "'usher help "+name+"'", help
 			}
 			if len(line) == 2 && !regexp.MustCompile(`\b`+line[1]+`\b`).MatchString(text) {
 				t.Errorf("%s does not name usher %s", where, strings.Join(line, " "))

@@ -36,9 +36,9 @@ end delete from your copy all tenants that were not between them. A line with
 "erased":true means: delete this tenant.
 
   --cursor FILE  go on where FILE says, and store there how far you are. Without
-                 the file the command begins with all tenants. FILE.lock keeps
-                 out a second one, also while CMD of one that was killed runs
-  --follow       wait for more. Else the command ends when there is no more
+                 the file the command begins with all tenants. FILE.lock lets
+                 only one 'usher changes' run, and only one CMD
+  --follow       wait for more. Otherwise the command ends when there is no more
   --limit N      the most tenants that CMD gets at once: 1 to 1000, default 100
   --at URL       ask at this address, such as https://usher.example.com
 

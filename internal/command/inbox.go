@@ -53,9 +53,9 @@ The states:
 
 ` + stateHelp() + `
 A tenant is platform/tenant, or tenant alone; write a slash or percent sign
-inside a code as %2F or %25. WHEN is a time (2026-01-31T08:00, or 08:00 for
-the last time at which it was eight), a day (2026-01-31), or how long ago (90m,
-3d); without a zone (08:00Z) it is local time.
+inside a code as %2F or %25. WHEN is a time (2026-01-31T08:00; or 08:00, today
+or yesterday), a day (2026-01-31), or how long ago (90m, 3d); without a zone
+(08:00Z) it is local time.
 ` + adminPortHelp + `inbox ls
 `
 

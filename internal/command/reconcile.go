@@ -58,13 +58,13 @@ list, or if there is no USHER_BASE_URL, say with --as-of how old the list is.
                  the service's own lists are further behind its webhooks
   --as-of TIME   how old the list is: 2026-01-31T08:00:00Z, or 90m, 3d ago, or
                  now. Tenants of which something came later are not compared
-  --partial      the list is not meant to be whole: nobody is unlisted
+  --partial      the list is not meant to be whole: no tenant is unlisted
   --json         lines of JSON, the last one with the numbers
 
 The results:
 
-  equal     the features are what usher answers by
-  differs   they are not
+  equal     usher answers with the same features
+  differs   usher answers with other features
   new       usher does not know the tenant, or cannot read its features
   twin      as new, but usher knows this code on another platform: usually CMD
             prints a wrong one
@@ -639,7 +639,7 @@ func (c *reconcileCall) conclusion(run *inbox.Run) string {
 	case s.Applied > 0 && c.noDeliver:
 		fmt.Fprintf(&out, "%s taken in: usher knows them now, and delivers nothing.\n", count(s.Applied, "tenant"))
 	case s.Applied > 0:
-		fmt.Fprintf(&out, "%s taken in. To see their deliveries: %s\n", count(s.Applied, "tenant"), c.commandLine("usher inbox ls --since "+run.Began.UTC().Format(time.RFC3339)))
+		fmt.Fprintf(&out, "%s taken in. To see them: %s\n", count(s.Applied, "tenant"), c.commandLine("usher inbox ls --since "+run.Began.UTC().Format(time.RFC3339)))
 	}
 	if n := left.Differs + left.New; n > 0 && !c.apply {
 		flags := "--apply"

@@ -56,8 +56,8 @@ http://127.0.0.1:9000):
 
 rehearse needs no sandbox. It sends your receiver what it has to expect in
 production: copies, a change and back (A, B, A), ten tenants at once, nulls and
-more. The receiver has to answer each with 2xx within a second. If it does not,
-the exit code is 1.
+more. The receiver has to answer each with 2xx within a second, and a forged
+one with 401 if it checks signatures. If it does not, the exit code is 1.
 
 SECRETS are for a receiver that checks the sender: --token T is sent as
 Authorization: Bearer, --hmac-secret S signs each webhook in X-Signature, and

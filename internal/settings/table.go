@@ -3,6 +3,7 @@ package settings
 import (
 	"fmt"
 	"io"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -60,7 +61,7 @@ func (s *Settings) sections() []section {
 				{"USHER_CLIENT_SECRET", &main.ClientSecret, "required with `USHER_BASE_URL`", "The client secret of the API client application."},
 				{"USHER_SCOPE", &main.Scope, "`standard:read standard:write`", "The scopes to request, separated by spaces."},
 				{"USHER_LISTEN", &main.Listen, "`127.0.0.1:8080`", "The local port that your programs call; `unix:/path` for a socket (mode 0660)."},
-				{"USHER_KEY", &main.Key, "none", "Callers must send this key: as `Authorization: Bearer KEY`, as the password of Basic auth, or in `X-Usher-Key`. Several, comma-separated, while you rotate. At least 16 characters if other machines can reach the port."},
+				{"USHER_KEY", &main.Key, "none", "Callers must send this [key](SECURITY.md#keys). Several, comma-separated, while you rotate."},
 				{"USHER_INSECURE", &o.Insecure, "`false`", "`true` allows a local or entitlements port without a key that other machines can reach."},
 				{"USHER_ALLOWED_HOSTS", &o.AllowedHosts, "none", "More values of the `Host` header that every port accepts; `*` for any. `localhost`, `127.0.0.0/8`, `[::1]` and the port's own host always work; with a key every IP address, on a socket everything."},
 				{"USHER_ALLOW_PLAIN_HTTP", &o.AllowPlainHTTP, "`false`", "`true` allows `http` in `USHER_BASE_URL` to another machine. The client secret then travels unencrypted."},
@@ -87,7 +88,7 @@ func (s *Settings) sections() []section {
 				{"USHER_WEBHOOK_TLS_CLIENT_CA_FILE", &w.TLSClientCA, "none", "Senders must have a client certificate of this CA."},
 				{"USHER_WEBHOOK_INSECURE", &w.Insecure, "`false`", "`true` allows a gate without any check that other machines can reach."},
 				{"USHER_WEBHOOK_TYPES", &w.Types, "`TenantProvisioningChange`", "Event types to accept; `*` for any. Only `TenantProvisioningChange` is deduplicated: others hold no complete state."},
-				{"USHER_WEBHOOK_SYNC_TYPES", &w.SyncTypes, "none", "Event types that ask your receiver a question (may this checkout continue?). usher sends them once, stores nothing, and answers with the receiver's status, `Content-Type` and body (up to 1 MiB). Do not list them in `USHER_WEBHOOK_TYPES`."},
+				{"USHER_WEBHOOK_SYNC_TYPES", &w.SyncTypes, "none", "Event types that ask your receiver a question (may this checkout continue?). usher sends them once, stores nothing, and answers with the receiver's status, `Content-Type` and body (up to 1 MiB)."},
 				{"USHER_WEBHOOK_SCHEMA_FILE", &w.SchemaFile, "built in", "A JSON Schema of your own, if you customised the payload. It applies to every type, the built-in one to `TenantProvisioningChange` only."},
 				{"USHER_WEBHOOK_MAX_BODY", positive{&w.MaxBody}, "`1MiB`", "The largest webhook to accept."},
 				{"USHER_WEBHOOK_DEDUP_SIZE", positive{&w.DedupSize}, "`10000`", "Without an inbox: how many tenants' last webhooks usher remembers, to drop copies."},
@@ -99,7 +100,7 @@ func (s *Settings) sections() []section {
 			}, new(extraReceiver).variables())},
 		{"Inbox", "With an inbox usher takes each webhook in before it answers 200, and [retries or parks](operations.md#retries-and-parking) what the receiver does not accept. Without one it passes webhooks through.",
 			"gate", []Variable{
-				{"USHER_WEBHOOK_INBOX", &w.Inbox, "none", "`file:/path/inbox.db`: a file, for one usher. `postgres://user@host[,host]/database`: a PostgreSQL database (version 13 or newer) that replicas share, with the usual parameters (`sslmode`, `sslrootcert`, `target_session_attrs`, …) and `schema` (default `usher`) for its tables."},
+				{"USHER_WEBHOOK_INBOX", &w.Inbox, "none", "`file:/path/inbox.db`: a file, for one usher. `postgres://user@host/database`: a [PostgreSQL database](operations.md#an-inbox-for-several-replicas) that replicas share."},
 				{"USHER_WEBHOOK_INBOX_TRIES", positive{&w.InboxConfig.MaxTries}, "`20`", "Failed tries until usher parks a webhook. [Some do not count](receivers.md#what-it-answers)."},
 				{"USHER_WEBHOOK_INBOX_MAX_AGE", positive{&w.InboxConfig.MaxAge}, "`72h`", "usher parks a webhook whose first try was longer ago, after as many tries, whether they count or not."},
 				{"USHER_WEBHOOK_INBOX_CONCURRENCY", positive{&w.InboxConcurrency}, "`32`", "Deliveries at once, for each receiver, on each replica."},
@@ -110,17 +111,17 @@ func (s *Settings) sections() []section {
 		{"Entitlements", "This part is on when `USHER_ENTITLEMENTS_LISTEN` is set.",
 			"entitlements", []Variable{
 				{"USHER_ENTITLEMENTS_LISTEN", &e.Listen, "none: entitlements are off", "A port, such as `127.0.0.1:8070`, or `unix:/path`. It needs `USHER_WEBHOOK_INBOX`. With `postgres://` another usher may take the webhooks in: then set `USHER_WEBHOOK_LISTEN=off`."},
-				{"USHER_ENTITLEMENTS_KEY", &e.Key, "none", "As `USHER_KEY`. Required if other machines can reach the port."},
+				{"USHER_ENTITLEMENTS_KEY", &e.Key, "none", "As `USHER_KEY`."},
 			}},
 		{"Admin port, log, shutdown", "", "", []Variable{
 			{"USHER_ADMIN_LISTEN", &a.Listen, "`127.0.0.1:9095`", "The admin page, its API, `/healthz`, `/readyz` and `/metrics`; `off` for none."},
-			{"USHER_ADMIN_TOKEN", &a.Token, "none", "Required if other machines can reach the admin port, with at least 16 characters; `/healthz` and `/readyz` need no token. Callers send it as `Authorization: Bearer`, or as the password of Basic auth. Several, comma-separated; each can have a name in front (`ana:TOKEN,ben:TOKEN`), which `usher inbox actions` shows. Commands send the first."},
+			{"USHER_ADMIN_TOKEN", &a.Token, "none", "The admin port's [key](SECURITY.md#keys). Several, comma-separated; each can have a name in front (`ana:TOKEN,ben:TOKEN`), which `usher inbox actions` shows. Commands send the first."},
 			{"USHER_ADMIN_READ_TOKEN", &a.ReadToken, "none", "The same, but read-only: it shows everything, `/metrics` too, and cannot act or export. It needs `USHER_ADMIN_TOKEN`."},
 			{"USHER_LOG_LEVEL", &a.Level, "`info`", "`debug`, `info`, `warn` or `error`."},
 			{"USHER_LOG_FORMAT", &a.LogFormat, "`auto`", "`text`, `json`, or `auto`: text on a terminal (coloured, unless `NO_COLOR` is set), else JSON."},
-			{"USHER_NOTIFY_URL", &a.NotifyURL, "none", "A chat's incoming webhook (Slack, Mattermost, Google Chat): usher posts `{\"text\":\"…\"}` there when [something has been wrong for a minute](operations.md#notifications), and when it is over. `HTTPS_PROXY` applies."},
-			{"USHER_SHUTDOWN_DELAY", &a.ShutdownDelay, "`0s`", "On SIGTERM usher reports that it is not ready, but still serves for this long, until load balancers notice. In Kubernetes use `5s`."},
-			{"USHER_SHUTDOWN_GRACE", &a.ShutdownGrace, "`15s`", "Then usher accepts no new connections, and lets calls and deliveries finish for this long. A second signal ends it at once."},
+			{"USHER_NOTIFY_URL", &a.NotifyURL, "none", "A chat's incoming webhook: usher posts there [what is wrong](operations.md#notifications), and when it is over. `HTTPS_PROXY` applies."},
+			{"USHER_SHUTDOWN_DELAY", &a.ShutdownDelay, "`0s`", "How long usher still serves [after SIGTERM](operations.md#shutdown), until load balancers notice."},
+			{"USHER_SHUTDOWN_GRACE", &a.ShutdownGrace, "`15s`", "How long it then lets calls and deliveries finish."},
 		}},
 	}
 }
@@ -138,7 +139,7 @@ func portVariables(p *outbound.Port) []Variable {
 
 func (c *extraReceiver) variables() []Variable {
 	return []Variable{
-		{"USHER_WEBHOOK_RECEIVERS_n_PLATFORMS", &c.Platforms, "none", "One more receiver, for the webhooks of these platform codes; n is 0, 1, … All others go to `USHER_WEBHOOK_FORWARD_URL`. Without it they get 422, or are kept if entitlements are on."},
+		{"USHER_WEBHOOK_RECEIVERS_n_PLATFORMS", &c.Platforms, "none", "One more receiver, for the webhooks of these platform codes; n is 0, 1, … [All others](operations.md#several-receivers) go to `USHER_WEBHOOK_FORWARD_URL`."},
 		{"USHER_WEBHOOK_RECEIVERS_n_FORWARD_URL", &c.address, "required with `PLATFORMS`", "Its address."},
 		{"USHER_WEBHOOK_RECEIVERS_n_NAME", &c.Name, "the index", "Its name in logs and metrics. The name of `USHER_WEBHOOK_FORWARD_URL` is `main`."},
 		{"USHER_WEBHOOK_RECEIVERS_n_SIGN_SECRET", &c.signSecret, "inherited", "A signing secret of its own."},
@@ -203,4 +204,9 @@ func WriteHelp(w io.Writer, word string) (found bool) {
 	return found
 }
 
-func plain(markdown string) string { return strings.ReplaceAll(markdown, "`", "") }
+var link = regexp.MustCompile(`\[([^\]]+)\]\(([^)]+)\)`)
+
+// plain is the text for a terminal: a link is its words, and where to read on.
+func plain(markdown string) string {
+	return link.ReplaceAllString(strings.ReplaceAll(markdown, "`", ""), "$1 (docs/$2)")
+}

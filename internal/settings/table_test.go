@@ -57,6 +57,18 @@ func TestReference(t *testing.T) {
 	}
 }
 
+// On a terminal the help has no Markdown: a link is its words, and where to read on.
+func TestHelpIsPlain(t *testing.T) {
+	var out strings.Builder
+	if !WriteHelp(&out, "") {
+		t.Fatal("no settings")
+	}
+	help := strings.Join(strings.Fields(out.String()), " ")
+	if strings.Contains(help, "](") || strings.Contains(help, "`") || !strings.Contains(help, "Some do not count (docs/receivers.md#what-it-answers).") {
+		t.Error(help)
+	}
+}
+
 // writeTables writes the settings in the form of docs/reference.md.
 func writeTables(w io.Writer) {
 	for _, sec := range new(Settings).sections() {
