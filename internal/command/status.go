@@ -2,6 +2,7 @@ package command
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -31,19 +32,20 @@ func statusCommand(ctx context.Context, p *Process, args []string) error {
 	flags := flag.NewFlagSet("status", flag.ContinueOnError)
 	flags.SetOutput(io.Discard) // exit prints the error
 	asJSON := flags.Bool("json", false, "")
-	since := flags.String("since", "", "")
+	path, from, now := "/api/status", time.Time{}, time.Now()
+	flags.Func("since", "", func(since string) (err error) {
+		if from, err = parseWhen(since, now); err == nil && from.After(now) {
+			err = errors.New("this time is still to come")
+		}
+		return err
+	})
 	switch rest, err := parseFlags(flags, args); {
 	case err != nil:
 		return usageError{err}
 	case len(rest) > 0:
 		return usageErrorf("takes no argument %q, only --since TIME and --json", rest[0])
 	}
-	path, from, now := "/api/status", time.Time{}, time.Now()
-	if *since != "" {
-		var err error
-		if from, err = parseWhen(*since, now); err != nil {
-			return usageErrorf("--since %q: %v", *since, err)
-		}
+	if !from.IsZero() {
 		path += "?since=" + url.QueryEscape(from.UTC().Format(time.RFC3339))
 	}
 	api, err := newAdminAPI(p)

@@ -51,8 +51,10 @@ func TestStatusSince(t *testing.T) {
 	if _, out := run("--since", "30m"); !strings.Contains(out, "\nNothing else was wrong since ") {
 		t.Error(out)
 	}
-	if code, out := run("--since", "yesterday"); code != 2 || !strings.Contains(out, `--since "yesterday": `) {
-		t.Errorf("exit code %d\n%s", code, out)
+	for _, since := range []string{"yesterday", "", "2126-01-31"} {
+		if code, out := run("--since", since); code != 2 || !strings.Contains(out, `invalid value "`+since+`" for flag -since: `) {
+			t.Errorf("--since %q: exit code %d\n%s", since, code, out)
+		}
 	}
 }
 
