@@ -9,6 +9,7 @@ begin() {
 	name=$1
 	[ "$(id -u)" = 0 ] || { echo "$name: run it as root"; exit 3; }
 	[ "$(uname -s)" = Linux ] && command -v apt-get >/dev/null || { echo "$name: it needs Debian"; exit 3; }
+	alone
 	cache=${XDG_CACHE_HOME:-$HOME/.cache}/usher-try/$name
 	mkdir -p "$cache"
 	work=$(mktemp -d "/var/tmp/usher-try-$name.XXXXXX")
@@ -19,6 +20,16 @@ begin() {
 	note_sysctls
 	enclose
 	: >"$work/table"
+}
+
+# alone waits for other trials: each changes sysctls and puts back what it found. The lock goes with the last process of a trial, so that
+# a killed trial's engine counts as one, too.
+alone() {
+	local lock
+	exec {lock}>/run/lock/usher-try
+	flock -n "$lock" && return
+	echo "$name: another trial runs here; waiting for it"
+	flock "$lock"
 }
 
 # later has a command run at the end, the last one first.
