@@ -236,6 +236,9 @@ CREATE TABLE {schema}.replica (
 	ended {int} NOT NULL -- 1: it said that it ends
 );
 
--- Which of them speaks for all, until when. It has one row.
-CREATE TABLE {schema}.speaker (name {text} NOT NULL, until {int} NOT NULL);
-INSERT INTO {schema}.speaker VALUES ('', 0);
+-- Which of them speaks for all, until when.
+CREATE TABLE {schema}.speaker (
+	number {int} PRIMARY KEY, -- 1
+	name   {text} NOT NULL,
+	until  {int} NOT NULL
+);

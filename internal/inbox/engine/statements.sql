@@ -450,6 +450,7 @@ ON CONFLICT (name) DO UPDATE SET since = excluded.since, seen = excluded.seen, e
 DELETE FROM {schema}.replica WHERE name = $1::text
 
 -- name: speaker_take
--- 1 takes or keeps it until 2: whoever had it has not renewed it up to now (3). One that ends later than is possible (4) is from before the
--- clock was set back.
-UPDATE {schema}.speaker SET name = $1::text, until = $2::bigint WHERE name = $1::text OR until <= $3::bigint OR until > $4::bigint RETURNING until
+-- 1 takes or keeps it until 2: nobody has it, or whoever had it has not renewed it up to now (3). One that ends later than is possible (4)
+-- is from before the clock was set back.
+INSERT INTO {schema}.speaker AS s (number, name, until) VALUES (1, $1, $2)
+ON CONFLICT (number) DO UPDATE SET name = excluded.name, until = excluded.until WHERE s.name = excluded.name OR s.until <= $3::bigint OR s.until > $4::bigint RETURNING until
