@@ -525,6 +525,7 @@ func (s *Status) failingTenants(r *Receiver) []Trouble {
 	}
 	name, tenants := s.Gate.nameOf(r), page.Plural(r.failing, "tenant", "tenants")
 	trouble := tenantsFail.is(name+" takes webhooks, but not those of "+who, r.of("takes webhooks, but not those of "+tenants)).quoting("the last answer", last)
+	trouble.turned = true // the receiver may have been down until a moment ago
 	if !since.IsZero() && r.last.Before(since) {
 		trouble = onlyTenantsFail.is(name+" does not take the webhooks of "+who+", and has taken no others since",
 			r.of("fails for "+tenants+", and has taken no others since")).quoting("the last try", last)

@@ -35,7 +35,7 @@ func (t *Trouble) record(now time.Time, replica string) inbox.Trouble {
 	if t.own {
 		out.Replica = replica
 	}
-	if t.Since.IsZero() || t.Since.After(now) {
+	if t.Since.IsZero() || t.Since.After(now) || t.turned {
 		out.Began = now
 	}
 	out.TroubleWords = inbox.TroubleWords{

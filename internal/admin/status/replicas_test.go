@@ -2,6 +2,7 @@ package status
 
 import (
 	"testing"
+	"time"
 
 	"usher/internal/inbox"
 )
@@ -24,6 +25,24 @@ func TestWhomATroubleConcerns(t *testing.T) {
 	} {
 		if got := Concerns(&inbox.Trouble{TroubleWords: tc.words}, "crm", "acme", "crm"); got != tc.want {
 			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+// A receiver that was down until a moment ago takes webhooks since that moment, however long those of some tenants have waited.
+func TestWhenTenantsBeginToFail(t *testing.T) {
+	night := time.Date(2026, 11, 17, 2, 10, 0, 0, time.UTC)
+	now := night.Add(time.Hour)
+	s := &Status{Gate: &Gate{}, Inbox: &Inbox{HeldUp: []HeldUp{{Receiver: "main", Tenant: "acme", Since: night}}}}
+	for name, tc := range map[string]struct {
+		last, want time.Time // when the receiver last took something; when the record begins
+	}{
+		"it takes others":              {now.Add(-time.Second), now},
+		"it has taken no others since": {night.Add(-time.Second), night},
+	} {
+		trouble := s.failingTenants(&Receiver{Name: "main", failing: 1, last: tc.last})[0]
+		if got := trouble.record(now, "gate-1").Began; !got.Equal(tc.want) || !trouble.Since.Equal(night) {
+			t.Errorf("%s: it begins at %v, want %v; %s", name, got, tc.want, trouble.What)
 		}
 	}
 }

@@ -24,6 +24,7 @@ type Trouble struct {
 	Link     string    `json:"-"` // address of the page that shows more; empty for none
 
 	about  []Subject
+	turned bool      // it has been something else since Since: in the history it begins when it is noticed
 	which  string    // tells troubles of the same kind about the same subject apart
 	bare   string    // What without what somebody else has written; empty: there is nothing of that in it
 	named  []string  // tenants that it is about, as inbox.ShowTenant writes them; none: it may concern any
