@@ -667,6 +667,36 @@ func TestMissedAndOutagesInAnOutage(t *testing.T) {
 	})
 }
 
+// A gate that rejects everything because its disk is full is not ready, although it could write that it is there: who asks a load balancer in front
+// of it never reaches it.
+func TestFullDiskIsAnOutage(t *testing.T) {
+	t.Parallel()
+	var full atomic.Bool
+	inBubbleOn(t, "a file", func(e engine.Engine) engine.Engine { return &crowded{e, &full} }, func(t *testing.T, d *desk) {
+		d.cfg.GateUp = func() bool { return true }
+		d.restart()
+		d.take("fine", "A")
+		time.Sleep(time.Minute)
+		for outages, lasts := range []time.Duration{40 * time.Second, 10 * time.Minute} {
+			begin := d.Now()
+			full.Store(true)
+			time.Sleep(lasts)
+			full.Store(false)
+			end := d.Now()
+			time.Sleep(20 * time.Second)
+			all := d.Stats().Missed.Outages
+			if len(all) != outages {
+				t.Fatalf("%v: %+v", lasts, all)
+			}
+			for _, o := range all {
+				if o.From.Sub(begin).Abs() > 16*time.Second || o.To.Sub(end).Abs() > 16*time.Second {
+					t.Errorf("an outage of %+v, and it was from %v to %v", o, begin, end)
+				}
+			}
+		}
+	})
+}
+
 // When a gate was not up, whatever the clocks did.
 func TestOutage(t *testing.T) {
 	const second, minute = int64(time.Second / time.Microsecond), int64(time.Minute / time.Microsecond)

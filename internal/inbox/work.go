@@ -130,7 +130,7 @@ func (s *Inbox) runWriter() {
 			if s.health.lastErr() == nil && !s.cfg.ReadOnly {
 				s.engine.Maintain()
 				s.sweep()
-				s.beat(s.cfg.GateUp != nil && s.cfg.GateUp())
+				s.beat(s.cfg.GateUp != nil && s.cfg.GateUp() && s.Err() == nil)
 			}
 			continue
 		case <-s.run.Done():
