@@ -2,9 +2,9 @@ package admin
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"mime"
@@ -25,13 +25,17 @@ import (
 type call struct {
 	*http.Request
 	w      http.ResponseWriter
-	body   io.ReadCloser // without a limit: of an import
+	body   io.ReadCloser // without a limit: a file, or ids
 	act    *Act
-	given  url.Values // the target, and the act's parameters, which were checked
-	tenant TenantRef  // the target, once it was found
-	pause  inbox.Pause
+	given  url.Values    // what it is about, and the act's parameters, which were checked
+	on     inbox.Pause   // the tenant or the receiver that it is about; neither: all, or webhooks
+	chosen inbox.State   // the state for which a filter chose the webhooks; empty: none did
 	by     *inbox.Action // its entry
+	facts  []any         // what the log says beside what it is about
 }
+
+// note adds to what the log says.
+func (c *call) note(facts ...any) { c.facts = append(c.facts, facts...) }
 
 // is, time and duration return parameters; their zero values if they were not given.
 func (c *call) is(name string) bool {
@@ -57,24 +61,10 @@ func parseYes(value string) (bool, error) {
 	return strconv.ParseBool(value)
 }
 
-// address is that of the page which asks, and takes the form. The API's is below /api/.
-func (a *Act) address() string {
-	if a.On == OnTenant {
-		return "/tenant/" + a.Name
-	}
-	return "/" + a.Name
-}
-
 // actRoutes returns the addresses of an act. Its own name comes first: nothing that people do has another way in.
 func (h *Handler) actRoutes(a *Act) (all []route) {
 	if a.routes != nil {
 		return a.routes(h, a)
-	}
-	params := []string{} // of the address of the API
-	for _, p := range a.Params {
-		if a.On == OnWebhooks || a.On == OnInbox && a.ask == nil { // else they are in the body
-			params = append(params, p.Name)
-		}
 	}
 	add := func(path string, ask, act func(*call) (any, error), params []string) {
 		to := route{path: path, act: h.doing(a, act), params: params, inbox: !a.NoInbox}
@@ -83,24 +73,25 @@ func (h *Handler) actRoutes(a *Act) (all []route) {
 		}
 		all = append(all, to)
 	}
-	switch {
-	case a.onWebhooks == nil:
-		add("/api/"+a.Name, nil, h.actOnTarget, params)
-		if a.ask != nil {
+	if a.onWebhooks == nil {
+		add("/api/"+a.Name, nil, h.actOnTarget, nil)
+		if a.asks() {
 			add(a.address(), h.askTarget, h.actOnTarget, nil)
-		} else if a.did != "" { // a form of another page
+		} else if a.offer != nil { // a button that acts at once
 			add(a.address(), nil, h.actOnTarget, nil)
 		}
 		return all
-	case a.ByFilter():
-		filter := slices.Concat(filterParams, []string{"before"}, params)
-		add("/"+a.Name, h.askMany, h.actOnMany, filter)
-		add("/api/"+a.Name, h.countMany, h.actOnMany, filter)
-	default:
-		add("/api/"+a.Name, nil, h.actOnMany, params)
 	}
+	params := a.names()
 	add("/webhooks/{id}/"+a.Name, h.askOne, h.actOnOne, nil)
 	add("/api/webhooks/{id}/"+a.Name, nil, h.actOnOne, params)
+	if !a.ByFilter() {
+		add("/api/"+a.Name, nil, h.actOnMany, params)
+		return all
+	}
+	filter := slices.Concat(filterParams, []string{"before"}, params)
+	add("/"+a.Name, h.askMany, h.actOnMany, filter)
+	add("/api/"+a.Name, h.askMany, h.actOnMany, filter)
 	return all
 }
 
@@ -119,12 +110,12 @@ func (h *Handler) doing(a *Act, do func(*call) (any, error)) http.HandlerFunc {
 }
 
 // perform does what somebody asks for. Whatever people do goes through here: it gets its entry, which the inbox stores with it, and its line in
-// the log. (That a read-only token gets no further than here, serve sees to: each route that has an act needs the right to act.) do returns
-// what the log says beside what the act is about.
-func (h *Handler) perform(c *call, about string, do func() (facts []any, err error)) error {
+// the log. (That a read-only token gets no further than here, serve sees to: each route that has an act needs the right to act.)
+func (h *Handler) perform(c *call, about string, do func() error) error {
 	c.by = asked(c.Request, c.act.Name, about)
-	facts, err := do()
-	h.did(c.Request, err, c.act.Level, c.act.Logged, append([]any{"about", about}, facts...)...)
+	c.note("about", about)
+	err := do()
+	h.did(c.Request, err, c.act.Level, c.act.Logged, c.facts...)
 	return err
 }
 
@@ -169,44 +160,33 @@ func (h *Handler) inboxTrouble(err error) error {
 // read reads what was given: of the API from the address, if it is about webhooks, else from JSON; of a page from its form, or from the address of
 // the page that asks.
 func (c *call) read() (err error) {
-	switch a := c.act; {
-	case isAPI(c.Request) && (a.On == OnWebhooks || a.On == OnInbox && a.ask == nil):
+	switch about := c.act.On; {
+	case c.act.Upload: // its body is a file
+	case isAPI(c.Request) && about == OnWebhooks:
 		c.given, err = readQuery(c.URL.RawQuery)
 	case isAPI(c.Request):
 		c.given, err = c.readJSON()
-	case c.Method == http.MethodPost && c.URL.RawQuery != "" && a.On != OnWebhooks: // as of the page that asks: it would mean everything
+	case c.Method == http.MethodPost && c.URL.RawQuery != "" && about != OnWebhooks: // as of the page that asks: it would mean everything
 		err = badRequest("an action takes its names from the form, not from its address")
 	default:
 		c.given, err = readForm(c.Request)
 	}
-	if err != nil {
-		return err
-	}
 	for _, p := range c.act.Params {
-		// A field of a form may be empty; what a script left empty must not mean nothing.
-		if value := c.given.Get(p.Name); value != "" || isAPI(c.Request) && c.given.Has(p.Name) {
-			if err := p.Check(value); err != nil {
-				return err
-			}
+		// A field of a form may be empty; what a script left empty must not mean nothing, nor an empty name everything.
+		value := c.given.Get(p.Name)
+		if given := value != "" || c.given.Has(p.Name) && (isAPI(c.Request) || p.names()); given && err == nil {
+			err = p.Check(value)
 		}
 	}
-	for _, name := range []string{"tenant", "receiver"} { // an empty name must not mean everything
-		if c.act.On != OnWebhooks && c.given.Has(name) && c.given.Get(name) == "" {
-			return badRequest("%s, but the %s is empty", wantBody, name)
-		}
-	}
-	return nil
+	return err
 }
 
-const wantBody = `the body should be JSON, such as {"tenant":"…"}, {"receiver":"…"} or {}`
+const wantBody = `the body should be JSON with texts, such as {"tenant":"…"}, {"receiver":"…"} or {}`
 
 // readJSON reads an object of texts. Neither a wrong name nor a value that a script left empty may mean everything: {"tenants":"acme"} and
 // {"tenant":""} would pause all deliveries. The Content-Type does not matter: ServeHTTP has already refused pages of other origins.
 func (c *call) readJSON() (url.Values, error) {
-	names := map[Target][]string{OnTenant: {"tenant", "platform"}, OnDeliveries: {"tenant", "platform", "receiver"}}[c.act.On]
-	for _, p := range c.act.Params {
-		names = append(names, p.Name)
-	}
+	names := c.act.names()
 	body, err := io.ReadAll(c.Body)
 	if err != nil {
 		return nil, badBody(err)
@@ -216,25 +196,17 @@ func (c *call) readJSON() (url.Values, error) {
 		return given, nil
 	}
 	var members map[string]*string
-	err = json.Unmarshal(body, &members)
-	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok { // its text names our Go types
-		err = fmt.Errorf("it has a JSON %s in the wrong place", wrong.Value)
-	}
-	if err == nil && members == nil {
-		err = errors.New("it is null")
+	if err := json.Unmarshal(body, &members); err != nil || members == nil {
+		return nil, badRequest("%s", wantBody)
 	}
 	for name, value := range members {
 		switch {
 		case !slices.Contains(names, name):
-			err = fmt.Errorf("unknown field %q", name)
+			return nil, badRequest("%s: unknown field %q", wantBody, name)
 		case value == nil:
-			err = fmt.Errorf("%q is null", name)
-		default:
-			given.Set(name, *value)
+			return nil, badRequest("%s: %q is null", wantBody, name)
 		}
-	}
-	if err != nil {
-		return nil, badRequest("%s: %v", wantBody, err)
+		given.Set(name, *value)
 	}
 	return given, nil
 }
@@ -254,51 +226,49 @@ func readForm(r *http.Request) (url.Values, error) {
 	return r.PostForm, nil
 }
 
-// resolve finds the target, and returns what the call is about, in words.
+// resolve finds what the call is about, and says it in words. It refuses unknown names: a pause with a typing error would hold back nothing.
 func (h *Handler) resolve(c *call) (about string, err error) {
-	ctx := c.Context()
-	switch c.act.On {
-	case OnTenant:
-		name, err := c.tenantName()
-		if err == nil {
-			c.tenant, err = h.knownTenant(ctx, name)
-		}
-		if err != nil {
-			return "", err
-		}
-		about = c.tenant.written()
-	case OnDeliveries:
-		if c.pause, err = h.pauseOf(c); err != nil {
-			return "", err
-		}
-		about = c.pause.String()
-	}
-	for _, p := range c.act.Params { // as options of the command
-		if value := c.given.Get(p.Name); p.Flag && value != "" && value != "false" {
-			about += " --" + p.FlagName() + onlyIf(p.Is != yesOrNo, " "+value)
-		}
-	}
-	return strings.TrimSpace(about), nil
-}
-
-// tenantName returns the tenant that was given.
-func (c *call) tenantName() (name inbox.TenantName, err error) {
-	if !isAPI(c.Request) && c.act.On == OnTenant {
-		return readTenant(c.given)
-	}
-	if name.Tenant = c.given.Get("tenant"); c.given.Has("platform") {
+	name, receiver := inbox.TenantName{Tenant: cmp.Or(c.given.Get("tenant"), c.given.Get("code"))}, c.given.Get("receiver")
+	if c.given.Has("platform") {
 		name.Platform = new(c.given.Get("platform"))
 	}
-	return name, nil
+	switch {
+	case name.Tenant != "" && receiver != "":
+		err = badRequest("name a tenant or a receiver, not both")
+	case name.Tenant != "" || c.act.On == OnTenant:
+		var t TenantRef
+		t, err = h.knownTenant(c.Context(), name)
+		c.on = inbox.Pause{Platform: t.Platform, Tenant: t.Tenant}
+	case name.Platform != nil:
+		err = badRequest("a platform needs a tenant")
+	case receiver != "":
+		c.on = inbox.Pause{Receiver: receiver}
+		err = h.knownReceiver(c.on)
+	}
+	switch {
+	case c.act.On == OnDeliveries:
+		about = c.on.String()
+	case c.on.Tenant != "":
+		about = inbox.ShowTenant(c.on.Platform, c.on.Tenant)
+	}
+	for _, p := range c.act.Params { // as options of the command
+		if value := c.given.Get(p.Name); p.Flag && !p.names() && value != "" && value != "false" {
+			about += " --" + p.Name + onlyIf(p.Is != YesOrNo, " "+value)
+		}
+	}
+	return strings.TrimSpace(about), err
 }
 
-// readTenant reads the tenant of a page from its query.
-func readTenant(query url.Values) (name inbox.TenantName, err error) {
-	name.Tenant, name.Platform = query.Get("code"), new(query.Get("platform"))
-	if name.Tenant == "" {
-		return name, badRequest("code is missing: give the tenant's code as code, and the platform's code as platform")
+// knownReceiver refuses an unknown receiver. Without a gate only other replicas know them.
+func (h *Handler) knownReceiver(on inbox.Pause) error {
+	var names []string
+	for _, rc := range h.cfg.Receivers.All() {
+		names = append(names, rc.Name)
 	}
-	return name, nil
+	if h.cfg.Gate == nil || slices.Contains(names, on.Receiver) || h.pauseOn(on) != nil {
+		return nil
+	}
+	return &refusal{http.StatusNotFound, "unknown receiver " + on.Receiver + ": the receivers are " + strings.Join(names, ", ")}
 }
 
 // actOnTarget does an act to anything but webhooks.
@@ -307,82 +277,55 @@ func (h *Handler) actOnTarget(c *call) (answer any, err error) {
 	if err != nil {
 		return nil, err
 	}
-	err = h.perform(c, about, func() (facts []any, err error) {
-		answer, facts, err = c.act.do(h, c)
-		return facts, err
-	})
-	if err != nil || isAPI(c.Request) {
+	err = h.perform(c, about, func() (err error) { answer, err = c.act.do(h, c); return err })
+	switch {
+	case err != nil || isAPI(c.Request):
 		return answer, err
+	case c.on.Tenant != "":
+		return redirect(page.TenantURL(c.on.Platform, c.on.Tenant, c.act.Name)), nil
 	}
-	return redirect(c.next()), nil
-}
-
-// next is the page to go to afterwards.
-func (c *call) next() string {
-	notice := onlyIf(c.act.did != "", c.act.Name)
-	switch on := c.on(); {
-	case c.act.gone:
-		return "/webhooks?did=" + notice
-	case on.Tenant != "":
-		return page.TenantURL(on.Platform, on.Tenant, notice)
-	case notice != "":
-		return "/?did=" + notice
-	}
-	return "/"
-}
-
-// on is the tenant or the receiver that the call is about; empty: all.
-func (c *call) on() inbox.Pause {
-	if c.act.On == OnTenant {
-		return inbox.Pause{Platform: c.tenant.Platform, Tenant: c.tenant.Tenant}
-	}
-	return c.pause
+	return redirect("/?did=" + c.act.Name), nil
 }
 
 // askTarget asks before an act is done to anything but webhooks.
 func (h *Handler) askTarget(c *call) (any, error) {
-	if _, err := h.resolve(c); err != nil {
-		return nil, err
-	}
-	question, err := c.act.ask(h, c)
+	about, err := h.resolve(c)
 	if err != nil {
 		return nil, err
 	}
-	question.Action, question.Danger, question.Back = c.act.address(), c.act.Danger, "/"
-	if question.Fields == nil {
-		question.Fields = make(map[string]string)
-	}
-	on := c.on()
-	switch {
-	case c.act.On == OnTenant:
-		question.Fields["platform"], question.Fields["code"] = on.Platform, on.Tenant
-	case on.Tenant != "":
-		question.Fields["platform"], question.Fields["tenant"] = on.Platform, on.Tenant
-	case on.Receiver != "":
-		question.Fields["receiver"] = on.Receiver
-	}
-	if on.Tenant != "" {
-		question.Back = page.TenantURL(on.Platform, on.Tenant, "")
+	question := c.act.confirm(about, "")
+	question.Action, question.Fields, question.Back = c.URL.Path, fields(c.on), "/"
+	if c.on.Tenant != "" {
+		question.Back = page.TenantURL(c.on.Platform, c.on.Tenant, "")
 	}
 	for _, p := range c.act.Params {
 		if p.Label != "" {
 			question.Inputs = append(question.Inputs, p)
 		}
 	}
-	return question, nil
+	if c.act.ask != nil {
+		err = c.act.ask(h, c, question)
+	}
+	return question, err
 }
 
-// query is the query of the address of a page that asks, for the tenant, the receiver, or all.
-func onQuery(on inbox.Pause, asCode bool) string {
+// confirm is the question of an act to something, with what it does to it.
+func (a *Act) confirm(to, what string) *confirmation {
+	return &confirmation{Question: a.Title() + " " + to + "?", Effect: strings.Replace(a.effect, "WHAT", what, 1), Button: a.Title(), Danger: a.Danger}
+}
+
+// asks reports whether the page asks before it is done.
+func (a *Act) asks() bool { return a.effect != "" || a.ask != nil }
+
+// fields are those of a form, or of an address, about a tenant, a receiver, or all.
+func fields(on inbox.Pause) map[string]string {
 	switch {
-	case on.Tenant != "" && asCode:
-		return "?" + url.Values{"platform": {on.Platform}, "code": {on.Tenant}}.Encode()
 	case on.Tenant != "":
-		return "?" + url.Values{"platform": {on.Platform}, "tenant": {on.Tenant}}.Encode()
+		return map[string]string{"platform": on.Platform, "tenant": on.Tenant}
 	case on.Receiver != "":
-		return "?" + url.Values{"receiver": {on.Receiver}}.Encode()
+		return map[string]string{"receiver": on.Receiver}
 	}
-	return ""
+	return make(map[string]string)
 }
 
 // confirmation is a page that asks before an action is done. Its form sends the POST that acts. It works without a script.
@@ -402,29 +345,40 @@ type confirmation struct {
 	status int // zero means 200
 }
 
-// pauseOf returns the pause that a call is about. It refuses unknown names: a pause with a typing error would hold back nothing.
-func (h *Handler) pauseOf(c *call) (p inbox.Pause, err error) {
-	name, _ := c.tenantName()
-	p.Receiver = c.given.Get("receiver")
-	switch {
-	case name.Tenant != "" && p.Receiver != "":
-		return p, badRequest("name a tenant or a receiver, not both")
-	case name.Tenant == "" && name.Platform != nil:
-		return p, badRequest("a platform needs a tenant")
-	case name.Tenant != "":
-		named, err := h.knownTenant(c.Context(), name)
-		return inbox.Pause{Platform: named.Platform, Tenant: named.Tenant}, err
-	case p.Receiver != "" && h.cfg.Gate != nil: // without a gate only other replicas know the receivers
-		var names []string
-		for _, rc := range h.cfg.Receivers.All() {
-			names = append(names, rc.Name)
+// A target is something that acts may be done to.
+type target struct {
+	on      inbox.Pause // a tenant or a receiver; neither: all deliveries
+	webhook *Webhook    // or a webhook
+	all     *selection  // or all webhooks that a filter selects
+}
+
+// offers returns the buttons of what can be done to a target, of acts on these kinds of targets.
+func (h *Handler) offers(t target, kinds ...Target) (all []page.Offer) {
+	for _, a := range Acts {
+		if !slices.Contains(kinds, a.On) || h.cfg.Inbox == nil && !a.NoInbox {
+			continue
 		}
-		if !slices.Contains(names, p.Receiver) && h.pauseOn(p) == nil {
-			return p, &refusal{http.StatusNotFound, "unknown receiver " + p.Receiver + ": the receivers are " + strings.Join(names, ", ")}
+		o := page.Offer{Act: a.Name, Address: a.address(), Fields: fields(t.on), Means: a.Means, Quiet: a.Quiet, Danger: a.Danger}
+		switch {
+		case a.On == OnWebhooks:
+			a.offerOnWebhooks(t, &o)
+		case a.On == OnTenant && t.on.Tenant != "":
+			o.Label = a.Title() + " tenant" + onlyIf(a.asks(), "…")
+		case a.On == OnDeliveries:
+			o.Label = a.Title() + onlyIf(t.on.Same(inbox.Pause{}), " all deliveries") + onlyIf(a.asks(), "…")
+		}
+		if a.offer != nil {
+			a.offer(h, t, &o)
+		}
+		if o.Label != "" {
+			all = append(all, o)
 		}
 	}
-	return p, nil
+	return all
 }
+
+// address is that of the page which asks, and takes the form. The API's is below /api/.
+func (a *Act) address() string { return onlyIf(a.On == OnTenant, "/tenant") + "/" + a.Name }
 
 // pauseOn returns the pause of exactly this tenant or receiver, or of all; nil: there is none.
 func (h *Handler) pauseOn(on inbox.Pause) *inbox.Pause {

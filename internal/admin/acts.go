@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"slices"
 	"strings"
 	"time"
 
 	"usher/internal/admin/page"
+	"usher/internal/admin/status"
 	"usher/internal/inbox"
 	"usher/internal/text"
 )
@@ -28,23 +28,29 @@ type Act struct {
 
 	*onWebhooks // only if it is done to webhooks
 
-	// do does it to anything else, and returns the answer of the API, and what the log says beside the target. Nil: see onWebhooks, or routes.
-	do     func(h *Handler, c *call) (answer any, facts []any, err error)
-	routes func(h *Handler, a *Act) []route // those of an act that has routes of its own
+	// do does it to anything else, and returns the answer of the API. Nil: see onWebhooks, or routes.
+	do               func(h *Handler, c *call) (answer any, err error)
+	routes           func(h *Handler, a *Act) []route // those of an act that has routes of its own
+	Upload, Download bool                             // the body of the API's call is a file, and its answer is
 
-	// The page: what it asks first (nil: nothing), its button on the page of what it can be done to (empty: none), and what it says afterwards.
-	ask    func(h *Handler, c *call) (*confirmation, error)
-	button func(h *Handler, on inbox.Pause) string
-	Means  string // beside the button
-	Danger bool   // draws the button in the colour of a warning
-	did    string
-	gone   bool // its tenant has no page afterwards
+	// The page. Without effect and ask it asks nothing.
+	effect string                                                  // what it does, where the page asks first; WHAT stands for the webhooks
+	ask    func(h *Handler, c *call, question *confirmation) error // completes the question; may be nil
+	offer  func(h *Handler, t target, button *page.Offer)          // changes its button, or takes the label away: then it has none; may be nil
+	Means  string                                                  // beside the button
+	Danger bool                                                    // draws the button that does it in the colour of a warning
+	Quiet  bool                                                    // its button is not the one that most people look for
+	did    string                                                  // what the page says afterwards
 
 	// The command: its help (empty: it is no command of 'usher inbox'), what it asks first (empty: nothing; TENANT stands for the tenant), and
 	// what it says about the answer. An error comes after it.
-	Args, Help string
-	Question   string
-	Says       func(answer []byte, run func(command string) string) (string, error)
+	Help     string
+	Question string
+	Says     func(answer []byte, run func(command string) string) (string, error)
+
+	// Found says in words what there is to do it to, unless somebody names a tenant, and returns the parameter until, so that it is not done to what
+	// comes later. Nil: it is not known before.
+	Found func(*status.Status) (until time.Time, found []string)
 
 	doc []string // its rows in docs/api.md: each a call and its answer
 }
@@ -61,7 +67,7 @@ const (
 
 // A Param is something that an act takes.
 type Param struct {
-	Name  string // of the API and of forms; as a flag it has - for _
+	Name  string // of the API, of forms, and as a flag
 	Is    string // one of the kinds
 	Flag  bool   // the command takes it
 	Label string // of its field on the page that asks; empty: it has none
@@ -69,15 +75,23 @@ type Param struct {
 
 // The kinds of values, as people read them.
 const (
-	yesOrNo  = "true or false"
-	aTime    = "a time, such as 2026-01-31T08:00:00Z"
-	duration = "a time span of at most 8784h, such as 2h or 30m" // a year
+	YesOrNo   = "true or false"
+	aTime     = "a time, such as 2026-01-31T08:00:00Z"
+	duration  = "a time span of at most 8784h, such as 2h or 30m" // a year
+	ATenant   = "the code of a tenant"                            // with the parameter platform beside it
+	aReceiver = "the name of a receiver"
+)
+
+var (
+	force      = Param{Name: "force", Is: YesOrNo, Flag: true}
+	ofTenant   = Param{Name: "tenant", Is: ATenant, Flag: true}
+	ofReceiver = Param{Name: "receiver", Is: aReceiver, Flag: true}
 )
 
 // Check says what is wrong with a value.
 func (p *Param) Check(value string) (err error) {
 	switch p.Is {
-	case yesOrNo:
+	case YesOrNo:
 		_, err = parseYes(value)
 	case aTime:
 		_, err = time.Parse(time.RFC3339Nano, value)
@@ -86,6 +100,10 @@ func (p *Param) Check(value string) (err error) {
 		if d, err = time.ParseDuration(value); err == nil && (d <= 0 || d > inbox.LongestPause) {
 			err = errors.New("too short or too long")
 		}
+	case ATenant, aReceiver: // that it is known is asked later
+		if value == "" {
+			err = errors.New("empty")
+		}
 	}
 	if err != nil {
 		return badRequest("%s is %q, but should be %s", p.Name, text.Clip(value, maxText), p.Is)
@@ -93,27 +111,45 @@ func (p *Param) Check(value string) (err error) {
 	return nil
 }
 
-// FlagName is the name of its flag.
-func (p *Param) FlagName() string { return strings.ReplaceAll(p.Name, "_", "-") }
+// names reports whether it says what the act is about.
+func (p *Param) names() bool { return p.Is == ATenant || p.Is == aReceiver }
 
-// IsYesOrNo reports whether it needs no value as a flag.
-func (p *Param) IsYesOrNo() bool { return p.Is == yesOrNo }
+// Title is its name at the beginning of a sentence or on a button.
+func (a *Act) Title() string { return strings.ToUpper(a.Name[:1]) + a.Name[1:] }
+
+// Args are the arguments of its command.
+func (a *Act) Args() string {
+	switch {
+	case a.On == OnWebhooks:
+		return "ID..."
+	case a.On == OnTenant:
+		return "TENANT"
+	}
+	return onlyIf(a.Upload, "FILE")
+}
 
 // Flags are the names of the flags of its command, beside those of a filter.
 func (a *Act) Flags() (all []string) {
-	if a.On == OnDeliveries {
-		all = append(all, "tenant", "receiver")
-	}
-	if slices.ContainsFunc(a.Params, func(p Param) bool { return p.Name == "tenant" }) {
-		all = append(all, "tenant")
-	}
 	for _, p := range a.Params {
 		if p.Flag {
-			all = append(all, p.FlagName())
+			all = append(all, p.Name)
 		}
 	}
 	if a.On == OnWebhooks || a.Question != "" {
 		all = append(all, "yes")
+	}
+	return all
+}
+
+// names are the names of what the API takes.
+func (a *Act) names() (all []string) {
+	if a.On == OnTenant {
+		all = append(all, "tenant", "platform")
+	}
+	for _, p := range a.Params {
+		if all = append(all, p.Name); p.Is == ATenant {
+			all = append(all, "platform")
+		}
 	}
 	return all
 }
@@ -129,8 +165,6 @@ func says[T any](words func(answer T, run func(string) string) (string, error)) 
 	}
 }
 
-var force = Param{Name: "force", Is: yesOrNo, Flag: true}
-
 // Acts are all acts. A new one needs its row here, and what it does: mostly a method of the inbox.
 var Acts []*Act
 
@@ -139,35 +173,37 @@ func init() {
 		{
 			Name: "redeliver", On: OnWebhooks, Params: []Param{force}, Logged: "webhooks redelivered by hand",
 			onWebhooks: &onWebhooks{
-				does: func(h *Handler, t task) (int64, error) {
-					return t.id, h.cfg.Inbox.Redeliver(t.id, t.chosen, t.is("force"), t.by)
+				does: func(h *Handler, c *call, id int64) (int64, error) {
+					return id, h.cfg.Inbox.Redeliver(id, c.chosen, c.is("force"), c.by)
+				},
+				deny: func(w *Webhook) error {
+					if w.Decision == "rejected" || w.State == inbox.Invalid || w.State == inbox.Replaced {
+						return inbox.Denied("usher does not send what is invalid: if it can be accepted, accept it")
+					}
+					return nil
 				},
 				choose: (*Handler).chooseToRedeliver,
-				Label:  "Redeliver…", suits: func(w *Webhook) bool { return !w.waits() && w.Decision != "rejected" }, // if it waits, the page can try it now
-				labelAll: func(outcome string) string {
-					switch inbox.State(outcome) {
-					case inbox.Waiting:
-						return "Try all of these now…"
-					case inbox.Invalid, inbox.Replaced: // there is nothing to send again
-						return ""
-					}
-					return "Redeliver all of these…"
-				},
-				askOne: func(w *Webhook, what string) *confirmation {
-					return &confirmation{Question: "Redeliver webhook " + w.ID + "?", Button: "Redeliver it",
-						Effect: "The receiver gets " + what + " once more, with the same webhook-id, before the webhooks of the tenant that wait."}
-				},
-				askAll: func(count, what string) *confirmation {
-					return &confirmation{Question: "Redeliver " + count + "?", Button: "Redeliver",
-						Effect: "The receiver gets " + what + " now. Of a tenant's webhooks that wait, the first is tried now and the others follow."}
-				},
-				none:      "None of these webhooks waits or is its tenant's latest.",
-				overwrite: "Send the old one anyway", didAll: "usher redelivers them.",
-				Done: "will be redelivered", NotDone: "not redelivered", Delivers: true,
+				none:   "None of these webhooks waits or is its tenant's latest.",
+				didAll: "usher redelivers them.",
+				Done:   "will be redelivered", NotDone: "not redelivered",
+				Instead: map[inbox.State]string{inbox.Invalid: "redeliver does not send invalid webhooks: use 'usher inbox accept ID'"},
 			},
-			Means: "The receiver gets the tenant's latest webhook once more.",
-			did:   "You asked usher to redeliver it: see its state below.",
-			Args:  "ID...", Help: "deliver webhooks again. One that waits for its next try is tried now. If the tenant has a newer one, this needs --force",
+			offer: func(h *Handler, on target, button *page.Offer) {
+				switch w := on.webhook; {
+				case !h.delivers(), w != nil && w.waits() && w.Paused:
+					button.Label = ""
+				case w != nil && w.waits() && w.HeldBy != "":
+					button.Label, button.Address = "Try "+w.HeldBy+" now", "/webhooks/"+w.HeldBy+"/redeliver"
+				case w != nil && w.waits():
+					button.Label = "Try now"
+				case on.all != nil && inbox.State(on.all.Outcome) == inbox.Waiting:
+					button.Label = onlyIf(h.pauseOn(inbox.Pause{}) == nil, "Try all of these now…")
+				}
+			},
+			effect: "The receiver gets WHAT now, with the same webhook-id. What else waits of the same tenant follows.",
+			Means:  "The receiver gets the tenant's latest webhook once more.",
+			did:    "You asked usher to redeliver it: see its state below.",
+			Help:   "deliver webhooks again. One that waits for its next try is tried now. If the tenant has a newer one, this needs --force",
 			doc: []string{
 				"POST /api/webhooks/ID/redeliver", "`{\"id\":\"ID\"}`: redelivered before those of its tenant that wait; one that waits is tried now. 409 with `latest` if the tenant has a newer snapshot: `?force=true` sends it anyway",
 				"GET /api/redeliver", "`{\"count\":n,\"first\":[\"ID\",…],\"older\":n,\"before\":\"…\"}`: what a filter chooses: see [Many at once](#many-at-once)",
@@ -177,7 +213,7 @@ func init() {
 		{
 			Name: "discard", On: OnWebhooks, Params: []Param{force}, Logged: "webhooks discarded by hand",
 			onWebhooks: &onWebhooks{
-				does: func(h *Handler, t task) (int64, error) { return t.id, h.cfg.Inbox.Discard(t.id, t.by) },
+				does: func(h *Handler, c *call, id int64) (int64, error) { return id, h.cfg.Inbox.Discard(id, c.by) },
 				deny: func(w *Webhook) error {
 					if w.State.Finished() {
 						return inbox.ErrFinished
@@ -185,32 +221,16 @@ func init() {
 					return nil
 				},
 				choose: chooseToDiscard,
-				Label:  "Discard…", Quiet: true,
-				labelAll: func(outcome string) string {
-					if outcome != "" && inbox.State(outcome).Finished() {
-						return ""
-					}
-					return "Discard all of these…"
-				},
-				askOne: func(w *Webhook, what string) *confirmation {
-					c := &confirmation{Question: "Discard webhook " + w.ID + "?", Button: "Discard it", Danger: true,
-						Effect: "The receiver never gets " + what + ". usher delivers the tenant's next webhook instead. " +
-							"This one stays in the list as discarded, and you can still redeliver it. What usher itself answers about the tenant does not change."}
-					if w.State == inbox.Invalid {
-						c.Effect = "usher no longer reports it as a problem, and you can no longer accept it. It stays in the list as discarded."
-					}
-					return c
-				},
-				askAll: func(count, what string) *confirmation {
-					return &confirmation{Question: "Discard " + count + "?", Button: "Discard", Danger: true,
-						Effect: "The receiver never gets " + what + ". What is discarded stays in the list, and you can still redeliver it. What is invalid can no longer be accepted."}
-				},
 				none:   "None of these webhooks waits, is parked or is invalid.",
 				didAll: "They are discarded.",
 				Done:   "discarded", NotDone: "not discarded",
 			},
+			effect: "The receiver never gets WHAT: usher delivers the tenant's next webhook instead. What is discarded stays in the list, and you can still " +
+				"redeliver it. If it is invalid, usher no longer reports it as a problem, and you can no longer accept it. " +
+				"What usher itself answers about the tenant does not change.",
+			Quiet: true, Danger: true,
 			did:  "It is discarded.",
-			Args: "ID...", Help: "never send webhooks that wait, are parked or are invalid; they stay in the list as discarded",
+			Help: "never send webhooks that wait, are parked or are invalid; they stay in the list as discarded",
 			doc: []string{
 				"POST /api/webhooks/ID/discard", "`{\"id\":\"ID\"}`: never sent. 409 unless it waits, is parked or invalid",
 				"GET /api/discard", "as for redeliver",
@@ -218,10 +238,9 @@ func init() {
 			},
 		},
 		{
-			Name: "accept", On: OnWebhooks, Params: []Param{force, {Name: "unknown", Is: yesOrNo}}, Logged: "invalid webhooks accepted by hand",
+			Name: "accept", On: OnWebhooks, Params: []Param{force, {Name: "unknown", Is: YesOrNo}}, Logged: "invalid webhooks accepted by hand",
 			onWebhooks: &onWebhooks{
-				Only: inbox.Invalid,
-				does: func(h *Handler, t task) (int64, error) { return h.cfg.Inbox.Accept(t.id, t.is("force"), t.by) },
+				does: func(h *Handler, c *call, id int64) (int64, error) { return h.cfg.Inbox.Accept(id, c.is("force"), c.by) },
 				deny: func(w *Webhook) error {
 					switch {
 					case w.State != inbox.Invalid:
@@ -232,61 +251,50 @@ func init() {
 					return nil
 				},
 				agree: (*Handler).becomesUnknown,
-				Label: "Accept…",
-				askOne: func(w *Webhook, what string) *confirmation {
-					return &confirmation{Question: "Accept webhook " + w.ID + "?", Button: "Accept it",
-						Effect: "usher stores " + what + " as it is, as a new webhook with its own id. usher delivers it after the webhooks of the tenant that wait, and answers from it what the tenant may use."}
-				},
-				overwrite: "Accept the old one anyway",
-				Done:      "accepted: its new id is ID", NotDone: "not accepted", Delivers: true,
+				Done:  "accepted: its new id is ID", NotDone: "not accepted",
 			},
+			effect: "usher stores WHAT as it is, as a new webhook with its own id. usher delivers it after the webhooks of the tenant that wait, " +
+				"and answers from it what the tenant may use.",
 			did:  "It is accepted, as a new webhook with its own id.",
-			Args: "ID...", Help: "take in webhooks that are invalid, as they are. If the tenant has a newer one, this needs --force. If usher would no longer know what the tenant may use, it asks first, unless --yes",
+			Help: "take in webhooks that are invalid, as they are. If the tenant has a newer one, this needs --force. If usher would no longer know what the tenant may use, it asks first, unless --yes",
 			doc: []string{
 				"POST /api/webhooks/ID/accept", "`{\"id\":\"NEW\"}`: an invalid webhook is taken in under a new id. 409 if that is impossible; if the tenant has a newer snapshot, unless `?force=true`; if its features cannot be read, unless `?unknown=true`",
 				"POST /api/accept", "as for redeliver, only with ids; `new` is the new id",
 			},
 		},
 		{
-			Name: "pause", On: OnDeliveries, Params: []Param{{Name: "for", Is: duration, Flag: true, Label: "For how long (such as 2h; empty: until somebody resumes)"}},
-			Logged: "deliveries paused by hand", Level: slog.LevelWarn,
-			do: func(h *Handler, c *call) (any, []any, error) {
-				p, err := h.cfg.Inbox.Pause(c.pause, c.duration("for"), c.by)
-				return p, nil, err
+			Name: "pause", On: OnDeliveries, Logged: "deliveries paused by hand", Level: slog.LevelWarn,
+			Params: []Param{ofTenant, ofReceiver, {Name: "for", Is: duration, Flag: true, Label: "For how long (such as 2h; empty: until somebody resumes)"}},
+			do: func(h *Handler, c *call) (any, error) {
+				return h.cfg.Inbox.Pause(c.on, c.duration("for"), c.by)
 			},
-			ask: func(h *Handler, c *call) (*confirmation, error) {
-				return &confirmation{
-					Question: "Pause " + c.pause.String() + "?", Button: "Pause",
-					Effect: "usher begins no delivery until the pause ends, also after a restart, and on all replicas. Deliveries in progress may finish. " +
-						"Nothing is lost: senders still get 200, and webhooks wait in the inbox.",
-				}, nil
-			},
-			button: func(h *Handler, on inbox.Pause) string {
-				switch {
-				case !h.delivers() || h.pauseOn(on) != nil || h.pauseOn(inbox.Pause{}) != nil:
-					return ""
-				case on.Tenant != "":
-					return "Pause deliveries…"
-				case on.Receiver != "":
-					return "pause…"
+			effect: "usher begins no delivery until the pause ends, also after a restart, and on all replicas. Deliveries in progress may finish. " +
+				"Nothing is lost: senders still get 200, and webhooks wait in the inbox.",
+			offer: func(h *Handler, t target, button *page.Offer) {
+				if !h.delivers() || h.pauseOn(t.on) != nil || h.pauseOn(inbox.Pause{}) != nil {
+					button.Label = ""
 				}
-				return "Pause all deliveries…"
 			},
-			Means: "Its webhooks wait until the pause ends.",
-			Help:  "stop all deliveries until 'resume', also after a restart; --for 2h: until then at the latest. --tenant T or --receiver R stops only those",
+			Means: "Its webhooks wait until the pause ends.", Quiet: true,
+			Help: "stop all deliveries until 'resume', also after a restart; --for 2h: until then at the latest. --tenant T or --receiver R stops only those",
 			Says: says(func(p inbox.Pause, run func(string) string) (string, error) {
 				return "paused: " + p.Words() + "; to resume: " + run("usher inbox resume"+p.Flag()), nil
 			}),
 			doc: []string{"POST /api/pause", "stops deliveries. Body: `{}` for all, `{\"tenant\":\"CODE\",\"platform\":\"CODE\"}` or `{\"receiver\":\"NAME\"}`; `\"for\":\"2h\"` ends it by itself. The answer adds `since` and `until`"},
 		},
 		{
-			Name: "resume", On: OnDeliveries, Logged: "deliveries resumed by hand", Level: slog.LevelWarn,
-			do: func(h *Handler, c *call) (any, []any, error) {
-				was, err := h.cfg.Inbox.Resume(c.pause, c.by)
-				return Resumed{c.pause, was, h.paused()}, []any{"was_paused", was}, err
+			Name: "resume", On: OnDeliveries, Params: []Param{ofTenant, ofReceiver}, Logged: "deliveries resumed by hand", Level: slog.LevelWarn,
+			do: func(h *Handler, c *call) (any, error) {
+				was, err := h.cfg.Inbox.Resume(c.on, c.by)
+				c.note("was_paused", was)
+				return Resumed{c.on, was, h.paused()}, err
 			},
-			did:  "Resumed.",
-			Help: "start them again, with the same flags as 'pause'",
+			offer: func(h *Handler, t target, button *page.Offer) {
+				button.Label = onlyIf(h.pauseOn(t.on) != nil, button.Label)
+			},
+			Means: "Its webhooks are delivered again.",
+			did:   "Resumed.",
+			Help:  "start them again, with the same flags as 'pause'",
 			Says: says(func(r Resumed, _ func(string) string) (string, error) {
 				switch what := r.Pause.String(); {
 				case r.Was:
@@ -301,27 +309,20 @@ func init() {
 		},
 		{
 			Name: "forget", On: OnTenant, NoInbox: true, Logged: "tenant forgotten by hand",
-			do: func(h *Handler, c *call) (any, []any, error) {
+			do: func(h *Handler, c *call) (any, error) {
 				if h.cfg.Forget == nil {
-					return nil, nil, errNoGate
+					return nil, errNoGate
 				}
-				n, err := h.cfg.Forget(c.tenant.Platform, c.tenant.Tenant, c.by)
-				return Forgotten{c.tenant, n}, []any{"remembered", n > 0}, err
+				n, err := h.cfg.Forget(c.on.Platform, c.on.Tenant, c.by)
+				c.note("remembered", n > 0)
+				return Forgotten{TenantRef{c.on.Platform, c.on.Tenant}, n}, err
 			},
-			ask: func(_ *Handler, c *call) (*confirmation, error) {
-				return &confirmation{
-					Question: "Forget the last webhook of " + c.tenant.name() + "?", Button: "Forget it",
-					Effect: "usher delivers the tenant's next webhook, even if the receiver already has that state. " +
-						"Use it when somebody changed the receiver's state without usher, then resend the webhook from the billing service's log. " +
-						"No webhook of the tenant counts as missed any more. Nothing is deleted here.",
-				}, nil
-			},
-			button: func(h *Handler, on inbox.Pause) string {
-				return onlyIf(h.cfg.Forget != nil && on.Tenant != "", "Forget tenant…")
-			},
-			Means: "usher delivers its next webhook, even if the receiver already has that state.",
-			did:   "Forgotten: usher delivers the tenant's next webhook, even if the receiver already has that state.",
-			Args:  "TENANT", Help: "forget which webhook of a tenant the receiver has, so that the next one is delivered even if it is the same, and which were missed. Works without an inbox, too",
+			effect: "usher forgets which webhook of the tenant the receiver has, and delivers the next one, even if the receiver already has that state. " +
+				"Use it when somebody changed the receiver's state without usher, then resend the webhook from the billing service's log. " +
+				"No webhook of the tenant counts as missed any more. Nothing is deleted here.",
+			Means: "usher delivers its next webhook, even if the receiver already has that state.", Quiet: true,
+			did:  "Forgotten: usher delivers the tenant's next webhook, even if the receiver already has that state.",
+			Help: "forget which webhook of a tenant the receiver has, so that the next one is delivered even if it is the same, and which were missed. Works without an inbox, too",
 			Says: says(func(f Forgotten, _ func(string) string) (string, error) {
 				if f.Forgotten == 0 {
 					return f.written() + ": nothing to forget", nil
@@ -331,12 +332,16 @@ func init() {
 			doc: []string{"POST /api/forget", "`{\"platform\",\"tenant\",\"forgotten\":n}`: the tenant's next webhook is no duplicate. Body: `{\"tenant\":\"CODE\",\"platform\":\"CODE\"}`, without `platform` if the tenant is on one only. Works without an inbox"},
 		},
 		{
-			Name: "dismiss", On: OnInbox, NoInbox: true, Params: []Param{{Name: "until", Is: aTime}, {Name: "tenant"}, {Name: "platform"}}, Logged: "dismissed by hand",
-			do: func(h *Handler, c *call) (_ any, _ []any, err error) {
+			Name: "dismiss", On: OnInbox, NoInbox: true, Params: []Param{{Name: "until", Is: aTime}, ofTenant}, Logged: "dismissed by hand",
+			do: func(h *Handler, c *call) (_ any, err error) {
 				var d Dismissed
 				switch until := c.time("until"); {
-				case c.given.Has("tenant"):
-					return h.dismissFinding(c)
+				case c.on.Tenant != "" && h.cfg.Inbox == nil:
+					err = errNoInbox
+				case c.on.Tenant != "":
+					if d.Findings, err = h.cfg.Inbox.DismissFinding(c.on.Platform, c.on.Tenant, c.by); err == nil && d.Findings == 0 {
+						err = &refusal{http.StatusConflict, c.by.About + ": a reconcile has found nothing that is not dealt with"}
+					}
 				case h.cfg.Inbox != nil:
 					d.Outages, d.Webhooks, err = h.cfg.Inbox.Dismiss(until, c.by)
 				case h.cfg.Missed != nil:
@@ -344,9 +349,21 @@ func init() {
 				default:
 					err = errNoGate
 				}
-				return d, []any{"outages", d.Outages, "webhooks", d.Webhooks}, err
+				c.note("outages", d.Outages, "webhooks", d.Webhooks, "findings", d.Findings)
+				return d, err
 			},
-			ask: (*Handler).confirmDismiss,
+			Found: func(s *status.Status) (time.Time, []string) { return s.Missed.Dismissible() },
+			ask: func(h *Handler, c *call, question *confirmation) error {
+				until, found := c.act.Found(h.status(c.Context()))
+				question.Question = "Is everything dealt with that usher may have missed?"
+				if len(found) == 0 {
+					question.Effect, question.Button = "There is nothing to dismiss.", ""
+					return nil
+				}
+				question.Effect = "usher then no longer shows this: " + strings.Join(found, "; ") + ". Tenants whose webhooks got a 5xx stay until these are sent again."
+				question.Fields["until"] = until.Format(time.RFC3339Nano) // what comes while somebody looks at it is not dismissed
+				return nil
+			},
 			did: "Dismissed.", Question: "Is that dealt with?",
 			Help: "say that these are dealt with: outages, in which no gate was ready, and webhooks without a tenant that got a 5xx. It shows them, and asks first on a terminal, unless --yes. --tenant T: what a reconcile has found of a tenant",
 			Says: says(func(d Dismissed, _ func(string) string) (string, error) {
@@ -362,21 +379,21 @@ func init() {
 		},
 		{
 			Name: "erase", On: OnTenant, Logged: "tenant erased by hand", Level: slog.LevelWarn,
-			do: func(h *Handler, c *call) (any, []any, error) {
-				n, err := h.cfg.Inbox.Erase(c.tenant.Platform, c.tenant.Tenant, c.by)
+			do: func(h *Handler, c *call) (any, error) {
+				n, err := h.cfg.Inbox.Erase(c.on.Platform, c.on.Tenant, c.by)
 				if err == nil || errors.Is(err, inbox.ErrDoubt) { // if it was done, nobody can name the tenant again
-					h.cfg.Decisions.erase(c.tenant.Platform, c.tenant.Tenant)
-					h.recorder.Erase(c.tenant.Platform, c.tenant.Tenant)
+					h.cfg.Decisions.erase(c.on.Platform, c.on.Tenant)
+					h.recorder.Erase(c.on.Platform, c.on.Tenant)
 				}
-				return Erased{c.tenant, n}, []any{"webhooks", n}, err
+				of := TenantRef{c.on.Platform, c.on.Tenant}
+				c.on = inbox.Pause{} // it has no page any more
+				c.note("webhooks", n)
+				return Erased{of, n}, err
 			},
-			ask: (*Handler).confirmErase,
-			button: func(h *Handler, on inbox.Pause) string {
-				return onlyIf(h.cfg.Inbox != nil && on.Tenant != "", "Erase tenant…")
-			},
+			ask:    (*Handler).askErase,
 			Means:  "Deletes its webhooks and what usher knows of it. This cannot be undone.",
-			Danger: true, did: "The tenant is erased.", gone: true,
-			Args: "TENANT", Help: "delete a tenant's webhooks and what it may use, and forget it, too; asks first, unless --yes",
+			Danger: true, did: "The tenant is erased.",
+			Help:     "delete a tenant's webhooks and what it may use, and forget it, too; asks first, unless --yes",
 			Question: "Erase TENANT: delete all its webhooks, also those that wait, and what it may use?",
 			Says: says(func(e Erased, _ func(string) string) (string, error) {
 				return e.written() + " erased: " + page.Plural(e.Webhooks, "webhook", "webhooks"), nil
@@ -385,28 +402,32 @@ func init() {
 		},
 		{
 			Name: "notify", On: OnInbox, NoInbox: true, Logged: "test notification sent by hand",
-			do: func(h *Handler, c *call) (any, []any, error) {
+			do: func(h *Handler, c *call) (_ any, err error) {
 				if err := h.recorder.Test(c.Context(), nameOf(c.Request)); err != nil {
-					return nil, nil, &refusal{http.StatusConflict, "no test message was sent: " + err.Error()}
+					return nil, &refusal{http.StatusConflict, "no test message was sent: " + err.Error()}
 				}
 				if h.cfg.Inbox != nil && h.cfg.Inbox.Health().Err == nil { // chats are tried while the inbox is away, too
-					return Notified{true}, nil, h.cfg.Inbox.Note(c.by, 0)
+					err = h.cfg.Inbox.Note(c.by, 0)
 				}
-				return Notified{true}, nil, nil
+				return map[string]bool{"sent": true}, err
 			},
-			did: "The test message went out: the other side has accepted it.",
+			offer: func(_ *Handler, _ target, button *page.Offer) { button.Label = "Send a test message" },
+			Quiet: true, did: "The test message went out: the other side has accepted it.",
 			doc: []string{"POST /api/notify", "`{\"sent\":true}`: a test message to `USHER_NOTIFY_URL`. 409 says why it did not go out"},
 		},
 		{
-			Name: "export", Logged: "inbox exported by hand", Level: slog.LevelWarn,
+			Name: "export", Download: true, Logged: "inbox exported by hand", Level: slog.LevelWarn,
 			do:   (*Handler).export,
 			Help: "write the whole inbox as lines of JSON: usher inbox export > FILE",
 			doc:  []string{"POST /api/export", "[the whole inbox](operations.md#back-up-and-restore), as lines of JSON. Without a line `{\"end\":…}` it is not complete"},
 		},
 		{
-			Name: "import", Logged: "inbox imported by hand", Level: slog.LevelWarn,
+			Name: "import", Upload: true, Logged: "inbox imported by hand", Level: slog.LevelWarn,
 			do:   (*Handler).imports,
-			Args: "FILE", Help: "read an export into an empty inbox (- for standard input). If a line is faulty nothing is imported",
+			Help: "read an export into an empty inbox (- for standard input). If a line is faulty nothing is imported",
+			Says: says(func(done inbox.Imported, _ func(string) string) (string, error) {
+				return fmt.Sprintf("imported %d webhook%s and %d snapshot%s", done.Webhooks, onlyIf(done.Webhooks != 1, "s"), done.Snapshots, onlyIf(done.Snapshots != 1, "s")), nil
+			}),
 			doc: []string{"POST /api/import", "`{\"webhooks\":n,\"snapshots\":n}`: reads an export into an empty inbox. 409 if it is not empty, or a line is faulty: then nothing is imported"},
 		},
 		{
@@ -453,11 +474,6 @@ type (
 		Webhooks int `json:"webhooks"` // how many were deleted
 	}
 
-	// Notified is the answer of POST /api/notify.
-	Notified struct {
-		Sent bool `json:"sent"`
-	}
-
 	// Resumed is the answer of POST /api/resume.
 	Resumed struct {
 		inbox.Pause
@@ -466,60 +482,21 @@ type (
 	}
 )
 
-func (t TenantRef) name() string    { return page.TenantName(t.Platform, t.Tenant) }
 func (t TenantRef) written() string { return inbox.ShowTenant(t.Platform, t.Tenant) }
 
-// confirmDismiss shows what usher may have missed. What comes while somebody looks at it is not dismissed.
-func (h *Handler) confirmDismiss(c *call) (*confirmation, error) {
-	question := &confirmation{Question: "Is everything dealt with that usher may have missed?"}
-	until, found := h.status(c.Context()).Missed.Dismissible()
-	if len(found) == 0 {
-		question.Effect = "There is nothing to dismiss."
-		return question, nil
-	}
-	question.Effect = "usher then no longer shows this: " + strings.Join(found, "; ") + ". Tenants whose webhooks got a 5xx stay until these are sent again."
-	question.Button, question.Fields = "Dismiss", map[string]string{"until": until.Format(time.RFC3339Nano)}
-	return question, nil
-}
-
-func (h *Handler) confirmErase(c *call) (*confirmation, error) {
+// askErase says how much would be deleted.
+func (h *Handler) askErase(c *call, question *confirmation) error {
 	all, open := 0, 0
-	err := h.cfg.Inbox.Each(c.Context(), inbox.Filter{Tenant: c.tenant.Tenant, Platform: &c.tenant.Platform}, false, func(w *inbox.Webhook) bool {
+	err := h.cfg.Inbox.Each(c.Context(), inbox.Filter{Tenant: c.on.Tenant, Platform: &c.on.Platform}, false, func(w *inbox.Webhook) bool {
 		if all++; !w.State.Finished() {
 			open++
 		}
 		return true
 	})
-	question := &confirmation{
-		Question: "Erase " + c.tenant.name() + "?", Button: "Erase it", Danger: true,
-		Effect: fmt.Sprintf("This deletes %s of this tenant, what it may use, and what usher remembers to recognise copies. It can't be undone. "+
-			"usher then answers that it does not know the tenant. Nothing changes in the receiver.", page.Plural(all, "webhook", "webhooks")),
-	}
+	question.Effect = fmt.Sprintf("This deletes %s of this tenant, what it may use, and what usher remembers to recognise copies. It can't be undone. "+
+		"usher then answers that it does not know the tenant. Nothing changes in the receiver.", page.Plural(all, "webhook", "webhooks"))
 	if open > 0 {
 		question.Warning = page.Plural(open, "webhook waits, is parked or is invalid: it is", "webhooks wait, are parked or are invalid: they are") + " never delivered."
 	}
-	return question, err
-}
-
-// An offer is a link to a page that asks before something is done.
-type offer struct {
-	Label, Address, Means string
-	Danger                bool
-}
-
-// offers returns what can be done to a tenant, whose latest webhook may be nil, to a receiver's deliveries, or to all.
-func (h *Handler) offers(on inbox.Pause, latest *Webhook) (all []offer) {
-	for _, a := range Acts {
-		o := offer{Means: a.Means, Danger: a.Danger}
-		switch {
-		case a.button != nil:
-			o.Label, o.Address = a.button(h, on), a.address()+onQuery(on, a.On == OnTenant)
-		case a.onWebhooks != nil && a.Means != "" && latest != nil && latest.InInbox() && h.delivers():
-			o.Label, o.Address = a.Label, "/webhooks/"+latest.ID+"/"+a.Name
-		}
-		if o.Label != "" {
-			all = append(all, o)
-		}
-	}
-	return all
+	return err
 }

@@ -59,7 +59,10 @@ func (h *Handler) answer(do func(*http.Request) (any, error)) http.HandlerFunc {
 				guard.WriteJSON(w, http.StatusOK, v.Body)
 				return
 			}
-			v.Version, v.Paused = h.cfg.Version, slices.SortedFunc(slices.Values(h.paused()), func(a, b inbox.Pause) int { return a.Since.Compare(b.Since) })
+			v.Version = h.cfg.Version
+			for _, p := range slices.SortedFunc(slices.Values(h.paused()), func(a, b inbox.Pause) int { return a.Since.Compare(b.Since) }) {
+				v.Paused = append(v.Paused, page.Paused{Pause: p, Offers: h.offers(target{on: p}, OnDeliveries)})
+			}
 			if v.Live {
 				v.Notice = noticeOf(r.URL.Query().Get("did"))
 			}

@@ -6,6 +6,9 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -178,7 +181,7 @@ func TestAPI(t *testing.T) {
 		{"pause for very long", "POST", "/api/pause", `{"for":"8785h"}`, nil, 400, "at most 8784h", ""},
 		{"pause somebody unknown", "POST", "/api/pause", `{"tenant":"acne"}`, nil, 404, "unknown tenant acne", ""},
 		{"pause with a slip", "POST", "/api/pause", `{"tenants":"acme"}`, nil, 400, `unknown field \"tenants\"`, ""},
-		{"pause of a number", "POST", "/api/pause", `{"tenant":7}`, nil, 400, `: it has a JSON number in the wrong place`, ""},
+		{"pause of a number", "POST", "/api/pause", `{"tenant":7}`, nil, 400, "should be JSON with texts", ""},
 		{"resume with a slip", "POST", "/api/resume", `{"reciever":"crm"}`, nil, 400, `unknown field \"reciever\"`, ""},
 		{"pause nobody in particular", "POST", "/api/pause", `null`, nil, 400, "should be", ""},
 		{"pause two things", "POST", "/api/pause", `{"tenant":"acme"}}`, nil, 400, "should be JSON", ""},
@@ -307,10 +310,9 @@ func post(h http.Handler, target, form string) *httptest.ResponseRecorder {
 
 // A row of Acts has all that its routes, pages, command and docs show.
 func TestActsAreComplete(t *testing.T) {
-	w := &Webhook{ID: "7", Tenant: "acme", State: inbox.Waiting}
 	full := func(a *Act, c *confirmation) {
 		t.Helper()
-		if c.Question == "" || c.Effect == "" || c.Button == "" {
+		if c.Question == "" || c.Effect == "" || c.Button == "" || strings.Contains(c.Effect, "WHAT") {
 			t.Errorf("%s: the page asks %+v", a.Name, c)
 		}
 	}
@@ -325,26 +327,91 @@ func TestActsAreComplete(t *testing.T) {
 			t.Errorf("%s: how is it done? %v", a.Name, kinds)
 		case (a.On == OnWebhooks) != (a.onWebhooks != nil):
 			t.Errorf("%s: is it done to webhooks?", a.Name)
-		case a.Help != "" && a.onWebhooks == nil && a.On != OnInbox && a.Says == nil:
+		case a.Help != "" && a.onWebhooks == nil && !a.Download && a.Says == nil:
 			t.Errorf("%s: the command says nothing", a.Name)
 		case a.onWebhooks == nil:
 			continue
 		}
-		full(a, a.confirmOne(w))
-		for what, words := range map[string]string{"button": a.Label, "notice": noticeOf(a.Name), "done": a.Done, "not done": a.NotDone} {
+		full(a, a.confirmOne(&Webhook{ID: "7", Tenant: "acme", State: inbox.Waiting}))
+		for what, words := range map[string]string{"notice": noticeOf(a.Name), "done": a.Done, "not done": a.NotDone} {
 			if words == "" {
 				t.Errorf("%s has no words for: %s", a.Name, what)
 			}
 		}
-		switch {
-		case !a.ByFilter() && a.Only == "":
-			t.Errorf("%s: the command can't say which ids it takes", a.Name)
-		case !a.ByFilter():
+		if !a.ByFilter() {
 			continue
 		}
 		full(a, a.confirmMany(&Chosen{Count: 2, First: []string{"7", "8"}}))
-		if a.labelAll("") == "" || noticeOf(a.Name+"-all") == "" {
+		if a.none == "" || noticeOf(a.Name+"-all") == "" {
 			t.Errorf("%s has no words for all that a filter selects", a.Name)
 		}
 	}
+}
+
+// What can be done has its buttons from Acts: no template has the address of an act, and each button of a page is there because its act can be done.
+func TestButtonsComeFromTheTable(t *testing.T) {
+	files, err := filepath.Glob("page/html/*.html")
+	if err != nil || len(files) < 5 {
+		t.Fatal(files, err)
+	}
+	for _, file := range files {
+		html, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, a := range Acts {
+			if found := regexp.MustCompile(`(href|action)="[^"]*/` + a.Name + `\b[^"]*"`).Find(html); found != nil {
+				t.Errorf("%s has %s", file, found)
+			}
+		}
+	}
+	b := world(t)
+	h := entitled(b)
+	buttons := func(target string) string {
+		t.Helper()
+		status, page := ask(h, "GET", target, "", "Accept", "text/html")
+		_, main, found := strings.Cut(page, `<main id="main">`)
+		if status != 200 || !found {
+			t.Fatalf("%s: %d\n%s", target, status, page)
+		}
+		var all []string
+		for _, m := range regexp.MustCompile(`(?s)<(?:a class="button[^>]*|button[^>]*)>([^<]*)</`).FindAllStringSubmatch(main, -1) {
+			if !strings.Contains(m[0], "data-copy") && m[1] != "Filter" {
+				all = append(all, m[1])
+			}
+		}
+		return strings.Join(all, "; ")
+	}
+	pause := func(p inbox.Pause) {
+		t.Helper()
+		if err := b.Pause(p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	late, acme := "/tenant?platform=eu&code=late", "/tenant?platform=eu&code=acme"
+	want := func(target, want string) {
+		t.Helper()
+		got := buttons(target)
+		for begin := time.Now(); got != want && time.Since(begin) < 10*time.Second; time.Sleep(20 * time.Millisecond) { // counts lag behind the inbox
+			got = buttons(target)
+		}
+		if got != want {
+			t.Errorf("%s offers %s, want %s", target, got, want)
+		}
+	}
+	want("/", "Try all of these now…; Pause…; Pause all deliveries…")
+	want("/webhooks/8", "Try now; Discard…; The tenant: pause, forget, erase…; Download")
+	want("/webhooks/3", "Redeliver…; Discard…; The tenant: pause, forget, erase…; Download")
+	want("/webhooks/2", "Redeliver…; The tenant: pause, forget, erase…; Download")
+	want("/webhooks?state=waiting", "Try all of these now…; Discard all of these…")
+	want("/webhooks?state=delivered", "Redeliver all of these…")
+	want(acme, "Redeliver…; Redeliver…; Pause…; Forget tenant…; Erase tenant…")
+	want(late, "Try now; Try now; Pause…; Forget tenant…; Erase tenant…")
+	pause(inbox.Pause{Platform: "eu", Tenant: "late"})
+	want(late, "Resume; Resume; Forget tenant…; Erase tenant…")
+	want(acme, "Resume; Redeliver…; Redeliver…; Pause…; Forget tenant…; Erase tenant…")
+	pause(inbox.Pause{Receiver: "main"})
+	want("/", "Resume; Resume; Try all of these now…; Resume; Pause all deliveries…")
+	pause(inbox.Pause{})
+	want("/", "Resume; Resume; Resume all deliveries; Resume; Resume all deliveries")
 }

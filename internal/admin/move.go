@@ -16,10 +16,10 @@ import (
 // export is POST /api/export: the whole inbox as lines of JSON. It changes nothing, but a link of any other site could make a GET, and
 // the person who is signed in would have taken a file with customers' data. If it fails halfway, the connection is cut, so that the caller
 // sees that the export is not complete.
-func (h *Handler) export(c *call) (any, []any, error) {
+func (h *Handler) export(c *call) (any, error) {
 	if err := h.cfg.Inbox.Note(c.by, 0); err != nil { // before anybody gets anything
 		if h.cfg.Inbox.Health().Err == nil {
-			return nil, nil, err
+			return nil, err
 		}
 		// It cannot be written, but it may still be read: of a file that was removed this may be the only way to save what is in it.
 		h.cfg.Log.Warn("an export is not stored as an action: the inbox cannot be written", "who", c.by.Who)
@@ -31,10 +31,11 @@ func (h *Handler) export(c *call) (any, []any, error) {
 	if err := h.cfg.Inbox.Note(c.by, n); err != nil {
 		h.cfg.Log.Error("cannot store how many webhooks were exported", "webhooks", n, "err", err)
 	}
+	c.note("webhooks", n)
 	if err != nil {
-		return broken{err}, []any{"webhooks", n}, nil
+		return broken{err}, nil
 	}
-	return written{}, []any{"webhooks", n}, nil
+	return written{}, nil
 }
 
 // All webhooks wait for an import, so it does not wait long for its file: for importPatience, and a second for each importRate bytes that
@@ -70,7 +71,7 @@ func (s *stream) Read(p []byte) (int, error) {
 const tooSlow = "the file arrives too slowly, and all webhooks wait for the import meanwhile, so nothing was imported: save it on a machine near usher first"
 
 // imports is POST /api/import. Its body has no limit: it is passed around that of h.answer.
-func (h *Handler) imports(c *call) (any, []any, error) {
+func (h *Handler) imports(c *call) (any, error) {
 	from := bufio.NewReaderSize(&stream{conn: http.NewResponseController(c.w), from: c.body}, 256<<10)
 	_, _ = from.Peek(1) // the import meets its error
 	done, err := h.cfg.Inbox.Import(c.Context(), from, c.by)
@@ -81,7 +82,8 @@ func (h *Handler) imports(c *call) (any, []any, error) {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		err = &refusal{http.StatusConflict, tooSlow}
 	}
-	return done, []any{"webhooks", done.Webhooks, "snapshots", done.Snapshots}, err
+	c.note("webhooks", done.Webhooks, "snapshots", done.Snapshots)
+	return done, err
 }
 
 // Actions is the answer of GET /api/actions, and the page of actions: what people did.

@@ -173,10 +173,14 @@ type overviewPage struct {
 	h *Handler
 }
 
-// Offers returns what can be done to a receiver's deliveries or, without its name, to all.
-func (p *overviewPage) Offers(receiver string) []offer {
-	return p.h.offers(inbox.Pause{Receiver: receiver}, nil)
+// Offers returns what can be done to a receiver's deliveries or, without its name, to all; ToWaiting, to all webhooks that wait; ToUsher, to the rest.
+func (p *overviewPage) Offers(receiver string) []page.Offer {
+	return p.h.offers(target{on: inbox.Pause{Receiver: receiver}}, OnDeliveries)
 }
+func (p *overviewPage) ToWaiting() []page.Offer {
+	return p.h.offers(target{all: &selection{Outcome: string(inbox.Waiting)}}, OnWebhooks)
+}
+func (p *overviewPage) ToUsher() []page.Offer { return p.h.offers(target{}, OnInbox) }
 
 func (h *Handler) overview(r *http.Request) (any, error) {
 	p := &overviewPage{Status: h.status(r.Context()), h: h}

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"usher/internal/inbox"
-	"usher/internal/text"
 )
 
 // The call of 'usher reconcile' is POST /api/reconcile. The first one begins a run, and stays open until its end: if it ends earlier, the run
@@ -92,11 +91,11 @@ func (h *Handler) beginRun(c *call) {
 	}
 	var run *inbox.Run
 	var known int
-	err = h.perform(c, body.About, func() (_ []any, err error) {
-		if run, known, err = h.cfg.Inbox.BeginRun(body.AsOf, c.by); err != nil {
-			return nil, err
+	err = h.perform(c, body.About, func() (err error) {
+		if run, known, err = h.cfg.Inbox.BeginRun(body.AsOf, c.by); err == nil {
+			c.note("run", run.ID)
 		}
-		return []any{"run", run.ID}, nil
+		return err
 	})
 	if err != nil {
 		h.fail(w, r, err)
@@ -214,25 +213,4 @@ func readLines(conn *http.ResponseController, body io.Reader, longest int) iter.
 			}
 		}
 	}
-}
-
-// dismissFinding says that what a reconcile has found of a tenant is dealt with.
-func (h *Handler) dismissFinding(c *call) (_ any, _ []any, err error) {
-	if h.cfg.Inbox == nil {
-		return nil, nil, errNoInbox
-	}
-	name, err := c.tenantName()
-	if err != nil {
-		return nil, nil, err
-	}
-	t, err := h.knownTenant(c.Context(), name)
-	if err != nil {
-		return nil, nil, err
-	}
-	c.by.About = text.Clip(inbox.ShowTenant(t.Platform, t.Tenant), 500)
-	found, err := h.cfg.Inbox.DismissFinding(t.Platform, t.Tenant, c.by)
-	if err == nil && found == 0 {
-		err = &refusal{http.StatusConflict, c.by.About + ": a reconcile has found nothing that is not dealt with"}
-	}
-	return Dismissed{Findings: found}, []any{"platform", t.Platform, "tenant", t.Tenant}, err
 }

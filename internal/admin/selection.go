@@ -59,19 +59,12 @@ func (s selection) wholePlatform() bool {
 	return s.Platform != nil && len(s.Query()) == 1
 }
 
-// filter returns the selection without its cursor.
+// filter returns the selection for the inbox, from its cursor on.
 func (s selection) filter() inbox.Filter {
 	return inbox.Filter{
 		State: inbox.State(s.Outcome), Tenant: s.tenant.Tenant, Platform: s.tenant.Platform, Since: s.Since, Until: s.Until,
-		Search: s.Search, Limit: s.limit,
+		Search: s.Search, Limit: s.limit, Before: s.before.inbox,
 	}
-}
-
-// filterBefore returns the selection from its cursor on.
-func (s selection) filterBefore() inbox.Filter {
-	f := s.filter()
-	f.Before = s.before.inbox
-	return f
 }
 
 // readQuery refuses a query that cannot be parsed. URL.Query would ignore the bad part, and without a filter an action is about all

@@ -63,8 +63,9 @@ func TestLookingCostsWhatTheSizeSays(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			b := inboxtest.Open(t)
-			h := entitled(b)
+			h, asks := entitled(b), "/webhooks/2/discard"
 			if tc.faults == nil {
+				asks = "/webhooks/2/redeliver"
 				b.Take("", "t", strings.Replace(tc.body, `"payload"`, `"first":1,"payload"`, 1))
 				b.Take("", "t", tc.body)
 			} else {
@@ -73,7 +74,7 @@ func TestLookingCostsWhatTheSizeSays(t *testing.T) {
 					ID: "r", Type: content.TenantProvisioningChange, Lane: webhookgate.Lane{Tenant: "t"}, Body: []byte(tc.body), Header: http.Header{"Content-Type": {"application/json"}}}})
 			}
 			ask(h, "GET", "/tenants", "") // the first time, templates are parsed
-			for _, path := range []string{"/webhooks/2", "/api/webhooks/2", "/webhooks/2/payload", "/webhooks", "/api/webhooks?limit=500", "/", "/tenant?platform=&code=t", "/api/tenant?platform=&code=t", "/webhooks/2/redeliver", "/tenants"} {
+			for _, path := range []string{"/webhooks/2", "/api/webhooks/2", "/webhooks/2/payload", "/webhooks", "/api/webhooks?limit=500", "/", "/tenant?platform=&code=t", "/api/tenant?platform=&code=t", asks, "/tenants"} {
 				cost(t, h, path, len(tc.body))
 			}
 			if len(tc.body) > text.MaxPayload {

@@ -245,6 +245,15 @@ func (h *Handler) ambiguous(ctx context.Context, platform, code string) *Ambiguo
 	}
 }
 
+// readTenant reads the tenant of a page from its query.
+func readTenant(query url.Values) (name inbox.TenantName, err error) {
+	name.Tenant, name.Platform = query.Get("code"), new(query.Get("platform"))
+	if name.Tenant == "" {
+		err = badRequest("code is missing: give the tenant's code as code, and the platform's code as platform")
+	}
+	return name, err
+}
+
 // apiTenant is GET /api/tenant.
 func (h *Handler) apiTenant(r *http.Request) (any, error) {
 	query := r.URL.Query()
@@ -320,14 +329,15 @@ func (h *Handler) held(ctx context.Context, code string) *string {
 // tenantPage is the page of one tenant.
 type tenantPage struct {
 	*Tenant
-	Taken    bool               // the receiver has the latest snapshot, or none will get it
-	HeldUp   *status.HeldUp     // the webhook that holds up the tenant's queue, or nil
-	Features []snapshot.Feature // the first of MayUse or, if that is missing, of Rights
-	Known    bool               // Features is known; it may be empty
-	Values   bool               // some feature has a value
-	Pause    *inbox.Pause       // the pause that holds back the tenant's webhooks, or nil
-	HasInbox bool
-	Offers   []offer
+	Taken     bool               // the receiver has the latest snapshot, or none will get it
+	HeldUp    *status.HeldUp     // the webhook that holds up the tenant's queue, or nil
+	Features  []snapshot.Feature // the first of MayUse or, if that is missing, of Rights
+	Known     bool               // Features is known; it may be empty
+	Values    bool               // some feature has a value
+	Pause     *inbox.Pause       // the pause that holds back the tenant's webhooks, or nil
+	HasInbox  bool
+	Offers    []page.Offer
+	ToInvalid []page.Offer // to Invalid
 
 	Subscriptions                   []snapshot.Subscription // the first of Rights
 	MoreFeatures, MoreSubscriptions int                     // how many there are beside these
@@ -346,7 +356,8 @@ func (h *Handler) tenantPage(r *http.Request) (any, error) {
 		return nil, err
 	}
 	p := &tenantPage{Tenant: t, Taken: true, HasInbox: h.cfg.Inbox != nil}
-	p.Offers = h.offers(inbox.Pause{Platform: t.Platform, Tenant: t.Code}, t.Latest)
+	p.Offers = h.offers(target{on: inbox.Pause{Platform: t.Platform, Tenant: t.Code}, webhook: t.Latest}, OnWebhooks, OnDeliveries, OnTenant)
+	p.ToInvalid = h.offers(target{webhook: t.Invalid}, OnWebhooks)
 	p.Pause = status.PausedBy(h.paused(), h.cfg.Receivers, t.Platform, t.Code, "")
 	if t.Latest != nil {
 		p.Taken = t.Latest.State.Taken() || t.Latest.Decision == "forwarded"
@@ -473,6 +484,8 @@ type Receipt struct {
 	Why   string    `json:"why"`           // in words
 	Do    string    `json:"do,omitempty"`  // in words
 	Run   string    `json:"run,omitempty"` // the command for that
+
+	Offers []page.Offer `json:"-"` // what can be done to the webhook
 }
 
 // addReceipt adds Invalid and Receipt to a tenant.
@@ -537,6 +550,7 @@ func (h *Handler) addReceipt(ctx context.Context, t *Tenant) error {
 	if d.waits() {
 		r.Since = d.Received
 	}
+	r.Offers = h.offers(target{webhook: &d.Webhook}, OnWebhooks)
 	return nil
 }
 

@@ -28,14 +28,14 @@ func entitled(b *inboxtest.Box) *Handler {
 // Somebody is woken because a tenant cannot use what it should. The tenant's page says first what usher answers, and since when; then
 // whether the receiver has the same; and if not, why, and what to do, with a button.
 func TestWhatTheReceiverHas(t *testing.T) {
-	again := `href="/webhooks/2/redeliver">Redeliver…`
+	again, now := `href="/webhooks/2/redeliver">Redeliver…`, `action="/webhooks/2/redeliver"><button>Try now</button>`
 	for name, tc := range map[string]struct {
 		prepare func(b *inboxtest.Box)
 		want    []string
 	}{
 		"taken":  {func(b *inboxtest.Box) { b.Take("eu", "acme", ten) }, []string{"The receiver has it, since"}},
 		"parked": {func(b *inboxtest.Box) { b.Answer(422, "no such account"); b.Take("eu", "acme", ten) }, []string{"webhook 2</a> is parked (since", "The receiver did not accept it: 422: no such account. Fix the receiver", again}},
-		"failed": {func(b *inboxtest.Box) { b.Answer(500, "in use"); b.Take("eu", "acme", ten) }, []string{"webhook 2</a> is waiting (since", "The receiver does not take it: 500: in use. Fix the receiver", again}},
+		"failed": {func(b *inboxtest.Box) { b.Answer(500, "in use"); b.Take("eu", "acme", ten) }, []string{"webhook 2</a> is waiting (since", "The receiver does not take it: 500: in use. Fix the receiver", now}},
 		"down": {func(b *inboxtest.Box) {
 			b.Answer(0, "connection refused")
 			b.Take("eu", "acme", ten)

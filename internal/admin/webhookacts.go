@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -20,12 +21,10 @@ import (
 
 // onWebhooks is the part of an act's row that only acts on webhooks have.
 type onWebhooks struct {
-	Only inbox.State // the state that a webhook must have; empty: not only one
-
 	// does does it to a webhook, and returns the webhook's id: a new one, if it was taken in.
-	does func(h *Handler, t task) (int64, error)
+	does func(h *Handler, c *call, id int64) (int64, error)
 
-	// deny says why it cannot be done to a webhook as it stands: then the page does not offer it. May be nil: then it says so afterwards.
+	// deny says why it cannot be done to a webhook as it stands, or to those in a state: then the page does not offer it.
 	deny func(w *Webhook) error
 
 	// agree returns an error if somebody has to agree first (the parameter unknown). May be nil.
@@ -34,33 +33,25 @@ type onWebhooks struct {
 	// choose returns those of the webhooks that a filter selects that it would be done to. Nil: it takes ids only.
 	choose func(h *Handler, ctx context.Context, s selection, force bool) (chosen, error)
 
-	// The buttons on the page of a webhook (suits: whether it has one, unless deny says that it has not; may be nil) and on a list (labelAll returns
-	// an empty text if it has none).
-	Label    string
-	Quiet    bool // it is not the button that most people look for
-	suits    func(*Webhook) bool
-	labelAll func(outcome string) string
+	none   string // what the page says if it is done to none of the webhooks that a filter selects
+	didAll string // and afterwards
 
-	// What the page asks. what is the webhook, or the webhooks, in a sentence; count is how many.
-	askOne    func(w *Webhook, what string) *confirmation
-	askAll    func(count, what string) *confirmation
-	none      string // why it is done to none of the webhooks that a filter selects
-	overwrite string // the button, if a newer snapshot would be overwritten
-	didAll    string // what the page says afterwards
-
-	// What the command prints. In Done, ID stands for the webhook's new id.
+	// What the command prints. In Done, ID stands for the webhook's new id. Instead has states for which it says what to do instead.
 	Done, NotDone string
-	Delivers      bool // so it says what is paused
+	Instead       map[inbox.State]string
 }
 
 // ByFilter reports whether it can be done to all webhooks that a filter selects.
 func (a *Act) ByFilter() bool { return a.onWebhooks != nil && a.choose != nil }
 
-// A task is an act that somebody asks for, and one of the webhooks.
-type task struct {
-	*call
-	id     int64
-	chosen inbox.State // the state for which a filter chose it; empty: none did
+// offerOnWebhooks fills in the button of an act on a webhook, or on all that a filter selects. The label stays empty if it has none there.
+func (a *Act) offerOnWebhooks(t target, button *page.Offer) {
+	switch w := t.webhook; {
+	case w != nil && w.InInbox() && a.deny(w) == nil:
+		button.Label, button.Address, button.Fields = a.Title()+"…", "/webhooks/"+w.ID+"/"+a.Name, nil
+	case t.all != nil && a.ByFilter() && (t.all.Outcome == "" || a.deny(&Webhook{State: inbox.State(t.all.Outcome)}) == nil):
+		button.Label, button.Address = a.Title()+" all of these…", "/"+a.Name+"?"+t.all.Query().Encode()
+	}
 }
 
 // The answers of the API to acts on webhooks. Package command decodes them.
@@ -105,43 +96,14 @@ type chosen struct {
 	ids []int64
 }
 
-// Offers returns what the page of a webhook offers to do with it: what most people look for comes first.
-func (w *Webhook) Offers() (all []*Act) {
-	for _, quiet := range []bool{false, true} {
-		for _, a := range Acts {
-			if w.InInbox() && a.onWebhooks != nil && a.Quiet == quiet && (a.suits == nil || a.suits(w)) && (a.deny == nil || a.deny(w) == nil) {
-				all = append(all, a)
-			}
-		}
-	}
-	return all
-}
-
-// actOn does an act to one webhook, as a part of what somebody asks for.
-func (c *call) actOn(h *Handler, id int64, chosen inbox.State) (as int64, err error) {
-	if c.act.agree != nil && !c.is("unknown") {
-		if err := c.act.agree(h, c.Context(), id); err != nil {
-			return id, err
-		}
-	}
-	return c.act.does(h, task{c, id, chosen})
-}
-
 // actOnOne does an act to the webhook whose id is in the path.
 func (h *Handler) actOnOne(c *call) (any, error) {
-	id := c.PathValue("id")
-	n, err := strconv.ParseInt(id, 10, 64)
+	id, n, err := c.webhook()
 	if err != nil {
-		return nil, inbox.ErrNotFound
+		return nil, err
 	}
 	done := DoneOne{ID: id}
-	err = h.perform(c, id, func() ([]any, error) {
-		as, err := c.actOn(h, n, "")
-		if err == nil {
-			done.ID = strconv.FormatInt(as, 10)
-		}
-		return []any{"force", c.is("force"), "as", done.ID}, err
-	})
+	_, err = h.actOn(c, id, []int64{n}, func(d *Done) error { done.ID = cmp.Or(d.New, id); return nil })
 	overwrite, older := errors.AsType[*inbox.OverwriteError](err)
 	switch {
 	case isAPI(c.Request):
@@ -150,13 +112,18 @@ func (h *Handler) actOnOne(c *call) (any, error) {
 		}
 		return done, err
 	case older: // the page asks once more, and says what would be overwritten
-		question := c.act.confirmOverwrite(id, overwrite)
-		if c.is("unknown") {
-			question.Fields["unknown"] = "true"
-		}
-		return question, nil
+		return c.confirmOverwrite(id, overwrite), nil
 	}
 	return redirect("/webhooks/" + id + "?did=" + c.act.Name), err
+}
+
+// webhook returns the id in the path, also as a number.
+func (c *call) webhook() (id string, n int64, err error) {
+	id = c.PathValue("id")
+	if n, err = strconv.ParseInt(id, 10, 64); err != nil {
+		err = inbox.ErrNotFound
+	}
+	return id, n, err
 }
 
 // actOnMany does an act to many webhooks: to those whose ids the body has, or else to all that a filter chooses. The answer of the API is written
@@ -173,98 +140,108 @@ func (h *Handler) actOnMany(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	about := s.String()
+	c.chosen = inbox.State(s.Outcome)
+	about := cmp.Or(s.String(), page.FirstFew(named(ids)))
 	if ids == nil {
 		all, err := h.choose(c, s)
 		if err != nil {
 			return nil, err
 		}
 		ids = all.ids
-	} else if about == "" {
-		about = page.FirstFew(named(ids))
 	}
-	if isAPI(c.Request) {
-		var acted Acted
-		return listed("webhooks", func(write func(any) error) error {
-			return h.actOnAll(c, about, ids, s, &acted, func(d *Done) error { return write(d) })
-		}, func() any { return acted }), nil
+	if !isAPI(c.Request) {
+		return h.actOnPage(c, about, ids, s)
 	}
-	return h.actOnPage(c, about, ids, s)
+	var acted Acted
+	some := false
+	return listed("webhooks", func(write func(any) error) error {
+		acted.Left, _ = h.actOn(c, about, ids, func(d *Done) error { // the list has its error
+			some = some || d.Failed == ""
+			return write(d)
+		})
+		return nil
+	}, func() any {
+		if some {
+			acted.Paused = h.paused()
+		}
+		return acted
+	}), nil
 }
 
-// actOnAll does an act to webhooks, and goes on if one fails; but not if the inbox can't be written, or nobody waits for the answer.
-func (h *Handler) actOnAll(c *call, about string, ids []int64, s selection, acted *Acted, each func(*Done) error) error {
-	return h.perform(c, about, func() ([]any, error) {
-		done, failed := 0, 0
+// actOn does an act to webhooks, and calls each with what came of it. It goes on if one fails; but not if the inbox can't be written, or nobody waits
+// for the answer: then some are left. If it was done to none of them, err is why not.
+func (h *Handler) actOn(c *call, about string, ids []int64, each func(*Done) error) (left int, err error) {
+	err = h.perform(c, about, func() (why error) {
+		var taken []string // as new webhooks
+		failed := 0
 		for n, id := range ids {
-			as, err := c.actOn(h, id, inbox.State(s.Outcome))
-			trouble := h.inboxTrouble(err)
-			d := h.doneTo(id, as, err, trouble)
-			if err == nil {
-				done++
-			} else {
-				failed++
+			left = len(ids) - n - 1
+			d, err := h.actOnWebhook(c, id)
+			if err != nil {
+				failed, why = failed+1, err
 			}
-			if each(d) != nil || err != nil && trouble != nil || errors.Is(err, inbox.ErrDoubt) || c.Context().Err() != nil {
-				acted.Left = len(ids) - n - 1
+			if d.New != "" {
+				taken = append(taken, d.New)
+			}
+			stuck := err != nil && h.inboxTrouble(err) != nil || errors.Is(err, inbox.ErrDoubt)
+			if each(d) != nil || stuck || c.Context().Err() != nil {
 				break
 			}
 		}
+		done := len(ids) - left - failed
+		c.note("webhooks", done, "failed", failed, "left", left, "force", c.is("force"), "as", page.FirstFew(taken))
 		if done > 0 {
-			acted.Paused = h.paused()
+			return nil
 		}
-		return []any{"webhooks", done, "failed", failed, "left", acted.Left}, nil
+		return why
 	})
+	return left, err
 }
 
-// doneTo says what came of an act on a webhook.
-func (h *Handler) doneTo(id, as int64, err, trouble error) *Done {
-	d := &Done{ID: strconv.FormatInt(id, 10)}
+// actOnWebhook does an act to one webhook, as a part of what somebody asks for.
+func (h *Handler) actOnWebhook(c *call, id int64) (d *Done, err error) {
+	as := id
+	if c.act.agree != nil && !c.is("unknown") {
+		err = c.act.agree(h, c.Context(), id)
+	}
+	if err == nil {
+		as, err = c.act.does(h, c, id)
+	}
+	d = &Done{ID: strconv.FormatInt(id, 10)}
 	switch {
-	case err == nil && as != id:
-		d.New = strconv.FormatInt(as, 10)
-	case err != nil && trouble != nil:
-		d.Failed = trouble.Error() // the cause says more than err
 	case err != nil:
-		d.Failed = err.Error()
+		d.Failed = cmp.Or(h.inboxTrouble(err), err).Error() // the cause says more than err
+	case as != id:
+		d.New = strconv.FormatInt(as, 10)
 	}
 	if newer, ok := errors.AsType[*inbox.OverwriteError](err); ok {
 		d.Newer = strconv.FormatInt(newer.Latest.ID, 10)
 	}
 	_, d.Unknown = errors.AsType[*unknownError](err)
-	return d
+	return d, err
 }
 
 // actOnPage does an act to webhooks, and returns the page that follows.
 func (h *Handler) actOnPage(c *call, about string, ids []int64, s selection) (any, error) {
-	const most = 10
 	var why []string
-	var acted Acted
-	done, failed := 0, 0
-	err := h.actOnAll(c, about, ids, s, &acted, func(d *Done) error {
-		if d.Failed == "" {
-			done++
-			return nil
-		}
-		if failed++; failed <= most {
+	left, err := h.actOn(c, about, ids, func(d *Done) error {
+		if d.Failed != "" {
 			why = append(why, d.ID+": "+d.Failed)
 		}
 		return nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	if failed > 0 {
-		return nil, &refusal{http.StatusConflict, fmt.Sprintf("%s done, %d not: %s", page.Plural(done, "webhook", "webhooks"), failed+acted.Left, strings.Join(why, "; ")) + onlyIf(failed > most, "; …")}
+	if failed := len(why); failed > 0 {
+		done := page.Plural(len(ids)-failed-left, "webhook", "webhooks")
+		return nil, &refusal{http.StatusConflict, fmt.Sprintf("%s done, %d not: %s", done, failed+left, page.FirstFew(why))}
 	}
 	query := url.Values{"did": {c.act.Name + "-all"}}
-	if done == 0 {
+	if len(ids) == 0 {
 		query.Set("did", "nothing")
 	}
 	if s.Tenant != "" {
 		query.Set("tenant", s.Tenant)
 	}
-	return redirect("/webhooks?" + query.Encode()), nil
+	return redirect("/webhooks?" + query.Encode()), err
 }
 
 // maxIDs limits the body of a request with ids: about as many as a command line can have.
@@ -286,6 +263,7 @@ func (c *call) readIDs() (ids []int64, err error) {
 	if err := json.Unmarshal(raw, &body); err != nil || body.IDs == nil {
 		return nil, badRequest(`the body should be JSON, such as {"ids":["7","8"]}, or empty`)
 	}
+	ids = []int64{} // not nil
 	seen := make(map[int64]bool)
 	for _, id := range body.IDs {
 		n, err := id.Int64()
@@ -296,7 +274,7 @@ func (c *call) readIDs() (ids []int64, err error) {
 			ids, seen[n] = append(ids, n), true
 		}
 	}
-	return append([]int64{}, ids...), nil // not nil
+	return ids, nil
 }
 
 func named(ids []int64) (names []string) {
@@ -334,22 +312,12 @@ func (h *Handler) choose(c *call, s selection) (all chosen, err error) {
 	return all, nil
 }
 
-// countMany is GET /api/NAME.
-func (h *Handler) countMany(c *call) (any, error) {
-	s, err := readChoice(c.Request, false)
-	if err != nil {
-		return nil, err
-	}
-	all, err := h.choose(c, s)
-	return all.Chosen, err
-}
-
 // chooseToRedeliver chooses webhooks to send again, the oldest first, so that they keep their order. Of a tenant's webhooks that wait it
 // chooses the first: the others follow by themselves. Of the others it chooses the newest only, because an older snapshot would undo it;
 // with force it chooses all of them.
 func (h *Handler) chooseToRedeliver(ctx context.Context, s selection, force bool) (all chosen, err error) {
-	err = h.cfg.Inbox.EachPage(ctx, s.filterBefore(), func(page []*inbox.Webhook) error {
-		behind, err := h.cfg.Inbox.Behind(ctx, s.filterBefore(), page)
+	err = h.cfg.Inbox.EachPage(ctx, s.filter(), func(page []*inbox.Webhook) error {
+		behind, err := h.cfg.Inbox.Behind(ctx, s.filter(), page)
 		for _, w := range page {
 			switch {
 			case w.Rejected(), behind[w.ID]: // there is nothing to send again; it follows the one before it
@@ -371,7 +339,7 @@ func (h *Handler) chooseToRedeliver(ctx context.Context, s selection, force bool
 // chooseToDiscard chooses webhooks that are not finished, the newest first. Otherwise usher could deliver the second webhook of a queue
 // right after the first is discarded.
 func chooseToDiscard(h *Handler, ctx context.Context, s selection, _ bool) (all chosen, err error) {
-	err = h.cfg.Inbox.EachPage(ctx, s.filterBefore(), func(page []*inbox.Webhook) error {
+	err = h.cfg.Inbox.EachPage(ctx, s.filter(), func(page []*inbox.Webhook) error {
 		for _, w := range page {
 			if !w.State.Finished() {
 				all.ids = append(all.ids, w.ID)
@@ -384,20 +352,19 @@ func chooseToDiscard(h *Handler, ctx context.Context, s selection, _ bool) (all 
 
 // askOne asks before an act is done to a webhook.
 func (h *Handler) askOne(c *call) (any, error) {
-	d, err := h.withoutContent(c.Context(), c.PathValue("id"))
+	id, n, err := c.webhook()
 	if err != nil {
 		return nil, err
 	}
-	if !d.InInbox() {
-		return nil, inbox.ErrNotFound
+	d, err := h.withoutContent(c.Context(), id)
+	if err == nil {
+		err = c.act.deny(&d.Webhook)
 	}
-	if c.act.deny != nil {
-		if err := c.act.deny(&d.Webhook); err != nil {
-			return nil, err
-		}
+	if err != nil {
+		return nil, err
 	}
 	question := c.act.confirmOne(&d.Webhook)
-	if n, err := strconv.ParseInt(d.ID, 10, 64); err == nil && c.act.agree != nil {
+	if c.act.agree != nil {
 		if err := c.act.agree(h, c.Context(), n); err != nil {
 			question.Warning, question.Danger, question.Fields = err.Error()+".", true, map[string]string{"unknown": "true"}
 		}
@@ -410,36 +377,41 @@ func (a *Act) confirmOne(w *Webhook) *confirmation {
 	if w.Tenant != "" {
 		what = "this snapshot of " + page.TenantName(w.Platform, w.Tenant)
 	}
-	c := a.askOne(w, what)
-	c.Action, c.Back = "/webhooks/"+w.ID+"/"+a.Name, "/webhooks/"+w.ID
-	return c
+	question := a.confirm("webhook "+w.ID, what)
+	question.Action, question.Back = "/webhooks/"+w.ID+"/"+a.Name, "/webhooks/"+w.ID
+	return question
 }
 
-func (a *Act) confirmOverwrite(id string, e *inbox.OverwriteError) *confirmation {
-	c := a.confirmOne(&Webhook{ID: id, Platform: e.Latest.Platform, Tenant: e.Latest.Tenant})
-	c.Question, c.Warning, c.Button, c.Danger = "Overwrite a newer snapshot?", e.Error()+".", a.overwrite, true
-	c.Fields, c.status = map[string]string{"force": "true"}, http.StatusConflict
-	return c
+// confirmOverwrite asks before an old webhook overwrites a newer one.
+func (c *call) confirmOverwrite(id string, e *inbox.OverwriteError) *confirmation {
+	question := c.act.confirmOne(&Webhook{ID: id, Platform: e.Latest.Platform, Tenant: e.Latest.Tenant})
+	question.Question, question.Warning, question.Danger = "Overwrite a newer snapshot?", e.Error()+".", true
+	question.Button += " the old one anyway"
+	question.Fields, question.status = map[string]string{"force": "true"}, http.StatusConflict
+	if c.is("unknown") {
+		question.Fields["unknown"] = "true"
+	}
+	return question
 }
 
-// askMany asks before an act is done to all webhooks that a filter chooses. What arrives after the question is not among them.
+// askMany asks before an act is done to all webhooks that a filter chooses; the API says only which these are. What arrives later is not among them.
 func (h *Handler) askMany(c *call) (any, error) {
 	s, err := readChoice(c.Request, false)
 	if err != nil {
 		return nil, err
 	}
 	all, err := h.choose(c, s)
-	if err != nil {
-		return nil, err
+	if err != nil || isAPI(c.Request) {
+		return all.Chosen, err
 	}
-	query := s.Query()
-	question := c.act.confirmMany(&all.Chosen)
+	query, question := s.Query(), c.act.confirmMany(&all.Chosen)
 	question.Back = "/webhooks?" + query.Encode()
 	query.Set("before", all.Before)
 	question.Action = "/" + c.act.Name + "?" + query.Encode()
 	if all.Older > 0 {
+		question.Warning = page.Plural(all.Older, "older one is", "older ones are") + " left out: the same tenants have newer ones, which they would undo."
 		query.Set("force", "true")
-		question.Other, question.OtherButton = "/"+c.act.Name+"?"+query.Encode(), "Send the older ones, too…"
+		question.Other, question.OtherButton = "/"+c.act.Name+"?"+query.Encode(), c.act.Title()+" the older ones, too…"
 	}
 	if c.is("force") {
 		question.Fields, question.Danger, question.Warning = map[string]string{"force": "true"}, true, "Older snapshots among them may undo newer ones."
@@ -448,18 +420,11 @@ func (h *Handler) askMany(c *call) (any, error) {
 }
 
 func (a *Act) confirmMany(all *Chosen) *confirmation {
-	what := "webhook " + page.FirstOf(all.First, all.Count)
-	if all.Count > 1 {
-		what = "webhooks " + page.FirstOf(all.First, all.Count)
+	if all.Count == 0 {
+		return &confirmation{Question: "There is nothing to " + a.Name, Effect: a.none}
 	}
-	c := &confirmation{Question: "There is nothing to " + a.Name, Effect: a.none}
-	if all.Count > 0 {
-		c = a.askAll(page.Plural(all.Count, "webhook", "webhooks"), what)
-	}
-	if all.Older > 0 {
-		c.Warning = page.Plural(all.Older, "older one is", "older ones are") + " left out: the same tenants have newer ones, which they would undo."
-	}
-	return c
+	which := onlyIf(all.Count == 1, "webhook ") + onlyIf(all.Count > 1, "webhooks ") + page.FirstOf(all.First, all.Count)
+	return a.confirm(page.Plural(all.Count, "webhook", "webhooks"), which)
 }
 
 // unknownError says that to accept a webhook would make usher's answers about its tenant unknown.

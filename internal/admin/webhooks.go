@@ -164,7 +164,6 @@ func (h *Handler) webhooks(ctx context.Context, s selection) (list WebhookList, 
 	}
 	var items []numbered
 	if h.cfg.Inbox != nil && !s.decisionsOnly() {
-		f.Before = s.before.inbox
 		err = h.cfg.Inbox.Each(ctx, f, compared, func(item *inbox.Webhook) bool { // it keeps none of the payloads: they may be large
 			w := newWebhook(item)
 			if compared {
@@ -265,7 +264,7 @@ type webhooksPage struct {
 	Newest   string   // address of the first page
 	Choices  []string // of Outcome
 
-	Offers []offer // what can be done to all of these
+	Offers []page.Offer // what can be done to all of these
 }
 
 func (h *Handler) webhooksPage(r *http.Request, s selection) (any, error) {
@@ -281,11 +280,7 @@ func (h *Handler) webhooksPage(r *http.Request, s selection) (any, error) {
 	if p.HasInbox {
 		p.Choices = inboxOutcomes
 		if s.Narrow() && slices.ContainsFunc(list.Webhooks, func(w Webhook) bool { return w.State != "" }) {
-			for _, a := range Acts {
-				if a.ByFilter() && a.labelAll(s.Outcome) != "" {
-					p.Offers = append(p.Offers, offer{Label: a.labelAll(s.Outcome), Address: "/" + a.Name + "?" + query.Encode()})
-				}
-			}
+			p.Offers = h.offers(target{all: &s}, OnWebhooks)
 		}
 	}
 	if list.Next != "" {
@@ -469,6 +464,8 @@ type webhookPage struct {
 	Before   string       // id of the tenant's webhook before this one; empty if there is none
 	After    string       // and of the one after it
 	HasInbox bool         // usher has an inbox, whether or not this webhook is in it
+	Offers   []page.Offer
+	ToTenant string // in words, what its tenant's page offers
 }
 
 // InInbox reports whether the webhook is in the inbox; else it is one of the gate's decisions.
@@ -479,7 +476,10 @@ func (h *Handler) webhookPage(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	body := &webhookPage{WebhookDetail: d, HasInbox: h.cfg.Inbox != nil}
+	body := &webhookPage{WebhookDetail: d, HasInbox: h.cfg.Inbox != nil, Offers: h.offers(target{webhook: &d.Webhook}, OnWebhooks)}
+	for _, o := range h.offers(target{on: inbox.Pause{Platform: d.Platform, Tenant: d.Tenant}}, OnDeliveries, OnTenant) {
+		body.ToTenant += onlyIf(body.ToTenant != "", ", ") + o.Act
+	}
 	indented, left := text.Payload(d.raw)
 	body.Indented, body.NotShown = indented, int64(left)
 	if len(d.Faults) > 0 && json.Valid(d.raw) && strings.HasPrefix(body.Indented, "{") {

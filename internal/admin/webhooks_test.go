@@ -122,7 +122,7 @@ func TestPages(t *testing.T) {
 		{"asked for all", "/discard", 400, []string{"say which"}},
 		{"asked to pause", "/pause?receiver=main-less", 200, []string{"Pause receiver main-less?", `name="receiver" value="main-less"`}},
 		{"asked for how long", "/pause?receiver=main-less", 200, []string{`<input name="for"`, `name="receiver" value="main-less"`}},
-		{"asked to pause a name that is empty", "/pause?tenant=", 400, []string{"the tenant is empty"}},
+		{"asked to pause a name that is empty", "/pause?tenant=", 400, []string{"tenant is &#34;&#34;, but should be the code of a tenant"}},
 		{"asked to pause a name that can't be read", "/pause?tenant=50%off", 400, []string{"the query can&#39;t be read"}},
 		{"asked to pause somebody unknown", "/pause?receiver=nobody", 404, []string{"unknown receiver nobody: the receivers are main-less"}},
 		{"what a filter offers", "/webhooks?state=stored", 200, []string{`href="/redeliver?state=stored"`}},
@@ -349,7 +349,7 @@ func TestActions(t *testing.T) {
 		{"erase", "/tenant/erase", "code=acme&platform=eu", 303, "", "2 gone; 3 gone"},
 		{"erase nobody", "/tenant/erase", "code=nobody&platform=eu", 404, "unknown tenant eu/nobody", ""},
 		{"forget", "/tenant/forget", "code=acme&platform=eu", 303, "", ""},
-		{"forget nobody", "/tenant/forget", "", 400, "code is missing", ""},
+		{"forget nobody", "/tenant/forget", "", 400, "no tenant is named", ""},
 		{"too much", "/tenant/forget", "code=" + strings.Repeat("x", maxRequest), 413, "too large", ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -62,11 +62,6 @@ func (a *adminAPI) get(ctx context.Context, target string, result any) (raw []by
 	return a.call(ctx, http.MethodGet, target, nil, result)
 }
 
-func (a *adminAPI) post(ctx context.Context, target string, body, result any) error {
-	_, err := a.call(ctx, http.MethodPost, target, body, result)
-	return err
-}
-
 // call sends body, an io.Reader as it is and anything else as JSON. It decodes the answer into result,
 // and returns its bytes, too.
 func (a *adminAPI) call(ctx context.Context, method, target string, body, result any) ([]byte, error) {

@@ -9,7 +9,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"maps"
 	"net/http"
 	"net/url"
 	"os"
@@ -65,7 +64,7 @@ func actHelp() (help string) {
 		if a.Help == "" {
 			continue
 		}
-		name := fmt.Sprintf("  %-16s  ", strings.TrimSpace(a.Name+" "+a.Args))
+		name := fmt.Sprintf("  %-16s  ", strings.TrimSpace(a.Name+" "+a.Args()))
 		help += name + text.Wrap(strings.Repeat(" ", len(name)), a.Help)[len(name):] + "\n"
 	}
 	return help
@@ -85,15 +84,14 @@ type inboxCall struct {
 	*adminAPI
 	subcommand string
 	ids        []string
-	file       string            // the file to import
+	file       string            // for an act that takes one
 	filter     url.Values        // state, tenant, since and until, as parameters of the API
 	when       map[string]string // since and until, as they were typed
-	tenant     inbox.TenantName  // empty if the arguments name no tenant
-	receiver   string
 	limit      uint
 	json, yes  bool
 	trouble    bool
 	params     map[string]string // of an act, as the API expects them
+	tenant     string            // the one that an act is about, as ls prints it
 }
 
 // inboxCommand is 'usher inbox'.
@@ -120,45 +118,37 @@ func (i *inboxCall) parse(args []string, now time.Time) (*subcommand, error) {
 		{"show", "json", "one id", i.setIDs, i.show},
 	}
 	for _, a := range admin.Acts {
-		sub := subcommand{name: a.Name, flags: strings.Join(a.Flags(), " "), run: i.act(a)}
+		sub := subcommand{name: a.Name, flags: strings.Join(a.Flags(), " "), run: func(ctx context.Context) error { return i.act(ctx, a) }}
 		switch {
 		case a.Help == "": // it has a command of its own
 			continue
 		case a.ByFilter():
-			sub.flags, sub.argsHelp, sub.setArgs = filters+sub.flags, "ids, or --state, --tenant, --platform, --since or --until", i.setIDsOrFilters
+			sub.flags, sub.argsHelp = filters+sub.flags, "ids, or --state, --tenant, --platform, --since or --until"
+			sub.setArgs = func(args []string) error { return i.setIDsOrFilters(a, args) }
 		case a.On == admin.OnWebhooks:
-			sub.argsHelp, sub.setArgs = fmt.Sprintf("ids of %s webhooks, see 'usher inbox ls --state %[1]s'", a.Only), i.setIDs
+			sub.argsHelp, sub.setArgs = "ids, see 'usher inbox ls'", i.setIDs
 		case a.On == admin.OnTenant:
 			sub.argsHelp, sub.setArgs = "one tenant", oneArg(i.setTenant)
-		case a.Args != "":
+		case a.Upload:
 			sub.argsHelp, sub.setArgs = "one file, - for standard input", oneArg(func(file string) error { i.file = file; return nil })
 		}
 		all = append(all, sub)
 	}
-	return parseSubcommand(append(all, []subcommand{
-		{"actions", "limit json", "", nil, i.actions},
-	}...), i.flags(now), args)
+	return parseSubcommand(append(all, subcommand{"actions", "limit json", "", nil, i.actions}), i.flags(now), args)
 }
 
 func (i *inboxCall) flags(now time.Time) *flag.FlagSet {
 	f := new(flag.FlagSet)
-	i.when = make(map[string]string)
+	i.when, i.params = make(map[string]string), make(map[string]string)
 	f.BoolVar(&i.json, "json", false, "")
 	f.BoolVar(&i.yes, "yes", false, "")
-	i.params = make(map[string]string)
-	for _, a := range admin.Acts {
-		for _, p := range a.Params {
-			if p.Flag && a.Name == i.subcommand {
-				f.Var(&paramFlag{&p, i.params}, p.FlagName(), "")
-			}
-		}
-	}
 	f.BoolVar(&i.trouble, "trouble", false, "")
+	f.UintVar(&i.limit, "limit", 1000, "")
 	once := func(name string, take func(string) error) { // the first of two would be passed over
+		given := false
 		if f.Lookup(name) != nil { // the act has one of its own
 			return
 		}
-		given := false
 		f.Func(name, "", func(s string) error {
 			if given {
 				return errors.New("give it once")
@@ -166,6 +156,17 @@ func (i *inboxCall) flags(now time.Time) *flag.FlagSet {
 			given = true
 			return take(s)
 		})
+	}
+	for _, a := range admin.Acts {
+		for _, p := range a.Params {
+			switch take := func(value string) error { return i.setParam(&p, value) }; {
+			case !p.Flag || a.Name != i.subcommand:
+			case p.Is == admin.YesOrNo:
+				f.BoolFunc(p.Name, "", take)
+			default:
+				once(p.Name, take)
+			}
+		}
 	}
 	for _, name := range []string{"since", "until"} {
 		once(name, func(s string) error { // the other one may come later
@@ -182,7 +183,11 @@ func (i *inboxCall) flags(now time.Time) *flag.FlagSet {
 			return err
 		})
 	}
-	once("tenant", i.setTenant)
+	once("tenant", func(s string) error {
+		name, err := inbox.ParseTenant(s)
+		i.filter.Set("tenant", name.String())
+		return err
+	})
 	once("platform", func(s string) error { i.filter.Set("platform", s); return nil })
 	once("state", func(s string) error {
 		i.filter.Set("state", s)
@@ -192,13 +197,6 @@ func (i *inboxCall) flags(now time.Time) *flag.FlagSet {
 		}
 		return nil
 	})
-	once("receiver", func(s string) error {
-		if i.receiver = s; s == "" { // an unset variable in a script must not pause all receivers
-			return errors.New("write its name")
-		}
-		return nil
-	})
-	f.UintVar(&i.limit, "limit", 1000, "")
 	return f
 }
 
@@ -219,75 +217,75 @@ func (i *inboxCall) setIDs(args []string) error {
 	return nil
 }
 
-func (i *inboxCall) setIDsOrFilters(args []string) error {
+func (i *inboxCall) setIDsOrFilters(a *admin.Act, args []string) error {
+	instead := a.Instead[inbox.State(i.filter.Get("state"))]
 	switch filtered := len(i.filter) > 0; {
 	case filtered && len(args) > 0:
-		return fmt.Errorf("%s takes either ids or filters", i.subcommand)
-	case i.subcommand == "redeliver" && i.filter.Get("state") == string(inbox.Invalid):
-		return errors.New("redeliver does not send invalid webhooks: use 'usher inbox accept ID'")
+		return fmt.Errorf("%s takes either ids or filters", a.Name)
+	case instead != "":
+		return errors.New(instead)
 	case filtered:
 		return nil
 	}
 	return i.setIDs(args)
 }
 
-func (i *inboxCall) setTenant(arg string) (err error) {
-	i.tenant, err = inbox.ParseTenant(arg)
-	i.filter.Set("tenant", i.tenant.String())
-	return err
-}
-
-// A paramFlag is a flag that is a parameter of an act.
-type paramFlag struct {
-	*admin.Param
-	to map[string]string
-}
-
-func (f *paramFlag) String() string   { return "" }
-func (f *paramFlag) IsBoolFlag() bool { return f.Param != nil && f.IsYesOrNo() }
-func (f *paramFlag) Set(value string) error {
-	if f.Check(value) != nil || value == "" {
-		return errors.New("write " + f.Is)
+// setParam sets a parameter of an act.
+func (i *inboxCall) setParam(p *admin.Param, value string) error {
+	switch {
+	case p.Is == admin.ATenant:
+		return i.setTenant(value)
+	case p.Check(value) != nil || value == "": // an unset variable in a script must not mean all
+		return errors.New("write " + p.Is)
 	}
-	f.to[f.Name] = value
+	i.params[p.Name] = value
 	return nil
 }
 
-// body is what the API gets of an act that is not about webhooks.
-func (i *inboxCall) body() map[string]string {
-	body := maps.Clone(i.params)
-	for name, value := range map[string]string{"tenant": i.tenant.Tenant, "receiver": i.receiver} {
-		if value != "" {
-			body[name] = value
-		}
+// setTenant sets the tenant that an act is about.
+func (i *inboxCall) setTenant(typed string) error {
+	name, err := inbox.ParseTenant(typed)
+	i.tenant, i.params["tenant"] = name.String(), name.Tenant
+	if name.Platform != nil {
+		i.params["platform"] = *name.Platform
 	}
-	if i.tenant.Platform != nil {
-		body["platform"] = *i.tenant.Platform
-	}
-	return body
+	return err
 }
 
 // pageSize is how many webhooks usher inbox ls requests at once. In larger pages the API leaves out what
 // each webhook changed.
 const pageSize = 500
 
-func (i *inboxCall) list(ctx context.Context) error {
-	var l admin.WebhookList
-	query, limit := i.filter, int(i.limit)
-	query.Set("inbox", "true")
-	for more := true; more; more = l.Next != "" && (limit == 0 || len(l.Webhooks) < limit) {
+// pages reads a list page by page: --limit at most, or all of it. read says how many a page has, and where the next one begins.
+func (i *inboxCall) pages(read func(size, before string) (n int, next string, err error)) error {
+	for got, before, limit := 0, "", int(i.limit); ; {
 		size := pageSize
 		if limit > 0 {
-			size = min(size, limit-len(l.Webhooks))
+			size = min(size, limit-got)
 		}
-		query.Set("limit", strconv.Itoa(size))
-		var page admin.WebhookList
-		if _, err := i.get(ctx, "/api/webhooks?"+query.Encode(), &page); err != nil {
+		n, next, err := read(strconv.Itoa(size), before)
+		if got += n; err != nil || next == "" || limit > 0 && got >= limit {
 			return err
 		}
-		page.Webhooks = append(l.Webhooks, page.Webhooks...)
+		before = next
+	}
+}
+
+func (i *inboxCall) list(ctx context.Context) error {
+	var l admin.WebhookList
+	query := i.filter
+	query.Set("inbox", "true")
+	err := i.pages(func(size, before string) (n int, next string, err error) {
+		query.Set("limit", size)
+		query.Set("before", before)
+		var page admin.WebhookList
+		_, err = i.get(ctx, "/api/webhooks?"+query.Encode(), &page)
+		n, page.Webhooks = len(page.Webhooks), append(l.Webhooks, page.Webhooks...)
 		l = page
-		query.Set("before", l.Next)
+		return n, l.Next, err
+	})
+	if err != nil {
+		return err
 	}
 	if i.json {
 		return json.NewEncoder(i.Stdout).Encode(l)
@@ -360,17 +358,14 @@ func (i *inboxCall) show(ctx context.Context) error {
 // actions prints who did what.
 func (i *inboxCall) actions(ctx context.Context) error {
 	l := admin.Actions{Actions: []inbox.Action{}} // [] and not null
-	limit := int(i.limit)
-	for more := true; more; more = l.Next != "" && (limit == 0 || len(l.Actions) < limit) {
-		size := pageSize
-		if limit > 0 {
-			size = min(size, limit-len(l.Actions))
-		}
+	err := i.pages(func(size, before string) (n int, next string, err error) {
 		var page admin.Actions
-		if _, err := i.get(ctx, fmt.Sprintf("/api/actions?limit=%d&before=%s", size, l.Next), &page); err != nil {
-			return err
-		}
+		_, err = i.get(ctx, "/api/actions?limit="+size+"&before="+before, &page)
 		l.Actions, l.Next = append(l.Actions, page.Actions...), page.Next
+		return len(page.Actions), l.Next, err
+	})
+	if err != nil {
+		return err
 	}
 	if i.json {
 		return json.NewEncoder(i.Stdout).Encode(l)
@@ -402,48 +397,77 @@ func (i *inboxCall) getAndPrint(ctx context.Context, target string, result any, 
 	return print()
 }
 
-// act returns a function that does an act, and says what came of it.
-func (i *inboxCall) act(a *admin.Act) func(context.Context) error {
-	switch {
-	case a.On == admin.OnWebhooks:
-		return func(ctx context.Context) error { return i.actOnWebhooks(ctx, a) }
-	case a.Name == "export":
-		return i.export
-	case a.Name == "import":
-		return i.importFile
+// act does an act, and says what came of it.
+func (i *inboxCall) act(ctx context.Context, a *admin.Act) error {
+	if a.On == admin.OnWebhooks {
+		return i.actOnWebhooks(ctx, a)
 	}
-	return func(ctx context.Context) error {
-		switch {
-		case a.Name == "dismiss" && i.tenant.Tenant != "": // that one it takes by its name
-		case a.Name == "dismiss":
-			if nothing, err := i.askDismiss(ctx, a.Question); nothing || err != nil {
-				return err
-			}
-		case a.Question != "":
-			if err := i.confirm(strings.ReplaceAll(a.Question, "TENANT", text.Visible(i.filter.Get("tenant")))); err != nil {
-				return err
-			}
-		}
-		raw, err := i.call(ctx, http.MethodPost, "/api/"+a.Name, i.body(), new(json.RawMessage))
+	if nothing, err := i.ask(ctx, a); nothing || err != nil {
+		return err
+	}
+	var body any = i.params
+	if a.Upload || a.Download {
+		i.client.Timeout = 0 // it may take long
+	}
+	switch {
+	case a.Download:
+		return i.download(ctx, a)
+	case a.Upload:
+		file, err := i.open()
 		if err != nil {
 			return err
 		}
-		var still struct{ Paused []inbox.Pause }
-		_ = json.Unmarshal(raw, &still) // not every answer has it
-		said, err := a.Says(raw, i.commandLine)
-		if said != "" {
-			fmt.Fprintln(i.Stdout, text.Visible(said))
-		}
-		i.printPauses(still.Paused)
-		if err != nil {
-			err = errors.New(text.Visible(err.Error()))
-		}
+		defer file.Close()
+		body = io.NopCloser(file)
+	}
+	raw, err := i.call(ctx, http.MethodPost, "/api/"+a.Name, body, new(json.RawMessage))
+	if err != nil {
 		return err
 	}
+	var still struct{ Paused []inbox.Pause }
+	_ = json.Unmarshal(raw, &still) // not every answer has it
+	said, err := a.Says(raw, i.commandLine)
+	if said != "" {
+		fmt.Fprintln(i.Stdout, text.Visible(said))
+	}
+	i.printPauses(still.Paused)
+	if err != nil {
+		err = errors.New(text.Visible(err.Error()))
+	}
+	return err
 }
 
-// actOnWebhooks does an act to webhooks and prints a line for each, as it is done: one action, however many there are. Before accept makes a
-// tenant unknown, it asks.
+// ask shows what there is to do an act to, if that is known, and asks before it is done. What is shown is asked about on a terminal only.
+func (i *inboxCall) ask(ctx context.Context, a *admin.Act) (nothing bool, err error) {
+	switch named := i.tenant != ""; {
+	case a.Question == "", a.Found != nil && named:
+		return false, nil
+	case a.Found == nil:
+		return false, i.confirm(strings.ReplaceAll(a.Question, "TENANT", text.Visible(i.tenant)))
+	}
+	var now status.Status
+	if _, err := i.get(ctx, "/api/status", &now); err != nil {
+		return false, err
+	}
+	until, found := a.Found(&now)
+	if len(found) == 0 {
+		fmt.Fprintln(i.Stdout, "nothing to", a.Name)
+		return true, nil
+	}
+	for _, what := range found {
+		fmt.Fprintln(i.Stdout, what)
+	}
+	if !until.IsZero() {
+		i.params["until"] = until.Format(time.RFC3339Nano) // not what came since
+	}
+	if stdin, _ := i.Stdin.(*os.File); stdin != nil && text.IsTerminal(stdin) {
+		return false, i.confirm(a.Question)
+	}
+	return false, nil
+}
+
+// actOnWebhooks does an act to webhooks and prints a line for each, as it is done: one action, however many there are. Before a tenant becomes
+// unknown, it asks.
 func (i *inboxCall) actOnWebhooks(ctx context.Context, a *admin.Act) error {
 	for name, value := range i.params {
 		i.filter.Set(name, value)
@@ -451,7 +475,7 @@ func (i *inboxCall) actOnWebhooks(ctx context.Context, a *admin.Act) error {
 	var body any
 	if len(i.ids) > 0 {
 		body = map[string][]string{"ids": text.Once(i.ids)}
-	} else if nothing, err := i.askMany(ctx); nothing || err != nil {
+	} else if nothing, err := i.askMany(ctx, a); nothing || err != nil {
 		return err
 	}
 	i.client.Timeout = 0 // it may take long
@@ -474,7 +498,7 @@ func (i *inboxCall) actOnWebhooks(ctx context.Context, a *admin.Act) error {
 	}
 	err := do()
 	if asked := unknown; err == nil && len(asked) > 0 {
-		if i.confirm(fmt.Sprintf("Accept %s anyway?", plural(len(asked), "such webhook"))) == nil {
+		if i.confirm(fmt.Sprintf("%s %s anyway?", a.Title(), plural(len(asked), "such webhook"))) == nil {
 			body, unknown = map[string][]string{"ids": asked}, nil
 			i.filter.Set("unknown", "true")
 			err = do()
@@ -491,9 +515,7 @@ func (i *inboxCall) actOnWebhooks(ctx context.Context, a *admin.Act) error {
 	if acted.Left > 0 {
 		fmt.Fprintf(i.Stderr, "%s not tried\n", plural(acted.Left, "more webhook"))
 	}
-	if a.Delivers {
-		i.printPauses(acted.Paused)
-	}
+	i.printPauses(acted.Paused)
 	if failed || acted.Left > 0 {
 		return exitCode(exitFailed)
 	}
@@ -513,10 +535,10 @@ func (i *inboxCall) printDone(a *admin.Act, d *admin.Done) {
 }
 
 // askMany says how many webhooks match the filters, and asks. What comes meanwhile is not among them.
-func (i *inboxCall) askMany(ctx context.Context) (nothing bool, err error) {
+func (i *inboxCall) askMany(ctx context.Context, a *admin.Act) (nothing bool, err error) {
 	var chosen admin.Chosen
 	i.client.Timeout = 0 // counting may take long
-	if _, err := i.get(ctx, "/api/"+i.subcommand+"?"+i.filter.Encode(), &chosen); err != nil {
+	if _, err := i.get(ctx, "/api/"+a.Name+"?"+i.filter.Encode(), &chosen); err != nil {
 		return false, err
 	}
 	i.filter.Set("before", chosen.Before)
@@ -533,10 +555,10 @@ func (i *inboxCall) askMany(ctx context.Context) (nothing bool, err error) {
 			plural(chosen.Gone, "tenant"), text.Visible(strings.Join(chosen.GoneTenants, ", ")), more)
 	}
 	if chosen.Count == 0 {
-		fmt.Fprintf(i.Stdout, "No webhook to %s%s.\n", i.subcommand, note)
+		fmt.Fprintf(i.Stdout, "No webhook to %s%s.\n", a.Name, note)
 		return true, nil
 	}
-	return false, i.confirm(fmt.Sprintf("%s %s%s?", strings.ToUpper(i.subcommand[:1])+i.subcommand[1:], plural(chosen.Count, "webhook"), note))
+	return false, i.confirm(fmt.Sprintf("%s %s%s?", a.Title(), plural(chosen.Count, "webhook"), note))
 }
 
 // confirm asks a question, unless the arguments have --yes. It returns an error if the answer is not yes.
@@ -554,89 +576,53 @@ func (i *inboxCall) confirm(question string) error {
 	return errors.New("nothing was done: answer y, or use --yes")
 }
 
-// askDismiss shows what would be dismissed. On a terminal it asks.
-func (i *inboxCall) askDismiss(ctx context.Context, question string) (nothing bool, err error) {
-	var now status.Status
-	if _, err := i.get(ctx, "/api/status", &now); err != nil {
-		return false, err
-	}
-	until, found := now.Missed.Dismissible()
-	if len(found) == 0 {
-		fmt.Fprintln(i.Stdout, "nothing to dismiss")
-		return true, nil
-	}
-	for _, what := range found {
-		fmt.Fprintln(i.Stdout, what)
-	}
-	if !until.IsZero() {
-		i.params["until"] = until.Format(time.RFC3339Nano) // not what came since
-	}
-	if stdin, _ := i.Stdin.(*os.File); stdin != nil && text.IsTerminal(stdin) {
-		return false, i.confirm(question)
-	}
-	return false, nil
-}
-
-// export writes the inbox to standard output.
-func (i *inboxCall) export(ctx context.Context) error {
+// download writes the file that an act answers with to standard output.
+func (i *inboxCall) download(ctx context.Context, a *admin.Act) error {
 	if text.IsTerminal(i.Stdout) {
-		return errors.New("write it to a file: usher inbox export > inbox.jsonl")
+		return fmt.Errorf("write it to a file: usher inbox %s > inbox.jsonl", a.Name)
 	}
-	i.client.Timeout = 0 // it may take long
-	resp, err := i.do(ctx, http.MethodPost, "/api/export", nil)
+	resp, err := i.do(ctx, http.MethodPost, "/api/"+a.Name, nil)
 	if err != nil {
 		return err
 	}
-	defer resp.Body.Close()
+	file := &progressReader{resp.Body, i.Stderr, 0, time.Time{}}
+	defer file.Close()
 	if resp.StatusCode != http.StatusOK {
 		raw, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
 		return i.refused(resp.StatusCode, raw)
 	}
-	progress := &progressReader{r: resp.Body, stderr: i.Stderr}
-	_, err = io.Copy(i.Stdout, progress)
-	progress.end()
-	if err != nil {
-		return fmt.Errorf("the export ended too early and is not complete: %w", err)
+	if _, err = io.Copy(i.Stdout, file); err != nil {
+		return fmt.Errorf("the %s ended too early and is not complete: %w", a.Name, err)
 	}
 	return nil
 }
 
-// importFile sends a file to the inbox.
-func (i *inboxCall) importFile(ctx context.Context) error {
-	source := i.Stdin
-	if i.file != "-" {
-		f, err := os.Open(i.file)
-		if err != nil {
-			return err
-		}
-		defer f.Close()
-		if info, err := f.Stat(); err == nil && info.IsDir() {
-			return fmt.Errorf("%s is a folder, not a file", i.file)
-		}
-		source = f
+// open opens the file that an act takes.
+func (i *inboxCall) open() (*progressReader, error) {
+	if i.file == "-" {
+		return &progressReader{io.NopCloser(i.Stdin), i.Stderr, 0, time.Time{}}, nil
 	}
-	i.client.Timeout = 0 // it may take long
-	progress := &progressReader{r: source, stderr: i.Stderr}
-	var done inbox.Imported
-	err := i.post(ctx, "/api/import", io.NopCloser(progress), &done)
-	progress.end()
+	f, err := os.Open(i.file)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	fmt.Fprintf(i.Stdout, "imported %s and %s\n", plural(done.Webhooks, "webhook"), plural(done.Snapshots, "snapshot"))
-	return nil
+	if info, err := f.Stat(); err == nil && info.IsDir() {
+		f.Close()
+		return nil, fmt.Errorf("%s is a folder, not a file", i.file)
+	}
+	return &progressReader{f, i.Stderr, 0, time.Time{}}, nil
 }
 
 // progressReader prints on a terminal how many bytes were read so far.
 type progressReader struct {
-	r       io.Reader
+	io.ReadCloser
 	stderr  io.Writer
 	bytes   int64
 	printed time.Time // when it last printed
 }
 
 func (p *progressReader) Read(b []byte) (int, error) {
-	n, err := p.r.Read(b)
+	n, err := p.ReadCloser.Read(b)
 	p.bytes += int64(n)
 	if time.Since(p.printed) > time.Second/2 && text.IsTerminal(p.stderr) {
 		p.printed = time.Now()
@@ -645,10 +631,11 @@ func (p *progressReader) Read(b []byte) (int, error) {
 	return n, err
 }
 
-func (p *progressReader) end() {
+func (p *progressReader) Close() error {
 	if !p.printed.IsZero() {
 		fmt.Fprintln(p.stderr)
 	}
+	return p.ReadCloser.Close()
 }
 
 func plural(n int, what string) string {

@@ -246,8 +246,8 @@ func TestInboxCommands(t *testing.T) {
 		{"pause a tenant", []string{"pause", "--tenant", "torn"}, 0, "paused: tenant eu/torn; to resume: usher inbox resume --tenant eu/torn\n", "", "tenant eu/torn paused"},
 		{"pause one of two", []string{"pause", "--tenant", "/twice"}, 0, "paused: tenant /twice; to resume: usher inbox resume --tenant /twice\n", "", "tenant /twice paused"},
 		{"pause a receiver", []string{"pause", "--receiver", "main"}, 0, "paused: receiver main", "", "receiver main paused"},
-		{"pause a receiver without a name", []string{"pause", "--receiver", ""}, 2, "", "-receiver: write its name", ""},
-		{"resume a receiver without a name", []string{"resume", "--receiver="}, 2, "", "-receiver: write its name", ""},
+		{"pause a receiver without a name", []string{"pause", "--receiver", ""}, 2, "", "-receiver: write the name of a receiver", ""},
+		{"resume a receiver without a name", []string{"resume", "--receiver="}, 2, "", "-receiver: write the name of a receiver", ""},
 		{"pause both", []string{"pause", "--receiver", "main", "--tenant", "torn"}, 2, "", "not both", ""},
 		{"pause nobody", []string{"pause", "--tenant", "nobody"}, 1, "", "unknown tenant nobody", ""},
 		{"resume", []string{"resume", "--receiver", "crm"}, 0, "resumed: receiver crm\n", "", "receiver crm gone"},
@@ -482,7 +482,7 @@ func TestInboxNewAct(t *testing.T) {
 	until.Flag = true
 	before := admin.Acts
 	t.Cleanup(func() { admin.Acts = before })
-	admin.Acts = append(slices.Clip(before), &admin.Act{Name: "postpone", On: admin.OnTenant, Params: []admin.Param{until}, Args: "TENANT", Help: "wait with a tenant",
+	admin.Acts = append(slices.Clip(before), &admin.Act{Name: "postpone", On: admin.OnTenant, Params: []admin.Param{until}, Help: "wait with a tenant",
 		Says: func(answer []byte, _ func(string) string) (string, error) { return string(answer), nil }})
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)

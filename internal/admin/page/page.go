@@ -11,6 +11,8 @@ import (
 	"embed"
 	"html/template"
 	"net/http"
+	"net/url"
+	"strings"
 	"sync"
 	"time"
 
@@ -33,8 +35,50 @@ type Page struct {
 	HasInbox    bool // so the menu has tenants and actions
 	ReadOnly    bool // the visitor may not act: see mayAct
 	Notice      string
-	Paused      []inbox.Pause
+	Paused      []Paused
 	Body        any // what the template of this name shows
+}
+
+// Paused is a pause in force, and what can be done to it.
+type Paused struct {
+	inbox.Pause
+	Offers []Offer
+}
+
+// An Offer is a button of something that people can do.
+type Offer struct {
+	Act           string // its name
+	Label         string // if it ends in …, the button leads to a page that asks; else it acts at once
+	Address       string
+	Fields        map[string]string // what it is done to, if the address does not say so
+	Means         string            // beside the button; may be empty
+	Quiet, Danger bool              // how the button looks
+}
+
+// Now reports whether the button acts at once.
+func (o Offer) Now() bool { return !strings.HasSuffix(o.Label, "…") }
+
+// Link is the address of the page that asks.
+func (o Offer) Link() string {
+	query := make(url.Values)
+	for name, value := range o.Fields {
+		query.Set(name, value)
+	}
+	if len(query) == 0 {
+		return o.Address
+	}
+	return o.Address + "?" + query.Encode()
+}
+
+// Class is that of the button.
+func (o Offer) Class() string {
+	switch {
+	case o.Quiet:
+		return "quiet"
+	case o.Danger:
+		return "danger"
+	}
+	return ""
 }
 
 // names of the pages. Each has a template that defines "main", which the layout includes.

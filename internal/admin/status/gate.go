@@ -257,11 +257,6 @@ func (s *Inbox) FirstHeldUp() []HeldUp { return s.HeldUp[:min(shownHeldUp, len(s
 // MoreHeldUp returns how many tenants the overview does not list.
 func (s *Inbox) MoreHeldUp() int { return max(0, len(s.HeldUp)-shownHeldUp) }
 
-// AllPaused reports whether one pause covers all deliveries.
-func (s *Inbox) AllPaused() bool {
-	return slices.ContainsFunc(s.Paused, func(p inbox.Pause) bool { return p.Tenant == "" && p.Receiver == "" })
-}
-
 // storageTroubles say that the inbox takes no webhooks, from the first one on that it did not take. Without a gate usher only reads.
 func storageTroubles(s *Status, _ time.Time) []Trouble {
 	box := s.Health.Inbox

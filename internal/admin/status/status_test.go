@@ -44,13 +44,13 @@ func TestInboxWords(t *testing.T) {
 	held[0].Platform, held[0].Tenant, held[0].Down = "crm", "acme", true
 	stats := inbox.Stats{Paused: []inbox.Pause{{Tenant: "other"}}}
 	box := NewInbox(stats, held, mainReceiver, nil)
-	if h := &box.FirstHeldUp()[0]; len(box.FirstHeldUp()) != shownHeldUp || box.MoreHeldUp() != 2 || h.Name() != "crm/acme" || h.Answer != "500: in use" || h.NextTry() != "next try when the receiver is back" || h.Paused || box.AllPaused() {
+	if h := &box.FirstHeldUp()[0]; len(box.FirstHeldUp()) != shownHeldUp || box.MoreHeldUp() != 2 || h.Name() != "crm/acme" || h.Answer != "500: in use" || h.NextTry() != "next try when the receiver is back" || h.Paused {
 		t.Errorf("%+v", box)
 	}
 	stats.Paused = []inbox.Pause{{}}
 	s := &Status{Gate: &Gate{Set: mainReceiver}, Inbox: NewInbox(stats, held[:1], mainReceiver, nil), Health: &Health{Inbox: new(InboxHealth)}}
 	s.Judge(time.Now())
-	if h := &s.Inbox.HeldUp[0]; s.Inbox.MoreHeldUp() != 0 || !h.Paused || h.NextTry() != "paused" || !s.Inbox.AllPaused() || !s.Gate.Receivers[0].Paused {
+	if h := &s.Inbox.HeldUp[0]; s.Inbox.MoreHeldUp() != 0 || !h.Paused || h.NextTry() != "paused" || !s.Gate.Receivers[0].Paused {
 		t.Errorf("%+v", s)
 	}
 }
