@@ -53,6 +53,7 @@ func TestAdvice(t *testing.T) {
 		{"a proxy that is not there", []string{"check"}, []string{"USHER_BASE_URL=https://billing.example.com", "HTTPS_PROXY=" + gone}, 1, []string{"proxyconnect", "check HTTPS_PROXY"}},
 		{"receiver down", []string{"check"}, []string{"USHER_WEBHOOK_FORWARD_URL=" + gone}, 1, []string{"is it running? Its address is in USHER_WEBHOOK_FORWARD_URL"}},
 		{"port taken", nil, []string{"USHER_LISTEN=" + taken.Addr().String()}, 1, []string{"another program uses this address", "set USHER_LISTEN to another address"}},
+		{"port of the sandbox taken", []string{"sandbox", "--listen", taken.Addr().String()}, nil, 1, []string{"--listen: ", "another program uses this address", "set that option to another address"}},
 		{"somebody else's address", nil, []string{"USHER_LISTEN=192.0.2.1:8080", "USHER_KEY=sixteen-letters-"}, 1, []string{"this machine does not have that address"}},
 		{"socket without a folder", nil, []string{"USHER_LISTEN=unix:" + none + "/x"}, 1, []string{"create the socket's folder first"}},
 		{"inbox without a folder", nil, []string{"USHER_WEBHOOK_FORWARD_URL=" + gone, "USHER_WEBHOOK_INBOX=file:" + none + "/x"}, 1, []string{"USHER_WEBHOOK_INBOX: ", "create its folder first"}},

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"usher/internal/sandbox"
+	"usher/internal/settings"
 	"usher/internal/text"
 )
 
@@ -156,8 +157,8 @@ func (s *sandboxCall) serve(ctx context.Context) error {
 	defer stop()
 	s.config.Sender, s.config.Log = s.sender, log.New(s.Stderr, "", log.Ltime)
 	box, err := sandbox.Open(s.config)
-	if err != nil {
-		return err
+	if err != nil { // which begins with the option
+		return fmt.Errorf("%w%s", err, settings.ListenHint("that option", err))
 	}
 	defer box.Close()
 	fmt.Fprint(s.Stdout, exportLines(box, s.program()))
