@@ -48,7 +48,7 @@ type Act struct {
 	Question string
 	Says     func(answer []byte, run func(command string) string) (string, error)
 
-	// Found says in words what there is to do it to, unless somebody names a tenant, and returns the parameter until, so that it is not done to what
+	// Found says in words what it would be done to, unless somebody names a tenant, and returns the parameter until, so that it is not done to what
 	// comes later. Nil: it is not known before.
 	Found func(*status.Status) (until time.Time, found []string)
 

@@ -437,7 +437,7 @@ func (i *inboxCall) act(ctx context.Context, a *admin.Act) error {
 	return err
 }
 
-// ask shows what there is to do an act to, if that is known, and asks before it is done. What is shown is asked about on a terminal only.
+// ask shows what an act would be done to, if that is known, and asks before it is done. What is shown is asked about on a terminal only.
 func (i *inboxCall) ask(ctx context.Context, a *admin.Act) (nothing bool, err error) {
 	switch named := i.tenant != ""; {
 	case a.Question == "", a.Found != nil && named:
