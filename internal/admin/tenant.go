@@ -464,15 +464,30 @@ func (h *Handler) history(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := h.patience(r.Context())
-	defer cancel()
-	all, begins, err := h.cfg.Inbox.History(ctx, since, until, query.Get("trouble") == "true")
-	l := TenantHistory{Tenants: []TenantThen{}, Begins: begins} // [] and not null
-	for _, t := range all {
-		l.Tenants = append(l.Tenants, TenantThen{t.Platform, t.Tenant.Tenant, t.Webhooks, t.Last, t.Standing()})
+	var rest struct {
+		Begins time.Time `json:"begins,omitzero"`
+		Unread string    `json:"unread,omitempty"`
 	}
-	l.Unread, err = h.unread(err, len(all))
-	return l, err
+	return listed("tenants", func(write func(any) error) error {
+		ctx, cancel := h.patience(r.Context())
+		defer cancel()
+		found := 0
+		each := func(t *inbox.History) error {
+			found++
+			return write(TenantThen{t.Platform, t.Tenant.Tenant, t.Webhooks, t.Last, t.Standing()})
+		}
+		rest.Begins, err = h.cfg.Inbox.History(ctx, since, until, query.Get("trouble") == "true", each)
+		if err == nil || found > 0 {
+			return err
+		}
+		for _, t := range h.cfg.Inbox.MissedHistory(since, until) {
+			if err := each(t); err != nil {
+				return err
+			}
+		}
+		rest.Unread, err = h.unread(err, found)
+		return err
+	}, func() any { return rest }), nil
 }
 
 // Receipt says whether the receiver has taken the snapshot from which usher answers checks; if not, why, and what to do.

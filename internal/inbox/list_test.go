@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -126,6 +127,11 @@ func TestFindsTenantsWithFewQueries(t *testing.T) {
 	})
 }
 
+func historyOfAll(i *Inbox, ctx context.Context, since, until time.Time, troubled bool) (all []*History, begins time.Time, err error) {
+	begins, err = i.History(ctx, since, until, troubled, func(h *History) error { all = append(all, h); return nil })
+	return all, begins, err
+}
+
 // Who got webhooks in some time, and how does each stand now? Tenants without features that can be read are counted, too.
 func TestHistory(t *testing.T) {
 	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
@@ -147,7 +153,7 @@ func TestHistory(t *testing.T) {
 		d.take("ill", readable(1))
 		d.until("failed", func() bool { return len(d.HeldUp()) == 1 })
 		history := func(since, until time.Time, troubled bool) string {
-			all, _, err := d.History(context.Background(), since, until, troubled)
+			all, _, err := historyOfAll(d.Inbox, context.Background(), since, until, troubled)
 			check(t, err)
 			var lines []string
 			for _, h := range all {
@@ -163,10 +169,10 @@ func TestHistory(t *testing.T) {
 		d.want("first half", history(time.Time{}, middle, false), "crm/bad 1 parked, /dark 1 features unknown, /well 2 all right")
 		d.want("second half", history(middle, time.Time{}, false), "/ill 1 held up+waiting")
 		d.want("in the future", history(middle.Add(time.Hour), middle.Add(2*time.Hour), false), "")
-		if _, begins, err := d.History(context.Background(), middle.Add(-time.Hour), time.Time{}, false); err != nil || begins.IsZero() || begins.After(middle) {
+		if _, begins, err := historyOfAll(d.Inbox, context.Background(), middle.Add(-time.Hour), time.Time{}, false); err != nil || begins.IsZero() || begins.After(middle) {
 			t.Errorf("it begins %s, %v", begins, err)
 		}
-		if _, begins, _ := d.History(context.Background(), middle, time.Time{}, false); !begins.IsZero() {
+		if _, begins, _ := historyOfAll(d.Inbox, context.Background(), middle, time.Time{}, false); !begins.IsZero() {
 			t.Errorf("it begins %s", begins)
 		}
 		if s := d.Stats(); s.Tenants != 4 || s.Unknown != 1 {
@@ -175,6 +181,46 @@ func TestHistory(t *testing.T) {
 		if all, err := d.Unknown(t.Context(), 10); err != nil || len(all) != 1 || all[0].Tenant != "dark" || all[0].Latest.IsZero() {
 			t.Errorf("%+v %v", all, err)
 		}
+	})
+}
+
+// A long history is handed over page by page, in one order with what was missed in memory alone: no page is read before the one before it is gone.
+func TestHistoryPages(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		var full atomic.Bool
+		var read, handed atomic.Int64
+		d := newDesk(t, func() engine.Engine { return &telling{&unwritable{open(), &full}, &read} })
+		var file []testkit.ExportedWebhook
+		const stored = 2*pageSize + 1
+		for n := range stored {
+			file = append(file, testkit.ExportedWebhook{Tenant: fmt.Sprintf("t%04d", n), State: 3, Features: "[]"})
+		}
+		must2(d.Import(t.Context(), strings.NewReader(testkit.Export(file...)), nil))(t)
+		full.Store(true)
+		missed := []string{"a", "t0007", "t0700a", "z"}
+		for _, tenant := range missed {
+			d.send(tenant, "missed")
+		}
+		var all []string
+		read.Store(0)
+		_, err := d.History(t.Context(), time.Time{}, time.Time{}, false, func(h *History) error {
+			if n := read.Load() - handed.Add(1); n > pageSize+10 {
+				t.Errorf("%d are read and not handed over", n)
+			}
+			if all = append(all, h.Tenant.Tenant); slices.Contains(missed, h.Tenant.Tenant) == h.Missed.IsZero() {
+				t.Errorf("%s: %v", h.Tenant.Tenant, h.Standing())
+			}
+			return nil
+		})
+		if check(t, err); len(all) != stored+3 || !slices.IsSorted(all) {
+			t.Errorf("%d, sorted: %v", len(all), slices.IsSorted(all))
+		}
+		gone := errors.New("the reader has gone")
+		read.Store(0)
+		if _, err := d.History(t.Context(), time.Time{}, time.Time{}, false, func(*History) error { return gone }); !errors.Is(err, gone) || read.Load() > pageSize {
+			t.Errorf("%v, %d are read for nobody", err, read.Load())
+		}
+		full.Store(false)
 	})
 }
 
@@ -188,7 +234,7 @@ func TestReadEndsWithItsReader(t *testing.T) {
 		"one":      func(i *Inbox, ctx context.Context) error { return second(i.Show(ctx, 1)) },
 		"tenants":  func(i *Inbox, ctx context.Context) error { return second(i.Tenants(ctx, TenantFilter{})) },
 		"a history": func(i *Inbox, ctx context.Context) error {
-			_, _, err := i.History(ctx, time.Time{}, time.Time{}, false)
+			_, _, err := historyOfAll(i, ctx, time.Time{}, time.Time{}, false)
 			return err
 		},
 		"actions":               func(i *Inbox, ctx context.Context) error { return second(i.Actions(ctx, 0, 10)) },
@@ -267,7 +313,7 @@ func TestPeopleLeaveReadersToPrograms(t *testing.T) {
 		looks := []func(ctx context.Context) error{
 			func(ctx context.Context) error { return second(d.Export(ctx, io.Discard)) },
 			func(ctx context.Context) error {
-				_, _, err := d.History(ctx, time.Time{}, time.Time{}, true)
+				_, _, err := historyOfAll(d.Inbox, ctx, time.Time{}, time.Time{}, true)
 				return err
 			},
 			func(ctx context.Context) error { return second(d.Tenants(ctx, TenantFilter{Search: "t"})) },

@@ -714,42 +714,17 @@ func (f *TenantFilter) match(t *Tenant) bool {
 // Tenants returns the tenants that f selects, in the order of their codes. After an error, with f.Troubled, these are those that are missed
 // something in memory.
 func (s *Inbox) Tenants(ctx context.Context, f TenantFilter) (all []*Tenant, err error) {
-	after, missed := f.After, s.missedNow()
-	named := missed.names() // before rows remove some
-	only := boolNumber(f.Troubled) + boolNumber(f.Troubled && f.Unknown)
-	// Each query continues in the table where the last one has ended. Twice as many rows each time keep the queries few.
-	for size := int64(pageSize); ; size *= 2 {
-		code, platform := "", ""
-		if after != nil {
-			code, platform = after.Tenant, after.Platform
+	missed := s.missedNow()
+	err = s.tenantPages(ctx, f, missed, func(_ engine.Tx, page []*Tenant) (func() (bool, error), error) {
+		for _, t := range page {
+			if f.match(t) && (f.Limit == 0 || len(all) < f.Limit) {
+				all = append(all, t)
+			}
 		}
-		count := int64(0)
-		err = s.browse(ctx, func(tx engine.Tx) error {
-			tx.Queue("tenants", func(r engine.Row) error {
-				var received int64
-				t := new(Tenant)
-				err := t.scan(r, &t.Platform, &t.Tenant, &t.Name, &received)
-				if received > 0 {
-					t.Latest = moment(received)
-				}
-				missed.addTo(t)
-				s.addPauseEnd(t)
-				if f.match(t) && (f.Limit == 0 || len(all) < f.Limit) {
-					all = append(all, t)
-				}
-				after = t
-				count++
-				return err
-			}, code, platform, only, size, named)
-			return tx.Send()
-		})
-		if err != nil {
-			all, missed = nil, s.missedNow()
-			break
-		}
-		if count < size || f.Limit > 0 && len(all) == f.Limit {
-			break
-		}
+		return func() (bool, error) { return f.Limit == 0 || len(all) < f.Limit, nil }, nil
+	})
+	if err != nil {
+		all, missed = nil, s.missedNow()
 	}
 	if !f.Troubled {
 		return all, err
@@ -773,6 +748,47 @@ func (s *Inbox) Tenants(ctx context.Context, f TenantFilter) (all []*Tenant, err
 		all = all[:min(len(all), f.Limit)]
 	}
 	return all, err
+}
+
+// maxTenantPage is how many tenants one query returns at most.
+const maxTenantPage = 4000
+
+// tenantPages reads tenants page by page, with what they are missed in memory. fn may ask more of the page's tenants in the transaction that has
+// read it. What fn returns is called after that, and says whether there should be more.
+func (s *Inbox) tenantPages(ctx context.Context, f TenantFilter, missed missedTenants, fn func(tx engine.Tx, page []*Tenant) (after func() (more bool, err error), err error)) error {
+	last := cmp.Or(f.After, new(Tenant))
+	named := missed.names() // before rows remove some
+	only := boolNumber(f.Troubled) + boolNumber(f.Troubled && f.Unknown)
+	// Each query continues in the table where the last one has ended. Twice as many rows each time keep the queries few.
+	for size := int64(pageSize); ; size = min(2*size, maxTenantPage) {
+		var page []*Tenant
+		var after func() (bool, error)
+		err := s.browse(ctx, func(tx engine.Tx) (err error) {
+			tx.Queue("tenants", func(r engine.Row) error {
+				var received int64
+				t := new(Tenant)
+				err := t.scan(r, &t.Platform, &t.Tenant, &t.Name, &received)
+				if received > 0 {
+					t.Latest = moment(received)
+				}
+				missed.addTo(t)
+				s.addPauseEnd(t)
+				page = append(page, t)
+				return err
+			}, last.Tenant, last.Platform, only, size, named)
+			if err = tx.Send(); err == nil {
+				after, err = fn(tx, page)
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		if more, err := after(); err != nil || !more || int64(len(page)) < size {
+			return err
+		}
+		last = page[len(page)-1]
+	}
 }
 
 // missedTenants are the tenants that have missed webhooks in memory. A list of tenants takes it before it reads the database, because it moves there.
@@ -818,67 +834,149 @@ type History struct {
 	Last     time.Time // when the last of them came
 }
 
-// History returns the tenants that got webhooks from since on and before until, in the order of their codes; zero times: all that are
-// known. troubled: only those that are not all right now. begins is when the webhooks that are kept begin; zero: not later than since.
-// After an error these are the tenants that have missed webhooks in memory.
-func (s *Inbox) History(ctx context.Context, since, until time.Time, troubled bool) (all []*History, begins time.Time, err error) {
-	from, to := int64(0), never
+// A period is some time: from its first microsecond on, and before its last.
+type period struct{ from, to int64 }
+
+// periodOf returns the time between two; zero times: since ever, and for ever.
+func periodOf(since, until time.Time) period {
+	in := period{0, never}
 	if !since.IsZero() {
-		from = since.UnixMicro()
+		in.from = since.UnixMicro()
 	}
 	if !until.IsZero() {
-		to = until.UnixMicro()
+		in.to = until.UnixMicro()
 	}
-	whole := since.IsZero() && until.IsZero()
-	missed := s.missedNow()
-	named := missed.names()
-	err = s.browse(ctx, func(tx engine.Tx) error {
-		tx.Queue("tenant_history", func(r engine.Row) error {
-			t, last := new(History), int64(0)
-			err := t.scan(r, &t.Platform, &t.Tenant.Tenant, &t.Webhooks, &last)
-			if last > 0 {
-				t.Last = moment(last)
-			}
-			missed.addTo(&t.Tenant)
-			s.addPauseEnd(&t.Tenant)
-			all = append(all, t)
-			return err
-		}, from, to, boolNumber(whole), boolNumber(troubled), named)
-		tx.Queue("history_begin", func(r engine.Row) error {
-			var at int64
-			err := r.Scan(&at)
-			if at > from && !whole {
-				begins = moment(at)
-			}
-			return err
-		})
-		return tx.Send()
-	})
+	return in
+}
+
+func (in period) times() (since, until time.Time) {
+	if in.from > 0 {
+		since = moment(in.from)
+	}
+	if in.to < never {
+		until = moment(in.to)
+	}
+	return since, until
+}
+
+func (in period) whole() bool { return in == period{0, never} }
+
+// has says whether something was missed then.
+func (in period) has(o *webhookgate.MissedTenant) bool {
+	return in.whole() || o.Since.UnixMicro() < in.to && o.Last().UnixMicro() >= in.from
+}
+
+// History calls fn for the tenants that got webhooks from since on and before until, in the order of their codes, page by page; zero times: for
+// all that are known. troubled: only for those that are not all right now. begins is when the webhooks that are kept begin; zero: not later
+// than since.
+func (s *Inbox) History(ctx context.Context, since, until time.Time, troubled bool, fn func(*History) error) (begins time.Time, err error) {
+	in, missed := periodOf(since, until), s.missedNow()
+	others, err := s.historyOfOthers(ctx, in, troubled)
 	if err != nil {
-		all, missed = nil, s.missedNow()
+		return begins, err
 	}
-	if err == nil && troubled {
-		var alone []*Tenant
-		alone, err = s.foundAlone(ctx, nil, from, to, maxAlone)
-		for _, t := range alone {
-			if _, isMissed := missed[TenantRef{t.Platform, t.Tenant}]; !isMissed {
-				all = append(all, &History{Tenant: *t})
+	hand := func(until *Tenant) error { // over the others before a tenant, and not that one; nil: over all of them
+		for len(others) > 0 && (until == nil || others[0].compare(until) < 0) {
+			if err := fn(others[0]); err != nil {
+				return err
 			}
+			others = others[1:]
 		}
+		if len(others) > 0 && until != nil && others[0].compare(until) == 0 {
+			others = others[1:]
+		}
+		return nil
 	}
-	if len(missed) == 0 {
-		slices.SortFunc(all, func(a, b *History) int { return a.compare(&b.Tenant) })
-		return all, begins, err
+	err = s.tenantPages(ctx, TenantFilter{Troubled: troubled, Unknown: true}, maps.Clone(missed), func(tx engine.Tx, page []*Tenant) (func() (bool, error), error) {
+		then, err := historyOf(tx, page, in, missed)
+		if err == nil && begins.IsZero() && !in.whole() {
+			begins, err = historyBegins(tx, in)
+		}
+		return func() (bool, error) {
+			for i, t := range page {
+				if err := hand(t); err != nil {
+					return false, err
+				}
+				if then[i] == nil {
+					continue
+				}
+				if err := fn(then[i]); err != nil {
+					return false, err
+				}
+			}
+			return true, nil
+		}, err
+	})
+	if err == nil {
+		err = hand(nil)
 	}
-	// Those that got nothing in that time; but something of them may be parked or invalid since before it.
-	others, unread := s.Tenants(ctx, TenantFilter{Troubled: true})
-	for _, t := range others {
-		if o, ok := missed[TenantRef{t.Platform, t.Tenant}]; ok && (whole || o.Since.UnixMicro() < to && o.Last().UnixMicro() >= from) {
-			all = append(all, &History{Tenant: *t})
+	return begins, err
+}
+
+// MissedHistory returns those of whom usher has missed webhooks in memory then. It does not read the database.
+func (s *Inbox) MissedHistory(since, until time.Time) (all []*History) {
+	in := periodOf(since, until)
+	for _, o := range s.missedNow() {
+		if in.has(&o) {
+			all = append(all, &History{Tenant: Tenant{Platform: o.Platform, Tenant: o.Tenant, Missed: o.Since}})
 		}
 	}
 	slices.SortFunc(all, func(a, b *History) int { return a.compare(&b.Tenant) })
-	return all, begins, cmp.Or(err, unread)
+	return all
+}
+
+// historyOfOthers returns those that a list of all tenants may not have: they have missed webhooks in memory, or a reconcile has found them.
+func (s *Inbox) historyOfOthers(ctx context.Context, in period, troubled bool) (all []*History, err error) {
+	all = s.MissedHistory(in.times())
+	if !troubled {
+		return all, nil
+	}
+	alone, err := s.foundAlone(ctx, nil, in.from, in.to, maxAlone)
+	for _, t := range alone {
+		all = append(all, &History{Tenant: *t})
+	}
+	slices.SortStableFunc(all, func(a, b *History) int { return a.compare(&b.Tenant) }) // what was missed goes first
+	return slices.CompactFunc(all, func(a, b *History) bool { return a.compare(&b.Tenant) == 0 }), err
+}
+
+// historyOf returns what each of these tenants got in some time, or nil for one that got nothing and was missed nothing.
+func historyOf(tx engine.Tx, page []*Tenant, in period, missed missedTenants) ([]*History, error) {
+	then, at := make([]*History, len(page)), make(map[TenantRef]int, len(page))
+	tenants, platforms := make([]string, 0, len(page)), make([]string, 0, len(page))
+	for i, t := range page {
+		at[TenantRef{t.Platform, t.Tenant}] = i
+		tenants, platforms = append(tenants, t.Tenant), append(platforms, t.Platform)
+	}
+	tx.Queue("tenant_history", func(r engine.Row) error {
+		var ref TenantRef
+		var n, last, wasMissed int64
+		err := r.Scan(&ref.Tenant, &ref.Platform, &n, &last, &wasMissed)
+		i, asked := at[ref]
+		o, isMissed := missed[ref]
+		if !asked || n == 0 && wasMissed == 0 && !in.whole() && !(isMissed && in.has(&o)) {
+			return err
+		}
+		h := &History{Tenant: *page[i], Webhooks: int(n), Last: page[i].Latest}
+		if n > 0 {
+			h.Last = moment(last)
+		}
+		then[i] = h
+		return err
+	}, in.from, in.to, engine.Table{tenants, platforms})
+	return then, tx.Send()
+}
+
+// historyBegins returns when the oldest finished webhook that is kept was finished; zero: not after the beginning of that time.
+func historyBegins(tx engine.Tx, in period) (begins time.Time, err error) {
+	tx.Queue("history_begin", func(r engine.Row) error {
+		var at int64
+		err := r.Scan(&at)
+		if at > in.from {
+			begins = moment(at)
+		}
+		return err
+	})
+	return begins, tx.Send()
 }
 
 // Unknown returns the first tenants whose features can't be read, those that are so for longest first.

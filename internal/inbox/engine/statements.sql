@@ -202,18 +202,6 @@ SELECT count(*), (SELECT count(*) FROM {schema}.snapshot WHERE features IS NULL)
 -- Tenants whose features can't be read, those that are so for longest first.
 SELECT platform, tenant, received FROM {schema}.snapshot WHERE features IS NULL ORDER BY received LIMIT $1::bigint
 
--- name: tenant_history
--- Tenants with webhooks that came from 1 on and before 2, or, if 3 is 1, all. If 4 is 1: only those that are not all right, and those of 5.
-SELECT l.platform, l.tenant, coalesce(w.n, 0), coalesce(w.last, s.received, 0), l.waiting, l.parked, l.invalid, l.last_result, l.paused, l.missed_since,
-	CASE WHEN s.tenant IS NOT NULL AND s.features IS NULL THEN 1 ELSE 0 END, coalesce(f.result, ''), coalesce(f.changes, ''), coalesce(f.at, 0)
-FROM {schema}.lane l LEFT JOIN {schema}.snapshot s ON s.tenant = l.tenant AND s.platform = l.platform
-LEFT JOIN {schema}.finding f ON f.tenant = l.tenant AND f.platform = l.platform AND {stands}
-LEFT JOIN (SELECT tenant, platform, count(*) AS n, max(received) AS last FROM {schema}.webhook
-	WHERE received >= $1::bigint AND received < $2::bigint AND tenant <> '' GROUP BY tenant, platform) w ON w.tenant = l.tenant AND w.platform = l.platform
-WHERE l.tenant <> '' AND (l.tail > 0 OR l.invalid > 0 OR l.missed_since > 0)
-AND (w.n > 0 OR $3::bigint = 1 OR l.missed_since > 0 AND l.missed_since < $2::bigint AND l.missed_last >= $1::bigint)
-AND ($4::bigint = 0 OR {troubled} OR s.tenant IS NOT NULL AND s.features IS NULL) ORDER BY l.tenant, l.platform
-
 -- name: history_begin
 -- When the oldest finished webhook that is kept was finished: all that came later are there.
 SELECT changed FROM {schema}.webhook WHERE state {finished} ORDER BY changed, seq LIMIT 1

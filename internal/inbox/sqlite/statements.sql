@@ -161,3 +161,11 @@ FROM (SELECT c.*, count(*) OVER () AS rows, sum(c.size) OVER (ORDER BY c.number)
 		FROM change c WHERE c.number > ?1 AND (c.seq > 0 OR c.number > ?3) ORDER BY c.number LIMIT +?2) c) c
 LEFT JOIN snapshot s ON s.tenant = c.tenant AND s.platform = c.platform
 WHERE c.before < ?4 ORDER BY c.number
+
+-- name: tenant_history
+-- How many webhooks each of these tenants (3) got from 1 on and before 2, when the last of them came, and whether one was missed then.
+WITH got AS (SELECT received, tenant, platform FROM webhook WHERE event_type = '' AND received >= ?1 AND received < ?2)
+SELECT l.tenant, l.platform, (SELECT count(*) FROM got w WHERE w.tenant = l.tenant AND w.platform = l.platform),
+	(SELECT coalesce(max(received), 0) FROM got w WHERE w.tenant = l.tenant AND w.platform = l.platform),
+	CASE WHEN l.missed_since > 0 AND l.missed_since < ?2 AND l.missed_last >= ?1 THEN 1 ELSE 0 END
+FROM json_each(?3) t CROSS JOIN lane l ON l.tenant = t.value ->> 0 AND l.platform = t.value ->> 1 AND l.event_type = ''
