@@ -66,6 +66,7 @@ type changesReader struct {
 	follow bool
 	limit  int
 	cmd    []string // gets the lines; none: they are printed
+	again  bool     // this process has begun again, and has not got all tenants since
 
 	place
 }
@@ -200,8 +201,8 @@ func (r *changesReader) run(ctx context.Context) error {
 			page, err = r.ask(ctx, wait)
 		}
 		if errors.Is(err, errCursorUnknown) {
-			again := r.All // there may be two inboxes at this address, each with cursors of its own
-			r.place, more = place{All: true}, true
+			again := r.again // there may be two inboxes at this address, each with cursors of its own
+			r.place, r.again, more = place{All: true}, true, true
 			if !again {
 				fmt.Fprintln(r.Stderr, "usher:", err)
 				continue
@@ -211,7 +212,7 @@ func (r *changesReader) run(ctx context.Context) error {
 			err = r.handOver(ctx, page)
 		}
 		if final := new(finalError); err == nil {
-			pause, more = 0, page.More
+			pause, more, r.again = 0, page.More, r.again && r.All
 			continue
 		} else if !r.follow || ctx.Err() != nil || errors.As(err, final) {
 			return err

@@ -58,7 +58,7 @@ func runChanges(t *testing.T, ctx context.Context, args ...string) (code int, ou
 // One line for each tenant, and two around all of them; the next call goes on where this one ended, also within the pass.
 func TestChangesCommand(t *testing.T) {
 	at, asked, ctx := pages(t, aPage("c1", true, "a", "b"), "503|", aPage("c2", true), aPage("c3", false, "c"), aPage("c4", false, "a"), aPage("c4", false),
-		"410|", aPage("d1", false), "410|", aPage("e1", true), "410|")
+		"410|", aPage("d1", false), "410|", aPage("e1", true), "410|", "410|", aPage("f1", false))
 	file := filepath.Join(t.TempDir(), "cursor")
 	for n, want := range []struct {
 		code      int
@@ -69,7 +69,8 @@ func TestChangesCommand(t *testing.T) {
 		{0, "{\"tenant\":\"a\"}\n", `{"cursor":"c4","all":false}`},
 		{0, "", `{"cursor":"c4","all":false}`},
 		{0, "{\"all\":\"begin\"}\n{\"all\":\"end\"}\n", `{"cursor":"d1","all":false}`},
-		{1, "{\"all\":\"begin\"}\n", `{"cursor":"e1","all":true}`}, // it does not know its own cursor: there may be two inboxes at the address
+		{1, "{\"all\":\"begin\"}\n", `{"cursor":"e1","all":true}`},                     // it does not know its own cursor: there may be two inboxes at the address
+		{0, "{\"all\":\"begin\"}\n{\"all\":\"end\"}\n", `{"cursor":"f1","all":false}`}, // the next one begins again
 	} {
 		code, out, errs := runChanges(t, ctx, "--at", at, "--cursor", file, "--limit", "2")
 		stored, err := os.ReadFile(file)
@@ -80,7 +81,8 @@ func TestChangesCommand(t *testing.T) {
 	}
 	want := []string{"limit=2&wait=0 first", "after=c1&limit=2&wait=0 first", "after=c1&limit=2&wait=0 first", "after=c2&limit=2&wait=0 first", "after=c3&limit=2&wait=0 first",
 		"after=c4&limit=2&wait=0 first", "after=c4&limit=2&wait=0 first", "limit=2&wait=0 first",
-		"after=d1&limit=2&wait=0 first", "limit=2&wait=0 first", "after=e1&limit=2&wait=0 first"}
+		"after=d1&limit=2&wait=0 first", "limit=2&wait=0 first", "after=e1&limit=2&wait=0 first",
+		"after=e1&limit=2&wait=0 first", "limit=2&wait=0 first"}
 	if strings.Join(*asked, "\n") != strings.Join(want, "\n") {
 		t.Errorf("asked\n%s\nwant\n%s", strings.Join(*asked, "\n"), strings.Join(want, "\n"))
 	}
