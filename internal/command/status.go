@@ -66,7 +66,7 @@ func statusCommand(ctx context.Context, p *Process, args []string) error {
 		}
 		_, err = io.WriteString(p.Stdout, words)
 	}
-	if err == nil && len(s.Troubles) > 0 {
+	if err == nil && (len(s.Troubles) > 0 || s.Starting) {
 		err = exitCode(exitFailed)
 	}
 	return err
@@ -93,7 +93,11 @@ func (p *Process) statusText(s *status.Status, now time.Time) string {
 	if s.Inbox != nil && s.Inbox.Compared != "" {
 		out.WriteString(plainText(s.Inbox.Compared) + ".\n")
 	}
-	if len(s.Troubles) == 0 {
+	switch {
+	case len(s.Troubles) > 0:
+	case s.Starting:
+		out.WriteString("\nStarting: usher does not know yet what happened before. Ask again in some seconds.\n")
+	default:
 		out.WriteString("\nAll is well.\n")
 	}
 	for i := range s.Troubles {

@@ -101,7 +101,14 @@ func TestOutageAfterAKillIsDismissed(t *testing.T) {
 				<-u.Ended
 				gate.back(time.Hour)
 				u = startBuilt(t, environ).ready(t)
-				testkit.Eventually(t, "it says that there was an outage", func() bool { out, _ := run("status"); return strings.Contains(out, words) })
+				testkit.Eventually(t, "it says that there was an outage", func() bool {
+					page := asked(t, "GET", "http://"+u.admin+"/", "", "Accept", "text/html").body
+					out, code := run("status")
+					if strings.Contains(out+page, "All is well") || code == 0 {
+						t.Errorf("it says that all is well before it has asked:\n%s", out)
+					}
+					return strings.Contains(out, words)
+				})
 			}
 			gone := func(how string) {
 				t.Helper()

@@ -191,7 +191,8 @@ type Inbox struct {
 	nextSweep     time.Time // not before this time it deletes more of what was kept for too long
 	lastFullSweep time.Time // when it last deleted everything that is too old
 	heart         heartbeat
-	missedFailed  time.Time // when it last could not store what was missed
+	asked         atomic.Bool // the gate has said that it is up, and knows whether there was an outage before
+	missedFailed  time.Time   // when it last could not store what was missed
 
 	sweepSoon        atomic.Bool // there may be finished webhooks to delete
 	sweepInvalidSoon atomic.Bool // there may be invalid webhooks to delete

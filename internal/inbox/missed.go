@@ -377,6 +377,7 @@ func (s *Inbox) beat(up bool) {
 		s.heart = heartbeat{up, at, now}
 	}
 	s.changed() // first: they must always be in the one or in the other
+	s.asked.Store(s.asked.Load() || due)
 	s.cfg.Missed.DropUnnamed(unnamed)
 }
 

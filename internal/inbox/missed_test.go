@@ -638,9 +638,12 @@ func TestMissedAndOutagesInAnOutage(t *testing.T) {
 		d.shut()
 		time.Sleep(time.Minute)
 		d.start()
+		if s := d.Stats(); !s.Starting {
+			t.Errorf("it does not know yet of the outage, and does not say so: %+v", s.Missed)
+		}
 		time.Sleep(5 * time.Second)
-		if n := len(d.Stats().Missed.Outages); n != 2 {
-			t.Errorf("%d outages after a long break", n)
+		if s := d.Stats(); s.Starting || len(s.Missed.Outages) != 2 {
+			t.Errorf("after a long break: starting %v, %+v", s.Starting, s.Missed)
 		}
 		by := &Action{Who: "ana", What: "dismiss"}
 		if outages, webhooks, err := d.Dismiss(time.Time{}, by); outages != 2 || webhooks != 7 || err != nil {

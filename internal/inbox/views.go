@@ -409,7 +409,10 @@ type Stats struct {
 
 	Paused []Pause   // nil: not known yet
 	At     time.Time // when they were counted; zero: they never were, and mean nothing
-	Old    bool      // the database can't be read now, so they are the last ones that could be counted
+
+	// Starting says that this process's gate has not asked yet whether there was an outage before it was started.
+	Starting bool
+	Old      bool // the database can't be read now, so they are the last ones that could be counted
 }
 
 // counted are figures, and how long they are good for.
@@ -516,7 +519,8 @@ func (s *Inbox) Stats() Stats {
 }
 
 func (s *Inbox) stats(ctx context.Context) Stats {
-	missed := s.cfg.Missed.Some(0) // before the database is read, because it moves there
+	missed := s.cfg.Missed.Some(0)                     // before the database is read, because it moves there
+	starting := s.cfg.GateUp != nil && !s.asked.Load() // before the count, which has what was found
 	c, err := s.count(ctx)
 	receivers := make(map[string]Figures)
 	for _, rc := range s.cfg.Receivers.All() {
@@ -546,6 +550,7 @@ func (s *Inbox) stats(ctx context.Context) Stats {
 		st.Oldest = max(st.Oldest, r.Oldest)
 	}
 	st.Receivers, st.Limit, st.Paused, st.Old = receivers, s.cfg.MaxBytes, slices.Clone(s.Paused()), err != nil
+	st.Starting = starting
 	for _, bytes := range s.room.used {
 		st.Used += bytes
 	}

@@ -27,6 +27,7 @@ type Status struct {
 	Inbox        *Inbox        `json:"inbox,omitempty"`        // left out if there is none
 	Entitlements *Entitlements `json:"entitlements,omitempty"` // left out if their port is off
 	Missed       Missed        `json:"missed"`                 // what usher may have missed
+	Starting     bool          `json:"starting,omitempty"`     // usher has just been started and does not know yet what was before: no trouble does not mean that all is well
 
 	Notifications *Notifications  `json:"notifications,omitempty"` // left out if there are none
 	History       []inbox.Trouble `json:"history,omitempty"`       // what is over, if somebody asked for it; what ended last first
@@ -48,6 +49,7 @@ func (s *Status) Judge(now time.Time) {
 	}
 	if s.Inbox != nil {
 		s.Inbox.Compared = Comparison(s.Inbox.stats.CompleteRun, now)
+		s.Starting = s.Inbox.Unknown || s.Inbox.stats.Starting
 	}
 	s.Ready = len(s.Health.Unready()) == 0
 	s.Troubles = s.troubles(now)

@@ -55,6 +55,19 @@ func TestInboxWords(t *testing.T) {
 	}
 }
 
+// Before everything was asked nobody knows that all is well.
+func TestStarting(t *testing.T) {
+	for _, tc := range []struct {
+		stats inbox.Stats
+		want  bool
+	}{{inbox.Stats{}, true}, {inbox.Stats{At: time.Now(), Starting: true}, true}, {inbox.Stats{At: time.Now()}, false}} {
+		s := &Status{Inbox: NewInbox(tc.stats, nil, mainReceiver, nil), Health: &Health{Inbox: &InboxHealth{Opened: true}}}
+		if s.Judge(time.Now()); s.Starting != tc.want || len(s.Troubles) > 0 {
+			t.Errorf("%+v: starting %v, %v", tc.stats, s.Starting, s.Troubles)
+		}
+	}
+}
+
 // A chart of an usher that has just started shows minutes, not an empty hour.
 func TestSinceFirst(t *testing.T) {
 	for silent, want := range map[int]int{60: 10, 59: 10, 50: 10, 49: 20, 40: 20, 31: 30, 30: 30, 29: 60, 0: 60} {
