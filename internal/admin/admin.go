@@ -82,7 +82,7 @@ type Config struct {
 
 // New returns the handler of the admin port.
 func New(cfg Config) *Handler {
-	h := &Handler{cfg: cfg, comparing: make(chan struct{}, 2)}
+	h := &Handler{cfg: cfg, comparing: make(chan struct{}, 2), making: make(chan struct{}, 2)}
 	known := cfg.History
 	known.Status, known.Inbox, known.Log = h.status, cfg.Inbox, cfg.Log
 	known.Stopping = func() bool { return cfg.Health().Stopping }
@@ -100,7 +100,7 @@ func New(cfg Config) *Handler {
 		{path: "/webhooks/{id}", read: h.answer(h.webhookPage)},
 		{path: "/webhooks/{id}/payload", read: h.download, file: true},
 		{path: "/tenants", read: h.answer(h.tenants), inbox: true},
-		{path: "/tenant", read: h.answer(h.tenantPage)},
+		{path: "/tenant", read: h.few(h.answer(h.tenantPage))},
 		{path: "/actions", read: h.answer(h.actions), inbox: true},
 		{path: "/static/{id}", read: page.Static},
 
@@ -108,7 +108,7 @@ func New(cfg Config) *Handler {
 		{path: "/api/webhooks", read: with(h, readSelection, h.apiWebhooks), params: listParams},
 		{path: "/api/webhooks/{id}", read: h.answer(func(r *http.Request) (any, error) { return h.webhook(r.Context(), r.PathValue("id")) })},
 		{path: "/api/actions", read: h.answer(h.actions), params: []string{"before", "limit"}, inbox: true},
-		{path: "/api/tenant", read: h.answer(h.apiTenant), params: []string{"code", "platform"}},
+		{path: "/api/tenant", read: h.few(h.answer(h.apiTenant)), params: []string{"code", "platform"}},
 		{path: "/api/history", read: h.answer(h.history), params: []string{"since", "until", "trouble"}, inbox: true},
 		{path: "/api/tenants", read: h.answer(h.tenants), params: []string{"search", "platform", "after"}, inbox: true},
 	}
@@ -129,6 +129,7 @@ type Handler struct {
 	cfg       Config
 	recorder  *history.Recorder
 	comparing chan struct{} // holds one value for each webhook that is being compared with the one before it
+	making    chan struct{} // holds one value for each answer about a tenant that is being made
 	routes    []route
 	origin    http.CrossOriginProtection
 	bounded   http.Handler // handle, whose answers together take no more memory than guard.MaxAnswers

@@ -73,6 +73,19 @@ func (h *Handler) answer(do func(*http.Request) (any, error)) http.HandlerFunc {
 	}
 }
 
+// few makes a few answers at a time, however many people ask: a tenant may have so many features that what its answer is made from takes many
+// times the answer's size. None waits for its reader: see guard.Answers.
+func (h *Handler) few(next http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case h.making <- struct{}{}:
+			defer func() { <-h.making }()
+			next(w, r)
+		case <-r.Context().Done():
+		}
+	}
+}
+
 // written is an answer that is written already.
 type written struct{}
 

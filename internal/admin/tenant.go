@@ -596,8 +596,12 @@ func (h *Handler) mayUse(ctx context.Context, platform, code string) (*MayUse, s
 	if i := slices.IndexFunc(a.Snapshot.Features, func(f snapshot.Feature) bool { return len(f.Code) < maxText && typable(f.Code) }); i >= 0 {
 		feature = a.Snapshot.Features[i].Code
 	}
+	features := a.Snapshot.Features
+	if features == nil {
+		features = []snapshot.Feature{} // never null
+	}
 	return &MayUse{
-		Known: a.Snapshot.Known, Features: append([]snapshot.Feature{}, a.Snapshot.Features...), // never null
+		Known: a.Snapshot.Known, Features: features,
 		AsOf: a.Received, Webhook: a.Webhook, ID: a.Seq, Ask: h.askLines(platform, code, feature), Stale: a.Stale,
 	}, ""
 }

@@ -3,10 +3,15 @@ package admin
 import (
 	"context"
 	"encoding/json"
+	"net/http"
+	"net/http/httptest"
 	"os/exec"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 
 	"usher/internal/content"
 	"usher/internal/entitlements"
@@ -190,4 +195,53 @@ func TestCommandsToAskAreQuoted(t *testing.T) {
 			t.Errorf("%q: %v, %q, want %q", may.Ask, err, got, tc.want)
 		}
 	}
+}
+
+// However many people look at a tenant, a few answers are made at a time. Who has gone gets none.
+func TestFewTenantsAtATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := port(world(t))
+		var made atomic.Int64
+		leave := make(chan struct{})
+		cfg.Entitlements = func(context.Context, string, *string) (entitlements.Answer, error) {
+			made.Add(1)
+			<-leave
+			return entitlements.Answer{}, nil
+		}
+		h := New(cfg)
+		var asking sync.WaitGroup
+		var answered, gaveUp atomic.Int64
+		for i := range 20 {
+			asking.Go(func() {
+				path := []string{"/tenant?platform=eu&code=acme", "/api/tenant?platform=eu&code=acme"}[i%2]
+				if status, body := ask(h, "GET", path, ""); status != 200 {
+					t.Errorf("%d %s", status, body)
+				}
+				answered.Add(1)
+			})
+		}
+		synctest.Wait()
+		gone, leaves := context.WithCancel(t.Context())
+		asking.Go(func() {
+			h.ServeHTTP(httptest.NewRecorder(), newRequest(gone, "/tenant?platform=eu&code=acme"))
+			gaveUp.Add(1)
+		})
+		synctest.Wait()
+		leaves()
+		synctest.Wait()
+		if made.Load() != 2 || gaveUp.Load() != 1 {
+			t.Errorf("%d are made at a time, %d gave up", made.Load(), gaveUp.Load())
+		}
+		close(leave)
+		asking.Wait()
+		if answered.Load() != 20 {
+			t.Errorf("%d answered", answered.Load())
+		}
+	})
+}
+
+func newRequest(ctx context.Context, target string) *http.Request {
+	r := httptest.NewRequestWithContext(ctx, "GET", target, nil)
+	r.Host = "127.0.0.1:9095"
+	return r
 }
