@@ -17,7 +17,6 @@ import (
 
 	"usher/internal/admin/page"
 	"usher/internal/inbox"
-	"usher/internal/inbox/engine"
 	"usher/internal/text"
 )
 
@@ -39,7 +38,7 @@ func (c *call) note(facts ...any) { c.facts = append(c.facts, facts...) }
 
 // is, time and duration return parameters; their zero values if they were not given.
 func (c *call) is(name string) bool {
-	yes, _ := parseYes(c.given.Get(name))
+	yes, _ := strconv.ParseBool(c.given.Get(name))
 	return yes
 }
 
@@ -51,14 +50,6 @@ func (c *call) time(name string) time.Time {
 func (c *call) duration(name string) time.Duration {
 	d, _ := time.ParseDuration(c.given.Get(name))
 	return d
-}
-
-// parseYes reads true or false. Nothing is false.
-func parseYes(value string) (bool, error) {
-	if value == "" {
-		return false, nil
-	}
-	return strconv.ParseBool(value)
 }
 
 // actRoutes returns the addresses of an act. Its own name comes first: nothing that people do has another way in.
@@ -140,21 +131,6 @@ func asked(r *http.Request, what, about string) *inbox.Action {
 		a.Who += " (" + text.Visible(text.Clip(user, 64)) + ")"
 	}
 	return a
-}
-
-// inboxTrouble returns why the inbox takes no webhooks, or nil if it does or there is none. err is what it said last: a read may fail before
-// the writer has noticed anything.
-func (h *Handler) inboxTrouble(err error) error {
-	if h.cfg.Inbox == nil {
-		return nil
-	}
-	if trouble := h.cfg.Inbox.Health().Err; trouble != nil {
-		return trouble
-	}
-	if away, ok := errors.AsType[*engine.AwayError](err); ok {
-		return away
-	}
-	return nil
 }
 
 // read reads what was given: of the API from the address, if it is about webhooks, else from JSON; of a page from its form, or from the address of

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
@@ -92,7 +93,7 @@ var (
 func (p *Param) Check(value string) (err error) {
 	switch p.Is {
 	case YesOrNo:
-		_, err = parseYes(value)
+		_, err = strconv.ParseBool(value)
 	case aTime:
 		_, err = time.Parse(time.RFC3339Nano, value)
 	case duration:

@@ -15,6 +15,7 @@ import (
 	"usher/internal/admin/status"
 	"usher/internal/guard"
 	"usher/internal/inbox"
+	"usher/internal/inbox/engine"
 	"usher/webhookgate"
 )
 
@@ -262,6 +263,21 @@ func (h *Handler) fail(w http.ResponseWriter, r *http.Request, err error) {
 		}
 		h.writeProblem(w, r, http.StatusInternalServerError, Problem{Error: err.Error()})
 	}
+}
+
+// inboxTrouble returns why the inbox takes no webhooks, or nil if it does or there is none. err is what it said last: a read may fail before
+// the writer has noticed anything.
+func (h *Handler) inboxTrouble(err error) error {
+	if h.cfg.Inbox == nil {
+		return nil
+	}
+	if trouble := h.cfg.Inbox.Health().Err; trouble != nil {
+		return trouble
+	}
+	if away, ok := errors.AsType[*engine.AwayError](err); ok {
+		return away
+	}
+	return nil
 }
 
 func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, status int, why string) {

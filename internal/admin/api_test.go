@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -19,6 +20,7 @@ import (
 	"usher/internal/guard"
 	"usher/internal/inbox"
 	"usher/internal/receiver"
+	"usher/internal/testkit"
 	"usher/internal/testkit/inboxtest"
 	"usher/webhookgate"
 )
@@ -414,4 +416,51 @@ func TestButtonsComeFromTheTable(t *testing.T) {
 	want("/", "Resume; Resume; Try all of these now…; Resume; Pause all deliveries…")
 	pause(inbox.Pause{})
 	want("/", "Resume; Resume; Resume all deliveries; Resume; Resume all deliveries")
+}
+
+// A new row of Acts is a button on the page of what it is done to, a question with a field, a form, a call of the API, an entry, and a line in the log.
+func TestNewAct(t *testing.T) {
+	before := Acts
+	t.Cleanup(func() { Acts = before })
+	Acts = append(slices.Clip(before), &Act{
+		Name: "postpone", On: OnTenant, Params: []Param{{Name: "until", Is: aTime, Flag: true, Label: "Until when"}}, Logged: "tenant postponed by hand",
+		do: func(h *Handler, c *call) (any, error) {
+			return h.cfg.Inbox.Pause(c.on, time.Until(c.time("until")), c.by)
+		},
+		effect: "Its webhooks wait until then.", Means: "Its webhooks wait until a time.", did: "Postponed.",
+	})
+	b := world(t)
+	var log testkit.Output
+	cfg := port(b)
+	cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
+	h := New(cfg)
+	for target, want := range map[string]string{
+		"/tenant?platform=eu&code=acme":            `href="/tenant/postpone?platform=eu&amp;tenant=acme">Postpone tenant…</a>`,
+		"/webhooks/3":                              "forget, erase, postpone…",
+		"/tenant/postpone?platform=eu&tenant=acme": `<label>Until when <input name="until"`,
+	} {
+		if status, page := ask(h, "GET", target, "", "Accept", "text/html"); status != 200 || !strings.Contains(page, want) {
+			t.Errorf("%s: %d, no %s in\n%s", target, status, want, page)
+		}
+	}
+	if w := post(h, "/tenant/postpone", "platform=eu&tenant=acme&until=2126-01-31T08:00:00Z"); w.Code != 303 || w.Header().Get("Location") != "/tenant?code=acme&did=postpone&platform=eu" {
+		t.Errorf("the form: %d %v", w.Code, w.Header())
+	}
+	for body, want := range map[string]string{
+		`{"tenant":"acme","until":"soon"}`:                  `400 {"error":"until is \"soon\", but should be a time`,
+		`{"tenant":"acme","untill":"2126-01-31T08:00:00Z"}`: `400 `,
+		`{"until":"2126-01-31T08:00:00Z"}`:                  `400 {"error":"no tenant is named`,
+		`{"tenant":"late","until":"2126-01-31T08:00:00Z"}`:  `200 {"platform":"eu","tenant":"late","since":"`,
+	} {
+		if status, answer := ask(h, "POST", "/api/postpone", body); !strings.HasPrefix(fmt.Sprint(status, " ", answer), want) {
+			t.Errorf("%s: %d %s", body, status, answer)
+		}
+	}
+	all, err := b.Actions(t.Context(), 0, 9)
+	if err != nil || len(all) != 2 || all[0].What+" "+all[0].About != "postpone eu/late --until 2126-01-31T08:00:00Z" {
+		t.Errorf("the entries: %+v %v", all, err)
+	}
+	if n := strings.Count(log.String(), `msg="tenant postponed by hand" about="eu/`); n != 2 {
+		t.Errorf("%d lines in the log:\n%s", n, log.String())
+	}
 }

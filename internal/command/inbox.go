@@ -145,10 +145,10 @@ func (i *inboxCall) flags(now time.Time) *flag.FlagSet {
 	f.BoolVar(&i.trouble, "trouble", false, "")
 	f.UintVar(&i.limit, "limit", 1000, "")
 	once := func(name string, take func(string) error) { // the first of two would be passed over
-		given := false
 		if f.Lookup(name) != nil { // the act has one of its own
 			return
 		}
+		given := false
 		f.Func(name, "", func(s string) error {
 			if given {
 				return errors.New("give it once")
@@ -405,22 +405,10 @@ func (i *inboxCall) act(ctx context.Context, a *admin.Act) error {
 	if nothing, err := i.ask(ctx, a); nothing || err != nil {
 		return err
 	}
-	var body any = i.params
-	if a.Upload || a.Download {
-		i.client.Timeout = 0 // it may take long
-	}
-	switch {
-	case a.Download:
+	if a.Download {
 		return i.download(ctx, a)
-	case a.Upload:
-		file, err := i.open()
-		if err != nil {
-			return err
-		}
-		defer file.Close()
-		body = io.NopCloser(file)
 	}
-	raw, err := i.call(ctx, http.MethodPost, "/api/"+a.Name, body, new(json.RawMessage))
+	raw, err := i.send(ctx, a)
 	if err != nil {
 		return err
 	}
@@ -435,6 +423,21 @@ func (i *inboxCall) act(ctx context.Context, a *admin.Act) error {
 		err = errors.New(text.Visible(err.Error()))
 	}
 	return err
+}
+
+// send asks usher to do an act, and returns the answer.
+func (i *inboxCall) send(ctx context.Context, a *admin.Act) ([]byte, error) {
+	var body any = i.params
+	if a.Upload {
+		file, err := i.open()
+		if err != nil {
+			return nil, err
+		}
+		defer file.Close()
+		i.client.Timeout = 0 // it may take long
+		body = io.NopCloser(file)
+	}
+	return i.call(ctx, http.MethodPost, "/api/"+a.Name, body, new(json.RawMessage))
 }
 
 // ask shows what an act would be done to, if that is known, and asks before it is done. What is shown is asked about on a terminal only.
@@ -581,6 +584,7 @@ func (i *inboxCall) download(ctx context.Context, a *admin.Act) error {
 	if text.IsTerminal(i.Stdout) {
 		return fmt.Errorf("write it to a file: usher inbox %s > inbox.jsonl", a.Name)
 	}
+	i.client.Timeout = 0 // it may take long
 	resp, err := i.do(ctx, http.MethodPost, "/api/"+a.Name, nil)
 	if err != nil {
 		return err
