@@ -173,7 +173,7 @@ func (e *entry) on(platform *string) (Answer, error) {
 	}
 	for _, p := range e.places {
 		if platform == nil || p.Platform == *platform {
-			return p, p.damaged
+			return p, nil
 		}
 	}
 	return Answer{}, ErrUnknown
@@ -242,7 +242,7 @@ func (b *Book) query(codes []string) (map[string]*entry, error) {
 		for _, s := range stored {
 			if e := found[s.Tenant]; e != nil {
 				a := Answer{Stored: s}
-				a.Snapshot, a.damaged = snapshot.Decode(s.Features)
+				a.Snapshot, _ = snapshot.Decode(s.Features) // features that are damaged are unknown, of this tenant alone
 				a.Name, a.Features = "", nil
 				e.places = append(e.places, a)
 			}
@@ -269,10 +269,9 @@ func (b *Book) drop(tenant string) bool {
 }
 
 // hold adds an entry, and drops the least recently used ones if there is too much. It does not hold an
-// unknown tenant, because questions about many of them must not push out the others; nor a damaged one,
-// because somebody may repair it. b.mu is held.
+// unknown tenant, because questions about many of them must not push out the others. b.mu is held.
 func (b *Book) hold(e *entry) {
-	if len(e.places) == 0 || slices.ContainsFunc(e.places, func(a Answer) bool { return a.damaged != nil }) {
+	if len(e.places) == 0 {
 		return
 	}
 	b.held.Add(e.places[0].Tenant, e) // the caller's own string may be part of a large request

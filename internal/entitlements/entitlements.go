@@ -36,8 +36,6 @@ type Answer struct {
 	// Stale is for how long the store could not be read. Another replica may have taken in a newer snapshot
 	// since. It is zero if the answer is current.
 	Stale time.Duration
-
-	damaged error // why the stored features cannot be decoded, or nil
 }
 
 var (

@@ -104,7 +104,7 @@ const (
 	logFailAfter  = 5 * time.Second // a receiver that fails at random would fill the log
 
 	saveAgain       = 200 * time.Millisecond // after an outcome could not be written
-	maxRejectedWait = time.Minute            // if the database refuses it
+	maxRejectedWait = time.Minute            // if the database refuses to write its lane: 1 s, doubling to this
 
 	probeInterval     = time.Second
 	slowProbeInterval = 5 * time.Second  // if the receiver has accepted nothing
@@ -379,18 +379,23 @@ func (c *courier) outcomeSaved(o *Outcome, err error) {
 	t := c.targets[lease.Receiver]
 	if err != nil && !errors.Is(err, ErrClosed) && (o.Try.Accepted() || lease.Valid()) && !c.hardStopped() {
 		// Try again, for as long as an outage lasts: without its outcome a webhook that was accepted would be sent once more. If the
-		// database refuses this very outcome, each try fails for all that are written with it.
+		// database refuses this very outcome, each try fails for all that are written with it, or has them wait for a lock. So the lease is
+		// given up after some tries, unless it is in a file, where nobody else could get it.
 		wait := saveAgain
-		if isRejected(err) {
-			o.rejected = min(max(2*o.rejected, saveAgain), maxRejectedWait)
-			wait = o.rejected
+		if errors.As(err, new(*engine.StatementError)) {
+			wait = c.refuse(t, lease)
 		}
-		time.AfterFunc(wait, func() { c.inbox.SaveOutcome(o, c.outcomeSaved) })
-		return
+		if wait < maxRejectedWait || !c.inbox.Shared() {
+			time.AfterFunc(wait, func() { c.inbox.SaveOutcome(o, c.outcomeSaved) })
+			return
+		}
 	}
 	defer c.finishOne()
 	c.mu.Lock()
 	delete(c.leases, lease.key())
+	if err == nil {
+		delete(t.rejected, lease.lane)
+	}
 	if err == nil && o.NextLease != nil {
 		c.enqueue(t, o.NextLease)
 	}
@@ -421,6 +426,14 @@ func (c *courier) outcomeSaved(o *Outcome, err error) {
 	if !lease.givenBack {
 		c.logOutcome(o, fails)
 	}
+}
+
+// refuse notes that the database refuses to write the outcome of a lease. The lease is not renewed, since that would be refused, too.
+func (c *courier) refuse(t *target, lease *Lease) (wait time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	lease.refused = true
+	return t.refuse(lease.lane)
 }
 
 // hardStopped says whether deliveries that have begun are cancelled, too.
@@ -545,7 +558,7 @@ func (c *courier) renew(ctx context.Context) {
 	var old []*Lease
 	c.mu.Lock()
 	for _, lease := range c.leases {
-		if left := time.Until(lease.ValidUntil()); left > 0 && left < c.inbox.UsableLeaseTime()*2/3 {
+		if left := time.Until(lease.ValidUntil()); !lease.refused && left > 0 && left < c.inbox.UsableLeaseTime()*2/3 {
 			old = append(old, lease)
 		}
 	}
@@ -643,7 +656,19 @@ func (t *target) plan(now time.Time, budget int) *Claim {
 	return claim
 }
 
-// waitsRejected returns the lanes that the database has just invalid to write.
+// refuse notes that the database refuses to write a lane, and returns how long the lane waits.
+func (t *target) refuse(lane webhookgate.Lane) time.Duration {
+	r := t.rejected[lane]
+	if r == nil {
+		r = new(rejectedLane)
+		t.rejected[lane] = r
+	}
+	r.wait = min(max(2*r.wait, minBackoff), maxRejectedWait)
+	r.until = time.Now().Add(r.wait)
+	return r.wait
+}
+
+// waitsRejected returns the lanes that the database has just refused to write.
 func (t *target) waitsRejected(now time.Time) (all map[webhookgate.Lane]bool) {
 	for lane, r := range t.rejected {
 		if now.Before(r.until) {
@@ -651,6 +676,8 @@ func (t *target) waitsRejected(now time.Time) (all map[webhookgate.Lane]bool) {
 				all = make(map[webhookgate.Lane]bool)
 			}
 			all[lane] = true
+		} else if now.Sub(r.until) > maxRejectedWait { // nobody has tried since: another replica has it, or nothing waits
+			delete(t.rejected, lane)
 		}
 	}
 	return all
@@ -710,13 +737,8 @@ func (t *target) noteRejected(claim *Claim, err error) bool {
 	case n > 1:
 		t.atMost = n / 2
 	default:
-		r := t.rejected[claim.leased[0]]
-		if r == nil {
-			r = new(rejectedLane)
-			t.rejected[claim.leased[0]] = r
-		}
-		r.wait = min(max(2*r.wait, minBackoff), maxBackoff)
-		r.until, t.atMost = time.Now().Add(r.wait), 0
+		t.refuse(claim.leased[0])
+		t.atMost = 0
 	}
 	return true
 }

@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -8,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"usher/internal/inbox/engine"
 	"usher/internal/receiver"
 	"usher/webhookgate"
 )
@@ -180,5 +182,44 @@ func TestCourierMoreRetries(t *testing.T) {
 		if to.mayHaveLanes != more {
 			t.Errorf("looks again: %v", to.mayHaveLanes)
 		}
+	}
+}
+
+// sharedEngine is an engine that other processes use, too.
+type sharedEngine struct{ engine.Engine }
+
+func (sharedEngine) Shared() bool { return true }
+
+// An outcome that the database refuses is written again after 1 s, doubling. Its lease is not renewed meanwhile, and is given up after a minute:
+// others may then get the lane.
+func TestCourierGivesUpARefusedOutcome(t *testing.T) {
+	for _, locked := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			c, to := bareCourier(4)
+			c.hard = t.Context()
+			c.inbox.engine, c.inbox.ops, c.inbox.run, c.inbox.leaseTime = sharedEngine{}, make(chan *work, 1), t.Context(), time.Minute
+			lease := &Lease{Webhook: &Webhook{ID: 1}, Receiver: to.Receiver, lane: webhookgate.Lane{Tenant: "odd"}}
+			soon := time.Now().Add(time.Second) // it would be renewed
+			lease.validUntil.Store(&soon)
+			c.leases[lease.key()], c.unfinished = lease, 1
+			c.inbox.SaveOutcome(&Outcome{Lease: lease, Try: receiver.Try{Status: 200}}, c.outcomeSaved)
+			began, at := time.Now(), []string{}
+			for c.delivering() {
+				select {
+				case w := <-c.inbox.ops:
+					at = append(at, fmt.Sprint(time.Since(began)))
+					w.failed(&engine.StatementError{Err: errors.New("not this lane"), Locked: locked})
+					c.renew(t.Context())
+				case <-time.After(time.Hour):
+					t.Fatal("nothing happens")
+				}
+			}
+			if got := strings.Join(at, " "); got != "0s 1s 3s 7s 15s 31s 1m3s" {
+				t.Errorf("it was written at %s", got)
+			}
+			if c.Delivers(lease.lane, lease.token) || !to.waitsRejected(time.Now())[lease.lane] {
+				t.Error("the lease is kept, or a claim may find the lane at once")
+			}
+		})
 	}
 }

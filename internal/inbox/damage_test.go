@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,6 +18,8 @@ import (
 
 	_ "modernc.org/sqlite"
 
+	"usher/internal/entitlements"
+	"usher/internal/guard"
 	"usher/internal/inbox/engine"
 	"usher/internal/snapshot"
 	"usher/internal/testkit"
@@ -286,4 +289,99 @@ func flipped(t *testing.T, world int, path string) string {
 		t.Errorf("world %d: %d tenants pay: %v\n%s", world, failed, d.main.got(""), d.log)
 	}
 	return fmt.Sprint(failed, " tenants pay")
+}
+
+// What is damaged such that no statement would find it is found at the start, and each minute: it is delivered, or parked and said.
+func TestDamagedAndNotFound(t *testing.T) {
+	t.Parallel()
+	never := fmt.Sprint(engine.Never)
+	for _, tc := range []struct {
+		name, change, state string
+		fileOnly            bool
+	}{
+		{"no bytes", "lane SET bytes = 0", "delivered", false},
+		{"no bytes and a text", "lane SET bytes = 0, due = 'text'", "delivered", true},
+		{"due never", "lane SET due = " + never, "delivered", false},
+		{"due is a text", "lane SET due = 'text'", "delivered", true},
+		{"due is a large fraction", "lane SET due = 9e99", "delivered", true},
+		{"nothing waits", "lane SET waiting = 0", "delivered", false},
+		{"a state that there is not", "webhook SET state = 77", "parked", false},
+		{"a negative state", "webhook SET state = -1", "parked", false},
+		{"a state that is a text", "webhook SET state = 'text'", "parked", true},
+		{"a state that is a fraction", "webhook SET state = 0.5", "parked", true},
+	} {
+		try := func(t *testing.T, open func() engine.Engine, exec func(statement string)) {
+			d := newDesk(t, open)
+			check(t, d.Pause(Pause{}))
+			d.take("odd", "A")
+			d.take("fine", "A")
+			d.shut()
+			exec("UPDATE " + tc.change + " WHERE tenant = 'odd'")
+			exec("DELETE FROM pause")
+			d.start()
+			d.until("it is dealt with", func() bool { return d.states("odd") == tc.state && d.states("fine") == "delivered" })
+			if tc.state == "parked" {
+				d.want("why", d.list("odd")[0].Why, "its row is damaged: state")
+			}
+			if !strings.Contains(tc.change, "due = "+never) { // which is no value that cannot be
+				d.until("it is said", func() bool { return strings.Contains(d.log.String(), "was damaged") })
+			}
+			d.until("it is counted", func() bool { s := d.Stats(); return s.Pending == 0 && (s.Parked > 0) == (tc.state == "parked") })
+		}
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			path := newFile(t)
+			try(t, inFile(t, path), func(statement string) { sqlOn(t, path, statement) })
+		})
+		if thorough() && !tc.fileOnly {
+			t.Run(tc.name+" in the database", func(t *testing.T) {
+				t.Parallel()
+				dsn := pgtest.Schema(t)
+				conn, schema := connectTo(t, dsn)
+				defer conn.Close(context.Background())
+				try(t, inDatabase(t, dsn), func(statement string) {
+					must2(conn.Exec(t.Context(), "SET search_path = "+schema))(t)
+					must2(conn.Exec(t.Context(), statement))(t)
+				})
+			})
+		}
+	}
+}
+
+// Features that cannot be read are unknown, of that tenant alone: over HTTP, in both protocols, and in the figures.
+func TestDamagedFeatures(t *testing.T) {
+	t.Parallel()
+	for _, value := range []string{"'text'", "x'ff00ff'", "'7'", "'{}'", "'[7]'", `'[{"code":7}]'`, `'[{"code":"users","limit":"5"}]'`, "0.5", "''"} {
+		t.Run(value, func(t *testing.T) {
+			t.Parallel()
+			path := newFile(t)
+			d := newDesk(t, inFile(t, path))
+			for _, tenant := range []string{"odd", "fine"} {
+				w := d.hook(tenant, "A")
+				w.State = snapshot.Snapshot{Known: true, Features: []snapshot.Feature{{Code: "users", Limit: 25}}}.Stored("", tenant, w.ID)
+				d.want("sent", d.sendHook(w), "+")
+			}
+			d.shut()
+			sqlOn(t, path, "UPDATE snapshot SET features = "+value+" WHERE tenant = 'odd'")
+			d.start()
+			answers := entitlements.New(entitlements.Config{Lookup: entitlements.NewBook(d.Snapshots, false).Lookup, Hosts: guard.NewHosts("127.0.0.1:8070", nil, false), Log: d.cfg.Log})
+			ask := func(method, target, body, want string) {
+				t.Helper()
+				r := httptest.NewRequest(method, "http://127.0.0.1:8070"+target, strings.NewReader(body))
+				w := httptest.NewRecorder()
+				answers.ServeHTTP(w, r)
+				if got := fmt.Sprint(w.Code, " ", w.Body); !strings.HasPrefix(got, want[:4]) || !strings.Contains(got, want[4:]) {
+					t.Errorf("%s %s: %s, want %s", target, body, got, want)
+				}
+			}
+			for tenant, want := range map[string][3]string{"odd": {`404 "code":"FEATURES_UNKNOWN"`, `404 "code":"FEATURES_UNKNOWN"`, `404 "errorCode":"FLAG_NOT_FOUND"`}, "fine": {"204 ", `200 "limit":25`, `200 "value":true`}} {
+				ask("GET", "/v1/check?feature=users&tenant="+tenant, "", want[0])
+				ask("GET", "/v1/entitlements/"+tenant, "", want[1])
+				ask("POST", "/ofrep/v1/evaluate/flags/users", `{"context":{"targetingKey":"`+tenant+`"}}`, want[2])
+			}
+			d.until("it is counted", func() bool { s := d.Stats(); return s.Unknown == 1 && s.Tenants == 2 })
+			all := must2(d.Inbox.Unknown(t.Context(), 10))(t)
+			d.want("listed", fmt.Sprint(len(all), all[0].Tenant), "1odd")
+		})
+	}
 }

@@ -273,6 +273,9 @@ func New(e engine.Engine, cfg Config) *Inbox {
 	if cfg.Receivers != nil && !cfg.ReadOnly {
 		s.background.Go(s.routeLanes)
 	}
+	if !e.Shared() && !cfg.ReadOnly {
+		s.background.Go(s.repairSnapshots)
+	}
 	return s
 }
 

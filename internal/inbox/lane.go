@@ -93,7 +93,7 @@ type memory struct {
 // new lane: what waits is tried at once, and nothing counts as a copy.
 func (l *lane) recount() {
 	now, c := l.t.now, l.t.rows.count(l)
-	if l.damaged != nil || c.waiting != l.waiting {
+	if l.damaged != nil || c.waiting != l.waiting || c.bytes != l.bytes {
 		l.t.logError("a tenant's row in the inbox was damaged: usher has counted its webhooks anew", "tenant", l.Tenant, "platform", l.Platform, "columns", l.damaged, "waiting", c.waiting)
 	}
 	l.t.added[l.receiver] += c.bytes - max(0, l.bytes)
@@ -118,6 +118,7 @@ func (l *lane) know(h *Webhook) *Webhook {
 		if slices.Contains(h.damaged, "state") { // nobody knows whether it was accepted: somebody has to say what becomes of it
 			h.changed, l.dirty = true, true
 			l.count(0, 1, h.size)
+			l.t.logError("a webhook's row in the inbox was damaged: usher has parked it", "id", h.ID, "tenant", h.Tenant, "platform", h.Platform, "columns", h.damaged)
 		}
 		l.hooks = append(l.hooks, h)
 		return h
@@ -595,18 +596,14 @@ func (l *lane) claim(rc *receiver.Receiver) *Lease {
 	if l.route(); l.receiver != rc.Name {
 		return nil
 	}
-	if l.paused || l.waiting == 0 {
-		l.release(l.t.now) // its owner has died, or it would have done this
-		return nil
-	}
 	h := l.first()
-	if h == nil { // or it would be claimed for ever
-		if l.recount(); l.waiting == 0 {
-			return nil
-		}
-		if h = l.first(); h == nil {
-			return nil
-		}
+	if h == nil && !l.paused { // its row says something else than its webhooks, and it would be claimed for ever
+		l.recount()
+		h = l.first()
+	}
+	if l.paused || h == nil {
+		l.release(l.t.now)
+		return nil
 	}
 	return l.lease(h, rc)
 }

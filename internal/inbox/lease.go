@@ -30,6 +30,7 @@ type Lease struct {
 	token      int64
 	inARow     int                       // how many webhooks of the lane were delivered right before this one
 	givenBack  bool                      // it ends without a try
+	refused    bool                      // the database refuses to write its lane
 	validUntil atomic.Pointer[time.Time] // by our own clock
 }
 
@@ -198,8 +199,6 @@ type Outcome struct {
 	Counts     bool          // the failure counts towards Config.MaxTries
 
 	settlement // the result
-
-	rejected time.Duration // how long to wait before it is written again, because the database has invalid it
 }
 
 // SaveOutcome writes an outcome, and calls saved when that is done or has failed.

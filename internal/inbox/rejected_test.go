@@ -76,7 +76,7 @@ func TestRejectedLaneWaits(t *testing.T) {
 				t.Errorf("%d lines in the log", n)
 			}
 			e.tenant.Store(nil)
-			d.waitFor(odd, 1, maxBackoff)
+			d.waitFor(odd, 1, maxRejectedWait)
 		})
 	}
 	e := new(guarded)

@@ -29,7 +29,7 @@ func (s *Inbox) sweep() {
 	if !s.sweepSoon.Swap(false) && !full && !invalid {
 		return
 	}
-	more, err := s.sweepOnce(full, invalid)
+	more, damaged, err := s.sweepOnce(full, invalid)
 	now := time.Now()
 	s.nextSweep = now.Add(sweepInterval)
 	if more {
@@ -37,6 +37,7 @@ func (s *Inbox) sweep() {
 	}
 	if full && err == nil {
 		s.lastFullSweep = now
+		s.commit(damaged)
 	}
 	if full || invalid { // the count of invalid webhooks may have changed
 		s.changed()
@@ -46,11 +47,11 @@ func (s *Inbox) sweep() {
 	}
 }
 
-func (s *Inbox) sweepOnce(full, invalid bool) (more bool, err error) {
+func (s *Inbox) sweepOnce(full, invalid bool) (more bool, damaged []*work, err error) {
 	lim := s.cfg.Limits
 	gone := 0 // how many invalid webhooks go
 	err = s.write(func(tx engine.Tx) error {
-		more, gone = false, 0
+		more, gone, damaged = false, 0, nil
 		var now, locked int64
 		tx.Queue("sweep_lock", func(r engine.Row) error { return r.Scan(&locked) })
 		tx.Now(&now)
@@ -59,6 +60,11 @@ func (s *Inbox) sweepOnce(full, invalid bool) (more bool, err error) {
 		}
 		now = s.applyOffset(now)
 		if full {
+			tx.Queue("damaged", func(r engine.Row) error {
+				w, err := s.repair(r)
+				damaged = append(damaged, w)
+				return err
+			}, maxRepairs)
 			tx.Queue("seen_expire", nil, now-micros(seenIDsFor))
 			tx.Queue("action_expire", nil, now-micros(lim.ActionAge))
 			tx.Queue("runs_expire", nil, now-micros(lim.ActionAge))
@@ -76,7 +82,7 @@ func (s *Inbox) sweepOnce(full, invalid bool) (more bool, err error) {
 	if err == nil && gone > 0 {
 		s.cfg.Log.Warn("deleted invalid webhooks that nobody has dealt with: they are too many or too old", "count", gone)
 	}
-	return more, err
+	return more, damaged, err
 }
 
 // sweepFinished deletes the oldest of the finished webhooks, as long as there are too many, or too many bytes, or they are from before a time.

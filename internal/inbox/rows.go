@@ -223,8 +223,11 @@ func scanWebhook(r engine.Row, withContent bool) (*Webhook, error) {
 		return nil, err
 	}
 	w.damaged = named(unreadable, append(slices.Clip(engine.WebhookColumns), "tail", "header", "body"))
-	if w.State = knownState(number); w.State == "" || slices.Contains(w.damaged, "state") {
-		w.State, w.damaged = Parked, append(w.damaged, "state") // no statement finds it by its state; see lane.know
+	if w.State = knownState(number); w.State == "" && !slices.Contains(w.damaged, "state") {
+		w.damaged = append(w.damaged, "state")
+	}
+	if slices.Contains(w.damaged, "state") {
+		w.State = Parked // no statement finds it by its state; see lane.know
 	}
 	if json.Unmarshal([]byte(record), &w.Record) != nil && record != "" {
 		w.Record, w.damaged = Record{}, append(w.damaged, "record")

@@ -68,6 +68,7 @@ CREATE TABLE {schema}.lane (
 ) {keyed};
 CREATE INDEX lane_last_try ON {schema}.lane (receiver, last_try, last_result) WHERE last_result > 0 AND due < {never};
 CREATE INDEX lane_failed ON {schema}.lane (waiting_since) WHERE last_result > 0;
+CREATE INDEX lane_lost ON {schema}.lane (tenant) WHERE {lost};
 CREATE INDEX lane_missed ON {schema}.lane (missed_since) WHERE missed_since > 0;
 
 -- A webhook without its content: this row is updated, so it is small.
@@ -94,6 +95,7 @@ CREATE INDEX webhook_taken     ON {schema}.webhook (tenant, platform, event_type
 CREATE INDEX webhook_waiting   ON {schema}.webhook (tenant, platform, event_type, seq) WHERE state {waiting};
 CREATE INDEX webhook_parked    ON {schema}.webhook (tenant, platform, event_type) WHERE state {parked} AND snapshot = 1;
 CREATE INDEX webhook_attention ON {schema}.webhook (seq) WHERE state {attention};
+CREATE INDEX webhook_unknown   ON {schema}.webhook (seq) WHERE state {unknown};
 CREATE INDEX webhook_finished  ON {schema}.webhook (changed, seq, size) WHERE state {finished};
 CREATE INDEX webhook_invalid   ON {schema}.webhook (digest) WHERE state {invalid};
 CREATE INDEX webhook_lane_invalid ON {schema}.webhook (tenant, platform, event_type, seq) WHERE state {invalid};

@@ -34,6 +34,12 @@ WHERE receiver = $3::text AND last_result = $4::bigint AND due > $5::bigint AND 
 UPDATE {schema}.lane SET last_try = $1::bigint, failing_since = CASE WHEN failing_since > $1::bigint THEN $1::bigint ELSE failing_since END
 WHERE receiver = $2::text AND last_try > $1::bigint AND last_result > 0 AND due < {never}
 
+-- name: damaged
+-- Lanes that no claim finds although something waits in them, and webhooks whose state is none; 1 at most of each.
+SELECT tenant, platform, event_type, seq FROM (SELECT tenant, platform, event_type, 0 AS seq FROM {schema}.lane WHERE {lost} LIMIT $1::bigint) AS l
+UNION ALL
+SELECT tenant, platform, event_type, seq FROM (SELECT tenant, platform, event_type, seq FROM {schema}.webhook WHERE state {unknown} LIMIT $1::bigint) AS w
+
 -- name: receivers
 -- The names that lanes have, one step through the index for each.
 WITH RECURSIVE r (receiver) AS (

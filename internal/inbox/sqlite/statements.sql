@@ -72,6 +72,13 @@ SELECT platform, tenant, seq, uuid, received, name, coalesce(features, '') FROM 
 -- 1 and 2 the tenant.
 SELECT platform, tenant, seq, uuid, received, name, coalesce(features, '') FROM snapshot WHERE tenant = ?1 AND platform = ?2
 
+-- name: snapshots_unread
+-- Some of the tenants whose features cannot be read. It reads all of them.
+SELECT tenant, platform FROM tenants t WHERE NOT features_known AND EXISTS (SELECT 1 FROM snapshot s WHERE s.tenant = t.tenant AND s.platform = t.platform AND s.features IS NOT NULL) LIMIT +?1
+
+-- name: snapshot_unread
+UPDATE snapshot SET features = NULL WHERE tenant = ?1 AND platform = ?2 AND EXISTS (SELECT 1 FROM tenants t WHERE t.tenant = ?1 AND t.platform = ?2 AND NOT t.features_known)
+
 -- name: compare
 -- What is known of a tenant (1, 2), with one row for each platform that has a tenant of this code.
 SELECT n.tenant, n.platform, coalesce(l.last, 0), coalesce(l.last_at, 0), coalesce(l.invalid + l.missed_since, 0), coalesce(f.digest, {empty}), coalesce(f.dismissed, 0), coalesce(f.erased, 0),

@@ -95,7 +95,7 @@ func (s State) Finished() bool { return s.Is(Finished) }
 func (s State) Open() bool { return s.Is(Open) }
 
 // SQL are pairs of what stands in statements and its replacement: behind a column "{NAME}" is a condition, that it has the number of the
-// state, or of one of the states of that kind; "{#NAME}" is the number itself.
+// state, or of one of the states of that kind; "{#NAME}" is the number itself; {unknown}: a number that no state has, in a damaged row.
 func SQL() (pairs []string) {
 	for n := range All {
 		name := string(All[n].State)
@@ -104,23 +104,24 @@ func SQL() (pairs []string) {
 	for name, kind := range kinds {
 		pairs = append(pairs, "{"+name+"}", condition(kind))
 	}
-	return pairs
+	return append(pairs, "{unknown}", "NOT IN ("+strings.Join(numbers(func(Kind) bool { return true }), ", ")+")")
+}
+
+// numbers returns the numbers of states of some kinds.
+func numbers(of func(Kind) bool) (all []string) {
+	for n := range All {
+		if of(All[n].Kind) {
+			all = append(all, fmt.Sprint(n))
+		}
+	}
+	return all
 }
 
 // condition is a comparison where one is enough, because an engine evaluates it for each row of a partial index.
 func condition(k Kind) string {
-	var numbers []string
-	first := -1
-	for n := range All {
-		if All[n].Kind&k != 0 {
-			numbers = append(numbers, fmt.Sprint(n))
-			if first < 0 {
-				first = n
-			}
-		}
-	}
-	if upToEnd := len(numbers) == len(All)-first; upToEnd {
+	all := numbers(func(of Kind) bool { return of&k != 0 })
+	if first := len(All) - len(all); all[0] == fmt.Sprint(first) { // all up to the end
 		return fmt.Sprint("> ", first-1)
 	}
-	return "IN (" + strings.Join(numbers, ", ") + ")"
+	return "IN (" + strings.Join(all, ", ") + ")"
 }
