@@ -379,7 +379,7 @@ func (c *courier) outcomeSaved(o *Outcome, err error) {
 	t := c.targets[lease.Receiver]
 	if err != nil && !errors.Is(err, ErrClosed) && (o.Try.Accepted() || lease.Valid()) && !c.hardStopped() {
 		// Try again, for as long as an outage lasts: without its outcome a webhook that was accepted would be sent once more. If the
-		// database refuses this very outcome, each try fails for all that are written with it, or has them wait for a lock. So the lease is
+		// database refuses this very outcome, all that are written with it fail, too, or wait for a lock. So the lease is
 		// given up after some tries, unless it is in a file, where nobody else could get it.
 		wait := saveAgain
 		if errors.As(err, new(*engine.StatementError)) {

@@ -15,7 +15,7 @@ import (
 // seconds the inbox says so, whatever the transaction was for, until one is committed.
 func TestAnyTransactionThatHangsShows(t *testing.T) {
 	t.Parallel()
-	for _, statement := range []string{"sweep_lock", "webhook_add"} {
+	for _, statement := range []string{"sweep_lock", "add_webhook"} {
 		t.Run(statement, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
@@ -33,7 +33,7 @@ func TestAnyTransactionThatHangsShows(t *testing.T) {
 				}
 				close(e.release)
 				synctest.Wait()
-				if statement == "webhook_add" && i.Err() == nil { // after the others the next one is committed at once
+				if statement == "add_webhook" && i.Err() == nil { // after the others the next one is committed at once
 					t.Error("nobody knows whether it was done, and the inbox says that all is well")
 				}
 				time.Sleep(2 * time.Second)

@@ -501,7 +501,7 @@ func dedupDigest(w *Webhook) []byte {
 	return w.digest
 }
 
-// snapshotColumns returns the arguments of snapshot_save.
+// snapshotColumns returns the row of a snapshot.
 func snapshotColumns(r *snapshot.Stored) []any {
 	return []any{r.Tenant, r.Platform, r.Seq, r.Webhook, r.Received.UnixMicro(), r.Name, string(r.Features)}
 }

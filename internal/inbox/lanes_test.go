@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"usher/internal/inbox/engine"
 	"usher/internal/receiver"
 	"usher/internal/snapshot"
 	"usher/internal/testkit"
@@ -948,4 +949,54 @@ func TestWorldsOnLanes(t *testing.T) {
 	}
 	took := time.Since(began)
 	t.Logf("%.0f worlds a second; %d arrivals, %d tries, %d questions; %v", float64(seen["world"])/took.Seconds(), arrivals, tries, asked, seen)
+}
+
+// A lane is read as it was written: its fields are the columns of 001.sql, each once.
+func TestLaneIsItsColumns(t *testing.T) {
+	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
+		e := open()
+		defer e.Close()
+		wrote := &lane{Lane: webhookgate.Lane{Tenant: "t", Platform: "p"}, paused: true, takenSnapshot: true}
+		wrote.missed = wrote.missed.Add(webhookgate.MissedWebhook{Digest: sha256Of([]byte("m")), At: moment(901), Snapshot: true})
+		wrote.missed.Since = moment(900)
+		kinds := engine.TableOf("lane").Columns
+		fields := wrote.fields()
+		if len(fields) != len(kinds) {
+			t.Fatalf("%d fields, and %d columns", len(fields), len(kinds))
+		}
+		for n, c := range kinds {
+			kind := ""
+			switch f := fields[n].(type) {
+			case *int64:
+				if kind = "int"; n > 3 {
+					*f = 100 + int64(n)
+				}
+				if c.Name == "last_result" {
+					*f = lastMiss
+				}
+			case *string:
+				if kind = "text"; n > 2 {
+					*f = fmt.Sprint("text", n)
+				}
+			case *[]byte:
+				kind, *f = "bytes", fmt.Append(nil, "bytes", n)
+			}
+			if kind != c.Kind {
+				t.Errorf("column %s is %s, and the field %s", c.Name, c.Kind, kind)
+			}
+		}
+		check(t, e.Write(func(tx engine.Tx) error {
+			tx.Queue("lane_add", nil, []string{"t"}, []string{"p"}, []string{""})
+			queueRows(tx, "lane_save", []*lane{wrote}, (*lane).columns)
+			return nil
+		}))
+		var read *lane
+		check(t, e.Read(t.Context(), func(tx engine.Tx) error {
+			tx.Queue("lanes_of_tenant", func(r engine.Row) (err error) { read, err = scanLane(r); return err }, "t")
+			return tx.Send()
+		}))
+		if got, want := fmt.Sprintf("%+v", read.columns()), fmt.Sprintf("%+v", wrote.columns()); got != want || read.damaged != nil {
+			t.Errorf("read  %s\nwrote %s\ndamaged %q", got, want, read.damaged)
+		}
+	})
 }

@@ -38,7 +38,7 @@ type guardedTx struct {
 
 func (tx *guardedTx) Queue(name string, each func(engine.Row) error, args ...any) {
 	if tenant := tx.e.tenant.Load(); tenant != nil && name == "lane_save" {
-		tx.rejects = tx.rejects || slices.Contains(args[len(args)-3].([]string), *tenant)
+		tx.rejects = tx.rejects || slices.Contains(args[0].([]string), *tenant)
 	}
 	tx.Tx.Queue(name, each, args...)
 }

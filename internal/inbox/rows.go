@@ -214,7 +214,7 @@ func scanWebhook(r engine.Row, withContent bool) (*Webhook, error) {
 	var number, snapshot, received, changed, tail int64
 	var record string
 	var header []byte
-	into := []any{&w.ID, &w.UUID, &w.Tenant, &w.Platform, &w.lane.Type, &w.Type, &snapshot, &w.digest, &w.size, &received, &number, &w.rank, &changed, &w.Why, &record, &w.Source, &tail}
+	into := []any{&w.ID, &w.UUID, &w.Tenant, &w.Platform, &w.lane.Type, &w.Type, &snapshot, &w.digest, &w.size, &received, &number, &w.rank, &changed, &w.Why, &w.Source, &record, &tail}
 	if withContent {
 		into = append(into, &header, &w.Body)
 	}
@@ -266,10 +266,10 @@ func knownState(number int64) State {
 	return s
 }
 
-// columns returns the arguments of webhook_add.
+// columns returns its row.
 func (w *Webhook) columns() []any {
 	return []any{w.ID, w.UUID, w.lane.Tenant, w.lane.Platform, w.lane.Type, w.Type, w.snapshot, w.digest, w.size, w.Received.UnixMicro(),
-		w.State.Number(), w.rank, w.Changed.UnixMicro(), w.Why, w.encodeRecord(), w.Source}
+		w.State.Number(), w.rank, w.Changed.UnixMicro(), w.Why, w.Source, w.encodeRecord()}
 }
 
 // changes returns the arguments of webhook_save.
@@ -375,17 +375,27 @@ type lane struct {
 	takenSnapshot bool   // it says the complete state of the tenant; else it settles only what is itself
 	missed        webhookgate.MissedSet
 
+	raw rawLane
 	memory
+}
+
+// rawLane is what a lane's row has in another form.
+type rawLane struct {
+	paused, takenSnapshot, missedSince, missedLast int64
+	missed                                         []byte
+}
+
+// fields are what a lane's row has, in the order of the columns in 001.sql.
+func (l *lane) fields() []any {
+	return []any{&l.Tenant, &l.Platform, &l.Type, &l.receiver, &l.tail, &l.tailID, &l.tailDigest, &l.held, &l.heldAt, &l.heldBy, &l.heldID,
+		&l.waiting, &l.parked, &l.invalid, &l.bytes, &l.waitingSince, &l.lastResult, &l.failures, &l.failingSince, &l.lastTry, &l.notBefore, &l.raw.paused, &l.due,
+		&l.owner, &l.leasedID, &l.token, &l.last, &l.lastAt, &l.taken, &l.takenAt, &l.raw.takenSnapshot, &l.raw.missedSince, &l.raw.missedLast, &l.raw.missed}
 }
 
 // scanLane reads a row of {lane}. One that is damaged says so; lane.recount makes it whole.
 func scanLane(r engine.Row, before ...any) (*lane, error) {
 	l := &lane{memory: memory{frontier: math.MinInt64}}
-	var paused, takenSnapshot, missedSince, missedLast int64
-	var missed []byte
-	unreadable, err := engine.Unreadable(r.Scan(append(before, &l.Tenant, &l.Platform, &l.Type, &l.receiver, &l.tail, &l.tailID, &l.tailDigest, &l.held, &l.heldAt, &l.heldBy, &l.heldID,
-		&l.waiting, &l.parked, &l.invalid, &l.bytes, &l.waitingSince, &l.lastResult, &l.failures, &l.failingSince, &l.lastTry, &l.notBefore, &paused, &l.due, &l.owner, &l.leasedID, &l.token, &l.last, &l.lastAt,
-		&l.taken, &l.takenAt, &takenSnapshot, &missedSince, &missedLast, &missed)...))
+	unreadable, err := engine.Unreadable(r.Scan(append(before, l.fields()...)...))
 	for i := range unreadable {
 		unreadable[i] -= len(before)
 	}
@@ -400,9 +410,8 @@ func scanLane(r engine.Row, before ...any) (*lane, error) {
 			*n.value, l.damaged = 0, append(l.damaged, n.column)
 		}
 	}
-	l.missed, l.taken = readMissed(missedSince, missedLast, missed), orNil(l.taken)
-	l.paused, l.takenSnapshot = paused != 0, takenSnapshot != 0
-	l.tailDigest, l.held, l.owner = orNil(l.tailDigest), orNil(l.held), orNil(l.owner)
+	l.paused, l.takenSnapshot, l.missed = l.raw.paused != 0, l.raw.takenSnapshot != 0, readMissed(l.raw.missedSince, l.raw.missedLast, l.raw.missed)
+	l.tailDigest, l.held, l.owner, l.taken = orNil(l.tailDigest), orNil(l.held), orNil(l.owner), orNil(l.taken)
 	if l.owner == nil {
 		l.leasedID = 0 // the engine may have ended the lease, at its start
 	}
@@ -417,11 +426,21 @@ func orNil(b []byte) []byte {
 	return b
 }
 
-// columns returns the arguments of lane_save.
+// columns returns its row.
 func (l *lane) columns() []any {
-	return []any{l.receiver, l.tail, l.tailID, l.tailDigest, l.held, l.heldAt, l.heldBy, l.heldID,
-		l.waiting, l.parked, l.invalid, l.bytes, l.waitingSince, l.lastResult, l.failures, l.failingSince, l.lastTry, l.notBefore, l.paused, l.due, l.owner, l.leasedID, l.token, l.last, l.lastAt,
-		l.taken, l.takenAt, l.takenSnapshot, since(l.missed), microsOf(l.missed.Last()), digests(l.missed), l.Tenant, l.Platform, l.Type}
+	l.raw = rawLane{boolNumber(l.paused), boolNumber(l.takenSnapshot), since(l.missed), microsOf(l.missed.Last()), digests(l.missed)}
+	row := l.fields()
+	for n, field := range row {
+		switch field := field.(type) {
+		case *int64:
+			row[n] = *field
+		case *string:
+			row[n] = *field
+		case *[]byte:
+			row[n] = *field
+		}
+	}
+	return row
 }
 
 // queueRows queues a statement for many rows: it passes each column as one slice. No value is NULL.

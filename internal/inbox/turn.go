@@ -520,8 +520,8 @@ func (t *sqlTurn) save() {
 	})
 	insertWebhooks(t.tx, added)
 	queueRows(t.tx, "webhook_save", changed, (*Webhook).changes)
-	queueRows(t.tx, "snapshot_save", snapshots, snapshotColumns)
-	queueRows(t.tx, "seen_save", seen, (*seenRow).columns)
+	queueRows(t.tx, "import_snapshot", snapshots, snapshotColumns)
+	queueRows(t.tx, "import_seen_id", seen, (*seenRow).columns)
 	if len(deleted) > 0 {
 		t.tx.Queue("webhook_delete", nil, among(deleted))
 		t.tx.Queue("content_delete", nil, among(deleted))
@@ -539,6 +539,6 @@ func (t *sqlTurn) save() {
 
 // insertWebhooks queues new rows.
 func insertWebhooks(tx engine.Tx, all []*Webhook) {
-	queueRows(tx, "webhook_add", all, (*Webhook).columns)
-	queueRows(tx, "content_add", all, func(h *Webhook) []any { return []any{h.ID, encodeHeader(h.Header), h.Body} })
+	queueRows(tx, "add_webhook", all, (*Webhook).columns)
+	queueRows(tx, "add_content", all, func(h *Webhook) []any { return []any{h.ID, encodeHeader(h.Header), h.Body} })
 }

@@ -19,12 +19,7 @@ var Tables string
 var sharedStatements string
 
 // LaneColumns and WebhookColumns are the columns of {lane} and {webhook}, as scanLane and scanWebhook read them.
-var (
-	LaneColumns = strings.Fields(`tenant platform event_type receiver tail tail_id tail_digest held held_at held_by held_id
-		waiting parked invalid bytes waiting_since last_result failures failing_since last_try not_before paused due owner leased token last last_at
-		taken taken_at taken_snapshot missed_since missed_last missed`)
-	WebhookColumns = strings.Fields(`seq uuid tenant platform event_type type snapshot digest size received state rank changed why record source`)
-)
+var LaneColumns, WebhookColumns = TableOf("lane").Names(), TableOf("webhook").Names()
 
 // Spelling makes from the SQL in .sql files the SQL of one engine. own are pairs: a text and its replacement, as in
 // strings.NewReplacer. {lane} and {webhook} become the columns that scanLane and scanWebhook read.
@@ -52,7 +47,7 @@ const stands = "f.result <> '' AND f.dismissed = 0 AND NOT EXISTS (SELECT 1 FROM
 var amount = regexp.MustCompile(`\{amount (\w+)\}`)
 
 // Statements returns an engine's statements by their names: those that both engines have, and the engine's own. In the text each
-// stands below a line "-- name: NAME". Those of an export and an import are made from the tables.
+// stands below a line "-- name: NAME". Those that read or write whole rows are made from the tables; see Layout.statements.
 func Statements(own string, spelling *strings.Replacer) map[string]string {
 	all := make(map[string]string)
 	for _, part := range append(strings.Split(sharedStatements, "-- name: ")[1:], strings.Split(own, "-- name: ")[1:]...) {
@@ -64,10 +59,20 @@ func Statements(own string, spelling *strings.Replacer) map[string]string {
 			all[name+"_up"] = strings.NewReplacer("w.seq < ", "w.seq > ", "w.seq DESC", "w.seq").Replace(all[name])
 		}
 	}
+	put, save := all["put"], all["save"]
+	delete(all, "put")
+	delete(all, "save")
 	for _, l := range Exported {
-		read, add := l.statements(all["import"])
-		all["export_"+l.Name], all["import_"+l.Name] = spelling.Replace(read), spelling.Replace(add)
+		export, add, replacing, _ := l.statements(put, save)
+		all["export_"+l.Name], all["add_"+l.Name], all["import_"+l.Name] = spelling.Replace(export), spelling.Replace(add), spelling.Replace(replacing)
 	}
-	delete(all, "import")
+	for _, u := range updates {
+		l := TableOf(u.table)
+		if u.columns != "" {
+			l = l.only(strings.Fields(u.columns))
+		}
+		_, _, _, update := l.statements(put, save)
+		all[u.name] = spelling.Replace(update)
+	}
 	return all
 }

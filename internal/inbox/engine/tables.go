@@ -3,6 +3,7 @@ package engine
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -108,26 +109,62 @@ func readLayouts(script string) (all []Layout) {
 	return all
 }
 
-// statements returns the two statements of a table: export_NAME reads its rows, and import_NAME, whose arguments are its columns, adds some.
-// insert is how an engine does that.
-func (l *Layout) statements(insert string) (read, add string) {
-	var from, names, arguments, values, arrays, set []string
+// TableOf returns a table of an export.
+func TableOf(name string) *Layout {
+	return &Exported[slices.IndexFunc(Exported, func(l Layout) bool { return l.Name == name })]
+}
+
+// Names are the names of its columns.
+func (l *Layout) Names() (names []string) {
+	for _, c := range l.Columns {
+		names = append(names, c.Name)
+	}
+	return names
+}
+
+// updates are the statements that update some columns of rows, by their key: those that are left out have not changed.
+var updates = []struct{ name, table, columns string }{
+	{"lane_save", "lane", ""}, // all
+	{"lane_note", "lane", "last last_at taken taken_at taken_snapshot"},
+	{"webhook_save", "webhook", "state rank changed why record"},
+}
+
+// only returns the table with its key and some of its other columns.
+func (l *Layout) only(columns []string) *Layout {
+	part := *l
+	part.Columns = slices.DeleteFunc(slices.Clone(l.Columns), func(c Column) bool { return !slices.Contains(l.Key, c.Name) && !slices.Contains(columns, c.Name) })
+	return &part
+}
+
+// statements returns the statements of a table: one reads all rows for an export. The arguments of the others are its columns: they add rows; add
+// rows or replace those that are there; update rows by their key. put and save are how an engine does that.
+func (l *Layout) statements(put, save string) (export, add, replacing, update string) {
+	var from, arguments, values, arrays, keyArguments, keyValues, replace, setArguments, setValues []string
 	for n, c := range l.Columns {
 		column, argument, value := c.Name, fmt.Sprint("$", n+1), "n."+c.Name
 		arrays = append(arrays, argument+"::"+map[string]string{"int": "bigint[]", "text": "text[]", "bytes": "bytea[]", "json": "text[]"}[c.Kind])
 		if c.Kind == "json" {
 			column, argument, value = "coalesce("+column+"::text, '')", "nullif("+argument+", '')", "nullif("+value+", '')::jsonb"
 		}
+		arguments, values = append(arguments, argument), append(values, value)
 		if !c.LeftOut {
-			from, set = append(from, column), append(set, c.Name+" = excluded."+c.Name)
+			from = append(from, column)
 		}
-		names, arguments, values = append(names, c.Name), append(arguments, argument), append(values, value)
+		switch {
+		case slices.Contains(l.Key, c.Name):
+			keyArguments, keyValues = append(keyArguments, c.Name+" = "+argument), append(keyValues, "t."+c.Name+" = "+value)
+			continue
+		case !c.LeftOut:
+			replace = append(replace, c.Name+" = excluded."+c.Name)
+		}
+		setArguments, setValues = append(setArguments, c.Name+" = "+argument), append(setValues, c.Name+" = "+value)
 	}
 	list := func(all []string) string { return strings.Join(all, ", ") }
-	conflict := ""
-	if l.Unique { // an inbox without webhooks may have such a row
-		conflict = "ON CONFLICT (" + list(l.Key) + ") DO UPDATE SET " + list(set)
+	spell := strings.NewReplacer("{table}", l.Name, "{columns}", list(l.Names()), "{arguments}", list(arguments), "{values}", list(values), "{arrays}", list(arrays),
+		"{set arguments}", list(setArguments), "{set values}", list(setValues), "{key arguments}", strings.Join(keyArguments, " AND "), "{key values}", strings.Join(keyValues, " AND "))
+	export = "SELECT " + list(from) + " FROM {schema}." + l.Name + " ORDER BY " + list(l.Key)
+	if add = spell.Replace(put); l.Unique { // an inbox without webhooks may have such a row
+		replacing = " ON CONFLICT (" + list(l.Key) + ") DO UPDATE SET " + list(replace)
 	}
-	return "SELECT " + list(from) + " FROM {schema}." + l.Name + " ORDER BY " + list(l.Key),
-		strings.NewReplacer("{table}", l.Name, "{columns}", list(names), "{arguments}", list(arguments), "{values}", list(values), "{arrays}", list(arrays), "{conflict}", conflict).Replace(insert)
+	return export, add, add + replacing, spell.Replace(save)
 }

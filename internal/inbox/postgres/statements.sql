@@ -18,24 +18,6 @@ ORDER BY l.tenant, l.platform, l.event_type FOR UPDATE OF l
 -- Lanes that have no name: nobody can deliver them, and they are not found any more.
 UPDATE {schema}.lane SET due = {never} WHERE tenant = '' AND event_type = ''
 
--- name: lane_save
-UPDATE {schema}.lane l SET receiver = n.receiver, tail = n.tail, tail_id = n.tail_id, tail_digest = n.tail_digest, held = n.held, held_at = n.held_at, held_by = n.held_by, held_id = n.held_id,
-	waiting = n.waiting, parked = n.parked, invalid = n.invalid, bytes = n.bytes, waiting_since = n.waiting_since,
-	last_result = n.last_result, failures = n.failures, failing_since = n.failing_since, last_try = n.last_try, not_before = n.not_before, paused = n.paused, due = n.due, owner = n.owner, leased = n.leased, token = n.token, last = n.last, last_at = n.last_at,
-	taken = n.taken, taken_at = n.taken_at, taken_snapshot = n.taken_snapshot, missed_since = n.missed_since, missed_last = n.missed_last, missed = n.missed
-FROM unnest($1::text[], $2::bigint[], $3::text[], $4::bytea[], $5::bytea[], $6::bigint[], $7::text[], $8::text[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[],
-	$13::bigint[], $14::bigint[], $15::bigint[], $16::bigint[], $17::bigint[], $18::bigint[], $19::bigint[], $20::bigint[],
-	$21::bytea[], $22::bigint[], $23::bigint[], $24::bigint[], $25::bigint[], $26::bytea[], $27::bigint[], $28::bigint[], $29::bigint[], $30::bigint[], $31::bytea[], $32::text[], $33::text[], $34::text[])
-	AS n (receiver, tail, tail_id, tail_digest, held, held_at, held_by, held_id, waiting, parked, invalid, bytes, waiting_since, last_result, failures, failing_since, last_try,
-	not_before, paused, due, owner, leased, token, last, last_at, taken, taken_at, taken_snapshot, missed_since, missed_last, missed, tenant, platform, event_type)
-WHERE l.tenant = n.tenant AND l.platform = n.platform AND l.event_type = n.event_type
-
--- name: lane_note
--- For lanes of which nothing else has changed.
-UPDATE {schema}.lane l SET last = n.last, last_at = n.last_at, taken = n.taken, taken_at = n.taken_at, taken_snapshot = n.taken_snapshot
-FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bytea[], $7::bigint[], $8::bigint[]) AS n (tenant, platform, event_type, last, last_at, taken, taken_at, taken_snapshot)
-WHERE l.tenant = n.tenant AND l.platform = n.platform AND l.event_type = n.event_type
-
 -- name: touch
 -- A write that changes nothing, to find out whether the database can be written.
 UPDATE {schema}.schema_version SET version = version
@@ -62,24 +44,6 @@ JOIN {schema}.lane l ON l.tenant = n.tenant AND l.platform = n.platform AND l.ev
 SELECT {webhook} FROM unnest($1::text[], $2::text[], $3::text[]) AS n (tenant, platform, event_type)
 JOIN {schema}.lane l ON l.tenant = n.tenant AND l.platform = n.platform AND l.event_type = n.event_type
 JOIN {schema}.webhook w ON w.seq = l.tail AND w.state {waiting}
-
--- name: webhook_add
-INSERT INTO {schema}.webhook (seq, uuid, tenant, platform, event_type, type, snapshot, digest, size, received, state, rank, changed, why, record, source)
-SELECT * FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::bytea[], $9::bigint[], $10::bigint[], $11::bigint[],
-	$12::bigint[], $13::bigint[], $14::text[], $15::text[], $16::text[])
-
--- name: webhook_save
-UPDATE {schema}.webhook w SET state = n.state, rank = n.rank, changed = n.changed, why = n.why, record = n.record
-FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::text[], $6::text[]) AS n (seq, state, rank, changed, why, record) WHERE w.seq = n.seq
-
--- name: content_add
-INSERT INTO {schema}.content (seq, header, body) SELECT * FROM unnest($1::bigint[], $2::bytea[], $3::bytea[])
-
--- name: snapshot_save
-INSERT INTO {schema}.snapshot (tenant, platform, seq, uuid, received, name, features)
-SELECT n.tenant, n.platform, n.seq, n.uuid, n.received, n.name, nullif(n.features, '')::jsonb
-FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[], $5::bigint[], $6::text[], $7::text[]) AS n (tenant, platform, seq, uuid, received, name, features)
-ON CONFLICT (tenant, platform) DO UPDATE SET seq = excluded.seq, uuid = excluded.uuid, received = excluded.received, name = excluded.name, features = excluded.features
 
 -- name: snapshots
 SELECT platform, tenant, seq, uuid, received, name, coalesce(features::text, '') FROM {schema}.snapshot WHERE tenant = ANY($1::text[])
@@ -119,11 +83,6 @@ SELECT s.tenant, s.platform, s.event_type, s.id, s.digest, s.seq, s.at, coalesce
 FROM unnest($1::text[], $2::text[], $3::text[], $4::bytea[]) AS n (tenant, platform, event_type, id)
 JOIN {schema}.seen_id s ON s.tenant = n.tenant AND s.platform = n.platform AND s.event_type = n.event_type AND s.id = n.id
 LEFT JOIN {schema}.webhook w ON w.seq = s.seq
-
--- name: seen_save
-INSERT INTO {schema}.seen_id (tenant, platform, event_type, id, digest, seq, at, uuid)
-SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::bytea[], $5::bytea[], $6::bigint[], $7::bigint[], $8::text[])
-ON CONFLICT (tenant, platform, event_type, id, digest) DO UPDATE SET seq = excluded.seq, at = excluded.at, uuid = excluded.uuid
 
 -- name: previous
 -- Two rows for each webhook (1 to 3 its lane, 4 its number): its tenant's last snapshot before it that was taken in, and the last one that
@@ -167,8 +126,11 @@ SELECT set_config('search_path', 'pg_catalog, pg_temp', true), -- see safePath
 -- name: import_lock
 LOCK TABLE {schema}.lane IN EXCLUSIVE MODE -- a weaker lock could deadlock with a transaction that has locked a lane
 
--- name: import
-INSERT INTO {schema}.{table} ({columns}) SELECT {values} FROM unnest({arrays}) AS n ({columns}) {conflict}
+-- name: put
+INSERT INTO {schema}.{table} ({columns}) SELECT {values} FROM unnest({arrays}) AS n ({columns})
+
+-- name: save
+UPDATE {schema}.{table} t SET {set values} FROM unnest({arrays}) AS n ({columns}) WHERE {key values}
 
 -- name: last_number
 SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {schema}.number

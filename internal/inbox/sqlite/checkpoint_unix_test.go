@@ -31,7 +31,7 @@ func TestCheckpointFails(t *testing.T) {
 	}
 	defer e.Close()
 	add := func(seq, size int64) error {
-		return e.Write(func(tx engine.Tx) error { tx.Queue("content_add", nil, seq, []byte{}, make([]byte, size)); return nil })
+		return e.Write(func(tx engine.Tx) error { tx.Queue("add_content", nil, seq, []byte{}, make([]byte, size)); return nil })
 	}
 	if err := add(1, 20<<20); err != nil {
 		t.Fatal(err)

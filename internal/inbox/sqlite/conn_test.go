@@ -37,7 +37,7 @@ func TestValuesComeBackAsTheyWere(t *testing.T) {
 				if err := c.run(t.Context(), "run_save", nil, []any{"r", int64(2), number, int64(1), text, text}); err != nil {
 					t.Fatal(err)
 				}
-				if err := c.run(t.Context(), "content_add", nil, []any{[]int64{1}, [][]byte{blob}, [][]byte{large}}); err != nil {
+				if err := c.run(t.Context(), "add_content", nil, []any{[]int64{1}, [][]byte{blob}, [][]byte{large}}); err != nil {
 					t.Fatal(err)
 				}
 				rows := 0
@@ -78,7 +78,7 @@ func TestValuesComeBackAsTheyWere(t *testing.T) {
 // The bytes of a row are the caller's, also after the next row and after the statement.
 func TestBytesMayBeKept(t *testing.T) {
 	c := aConn(t)
-	if err := c.run(t.Context(), "content_add", nil, []any{[]int64{1, 2}, [][]byte{[]byte("one"), []byte("two")}, [][]byte{[]byte("ONE"), []byte("TWO")}}); err != nil {
+	if err := c.run(t.Context(), "add_content", nil, []any{[]int64{1, 2}, [][]byte{[]byte("one"), []byte("two")}, [][]byte{[]byte("ONE"), []byte("TWO")}}); err != nil {
 		t.Fatal(err)
 	}
 	var kept [][]byte
@@ -160,7 +160,7 @@ func TestStatementRunsAgainAfterAPanic(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer e.Close()
-	err = e.conn.run(t.Context(), "content_add", nil, []any{[]int64{1, 2, 3}, [][]byte{{}, {}, {}}, [][]byte{{}, {}, {}}})
+	err = e.conn.run(t.Context(), "add_content", nil, []any{[]int64{1, 2, 3}, [][]byte{{}, {}, {}}, [][]byte{{}, {}, {}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -221,7 +221,7 @@ func TestFileInAnotherEncoding(t *testing.T) {
 func TestStatementRunsAgainAfterItFailed(t *testing.T) {
 	c := aConn(t)
 	add := func(seq int64) error {
-		return c.run(t.Context(), "content_add", nil, []any{seq, []byte{}, []byte{}})
+		return c.run(t.Context(), "add_content", nil, []any{seq, []byte{}, []byte{}})
 	}
 	err := errors.Join(add(1), add(2))
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 )
 
 func (e *Engine) addContent(seq, size int64) error {
-	return e.Write(func(tx engine.Tx) error { tx.Queue("content_add", nil, seq, []byte{}, make([]byte, size)); return nil })
+	return e.Write(func(tx engine.Tx) error { tx.Queue("add_content", nil, seq, []byte{}, make([]byte, size)); return nil })
 }
 
 // wantFull reports an error that is not that of a full disk.

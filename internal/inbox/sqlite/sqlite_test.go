@@ -35,7 +35,7 @@ func TestWritesDoNotWaitForReaders(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	write("0", func(tx engine.Tx) { tx.Queue("content_add", nil, int64(1), []byte{}, []byte("secret")) })
+	write("0", func(tx engine.Tx) { tx.Queue("add_content", nil, int64(1), []byte{}, []byte("secret")) })
 	err = e.Read(t.Context(), func(tx engine.Tx) error {
 		tx.Queue("last_number", func(r engine.Row) error { return nil })
 		if err := tx.Send(); err != nil {
@@ -98,7 +98,7 @@ func TestAnImportRunsOnce(t *testing.T) {
 		if runs++; runs > 1 {
 			return nil // the file has been read
 		}
-		tx.Queue("content_add", nil, int64(1), []byte{}, make([]byte, 1<<20))
+		tx.Queue("add_content", nil, int64(1), []byte{}, make([]byte, 1<<20))
 		return tx.Send()
 	})
 	if err == nil || runs != 1 {

@@ -22,17 +22,6 @@ SELECT {lane} FROM lane l WHERE l.tenant = ?1 AND l.platform = ?2 AND l.event_ty
 -- Lanes whose key is damaged: nobody can deliver them, and they are not found any more.
 UPDATE lane SET due = {never} WHERE typeof(tenant) <> 'text' OR typeof(platform) <> 'text' OR typeof(event_type) <> 'text' OR tenant = '' AND event_type = ''
 
--- name: lane_save
-UPDATE lane SET receiver = ?, tail = ?, tail_id = ?, tail_digest = ?, held = ?, held_at = ?, held_by = ?, held_id = ?,
-	waiting = ?, parked = ?, invalid = ?, bytes = ?, waiting_since = ?, last_result = ?, failures = ?, failing_since = ?, last_try = ?, not_before = ?,
-	paused = ?, due = ?, owner = ?, leased = ?, token = ?, last = ?, last_at = ?,
-	taken = ?, taken_at = ?, taken_snapshot = ?, missed_since = ?, missed_last = ?, missed = ?
-WHERE tenant = ? AND platform = ? AND event_type = ?
-
--- name: lane_note
--- For lanes of which nothing else has changed.
-UPDATE lane SET last = ?4, last_at = ?5, taken = ?6, taken_at = ?7, taken_snapshot = ?8 WHERE tenant = ?1 AND platform = ?2 AND event_type = ?3
-
 -- name: touch
 -- A write that changes nothing, to find out whether the database can be written.
 UPDATE number SET last = last
@@ -50,20 +39,6 @@ WHERE l.tenant = ?1 AND l.platform = ?2 AND l.event_type = ?3 AND l.waiting > (?
 
 -- name: tail_waiting
 SELECT {webhook} FROM lane l JOIN webhook w ON w.seq = l.tail WHERE l.tenant = ?1 AND l.platform = ?2 AND l.event_type = ?3 AND w.state {waiting}
-
--- name: webhook_add
-INSERT INTO webhook (seq, uuid, tenant, platform, event_type, type, snapshot, digest, size, received, state, rank, changed, why, record, source)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-
--- name: webhook_save
-UPDATE webhook SET state = ?2, rank = ?3, changed = ?4, why = ?5, record = ?6 WHERE seq = ?1
-
--- name: content_add
-INSERT INTO content (seq, header, body) VALUES (?, ?, ?)
-
--- name: snapshot_save
-INSERT INTO snapshot (tenant, platform, seq, uuid, received, name, features) VALUES (?, ?, ?, ?, ?, ?, nullif(?, ''))
-ON CONFLICT (tenant, platform) DO UPDATE SET seq = excluded.seq, uuid = excluded.uuid, received = excluded.received, name = excluded.name, features = excluded.features
 
 -- name: snapshots
 SELECT platform, tenant, seq, uuid, received, name, coalesce(features, '') FROM snapshot WHERE tenant = ?1
@@ -105,10 +80,6 @@ DELETE FROM finding WHERE tenant = ?1 AND platform = ?2 AND (knows <= ?3 OR know
 SELECT s.tenant, s.platform, s.event_type, s.id, s.digest, s.seq, s.at, coalesce(w.state, {#delivered}), s.uuid FROM seen_id s LEFT JOIN webhook w ON w.seq = s.seq
 WHERE s.tenant = ?1 AND s.platform = ?2 AND s.event_type = ?3 AND s.id = ?4
 
--- name: seen_save
-INSERT INTO seen_id (tenant, platform, event_type, id, digest, seq, at, uuid) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
-ON CONFLICT (tenant, platform, event_type, id, digest) DO UPDATE SET seq = excluded.seq, at = excluded.at, uuid = excluded.uuid
-
 -- name: previous
 -- Two rows for each webhook (1 to 3 its lane, 4 its number): its tenant's last snapshot before it that was taken in, and the last one that
 -- was accepted (delivered, stored: 1), with its body.
@@ -135,8 +106,11 @@ SELECT 1
 -- The whole file is locked already.
 SELECT 1
 
--- name: import
-INSERT INTO {table} ({columns}) VALUES ({arguments}) {conflict}
+-- name: put
+INSERT INTO {table} ({columns}) VALUES ({arguments})
+
+-- name: save
+UPDATE {table} SET {set arguments} WHERE {key arguments}
 
 -- name: last_number
 SELECT last FROM number
