@@ -83,7 +83,8 @@ claims() {
 		claim "what the chart makes of $variant-values.yaml: no warning, ready, and it answers" try_chart $variant
 		chart $variant | kubectl -n billing delete --ignore-not-found -f - >/dev/null 2>&1 || true
 	done
-	echo "untried  'helm install' itself" | tee -a "$work/table"
+	volume helm >/dev/null
+	claim "helm install of the chart, as deploy/README says: no warning, ready; helm upgrade; helm uninstall leaves only the volume" try_helm
 
 	echo "untried  the chart's PodMonitor and PrometheusRule: there is no operator that takes them" | tee -a "$work/table"
 	echo "untried  NetworkPolicies: the cluster takes them, but no network plugin that enforces them could be had as a Go module or a Debian package" | tee -a "$work/table"
@@ -383,6 +384,19 @@ try_chart() {
 	"chart_$1"
 }
 
+try_helm() {
+	local install=(-n billing --wait --timeout 180s --set image.repository=registry.example.com/usher --set receiver.url=http://provisioning.default.svc:3000/provisioning)
+	quiet helm install usher "$top/deploy/helm/usher" "${install[@]}"
+	sends usher
+	quiet helm upgrade usher "$top/deploy/helm/usher" "${install[@]}" --set settings.USHER_LOG_LEVEL=debug
+	kubectl -n billing exec statefulset/usher -- /usher inbox ls | grep delivered # what the inbox had before
+	sends usher
+	helm uninstall usher -n billing --wait
+	eventually 60 left persistentvolumeclaim/inbox-usher-0
+}
+
+left() { is "$1" "$(kubectl -n billing get all,pvc,configmap,secret,pdb,networkpolicy,serviceaccount -l app.kubernetes.io/instance=usher -o name)"; }
+
 # A volume as a cluster gives it: there is nobody here who would make one.
 volume() {
 	mkdir -p "$work/volumes/$1"
@@ -420,8 +434,8 @@ chart_outbound() {
 	kubectl -n billing exec deployment/billing-usher-outbound -- /usher check
 }
 
-# sends SERVICE: webhooks to it arrive, once kube-proxy knows the Service.
-sends() { gate=$1.billing.svc eventually 30 load -for 2s; }
+# sends SERVICE: webhooks to it arrive, once kube-proxy knows the Service. Before that nobody answers a connection, nor refuses it.
+sends() { gate=$1.billing.svc eventually 60 load -for 2s -patience 10s; }
 
 # may SERVICE: it says what acme may use, which a gate was told.
 may() {
