@@ -49,9 +49,9 @@ func toSay(records []inbox.Trouble, now time.Time) (begun, over []inbox.Trouble)
 	return due(sayAfter - together)
 }
 
-// compose writes the message; nil: there is nothing to say.
-func compose(host string, records []inbox.Trouble, now time.Time) *message {
-	begun, over := toSay(records, now)
+// compose writes the message; nil: there is nothing to say. mine are the records of which to speak, all are those that are known.
+func compose(host string, mine, all []inbox.Trouble, now time.Time) *message {
+	begun, over := toSay(mine, now)
 	if len(begun)+len(over) == 0 {
 		return nil
 	}
@@ -75,7 +75,7 @@ func compose(host string, records []inbox.Trouble, now time.Time) *message {
 		blocks, m.over, m.kinds = append(blocks, []string{line}), append(m.over, t.ID), append(m.kinds, t.Kind)
 	}
 	wrong := 0
-	for _, t := range records {
+	for _, t := range all {
 		if t.Ended.IsZero() && t.Kind != status.NotifyFails {
 			wrong++
 		}

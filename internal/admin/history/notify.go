@@ -66,7 +66,7 @@ func (r *Recorder) dueNow() *message {
 	if s.posting || time.Now().Before(s.notAgain) || !s.last.IsZero() && time.Since(s.last) < pauseAfter || now.Sub(r.lastSaid).Abs() < pauseAfter {
 		return nil
 	}
-	m := compose(r.cfg.Host, r.mySay(), now)
+	m := compose(r.cfg.Host, r.mySay(), r.records, now)
 	s.posting = m != nil
 	return m
 }

@@ -34,7 +34,7 @@ func TestMessagesAreShort(t *testing.T) {
 				r.What, r.Means, r.Do = strings.Repeat("é", size), strings.Repeat("m", size), "d"
 				records = append(records, r)
 			}
-			m := compose("gate-1", records, night.Add(time.Minute))
+			m := compose("gate-1", records, records, night.Add(time.Minute))
 			if m == nil || utf8.RuneCountInString(m.text) > maxText || strings.Count(m.text, "\n")+1 > maxLines || len(m.begun) != n {
 				t.Fatalf("%d of %d: %+v", n, size, m)
 			}
@@ -45,19 +45,29 @@ func TestMessagesAreShort(t *testing.T) {
 	}
 }
 
+// A replica that speaks for itself alone, as while nobody can write, does not say that nothing else is wrong.
+func TestMessagesCountWhatIsKnown(t *testing.T) {
+	mine, other := trouble("database-away", 0), trouble("parked", 1)
+	mine.Noticed = night
+	m := compose("gate-1", []inbox.Trouble{mine}, []inbox.Trouble{mine, other}, night.Add(time.Minute))
+	if !strings.HasPrefix(m.text, "usher on gate-1: 2 things are wrong, run 'usher status'.\nCRITICAL: database-away 0.") || strings.Contains(m.text, "parked") {
+		t.Error(m.text)
+	}
+}
+
 // No name in a message mentions anybody or is a link; and a command that it changes is left out.
 func TestNamesInMessagesAreNeutral(t *testing.T) {
 	for _, name := range []string{"crm/<!channel>", "crm/@all", "crm/@here", "crm/https:%2F%2Fevil.example", "crm/evil.example", "crm/[x](y)", "crm/`a`", "crm/a&lt;b", "crm/*b*"} {
 		r := trouble("parked", 1)
 		r.What, r.Run, r.Named, r.Noticed = "1 webhook of "+name+" is parked", "usher inbox resume --tenant '"+name+"'", []string{name}, night
-		m := compose("gate-1", []inbox.Trouble{r}, night.Add(time.Minute))
+		m := compose("gate-1", []inbox.Trouble{r}, []inbox.Trouble{r}, night.Add(time.Minute))
 		if strings.ContainsAny(m.text, "<@&`*") || strings.Contains(m.text, "://") || strings.Contains(m.text, "evil.example") || strings.Contains(m.text, "](") || strings.Contains(m.text, "Type:") {
 			t.Errorf("%s: %s", name, m.text)
 		}
 	}
 	r := trouble("receiver", 1)
 	r.What, r.Run, r.Noticed = "The receiver http://127.0.0.1:3000 can't be reached", "usher inbox ls --state waiting", night
-	if m := compose("gate-1", []inbox.Trouble{r}, night.Add(time.Minute)); !strings.Contains(m.text, "\nType: usher inbox ls --state waiting") {
+	if m := compose("gate-1", []inbox.Trouble{r}, []inbox.Trouble{r}, night.Add(time.Minute)); !strings.Contains(m.text, "\nType: usher inbox ls --state waiting") {
 		t.Errorf("%s", m.text)
 	}
 }

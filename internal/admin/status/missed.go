@@ -30,8 +30,10 @@ func missedTroubles(s *Status, _ time.Time) (all []Trouble) {
 		if o.More {
 			tenants += ", and of others whose names it could not keep,"
 		}
-		trouble := missed.is("usher answered webhooks of "+tenants+" with a 5xx"+between(o.Since, o.Last)+", and they have not come again", ofGate("")).
+		what := "usher answered webhooks of " + tenants + " with a 5xx" + between(o.Since, o.Last)
+		trouble := missed.is(what+", and they have not come again", ofGate("")).
 			since(o.Since).link(s.missedLink()).counts(0, o.Tenants).naming(o.Names, o.Tenants)
+		trouble.bare = what // once it is over, they have
 		if s.Inbox != nil {
 			trouble = trouble.run("usher inbox tenants --trouble")
 		}
@@ -46,7 +48,7 @@ func missedTroubles(s *Status, _ time.Time) (all []Trouble) {
 		if n > 1 {
 			more = ", and " + page.Plural(n-1, "time", "times") + " before that"
 		}
-		what := strings.TrimSpace(between(last.From, last.To) + " no gate was ready to take webhooks, as this inbox has it" + more)
+		what := strings.TrimSpace(between(last.From, last.To) + " no gate was ready to take webhooks, as far as this inbox knows" + more)
 		if last.From.After(last.To) {
 			what = wentBack(last) + ": nobody knows for how long no gate was ready to take webhooks" + more
 		}

@@ -26,7 +26,7 @@ type Trouble struct {
 	about  []Subject
 	turned bool      // it has been something else since Since: in the history it begins when it is noticed
 	which  string    // tells troubles of the same kind about the same subject apart
-	bare   string    // What without what somebody else has written; empty: there is nothing of that in it
+	bare   string    // what messages and the history have instead of What: without what somebody else has written, or what only holds now
 	named  []string  // tenants that it is about, as inbox.ShowTenant writes them; none: it may concern any
 	others bool      // and others
 	over   time.Time // zero: it is not
