@@ -285,10 +285,12 @@ func TestNightDatabase(t *testing.T) {
 	}
 }
 
-// A database whose disk is full rejects what is large, and still writes what is small.
-func TestNightDatabaseFull(t *testing.T) {
-	t.Parallel()
-	server := pgtest.New(t)
+// databaseDisk is a disk with everything that a database server stores, but for what it needs to run.
+type databaseDisk string
+
+// smallDisk gives a server such a disk, for the tables that are made from then on.
+func smallDisk(t *testing.T, server *pgtest.Server) databaseDisk {
+	t.Helper()
 	dir := t.TempDir()
 	owner, err := user.Lookup("postgres")
 	if err == nil {
@@ -305,13 +307,34 @@ func TestNightDatabaseFull(t *testing.T) {
 	server.Exec(t, "ALTER SYSTEM SET default_tablespace = small")
 	server.Exec(t, "SELECT pg_reload_conf()")
 	testkit.Eventually(t, "in use", func() bool { return server.Exec(t, "SHOW default_tablespace") == "small" })
+	return databaseDisk(dir)
+}
+
+func (d databaseDisk) filler() string { return filepath.Join(string(d), "filler") }
+
+func (d databaseDisk) fill(t *testing.T) {
+	t.Helper()
+	if err := os.WriteFile(d.filler(), make([]byte, 16<<20), 0o600); !errors.Is(err, syscall.ENOSPC) {
+		t.Fatal(err)
+	}
+}
+
+func (d databaseDisk) free(t *testing.T) {
+	t.Helper()
+	if err := os.Remove(d.filler()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A database whose disk is full rejects what is large, and still writes what is small.
+func TestNightDatabaseFull(t *testing.T) {
+	t.Parallel()
+	server := pgtest.New(t)
+	disk := smallDisk(t, server)
 	o := openOffice(t, newReceiver(t, 200), "USHER_WEBHOOK_INBOX="+server.DSN())
 	o.send(testkit.Snapshot("before", 1), webhookToken)
 	o.wellAgain()
-	filler := filepath.Join(dir, "filler")
-	if err := os.WriteFile(filler, make([]byte, 16<<20), 0o600); !errors.Is(err, syscall.ENOSPC) {
-		t.Fatal(err)
-	}
+	disk.fill(t)
 	n := 0
 	testkit.Eventually(t, "invalid", func() bool {
 		n++
@@ -319,9 +342,7 @@ func TestNightDatabaseFull(t *testing.T) {
 	})
 	o.troubled("The inbox takes no webhooks: the disk of the inbox's database is full", "Free some space on the disk of the database")
 	o.figure(gateReady, "0")
-	if err := os.Remove(filler); err != nil {
-		t.Fatal(err)
-	}
+	disk.free(t)
 	o.figure(gateReady, "1")
 	testkit.Eventually(t, "taken in again", func() bool { return o.send(testkit.Snapshot("after", 1), webhookToken).status == 200 })
 }

@@ -1,5 +1,3 @@
-//go:build unix
-
 package e2e
 
 import (
@@ -27,6 +25,7 @@ import (
 type toldNight struct {
 	t        *testing.T
 	server   *pgtest.Server
+	disk     databaseDisk // the server's
 	replicas [2]*replica
 	admins   [2]string // their addresses, by which they call themselves, too
 	chat     chat
@@ -79,10 +78,11 @@ func (c *chat) lines() (all []string) {
 // overview says what stays, and nobody repeats himself after a restart. Its minutes are those that people are promised.
 func TestNightIsTold(t *testing.T) {
 	if !*long {
-		t.Skip("ten minutes: with -long")
+		t.Skip("a quarter of an hour: with -long")
 	}
 	t.Parallel()
 	n := &toldNight{t: t, server: pgtest.New(t)}
+	n.disk = smallDisk(t, n.server)
 	chatServer := httptest.NewServer(&n.chat)
 	t.Cleanup(chatServer.Close)
 	n.receiver.Store(200)
@@ -147,17 +147,44 @@ func TestNightIsTold(t *testing.T) {
 	n.replicas[1].Ready(t)
 	n.heard("OVER: " + names[1] + " is gone")
 
+	// The disk of the database is full, and then has room again. What was refused comes again, and somebody says that the time without a gate is
+	// dealt with.
+	n.disk.fill(t)
+	var refused []string
+	for i := range n.replicas {
+		tenant := ""
+		testkit.Eventually(t, "the disk is full", func() bool {
+			tenant = fmt.Sprint("large-", n.sent)
+			return n.post(i, "crm", tenant, 60<<10).status == 503
+		})
+		refused = append(refused, tenant)
+	}
+	n.heard("on "+names[0]+": The inbox takes no webhooks: the disk", "on "+names[1]+": The inbox takes no webhooks: the disk")
+	n.keep("full")
+	time.Sleep(15 * time.Second) // so that it was more than a minute
+	n.disk.free(t)
+	for i, tenant := range refused {
+		n.replicas[i].Ready(t)
+		n.take(i, 200, "crm", tenant)
+	}
+	n.heard("OVER: on "+names[0]+": The inbox", "OVER: on "+names[1]+": The inbox", "OVER: usher answered webhooks", "no gate was ready")
+	if _, out, err := ended(t, []string{"USHER_ADMIN_LISTEN=" + n.admins[0]}, "inbox", "dismiss", "--yes"); err != "" {
+		t.Errorf("%s%s", out, err)
+	}
+	n.heard("OVER: From")
+	told := len(n.chat.lines())
+
 	// The database goes, and comes back.
 	n.server.Stop()
 	n.take(0, 503, "crm", "acme")
 	n.take(1, 503, "crm", "globex")
-	n.heard("on "+names[0]+": ", "on "+names[1]+": The")
+	n.heardSince(told, "on "+names[0]+": ", "on "+names[1]+": The")
 	n.keep("away")
 	n.server.Start()
 	for i := range n.replicas {
 		n.replicas[i].Ready(t)
 	}
-	n.heard("with a 5xx", "no gate was ready") // what stays
+	n.heardSince(told, "with a 5xx", "no gate was ready") // what stays
 	time.Sleep(2*time.Minute + 10*time.Second)
 	n.keep("morning")
 
@@ -220,11 +247,17 @@ func TestNightIsTold(t *testing.T) {
 // take sends a webhook.
 func (n *toldNight) take(replica, want int, platform, tenant string) {
 	n.t.Helper()
-	n.sent++
-	r := asked(n.t, "POST", "http://"+n.replicas[replica].gate+"/webhooks", on(platform, tenant, n.sent), "Content-Type", "application/json", "Authorization", "Bearer "+webhookToken)
-	if r.status != want {
+	if r := n.post(replica, platform, tenant, 0); r.status != want {
 		n.t.Errorf("%s: %d %s", tenant, r.status, r.body)
 	}
+}
+
+// post sends a webhook with so many bytes that say nothing.
+func (n *toldNight) post(replica int, platform, tenant string, more int) reply {
+	n.t.Helper()
+	n.sent++
+	return asked(n.t, "POST", "http://"+n.replicas[replica].gate+"/webhooks", on(platform, tenant, n.sent)+strings.Repeat(" ", more),
+		"Content-Type", "application/json", "Authorization", "Bearer "+webhookToken)
 }
 
 // status is what the command prints.
@@ -249,8 +282,14 @@ func (n *toldNight) within(what string, replica int, holds func(status string) b
 // heard waits until the chat has heard each of these, which takes minutes.
 func (n *toldNight) heard(all ...string) {
 	n.t.Helper()
+	n.heardSince(0, all...)
+}
+
+// heardSince is heard for what was said after so many lines.
+func (n *toldNight) heardSince(told int, all ...string) {
+	n.t.Helper()
 	for began := time.Now(); time.Since(began) < 6*time.Minute; time.Sleep(time.Second) {
-		lines := strings.Join(n.chat.lines(), "\n")
+		lines := strings.Join(n.chat.lines()[told:], "\n")
 		if !slices.ContainsFunc(all, func(one string) bool { return !strings.Contains(lines, one) }) {
 			return
 		}
