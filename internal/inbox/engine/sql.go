@@ -38,7 +38,7 @@ func Spelling(own ...string) *strings.Replacer {
 const troubled = "l.parked + l.invalid > 0 OR l.missed_since > 0 OR f.result IS NOT NULL OR l.last_result > 0 AND l.waiting > 0 OR {named}"
 
 // lost is the condition that no claim finds a lane although something waits in it: its row is damaged.
-const lost = "waiting <> 0 AND (bytes IS NULL OR NOT bytes > 0 OR paused = 0 AND (due IS NULL OR NOT due < %d))"
+const lost = "waiting <> 0 AND (NOT bytes > 0 OR paused = 0 AND NOT due < %d)"
 
 // stands is the condition that a finding counts: nobody has dismissed it, and no newer snapshot of its tenant was taken in.
 const stands = "f.result <> '' AND f.dismissed = 0 AND NOT EXISTS (SELECT 1 FROM {schema}.snapshot n WHERE n.tenant = f.tenant AND n.platform = f.platform AND n.seq > f.mark)"

@@ -407,3 +407,32 @@ func TestNegativeLimitIsRefused(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Each minute somebody looks for what is damaged. That reads only what is, however much there is.
+func TestDamageIsFoundByIndexes(t *testing.T) {
+	e, err := Open(filepath.Join(t.TempDir(), "inbox.db"), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	for _, script := range []string{
+		"WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000) INSERT INTO lane (tenant, platform, event_type, waiting, bytes, due) SELECT 't' || i, '', '', 1, 1, 1 FROM n",
+		"INSERT INTO webhook (seq, uuid, tenant, platform, event_type, type, snapshot, digest, size, received, state, rank, changed, why, record) SELECT substr(tenant, 2), '', tenant, '', '', '', 1, x'', 1, 1, 0, 1, 1, '', '' FROM lane",
+		"UPDATE lane SET bytes = 0 WHERE tenant = 't500'; UPDATE lane SET due = 'text' WHERE tenant = 't600'; UPDATE webhook SET state = 77 WHERE tenant = 't700'",
+	} {
+		if err := e.conn.exec(script); err != nil {
+			t.Fatal(err)
+		}
+	}
+	found := 0
+	if err := e.conn.run(t.Context(), "damaged", func(engine.Row) error { found++; return nil }, []any{int64(10)}); err != nil {
+		t.Fatal(err)
+	}
+	s, err := e.conn.prepare("damaged")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if steps := stepsOf(s); found != 3 || steps > 200 {
+		t.Errorf("it found %d rows in %d steps", found, steps)
+	}
+}
