@@ -129,11 +129,12 @@ func (b *Book) find(ctx context.Context, tenant string) (_ *entry, stale time.Du
 	}
 	var q *query
 	failure, now := b.failure, time.Now()
+	old := now.Sub(b.probe) > probeEvery // nobody has asked for a while: the store may be well again
 	if failure == nil || !now.Before(b.probe) {
 		q, b.probe = b.ask(tenant), now.Add(probeEvery)
 	}
 	b.mu.Unlock()
-	if failure == nil || q != nil && e == nil { // while the store fails, a lookup waits only if it has no other answer
+	if failure == nil || q != nil && (e == nil || old) { // while the store fails, a lookup waits only if it has no other answer
 		select {
 		case <-q.done:
 		case <-ctx.Done():

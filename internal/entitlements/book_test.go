@@ -337,7 +337,24 @@ func TestOutage(t *testing.T) {
 	})
 }
 
-// If nobody else writes to the store, what is held needs no store.
+// Nobody has asked since the store failed. The first lookup afterwards does not take the failure for granted: a customer would get what was true
+// long ago.
+func TestFirstLookupAfterAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := new(fakeStore)
+		f.set("eu", "a", 1)
+		b := NewBook(f.snapshots, true)
+		expect(t, b, "a", "eu#1")
+		time.Sleep(time.Minute)
+		f.slow(0, 0, errors.New("refused"))
+		expect(t, b, "a", "eu#1, stale for 1m0s")
+		f.set("eu", "a", 2)
+		f.slow(0, 0, nil)
+		time.Sleep(time.Hour)
+		expect(t, b, "a", "eu#2")
+	})
+}
+
 // Tenants that somebody asked about are still held after a change, so that an outage finds them.
 func TestChangedBeforeAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -359,6 +376,7 @@ func TestChangedBeforeAnOutage(t *testing.T) {
 	})
 }
 
+// If nobody else writes to the store, what is held needs no store.
 func TestOutageOfAFile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := new(fakeStore)
