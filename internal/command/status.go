@@ -27,6 +27,9 @@ replica. usher knows the last 7 days; without an inbox, since it was started.
 ` + adminPortHelp + `status
 `
 
+// startingFor is how long 'usher status' waits for an usher that is starting.
+const startingFor = 2 * time.Second
+
 // statusCommand is 'usher status'.
 func statusCommand(ctx context.Context, p *Process, args []string) error {
 	flags := flag.NewFlagSet("status", flag.ContinueOnError)
@@ -53,9 +56,20 @@ func statusCommand(ctx context.Context, p *Process, args []string) error {
 		return err
 	}
 	var s status.Status
-	raw, err := api.get(ctx, path, &s)
-	if err != nil {
-		return err
+	var raw []byte
+	for { // right after its start usher does not know yet what happened before
+		s = status.Status{}
+		if raw, err = api.get(ctx, path, &s); err != nil {
+			return err
+		}
+		if !s.Starting || len(s.Troubles) > 0 || time.Since(now) > startingFor {
+			break
+		}
+		select {
+		case <-time.After(startingFor / 20):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
 	if *asJSON {
 		_, err = p.Stdout.Write(raw)

@@ -191,8 +191,10 @@ type Inbox struct {
 	nextSweep     time.Time // not before this time it deletes more of what was kept for too long
 	lastFullSweep time.Time // when it last deleted everything that is too old
 	heart         heartbeat
-	asked         atomic.Bool // the gate has said that it is up, and knows whether there was an outage before
-	missedFailed  time.Time   // when it last could not store what was missed
+	missedFailed  time.Time // when it last could not store what was missed
+
+	gateIsUp chan struct{} // gets something when the gate is up
+	asked    atomic.Bool   // the gate has said that it is up, and knows whether there was an outage before
 
 	sweepSoon        atomic.Bool // there may be finished webhooks to delete
 	sweepInvalidSoon atomic.Bool // there may be invalid webhooks to delete
@@ -251,7 +253,7 @@ func New(e engine.Engine, cfg Config) *Inbox {
 	}
 	s := &Inbox{
 		cfg: cfg, engine: e, owner: make([]byte, 16), leaseTime: fileLeaseTime,
-		ops: make(chan *work, 1024), imports: make(chan *importJob), exporting: make(chan struct{}, 1), browsing: make(chan struct{}, engine.MaxReaders/2), opened: make(chan struct{}), closed: make(chan struct{}),
+		ops: make(chan *work, 1024), imports: make(chan *importJob), exporting: make(chan struct{}, 1), browsing: make(chan struct{}, engine.MaxReaders/2), opened: make(chan struct{}), closed: make(chan struct{}), gateIsUp: make(chan struct{}, 1),
 		counted: &counted{next: make(chan struct{})}, countNow: make(chan struct{}, 1),
 		room: room{used: make(map[string]int64), everAdded: make(map[string]int64), noRoom: make(map[string]*NoRoom)},
 	}

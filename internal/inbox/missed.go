@@ -337,6 +337,14 @@ func (b *heartbeat) outage(own time.Duration, last, now int64) (began int64, fou
 	return began, now-began >= micros(minOutage)
 }
 
+// GateIsUp says that the gate takes webhooks from now on. So the inbox finds out at once whether there was an outage before.
+func (s *Inbox) GateIsUp() {
+	select {
+	case s.gateIsUp <- struct{}{}:
+	default:
+	}
+}
+
 // beat says that the gate is up and ready, each beatInterval and when it ends, and stores the outage before, if there was one. It also stores
 // how many webhooks got a 5xx before their tenant was known.
 func (s *Inbox) beat(up bool) {

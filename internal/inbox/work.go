@@ -122,6 +122,9 @@ func (s *Inbox) runWriter() {
 		case i := <-s.imports:
 			i.reply <- i.run()
 			continue
+		case <-s.gateIsUp:
+			s.beatNow()
+			continue
 		case <-tick.C:
 			if s.idle || s.health.lastErr() != nil || s.mayRepair() {
 				s.checkDatabase() // nothing else shows an outage, or its end
@@ -152,6 +155,12 @@ func (s *Inbox) runWriter() {
 		case <-time.After(backoff):
 		case <-s.run.Done():
 		}
+	}
+}
+
+func (s *Inbox) beatNow() {
+	if s.health.lastErr() == nil && !s.cfg.ReadOnly {
+		s.beat(s.cfg.GateUp != nil && s.cfg.GateUp())
 	}
 }
 

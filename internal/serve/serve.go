@@ -192,6 +192,9 @@ func (u *Usher) Run(ctx context.Context) error {
 		})
 	}
 	u.running.Store(true)
+	if u.inbox != nil {
+		u.inbox.GateIsUp()
+	}
 	running.Go(func() { u.systemd.Watch(background) })
 	// For a service manager usher is ready when it listens, not when it has a token: otherwise the
 	// manager would restart usher during an outage of the billing service, which does not help. /readyz
