@@ -258,8 +258,7 @@ func (g *gates) table() *table {
 		}
 	}
 	t.note("Webhooks are snapshots of 3 KB, of 1,000 tenants in turn; one in ten is a copy. Each sender sends the next one when the last is answered: in pass-through by the receiver (at once), "+
-		"otherwise when it is synced or committed. Senders, receiver, usher and database share the machine; CPU is usher's, for each webhook. "+
-		"What a way reaches over the file's is the median of what it reaches in each round. "+
+		"otherwise when it is synced or committed. Senders, receiver, usher and database share the machine; CPU is usher's, for each webhook: with one sender each has a transaction and a sync of its own, 64 senders share them. "+
 		"A program that only appends webhooks to a file, and syncs each, does %s/s on this disk.", number(median(g.disk, self)))
 	return t
 }

@@ -71,9 +71,9 @@ func (s *section) markdown(aside bool) string {
 }
 
 const (
-	title = "# Results\n\n`go run ./bench` measures each part; bench/doc.go says how. A figure is the median of several rounds, and so is a ratio: that of two " +
-		"programs measured right beside each other. So it is not the quotient of the medians, which come from different minutes. Where the load average " +
-		"before it was beyond the number of cores, ratios and memory say something, and times and rates do not.\n"
+	title = "# Results\n\n`go run ./bench` measures each part; bench/doc.go says how. Figures are medians of several rounds. Ratios do not follow from the " +
+		"figures beside them: each is measured in pairs. Where the load average before it was beyond the number of cores, times and rates say little; " +
+		"ratios, memory and CPU time do count. CPU time is user and system time of the process itself: other load changes it little, through caches.\n"
 	heading = "## " // of a section
 )
 

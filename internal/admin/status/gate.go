@@ -313,7 +313,7 @@ var (
 	fileReadOnly = kind("file-read-only", Critical, "UsherDown", nothingIn+safe,
 		"Find out why the file may only be read: its owner and mode, or a disk that was mounted read-only after an error. Then restart usher.").ofReplica()
 	fileGone = kind("file-gone", Critical, "UsherDown", nothingIn+" usher still has the file open. What is in it is lost when usher stops.",
-		"Do not stop or restart usher. First save the inbox with the command below. Then put the file back and restart usher; or move what is left of it away, restart usher with an empty inbox, and run 'usher inbox import inbox.jsonl'. "+
+		"Do not stop or restart usher. First save the inbox with the command below. Then put the file back and restart usher; or move what is left of it away, restart usher on a port that nobody sends to (USHER_WEBHOOK_LISTEN), run 'usher inbox import inbox.jsonl', and restart it on its own port. "+
 			"At the end compare with the billing service ('usher help reconcile' says how): a restart forgets whose webhooks got 503 meanwhile.").ofReplica()
 	fileBroken = kind("file-broken", Critical, "UsherDown", nothingIn+safe,
 		"Fix the disk, then restart usher, and compare with the billing service ('usher help reconcile' says how): a restart forgets whose webhooks got 503 meanwhile.").ofReplica()
