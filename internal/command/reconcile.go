@@ -125,7 +125,8 @@ func reconcileCommand(ctx context.Context, p *Process, args []string) (err error
 	case c.apply && !c.yes && (stdin == nil || !text.IsTerminal(stdin)):
 		return usageErrorf("--apply asks before it takes anything in, and there is no terminal: use --yes")
 	case !calls && c.asOf.IsZero() && !c.now:
-		return errors.New("reconcile failed: without USHER_BASE_URL it needs --as-of, to know how old the list of CMD is")
+		return fmt.Errorf("reconcile failed: USHER_BASE_URL is not set. If CMD prints a saved list, say with --as-of how old that is. If CMD calls the billing service, set it, for example by a file: %s",
+			p.commandLine("usher --env-file FILE reconcile ..."))
 	}
 	j := newJob(p, c.command)
 	if calls {
@@ -308,6 +309,10 @@ func (c *reconcileCall) stream(ctx context.Context, query url.Values, body io.Re
 // runAll runs the command, compares what it has printed, and takes in what may be taken in.
 func (c *reconcileCall) runAll(ctx context.Context, end context.CancelCauseFunc, j *job.Job, calls bool, signals <-chan os.Signal) (*inbox.Run, error) {
 	if c.asOf.IsZero() {
+		if c.settle > 0 {
+			c.progress.show("waiting %v (--settle), then running the command", c.settle)
+			c.progress.end()
+		}
 		select {
 		case <-time.After(c.settle):
 		case <-signals:

@@ -250,11 +250,14 @@ func TestReconcileSpools(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(r.dir, "lines"), []byte(strings.Join(lines, "\n")), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	shown, _, wait := onATerminal(t, append(r.environ, "LINES_FILE="+filepath.Join(r.dir, "lines")), "reconcile", "--settle", "0s", "--as-of", "now", "--", "sh", "-c", `cat "$LINES_FILE"`)
+	shown, _, wait := onATerminal(t, append(r.environ, "LINES_FILE="+filepath.Join(r.dir, "lines")), "reconcile", "--settle", "600ms", "--as-of", "now", "--", "sh", "-c", `cat "$LINES_FILE"`)
 	if code := wait(); code != 0 {
 		t.Errorf("on a terminal: %d\n%s", code, shown.String())
 	}
 	testkit.Eventually(t, "its end is shown", func() bool { return strings.Contains(shown.String(), "Nothing differs: usher knows 14 tenants") })
+	if !strings.Contains(shown.String(), "waiting 600ms (--settle), then running the command") {
+		t.Errorf("it does not say what it waits for:\n%q", shown.String())
+	}
 	if !regexp.MustCompile(`\r\d+ tenants? compared`).MatchString(shown.String()) || !regexp.MustCompile(`compared\r?\n`).MatchString(shown.String()) {
 		t.Errorf("it does not say how far it is:\n%q", shown.String())
 	}

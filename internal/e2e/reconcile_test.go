@@ -277,7 +277,7 @@ func TestReconcileUsage(t *testing.T) {
 		}
 	}
 	alone := startProcess(t, []string{"USHER_ADMIN_LISTEN=127.0.0.1:1"}, "reconcile", "--", "touch", ran)
-	if <-alone.Ended; alone.Code != 1 || !strings.Contains(alone.Stderr.String(), "needs --as-of") {
+	if <-alone.Ended; alone.Code != 1 || !strings.Contains(alone.Stderr.String(), "say with --as-of how old") {
 		t.Errorf("without USHER_BASE_URL: %d %s", alone.Code, alone.Stderr.String())
 	}
 	if _, err := os.Stat(ran); err == nil {
