@@ -53,7 +53,7 @@ func page(t *testing.T, path string) string {
 	return string(page)
 }
 
-// The job that docs/uses.md prints: its steps, as GitHub Actions runs them, but for those that get the
+// The job of ci/github-actions.yaml: its steps, as GitHub Actions runs them, but for those that get the
 // code and usher.
 func TestUsesInCI(t *testing.T) {
 	t.Parallel()
@@ -63,7 +63,9 @@ func TestUsesInCI(t *testing.T) {
 			Steps []struct{ Name, Uses, Run string }
 		}
 	}
-	yamlBlock(t, "jobs:", &workflow)
+	if err := yaml.Unmarshal([]byte(page(t, "ci/github-actions.yaml")), &workflow); err != nil {
+		t.Fatal(err)
+	}
 	job := workflow.Jobs["receiver"]
 	script, tried := "ip link set lo up\ntrap 'kill $(jobs -p)' EXIT\nPATH="+filepath.Dir(testkit.Binary(t))+":$PATH\n", 0
 	for name, value := range job.Env {
@@ -81,7 +83,7 @@ func TestUsesInCI(t *testing.T) {
 	}
 }
 
-// The Compose file that docs/uses.md prints: what its sandbox runs, and the command to send with.
+// The file ci/compose.yaml: what its sandbox runs, and the command to send with.
 func TestUsesInCompose(t *testing.T) {
 	t.Parallel()
 	var file struct {
@@ -90,9 +92,12 @@ func TestUsesInCompose(t *testing.T) {
 			Command []string
 		}
 	}
-	page := yamlBlock(t, "services:", &file)
+	text := page(t, "ci/compose.yaml")
+	if err := yaml.Unmarshal([]byte(text), &file); err != nil {
+		t.Fatal(err)
+	}
 	sandbox := file.Services["sandbox"]
-	send := regexp.MustCompile("`docker compose exec sandbox /(usher sandbox send [^`]*)`").FindStringSubmatch(page)
+	send := regexp.MustCompile("(?m)^# docker compose exec sandbox /(usher sandbox send .*)$").FindStringSubmatch(text)
 	if sandbox.Image != "usher" || send == nil {
 		t.Fatalf("%+v, %q", sandbox, send)
 	}
@@ -110,27 +115,11 @@ until curl -s -o /dev/null http://127.0.0.1:9000 && curl -s -o /dev/null http://
 	}
 }
 
-// yamlBlock reads the block of the page that has this line, and returns the page.
-func yamlBlock(t *testing.T, line string, into any) string {
-	t.Helper()
-	page := usesPage(t)
-	for _, m := range regexp.MustCompile("(?s)\n```yaml\n(.*?)```\n").FindAllStringSubmatch(page, -1) {
-		if strings.Contains("\n"+m[1], "\n"+line+"\n") {
-			if err := yaml.Unmarshal([]byte(m[1]), into); err != nil {
-				t.Fatal(err)
-			}
-			return page
-		}
-	}
-	t.Fatalf("no block with %s", line)
-	return ""
-}
-
 // Settings of one use must not stay in the reader's shell: the next use would start with them, too.
 func TestUsesKeepSettingsApart(t *testing.T) {
 	script, _ := walkthrough(readme(t) + usesPage(t))
 	script = regexp.MustCompile(`(?s)<<'END'\n.*?\nEND\n`).ReplaceAllString(script, "\n")
-	if bad := regexp.MustCompile(`(?m)^(export |\. ).*$`).FindAllString(script, -1); bad != nil || strings.Count(script, ". ./") < 5 {
+	if bad := regexp.MustCompile(`(?m)^(export |\. ).*$`).FindAllString(script, -1); bad != nil || strings.Count(script, "--env-file ") < 10 {
 		t.Errorf("outside of parentheses: %q", bad)
 	}
 }
