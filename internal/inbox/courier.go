@@ -754,7 +754,7 @@ func (c *courier) figures(rc *receiver.Receiver) Figures {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t := c.targets[rc]
-	f := Figures{FailsForEverybody: t.failsForEverybody()}
+	f := Figures{FailsForEverybody: t.failsForEverybody(), back: t.back}
 	if !t.lastAccepted.IsZero() {
 		f.LastAccepted = moment(c.inbox.clock.at(t.lastAccepted))
 	}

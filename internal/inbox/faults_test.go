@@ -368,6 +368,38 @@ func TestFaultBlanketError(t *testing.T) {
 	}
 }
 
+// While a receiver catches up after it was down, only those count as not accepted that were tried since.
+func TestFaultNobodyIsBlamedUntried(t *testing.T) {
+	t.Parallel()
+	for _, answer := range some(1, 500, 503) {
+		inBubble(t, fmt.Sprint(answer), func(t *testing.T, d *desk) {
+			d.places(4)
+			d.fail("t", 300, status(answer))
+			time.Sleep(2 * time.Minute)
+			if s := d.Stats().Receivers["main"]; !s.Down() {
+				t.Fatalf("it is not down: %+v", s)
+			}
+			d.main.mu.Lock()
+			d.main.delay = 100 * time.Millisecond
+			d.main.mu.Unlock()
+			for n := range 300 {
+				d.main.set(fmt.Sprint("t", n), nil)
+			}
+			d.main.set("t7", status(answer))
+			for range 25 {
+				time.Sleep(time.Second)
+				s, held := d.Stats().Receivers["main"], d.HeldUp()
+				if !s.Down() && (s.NotAccepted > 1 || len(held) > 1) {
+					t.Errorf("%d of %d count as not accepted, and %d are listed", s.NotAccepted, s.Pending, len(held))
+				}
+			}
+			if s := d.Stats().Receivers["main"]; s.Pending != 1 || s.NotAccepted != 1 || len(d.HeldUp()) != 1 {
+				t.Errorf("in the end: %+v", s)
+			}
+		})
+	}
+}
+
 // The clock goes back while a receiver is down. When it is back, every lane is tried soon.
 func TestFaultClockGoesBackWhileDown(t *testing.T) {
 	t.Parallel()

@@ -363,12 +363,14 @@ type Figures struct {
 	Pending     int           // webhooks that wait or are being delivered
 	Oldest      time.Duration // the age of the oldest of them
 	Parked      int
-	NotAccepted int // lanes whose first webhook's last try failed
+	NotAccepted int // lanes whose first webhook's last try failed, and began since the receiver was last back
 
 	// Only of a receiver.
 	FailsForEverybody bool      // several tenants have begun to fail, and nothing was accepted since
 	FailingSince      time.Time // when the first of these began to fail; zero: none did since something was accepted
 	LastAccepted      time.Time // zero: nothing was, or not since a long time ago
+
+	back int64 // when this process saw that the receiver was back after it had failed for everybody; zero: it did not
 }
 
 // at returns the figures with what the database says of all replicas, and of the time before a restart: each process may see fewer tenants
@@ -583,10 +585,11 @@ func (s *Inbox) recount(ctx context.Context) error {
 	st, oldest, used := Stats{Receivers: make(map[string]Figures)}, make(map[string]int64), make(map[string]int64)
 	err := s.read(ctx, func(tx engine.Tx) error {
 		for _, rc := range s.cfg.Receivers.All() {
+			back := s.courier.figures(rc).back
 			tx.Queue("failing", func(r engine.Row) error {
-				var lanes, since, accepted int64
-				err := r.Scan(&lanes, &since, &accepted)
-				f := Figures{FailsForEverybody: lanes >= everybodyFrom}
+				var lanes, since, accepted, sinceBack int64
+				err := r.Scan(&lanes, &since, &accepted, &sinceBack)
+				f := Figures{FailsForEverybody: lanes >= everybodyFrom, NotAccepted: int(sinceBack), back: back}
 				if lanes > 0 {
 					f.FailingSince = moment(since)
 				}
@@ -595,7 +598,7 @@ func (s *Inbox) recount(ctx context.Context) error {
 				}
 				st.Receivers[rc.Name] = f
 				return err
-			}, rc.Name, s.Now().Add(maxJump).UnixMicro())
+			}, rc.Name, s.Now().Add(maxJump).UnixMicro(), back, s.Now().UnixMicro())
 		}
 		tx.Queue("figures", func(r engine.Row) error {
 			var name string
@@ -603,8 +606,10 @@ func (s *Inbox) recount(ctx context.Context) error {
 			if err := r.Scan(&name, &waiting, &since, &parked, &bytes, &failing); err != nil {
 				return err
 			}
-			f := Figures{Pending: int(waiting), Parked: int(parked), NotAccepted: int(failing)}
-			f.FailsForEverybody, f.FailingSince, f.LastAccepted = st.Receivers[name].FailsForEverybody, st.Receivers[name].FailingSince, st.Receivers[name].LastAccepted
+			f := st.Receivers[name]
+			if f.Pending, f.Parked = int(waiting), int(parked); f.back == 0 {
+				f.NotAccepted = int(failing)
+			}
 			st.Receivers[name], oldest[name] = f, since
 			st.Pending, st.Parked, st.NotAccepted = st.Pending+f.Pending, st.Parked+f.Parked, st.NotAccepted+f.NotAccepted
 			used[name] = bytes
@@ -1053,7 +1058,7 @@ func (s *Inbox) readHeldUp(ctx context.Context) (all []HeldUp, err error) {
 				l.due = l.lastTry
 			}
 			h := first[l.Lane]
-			if h == nil || len(h.Tried) == 0 {
+			if h == nil || len(h.Tried) == 0 || l.lastTry < s.back(l.receiver) && l.notBefore <= s.Now().UnixMicro() {
 				continue
 			}
 			held := HeldUp{Webhook: h, Kind: l.Type, Down: s.isDown(l.receiver, h.Tried[len(h.Tried)-1]), Behind: int(l.waiting) - 1}
@@ -1065,6 +1070,13 @@ func (s *Inbox) readHeldUp(ctx context.Context) (all []HeldUp, err error) {
 		return nil
 	})
 	return all, err
+}
+
+// back is when this process saw that a receiver was back; lanes that were not tried since are due at once.
+func (s *Inbox) back(name string) int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.counted.Receivers[name].back
 }
 
 // isDown says whether a receiver fails for everybody. A replica that delivers nothing cannot know, and goes by the last try alone.

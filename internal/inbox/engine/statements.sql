@@ -183,10 +183,13 @@ SELECT bytes FROM {schema}.lane WHERE tenant = $1::text AND platform = $2::text 
 
 -- name: failing
 -- Of receiver 1, at whichever replica: how many lanes have begun to fail since it accepted something, when the first of these did, and when
--- it last accepted one. An acceptance later than 2 is from before the clock was set back, and says nothing.
+-- it last accepted one. An acceptance later than 2 is from before the clock was set back, and says nothing. Then how many lanes wait behind a
+-- failed try that began at 3 or later, or until a time after 4 for which the receiver has asked.
 WITH accepted AS (SELECT coalesce((SELECT w.changed FROM {schema}.webhook w JOIN {schema}.lane l ON {of} WHERE w.state {finished} AND w.state {delivered} AND l.receiver = $1::text AND w.changed <= $2::bigint
 	AND EXISTS (SELECT 1 FROM {schema}.lane f WHERE f.receiver = $1::text AND f.last_result > 0 AND f.due < {never}) ORDER BY w.changed DESC LIMIT 1), 0) AS at)
-SELECT count(l.tenant), coalesce(min(l.failing_since), 0), a.at FROM accepted a
+SELECT count(l.tenant), coalesce(min(l.failing_since), 0), a.at,
+	(SELECT count(*) FROM {schema}.lane WHERE receiver = $1::text AND last_result > 0 AND due < {never} AND waiting > 0
+		AND (last_try >= $3::bigint OR not_before > $4::bigint)) FROM accepted a
 LEFT JOIN {schema}.lane l ON l.receiver = $1::text AND l.last_result > 0 AND l.due < {never} AND l.failing_since > a.at GROUP BY a.at
 
 -- name: invalid_delete
