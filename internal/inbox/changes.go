@@ -86,10 +86,16 @@ type feed struct {
 	last    toldRow       // the last one that is known
 	waiting int
 	queues  map[queueKey]*queue
+	next    map[queueKey]*sharedRead // those that have not begun
+
+	reading chan struct{} // has an element for each shared read that is under way
 }
 
 func newFeed() feed {
-	return feed{look: make(chan struct{}, 1), ended: make(chan struct{}), wake: make(chan struct{}), queues: make(map[queueKey]*queue)}
+	return feed{
+		look: make(chan struct{}, 1), ended: make(chan struct{}), wake: make(chan struct{}),
+		queues: make(map[queueKey]*queue), next: make(map[queueKey]*sharedRead), reading: make(chan struct{}, 2),
+	}
 }
 
 // lookNow makes the teller look whether there is something to tell.
@@ -166,11 +172,41 @@ func (f *feed) join(key queueKey, share bool) (q *queue, leave func(), err error
 	}, nil
 }
 
-// read reads the page behind the queue's cursor, once for each last telling. A caller that does not wait yet is in no queue.
-func (q *queue) read(ctx context.Context, last toldRow, read func(context.Context) (*changePage, error)) (*changePage, error) {
-	if q == nil {
-		return read(ctx)
+// A sharedRead is the first read of callers that all came before it began: a thousand that have just got the same page ask again at once.
+type sharedRead struct {
+	done chan struct{}
+	page *changePage
+	err  error
+}
+
+// share reads together with those who ask for the same page, and whose read has not begun.
+func (f *feed) share(ctx context.Context, key queueKey, read func(context.Context) (*changePage, error)) (*changePage, error) {
+	f.mu.Lock()
+	r := f.next[key]
+	if r == nil {
+		r = &sharedRead{done: make(chan struct{})}
+		f.next[key] = r
+		go func() {
+			defer close(r.done)
+			f.reading <- struct{}{}
+			defer func() { <-f.reading }()
+			f.mu.Lock()
+			delete(f.next, key) // for whoever comes from here on it is too old
+			f.mu.Unlock()
+			r.page, r.err = read(context.WithoutCancel(ctx)) // if this caller hangs up, the others still want it
+		}()
 	}
+	f.mu.Unlock()
+	select {
+	case <-r.done:
+		return r.page, r.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// read reads the page behind the queue's cursor, once for each last telling.
+func (q *queue) read(ctx context.Context, last toldRow, read func(context.Context) (*changePage, error)) (*changePage, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.err == nil && (q.page == nil || q.of != last) {
@@ -213,7 +249,17 @@ func (s *Inbox) Changes(ctx context.Context, after string, limit int, wait time.
 	var stored int64 // when the reader began: the last change that was not told
 	for {
 		wake, last := s.feed.state()
-		p, err := q.read(ctx, last, func(ctx context.Context) (*changePage, error) { return s.readChanges(ctx, from, begins, limit) })
+		read := func(ctx context.Context) (*changePage, error) { return s.readChanges(ctx, from, begins, limit) }
+		var p *changePage
+		var err error
+		switch {
+		case q != nil:
+			p, err = q.read(ctx, last, read)
+		case begins:
+			p, err = read(ctx)
+		default:
+			p, err = s.feed.share(ctx, queueKey{from, limit}, read)
+		}
 		if err != nil {
 			return nil, err
 		}

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -333,6 +334,34 @@ func TestChangesThousandWait(t *testing.T) {
 		defer reads.mu.Unlock()
 		if n := reads.calls["changes"]; n > 3 { // it may have been told by two tellings
 			t.Errorf("%d reads for %d that wait", n, maxWaiting)
+		}
+	})
+}
+
+// Those who ask for the same page at the same time share a read that begins after they have asked.
+func TestChangesReadsAreShared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, reads := newFeed(), int64(0)
+		read := func(context.Context) (*changePage, error) {
+			n := atomic.AddInt64(&reads, 1)
+			time.Sleep(time.Second)
+			return &changePage{lastUntold: n}, nil
+		}
+		ask := func(after int64) {
+			page, err := f.share(t.Context(), queueKey{limit: 10}, read)
+			if check(t, err); page.lastUntold <= after {
+				t.Errorf("read %d began before it asked", page.lastUntold)
+			}
+		}
+		var all sync.WaitGroup
+		all.Go(func() { ask(0) })
+		synctest.Wait() // the first read is under way
+		for range 1000 {
+			all.Go(func() { ask(1) })
+		}
+		all.Wait()
+		if reads > 3 {
+			t.Errorf("%d reads for a thousand", reads)
 		}
 	})
 }
