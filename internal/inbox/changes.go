@@ -191,7 +191,7 @@ func (f *feed) share(ctx context.Context, key queueKey, read func(context.Contex
 			f.reading <- struct{}{}
 			defer func() { <-f.reading }()
 			f.mu.Lock()
-			delete(f.next, key) // for whoever comes from here on it is too old
+			delete(f.next, key) // for those who come from here on it is too old
 			f.mu.Unlock()
 			r.page, r.err = read(context.WithoutCancel(ctx)) // if this caller hangs up, the others still want it
 		}()
