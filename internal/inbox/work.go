@@ -133,8 +133,8 @@ func (s *Inbox) runWriter() {
 			if s.health.lastErr() == nil && !s.cfg.ReadOnly {
 				s.engine.Maintain()
 				s.sweep()
-				s.beat(s.cfg.GateUp != nil && s.cfg.GateUp() && s.Err() == nil)
 			}
+			s.beatNow()
 			continue
 		case <-s.run.Done():
 			s.drain()
@@ -160,7 +160,7 @@ func (s *Inbox) runWriter() {
 
 func (s *Inbox) beatNow() {
 	if s.health.lastErr() == nil && !s.cfg.ReadOnly {
-		s.beat(s.cfg.GateUp != nil && s.cfg.GateUp())
+		s.beat(s.cfg.GateUp != nil && s.cfg.GateUp() && s.Err() == nil)
 	}
 }
 
