@@ -174,7 +174,7 @@ func TestYouAlreadyHaveCustomers(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, steps, _ := strings.Cut(string(page), "\n## You already have customers\n")
-	flags := regexp.MustCompile("`usher reconcile (.*?)-- ./tenants.sh`").FindAllStringSubmatch(steps, -1)
+	flags := regexp.MustCompile(` reconcile (.*?)-- python3 examples/reconcile/tenants.py`).FindAllStringSubmatch(steps, -1)
 	if len(flags) != 3 {
 		t.Fatalf("the page has %q", flags)
 	}
