@@ -24,7 +24,7 @@ func TestFill(t *testing.T) {
 				t.Fatal(err)
 			}
 			look := func(then func(*inbox.Inbox)) {
-				in, err := inbox.Open(inbox.Config{Address: address, StoreUnclaimed: true, MaxBytes: 1 << 30, Log: slog.New(slog.DiscardHandler)})
+				in, err := inbox.Open(inbox.Config{Rules: inbox.Rules{StoreUnclaimed: true, Log: slog.New(slog.DiscardHandler)}, Address: address, MaxBytes: 1 << 30})
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -51,7 +51,7 @@ func TestSaysItOnce(t *testing.T) {
 		var beats atomic.Int64 // the one before has ended
 		d := newDesk(t, func() engine.Engine { return always{open()} }, func(c *Config) {
 			c.Limits = DefaultLimits
-			c.Limits.InvalidTenant = 1
+			c.MaxInvalid = 1
 			c.GateUp = func() bool { beats.Add(1); return true }
 		})
 		for n := range 2 {

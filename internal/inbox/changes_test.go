@@ -95,7 +95,7 @@ func (m *mirror) follow(t testing.TB, s *Inbox, limit int) {
 
 // keeper makes an inbox that delivers nothing.
 func keeper(t testing.TB, e engine.Engine) *Inbox {
-	s := New(e, Config{Receivers: receiver.NewSet(), StoreUnclaimed: true, MaxTries: 20, MaxAge: time.Hour, MaxBytes: 1 << 30, Log: slog.New(slog.DiscardHandler)})
+	s := New(e, Config{Rules: Rules{Receivers: receiver.NewSet(), StoreUnclaimed: true, MaxTries: 20, MaxAge: time.Hour, Log: slog.New(slog.DiscardHandler)}, MaxBytes: 1 << 30})
 	t.Cleanup(func() { shut(t, s) })
 	<-s.opened
 	return s
@@ -590,7 +590,7 @@ func TestChangesReadOnly(t *testing.T) {
 	check(t, storeVersion(writes, "a", 1))
 	server.Exec(t, "CREATE ROLE reads LOGIN; GRANT USAGE ON SCHEMA usher TO reads; GRANT SELECT ON ALL TABLES IN SCHEMA usher TO reads")
 	var log testkit.Output
-	cfg := Config{Receivers: receiver.NewSet(), ReadOnly: true, MaxTries: 20, MaxAge: time.Hour, MaxBytes: 1 << 30, Log: slog.New(slog.NewTextHandler(&log, nil))}
+	cfg := Config{Rules: Rules{Receivers: receiver.NewSet(), MaxTries: 20, MaxAge: time.Hour, Log: slog.New(slog.NewTextHandler(&log, nil))}, ReadOnly: true, MaxBytes: 1 << 30}
 	reads := New(inDatabase(t, strings.Replace(server.DSN(), "usher@", "reads@", 1)+"&schema=usher")(), cfg)
 	t.Cleanup(func() { shut(t, reads) })
 	m := newMirror()

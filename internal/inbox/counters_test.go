@@ -52,7 +52,7 @@ func TestLanesCountWhatTheyHave(t *testing.T) {
 				desks = append(desks, newDesk(t, open, func(c *Config) {
 					c.Latest, c.MaxTries = latest, 4
 					c.Limits = DefaultLimits
-					c.Limits.Finished, c.Limits.Invalid, c.Limits.InvalidTenant = 6, 5, 3
+					c.Limits.Finished, c.Limits.Invalid, c.MaxInvalid = 6, 5, 3
 					if len(desks) > 0 {
 						c.Receivers = desks[0].cfg.Receivers
 					}

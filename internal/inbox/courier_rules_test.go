@@ -19,7 +19,7 @@ import (
 
 func bareCourier(places int) (*courier, *target) {
 	rc := newTaker(receiver.Main, places).Receiver
-	c := newCourier(&Inbox{cfg: Config{Receivers: receiver.NewSet(rc), Limits: DefaultLimits, Log: slog.New(slog.DiscardHandler)}})
+	c := newCourier(&Inbox{cfg: Config{Rules: Rules{Receivers: receiver.NewSet(rc), Log: slog.New(slog.DiscardHandler)}, Limits: DefaultLimits}})
 	c.paused = func() []Pause { return nil }
 	c.ending = false
 	return c, c.targets[rc]

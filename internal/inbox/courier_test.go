@@ -788,7 +788,7 @@ func TestNothingToAskForIsNoReasonToStayAwake(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			rc := newTaker(receiver.Main, 4).Receiver
-			c := newCourier(&Inbox{cfg: Config{Receivers: receiver.NewSet(rc), Limits: DefaultLimits}})
+			c := newCourier(&Inbox{cfg: Config{Rules: Rules{Receivers: receiver.NewSet(rc)}, Limits: DefaultLimits}})
 			c.paused = func() []Pause { return nil }
 			to := c.targets[rc]
 			held(c, to)

@@ -335,8 +335,8 @@ func newDesk(t *testing.T, open func() engine.Engine, change ...func(*Config)) *
 	t.Helper()
 	d := &desk{t: t, open: open, main: newTaker(receiver.Main, 32), log: new(testkit.Output), ahead: new(atomic.Int64), release: make(map[string]func())}
 	d.cfg = Config{
-		MaxTries: 1000, MaxAge: 72 * time.Hour, DedupWindow: 10 * time.Minute, MaxBytes: 1 << 30, Jitter: quick,
-		Log:         slog.New(slog.NewTextHandler(d.log, nil)),
+		Rules:       Rules{MaxTries: 1000, MaxAge: 72 * time.Hour, DedupWindow: 10 * time.Minute, Jitter: quick, Log: slog.New(slog.NewTextHandler(d.log, nil))},
+		MaxBytes:    1 << 30,
 		ClockOffset: func() time.Duration { return time.Duration(d.ahead.Load()) },
 	}
 	for _, f := range change {

@@ -270,7 +270,7 @@ func TestExportFormat(t *testing.T) {
 
 // timeless returns an inbox that neither delivers anything nor finds anything too old.
 func timeless(t *testing.T, open func() engine.Engine) *Inbox {
-	i := New(open(), Config{MaxBytes: 1 << 30, Log: slog.New(slog.DiscardHandler), ClockOffset: func() time.Duration { return -100 * 365 * 24 * time.Hour }})
+	i := New(open(), Config{Rules: Rules{Log: slog.New(slog.DiscardHandler)}, MaxBytes: 1 << 30, ClockOffset: func() time.Duration { return -100 * 365 * 24 * time.Hour }})
 	t.Cleanup(func() { i.Close() })
 	return i
 }

@@ -42,7 +42,9 @@ func openAt(t *testing.T, address string, status *atomic.Int32, more ...func(*Co
 		t.Fatal(err)
 	}
 	cfg := Config{
-		Address: at, Receivers: receiver.NewSet(rc), MaxTries: 3, MaxAge: time.Hour, DedupWindow: time.Minute, MaxBytes: 1 << 30, Log: slog.New(slog.DiscardHandler),
+		Rules:    Rules{Receivers: receiver.NewSet(rc), MaxTries: 3, MaxAge: time.Hour, DedupWindow: time.Minute, Log: slog.New(slog.DiscardHandler)},
+		Address:  at,
+		MaxBytes: 1 << 30,
 	}
 	for _, f := range more {
 		f(&cfg)

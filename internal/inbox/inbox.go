@@ -30,7 +30,6 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -79,24 +78,12 @@ type Config struct {
 	Address  *Address
 	Password func() string // the database's password; nil: none, or the one in the address
 
-	Receivers *receiver.Set // nil: this usher delivers nothing
-	Log       *slog.Logger
+	Rules // what decides about a tenant's webhooks
 
-	// A webhook is parked after MaxTries failed tries that count, or after so many of any kind once its first try is longer ago than MaxAge.
-	MaxTries int
-	MaxAge   time.Duration
 	// MaxBytes bounds the webhooks that wait or are parked. Beyond it nothing is taken in. Receivers and tenants have bounds below it: see Share.
 	MaxBytes int64
-	// StoreUnclaimed says what to do with a webhook that no receiver takes. True: it is stored, and never delivered. False: it waits for
-	// a receiver.
-	StoreUnclaimed bool
-	// Latest supersedes a waiting snapshot when a newer one of its tenant arrives right behind it.
-	Latest bool
-	// DedupWindow is how long usher assumes that the receiver still has the snapshot that it accepted last. Zero: no
-	// webhook is a duplicate.
-	DedupWindow time.Duration
-	// Rules are the gate's: what a reconcile takes in must fit them, too. Nil: the built-in ones.
-	Rules *content.Rules
+	// Content is what the gate checks: what a reconcile takes in must fit it, too. Nil: the built-in rules.
+	Content *content.Rules
 	// MaxBody is the longest body that the gate takes in; so a line of reconcile may be as long. Zero: any.
 	MaxBody int64
 	// ReadOnly says that this process has no gate: it takes nothing in, and needs to write nothing by itself. So a role that may only
@@ -116,10 +103,8 @@ type Config struct {
 	Limits    Limits        // zero: DefaultLimits
 	LeaseTime time.Duration // only if replicas share the database; zero: DefaultLeaseTime
 
-	// For tests. ClockOffset is added to the database's clock; nil: nothing is. Jitter shortens a backoff to between half
-	// and all of its length; nil: by chance.
+	// ClockOffset, for tests, is added to the database's clock. Nil: nothing is.
 	ClockOffset func() time.Duration
-	Jitter      func(time.Duration) time.Duration
 }
 
 // Limits bound what is kept of webhooks that are finished or invalid, what is in memory, and what one transaction does.
@@ -128,10 +113,9 @@ type Limits struct {
 	FinishedBytes int64
 	FinishedAge   time.Duration
 
-	Invalid       int
-	InvalidTenant int
-	InvalidBytes  int64
-	InvalidAge    time.Duration
+	Invalid      int
+	InvalidBytes int64
+	InvalidAge   time.Duration
 
 	ActionAge time.Duration
 
@@ -148,7 +132,7 @@ type Limits struct {
 // DefaultLimits are the documented limits.
 var DefaultLimits = Limits{
 	Finished: 10_000, FinishedBytes: 256 << 20, FinishedAge: 7 * 24 * time.Hour,
-	Invalid: 1_000, InvalidTenant: 10, InvalidBytes: 64 << 20, InvalidAge: 30 * 24 * time.Hour,
+	Invalid: 1_000, InvalidBytes: 64 << 20, InvalidAge: 30 * 24 * time.Hour,
 	ActionAge: 90 * 24 * time.Hour, AlwaysCounted: 10_000,
 	Bodies: 64 << 20, PageBytes: 4 << 20, ChunkBytes: 8 << 20, Step: 500,
 }
@@ -239,12 +223,13 @@ func New(e engine.Engine, cfg Config) *Inbox {
 	if cfg.Limits == (Limits{}) {
 		cfg.Limits = DefaultLimits
 	}
-	if cfg.Rules == nil {
-		cfg.Rules = builtInRules()
+	if cfg.Content == nil {
+		cfg.Content = builtInRules()
 	}
 	if cfg.Changed == nil {
 		cfg.Changed = func(string) {}
 	}
+	cfg.MaxInvalid = cmp.Or(cfg.MaxInvalid, DefaultMaxInvalid)
 	if cfg.Jitter == nil {
 		cfg.Jitter = jitter
 	}

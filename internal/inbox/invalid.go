@@ -37,10 +37,7 @@ func (s *Inbox) storeInvalid(ctx context.Context, r *webhookgate.Invalid) (id in
 		if gaveUp.Load() { // a newer one may be in the lane already; see takeIn
 			return func() {}
 		}
-		l := t.nowhere()
-		if w.Lane.Tenant != "" {
-			l = t.lanes[row.lane]
-		}
+		l := t.laneOf(row)
 		stored := l.recordInvalid(row, t.copies[string(row.digest)])
 		t.copies[string(row.digest)] = stored
 		if len(l.missed.Webhooks) > 0 {

@@ -39,7 +39,7 @@ func TestInvalidIsBounded(t *testing.T) {
 	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open, func(c *Config) {
 			c.Limits = DefaultLimits
-			c.Limits.InvalidTenant, c.Limits.Invalid, c.Limits.InvalidBytes = 2, 5, 10_000
+			c.MaxInvalid, c.Limits.Invalid, c.Limits.InvalidBytes = 2, 5, 10_000
 		})
 		agree := func(want string) {
 			t.Helper()
@@ -90,7 +90,7 @@ func TestInvalidGoesByItsLastCopy(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open, func(c *Config) {
 			c.Limits = DefaultLimits
-			c.Limits.InvalidTenant, c.Limits.Invalid = 3, 5
+			c.MaxInvalid, c.Limits.Invalid = 3, 5
 		})
 		for _, body := range []string{"a0", "a1", "a2", "a0", "a3"} {
 			d.recordInvalid("acme", body)

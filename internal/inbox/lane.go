@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"cmp"
 	"fmt"
+	"log/slog"
+	"maps"
 	"math"
 	"slices"
 	"time"
@@ -19,9 +21,11 @@ import (
 
 // A turn is one transaction, as lanes see it.
 type turn struct {
-	rules
+	*Rules
+	process
 	now     int64     // the database's time
 	askedAt time.Time // our time before the transaction began; leases count from here
+	lanes   map[webhookgate.Lane]*lane
 	rows    rows
 
 	mayTakeOver bool                                          // a lease that has ended may be taken from its owner
@@ -48,10 +52,34 @@ func (t *turn) logError(message string, args ...any) {
 	t.committed = append(t.committed, func() { t.Log.Error(message, args...) })
 }
 
-// rules are what decides, beside the rows.
-type rules struct {
-	*Config
-	owner     []byte
+// Rules decide about a lane, beside its rows. Fields are required unless they say what their zero value means.
+type Rules struct {
+	Receivers *receiver.Set // nil: this usher delivers nothing
+	Log       *slog.Logger
+
+	// A webhook is parked after MaxTries failed tries that count, or after so many of any kind once its first try is longer ago than MaxAge.
+	MaxTries int
+	MaxAge   time.Duration
+	// StoreUnclaimed says what to do with a webhook that no receiver takes. True: it is stored, and never delivered. False: it waits for
+	// a receiver.
+	StoreUnclaimed bool
+	// Latest supersedes a waiting snapshot when a newer one of its tenant arrives right behind it.
+	Latest bool
+	// DedupWindow is how long usher assumes that the receiver still has the snapshot that it accepted last. Zero: no
+	// webhook is a duplicate.
+	DedupWindow time.Duration
+	MaxInvalid  int // how many invalid webhooks of a tenant are stored; zero: DefaultMaxInvalid
+
+	// Jitter shortens a backoff to between half and all of its length. Nil: by chance.
+	Jitter func(time.Duration) time.Duration
+}
+
+// DefaultMaxInvalid is the documented limit.
+const DefaultMaxInvalid = 10
+
+// A process is who decides.
+type process struct {
+	owner     []byte // its name in leases
 	leaseTime time.Duration
 	alone     bool // no other process has this inbox: an owner that is not this process has ended
 }
@@ -73,6 +101,69 @@ type laneCounts struct{ waiting, parked, invalid, bytes, waitingSince, tail int6
 
 func (t *turn) time() time.Time { return moment(t.now) }
 
+// adopt returns the turn's copy of a lane: the one that it has, or else this one.
+func (t *turn) adopt(l *lane) *lane {
+	if known := t.lanes[l.Lane]; known != nil {
+		return known
+	}
+	l.t, t.lanes[l.Lane] = t, l
+	return l
+}
+
+// laneOf returns the lane of a webhook that was read. One whose tenant is not certain has a lane without a row.
+func (t *turn) laneOf(h *Webhook) *lane {
+	if l := t.lanes[h.lane]; l != nil {
+		return l
+	}
+	return t.adopt(new(lane))
+}
+
+// changes are what a turn has to write, each table's rows in the order of the lanes' names.
+type changes struct {
+	lanes     []*lane
+	noted     []*lane // of these only last, lastAt and what was taken
+	added     []*Webhook
+	changed   []*Webhook
+	deleted   []int64 // webhooks
+	snapshots []*snapshot.Stored
+	seen      []*seenRow
+}
+
+// changes returns what its lanes have to write.
+func (t *turn) changes() (c changes) {
+	for _, name := range sorted(t.lanes) {
+		l := t.lanes[name]
+		if l.dirty && name != (webhookgate.Lane{}) {
+			c.lanes = append(c.lanes, l)
+		} else if l.noted && name != (webhookgate.Lane{}) {
+			c.noted = append(c.noted, l)
+		}
+		for _, h := range l.hooks {
+			switch {
+			case h.gone:
+			case h.isNew:
+				c.added = append(c.added, h)
+			case h.changed:
+				c.changed = append(c.changed, h)
+			}
+		}
+		if l.snapshot != nil {
+			c.snapshots = append(c.snapshots, l.snapshot)
+		}
+		c.seen, c.deleted = append(c.seen, l.newSeen...), append(c.deleted, l.deleted...)
+	}
+	return c
+}
+
+// byName orders lanes as every process locks them, so that no two wait for each other.
+func byName(a, b webhookgate.Lane) int {
+	return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Platform, b.Platform), cmp.Compare(a.Type, b.Type))
+}
+
+func sorted[V any](lanes map[webhookgate.Lane]V) []webhookgate.Lane {
+	return slices.SortedFunc(maps.Keys(lanes), byName)
+}
+
 // memory is the part of a lane that is no row: what is known of its webhooks, and what must be written.
 type memory struct {
 	t        *turn
@@ -87,6 +178,16 @@ type memory struct {
 	snapshot *snapshot.Stored
 	deleted  []int64
 	newSeen  []*seenRow
+}
+
+// counts returns what the lane's row says.
+func (l *lane) counts() laneCounts {
+	return laneCounts{l.waiting, l.parked, l.invalid, l.bytes, l.waitingSince, l.tail}
+}
+
+// isAhead says whether the turn has changed webhooks of the lane: the database does not have that yet.
+func (l *lane) isAhead() bool {
+	return len(l.deleted) > 0 || slices.ContainsFunc(l.hooks, func(h *Webhook) bool { return h.isNew || h.changed || h.gone })
 }
 
 // recount makes a lane whole whose row is damaged, or says something else than its webhooks. These are counted, and what nobody can know is as in a
@@ -138,6 +239,19 @@ func (l *lane) hook(id int64) *Webhook {
 	}
 	return nil
 }
+
+// knowFirst is for the lane's first waiting webhook but one: that was read ahead, so that the lane need not ask for it. except is the one that was
+// not counted, which an outcome is about; zero: none.
+func (l *lane) knowFirst(h *Webhook, except int64) {
+	// If another one is being delivered now, it was the outcome of a lease that was lost, and this says nothing.
+	if l.leasedID == except || !l.leased() && except == 0 {
+		l.know(h)
+		l.frontier = max(l.frontier, h.ID)
+	}
+}
+
+// mayNeedFirst says whether a claim of the lane would ask for its first webhook.
+func (l *lane) mayNeedFirst() bool { return !l.leased() && len(l.hooks) == 0 }
 
 func (l *lane) inMemory() (ids []int64) {
 	for _, h := range l.hooks {
@@ -472,11 +586,19 @@ func (l *lane) rememberID(in *incoming, seq int64, uuid string) {
 	if uuid != in.Webhook.UUID && slices.ContainsFunc(l.seen[id.hash], func(known *seenRow) bool { return same(known) && l.makesCopy(known) }) {
 		return // the 15 minutes count from the first time
 	}
+	if l.seen != nil {
+		l.seen[id.hash] = slices.DeleteFunc(l.seen[id.hash], same)
+	}
+	l.knowID(id)
+	l.newSeen = append(slices.DeleteFunc(l.newSeen, func(r *seenRow) bool { return r.hash == id.hash && same(r) }), id)
+}
+
+// knowID is for a signed id that was read.
+func (l *lane) knowID(r *seenRow) {
 	if l.seen == nil {
 		l.seen = make(map[[32]byte][]*seenRow)
 	}
-	l.seen[id.hash] = append(slices.DeleteFunc(l.seen[id.hash], same), id)
-	l.newSeen = append(slices.DeleteFunc(l.newSeen, func(r *seenRow) bool { return r.hash == id.hash && same(r) }), id)
+	l.seen[r.hash] = append(l.seen[r.hash], r)
 }
 
 // makesCopy says whether a webhook with this id and body is a duplicate: not if the original was parked or discarded, or came
@@ -545,7 +667,7 @@ func (l *lane) recordInvalid(in *Webhook, known *Webhook) *Webhook {
 		return known
 	}
 	if l.Lane != (webhookgate.Lane{}) {
-		for all := l.invalidOnes(); len(all) > 0 && len(all) >= l.t.Limits.InvalidTenant; all = all[1:] {
+		for all := l.invalidOnes(); len(all) > 0 && len(all) >= l.t.MaxInvalid; all = all[1:] {
 			l.t.warn("deleted an invalid webhook: its tenant has too many", "id", all[0].ID, "tenant", all[0].Tenant)
 			l.drop(all[0])
 		}
@@ -657,9 +779,7 @@ func (l *lane) settle(o *Outcome) (s settlement) {
 		return settlement{LeaseLost: true}
 	}
 	t := l.t
-	tried := *o.Lease.Webhook
-	tried.isNew, tried.changed, tried.gone = false, false, false
-	h := l.know(&tried)
+	h := l.know(o.Lease.Webhook.stored())
 	defer func() { s.Tried, s.LaneReady = *h, l.waiting > 0 && l.owner == nil && l.due <= t.now }()
 	if o.Aborted {
 		at := t.now + micros(o.RetryIn)
@@ -684,7 +804,7 @@ func (l *lane) settle(o *Outcome) (s settlement) {
 			l.failingSince = t.now
 		}
 	}
-	why := o.parkReason(t.Config, h, t.time())
+	why := o.parkReason(t.Rules, h, t.time())
 	switch {
 	case o.Try.Accepted() && o.ContentErr == nil:
 		l.move(h, Delivered, "")

@@ -346,7 +346,7 @@ func (s *sim) judgeInvalid() {
 		}
 	}
 	for name, n := range counts {
-		if name != "/" && n > w.cfg.Limits.InvalidTenant {
+		if name != "/" && n > w.cfg.MaxInvalid {
 			w.violation("(i) %s has %d rejections", name, n)
 		}
 	}
@@ -360,7 +360,7 @@ func (s *sim) judgeInvalid() {
 		for _, o := range s.rejections {
 			others += number(o.webhook.Lane == r.webhook.Lane && o.webhook.Digest != r.webhook.Digest && !o.to.Before(r.from))
 		}
-		if !erased && (others < w.cfg.Limits.InvalidTenant || r.webhook.Lane.Tenant == "") {
+		if !erased && (others < w.cfg.MaxInvalid || r.webhook.Lane.Tenant == "") {
 			w.violation("(i) rejection %d of %q is gone", r.id, r.webhook.Lane.Tenant)
 		}
 	}
@@ -922,7 +922,7 @@ func TestWorldsOnLanes(t *testing.T) {
 		w := newWorld(seed, filePace)
 		w.cfg.Log = slog.New(slog.DiscardHandler)
 		w.cfg.Limits = DefaultLimits
-		w.cfg.Limits.InvalidTenant = 3
+		w.cfg.MaxInvalid = 3
 		w.places = []*place{{world: w}}
 		shorter := w.cfg.Jitter
 		w.cfg.Jitter = func(d time.Duration) time.Duration { return max(shorter(d), 500*time.Millisecond) } // there is no courier that knows of receivers that are down

@@ -223,15 +223,15 @@ const (
 )
 
 // parkReason says why a webhook that was not accepted is parked. Empty: it is tried again.
-func (o *Outcome) parkReason(cfg *Config, h *Webhook, now time.Time) string {
+func (o *Outcome) parkReason(rules *Rules, h *Webhook, now time.Time) string {
 	switch {
 	case o.ContentErr != nil:
 		return o.ContentErr.Error()
 	case isPermanent(o.Try.Status):
 		return "the receiver will not take it: " + http.StatusText(o.Try.Status)
-	case h.Counted >= cfg.MaxTries:
+	case h.Counted >= rules.MaxTries:
 		return "too many failed tries (USHER_WEBHOOK_INBOX_TRIES)"
-	case h.Tries >= cfg.MaxTries && now.Sub(h.FirstTry) > cfg.MaxAge:
+	case h.Tries >= rules.MaxTries && now.Sub(h.FirstTry) > rules.MaxAge:
 		return "older than USHER_WEBHOOK_INBOX_MAX_AGE"
 	}
 	return ""

@@ -53,8 +53,7 @@ type Work func(*memTurn) (after func())
 
 type memTurn struct {
 	turn
-	m     *Memory
-	lanes map[webhookgate.Lane]*lane
+	m *Memory
 }
 
 // Turn is a transaction for works. Sometimes it runs twice, and sometimes more is in memory than was asked for.
@@ -63,8 +62,8 @@ func (m *Memory) Turn(works []Work) (after []func()) {
 	hooks, seen, known, runs, last := m.hooks, m.seen, m.known, m.runs, m.last
 	for again := m.r.IntN(4) == 0; ; again = false {
 		m.hooks, m.seen, m.known, m.runs, m.last = maps.Clone(hooks), maps.Clone(seen), maps.Clone(known), maps.Clone(runs), last
-		t = &memTurn{m: m, lanes: make(map[webhookgate.Lane]*lane)}
-		t.turn = turn{rules: rules{m.cfg, m.owner, m.lease, m.Alone}, now: m.Now, askedAt: time.Now(), rows: memRows{t}, mayTakeOver: true, added: make(map[string]int64)}
+		t = &memTurn{m: m}
+		t.turn = turn{Rules: &m.cfg.Rules, process: process{m.owner, m.lease, m.Alone}, now: m.Now, askedAt: time.Now(), lanes: make(map[webhookgate.Lane]*lane), rows: memRows{t}, mayTakeOver: true, added: make(map[string]int64)}
 		for _, r := range m.runs {
 			if t.running == nil || r.mark > t.running.mark {
 				t.running = r
@@ -81,34 +80,29 @@ func (m *Memory) Turn(works []Work) (after []func()) {
 			break
 		}
 	}
-	for k, l := range t.lanes {
-		for _, h := range l.hooks {
-			row := *h
-			row.isNew, row.changed, row.gone = false, false, false
-			switch n, known := slices.BinarySearchFunc(m.hooks[k], h.ID, func(w *Webhook, id int64) int { return int(w.ID - id) }); {
-			case h.gone && known:
-				m.hooks[k] = slices.Delete(slices.Clone(m.hooks[k]), n, n+1)
-			case h.gone:
-			case h.isNew:
-				m.hooks[k] = append(slices.Clip(m.hooks[k]), &row)
-			case h.changed:
-				all := slices.Clone(m.hooks[k])
-				all[n] = &row
-				m.hooks[k] = all
-			}
-		}
-		for _, id := range l.newSeen {
-			row := *id
-			m.seen[id.seenID] = append(slices.DeleteFunc(slices.Clone(m.seen[id.seenID]), func(r *seenRow) bool { return bytes.Equal(r.digest, id.digest) }), &row)
-		}
-		if l.snapshot != nil {
-			m.known[k] = l.snapshot
-		}
-		if (l.dirty || l.noted) && k != (webhookgate.Lane{}) {
-			row := *l
-			row.memory = memory{}
-			m.lanes[k] = &row
-		}
+	c := t.changes()
+	for k, all := range m.hooks {
+		m.hooks[k] = slices.DeleteFunc(slices.Clone(all), func(h *Webhook) bool { return slices.Contains(c.deleted, h.ID) })
+	}
+	for _, h := range c.added {
+		m.hooks[h.lane] = append(m.hooks[h.lane], h.stored())
+	}
+	for _, h := range c.changed {
+		all := m.hooks[h.lane]
+		all[slices.IndexFunc(all, func(w *Webhook) bool { return w.ID == h.ID })] = h.stored()
+	}
+	for _, id := range c.seen {
+		row := *id
+		others := slices.DeleteFunc(slices.Clone(m.seen[id.seenID]), func(r *seenRow) bool { return bytes.Equal(r.digest, id.digest) })
+		m.seen[id.seenID] = append(others, &row)
+	}
+	for _, s := range c.snapshots {
+		m.known[webhookgate.Lane{Platform: s.Platform, Tenant: s.Tenant}] = s
+	}
+	for _, l := range slices.Concat(c.lanes, c.noted) {
+		row := *l
+		row.memory = memory{}
+		m.lanes[l.Lane] = &row
 	}
 	return after
 }

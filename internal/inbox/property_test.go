@@ -431,12 +431,12 @@ func newWorld(seed uint64, p pace) *world {
 	if w.r.IntN(2) == 0 {
 		w.routes["k"] = "one"
 	}
-	w.cfg = Config{StoreUnclaimed: w.stores,
-		MaxTries: worldTries, MaxAge: p.maxAge, DedupWindow: p.window, MaxBytes: 1 << 30, LeaseTime: p.lease, Latest: w.r.IntN(3) == 0,
-		Log: slog.New(slog.DiscardHandler),
-		Jitter: func(d time.Duration) time.Duration {
+	w.cfg = Config{
+		Rules: Rules{StoreUnclaimed: w.stores, MaxTries: worldTries, MaxAge: p.maxAge, DedupWindow: p.window, Latest: w.r.IntN(3) == 0, Log: slog.New(slog.DiscardHandler), Jitter: func(d time.Duration) time.Duration {
 			return time.Duration(d.Seconds() * float64(w.backoff*w.jitter/100))
-		},
+		}},
+		MaxBytes:  1 << 30,
+		LeaseTime: p.lease,
 	}
 	if *worldLog {
 		w.cfg.Log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))

@@ -302,7 +302,7 @@ func (s *Inbox) readOffer(line []byte) *offer {
 		return &offer{fault: fmt.Sprintf("is larger than %d bytes (USHER_WEBHOOK_MAX_BODY)", max)}
 	}
 	header := http.Header{"Content-Type": {"application/json"}, sourceHeader: {FromReconcile}}
-	w, faults := webhookgate.ReadSnapshot(s.cfg.Rules, header, body, s.cfg.Receivers)
+	w, faults := webhookgate.ReadSnapshot(s.cfg.Content, header, body, s.cfg.Receivers)
 	if len(faults) == 0 && w.State.Features == nil {
 		faults = []content.Fault{{Path: "/payload/change/features", Message: "cannot be read"}}
 	}

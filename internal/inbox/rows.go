@@ -75,6 +75,13 @@ type Webhook struct {
 	gone    bool // it was deleted
 }
 
+// stored returns the webhook as a later transaction reads it.
+func (w *Webhook) stored() *Webhook {
+	row := *w
+	row.isNew, row.changed, row.gone = false, false, false
+	return &row
+}
+
 // AgeFrom is the time from which the webhook's age counts: when it was received, or was last redelivered by hand.
 func (w *Webhook) AgeFrom() time.Time {
 	if !w.Again.IsZero() {

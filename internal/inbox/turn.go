@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"errors"
-	"maps"
 	"slices"
 	"time"
 
@@ -20,7 +19,6 @@ type sqlTurn struct {
 	s     *Inbox
 	tx    engine.Tx
 	err   error // why a statement failed in the midst of a decision
-	lanes map[webhookgate.Lane]*lane
 	found map[*Claim][]found
 
 	numbers    []int64
@@ -35,8 +33,8 @@ type sqlTurn struct {
 }
 
 func (s *Inbox) newTurn(tx engine.Tx) *sqlTurn {
-	t := &sqlTurn{s: s, tx: tx, lanes: make(map[webhookgate.Lane]*lane), found: make(map[*Claim][]found), copies: make(map[string]*Webhook), states: make(map[webhookgate.Lane]*snapshot.Stored), runs: make(map[string]*Run)}
-	t.turn = turn{rules: rules{&s.cfg, s.owner, s.leaseTime, !s.engine.Shared()}, askedAt: time.Now(), rows: sqlRows{t}, added: make(map[string]int64)}
+	t := &sqlTurn{s: s, tx: tx, found: make(map[*Claim][]found), copies: make(map[string]*Webhook), states: make(map[webhookgate.Lane]*snapshot.Stored), runs: make(map[string]*Run)}
+	t.turn = turn{Rules: &s.cfg.Rules, process: process{s.owner, s.leaseTime, !s.engine.Shared()}, askedAt: time.Now(), lanes: make(map[webhookgate.Lane]*lane), rows: sqlRows{t}, added: make(map[string]int64)}
 	t.hasRoom = func(l *lane, size int64) error { return s.hasRoom(t.added, l, size) }
 	t.number = func() int64 {
 		n := t.numbers[0]
@@ -67,39 +65,10 @@ func (t *sqlTurn) end() {
 	t.reserved = nil
 }
 
-// adopt returns the turn's copy of a lane: the one that it has, or else this one.
-func (t *sqlTurn) adopt(l *lane) *lane {
-	if known := t.lanes[l.Lane]; known != nil {
-		return known
-	}
-	l.t, t.lanes[l.Lane] = &t.turn, l
-	return l
-}
-
-// nowhere is the lane of webhooks whose tenant is not certain. It has no row.
-func (t *sqlTurn) nowhere() *lane { return t.adopt(new(lane)) }
-
-// laneOf returns the lane of a webhook that was read.
-func (t *sqlTurn) laneOf(h *Webhook) *lane {
-	if l := t.lanes[h.lane]; l != nil {
-		return l
-	}
-	return t.nowhere()
-}
-
 func (t *sqlTurn) send() {
 	if t.err == nil {
 		t.err = t.tx.Send()
 	}
-}
-
-// byName orders lanes as every process locks them, so that no two wait for each other.
-func byName(a, b webhookgate.Lane) int {
-	return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Platform, b.Platform), cmp.Compare(a.Type, b.Type))
-}
-
-func sorted[V any](lanes map[webhookgate.Lane]V) []webhookgate.Lane {
-	return slices.SortedFunc(maps.Keys(lanes), byName)
 }
 
 // load locks the lanes of works, and reads what these name. Usually that is one round trip.
@@ -211,10 +180,7 @@ func (t *sqlTurn) load(works []*work) error {
 	}
 	for _, r := range *seen {
 		if l := t.lanes[r.lane]; l != nil {
-			if l.seen == nil {
-				l.seen = make(map[[32]byte][]*seenRow)
-			}
-			l.seen[r.hash] = append(l.seen[r.hash], r)
+			l.knowID(r)
 		}
 	}
 	for digest, h := range t.copies {
@@ -269,8 +235,8 @@ func (t *sqlTurn) readHeads() {
 	for c, all := range t.found {
 		c.order(all)
 		for _, f := range all[:min(len(all), c.Room+len(c.skip))] {
-			if l := f.lane; !l.leased() && len(l.hooks) == 0 {
-				heads[l.Lane] = 0
+			if f.lane.mayNeedFirst() {
+				heads[f.lane.Lane] = 0
 			}
 		}
 	}
@@ -392,14 +358,8 @@ func queueNext(tx engine.Tx, lanes map[webhookgate.Lane]int64, maxBody int64, ea
 // queueHeads reads webhooks ahead, so that lanes need not ask for them one by one.
 func (t *sqlTurn) queueHeads(lanes map[webhookgate.Lane]int64) {
 	queueNext(t.tx, lanes, MaxReadAhead, func(h *Webhook) {
-		l := t.lanes[h.lane]
-		if l == nil {
-			return // the file is damaged
-		}
-		// If another one is being delivered now, it was the outcome of a lease that was lost, and this says nothing.
-		if l.leasedID == lanes[h.lane] || !l.leased() && lanes[h.lane] == 0 {
-			l.know(h)
-			l.frontier = max(l.frontier, h.ID)
+		if l := t.lanes[h.lane]; l != nil { // else the file is damaged
+			l.knowFirst(h, lanes[h.lane])
 		}
 	})
 }
@@ -458,8 +418,8 @@ func (r sqlRows) parkedSnapshots(l *lane) (all []*Webhook) {
 func (r sqlRows) snapshot(l *lane) *snapshot.Stored { return r.t.states[l.Lane] }
 
 func (r sqlRows) count(l *lane) (c laneCounts) {
-	if len(l.deleted) > 0 || slices.ContainsFunc(l.hooks, func(h *Webhook) bool { return h.isNew || h.changed || h.gone }) {
-		return laneCounts{l.waiting, l.parked, l.invalid, l.bytes, l.waitingSince, l.tail} // the database does not have it yet: a later transaction counts
+	if l.isAhead() {
+		return l.counts() // a later transaction counts
 	}
 	r.t.tx.Queue("lane_count", func(row engine.Row) error {
 		return row.Scan(&c.waiting, &c.parked, &c.invalid, &c.bytes, &c.waitingSince, &c.tail)
@@ -488,43 +448,18 @@ func among(ids []int64) engine.Among { return append(engine.Among{}, ids...) }
 
 // save queues the statements that write what the lanes remember.
 func (t *sqlTurn) save() {
-	var lanes, noted []*lane
-	var added, changed []*Webhook
-	var snapshots []*snapshot.Stored
-	var seen []*seenRow
-	var deleted []int64
-	for _, name := range sorted(t.lanes) {
-		l := t.lanes[name]
-		if l.dirty && name != (webhookgate.Lane{}) {
-			lanes = append(lanes, l)
-		} else if l.noted && name != (webhookgate.Lane{}) {
-			noted = append(noted, l)
-		}
-		for _, h := range l.hooks {
-			switch {
-			case h.gone:
-			case h.isNew:
-				added = append(added, h)
-			case h.changed:
-				changed = append(changed, h)
-			}
-		}
-		if l.snapshot != nil {
-			snapshots = append(snapshots, l.snapshot)
-		}
-		seen, deleted = append(seen, l.newSeen...), append(deleted, l.deleted...)
-	}
-	queueRows(t.tx, "lane_save", lanes, (*lane).columns)
-	queueRows(t.tx, "lane_note", noted, func(l *lane) []any {
+	c := t.changes()
+	queueRows(t.tx, "lane_save", c.lanes, (*lane).columns)
+	queueRows(t.tx, "lane_note", c.noted, func(l *lane) []any {
 		return []any{l.Tenant, l.Platform, l.Type, l.last, l.lastAt, l.taken, l.takenAt, l.takenSnapshot}
 	})
-	insertWebhooks(t.tx, added)
-	queueRows(t.tx, "webhook_save", changed, (*Webhook).changes)
-	queueRows(t.tx, "import_snapshot", snapshots, snapshotColumns)
-	queueRows(t.tx, "import_seen_id", seen, (*seenRow).columns)
-	if len(deleted) > 0 {
-		t.tx.Queue("webhook_delete", nil, among(deleted))
-		t.tx.Queue("content_delete", nil, among(deleted))
+	insertWebhooks(t.tx, c.added)
+	queueRows(t.tx, "webhook_save", c.changed, (*Webhook).changes)
+	queueRows(t.tx, "import_snapshot", c.snapshots, snapshotColumns)
+	queueRows(t.tx, "import_seen_id", c.seen, (*seenRow).columns)
+	if len(c.deleted) > 0 {
+		t.tx.Queue("webhook_delete", nil, among(c.deleted))
+		t.tx.Queue("content_delete", nil, among(c.deleted))
 	}
 	for _, queue := range t.statements {
 		queue(t.tx)
@@ -532,7 +467,8 @@ func (t *sqlTurn) save() {
 	if t.misnamed {
 		t.tx.Queue("lanes_misnamed", nil)
 	}
-	if idle := len(lanes)+len(noted)+len(added)+len(changed)+len(seen)+len(deleted)+len(t.statements) == 0; idle && t.s.health.unproven() {
+	idle := len(c.lanes)+len(c.noted)+len(c.added)+len(c.changed)+len(c.seen)+len(c.deleted)+len(t.statements) == 0
+	if idle && t.s.health.unproven() {
 		t.tx.Queue("touch", nil)
 	}
 }

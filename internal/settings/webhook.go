@@ -188,7 +188,7 @@ func (w *Webhook) checkInbox(r *reader) {
 	}
 	c := &w.InboxConfig
 	c.Password, c.DedupWindow = w.inboxPassword.Getter(), w.DedupWindow
-	c.Rules, c.MaxBody = w.Rules, w.MaxBody
+	c.Content, c.MaxBody = w.Rules, w.MaxBody
 	if w.on() { // without a gate usher delivers nothing
 		c.Receivers, c.StoreUnclaimed = w.Receivers, w.StoreUnclaimed
 	}

@@ -214,7 +214,7 @@ func TestHistorySurvivesARestart(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			box, err := inbox.Open(inbox.Config{Address: address, Log: slog.New(slog.DiscardHandler)})
+			box, err := inbox.Open(inbox.Config{Rules: inbox.Rules{Log: slog.New(slog.DiscardHandler)}, Address: address})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -246,7 +246,7 @@ func TestWhoSpeaksWhileNobodyCanWrite(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	box, err := inbox.Open(inbox.Config{Address: address, Log: slog.New(slog.DiscardHandler)})
+	box, err := inbox.Open(inbox.Config{Rules: inbox.Rules{Log: slog.New(slog.DiscardHandler)}, Address: address})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -286,7 +286,7 @@ func TestWhatWasSaidBeforeTheEnd(t *testing.T) {
 			posts, wrong := make(chan struct{}, 10), new(troubles)
 			wrong.set("disk")
 			for run := range 2 {
-				box, err := inbox.Open(inbox.Config{Address: address, Log: slog.New(slog.DiscardHandler)})
+				box, err := inbox.Open(inbox.Config{Rules: inbox.Rules{Log: slog.New(slog.DiscardHandler)}, Address: address})
 				if err != nil {
 					t.Fatal(err)
 				}

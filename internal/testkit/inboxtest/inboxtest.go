@@ -65,9 +65,10 @@ func Open(t testing.TB, names ...string) *Box {
 		t.Fatal(err)
 	}
 	b.engine.Engine = file
-	b.Inbox = inbox.New(&b.engine, inbox.Config{StoreUnclaimed: true,
-		Receivers: b.Receivers, Missed: b.Missed, MaxTries: 20, MaxAge: time.Hour, DedupWindow: time.Minute, MaxBytes: 1 << 30, Log: log,
-		Jitter:      func(time.Duration) time.Duration { return 4 * time.Minute },
+	b.Inbox = inbox.New(&b.engine, inbox.Config{
+		Rules:       inbox.Rules{StoreUnclaimed: true, Receivers: b.Receivers, MaxTries: 20, MaxAge: time.Hour, DedupWindow: time.Minute, Log: log, Jitter: func(time.Duration) time.Duration { return 4 * time.Minute }},
+		Missed:      b.Missed,
+		MaxBytes:    1 << 30,
 		ClockOffset: func() time.Duration { b.mu.Lock(); defer b.mu.Unlock(); return b.ahead },
 	})
 	ctx, stop := context.WithCancel(context.Background())
