@@ -74,7 +74,7 @@ WHERE w.tenant = $1::text AND w.platform = $2::text AND w.event_type = $3::text 
 -- the last webhook that was taken in.
 SELECT count(*) FILTER (WHERE state {waiting}), count(*) FILTER (WHERE state {parked}), count(*) FILTER (WHERE state {invalid}),
 	CAST(coalesce(sum({amount size}) FILTER (WHERE state {open}), 0) AS bigint), CAST(coalesce(min(CASE WHEN received BETWEEN 0 AND {never} THEN received ELSE {never} END) FILTER (WHERE state {waiting}), {never}) AS bigint),
-	coalesce(max(seq) FILTER (WHERE NOT (state {refused})), 0)
+	coalesce(max(seq) FILTER (WHERE NOT (state {rejected})), 0)
 FROM {schema}.webhook WHERE tenant = $1::text AND platform = $2::text AND event_type = $3::text
 
 -- name: parked_snapshots
@@ -170,7 +170,7 @@ SELECT w.seq FROM {schema}.webhook w WHERE w.seq {among} AND (SELECT e.received 
 -- name: tenants_without_webhooks
 -- The first tenants of a platform that are known, and have no webhook that was taken in any more; each with how many there are in all.
 SELECT s.tenant, count(*) OVER () FROM {schema}.snapshot s WHERE s.platform = $1::text AND NOT EXISTS (SELECT 1 FROM {schema}.webhook w
-	WHERE w.tenant = s.tenant AND w.platform = s.platform AND w.event_type = '' AND NOT (w.state {refused})) ORDER BY s.tenant LIMIT 10
+	WHERE w.tenant = s.tenant AND w.platform = s.platform AND w.event_type = '' AND NOT (w.state {rejected})) ORDER BY s.tenant LIMIT 10
 
 -- name: figures
 SELECT receiver, CAST(sum({amount waiting}) AS bigint), CAST(min(CASE WHEN waiting_since BETWEEN 0 AND {never} THEN waiting_since ELSE {never} END) AS bigint),
@@ -368,7 +368,7 @@ SELECT w.seq, w.digest, w.size, w.state FROM {schema}.webhook w WHERE w.seq {amo
 -- Webhooks and snapshots whose lane is missing or knows less than they, and webhooks without a content, unless usher may have found them damaged.
 SELECT w.seq FROM {schema}.webhook w LEFT JOIN {schema}.lane l ON {of} LEFT JOIN {schema}.content c ON c.seq = w.seq
 WHERE c.seq IS NULL AND w.state NOT IN ({#parked}, {#superseded}, {#discarded})
-	OR (w.tenant <> '' OR w.platform <> '' OR w.event_type <> '' OR NOT (w.state {invalid} OR w.state {discarded})) AND (l.tail IS NULL OR w.rank > l.last OR w.seq > l.tail AND NOT (w.state {refused} OR w.state {discarded}))
+	OR (w.tenant <> '' OR w.platform <> '' OR w.event_type <> '' OR NOT (w.state {invalid} OR w.state {discarded})) AND (l.tail IS NULL OR w.rank > l.last OR w.seq > l.tail AND NOT (w.state {rejected} OR w.state {discarded}))
 UNION ALL
 SELECT w.seq FROM {schema}.snapshot w LEFT JOIN {schema}.lane l ON l.tenant = w.tenant AND l.platform = w.platform AND l.event_type = ''
 WHERE l.tail IS NULL OR w.seq > l.tail
