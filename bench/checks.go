@@ -12,14 +12,16 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Checks are answers to "may this tenant use this feature?": over HTTP from usher, and in SQL from the database of its inbox.
+// Checks are answers to "may this tenant use this feature?": over HTTP from usher, and in SQL from
+// the database of its inbox.
 
 const (
 	checkTenants = 100_000
 	checkers     = 8 // connections that ask, each its next question when the last one is answered
 )
 
-// asker is one connection. It is called with a number of a tenant, one of checkTenants, and fails if the answer is not yes.
+// asker is one connection. It is called with a number of a tenant, one of checkTenants, and fails
+// if the answer is not yes.
 type asker func(ctx context.Context, tenant int) error
 
 func checks(ctx context.Context, b *bench) ([]*table, error) {

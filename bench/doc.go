@@ -20,6 +20,6 @@
 //	go test -run '^$' -bench . -benchmem -cpu 1 -count 10 ./proxy ./tokens ./webhookgate/... ./internal/entitlements ./internal/guard > new.txt
 //	benchstat old.txt new.txt
 //
-// BenchmarkInbox in internal/inbox measures the inbox alone. Growth (-only growth) takes an hour. The soak is a test here:
-// go test ./bench -run Soak -soak 10m -timeout 20m -v.
+// BenchmarkInbox in internal/inbox measures the inbox alone. Growth (-only growth) takes an hour. The soak is
+// a test here: go test ./bench -run Soak -soak 10m -timeout 20m -v.
 package main

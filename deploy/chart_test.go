@@ -19,7 +19,8 @@ import (
 
 var update = flag.Bool("write", false, "write what helm renders into helm/testdata")
 
-// The chart's renderings, by the values that they are made of: the workloads, and which part of each is asked whether it is ready.
+// The chart's renderings, by the values that they are made of: the workloads, and which part of each is
+// asked whether it is ready.
 var renderings = map[string]map[string]string{
 	"file":              {"billing-usher": "gate"},
 	"file-entitlements": {"billing-gateway": "entitlements"}, // it has no second pod that could take the webhooks
@@ -89,7 +90,8 @@ func TestChartHasTheAlerts(t *testing.T) {
 	}
 }
 
-// The notes say what to enter in the billing service, with the place of the secret. (helm renders them only for a cluster.)
+// The notes say what to enter in the billing service, with the place of the secret. (helm renders
+// them only for a cluster.)
 func TestChartNotes(t *testing.T) {
 	helm := installed(t, "helm")
 	chart := t.TempDir()
@@ -253,7 +255,8 @@ images:
 	if len(p.Containers) != 1 || p.Containers[0].Name != "podinfod" || p.Containers[0].ReadinessProbe == nil {
 		t.Errorf("podinfo's own container: %+v", p.Containers)
 	}
-	for _, want := range []string{"image: registry.your.company/usher:v9.9.9", `usher-metrics: "yes"`, "USHER_CLIENT_ID: my-client-id", "name: usher-sidecar-"} { // with its hash
+	// with its hash
+	for _, want := range []string{"image: registry.your.company/usher:v9.9.9", `usher-metrics: "yes"`, "USHER_CLIENT_ID: my-client-id", "name: usher-sidecar-"} {
 		if !strings.Contains(string(out), want) {
 			t.Errorf("no %q in\n%s", want, out)
 		}

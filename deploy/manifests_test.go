@@ -120,7 +120,8 @@ func trySidecar(t *testing.T, p pod) {
 	}
 }
 
-// tryReconcile checks a job for which an init container puts usher beside a script, and that it asks the admin port by its Service.
+// tryReconcile checks a job for which an init container puts usher beside a script, and that it asks the
+// admin port by its Service.
 func tryReconcile(t *testing.T, all manifest) {
 	t.Helper()
 	p := all.one(t, "CronJob").Spec.JobTemplate.Spec.Template.Spec
@@ -146,8 +147,8 @@ func tryReconcile(t *testing.T, all manifest) {
 	}
 }
 
-// tryServices checks ushers that others call, each in a workload of its own, and what belongs to them. parts says of each workload, by its
-// name, which part is asked whether it is ready.
+// tryServices checks ushers that others call, each in a workload of its own, and what belongs to them. parts
+// says of each workload, by its name, which part is asked whether it is ready.
 func tryServices(t *testing.T, all manifest, parts map[string]string) {
 	t.Helper()
 	found, services := 0, make(map[string]int)
@@ -220,8 +221,8 @@ func selects(o, workload object) bool {
 	return len(selected) > 0
 }
 
-// tryKeys checks that a pod gets the keys of its Secret that it uses, and no other: a gate holds no credential of the billing service. A
-// manifest with a Secret of its own may leave it at that.
+// tryKeys checks that a pod gets the keys of its Secret that it uses, and no other: a gate holds no
+// credential of the billing service. A manifest with a Secret of its own may leave it at that.
 func tryKeys(t *testing.T, p pod, usher *container) {
 	t.Helper()
 	var got, used []string

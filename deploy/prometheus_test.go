@@ -42,7 +42,8 @@ func TestAlerts(t *testing.T) {
 			{"check", "rules", "alerts.yaml"}, {"test", "rules", "alerts_test.yaml", "alerts_days_test.yaml"}, {"check", "config", "--syntax-only", "scrape.yaml"},
 		} {
 			run := exec.Command(promtool, args...)
-			run.Dir, run.Env = "prometheus", append(os.Environ(), "GOGC=400") // else it collects for a third of its time
+			// else it collects for a third of its time
+			run.Dir, run.Env = "prometheus", append(os.Environ(), "GOGC=400")
 			if out, err := run.CombinedOutput(); err != nil {
 				failed = errors.Join(failed, fmt.Errorf("promtool %s: %w\n%s", strings.Join(args, " "), err, out))
 			}
@@ -90,8 +91,9 @@ func TestDashboardQueries(t *testing.T) {
 	}
 }
 
-// Whoever is woken up finds what to do: each alert links to a section of its own, whose address is complete once the prefix is set. And each
-// is tested in both directions: a test of alerts_test.yaml, or of alerts_days_test.yaml, is called after what it shows.
+// Whoever is woken up finds what to do: each alert links to a section of its own, whose address is complete
+// once the prefix is set. And each is tested in both directions: a test of alerts_test.yaml, or of
+// alerts_days_test.yaml, is called after what it shows.
 func TestAlertsHaveARunbook(t *testing.T) {
 	var alerts struct {
 		Groups []struct {
@@ -161,7 +163,8 @@ func TestAlertsHaveARunbook(t *testing.T) {
 	}
 }
 
-// What is over goes: an alert that counts something looks at a window that is shorter than its for, or a moment would wake somebody up when it is over.
+// What is over goes: an alert that counts something looks at a window that is shorter than its for, or a
+// moment would wake somebody up when it is over.
 func TestAlertsEnd(t *testing.T) {
 	var alerts struct {
 		Groups []struct {
@@ -193,8 +196,8 @@ func TestAlertsEnd(t *testing.T) {
 	}
 }
 
-// An alert says what the page says: of each kind of trouble that has one, what it means for customers and what to do, in the same words. An
-// alert that stands for several kinds sends to 'usher status'.
+// An alert says what the page says: of each kind of trouble that has one, what it means for customers and
+// what to do, in the same words. An alert that stands for several kinds sends to 'usher status'.
 func TestAlertsSayTheSame(t *testing.T) {
 	var alerts struct {
 		Groups []struct {

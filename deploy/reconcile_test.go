@@ -19,8 +19,9 @@ import (
 	"usher/internal/testkit"
 )
 
-// What systemd would do with the unit of reconcile, done without it: its command line, with the shipped settings of both other units, the
-// credentials, and the script that its comment installs; beside the gate of its unit. It fails when something differs.
+// What systemd would do with the unit of reconcile, done without it: its command line, with the shipped
+// settings of both other units, the credentials, and the script that its comment installs; beside the gate of
+// its unit. It fails when something differs.
 func TestReconcileUnit(t *testing.T) {
 	if _, err := exec.LookPath("python3"); err != nil {
 		testkit.Missing(t, "python3 is not installed: the unit of reconcile is not tried")

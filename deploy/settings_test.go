@@ -52,8 +52,8 @@ func TestDeploymentsAreAccepted(t *testing.T) {
 	}
 }
 
-// yamlEnvironments finds the environments with usher's variables in a file: maps, as Compose has them, or lists of names and
-// values, as Kubernetes has them.
+// yamlEnvironments finds the environments with usher's variables in a file: maps, as Compose has them, or
+// lists of names and values, as Kubernetes has them.
 func yamlEnvironments(t *testing.T, file string) (all [][]string) {
 	t.Helper()
 	f, err := os.Open(file)

@@ -21,9 +21,10 @@ func TestUnits(t *testing.T) {
 	}
 }
 
-// The units can be installed on one machine. With DynamicUser systemd makes a user that is called as the unit, and rejects to if there is
-// a group of that name without that user. And usher is started again whatever ended it, however often: a crash of a Go program has the
-// exit code of bad settings, 2, and with a socket systemd starts at once what is not to be started again.
+// The units can be installed on one machine. With DynamicUser systemd makes a user that is called as the
+// unit, and rejects to if there is a group of that name without that user. And usher is started again
+// whatever ended it, however often: a crash of a Go program has the exit code of bad settings, 2, and with a
+// socket systemd starts at once what is not to be started again.
 func TestUnitsTogether(t *testing.T) {
 	units, err := filepath.Glob("systemd/*.service")
 	if err != nil || len(units) < 2 {

@@ -151,7 +151,8 @@ func usher(t *testing.T, args ...string) string {
 	return out.String()
 }
 
-// The reference names every command and every flag; for 'usher inbox' and 'usher sandbox' that is their help. And no page names another command.
+// The reference names every command and every flag; for 'usher inbox' and 'usher sandbox' that is their help.
+// And no page names another command.
 func TestCommandsAreDocumented(t *testing.T) {
 	reference := read(t, "reference.md")
 	commands := found(`(?m)^  usher ([a-z]+)\b`, usher(t, "help"))
@@ -212,8 +213,8 @@ func TestCommandsAreDocumented(t *testing.T) {
 	}
 }
 
-// Every metric and every alert that a page names exists. (That each has its row or section, TestListsInDocsAreComplete and
-// TestAlertsHaveARunbook check.)
+// Every metric and every alert that a page names exists. (That each has its row or section,
+// TestListsInDocsAreComplete and TestAlertsHaveARunbook check.)
 func TestNamesOfMetricsAndAlerts(t *testing.T) {
 	metrics := found(`"(usher_\w+)"`, code(t, "internal/admin"))
 	alerts := found(`(?m)^ *- alert: (\w+)`, read(t, root+"deploy/prometheus/alerts.yaml"))
@@ -245,7 +246,8 @@ func TestCodesAreDocumented(t *testing.T) {
 		text := read(t, page)
 		for _, name := range found(`"([A-Z]{3,}(?:_[A-Z]+)+)"`, code(t, folders...)) {
 			number++
-			if name != "CUT_OFF" && !strings.Contains(text, "`"+name+"`") { // CUT_OFF is a reason in a metric: no caller gets it
+			// CUT_OFF is a reason in a metric: no caller gets it
+			if name != "CUT_OFF" && !strings.Contains(text, "`"+name+"`") {
 				t.Errorf("%s does not have %s", page, name)
 			}
 		}

@@ -51,7 +51,8 @@ var unclearEverywhere = []unclear{
 	{`\b(hitherto|thereof|hence|whilst|lest|anyhow)\b`, "a common word"},
 }
 
-// Words of the code, which its comments explain. Users do not know them, except as names: in SQL, and between backticks.
+// Words of the code, which its comments explain. Users do not know them, except as names: in
+// SQL, and between backticks.
 var unclearToUsers = []unclear{
 	{`\blanes?\b`, "the tenant's queue"},
 }

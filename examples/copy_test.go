@@ -21,7 +21,8 @@ import (
 	"usher/internal/testkit"
 )
 
-// Each copy is right in the end, by HTTP and by 'usher changes', although usher and the programs are killed again and again.
+// Each copy is right in the end, by HTTP and by 'usher changes', although usher and the programs
+// are killed again and again.
 func TestCopy(t *testing.T) {
 	t.Parallel()
 	needs(t, "python3")

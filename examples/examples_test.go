@@ -49,7 +49,8 @@ func needs(t *testing.T, program string) {
 // quickJava has Java start a short program in half of its usual CPU time.
 var quickJava = []string{"java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"}
 
-// classes are the examples in Java, compiled: Java compiles a file that it is given each time, which takes longer than all else.
+// classes are the examples in Java, compiled: Java compiles a file that it is given each time, which
+// takes longer than all else.
 var classes = sync.OnceValues(func() (string, error) {
 	files, _ := filepath.Glob("*/*.java")
 	javac, err := exec.LookPath("javac")

@@ -164,8 +164,8 @@ func (r *reconciling) limit(t *testing.T, tenant string, want int) {
 	}
 }
 
-// The order of steps in docs/uses.md for those who already have customers: usher knows them before it gets a webhook, the receiver gets
-// nothing that it has, and no change is missed.
+// The order of steps in docs/uses.md for those who already have customers: usher knows them before it gets a
+// webhook, the receiver gets nothing that it has, and no change is missed.
 func TestYouAlreadyHaveCustomers(t *testing.T) {
 	t.Parallel()
 	needs(t, "python3")
@@ -200,7 +200,8 @@ func TestYouAlreadyHaveCustomers(t *testing.T) {
 	r.want(t, list, 0, "users 1 → 2", append(printed(2), "--yes")...)
 	r.want(t, list, 0, "Nothing differs")
 	r.limit(t, "b", 2)
-	testkit.Eventually(t, "the receiver has all", func() bool { return len(r.Receiver.Deliveries()) == before+3 }) // b by itself, c, and b once more
+	// b by itself, c, and b once more
+	testkit.Eventually(t, "the receiver has all", func() bool { return len(r.Receiver.Deliveries()) == before+3 })
 }
 
 func openBox(t *testing.T, c sandbox.Config) *sandbox.Sandbox {

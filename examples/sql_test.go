@@ -12,8 +12,8 @@ import (
 	"usher/internal/testkit/pgtest"
 )
 
-// The SQL of the example runs as it is: an application with the three grants joins its customers with what they may use, and its policy
-// hides the rows of tenants that may not use them.
+// The SQL of the example runs as it is: an application with the three grants joins its customers with what
+// they may use, and its policy hides the rows of tenants that may not use them.
 func TestSQL(t *testing.T) {
 	t.Parallel()
 	server := pgtest.New(t)

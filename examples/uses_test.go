@@ -21,8 +21,8 @@ import (
 	"usher/internal/testkit"
 )
 
-// README.md and then docs/uses.md, done as they say, in one folder: their commands, in their order, on their own ports, in a
-// network of their own. What they show as output must come.
+// README.md and then docs/uses.md, done as they say, in one folder: their commands, in their order, on their
+// own ports, in a network of their own. What they show as output must come.
 func TestReadmeAndUses(t *testing.T) {
 	t.Parallel()
 	use(t, readme(t)+usesPage(t), strings.NewReplacer())

@@ -82,8 +82,8 @@ func TestOwnAnswers(t *testing.T) {
 	}
 }
 
-// A call that usher failed is counted by its reason. What the service itself answers, and what a caller does wrong, is no
-// failure of usher's; a 401 of the service is one, because the token is usher's.
+// A call that usher failed is counted by its reason. What the service itself answers, and what a caller does
+// wrong, is no failure of usher's; a 401 of the service is one, because the token is usher's.
 func TestFailuresAreCounted(t *testing.T) {
 	answering := func(status int) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) })

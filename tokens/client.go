@@ -152,7 +152,8 @@ func readAnswer(status int, body []byte, asked time.Time, clientSecret string) (
 	switch {
 	case value == "":
 		return nil, errors.New("the token endpoint's answer has no access_token")
-	case strings.ContainsFunc(value, func(r rune) bool { return r <= ' ' || r >= 0x7f }): // it could break out of its header
+	case strings.ContainsFunc(value, func(r rune) bool { return r <= ' ' || r >= 0x7f }):
+		// it could break out of its header
 		return nil, errors.New("the token endpoint issued a token with a character that is not allowed in a token")
 	}
 	switch kind := fields["token_type"]; {

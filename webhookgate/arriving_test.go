@@ -57,8 +57,8 @@ func TestSlowBodyHoldsNoPlace(t *testing.T) {
 	})
 }
 
-// The bodies of all senders together have a bound. Small ones always have room. If there is no room for a large one, the one gives
-// way that began first: it is slow.
+// The bodies of all senders together have a bound. Small ones always have room. If there is no room for a
+// large one, the one gives way that began first: it is slow.
 func TestBodiesHaveABound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGate(t, func(c *setup) { c.MaxInflight, c.MaxBody = 2, 200<<10 })

@@ -308,8 +308,8 @@ func BenchmarkStrangers(b *testing.B) {
 	}
 }
 
-// A gate without a secret takes webhooks from programs, and not from a web page: the browser that shows it may run on this machine, or
-// have an address that is allowed.
+// A gate without a secret takes webhooks from programs, and not from a web page: the browser that shows it
+// may run on this machine, or have an address that is allowed.
 func TestWebPages(t *testing.T) {
 	unchecked := newGate(t, func(c *setup) { c.Hosts = guard.NewHosts("127.0.0.1:8090", []string{"gate.internal"}, false) })
 	byAddress := newGate(t, func(c *setup) { c.AllowCIDRs = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")} })

@@ -19,16 +19,18 @@ import (
 
 // A Gate is the http.Handler that webhooks are posted to.
 type Gate struct {
-	cfg     Config
-	lanes   *passThrough                              // nil: Config.Store stores the webhooks
-	jitter  func(ceiling time.Duration) time.Duration // returns a random time below ceiling
-	parsing chan struct{}                             // has one element for each body that is being parsed and validated
+	cfg    Config
+	lanes  *passThrough                              // nil: Config.Store stores the webhooks
+	jitter func(ceiling time.Duration) time.Duration // returns a random time below ceiling
+	// has one element for each body that is being parsed and validated
+	parsing chan struct{}
 
 	// share is how many webhooks may wait for one receiver, so that a receiver that hangs does not
 	// use up the places in flight of the others.
 	share int
 
-	deliveries context.Context    // the context of all deliveries: unlike a request's it does not end if a sender hangs up
+	// the context of all deliveries: unlike a request's it does not end if a sender hangs up
+	deliveries context.Context
 	cancel     context.CancelFunc // ends deliveries
 
 	bodies bodies
@@ -86,8 +88,8 @@ func (g *Gate) decide(w http.ResponseWriter, r *http.Request) *answer {
 	return a
 }
 
-// noteMissed notes whose webhook got a 5xx, and who is missed nothing any more. Config.Store and Config.Invalid do that for the webhooks
-// that they get. Nobody sends a question again.
+// noteMissed notes whose webhook got a 5xx, and who is missed nothing any more. Config.Store and
+// Config.Invalid do that for the webhooks that they get. Nobody sends a question again.
 func (g *Gate) noteMissed(in *arrival, again bool) {
 	w, took := in.Webhook, in.Status == http.StatusOK
 	switch {
@@ -277,9 +279,10 @@ func shuttingDown() *answer {
 	return busy("usher is shutting down; please send this webhook again")
 }
 
-// Shutdown waits until the webhooks in progress have an answer; the server waits until it is written. The gate rejects none
-// meanwhile: the server has closed its listener, and a webhook that still comes would get no second chance. When ctx ends, deliveries
-// are cancelled, also those that begin later, so that their senders get 503. Then Shutdown returns ctx's error if any was in progress.
+// Shutdown waits until the webhooks in progress have an answer; the server waits until it is written. The
+// gate rejects none meanwhile: the server has closed its listener, and a webhook that still comes would get
+// no second chance. When ctx ends, deliveries are cancelled, also those that begin later, so that their
+// senders get 503. Then Shutdown returns ctx's error if any was in progress.
 func (g *Gate) Shutdown(ctx context.Context) error {
 	context.AfterFunc(ctx, g.cancel)
 	idle := g.whenIdle()
@@ -362,8 +365,8 @@ var ErrFull = errors.New("the inbox is full")
 var (
 	// ErrUnheard says that a webhook is not taken in because its sender has gone while usher stood still.
 	ErrUnheard = errors.New("usher stood still, and the sender has gone meanwhile: it may have sent something newer")
-	// ErrOvertaken says that a webhook is not taken in because a later one of its tenant was, while usher stood still; or because this
-	// very one was, and the sender has gone.
+	// ErrOvertaken says that a webhook is not taken in because a later one of its tenant was, while usher
+	// stood still; or because this very one was, and the sender has gone.
 	ErrOvertaken = errors.New("usher stood still, and this webhook or a later one of the tenant was taken in meanwhile")
 )
 

@@ -135,7 +135,8 @@ func newWorld(t *testing.T, rt *rapid.T) *world {
 		c.MaxInflight = 2*testShare + 32 // with room for those that are turned away
 	})
 	w.gate.share = testShare
-	w.gate.jitter = func(ceiling time.Duration) time.Duration { return ceiling / 2 } // or failures could not be replayed
+	// or failures could not be replayed
+	w.gate.jitter = func(ceiling time.Duration) time.Duration { return ceiling / 2 }
 	return w
 }
 

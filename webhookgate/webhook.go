@@ -29,8 +29,9 @@ type Webhook struct {
 	Header   http.Header       // for the receiver, without the headers that differ in each try
 	Received time.Time         // when its last byte reached this machine
 
-	// Heard says whether usher stood still since then, and whether the sender has gone. After a standstill others may have sent, and
-	// other replicas taken in, newer webhooks, and a sender that has gone may have sent this one again. Nil: it did not stand still.
+	// Heard says whether usher stood still since then, and whether the sender has gone. After a standstill
+	// others may have sent, and other replicas taken in, newer webhooks, and a sender that has gone may have
+	// sent this one again. Nil: it did not stand still.
 	Heard func() (stoodStill, gone bool)
 
 	// Receiver takes the webhook. Nil: its platform has no receiver, and it is stored for

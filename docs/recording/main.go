@@ -1,5 +1,5 @@
-// Recording makes docs/demo.svg, the moving picture in the README: three scenes of one real run of the demo. From the top
-// of the tree:
+// Recording makes docs/demo.svg, the moving picture in the README: three scenes of one real run of the demo.
+// From the top of the tree:
 //
 //	go run ./docs/recording
 package main

@@ -86,7 +86,8 @@ func (h *Handler) actRoutes(a *Act) (all []route) {
 	return all
 }
 
-// doing makes a handler of what an act does, or asks first. It reads what was given, and what it does not take is refused.
+// doing makes a handler of what an act does, or asks first. It reads what was given, and what it
+// does not take is refused.
 func (h *Handler) doing(a *Act, do func(*call) (any, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		c := &call{w: w, act: a, body: r.Body}
@@ -100,8 +101,9 @@ func (h *Handler) doing(a *Act, do func(*call) (any, error)) http.HandlerFunc {
 	}
 }
 
-// perform does what somebody asks for. Whatever people do goes through here: it gets its entry, which the inbox stores with it, and its line in
-// the log. (That a read-only token gets no further than here, serve sees to: each route that has an act needs the right to act.)
+// perform does what somebody asks for. Whatever people do goes through here: it gets its entry, which the
+// inbox stores with it, and its line in the log. (That a read-only token gets no further than here, serve
+// sees to: each route that has an act needs the right to act.)
 func (h *Handler) perform(c *call, about string, do func() error) error {
 	c.by = asked(c.Request, c.act.Name, about)
 	c.note("about", about)
@@ -110,7 +112,8 @@ func (h *Handler) perform(c *call, about string, do func() error) error {
 	return err
 }
 
-// did logs an action, unless err says that it was not done. After inbox.ErrDoubt it may be done; then its entry is stored, too.
+// did logs an action, unless err says that it was not done. After inbox.ErrDoubt it may be done; then
+// its entry is stored, too.
 func (h *Handler) did(r *http.Request, err error, level slog.Level, message string, args ...any) {
 	switch {
 	case errors.Is(err, inbox.ErrDoubt):
@@ -133,8 +136,8 @@ func asked(r *http.Request, what, about string) *inbox.Action {
 	return a
 }
 
-// read reads what was given: of the API from the address, if it is about webhooks, else from JSON; of a page from its form, or from the address of
-// the page that asks.
+// read reads what was given: of the API from the address, if it is about webhooks, else from JSON; of a page
+// from its form, or from the address of the page that asks.
 func (c *call) read() (err error) {
 	switch about := c.act.On; {
 	case c.act.Upload: // its body is a file
@@ -142,7 +145,8 @@ func (c *call) read() (err error) {
 		c.given, err = readQuery(c.URL.RawQuery)
 	case isAPI(c.Request):
 		c.given, err = c.readJSON()
-	case c.Method == http.MethodPost && c.URL.RawQuery != "" && about != OnWebhooks: // as of the page that asks: it would mean everything
+	case c.Method == http.MethodPost && c.URL.RawQuery != "" && about != OnWebhooks:
+		// as of the page that asks: it would mean everything
 		err = badRequest("an action takes its names from the form, not from its address")
 	default:
 		c.given, err = readForm(c.Request)
@@ -159,8 +163,9 @@ func (c *call) read() (err error) {
 
 const wantBody = `the body should be JSON with texts, such as {"tenant":"…"}, {"receiver":"…"} or {}`
 
-// readJSON reads an object of texts. Neither a wrong name nor a value that a script left empty may mean everything: {"tenants":"acme"} and
-// {"tenant":""} would pause all deliveries. The Content-Type does not matter: ServeHTTP has already refused pages of other origins.
+// readJSON reads an object of texts. Neither a wrong name nor a value that a script left empty may mean
+// everything: {"tenants":"acme"} and {"tenant":""} would pause all deliveries. The Content-Type does not
+// matter: ServeHTTP has already refused pages of other origins.
 func (c *call) readJSON() (url.Values, error) {
 	names := c.act.names()
 	body, err := io.ReadAll(c.Body)
@@ -202,7 +207,8 @@ func readForm(r *http.Request) (url.Values, error) {
 	return r.PostForm, nil
 }
 
-// resolve finds what the call is about, and says it in words. It refuses unknown names: a pause with a typing error would hold back nothing.
+// resolve finds what the call is about, and says it in words. It refuses unknown names: a pause with a typing
+// error would hold back nothing.
 func (h *Handler) resolve(c *call) (about string, err error) {
 	name, receiver := inbox.TenantName{Tenant: cmp.Or(c.given.Get("tenant"), c.given.Get("code"))}, c.given.Get("receiver")
 	if c.given.Has("platform") {
@@ -304,7 +310,8 @@ func fields(on inbox.Pause) map[string]string {
 	return make(map[string]string)
 }
 
-// confirmation is a page that asks before an action is done. Its form sends the POST that acts. It works without a script.
+// confirmation is a page that asks before an action is done. Its form sends the POST that acts.
+// It works without a script.
 type confirmation struct {
 	Question string
 	Effect   string // what the action does
@@ -365,7 +372,8 @@ func (h *Handler) pauseOn(on inbox.Pause) *inbox.Pause {
 	return nil
 }
 
-// delivers reports whether this usher, or another replica, delivers what is in the inbox: without a gate other replicas have the receivers.
+// delivers reports whether this usher, or another replica, delivers what is in the inbox: without a gate
+// other replicas have the receivers.
 func (h *Handler) delivers() bool {
 	return h.cfg.Inbox != nil && (h.cfg.Gate == nil || len(h.cfg.Receivers.All()) > 0)
 }

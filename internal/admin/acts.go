@@ -16,9 +16,9 @@ import (
 	"usher/internal/text"
 )
 
-// An Act is something that people do. Everything that is special about it is in its row of Acts: the routes, the pages that ask first, the
-// buttons, the notices, the log, the entry in the list of actions, the commands of 'usher inbox' with their help, and the table in docs/api.md
-// come from there.
+// An Act is something that people do. Everything that is special about it is in its row of Acts: the routes,
+// the pages that ask first, the buttons, the notices, the log, the entry in the list of actions, the commands
+// of 'usher inbox' with their help, and the table in docs/api.md come from there.
 type Act struct {
 	Name    string     // in addresses, as a command, and in the list of actions
 	On      Target     // what it is done to
@@ -35,22 +35,24 @@ type Act struct {
 	Upload, Download bool                             // the body of the API's call is a file, and its answer is
 
 	// The page. Without effect and ask it asks nothing.
-	effect string                                                  // what it does, where the page asks first; WHAT stands for the webhooks
-	ask    func(h *Handler, c *call, question *confirmation) error // completes the question; may be nil
-	offer  func(h *Handler, t target, button *page.Offer)          // changes its button, or takes the label away: then it has none; may be nil
-	Means  string                                                  // beside the button
-	Danger bool                                                    // draws the button that does it in the colour of a warning
-	Quiet  bool                                                    // its button is not the one that most people look for
-	did    string                                                  // what the page says afterwards
+	effect string // what it does, where the page asks first; WHAT stands for the webhooks
+	// ask completes the question; may be nil.
+	ask func(h *Handler, c *call, question *confirmation) error
+	// offer changes its button, or takes the label away: then it has none. May be nil.
+	offer  func(h *Handler, t target, button *page.Offer)
+	Means  string // beside the button
+	Danger bool   // draws the button that does it in the colour of a warning
+	Quiet  bool   // its button is not the one that most people look for
+	did    string // what the page says afterwards
 
-	// The command: its help (empty: it is no command of 'usher inbox'), what it asks first (empty: nothing; TENANT stands for the tenant), and
-	// what it says about the answer. An error comes after it.
+	// The command: its help (empty: it is no command of 'usher inbox'), what it asks first (empty: nothing;
+	// TENANT stands for the tenant), and what it says about the answer. An error comes after it.
 	Help     string
 	Question string
 	Says     func(answer []byte, run func(command string) string) (string, error)
 
-	// Found says in words what it would be done to, unless somebody names a tenant, and returns the parameter until, so that it is not done to what
-	// comes later. Nil: it is not known before.
+	// Found says in words what it would be done to, unless somebody names a tenant, and returns the parameter
+	// until, so that it is not done to what comes later. Nil: it is not known before.
 	Found func(*status.Status) (until time.Time, found []string)
 
 	doc []string // its rows in docs/api.md: each a call and its answer
@@ -362,7 +364,8 @@ func init() {
 					return nil
 				}
 				question.Effect = "usher then no longer shows this: " + strings.Join(found, "; ") + ". Tenants whose webhooks got a 5xx stay until these are sent again."
-				question.Fields["until"] = until.Format(time.RFC3339Nano) // what comes while somebody looks at it is not dismissed
+				// what comes while somebody looks at it is not dismissed
+				question.Fields["until"] = until.Format(time.RFC3339Nano)
 				return nil
 			},
 			did: "Dismissed.", Question: "Is that dealt with?",
@@ -407,7 +410,8 @@ func init() {
 				if err := h.recorder.Test(c.Context(), nameOf(c.Request)); err != nil {
 					return nil, &refusal{http.StatusConflict, "no test message was sent: " + err.Error()}
 				}
-				if h.cfg.Inbox != nil && h.cfg.Inbox.Health().Err == nil { // chats are tried while the inbox is away, too
+				// chats are tried while the inbox is away, too
+				if h.cfg.Inbox != nil && h.cfg.Inbox.Health().Err == nil {
 					err = h.cfg.Inbox.Note(c.by, 0)
 				}
 				return map[string]bool{"sent": true}, err

@@ -1,5 +1,5 @@
-// Package admin is the port for the people who run usher: health checks, metrics, a JSON API, and pages that show the same as the API. It
-// reaches the other parts of usher only through its Config.
+// Package admin is the port for the people who run usher: health checks, metrics, a JSON API, and pages that
+// show the same as the API. It reaches the other parts of usher only through its Config.
 //
 //	admin.go                                     the routes, and who may use them
 //	overview.go, webhooks.go, tenant.go          what a GET shows; package status adds words and troubles
@@ -37,10 +37,11 @@ import (
 
 // Config is what the admin port needs to know.
 type Config struct {
-	// Hosts says which Host headers are allowed. Health checks answer any, because probes use whatever address the pod has. Required.
+	// Hosts says which Host headers are allowed. Health checks answer any, because probes use whatever
+	// address the pod has. Required.
 	Hosts *guard.Hosts
-	// Token returns the tokens that callers must send, except for health checks; see [secret.Tokens]. Nil: no token is required. A func
-	// that returns the empty string lets no caller in.
+	// Token returns the tokens that callers must send, except for health checks; see [secret.Tokens]. Nil: no
+	// token is required. A func that returns the empty string lets no caller in.
 	Token func() string
 	// ReadToken returns the tokens of callers that may read, but not act. May be nil.
 	ReadToken func() string
@@ -58,7 +59,8 @@ type Config struct {
 	Decisions *Decisions
 	// Inbox is nil if there is none.
 	Inbox *inbox.Inbox
-	// Forget drops what dedup remembers of a tenant, and returns how many memories that were. Nil: there is neither a gate nor an inbox.
+	// Forget drops what dedup remembers of a tenant, and returns how many memories that were. Nil: there is
+	// neither a gate nor an inbox.
 	Forget func(platform, tenant string, by *inbox.Action) (int, error)
 	// Missed has whose webhooks got a 5xx, of a gate without an inbox. Nil: there is no gate, or an inbox.
 	Missed *webhookgate.Missed
@@ -68,9 +70,11 @@ type Config struct {
 	Entitlements entitlements.Lookup
 	// Held returns for how many tenants it can do so without the inbox. Required with the entitlements port.
 	Held func() int
-	// EntitlementsPort returns how a shell calls the entitlements port: curl with its options, and the base address. Nil: the port is off.
+	// EntitlementsPort returns how a shell calls the entitlements port: curl with its options, and the base
+	// address. Nil: the port is off.
 	EntitlementsPort func() (curl, base string)
-	// Ambiguous returns the codes that callers of that port asked for in vain, because they exist on several platforms. Required with it.
+	// Ambiguous returns the codes that callers of that port asked for in vain, because they exist on several
+	// platforms. Required with it.
 	Ambiguous func(context.Context) []string
 	// History says how the history is kept, and where notifications go. New sets what the admin port itself knows.
 	History history.Config
@@ -152,7 +156,8 @@ var (
 	listParams   = slices.Concat(filterParams, []string{"before", "limit", "inbox"})
 )
 
-// checkQuery refuses unknown parameters, and those that are given twice. If usher ignored a typing error in a filter, the list or the action would be about all webhooks.
+// checkQuery refuses unknown parameters, and those that are given twice. If usher ignored a typing error in a
+// filter, the list or the action would be about all webhooks.
 func (to *route) checkQuery(rawQuery string) error {
 	query, err := readQuery(rawQuery)
 	for name, values := range query {
@@ -179,7 +184,8 @@ func (to *route) checkQuery(rawQuery string) error {
 // isAPI reports whether a request is for the API, and not for a page.
 func isAPI(r *http.Request) bool { return strings.HasPrefix(r.URL.Path, "/api/") }
 
-// needsAct reports whether a request needs the right to act: it is an action, or opens the page that asks for confirmation.
+// needsAct reports whether a request needs the right to act: it is an action, or opens the page
+// that asks for confirmation.
 func (to *route) needsAct(r *http.Request) bool {
 	return to.act != nil && (r.Method == http.MethodPost || !strings.HasPrefix(to.path, "/api/"))
 }
@@ -258,8 +264,9 @@ var errNoGate = &refusal{http.StatusNotFound, "this usher has no webhook gate: U
 
 var errNoInbox = &refusal{http.StatusNotFound, "this usher has no inbox: USHER_WEBHOOK_INBOX is not set"}
 
-// foreign reports whether a page of another origin acts here, or uses something of this port, such as an image or a script. That
-// page could not read the answer, but it could see whether there is one. To follow a link to a page of this port is allowed.
+// foreign reports whether a page of another origin acts here, or uses something of this port, such as an
+// image or a script. That page could not read the answer, but it could see whether there is one. To follow a
+// link to a page of this port is allowed.
 func (h *Handler) foreign(r *http.Request, to *route) bool {
 	asAction := *r // http.CrossOriginProtection allows every GET
 	asAction.Method = http.MethodPost
@@ -267,8 +274,8 @@ func (h *Handler) foreign(r *http.Request, to *route) bool {
 	return !link && h.origin.Check(&asAction) != nil
 }
 
-// find returns the route of a request, or nil. It compares the path as it was sent: http.ServeMux would clean it, and answer with a
-// redirect.
+// find returns the route of a request, or nil. It compares the path as it was sent: http.ServeMux would clean
+// it, and answer with a redirect.
 func (h *Handler) find(r *http.Request) *route {
 	path := r.URL.EscapedPath()
 	for i := range h.routes {
@@ -295,8 +302,8 @@ func alive(w http.ResponseWriter, _ *http.Request) {
 	guard.WriteJSON(w, http.StatusOK, map[string]any{"alive": true})
 }
 
-// ready answers /readyz, or /readyz/NAME. A part that is off is 404, not 503: it will not become ready. The caller asks the wrong usher, or
-// somebody forgot a setting.
+// ready answers /readyz, or /readyz/NAME. A part that is off is 404, not 503: it will not become ready. The
+// caller asks the wrong usher, or somebody forgot a setting.
 func (h *Handler) ready(p status.Part, names ...string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		code, problems := http.StatusNotFound, []string{p.Off}
@@ -316,8 +323,8 @@ type visitor struct {
 	readOnly bool   // may not act
 }
 
-// visitor returns whose token a request has. known is false if it needs one and has none. All tokens are always compared, so that the
-// time it takes says nothing about them.
+// visitor returns whose token a request has. known is false if it needs one and has none. All tokens are
+// always compared, so that the time it takes says nothing about them.
 func (h *Handler) visitor(r *http.Request) (v visitor, known bool) {
 	if h.cfg.Token == nil {
 		return v, true

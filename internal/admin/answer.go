@@ -33,8 +33,9 @@ const maxRequest = 64 << 10
 // redirect is an answer that leads to another page.
 type redirect string
 
-// answer makes a handler from a func that returns an answer or an error. A *[page.Page] is drawn, or, for the API, its Body is written as
-// JSON. A *confirmation is drawn as a page, a redirect leads to another page, and everything else is written as JSON.
+// answer makes a handler from a func that returns an answer or an error. A *[page.Page] is drawn, or, for the
+// API, its Body is written as JSON. A *confirmation is drawn as a page, a redirect leads to another page, and
+// everything else is written as JSON.
 func (h *Handler) answer(do func(*http.Request) (any, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		r.Body = http.MaxBytesReader(w, r.Body, maxRequest)
@@ -74,8 +75,8 @@ func (h *Handler) answer(do func(*http.Request) (any, error)) http.HandlerFunc {
 	}
 }
 
-// few makes a few answers at a time, however many people ask: a tenant may have so many features that what its answer is made from takes many
-// times the answer's size. None waits for its reader: see guard.Answers.
+// few makes a few answers at a time, however many people ask: a tenant may have so many features that what
+// its answer is made from takes many times the answer's size. None waits for its reader: see guard.Answers.
 func (h *Handler) few(next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		select {
@@ -90,14 +91,16 @@ func (h *Handler) few(next http.HandlerFunc) http.HandlerFunc {
 // written is an answer that is written already.
 type written struct{}
 
-// broken is why an answer that has begun cannot be completed. The connection is cut, so that the caller sees that it is not complete.
+// broken is why an answer that has begun cannot be completed. The connection is cut, so that the caller sees
+// that it is not complete.
 type broken struct{ error }
 
 // list is an answer that may be very long: it is written while it is made, and never in memory as a whole.
 type list struct {
-	name string                            // of the member that has the elements
-	each func(write func(any) error) error // writes all elements; it may end without an error before all are written, if write returned one
-	rest func() any                        // an object with the other members, once the elements are written
+	name string // of the member that has the elements
+	// writes all elements; it may end without an error before all are written, if write returned one
+	each func(write func(any) error) error
+	rest func() any // an object with the other members, once the elements are written
 }
 
 // listed returns a list.
@@ -186,11 +189,12 @@ func (h *Handler) draw(w http.ResponseWriter, r *http.Request, p *page.Page) {
 	}
 }
 
-// hasWebhooks reports whether there can be webhooks to show. A replica without a gate shows those of the inbox that it shares.
+// hasWebhooks reports whether there can be webhooks to show. A replica without a gate shows those of
+// the inbox that it shares.
 func (h *Handler) hasWebhooks() bool { return h.cfg.Gate != nil || h.cfg.Inbox != nil }
 
-// noticeOf returns what a page says after an action. The parameter did of the page's address has the key, not the text: nobody can make a
-// page say something else with a link.
+// noticeOf returns what a page says after an action. The parameter did of the page's address has the key, not
+// the text: nobody can make a page say something else with a link.
 func noticeOf(did string) string {
 	if did == "nothing" {
 		return "Nothing was done: no webhook matches any more."
@@ -258,15 +262,16 @@ func (h *Handler) fail(w http.ResponseWriter, r *http.Request, err error) {
 	default:
 		h.cfg.Log.Error("admin request failed", "path", r.URL.Path, "err", err)
 		if trouble := h.inboxTrouble(err); trouble != nil {
-			h.writeProblem(w, r, http.StatusServiceUnavailable, Problem{Error: trouble.Error()}) // the cause says more than err
+			// the cause says more than err
+			h.writeProblem(w, r, http.StatusServiceUnavailable, Problem{Error: trouble.Error()})
 			return
 		}
 		h.writeProblem(w, r, http.StatusInternalServerError, Problem{Error: err.Error()})
 	}
 }
 
-// inboxTrouble returns why the inbox takes no webhooks, or nil if it does or there is none. err is what it said last: a read may fail before
-// the writer has noticed anything.
+// inboxTrouble returns why the inbox takes no webhooks, or nil if it does or there is none. err is what it
+// said last: a read may fail before the writer has noticed anything.
 func (h *Handler) inboxTrouble(err error) error {
 	if h.cfg.Inbox == nil {
 		return nil

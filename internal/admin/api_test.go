@@ -94,7 +94,8 @@ func ask(h http.Handler, method, target, body string, header ...string) (int, st
 	return w.Code, w.Body.String()
 }
 
-// look loads a page until it has all wanted texts, for ten seconds at most: on a slow machine the counts on a page lag behind the inbox.
+// look loads a page until it has all wanted texts, for ten seconds at most: on a slow machine the counts on a
+// page lag behind the inbox.
 func look(h http.Handler, target string, want ...string) (status int, text string) {
 	for begin := time.Now(); ; time.Sleep(20 * time.Millisecond) {
 		status, text = ask(h, "GET", target, "", "Accept", "text/html")
@@ -350,7 +351,8 @@ func TestActsAreComplete(t *testing.T) {
 	}
 }
 
-// What can be done has its buttons from Acts: no template has the address of an act, and each button of a page is there because its act can be done.
+// What can be done has its buttons from Acts: no template has the address of an act, and each button of a
+// page is there because its act can be done.
 func TestButtonsComeFromTheTable(t *testing.T) {
 	files, err := filepath.Glob("page/html/*.html")
 	if err != nil || len(files) < 5 {
@@ -394,7 +396,8 @@ func TestButtonsComeFromTheTable(t *testing.T) {
 	want := func(target, want string) {
 		t.Helper()
 		got := buttons(target)
-		for begin := time.Now(); got != want && time.Since(begin) < 10*time.Second; time.Sleep(20 * time.Millisecond) { // counts lag behind the inbox
+		// counts lag behind the inbox
+		for begin := time.Now(); got != want && time.Since(begin) < 10*time.Second; time.Sleep(20 * time.Millisecond) {
 			got = buttons(target)
 		}
 		if got != want {
@@ -418,7 +421,8 @@ func TestButtonsComeFromTheTable(t *testing.T) {
 	want("/", "Resume; Resume; Resume all deliveries; Resume; Resume all deliveries")
 }
 
-// A new row of Acts is a button on the page of what it is done to, a question with a field, a form, a call of the API, an entry, and a line in the log.
+// A new row of Acts is a button on the page of what it is done to, a question with a field, a form, a call of
+// the API, an entry, and a line in the log.
 func TestNewAct(t *testing.T) {
 	before := Acts
 	t.Cleanup(func() { Acts = before })

@@ -18,8 +18,9 @@ import (
 )
 
 const (
-	// maxDecisions is how many decisions are remembered about webhooks that passed all checks of their sender, and as many again about
-	// those that did not: requests without the secret must not push out the others.
+	// maxDecisions is how many decisions are remembered about webhooks that passed all checks of
+	// their sender, and as many again about those that did not: requests without the secret must
+	// not push out the others.
 	maxDecisions = 1000
 
 	// maxPayload limits a payload that is remembered. All of them together have 16 MiB at most.
@@ -31,11 +32,12 @@ const (
 	maxText   = 512
 )
 
-// Decisions remembers the gate's last decisions, in memory. Without an inbox that is all that usher knows about a webhook. With one, it is
-// what the inbox does not have: duplicates, and webhooks that were rejected. It is safe for concurrent use. A nil *Decisions is empty.
+// Decisions remembers the gate's last decisions, in memory. Without an inbox that is all that usher knows
+// about a webhook. With one, it is what the inbox does not have: duplicates, and webhooks that were rejected.
+// It is safe for concurrent use. A nil *Decisions is empty.
 //
-// Contact data is neither shown nor searched. It is removed from a payload when somebody looks at it: few are looked at, and to do it for
-// every webhook that comes would cost more.
+// Contact data is neither shown nor searched. It is removed from a payload when somebody looks at it: few are
+// looked at, and to do it for every webhook that comes would cost more.
 type Decisions struct {
 	payloads bool
 
@@ -48,7 +50,8 @@ type Decisions struct {
 	lastReason string                   // why the last of them is invalid
 }
 
-// decision is one decision as the API shows it, without the payload and what that changed. It is shared with readers, so it never changes.
+// decision is one decision as the API shows it, without the payload and what that changed. It is shared with
+// readers, so it never changes.
 type decision struct {
 	WebhookDetail
 	seq      int64  // from 1, in the order in which they were made
@@ -127,8 +130,8 @@ func (d *Decisions) countInvalid(e *decision, o *webhookgate.Outcome) {
 	}
 }
 
-// Invalid returns how many webhooks are invalid although their sender was right, each until a later snapshot of the same tenant was
-// accepted. That is for an usher without an inbox, which would store them.
+// Invalid returns how many webhooks are invalid although their sender was right, each until a later snapshot
+// of the same tenant was accepted. That is for an usher without an inbox, which would store them.
 func (d *Decisions) Invalid() (n int, of status.Details) {
 	if d == nil {
 		return 0, of
@@ -240,8 +243,9 @@ func (e *decision) payload() []byte {
 	return withoutContacts(e.body)
 }
 
-// before returns the snapshots of a tenant before a decision: the last that the receiver took, and the last of all. They are nil if none
-// is known, or if the decision is about an event that cannot be compared with a snapshot.
+// before returns the snapshots of a tenant before a decision: the last that the receiver took, and the
+// last of all. They are nil if none is known, or if the decision is about an event that cannot be
+// compared with a snapshot.
 func (d *Decisions) before(e *decision) (taken, last *decision) {
 	if !e.snapshot && e.Decision != "rejected" {
 		return nil, nil
@@ -266,9 +270,10 @@ func (d *Decisions) before(e *decision) (taken, last *decision) {
 	return nil, last
 }
 
-// withoutContacts returns a payload as compact JSON, without the members called contacts: a customised payload may have them anywhere.
-// Everything else stays as it was written, also the numbers and the order of members: it is compared with the next payload, and people
-// read it. It returns nil if the payload is not JSON.
+// withoutContacts returns a payload as compact JSON, without the members called contacts: a
+// customised payload may have them anywhere. Everything else stays as it was written, also the
+// numbers and the order of members: it is compared with the next payload, and people read it. It
+// returns nil if the payload is not JSON.
 func withoutContacts(body []byte) (out []byte) {
 	var compact bytes.Buffer
 	if json.Compact(&compact, body) != nil {
@@ -276,8 +281,9 @@ func withoutContacts(body []byte) (out []byte) {
 	}
 	src := compact.Bytes()
 	d := json.NewDecoder(bytes.NewReader(src))
-	d.UseNumber()      // a float64 would refuse 1e999
-	copied, at := 0, 0 // places in src: up to the first it is copied or left out, the second is the end of the last token
+	d.UseNumber() // a float64 would refuse 1e999
+	// places in src: up to the first it is copied or left out, the second is the end of the last token
+	copied, at := 0, 0
 	for {
 		begin := at
 		token, err := d.Token()

@@ -149,8 +149,8 @@ func TestInvalidDecision(t *testing.T) {
 	}
 }
 
-// If the snapshot that the receiver took last is too large to be remembered, the next one is not compared with an older one: the page
-// would show changes that did not happen.
+// If the snapshot that the receiver took last is too large to be remembered, the next one is not compared
+// with an older one: the page would show changes that did not happen.
 func TestNothingIsComparedAcrossAPayloadThatIsNotKept(t *testing.T) {
 	j := NewDecisions(true)
 	j.Add(outcome("acme", "forwarded", `{"n":1}`))

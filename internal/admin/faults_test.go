@@ -85,8 +85,8 @@ func TestListWithoutAGate(t *testing.T) {
 	}
 }
 
-// Without an inbox dedup remembers nothing of a tenant whose last webhook failed. The page still shows the tenant, and its forget button
-// works. An unknown tenant is refused.
+// Without an inbox dedup remembers nothing of a tenant whose last webhook failed. The page still shows the
+// tenant, and its forget button works. An unknown tenant is refused.
 func TestForgetWhatIsNotRemembered(t *testing.T) {
 	cfg := port(nil)
 	cfg.Gate, cfg.Receivers, cfg.Decisions = gate, receiversOf(nil), NewDecisions(true)
@@ -113,8 +113,8 @@ func TestForgetWhatIsNotRemembered(t *testing.T) {
 	}
 }
 
-// While a tenant is paused, a webhook that failed has no next try. The inbox then has a time in the year 148,108, which JSON cannot
-// express: the status was an empty 200.
+// While a tenant is paused, a webhook that failed has no next try. The inbox then has a time in the year
+// 148,108, which JSON cannot express: the status was an empty 200.
 func TestStatusOfAPausedTenant(t *testing.T) {
 	b := world(t)
 	if err := b.Pause(inbox.Pause{Platform: "eu", Tenant: "late"}); err != nil {
@@ -157,14 +157,16 @@ func TestFiguresOfAnOutage(t *testing.T) {
 		if now.Waiting != before.Waiting || now.Parked != before.Parked || now.Invalid != before.Invalid || now.Used != before.Used || len(now.Paused) != 1 || len(now.HeldUp) != len(before.HeldUp) || !strings.Contains(page, "Paused: tenant eu/acme") {
 			t.Fatalf("%+v\n%s", now, page)
 		}
-		if !now.Counted.IsZero() && strings.Contains(page, "The inbox can't be read now. It was counted <time") { // not until they are counted again, after a second
+		// not until they are counted again, after a second
+		if !now.Counted.IsZero() && strings.Contains(page, "The inbox can't be read now. It was counted <time") {
 			return
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
 }
 
-// While the database is away, also in its first seconds, whatever people do or look at is 503 with the cause: it was not done, and may be later.
+// While the database is away, also in its first seconds, whatever people do or look at is 503 with the cause:
+// it was not done, and may be later.
 func TestDatabaseIsAway(t *testing.T) {
 	b := world(t)
 	h := New(port(b))
@@ -182,8 +184,8 @@ func TestDatabaseIsAway(t *testing.T) {
 	}
 }
 
-// While the database is away, those tenants are shown whose webhooks usher could not take in since: usher status names that very list. What
-// cannot be read is said. If none is known, the list fails as any other.
+// While the database is away, those tenants are shown whose webhooks usher could not take in since: usher
+// status names that very list. What cannot be read is said. If none is known, the list fails as any other.
 func TestMissedWhileTheDatabaseIsAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for name, away := range map[string]func(*inboxtest.Box, context.Context){
@@ -218,8 +220,8 @@ func TestMissedWhileTheDatabaseIsAway(t *testing.T) {
 	})
 }
 
-// While the database hangs, also with actions under way and right after something was counted, the status takes some seconds altogether,
-// and so does the page. The figures are the last ones.
+// While the database hangs, also with actions under way and right after something was counted, the status
+// takes some seconds altogether, and so does the page. The figures are the last ones.
 func TestStatusWhileTheDatabaseHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := world(t)
@@ -265,8 +267,8 @@ func TestStatusWhileTheDatabaseHangs(t *testing.T) {
 	})
 }
 
-// Whoever goes away from a page that takes long has its reading end, whichever page it is, and that is no error. (Figures are counted for
-// everybody at once: these may take some seconds.)
+// Whoever goes away from a page that takes long has its reading end, whichever page it is, and that is no
+// error. (Figures are counted for everybody at once: these may take some seconds.)
 func TestPageEndsWithItsReader(t *testing.T) {
 	queries := map[string]string{
 		"/tenant": "code=acme&platform=eu", "/api/tenant": "code=acme", "/tenant/erase": "code=acme&platform=eu", "/tenant/forget": "code=acme&platform=eu",

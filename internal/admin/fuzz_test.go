@@ -11,8 +11,8 @@ import (
 	"usher/internal/testkit/inboxtest"
 )
 
-// FuzzRequest sends any method, path, query and body to the admin port. The answer is always one of the documented ones, valid if it is
-// JSON, and only a POST acts.
+// FuzzRequest sends any method, path, query and body to the admin port. The answer is always one of the
+// documented ones, valid if it is JSON, and only a POST acts.
 func FuzzRequest(f *testing.F) {
 	f.Add("GET", "/api/webhooks", "state=parked&tenant=acme&limit=5", "")
 	f.Add("GET", "/api/webhooks/3", "", "")

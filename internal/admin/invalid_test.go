@@ -18,8 +18,8 @@ func invalid422(body string) *webhookgate.Invalid {
 			Digest: sha256.Sum256([]byte(body)), Header: http.Header{"Content-Type": {"application/json"}}}}
 }
 
-// An invalid webhook shows on every page that it concerns, and does not count as what the tenant has. It can be accepted or discarded, but
-// never sent again.
+// An invalid webhook shows on every page that it concerns, and does not count as what the tenant has. It can
+// be accepted or discarded, but never sent again.
 func TestInvalidOnThePages(t *testing.T) {
 	const less = `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"acme","platform":{"code":"eu"}},"change":{"features":[{"code":"users","quantity":5}]}}}`
 	more := strings.Replace(less, "}]", `},{"code":"sso"}]`, 1)
@@ -93,7 +93,8 @@ func TestInvalidOfAnUnknownTenant(t *testing.T) {
 	}
 }
 
-// The page offers to accept an invalid webhook only if that can be done, and else says why not; and so does the page that asks.
+// The page offers to accept an invalid webhook only if that can be done, and else says why not; and so
+// does the page that asks.
 func TestAcceptIsOfferedWhereItWorks(t *testing.T) {
 	const whole = `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"acme","platform":{"code":"eu"}},"change":{"features":[]}}}`
 	for name, tc := range map[string]struct {

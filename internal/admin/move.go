@@ -13,15 +13,16 @@ import (
 	"usher/internal/inbox"
 )
 
-// export is POST /api/export: the whole inbox as lines of JSON. It changes nothing, but a link of any other site could make a GET, and
-// the person who is signed in would have taken a file with customers' data. If it fails halfway, the connection is cut, so that the caller
-// sees that the export is not complete.
+// export is POST /api/export: the whole inbox as lines of JSON. It changes nothing, but a link of any other
+// site could make a GET, and the person who is signed in would have taken a file with customers' data. If it
+// fails halfway, the connection is cut, so that the caller sees that the export is not complete.
 func (h *Handler) export(c *call) (any, error) {
 	if err := h.cfg.Inbox.Note(c.by, 0); err != nil { // before anybody gets anything
 		if h.cfg.Inbox.Health().Err == nil {
 			return nil, err
 		}
-		// It cannot be written, but it may still be read: of a file that was removed this may be the only way to save what is in it.
+		// It cannot be written, but it may still be read: of a file that was removed this may be the only
+		// way to save what is in it.
 		h.cfg.Log.Warn("an export is not stored as an action: the inbox cannot be written", "who", c.by.Who)
 	}
 	c.w.Header().Set("Content-Type", "application/x-ndjson")
@@ -38,15 +39,17 @@ func (h *Handler) export(c *call) (any, error) {
 	return written{}, nil
 }
 
-// All webhooks wait for an import, so it does not wait long for its file: for importPatience, and a second for each importRate bytes that
-// have arrived. Its first byte may come later, since nobody waits for the import until then.
+// All webhooks wait for an import, so it does not wait long for its file: for importPatience, and a
+// second for each importRate bytes that have arrived. Its first byte may come later, since nobody waits
+// for the import until then.
 const (
 	beginPatience  = 30 * time.Second
 	importPatience = 5 * time.Second
 	importRate     = 64 << 10
 )
 
-// stream is the body of an import, of any length, or of a part of a reconcile. A read fails if there was too much waiting for it.
+// stream is the body of an import, of any length, or of a part of a reconcile. A read fails if there was
+// too much waiting for it.
 type stream struct {
 	conn   *http.ResponseController
 	from   io.Reader

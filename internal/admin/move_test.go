@@ -39,8 +39,8 @@ type timed struct {
 func (c *timed) SetReadDeadline(at time.Time) error  { c.read = append(c.read, at); return nil }
 func (c *timed) SetWriteDeadline(at time.Time) error { c.write = append(c.write, at); return nil }
 
-// A caller that stops sending in the middle must not keep a transaction open. One that reads an export slowly may: like every port, the
-// admin port cuts off only callers that take nothing.
+// A caller that stops sending in the middle must not keep a transaction open. One that reads an export slowly
+// may: like every port, the admin port cuts off only callers that take nothing.
 func TestMovesDoNotStall(t *testing.T) {
 	h := New(port(inboxtest.Open(t)))
 	in := &timed{ResponseRecorder: httptest.NewRecorder()}
@@ -80,7 +80,8 @@ func (f *pouring) Read(p []byte) (int, error) {
 	return min(f.size, len(p)), nil
 }
 
-// All webhooks wait for an import. So a file that hardly arrives does not go on for long, whereas one that only takes its time does.
+// All webhooks wait for an import. So a file that hardly arrives does not go on for long, whereas one that
+// only takes its time does.
 func TestImportDoesNotWaitForASlowFile(t *testing.T) {
 	for _, tt := range []struct {
 		name    string

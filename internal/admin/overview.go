@@ -14,8 +14,8 @@ import (
 	"usher/internal/inbox"
 )
 
-// statusPatience is how long the status may take altogether, whatever the database does. What is not known by then is left out, and the
-// figures say how old they are.
+// statusPatience is how long the status may take altogether, whatever the database does. What is not known by
+// then is left out, and the figures say how old they are.
 const statusPatience = 4 * time.Second
 
 // status collects the state of usher's parts, and has it described in words.
@@ -50,7 +50,8 @@ func (h *Handler) status(ctx context.Context) *status.Status {
 		}
 	}
 	if h.cfg.EntitlementsPort != nil {
-		now.Entitlements = &status.Entitlements{Tenants: stats.Tenants, Unknown: stats.Unknown, Ambiguous: []string{}} // [] and not null
+		// [] and not null
+		now.Entitlements = &status.Entitlements{Tenants: stats.Tenants, Unknown: stats.Unknown, Ambiguous: []string{}}
 		if h.cfg.Held != nil {
 			now.Entitlements.Held = h.cfg.Held()
 		}
@@ -86,7 +87,8 @@ func (h *Handler) apiStatus(r *http.Request) (any, error) {
 	return s, nil
 }
 
-// oneOf returns one of the tenants with the first of these codes, which exist on several platforms; empty: there is none.
+// oneOf returns one of the tenants with the first of these codes, which exist on several
+// platforms; empty: there is none.
 func (h *Handler) oneOf(ctx context.Context, codes []string) string {
 	if len(codes) == 0 {
 		return ""
@@ -121,7 +123,8 @@ func (h *Handler) missedNames(ctx context.Context) (names []string) {
 // details describes the webhooks in a state.
 func (h *Handler) details(ctx context.Context, state inbox.State) status.Details {
 	d := status.Details{Link: "/webhooks?state=" + string(state)}
-	entries, _ := h.cfg.Inbox.List(ctx, inbox.Filter{State: state, Limit: 1000}) // after an error the status already says what is wrong
+	// after an error the status already says what is wrong
+	entries, _ := h.cfg.Inbox.List(ctx, inbox.Filter{State: state, Limit: 1000})
 	for i := range entries {
 		w := newWebhook(entries[i])
 		name := page.TenantName(w.Platform, w.Tenant)
@@ -173,7 +176,8 @@ type overviewPage struct {
 	h *Handler
 }
 
-// Offers returns what can be done to a receiver's deliveries or, without its name, to all; ToWaiting, to all webhooks that wait; ToUsher, to the rest.
+// Offers returns what can be done to a receiver's deliveries or, without its name, to all; ToWaiting, to all
+// webhooks that wait; ToUsher, to the rest.
 func (p *overviewPage) Offers(receiver string) []page.Offer {
 	return p.h.offers(target{on: inbox.Pause{Receiver: receiver}}, OnDeliveries)
 }

@@ -29,8 +29,8 @@ type selection struct {
 	long      bool // it is a part of a long list, which does not say what each webhook changed
 }
 
-// inboxOutcomes are the outcomes that can be selected with an inbox, decisionOutcomes those of the gate's decisions: without an inbox
-// there are only these.
+// inboxOutcomes are the outcomes that can be selected with an inbox, decisionOutcomes those of the gate's
+// decisions: without an inbox there are only these.
 var (
 	inboxOutcomes    = append(state.Names(), decisionOutcomes...)
 	decisionOutcomes = []string{"forwarded", "duplicate", "rejected", "failed"}
@@ -67,8 +67,8 @@ func (s selection) filter() inbox.Filter {
 	}
 }
 
-// readQuery refuses a query that cannot be parsed. URL.Query would ignore the bad part, and without a filter an action is about all
-// webhooks.
+// readQuery refuses a query that cannot be parsed. URL.Query would ignore the bad part, and without a filter
+// an action is about all webhooks.
 func readQuery(rawQuery string) (url.Values, error) {
 	query, err := url.ParseQuery(rawQuery)
 	if err != nil {
@@ -126,7 +126,8 @@ func readSelection(r *http.Request) (s selection, err error) {
 	return s, nil
 }
 
-// readChoice reads the selection for an action. Without ids it must have a filter, or the action would be about all webhooks.
+// readChoice reads the selection for an action. Without ids it must have a filter, or the action
+// would be about all webhooks.
 func readChoice(r *http.Request, hasIDs bool) (s selection, err error) {
 	if s, err = readSelection(r); err != nil {
 		return s, err

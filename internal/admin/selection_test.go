@@ -78,7 +78,8 @@ func TestCurlLine(t *testing.T) {
 	}
 }
 
-// A payload that nobody can paste, or that curl would take for the name of a file, is in a file. A header that nobody can paste is left out.
+// A payload that nobody can paste, or that curl would take for the name of a file, is in a file. A header
+// that nobody can paste is left out.
 func TestCurlLineHasOnlyWhatCanBePasted(t *testing.T) {
 	for body, want := range map[string]string{
 		"{\"a\":\n 1}":       "{\"a\":\n 1}",

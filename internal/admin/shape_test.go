@@ -30,7 +30,8 @@ func items(n int, format string) string {
 // zeros returns n items of a list in two bytes each.
 func zeros(n int) string { return strings.Repeat("0,", n-1) + "0" }
 
-// Whatever shape a webhook has: to look at it costs what its size says. All of these bodies have at most 1 MiB, and passed the checks of the sender.
+// Whatever shape a webhook has: to look at it costs what its size says. All of these bodies have at most 1
+// MiB, and passed the checks of the sender.
 func TestLookingCostsWhatTheSizeSays(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it measures memory, which the race detector multiplies")

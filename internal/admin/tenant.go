@@ -33,11 +33,15 @@ type Tenant struct {
 	Elsewhere []string           `json:"elsewhere,omitempty"` // other platforms that have a tenant with this code
 	Ambiguous *Ambiguous         `json:"ambiguous,omitempty"` // questions about it must name its platform
 	Receipt   *Receipt           `json:"receipt,omitempty"`   // left out if it is not known
-	Invalid   *Webhook           `json:"invalid,omitempty"`   // the tenant's last webhook that is invalid, if nobody has dealt with it
-	Missed    time.Time          `json:"missed,omitzero"`     // since when the tenant has missed webhooks; left out if it is not
+	// the tenant's last webhook that is invalid, if nobody has dealt with it
+	Invalid *Webhook `json:"invalid,omitempty"`
+	// since when the tenant has missed webhooks; left out if it is not
+	Missed time.Time `json:"missed,omitzero"`
 
-	Finding *inbox.Finding `json:"finding,omitempty"` // what a reconcile has found of it; left out if it is nothing that counts
-	Unread  string         `json:"unread,omitempty"`  // why the inbox can't be read now: then only MayUse is known, from memory
+	// what a reconcile has found of it; left out if it is nothing that counts
+	Finding *inbox.Finding `json:"finding,omitempty"`
+	// why the inbox can't be read now: then only MayUse is known, from memory
+	Unread string `json:"unread,omitempty"`
 
 	*Concerning // only of GET /api/tenant
 
@@ -135,8 +139,8 @@ func (h *Handler) addInbox(ctx context.Context, t *Tenant) error {
 	return nil
 }
 
-// findTenant returns the tenant of that name. A name that fits several tenants is refused. Without an inbox, usher also knows the tenants
-// of the gate's last decisions, because pages show them.
+// findTenant returns the tenant of that name. A name that fits several tenants is refused. Without an inbox,
+// usher also knows the tenants of the gate's last decisions, because pages show them.
 func (h *Handler) findTenant(ctx context.Context, name inbox.TenantName) (t TenantRef, known bool, err error) {
 	platforms, err := h.platformsOf(ctx, name.Tenant)
 	if err != nil {
@@ -199,7 +203,8 @@ func (h *Handler) unknownTenant(ctx context.Context, name inbox.TenantName) erro
 	return &refusal{http.StatusNotFound, why}
 }
 
-// similarTenants returns up to three tenants whose code, platform or name contains this text, in any case, or a typing error of it.
+// similarTenants returns up to three tenants whose code, platform or name contains this text, in any case,
+// or a typing error of it.
 func (h *Handler) similarTenants(ctx context.Context, tenant string) (names []string, err error) {
 	if h.cfg.Inbox == nil {
 		return nil, nil
@@ -383,11 +388,13 @@ func (h *Handler) tenantPage(r *http.Request) (any, error) {
 
 // TenantList is the answer of GET /api/tenants, and the page of tenants.
 type TenantList struct {
-	Search   string          `json:"-"`
-	Troubled []*inbox.Tenant `json:"troubled"` // tenants whose webhooks are held up, parked, invalid or missed; only on the first page
+	Search string `json:"-"`
+	// tenants whose webhooks are held up, parked, invalid or missed; only on the first page
+	Troubled []*inbox.Tenant `json:"troubled"`
 	Tenants  []*inbox.Tenant `json:"tenants"`
-	Next     string          `json:"next,omitempty"`   // the query of the next page
-	Unread   string          `json:"unread,omitempty"` // why the inbox can't be read now: then only tenants are in Troubled that have missed webhooks in memory
+	Next     string          `json:"next,omitempty"` // the query of the next page
+	// why the inbox can't be read now: then only tenants are in Troubled that have missed webhooks in memory
+	Unread string `json:"unread,omitempty"`
 }
 
 // Older returns the address of the next page.
@@ -395,7 +402,8 @@ func (l *TenantList) Older() string { return "/tenants?" + l.Next }
 
 func (h *Handler) tenants(r *http.Request) (any, error) {
 	query := r.URL.Query()
-	l := &TenantList{Search: strings.TrimSpace(query.Get("search")), Troubled: []*inbox.Tenant{}, Tenants: []*inbox.Tenant{}} // [] and not null
+	// [] and not null
+	l := &TenantList{Search: strings.TrimSpace(query.Get("search")), Troubled: []*inbox.Tenant{}, Tenants: []*inbox.Tenant{}}
 	f := inbox.TenantFilter{Search: l.Search, Limit: pageSize + 1}
 	if query.Has("after") {
 		f.After = &inbox.Tenant{Platform: query.Get("platform"), Tenant: query.Get("after")}
@@ -422,7 +430,8 @@ func (h *Handler) tenants(r *http.Request) (any, error) {
 	return p, err
 }
 
-// patience bounds how long a list waits that has something to show without the inbox, if its database did not answer lately.
+// patience bounds how long a list waits that has something to show without the inbox, if its
+// database did not answer lately.
 func (h *Handler) patience(ctx context.Context) (context.Context, context.CancelFunc) {
 	if h.cfg.Inbox.Stats().Old {
 		return context.WithTimeout(ctx, statusPatience)
@@ -430,7 +439,8 @@ func (h *Handler) patience(ctx context.Context) (context.Context, context.Cancel
 	return context.WithCancel(ctx)
 }
 
-// unread returns why a list has only what is in memory. If that is nothing, or the inbox has no trouble, it returns the error.
+// unread returns why a list has only what is in memory. If that is nothing, or the inbox has no
+// trouble, it returns the error.
 func (h *Handler) unread(err error, found int) (string, error) {
 	if trouble := h.inboxTrouble(err); err != nil && trouble != nil && found > 0 {
 		return trouble.Error(), nil
@@ -441,8 +451,10 @@ func (h *Handler) unread(err error, found int) (string, error) {
 // TenantHistory is the answer of GET /api/history: which tenants had webhooks in some time, and how they stand now.
 type TenantHistory struct {
 	Tenants []TenantThen `json:"tenants"`
-	Begins  time.Time    `json:"begins,omitzero"`  // finished webhooks are kept from then on; only if that is later than since
-	Unread  string       `json:"unread,omitempty"` // why the inbox can't be read now: then only those are here that have missed webhooks in memory
+	// finished webhooks are kept from then on; only if that is later than since
+	Begins time.Time `json:"begins,omitzero"`
+	// why the inbox can't be read now: then only those are here that have missed webhooks in memory
+	Unread string `json:"unread,omitempty"`
 }
 
 // TenantThen is a tenant that had webhooks then.
@@ -490,7 +502,8 @@ func (h *Handler) history(r *http.Request) (any, error) {
 	}, func() any { return rest }), nil
 }
 
-// Receipt says whether the receiver has taken the snapshot from which usher answers checks; if not, why, and what to do.
+// Receipt says whether the receiver has taken the snapshot from which usher answers checks; if
+// not, why, and what to do.
 type Receipt struct {
 	ID    string    `json:"id"` // of the webhook
 	Taken bool      `json:"taken"`
@@ -578,8 +591,8 @@ type MayUse struct {
 	ID       int64              `json:"id"`      // its id; the inbox may not have the webhook any more
 	Ask      []string           `json:"ask"`     // shell commands that ask the same
 
-	// Stale is for how long the inbox's database could not be reached. Another replica may have taken in a newer snapshot since. Zero:
-	// it can be reached.
+	// Stale is for how long the inbox's database could not be reached. Another replica may have taken in a
+	// newer snapshot since. Zero: it can be reached.
 	Stale time.Duration `json:"stale,omitzero"`
 }
 

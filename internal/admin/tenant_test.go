@@ -30,8 +30,9 @@ func entitled(b *inboxtest.Box) *Handler {
 	return New(cfg)
 }
 
-// Somebody is woken because a tenant cannot use what it should. The tenant's page says first what usher answers, and since when; then
-// whether the receiver has the same; and if not, why, and what to do, with a button.
+// Somebody is woken because a tenant cannot use what it should. The tenant's page says first what
+// usher answers, and since when; then whether the receiver has the same; and if not, why, and
+// what to do, with a button.
 func TestWhatTheReceiverHas(t *testing.T) {
 	again, now := `href="/webhooks/2/redeliver">Redeliver…`, `action="/webhooks/2/redeliver"><button>Try now</button>`
 	for name, tc := range map[string]struct {
@@ -106,7 +107,8 @@ func TestTenantOnTwoPlatforms(t *testing.T) {
 	}
 }
 
-// A webhook may be stored although a receiver takes its platform, by a reconcile for one: usher does not say that none does.
+// A webhook may be stored although a receiver takes its platform, by a reconcile for one: usher
+// does not say that none does.
 func TestAStoredWebhookHasAReceiver(t *testing.T) {
 	b := inboxtest.Open(t)
 	if _, err := b.Import(t.Context(), strings.NewReader(testkit.Export(testkit.ExportedWebhook{Platform: "eu", Tenant: "acme", State: 6, Features: "[]"})), nil); err != nil {
@@ -118,7 +120,8 @@ func TestAStoredWebhookHasAReceiver(t *testing.T) {
 	}
 }
 
-// The overview names the tenants whose webhooks are parked, and what the receiver answered. There is no button for what does not exist.
+// The overview names the tenants whose webhooks are parked, and what the receiver answered. There is no
+// button for what does not exist.
 func TestOverviewNamesTheParked(t *testing.T) {
 	b := inboxtest.Open(t)
 	b.Answer(422, "<html><body><h1>No such account</h1></body></html>")
@@ -172,8 +175,8 @@ func TestTenantsPage(t *testing.T) {
 	}
 }
 
-// The page's commands ask about the tenant and the feature that it shows, whatever these are called. A feature that nobody can type is
-// not part of a command.
+// The page's commands ask about the tenant and the feature that it shows, whatever these are called. A
+// feature that nobody can type is not part of a command.
 func TestCommandsToAskAreQuoted(t *testing.T) {
 	const tenant, platform, feature = "x;id>&2;#'\\", "$(id)", "`id`;'"
 	lookup := func(context.Context, string, *string) (entitlements.Answer, error) {

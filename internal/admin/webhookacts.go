@@ -24,7 +24,8 @@ type onWebhooks struct {
 	// does does it to a webhook, and returns the webhook's id: a new one, if it was taken in.
 	does func(h *Handler, c *call, id int64) (int64, error)
 
-	// deny says why it cannot be done to a webhook as it stands, or to those in a state: then the page does not offer it.
+	// deny says why it cannot be done to a webhook as it stands, or to those in a state: then
+	// the page does not offer it.
 	deny func(w *Webhook) error
 
 	// agree returns an error if somebody has to agree first (the parameter unknown). May be nil.
@@ -36,7 +37,8 @@ type onWebhooks struct {
 	none   string // what the page says if it is done to none of the webhooks that a filter selects
 	didAll string // and afterwards
 
-	// What the command prints. In Done, ID stands for the webhook's new id. Instead has states for which it says what to do instead.
+	// What the command prints. In Done, ID stands for the webhook's new id. Instead has states for which it
+	// says what to do instead.
 	Done, NotDone string
 	Instead       map[inbox.State]string
 }
@@ -44,7 +46,8 @@ type onWebhooks struct {
 // ByFilter reports whether it can be done to all webhooks that a filter selects.
 func (a *Act) ByFilter() bool { return a.onWebhooks != nil && a.choose != nil }
 
-// offerOnWebhooks fills in the button of an act on a webhook, or on all that a filter selects. The label stays empty if it has none there.
+// offerOnWebhooks fills in the button of an act on a webhook, or on all that a filter selects. The label
+// stays empty if it has none there.
 func (a *Act) offerOnWebhooks(t target, button *page.Offer) {
 	switch w := t.webhook; {
 	case w != nil && w.InInbox() && a.deny(w) == nil:
@@ -58,11 +61,12 @@ func (a *Act) offerOnWebhooks(t target, button *page.Offer) {
 type (
 	// Done is what came of an act on a webhook.
 	Done struct {
-		ID      string `json:"id"`
-		New     string `json:"new,omitempty"`     // of accept: the id of the new webhook
-		Failed  string `json:"failed,omitempty"`  // why it was not done
-		Newer   string `json:"newer,omitempty"`   // the newer webhook that it would overwrite without force
-		Unknown bool   `json:"unknown,omitempty"` // accept would make usher's answers about its tenant unknown; with unknown=true it does
+		ID     string `json:"id"`
+		New    string `json:"new,omitempty"`    // of accept: the id of the new webhook
+		Failed string `json:"failed,omitempty"` // why it was not done
+		Newer  string `json:"newer,omitempty"`  // the newer webhook that it would overwrite without force
+		// accept would make usher's answers about its tenant unknown; with unknown=true it does
+		Unknown bool `json:"unknown,omitempty"`
 	}
 
 	// DoneOne is the answer of POST /api/webhooks/{id}/NAME.
@@ -79,12 +83,14 @@ type (
 
 	// Chosen is the answer of GET /api/NAME: what it would be done to.
 	Chosen struct {
-		Count  int      `json:"count"`
-		First  []string `json:"first"`  // the ids of some
-		Older  int      `json:"older"`  // how many were left out because their tenant has a newer one; with force they are chosen, too
-		Before string   `json:"before"` // the parameter that leaves out what comes after this answer
+		Count int      `json:"count"`
+		First []string `json:"first"` // the ids of some
+		// how many were left out because their tenant has a newer one; with force they are chosen, too
+		Older  int    `json:"older"`
+		Before string `json:"before"` // the parameter that leaves out what comes after this answer
 
-		// Of a platform's tenants, how many cannot be sent again, because the inbox no longer has their last webhook. Some are named.
+		// Of a platform's tenants, how many cannot be sent again, because the inbox no longer has their last
+		// webhook. Some are named.
 		Gone        int      `json:"gone,omitempty"`
 		GoneTenants []string `json:"gone_tenants,omitempty"`
 	}
@@ -126,8 +132,8 @@ func (c *call) webhook() (id string, n int64, err error) {
 	return id, n, err
 }
 
-// actOnMany does an act to many webhooks: to those whose ids the body has, or else to all that a filter chooses. The answer of the API is written
-// while it is done.
+// actOnMany does an act to many webhooks: to those whose ids the body has, or else to all that a filter
+// chooses. The answer of the API is written while it is done.
 func (h *Handler) actOnMany(c *call) (any, error) {
 	ids, err := c.readIDs()
 	if err != nil {
@@ -168,8 +174,9 @@ func (h *Handler) actOnMany(c *call) (any, error) {
 	}), nil
 }
 
-// actOn does an act to webhooks, and calls each with what came of it. It goes on if one fails; but not if the inbox can't be written, or nobody waits
-// for the answer: then some are left. If it was done to none of them, err is why not.
+// actOn does an act to webhooks, and calls each with what came of it. It goes on if one fails; but not if
+// the inbox can't be written, or nobody waits for the answer: then some are left. If it was done to none
+// of them, err is why not.
 func (h *Handler) actOn(c *call, about string, ids []int64, each func(*Done) error) (left int, err error) {
 	err = h.perform(c, about, func() (why error) {
 		var taken []string // as new webhooks
@@ -284,8 +291,8 @@ func named(ids []int64) (names []string) {
 	return names
 }
 
-// choose returns the webhooks that a filter chooses for an act. What arrives later is not among them: its numbers are higher. Times would not tell,
-// because this machine's clock may differ from the inbox's.
+// choose returns the webhooks that a filter chooses for an act. What arrives later is not among them: its
+// numbers are higher. Times would not tell, because this machine's clock may differ from the inbox's.
 func (h *Handler) choose(c *call, s selection) (all chosen, err error) {
 	ctx := c.Context()
 	if s.tenant.Tenant != "" {
@@ -308,13 +315,14 @@ func (h *Handler) choose(c *call, s selection) (all chosen, err error) {
 			return all, err
 		}
 	}
-	all.Count, all.First, all.Before = len(all.ids), append([]string{}, named(all.ids[:min(len(all.ids), 10)])...), s.before.String() // [] and not null
+	// [] and not null
+	all.Count, all.First, all.Before = len(all.ids), append([]string{}, named(all.ids[:min(len(all.ids), 10)])...), s.before.String()
 	return all, nil
 }
 
-// chooseToRedeliver chooses webhooks to send again, the oldest first, so that they keep their order. Of a tenant's webhooks that wait it
-// chooses the first: the others follow by themselves. Of the others it chooses the newest only, because an older snapshot would undo it;
-// with force it chooses all of them.
+// chooseToRedeliver chooses webhooks to send again, the oldest first, so that they keep their order. Of a
+// tenant's webhooks that wait it chooses the first: the others follow by themselves. Of the others it chooses
+// the newest only, because an older snapshot would undo it; with force it chooses all of them.
 func (h *Handler) chooseToRedeliver(ctx context.Context, s selection, force bool) (all chosen, err error) {
 	err = h.cfg.Inbox.EachPage(ctx, s.filter(), func(page []*inbox.Webhook) error {
 		behind, err := h.cfg.Inbox.Behind(ctx, s.filter(), page)
@@ -336,8 +344,8 @@ func (h *Handler) chooseToRedeliver(ctx context.Context, s selection, force bool
 	return all, err
 }
 
-// chooseToDiscard chooses webhooks that are not finished, the newest first. Otherwise usher could deliver the second webhook of a queue
-// right after the first is discarded.
+// chooseToDiscard chooses webhooks that are not finished, the newest first. Otherwise usher could deliver the
+// second webhook of a queue right after the first is discarded.
 func chooseToDiscard(h *Handler, ctx context.Context, s selection, _ bool) (all chosen, err error) {
 	err = h.cfg.Inbox.EachPage(ctx, s.filter(), func(page []*inbox.Webhook) error {
 		for _, w := range page {
@@ -394,7 +402,8 @@ func (c *call) confirmOverwrite(id string, e *inbox.OverwriteError) *confirmatio
 	return question
 }
 
-// askMany asks before an act is done to all webhooks that a filter chooses; the API says only which these are. What arrives later is not among them.
+// askMany asks before an act is done to all webhooks that a filter chooses; the API says only which these
+// are. What arrives later is not among them.
 func (h *Handler) askMany(c *call) (any, error) {
 	s, err := readChoice(c.Request, false)
 	if err != nil {
@@ -434,7 +443,8 @@ func (e *unknownError) Error() string {
 	return "its features can't be read: usher would no longer know what " + e.tenant + " may use, and answer questions about it with 404"
 }
 
-// becomesUnknown returns an *unknownError if to accept a webhook makes usher's answers about its tenant unknown, which are known now.
+// becomesUnknown returns an *unknownError if to accept a webhook makes usher's answers about its tenant
+// unknown, which are known now.
 func (h *Handler) becomesUnknown(ctx context.Context, id int64) error {
 	if h.cfg.Entitlements == nil {
 		return nil

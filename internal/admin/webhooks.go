@@ -22,8 +22,8 @@ import (
 	"usher/webhookgate"
 )
 
-// Webhook is an element of GET /api/webhooks: a webhook in the inbox, or one of the gate's last decisions about a webhook that the inbox
-// does not have.
+// Webhook is an element of GET /api/webhooks: a webhook in the inbox, or one of the gate's last decisions
+// about a webhook that the inbox does not have.
 type Webhook struct {
 	ID       string      `json:"id"` // a number in the inbox; d and a number for a decision
 	Received time.Time   `json:"received"`
@@ -45,12 +45,15 @@ type Webhook struct {
 	Source   string      `json:"source,omitempty"`   // reconcile: usher made it from what the billing service said
 
 	// Only while it waits:
-	Next       time.Time `json:"next,omitzero"`         // when usher tries it next; while it is paused, the end of the pause, if it has one
-	HeldBy     string    `json:"held_by,omitempty"`     // id of the tenant's webhook that failed, and that must go first
-	Behind     int       `json:"behind,omitempty"`      // if it is the one that failed: how many webhooks wait behind it
-	Down       bool      `json:"down,omitempty"`        // the receiver seems to be down as a whole; usher tries it when that is back
-	Paused     bool      `json:"paused,omitempty"`      // its deliveries are paused
-	NoReceiver bool      `json:"no_receiver,omitempty"` // the settings have no receiver for its platform any more
+	Next time.Time `json:"next,omitzero"` // when usher tries it next; while it is paused, the end of the pause, if it has one
+	// id of the tenant's webhook that failed, and that must go first
+	HeldBy string `json:"held_by,omitempty"`
+	// if it is the one that failed: how many webhooks wait behind it
+	Behind int `json:"behind,omitempty"`
+	// the receiver seems to be down as a whole; usher tries it when that is back
+	Down       bool `json:"down,omitempty"`
+	Paused     bool `json:"paused,omitempty"`      // its deliveries are paused
+	NoReceiver bool `json:"no_receiver,omitempty"` // the settings have no receiver for its platform any more
 
 	Unacceptable string `json:"unacceptable,omitempty"` // if it is invalid: why it can't be accepted; not in lists
 
@@ -115,8 +118,9 @@ func (h *Handler) withDenial(e *inbox.Webhook) Webhook {
 	return w
 }
 
-// compare sets what the webhook changed. body is nil if it is not kept or damaged; then nothing is known. Large payloads take many times
-// their size while they are compared, so only a few are at once, however many people look.
+// compare sets what the webhook changed. body is nil if it is not kept or damaged; then nothing is
+// known. Large payloads take many times their size while they are compared, so only a few are at once,
+// however many people look.
 func (h *Handler) compare(w *Webhook, previous, body []byte) {
 	h.comparing <- struct{}{}
 	defer func() { <-h.comparing }()
@@ -134,18 +138,20 @@ type WebhookList struct {
 	Webhooks []Webhook     `json:"webhooks"`       // the newest first
 	Next     string        `json:"next,omitempty"` // the parameter before of the next page
 	Paused   []inbox.Pause `json:"paused,omitempty"`
-	Alike    []string      `json:"alike,omitempty"` // if the tenant of the filter is unknown: tenants with similar names
+	// if the tenant of the filter is unknown: tenants with similar names
+	Alike []string `json:"alike,omitempty"`
 
 	next cursor // after the last of Webhooks
 }
 
-// cursor is a place in a list: the numbers of the last webhook of the inbox, and of the last decision, that came before it.
+// cursor is a place in a list: the numbers of the last webhook of the inbox, and of the last
+// decision, that came before it.
 type cursor struct{ inbox, decision int64 }
 
 func (c cursor) String() string { return fmt.Sprintf("%d.%d", c.inbox, c.decision) }
 
-// pageSize is how many webhooks a page has. Lists of up to maxPage webhooks say what each of them changed; that takes reading their
-// payloads.
+// pageSize is how many webhooks a page has. Lists of up to maxPage webhooks say what each of them changed;
+// that takes reading their payloads.
 const (
 	pageSize = 50
 	maxPage  = 500
@@ -164,7 +170,8 @@ func (h *Handler) webhooks(ctx context.Context, s selection) (list WebhookList, 
 	}
 	var items []numbered
 	if h.cfg.Inbox != nil && !s.decisionsOnly() {
-		err = h.cfg.Inbox.Each(ctx, f, compared, func(item *inbox.Webhook) bool { // it keeps none of the payloads: they may be large
+		// it keeps none of the payloads: they may be large
+		err = h.cfg.Inbox.Each(ctx, f, compared, func(item *inbox.Webhook) bool {
 			w := newWebhook(item)
 			if compared {
 				h.compare(&w, previousBody(item), item.Body)
@@ -211,7 +218,8 @@ func previousBody(item *inbox.Webhook) []byte {
 	return item.Previous.Body
 }
 
-// whyWaiting adds to webhooks that wait what they wait for: another webhook of their tenant, a receiver, or the end of a pause.
+// whyWaiting adds to webhooks that wait what they wait for: another webhook of their tenant, a
+// receiver, or the end of a pause.
 func (h *Handler) whyWaiting(list []Webhook) {
 	if !slices.ContainsFunc(list, func(w Webhook) bool { return w.waits() }) {
 		return
@@ -336,15 +344,19 @@ func (h *Handler) apiWebhooks(r *http.Request, s selection) (_ any, err error) {
 // WebhookDetail is the answer of GET /api/webhooks/{id}.
 type WebhookDetail struct {
 	Webhook
-	Previous string          `json:"previous,omitempty"`         // id of the snapshot with which Changes compares it
-	Untaken  string          `json:"untaken,omitempty"`          // id of the tenant's snapshot right before it, if the receiver did not take that
-	Counted  int             `json:"counted,omitempty"`          // how many of Tries count towards USHER_WEBHOOK_INBOX_TRIES: not those that say that the receiver is broken
-	Tried    []inbox.Try     `json:"tried,omitempty"`            // the last 20
-	Faults   []content.Fault `json:"faults,omitempty"`           // why it is invalid
-	Original string          `json:"duplicate_of,omitempty"`     // a webhook-id
-	Header   http.Header     `json:"header,omitempty"`           // as the receiver gets it, without headers that may hold a secret
-	Payload  json.RawMessage `json:"payload,omitempty"`          // see text.JSONPayload
-	LeftOut  int             `json:"payload_left_out,omitempty"` // how many bytes of the payload are not in Payload
+	Previous string `json:"previous,omitempty"` // id of the snapshot with which Changes compares it
+	// id of the tenant's snapshot right before it, if the receiver did not take that
+	Untaken string `json:"untaken,omitempty"`
+	// how many of Tries count towards USHER_WEBHOOK_INBOX_TRIES: not those that say that the
+	// receiver is broken
+	Counted  int             `json:"counted,omitempty"`
+	Tried    []inbox.Try     `json:"tried,omitempty"`        // the last 20
+	Faults   []content.Fault `json:"faults,omitempty"`       // why it is invalid
+	Original string          `json:"duplicate_of,omitempty"` // a webhook-id
+	// as the receiver gets it, without headers that may hold a secret
+	Header  http.Header     `json:"header,omitempty"`
+	Payload json.RawMessage `json:"payload,omitempty"`          // see text.JSONPayload
+	LeftOut int             `json:"payload_left_out,omitempty"` // how many bytes of the payload are not in Payload
 
 	Lines  []snapshot.Line `json:"-"` // what changed, line by line
 	raw    []byte          // the body as it came; nil if it is not kept
@@ -391,7 +403,8 @@ func (h *Handler) withoutContent(ctx context.Context, id string) (*WebhookDetail
 	return d, nil
 }
 
-// shownFaults returns the first faults of a webhook, in a copy. What the gate lists is short, but an import brings what its file says.
+// shownFaults returns the first faults of a webhook, in a copy. What the gate lists is short, but an import
+// brings what its file says.
 func shownFaults(faults []content.Fault, most int) []content.Fault {
 	shown := slices.Clone(content.First(faults, most))
 	for i := range shown {
@@ -439,8 +452,8 @@ func (h *Handler) addContent(d *WebhookDetail) {
 	}
 }
 
-// secretNames are parts of the names of headers that may hold a secret. The gate has already removed its own secrets, but a sender may
-// have others, for the receiver.
+// secretNames are parts of the names of headers that may hold a secret. The gate has already removed its own
+// secrets, but a sender may have others, for the receiver.
 var secretNames = []string{"auth", "cookie", "token", "secret", "pass", "signature", "key", "jwt", "session", "credential"}
 
 // withoutSecrets returns a header without the values that may be a secret.
@@ -489,8 +502,8 @@ func (h *Handler) webhookPage(r *http.Request) (any, error) {
 	return &page.Page{Name: "webhook", Title: "Webhook " + d.ID, Section: "webhooks", Live: true, Body: body}, nil
 }
 
-// neighbours returns the ids of the tenant's webhooks before and after this one in the inbox, empty if there is none. A decision of the gate has no
-// neighbours but decisions.
+// neighbours returns the ids of the tenant's webhooks before and after this one in the inbox, empty if there
+// is none. A decision of the gate has no neighbours but decisions.
 func (h *Handler) neighbours(ctx context.Context, w *Webhook) (before, after string) {
 	if w.Tenant == "" {
 		return "", ""
@@ -513,8 +526,9 @@ func (h *Handler) neighbours(ctx context.Context, w *Webhook) (before, after str
 // maxCurlPayload is how long a payload may be that becomes part of a command line.
 const maxCurlPayload = 64 << 10
 
-// Curl returns a command that sends the webhook as usher does, without secrets, timestamp and signature: to a receiver on a developer's
-// machine. The address of the real receiver is left out, because it may hold a secret.
+// Curl returns a command that sends the webhook as usher does, without secrets, timestamp and
+// signature: to a receiver on a developer's machine. The address of the real receiver is left out,
+// because it may hold a secret.
 func (d *WebhookDetail) Curl() string {
 	var line strings.Builder
 	line.WriteString(`curl -X POST "$RECEIVER_URL"`)
@@ -538,7 +552,8 @@ func (d *WebhookDetail) Curl() string {
 	return line.String()
 }
 
-// typable reports whether somebody can type or paste a text: a terminal acts on some characters before a shell reads them.
+// typable reports whether somebody can type or paste a text: a terminal acts on some characters
+// before a shell reads them.
 func typable(s string) bool { return text.Visible(s) == s }
 
 func fileName(id string) string { return "webhook-" + id + ".json" }
@@ -565,8 +580,8 @@ type faultyLine struct {
 	Faults []string
 }
 
-// faultyLines puts each fault next to the line that it is about. A missing member is reported at the line where its object begins, and
-// so is a value that is not shown.
+// faultyLines puts each fault next to the line that it is about. A missing member is reported at the line
+// where its object begins, and so is a value that is not shown.
 func faultyLines(indented string, faults []content.Fault) (all []faultyLine) {
 	for line := range strings.SplitSeq(indented, "\n") {
 		all = append(all, faultyLine{Text: line})
@@ -591,8 +606,8 @@ func faultyLines(indented string, faults []content.Fault) (all []faultyLine) {
 	return all
 }
 
-// place is a value that a fault is about, or that is on the way there. Only these are looked for in a payload: the paths of all its values
-// may take much more memory than the payload.
+// place is a value that a fault is about, or that is on the way there. Only these are looked for in a
+// payload: the paths of all its values may take much more memory than the payload.
 type place struct {
 	lines []int             // where it begins: several if a name occurs twice; empty if it is not in the payload
 	below map[string]*place // by the names of members, and the indexes of items

@@ -18,8 +18,8 @@ import (
 	"usher/webhookgate"
 )
 
-// busy returns an admin port with an inbox of n kept webhooks, one each minute from begin on, and after every third of them a duplicate,
-// which only the decisions have.
+// busy returns an admin port with an inbox of n kept webhooks, one each minute from begin on, and after every
+// third of them a duplicate, which only the decisions have.
 func busy(t testing.TB, n int) (h *Handler, begin time.Time) {
 	b := inboxtest.Open(t, "main-less")
 	cfg := port(b)
@@ -45,7 +45,8 @@ func busy(t testing.TB, n int) (h *Handler, begin time.Time) {
 	return New(cfg), begin
 }
 
-// numbered replaces the number N in "/webhooks/N" and "webhook N" by the id of the inbox's Nth webhook: ids need not begin at 1.
+// numbered replaces the number N in "/webhooks/N" and "webhook N" by the id of the inbox's Nth webhook:
+// ids need not begin at 1.
 func numbered(t *testing.T, h *Handler, s string) string {
 	all, err := h.cfg.Inbox.List(context.Background(), inbox.Filter{})
 	if err != nil {
@@ -449,8 +450,8 @@ func TestAnswerToAQuestion(t *testing.T) {
 	}
 }
 
-// A sender can use names of almost 1 MiB. Lists shorten them: a browser needs minutes to lay out such a line, each time the page updates
-// itself.
+// A sender can use names of almost 1 MiB. Lists shorten them: a browser needs minutes to lay out such a line,
+// each time the page updates itself.
 func TestLongNames(t *testing.T) {
 	long := strings.Repeat("x", 300_000)
 	b := inboxtest.Open(t)

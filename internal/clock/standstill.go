@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// An Instant is a moment of this process. The time since then counts the sleep of the machine, and on Linux nobody makes it look longer or
-// shorter by setting a clock.
+// An Instant is a moment of this process. The time since then counts the sleep of the machine, and on Linux
+// nobody makes it look longer or shorter by setting a clock.
 type Instant struct {
 	at    time.Time
 	slept time.Duration // how long the machine had slept until then
@@ -30,8 +30,8 @@ func (i Instant) since(then Instant) time.Duration {
 	return i.at.Sub(then.at) + max(0, i.slept-then.slept)
 }
 
-// A Pulse notices that this process stood still: it was stopped, or its machine slept or was moved. What waits in its sockets then is older
-// than what others have done meanwhile.
+// A Pulse notices that this process stood still: it was stopped, or its machine slept or was moved. What
+// waits in its sockets then is older than what others have done meanwhile.
 type Pulse struct {
 	mu    sync.Mutex
 	last  Instant
@@ -46,8 +46,8 @@ const (
 	beatEvery = time.Second / 4
 )
 
-// NewPulse returns a Pulse. What came for it two seconds before now or earlier has waited, in a socket that a service manager held: that
-// counts as a standstill, too.
+// NewPulse returns a Pulse. What came for it two seconds before now or earlier has waited, in a socket that a
+// service manager held: that counts as a standstill, too.
 func NewPulse(log *slog.Logger) *Pulse {
 	return &Pulse{last: Now(), ended: time.Now().Add(-standstill), log: log}
 }
@@ -66,8 +66,8 @@ func (p *Pulse) Run(ctx context.Context) {
 	}
 }
 
-// StoodStill says whether there was a standstill that ended after this moment. The first question after it finds it, without waiting
-// for the next beat.
+// StoodStill says whether there was a standstill that ended after this moment. The first question after it
+// finds it, without waiting for the next beat.
 func (p *Pulse) StoodStill(since time.Time) bool { return p.beat().After(since) }
 
 func (p *Pulse) beat() (ended time.Time) {

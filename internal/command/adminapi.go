@@ -93,7 +93,8 @@ func (a *adminAPI) call(ctx context.Context, method, target string, body, result
 	return raw, nil
 }
 
-// stream posts body, and calls each for every element of the list in the answer as it comes. rest gets the answer's other members.
+// stream posts body, and calls each for every element of the list in the answer as it comes. rest gets
+// the answer's other members.
 func (a *adminAPI) stream(ctx context.Context, target string, body any, list string, rest any, each func(json.RawMessage) error) error {
 	var content io.Reader
 	if body != nil {

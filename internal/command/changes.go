@@ -138,12 +138,13 @@ func (r *changesReader) connect(at string) error {
 	if key, _, _ := strings.Cut(e.Key.Get(), ","); key != "" {
 		r.client.Header.Set(guard.KeyHeader, strings.TrimSpace(key))
 	}
-	r.client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse } // the key is for this address
+	// the key is for this address
+	r.client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	return nil
 }
 
-// takeFile has the file for this process alone, and reads it. The command inherits the lock: if this process is killed, the next one waits for the
-// command's end, which may still write what is old by then.
+// takeFile has the file for this process alone, and reads it. The command inherits the lock: if this process
+// is killed, the next one waits for the command's end, which may still write what is old by then.
 func (r *changesReader) takeFile() (err error) {
 	if r.file == "" || r.lock != nil {
 		return nil

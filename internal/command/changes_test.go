@@ -16,7 +16,8 @@ import (
 	"usher/internal/testkit"
 )
 
-// pages is an entitlements port with these answers, one after the other: a page, or a status. After the last one it ends ctx.
+// pages is an entitlements port with these answers, one after the other: a page, or a status. After
+// the last one it ends ctx.
 func pages(t *testing.T, answers ...string) (at string, asked *[]string, ctx context.Context) {
 	asked = new([]string)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -55,7 +56,8 @@ func runChanges(t *testing.T, ctx context.Context, args ...string) (code int, ou
 	return code, stdout.String(), stderr.String()
 }
 
-// One line for each tenant, and two around all of them; the next call goes on where this one ended, also within the pass.
+// One line for each tenant, and two around all of them; the next call goes on where this one
+// ended, also within the pass.
 func TestChangesCommand(t *testing.T) {
 	at, asked, ctx := pages(t, aPage("c1", true, "a", "b"), "503|", aPage("c2", true), aPage("c3", false, "c"), aPage("c4", false, "a"), aPage("c4", false),
 		"410|", aPage("d1", false), "410|", aPage("e1", true), "410|", "410|", aPage("f1", false))
@@ -69,7 +71,8 @@ func TestChangesCommand(t *testing.T) {
 		{0, "{\"tenant\":\"a\"}\n", `{"cursor":"c4","all":false}`},
 		{0, "", `{"cursor":"c4","all":false}`},
 		{0, "{\"all\":\"begin\"}\n{\"all\":\"end\"}\n", `{"cursor":"d1","all":false}`},
-		{1, "{\"all\":\"begin\"}\n", `{"cursor":"e1","all":true}`},                     // it does not know its own cursor: there may be two inboxes at the address
+		// it does not know its own cursor: there may be two inboxes at the address
+		{1, "{\"all\":\"begin\"}\n", `{"cursor":"e1","all":true}`},
 		{0, "{\"all\":\"begin\"}\n{\"all\":\"end\"}\n", `{"cursor":"f1","all":false}`}, // the next one begins again
 	} {
 		code, out, errs := runChanges(t, ctx, "--at", at, "--cursor", file, "--limit", "2")

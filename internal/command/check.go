@@ -67,7 +67,8 @@ func checkCommand(ctx context.Context, p *Process) error {
 	return nil
 }
 
-// notifications only opens a connection, to the proxy if there is one: a message would reach people. The address is a secret.
+// notifications only opens a connection, to the proxy if there is one: a message would reach people.
+// The address is a secret.
 func (c *checker) notifications(ctx context.Context, s *settings.Settings) {
 	to, err := url.Parse(s.Admin.NotifyURL.Get())
 	if err != nil { // settings has checked it
@@ -139,8 +140,9 @@ type triedPort struct {
 	token *tokens.Token
 }
 
-// client calls the service with the token of each of these ports, which use the same API client. The first of these tokens is not the
-// newest of its client then, so the call also shows whether a new token revokes those before it.
+// client calls the service with the token of each of these ports, which use the same API client. The
+// first of these tokens is not the newest of its client then, so the call also shows whether a new token
+// revokes those before it.
 func (c *checker) client(ctx context.Context, ports []triedPort) {
 	known, revoked := true, false
 	if len(ports) == 1 {

@@ -95,8 +95,8 @@ func TestCheckOfTheAPI(t *testing.T) {
 	}
 }
 
-// Some services revoke a client's token when they issue the next one: then two ushers that share an API client take each
-// other's tokens away. usher check finds out, and says what to do.
+// Some services revoke a client's token when they issue the next one: then two ushers that share an API
+// client take each other's tokens away. usher check finds out, and says what to do.
 func TestCheckOfRevocation(t *testing.T) {
 	t.Parallel()
 	readOnly := []string{"USHER_PORTS_0_LISTEN=127.0.0.1:0", "USHER_PORTS_0_SCOPE=standard:read"}

@@ -207,7 +207,8 @@ func (p *Process) commandLine(command string) string {
 	return p.program() + rest
 }
 
-// commandLines does the same to all command lines in a sentence, which are between quotes. 'usher help' reads no settings.
+// commandLines does the same to all command lines in a sentence, which are between quotes. 'usher
+// help' reads no settings.
 func (p *Process) commandLines(sentence string) string {
 	sentence = strings.ReplaceAll(sentence, "'usher ", "'"+p.commandLine("usher "))
 	return strings.ReplaceAll(sentence, "'"+p.commandLine("usher help "), "'"+p.program()+" help ")
@@ -306,8 +307,9 @@ func parseSubcommand(all []subcommand, allFlags *flag.FlagSet, args []string) (*
 		return nil, unknownSubcommand(name, all)
 	}
 	s := &all[i]
-	flags := flag.NewFlagSet(cmp.Or(name, "sandbox"), flag.ContinueOnError) // only the sandbox runs without a subcommand
-	flags.SetOutput(io.Discard)                                             // exit prints the error
+	// only the sandbox runs without a subcommand
+	flags := flag.NewFlagSet(cmp.Or(name, "sandbox"), flag.ContinueOnError)
+	flags.SetOutput(io.Discard) // exit prints the error
 	for f := range strings.FieldsSeq(s.flags) {
 		flags.Var(allFlags.Lookup(f).Value, f, "")
 	}
@@ -370,7 +372,8 @@ func parseFlags(flags *flag.FlagSet, args []string) (others []string, err error)
 	}
 }
 
-// flagProblem makes errors of package flag say what to write: all flags in place of an unknown one, and the kind of value.
+// flagProblem makes errors of package flag say what to write: all flags in place of an unknown
+// one, and the kind of value.
 func flagProblem(flags *flag.FlagSet, err error) error {
 	if invalid, ok := strings.CutSuffix(err.Error(), ": parse error"); ok {
 		want := "a whole number"

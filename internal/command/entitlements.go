@@ -52,7 +52,8 @@ func entitlementsCommand(ctx context.Context, p *Process, args []string) error {
 		switch {
 		case ok && refused.status == http.StatusConflict:
 			return fmt.Errorf("%w. Questions that name no platform are answered 409 AMBIGUOUS. %s", err, p.commandLines("Run 'usher entitlements' with one of these names: it says what to do"))
-		case ok && refused.Error() == text.Visible("unknown tenant "+name.String()): // and there is none that is spelled alike
+		case ok && refused.Error() == text.Visible("unknown tenant "+name.String()):
+			// and there is none that is spelled alike
 			return fmt.Errorf("%w: usher has taken in no webhook of it. If the code is right, %s", err,
 				p.commandLines("see 'usher inbox ls --state invalid'. If it is not there, its webhook was lost or never sent: 'usher help reconcile' says how to find it"))
 		}

@@ -104,7 +104,8 @@ func TestEntitlements(t *testing.T) {
 	}
 }
 
-// It ends with what is wrong, and what was, that may concern the tenant; also of one that usher does not know, and of one whose features it cannot read.
+// It ends with what is wrong, and what was, that may concern the tenant; also of one that usher does not
+// know, and of one whose features it cannot read.
 func TestEntitlementsEndWithTroubles(t *testing.T) {
 	b := inboxtest.Open(t)
 	b.Take("eu", "acme", inboxtest.Snapshot("eu", "acme", "sso"))

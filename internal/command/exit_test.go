@@ -42,8 +42,10 @@ func TestExitCodes(t *testing.T) {
 		{"help of a command", nil, []string{"demo", "--help"}, 0, "Usage: usher demo"},
 		{"version", nil, []string{"version"}, 0, "go1."},
 		{"healthcheck of none", []string{"USHER_ADMIN_LISTEN=127.0.0.1:1"}, []string{"healthcheck"}, 1, "refused"},
-		{"healthcheck without a port", []string{"USHER_ADMIN_LISTEN=off"}, []string{"healthcheck"}, 1, "off"},                                        // 2 means nothing to Docker
-		{"entitlements without a port", []string{"USHER_ADMIN_LISTEN=off"}, []string{"entitlements", "acme", "sso"}, 2, "USHER_ADMIN_LISTEN is off"}, // 1 would be "may not use"
+		// 2 means nothing to Docker
+		{"healthcheck without a port", []string{"USHER_ADMIN_LISTEN=off"}, []string{"healthcheck"}, 1, "off"},
+		// 1 would be "may not use"
+		{"entitlements without a port", []string{"USHER_ADMIN_LISTEN=off"}, []string{"entitlements", "acme", "sso"}, 2, "USHER_ADMIN_LISTEN is off"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			p := start(t, tc.environ, tc.args...)

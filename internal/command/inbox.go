@@ -206,7 +206,8 @@ func (i *inboxCall) setIDs(args []string) error {
 	}
 	for _, arg := range args {
 		number := arg
-		if i.subcommand == "show" { // it also accepts the page's ids of decisions that are not in the inbox, such as d12
+		// it also accepts the page's ids of decisions that are not in the inbox, such as d12
+		if i.subcommand == "show" {
 			number = strings.TrimPrefix(arg, "d")
 		}
 		if _, err := strconv.ParseUint(number, 10, 63); err != nil {
@@ -256,7 +257,8 @@ func (i *inboxCall) setTenant(typed string) error {
 // each webhook changed.
 const pageSize = 500
 
-// pages reads a list page by page: --limit at most, or all of it. read says how many a page has, and where the next one begins.
+// pages reads a list page by page: --limit at most, or all of it. read says how many a page has, and
+// where the next one begins.
 func (i *inboxCall) pages(read func(size, before string) (n int, next string, err error)) error {
 	for got, before, limit := 0, "", int(i.limit); ; {
 		size := pageSize
@@ -440,7 +442,8 @@ func (i *inboxCall) send(ctx context.Context, a *admin.Act) ([]byte, error) {
 	return i.call(ctx, http.MethodPost, "/api/"+a.Name, body, new(json.RawMessage))
 }
 
-// ask shows what an act would be done to, if that is known, and asks before it is done. What is shown is asked about on a terminal only.
+// ask shows what an act would be done to, if that is known, and asks before it is done. What is shown is
+// asked about on a terminal only.
 func (i *inboxCall) ask(ctx context.Context, a *admin.Act) (nothing bool, err error) {
 	switch named := i.tenant != ""; {
 	case a.Question == "", a.Found != nil && named:
@@ -469,8 +472,8 @@ func (i *inboxCall) ask(ctx context.Context, a *admin.Act) (nothing bool, err er
 	return false, nil
 }
 
-// actOnWebhooks does an act to webhooks and prints a line for each, as it is done: one action, however many there are. Before a tenant becomes
-// unknown, it asks.
+// actOnWebhooks does an act to webhooks and prints a line for each, as it is done: one action, however many
+// there are. Before a tenant becomes unknown, it asks.
 func (i *inboxCall) actOnWebhooks(ctx context.Context, a *admin.Act) error {
 	for name, value := range i.params {
 		i.filter.Set(name, value)
@@ -680,8 +683,8 @@ func printList(w io.Writer, entries []admin.Webhook, now time.Time, terminal int
 	return err
 }
 
-// columns returns rows as lines, with their cells below each other. A long cell makes only its own line longer: senders choose how long
-// they are.
+// columns returns rows as lines, with their cells below each other. A long cell makes only its own line
+// longer: senders choose how long they are.
 func columns(rows [][]string) (lines []string) {
 	const maxWidth = 36
 	if len(rows) == 0 {

@@ -95,7 +95,8 @@ func TestInboxList(t *testing.T) {
 		`^8  delivered  x%2Fy/a%2Fb%25 +\+ users \(5\) +1 +\d+s  200 OK$`,
 		`^7  delivered  /twice +\+ users`,
 		`^6  delivered  eu/twice +\+ users`,
-		`^5  waiting +eu/(tenant-)+ +\+ users \(5\) +1 +\d+s  500: in use .* in use; next try in 3m$`, // whole: it is no terminal
+		// whole: it is no terminal
+		`^5  waiting +eu/(tenant-)+ +\+ users \(5\) +1 +\d+s  500: in use .* in use; next try in 3m$`,
 		`^4  delivered  \(Other\) +- +1`,
 		`^3  parked +eu/acme%1B\[2J%0A +users 5 → 10 +1 +\d+s  422: no such account$`,
 		`^2  delivered  eu/acme%1B\[2J%0A +\+ users`,
@@ -319,7 +320,8 @@ func TestResumeSaysWhatIsPaused(t *testing.T) {
 	}
 }
 
-// A new receiver is filled with the latest webhook of each tenant of its platform. Those that the inbox no longer has are named.
+// A new receiver is filled with the latest webhook of each tenant of its platform. Those that the inbox
+// no longer has are named.
 func TestRedeliverAPlatform(t *testing.T) {
 	from, to := inboxtest.Open(t), inboxtest.Open(t)
 	for _, tenant := range []string{"acme", "gone", "acme", "new"} {
@@ -330,7 +332,8 @@ func TestRedeliverAPlatform(t *testing.T) {
 	if _, err := from.Export(t.Context(), &all); err != nil {
 		t.Fatal(err)
 	}
-	old := regexp.MustCompile(`\n\{"(webhook|content)":\{"seq":2,.*`).ReplaceAllString(all.String(), "") // as the history forgets it
+	// as the history forgets it
+	old := regexp.MustCompile(`\n\{"(webhook|content)":\{"seq":2,.*`).ReplaceAllString(all.String(), "")
 	old = regexp.MustCompile(`"rows":\d+`).ReplaceAllString(old, fmt.Sprintf(`"rows":%d`, strings.Count(old, "\n")-2))
 	if _, err := to.Import(t.Context(), strings.NewReader(old), nil); err != nil {
 		t.Fatal(err)
@@ -499,8 +502,8 @@ func TestInboxNewAct(t *testing.T) {
 	}
 }
 
-// While the database is away 'usher inbox tenants --trouble', which usher status advises, names the tenants that usher knows of without it, and
-// says that the rest can't be read.
+// While the database is away 'usher inbox tenants --trouble', which usher status advises, names the tenants
+// that usher knows of without it, and says that the rest can't be read.
 func TestInboxTenantsWhileTheDatabaseIsAway(t *testing.T) {
 	s := newInboxServer(t, "")
 	s.Fail(&engine.AwayError{Err: errors.New("connection refused")})

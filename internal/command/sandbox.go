@@ -169,7 +169,8 @@ func (s *sandboxCall) serve(ctx context.Context) error {
 	return nil
 }
 
-// exportLines returns the settings for an usher that uses the sandbox, as lines that a shell can read. The last one calls this program.
+// exportLines returns the settings for an usher that uses the sandbox, as lines that a shell can read. The
+// last one calls this program.
 func exportLines(s *sandbox.Sandbox, program string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "export USHER_BASE_URL=%s\n", text.Quote(s.URL))

@@ -11,7 +11,8 @@ import (
 	"usher/internal/inbox"
 )
 
-// usher status --since also says what is over, the last first: from when to when, of how many, on which replica, and what is left to do.
+// usher status --since also says what is over, the last first: from when to when, of how many, on which
+// replica, and what is left to do.
 func TestStatusSince(t *testing.T) {
 	s := newInboxServer(t, "")
 	began := s.Now().UTC().Truncate(time.Second).Add(-3 * time.Hour)
@@ -58,7 +59,8 @@ func TestStatusSince(t *testing.T) {
 	}
 }
 
-// usher status says what is wrong, with commands that reach the same usher, and exits with 1; --json is the API's answer.
+// usher status says what is wrong, with commands that reach the same usher, and exits with
+// 1; --json is the API's answer.
 func TestStatus(t *testing.T) {
 	s := newInboxServer(t, "")
 	run := func(args ...string) (int, string, string) {

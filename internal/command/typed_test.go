@@ -63,7 +63,8 @@ func after(t *testing.T, out, mark string) string {
 	return line
 }
 
-// Whatever a tenant or a file is called: a command that usher prints does what it says if somebody pastes it into a shell.
+// Whatever a tenant or a file is called: a command that usher prints does what it says if
+// somebody pastes it into a shell.
 func TestPrintedCommandsAreQuoted(t *testing.T) {
 	if _, err := exec.LookPath("sh"); err != nil {
 		t.Skip(err)

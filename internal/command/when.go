@@ -9,7 +9,8 @@ import (
 
 var errWhen = errors.New("write a time (01:00, or 2026-01-31T08:00), a day (2026-01-31), or how long ago (90m, 3d)")
 
-// parseWhen parses a time as people type it: 01:00 is the last one o'clock. What has no zone is local time, that of now.
+// parseWhen parses a time as people type it: 01:00 is the last one o'clock. What has no zone is
+// local time, that of now.
 func parseWhen(s string, now time.Time) (time.Time, error) {
 	for _, layout := range []string{time.RFC3339, "2006-01-02T15:04Z07:00"} {
 		if t, err := time.Parse(layout, s); err == nil {
@@ -52,8 +53,8 @@ func parseClock(s string, now time.Time) (last time.Time, ok bool) {
 	return time.Time{}, false
 }
 
-// between returns the times of --since and --until, which may be empty. A clock's until is the first one after since: at half past one,
-// '--since 01:00 --until 02:00' means today.
+// between returns the times of --since and --until, which may be empty. A clock's until is the first one
+// after since: at half past one, '--since 01:00 --until 02:00' means today.
 func between(since, until string, now time.Time) (from, to time.Time, err error) {
 	if since != "" {
 		if from, err = parseWhen(since, now); err != nil {

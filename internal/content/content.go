@@ -134,7 +134,8 @@ func codes(value any) (platform, tenant string, faults []Fault) {
 // maxCode is how many bytes a code may have. Codes are keys of a database's index.
 const maxCode = 255
 
-// ValidCode reports whether a code of a tenant, a platform or a feature, or an event's type, is one that usher takes in.
+// ValidCode reports whether a code of a tenant, a platform or a feature, or an event's type, is
+// one that usher takes in.
 func ValidCode(code string) bool { return codeFaults("", code) == nil }
 
 func codeFaults(path, code string) (faults []Fault) {

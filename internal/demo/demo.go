@@ -132,7 +132,8 @@ func environment(box *sandbox.Sandbox, given map[string]string, inboxDir string)
 		demo = append(demo, name+"="+given[name])
 	}
 	for _, name := range []string{"USHER_LISTEN", "USHER_WEBHOOK_LISTEN", "USHER_ENTITLEMENTS_LISTEN", "USHER_ADMIN_LISTEN"} {
-		if given[name] != "" && given[name] != "off" && !strings.HasPrefix(given[name], "unix:") { // the story needs every port
+		// the story needs every port
+		if given[name] != "" && given[name] != "off" && !strings.HasPrefix(given[name], "unix:") {
 			continue
 		}
 		addr := cmp.Or(settings.Default(name), entitlementsListen)

@@ -140,8 +140,8 @@ func TestDemo(t *testing.T) {
 	}
 }
 
-// With the user's own receiver the story shows the receiver's answers: usher retries while it fails, delivers everything
-// once it works, and parks what it rejects for good.
+// With the user's own receiver the story shows the receiver's answers: usher retries while it fails, delivers
+// everything once it works, and parks what it rejects for good.
 func TestDemoWithYourReceiver(t *testing.T) {
 	t.Parallel()
 	var status atomic.Int32

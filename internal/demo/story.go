@@ -399,7 +399,8 @@ func (n *narrator) welcome(at serve.Addresses, path, receiver string, replaced [
 	fmt.Fprintf(n.out, "  entitlements  %s\n", n.bold(at.Entitlements))
 	fmt.Fprintf(n.out, "  admin page    %s\n", n.bold(at.Admin))
 	if u, err := url.Parse(receiver); err == nil && receiver != "" {
-		fmt.Fprintf(n.out, "  your receiver %s\n", n.bold(u.Scheme+"://"+u.Host)) // without the path, which may be a secret
+		// without the path, which may be a secret
+		fmt.Fprintf(n.out, "  your receiver %s\n", n.bold(u.Scheme+"://"+u.Host))
 	}
 	for _, addr := range replaced {
 		fmt.Fprintf(n.out, "  (%s is taken, so a free port is used instead)\n", addr)

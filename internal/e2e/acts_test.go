@@ -81,8 +81,8 @@ func TestActsOnTheBinary(t *testing.T) {
 	does("changes since 1, the last webhook that the receiver accepted (it did not accept 2)", "show", "3")
 }
 
-// Each person has a file with a token of their own, which says who did it. A token for looking cannot act or export, and reads
-// the metrics.
+// Each person has a file with a token of their own, which says who did it. A token for looking cannot act or
+// export, and reads the metrics.
 func TestWhoMay(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -131,9 +131,9 @@ func TestWhoMay(t *testing.T) {
 	}
 }
 
-// What was erased of a person is nowhere afterwards: in no table, nor in the bytes of the file and its log, on no page, in no export,
-// and never was in usher's own log. It was in webhooks that were delivered, parked, waited, are invalid (with a copy, discarded,
-// accepted, superseded), and in the receiver's words.
+// What was erased of a person is nowhere afterwards: in no table, nor in the bytes of the file and its log,
+// on no page, in no export, and never was in usher's own log. It was in webhooks that were delivered, parked,
+// waited, are invalid (with a copy, discarded, accepted, superseded), and in the receiver's words.
 func TestErasedIsNowhere(t *testing.T) {
 	onInboxes(t, func(t *testing.T, inbox string) {
 		const person = "jane.roe@example.com"
@@ -184,7 +184,8 @@ func TestErasedIsNowhere(t *testing.T) {
 			places[fmt.Sprint("webhook ", id)] = o.page(fmt.Sprintf("/api/webhooks/%d", id)) + o.page(fmt.Sprintf("/api/webhooks/d%d", id))
 		}
 		if file, is := strings.CutPrefix(inbox, "USHER_WEBHOOK_INBOX=file:"); is {
-			testkit.Eventually(t, "it is not in the file's bytes, nor in its log's", func() bool { // which is emptied once nobody reads
+			// which is emptied once nobody reads
+			testkit.Eventually(t, "it is not in the file's bytes, nor in its log's", func() bool {
 				names, _ := filepath.Glob(file + "*")
 				for _, name := range names {
 					if bytes, err := os.ReadFile(name); err != nil || strings.Contains(string(bytes), "jane") {

@@ -18,7 +18,8 @@ import (
 
 // What people read at night must be true, and tell them what to type.
 
-// A file that somebody has removed is still open: usher says not to stop it, and the command that it advises saves all of it.
+// A file that somebody has removed is still open: usher says not to stop it, and the command that it
+// advises saves all of it.
 func TestRemovedFileIsSaved(t *testing.T) {
 	t.Parallel()
 	for _, removed := range [][]string{{"inbox.db"}, {"inbox.db", "inbox.db-wal", "inbox.db-shm"}} {
@@ -70,7 +71,8 @@ func TestReceiptOfARestoredBackup(t *testing.T) {
 	o.want("what this process saw", o.asks("entitlements", "mill-co"), "The receiver has it (webhook ")
 }
 
-// An usher that only answers entitlements needs no more than SELECT. It reads while the database can be read, and never speaks of senders.
+// An usher that only answers entitlements needs no more than SELECT. It reads while the database can be read,
+// and never speaks of senders.
 func TestEntitlementsWithSelectAlone(t *testing.T) {
 	t.Parallel()
 	server := pgtest.New(t)
@@ -159,8 +161,9 @@ func TestClocksDiffer(t *testing.T) {
 	}
 }
 
-// While usher is stopped, somebody puts back an older copy of the file. usher says where this inbox ends, and that what it took in later is
-// not in it; it does not claim that the receiver has what the copy says; and a reconcile ends it.
+// While usher is stopped, somebody puts back an older copy of the file. usher says where this inbox ends,
+// and that what it took in later is not in it; it does not claim that the receiver has what the copy says;
+// and a reconcile ends it.
 func TestOlderCopyOfTheFile(t *testing.T) {
 	t.Parallel()
 	rc, dir, backup := newReceiver(t, 200), t.TempDir(), filepath.Join(t.TempDir(), "inbox.db")
@@ -206,7 +209,8 @@ func TestOlderCopyOfTheFile(t *testing.T) {
 	o.want("afterwards", o.asks("entitlements", "mill-co", "users"), "limit 6", "The receiver has it (webhook ")
 }
 
-// What 'usher entitlements' advises is typed as it stands, at a terminal: the tenant has paid, its webhook was lost, and a minute later it may.
+// What 'usher entitlements' advises is typed as it stands, at a terminal: the tenant has paid, its webhook
+// was lost, and a minute later it may.
 func TestAdvisedReconcile(t *testing.T) {
 	t.Parallel()
 	for _, program := range []string{"bash", "curl", "jq"} {

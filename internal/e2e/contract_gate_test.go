@@ -77,7 +77,8 @@ func TestDecisions(t *testing.T) {
 	}{
 		{"POST", url + "/s3cret", testkit.Snapshot("acme", 1), 201, 200, "forwarded"},
 		{"POST", url + "/s3cret", testkit.Snapshot("acme", 1), 201, 200, "duplicate"},
-		{"POST", url + "/s3cret", testkit.Snapshot("acme", 1) + " ", 201, 200, "forwarded"}, // other bytes: the receiver may tell them apart
+		// other bytes: the receiver may tell them apart
+		{"POST", url + "/s3cret", testkit.Snapshot("acme", 1) + " ", 201, 200, "forwarded"},
 		{"POST", url + "/s3cret", testkit.Snapshot("acme", 2), 500, 502, "failed"},
 		{"POST", url + "/s3cret", testkit.Snapshot("acme", 2), 302, 502, "failed"},
 		{"POST", url + "/s3cret", "{", 200, 400, "rejected"},

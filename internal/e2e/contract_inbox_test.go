@@ -21,8 +21,8 @@ import (
 	"usher/internal/testkit/pgtest"
 )
 
-// onInboxes runs a test on an inbox in a file, and thoroughly on one in a database: it takes three times as long there, and what is promised
-// does not depend on it.
+// onInboxes runs a test on an inbox in a file, and thoroughly on one in a database: it takes three times as
+// long there, and what is promised does not depend on it.
 func onInboxes(t *testing.T, test func(t *testing.T, inbox string)) {
 	if thorough() {
 		onBothInboxes(t, test)
@@ -61,8 +61,8 @@ func outcomes(t *testing.T, u *testkit.Usher) string {
 	return regexp.MustCompile(`\d+ `).ReplaceAllString(states(t, u), "")
 }
 
-// Whether a webhook is to be delivered is decided when it is taken in. Without a receiver it is stored, for entitlements alone;
-// but not behind one that waits: nothing older may ever reach a receiver after it.
+// Whether a webhook is to be delivered is decided when it is taken in. Without a receiver it is stored, for
+// entitlements alone; but not behind one that waits: nothing older may ever reach a receiver after it.
 func TestStored(t *testing.T) {
 	onInboxes(t, func(t *testing.T, inbox string) {
 		down, rc := newReceiver(t, 503), newReceiver(t, 200)

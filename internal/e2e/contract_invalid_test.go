@@ -84,7 +84,8 @@ func (o *office) want(what, got string, parts ...string) {
 	}
 }
 
-// What the contract says of invalid webhooks, of save and restore, and of actions: sentence by sentence, on both kinds of inbox.
+// What the contract says of invalid webhooks, of save and restore, and of actions: sentence by
+// sentence, on both kinds of inbox.
 func TestInvalidSavedAndDone(t *testing.T) {
 	onInboxes(t, func(t *testing.T, inbox string) {
 		rc := newReceiver(t, 200)
@@ -130,7 +131,8 @@ func TestInvalidSavedAndDone(t *testing.T) {
 				o.figure("usher_inbox_invalid", "1")
 				o.want("overview", o.page("/"), "usher rejected 1 webhook of crm/acme", "/payload/tenant/id", `href="/webhooks/`+o.latest("invalid")+`"`)
 				o.want("tenant", o.page("/tenant?platform=crm&code=acme"), "usher rejected", "/payload/tenant/id")
-				if list := o.page("/webhooks"); strings.Count(list, `<span class="code">422</span>`) != 3 { // two were of an unknown type
+				// two were of an unknown type
+				if list := o.page("/webhooks"); strings.Count(list, `<span class="code">422</span>`) != 3 {
 					t.Errorf("it is listed twice, or never:\n%s", list)
 				}
 				o.want("what is invalid never counts", o.may("acme"), `"limit":5,`)
@@ -262,10 +264,12 @@ func TestInvalidSavedAndDone(t *testing.T) {
 					t.Errorf("before\n%.1500s\nafter\n%.1500s", list, got)
 				}
 				to.want("pauses", to.does("ls", "--state", "waiting"), "receiver main", "tenant crm/acme")
-				if r := to.send(testkit.Snapshot("acme", 11), webhookToken); r.header.Get("Usher-Decision") != "duplicate" { // a copy is one
+				// a copy is one
+				if r := to.send(testkit.Snapshot("acme", 11), webhookToken); r.header.Get("Usher-Decision") != "duplicate" {
 					t.Errorf("%s", r.body)
 				}
-				if r := to.send(testkit.Snapshot("acme", 7), webhookToken); r.header.Get("Usher-Decision") != "queued" { // A, B, A is three
+				// A, B, A is three
+				if r := to.send(testkit.Snapshot("acme", 7), webhookToken); r.header.Get("Usher-Decision") != "queued" {
 					t.Errorf("%s", r.body)
 				}
 			}},
@@ -358,8 +362,8 @@ func invalidOf(t *testing.T, u *testkit.Usher, tenant string) (all []struct {
 	return all
 }
 
-// Killed between the store of an invalid webhook and its answer: it is there after the restart, and what its sender sends again is a
-// copy.
+// Killed between the store of an invalid webhook and its answer: it is there after the restart, and what its
+// sender sends again is a copy.
 func TestInvalidAndKilled(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -389,7 +393,8 @@ func TestInvalidAndKilled(t *testing.T) {
 			t.Cleanup(func() { conn.Close(t.Context()) })
 			return wire.Through(database), func(tenant string) bool {
 				n := 0
-				_ = conn.QueryRow(t.Context(), "SELECT count(*) FROM "+schema+".content WHERE position($1::bytea IN body) > 0", []byte(tenant)).Scan(&n) // the table may not be there yet
+				// the table may not be there yet
+				_ = conn.QueryRow(t.Context(), "SELECT count(*) FROM "+schema+".content WHERE position($1::bytea IN body) > 0", []byte(tenant)).Scan(&n)
 				return n > 0
 			}, wire.Latency
 		},
@@ -420,7 +425,8 @@ func TestInvalidAndKilled(t *testing.T) {
 				p = startProcess(t, environ)
 				p.Ready(t)
 				all := invalidOf(t, p, tenant)
-				if name == "file" && got.status == 0 && len(all) == 0 { // its body was in the log, and not yet the end of the transaction
+				// its body was in the log, and not yet the end of the transaction
+				if name == "file" && got.status == 0 && len(all) == 0 {
 					p.Kill()
 					continue
 				}

@@ -84,7 +84,8 @@ func TestReceiversOwnSettings(t *testing.T) {
 	rc := newReceiver(t, 200)
 	hangs := hanging(t)
 	u := run(t, gateAlone(hangs, "USHER_WEBHOOK_SIGN_SECRET=whsec_"+ofAll, "USHER_WEBHOOK_TIMEOUT=1h", "USHER_WEBHOOK_TRIES=1",
-		"USHER_WEBHOOK_RECEIVERS_0_PLATFORMS=own", "USHER_WEBHOOK_RECEIVERS_0_FORWARD_URL="+rc.url, "USHER_WEBHOOK_RECEIVERS_0_SIGN_SECRET=whsec_"+ofOne+", whsec_"+newOfOne, // while it is rotated
+		// while it is rotated
+		"USHER_WEBHOOK_RECEIVERS_0_PLATFORMS=own", "USHER_WEBHOOK_RECEIVERS_0_FORWARD_URL="+rc.url, "USHER_WEBHOOK_RECEIVERS_0_SIGN_SECRET=whsec_"+ofOne+", whsec_"+newOfOne,
 		"USHER_WEBHOOK_RECEIVERS_1_PLATFORMS=inherits", "USHER_WEBHOOK_RECEIVERS_1_FORWARD_URL="+rc.url,
 		"USHER_WEBHOOK_RECEIVERS_2_PLATFORMS=slow", "USHER_WEBHOOK_RECEIVERS_2_FORWARD_URL="+hangs, "USHER_WEBHOOK_RECEIVERS_2_TIMEOUT=20ms"))
 	for platform, secrets := range map[string][]string{"own": {ofOne, newOfOne}, "inherits": {ofAll}} {
@@ -226,8 +227,8 @@ func TestInboxMaxBytes(t *testing.T) {
 	})
 }
 
-// A receiver that is down fills only its part of the room, and a tenant a part of that: the 503 and the status say whose webhooks have none,
-// and everybody else's are taken in and delivered.
+// A receiver that is down fills only its part of the room, and a tenant a part of that: the 503 and the
+// status say whose webhooks have none, and everybody else's are taken in and delivered.
 func TestInboxMaxBytesOfOne(t *testing.T) {
 	if testing.Short() {
 		t.Skip("runs the built usher")

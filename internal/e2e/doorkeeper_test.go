@@ -66,8 +66,8 @@ func (d *doorkeeper) end(t *testing.T, how string) {
 	}
 }
 
-// callers call through ushers without end. Each call has a name of its own. It has to get its own answer, which says how
-// often the service acted on it.
+// callers call through ushers without end. Each call has a name of its own. It has to get its own answer,
+// which says how often the service acted on it.
 type callers struct {
 	t       *testing.T
 	calls   atomic.Int64

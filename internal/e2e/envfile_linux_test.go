@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// Go reads SSL_CERT_FILE from the process itself. It works in a file of settings, too, as it does in systemd's EnvironmentFile=.
+// Go reads SSL_CERT_FILE from the process itself. It works in a file of settings, too, as it does in
+// systemd's EnvironmentFile=.
 func TestTrustedCAInAFileOfSettings(t *testing.T) {
 	t.Parallel()
 	receiver := httptest.NewTLSServer(http.NotFoundHandler())

@@ -95,8 +95,8 @@ func init() {
 	log.Fatal(syscall.Exec(os.Args[1], os.Args[1:], os.Environ()))
 }
 
-// As process 1 of a container usher gets the processes that the command leaves behind. It does not leave them as zombies,
-// and does not take the command's own exit code for one of theirs.
+// As process 1 of a container usher gets the processes that the command leaves behind. It does not leave them
+// as zombies, and does not take the command's own exit code for one of theirs.
 func TestExecReapsOrphans(t *testing.T) {
 	t.Parallel()
 	self, err := os.Executable()

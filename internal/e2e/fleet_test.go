@@ -104,8 +104,9 @@ func (u *replica) knows(t *testing.T, tenant string) (r reply) {
 }
 
 // load is senders, one for each tenant, that count up and send each number to a usher at random until it is
-// answered 200, and then, now and then, a copy to another one. They are patient: an answer always comes, unless
-// usher is killed. They stay within sight of what is delivered. While nothing but a lease's end is waited for they take their time.
+// answered 200, and then, now and then, a copy to another one. They are patient: an answer always comes,
+// unless usher is killed. They stay within sight of what is delivered. While nothing but a lease's end is
+// waited for they take their time.
 type load struct {
 	f       *fleet
 	slow    atomic.Bool

@@ -96,7 +96,8 @@ func TestWebhookFlood(t *testing.T) {
 						r := u.sendAs(f.body, f.known)
 						mu.Lock()
 						seen[r.status]++
-						if r.status != 0 || seen[0] > 100 { // else it was refused before all of it was sent, and missed the answer
+						// else it was refused before all of it was sent, and missed the answer
+						if r.status != 0 || seen[0] > 100 {
 							sent++
 						}
 						mu.Unlock()

@@ -15,8 +15,9 @@ import (
 	"usher/internal/testkit/pgtest"
 )
 
-// A replica stands still while webhooks wait in its sockets. Those of senders that have gone are not taken in when it goes on: the other one
-// has taken in newer ones meanwhile. They are missed, unless it has the same or a later state. Who still waits is heard.
+// A replica stands still while webhooks wait in its sockets. Those of senders that have gone are not taken in
+// when it goes on: the other one has taken in newer ones meanwhile. They are missed, unless it has the same
+// or a later state. Who still waits is heard.
 func TestStandstill(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {

@@ -68,7 +68,8 @@ func TestKilledAtAnyMoment(t *testing.T) {
 			if err == nil {
 				conn.Close()
 			}
-			return err == nil && (n%2 == 0 || answered.Load() > before) // on a slow machine a kill could always come before the first 200
+			// on a slow machine a kill could always come before the first 200
+			return err == nil && (n%2 == 0 || answered.Load() > before)
 		})
 		time.Sleep(time.Duration(rand.IntN(250)) * time.Millisecond) // any moment
 		p.Kill()
@@ -137,7 +138,8 @@ func TestInboxOnTheBinary(t *testing.T) {
 	if code != 0 || row("1") == nil || row("2") == nil || row("1")[1] != "waiting" {
 		t.Errorf("ls: %d\n%s", code, out)
 	}
-	if code, out := run("show", "2"); code != 0 || !strings.Contains(out, "+ users (10)") { // the receiver has nothing yet
+	// the receiver has nothing yet
+	if code, out := run("show", "2"); code != 0 || !strings.Contains(out, "+ users (10)") {
 		t.Errorf("show: %d\n%s", code, out)
 	}
 	_, metrics := testkit.Get(t, p.URL(t, "admin")+"/metrics")
@@ -184,8 +186,8 @@ func TestInboxInUse(t *testing.T) {
 	}
 }
 
-// The kernel reports that a sync failed: usher says so at once and for good, and never tries it again. After a restart what
-// was acknowledged is there, and no more.
+// The kernel reports that a sync failed: usher says so at once and for good, and never tries it again. After
+// a restart what was acknowledged is there, and no more.
 func TestSyncError(t *testing.T) {
 	t.Parallel()
 	strace, err := exec.LookPath("strace")

@@ -8,14 +8,16 @@ import (
 	"testing"
 )
 
-// Somebody who knows the gate's secret sends bodies that are small, and large to look at. Whoever looks at them, on the page, through the
-// API or with a command, sees their beginning, and what was left out: with an inbox that stores them, and without one.
+// Somebody who knows the gate's secret sends bodies that are small, and large to look at. Whoever looks at
+// them, on the page, through the API or with a command, sees their beginning, and what was left out: with an
+// inbox that stores them, and without one.
 func TestLookingAtHostileBodies(t *testing.T) {
 	zeros := func(n int) string { return strings.Repeat("0,", n) + "0" }
 	deep := strings.Repeat("[", 9900) + zeros(25_000) + strings.Repeat("]", 9900)
 	name := `{"` + strings.Repeat("n", 600_000) + `":[` + zeros(2000) + `],"type":"TenantProvisioningChange"}`
 	faults := `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"acme"},"change":{"features":[` + strings.TrimSuffix(strings.Repeat(`{"code":1},`, 30_000), ",") + `]}}}`
-	small := strings.Repeat("[", 5000) + zeros(2900) + strings.Repeat("]", 5000) // without an inbox payloads of up to 16 KiB are kept
+	// without an inbox payloads of up to 16 KiB are kept
+	small := strings.Repeat("[", 5000) + zeros(2900) + strings.Repeat("]", 5000)
 	rc := newReceiver(t, 200)
 	for mode, tc := range map[string]struct {
 		settings []string

@@ -74,8 +74,8 @@ func gateUpOf(t *testing.T, inbox string) gateUp {
 	}
 }
 
-// usher is killed, and comes back an hour later: that is an outage, until somebody says that it is dealt with, on the page, by the API or by the
-// command. Nobody dismisses what they have not seen.
+// usher is killed, and comes back an hour later: that is an outage, until somebody says that it is dealt
+// with, on the page, by the API or by the command. Nobody dismisses what they have not seen.
 func TestOutageAfterAKillIsDismissed(t *testing.T) {
 	t.Parallel()
 	for _, engine := range pick([]string{"file"}, []string{"file", "database"}) {

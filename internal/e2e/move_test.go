@@ -15,8 +15,9 @@ import (
 	"usher/internal/testkit/pgtest"
 )
 
-// docs/operations.md says how to move from a file to PostgreSQL, and how to get back. Its commands, as they are printed there, do that with the
-// shipped file of settings, while somebody sends webhooks: what waited is delivered once, and what is invalid is still there. systemd is played.
+// docs/operations.md says how to move from a file to PostgreSQL, and how to get back. Its commands, as they
+// are printed there, do that with the shipped file of settings, while somebody sends webhooks: what waited is
+// delivered once, and what is invalid is still there. systemd is played.
 func TestMovingAsPrinted(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -62,7 +63,8 @@ func TestMovingAsPrinted(t *testing.T) {
 	}
 }
 
-// machine is one that has the gate's settings as deploy/systemd ships them, but for its folders, ports, receiver and token.
+// machine is one that has the gate's settings as deploy/systemd ships them, but for its folders,
+// ports, receiver and token.
 type machine struct {
 	t        *testing.T
 	dir      string
@@ -83,7 +85,8 @@ func newMachine(t *testing.T, receiver string) *machine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.write("gate.env", regexp.MustCompile(`(?m)^USHER_ADMIN_TOKEN_FILE=.*$`).ReplaceAllString(m.fit.Replace(string(shipped)), "")) // the test looks, too
+	// the test looks, too
+	m.write("gate.env", regexp.MustCompile(`(?m)^USHER_ADMIN_TOKEN_FILE=.*$`).ReplaceAllString(m.fit.Replace(string(shipped)), ""))
 	m.write("inbox-password", "secret of the database\n")
 	if err := os.Symlink(testkit.Binary(t), filepath.Join(m.dir, "usher")); err != nil {
 		t.Fatal(err)

@@ -93,8 +93,8 @@ func behindNginx(t *testing.T, usher string) (site string) {
 	return "http://" + address + "/graphql?"
 }
 
-// Behind an nginx with its defaults an answer that breaks off never looks whole: not if the service breaks it off, not if
-// usher does so at the end of the grace, nor at a second signal.
+// Behind an nginx with its defaults an answer that breaks off never looks whole: not if the service breaks it
+// off, not if usher does so at the end of the grace, nor at a second signal.
 func TestBehindNginx(t *testing.T) {
 	t.Parallel()
 	const short, long = 1000, 3 << 20

@@ -9,8 +9,8 @@ import (
 	"usher/internal/testkit"
 )
 
-// A receiver that comes later is filled with the latest of each tenant of its platform, in one command: what was stored, and what
-// another receiver has. The other receiver gets nothing.
+// A receiver that comes later is filled with the latest of each tenant of its platform, in one command: what
+// was stored, and what another receiver has. The other receiver gets nothing.
 func TestFillANewReceiver(t *testing.T) {
 	onInboxes(t, func(t *testing.T, inbox string) {
 		old, added := newReceiver(t, 200), newReceiver(t, 200)

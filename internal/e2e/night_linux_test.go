@@ -20,12 +20,14 @@ import (
 	"usher/internal/testkit"
 )
 
-// nightMachine, in the environment, makes this test's own binary the machine of the night. It is the path of the built usher.
+// nightMachine, in the environment, makes this test's own binary the machine of the night. It is the
+// path of the built usher.
 const nightMachine = "NIGHT_MACHINE"
 
-// docs/operations.md walks through one night: every command of it, as it stands there, prints what is printed there. The machine
-// is one that deploy/systemd's files have installed, by the commands at their top: its files, users and groups, the socket that
-// systemd holds, the credentials that systemd copies. It has a file system and a network of its own. systemd itself is played.
+// docs/operations.md walks through one night: every command of it, as it stands there, prints what is printed
+// there. The machine is one that deploy/systemd's files have installed, by the commands at their top: its
+// files, users and groups, the socket that systemd holds, the credentials that systemd copies. It has a file
+// system and a network of its own. systemd itself is played.
 func TestOneNight(t *testing.T) {
 	if os.Getenv(nightMachine) != "" {
 		playNight(t)

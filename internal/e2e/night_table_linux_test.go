@@ -18,8 +18,8 @@ import (
 	"usher/internal/testkit/pgtest"
 )
 
-// Each failure of the table "How soon usher says so" in docs/evidence.md: the page and 'usher status' say the same words, the figure that
-// its alert goes by says so, too, and what they advise works as it is typed.
+// Each failure of the table "How soon usher says so" in docs/evidence.md: the page and 'usher status' say the
+// same words, the figure that its alert goes by says so, too, and what they advise works as it is typed.
 
 const gateReady = `usher_ready{part="gate"}`
 
@@ -161,8 +161,8 @@ func TestNightRotatedWebhookSecret(t *testing.T) {
 	o.figure(`usher_webhook_rejected_total{code="401"}`, "3")
 }
 
-// A webhook whose platform is null makes a code ambiguous: that is a trouble once somebody asks in vain, and ends when one is erased as
-// advised.
+// A webhook whose platform is null makes a code ambiguous: that is a trouble once somebody asks in vain, and
+// ends when one is erased as advised.
 func TestNightAmbiguousTenant(t *testing.T) {
 	t.Parallel()
 	o := openOffice(t, newReceiver(t, 200), fileInbox(t.TempDir()))
@@ -220,7 +220,8 @@ func TestNightDiskFull(t *testing.T) {
 	o.want("from the first one on", o.asks("status"), "1 ", "critical: The inbox takes no webhooks: the disk of "+dir, " of 40 MiB are free", "Free some space on this disk")
 	o.troubled("The inbox takes no webhooks: the disk of "+dir, " of 40 MiB are free", "Free some space on this disk")
 	if r := o.send(odd("odd-co", 5), webhookToken); r.status != 503 || r.header.Get("Retry-After") == "" || r.header.Get("Usher-Decision") != "failed" {
-		t.Errorf("a webhook that is invalid: %d %v %s", r.status, r.header, r.body) // after a 422 nobody would send it again
+		// after a 422 nobody would send it again
+		t.Errorf("a webhook that is invalid: %d %v %s", r.status, r.header, r.body)
 	}
 	o.want("who", o.does("tenants", "--trouble"), "0 ", fmt.Sprintf("crm/t-%d  ", invalid), "crm/odd-co  ", "0  -  missed\n", "!invalid")
 	o.figure(gateReady, "0")
@@ -269,7 +270,8 @@ func TestNightDatabase(t *testing.T) {
 	} {
 		tc.begin()
 		testkit.Eventually(t, tc.name+": invalid", func() bool {
-			// A copy of what waits changes nothing, also where the database takes it in before the failure reaches usher's connections.
+			// A copy of what waits changes nothing, also where the database takes it in before the failure
+			// reaches usher's connections.
 			return o.send(testkit.Snapshot("mill-co", 6), webhookToken).status == 503
 		})
 		o.troubled(tc.words...)

@@ -13,7 +13,8 @@ import (
 	"usher/internal/testkit/pgtest"
 )
 
-// No name has U+0000, or is invalid UTF-8, and PostgreSQL fails on either: whoever sends one is told so, and never gets a 5xx.
+// No name has U+0000, or is invalid UTF-8, and PostgreSQL fails on either: whoever sends one is told
+// so, and never gets a 5xx.
 func TestOddCharactersInTheDatabase(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -12,9 +12,9 @@ import (
 	"usher/internal/testkit/pgtest"
 )
 
-// The gate and entitlements are ushers of their own on one PostgreSQL inbox, as the Helm chart runs them. The one without a gate knows no
-// receivers, and says nothing about them. An outage of the database takes the gate out of its load balancer, and not the
-// answers that are held in memory.
+// The gate and entitlements are ushers of their own on one PostgreSQL inbox, as the Helm chart runs them. The
+// one without a gate knows no receivers, and says nothing about them. An outage of the database takes the
+// gate out of its load balancer, and not the answers that are held in memory.
 func TestPartsApart(t *testing.T) {
 	t.Parallel()
 	database := pgtest.Schema(t)

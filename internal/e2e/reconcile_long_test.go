@@ -18,9 +18,10 @@ import (
 	"usher/internal/testkit"
 )
 
-// TestReconcileMany compares 100,000 tenants of which 50 differ, while webhooks come, with the long form; else 250, of which 10 do. It tells how long
-// that takes, how much memory it needs, and how long a webhook takes meanwhile. What is judged is memory: less than 100 MB more in usher,
-// and less than 100 MB in the command.
+// TestReconcileMany compares 100,000 tenants of which 50 differ, while webhooks come, with the long
+// form; else 250, of which 10 do. It tells how long that takes, how much memory it needs, and how
+// long a webhook takes meanwhile. What is judged is memory: less than 100 MB more in usher, and less
+// than 100 MB in the command.
 func TestReconcileMany(t *testing.T) {
 	tenants, differ := pick(250, 100_000), pick(10, 50)
 	for _, engine := range []string{"file", "database"} {

@@ -298,7 +298,8 @@ func TestReconcileAsOf(t *testing.T) {
 	r.want("--as-of "+at.Format(time.RFC3339Nano), 3, []string{"differs  crm/old ", "changed  crm/new "}, payload("old", "b"), payload("new", "b"))
 }
 
-// A child that the command leaves behind has its output open: that does not delay the end. What was printed until the command's end counts.
+// A child that the command leaves behind has its output open: that does not delay the end. What was printed
+// until the command's end counts.
 func TestReconcileDoesNotWaitForChildren(t *testing.T) {
 	t.Parallel()
 	r := newReconciler(t)
@@ -362,7 +363,8 @@ func TestReconcileIsInterruptedAndTheCommandIsNot(t *testing.T) {
 	r.want("", 3, []string{"differs  crm/acme"}, payload("acme", "users=30"))
 }
 
-// A list that lags behind the service's webhooks is asked for later, and a saved one takes nothing in: nobody is put back to an older state.
+// A list that lags behind the service's webhooks is asked for later, and a saved one takes nothing in: nobody
+// is put back to an older state.
 func TestReconcileBringsBackNothing(t *testing.T) {
 	t.Parallel()
 	r := newReconciler(t)

@@ -167,8 +167,8 @@ func entitlementsOnReplicas(t *testing.T, f *fleet) {
 	}
 }
 
-// While the standby does not confirm, nothing is answered 200, nothing is delivered, and the load balancer is told. What
-// was sent then is no copy of itself.
+// While the standby does not confirm, nothing is answered 200, nothing is delivered, and the load balancer is
+// told. What was sent then is no copy of itself.
 func onlyWhenCommitted(t *testing.T, f *fleet) {
 	f.standby.Pause()
 	r := asked(t, "POST", "http://"+f.ushers[0].gate+"/webhooks", testkit.Snapshot("unsafe", 1), "Content-Type", "application/json")
@@ -197,7 +197,8 @@ type harm struct {
 	harm, mend func()
 }
 
-// Under load, whatever fails: what was answered 200 is delivered, and in order for each tenant; and every copy is recognised.
+// Under load, whatever fails: what was answered 200 is delivered, and in order for each tenant; and
+// every copy is recognised.
 func underFire(t *testing.T, f *fleet) {
 	l := f.load(pick(4, 8))
 	a, b, c := f.ushers[0], f.ushers[1], f.ushers[2]
@@ -273,8 +274,8 @@ func underFire(t *testing.T, f *fleet) {
 	l.judge()
 }
 
-// away holds what is true while no server is there: nothing is answered 200, and the load balancer is told; what a tenant may
-// use is answered by what is held, and nobody is denied by what is not.
+// away holds what is true while no server is there: nothing is answered 200, and the load balancer is told;
+// what a tenant may use is answered by what is held, and nobody is denied by what is not.
 func (l *load) away() {
 	t, u := l.f.t, l.f.ushers[0]
 	testkit.Eventually(t, "stale", func() bool {

@@ -32,8 +32,8 @@ func (o *office) wellAgain() {
 	})
 }
 
-// troubled waits until the page and 'usher status' say the same words, with an exit code that is not 0. The page has a colour for critical
-// and warning.
+// troubled waits until the page and 'usher status' say the same words, with an exit code that is not 0. The
+// page has a colour for critical and warning.
 func (o *office) troubled(words ...string) {
 	o.t.Helper()
 	says := func(text string) bool {
@@ -59,8 +59,8 @@ func (o *office) troubled(words ...string) {
 	o.want("page", page, "!All is well")
 }
 
-// A payload without features that can be read makes its tenant unknown: that is said everywhere, and accept asks before it does the same
-// to a tenant that usher knows.
+// A payload without features that can be read makes its tenant unknown: that is said everywhere, and accept
+// asks before it does the same to a tenant that usher knows.
 func TestFeaturesUnknown(t *testing.T) {
 	onInboxes(t, func(t *testing.T, inbox string) {
 		o := openOffice(t, newReceiver(t, 200), inbox)
@@ -93,8 +93,8 @@ func TestFeaturesUnknown(t *testing.T) {
 	})
 }
 
-// A platform that is null by mistake makes a paying tenant ambiguous: the log, the tenant's page and usher entitlements say so, and
-// what they advise ends it.
+// A platform that is null by mistake makes a paying tenant ambiguous: the log, the tenant's page and usher
+// entitlements say so, and what they advise ends it.
 func TestPlatformNull(t *testing.T) {
 	onInboxes(t, func(t *testing.T, inbox string) {
 		o := openOffice(t, newReceiver(t, 200), inbox)

@@ -74,8 +74,9 @@ func (c *chat) lines() (all []string) {
 	return all
 }
 
-// A night: what was wrong is in the history with its begin, its end and its replica; the chat has heard of each once; and in the morning the
-// overview says what stays, and nobody repeats himself after a restart. Its minutes are those that people are promised.
+// A night: what was wrong is in the history with its begin, its end and its replica; the chat has heard of
+// each once; and in the morning the overview says what stays, and nobody repeats himself after a restart. Its
+// minutes are those that people are promised.
 func TestNightIsTold(t *testing.T) {
 	if !*long {
 		t.Skip("a quarter of an hour: with -long")
@@ -114,7 +115,8 @@ func TestNightIsTold(t *testing.T) {
 		names[i] = host + ":" + port
 	}
 	n.take(0, 200, "crm", "acme")
-	// The receiver rejects one, and then answers 500 to all. Another one is away. Somebody has the wrong secret at one replica, and strangers look around.
+	// The receiver rejects one, and then answers 500 to all. Another one is away. Somebody has the wrong
+	// secret at one replica, and strangers look around.
 	n.take(0, 200, "crm", "parks")
 	n.within("parked", 0, func(s string) bool { return strings.Contains(s, "is parked") || strings.Contains(s, "are parked") })
 	n.receiver.Store(500)
@@ -147,8 +149,8 @@ func TestNightIsTold(t *testing.T) {
 	n.replicas[1].Ready(t)
 	n.heard("OVER: " + names[1] + " is gone")
 
-	// The disk of the database is full, and then has room again. What was refused comes again, and somebody says that the time without a gate is
-	// dealt with.
+	// The disk of the database is full, and then has room again. What was refused comes again, and somebody
+	// says that the time without a gate is dealt with.
 	n.disk.fill(t)
 	var refused []string
 	for i := range n.replicas {
@@ -297,7 +299,8 @@ func (n *toldNight) heardSince(told int, all ...string) {
 	n.t.Fatalf("not heard %q, but\n%s\n%s", all, strings.Join(n.chat.said(), "\n\n"), n.status(0, "--since", "1h"))
 }
 
-// keep writes down what people read at this moment, for whoever wants to read it as they do (-v, and NIGHT_KEPT in the environment).
+// keep writes down what people read at this moment, for whoever wants to read it as they do (-v, and
+// NIGHT_KEPT in the environment).
 func (n *toldNight) keep(moment string) {
 	folder := os.Getenv("NIGHT_KEPT")
 	if folder == "" {

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Ambiguities remembers about which tenants callers ask in vain: their code exists on several platforms, and the question names none.
-// Such a code alone is no fault. The zero value is ready for use.
+// Ambiguities remembers about which tenants callers ask in vain: their code exists on several platforms, and
+// the question names none. Such a code alone is no fault. The zero value is ready for use.
 type Ambiguities struct {
 	lookup Lookup // answers them; Watch sets it
 
@@ -64,7 +64,8 @@ func (a *Ambiguities) settle(tenant string, err error) {
 	}
 }
 
-// Lately returns the codes of these tenants, without those that are not ambiguous any more: somebody may have erased one of two tenants.
+// Lately returns the codes of these tenants, without those that are not ambiguous any more: somebody may have
+// erased one of two tenants.
 func (a *Ambiguities) Lately(ctx context.Context) []string {
 	ctx, cancel := context.WithTimeout(ctx, lookPatience)
 	defer cancel()

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// A code that exists on several platforms is remembered once somebody asks in vain, until the question would have an answer, or nobody asks
-// any more.
+// A code that exists on several platforms is remembered once somebody asks in vain, until the question would
+// have an answer, or nobody asks any more.
 func TestAmbiguities(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		several := map[string]bool{"two": true, "also": true}

@@ -103,8 +103,8 @@ func (c *loop) SetDeadline(time.Time) error      { return nil }
 func (c *loop) SetReadDeadline(time.Time) error  { return nil }
 func (c *loop) SetWriteDeadline(time.Time) error { return nil }
 
-// BenchmarkLookup measures a Book: a tenant that it holds, and tenants that it has to ask for while others change, with a
-// store that takes a millisecond.
+// BenchmarkLookup measures a Book: a tenant that it holds, and tenants that it has to ask for while others
+// change, with a store that takes a millisecond.
 func BenchmarkLookup(b *testing.B) {
 	store := func(_ context.Context, tenants []string) (found []snapshot.Stored, _ error) {
 		time.Sleep(time.Millisecond)

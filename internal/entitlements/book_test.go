@@ -337,8 +337,8 @@ func TestOutage(t *testing.T) {
 	})
 }
 
-// Nobody has asked since the store failed. The first lookup afterwards does not take the failure for granted: a customer would get what was true
-// long ago.
+// Nobody has asked since the store failed. The first lookup afterwards does not take the failure for granted:
+// a customer would get what was true long ago.
 func TestFirstLookupAfterAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := new(fakeStore)
@@ -431,7 +431,8 @@ func TestCallerHangsUp(t *testing.T) {
 	})
 }
 
-// The features of a tenant are unknown if they are damaged, and the same code on another platform does not answer for it.
+// The features of a tenant are unknown if they are damaged, and the same code on another
+// platform does not answer for it.
 func TestDamaged(t *testing.T) {
 	f := new(fakeStore)
 	f.set("eu", "a", 1)

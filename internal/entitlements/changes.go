@@ -10,7 +10,8 @@ import (
 	"usher/internal/snapshot"
 )
 
-// Changes returns what has changed after a cursor or, if that is empty, all tenants: at most so many. While there is nothing, it waits so long.
+// Changes returns what has changed after a cursor or, if that is empty, all tenants: at most so many. While
+// there is nothing, it waits so long.
 type Changes func(ctx context.Context, after string, limit int, wait time.Duration) (*snapshot.Changes, error)
 
 const changesPath = "/v1/changes"

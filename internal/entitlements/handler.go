@@ -35,8 +35,8 @@ type Config struct {
 	// Checked is called for each question about one feature, with its result: enabled, denied, or unknown
 	// if there is no answer. It must not block. May be nil.
 	Checked func(result string)
-	// Answered is called for each question of a caller that may ask, about one feature or all, with the time that it took.
-	// ok is false if usher could not answer (503). It must not block. May be nil.
+	// Answered is called for each question of a caller that may ask, about one feature or all, with the time
+	// that it took. ok is false if usher could not answer (503). It must not block. May be nil.
 	Answered func(took time.Duration, ok bool)
 	// Told is called with the number of changes in an answer. It must not block. May be nil.
 	Told func(changes int)
@@ -154,10 +154,12 @@ func knowsKey(h http.Header, to target, keys string) bool {
 
 // target is what the path of a request asks for.
 type target struct {
-	serve   func(*Handler, http.ResponseWriter, *http.Request, target) (answer, error) // nil for an unknown path
-	changes bool                                                                       // the path is /v1/changes: it is no question about a tenant, and may wait for long
-	check   bool                                                                       // the path is /v1/check
-	ofrep   bool                                                                       // the path is below /ofrep/, and errors have the form of that protocol
+	serve func(*Handler, http.ResponseWriter, *http.Request, target) (answer, error) // nil for an unknown path
+	// the path is /v1/changes: it is no question about a tenant, and may wait for long
+	changes bool
+	check   bool // the path is /v1/check
+	// the path is below /ofrep/, and errors have the form of that protocol
+	ofrep   bool
 	tenant  string
 	feature *string // a feature, or the key of a flag; nil if the path has none
 }

@@ -432,8 +432,8 @@ func TestCounting(t *testing.T) {
 	}
 }
 
-// Each question is timed, about one feature or all, and said to be unanswered if the store fails. What is no question, or
-// comes from somebody who may not ask, is not timed.
+// Each question is timed, about one feature or all, and said to be unanswered if the store fails. What is no
+// question, or comes from somebody who may not ask, is not timed.
 func TestAnsweredIsTimed(t *testing.T) {
 	for _, tc := range []struct{ method, target, header, want string }{
 		{"GET", "/v1/check?tenant=acme&feature=users", "X-Usher-Key: k", "answered"},

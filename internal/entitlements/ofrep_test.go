@@ -113,7 +113,8 @@ func TestFlagErrors(t *testing.T) {
 	if got := jsonOf(t, resp); !strings.Contains(got, `"key":"a/b"`) {
 		t.Errorf("no key: %s", got)
 	}
-	for _, target := range []string{flagURL + "/users?", flagURL + "/users?x", flagURL + "?platform=eu"} { // a key that was not escaped
+	// a key that was not escaped
+	for _, target := range []string{flagURL + "/users?", flagURL + "/users?x", flagURL + "?platform=eu"} {
 		if resp := ask(t, h, "POST", target, `{"context":{"targetingKey":"acme"}}`); resp.StatusCode != 400 || errorCode(t, resp) != "PARSE_ERROR" {
 			t.Errorf("%s: %s", target, resp.Status)
 		}

@@ -17,8 +17,8 @@ import (
 	"usher/internal/snapshot"
 )
 
-// However many callers ask for all flags of a large tenant and read nothing of the answers, usher needs little memory for them. Some
-// get a 503 instead. When the callers have gone there is room again.
+// However many callers ask for all flags of a large tenant and read nothing of the answers, usher needs
+// little memory for them. Some get a 503 instead. When the callers have gone there is room again.
 func TestAnswersThatNobodyReads(t *testing.T) {
 	var features []snapshot.Feature
 	for n := range 1000 { // few and long: they are made quickly, and nobody who reads slowly is cut off meanwhile
@@ -89,7 +89,8 @@ func TestAnswersThatNobodyReads(t *testing.T) {
 	}
 }
 
-// An answer that is being made needs little besides what is made of it, which has a limit: very many may be made at once.
+// An answer that is being made needs little besides what is made of it, which has a limit: very
+// many may be made at once.
 func TestAnAnswerThatIsBeingMade(t *testing.T) {
 	s := snapshot.Snapshot{Known: true, Features: make([]snapshot.Feature, 48_000)}
 	for n := range s.Features {

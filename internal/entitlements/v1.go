@@ -90,7 +90,8 @@ func (h *Handler) check(w http.ResponseWriter, r *http.Request, _ target) (answe
 	unknown := optional(params, "unknown")
 	var quantity uint64
 	if written != nil {
-		quantity, _ = strconv.ParseUint(*written, 10, 64) // if it is out of range, the largest number, and so more than any limit
+		// if it is out of range, the largest number, and so more than any limit
+		quantity, _ = strconv.ParseUint(*written, 10, 64)
 	}
 	switch {
 	case tenant == "":
@@ -148,8 +149,8 @@ func (q question) ask(l Lookup, r *http.Request, w http.ResponseWriter, platform
 	return verdict{enabled, enabled && f.Limit.Allows(q.quantity), f.Limit}, err
 }
 
-// askEach asks about all tenants that have the code. If each of them may, the least limit among theirs is the answer; if none may, that
-// is. If they differ the answer is err, or what else is not known of one of them.
+// askEach asks about all tenants that have the code. If each of them may, the least limit among theirs is the
+// answer; if none may, that is. If they differ the answer is err, or what else is not known of one of them.
 func (q question) askEach(l Lookup, r *http.Request, w http.ResponseWriter, err *AmbiguousError) (least verdict, _ error) {
 	for i, platform := range err.Platforms {
 		v, failed := q.ask(l, r, w, &platform)

@@ -9,7 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Take takes the lock, or fails with ErrInUse. It ends when all have closed or ended that have the file: this process, and those that inherit it.
+// Take takes the lock, or fails with ErrInUse. It ends when all have closed or ended that have the file: this
+// process, and those that inherit it.
 func Take(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {

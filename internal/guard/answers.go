@@ -19,12 +19,13 @@ const (
 
 var errNoRoom = errors.New("the memory for answers is used up")
 
-// Answers returns a handler whose answers together take no more memory than limit. Each answer of next is made in memory
-// first, and then sent: so next ends, and lets go of what it made the answer from, whether somebody reads or not. If
-// there is no room for all of it, full answers instead; it writes little, and a 503.
+// Answers returns a handler whose answers together take no more memory than limit. Each answer of
+// next is made in memory first, and then sent: so next ends, and lets go of what it made the answer
+// from, whether somebody reads or not. If there is no room for all of it, full answers instead; it
+// writes little, and a 503.
 //
-// A handler that calls Flush streams. What it has written is sent, and from then on its writes go to the connection, and
-// wait for the reader. It must hold little meanwhile.
+// A handler that calls Flush streams. What it has written is sent, and from then on its writes go to the
+// connection, and wait for the reader. It must hold little meanwhile.
 func Answers(limit int64, next http.Handler, full http.HandlerFunc) http.Handler {
 	return boundAnswers(&memory{limit: limit}, next, full)
 }

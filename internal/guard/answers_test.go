@@ -64,8 +64,8 @@ func answerOf(t *testing.T, r *bufio.Reader, method string) (*http.Response, str
 	return resp, string(body)
 }
 
-// An answer that nobody reads takes its room, and nothing else: what it was made by has ended. Without room there is a 503, but
-// small answers always have some. Who reads, or goes, gives the room back.
+// An answer that nobody reads takes its room, and nothing else: what it was made by has ended. Without room
+// there is a 503, but small answers always have some. Who reads, or goes, gives the room back.
 func TestAnswersHaveABound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ask, hangUp, all, made := readers(t, nil)

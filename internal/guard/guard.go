@@ -70,8 +70,9 @@ func (h *Hosts) Allowed(host string) bool {
 	return h.names[strings.ToLower(name)] || h.names[strings.ToLower(host)]
 }
 
-// Rebindable reports whether a web page may have been loaded from this host, which is allowed: its owner can make any name point
-// here. To such a page usher is its own origin, and then browsers send neither Origin nor Sec-Fetch-* with a GET.
+// Rebindable reports whether a web page may have been loaded from this host, which is allowed: its owner can
+// make any name point here. To such a page usher is its own origin, and then browsers send neither Origin
+// nor Sec-Fetch-* with a GET.
 func (h *Hosts) Rebindable(host string) bool {
 	name := (&url.URL{Host: host}).Hostname()
 	_, err := netip.ParseAddr(name)

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// LastByte is when the last byte of a request that was read to its end reached this machine, maybe long before anybody read it. Where
-// nobody knows, it is now.
+// LastByte is when the last byte of a request that was read to its end reached this machine, maybe long
+// before anybody read it. Where nobody knows, it is now.
 func LastByte(r *http.Request) time.Time {
 	now := time.Now()
 	if at := kernelOf(r).lastByte(); !at.IsZero() && at.Before(now) {

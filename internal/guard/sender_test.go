@@ -15,7 +15,8 @@ import (
 	"usher/internal/testkit"
 )
 
-// A handler learns when a request came, however late it is asked, and whether its sender has gone, also if more of it waits.
+// A handler learns when a request came, however late it is asked, and whether its sender has gone,
+// also if more of it waits.
 func TestSender(t *testing.T) {
 	t.Parallel()
 	certFile, keyFile := testkit.Certificate(t, "gate.test")

@@ -237,8 +237,8 @@ func TestUnreadOverTCP(t *testing.T) {
 	}
 }
 
-// While strangers use up the memory for heads, a whole TLS record of a request still has room: TLS must read all of it before anybody
-// knows where its head ends.
+// While strangers use up the memory for heads, a whole TLS record of a request still has room: TLS must read
+// all of it before anybody knows where its head ends.
 func TestRecordWhileHeadsAreUsedUp(t *testing.T) {
 	full := &memory{limit: 1 << 10}
 	full.used.Store(full.limit)

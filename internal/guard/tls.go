@@ -39,7 +39,8 @@ type tlsFiles struct {
 	read   func(name string) ([]byte, error)
 	config atomic.Pointer[tls.Config] // the last good one
 
-	mu      sync.Mutex   // guards reading; never held while a file is read, which may take for ever (a dead network disk)
+	// guards reading; never held while a file is read, which may take for ever (a dead network disk)
+	mu      sync.Mutex
 	reading *fileReading // the try that is under way; nil: none is
 
 	// Used by the try that is under way only:

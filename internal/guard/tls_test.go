@@ -215,8 +215,8 @@ func TestBadTLSFiles(t *testing.T) {
 	}
 }
 
-// A file whose read never ends, as on a network disk that is gone, stops no handshake: the first ones wait for half a second, later ones
-// not at all, and the files are read again when it is back.
+// A file whose read never ends, as on a network disk that is gone, stops no handshake: the first ones wait
+// for half a second, later ones not at all, and the files are read again when it is back.
 func TestTLSFilesThatHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
@@ -324,8 +324,9 @@ func TestClientCertificateOfAnOpenConnection(t *testing.T) {
 		}{
 			{long, nil, false, true},
 			{long, nil, true, true},
-			{long, func() { write(t, caFile, slices.Concat(others.pem, ours.pem)) }, true, true}, // other files, and still good
-			{long, func() { os.Remove(caFile) }, true, true},                                     // the last good ones
+			// other files, and still good
+			{long, func() { write(t, caFile, slices.Concat(others.pem, ours.pem)) }, true, true},
+			{long, func() { os.Remove(caFile) }, true, true}, // the last good ones
 			{long, func() { write(t, caFile, others.pem) }, true, false},
 			{long, nil, false, false},
 			{long, func() { write(t, caFile, both) }, false, true},

@@ -116,7 +116,8 @@ func (j *Job) RunAlone(ctx context.Context) (code int, err error) {
 // notifyOfSignals returns the signals that usher forwards. Those that are ignored, as under nohup, stay ignored.
 func notifyOfSignals() (signals chan os.Signal, stop func()) {
 	signals = make(chan os.Signal, 8)
-	if wanted := slices.DeleteFunc(slices.Clone(forwardedSignals), signal.Ignored); len(wanted) > 0 { // Notify without a signal would mean all signals
+	// Notify without a signal would mean all signals
+	if wanted := slices.DeleteFunc(slices.Clone(forwardedSignals), signal.Ignored); len(wanted) > 0 {
 		signal.Notify(signals, wanted...)
 	}
 	return signals, func() { signal.Stop(signals) }

@@ -29,8 +29,8 @@ func TestTakeOver(t *testing.T) {
 	}
 }
 
-// The codes of a tenant come with a webhook, and the texts of errors from other programs. None of them can control the terminal on which
-// somebody reads the log.
+// The codes of a tenant come with a webhook, and the texts of errors from other programs. None of them can
+// control the terminal on which somebody reads the log.
 func TestOnATerminal(t *testing.T) {
 	for _, colours := range []bool{true, false} {
 		var screen strings.Builder

@@ -79,8 +79,8 @@ type Port struct {
 
 	*Identity // New sets it
 
-	// Started, Finished, Replayed and Failed are those of proxy.Config. New sets them to funcs that do nothing. Set others
-	// before Handler.
+	// Started, Finished, Replayed and Failed are those of proxy.Config. New sets them to funcs that do
+	// nothing. Set others before Handler.
 	Started  func()
 	Finished func(status int, took time.Duration)
 	Replayed func()

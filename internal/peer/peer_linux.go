@@ -19,7 +19,8 @@ import (
 // an IPv4 loopback address. It is an error if the kernel does not say who owns a connection.
 func SameUser(l net.Listener, log *slog.Logger) (net.Listener, error) {
 	user := uint32(os.Geteuid())
-	// The table is for kernels without sock_diag, such as gVisor. To search it takes longer the more connections the machine has.
+	// The table is for kernels without sock_diag, such as gVisor. To search it takes longer the more
+	// connections the machine has.
 	var failures []error
 	for _, owner := range []ownerFunc{askKernel, readTable} {
 		err := try(l, owner, user)

@@ -18,9 +18,9 @@ const (
 // notShown stands for an answer that spells a secret once its markup is removed.
 const notShown = "(not shown: it repeats what usher sent)"
 
-// excerpt returns the beginning of what the receiver said to a request with this header, on one line. A receiver may
-// repeat the request. So nothing is shown of the credentials, and no piece of the address's path or query: more people see
-// the excerpt than know these.
+// excerpt returns the beginning of what the receiver said to a request with this header, on one line. A
+// receiver may repeat the request. So nothing is shown of the credentials, and no piece of the address's path
+// or query: more people see the excerpt than know these.
 func (r *Receiver) excerpt(said []byte, header http.Header) string {
 	hidden := r.secrets(header)
 	shown := text.Readable(string(said), maxSearched)
@@ -28,7 +28,8 @@ func (r *Receiver) excerpt(said []byte, header http.Header) string {
 		shown = shown[:max(0, len(shown)-cutPiece)]
 	}
 	shown = secret.RedactPieces(shown, hidden...)
-	if plain := text.Plain(shown); plain != shown && secret.RedactPieces(plain, hidden...) != plain { // people see it so
+	// people see it so
+	if plain := text.Plain(shown); plain != shown && secret.RedactPieces(plain, hidden...) != plain {
 		return notShown
 	}
 	return text.Clip(shown, maxExcerpt)

@@ -17,7 +17,8 @@ import (
 	"usher/internal/text"
 )
 
-// Receivers repeat what usher sends them, in many ways. People see no secret of it, and no piece of the address's path or query.
+// Receivers repeat what usher sends them, in many ways. People see no secret of it, and no piece of the
+// address's path or query.
 func TestExcerptShowsNoSecret(t *testing.T) {
 	address, err := url.Parse("http://app:pa%26ss@receiver/hooks/Zk39aQx7Lm%2FPw2t/inbound?token=q8Yb.T0ken~x&n=1")
 	if err != nil {
@@ -118,8 +119,8 @@ func unescapedAll(s string) string {
 	return s
 }
 
-// An answer that repeats nothing stays as it is, also if a word of it stands in the address, or the end of a secret is beyond what is
-// searched.
+// An answer that repeats nothing stays as it is, also if a word of it stands in the address, or the end of a
+// secret is beyond what is searched.
 func TestExcerptStaysReadable(t *testing.T) {
 	address, err := url.Parse("https://user:tenant-password@receiver/v1/hooks?a=b")
 	if err != nil {

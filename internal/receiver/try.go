@@ -17,8 +17,9 @@ import (
 )
 
 const (
-	maxAnswer   = 64 << 10 // how much usher reads of an answer: a connection whose answer is read to its end can be used again
-	maxDecision = 1 << 20  // the largest answer to a question, which usher holds in memory for the sender
+	// how much usher reads of an answer: a connection whose answer is read to its end can be used again
+	maxAnswer   = 64 << 10
+	maxDecision = 1 << 20 // the largest answer to a question, which usher holds in memory for the sender
 )
 
 // A Try is the result of one try.
@@ -139,8 +140,8 @@ func (r *Receiver) send(ctx context.Context, id string, header http.Header, body
 	return r.Transport.RoundTrip(req)
 }
 
-// authorize adds the user and the password of the address. They are not stored with the webhook, because the password may change while it
-// waits.
+// authorize adds the user and the password of the address. They are not stored with the webhook, because the
+// password may change while it waits.
 func (r *Receiver) authorize(header http.Header) {
 	if user := r.URL.User; user != nil {
 		password, _ := user.Password()

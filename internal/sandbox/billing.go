@@ -259,8 +259,9 @@ func (b *Billing) check(token string) (scopes []string, fault string) {
 	}
 }
 
-// The published interface shows only the query accounts. The sandbox has one more, tenants, to try 'usher reconcile' with, and no
-// mutation, so that no program depends on something that the real service may not have.
+// The published interface shows only the query accounts. The sandbox has one more, tenants, to
+// try 'usher reconcile' with, and no mutation, so that no program depends on something that the
+// real service may not have.
 const schemaText = `
 schema { query: Query }
 
@@ -340,8 +341,8 @@ type scopesKey struct{}
 // queries resolves the fields of the schema's type Query.
 type queries struct{ book *book }
 
-// mayRead is for every query: it needs the scope standard:read. Introspection needs only a valid token, so that 'usher check' can
-// try a token of any scope.
+// mayRead is for every query: it needs the scope standard:read. Introspection needs only a valid token, so
+// that 'usher check' can try a token of any scope.
 func mayRead(ctx context.Context) error {
 	scopes, _ := ctx.Value(scopesKey{}).([]string)
 	if !slices.Contains(scopes, "standard:read") {

@@ -9,12 +9,13 @@ import (
 	"sync"
 )
 
-// book is what the service stores about its tenants: the last snapshot of each, whether its webhook was sent or lost. It is
-// bounded: new tenants replace the oldest ones.
+// book is what the service stores about its tenants: the last snapshot of each, whether its webhook was sent
+// or lost. It is bounded: new tenants replace the oldest ones.
 type book struct {
-	limit   int // of bytes
-	mu      sync.Mutex
-	tenants []*bookTenant             // the oldest first, so that a new tenant does not move the pages of a query; guarded by mu
+	limit int // of bytes
+	mu    sync.Mutex
+	// the oldest first, so that a new tenant does not move the pages of a query; guarded by mu
+	tenants []*bookTenant
 	known   map[[2]string]*bookTenant // by platform and code, guarded by mu
 	bytes   int                       // of all webhooks, guarded by mu
 }
@@ -24,8 +25,9 @@ const (
 	maxPage = 1000     // tenants in an answer
 )
 
-// tenantSchema is the sandbox's own: the published interface does not show how to ask for tenants. Its fields have the names
-// that they have in a webhook, so that a program can copy them. What the tenant's webhook lacks is null.
+// tenantSchema is the sandbox's own: the published interface does not show how to ask for tenants. Its
+// fields have the names that they have in a webhook, so that a program can copy them. What the
+// tenant's webhook lacks is null.
 const tenantSchema = `
 type Tenant {
 	code: String!

@@ -29,7 +29,8 @@ type Sender struct {
 	Sign   func(h http.Header, body []byte) // adds the headers of a signature; may be nil
 	Client *http.Client                     // by default one with a timeout of 60 s that follows no redirect
 
-	// Changed is called with each new snapshot of a tenant, before it is sent; may be nil. What is sent again is not new.
+	// Changed is called with each new snapshot of a tenant, before it is sent; may be nil. What
+	// is sent again is not new.
 	Changed func(body []byte)
 
 	mu    sync.Mutex

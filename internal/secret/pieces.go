@@ -13,8 +13,9 @@ import (
 // MinPiece is how many characters in a row are a piece of a secret, and not a word by chance.
 const MinPiece = 8
 
-// RedactPieces returns a text without any piece of hidden, in lower or upper case: MinPiece of its characters in a row or, if it is
-// shorter, all of it. It finds them escaped for HTML, a URL or JSON, up to three times over, and pieces also in base64 and in hex.
+// RedactPieces returns a text without any piece of hidden, in lower or upper case: MinPiece of its characters
+// in a row or, if it is shorter, all of it. It finds them escaped for HTML, a URL or JSON, up to three times
+// over, and pieces also in base64 and in hex.
 func RedactPieces(text string, hidden ...string) string {
 	pieces := make(pieces)
 	for _, h := range hidden {

@@ -14,11 +14,11 @@ import (
 	"unicode/utf8"
 )
 
-// Redact returns a text without the secret. Servers repeat secrets in their answers, and rarely as they were sent:
-// escaped for HTML, a URL or JSON, also more than once, or in base64. Redact finds all of these; a text that has the secret in pieces, or in
-// hex, it hides as a whole. Call it last, with
-// the very text that is shown: whatever changes the text afterwards, such as html.UnescapeString, could spell the
-// secret again. (It may be cut afterwards, but not before: a cut secret is not found.)
+// Redact returns a text without the secret. Servers repeat secrets in their answers, and rarely as they were
+// sent: escaped for HTML, a URL or JSON, also more than once, or in base64. Redact finds all of these; a text
+// that has the secret in pieces, or in hex, it hides as a whole. Call it last, with the very text that is
+// shown: whatever changes the text afterwards, such as html.UnescapeString, could spell the secret again. (It
+// may be cut afterwards, but not before: a cut secret is not found.)
 func Redact(text, secret string) string {
 	secret = strings.TrimSpace(secret)
 	switch {
@@ -42,8 +42,8 @@ func Redact(text, secret string) string {
 	return shown
 }
 
-// inPieces says whether a text has all letters and digits of a secret, of its hex or of its base64, one after the other, whatever stands
-// between them: line ends, spaces, dashes.
+// inPieces says whether a text has all letters and digits of a secret, of its hex or of its base64, one after
+// the other, whatever stands between them: line ends, spaces, dashes.
 func inPieces(text, secret string) bool {
 	secret = secret[:min(len(secret), maxSpelled)]
 	forms := []string{secret, hex.EncodeToString([]byte(secret))}

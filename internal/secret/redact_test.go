@@ -81,7 +81,8 @@ func TestRedactPieces(t *testing.T) {
 			t.Errorf("%s: %s", text, got)
 		}
 	}
-	for secret, text := range map[string]string{"a-b-c": "ab, c", "+++/==": "anything", "1234567": "code 1 2 3 4 5 6 7!"} { // too short to tell from words
+	// too short to tell from words
+	for secret, text := range map[string]string{"a-b-c": "ab, c", "+++/==": "anything", "1234567": "code 1 2 3 4 5 6 7!"} {
 		if got := Redact(text, secret); got != text {
 			t.Errorf("%s: %s", text, got)
 		}

@@ -185,7 +185,8 @@ func (v *Value) use(value string, err error, log *slog.Logger) {
 // maxFile is more than any file has that usher is configured with.
 const maxFile = 16 << 20
 
-// ReadFile returns the content of a file. It does not read a device without end, such as /dev/zero, until there is no memory left.
+// ReadFile returns the content of a file. It does not read a device without end, such as /dev/zero, until
+// there is no memory left.
 func ReadFile(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {

@@ -208,7 +208,8 @@ func TestTokens(t *testing.T) {
 	}
 }
 
-// A file whose read never ends, as on a network disk that is gone, stops neither the watch of the other files nor the end of usher.
+// A file whose read never ends, as on a network disk that is gone, stops neither the watch of the other
+// files nor the end of usher.
 func TestWatchPassesOverFilesThatHang(t *testing.T) {
 	dir := t.TempDir()
 	gone, other := filepath.Join(dir, "gone"), filepath.Join(dir, "other")

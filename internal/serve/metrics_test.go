@@ -56,7 +56,8 @@ func TestMetricNames(t *testing.T) {
 	testkit.Eventually(t, "delivered, and not", func() bool {
 		_, metrics = get(t, p.URL(t, "admin")+"/metrics")
 		return strings.Contains(metrics, `usher_webhook_tries_total{receiver="docs",result="status"} `) && strings.Contains(metrics, "\nusher_inbox_pending 2\n") && strings.Contains(metrics, "usher_inbox_delivery_seconds_count{receiver=\"main\"} 1\n") &&
-			strings.Contains(metrics, "\nusher_entitlement_tenants 2\n") // figures are cached for a second, and may be counted anew within one answer
+			// figures are cached for a second, and may be counted anew within one answer
+			strings.Contains(metrics, "\nusher_entitlement_tenants 2\n")
 	})
 	for _, name := range metricNames {
 		if strings.Contains(name, "tls") {

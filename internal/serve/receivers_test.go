@@ -74,7 +74,8 @@ func TestTwoReceivers(t *testing.T) {
 		t.Error(status)
 	}
 
-	env[4] = "USHER_WEBHOOK_RECEIVERS_1_FORWARD_URL=http://" + testkit.FreeAddress(t) + "/s3cret" // nobody listens there
+	// nobody listens there
+	env[4] = "USHER_WEBHOOK_RECEIVERS_1_FORWARD_URL=http://" + testkit.FreeAddress(t) + "/s3cret"
 	c := start(t, env, "check")
 	<-c.Ended
 	out := c.Stdout.String()
@@ -123,7 +124,8 @@ func TestReceiverIsGone(t *testing.T) {
 func TestReceiversWithAnInbox(t *testing.T) {
 	t.Parallel()
 	inboxes := map[string]string{"file": "file:" + filepath.Join(t.TempDir(), "inbox.db")}
-	if testkit.WithRace() { // which lane has what is the same on either, and a server takes as much time as all other tests
+	// which lane has what is the same on either, and a server takes as much time as all other tests
+	if testkit.WithRace() {
 		inboxes["postgres"] = pgtest.Schema(t)
 	}
 	for name, inbox := range inboxes {

@@ -169,12 +169,13 @@ func TestShutdownWithoutReaders(t *testing.T) {
 	}
 }
 
-// stuff sends the same request again and again, and reads no answer, until usher reads and answers no more: for some seconds, because
-// a slow machine may just not get round to it.
+// stuff sends the same request again and again, and reads no answer, until usher reads and answers no more:
+// for some seconds, because a slow machine may just not get round to it.
 func stuff(t *testing.T, p *testkit.Usher, conn net.Conn, request string) {
 	t.Helper()
-	// With a receive buffer that is smaller than the default, Linux may take back what it has offered, and drop the other end's
-	// confirmations with its answers: then nothing can be sent either, and usher just waits.
+	// With a receive buffer that is smaller than the default, Linux may take back what it has
+	// offered, and drop the other end's confirmations with its answers: then nothing can be sent
+	// either, and usher just waits.
 	for logged, rest, quiet := 0, "", 0; quiet < 2; {
 		conn.SetWriteDeadline(time.Now().Add(time.Second))
 		n, err := io.WriteString(conn, cmp.Or(rest, request))

@@ -85,7 +85,8 @@ func (r *reader) checkTokens(name string, v *secret.Value, reachable bool) []sec
 	return all
 }
 
-// shortestKey is the minimum length of a key or a token on a port that other machines can reach, because they can guess.
+// shortestKey is the minimum length of a key or a token on a port that other machines can
+// reach, because they can guess.
 const shortestKey = 16
 
 // checkKeys checks the keys or tokens of a port: one, or several separated by commas.

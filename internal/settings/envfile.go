@@ -38,7 +38,8 @@ func WithFiles(environ []string, files ...string) ([]string, error) {
 	return all, nil
 }
 
-// setAside returns lower without the secrets that higher, which wins, has in the other spelling: X for X_FILE, or X_FILE for X.
+// setAside returns lower without the secrets that higher, which wins, has in the other spelling: X for
+// X_FILE, or X_FILE for X.
 func setAside(lower, higher []string) []string {
 	won := Environment(higher)
 	return slices.DeleteFunc(lower, func(kv string) bool {

@@ -57,7 +57,8 @@ func (r *reader) problem(name, format string, args ...any) {
 		return
 	}
 	r.bad[name] = true
-	r.problems = append(r.problems, text.Visible(name+" "+fmt.Sprintf(format, args...))) // Visible makes one line of an error that quotes line breaks
+	// Visible makes one line of an error that quotes line breaks
+	r.problems = append(r.problems, text.Visible(name+" "+fmt.Sprintf(format, args...)))
 }
 
 // invalid reports a variable whose value is wrong, and shows the value. The variable must not be a secret.

@@ -35,8 +35,9 @@ type Webhook struct {
 
 	Inbox            string
 	InboxConcurrency int
-	InboxConfig      inbox.Config  // those of its fields that are settings; its Address is Inbox, parsed, and nil if there is no inbox
-	inboxPassword    *secret.Value // the database's
+	// those of its fields that are settings; its Address is Inbox, parsed, and nil if there is no inbox
+	InboxConfig   inbox.Config
+	inboxPassword *secret.Value // the database's
 
 	receiverIndexes []string // the indexes of USHER_WEBHOOK_RECEIVERS_n_…
 }

@@ -131,7 +131,8 @@ func FuzzSignatures(f *testing.F) {
 		f.Add(s, "1614265330")
 	}
 	f.Fuzz(func(t *testing.T, s, timestamp string) {
-		if got, err := sha256.parse(s); err == nil && len(got) == sha256.size { // base64 passes over line breaks, and then has less
+		// base64 passes over line breaks, and then has less
+		if got, err := sha256.parse(s); err == nil && len(got) == sha256.size {
 			// What was read says the same in either spelling.
 			for _, again := range []string{hex.EncodeToString(got), "sha256=" + base64.URLEncoding.EncodeToString(got)} {
 				if back, err := sha256.parse(again); err != nil || string(back) != string(got) {

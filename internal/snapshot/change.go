@@ -28,7 +28,8 @@ func (c *Changes) Encoded(encode func(*Changes) []byte) []byte {
 }
 
 var (
-	// ErrCursorUnknown says that this inbox cannot go on from a cursor: it is another inbox's, or what it was given for is lost, or too old.
+	// ErrCursorUnknown says that this inbox cannot go on from a cursor: it is another inbox's, or what it was
+	// given for is lost, or too old.
 	ErrCursorUnknown = errors.New("this inbox cannot go on from this cursor")
 	// ErrNoCursor says that no usher made this cursor.
 	ErrNoCursor = errors.New("this is not a cursor")

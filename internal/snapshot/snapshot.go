@@ -30,8 +30,8 @@ type Snapshot struct {
 	Subscriptions []Subscription `json:"subscriptions,omitempty"`
 }
 
-// A Feature is something that the tenant may use. Its members are in the order in which PostgreSQL's jsonb returns them, so that an
-// inbox in a file and one in a database are exported alike.
+// A Feature is something that the tenant may use. Its members are in the order in which PostgreSQL's jsonb
+// returns them, so that an inbox in a file and one in a database are exported alike.
 type Feature struct {
 	Code  string `json:"code"` // never empty
 	Name  string `json:"name,omitempty"`
@@ -130,13 +130,15 @@ func Read(body []byte) Snapshot {
 func Of(value any) (s Snapshot) {
 	payload := content.Member(value, "payload")
 	change := content.Member(payload, "change")
-	s.Name = strings.Clone(withoutZero(textOf(content.Member(payload, "tenant"), "name"))) // it is kept longer than the rest
+	// it is kept longer than the rest
+	s.Name = strings.Clone(withoutZero(textOf(content.Member(payload, "tenant"), "name")))
 	s.Features, s.Known = readFeatures(content.Member(change, "features"))
 	s.Subscriptions = readSubscriptions(content.Member(change, "subscriptions"))
 	return s
 }
 
-// Stored returns what an inbox keeps of a snapshot for years: the tenant's name and the features, and nothing about people.
+// Stored returns what an inbox keeps of a snapshot for years: the tenant's name and the features,
+// and nothing about people.
 func (s Snapshot) Stored(platform, tenant, webhook string) *Stored {
 	return &Stored{Platform: platform, Tenant: tenant, Name: s.Name, Webhook: webhook, Features: s.Encode()}
 }
@@ -164,7 +166,8 @@ func Decode(features []byte) (Snapshot, error) {
 	if err := json.Unmarshal(features, &list); err != nil || list == nil {
 		return Snapshot{}, errors.New("the stored features cannot be read")
 	}
-	return Snapshot{Known: true, Features: slices.Clone(merge(list))}, nil // a clone, because json allocates up to twice the room
+	// a clone, because json allocates up to twice the room
+	return Snapshot{Known: true, Features: slices.Clone(merge(list))}, nil
 }
 
 // readFeatures reads a list of features. ok is false if it is not a list of objects, or if one of them

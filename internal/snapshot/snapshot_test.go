@@ -196,7 +196,8 @@ func TestDecode(t *testing.T) {
 		``:   {},
 		`[]`: {Known: true, Features: []Feature{}},
 		`[{"code":"users","limit":30},{"code":"sso","name":"SSO","limit":null,"value":"saml"}]`: {Known: true, Features: []Feature{{"users", "", 30, ""}, {"sso", "SSO", Unlimited, "saml"}}},
-		`[{"code":"users"}]`: {Known: true, Features: []Feature{{"users", "", 0, ""}}}, // what is damaged is not in the tenant's favour
+		// what is damaged is not in the tenant's favour
+		`[{"code":"users"}]`: {Known: true, Features: []Feature{{"users", "", 0, ""}}},
 	} {
 		if got, err := Decode([]byte(features)); err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: %+v, %v", features, got, err)

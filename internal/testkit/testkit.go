@@ -43,14 +43,15 @@ func (o *Output) Len() int {
 	return o.b.Len()
 }
 
-// WithRace: this test binary looks for races. CI has such a run, in which tests may do more than in one that somebody waits for.
+// WithRace: this test binary looks for races. CI has such a run, in which tests may do more than in one
+// that somebody waits for.
 func WithRace() bool {
 	info, _ := debug.ReadBuildInfo()
 	return info != nil && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
 }
 
-// Eventually waits for something that another goroutine or process brings about. What takes long is looked at less and less often: a look
-// may be a whole page, or a process.
+// Eventually waits for something that another goroutine or process brings about. What takes long is looked at
+// less and less often: a look may be a whole page, or a process.
 func Eventually(t testing.TB, what string, f func() bool) {
 	t.Helper()
 	// A minute, and a number of looks: on a busy machine a look may take long.
@@ -65,8 +66,8 @@ func Eventually(t testing.TB, what string, f func() bool) {
 	t.Fatalf("in a minute: not %s", what)
 }
 
-// Says is what the billing service says of a tenant, as the payload of a webhook has it: a line of reconcile. The tenant is acme or crm/acme,
-// and a feature is sso or users=25.
+// Says is what the billing service says of a tenant, as the payload of a webhook has it: a line of reconcile.
+// The tenant is acme or crm/acme, and a feature is sso or users=25.
 func Says(tenant string, features ...string) string {
 	platform, code, both := strings.Cut(tenant, "/")
 	if !both {
@@ -116,8 +117,8 @@ func FreeAddress(t testing.TB) string {
 	return ""
 }
 
-// MoveWall changes the wall clock's reading of a time from time.Now by whole seconds, and leaves the monotonic one. The first word of a
-// time.Time has the wall clock's seconds above 30 bits of nanoseconds.
+// MoveWall changes the wall clock's reading of a time from time.Now by whole seconds, and leaves the
+// monotonic one. The first word of a time.Time has the wall clock's seconds above 30 bits of nanoseconds.
 func MoveWall(t time.Time, d time.Duration) time.Time {
 	*(*uint64)(unsafe.Pointer(&t)) += uint64(d/time.Second) << 30
 	return t

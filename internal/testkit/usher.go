@@ -159,9 +159,9 @@ var (
 	})
 )
 
-// Main runs the tests of a package, and cleans up after Binary and, with after, what else the tests shared. What runs beside each other
-// (t.Parallel) waits most of the time, for leases, backoffs and processes: many of them run at once, unless the -parallel
-// flag says otherwise.
+// Main runs the tests of a package, and cleans up after Binary and, with after, what else the tests shared.
+// What runs beside each other (t.Parallel) waits most of the time, for leases, backoffs and processes: many
+// of them run at once, unless the -parallel flag says otherwise.
 func Main(m *testing.M, after ...func()) {
 	flag.Parse()
 	given := false
@@ -180,12 +180,13 @@ func Main(m *testing.M, after ...func()) {
 	os.Exit(code)
 }
 
-// MainInMemory is Main for tests that run no files of theirs. It keeps these in memory if that is possible: no test can show a missing sync,
-// and syncs take most of the time on a slow disk.
+// MainInMemory is Main for tests that run no files of theirs. It keeps these in memory if that is possible:
+// no test can show a missing sync, and syncs take most of the time on a slow disk.
 func MainInMemory(m *testing.M, after ...func()) {
 	const memory = "/dev/shm"
 	if !strings.HasPrefix(os.TempDir(), memory) { // else a test has started this one, and may kill it
-		if dir, err := os.MkdirTemp(memory, "usher-"); err == nil && os.Chmod(dir, 0o711) == nil { // PostgreSQL runs as another user
+		// PostgreSQL runs as another user
+		if dir, err := os.MkdirTemp(memory, "usher-"); err == nil && os.Chmod(dir, 0o711) == nil {
 			os.Setenv("TMPDIR", dir)
 			after = append(after, func() { _ = os.RemoveAll(dir) })
 		}

@@ -140,8 +140,8 @@ func Plain(s string) string {
 	return strings.Join(strings.Fields(s), " ")
 }
 
-// Readable makes one line of plain text, of that many bytes at most, from what others have sent: it may have escape sequences for a
-// terminal, or turn the direction of the text around.
+// Readable makes one line of plain text, of that many bytes at most, from what others have sent: it may have
+// escape sequences for a terminal, or turn the direction of the text around.
 func Readable(s string, most int) string {
 	s = strings.Map(func(r rune) rune {
 		switch {

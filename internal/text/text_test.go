@@ -143,7 +143,8 @@ func TestQuote(t *testing.T) {
 		}
 	}
 	for word, want := range map[string]string{
-		"eu/acme": "eu/acme", "/etc/usher/gate.env": "/etc/usher/gate.env", "http://127.0.0.1:9000": "http://127.0.0.1:9000", // nobody needs quotes here
+		// nobody needs quotes here
+		"eu/acme": "eu/acme", "/etc/usher/gate.env": "/etc/usher/gate.env", "http://127.0.0.1:9000": "http://127.0.0.1:9000",
 		`it's`: `'it'"'"'s'`, `a\b`: `'a'"\\"'b'`, // no backslash in single quotes: for fish it is an escape there, too
 	} {
 		if got := Quote(word); got != want && runtime.GOOS != "windows" {

@@ -60,7 +60,8 @@ func TestIdleConnectionsThatDied(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			plainAndTLS(t, func(t *testing.T, start func(script) (string, func() int), cl *Client) {
-				ended := make(chan struct{}, 3) // as many as there are calls: where one is used again, the test must not hang
+				// as many as there are calls: where one is used again, the test must not hang
+				ended := make(chan struct{}, 3)
 				var calls atomic.Int32
 				url, count := start(func(conn net.Conn, from *bufio.Reader, nth int) {
 					for {

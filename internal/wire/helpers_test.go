@@ -175,8 +175,8 @@ func call(rt http.RoundTripper, req *http.Request) (int, string, error) {
 
 const okAnswer = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
-// certificates returns a server's, and who trusts it. Its key signs fast: an RSA key, as httptest has, takes most of the time of tests with
-// many connections.
+// certificates returns a server's, and who trusts it. Its key signs fast: an RSA key, as httptest has, takes
+// most of the time of tests with many connections.
 func certificates(t testing.TB) (server, client *tls.Config) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), crand.Reader)

@@ -126,7 +126,8 @@ func (out *outgoing) writeHead(req *http.Request) error {
 			return fmt.Errorf("%q can't be the name of a header", name)
 		}
 		for _, value := range values {
-			if ours(name) || name == "User-Agent" && value == "" { // an empty User-Agent means none, as in http.Transport
+			// an empty User-Agent means none, as in http.Transport
+			if ours(name) || name == "User-Agent" && value == "" {
 				continue
 			}
 			if value = textproto.TrimString(value); !httpguts.ValidHeaderFieldValue(value) {

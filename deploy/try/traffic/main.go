@@ -3,8 +3,8 @@
 //	traffic receive ADDR          a receiver that accepts everything and remembers what it got
 //	traffic send [FLAGS]          sends webhooks and calls for a time, then compares with what the receiver has
 //
-// Send prints one line of figures. It fails if anything was refused or answered other than 200, or if a webhook that was answered 200
-// did not arrive, or a tenant's webhooks arrived in another order.
+// Send prints one line of figures. It fails if anything was refused or answered other than 200, or if a
+// webhook that was answered 200 did not arrive, or a tenant's webhooks arrived in another order.
 package main
 
 import (

@@ -12,7 +12,8 @@ import (
 // again is how soon something that comes back is the same trouble, and not a new one.
 const again = 30 * time.Second
 
-// next brings records up to date with what is found now, and returns those that have changed. What is found with an end is over already.
+// next brings records up to date with what is found now, and returns those that have changed. What is found
+// with an end is over already.
 func next(records, found []inbox.Trouble, now time.Time) (changed []inbox.Trouble) {
 	still := make(map[string]bool) // ids of records that are found
 	for i := range found {
@@ -65,7 +66,8 @@ func lastOf(records []inbox.Trouble, found *inbox.Trouble, now time.Time) (last 
 
 // worse says whether words say something worse than those of a record.
 func worse(a, b *inbox.Trouble) bool {
-	return cmp.Or(cmp.Compare(b.Severity, a.Severity), cmp.Compare(a.Webhooks, b.Webhooks), cmp.Compare(a.Tenants, b.Tenants)) > 0 // critical < warning
+	// critical < warning
+	return cmp.Or(cmp.Compare(b.Severity, a.Severity), cmp.Compare(a.Webhooks, b.Webhooks), cmp.Compare(a.Tenants, b.Tenants)) > 0
 }
 
 // Of a replica.
@@ -76,8 +78,8 @@ const (
 
 func isGone(r *inbox.Replica, now time.Time) bool { return now.Sub(r.Seen) > goneAfter }
 
-// missing returns the replicas that are gone without a word, and have nobody in their place: each that started since takes the place of one.
-// forget are those of which nobody needs to know any more.
+// missing returns the replicas that are gone without a word, and have nobody in their place: each that
+// started since takes the place of one. forget are those of which nobody needs to know any more.
 func missing(all []inbox.Replica, now time.Time) (gone []inbox.Replica, forget []string) {
 	var fresh []time.Time
 	for i := range all {
@@ -106,7 +108,8 @@ func missing(all []inbox.Replica, now time.Time) (gone []inbox.Replica, forget [
 	return gone, forget
 }
 
-// ended says when a replica's own troubles have ended: it is gone, or has ended a while ago and did not come back. Zero: it is there.
+// ended says when a replica's own troubles have ended: it is gone, or has ended a while ago and did not come
+// back. Zero: it is there.
 func ended(all []inbox.Replica, name string, now time.Time) (at time.Time) {
 	i := slices.IndexFunc(all, func(r inbox.Replica) bool { return r.Name == name })
 	switch {

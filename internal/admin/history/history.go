@@ -1,13 +1,13 @@
-// Package history keeps what was wrong, from when to when, and says it by itself. What is wrong, package status decides; here it is looked at
-// every few seconds, also if nobody else looks.
+// Package history keeps what was wrong, from when to when, and says it by itself. What is wrong, package
+// status decides; here it is looked at every few seconds, also if nobody else looks.
 //
 //	history.go   the record: what began, what is over, of which replica
 //	diff.go      what has changed since the last look
 //	message.go   what is to be said, and how
 //	notify.go    says it, as soon as it can
 //
-// With an inbox the records are rows of it, so that they survive a restart, and each replica shows those of all. While the inbox cannot be
-// written, or without one, they are in memory.
+// With an inbox the records are rows of it, so that they survive a restart, and each replica shows those of
+// all. While the inbox cannot be written, or without one, they are in memory.
 package history
 
 import (
@@ -39,8 +39,8 @@ type Config struct {
 	Log   *slog.Logger
 }
 
-// lookEvery is how often the recorder looks, signEvery how often a replica says that it is there, and claimFor how long after a sign it may
-// count on speaking for all.
+// lookEvery is how often the recorder looks, signEvery how often a replica says that it is there, and
+// claimFor how long after a sign it may count on speaking for all.
 const (
 	lookEvery = 5 * time.Second
 	signEvery = 15 * time.Second
@@ -92,7 +92,8 @@ func (r *Recorder) now() time.Time {
 	return time.Now().UTC()
 }
 
-// Run looks and says until ctx ends. Then it says that this replica ends. name is that of this replica, if it shares an inbox.
+// Run looks and says until ctx ends. Then it says that this replica ends. name is that of this
+// replica, if it shares an inbox.
 func (r *Recorder) Run(ctx context.Context, name string) {
 	r.mu.Lock()
 	if r.shared() {
@@ -168,8 +169,9 @@ func (r *Recorder) signEvery() time.Duration {
 	return time.Hour // then old rows are deleted
 }
 
-// take brings what is in memory up to date with what the inbox has. Nil: it cannot be read. If this replica has not signed for a while, it may be
-// that nobody can write: then what can be read says neither who is gone nor who speaks.
+// take brings what is in memory up to date with what the inbox has. Nil: it cannot be read. If this
+// replica has not signed for a while, it may be that nobody can write: then what can be read says neither
+// who is gone nor who speaks.
 func (r *Recorder) take(night *inbox.Night, now time.Time) {
 	switch {
 	case night == nil, r.shared() && !r.cfg.ReadOnly && time.Since(latest(r.claimed, r.started)) > claimFor:
@@ -222,8 +224,8 @@ func (r *Recorder) merged(stored []inbox.Trouble) []inbox.Trouble {
 	return stored
 }
 
-// record compares what is found with the records for which this process is responsible: its own, and, if it speaks for all, those of the inbox, and of replicas
-// that are gone.
+// record compares what is found with the records for which this process is responsible: its own, and, if it
+// speaks for all, those of the inbox, and of replicas that are gone.
 func (r *Recorder) record(s *status.Status, now time.Time) {
 	var mine []inbox.Trouble
 	for _, t := range r.records {
@@ -330,7 +332,8 @@ func (r *Recorder) Facts(s *status.Status) {
 	}
 }
 
-// Since returns what is over, and ended since a time; what ended last first. old: the inbox cannot be read, and this is what is in memory.
+// Since returns what is over, and ended since a time; what ended last first. old: the inbox cannot be read,
+// and this is what is in memory.
 func (r *Recorder) Since(ctx context.Context, since time.Time) (over []inbox.Trouble, old bool) {
 	var all []inbox.Trouble
 	if box := r.cfg.Inbox; box != nil {

@@ -29,8 +29,9 @@ func trouble(about string, webhooks int) inbox.Trouble {
 	return inbox.Trouble{About: about, TroubleWords: inbox.TroubleWords{Kind: about, Severity: status.Critical, What: fmt.Sprint(about, " ", webhooks), Webhooks: webhooks}}
 }
 
-// Whatever comes and goes, in any order: a trouble that is there has exactly one open record, one that is not has none; a record's times are those
-// of looks, what comes back within half a minute goes on in the same record, later it is another; and the words are those at its worst.
+// Whatever comes and goes, in any order: a trouble that is there has exactly one open record, one that is not
+// has none; a record's times are those of looks, what comes back within half a minute goes on in the same
+// record, later it is another; and the words are those at its worst.
 func TestRecordsOfWhatComesAndGoes(t *testing.T) {
 	for seed := range uint64(300) {
 		random := rand.New(rand.NewPCG(seed, 1))
@@ -124,7 +125,8 @@ func TestWhatIsOverBeforeALook(t *testing.T) {
 	}
 }
 
-// A replica is gone when nothing was heard of it for a minute and it did not say that it ends, until it is back or one that started since is in its place.
+// A replica is gone when nothing was heard of it for a minute and it did not say that it ends, until it is
+// back or one that started since is in its place.
 func TestMissingReplicas(t *testing.T) {
 	at := func(seconds int) time.Time { return night.Add(time.Duration(seconds) * time.Second) }
 	for _, tc := range []struct {
@@ -258,7 +260,8 @@ func eraseKnown(box *inbox.Inbox, d *desk, tenant string) error {
 	return err
 }
 
-// What the inbox cannot tell now goes on: while it cannot be read, a trouble that stays is neither over nor another one.
+// What the inbox cannot tell now goes on: while it cannot be read, a trouble that stays is
+// neither over nor another one.
 func TestWhatStaysWhileTheInboxIsAway(t *testing.T) {
 	b := inboxtest.Open(t)
 	wrong := &troubles{words: []string{"parked"}}

@@ -49,13 +49,15 @@ func toSay(records []inbox.Trouble, now time.Time) (begun, over []inbox.Trouble)
 	return due(sayAfter - together)
 }
 
-// compose writes the message; nil: there is nothing to say. mine are the records of which to speak, all are those that are known.
+// compose writes the message; nil: there is nothing to say. mine are the records of which to speak, all
+// are those that are known.
 func compose(host string, mine, all []inbox.Trouble, now time.Time) *message {
 	begun, over := toSay(mine, now)
 	if len(begun)+len(over) == 0 {
 		return nil
 	}
-	slices.SortStableFunc(begun, func(a, b inbox.Trouble) int { return strings.Compare(a.Severity, b.Severity) }) // critical first
+	// critical first
+	slices.SortStableFunc(begun, func(a, b inbox.Trouble) int { return strings.Compare(a.Severity, b.Severity) })
 	m := new(message)
 	var blocks [][]string
 	for i := range begun {
@@ -133,7 +135,8 @@ func plain(t *inbox.Trouble, words string) string {
 
 var marks = strings.NewReplacer("<", "‹", "&", "＆", "@", "＠", "://", ":\u2044\u2044", "*", "∗", "`", "'", "](", "] (", "~", "∼", "#", "＃")
 
-// neutral replaces what chats give a meaning. The slashes of an address become others, since chats also load what they link to.
+// neutral replaces what chats give a meaning. The slashes of an address become others, since chats
+// also load what they link to.
 func neutral(words string) string { return text.Visible(marks.Replace(plainSpaces(words))) }
 
 // unlinked also replaces dots: acme.example would be a link.

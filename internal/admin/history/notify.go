@@ -71,8 +71,8 @@ func (r *Recorder) dueNow() *message {
 	return m
 }
 
-// mySay returns the records of which this process is to speak: of all, if it speaks for all; else, while nobody can agree on who does, its own.
-// r.mu is held.
+// mySay returns the records of which this process is to speak: of all, if it speaks for all; else, while
+// nobody can agree on who does, its own. r.mu is held.
 func (r *Recorder) mySay() []inbox.Trouble {
 	agreed := r.shared() && !r.cfg.ReadOnly && !r.readable.IsZero()
 	if agreed && r.speaks && time.Since(r.claimed) < claimFor {
@@ -156,7 +156,8 @@ func (e *TooSoonError) Error() string {
 	return fmt.Sprintf("a message went out less than a minute ago: try again in %d seconds", int(e.Wait/time.Second)+1)
 }
 
-// send posts a message. Its error never has the address, which is a secret. after is when the other side wants to be asked again.
+// send posts a message. Its error never has the address, which is a secret. after is when the other side
+// wants to be asked again.
 func (r *Recorder) send(ctx context.Context, m *message) (after time.Duration, result string, err error) {
 	body := new(bytes.Buffer)
 	encode := json.NewEncoder(body)

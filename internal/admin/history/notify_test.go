@@ -23,7 +23,8 @@ import (
 	"usher/internal/testkit/pgtest"
 )
 
-// A message is at most 4,000 characters and twenty lines, whatever it is about, and says how much it leaves out. What it leaves out counts as said.
+// A message is at most 4,000 characters and twenty lines, whatever it is about, and says how much it leaves
+// out. What it leaves out counts as said.
 func TestMessagesAreShort(t *testing.T) {
 	for _, n := range []int{1, 2, 6, 7, 30, 300} {
 		for _, size := range []int{10, 700, 5000} {
@@ -104,7 +105,8 @@ func (c *chat) answers(f func(http.ResponseWriter)) {
 	}
 }
 
-// inNight runs a recorder beside a chat, in a bubble. The chat's handler is called without a network, as if each post went over one.
+// inNight runs a recorder beside a chat, in a bubble. The chat's handler is called without a network, as if
+// each post went over one.
 func inNight(t *testing.T, test func(d *desk, c *chat)) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &chat{t: t, texts: make(chan string, 100)}
@@ -154,7 +156,8 @@ func (c *chat) want(when string, parts ...string) {
 	}
 }
 
-// What has lasted a minute is said, what is over before is not; what is over for a minute is said; what comes together is one message.
+// What has lasted a minute is said, what is over before is not; what is over for a minute is said; what comes
+// together is one message.
 func TestWhatIsSaid(t *testing.T) {
 	inNight(t, func(d *desk, c *chat) {
 		d.wrong.set("short")
@@ -180,7 +183,8 @@ func TestWhatIsSaid(t *testing.T) {
 	})
 }
 
-// A chat that refuses, redirects or hangs is tried again, later and later; the page says so; and when it is back it hears what is true then.
+// A chat that refuses, redirects or hangs is tried again, later and later; the page says so; and when it is
+// back it hears what is true then.
 func TestChatsThatFail(t *testing.T) {
 	for name, tc := range map[string]struct {
 		answer func(http.ResponseWriter)
@@ -239,8 +243,8 @@ func TestNoErrorHasTheAddress(t *testing.T) {
 	}
 }
 
-// Replicas agree by writing on who is there, and who speaks. While nobody can write, though everybody can read, each says what is wrong with
-// it, and nobody else is gone.
+// Replicas agree by writing on who is there, and who speaks. While nobody can write, though everybody can
+// read, each says what is wrong with it, and nobody else is gone.
 func TestWhoSpeaksWhileNobodyCanWrite(t *testing.T) {
 	address, err := inbox.ParseAddress(pgtest.Schema(t))
 	if err != nil {

@@ -13,8 +13,9 @@ const Minutes = 60
 // maxKinds is how many kinds of events a ring can count.
 const maxKinds = 8
 
-// ring counts events minute by minute over the last hour, for the charts of the admin page: Prometheus remembers more, but not everybody
-// has one at hand. All its memory is allocated by newRing, so that counting allocates nothing.
+// ring counts events minute by minute over the last hour, for the charts of the admin page: Prometheus
+// remembers more, but not everybody has one at hand. All its memory is allocated by newRing, so that
+// counting allocates nothing.
 type ring struct {
 	mu    sync.Mutex // guards what follows
 	slots [Minutes]slot
@@ -106,8 +107,8 @@ func (r *ring) minutes() []Minute {
 	return out
 }
 
-// Durations are counted in buckets whose width is about a tenth of the duration: eight buckets for each doubling, beginning at a
-// microsecond. The last one is for everything above a quarter of an hour.
+// Durations are counted in buckets whose width is about a tenth of the duration: eight buckets for each
+// doubling, beginning at a microsecond. The last one is for everything above a quarter of an hour.
 const (
 	perDoubling = 8
 	buckets     = 30 * perDoubling

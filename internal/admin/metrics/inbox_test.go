@@ -11,8 +11,8 @@ import (
 	"usher/webhookgate"
 )
 
-// While the inbox cannot be read its figures keep their last values. What was never read is left out: zeros would look as if all were well.
-// What is missed in memory is known before that.
+// While the inbox cannot be read its figures keep their last values. What was never read is left out: zeros
+// would look as if all were well. What is missed in memory is known before that.
 func TestInboxThatCannotBeRead(t *testing.T) {
 	at := time.Unix(1_700_000_000, 0)
 	one := []inbox.Pause{{Tenant: "acme"}}

@@ -39,7 +39,8 @@ type Registry struct {
 	tokenEarly    *prometheus.CounterVec
 }
 
-// New returns a registry with the metrics of calls, of tokens and of the Go runtime. The other parts of usher add theirs.
+// New returns a registry with the metrics of calls, of tokens and of the Go runtime. The other
+// parts of usher add theirs.
 func New(version, commit string) *Registry {
 	m := &Registry{registry: prometheus.NewRegistry()}
 	m.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -103,10 +104,12 @@ const (
 // Decisions are the gate's decisions. Their indexes are those into Minute.Counts of Gate.Hour.
 var Decisions = [...]string{"forwarded", "queued", "duplicate", "rejected", "failed"}
 
-// NoWebhooks is another such index. It counts those of the rejected requests that are no webhooks: another path, or another method.
+// NoWebhooks is another such index. It counts those of the rejected requests that are no webhooks: another
+// path, or another method.
 const NoWebhooks = len(Decisions)
 
-// FailedQuestions is one more. It counts those of the failed webhooks that asked the receiver a question: nobody sends these again.
+// FailedQuestions is one more. It counts those of the failed webhooks that asked the receiver a question:
+// nobody sends these again.
 const FailedQuestions = NoWebhooks + 1
 
 // Port counts the calls of one local port.
@@ -273,8 +276,9 @@ func (m *Registry) Ready(part string, ready func() bool) {
 	})
 }
 
-// Entitlements registers the metrics of the entitlements port. stats returns the figures of the inbox, ambiguous those of
-// entitlements.Ambiguities. The results count a check by its answer, for entitlements.Config.Checked, and the time of each question, for Answered.
+// Entitlements registers the metrics of the entitlements port. stats returns the figures of the inbox,
+// ambiguous those of entitlements.Ambiguities. The results count a check by its answer, for
+// entitlements.Config.Checked, and the time of each question, for Answered.
 func (m *Registry) Entitlements(stats func() inbox.Stats, ambiguous func() int) (checked func(result string), answered func(took time.Duration, ok bool)) {
 	m.gaugeFunc("usher_entitlement_tenants", "Tenants whose last snapshot is known.", func() float64 { return float64(stats().Tenants) })
 	m.gaugeFunc("usher_entitlement_unknown_tenants", "Tenants whose last snapshot has no features that can be read: questions about them are answered 404.", func() float64 { return float64(stats().Unknown) })
@@ -448,7 +452,8 @@ func (g *Gate) Received(decision string, status int, took time.Duration) {
 	}
 }
 
-// FailedChecks returns the webhooks that failed the check of their sender since the last one that passed, and the last of those before.
+// FailedChecks returns the webhooks that failed the check of their sender since the last one that passed, and
+// the last of those before.
 func (g *Gate) FailedChecks() (now FailedChecks, passed []FailedChecks) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -502,8 +507,8 @@ func (m *Registry) Certificate(expires func() time.Time) {
 		func() float64 { return float64(expires().Unix()) })
 }
 
-// Inbox registers the metrics of the inbox. stats is called at each scrape. The result counts a delivery, for inbox.Config.Delivered;
-// those of the receivers begin at zero.
+// Inbox registers the metrics of the inbox. stats is called at each scrape. The result counts a delivery, for
+// inbox.Config.Delivered; those of the receivers begin at zero.
 func (m *Registry) Inbox(stats func() inbox.Stats, receivers *receiver.Set) (delivered func(receiver string, after time.Duration)) {
 	m.registry.MustRegister(inboxCollector(stats))
 	// From a few milliseconds to the three days after which a webhook is parked.
@@ -520,7 +525,8 @@ func (m *Registry) Inbox(stats func() inbox.Stats, receivers *receiver.Set) (del
 // inboxCollector reads the stats of the inbox once for each scrape, so that its metrics are of one moment.
 type inboxCollector func() inbox.Stats
 
-// Describe sends nothing: which receivers there are shows only in Collect. Prometheus calls this an unchecked collector.
+// Describe sends nothing: which receivers there are shows only in Collect. Prometheus calls
+// this an unchecked collector.
 func (inboxCollector) Describe(chan<- *prometheus.Desc) {}
 
 func (stats inboxCollector) Collect(ch chan<- prometheus.Metric) {
@@ -528,7 +534,8 @@ func (stats inboxCollector) Collect(ch chan<- prometheus.Metric) {
 	gauge := func(name, help string, value float64) {
 		ch <- prometheus.MustNewConstMetric(prometheus.NewDesc(name, help, nil, nil), prometheus.GaugeValue, value)
 	}
-	// What cannot be read now keeps its last value. Zeros would look as if all were well, so what was never read is left out.
+	// What cannot be read now keeps its last value. Zeros would look as if all were well, so what
+	// was never read is left out.
 	if s.Paused != nil {
 		gauge("usher_inbox_paused", "Pauses of deliveries in force, made by hand: of all, of a tenant or of a receiver. Replicas that share an inbox all report the same.", float64(len(s.Paused)))
 	}

@@ -8,8 +8,9 @@ import (
 	"time"
 )
 
-// Chart is a drawing of the last hour, with a column for each minute, and a table of the same values. The labels are HTML beside the SVG:
-// the SVG is stretched to the width of the page, and would stretch letters, too.
+// Chart is a drawing of the last hour, with a column for each minute, and a table of the same
+// values. The labels are HTML beside the SVG: the SVG is stretched to the width of the page, and
+// would stretch letters, too.
 type Chart struct {
 	ID      string
 	Title   string
@@ -118,7 +119,8 @@ func NewLines(id, title, summary string, starts []time.Time, series []Series, un
 	return c
 }
 
-// newChart returns a chart without bars and lines, and the value at its top, a round number that is at least the largest value.
+// newChart returns a chart without bars and lines, and the value at its top, a round number that is at
+// least the largest value.
 func newChart(id, title, summary string, starts []time.Time, series []Series, largest float64, unit func(float64) string) (c Chart, top float64) {
 	top = ceiling(largest)
 	c = Chart{ID: id, Title: title, Summary: summary, Series: series, Empty: largest == 0, Scale: [3]string{unit(top), unit(top / 2), "0"}}

@@ -1,8 +1,9 @@
-// Package page draws the pages of the admin port: templates, charts, and words for times and numbers. It only draws what package admin
-// passes in.
+// Package page draws the pages of the admin port: templates, charts, and words for times and numbers. It only
+// draws what package admin passes in.
 //
-// There is no build step, and nothing is loaded from elsewhere: the templates, one style sheet and one small script are embedded.
-// Everything can be read and done without the script. With it, the parts of a page that are marked data-live update themselves.
+// There is no build step, and nothing is loaded from elsewhere: the templates, one style sheet and one small
+// script are embedded. Everything can be read and done without the script. With it, the parts of a page that
+// are marked data-live update themselves.
 package page
 
 import (
@@ -84,8 +85,8 @@ func (o Offer) Class() string {
 // names of the pages. Each has a template that defines "main", which the layout includes.
 var names = []string{"overview", "webhooks", "webhook", "tenants", "tenant", "actions", "confirm", "failure"}
 
-// The templates are parsed when somebody opens a page: most ushers never show one. A template puts whatever acts into {{if mayAct}}; in
-// the read-only ones mayAct is false.
+// The templates are parsed when somebody opens a page: most ushers never show one. A template puts whatever
+// acts into {{if mayAct}}; in the read-only ones mayAct is false.
 var (
 	templates         = sync.OnceValue(func() map[string]*template.Template { return parse(true) })
 	readOnlyTemplates = sync.OnceValue(func() map[string]*template.Template { return parse(false) })
@@ -101,8 +102,8 @@ func parse(mayAct bool) map[string]*template.Template {
 	return all
 }
 
-// Policy is the Content-Security-Policy of all pages: they load only what this port serves. Scripts and styles are files, so nothing in
-// a payload can become one.
+// Policy is the Content-Security-Policy of all pages: they load only what this port serves. Scripts and
+// styles are files, so nothing in a payload can become one.
 const Policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
 	"form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 
@@ -128,16 +129,17 @@ func Static(w http.ResponseWriter, r *http.Request) {
 }
 
 var funcs = template.FuncMap{
-	"ago":         func(t time.Time) string { return Ago(time.Since(t)) },
-	"stamp":       func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05") + " UTC" },
-	"iso":         func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
-	"span":        Span,
-	"count":       Count,
-	"plural":      Plural,
-	"bytes":       Bytes,
-	"tenantName":  TenantName,
-	"tenantURL":   func(platform, code string) string { return TenantURL(platform, code, "") },
-	"tenantExact": inbox.ShowTenant, // as a filter that selects this tenant, and not those of the same code on other platforms
+	"ago":        func(t time.Time) string { return Ago(time.Since(t)) },
+	"stamp":      func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05") + " UTC" },
+	"iso":        func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
+	"span":       Span,
+	"count":      Count,
+	"plural":     Plural,
+	"bytes":      Bytes,
+	"tenantName": TenantName,
+	"tenantURL":  func(platform, code string) string { return TenantURL(platform, code, "") },
+	// as a filter that selects this tenant, and not those of the same code on other platforms
+	"tenantExact": inbox.ShowTenant,
 	"changes":     ShortChanges,
 	"changeClass": changeClass,
 	"excerpt":     Excerpt,

@@ -87,7 +87,8 @@ func Bytes(n int64) string {
 	return fmt.Sprintf("%.1f\u00a0%s", size, unit)
 }
 
-// TenantName writes a tenant as inbox.ShowTenant does, and shortens a very long name: a browser would need minutes to lay out one of 1 MiB.
+// TenantName writes a tenant as inbox.ShowTenant does, and shortens a very long name: a browser would need
+// minutes to lay out one of 1 MiB.
 func TenantName(platform, tenant string) string {
 	return text.Shorten(inbox.ShowTenant(platform, tenant), 300)
 }
@@ -171,7 +172,8 @@ func changeClass(change string) string {
 	}
 }
 
-// TenantURL returns the address of a tenant's page. notice is a key of the notices that the page can show; empty for none.
+// TenantURL returns the address of a tenant's page. notice is a key of the notices that the page
+// can show; empty for none.
 func TenantURL(platform, code, notice string) string {
 	query := url.Values{"platform": {platform}, "code": {code}}
 	if notice != "" {

@@ -13,7 +13,8 @@ type Entitlements struct {
 	Held    int `json:"held"`    // for how many usher can answer without the inbox
 	Unknown int `json:"unknown"` // how many of them have a last webhook without features that can be read
 
-	Ambiguous []string `json:"ambiguous"` // codes that exist on several platforms, and that somebody asks for without naming one
+	// codes that exist on several platforms, and that somebody asks for without naming one
+	Ambiguous []string `json:"ambiguous"`
 
 	OneAmbiguous   string  `json:"-"` // one of the tenants with the first of these codes
 	UnknownDetails Details `json:"-"`
@@ -32,7 +33,8 @@ func (s *Status) entitlementsState(time.Time) string {
 	return words
 }
 
-// fromMemory says for whom usher answers while the inbox cannot be read. How many tenants there are it may never have counted.
+// fromMemory says for whom usher answers while the inbox cannot be read. How many tenants there are
+// it may never have counted.
 func (s *Status) fromMemory() string {
 	held := page.Count(s.Entitlements.Held) + " of " + page.Plural(s.Entitlements.Tenants, "tenant", "tenants")
 	if s.Inbox.Unknown {

@@ -16,9 +16,9 @@ import (
 	"usher/internal/receiver"
 )
 
-// PausedBy returns the pause that holds back a tenant's webhooks, or nil. known are the receivers of the gate; if the gate is off, nil,
-// and only other replicas know them. tried is the name of the receiver that was tried last. It counts only if known has none for the
-// platform.
+// PausedBy returns the pause that holds back a tenant's webhooks, or nil. known are the receivers of the
+// gate; if the gate is off, nil, and only other replicas know them. tried is the name of the receiver that
+// was tried last. It counts only if known has none for the platform.
 func PausedBy(paused []inbox.Pause, known *receiver.Set, platform, tenant, tried string) *inbox.Pause {
 	if r := known.For(platform); r != nil {
 		tried = r.Name
@@ -51,8 +51,9 @@ type Gate struct {
 
 // Receiver is the state of a receiver.
 type Receiver struct {
-	Name      string        `json:"name"`
-	Platforms []string      `json:"platforms"` // whose webhooks it gets; if empty, those of all platforms that no other receiver has
+	Name string `json:"name"`
+	// whose webhooks it gets; if empty, those of all platforms that no other receiver has
+	Platforms []string      `json:"platforms"`
 	Address   string        `json:"address"`
 	LastTry   string        `json:"last_try,omitempty"` // see metrics.RecentTries.Last
 	State     string        `json:"state"`              // in words; from the troubles
@@ -85,7 +86,8 @@ func newReceiver(r *receiver.Receiver, tries metrics.RecentTries, box *Inbox) Re
 		return s
 	}
 	if stats, ok := box.stats.Receivers[r.Name]; ok {
-		// What waits says more than the last try, which may have been that of any tenant. The rule is that of deliveries.
+		// What waits says more than the last try, which may have been that of any tenant. The
+		// rule is that of deliveries.
 		s.Waiting, s.Oldest, s.Parked, s.since, s.last = stats.Pending, stats.Oldest, stats.Parked, stats.FailingSince, stats.LastAccepted
 		s.down, s.failing = stats.Down(), stats.NotAccepted
 	}
@@ -93,11 +95,12 @@ func newReceiver(r *receiver.Receiver, tries metrics.RecentTries, box *Inbox) Re
 	return s
 }
 
-// manyInARow failures, whichever the tenants, mean that the receiver is down, and not that it does not take those of some tenants. With an
-// inbox the courier decides that.
+// manyInARow failures, whichever the tenants, mean that the receiver is down, and not that it does not take
+// those of some tenants. With an inbox the courier decides that.
 const manyInARow = 10
 
-// quiet is what the line of a receiver says without a trouble, and its tone. One failed try is none, but it does not take webhooks either.
+// quiet is what the line of a receiver says without a trouble, and its tone. One failed try is none, but it
+// does not take webhooks either.
 func (r *Receiver) quiet() (words, tone string) {
 	switch elsewhere := r.Waiting == 0 && r.last.After(r.tries.Since); {
 	case r.tries.Last == "":
@@ -161,10 +164,13 @@ type Inbox struct {
 	Homeless   int           `json:"homeless"`    // webhooks that wait although no receiver takes their platform
 	Shared     bool          `json:"shared"`      // with other replicas
 	Paused     []inbox.Pause `json:"paused,omitempty"`
-	Error      string        `json:"error,omitempty"`    // why the inbox takes no webhooks; also during the first seconds, before usher is unready
-	Counted    time.Time     `json:"counted,omitzero"`   // the inbox cannot be read now, and its counts are those of this time
-	Unknown    bool          `json:"-"`                  // it was never read, so the counts mean nothing
-	Compared   string        `json:"compared,omitempty"` // when it was last compared with the billing service, and what was found, in words
+	// why the inbox takes no webhooks; also during the first seconds, before usher is unready
+	Error string `json:"error,omitempty"`
+	// the inbox cannot be read now, and its counts are those of this time
+	Counted time.Time `json:"counted,omitzero"`
+	Unknown bool      `json:"-"` // it was never read, so the counts mean nothing
+	// when it was last compared with the billing service, and what was found, in words
+	Compared string `json:"compared,omitempty"`
 
 	ParkedDetails  Details `json:"-"`
 	InvalidDetails Details `json:"-"`
@@ -182,26 +188,29 @@ type Details struct {
 
 // HeldUp is a tenant whose webhooks wait behind one whose delivery failed.
 type HeldUp struct {
-	Platform string    `json:"platform"`
-	Tenant   string    `json:"tenant"`
-	Receiver string    `json:"receiver"`
-	Webhook  string    `json:"webhook"` // id of the webhook that failed
-	Tries    int       `json:"tries"`
-	Answer   string    `json:"answer"`         // the receiver's last answer, in words
-	Next     time.Time `json:"next,omitzero"`  // when usher tries it again; while it is paused, the end of the pause, if it has one
-	Behind   int       `json:"behind"`         // how many webhooks wait behind it
-	Since    time.Time `json:"since,omitzero"` // when it came
-	Down     bool      `json:"down"`           // the receiver fails for everybody
-	Paused   bool      `json:"paused"`         // deliveries of the tenant are paused
+	Platform string `json:"platform"`
+	Tenant   string `json:"tenant"`
+	Receiver string `json:"receiver"`
+	Webhook  string `json:"webhook"` // id of the webhook that failed
+	Tries    int    `json:"tries"`
+	Answer   string `json:"answer"` // the receiver's last answer, in words
+	// when usher tries it again; while it is paused, the end of the pause, if it has one
+	Next   time.Time `json:"next,omitzero"`
+	Behind int       `json:"behind"`         // how many webhooks wait behind it
+	Since  time.Time `json:"since,omitzero"` // when it came
+	Down   bool      `json:"down"`           // the receiver fails for everybody
+	Paused bool      `json:"paused"`         // deliveries of the tenant are paused
 
 	status int // of the last answer
 }
 
-// NewInbox returns the state of an inbox. known are the receivers of the gate; err is why the inbox takes no webhooks, or nil.
+// NewInbox returns the state of an inbox. known are the receivers of the gate; err is why the inbox
+// takes no webhooks, or nil.
 func NewInbox(s inbox.Stats, held []inbox.HeldUp, known *receiver.Set, err error) *Inbox {
 	out := &Inbox{
 		Waiting: s.Pending, Oldest: s.Oldest, Parked: s.Parked, Invalid: s.Invalid, Used: s.Used, Limit: s.Limit, ClockAhead: s.ClockAhead,
-		HeldUp: []HeldUp{}, Homeless: s.Receivers[""].Pending, Paused: s.Paused, Unknown: s.At.IsZero(), stats: s, // [] and not null
+		// [] and not null
+		HeldUp: []HeldUp{}, Homeless: s.Receivers[""].Pending, Paused: s.Paused, Unknown: s.At.IsZero(), stats: s,
 	}
 	if s.Old {
 		out.Counted = s.At.UTC().Truncate(time.Second)
@@ -233,8 +242,8 @@ func (h *HeldUp) Name() string { return page.TenantName(h.Platform, h.Tenant) }
 
 func (h *HeldUp) NextTry() string { return NextTry(h.Next, h.Paused, h.Down) }
 
-// NextTry says when usher tries a webhook next. While the receiver is down there is no time for that: usher probes it with one webhook
-// after the other, whichever comes next.
+// NextTry says when usher tries a webhook next. While the receiver is down there is no time for that: usher
+// probes it with one webhook after the other, whichever comes next.
 func NextTry(at time.Time, paused, down bool) string {
 	switch next := max(0, time.Until(at)).Round(time.Second); {
 	case paused:
@@ -257,7 +266,8 @@ func (s *Inbox) FirstHeldUp() []HeldUp { return s.HeldUp[:min(shownHeldUp, len(s
 // MoreHeldUp returns how many tenants the overview does not list.
 func (s *Inbox) MoreHeldUp() int { return max(0, len(s.HeldUp)-shownHeldUp) }
 
-// storageTroubles say that the inbox takes no webhooks, from the first one on that it did not take. Without a gate usher only reads.
+// storageTroubles say that the inbox takes no webhooks, from the first one on that it did not take. Without
+// a gate usher only reads.
 func storageTroubles(s *Status, _ time.Time) []Trouble {
 	box := s.Health.Inbox
 	if box == nil || box.Err == nil {
@@ -438,8 +448,8 @@ const (
 	shortPatience = 3 * time.Second
 )
 
-// receiverTroubles are those of the receivers, one for each. They name the receiver if it takes nothing, and the tenants if it takes the
-// webhooks of others.
+// receiverTroubles are those of the receivers, one for each. They name the receiver if it takes nothing, and
+// the tenants if it takes the webhooks of others.
 func receiverTroubles(s *Status, now time.Time) (all []Trouble) {
 	if s.Gate == nil {
 		return nil
@@ -535,7 +545,8 @@ func (s *Status) failingTenants(r *Receiver) []Trouble {
 	return []Trouble{trouble.since(since).link("/webhooks?state=waiting").run("usher inbox ls --state waiting")}
 }
 
-// namesAndAnswers returns the first tenants, and their last answer. If they got different ones, each name has its own, and last is empty.
+// namesAndAnswers returns the first tenants, and their last answer. If they got different ones, each name has
+// its own, and last is empty.
 func namesAndAnswers(held []HeldUp) (who, last string) {
 	if slices.ContainsFunc(held, func(h HeldUp) bool { return h.Answer != held[0].Answer }) {
 		return answersOf(held), ""
@@ -556,7 +567,8 @@ func answersOf(held []HeldUp) string {
 	return page.FirstFew(both)
 }
 
-// longWait is how long a webhook may wait before that is worth waking somebody up for; the alert UsherWebhooksWait goes by it, too.
+// longWait is how long a webhook may wait before that is worth waking somebody up for; the alert
+// UsherWebhooksWait goes by it, too.
 const longWait = 10 * time.Minute
 
 const tenantsHurt = "These tenants do not get what they paid for, or keep what they no longer pay for. "
@@ -601,7 +613,8 @@ func decided(g *Gate, decision string) int {
 	return metrics.Sum(g.Decisions, lately, slices.Index(metrics.Decisions[:], decision))
 }
 
-// questionTroubles say that webhooks which ask the receiver a question got a 5xx. Of all other webhooks that got one, missedTroubles say so.
+// questionTroubles say that webhooks which ask the receiver a question got a 5xx. Of all other webhooks that
+// got one, missedTroubles say so.
 func questionTroubles(s *Status, now time.Time) []Trouble {
 	if s.Gate == nil {
 		return nil
@@ -615,8 +628,8 @@ func questionTroubles(s *Status, now time.Time) []Trouble {
 var questionsFail = kind("questions-fail", Critical, "", "The billing service has asked (USHER_WEBHOOK_SYNC_TYPES), and got a 5xx: what it asked for, such as a checkout, did not go on.",
 	"Fix the receiver, or the way to it. The page of the failed webhooks says what each of them got.").ofReplica()
 
-// senderTroubles say that every webhook fails the check of its sender, from the third one on. One that failed it is normal: anybody can
-// send something.
+// senderTroubles say that every webhook fails the check of its sender, from the third one on. One that failed
+// it is normal: anybody can send something.
 func senderTroubles(s *Status, now time.Time) []Trouble {
 	if s.Gate == nil || s.Gate.FailedChecks.Count < metrics.SomeFailed || now.Sub(s.Gate.FailedChecks.Last) > 15*time.Minute {
 		return nil

@@ -11,7 +11,8 @@ import (
 	"usher/tokens"
 )
 
-// Health is what decides whether usher is ready. To collect it asks nobody, so that a probe gets its answer also while a database hangs.
+// Health is what decides whether usher is ready. To collect it asks nobody, so that a probe gets its answer
+// also while a database hangs.
 type Health struct {
 	Stopping bool          // usher is shutting down
 	Parts    []Part        // all, in the order in which people see them
@@ -19,8 +20,8 @@ type Health struct {
 	Inbox    *InboxHealth  // nil if there is none
 }
 
-// Part is a part of usher: outbound, the gate, or entitlements. Each has a readiness of its own, so that a token endpoint that rejects the
-// client does not take a gate out of its load balancer.
+// Part is a part of usher: outbound, the gate, or entitlements. Each has a readiness of its own, so that a
+// token endpoint that rejects the client does not take a gate out of its load balancer.
 type Part struct {
 	Name string // as in /readyz/NAME
 	On   bool

@@ -56,7 +56,8 @@ func (p *Port) judge(now time.Time) {
 	}
 }
 
-// tokenRefused says whether calls fail although the token has not expired: the billing service does not accept it, and usher gets no other.
+// tokenRefused says whether calls fail although the token has not expired: the billing service does not
+// accept it, and usher gets no other.
 func (p *Port) tokenRefused() bool {
 	return p.Source.Err != nil && p.Source.Token != nil && strings.HasPrefix(p.LastFailure.Reason, "TOKEN_") && p.LastFailure.At.After(p.Source.Token.Asked())
 }
@@ -121,8 +122,9 @@ func tokenTroubles(s *Status, now time.Time) (all []Trouble) {
 		case token == nil:
 			all = append(all, noTokenYet.is(fmt.Sprintf("Port %s has no valid token", p.Name), about...))
 		}
-		// One revoked token can be the result of a change in the billing service. Another program with the same API client revokes again
-		// and again: that is over when a token has been good for twice as long as the one before was.
+		// One revoked token can be the result of a change in the billing service. Another program with the
+		// same API client revokes again and again: that is over when a token has been good for twice as
+		// long as the one before was.
 		over := !p.Revoked[0].IsZero() && now.Sub(p.Revoked[1]) >= max(goesAfter, 2*p.Revoked[1].Sub(p.Revoked[0]))
 		if n := metrics.Sum(p.Tokens, metrics.Minutes, metrics.TokensRevoked); n > 1 && !over {
 			all = append(all, tokensRevoked.is(fmt.Sprintf("Port %s: %s tokens were rejected long before they expired, in the last hour", p.Name, page.Count(n)), about...))
@@ -235,7 +237,8 @@ var (
 		"Look into usher's log for the names of the GraphQL operations, and ask the people of the billing service.").ofReplica()
 )
 
-// sinceFirst leaves out the beginning of the hour if nothing happened then: a chart shows the last 10, 20, 30 or all minutes.
+// sinceFirst leaves out the beginning of the hour if nothing happened then: a chart shows the last
+// 10, 20, 30 or all minutes.
 func sinceFirst(minutes []metrics.Minute) []metrics.Minute {
 	first := slices.IndexFunc(minutes, func(m metrics.Minute) bool { return m.Sum() > 0 })
 	for _, n := range []int{10, 20, 30} {

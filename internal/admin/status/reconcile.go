@@ -9,7 +9,8 @@ import (
 	"usher/internal/inbox"
 )
 
-// Comparison says in words when usher was last compared with the billing service, and what was found; empty: it never was.
+// Comparison says in words when usher was last compared with the billing service, and what was
+// found; empty: it never was.
 func Comparison(r *inbox.Run, now time.Time) string {
 	if r == nil {
 		return ""

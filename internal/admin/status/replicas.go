@@ -17,8 +17,8 @@ type Notifications struct {
 	Fails int       `json:"-"`               // how many have failed in a row
 }
 
-// Found returns the troubles of this replica, and of the inbox, as the history has them; shared: those of the inbox, too, which all replicas
-// see. What is over already has its end. replica is the name of this one.
+// Found returns the troubles of this replica, and of the inbox, as the history has them; shared: those of the
+// inbox, too, which all replicas see. What is over already has its end. replica is the name of this one.
 func (s *Status) Found(now time.Time, replica string, shared bool) (all []inbox.Trouble) {
 	for _, found := range [][]Trouble{s.Troubles, s.overSenders(now)} {
 		for i := range found {

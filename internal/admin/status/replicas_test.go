@@ -29,7 +29,8 @@ func TestWhomATroubleConcerns(t *testing.T) {
 	}
 }
 
-// A receiver that was down until a moment ago takes webhooks since that moment, however long those of some tenants have waited.
+// A receiver that was down until a moment ago takes webhooks since that moment, however long those of
+// some tenants have waited.
 func TestWhenTenantsBeginToFail(t *testing.T) {
 	night := time.Date(2026, 11, 17, 2, 10, 0, 0, time.UTC)
 	now := night.Add(time.Hour)

@@ -1,6 +1,6 @@
-// Package status knows how each part of usher is, what that means for customers, and what to do about it. Whatever says that, says it in
-// the words of this package: the overview page, GET /api/status, 'usher status', /readyz and the alerts. It only computes: the caller passes
-// in all facts, and the time.
+// Package status knows how each part of usher is, what that means for customers, and what to do about it.
+// Whatever says that, says it in the words of this package: the overview page, GET /api/status, 'usher
+// status', /readyz and the alerts. It only computes: the caller passes in all facts, and the time.
 //
 //	health.go            whether each part is ready
 //	troubles.go          what a trouble is, and the list of all checks
@@ -16,7 +16,8 @@ import (
 	"usher/internal/inbox"
 )
 
-// Status is the answer of GET /api/status, and the overview page. The caller fills in the facts; Judge adds the words and Troubles.
+// Status is the answer of GET /api/status, and the overview page. The caller fills in the facts; Judge
+// adds the words and Troubles.
 type Status struct {
 	Version      string        `json:"version"`
 	Ready        bool          `json:"ready"`
@@ -27,15 +28,20 @@ type Status struct {
 	Inbox        *Inbox        `json:"inbox,omitempty"`        // left out if there is none
 	Entitlements *Entitlements `json:"entitlements,omitempty"` // left out if their port is off
 	Missed       Missed        `json:"missed"`                 // what usher may have missed
-	Starting     bool          `json:"starting,omitempty"`     // usher has just been started and does not know yet what was before: no trouble does not mean that all is well
+	// usher has just been started and does not know yet what was before: no trouble does not
+	// mean that all is well
+	Starting bool `json:"starting,omitempty"`
 
-	Notifications *Notifications  `json:"notifications,omitempty"` // left out if there are none
-	History       []inbox.Trouble `json:"history,omitempty"`       // what is over, if somebody asked for it; what ended last first
-	OldHistory    bool            `json:"history_old,omitempty"`   // the inbox cannot be read now: the history is what this replica has seen itself
+	Notifications *Notifications `json:"notifications,omitempty"` // left out if there are none
+	// what is over, if somebody asked for it; what ended last first
+	History []inbox.Trouble `json:"history,omitempty"`
+	// the inbox cannot be read now: the history is what this replica has seen itself
+	OldHistory bool `json:"history_old,omitempty"`
 
 	Health    *Health         `json:"-"`
 	Elsewhere []inbox.Trouble `json:"-"` // the troubles of other replicas
-	Gone      []inbox.Replica `json:"-"` // replicas of which nothing was heard for a while, and that did not say that they end
+	// replicas of which nothing was heard for a while, and that did not say that they end
+	Gone []inbox.Replica `json:"-"`
 }
 
 // Judge describes the state of each part in words, and lists the troubles.

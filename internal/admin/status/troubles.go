@@ -10,9 +10,9 @@ import (
 	"usher/internal/inbox"
 )
 
-// Trouble is something that waits for a person, or that hurts a customer. It is the only judgement in usher: what the line of a part, a
-// port or a receiver says comes from the troubles about it, so no line is green beside a red box. To add one: declare its Kind, and
-// add a func to checks.
+// Trouble is something that waits for a person, or that hurts a customer. It is the only judgement in usher:
+// what the line of a part, a port or a receiver says comes from the troubles about it, so no line is green
+// beside a red box. To add one: declare its Kind, and add a func to checks.
 type Trouble struct {
 	What string `json:"what"` // what is wrong
 	Kind
@@ -24,9 +24,11 @@ type Trouble struct {
 	Link     string    `json:"-"` // address of the page that shows more; empty for none
 
 	about  []Subject
-	turned bool      // it has been something else since Since: in the history it begins when it is noticed
-	which  string    // tells troubles of the same kind about the same subject apart
-	bare   string    // what messages and the history have instead of What: without what somebody else has written, or what only holds now
+	turned bool   // it has been something else since Since: in the history it begins when it is noticed
+	which  string // tells troubles of the same kind about the same subject apart
+	// what messages and the history have instead of What: without what somebody else has
+	// written, or what only holds now
+	bare   string
 	named  []string  // tenants that it is about, as inbox.ShowTenant writes them; none: it may concern any
 	others bool      // and others
 	over   time.Time // zero: it is not
@@ -48,7 +50,8 @@ func (r *Receiver) of(says string) Subject {
 	return Subject{"gate", r.Name, says}
 }
 
-// Kind is what all troubles of one kind have in common. Its words are fixed, because its alert, in deploy/prometheus, says the same.
+// Kind is what all troubles of one kind have in common. Its words are fixed, because its alert, in
+// deploy/prometheus, says the same.
 type Kind struct {
 	Name     string `json:"kind"`
 	Severity string `json:"severity"`        // Critical or Warning
@@ -105,7 +108,8 @@ func (t Trouble) naming(names []string, of int) Trouble {
 	return t
 }
 
-// quoting adds what somebody else has said. It is on the page, but no message and no history has it: it may repeat a payload.
+// quoting adds what somebody else has said. It is on the page, but no message and no history has it:
+// it may repeat a payload.
 func (t Trouble) quoting(who, words string) Trouble {
 	t.bare = t.What
 	t.What += quoted(who, words)
@@ -122,8 +126,8 @@ func (t Trouble) run(command string) Trouble {
 	return t
 }
 
-// checks find all troubles. Each looks at the facts, and returns the troubles that it finds, or none. They run in this order; of two
-// troubles of the same severity the first comes first.
+// checks find all troubles. Each looks at the facts, and returns the troubles that it finds, or none. They
+// run in this order; of two troubles of the same severity the first comes first.
 var checks = []func(s *Status, now time.Time) []Trouble{
 	storageTroubles,
 	receiverTroubles,
@@ -161,8 +165,8 @@ func (s *Status) troubles(now time.Time) []Trouble {
 	return all
 }
 
-// line returns the words of a line, which are those of all troubles about it, and its tone, which is that of the worst. Without a trouble
-// they are these.
+// line returns the words of a line, which are those of all troubles about it, and its tone, which is that of
+// the worst. Without a trouble they are these.
 func (s *Status) line(part, name, quiet, tone string) (string, string) {
 	var says []string
 	troubled := false
@@ -221,7 +225,8 @@ var unready = map[string]*Kind{
 	"entitlements": kind("entitlements-not-ready", Critical, "UsherDown", "Questions about what tenants may use are answered 503.", waitForReady).ofReplica(),
 }
 
-// Pauses are troubles: changes do not reach customers, and most of them somebody has to end. A banner on every page says the same.
+// Pauses are troubles: changes do not reach customers, and most of them somebody has to end. A banner on
+// every page says the same.
 func pauseTroubles(s *Status, _ time.Time) (all []Trouble) {
 	if s.Inbox == nil {
 		return nil

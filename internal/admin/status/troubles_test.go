@@ -248,7 +248,8 @@ func TestTroubles(t *testing.T) {
 	}
 }
 
-// The line of a receiver comes from its trouble. Without one it says that it takes webhooks only if it took the last one.
+// The line of a receiver comes from its trouble. Without one it says that it takes webhooks only
+// if it took the last one.
 func TestReceiverStates(t *testing.T) {
 	waits := func(f inbox.Figures) inbox.Figures {
 		f.Pending, f.Oldest = 2, time.Minute
@@ -328,8 +329,8 @@ func TestNamesAndAnswers(t *testing.T) {
 	}
 }
 
-// The command below a trouble is the first thing to type, and it works: without an inbox there is none that lists tenants. To dismiss
-// something is the last step.
+// The command below a trouble is the first thing to type, and it works: without an inbox there is none that
+// lists tenants. To dismiss something is the last step.
 func TestCommandsForWhatIsMissed(t *testing.T) {
 	missed := inbox.Missed{Tenants: 1, Unnamed: webhookgate.Unnamed{Count: 1}, Outages: []inbox.Outage{{From: night, To: night.Add(time.Hour)}}}
 	for name, tc := range map[string]struct {

@@ -126,7 +126,8 @@ func TestPageActs(t *testing.T) {
 	}
 }
 
-// invalidOnThePage: the overview leads to a webhook that is invalid, whose page has each fault beside its place; it is taken in there.
+// invalidOnThePage: the overview leads to a webhook that is invalid, whose page has each fault beside its
+// place; it is taken in there.
 func invalidOnThePage(t *testing.T, b *tab, w *watched) {
 	w.send(t, "quay-inc", 5)
 	b.open(w.admin + "/")

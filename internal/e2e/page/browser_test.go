@@ -37,8 +37,9 @@ var (
 		options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path),
 			chromedp.NoSandbox,                           // tests may run as root, where Chromium's does not work
 			chromedp.Flag("disable-dev-shm-usage", true), // containers have a small one
-			// What nobody sees here takes most of Chromium's time: an address bar's suggestions in each window, processes that
-			// wait for a next site, pages kept for a way back, trials and parts of its own that it loads or looks for.
+			// What nobody sees here takes most of Chromium's time: an address bar's suggestions in each
+			// window, processes that wait for a next site, pages kept for a way back, trials and parts of its
+			// own that it loads or looks for.
 			chromedp.Flag("disable-features", "Translate,WebUIOmniboxPopup,WebUIOmniboxAimPopup,WebUIOmniboxFullPopup,SpareRendererForSitePerProcess"),
 			chromedp.Flag("disable-back-forward-cache", true), chromedp.Flag("disable-gpu", true), chromedp.Flag("disable-field-trial-config", true),
 			chromedp.Flag("force-prefers-reduced-motion", true), // nor does the browser's own window move
@@ -54,7 +55,8 @@ var (
 	})
 )
 
-// tabs are those that no test has. A tab takes Chromium about a second of a core, and each more that is busy slows the others down.
+// tabs are those that no test has. A tab takes Chromium about a second of a core, and each more that is
+// busy slows the others down.
 var tabs = make(chan context.Context, 3)
 
 func init() {

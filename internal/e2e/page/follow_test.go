@@ -26,7 +26,8 @@ func TestPageInABrowser(t *testing.T) {
 	b.open(w.admin + "/")
 	b.until("all is well", `document.querySelector("#wrong").innerText.includes("All is well")`)
 	b.until("live", `document.querySelector(".follow.good")`)
-	// A page that is open all day costs a browser nothing between two looks at usher, also for somebody who likes motion.
+	// A page that is open all day costs a browser nothing between two looks at usher, also for
+	// somebody who likes motion.
 	motion := func(features ...*emulation.MediaFeature) {
 		b.do(chromedp.Func(func(ctx context.Context, _ *chromedp.Target) error {
 			_, err := chromedp.Call(ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: features})

@@ -133,7 +133,8 @@ func TestForeignPageOnALocalPort(t *testing.T) {
 			`fetch(A, {method: "POST", mode: "no-cors", body: Q}).then(r => r.text(), () => "failed")`,
 			`fetch(A+"?query={__typename}", {mode: "no-cors"}).then(r => r.text(), () => "failed")`,
 			`new Promise(done => { const i = new Image(); i.onload = () => done("loaded"); i.onerror = () => done("failed"); i.src = A+"?query={__typename}"; })`,
-			`navigator.sendBeacon(A, Q) ? "failed" : "failed"`, // there is no answer to it: what counts is that it gets nowhere
+			// there is no answer to it: what counts is that it gets nowhere
+			`navigator.sendBeacon(A, Q) ? "failed" : "failed"`,
 		} {
 			script = strings.NewReplacer("A+", fmt.Sprintf("%q+", local+"/graphql"), "A,", fmt.Sprintf("%q,", local+"/graphql"), "Q", "'"+testkit.Query+"'").Replace(script)
 			if got := await(b, script); got != "failed" {

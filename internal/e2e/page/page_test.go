@@ -153,7 +153,8 @@ func TestHeldUp(t *testing.T) {
 		post(t, w.gate, of("docs", tenant, 100))
 	}
 	testkit.Eventually(t, "told that the receiver is down", banner("critical", receiver+"takes nothing: nothing is delivered, "))
-	// Then nobody knows when one of its webhooks is tried next: usher tries one after the other to see whether it is back.
+	// Then nobody knows when one of its webhooks is tried next: usher tries one after the other
+	// to see whether it is back.
 	testkit.Eventually(t, "told what they wait for", func() bool {
 		_, page := get(t, w.admin+"/webhooks?search=acme&state=waiting")
 		return strings.Contains(page, "next try when the receiver is back")

@@ -15,8 +15,8 @@ import (
 	"usher/internal/testkit"
 )
 
-// TestScreenshot takes the README's, of the page while something is wrong: the receiver does not know one tenant, and takes
-// the webhooks of the others.
+// TestScreenshot takes the README's, of the page while something is wrong: the receiver does not know one
+// tenant, and takes the webhooks of the others.
 //
 //	USHER_SCREENSHOT=docs/screenshot.png go test -run TestScreenshot ./internal/e2e/page
 func TestScreenshot(t *testing.T) {

@@ -42,8 +42,8 @@ type Box struct {
 	words  string
 }
 
-// Open opens an inbox. Each of the receivers takes the platform of its name; main takes all that no other takes. Without
-// main the webhooks of other platforms are stored. None named: main.
+// Open opens an inbox. Each of the receivers takes the platform of its name; main takes all that no other
+// takes. Without main the webhooks of other platforms are stored. None named: main.
 func Open(t testing.TB, names ...string) *Box {
 	t.Helper()
 	b := &Box{t: t, status: http.StatusOK, Missed: webhookgate.NewMissed()}

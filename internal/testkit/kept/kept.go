@@ -1,4 +1,5 @@
-// Package kept keeps what tests make once, and many test binaries use: each package has one of its own, and "go test" runs them anew.
+// Package kept keeps what tests make once, and many test binaries use: each package has one of its own, and
+// "go test" runs them anew.
 package kept
 
 import (
@@ -9,8 +10,9 @@ import (
 	"path/filepath"
 )
 
-// Folder returns a folder with what fill has put into it, now or in an earlier run. It stays in the user's cache, as what Go has compiled
-// does, or else among the temporary files; so of must have all that the content depends on, and nobody may write there.
+// Folder returns a folder with what fill has put into it, now or in an earlier run. It stays in the user's
+// cache, as what Go has compiled does, or else among the temporary files; so of must have all that the
+// content depends on, and nobody may write there.
 func Folder(fill func(dir string) error, of ...any) (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil { // HOME is not set

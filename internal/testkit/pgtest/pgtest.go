@@ -1,5 +1,5 @@
-// Package pgtest has PostgreSQL servers for tests: one for each test binary, of which each test gets a schema of its own,
-// servers of one's own to break, and wires to them that break at a chosen byte or statement.
+// Package pgtest has PostgreSQL servers for tests: one for each test binary, of which each test gets a schema
+// of its own, servers of one's own to break, and wires to them that break at a chosen byte or statement.
 package pgtest
 
 import (
@@ -31,14 +31,14 @@ import (
 // patience is for what a server does by itself: start, stop, follow another one. A busy machine takes long.
 const patience = time.Minute
 
-// shared is the server of this test binary, for many tests at once. It goes when the binary ends. What a server does by itself, and with
-// a plan that seems long, takes a tenth of the time.
+// shared is the server of this test binary, for many tests at once. It goes when the binary ends. What a
+// server does by itself, and with a plan that seems long, takes a tenth of the time.
 var shared = sync.OnceValues(func() (*Server, error) {
 	return Run("max_connections=400", "autovacuum=off", "full_page_writes=off")
 })
 
-// Schema returns the address of a database, with the name of a schema that is this test's alone and does not exist yet. The
-// server is the test binary's, or that of USHER_TEST_POSTGRES if it is set.
+// Schema returns the address of a database, with the name of a schema that is this test's alone and does not
+// exist yet. The server is the test binary's, or that of USHER_TEST_POSTGRES if it is set.
 func Schema(t testing.TB) (dsn string) {
 	t.Helper()
 	given := os.Getenv("USHER_TEST_POSTGRES")
@@ -95,8 +95,9 @@ type Server struct {
 	paused  map[int]bool  // its processes that stand still
 }
 
-// New starts a server with nothing in it. The options are settings, such as "fsync=on", which is off otherwise: a
-// server that is killed does not need it, only a machine. Nor does it compile a query that seems long: that takes longer than all of a test.
+// New starts a server with nothing in it. The options are settings, such as "fsync=on", which is off
+// otherwise: a server that is killed does not need it, only a machine. Nor does it compile a query that seems
+// long: that takes longer than all of a test.
 func New(t testing.TB, options ...string) *Server {
 	t.Helper()
 	s := Prepare(t, options...)
@@ -134,8 +135,8 @@ func (s *Server) Remove() {
 	_ = s.guarded.Wait()
 }
 
-// initialize gives the server data with nothing in it, and starts it. A copy takes a tenth of what initdb takes. With a log in small segments
-// it is a third less to copy.
+// initialize gives the server data with nothing in it, and starts it. A copy takes a tenth of what initdb
+// takes. With a log in small segments it is a third less to copy.
 func (s *Server) initialize() error {
 	initdb := []string{"--pgdata=data", "--username=usher", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync", "--wal-segsize=1"}
 	program, err := os.Stat(filepath.Join(s.bin, "initdb"))
@@ -178,9 +179,10 @@ func create(options ...string) (s *Server, err error) {
 	if err := s.own(s.dir); err != nil {
 		return nil, err
 	}
-	// All processes of a server work in its data folder, what makes and what serves it in dir. They are found by the name of the
-	// folder, which somebody may have removed by then. The second round is for those that were just being made. A server that is killed
-	// leaves a piece of shared memory behind, whose number is in the seventh line of its file.
+	// All processes of a server work in its data folder, what makes and what serves it in dir. They are found
+	// by the name of the folder, which somebody may have removed by then. The second round is for those that
+	// were just being made. A server that is killed leaves a piece of shared memory behind, whose number is
+	// in the seventh line of its file.
 	s.guarded = s.command("sh", "-c", `read -r line
 if [ -d /proc/self ]; then
 	for round in 1 2; do
@@ -201,8 +203,8 @@ rm -rf "$PWD"`, "sh", s.bin)
 	return s, s.guarded.Start()
 }
 
-// freePort is below what the kernel gives to clients: somebody who tries to connect while the server is away could otherwise get
-// this very port, and talk to himself.
+// freePort is below what the kernel gives to clients: somebody who tries to connect while the server is away
+// could otherwise get this very port, and talk to himself.
 func freePort() int {
 	for {
 		port := 10_000 + rand.IntN(6_000) // others take theirs from 16,000 on
@@ -233,8 +235,8 @@ func programs() (bin string, err error) {
 	return filepath.Dir(path), nil
 }
 
-// command is a program of the server, or another one, in its folder and as its user. It has a session of its own, so that a Ctrl-C is
-// the tests' alone, and nothing of our output, which "go test" would wait for.
+// command is a program of the server, or another one, in its folder and as its user. It has a session of its
+// own, so that a Ctrl-C is the tests' alone, and nothing of our output, which "go test" would wait for.
 func (s *Server) command(program string, args ...string) *exec.Cmd {
 	if path, err := exec.LookPath(filepath.Join(s.bin, program)); err == nil {
 		program = path
@@ -321,7 +323,8 @@ func (s *Server) start() error {
 	return s.answers(s.local())
 }
 
-// answers waits until somebody answers there, also if it is a refusal: a server that was not made here does not know us.
+// answers waits until somebody answers there, also if it is a refusal: a server that was not
+// made here does not know us.
 func (s *Server) answers(dsn string) error {
 	return s.eventually(func() error {
 		_, err := execute(dsn, "")
@@ -346,8 +349,9 @@ func (s *Server) launch() *exec.Cmd {
 	return s.command("postgres", args...)
 }
 
-// Script is what Start runs from now on, as the server's user and in Dir, in the place of the server's own program. In the end it has
-// to be that program, on Port, with its data in the folder data and its socket in Dir.
+// Script is what Start runs from now on, as the server's user and in Dir, in the place of the
+// server's own program. In the end it has to be that program, on Port, with its data in the folder
+// data and its socket in Dir.
 func (s *Server) Script(env []string, program string, args ...string) {
 	s.script = func() *exec.Cmd {
 		cmd := s.command(program, args...)
@@ -364,7 +368,8 @@ func (s *Server) Run(t testing.TB, program string, args ...string) {
 	}
 }
 
-// Pooler starts PgBouncer in front of the server, in transaction mode, and returns the address of the server through it.
+// Pooler starts PgBouncer in front of the server, in transaction mode, and returns the address
+// of the server through it.
 func (s *Server) Pooler(t testing.TB) (dsn string) {
 	t.Helper()
 	bouncer, err := exec.LookPath("pgbouncer")
@@ -425,7 +430,8 @@ func (s *Server) Kill() {
 		signal(pid, os.Kill)
 	}
 	s.paused = nil
-	for left := s.processes(); len(left) > 0; left = s.processes() { // it does not start again while one of them still has its memory
+	// it does not start again while one of them still has its memory
+	for left := s.processes(); len(left) > 0; left = s.processes() {
 		for _, pid := range left { // also one that was just being made
 			signal(pid, os.Kill)
 		}
@@ -452,8 +458,8 @@ func (s *Server) Resume() {
 	s.paused = nil
 }
 
-// processes are those that work in its data folder. Only Linux tells them; elsewhere Kill kills the first one, which the
-// others notice.
+// processes are those that work in its data folder. Only Linux tells them; elsewhere Kill kills the first
+// one, which the others notice.
 func (s *Server) processes() (pids []int) {
 	folders, _ := filepath.Glob("/proc/[0-9]*/cwd")
 	for _, link := range folders {
@@ -499,7 +505,8 @@ func execute(dsn, sql string) (string, error) {
 	return "", nil
 }
 
-// Standby starts a server that follows this one. From here on this one confirms a transaction only when its standby has it, too.
+// Standby starts a server that follows this one. From here on this one confirms a transaction only when
+// its standby has it, too.
 func (s *Server) Standby(t testing.TB) *Server {
 	t.Helper()
 	standby := Prepare(t, s.options...)

@@ -191,7 +191,8 @@ func TestWire(t *testing.T) {
 		{"after COMMIT", func() <-chan struct{} { return w.Statement("COMMIT", 2, After) }, 2, "2"},
 		{"at once", func() <-chan struct{} { return w.Bytes(FromClient, 0) }, 1, "0"},
 		{"at a byte from the client", func() <-chan struct{} { return w.Bytes(FromClient, 30) }, 1, "0"},
-		{"at a byte from the server", func() <-chan struct{} { return w.Bytes(FromServer, 30) }, 1, "0"}, // in what prepares the statements
+		// in what prepares the statements
+		{"at a byte from the server", func() <-chan struct{} { return w.Bytes(FromServer, 30) }, 1, "0"},
 	} {
 		c := connect()
 		fired := tt.cut()

@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// Wire stands between clients and a server, and breaks where a test says. It reads their messages, so that it finds a statement
-// also where only the name of a prepared one is sent. It offers no TLS.
+// Wire stands between clients and a server, and breaks where a test says. It reads their messages, so that it
+// finds a statement also where only the name of a prepared one is sent. It offers no TLS.
 type Wire struct {
 	t        testing.TB
 	listener net.Listener
@@ -100,8 +100,8 @@ func (w *Wire) Through(dsn string) string {
 	return u.String()
 }
 
-// Bytes breaks the connection on which the n-th byte from that side passes, counted over all from now on. That byte is the
-// last one that arrives. What is returned is closed once it has happened.
+// Bytes breaks the connection on which the n-th byte from that side passes, counted over all from now on.
+// That byte is the last one that arrives. What is returned is closed once it has happened.
 func (w *Wire) Bytes(from Side, n int) <-chan struct{} {
 	return w.add(&cut{from: from, left: n})
 }
