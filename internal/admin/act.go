@@ -198,7 +198,8 @@ func readForm(r *http.Request) (url.Values, error) {
 		return readQuery(r.URL.RawQuery)
 	}
 	// A name that is not read, in another kind of body, would mean everything.
-	if kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); r.ContentLength != 0 && kind != "application/x-www-form-urlencoded" {
+	kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	if r.ContentLength != 0 && kind != "application/x-www-form-urlencoded" {
 		return nil, badRequest("the body must be a form (application/x-www-form-urlencoded); programs use /api/")
 	}
 	if err := r.ParseForm(); err != nil {
@@ -210,7 +211,8 @@ func readForm(r *http.Request) (url.Values, error) {
 // resolve finds what the call is about, and says it in words. It refuses unknown names: a pause with a typing
 // error would hold back nothing.
 func (h *Handler) resolve(c *call) (about string, err error) {
-	name, receiver := inbox.TenantName{Tenant: cmp.Or(c.given.Get("tenant"), c.given.Get("code"))}, c.given.Get("receiver")
+	name := inbox.TenantName{Tenant: cmp.Or(c.given.Get("tenant"), c.given.Get("code"))}
+	receiver := c.given.Get("receiver")
 	if c.given.Has("platform") {
 		name.Platform = new(c.given.Get("platform"))
 	}
@@ -250,7 +252,8 @@ func (h *Handler) knownReceiver(on inbox.Pause) error {
 	if h.cfg.Gate == nil || slices.Contains(names, on.Receiver) || h.pauseOn(on) != nil {
 		return nil
 	}
-	return &refusal{http.StatusNotFound, "unknown receiver " + on.Receiver + ": the receivers are " + strings.Join(names, ", ")}
+	return &refusal{http.StatusNotFound, "unknown receiver " + on.Receiver + ": the receivers are " +
+		strings.Join(names, ", ")}
 }
 
 // actOnTarget does an act to anything but webhooks.
@@ -293,7 +296,12 @@ func (h *Handler) askTarget(c *call) (any, error) {
 
 // confirm is the question of an act to something, with what it does to it.
 func (a *Act) confirm(to, what string) *confirmation {
-	return &confirmation{Question: a.Title() + " " + to + "?", Effect: strings.Replace(a.effect, "WHAT", what, 1), Button: a.Title(), Danger: a.Danger}
+	return &confirmation{
+		Question: a.Title() + " " + to + "?",
+		Effect:   strings.Replace(a.effect, "WHAT", what, 1),
+		Button:   a.Title(),
+		Danger:   a.Danger,
+	}
 }
 
 // asks reports whether the page asks before it is done.
@@ -341,7 +349,14 @@ func (h *Handler) offers(t target, kinds ...Target) (all []page.Offer) {
 		if !slices.Contains(kinds, a.On) || h.cfg.Inbox == nil && !a.NoInbox {
 			continue
 		}
-		o := page.Offer{Act: a.Name, Address: a.address(), Fields: fields(t.on), Means: a.Means, Quiet: a.Quiet, Danger: a.Danger}
+		o := page.Offer{
+			Act:     a.Name,
+			Address: a.address(),
+			Fields:  fields(t.on),
+			Means:   a.Means,
+			Quiet:   a.Quiet,
+			Danger:  a.Danger,
+		}
 		switch {
 		case a.On == OnWebhooks:
 			a.offerOnWebhooks(t, &o)

@@ -49,7 +49,7 @@ type Act struct {
 	// TENANT stands for the tenant), and what it says about the answer. An error comes after it.
 	Help     string
 	Question string
-	Says     func(answer []byte, run func(command string) string) (string, error)
+	Says     teller
 
 	// Found says in words what it would be done to, unless somebody names a tenant, and returns the parameter
 	// until, so that it is not done to what comes later. Nil: it is not known before.
@@ -157,9 +157,12 @@ func (a *Act) names() (all []string) {
 	return all
 }
 
-// says makes Act.Says of a func that gets the answer decoded.
-func says[T any](words func(answer T, run func(string) string) (string, error)) func([]byte, func(string) string) (string, error) {
-	return func(raw []byte, run func(string) string) (said string, err error) {
+// A teller is Act.Says.
+type teller func(answer []byte, run func(command string) string) (string, error)
+
+// says makes a teller of a func that gets the answer decoded.
+func says[T any](words func(answer T, run func(string) string) (string, error)) teller {
+	return func(raw []byte, run func(string) string) (string, error) {
 		var answer T
 		if err := json.Unmarshal(raw, &answer); err != nil {
 			return "", err
@@ -189,7 +192,9 @@ func init() {
 				none:   "None of these webhooks waits or is its tenant's latest.",
 				didAll: "usher redelivers them.",
 				Done:   "will be redelivered", NotDone: "not redelivered",
-				Instead: map[inbox.State]string{inbox.Invalid: "redeliver does not send invalid webhooks: use 'usher inbox accept ID'"},
+				Instead: map[inbox.State]string{
+					inbox.Invalid: "redeliver does not send invalid webhooks: use 'usher inbox accept ID'",
+				},
 			},
 			offer: func(h *Handler, on target, button *page.Offer) {
 				switch w := on.webhook; {
@@ -206,11 +211,19 @@ func init() {
 			effect: "The receiver gets WHAT now, with the same webhook-id. What else waits of the same tenant follows.",
 			Means:  "The receiver gets the tenant's latest webhook once more.",
 			did:    "You asked usher to redeliver it: see its state below.",
-			Help:   "deliver webhooks again. One that waits for its next try is tried now. If the tenant has a newer one, this needs --force",
+			Help: "deliver webhooks again. One that waits for its next try is tried now. " +
+				"If the tenant has a newer one, this needs --force",
 			doc: []string{
-				"POST /api/webhooks/ID/redeliver", "`{\"id\":\"ID\"}`: redelivered before those of its tenant that wait; one that waits is tried now. 409 with `latest` if the tenant has a newer snapshot: `?force=true` sends it anyway",
-				"GET /api/redeliver", "`{\"count\":n,\"first\":[\"ID\",…],\"older\":n,\"before\":\"…\"}`: what a filter chooses: see [Many at once](#many-at-once)",
-				"POST /api/redeliver", "`{\"webhooks\":[{\"id\":\"ID\"}]}`: `failed` says why not, `newer` which newer webhook needs `force=true`; `left` counts those not tried",
+				"POST /api/webhooks/ID/redeliver",
+				"`{\"id\":\"ID\"}`: redelivered before those of its tenant that wait; one that waits is " +
+					"tried now. 409 with `latest` if the tenant has a newer snapshot: " +
+					"`?force=true` sends it anyway",
+				"GET /api/redeliver",
+				"`{\"count\":n,\"first\":[\"ID\",…],\"older\":n,\"before\":\"…\"}`: what a filter chooses: " +
+					"see [Many at once](#many-at-once)",
+				"POST /api/redeliver",
+				"`{\"webhooks\":[{\"id\":\"ID\"}]}`: `failed` says why not, `newer` which newer webhook " +
+					"needs `force=true`; `left` counts those not tried",
 			},
 		},
 		{
@@ -228,22 +241,29 @@ func init() {
 				didAll: "They are discarded.",
 				Done:   "discarded", NotDone: "not discarded",
 			},
-			effect: "The receiver never gets WHAT: usher delivers the tenant's next webhook instead. What is discarded stays in the list, and you can still " +
-				"redeliver it. If it is invalid, usher no longer reports it as a problem, and you can no longer accept it. " +
+			effect: "The receiver never gets WHAT: usher delivers the tenant's next webhook instead. " +
+				"What is discarded stays in the list, and you can still redeliver it. " +
+				"If it is invalid, usher no longer reports it as a problem, and you can no longer accept it. " +
 				"What usher itself answers about the tenant does not change.",
 			Quiet: true, Danger: true,
 			did:  "It is discarded.",
 			Help: "never send webhooks that wait, are parked or are invalid; they stay in the list as discarded",
 			doc: []string{
-				"POST /api/webhooks/ID/discard", "`{\"id\":\"ID\"}`: never sent. 409 unless it waits, is parked or invalid",
+				"POST /api/webhooks/ID/discard",
+				"`{\"id\":\"ID\"}`: never sent. 409 unless it waits, is parked or invalid",
 				"GET /api/discard", "as for redeliver",
 				"POST /api/discard", "as for redeliver",
 			},
 		},
 		{
-			Name: "accept", On: OnWebhooks, Params: []Param{force, {Name: "unknown", Is: YesOrNo}}, Logged: "invalid webhooks accepted by hand",
+			Name:   "accept",
+			On:     OnWebhooks,
+			Params: []Param{force, {Name: "unknown", Is: YesOrNo}},
+			Logged: "invalid webhooks accepted by hand",
 			onWebhooks: &onWebhooks{
-				does: func(h *Handler, c *call, id int64) (int64, error) { return h.cfg.Inbox.Accept(id, c.is("force"), c.by) },
+				does: func(h *Handler, c *call, id int64) (int64, error) {
+					return h.cfg.Inbox.Accept(id, c.is("force"), c.by)
+				},
 				deny: func(w *Webhook) error {
 					switch {
 					case w.State != inbox.Invalid:
@@ -256,37 +276,60 @@ func init() {
 				agree: (*Handler).becomesUnknown,
 				Done:  "accepted: its new id is ID", NotDone: "not accepted",
 			},
-			effect: "usher stores WHAT as it is, as a new webhook with its own id. usher delivers it after the webhooks of the tenant that wait, " +
-				"and answers from it what the tenant may use.",
-			did:  "It is accepted, as a new webhook with its own id.",
-			Help: "take in webhooks that are invalid, as they are. If the tenant has a newer one, this needs --force. If usher would no longer know what the tenant may use, it asks first, unless --yes",
+			effect: "usher stores WHAT as it is, as a new webhook with its own id. " +
+				"usher delivers it after the webhooks of the tenant that wait, and answers from it " +
+				"what the tenant may use.",
+			did: "It is accepted, as a new webhook with its own id.",
+			Help: "take in webhooks that are invalid, as they are. If the tenant has a newer one, this needs " +
+				"--force. If usher would no longer know what the tenant may use, it asks first, unless --yes",
 			doc: []string{
-				"POST /api/webhooks/ID/accept", "`{\"id\":\"NEW\"}`: an invalid webhook is taken in under a new id. 409 if that is impossible; if the tenant has a newer snapshot, unless `?force=true`; if its features cannot be read, unless `?unknown=true`",
+				"POST /api/webhooks/ID/accept",
+				"`{\"id\":\"NEW\"}`: an invalid webhook is taken in under a new id. " +
+					"409 if that is impossible; if the tenant has a newer snapshot, unless `?force=true`; " +
+					"if its features cannot be read, unless `?unknown=true`",
 				"POST /api/accept", "as for redeliver, only with ids; `new` is the new id",
 			},
 		},
 		{
 			Name: "pause", On: OnDeliveries, Logged: "deliveries paused by hand", Level: slog.LevelWarn,
-			Params: []Param{ofTenant, ofReceiver, {Name: "for", Is: duration, Flag: true, Label: "For how long (such as 2h; empty: until somebody resumes)"}},
+			Params: []Param{
+				ofTenant,
+				ofReceiver,
+				{
+					Name: "for", Is: duration, Flag: true,
+					Label: "For how long (such as 2h; empty: until somebody resumes)",
+				},
+			},
 			do: func(h *Handler, c *call) (any, error) {
 				return h.cfg.Inbox.Pause(c.on, c.duration("for"), c.by)
 			},
-			effect: "usher begins no delivery until the pause ends, also after a restart, and on all replicas. Deliveries in progress may finish. " +
-				"Nothing is lost: senders still get 200, and webhooks wait in the inbox.",
+			effect: "usher begins no delivery until the pause ends, also after a restart, and on all " +
+				"replicas. Deliveries in progress may finish. Nothing is lost: senders still get 200, " +
+				"and webhooks wait in the inbox.",
 			offer: func(h *Handler, t target, button *page.Offer) {
 				if !h.delivers() || h.pauseOn(t.on) != nil || h.pauseOn(inbox.Pause{}) != nil {
 					button.Label = ""
 				}
 			},
 			Means: "Its webhooks wait until the pause ends.", Quiet: true,
-			Help: "stop all deliveries until 'resume', also after a restart; --for 2h: until then at the latest. --tenant T or --receiver R stops only those",
+			Help: "stop all deliveries until 'resume', also after a restart; --for 2h: until then at the " +
+				"latest. --tenant T or --receiver R stops only those",
 			Says: says(func(p inbox.Pause, run func(string) string) (string, error) {
 				return "paused: " + p.Words() + "; to resume: " + run("usher inbox resume"+p.Flag()), nil
 			}),
-			doc: []string{"POST /api/pause", "stops deliveries. Body: `{}` for all, `{\"tenant\":\"CODE\",\"platform\":\"CODE\"}` or `{\"receiver\":\"NAME\"}`; `\"for\":\"2h\"` ends it by itself. The answer adds `since` and `until`"},
+			doc: []string{
+				"POST /api/pause",
+				"stops deliveries. Body: `{}` for all, `{\"tenant\":\"CODE\",\"platform\":\"CODE\"}` or " +
+					"`{\"receiver\":\"NAME\"}`; `\"for\":\"2h\"` ends it by itself. " +
+					"The answer adds `since` and `until`",
+			},
 		},
 		{
-			Name: "resume", On: OnDeliveries, Params: []Param{ofTenant, ofReceiver}, Logged: "deliveries resumed by hand", Level: slog.LevelWarn,
+			Name:   "resume",
+			On:     OnDeliveries,
+			Params: []Param{ofTenant, ofReceiver},
+			Logged: "deliveries resumed by hand",
+			Level:  slog.LevelWarn,
 			do: func(h *Handler, c *call) (any, error) {
 				was, err := h.cfg.Inbox.Resume(c.on, c.by)
 				c.note("was_paused", was)
@@ -308,7 +351,10 @@ func init() {
 					return "", errors.New(what + ": not paused")
 				}
 			}),
-			doc: []string{"POST /api/resume", "the same body; the answer adds `was_paused`, and the pauses still in force"},
+			doc: []string{
+				"POST /api/resume",
+				"the same body; the answer adds `was_paused`, and the pauses still in force",
+			},
 		},
 		{
 			Name: "forget", On: OnTenant, NoInbox: true, Logged: "tenant forgotten by hand",
@@ -320,30 +366,44 @@ func init() {
 				c.note("remembered", n > 0)
 				return Forgotten{TenantRef{c.on.Platform, c.on.Tenant}, n}, err
 			},
-			effect: "usher forgets which webhook of the tenant the receiver has, and delivers the next one, even if the receiver already has that state. " +
-				"Use it when somebody changed the receiver's state without usher, then resend the webhook from the billing service's log. " +
+			effect: "usher forgets which webhook of the tenant the receiver has, and delivers the next one, " +
+				"even if the receiver already has that state. Use it when somebody changed the receiver's " +
+				"state without usher, then resend the webhook from the billing service's log. " +
 				"No webhook of the tenant counts as missed any more. Nothing is deleted here.",
 			Means: "usher delivers its next webhook, even if the receiver already has that state.", Quiet: true,
-			did:  "Forgotten: usher delivers the tenant's next webhook, even if the receiver already has that state.",
-			Help: "forget which webhook of a tenant the receiver has, so that the next one is delivered even if it is the same, and which were missed. Works without an inbox, too",
+			did: "Forgotten: usher delivers the tenant's next webhook, even if the receiver already has that state.",
+			Help: "forget which webhook of a tenant the receiver has, so that the next one is delivered even " +
+				"if it is the same, and which were missed. Works without an inbox, too",
 			Says: says(func(f Forgotten, _ func(string) string) (string, error) {
 				if f.Forgotten == 0 {
 					return f.written() + ": nothing to forget", nil
 				}
-				return f.written() + " forgotten: usher delivers its next webhook, even if the receiver already has it, and no webhook of it counts as missed any more", nil
+				return f.written() + " forgotten: usher delivers its next webhook, even if the receiver " +
+					"already has it, and no webhook of it counts as missed any more", nil
 			}),
-			doc: []string{"POST /api/forget", "`{\"platform\",\"tenant\",\"forgotten\":n}`: the tenant's next webhook is no duplicate. Body: `{\"tenant\":\"CODE\",\"platform\":\"CODE\"}`, without `platform` if the tenant is on one only. Works without an inbox"},
+			doc: []string{
+				"POST /api/forget",
+				"`{\"platform\",\"tenant\",\"forgotten\":n}`: the tenant's next webhook is no duplicate. " +
+					"Body: `{\"tenant\":\"CODE\",\"platform\":\"CODE\"}`, without `platform` if the tenant " +
+					"is on one only. Works without an inbox",
+			},
 		},
 		{
-			Name: "dismiss", On: OnInbox, NoInbox: true, Params: []Param{{Name: "until", Is: aTime}, ofTenant}, Logged: "dismissed by hand",
+			Name:    "dismiss",
+			On:      OnInbox,
+			NoInbox: true,
+			Params:  []Param{{Name: "until", Is: aTime}, ofTenant},
+			Logged:  "dismissed by hand",
 			do: func(h *Handler, c *call) (_ any, err error) {
 				var d Dismissed
 				switch until := c.time("until"); {
 				case c.on.Tenant != "" && h.cfg.Inbox == nil:
 					err = errNoInbox
 				case c.on.Tenant != "":
-					if d.Findings, err = h.cfg.Inbox.DismissFinding(c.on.Platform, c.on.Tenant, c.by); err == nil && d.Findings == 0 {
-						err = &refusal{http.StatusConflict, c.by.About + ": a reconcile has found nothing that is not dealt with"}
+					d.Findings, err = h.cfg.Inbox.DismissFinding(c.on.Platform, c.on.Tenant, c.by)
+					if err == nil && d.Findings == 0 {
+						err = &refusal{http.StatusConflict,
+							c.by.About + ": a reconcile has found nothing that is not dealt with"}
 					}
 				case h.cfg.Inbox != nil:
 					d.Outages, d.Webhooks, err = h.cfg.Inbox.Dismiss(until, c.by)
@@ -363,13 +423,16 @@ func init() {
 					question.Effect, question.Button = "There is nothing to dismiss.", ""
 					return nil
 				}
-				question.Effect = "usher then no longer shows this: " + strings.Join(found, "; ") + ". Tenants whose webhooks got a 5xx stay until these are sent again."
+				question.Effect = "usher then no longer shows this: " + strings.Join(found, "; ") +
+					". Tenants whose webhooks got a 5xx stay until these are sent again."
 				// what comes while somebody looks at it is not dismissed
 				question.Fields["until"] = until.Format(time.RFC3339Nano)
 				return nil
 			},
 			did: "Dismissed.", Question: "Is that dealt with?",
-			Help: "say that these are dealt with: outages, in which no gate was ready, and webhooks without a tenant that got a 5xx. It shows them, and asks first on a terminal, unless --yes. --tenant T: what a reconcile has found of a tenant",
+			Help: "say that these are dealt with: outages, in which no gate was ready, and webhooks without " +
+				"a tenant that got a 5xx. It shows them, and asks first on a terminal, unless --yes. " +
+				"--tenant T: what a reconcile has found of a tenant",
 			Says: says(func(d Dismissed, _ func(string) string) (string, error) {
 				if d.Findings > 0 {
 					return "dismissed: what a reconcile has found of the tenant", nil
@@ -377,9 +440,16 @@ func init() {
 				if d.Outages+d.Webhooks == 0 {
 					return "", errors.New("nothing was dismissed: more has come meanwhile; look again")
 				}
-				return fmt.Sprintf("dismissed: %s, and %s without a tenant", page.Plural(d.Outages, "outage", "outages"), page.Plural(d.Webhooks, "webhook", "webhooks")), nil
+				outages := page.Plural(d.Outages, "outage", "outages")
+				webhooks := page.Plural(d.Webhooks, "webhook", "webhooks")
+				return "dismissed: " + outages + ", and " + webhooks + " without a tenant", nil
 			}),
-			doc: []string{"POST /api/dismiss", "`{\"outages\":n,\"webhooks\":n,\"findings\":n}`: so many outages, and 5xx without a tenant, are dealt with. Body: `{\"until\":\"TIME\"}` limits it; `{\"tenant\":\"CODE\"}`: what a reconcile has found of it"},
+			doc: []string{
+				"POST /api/dismiss",
+				"`{\"outages\":n,\"webhooks\":n,\"findings\":n}`: so many outages, and 5xx without a tenant, " +
+					"are dealt with. Body: `{\"until\":\"TIME\"}` limits it; `{\"tenant\":\"CODE\"}`: " +
+					"what a reconcile has found of it",
+			},
 		},
 		{
 			Name: "erase", On: OnTenant, Logged: "tenant erased by hand", Level: slog.LevelWarn,
@@ -402,7 +472,11 @@ func init() {
 			Says: says(func(e Erased, _ func(string) string) (string, error) {
 				return e.written() + " erased: " + page.Plural(e.Webhooks, "webhook", "webhooks"), nil
 			}),
-			doc: []string{"POST /api/erase", "`{\"platform\",\"tenant\",\"webhooks\":n}`: the same, and deletes all webhooks of the tenant, and what it may use. 409 if something arrived meanwhile"},
+			doc: []string{
+				"POST /api/erase",
+				"`{\"platform\",\"tenant\",\"webhooks\":n}`: the same, and deletes all webhooks of the " +
+					"tenant, and what it may use. 409 if something arrived meanwhile",
+			},
 		},
 		{
 			Name: "notify", On: OnInbox, NoInbox: true, Logged: "test notification sent by hand",
@@ -418,28 +492,55 @@ func init() {
 			},
 			offer: func(_ *Handler, _ target, button *page.Offer) { button.Label = "Send a test message" },
 			Quiet: true, did: "The test message went out: the other side has accepted it.",
-			doc: []string{"POST /api/notify", "`{\"sent\":true}`: a test message to `USHER_NOTIFY_URL`. 409 says why it did not go out"},
+			doc: []string{
+				"POST /api/notify",
+				"`{\"sent\":true}`: a test message to `USHER_NOTIFY_URL`. 409 says why it did not go out",
+			},
 		},
 		{
-			Name: "export", Download: true, Logged: "inbox exported by hand", Level: slog.LevelWarn,
-			do:   (*Handler).export,
-			Help: "write the whole inbox as lines of JSON: usher inbox export > FILE",
-			doc:  []string{"POST /api/export", "[the whole inbox](operations.md#back-up-and-restore), as lines of JSON. Without a line `{\"end\":…}` it is not complete"},
+			Name:     "export",
+			Download: true,
+			Logged:   "inbox exported by hand",
+			Level:    slog.LevelWarn,
+			do:       (*Handler).export,
+			Help:     "write the whole inbox as lines of JSON: usher inbox export > FILE",
+			doc: []string{
+				"POST /api/export",
+				"[the whole inbox](operations.md#back-up-and-restore), as lines of JSON. " +
+					"Without a line `{\"end\":…}` it is not complete",
+			},
 		},
 		{
 			Name: "import", Upload: true, Logged: "inbox imported by hand", Level: slog.LevelWarn,
 			do:   (*Handler).imports,
 			Help: "read an export into an empty inbox (- for standard input). If a line is faulty nothing is imported",
 			Says: says(func(done inbox.Imported, _ func(string) string) (string, error) {
-				return fmt.Sprintf("imported %d webhook%s and %d snapshot%s", done.Webhooks, onlyIf(done.Webhooks != 1, "s"), done.Snapshots, onlyIf(done.Snapshots != 1, "s")), nil
+				webhooks := fmt.Sprintf("%d webhook%s", done.Webhooks, onlyIf(done.Webhooks != 1, "s"))
+				snapshots := fmt.Sprintf("%d snapshot%s", done.Snapshots, onlyIf(done.Snapshots != 1, "s"))
+				return "imported " + webhooks + " and " + snapshots, nil
 			}),
-			doc: []string{"POST /api/import", "`{\"webhooks\":n,\"snapshots\":n}`: reads an export into an empty inbox. 409 if it is not empty, or a line is faulty: then nothing is imported"},
+			doc: []string{
+				"POST /api/import",
+				"`{\"webhooks\":n,\"snapshots\":n}`: reads an export into an empty inbox. " +
+					"409 if it is not empty, or a line is faulty: then nothing is imported",
+			},
 		},
 		{
-			Name: "reconcile", Logged: "reconcile began", routes: reconcileRoutes,
+			Name:   "reconcile",
+			Logged: "reconcile began",
+			routes: reconcileRoutes,
 			doc: []string{
-				"POST /api/reconcile", "begins a run of `usher reconcile`. Body: `{\"about\":\"…\",\"as_of\":\"…\"}`. The answer stays open until the run's end; if it ends earlier, the run has failed. Its first line is `{\"run\",\"began\",\"known\":n}`: ask the billing service only after it",
-				"POST /api/reconcile?run=", "compares the lines of the body, and answers with lines: `{\"tenant\":{\"line\",\"platform\",\"tenant\",\"result\",\"changes\",…}}` for each that is not equal (`fault`: why a line cannot be compared), at the end `{\"ended\":{…}}` or `{\"error\"}`. `&failed=`: why the list cannot be trusted; `&partial=true`; `&last=true`: nothing will be taken in. With `&apply=deliver`, `store` or `none`: takes in these lines, and ends the run",
+				"POST /api/reconcile",
+				"begins a run of `usher reconcile`. Body: `{\"about\":\"…\",\"as_of\":\"…\"}`. " +
+					"The answer stays open until the run's end; if it ends earlier, the run has failed. " +
+					"Its first line is `{\"run\",\"began\",\"known\":n}`: ask the billing service only after it",
+				"POST /api/reconcile?run=",
+				"compares the lines of the body, and answers with lines: " +
+					"`{\"tenant\":{\"line\",\"platform\",\"tenant\",\"result\",\"changes\",…}}` for each " +
+					"that is not equal (`fault`: why a line cannot be compared), at the end " +
+					"`{\"ended\":{…}}` or `{\"error\"}`. `&failed=`: why the list cannot be trusted; " +
+					"`&partial=true`; `&last=true`: nothing will be taken in. " +
+					"With `&apply=deliver`, `store` or `none`: takes in these lines, and ends the run",
 			},
 		},
 	}
@@ -492,16 +593,19 @@ func (t TenantRef) written() string { return inbox.ShowTenant(t.Platform, t.Tena
 // askErase says how much would be deleted.
 func (h *Handler) askErase(c *call, question *confirmation) error {
 	all, open := 0, 0
-	err := h.cfg.Inbox.Each(c.Context(), inbox.Filter{Tenant: c.on.Tenant, Platform: &c.on.Platform}, false, func(w *inbox.Webhook) bool {
+	ofTenant := inbox.Filter{Tenant: c.on.Tenant, Platform: &c.on.Platform}
+	err := h.cfg.Inbox.Each(c.Context(), ofTenant, false, func(w *inbox.Webhook) bool {
 		if all++; !w.State.Finished() {
 			open++
 		}
 		return true
 	})
-	question.Effect = fmt.Sprintf("This deletes %s of this tenant, what it may use, and what usher remembers to recognise copies. It can't be undone. "+
-		"usher then answers that it does not know the tenant. Nothing changes in the receiver.", page.Plural(all, "webhook", "webhooks"))
+	question.Effect = fmt.Sprintf("This deletes %s of this tenant, what it may use, and what usher remembers "+
+		"to recognise copies. It can't be undone. usher then answers that it does not know the tenant. "+
+		"Nothing changes in the receiver.", page.Plural(all, "webhook", "webhooks"))
 	if open > 0 {
-		question.Warning = page.Plural(open, "webhook waits, is parked or is invalid: it is", "webhooks wait, are parked or are invalid: they are") + " never delivered."
+		question.Warning = page.Plural(open, "webhook waits, is parked or is invalid: it is",
+			"webhooks wait, are parked or are invalid: they are") + " never delivered."
 	}
 	return err
 }

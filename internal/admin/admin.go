@@ -91,16 +91,22 @@ func New(cfg Config) *Handler {
 	known.Status, known.Inbox, known.Log = h.status, cfg.Inbox, cfg.Log
 	known.Stopping = func() bool { return cfg.Health().Stopping }
 	h.recorder = history.New(known)
-	h.bounded = guard.Answers(guard.MaxAnswers, http.HandlerFunc(h.handle), func(w http.ResponseWriter, r *http.Request) {
-		h.refuse(w, r, http.StatusServiceUnavailable, "too many large answers are being made, or wait for their readers: ask again in a moment")
-	})
+	busy := func(w http.ResponseWriter, r *http.Request) {
+		h.refuse(w, r, http.StatusServiceUnavailable,
+			"too many large answers are being made, or wait for their readers: ask again in a moment")
+	}
+	h.bounded = guard.Answers(guard.MaxAnswers, http.HandlerFunc(h.handle), busy)
 	h.routes = []route{
 		{path: "/healthz", read: alive, probe: true},
 		{path: "/readyz", read: h.ready(status.Part{On: true}), probe: true},
 		{path: "/metrics", read: cfg.Metrics.ServeHTTP},
 
 		{path: "/", read: h.answer(h.overview)},
-		{path: "/webhooks", read: with(h, readSelection, h.webhooksPage), params: slices.Concat(listParams, []string{"did"})},
+		{
+			path:   "/webhooks",
+			read:   with(h, readSelection, h.webhooksPage),
+			params: slices.Concat(listParams, []string{"did"}),
+		},
 		{path: "/webhooks/{id}", read: h.answer(h.webhookPage)},
 		{path: "/webhooks/{id}/payload", read: h.download, file: true},
 		{path: "/tenants", read: h.answer(h.tenants), inbox: true},
@@ -110,7 +116,10 @@ func New(cfg Config) *Handler {
 
 		{path: "/api/status", read: h.answer(h.apiStatus), params: []string{"since"}},
 		{path: "/api/webhooks", read: with(h, readSelection, h.apiWebhooks), params: listParams},
-		{path: "/api/webhooks/{id}", read: h.answer(func(r *http.Request) (any, error) { return h.webhook(r.Context(), r.PathValue("id")) })},
+		{
+			path: "/api/webhooks/{id}",
+			read: h.answer(func(r *http.Request) (any, error) { return h.webhook(r.Context(), r.PathValue("id")) }),
+		},
 		{path: "/api/actions", read: h.answer(h.actions), params: []string{"before", "limit"}, inbox: true},
 		{path: "/api/tenant", read: h.few(h.answer(h.apiTenant)), params: []string{"code", "platform"}},
 		{path: "/api/history", read: h.answer(h.history), params: []string{"since", "until", "trouble"}, inbox: true},
@@ -172,7 +181,8 @@ func (to *route) checkQuery(rawQuery string) error {
 	}
 	for _, name := range slices.Sorted(maps.Keys(query)) {
 		if !slices.Contains(to.params, name) {
-			return badRequest("%s has no parameter %q; it has: %s", to.path, name, cmp.Or(strings.Join(to.params, ", "), "none"))
+			return badRequest("%s has no parameter %q; it has: %s",
+				to.path, name, cmp.Or(strings.Join(to.params, ", "), "none"))
 		}
 		if len(query[name]) > 1 {
 			return badRequest("%s is given twice: it should be given once", name)
@@ -216,10 +226,13 @@ func (h *Handler) handle(w http.ResponseWriter, r *http.Request) {
 		header.Set("Connection", "close")
 		h.refuse(w, r, http.StatusMethodNotAllowed, r.Method+" is not for this port")
 	case guarded && !h.cfg.Hosts.Allowed(r.Host):
-		h.refuse(w, r, http.StatusMisdirectedRequest, "this Host is not allowed: call the port by its address, or allow the name with USHER_ALLOWED_HOSTS")
+		h.refuse(w, r, http.StatusMisdirectedRequest,
+			"this Host is not allowed: call the port by its address, or allow the name with USHER_ALLOWED_HOSTS")
 	case guarded && !known:
 		header.Set("WWW-Authenticate", `Basic realm="usher", charset="UTF-8"`)
-		h.refuse(w, r, http.StatusUnauthorized, "the admin token is missing or wrong: send it as 'Authorization: Bearer TOKEN', or as the password of Basic auth")
+		h.refuse(w, r, http.StatusUnauthorized,
+			"the admin token is missing or wrong: send it as 'Authorization: Bearer TOKEN', or as the "+
+				"password of Basic auth")
 	case guarded && h.foreign(r, to):
 		// A browser that knows the password adds it to the requests of any page.
 		h.refuse(w, r, http.StatusForbidden, "a page of another origin can neither read nor act here")
@@ -268,10 +281,13 @@ var errNoInbox = &refusal{http.StatusNotFound, "this usher has no inbox: USHER_W
 // image or a script. That page could not read the answer, but it could see whether there is one. To follow a
 // link to a page of this port is allowed.
 func (h *Handler) foreign(r *http.Request, to *route) bool {
+	opened := r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.Header.Get("Sec-Fetch-Dest") == "document"
+	if opened && r.Method != http.MethodPost && (to == nil || !to.file) {
+		return false
+	}
 	asAction := *r // http.CrossOriginProtection allows every GET
 	asAction.Method = http.MethodPost
-	link := r.Method != http.MethodPost && (to == nil || !to.file) && r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.Header.Get("Sec-Fetch-Dest") == "document"
-	return !link && h.origin.Check(&asAction) != nil
+	return h.origin.Check(&asAction) != nil
 }
 
 // find returns the route of a request, or nil. It compares the path as it was sent: http.ServeMux would clean

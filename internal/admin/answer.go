@@ -62,7 +62,9 @@ func (h *Handler) answer(do func(*http.Request) (any, error)) http.HandlerFunc {
 				return
 			}
 			v.Version = h.cfg.Version
-			for _, p := range slices.SortedFunc(slices.Values(h.paused()), func(a, b inbox.Pause) int { return a.Since.Compare(b.Since) }) {
+			paused := slices.Clone(h.paused())
+			slices.SortFunc(paused, func(a, b inbox.Pause) int { return a.Since.Compare(b.Since) })
+			for _, p := range paused {
 				v.Paused = append(v.Paused, page.Paused{Pause: p, Offers: h.offers(target{on: p}, OnDeliveries)})
 			}
 			if v.Live {
@@ -171,7 +173,9 @@ func (s *spill) Write(p []byte) (int, error) {
 }
 
 // with makes a handler that first reads its input from the request.
-func with[T any](h *Handler, read func(*http.Request) (T, error), do func(*http.Request, T) (any, error)) http.HandlerFunc {
+func with[T any](
+	h *Handler, read func(*http.Request) (T, error), do func(*http.Request, T) (any, error),
+) http.HandlerFunc {
 	return h.answer(func(r *http.Request) (any, error) {
 		input, err := read(r)
 		if err != nil {
@@ -241,7 +245,10 @@ func (h *Handler) fail(w http.ResponseWriter, r *http.Request, err error) {
 		return
 	}
 	if overwrite, ok := errors.AsType[*inbox.OverwriteError](err); ok {
-		h.writeProblem(w, r, http.StatusConflict, Problem{Error: err.Error(), Latest: new(newWebhook(overwrite.Latest))})
+		h.writeProblem(w, r, http.StatusConflict, Problem{
+			Error:  err.Error(),
+			Latest: new(newWebhook(overwrite.Latest)),
+		})
 		return
 	}
 	if unknown, ok := errors.AsType[*unknownError](err); ok {

@@ -71,7 +71,13 @@ func (d *Decisions) Add(o webhookgate.Outcome) {
 		return
 	}
 	e := new(decision)
-	e.Webhook = Webhook{Received: o.At, Decision: o.Decision, Status: o.Status, Why: text.Clip(o.Why, maxText), Tries: o.Tries}
+	e.Webhook = Webhook{
+		Received: o.At,
+		Decision: o.Decision,
+		Status:   o.Status,
+		Why:      text.Clip(o.Why, maxText),
+		Tries:    o.Tries,
+	}
 	e.Original = o.DuplicateOf
 	faults := o.Faults
 	if o.Invalid != nil {
@@ -94,7 +100,10 @@ func (d *Decisions) Add(o webhookgate.Outcome) {
 		w, whole = &o.Invalid.Webhook, !o.Invalid.Cut
 	}
 	if e.stranger = w == nil; !e.stranger {
-		e.UUID, e.Type, e.Platform, e.Tenant = w.ID, text.Clip(w.Type, maxText), text.Clip(w.Lane.Platform, maxText), text.Clip(w.Lane.Tenant, maxText)
+		e.UUID = w.ID
+		e.Type = text.Clip(w.Type, maxText)
+		e.Platform = text.Clip(w.Lane.Platform, maxText)
+		e.Tenant = text.Clip(w.Lane.Tenant, maxText)
 		// A duplicate changes nothing, and its payload is that of its original.
 		e.snapshot = d.payloads && o.DuplicateOf == "" && w.Snapshot && o.Invalid == nil
 		if d.payloads && o.DuplicateOf == "" && len(w.Body) <= maxPayload && whole {
@@ -216,10 +225,13 @@ func (d *Decisions) get(seq int64) *decision {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if i, ok := slices.BinarySearchFunc(d.all, seq, func(e *decision, seq int64) int { return cmp.Compare(e.seq, seq) }); ok {
-		return d.all[i]
+	i, found := slices.BinarySearchFunc(d.all, seq, func(e *decision, seq int64) int {
+		return cmp.Compare(e.seq, seq)
+	})
+	if !found {
+		return nil
 	}
-	return nil
+	return d.all[i]
 }
 
 // neighbours returns the ids of the decisions about a tenant before and after this one.

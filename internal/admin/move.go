@@ -71,7 +71,8 @@ func (s *stream) Read(p []byte) (int, error) {
 	return n, err
 }
 
-const tooSlow = "the file arrives too slowly, and all webhooks wait for the import meanwhile, so nothing was imported: save it on a machine near usher first"
+const tooSlow = "the file arrives too slowly, and all webhooks wait for the import meanwhile, so nothing was " +
+	"imported: save it on a machine near usher first"
 
 // imports is POST /api/import. Its body has no limit: it is passed around that of h.answer.
 func (h *Handler) imports(c *call) (any, error) {

@@ -62,8 +62,14 @@ func (s selection) wholePlatform() bool {
 // filter returns the selection for the inbox, from its cursor on.
 func (s selection) filter() inbox.Filter {
 	return inbox.Filter{
-		State: inbox.State(s.Outcome), Tenant: s.tenant.Tenant, Platform: s.tenant.Platform, Since: s.Since, Until: s.Until,
-		Search: s.Search, Limit: s.limit, Before: s.before.inbox,
+		State:    inbox.State(s.Outcome),
+		Tenant:   s.tenant.Tenant,
+		Platform: s.tenant.Platform,
+		Since:    s.Since,
+		Until:    s.Until,
+		Search:   s.Search,
+		Limit:    s.limit,
+		Before:   s.before.inbox,
 	}
 }
 
@@ -84,8 +90,11 @@ func readSelection(r *http.Request) (s selection, err error) {
 		return s, err
 	}
 	s = selection{
-		Tenant: strings.TrimSpace(query.Get("tenant")), Outcome: query.Get("state"), Search: strings.TrimSpace(query.Get("search")),
-		inboxOnly: query.Get("inbox") == "true", limit: pageSize,
+		Tenant:    strings.TrimSpace(query.Get("tenant")),
+		Outcome:   query.Get("state"),
+		Search:    strings.TrimSpace(query.Get("search")),
+		inboxOnly: query.Get("inbox") == "true",
+		limit:     pageSize,
 	}
 	if s.Outcome != "" && !slices.Contains(inboxOutcomes, s.Outcome) {
 		return s, badRequest("there is no state %q: it should be %s", s.Outcome, strings.Join(inboxOutcomes, ", "))
@@ -163,7 +172,11 @@ func formatTime(t time.Time) string {
 func (s selection) Query() url.Values {
 	v := make(url.Values)
 	for name, value := range map[string]string{
-		"tenant": s.Tenant, "state": s.Outcome, "search": s.Search, "since": formatTime(s.Since), "until": formatTime(s.Until),
+		"tenant": s.Tenant,
+		"state":  s.Outcome,
+		"search": s.Search,
+		"since":  formatTime(s.Since),
+		"until":  formatTime(s.Until),
 	} {
 		if value != "" {
 			v.Set(name, value)

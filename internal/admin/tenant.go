@@ -68,7 +68,13 @@ func (h *Handler) tenant(ctx context.Context, platform, code string) (*Tenant, e
 	t.MayUse, t.NotKnown = h.mayUse(ctx, platform, code)
 	err := h.addInbox(ctx, t)
 	if trouble := h.inboxTrouble(err); err != nil && trouble != nil && t.MayUse != nil {
-		return &Tenant{Platform: platform, Code: code, MayUse: t.MayUse, Snapshots: []Webhook{}, Unread: trouble.Error()}, nil
+		return &Tenant{
+			Platform:  platform,
+			Code:      code,
+			MayUse:    t.MayUse,
+			Snapshots: []Webhook{},
+			Unread:    trouble.Error(),
+		}, nil
 	}
 	return t, err
 }
@@ -102,21 +108,30 @@ func (h *Handler) addInbox(ctx context.Context, t *Tenant) error {
 	t.Elsewhere = slices.DeleteFunc(others, func(p string) bool { return p == platform })
 	t.Ambiguous = h.ambiguous(ctx, platform, code)
 	// With an inbox, the gate's decisions have only what changed nothing: duplicates, and what could not be stored.
-	s := selection{tenant: inbox.TenantName{Tenant: code, Platform: &platform}, limit: maxTimeline + 1, inboxOnly: h.cfg.Inbox != nil}
+	s := selection{
+		tenant:    inbox.TenantName{Tenant: code, Platform: &platform},
+		limit:     maxTimeline + 1,
+		inboxOnly: h.cfg.Inbox != nil,
+	}
 	for more := true; more && len(t.Snapshots) <= maxTimeline; {
 		list, err := h.webhooks(ctx, s)
 		if err != nil {
 			return err
 		}
-		t.Snapshots = append(t.Snapshots, slices.DeleteFunc(list.Webhooks, func(w Webhook) bool { return w.Decision == "duplicate" })...)
+		for _, w := range list.Webhooks {
+			if w.Decision != "duplicate" {
+				t.Snapshots = append(t.Snapshots, w)
+			}
+		}
 		s.before, more = list.next, list.Next != ""
 	}
 	if t.More = len(t.Snapshots) > maxTimeline; t.More {
 		t.Snapshots = t.Snapshots[:maxTimeline]
 	}
 	if h.cfg.Inbox == nil { // addReceipt found none; the gate's last decisions have it
-		if i := slices.IndexFunc(t.Snapshots, func(w Webhook) bool { return w.Decision != "failed" }); i >= 0 && t.Snapshots[i].Decision == "rejected" {
-			t.Invalid = &t.Snapshots[i]
+		last := slices.IndexFunc(t.Snapshots, func(w Webhook) bool { return w.Decision != "failed" })
+		if last >= 0 && t.Snapshots[last].Decision == "rejected" {
+			t.Invalid = &t.Snapshots[last]
 		}
 	}
 	switch {
@@ -126,7 +141,9 @@ func (h *Handler) addInbox(ctx context.Context, t *Tenant) error {
 		return h.unknownTenant(ctx, inbox.TenantName{Platform: &platform, Tenant: code})
 	}
 	// Snapshots also has webhooks of other types, and rejected ones. They do not say what a tenant may use.
-	i := slices.IndexFunc(t.Snapshots, func(w Webhook) bool { return w.Type == content.TenantProvisioningChange && w.Decision != "rejected" })
+	i := slices.IndexFunc(t.Snapshots, func(w Webhook) bool {
+		return w.Type == content.TenantProvisioningChange && w.Decision != "rejected"
+	})
 	if i < 0 {
 		return nil
 	}
@@ -157,7 +174,8 @@ func (h *Handler) findTenant(ctx context.Context, name inbox.TenantName) (t Tena
 	for _, p := range platforms {
 		names = append(names, text.Quote(inbox.ShowTenant(p, name.Tenant)))
 	}
-	return t, false, &refusal{http.StatusConflict, "several tenants have this code: write " + strings.Join(names, " or ")}
+	return t, false, &refusal{http.StatusConflict,
+		"several tenants have this code: write " + strings.Join(names, " or ")}
 }
 
 // platformsOf returns the platforms that have a tenant with this code, in order.
@@ -244,8 +262,10 @@ func (h *Handler) ambiguous(ctx context.Context, platform, code string) *Ambiguo
 		}
 	}
 	return &Ambiguous{ // no command that is ready to use: nobody but the reader knows which one is the mistake
-		Why: "Another tenant has this code, on " + page.FirstFew(where) + ": questions that name no platform are answered 409 AMBIGUOUS",
-		Do: "Name the platform in your questions (platform=" + url.QueryEscape(platform) + "). If one of the tenants is a mistake, such as a webhook whose platform was null, erase that one: " +
+		Why: "Another tenant has this code, on " + page.FirstFew(where) +
+			": questions that name no platform are answered 409 AMBIGUOUS",
+		Do: "Name the platform in your questions (platform=" + url.QueryEscape(platform) +
+			"). If one of the tenants is a mistake, such as a webhook whose platform was null, erase that one: " +
 			"'usher inbox erase TENANT'. They are " + page.FirstFew(names) + ".",
 	}
 }
@@ -361,7 +381,8 @@ func (h *Handler) tenantPage(r *http.Request) (any, error) {
 		return nil, err
 	}
 	p := &tenantPage{Tenant: t, Taken: true, HasInbox: h.cfg.Inbox != nil}
-	p.Offers = h.offers(target{on: inbox.Pause{Platform: t.Platform, Tenant: t.Code}, webhook: t.Latest}, OnWebhooks, OnDeliveries, OnTenant)
+	its := inbox.Pause{Platform: t.Platform, Tenant: t.Code}
+	p.Offers = h.offers(target{on: its, webhook: t.Latest}, OnWebhooks, OnDeliveries, OnTenant)
 	p.ToInvalid = h.offers(target{webhook: t.Invalid}, OnWebhooks)
 	p.Pause = status.PausedBy(h.paused(), h.cfg.Receivers, t.Platform, t.Code, "")
 	if t.Latest != nil {
@@ -403,14 +424,23 @@ func (l *TenantList) Older() string { return "/tenants?" + l.Next }
 func (h *Handler) tenants(r *http.Request) (any, error) {
 	query := r.URL.Query()
 	// [] and not null
-	l := &TenantList{Search: strings.TrimSpace(query.Get("search")), Troubled: []*inbox.Tenant{}, Tenants: []*inbox.Tenant{}}
+	l := &TenantList{
+		Search:   strings.TrimSpace(query.Get("search")),
+		Troubled: []*inbox.Tenant{},
+		Tenants:  []*inbox.Tenant{},
+	}
 	f := inbox.TenantFilter{Search: l.Search, Limit: pageSize + 1}
 	if query.Has("after") {
 		f.After = &inbox.Tenant{Platform: query.Get("platform"), Tenant: query.Get("after")}
 	} else {
 		ctx, cancel := h.patience(r.Context())
 		defer cancel()
-		troubled, err := h.cfg.Inbox.Tenants(ctx, inbox.TenantFilter{Search: l.Search, Troubled: true, Unknown: h.cfg.EntitlementsPort != nil, Limit: pageSize})
+		troubled, err := h.cfg.Inbox.Tenants(ctx, inbox.TenantFilter{
+			Search:   l.Search,
+			Troubled: true,
+			Unknown:  h.cfg.EntitlementsPort != nil,
+			Limit:    pageSize,
+		})
 		l.Troubled = append(l.Troubled, troubled...)
 		l.Unread, err = h.unread(err, len(troubled))
 		if err != nil {
@@ -521,7 +551,8 @@ func (h *Handler) addReceipt(ctx context.Context, t *Tenant) error {
 	if h.cfg.Inbox == nil {
 		return nil
 	}
-	err := h.cfg.Inbox.Each(ctx, inbox.Filter{State: inbox.Invalid, Tenant: t.Code, Platform: &t.Platform, Limit: 1}, true, func(w *inbox.Webhook) bool {
+	invalid := inbox.Filter{State: inbox.Invalid, Tenant: t.Code, Platform: &t.Platform, Limit: 1}
+	err := h.cfg.Inbox.Each(ctx, invalid, true, func(w *inbox.Webhook) bool {
 		t.Invalid = new(h.withDenial(w))
 		return false
 	})
@@ -553,13 +584,16 @@ func (h *Handler) addReceipt(ctx context.Context, t *Tenant) error {
 		}
 	case r.Taken && d.Changed.Before(h.cfg.Inbox.Opened()): // an older copy of the inbox may have been restored since
 		r.Why = receiver + " took it before usher opened this inbox"
-		r.Do = "If the inbox is a restored backup, the receiver may have a newer one: compare with the billing service ('usher help reconcile' says how)."
+		r.Do = "If the inbox is a restored backup, the receiver may have a newer one: compare with the " +
+			"billing service ('usher help reconcile' says how)."
 	case r.Taken:
 		r.Why = receiver + " has it"
 	case d.State == inbox.Parked:
 		r.Why, r.Do, r.Run = receiver+" did not accept it: "+answer, "Fix the receiver, then redeliver it.", again
 	case !d.waits():
-		r.Why, r.Do, r.Run = cmp.Or(d.Why, "It was "+string(d.State)), "If the receiver should have it, redeliver it.", again
+		r.Why = cmp.Or(d.Why, "It was "+string(d.State))
+		r.Do = "If the receiver should have it, redeliver it."
+		r.Run = again
 	case d.Paused:
 		p := status.PausedBy(h.paused(), h.cfg.Receivers, t.Platform, t.Code, d.Receiver)
 		r.Why, r.Do, r.Run = "Deliveries are paused ("+p.Words()+")", "Resume them.", "usher inbox resume"+p.Flag()
@@ -568,7 +602,9 @@ func (h *Handler) addReceipt(ctx context.Context, t *Tenant) error {
 	case d.HeldUp != nil && d.HeldUp.Down:
 		r.Why, r.Do = receiver+" is down: "+d.HeldUp.Answer, "Fix the receiver. usher then delivers by itself."
 	case d.HeldUp != nil:
-		r.Why, r.Do, r.Run = receiver+" does not take webhook "+d.HeldUp.Webhook+", which goes first: "+d.HeldUp.Answer, "Fix the receiver. usher tries again by itself. To try it now, redeliver it.", "usher inbox redeliver "+d.HeldUp.Webhook
+		r.Why = receiver + " does not take webhook " + d.HeldUp.Webhook + ", which goes first: " + d.HeldUp.Answer
+		r.Do = "Fix the receiver. usher tries again by itself. To try it now, redeliver it."
+		r.Run = "usher inbox redeliver " + d.HeldUp.Webhook
 		if d.HeldUp.Webhook == d.ID {
 			r.Why = receiver + " does not take it: " + d.HeldUp.Answer
 		}
@@ -605,17 +641,20 @@ func (h *Handler) mayUse(ctx context.Context, platform, code string) (*MayUse, s
 	if err != nil {
 		return nil, err.Error()
 	}
-	feature := ""
-	if i := slices.IndexFunc(a.Snapshot.Features, func(f snapshot.Feature) bool { return len(f.Code) < maxText && typable(f.Code) }); i >= 0 {
-		feature = a.Snapshot.Features[i].Code
-	}
 	features := a.Snapshot.Features
+	example := ""
+	for _, f := range features {
+		if len(f.Code) < maxText && typable(f.Code) {
+			example = f.Code
+			break
+		}
+	}
 	if features == nil {
 		features = []snapshot.Feature{} // never null
 	}
 	return &MayUse{
 		Known: a.Snapshot.Known, Features: features,
-		AsOf: a.Received, Webhook: a.Webhook, ID: a.Seq, Ask: h.askLines(platform, code, feature), Stale: a.Stale,
+		AsOf: a.Received, Webhook: a.Webhook, ID: a.Seq, Ask: h.askLines(platform, code, example), Stale: a.Stale,
 	}, ""
 }
 

@@ -52,9 +52,14 @@ func (a *Act) offerOnWebhooks(t target, button *page.Offer) {
 	switch w := t.webhook; {
 	case w != nil && w.InInbox() && a.deny(w) == nil:
 		button.Label, button.Address, button.Fields = a.Title()+"…", "/webhooks/"+w.ID+"/"+a.Name, nil
-	case t.all != nil && a.ByFilter() && (t.all.Outcome == "" || a.deny(&Webhook{State: inbox.State(t.all.Outcome)}) == nil):
+	case t.all != nil && a.ByFilter() && a.mayDo(t.all.Outcome):
 		button.Label, button.Address = a.Title()+" all of these…", "/"+a.Name+"?"+t.all.Query().Encode()
 	}
+}
+
+// mayDo reports whether it can be done to webhooks in a state; empty: to those in some state.
+func (a *Act) mayDo(outcome string) bool {
+	return outcome == "" || a.deny(&Webhook{State: inbox.State(outcome)}) == nil
 }
 
 // The answers of the API to acts on webhooks. Package command decodes them.
@@ -239,7 +244,8 @@ func (h *Handler) actOnPage(c *call, about string, ids []int64, s selection) (an
 	})
 	if failed := len(why); failed > 0 {
 		done := page.Plural(len(ids)-failed-left, "webhook", "webhooks")
-		return nil, &refusal{http.StatusConflict, fmt.Sprintf("%s done, %d not: %s", done, failed+left, page.FirstFew(why))}
+		not := fmt.Sprintf("%d not: %s", failed+left, page.FirstFew(why))
+		return nil, &refusal{http.StatusConflict, done + " done, " + not}
 	}
 	query := url.Values{"did": {c.act.Name + "-all"}}
 	if len(ids) == 0 {
@@ -316,7 +322,9 @@ func (h *Handler) choose(c *call, s selection) (all chosen, err error) {
 		}
 	}
 	// [] and not null
-	all.Count, all.First, all.Before = len(all.ids), append([]string{}, named(all.ids[:min(len(all.ids), 10)])...), s.before.String()
+	all.Count = len(all.ids)
+	all.First = append([]string{}, named(all.ids[:min(len(all.ids), 10)])...)
+	all.Before = s.before.String()
 	return all, nil
 }
 
@@ -374,7 +382,9 @@ func (h *Handler) askOne(c *call) (any, error) {
 	question := c.act.confirmOne(&d.Webhook)
 	if c.act.agree != nil {
 		if err := c.act.agree(h, c.Context(), n); err != nil {
-			question.Warning, question.Danger, question.Fields = err.Error()+".", true, map[string]string{"unknown": "true"}
+			question.Warning = err.Error() + "."
+			question.Danger = true
+			question.Fields = map[string]string{"unknown": "true"}
 		}
 	}
 	return question, nil
@@ -418,12 +428,16 @@ func (h *Handler) askMany(c *call) (any, error) {
 	query.Set("before", all.Before)
 	question.Action = "/" + c.act.Name + "?" + query.Encode()
 	if all.Older > 0 {
-		question.Warning = page.Plural(all.Older, "older one is", "older ones are") + " left out: the same tenants have newer ones, which they would undo."
+		question.Warning = page.Plural(all.Older, "older one is", "older ones are") +
+			" left out: the same tenants have newer ones, which they would undo."
 		query.Set("force", "true")
-		question.Other, question.OtherButton = "/"+c.act.Name+"?"+query.Encode(), c.act.Title()+" the older ones, too…"
+		question.Other = "/" + c.act.Name + "?" + query.Encode()
+		question.OtherButton = c.act.Title() + " the older ones, too…"
 	}
 	if c.is("force") {
-		question.Fields, question.Danger, question.Warning = map[string]string{"force": "true"}, true, "Older snapshots among them may undo newer ones."
+		question.Fields = map[string]string{"force": "true"}
+		question.Danger = true
+		question.Warning = "Older snapshots among them may undo newer ones."
 	}
 	return question, nil
 }
@@ -432,7 +446,8 @@ func (a *Act) confirmMany(all *Chosen) *confirmation {
 	if all.Count == 0 {
 		return &confirmation{Question: "There is nothing to " + a.Name, Effect: a.none}
 	}
-	which := onlyIf(all.Count == 1, "webhook ") + onlyIf(all.Count > 1, "webhooks ") + page.FirstOf(all.First, all.Count)
+	which := onlyIf(all.Count == 1, "webhook ") + onlyIf(all.Count > 1, "webhooks ") +
+		page.FirstOf(all.First, all.Count)
 	return a.confirm(page.Plural(all.Count, "webhook", "webhooks"), which)
 }
 
@@ -440,7 +455,8 @@ func (a *Act) confirmMany(all *Chosen) *confirmation {
 type unknownError struct{ tenant string }
 
 func (e *unknownError) Error() string {
-	return "its features can't be read: usher would no longer know what " + e.tenant + " may use, and answer questions about it with 404"
+	return "its features can't be read: usher would no longer know what " + e.tenant +
+		" may use, and answer questions about it with 404"
 }
 
 // becomesUnknown returns an *unknownError if to accept a webhook makes usher's answers about its tenant

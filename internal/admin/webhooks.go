@@ -45,7 +45,9 @@ type Webhook struct {
 	Source   string      `json:"source,omitempty"`   // reconcile: usher made it from what the billing service said
 
 	// Only while it waits:
-	Next time.Time `json:"next,omitzero"` // when usher tries it next; while it is paused, the end of the pause, if it has one
+	//
+	// when usher tries it next; while it is paused, the end of the pause, if it has one
+	Next time.Time `json:"next,omitzero"`
 	// id of the tenant's webhook that failed, and that must go first
 	HeldBy string `json:"held_by,omitempty"`
 	// if it is the one that failed: how many webhooks wait behind it
@@ -60,8 +62,10 @@ type Webhook struct {
 	HeldUp *status.HeldUp `json:"-"` // the webhook that holds up the tenant's queue, or nil
 
 	// Not in lists of more than 500:
-	Changes []string `json:"changes,omitempty"` // in words, compared with what the receiver took before; if it is invalid: what it would have changed
-	First   bool     `json:"first,omitempty"`   // usher knows of nothing that the receiver took before
+	//
+	// in words, compared with what the receiver took before; if it is invalid: what it would have changed
+	Changes []string `json:"changes,omitempty"`
+	First   bool     `json:"first,omitempty"` // usher knows of nothing that the receiver took before
 }
 
 // Outcome returns the state in the inbox, or the decision of the gate.
@@ -390,8 +394,15 @@ func (h *Handler) withoutContent(ctx context.Context, id string) (*WebhookDetail
 	}
 	list := []Webhook{h.withDenial(item)}
 	h.whyWaiting(list)
-	d := &WebhookDetail{Webhook: list[0], Counted: item.Counted, Tried: item.Tried, Faults: shownFaults(item.Faults, content.MaxFaults),
-		raw: item.Body, former: previousBody(item), sent: item.Header}
+	d := &WebhookDetail{
+		Webhook: list[0],
+		Counted: item.Counted,
+		Tried:   item.Tried,
+		Faults:  shownFaults(item.Faults, content.MaxFaults),
+		raw:     item.Body,
+		former:  previousBody(item),
+		sent:    item.Header,
+	}
 	var taken int64
 	if item.Previous != nil {
 		taken = item.Previous.ID
@@ -417,7 +428,8 @@ func shownFaults(faults []content.Fault, most int) []content.Fault {
 func (h *Handler) decision(seq int64) (*WebhookDetail, error) {
 	e := h.cfg.Decisions.get(seq)
 	if e == nil {
-		return nil, &refusal{http.StatusNotFound, "usher no longer remembers this decision: it remembers the last 1,000"}
+		return nil, &refusal{http.StatusNotFound,
+			"usher no longer remembers this decision: it remembers the last 1,000"}
 	}
 	d := e.WebhookDetail
 	taken, last := h.cfg.Decisions.before(e)
@@ -454,14 +466,17 @@ func (h *Handler) addContent(d *WebhookDetail) {
 
 // secretNames are parts of the names of headers that may hold a secret. The gate has already removed its own
 // secrets, but a sender may have others, for the receiver.
-var secretNames = []string{"auth", "cookie", "token", "secret", "pass", "signature", "key", "jwt", "session", "credential"}
+var secretNames = []string{
+	"auth", "cookie", "token", "secret", "pass", "signature", "key", "jwt", "session", "credential",
+}
 
 // withoutSecrets returns a header without the values that may be a secret.
 func withoutSecrets(h http.Header) http.Header {
 	out := make(http.Header, len(h))
 	for name, values := range h {
 		normal := strings.ReplaceAll(strings.ToLower(name), "_", "-")
-		if normal == "idempotency-key" || !slices.ContainsFunc(secretNames, func(part string) bool { return strings.Contains(normal, part) }) {
+		secret := slices.ContainsFunc(secretNames, func(part string) bool { return strings.Contains(normal, part) })
+		if normal == "idempotency-key" || !secret {
 			out[name] = values
 		}
 	}
@@ -489,8 +504,13 @@ func (h *Handler) webhookPage(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	body := &webhookPage{WebhookDetail: d, HasInbox: h.cfg.Inbox != nil, Offers: h.offers(target{webhook: &d.Webhook}, OnWebhooks)}
-	for _, o := range h.offers(target{on: inbox.Pause{Platform: d.Platform, Tenant: d.Tenant}}, OnDeliveries, OnTenant) {
+	body := &webhookPage{
+		WebhookDetail: d,
+		HasInbox:      h.cfg.Inbox != nil,
+		Offers:        h.offers(target{webhook: &d.Webhook}, OnWebhooks),
+	}
+	its := inbox.Pause{Platform: d.Platform, Tenant: d.Tenant}
+	for _, o := range h.offers(target{on: its}, OnDeliveries, OnTenant) {
 		body.ToTenant += onlyIf(body.ToTenant != "", ", ") + o.Act
 	}
 	indented, left := text.Payload(d.raw)

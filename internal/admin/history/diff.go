@@ -66,8 +66,11 @@ func lastOf(records []inbox.Trouble, found *inbox.Trouble, now time.Time) (last 
 
 // worse says whether words say something worse than those of a record.
 func worse(a, b *inbox.Trouble) bool {
-	// critical < warning
-	return cmp.Or(cmp.Compare(b.Severity, a.Severity), cmp.Compare(a.Webhooks, b.Webhooks), cmp.Compare(a.Tenants, b.Tenants)) > 0
+	return cmp.Or(
+		cmp.Compare(b.Severity, a.Severity), // critical < warning
+		cmp.Compare(a.Webhooks, b.Webhooks),
+		cmp.Compare(a.Tenants, b.Tenants),
+	) > 0
 }
 
 // Of a replica.

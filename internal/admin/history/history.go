@@ -176,7 +176,9 @@ func (r *Recorder) take(night *inbox.Night, now time.Time) {
 	switch {
 	case night == nil, r.shared() && !r.cfg.ReadOnly && time.Since(latest(r.claimed, r.started)) > claimFor:
 		r.readable = time.Time{}
-		r.records = slices.DeleteFunc(r.records, func(t inbox.Trouble) bool { return !t.Ended.IsZero() && now.Sub(t.Ended) > inbox.HistoryAge })
+		r.records = slices.DeleteFunc(r.records, func(t inbox.Trouble) bool {
+			return !t.Ended.IsZero() && now.Sub(t.Ended) > inbox.HistoryAge
+		})
 		r.records = r.records[max(0, len(r.records)-inbox.HistorySize):]
 		return
 	case r.readable.IsZero():
@@ -228,11 +230,12 @@ func (r *Recorder) merged(stored []inbox.Trouble) []inbox.Trouble {
 // speaks for all, those of the inbox, and of replicas that are gone.
 func (r *Recorder) record(s *status.Status, now time.Time) {
 	var mine []inbox.Trouble
+	endsOthers := r.speaks && !r.readable.IsZero() && time.Since(r.readable) > settled
 	for _, t := range r.records {
 		switch {
 		case t.Replica == r.cfg.Name && t.Replica != "", t.Replica == "" && r.speaks:
 			mine = append(mine, t)
-		case t.Replica != "" && r.speaks && t.Ended.IsZero() && !r.readable.IsZero() && time.Since(r.readable) > settled:
+		case t.Replica != "" && t.Ended.IsZero() && endsOthers:
 			if t.Ended = ended(r.replicas, t.Replica, now); !t.Ended.IsZero() {
 				t.Ended = latest(t.Ended, t.Began)
 				r.put(t)
@@ -324,9 +327,13 @@ func (r *Recorder) Facts(s *status.Status) {
 	if !r.shared() || r.readable.IsZero() || time.Since(r.readable) < settled {
 		return
 	}
-	s.Gone, _ = missing(slices.DeleteFunc(slices.Clone(r.replicas), func(one inbox.Replica) bool { return one.Name == r.cfg.Name }), now)
+	others := slices.DeleteFunc(slices.Clone(r.replicas), func(one inbox.Replica) bool {
+		return one.Name == r.cfg.Name
+	})
+	s.Gone, _ = missing(others, now)
 	for _, t := range r.records {
-		if t.Replica != "" && t.Replica != r.cfg.Name && t.Ended.IsZero() && ended(r.replicas, t.Replica, now).IsZero() {
+		ofOther := t.Replica != "" && t.Replica != r.cfg.Name
+		if ofOther && t.Ended.IsZero() && ended(r.replicas, t.Replica, now).IsZero() {
 			s.Elsewhere = append(s.Elsewhere, t)
 		}
 	}

@@ -62,19 +62,28 @@ func compose(host string, mine, all []inbox.Trouble, now time.Time) *message {
 	var blocks [][]string
 	for i := range begun {
 		t := &begun[i]
-		lines := []string{fmt.Sprintf("%s: %s. Since %s.", strings.ToUpper(t.Severity), plain(t, status.What(t)), clockTime(t.Began, now)), t.Means + " " + t.Do}
+		what := plain(t, status.What(t))
+		lines := []string{
+			fmt.Sprintf("%s: %s. Since %s.", strings.ToUpper(t.Severity), what, clockTime(t.Began, now)),
+			t.Means + " " + t.Do,
+		}
 		if run := plain(t, t.Run); run != "" && run == t.Run { // else a name in it could not be typed as it stands here
 			lines = append(lines, "Type: "+run)
 		}
-		blocks, m.begun, m.kinds = append(blocks, lines), append(m.begun, t.ID), append(m.kinds, t.Kind)
+		blocks = append(blocks, lines)
+		m.begun = append(m.begun, t.ID)
+		m.kinds = append(m.kinds, t.Kind)
 	}
 	for i := range over {
 		t := &over[i]
-		line := fmt.Sprintf("OVER after %s: %s.", page.Span(max(t.Ended.Sub(t.Began), time.Second).Round(time.Second)), plain(t, status.What(t)))
+		lasted := max(t.Ended.Sub(t.Began), time.Second).Round(time.Second)
+		line := fmt.Sprintf("OVER after %s: %s.", page.Span(lasted), plain(t, status.What(t)))
 		if t.Then != "" {
 			line += " " + t.Then
 		}
-		blocks, m.over, m.kinds = append(blocks, []string{line}), append(m.over, t.ID), append(m.kinds, t.Kind)
+		blocks = append(blocks, []string{line})
+		m.over = append(m.over, t.ID)
+		m.kinds = append(m.kinds, t.Kind)
 	}
 	wrong := 0
 	for _, t := range all {
@@ -133,7 +142,17 @@ func plain(t *inbox.Trouble, words string) string {
 	return neutral(words)
 }
 
-var marks = strings.NewReplacer("<", "‹", "&", "＆", "@", "＠", "://", ":\u2044\u2044", "*", "∗", "`", "'", "](", "] (", "~", "∼", "#", "＃")
+var marks = strings.NewReplacer(
+	"<", "‹",
+	"&", "＆",
+	"@", "＠",
+	"://", ":\u2044\u2044",
+	"*", "∗",
+	"`", "'",
+	"](", "] (",
+	"~", "∼",
+	"#", "＃",
+)
 
 // neutral replaces what chats give a meaning. The slashes of an address become others, since chats
 // also load what they link to.

@@ -63,7 +63,10 @@ func (r *Recorder) dueNow() *message {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := &r.speech
-	if s.posting || time.Now().Before(s.notAgain) || !s.last.IsZero() && time.Since(s.last) < pauseAfter || now.Sub(r.lastSaid).Abs() < pauseAfter {
+	if s.posting || time.Now().Before(s.notAgain) {
+		return nil
+	}
+	if !s.last.IsZero() && time.Since(s.last) < pauseAfter || now.Sub(r.lastSaid).Abs() < pauseAfter {
 		return nil
 	}
 	m := compose(r.cfg.Host, r.mySay(), r.records, now)
@@ -105,7 +108,9 @@ func (r *Recorder) post(ctx context.Context, m *message) error {
 	if s.fails > 0 {
 		r.cfg.Log.Info("notifications can be sent again", "after", time.Since(s.failing).Round(time.Second))
 	}
-	s.fails, s.last, s.notAgain, r.lastSaid = 0, time.Now(), time.Time{}, now
+	s.fails = 0
+	s.last, r.lastSaid = time.Now(), now
+	s.notAgain = time.Time{}
 	for i := range r.records {
 		t := &r.records[i]
 		switch {
@@ -141,7 +146,12 @@ func (r *Recorder) Test(ctx context.Context, who string) error {
 	}
 	s.posting = true
 	r.mu.Unlock()
-	return r.post(ctx, &message{people: true, kinds: []string{"test"}, text: fmt.Sprintf("usher on %s: this is a test, sent by %s. Nothing is wrong because of it.", neutral(r.cfg.Host), unlinked(neutral(who)))})
+	return r.post(ctx, &message{
+		people: true,
+		kinds:  []string{"test"},
+		text: fmt.Sprintf("usher on %s: this is a test, sent by %s. Nothing is wrong because of it.",
+			neutral(r.cfg.Host), unlinked(neutral(who))),
+	})
 }
 
 var (
@@ -165,7 +175,8 @@ func (r *Recorder) send(ctx context.Context, m *message) (after time.Duration, r
 	_ = encode.Encode(map[string]string{"text": m.text}) // text is always encoded
 	ctx, cancel := context.WithTimeout(ctx, postTimeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.cfg.URL(), bytes.NewReader(bytes.TrimSpace(body.Bytes())))
+	payload := bytes.NewReader(bytes.TrimSpace(body.Bytes()))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.cfg.URL(), payload)
 	if err != nil {
 		return 0, "error", errors.New("the address in USHER_NOTIFY_URL cannot be read")
 	}
@@ -186,7 +197,8 @@ func (r *Recorder) send(ctx context.Context, m *message) (after time.Duration, r
 	case code >= 300 && code < 400:
 		return 0, "status", fmt.Errorf("the other side answered %d, a redirect, which usher does not follow", code)
 	default:
-		return retryAfter(resp.Header.Get("Retry-After"), time.Now()), "status", fmt.Errorf("the other side answered %d", code)
+		after = retryAfter(resp.Header.Get("Retry-After"), time.Now())
+		return after, "status", fmt.Errorf("the other side answered %d", code)
 	}
 }
 

@@ -43,19 +43,32 @@ type Registry struct {
 // parts of usher add theirs.
 func New(version, commit string) *Registry {
 	m := &Registry{registry: prometheus.NewRegistry()}
-	m.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	m.gauge("usher_build_info", "1, with the build in the labels.", "version", "commit", "goversion").WithLabelValues(version, commit, runtime.Version()).Set(1)
+	m.registry.MustRegister(
+		collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+	)
+	m.gauge("usher_build_info", "1, with the build in the labels.",
+		"version", "commit", "goversion").WithLabelValues(version, commit, runtime.Version()).Set(1)
 
-	m.proxyRequests = m.counter("usher_proxy_requests_total", "Calls on a local port, by the status that the caller got (499: it hung up, or usher cut it off while shutting down).", "port", "code")
-	m.proxyDuration = m.histogram("usher_proxy_request_duration_seconds", "From a call's header to the last byte of its answer.", upToAMinute, "port")
+	m.proxyRequests = m.counter("usher_proxy_requests_total",
+		"Calls on a local port, by the status that the caller got (499: it hung up, or usher cut it off "+
+			"while shutting down).", "port", "code")
+	m.proxyDuration = m.histogram("usher_proxy_request_duration_seconds",
+		"From a call's header to the last byte of its answer.", upToAMinute, "port")
 	m.proxyInFlight = m.gauge("usher_proxy_in_flight", "Calls in progress.", "port")
-	m.proxyRetries = m.counter("usher_proxy_retries_total", "Calls sent a second time, with a new token, after a 401.", "port")
+	m.proxyRetries = m.counter("usher_proxy_retries_total",
+		"Calls sent a second time, with a new token, after a 401.", "port")
 
-	m.proxyFailed = m.counter("usher_proxy_failed_total", "Calls that usher failed: its own 5xx by their code, UNAUTHORIZED (the service rejected a new token, too), CUT_OFF (by usher's shutdown).", "port", "reason")
+	m.proxyFailed = m.counter("usher_proxy_failed_total",
+		"Calls that usher failed: its own 5xx by their code, UNAUTHORIZED (the service rejected a new token, "+
+			"too), CUT_OFF (by usher's shutdown).", "port", "reason")
 
-	m.tokenRequests = m.counter("usher_token_requests_total", "Requests to the token endpoint, by result: ok, rejected or unavailable.", "port", "result")
-	m.tokenExpiry = m.gauge("usher_token_expiry_timestamp_seconds", "When the newest token expires; 0 before the first.", "port")
-	m.tokenEarly = m.counter("usher_token_early_revocations_total", "Tokens that the service rejected long before they expired.", "port")
+	m.tokenRequests = m.counter("usher_token_requests_total",
+		"Requests to the token endpoint, by result: ok, rejected or unavailable.", "port", "result")
+	m.tokenExpiry = m.gauge("usher_token_expiry_timestamp_seconds",
+		"When the newest token expires; 0 before the first.", "port")
+	m.tokenEarly = m.counter("usher_token_early_revocations_total",
+		"Tokens that the service rejected long before they expired.", "port")
 	return m
 }
 
@@ -75,7 +88,8 @@ func (m *Registry) gaugeFunc(name, help string, value func() float64) {
 }
 
 func (m *Registry) histogram(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
-	return promauto.With(m.registry).NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, labels)
+	opts := prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}
+	return promauto.With(m.registry).NewHistogramVec(opts, labels)
 }
 
 // Handler serves GET /metrics.
@@ -224,7 +238,11 @@ type Identity struct {
 
 // Identity returns the counts of the identity whose first port has this name.
 func (m *Registry) Identity(port string) *Identity {
-	i := &Identity{early: m.tokenEarly.WithLabelValues(port), expiry: m.tokenExpiry.WithLabelValues(port), hour: newRing(false)}
+	i := &Identity{
+		early:  m.tokenEarly.WithLabelValues(port),
+		expiry: m.tokenExpiry.WithLabelValues(port),
+		hour:   newRing(false),
+	}
 	for kind, result := range tokenResults {
 		i.requests[kind] = m.tokenRequests.WithLabelValues(port, result)
 	}
@@ -267,7 +285,9 @@ func (i *Identity) Hour() []Minute { return i.hour.minutes() }
 // Ready registers whether a part of usher is ready.
 func (m *Registry) Ready(part string, ready func() bool) {
 	promauto.With(m.registry).NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "usher_ready", Help: "1 while this part of usher is ready, otherwise 0: the same as /readyz/PART.", ConstLabels: prometheus.Labels{"part": part},
+		Name:        "usher_ready",
+		Help:        "1 while this part of usher is ready, otherwise 0: the same as /readyz/PART.",
+		ConstLabels: prometheus.Labels{"part": part},
 	}, func() float64 {
 		if ready() {
 			return 1
@@ -279,17 +299,30 @@ func (m *Registry) Ready(part string, ready func() bool) {
 // Entitlements registers the metrics of the entitlements port. stats returns the figures of the inbox,
 // ambiguous those of entitlements.Ambiguities. The results count a check by its answer, for
 // entitlements.Config.Checked, and the time of each question, for Answered.
-func (m *Registry) Entitlements(stats func() inbox.Stats, ambiguous func() int) (checked func(result string), answered func(took time.Duration, ok bool)) {
-	m.gaugeFunc("usher_entitlement_tenants", "Tenants whose last snapshot is known.", func() float64 { return float64(stats().Tenants) })
-	m.gaugeFunc("usher_entitlement_unknown_tenants", "Tenants whose last snapshot has no features that can be read: questions about them are answered 404.", func() float64 { return float64(stats().Unknown) })
-	m.gaugeFunc("usher_entitlement_ambiguous_tenants", "Tenants that exist on several platforms, and about which somebody asked in the last 15 minutes without naming one: such questions are answered 409.",
+func (m *Registry) Entitlements(
+	stats func() inbox.Stats, ambiguous func() int,
+) (checked func(result string), answered func(took time.Duration, ok bool)) {
+	m.gaugeFunc("usher_entitlement_tenants", "Tenants whose last snapshot is known.", func() float64 {
+		return float64(stats().Tenants)
+	})
+	m.gaugeFunc("usher_entitlement_unknown_tenants",
+		"Tenants whose last snapshot has no features that can be read: questions about them are answered 404.",
+		func() float64 { return float64(stats().Unknown) })
+	m.gaugeFunc("usher_entitlement_ambiguous_tenants",
+		"Tenants that exist on several platforms, and about which somebody asked in the last 15 minutes "+
+			"without naming one: such questions are answered 409.",
 		func() float64 { return float64(ambiguous()) })
-	checks := m.counter("usher_entitlement_checks_total", "Questions about a feature, by the answer: enabled, denied, or unknown (also: ambiguous, or the inbox cannot be read).", "result")
+	checks := m.counter("usher_entitlement_checks_total",
+		"Questions about a feature, by the answer: enabled, denied, or unknown (also: ambiguous, "+
+			"or the inbox cannot be read).", "result")
 	for _, result := range []string{"enabled", "denied", "unknown"} {
 		checks.WithLabelValues(result)
 	}
-	seconds := m.histogram("usher_entitlement_check_seconds", "How long usher took to answer a question on the entitlements port. Those that it could not answer are in usher_entitlement_failed_total.", upToAMinute).WithLabelValues()
-	failed := m.counter("usher_entitlement_failed_total", "Questions that usher could not answer (503).").WithLabelValues()
+	seconds := m.histogram("usher_entitlement_check_seconds",
+		"How long usher took to answer a question on the entitlements port. "+
+			"Those that it could not answer are in usher_entitlement_failed_total.", upToAMinute).WithLabelValues()
+	failed := m.counter("usher_entitlement_failed_total",
+		"Questions that usher could not answer (503).").WithLabelValues()
 	return func(result string) { checks.WithLabelValues(result).Inc() }, func(took time.Duration, ok bool) {
 		if ok {
 			seconds.Observe(took.Seconds())
@@ -301,7 +334,9 @@ func (m *Registry) Entitlements(stats func() inbox.Stats, ambiguous func() int) 
 
 // Changes registers the metrics of /v1/changes. waiting returns how many callers wait.
 func (m *Registry) Changes(waiting func() int) (told func(changes int)) {
-	m.gaugeFunc("usher_changes_waiting", "Callers of /v1/changes that wait for a change.", func() float64 { return float64(waiting()) })
+	m.gaugeFunc("usher_changes_waiting", "Callers of /v1/changes that wait for a change.", func() float64 {
+		return float64(waiting())
+	})
 	total := m.counter("usher_changes_told_total", "Changes in answers of /v1/changes.").WithLabelValues()
 	return func(changes int) { total.Add(float64(changes)) }
 }
@@ -365,10 +400,15 @@ var tryResults = [...]string{"ok", "status", "timeout", "error"}
 // Gate registers the metrics of the webhook gate and of its receivers, all with zeros from the start.
 func (m *Registry) Gate(receivers *receiver.Set) *Gate {
 	g := &Gate{
-		received:  m.counter("usher_webhook_received_total", "Webhooks, by usher's decision.", "decision"),
-		invalid:   m.counter("usher_webhook_invalid_total", "Webhooks of the right sender whose content is invalid: json, size, schema, platform, or type (in neither list of types).", "reason"),
-		rejected:  m.counter("usher_webhook_rejected_total", "Requests that the gate rejected, by the status of its answer. 401 and 403: their sender failed a check.", "code"),
-		duration:  m.histogram("usher_webhook_duration_seconds", "From a webhook's header to the answer to its sender.", upToAMinute).WithLabelValues(),
+		received: m.counter("usher_webhook_received_total", "Webhooks, by usher's decision.", "decision"),
+		invalid: m.counter("usher_webhook_invalid_total",
+			"Webhooks of the right sender whose content is invalid: json, size, schema, platform, "+
+				"or type (in neither list of types).", "reason"),
+		rejected: m.counter("usher_webhook_rejected_total",
+			"Requests that the gate rejected, by the status of its answer. "+
+				"401 and 403: their sender failed a check.", "code"),
+		duration: m.histogram("usher_webhook_duration_seconds",
+			"From a webhook's header to the answer to its sender.", upToAMinute).WithLabelValues(),
 		hour:      newRing(false),
 		receivers: make(map[string]*Receiver),
 	}
@@ -381,8 +421,10 @@ func (m *Registry) Gate(receivers *receiver.Set) *Gate {
 	for _, code := range []string{"400", "401", "403", "404", "405", "413", "422"} {
 		g.rejected.WithLabelValues(code)
 	}
-	tries := m.counter("usher_webhook_tries_total", "Tries at a receiver: ok, status (not a 2xx), timeout or error (no answer).", "receiver", "result")
-	took := m.histogram("usher_webhook_try_duration_seconds", "How long a try at a receiver took.", upToAMinute, "receiver")
+	tries := m.counter("usher_webhook_tries_total",
+		"Tries at a receiver: ok, status (not a 2xx), timeout or error (no answer).", "receiver", "result")
+	took := m.histogram("usher_webhook_try_duration_seconds",
+		"How long a try at a receiver took.", upToAMinute, "receiver")
 	for _, rc := range receivers.All() {
 		r := &Receiver{took: took.WithLabelValues(rc.Name), hour: newRing(false)}
 		for i, result := range tryResults {
@@ -494,7 +536,8 @@ func (r *Receiver) Recent() RecentTries {
 
 // Notifications registers the tries of notifications, all with zeros from the start. The result counts one.
 func (m *Registry) Notifications(results ...string) (sent func(result string)) {
-	total := m.counter("usher_notifications_total", "Tries to send a notification: ok, status (not a 2xx), timeout or error (no answer).", "result")
+	total := m.counter("usher_notifications_total",
+		"Tries to send a notification: ok, status (not a 2xx), timeout or error (no answer).", "result")
 	for _, result := range results {
 		total.WithLabelValues(result)
 	}
@@ -509,11 +552,17 @@ func (m *Registry) Certificate(expires func() time.Time) {
 
 // Inbox registers the metrics of the inbox. stats is called at each scrape. The result counts a delivery, for
 // inbox.Config.Delivered; those of the receivers begin at zero.
-func (m *Registry) Inbox(stats func() inbox.Stats, receivers *receiver.Set) (delivered func(receiver string, after time.Duration)) {
+func (m *Registry) Inbox(
+	stats func() inbox.Stats, receivers *receiver.Set,
+) (delivered func(receiver string, after time.Duration)) {
 	m.registry.MustRegister(inboxCollector(stats))
 	// From a few milliseconds to the three days after which a webhook is parked.
-	buckets := []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 4 * 3600, 24 * 3600, 72 * 3600}
-	delivery := m.histogram("usher_inbox_delivery_seconds", "From when a webhook was accepted, or last redelivered by hand, to its delivery.", buckets, "receiver")
+	const hour = 3600
+	buckets := []float64{
+		.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 900, hour, 4 * hour, 24 * hour, 72 * hour,
+	}
+	delivery := m.histogram("usher_inbox_delivery_seconds",
+		"From when a webhook was accepted, or last redelivered by hand, to its delivery.", buckets, "receiver")
 	for _, r := range receivers.All() {
 		delivery.WithLabelValues(r.Name)
 	}
@@ -537,55 +586,89 @@ func (stats inboxCollector) Collect(ch chan<- prometheus.Metric) {
 	// What cannot be read now keeps its last value. Zeros would look as if all were well, so what
 	// was never read is left out.
 	if s.Paused != nil {
-		gauge("usher_inbox_paused", "Pauses of deliveries in force, made by hand: of all, of a tenant or of a receiver. Replicas that share an inbox all report the same.", float64(len(s.Paused)))
+		gauge("usher_inbox_paused",
+			"Pauses of deliveries in force, made by hand: of all, of a tenant or of a receiver. "+
+				"Replicas that share an inbox all report the same.", float64(len(s.Paused)))
 	}
 	// What got a 5xx is in memory first.
 	if !s.At.IsZero() || s.Missed.Tenants > 0 {
-		gauge("usher_webhook_missed_tenants", "Tenants whose webhooks got a 5xx and have not come again. Replicas that share an inbox all report the same, but for what it has not stored yet.", float64(s.Missed.Tenants))
+		gauge("usher_webhook_missed_tenants",
+			"Tenants whose webhooks got a 5xx and have not come again. "+
+				"Replicas that share an inbox all report the same, but for what it has not stored yet.",
+			float64(s.Missed.Tenants))
 	}
 	if !s.At.IsZero() || s.Missed.Unnamed.Count > 0 {
-		gauge("usher_webhook_missed_unnamed", "Webhooks of the last day that got a 5xx before their tenant was known, and that nobody has dealt with.", float64(s.Missed.Unnamed.Count))
+		gauge("usher_webhook_missed_unnamed",
+			"Webhooks of the last day that got a 5xx before their tenant was known, and that "+
+				"nobody has dealt with.", float64(s.Missed.Unnamed.Count))
 	}
 	if s.At.IsZero() {
 		return
 	}
-	gauge("usher_inbox_counted_timestamp_seconds", "When the figures of the inbox were counted. They stay while it cannot be read.", float64(s.At.UnixMilli())/1000)
+	gauge("usher_inbox_counted_timestamp_seconds",
+		"When the figures of the inbox were counted. They stay while it cannot be read.",
+		float64(s.At.UnixMilli())/1000)
 	gauge("usher_inbox_pending", "Webhooks that wait for delivery.", float64(s.Pending))
 	gauge("usher_inbox_oldest_seconds", "Age of the oldest of them.", s.Oldest.Seconds())
 	gauge("usher_inbox_parked", "Parked webhooks that no newer one of the same tenant has replaced.", float64(s.Parked))
 	gauge("usher_inbox_invalid", "Invalid webhooks that nobody has dealt with.", float64(s.Invalid))
-	gauge("usher_webhook_outages", "Times of a minute or more in which no replica's gate was ready, and that nobody has dealt with.", float64(len(s.Missed.Outages)))
-	gauge("usher_inbox_used_bytes", "Bytes that waiting and parked webhooks take. Replicas that share an inbox all report the same.", float64(s.Used))
-	gauge("usher_inbox_limit_bytes", "Bytes that waiting and parked webhooks may take; beyond that senders get 503. 0: there is no inbox.", float64(s.Limit))
-	gauge("usher_inbox_clock_ahead_seconds", "By how much this machine's clock is ahead of the clock of the inbox's database; negative: behind it.", s.ClockAhead.Seconds())
+	gauge("usher_webhook_outages",
+		"Times of a minute or more in which no replica's gate was ready, and that nobody has dealt with.",
+		float64(len(s.Missed.Outages)))
+	gauge("usher_inbox_used_bytes",
+		"Bytes that waiting and parked webhooks take. Replicas that share an inbox all report the same.",
+		float64(s.Used))
+	gauge("usher_inbox_limit_bytes",
+		"Bytes that waiting and parked webhooks may take; beyond that senders get 503. 0: there is no inbox.",
+		float64(s.Limit))
+	gauge("usher_inbox_clock_ahead_seconds",
+		"By how much this machine's clock is ahead of the clock of the inbox's database; negative: behind it.",
+		s.ClockAhead.Seconds())
 	if r := s.LastRun; r != nil {
 		failed := 0.0
 		if r.Failed != "" || r.Killed(time.Now()) {
 			failed = 1
 		}
-		gauge("usher_reconcile_failed", "1 if the last 'usher reconcile' failed, or was killed, else 0. Replicas that share an inbox all report the same.", failed)
+		gauge("usher_reconcile_failed",
+			"1 if the last 'usher reconcile' failed, or was killed, else 0. "+
+				"Replicas that share an inbox all report the same.", failed)
 	}
 	if r := s.CompleteRun; r != nil {
-		gauge("usher_reconcile_last_timestamp_seconds", "When the last complete 'usher reconcile' ended. Replicas that share an inbox all report the same.", float64(r.Ended.UnixMilli())/1000)
+		gauge("usher_reconcile_last_timestamp_seconds",
+			"When the last complete 'usher reconcile' ended. Replicas that share an inbox all report the same.",
+			float64(r.Ended.UnixMilli())/1000)
 		found, sum := s.Findings, r.Summary
 		for result, n := range map[inbox.Result]int{
-			inbox.Equal: sum.Equal + sum.Applied, inbox.Changed: sum.Changed, inbox.Differs: found.Differs, inbox.NewTenant: found.New, inbox.Twin: found.Twin, inbox.Unlisted: found.Unlisted,
+			inbox.Equal:     sum.Equal + sum.Applied,
+			inbox.Changed:   sum.Changed,
+			inbox.Differs:   found.Differs,
+			inbox.NewTenant: found.New,
+			inbox.Twin:      found.Twin,
+			inbox.Unlisted:  found.Unlisted,
 		} {
-			ch <- prometheus.MustNewConstMetric(prometheus.NewDesc("usher_reconcile_tenants", "Tenants by what 'usher reconcile' has found of them, as it is now; equal and changed: by the last complete run.", []string{"result"}, nil),
-				prometheus.GaugeValue, float64(n), string(result))
+			desc := prometheus.NewDesc("usher_reconcile_tenants",
+				"Tenants by what 'usher reconcile' has found of them, as it is now; equal and changed: "+
+					"by the last complete run.", []string{"result"}, nil)
+			ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(n), string(result))
 		}
 	}
 	for receiver, r := range s.Receivers {
 		gauge := func(name, help string, value float64) {
-			ch <- prometheus.MustNewConstMetric(prometheus.NewDesc(name, help, []string{"receiver"}, nil), prometheus.GaugeValue, value, receiver)
+			desc := prometheus.NewDesc(name, help, []string{"receiver"}, nil)
+			ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, receiver)
 		}
 		down := 0.0
 		if r.Down() {
 			down = 1
 		}
-		gauge("usher_inbox_receiver_pending", "Webhooks that wait for delivery to this receiver. An empty name counts those whose platform no receiver takes.", float64(r.Pending))
+		gauge("usher_inbox_receiver_pending",
+			"Webhooks that wait for delivery to this receiver. "+
+				"An empty name counts those whose platform no receiver takes.", float64(r.Pending))
 		gauge("usher_inbox_receiver_oldest_seconds", "Age of the oldest of them.", r.Oldest.Seconds())
-		gauge("usher_inbox_receiver_parked", "Parked webhooks for this receiver that no newer one of the same tenant has replaced.", float64(r.Parked))
-		gauge("usher_inbox_receiver_down", "1 while this receiver fails for everybody: several tenants have begun to fail, and it has accepted nothing since, as this usher has seen it.", down)
+		gauge("usher_inbox_receiver_parked",
+			"Parked webhooks for this receiver that no newer one of the same tenant has replaced.", float64(r.Parked))
+		gauge("usher_inbox_receiver_down",
+			"1 while this receiver fails for everybody: several tenants have begun to fail, and it has "+
+				"accepted nothing since, as this usher has seen it.", down)
 	}
 }

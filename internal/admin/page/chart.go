@@ -84,7 +84,8 @@ func NewBars(id, title, summary string, starts []time.Time, series []Series, uni
 			}
 			h = max(h, 1.5) // even one event among thousands is visible
 			y -= h
-			c.Bars = append(c.Bars, Bar{s.Class, strconv.Itoa(i*column + 1), number(max(y, 0)), strconv.Itoa(column - 2), number(h)})
+			x, width := strconv.Itoa(i*column+1), strconv.Itoa(column-2)
+			c.Bars = append(c.Bars, Bar{s.Class, x, number(max(y, 0)), width, number(h)})
 		}
 	}
 	return c
@@ -121,9 +122,18 @@ func NewLines(id, title, summary string, starts []time.Time, series []Series, un
 
 // newChart returns a chart without bars and lines, and the value at its top, a round number that is at
 // least the largest value.
-func newChart(id, title, summary string, starts []time.Time, series []Series, largest float64, unit func(float64) string) (c Chart, top float64) {
+func newChart(
+	id, title, summary string, starts []time.Time, series []Series, largest float64, unit func(float64) string,
+) (c Chart, top float64) {
 	top = ceiling(largest)
-	c = Chart{ID: id, Title: title, Summary: summary, Series: series, Empty: largest == 0, Scale: [3]string{unit(top), unit(top / 2), "0"}}
+	c = Chart{
+		ID:      id,
+		Title:   title,
+		Summary: summary,
+		Series:  series,
+		Empty:   largest == 0,
+		Scale:   [3]string{unit(top), unit(top / 2), "0"},
+	}
 	for i, start := range starts {
 		c.Columns = append(c.Columns, Column{i * column, start.UTC().Format("15:04")})
 	}

@@ -94,7 +94,8 @@ var (
 
 func parse(mayAct bool) map[string]*template.Template {
 	may := template.FuncMap{"mayAct": func() bool { return mayAct }}
-	base := template.Must(template.New("layout.html").Funcs(funcs).Funcs(may).ParseFS(files, "html/layout.html", "html/parts.html"))
+	base := template.New("layout.html").Funcs(funcs).Funcs(may)
+	template.Must(base.ParseFS(files, "html/layout.html", "html/parts.html"))
 	all := make(map[string]*template.Template)
 	for _, name := range names {
 		all[name] = template.Must(template.Must(base.Clone()).ParseFS(files, "html/"+name+".html"))

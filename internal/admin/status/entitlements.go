@@ -52,9 +52,14 @@ func featureTroubles(s *Status, _ time.Time) (all []Trouble) {
 	if n := len(e.Ambiguous); n > 0 {
 		what := "Questions about " + e.Ambiguous[0] + " are ambiguous: the code exists on several platforms"
 		if n > 1 {
-			what = "Questions about " + page.FirstFew(e.Ambiguous) + " are ambiguous: each of these codes exists on several platforms"
+			what = "Questions about " + page.FirstFew(e.Ambiguous) +
+				" are ambiguous: each of these codes exists on several platforms"
 		}
-		all = append(all, ambiguous.is(what, ofEntitlements("")).run("usher entitlements "+text.Quote(e.OneAmbiguous)).link("/tenants").counts(0, n).naming(e.Ambiguous, n))
+		all = append(all, ambiguous.is(what, ofEntitlements("")).
+			run("usher entitlements "+text.Quote(e.OneAmbiguous)).
+			link("/tenants").
+			counts(0, n).
+			naming(e.Ambiguous, n))
 	}
 	if e.Unknown == 0 {
 		return all
@@ -67,12 +72,23 @@ func featureTroubles(s *Status, _ time.Time) (all []Trouble) {
 	if e.Unknown == 1 {
 		whose = "its"
 	}
-	return append(all, featuresUnknown.is("usher cannot tell what "+who+" may use: "+whose+" last webhook has no features that can be read", ofEntitlements("")).
-		since(e.UnknownDetails.Since).link(e.UnknownDetails.Link).run("usher inbox tenants --trouble").counts(0, e.Unknown).naming(e.UnknownDetails.Tenants, e.Unknown))
+	what := "usher cannot tell what " + who + " may use: " + whose + " last webhook has no features that can be read"
+	return append(all, featuresUnknown.is(what, ofEntitlements("")).
+		since(e.UnknownDetails.Since).
+		link(e.UnknownDetails.Link).
+		run("usher inbox tenants --trouble").
+		counts(0, e.Unknown).
+		naming(e.UnknownDetails.Tenants, e.Unknown))
 }
 
-var ambiguous = kind("ambiguous", Critical, "UsherTenantsAmbiguous", "Questions about these tenants that name no platform are answered 409: your program uses its own default, and may lock them out.",
-	"Name the platform in these questions. If one of the tenants is a mistake, such as a webhook whose platform was null, erase that one: 'usher inbox erase PLATFORM/CODE', or '/CODE' if it has no platform.")
+var ambiguous = kind("ambiguous", Critical, "UsherTenantsAmbiguous",
+	"Questions about these tenants that name no platform are answered 409: your program uses its own "+
+		"default, and may lock them out.",
+	"Name the platform in these questions. If one of the tenants is a mistake, such as a webhook whose "+
+		"platform was null, erase that one: 'usher inbox erase PLATFORM/CODE', or '/CODE' "+
+		"if it has no platform.")
 
-var featuresUnknown = kind("features-unknown", Critical, "UsherFeaturesUnknown", "Questions about these tenants are answered 404: your program uses its own default, and may lock them out.",
-	"Correct the payload of these tenants in the billing service (change.features must be a list, each feature with a code, and with a quantity that is a number or null), and send it again.")
+var featuresUnknown = kind("features-unknown", Critical, "UsherFeaturesUnknown",
+	"Questions about these tenants are answered 404: your program uses its own default, and may lock them out.",
+	"Correct the payload of these tenants in the billing service (change.features must be a list, "+
+		"each feature with a code, and with a quantity that is a number or null), and send it again.")

@@ -80,7 +80,14 @@ func (g *Gate) judge(box *Inbox) {
 
 // newReceiver collects what is known about a receiver. box is nil without an inbox.
 func newReceiver(r *receiver.Receiver, tries metrics.RecentTries, box *Inbox) Receiver {
-	s := Receiver{Name: r.Name, Platforms: append([]string{}, r.Platforms...), Address: r.Address(), LastTry: tries.Last, tries: tries, since: tries.Since}
+	s := Receiver{
+		Name:      r.Name,
+		Platforms: append([]string{}, r.Platforms...),
+		Address:   r.Address(),
+		LastTry:   tries.Last,
+		tries:     tries,
+		since:     tries.Since,
+	}
 	if box == nil {
 		s.down = tries.OK == 0 && tries.Last != "" && tries.Last != "ok" || tries.InARow >= manyInARow
 		return s
@@ -88,10 +95,16 @@ func newReceiver(r *receiver.Receiver, tries metrics.RecentTries, box *Inbox) Re
 	if stats, ok := box.stats.Receivers[r.Name]; ok {
 		// What waits says more than the last try, which may have been that of any tenant. The
 		// rule is that of deliveries.
-		s.Waiting, s.Oldest, s.Parked, s.since, s.last = stats.Pending, stats.Oldest, stats.Parked, stats.FailingSince, stats.LastAccepted
+		s.Waiting = stats.Pending
+		s.Oldest = stats.Oldest
+		s.Parked = stats.Parked
+		s.since = stats.FailingSince
+		s.last = stats.LastAccepted
 		s.down, s.failing = stats.Down(), stats.NotAccepted
 	}
-	s.Paused = slices.ContainsFunc(box.Paused, func(p inbox.Pause) bool { return p.Tenant == "" && (p.Receiver == "" || p.Receiver == r.Name) })
+	s.Paused = slices.ContainsFunc(box.Paused, func(p inbox.Pause) bool {
+		return p.Tenant == "" && (p.Receiver == "" || p.Receiver == r.Name)
+	})
 	return s
 }
 
@@ -134,7 +147,9 @@ func (s *Status) GateChart() page.Chart {
 	for _, m := range minutes {
 		starts = append(starts, m.Start)
 	}
-	total, summary := metrics.Sum(minutes, len(minutes))-metrics.Sum(minutes, len(minutes), metrics.NoWebhooks, metrics.FailedQuestions), ""
+	notWebhooks := metrics.Sum(minutes, len(minutes), metrics.NoWebhooks, metrics.FailedQuestions)
+	total := metrics.Sum(minutes, len(minutes)) - notWebhooks
+	summary := ""
 	for i, decision := range metrics.Decisions {
 		n := metrics.Sum(minutes, len(minutes), i)
 		if n == 0 {
@@ -208,9 +223,19 @@ type HeldUp struct {
 // takes no webhooks, or nil.
 func NewInbox(s inbox.Stats, held []inbox.HeldUp, known *receiver.Set, err error) *Inbox {
 	out := &Inbox{
-		Waiting: s.Pending, Oldest: s.Oldest, Parked: s.Parked, Invalid: s.Invalid, Used: s.Used, Limit: s.Limit, ClockAhead: s.ClockAhead,
+		Waiting:    s.Pending,
+		Oldest:     s.Oldest,
+		Parked:     s.Parked,
+		Invalid:    s.Invalid,
+		Used:       s.Used,
+		Limit:      s.Limit,
+		ClockAhead: s.ClockAhead,
 		// [] and not null
-		HeldUp: []HeldUp{}, Homeless: s.Receivers[""].Pending, Paused: s.Paused, Unknown: s.At.IsZero(), stats: s,
+		HeldUp:   []HeldUp{},
+		Homeless: s.Receivers[""].Pending,
+		Paused:   s.Paused,
+		Unknown:  s.At.IsZero(),
+		stats:    s,
 	}
 	if s.Old {
 		out.Counted = s.At.UTC().Truncate(time.Second)
@@ -231,9 +256,18 @@ func NewHeldUp(held *inbox.HeldUp, known *receiver.Set, paused []inbox.Pause) He
 		next = pause.Until
 	}
 	return HeldUp{
-		Platform: held.Platform, Tenant: held.Tenant, Receiver: held.Receiver, Webhook: strconv.FormatInt(held.ID, 10),
-		Tries: held.Tries, Answer: held.Answer(), Next: next, Behind: held.Behind, Since: held.Received, Down: held.Down, Paused: pause != nil,
-		status: held.Tried[len(held.Tried)-1].Status,
+		Platform: held.Platform,
+		Tenant:   held.Tenant,
+		Receiver: held.Receiver,
+		Webhook:  strconv.FormatInt(held.ID, 10),
+		Tries:    held.Tries,
+		Answer:   held.Answer(),
+		Next:     next,
+		Behind:   held.Behind,
+		Since:    held.Received,
+		Down:     held.Down,
+		Paused:   pause != nil,
+		status:   held.Tried[len(held.Tried)-1].Status,
 	}
 }
 
@@ -275,7 +309,13 @@ func storageTroubles(s *Status, _ time.Time) []Trouble {
 	}
 	var full *engine.FullError
 	var broken *engine.BrokenError
-	of, deliveries, reads, run := map[bool]*Kind{true: databaseAway, false: fileFails}[box.Shared], false, false, ""
+	of := fileFails
+	if box.Shared {
+		of = databaseAway
+	}
+	reads := false      // what the tenants may use can be read
+	deliveries := false // what is in the inbox goes on to the receivers
+	run := ""
 	switch {
 	case !box.Opened && !box.Shared:
 		of = notOpened
@@ -285,8 +325,10 @@ func storageTroubles(s *Status, _ time.Time) []Trouble {
 		of, reads = databaseFull, true
 	case errors.As(box.Err, &full):
 		of, reads, deliveries = diskFull, true, true
+	case errors.Is(box.Err, engine.ErrReadOnly) && box.Shared:
+		of, reads = databaseReadOnly, true
 	case errors.Is(box.Err, engine.ErrReadOnly):
-		of, reads = map[bool]*Kind{true: databaseReadOnly, false: fileReadOnly}[box.Shared], true
+		of, reads = fileReadOnly, true
 	case errors.Is(box.Err, engine.ErrLocked):
 		of, reads = databaseLocked, true
 	case errors.As(box.Err, &broken) && broken.Gone:
@@ -313,34 +355,48 @@ const (
 	nothingIn = "Senders get 503 and might not try again: changes do not reach your customers."
 	safe      = " Nothing that was answered 200 is lost."
 	fileOn    = " usher continues by itself, and delivers meanwhile what it has."
-	dataOn    = " Deliveries wait, too. Entitlements are answered for the tenants that usher holds in memory; for others they are 503."
-	readOn    = " Deliveries wait, too. Entitlements are answered."
+	dataOn    = " Deliveries wait, too. Entitlements are answered for the tenants that usher holds in " +
+		"memory; for others they are 503."
+	readOn = " Deliveries wait, too. Entitlements are answered."
 )
 
 var (
 	diskFull = kind("disk-full", Critical, "UsherDown", nothingIn+safe+fileOn,
-		"Free some space on this disk, or make it larger: usher needs 32 MiB. Do not delete or move the inbox's files.").ofReplica()
+		"Free some space on this disk, or make it larger: usher needs 32 MiB. "+
+			"Do not delete or move the inbox's files.").ofReplica()
 	fileReadOnly = kind("file-read-only", Critical, "UsherDown", nothingIn+safe,
-		"Find out why the file may only be read: its owner and mode, or a disk that was mounted read-only after an error. Then restart usher.").ofReplica()
-	fileGone = kind("file-gone", Critical, "UsherDown", nothingIn+" usher still has the file open. What is in it is lost when usher stops.",
-		"Do not stop or restart usher. First save the inbox with the command below. Then put the file back and restart usher; or move what is left of it away, restart usher on a port that nobody sends to (USHER_WEBHOOK_LISTEN), run 'usher inbox import inbox.jsonl', and restart it on its own port. "+
-			"At the end compare with the billing service ('usher help reconcile' says how): a restart forgets whose webhooks got 503 meanwhile.").ofReplica()
+		"Find out why the file may only be read: its owner and mode, or a disk that was mounted read-only "+
+			"after an error. Then restart usher.").ofReplica()
+	fileGone = kind("file-gone", Critical, "UsherDown",
+		nothingIn+" usher still has the file open. What is in it is lost when usher stops.",
+		"Do not stop or restart usher. First save the inbox with the command below. "+
+			"Then put the file back and restart usher; or move what is left of it away, restart usher on a "+
+			"port that nobody sends to (USHER_WEBHOOK_LISTEN), run 'usher inbox import inbox.jsonl', "+
+			"and restart it on its own port. At the end compare with the billing service ('usher help "+
+			"reconcile' says how): a restart forgets whose webhooks got 503 meanwhile.").ofReplica()
 	fileBroken = kind("file-broken", Critical, "UsherDown", nothingIn+safe,
-		"Fix the disk, then restart usher, and compare with the billing service ('usher help reconcile' says how): a restart forgets whose webhooks got 503 meanwhile.").ofReplica()
+		"Fix the disk, then restart usher, and compare with the billing service ('usher help reconcile' says "+
+			"how): a restart forgets whose webhooks got 503 meanwhile.").ofReplica()
 	fileFails = kind("file-fails", Critical, "UsherDown", nothingIn+safe,
 		"Check the disk and the file in USHER_WEBHOOK_INBOX. If it does not end by itself, restart usher.").ofReplica()
 	notOpened = kind("inbox-not-opened", Warning, "UsherDown", "Senders get 503 until it is open.",
 		"Wait some seconds: usher has just started.").ofReplica()
 	databaseAway = kind("database-away", Critical, "UsherDown", nothingIn+safe+dataOn,
-		"Check the database in USHER_WEBHOOK_INBOX, and the way to it. When it is back, usher continues by itself.").ofReplica()
+		"Check the database in USHER_WEBHOOK_INBOX, and the way to it. "+
+			"When it is back, usher continues by itself.").ofReplica()
 	databaseLocked = kind("database-locked", Critical, "UsherDown", nothingIn+safe+" Deliveries wait, too.",
-		"Find in pg_locks who has locked it: CREATE INDEX, VACUUM FULL or LOCK TABLE do, and so does an import through another usher. When the lock is gone, usher continues by itself.").ofReplica()
+		"Find in pg_locks who has locked it: CREATE INDEX, VACUUM FULL or LOCK TABLE do, and so does an "+
+			"import through another usher. When the lock is gone, usher continues by itself.").ofReplica()
 	databaseReadOnly = kind("database-read-only", Critical, "UsherDown", nothingIn+safe+readOn,
-		"Make the database writable, or send usher to the primary: name all hosts in USHER_WEBHOOK_INBOX, with target_session_attrs=read-write. usher then continues by itself.").ofReplica()
+		"Make the database writable, or send usher to the primary: name all hosts in USHER_WEBHOOK_INBOX, "+
+			"with target_session_attrs=read-write. usher then continues by itself.").ofReplica()
 	databaseFull = kind("database-full", Critical, "UsherDown", nothingIn+safe+readOn,
 		"Free some space on the disk of the database, or make it larger. usher then continues by itself.").ofReplica()
-	inboxUnread = kind("inbox-unread", Critical, "", "usher answers only what the tenants may use that it holds in memory. For all others the answer is 503: your program uses its own default, and may lock them out.",
-		"Check the database in USHER_WEBHOOK_INBOX, and the way to it. When it is back, usher continues by itself.").ofReplica()
+	inboxUnread = kind("inbox-unread", Critical, "",
+		"usher answers only what the tenants may use that it holds in memory. "+
+			"For all others the answer is 503: your program uses its own default, and may lock them out.",
+		"Check the database in USHER_WEBHOOK_INBOX, and the way to it. "+
+			"When it is back, usher continues by itself.").ofReplica()
 )
 
 // inboxTroubles are those of what is in the inbox; without one, of what is in memory.
@@ -359,14 +415,17 @@ func inboxTroubles(s *Status, _ time.Time) (all []Trouble) {
 		what := "The inbox has no room for a webhook of " + page.Bytes(n.Size)
 		switch {
 		case n.Share != inbox.AllOfIt:
-			what += " for " + n.Who() + ", which has " + page.Bytes(n.Held) + " in it: " + page.Bytes(n.Free) + " are free. Others' are taken in"
+			what += " for " + n.Who() + ", which has " + page.Bytes(n.Held) + " in it: " + page.Bytes(n.Free) +
+				" are free. Others' are taken in"
 			if n.Share == inbox.ReceiverShare && name != "" {
 				about = Subject{"gate", name, "has no room left in the inbox"}
 			}
 		case full:
 			continue // one says it
 		case n.Size > box.Limit:
-			what, full = "A webhook of "+page.Bytes(n.Size)+" is larger than the whole inbox, which has room for "+page.Bytes(box.Limit), true
+			what = "A webhook of " + page.Bytes(n.Size) + " is larger than the whole inbox, which has room for " +
+				page.Bytes(box.Limit)
+			full = true
 		default:
 			what, full = what+": "+used+" are used", true
 		}
@@ -378,8 +437,12 @@ func inboxTroubles(s *Status, _ time.Time) (all []Trouble) {
 		all = append(all, nearlyFull.is("The inbox is nearly full: "+used, ofGate("")).link("/webhooks?state=waiting"))
 	}
 	if box.Homeless > 0 {
-		all = append(all, homeless.is(page.Plural(box.Homeless, "webhook waits, but no receiver takes its platform any more", "webhooks wait, but no receiver takes their platform any more"), ofGate("")).
-			link("/webhooks?state=waiting").run("usher inbox ls --state waiting"))
+		what := page.Plural(box.Homeless,
+			"webhook waits, but no receiver takes its platform any more",
+			"webhooks wait, but no receiver takes their platform any more")
+		all = append(all, homeless.is(what, ofGate("")).
+			link("/webhooks?state=waiting").
+			run("usher inbox ls --state waiting"))
 	}
 	if box.Parked > 0 {
 		are := " are parked"
@@ -387,8 +450,13 @@ func inboxTroubles(s *Status, _ time.Time) (all []Trouble) {
 			are = " is parked"
 		}
 		d := &box.ParkedDetails
-		all = append(all, parked.is(d.words(box.Parked)+are, s.parkedAt()...).quoting("the receiver answered", d.Reason).
-			since(d.Since).link(d.Link).run("usher inbox ls --state parked").counts(box.Parked, len(d.Tenants)).naming(d.Tenants, len(d.Tenants)))
+		all = append(all, parked.is(d.words(box.Parked)+are, s.parkedAt()...).
+			quoting("the receiver answered", d.Reason).
+			since(d.Since).
+			link(d.Link).
+			run("usher inbox ls --state parked").
+			counts(box.Parked, len(d.Tenants)).
+			naming(d.Tenants, len(d.Tenants)))
 	}
 	if box.Invalid > 0 {
 		all = append(all, box.InvalidDetails.invalid(invalid, box.Invalid).run("usher inbox ls --state invalid"))
@@ -397,21 +465,36 @@ func inboxTroubles(s *Status, _ time.Time) (all []Trouble) {
 }
 
 var (
-	nearlyFull = kind("inbox-full", Warning, "UsherInboxNearlyFull", "When it is full, senders get 503, and changes do not reach your customers.",
-		"Fix the receivers so that they take what waits, discard what they will never take, or raise USHER_WEBHOOK_INBOX_MAX_BYTES.")
-	homeless = kind("no-receiver", Critical, "UsherWebhooksWait", "The tenants of these platforms do not get what they paid for, or keep what they no longer pay for.",
+	nearlyFull = kind("inbox-full", Warning, "UsherInboxNearlyFull",
+		"When it is full, senders get 503, and changes do not reach your customers.",
+		"Fix the receivers so that they take what waits, discard what they will never take, or raise "+
+			"USHER_WEBHOOK_INBOX_MAX_BYTES.")
+	homeless = kind("no-receiver", Critical, "UsherWebhooksWait",
+		"The tenants of these platforms do not get what they paid for, or keep what they no longer pay for.",
 		inbox.GiveToReceiver+".")
-	parked = kind("parked", Critical, "UsherWebhooksParked", "Their tenants may not get what they paid for: usher does not try a parked webhook again by itself.",
-		"Fix the receiver, then redeliver them with 'usher inbox redeliver --state parked'. What it will never take: 'usher inbox discard ID'.")
-	invalid = kind("invalid", Critical, "UsherWebhooksInvalid", "Each may be a change that nobody sends again: their tenants may not get what they paid for.",
-		"See what is wrong with each: 'usher inbox show ID'. Correct it in the billing service and send it again (if you customised the payload, set USHER_WEBHOOK_SCHEMA_FILE first), or take it in as it is with 'usher inbox accept ID', or 'usher inbox discard ID'.")
-	invalidInMemory = kind("invalid", Critical, "UsherWebhooksInvalid", "Each may be a change that nobody sends again: their tenants may not get what they paid for.",
-		"Correct them in the billing service, or describe its payload in USHER_WEBHOOK_SCHEMA_FILE, then send them again from its webhook log.")
+	parked = kind("parked", Critical, "UsherWebhooksParked",
+		"Their tenants may not get what they paid for: usher does not try a parked webhook again by itself.",
+		"Fix the receiver, then redeliver them with 'usher inbox redeliver --state parked'. "+
+			"What it will never take: 'usher inbox discard ID'.")
+	invalid = kind("invalid", Critical, "UsherWebhooksInvalid",
+		"Each may be a change that nobody sends again: their tenants may not get what they paid for.",
+		"See what is wrong with each: 'usher inbox show ID'. Correct it in the billing service and send it "+
+			"again (if you customised the payload, set USHER_WEBHOOK_SCHEMA_FILE first), or take it in as it "+
+			"is with 'usher inbox accept ID', or 'usher inbox discard ID'.")
+	invalidInMemory = kind("invalid", Critical, "UsherWebhooksInvalid",
+		"Each may be a change that nobody sends again: their tenants may not get what they paid for.",
+		"Correct them in the billing service, or describe its payload in USHER_WEBHOOK_SCHEMA_FILE, "+
+			"then send them again from its webhook log.")
 )
 
 // invalid returns the trouble of webhooks that came from the right sender, and whose content usher rejected.
 func (d *Details) invalid(k *Kind, n int) Trouble {
-	return k.is("usher rejected "+d.words(n), ofGate("")).quoting("the last one", d.Reason).since(d.Since).link(d.Link).counts(n, len(d.Tenants)).naming(d.Tenants, len(d.Tenants))
+	return k.is("usher rejected "+d.words(n), ofGate("")).
+		quoting("the last one", d.Reason).
+		since(d.Since).
+		link(d.Link).
+		counts(n, len(d.Tenants)).
+		naming(d.Tenants, len(d.Tenants))
 }
 
 // parkedAt returns the receivers for which webhooks are parked.
@@ -465,7 +548,8 @@ func receiverTroubles(s *Status, now time.Time) (all []Trouble) {
 		default:
 			found = s.deliveries(r)
 		}
-		if silent := now.Sub(r.tries.Unanswered); len(found) == 0 && !r.tries.Unanswered.IsZero() && silent >= shortPatience {
+		silent := now.Sub(r.tries.Unanswered)
+		if len(found) == 0 && !r.tries.Unanswered.IsZero() && silent >= shortPatience {
 			words := "has not answered for " + page.Span(silent.Truncate(time.Second))
 			found = []Trouble{unanswered.is(s.Gate.nameOf(r)+" "+words, r.of(words)).since(r.tries.Unanswered)}
 		}
@@ -482,21 +566,29 @@ func (s *Status) deliveries(r *Receiver) []Trouble {
 	switch {
 	case r.down:
 		fails, last := failureWords(r.tries), ""
-		held := slices.DeleteFunc(slices.Clone(s.Inbox.HeldUp), func(h HeldUp) bool { return h.Receiver != r.Name || h.Paused || !h.Down })
+		held := slices.DeleteFunc(slices.Clone(s.Inbox.HeldUp), func(h HeldUp) bool {
+			return h.Receiver != r.Name || h.Paused || !h.Down
+		})
 		if len(held) > 0 {
 			last = quoted("the last try", held[0].Answer)
 		}
 		if slices.ContainsFunc(held, func(h HeldUp) bool { return h.status != held[0].status }) {
 			fails, last = "takes nothing", "; the last tries: "+answersOf(held)
 		}
-		t := receiverFails.is(name+" "+fails+": nothing is delivered, "+waits+last, r.of(fails)).since(r.since).link("/webhooks?state=waiting").counts(r.Waiting, r.failing)
-		t.bare = name + " " + fails + ": nothing is delivered, " + waiting
+		nothing := name + " " + fails + ": nothing is delivered, "
+		t := receiverFails.is(nothing+waits+last, r.of(fails)).
+			since(r.since).
+			link("/webhooks?state=waiting").
+			counts(r.Waiting, r.failing)
+		t.bare = nothing + waiting
 		return []Trouble{t}
 	case r.Oldest <= shortPatience:
 	case r.failing > 0:
 		return s.failingTenants(r)
 	case r.Oldest > patience && len(s.Inbox.Paused) == 0: // with a pause, the oldest may be one that is paused
-		t := receiverSlow.is(name+" is slow to take webhooks: "+waits, r.of("is slow")).link("/webhooks?state=waiting").counts(r.Waiting, 0)
+		t := receiverSlow.is(name+" is slow to take webhooks: "+waits, r.of("is slow")).
+			link("/webhooks?state=waiting").
+			counts(r.Waiting, 0)
 		t.bare = name + " is slow to take webhooks: " + waiting
 		return []Trouble{t}
 	}
@@ -520,16 +612,20 @@ func (s *Status) failingTenants(r *Receiver) []Trouble {
 		return nil
 	}
 	var since time.Time
-	who, last, names, waiting := "some tenants", "", []string(nil), 0
+	who, last := "some tenants", ""
+	var names []string
+	waiting := 0
 	for _, h := range held {
-		names, waiting = append(names, h.Name()), waiting+1+h.Behind
+		names = append(names, h.Name())
+		waiting += 1 + h.Behind
 	}
 	if len(held) > 0 {
 		since = held[0].Since
 		who, last = namesAndAnswers(held)
 	}
 	name, tenants := s.Gate.nameOf(r), page.Plural(r.failing, "tenant", "tenants")
-	trouble := tenantsFail.is(name+" takes webhooks, but not those of "+who, r.of("takes webhooks, but not those of "+tenants)).quoting("the last answer", last)
+	const butNot = "takes webhooks, but not those of "
+	trouble := tenantsFail.is(name+" "+butNot+who, r.of(butNot+tenants)).quoting("the last answer", last)
 	trouble.turned = true // the receiver may have been down until a moment ago
 	if !since.IsZero() && r.last.Before(since) {
 		trouble = onlyTenantsFail.is(name+" does not take the webhooks of "+who+", and has taken no others since",
@@ -574,16 +670,25 @@ const longWait = 10 * time.Minute
 const tenantsHurt = "These tenants do not get what they paid for, or keep what they no longer pay for. "
 
 var (
-	receiverFails = kind("receiver-down", Critical, "UsherReceiverFails", "No change reaches your customers: they do not get what they paid for, or keep what they no longer pay for. Nothing is lost.",
+	receiverFails = kind("receiver-down", Critical, "UsherReceiverFails",
+		"No change reaches your customers: they do not get what they paid for, or keep what they no longer "+
+			"pay for. Nothing is lost.",
 		"Fix the receiver, or the way to it: usher then delivers what waits by itself, in order.")
-	unanswered = kind("receiver-silent", Warning, "", "While usher waits for the answer, the webhooks behind this one wait, too.",
-		"Find out what the receiver is doing. When its answer is late, or does not come, usher tries again by itself.").ofReplica()
-	receiverSlow = kind("receiver-slow", Critical, "UsherWebhooksWait", "Changes reach your customers late. Nothing is lost.",
-		"Find out why the receiver is slow; usher delivers what waits by itself, in order. 'usher inbox ls' shows which webhook holds up which tenant, and what the receiver answered.")
+	unanswered = kind("receiver-silent", Warning, "",
+		"While usher waits for the answer, the webhooks behind this one wait, too.",
+		"Find out what the receiver is doing. When its answer is late, or does not come, "+
+			"usher tries again by itself.").ofReplica()
+	receiverSlow = kind("receiver-slow", Critical, "UsherWebhooksWait",
+		"Changes reach your customers late. Nothing is lost.",
+		"Find out why the receiver is slow; usher delivers what waits by itself, in order. "+
+			"'usher inbox ls' shows which webhook holds up which tenant, and what the receiver answered.")
 	tenantsFail = kind("tenants-fail", Warning, "UsherWebhooksWait", tenantsHurt+"Others' webhooks are delivered.",
-		"Find out why the receiver does not take them: 'usher inbox ls' shows what it answered. usher tries again by itself.")
-	onlyTenantsFail = kind("tenants-fail", Warning, "UsherWebhooksWait", tenantsHurt+"Nothing else was delivered since: perhaps the receiver takes nothing at all.",
-		"Find out why the receiver does not take them: 'usher inbox ls' shows what it answered. usher tries again by itself.")
+		"Find out why the receiver does not take them: 'usher inbox ls' shows what it answered. "+
+			"usher tries again by itself.")
+	onlyTenantsFail = kind("tenants-fail", Warning, "UsherWebhooksWait",
+		tenantsHurt+"Nothing else was delivered since: perhaps the receiver takes nothing at all.",
+		"Find out why the receiver does not take them: 'usher inbox ls' shows what it answered. "+
+			"usher tries again by itself.")
 )
 
 // nameOf returns the subject of a sentence about a receiver. Its name is left out if there is only one.
@@ -601,12 +706,15 @@ func (s *Status) passThrough(r *Receiver) []Trouble {
 		return nil
 	}
 	fails := failureWords(r.tries)
-	what := fmt.Sprintf("%s %s: %s in the last %d minutes", s.Gate.nameOf(r), fails, page.Plural(n, "webhook failed", "webhooks failed"), lately)
+	what := fmt.Sprintf("%s %s: %s in the last %d minutes",
+		s.Gate.nameOf(r), fails, page.Plural(n, "webhook failed", "webhooks failed"), lately)
 	return []Trouble{failing.is(what, r.of(fails)).since(r.since).link("/webhooks?state=failed").counts(n, 0)}
 }
 
-var failing = kind("receiver-down", Critical, "UsherWebhooksMissed", "No change reaches your customers, and the sender might not send it again.",
-	"Fix the receiver, or the way to it, then resend the failed webhooks from the webhook log of the billing service. With USHER_WEBHOOK_INBOX usher would keep them.")
+var failing = kind("receiver-down", Critical, "UsherWebhooksMissed",
+	"No change reaches your customers, and the sender might not send it again.",
+	"Fix the receiver, or the way to it, then resend the failed webhooks from the webhook log of the billing "+
+		"service. With USHER_WEBHOOK_INBOX usher would keep them.")
 
 // decided returns how many webhooks got this decision lately.
 func decided(g *Gate, decision string) int {
@@ -619,24 +727,36 @@ func questionTroubles(s *Status, now time.Time) []Trouble {
 	if s.Gate == nil {
 		return nil
 	}
-	if n := metrics.Sum(s.Gate.Decisions, lately, metrics.FailedQuestions); n > 0 && !isOver(s.Gate.Questions.Failed, s.Gate.Questions.Answered, now) {
-		return []Trouble{questionsFail.is(fmt.Sprintf("The receiver did not answer %s in the last %d minutes", page.Plural(n, "question", "questions"), lately), ofGate("")).link("/webhooks?state=failed")}
+	n := metrics.Sum(s.Gate.Decisions, lately, metrics.FailedQuestions)
+	if n == 0 || isOver(s.Gate.Questions.Failed, s.Gate.Questions.Answered, now) {
+		return nil
 	}
-	return nil
+	what := fmt.Sprintf("The receiver did not answer %s in the last %d minutes",
+		page.Plural(n, "question", "questions"), lately)
+	return []Trouble{questionsFail.is(what, ofGate("")).link("/webhooks?state=failed")}
 }
 
-var questionsFail = kind("questions-fail", Critical, "", "The billing service has asked (USHER_WEBHOOK_SYNC_TYPES), and got a 5xx: what it asked for, such as a checkout, did not go on.",
+var questionsFail = kind("questions-fail", Critical, "",
+	"The billing service has asked (USHER_WEBHOOK_SYNC_TYPES), and got a 5xx: what it asked for, such as a "+
+		"checkout, did not go on.",
 	"Fix the receiver, or the way to it. The page of the failed webhooks says what each of them got.").ofReplica()
 
 // senderTroubles say that every webhook fails the check of its sender, from the third one on. One that failed
 // it is normal: anybody can send something.
 func senderTroubles(s *Status, now time.Time) []Trouble {
-	if s.Gate == nil || s.Gate.FailedChecks.Count < metrics.SomeFailed || now.Sub(s.Gate.FailedChecks.Last) > 15*time.Minute {
+	if s.Gate == nil {
 		return nil
 	}
 	f := s.Gate.FailedChecks
-	return []Trouble{allRejected.is("Every webhook since "+f.Since.UTC().Format(time.TimeOnly)+" UTC failed the check of its sender: "+page.Count(f.Count), ofGate("")).
-		since(f.Since).link("/webhooks?state=rejected").counts(f.Count, 0)}
+	if f.Count < metrics.SomeFailed || now.Sub(f.Last) > 15*time.Minute {
+		return nil
+	}
+	begin := f.Since.UTC().Format(time.TimeOnly) + " UTC"
+	what := "Every webhook since " + begin + " failed the check of its sender: " + page.Count(f.Count)
+	return []Trouble{allRejected.is(what, ofGate("")).
+		since(f.Since).
+		link("/webhooks?state=rejected").
+		counts(f.Count, 0)}
 }
 
 // overSenders are those that ended because a webhook passed, in the last minute: perhaps before anybody looked.
@@ -648,15 +768,22 @@ func (s *Status) overSenders(now time.Time) (all []Trouble) {
 		if now.Sub(f.Passed) > time.Minute {
 			continue
 		}
-		t := allRejected.is(page.Plural(f.Count, "webhook", "webhooks")+" failed the check of their sender"+between(f.Since, f.Last)+", then one passed", ofGate("")).since(f.Since).counts(f.Count, 0)
-		t.over, t.then = f.Passed.UTC(), "See at /webhooks?state=rejected of the admin page, of each replica its own, who sent them. If it was the billing service, resend them from its webhook log: usher has not taken them in."
+		webhooks := page.Plural(f.Count, "webhook", "webhooks")
+		what := webhooks + " failed the check of their sender" + between(f.Since, f.Last) + ", then one passed"
+		t := allRejected.is(what, ofGate("")).since(f.Since).counts(f.Count, 0)
+		t.over = f.Passed.UTC()
+		t.then = "See at /webhooks?state=rejected of the admin page, of each replica its own, who sent them. " +
+			"If it was the billing service, resend them from its webhook log: usher has not taken them in."
 		all = append(all, t)
 	}
 	return all
 }
 
-var allRejected = kind("senders-rejected", Warning, "UsherEverythingRejected", "Either strangers try the address, or no change reaches your customers.",
-	"The admin page, of each replica its own, shows at /webhooks?state=rejected who sent them, and why each was rejected. If it was the billing service: give it and the gate the same secret, then resend them from its webhook log.").ofReplica()
+var allRejected = kind("senders-rejected", Warning, "UsherEverythingRejected",
+	"Either strangers try the address, or no change reaches your customers.",
+	"The admin page, of each replica its own, shows at /webhooks?state=rejected who sent them, and why each "+
+		"was rejected. If it was the billing service: give it and the gate the same secret, then resend them "+
+		"from its webhook log.").ofReplica()
 
 // clockTroubles say that the clocks of this machine and of the inbox's database differ.
 func clockTroubles(s *Status, _ time.Time) []Trouble {
@@ -667,14 +794,17 @@ func clockTroubles(s *Status, _ time.Time) []Trouble {
 	if s.Inbox.ClockAhead < 0 {
 		way = "behind"
 	}
-	return []Trouble{clocksDiffer.is("The clock of this machine is "+page.Span(s.Inbox.ClockAhead.Abs().Round(time.Second))+" "+way+" the database's", ofGate(""))}
+	by := page.Span(s.Inbox.ClockAhead.Abs().Round(time.Second))
+	what := "The clock of this machine is " + by + " " + way + " the database's"
+	return []Trouble{clocksDiffer.is(what, ofGate(""))}
 }
 
 // maxClockDifference is how much the clocks may differ.
 const maxClockDifference = 5 * time.Second
 
 var clocksDiffer = kind("clocks-differ", Warning, "",
-	"Receivers that check webhook-timestamp reject what this replica delivers, if its clock is the wrong one: most allow five minutes. usher's own times may be wrong, too.",
+	"Receivers that check webhook-timestamp reject what this replica delivers, if its clock is the wrong "+
+		"one: most allow five minutes. usher's own times may be wrong, too.",
 	"Set the clock that is wrong, by NTP: this machine's, or that of the database's machine.").ofReplica()
 
 // certificateTroubles say that the gate's certificate ends, from a week before, as the alert does.
@@ -682,20 +812,26 @@ func certificateTroubles(s *Status, now time.Time) []Trouble {
 	if s.Gate == nil || s.Gate.CertificateEnds.IsZero() {
 		return nil
 	}
+	const what = "The TLS certificate of the webhook gate"
 	switch left := s.Gate.CertificateEnds.Sub(now); {
 	case left <= 0:
-		return []Trouble{certificateEnded.is("The TLS certificate of the webhook gate has expired", ofGate("")).since(s.Gate.CertificateEnds)}
+		return []Trouble{certificateEnded.is(what+" has expired", ofGate("")).since(s.Gate.CertificateEnds)}
 	case left < 24*time.Hour:
-		return []Trouble{certificateEnded.is("The TLS certificate of the webhook gate expires in "+page.Span(left.Round(time.Second)), ofGate(""))}
+		return []Trouble{certificateEnded.is(what+" expires in "+page.Span(left.Round(time.Second)), ofGate(""))}
 	case left < 7*24*time.Hour:
-		return []Trouble{certificateEnds.is("The TLS certificate of the webhook gate expires in "+page.Span(left.Round(time.Second)), ofGate(""))}
+		return []Trouble{certificateEnds.is(what+" expires in "+page.Span(left.Round(time.Second)), ofGate(""))}
 	}
 	return nil
 }
 
-const newCertificate = "Put a new one into the files that USHER_WEBHOOK_TLS_CERT_FILE and USHER_WEBHOOK_TLS_KEY_FILE name: usher uses it without a restart."
+const newCertificate = "Put a new one into the files that USHER_WEBHOOK_TLS_CERT_FILE and " +
+	"USHER_WEBHOOK_TLS_KEY_FILE name: usher uses it without a restart."
 
 var (
-	certificateEnds  = kind("certificate-ends", Warning, "UsherCertificateEnds", "When it has expired, senders do not connect, and changes do not reach your customers.", newCertificate).ofReplica()
-	certificateEnded = kind("certificate-ends", Critical, "UsherCertificateEnds", "When it has expired, senders do not connect, and changes do not reach your customers.", newCertificate).ofReplica()
+	certificateEnds = kind("certificate-ends", Warning, "UsherCertificateEnds",
+		"When it has expired, senders do not connect, and changes do not reach your customers.",
+		newCertificate).ofReplica()
+	certificateEnded = kind("certificate-ends", Critical, "UsherCertificateEnds",
+		"When it has expired, senders do not connect, and changes do not reach your customers.",
+		newCertificate).ofReplica()
 )

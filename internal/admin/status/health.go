@@ -100,12 +100,18 @@ type PartState struct {
 
 // parts describes each part. It goes by the troubles, and by the lines of the ports and the receivers.
 func (s *Status) parts(now time.Time) (all []PartState) {
-	describe := map[string]func(time.Time) string{"outbound": s.outboundState, "gate": s.gateState, "entitlements": s.entitlementsState}
+	describe := map[string]func(time.Time) string{
+		"outbound":     s.outboundState,
+		"gate":         s.gateState,
+		"entitlements": s.entitlementsState,
+	}
 	for _, p := range s.Health.Parts {
 		state := PartState{Name: p.Name, On: p.On, State: p.Off}
 		if p.On {
 			problems := s.Health.Unready(p.Name)
-			state.Ready, state.State, state.Tone = len(problems) == 0, "not ready: "+strings.Join(problems, "; "), s.tone(p.Name)
+			state.Ready = len(problems) == 0
+			state.State = "not ready: " + strings.Join(problems, "; ")
+			state.Tone = s.tone(p.Name)
 			if state.Ready {
 				state.State = describe[p.Name](now)
 			}
@@ -138,7 +144,8 @@ func (s *Status) gateState(now time.Time) string {
 	case box.Unknown:
 		said = append(said, "waiting webhooks are not known: the inbox has not been read yet")
 	default:
-		counts := fmt.Sprintf("%s, %s parked, %s invalid", page.Plural(box.Waiting, "waits", "wait"), page.Count(box.Parked), page.Count(box.Invalid))
+		counts := fmt.Sprintf("%s, %s parked, %s invalid",
+			page.Plural(box.Waiting, "waits", "wait"), page.Count(box.Parked), page.Count(box.Invalid))
 		if !box.Counted.IsZero() {
 			counts += ", counted " + page.Ago(now.Sub(box.Counted))
 		}

@@ -40,20 +40,22 @@ func missedTroubles(s *Status, _ time.Time) (all []Trouble) {
 		all = append(all, trouble)
 	}
 	if u := o.Unnamed; u.Count > 0 {
-		all = append(all, unnamed.is(fmt.Sprintf("usher answered %s with a 5xx before it knew the tenant%s", page.Plural(u.Count, "webhook", "webhooks"), between(u.Since, u.Last)), ofGate("")).
-			since(u.Since).link("/dismiss").counts(u.Count, 0))
+		what := fmt.Sprintf("usher answered %s with a 5xx before it knew the tenant%s",
+			page.Plural(u.Count, "webhook", "webhooks"), between(u.Since, u.Last))
+		all = append(all, unnamed.is(what, ofGate("")).since(u.Since).link("/dismiss").counts(u.Count, 0))
 	}
 	if n := len(o.Outages); n > 0 {
 		last, more := o.Outages[0], ""
 		if n > 1 {
 			more = ", and " + page.Plural(n-1, "time", "times") + " before that"
 		}
-		what := strings.TrimSpace(between(last.From, last.To) + " no gate was ready to take webhooks, as far as this inbox knows" + more)
+		what := strings.TrimSpace(between(last.From, last.To) +
+			" no gate was ready to take webhooks, as far as this inbox knows" + more)
 		if last.From.After(last.To) {
 			what = wentBack(last) + ": nobody knows for how long no gate was ready to take webhooks" + more
 		}
-		since := o.Outages[n-1]
-		all = append(all, outage.is(strings.ToUpper(what[:1])+what[1:], ofGate("")).since(earlier(since.From, since.To)).link("/dismiss"))
+		first := o.Outages[n-1]
+		all = append(all, outage.is(capitalize(what), ofGate("")).since(earlier(first.From, first.To)).link("/dismiss"))
 	}
 	return all
 }
@@ -77,14 +79,16 @@ func (o *Missed) Dismissible() (until time.Time, found []string) {
 		if until.Before(u.Last) {
 			until = u.Last
 		}
-		found = append(found, page.Plural(u.Count, "webhook", "webhooks")+" got a 5xx before usher knew the tenant"+between(u.Since, u.Last))
+		webhooks := page.Plural(u.Count, "webhook", "webhooks")
+		found = append(found, webhooks+" got a 5xx before usher knew the tenant"+between(u.Since, u.Last))
 	}
 	return until, found
 }
 
 // wentBack is an outage of which nobody knows how long it was.
 func wentBack(o inbox.Outage) string {
-	return fmt.Sprintf("the clock went back %s since the last run of usher,%s", page.Span(o.From.Sub(o.To)), between(o.To, o.To))
+	return fmt.Sprintf("the clock went back %s since the last run of usher,%s",
+		page.Span(o.From.Sub(o.To)), between(o.To, o.To))
 }
 
 func earlier(a, b time.Time) time.Time {
@@ -121,17 +125,30 @@ func between(from, to time.Time) string {
 	}
 }
 
-const mayBeLost = "Each may be a change that nobody sends again: these tenants may not get what they paid for, or keep what they no longer pay for."
+const mayBeLost = "Each may be a change that nobody sends again: these tenants may not get what they paid " +
+	"for, or keep what they no longer pay for."
 
 var (
 	missed = kind("missed", Critical, "UsherWebhooksMissed", mayBeLost,
-		"Compare with the billing service ('usher help reconcile' says how), or resend the webhooks from its webhook log. To stop reporting a tenant that you have checked: 'usher inbox forget TENANT'.")
+		"Compare with the billing service ('usher help reconcile' says how), or resend the webhooks from its "+
+			"webhook log. To stop reporting a tenant that you have checked: 'usher inbox forget TENANT'.")
 	missedInMemory = kind("missed", Critical, "UsherWebhooksMissed", mayBeLost,
-		"Fix the receiver, then resend the webhooks from the webhook log of the billing service. To stop reporting a tenant that you have checked: 'usher inbox forget TENANT'. With USHER_WEBHOOK_INBOX usher would keep them.")
-	unnamed = kind("missed-unnamed", Critical, "UsherOutage", "Each may be a change that nobody sends again, and nobody knows whose.",
-		"Compare with the billing service ('usher help reconcile' says how), or resend the webhooks of that time from its webhook log, then run 'usher inbox dismiss'. If it happens again, raise USHER_WEBHOOK_MAX_INFLIGHT.")
-	unnamedInMemory = kind("missed-unnamed", Critical, "UsherOutage", "Each may be a change that nobody sends again, and nobody knows whose.",
-		"Resend the webhooks of that time from the webhook log of the billing service, then run 'usher inbox dismiss'. If it happens again, raise USHER_WEBHOOK_MAX_INFLIGHT.")
-	outage = kind("outage", Critical, "UsherOutage", "Webhooks of that time may be changes that nobody sends again: a load balancer has answered for usher, or nobody has. If the inbox is a restored backup, it ends at the first of these times, and what was taken in later is not in it.",
-		"Compare with the billing service ('usher help reconcile' says how), or resend the webhooks of that time from its webhook log, then run 'usher inbox dismiss'.")
+		"Fix the receiver, then resend the webhooks from the webhook log of the billing service. "+
+			"To stop reporting a tenant that you have checked: 'usher inbox forget TENANT'. "+
+			"With USHER_WEBHOOK_INBOX usher would keep them.")
+	unnamed = kind("missed-unnamed", Critical, "UsherOutage",
+		"Each may be a change that nobody sends again, and nobody knows whose.",
+		"Compare with the billing service ('usher help reconcile' says how), or resend the webhooks of that "+
+			"time from its webhook log, then run 'usher inbox dismiss'. "+
+			"If it happens again, raise USHER_WEBHOOK_MAX_INFLIGHT.")
+	unnamedInMemory = kind("missed-unnamed", Critical, "UsherOutage",
+		"Each may be a change that nobody sends again, and nobody knows whose.",
+		"Resend the webhooks of that time from the webhook log of the billing service, then run 'usher inbox "+
+			"dismiss'. If it happens again, raise USHER_WEBHOOK_MAX_INFLIGHT.")
+	outage = kind("outage", Critical, "UsherOutage",
+		"Webhooks of that time may be changes that nobody sends again: a load balancer has answered for "+
+			"usher, or nobody has. If the inbox is a restored backup, it ends at the first of these times, "+
+			"and what was taken in later is not in it.",
+		"Compare with the billing service ('usher help reconcile' says how), or resend the webhooks of that "+
+			"time from its webhook log, then run 'usher inbox dismiss'.")
 )

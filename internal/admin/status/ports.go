@@ -59,7 +59,10 @@ func (p *Port) judge(now time.Time) {
 // tokenRefused says whether calls fail although the token has not expired: the billing service does not
 // accept it, and usher gets no other.
 func (p *Port) tokenRefused() bool {
-	return p.Source.Err != nil && p.Source.Token != nil && strings.HasPrefix(p.LastFailure.Reason, "TOKEN_") && p.LastFailure.At.After(p.Source.Token.Asked())
+	if p.Source.Err == nil || p.Source.Token == nil {
+		return false
+	}
+	return strings.HasPrefix(p.LastFailure.Reason, "TOKEN_") && p.LastFailure.At.After(p.Source.Token.Asked())
 }
 
 // tokenWords describes the state of a port's token.
@@ -100,10 +103,19 @@ func tokenTroubles(s *Status, now time.Time) (all []Trouble) {
 		case p.tokenRefused():
 			what += ", and the billing service does not accept the current token any more"
 		case token != nil:
-			what += ", and the current token is valid for another " + page.Span(token.Expiry().Sub(now).Round(time.Second))
+			what += ", and the current token is valid for another " +
+				page.Span(token.Expiry().Sub(now).Round(time.Second))
 		}
 		about := s.sharing(p)
-		of := map[bool]map[bool]*Kind{true: {true: tokenRefusedLater, false: tokenRefused}, false: {true: tokenMissingLater, false: tokenMissing}}[refused != nil][token != nil]
+		of := tokenMissing
+		switch {
+		case refused != nil && token != nil:
+			of = tokenRefusedLater
+		case refused != nil:
+			of = tokenRefused
+		case token != nil:
+			of = tokenMissingLater
+		}
 		if p.tokenRefused() {
 			of = noGoodToken
 			for i := range about {
@@ -127,7 +139,9 @@ func tokenTroubles(s *Status, now time.Time) (all []Trouble) {
 		// long as the one before was.
 		over := !p.Revoked[0].IsZero() && now.Sub(p.Revoked[1]) >= max(goesAfter, 2*p.Revoked[1].Sub(p.Revoked[0]))
 		if n := metrics.Sum(p.Tokens, metrics.Minutes, metrics.TokensRevoked); n > 1 && !over {
-			all = append(all, tokensRevoked.is(fmt.Sprintf("Port %s: %s tokens were rejected long before they expired, in the last hour", p.Name, page.Count(n)), about...))
+			what := fmt.Sprintf("Port %s: %s tokens were rejected long before they expired, in the last hour",
+				p.Name, page.Count(n))
+			all = append(all, tokensRevoked.is(what, about...))
 		}
 	}
 	return all
@@ -159,19 +173,23 @@ func callTroubles(s *Status, now time.Time) (all []Trouble) {
 		calls := page.Plural(n, "call", "calls")
 		many := func(failed int) bool { return failed >= 3 && failed*20 > n }
 		if many(ours) && !isOver(p.LastFailure.At, p.LastFine, now) {
-			t := callsFail.is(fmt.Sprintf("Port %s: usher failed %s of %s in the last %d minutes, the last one with %s", p.Name, page.Count(ours), calls, lately, p.LastFailure.Reason),
-				p.of("usher fails calls: "+p.LastFailure.Reason))
+			what := fmt.Sprintf("Port %s: usher failed %s of %s in the last %d minutes, the last one with %s",
+				p.Name, page.Count(ours), calls, lately, p.LastFailure.Reason)
+			t := callsFail.is(what, p.of("usher fails calls: "+p.LastFailure.Reason))
 			switch code := p.LastFailure.Reason; {
 			case strings.HasPrefix(code, "UPSTREAM_"):
 				t.Do = "Check the billing service and the way to it."
 			case code == "UNAUTHORIZED":
-				t.Do = "The billing service rejects even new tokens. Run 'usher check': if each new token revokes the one before, give each program an API client of its own. If not, ask the people of the billing service."
+				t.Do = "The billing service rejects even new tokens. Run 'usher check': if each new token " +
+					"revokes the one before, give each program an API client of its own. " +
+					"If not, ask the people of the billing service."
 			}
 			all = append(all, t)
 		}
 		if many(theirs) && !isOver(p.Last5xx, p.LastFine, now) {
-			all = append(all, serviceFails.is(fmt.Sprintf("Port %s: the billing service answered %s of %s with a 5xx in the last %d minutes", p.Name, page.Count(theirs), calls, lately),
-				p.of("the billing service answers with a 5xx")))
+			what := fmt.Sprintf("Port %s: the billing service answered %s of %s with a 5xx in the last %d minutes",
+				p.Name, page.Count(theirs), calls, lately)
+			all = append(all, serviceFails.is(what, p.of("the billing service answers with a 5xx")))
 		}
 	}
 	return all
@@ -187,7 +205,9 @@ func (p *Port) Charts() []page.Chart {
 	var renewed, replayed []int
 	minutes := sinceFirst(p.Calls)
 	tokens := p.Tokens[len(p.Tokens)-len(minutes):]
-	calls, wrong, busiest, slowest := 0, 0, 0.0, time.Duration(0)
+	var calls, wrong int
+	var busiest float64
+	var slowest time.Duration
 	for i, m := range minutes {
 		all, errors := m.Sum(metrics.CallsFine, metrics.CallsFailed), m.Counts[metrics.CallsFailed]
 		// The current minute is not over yet.
@@ -199,42 +219,61 @@ func (p *Port) Charts() []page.Chart {
 		p50.Add(milliseconds(m.P50), tookWords(m.P50))
 		p99.Add(milliseconds(m.P99), tookWords(m.P99))
 		p50.Total, p99.Total = tookWords(m.P50), tookWords(m.P99)
-		renewed, replayed = append(renewed, tokens[i].Counts[metrics.TokensRenewed]), append(replayed, m.Counts[metrics.CallsReplayed])
+		renewed = append(renewed, tokens[i].Counts[metrics.TokensRenewed])
+		replayed = append(replayed, m.Counts[metrics.CallsReplayed])
 		calls, wrong = calls+all, wrong+errors
 		busiest, slowest = max(busiest, rate), max(slowest, m.P99)
 	}
 	fine.Total, failed.Total = page.Count(calls), page.Count(wrong)
 	rates := page.NewBars("calls-"+p.Name, "Calls per second",
-		fmt.Sprintf("%s in the last hour, %s; at most %s per second.", page.Plural(calls, "call", "calls"), page.Plural(wrong, "error", "errors"), figure(busiest)),
+		fmt.Sprintf("%s in the last hour, %s; at most %s per second.",
+			page.Plural(calls, "call", "calls"), page.Plural(wrong, "error", "errors"), figure(busiest)),
 		starts, []page.Series{fine, failed}, figure)
 	rates.Mark("token renewed", "m-renewed", renewed)
 	rates.Mark("401 replayed", "m-replayed", replayed)
 	times := page.NewLines("latency-"+p.Name, "Time until the answer's last byte",
 		fmt.Sprintf("The slowest minute of the last hour had a 99th percentile of %s.", tookWords(slowest)),
-		starts, []page.Series{p50, p99}, func(ms float64) string { return tookWords(time.Duration(ms * float64(time.Millisecond))) })
+		starts, []page.Series{p50, p99}, func(ms float64) string {
+			return tookWords(time.Duration(ms * float64(time.Millisecond)))
+		})
 	return []page.Chart{rates, times}
 }
 
 // The kinds of troubles of the local ports.
 var (
-	tokenRefused = kind("token-rejected", Critical, "UsherNoValidToken", "Every call on this port is answered with an error.",
-		"Give usher the client id and the secret that the billing service has; a new secret in a file is tried at once.").ofReplica()
-	tokenRefusedLater = kind("token-rejected-later", Warning, "UsherTokenRejected", "Calls go on with the current token. When it expires, every call on this port fails.",
-		"Give usher the client id and the secret that the billing service has; a new secret in a file is tried at once.").ofReplica()
-	tokenMissing = kind("token-unavailable", Critical, "UsherNoValidToken", "Every call on this port is answered with an error.",
+	tokenRefused = kind("token-rejected", Critical, "UsherNoValidToken",
+		"Every call on this port is answered with an error.",
+		"Give usher the client id and the secret that the billing service has; a new secret in a "+
+			"file is tried at once.").ofReplica()
+	tokenRefusedLater = kind("token-rejected-later", Warning, "UsherTokenRejected",
+		"Calls go on with the current token. When it expires, every call on this port fails.",
+		"Give usher the client id and the secret that the billing service has; a new secret in a "+
+			"file is tried at once.").ofReplica()
+	tokenMissing = kind("token-unavailable", Critical, "UsherNoValidToken",
+		"Every call on this port is answered with an error.",
 		"Find out why the token endpoint does not answer. usher asks at least once a minute.").ofReplica()
-	tokenMissingLater = kind("token-unavailable-later", Warning, "", "Calls go on with the current token. When it expires, every call on this port fails.",
+	tokenMissingLater = kind("token-unavailable-later", Warning, "",
+		"Calls go on with the current token. When it expires, every call on this port fails.",
 		"Find out why the token endpoint does not answer. usher asks at least once a minute.").ofReplica()
-	noGoodToken = kind("token-not-accepted", Critical, "UsherCallsFail", "Every call on this port is answered with an error.",
-		"Find out why the token endpoint gives usher no token. Calls work again by themselves when it does.").ofReplica()
-	noTokenYet = kind("no-token-yet", Warning, "", "Until it has one, calls wait or fail. Until the first one usher is not ready.",
+	noGoodToken = kind("token-not-accepted", Critical, "UsherCallsFail",
+		"Every call on this port is answered with an error.",
+		"Find out why the token endpoint gives usher no token. "+
+			"Calls work again by themselves when it does.").ofReplica()
+	noTokenYet = kind("no-token-yet", Warning, "",
+		"Until it has one, calls wait or fail. Until the first one usher is not ready.",
 		"Wait some seconds: usher is asking for it.").ofReplica()
 	tokensRevoked = kind("tokens-revoked", Warning, "UsherTokensRevoked", "Some calls are slower, and some may fail.",
-		"Another program seems to use the same API client, and its new tokens revoke ours. Give each program an API client of its own.").ofReplica()
-	callsFail = kind("calls-fail", Critical, "UsherCallsFail", "Your program gets no answer to what it asks the billing service for your customers.",
-		"UPSTREAM_UNREACHABLE, UPSTREAM_TIMEOUT: check the billing service and the way to it. UNAUTHORIZED: it rejects even new tokens; 'usher check' says whether each revokes the one before.").ofReplica()
-	serviceFails = kind("service-fails", Warning, "UsherServiceFails", "Your program gets errors for what it asks the billing service for your customers. usher only passes them on.",
-		"Look into usher's log for the names of the GraphQL operations, and ask the people of the billing service.").ofReplica()
+		"Another program seems to use the same API client, and its new tokens revoke ours. "+
+			"Give each program an API client of its own.").ofReplica()
+	callsFail = kind("calls-fail", Critical, "UsherCallsFail",
+		"Your program gets no answer to what it asks the billing service for your customers.",
+		"UPSTREAM_UNREACHABLE, UPSTREAM_TIMEOUT: check the billing service and the way to it. "+
+			"UNAUTHORIZED: it rejects even new tokens; "+
+			"'usher check' says whether each revokes the one before.").ofReplica()
+	serviceFails = kind("service-fails", Warning, "UsherServiceFails",
+		"Your program gets errors for what it asks the billing service for your customers. usher only passes them on.",
+		"Look into usher's log for the names of the GraphQL operations, and ask the people "+
+			"of the billing service.").ofReplica()
 )
 
 // sinceFirst leaves out the beginning of the hour if nothing happened then: a chart shows the last

@@ -28,7 +28,8 @@ func Comparison(r *inbox.Run, now time.Time) string {
 			parts = append(parts, p.word+": "+page.Count(p.n))
 		}
 	}
-	return fmt.Sprintf("Compared with the billing service %s: %s", page.Ago(now.Sub(r.Ended)), strings.Join(parts, ", "))
+	return fmt.Sprintf("Compared with the billing service %s: %s",
+		page.Ago(now.Sub(r.Ended)), strings.Join(parts, ", "))
 }
 
 // reconcileTroubles looks at the last 'usher reconcile', and at what those before have found.
@@ -40,19 +41,30 @@ func reconcileTroubles(s *Status, now time.Time) (all []Trouble) {
 	switch {
 	case last == nil:
 	case last.Failed != "":
-		all = append(all, reconcileFailed.is("The last comparison with the billing service failed: "+last.Failed, ofGate("")).since(last.Ended))
+		what := "The last comparison with the billing service failed: " + last.Failed
+		all = append(all, reconcileFailed.is(what, ofGate("")).since(last.Ended))
 	case last.Killed(now):
-		all = append(all, reconcileFailed.is("The last comparison with the billing service did not end", ofGate("")).since(last.Began))
+		what := "The last comparison with the billing service did not end"
+		all = append(all, reconcileFailed.is(what, ofGate("")).since(last.Began))
 	}
 	var parts []string
 	if n := found.Count() - found.Unlisted; n > 0 {
-		parts = append(parts, page.Plural(n, "tenant is", "tenants are")+" not what the billing service says, and nobody has applied that")
+		tenants := page.Plural(n, "tenant is", "tenants are")
+		parts = append(parts, tenants+" not what the billing service says, and nobody has applied that")
 	}
 	if n := found.Unlisted; n > 0 {
-		parts = append(parts, page.Plural(n, "tenant", "tenants")+" may use something here, and the billing service did not list "+map[bool]string{true: "it", false: "them"}[n == 1])
+		them := "them"
+		if n == 1 {
+			them = "it"
+		}
+		tenants := page.Plural(n, "tenant", "tenants")
+		parts = append(parts, tenants+" may use something here, and the billing service did not list "+them)
 	}
 	if len(parts) > 0 {
-		all = append(all, reconcileDiffers.is(strings.Join(parts, "; "), ofGate("")).since(s.Inbox.stats.FindingsSince).run("usher inbox tenants --trouble").counts(0, found.Count()))
+		all = append(all, reconcileDiffers.is(strings.Join(parts, "; "), ofGate("")).
+			since(s.Inbox.stats.FindingsSince).
+			run("usher inbox tenants --trouble").
+			counts(0, found.Count()))
 	}
 	return all
 }
@@ -60,8 +72,13 @@ func reconcileTroubles(s *Status, now time.Time) (all []Trouble) {
 var (
 	reconcileFailed = kind("reconcile-failed", Warning, "UsherReconcileFailed",
 		"If a webhook got lost, nobody knows it yet: a customer may lack what they paid for.",
-		"Read the log of the timer or job that runs it (journalctl -u usher-reconcile, kubectl logs), and run it again ('usher help reconcile' says how).")
+		"Read the log of the timer or job that runs it (journalctl -u usher-reconcile, kubectl logs), "+
+			"and run it again ('usher help reconcile' says how).")
 	reconcileDiffers = kind("reconcile-differs", Warning, "UsherReconcileDiffers",
-		"For these tenants usher and your software go by an older state: they may lack what they paid for, or use what they do not pay for.",
-		"Run the comparison again to see what differs ('usher help reconcile' says how). A twin is usually a wrong platform in your list: correct it. Add --apply to take in the others. An unlisted tenant may be a cancellation that was lost. To stop reporting a tenant that is right as it is: 'usher inbox dismiss --tenant TENANT'.")
+		"For these tenants usher and your software go by an older state: they may lack what they paid for, "+
+			"or use what they do not pay for.",
+		"Run the comparison again to see what differs ('usher help reconcile' says how). "+
+			"A twin is usually a wrong platform in your list: correct it. Add --apply to take in the others. "+
+			"An unlisted tenant may be a cancellation that was lost. "+
+			"To stop reporting a tenant that is right as it is: 'usher inbox dismiss --tenant TENANT'.")
 )

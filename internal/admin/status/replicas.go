@@ -39,8 +39,17 @@ func (t *Trouble) record(now time.Time, replica string) inbox.Trouble {
 		out.Began = now
 	}
 	out.TroubleWords = inbox.TroubleWords{
-		Kind: t.Name, Severity: t.Severity, What: cmp.Or(t.bare, t.What), Means: t.Means, Do: t.Do, Run: t.Run, Then: t.then,
-		Webhooks: t.Webhooks, Tenants: t.Tenants, Named: t.named, Others: t.others,
+		Kind:     t.Name,
+		Severity: t.Severity,
+		What:     cmp.Or(t.bare, t.What),
+		Means:    t.Means,
+		Do:       t.Do,
+		Run:      t.Run,
+		Then:     t.then,
+		Webhooks: t.Webhooks,
+		Tenants:  t.Tenants,
+		Named:    t.named,
+		Others:   t.others,
 	}
 	if len(t.about) > 0 {
 		about := &t.about[0]
@@ -60,21 +69,33 @@ func (t *Trouble) record(now time.Time, replica string) inbox.Trouble {
 func replicaTroubles(s *Status, _ time.Time) (all []Trouble) {
 	for i := range s.Gone {
 		r := &s.Gone[i]
-		t := replicaGone.is(r.Name + " is gone: nothing was heard of it since " + r.Seen.UTC().Format(time.TimeOnly) + " UTC").since(r.Seen)
+		seen := r.Seen.UTC().Format(time.TimeOnly) + " UTC"
+		t := replicaGone.is(r.Name + " is gone: nothing was heard of it since " + seen).since(r.Seen)
 		t.which = r.Name
 		all = append(all, t)
 	}
 	for i := range s.Elsewhere {
 		r := &s.Elsewhere[i]
-		t := Trouble{What: "on " + r.Replica + ": " + r.What, Run: r.Run, Replica: r.Replica, Webhooks: r.Webhooks, Tenants: r.Tenants, named: r.Named, others: r.Others,
-			Kind: Kind{Name: r.Kind, Severity: r.Severity, Means: r.Means, Do: r.Do, own: true}}
+		t := Trouble{
+			What:     "on " + r.Replica + ": " + r.What,
+			Run:      r.Run,
+			Replica:  r.Replica,
+			Webhooks: r.Webhooks,
+			Tenants:  r.Tenants,
+			named:    r.Named,
+			others:   r.Others,
+			Kind:     Kind{Name: r.Kind, Severity: r.Severity, Means: r.Means, Do: r.Do, own: true},
+		}
 		all = append(all, t.since(r.Began))
 	}
 	return all
 }
 
-var replicaGone = kind("replica-gone", Warning, "", "Other replicas deliver what it had, but if they go, too, nobody takes webhooks. If nobody does now, senders get an error.",
-	"Look into its log, and start it again; it may also run, and not reach the database. This ends when it is back, when a new replica has started in its place, or after a day.")
+var replicaGone = kind("replica-gone", Warning, "",
+	"Other replicas deliver what it had, but if they go, too, nobody takes webhooks. "+
+		"If nobody does now, senders get an error.",
+	"Look into its log, and start it again; it may also run, and not reach the database. "+
+		"This ends when it is back, when a new replica has started in its place, or after a day.")
 
 // messageTroubles say that usher cannot send notifications.
 func messageTroubles(s *Status, _ time.Time) []Trouble {
@@ -91,12 +112,15 @@ const someFails = 3
 // NotifyFails is the kind that no message says.
 const NotifyFails = "notifications-fail"
 
-var notifyFails = kind(NotifyFails, Warning, "", "Nobody hears from usher itself what is wrong. This page, 'usher status' and the alerts say it.",
-	"Check the address in USHER_NOTIFY_URL and the way to it ('usher check' tries to reach it), then send a test message from the admin page.").ofReplica()
+var notifyFails = kind(NotifyFails, Warning, "",
+	"Nobody hears from usher itself what is wrong. This page, 'usher status' and the alerts say it.",
+	"Check the address in USHER_NOTIFY_URL and the way to it ('usher check' tries to reach it), then send a "+
+		"test message from the admin page.").ofReplica()
 
 // Lasted says from when to when something was wrong, and how long, in words.
 func Lasted(t *inbox.Trouble) string {
-	return strings.TrimSpace(between(t.Began, t.Ended)) + ", for " + page.Span(max(t.Ended.Sub(t.Began), time.Second).Round(time.Second))
+	return strings.TrimSpace(between(t.Began, t.Ended)) + ", for " +
+		page.Span(max(t.Ended.Sub(t.Began), time.Second).Round(time.Second))
 }
 
 // Counted says how many webhooks and tenants it was about; empty: nobody knows.
@@ -127,7 +151,10 @@ func (t *Trouble) Concerns(platform, tenant, receiver string) bool {
 
 // Concerns says whether a trouble may be about a tenant, whose webhooks this receiver gets; empty: not known.
 func Concerns(t *inbox.Trouble, platform, tenant, receiver string) bool {
-	if t.Part == "outbound" || t.Kind == NotifyFails || t.Kind == replicaGone.Name || cmp.Or(receiver, t.Receiver) != cmp.Or(t.Receiver, receiver) {
+	if t.Part == "outbound" || t.Kind == NotifyFails || t.Kind == replicaGone.Name {
+		return false
+	}
+	if receiver != "" && t.Receiver != "" && receiver != t.Receiver {
 		return false
 	}
 	for _, name := range t.Named {

@@ -207,11 +207,13 @@ func (t *Trouble) tone() string {
 // unreadyTroubles say that a part is not ready, unless a trouble that was found already says why.
 func (s *Status) unreadyTroubles(found []Trouble) (all []Trouble) {
 	for _, p := range s.Health.Parts {
+		ofPart := func(about Subject) bool { return about.Part == p.Name }
 		said := slices.ContainsFunc(found, func(t Trouble) bool {
-			return t.Severity == Critical && slices.ContainsFunc(t.about, func(about Subject) bool { return about.Part == p.Name })
+			return t.Severity == Critical && slices.ContainsFunc(t.about, ofPart)
 		})
 		if problems := s.Health.Unready(p.Name); p.On && len(problems) > 0 && !said {
-			all = append(all, unready[p.Name].is(p.Name+" is not ready: "+strings.Join(problems, "; "), Subject{Part: p.Name}))
+			what := p.Name + " is not ready: " + strings.Join(problems, "; ")
+			all = append(all, unready[p.Name].is(what, Subject{Part: p.Name}))
 		}
 	}
 	return all
@@ -220,9 +222,11 @@ func (s *Status) unreadyTroubles(found []Trouble) (all []Trouble) {
 const waitForReady = "Wait a few seconds. If it is still not ready, read usher's log."
 
 var unready = map[string]*Kind{
-	"outbound":     kind("outbound-not-ready", Critical, "UsherDown", "Calls get an error.", waitForReady).ofReplica(),
-	"gate":         kind("gate-not-ready", Critical, "UsherDown", "Senders get 503, and changes do not reach your customers.", waitForReady).ofReplica(),
-	"entitlements": kind("entitlements-not-ready", Critical, "UsherDown", "Questions about what tenants may use are answered 503.", waitForReady).ofReplica(),
+	"outbound": kind("outbound-not-ready", Critical, "UsherDown", "Calls get an error.", waitForReady).ofReplica(),
+	"gate": kind("gate-not-ready", Critical, "UsherDown",
+		"Senders get 503, and changes do not reach your customers.", waitForReady).ofReplica(),
+	"entitlements": kind("entitlements-not-ready", Critical, "UsherDown",
+		"Questions about what tenants may use are answered 503.", waitForReady).ofReplica(),
 }
 
 // Pauses are troubles: changes do not reach customers, and most of them somebody has to end. A banner on
