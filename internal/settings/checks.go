@@ -39,9 +39,11 @@ func (r *reader) secret(name string) *secret.Value {
 			return v
 		}
 		if _, gone := os.Lstat(path); gone != nil && !filepath.IsAbs(path) && !strings.HasPrefix(path, ".") {
-			r.problem(name+"_FILE", "names a file that does not exist; if it holds the secret itself (not shown), set %s instead", name)
+			r.problem(name+"_FILE",
+				"names a file that does not exist; if it holds the secret itself (not shown), set %s instead", name)
 		} else {
-			r.problem(name+"_FILE", "is %q, but should name a file that holds the secret: %v%s", path, err, userHint(err))
+			r.problem(name+"_FILE", "is %q, but should name a file that holds the secret: %v%s",
+				path, err, userHint(err))
 		}
 		r.bad[name] = true
 		// Any value will do: with nil the secret would be reported as missing, too.
@@ -61,7 +63,8 @@ func (r *reader) checkSecret(name string, v *secret.Value, problem func(string) 
 // headerProblem says why a secret that callers send in a header cannot be sent.
 func headerProblem(s string) error {
 	if strings.TrimSpace(s) != s || strings.ContainsFunc(s, func(c rune) bool { return c < ' ' || c == 0x7f }) {
-		return errors.New("has white space at an end, or a control character (not shown), but should hold what can be sent in a header")
+		return errors.New("has white space at an end, or a control character (not shown), but should hold " +
+			"what can be sent in a header")
 	}
 	return nil
 }
@@ -103,7 +106,8 @@ func keysProblem(keys string, reachable bool) error {
 	for key := range strings.SplitSeq(keys, ",") {
 		switch key = strings.TrimSpace(key); {
 		case key == "":
-			return errors.New("has an empty part (not shown): it should hold one secret, or several separated by commas")
+			return errors.New("has an empty part (not shown): it should hold one secret, " +
+				"or several separated by commas")
 		case reachable:
 			if err := lengthProblem("key", key); err != nil {
 				return err
@@ -115,7 +119,8 @@ func keysProblem(keys string, reachable bool) error {
 
 func lengthProblem(what, value string) error {
 	if utf8.RuneCountInString(value) < shortestKey {
-		return fmt.Errorf("holds a %s (not shown) that is shorter than %d characters: on a port that others can reach, %ss should be longer", what, shortestKey, what)
+		return fmt.Errorf("holds a %s (not shown) that is shorter than %d characters: on a port that others "+
+			"can reach, %ss should be longer", what, shortestKey, what)
 	}
 	return nil
 }
@@ -145,9 +150,12 @@ func (r *reader) checkListen(name, value string) (reachable bool) {
 		case path == "":
 			r.invalid(name, want)
 		case path[0] == '@':
-			r.problem(name, "is %q, but should hold the path of a file: an abstract socket has no mode that keeps other users out", value)
+			r.problem(name,
+				"is %q, but should hold the path of a file: an abstract socket has no mode that "+
+					"keeps other users out", value)
 		case len(path) > most:
-			r.invalid(name, fmt.Sprintf("%s; a socket's path has at most %d bytes, and this one %d", want, most, len(path)))
+			r.invalid(name, fmt.Sprintf("%s; a socket's path has at most %d bytes, and this one %d",
+				want, most, len(path)))
 		}
 		return false
 	}
@@ -231,7 +239,8 @@ func (r *reader) uniqueName(taken map[string]string, prefix, given, index string
 func ListenHint(variable string, err error) string {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return fmt.Sprintf("; another program uses this address, perhaps another usher: stop it, or set %s to another address", variable)
+		return fmt.Sprintf("; another program uses this address, perhaps another usher: stop it, "+
+			"or set %s to another address", variable)
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		return "; this machine does not have that address: use one that it has, 127.0.0.1, or 0.0.0.0 for all"
 	case errors.Is(err, fs.ErrNotExist):

@@ -40,7 +40,10 @@ func (r *reader) indexes(prefix string) []string {
 
 // fromKubernetes reports whether Kubernetes, and not the user, has set a variable.
 func fromKubernetes(name, value string) bool {
-	return name == "USHER_PORT" || kubernetes.MatchString(name) || strings.HasSuffix(name, "_PORT") && serviceURL.MatchString(value)
+	if name == "USHER_PORT" || kubernetes.MatchString(name) {
+		return true
+	}
+	return strings.HasSuffix(name, "_PORT") && serviceURL.MatchString(value)
 }
 
 // unknown returns the USHER_ variables that usher does not know. If the name of one is like a known name, it
@@ -49,7 +52,10 @@ func (r *reader) unknown() []string {
 	known := names(Variables())
 	var unknown []string
 	for name, value := range r.env {
-		if strings.HasPrefix(name, "USHER_") && name != "USHER_URL" && !slices.Contains(known, withoutIndex(name)) && !fromKubernetes(name, value) {
+		if !strings.HasPrefix(name, "USHER_") || name == "USHER_URL" || fromKubernetes(name, value) {
+			continue
+		}
+		if !slices.Contains(known, withoutIndex(name)) {
 			unknown = append(unknown, name)
 		}
 	}

@@ -29,7 +29,8 @@ func (o *Outbound) check(r *reader) {
 	if o.BaseURL != "" {
 		o.Base = baseURL(r, o.BaseURL, o.AllowPlainHTTP)
 		r.require("USHER_CLIENT_ID", o.main.ClientID != "", "the Client ID of the API client application")
-		r.require("USHER_CLIENT_SECRET", o.main.ClientSecret != nil, "the Client Secret of the API client application; USHER_CLIENT_SECRET_FILE can name a file that has it")
+		r.require("USHER_CLIENT_SECRET", o.main.ClientSecret != nil,
+			"the Client Secret of the API client application; USHER_CLIENT_SECRET_FILE can name a file that has it")
 	}
 	o.Proxy = o.proxies(r)
 	o.main.Scope = r.cleanScope("USHER_SCOPE", o.main.Scope)
@@ -47,15 +48,20 @@ func (o *Outbound) check(r *reader) {
 // proxies reads the usual variables for proxies, and reports an address that cannot be parsed: net/http
 // would silently call without a proxy, or take the scheme for the name of the proxy.
 func (o *Outbound) proxies(r *reader) func(*url.URL) (*url.URL, error) {
+	used := o.BaseURL != "" || r.env["USHER_NOTIFY_URL"] != "" || r.env["USHER_NOTIFY_URL_FILE"] != ""
 	for _, name := range []string{"HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"} {
 		value := r.env[name]
+		if !used || value == "" {
+			continue
+		}
 		if !strings.Contains(value, "://") {
 			value = "http://" + value
 		}
 		kinds := []string{"http", "https", "socks5", "socks5h"}
-		used := o.BaseURL != "" || r.env["USHER_NOTIFY_URL"] != "" || r.env["USHER_NOTIFY_URL_FILE"] != ""
-		if u, err := url.Parse(value); used && r.env[name] != "" && (err != nil || u.Hostname() == "" || !slices.Contains(kinds, u.Scheme)) {
-			r.problem(name, "can't be read (not shown, as it may hold a password), but should hold a proxy's address, such as http://proxy:3128 or socks5://proxy:1080")
+		if u, err := url.Parse(value); err != nil || u.Hostname() == "" || !slices.Contains(kinds, u.Scheme) {
+			r.problem(name,
+				"can't be read (not shown, as it may hold a password), but should hold a proxy's address, "+
+					"such as http://proxy:3128 or socks5://proxy:1080")
 		}
 	}
 	either := func(name string) string { return cmp.Or(r.env[name], r.env[strings.ToLower(name)]) }
@@ -68,7 +74,8 @@ func (o *Outbound) proxies(r *reader) func(*url.URL) (*url.URL, error) {
 
 // baseURL parses and checks the service's address, to which usher sends the client secret.
 func baseURL(r *reader, value string, plainHTTP bool) *url.URL {
-	const name, want = "USHER_BASE_URL", "an address such as https://billing.example.com, without user, query or fragment"
+	const name = "USHER_BASE_URL"
+	const want = "an address such as https://billing.example.com, without user, query or fragment"
 	u, err := url.Parse(value)
 	switch {
 	case err == nil && u.User != nil, err != nil && strings.Contains(value, "@"):
@@ -78,7 +85,9 @@ func baseURL(r *reader, value string, plainHTTP bool) *url.URL {
 	case u.Scheme != "https" && u.Scheme != "http", u.RawQuery != "" || u.ForceQuery, u.Fragment != "":
 		r.invalid(name, want)
 	case u.Scheme == "http" && !isLoopback(u.Hostname()) && !plainHTTP:
-		r.invalid(name, "an https address: over plain http the client secret can be read on the way (USHER_ALLOW_PLAIN_HTTP=true if you must)")
+		r.invalid(name,
+			"an https address: over plain http the client secret can be read on the way "+
+				"(USHER_ALLOW_PLAIN_HTTP=true if you must)")
 	default:
 		u.Path = strings.TrimRight(u.Path, "/")
 		u.RawPath = strings.TrimRight(u.RawPath, "/")
@@ -147,7 +156,9 @@ func (o *Outbound) checkPort(r *reader, p *outbound.Port) {
 	key := strings.TrimSuffix(listen, "LISTEN") + "KEY"
 	reachable := r.checkListen(listen, p.Listen)
 	if reachable && p.Key == nil && !o.Insecure && o.BaseURL != "" {
-		r.problem(listen, "is %q, which others can reach, and callers need no key: set %s (or %s_FILE), or USHER_INSECURE=true if everybody there may act in your name",
+		r.problem(listen,
+			"is %q, which others can reach, and callers need no key: set %s (or %s_FILE), "+
+				"or USHER_INSECURE=true if everybody there may act in your name",
 			p.Listen, key, key)
 	}
 	if p.Key == o.main.Key {

@@ -73,7 +73,9 @@ func (r *reader) invalid(name, want string) {
 // mayBeSecret recognises values that must not be shown, because a user may have put a secret into the wrong
 // variable: an address with a password, a query or a fragment, a signing secret, a private key.
 func mayBeSecret(value string) bool {
-	return strings.ContainsAny(strings.TrimRight(value, "?#"), "@?#") || strings.Contains(value, "whsec_") || strings.Contains(value, "-----BEGIN")
+	return strings.ContainsAny(strings.TrimRight(value, "?#"), "@?#") ||
+		strings.Contains(value, "whsec_") ||
+		strings.Contains(value, "-----BEGIN")
 }
 
 func (r *reader) require(name string, ok bool, want string) {
@@ -111,7 +113,10 @@ type positive struct{ field any }
 // with one field.
 func parse(value string, field reflect.Value) error {
 	one := reflect.New(reflect.StructOf([]reflect.StructField{{Name: "Value", Type: field.Type(), Tag: `env:"VALUE"`}}))
-	err := env.ParseWithOptions(one.Interface(), env.Options{Environment: map[string]string{"VALUE": value}, FuncMap: parsers})
+	err := env.ParseWithOptions(one.Interface(), env.Options{
+		Environment: map[string]string{"VALUE": value},
+		FuncMap:     parsers,
+	})
 	if err == nil {
 		field.Set(one.Elem().Field(0))
 	}

@@ -67,7 +67,8 @@ func ReadOutbound(environ []string) (*Settings, error) {
 	prefixes := []string{"USHER_NOTIFY_", "USHER_PORTS_", "USHER_WEBHOOK_", "USHER_ENTITLEMENTS_", "USHER_ADMIN_"}
 	environ = slices.DeleteFunc(slices.Clone(environ), func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")
-		return slices.Contains(others, name) || slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
+		begins := func(prefix string) bool { return strings.HasPrefix(name, prefix) }
+		return slices.Contains(others, name) || slices.ContainsFunc(prefixes, begins)
 	})
 	return read(environ, requireOutbound)
 }
@@ -108,10 +109,13 @@ func ReadAdmin(environ []string) (*Admin, error) {
 	s := new(Settings)
 	a := &s.Admin
 	for _, sec := range s.sections() {
-		r.read(slices.DeleteFunc(sec.rows, func(v Variable) bool { return !strings.HasPrefix(v.Name, "USHER_ADMIN_") }), "")
+		r.read(slices.DeleteFunc(sec.rows, func(v Variable) bool {
+			return !strings.HasPrefix(v.Name, "USHER_ADMIN_")
+		}), "")
 	}
 	if a.Listen == "off" {
-		r.problem("USHER_ADMIN_LISTEN", "is off, so there is no admin port to ask: set it to the address of the admin port of the running usher")
+		r.problem("USHER_ADMIN_LISTEN",
+			"is off, so there is no admin port to ask: set it to the address of the admin port of the running usher")
 	}
 	r.checkListen("USHER_ADMIN_LISTEN", a.Listen)
 	r.checkTokens("USHER_ADMIN_TOKEN", a.Token, false) // the running usher decides how long they are
@@ -127,7 +131,9 @@ func ReadEntitlements(environ []string) (*Entitlements, error) {
 	r := newReader(environ)
 	s := new(Settings)
 	for _, sec := range s.sections() {
-		r.read(slices.DeleteFunc(sec.rows, func(v Variable) bool { return !strings.HasPrefix(v.Name, "USHER_ENTITLEMENTS_") }), "")
+		r.read(slices.DeleteFunc(sec.rows, func(v Variable) bool {
+			return !strings.HasPrefix(v.Name, "USHER_ENTITLEMENTS_")
+		}), "")
 	}
 	if s.Entitlements.Listen != "" {
 		r.checkListen("USHER_ENTITLEMENTS_LISTEN", s.Entitlements.Listen)
@@ -148,16 +154,20 @@ func AdminListen(environ []string) string {
 func (a *Admin) check(r *reader) {
 	reachable := r.checkListen("USHER_ADMIN_LISTEN", a.Listen)
 	if reachable && a.Token == nil {
-		r.problem("USHER_ADMIN_LISTEN", "is %q, which others can reach: set USHER_ADMIN_TOKEN (or USHER_ADMIN_TOKEN_FILE), or listen on 127.0.0.1", a.Listen)
+		r.problem("USHER_ADMIN_LISTEN",
+			"is %q, which others can reach: set USHER_ADMIN_TOKEN (or USHER_ADMIN_TOKEN_FILE), "+
+				"or listen on 127.0.0.1", a.Listen)
 	}
 	acting := r.checkTokens("USHER_ADMIN_TOKEN", a.Token, reachable)
 	for _, t := range r.checkTokens("USHER_ADMIN_READ_TOKEN", a.ReadToken, reachable) {
 		if slices.ContainsFunc(acting, func(o secret.Token) bool { return o.Value == t.Value }) {
-			r.problem("USHER_ADMIN_READ_TOKEN", "holds a token (not shown) that is also in USHER_ADMIN_TOKEN, so it is not read-only")
+			r.problem("USHER_ADMIN_READ_TOKEN",
+				"holds a token (not shown) that is also in USHER_ADMIN_TOKEN, so it is not read-only")
 		}
 	}
 	if a.ReadToken != nil && a.Token == nil {
-		r.problem("USHER_ADMIN_READ_TOKEN", "is set, but USHER_ADMIN_TOKEN is not: without that everybody may read and act")
+		r.problem("USHER_ADMIN_READ_TOKEN",
+			"is set, but USHER_ADMIN_TOKEN is not: without that everybody may read and act")
 	}
 	if a.NotifyURL != nil {
 		r.checkSecret("USHER_NOTIFY_URL", a.NotifyURL, checkNotifyURL)
@@ -170,10 +180,16 @@ func (a *Admin) check(r *reader) {
 // checkNotifyURL says what is wrong with the address of a chat, without the address.
 func checkNotifyURL(value string) error {
 	u, err := url.Parse(value)
-	if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Hostname() == "" || u.User != nil || u.Fragment != "" {
-		return errors.New("is not an address (not shown) such as https://chat.example.com/hooks/SECRET, without user and fragment")
+	if err != nil || !isHTTP(u) || u.User != nil || u.Fragment != "" {
+		return errors.New("is not an address (not shown) such as https://chat.example.com/hooks/SECRET, " +
+			"without user and fragment")
 	}
 	return nil
+}
+
+// isHTTP reports whether an address is one of a host, for HTTP.
+func isHTTP(u *url.URL) bool {
+	return (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != ""
 }
 
 func (e *Entitlements) check(r *reader, s *Settings) {
@@ -181,11 +197,17 @@ func (e *Entitlements) check(r *reader, s *Settings) {
 	if e.Listen != "" {
 		reachable = r.checkListen("USHER_ENTITLEMENTS_LISTEN", e.Listen)
 		if reachable && e.Key == nil && !s.Outbound.Insecure {
-			r.problem("USHER_ENTITLEMENTS_LISTEN", "is %q, which others can reach, and callers need no key: set USHER_ENTITLEMENTS_KEY (or USHER_ENTITLEMENTS_KEY_FILE), or USHER_INSECURE=true if everybody there may ask", e.Listen)
+			r.problem("USHER_ENTITLEMENTS_LISTEN",
+				"is %q, which others can reach, and callers need no key: set USHER_ENTITLEMENTS_KEY (or "+
+					"USHER_ENTITLEMENTS_KEY_FILE), or USHER_INSECURE=true if everybody there may ask", e.Listen)
 		}
-		r.require("USHER_WEBHOOK_INBOX", s.Webhook.Inbox != "", "where webhooks are kept, such as file:/var/lib/usher/inbox.db or postgres://user@host/database: USHER_ENTITLEMENTS_LISTEN answers from it")
+		r.require("USHER_WEBHOOK_INBOX", s.Webhook.Inbox != "",
+			"where webhooks are kept, such as file:/var/lib/usher/inbox.db or postgres://user@host/database: "+
+				"USHER_ENTITLEMENTS_LISTEN answers from it")
 		if s.Webhook.Listen == "off" && s.Webhook.InboxConfig.Address != nil && !s.Webhook.SharedInbox() {
-			r.problem("USHER_WEBHOOK_LISTEN", "is off, but with a file inbox no other usher can take webhooks in: use postgres://user@host/database in USHER_WEBHOOK_INBOX, or set an address")
+			r.problem("USHER_WEBHOOK_LISTEN",
+				"is off, but with a file inbox no other usher can take webhooks in: "+
+					"use postgres://user@host/database in USHER_WEBHOOK_INBOX, or set an address")
 		}
 	}
 	r.checkKeys("USHER_ENTITLEMENTS_KEY", e.Key, reachable)
@@ -232,7 +254,11 @@ func (s *Settings) Parts() [3]Part {
 	return [3]Part{
 		{"outbound", s.OutboundOn(), "outbound is off; to switch it on, set USHER_BASE_URL"},
 		{"gate", s.GateOn(), gate},
-		{"entitlements", s.EntitlementsOn(), "the entitlements port is off; to switch it on, set USHER_ENTITLEMENTS_LISTEN"},
+		{
+			"entitlements",
+			s.EntitlementsOn(),
+			"the entitlements port is off; to switch it on, set USHER_ENTITLEMENTS_LISTEN",
+		},
 	}
 }
 
@@ -253,12 +279,16 @@ func requireAnyPart(s *Settings, r *reader) {
 	if s.Webhook.Listen == "off" {
 		off = " (with an address in USHER_WEBHOOK_LISTEN, which is off)"
 	}
-	r.problem("USHER_BASE_URL", "is not set, and every part of usher is off: set USHER_BASE_URL to call the billing service, "+
-		"USHER_WEBHOOK_FORWARD_URL to receive webhooks%s, or USHER_ENTITLEMENTS_LISTEN to answer what a tenant may use. To try usher without settings, run 'usher demo'", off)
+	r.problem("USHER_BASE_URL",
+		"is not set, and every part of usher is off: set USHER_BASE_URL to call the "+
+			"billing service, USHER_WEBHOOK_FORWARD_URL to receive webhooks%s, or USHER_ENTITLEMENTS_LISTEN to "+
+			"answer what a tenant may use. To try usher without settings, run 'usher demo'", off)
 }
 
 func requireOutbound(s *Settings, r *reader) {
-	r.require("USHER_BASE_URL", s.OutboundOn(), "the billing service's base address, such as https://billing.example.com: 'usher exec' is for programs that call it")
+	r.require("USHER_BASE_URL", s.OutboundOn(),
+		"the billing service's base address, such as https://billing.example.com: 'usher exec' is for "+
+			"programs that call it")
 }
 
 // Unused is a variable that is set although its part, or what it belongs to in the gate, is off. Why says how to
@@ -290,16 +320,33 @@ func (s *Settings) unused(r *reader) (unused []Unused) {
 	if !s.GateOn() {
 		return unused
 	}
+	hasInbox := s.Webhook.Inbox != ""
+	types := s.Webhook.Types
+	takesSnapshots := slices.Contains(types, "*") || slices.Contains(types, content.TenantProvisioningChange)
 	for _, name := range given {
+		why := ""
 		switch {
-		case s.Webhook.Inbox == "" && strings.HasPrefix(name, "USHER_WEBHOOK_INBOX_") && !slices.Contains(s.Unknown, name):
-			unused = append(unused, Unused{name, "there is no inbox; to have one, set USHER_WEBHOOK_INBOX"})
-		case s.Webhook.Inbox != "" && (name == "USHER_WEBHOOK_TRIES" || name == "USHER_WEBHOOK_DEDUP_SIZE"):
-			unused = append(unused, Unused{name, "it is for a gate without an inbox; an inbox has USHER_WEBHOOK_INBOX_TRIES, and remembers all tenants"})
-		case s.Webhook.hmacSecret == nil && (name == "USHER_WEBHOOK_HMAC_HEADER" || name == "USHER_WEBHOOK_HMAC_ALGORITHM"):
-			unused = append(unused, Unused{name, "no signature is checked; to check it, set USHER_WEBHOOK_HMAC_SECRET"})
-		case name == "USHER_ENTITLEMENTS_LISTEN" && !slices.Contains(s.Webhook.Types, "*") && !slices.Contains(s.Webhook.Types, content.TenantProvisioningChange):
-			unused = append(unused, Unused{name, "USHER_WEBHOOK_TYPES does not have TenantProvisioningChange, and what a tenant may use is known from that type alone"})
+		case strings.HasPrefix(name, "USHER_WEBHOOK_INBOX_"):
+			if !hasInbox && !slices.Contains(s.Unknown, name) {
+				why = "there is no inbox; to have one, set USHER_WEBHOOK_INBOX"
+			}
+		case name == "USHER_WEBHOOK_TRIES", name == "USHER_WEBHOOK_DEDUP_SIZE":
+			if hasInbox {
+				why = "it is for a gate without an inbox; " +
+					"an inbox has USHER_WEBHOOK_INBOX_TRIES, and remembers all tenants"
+			}
+		case name == "USHER_WEBHOOK_HMAC_HEADER", name == "USHER_WEBHOOK_HMAC_ALGORITHM":
+			if s.Webhook.hmacSecret == nil {
+				why = "no signature is checked; to check it, set USHER_WEBHOOK_HMAC_SECRET"
+			}
+		case name == "USHER_ENTITLEMENTS_LISTEN":
+			if !takesSnapshots {
+				why = "USHER_WEBHOOK_TYPES does not have TenantProvisioningChange, " +
+					"and what a tenant may use is known from that type alone"
+			}
+		}
+		if why != "" {
+			unused = append(unused, Unused{name, why})
 		}
 	}
 	return unused

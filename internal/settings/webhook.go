@@ -61,13 +61,20 @@ func (w *Webhook) checkListener(r *reader) {
 	checked := w.token != nil || w.hmacSecret != nil || len(w.AllowCIDRs) > 0 || w.TLSClientCA != ""
 	w.Unchecked = !reachable && !checked
 	if w.on() && reachable && !checked && !w.Insecure {
-		r.problem("USHER_WEBHOOK_LISTEN", "is %q, which others can reach, and nothing says who may send: set USHER_WEBHOOK_TOKEN, USHER_WEBHOOK_HMAC_SECRET, USHER_WEBHOOK_ALLOW_CIDRS or USHER_WEBHOOK_TLS_CLIENT_CA_FILE, or USHER_WEBHOOK_INSECURE=true if anybody may", w.Listen)
+		r.problem("USHER_WEBHOOK_LISTEN",
+			"is %q, which others can reach, and nothing says who may send: set USHER_WEBHOOK_TOKEN, "+
+				"USHER_WEBHOOK_HMAC_SECRET, USHER_WEBHOOK_ALLOW_CIDRS or USHER_WEBHOOK_TLS_CLIENT_CA_FILE, "+
+				"or USHER_WEBHOOK_INSECURE=true if anybody may", w.Listen)
 	}
 	if strings.HasPrefix(w.Listen, "unix:") && len(w.AllowCIDRs) > 0 {
-		r.problem("USHER_WEBHOOK_ALLOW_CIDRS", "is set, but senders on a unix socket have no address, so every webhook would be rejected: USHER_WEBHOOK_LISTEN should then hold host:port, such as 127.0.0.1:8090")
+		r.problem("USHER_WEBHOOK_ALLOW_CIDRS",
+			"is set, but senders on a unix socket have no address, so every webhook would be rejected: "+
+				"USHER_WEBHOOK_LISTEN should then hold host:port, such as 127.0.0.1:8090")
 	}
 	// The gate compares it with the escaped path that the sender wrote.
-	if u, err := url.Parse(w.Path); err != nil || u.EscapedPath() != w.Path || w.Path[0] != '/' || len(w.Path) > 1 && strings.HasSuffix(w.Path, "/") {
+	u, err := url.Parse(w.Path)
+	slashAtEnd := len(w.Path) > 1 && strings.HasSuffix(w.Path, "/")
+	if err != nil || u.EscapedPath() != w.Path || w.Path[0] != '/' || slashAtEnd {
 		r.invalid("USHER_WEBHOOK_PATH", "a path such as /webhooks, escaped as in a URL, without a slash at its end")
 	}
 }
@@ -79,7 +86,8 @@ func (w *Webhook) readRules(r *reader) {
 		case typ == "*":
 			r.invalid("USHER_WEBHOOK_SYNC_TYPES", "event types by name, separated by commas; * is not allowed here")
 		case slices.Contains(w.Types, typ):
-			r.problem("USHER_WEBHOOK_SYNC_TYPES", "has %q, which is in USHER_WEBHOOK_TYPES too: a type should be in one of them", typ)
+			r.problem("USHER_WEBHOOK_SYNC_TYPES",
+				"has %q, which is in USHER_WEBHOOK_TYPES too: a type should be in one of them", typ)
 		}
 	}
 	var schema []byte
@@ -92,13 +100,14 @@ func (w *Webhook) readRules(r *reader) {
 	}
 	var err error
 	if w.Rules, err = content.NewRules(slices.Concat(w.Types, w.SyncTypes), schema); err != nil {
-		r.problem("USHER_WEBHOOK_SCHEMA_FILE", "is %q, but should name a file with a JSON Schema: %v", w.SchemaFile, err)
+		r.problem("USHER_WEBHOOK_SCHEMA_FILE", "is %q, but should name a file with a JSON Schema: %v",
+			w.SchemaFile, err)
 	}
 }
 
 func forwardURL(r *reader, name, value string) *url.URL {
 	u, err := url.Parse(value)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.Fragment != "" || !isPortNumber(cmp.Or(u.Port(), "0")) {
+	if err != nil || !isHTTP(u) || u.Fragment != "" || !isPortNumber(cmp.Or(u.Port(), "0")) {
 		holds := ""
 		if start := showableStart(value); start != "" {
 			holds = fmt.Sprintf("is %q, but ", start)
@@ -135,12 +144,14 @@ func (w *Webhook) checkSecrets(r *reader) {
 	}
 	if w.HMACStandard { // this scheme has keys of its own form, and only one algorithm
 		if w.HMAC.Name != "sha256" {
-			r.problem("USHER_WEBHOOK_HMAC_ALGORITHM", "is %q, but should be sha256, as USHER_WEBHOOK_HMAC_SCHEME is standard", w.HMAC.Name)
+			r.problem("USHER_WEBHOOK_HMAC_ALGORITHM",
+				"is %q, but should be sha256, as USHER_WEBHOOK_HMAC_SCHEME is standard", w.HMAC.Name)
 		}
 		if w.hmacSecret == nil && w.on() {
 			r.problem("USHER_WEBHOOK_HMAC_SCHEME", "is standard, but USHER_WEBHOOK_HMAC_SECRET is not set")
 		}
-		r.checkSigningKeys("USHER_WEBHOOK_HMAC_SECRET", w.hmacSecret, false, ", as USHER_WEBHOOK_HMAC_SCHEME is standard")
+		r.checkSigningKeys("USHER_WEBHOOK_HMAC_SECRET", w.hmacSecret, false,
+			", as USHER_WEBHOOK_HMAC_SCHEME is standard")
 	} else if w.hmacScheme != "body" {
 		r.invalid("USHER_WEBHOOK_HMAC_SCHEME", "body or standard")
 	}
@@ -154,17 +165,21 @@ func (w *Webhook) checkTLS(r *reader) {
 	if (w.TLSCertFile == "") != (w.TLSKeyFile == "") {
 		r.problem(certName, "and %s should be set both, or neither", keyName)
 	} else if w.TLSCertFile != "" {
-		cert, key := r.readFile(certName, w.TLSCertFile, secret.ReadRegular), r.readFile(keyName, w.TLSKeyFile, secret.ReadRegular)
+		cert := r.readFile(certName, w.TLSCertFile, secret.ReadRegular)
+		key := r.readFile(keyName, w.TLSKeyFile, secret.ReadRegular)
 		if pair, err := tls.X509KeyPair(cert, key); err == nil {
 			w.TLSEnds = pair.Leaf.NotAfter
 		} else if cert != nil && key != nil {
-			r.problem(certName, "and %s should hold a certificate and its key in PEM: %v (they are %q and %q)", keyName, err, w.TLSCertFile, w.TLSKeyFile)
+			r.problem(certName, "and %s should hold a certificate and its key in PEM: %v (they are %q and %q)",
+				keyName, err, w.TLSCertFile, w.TLSKeyFile)
 		}
 	}
 	switch {
 	case w.TLSClientCA == "":
 	case w.TLSCertFile == "" && w.TLSKeyFile == "":
-		r.problem("USHER_WEBHOOK_TLS_CLIENT_CA_FILE", "is set, but client certificates need TLS: set USHER_WEBHOOK_TLS_CERT_FILE and USHER_WEBHOOK_TLS_KEY_FILE too")
+		r.problem("USHER_WEBHOOK_TLS_CLIENT_CA_FILE",
+			"is set, but client certificates need TLS: set USHER_WEBHOOK_TLS_CERT_FILE and "+
+				"USHER_WEBHOOK_TLS_KEY_FILE too")
 	default:
 		r.readCertificates("USHER_WEBHOOK_TLS_CLIENT_CA_FILE", w.TLSClientCA, secret.ReadRegular)
 	}
@@ -176,15 +191,20 @@ func (w *Webhook) checkInbox(r *reader) {
 		if w.InboxConfig.Address, err = inbox.ParseAddress(w.Inbox); err != nil {
 			w.InboxConfig.Address = nil
 			// Without the address itself: it may hold a password.
-			r.problem("USHER_WEBHOOK_INBOX", "can't be used: %v; it should hold file:/path, such as file:/var/lib/usher/inbox.db, or postgres://user@host/database", err)
+			r.problem("USHER_WEBHOOK_INBOX",
+				"can't be used: %v; it should hold file:/path, such as file:/var/lib/usher/inbox.db, "+
+					"or postgres://user@host/database", err)
 		}
 	}
 	if w.inboxPassword != nil && w.InboxConfig.Address != nil {
 		switch {
 		case !w.InboxConfig.Address.Shared():
-			r.problem("USHER_WEBHOOK_INBOX_PASSWORD", "is set, but is only for a database: USHER_WEBHOOK_INBOX should then hold postgres://user@host/database")
+			r.problem("USHER_WEBHOOK_INBOX_PASSWORD",
+				"is set, but is only for a database: USHER_WEBHOOK_INBOX should then hold "+
+					"postgres://user@host/database")
 		case w.InboxConfig.Address.HasPassword():
-			r.problem("USHER_WEBHOOK_INBOX_PASSWORD", "is set, and USHER_WEBHOOK_INBOX has a password too (not shown), but only one of them should be set")
+			r.problem("USHER_WEBHOOK_INBOX_PASSWORD",
+				"is set, and USHER_WEBHOOK_INBOX has a password too (not shown), but only one of them should be set")
 		}
 	}
 	c := &w.InboxConfig
@@ -223,16 +243,22 @@ func (w *Webhook) readReceivers(r *reader) {
 		prefix := receiversPrefix + index + "_"
 		c := new(extraReceiver)
 		r.read(c.variables(), index)
-		r.require(prefix+"PLATFORMS", len(c.Platforms) > 0 || !w.on(), "the codes of the platforms whose webhooks go there, separated by commas")
-		r.require(prefix+"FORWARD_URL", c.address != "" || !w.on(), "the receiver's address, such as http://127.0.0.1:3000/provisioning")
+		r.require(prefix+"PLATFORMS", len(c.Platforms) > 0 || !w.on(),
+			"the codes of the platforms whose webhooks go there, separated by commas")
+		r.require(prefix+"FORWARD_URL", c.address != "" || !w.on(),
+			"the receiver's address, such as http://127.0.0.1:3000/provisioning")
 		r.checkSigningKeys(prefix+"SIGN_SECRET", c.signSecret, true, signingKeys)
 		c.Name = r.uniqueName(names, prefix, c.Name, index)
 		for _, platform := range c.Platforms {
 			if platform == "*" {
-				r.invalid(prefix+"PLATFORMS", "platform codes, separated by commas; the receiver of all other platforms is USHER_WEBHOOK_FORWARD_URL")
+				r.invalid(prefix+"PLATFORMS",
+					"platform codes, separated by commas; the receiver of all other platforms is "+
+						"USHER_WEBHOOK_FORWARD_URL")
 			}
 			if other, taken := claims[platform]; taken && other != prefix {
-				r.problem(prefix+"PLATFORMS", "has %q, which %sPLATFORMS has too: a platform's webhooks should go to one receiver", platform, other)
+				r.problem(prefix+"PLATFORMS",
+					"has %q, which %sPLATFORMS has too: a platform's webhooks should go to one receiver",
+					platform, other)
 			}
 			claims[platform] = prefix
 		}
