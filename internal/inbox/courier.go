@@ -140,10 +140,10 @@ func (c *courier) receiverPaused(t *target) bool {
 }
 
 // Delivers says whether the outcome of this lease is not written yet.
-func (c *courier) Delivers(lane webhookgate.Lane, token int64) bool {
+func (c *courier) Delivers(name webhookgate.Lane, token int64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.leases[leaseKey{lane, token}] != nil
+	return c.leases[leaseKey{name, token}] != nil
 }
 
 // Reserve asks for room to deliver one more webhook of that size. If it returns true, Release is called later, and right after that maybe
@@ -222,8 +222,8 @@ func (c *courier) enqueue(t *target, lease *Lease) {
 	if lease.LastTryFailed {
 		t.failedLanes++
 	}
-	if lease.Webhook.HasContent() {
-		t.bodies += lease.Webhook.Size()
+	if lease.Webhook.HasContent {
+		t.bodies += lease.Webhook.Size
 	}
 	t.queue = append(t.queue, lease)
 	c.fillPlaces(t)
@@ -270,20 +270,20 @@ func (c *courier) deliver(t *target, lease *Lease) {
 func (c *courier) try(t *target, lease *Lease) *Outcome {
 	w := lease.Webhook
 	c.mu.Lock()
-	if !w.HasContent() { // otherwise enqueue has counted it
+	if !w.HasContent { // otherwise enqueue has counted it
 		// Webhooks in the queue may take all of the room and wait for this very place. So the only one that is sending does not
 		// wait for room.
-		for t.sending > 0 && t.bodies+w.Size() > c.share() {
+		for t.sending > 0 && t.bodies+w.Size > c.share() {
 			c.changed.Wait()
 		}
-		t.bodies += w.Size()
+		t.bodies += w.Size
 	}
 	t.sending++
 	defer func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		t.sending--
-		c.freeBytes(t, w.Size())
+		c.freeBytes(t, w.Size)
 	}()
 	hard := c.hard
 	stop := c.ending || lease.givenBack || c.lanePaused(w.Platform, w.Tenant, t.Name)
@@ -350,7 +350,7 @@ func (c *courier) noteAnswer(t *target, lease *Lease, o *Outcome) {
 			if len(t.failing) == 0 {
 				t.failingSince = o.Began
 			}
-			t.failing[lease.Lane()] = true
+			t.failing[lease.Lane] = true
 			if t.failsForEverybody() {
 				c.giveBack(t) // or those would be tried before the few that may go now, which may be the healthy ones
 			}
@@ -394,7 +394,7 @@ func (c *courier) outcomeSaved(o *Outcome, err error) {
 	c.mu.Lock()
 	delete(c.leases, lease.key())
 	if err == nil {
-		delete(t.rejected, lease.lane)
+		delete(t.rejected, lease.Lane)
 	}
 	if err == nil && o.NextLease != nil {
 		c.enqueue(t, o.NextLease)
@@ -433,7 +433,7 @@ func (c *courier) refuse(t *target, lease *Lease) (wait time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	lease.refused = true
-	return t.refuse(lease.lane)
+	return t.refuse(lease.Lane)
 }
 
 // hardStopped says whether deliveries that have begun are cancelled, too.
@@ -657,11 +657,11 @@ func (t *target) plan(now time.Time, budget int) *Claim {
 }
 
 // refuse notes that the database refuses to write a lane, and returns how long the lane waits.
-func (t *target) refuse(lane webhookgate.Lane) time.Duration {
-	r := t.rejected[lane]
+func (t *target) refuse(name webhookgate.Lane) time.Duration {
+	r := t.rejected[name]
 	if r == nil {
 		r = new(rejectedLane)
-		t.rejected[lane] = r
+		t.rejected[name] = r
 	}
 	r.wait = min(max(2*r.wait, minBackoff), maxRejectedWait)
 	r.until = time.Now().Add(r.wait)
@@ -705,7 +705,7 @@ func (c *courier) noteClaims(claims []*Claim) (again bool) {
 		}
 		t.atMost = 0
 		for _, lease := range r.Leases {
-			delete(t.rejected, lease.lane)
+			delete(t.rejected, lease.Lane)
 		}
 		t.newLanes -= r.Fresh
 		if t.failsForEverybody() {

@@ -372,7 +372,7 @@ func (s *Inbox) takeIn(ctx context.Context, in incoming, w work, check func(*sql
 	var answer Answer // these two are the writer's until it has replied
 	var noted func()
 	reply := make(chan error, 1)
-	w.lanes, w.numbers, w.bytes = []webhookgate.Lane{in.name}, 1, in.size
+	w.lanes, w.numbers, w.bytes = []webhookgate.Lane{in.name}, 1, in.Size
 	w.wanted = func() bool { return !gaveUp.Load() }
 	w.failed = func(err error) { reply <- err }
 	if in.signed {
@@ -527,6 +527,7 @@ func scanSeen(r engine.Row) (*seenRow, error) {
 	return s, err
 }
 
-func (r *seenRow) columns() []any {
+// seenColumns returns the row of a signed id.
+func seenColumns(r *seenRow) []any {
 	return []any{r.lane.Tenant, r.lane.Platform, r.lane.Type, r.hash[:], r.digest, r.seq, r.at, r.uuid}
 }

@@ -24,7 +24,7 @@ func (s *Inbox) storeInvalid(ctx context.Context, r *webhookgate.Invalid) (id in
 	}
 	row.Type = text.Clip(withoutZero(row.Type), 255)
 	row.Record = Record{Faults: r.Faults, Code: r.Status, From: r.From, Times: 1, Cut: r.Cut}
-	o := work{numbers: 1, bytes: row.size, digests: [][]byte{row.digest}}
+	o := work{numbers: 1, bytes: row.Size, digests: [][]byte{row.digest}}
 	if w.Lane.Tenant != "" {
 		o.lanes = []webhookgate.Lane{w.Lane}
 	}
@@ -69,9 +69,9 @@ func (s *Inbox) sweepInvalid(tx engine.Tx, now int64) (int, error) {
 	var lanes []webhookgate.Lane // of the deleted webhooks; some have none
 	tx.Queue("invalid_delete", func(r engine.Row) error {
 		var seq int64
-		var lane webhookgate.Lane
-		err := r.Scan(&seq, &lane.Tenant, &lane.Platform, &lane.Type)
-		old, lanes = append(old, seq), append(lanes, lane)
+		var name webhookgate.Lane
+		err := r.Scan(&seq, &name.Tenant, &name.Platform, &name.Type)
+		old, lanes = append(old, seq), append(lanes, name)
 		return err
 	}, int64(lim.Invalid), lim.InvalidBytes, now-micros(lim.InvalidAge))
 	if err := tx.Send(); err != nil || len(old) == 0 {

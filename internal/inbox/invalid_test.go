@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
 
 	"usher/internal/content"
 	"usher/internal/inbox/engine"
+	"usher/internal/receiver"
 	"usher/internal/testkit/pgtest"
 	"usher/webhookgate"
 )
@@ -408,4 +410,20 @@ func TestInvalidIsNotSentAgain(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A copy that comes in the transaction that erases its tenant is stored: the webhook that it is a copy of is gone.
+func TestInvalidCopyBehindAnErasure(t *testing.T) {
+	cfg := Config{Rules: Rules{Receivers: receiver.NewSet(), Log: slog.New(slog.DiscardHandler), MaxInvalid: DefaultMaxInvalid}}
+	m := NewMemory(&cfg, 1, time.Minute)
+	name := webhookgate.Lane{Tenant: "acme"}
+	w := &webhookgate.Webhook{ID: "one", Lane: name, Body: []byte("odd")}
+	m.Now = 1
+	copied := m.RecordInvalid(w, func(int64) {})
+	m.Turn([]Work{copied})
+	m.Turn([]Work{copied, m.Erase(name, func(err error) { check(t, err) }), copied})
+	if all := m.List(); len(all) != 1 || all[0].State != Invalid || all[0].Times != 1 {
+		t.Errorf("the inbox has %d webhooks, want the last copy", len(all))
+	}
+	check(t, m.Check())
 }

@@ -180,6 +180,13 @@ type memory struct {
 	newSeen  []*seenRow
 }
 
+// row returns a copy of the lane's row, for another turn.
+func (l *lane) row() *lane {
+	row := *l
+	row.memory = memory{frontier: math.MinInt64}
+	return &row
+}
+
 // counts returns what the lane's row says.
 func (l *lane) counts() laneCounts {
 	return laneCounts{l.waiting, l.parked, l.invalid, l.bytes, l.waitingSince, l.tail}
@@ -218,14 +225,14 @@ func (l *lane) know(h *Webhook) *Webhook {
 	if known == nil {
 		if slices.Contains(h.damaged, "state") { // nobody knows whether it was accepted: somebody has to say what becomes of it
 			h.changed, l.dirty = true, true
-			l.count(0, 1, h.size)
+			l.count(0, 1, h.Size)
 			l.t.logError("a webhook's row in the inbox was damaged: usher has parked it", "id", h.ID, "tenant", h.Tenant, "platform", h.Platform, "columns", h.damaged)
 		}
 		l.hooks = append(l.hooks, h)
 		return h
 	}
-	if !known.hasContent && h.hasContent {
-		known.Header, known.Body, known.hasContent = h.Header, h.Body, true
+	if !known.HasContent && h.HasContent {
+		known.Header, known.Body, known.HasContent = h.Header, h.Body, true
 	}
 	return known
 }
@@ -334,12 +341,12 @@ func (l *lane) leave(h *Webhook) {
 	l.dirty = true
 	switch h.State {
 	case Waiting:
-		l.count(-1, 0, -h.size)
+		l.count(-1, 0, -h.Size)
 		if l.tail == h.ID {
 			l.tailDigest = nil
 		}
 	case Parked:
-		l.count(0, -1, -h.size)
+		l.count(0, -1, -h.Size)
 	case Invalid:
 		l.invalid--
 	}
@@ -351,9 +358,9 @@ func (l *lane) enter(h *Webhook, state State, why string) {
 	l.dirty = true
 	switch state {
 	case Waiting:
-		l.count(1, 0, h.size)
+		l.count(1, 0, h.Size)
 	case Parked:
-		l.count(0, 1, h.size)
+		l.count(0, 1, h.Size)
 	case Invalid:
 		l.invalid++
 	default:
@@ -438,7 +445,7 @@ func (l *lane) takeIn(in *incoming, store bool) (a Answer) {
 	l.goTo(in.receiver)
 	stored := store && l.parked == 0 && l.idle()
 	if !stored {
-		if err := t.hasRoom(l, in.size); err != nil {
+		if err := t.hasRoom(l, in.Size); err != nil {
 			return Answer{Err: err}
 		}
 	}
@@ -505,7 +512,7 @@ func (l *lane) enqueue(row *Webhook, in *incoming) (a Answer) {
 	if in.receiver == nil || l.paused || t.reserve == nil || in.unhurried {
 		return a
 	}
-	if t.reserve(in.receiver, row.size) {
+	if t.reserve(in.receiver, row.Size) {
 		a.lease = l.lease(row, in.receiver)
 	} else {
 		a.unleased = true
@@ -703,8 +710,8 @@ func (l *lane) endExpiredLease() {
 func (l *lane) lease(h *Webhook, rc *receiver.Receiver) *Lease {
 	l.owner, l.leasedID, l.due, l.dirty = l.t.owner, h.ID, l.t.now+micros(l.t.leaseTime), true
 	l.token++
-	lease := &Lease{Webhook: h, Receiver: rc, LastTryFailed: l.lastResult != lastOK, FailedBefore: l.failingSince != 0, lane: l.Lane, lastTry: l.lastTry, token: l.token}
-	lease.start(l.t)
+	lease := &Lease{Webhook: h, Receiver: rc, LastTryFailed: l.lastResult != lastOK, FailedBefore: l.failingSince != 0, Lane: l.Lane, lastTry: l.lastTry, token: l.token}
+	lease.extend(l.t.leaseEnd())
 	return lease
 }
 
@@ -871,8 +878,8 @@ func (l *lane) proceed(o *Outcome) *Lease {
 		l.release(t.now)
 		return nil
 	}
-	lease := &Lease{Webhook: next, Receiver: o.Lease.Receiver, FailedBefore: l.failingSince != 0, lane: l.Lane, lastTry: l.lastTry, token: l.token, inARow: o.Lease.inARow + 1}
-	lease.start(t)
+	lease := &Lease{Webhook: next, Receiver: o.Lease.Receiver, FailedBefore: l.failingSince != 0, Lane: l.Lane, lastTry: l.lastTry, token: l.token, inARow: o.Lease.inARow + 1}
+	lease.extend(t.leaseEnd())
 	l.leasedID, l.due = next.ID, t.now+micros(t.leaseTime)
 	return lease
 }
@@ -896,7 +903,7 @@ func (l *lane) redeliver(h *Webhook, asked State, force bool) error {
 	case l.Tenant != "" && l.tail > h.ID && !force:
 		return &OverwriteError{h.ID, l.tailWebhook()}
 	case h.State != Parked:
-		if err := t.hasRoom(l, h.size); err != nil {
+		if err := t.hasRoom(l, h.Size); err != nil {
 			return err
 		}
 	}
@@ -988,6 +995,7 @@ func (l *lane) erase() (count int, err error) {
 		if h.isNew && !h.gone {
 			count++
 		}
+		h.gone = true // the turn may know it elsewhere, too
 	}
 	count += t.rows.erase(l)
 	t.added[l.receiver] -= l.bytes

@@ -725,7 +725,7 @@ func (s *sim) some(fits func(*Webhook) bool) (e *Webhook, a *arrival) {
 func (s *sim) step(n int) {
 	w := s.world
 	tenant, snapshot := pick(w.r, w.tenants...), pick(w.r, "A", "B")
-	lane := webhookgate.Lane{Platform: platform(tenant), Tenant: tenant}
+	name := webhookgate.Lane{Platform: platform(tenant), Tenant: tenant}
 	step := pick(w.r, "send", "send", "send", "send", "send", "copy", "copy", "copy", "burst", "burst", "sleep", "sleep", "sleep", "redeliver", "redeliver",
 		"discard", "forget", "erase", "outage", "pause", "resume", "kill", "reject", "reject", "reject", "reject again", "accept", "discard invalid", "sleep long",
 		"lose", "lose", "reconcile", "reconcile", "reconcile", "miss", "miss", "store what was missed", "send what was missed")
@@ -781,7 +781,7 @@ func (s *sim) step(n int) {
 			}
 		})
 	case "forget":
-		s.submit(s.m.Forget(lane))
+		s.submit(s.m.Forget(name))
 		s.forgets = append(s.forgets, span{tenant: tenant, from: s.now, to: s.now.Add(time.Second)})
 	case "reject":
 		s.recordInvalid(tenant, pick(w.r, "A", "B", "C", "D", "E"))
@@ -819,7 +819,7 @@ func (s *sim) step(n int) {
 		e := span{tenant: tenant, from: s.now, to: s.now.Add(time.Hour), unsure: true}
 		w.erasures = append(w.erasures, e)
 		n := len(w.erasures) - 1
-		s.act(func(done func(error)) Work { return s.m.Erase(lane, done) }, func(err error) {
+		s.act(func(done func(error)) Work { return s.m.Erase(name, done) }, func(err error) {
 			w.erasures[n].to, w.erasures[n].unsure = s.now, err != nil
 			w.seen["erased"] = true
 		})
@@ -827,7 +827,7 @@ func (s *sim) step(n int) {
 		w.outages[pick(w.r, "one", "two")] = s.now.Add(pick(w.r, w.pace.outages...))
 	case "pause":
 		resumes := s.resumes
-		s.submit(s.m.Pause(lane, true, func(error) { s.isHeld[tenant] = s.resumes == resumes }))
+		s.submit(s.m.Pause(name, true, func(error) { s.isHeld[tenant] = s.resumes == resumes }))
 	case "resume":
 		s.resume(tenant)
 	case "kill":

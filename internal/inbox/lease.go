@@ -25,8 +25,8 @@ type Lease struct {
 	LastTryFailed bool // the last try of this webhook failed
 	FailedBefore  bool // the last try of this lane failed, be it of this webhook or of one before
 
-	lane       webhookgate.Lane
-	lastTry    int64 // of this lane, before this one
+	Lane       webhookgate.Lane // that it is for
+	lastTry    int64            // of this lane, before this one
 	token      int64
 	inARow     int                       // how many webhooks of the lane were delivered right before this one
 	givenBack  bool                      // it ends without a try
@@ -40,7 +40,7 @@ type leaseKey struct {
 	token int64
 }
 
-func (lease *Lease) key() leaseKey { return leaseKey{lease.lane, lease.token} }
+func (lease *Lease) key() leaseKey { return leaseKey{lease.Lane, lease.token} }
 
 // Valid says whether the lease still lasts. It must be asked right before each write to the receiver: the process may have been
 // stopped for any time since it was last asked, without noticing.
@@ -50,17 +50,14 @@ func (lease *Lease) Valid() bool {
 	return now.Before(until) && now.Round(0).Before(until.Round(0))
 }
 
-// Lane is the lane that it is for.
-func (lease *Lease) Lane() webhookgate.Lane { return lease.lane }
-
 // ValidUntil is when the lease ends, unless it is renewed.
 func (lease *Lease) ValidUntil() time.Time { return *lease.validUntil.Load() }
 
-// start sets the lease's end. It counts from the begin of the transaction, which is before the database read its clock.
-func (lease *Lease) start(t *turn) {
-	until := t.askedAt.Add(t.leaseTime - t.leaseTime/5)
-	lease.validUntil.Store(&until)
-}
+// extend sets when the lease ends.
+func (lease *Lease) extend(until time.Time) { lease.validUntil.Store(&until) }
+
+// leaseEnd is when a lease of this turn ends. It counts from the begin of the transaction, which is before the database read its clock.
+func (t *turn) leaseEnd() time.Time { return t.askedAt.Add(t.leaseTime - t.leaseTime/5) }
 
 // A Claim asks for leases of one receiver's lanes that nobody delivers, in the order of its fields.
 type Claim struct {
@@ -203,7 +200,7 @@ type Outcome struct {
 
 // SaveOutcome writes an outcome, and calls saved when that is done or has failed.
 func (s *Inbox) SaveOutcome(o *Outcome, saved func(*Outcome, error)) {
-	key := o.Lease.lane
+	key := o.Lease.Lane
 	s.submit(&work{
 		known: []webhookgate.Lane{key}, next: o.Lease.Webhook.ID, bytes: 256, failed: func(err error) { saved(o, err) },
 		decide: func(t *sqlTurn) func() {
@@ -272,11 +269,11 @@ func (s *Inbox) Renew(ctx context.Context, leases []*Lease) {
 	var waiting sync.WaitGroup
 	for _, lease := range leases {
 		reply := make(chan error, 1)
-		w := &work{known: []webhookgate.Lane{lease.lane}, failed: func(err error) { reply <- err }, decide: func(t *sqlTurn) func() {
-			renewed := t.lanes[lease.lane].renew(lease)
+		w := &work{known: []webhookgate.Lane{lease.Lane}, failed: func(err error) { reply <- err }, decide: func(t *sqlTurn) func() {
+			renewed := t.lanes[lease.Lane].renew(lease)
 			return func() {
 				if renewed {
-					lease.start(&t.turn)
+					lease.extend(t.leaseEnd())
 				}
 				reply <- nil
 			}
@@ -288,12 +285,12 @@ func (s *Inbox) Renew(ctx context.Context, leases []*Lease) {
 
 // LoadContent reads the content of a webhook, unless it is in memory, and checks it.
 func (s *Inbox) LoadContent(ctx context.Context, w *Webhook) error {
-	if !w.hasContent {
+	if !w.HasContent {
 		err := s.engine.Read(ctx, func(tx engine.Tx) error {
 			tx.Queue("content", func(r engine.Row) error {
 				var header []byte
 				unreadable, err := engine.Unreadable(r.Scan(&header, &w.Body))
-				w.Header, w.hasContent = decodeHeader(header), true
+				w.Header, w.HasContent = decodeHeader(header), true
 				if unreadable != nil || w.Header == nil {
 					w.damaged = append(w.damaged, "header")
 				}
@@ -305,7 +302,7 @@ func (s *Inbox) LoadContent(ctx context.Context, w *Webhook) error {
 			return fmt.Errorf("the stored webhook can't be read: %w", err)
 		}
 	}
-	if !w.hasContent {
+	if !w.HasContent {
 		return ErrDamaged // the content's row is missing
 	}
 	return w.check()

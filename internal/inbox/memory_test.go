@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"maps"
-	"math"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -53,7 +52,9 @@ type Work func(*memTurn) (after func())
 
 type memTurn struct {
 	turn
-	m *Memory
+	m      *Memory
+	loaded map[seenID]bool     // signed ids that are in memory
+	copies map[string]*Webhook // invalid webhooks by lane and digest
 }
 
 // Turn is a transaction for works. Sometimes it runs twice, and sometimes more is in memory than was asked for.
@@ -62,7 +63,7 @@ func (m *Memory) Turn(works []Work) (after []func()) {
 	hooks, seen, known, runs, last := m.hooks, m.seen, m.known, m.runs, m.last
 	for again := m.r.IntN(4) == 0; ; again = false {
 		m.hooks, m.seen, m.known, m.runs, m.last = maps.Clone(hooks), maps.Clone(seen), maps.Clone(known), maps.Clone(runs), last
-		t = &memTurn{m: m}
+		t = &memTurn{m: m, loaded: make(map[seenID]bool), copies: make(map[string]*Webhook)}
 		t.turn = turn{Rules: &m.cfg.Rules, process: process{m.owner, m.lease, m.Alone}, now: m.Now, askedAt: time.Now(), lanes: make(map[webhookgate.Lane]*lane), rows: memRows{t}, mayTakeOver: true, added: make(map[string]int64)}
 		for _, r := range m.runs {
 			if t.running == nil || r.mark > t.running.mark {
@@ -100,9 +101,7 @@ func (m *Memory) Turn(works []Work) (after []func()) {
 		m.known[webhookgate.Lane{Platform: s.Platform, Tenant: s.Tenant}] = s
 	}
 	for _, l := range slices.Concat(c.lanes, c.noted) {
-		row := *l
-		row.memory = memory{}
-		m.lanes[l.Lane] = &row
+		m.lanes[l.Lane] = l.row()
 	}
 	return after
 }
@@ -112,18 +111,19 @@ func (t *memTurn) lane(name webhookgate.Lane) *lane {
 	if l := t.lanes[k]; l != nil {
 		return l
 	}
-	l := &lane{Lane: k, due: never, waitingSince: never}
-	if row := t.m.lanes[k]; row != nil {
-		*l = *row
+	row := t.m.lanes[k]
+	if row == nil {
+		row = &lane{Lane: k, due: never, waitingSince: never}
 	}
-	l.memory = memory{t: &t.turn, frontier: math.MinInt64}
-	t.lanes[k] = l
+	l := t.adopt(row.row())
 	if t.m.r.IntN(2) == 0 { // the first may be in memory or not
 		l.first()
 	}
 	if t.Latest {
-		if h := t.load(l, l.tail); h != nil && h.State != Waiting {
-			l.hooks = slices.DeleteFunc(l.hooks, func(o *Webhook) bool { return o == h })
+		for _, h := range t.m.hooks[k] {
+			if h.ID == l.tail && h.State == Waiting {
+				t.load(l, h.ID)
+			}
 		}
 	}
 	return l
@@ -224,13 +224,12 @@ func (t *memTurn) mustNote(l *lane, what string) func() {
 
 // loadSeen has a webhook's signed id in memory, as the statement seen_find reads it.
 func (t *memTurn) loadSeen(l *lane, in *incoming) {
-	if !in.signed || l.seen[in.signedID] != nil || slices.ContainsFunc(l.newSeen, func(r *seenRow) bool { return r.hash == in.signedID }) {
+	id := seenID{l.Lane, in.signedID}
+	if !in.signed || t.loaded[id] {
 		return
 	}
-	if l.seen == nil {
-		l.seen = make(map[[32]byte][]*seenRow)
-	}
-	for _, r := range t.m.seen[seenID{l.Lane, in.signedID}] {
+	t.loaded[id] = true
+	for _, r := range t.m.seen[id] {
 		row := *r
 		row.state = Delivered // unless it is still there
 		for _, h := range t.m.hooks[l.Lane] {
@@ -238,7 +237,7 @@ func (t *memTurn) loadSeen(l *lane, in *incoming) {
 				row.state = h.State
 			}
 		}
-		l.seen[in.signedID] = append(l.seen[in.signedID], &row)
+		l.knowID(&row)
 	}
 }
 
@@ -272,19 +271,15 @@ func (m *Memory) RecordInvalid(w *webhookgate.Webhook, done func(id int64)) Work
 	}
 	return func(t *memTurn) func() {
 		l := t.lane(in.lane)
-		var known *Webhook
+		key := fmt.Sprint(in.lane, in.digest)
 		for _, h := range t.m.hooks[in.lane] {
-			if h.State == Invalid && bytes.Equal(h.digest, in.digest) {
-				known = t.load(l, h.ID)
-			}
-		}
-		for _, h := range l.hooks {
-			if h.isNew && !h.gone && h.State == Invalid && bytes.Equal(h.digest, in.digest) {
-				known = h
+			if h.State == Invalid && bytes.Equal(h.digest, in.digest) && t.copies[key] == nil {
+				t.copies[key] = t.load(l, h.ID)
 			}
 		}
 		noted := t.mustNote(l, "an invalid one")
-		id := l.recordInvalid(in, known).ID
+		t.copies[key] = l.recordInvalid(in, t.copies[key])
+		id := t.copies[key].ID
 		noted()
 		return func() { done(id) }
 	}
@@ -422,7 +417,7 @@ func (m *Memory) Check() error {
 			waiting += boolNumber(h.State == Waiting)
 			parked += boolNumber(h.State == Parked)
 			if h.State == Waiting || h.State == Parked {
-				bytes += h.size
+				bytes += h.Size
 			}
 		}
 		if parkedSnapshots > 1 {

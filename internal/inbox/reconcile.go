@@ -475,7 +475,7 @@ func (s *Inbox) reconcile(run *Run, lines [][]byte, leave leave) ([]Compared, er
 	w := work{run: run.ID, by: &Action{ID: run.action}}
 	for n, o := range offers {
 		if all[n].judgeable() {
-			w.states, w.numbers, w.bytes = append(w.states, o.lane), w.numbers+1, w.bytes+o.size
+			w.states, w.numbers, w.bytes = append(w.states, o.lane), w.numbers+1, w.bytes+o.Size
 		}
 	}
 	w.lanes = w.states

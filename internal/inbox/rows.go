@@ -56,9 +56,9 @@ type Webhook struct {
 	snapshot bool
 	rank     int64  // its number; if it is invalid: the number that it, or its last copy, took
 	digest   []byte // SHA-256 of the body
-	size     int64  // about how many bytes it takes; counts towards MaxBytes
+	Size     int64  `json:"-"` // about how many bytes it takes; counts towards MaxBytes
 
-	hasContent bool        // Header and Body are set
+	HasContent bool        `json:"-"` // Header and Body are set
 	Header     http.Header `json:"-"`
 	Body       []byte      `json:"-"`
 	damaged    []string    // the columns of its row that could not be read
@@ -172,12 +172,6 @@ func (s *Status) noteTry(began time.Time, took time.Duration, a receiver.Try) {
 	}
 }
 
-// HasContent says whether the webhook's header and body are in memory.
-func (w *Webhook) HasContent() bool { return w.hasContent }
-
-// Size is about how many bytes the webhook takes.
-func (w *Webhook) Size() int64 { return w.size }
-
 // setNewer notes whether the last snapshot of an invalid webhook's tenant is newer than it.
 func (w *Webhook) setNewer(yes bool) { w.changed, w.Newer = w.changed || w.Newer != yes, yes }
 
@@ -188,9 +182,9 @@ func newWebhook(w *webhookgate.Webhook) *Webhook {
 	row := &Webhook{
 		UUID: w.ID, Type: w.Type, Platform: w.Lane.Platform, Tenant: w.Lane.Tenant,
 		lane: LaneOf(w.Lane), snapshot: w.Snapshot, digest: w.Digest[:],
-		Header: w.Header, Body: w.Body, hasContent: true, verified: true,
+		Header: w.Header, Body: w.Body, HasContent: true, verified: true,
 	}
-	row.size = int64(len(w.Body)+len(encodeHeader(w.Header))) + overhead
+	row.Size = int64(len(w.Body)+len(encodeHeader(w.Header))) + overhead
 	return row
 }
 
@@ -221,7 +215,7 @@ func scanWebhook(r engine.Row, withContent bool) (*Webhook, error) {
 	var number, snapshot, received, changed, tail int64
 	var record string
 	var header []byte
-	into := []any{&w.ID, &w.UUID, &w.Tenant, &w.Platform, &w.lane.Type, &w.Type, &snapshot, &w.digest, &w.size, &received, &number, &w.rank, &changed, &w.Why, &w.Source, &record, &tail}
+	into := []any{&w.ID, &w.UUID, &w.Tenant, &w.Platform, &w.lane.Type, &w.Type, &snapshot, &w.digest, &w.Size, &received, &number, &w.rank, &changed, &w.Why, &w.Source, &record, &tail}
 	if withContent {
 		into = append(into, &header, &w.Body)
 	}
@@ -241,12 +235,12 @@ func scanWebhook(r engine.Row, withContent bool) (*Webhook, error) {
 	}
 	w.lane.Platform, w.lane.Tenant = w.Platform, w.Tenant
 	w.Changed, w.Received, w.snapshot = moment(changed), moment(received), snapshot != 0
-	if w.size < 0 || w.size > engine.MaxAmount {
-		w.size, w.damaged = 0, append(w.damaged, "size")
+	if w.Size < 0 || w.Size > engine.MaxAmount {
+		w.Size, w.damaged = 0, append(w.damaged, "size")
 	}
 	w.Newest = w.Tenant == "" || w.ID >= tail
 	if withContent && header != nil {
-		w.Header, w.hasContent = decodeHeader(header), true
+		w.Header, w.HasContent = decodeHeader(header), true
 		if w.Header == nil {
 			w.damaged = append(w.damaged, "header")
 		}
@@ -273,18 +267,18 @@ func knownState(number int64) State {
 	return s
 }
 
-// columns returns its row.
-func (w *Webhook) columns() []any {
-	return []any{w.ID, w.UUID, w.lane.Tenant, w.lane.Platform, w.lane.Type, w.Type, w.snapshot, w.digest, w.size, w.Received.UnixMicro(),
-		w.State.Number(), w.rank, w.Changed.UnixMicro(), w.Why, w.Source, w.encodeRecord()}
+// webhookColumns returns a webhook's row.
+func webhookColumns(w *Webhook) []any {
+	return []any{w.ID, w.UUID, w.lane.Tenant, w.lane.Platform, w.lane.Type, w.Type, w.snapshot, w.digest, w.Size, w.Received.UnixMicro(),
+		w.State.Number(), w.rank, w.Changed.UnixMicro(), w.Why, w.Source, encodeRecord(w)}
 }
 
-// changes returns the arguments of webhook_save.
-func (w *Webhook) changes() []any {
-	return []any{w.ID, w.State.Number(), w.rank, w.Changed.UnixMicro(), w.Why, w.encodeRecord()}
+// webhookChanges returns the arguments of webhook_save.
+func webhookChanges(w *Webhook) []any {
+	return []any{w.ID, w.State.Number(), w.rank, w.Changed.UnixMicro(), w.Why, encodeRecord(w)}
 }
 
-func (w *Webhook) encodeRecord() string {
+func encodeRecord(w *Webhook) string {
 	text, _ := json.Marshal(&w.Record) // strings, numbers and times
 	return string(text)
 }

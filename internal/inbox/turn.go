@@ -454,9 +454,9 @@ func (t *sqlTurn) save() {
 		return []any{l.Tenant, l.Platform, l.Type, l.last, l.lastAt, l.taken, l.takenAt, l.takenSnapshot}
 	})
 	insertWebhooks(t.tx, c.added)
-	queueRows(t.tx, "webhook_save", c.changed, (*Webhook).changes)
+	queueRows(t.tx, "webhook_save", c.changed, webhookChanges)
 	queueRows(t.tx, "import_snapshot", c.snapshots, snapshotColumns)
-	queueRows(t.tx, "import_seen_id", c.seen, (*seenRow).columns)
+	queueRows(t.tx, "import_seen_id", c.seen, seenColumns)
 	if len(c.deleted) > 0 {
 		t.tx.Queue("webhook_delete", nil, among(c.deleted))
 		t.tx.Queue("content_delete", nil, among(c.deleted))
@@ -475,6 +475,6 @@ func (t *sqlTurn) save() {
 
 // insertWebhooks queues new rows.
 func insertWebhooks(tx engine.Tx, all []*Webhook) {
-	queueRows(tx, "add_webhook", all, (*Webhook).columns)
+	queueRows(tx, "add_webhook", all, webhookColumns)
 	queueRows(tx, "add_content", all, func(h *Webhook) []any { return []any{h.ID, encodeHeader(h.Header), h.Body} })
 }

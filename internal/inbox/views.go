@@ -106,7 +106,7 @@ const pageSize = 500
 func (s *Inbox) List(ctx context.Context, f Filter) ([]*Webhook, error) {
 	var out []*Webhook
 	err := s.Each(ctx, f, false, func(w *Webhook) bool {
-		w.Header, w.Body, w.hasContent = nil, nil, false // a search has read them
+		w.Header, w.Body, w.HasContent = nil, nil, false // a search has read them
 		out = append(out, w)
 		return f.Limit == 0 || len(out) < f.Limit
 	})
@@ -251,7 +251,7 @@ func (s *Inbox) Gone(ctx context.Context, platform string) (count int, some []st
 func (s *Inbox) fitting(page []*Webhook) (count int64) {
 	bytes := int64(0)
 	for _, w := range page {
-		if bytes += w.size; count > 0 && bytes > s.cfg.Limits.PageBytes {
+		if bytes += w.Size; count > 0 && bytes > s.cfg.Limits.PageBytes {
 			break
 		}
 		count++

@@ -39,11 +39,11 @@ type work struct {
 }
 
 // onlyLane is the lane that it is about; none, if it is about several, or about something else, too.
-func (o *work) onlyLane() (lane webhookgate.Lane) {
+func (o *work) onlyLane() (name webhookgate.Lane) {
 	if len(o.lanes)+len(o.known) == 1 && o.claim == nil && len(o.hooks) == 0 {
-		lane = LaneOf(slices.Concat(o.lanes, o.known)[0])
+		name = LaneOf(slices.Concat(o.lanes, o.known)[0])
 	}
-	return lane
+	return name
 }
 
 // A batch has at most this many works, and bytes.
