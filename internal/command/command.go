@@ -35,9 +35,10 @@ import (
 
 // The exit codes of all commands except exec, which exits with the code of the command that it runs.
 const (
-	exitOK     = 0
-	exitFailed = 1 // it failed while running, for example because a port is taken
-	exitUsage  = 2 // the settings or the arguments are wrong
+	exitOK      = 0
+	exitFailed  = 1 // it failed while running, for example because a port is taken
+	exitUsage   = 2 // the settings or the arguments are wrong
+	exitDiffers = 3 // reconcile has left something that differs
 )
 
 // Process is what the operating system gives to a program.

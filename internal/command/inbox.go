@@ -573,13 +573,27 @@ func (i *inboxCall) confirm(question string) error {
 		fmt.Fprintln(i.Stdout, question, "yes")
 		return nil
 	}
-	fmt.Fprint(i.Stdout, question, " [y/N] ")
-	answer, _ := bufio.NewReader(i.Stdin).ReadString('\n') // at the end of the input: no
-	switch strings.ToLower(strings.TrimSpace(answer)) {
-	case "y", "yes":
+	if yes, _ := i.confirms(context.Background(), i.Stdout, question); yes {
 		return nil
 	}
 	return errors.New("nothing was done: answer y, or use --yes")
+}
+
+// confirms asks a question on out, and says whether the answer is yes.
+func (p *Process) confirms(ctx context.Context, out io.Writer, question string) (yes bool, err error) {
+	fmt.Fprint(out, question, " [y/N] ")
+	answers := make(chan string, 1)
+	go func() { // a read from a terminal does not end with ctx
+		answer, _ := bufio.NewReader(p.Stdin).ReadString('\n') // at the end of the input: no
+		answers <- strings.ToLower(strings.TrimSpace(answer))
+	}()
+	select {
+	case answer := <-answers:
+		return answer == "y" || answer == "yes", nil
+	case <-ctx.Done():
+		fmt.Fprintln(out)
+		return false, context.Cause(ctx)
+	}
 }
 
 // download writes the file that an act answers with to standard output.

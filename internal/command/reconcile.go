@@ -10,11 +10,10 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"net/url"
 	"os"
-	"os/signal"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -87,9 +86,6 @@ USHER_CLIENT_SECRET) and those of the admin port, from one file or from several:
     reconcile -- ./tenants.sh
 `
 
-// exitDiffers is the exit code of a reconcile that has left something that differs.
-const exitDiffers = 3
-
 // maxListed is how many tenants of one result, and how many faults, are printed without --json.
 const maxListed = 50
 
@@ -104,10 +100,14 @@ type reconcileCall struct {
 	now     bool // --as-of now
 	command []string
 
+	job     *job.Job
+	calls   bool // the command can call the billing service
+	signals <-chan os.Signal
+
 	begun    admin.RunLine
-	file     *os.File        // what the command has printed
-	size     int64           // until it ended
-	toApply  map[int]toApply // by the number of the line
+	file     *os.File             // what the command has printed
+	size     int64                // until it ended
+	toApply  map[int]inbox.Result // what the comparison said of the lines to take in, by their numbers
 	faults   int
 	listed   map[inbox.Result]int
 	progress progress
@@ -115,22 +115,24 @@ type reconcileCall struct {
 
 // reconcileCommand is 'usher reconcile'.
 func reconcileCommand(ctx context.Context, p *Process, args []string) (err error) {
-	c := &reconcileCall{toApply: make(map[int]toApply), listed: make(map[inbox.Result]int), progress: progress{stderr: p.Stderr}}
+	c := &reconcileCall{progress: progress{stderr: p.Stderr}}
+	c.toApply, c.listed = make(map[int]inbox.Result), make(map[inbox.Result]int)
 	if err := c.parse(args, time.Now()); err != nil {
 		return err
 	}
-	calls := settings.Environment(p.Environ)["USHER_BASE_URL"] != ""
+	c.job, c.calls = newJob(p, c.command), settings.Environment(p.Environ)["USHER_BASE_URL"] != ""
 	stdin, _ := p.Stdin.(*os.File)
 	switch {
 	case c.apply && !c.yes && (stdin == nil || !text.IsTerminal(stdin)):
 		return usageErrorf("--apply asks before it takes anything in, and there is no terminal: use --yes")
-	case !calls && c.asOf.IsZero() && !c.now:
-		return fmt.Errorf("reconcile failed: USHER_BASE_URL is not set. If CMD prints a saved list, say with --as-of how old that is. If CMD calls the billing service, set it, for example by a file: %s",
+	case !c.calls && c.asOf.IsZero() && !c.now:
+		return fmt.Errorf("reconcile failed: USHER_BASE_URL is not set. "+
+			"If CMD prints a saved list, say with --as-of how old that is. "+
+			"If CMD calls the billing service, set it, for example by a file: %s",
 			p.commandLine("usher --env-file FILE reconcile ..."))
 	}
-	j := newJob(p, c.command)
-	if calls {
-		if err := readOutbound(p, j); err != nil {
+	if c.calls {
+		if err := readOutbound(p, c.job); err != nil {
 			return err
 		}
 	}
@@ -143,14 +145,16 @@ func reconcileCommand(ctx context.Context, p *Process, args []string) (err error
 		return err
 	}
 	defer forget()
-	signals, stop := notifyOfStops() // before the command starts: it may survive a signal that means usher, too
+	// Before the command starts, because it may survive a signal that means usher, too.
+	signals, stop := job.Notify(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
 	defer stop()
+	c.signals = signals
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	if err := c.begin(ctx, end); err != nil {
 		return err
 	}
-	run, err := c.runAll(ctx, end, j, calls, signals)
+	run, err := c.runAll(ctx, end)
 	if cause := context.Cause(ctx); cause != nil {
 		err = cause
 	}
@@ -195,7 +199,8 @@ func (c *reconcileCall) parse(args []string, now time.Time) error {
 		return usageErrorf("--settle %v: write how long to wait, 0s for not at all", c.settle)
 	case len(c.command) == 0:
 		return usageErrorf("needs a command that prints the tenants, as in: usher reconcile -- ./tenants.sh")
-	case len(c.command) == len(args) || args[len(args)-len(c.command)-1] != "--": // so that nobody takes a flag behind CMD for one of usher's
+	case len(c.command) == len(args) || args[len(args)-len(c.command)-1] != "--":
+		// So that nobody takes a flag behind CMD for one of usher's.
 		return usageErrorf("write -- before the command, as in: usher reconcile -- ./tenants.sh")
 	}
 	return nil
@@ -208,8 +213,9 @@ func (c *reconcileCall) flags() string {
 		on   bool
 		flag string
 	}{
-		{c.apply, "--apply"}, {c.noDeliver, "--no-deliver"}, {c.partial, "--partial"}, {c.twins, "--twins"}, {c.max >= 0, fmt.Sprint("--max ", c.max)},
-		{c.settle != 5*time.Second, fmt.Sprint("--settle ", c.settle)}, {c.now, "--as-of now"}, {!c.asOf.IsZero(), "--as-of " + c.asOf.UTC().Format(time.RFC3339)},
+		{c.apply, "--apply"}, {c.noDeliver, "--no-deliver"}, {c.partial, "--partial"}, {c.twins, "--twins"},
+		{c.max >= 0, fmt.Sprint("--max ", c.max)}, {c.settle != 5*time.Second, fmt.Sprint("--settle ", c.settle)},
+		{c.now, "--as-of now"}, {!c.asOf.IsZero(), "--as-of " + c.asOf.UTC().Format(time.RFC3339)},
 	} {
 		if f.on {
 			all = append(all, f.flag)
@@ -234,17 +240,6 @@ func (c *reconcileCall) openFile() (forget func(), err error) {
 
 // errInterrupted is why a run failed that a signal has ended.
 var errInterrupted = errors.New("interrupted")
-
-// notifyOfStops returns the signals that end a run. Those that are ignored, as under nohup, stay ignored.
-func notifyOfStops() (signals chan os.Signal, stop func()) {
-	signals = make(chan os.Signal, 1)
-	for _, sig := range []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT} {
-		if !signal.Ignored(sig) {
-			signal.Notify(signals, sig)
-		}
-	}
-	return signals, func() { signal.Stop(signals) }
-}
 
 // begin begins the run. Its request stays open: when it ends, so does the run.
 func (c *reconcileCall) begin(ctx context.Context, end context.CancelCauseFunc) error {
@@ -307,51 +302,28 @@ func (c *reconcileCall) stream(ctx context.Context, query url.Values, body io.Re
 }
 
 // runAll runs the command, compares what it has printed, and takes in what may be taken in.
-func (c *reconcileCall) runAll(ctx context.Context, end context.CancelCauseFunc, j *job.Job, calls bool, signals <-chan os.Signal) (*inbox.Run, error) {
-	if c.asOf.IsZero() {
-		if c.settle > 0 {
-			c.progress.show("waiting %v (--settle), then running the command", c.settle)
-			c.progress.end()
-		}
+func (c *reconcileCall) runAll(ctx context.Context, end context.CancelCauseFunc) (*inbox.Run, error) {
+	if c.asOf.IsZero() && c.settle > 0 {
+		c.progress.show("waiting %v (--settle), then running the command", c.settle)
+		c.progress.end()
 		select {
 		case <-time.After(c.settle):
-		case <-signals:
+		case <-c.signals:
 			return nil, errInterrupted
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
 	}
-	start := j.Run
-	if !calls {
-		start = j.RunAlone
-	}
-	j.Stdout = c.file
-	code, err := start(ctx)
-	info, statErr := c.file.Stat()
-	if err := cmp.Or(statErr, context.Cause(ctx)); err != nil {
+	failed, err := c.runCommand(ctx)
+	if err != nil {
 		return nil, err
 	}
-	c.size = info.Size()
-	failed := ""
-	interrupted := len(signals) > 0
-	switch {
-	case err != nil:
-		failed = err.Error()
-	case code != 0:
-		failed = fmt.Sprint("the command failed: its exit code is ", code)
-	case interrupted:
-		failed = errInterrupted.Error()
-	case c.size == 0:
-		failed = "the command printed nothing"
-	case j.Calls() == 0 && c.asOf.IsZero() && !c.now:
-		failed = "the command made no successful call through $USHER_URL, so nobody knows how old its list is: say it with --as-of (--as-of now, if it is not saved)"
+	for len(c.signals) > 0 {
+		<-c.signals
 	}
-	if interrupted {
-		<-signals
-	}
-	go func() { // the first signal, or the second
+	go func() { // the next one ends the run
 		select {
-		case <-signals:
+		case <-c.signals:
 			end(errInterrupted)
 		case <-ctx.Done():
 		}
@@ -363,10 +335,39 @@ func (c *reconcileCall) runAll(ctx context.Context, end context.CancelCauseFunc,
 	return c.applyAll(ctx, run)
 }
 
+// runCommand runs the command, and says why what it has printed cannot be trusted; empty: it can.
+func (c *reconcileCall) runCommand(ctx context.Context) (failed string, err error) {
+	start := c.job.Run
+	if !c.calls {
+		start = c.job.RunAlone
+	}
+	c.job.Stdout = c.file
+	code, notStarted := start(ctx)
+	info, err := c.file.Stat()
+	if err = cmp.Or(err, context.Cause(ctx)); err != nil {
+		return "", err
+	}
+	c.size = info.Size()
+	switch {
+	case notStarted != nil:
+		return notStarted.Error(), nil
+	case code != 0:
+		return fmt.Sprint("the command failed: its exit code is ", code), nil
+	case len(c.signals) > 0:
+		return errInterrupted.Error(), nil
+	case c.size == 0:
+		return "the command printed nothing", nil
+	case c.job.Calls() == 0 && c.asOf.IsZero() && !c.now:
+		return "the command made no successful call through $USHER_URL, so nobody knows how old its list is: " +
+			"say it with --as-of (--as-of now, if it is not saved)", nil
+	}
+	return "", nil
+}
+
 // pass sends lines to the server, and returns the run as it is then. each gets what comes of each that is not equal.
-func (c *reconcileCall) pass(ctx context.Context, query url.Values, lines io.Reader, each func(*inbox.Compared)) (*inbox.Run, error) {
-	query.Set("run", c.begun.Run)
-	answer, err := c.stream(ctx, query, io.NopCloser(lines))
+func (c *reconcileCall) pass(ctx context.Context, p inbox.Pass, lines io.Reader, each func(*inbox.Compared)) (*inbox.Run, error) {
+	p.Run = c.begun.Run
+	answer, err := c.stream(ctx, admin.PassQuery(p), io.NopCloser(lines))
 	if err != nil {
 		return nil, err
 	}
@@ -393,10 +394,11 @@ func (c *reconcileCall) pass(ctx context.Context, query url.Values, lines io.Rea
 
 // compareAll compares all lines.
 func (c *reconcileCall) compareAll(ctx context.Context, failed string) (*inbox.Run, error) {
-	query := url.Values{"failed": {text.Clip(failed, 500)}, "partial": {strconv.FormatBool(c.partial)}, "last": {strconv.FormatBool(!c.apply)}}
-	return c.pass(ctx, query, io.NewSectionReader(c.file, 0, c.size), func(r *inbox.Compared) {
-		if c.apply && failed == "" && (r.Result == inbox.Differs || r.Result == inbox.NewTenant || r.Result == inbox.Twin && c.twins) {
-			c.toApply[r.Line] = toApply{r.Result, r.Erased}
+	pass := inbox.Pass{Failed: text.Clip(failed, 500), Partial: c.partial, Last: !c.apply}
+	return c.pass(ctx, pass, io.NewSectionReader(c.file, 0, c.size), func(r *inbox.Compared) {
+		differs := r.Result == inbox.Differs || r.Result == inbox.NewTenant || r.Result == inbox.Twin && c.twins
+		if c.apply && failed == "" && differs {
+			c.toApply[r.Line] = r.Result
 			if c.json { // its line says whether it was applied
 				return
 			}
@@ -405,52 +407,27 @@ func (c *reconcileCall) compareAll(ctx context.Context, failed string) (*inbox.R
 	})
 }
 
-// toApply is what the comparison said of a line that is to be taken in.
-type toApply struct {
-	result inbox.Result
-	erased time.Time
-}
-
-// applyAll takes in what differs.
+// applyAll takes in what differs, if it may, and ends the run.
 func (c *reconcileCall) applyAll(ctx context.Context, run *inbox.Run) (*inbox.Run, error) {
-	n, query := len(c.toApply), url.Values{"apply": {"deliver"}}
-	most := c.max
-	if most < 0 {
-		most = c.defaultMax()
-	}
-	question := fmt.Sprintf("Take in %s? usher delivers what the billing service says to their receivers.", count(n, "tenant"))
-	if c.noDeliver {
-		query.Set("apply", "store")
-		question = fmt.Sprintf("Take in %s? usher then knows them, and delivers nothing.", count(n, "tenant"))
-	}
-	switch {
-	case run.Failed != "":
-		query.Set("apply", "none")
-		query.Set("failed", run.Failed)
-	case n == 0:
-	case most > 0 && n > most:
-		query.Set("apply", "none")
-		query.Set("failed", fmt.Sprintf("%s would be taken in, and --max allows %s: so none was. If that is right: --max %d", count(n, "tenant"), thousands(most), n))
-	case !c.yes:
-		yes, err := c.confirm(ctx, question)
-		if err != nil {
+	pass := inbox.Pass{Apply: "none", Failed: run.Failed}
+	if run.Failed == "" {
+		if n, most := len(c.toApply), c.most(); n > most {
+			pass.Failed = fmt.Sprintf("%s would be taken in, and --max allows %s: so none was. If that is right: --max %d",
+				count(n, "tenant"), thousands(most), n)
+		} else if yes, err := c.mayApply(ctx, n); err != nil {
 			return nil, err
-		}
-		if !yes {
-			c.say("Nothing was taken in.\n")
-			query.Set("apply", "none")
+		} else if yes {
+			pass.Apply = "deliver"
+			if c.noDeliver {
+				pass.Apply = "store"
+			}
 		}
 	}
-	var numbers []int // in the order of the lines that are sent
-	return c.pass(ctx, query, c.linesToApply(&numbers), func(r *inbox.Compared) {
-		if r.Line < 1 || r.Line > len(numbers) {
-			return
-		}
-		was := c.toApply[numbers[r.Line-1]]
+	return c.pass(ctx, pass, c.linesToApply(), func(r *inbox.Compared) {
 		if r.Result == "" || r.Result == inbox.NewTenant {
-			r.Result, r.Erased = was.result, was.erased
+			r.Result = c.toApply[r.Line]
 		}
-		if c.json || !r.Applied && query.Get("apply") != "none" {
+		if c.json || !r.Applied && pass.Apply != "none" {
 			c.report(r)
 		}
 	})
@@ -458,25 +435,52 @@ func (c *reconcileCall) applyAll(ctx context.Context, run *inbox.Run) (*inbox.Ru
 
 func (c *reconcileCall) defaultMax() int { return max(5, min(100, c.begun.Known/10)) }
 
-// linesToApply reads the file again, only the lines that are to be taken in.
-func (c *reconcileCall) linesToApply(numbers *[]int) io.Reader {
-	for n := range c.toApply {
-		*numbers = append(*numbers, n)
+// most is how many may be taken in.
+func (c *reconcileCall) most() int {
+	switch c.max {
+	case 0:
+		return math.MaxInt
+	case -1:
+		return c.defaultMax()
 	}
-	slices.Sort(*numbers)
+	return c.max
+}
+
+// mayApply asks whether to take in so many tenants, unless the command says so already.
+func (c *reconcileCall) mayApply(ctx context.Context, n int) (bool, error) {
+	if c.yes || n == 0 {
+		return true, nil
+	}
+	c.sayMore()
+	clear(c.listed)
+	question := "Take in %s? usher delivers what the billing service says to their receivers."
+	if c.noDeliver {
+		question = "Take in %s? usher then knows them, and delivers nothing."
+	}
+	out := c.Stdout
+	if c.json { // standard output is for a program
+		out = c.Stderr
+	}
+	yes, err := c.confirms(ctx, out, fmt.Sprintf(question, count(n, "tenant")))
+	if err == nil && !yes {
+		c.say("Nothing was taken in.\n")
+	}
+	return yes, err
+}
+
+// linesToApply reads the file again. Lines that are not to be taken in are empty, so that the others keep their numbers.
+func (c *reconcileCall) linesToApply() io.Reader {
 	r, w := io.Pipe()
 	go func() {
-		in, out := bufio.NewReaderSize(io.NewSectionReader(c.file, 0, c.size), 64<<10), bufio.NewWriterSize(w, 64<<10)
+		in := bufio.NewReaderSize(io.NewSectionReader(c.file, 0, c.size), 64<<10)
+		out := bufio.NewWriterSize(w, 64<<10)
 		var err error
-		for number := 0; err == nil; {
+		for number := 1; err == nil; number++ {
 			var line []byte
-			line, err = in.ReadBytes('\n')
-			if line = bytes.TrimSpace(line); len(line) == 0 {
-				continue
+			if line, err = in.ReadBytes('\n'); c.toApply[number] != "" {
+				_, _ = out.Write(bytes.TrimSpace(line)) // Flush says whether it could
 			}
-			if number++; c.toApply[number].result != "" {
-				_, _ = out.Write(append(line, '\n')) // Flush says whether it could
-			}
+			_ = out.WriteByte('\n')
 		}
 		if errors.Is(err, io.EOF) {
 			err = out.Flush()
@@ -578,29 +582,6 @@ func (c *reconcileCall) sayMore() {
 func (c *reconcileCall) say(format string, args ...any) {
 	if !c.json {
 		fmt.Fprintf(c.Stdout, format, args...)
-	}
-}
-
-// confirm asks a question, and says whether the answer is yes.
-func (c *reconcileCall) confirm(ctx context.Context, question string) (yes bool, err error) {
-	c.sayMore()
-	clear(c.listed)
-	out := c.Stdout
-	if c.json { // standard output is for a program
-		out = c.Stderr
-	}
-	fmt.Fprint(out, question, " [y/N] ")
-	answers := make(chan string, 1)
-	go func() { // a read from a terminal does not end with ctx
-		answer, _ := bufio.NewReader(c.Stdin).ReadString('\n') // at the end of the input: no
-		answers <- strings.ToLower(strings.TrimSpace(answer))
-	}()
-	select {
-	case answer := <-answers:
-		return answer == "y" || answer == "yes", nil
-	case <-ctx.Done():
-		fmt.Fprintln(out)
-		return false, context.Cause(ctx)
 	}
 }
 

@@ -8,29 +8,13 @@ import (
 	"time"
 
 	"usher/internal/inbox/engine"
+	"usher/webhookgate"
 )
 
 // A finding is what a reconcile has found of a tenant. It is the tenant's trouble until a later run has compared that very tenant, something
 // newer of it was taken in, somebody erases it, or somebody dismisses the finding. It has the run's mark: so a snapshot with a higher number
 // ends it, without a statement of its own ({stands} in the statements). And it has the time up to which the run knew the billing service: so
 // a run with an older list changes nothing of it. An erasure leaves a row with the day alone.
-
-// Findings count tenants by what was found of them.
-type Findings struct {
-	Differs  int `json:"differs"`
-	New      int `json:"new"`
-	Twin     int `json:"twin"`
-	Unlisted int `json:"unlisted"`
-}
-
-// Count is how many they are.
-func (f Findings) Count() int { return f.Differs + f.New + f.Twin + f.Unlisted }
-
-func (f *Findings) count(result Result, n int) {
-	if counter := map[Result]*int{Differs: &f.Differs, NewTenant: &f.New, Twin: &f.Twin, Unlisted: &f.Unlisted}[result]; counter != nil {
-		*counter += n
-	}
-}
 
 // A Finding is that of one tenant.
 type Finding struct {
@@ -49,51 +33,33 @@ func scanFinding(result, changes string, at int64) *Finding {
 	return f
 }
 
-// saveFindings stores what a run has found of tenants, and deletes the findings of those that are equal.
-func (s *Inbox) saveFindings(id string, all []Compared) error {
-	byTenant := make(map[TenantRef]*Compared) // a tenant may be in the list twice, and is equal only if both say so
-	var order []TenantRef
-	for n := range all {
-		c := &all[n]
-		ref := TenantRef{c.Platform, c.Tenant}
-		switch before := byTenant[ref]; {
-		case !c.isFinding() && (c.Result != Equal || len(c.found) == 0 || before != nil):
-			continue
-		case before == nil:
-			order = append(order, ref)
-		}
-		byTenant[ref] = c
-	}
-	if len(order) == 0 {
-		return nil
-	}
-	var tenants, platforms, results, changes, equalTenants, equalPlatforms []string
+// saveFindings queues what a run has found of tenants, each of which is there once. The findings of those that are equal
+// are deleted.
+func (t *sqlTurn) saveFindings(r *Run, some []Compared) {
+	var found, equal []webhookgate.Lane
+	var results, changes []string
 	var digests [][]byte
-	for _, ref := range order {
-		c := byTenant[ref]
-		if c.Result == Equal {
-			equalTenants, equalPlatforms = append(equalTenants, c.Tenant), append(equalPlatforms, c.Platform)
-			continue
+	for n := range some {
+		c := &some[n]
+		name := webhookgate.Lane{Platform: c.Platform, Tenant: c.Tenant}
+		switch {
+		case c.isFinding():
+			words, _ := json.Marshal(c.Changes) // strings
+			found, results = append(found, name), append(results, string(c.Result))
+			changes, digests = append(changes, withoutZero(string(words))), append(digests, c.digest[:])
+		case c.Result == Equal && len(c.found) > 0 && !c.again: // a tenant is equal only if all lines say so
+			equal = append(equal, name)
 		}
-		words, _ := json.Marshal(c.Changes) // strings
-		tenants, platforms, results, changes, digests = append(tenants, c.Tenant), append(platforms, c.Platform), append(results, string(c.Result)), append(changes, withoutZero(string(words))), append(digests, c.digest[:])
 	}
-	_, err := act(s, work{run: id}, func(t *sqlTurn) (nothing, int, error) {
-		r := t.runs[id]
-		if r == nil || !r.Ended.IsZero() {
-			return nothing{}, 0, ErrNoRun
-		}
-		t.statements = append(t.statements, func(tx engine.Tx) {
-			if len(tenants) > 0 {
-				tx.Queue("finding_save", nil, tenants, platforms, results, changes, digests, r.mark, r.KnowsUpTo().UnixMicro(), t.now)
-			}
-			if len(equalTenants) > 0 {
-				tx.Queue("finding_clear", nil, equalTenants, equalPlatforms, r.KnowsUpTo().UnixMicro(), t.now)
-			}
-		})
-		return nothing{}, 0, nil
-	})
-	return err
+	knows := r.KnowsUpTo().UnixMicro()
+	if len(found) > 0 {
+		tenants, platforms, _ := laneColumns(found)
+		t.tx.Queue("finding_save", nil, tenants, platforms, results, changes, digests, r.mark, knows, t.now)
+	}
+	if len(equal) > 0 {
+		tenants, platforms, _ := laneColumns(equal)
+		t.tx.Queue("finding_clear", nil, tenants, platforms, knows, t.now)
+	}
 }
 
 // DismissFinding says that what was found of a tenant is dealt with. It returns how many findings that were: one, or none.

@@ -37,31 +37,42 @@ func linesOf(lines []string) iter.Seq2[[]byte, error] {
 	}
 }
 
-// compareList compares a list in a run of its own, and says what it told, and how the run has ended. apply: what differs or is new is taken in.
-func (d *desk) compareList(o ListOptions, apply bool, asOf time.Time, lines ...string) (told string, run *Run) {
+// pass makes a pass over lines, and returns what it told.
+func (d *desk) pass(p Pass, lines ...string) (told []Compared, run *Run) {
 	d.t.Helper()
-	r := d.begin(asOf)
-	var all []string
-	var applies []string
-	o.Last, o.Batch = !apply, func(int) {}
-	o.Tell = func(c *Compared) error {
-		one := ShowTenant(c.Platform, c.Tenant) + " " + words([]Compared{*c}, nil)
-		if all = append(all, strings.TrimPrefix(one, "/")); c.Fault != "" {
-			all[len(all)-1] = c.Fault
-		}
-		if c.Result == Differs || c.Result == NewTenant {
-			applies = append(applies, lines[c.Line-1])
-		}
+	run, err := d.Reconcile(d.t.Context(), p, linesOf(lines), func(some []Compared, _ int) error {
+		told = append(told, some...)
 		return nil
-	}
-	run, err := d.CompareList(d.t.Context(), r.ID, o, linesOf(lines))
+	})
 	check(d.t, err)
-	if apply && run.Ended.IsZero() {
-		run, err = d.ApplyList(d.t.Context(), r.ID, ApplyOptions{None: run.Failed != "", Tell: func(*Compared) error { return nil }}, linesOf(applies))
-		check(d.t, err)
-	}
-	return strings.Join(all, "; "), run
+	return told, run
 }
+
+// reconcile compares a list in a run of its own, and says what it told, and how the run has ended. apply: what differs or is new is taken in.
+func (d *desk) reconcile(p Pass, apply bool, asOf time.Time, lines ...string) (words string, run *Run) {
+	d.t.Helper()
+	p.Run, p.Last = d.begin(asOf).ID, !apply
+	all, run := d.pass(p, lines...)
+	chosen := make([]string, len(lines))
+	var told []string
+	for _, c := range all {
+		switch {
+		case c.Fault != "":
+			told = append(told, c.Fault)
+			continue
+		case c.Result == Differs || c.Result == NewTenant:
+			chosen[c.Line-1] = lines[c.Line-1]
+		}
+		told = append(told, strings.TrimPrefix(ShowTenant(c.Platform, c.Tenant)+" "+wordsOf(c), "/"))
+	}
+	if apply && run.Ended.IsZero() {
+		second := Pass{Run: p.Run, Apply: "deliver", Failed: run.Failed}
+		_, run = d.pass(second, chosen...)
+	}
+	return strings.Join(told, "; "), run
+}
+
+func wordsOf(c Compared) string { return words([]Compared{c}, nil) }
 
 // left describes what a run has left.
 func left(r *Run) string {
@@ -76,7 +87,7 @@ func TestFindingsStay(t *testing.T) {
 			d.hears(tenant, "a")
 		}
 		d.idle("")
-		told, r := d.compareList(ListOptions{}, false, time.Time{}, says("acme", "b"), says("other", "a"), says("fresh", "c"), says("erased", "z"))
+		told, r := d.reconcile(Pass{}, false, time.Time{}, says("acme", "b"), says("other", "a"), says("fresh", "c"), says("erased", "z"))
 		d.want("told", told, "acme differs (+ b, - a); fresh new (+ c); erased differs (+ z, - a); gone unlisted")
 		d.want("left", left(r), "{Differs:2 New:1 Twin:0 Unlisted:1} ")
 		count := func(want string) {
@@ -86,17 +97,17 @@ func TestFindingsStay(t *testing.T) {
 		count("{Differs:2 New:1 Twin:0 Unlisted:1}")
 
 		// A list that leaves the tenant out clears nothing; it is unlisted now, because it may use something.
-		_, r = d.compareList(ListOptions{Partial: true}, false, time.Time{}, says("other", "a"))
+		_, r = d.reconcile(Pass{Partial: true}, false, time.Time{}, says("other", "a"))
 		d.want("a list without it", left(r)+d.finding("acme"), "{Differs:0 New:0 Twin:0 Unlisted:0} differs: + b, - a")
 		// Nor does one whose command failed, whatever it says.
-		_, r = d.compareList(ListOptions{Failed: "CMD failed"}, false, time.Time{}, says("acme", "a"))
+		_, r = d.reconcile(Pass{Failed: "CMD failed"}, false, time.Time{}, says("acme", "a"))
 		d.want("a command that failed", r.Failed+", "+d.finding("acme"), "CMD failed, differs: + b, - a")
 		// Nor an older list.
-		d.compareList(ListOptions{Partial: true}, false, r.Began.Add(-time.Hour), says("fresh", "c"))
+		d.reconcile(Pass{Partial: true}, false, r.Began.Add(-time.Hour), says("fresh", "c"))
 		d.want("an older list", d.finding("fresh"), "new: + c")
 
 		// A comparison of it does.
-		_, _ = d.compareList(ListOptions{Partial: true}, false, time.Time{}, says("acme", "a"))
+		_, _ = d.reconcile(Pass{Partial: true}, false, time.Time{}, says("acme", "a"))
 		d.want("equal now", d.finding("acme"), "")
 		// So does a newer webhook, and an erasure; of both the next run finds what is so.
 		d.hears("fresh", "x")
@@ -104,17 +115,17 @@ func TestFindingsStay(t *testing.T) {
 		must2(d.Erase("", "erased"))(t)
 		d.want("erased", d.finding("erased"), "")
 		count("{Differs:0 New:0 Twin:0 Unlisted:1}")
-		told, _ = d.compareList(ListOptions{Partial: true}, false, time.Time{}, says("erased", "z"))
+		told, _ = d.reconcile(Pass{Partial: true}, false, time.Time{}, says("erased", "z"))
 		d.want("it comes back, and that is said", told, "erased new (+ z) erased")
 
 		// Somebody dismisses one: then it is no trouble until it changes.
 		d.want("dismissed", fmt.Sprint(must2(d.DismissFinding("", "gone", &Action{What: "dismiss"}))(t)), "1")
 		count("{Differs:0 New:1 Twin:0 Unlisted:0}")
 		lines := []string{says("acme", "a"), says("other", "a"), says("fresh", "x"), says("erased")}
-		told, r = d.compareList(ListOptions{}, false, time.Time{}, lines...)
+		told, r = d.reconcile(Pass{}, false, time.Time{}, lines...)
 		d.want("dismissed", told+" "+left(r), "erased new erased; gone unlisted dismissed {Differs:0 New:1 Twin:0 Unlisted:0} ")
 		d.hears("gone", "b")
-		told, r = d.compareList(ListOptions{}, false, time.Time{}, lines...)
+		told, r = d.reconcile(Pass{}, false, time.Time{}, lines...)
 		d.want("the tenant has changed", told+" "+left(r), "erased new erased; gone unlisted {Differs:0 New:1 Twin:0 Unlisted:1} ")
 	})
 }
@@ -126,11 +137,11 @@ func TestFindingsAreApplied(t *testing.T) {
 		d.hears("acme", "a")
 		d.hears("crm/twin", "a")
 		d.idle("")
-		told, r := d.compareList(ListOptions{}, true, time.Time{}, says("acme", "b"), says("new", "c"), says("eu/twin", "d"), says("crm/twin", "a"), says("pl/twin", "e"))
+		told, r := d.reconcile(Pass{}, true, time.Time{}, says("acme", "b"), says("new", "c"), says("eu/twin", "d"), says("crm/twin", "a"), says("pl/twin", "e"))
 		d.want("told", told, `acme differs (+ b, - a); new new (+ c); eu/twin new (+ d); pl/twin new (+ e)`)
 		d.want("left", left(r)+fmt.Sprint(r.Summary.Applied), "{Differs:0 New:0 Twin:0 Unlisted:0} 4")
 		d.want("nothing", d.finding("acme")+d.finding("new"), "")
-		told, _ = d.compareList(ListOptions{}, true, time.Time{}, says("acme", "b"), says("new", "c"), says("crm/new", "c"), says("it/twin", "d"))
+		told, _ = d.reconcile(Pass{}, true, time.Time{}, says("acme", "b"), says("new", "c"), says("crm/new", "c"), says("it/twin", "d"))
 		d.want("twins", told, `crm/new new (+ c); it/twin twin (+ d) elsewhere ["crm" "eu" "pl"]; crm/twin unlisted; eu/twin unlisted; pl/twin unlisted`)
 	})
 }
@@ -151,7 +162,7 @@ func TestListsThatFail(t *testing.T) {
 			{"twice", "1 line cannot be compared", "the tenant /twice was printed before, with other features", []string{says("twice", "a"), says("twice", "a"), says("twice", "b")}},
 			{"nothing", "the command printed nothing", "", nil},
 		} {
-			told, r := d.compareList(ListOptions{}, true, time.Time{}, c.lines...)
+			told, r := d.reconcile(Pass{}, true, time.Time{}, c.lines...)
 			if !strings.HasPrefix(told, c.told) || r.Failed != c.failed || r.Complete || strings.Contains(told, "unlisted") || r.Ended.IsZero() {
 				t.Errorf("%s: %s; %s, complete %v", c.name, told, r.Failed, r.Complete)
 			}
@@ -160,8 +171,7 @@ func TestListsThatFail(t *testing.T) {
 		// A run in which something came for each tenant says nothing.
 		r := d.begin(time.Time{})
 		d.hears("acme", "c")
-		ended, err := d.CompareList(t.Context(), r.ID, ListOptions{Last: true, Tell: func(*Compared) error { return nil }, Batch: func(int) {}}, linesOf([]string{says("acme", "a")}))
-		check(t, err)
+		_, ended := d.pass(Pass{Run: r.ID, Last: true}, says("acme", "a"))
 		if !strings.Contains(ended.Failed, "something came for each of these tenants") || ended.Summary.Unlisted > 0 {
 			t.Errorf("%+v", ended)
 		}
@@ -187,13 +197,13 @@ func TestLongLists(t *testing.T) {
 		for n := range 3*batchLines + 7 {
 			lines = append(lines, says(fmt.Sprint("t", n), "a"))
 		}
-		told, r := d.compareList(ListOptions{}, true, time.Time{}, lines...)
+		told, r := d.reconcile(Pass{}, true, time.Time{}, lines...)
 		if strings.Count(told, " new (+ a)") != len(lines) || r.Summary.Applied != len(lines) || r.Summary.Left.Count() != 0 {
 			t.Errorf("%+v", r.Summary)
 		}
 		d.idle("")
 		slices.Reverse(lines)
-		told, r = d.compareList(ListOptions{}, true, time.Time{}, lines[unlistedPage+2:]...)
+		told, r = d.reconcile(Pass{}, true, time.Time{}, lines[unlistedPage+2:]...)
 		if strings.Count(told, "unlisted") != unlistedPage+2 || r.Summary.Equal != len(lines)-unlistedPage-2 || r.Summary.Left.Unlisted != unlistedPage+2 {
 			t.Errorf("%+v", r.Summary)
 		}

@@ -14,7 +14,8 @@
 //	act.go        what people do            views.go    what people see
 //	actions.go    who did what              export.go   save and restore
 //	invalid.go    what cannot be taken in   room.go     who may still take how much room
-//	reconcile.go  what the billing service says, compared with what usher knows; finding.go: what was found of a tenant
+//	compare.go    what the billing service says, compared with what usher knows
+//	reconcile.go  a run of 'usher reconcile', and its passes over a list; finding.go: what was found of a tenant
 //	changes.go    tells programs that keep a copy what has changed
 //	missed.go     what usher may have missed: webhooks that got a 5xx, and outages
 //	history.go    what was wrong, from when to when; who speaks for all replicas

@@ -547,17 +547,18 @@ func (l *lane) supersedeInvalid(in *incoming) {
 	}
 }
 
-// reconcile compares what the billing service says of the tenant with what usher knows. If that is not the same it takes it in, at the
-// end of the lane and never as a duplicate, if it has leave to. What came for the tenant before the run began and was not taken in needs
-// nobody any more, unless the tenant still differs.
+// reconcile compares what the billing service says of the tenant with what usher knows. If that is not the same it
+// takes it in, at the end of the lane and never as a duplicate, if it has leave to. What came for the tenant before the
+// run began and was not taken in needs nobody any more, unless the tenant still differs.
 func (l *lane) reconcile(in *offer, r *Run, leave leave) (c Compared) {
-	c = in.compared()
-	known := l.t.rows.snapshot(l)
-	c.judge(r, &in.says, knowledge{l.last, l.lastAt, known})
+	c = in.judge(r, l.last, l.lastAt, l.t.rows.snapshot(l))
 	switch {
+	case leave == toSee:
 	case c.Result == Equal:
 		l.supersedeEqual()
-		l.settleMissed(r.KnowsUpTo().UnixMicro())
+		if !l.missed.Since.IsZero() {
+			l.settleMissed(r.KnowsUpTo().UnixMicro())
+		}
 	case leave == toCompare || c.Result != Differs && c.Result != NewTenant:
 	case leave == toStore && (l.parked > 0 || !l.idle()): // it would be known, and something older be delivered after it
 		c.LeftOut = "its webhooks wait or are parked"

@@ -765,7 +765,7 @@ func TestReconcileSettlesWhatIsMissed(t *testing.T) {
 		d.missUnnamed()
 		r := d.begin(time.Time{})
 		miss("late")
-		d.want("equal", d.settle(r, says("equal", "a"), says("late", "a")), "equal settles; changed")
+		d.want("equal", d.settle(r, says("equal", "a"), says("late", "a")), "equal; changed")
 		d.want("applied", d.apply(r, false, says("differs", "b"), says("new")), "differs (+ b, - a) applied; new applied")
 		d.want("missed after it", d.missed(), "late left")
 		d.endRun(r, true, "", Summary{Equal: 1, New: 1})
@@ -839,8 +839,8 @@ func TestReconcileSettlesWhatIsMissedInMemory(t *testing.T) {
 		time.Sleep(time.Minute)
 		miss("late", "twice")
 		lines := []string{says("equal", "a"), says("twice", "a"), says("late", "a")}
-		d.want("compared", d.compare(r, lines...), "equal settles; equal; equal")
-		d.want("settled", d.settle(r, lines...), "equal settles; equal; equal")
+		d.want("compared", d.compare(r, lines...), "equal; equal; equal")
+		d.want("settled", d.settle(r, lines...), "equal; equal; equal")
 		d.want("applied", d.apply(r, false, says("differs", "b"), says("new")), "differs (+ b, - a) applied; new applied")
 		if n := d.Stats().Missed.Tenants; n != 2 {
 			t.Errorf("%d are missed in memory, not late and twice", n)
@@ -854,7 +854,7 @@ func TestReconcileSettlesWhatIsMissedInMemory(t *testing.T) {
 		time.Sleep(time.Minute)
 		miss("late")
 		room(true)
-		d.want("stored after the begin", d.settle(r, says("stored", "a"), says("twice", "a"), says("late", "a")), "equal settles; equal settles; changed")
+		d.want("stored after the begin", d.settle(r, says("stored", "a"), says("twice", "a"), says("late", "a")), "equal; equal; changed")
 		d.want("missed in the end", d.missed(), "late")
 
 		made := time.Now()
@@ -1121,7 +1121,7 @@ func TestMissedBeforeTheClockWasSetBack(t *testing.T) {
 		sends("sends")
 		d.restart()
 		sends("restarted")
-		d.want("a reconcile", d.settle(d.begin(time.Time{}), says("compared", "a")), "equal settles")
+		d.want("a reconcile", d.settle(d.begin(time.Time{}), says("compared", "a")), "equal")
 		d.want("in the end", d.missed(), "stays")
 	})
 }

@@ -894,15 +894,13 @@ func (p *place) reconcile(at *place, store bool, asks, goesOn time.Duration) {
 		time.Sleep(asks)
 		lines, offered := w.offer(run)
 		time.Sleep(goesOn)
-		ctx, cancel := context.WithTimeout(context.Background(), w.patience)
-		defer cancel()
 		w.mu.Lock()
 		for _, a := range offered {
 			a.from, a.life = time.Now(), life
 			w.arrivals = append(w.arrivals, a)
 		}
 		w.mu.Unlock()
-		got, err := to.Apply(ctx, r.ID, lines, store)
+		got, err := decide(to, r.ID, lines, applying(store))
 		w.note("reconcile %d: %v", run.number, words(got, err))
 		w.mu.Lock()
 		defer w.mu.Unlock()
@@ -1338,7 +1336,7 @@ func (w *world) reconcileAll() (entries []*Webhook) {
 				w.arrivals = append(w.arrivals, a)
 			}
 			w.mu.Unlock()
-			got, err = i.Apply(context.Background(), r.ID, lines, false)
+			got, err = decide(i, r.ID, lines, toApply)
 		}
 		w.note("reconcile in the end: %s", words(got, err))
 		for n, a := range offered {
@@ -1368,7 +1366,7 @@ func (w *world) reconcileAll() (entries []*Webhook) {
 		var got []Compared
 		r, _, err := i.BeginRun(time.Time{}, &Action{Who: "world", What: "reconcile"})
 		if err == nil {
-			got, err = compareAndStore(context.Background(), i, r.ID, lines)
+			got, err = decide(i, r.ID, lines, toCompare)
 		}
 		for n := range got {
 			if err == nil && got[n].Result != Equal && !got[n].PassedOver {

@@ -87,7 +87,7 @@ func (j *Job) Run(ctx context.Context) (code int, err error) {
 
 	// From here on usher handles signals itself. Until the command runs, a signal ends the wait for a
 	// token. Afterwards usher forwards it.
-	signals, stopSignals := notifyOfSignals()
+	signals, stopSignals := Notify(forwardedSignals...)
 	defer stopSignals()
 
 	background, stop := context.WithCancel(context.Background())
@@ -108,17 +108,17 @@ func (j *Job) RunAlone(ctx context.Context) (code int, err error) {
 	if err := hideMemory(); err != nil {
 		return exitFailed, fmt.Errorf("cannot hide usher's secrets from the command: %w", err)
 	}
-	signals, stop := notifyOfSignals()
+	signals, stop := Notify(forwardedSignals...)
 	defer stop()
 	return j.run(ctx, "", signals)
 }
 
-// notifyOfSignals returns the signals that usher forwards. Those that are ignored, as under nohup, stay ignored.
-func notifyOfSignals() (signals chan os.Signal, stop func()) {
+// Notify returns those of some signals that arrive. Those that are ignored, as under nohup, stay ignored.
+func Notify(some ...os.Signal) (signals chan os.Signal, stop func()) {
 	signals = make(chan os.Signal, 8)
-	// Notify without a signal would mean all signals
-	if wanted := slices.DeleteFunc(slices.Clone(forwardedSignals), signal.Ignored); len(wanted) > 0 {
-		signal.Notify(signals, wanted...)
+	some = slices.DeleteFunc(slices.Clone(some), signal.Ignored)
+	if len(some) > 0 { // Notify without a signal would mean all signals
+		signal.Notify(signals, some...)
 	}
 	return signals, func() { signal.Stop(signals) }
 }

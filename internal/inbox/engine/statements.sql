@@ -282,9 +282,6 @@ DELETE FROM {schema}.action WHERE at < $1::bigint
 -- name: run_add
 INSERT INTO {schema}.reconcile (id, mark, began, as_of, action, alive) VALUES ($1, $2, $3, $4, $5, $3)
 
--- name: run
-SELECT id, mark, began, as_of, action, alive, ended, complete, failed, summary FROM {schema}.reconcile WHERE id = $1::text
-
 -- name: run_open
 -- The run that is under way: one that begins ends all others.
 SELECT id, mark, began, as_of, action, alive, ended, complete, failed, summary FROM {schema}.reconcile WHERE ended = 0 ORDER BY mark DESC LIMIT 1
@@ -352,10 +349,12 @@ ON CONFLICT (tenant, platform) DO UPDATE SET result = '', changes = '', digest =
 SELECT platform FROM {schema}.snapshot WHERE tenant = $1::text AND platform <> $2::text ORDER BY platform LIMIT 3
 
 -- name: known_before
--- Tenants whose last snapshot is older than a mark (1) and was taken in up to a time (2), after a tenant (3, 4); 5 how many. With their findings.
-SELECT s.tenant, s.platform, s.seq, coalesce(s.features::text, ''), coalesce(f.digest, {empty}), coalesce(f.dismissed, 0) FROM {schema}.snapshot s
-LEFT JOIN {schema}.finding f ON f.tenant = s.tenant AND f.platform = s.platform
-WHERE (s.tenant, s.platform) > ($3::text, $4::text) AND s.seq < $1::bigint AND s.received <= $2::bigint ORDER BY s.tenant, s.platform LIMIT $5::bigint
+-- Tenants whose last snapshot is older than a run (1) and its list, after a tenant (2, 3); 4 how many. With their findings.
+SELECT s.tenant, s.platform, s.seq, coalesce(s.features::text, ''), coalesce(f.digest, {empty}), coalesce(f.dismissed, 0)
+FROM {schema}.snapshot s LEFT JOIN {schema}.finding f ON f.tenant = s.tenant AND f.platform = s.platform
+WHERE (s.tenant, s.platform) > ($2::text, $3::text) AND s.seq < (SELECT r.mark FROM {schema}.reconcile r WHERE r.id = $1::text)
+	AND s.received <= (SELECT r.as_of FROM {schema}.reconcile r WHERE r.id = $1::text)
+ORDER BY s.tenant, s.platform LIMIT $4::bigint
 
 -- name: inbox_filled
 SELECT count(*) FROM (SELECT 1 FROM {schema}.webhook UNION ALL SELECT 1 FROM {schema}.snapshot LIMIT 1) AS f

@@ -53,15 +53,14 @@ SELECT platform, tenant, seq, uuid, received, name, coalesce(features::text, '')
 SELECT s.platform, s.tenant, s.seq, s.uuid, s.received, s.name, coalesce(s.features::text, '') FROM unnest($1::text[], $2::text[]) AS n (tenant, platform)
 JOIN {schema}.snapshot s ON s.tenant = n.tenant AND s.platform = n.platform
 
--- name: compare
--- What is known of the tenants (1, 2), with one row for each platform that has a tenant of this code. OFFSET 0 makes the server look each of
--- them up: it has no idea how many rows the arrays have, and would rather read whole tables.
-SELECT n.tenant, n.platform, coalesce(l.last, 0), coalesce(l.last_at, 0), coalesce(l.invalid + l.missed_since, 0), coalesce(f.digest, ''), coalesce(f.dismissed, 0), coalesce(f.erased, 0),
-	CASE WHEN s.platform IS NULL THEN 0 ELSE 1 END, coalesce(s.platform, ''), coalesce(s.seq, 0), coalesce(s.features::text, '')
+-- name: beside
+-- What is known of the tenants (1, 2) beside their lanes and snapshots: their findings, and the other platforms that have
+-- a tenant of this code, with one row for each; one row, if there is none. OFFSET 0 makes the server look each of them up:
+-- it has no idea how many rows the arrays have, and would rather read whole tables.
+SELECT n.tenant, n.platform, coalesce(f.digest, ''), coalesce(f.dismissed, 0), coalesce(f.erased, 0), (s.platform IS NOT NULL)::int::bigint, coalesce(s.platform, '')
 FROM unnest($1::text[], $2::text[]) AS n (tenant, platform)
-LEFT JOIN LATERAL (SELECT last, last_at, invalid, missed_since FROM {schema}.lane WHERE tenant = n.tenant AND platform = n.platform AND event_type = '' OFFSET 0) AS l ON true
 LEFT JOIN LATERAL (SELECT digest, dismissed, erased FROM {schema}.finding WHERE tenant = n.tenant AND platform = n.platform OFFSET 0) AS f ON true
-LEFT JOIN LATERAL (SELECT platform, seq, features FROM {schema}.snapshot WHERE tenant = n.tenant OFFSET 0) AS s ON true
+LEFT JOIN LATERAL (SELECT platform FROM {schema}.snapshot WHERE tenant = n.tenant AND platform <> n.platform OFFSET 0) AS s ON true
 
 -- name: finding_save
 -- What a run has found of a tenant: 1 and 2 the tenant, 3 to 5 the finding, 6 the run's mark, 7 up to when it knows, 8 now. One that knows more

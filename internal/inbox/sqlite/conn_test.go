@@ -41,7 +41,7 @@ func TestValuesComeBackAsTheyWere(t *testing.T) {
 					t.Fatal(err)
 				}
 				rows := 0
-				err := c.run(t.Context(), "run", func(r engine.Row) error {
+				err := c.run(t.Context(), "run_lock", func(r engine.Row) error {
 					rows++
 					var id, failed, summary string
 					var mark, began, asOf, action, alive, ended int64

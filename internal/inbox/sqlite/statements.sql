@@ -54,14 +54,13 @@ SELECT tenant, platform FROM tenants t WHERE NOT features_known AND EXISTS (SELE
 -- name: snapshot_unread
 UPDATE snapshot SET features = NULL WHERE tenant = ?1 AND platform = ?2 AND EXISTS (SELECT 1 FROM tenants t WHERE t.tenant = ?1 AND t.platform = ?2 AND NOT t.features_known)
 
--- name: compare
--- What is known of a tenant (1, 2), with one row for each platform that has a tenant of this code.
-SELECT n.tenant, n.platform, coalesce(l.last, 0), coalesce(l.last_at, 0), coalesce(l.invalid + l.missed_since, 0), coalesce(f.digest, {empty}), coalesce(f.dismissed, 0), coalesce(f.erased, 0),
-	CASE WHEN s.platform IS NULL THEN 0 ELSE 1 END, coalesce(s.platform, ''), coalesce(s.seq, 0), coalesce(s.features, '')
+-- name: beside
+-- What is known of a tenant (1, 2) beside its lane and its snapshot: its finding, and the other platforms that have a
+-- tenant of this code, with one row for each; one row, if there is none.
+SELECT n.tenant, n.platform, coalesce(f.digest, {empty}), coalesce(f.dismissed, 0), coalesce(f.erased, 0), s.platform IS NOT NULL, coalesce(s.platform, '')
 FROM (SELECT ?1 AS tenant, ?2 AS platform) AS n
-LEFT JOIN lane l ON l.tenant = n.tenant AND l.platform = n.platform AND l.event_type = ''
 LEFT JOIN finding f ON f.tenant = n.tenant AND f.platform = n.platform
-LEFT JOIN snapshot s ON s.tenant = n.tenant
+LEFT JOIN snapshot s ON s.tenant = n.tenant AND s.platform <> n.platform
 
 -- name: finding_save
 -- What a run has found of a tenant: 1 and 2 the tenant, 3 to 5 the finding, 6 the run's mark, 7 up to when it knows, 8 now. One that knows more

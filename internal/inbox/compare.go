@@ -1,0 +1,353 @@
+package inbox
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/sha256"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"usher/internal/snapshot"
+)
+
+// What the billing service says of tenants, line by line, and how that stands to what usher knows. Nothing here knows SQL.
+
+// Result says how what the billing service says of a tenant stands to what usher knows.
+type Result string
+
+// The results.
+const (
+	Equal     Result = "equal"
+	Differs   Result = "differs"
+	NewTenant Result = "new"      // usher does not know the tenant, or cannot read its features
+	Twin      Result = "twin"     // as new, but usher knows this code on a platform on which the list does not have it
+	Changed   Result = "changed"  // something came since the run began: nobody can say which is newer
+	Unlisted  Result = "unlisted" // usher says that the tenant may use something, and the list does not have it
+)
+
+// Findings count tenants by what was found of them.
+type Findings struct {
+	Differs  int `json:"differs"`
+	New      int `json:"new"`
+	Twin     int `json:"twin"`
+	Unlisted int `json:"unlisted"`
+}
+
+// Count is how many they are.
+func (f Findings) Count() int { return f.Differs + f.New + f.Twin + f.Unlisted }
+
+// count counts tenants of a result, if that is a finding.
+func (f *Findings) count(result Result, n int) {
+	switch result {
+	case Differs:
+		f.Differs += n
+	case NewTenant:
+		f.New += n
+	case Twin:
+		f.Twin += n
+	case Unlisted:
+		f.Unlisted += n
+	}
+}
+
+// Summary says what a run has found: how many tenants of each result.
+type Summary struct {
+	Equal    int `json:"equal"`
+	Differs  int `json:"differs"`
+	New      int `json:"new"`
+	Twin     int `json:"twin"`
+	Changed  int `json:"changed"`
+	Unlisted int `json:"unlisted"`
+
+	Applied    int `json:"applied"`     // how many of these were taken in
+	PassedOver int `json:"passed_over"` // tenants of platforms that no receiver takes
+
+	// Left are the findings that were still so at the end, and that nobody had dismissed.
+	Left Findings `json:"left,omitzero"`
+}
+
+func (s *Summary) count(result Result) {
+	switch result {
+	case Equal:
+		s.Equal++
+	case Differs:
+		s.Differs++
+	case NewTenant:
+		s.New++
+	case Twin:
+		s.Twin++
+	case Changed:
+		s.Changed++
+	case Unlisted:
+		s.Unlisted++
+	}
+}
+
+// findings are those that the run has found.
+func (s *Summary) findings() Findings {
+	return Findings{Differs: s.Differs, New: s.New, Twin: s.Twin, Unlisted: s.Unlisted}
+}
+
+// compared is how many tenants of the list could be judged.
+func (s *Summary) compared() int { return s.Equal + s.Differs + s.New + s.Twin }
+
+// A Run is one 'usher reconcile'.
+type Run struct {
+	ID       string    `json:"id"`
+	Began    time.Time `json:"began"`
+	AsOf     time.Time `json:"as_of,omitzero"` // how old the billing service's list is; zero: as old as the run
+	Ended    time.Time `json:"ended,omitzero"`
+	Complete bool      `json:"complete"`         // the whole list was compared
+	Failed   string    `json:"failed,omitempty"` // why it failed
+	Summary  Summary   `json:"summary"`
+	Alive    time.Time `json:"-"` // when the request that began it was last there
+
+	mark   int64
+	asOf   int64
+	action int64
+}
+
+const (
+	// RunBeat is how often the request that began a run says that it is still there.
+	RunBeat = 10 * time.Second
+	// runSilence is how long it may say nothing. Then the run has ended.
+	runSilence = time.Minute
+)
+
+// Killed says whether a run has not ended, and never will.
+func (r *Run) Killed(now time.Time) bool { return r.Ended.IsZero() && now.Sub(r.Alive) > runSilence }
+
+// KnowsUpTo is the time up to which the run knows what the billing service says.
+func (r *Run) KnowsUpTo() time.Time { return moment(min(r.asOf, r.Began.UnixMicro())) }
+
+// settlesBefore is the time before which whatever got a 5xx is settled if the run finds its tenant equal, or takes it in.
+// It is a second less than what the run knows, because the clocks of replicas and database differ. See also lane.miss.
+func (r *Run) settlesBefore() time.Time { return r.KnowsUpTo().Add(-maxJump) }
+
+// Compared is what came of one line: what the billing service says of one tenant.
+type Compared struct {
+	Line       int       `json:"line,omitempty"` // its number; zero: the tenant is unlisted
+	Platform   string    `json:"platform"`
+	Tenant     string    `json:"tenant"`
+	Fault      string    `json:"fault,omitempty"`  // why it cannot be compared
+	Result     Result    `json:"result,omitempty"` // empty with a fault, or if it is passed over
+	Changes    []string  `json:"changes,omitempty"`
+	Elsewhere  []string  `json:"elsewhere,omitempty"`   // of an unknown tenant: the platforms with its code
+	Erased     time.Time `json:"erased,omitzero"`       // of a new tenant: when somebody erased it
+	Dismissed  bool      `json:"dismissed,omitempty"`   // somebody has dismissed this very finding
+	PassedOver bool      `json:"passed_over,omitempty"` // no receiver takes its platform
+	Applied    bool      `json:"applied,omitempty"`
+	LeftOut    string    `json:"left_out,omitempty"` // why it may not be taken in
+	Err        error     `json:"-"`                  // why it was not taken in
+
+	says   [16]byte // a digest of the features; two lines with the same one say the same
+	again  bool     // a line before says something else of the tenant
+	digest [32]byte // of what was found, to recognise it
+	first  bool     // it was taken in as the first of its tenant
+	beside
+}
+
+// beside is what usher knows of a tenant beside its lane and its snapshot.
+type beside struct {
+	found     []byte    // the digest of the finding that is stored; empty: none is
+	dismissed bool      // somebody has dismissed that one
+	erased    time.Time // when somebody has erased the tenant
+	platforms []string  // the other platforms on which this code is known
+}
+
+// judgeable says whether a line can be compared.
+func (c *Compared) judgeable() bool { return c.Fault == "" && !c.PassedOver }
+
+// isFinding says whether a result is stored with its tenant.
+func (c *Compared) isFinding() bool {
+	return c.Result == Differs || c.Result == NewTenant || c.Result == Twin || c.Result == Unlisted
+}
+
+// An offer is a line: a webhook that usher makes from it, in case that it has to be taken in.
+type offer struct {
+	incoming
+	says snapshot.Snapshot
+	is   Compared // what is to be said of it before it is judged
+}
+
+// leave says what may be done with a line.
+type leave int
+
+const (
+	toSee     leave = iota // nothing: it is only said what came of it
+	toCompare              // what is equal settles what came before, and what was found is stored
+	toApply                // what differs or is new is taken in
+	toStore                // the same, but not delivered
+)
+
+// judge compares an offer with what usher knows: the last number that the tenant's lane got, when that was, and its
+// last snapshot; nil: there is none.
+func (o *offer) judge(r *Run, last, lastAt int64, known *snapshot.Stored) Compared {
+	c, number := o.is, int64(0)
+	var knows snapshot.Snapshot
+	if known != nil {
+		number = known.Seq
+		knows, _ = snapshot.Decode(known.Features) // what cannot be read is unknown
+	}
+	changes := snapshot.Diff(
+		snapshot.Snapshot{Known: knows.Known, Features: knows.Features},
+		snapshot.Snapshot{Known: true, Features: o.says.Features})
+	switch {
+	case last > r.mark || lastAt > r.asOf:
+		c.Result = Changed
+	case !knows.Known:
+		c.Result, c.Changes, c.Erased = NewTenant, changes, c.erased
+		if known == nil {
+			c.Elsewhere = c.platforms
+		}
+	case len(changes) > 0:
+		c.Result, c.Changes = Differs, changes
+	default:
+		c.Result = Equal
+	}
+	c.identify(number)
+	return c
+}
+
+// identify sets the digest by which a finding is recognised: it is another one when the service says something else, or
+// usher knows something else: a snapshot with another number.
+func (c *Compared) identify(number int64) {
+	c.digest = sha256.Sum256(fmt.Appendf(nil, "%s %x %d", c.Result, c.says, number))
+	c.Dismissed = c.dismissed && bytes.Equal(c.found, c.digest[:])
+}
+
+// digestOf returns a digest of features.
+func digestOf(s snapshot.Snapshot) [16]byte {
+	features := slices.SortedFunc(slices.Values(s.Features), func(a, b snapshot.Feature) int {
+		return cmp.Compare(a.Code, b.Code)
+	})
+	hash := sha256.New()
+	for _, f := range features {
+		fmt.Fprintf(hash, "%q %d %q\n", f.Code, f.Limit, f.Value)
+	}
+	return [16]byte(hash.Sum(nil))
+}
+
+// A list is what the billing service says of all tenants, as far as it was read. It lives as long as the request that
+// brings it.
+type list struct {
+	seen     map[[16]byte][8]byte // every tenant of the list, with a part of Compared.says
+	perhaps  []Compared           // new tenants that are twins, unless the list has the tenant on the other platform, too
+	sum      Summary
+	faults   int
+	untaken  []string // some of the platforms that no receiver takes
+	unstored string   // why not all were taken in
+}
+
+// maxUntaken is how many platforms that no receiver takes are named.
+const maxUntaken = 5
+
+func keyOf(platform, tenant string) [16]byte {
+	sum := sha256.Sum256([]byte(platform + "\x00" + tenant))
+	return [16]byte(sum[:16])
+}
+
+func (l *list) has(platform, tenant string) bool {
+	_, listed := l.seen[keyOf(platform, tenant)]
+	return listed
+}
+
+// enter adds a line, before it is judged. It says whether a line before it has said the same, so that nothing is to be
+// done with this one.
+func (l *list) enter(c *Compared) (repeats bool) {
+	if c.Fault != "" {
+		return false
+	}
+	key := keyOf(c.Platform, c.Tenant)
+	before, twice := l.seen[key]
+	if !twice {
+		l.seen[key] = [8]byte(c.says[:8])
+		return false
+	}
+	c.again = true
+	return before == [8]byte(c.says[:8]) || c.PassedOver
+}
+
+// count counts a line, once it was judged, and says whether to tell of it.
+func (l *list) count(c *Compared) (tell bool) {
+	switch {
+	case c.again && c.Result == Changed:
+		return false
+	case c.again:
+		c.Fault = fmt.Sprintf("the tenant %s was printed before, with other features", ShowTenant(c.Platform, c.Tenant))
+	}
+	switch {
+	case c.Fault != "":
+		l.faults++
+		return true
+	case c.PassedOver:
+		l.sum.PassedOver++
+		platform := cmp.Or(c.Platform, `""`)
+		if len(l.untaken) < maxUntaken && !slices.Contains(l.untaken, platform) {
+			l.untaken = append(l.untaken, platform)
+		}
+		return false
+	case len(c.Elsewhere) > 0:
+		l.perhaps = append(l.perhaps, *c)
+		return false
+	}
+	l.sum.count(c.Result)
+	return c.Result != Equal
+}
+
+// countApplied counts lines that were to be taken in, and says whether one could not be.
+func (l *list) countApplied(some []Compared) (stuck bool) {
+	for _, c := range some {
+		switch {
+		case c.Err != nil:
+			l.unstored, stuck = c.Err.Error(), true
+		case c.Fault != "": // the settings have changed meanwhile
+			l.faults++
+		case c.Applied:
+			l.sum.Applied++
+		}
+	}
+	return stuck
+}
+
+// twins decides which of the new tenants are twins, once the whole list is known.
+func (l *list) twins() []Compared {
+	for n := range l.perhaps {
+		c := &l.perhaps[n]
+		unlisted := func(platform string) bool { return !l.has(platform, c.Tenant) }
+		if slices.ContainsFunc(c.Elsewhere, unlisted) {
+			c.Result = Twin
+			c.identify(0)
+		} else {
+			c.Elsewhere = nil
+		}
+		l.sum.count(c.Result)
+	}
+	return l.perhaps
+}
+
+// failure says why the comparison of the list fails; empty: it does not.
+func (l *list) failure() string {
+	compared := l.sum.compared()
+	switch {
+	case l.faults > 0:
+		return lineCount(l.faults) + " cannot be compared"
+	case len(l.seen) == 0:
+		return "the command printed nothing"
+	case compared == 0 && l.sum.Changed == 0: // rather a list of another platform than one that says nothing
+		return fmt.Sprintf("nothing was compared: no receiver takes these platforms: %s. Are they right?",
+			strings.Join(l.untaken, ", "))
+	case compared == 0:
+		return "nothing was compared: something came for each of these tenants meanwhile. Run it again"
+	}
+	return ""
+}
+
+func lineCount(n int) string {
+	if n == 1 {
+		return "1 line"
+	}
+	return fmt.Sprint(n, " lines")
+}
