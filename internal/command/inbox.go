@@ -504,7 +504,7 @@ func (i *inboxCall) actOnWebhooks(ctx context.Context, a *admin.Act) error {
 	}
 	err := do()
 	if asked := unknown; err == nil && len(asked) > 0 {
-		if i.confirm(fmt.Sprintf("%s %s anyway?", a.Title(), plural(len(asked), "such webhook"))) == nil {
+		if i.confirm(fmt.Sprintf("%s %s anyway?", a.Title(), count(len(asked), "such webhook"))) == nil {
 			body, unknown = map[string][]string{"ids": asked}, nil
 			i.filter.Set("unknown", "true")
 			err = do()
@@ -519,7 +519,7 @@ func (i *inboxCall) actOnWebhooks(ctx context.Context, a *admin.Act) error {
 		return err
 	}
 	if acted.Left > 0 {
-		fmt.Fprintf(i.Stderr, "%s not tried\n", plural(acted.Left, "more webhook"))
+		fmt.Fprintf(i.Stderr, "%s not tried\n", count(acted.Left, "more webhook"))
 	}
 	i.printPauses(acted.Paused)
 	if failed || acted.Left > 0 {
@@ -550,7 +550,7 @@ func (i *inboxCall) askMany(ctx context.Context, a *admin.Act) (nothing bool, er
 	i.filter.Set("before", chosen.Before)
 	note := ""
 	if chosen.Older > 0 {
-		note = fmt.Sprintf(" (without %s of the same tenants; --force sends them, too)", plural(chosen.Older, "older webhook"))
+		note = fmt.Sprintf(" (without %s of the same tenants; --force sends them, too)", count(chosen.Older, "older webhook"))
 	}
 	if chosen.Gone > 0 {
 		more := ""
@@ -558,13 +558,13 @@ func (i *inboxCall) askMany(ctx context.Context, a *admin.Act) (nothing bool, er
 			more = fmt.Sprintf(" and %d more", n)
 		}
 		fmt.Fprintf(i.Stderr, "Not among them: %s whose last webhook usher no longer has (%s%s). Resend theirs from the webhook log of the billing service.\n",
-			plural(chosen.Gone, "tenant"), text.Visible(strings.Join(chosen.GoneTenants, ", ")), more)
+			count(chosen.Gone, "tenant"), text.Visible(strings.Join(chosen.GoneTenants, ", ")), more)
 	}
 	if chosen.Count == 0 {
 		fmt.Fprintf(i.Stdout, "No webhook to %s%s.\n", a.Name, note)
 		return true, nil
 	}
-	return false, i.confirm(fmt.Sprintf("%s %s%s?", a.Title(), plural(chosen.Count, "webhook"), note))
+	return false, i.confirm(fmt.Sprintf("%s %s%s?", a.Title(), count(chosen.Count, "webhook"), note))
 }
 
 // confirm asks a question, unless the arguments have --yes. It returns an error if the answer is not yes.
@@ -657,13 +657,6 @@ func (p *progressReader) Close() error {
 		fmt.Fprintln(p.stderr)
 	}
 	return p.ReadCloser.Close()
-}
-
-func plural(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }
 
 // printList prints one line for each webhook. On a terminal, which has terminal columns, it prints headings

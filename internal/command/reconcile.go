@@ -14,7 +14,6 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -85,9 +84,6 @@ USHER_CLIENT_SECRET) and those of the admin port, from one file or from several:
     usher --env-file /etc/usher/usher.env --env-file /etc/usher/gate.env \
     reconcile -- ./tenants.sh
 `
-
-// maxListed is how many tenants of one result, and how many faults, are printed without --json.
-const maxListed = 50
 
 // reconcileCall is one 'usher reconcile'.
 type reconcileCall struct {
@@ -365,7 +361,8 @@ func (c *reconcileCall) runCommand(ctx context.Context) (failed string, err erro
 }
 
 // pass sends lines to the server, and returns the run as it is then. each gets what comes of each that is not equal.
-func (c *reconcileCall) pass(ctx context.Context, p inbox.Pass, lines io.Reader, each func(*inbox.Compared)) (*inbox.Run, error) {
+func (c *reconcileCall) pass(ctx context.Context, p inbox.Pass, lines io.Reader, each func(*inbox.Compared)) (
+	*inbox.Run, error) {
 	p.Run = c.begun.Run
 	answer, err := c.stream(ctx, admin.PassQuery(p), io.NopCloser(lines))
 	if err != nil {
@@ -468,7 +465,8 @@ func (c *reconcileCall) mayApply(ctx context.Context, n int) (bool, error) {
 	return yes, err
 }
 
-// linesToApply reads the file again. Lines that are not to be taken in are empty, so that the others keep their numbers.
+// linesToApply reads the file again. Lines that are not to be taken in are empty, so that the others keep their
+// numbers.
 func (c *reconcileCall) linesToApply() io.Reader {
 	r, w := io.Pipe()
 	go func() {
@@ -490,13 +488,6 @@ func (c *reconcileCall) linesToApply() io.Reader {
 	return r
 }
 
-func (c *reconcileCall) fault(r *inbox.Compared) {
-	if c.faults++; c.faults <= maxListed {
-		c.progress.end()
-		fmt.Fprintf(c.Stderr, "line %d: %s\n", r.Line, text.Visible(r.Fault))
-	}
-}
-
 // end says how the run has ended.
 func (c *reconcileCall) end(run *inbox.Run, failed error) error {
 	if failed == nil && run.Failed != "" {
@@ -506,9 +497,7 @@ func (c *reconcileCall) end(run *inbox.Run, failed error) error {
 	case c.json && run != nil:
 		numbers := run.Summary
 		numbers.Left = inbox.Findings{} // who reads it expects a number in each member
-		if err := json.NewEncoder(c.Stdout).Encode(map[string]inbox.Summary{"summary": numbers}); err != nil && failed == nil {
-			failed = err
-		}
+		failed = cmp.Or(failed, json.NewEncoder(c.Stdout).Encode(map[string]inbox.Summary{"summary": numbers}))
 	case run != nil:
 		c.sayMore()
 		c.say("%s", c.conclusion(run))
@@ -520,191 +509,4 @@ func (c *reconcileCall) end(run *inbox.Run, failed error) error {
 		return exitCode(exitDiffers)
 	}
 	return nil
-}
-
-// report prints a tenant that is not equal.
-func (c *reconcileCall) report(r *inbox.Compared) {
-	if c.json {
-		_ = json.NewEncoder(c.Stdout).Encode(struct {
-			Result    inbox.Result `json:"result"`
-			Platform  string       `json:"platform"`
-			Tenant    string       `json:"tenant"`
-			Changes   []string     `json:"changes"`
-			Applied   bool         `json:"applied"`
-			LeftOut   string       `json:"left_out,omitempty"`
-			Erased    time.Time    `json:"erased,omitzero"`
-			Dismissed bool         `json:"dismissed,omitempty"`
-		}{r.Result, r.Platform, r.Tenant, append([]string{}, r.Changes...), r.Applied, r.LeftOut, r.Erased, r.Dismissed})
-		return
-	}
-	if c.listed[r.Result]++; c.listed[r.Result] > maxListed {
-		return
-	}
-	words := strings.Join(r.Changes, ", ")
-	switch {
-	case r.LeftOut != "":
-		words = "left out: " + r.LeftOut
-	case r.Result == inbox.NewTenant:
-		words = cmp.Or(words, "no features")
-	case r.Result == inbox.Twin:
-		others := make([]string, len(r.Elsewhere))
-		for n, platform := range r.Elsewhere {
-			others[n] = inbox.ShowTenant(platform, r.Tenant)
-		}
-		words = "usher knows " + strings.Join(others, " and ") + ", which the command did not print: is the platform right?"
-	case r.Result == inbox.Changed:
-		words = "something came for it meanwhile; the next run compares it"
-	case r.Result == inbox.Unlisted:
-		words = "usher says that it may use something, and the command did not print it"
-	}
-	if !r.Erased.IsZero() {
-		words += "; somebody erased it on " + r.Erased.UTC().Format(time.DateOnly)
-	}
-	if r.Dismissed {
-		words += " (dismissed)"
-	}
-	c.progress.end()
-	c.say("%-8s %-24s  %s\n", r.Result, text.Visible(inbox.ShowTenant(r.Platform, r.Tenant)), text.Visible(words))
-}
-
-// sayMore says how many tenants of each result were not listed.
-func (c *reconcileCall) sayMore() {
-	for _, result := range []inbox.Result{inbox.Differs, inbox.NewTenant, inbox.Twin, inbox.Changed, inbox.Unlisted} {
-		if n := c.listed[result] - maxListed; n > 0 {
-			c.say("%-8s and %s more; --json lists all\n", result, thousands(n))
-		}
-	}
-	if c.faults > maxListed {
-		fmt.Fprintf(c.Stderr, "and %s more\n", count(c.faults-maxListed, "faulty line"))
-	}
-}
-
-func (c *reconcileCall) say(format string, args ...any) {
-	if !c.json {
-		fmt.Fprintf(c.Stdout, format, args...)
-	}
-}
-
-// conclusion says in words what was found, and what to do next.
-func (c *reconcileCall) conclusion(run *inbox.Run) string {
-	s, left := &run.Summary, &run.Summary.Left
-	compared := s.Equal + s.Differs + s.New + s.Twin + s.Changed
-	var out strings.Builder
-	if len(c.listed) > 0 {
-		out.WriteByte('\n')
-	}
-	if run.Failed != "" && s.Applied == 0 {
-		fmt.Fprintf(&out, "%s compared, nothing taken in.\n", count(compared, "tenant"))
-		return out.String()
-	}
-	var parts []string
-	for _, p := range []struct {
-		n          int
-		one, other string
-	}{{s.Equal, "1 is equal", "are equal"}, {s.Differs, "1 differs", "differ"}, {s.New, "1 is new", "are new"}, {s.Twin, "1 is a twin", "are twins"}, {s.Changed, "1 has changed meanwhile", "have changed meanwhile"}} {
-		switch {
-		case p.n == 1:
-			parts = append(parts, p.one)
-		case p.n > 1:
-			parts = append(parts, thousands(p.n)+" "+p.other)
-		}
-	}
-	if compared == s.Equal {
-		fmt.Fprintf(&out, "Nothing differs: usher knows %s as the billing service does.", count(s.Equal, "tenant"))
-	} else {
-		fmt.Fprintf(&out, "%s compared: %s.", count(compared, "tenant"), strings.Join(parts, ", "))
-	}
-	if s.Unlisted > 0 {
-		fmt.Fprintf(&out, " %s that may use something %s not printed.", count(s.Unlisted, "tenant"), wasWere(s.Unlisted))
-	}
-	if s.PassedOver > 0 {
-		fmt.Fprintf(&out, " %s passed over: no receiver takes their platforms.", count(s.PassedOver, "tenant"))
-	}
-	out.WriteByte('\n')
-	switch {
-	case s.Applied > 0 && c.noDeliver:
-		fmt.Fprintf(&out, "%s taken in: usher knows them now, and delivers nothing.\n", count(s.Applied, "tenant"))
-	case s.Applied > 0:
-		fmt.Fprintf(&out, "%s taken in. To see them: %s\n", count(s.Applied, "tenant"), c.commandLine("usher inbox ls --since "+run.Began.UTC().Format(time.RFC3339)))
-	}
-	if n := left.Differs + left.New; n > 0 && !c.apply {
-		flags := "--apply"
-		if c.begun.Known == 0 {
-			out.WriteString("usher knows no tenant yet. If your receiver is right already, --apply --no-deliver makes usher know them, and delivers nothing.\n")
-			flags += " --no-deliver"
-		}
-		if n > c.defaultMax() {
-			flags += fmt.Sprint(" --max ", n)
-		}
-		fmt.Fprintf(&out, "Nothing was changed. To take in what differs or is new:\n  %s\n", c.nextLine(flags))
-	}
-	if left.Twin > 0 && !c.twins {
-		flags := "--apply --twins"
-		if c.apply {
-			flags = "--twins"
-		}
-		fmt.Fprintf(&out, "A twin is usually a wrong platform in your list: correct it. If it is a new tenant, add %s.\n", flags)
-	}
-	if left.Unlisted > 0 {
-		out.WriteString("An unlisted tenant is a cancellation that was lost, or your list is not whole. If it is right as it is: usher inbox dismiss --tenant TENANT\n")
-	}
-	return out.String()
-}
-
-// nextLine returns the command line with other flags.
-func (c *reconcileCall) nextLine(flags string) string {
-	line := "usher reconcile " + strings.TrimSpace(flags+" "+c.flags()) + " --"
-	for _, arg := range c.command {
-		if text.Visible(arg) != arg { // nobody could copy it
-			return text.Visible(c.commandLine(line)) + " CMD ARG...  (the same command)"
-		}
-	}
-	for _, arg := range c.command {
-		line += " " + text.Quote(arg)
-	}
-	return text.Visible(c.commandLine(line))
-}
-
-func wasWere(n int) string {
-	if n == 1 {
-		return "was"
-	}
-	return "were"
-}
-
-// count writes a number and what it counts: 1,204 tenants.
-func count(n int, what string) string {
-	if n != 1 {
-		what += "s"
-	}
-	return thousands(n) + " " + what
-}
-
-func thousands(n int) string {
-	s := strconv.Itoa(n)
-	for i := len(s) - 3; i > 0; i -= 3 {
-		s = s[:i] + "," + s[i:]
-	}
-	return s
-}
-
-// progress says on a terminal how far something is.
-type progress struct {
-	stderr  io.Writer
-	printed time.Time
-	open    bool // the line has no end yet
-}
-
-func (p *progress) show(format string, args ...any) {
-	if time.Since(p.printed) > time.Second/2 && text.IsTerminal(p.stderr) {
-		p.printed, p.open = time.Now(), true
-		fmt.Fprintf(p.stderr, "\r"+format, args...)
-	}
-}
-
-func (p *progress) end() {
-	if p.open {
-		fmt.Fprintln(p.stderr)
-		p.open = false
-	}
 }
