@@ -93,9 +93,9 @@ func (a *adminAPI) call(ctx context.Context, method, target string, body, result
 	return raw, nil
 }
 
-// stream posts body, and calls each for every element of the list in the answer as it comes. rest gets
-// the answer's other members.
-func (a *adminAPI) stream(ctx context.Context, target string, body any, list string, rest any, each func(json.RawMessage) error) error {
+// stream posts body, and calls each for every webhook in the answer as it comes. rest gets the answer's other
+// members.
+func (a *adminAPI) stream(ctx context.Context, target string, body, rest any, each func(json.RawMessage) error) error {
 	var content io.Reader
 	if body != nil {
 		b, err := json.Marshal(body)
@@ -122,7 +122,7 @@ func (a *adminAPI) stream(ctx context.Context, target string, body any, list str
 		if name, err = d.Token(); err != nil {
 			break
 		}
-		if name != list {
+		if name != "webhooks" {
 			err = d.Decode(&value)
 			others[fmt.Sprint(name)] = value
 			continue
@@ -157,7 +157,9 @@ func (a *adminAPI) do(ctx context.Context, method, target string, content io.Rea
 		err = request.Err // without method and URL: the user typed neither
 	}
 	if err != nil {
-		return nil, fmt.Errorf("cannot reach usher at %s: %w. Is it running? Its address is in USHER_ADMIN_LISTEN, from the environment or a file (usher --env-file FILE ...).%s", a.listen, err, a.envFileHint())
+		return nil, fmt.Errorf("cannot reach usher at %s: %w. Is it running? "+
+			"Its address is in USHER_ADMIN_LISTEN, from the environment or a file (usher "+
+			"--env-file FILE ...).%s", a.listen, err, a.envFileHint())
 	}
 	return resp, nil
 }
@@ -167,7 +169,8 @@ func (a *adminAPI) refused(status int, raw []byte) error {
 	e := &apiError{status: status}
 	switch err := json.Unmarshal(raw, &e.Problem); {
 	case status == http.StatusUnauthorized:
-		e.Problem.Error = "the admin token is missing or wrong: set USHER_ADMIN_TOKEN, or USHER_ADMIN_TOKEN_FILE, to that of the running usher" + a.envFileHint()
+		e.Problem.Error = "the admin token is missing or wrong: set USHER_ADMIN_TOKEN, " +
+			"or USHER_ADMIN_TOKEN_FILE, to that of the running usher" + a.envFileHint()
 	case err != nil || e.Problem.Error == "":
 		e.Problem.Error = fmt.Sprintf("%s answered %d: is that usher?", a.listen, status)
 	default:
@@ -187,7 +190,8 @@ func (p *Process) envFileHint() string {
 	if len(files) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("\nThis machine has settings of usher in %s. Try: usher --env-file %s ...", strings.Join(files, ", "), text.Quote(files[0]))
+	return fmt.Sprintf("\nThis machine has settings of usher in %s. Try: usher --env-file %s ...",
+		strings.Join(files, ", "), text.Quote(files[0]))
 }
 
 // healthcheckCommand is 'usher healthcheck': it asks a running usher whether it is ready.

@@ -101,7 +101,8 @@ func changesCommand(ctx context.Context, p *Process, args []string) error {
 		return usageErrorf("--limit must be a whole number from 1 to 1000")
 	}
 	if r.cmd = flags.Args(); len(r.cmd) > 0 && !slices.Contains(args[:len(args)-len(r.cmd)], "--") {
-		return usageErrorf("takes no argument %q: write -- before the command, as in: usher changes -- ./update-table", r.cmd[0])
+		return usageErrorf("takes no argument %q: write -- before the command, as in: usher changes -- ./update-table",
+			r.cmd[0])
 	}
 	if err := r.connect(*at); err != nil {
 		return err
@@ -125,7 +126,8 @@ func (r *changesReader) connect(at string) error {
 	u, err := url.Parse(at)
 	switch {
 	case r.shown == "":
-		return usageErrorf("needs the address of the entitlements port: set USHER_ENTITLEMENTS_LISTEN, or write --at URL%s", r.envFileHint())
+		return usageErrorf("needs the address of the entitlements port: "+
+			"set USHER_ENTITLEMENTS_LISTEN, or write --at URL%s", r.envFileHint())
 	case at == "" || strings.HasPrefix(at, "unix:"):
 		r.client = serve.NewClient(r.shown, "")
 	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.RawQuery != "" || u.User != nil:
@@ -273,8 +275,8 @@ func (r *changesReader) ask(ctx context.Context, wait int) (page changesPage, er
 func (r *changesReader) invalid(status int, body []byte) error {
 	var problem struct{ Error struct{ Message string } }
 	_ = json.Unmarshal(body, &problem)
-	said := cmp.Or(problem.Error.Message, "is that usher?")
-	err := fmt.Errorf("%s answered %d: %s", r.shown, status, strings.TrimSuffix(text.Visible(text.Clip(said, 500)), "."))
+	said := text.Visible(text.Clip(cmp.Or(problem.Error.Message, "is that usher?"), 500))
+	err := fmt.Errorf("%s answered %d: %s", r.shown, status, strings.TrimSuffix(said, "."))
 	if status < 500 && status != http.StatusTooManyRequests {
 		return finalError{err}
 	}

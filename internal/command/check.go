@@ -49,7 +49,8 @@ func checkCommand(ctx context.Context, p *Process) error {
 	}
 	if s.GateOn() {
 		if ends := s.Webhook.TLSEnds; !ends.IsZero() && time.Now().After(ends) {
-			c.fail("certificate of the gate: it has expired, on %s; put a new one into USHER_WEBHOOK_TLS_CERT_FILE and USHER_WEBHOOK_TLS_KEY_FILE", ends.UTC().Format(time.DateOnly))
+			c.fail("certificate of the gate: it has expired, on %s; put a new one into "+
+				"USHER_WEBHOOK_TLS_CERT_FILE and USHER_WEBHOOK_TLS_KEY_FILE", ends.UTC().Format(time.DateOnly))
 		}
 		for _, r := range s.Webhook.Receivers.All() {
 			c.receiver(ctx, r)
@@ -123,7 +124,8 @@ func (c *checker) ports(ctx context.Context) {
 			c.fail("token for port %s: %v; %s", p.Name, err, c.outbound.Advise(err, p))
 			continue
 		}
-		c.ok("token for port %s: valid for %v, fingerprint %s", p.Name, time.Until(token.Expiry()).Round(time.Second), token)
+		c.ok("token for port %s: valid for %v, fingerprint %s",
+			p.Name, time.Until(token.Expiry()).Round(time.Second), token)
 		if !slices.Contains(clients, p.ClientID) {
 			clients = append(clients, p.ClientID)
 		}
@@ -148,7 +150,8 @@ func (c *checker) client(ctx context.Context, ports []triedPort) {
 	if len(ports) == 1 {
 		if _, err := ports[0].Client.Fetch(ctx); err != nil {
 			known = false
-			c.note("tokens for port %s: usher cannot tell whether a new token revokes the one before: %v", ports[0].Name, err)
+			c.note("tokens for port %s: usher cannot tell whether a new token revokes the one before: %v",
+				ports[0].Name, err)
 		}
 	}
 	var names []string
@@ -174,10 +177,13 @@ func (c *checker) client(ctx context.Context, ports []triedPort) {
 	}
 	switch last := ports[len(ports)-1]; {
 	case revoked && len(identities) > 1:
-		c.fail("tokens for ports %s: they use the same API client, and a new token for one port revokes the other's; give each port an API client of its own, for example with %s_CLIENT_ID",
+		c.fail("tokens for ports %s: they use the same API client, and a new token for one port revokes the "+
+			"other's; give each port an API client of its own, for example with %s_CLIENT_ID",
 			strings.Join(names, ", "), strings.TrimSuffix(last.Variables.Listen, "_LISTEN"))
 	case revoked:
-		c.note("tokens for port %s: each new token revokes the one before. Only one usher at a time can use this API client: run one replica, and give every other usher or program an API client of its own", names[0])
+		c.note("tokens for port %s: each new token revokes the one before. "+
+			"Only one usher at a time can use this API client: run one replica, and give every other usher "+
+			"or program an API client of its own", names[0])
 	}
 }
 

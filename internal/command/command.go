@@ -58,10 +58,20 @@ type Process struct {
 
 // commands are usher's commands, by name. Their help is in commandHelp.
 var commands = map[string]func(ctx context.Context, p *Process, args []string) error{
-	"serve": noArgs(serveCommand), "demo": noArgs(demoCommand), "sandbox": sandboxCommand, "exec": execCommand, "reconcile": reconcileCommand,
-	"check": noArgs(checkCommand), "healthcheck": noArgs(healthcheckCommand), "status": statusCommand, "inbox": inboxCommand,
-	"entitlements": entitlementsCommand, "changes": changesCommand, "help": helpCommand, "version": noArgs(versionCommand),
-	"install": installCommand,
+	"serve":        noArgs(serveCommand),
+	"demo":         noArgs(demoCommand),
+	"sandbox":      sandboxCommand,
+	"exec":         execCommand,
+	"reconcile":    reconcileCommand,
+	"check":        noArgs(checkCommand),
+	"healthcheck":  noArgs(healthcheckCommand),
+	"status":       statusCommand,
+	"inbox":        inboxCommand,
+	"entitlements": entitlementsCommand,
+	"changes":      changesCommand,
+	"help":         helpCommand,
+	"version":      noArgs(versionCommand),
+	"install":      installCommand,
 }
 
 // noArgs makes a command that refuses arguments.
@@ -94,7 +104,8 @@ func (p *Process) run(ctx context.Context) error {
 	if len(args) > 0 {
 		name, args = args[0], args[1:]
 	}
-	if i := slices.IndexFunc(args, envFileFlag.MatchString); i >= 0 && name != "exec" && name != "reconcile" && name != "changes" {
+	ownFlags := slices.Contains([]string{"exec", "reconcile", "changes"}, name) // behind them is another program
+	if i := slices.IndexFunc(args, envFileFlag.MatchString); i >= 0 && !ownFlags {
 		late := &Process{Called: p.Called, Args: args[i:], envFiles: p.envFiles}
 		behind, err := late.parseEnvFileFlags()
 		if err != nil {
@@ -173,7 +184,9 @@ func (p *Process) exit(err error) int {
 		fmt.Fprint(p.Stdout, commandHelp[p.command])
 		return exitOK
 	case isUsage:
-		fmt.Fprintf(p.Stderr, "%s: %v. Run '%s -h' for help.\n", strings.TrimSpace("usher "+p.command), err, strings.TrimSpace(p.program()+" "+p.command))
+		command := strings.TrimSpace("usher " + p.command)
+		typed := strings.TrimSpace(p.program() + " " + p.command)
+		fmt.Fprintf(p.Stderr, "%s: %v. Run '%s -h' for help.\n", command, err, typed)
 		return exitUsage
 	case isSettings:
 		fmt.Fprintln(p.Stderr, err)
@@ -392,5 +405,6 @@ func flagProblem(flags *flag.FlagSet, err error) error {
 	}
 	var names []string
 	flags.VisitAll(func(f *flag.Flag) { names = append(names, "--"+f.Name) })
-	return fmt.Errorf("%s has no flag --%s: it has %s", flags.Name(), unknown, cmp.Or(strings.Join(names, ", "), "none"))
+	return fmt.Errorf("%s has no flag --%s: it has %s",
+		flags.Name(), unknown, cmp.Or(strings.Join(names, ", "), "none"))
 }

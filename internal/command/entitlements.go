@@ -51,11 +51,13 @@ func entitlementsCommand(ctx context.Context, p *Process, args []string) error {
 		}
 		switch {
 		case ok && refused.status == http.StatusConflict:
-			return fmt.Errorf("%w. Questions that name no platform are answered 409 AMBIGUOUS. %s", err, p.commandLines("Run 'usher entitlements' with one of these names: it says what to do"))
+			return fmt.Errorf("%w. Questions that name no platform are answered 409 AMBIGUOUS. %s",
+				err, p.commandLines("Run 'usher entitlements' with one of these names: it says what to do"))
 		case ok && refused.Error() == text.Visible("unknown tenant "+name.String()):
 			// and there is none that is spelled alike
 			return fmt.Errorf("%w: usher has taken in no webhook of it. If the code is right, %s", err,
-				p.commandLines("see 'usher inbox ls --state invalid'. If it is not there, its webhook was lost or never sent: 'usher help reconcile' says how to find it"))
+				p.commandLines("see 'usher inbox ls --state invalid'. If it is not there, its webhook was "+
+					"lost or never sent: 'usher help reconcile' says how to find it"))
 		}
 		return err
 	}
@@ -69,7 +71,9 @@ func entitlementsCommand(ctx context.Context, p *Process, args []string) error {
 		return errors.New("this usher has no inbox (USHER_WEBHOOK_INBOX), so it does not know what tenants may use")
 	case !t.MayUse.Known:
 		see := p.commandLines(fmt.Sprintf("'usher inbox show %d'", t.MayUse.ID))
-		return fmt.Errorf("the last webhook of %s, %d, has no list of features that can be read. See it with %s, correct it in the billing service, and send it again from there", tenant, t.MayUse.ID, text.Visible(see))
+		return fmt.Errorf("the last webhook of %s, %d, has no list of features that can be read. "+
+			"See it with %s, correct it in the billing service, and send it again from there",
+			tenant, t.MayUse.ID, text.Visible(see))
 	}
 	var failed error
 	switch {
@@ -78,13 +82,15 @@ func entitlementsCommand(ctx context.Context, p *Process, args []string) error {
 	case !p.printFeature(tenant, args[1], t.MayUse.Features):
 		failed = exitCode(exitFailed)
 	}
-	fmt.Fprintf(p.Stdout, "usher has answered this since %s, by webhook %d.\n", timeAndAge(t.MayUse.AsOf, now), t.MayUse.ID)
+	fmt.Fprintf(p.Stdout, "usher has answered this since %s, by webhook %d.\n",
+		timeAndAge(t.MayUse.AsOf, now), t.MayUse.ID)
 	if t.Unread != "" {
 		age := ""
 		if t.MayUse.Stale > 0 {
 			age = fmt.Sprintf(", from %v ago", t.MayUse.Stale.Round(time.Second))
 		}
-		fmt.Fprintf(p.Stdout, "usher holds this in memory%s. It cannot read the inbox now, so a newer webhook may exist: %s.\n  %s\n",
+		fmt.Fprintf(p.Stdout,
+			"usher holds this in memory%s. It cannot read the inbox now, so a newer webhook may exist: %s.\n  %s\n",
 			age, text.Visible(t.Unread), text.Visible(p.commandLines("See what is wrong: 'usher status'.")))
 	}
 	p.printReceipt(&t, now)
@@ -94,8 +100,11 @@ func entitlementsCommand(ctx context.Context, p *Process, args []string) error {
 	if len(args) == 2 && failed == nil { // it may use what was asked for
 		return nil
 	}
-	fmt.Fprintf(p.Stdout, "If the billing service says something else, usher has missed a change. Resend the tenant's last webhook from its\n"+
-		"webhook log, or compare the tenant, and take in what differs (CMD prints it; 'usher help reconcile' says how):\n  %s\n",
+	fmt.Fprintf(p.Stdout,
+		"If the billing service says something else, usher has missed a change. "+
+			"Resend the tenant's last webhook from its\n"+
+			"webhook log, or compare the tenant, and take in what differs (CMD prints it; 'usher help "+
+			"reconcile' says how):\n  %s\n",
 		text.Visible(p.commandLine("usher reconcile --partial --apply -- CMD")))
 	return failed
 }
@@ -137,19 +146,23 @@ func (p *Process) printReceipt(t *admin.Tenant, now time.Time) {
 	switch r := t.Receipt; {
 	case r == nil: // usher does not know
 	case r.Taken && r.Do != "":
-		fmt.Fprintf(p.Stdout, "%s, %s (webhook %s).\n  %s\n", text.Visible(r.Why), timeAndAge(r.Since, now), r.ID, text.Visible(p.commandLines(r.Do)))
+		fmt.Fprintf(p.Stdout, "%s, %s (webhook %s).\n  %s\n",
+			text.Visible(r.Why), timeAndAge(r.Since, now), r.ID, text.Visible(p.commandLines(r.Do)))
 	case r.Taken:
 		fmt.Fprintf(p.Stdout, "%s (webhook %s).\n", text.Visible(r.Why), r.ID)
 	default:
-		fmt.Fprintf(p.Stdout, "The receiver does not have it: webhook %s is %s (since %s).\n", r.ID, r.State, timeAndAge(r.Since, now))
+		fmt.Fprintf(p.Stdout, "The receiver does not have it: webhook %s is %s (since %s).\n",
+			r.ID, r.State, timeAndAge(r.Since, now))
 		p.printAdvice(r.Why, r.Do, r.Run)
 	}
 	if w := t.Invalid; w != nil {
-		fmt.Fprintf(p.Stdout, "usher rejected webhook %s of this tenant (%s), so it does not count.\n", w.ID, timeAndAge(w.Received, now))
+		fmt.Fprintf(p.Stdout, "usher rejected webhook %s of this tenant (%s), so it does not count.\n",
+			w.ID, timeAndAge(w.Received, now))
 		why, do := w.Why, "See what is in it, then accept or discard it."
 		if w.Unacceptable != "" {
 			fmt.Fprintf(p.Stdout, "  %s\n", text.Visible(why))
-			why, do = "It can't be accepted: "+w.Unacceptable+".", "See what is in it, and discard it only if nobody needs it."
+			why = "It can't be accepted: " + w.Unacceptable + "."
+			do = "See what is in it, and discard it only if nobody needs it."
 		}
 		p.printAdvice(why, do, "usher inbox show "+w.ID)
 	}
@@ -158,8 +171,10 @@ func (p *Process) printReceipt(t *admin.Tenant, now time.Time) {
 		if t.MayUse != nil && t.Missed.After(t.MayUse.AsOf) {
 			which = "a later webhook"
 		}
-		fmt.Fprintf(p.Stdout, "usher answered %s of this tenant with a 5xx (%s), and it has not come again.\n", which, timeAndAge(t.Missed, now))
-		fmt.Fprintln(p.Stdout, "  Compare with the billing service ('usher help reconcile' says how), or resend it from its webhook log.")
+		fmt.Fprintf(p.Stdout, "usher answered %s of this tenant with a 5xx (%s), and it has not come again.\n",
+			which, timeAndAge(t.Missed, now))
+		fmt.Fprintln(p.Stdout,
+			"  Compare with the billing service ('usher help reconcile' says how), or resend it from its webhook log.")
 	}
 }
 
@@ -202,7 +217,9 @@ func (p *Process) printFeatures(tenant string, features []snapshot.Feature) {
 	fmt.Fprintf(p.Stdout, "%s may use:\n", tenant)
 	rows := [][]string{{"FEATURE", "LIMIT", "VALUE", "NAME"}}
 	for _, f := range features {
-		rows = append(rows, []string{text.Visible(f.Code), f.Limit.String(), text.Visible(f.Value), text.Visible(f.Name)})
+		rows = append(rows, []string{
+			text.Visible(f.Code), f.Limit.String(), text.Visible(f.Value), text.Visible(f.Name),
+		})
 	}
 	for _, line := range columns(rows) {
 		fmt.Fprintln(p.Stdout, " ", line)

@@ -118,7 +118,11 @@ func (i *inboxCall) parse(args []string, now time.Time) (*subcommand, error) {
 		{"show", "json", "one id", i.setIDs, i.show},
 	}
 	for _, a := range admin.Acts {
-		sub := subcommand{name: a.Name, flags: strings.Join(a.Flags(), " "), run: func(ctx context.Context) error { return i.act(ctx, a) }}
+		sub := subcommand{
+			name:  a.Name,
+			flags: strings.Join(a.Flags(), " "),
+			run:   func(ctx context.Context) error { return i.act(ctx, a) },
+		}
 		switch {
 		case a.Help == "": // it has a command of its own
 			continue
@@ -130,7 +134,8 @@ func (i *inboxCall) parse(args []string, now time.Time) (*subcommand, error) {
 		case a.On == admin.OnTenant:
 			sub.argsHelp, sub.setArgs = "one tenant", oneArg(i.setTenant)
 		case a.Upload:
-			sub.argsHelp, sub.setArgs = "one file, - for standard input", oneArg(func(file string) error { i.file = file; return nil })
+			sub.argsHelp = "one file, - for standard input"
+			sub.setArgs = oneArg(func(file string) error { i.file = file; return nil })
 		}
 		all = append(all, sub)
 	}
@@ -303,7 +308,8 @@ func (i *inboxCall) list(ctx context.Context) error {
 		for n, name := range l.Alike {
 			l.Alike[n] = text.Quote(name)
 		}
-		fmt.Fprintf(i.Stderr, "No tenant is called %s. Did you mean %s?\n", text.Visible(tenant), text.Visible(strings.Join(l.Alike, " or ")))
+		fmt.Fprintf(i.Stderr, "No tenant is called %s. Did you mean %s?\n",
+			text.Visible(tenant), text.Visible(strings.Join(l.Alike, " or ")))
 	}
 	i.printPauses(l.Paused)
 	i.printMore(l.Next)
@@ -326,7 +332,8 @@ func (i *inboxCall) tenants(ctx context.Context) error {
 			if !t.Last.IsZero() {
 				last = t.Last.UTC().Format(time.RFC3339)
 			}
-			rows = append(rows, []string{text.Visible(inbox.ShowTenant(t.Platform, t.Tenant)), strconv.Itoa(t.Webhooks), last, strings.Join(t.Now, ", ")})
+			name := text.Visible(inbox.ShowTenant(t.Platform, t.Tenant))
+			rows = append(rows, []string{name, strconv.Itoa(t.Webhooks), last, strings.Join(t.Now, ", ")})
 		}
 		for _, line := range columns(rows) {
 			if _, err := fmt.Fprintln(i.Stdout, line); err != nil {
@@ -334,12 +341,16 @@ func (i *inboxCall) tenants(ctx context.Context) error {
 			}
 		}
 		if !l.Begins.IsZero() {
-			fmt.Fprintf(i.Stderr, "usher keeps finished webhooks for a limited time: here they begin at %s. How each tenant stands now is complete.\n", l.Begins.UTC().Format(time.RFC3339))
+			fmt.Fprintf(i.Stderr,
+				"usher keeps finished webhooks for a limited time: here they begin at %s. "+
+					"How each tenant stands now is complete.\n", l.Begins.UTC().Format(time.RFC3339))
 		}
 		return nil
 	})
 	if err == nil && l.Unread != "" {
-		err = fmt.Errorf("the inbox can't be read now: %s. The list has only the tenants whose webhooks this usher answered with a 5xx meanwhile. Run the command again when the inbox can be read", text.Visible(l.Unread))
+		err = fmt.Errorf("the inbox can't be read now: %s. The list has only the tenants whose webhooks this "+
+			"usher answered with a 5xx meanwhile. Run the command again when the inbox can be read",
+			text.Visible(l.Unread))
 	}
 	return err
 }
@@ -347,14 +358,17 @@ func (i *inboxCall) tenants(ctx context.Context) error {
 // printPauses says which deliveries are paused, and how to resume them.
 func (p *Process) printPauses(pauses []inbox.Pause) {
 	for _, pause := range pauses {
+		resume := p.commandLine("usher inbox resume" + pause.Flag())
 		fmt.Fprintf(p.Stderr, "Paused since %s: %s. To resume: %s\n",
-			timeAndAge(pause.Since, time.Now()), text.Visible(pause.Words()), text.Visible(p.commandLine("usher inbox resume"+pause.Flag())))
+			timeAndAge(pause.Since, time.Now()), text.Visible(pause.Words()), text.Visible(resume))
 	}
 }
 
 func (i *inboxCall) show(ctx context.Context) error {
 	var d admin.WebhookDetail
-	return i.getAndPrint(ctx, "/api/webhooks/"+i.ids[0], &d, func() error { return printDetail(i.Stdout, &d, time.Now()) })
+	return i.getAndPrint(ctx, "/api/webhooks/"+i.ids[0], &d, func() error {
+		return printDetail(i.Stdout, &d, time.Now())
+	})
 }
 
 // actions prints who did what.
@@ -373,7 +387,8 @@ func (i *inboxCall) actions(ctx context.Context) error {
 		return json.NewEncoder(i.Stdout).Encode(l)
 	}
 	for _, act := range l.Actions {
-		fmt.Fprintf(i.Stdout, "%s  %-9s  %-5d  %s  %s\n", act.At.UTC().Format(time.RFC3339), act.What, act.Count, text.Visible(act.Who), text.Visible(act.About))
+		fmt.Fprintf(i.Stdout, "%s  %-9s  %-5d  %s  %s\n", act.At.UTC().Format(time.RFC3339),
+			act.What, act.Count, text.Visible(act.Who), text.Visible(act.About))
 	}
 	i.printMore(l.Next)
 	return nil
@@ -485,56 +500,66 @@ func (i *inboxCall) actOnWebhooks(ctx context.Context, a *admin.Act) error {
 		return err
 	}
 	i.client.Timeout = 0 // it may take long
-	var acted admin.Acted
-	var unknown []string
-	failed := false
-	do := func() error {
-		return i.stream(ctx, "/api/"+a.Name+"?"+i.filter.Encode(), body, "webhooks", &acted, func(raw json.RawMessage) error {
-			var d admin.Done
-			err := json.Unmarshal(raw, &d)
-			if d.Unknown {
-				unknown = append(unknown, d.ID)
-				fmt.Fprintf(i.Stderr, "Warning: %s: %s.\n", d.ID, text.Visible(d.Failed))
-				return err
-			}
-			failed = failed || d.Failed != ""
-			i.printDone(a, &d)
-			return err
-		})
-	}
-	err := do()
-	if asked := unknown; err == nil && len(asked) > 0 {
+	var came outcome
+	err := i.post(ctx, a, body, &came)
+	if asked := came.unknown; err == nil && len(asked) > 0 {
 		if i.confirm(fmt.Sprintf("%s %s anyway?", a.Title(), count(len(asked), "such webhook"))) == nil {
-			body, unknown = map[string][]string{"ids": asked}, nil
+			came.unknown = nil
 			i.filter.Set("unknown", "true")
-			err = do()
+			err = i.post(ctx, a, map[string][]string{"ids": asked}, &came)
 		} else {
 			for _, id := range asked {
 				i.printDone(a, &admin.Done{ID: id, Failed: "answer y, or use --yes"}) // the warning has the reason
 			}
-			failed = true
+			came.failed = true
 		}
 	}
 	if err != nil {
 		return err
 	}
-	if acted.Left > 0 {
-		fmt.Fprintf(i.Stderr, "%s not tried\n", count(acted.Left, "more webhook"))
+	if came.Left > 0 {
+		fmt.Fprintf(i.Stderr, "%s not tried\n", count(came.Left, "more webhook"))
 	}
-	i.printPauses(acted.Paused)
-	if failed || acted.Left > 0 {
+	i.printPauses(came.Paused)
+	if came.failed || came.Left > 0 {
 		return exitCode(exitFailed)
 	}
 	return nil
+}
+
+// outcome is what came of an act on webhooks.
+type outcome struct {
+	admin.Acted
+	failed  bool     // for one of them, or more
+	unknown []string // ids of those of which usher would no longer know what their tenant may use
+}
+
+// post acts on webhooks, and prints what came of it.
+func (i *inboxCall) post(ctx context.Context, a *admin.Act, body any, came *outcome) error {
+	target := "/api/" + a.Name + "?" + i.filter.Encode()
+	return i.stream(ctx, target, body, &came.Acted, func(raw json.RawMessage) error {
+		var d admin.Done
+		err := json.Unmarshal(raw, &d)
+		if d.Unknown {
+			came.unknown = append(came.unknown, d.ID)
+			fmt.Fprintf(i.Stderr, "Warning: %s: %s.\n", d.ID, text.Visible(d.Failed))
+			return err
+		}
+		came.failed = came.failed || d.Failed != ""
+		i.printDone(a, &d)
+		return err
+	})
 }
 
 // printDone prints what came of an act on a webhook.
 func (i *inboxCall) printDone(a *admin.Act, d *admin.Done) {
 	switch {
 	case d.Newer != "":
-		fmt.Fprintf(i.Stderr, "%s %s: %s of the same tenant is newer. Use --force to %s it anyway.\n", d.ID, a.NotDone, d.Newer, a.Name)
+		fmt.Fprintf(i.Stderr, "%s %s: %s of the same tenant is newer. Use --force to %s it anyway.\n",
+			d.ID, a.NotDone, d.Newer, a.Name)
 	case d.Failed != "":
-		fmt.Fprintf(i.Stderr, "%s %s: %s\n", d.ID, a.NotDone, text.Visible(i.commandLines(strings.ReplaceAll(d.Failed, " ID'", " "+d.ID+"'"))))
+		why := i.commandLines(strings.ReplaceAll(d.Failed, " ID'", " "+d.ID+"'"))
+		fmt.Fprintf(i.Stderr, "%s %s: %s\n", d.ID, a.NotDone, text.Visible(why))
 	default:
 		fmt.Fprintf(i.Stdout, "%s %s\n", d.ID, strings.Replace(a.Done, "ID", d.New, 1))
 	}
@@ -550,14 +575,17 @@ func (i *inboxCall) askMany(ctx context.Context, a *admin.Act) (nothing bool, er
 	i.filter.Set("before", chosen.Before)
 	note := ""
 	if chosen.Older > 0 {
-		note = fmt.Sprintf(" (without %s of the same tenants; --force sends them, too)", count(chosen.Older, "older webhook"))
+		note = fmt.Sprintf(" (without %s of the same tenants; --force sends them, too)",
+			count(chosen.Older, "older webhook"))
 	}
 	if chosen.Gone > 0 {
 		more := ""
 		if n := chosen.Gone - len(chosen.GoneTenants); n > 0 {
 			more = fmt.Sprintf(" and %d more", n)
 		}
-		fmt.Fprintf(i.Stderr, "Not among them: %s whose last webhook usher no longer has (%s%s). Resend theirs from the webhook log of the billing service.\n",
+		fmt.Fprintf(i.Stderr,
+			"Not among them: %s whose last webhook usher no longer has (%s%s). "+
+				"Resend theirs from the webhook log of the billing service.\n",
 			count(chosen.Gone, "tenant"), text.Visible(strings.Join(chosen.GoneTenants, ", ")), more)
 	}
 	if chosen.Count == 0 {
@@ -676,7 +704,8 @@ func printList(w io.Writer, entries []admin.Webhook, now time.Time, terminal int
 			changes = text.Shorten(changes, max(12, terminal/4))
 		}
 		rows = append(rows, []string{
-			e.ID, text.Visible(string(e.State)), tenantName(e), changes, strconv.Itoa(e.Tries), age(e.Received, now), lastAnswer(e, now),
+			e.ID, text.Visible(string(e.State)), tenantName(e), changes,
+			strconv.Itoa(e.Tries), age(e.Received, now), lastAnswer(e, now),
 		})
 	}
 	var out strings.Builder
@@ -759,7 +788,8 @@ func printDetail(w io.Writer, d *admin.WebhookDetail, now time.Time) error {
 	var tries, faults []string
 	for i := range d.Tried {
 		a := &d.Tried[i]
-		tries = append(tries, fmt.Sprintf("%s  %8v  %s", a.At.UTC().Format(time.RFC3339), a.Took.Round(time.Millisecond), a.Words()))
+		at, took := a.At.UTC().Format(time.RFC3339), a.Took.Round(time.Millisecond)
+		tries = append(tries, fmt.Sprintf("%s  %8v  %s", at, took, a.Words()))
 	}
 	section("tries", tries)
 	for _, f := range d.Faults {
@@ -808,7 +838,8 @@ func payloadText(d *admin.WebhookDetail) string {
 		lines[i] = margin + text.Visible(lines[i])
 	}
 	if left > 0 {
-		lines = append(lines, fmt.Sprintf("(%d bytes of the payload are left out. The admin port has all of it: GET /webhooks/%s/payload)", left, d.ID))
+		lines = append(lines, fmt.Sprintf("(%d bytes of the payload are left out. "+
+			"The admin port has all of it: GET /webhooks/%s/payload)", left, d.ID))
 	}
 	return strings.Join(lines, "\n")
 }

@@ -88,11 +88,21 @@ func sandboxCommand(ctx context.Context, p *Process, args []string) error {
 	const secrets = " token hmac-secret hmac-scheme"
 	s := &sandboxCall{Process: p, sender: sandbox.NewSender(uint64(time.Now().UnixNano()))}
 	sub, err := parseSubcommand([]subcommand{
-		{"", "listen receiver-listen every webhooks-to" + secrets, "", s.setConfig, s.serve},
-		{"send", "at platform raw times lost", "a tenant, and its features: send acme users=25 sso", s.setState, s.send},
-		{"revoke", "at", "", nil, s.revoke},
-		{"fail", "at for", "a part and a status, or off: fail token 503", s.setFailure, s.fail},
-		{"rehearse", "platform" + secrets, "the address of your receiver, such as http://127.0.0.1:3000/provisioning", s.setReceiver, s.rehearse},
+		{"", "listen receiver-listen every webhooks-to" + secrets,
+			"",
+			s.setConfig, s.serve},
+		{"send", "at platform raw times lost",
+			"a tenant, and its features: send acme users=25 sso",
+			s.setState, s.send},
+		{"revoke", "at",
+			"",
+			nil, s.revoke},
+		{"fail", "at for",
+			"a part and a status, or off: fail token 503",
+			s.setFailure, s.fail},
+		{"rehearse", "platform" + secrets,
+			"the address of your receiver, such as http://127.0.0.1:3000/provisioning",
+			s.setReceiver, s.rehearse},
 	}, s.flags(), args)
 	if err != nil {
 		return err
@@ -177,17 +187,20 @@ func exportLines(s *sandbox.Sandbox, program string) string {
 	if !strings.HasPrefix(s.URL, "http://127.") && !strings.HasPrefix(s.URL, "http://[::1]:") {
 		b.WriteString("export USHER_ALLOW_PLAIN_HTTP=true\n")
 	}
-	fmt.Fprintf(&b, "export USHER_CLIENT_ID=%s\nexport USHER_CLIENT_SECRET=%s\n", sandbox.ClientID, sandbox.ClientSecret)
+	fmt.Fprintf(&b, "export USHER_CLIENT_ID=%s\nexport USHER_CLIENT_SECRET=%s\n",
+		sandbox.ClientID, sandbox.ClientSecret)
 	forward := s.ReceiverURL
-	direct := len(s.Sender.URLs) > 0 && s.Sender.URLs[0] != s.ReceiverURL && !slices.ContainsFunc(s.Sender.URLs, mayBeGate)
+	to := s.Sender.URLs
+	direct := len(to) > 0 && to[0] != s.ReceiverURL && !slices.ContainsFunc(to, mayBeGate)
 	if direct {
-		forward = s.Sender.URLs[0]
+		forward = to[0]
 	}
 	if forward != "" {
 		fmt.Fprintf(&b, "export USHER_WEBHOOK_FORWARD_URL=%s\n", text.Quote(forward))
 	}
 	if direct {
-		b.WriteString("# Webhooks go to that receiver itself. To put usher between them, start the sandbox\n# with --webhooks-to http://127.0.0.1:8090/webhooks\n")
+		b.WriteString("# Webhooks go to that receiver itself. To put usher between them, start the sandbox\n" +
+			"# with --webhooks-to http://127.0.0.1:8090/webhooks\n")
 	}
 	at := ""
 	if s.URL != "http://127.0.0.1:9000" {
@@ -222,7 +235,8 @@ func (s *sandboxCall) setState(args []string) error {
 		_, twice := s.state.Features[code]
 		n, err := strconv.Atoi(quantity)
 		if code == "" || twice || limited && err != nil {
-			return fmt.Errorf("feature %q: write a code, or a code and a number such as users=25, and each code once", arg)
+			return fmt.Errorf("feature %q: write a code, or a code and a number such as "+
+				"users=25, and each code once", arg)
 		}
 		if s.state.Features[code] = nil; limited {
 			s.state.Features[code] = &n
@@ -315,7 +329,8 @@ func (s *sandboxCall) post(ctx context.Context, target string, content, result a
 			return err
 		}
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimRight(s.at, "/")+target, bytes.NewReader(body))
+	address := strings.TrimRight(s.at, "/") + target
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, address, bytes.NewReader(body))
 	if err != nil {
 		return err
 	}
@@ -324,7 +339,8 @@ func (s *sandboxCall) post(ctx context.Context, target string, content, result a
 		if request, ok := errors.AsType[*url.Error](err); ok {
 			err = request.Err // without the URL: the message below has it
 		}
-		return fmt.Errorf("cannot reach a sandbox at %s. Start one with 'usher sandbox', or say with --at where it is: %w", s.at, err)
+		return fmt.Errorf("cannot reach a sandbox at %s. Start one with 'usher sandbox', "+
+			"or say with --at where it is: %w", s.at, err)
 	}
 	defer resp.Body.Close()
 	answer, err := io.ReadAll(resp.Body)

@@ -42,7 +42,9 @@ type windowsService struct {
 
 // Execute serves until the service manager stops it. It reports an exit code other than 0 as an error of
 // the service, so that "sc failureflag usher 1" makes the manager restart usher.
-func (s *windowsService) Execute(_ []string, requests <-chan svc.ChangeRequest, status chan<- svc.Status) (bool, uint32) {
+func (s *windowsService) Execute(
+	_ []string, requests <-chan svc.ChangeRequest, status chan<- svc.Status,
+) (bool, uint32) {
 	status <- svc.Status{State: svc.StartPending, WaitHint: milliseconds(time.Minute)}
 	ctx, stop := context.WithCancel(s.ctx)
 	defer stop()
