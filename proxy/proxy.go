@@ -64,7 +64,9 @@ type Config struct {
 // Failures are the reasons that Config.Failed is called with: the codes of usher's own 5xx answers,
 // UNAUTHORIZED for a 401 of the service that a new token did not help against, and CUT_OFF for a call
 // that took longer than usher's shutdown.
-var Failures = [...]string{tokenRejected, tokenUnavailable, upstreamUnreachable, upstreamTimeout, "UNAUTHORIZED", "CUT_OFF"}
+var Failures = [...]string{
+	tokenRejected, tokenUnavailable, upstreamUnreachable, upstreamTimeout, "UNAUTHORIZED", "CUT_OFF",
+}
 
 // path is the only path that usher sends to the service.
 const path = "/graphql"
@@ -149,6 +151,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // check returns why a request may not pass, or nil. It reads nothing of the body.
 func (h *Handler) check(r *http.Request) *problem {
+	reads := r.Method == http.MethodGet || r.Method == http.MethodHead
 	switch {
 	case r.Method == http.MethodConnect || r.Method == http.MethodTrace:
 		// Bytes that follow a CONNECT must not be read as a request.
@@ -160,12 +163,20 @@ func (h *Handler) check(r *http.Request) *problem {
 	case guard.FromBrowser(r.Header) || guard.Navigation(r.Header):
 		return &problem{status: http.StatusForbidden, code: "BROWSER_REFUSED",
 			message: "this call comes from a web browser, and client credentials are not for browsers"}
-	case h.cfg.Key == nil && (r.Method == http.MethodGet || r.Method == http.MethodHead) && h.cfg.Hosts.Rebindable(r.Host):
-		return &problem{status: http.StatusForbidden, code: "BROWSER_REFUSED",
-			message: "this GET may come from a web page whose name leads here: without a key (USHER_KEY), send a POST, or call the port by its address"}
+	case h.cfg.Key == nil && reads && h.cfg.Hosts.Rebindable(r.Host):
+		return &problem{
+			status: http.StatusForbidden,
+			code:   "BROWSER_REFUSED",
+			message: "this GET may come from a web page whose name leads here: without a key (USHER_KEY), " +
+				"send a POST, or call the port by its address",
+		}
 	case h.cfg.Key != nil && !guard.HasKey(r.Header, h.cfg.Key()):
-		return &problem{status: http.StatusUnauthorized, code: "KEY_REQUIRED",
-			message: "the key of this port is missing or wrong: send it as 'Authorization: Bearer KEY', as the password of Basic authentication, or as 'X-Usher-Key: KEY'"}
+		return &problem{
+			status: http.StatusUnauthorized,
+			code:   "KEY_REQUIRED",
+			message: "the key of this port is missing or wrong: send it as 'Authorization: Bearer KEY', " +
+				"as the password of Basic authentication, or as 'X-Usher-Key: KEY'",
+		}
 	// The path must be exactly this one as it was sent: with an unusual escape RawPath is set.
 	case r.URL.Path != path || r.URL.RawPath != "":
 		return &problem{status: http.StatusNotFound, code: "NOT_FOUND",

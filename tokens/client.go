@@ -70,7 +70,9 @@ func (c *Client) Fetch(ctx context.Context) (*Token, error) {
 
 // request does the work of Fetch. If it has to send the request a second time, it calls fetched with
 // the failure of the first. The duration is the endpoint's Retry-After, or zero.
-func (c *Client) request(ctx context.Context, clientSecret string, fetched func(*Token, error)) (*Token, time.Duration, error) {
+func (c *Client) request(
+	ctx context.Context, clientSecret string, fetched func(*Token, error),
+) (*Token, time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, FetchTimeout)
 	defer cancel()
 
@@ -141,7 +143,8 @@ func readAnswer(status int, body []byte, asked time.Time, clientSecret string) (
 		}
 		return nil, fmt.Errorf("the token endpoint answered %d without an OAuth error", status)
 	case status >= 300 && status < 400:
-		return nil, fmt.Errorf("the token endpoint answered %d: a redirect, which usher does not follow with a secret; is the base address right?", status)
+		return nil, fmt.Errorf("the token endpoint answered %d: a redirect, which usher does not follow with "+
+			"a secret; is the base address right?", status)
 	case status < 200 || status > 299:
 		return nil, StatusError(status)
 	case jsonErr != nil:

@@ -72,11 +72,13 @@ func (s *Source) refuse(refused *Token) (*refresh, error) {
 	s.mu.Unlock()
 
 	if begins {
-		s.log.Warn("the service keeps rejecting new tokens: usher keeps the current one for a while, and callers get the 401", "token", refused)
+		s.log.Warn("the service keeps rejecting new tokens: usher keeps the current one for a while, "+
+			"and callers get the 401", "token", refused)
 	}
 	if early {
 		age := refused.age(now)
-		s.log.Warn("token rejected long before it expired: if another program uses the same API client, its new tokens may revoke ours",
+		s.log.Warn("token rejected long before it expired: if another program uses the same API client, "+
+			"its new tokens may revoke ours",
 			"token", refused, "age", age.Round(time.Millisecond), "left", (refused.life - age).Round(time.Millisecond))
 		s.EarlyRevoked()
 	}

@@ -137,7 +137,10 @@ const maxShownFaults = 20
 // noteAnswer copies the answer into the outcome.
 func (in *arrival) noteAnswer(a *answer) {
 	in.Took = time.Since(in.At)
-	in.Status, in.Decision, in.Why, in.Tries = a.status, a.Decision, a.Error, a.Tries
+	in.Status = a.status
+	in.Decision = a.Decision
+	in.Why = a.Error
+	in.Tries = a.Tries
 	in.Faults = a.Faults[:min(len(a.Faults), maxShownFaults)]
 	if a.Decision == duplicate {
 		in.DuplicateOf = a.Webhook

@@ -90,7 +90,8 @@ func (g *Gate) checkSignature(in *arrival, body []byte) *answer {
 		return nil
 	}
 	if !g.cfg.HMAC.Verify(secret, h.Values(g.cfg.HMACHeader), body) {
-		return reject(http.StatusUnauthorized, "the signature in "+g.cfg.HMACHeader+" is missing or does not fit the body")
+		return reject(http.StatusUnauthorized,
+			"the signature in "+g.cfg.HMACHeader+" is missing or does not fit the body")
 	}
 	return nil
 }
@@ -98,12 +99,16 @@ func (g *Gate) checkSignature(in *arrival, body []byte) *answer {
 // checkPage refuses what comes from a web page, if senders need no secret: a browser may have an address that is
 // allowed, or a client certificate, and uses them for every page that it shows.
 func (g *Gate) checkPage(in *arrival) *answer {
+	hasSecret := g.cfg.Tokens != nil || g.cfg.HMACSecret != nil
 	switch {
 	case g.cfg.Hosts != nil && !g.cfg.Hosts.Allowed(in.r.Host):
-		return reject(http.StatusMisdirectedRequest, "this Host is not allowed on a gate without a check of its senders: "+
-			"call the gate by its address, add the name to USHER_ALLOWED_HOSTS, or set a check such as USHER_WEBHOOK_TOKEN")
-	case g.cfg.Tokens == nil && g.cfg.HMACSecret == nil && (guard.FromBrowser(in.r.Header) || guard.Navigation(in.r.Header)):
-		return reject(http.StatusForbidden, "this comes from a web page, and the gate has no secret that only its senders know, such as USHER_WEBHOOK_TOKEN")
+		return reject(http.StatusMisdirectedRequest,
+			"this Host is not allowed on a gate without a check of its senders: call the gate by its "+
+				"address, add the name to USHER_ALLOWED_HOSTS, or set a check such as USHER_WEBHOOK_TOKEN")
+	case !hasSecret && (guard.FromBrowser(in.r.Header) || guard.Navigation(in.r.Header)):
+		return reject(http.StatusForbidden,
+			"this comes from a web page, and the gate has no secret that only its senders know, "+
+				"such as USHER_WEBHOOK_TOKEN")
 	}
 	return nil
 }

@@ -143,7 +143,8 @@ func (a *bodies) giveBack(b *body) {
 }
 
 func tooLarge(limit int64) *answer {
-	return faulty(http.StatusRequestEntityTooLarge, content.Fault{Message: fmt.Sprintf("is larger than the %d bytes accepted here", limit)})
+	message := fmt.Sprintf("is larger than the %d bytes accepted here", limit)
+	return faulty(http.StatusRequestEntityTooLarge, content.Fault{Message: message})
 }
 
 // drain reads what a refused sender still sends. Many senders read the answer only after they

@@ -77,7 +77,10 @@ func failure(w *Webhook, n int, t receiver.Try) *answer {
 }
 
 func (g *Gate) logFailure(w *Webhook, n int, t receiver.Try) {
-	attrs := append(w.attrs(), slog.String("receiver", w.Receiver.Name), slog.Int("try", n), slog.String("result", t.Result()))
+	attrs := append(w.attrs(),
+		slog.String("receiver", w.Receiver.Name),
+		slog.Int("try", n),
+		slog.String("result", t.Result()))
 	if t.Status != 0 {
 		attrs = append(attrs, slog.Int("receiver_status", t.Status))
 	} else {

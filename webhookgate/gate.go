@@ -173,7 +173,10 @@ func (g *Gate) read(in *arrival, body []byte) (*Webhook, *answer) {
 		return nil, rejection
 	}
 	if g.cfg.Store != nil && !certain && w.Type == "" { // possible if * is among the types
-		return nil, g.invalid(in, w, "schema", faulty(http.StatusUnprocessableEntity, content.Fault{Path: "/type", Message: "must name the event, as there is no tenant"}))
+		return nil, g.invalid(in, w, "schema", faulty(http.StatusUnprocessableEntity, content.Fault{
+			Path:    "/type",
+			Message: "must name the event, as there is no tenant",
+		}))
 	}
 	w.Receiver = g.cfg.Receivers.For(platform)
 	switch {
@@ -205,7 +208,10 @@ func unclaimed(platform string) *answer {
 	if platform == "" {
 		message = "is missing, and no receiver takes webhooks without a platform"
 	}
-	return faulty(http.StatusUnprocessableEntity, content.Fault{Path: "/payload/tenant/platform/code", Message: message})
+	return faulty(http.StatusUnprocessableEntity, content.Fault{
+		Path:    "/payload/tenant/platform/code",
+		Message: message,
+	})
 }
 
 // route accepts a POST to the gate's path. If secrets are configured, the path may have one more
@@ -328,7 +334,10 @@ func (g *Gate) report(in *arrival) {
 		level = slog.LevelWarn
 	}
 	attrs := make([]slog.Attr, 0, 12)
-	attrs = append(attrs, slog.String("decision", in.Decision), slog.Int("status", in.Status), slog.Duration("took", in.Took))
+	attrs = append(attrs,
+		slog.String("decision", in.Decision),
+		slog.Int("status", in.Status),
+		slog.Duration("took", in.Took))
 	if in.From.IsValid() {
 		attrs = append(attrs, slog.String("from", in.From.String()))
 	}

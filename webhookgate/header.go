@@ -13,8 +13,8 @@ import (
 // normal. Those of the first group are between the sender and usher only. Those of the second group
 // usher writes itself.
 var neverForwarded = []string{
-	"connection", "content-length", "expect", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection",
-	"te", "trailer", "transfer-encoding", "upgrade",
+	"connection", "content-length", "expect", "keep-alive", "proxy-authenticate", "proxy-authorization",
+	"proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
 
 	"forwarded", "x-real-ip", "webhook-id", "webhook-timestamp", "webhook-signature",
 	"usher-source",
@@ -84,10 +84,8 @@ func (in *arrival) showsSecret(values []string) bool {
 		return false
 	}
 	sent, plain := "/"+in.pathSecret, "/"+unescaped(in.pathSecret)
-	return slices.ContainsFunc(values, func(value string) bool {
-		decoded := unescaped(value)
-		return strings.Contains(value, sent) || strings.Contains(value, plain) || strings.Contains(decoded, sent) || strings.Contains(decoded, plain)
-	})
+	shows := func(value string) bool { return strings.Contains(value, sent) || strings.Contains(value, plain) }
+	return slices.ContainsFunc(values, func(value string) bool { return shows(value) || shows(unescaped(value)) })
 }
 
 // addForwarded adds X-Forwarded-*. It keeps and extends what a trusted proxy has written. What

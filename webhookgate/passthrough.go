@@ -59,7 +59,14 @@ func (t *turn) failed() bool { return !t.ended.IsZero() && t.answer.Decision != 
 func newPassThrough(size int, window time.Duration, log *slog.Logger, deliver func(*Webhook) *answer) *passThrough {
 	memory, _ := lru.New[Lane, *turn](size) // fails only if size is 0
 	ids, _ := lru.New[idKey, signedEntry](2 * maxIDs)
-	return &passThrough{deliver: deliver, window: window, log: log, active: make(map[Lane]*lane), memory: memory, ids: signedIDs{ids}}
+	return &passThrough{
+		deliver: deliver,
+		window:  window,
+		log:     log,
+		active:  make(map[Lane]*lane),
+		memory:  memory,
+		ids:     signedIDs{ids},
+	}
 }
 
 // send delivers w when its turn comes. If w is a copy of a webhook whose delivery is in progress or
@@ -81,7 +88,8 @@ func (p *passThrough) send(w *Webhook) *answer {
 	defer p.finish(w, t) // deferred, so that a panic does not block the lane
 	if t.reused {
 		attrs := append(w.attrs(), slog.String("signed_id", text.Clip(w.SignedID, maxShown)))
-		p.log.LogAttrs(context.Background(), slog.LevelWarn, "webhook-id was used before, for another body: usher accepts the webhook", attrs...)
+		p.log.LogAttrs(context.Background(), slog.LevelWarn,
+			"webhook-id was used before, for another body: usher accepts the webhook", attrs...)
 	}
 	if before != nil {
 		<-before.done
@@ -102,7 +110,8 @@ func (p *passThrough) join(w *Webhook) (t, before *turn, isCopy, again bool) {
 	}
 	l := p.active[w.Lane]
 	if l == nil {
-		if held, ok := p.memory.Get(w.Lane); ok && p.dedups(w) && held.digest == w.Digest && clock.Since(held.ended) < p.window {
+		held, ok := p.memory.Get(w.Lane)
+		if ok && p.dedups(w) && held.digest == w.Digest && clock.Since(held.ended) < p.window {
 			p.ids.note(w, held) // held.ended does not change: the window does not slide
 			return held, nil, true, false
 		}
@@ -135,7 +144,11 @@ func (p *passThrough) finish(w *Webhook, t *turn) {
 	defer close(t.done)
 	t.ended = time.Now()
 	if t.answer == nil { // deliver panicked
-		t.answer = &answer{status: http.StatusInternalServerError, Decision: failed, Error: "usher failed while delivering this webhook"}
+		t.answer = &answer{
+			status:   http.StatusInternalServerError,
+			Decision: failed,
+			Error:    "usher failed while delivering this webhook",
+		}
 	}
 	l := p.active[w.Lane]
 	if l.tail != t {
@@ -172,7 +185,8 @@ func (g *Gate) Platforms(tenant string) (all []string) {
 	p := g.lanes
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, lane := range slices.Concat(p.memory.Keys(), slices.Collect(maps.Keys(p.active)), p.ids.lanes(), g.cfg.Missed.lanes()) {
+	active := slices.Collect(maps.Keys(p.active))
+	for _, lane := range slices.Concat(p.memory.Keys(), active, p.ids.lanes(), g.cfg.Missed.lanes()) {
 		if lane.Tenant == tenant && !slices.Contains(all, lane.Platform) {
 			all = append(all, lane.Platform)
 		}

@@ -58,7 +58,13 @@ type Lane struct {
 
 // newWebhook makes a webhook from a body that is not parsed yet.
 func (in *arrival) newWebhook(body []byte) *Webhook {
-	return &Webhook{ID: NewID(), Digest: sha256.Sum256(body), Body: body, Received: guard.LastByte(in.r), SignedID: in.signedID}
+	return &Webhook{
+		ID:       NewID(),
+		Digest:   sha256.Sum256(body),
+		Body:     body,
+		Received: guard.LastByte(in.r),
+		SignedID: in.signedID,
+	}
 }
 
 // TraceID returns the trace id in the sender's traceparent header, or an empty string. The receiver
@@ -137,14 +143,20 @@ func Accept(id string, header http.Header, body []byte, receivers *receiver.Set)
 
 // ReadSnapshot makes a webhook from a body that does not come through the gate, and checks it as the gate does.
 // Only a snapshot of a tenant is accepted.
-func ReadSnapshot(rules *content.Rules, header http.Header, body []byte, receivers *receiver.Set) (*Webhook, []content.Fault) {
+func ReadSnapshot(
+	rules *content.Rules, header http.Header, body []byte, receivers *receiver.Set,
+) (*Webhook, []content.Fault) {
 	value, fault := content.Parse(body)
 	if fault != nil {
 		return nil, []content.Fault{*fault}
 	}
 	typ := content.TypeOf(value)
 	if typ != "" && typ != content.TenantProvisioningChange {
-		return nil, []content.Fault{{Path: "/type", Message: fmt.Sprintf("is %q, and only %s says what a tenant may use", text.Clip(typ, maxShown), content.TenantProvisioningChange)}}
+		return nil, []content.Fault{{
+			Path: "/type",
+			Message: fmt.Sprintf("is %q, and only %s says what a tenant may use",
+				text.Clip(typ, maxShown), content.TenantProvisioningChange),
+		}}
 	}
 	if faults := rules.Faults(value); len(faults) > 0 {
 		return nil, content.First(faults, content.MaxFaults)
@@ -171,7 +183,14 @@ func fromValue(id string, header http.Header, body []byte, value any, receivers 
 		return nil, errors.New("its type is too long, or has a zero character")
 	}
 	return &Webhook{
-		ID: id, Type: typ, Lane: Lane{Platform: platform, Tenant: tenant}, Snapshot: typ == content.TenantProvisioningChange,
-		Digest: sha256.Sum256(body), Body: body, Header: header, Received: time.Now(), Receiver: receivers.For(platform),
+		ID:       id,
+		Type:     typ,
+		Lane:     Lane{Platform: platform, Tenant: tenant},
+		Snapshot: typ == content.TenantProvisioningChange,
+		Digest:   sha256.Sum256(body),
+		Body:     body,
+		Header:   header,
+		Received: time.Now(),
+		Receiver: receivers.For(platform),
 	}, nil
 }

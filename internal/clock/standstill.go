@@ -76,7 +76,8 @@ func (p *Pulse) beat() (ended time.Time) {
 	now := Now()
 	if pause := now.since(p.last); pause >= standstill {
 		p.ended = now.at
-		p.log.Warn("usher stood still: it was stopped, or its machine slept or was moved", "for", pause.Round(time.Second/10))
+		p.log.Warn("usher stood still: it was stopped, or its machine slept or was moved",
+			"for", pause.Round(time.Second/10))
 	}
 	p.last = now
 	return p.ended

@@ -173,7 +173,8 @@ func (p *parser) text() (string, *Fault) {
 	err := json.Unmarshal([]byte(quoted), &s)
 	// encoding/json replaces half a surrogate pair with U+FFFD. Then s has more of these than the
 	// sender sent.
-	sent := strings.Count(quoted, "\uFFFD") + strings.Count(strings.ToLower(strings.ReplaceAll(quoted, `\\`, "")), `\ufffd`)
+	escapes := strings.ToLower(strings.ReplaceAll(quoted, `\\`, ""))
+	sent := strings.Count(quoted, "\uFFFD") + strings.Count(escapes, `\ufffd`)
 	if err != nil || strings.Count(s, "\uFFFD") > sent {
 		return "", &Fault{Message: "has half a character: a surrogate without its other half"}
 	}

@@ -92,7 +92,10 @@ func (r *Rules) Faults(value any) []Fault {
 	case !ValidCode(typ):
 		return codeFaults("/type", typ)
 	case typed && !r.Accept(typ):
-		return []Fault{{Path: "/type", Message: fmt.Sprintf("is %q; accepted here: %s", text.Clip(typ, maxShown), strings.Join(r.types, ", "))}}
+		return []Fault{{
+			Path:    "/type",
+			Message: fmt.Sprintf("is %q; accepted here: %s", text.Clip(typ, maxShown), strings.Join(r.types, ", ")),
+		}}
 	case r.shape != nil && typed && typ != TenantProvisioningChange: // nobody has documented its schema
 		return odd
 	}
@@ -138,7 +141,10 @@ func faultsIn(e *jsonschema.ValidationError) []Fault {
 // leaves adds the leaves of the library's tree of errors to faults.
 func leaves(faults []Fault, e *jsonschema.ValidationError) []Fault {
 	add := func(message string, member ...string) {
-		faults = append(faults, Fault{Path: pointer(slices.Concat(e.InstanceLocation, member)), Message: text.Clip(message, maxMessage)})
+		faults = append(faults, Fault{
+			Path:    pointer(slices.Concat(e.InstanceLocation, member)),
+			Message: text.Clip(message, maxMessage),
+		})
 	}
 	missing := func(names []string) {
 		for _, name := range names {

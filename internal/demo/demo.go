@@ -66,7 +66,8 @@ func Run(ctx context.Context, c Config) error {
 		return err
 	}
 	at := u.Addresses()
-	box.Sender.URLs, box.Sender.Client.Transport = []string{serve.LocalURL + s.Webhook.Path}, serve.NewClient(at.Webhooks, "").Transport
+	box.Sender.URLs = []string{serve.LocalURL + s.Webhook.Path}
+	box.Sender.Client.Transport = serve.NewClient(at.Webhooks, "").Transport
 	box.Sender.Header = http.Header{"Authorization": {"Bearer " + webhookToken}}
 	say := &narrator{out: c.Stdout, colour: text.IsTerminal(c.Stdout) && !s.Admin.NoColour}
 	say.welcome(at, s.Webhook.Path, given["USHER_WEBHOOK_FORWARD_URL"], replaced)
@@ -74,8 +75,15 @@ func Run(ctx context.Context, c Config) error {
 	playing, stop := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	running.Go(func() {
-		st := &story{ctx: playing, box: box, calls: newClient(at.Calls, ""), entitlements: newClient(at.Entitlements, ""),
-			admin: newClient(at.Admin, s.Admin.Token.Get()), say: say, level: level}
+		st := &story{
+			ctx:          playing,
+			box:          box,
+			calls:        newClient(at.Calls, ""),
+			entitlements: newClient(at.Entitlements, ""),
+			admin:        newClient(at.Admin, s.Admin.Token.Get()),
+			say:          say,
+			level:        level,
+		}
 		if st.ownReceiver() {
 			st.muteWarnings()
 		}
@@ -107,7 +115,8 @@ const entitlementsListen = "127.0.0.1:8070" // by default this part is off
 // others, so that it works also where the environment has settings for a real service.
 var usedSettings = []string{
 	"USHER_LISTEN", "USHER_INSECURE", "USHER_ALLOWED_HOSTS", "USHER_WEBHOOK_LISTEN", "USHER_ENTITLEMENTS_LISTEN",
-	"USHER_ADMIN_LISTEN", "USHER_ADMIN_TOKEN", "USHER_ADMIN_TOKEN_FILE", "USHER_ADMIN_READ_TOKEN", "USHER_ADMIN_READ_TOKEN_FILE",
+	"USHER_ADMIN_LISTEN", "USHER_ADMIN_TOKEN", "USHER_ADMIN_TOKEN_FILE",
+	"USHER_ADMIN_READ_TOKEN", "USHER_ADMIN_READ_TOKEN_FILE",
 	"USHER_LOG_LEVEL", "USHER_LOG_FORMAT", "USHER_SHUTDOWN_DELAY", "USHER_SHUTDOWN_GRACE", "NO_COLOR",
 }
 
@@ -120,8 +129,11 @@ var receiverSettings = []string{
 // instead, and adds the address to replaced.
 func environment(box *sandbox.Sandbox, given map[string]string, inboxDir string) (demo, replaced []string) {
 	demo = []string{
-		"USHER_BASE_URL=" + box.URL, "USHER_CLIENT_ID=" + sandbox.ClientID, "USHER_CLIENT_SECRET=" + sandbox.ClientSecret,
-		"USHER_WEBHOOK_FORWARD_URL=" + box.ReceiverURL, "USHER_WEBHOOK_TOKEN=" + webhookToken,
+		"USHER_BASE_URL=" + box.URL,
+		"USHER_CLIENT_ID=" + sandbox.ClientID,
+		"USHER_CLIENT_SECRET=" + sandbox.ClientSecret,
+		"USHER_WEBHOOK_FORWARD_URL=" + box.ReceiverURL,
+		"USHER_WEBHOOK_TOKEN=" + webhookToken,
 		"USHER_WEBHOOK_INBOX=file:" + filepath.Join(inboxDir, "inbox.db"),
 	}
 	used := usedSettings
@@ -131,7 +143,8 @@ func environment(box *sandbox.Sandbox, given map[string]string, inboxDir string)
 	for _, name := range used {
 		demo = append(demo, name+"="+given[name])
 	}
-	for _, name := range []string{"USHER_LISTEN", "USHER_WEBHOOK_LISTEN", "USHER_ENTITLEMENTS_LISTEN", "USHER_ADMIN_LISTEN"} {
+	ports := []string{"USHER_LISTEN", "USHER_WEBHOOK_LISTEN", "USHER_ENTITLEMENTS_LISTEN", "USHER_ADMIN_LISTEN"}
+	for _, name := range ports {
 		// the story needs every port
 		if given[name] != "" && given[name] != "off" && !strings.HasPrefix(given[name], "unix:") {
 			continue

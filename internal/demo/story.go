@@ -54,15 +54,31 @@ func (s *story) tell(startProgram func()) bool {
 	}
 	steps := []step{
 		// A webhook comes first, so that the admin page has something to show when it is opened.
-		{"The service sends a webhook. usher delivers it to your receiver.", func() { s.webhook("acme: 10 users", acme(10)) }},
+		{"The service sends a webhook. usher delivers it to your receiver.", func() {
+			s.webhook("acme: 10 users", acme(10))
+		}},
 		{"A program calls the billing service. It has no token; usher adds one.", func() {
 			s.result("call without usher", query(s.ctx, newClient(s.box.URL, "")))
 			s.result("call through usher", query(s.ctx, s.calls))
 		}},
-		{"The service revokes the token early. usher gets a new token and resends\nthe call. The program does not notice.", func() { s.revoke(); startProgram() }},
-		{"A webhook changes what the tenant acme may use. Your code can ask usher.", func() { s.check(); s.webhook("acme: sso added", acme(10, "sso")); s.check() }},
-		{"The service sends the same webhook again. Your receiver already has it.", func() { s.webhook("acme: sso added", acme(10, "sso")) }},
-		{"acme goes back to what it had. The webhook equals the first one, byte for\nbyte, but it is a change and not a copy: usher delivers it.", func() { s.webhook("acme: 10 users", acme(10)); s.check() }},
+		{"The service revokes the token early. usher gets a new token and resends\n" +
+			"the call. The program does not notice.", func() {
+			s.revoke()
+			startProgram()
+		}},
+		{"A webhook changes what the tenant acme may use. Your code can ask usher.", func() {
+			s.check()
+			s.webhook("acme: sso added", acme(10, "sso"))
+			s.check()
+		}},
+		{"The service sends the same webhook again. Your receiver already has it.", func() {
+			s.webhook("acme: sso added", acme(10, "sso"))
+		}},
+		{"acme goes back to what it had. The webhook equals the first one, byte for\n" +
+			"byte, but it is a change and not a copy: usher delivers it.", func() {
+			s.webhook("acme: 10 users", acme(10))
+			s.check()
+		}},
 		{"Somebody forges a webhook, without the secret.", func() { s.forge(); s.check() }},
 	}
 	if !s.ownReceiver() {
@@ -451,10 +467,12 @@ func (n *narrator) columns(left string, width int, right string) {
 
 // colourOf returns red for an invalid webhook, yellow for a webhook that waits or was dropped, else green.
 func colourOf(result string) string {
+	begins := func(with string) bool { return strings.HasPrefix(result, with) }
+	has := func(word string) bool { return strings.Contains(result, word) }
 	switch {
-	case strings.HasPrefix(result, "4"), strings.HasPrefix(result, "5"), strings.HasPrefix(result, "no"), strings.Contains(result, "parked"):
+	case begins("4"), begins("5"), begins("no"), has("parked"):
 		return "31"
-	case strings.Contains(result, "dropped"), strings.Contains(result, "waiting") && !strings.Contains(result, "0 waiting"):
+	case has("dropped"), has("waiting") && !has("0 waiting"):
 		return "33"
 	}
 	return "32"

@@ -2,7 +2,9 @@ package entitlements
 
 import (
 	"context"
+	"fmt"
 	"net/http"
+	"net/url"
 	"strconv"
 	"time"
 
@@ -38,20 +40,14 @@ func (h *Handler) changes(_ http.ResponseWriter, r *http.Request, _ target) (ans
 	if err != nil {
 		return answer{}, err
 	}
-	number := func(name string, least, most, otherwise int) int {
-		n, bad := otherwise, error(nil)
-		if written := optional(params, name); written != nil {
-			if n, bad = strconv.Atoi(*written); bad != nil || n < least || n > most || !wholeNumber.MatchString(*written) {
-				err = badRequest("The query parameter " + name + " must be a whole number from " + strconv.Itoa(least) + " to " + strconv.Itoa(most) + ".")
-			}
-		}
-		return n
+	if after := optional(params, "after"); after != nil && *after == "" {
+		return answer{}, badRequest("The query parameter after is empty. Leave it out to begin with all tenants.")
 	}
-	limit, wait := number("limit", 1, 1000, 100), number("wait", 0, 55, 0)
-	after := optional(params, "after")
-	if after != nil && *after == "" {
-		err = badRequest("The query parameter after is empty. Leave it out to begin with all tenants.")
+	wait, err := number(params, "wait", 0, 55, 0)
+	if err != nil {
+		return answer{}, err
 	}
+	limit, err := number(params, "limit", 1, 1000, 100)
 	if err != nil {
 		return answer{}, err
 	}
@@ -65,6 +61,20 @@ func (h *Handler) changes(_ http.ResponseWriter, r *http.Request, _ target) (ans
 	return answer{http.StatusOK, guard.JSON(page.Encoded(encodeChanges))}, nil
 }
 
+// number returns a parameter that is a whole number, or otherwise if it is left out.
+func number(params url.Values, name string, least, most, otherwise int) (int, error) {
+	written := optional(params, name)
+	if written == nil {
+		return otherwise, nil
+	}
+	n, err := strconv.Atoi(*written)
+	if err != nil || n < least || n > most || !wholeNumber.MatchString(*written) {
+		return 0, badRequest(fmt.Sprintf("The query parameter %s must be a whole number from %d to %d.",
+			name, least, most))
+	}
+	return n, nil
+}
+
 // encodeChanges returns the body of the answer.
 func encodeChanges(page *snapshot.Changes) []byte {
 	all := make([]any, 0, len(page.All)) // never null
@@ -74,7 +84,13 @@ func encodeChanges(page *snapshot.Changes) []byte {
 			all = append(all, erasedBody{c.Tenant, c.Platform, true})
 			continue
 		}
-		body := changeBody{Tenant: c.Tenant, Platform: c.Platform, Name: c.Name, AsOf: c.Received.UTC(), Webhook: c.Webhook}
+		body := changeBody{
+			Tenant:   c.Tenant,
+			Platform: c.Platform,
+			Name:     c.Name,
+			AsOf:     c.Received.UTC(),
+			Webhook:  c.Webhook,
+		}
 		if state, err := snapshot.Decode(c.Features); err == nil && state.Known {
 			body.Features = enabledBodies(state.Features)
 		}

@@ -53,5 +53,6 @@ func (e *AmbiguousError) Error() string {
 	for _, platform := range e.Platforms {
 		names = append(names, strconv.Quote(platform))
 	}
-	return fmt.Sprintf("the tenant's code exists on several platforms: add platform, one of %s", text.Clip(strings.Join(names, ", "), 200))
+	return fmt.Sprintf("the tenant's code exists on several platforms: add platform, one of %s",
+		text.Clip(strings.Join(names, ", "), 200))
 }

@@ -59,7 +59,8 @@ func New(cfg Config) http.Handler {
 }
 
 // errCrowded is the answer if there is no room for another one.
-var errCrowded = &problem{http.StatusServiceUnavailable, notReady, general, "Not ready: too many large answers are being made, or wait for their readers."}
+var errCrowded = &problem{http.StatusServiceUnavailable, notReady, general,
+	"Not ready: too many large answers are being made, or wait for their readers."}
 
 func (h *Handler) serve(w http.ResponseWriter, r *http.Request) {
 	to := parsePath(guard.SentPath(r.URL))
@@ -67,7 +68,8 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request) {
 		// net/http would wait for the whole body before it answers, without a limit, unless the connection
 		// is closed afterwards. (A common mistake: a web server passes on a visitor's Content-Length, but
 		// not the body.) readContext, which reads the body, keeps the connection.
-		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyPatience)) // fails only without a connection
+		patience := time.Now().Add(bodyPatience)
+		_ = http.NewResponseController(w).SetReadDeadline(patience) // fails only without a connection
 		w.Header().Set("Connection", "close")
 	}
 	a, err := h.answer(w, r, to)
@@ -88,7 +90,9 @@ func (h *Handler) answer(w http.ResponseWriter, r *http.Request, to target) (ans
 		return answer{}, err
 	}
 	if to.serve == nil {
-		usage := tenantPath + "TENANT, " + tenantPath + "TENANT/FEATURE, " + checkPath + ", " + changesPath + " or " + flagsPath + ". Percent-encode the codes; a slash inside a code is %2F."
+		usage := tenantPath + "TENANT, " + tenantPath + "TENANT/FEATURE, " +
+			checkPath + ", " + changesPath + " or " + flagsPath +
+			". Percent-encode the codes; a slash inside a code is %2F."
 		if to.ofrep {
 			usage = flagsPath + " or " + flagsPath + "/KEY."
 		}
@@ -124,7 +128,8 @@ func (h *Handler) guard(w http.ResponseWriter, r *http.Request, to target) error
 	switch {
 	case r.Method == http.MethodConnect || r.Method == http.MethodTrace:
 		w.Header().Set("Connection", "close") // bytes that follow a CONNECT must not be read as a request
-		return &problem{http.StatusMethodNotAllowed, "METHOD_REFUSED", general, r.Method + " is not allowed on this port."}
+		return &problem{http.StatusMethodNotAllowed, "METHOD_REFUSED", general,
+			r.Method + " is not allowed on this port."}
 	case !h.cfg.Hosts.Allowed(r.Host):
 		return &problem{http.StatusMisdirectedRequest, "HOST_REFUSED", general,
 			"This Host is not allowed: call the port by its address, or add the name to USHER_ALLOWED_HOSTS."}
@@ -136,7 +141,8 @@ func (h *Handler) guard(w http.ResponseWriter, r *http.Request, to target) error
 			w.Header().Set("WWW-Authenticate", `Bearer realm="usher"`)
 		}
 		return &problem{http.StatusUnauthorized, "KEY_REQUIRED", general,
-			"The key of this port is missing or wrong: send it as 'Authorization: Bearer KEY', as the password of Basic authentication, or as 'X-Usher-Key: KEY'."}
+			"The key of this port is missing or wrong: send it as 'Authorization: Bearer KEY', " +
+				"as the password of Basic authentication, or as 'X-Usher-Key: KEY'."}
 	}
 	return nil
 }
@@ -222,7 +228,8 @@ func readQuery(r *http.Request, known ...string) (url.Values, error) {
 	for name, v := range values {
 		switch {
 		case !slices.Contains(known, name):
-			return nil, badRequest("Unknown query parameter. Use " + strings.Join(known, ", ") + ", and percent-encode the values.")
+			return nil, badRequest("Unknown query parameter. Use " + strings.Join(known, ", ") +
+				", and percent-encode the values.")
 		case len(v) > 1:
 			return nil, badRequest("The query parameter " + name + " is given twice.")
 		case !utf8.ValidString(v[0]):
@@ -353,13 +360,17 @@ func problemOf(err error) *problem {
 	case errors.Is(err, ErrUnknown):
 		return &problem{http.StatusNotFound, "TENANT_UNKNOWN", "FLAG_NOT_FOUND", "Unknown tenant: " + err.Error() + "."}
 	case errors.Is(err, errFeaturesUnknown):
-		return &problem{http.StatusNotFound, "FEATURES_UNKNOWN", "FLAG_NOT_FOUND", "Unknown features: " + err.Error() + "."}
+		return &problem{http.StatusNotFound, "FEATURES_UNKNOWN", "FLAG_NOT_FOUND",
+			"Unknown features: " + err.Error() + "."}
 	case errors.Is(err, snapshot.ErrCursorUnknown):
-		return &problem{http.StatusGone, "CURSOR_UNKNOWN", general, "This inbox cannot go on from this cursor. Begin without one, then delete all tenants that were in none of its pages."}
+		return &problem{http.StatusGone, "CURSOR_UNKNOWN", general,
+			"This inbox cannot go on from this cursor. Begin without one, then delete all tenants that were " +
+				"in none of its pages."}
 	case errors.Is(err, snapshot.ErrNoCursor):
 		return badRequest("The query parameter after is not a cursor. Use the cursor of the last page.").(*problem)
 	case errors.Is(err, snapshot.ErrTooManyWait):
-		return &problem{http.StatusServiceUnavailable, notReady, general, "Too many callers wait for changes here. Ask without wait, or try again."}
+		return &problem{http.StatusServiceUnavailable, notReady, general,
+			"Too many callers wait for changes here. Ask without wait, or try again."}
 	case errors.As(err, new(*AmbiguousError)):
 		return &problem{http.StatusConflict, "AMBIGUOUS", "INVALID_CONTEXT", "Ambiguous: " + err.Error() + "."}
 	default: // the error itself is only logged: it may contain names of files and servers

@@ -151,7 +151,9 @@ func (q question) ask(l Lookup, r *http.Request, w http.ResponseWriter, platform
 
 // askEach asks about all tenants that have the code. If each of them may, the least limit among theirs is the
 // answer; if none may, that is. If they differ the answer is err, or what else is not known of one of them.
-func (q question) askEach(l Lookup, r *http.Request, w http.ResponseWriter, err *AmbiguousError) (least verdict, _ error) {
+func (q question) askEach(
+	l Lookup, r *http.Request, w http.ResponseWriter, err *AmbiguousError,
+) (least verdict, _ error) {
 	for i, platform := range err.Platforms {
 		v, failed := q.ask(l, r, w, &platform)
 		switch {

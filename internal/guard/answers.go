@@ -39,7 +39,8 @@ func boundAnswers(all *memory, next http.Handler, full http.HandlerFunc) http.Ha
 			a.send(true)
 			return
 		}
-		for _, name := range []string{"Content-Length", "Content-Encoding", "Content-Disposition", "Etag", "Last-Modified"} {
+		about := []string{"Content-Length", "Content-Encoding", "Content-Disposition", "Etag", "Last-Modified"}
+		for _, name := range about {
 			w.Header().Del(name)
 		}
 		w.Header().Set("Retry-After", "1")

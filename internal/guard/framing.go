@@ -159,7 +159,9 @@ func (f *framing) line(line []byte) (objection string) {
 
 func (f *framing) requestLine(text []byte) (objection string) {
 	f.state = inHeaders
-	f.headers, f.length, f.hasLength, f.chunked = 0, 0, false, false
+	f.headers = 0
+	f.length, f.hasLength = 0, false
+	f.chunked = false
 	f.http10 = bytes.HasSuffix(text, []byte(" HTTP/1.0"))
 	if !f.http10 && !bytes.HasSuffix(text, []byte(" HTTP/1.1")) {
 		return "the request line does not end with HTTP/1.1 or HTTP/1.0"

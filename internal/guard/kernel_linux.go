@@ -21,7 +21,9 @@ func askKernel(c net.Conn) (k kernel) {
 // info is nil if the connection is not TCP.
 func (k kernel) info() (info *unix.TCPInfo) {
 	if k.conn != nil {
-		_ = k.conn.Control(func(fd uintptr) { info, _ = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO) })
+		_ = k.conn.Control(func(fd uintptr) {
+			info, _ = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+		})
 	}
 	return info
 }

@@ -95,7 +95,8 @@ func (c *conn) Read(p []byte) (int, error) {
 	}
 	good, objection := c.framing.scan(p[:n])
 	if !c.head.head(c.framing.headBytes()) {
-		c.log.Info("connection closed: the heads of other requests use up the memory for heads", "from", c.RemoteAddr().String())
+		c.log.Info("connection closed: the heads of other requests use up the memory for heads",
+			"from", c.RemoteAddr().String())
 		return 0, &net.OpError{Op: "read", Err: errCrowded} // net/http does not answer after such an error
 	}
 	if objection == "" {

@@ -38,7 +38,9 @@ func NewServer(h http.Handler, log *slog.Logger) *Server {
 		MaxHeaderBytes:    64 << 10,
 		ErrorLog:          logs.ForLibrary(log, slog.LevelWarn, "http server"),
 		BaseContext:       func(net.Listener) context.Context { return base },
-		ConnContext:       func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey{}, c) },
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			return context.WithValue(ctx, connKey{}, c)
+		},
 		ConnState: func(c net.Conn, state http.ConnState) {
 			if c, ok := c.(interface{ changed(http.ConnState) }); ok {
 				c.changed(state)

@@ -115,7 +115,8 @@ func (f *tlsFiles) reportExpired(now time.Time) {
 	config := f.config.Load()
 	if end := config.Certificates[0].Leaf.NotAfter; now.After(end) && f.expired != config {
 		f.expired = config
-		f.log.Error("the TLS certificate has expired, senders refuse it: put a new one into the file", "certificate", f.names[0], "expired", end)
+		f.log.Error("the TLS certificate has expired, senders refuse it: put a new one into the file",
+			"certificate", f.names[0], "expired", end)
 	}
 }
 
@@ -180,14 +181,18 @@ func (c *tlsConn) acceptable(now time.Time) bool {
 	}
 	certs := c.tls.ConnectionState().PeerCertificates // at least one
 	options := x509.VerifyOptions{
-		Roots: config.ClientCAs, Intermediates: x509.NewCertPool(), CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+		Roots:         config.ClientCAs,
+		Intermediates: x509.NewCertPool(),
+		CurrentTime:   now,
+		KeyUsages:     []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}
 	for _, cert := range certs[1:] {
 		options.Intermediates.AddCert(cert)
 	}
 	chains, err := certs[0].Verify(options)
 	if err != nil {
-		c.log.Info("connection closed: its client certificate is not accepted any more", "why", err.Error(), "from", c.RemoteAddr().String())
+		c.log.Info("connection closed: its client certificate is not accepted any more",
+			"why", err.Error(), "from", c.RemoteAddr().String())
 		return false
 	}
 	first := slices.MinFunc(chains[0], func(a, b *x509.Certificate) int { return a.NotAfter.Compare(b.NotAfter) })

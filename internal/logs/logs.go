@@ -27,7 +27,12 @@ func New(w io.Writer, format string, colours bool, level slog.Leveler) *slog.Log
 }
 
 func forPeople(w io.Writer, colours bool, level slog.Leveler) slog.Handler {
-	return tint.NewTextHandler(w, &tint.Options{Level: level, TimeFormat: "15:04:05.000", NoColor: !colours, ReplaceAttr: visible})
+	return tint.NewTextHandler(w, &tint.Options{
+		Level:       level,
+		TimeFormat:  "15:04:05.000",
+		NoColor:     !colours,
+		ReplaceAttr: visible,
+	})
 }
 
 // visible makes every character of a value visible: tint hands escape sequences on to the terminal.

@@ -130,7 +130,10 @@ func New(cfg Config) (*Outbound, error) {
 			o.identities = append(o.identities, id)
 		}
 		p.Identity = id
-		p.Started, p.Finished, p.Replayed, p.Failed = func() {}, func(int, time.Duration) {}, func() {}, func(string) {}
+		p.Started = func() {}
+		p.Finished = func(int, time.Duration) {}
+		p.Replayed = func() {}
+		p.Failed = func(string) {}
 	}
 	return o, nil
 }
@@ -212,11 +215,13 @@ func (o *Outbound) Advise(err error, p *Port) string {
 	case !refused:
 		return o.adviseAddress(err)
 	case rejected.Code == "invalid_client":
-		return fmt.Sprintf("check %s and %s: one of them is wrong, or the API client was deleted", v.ClientID, v.ClientSecret)
+		return fmt.Sprintf("check %s and %s: one of them is wrong, or the API client was deleted",
+			v.ClientID, v.ClientSecret)
 	case rejected.Code == "invalid_scope":
 		return fmt.Sprintf("check %s: usher can request only the scopes assigned to the API client", v.Scope)
 	default:
-		return fmt.Sprintf("check %s, %s and %s against the API client in the billing service", v.ClientID, v.ClientSecret, v.Scope)
+		return fmt.Sprintf("check %s, %s and %s against the API client in the billing service",
+			v.ClientID, v.ClientSecret, v.Scope)
 	}
 }
 
@@ -232,7 +237,8 @@ func (o *Outbound) adviseAddress(err error) string {
 	case unreached && network.Op == "proxyconnect":
 		return "check HTTPS_PROXY, or add the service to NO_PROXY if it needs no proxy"
 	case stranger:
-		return "if the certificate comes from your own CA, or from a proxy that inspects TLS, set USHER_CA_FILE to a file with the CA's certificates"
+		return "if the certificate comes from your own CA, or from a proxy that inspects TLS, " +
+			"set USHER_CA_FILE to a file with the CA's certificates"
 	case notTLS:
 		return check + ", and the server there does not use https"
 	case strings.HasSuffix(o.cfg.Base.Path, "/graphql"), strings.HasSuffix(o.cfg.Base.Path, "/oauth/token"):
@@ -254,7 +260,8 @@ func (o *Outbound) Probe(ctx context.Context, token *tokens.Token) (err error) {
 	}()
 	ctx, cancel := context.WithTimeout(ctx, o.cfg.UpstreamTimeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, o.target.String(), strings.NewReader(`{"query":"{__typename}"}`))
+	query := strings.NewReader(`{"query":"{__typename}"}`)
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, o.target.String(), query)
 	if err != nil {
 		return err
 	}
@@ -263,7 +270,8 @@ func (o *Outbound) Probe(ctx context.Context, token *tokens.Token) (err error) {
 	req.Header["Authorization"] = token.Header()
 	resp, err := o.upstream.RoundTrip(req)
 	if err != nil {
-		return fmt.Errorf("%w; the same address did answer with a token, so try again, or increase USHER_UPSTREAM_TIMEOUT", err)
+		return fmt.Errorf("%w; the same address did answer with a token, so try again, or increase "+
+			"USHER_UPSTREAM_TIMEOUT", err)
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
@@ -277,7 +285,8 @@ func (o *Outbound) Probe(ctx context.Context, token *tokens.Token) (err error) {
 type refusedError int
 
 func (status refusedError) Error() string {
-	return fmt.Sprintf("answered %d; the service rejects the token that it has just issued: does another program use this API client, and is the client allowed to use the API?", int(status))
+	return fmt.Sprintf("answered %d; the service rejects the token that it has just issued: does another "+
+		"program use this API client, and is the client allowed to use the API?", int(status))
 }
 
 // Refused reports whether err, of Probe, says that the service refused the token.
@@ -308,7 +317,9 @@ func judge(status int, body []byte, token *tokens.Token) error {
 	}
 	var first struct{ Message string }
 	if json.Unmarshal(answer.Errors[0], &first) == nil && first.Message != "" {
-		first.Message = ": " + secret.Redact(text.Visible(first.Message), strings.TrimPrefix(token.Header()[0], "Bearer "))
+		sent := strings.TrimPrefix(token.Header()[0], "Bearer ")
+		first.Message = ": " + secret.Redact(text.Visible(first.Message), sent)
 	}
-	return fmt.Errorf("answered with an error%s; is this API client allowed to use the API with these scopes?", first.Message)
+	return fmt.Errorf("answered with an error%s; is this API client allowed to use the API with these scopes?",
+		first.Message)
 }

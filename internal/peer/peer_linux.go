@@ -120,7 +120,8 @@ func askKernel(client, server netip.AddrPort) (uint32, error) {
 	}
 	// If there is no such connection, the kernel returns the listener on that port. And a connection
 	// that no process holds any more seems to be root's.
-	if sock.State == stateListen || sock.Inode == 0 || sock.ID.LocalPort != id.LocalPort || sock.ID.RemotePort != id.RemotePort {
+	same := sock.ID.LocalPort == id.LocalPort && sock.ID.RemotePort == id.RemotePort
+	if sock.State == stateListen || sock.Inode == 0 || !same {
 		return 0, errGone
 	}
 	return sock.UID, nil
@@ -159,10 +160,13 @@ func exchange(req diagRequest) (kind uint16, payload []byte, err error) {
 // readTable searches the kernel's tables of all connections: that of IPv4 sockets, then that of IPv6
 // sockets, which has dual-stack sockets with mapped addresses.
 func readTable(client, server netip.AddrPort) (uint32, error) {
-	uid, err := readFamily("/proc/net/tcp", tableAddress(client.Addr().AsSlice(), client.Port()), tableAddress(server.Addr().AsSlice(), server.Port()))
+	from := tableAddress(client.Addr().AsSlice(), client.Port())
+	to := tableAddress(server.Addr().AsSlice(), server.Port())
+	uid, err := readFamily("/proc/net/tcp", from, to)
 	if errors.Is(err, errGone) {
-		from, to := client.Addr().As16(), server.Addr().As16()
-		uid, err = readFamily("/proc/net/tcp6", tableAddress(from[:], client.Port()), tableAddress(to[:], server.Port()))
+		client6, server6 := client.Addr().As16(), server.Addr().As16()
+		from, to = tableAddress(client6[:], client.Port()), tableAddress(server6[:], server.Port())
+		uid, err = readFamily("/proc/net/tcp6", from, to)
 	}
 	if errors.Is(err, os.ErrNotExist) { // a system without IPv6
 		err = errGone

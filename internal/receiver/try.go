@@ -85,7 +85,10 @@ func (r *Receiver) try(ctx context.Context, id string, header http.Header, body 
 	defer resp.Body.Close()
 	said, err := io.ReadAll(io.LimitReader(resp.Body, limit))
 	// The other headers are dropped: there may be thousands.
-	about := http.Header{"Content-Type": resp.Header.Values("Content-Type"), "Content-Encoding": resp.Header.Values("Content-Encoding")}
+	about := http.Header{
+		"Content-Type":     resp.Header.Values("Content-Type"),
+		"Content-Encoding": resp.Header.Values("Content-Encoding"),
+	}
 	return Try{Status: resp.StatusCode, RetryAfter: wire.RetryAfter(resp.Header), Header: about, Body: said}, err
 }
 

@@ -200,7 +200,8 @@ func (b *Billing) token(r *http.Request, body []byte) answer {
 	c, known := b.clients[one("client_id")]
 	if !known || !guard.Equal(one("client_secret"), c.Secret) {
 		return refuseToken(http.StatusUnauthorized, "invalid_client",
-			"Client authentication failed due to unknown client, no client authentication included, or unsupported authentication method.")
+			"Client authentication failed due to unknown client, no client authentication included, "+
+				"or unsupported authentication method.")
 	}
 	scopes := strings.FieldsFunc(one("scope"), func(r rune) bool { return r == ' ' })
 	foreign := func(s string) bool { return !slices.Contains(c.Scopes, s) }

@@ -103,7 +103,9 @@ func (s *faults) take(parts ...string) Fault {
 //
 // The caller must have read the request's body to its end: only then does net/http notice that the client
 // has hung up, which ends a Delay or Hang.
-func (f Fault) serve(w http.ResponseWriter, r *http.Request, refusal *answer, work func() answer, sent func(status int)) {
+func (f Fault) serve(
+	w http.ResponseWriter, r *http.Request, refusal *answer, work func() answer, sent func(status int),
+) {
 	abort := func() { sent(0); panic(http.ErrAbortHandler) }
 	if f.Hang || f.Delay > 0 {
 		var over <-chan time.Time // nil: never
@@ -138,7 +140,8 @@ func (f Fault) serve(w http.ResponseWriter, r *http.Request, refusal *answer, wo
 }
 
 func (f Fault) answer() answer {
-	a := answer{cmp.Or(f.Status, http.StatusOK), http.Header{"Content-Type": {"text/plain; charset=utf-8"}}, []byte(f.Body)}
+	plain := http.Header{"Content-Type": {"text/plain; charset=utf-8"}}
+	a := answer{cmp.Or(f.Status, http.StatusOK), plain, []byte(f.Body)}
 	if json.Valid(a.body) {
 		a.header.Set("Content-Type", "application/json; charset=utf-8")
 	}

@@ -51,7 +51,7 @@ func Rehearse(ctx context.Context, s *Sender, platform string, report func(Scena
 	r := &rehearsal{ctx, s, platform, "rehearsal-" + strings.ToLower(rand.Text()[:6]) + "-"}
 	for i, sc := range r.scenarios() {
 		sent := sc.send()
-		if reply := sent[0].Reply; i == 0 && ctx.Err() == nil && (reply.unreached || reply.Status == http.StatusUnauthorized || reply.Status == http.StatusForbidden) {
+		if reply := sent[0].Reply; i == 0 && ctx.Err() == nil && reply.refusesSender() {
 			return &RefusedError{reply}
 		}
 		result := sc.judge(sent)
@@ -69,6 +69,11 @@ func Rehearse(ctx context.Context, s *Sender, platform string, report func(Scena
 	return nil
 }
 
+// refusesSender reports whether nothing that the sender sends would be taken.
+func (r *Reply) refusesSender() bool {
+	return r.unreached || r.Status == http.StatusUnauthorized || r.Status == http.StatusForbidden
+}
+
 type rehearsal struct {
 	ctx              context.Context
 	sender           *Sender
@@ -82,29 +87,78 @@ func (r *rehearsal) scenarios() []scenario {
 	canceled := r.state("b", users).tenant()
 	canceled.subs[0].State = "canceled"
 	nulls := r.state("c", map[string]*int{"sso": nil}).tenant()
-	nulls.withoutIDs, nulls.withoutProducts, nulls.withNulls, nulls.record.Account.Contacts = true, true, true, nil
+	nulls.withoutIDs, nulls.withoutProducts, nulls.withNulls = true, true, true
+	nulls.record.Account.Contacts = nil
 	nulls.subs[0].EndDate, nulls.subs[0].Plan = nil, Plan{nil, "Individual agreement"}
 	large := make(map[string]*int)
 	for i := range 1150 { // each feature occurs twice: in the change, and in its subscription
 		large[fmt.Sprintf("feature-%04d-of-many", i)] = new(i)
 	}
 	send := func(bodies ...[]byte) func() []SentWebhook { return func() []SentWebhook { return r.send(bodies...) } }
+	withoutPlatform := platformOf.ReplaceAll(nulls.render(), []byte(`"platform":null`))
 	list := []scenario{
-		{"a tenant that it never saw", send(a), false, []string{"it only updates tenants that it knows", "it knows only certain platforms: name one with --platform"}},
-		{"a copy of that webhook", send(a), false, []string{"it inserts where it should replace"}},
-		{"a change and back: A, B, A", send(a, b, a), false, []string{"it drops a webhook that it has seen before: the second A"}},
-		{"again after a timeout that was a success", func() []SentWebhook { return r.again(b) }, false,
-			[]string{"it cancels the transaction when the connection ends", "two transactions lock each other"}},
-		{"ten tenants at once", r.ten, false,
-			[]string{"it has one lock, or one connection, for all tenants", "SQLite answers that the database is locked"}},
-		{"an empty list of features", send(r.state("a", nil).Webhook()), false, []string{`it takes an empty list for "no change"`}},
-		{"a canceled subscription", send(canceled.render()), false, []string{"it wants an active subscription"}},
-		{"nulls", send(nulls.render(), platformOf.ReplaceAll(nulls.render(), []byte(`"platform":null`))), false, []string{"it reads a field of something that is null"}},
-		{"a payload of 200 KB", send(r.state("d", large).Webhook()), false, []string{"a limit of the web server or framework", "a query for each feature"}},
+		{
+			name: "a tenant that it never saw",
+			send: send(a),
+			mistakes: []string{
+				"it only updates tenants that it knows",
+				"it knows only certain platforms: name one with --platform",
+			},
+		},
+		{
+			name:     "a copy of that webhook",
+			send:     send(a),
+			mistakes: []string{"it inserts where it should replace"},
+		},
+		{
+			name:     "a change and back: A, B, A",
+			send:     send(a, b, a),
+			mistakes: []string{"it drops a webhook that it has seen before: the second A"},
+		},
+		{
+			name: "again after a timeout that was a success",
+			send: func() []SentWebhook { return r.again(b) },
+			mistakes: []string{
+				"it cancels the transaction when the connection ends",
+				"two transactions lock each other",
+			},
+		},
+		{
+			name: "ten tenants at once",
+			send: r.ten,
+			mistakes: []string{
+				"it has one lock, or one connection, for all tenants",
+				"SQLite answers that the database is locked",
+			},
+		},
+		{
+			name:     "an empty list of features",
+			send:     send(r.state("a", nil).Webhook()),
+			mistakes: []string{`it takes an empty list for "no change"`},
+		},
+		{
+			name:     "a canceled subscription",
+			send:     send(canceled.render()),
+			mistakes: []string{"it wants an active subscription"},
+		},
+		{
+			name:     "nulls",
+			send:     send(nulls.render(), withoutPlatform),
+			mistakes: []string{"it reads a field of something that is null"},
+		},
+		{
+			name:     "a payload of 200 KB",
+			send:     send(r.state("d", large).Webhook()),
+			mistakes: []string{"a limit of the web server or framework", "a query for each feature"},
+		},
 	}
 	if r.sender.Sign != nil {
-		list = append(list, scenario{"a forged signature, to be rejected", func() []SentWebhook { return r.forged(b) }, true,
-			[]string{"it does not verify, or not the body"}})
+		list = append(list, scenario{
+			name:     "a forged signature, to be rejected",
+			send:     func() []SentWebhook { return r.forged(b) },
+			refused:  true,
+			mistakes: []string{"it does not verify, or not the body"},
+		})
 	}
 	return list
 }
@@ -170,7 +224,11 @@ func (sc scenario) judge(list []SentWebhook) ScenarioResult {
 	slowest := slices.MaxFunc(list, func(a, b SentWebhook) int { return cmp.Compare(a.Took, b.Took) })
 	took := slowest.Took.Round(time.Millisecond)
 	if took > maxAnswerTime {
-		return ScenarioResult{Scenario: sc.name, Answer: fmt.Sprintf("%s after %s, want at most %s", slowest.Reply, took, maxAnswerTime), slow: true}
+		return ScenarioResult{
+			Scenario: sc.name,
+			Answer:   fmt.Sprintf("%s after %s, want at most %s", slowest.Reply, took, maxAnswerTime),
+			slow:     true,
+		}
 	}
 	return ScenarioResult{Scenario: sc.name, OK: true, Answer: fmt.Sprintf("%s in %s", slowest.Reply, took)}
 }

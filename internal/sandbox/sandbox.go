@@ -60,9 +60,14 @@ const (
 // Open starts a sandbox. Its ports are open when Open returns.
 func Open(c Config) (*Sandbox, error) {
 	s := &Sandbox{
-		Billing: NewBilling(Client{ID: ClientID, Secret: ClientSecret, Scopes: []string{"standard:read", "standard:write"}, TokenLife: c.TokenLife}),
-		Sender:  cmp.Or(c.Sender, NewSender(uint64(time.Now().UnixNano()))),
-		log:     c.Log,
+		Billing: NewBilling(Client{
+			ID:        ClientID,
+			Secret:    ClientSecret,
+			Scopes:    []string{"standard:read", "standard:write"},
+			TokenLife: c.TokenLife,
+		}),
+		Sender: cmp.Or(c.Sender, NewSender(uint64(time.Now().UnixNano()))),
+		log:    c.Log,
 	}
 	s.Sender.Changed = s.book.put
 	var err error
@@ -276,7 +281,8 @@ func (s *Sandbox) Fail(f Failure) error {
 	case fail == nil:
 		return fmt.Errorf("unknown part %q: use token, graphql, receiver or off", f.Part)
 	case f.Status != 0 && (f.Status < 200 || f.Status > 599) || f.Seconds < 0:
-		return fmt.Errorf("status %d for %g seconds is not possible: use a status from 200 to 599, and a time that is not negative", f.Status, f.Seconds)
+		return fmt.Errorf("status %d for %g seconds is not possible: use a status from 200 to 599, "+
+			"and a time that is not negative", f.Status, f.Seconds)
 	}
 	fault := Fault{Status: f.Status}
 	if f.Seconds > 0 {

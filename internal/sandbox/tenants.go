@@ -212,7 +212,8 @@ func (s State) tenant() *tenantState {
 	r.ID, r.Code, r.Name = id(r.Platform.Code+"/"+s.Tenant), s.Tenant, s.Tenant
 	r.Account.ID, r.Account.Name, r.Account.BillingDay = id(s.Tenant), s.Tenant, 1
 	r.Account.Contacts = []contact{{9001, "Ada", "Kovač", "ada@customer.example"}}
-	sub := newSubscription(r.ID, time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), NamedCode{r.Platform.Code + "-suite", r.Platform.Name + " Suite"})
+	suite := NamedCode{r.Platform.Code + "-suite", r.Platform.Name + " Suite"}
+	sub := newSubscription(r.ID, time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), suite)
 	for _, code := range slices.Sorted(maps.Keys(s.Features)) {
 		sub.Features = append(sub.Features, Feature{code, code, "", s.Features[code]})
 	}
@@ -253,9 +254,11 @@ var (
 	catalog = []*product{
 		{NamedCode{"crm-suite", "CRM Suite"}, []Feature{
 			limited("users", "Users"), limited("pipelines", "Pipelines"),
-			enabled("sso", "Single sign-on", "saml"), enabled("api", "API access", ""), enabled("reports", "Reports", "basic")}},
+			enabled("sso", "Single sign-on", "saml"), enabled("api", "API access", ""),
+			enabled("reports", "Reports", "basic")}},
 		{NamedCode{"mailing", "Mailing"}, []Feature{
-			limited("mailings", "Mailings a day"), enabled("templates", "Templates", ""), enabled("ab_tests", "A/B tests", "")}},
+			limited("mailings", "Mailings a day"),
+			enabled("templates", "Templates", ""), enabled("ab_tests", "A/B tests", "")}},
 		{NamedCode{"doc-store", "Document Store"}, []Feature{
 			limited("users", "Users"), limited("storage_gb", "Storage in GB"),
 			enabled("versioning", "Versions", "90 days"), enabled("signing", "Signatures", "eidas")}},
@@ -286,7 +289,11 @@ func (w *world) newTenant(i int) *tenantState {
 	r.ID, r.Name, r.Platform = 501+i, a.Name, crm
 	r.Code = strings.ReplaceAll(strings.ToLower(a.Name), " ", "-")
 	r.Account.ID, r.Account.Name, r.Account.BillingDay = a.number, a.Name, 1+w.random.IntN(28)
-	r.Account.Contacts = []contact{{9001, "Ada", "Kovač", "ada@customer.example"}, {9002, "Jörg", "Weiß", "joerg@customer.example"}}[:i%3]
+	contacts := []contact{
+		{9001, "Ada", "Kovač", "ada@customer.example"},
+		{9002, "Jörg", "Weiß", "joerg@customer.example"},
+	}
+	r.Account.Contacts = contacts[:i%3]
 	products := catalog[:1]
 	switch {
 	case i%3 == 1:
@@ -297,7 +304,9 @@ func (w *world) newTenant(i int) *tenantState {
 	for _, p := range products {
 		sub := w.subscribe(p)
 		if i%2 == 0 {
-			sub.State, sub.TrialStartDate, sub.TrialEndDate = "trial", new(sub.StartDate), new(w.today.AddDate(0, 0, 30).Format(time.DateOnly))
+			sub.State = "trial"
+			sub.TrialStartDate = new(sub.StartDate)
+			sub.TrialEndDate = new(w.today.AddDate(0, 0, 30).Format(time.DateOnly))
 		}
 		t.subs = append(t.subs, sub)
 	}

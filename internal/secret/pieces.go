@@ -143,7 +143,8 @@ func escapeAt(s string) (means string, length int) {
 		}
 	case s[0] == '\\' && len(s) >= 2:
 		digits := map[byte]int{'u': 4, 'x': 2, 'U': 8}[s[1]]
-		if n, err := strconv.ParseUint(s[2:min(len(s), 2+digits)], 16, 32); err == nil && len(s) >= 2+digits && digits > 0 {
+		n, err := strconv.ParseUint(s[2:min(len(s), 2+digits)], 16, 32)
+		if err == nil && len(s) >= 2+digits && digits > 0 {
 			if digits == 2 {
 				return string([]byte{byte(n)}), 4
 			}

@@ -92,7 +92,8 @@ func spellings(secret string) *regexp.Regexp {
 	all := []string{spelling(secret)}
 	quoted, _ := json.Marshal(secret) // a string can always be encoded
 	query, path := url.QueryEscape(secret), url.PathEscape(secret)
-	forms := []string{secret, query, lowHex(query), path, lowHex(path), html.EscapeString(secret), string(quoted[1 : len(quoted)-1])}
+	inJSON := string(quoted[1 : len(quoted)-1])
+	forms := []string{secret, query, lowHex(query), path, lowHex(path), html.EscapeString(secret), inJSON}
 	slices.Sort(forms)
 	for _, form := range slices.Compact(forms) {
 		all = append(all, inBase64(form)...)

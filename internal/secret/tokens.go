@@ -23,7 +23,8 @@ func Tokens(list string) ([]Token, error) {
 		}
 		t := Token{strings.TrimSpace(name), strings.TrimSpace(value)}
 		if t.Value == "" || named && t.Name == "" || strings.Contains(value, ":") {
-			return nil, errors.New("has a part (not shown) that is neither TOKEN nor NAME:TOKEN: it should hold one token, or several separated by commas")
+			return nil, errors.New("has a part (not shown) that is neither TOKEN nor NAME:TOKEN: " +
+				"it should hold one token, or several separated by commas")
 		}
 		all = append(all, t)
 	}

@@ -79,9 +79,18 @@ func (u *Usher) buildOutbound(m *metrics.Registry) (err error) {
 			identities[p.Identity] = tokens
 			p.Source.Fetched, p.Source.EarlyRevoked = tokens.Fetched, tokens.EarlyRevoked
 		}
-		p.Started, p.Finished, p.Replayed, p.Failed = calls.Started, calls.Finished, calls.Replayed, calls.Failed
+		p.Started = calls.Started
+		p.Finished = calls.Finished
+		p.Replayed = calls.Replayed
+		p.Failed = calls.Failed
 		u.counts = append(u.counts, portCounts{calls, tokens})
-		u.listeners = append(u.listeners, &listener{variable: p.Variables.Listen, name: p.Name, addr: p.Listen, handler: u.outbound.Handler(p), patience: guard.LocalPatience})
+		u.listeners = append(u.listeners, &listener{
+			variable: p.Variables.Listen,
+			name:     p.Name,
+			addr:     p.Listen,
+			handler:  u.outbound.Handler(p),
+			patience: guard.LocalPatience,
+		})
 	}
 	return nil
 }
@@ -111,7 +120,8 @@ func (u *Usher) buildGate(m *metrics.Gate) (err error) {
 		m.Invalid("type")
 		typ = text.Clip(typ, 200)
 		if known, _ := logged.ContainsOrAdd(typ, true); !known {
-			u.log.Warn("webhooks of this type are rejected: it is in neither USHER_WEBHOOK_TYPES nor USHER_WEBHOOK_SYNC_TYPES", "type", typ)
+			u.log.Warn("webhooks of this type are rejected: it is in neither USHER_WEBHOOK_TYPES nor "+
+				"USHER_WEBHOOK_SYNC_TYPES", "type", typ)
 		}
 	}
 	cfg.Invalid = func(r *webhookgate.Invalid) int64 {
@@ -173,7 +183,13 @@ func (u *Usher) inboxStats() inbox.Stats {
 		return s
 	}
 	invalid, _ := u.decisions.Invalid()
-	s := inbox.Stats{Invalid: invalid, Missed: inbox.MissedInMemory(u.missed), At: time.Now(), Paused: []inbox.Pause{}, Receivers: make(map[string]inbox.Figures)}
+	s := inbox.Stats{
+		Invalid:   invalid,
+		Missed:    inbox.MissedInMemory(u.missed),
+		At:        time.Now(),
+		Paused:    []inbox.Pause{},
+		Receivers: make(map[string]inbox.Figures),
+	}
 	for _, c := range u.settings.Webhook.Receivers.All() {
 		s.Receivers[c.Name] = inbox.Figures{}
 	}
@@ -192,9 +208,16 @@ func (u *Usher) buildEntitlements(m *metrics.Registry) {
 		Hosts: guard.NewHosts(e.Listen, u.settings.Outbound.AllowedHosts, e.Key != nil),
 		Log:   u.log,
 	}
-	cfg.Checked, cfg.Answered = m.Entitlements(u.inboxStats, func() int { return len(u.ambiguities.Lately(context.Background())) })
+	cfg.Checked, cfg.Answered = m.Entitlements(u.inboxStats, func() int {
+		return len(u.ambiguities.Lately(context.Background()))
+	})
 	cfg.Told = m.Changes(func() int { return u.inbox.ChangesWaiting() })
-	u.entitlementsListener = &listener{variable: "USHER_ENTITLEMENTS_LISTEN", name: "entitlements", addr: e.Listen, handler: entitlements.New(cfg)}
+	u.entitlementsListener = &listener{
+		variable: "USHER_ENTITLEMENTS_LISTEN",
+		name:     "entitlements",
+		addr:     e.Listen,
+		handler:  entitlements.New(cfg),
+	}
 	u.listeners = append(u.listeners, u.entitlementsListener)
 }
 
@@ -235,7 +258,9 @@ func (u *Usher) buildAdmin(metrics *metrics.Registry, gate *metrics.Gate) {
 	if u.gate != nil {
 		cfg.Decisions, cfg.Receivers = u.decisions, u.settings.Webhook.Receivers
 		cfg.Gate = func() *status.Gate { return u.gateState(gate) }
-		cfg.Platforms = func(_ context.Context, tenant string) ([]string, error) { return u.gate.Platforms(tenant), nil }
+		cfg.Platforms = func(_ context.Context, tenant string) ([]string, error) {
+			return u.gate.Platforms(tenant), nil
+		}
 		cfg.Missed = u.missed
 		cfg.Forget = func(platform, tenant string, _ *inbox.Action) (n int, _ error) {
 			if u.gate.Forget(platform, tenant) {
@@ -247,7 +272,9 @@ func (u *Usher) buildAdmin(metrics *metrics.Registry, gate *metrics.Gate) {
 	if i := u.inbox; i != nil { // also without a gate: actions work on every replica
 		cfg.Inbox, cfg.Missed = i, nil
 		cfg.Platforms = i.Platforms
-		cfg.Forget = func(platform, tenant string, by *inbox.Action) (int, error) { return i.Forget(&platform, tenant, by) }
+		cfg.Forget = func(platform, tenant string, by *inbox.Action) (int, error) {
+			return i.Forget(&platform, tenant, by)
+		}
 	}
 	for _, p := range u.settings.Parts() {
 		if p.On {
@@ -287,10 +314,15 @@ func (u *Usher) portStates() []status.Port {
 	var states []status.Port
 	for i, p := range u.outbound.Ports {
 		s := status.Port{
-			Name: p.Name, Address: u.listeners[i].url(), Scope: p.Scope, Key: p.Key != nil,
-			Source: p.Source.State(),
-			Calls:  u.counts[i].calls.Hour(), Tokens: u.counts[i].tokens.Hour(), LastFailure: u.counts[i].calls.LastFailure(),
-			Revoked: u.counts[i].tokens.Revoked(),
+			Name:        p.Name,
+			Address:     u.listeners[i].url(),
+			Scope:       p.Scope,
+			Key:         p.Key != nil,
+			Source:      p.Source.State(),
+			Calls:       u.counts[i].calls.Hour(),
+			Tokens:      u.counts[i].tokens.Hour(),
+			LastFailure: u.counts[i].calls.LastFailure(),
+			Revoked:     u.counts[i].tokens.Revoked(),
 		}
 		s.Last5xx, s.LastFine = u.counts[i].calls.Last()
 		if p.Owner != p.Name {
@@ -306,7 +338,12 @@ func (u *Usher) portStates() []status.Port {
 
 func (u *Usher) gateState(m *metrics.Gate) *status.Gate {
 	w := &u.settings.Webhook
-	state := &status.Gate{Address: u.gateListener.url() + w.Path, Tries: make(map[string]metrics.RecentTries), Decisions: m.Hour(), Questions: m.Questions()}
+	state := &status.Gate{
+		Address:   u.gateListener.url() + w.Path,
+		Tries:     make(map[string]metrics.RecentTries),
+		Decisions: m.Hour(),
+		Questions: m.Questions(),
+	}
 	state.FailedChecks, state.PassedChecks = m.FailedChecks()
 	if u.gateListener.tls != nil {
 		state.CertificateEnds = u.gateListener.certificateExpiry()

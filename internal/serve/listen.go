@@ -169,7 +169,10 @@ func isAddressOf(setting string, socket net.Addr) bool {
 	}
 	has, ok := socket.(*net.TCPAddr)
 	want, err := net.ResolveTCPAddr("tcp", setting)
-	return ok && err == nil && has.Port == want.Port && (has.IP.Equal(want.IP) || want.IP == nil && has.IP.IsUnspecified())
+	if !ok || err != nil || has.Port != want.Port {
+		return false
+	}
+	return has.IP.Equal(want.IP) || want.IP == nil && has.IP.IsUnspecified()
 }
 
 // quietPeriod is how long usher keeps the connections of an inherited socket open for one more request while
@@ -242,9 +245,12 @@ func NewClient(address, tokens string) *Client {
 		network, address = "unix", path
 	}
 	c := &Client{Header: make(http.Header)}
-	c.Transport = &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, network, address)
-	}}
+	c.Transport = &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, network, address)
+		},
+	}
 	if list, err := secret.Tokens(tokens); err == nil {
 		c.Header.Set("Authorization", "Bearer "+list[0].Value)
 	}

@@ -66,9 +66,13 @@ func Run(ctx context.Context, c Config) error {
 	switch {
 	case u.gate == nil || c.Settings.Webhook.SharedInbox():
 	case u.inbox == nil:
-		c.Log.Info("run one replica of this gate only: each replica remembers only its own webhooks, and could drop a change as a duplicate. For several replicas set USHER_WEBHOOK_INBOX to a PostgreSQL database")
+		c.Log.Info("run one replica of this gate only: each replica remembers only its own webhooks, " +
+			"and could drop a change as a duplicate. For several replicas set USHER_WEBHOOK_INBOX to " +
+			"a PostgreSQL database")
 	default:
-		c.Log.Info("run one replica of this gate only: each replica would have a file of its own, and could drop a change as a duplicate. For several replicas set USHER_WEBHOOK_INBOX to a PostgreSQL database")
+		c.Log.Info("run one replica of this gate only: each replica would have a file of its own, and could " +
+			"drop a change as a duplicate. For several replicas set USHER_WEBHOOK_INBOX to " +
+			"a PostgreSQL database")
 	}
 	u.systemd, u.listening = sdnotify.New(settings.Environment(c.Environ)), c.Listening
 	return u.Run(ctx)
@@ -122,7 +126,11 @@ type Addresses struct{ Calls, Webhooks, Entitlements, Admin string }
 
 // Addresses returns the addresses of an open usher. Calls is that of the main port.
 func (u *Usher) Addresses() Addresses {
-	a := Addresses{Webhooks: u.gateListener.url(), Entitlements: u.entitlementsListener.url(), Admin: u.adminListener.url()}
+	a := Addresses{
+		Webhooks:     u.gateListener.url(),
+		Entitlements: u.entitlementsListener.url(),
+		Admin:        u.adminListener.url(),
+	}
 	if u.outbound != nil {
 		a.Calls = u.listeners[0].url()
 	}
@@ -137,7 +145,8 @@ func (u *Usher) listen(sockets []net.Listener) error {
 	}
 	if len(sockets) > 0 { // checked before binding: an unused socket may occupy the address of a listener
 		closeSockets(sockets)
-		return settings.Problems{fmt.Sprintf("the service manager passed a socket for %s, and no listener has that address: %s",
+		return settings.Problems{fmt.Sprintf("the service manager passed a socket for %s, "+
+			"and no listener has that address: %s",
 			sockets[0].Addr(), strings.Join(addresses, ", "))}
 	}
 	for _, l := range u.allListeners() {
@@ -146,7 +155,8 @@ func (u *Usher) listen(sockets []net.Listener) error {
 			socket, err = listen(l.addr)
 		}
 		if err != nil {
-			return fmt.Errorf("%s: can't listen on %s: %w%s", l.variable, l.addr, err, settings.ListenHint(l.variable, err))
+			return fmt.Errorf("%s: can't listen on %s: %w%s",
+				l.variable, l.addr, err, settings.ListenHint(l.variable, err))
 		}
 		l.handler = draining(&u.stopping, l.handler)
 		l.attach(socket, u.log.With("listener", l.name))
@@ -272,7 +282,8 @@ func (u *Usher) shutdown(atOnce context.Context, stopCourier func(context.Contex
 	select {
 	case <-ended:
 	case <-time.After(u.settings.Admin.ShutdownDelay + u.settings.Admin.ShutdownGrace + afterGrace):
-		u.log.Warn("USHER_SHUTDOWN_GRACE has passed and something still hangs, such as the inbox's database: usher ends without waiting for it")
+		u.log.Warn("USHER_SHUTDOWN_GRACE has passed and something still hangs, such as the inbox's database: " +
+			"usher ends without waiting for it")
 	case <-atOnce.Done():
 		select {
 		case <-ended:

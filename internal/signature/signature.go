@@ -143,7 +143,8 @@ func Stamp(h http.Header, id string, now time.Time, body []byte, keys ...[]byte)
 }
 
 func standardSignature(key []byte, id, timestamp string, body []byte) string {
-	return "v1," + base64.StdEncoding.EncodeToString(hmacs[0].sign(key, []byte(id), []byte("."), []byte(timestamp), []byte("."), body))
+	signed := hmacs[0].sign(key, []byte(id), []byte("."), []byte(timestamp), []byte("."), body)
+	return "v1," + base64.StdEncoding.EncodeToString(signed)
 }
 
 // VerifyStandard returns what is wrong with the sender's Standard Webhooks headers, or an empty

@@ -193,7 +193,7 @@ func (s *Subscription) words() string {
 func (s *Subscription) changesTo(t *Subscription) (words []string) {
 	compare := func(what, from, to string) {
 		if from != to {
-			words = append(words, fmt.Sprintf("%s%s → %s", what, Shown(cmp.Or(from, "none")), Shown(cmp.Or(to, "none"))))
+			words = append(words, what+Shown(cmp.Or(from, "none"))+" → "+Shown(cmp.Or(to, "none")))
 		}
 	}
 	compare("", s.State, t.State)

@@ -33,16 +33,42 @@ func Export(webhooks ...ExportedWebhook) string {
 			last[[2]string{w.Tenant, w.Platform}] = lane
 			lanes = append(lanes, lane)
 		}
-		lane["tail"], lane["last"], lane["tail_id"], lane["last_at"] = seq, seq, uuid, at
-		rows = append(rows, row{"seq": seq, "uuid": uuid, "tenant": w.Tenant, "platform": w.Platform, "event_type": "", "type": "TenantProvisioningChange", "snapshot": 1,
-			"digest": digest[:], "size": len(w.Body) + 512, "received": at, "state": w.State, "rank": seq, "changed": at, "why": "", "record": cmp.Or(w.Record, "{}")})
+		lane["tail"], lane["tail_id"] = seq, uuid
+		lane["last"], lane["last_at"] = seq, at
+		rows = append(rows, row{
+			"seq":        seq,
+			"uuid":       uuid,
+			"tenant":     w.Tenant,
+			"platform":   w.Platform,
+			"event_type": "",
+			"type":       "TenantProvisioningChange",
+			"snapshot":   1,
+			"digest":     digest[:],
+			"size":       len(w.Body) + 512,
+			"received":   at,
+			"state":      w.State,
+			"rank":       seq,
+			"changed":    at,
+			"why":        "",
+			"record":     cmp.Or(w.Record, "{}"),
+		})
 		contents = append(contents, row{"seq": seq, "header": "", "body": []byte(w.Body)})
 		if w.Features != "" {
-			snapshots = append(snapshots, row{"tenant": w.Tenant, "platform": w.Platform, "seq": seq, "uuid": uuid, "received": at, "name": "", "features": json.RawMessage(w.Features)})
+			snapshots = append(snapshots, row{
+				"tenant":   w.Tenant,
+				"platform": w.Platform,
+				"seq":      seq,
+				"uuid":     uuid,
+				"received": at,
+				"name":     "",
+				"features": json.RawMessage(w.Features),
+			})
 		}
 	}
 	byTenant := func(a, b row) int {
-		return cmp.Or(cmp.Compare(a["tenant"].(string), b["tenant"].(string)), cmp.Compare(a["platform"].(string), b["platform"].(string)))
+		return cmp.Or(
+			cmp.Compare(a["tenant"].(string), b["tenant"].(string)),
+			cmp.Compare(a["platform"].(string), b["platform"].(string)))
 	}
 	slices.SortFunc(lanes, byTenant)
 	slices.SortFunc(snapshots, byTenant)

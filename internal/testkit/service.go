@@ -22,7 +22,11 @@ type Service struct {
 
 func NewService(t testing.TB) *Service {
 	t.Helper()
-	b := sandbox.NewBilling(sandbox.Client{ID: "app", Secret: "t0psecret", Scopes: []string{"standard:read", "standard:write"}})
+	b := sandbox.NewBilling(sandbox.Client{
+		ID:     "app",
+		Secret: "t0psecret",
+		Scopes: []string{"standard:read", "standard:write"},
+	})
 	srv := httptest.NewServer(b)
 	t.Cleanup(srv.Close)
 	return &Service{b, srv.URL}
@@ -38,7 +42,8 @@ func (s *Service) Environ(extra ...string) []string {
 
 // Snapshot is a webhook that gives a tenant so many users.
 func Snapshot(tenant string, users int) string {
-	return fmt.Sprintf(`{"type":"TenantProvisioningChange","payload":{"tenant":{"id":1,"code":%q,"name":"T","platform":{"id":1,"code":"crm","name":"CRM"}},`+
+	return fmt.Sprintf(`{"type":"TenantProvisioningChange","payload":{`+
+		`"tenant":{"id":1,"code":%q,"name":"T","platform":{"id":1,"code":"crm","name":"CRM"}},`+
 		`"change":{"features":[{"code":"users","name":"Users","quantity":%d}],"subscriptions":[]}}}`, tenant, users)
 }
 

@@ -126,7 +126,8 @@ func (c *conn) askHTTP(user *url.Userinfo, addr string) error {
 	ask := "CONNECT " + addr + " HTTP/1.1\r\nHost: " + addr + "\r\n"
 	if user != nil {
 		password, _ := user.Password()
-		ask += "Proxy-Authorization: Basic " + base64.StdEncoding.EncodeToString([]byte(user.Username()+":"+password)) + "\r\n"
+		credentials := base64.StdEncoding.EncodeToString([]byte(user.Username() + ":" + password))
+		ask += "Proxy-Authorization: Basic " + credentials + "\r\n"
 	}
 	if _, err := io.WriteString(c.Conn, ask+"\r\n"); err != nil {
 		return err
@@ -181,8 +182,10 @@ func (c *conn) addTLS(ctx context.Context, addr string) (err error) {
 	return above.HandshakeContext(ctx)
 }
 
+var defaultPorts = map[string]string{"http": "80", "https": "443", "socks5": "1080", "socks5h": "1080"}
+
 func address(u *url.URL) (string, error) {
-	port := cmp.Or(u.Port(), map[string]string{"http": "80", "https": "443", "socks5": "1080", "socks5h": "1080"}[u.Scheme])
+	port := cmp.Or(u.Port(), defaultPorts[u.Scheme])
 	host, err := httpguts.PunycodeHostPort(u.Hostname())
 	if err != nil || host == "" || port == "" {
 		return "", fmt.Errorf("%s has no host and port to connect to", u.Redacted())

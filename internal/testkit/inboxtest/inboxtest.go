@@ -52,7 +52,14 @@ func Open(t testing.TB, names ...string) *Box {
 	}
 	var all []*receiver.Receiver
 	for _, name := range names {
-		r := &receiver.Receiver{Name: name, Platforms: []string{name}, URL: &url.URL{Scheme: "http", Host: "receiver"}, Timeout: 5 * time.Second, Concurrency: 4, Transport: b}
+		r := &receiver.Receiver{
+			Name:        name,
+			Platforms:   []string{name},
+			URL:         &url.URL{Scheme: "http", Host: "receiver"},
+			Timeout:     5 * time.Second,
+			Concurrency: 4,
+			Transport:   b,
+		}
 		if name == receiver.Main {
 			r.Platforms = nil
 		}
@@ -66,7 +73,15 @@ func Open(t testing.TB, names ...string) *Box {
 	}
 	b.engine.Engine = file
 	b.Inbox = inbox.New(&b.engine, inbox.Config{
-		Rules:       inbox.Rules{StoreUnclaimed: true, Receivers: b.Receivers, MaxTries: 20, MaxAge: time.Hour, DedupWindow: time.Minute, Log: log, Jitter: func(time.Duration) time.Duration { return 4 * time.Minute }},
+		Rules: inbox.Rules{
+			StoreUnclaimed: true,
+			Receivers:      b.Receivers,
+			MaxTries:       20,
+			MaxAge:         time.Hour,
+			DedupWindow:    time.Minute,
+			Log:            log,
+			Jitter:         func(time.Duration) time.Duration { return 4 * time.Minute },
+		},
 		Missed:      b.Missed,
 		MaxBytes:    1 << 30,
 		ClockOffset: func() time.Duration { b.mu.Lock(); defer b.mu.Unlock(); return b.ahead },
@@ -160,7 +175,12 @@ func (b *Box) RoundTrip(r *http.Request) (*http.Response, error) {
 	if b.status == 0 {
 		return nil, fmt.Errorf("dial tcp: %s", b.words)
 	}
-	return &http.Response{StatusCode: b.status, Header: make(http.Header), Body: io.NopCloser(strings.NewReader(b.words)), Request: r}, nil
+	return &http.Response{
+		StatusCode: b.status,
+		Header:     make(http.Header),
+		Body:       io.NopCloser(strings.NewReader(b.words)),
+		Request:    r,
+	}, nil
 }
 
 // Answer is what the receivers say from now on; status 0: they can't be reached.
@@ -183,8 +203,9 @@ func Snapshot(platform, tenant string, features ...string) string {
 		}
 		list = append(list, fmt.Sprintf(`{"code":%q,"quantity":%s}`, code, quantity))
 	}
-	return fmt.Sprintf(`{"type":"TenantProvisioningChange","payload":{"tenant":{"code":%q,"platform":{"code":%q}},"change":{"features":[%s]}}}`,
-		tenant, platform, strings.Join(list, ","))
+	of := fmt.Sprintf(`{"code":%q,"platform":{"code":%q}}`, tenant, platform)
+	change := `{"features":[` + strings.Join(list, ",") + `]}`
+	return `{"type":"TenantProvisioningChange","payload":{"tenant":` + of + `,"change":` + change + `}}`
 }
 
 // What people do, if no test looks at who they are.
@@ -201,7 +222,10 @@ func (b *Box) Resume(p inbox.Pause) (bool, error) { return b.Inbox.Resume(p, nil
 func (b *Box) Take(platform, tenant, body string) int64 {
 	b.t.Helper()
 	return b.Tried(b.Queue(&webhookgate.Webhook{
-		Type: content.TenantProvisioningChange, Snapshot: true, Lane: webhookgate.Lane{Platform: platform, Tenant: tenant}, Body: []byte(body),
+		Type:     content.TenantProvisioningChange,
+		Snapshot: true,
+		Lane:     webhookgate.Lane{Platform: platform, Tenant: tenant},
+		Body:     []byte(body),
 	}))
 }
 

@@ -58,7 +58,8 @@ func Schema(t testing.TB) (dsn string) {
 	if given != "" { // else it goes with the server
 		t.Cleanup(func() {
 			// A client that was cut off may hold a lock until the server notices.
-			if _, err := execute(given, "SET lock_timeout = '20s'; DROP SCHEMA IF EXISTS "+name+" CASCADE"); err != nil {
+			_, err := execute(given, "SET lock_timeout = '20s'; DROP SCHEMA IF EXISTS "+name+" CASCADE")
+			if err != nil {
 				t.Errorf("the schema %s stays: %v", name, err)
 			}
 		})
@@ -138,7 +139,10 @@ func (s *Server) Remove() {
 // initialize gives the server data with nothing in it, and starts it. A copy takes a tenth of what initdb
 // takes. With a log in small segments it is a third less to copy.
 func (s *Server) initialize() error {
-	initdb := []string{"--pgdata=data", "--username=usher", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync", "--wal-segsize=1"}
+	initdb := []string{
+		"--pgdata=data", "--username=usher", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync",
+		"--wal-segsize=1",
+	}
 	program, err := os.Stat(filepath.Join(s.bin, "initdb"))
 	if err != nil {
 		return err
@@ -223,7 +227,9 @@ func programs() (bin string, err error) {
 			v, _ := strconv.ParseFloat(filepath.Base(filepath.Dir(filepath.Dir(path))), 64)
 			return v
 		}
-		return filepath.Dir(slices.MaxFunc(installed, func(a, b string) int { return cmp.Compare(version(a), version(b)) })), nil
+		return filepath.Dir(slices.MaxFunc(installed, func(a, b string) int {
+			return cmp.Compare(version(a), version(b))
+		})), nil
 	}
 	path, err := exec.LookPath("initdb")
 	if err == nil {
@@ -343,7 +349,8 @@ func (s *Server) launch() *exec.Cmd {
 		return s.script()
 	}
 	args := []string{"-D", "data", "-p", strconv.Itoa(s.port), "-h", "127.0.0.1", "-k", s.dir}
-	for _, option := range append([]string{"fsync=off", "jit=off", "shared_buffers=32MB", "dynamic_shared_memory_type=mmap"}, s.options...) {
+	always := []string{"fsync=off", "jit=off", "shared_buffers=32MB", "dynamic_shared_memory_type=mmap"}
+	for _, option := range slices.Concat(always, s.options) {
 		args = append(args, "-c", option)
 	}
 	return s.command("postgres", args...)
@@ -463,7 +470,8 @@ func (s *Server) Resume() {
 func (s *Server) processes() (pids []int) {
 	folders, _ := filepath.Glob("/proc/[0-9]*/cwd")
 	for _, link := range folders {
-		if cwd, err := os.Readlink(link); err == nil && strings.TrimSuffix(cwd, " (deleted)") == filepath.Join(s.dir, "data") {
+		cwd, err := os.Readlink(link)
+		if err == nil && strings.TrimSuffix(cwd, " (deleted)") == filepath.Join(s.dir, "data") {
 			pid, _ := strconv.Atoi(strings.Split(link, "/")[2])
 			pids = append(pids, pid)
 		}
@@ -510,7 +518,8 @@ func execute(dsn, sql string) (string, error) {
 func (s *Server) Standby(t testing.TB) *Server {
 	t.Helper()
 	standby := Prepare(t, s.options...)
-	need(t, standby.run("pg_basebackup", "--port="+strconv.Itoa(s.port), "--pgdata=data", "--write-recovery-conf", "--checkpoint=fast", "--no-sync"))
+	need(t, standby.run("pg_basebackup", "--port="+strconv.Itoa(s.port), "--pgdata=data",
+		"--write-recovery-conf", "--checkpoint=fast", "--no-sync"))
 	need(t, standby.start())
 	s.Exec(t, "ALTER SYSTEM SET synchronous_standby_names = '*'")
 	s.Exec(t, "SELECT pg_reload_conf()")
