@@ -58,14 +58,21 @@ func (p *pages) all(ctx context.Context, limit int) (cursor string, tenants int,
 }
 
 func changes(ctx context.Context, b *bench) ([]*table, error) {
-	t := &table{title: "Changes", header: []string{"", "pass over 100,000 tenants, s", "a change, 1 waits: p50, ms", "1,000 wait, all have it: p50, ms", "slowest, ms"}}
+	t := &table{
+		title: "Changes",
+		header: []string{
+			"", "pass over 100,000 tenants, s", "a change, 1 waits: p50, ms", "1,000 wait, all have it: p50, ms",
+			"slowest, ms",
+		},
+	}
 	for _, w := range []way{file, database} {
 		b.say("changes, %s", w.name)
 		if err := b.changesOf(ctx, w, t); err != nil {
 			return nil, fmt.Errorf("%s: %w", w.name, err)
 		}
 	}
-	t.note("A page has 1,000 tenants. A change is from the answer to the webhook until those who wait have it. They are %d connections to one usher, which shares the machine with them.", changesWaiting)
+	t.note("A page has 1,000 tenants. A change is from the answer to the webhook until those who wait have "+
+		"it. They are %d connections to one usher, which shares the machine with them.", changesWaiting)
 	return []*table{t}, nil
 }
 
@@ -91,7 +98,8 @@ func (b *bench) changesOf(ctx context.Context, w way, t *table) error {
 		return err
 	}
 	defer u.stop()
-	readers := &pages{&http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: changesWaiting}}, "http://" + ports[0]}
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: changesWaiting}}
+	readers := &pages{client, "http://" + ports[0]}
 	defer readers.client.CloseIdleConnections()
 	for began := time.Now(); ; time.Sleep(time.Second / 2) { // a 503, while the tenants are told for the first time
 		if _, err = readers.read(ctx, "limit=1"); err == nil || time.Since(began) > time.Minute {
@@ -124,12 +132,18 @@ func (b *bench) changesOf(ctx context.Context, w way, t *table) error {
 	for _, all := range [][]time.Duration{passes, one, many} {
 		slices.Sort(all)
 	}
-	t.add(w.name, fmt.Sprintf("%.1f", quantile(passes, 0.5).Seconds()), millis(quantile(one, 0.5)), millis(quantile(many, 0.5)), millis(many[len(many)-1]))
+	t.add(w.name,
+		tenths(quantile(passes, 0.5).Seconds()),
+		millis(quantile(one, 0.5)),
+		millis(quantile(many, 0.5)),
+		millis(many[len(many)-1]))
 	return nil
 }
 
 // changesFor measures some changes while so many wait.
-func (b *bench) changesFor(ctx context.Context, u *usher, readers *pages, cursor *string, waiting int) (late []time.Duration, err error) {
+func (b *bench) changesFor(
+	ctx context.Context, u *usher, readers *pages, cursor *string, waiting int,
+) (late []time.Duration, err error) {
 	for n := range pick(b, 5, 20) {
 		query := "wait=50&after=" + *cursor
 		got := make(chan error, waiting)
@@ -163,7 +177,9 @@ func (b *bench) changesFor(ctx context.Context, u *usher, readers *pages, cursor
 }
 
 func sendChange(u *usher, tenant string, users int) error {
-	body := fmt.Sprintf(`{"type":"TenantProvisioningChange","payload":{"tenant":{"code":%q,"platform":{"code":"crm"}},"change":{"features":[{"code":"users","quantity":%d}]}}}`, tenant, users)
+	body := fmt.Sprintf(`{"type":"TenantProvisioningChange","payload":{`+
+		`"tenant":{"code":%q,"platform":{"code":"crm"}},`+
+		`"change":{"features":[{"code":"users","quantity":%d}]}}}`, tenant, users)
 	resp, err := http.Post("http://"+u.gate+"/webhooks", "application/json", strings.NewReader(body))
 	if err != nil {
 		return err

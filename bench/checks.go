@@ -48,8 +48,11 @@ func checks(ctx context.Context, b *bench) ([]*table, error) {
 	}
 	defer db.Close(ctx)
 	for _, s := range []string{
-		`UPDATE usher.snapshot SET features = features || (SELECT jsonb_agg(jsonb_build_object('code', 'feature-' || i, 'limit', i, 'name', 'Feature ' || i)) FROM generate_series(1, 9) i)`,
-		`CREATE TABLE customers AS SELECT i AS id, 'known-' || i AS tenant, repeat('x', 100) AS filler FROM generate_series(1, ` + fmt.Sprint(2*checkTenants) + `) i`,
+		`UPDATE usher.snapshot SET features = features || (
+			SELECT jsonb_agg(jsonb_build_object('code', 'feature-' || i, 'limit', i, 'name', 'Feature ' || i))
+			FROM generate_series(1, 9) i)`,
+		`CREATE TABLE customers AS SELECT i AS id, 'known-' || i AS tenant, repeat('x', 100) AS filler
+			FROM generate_series(1, ` + fmt.Sprint(2*checkTenants) + `) i`,
 		`ALTER TABLE customers ADD PRIMARY KEY (id), ADD UNIQUE (tenant)`, `VACUUM ANALYZE`,
 	} {
 		if _, err := db.Exec(ctx, s); err != nil {
@@ -77,7 +80,8 @@ func (b *bench) singleChecks(ctx context.Context, inbox, port string) (*table, e
 			return askSQL(ctx, inbox, "SELECT usher.allowed($1, 'users', 5)")
 		}},
 		{"SQL, the view entitlements", checkTenants, func() (asker, error) {
-			return askSQL(ctx, inbox, `SELECT EXISTS (SELECT FROM usher.entitlements WHERE tenant = $1 AND feature = 'users' AND coalesce("limit" >= 5, true))`)
+			return askSQL(ctx, inbox, `SELECT EXISTS (SELECT FROM usher.entitlements
+				WHERE tenant = $1 AND feature = 'users' AND coalesce("limit" >= 5, true))`)
 		}},
 	}
 	askers := make([][]asker, len(ways))
@@ -105,16 +109,19 @@ func (b *bench) singleChecks(ctx context.Context, inbox, port string) (*table, e
 	t := &table{title: "Checks of one tenant", header: []string{"", "checks/s", "p50, ms", "p99, ms"}}
 	for i, w := range ways {
 		t.add(w.name, number(median(samples[i], calls.rate)),
-			millis(time.Duration(median(samples[i], func(c calls) float64 { return float64(c.p50) }))), millis(time.Duration(median(samples[i], func(c calls) float64 { return float64(c.p99) }))))
+			medianMillis(samples[i], func(c calls) time.Duration { return c.p50 }),
+			medianMillis(samples[i], func(c calls) time.Duration { return c.p99 }))
 	}
-	t.note("%d connections ask about any of %d tenants with 10 features. usher holds an answer for a second. Clients, usher and PostgreSQL share the machine.", checkers, checkTenants)
+	t.note("%d connections ask about any of %d tenants with 10 features. usher holds an answer for a second. "+
+		"Clients, usher and PostgreSQL share the machine.", checkers, checkTenants)
 	return t, nil
 }
 
 func askHTTP(port string) asker {
 	client := &http.Client{Transport: &http.Transport{}}
 	return func(ctx context.Context, tenant int) error {
-		r, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("%s/v1/check?tenant=known-%d&feature=users&quantity=5", port, tenant), nil)
+		address := fmt.Sprintf("%s/v1/check?tenant=known-%d&feature=users&quantity=5", port, tenant)
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 		if err != nil {
 			return err
 		}
@@ -177,11 +184,20 @@ func ask(ctx context.Context, askers []asker, tenants int, length time.Duration)
 
 // allChecks measures questions about all tenants at once.
 func (b *bench) allChecks(ctx context.Context, db *pgx.Conn) (*table, error) {
-	queries := []struct{ name, text string }{
-		{"read usher's table, as text", "SELECT count(*) * 10 FROM usher.snapshot WHERE length(features::text) > 0"},
-		{"a report over the view entitlements", `SELECT sum(n) FROM (SELECT feature, count(*) AS n, max("limit") FROM usher.entitlements GROUP BY feature) r`},
-		{"join 200000 customers with the view", "SELECT count(*) FROM customers c JOIN usher.entitlements e USING (tenant) WHERE e.feature = 'users'"},
-		{"WHERE allowed(…) for 200000 customers", "SELECT count(*) FROM customers c WHERE usher.allowed(c.tenant, 'users')"},
+	queries := []struct {
+		name string
+		want int64
+		text string
+	}{
+		{"read usher's table, as text", 10 * checkTenants,
+			"SELECT count(*) * 10 FROM usher.snapshot WHERE length(features::text) > 0"},
+		{"a report over the view entitlements", 10 * checkTenants,
+			`SELECT sum(n) FROM (
+				SELECT feature, count(*) AS n, max("limit") FROM usher.entitlements GROUP BY feature) r`},
+		{"join 200000 customers with the view", checkTenants,
+			"SELECT count(*) FROM customers c JOIN usher.entitlements e USING (tenant) WHERE e.feature = 'users'"},
+		{"WHERE allowed(…) for 200000 customers", checkTenants,
+			"SELECT count(*) FROM customers c WHERE usher.allowed(c.tenant, 'users')"},
 	}
 	took := make([][]time.Duration, len(queries))
 	for round := range pick(b, 1, 3) {
@@ -192,14 +208,14 @@ func (b *bench) allChecks(ctx context.Context, db *pgx.Conn) (*table, error) {
 			if err := db.QueryRow(ctx, q.text).Scan(&n); err != nil {
 				return nil, err
 			}
-			if took[i] = append(took[i], time.Since(began)); n != []int64{10 * checkTenants, 10 * checkTenants, checkTenants, checkTenants}[i] {
+			if took[i] = append(took[i], time.Since(began)); n != q.want {
 				return nil, fmt.Errorf("%s: %d rows", q.name, n)
 			}
 		}
 	}
 	t := &table{title: "All tenants in one query", header: []string{"", "ms"}}
 	for i, q := range queries {
-		t.add(q.name, millis(time.Duration(median(took[i], func(d time.Duration) float64 { return float64(d) }))))
+		t.add(q.name, medianMillis(took[i], func(d time.Duration) time.Duration { return d }))
 	}
 	return t, nil
 }

@@ -22,7 +22,8 @@ func newToken() string {
 	signature := make([]byte, 256)
 	_, _ = rand.Read(signature) // never fails, by its documentation
 	now := time.Now().Unix()
-	claims := fmt.Sprintf(`{"iss":"bench","sub":"bench","scope":"standard:read standard:write","iat":%d,"exp":%d,"jti":%q,"permissions":"`, now, now+7200, rand.Text())
+	claims := fmt.Sprintf(`{"iss":"bench","sub":"bench","scope":"standard:read standard:write",`+
+		`"iat":%d,"exp":%d,"jti":%q,"permissions":"`, now, now+7200, rand.Text())
 	head, tail := encode([]byte(`{"alg":"RS256","typ":"JWT"}`)), encode(signature)
 	missing := (900-len(head)-len(tail)-2)*3/4 - len(claims) - len(`"}`)
 	return head + "." + encode([]byte(claims+strings.Repeat("p", max(0, missing))+`"}`)) + "." + tail

@@ -95,7 +95,12 @@ func (f *findings) footprint() *table {
 			continue
 		}
 		start := median(w.starts, func(d time.Duration) float64 { return float64(d) })
-		t.add(p.name, millis(time.Duration(start)), megabytes(w.idle), megabytes(w.at64), megabytes(w.atCrowd), megabytes([]int64{w.executable}))
+		t.add(p.name,
+			millis(time.Duration(start)),
+			megabytes(w.idle),
+			megabytes(w.at64),
+			megabytes(w.atCrowd),
+			megabytes([]int64{w.executable}))
 	}
 	t.note("Start is until the first 200. RSS is idle, then at its highest with answers of 1 KB.")
 	return t

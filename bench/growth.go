@@ -33,7 +33,12 @@ var (
 // growth measures both engines at each size. What waits is for a receiver that is down; the load is for another one.
 func growth(ctx context.Context, b *bench) ([]*table, error) {
 	var all []size
-	t := &table{title: "How an inbox grows", header: []string{"", "tenants", "waiting", "webhooks/s", "CPU, µs", "p99, ms", "ready, ms", "MB then", "under load"}}
+	t := &table{
+		title: "How an inbox grows",
+		header: []string{
+			"", "tenants", "waiting", "webhooks/s", "CPU, µs", "p99, ms", "ready, ms", "MB then", "under load",
+		},
+	}
 	for _, w := range []way{file, database} {
 		for _, tenants := range pick(b, tenantSteps[:2], tenantSteps) {
 			rows, err := b.grow(ctx, w, tenants, pick(b, waitingSteps[:2], waitingSteps))
@@ -47,10 +52,18 @@ func growth(ctx context.Context, b *bench) ([]*table, error) {
 		if g.tenants == tenantSteps[1] && !b.quick || g.waiting == waitingSteps[1] && !b.quick {
 			continue // it is in the drawing
 		}
-		t.add(g.way.name, fmt.Sprint(g.tenants), fmt.Sprint(g.waiting), number(g.all), tenths(g.cpu*1e6), millis(quantile(g.latencies, 0.99)),
-			millis(g.ready), megabytes([]int64{g.idle}), megabytes([]int64{g.busy}))
+		t.add(g.way.name,
+			fmt.Sprint(g.tenants),
+			fmt.Sprint(g.waiting),
+			number(g.all),
+			tenths(g.cpu*1e6),
+			millis(quantile(g.latencies, 0.99)),
+			millis(g.ready),
+			megabytes([]int64{g.idle}),
+			megabytes([]int64{g.busy}))
 	}
-	t.note("64 senders, as under Inbound, until the last webhook is delivered. What waits is one webhook each of other tenants, for a receiver that is down. Memory is RSS.")
+	t.note("64 senders, as under Inbound, until the last webhook is delivered. " +
+		"What waits is one webhook each of other tenants, for a receiver that is down. Memory is RSS.")
 	if b.plot != "" {
 		if err := os.WriteFile(b.plot, []byte(plotGrowth(all)), 0o644); err != nil {
 			return nil, err
@@ -117,7 +130,9 @@ func (b *bench) grow(ctx context.Context, w way, tenants int, waiting []int) (al
 }
 
 // weighInbox starts usher on an inbox and puts load on it.
-func (b *bench) weighInbox(ctx context.Context, g *size, rc *receiver, inbox string, numbers []int, settings []string) error {
+func (b *bench) weighInbox(
+	ctx context.Context, g *size, rc *receiver, inbox string, numbers []int, settings []string,
+) error {
 	began := time.Now()
 	u, err := b.start(ctx, inbox, settings...)
 	if err != nil {
@@ -144,7 +159,12 @@ func (b *bench) weighInbox(ctx context.Context, g *size, rc *receiver, inbox str
 		return err
 	}
 	defer f.close()
-	measure := &gates{bench: b, receiver: rc, ushers: map[way]*usher{g.way: u}, fleets: map[key]fleet{{g.way, senders}: f}}
+	measure := &gates{
+		bench:    b,
+		receiver: rc,
+		ushers:   map[way]*usher{g.way: u},
+		fleets:   map[key]fleet{{g.way, senders}: f},
+	}
 	highest := watchMemory(u.process)
 	g.sample, err = measure.sample(ctx, key{g.way, senders}, pick(b, 2*time.Second, 5*time.Second))
 	g.busy = highest()
@@ -158,18 +178,30 @@ func (b *bench) weighInbox(ctx context.Context, g *size, rc *receiver, inbox str
 func fill(ctx context.Context, inbox, platform, name string, count int, waits bool) error {
 	body := []byte(`{"type":"TenantProvisioningChange","payload":{"padding":"` + strings.Repeat("x", 400) + `"}}`)
 	digest := sha256.Sum256(body)
-	values := strings.NewReplacer("{count}", fmt.Sprint(count), "{platform}", platform, "{name}", name, "{body}", fmt.Sprintf("%x", body), "{digest}", fmt.Sprintf("%x", digest),
-		"{now}", fmt.Sprint(time.Now().UnixMicro()), "{size}", fmt.Sprint(len(body)+512))
+	values := strings.NewReplacer(
+		"{count}", fmt.Sprint(count),
+		"{platform}", platform,
+		"{name}", name,
+		"{body}", fmt.Sprintf("%x", body),
+		"{digest}", fmt.Sprintf("%x", digest),
+		"{now}", fmt.Sprint(time.Now().UnixMicro()),
+		"{size}", fmt.Sprint(len(body)+512))
 	statements := []string{
 		`INSERT INTO {lane} (tenant, platform, event_type) SELECT {tenant}, '{platform}', '' FROM {source}`,
-		`INSERT INTO {snapshot} (tenant, platform, seq, uuid, received, name, features) SELECT {tenant}, '{platform}', 1, {tenant}, {now}, {tenant}, '[{"code":"users","limit":25}]' FROM {source}`,
+		`INSERT INTO {snapshot} (tenant, platform, seq, uuid, received, name, features)
+		SELECT {tenant}, '{platform}', 1, {tenant}, {now}, {tenant}, '[{"code":"users","limit":25}]' FROM {source}`,
 	}
 	if waits {
 		statements = []string{
+			// The receiver is USHER_WEBHOOK_RECEIVERS_1.
 			`INSERT INTO {lane} (tenant, platform, event_type, receiver, waiting, bytes, waiting_since, due, tail)
-			SELECT {tenant}, '{platform}', '', '1', 1, {size}, {now}, {now}, i + {base} FROM {source}`, // 1: USHER_WEBHOOK_RECEIVERS_1
-			`INSERT INTO {webhook} (seq, uuid, tenant, platform, event_type, type, snapshot, digest, size, received, state, rank, changed, why, record)
-			SELECT i + {base}, {tenant}, {tenant}, '{platform}', '', 'TenantProvisioningChange', 1, {hex:{digest}}, {size}, {now}, 0, i + {base}, {now}, '', '{}' FROM {source}`,
+			SELECT {tenant}, '{platform}', '', '1', 1, {size}, {now}, {now}, i + {base} FROM {source}`,
+			`INSERT INTO {webhook} (
+				seq, uuid, tenant, platform, event_type, type, snapshot,
+				digest, size, received, state, rank, changed, why, record)
+			SELECT
+				i + {base}, {tenant}, {tenant}, '{platform}', '', 'TenantProvisioningChange', 1,
+				{hex:{digest}}, {size}, {now}, 0, i + {base}, {now}, '', '{}' FROM {source}`,
 			`INSERT INTO {content} (seq, header, body) SELECT i + {base}, {hex:}, {hex:{body}} FROM {source}`,
 			`{advance}`,
 		}
@@ -181,14 +213,22 @@ func fill(ctx context.Context, inbox, platform, name string, count int, waits bo
 }
 
 func fillFile(ctx context.Context, path string, values *strings.Replacer, statements []string) error {
-	db, err := sql.Open("sqlite", "file:"+filepath.ToSlash(path)+"?_pragma=journal_mode(WAL)&_pragma=synchronous(OFF)&_pragma=cache_size(-262144)")
+	const pragmas = "?_pragma=journal_mode(WAL)&_pragma=synchronous(OFF)&_pragma=cache_size(-262144)"
+	db, err := sql.Open("sqlite", "file:"+filepath.ToSlash(path)+pragmas)
 	if err != nil {
 		return err
 	}
 	defer db.Close()
 	db.SetMaxOpenConns(1)
-	words := strings.NewReplacer("{lane}", "lane", "{snapshot}", "snapshot", "{webhook}", "webhook", "{content}", "content",
-		"{tenant}", "'{name}-' || i", "{base}", "(SELECT last FROM number)", "{source}", "(WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count}) SELECT i FROM n)",
+	words := strings.NewReplacer(
+		"{lane}", "lane",
+		"{snapshot}", "snapshot",
+		"{webhook}", "webhook",
+		"{content}", "content",
+		"{tenant}", "'{name}-' || i",
+		"{base}", "(SELECT last FROM number)",
+		"{source}", `(WITH RECURSIVE n (i) AS (
+			SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count}) SELECT i FROM n)`,
 		"{advance}", "UPDATE number SET last = last + {count}")
 	for _, s := range statements {
 		s = values.Replace(words.Replace(values.Replace(s)))
@@ -206,8 +246,14 @@ func fillDatabase(ctx context.Context, dsn string, values *strings.Replacer, sta
 		return err
 	}
 	defer db.Close(ctx)
-	words := strings.NewReplacer("{lane}", "usher.lane", "{snapshot}", "usher.snapshot", "{webhook}", "usher.webhook", "{content}", "usher.content",
-		"{tenant}", "'{name}-' || i", "{base}", "(SELECT last_value FROM usher.number)", "{source}", "generate_series(1, {count}) AS n (i)",
+	words := strings.NewReplacer(
+		"{lane}", "usher.lane",
+		"{snapshot}", "usher.snapshot",
+		"{webhook}", "usher.webhook",
+		"{content}", "usher.content",
+		"{tenant}", "'{name}-' || i",
+		"{base}", "(SELECT last_value FROM usher.number)",
+		"{source}", "generate_series(1, {count}) AS n (i)",
 		"{advance}", "SELECT setval('usher.number', (SELECT last_value FROM usher.number) + {count})")
 	statements = append(statements, "ANALYZE")
 	for _, s := range statements {
@@ -240,8 +286,11 @@ func plotGrowth(all []size) string {
 		{"ready after, ms", func(g size) float64 { return g.ready.Seconds() * 1e3 }},
 		{"memory under load, MB", func(g size) float64 { return float64(g.busy) / 1e6 }},
 	}
+	colours, dashes := []string{"#c50", "#06c"}, []string{"2 3", "7 3", ""}
 	var s strings.Builder
-	fmt.Fprintf(&s, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="sans-serif" font-size="11"><rect width="100%%" height="100%%" fill="white"/>`+"\n", 3*(width+left)+20, height+top+70)
+	fmt.Fprintf(&s, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" `+
+		`font-family="sans-serif" font-size="11"><rect width="100%%" height="100%%" fill="white"/>`+"\n",
+		3*(width+left)+20, height+top+70)
 	x := func(waiting int) float64 { // 0, then by powers of ten
 		at := 0.0
 		for n := waiting; n >= 1000; n /= 10 {
@@ -254,8 +303,11 @@ func plotGrowth(all []size) string {
 		for _, g := range all {
 			most = max(most, p.of(g))
 		}
-		fmt.Fprintf(&s, `<g transform="translate(%d %d)"><text y="-12" font-weight="bold">%s</text><path d="M0 0V%d H%d" fill="none" stroke="#888"/>`, left+i*(width+left), top, p.name, height, width)
-		fmt.Fprintf(&s, `<text x="-4" y="8" text-anchor="end">%.0f</text><text x="-4" y="%d" text-anchor="end">0</text>`, most, height)
+		fmt.Fprintf(&s, `<g transform="translate(%d %d)">`, left+i*(width+left), top)
+		fmt.Fprintf(&s, `<text y="-12" font-weight="bold">%s</text>`, p.name)
+		fmt.Fprintf(&s, `<path d="M0 0V%d H%d" fill="none" stroke="#888"/>`, height, width)
+		fmt.Fprintf(&s, `<text x="-4" y="8" text-anchor="end">%.0f</text>`, most)
+		fmt.Fprintf(&s, `<text x="-4" y="%d" text-anchor="end">0</text>`, height)
 		for _, n := range waitingSteps {
 			fmt.Fprintf(&s, `<text x="%.0f" y="%d" text-anchor="middle">%d</text>`, x(n), height+14, n)
 		}
@@ -266,11 +318,15 @@ func plotGrowth(all []size) string {
 		}
 		for j, w := range []way{file, database} {
 			for k, tenants := range tenantSteps {
-				fmt.Fprintf(&s, `<polyline points="%s" fill="none" stroke="%s" stroke-dasharray="%s"/>`, strings.TrimSpace(lines[fmt.Sprint(w.name, tenants)]), [...]string{"#c50", "#06c"}[j], [...]string{"2 3", "7 3", ""}[k])
+				points := strings.TrimSpace(lines[fmt.Sprint(w.name, tenants)])
+				fmt.Fprintf(&s, `<polyline points="%s" fill="none" stroke="%s" stroke-dasharray="%s"/>`,
+					points, colours[j], dashes[k])
 			}
 		}
 		fmt.Fprintln(&s, `</g>`)
 	}
-	fmt.Fprintf(&s, `<text x="%d" y="%d">over webhooks that wait. <tspan fill="#c50">File</tspan>, <tspan fill="#06c">PostgreSQL</tspan>; dotted: 1,000 tenants, dashed: 100,000, solid: 1,000,000</text></svg>`+"\n", left, height+top+45)
+	fmt.Fprintf(&s, `<text x="%d" y="%d">over webhooks that wait. `+
+		`<tspan fill="#c50">File</tspan>, <tspan fill="#06c">PostgreSQL</tspan>; `+
+		`dotted: 1,000 tenants, dashed: 100,000, solid: 1,000,000</text></svg>`+"\n", left, height+top+45)
 	return s.String()
 }

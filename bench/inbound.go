@@ -65,7 +65,14 @@ func inbound(ctx context.Context, b *bench) ([]*table, error) {
 		return nil, err
 	}
 	defer rc.down()
-	g := &gates{bench: b, receiver: rc, ways: []way{passing, file, database}, ushers: make(map[way]*usher), fleets: make(map[key]fleet), samples: make(map[key][]sample)}
+	g := &gates{
+		bench:    b,
+		receiver: rc,
+		ways:     []way{passing, file, database},
+		ushers:   make(map[way]*usher),
+		fleets:   make(map[key]fleet),
+		samples:  make(map[key][]sample),
+	}
 	if b.beside != "" {
 		for _, before := range []way{file, database} {
 			before.name, before.binary = before.name+", before", b.beside
@@ -196,7 +203,8 @@ func (g *gates) sample(ctx context.Context, k key, length time.Duration) (s samp
 		g.lost += missing
 	}
 	if late := ended.Sub(began) - s.took; late > 5*time.Second {
-		g.say("%s, %d senders: the last was delivered %v after it was sent", k.way.name, k.senders, late.Round(time.Second/10))
+		g.say("%s, %d senders: the last was delivered %v after it was sent",
+			k.way.name, k.senders, late.Round(time.Second/10))
 	}
 	return s, nil
 }
@@ -249,17 +257,29 @@ func (g *gates) over(way, other way, senders int, get func(sample) float64) stri
 
 // table is what senders see, and what becomes of their webhooks meanwhile.
 func (g *gates) table() *table {
-	t := &table{title: "Webhooks, by where they are kept", header: []string{"", "acknowledged/s", "over the file's", "delivered/s", "p50, ms", "p99, ms", "CPU, µs"}}
+	t := &table{
+		title:  "Webhooks, by where they are kept",
+		header: []string{"", "acknowledged/s", "over the file's", "delivered/s", "p50, ms", "p99, ms", "CPU, µs"},
+	}
 	for _, n := range g.counts() {
 		for _, way := range g.ways {
 			s := g.samples[key{way, n}]
-			t.add(plural(n, "sender")+", "+way.name, number(median(s, acknowledged)), g.over(way, file, n, acknowledged),
-				number(median(s, delivered)), millis(time.Duration(median(s, latency(0.5)))), millis(time.Duration(median(s, latency(0.99)))), tenths(median(s, micros)))
+			t.add(plural(n, "sender")+", "+way.name,
+				number(median(s, acknowledged)),
+				g.over(way, file, n, acknowledged),
+				number(median(s, delivered)),
+				millis(time.Duration(median(s, latency(0.5)))),
+				millis(time.Duration(median(s, latency(0.99)))),
+				tenths(median(s, micros)))
 		}
 	}
-	t.note("Webhooks are snapshots of 3 KB, of 1,000 tenants in turn; one in ten is a copy. Each sender sends the next one when the last is answered: in pass-through by the receiver (at once), "+
-		"otherwise when it is synced or committed. Senders, receiver, usher and database share the machine; CPU is usher's, for each webhook: with one sender each has a transaction and a sync of its own, 64 senders share them. "+
-		"A program that only appends webhooks to a file, and syncs each, does %s/s on this disk.", number(median(g.disk, self)))
+	t.note("Webhooks are snapshots of 3 KB, of 1,000 tenants in turn; one in ten is a copy. "+
+		"Each sender sends the next one when the last is answered: in pass-through by the receiver (at "+
+		"once), otherwise when it is synced or committed. Senders, receiver, usher and database share the "+
+		"machine; CPU is usher's, for each webhook: with one sender each has a transaction and a sync of its "+
+		"own, 64 senders share them. A program that only appends webhooks to a file, and syncs each, "+
+		"does %s/s on this disk.",
+		number(median(g.disk, self)))
 	return t
 }
 
@@ -270,7 +290,8 @@ func (g *gates) aims() *table {
 	t.add("… counted until the last is delivered", "≥ 0.70", g.over(file, passing, 64, whole))
 	for i, before := range g.ways[3:] {
 		mine := []way{file, database}[i]
-		t.add(mine.name+" over "+before.name+", 64 senders, CPU for each webhook", "≤ 1.15", g.over(mine, before, 64, micros))
+		compared := mine.name + " over " + before.name + ", 64 senders, CPU for each webhook"
+		t.add(compared, "≤ 1.15", g.over(mine, before, 64, micros))
 		t.add("… acknowledged", "≥ 0.85", g.over(mine, before, 64, acknowledged))
 		t.add("… counted until the last is delivered", "≥ 0.85", g.over(mine, before, 64, whole))
 	}
@@ -281,7 +302,8 @@ func (g *gates) aims() *table {
 	}
 	for _, way := range g.ways[1:] {
 		s := g.samples[key{way, 64}]
-		t.add("waiting midway and at the end, 64 senders, "+way.name, "flat", number(median(s, midway))+" → "+number(median(s, atTheEnd)))
+		waiting := number(median(s, midway)) + " → " + number(median(s, atTheEnd))
+		t.add("waiting midway and at the end, 64 senders, "+way.name, "flat", waiting)
 	}
 	t.add("refused / out of order / lost, in all", "0 / 0 / 0",
 		fmt.Sprintf("%d / %d / %d", g.refused, g.receiver.disorder.Load()+g.receiver.strange.Load(), g.lost))

@@ -21,7 +21,8 @@ func limits(ctx context.Context, b *bench) ([]*table, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", w.name, err)
 		}
-		t.add(fmt.Sprintf("memory, %d webhooks of %d KiB, %s", largeCount, largeSize>>10, w.name), "≤ 300 MB", megabytes([]int64{most})+" MB")
+		what := fmt.Sprintf("memory, %d webhooks of %d KiB, %s", largeCount, largeSize>>10, w.name)
+		t.add(what, "≤ 300 MB", megabytes([]int64{most})+" MB")
 	}
 	b.say("replicas")
 	one, err := b.replicas(ctx, 1)
@@ -32,8 +33,10 @@ func limits(ctx context.Context, b *bench) ([]*table, error) {
 	if err != nil {
 		return nil, err
 	}
-	t.add(fmt.Sprintf("three replicas over one, to a receiver that takes %v, PostgreSQL", slowAnswer), "≥ 2.20", fmt.Sprintf("%.2f (%.0f/s, %.0f/s)", three/one, three, one))
-	t.note("Memory is usher's RSS at its highest, while the webhooks wait and are then delivered. The replicas share the machine, with 32 deliveries at once each.")
+	what := fmt.Sprintf("three replicas over one, to a receiver that takes %v, PostgreSQL", slowAnswer)
+	t.add(what, "≥ 2.20", fmt.Sprintf("%.2f (%.0f/s, %.0f/s)", three/one, three, one))
+	t.note("Memory is usher's RSS at its highest, while the webhooks wait and are then delivered. " +
+		"The replicas share the machine, with 32 deliveries at once each.")
 	return []*table{t}, nil
 }
 

@@ -14,7 +14,9 @@ import (
 )
 
 // query is the body of every call.
-const query = `{"query":"query Tenant($code: String!) { tenant(code: $code) { id code name platform { code } subscriptions { id state } } }","variables":{"code":"acme-4711"}}`
+const query = `{"query":"query Tenant($code: String!) {` +
+	` tenant(code: $code) { id code name platform { code } subscriptions { id state } } }",` +
+	`"variables":{"code":"acme-4711"}}`
 
 // window is how long a load lasts: many short ones in turns say more than a few long
 // ones where other things run too. wrk counts in whole seconds.
@@ -38,8 +40,10 @@ func (o *court) load(ctx context.Context, connections int, target, address strin
 	if err := os.WriteFile(script, []byte(text), 0o600); err != nil {
 		return calls{}, err
 	}
-	args := slices.Concat(o.pins.others, []string{o.wrk, "-t1", "-c" + strconv.Itoa(connections), fmt.Sprintf("-d%ds", window/time.Second),
-		"--timeout", "30s", "--latency", "-s", script, "http://" + address + target})
+	args := slices.Concat(o.pins.others, []string{
+		o.wrk, "-t1", "-c" + strconv.Itoa(connections), fmt.Sprintf("-d%ds", window/time.Second),
+		"--timeout", "30s", "--latency", "-s", script, "http://" + address + target,
+	})
 	out, err := exec.CommandContext(ctx, args[0], args[1:]...).Output()
 	if exit := new(exec.ExitError); errors.As(err, &exit) {
 		err = fmt.Errorf("wrk: %w: %s%s", err, out, exit.Stderr)

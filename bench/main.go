@@ -93,8 +93,11 @@ func run(ctx context.Context) error {
 	flag.StringVar(&b.beside, "beside", "", "measure this `binary`, an usher of before, as one more beside usher")
 	flag.IntVar(&b.senders, "senders", 0, "inbound, so `many` alone; by default 1 and 64")
 	flag.StringVar(&b.plot, "plot", "", "draw growth into this SVG `file`")
-	only := flag.String("only", "", "measure this `part` alone: outbound, inbound, receivers, limits, checks, changes or growth; the last only if it is asked for")
-	output := flag.String("o", "", "write the results to this `file` as well; of one that is there, only the parts that are measured change")
+	only := flag.String("only", "",
+		"measure this `part` alone: outbound, inbound, receivers, limits, checks, changes or growth; "+
+			"the last only if it is asked for")
+	output := flag.String("o", "",
+		"write the results to this `file` as well; of one that is there, only the parts that are measured change")
 	flag.Parse()
 	if flag.NArg() > 0 {
 		return fmt.Errorf("there are no arguments, but there is %q", flag.Arg(0))

@@ -30,16 +30,28 @@ func (f *findings) share(s scenario, name string) (float64, bool) {
 
 // aims puts what was reached beside what was aimed at.
 func (f *findings) aims() *table {
-	t := &table{title: "Aims: CPU time per call, usher's over another's right beside it", header: []string{"", "aim", "reached"}, aside: true}
+	t := &table{
+		title:  "Aims: CPU time per call, usher's over another's right beside it",
+		header: []string{"", "aim", "reached"},
+		aside:  true,
+	}
 	for _, a := range []struct {
 		s    scenario
 		peer string
 		aim  float64
 	}{
-		{scenarios[0], asItIs, 0.42}, {scenarios[1], asItIs, 0.48}, {scenarios[2], asItIs, 0.85}, {scenarios[3], asItIs, 0.85},
-		{scenarios[0], "Caddy", 0.60}, {scenarios[1], "Caddy", 0.65},
-		{scenarios[0], "nginx", 2.7}, {scenarios[1], "nginx", 1.8}, {scenarios[2], "nginx", 2.2}, {scenarios[4], "nginx", 2.0},
-		{scenarios[0], before, 0.78}, {scenarios[1], before, 0.78},
+		{scenarios[0], asItIs, 0.42},
+		{scenarios[1], asItIs, 0.48},
+		{scenarios[2], asItIs, 0.85},
+		{scenarios[3], asItIs, 0.85},
+		{scenarios[0], "Caddy", 0.60},
+		{scenarios[1], "Caddy", 0.65},
+		{scenarios[0], "nginx", 2.7},
+		{scenarios[1], "nginx", 1.8},
+		{scenarios[2], "nginx", 2.2},
+		{scenarios[4], "nginx", 2.0},
+		{scenarios[0], before, 0.78},
+		{scenarios[1], before, 0.78},
 	} {
 		reached := "not measured"
 		share, ok := f.share(a.s, a.peer)
@@ -100,7 +112,8 @@ func (f *findings) cpu() *table {
 	for _, s := range all {
 		rates = append(rates, number(median(f.readings[s][ours], perSecond)))
 	}
-	t.note("Columns: the size of the answer, and how many connections. usher's calls a second: %s.", strings.Join(rates, ", "))
+	t.note("Columns: the size of the answer, and how many connections. usher's calls a second: %s.",
+		strings.Join(rates, ", "))
 	for _, line := range f.method() {
 		t.note("%s", line)
 	}
@@ -142,7 +155,8 @@ func (f *findings) method() []string {
 	}
 	lines := []string{
 		fmt.Sprintf("A call is a POST of %d bytes with a token of %d bytes. %s %s is Go's httputil.ReverseProxy "+
-			"with a fixed header; \"pool\" keeps %d idle connections, as nginx and haproxy do; Caddy keeps 32.", len(query), len(f.token), where, asItIs, keptPool),
+			"with a fixed header; \"pool\" keeps %d idle connections, as nginx and haproxy do; Caddy keeps 32.",
+			len(query), len(f.token), where, asItIs, keptPool),
 	}
 	if f.versions != "" {
 		lines = append(lines, "Beside it: "+f.versions+".")

@@ -182,8 +182,10 @@ func beforeCommand(binary string) command {
 
 func reverseProxyCommand(idle int) command {
 	return func(o *court, listen, way string) (args, env []string, err error) {
-		return []string{o.reverseProxy, "-listen", listen, "-to", o.base(way), "-token", o.token, "-idle", strconv.Itoa(idle)},
-			[]string{"SSL_CERT_FILE=" + o.cert}, nil
+		args = []string{
+			o.reverseProxy, "-listen", listen, "-to", o.base(way), "-token", o.token, "-idle", strconv.Itoa(idle),
+		}
+		return args, []string{"SSL_CERT_FILE=" + o.cert}, nil
 	}
 }
 

@@ -21,6 +21,7 @@ func nginxCommand(o *court, listen, way string) (args, env []string, err error) 
       proxy_ssl_protocols TLSv1.2 TLSv1.3;
 `, o.cert)
 	}
+	pass := strings.Replace(o.base(way), o.service[way], "service", 1)
 	text := fmt.Sprintf(`daemon off; master_process off; worker_processes 1;
 pid %s; error_log stderr error;
 events { worker_connections 8192; }
@@ -36,7 +37,7 @@ http {
 %s    }
   }
 }
-`, o.file(listen, "pid"), temporary, o.service[way], keptPool, listen, strings.Replace(o.base(way), o.service[way], "service", 1), o.token, verify)
+`, o.file(listen, "pid"), temporary, o.service[way], keptPool, listen, pass, o.token, verify)
 	file := o.file(listen, "nginx.conf")
 	return []string{o.programs["nginx"], "-c", file, "-e", "stderr"}, nil, os.WriteFile(file, []byte(text), 0o600)
 }
@@ -89,7 +90,8 @@ http://%s {
 `, listen, o.base(way), o.token, transport)
 		file := o.file(listen, "Caddyfile")
 		home := o.file(listen, "caddy")
-		return []string{o.programs["caddy"], "run", "--config", file, "--adapter", "caddyfile"},
-			[]string{"HOME=" + home, "XDG_DATA_HOME=" + home, "XDG_CONFIG_HOME=" + home}, os.WriteFile(file, []byte(text), 0o600)
+		args = []string{o.programs["caddy"], "run", "--config", file, "--adapter", "caddyfile"}
+		env = []string{"HOME=" + home, "XDG_DATA_HOME=" + home, "XDG_CONFIG_HOME=" + home}
+		return args, env, os.WriteFile(file, []byte(text), 0o600)
 	}
 }

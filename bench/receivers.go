@@ -36,7 +36,8 @@ func severalReceivers(ctx context.Context, b *bench) ([]*table, error) {
 			return nil, fmt.Errorf("%s: %w", way.name, err)
 		}
 	}
-	t.note("Deliveries to the third receiver: %d senders, and %d webhooks a second for each of the two others. The aim is a ratio of 1.", wellSenders, troubleRate)
+	t.note("Deliveries to the third receiver: %d senders, and %d webhooks a second for each of the two "+
+		"others. The aim is a ratio of 1.", wellSenders, troubleRate)
 	return []*table{t}, nil
 }
 
@@ -94,7 +95,11 @@ func (b *bench) startThree(ctx context.Context, inbox, silent, nobody string) (*
 	}
 	// Nobody waits for what hangs when it is over.
 	settings := []string{fmt.Sprint("USHER_WEBHOOK_MAX_INFLIGHT=", threesInflight), "USHER_SHUTDOWN_GRACE=1s"}
-	for i, r := range []struct{ platform, address string }{{"crm", well.address}, {"hangs", silent}, {"refuses", nobody}} {
+	for i, r := range []struct{ platform, address string }{
+		{"crm", well.address},
+		{"hangs", silent},
+		{"refuses", nobody},
+	} {
 		prefix := fmt.Sprintf("USHER_WEBHOOK_RECEIVERS_%d_", i)
 		settings = append(settings, prefix+"PLATFORMS="+r.platform, prefix+"FORWARD_URL=http://"+r.address+"/")
 	}
@@ -133,7 +138,9 @@ func (u *threesome) trouble() (end func()) {
 }
 
 // measure is one round at the receiver that is well.
-func (u *threesome) measure(ctx context.Context, round int, length time.Duration) (rate float64, p99 time.Duration, err error) {
+func (u *threesome) measure(
+	ctx context.Context, round int, length time.Duration,
+) (rate float64, p99 time.Duration, err error) {
 	f, err := newFleet(u.gate, fmt.Sprintf("well-%d", round), wellSenders, tenantsEach)
 	if err != nil {
 		return 0, 0, err

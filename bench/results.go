@@ -48,8 +48,8 @@ func tenths(f float64) string { return fmt.Sprintf("%.1f", f) }
 // markdown is the section, for a terminal and for a file. Tables that are aside are for the terminal.
 func (s *section) markdown(aside bool) string {
 	var w strings.Builder
-	fmt.Fprintf(&w, "%s%s\n\n%s, %s: %s.\n", heading, s.name,
-		s.began.UTC().Format("2006-01-02 15:04 MST"), time.Since(s.began).Round(time.Second), strings.Join(s.facts, "; "))
+	began, took := s.began.UTC().Format("2006-01-02 15:04 MST"), time.Since(s.began).Round(time.Second)
+	fmt.Fprintf(&w, "%s%s\n\n%s, %s: %s.\n", heading, s.name, began, took, strings.Join(s.facts, "; "))
 	for _, t := range s.tables {
 		if t.aside && !aside {
 			continue
@@ -71,9 +71,12 @@ func (s *section) markdown(aside bool) string {
 }
 
 const (
-	title = "# Results\n\n`go run ./bench` measures each part; bench/doc.go says how. Figures are medians of several rounds. Ratios do not follow from the " +
-		"figures beside them: each is measured in pairs. Where the load average before it was beyond the number of cores, times and rates say little; " +
-		"ratios, memory and CPU time do count. CPU time is user and system time of the process itself: other load changes it little, through caches.\n"
+	title = "# Results\n\n`go run ./bench` measures each part; bench/doc.go says how. " +
+		"Figures are medians of several rounds. Ratios do not follow from the figures beside them: " +
+		"each is measured in pairs. Where the load average before it was beyond the number of cores, " +
+		"times and rates say little; ratios, memory and CPU time do count. " +
+		"CPU time is user and system time of the process itself: other load changes it " +
+		"little, through caches.\n"
 	heading = "## " // of a section
 )
 
@@ -141,6 +144,11 @@ func median[T any](all []T, get func(T) float64) float64 {
 }
 
 func self(f float64) float64 { return f }
+
+// medianMillis is the median of times, in milliseconds.
+func medianMillis[T any](all []T, get func(T) time.Duration) string {
+	return millis(time.Duration(median(all, func(one T) float64 { return float64(get(one)) })))
+}
 
 // quantile is the value that a share q of sorted is below.
 func quantile(sorted []time.Duration, q float64) time.Duration {

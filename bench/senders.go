@@ -150,7 +150,9 @@ func (s *sender) send(l *load) error {
 		s.body.WriteString(`,"padding":"` + strings.Repeat("x", s.padding) + `"}`)
 	}
 	s.request.Reset()
-	fmt.Fprintf(&s.request, "POST /webhooks HTTP/1.1\r\nHost: %s\r\nUser-Agent: billing\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n",
+	fmt.Fprintf(&s.request,
+		"POST /webhooks HTTP/1.1\r\nHost: %s\r\nUser-Agent: billing\r\nContent-Type: application/json\r\n"+
+			"Content-Length: %d\r\n\r\n",
 		s.host, s.body.Len())
 	s.request.Write(s.body.Bytes())
 
@@ -179,22 +181,27 @@ func (s *sender) send(l *load) error {
 // writeBody writes a tenant's nth webhook, of the documented shape and 3 KB long.
 // Where the tenant and the number stand in it, the receiver looks for them.
 func writeBody(b *bytes.Buffer, platform, tenant string, n int) {
-	fmt.Fprintf(b, `{"type":"TenantProvisioningChange","payload":{"tenant":{"id":4711,"code":"%s","name":"Älvdal Logistics",`, tenant)
+	b.WriteString(`{"type":"TenantProvisioningChange","payload":{"tenant":{`)
+	fmt.Fprintf(b, `"id":4711,"code":"%s","name":"Älvdal Logistics",`, tenant)
 	fmt.Fprintf(b, `"platform":{"id":11,"code":"%s","name":"CRM Cloud"},`, platform)
 	b.WriteString(`"account":{"id":1027,"name":"Älvdal Logistics","billing_day":14,` +
 		`"contacts":[`)
 	for id := range 16 {
-		b.WriteString(`{"id":` + strconv.Itoa(9000+id) + `,"first_name":"Maja","last_name":"Ångström","email":"someone.else@customer1027.example"},`)
+		b.WriteString(`{"id":` + strconv.Itoa(9000+id) + `,"first_name":"Maja","last_name":"Ångström",` +
+			`"email":"someone.else@customer1027.example"},`)
 	}
 	b.WriteString(`{"id":9021,"first_name":"Ada","last_name":"Kovač","email":"contact1@customer1027.example"},` +
-		`{"id":9022,"first_name":"Jörg","last_name":"Weiß","email":"contact2@customer1027.example"}]}},"change":{"features":[` +
+		`{"id":9022,"first_name":"Jörg","last_name":"Weiß","email":"contact2@customer1027.example"}]}},` +
+		`"change":{"features":[` +
 		`{"code":"users","name":"Users","value":"","quantity":`)
 	b.WriteString(strconv.Itoa(n))
 	b.WriteString(`},{"code":"pipelines","name":"Pipelines","value":"","quantity":5},` +
-		`{"code":"sso","name":"Single sign-on","value":"saml","quantity":null}],"subscriptions":[{"id":70012,"state":"active",` +
+		`{"code":"sso","name":"Single sign-on","value":"saml","quantity":null}],` +
+		`"subscriptions":[{"id":70012,"state":"active",` +
 		`"start_date":"2026-01-05","end_date":"2027-01-04","trial_start_date":null,"trial_end_date":null,` +
 		`"plan":{"code":"standard","name":"Standard"},"price_list":{"code":"eur-2026","name":"Euro 2026"},` +
-		`"product":{"code":"crm-suite","name":"CRM Suite"},"features":[{"code":"users","name":"Users","value":"","quantity":`)
+		`"product":{"code":"crm-suite","name":"CRM Suite"},` +
+		`"features":[{"code":"users","name":"Users","value":"","quantity":`)
 	b.WriteString(strconv.Itoa(n))
 	b.WriteString(`},{"code":"pipelines","name":"Pipelines","value":"","quantity":5},` +
 		`{"code":"sso","name":"Single sign-on","value":"saml","quantity":null}]}]}}}`)

@@ -41,7 +41,11 @@ func newService(token string) *service {
 	if err != nil { // strings and numbers always marshal
 		panic(err)
 	}
-	s := &service{authorization: []byte("Bearer " + token), grant: answerOf(200, grant), answers: make(map[string][]byte)}
+	s := &service{
+		authorization: []byte("Bearer " + token),
+		grant:         answerOf(200, grant),
+		answers:       make(map[string][]byte),
+	}
 	for _, n := range sizes {
 		s.answers[strconv.Itoa(n)] = answerOf(200, payloadOf(n))
 	}
@@ -53,7 +57,8 @@ func payloadOf(n int) []byte {
 }
 
 func answerOf(status int, body []byte) []byte {
-	return fmt.Appendf(nil, "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nDate: %s\r\nContent-Length: %d\r\n\r\n%s",
+	return fmt.Appendf(nil,
+		"HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nDate: %s\r\nContent-Length: %d\r\n\r\n%s",
 		status, http.StatusText(status), time.Now().UTC().Format(http.TimeFormat), len(body), body)
 }
 

@@ -96,7 +96,8 @@ var tried atomic.Uint32
 func freePorts(n int) (addresses []string, err error) {
 	for range 100 * n {
 		var l net.Listener
-		if l, err = net.Listen("tcp", fmt.Sprint("127.0.0.1:", 16000+(uint32(os.Getpid())*100+tried.Add(1))%16000)); err != nil {
+		port := 16000 + (uint32(os.Getpid())*100+tried.Add(1))%16000
+		if l, err = net.Listen("tcp", fmt.Sprint("127.0.0.1:", port)); err != nil {
 			continue
 		}
 		l.Close()

@@ -126,8 +126,10 @@ func draw(lines []line) string {
 	title := false // a title of two lines ends with a full stop
 	for i, l := range lines {
 		title = heading.MatchString(l.text) || title && !strings.HasSuffix(lines[i-1].text, ".")
-		fmt.Fprintf(&styles, "@keyframes l%d{0%%{opacity:0}%.2f%%{opacity:1}100%%{opacity:1}}\n", i, 100*float64(l.at)/float64(length))
-		fmt.Fprintf(&texts, "<text x=\"12\" y=\"%d\" style=\"animation-name:l%d\"%s>%s</text>\n", 12+(i+1)*lineHeight, i, class(title), colours(l.text))
+		fmt.Fprintf(&styles, "@keyframes l%d{0%%{opacity:0}%.2f%%{opacity:1}100%%{opacity:1}}\n",
+			i, 100*float64(l.at)/float64(length))
+		fmt.Fprintf(&texts, "<text x=\"12\" y=\"%d\" style=\"animation-name:l%d\"%s>%s</text>\n",
+			12+(i+1)*lineHeight, i, class(title), colours(l.text))
 	}
 	width, height := int(columns*charWidth)+24, (len(lines)+1)*lineHeight+12
 	return fmt.Sprintf(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %[1]d %[2]d" width="%[1]d" height="%[2]d" role="img">

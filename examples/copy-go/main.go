@@ -26,8 +26,12 @@ import (
 )
 
 const tables = `
-CREATE TABLE IF NOT EXISTS tenants (platform TEXT, tenant TEXT, webhook TEXT, passed INTEGER, PRIMARY KEY (platform, tenant));
-CREATE TABLE IF NOT EXISTS features (platform TEXT, tenant TEXT, feature TEXT, "limit" INTEGER, value TEXT, PRIMARY KEY (platform, tenant, feature));
+CREATE TABLE IF NOT EXISTS tenants (
+	platform TEXT, tenant TEXT, webhook TEXT, passed INTEGER,
+	PRIMARY KEY (platform, tenant));
+CREATE TABLE IF NOT EXISTS features (
+	platform TEXT, tenant TEXT, feature TEXT, "limit" INTEGER, value TEXT,
+	PRIMARY KEY (platform, tenant, feature));
 CREATE TABLE IF NOT EXISTS place (cursor TEXT, everybody INTEGER);
 INSERT INTO place SELECT '', 1 WHERE NOT EXISTS (SELECT * FROM place);
 `
@@ -47,7 +51,8 @@ func main() {
 	if len(os.Args) < 2 || len(os.Args) > 3 {
 		log.Fatal("usage: copy-go FILE [URL]")
 	}
-	db, err := sql.Open("sqlite", "file:"+os.Args[1]+"?_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)&_txlock=immediate")
+	db, err := sql.Open("sqlite",
+		"file:"+os.Args[1]+"?_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)&_txlock=immediate")
 	if err == nil {
 		_, err = db.Exec(tables)
 	}

@@ -78,7 +78,8 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 const call = `{"query":"{ accounts(filter: \"acme\", limit: 1) { id name } }"}`
 
 func snapshot(tenant string, quantity int) string {
-	return fmt.Sprintf(`{"type":"TenantProvisioningChange","payload":{"tenant":{"id":1,"code":%q,"name":"T","platform":{"id":1,"code":"crm","name":"CRM"}},`+
+	return fmt.Sprintf(`{"type":"TenantProvisioningChange","payload":{`+
+		`"tenant":{"id":1,"code":%q,"name":"T","platform":{"id":1,"code":"crm","name":"CRM"}},`+
 		`"change":{"features":[{"code":"users","name":"Users","quantity":%d}],"subscriptions":[]}}}`, tenant, quantity)
 }
 
@@ -125,13 +126,15 @@ func send(args []string) error {
 	set.StringVar(&f.webhooks, "webhooks", "", "where webhooks go; empty: nowhere")
 	set.StringVar(&f.token, "token", "", "the webhook token")
 	set.StringVar(&f.receiver, "receiver", "", "the receiver to compare with")
-	set.StringVar(&f.log, "log", "", "instead of -receiver: a shell command that prints the log of a sandbox, whose receiver it is")
+	set.StringVar(&f.log, "log", "",
+		"instead of -receiver: a shell command that prints the log of a sandbox, whose receiver it is")
 	set.StringVar(&f.calls, "calls", "", "where calls go, http://… or unix:/path; empty: nowhere")
 	set.IntVar(&f.tenants, "tenants", 8, "that many tenants, each a sender")
 	set.IntVar(&f.callers, "callers", 4, "that many callers")
 	set.DurationVar(&f.lasts, "for", 10*time.Second, "how long")
 	set.DurationVar(&f.pause, "pause", 20*time.Millisecond, "of each sender and caller, after an answer")
-	set.DurationVar(&f.patience, "patience", 30*time.Second, "how long what was answered 200 may take to arrive, and a request to be answered")
+	set.DurationVar(&f.patience, "patience", 30*time.Second,
+		"how long what was answered 200 may take to arrive, and a request to be answered")
 	set.BoolVar(&f.lossy, "lossy", false, "requests may be refused: only what was answered 200 counts")
 	if err := set.Parse(args); err != nil {
 		return err
@@ -289,7 +292,8 @@ func judge(tenant string, accepted, got []int) (faults []string) {
 		}
 	}
 	if missing > 0 {
-		faults = append(faults, fmt.Sprintf("tenant %s: %d webhooks were answered 200 and did not arrive", tenant, missing))
+		faults = append(faults, fmt.Sprintf("tenant %s: %d webhooks were answered 200 and did not arrive",
+			tenant, missing))
 	}
 	if !slices.IsSorted(got) { // one that came twice is fine
 		faults = append(faults, fmt.Sprintf("tenant %s: its webhooks arrived in another order", tenant))

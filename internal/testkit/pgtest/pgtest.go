@@ -190,7 +190,8 @@ func create(options ...string) (s *Server, err error) {
 	s.guarded = s.command("sh", "-c", `read -r line
 if [ -d /proc/self ]; then
 	for round in 1 2; do
-		for p in $(find /proc/[0-9]*/cwd -maxdepth 0 \( -lname "$PWD" -o -lname "$PWD (deleted)" -o -lname "$PWD/data*" \)); do
+		for p in $(find /proc/[0-9]*/cwd -maxdepth 0 \
+			\( -lname "$PWD" -o -lname "$PWD (deleted)" -o -lname "$PWD/data*" \)); do
 			p=${p#/proc/}
 			if [ "${p%/cwd}" != $$ ]; then kill -9 "${p%/cwd}"; fi
 		done
