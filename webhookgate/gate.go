@@ -99,7 +99,7 @@ func (g *Gate) noteMissed(in *arrival, again bool) {
 	case took:
 		g.cfg.Missed.Taken(w.Lane, w.Digest, w.Snapshot && !again, w.Received)
 	default:
-		g.cfg.Missed.Add(w.Lane, MissedWebhook{ID: w.ID, Digest: w.Digest, At: w.Received, Snapshot: w.Snapshot})
+		g.cfg.Missed.Add(w.Lane, w.Missed())
 	}
 }
 

@@ -11,20 +11,25 @@ import (
 	"usher/internal/clock"
 )
 
-// A MissedSet is what usher missed one tenant: webhooks that got a 5xx. Each may be a change that nobody sends again. It is a value; the
-// zero value is no missed set.
+// A MissedSet is what usher missed of one tenant: webhooks that got a 5xx. Each may be a change that nobody sends
+// again. It is a value; the zero value is an empty set. All its times are of one clock: in memory this machine's, in an
+// inbox the database's.
 type MissedSet struct {
-	Since    time.Time       // when the first of them arrived
+	Since    time.Time       // when the first of them arrived; it may be forgotten
 	Webhooks []MissedWebhook // the last of them, in the order in which they arrived
 }
 
-// MissedWebhook is a webhook that got a 5xx.
+// A MissedWebhook is a webhook that got a 5xx.
 type MissedWebhook struct {
 	ID       string // its webhook-id; empty: not known any more
 	Digest   [sha256.Size]byte
 	At       time.Time // when it arrived
 	Snapshot bool      // it has the complete state of its tenant, so the same bytes are the same state; else it is an event
-	Received time.Time // when it arrived, by this machine's clock; only with an inbox, where At is by the database's
+}
+
+// Missed returns the webhook as one that got a 5xx.
+func (w *Webhook) Missed() MissedWebhook {
+	return MissedWebhook{ID: w.ID, Digest: w.Digest, At: w.Received, Snapshot: w.Snapshot}
 }
 
 // maxMissedOfTenant is how many webhooks of a tenant a MissedSet has.
@@ -38,30 +43,29 @@ func (d MissedSet) Last() time.Time {
 	return d.Webhooks[len(d.Webhooks)-1].At
 }
 
-// Before says whether all of it arrived before then. If nobody knows when it arrived, it did not.
-func (d MissedSet) Before(at time.Time) bool { return !d.Last().IsZero() && d.Last().Before(at) }
+// Before says whether there is something in it, and all of it arrived before then.
+func (d MissedSet) Before(at time.Time) bool { return len(d.Webhooks) > 0 && d.Last().Before(at) }
 
-// is says whether a webhook with this digest has the same bytes. The last bit does not count: an inbox stores Snapshot in its place.
-func (m *MissedWebhook) is(digest [sha256.Size]byte) bool {
-	const last = sha256.Size - 1
-	digest[last] = digest[last]&^1 | m.Digest[last]&1
-	return digest == m.Digest
-}
-
-// Add returns the missed set with one more webhook.
+// Add returns the set with one more webhook. Of several that are the same it has the last.
 func (d MissedSet) Add(m MissedWebhook) MissedSet {
-	all := slices.DeleteFunc(slices.Clone(d.Webhooks), func(old MissedWebhook) bool { return old.is(m.Digest) && !old.At.After(m.At) })
+	if d.Since.IsZero() || m.At.Before(d.Since) {
+		d.Since = m.At
+	}
+	all := slices.Clone(d.Webhooks)
+	if n := slices.IndexFunc(all, func(old MissedWebhook) bool { return old.Digest == m.Digest }); n >= 0 {
+		if all[n].At.After(m.At) {
+			return d
+		}
+		all = slices.Delete(all, n, n+1)
+	}
 	place := len(all)
 	for place > 0 && all[place-1].At.After(m.At) { // its answer took longer than that of a later one
 		place--
 	}
 	all = slices.Insert(all, place, m)
-	if d.Since.IsZero() || m.At.Before(d.Since) {
-		d.Since = m.At
-	}
 	if d.Webhooks = all; len(all) > maxMissedOfTenant {
 		first := slices.IndexFunc(all, func(m MissedWebhook) bool { return m.Snapshot })
-		if first < 0 || &all[first] == d.lastSnapshot() { // a later snapshot makes good for this one, but nothing for an event
+		if first < 0 || &all[first] == d.LastSnapshot() { // a later snapshot makes good for this one, but nothing for an event
 			first = 0
 		}
 		d.Webhooks = slices.Delete(all, first, first+1)
@@ -69,16 +73,36 @@ func (d MissedSet) Add(m MissedWebhook) MissedSet {
 	return d
 }
 
-// Without returns the missed set without a webhook that is recorded as invalid now, where people see it. If there are as many as a missed set has, it
-// stays as it is: there may have been others, whose digests are forgotten.
+// With returns both sets together.
+func (d MissedSet) With(other MissedSet) MissedSet {
+	for _, m := range other.Webhooks {
+		d = d.Add(m)
+	}
+	if !other.Since.IsZero() && other.Since.Before(d.Since) {
+		d.Since = other.Since
+	}
+	return d
+}
+
+// By returns the set with its times by another clock.
+func (d MissedSet) By(clock func(time.Time) time.Time) MissedSet {
+	d.Since, d.Webhooks = clock(d.Since), slices.Clone(d.Webhooks)
+	for i := range d.Webhooks {
+		d.Webhooks[i].At = clock(d.Webhooks[i].At)
+	}
+	return d
+}
+
+// Without returns the set without a webhook that is recorded as invalid now, where people see it. If there are as many
+// as a set has, it stays as it is: there may have been others, which are forgotten.
 func (d MissedSet) Without(digest [sha256.Size]byte) MissedSet {
 	if len(d.Webhooks) >= maxMissedOfTenant {
 		return d
 	}
-	return d.Except(func(m *MissedWebhook) bool { return m.is(digest) })
+	return d.Except(func(m *MissedWebhook) bool { return m.Digest == digest })
 }
 
-// Except returns the missed set without some webhooks.
+// Except returns the set without some webhooks.
 func (d MissedSet) Except(some func(*MissedWebhook) bool) MissedSet {
 	d.Webhooks = slices.DeleteFunc(slices.Clone(d.Webhooks), func(m MissedWebhook) bool { return some(&m) })
 	if len(d.Webhooks) == 0 {
@@ -87,30 +111,32 @@ func (d MissedSet) Except(some func(*MissedWebhook) bool) MissedSet {
 	return d
 }
 
-// After returns what is still missed once a webhook was taken in, which arrived at that time. An event is settled by itself alone; what
-// settles snapshots, SettlesSnapshots says. snapshot is false for an event, and for a copy of a webhook that came before, by its signed id.
+// After returns what is still missed once a webhook was taken in, which arrived at that time. An event is settled by
+// itself alone; what settles snapshots, SettlesSnapshots says. snapshot is false for an event, and for a copy of a
+// webhook that came before, by its signed id.
 func (d MissedSet) After(digest [sha256.Size]byte, snapshot bool, at time.Time) MissedSet {
 	settles := d.SettlesSnapshots(digest, snapshot, at)
 	return d.Except(func(m *MissedWebhook) bool {
-		return m.Snapshot && settles || !m.Snapshot && m.is(digest) && !at.Before(m.At)
+		return m.Snapshot && settles || !m.Snapshot && m.Digest == digest && !at.Before(m.At)
 	})
 }
 
-// SettlesSnapshots says whether no snapshot is missed any more after it: it is the last of them again, or a new snapshot that arrived after
-// that. An earlier one that is sent again says nothing about the last.
+// SettlesSnapshots says whether no snapshot is missed any more after it: it is the last of them again, or a new
+// snapshot that arrived after that. An earlier one that is sent again says nothing about the last.
 func (d MissedSet) SettlesSnapshots(digest [sha256.Size]byte, snapshot bool, at time.Time) bool {
-	last := d.lastSnapshot()
+	last := d.LastSnapshot()
 	switch {
 	case last == nil:
 		return false
-	case last.is(digest):
+	case last.Digest == digest:
 		return snapshot || !at.Before(last.At)
 	}
-	return snapshot && at.After(last.At) && !slices.ContainsFunc(d.Webhooks, func(m MissedWebhook) bool { return m.is(digest) })
+	isMissed := slices.ContainsFunc(d.Webhooks, func(m MissedWebhook) bool { return m.Digest == digest })
+	return snapshot && at.After(last.At) && !isMissed
 }
 
-// lastSnapshot is the last of the snapshots; nil: there is none.
-func (d MissedSet) lastSnapshot() (last *MissedWebhook) {
+// LastSnapshot is the last of the snapshots; nil: there is none.
+func (d MissedSet) LastSnapshot() (last *MissedWebhook) {
 	for i := range d.Webhooks {
 		if d.Webhooks[i].Snapshot {
 			last = &d.Webhooks[i]
@@ -122,14 +148,8 @@ func (d MissedSet) lastSnapshot() (last *MissedWebhook) {
 // Missed remembers in memory what usher missed. An inbox moves it into its database. It is safe for concurrent use.
 type Missed struct {
 	mu      sync.Mutex // guards what follows
-	missed  map[Lane]*openSet
-	version int64     // counts changes
+	missed  map[Lane]MissedSet
 	unnamed []Unnamed // one for each hour
-}
-
-type openSet struct {
-	MissedSet
-	version int64
 }
 
 // Unnamed counts webhooks that got a 5xx before usher knew their tenant, or whose tenant usher could not remember.
@@ -164,21 +184,16 @@ const (
 )
 
 // NewMissed returns an empty memory.
-func NewMissed() *Missed { return &Missed{missed: make(map[Lane]*openSet)} }
+func NewMissed() *Missed { return &Missed{missed: make(map[Lane]MissedSet)} }
 
-// Add notes that a webhook of a tenant got a 5xx. One that names no tenant counts as unnamed: nobody could settle it. These count from now,
-// by this machine's clock, because m.At may be a database's.
+// Add notes that a webhook of a tenant got a 5xx. One that names no tenant counts as unnamed: nobody could settle it.
 func (o *Missed) Add(lane Lane, m MissedWebhook) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	d := o.missed[lane]
-	if d == nil && (lane.Tenant == "" || len(o.missed) >= maxMissed) {
-		now := time.Now()
-		o.addUnnamed(Unnamed{1, now, now})
+	d, known := o.missed[lane]
+	if !known && (lane.Tenant == "" || len(o.missed) >= maxMissed) {
+		o.addUnnamed(Unnamed{1, m.At, m.At})
 		return
-	}
-	if d == nil {
-		d = new(openSet)
 	}
 	o.set(lane, d.Add(m))
 }
@@ -207,24 +222,19 @@ func (o *Missed) expireUnnamed() {
 func (o *Missed) Taken(lane Lane, digest [sha256.Size]byte, snapshot bool, at time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.missed[lane] != nil {
-		o.set(lane, o.missed[lane].After(digest, snapshot, at))
-	}
+	o.set(lane, o.missed[lane].After(digest, snapshot, at))
 }
 
 // Without notes that a webhook of a tenant is recorded as invalid.
 func (o *Missed) Without(lane Lane, digest [sha256.Size]byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.missed[lane] != nil {
-		o.set(lane, o.missed[lane].Without(digest))
-	}
+	o.set(lane, o.missed[lane].Without(digest))
 }
 
 // set replaces what was missed of a tenant. The caller holds mu.
 func (o *Missed) set(lane Lane, d MissedSet) {
-	o.version++
-	if o.missed[lane] = (&openSet{d, o.version}); len(d.Webhooks) == 0 {
+	if o.missed[lane] = d; len(d.Webhooks) == 0 {
 		delete(o.missed, lane)
 	}
 }
@@ -233,7 +243,7 @@ func (o *Missed) set(lane Lane, d MissedSet) {
 func (o *Missed) SettleBefore(lane Lane, at time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if d := o.missed[lane]; d != nil && d.Before(at) {
+	if o.missed[lane].Before(at) {
 		delete(o.missed, lane)
 	}
 }
@@ -251,17 +261,13 @@ func (o *Missed) Forget(lane Lane) bool {
 func (o *Missed) Of(lane Lane) MissedSet {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if d := o.missed[lane]; d != nil {
-		return d.MissedSet
-	}
-	return MissedSet{}
+	return o.missed[lane]
 }
 
 // A MissedTenant is a missed set with its tenant.
 type MissedTenant struct {
 	Lane
 	MissedSet
-	Version int64 // of the missed set, for Drop
 }
 
 // Some returns at most so many missed; 0: all.
@@ -269,7 +275,7 @@ func (o *Missed) Some(most int) (all []MissedTenant) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for lane, d := range o.missed {
-		all = append(all, MissedTenant{lane, d.MissedSet, d.version})
+		all = append(all, MissedTenant{lane, d})
 		if len(all) == most {
 			break
 		}
@@ -286,11 +292,11 @@ func (o *Missed) List() []MissedTenant {
 	return all
 }
 
-// Drop drops a missed set that is stored elsewhere now, unless it has changed since.
+// Drop drops a set that is stored elsewhere now, unless it has changed since.
 func (o *Missed) Drop(w MissedTenant) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if d := o.missed[w.Lane]; d != nil && d.version == w.Version {
+	if slices.Equal(o.missed[w.Lane].Webhooks, w.Webhooks) {
 		delete(o.missed, w.Lane)
 	}
 }

@@ -212,7 +212,7 @@ func TestMissedWhileTheDatabaseIsAway(t *testing.T) {
 						t.Errorf("%s, %s: %d %s", name, path, status, body)
 					}
 				}
-				b.Missed.Add(webhookgate.Lane{Platform: "eu", Tenant: "missed"}, webhookgate.MissedWebhook{ID: "x", At: time.Now(), Received: time.Now()})
+				b.Missed.Add(webhookgate.Lane{Platform: "eu", Tenant: "missed"}, webhookgate.MissedWebhook{ID: "x", At: time.Now()})
 			}
 			back()
 			time.Sleep(time.Minute)
@@ -226,7 +226,7 @@ func TestStatusWhileTheDatabaseHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := world(t)
 		b.RecordInvalid(invalid422(ten))
-		b.Missed.Add(webhookgate.Lane{Platform: "eu", Tenant: "missed"}, webhookgate.MissedWebhook{ID: "x", At: time.Now(), Received: time.Now()})
+		b.Missed.Add(webhookgate.Lane{Platform: "eu", Tenant: "missed"}, webhookgate.MissedWebhook{ID: "x", At: time.Now()})
 		cfg := port(b)
 		cfg.Gate, cfg.Receivers = gate, b.Receivers
 		book := entitlements.NewBook(b.Snapshots, true)

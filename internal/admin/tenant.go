@@ -92,7 +92,7 @@ func (h *Handler) addInbox(ctx context.Context, t *Tenant) error {
 		return err
 	}
 	if h.cfg.Inbox != nil {
-		if t.Missed, _, err = h.cfg.Inbox.MissedOf(ctx, platform, code); err != nil {
+		if t.Missed, err = h.cfg.Inbox.MissedOf(ctx, platform, code); err != nil {
 			return err
 		}
 		if t.Finding, err = h.cfg.Inbox.Finding(ctx, platform, code); err != nil {

@@ -510,7 +510,7 @@ func TestInboxTenantsWhileTheDatabaseIsAway(t *testing.T) {
 	if p := s.run(t, "tenants", "--trouble"); p.Code != 1 || p.Stdout.String() != "" || !strings.Contains(p.Stderr.String(), "connection refused") {
 		t.Errorf("nothing is known: %d %s\n%s", p.Code, p.Stderr.String(), p.Stdout.String())
 	}
-	s.Missed.Add(webhookgate.Lane{Platform: "eu", Tenant: "late"}, webhookgate.MissedWebhook{ID: "x", At: time.Now(), Received: time.Now()})
+	s.Missed.Add(webhookgate.Lane{Platform: "eu", Tenant: "late"}, webhookgate.MissedWebhook{ID: "x", At: time.Now()})
 	const why = "usher: the inbox can't be read now: connection refused. The list has only the tenants whose webhooks this usher answered with a 5xx meanwhile. Run the command again when the inbox can be read\n"
 	for args, want := range map[string]string{"--trouble": "eu/late  0  -  missed\n", "--trouble --json": `"unread":"connection refused"`} {
 		if p := s.run(t, append([]string{"tenants"}, strings.Fields(args)...)...); p.Code != 1 || !strings.Contains(p.Stdout.String(), want) || p.Stderr.String() != why {

@@ -122,10 +122,6 @@ func (r *Run) Killed(now time.Time) bool { return r.Ended.IsZero() && now.Sub(r.
 // KnowsUpTo is the time up to which the run knows what the billing service says.
 func (r *Run) KnowsUpTo() time.Time { return moment(min(r.asOf, r.Began.UnixMicro())) }
 
-// settlesBefore is the time before which whatever got a 5xx is settled if the run finds its tenant equal, or takes it in.
-// It is a second less than what the run knows, because the clocks of replicas and database differ. See also lane.miss.
-func (r *Run) settlesBefore() time.Time { return r.KnowsUpTo().Add(-maxJump) }
-
 // Compared is what came of one line: what the billing service says of one tenant.
 type Compared struct {
 	Line       int       `json:"line,omitempty"` // its number; zero: the tenant is unlisted

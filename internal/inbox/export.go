@@ -262,6 +262,8 @@ func (i *importJob) readFile(tx engine.Tx) error {
 	tx.Queue("inbox_filled", func(r engine.Row) error { var n int64; err := r.Scan(&n); i.filled = n > 0; return err })
 	tx.Queue("missed_count", func(r engine.Row) error { return r.Scan(new(int64), &i.missed, new(int64)) })
 	tx.Queue("last_number", func(r engine.Row) error { return r.Scan(&i.highest) })
+	tx.Queue("missed_clear", nil) // it was part of the outage until now, see finish
+	tx.Queue("lane_missed_clear", nil)
 	if err := tx.Send(); err != nil {
 		return err
 	}
@@ -572,7 +574,7 @@ func (i *importJob) check(t engine.Layout, row map[string]any) error {
 				}
 			}
 		case []byte:
-			if several := t.Name == "lane" && name == "missed" && len(value) <= 4*sha256.Size; t.Name != "content" && len(value)%sha256.Size != 0 || t.Name != "content" && len(value) > sha256.Size && !several {
+			if t.Name != "content" && len(value) != 0 && len(value) != sha256.Size {
 				return fmt.Errorf("has something in %q that is no digest", name)
 			}
 		}
@@ -585,10 +587,7 @@ func (i *importJob) check(t engine.Layout, row map[string]any) error {
 		return errors.New("has a tenant and an event type")
 	}
 	switch t.Name {
-	case "lane":
-		if !flag("taken_snapshot") {
-			return errNoPart
-		}
+	case "lane": // it is named, see below
 	case "webhook":
 		state := number("state")
 		switch {
@@ -604,6 +603,11 @@ func (i *importJob) check(t engine.Layout, row map[string]any) error {
 			return errNoLane
 		}
 		return checkRecord(text("record"))
+	case "missed":
+		if name.Tenant == "" || len(row["digest"].([]byte)) == 0 || !flag("snapshot") {
+			return errors.New("has a missed webhook without its tenant or digest")
+		}
+		return nil
 	case "snapshot", "finding":
 		if name.Tenant == "" {
 			return errNoLane
@@ -722,7 +726,11 @@ func (i *importJob) finish(tx engine.Tx) error {
 		tx.Queue("import_strays", func(r engine.Row) error {
 			var seq int64
 			err := r.Scan(&seq)
-			i.fault(fmt.Sprintf("webhook %d: its content or its tenant's row is missing, or is older", seq))
+			if seq == 0 {
+				i.fault("a webhook that was missed: its tenant's row does not say so")
+			} else {
+				i.fault(fmt.Sprintf("webhook %d: its content or its tenant's row is missing, or is older", seq))
+			}
 			return err
 		}, int64(maxNamed))
 		if err := tx.Send(); err != nil {
@@ -737,7 +745,7 @@ func (i *importJob) finish(tx engine.Tx) error {
 	tx.Queue("tellings_forget", nil, rand.Int64()) // all who keep a copy begin again
 	began := i.at
 	if i.missed > 0 {
-		began = min(began, i.missed) // the file's rows take the place of this inbox's
+		began = min(began, i.missed) // the file's take their place
 	}
 	if began < i.now {
 		tx.Queue("outage_add", nil, began, i.now, int64(0))

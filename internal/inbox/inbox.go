@@ -355,11 +355,11 @@ type Answer struct {
 // meanwhile.
 func (s *Inbox) Add(ctx context.Context, w *webhookgate.Webhook) Answer {
 	a := s.takeIn(ctx, arriving(w), work{}, func(t *sqlTurn, l *lane, in *incoming) error {
-		in.arrived = s.clock.at(w.Received)
+		in.arrived, in.came = s.clock.at(w.Received), w.Received
 		return t.checkHeard(l, in, w)
 	})
 	if a.Err != nil && !errors.Is(a.Err, webhookgate.ErrOvertaken) {
-		s.miss(w)
+		s.cfg.Missed.Add(w.Lane, w.Missed())
 	}
 	return a
 }
@@ -398,7 +398,7 @@ func (s *Inbox) takeIn(ctx context.Context, in incoming, w work, check func(*sql
 		}
 		return func() {
 			if a.Err == nil && in.arrived != 0 {
-				s.cfg.Missed.Taken(in.name, sha256Of(in.digest), in.snapshot && !a.again, moment(in.arrived))
+				s.cfg.Missed.Taken(in.name, sha256Of(in.digest), in.snapshot && !a.again, in.came)
 			}
 			if a.Err == nil && in.snapshot { // also for a duplicate: the original may have come through another replica
 				s.cfg.Changed(in.Tenant)

@@ -40,8 +40,8 @@ func (s *Inbox) storeInvalid(ctx context.Context, r *webhookgate.Invalid) (id in
 		l := t.laneOf(row)
 		stored := l.recordInvalid(row, t.copies[string(row.digest)])
 		t.copies[string(row.digest)] = stored
-		if len(l.missed.Webhooks) > 0 {
-			l.missed, l.dirty = l.missed.Without(w.Digest), true
+		if l.missedSince > 0 {
+			l.setMissing(l.missing().Without(w.Digest))
 		}
 		return func() {
 			s.cfg.Missed.Without(w.Lane, w.Digest)
@@ -55,7 +55,7 @@ func (s *Inbox) storeInvalid(ctx context.Context, r *webhookgate.Invalid) (id in
 		return replied, nil
 	}
 	gaveUp.Store(true)
-	s.miss(w)
+	s.cfg.Missed.Add(w.Lane, w.Missed())
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		err = s.timeoutErr()
 	}

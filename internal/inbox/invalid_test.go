@@ -254,9 +254,9 @@ func TestInvalidIsStoredAfterAll(t *testing.T) {
 		doubtful := d.hook("acme", "R")
 		d.recordInvalid("acme", "R")
 		d.recordInvalid("later", "L")
-		d.miss(doubtful)
+		d.misses(doubtful)
 		time.Sleep(2 * maxJump) // clocks may differ by so much
-		d.miss(d.hook("later", "L"))
+		d.misses(d.hook("later", "L"))
 		d.stored()
 		d.want("missed", d.missed(), "later")
 	})

@@ -33,8 +33,6 @@ type turn struct {
 	reserve     func(rc *receiver.Receiver, size int64) bool  // room at the courier, until the turn ends; nil: there is no courier
 	delivers    func(lane webhookgate.Lane, token int64) bool // the courier has this lease, and its outcome is not written yet
 
-	running *Run // the reconcile that is under way; nil: there is none, or no work has asked for it
-
 	number    func() int64     // of the next new webhook
 	added     map[string]int64 // by how much the bytes that wait or are parked change, for each receiver
 	finished  bool             // a webhook is finished now: there may be something to sweep
@@ -91,13 +89,18 @@ type rows interface {
 	invalid(l *lane) []*Webhook         // all; there are few
 	parkedSnapshots(l *lane) []*Webhook // one at most, but after an import
 	snapshot(l *lane) *snapshot.Stored  // the last one, when the turn began; nil: there is none
+	stateDigest(l *lane) []byte         // that one's digest; nil: there is none, or its webhook was deleted
+	missed(l *lane) []webhookgate.MissedWebhook
+	// cameAfterAll says of a webhook that got a 5xx whether its COMMIT, which was in doubt, has stored it; or whether the
+	// same bytes have come since, as an event, or as what is recorded as invalid.
+	cameAfterAll(l *lane, m *webhookgate.MissedWebhook) bool
 	count(l *lane) laneCounts
 	erase(l *lane) (webhooks int)
 	forgetIDs(l *lane)
 }
 
 // laneCounts are what a lane's row says of its webhooks, counted anew.
-type laneCounts struct{ waiting, parked, invalid, bytes, waitingSince, tail int64 }
+type laneCounts struct{ waiting, parked, invalid, bytes, waitingSince, tail, missedSince int64 }
 
 func (t *turn) time() time.Time { return moment(t.now) }
 
@@ -121,7 +124,8 @@ func (t *turn) laneOf(h *Webhook) *lane {
 // changes are what a turn has to write, each table's rows in the order of the lanes' names.
 type changes struct {
 	lanes     []*lane
-	noted     []*lane // of these only last, lastAt and what was taken
+	noted     []*lane // of these only last, lastAt and stateAt
+	missed    []*lane // of these what they are missed
 	added     []*Webhook
 	changed   []*Webhook
 	deleted   []int64 // webhooks
@@ -137,6 +141,9 @@ func (t *turn) changes() (c changes) {
 			c.lanes = append(c.lanes, l)
 		} else if l.noted && name != (webhookgate.Lane{}) {
 			c.noted = append(c.noted, l)
+		}
+		if l.savesMissed {
+			c.missed = append(c.missed, l)
 		}
 		for _, h := range l.hooks {
 			switch {
@@ -173,6 +180,9 @@ type memory struct {
 	reads    bool                    // its invalid webhooks are in memory
 	damaged  []string                // the columns of its row that cannot be right
 
+	missed                   webhookgate.MissedSet // see lane.missing
+	readsMissed, savesMissed bool
+
 	dirty    bool
 	noted    bool // last has changed; so has nothing else of the row, unless it is dirty, too
 	snapshot *snapshot.Stored
@@ -189,12 +199,12 @@ func (l *lane) row() *lane {
 
 // counts returns what the lane's row says.
 func (l *lane) counts() laneCounts {
-	return laneCounts{l.waiting, l.parked, l.invalid, l.bytes, l.waitingSince, l.tail}
+	return laneCounts{l.waiting, l.parked, l.invalid, l.bytes, l.waitingSince, l.tail, l.missedSince}
 }
 
 // isAhead says whether the turn has changed webhooks of the lane: the database does not have that yet.
 func (l *lane) isAhead() bool {
-	return len(l.deleted) > 0 || slices.ContainsFunc(l.hooks, func(h *Webhook) bool { return h.isNew || h.changed || h.gone })
+	return len(l.deleted) > 0 || l.savesMissed || slices.ContainsFunc(l.hooks, func(h *Webhook) bool { return h.isNew || h.changed || h.gone })
 }
 
 // recount makes a lane whole whose row is damaged, or says something else than its webhooks. These are counted, and what nobody can know is as in a
@@ -211,6 +221,7 @@ func (l *lane) recount() {
 	}
 	l.tailDigest, l.held, l.damaged, l.dirty = nil, nil, nil, true
 	l.last, l.lastAt = max(l.last, l.tail), min(max(0, l.lastAt), now)
+	l.missedSince, l.stateAt = c.missedSince, min(max(0, l.stateAt), now)
 	l.failingSince, l.lastTry, l.token = min(max(0, l.failingSince), now), min(max(0, l.lastTry), now), max(0, l.token)
 	if !l.leased() {
 		l.owner = nil
@@ -415,6 +426,7 @@ type incoming struct {
 	unhurried bool             // it may be delivered when the courier comes by
 	accepting *Webhook         // the invalid webhook that somebody accepts: so it is no duplicate
 	arrived   int64            // when it came, by the database's clock; zero: it did not come from the sender
+	came      time.Time        // the same, by our clock
 }
 
 // take answers with the webhook-id of the original if the webhook is a duplicate, and else puts it at the end of the lane. If the lane
@@ -556,9 +568,7 @@ func (l *lane) reconcile(in *offer, r *Run, leave leave) (c Compared) {
 	case leave == toSee:
 	case c.Result == Equal:
 		l.supersedeEqual()
-		if !l.missed.Since.IsZero() {
-			l.settleMissed(r.KnowsUpTo().UnixMicro())
-		}
+		l.settleMissed()
 	case leave == toCompare || c.Result != Differs && c.Result != NewTenant:
 	case leave == toStore && (l.parked > 0 || !l.idle()): // it would be known, and something older be delivered after it
 		c.LeftOut = "its webhooks wait or are parked"
@@ -568,7 +578,8 @@ func (l *lane) reconcile(in *offer, r *Run, leave leave) (c Compared) {
 		if c.Applied, c.Err = a.Err == nil, a.Err; c.Applied {
 			c.first = first
 			l.lastAt = max(before, r.KnowsUpTo().UnixMicro()) // what it says is as old as the list
-			l.settleMissed(r.KnowsUpTo().UnixMicro())
+			l.settleMissed()
+			l.noteState(r.KnowsUpTo().UnixMicro())
 		}
 	}
 	return c
@@ -976,8 +987,8 @@ func (l *lane) pause(yes bool) {
 func (l *lane) forget() bool {
 	l.t.rows.forgetIDs(l)
 	l.seen, l.newSeen = nil, nil
-	missed := len(l.missed.Webhooks) > 0
-	l.settleMissed(l.t.now)
+	missed := l.missedSince > 0
+	l.settleMissed()
 	return l.forgetCopies() || missed
 }
 
@@ -1002,7 +1013,8 @@ func (l *lane) erase() (count int, err error) {
 	t.added[l.receiver] -= l.bytes
 	l.hooks, l.deleted, l.memory.snapshot, l.frontier, l.reads = nil, nil, nil, math.MinInt64, false
 	l.waiting, l.parked, l.invalid, l.bytes = 0, 0, 0, 0
-	l.tail, l.tailID, l.taken, l.failingSince = 0, "", nil, 0
+	l.tail, l.tailID, l.failingSince = 0, "", 0
+	l.noteState(t.now) // what came before it counts as older than what comes
 	l.note()
 	l.clearBackoff()
 	l.release(t.now)

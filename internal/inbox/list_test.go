@@ -238,7 +238,7 @@ func TestReadEndsWithItsReader(t *testing.T) {
 			return err
 		},
 		"actions":               func(i *Inbox, ctx context.Context) error { return second(i.Actions(ctx, 0, 10)) },
-		"a tenant's missed set": func(i *Inbox, ctx context.Context) error { _, _, err := i.MissedOf(ctx, "", "t"); return err },
+		"a tenant's missed set": func(i *Inbox, ctx context.Context) error { _, err := i.MissedOf(ctx, "", "t"); return err },
 		"a tenant's platform":   func(i *Inbox, ctx context.Context) error { return second(i.Platforms(ctx, "t")) },
 		"snapshots":             func(i *Inbox, ctx context.Context) error { return second(i.Snapshots(ctx, []string{"t"})) },
 	}

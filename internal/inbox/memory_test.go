@@ -15,16 +15,17 @@ import (
 
 // Memory has lanes without a database, for the property test: what a transaction does not load is a slice.
 type Memory struct {
-	cfg   *Config
-	owner []byte
-	r     *rand.Rand
-	lanes map[webhookgate.Lane]*lane
-	hooks map[webhookgate.Lane][]*Webhook // by number
-	seen  map[seenID][]*seenRow
-	known map[webhookgate.Lane]*snapshot.Stored
-	runs  map[int]*Run
-	last  int64
-	lease time.Duration
+	cfg    *Config
+	owner  []byte
+	r      *rand.Rand
+	lanes  map[webhookgate.Lane]*lane
+	hooks  map[webhookgate.Lane][]*Webhook // by number
+	seen   map[seenID][]*seenRow
+	known  map[webhookgate.Lane]*snapshot.Stored
+	runs   map[int]*Run
+	missed map[webhookgate.Lane][]webhookgate.MissedWebhook
+	last   int64
+	lease  time.Duration
 
 	Now     int64
 	Alone   bool
@@ -34,7 +35,7 @@ type Memory struct {
 }
 
 func NewMemory(cfg *Config, seed uint64, lease time.Duration) *Memory {
-	return &Memory{cfg: cfg, owner: []byte{1}, r: rand.New(rand.NewPCG(seed, 77)), lanes: make(map[webhookgate.Lane]*lane), hooks: make(map[webhookgate.Lane][]*Webhook), seen: make(map[seenID][]*seenRow), known: make(map[webhookgate.Lane]*snapshot.Stored), runs: make(map[int]*Run), lease: lease}
+	return &Memory{cfg: cfg, owner: []byte{1}, r: rand.New(rand.NewPCG(seed, 77)), lanes: make(map[webhookgate.Lane]*lane), hooks: make(map[webhookgate.Lane][]*Webhook), seen: make(map[seenID][]*seenRow), known: make(map[webhookgate.Lane]*snapshot.Stored), runs: make(map[int]*Run), missed: make(map[webhookgate.Lane][]webhookgate.MissedWebhook), lease: lease}
 }
 
 // Crash is the end of a process: another one comes. shared: its leases run out; else they end.
@@ -65,11 +66,6 @@ func (m *Memory) Turn(works []Work) (after []func()) {
 		m.hooks, m.seen, m.known, m.runs, m.last = maps.Clone(hooks), maps.Clone(seen), maps.Clone(known), maps.Clone(runs), last
 		t = &memTurn{m: m, loaded: make(map[seenID]bool), copies: make(map[string]*Webhook)}
 		t.turn = turn{Rules: &m.cfg.Rules, process: process{m.owner, m.lease, m.Alone}, now: m.Now, askedAt: time.Now(), lanes: make(map[webhookgate.Lane]*lane), rows: memRows{t}, mayTakeOver: true, added: make(map[string]int64)}
-		for _, r := range m.runs {
-			if t.running == nil || r.mark > t.running.mark {
-				t.running = r
-			}
-		}
 		t.hasRoom = func(*lane, int64) error { return nil }
 		t.number = func() int64 { m.last++; return m.last }
 		t.reserve = func(rc *receiver.Receiver, _ int64) bool { return m.Reserve(rc) }
@@ -99,6 +95,9 @@ func (m *Memory) Turn(works []Work) (after []func()) {
 	}
 	for _, s := range c.snapshots {
 		m.known[webhookgate.Lane{Platform: s.Platform, Tenant: s.Tenant}] = s
+	}
+	for _, l := range c.missed {
+		m.missed[l.Lane] = l.missed.Webhooks
 	}
 	for _, l := range slices.Concat(c.lanes, c.noted) {
 		m.lanes[l.Lane] = l.row()
@@ -167,9 +166,32 @@ func (r memRows) parkedSnapshots(l *lane) (all []*Webhook) {
 	return all
 }
 
+func (r memRows) missed(l *lane) []webhookgate.MissedWebhook {
+	r.t.m.Asked++
+	return r.t.m.missed[l.Lane]
+}
+
+// The worlds know nothing of an invalid one that makes good for a 5xx.
+func (r memRows) cameAfterAll(l *lane, m *webhookgate.MissedWebhook) bool {
+	return slices.ContainsFunc(r.t.m.hooks[l.Lane], func(h *Webhook) bool {
+		isThat := h.UUID == m.ID || !h.snapshot && h.Code == 0 && !h.Received.Before(m.At)
+		return isThat && sha256Of(h.digest) == m.Digest
+	})
+}
+
 func (r memRows) count(l *lane) (c laneCounts) {
 	r.t.m.fault = fmt.Errorf("the row of %s says something else than its webhooks", l.Tenant)
 	return c
+}
+
+func (r memRows) stateDigest(l *lane) []byte {
+	known := r.t.m.known[l.Lane]
+	for _, h := range r.t.m.hooks[l.Lane] {
+		if known != nil && h.ID == known.Seq {
+			return h.digest
+		}
+	}
+	return nil
 }
 
 func (r memRows) snapshot(l *lane) *snapshot.Stored { return r.t.m.known[l.Lane] }
@@ -187,7 +209,7 @@ func (r memRows) forgetIDs(l *lane) {
 
 func (m *Memory) Take(w *webhookgate.Webhook, done func(Answer, *Lease)) Work {
 	in := arriving(w)
-	in.arrived = w.Received.UnixMicro()
+	in.arrived, in.came = w.Received.UnixMicro(), w.Received
 	return func(t *memTurn) func() {
 		in, l := in, t.lane(w.Lane)
 		t.loadSeen(l, &in)
@@ -209,7 +231,7 @@ func (m *Memory) Owe(name webhookgate.Lane, d webhookgate.MissedSet, done func()
 // Missed says whether a tenant is missed anything.
 func (m *Memory) Missed(name webhookgate.Lane) bool {
 	l := m.lanes[LaneOf(name)]
-	return l != nil && len(l.missed.Webhooks) > 0
+	return l != nil && l.missedSince > 0
 }
 
 // mustNote returns a func that says whether the lane has got a new number.
@@ -407,6 +429,9 @@ func (m *Memory) Check() error {
 		return m.fault
 	}
 	for k, l := range m.lanes {
+		if rows := m.missed[k]; len(rows) > 4 || (len(rows) > 0) != (l.missedSince > 0) {
+			return fmt.Errorf("(j) %s is missed webhooks since %d, and has %d rows", l.Tenant, l.missedSince, len(rows))
+		}
 		if hooks := m.hooks[k]; len(hooks) > 0 && hooks[len(hooks)-1].ID > l.last {
 			return fmt.Errorf("(j) the last number of %s is %d, and it has webhook %d", l.Tenant, l.last, hooks[len(hooks)-1].ID)
 		}

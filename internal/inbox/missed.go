@@ -1,7 +1,6 @@
 package inbox
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"slices"
@@ -12,12 +11,32 @@ import (
 	"usher/webhookgate"
 )
 
-// What usher may have missed: webhooks that got a 5xx, whose tenants are missed them, and outages, in which no gate was there to take any.
+// What usher may have missed: webhooks that got a 5xx, and outages, in which no gate was there to take any.
 //
-// Whose webhook got a 5xx is in memory first (webhookgate.Missed), because mostly the database is away then. The writer moves it into the
-// lanes as soon as it can, and there the tenant may have sent again meanwhile, through another replica.
+// A webhook that got a 5xx is in memory first (webhookgate.Missed), because mostly the database is away then. The
+// writer moves it into the table missed as soon as it can, and meanwhile the tenant may have sent again, through another
+// replica: where usher is not certain of that, the tenant counts as missed. The row of a lane says only since when the
+// lane is missed something. So one that is missed nothing, as nearly all are, never reads the table.
 
-// noteTaken notes that a webhook was taken in, or is a copy of one that was. That may settle what was missed. again: see lane.duplicate.
+// missing returns what the lane is missed.
+func (l *lane) missing() webhookgate.MissedSet {
+	if l.missedSince > 0 && !l.readsMissed {
+		l.missed = webhookgate.MissedSet{Since: moment(l.missedSince), Webhooks: l.t.rows.missed(l)}
+		l.readsMissed = true
+	}
+	return l.missed
+}
+
+// setMissing replaces what the lane is missed.
+func (l *lane) setMissing(d webhookgate.MissedSet) {
+	l.missed, l.readsMissed, l.savesMissed, l.dirty = d, true, true, true
+	if l.missedSince = 0; len(d.Webhooks) > 0 {
+		l.missedSince = max(1, d.Since.UnixMicro())
+	}
+}
+
+// noteTaken notes that a webhook was taken in, or is a copy of one that was. That may settle what was missed. again:
+// see lane.duplicate.
 func (l *lane) noteTaken(in *incoming, again bool) {
 	at := in.arrived
 	if in.accepting != nil {
@@ -26,103 +45,84 @@ func (l *lane) noteTaken(in *incoming, again bool) {
 	if at == 0 {
 		return
 	}
-	if !again && (in.accepting == nil || at > l.takenAt) {
-		l.taken, l.takenAt, l.takenSnapshot, l.noted = in.digest, at, in.snapshot, true
+	isState := in.snapshot && !again
+	if isState {
+		l.noteState(at)
 	}
-	if left := l.missed.After(sha256Of(in.digest), in.snapshot && !again, moment(at)); len(left.Webhooks) < len(l.missed.Webhooks) {
-		l.missed, l.dirty = left, true
+	if l.missedSince > 0 {
+		l.setMissing(l.missing().After(sha256Of(in.digest), isState, moment(at)))
+	}
+}
+
+// noteState notes when a state of the tenant arrived that usher knows. A time in the future is from before the
+// database's clock was set back.
+func (l *lane) noteState(at int64) {
+	if at > l.stateAt || l.stateAt > l.t.now {
+		l.stateAt, l.noted = at, true
 	}
 }
 
 // miss notes webhooks of the tenant that got a 5xx, but for those that were settled before they could be noted here.
 func (l *lane) miss(d webhookgate.MissedSet) {
-	if d = l.unsettled(d); len(d.Webhooks) == 0 {
-		return
-	}
-	for _, m := range d.Webhooks {
-		l.missed = l.missed.Add(m)
-	}
-	if d.Since.Before(l.missed.Since) {
-		l.missed.Since = d.Since
-	}
-	l.dirty = true
-	if r := l.t.running; r == nil || r.Began.After(l.t.time()) || !d.Before(r.settlesBefore()) {
+	if d = l.unsettled(d); len(d.Webhooks) > 0 {
+		l.setMissing(l.missing().With(d))
 		l.note()
-		return
 	}
-	// It arrived before the run that is under way, which is about to settle it. A later run may have an older list.
-	l.lastAt = max(l.lastAt, d.Last().UnixMicro())
 }
 
-// unsettled returns what is still missed of webhooks that got a 5xx: their tenant may have sent them, or newer ones, again meanwhile, and a
-// transaction in doubt may have stored them after all.
+// unsettled returns what is still missed of webhooks that got a 5xx: they may be stored after all, or the tenant may
+// have sent them again, or newer ones.
 func (l *lane) unsettled(d webhookgate.MissedSet) webhookgate.MissedSet {
-	known, taken, takenAt := l.t.rows.snapshot(l), sha256Of(l.taken), l.takenAt
-	if takenAt > l.t.now { // a time in the future is from before the database's clock was set back, and says nothing
-		takenAt = 0
+	d = d.Except(func(m *webhookgate.MissedWebhook) bool { return l.t.rows.cameAfterAll(l, m) })
+	if last := d.LastSnapshot(); last != nil && l.settles(d, last) {
+		d = d.Except(func(m *webhookgate.MissedWebhook) bool { return m.Snapshot })
 	}
-	// A webhook that is another one must have come a second later, because the clocks of replicas and database differ.
-	before := takenAt - micros(maxJump)
-	settled := func(m *webhookgate.MissedWebhook) bool {
-		switch at := m.At.UnixMicro(); {
-		case m.ID == l.tailID, known != nil && m.ID == known.Webhook: // an event may have come after the snapshot
-			return true
-		case m.Snapshot && l.hasSnapshot(m.Digest[:], nameOf(l.t.Receivers.For(l.Platform))):
-			return true
-		case takenAt == 0:
-			return false
-		case m.Digest == taken:
-			return takenAt >= at
-		default:
-			return l.taken == nil && before > at // see settleMissed
-		}
-	}
-	// Only the last webhook that was taken in is known here: if that is an earlier one of those that got a 5xx, the tenant counts as missed,
-	// although one before it may have settled that.
-	snapshots := false // the last of them says whether they are settled
-	for i := range d.Webhooks {
-		if m := &d.Webhooks[i]; m.Snapshot {
-			snapshots = settled(m) || takenAt != 0 && m.Digest != taken && d.SettlesSnapshots(taken, l.takenSnapshot, moment(before))
-		}
-	}
-	return d.Except(func(m *webhookgate.MissedWebhook) bool { return m.Snapshot && snapshots || !m.Snapshot && settled(m) })
+	return d
 }
 
-// settleMissed says that nothing which arrived up to this time is missed any more. The caller knows that nothing has come for the lane
-// since then; see lane.last.
-func (l *lane) settleMissed(at int64) {
-	l.missed, l.dirty = webhookgate.MissedSet{}, true
-	if at > l.takenAt {
-		l.taken, l.takenAt, l.takenSnapshot = nil, at, true
+// settles says whether the last snapshot that usher has settles those of a missed set.
+func (l *lane) settles(d webhookgate.MissedSet, last *webhookgate.MissedWebhook) bool {
+	digest := l.t.rows.stateDigest(l)
+	switch {
+	case l.hasSnapshot(last.Digest[:], nameOf(l.t.Receivers.For(l.Platform))):
+		return true
+	case digest == nil && l.tail != 0 || l.stateAt > l.t.now: // without a tail: the tenant was erased then
+		return false
+	case sha256Of(digest) == last.Digest:
+		return l.stateAt >= last.At.UnixMicro()
+	}
+	// Another one must have come a second later, because the clocks of replicas and database differ.
+	return d.SettlesSnapshots(sha256Of(digest), true, moment(l.stateAt-micros(maxJump)))
+}
+
+// settleMissed says that the lane is missed nothing any more.
+func (l *lane) settleMissed() {
+	if l.missedSince > 0 {
+		l.setMissing(webhookgate.MissedSet{})
 	}
 }
 
 // tick is by how much the time at which a webhook arrived may be wrong: an operating system counts in ticks.
 const tick = 10 * time.Millisecond
 
-// checkHeard says why a webhook is not taken in that arrived before usher stood still: its sender has gone; or other replicas have taken in a
-// later state of the tenant. The lane is locked: so what comes later through others comes after this one. What
-// is not taken in is missed, unless the lane has it, or a later state.
+// checkHeard says why a webhook is not taken in that arrived before usher stood still: its sender has gone; or other
+// replicas have taken in a later state of the tenant. The lane is locked: so what comes later through others comes after
+// this one. Whoever is not heard is missed, unless the lane has that webhook, or a later state; see unsettled.
 func (t *sqlTurn) checkHeard(l *lane, in *incoming, w *webhookgate.Webhook) error {
 	if w.Heard == nil {
 		return nil
 	}
 	stoodStill, gone := w.Heard()
-	latest := t.s.clock.latest(w.Received) + micros(tick)
+	later := t.s.clock.latest(w.Received) + micros(tick)
 	switch {
 	case !stoodStill:
 		return nil
-	case in.snapshot && l.takenSnapshot && l.takenAt > latest && l.takenAt <= t.now && !bytes.Equal(l.taken, in.digest):
+	case in.snapshot && l.stateAt > later && l.stateAt <= t.now && !l.hasSnapshot(in.digest, nameOf(in.receiver)):
 		return webhookgate.ErrOvertaken
-	case !gone:
-		return nil
+	case gone:
+		return webhookgate.ErrUnheard
 	}
-	known := false
-	t.tx.Queue("copy_since", func(r engine.Row) error { known = true; var seq int64; return r.Scan(&seq) }, l.Tenant, l.Platform, l.Type, in.digest, in.arrived-micros(10*tick))
-	if t.send(); known {
-		return webhookgate.ErrOvertaken
-	}
-	return webhookgate.ErrUnheard
+	return nil
 }
 
 func sha256Of(b []byte) (digest [sha256.Size]byte) {
@@ -130,55 +130,60 @@ func sha256Of(b []byte) (digest [sha256.Size]byte) {
 	return digest
 }
 
-// readMissed reads the columns of a missed set, and since, microsOf and digests write them.
-func readMissed(since, last int64, digests []byte) (d webhookgate.MissedSet) {
-	if since == 0 {
-		return d
-	}
-	d.Since = moment(since)
-	for len(digests) >= sha256.Size {
-		d.Webhooks = append(d.Webhooks, readMissedWebhook(digests, last))
-		digests = digests[sha256.Size:]
-	}
-	return d
+// scanMissed reads a row of the table missed. What of it is damaged is empty: its tenant is missed something all the
+// same, until whatever comes next.
+func scanMissed(r engine.Row) (m webhookgate.MissedWebhook, err error) {
+	var digest []byte
+	var at, snapshot int64
+	_, err = engine.Unreadable(r.Scan(&digest, &at, &snapshot))
+	m.Digest, m.At, m.Snapshot = sha256Of(digest), moment(at), snapshot != 0
+	return m, err
 }
 
-// readMissedWebhook reads a digest as a lane has it. Its last bit says whether it is that of an event.
-func readMissedWebhook(digest []byte, at int64) webhookgate.MissedWebhook {
-	m := webhookgate.MissedWebhook{Digest: sha256Of(digest), At: moment(at)}
-	m.Snapshot = m.Digest[sha256.Size-1]&1 == 0
-	return m
+// A missedRow is a row of the table missed.
+type missedRow struct {
+	webhookgate.Lane
+	webhookgate.MissedWebhook
 }
 
-func since(d webhookgate.MissedSet) int64 {
-	if len(d.Webhooks) == 0 {
-		return 0
-	}
-	return max(1, d.Since.UnixMicro())
+func (r missedRow) columns() []any {
+	return []any{r.Tenant, r.Platform, r.Digest[:], r.At.UnixMicro(), r.Snapshot}
 }
 
-func microsOf(t time.Time) int64 {
-	if t.IsZero() {
-		return 0
+// saveMissed queues the writing of what lanes are missed.
+func saveMissed(tx engine.Tx, lanes []*lane) {
+	var rows []missedRow
+	for _, l := range lanes {
+		tx.Queue("missed_delete", nil, l.Tenant, l.Platform)
+		for _, m := range l.missed.Webhooks {
+			rows = append(rows, missedRow{l.Lane, m})
+		}
 	}
-	return t.UnixMicro()
+	queueRows(tx, "import_missed", rows, missedRow.columns)
 }
 
-func digests(d webhookgate.MissedSet) (all []byte) {
-	for _, m := range d.Webhooks {
-		m.Digest[sha256.Size-1] = m.Digest[sha256.Size-1]&^1 | byte(boolNumber(!m.Snapshot))
-		all = append(all, m.Digest[:]...)
+// queueMissed queues the questions that tell what is still missed of these webhooks; see lane.unsettled.
+func (t *sqlTurn) queueMissed(all []webhookgate.MissedTenant) {
+	for _, o := range all {
+		lane := LaneOf(o.Lane)
+		t.tx.Queue("state_digest", func(r engine.Row) error {
+			var digest []byte
+			err := r.Scan(&digest)
+			t.digests[lane] = digest
+			return err
+		}, lane.Tenant, lane.Platform)
+		for _, m := range o.Webhooks {
+			t.tx.Queue("missed_came", func(r engine.Row) error {
+				t.came[missedKey{lane, m.Digest}] = true
+				return r.Scan(new(int64))
+			}, lane.Tenant, lane.Platform, m.Digest[:], m.ID, t.s.clock.at(m.At))
+		}
 	}
-	return all
 }
 
-// miss notes that a webhook got a 5xx.
-func (s *Inbox) miss(w *webhookgate.Webhook) {
-	m := webhookgate.MissedWebhook{ID: w.ID, Digest: w.Digest, Snapshot: w.Snapshot, Received: w.Received}
-	if at := s.clock.at(w.Received); at != 0 {
-		m.At = moment(at)
-	}
-	s.cfg.Missed.Add(w.Lane, m)
+type missedKey struct {
+	webhookgate.Lane
+	digest [sha256.Size]byte
 }
 
 // at converts a time of ours into one of the database's clock; zero: that one is not known yet.
@@ -199,28 +204,46 @@ func (c *clockOffset) latest(t time.Time) int64 {
 	return at + micros(c.uncertainty)
 }
 
-// dated returns a count with times of the database's clock, as far as that is known.
-func (c *clockOffset) dated(u webhookgate.Unnamed) webhookgate.Unnamed {
-	for _, t := range []*time.Time{&u.Since, &u.Last} {
-		if at := c.at(*t); at != 0 && !t.IsZero() {
-			*t = moment(at)
-		}
+// dated is a time of ours by the database's clock, as far as that is known.
+func (c *clockOffset) dated(t time.Time) time.Time {
+	if at := c.at(t); at != 0 && !t.IsZero() {
+		return moment(at)
 	}
+	return t
+}
+
+// ours is a time of the database's by our clock.
+func (s *Inbox) ours(t time.Time) time.Time { return time.Now().Add(t.Sub(s.Now())) }
+
+// missedInMemory is what is missed in memory, the oldest first, with times of the database's clock.
+func (s *Inbox) missedInMemory() []webhookgate.MissedTenant {
+	all := s.cfg.Missed.List()
+	for i := range all {
+		all[i].MissedSet = all[i].By(s.clock.dated)
+	}
+	return all
+}
+
+// unnamedInMemory is the same for what is missed without a name.
+func (s *Inbox) unnamedInMemory() webhookgate.Unnamed {
+	u := s.cfg.Missed.Unnamed()
+	u.Since, u.Last = s.clock.dated(u.Since), s.clock.dated(u.Last)
 	return u
 }
 
 const (
 	// maxMissedWorks is how many tenants one transaction notes with missed webhooks.
 	maxMissedWorks = 64
-	// owePause is the time until the next such transaction, after one that failed.
-	owePause = time.Second
+	// missedPause is the time until the next such transaction, after one that failed.
+	missedPause = time.Second
 	// lastMissing is how long that may take when the inbox is closed.
 	lastMissing = 2 * time.Second
 )
 
 // mayMiss says whether there is anything to move from memory into lanes, and no reason to wait.
 func (s *Inbox) mayMiss() bool {
-	return s.cfg.Missed.Len() > 0 && s.health.lastErr() == nil && s.engine.Full() == nil && time.Since(s.missedFailed) >= owePause
+	return s.cfg.Missed.Len() > 0 && s.health.lastErr() == nil && s.engine.Full() == nil &&
+		time.Since(s.missedFailed) >= missedPause
 }
 
 // storingMissed returns works that move what was missed from memory into lanes, unless there is a reason to wait.
@@ -228,45 +251,32 @@ func (s *Inbox) storingMissed() []*work {
 	if !s.mayMiss() {
 		return nil
 	}
-	return s.owingWorks()
+	return s.missedWorks()
 }
 
-func (s *Inbox) owingWorks() (works []*work) {
+func (s *Inbox) missedWorks() (works []*work) {
 	for _, o := range s.cfg.Missed.Some(maxMissedWorks) {
-		var digests [][]byte
-		for _, m := range o.Webhooks {
-			digests = append(digests, m.Digest[:])
-		}
-		failed := func(error) { s.missedFailed = time.Now() }
-		works = append(works, &work{lanes: []webhookgate.Lane{o.Lane}, states: []webhookgate.Lane{o.Lane}, digests: digests, numbers: 1, running: true, failed: failed, decide: func(t *sqlTurn) func() {
-			d := webhookgate.MissedSet{Since: o.Since}
-			for _, m := range o.Webhooks {
-				// The clock was read better since, or set. An older webhook must not settle this one.
-				m.At = moment(min(t.now, s.clock.latest(m.Received)))
-				d = d.Add(m)
-			}
-			for _, m := range d.Webhooks {
-				if t.isRecorded(m) {
-					d = d.Without(m.Digest)
-				}
-			}
-			if len(d.Webhooks) > 0 {
-				t.lanes[LaneOf(o.Lane)].miss(d)
-			}
+		lane := []webhookgate.Lane{o.Lane}
+		w := &work{lanes: lane, missed: []webhookgate.MissedTenant{o}, numbers: 1}
+		w.failed = func(error) { s.missedFailed = time.Now() }
+		w.decide = func(t *sqlTurn) func() {
+			t.lanes[LaneOf(o.Lane)].miss(o.By(func(at time.Time) time.Time {
+				return moment(min(t.now, s.clock.latest(at))) // the latest: an older webhook must not settle this one
+			}))
 			return func() {
 				s.changed() // first: it must always be in the one or in the other
 				s.cfg.Missed.Drop(o)
 			}
-		}})
+		}
+		works = append(works, w)
 	}
 	return works
 }
 
-// isRecorded says whether a webhook that got a 5xx is recorded as invalid all the same: its transaction was in doubt, or it has come again
-// through another replica. Clocks differ by up to maxJump.
-func (t *sqlTurn) isRecorded(m webhookgate.MissedWebhook) bool {
-	c := t.copies[string(m.Digest[:])]
-	return c != nil && c.State == Invalid && !c.gone && !c.Changed.Add(maxJump).Before(m.At)
+// settleInMemory drops what was missed of a tenant up to what a run knows, as far as that is in memory. A second less,
+// because the clocks of replicas and database differ.
+func (s *Inbox) settleInMemory(lane webhookgate.Lane, r *Run) {
+	s.cfg.Missed.SettleBefore(lane, s.ours(r.KnowsUpTo()).Add(-maxJump))
 }
 
 // forgetMissed drops what was missed of a tenant, as far as it is in memory, and returns in which lanes there was something.
@@ -283,7 +293,7 @@ func (s *Inbox) forgetMissed(platform *string, tenant string) (lanes []webhookga
 // but what is in memory now is bounded, and would be forgotten.
 func (s *Inbox) closeMissed() {
 	for began := time.Now(); s.health.lastErr() == nil && time.Since(began) < lastMissing; {
-		works, before := s.owingWorks(), s.cfg.Missed.Len()
+		works, before := s.missedWorks(), s.cfg.Missed.Len()
 		s.missedFailed = time.Time{}
 		if len(works) == 0 || s.commit(works) != nil {
 			break
@@ -412,9 +422,7 @@ func endOutages(tx engine.Tx, upTo int64) { tx.Queue("outage_end", nil, upTo) }
 func (s *Inbox) Dismiss(until time.Time, by *Action) (outages, webhooks int, err error) {
 	upTo, ours := int64(never), time.Time{}
 	if !until.IsZero() {
-		upTo = until.UnixMicro()
-		ahead := until.Sub(s.Now())
-		ours = time.Now().Add(ahead)
+		upTo, ours = until.UnixMicro(), s.ours(until)
 	}
 	dropped := s.cfg.Missed.Dismiss(ours)
 	type counts struct{ outages, webhooks int }
@@ -461,25 +469,26 @@ func (s *Inbox) MissedTenants(ctx context.Context, most int) (all []Tenant, err 
 		}, int64(most))
 		return tx.Send()
 	})
-	for _, o := range s.cfg.Missed.List() {
-		if len(all) < most && !slices.ContainsFunc(all, func(t Tenant) bool { return t.Platform == o.Platform && t.Tenant == o.Tenant }) {
+	for _, o := range s.missedInMemory() {
+		isListed := func(t Tenant) bool { return t.Platform == o.Platform && t.Tenant == o.Tenant }
+		if len(all) < most && !slices.ContainsFunc(all, isListed) {
 			all = append(all, Tenant{Platform: o.Platform, Tenant: o.Tenant, Missed: o.Since})
 		}
 	}
 	return all, err
 }
 
-// MissedOf returns since when a tenant is missed webhooks, and when the last of them arrived; zeros: it is missed none.
-func (s *Inbox) MissedOf(ctx context.Context, platform, tenant string) (since, last time.Time, err error) {
+// MissedOf returns since when a tenant is missed webhooks; zero: it is missed none.
+func (s *Inbox) MissedOf(ctx context.Context, platform, tenant string) (since time.Time, err error) {
+	d := s.cfg.Missed.Of(webhookgate.Lane{Platform: platform, Tenant: tenant}) // before the database is read, because it moves there
+	since = s.clock.dated(d.Since)
 	lanes, err := s.lanesOf(ctx, &platform, tenant)
-	d := s.cfg.Missed.Of(webhookgate.Lane{Platform: platform, Tenant: tenant})
 	for _, l := range lanes {
-		for _, m := range d.Webhooks {
-			l.missed = l.missed.Add(m)
+		if stored := moment(l.missedSince); l.missedSince > 0 && (since.IsZero() || stored.Before(since)) {
+			since = stored
 		}
-		d = l.missed
 	}
-	return d.Since, d.Last(), err
+	return since, err
 }
 
 // MissedInMemory is what usher may have missed without an inbox.
@@ -508,8 +517,8 @@ func (m Missed) with(inMemory []webhookgate.MissedTenant, full bool, unnamed web
 // maxStoredMissed is of how many missed tenants usher knows whether the database has them. Beyond it a tenant may count twice.
 const maxStoredMissed = 10_000
 
-// queueMissed queues the reading of what the database has.
-func queueMissed(tx engine.Tx, m *Missed) {
+// queueMissedStats queues the reading of what the database has.
+func queueMissedStats(tx engine.Tx, m *Missed) {
 	tx.Queue("missed_count", func(r engine.Row) error {
 		var since, last int64
 		err := r.Scan(&m.Tenants, &since, &last)

@@ -33,8 +33,8 @@ func (w *world) judgeMissed(entries []*Webhook, deadline time.Time) {
 	for _, tenant := range w.tenants {
 		var missed []bool
 		for _, p := range w.places {
-			since, _, err := p.inbox.MissedOf(context.Background(), platform(tenant), tenant)
-			for ; err != nil; since, _, err = p.inbox.MissedOf(context.Background(), platform(tenant), tenant) {
+			since, err := p.inbox.MissedOf(context.Background(), platform(tenant), tenant)
+			for ; err != nil; since, err = p.inbox.MissedOf(context.Background(), platform(tenant), tenant) {
 				if late(p) {
 					w.fail("(j) who has missed webhooks: %v", err)
 					return
@@ -122,7 +122,7 @@ func (w *world) judgeMissed(entries []*Webhook, deadline time.Time) {
 // judgeSettled says that after a complete reconcile nobody is missed anything whom it has compared.
 func (w *world) judgeSettled(i *Inbox, all []Compared) {
 	for _, c := range all {
-		since, _, err := i.MissedOf(context.Background(), c.Platform, c.Tenant)
+		since, err := i.MissedOf(context.Background(), c.Platform, c.Tenant)
 		if err == nil && !c.PassedOver && c.Result == Equal && !since.IsZero() && i.cfg.Missed.Of(webhookgate.Lane{Platform: c.Platform, Tenant: c.Tenant}).Webhooks == nil {
 			w.fail("(j) %s was found equal in the end, and has missed webhooks since %v", c.Tenant, since)
 		}

@@ -463,7 +463,7 @@ func (t *sqlTurn) reconcile(run *Run, batch []*offer, leave leave) (done []Compa
 		}
 		if c.Applied || c.Result == Equal && may != toSee {
 			// Before the next transaction, which moves what was missed from memory into lanes.
-			settle := func() { t.s.cfg.Missed.SettleBefore(o.lane, run.settlesBefore()) }
+			settle := func() { t.s.settleInMemory(o.lane, run) }
 			t.committed = append(t.committed, settle)
 		}
 	}

@@ -217,7 +217,7 @@ func TestChangedSinceTheMark(t *testing.T) {
 			},
 			"invalid": func(tenant string) { d.recordInvalid(tenant, odd(tenant, "x")) },
 			"erased":  func(tenant string) { must2(d.Erase("", tenant))(t) },
-			"missed":  func(tenant string) { d.miss(d.hook(tenant, "missed")); d.stored() },
+			"missed":  func(tenant string) { d.misses(d.hook(tenant, "missed")); d.stored() },
 		} {
 			d.hears(name, "a")
 			d.idle(name)

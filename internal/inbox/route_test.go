@@ -75,7 +75,7 @@ func TestMissedToItsReceiverOfNow(t *testing.T) {
 		alpha.Platforms, beta.Platforms = []string{"p2"}, []string{"p1"}
 		d.start()
 		time.Sleep(2 * time.Second)
-		d.miss(d.hook("p1/t", "A"))
+		d.misses(d.hook("p1/t", "A"))
 		d.stored()
 		d.want("missed", d.missed(), "p1/t")
 	})

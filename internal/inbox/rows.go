@@ -371,26 +371,18 @@ type lane struct {
 	last   int64 // the number of whatever came last for it; see lane.note
 	lastAt int64
 
-	taken         []byte // the digest of what was taken in last, or came as a copy; nil: nobody knows
-	takenAt       int64  // when that arrived
-	takenSnapshot bool   // it says the complete state of the tenant; else it settles only what is itself
-	missed        webhookgate.MissedSet
+	stateAt     int64 // when the last state of the tenant arrived that usher took in, or that a reconcile found equal
+	missedSince int64 // since when it is missed webhooks; 0: none. See lane.missing
 
-	raw rawLane
+	pausedNumber int64 // paused, as its row has it
 	memory
-}
-
-// rawLane is what a lane's row has in another form.
-type rawLane struct {
-	paused, takenSnapshot, missedSince, missedLast int64
-	missed                                         []byte
 }
 
 // fields are what a lane's row has, in the order of the columns in 001.sql.
 func (l *lane) fields() []any {
 	return []any{&l.Tenant, &l.Platform, &l.Type, &l.receiver, &l.tail, &l.tailID, &l.tailDigest, &l.held, &l.heldAt, &l.heldBy, &l.heldID,
-		&l.waiting, &l.parked, &l.invalid, &l.bytes, &l.waitingSince, &l.lastResult, &l.failures, &l.failingSince, &l.lastTry, &l.notBefore, &l.raw.paused, &l.due,
-		&l.owner, &l.leasedID, &l.token, &l.last, &l.lastAt, &l.taken, &l.takenAt, &l.raw.takenSnapshot, &l.raw.missedSince, &l.raw.missedLast, &l.raw.missed}
+		&l.waiting, &l.parked, &l.invalid, &l.bytes, &l.waitingSince, &l.lastResult, &l.failures, &l.failingSince, &l.lastTry, &l.notBefore, &l.pausedNumber, &l.due,
+		&l.owner, &l.leasedID, &l.token, &l.last, &l.lastAt, &l.stateAt, &l.missedSince}
 }
 
 // scanLane reads a row of {lane}. One that is damaged says so; lane.recount makes it whole.
@@ -406,13 +398,13 @@ func scanLane(r engine.Row, before ...any) (*lane, error) {
 		column string
 		most   int64
 	}{{&l.tail, "tail", maxNumber}, {&l.last, "last", maxNumber}, {&l.waiting, "waiting", engine.MaxAmount}, {&l.parked, "parked", engine.MaxAmount},
-		{&l.invalid, "invalid", engine.MaxAmount}, {&l.bytes, "bytes", engine.MaxAmount}, {&l.failures, "failures", engine.MaxAmount}, {&l.lastResult, "last_result", lastMiss}} {
+		{&l.invalid, "invalid", engine.MaxAmount}, {&l.bytes, "bytes", engine.MaxAmount}, {&l.failures, "failures", engine.MaxAmount}, {&l.lastResult, "last_result", lastMiss}, {&l.missedSince, "missed_since", never}} {
 		if *n.value < 0 || *n.value > n.most { // a number that large would leave none for the next webhooks
 			*n.value, l.damaged = 0, append(l.damaged, n.column)
 		}
 	}
-	l.paused, l.takenSnapshot, l.missed = l.raw.paused != 0, l.raw.takenSnapshot != 0, readMissed(l.raw.missedSince, l.raw.missedLast, l.raw.missed)
-	l.tailDigest, l.held, l.owner, l.taken = orNil(l.tailDigest), orNil(l.held), orNil(l.owner), orNil(l.taken)
+	l.paused = l.pausedNumber != 0
+	l.tailDigest, l.held, l.owner = orNil(l.tailDigest), orNil(l.held), orNil(l.owner)
 	if l.owner == nil {
 		l.leasedID = 0 // the engine may have ended the lease, at its start
 	}
@@ -429,7 +421,7 @@ func orNil(b []byte) []byte {
 
 // columns returns its row.
 func (l *lane) columns() []any {
-	l.raw = rawLane{boolNumber(l.paused), boolNumber(l.takenSnapshot), since(l.missed), microsOf(l.missed.Last()), digests(l.missed)}
+	l.pausedNumber = boolNumber(l.paused)
 	row := l.fields()
 	for n, field := range row {
 		switch field := field.(type) {

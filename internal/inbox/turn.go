@@ -22,7 +22,9 @@ type sqlTurn struct {
 	found map[*Claim][]found
 
 	numbers    []int64
-	copies     map[string]*Webhook // invalid webhooks by their digests
+	copies     map[string]*Webhook         // invalid webhooks by their digests
+	came       map[missedKey]bool          // which webhooks that got a 5xx are in the inbox after all
+	digests    map[webhookgate.Lane][]byte // of last snapshots
 	states     map[webhookgate.Lane]*snapshot.Stored
 	runs       map[string]*Run
 	statements []func(engine.Tx) // whatever else a work writes
@@ -33,7 +35,7 @@ type sqlTurn struct {
 }
 
 func (s *Inbox) newTurn(tx engine.Tx) *sqlTurn {
-	t := &sqlTurn{s: s, tx: tx, found: make(map[*Claim][]found), copies: make(map[string]*Webhook), states: make(map[webhookgate.Lane]*snapshot.Stored), runs: make(map[string]*Run)}
+	t := &sqlTurn{s: s, tx: tx, found: make(map[*Claim][]found), copies: make(map[string]*Webhook), came: make(map[missedKey]bool), digests: make(map[webhookgate.Lane][]byte), states: make(map[webhookgate.Lane]*snapshot.Stored), runs: make(map[string]*Run)}
 	t.turn = turn{Rules: &s.cfg.Rules, process: process{s.owner, s.leaseTime, !s.engine.Shared()}, askedAt: time.Now(), lanes: make(map[webhookgate.Lane]*lane), rows: sqlRows{t}, added: make(map[string]int64)}
 	t.hasRoom = func(l *lane, size int64) error { return s.hasRoom(t.added, l, size) }
 	t.number = func() int64 {
@@ -91,7 +93,7 @@ func (t *sqlTurn) load(works []*work) error {
 			create[LaneOf(name)] = true
 		}
 		hooks = append(hooks, w.hooks...)
-		all.states = append(all.states, w.states...)
+		all.states, all.missed = append(all.states, w.states...), append(all.missed, w.missed...)
 		all.ids, all.digests, all.numbers = append(all.ids, w.ids...), append(all.digests, w.digests...), all.numbers+w.numbers
 		if w.claim != nil {
 			claims = append(claims, w.claim)
@@ -119,13 +121,11 @@ func (t *sqlTurn) load(works []*work) error {
 	}
 	seen := t.queueSeen(&all)
 	t.queueStates(all.states)
+	t.queueMissed(all.missed)
 	for _, w := range works {
 		if w.run != "" {
 			t.tx.Queue("run_lock", t.scanRun, w.run)
 		}
-	}
-	if slices.ContainsFunc(works, func(w *work) bool { return w.running }) {
-		t.tx.Queue("run_open", func(r engine.Row) (err error) { t.running, err = scanRun(r); return err })
 	}
 	if err := t.tx.Send(); err != nil {
 		return err
@@ -159,6 +159,7 @@ func (t *sqlTurn) load(works []*work) error {
 			}
 			seen = t.queueSeen(&all)
 			t.queueStates(all.states)
+			t.queueMissed(all.missed)
 			if err := t.tx.Send(); err != nil {
 				return err
 			}
@@ -415,6 +416,24 @@ func (r sqlRows) parkedSnapshots(l *lane) (all []*Webhook) {
 	return all
 }
 
+func (r sqlRows) missed(l *lane) (all []webhookgate.MissedWebhook) {
+	r.t.tx.Queue("missed_of", func(row engine.Row) error {
+		m, err := scanMissed(row)
+		if err == nil {
+			all = append(all, m)
+		}
+		return err
+	}, l.Tenant, l.Platform)
+	r.t.send()
+	return all
+}
+
+func (r sqlRows) cameAfterAll(l *lane, m *webhookgate.MissedWebhook) bool {
+	return r.t.came[missedKey{l.Lane, m.Digest}]
+}
+
+func (r sqlRows) stateDigest(l *lane) []byte { return r.t.digests[l.Lane] }
+
 func (r sqlRows) snapshot(l *lane) *snapshot.Stored { return r.t.states[l.Lane] }
 
 func (r sqlRows) count(l *lane) (c laneCounts) {
@@ -422,7 +441,7 @@ func (r sqlRows) count(l *lane) (c laneCounts) {
 		return l.counts() // a later transaction counts
 	}
 	r.t.tx.Queue("lane_count", func(row engine.Row) error {
-		return row.Scan(&c.waiting, &c.parked, &c.invalid, &c.bytes, &c.waitingSince, &c.tail)
+		return row.Scan(&c.waiting, &c.parked, &c.invalid, &c.bytes, &c.waitingSince, &c.tail, &c.missedSince)
 	}, l.Tenant, l.Platform, l.Type)
 	r.t.send()
 	return c
@@ -451,8 +470,9 @@ func (t *sqlTurn) save() {
 	c := t.changes()
 	queueRows(t.tx, "lane_save", c.lanes, (*lane).columns)
 	queueRows(t.tx, "lane_note", c.noted, func(l *lane) []any {
-		return []any{l.Tenant, l.Platform, l.Type, l.last, l.lastAt, l.taken, l.takenAt, l.takenSnapshot}
+		return []any{l.Tenant, l.Platform, l.Type, l.last, l.lastAt, l.stateAt}
 	})
+	saveMissed(t.tx, c.missed)
 	insertWebhooks(t.tx, c.added)
 	queueRows(t.tx, "webhook_save", c.changed, webhookChanges)
 	queueRows(t.tx, "import_snapshot", c.snapshots, snapshotColumns)

@@ -332,7 +332,7 @@ func scanSnapshot(r engine.Row) (t snapshot.Stored, err error) {
 func (s *Inbox) Platforms(ctx context.Context, tenant string) (all []string, err error) {
 	lanes, err := s.lanesOf(ctx, nil, tenant)
 	for _, l := range lanes {
-		if l.tail > 0 || l.invalid > 0 || l.paused || len(l.missed.Webhooks) > 0 {
+		if l.tail > 0 || l.invalid > 0 || l.paused || l.missedSince > 0 {
 			all = append(all, l.Platform)
 		}
 	}
@@ -521,7 +521,7 @@ func (s *Inbox) Stats() Stats {
 }
 
 func (s *Inbox) stats(ctx context.Context) Stats {
-	missed := s.cfg.Missed.Some(0)                     // before the database is read, because it moves there
+	missed := s.missedInMemory()                       // before the database is read, because it moves there
 	starting := s.cfg.GateUp != nil && !s.asked.Load() // before the count, which has what was found
 	c, err := s.count(ctx)
 	receivers := make(map[string]Figures)
@@ -535,7 +535,7 @@ func (s *Inbox) stats(ctx context.Context) Stats {
 		counted := st.Receivers[name]
 		receivers[name] = f.at(&counted)
 	}
-	st.Missed = st.Missed.with(missed, s.cfg.Missed.Full(), s.clock.dated(s.cfg.Missed.Unnamed()))
+	st.Missed = st.Missed.with(missed, s.cfg.Missed.Full(), s.unnamedInMemory())
 	st.ClockAhead = s.clockAhead()
 	now := s.Now().UnixMicro()
 	for name, f := range c.Receivers {
@@ -635,7 +635,7 @@ func (s *Inbox) recount(ctx context.Context) error {
 			}
 			return err
 		})
-		queueMissed(tx, &st.Missed)
+		queueMissedStats(tx, &st.Missed)
 		return tx.Send()
 	})
 	if err != nil {
@@ -806,10 +806,7 @@ type missedTenants map[TenantRef]webhookgate.MissedTenant
 
 func (s *Inbox) missedNow() missedTenants {
 	all := make(missedTenants)
-	for _, o := range s.cfg.Missed.Some(0) {
-		if o.Since.IsZero() { // the database's clock is not known yet
-			o.Since = s.Now()
-		}
+	for _, o := range s.missedInMemory() {
 		all[TenantRef{o.Platform, o.Tenant}] = o
 	}
 	return all

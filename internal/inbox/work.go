@@ -19,19 +19,19 @@ import (
 
 // A work is something that the writer does. It keeps nothing of a run: a transaction may run again, on fresh lanes.
 type work struct {
-	lanes   []webhookgate.Lane // to lock; those that are new are made
-	known   []webhookgate.Lane // to lock, if they exist
-	claim   *Claim             // to find lanes for
-	hooks   []int64            // webhooks to read, with their content
-	ids     []seenID           // signed ids to read
-	digests [][]byte           // invalid webhooks with these digests
-	states  []webhookgate.Lane // tenants whose last snapshot is read
-	run     string             // the reconcile that it is part of
-	running bool               // it must know which reconcile is under way
-	next    int64              // its lane's first waiting webhook beside this one is read ahead, with its content
-	numbers int64              // how many new webhooks there may be
-	bytes   int64              // about how many it writes
-	by      *Action            // the action that it is part of; nil: nobody asked for it
+	lanes   []webhookgate.Lane         // to lock; those that are new are made
+	known   []webhookgate.Lane         // to lock, if they exist
+	claim   *Claim                     // to find lanes for
+	hooks   []int64                    // webhooks to read, with their content
+	ids     []seenID                   // signed ids to read
+	digests [][]byte                   // invalid webhooks with these digests
+	states  []webhookgate.Lane         // tenants whose last snapshot is read
+	run     string                     // the reconcile that it is part of
+	missed  []webhookgate.MissedTenant // webhooks that got a 5xx, and may be in the inbox after all
+	next    int64                      // its lane's first waiting webhook beside this one is read ahead, with its content
+	numbers int64                      // how many new webhooks there may be
+	bytes   int64                      // about how many it writes
+	by      *Action                    // the action that it is part of; nil: nobody asked for it
 
 	wanted func() bool                     // false: nobody waits for it any more; nil: always
 	decide func(t *sqlTurn) (after func()) // after is called when the transaction is committed
@@ -198,6 +198,7 @@ func (s *Inbox) checkDatabase() {
 				}
 			}
 			tx.Queue("lane_missed_repair", nil, now)
+			tx.Queue("missed_repair", nil, now)
 		}
 		if s.health.unproven() {
 			tx.Queue("touch", nil)

@@ -55,21 +55,25 @@ CREATE TABLE {schema}.lane (
 	-- The number and the time of whatever came last for it: taken in, a copy, invalid, or answered with 5xx; or of its erasure.
 	last          {int} NOT NULL DEFAULT 0,
 	last_at       {int} NOT NULL DEFAULT 0,
-	-- What was taken in last, or came as a copy: its digest, when it arrived, and whether it says the complete state of the tenant (1).
-	taken          {bytes} NOT NULL DEFAULT {empty},
-	taken_at       {int} NOT NULL DEFAULT 0,
-	taken_snapshot {int} NOT NULL DEFAULT 0,
-	-- Webhooks that got a 5xx: since when (0: none are missed), when the last of them arrived, and the digests of the last four,
-	-- whose last bit is 1 for an event that is no snapshot.
-	missed_since    {int} NOT NULL DEFAULT 0,
-	missed_last     {int} NOT NULL DEFAULT 0,
-	missed          {bytes} NOT NULL DEFAULT {empty},
+	-- When the last state of the tenant arrived that usher took in, or that a reconcile found equal.
+	state_at      {int} NOT NULL DEFAULT 0,
+	missed_since  {int} NOT NULL DEFAULT 0, -- since when it is missed webhooks, see the table missed; 0: it is missed none
 	PRIMARY KEY (tenant, platform, event_type)
 ) {keyed};
 CREATE INDEX lane_last_try ON {schema}.lane (receiver, last_try, last_result) WHERE last_result > 0 AND due < {never};
 CREATE INDEX lane_failed ON {schema}.lane (waiting_since) WHERE last_result > 0;
 CREATE INDEX lane_lost ON {schema}.lane (tenant) WHERE {lost};
 CREATE INDEX lane_missed ON {schema}.lane (missed_since) WHERE missed_since > 0;
+
+-- Webhooks that got a 5xx, the last four of a tenant. It has rows where its lane says missed_since.
+CREATE TABLE {schema}.missed (
+	tenant   {text} NOT NULL,
+	platform {text} NOT NULL,
+	digest   {bytes} NOT NULL, -- SHA-256 of the body
+	at       {int} NOT NULL, -- when it arrived
+	snapshot {int} NOT NULL, -- 1: it has the complete state of its tenant; else it is an event
+	PRIMARY KEY (tenant, platform, digest)
+) {keyed};
 
 -- A webhook without its content: this row is updated, so it is small.
 CREATE TABLE {schema}.webhook (

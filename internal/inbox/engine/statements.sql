@@ -71,10 +71,11 @@ WHERE w.tenant = $1::text AND w.platform = $2::text AND w.event_type = $3::text 
 
 -- name: lane_count
 -- What the row of a lane (1 to 3) should say: how many wait, are parked and are invalid, the bytes of the first two, since when one waits, and
--- the last webhook that was taken in.
+-- the last webhook that was taken in. And since when it is missed some.
 SELECT count(*) FILTER (WHERE state {waiting}), count(*) FILTER (WHERE state {parked}), count(*) FILTER (WHERE state {invalid}),
 	CAST(coalesce(sum({amount size}) FILTER (WHERE state {open}), 0) AS bigint), CAST(coalesce(min(CASE WHEN received BETWEEN 0 AND {never} THEN received ELSE {never} END) FILTER (WHERE state {waiting}), {never}) AS bigint),
-	coalesce(max(seq) FILTER (WHERE NOT (state {rejected})), 0)
+	coalesce(max(seq) FILTER (WHERE NOT (state {rejected})), 0),
+	(SELECT coalesce(min(CASE WHEN at BETWEEN 1 AND {never} THEN at ELSE 1 END), 0) FROM {schema}.missed WHERE tenant = $1::text AND platform = $2::text AND $3::text = '')
 FROM {schema}.webhook WHERE tenant = $1::text AND platform = $2::text AND event_type = $3::text
 
 -- name: parked_snapshots
@@ -89,9 +90,26 @@ LEFT JOIN {schema}.content c ON c.seq = w.seq WHERE w.seq {among}
 SELECT {webhook}, c.header, c.body FROM {schema}.webhook w LEFT JOIN {schema}.lane l ON {of}
 LEFT JOIN {schema}.content c ON c.seq = w.seq WHERE w.seq {among} {lock}
 
--- name: copy_since
--- Whether a webhook with this digest (4) has come for the lane since then (5).
-SELECT seq FROM {schema}.webhook WHERE tenant = $1::text AND platform = $2::text AND event_type = $3::text AND digest = $4 AND received >= $5::bigint LIMIT 1
+-- name: missed_of
+SELECT digest, at, snapshot FROM {schema}.missed WHERE tenant = $1::text AND platform = $2::text ORDER BY at
+
+-- name: missed_delete
+DELETE FROM {schema}.missed WHERE tenant = $1::text AND platform = $2::text
+
+-- name: missed_clear
+DELETE FROM {schema}.missed
+
+-- name: lane_missed_clear
+UPDATE {schema}.lane SET missed_since = 0 WHERE missed_since > 0
+
+-- name: state_digest
+-- That of a tenant's last snapshot.
+SELECT w.digest FROM {schema}.snapshot s JOIN {schema}.webhook w ON w.seq = s.seq WHERE s.tenant = $1::text AND s.platform = $2::text
+
+-- name: missed_came
+-- Whether a webhook that got a 5xx (3 its digest, 4 its webhook-id) is there after all; or the same one came since 5, as an event, or as invalid.
+SELECT seq FROM {schema}.webhook WHERE tenant = $1::text AND platform = $2::text AND event_type = '' AND digest = $3
+	AND (uuid = $4::text OR snapshot = 0 AND received >= $5::bigint OR state {invalid} AND changed >= $5::bigint) LIMIT 1
 
 -- name: webhook_delete
 DELETE FROM {schema}.webhook WHERE seq {among}
@@ -228,11 +246,15 @@ AND ($3::bigint = 0 OR {troubled} OR $3::bigint = 2 AND s.tenant IS NOT NULL AND
 SELECT {lane} FROM {schema}.lane l WHERE l.last_result > 0 AND l.waiting > 0 ORDER BY l.waiting_since LIMIT $1::bigint
 
 -- name: missed_count
-SELECT count(*), coalesce(min(missed_since), 0), coalesce(max(missed_last), 0) FROM {schema}.lane WHERE missed_since > 0
+SELECT count(*), coalesce(min(missed_since), 0), (SELECT coalesce(max(at), 0) FROM {schema}.missed) FROM {schema}.lane WHERE missed_since > 0
 
 -- name: lane_missed_repair
--- After a jump of the clock. Nothing that is missed arrived later than now (1).
-UPDATE {schema}.lane SET missed_since = CASE WHEN missed_since > $1::bigint THEN $1::bigint ELSE missed_since END, missed_last = $1::bigint WHERE missed_since > 0 AND missed_last > $1::bigint
+-- After a jump of the clock. No lane is missed something only later than now (1).
+UPDATE {schema}.lane SET missed_since = $1::bigint WHERE missed_since > 0 AND missed_since + 0 > $1::bigint
+
+-- name: missed_repair
+-- The same of each webhook.
+UPDATE {schema}.missed SET at = $1::bigint WHERE at > $1::bigint
 
 -- name: missed_tenants
 SELECT platform, tenant, missed_since FROM {schema}.lane WHERE missed_since > 0 ORDER BY missed_since LIMIT $1::bigint
@@ -281,10 +303,6 @@ DELETE FROM {schema}.action WHERE at < $1::bigint
 
 -- name: run_add
 INSERT INTO {schema}.reconcile (id, mark, began, as_of, action, alive) VALUES ($1, $2, $3, $4, $5, $3)
-
--- name: run_open
--- The run that is under way: one that begins ends all others.
-SELECT id, mark, began, as_of, action, alive, ended, complete, failed, summary FROM {schema}.reconcile WHERE ended = 0 ORDER BY mark DESC LIMIT 1
 
 -- name: run_save
 UPDATE {schema}.reconcile SET alive = $2::bigint, ended = $3::bigint, complete = $4::bigint, failed = $5::text, summary = $6::text WHERE id = $1::text AND ended = 0
@@ -371,6 +389,9 @@ WHERE c.seq IS NULL AND w.state NOT IN ({#parked}, {#superseded}, {#discarded})
 UNION ALL
 SELECT w.seq FROM {schema}.snapshot w LEFT JOIN {schema}.lane l ON l.tenant = w.tenant AND l.platform = w.platform AND l.event_type = ''
 WHERE l.tail IS NULL OR w.seq > l.tail
+UNION ALL
+SELECT 0 FROM {schema}.missed m LEFT JOIN {schema}.lane l ON l.tenant = m.tenant AND l.platform = m.platform AND l.event_type = ''
+WHERE l.tail IS NULL OR l.missed_since = 0
 LIMIT $1::bigint
 
 -- name: import_pauses

@@ -125,7 +125,7 @@ func (l *Layout) Names() (names []string) {
 // updates are the statements that update some columns of rows, by their key: those that are left out have not changed.
 var updates = []struct{ name, table, columns string }{
 	{"lane_save", "lane", ""}, // all
-	{"lane_note", "lane", "last last_at taken taken_at taken_snapshot"},
+	{"lane_note", "lane", "last last_at state_at"},
 	{"webhook_save", "webhook", "state rank changed why record"},
 }
 

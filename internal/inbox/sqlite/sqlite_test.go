@@ -338,7 +338,7 @@ func TestTablesOfAnotherBuild(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := e.conn.exec("ALTER TABLE lane RENAME COLUMN missed TO odd"); err != nil {
+	if err := e.conn.exec("ALTER TABLE lane RENAME COLUMN missed_since TO odd"); err != nil {
 		t.Fatal(err)
 	}
 	e.Close()

@@ -147,5 +147,6 @@ WHERE c.before < ?4 ORDER BY c.number
 WITH got AS (SELECT received, tenant, platform FROM webhook WHERE event_type = '' AND received >= ?1 AND received < ?2)
 SELECT l.tenant, l.platform, (SELECT count(*) FROM got w WHERE w.tenant = l.tenant AND w.platform = l.platform),
 	(SELECT coalesce(max(received), 0) FROM got w WHERE w.tenant = l.tenant AND w.platform = l.platform),
-	CASE WHEN l.missed_since > 0 AND l.missed_since < ?2 AND l.missed_last >= ?1 THEN 1 ELSE 0 END
+	CASE WHEN l.missed_since > 0 AND l.missed_since < ?2
+		AND EXISTS (SELECT 1 FROM missed m WHERE m.tenant = l.tenant AND m.platform = l.platform AND m.at >= ?1) THEN 1 ELSE 0 END
 FROM json_each(?3) t CROSS JOIN lane l ON l.tenant = t.value ->> 0 AND l.platform = t.value ->> 1 AND l.event_type = ''
