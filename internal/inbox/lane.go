@@ -92,7 +92,7 @@ type rows interface {
 	stateDigest(l *lane) []byte         // that one's digest; nil: there is none, or its webhook was deleted
 	missed(l *lane) []webhookgate.MissedWebhook
 	// cameAfterAll says of a webhook that got a 5xx whether its COMMIT, which was in doubt, has stored it; or whether the
-	// same bytes have come since, as an event, or as what is recorded as invalid.
+	// same bytes have come since, be it that they are recorded as invalid.
 	cameAfterAll(l *lane, m *webhookgate.MissedWebhook) bool
 	count(l *lane) laneCounts
 	erase(l *lane) (webhooks int)

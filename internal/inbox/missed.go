@@ -107,7 +107,7 @@ const tick = 10 * time.Millisecond
 
 // checkHeard says why a webhook is not taken in that arrived before usher stood still: its sender has gone; or other
 // replicas have taken in a later state of the tenant. The lane is locked: so what comes later through others comes after
-// this one. Whoever is not heard is missed, unless the lane has that webhook, or a later state; see unsettled.
+// this one. What is not taken in is missed, unless the lane has it, or a later state.
 func (t *sqlTurn) checkHeard(l *lane, in *incoming, w *webhookgate.Webhook) error {
 	if w.Heard == nil {
 		return nil
@@ -119,10 +119,15 @@ func (t *sqlTurn) checkHeard(l *lane, in *incoming, w *webhookgate.Webhook) erro
 		return nil
 	case in.snapshot && l.stateAt > later && l.stateAt <= t.now && !l.hasSnapshot(in.digest, nameOf(in.receiver)):
 		return webhookgate.ErrOvertaken
-	case gone:
-		return webhookgate.ErrUnheard
+	case !gone:
+		return nil
 	}
-	return nil
+	m := w.Missed()
+	t.askCame(l.Lane, &m, in.arrived-micros(10*tick))
+	if t.send(); (sqlRows{t}).cameAfterAll(l, &m) {
+		return webhookgate.ErrOvertaken
+	}
+	return webhookgate.ErrUnheard
 }
 
 func sha256Of(b []byte) (digest [sha256.Size]byte) {
@@ -173,12 +178,17 @@ func (t *sqlTurn) queueMissed(all []webhookgate.MissedTenant) {
 			return err
 		}, lane.Tenant, lane.Platform)
 		for _, m := range o.Webhooks {
-			t.tx.Queue("missed_came", func(r engine.Row) error {
-				t.came[missedKey{lane, m.Digest}] = true
-				return r.Scan(new(int64))
-			}, lane.Tenant, lane.Platform, m.Digest[:], m.ID, t.s.clock.at(m.At))
+			t.askCame(lane, &m, t.s.clock.latest(m.At))
 		}
 	}
+}
+
+// askCame queues the question of cameAfterAll; at is when the webhook arrived.
+func (t *sqlTurn) askCame(lane webhookgate.Lane, m *webhookgate.MissedWebhook, at int64) {
+	t.tx.Queue("missed_came", func(r engine.Row) error {
+		t.came[missedKey{lane, m.Digest}] = true
+		return r.Scan(new(int64))
+	}, lane.Tenant, lane.Platform, lane.Type, m.Digest[:], m.ID, at)
 }
 
 type missedKey struct {

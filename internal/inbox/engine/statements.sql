@@ -107,9 +107,9 @@ UPDATE {schema}.lane SET missed_since = 0 WHERE missed_since > 0
 SELECT w.digest FROM {schema}.snapshot s JOIN {schema}.webhook w ON w.seq = s.seq WHERE s.tenant = $1::text AND s.platform = $2::text
 
 -- name: missed_came
--- Whether a webhook that got a 5xx (3 its digest, 4 its webhook-id) is there after all; or the same one came since 5, as an event, or as invalid.
-SELECT seq FROM {schema}.webhook WHERE tenant = $1::text AND platform = $2::text AND event_type = '' AND digest = $3
-	AND (uuid = $4::text OR snapshot = 0 AND received >= $5::bigint OR state {invalid} AND changed >= $5::bigint) LIMIT 1
+-- Whether a webhook of a lane (1 to 3) that got a 5xx (4 its digest, 5 its webhook-id) is there after all, or the same bytes have come since 6.
+SELECT seq FROM {schema}.webhook WHERE tenant = $1::text AND platform = $2::text AND event_type = $3::text AND digest = $4
+	AND (uuid = $5::text OR received >= $6::bigint OR state {invalid} AND changed >= $6::bigint) LIMIT 1
 
 -- name: webhook_delete
 DELETE FROM {schema}.webhook WHERE seq {among}
