@@ -371,7 +371,7 @@ type lane struct {
 	last   int64 // the number of whatever came last for it; see lane.note
 	lastAt int64
 
-	stateAt     int64 // when the last state of the tenant arrived that usher took in, or that a reconcile found equal
+	stateAt     int64 // when the last state of the tenant arrived that usher took in
 	missedSince int64 // since when it is missed webhooks; 0: none. See lane.missing
 
 	pausedNumber int64 // paused, as its row has it

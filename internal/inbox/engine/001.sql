@@ -55,7 +55,7 @@ CREATE TABLE {schema}.lane (
 	-- The number and the time of whatever came last for it: taken in, a copy, invalid, or answered with 5xx; or of its erasure.
 	last          {int} NOT NULL DEFAULT 0,
 	last_at       {int} NOT NULL DEFAULT 0,
-	-- When the last state of the tenant arrived that usher took in, or that a reconcile found equal.
+	-- When the last state of the tenant arrived that usher took in; of one that a reconcile took in, how old its list was.
 	state_at      {int} NOT NULL DEFAULT 0,
 	missed_since  {int} NOT NULL DEFAULT 0, -- since when it is missed webhooks, see the table missed; 0: it is missed none
 	PRIMARY KEY (tenant, platform, event_type)
