@@ -100,14 +100,9 @@ type broken struct{ error }
 // list is an answer that may be very long: it is written while it is made, and never in memory as a whole.
 type list struct {
 	name string // of the member that has the elements
-	// writes all elements; it may end without an error before all are written, if write returned one
-	each func(write func(any) error) error
-	rest func() any // an object with the other members, once the elements are written
-}
-
-// listed returns a list.
-func listed(name string, each func(write func(any) error) error, rest func() any) list {
-	return list{name, each, rest}
+	// each writes all elements, and returns an object with the other members. It may end without an error
+	// before all are written, if write returned one.
+	each func(write func(any) error) (rest any, err error)
 }
 
 func (h *Handler) writeList(w http.ResponseWriter, r *http.Request, l list) {
@@ -125,7 +120,7 @@ func (h *Handler) writeList(w http.ResponseWriter, r *http.Request, l list) {
 			_ = out.WriteByte(',') // Flush has the error
 		}
 	}
-	err := l.each(func(element any) error {
+	rest, err := l.each(func(element any) error {
 		begin()
 		one.Reset()
 		if err := enc.Encode(element); err != nil {
@@ -141,14 +136,14 @@ func (h *Handler) writeList(w http.ResponseWriter, r *http.Request, l list) {
 	if count == 0 {
 		begin()
 	}
-	rest, bad := json.Marshal(l.rest())
-	_ = out.WriteByte(']')
-	if len(rest) > len("{}") {
-		_, _ = out.WriteString("," + string(rest[1:]))
-	} else {
-		_ = out.WriteByte('}')
-	}
+	others, bad := json.Marshal(rest)
 	if err = cmp.Or(err, bad); err == nil {
+		_ = out.WriteByte(']')
+		if len(others) > len("{}") {
+			_, _ = out.WriteString("," + string(others[1:]))
+		} else {
+			_ = out.WriteByte('}')
+		}
 		to.streams = true // or it is short
 		err = out.Flush()
 	}

@@ -506,30 +506,40 @@ func (h *Handler) history(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	trouble := query.Get("trouble") == "true"
+	return list{"tenants", func(write func(any) error) (any, error) {
+		return h.writeHistory(r.Context(), since, until, trouble, write)
+	}}, nil
+}
+
+// writeHistory writes which tenants had webhooks in some time, or only those that are in trouble now. While the
+// inbox cannot be read, it writes those that have missed webhooks. It returns the other members of the answer.
+func (h *Handler) writeHistory(
+	ctx context.Context, since, until time.Time, trouble bool, write func(any) error,
+) (any, error) {
+	ctx, cancel := h.patience(ctx)
+	defer cancel()
 	var rest struct {
 		Begins time.Time `json:"begins,omitzero"`
 		Unread string    `json:"unread,omitempty"`
 	}
-	return listed("tenants", func(write func(any) error) error {
-		ctx, cancel := h.patience(r.Context())
-		defer cancel()
-		found := 0
-		each := func(t *inbox.History) error {
-			found++
-			return write(TenantThen{t.Platform, t.Tenant.Tenant, t.Webhooks, t.Last, t.Standing()})
+	found := 0
+	each := func(t *inbox.History) error {
+		found++
+		return write(TenantThen{t.Platform, t.Tenant.Tenant, t.Webhooks, t.Last, t.Standing()})
+	}
+	var err error
+	rest.Begins, err = h.cfg.Inbox.History(ctx, since, until, trouble, each)
+	if err == nil || found > 0 {
+		return rest, err
+	}
+	for _, t := range h.cfg.Inbox.MissedHistory(since, until) {
+		if err := each(t); err != nil {
+			return rest, err
 		}
-		rest.Begins, err = h.cfg.Inbox.History(ctx, since, until, query.Get("trouble") == "true", each)
-		if err == nil || found > 0 {
-			return err
-		}
-		for _, t := range h.cfg.Inbox.MissedHistory(since, until) {
-			if err := each(t); err != nil {
-				return err
-			}
-		}
-		rest.Unread, err = h.unread(err, found)
-		return err
-	}, func() any { return rest }), nil
+	}
+	rest.Unread, err = h.unread(err, found)
+	return rest, err
 }
 
 // Receipt says whether the receiver has taken the snapshot from which usher answers checks; if

@@ -163,20 +163,18 @@ func (h *Handler) actOnMany(c *call) (any, error) {
 	if !isAPI(c.Request) {
 		return h.actOnPage(c, about, ids, s)
 	}
-	var acted Acted
-	some := false
-	return listed("webhooks", func(write func(any) error) error {
+	return list{"webhooks", func(write func(any) error) (any, error) {
+		var acted Acted
+		some := false
 		acted.Left, _ = h.actOn(c, about, ids, func(d *Done) error { // the list has its error
 			some = some || d.Failed == ""
 			return write(d)
 		})
-		return nil
-	}, func() any {
 		if some {
 			acted.Paused = h.paused()
 		}
-		return acted
-	}), nil
+		return acted, nil
+	}}, nil
 }
 
 // actOn does an act to webhooks, and calls each with what came of it. It goes on if one fails; but not if

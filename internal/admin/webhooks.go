@@ -323,26 +323,32 @@ func (h *Handler) apiWebhooks(r *http.Request, s selection) (_ any, err error) {
 			return nil, err
 		}
 	}
-	return listed("webhooks", func(write func(any) error) error {
-		left := s.limit
-		for s.long = left == 0 || left > maxPage; ; left -= s.limit {
-			if s.limit = maxPage; left > 0 {
-				s.limit = min(left, maxPage)
-			}
-			page, err := h.webhooks(r.Context(), s)
-			if err != nil {
-				return err
-			}
-			for i := range page.Webhooks {
-				if err := write(&page.Webhooks[i]); err != nil {
-					return err
-				}
-			}
-			if s.before, rest.Next = page.next, page.Next; page.Next == "" || left == s.limit {
-				return nil
+	return list{"webhooks", func(write func(any) error) (_ any, err error) {
+		rest.Next, err = h.writeWebhooks(r.Context(), s, write)
+		return rest, err
+	}}, nil
+}
+
+// writeWebhooks writes what is selected, a page after the other, and returns the cursor behind it.
+func (h *Handler) writeWebhooks(ctx context.Context, s selection, write func(any) error) (next string, err error) {
+	left := s.limit
+	for s.long = left == 0 || left > maxPage; ; left -= s.limit {
+		if s.limit = maxPage; left > 0 {
+			s.limit = min(left, maxPage)
+		}
+		page, err := h.webhooks(ctx, s)
+		if err != nil {
+			return "", err
+		}
+		for i := range page.Webhooks {
+			if err := write(&page.Webhooks[i]); err != nil {
+				return "", err
 			}
 		}
-	}, func() any { return rest }), nil
+		if s.before = page.next; page.Next == "" || left == s.limit {
+			return page.Next, nil
+		}
+	}
 }
 
 // WebhookDetail is the answer of GET /api/webhooks/{id}.

@@ -73,17 +73,17 @@ func Run(ctx context.Context, c Config) error {
 	say.welcome(at, s.Webhook.Path, given["USHER_WEBHOOK_FORWARD_URL"], replaced)
 
 	playing, stop := context.WithCancel(ctx)
+	st := &story{
+		ctx:          playing,
+		box:          box,
+		calls:        newClient(at.Calls, ""),
+		entitlements: newClient(at.Entitlements, ""),
+		admin:        newClient(at.Admin, s.Admin.Token.Get()),
+		say:          say,
+		level:        level,
+	}
 	var running sync.WaitGroup
 	running.Go(func() {
-		st := &story{
-			ctx:          playing,
-			box:          box,
-			calls:        newClient(at.Calls, ""),
-			entitlements: newClient(at.Entitlements, ""),
-			admin:        newClient(at.Admin, s.Admin.Token.Get()),
-			say:          say,
-			level:        level,
-		}
 		if st.ownReceiver() {
 			st.muteWarnings()
 		}
