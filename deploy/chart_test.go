@@ -255,7 +255,7 @@ images:
 	if len(p.Containers) != 1 || p.Containers[0].Name != "podinfod" || p.Containers[0].ReadinessProbe == nil {
 		t.Errorf("podinfo's own container: %+v", p.Containers)
 	}
-	// with its hash
+	// The secret's name has its hash.
 	for _, want := range []string{"image: registry.your.company/usher:v9.9.9", `usher-metrics: "yes"`, "USHER_CLIENT_ID: my-client-id", "name: usher-sidecar-"} {
 		if !strings.Contains(string(out), want) {
 			t.Errorf("no %q in\n%s", want, out)

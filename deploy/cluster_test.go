@@ -158,7 +158,7 @@ func newComposedCluster(t *testing.T, file *composition) *composedCluster {
 		gate := testkit.FreeAddress(t)
 		c.admin[i] = testkit.FreeAddress(t)
 		_, port, _ := strings.Cut(c.admin[i], ":")
-		// in HAProxy's file each usher has its own admin port here
+		// In HAProxy's file each usher has its own admin port here.
 		common = append(common, fmt.Sprintf(" usher-%d:8090", i), " "+gate+" port "+port)
 		own[i] = []string{"0.0.0.0:8090", gate, "0.0.0.0:9095", c.admin[i]}
 	}

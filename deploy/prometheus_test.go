@@ -42,7 +42,7 @@ func TestAlerts(t *testing.T) {
 			{"check", "rules", "alerts.yaml"}, {"test", "rules", "alerts_test.yaml", "alerts_days_test.yaml"}, {"check", "config", "--syntax-only", "scrape.yaml"},
 		} {
 			run := exec.Command(promtool, args...)
-			// else it collects for a third of its time
+			// Without GOGC it collects garbage for a third of its time.
 			run.Dir, run.Env = "prometheus", append(os.Environ(), "GOGC=400")
 			if out, err := run.CombinedOutput(); err != nil {
 				failed = errors.Join(failed, fmt.Errorf("promtool %s: %w\n%s", strings.Join(args, " "), err, out))

@@ -200,7 +200,7 @@ func TestYouAlreadyHaveCustomers(t *testing.T) {
 	r.want(t, list, 0, "users 1 → 2", append(printed(2), "--yes")...)
 	r.want(t, list, 0, "Nothing differs")
 	r.limit(t, "b", 2)
-	// b by itself, c, and b once more
+	// They are b by itself, c, and b once more.
 	testkit.Eventually(t, "the receiver has all", func() bool { return len(r.Receiver.Deliveries()) == before+3 })
 }
 

@@ -48,11 +48,11 @@ func TestGuard(t *testing.T) {
 		{"address bar", open, "GET", "/graphql", "", http.Header{"Sec-Fetch-Site": {"none"}}, 200, ""},
 		{"address bar, or a page's redirect", open, "GET", "/graphql?query={x}", "", http.Header{"Sec-Fetch-Site": {"none"}, "Sec-Fetch-Mode": {"navigate"}}, 403, "BROWSER_REFUSED"},
 		{"a mode alone", open, "GET", "/graphql?query={x}", "", http.Header{"Sec-Fetch-Mode": {"navigate"}}, 403, "BROWSER_REFUSED"},
-		// of Node's fetch
+		// Node's fetch sends it.
 		{"another mode", open, "POST", "/graphql", "", http.Header{"Sec-Fetch-Mode": {"cors"}}, 200, ""},
 		{"GET of a rebound page", listed, "GET", "/graphql?query={x}", "usher.internal:8080", nil, 403, "BROWSER_REFUSED"},
 		{"HEAD of a rebound page", listed, "HEAD", "/graphql?query={x}", "usher.internal", nil, 403, ""},
-		// a browser says its origin
+		// A browser says its origin.
 		{"POST to a listed name", listed, "POST", "/graphql", "usher.internal", nil, 200, ""},
 		{"GET of this machine", listed, "GET", "/graphql?query={x}", "localhost:8080", nil, 200, ""},
 		{"GET with the key", keyedAndListed, "GET", "/graphql?query={x}", "usher.internal", http.Header{"X-Usher-Key": {"sesame"}}, 200, ""},

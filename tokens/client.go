@@ -156,7 +156,7 @@ func readAnswer(status int, body []byte, asked time.Time, clientSecret string) (
 	case value == "":
 		return nil, errors.New("the token endpoint's answer has no access_token")
 	case strings.ContainsFunc(value, func(r rune) bool { return r <= ' ' || r >= 0x7f }):
-		// it could break out of its header
+		// It could break out of its header.
 		return nil, errors.New("the token endpoint issued a token with a character that is not allowed in a token")
 	}
 	switch kind := fields["token_type"]; {

@@ -22,14 +22,14 @@ type Gate struct {
 	cfg    Config
 	lanes  *passThrough                              // nil: Config.Store stores the webhooks
 	jitter func(ceiling time.Duration) time.Duration // returns a random time below ceiling
-	// has one element for each body that is being parsed and validated
+	// parsing has one element for each body that is being parsed and validated.
 	parsing chan struct{}
 
 	// share is how many webhooks may wait for one receiver, so that a receiver that hangs does not
 	// use up the places in flight of the others.
 	share int
 
-	// the context of all deliveries: unlike a request's it does not end if a sender hangs up
+	// deliveries is the context of all deliveries: unlike a request's it does not end if a sender hangs up.
 	deliveries context.Context
 	cancel     context.CancelFunc // ends deliveries
 

@@ -44,7 +44,7 @@ func TestReceiverOfAPlatform(t *testing.T) {
 		{of("", "a", "A"), true, "main at receiver.test", 200},
 		{snapshotOf("a", "A"), true, "main at receiver.test", 200},
 		{strings.Replace(of("docs", "a", "A"), `{"code":"docs"}`, "null", 1), true, "main at receiver.test", 200},
-		// without a tenant
+		// This one has no tenant.
 		{`{"type":"Other","payload":{"tenant":{"platform":{"code":"docs"}}}}`, true, "docs at docs.test", 200},
 		{question, true, "docs at docs.test", 200},
 

@@ -146,7 +146,7 @@ func (c *call) read() (err error) {
 	case isAPI(c.Request):
 		c.given, err = c.readJSON()
 	case c.Method == http.MethodPost && c.URL.RawQuery != "" && about != OnWebhooks:
-		// as of the page that asks: it would mean everything
+		// The address is that of the page that asks: without names it would mean everything.
 		err = badRequest("an action takes its names from the form, not from its address")
 	default:
 		c.given, err = readForm(c.Request)

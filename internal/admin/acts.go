@@ -425,7 +425,7 @@ func init() {
 				}
 				question.Effect = "usher then no longer shows this: " + strings.Join(found, "; ") +
 					". Tenants whose webhooks got a 5xx stay until these are sent again."
-				// what comes while somebody looks at it is not dismissed
+				// What comes while somebody looks at it is not dismissed.
 				question.Fields["until"] = until.Format(time.RFC3339Nano)
 				return nil
 			},
@@ -484,7 +484,7 @@ func init() {
 				if err := h.recorder.Test(c.Context(), nameOf(c.Request)); err != nil {
 					return nil, &refusal{http.StatusConflict, "no test message was sent: " + err.Error()}
 				}
-				// chats are tried while the inbox is away, too
+				// Chats are tried while the inbox is away, too.
 				if h.cfg.Inbox != nil && h.cfg.Inbox.Health().Err == nil {
 					err = h.cfg.Inbox.Note(c.by, 0)
 				}

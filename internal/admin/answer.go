@@ -264,7 +264,7 @@ func (h *Handler) fail(w http.ResponseWriter, r *http.Request, err error) {
 	default:
 		h.cfg.Log.Error("admin request failed", "path", r.URL.Path, "err", err)
 		if trouble := h.inboxTrouble(err); trouble != nil {
-			// the cause says more than err
+			// The cause says more than err.
 			h.writeProblem(w, r, http.StatusServiceUnavailable, Problem{Error: trouble.Error()})
 			return
 		}

@@ -294,7 +294,7 @@ func withoutContacts(body []byte) (out []byte) {
 	src := compact.Bytes()
 	d := json.NewDecoder(bytes.NewReader(src))
 	d.UseNumber() // a float64 would refuse 1e999
-	// places in src: up to the first it is copied or left out, the second is the end of the last token
+	// They are places in src. Up to copied it is copied or left out; at is the end of the last token.
 	copied, at := 0, 0
 	for {
 		begin := at

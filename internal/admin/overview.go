@@ -50,7 +50,7 @@ func (h *Handler) status(ctx context.Context) *status.Status {
 		}
 	}
 	if h.cfg.EntitlementsPort != nil {
-		// [] and not null
+		// An empty list is written as [], not as null.
 		now.Entitlements = &status.Entitlements{Tenants: stats.Tenants, Unknown: stats.Unknown, Ambiguous: []string{}}
 		if h.cfg.Held != nil {
 			now.Entitlements.Held = h.cfg.Held()
@@ -67,7 +67,7 @@ func (h *Handler) status(ctx context.Context) *status.Status {
 		now.Missed.Missed = inbox.MissedInMemory(h.cfg.Missed)
 		now.Missed.Names = h.missedNames(ctx)
 	}
-	now.Missed.Outages = append([]inbox.Outage{}, now.Missed.Outages...) // [] and not null
+	now.Missed.Outages = append([]inbox.Outage{}, now.Missed.Outages...) // An empty list is written as [], not as null.
 	h.recorder.Facts(now)
 	now.Judge(time.Now())
 	return now
@@ -123,7 +123,7 @@ func (h *Handler) missedNames(ctx context.Context) (names []string) {
 // details describes the webhooks in a state.
 func (h *Handler) details(ctx context.Context, state inbox.State) status.Details {
 	d := status.Details{Link: "/webhooks?state=" + string(state)}
-	// after an error the status already says what is wrong
+	// After an error the status already says what is wrong.
 	entries, _ := h.cfg.Inbox.List(ctx, inbox.Filter{State: state, Limit: 1000})
 	for i := range entries {
 		w := newWebhook(entries[i])
@@ -150,7 +150,7 @@ func (h *Handler) unknown(ctx context.Context, n int) (d status.Details) {
 	if n == 0 {
 		return d
 	}
-	all, _ := h.cfg.Inbox.Unknown(ctx, 1000) // after an error the status already says what is wrong
+	all, _ := h.cfg.Inbox.Unknown(ctx, 1000) // After an error the status already says what is wrong.
 	d.Link = "/tenants"
 	for i, t := range all {
 		if d.Tenants = append(d.Tenants, page.TenantName(t.Platform, t.Tenant)); i == 0 {

@@ -33,14 +33,13 @@ type Tenant struct {
 	Elsewhere []string           `json:"elsewhere,omitempty"` // other platforms that have a tenant with this code
 	Ambiguous *Ambiguous         `json:"ambiguous,omitempty"` // questions about it must name its platform
 	Receipt   *Receipt           `json:"receipt,omitempty"`   // left out if it is not known
-	// the tenant's last webhook that is invalid, if nobody has dealt with it
-	Invalid *Webhook `json:"invalid,omitempty"`
-	// since when the tenant has missed webhooks; left out if it is not
-	Missed time.Time `json:"missed,omitzero"`
+	// Invalid is the tenant's last webhook that is invalid, if nobody has dealt with it.
+	Invalid *Webhook  `json:"invalid,omitempty"`
+	Missed  time.Time `json:"missed,omitzero"` // since when the tenant has missed webhooks; left out if it is not
 
-	// what a reconcile has found of it; left out if it is nothing that counts
+	// Finding is what a reconcile has found of it; left out if it is nothing that counts.
 	Finding *inbox.Finding `json:"finding,omitempty"`
-	// why the inbox can't be read now: then only MayUse is known, from memory
+	// Unread says why the inbox can't be read now: then only MayUse is known, from memory.
 	Unread string `json:"unread,omitempty"`
 
 	*Concerning // only of GET /api/tenant
@@ -324,7 +323,7 @@ func (h *Handler) concerning(ctx context.Context, on *string, tenant string) *Co
 			receiver = rc.Name
 		}
 	}
-	c := &Concerning{[]status.Trouble{}, []inbox.Trouble{}} // [] and not null
+	c := &Concerning{[]status.Trouble{}, []inbox.Trouble{}} // Empty lists are written as [], not as null.
 	for _, one := range h.status(ctx).Troubles {
 		if one.Concerns(platform, tenant, receiver) {
 			c.Troubles = append(c.Troubles, one)
@@ -410,11 +409,11 @@ func (h *Handler) tenantPage(r *http.Request) (any, error) {
 // TenantList is the answer of GET /api/tenants, and the page of tenants.
 type TenantList struct {
 	Search string `json:"-"`
-	// tenants whose webhooks are held up, parked, invalid or missed; only on the first page
+	// Troubled are tenants whose webhooks are held up, parked, invalid or missed; only on the first page.
 	Troubled []*inbox.Tenant `json:"troubled"`
 	Tenants  []*inbox.Tenant `json:"tenants"`
 	Next     string          `json:"next,omitempty"` // the query of the next page
-	// why the inbox can't be read now: then only tenants are in Troubled that have missed webhooks in memory
+	// Unread says why the inbox can't be read now: then Troubled has only tenants that have missed webhooks in memory.
 	Unread string `json:"unread,omitempty"`
 }
 
@@ -423,7 +422,7 @@ func (l *TenantList) Older() string { return "/tenants?" + l.Next }
 
 func (h *Handler) tenants(r *http.Request) (any, error) {
 	query := r.URL.Query()
-	// [] and not null
+	// Empty lists are written as [], not as null.
 	l := &TenantList{
 		Search:   strings.TrimSpace(query.Get("search")),
 		Troubled: []*inbox.Tenant{},
@@ -481,9 +480,9 @@ func (h *Handler) unread(err error, found int) (string, error) {
 // TenantHistory is the answer of GET /api/history: which tenants had webhooks in some time, and how they stand now.
 type TenantHistory struct {
 	Tenants []TenantThen `json:"tenants"`
-	// finished webhooks are kept from then on; only if that is later than since
+	// Begins is from when on finished webhooks are kept; only if that is later than since.
 	Begins time.Time `json:"begins,omitzero"`
-	// why the inbox can't be read now: then only those are here that have missed webhooks in memory
+	// Unread says why the inbox can't be read now: then only those are here that have missed webhooks in memory.
 	Unread string `json:"unread,omitempty"`
 }
 

@@ -70,7 +70,7 @@ type (
 		New    string `json:"new,omitempty"`    // of accept: the id of the new webhook
 		Failed string `json:"failed,omitempty"` // why it was not done
 		Newer  string `json:"newer,omitempty"`  // the newer webhook that it would overwrite without force
-		// accept would make usher's answers about its tenant unknown; with unknown=true it does
+		// Unknown: accept would make usher's answers about its tenant unknown; with unknown=true it does.
 		Unknown bool `json:"unknown,omitempty"`
 	}
 
@@ -90,7 +90,7 @@ type (
 	Chosen struct {
 		Count int      `json:"count"`
 		First []string `json:"first"` // the ids of some
-		// how many were left out because their tenant has a newer one; with force they are chosen, too
+		// Older is how many were left out because their tenant has a newer one; with force they are chosen, too.
 		Older  int    `json:"older"`
 		Before string `json:"before"` // the parameter that leaves out what comes after this answer
 
@@ -319,7 +319,7 @@ func (h *Handler) choose(c *call, s selection) (all chosen, err error) {
 			return all, err
 		}
 	}
-	// [] and not null
+	// An empty list is written as [], not as null.
 	all.Count = len(all.ids)
 	all.First = append([]string{}, named(all.ids[:min(len(all.ids), 10)])...)
 	all.Before = s.before.String()

@@ -46,13 +46,11 @@ type Webhook struct {
 
 	// Only while it waits:
 	//
-	// when usher tries it next; while it is paused, the end of the pause, if it has one
-	Next time.Time `json:"next,omitzero"`
-	// id of the tenant's webhook that failed, and that must go first
-	HeldBy string `json:"held_by,omitempty"`
-	// if it is the one that failed: how many webhooks wait behind it
-	Behind int `json:"behind,omitempty"`
-	// the receiver seems to be down as a whole; usher tries it when that is back
+	// Next is when usher tries it; while it is paused, the end of the pause, if it has one.
+	Next   time.Time `json:"next,omitzero"`
+	HeldBy string    `json:"held_by,omitempty"` // id of the tenant's webhook that failed, and that must go first
+	Behind int       `json:"behind,omitempty"`  // if it is the one that failed: how many webhooks wait behind it
+	// Down: the receiver seems to be down as a whole; usher tries it when that is back.
 	Down       bool `json:"down,omitempty"`
 	Paused     bool `json:"paused,omitempty"`      // its deliveries are paused
 	NoReceiver bool `json:"no_receiver,omitempty"` // the settings have no receiver for its platform any more
@@ -63,7 +61,8 @@ type Webhook struct {
 
 	// Not in lists of more than 500:
 	//
-	// in words, compared with what the receiver took before; if it is invalid: what it would have changed
+	// Changes says it in words, compared with what the receiver took before; if it is invalid,
+	// what it would have changed.
 	Changes []string `json:"changes,omitempty"`
 	First   bool     `json:"first,omitempty"` // usher knows of nothing that the receiver took before
 }
@@ -142,7 +141,7 @@ type WebhookList struct {
 	Webhooks []Webhook     `json:"webhooks"`       // the newest first
 	Next     string        `json:"next,omitempty"` // the parameter before of the next page
 	Paused   []inbox.Pause `json:"paused,omitempty"`
-	// if the tenant of the filter is unknown: tenants with similar names
+	// Alike are tenants with similar names, if the tenant of the filter is unknown.
 	Alike []string `json:"alike,omitempty"`
 
 	next cursor // after the last of Webhooks
@@ -174,7 +173,7 @@ func (h *Handler) webhooks(ctx context.Context, s selection) (list WebhookList, 
 	}
 	var items []numbered
 	if h.cfg.Inbox != nil && !s.decisionsOnly() {
-		// it keeps none of the payloads: they may be large
+		// It keeps none of the payloads: they may be large.
 		err = h.cfg.Inbox.Each(ctx, f, compared, func(item *inbox.Webhook) bool {
 			w := newWebhook(item)
 			if compared {
@@ -355,15 +354,15 @@ func (h *Handler) writeWebhooks(ctx context.Context, s selection, write func(any
 type WebhookDetail struct {
 	Webhook
 	Previous string `json:"previous,omitempty"` // id of the snapshot with which Changes compares it
-	// id of the tenant's snapshot right before it, if the receiver did not take that
+	// Untaken is the id of the tenant's snapshot right before it, if the receiver did not take that.
 	Untaken string `json:"untaken,omitempty"`
-	// how many of Tries count towards USHER_WEBHOOK_INBOX_TRIES: not those that say that the
-	// receiver is broken
+	// Counted is how many of Tries count towards USHER_WEBHOOK_INBOX_TRIES: not those that say that the
+	// receiver is broken.
 	Counted  int             `json:"counted,omitempty"`
 	Tried    []inbox.Try     `json:"tried,omitempty"`        // the last 20
 	Faults   []content.Fault `json:"faults,omitempty"`       // why it is invalid
 	Original string          `json:"duplicate_of,omitempty"` // a webhook-id
-	// as the receiver gets it, without headers that may hold a secret
+	// Header is as the receiver gets it, without headers that may hold a secret.
 	Header  http.Header     `json:"header,omitempty"`
 	Payload json.RawMessage `json:"payload,omitempty"`          // see text.JSONPayload
 	LeftOut int             `json:"payload_left_out,omitempty"` // how many bytes of the payload are not in Payload

@@ -11,7 +11,7 @@ const seesSleep = true
 // slept is how long the machine has slept since it was started: only one of these two clocks goes on
 // meanwhile, and nobody can set either.
 func slept() time.Duration {
-	// first: if the process is interrupted between the two, the difference is too small
+	// This one is read first: if the process is interrupted between the two, the difference is too small.
 	boot := read(unix.CLOCK_BOOTTIME)
 	return (boot - read(unix.CLOCK_MONOTONIC)).Round(10 * time.Millisecond)
 }

@@ -140,7 +140,7 @@ func (r *changesReader) connect(at string) error {
 	if key, _, _ := strings.Cut(e.Key.Get(), ","); key != "" {
 		r.client.Header.Set(guard.KeyHeader, strings.TrimSpace(key))
 	}
-	// the key is for this address
+	// The key is for this address alone.
 	r.client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	return nil
 }

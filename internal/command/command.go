@@ -321,7 +321,7 @@ func parseSubcommand(all []subcommand, allFlags *flag.FlagSet, args []string) (*
 		return nil, unknownSubcommand(name, all)
 	}
 	s := &all[i]
-	// only the sandbox runs without a subcommand
+	// Only the sandbox runs without a subcommand.
 	flags := flag.NewFlagSet(cmp.Or(name, "sandbox"), flag.ContinueOnError)
 	flags.SetOutput(io.Discard) // exit prints the error
 	for f := range strings.FieldsSeq(s.flags) {

@@ -211,7 +211,7 @@ func (i *inboxCall) setIDs(args []string) error {
 	}
 	for _, arg := range args {
 		number := arg
-		// it also accepts the page's ids of decisions that are not in the inbox, such as d12
+		// It also accepts the page's ids of decisions that are not in the inbox, such as d12.
 		if i.subcommand == "show" {
 			number = strings.TrimPrefix(arg, "d")
 		}

@@ -145,7 +145,7 @@ func environment(box *sandbox.Sandbox, given map[string]string, inboxDir string)
 	}
 	ports := []string{"USHER_LISTEN", "USHER_WEBHOOK_LISTEN", "USHER_ENTITLEMENTS_LISTEN", "USHER_ADMIN_LISTEN"}
 	for _, name := range ports {
-		// the story needs every port
+		// The story needs every port.
 		if given[name] != "" && given[name] != "off" && !strings.HasPrefix(given[name], "unix:") {
 			continue
 		}

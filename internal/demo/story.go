@@ -415,7 +415,7 @@ func (n *narrator) welcome(at serve.Addresses, path, receiver string, replaced [
 	fmt.Fprintf(n.out, "  entitlements  %s\n", n.bold(at.Entitlements))
 	fmt.Fprintf(n.out, "  admin page    %s\n", n.bold(at.Admin))
 	if u, err := url.Parse(receiver); err == nil && receiver != "" {
-		// without the path, which may be a secret
+		// It is shown without the path, which may be a secret.
 		fmt.Fprintf(n.out, "  your receiver %s\n", n.bold(u.Scheme+"://"+u.Host))
 	}
 	for _, addr := range replaced {

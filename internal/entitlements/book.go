@@ -64,7 +64,7 @@ type entry struct {
 
 // A query asks the store about everything that was asked for while the query before it ran.
 type query struct {
-	// codes that it asks for; while it runs, those of them that have not changed since it began
+	// tenants are the codes that it asks for; while it runs, those that have not changed since it began.
 	tenants map[string]bool
 	done    chan struct{}     // closed at its end
 	found   map[string]*entry // the answer; valid after done, as is err
@@ -78,7 +78,7 @@ type query struct {
 // fail because of what a code looks like, or because one row is damaged: then all tenants suffer. shared
 // says that others write to the same store, or that a commit in doubt may still become visible later.
 func NewBook(snapshots func(ctx context.Context, tenants []string) ([]snapshot.Stored, error), shared bool) *Book {
-	// fails only for a size of 0. Its own bound is a number of entries
+	// It fails only for a size of 0. Its own bound is a number of entries.
 	held, _ := simplelru.NewLRU[string, *entry](math.MaxInt, nil)
 	return &Book{snapshots: snapshots, shared: shared, bound: bookBytes, held: held}
 }
@@ -136,7 +136,7 @@ func (b *Book) find(ctx context.Context, tenant string) (_ *entry, stale time.Du
 		q, b.probe = b.ask(tenant), now.Add(probeEvery)
 	}
 	b.mu.Unlock()
-	// while the store fails, a lookup waits only if it has no other answer
+	// While the store fails, a lookup waits only if it has no other answer.
 	if failure == nil || q != nil && (e == nil || old) {
 		select {
 		case <-q.done:
@@ -246,7 +246,7 @@ func (b *Book) query(codes []string) (map[string]*entry, error) {
 		for _, s := range stored {
 			if e := found[s.Tenant]; e != nil {
 				a := Answer{Stored: s}
-				// features that are damaged are unknown, of this tenant alone
+				// Features that are damaged are unknown, of this tenant alone.
 				a.Snapshot, _ = snapshot.Decode(s.Features)
 				a.Name, a.Features = "", nil
 				e.places = append(e.places, a)

@@ -161,11 +161,10 @@ func knowsKey(h http.Header, to target, keys string) bool {
 // target is what the path of a request asks for.
 type target struct {
 	serve func(*Handler, http.ResponseWriter, *http.Request, target) (answer, error) // nil for an unknown path
-	// the path is /v1/changes: it is no question about a tenant, and may wait for long
+	// changes: the path is /v1/changes. It is no question about a tenant, and may wait for long.
 	changes bool
 	check   bool // the path is /v1/check
-	// the path is below /ofrep/, and errors have the form of that protocol
-	ofrep   bool
+	ofrep   bool // the path is below /ofrep/, and errors have the form of that protocol
 	tenant  string
 	feature *string // a feature, or the key of a flag; nil if the path has none
 }

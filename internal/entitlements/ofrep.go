@@ -71,7 +71,7 @@ func evaluate(s snapshot.Snapshot, key string) (_ flagBody, enabled bool) {
 // evaluate.
 func evaluateAll(s snapshot.Snapshot) iter.Seq[any] {
 	return func(yield func(any) bool) {
-		// of features that could be a flag of another one: few, as many answers may be made at once
+		// They are of features that could be a flag of another one: few, as many answers may be made at once.
 		codes := make(map[string]bool)
 		for _, f := range s.Features {
 			if strings.HasSuffix(f.Code, limitSuffix) || strings.HasSuffix(f.Code, valueSuffix) {

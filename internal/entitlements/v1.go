@@ -90,7 +90,7 @@ func (h *Handler) check(w http.ResponseWriter, r *http.Request, _ target) (answe
 	unknown := optional(params, "unknown")
 	var quantity uint64
 	if written != nil {
-		// if it is out of range, the largest number, and so more than any limit
+		// Out of range it is the largest number, and so more than any limit.
 		quantity, _ = strconv.ParseUint(*written, 10, 64)
 	}
 	switch {

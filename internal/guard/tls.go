@@ -39,7 +39,7 @@ type tlsFiles struct {
 	read   func(name string) ([]byte, error)
 	config atomic.Pointer[tls.Config] // the last good one
 
-	// guards reading; never held while a file is read, which may take for ever (a dead network disk)
+	// mu guards reading. It is never held while a file is read: that may take for ever (a dead network disk).
 	mu      sync.Mutex
 	reading *fileReading // the try that is under way; nil: none is
 

@@ -28,7 +28,7 @@ func (r *Receiver) excerpt(said []byte, header http.Header) string {
 		shown = shown[:max(0, len(shown)-cutPiece)]
 	}
 	shown = secret.RedactPieces(shown, hidden...)
-	// people see it so
+	// People see it as plain text.
 	if plain := text.Plain(shown); plain != shown && secret.RedactPieces(plain, hidden...) != plain {
 		return notShown
 	}

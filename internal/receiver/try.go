@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// how much usher reads of an answer: a connection whose answer is read to its end can be used again
+	// maxAnswer is how much usher reads of an answer: a connection whose answer is read to its end can be used again.
 	maxAnswer   = 64 << 10
 	maxDecision = 1 << 20 // the largest answer to a question, which usher holds in memory for the sender
 )

@@ -14,7 +14,7 @@ import (
 type book struct {
 	limit int // of bytes
 	mu    sync.Mutex
-	// the oldest first, so that a new tenant does not move the pages of a query; guarded by mu
+	// tenants has the oldest first, so that a new tenant does not move the pages of a query; guarded by mu.
 	tenants []*bookTenant
 	known   map[[2]string]*bookTenant // by platform and code, guarded by mu
 	bytes   int                       // of all webhooks, guarded by mu

@@ -286,7 +286,7 @@ func (s *Sandbox) Fail(f Failure) error {
 	}
 	fault := Fault{Status: f.Status}
 	if f.Seconds > 0 {
-		// 31 years: a larger number could overflow a Duration, and end the failure at once
+		// At most 31 years: a larger number could overflow a Duration, and end the failure at once.
 		seconds := min(f.Seconds, 1e9)
 		fault.Until = time.Now().Add(time.Duration(seconds * float64(time.Second)))
 	}

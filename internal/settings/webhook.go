@@ -35,7 +35,8 @@ type Webhook struct {
 
 	Inbox            string
 	InboxConcurrency int
-	// those of its fields that are settings; its Address is Inbox, parsed, and nil if there is no inbox
+	// InboxConfig has those of its fields that are settings. Its Address is Inbox, parsed, and
+	// nil if there is no inbox.
 	InboxConfig   inbox.Config
 	inboxPassword *secret.Value // the database's
 

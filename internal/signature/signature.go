@@ -166,7 +166,7 @@ func VerifyStandard(key []byte, h http.Header, body []byte, now time.Time) strin
 	}
 	want := standardSignature(key, h.Get(idHeader), timestamp, body)
 	fits := false
-	// those of other versions than v1 never fit, as the standard requires
+	// Those of other versions than v1 never fit, as the standard requires.
 	for signature := range strings.FieldsSeq(h.Get(signatureHeader)) {
 		fits = len(signature) == len(want) && hmac.Equal([]byte(signature), []byte(want)) || fits
 	}

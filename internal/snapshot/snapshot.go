@@ -130,7 +130,7 @@ func Read(body []byte) Snapshot {
 func Of(value any) (s Snapshot) {
 	payload := content.Member(value, "payload")
 	change := content.Member(payload, "change")
-	// it is kept longer than the rest
+	// It is kept longer than the rest.
 	s.Name = strings.Clone(withoutZero(textOf(content.Member(payload, "tenant"), "name")))
 	s.Features, s.Known = readFeatures(content.Member(change, "features"))
 	s.Subscriptions = readSubscriptions(content.Member(change, "subscriptions"))
@@ -166,7 +166,7 @@ func Decode(features []byte) (Snapshot, error) {
 	if err := json.Unmarshal(features, &list); err != nil || list == nil {
 		return Snapshot{}, errors.New("the stored features cannot be read")
 	}
-	// a clone, because json allocates up to twice the room
+	// It is a clone, because json allocates up to twice the room.
 	return Snapshot{Known: true, Features: slices.Clone(merge(list))}, nil
 }
 

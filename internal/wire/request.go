@@ -126,7 +126,7 @@ func (out *outgoing) writeHead(req *http.Request) error {
 			return fmt.Errorf("%q can't be the name of a header", name)
 		}
 		for _, value := range values {
-			// an empty User-Agent means none, as in http.Transport
+			// An empty User-Agent means none, as in http.Transport.
 			if ours(name) || name == "User-Agent" && value == "" {
 				continue
 			}

@@ -56,7 +56,7 @@ func compose(host string, mine, all []inbox.Trouble, now time.Time) *message {
 	if len(begun)+len(over) == 0 {
 		return nil
 	}
-	// critical first
+	// Those that are critical come first.
 	slices.SortStableFunc(begun, func(a, b inbox.Trouble) int { return strings.Compare(a.Severity, b.Severity) })
 	m := new(message)
 	var blocks [][]string

@@ -139,7 +139,7 @@ var funcs = template.FuncMap{
 	"bytes":      Bytes,
 	"tenantName": TenantName,
 	"tenantURL":  func(platform, code string) string { return TenantURL(platform, code, "") },
-	// as a filter that selects this tenant, and not those of the same code on other platforms
+	// This filter selects one tenant, and not those of the same code on other platforms.
 	"tenantExact": inbox.ShowTenant,
 	"changes":     ShortChanges,
 	"changeClass": changeClass,

@@ -13,7 +13,7 @@ type Entitlements struct {
 	Held    int `json:"held"`    // for how many usher can answer without the inbox
 	Unknown int `json:"unknown"` // how many of them have a last webhook without features that can be read
 
-	// codes that exist on several platforms, and that somebody asks for without naming one
+	// Ambiguous are codes that exist on several platforms, and that somebody asks for without naming one.
 	Ambiguous []string `json:"ambiguous"`
 
 	OneAmbiguous   string  `json:"-"` // one of the tenants with the first of these codes

@@ -52,7 +52,7 @@ type Gate struct {
 // Receiver is the state of a receiver.
 type Receiver struct {
 	Name string `json:"name"`
-	// whose webhooks it gets; if empty, those of all platforms that no other receiver has
+	// Platforms says whose webhooks it gets; if empty, those of all platforms that no other receiver has.
 	Platforms []string      `json:"platforms"`
 	Address   string        `json:"address"`
 	LastTry   string        `json:"last_try,omitempty"` // see metrics.RecentTries.Last
@@ -72,7 +72,7 @@ type Receiver struct {
 
 // judge derives Receivers. box is nil without an inbox.
 func (g *Gate) judge(box *Inbox) {
-	g.Receivers = []Receiver{} // [] and not null
+	g.Receivers = []Receiver{} // An empty list is written as [], not as null.
 	for _, r := range g.Set.All() {
 		g.Receivers = append(g.Receivers, newReceiver(r, g.Tries[r.Name], box))
 	}
@@ -179,12 +179,11 @@ type Inbox struct {
 	Homeless   int           `json:"homeless"`    // webhooks that wait although no receiver takes their platform
 	Shared     bool          `json:"shared"`      // with other replicas
 	Paused     []inbox.Pause `json:"paused,omitempty"`
-	// why the inbox takes no webhooks; also during the first seconds, before usher is unready
-	Error string `json:"error,omitempty"`
-	// the inbox cannot be read now, and its counts are those of this time
-	Counted time.Time `json:"counted,omitzero"`
-	Unknown bool      `json:"-"` // it was never read, so the counts mean nothing
-	// when it was last compared with the billing service, and what was found, in words
+	// Error says why the inbox takes no webhooks; also during the first seconds, before usher is unready.
+	Error   string    `json:"error,omitempty"`
+	Counted time.Time `json:"counted,omitzero"` // the inbox cannot be read now, and its counts are those of this time
+	Unknown bool      `json:"-"`                // it was never read, so the counts mean nothing
+	// Compared says when it was last compared with the billing service, and what was found.
 	Compared string `json:"compared,omitempty"`
 
 	ParkedDetails  Details `json:"-"`
@@ -209,7 +208,7 @@ type HeldUp struct {
 	Webhook  string `json:"webhook"` // id of the webhook that failed
 	Tries    int    `json:"tries"`
 	Answer   string `json:"answer"` // the receiver's last answer, in words
-	// when usher tries it again; while it is paused, the end of the pause, if it has one
+	// Next is when usher tries it again; while it is paused, the end of the pause, if it has one.
 	Next   time.Time `json:"next,omitzero"`
 	Behind int       `json:"behind"`         // how many webhooks wait behind it
 	Since  time.Time `json:"since,omitzero"` // when it came
@@ -230,7 +229,7 @@ func NewInbox(s inbox.Stats, held []inbox.HeldUp, known *receiver.Set, err error
 		Used:       s.Used,
 		Limit:      s.Limit,
 		ClockAhead: s.ClockAhead,
-		// [] and not null
+		// An empty list is written as [], not as null.
 		HeldUp:   []HeldUp{},
 		Homeless: s.Receivers[""].Pending,
 		Paused:   s.Paused,

@@ -28,19 +28,19 @@ type Status struct {
 	Inbox        *Inbox        `json:"inbox,omitempty"`        // left out if there is none
 	Entitlements *Entitlements `json:"entitlements,omitempty"` // left out if their port is off
 	Missed       Missed        `json:"missed"`                 // what usher may have missed
-	// usher has just been started and does not know yet what was before: no trouble does not
-	// mean that all is well
+	// Starting: usher has just been started and does not know yet what was before. No trouble does not mean that
+	// all is well.
 	Starting bool `json:"starting,omitempty"`
 
 	Notifications *Notifications `json:"notifications,omitempty"` // left out if there are none
-	// what is over, if somebody asked for it; what ended last first
+	// History is what is over, if somebody asked for it; what ended last first.
 	History []inbox.Trouble `json:"history,omitempty"`
-	// the inbox cannot be read now: the history is what this replica has seen itself
+	// OldHistory: the inbox cannot be read now, and the history is what this replica has seen itself.
 	OldHistory bool `json:"history_old,omitempty"`
 
 	Health    *Health         `json:"-"`
 	Elsewhere []inbox.Trouble `json:"-"` // the troubles of other replicas
-	// replicas of which nothing was heard for a while, and that did not say that they end
+	// Gone are replicas of which nothing was heard for a while, and that did not say that they end.
 	Gone []inbox.Replica `json:"-"`
 }
 

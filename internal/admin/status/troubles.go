@@ -26,8 +26,8 @@ type Trouble struct {
 	about  []Subject
 	turned bool   // it has been something else since Since: in the history it begins when it is noticed
 	which  string // tells troubles of the same kind about the same subject apart
-	// what messages and the history have instead of What: without what somebody else has
-	// written, or what only holds now
+	// bare is what messages and the history have instead of What: without what somebody else has written, or
+	// what only holds now.
 	bare   string
 	named  []string  // tenants that it is about, as inbox.ShowTenant writes them; none: it may concern any
 	others bool      // and others

@@ -438,7 +438,7 @@ func (s *Server) Kill() {
 		signal(pid, os.Kill)
 	}
 	s.paused = nil
-	// it does not start again while one of them still has its memory
+	// It does not start again while one of them still has its memory.
 	for left := s.processes(); len(left) > 0; left = s.processes() {
 		for _, pid := range left { // also one that was just being made
 			signal(pid, os.Kill)
