@@ -411,7 +411,7 @@ func (s *Inbox) takeIn(ctx context.Context, in incoming, w work, check func(*sql
 			switch {
 			case a.lease != nil:
 				s.courier.Deliver(a.lease)
-			case a.unleased:
+			case a.unleased && s.courier != nil:
 				s.courier.Wake(in.receiver)
 			}
 		}

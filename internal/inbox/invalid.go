@@ -140,7 +140,7 @@ func acceptable(l *lane, in *incoming, id int64, force bool) error {
 		return ErrNotInvalid
 	}
 	// A snapshot that was taken in after it, other than a copy, would have superseded it.
-	if newer := l.t.rows.snapshot(l); newer != nil && in.accepting.Newer && in.snapshot && !force {
+	if newer := l.t.inbox.LastSnapshot(l); newer != nil && in.accepting.Newer && in.snapshot && !force {
 		return &OverwriteError{id, &Webhook{ID: newer.Seq, UUID: newer.Webhook, Platform: l.Platform, Tenant: l.Tenant}}
 	}
 	return nil

@@ -16,8 +16,8 @@ import (
 	"usher/webhookgate"
 )
 
-// A lane in memory, and every transition of it. Nothing here knows SQL, the writer or the courier. What of a lane is not in memory
-// is asked of rows.
+// A lane in memory, and every transition of it. Nothing here knows SQL, the writer or the courier. What of a lane is not
+// in memory is asked of rows.
 
 // A turn is one transaction, as lanes see it.
 type turn struct {
@@ -26,18 +26,14 @@ type turn struct {
 	now     int64     // the database's time
 	askedAt time.Time // our time before the transaction began; leases count from here
 	lanes   map[webhookgate.Lane]*lane
-	rows    rows
+	inbox   rows
 
-	mayTakeOver bool                                          // a lease that has ended may be taken from its owner
-	hasRoom     func(l *lane, size int64) error               // for one more webhook
-	reserve     func(rc *receiver.Receiver, size int64) bool  // room at the courier, until the turn ends; nil: there is no courier
-	delivers    func(lane webhookgate.Lane, token int64) bool // the courier has this lease, and its outcome is not written yet
+	mayTakeOver bool // a lease that has ended may be taken from its owner
 
-	number    func() int64     // of the next new webhook
-	added     map[string]int64 // by how much the bytes that wait or are parked change, for each receiver
-	finished  bool             // a webhook is finished now: there may be something to sweep
-	invalid   bool             // the same, of invalid webhooks
-	committed []func()         // what to do once the transaction is committed; it may run again before
+	added       map[string]int64 // by how much the bytes that wait or are parked change, for each receiver
+	hasFinished bool             // a webhook is finished now: there may be something to sweep
+	hasInvalid  bool             // the same, of invalid webhooks
+	committed   []func()         // what to do once the transaction is committed; it may run again before
 }
 
 // warn logs something once the transaction is committed.
@@ -82,21 +78,27 @@ type process struct {
 	alone     bool // no other process has this inbox: an owner that is not this process has ended
 }
 
-// rows are the webhooks of a lane that are not in memory. SQL answers; in a test, a slice.
+// An inbox is what a turn asks of the inbox around it: what of a lane is not in memory, and what lanes share. In a test it
+// is slices.
 type rows interface {
-	// firstWaiting returns the first waiting webhook that is none of these; nil: there is none.
-	firstWaiting(l *lane, except []int64) *Webhook
-	invalid(l *lane) []*Webhook         // all; there are few
-	parkedSnapshots(l *lane) []*Webhook // one at most, but after an import
-	snapshot(l *lane) *snapshot.Stored  // the last one, when the turn began; nil: there is none
-	stateDigest(l *lane) []byte         // that one's digest; nil: there is none, or its webhook was deleted
-	missed(l *lane) []webhookgate.MissedWebhook
-	// cameAfterAll says of a webhook that got a 5xx whether its COMMIT, which was in doubt, has stored it; or whether the
+	// FirstWaiting returns the first waiting webhook that is none of these; nil: there is none.
+	FirstWaiting(l *lane, except []int64) *Webhook
+	InvalidWebhooks(l *lane) []*Webhook    // all; there are few
+	ParkedSnapshots(l *lane) []*Webhook    // one at most, but after an import
+	LastSnapshot(l *lane) *snapshot.Stored // when the turn began; nil: there is none
+	LastSnapshotDigest(l *lane) []byte     // nil: there is none, or its webhook was deleted
+	MissedWebhooks(l *lane) []webhookgate.MissedWebhook
+	// CameAfterAll says of a webhook that got a 5xx whether its COMMIT, which was in doubt, has stored it; or whether the
 	// same bytes have come since, be it that they are recorded as invalid.
-	cameAfterAll(l *lane, m *webhookgate.MissedWebhook) bool
-	count(l *lane) laneCounts
-	erase(l *lane) (webhooks int)
-	forgetIDs(l *lane)
+	CameAfterAll(l *lane, m *webhookgate.MissedWebhook) bool
+	CountWebhooks(l *lane) laneCounts
+	EraseWebhooks(l *lane) (count int)
+	ForgetIDs(l *lane)
+
+	NextNumber() int64                                // of the next new webhook
+	HasRoom(l *lane, size int64) error                // for one more webhook
+	Reserve(rc *receiver.Receiver, size int64) bool   // room at the courier, until the turn ends; false without a courier
+	Delivers(lane webhookgate.Lane, token int64) bool // the courier has this lease, and its outcome is not written yet
 }
 
 // laneCounts are what a lane's row says of its webhooks, counted anew.
@@ -210,7 +212,7 @@ func (l *lane) isAhead() bool {
 // recount makes a lane whole whose row is damaged, or says something else than its webhooks. These are counted, and what nobody can know is as in a
 // new lane: what waits is tried at once, and nothing counts as a copy.
 func (l *lane) recount() {
-	now, c := l.t.now, l.t.rows.count(l)
+	now, c := l.t.now, l.t.inbox.CountWebhooks(l)
 	if l.damaged != nil || c.waiting != l.waiting || c.bytes != l.bytes {
 		l.t.logError("a tenant's row in the inbox was damaged: usher has counted its webhooks anew", "tenant", l.Tenant, "platform", l.Platform, "columns", l.damaged, "waiting", c.waiting)
 	}
@@ -297,7 +299,7 @@ func (l *lane) first() (first *Webhook) {
 	if l.leasedID != 0 {
 		except = append(except, l.leasedID)
 	}
-	if h := l.t.rows.firstWaiting(l, except); h != nil {
+	if h := l.t.inbox.FirstWaiting(l, except); h != nil {
 		l.hooks, l.frontier = append(l.hooks, h), h.ID
 		if first == nil || h.ID < first.ID {
 			return h
@@ -309,7 +311,7 @@ func (l *lane) first() (first *Webhook) {
 // invalidOnes returns the lane's invalid webhooks, in the order in which their last copies came.
 func (l *lane) invalidOnes() (all []*Webhook) {
 	if l.invalid > 0 && !l.reads {
-		for _, h := range l.t.rows.invalid(l) {
+		for _, h := range l.t.inbox.InvalidWebhooks(l) {
 			if !slices.Contains(l.inMemory(), h.ID) {
 				l.hooks = append(l.hooks, h)
 			}
@@ -328,7 +330,7 @@ func (l *lane) invalidOnes() (all []*Webhook) {
 // note leaves a number and the time in the lane, and returns the number. Whatever comes for the lane does so, also what is not taken in: it
 // may say that a state which somebody has read meanwhile is older. So does an erasure.
 func (l *lane) note() int64 {
-	l.last, l.lastAt, l.noted = l.t.number(), l.t.now, true
+	l.last, l.lastAt, l.noted = l.t.inbox.NextNumber(), l.t.now, true
 	return l.last
 }
 
@@ -375,7 +377,7 @@ func (l *lane) enter(h *Webhook, state State, why string) {
 	case Invalid:
 		l.invalid++
 	default:
-		l.t.finished = true
+		l.t.hasFinished = true
 	}
 }
 
@@ -401,7 +403,7 @@ func (l *lane) supersedeParked(h *Webhook) {
 	if !h.snapshot || l.parked == boolNumber(h.State == Parked) {
 		return
 	}
-	for _, p := range l.t.rows.parkedSnapshots(l) {
+	for _, p := range l.t.inbox.ParkedSnapshots(l) {
 		switch p = l.know(p); {
 		case p == h || p.State != Parked: // this transaction has moved it
 		case p.ID < h.ID:
@@ -457,7 +459,7 @@ func (l *lane) takeIn(in *incoming, store bool) (a Answer) {
 	l.goTo(in.receiver)
 	stored := store && l.parked == 0 && l.idle()
 	if !stored {
-		if err := t.hasRoom(l, in.Size); err != nil {
+		if err := t.inbox.HasRoom(l, in.Size); err != nil {
 			return Answer{Err: err}
 		}
 	}
@@ -521,10 +523,10 @@ func (l *lane) enqueue(row *Webhook, in *incoming) (a Answer) {
 	l.held, l.waitingSince = nil, t.now
 	l.clearBackoff()
 	l.release(t.now)
-	if in.receiver == nil || l.paused || t.reserve == nil || in.unhurried {
+	if in.receiver == nil || l.paused || in.unhurried {
 		return a
 	}
-	if t.reserve(in.receiver, row.Size) {
+	if t.inbox.Reserve(in.receiver, row.Size) {
 		a.lease = l.lease(row, in.receiver)
 	} else {
 		a.unleased = true
@@ -563,7 +565,7 @@ func (l *lane) supersedeInvalid(in *incoming) {
 // takes it in, at the end of the lane and never as a duplicate, if it has leave to. What came for the tenant before the
 // run began and was not taken in needs nobody any more, unless the tenant still differs.
 func (l *lane) reconcile(in *offer, r *Run, leave leave) (c Compared) {
-	c = in.judge(r, l.last, l.lastAt, l.t.rows.snapshot(l))
+	c = in.judge(r, l.last, l.lastAt, l.t.inbox.LastSnapshot(l))
 	switch {
 	case leave == toSee:
 	case c.Result == Equal:
@@ -694,7 +696,7 @@ func (l *lane) recordInvalid(in *Webhook, known *Webhook) *Webhook {
 	row := *in
 	l.add(&row, Invalid)
 	row.rank = row.ID
-	l.t.invalid = true
+	l.t.hasInvalid = true
 	return &row
 }
 
@@ -706,7 +708,7 @@ func (l *lane) leased() bool {
 	if l.t.alone {
 		return ours
 	}
-	return l.owner != nil && (l.due > l.t.now || !l.t.mayTakeOver || ours && l.t.delivers != nil && l.t.delivers(l.Lane, l.token))
+	return l.owner != nil && (l.due > l.t.now || !l.t.mayTakeOver || ours && l.t.inbox.Delivers(l.Lane, l.token))
 }
 
 // endExpiredLease takes the lane from an owner whose lease has ended. What changes the webhook which that owner was
@@ -915,7 +917,7 @@ func (l *lane) redeliver(h *Webhook, asked State, force bool) error {
 	case l.Tenant != "" && l.tail > h.ID && !force:
 		return &OverwriteError{h.ID, l.tailWebhook()}
 	case h.State != Parked:
-		if err := t.hasRoom(l, h.Size); err != nil {
+		if err := t.inbox.HasRoom(l, h.Size); err != nil {
 			return err
 		}
 	}
@@ -985,7 +987,7 @@ func (l *lane) pause(yes bool) {
 
 // forget drops what dedup compares with, and says whether there was anything.
 func (l *lane) forget() bool {
-	l.t.rows.forgetIDs(l)
+	l.t.inbox.ForgetIDs(l)
 	l.seen, l.newSeen = nil, nil
 	missed := l.missedSince > 0
 	l.settleMissed()
@@ -1009,7 +1011,7 @@ func (l *lane) erase() (count int, err error) {
 		}
 		h.gone = true // the turn may know it elsewhere, too
 	}
-	count += t.rows.erase(l)
+	count += t.inbox.EraseWebhooks(l)
 	t.added[l.receiver] -= l.bytes
 	l.hooks, l.deleted, l.memory.snapshot, l.frontier, l.reads = nil, nil, nil, math.MinInt64, false
 	l.waiting, l.parked, l.invalid, l.bytes = 0, 0, 0, 0

@@ -65,10 +65,7 @@ func (m *Memory) Turn(works []Work) (after []func()) {
 	for again := m.r.IntN(4) == 0; ; again = false {
 		m.hooks, m.seen, m.known, m.runs, m.last = maps.Clone(hooks), maps.Clone(seen), maps.Clone(known), maps.Clone(runs), last
 		t = &memTurn{m: m, loaded: make(map[seenID]bool), copies: make(map[string]*Webhook)}
-		t.turn = turn{Rules: &m.cfg.Rules, process: process{m.owner, m.lease, m.Alone}, now: m.Now, askedAt: time.Now(), lanes: make(map[webhookgate.Lane]*lane), rows: memRows{t}, mayTakeOver: true, added: make(map[string]int64)}
-		t.hasRoom = func(*lane, int64) error { return nil }
-		t.number = func() int64 { m.last++; return m.last }
-		t.reserve = func(rc *receiver.Receiver, _ int64) bool { return m.Reserve(rc) }
+		t.turn = turn{Rules: &m.cfg.Rules, process: process{m.owner, m.lease, m.Alone}, now: m.Now, askedAt: time.Now(), lanes: make(map[webhookgate.Lane]*lane), inbox: t, mayTakeOver: true, added: make(map[string]int64)}
 		after = nil
 		for _, w := range works {
 			after = append(after, w(t))
@@ -128,11 +125,9 @@ func (t *memTurn) lane(name webhookgate.Lane) *lane {
 	return l
 }
 
-type memRows struct{ t *memTurn }
-
-func (r memRows) firstWaiting(l *lane, except []int64) (first *Webhook) {
-	r.t.m.Asked++
-	for _, h := range r.t.m.hooks[l.Lane] {
+func (t *memTurn) FirstWaiting(l *lane, except []int64) (first *Webhook) {
+	t.m.Asked++
+	for _, h := range t.m.hooks[l.Lane] {
 		if h.State == Waiting && !slices.Contains(except, h.ID) && (first == nil || h.ID < first.ID) {
 			first = h
 		}
@@ -144,9 +139,9 @@ func (r memRows) firstWaiting(l *lane, except []int64) (first *Webhook) {
 	return first
 }
 
-func (r memRows) invalid(l *lane) (all []*Webhook) {
-	r.t.m.Asked++
-	for _, h := range r.t.m.hooks[l.Lane] {
+func (t *memTurn) InvalidWebhooks(l *lane) (all []*Webhook) {
+	t.m.Asked++
+	for _, h := range t.m.hooks[l.Lane] {
 		if h.State == Invalid {
 			row := *h
 			all = append(all, &row)
@@ -155,9 +150,9 @@ func (r memRows) invalid(l *lane) (all []*Webhook) {
 	return all
 }
 
-func (r memRows) parkedSnapshots(l *lane) (all []*Webhook) {
-	r.t.m.Asked++
-	for _, h := range r.t.m.hooks[l.Lane] {
+func (t *memTurn) ParkedSnapshots(l *lane) (all []*Webhook) {
+	t.m.Asked++
+	for _, h := range t.m.hooks[l.Lane] {
 		if h.State == Parked && h.snapshot {
 			row := *h
 			all = append(all, &row)
@@ -166,27 +161,27 @@ func (r memRows) parkedSnapshots(l *lane) (all []*Webhook) {
 	return all
 }
 
-func (r memRows) missed(l *lane) []webhookgate.MissedWebhook {
-	r.t.m.Asked++
-	return r.t.m.missed[l.Lane]
+func (t *memTurn) MissedWebhooks(l *lane) []webhookgate.MissedWebhook {
+	t.m.Asked++
+	return t.m.missed[l.Lane]
 }
 
 // The worlds know nothing of an invalid one that makes good for a 5xx.
-func (r memRows) cameAfterAll(l *lane, m *webhookgate.MissedWebhook) bool {
-	return slices.ContainsFunc(r.t.m.hooks[l.Lane], func(h *Webhook) bool {
+func (t *memTurn) CameAfterAll(l *lane, m *webhookgate.MissedWebhook) bool {
+	return slices.ContainsFunc(t.m.hooks[l.Lane], func(h *Webhook) bool {
 		isThat := h.UUID == m.ID || h.Code == 0 && !h.Received.Before(m.At)
 		return isThat && sha256Of(h.digest) == m.Digest
 	})
 }
 
-func (r memRows) count(l *lane) (c laneCounts) {
-	r.t.m.fault = fmt.Errorf("the row of %s says something else than its webhooks", l.Tenant)
+func (t *memTurn) CountWebhooks(l *lane) (c laneCounts) {
+	t.m.fault = fmt.Errorf("the row of %s says something else than its webhooks", l.Tenant)
 	return c
 }
 
-func (r memRows) stateDigest(l *lane) []byte {
-	known := r.t.m.known[l.Lane]
-	for _, h := range r.t.m.hooks[l.Lane] {
+func (t *memTurn) LastSnapshotDigest(l *lane) []byte {
+	known := t.m.known[l.Lane]
+	for _, h := range t.m.hooks[l.Lane] {
 		if known != nil && h.ID == known.Seq {
 			return h.digest
 		}
@@ -194,18 +189,23 @@ func (r memRows) stateDigest(l *lane) []byte {
 	return nil
 }
 
-func (r memRows) snapshot(l *lane) *snapshot.Stored { return r.t.m.known[l.Lane] }
+func (t *memTurn) LastSnapshot(l *lane) *snapshot.Stored { return t.m.known[l.Lane] }
 
-func (r memRows) erase(l *lane) int {
-	count := len(r.t.m.hooks[l.Lane])
-	delete(r.t.m.hooks, l.Lane)
-	delete(r.t.m.known, l.Lane)
+func (t *memTurn) EraseWebhooks(l *lane) int {
+	count := len(t.m.hooks[l.Lane])
+	delete(t.m.hooks, l.Lane)
+	delete(t.m.known, l.Lane)
 	return count
 }
 
-func (r memRows) forgetIDs(l *lane) {
-	maps.DeleteFunc(r.t.m.seen, func(id seenID, _ []*seenRow) bool { return id.lane == l.Lane })
+func (t *memTurn) ForgetIDs(l *lane) {
+	maps.DeleteFunc(t.m.seen, func(id seenID, _ []*seenRow) bool { return id.lane == l.Lane })
 }
+
+func (t *memTurn) NextNumber() int64                           { t.m.last++; return t.m.last }
+func (t *memTurn) HasRoom(*lane, int64) error                  { return nil }
+func (t *memTurn) Reserve(rc *receiver.Receiver, _ int64) bool { return t.m.Reserve(rc) }
+func (t *memTurn) Delivers(webhookgate.Lane, int64) bool       { return false }
 
 func (m *Memory) Take(w *webhookgate.Webhook, done func(Answer, *Lease)) Work {
 	in := arriving(w)
@@ -266,7 +266,7 @@ func (t *memTurn) loadSeen(l *lane, in *incoming) {
 // Begin begins a run of reconcile.
 func (m *Memory) Begin(run int, done func()) Work {
 	return func(t *memTurn) func() {
-		t.m.runs[run] = &Run{Began: t.time(), mark: t.number(), asOf: never}
+		t.m.runs[run] = &Run{Began: t.time(), mark: t.NextNumber(), asOf: never}
 		return done
 	}
 }

@@ -21,7 +21,7 @@ import (
 // missing returns what the lane is missed.
 func (l *lane) missing() webhookgate.MissedSet {
 	if l.missedSince > 0 && !l.readsMissed {
-		l.missed = webhookgate.MissedSet{Since: moment(l.missedSince), Webhooks: l.t.rows.missed(l)}
+		l.missed = webhookgate.MissedSet{Since: moment(l.missedSince), Webhooks: l.t.inbox.MissedWebhooks(l)}
 		l.readsMissed = true
 	}
 	return l.missed
@@ -73,7 +73,7 @@ func (l *lane) miss(d webhookgate.MissedSet) {
 // unsettled returns what is still missed of webhooks that got a 5xx: they may be stored after all, or the tenant may
 // have sent them again, or newer ones.
 func (l *lane) unsettled(d webhookgate.MissedSet) webhookgate.MissedSet {
-	d = d.Except(func(m *webhookgate.MissedWebhook) bool { return l.t.rows.cameAfterAll(l, m) })
+	d = d.Except(func(m *webhookgate.MissedWebhook) bool { return l.t.inbox.CameAfterAll(l, m) })
 	if last := d.LastSnapshot(); last != nil && l.settles(d, last) {
 		d = d.Except(func(m *webhookgate.MissedWebhook) bool { return m.Snapshot })
 	}
@@ -82,7 +82,7 @@ func (l *lane) unsettled(d webhookgate.MissedSet) webhookgate.MissedSet {
 
 // settles says whether the last snapshot that usher has settles those of a missed set.
 func (l *lane) settles(d webhookgate.MissedSet, last *webhookgate.MissedWebhook) bool {
-	digest := l.t.rows.stateDigest(l)
+	digest := l.t.inbox.LastSnapshotDigest(l)
 	switch {
 	case l.hasSnapshot(last.Digest[:], nameOf(l.t.Receivers.For(l.Platform))):
 		return true
@@ -93,6 +93,11 @@ func (l *lane) settles(d webhookgate.MissedSet, last *webhookgate.MissedWebhook)
 	}
 	// Another one must have come a second later, because the clocks of replicas and database differ.
 	return d.SettlesSnapshots(sha256Of(digest), true, moment(l.stateAt-micros(maxJump)))
+}
+
+// hasNewer says whether a newer state of the tenant was taken in than a webhook's, which arrived at this time or earlier.
+func (l *lane) hasNewer(in *incoming, at int64) bool {
+	return in.snapshot && l.stateAt > at && l.stateAt <= l.t.now && !l.hasSnapshot(in.digest, nameOf(in.receiver))
 }
 
 // settleMissed says that the lane is missed nothing any more.
@@ -113,18 +118,17 @@ func (t *sqlTurn) checkHeard(l *lane, in *incoming, w *webhookgate.Webhook) erro
 		return nil
 	}
 	stoodStill, gone := w.Heard()
-	later := t.s.clock.latest(w.Received) + micros(tick)
 	switch {
 	case !stoodStill:
 		return nil
-	case in.snapshot && l.stateAt > later && l.stateAt <= t.now && !l.hasSnapshot(in.digest, nameOf(in.receiver)):
+	case l.hasNewer(in, t.s.clock.latest(w.Received)+micros(tick)):
 		return webhookgate.ErrOvertaken
 	case !gone:
 		return nil
 	}
 	m := w.Missed()
 	t.askCame(l.Lane, &m, in.arrived-micros(10*tick))
-	if t.send(); (sqlRows{t}).cameAfterAll(l, &m) {
+	if t.send(); t.CameAfterAll(l, &m) {
 		return webhookgate.ErrOvertaken
 	}
 	return webhookgate.ErrUnheard

@@ -97,7 +97,7 @@ func (s *Inbox) BeginRun(asOf time.Time, by *Action) (r *Run, known int, err err
 	}
 	r, err = act(s, work{numbers: 1}, func(t *sqlTurn) (*Run, int, error) {
 		now := t.time()
-		r := &Run{ID: hex.EncodeToString(id), AsOf: asOf, Began: now, Alive: now, mark: t.number(), asOf: never}
+		r := &Run{ID: hex.EncodeToString(id), AsOf: asOf, Began: now, Alive: now, mark: t.NextNumber(), asOf: never}
 		if !asOf.IsZero() {
 			r.asOf = asOf.UnixMicro()
 		}

@@ -36,23 +36,7 @@ type sqlTurn struct {
 
 func (s *Inbox) newTurn(tx engine.Tx) *sqlTurn {
 	t := &sqlTurn{s: s, tx: tx, found: make(map[*Claim][]found), copies: make(map[string]*Webhook), came: make(map[missedKey]bool), digests: make(map[webhookgate.Lane][]byte), states: make(map[webhookgate.Lane]*snapshot.Stored), runs: make(map[string]*Run)}
-	t.turn = turn{Rules: &s.cfg.Rules, process: process{s.owner, s.leaseTime, !s.engine.Shared()}, askedAt: time.Now(), lanes: make(map[webhookgate.Lane]*lane), rows: sqlRows{t}, added: make(map[string]int64)}
-	t.hasRoom = func(l *lane, size int64) error { return s.hasRoom(t.added, l, size) }
-	t.number = func() int64 {
-		n := t.numbers[0]
-		t.numbers = t.numbers[1:]
-		return n
-	}
-	if c := s.courier; c != nil {
-		t.delivers = c.Delivers
-		t.reserve = func(rc *receiver.Receiver, size int64) bool {
-			ok := c.Reserve(rc, size)
-			if ok {
-				t.reserved = append(t.reserved, func() { c.Release(rc, size) })
-			}
-			return ok
-		}
-	}
+	t.turn = turn{Rules: &s.cfg.Rules, process: process{s.owner, s.leaseTime, !s.engine.Shared()}, askedAt: time.Now(), lanes: make(map[webhookgate.Lane]*lane), inbox: t, added: make(map[string]int64)}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t.counts = s.room.counts
@@ -380,86 +364,106 @@ func (t *sqlTurn) queueTails(names []webhookgate.Lane) {
 	}, tenants, platforms, types)
 }
 
-// sqlRows implements rows.
-type sqlRows struct{ t *sqlTurn }
+// What lanes ask; see rows.
 
-func (r sqlRows) firstWaiting(l *lane, except []int64) (first *Webhook) {
-	r.t.tx.Queue("first_waiting", func(row engine.Row) (err error) {
+func (t *sqlTurn) FirstWaiting(l *lane, except []int64) (first *Webhook) {
+	t.tx.Queue("first_waiting", func(row engine.Row) (err error) {
 		first, err = scanWebhook(row, true)
 		return err
 	}, among(except), l.Tenant, l.Platform, l.Type, int64(MaxReadAhead))
-	r.t.send()
+	t.send()
 	return first
 }
 
-func (r sqlRows) invalid(l *lane) (all []*Webhook) {
-	r.t.tx.Queue("lane_invalid", func(row engine.Row) error {
+func (t *sqlTurn) InvalidWebhooks(l *lane) (all []*Webhook) {
+	t.tx.Queue("lane_invalid", func(row engine.Row) error {
 		h, err := scanWebhook(row, false)
 		if err == nil {
 			all = append(all, h)
 		}
 		return err
 	}, l.Tenant, l.Platform, l.Type)
-	r.t.send()
+	t.send()
 	return all
 }
 
-func (r sqlRows) parkedSnapshots(l *lane) (all []*Webhook) {
-	r.t.tx.Queue("parked_snapshots", func(row engine.Row) error {
+func (t *sqlTurn) ParkedSnapshots(l *lane) (all []*Webhook) {
+	t.tx.Queue("parked_snapshots", func(row engine.Row) error {
 		h, err := scanWebhook(row, false)
 		if err == nil {
 			all = append(all, h)
 		}
 		return err
 	}, l.Tenant, l.Platform, l.Type)
-	r.t.send()
+	t.send()
 	return all
 }
 
-func (r sqlRows) missed(l *lane) (all []webhookgate.MissedWebhook) {
-	r.t.tx.Queue("missed_of", func(row engine.Row) error {
+func (t *sqlTurn) MissedWebhooks(l *lane) (all []webhookgate.MissedWebhook) {
+	t.tx.Queue("missed_of", func(row engine.Row) error {
 		m, err := scanMissed(row)
 		if err == nil {
 			all = append(all, m)
 		}
 		return err
 	}, l.Tenant, l.Platform)
-	r.t.send()
+	t.send()
 	return all
 }
 
-func (r sqlRows) cameAfterAll(l *lane, m *webhookgate.MissedWebhook) bool {
-	return r.t.came[missedKey{l.Lane, m.Digest}]
+func (t *sqlTurn) CameAfterAll(l *lane, m *webhookgate.MissedWebhook) bool {
+	return t.came[missedKey{l.Lane, m.Digest}]
 }
 
-func (r sqlRows) stateDigest(l *lane) []byte { return r.t.digests[l.Lane] }
+func (t *sqlTurn) LastSnapshotDigest(l *lane) []byte { return t.digests[l.Lane] }
 
-func (r sqlRows) snapshot(l *lane) *snapshot.Stored { return r.t.states[l.Lane] }
+func (t *sqlTurn) LastSnapshot(l *lane) *snapshot.Stored { return t.states[l.Lane] }
 
-func (r sqlRows) count(l *lane) (c laneCounts) {
+func (t *sqlTurn) CountWebhooks(l *lane) (c laneCounts) {
 	if l.isAhead() {
 		return l.counts() // a later transaction counts
 	}
-	r.t.tx.Queue("lane_count", func(row engine.Row) error {
+	t.tx.Queue("lane_count", func(row engine.Row) error {
 		return row.Scan(&c.waiting, &c.parked, &c.invalid, &c.bytes, &c.waitingSince, &c.tail, &c.missedSince)
 	}, l.Tenant, l.Platform, l.Type)
-	r.t.send()
+	t.send()
 	return c
 }
 
-func (r sqlRows) erase(l *lane) (count int) {
-	r.t.tx.Scrub()
-	r.t.tx.Queue("erase_content", nil, l.Tenant, l.Platform, l.Type)
-	r.t.tx.Queue("erase_webhooks", func(row engine.Row) error { count++; var seq int64; return row.Scan(&seq) }, l.Tenant, l.Platform, l.Type)
-	r.t.tx.Queue("erase_snapshot", nil, l.Tenant, l.Platform)
-	r.t.tx.Queue("finding_erase", nil, l.Tenant, l.Platform, r.t.now)
-	r.t.send()
+func (t *sqlTurn) EraseWebhooks(l *lane) (count int) {
+	t.tx.Scrub()
+	t.tx.Queue("erase_content", nil, l.Tenant, l.Platform, l.Type)
+	t.tx.Queue("erase_webhooks", func(row engine.Row) error { count++; var seq int64; return row.Scan(&seq) }, l.Tenant, l.Platform, l.Type)
+	t.tx.Queue("erase_snapshot", nil, l.Tenant, l.Platform)
+	t.tx.Queue("finding_erase", nil, l.Tenant, l.Platform, t.now)
+	t.send()
 	return count
 }
 
-func (r sqlRows) forgetIDs(l *lane) {
-	r.t.tx.Queue("seen_delete_lane", nil, l.Tenant, l.Platform, l.Type)
-	r.t.send()
+func (t *sqlTurn) ForgetIDs(l *lane) {
+	t.tx.Queue("seen_delete_lane", nil, l.Tenant, l.Platform, l.Type)
+	t.send()
+}
+
+func (t *sqlTurn) NextNumber() int64 {
+	n := t.numbers[0]
+	t.numbers = t.numbers[1:]
+	return n
+}
+
+func (t *sqlTurn) HasRoom(l *lane, size int64) error { return t.s.hasRoom(t.added, l, size) }
+
+func (t *sqlTurn) Reserve(rc *receiver.Receiver, size int64) bool {
+	c := t.s.courier
+	ok := c != nil && c.Reserve(rc, size)
+	if ok {
+		t.reserved = append(t.reserved, func() { c.Release(rc, size) })
+	}
+	return ok
+}
+
+func (t *sqlTurn) Delivers(name webhookgate.Lane, token int64) bool {
+	return t.s.courier != nil && t.s.courier.Delivers(name, token)
 }
 
 // among never returns nil, which a database would take for NULL.

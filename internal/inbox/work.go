@@ -340,10 +340,10 @@ func (s *Inbox) transact(works []*work) error {
 
 // countChange has a committed transaction show in the figures, before callers get their answers.
 func (s *Inbox) countChange(t *sqlTurn) {
-	if t.finished {
+	if t.hasFinished {
 		s.sweepSoon.Store(true)
 	}
-	if t.invalid {
+	if t.hasInvalid {
 		s.sweepInvalidSoon.Store(true)
 	}
 	s.mu.Lock()
