@@ -212,8 +212,8 @@ func (p *Pass) leave() leave {
 type Tell func(some []Compared, seen int) error
 
 const (
-	// This many lines, or about so many bytes, go into one transaction.
-	batchLines = 200
+	// This many lines, or about so many bytes, go into one transaction: webhooks wait that long.
+	batchLines = 50
 	batchBytes = 1 << 20
 	// unlistedPage is how many tenants are read at once.
 	unlistedPage = 500
