@@ -194,7 +194,7 @@ func TestLongLists(t *testing.T) {
 	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
 		var lines []string
-		for n := range 3*batchLines + 7 {
+		for n := range unlistedPage + 3*batchLines + 7 {
 			lines = append(lines, says(fmt.Sprint("t", n), "a"))
 		}
 		told, r := d.reconcile(Pass{}, true, time.Time{}, lines...)
