@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"usher/internal/clock"
 	"usher/internal/inbox/engine"
 	"usher/webhookgate"
 )
@@ -233,7 +234,7 @@ type pauses struct {
 func (s *Inbox) Pause(p Pause, lasts time.Duration, by *Action) (Pause, error) {
 	return changePause(s, p, by, func(t *sqlTurn) (is Pause, err error) {
 		if p.Until = (time.Time{}); lasts > 0 {
-			p.Until = moment(t.now + micros(lasts))
+			p.Until = clock.Moment(t.now + clock.Micros(lasts))
 		}
 		t.tx.Queue("pause_add", func(r engine.Row) (err error) { is, err = scanPause(r); return err }, p.row(t.now)...)
 		t.send()
@@ -243,7 +244,7 @@ func (s *Inbox) Pause(p Pause, lasts time.Duration, by *Action) (Pause, error) {
 }
 
 // Resume lifts a pause, and says whether there was one.
-func (s *Inbox) Resume(p Pause, by *Action) (bool, error) { return s.endPause(p, never, by) }
+func (s *Inbox) Resume(p Pause, by *Action) (bool, error) { return s.endPause(p, clock.Never, by) }
 
 // endPause lifts a pause that ends until then. Zero: now, by the database's clock.
 func (s *Inbox) endPause(p Pause, until int64, by *Action) (bool, error) {
@@ -286,7 +287,7 @@ func (p Pause) lane() webhookgate.Lane {
 
 // row is the pause's row.
 func (p Pause) row(since int64) []any {
-	until := never
+	until := clock.Never
 	if !p.Until.IsZero() {
 		until = p.Until.UnixMicro()
 	}
@@ -300,10 +301,10 @@ func scanPause(r engine.Row) (p Pause, err error) {
 	case len(unreadable) > 0 && unreadable[0] < 3: // nobody knows what it holds back: it must not be everything
 		return p, &engine.ValueError{Values: unreadable}
 	case slices.Contains(unreadable, 4): // it is damaged, and still a pause
-		until = never
+		until = clock.Never
 	}
-	if p.Since = moment(since); until < never {
-		p.Until = moment(until)
+	if p.Since = clock.Moment(since); until < clock.Never {
+		p.Until = clock.Moment(until)
 	}
 	return p, err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"usher/internal/clock"
 	"usher/internal/inbox/engine"
 )
 
@@ -42,14 +43,14 @@ func (s *Inbox) Note(a *Action, touched int) error {
 // Actions returns the last actions with an id below before, newest first. Zero: there is no such bound.
 func (s *Inbox) Actions(ctx context.Context, before int64, most int) (all []Action, err error) {
 	if before == 0 {
-		before = never
+		before = clock.Never
 	}
 	err = s.read(ctx, func(tx engine.Tx) error {
 		tx.Queue("actions", func(r engine.Row) error {
 			var a Action
 			var at int64
 			err := r.Scan(&a.ID, &at, &a.Who, &a.What, &a.About, &a.Count)
-			a.At = moment(at)
+			a.At = clock.Moment(at)
 			all = append(all, a)
 			return err
 		}, before, int64(most))

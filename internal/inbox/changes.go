@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"usher/internal/clock"
 	"usher/internal/inbox/engine"
 	"usher/internal/snapshot"
 )
@@ -354,7 +355,7 @@ func (s *Inbox) changesPage(ctx context.Context, from cursor, begins bool, limit
 				return err
 			}
 			found = int(rows)
-			c.Received, c.Features, c.Erased = moment(received), orNil([]byte(features)), told == 0
+			c.Received, c.Features, c.Erased = clock.Moment(received), orNil([]byte(features)), told == 0
 			p.All, p.next.at = append(p.All, c), number
 			return nil
 		}, from.at, int64(limit+1), p.next.all, int64(changesBytes))

@@ -20,6 +20,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"usher/internal/clock"
 	"usher/internal/inbox/engine"
 	"usher/internal/receiver"
 	"usher/internal/snapshot"
@@ -387,7 +388,7 @@ func TestChangesCursorUnknown(t *testing.T) {
 		if _, err := s.Changes(t.Context(), early.cursor, 10, 0); err != nil {
 			t.Errorf("nothing is too old: %v", err)
 		}
-		expire(never)
+		expire(clock.Never)
 		if _, err := s.Changes(t.Context(), early.cursor, 10, 0); !errors.Is(err, snapshot.ErrCursorUnknown) {
 			t.Errorf("unused for a week: %v", err)
 		}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"usher/internal/clock"
 	"usher/internal/snapshot"
 )
 
@@ -120,7 +121,7 @@ const (
 func (r *Run) Killed(now time.Time) bool { return r.Ended.IsZero() && now.Sub(r.Alive) > runSilence }
 
 // KnowsUpTo is the time up to which the run knows what the billing service says.
-func (r *Run) KnowsUpTo() time.Time { return moment(min(r.asOf, r.Began.UnixMicro())) }
+func (r *Run) KnowsUpTo() time.Time { return clock.Moment(min(r.asOf, r.Began.UnixMicro())) }
 
 // Compared is what came of one line: what the billing service says of one tenant.
 type Compared struct {

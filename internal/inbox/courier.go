@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"usher/internal/clock"
 	"usher/internal/inbox/engine"
 	"usher/internal/receiver"
 	"usher/internal/text"
@@ -756,10 +757,10 @@ func (c *courier) figures(rc *receiver.Receiver) Figures {
 	t := c.targets[rc]
 	f := Figures{FailsForEverybody: t.failsForEverybody(), back: t.back}
 	if !t.lastAccepted.IsZero() {
-		f.LastAccepted = moment(c.inbox.clock.at(t.lastAccepted))
+		f.LastAccepted = clock.Moment(c.inbox.clock.at(t.lastAccepted))
 	}
 	if len(t.failing) > 0 {
-		f.FailingSince = moment(c.inbox.clock.at(t.failingSince))
+		f.FailingSince = clock.Moment(c.inbox.clock.at(t.failingSince))
 	}
 	return f
 }

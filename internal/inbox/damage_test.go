@@ -18,6 +18,7 @@ import (
 
 	_ "modernc.org/sqlite"
 
+	"usher/internal/clock"
 	"usher/internal/entitlements"
 	"usher/internal/guard"
 	"usher/internal/inbox/engine"
@@ -296,14 +297,14 @@ func flipped(t *testing.T, world int, path string) string {
 // What is damaged such that no statement would find it is found at the start, and each minute: it is delivered, or parked and said.
 func TestDamagedAndNotFound(t *testing.T) {
 	t.Parallel()
-	never := fmt.Sprint(engine.Never)
+	due := fmt.Sprint(clock.Never)
 	for _, tc := range []struct {
 		name, change, state string
 		fileOnly            bool
 	}{
 		{"no bytes", "lane SET bytes = 0", "delivered", false},
 		{"no bytes and a text", "lane SET bytes = 0, due = 'text'", "delivered", true},
-		{"due never", "lane SET due = " + never, "delivered", false},
+		{"due never", "lane SET due = " + due, "delivered", false},
 		{"due is a text", "lane SET due = 'text'", "delivered", true},
 		{"due is a large fraction", "lane SET due = 9e99", "delivered", true},
 		{"nothing waits", "lane SET waiting = 0", "delivered", false},
@@ -325,7 +326,7 @@ func TestDamagedAndNotFound(t *testing.T) {
 			if tc.state == "parked" {
 				d.want("why", d.list("odd")[0].Why, "its row is damaged: state")
 			}
-			if !strings.Contains(tc.change, "due = "+never) { // which is no value that cannot be
+			if !strings.Contains(tc.change, "due = "+due) { // which is no value that cannot be
 				d.until("it is said", func() bool { return strings.Contains(d.log.String(), "was damaged") })
 			}
 			d.until("it is counted", func() bool { s := d.Stats(); return s.Pending == 0 && (s.Parked > 0) == (tc.state == "parked") })

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"usher/internal/clock"
 	"usher/internal/content"
 	"usher/internal/inbox/engine"
 	"usher/internal/snapshot"
@@ -75,7 +76,7 @@ func (s *Inbox) Export(ctx context.Context, to io.Writer) (webhooks int, err err
 		if err := tx.Send(); err != nil {
 			return err
 		}
-		if err := enc.Encode(map[string]firstLine{"inbox": {"usher", exportVersion, moment(s.applyOffset(now))}}); err != nil {
+		if err := enc.Encode(map[string]firstLine{"inbox": {"usher", exportVersion, clock.Moment(s.applyOffset(now))}}); err != nil {
 			return err
 		}
 		for _, table := range engine.Exported {
@@ -558,7 +559,7 @@ func (i *importJob) check(t engine.Layout, row map[string]any) error {
 					return fmt.Errorf("has a number in %q that nothing has", name)
 				}
 			default:
-				if value != never && (value < firstMoment || value > lastMoment) {
+				if value != clock.Never && (value < firstMoment || value > lastMoment) {
 					return fmt.Errorf("has a number in %q that nothing has", name)
 				}
 			}
@@ -758,7 +759,7 @@ func (i *importJob) finish(tx engine.Tx) error {
 	}
 	due = i.s.applyOffset(due)
 	if i.s.engine.Shared() { // counting and committing take no longer than reading did
-		due += max(0, due-i.now) + micros(importDelay)
+		due += max(0, due-i.now) + clock.Micros(importDelay)
 	}
 	tx.Queue("import_pauses", nil)
 	tx.Queue("import_recount", nil, due)

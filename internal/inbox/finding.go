@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"usher/internal/clock"
 	"usher/internal/inbox/engine"
 	"usher/webhookgate"
 )
@@ -28,7 +29,7 @@ func scanFinding(result, changes string, at int64) *Finding {
 	if result == "" {
 		return nil
 	}
-	f := &Finding{Result: Result(result), Since: moment(at)}
+	f := &Finding{Result: Result(result), Since: clock.Moment(at)}
 	_ = json.Unmarshal([]byte(changes), &f.Changes) // usher wrote it
 	return f
 }

@@ -6,11 +6,9 @@ import (
 	"sync"
 	"time"
 
+	"usher/internal/clock"
 	"usher/internal/inbox/engine"
 )
-
-// never is a time that does not come.
-const never = engine.Never
 
 // health is the state of the database, as the writer sees it.
 type health struct {
@@ -145,7 +143,7 @@ func (s *Inbox) Opened() time.Time {
 	s.health.mu.Lock()
 	at := s.health.openedAt
 	s.health.mu.Unlock()
-	return moment(s.clock.at(at))
+	return clock.Moment(s.clock.at(at))
 }
 
 // clockOffset compares the database's clock with our own. When a database fails over to another machine, its time may jump from
@@ -193,9 +191,9 @@ func (s *Inbox) Now() time.Time {
 	s.clock.mu.Lock()
 	defer s.clock.mu.Unlock()
 	if !s.clock.known {
-		return moment(time.Now().UnixMicro())
+		return clock.Moment(time.Now().UnixMicro())
 	}
-	return moment(int64((s.clock.offset + time.Since(s.clock.start)) / time.Microsecond))
+	return clock.Moment(int64((s.clock.offset + time.Since(s.clock.start)) / time.Microsecond))
 }
 
 // clockAhead is by how much this machine's clock is ahead of the database's, as far as that is certain; zero: they agree, or the inbox is a
@@ -225,10 +223,9 @@ func (s *Inbox) observeClock(now int64, asked time.Time) {
 // applyOffset adds a test's offset to a reading of the database's clock.
 func (s *Inbox) applyOffset(now int64) int64 {
 	if s.cfg.ClockOffset != nil {
-		now += micros(s.cfg.ClockOffset())
+		now += clock.Micros(s.cfg.ClockOffset())
 	}
 	return now
 }
 
 // micros is a duration in the unit of the database's times.
-func micros(d time.Duration) int64 { return int64(d / time.Microsecond) }

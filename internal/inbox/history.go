@@ -9,6 +9,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"usher/internal/clock"
 	"usher/internal/inbox/engine"
 )
 
@@ -86,12 +87,12 @@ func (s *Inbox) Tonight(ctx context.Context) (*Night, error) {
 				n.Troubles = append(n.Troubles, t)
 			}
 			return err
-		}, microsOf(s.Now())-micros(recentTrouble), int64(HistorySize))
+		}, microsOf(s.Now())-clock.Micros(recentTrouble), int64(HistorySize))
 		tx.Queue("replicas", func(r engine.Row) error {
 			var one Replica
 			var since, seen, ended int64
 			err := r.Scan(&one.Name, &since, &seen, &ended)
-			one.Since, one.Seen, one.Ended = moment(since), moment(seen), ended != 0
+			one.Since, one.Seen, one.Ended = clock.Moment(since), clock.Moment(seen), ended != 0
 			n.Replicas = append(n.Replicas, one)
 			return err
 		})
@@ -156,12 +157,12 @@ func (s *Inbox) Sign(sign *Sign) (speaks bool, _ error) {
 			t.tx.Queue("replica_forget", nil, name)
 		}
 		t.tx.Queue("replica_sign", nil, sign.Replica, microsOf(sign.Since), t.now, boolNumber(sign.Ends))
-		until := t.now + micros(SpeakerLease)
+		until := t.now + clock.Micros(SpeakerLease)
 		if sign.Ends {
 			until = 0
 		}
-		t.tx.Queue("speaker_take", func(r engine.Row) error { takes = true; return r.Scan(new(int64)) }, sign.Replica, until, t.now, t.now+micros(2*SpeakerLease))
-		t.tx.Queue("troubles_expire", nil, t.now-micros(HistoryAge), int64(HistorySize))
+		t.tx.Queue("speaker_take", func(r engine.Row) error { takes = true; return r.Scan(new(int64)) }, sign.Replica, until, t.now, t.now+clock.Micros(2*SpeakerLease))
+		t.tx.Queue("troubles_expire", nil, t.now-clock.Micros(HistoryAge), int64(HistorySize))
 		t.send()
 		return func() { took <- takes; reply <- nil }
 	}}
@@ -187,7 +188,7 @@ func scanTrouble(r engine.Row) (t Trouble, err error) {
 	for _, at := range []*int64{&began, &noticed, &ended, &said, &over} {
 		*at = min(max(*at, 0), year9999)
 	}
-	t.Began, t.Noticed, t.Ended, t.Said, t.SaidOver = moment(began), moment(noticed), momentOrZero(ended), momentOrZero(said), momentOrZero(over)
+	t.Began, t.Noticed, t.Ended, t.Said, t.SaidOver = clock.Moment(began), clock.Moment(noticed), momentOrZero(ended), momentOrZero(said), momentOrZero(over)
 	if json.Unmarshal([]byte(words), &t.TroubleWords) != nil { // a damaged row: its times are still right
 		t.TroubleWords = TroubleWords{Kind: damagedKind, Severity: "warning", What: "What was wrong cannot be read: its row is damaged"}
 	}
@@ -198,7 +199,7 @@ func momentOrZero(at int64) (zero time.Time) {
 	if at == 0 {
 		return zero
 	}
-	return moment(at)
+	return clock.Moment(at)
 }
 
 // eraseTroubles takes a tenant out of the history. What only its kind says stays.

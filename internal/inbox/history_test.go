@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"usher/internal/clock"
 	"usher/internal/inbox/engine"
 )
 
@@ -15,7 +16,7 @@ import (
 func TestHistoryRows(t *testing.T) {
 	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
-		now := moment(d.Now().UnixMicro())
+		now := clock.Moment(d.Now().UnixMicro())
 		put := func(change func(*Trouble)) *Sign {
 			row := Trouble{ID: "1", About: "parked gate ", Began: now, Noticed: now, TroubleWords: TroubleWords{Kind: "parked", What: "1 webhook of crm/acme is parked", Run: "usher inbox ls", Named: []string{"crm/acme"}, Webhooks: 1}}
 			change(&row)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync/atomic"
 
+	"usher/internal/clock"
 	"usher/internal/inbox/engine"
 	"usher/internal/text"
 	"usher/webhookgate"
@@ -73,7 +74,7 @@ func (s *Inbox) sweepInvalid(tx engine.Tx, now int64) (int, error) {
 		err := r.Scan(&seq, &name.Tenant, &name.Platform, &name.Type)
 		old, lanes = append(old, seq), append(lanes, name)
 		return err
-	}, int64(lim.Invalid), lim.InvalidBytes, now-micros(lim.InvalidAge))
+	}, int64(lim.Invalid), lim.InvalidBytes, now-clock.Micros(lim.InvalidAge))
 	if err := tx.Send(); err != nil || len(old) == 0 {
 		return 0, err
 	}

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"usher/internal/clock"
 	"usher/internal/content"
 	"usher/internal/receiver"
 	"usher/internal/snapshot"
@@ -104,7 +105,7 @@ type rows interface {
 // laneCounts are what a lane's row says of its webhooks, counted anew.
 type laneCounts struct{ waiting, parked, invalid, bytes, waitingSince, tail, missedSince int64 }
 
-func (t *turn) time() time.Time { return moment(t.now) }
+func (t *turn) time() time.Time { return clock.Moment(t.now) }
 
 // adopt returns the turn's copy of a lane: the one that it has, or else this one.
 func (t *turn) adopt(l *lane) *lane {
@@ -120,7 +121,7 @@ func (t *turn) laneOf(h *Webhook) *lane {
 	if l := t.lanes[h.lane]; l != nil {
 		return l
 	}
-	return t.adopt(new(lane))
+	return t.adopt(newLane(webhookgate.Lane{}))
 }
 
 // changes are what a turn has to write, each table's rows in the order of the lanes' names.
@@ -180,7 +181,6 @@ type memory struct {
 	frontier int64                   // every waiting webhook that is not in memory has a position above this one
 	seen     map[[32]byte][]*seenRow // signed ids; one row for each body that the id came with
 	reads    bool                    // its invalid webhooks are in memory
-	damaged  []string                // the columns of its row that cannot be right
 
 	missed                   webhookgate.MissedSet // see lane.missing
 	readsMissed, savesMissed bool
@@ -190,6 +190,11 @@ type memory struct {
 	snapshot *snapshot.Stored
 	deleted  []int64
 	newSeen  []*seenRow
+}
+
+// newLane returns a lane in which nothing has come.
+func newLane(name webhookgate.Lane) *lane {
+	return &lane{Lane: name, due: clock.Never, waitingSince: clock.Never, memory: memory{frontier: math.MinInt64}}
 }
 
 // row returns a copy of the lane's row, for another turn.
@@ -400,7 +405,11 @@ func (l *lane) drop(h *Webhook) {
 // supersedeParked is for a snapshot that has just been accepted or parked. It supersedes the parked snapshot that is older. If one that is
 // newer is parked already, because somebody redelivered this one with force, that one stays. So a lane has one parked snapshot at most.
 func (l *lane) supersedeParked(h *Webhook) {
-	if !h.snapshot || l.parked == boolNumber(h.State == Parked) {
+	others := l.parked
+	if h.State == Parked {
+		others--
+	}
+	if !h.snapshot || others == 0 {
 		return
 	}
 	for _, p := range l.t.inbox.ParkedSnapshots(l) {
@@ -632,7 +641,7 @@ func (l *lane) makesCopy(r *seenRow) bool {
 	return l.recent(r) && (state == Waiting || state.Taken() || state == Superseded)
 }
 
-func (l *lane) recent(r *seenRow) bool { return l.t.now-r.at < micros(seenIDsFor) }
+func (l *lane) recent(r *seenRow) bool { return l.t.now-r.at < clock.Micros(seenIDsFor) }
 
 // duplicate returns the webhook-id of the original if the webhook is a duplicate, and else an empty string. This is the whole
 // rule:
@@ -722,7 +731,7 @@ func (l *lane) endExpiredLease() {
 
 // lease gives this process a lease for the lane, to deliver h, which is its first webhook.
 func (l *lane) lease(h *Webhook, rc *receiver.Receiver) *Lease {
-	l.owner, l.leasedID, l.due, l.dirty = l.t.owner, h.ID, l.t.now+micros(l.t.leaseTime), true
+	l.owner, l.leasedID, l.due, l.dirty = l.t.owner, h.ID, l.t.now+clock.Micros(l.t.leaseTime), true
 	l.token++
 	lease := &Lease{Webhook: h, Receiver: rc, LastTryFailed: l.lastResult != lastOK, FailedBefore: l.failingSince != 0, Lane: l.Lane, lastTry: l.lastTry, token: l.token}
 	lease.extend(l.t.leaseEnd())
@@ -781,7 +790,7 @@ func (l *lane) renew(lease *Lease) bool {
 	if !l.holds(lease) {
 		return false
 	}
-	l.due, l.dirty = l.t.now+micros(l.t.leaseTime), true
+	l.due, l.dirty = l.t.now+clock.Micros(l.t.leaseTime), true
 	return true
 }
 
@@ -803,7 +812,7 @@ func (l *lane) settle(o *Outcome) (s settlement) {
 	h := l.know(o.Lease.Webhook.stored())
 	defer func() { s.Tried, s.LaneReady = *h, l.waiting > 0 && l.owner == nil && l.due <= t.now }()
 	if o.Aborted {
-		at := t.now + micros(o.RetryIn)
+		at := t.now + clock.Micros(o.RetryIn)
 		if o.Lease.givenBack {
 			at = min(t.now, l.waitingSince) // it keeps its turn
 		}
@@ -868,19 +877,19 @@ func (l *lane) retry(o *Outcome, h *Webhook) time.Time {
 	backoff := t.Jitter(min(minBackoff<<min(l.failures, 20), maxBackoff))
 	l.notBefore = 0
 	if after := min(o.Try.RetryAfter, maxRetryAfter); after > 0 {
-		l.notBefore = t.now + micros(after)
+		l.notBefore = t.now + clock.Micros(after)
 	}
 	l.failures++
 	if l.supersedeTried(h) {
 		l.held = nil
 		l.noteSince()
 	}
-	l.release(t.now + micros(backoff))
+	l.release(t.now + clock.Micros(backoff))
 	if !l.paused && h.State == Waiting {
-		h.Next = moment(l.due)
+		h.Next = clock.Moment(l.due)
 	}
 	h.changed = true
-	return moment(l.due)
+	return clock.Moment(l.due)
 }
 
 // proceed continues the lease with the lane's next webhook, or ends it.
@@ -894,7 +903,7 @@ func (l *lane) proceed(o *Outcome) *Lease {
 	}
 	lease := &Lease{Webhook: next, Receiver: o.Lease.Receiver, FailedBefore: l.failingSince != 0, Lane: l.Lane, lastTry: l.lastTry, token: l.token, inARow: o.Lease.inARow + 1}
 	lease.extend(t.leaseEnd())
-	l.leasedID, l.due = next.ID, t.now+micros(t.leaseTime)
+	l.leasedID, l.due = next.ID, t.now+clock.Micros(t.leaseTime)
 	return lease
 }
 
@@ -999,7 +1008,7 @@ func (l *lane) erase() (count int, err error) {
 	t := l.t
 	if l.leased() {
 		// The action is tried again until the lease has ended. Meanwhile its holder must not continue with the lane's next webhook.
-		if until := t.now + micros(eraseHold); l.notBefore < until-micros(eraseHold/2) {
+		if until := t.now + clock.Micros(eraseHold); l.notBefore < until-clock.Micros(eraseHold/2) {
 			l.notBefore, l.dirty = until, true
 		}
 		return 0, ErrBusy

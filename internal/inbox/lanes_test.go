@@ -958,7 +958,7 @@ func TestLaneIsItsColumns(t *testing.T) {
 		defer e.Close()
 		wrote := &lane{Lane: webhookgate.Lane{Tenant: "t", Platform: "p"}, paused: true}
 		kinds := engine.TableOf("lane").Columns
-		fields := wrote.fields()
+		fields := laneFields(wrote, new(int64))
 		if len(fields) != len(kinds) {
 			t.Fatalf("%d fields, and %d columns", len(fields), len(kinds))
 		}
@@ -985,7 +985,7 @@ func TestLaneIsItsColumns(t *testing.T) {
 		}
 		check(t, e.Write(func(tx engine.Tx) error {
 			tx.Queue("lane_add", nil, []string{"t"}, []string{"p"}, []string{""})
-			queueRows(tx, "lane_save", []*lane{wrote}, (*lane).columns)
+			queueRows(tx, "lane_save", []*lane{wrote}, laneRow)
 			return nil
 		}))
 		var read *lane
@@ -993,7 +993,7 @@ func TestLaneIsItsColumns(t *testing.T) {
 			tx.Queue("lanes_of_tenant", func(r engine.Row) (err error) { read, err = scanLane(r); return err }, "t")
 			return tx.Send()
 		}))
-		if got, want := fmt.Sprintf("%+v", read.columns()), fmt.Sprintf("%+v", wrote.columns()); got != want || read.damaged != nil {
+		if got, want := fmt.Sprintf("%+v", laneRow(read)), fmt.Sprintf("%+v", laneRow(wrote)); got != want || read.damaged != nil {
 			t.Errorf("read  %s\nwrote %s\ndamaged %q", got, want, read.damaged)
 		}
 	})

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"usher/internal/clock"
 	"usher/internal/receiver"
 	"usher/internal/snapshot"
 	"usher/webhookgate"
@@ -109,7 +110,7 @@ func (t *memTurn) lane(name webhookgate.Lane) *lane {
 	}
 	row := t.m.lanes[k]
 	if row == nil {
-		row = &lane{Lane: k, due: never, waitingSince: never}
+		row = newLane(k)
 	}
 	l := t.adopt(row.row())
 	if t.m.r.IntN(2) == 0 { // the first may be in memory or not
@@ -266,7 +267,7 @@ func (t *memTurn) loadSeen(l *lane, in *incoming) {
 // Begin begins a run of reconcile.
 func (m *Memory) Begin(run int, done func()) Work {
 	return func(t *memTurn) func() {
-		t.m.runs[run] = &Run{Began: t.time(), mark: t.NextNumber(), asOf: never}
+		t.m.runs[run] = &Run{Began: t.time(), mark: t.NextNumber(), asOf: clock.Never}
 		return done
 	}
 }
@@ -344,7 +345,7 @@ func (m *Memory) Claim(rc func(platform string) *receiver.Receiver, done func([]
 
 // NextDue is when the next lane is due.
 func (m *Memory) NextDue(rc func(platform string) *receiver.Receiver) int64 {
-	next := never
+	next := clock.Never
 	for _, l := range m.lanes {
 		if rc(l.Platform) != nil {
 			next = min(next, l.due)

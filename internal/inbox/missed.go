@@ -21,7 +21,7 @@ import (
 // missing returns what the lane is missed.
 func (l *lane) missing() webhookgate.MissedSet {
 	if l.missedSince > 0 && !l.readsMissed {
-		l.missed = webhookgate.MissedSet{Since: moment(l.missedSince), Webhooks: l.t.inbox.MissedWebhooks(l)}
+		l.missed = webhookgate.MissedSet{Since: clock.Moment(l.missedSince), Webhooks: l.t.inbox.MissedWebhooks(l)}
 		l.readsMissed = true
 	}
 	return l.missed
@@ -50,7 +50,7 @@ func (l *lane) noteTaken(in *incoming, again bool) {
 		l.noteState(at)
 	}
 	if l.missedSince > 0 {
-		l.setMissing(l.missing().After(sha256Of(in.digest), isState, moment(at)))
+		l.setMissing(l.missing().After(sha256Of(in.digest), isState, clock.Moment(at)))
 	}
 }
 
@@ -92,7 +92,7 @@ func (l *lane) settles(d webhookgate.MissedSet, last *webhookgate.MissedWebhook)
 		return l.stateAt >= last.At.UnixMicro()
 	}
 	// Another one must have come a second later, because the clocks of replicas and database differ.
-	return d.SettlesSnapshots(sha256Of(digest), true, moment(l.stateAt-micros(maxJump)))
+	return d.SettlesSnapshots(sha256Of(digest), true, clock.Moment(l.stateAt-clock.Micros(maxJump)))
 }
 
 // hasNewer says whether a newer state of the tenant was taken in than a webhook's, which arrived at this time or earlier.
@@ -121,13 +121,13 @@ func (t *sqlTurn) checkHeard(l *lane, in *incoming, w *webhookgate.Webhook) erro
 	switch {
 	case !stoodStill:
 		return nil
-	case l.hasNewer(in, t.s.clock.latest(w.Received)+micros(tick)):
+	case l.hasNewer(in, t.s.clock.latest(w.Received)+clock.Micros(tick)):
 		return webhookgate.ErrOvertaken
 	case !gone:
 		return nil
 	}
 	m := w.Missed()
-	t.askCame(l.Lane, &m, in.arrived-micros(10*tick))
+	t.askCame(l.Lane, &m, in.arrived-clock.Micros(10*tick))
 	if t.send(); t.CameAfterAll(l, &m) {
 		return webhookgate.ErrOvertaken
 	}
@@ -145,7 +145,7 @@ func scanMissed(r engine.Row) (m webhookgate.MissedWebhook, err error) {
 	var digest []byte
 	var at, snapshot int64
 	_, err = engine.Unreadable(r.Scan(&digest, &at, &snapshot))
-	m.Digest, m.At, m.Snapshot = sha256Of(digest), moment(at), snapshot != 0
+	m.Digest, m.At, m.Snapshot = sha256Of(digest), clock.Moment(at), snapshot != 0
 	return m, err
 }
 
@@ -215,13 +215,13 @@ func (c *clockOffset) latest(t time.Time) int64 {
 	at := c.at(t)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return at + micros(c.uncertainty)
+	return at + clock.Micros(c.uncertainty)
 }
 
 // dated is a time of ours by the database's clock, as far as that is known.
 func (c *clockOffset) dated(t time.Time) time.Time {
 	if at := c.at(t); at != 0 && !t.IsZero() {
-		return moment(at)
+		return clock.Moment(at)
 	}
 	return t
 }
@@ -275,7 +275,7 @@ func (s *Inbox) missedWorks() (works []*work) {
 		w.failed = func(error) { s.missedFailed = time.Now() }
 		w.decide = func(t *sqlTurn) func() {
 			t.lanes[LaneOf(o.Lane)].miss(o.By(func(at time.Time) time.Time {
-				return moment(min(t.now, s.clock.latest(at))) // the latest: an older webhook must not settle this one
+				return clock.Moment(min(t.now, s.clock.latest(at))) // the latest: an older webhook must not settle this one
 			}))
 			return func() {
 				s.changed() // first: it must always be in the one or in the other
@@ -348,17 +348,17 @@ type heartbeat struct {
 // time; own is how long ago this process said so, whatever clocks were set to: while usher runs, that counts. Over a restart nobody knows what was done to clocks: if the
 // database's went back, the outage begins after its end, which says so.
 func (b *heartbeat) outage(own time.Duration, last, now int64) (began int64, found bool) {
-	switch since := now - micros(own); {
+	switch since := now - clock.Micros(own); {
 	case last == 0: // the first start ever
 		return 0, false
 	case b.at.IsZero():
-		return last, now-last >= micros(minOutage) || last-now > micros(minOutage)
+		return last, now-last >= clock.Micros(minOutage) || last-now > clock.Micros(minOutage)
 	case last != b.wrote: // another replica was up later
 		began = max(since, last)
 	default:
 		began = since
 	}
-	return began, now-began >= micros(minOutage)
+	return began, now-began >= clock.Micros(minOutage)
 }
 
 // GateIsUp says that the gate takes webhooks from now on. So the inbox finds out at once whether there was an outage before.
@@ -392,7 +392,7 @@ func (s *Inbox) beat(up bool) {
 		now = s.applyOffset(now)
 		if due {
 			if began, found := b.outage(b.at.Elapsed(), last, now); found {
-				missed = &Outage{moment(began), moment(now)}
+				missed = &Outage{clock.Moment(began), clock.Moment(now)}
 				tx.Queue("outage_add", nil, began, now, int64(0))
 			}
 			tx.Queue("gate_up_save", nil, now)
@@ -419,8 +419,8 @@ func storeUnnamed(tx engine.Tx, u webhookgate.Unnamed, now int64, asked time.Tim
 	if u.Count == 0 {
 		return nil
 	}
-	since, last, known := now-micros(asked.Sub(u.Since)), now-micros(asked.Sub(u.Last)), false
-	tx.Queue("unnamed_count", func(r engine.Row) error { known = true; var began int64; return r.Scan(&began) }, last, int64(u.Count), now-micros(time.Hour), since)
+	since, last, known := now-clock.Micros(asked.Sub(u.Since)), now-clock.Micros(asked.Sub(u.Last)), false
+	tx.Queue("unnamed_count", func(r engine.Row) error { known = true; var began int64; return r.Scan(&began) }, last, int64(u.Count), now-clock.Micros(time.Hour), since)
 	if err := tx.Send(); err != nil || known {
 		return err
 	}
@@ -434,7 +434,7 @@ func endOutages(tx engine.Tx, upTo int64) { tx.Queue("outage_end", nil, upTo) }
 // Dismiss says that outages, and what was missed without a name, are dealt with, if they ended until then; zero: all. It returns how many outages
 // and how many webhooks that were.
 func (s *Inbox) Dismiss(until time.Time, by *Action) (outages, webhooks int, err error) {
-	upTo, ours := int64(never), time.Time{}
+	upTo, ours := int64(clock.Never), time.Time{}
 	if !until.IsZero() {
 		upTo, ours = until.UnixMicro(), s.ours(until)
 	}
@@ -477,7 +477,7 @@ func (s *Inbox) MissedTenants(ctx context.Context, most int) (all []Tenant, err 
 			var t Tenant
 			var since int64
 			err := r.Scan(&t.Platform, &t.Tenant, &since)
-			t.Missed = moment(since)
+			t.Missed = clock.Moment(since)
 			all = append(all, t)
 			return err
 		}, int64(most))
@@ -498,7 +498,7 @@ func (s *Inbox) MissedOf(ctx context.Context, platform, tenant string) (since ti
 	since = s.clock.dated(d.Since)
 	lanes, err := s.lanesOf(ctx, &platform, tenant)
 	for _, l := range lanes {
-		if stored := moment(l.missedSince); l.missedSince > 0 && (since.IsZero() || stored.Before(since)) {
+		if stored := clock.Moment(l.missedSince); l.missedSince > 0 && (since.IsZero() || stored.Before(since)) {
 			since = stored
 		}
 	}
@@ -537,7 +537,7 @@ func queueMissedStats(tx engine.Tx, m *Missed) {
 		var since, last int64
 		err := r.Scan(&m.Tenants, &since, &last)
 		if m.Tenants > 0 {
-			m.Since, m.Last = moment(since), moment(last)
+			m.Since, m.Last = clock.Moment(since), clock.Moment(last)
 		}
 		return err
 	})
@@ -552,9 +552,9 @@ func queueMissedStats(tx engine.Tx, m *Missed) {
 		var began, ended, webhooks int64
 		err := r.Scan(&began, &ended, &webhooks)
 		if webhooks > 0 {
-			m.Unnamed = m.Unnamed.Add(webhookgate.Unnamed{Count: int(webhooks), Since: moment(began), Last: moment(ended)})
+			m.Unnamed = m.Unnamed.Add(webhookgate.Unnamed{Count: int(webhooks), Since: clock.Moment(began), Last: clock.Moment(ended)})
 		} else {
-			m.Outages = append(m.Outages, Outage{moment(began), moment(ended)})
+			m.Outages = append(m.Outages, Outage{clock.Moment(began), clock.Moment(ended)})
 		}
 		return err
 	}, int64(shownOutages))

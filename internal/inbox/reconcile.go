@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"usher/internal/clock"
 	"usher/internal/content"
 	"usher/internal/inbox/engine"
 	"usher/internal/snapshot"
@@ -55,12 +56,12 @@ func scanRun(r engine.Row) (*Run, error) {
 	var began, alive, ended, complete int64
 	var summary string
 	err := r.Scan(&run.ID, &run.mark, &began, &run.asOf, &run.action, &alive, &ended, &complete, &run.Failed, &summary)
-	run.Began, run.Alive, run.Complete = moment(began), moment(alive), complete != 0
-	if run.asOf < never {
-		run.AsOf = moment(run.asOf)
+	run.Began, run.Alive, run.Complete = clock.Moment(began), clock.Moment(alive), complete != 0
+	if run.asOf < clock.Never {
+		run.AsOf = clock.Moment(run.asOf)
 	}
 	if ended > 0 {
-		run.Ended = moment(ended)
+		run.Ended = clock.Moment(ended)
 	}
 	_ = json.Unmarshal([]byte(summary), &run.Summary) // empty before it has compared; a damaged one counts as zeros
 	return run, err
@@ -97,7 +98,7 @@ func (s *Inbox) BeginRun(asOf time.Time, by *Action) (r *Run, known int, err err
 	}
 	r, err = act(s, work{numbers: 1}, func(t *sqlTurn) (*Run, int, error) {
 		now := t.time()
-		r := &Run{ID: hex.EncodeToString(id), AsOf: asOf, Began: now, Alive: now, mark: t.NextNumber(), asOf: never}
+		r := &Run{ID: hex.EncodeToString(id), AsOf: asOf, Began: now, Alive: now, mark: t.NextNumber(), asOf: clock.Never}
 		if !asOf.IsZero() {
 			r.asOf = asOf.UnixMicro()
 		}

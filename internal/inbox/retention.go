@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"usher/internal/clock"
 	"usher/internal/inbox/engine"
 	"usher/webhookgate"
 )
@@ -65,18 +66,18 @@ func (s *Inbox) sweepOnce(full, invalid bool) (more bool, damaged []*work, err e
 				damaged = append(damaged, w)
 				return err
 			}, maxRepairs)
-			tx.Queue("seen_expire", nil, now-micros(seenIDsFor))
-			tx.Queue("action_expire", nil, now-micros(lim.ActionAge))
-			tx.Queue("runs_expire", nil, now-micros(lim.ActionAge))
-			tx.Queue("tellings_expire", nil, now-micros(cursorAge))
-			tx.Queue("unnamed_expire", nil, now-micros(webhookgate.UnnamedFor))
+			tx.Queue("seen_expire", nil, now-clock.Micros(seenIDsFor))
+			tx.Queue("action_expire", nil, now-clock.Micros(lim.ActionAge))
+			tx.Queue("runs_expire", nil, now-clock.Micros(lim.ActionAge))
+			tx.Queue("tellings_expire", nil, now-clock.Micros(cursorAge))
+			tx.Queue("unnamed_expire", nil, now-clock.Micros(webhookgate.UnnamedFor))
 		}
 		if full || invalid {
 			if gone, err = s.sweepInvalid(tx, now); err != nil {
 				return err
 			}
 		}
-		more, err = sweepFinished(tx, lim, now-micros(lim.FinishedAge))
+		more, err = sweepFinished(tx, lim, now-clock.Micros(lim.FinishedAge))
 		return err
 	})
 	if err == nil && gone > 0 {

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"net/http"
 	"net/textproto"
 	"slices"
@@ -17,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"usher/internal/clock"
 	"usher/internal/content"
 	"usher/internal/inbox/engine"
 	"usher/internal/inbox/state"
@@ -234,7 +234,7 @@ func scanWebhook(r engine.Row, withContent bool) (*Webhook, error) {
 		w.Record, w.damaged = Record{}, append(w.damaged, "record")
 	}
 	w.lane.Platform, w.lane.Tenant = w.Platform, w.Tenant
-	w.Changed, w.Received, w.snapshot = moment(changed), moment(received), snapshot != 0
+	w.Changed, w.Received, w.snapshot = clock.Moment(changed), clock.Moment(received), snapshot != 0
 	if w.Size < 0 || w.Size > engine.MaxAmount {
 		w.Size, w.damaged = 0, append(w.damaged, "size")
 	}
@@ -306,9 +306,6 @@ func decodeHeader(text []byte) http.Header {
 	return http.Header(h)
 }
 
-// moment is a time of the database.
-func moment(micro int64) time.Time { return time.UnixMicro(micro).UTC() }
-
 // LaneOf returns the name of a lane as its row has it: with an event type only if there is no tenant.
 func LaneOf(l webhookgate.Lane) webhookgate.Lane {
 	if l.Tenant != "" {
@@ -374,21 +371,27 @@ type lane struct {
 	stateAt     int64 // when the last state of the tenant arrived that usher took in
 	missedSince int64 // since when it is missed webhooks; 0: none. See lane.missing
 
-	pausedNumber int64 // paused, as its row has it
+	damaged []string // the columns of its row that cannot be right
 	memory
 }
 
-// fields are what a lane's row has, in the order of the columns in 001.sql.
-func (l *lane) fields() []any {
-	return []any{&l.Tenant, &l.Platform, &l.Type, &l.receiver, &l.tail, &l.tailID, &l.tailDigest, &l.held, &l.heldAt, &l.heldBy, &l.heldID,
-		&l.waiting, &l.parked, &l.invalid, &l.bytes, &l.waitingSince, &l.lastResult, &l.failures, &l.failingSince, &l.lastTry, &l.notBefore, &l.pausedNumber, &l.due,
-		&l.owner, &l.leasedID, &l.token, &l.last, &l.lastAt, &l.stateAt, &l.missedSince}
+// laneFields are what a lane's row has, in the order of the columns in 001.sql. paused is whether the lane is paused, as
+// its row has it.
+func laneFields(l *lane, paused *int64) []any {
+	return []any{
+		&l.Tenant, &l.Platform, &l.Type, &l.receiver,
+		&l.tail, &l.tailID, &l.tailDigest, &l.held, &l.heldAt, &l.heldBy, &l.heldID,
+		&l.waiting, &l.parked, &l.invalid, &l.bytes,
+		&l.waitingSince, &l.lastResult, &l.failures, &l.failingSince, &l.lastTry, &l.notBefore, paused, &l.due,
+		&l.owner, &l.leasedID, &l.token,
+		&l.last, &l.lastAt, &l.stateAt, &l.missedSince,
+	}
 }
 
 // scanLane reads a row of {lane}. One that is damaged says so; lane.recount makes it whole.
 func scanLane(r engine.Row, before ...any) (*lane, error) {
-	l := &lane{memory: memory{frontier: math.MinInt64}}
-	unreadable, err := engine.Unreadable(r.Scan(append(before, l.fields()...)...))
+	l, paused := newLane(webhookgate.Lane{}), int64(0)
+	unreadable, err := engine.Unreadable(r.Scan(append(before, laneFields(l, &paused)...)...))
 	for i := range unreadable {
 		unreadable[i] -= len(before)
 	}
@@ -397,13 +400,18 @@ func scanLane(r engine.Row, before ...any) (*lane, error) {
 		value  *int64
 		column string
 		most   int64
-	}{{&l.tail, "tail", maxNumber}, {&l.last, "last", maxNumber}, {&l.waiting, "waiting", engine.MaxAmount}, {&l.parked, "parked", engine.MaxAmount},
-		{&l.invalid, "invalid", engine.MaxAmount}, {&l.bytes, "bytes", engine.MaxAmount}, {&l.failures, "failures", engine.MaxAmount}, {&l.lastResult, "last_result", lastMiss}, {&l.missedSince, "missed_since", never}} {
+	}{
+		{&l.tail, "tail", maxNumber}, {&l.last, "last", maxNumber},
+		{&l.waiting, "waiting", engine.MaxAmount}, {&l.parked, "parked", engine.MaxAmount},
+		{&l.invalid, "invalid", engine.MaxAmount}, {&l.bytes, "bytes", engine.MaxAmount},
+		{&l.failures, "failures", engine.MaxAmount}, {&l.lastResult, "last_result", lastMiss},
+		{&l.missedSince, "missed_since", clock.Never},
+	} {
 		if *n.value < 0 || *n.value > n.most { // a number that large would leave none for the next webhooks
 			*n.value, l.damaged = 0, append(l.damaged, n.column)
 		}
 	}
-	l.paused = l.pausedNumber != 0
+	l.paused = paused != 0
 	l.tailDigest, l.held, l.owner = orNil(l.tailDigest), orNil(l.held), orNil(l.owner)
 	if l.owner == nil {
 		l.leasedID = 0 // the engine may have ended the lease, at its start
@@ -419,10 +427,10 @@ func orNil(b []byte) []byte {
 	return b
 }
 
-// columns returns its row.
-func (l *lane) columns() []any {
-	l.pausedNumber = boolNumber(l.paused)
-	row := l.fields()
+// laneRow returns a lane's row.
+func laneRow(l *lane) []any {
+	paused := boolNumber(l.paused)
+	row := laneFields(l, &paused)
 	for n, field := range row {
 		switch field := field.(type) {
 		case *int64:
@@ -495,9 +503,9 @@ func (l *lane) release(at int64) {
 	l.owner, l.leasedID, l.dirty = nil, 0, true
 	switch {
 	case l.waiting == 0:
-		l.due, l.waitingSince, l.lastResult, l.failures = never, never, lastOK, 0
+		l.due, l.waitingSince, l.lastResult, l.failures = clock.Never, clock.Never, lastOK, 0
 	case l.paused:
-		l.due = never
+		l.due = clock.Never
 	default:
 		l.due = max(at, l.notBefore)
 	}

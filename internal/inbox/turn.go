@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"usher/internal/clock"
 	"usher/internal/inbox/engine"
 	"usher/internal/receiver"
 	"usher/internal/snapshot"
@@ -194,7 +195,7 @@ func (t *sqlTurn) lock(names []webhookgate.Lane) {
 func (t *sqlTurn) queueClaims(claims []*Claim) {
 	now, mayTakeOver := t.s.Now().UnixMicro(), t.s.clock.mayTakeOver(t.leaseTime)
 	for _, c := range claims {
-		before, skipped := cmp.Or(c.TriedBefore, now-micros(time.Second)), len(c.skip)
+		before, skipped := cmp.Or(c.TriedBefore, now-clock.Micros(time.Second)), len(c.skip)
 		among := func(n int) int64 {
 			if n > 0 {
 				n += skipped // which it may find, too
@@ -472,7 +473,7 @@ func among(ids []int64) engine.Among { return append(engine.Among{}, ids...) }
 // save queues the statements that write what the lanes remember.
 func (t *sqlTurn) save() {
 	c := t.changes()
-	queueRows(t.tx, "lane_save", c.lanes, (*lane).columns)
+	queueRows(t.tx, "lane_save", c.lanes, laneRow)
 	queueRows(t.tx, "lane_note", c.noted, func(l *lane) []any {
 		return []any{l.Tenant, l.Platform, l.Type, l.last, l.lastAt, l.stateAt}
 	})

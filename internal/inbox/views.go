@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"usher/internal/clock"
 	"usher/internal/content"
 	"usher/internal/inbox/engine"
 	"usher/internal/snapshot"
@@ -141,7 +142,7 @@ func (s *Inbox) pages(ctx context.Context, f Filter, withContent bool, fn func([
 	if !storable(f.Tenant) {
 		return nil
 	}
-	from, up := cmp.Or(f.Before, never), ""
+	from, up := cmp.Or(f.Before, clock.Never), ""
 	if f.After > 0 {
 		from, up = f.After, "_up"
 	}
@@ -202,7 +203,7 @@ func (s *Inbox) pages(ctx context.Context, f Filter, withContent bool, fn func([
 
 // window is from when on, and before when, webhooks were received that f selects.
 func (f *Filter) window() (since, until int64) {
-	if until = never; !f.Until.IsZero() {
+	if until = clock.Never; !f.Until.IsZero() {
 		until = f.Until.UnixMicro()
 	}
 	return f.Since.UnixMicro(), until
@@ -324,7 +325,7 @@ func scanSnapshot(r engine.Row) (t snapshot.Stored, err error) {
 	var received int64
 	var features string
 	err = r.Scan(&t.Platform, &t.Tenant, &t.Seq, &t.Webhook, &received, &t.Name, &features)
-	t.Received, t.Features = moment(received), orNil([]byte(features))
+	t.Received, t.Features = clock.Moment(received), orNil([]byte(features))
 	return t, err
 }
 
@@ -570,7 +571,7 @@ func (s *Inbox) stats(ctx context.Context) Stats {
 }
 
 func ageOf(now, since int64) time.Duration {
-	if since >= never || since > now {
+	if since >= clock.Never || since > now {
 		return 0
 	}
 	return time.Duration(now-since) * time.Microsecond
@@ -591,10 +592,10 @@ func (s *Inbox) recount(ctx context.Context) error {
 				err := r.Scan(&lanes, &since, &accepted, &sinceBack)
 				f := Figures{FailsForEverybody: lanes >= everybodyFrom, NotAccepted: int(sinceBack), back: back}
 				if lanes > 0 {
-					f.FailingSince = moment(since)
+					f.FailingSince = clock.Moment(since)
 				}
 				if accepted > 0 {
-					f.LastAccepted = moment(accepted)
+					f.LastAccepted = clock.Moment(accepted)
 				}
 				st.Receivers[rc.Name] = f
 				return err
@@ -630,7 +631,7 @@ func (s *Inbox) recount(ctx context.Context) error {
 			var since int64
 			err := r.Scan(&result, &n, &since)
 			st.Findings.count(Result(result), n)
-			if at := moment(since); st.FindingsSince.IsZero() || at.Before(st.FindingsSince) {
+			if at := clock.Moment(since); st.FindingsSince.IsZero() || at.Before(st.FindingsSince) {
 				st.FindingsSince = at
 			}
 			return err
@@ -683,7 +684,7 @@ func (t *Tenant) scan(r engine.Row, first ...any) error {
 	err := r.Scan(append(first, &t.Waiting, &t.Parked, &t.Invalid, &failing, &paused, &missed, &unknown, &result, &changes, &found)...)
 	t.Finding = scanFinding(result, changes, found)
 	if missed > 0 {
-		t.Missed = moment(missed)
+		t.Missed = clock.Moment(missed)
 	}
 	t.HeldUp, t.Paused, t.Unknown = failing > 0 && t.Waiting > 0, paused > 0, unknown > 0
 	return err
@@ -746,7 +747,7 @@ func (s *Inbox) Tenants(ctx context.Context, f TenantFilter) (all []*Tenant, err
 	}
 	if err == nil {
 		var alone []*Tenant
-		alone, err = s.foundAlone(ctx, f.After, 0, never, cmp.Or(f.Limit, maxAlone))
+		alone, err = s.foundAlone(ctx, f.After, 0, clock.Never, cmp.Or(f.Limit, maxAlone))
 		for _, t := range alone {
 			if f.match(t) && !slices.ContainsFunc(all, func(o *Tenant) bool { return o.compare(t) == 0 }) {
 				all = append(all, t)
@@ -779,7 +780,7 @@ func (s *Inbox) tenantPages(ctx context.Context, f TenantFilter, missed missedTe
 				t := new(Tenant)
 				err := t.scan(r, &t.Platform, &t.Tenant, &t.Name, &received)
 				if received > 0 {
-					t.Latest = moment(received)
+					t.Latest = clock.Moment(received)
 				}
 				missed.addTo(t)
 				s.addPauseEnd(t)
@@ -846,7 +847,7 @@ type period struct{ from, to int64 }
 
 // periodOf returns the time between two; zero times: since ever, and for ever.
 func periodOf(since, until time.Time) period {
-	in := period{0, never}
+	in := period{0, clock.Never}
 	if !since.IsZero() {
 		in.from = since.UnixMicro()
 	}
@@ -858,15 +859,15 @@ func periodOf(since, until time.Time) period {
 
 func (in period) times() (since, until time.Time) {
 	if in.from > 0 {
-		since = moment(in.from)
+		since = clock.Moment(in.from)
 	}
-	if in.to < never {
-		until = moment(in.to)
+	if in.to < clock.Never {
+		until = clock.Moment(in.to)
 	}
 	return since, until
 }
 
-func (in period) whole() bool { return in == period{0, never} }
+func (in period) whole() bool { return in == period{0, clock.Never} }
 
 // has says whether something was missed then.
 func (in period) has(o *webhookgate.MissedTenant) bool {
@@ -965,7 +966,7 @@ func historyOf(tx engine.Tx, page []*Tenant, in period, missed missedTenants) ([
 		}
 		h := &History{Tenant: *page[i], Webhooks: int(n), Last: page[i].Latest}
 		if n > 0 {
-			h.Last = moment(last)
+			h.Last = clock.Moment(last)
 		}
 		then[i] = h
 		return err
@@ -979,7 +980,7 @@ func historyBegins(tx engine.Tx, in period) (begins time.Time, err error) {
 		var at int64
 		err := r.Scan(&at)
 		if at > in.from {
-			begins = moment(at)
+			begins = clock.Moment(at)
 		}
 		return err
 	})
@@ -992,7 +993,7 @@ func (s *Inbox) Unknown(ctx context.Context, limit int) (all []*Tenant, err erro
 		tx.Queue("tenants_unknown", func(r engine.Row) error {
 			t, received := &Tenant{Unknown: true}, int64(0)
 			err := r.Scan(&t.Platform, &t.Tenant, &received)
-			t.Latest = moment(received)
+			t.Latest = clock.Moment(received)
 			all = append(all, t)
 			return err
 		}, int64(limit))
@@ -1059,8 +1060,8 @@ func (s *Inbox) readHeldUp(ctx context.Context) (all []HeldUp, err error) {
 				continue
 			}
 			held := HeldUp{Webhook: h, Kind: l.Type, Down: s.isDown(l.receiver, h.Tried[len(h.Tried)-1]), Behind: int(l.waiting) - 1}
-			if l.due < never { // else it is paused
-				held.Next = moment(l.due)
+			if l.due < clock.Never { // else it is paused
+				held.Next = clock.Moment(l.due)
 			}
 			all = append(all, held)
 		}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"usher/internal/clock"
 	"usher/internal/inbox/engine"
 	"usher/webhookgate"
 )
@@ -187,14 +188,14 @@ func (s *Inbox) checkDatabase() {
 			}
 			// Leases get twice their time: another replica may get one at this moment, with a later reading of the clock. In a file they do
 			// not end.
-			leaseEnd := never
+			leaseEnd := clock.Never
 			if s.engine.Shared() {
-				leaseEnd = now + micros(2*s.leaseTime)
+				leaseEnd = now + clock.Micros(2*s.leaseTime)
 			}
 			for _, name := range names {
 				tx.Queue("lane_try_repair", nil, now, name)
-				for result, latest := range map[int64]int64{lastOK: now, lastFailed: now + micros(2*maxBackoff), lastMiss: now + micros(2*maxBackoff)} {
-					tx.Queue("lane_due_repair", nil, now, now+micros(maxRetryAfter), name, result, latest, leaseEnd)
+				for result, latest := range map[int64]int64{lastOK: now, lastFailed: now + clock.Micros(2*maxBackoff), lastMiss: now + clock.Micros(2*maxBackoff)} {
+					tx.Queue("lane_due_repair", nil, now, now+clock.Micros(maxRetryAfter), name, result, latest, leaseEnd)
 				}
 			}
 			tx.Queue("lane_missed_repair", nil, now)

@@ -9,9 +9,6 @@ import (
 	"time"
 )
 
-// Never is a time that does not come.
-const Never = int64(1) << 62
-
 // MaxNumber is the largest number that a webhook can have. Many readers of JSON know no larger integers.
 const MaxNumber = int64(1)<<53 - 1
 

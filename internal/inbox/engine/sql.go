@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"usher/internal/clock"
 	"usher/internal/inbox/state"
 )
 
@@ -28,8 +29,8 @@ func Spelling(own ...string) *strings.Replacer {
 		"{lane}", "l."+strings.Join(LaneColumns, ", l."),
 		"{webhook}", "w."+strings.Join(WebhookColumns, ", w.")+", coalesce(l.tail, 0)",
 		"{of}", "l.tenant = w.tenant AND l.platform = w.platform AND l.event_type = w.event_type",
-		"{lost}", fmt.Sprintf(lost, Never),
-		"{never}", strconv.FormatInt(Never, 10),
+		"{lost}", fmt.Sprintf(lost, clock.Never),
+		"{never}", strconv.FormatInt(clock.Never, 10),
 		"{largest}", strconv.FormatInt(MaxNumber, 10),
 	)...)
 }

@@ -5,6 +5,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"usher/internal/clock"
 )
 
 // An export has the rows of these tables, with the columns of 001.sql but for those of LeftOut: a new table or column is part of it at once.
@@ -81,7 +83,7 @@ func readLayouts(script string) (all []Layout) {
 			switch value = strings.TrimSpace(value); {
 			case !ok:
 			case value == "{never}":
-				c.Default = Never
+				c.Default = clock.Never
 			case c.Kind == "int":
 				c.Default = int64(0)
 			case c.Kind == "text":

@@ -15,6 +15,7 @@ import (
 
 	lib "modernc.org/sqlite/lib"
 
+	"usher/internal/clock"
 	"usher/internal/inbox/engine"
 )
 
@@ -283,9 +284,9 @@ func TestStartReadsFewLanes(t *testing.T) {
 		args []any
 	}{
 		{"lane_try_repair", []any{now, "main"}},
-		{"lane_due_repair", []any{now, now + 1e9, "main", 0, now, engine.Never}},
-		{"lane_due_repair", []any{now, now + 1e9, "main", 1, now + 1e9, engine.Never}},
-		{"lane_due_repair", []any{now, now + 1e9, "main", 2, now + 1e9, engine.Never}},
+		{"lane_due_repair", []any{now, now + 1e9, "main", 0, now, clock.Never}},
+		{"lane_due_repair", []any{now, now + 1e9, "main", 1, now + 1e9, clock.Never}},
+		{"lane_due_repair", []any{now, now + 1e9, "main", 2, now + 1e9, clock.Never}},
 		{"receivers", nil},
 	} {
 		if err := e.conn.run(t.Context(), run.name, func(engine.Row) error { return nil }, run.args); err != nil {
@@ -395,7 +396,7 @@ func TestNegativeLimitIsRefused(t *testing.T) {
 	defer e.Close()
 	actions := func(limit int64) error {
 		return e.Write(func(tx engine.Tx) error {
-			tx.Queue("actions", func(engine.Row) error { return nil }, engine.Never, limit)
+			tx.Queue("actions", func(engine.Row) error { return nil }, clock.Never, limit)
 			return tx.Send()
 		})
 	}
