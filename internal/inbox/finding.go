@@ -34,8 +34,8 @@ func scanFinding(result, changes string, at int64) *Finding {
 	return f
 }
 
-// saveFindings queues what a run has found of tenants, each of which is there once. The findings of those that are equal
-// are deleted.
+// saveFindings queues what a run has found of tenants, each of them once. The findings of those that are equal are
+// deleted.
 func (t *sqlTurn) saveFindings(r *Run, some []Compared) {
 	var found, equal []webhookgate.Lane
 	var results, changes []string
