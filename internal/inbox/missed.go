@@ -21,10 +21,14 @@ import (
 // missing returns what the lane is missed.
 func (l *lane) missing() webhookgate.MissedSet {
 	if l.missedSince > 0 && !l.readsMissed {
-		l.missed = webhookgate.MissedSet{Since: clock.Moment(l.missedSince), Webhooks: l.t.inbox.MissedWebhooks(l)}
-		l.readsMissed = true
+		l.knowMissed(l.t.inbox.MissedWebhooks(l))
 	}
 	return l.missed
+}
+
+// knowMissed is for the rows of what the lane is missed.
+func (l *lane) knowMissed(all []webhookgate.MissedWebhook) {
+	l.missed, l.readsMissed = webhookgate.MissedSet{Since: clock.Moment(l.missedSince), Webhooks: all}, true
 }
 
 // setMissing replaces what the lane is missed.
@@ -169,6 +173,36 @@ func saveMissed(tx engine.Tx, lanes []*lane) {
 		}
 	}
 	queueRows(tx, "import_missed", rows, missedRow.columns)
+}
+
+// readMissed reads what lanes are missed ahead, so that they need not ask one by one: after an outage that may be all.
+func (t *sqlTurn) readMissed(names []webhookgate.Lane) {
+	read := make(map[*lane]*[]webhookgate.MissedWebhook)
+	for _, name := range names {
+		if l := t.lanes[name]; l != nil && l.missedSince > 0 {
+			read[l] = t.queueRowsOfMissed(l)
+		}
+	}
+	if len(read) == 0 {
+		return
+	}
+	t.send()
+	for l, all := range read {
+		l.knowMissed(*all)
+	}
+}
+
+// queueRowsOfMissed queues the reading of what a lane is missed.
+func (t *sqlTurn) queueRowsOfMissed(l *lane) *[]webhookgate.MissedWebhook {
+	all := new([]webhookgate.MissedWebhook)
+	t.tx.Queue("missed_of", func(r engine.Row) error {
+		m, err := scanMissed(r)
+		if err == nil {
+			*all = append(*all, m)
+		}
+		return err
+	}, l.Tenant, l.Platform)
+	return all
 }
 
 // queueMissed queues the questions that tell what is still missed of these webhooks; see lane.unsettled.

@@ -909,6 +909,58 @@ func TestDoubtOwesNothing(t *testing.T) {
 	})
 }
 
+// hearing is an engine that tells which statements its transactions queue.
+type hearing struct {
+	engine.Engine
+	hear func(statement string)
+}
+
+func (e *hearing) Write(fn func(engine.Tx) error) error {
+	return e.Engine.Write(func(tx engine.Tx) error { return fn(&listening{tx, e.hear}) })
+}
+
+// A tenant that is missed nothing pays nothing for it: only its row says so.
+func TestNothingMissedCostsNothing(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		var mu sync.Mutex
+		heard := make(map[string]bool)
+		d := newDesk(t, func() engine.Engine {
+			return &hearing{open(), func(statement string) {
+				mu.Lock()
+				defer mu.Unlock()
+				heard[statement] = true
+			}}
+		})
+		asks := func() (all []string) {
+			mu.Lock()
+			defer mu.Unlock()
+			for statement := range heard {
+				if strings.Contains(statement, "missed") && !strings.HasSuffix(statement, "_repair") {
+					all = append(all, statement)
+				}
+			}
+			clear(heard)
+			slices.Sort(all)
+			return all
+		}
+		d.take("acme", "A", "B")
+		d.want("a copy", d.send("acme", "B"), "=")
+		d.idle("acme")
+		if all := asks(); len(all) > 0 {
+			t.Errorf("%q are asked", all)
+		}
+		d.misses(d.hook("acme", "C"))
+		d.stored()
+		if all := asks(); !slices.Equal(all, []string{"import_missed", "missed_came", "missed_delete"}) {
+			t.Errorf("to note it: %q", all)
+		}
+		d.take("acme", "D")
+		if all := asks(); !slices.Equal(all, []string{"missed_delete", "missed_of"}) {
+			t.Errorf("to settle it: %q", all)
+		}
+	})
+}
+
 // The database goes away under two replicas. After it, every tenant whose last webhook got a 503 is missed, on both, and no other is. One
 // of the replicas loses its connection for longer, and the tenants' webhooks come again through the other one.
 func TestMissedByTwoReplicas(t *testing.T) {

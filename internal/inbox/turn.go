@@ -172,6 +172,7 @@ func (t *sqlTurn) load(works []*work) error {
 	for digest, h := range t.copies {
 		t.copies[digest] = t.laneOf(h).know(h)
 	}
+	t.readMissed(names)
 	t.readHeads()
 	return t.err
 }
@@ -400,16 +401,10 @@ func (t *sqlTurn) ParkedSnapshots(l *lane) (all []*Webhook) {
 	return all
 }
 
-func (t *sqlTurn) MissedWebhooks(l *lane) (all []webhookgate.MissedWebhook) {
-	t.tx.Queue("missed_of", func(row engine.Row) error {
-		m, err := scanMissed(row)
-		if err == nil {
-			all = append(all, m)
-		}
-		return err
-	}, l.Tenant, l.Platform)
+func (t *sqlTurn) MissedWebhooks(l *lane) []webhookgate.MissedWebhook {
+	all := t.queueRowsOfMissed(l)
 	t.send()
-	return all
+	return *all
 }
 
 func (t *sqlTurn) CameAfterAll(l *lane, m *webhookgate.MissedWebhook) bool {
