@@ -67,7 +67,7 @@ func TestMissedSet(t *testing.T) {
 }
 
 // What is recorded as invalid is no longer missed, whatever else is. Where four are missed there may have been more, whose digests are forgotten.
-func TestDebtWithout(t *testing.T) {
+func TestMissedWithout(t *testing.T) {
 	for _, tc := range []struct{ missed, invalid, left string }{
 		{"A", "A", ""},
 		{"A", "B", "A"},
@@ -136,7 +136,7 @@ func TestMissedEventsAndSnapshots(t *testing.T) {
 }
 
 // Whatever the order, a tenant whose webhook that arrived last got a 5xx is missed, unless the same state was taken in.
-func TestDebtOfTheLast(t *testing.T) {
+func TestMissedLast(t *testing.T) {
 	for seed := range uint64(20_000) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		o, lane := NewMissed(), Lane{Tenant: "acme"}

@@ -600,7 +600,7 @@ func (s *sim) storingMissed() (works []Work) {
 	s.storing = false
 	missed := s.missed
 	for _, o := range missed.List() {
-		works = append(works, s.m.Owe(o.Lane, o.MissedSet, func() {
+		works = append(works, s.m.Miss(o.Lane, o.MissedSet, func() {
 			missed.Drop(o)
 			for _, m := range s.misses {
 				m.stored = m.stored || m.tenant == o.Tenant && !m.at.After(o.Last())

@@ -221,8 +221,8 @@ func (m *Memory) Take(w *webhookgate.Webhook, done func(Answer, *Lease)) Work {
 	}
 }
 
-// Owe notes what got a 5xx.
-func (m *Memory) Owe(name webhookgate.Lane, d webhookgate.MissedSet, done func()) Work {
+// Miss notes what got a 5xx.
+func (m *Memory) Miss(name webhookgate.Lane, d webhookgate.MissedSet, done func()) Work {
 	return func(t *memTurn) func() {
 		t.lane(name).miss(d)
 		return done

@@ -879,7 +879,7 @@ func TestReconcileSettlesWhatIsMissedInMemory(t *testing.T) {
 }
 
 // A commit in doubt that turns out to be one missed nothing, whatever the webhook was.
-func TestDoubtOwesNothing(t *testing.T) {
+func TestDoubtMissesNothing(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		e := new(doubts)
 		d := newDesk(t, func() engine.Engine { e.Engine = open(); return e })
