@@ -17,10 +17,10 @@ import (
 	"usher/internal/inbox"
 )
 
-// The call of 'usher reconcile' is POST /api/reconcile. The first one begins a run, and stays open until its end: if it
-// ends earlier, the run has failed. Then one more for each pass carries what the command's program has printed, line by
-// line, and the results back, in one stream: a pass that compares, and one that takes in. Only the server can read the
-// lines, because it has the schema.
+// The call of 'usher reconcile' is POST /api/reconcile. The first one begins a run, and stays open until its
+// end: if it ends earlier, the run has failed. Then one more for each pass carries what the command's program
+// has printed, line by line, and the results back, in one stream: a pass that compares, and one that takes
+// in. Only the server can read the lines, because it has the schema.
 type (
 	// RunBegin is the body of the first call.
 	RunBegin struct {
@@ -208,7 +208,8 @@ func (p *patientReader) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// readLines reads lines, each without the space around it. One that is too long is cut off: then it is too long still.
+// readLines reads lines, each without the space around it. One that is too long is cut off: then it is too
+// long still.
 func readLines(body io.Reader, longest int) iter.Seq2[[]byte, error] {
 	in := bufio.NewReaderSize(body, 64<<10)
 	return func(yield func([]byte, error) bool) {

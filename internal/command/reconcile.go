@@ -360,7 +360,8 @@ func (c *reconcileCall) runCommand(ctx context.Context) (failed string, err erro
 	return "", nil
 }
 
-// pass sends lines to the server, and returns the run as it is then. each gets what comes of each that is not equal.
+// pass sends lines to the server, and returns the run as it is then. each gets what comes of each that is not
+// equal.
 func (c *reconcileCall) pass(ctx context.Context, p inbox.Pass, lines io.Reader, each func(*inbox.Compared)) (
 	*inbox.Run, error) {
 	p.Run = c.begun.Run
@@ -465,8 +466,8 @@ func (c *reconcileCall) mayApply(ctx context.Context, n int) (bool, error) {
 	return yes, err
 }
 
-// linesToApply reads the file again. Lines that are not to be taken in are empty, so that the others keep their
-// numbers.
+// linesToApply reads the file again. Lines that are not to be taken in are empty, so that the others keep
+// their numbers.
 func (c *reconcileCall) linesToApply() io.Reader {
 	r, w := io.Pipe()
 	go func() {

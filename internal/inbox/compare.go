@@ -13,7 +13,8 @@ import (
 	"usher/internal/snapshot"
 )
 
-// What the billing service says of tenants, line by line, and how that stands to what usher knows. Nothing here knows SQL.
+// What the billing service says of tenants, line by line, and how that stands to what usher knows. Nothing
+// here knows SQL.
 
 // Result says how what the billing service says of a tenant stands to what usher knows.
 type Result string
@@ -85,14 +86,6 @@ func (s *Summary) count(result Result) {
 		s.Unlisted++
 	}
 }
-
-// findings are those that the run has found.
-func (s *Summary) findings() Findings {
-	return Findings{Differs: s.Differs, New: s.New, Twin: s.Twin, Unlisted: s.Unlisted}
-}
-
-// compared is how many tenants of the list could be judged.
-func (s *Summary) compared() int { return s.Equal + s.Differs + s.New + s.Twin }
 
 // A Run is one 'usher reconcile'.
 type Run struct {
@@ -179,8 +172,8 @@ const (
 	toStore                // the same, but not delivered
 )
 
-// judge compares an offer with what usher knows: the last number that the tenant's lane got, when that was, and its
-// last snapshot; nil: there is none.
+// judge compares an offer with what usher knows: the last number that the tenant's lane got, when that was,
+// and its last snapshot; nil: there is none.
 func (o *offer) judge(r *Run, last, lastAt int64, known *snapshot.Stored) Compared {
 	c, number := o.is, int64(0)
 	var knows snapshot.Snapshot
@@ -208,8 +201,8 @@ func (o *offer) judge(r *Run, last, lastAt int64, known *snapshot.Stored) Compar
 	return c
 }
 
-// identify sets the digest by which a finding is recognised: it is another one when the service says something else, or
-// usher knows something else: a snapshot with another number.
+// identify sets the digest by which a finding is recognised: it is another one when the service says
+// something else, or usher knows something else: a snapshot with another number.
 func (c *Compared) identify(number int64) {
 	c.digest = sha256.Sum256(fmt.Appendf(nil, "%s %x %d", c.Result, c.says, number))
 	c.Dismissed = c.dismissed && bytes.Equal(c.found, c.digest[:])
@@ -227,8 +220,8 @@ func digestOf(s snapshot.Snapshot) [16]byte {
 	return [16]byte(hash.Sum(nil))
 }
 
-// A list is what the billing service says of all tenants, as far as it was read. It lives as long as the request that
-// brings it.
+// A list is what the billing service says of all tenants, as far as it was read. It lives as long as the
+// request that brings it.
 type list struct {
 	seen     map[[16]byte][8]byte // every tenant of the list, with a part of Compared.says
 	perhaps  []Compared           // new tenants that are twins, unless the list has the tenant on the other platform, too
@@ -251,8 +244,8 @@ func (l *list) has(platform, tenant string) bool {
 	return listed
 }
 
-// enter adds a line, before it is judged. It says whether a line before it has said the same, so that nothing is to be
-// done with this one.
+// enter adds a line, before it is judged. It says whether a line before it has said the same, so that nothing
+// is to be done with this one.
 func (l *list) enter(c *Compared) (repeats bool) {
 	if c.Fault != "" {
 		return false
@@ -327,7 +320,7 @@ func (l *list) twins() []Compared {
 
 // failure says why the comparison of the list fails; empty: it does not.
 func (l *list) failure() string {
-	compared := l.sum.compared()
+	compared := l.sum.Equal + l.sum.Differs + l.sum.New + l.sum.Twin
 	switch {
 	case l.faults > 0:
 		return lineCount(l.faults) + " cannot be compared"

@@ -56,7 +56,8 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// What somebody has dismissed is dismissed until the service says something else, or usher knows something else.
+// What somebody has dismissed is dismissed until the service says something else, or usher knows something
+// else.
 func TestJudgeDismissed(t *testing.T) {
 	t.Parallel()
 	r := &Run{mark: 100, asOf: 5000}
@@ -74,7 +75,8 @@ func TestJudgeDismissed(t *testing.T) {
 	}
 }
 
-// A list is counted line by line: what is said twice, what contradicts itself, what nobody takes, and twins in the end.
+// A list is counted line by line: what is said twice, what contradicts itself, what nobody takes, and twins
+// in the end.
 func TestList(t *testing.T) {
 	t.Parallel()
 	type line struct {

@@ -12,10 +12,11 @@ import (
 	"usher/webhookgate"
 )
 
-// A finding is what a reconcile has found of a tenant. It is the tenant's trouble until a later run has compared that very tenant, something
-// newer of it was taken in, somebody erases it, or somebody dismisses the finding. It has the run's mark: so a snapshot with a higher number
-// ends it, without a statement of its own ({stands} in the statements). And it has the time up to which the run knew the billing service: so
-// a run with an older list changes nothing of it. An erasure leaves a row with the day alone.
+// A finding is what a reconcile has found of a tenant. It is the tenant's trouble until a later run has
+// compared that very tenant, something newer of it was taken in, somebody erases it, or somebody dismisses
+// the finding. It has the run's mark: so a snapshot with a higher number ends it, without a statement of its
+// own ({stands} in the statements). And it has the time up to which the run knew the billing service: so a
+// run with an older list changes nothing of it. An erasure leaves a row with the day alone.
 
 // A Finding is that of one tenant.
 type Finding struct {
@@ -63,10 +64,12 @@ func (t *sqlTurn) saveFindings(r *Run, some []Compared) {
 	}
 }
 
-// DismissFinding says that what was found of a tenant is dealt with. It returns how many findings that were: one, or none.
+// DismissFinding says that what was found of a tenant is dealt with. It returns how many findings that were:
+// one, or none.
 func (s *Inbox) DismissFinding(platform, tenant string, by *Action) (count int, err error) {
 	return act(s, work{by: by}, func(t *sqlTurn) (count, touched int, err error) {
-		t.tx.Queue("finding_dismiss", func(r engine.Row) error { count++; var result string; return r.Scan(&result) }, tenant, platform, t.now)
+		each := func(r engine.Row) error { count++; return r.Scan(new(string)) }
+		t.tx.Queue("finding_dismiss", each, tenant, platform, t.now)
 		t.send()
 		return count, 0, nil
 	})

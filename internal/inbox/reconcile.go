@@ -20,21 +20,21 @@ import (
 	"usher/webhookgate"
 )
 
-// Reconcile compares what the billing service says of each tenant with what usher knows, and takes in what differs: for
-// webhooks that were never sent. Which of the two is newer is decided by numbers. A run begins with a mark, one of the
-// numbers that webhooks get, and asks the service after the mark is committed. Whatever comes for a lane leaves its
-// number there (lane.note). So a lane whose last number is below the mark has heard nothing since the service was asked,
-// and what the service said is at least as new.
+// Reconcile compares what the billing service says of each tenant with what usher knows, and takes in what
+// differs: for webhooks that were never sent. Which of the two is newer is decided by numbers. A run begins
+// with a mark, one of the numbers that webhooks get, and asks the service after the mark is committed.
+// Whatever comes for a lane leaves its number there (lane.note). So a lane whose last number is below the
+// mark has heard nothing since the service was asked, and what the service said is at least as new.
 //
-// A pass over the list goes in batches. Each is one transaction, in which the tenants' lanes are locked: they judge their
-// lines (lane.reconcile), what is equal settles what came before, and what was found is stored with the tenant, see
-// finding.go. Taking in is the same with another leave.
+// A pass over the list goes in batches. Each is one transaction, in which the tenants' lanes are locked: they
+// judge their lines (lane.reconcile), what is equal settles what came before, and what was found is stored
+// with the tenant, see finding.go. Taking in is the same with another leave.
 
 // FromReconcile is the source of a webhook that usher made from what the billing service said.
 const FromReconcile = "reconcile"
 
-// sourceHeader tells the receiver where a webhook comes from that no sender sent. The gate never forwards a sender's
-// header of this name.
+// sourceHeader tells the receiver where a webhook comes from that no sender sent. The gate never forwards a
+// sender's header of this name.
 const sourceHeader = "Usher-Source"
 
 const (
@@ -76,17 +76,17 @@ func (t *sqlTurn) runOf(id string) (*Run, error) {
 	return r, nil
 }
 
-// BeginRun stores that a run begins, and returns it together with the number of known tenants. When BeginRun has
-// returned, the billing service may be asked. asOf is zero, or how old the list will be. It ends all runs that have not
-// ended: what they have read is older.
+// BeginRun stores that a run begins, and returns it together with the number of known tenants. When BeginRun
+// has returned, the billing service may be asked. asOf is zero, or how old the list will be. It ends all runs
+// that have not ended: what they have read is older.
 func (s *Inbox) BeginRun(asOf time.Time, by *Action) (r *Run, known int, err error) {
 	if s.cfg.Receivers == nil {
 		return nil, 0, ErrNoGate
 	}
 	id := make([]byte, 16)
 	rand.Read(id)
-	// Before the transaction, because others would wait until all lanes are read. A number that a lane gets meanwhile is
-	// below the mark: it comes from the same sequence, and earlier.
+	// Before the transaction, because others would wait until all lanes are read. A number that a lane gets
+	// meanwhile is below the mark: it comes from the same sequence, and earlier.
 	highest := int64(0)
 	err = s.read(s.run, func(tx engine.Tx) error {
 		tx.Queue("highest_last", func(row engine.Row) error { return row.Scan(&highest) })
@@ -134,7 +134,8 @@ func (s *Inbox) AbortRun(id, why string) error {
 	return err
 }
 
-// saveRun stores a change of a run, and returns the run. With end the run ends: then it is known what it leaves.
+// saveRun stores a change of a run, and returns the run. With end the run ends: then it is known what it
+// leaves.
 func (s *Inbox) saveRun(id string, end bool, change func(*Run)) (*Run, error) {
 	return act(s, work{run: id}, func(t *sqlTurn) (*Run, int, error) {
 		stored, err := t.runOf(id)
@@ -146,7 +147,8 @@ func (s *Inbox) saveRun(id string, end bool, change func(*Run)) (*Run, error) {
 		if end {
 			t.byPerson = true // the figures show it at once
 			r.Ended, ended = t.time(), t.now
-			left := r.Summary.findings()
+			sum := &r.Summary
+			left := Findings{Differs: sum.Differs, New: sum.New, Twin: sum.Twin, Unlisted: sum.Unlisted}
 			t.tx.Queue("findings_over", func(row engine.Row) error {
 				var result string
 				var n int
@@ -155,7 +157,7 @@ func (s *Inbox) saveRun(id string, end bool, change func(*Run)) (*Run, error) {
 				return err
 			}, r.mark)
 			t.send()
-			r.Summary.Left = left
+			sum.Left = left
 		}
 		summary, _ := json.Marshal(r.Summary) // numbers
 		t.statements = append(t.statements, func(tx engine.Tx) {
@@ -184,8 +186,8 @@ func queueLastRuns(tx engine.Tx, last, complete **Run) {
 	})
 }
 
-// A Pass is one over the lines of a list. The first one of a run compares them. A second one takes in those lines that
-// the person has chosen, and ends the run.
+// A Pass is one over the lines of a list. The first one of a run compares them. A second one takes in those
+// lines that the person has chosen, and ends the run.
 type Pass struct {
 	Run     string
 	Apply   string // what the second one does with the lines: "deliver", "store" or "none"; empty: it is the first one
@@ -208,8 +210,8 @@ func (p *Pass) leave() leave {
 	return toSee
 }
 
-// Tell gets what came of some lines, and how many tenants the pass has seen so far. The comparison tells only of what is
-// not equal, the second pass of all.
+// Tell gets what came of some lines, and how many tenants the pass has seen so far. The comparison tells only
+// of what is not equal, the second pass of all.
 type Tell func(some []Compared, seen int) error
 
 const (
@@ -230,7 +232,8 @@ type passing struct {
 	size  int
 }
 
-// Reconcile makes one pass over a list, line by line, and returns the run as it is then. Empty lines only count.
+// Reconcile makes one pass over a list, line by line, and returns the run as it is then. Empty lines only
+// count.
 func (s *Inbox) Reconcile(ctx context.Context, pass Pass, lines iter.Seq2[[]byte, error], tell Tell) (*Run, error) {
 	p := &passing{s: s, Pass: pass, list: list{seen: make(map[[16]byte][8]byte)}, tell: tell}
 	number := 0
@@ -288,8 +291,8 @@ func (p *passing) flush() error {
 	return p.tell(some, len(p.seen))
 }
 
-// endComparing finds what only the whole list says, and stores what the run has found. A list that failed says nothing of
-// the tenants that it does not have.
+// endComparing finds what only the whole list says, and stores what the run has found. A list that failed
+// says nothing of the tenants that it does not have.
 func (p *passing) endComparing(ctx context.Context) (*Run, error) {
 	for some := range slices.Chunk(p.twins(), batchLines) {
 		if err := p.found(some); err != nil {
@@ -365,8 +368,9 @@ func (p *passing) findUnlisted(ctx context.Context) error {
 	return nil
 }
 
-// knownBefore returns tenants whose last snapshot is older than a run, in the order of their codes. Those that may use
-// something are unlisted, if the list does not have them. after is the last one of the former call.
+// knownBefore returns tenants whose last snapshot is older than a run, in the order of their codes. Those
+// that may use something are unlisted, if the list does not have them. after is the last one of the former
+// call.
 func (s *Inbox) knownBefore(ctx context.Context, run string, after *Compared, most int) (all []Compared, err error) {
 	err = s.read(ctx, func(tx engine.Tx) error {
 		tx.Queue("known_before", func(r engine.Row) error {
@@ -386,8 +390,8 @@ func (s *Inbox) knownBefore(ctx context.Context, run string, after *Compared, mo
 	return all, err
 }
 
-// reconcile has the lane of each line of a batch decide about it, all in one transaction, which also finds out whether
-// the run is still under way. A tenant that is only compared gets no lane.
+// reconcile has the lane of each line of a batch decide about it, all in one transaction, which also finds
+// out whether the run is still under way. A tenant that is only compared gets no lane.
 func (s *Inbox) reconcile(id string, batch []*offer, leave leave) ([]Compared, error) {
 	w := work{run: id}
 	for _, o := range batch {
@@ -411,12 +415,13 @@ func (s *Inbox) reconcile(id string, batch []*offer, leave leave) ([]Compared, e
 		if err != nil {
 			return nil, 0, err
 		}
-		done, applied := t.reconcile(run, batch, leave)
+		done, applied := t.reconcile(run, batch, w.states, leave)
 		if applies {
 			(&Action{ID: run.action}).queue(t.tx, t.now, applied)
 		}
 		if leave == toCompare {
-			t.saveFindings(run, slices.DeleteFunc(slices.Clone(done), func(c Compared) bool { return len(c.Elsewhere) > 0 }))
+			mayBeTwin := func(c Compared) bool { return len(c.Elsewhere) > 0 }
+			t.saveFindings(run, slices.DeleteFunc(slices.Clone(done), mayBeTwin))
 		}
 		return done, 0, nil
 	})
@@ -435,10 +440,10 @@ func (s *Inbox) reconcile(id string, batch []*offer, leave leave) ([]Compared, e
 	return done, err
 }
 
-// reconcile returns what came of each line, and how many were taken in. After one that cannot be taken in, for example
-// because the inbox is full, the others stay as they are.
-func (t *sqlTurn) reconcile(run *Run, batch []*offer, leave leave) (done []Compared, applied int) {
-	known := t.readBeside(batch)
+// reconcile returns what came of each line, and how many were taken in. After one that cannot be taken in,
+// for example because the inbox is full, the others stay as they are.
+func (t *sqlTurn) reconcile(run *Run, batch []*offer, tenants []webhookgate.Lane, leave leave) (done []Compared, applied int) {
+	known := t.readBeside(tenants)
 	for _, o := range batch {
 		if !o.is.judgeable() {
 			done = append(done, o.is)
@@ -486,18 +491,9 @@ func (t *sqlTurn) mayApply(r *Run) error {
 }
 
 // readBeside reads what is known of tenants beside their lanes and snapshots.
-func (t *sqlTurn) readBeside(batch []*offer) map[webhookgate.Lane]beside {
+func (t *sqlTurn) readBeside(names []webhookgate.Lane) map[webhookgate.Lane]beside {
 	known := make(map[webhookgate.Lane]beside)
-	var lanes []webhookgate.Lane
-	for _, o := range batch {
-		if o.is.judgeable() {
-			lanes = append(lanes, o.lane)
-		}
-	}
-	if len(lanes) == 0 {
-		return known
-	}
-	tenants, platforms, _ := laneColumns(lanes)
+	tenants, platforms, _ := laneColumns(names)
 	t.tx.Queue("beside", func(r engine.Row) error {
 		var name webhookgate.Lane
 		var dismissed, erased, others int64
