@@ -36,7 +36,7 @@ func TestFill(t *testing.T) {
 			platforms := []string{"crm", "away"}
 			look(func(in *inbox.Inbox) { // it learns of the platforms
 				for _, platform := range platforms {
-					w := &webhookgate.Webhook{ID: webhookgate.NewID(), Type: "TenantProvisioningChange", Lane: webhookgate.Lane{Platform: platform, Tenant: "first"}}
+					w := &webhookgate.Webhook{ID: webhookgate.NewID(), Type: "TenantProvisioningChange", Lane: webhookgate.LaneName{Platform: platform, Tenant: "first"}}
 					if _, err := in.Store(w); err != nil {
 						t.Fatal(err)
 					}

@@ -35,7 +35,7 @@ func BenchmarkLane(b *testing.B) {
 	})
 	hooks := [2]*Webhook{}
 	for i := range hooks {
-		hooks[i] = &Webhook{ID: "id", Lane: Lane{Tenant: "acme"}, Snapshot: true}
+		hooks[i] = &Webhook{ID: "id", Lane: LaneName{Tenant: "acme"}, Snapshot: true}
 		hooks[i].Digest[0] = byte(i)
 	}
 	b.Run("change", func(b *testing.B) {

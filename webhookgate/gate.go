@@ -156,7 +156,7 @@ func (g *Gate) read(in *arrival, body []byte) (*Webhook, *answer) {
 	w.Type = content.TypeOf(value)
 	platform, tenant, certain := content.CertainTenant(value)
 	if certain {
-		w.Lane = Lane{Platform: platform, Tenant: tenant}
+		w.Lane = LaneName{Platform: platform, Tenant: tenant}
 	}
 	question := g.isQuestion(w.Type)
 	if faults := g.cfg.Rules.Faults(value); len(faults) > 0 {
@@ -185,7 +185,7 @@ func (g *Gate) read(in *arrival, body []byte) (*Webhook, *answer) {
 	case w.Receiver == nil && !g.cfg.StoreUnclaimed:
 		return nil, g.invalid(in, w, "platform", unclaimed(platform))
 	case !certain: // the webhook names no tenant; a code that cannot be read is one of the faults above
-		w.Lane = Lane{Platform: platform, Type: w.Type}
+		w.Lane = LaneName{Platform: platform, Type: w.Type}
 	}
 	w.Header = g.forwardHeader(in, w.Receiver)
 	if g.cfg.StoodStill != nil {

@@ -30,7 +30,7 @@ type idKey struct{ id, digest [sha256.Size]byte }
 
 // signedEntry is a webhook with a signed id.
 type signedEntry struct {
-	lane Lane
+	lane LaneName
 	turn *turn
 	at   time.Time
 }
@@ -65,7 +65,7 @@ func (s signedIDs) note(w *Webhook, t *turn) {
 }
 
 // forget drops the ids of a lane, and reports whether it had any.
-func (s signedIDs) forget(l Lane) (any bool) {
+func (s signedIDs) forget(l LaneName) (any bool) {
 	for _, key := range s.Keys() {
 		if entry, _ := s.Peek(key); entry.lane == l {
 			any = s.Remove(key) || any
@@ -75,7 +75,7 @@ func (s signedIDs) forget(l Lane) (any bool) {
 }
 
 // lanes returns the lanes of all ids. A lane with several ids occurs several times.
-func (s signedIDs) lanes() (all []Lane) {
+func (s signedIDs) lanes() (all []LaneName) {
 	for _, entry := range s.Values() {
 		all = append(all, entry.lane)
 	}

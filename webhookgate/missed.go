@@ -148,7 +148,7 @@ func (d MissedSet) LastSnapshot() (last *MissedWebhook) {
 // Missed remembers in memory what usher missed. An inbox moves it into its database. It is safe for concurrent use.
 type Missed struct {
 	mu      sync.Mutex // guards what follows
-	missed  map[Lane]MissedSet
+	missed  map[LaneName]MissedSet
 	unnamed []Unnamed // one for each hour
 }
 
@@ -184,10 +184,10 @@ const (
 )
 
 // NewMissed returns an empty memory.
-func NewMissed() *Missed { return &Missed{missed: make(map[Lane]MissedSet)} }
+func NewMissed() *Missed { return &Missed{missed: make(map[LaneName]MissedSet)} }
 
 // Add notes that a webhook of a tenant got a 5xx. One that names no tenant counts as unnamed: nobody could settle it.
-func (o *Missed) Add(lane Lane, m MissedWebhook) {
+func (o *Missed) Add(lane LaneName, m MissedWebhook) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	d, known := o.missed[lane]
@@ -219,28 +219,28 @@ func (o *Missed) expireUnnamed() {
 }
 
 // Taken notes that a webhook of a tenant was taken in, or is a copy of one that was.
-func (o *Missed) Taken(lane Lane, digest [sha256.Size]byte, snapshot bool, at time.Time) {
+func (o *Missed) Taken(lane LaneName, digest [sha256.Size]byte, snapshot bool, at time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.set(lane, o.missed[lane].After(digest, snapshot, at))
 }
 
 // Without notes that a webhook of a tenant is recorded as invalid.
-func (o *Missed) Without(lane Lane, digest [sha256.Size]byte) {
+func (o *Missed) Without(lane LaneName, digest [sha256.Size]byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.set(lane, o.missed[lane].Without(digest))
 }
 
 // set replaces what was missed of a tenant. The caller holds mu.
-func (o *Missed) set(lane Lane, d MissedSet) {
+func (o *Missed) set(lane LaneName, d MissedSet) {
 	if o.missed[lane] = d; len(d.Webhooks) == 0 {
 		delete(o.missed, lane)
 	}
 }
 
 // SettleBefore drops what was missed of a tenant, if all of it arrived before then.
-func (o *Missed) SettleBefore(lane Lane, at time.Time) {
+func (o *Missed) SettleBefore(lane LaneName, at time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.missed[lane].Before(at) {
@@ -249,7 +249,7 @@ func (o *Missed) SettleBefore(lane Lane, at time.Time) {
 }
 
 // Forget drops what was missed of a tenant, and says whether there was anything.
-func (o *Missed) Forget(lane Lane) bool {
+func (o *Missed) Forget(lane LaneName) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	_, known := o.missed[lane]
@@ -258,7 +258,7 @@ func (o *Missed) Forget(lane Lane) bool {
 }
 
 // Of returns what was missed of a tenant.
-func (o *Missed) Of(lane Lane) MissedSet {
+func (o *Missed) Of(lane LaneName) MissedSet {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.missed[lane]
@@ -266,7 +266,7 @@ func (o *Missed) Of(lane Lane) MissedSet {
 
 // A MissedTenant is a missed set with its tenant.
 type MissedTenant struct {
-	Lane
+	LaneName
 	MissedSet
 }
 
@@ -296,13 +296,13 @@ func (o *Missed) List() []MissedTenant {
 func (o *Missed) Drop(w MissedTenant) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if slices.Equal(o.missed[w.Lane].Webhooks, w.Webhooks) {
-		delete(o.missed, w.Lane)
+	if slices.Equal(o.missed[w.LaneName].Webhooks, w.Webhooks) {
+		delete(o.missed, w.LaneName)
 	}
 }
 
 // lanes returns the tenants with missed webhooks.
-func (o *Missed) lanes() []Lane {
+func (o *Missed) lanes() []LaneName {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return slices.Collect(maps.Keys(o.missed))

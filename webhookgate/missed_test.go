@@ -50,7 +50,7 @@ func TestMissedSet(t *testing.T) {
 		"!A1 !B2 !C3 !D4 D5 !A6 B7": false, // D has settled the others
 	} {
 		o := NewMissed()
-		lane := Lane{Tenant: "acme"}
+		lane := LaneName{Tenant: "acme"}
 		for _, step := range strings.Fields(steps) {
 			name, failed := strings.CutPrefix(step, "!")
 			m := missedWebhook(name[:1], int(name[1]-'0'))
@@ -77,7 +77,7 @@ func TestMissedWithout(t *testing.T) {
 		{"ABCD", "D", "ABCD"},
 		{"ABCDE", "EDCB", "BCDE"},
 	} {
-		o, lane := NewMissed(), Lane{Tenant: "acme"}
+		o, lane := NewMissed(), LaneName{Tenant: "acme"}
 		for i, name := range tc.missed {
 			o.Add(lane, missedWebhook(string(name), i+1))
 		}
@@ -115,7 +115,7 @@ func TestMissedEventsAndSnapshots(t *testing.T) {
 		"!e1 !A2 !B3 !C4 !D5 E6":  "e",
 		"!e1 !f2 !g3 !h4 !A5 B6":  "fgh",
 	} {
-		o, lane := NewMissed(), Lane{Tenant: "acme"}
+		o, lane := NewMissed(), LaneName{Tenant: "acme"}
 		for _, step := range strings.Fields(steps) {
 			name, failed := strings.CutPrefix(step, "!")
 			m := missedWebhook(name[:1], int(name[1]-'0'))
@@ -139,7 +139,7 @@ func TestMissedEventsAndSnapshots(t *testing.T) {
 func TestMissedLast(t *testing.T) {
 	for seed := range uint64(20_000) {
 		r := rand.New(rand.NewPCG(seed, 1))
-		o, lane := NewMissed(), Lane{Tenant: "acme"}
+		o, lane := NewMissed(), LaneName{Tenant: "acme"}
 		var story []string
 		last, state, missing := -1, "", "" // of what arrived last: when, its state if it was taken in, or if it was not
 		for second := range 1 + r.IntN(12) {
@@ -171,9 +171,9 @@ func TestMissedLast(t *testing.T) {
 func TestMissedIsBounded(t *testing.T) {
 	o := NewMissed()
 	for i := range maxMissed + 5 {
-		o.Add(Lane{Tenant: fmt.Sprint(i)}, MissedWebhook{At: time.Now()})
+		o.Add(LaneName{Tenant: fmt.Sprint(i)}, MissedWebhook{At: time.Now()})
 	}
-	o.Add(Lane{Tenant: "0"}, MissedWebhook{At: time.Now()}) // known already
+	o.Add(LaneName{Tenant: "0"}, MissedWebhook{At: time.Now()}) // known already
 	if o.Len() != maxMissed || !o.Full() || o.Unnamed().Count != 5 {
 		t.Errorf("%d tenants and %d without a name", o.Len(), o.Unnamed().Count)
 	}

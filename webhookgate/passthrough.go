@@ -26,13 +26,13 @@ type passThrough struct {
 	window  time.Duration // zero: no snapshot is a duplicate because of its content
 	log     *slog.Logger
 
-	mu     sync.Mutex     // guards what follows, also the lanes themselves
-	active map[Lane]*lane // the lanes that have a webhook in progress
+	mu     sync.Mutex         // guards what follows, also the lanes themselves
+	active map[LaneName]*lane // the lanes that have a webhook in progress
 	ids    signedIDs
 
 	// memory has the last snapshot that the receiver has accepted, for lanes that are not active. (A
 	// lane always has the same receiver while usher runs, that of its platform.)
-	memory *lru.Cache[Lane, *turn]
+	memory *lru.Cache[LaneName, *turn]
 }
 
 // A lane has at least one webhook in progress. It has no goroutine of its own: each delivery runs on
@@ -57,13 +57,13 @@ type turn struct {
 func (t *turn) failed() bool { return !t.ended.IsZero() && t.answer.Decision != forwarded }
 
 func newPassThrough(size int, window time.Duration, log *slog.Logger, deliver func(*Webhook) *answer) *passThrough {
-	memory, _ := lru.New[Lane, *turn](size) // fails only if size is 0
+	memory, _ := lru.New[LaneName, *turn](size) // fails only if size is 0
 	ids, _ := lru.New[idKey, signedEntry](2 * maxIDs)
 	return &passThrough{
 		deliver: deliver,
 		window:  window,
 		log:     log,
-		active:  make(map[Lane]*lane),
+		active:  make(map[LaneName]*lane),
 		memory:  memory,
 		ids:     signedIDs{ids},
 	}
@@ -168,7 +168,7 @@ func (g *Gate) Forget(platform, tenant string) bool {
 	p := g.lanes
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	key := Lane{Platform: platform, Tenant: tenant}
+	key := LaneName{Platform: platform, Tenant: tenant}
 	known := g.cfg.Missed.Forget(key)
 	known = p.ids.forget(key) || known
 	if l := p.active[key]; l != nil {

@@ -22,7 +22,7 @@ import (
 type Webhook struct {
 	ID       string // a UUIDv7; the receiver gets it as webhook-id, the same on every try
 	Type     string
-	Lane     Lane
+	Lane     LaneName
 	Snapshot bool              // it is a tenant's complete state: dedup applies
 	Digest   [sha256.Size]byte // of Body
 	Body     []byte            // as the sender sent it
@@ -51,7 +51,7 @@ type Webhook struct {
 // type. In a queue webhooks wait for each other, which costs only time: that two webhooks are in the
 // same lane is never a reason to drop one. All webhooks of a lane go to the same receiver, because
 // they have the same platform.
-type Lane struct {
+type LaneName struct {
 	Platform, Tenant string
 	Type             string // empty if there is a tenant
 }
@@ -185,7 +185,7 @@ func fromValue(id string, header http.Header, body []byte, value any, receivers 
 	return &Webhook{
 		ID:       id,
 		Type:     typ,
-		Lane:     Lane{Platform: platform, Tenant: tenant},
+		Lane:     LaneName{Platform: platform, Tenant: tenant},
 		Snapshot: typ == content.TenantProvisioningChange,
 		Digest:   sha256.Sum256(body),
 		Body:     body,

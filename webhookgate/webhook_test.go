@@ -12,7 +12,7 @@ import (
 	"usher/internal/content"
 )
 
-func laneIn(t *testing.T, body string) Lane {
+func laneIn(t *testing.T, body string) LaneName {
 	t.Helper()
 	g := newGate(t, func(c *setup) { c.Types, c.Schema = []string{"*"}, []byte(`{}`) })
 	w, no := g.read(&arrival{r: request(body)}, []byte(body))
@@ -28,20 +28,20 @@ func TestLanes(t *testing.T) {
 	}
 	tests := []struct {
 		body string
-		want Lane
+		want LaneName
 	}{
-		{documented, Lane{Platform: "cloud", Tenant: "acme-prod"}},
-		{snapshotOf("acme", "A"), Lane{Tenant: "acme"}},
-		{tenant("a/b", "c"), Lane{Platform: "a/b", Tenant: "c"}},
-		{tenant("a", "b/c"), Lane{Platform: "a", Tenant: "b/c"}},
-		{`{"type":"Other","payload":{"tenant":{"code":"acme"}}}`, Lane{Tenant: "acme"}},
-		{`{"type":"Other","payload":{"Tenant":{"Code":"acme"}}}`, Lane{Type: "Other"}},
-		{`{"type":"Other","payload":[]}`, Lane{Type: "Other"}},
-		{`{"type":"Other"}`, Lane{Type: "Other"}},
-		{`{"type":"Other","payload":{"tenant":{"code":5}}}`, Lane{Tenant: "5"}},
-		{`{"type":"Other","payload":{"tenant":{"code":"5"}}}`, Lane{Tenant: "5"}},
-		{`{"type":"Other","payload":{"tenant":{"code":7,"platform":{"code":8}}}}`, Lane{Platform: "8", Tenant: "7"}},
-		{`{"type":"Other","payload":{"tenant":{"code":7.0,"platform":{"code":-1e2}}}}`, Lane{Platform: "-1e2", Tenant: "7.0"}},
+		{documented, LaneName{Platform: "cloud", Tenant: "acme-prod"}},
+		{snapshotOf("acme", "A"), LaneName{Tenant: "acme"}},
+		{tenant("a/b", "c"), LaneName{Platform: "a/b", Tenant: "c"}},
+		{tenant("a", "b/c"), LaneName{Platform: "a", Tenant: "b/c"}},
+		{`{"type":"Other","payload":{"tenant":{"code":"acme"}}}`, LaneName{Tenant: "acme"}},
+		{`{"type":"Other","payload":{"Tenant":{"Code":"acme"}}}`, LaneName{Type: "Other"}},
+		{`{"type":"Other","payload":[]}`, LaneName{Type: "Other"}},
+		{`{"type":"Other"}`, LaneName{Type: "Other"}},
+		{`{"type":"Other","payload":{"tenant":{"code":5}}}`, LaneName{Tenant: "5"}},
+		{`{"type":"Other","payload":{"tenant":{"code":"5"}}}`, LaneName{Tenant: "5"}},
+		{`{"type":"Other","payload":{"tenant":{"code":7,"platform":{"code":8}}}}`, LaneName{Platform: "8", Tenant: "7"}},
+		{`{"type":"Other","payload":{"tenant":{"code":7.0,"platform":{"code":-1e2}}}}`, LaneName{Platform: "-1e2", Tenant: "7.0"}},
 	}
 	for _, tt := range tests {
 		if got := laneIn(t, tt.body); got != tt.want {
@@ -56,12 +56,12 @@ func TestNeitherTenantNorType(t *testing.T) {
 		`{"type":"","payload":{}}`: 422, `{"type":""}`: 422, `{"payload":7}`: 422, `[]`: 422, `{"type":"","payload":{"tenant":{"code":""}}}`: 422,
 		`{"type":"","payload":{"tenant":{"code":"acme"}}}`: 200, `{"type":" "}`: 200, `{"type":"Other"}`: 200,
 	} {
-		var lanes []Lane
+		var lanes []LaneName
 		g := newGate(t, func(c *setup) {
 			c.Types, c.Schema = []string{"*"}, []byte(`true`)
 			c.Store = func(w *Webhook) (string, error) { lanes = append(lanes, w.Lane); return "", nil }
 		})
-		if rec := ask(g, body); rec.Code != want || rec.Code == 422 && !strings.Contains(rec.Body.String(), `"/type"`) || slices.Contains(lanes, Lane{}) {
+		if rec := ask(g, body); rec.Code != want || rec.Code == 422 && !strings.Contains(rec.Body.String(), `"/type"`) || slices.Contains(lanes, LaneName{}) {
 			t.Errorf("%s: %d %s, kept in %v", body, rec.Code, rec.Body, lanes)
 		}
 	}
@@ -69,7 +69,7 @@ func TestNeitherTenantNorType(t *testing.T) {
 
 // A platform that is null is none: its tenants have the lane that they have without it.
 func TestNullDoesNotChangeTheLane(t *testing.T) {
-	for body, want := range map[string]Lane{
+	for body, want := range map[string]LaneName{
 		`{"type":"T","payload":{"tenant":{"code":"a"},"change":{}}}`:                          {Tenant: "a"},
 		`{"type":"T","payload":{"tenant":{"code":"a","platform":null},"change":{}}}`:          {Tenant: "a"},
 		`{"type":"T","payload":{"tenant":{"code":"a","platform":{"code":null}},"change":{}}}`: {Tenant: "a"},

@@ -61,7 +61,7 @@ func world(t testing.TB) *inboxtest.Box {
 	b := inboxtest.Open(t)
 	answer := func(status int, words string) *inboxtest.Box { b.Answer(status, words); return b }
 	snapshot := func(tenant, body string, header http.Header) *webhookgate.Webhook {
-		return &webhookgate.Webhook{Type: content.TenantProvisioningChange, Snapshot: true, Lane: webhookgate.Lane{Platform: "eu", Tenant: tenant}, Body: []byte(body), Header: header}
+		return &webhookgate.Webhook{Type: content.TenantProvisioningChange, Snapshot: true, Lane: webhookgate.LaneName{Platform: "eu", Tenant: tenant}, Body: []byte(body), Header: header}
 	}
 	answer(422, "").Take("eu", "odd", "{\xff")   // 1
 	answer(200, "").Take("eu", "acme", five)     // 2

@@ -46,8 +46,8 @@ type Decisions struct {
 	all    []*decision  // in the order of their numbers
 	counts map[bool]int // how many there are, by decision.stranger
 
-	invalid    map[webhookgate.Lane]int // how many webhooks are invalid since the last accepted snapshot; see Invalid
-	lastReason string                   // why the last of them is invalid
+	invalid    map[webhookgate.LaneName]int // how many webhooks are invalid since the last accepted snapshot; see Invalid
+	lastReason string                       // why the last of them is invalid
 }
 
 // decision is one decision as the API shows it, without the payload and what that changed. It is shared with
@@ -62,7 +62,7 @@ type decision struct {
 
 // NewDecisions returns an empty memory. With payloads it also keeps the payloads of webhooks that passed the checks.
 func NewDecisions(payloads bool) *Decisions {
-	return &Decisions{payloads: payloads, counts: make(map[bool]int), invalid: make(map[webhookgate.Lane]int)}
+	return &Decisions{payloads: payloads, counts: make(map[bool]int), invalid: make(map[webhookgate.LaneName]int)}
 }
 
 // Add remembers a decision, unless the inbox has the webhook. It is made for webhookgate.Config.Answered.

@@ -19,7 +19,7 @@ func outcome(tenant, decision, body string) webhookgate.Outcome {
 	return webhookgate.Outcome{
 		At: time.Unix(1, 0), Status: 200, Decision: decision,
 		Webhook: &webhookgate.Webhook{
-			ID: "id-" + tenant, Type: "TenantProvisioningChange", Lane: webhookgate.Lane{Platform: "crm", Tenant: tenant},
+			ID: "id-" + tenant, Type: "TenantProvisioningChange", Lane: webhookgate.LaneName{Platform: "crm", Tenant: tenant},
 			Snapshot: true, Body: []byte(body), Header: http.Header{"Content-Type": {"application/json"}},
 		},
 	}

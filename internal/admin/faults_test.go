@@ -62,7 +62,7 @@ func TestRightsOfTheLastSnapshot(t *testing.T) {
 	cfg.Decisions = NewDecisions(true)
 	add := func(typ, decision, body string) {
 		cfg.Decisions.Add(webhookgate.Outcome{At: time.Now(), Decision: decision, Webhook: &webhookgate.Webhook{
-			Type: typ, Snapshot: typ == content.TenantProvisioningChange, Lane: webhookgate.Lane{Tenant: "acme"}, Body: []byte(body),
+			Type: typ, Snapshot: typ == content.TenantProvisioningChange, Lane: webhookgate.LaneName{Tenant: "acme"}, Body: []byte(body),
 		}})
 	}
 	add(content.TenantProvisioningChange, "forwarded", ten)
@@ -93,7 +93,7 @@ func TestForgetWhatIsNotRemembered(t *testing.T) {
 	cfg.Platforms = func(context.Context, string) ([]string, error) { return nil, nil }
 	cfg.Forget = func(string, string, *inbox.Action) (int, error) { return 0, nil }
 	for _, platform := range []string{"crm", "docs"} {
-		cfg.Decisions.Add(webhookgate.Outcome{Decision: "failed", Webhook: &webhookgate.Webhook{Type: "TenantProvisioningChange", Lane: webhookgate.Lane{Platform: platform, Tenant: "acme"}, Body: []byte(ten)}})
+		cfg.Decisions.Add(webhookgate.Outcome{Decision: "failed", Webhook: &webhookgate.Webhook{Type: "TenantProvisioningChange", Lane: webhookgate.LaneName{Platform: platform, Tenant: "acme"}, Body: []byte(ten)}})
 	}
 	h := New(cfg)
 	if _, page := ask(h, "GET", "/tenant?platform=crm&code=acme", "", "Accept", "text/html"); !strings.Contains(page, `>webhook d1</a> failed</p>`) {
@@ -212,7 +212,7 @@ func TestMissedWhileTheDatabaseIsAway(t *testing.T) {
 						t.Errorf("%s, %s: %d %s", name, path, status, body)
 					}
 				}
-				b.Missed.Add(webhookgate.Lane{Platform: "eu", Tenant: "missed"}, webhookgate.MissedWebhook{ID: "x", At: time.Now()})
+				b.Missed.Add(webhookgate.LaneName{Platform: "eu", Tenant: "missed"}, webhookgate.MissedWebhook{ID: "x", At: time.Now()})
 			}
 			back()
 			time.Sleep(time.Minute)
@@ -226,7 +226,7 @@ func TestStatusWhileTheDatabaseHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := world(t)
 		b.RecordInvalid(invalid422(ten))
-		b.Missed.Add(webhookgate.Lane{Platform: "eu", Tenant: "missed"}, webhookgate.MissedWebhook{ID: "x", At: time.Now()})
+		b.Missed.Add(webhookgate.LaneName{Platform: "eu", Tenant: "missed"}, webhookgate.MissedWebhook{ID: "x", At: time.Now()})
 		cfg := port(b)
 		cfg.Gate, cfg.Receivers = gate, b.Receivers
 		book := entitlements.NewBook(b.Snapshots, true)

@@ -14,7 +14,7 @@ import (
 // invalid422 returns a webhook of the right sender whose content is invalid.
 func invalid422(body string) *webhookgate.Invalid {
 	return &webhookgate.Invalid{Status: 422, Reason: "schema", From: "192.0.2.1", Faults: []content.Fault{{Path: "/payload/tenant/name", Message: "is missing"}},
-		Webhook: webhookgate.Webhook{ID: "r", Type: content.TenantProvisioningChange, Lane: webhookgate.Lane{Platform: "eu", Tenant: "acme"}, Body: []byte(body),
+		Webhook: webhookgate.Webhook{ID: "r", Type: content.TenantProvisioningChange, Lane: webhookgate.LaneName{Platform: "eu", Tenant: "acme"}, Body: []byte(body),
 			Digest: sha256.Sum256([]byte(body)), Header: http.Header{"Content-Type": {"application/json"}}}}
 }
 
@@ -102,8 +102,8 @@ func TestAcceptIsOfferedWhereItWorks(t *testing.T) {
 		why    string // empty: it can be accepted
 	}{
 		"a missing name":          {func(*webhookgate.Invalid) {}, ""},
-		"not JSON":                {func(r *webhookgate.Invalid) { r.Body, r.Lane = []byte("{"), webhookgate.Lane{} }, "the body is not JSON"},
-		"not certain whose":       {func(r *webhookgate.Invalid) { r.Body, r.Lane = []byte(`{"type":"x"}`), webhookgate.Lane{} }, "its tenant cannot be read for certain"},
+		"not JSON":                {func(r *webhookgate.Invalid) { r.Body, r.Lane = []byte("{"), webhookgate.LaneName{} }, "the body is not JSON"},
+		"not certain whose":       {func(r *webhookgate.Invalid) { r.Body, r.Lane = []byte(`{"type":"x"}`), webhookgate.LaneName{} }, "its tenant cannot be read for certain"},
 		"cut":                     {func(r *webhookgate.Invalid) { r.Cut = true }, "only the beginning of its body is stored"},
 		"the body says otherwise": {func(r *webhookgate.Invalid) { r.Lane.Platform = "us" }, "its body names another tenant"},
 	} {

@@ -72,7 +72,7 @@ func TestLookingCostsWhatTheSizeSays(t *testing.T) {
 			} else {
 				b.Take("", "t", change("t", `{"features":[{"code":"sso"}]}`))
 				b.RecordInvalid(&webhookgate.Invalid{Status: 422, Reason: "schema", Faults: tc.faults, Webhook: webhookgate.Webhook{
-					ID: "r", Type: content.TenantProvisioningChange, Lane: webhookgate.Lane{Tenant: "t"}, Body: []byte(tc.body), Header: http.Header{"Content-Type": {"application/json"}}}})
+					ID: "r", Type: content.TenantProvisioningChange, Lane: webhookgate.LaneName{Tenant: "t"}, Body: []byte(tc.body), Header: http.Header{"Content-Type": {"application/json"}}}})
 			}
 			ask(h, "GET", "/tenants", "") // the first time, templates are parsed
 			for _, path := range []string{"/webhooks/2", "/api/webhooks/2", "/webhooks/2/payload", "/webhooks", "/api/webhooks?limit=500", "/", "/tenant?platform=&code=t", "/api/tenant?platform=&code=t", asks, "/tenants"} {

@@ -50,7 +50,7 @@ func TestWhatTheReceiverHas(t *testing.T) {
 		}, []string{"The receiver is down: ", "connection refused. Fix the receiver."}},
 		"paused": {func(b *inboxtest.Box) {
 			_ = b.Pause(inbox.Pause{Platform: "eu", Tenant: "acme"})
-			b.Queue(&webhookgate.Webhook{Type: content.TenantProvisioningChange, Snapshot: true, Lane: webhookgate.Lane{Platform: "eu", Tenant: "acme"}, Body: []byte(ten)})
+			b.Queue(&webhookgate.Webhook{Type: content.TenantProvisioningChange, Snapshot: true, Lane: webhookgate.LaneName{Platform: "eu", Tenant: "acme"}, Body: []byte(ten)})
 		}, []string{"webhook 2</a> is waiting (since", "Deliveries are paused (tenant eu/acme). Resume them.", "<button>Resume</button>"}},
 		"discarded": {func(b *inboxtest.Box) { b.Answer(422, ""); b.Take("eu", "acme", ten); _ = b.Discard(2) }, []string{"webhook 2</a> is discarded (since", again}},
 		"invalid": {func(b *inboxtest.Box) {

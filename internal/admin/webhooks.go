@@ -80,14 +80,14 @@ func (w *Webhook) NextTry() string {
 	return ""
 }
 
-func (w *Webhook) lane() webhookgate.Lane { return laneOf(w.Platform, w.Tenant, w.Type) }
+func (w *Webhook) lane() webhookgate.LaneName { return laneOf(w.Platform, w.Tenant, w.Type) }
 
 // laneOf returns the lane of a webhook. Only a webhook without a tenant has a lane by its type.
-func laneOf(platform, tenant, kind string) webhookgate.Lane {
+func laneOf(platform, tenant, kind string) webhookgate.LaneName {
 	if tenant != "" {
 		kind = ""
 	}
-	return webhookgate.Lane{Platform: platform, Tenant: tenant, Type: kind}
+	return webhookgate.LaneName{Platform: platform, Tenant: tenant, Type: kind}
 }
 
 // newWebhook returns an entry of the inbox, without Changes and what whyWaiting adds.
@@ -252,8 +252,8 @@ func (h *Handler) whyWaiting(list []Webhook) {
 }
 
 // heldUp returns the queues that are held up.
-func (h *Handler) heldUp() map[webhookgate.Lane]*status.HeldUp {
-	all := make(map[webhookgate.Lane]*status.HeldUp)
+func (h *Handler) heldUp() map[webhookgate.LaneName]*status.HeldUp {
+	all := make(map[webhookgate.LaneName]*status.HeldUp)
 	if h.cfg.Inbox == nil {
 		return all
 	}

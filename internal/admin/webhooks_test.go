@@ -38,7 +38,7 @@ func busy(t testing.TB, n int) (h *Handler, begin time.Time) {
 		if i%3 == 0 {
 			cfg.Decisions.Add(webhookgate.Outcome{
 				At: e.Received.Add(time.Millisecond), Decision: "duplicate", Status: 200, DuplicateOf: "x",
-				Webhook: &webhookgate.Webhook{Lane: webhookgate.Lane{Platform: "docs", Tenant: tenant}},
+				Webhook: &webhookgate.Webhook{Lane: webhookgate.LaneName{Platform: "docs", Tenant: tenant}},
 			})
 		}
 	}
@@ -165,7 +165,7 @@ func TestPagesEscape(t *testing.T) {
 	}
 	cfg.Decisions.Add(webhookgate.Outcome{
 		Decision: "failed", Status: 502, Why: evil, Faults: []content.Fault{{Path: evil, Message: evil}},
-		Webhook: &webhookgate.Webhook{ID: evil, Type: evil, Lane: webhookgate.Lane{Platform: evil, Tenant: evil}, Snapshot: true, Body: body, Header: http.Header{"X-" + evil: {evil}}},
+		Webhook: &webhookgate.Webhook{ID: evil, Type: evil, Lane: webhookgate.LaneName{Platform: evil, Tenant: evil}, Snapshot: true, Body: body, Header: http.Header{"X-" + evil: {evil}}},
 	})
 	h := New(cfg)
 	for _, target := range []string{"/", "/webhooks", "/webhooks/d1", "/webhooks?tenant=%3Cscript%3E", "/tenant?code=" + "%3Cscript%3Ealert(1)%3C%2Fscript%3E%22%27%26&platform=%3Cscript%3Ealert(1)%3C%2Fscript%3E%22%27%26", "/tenant/forget?code=" + "%3Cscript%3Ealert(1)%3C%2Fscript%3E%22%27%26&platform=%3Cscript%3Ealert(1)%3C%2Fscript%3E%22%27%26"} {
@@ -255,7 +255,7 @@ func TestOneActionHasOneEntry(t *testing.T) {
 		for _, tenant := range []string{"new", "newer"} {
 			body := []byte(strings.ReplaceAll(five, "acme", tenant))
 			b.RecordInvalid(&webhookgate.Invalid{Status: 422, Webhook: webhookgate.Webhook{
-				ID: tenant, Type: content.TenantProvisioningChange, Lane: webhookgate.Lane{Tenant: tenant}, Body: body, Digest: sha256.Sum256(body),
+				ID: tenant, Type: content.TenantProvisioningChange, Lane: webhookgate.LaneName{Tenant: tenant}, Body: body, Digest: sha256.Sum256(body),
 			}})
 		}
 		status, body := ask(New(port(b)), "POST", "/api/accept", `{"ids":["9","10"]}`)
@@ -429,7 +429,7 @@ func TestTenantWithManySnapshots(t *testing.T) {
 				t.Errorf("%d are shown, more: %v, want %v", len(tenant.Snapshots), tenant.More, want)
 			}
 		}
-		_, err := h.cfg.Inbox.Store(&webhookgate.Webhook{ID: "one more", Type: "Other", Lane: webhookgate.Lane{Platform: "crm", Tenant: "t1"}})
+		_, err := h.cfg.Inbox.Store(&webhookgate.Webhook{ID: "one more", Type: "Other", Lane: webhookgate.LaneName{Platform: "crm", Tenant: "t1"}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -458,7 +458,7 @@ func TestLongNames(t *testing.T) {
 	cfg := port(b)
 	cfg.Gate, cfg.Receivers, cfg.Decisions = gate, receiversOf(b), NewDecisions(false)
 	b.Answer(500, "")
-	b.Tried(b.Queue(&webhookgate.Webhook{Type: long, Snapshot: true, Lane: webhookgate.Lane{Tenant: long}, Body: []byte(strings.ReplaceAll(ten, "users", long))}))
+	b.Tried(b.Queue(&webhookgate.Webhook{Type: long, Snapshot: true, Lane: webhookgate.LaneName{Tenant: long}, Body: []byte(strings.ReplaceAll(ten, "users", long))}))
 	h := New(cfg)
 	for _, target := range []string{"/", "/webhooks"} {
 		_, page := ask(h, "GET", target, "", "Accept", "text/html")
@@ -489,7 +489,7 @@ func TestHeldUpWithoutATenant(t *testing.T) {
 	b := inboxtest.Open(t)
 	b.Answer(500, "")
 	other := func(body string) *webhookgate.Webhook {
-		return &webhookgate.Webhook{Type: "Other", Lane: webhookgate.Lane{Type: "Other"}, Body: []byte(body)}
+		return &webhookgate.Webhook{Type: "Other", Lane: webhookgate.LaneName{Type: "Other"}, Body: []byte(body)}
 	}
 	b.Tried(b.Queue(other(`{"n":1}`)))
 	b.Queue(other(`{"n":2}`))

@@ -29,11 +29,11 @@ func TestEntitlements(t *testing.T) {
 	body := func(features ...string) string { return inboxtest.Snapshot("eu", "acme", features...) }
 	sso := body("users=5", "sso")
 	queue := func(b *inboxtest.Box) {
-		b.Queue(&webhookgate.Webhook{Type: content.TenantProvisioningChange, Snapshot: true, Lane: webhookgate.Lane{Platform: "eu", Tenant: "acme"}, Body: []byte(sso)})
+		b.Queue(&webhookgate.Webhook{Type: content.TenantProvisioningChange, Snapshot: true, Lane: webhookgate.LaneName{Platform: "eu", Tenant: "acme"}, Body: []byte(sso)})
 	}
 	reject := func(b *inboxtest.Box, body string) {
 		b.RecordInvalid(&webhookgate.Invalid{Status: 422, Reason: "schema", Faults: []content.Fault{{Path: "/payload/x", Message: "is missing"}},
-			Webhook: webhookgate.Webhook{ID: "r", Type: content.TenantProvisioningChange, Lane: webhookgate.Lane{Platform: "eu", Tenant: "acme"}, Body: []byte(body), Digest: sha256.Sum256([]byte(body))}})
+			Webhook: webhookgate.Webhook{ID: "r", Type: content.TenantProvisioningChange, Lane: webhookgate.LaneName{Platform: "eu", Tenant: "acme"}, Body: []byte(body), Digest: sha256.Sum256([]byte(body))}})
 	}
 	for name, tc := range map[string]struct {
 		prepare func(b *inboxtest.Box)
@@ -54,7 +54,7 @@ func TestEntitlements(t *testing.T) {
 		"invalid for good": {func(b *inboxtest.Box) { reject(b, "{}") }, []string{" ago), so it does not count.\n  /payload/x is missing\n  It can't be accepted: its tenant cannot be read for certain. " +
 			"Correct it in the billing service, and send it again from there.\n  See what is in it, and discard it only if nobody needs it:\n  usher --env-file ENV inbox show 2\n"}},
 		"missed": {func(b *inboxtest.Box) {
-			b.Missed.Add(webhookgate.Lane{Platform: "eu", Tenant: "acme"}, webhookgate.MissedWebhook{ID: "m", At: time.Now()})
+			b.Missed.Add(webhookgate.LaneName{Platform: "eu", Tenant: "acme"}, webhookgate.MissedWebhook{ID: "m", At: time.Now()})
 		}, []string{"eu/acme may not use sso\n", "The receiver has it (webhook 1).\nusher answered a later webhook of this tenant with a 5xx (", " ago), and it has not come again.\n" +
 			"  Compare with the billing service ('usher help reconcile' says how), or resend it from its webhook log.\n"}},
 	} {
@@ -76,7 +76,7 @@ func TestEntitlements(t *testing.T) {
 	b.Take("us", "acme", body())
 	b.Take("eu", "lost", `{"type":"TenantProvisioningChange","payload":{}}`)
 	b.RecordInvalid(&webhookgate.Invalid{Status: 422, Reason: "schema", Faults: []content.Fault{{Path: "/payload/x", Message: "is missing"}},
-		Webhook: webhookgate.Webhook{ID: "r", Type: content.TenantProvisioningChange, Lane: webhookgate.Lane{Platform: "eu", Tenant: "new"}, Body: []byte("{}")}})
+		Webhook: webhookgate.Webhook{ID: "r", Type: content.TenantProvisioningChange, Lane: webhookgate.LaneName{Platform: "eu", Tenant: "new"}, Body: []byte("{}")}})
 	for args, want := range map[string]string{
 		"eu/acme":       "eu/acme may use:\n  FEATURE  LIMIT      VALUE  NAME\n  users    5                 \n  sso      unlimited         \nusher has answered this since ",
 		"us/acme":       "us/acme may not use any feature.\n",

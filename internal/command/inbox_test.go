@@ -53,7 +53,7 @@ func newInboxServer(t *testing.T, token string) *inboxServer {
 	answer(422, "").Take("eu", "torn", "torn\x1b")
 	answer(200, "").Take("eu", "acme\x1b[2J\n", formerBody)
 	answer(422, "no such account").Take("eu", "acme\x1b[2J\n", latestBody)
-	b.Tried(answer(200, "").Queue(&webhookgate.Webhook{Type: "Other", Lane: webhookgate.Lane{Type: "Other"}, Body: []byte("{}")}))
+	b.Tried(answer(200, "").Queue(&webhookgate.Webhook{Type: "Other", Lane: webhookgate.LaneName{Type: "Other"}, Body: []byte("{}")}))
 	answer(500, strings.Repeat("in use ", 40)).Take("eu", strings.Repeat("tenant-", 20), formerBody)
 	answer(200, "").Take("eu", "twice", formerBody)
 	b.Take("", "twice", formerBody)
@@ -510,7 +510,7 @@ func TestInboxTenantsWhileTheDatabaseIsAway(t *testing.T) {
 	if p := s.run(t, "tenants", "--trouble"); p.Code != 1 || p.Stdout.String() != "" || !strings.Contains(p.Stderr.String(), "connection refused") {
 		t.Errorf("nothing is known: %d %s\n%s", p.Code, p.Stderr.String(), p.Stdout.String())
 	}
-	s.Missed.Add(webhookgate.Lane{Platform: "eu", Tenant: "late"}, webhookgate.MissedWebhook{ID: "x", At: time.Now()})
+	s.Missed.Add(webhookgate.LaneName{Platform: "eu", Tenant: "late"}, webhookgate.MissedWebhook{ID: "x", At: time.Now()})
 	const why = "usher: the inbox can't be read now: connection refused. The list has only the tenants whose webhooks this usher answered with a 5xx meanwhile. Run the command again when the inbox can be read\n"
 	for args, want := range map[string]string{"--trouble": "eu/late  0  -  missed\n", "--trouble --json": `"unread":"connection refused"`} {
 		if p := s.run(t, append([]string{"tenants"}, strings.Fields(args)...)...); p.Code != 1 || !strings.Contains(p.Stdout.String(), want) || p.Stderr.String() != why {

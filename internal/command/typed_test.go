@@ -125,7 +125,7 @@ func TestPrintedAdviceIsQuoted(t *testing.T) {
 		if err := b.Pause(inbox.Pause{Tenant: tenant}); err != nil {
 			t.Fatal(err)
 		}
-		b.Queue(&webhookgate.Webhook{Type: content.TenantProvisioningChange, Snapshot: true, Lane: webhookgate.Lane{Tenant: tenant}, Body: []byte(inboxtest.Snapshot("", "x", "sso"))})
+		b.Queue(&webhookgate.Webhook{Type: content.TenantProvisioningChange, Snapshot: true, Lane: webhookgate.LaneName{Tenant: tenant}, Body: []byte(inboxtest.Snapshot("", "x", "sso"))})
 		out, code := runEntitlements(t, b, inbox.ShowTenant("", tenant))
 		want := []string{"--env-file", "ENV", "inbox", "resume", "--tenant", inbox.ShowTenant("", tenant)}
 		if got := typed(t, after(t, out, "Resume them:\n")); code != 0 || !slices.Equal(got, want) {

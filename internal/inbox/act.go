@@ -78,7 +78,7 @@ func (s *Inbox) find(ctx context.Context, id int64) (w *Webhook, err error) {
 func (s *Inbox) toWebhook(found *Webhook, by *Action, do func(*lane, *Webhook) error) error {
 	names := work{hooks: []int64{found.ID}, by: by}
 	if !unnamed(found.lane) {
-		names.lanes = []webhookgate.Lane{found.lane} // it is made anew if its row is damaged
+		names.lanes = []webhookgate.LaneName{found.lane} // it is made anew if its row is damaged
 	}
 	_, err := act(s, names, func(t *sqlTurn) (nothing, int, error) {
 		l := t.laneOf(found)
@@ -167,10 +167,10 @@ func (s *Inbox) Forget(platform *string, tenant string, by *Action) (count int, 
 	}
 	names := work{by: by}
 	for _, l := range lanes {
-		names.known = append(names.known, l.Lane)
+		names.known = append(names.known, l.LaneName)
 	}
-	forgotten, err := act(s, names, func(t *sqlTurn) (forgotten map[webhookgate.Lane]bool, touched int, err error) {
-		forgotten = make(map[webhookgate.Lane]bool)
+	forgotten, err := act(s, names, func(t *sqlTurn) (forgotten map[webhookgate.LaneName]bool, touched int, err error) {
+		forgotten = make(map[webhookgate.LaneName]bool)
 		for _, k := range names.known {
 			if l := t.lanes[k]; l != nil && l.forget() {
 				forgotten[k] = true
@@ -198,8 +198,8 @@ func (s *Inbox) Erase(platform, tenant string, by *Action) (count int, err error
 	for _, l := range lanes {
 		seen = max(seen, l.last)
 	}
-	key := webhookgate.Lane{Platform: platform, Tenant: tenant}
-	count, err = act(s, work{known: []webhookgate.Lane{key}, numbers: 1, by: by}, func(t *sqlTurn) (count, touched int, err error) {
+	key := webhookgate.LaneName{Platform: platform, Tenant: tenant}
+	count, err = act(s, work{known: []webhookgate.LaneName{key}, numbers: 1, by: by}, func(t *sqlTurn) (count, touched int, err error) {
 		switch l := t.lanes[key]; {
 		case l == nil: // it may have a finding
 			t.tx.Queue("finding_erase", nil, tenant, platform, t.now)
@@ -263,7 +263,7 @@ func (s *Inbox) endPause(p Pause, until int64, by *Action) (bool, error) {
 func changePause[T any](s *Inbox, p Pause, by *Action, change func(*sqlTurn) (T, error)) (result T, err error) {
 	names := work{by: by}
 	if p.Tenant != "" {
-		names.lanes = []webhookgate.Lane{p.lane()}
+		names.lanes = []webhookgate.LaneName{p.lane()}
 	}
 	result, err = act(s, names, func(t *sqlTurn) (result T, touched int, err error) {
 		result, err = change(t)
@@ -281,8 +281,8 @@ func (t *sqlTurn) pauseLane(p Pause, yes bool) {
 	}
 }
 
-func (p Pause) lane() webhookgate.Lane {
-	return webhookgate.Lane{Platform: p.Platform, Tenant: p.Tenant}
+func (p Pause) lane() webhookgate.LaneName {
+	return webhookgate.LaneName{Platform: p.Platform, Tenant: p.Tenant}
 }
 
 // row is the pause's row.

@@ -61,8 +61,8 @@ type target struct {
 	newcomers   int      // how many more may come from intakes before the next claim; see noteClaims
 
 	// Whether the receiver fails for everybody.
-	failing      map[webhookgate.Lane]bool // tenants that began to fail since something was accepted, some of them
-	failingSince time.Time                 // when the first of them was tried
+	failing      map[webhookgate.LaneName]bool // tenants that began to fail since something was accepted, some of them
+	failingSince time.Time                     // when the first of them was tried
 	lastAccepted time.Time
 	startedAt    time.Time
 	failLogged   bool // the log says that it fails for everybody
@@ -75,9 +75,9 @@ type target struct {
 	backLanes    bool  // there may be such lanes
 	newLanes     int   // while it fails for everybody: how many more lanes that have not failed may go in this second
 	newLanesAt   time.Time
-	newestNext   bool                               // the next of them is the one that came last, and not the one that waits longest
-	atMost       int                                // how many leases the next claim may ask for; zero: any number. See noteRejected
-	rejected     map[webhookgate.Lane]*rejectedLane // lanes that the database does not let usher write
+	newestNext   bool                                   // the next of them is the one that came last, and not the one that waits longest
+	atMost       int                                    // how many leases the next claim may ask for; zero: any number. See noteRejected
+	rejected     map[webhookgate.LaneName]*rejectedLane // lanes that the database does not let usher write
 }
 
 // A rejectedLane is a lane that the database refuses to write. It waits, so that the claims of the others do not fail with it.
@@ -94,7 +94,7 @@ func newCourier(s *Inbox) *courier {
 	c.changed = sync.NewCond(&c.mu)
 	for _, rc := range c.receivers.All() {
 		now := time.Now()
-		c.targets[rc] = &target{Receiver: rc, mayHaveLanes: true, newcomers: math.MaxInt, startedAt: now, failing: make(map[webhookgate.Lane]bool), rejected: make(map[webhookgate.Lane]*rejectedLane)}
+		c.targets[rc] = &target{Receiver: rc, mayHaveLanes: true, newcomers: math.MaxInt, startedAt: now, failing: make(map[webhookgate.LaneName]bool), rejected: make(map[webhookgate.LaneName]*rejectedLane)}
 	}
 	return c
 }
@@ -141,7 +141,7 @@ func (c *courier) receiverPaused(t *target) bool {
 }
 
 // Delivers says whether the outcome of this lease is not written yet.
-func (c *courier) Delivers(name webhookgate.Lane, token int64) bool {
+func (c *courier) Delivers(name webhookgate.LaneName, token int64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.leases[leaseKey{name, token}] != nil
@@ -658,7 +658,7 @@ func (t *target) plan(now time.Time, budget int) *Claim {
 }
 
 // refuse notes that the database refuses to write a lane, and returns how long the lane waits.
-func (t *target) refuse(name webhookgate.Lane) time.Duration {
+func (t *target) refuse(name webhookgate.LaneName) time.Duration {
 	r := t.rejected[name]
 	if r == nil {
 		r = new(rejectedLane)
@@ -670,11 +670,11 @@ func (t *target) refuse(name webhookgate.Lane) time.Duration {
 }
 
 // waitsRejected returns the lanes that the database has just refused to write.
-func (t *target) waitsRejected(now time.Time) (all map[webhookgate.Lane]bool) {
+func (t *target) waitsRejected(now time.Time) (all map[webhookgate.LaneName]bool) {
 	for lane, r := range t.rejected {
 		if now.Before(r.until) {
 			if all == nil {
-				all = make(map[webhookgate.Lane]bool)
+				all = make(map[webhookgate.LaneName]bool)
 			}
 			all[lane] = true
 		} else if now.Sub(r.until) > maxRejectedWait { // nobody has tried since: another replica has it, or nothing waits

@@ -27,7 +27,7 @@ func bareCourier(places int) (*courier, *target) {
 
 // answer has a tenant's try end with a status. The lane's try before was at lastTry. It says whether the failure counts.
 func (c *courier) answer(t *target, tenant string, status int, lastTry int64) bool {
-	o := &Outcome{Lease: &Lease{Receiver: t.Receiver, Lane: webhookgate.Lane{Tenant: tenant}, lastTry: lastTry}, Began: time.Now(), Try: receiver.Try{Status: status}}
+	o := &Outcome{Lease: &Lease{Receiver: t.Receiver, Lane: webhookgate.LaneName{Tenant: tenant}, lastTry: lastTry}, Began: time.Now(), Try: receiver.Try{Status: status}}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.noteAnswer(t, o.Lease, o)
@@ -198,7 +198,7 @@ func TestCourierGivesUpARefusedOutcome(t *testing.T) {
 			c, to := bareCourier(4)
 			c.hard = t.Context()
 			c.inbox.engine, c.inbox.ops, c.inbox.run, c.inbox.leaseTime = sharedEngine{}, make(chan *work, 1), t.Context(), time.Minute
-			lease := &Lease{Webhook: &Webhook{ID: 1}, Receiver: to.Receiver, Lane: webhookgate.Lane{Tenant: "odd"}}
+			lease := &Lease{Webhook: &Webhook{ID: 1}, Receiver: to.Receiver, Lane: webhookgate.LaneName{Tenant: "odd"}}
 			lease.extend(time.Now().Add(time.Second)) // it would be renewed
 			c.leases[lease.key()], c.unfinished = lease, 1
 			c.inbox.SaveOutcome(&Outcome{Lease: lease, Try: receiver.Try{Status: 200}}, c.outcomeSaved)

@@ -779,7 +779,7 @@ func TestNothingToAskForIsNoReasonToStayAwake(t *testing.T) {
 			now := time.Now()
 			to.lastProbe, to.newLanesAt = now, now
 			for n := range everybodyFrom {
-				to.failing[webhookgate.Lane{Tenant: fmt.Sprint(n)}] = true
+				to.failing[webhookgate.LaneName{Tenant: fmt.Sprint(n)}] = true
 			}
 		},
 		"paused": func(c *courier, _ *target) { c.paused = func() []Pause { return []Pause{{}} } },

@@ -413,7 +413,7 @@ func aHook(set *receiver.Set, tenant, body string) *webhookgate.Webhook {
 		platform, tenant = p, t
 	}
 	return &webhookgate.Webhook{
-		ID: fmt.Sprintf("id-%06d", hookIDs.Add(1)), Type: "TenantProvisioningChange", Lane: webhookgate.Lane{Platform: platform, Tenant: tenant}, Snapshot: true,
+		ID: fmt.Sprintf("id-%06d", hookIDs.Add(1)), Type: "TenantProvisioningChange", Lane: webhookgate.LaneName{Platform: platform, Tenant: tenant}, Snapshot: true,
 		Digest: sha256.Sum256([]byte(body)), Body: []byte(body), Header: http.Header{"Content-Type": {"application/json"}, "X-Tenant": {tenant}},
 		Received: time.Now(), Receiver: set.For(platform),
 	}

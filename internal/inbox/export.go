@@ -583,7 +583,7 @@ func (i *importJob) check(t engine.Layout, row map[string]any) error {
 	text := func(name string) string { v, _ := row[name].(string); return v }
 	number := func(name string) int64 { v, _ := row[name].(int64); return v }
 	flag := func(name string) bool { return number(name) == 0 || number(name) == 1 }
-	name := webhookgate.Lane{Platform: text("platform"), Tenant: text("tenant"), Type: text("event_type")}
+	name := webhookgate.LaneName{Platform: text("platform"), Tenant: text("tenant"), Type: text("event_type")}
 	if LaneOf(name) != name {
 		return errors.New("has a tenant and an event type")
 	}
@@ -598,7 +598,7 @@ func (i *importJob) check(t engine.Layout, row map[string]any) error {
 			return errors.New("has a webhook without its digest")
 		case text("source") != "" && text("source") != FromReconcile:
 			return errors.New("has a webhook of a source that is not known")
-		case name == webhookgate.Lane{} && (knownState(state) == Invalid || knownState(state) == Discarded):
+		case name == webhookgate.LaneName{} && (knownState(state) == Invalid || knownState(state) == Discarded):
 			return checkRecord(text("record"))
 		case unnamed(name):
 			return errNoLane

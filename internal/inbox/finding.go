@@ -38,12 +38,12 @@ func scanFinding(result, changes string, at int64) *Finding {
 // saveFindings queues what a run has found of tenants, each of them once. The findings of those that are equal are
 // deleted.
 func (t *sqlTurn) saveFindings(r *Run, some []Compared) {
-	var found, equal []webhookgate.Lane
+	var found, equal []webhookgate.LaneName
 	var results, changes []string
 	var digests [][]byte
 	for n := range some {
 		c := &some[n]
-		name := webhookgate.Lane{Platform: c.Platform, Tenant: c.Tenant}
+		name := webhookgate.LaneName{Platform: c.Platform, Tenant: c.Tenant}
 		switch {
 		case c.isFinding():
 			words, _ := json.Marshal(c.Changes) // strings

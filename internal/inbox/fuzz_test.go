@@ -69,7 +69,7 @@ func live(t *testing.T, d *desk, text string) {
 			d.sendHook(hook)
 		case 'e':
 			hook := d.hook("", body)
-			hook.Lane, hook.Type, hook.Snapshot = webhookgate.Lane{Platform: "crm", Type: "Event"}, "Event", false
+			hook.Lane, hook.Type, hook.Snapshot = webhookgate.LaneName{Platform: "crm", Type: "Event"}, "Event", false
 			d.sendHook(hook)
 		case 'r', 'u':
 			d.RecordInvalid(reject(verb == 'r', n))

@@ -63,7 +63,7 @@ func openAt(t *testing.T, address string, status *atomic.Int32, more ...func(*Co
 func snapshotOf(rc *receiver.Set, tenant, features string) *webhookgate.Webhook {
 	body := []byte(`{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"` + tenant + `","platform":{"code":"crm"}},"change":{"features":[` + features + `]}}}`)
 	return &webhookgate.Webhook{
-		ID: webhookgate.NewID(), Type: content.TenantProvisioningChange, Lane: webhookgate.Lane{Platform: "crm", Tenant: tenant}, Snapshot: true,
+		ID: webhookgate.NewID(), Type: content.TenantProvisioningChange, Lane: webhookgate.LaneName{Platform: "crm", Tenant: tenant}, Snapshot: true,
 		Digest: sha256.Sum256(body), Body: body, Header: http.Header{"Content-Type": {"application/json"}, "X-Odd": {"\xff\x00"[:1]}}, Receiver: rc.For("crm"),
 	}
 }

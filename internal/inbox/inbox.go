@@ -373,7 +373,7 @@ func (s *Inbox) takeIn(ctx context.Context, in incoming, w work, check func(*sql
 	var answer Answer // these two are the writer's until it has replied
 	var noted func()
 	reply := make(chan error, 1)
-	w.lanes, w.numbers, w.bytes = []webhookgate.Lane{in.name}, 1, in.Size
+	w.lanes, w.numbers, w.bytes = []webhookgate.LaneName{in.name}, 1, in.Size
 	w.wanted = func() bool { return !gaveUp.Load() }
 	w.failed = func(err error) { reply <- err }
 	if in.signed {
@@ -502,7 +502,7 @@ const seenIDsFor = 15 * time.Minute
 
 // A seenID is a signed webhook-id in a lane, as its hash.
 type seenID struct {
-	lane webhookgate.Lane
+	lane webhookgate.LaneName
 	hash [32]byte
 }
 

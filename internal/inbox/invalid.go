@@ -21,13 +21,13 @@ func (s *Inbox) storeInvalid(ctx context.Context, r *webhookgate.Invalid) (id in
 	w := &r.Webhook
 	row := newWebhook(w)
 	if w.Lane.Tenant == "" {
-		row.lane = webhookgate.Lane{}
+		row.lane = webhookgate.LaneName{}
 	}
 	row.Type = text.Clip(withoutZero(row.Type), 255)
 	row.Record = Record{Faults: r.Faults, Code: r.Status, From: r.From, Times: 1, Cut: r.Cut}
 	o := work{numbers: 1, bytes: row.Size, digests: [][]byte{row.digest}}
 	if w.Lane.Tenant != "" {
-		o.lanes = []webhookgate.Lane{w.Lane}
+		o.lanes = []webhookgate.LaneName{w.Lane}
 	}
 	var gaveUp atomic.Bool
 	var replied int64 // the writer's until it has replied
@@ -67,10 +67,10 @@ func (s *Inbox) storeInvalid(ctx context.Context, r *webhookgate.Invalid) (id in
 func (s *Inbox) sweepInvalid(tx engine.Tx, now int64) (int, error) {
 	lim := s.cfg.Limits
 	var old engine.Among
-	var lanes []webhookgate.Lane // of the deleted webhooks; some have none
+	var lanes []webhookgate.LaneName // of the deleted webhooks; some have none
 	tx.Queue("invalid_delete", func(r engine.Row) error {
 		var seq int64
-		var name webhookgate.Lane
+		var name webhookgate.LaneName
 		err := r.Scan(&seq, &name.Tenant, &name.Platform, &name.Type)
 		old, lanes = append(old, seq), append(lanes, name)
 		return err
@@ -98,7 +98,7 @@ func (s *Inbox) Accept(id int64, force bool, by *Action) (int64, error) {
 	ctx, cancel := context.WithTimeout(s.run, actionPatience)
 	defer cancel()
 	// After ctx's end it is not taken in later either, when its tenant may have a newer one.
-	a := s.takeIn(ctx, arriving(hook), work{hooks: []int64{id}, states: []webhookgate.Lane{found.lane}, by: by}, func(t *sqlTurn, l *lane, in *incoming) error {
+	a := s.takeIn(ctx, arriving(hook), work{hooks: []int64{id}, states: []webhookgate.LaneName{found.lane}, by: by}, func(t *sqlTurn, l *lane, in *incoming) error {
 		in.accepting = l.hook(id)
 		return acceptable(l, in, id, force)
 	})

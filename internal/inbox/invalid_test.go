@@ -416,7 +416,7 @@ func TestInvalidIsNotSentAgain(t *testing.T) {
 func TestInvalidCopyBehindAnErasure(t *testing.T) {
 	cfg := Config{Rules: Rules{Receivers: receiver.NewSet(), Log: slog.New(slog.DiscardHandler), MaxInvalid: DefaultMaxInvalid}}
 	m := NewMemory(&cfg, 1, time.Minute)
-	name := webhookgate.Lane{Tenant: "acme"}
+	name := webhookgate.LaneName{Tenant: "acme"}
 	w := &webhookgate.Webhook{ID: "one", Lane: name, Body: []byte("odd")}
 	m.Now = 1
 	copied := m.RecordInvalid(w, func(int64) {})

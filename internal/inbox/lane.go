@@ -26,7 +26,7 @@ type turn struct {
 	process
 	now     int64     // the database's time
 	askedAt time.Time // our time before the transaction began; leases count from here
-	lanes   map[webhookgate.Lane]*lane
+	lanes   map[webhookgate.LaneName]*lane
 	inbox   rows
 
 	mayTakeOver bool // a lease that has ended may be taken from its owner
@@ -96,10 +96,10 @@ type rows interface {
 	EraseWebhooks(l *lane) (count int)
 	ForgetIDs(l *lane)
 
-	NextNumber() int64                                // of the next new webhook
-	HasRoom(l *lane, size int64) error                // for one more webhook
-	Reserve(rc *receiver.Receiver, size int64) bool   // room at the courier, until the turn ends; false without a courier
-	Delivers(lane webhookgate.Lane, token int64) bool // the courier has this lease, and its outcome is not written yet
+	NextNumber() int64                                    // of the next new webhook
+	HasRoom(l *lane, size int64) error                    // for one more webhook
+	Reserve(rc *receiver.Receiver, size int64) bool       // room at the courier, until the turn ends; false without a courier
+	Delivers(lane webhookgate.LaneName, token int64) bool // the courier has this lease, and its outcome is not written yet
 }
 
 // laneCounts are what a lane's row says of its webhooks, counted anew.
@@ -109,10 +109,10 @@ func (t *turn) time() time.Time { return clock.Moment(t.now) }
 
 // adopt returns the turn's copy of a lane: the one that it has, or else this one.
 func (t *turn) adopt(l *lane) *lane {
-	if known := t.lanes[l.Lane]; known != nil {
+	if known := t.lanes[l.LaneName]; known != nil {
 		return known
 	}
-	l.t, t.lanes[l.Lane] = t, l
+	l.t, t.lanes[l.LaneName] = t, l
 	return l
 }
 
@@ -121,7 +121,7 @@ func (t *turn) laneOf(h *Webhook) *lane {
 	if l := t.lanes[h.lane]; l != nil {
 		return l
 	}
-	return t.adopt(newLane(webhookgate.Lane{}))
+	return t.adopt(newLane(webhookgate.LaneName{}))
 }
 
 // changes are what a turn has to write, each table's rows in the order of the lanes' names.
@@ -140,9 +140,9 @@ type changes struct {
 func (t *turn) changes() (c changes) {
 	for _, name := range sorted(t.lanes) {
 		l := t.lanes[name]
-		if l.dirty && name != (webhookgate.Lane{}) {
+		if l.dirty && name != (webhookgate.LaneName{}) {
 			c.lanes = append(c.lanes, l)
-		} else if l.noted && name != (webhookgate.Lane{}) {
+		} else if l.noted && name != (webhookgate.LaneName{}) {
 			c.noted = append(c.noted, l)
 		}
 		if l.savesMissed {
@@ -166,11 +166,11 @@ func (t *turn) changes() (c changes) {
 }
 
 // byName orders lanes as every process locks them, so that no two wait for each other.
-func byName(a, b webhookgate.Lane) int {
+func byName(a, b webhookgate.LaneName) int {
 	return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Platform, b.Platform), cmp.Compare(a.Type, b.Type))
 }
 
-func sorted[V any](lanes map[webhookgate.Lane]V) []webhookgate.Lane {
+func sorted[V any](lanes map[webhookgate.LaneName]V) []webhookgate.LaneName {
 	return slices.SortedFunc(maps.Keys(lanes), byName)
 }
 
@@ -193,8 +193,8 @@ type memory struct {
 }
 
 // newLane returns a lane in which nothing has come.
-func newLane(name webhookgate.Lane) *lane {
-	return &lane{Lane: name, due: clock.Never, waitingSince: clock.Never, memory: memory{frontier: math.MinInt64}}
+func newLane(name webhookgate.LaneName) *lane {
+	return &lane{LaneName: name, due: clock.Never, waitingSince: clock.Never, memory: memory{frontier: math.MinInt64}}
 }
 
 // row returns a copy of the lane's row, for another turn.
@@ -429,7 +429,7 @@ func (l *lane) idle() bool { return l.waiting == 0 && !l.leased() }
 // An incoming webhook is one that shall be taken in.
 type incoming struct {
 	*Webhook  // as the row that it becomes; take copies it
-	name      webhookgate.Lane
+	name      webhookgate.LaneName
 	signedID  [32]byte
 	signed    bool
 	receiver  *receiver.Receiver
@@ -611,7 +611,7 @@ func (l *lane) rememberID(in *incoming, seq int64, uuid string) {
 	if !in.signed {
 		return
 	}
-	id := &seenRow{seenID: seenID{l.Lane, in.signedID}, digest: in.digest, seq: seq, at: l.t.now, state: Waiting, uuid: uuid}
+	id := &seenRow{seenID: seenID{l.LaneName, in.signedID}, digest: in.digest, seq: seq, at: l.t.now, state: Waiting, uuid: uuid}
 	same := func(known *seenRow) bool { return bytes.Equal(known.digest, id.digest) }
 	if uuid != in.Webhook.UUID && slices.ContainsFunc(l.seen[id.hash], func(known *seenRow) bool { return same(known) && l.makesCopy(known) }) {
 		return // the 15 minutes count from the first time
@@ -696,7 +696,7 @@ func (l *lane) recordInvalid(in *Webhook, known *Webhook) *Webhook {
 		known.Changed, known.rank, known.Newer, known.changed = l.t.time(), l.note(), false, true
 		return known
 	}
-	if l.Lane != (webhookgate.Lane{}) {
+	if l.LaneName != (webhookgate.LaneName{}) {
 		for all := l.invalidOnes(); len(all) > 0 && len(all) >= l.t.MaxInvalid; all = all[1:] {
 			l.t.warn("deleted an invalid webhook: its tenant has too many", "id", all[0].ID, "tenant", all[0].Tenant)
 			l.drop(all[0])
@@ -717,7 +717,7 @@ func (l *lane) leased() bool {
 	if l.t.alone {
 		return ours
 	}
-	return l.owner != nil && (l.due > l.t.now || !l.t.mayTakeOver || ours && l.t.inbox.Delivers(l.Lane, l.token))
+	return l.owner != nil && (l.due > l.t.now || !l.t.mayTakeOver || ours && l.t.inbox.Delivers(l.LaneName, l.token))
 }
 
 // endExpiredLease takes the lane from an owner whose lease has ended. What changes the webhook which that owner was
@@ -733,7 +733,7 @@ func (l *lane) endExpiredLease() {
 func (l *lane) lease(h *Webhook, rc *receiver.Receiver) *Lease {
 	l.owner, l.leasedID, l.due, l.dirty = l.t.owner, h.ID, l.t.now+clock.Micros(l.t.leaseTime), true
 	l.token++
-	lease := &Lease{Webhook: h, Receiver: rc, LastTryFailed: l.lastResult != lastOK, FailedBefore: l.failingSince != 0, Lane: l.Lane, lastTry: l.lastTry, token: l.token}
+	lease := &Lease{Webhook: h, Receiver: rc, LastTryFailed: l.lastResult != lastOK, FailedBefore: l.failingSince != 0, Lane: l.LaneName, lastTry: l.lastTry, token: l.token}
 	lease.extend(l.t.leaseEnd())
 	return lease
 }
@@ -901,7 +901,7 @@ func (l *lane) proceed(o *Outcome) *Lease {
 		l.release(t.now)
 		return nil
 	}
-	lease := &Lease{Webhook: next, Receiver: o.Lease.Receiver, FailedBefore: l.failingSince != 0, Lane: l.Lane, lastTry: l.lastTry, token: l.token, inARow: o.Lease.inARow + 1}
+	lease := &Lease{Webhook: next, Receiver: o.Lease.Receiver, FailedBefore: l.failingSince != 0, Lane: l.LaneName, lastTry: l.lastTry, token: l.token, inARow: o.Lease.inARow + 1}
 	lease.extend(t.leaseEnd())
 	l.leasedID, l.due = next.ID, t.now+clock.Micros(t.leaseTime)
 	return lease

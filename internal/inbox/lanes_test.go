@@ -205,7 +205,7 @@ func (s *sim) deliver(lease *Lease) {
 func (s *sim) hook(id, tenant, state string) *webhookgate.Webhook {
 	body := tenant + state
 	hook := &webhookgate.Webhook{
-		ID: id, Type: "TenantProvisioningChange", Lane: webhookgate.Lane{Platform: platform(tenant), Tenant: tenant},
+		ID: id, Type: "TenantProvisioningChange", Lane: webhookgate.LaneName{Platform: platform(tenant), Tenant: tenant},
 		Snapshot: true, Header: http.Header{"X-Test": {"1"}}, Received: s.now, Receiver: s.life.receivers.For(platform(tenant)),
 	}
 	if s.r.IntN(10) == 0 {
@@ -234,7 +234,7 @@ func (s *sim) arrive(hook *webhookgate.Webhook, tenant, snapshot string) *arriva
 func (s *sim) recordInvalid(tenant, snapshot string) {
 	hook := s.hook(fmt.Sprintf("r%d-%x", len(s.rejections), s.seed), tenant, snapshot)
 	if s.r.IntN(5) == 0 { // its tenant is not certain
-		hook.Lane = webhookgate.Lane{}
+		hook.Lane = webhookgate.LaneName{}
 	}
 	r := &rejection{webhook: hook, from: s.now, to: s.now.Add(time.Hour)}
 	if hook.Lane.Tenant != "" && hook.Snapshot {
@@ -286,7 +286,7 @@ func (s *sim) accept() {
 func (s *sim) resume(tenant string) {
 	s.resumes++
 	delete(s.isHeld, tenant)
-	s.submit(s.m.Pause(webhookgate.Lane{Platform: platform(tenant), Tenant: tenant}, false, func(error) {}))
+	s.submit(s.m.Pause(webhookgate.LaneName{Platform: platform(tenant), Tenant: tenant}, false, func(error) {}))
 }
 
 // lastInvalid is when an rejection, or a copy of it, may last have come.
@@ -528,7 +528,7 @@ func (s *sim) reconcile(leave leave, asks, goesOn time.Duration, done func(tenan
 // compare compares what the billing service said of one tenant.
 func (s *sim) compare(run *aRun, leave leave, said saying, done func(tenant string, c Compared)) {
 	hook := &webhookgate.Webhook{
-		ID: fmt.Sprintf("x%d-%s-%x", run.number, said.tenant, s.seed), Type: "TenantProvisioningChange", Lane: webhookgate.Lane{Platform: platform(said.tenant), Tenant: said.tenant},
+		ID: fmt.Sprintf("x%d-%s-%x", run.number, said.tenant, s.seed), Type: "TenantProvisioningChange", Lane: webhookgate.LaneName{Platform: platform(said.tenant), Tenant: said.tenant},
 		Snapshot: true, Header: http.Header{"X-Test": {"1"}}, Received: s.now, Receiver: s.life.receivers.For(platform(said.tenant)),
 	}
 	hook.State = snapshot.Snapshot{Known: true, Features: []snapshot.Feature{{Code: said.snapshot}}}.Stored(hook.Lane.Platform, hook.Lane.Tenant, hook.ID)
@@ -570,7 +570,7 @@ func (s *sim) reconcileAll() {
 	s.advance(s.now.Add(s.pace.calm))
 	s.reconcile(toCompare, time.Second, time.Second, func(tenant string, c Compared) {
 		want(Equal)(tenant, c)
-		if s.m.Missed(webhookgate.Lane{Platform: platform(tenant), Tenant: tenant}) {
+		if s.m.Missed(webhookgate.LaneName{Platform: platform(tenant), Tenant: tenant}) {
 			s.violation("(j) in the end %s is equal, and has missed webhooks", tenant)
 		}
 	})
@@ -600,7 +600,7 @@ func (s *sim) storingMissed() (works []Work) {
 	s.storing = false
 	missed := s.missed
 	for _, o := range missed.List() {
-		works = append(works, s.m.Miss(o.Lane, o.MissedSet, func() {
+		works = append(works, s.m.Miss(o.LaneName, o.MissedSet, func() {
 			missed.Drop(o)
 			for _, m := range s.misses {
 				m.stored = m.stored || m.tenant == o.Tenant && !m.at.After(o.Last())
@@ -614,7 +614,7 @@ func (s *sim) storingMissed() (works []Work) {
 func (s *sim) judgeMissed() {
 	w := s.world
 	for _, tenant := range w.tenants {
-		lane := webhookgate.Lane{Platform: platform(tenant), Tenant: tenant}
+		lane := webhookgate.LaneName{Platform: platform(tenant), Tenant: tenant}
 		missed := s.m.Missed(lane)
 		var last, certain *miss
 		events := false // an event is settled by itself alone
@@ -725,7 +725,7 @@ func (s *sim) some(fits func(*Webhook) bool) (e *Webhook, a *arrival) {
 func (s *sim) step(n int) {
 	w := s.world
 	tenant, snapshot := pick(w.r, w.tenants...), pick(w.r, "A", "B")
-	name := webhookgate.Lane{Platform: platform(tenant), Tenant: tenant}
+	name := webhookgate.LaneName{Platform: platform(tenant), Tenant: tenant}
 	step := pick(w.r, "send", "send", "send", "send", "send", "copy", "copy", "copy", "burst", "burst", "sleep", "sleep", "sleep", "redeliver", "redeliver",
 		"discard", "forget", "erase", "outage", "pause", "resume", "kill", "reject", "reject", "reject", "reject again", "accept", "discard invalid", "sleep long",
 		"lose", "lose", "reconcile", "reconcile", "reconcile", "miss", "miss", "store what was missed", "send what was missed")
@@ -956,7 +956,7 @@ func TestLaneIsItsColumns(t *testing.T) {
 	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
 		e := open()
 		defer e.Close()
-		wrote := &lane{Lane: webhookgate.Lane{Tenant: "t", Platform: "p"}, paused: true}
+		wrote := &lane{LaneName: webhookgate.LaneName{Tenant: "t", Platform: "p"}, paused: true}
 		kinds := engine.TableOf("lane").Columns
 		fields := laneFields(wrote, new(int64))
 		if len(fields) != len(kinds) {

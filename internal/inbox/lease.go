@@ -25,8 +25,8 @@ type Lease struct {
 	LastTryFailed bool // the last try of this webhook failed
 	FailedBefore  bool // the last try of this lane failed, be it of this webhook or of one before
 
-	Lane       webhookgate.Lane // that it is for
-	lastTry    int64            // of this lane, before this one
+	Lane       webhookgate.LaneName // that it is for
+	lastTry    int64                // of this lane, before this one
 	token      int64
 	inARow     int                       // how many webhooks of the lane were delivered right before this one
 	givenBack  bool                      // it ends without a try
@@ -36,7 +36,7 @@ type Lease struct {
 
 // A leaseKey is which lease it is: the lane counts its leases. One that was continued with the next webhook is the same.
 type leaseKey struct {
-	lane  webhookgate.Lane
+	lane  webhookgate.LaneName
 	token int64
 }
 
@@ -72,8 +72,8 @@ type Claim struct {
 	MissedOnly  bool  // of these only lanes whose last try was a miss, and after the retries
 	Retries     int   // lanes that are due and have failed
 
-	skip   map[webhookgate.Lane]bool // not these
-	leased []webhookgate.Lane        // what the last run of the transaction has leased
+	skip   map[webhookgate.LaneName]bool // not these
+	leased []webhookgate.LaneName        // what the last run of the transaction has leased
 	result Claimed
 }
 
@@ -126,7 +126,7 @@ func (c *Claim) take(all []found) (r Claimed) {
 	var seen [foundRetry + 1]int
 	failed := 0
 	for _, f := range all {
-		if c.skip[f.lane.Lane] {
+		if c.skip[f.lane.LaneName] {
 			continue
 		}
 		seen[f.kind]++
@@ -137,7 +137,7 @@ func (c *Claim) take(all []found) (r Claimed) {
 		}
 		lease := f.lane.claim(c.Receiver)
 		if f.lane.dirty {
-			c.leased = append(c.leased, f.lane.Lane)
+			c.leased = append(c.leased, f.lane.LaneName)
 		}
 		if lease == nil {
 			continue
@@ -202,7 +202,7 @@ type Outcome struct {
 func (s *Inbox) SaveOutcome(o *Outcome, saved func(*Outcome, error)) {
 	key := o.Lease.Lane
 	s.submit(&work{
-		known: []webhookgate.Lane{key}, next: o.Lease.Webhook.ID, bytes: 256, failed: func(err error) { saved(o, err) },
+		known: []webhookgate.LaneName{key}, next: o.Lease.Webhook.ID, bytes: 256, failed: func(err error) { saved(o, err) },
 		decide: func(t *sqlTurn) func() {
 			result := t.lanes[key].settle(o)
 			return func() { o.settlement = result; saved(o, nil) }
@@ -269,7 +269,7 @@ func (s *Inbox) Renew(ctx context.Context, leases []*Lease) {
 	var waiting sync.WaitGroup
 	for _, lease := range leases {
 		reply := make(chan error, 1)
-		w := &work{known: []webhookgate.Lane{lease.Lane}, failed: func(err error) { reply <- err }, decide: func(t *sqlTurn) func() {
+		w := &work{known: []webhookgate.LaneName{lease.Lane}, failed: func(err error) { reply <- err }, decide: func(t *sqlTurn) func() {
 			renewed := t.lanes[lease.Lane].renew(lease)
 			return func() {
 				if renewed {

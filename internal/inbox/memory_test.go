@@ -19,12 +19,12 @@ type Memory struct {
 	cfg    *Config
 	owner  []byte
 	r      *rand.Rand
-	lanes  map[webhookgate.Lane]*lane
-	hooks  map[webhookgate.Lane][]*Webhook // by number
+	lanes  map[webhookgate.LaneName]*lane
+	hooks  map[webhookgate.LaneName][]*Webhook // by number
 	seen   map[seenID][]*seenRow
-	known  map[webhookgate.Lane]*snapshot.Stored
+	known  map[webhookgate.LaneName]*snapshot.Stored
 	runs   map[int]*Run
-	missed map[webhookgate.Lane][]webhookgate.MissedWebhook
+	missed map[webhookgate.LaneName][]webhookgate.MissedWebhook
 	last   int64
 	lease  time.Duration
 
@@ -36,7 +36,7 @@ type Memory struct {
 }
 
 func NewMemory(cfg *Config, seed uint64, lease time.Duration) *Memory {
-	return &Memory{cfg: cfg, owner: []byte{1}, r: rand.New(rand.NewPCG(seed, 77)), lanes: make(map[webhookgate.Lane]*lane), hooks: make(map[webhookgate.Lane][]*Webhook), seen: make(map[seenID][]*seenRow), known: make(map[webhookgate.Lane]*snapshot.Stored), runs: make(map[int]*Run), missed: make(map[webhookgate.Lane][]webhookgate.MissedWebhook), lease: lease}
+	return &Memory{cfg: cfg, owner: []byte{1}, r: rand.New(rand.NewPCG(seed, 77)), lanes: make(map[webhookgate.LaneName]*lane), hooks: make(map[webhookgate.LaneName][]*Webhook), seen: make(map[seenID][]*seenRow), known: make(map[webhookgate.LaneName]*snapshot.Stored), runs: make(map[int]*Run), missed: make(map[webhookgate.LaneName][]webhookgate.MissedWebhook), lease: lease}
 }
 
 // Crash is the end of a process: another one comes. shared: its leases run out; else they end.
@@ -66,7 +66,7 @@ func (m *Memory) Turn(works []Work) (after []func()) {
 	for again := m.r.IntN(4) == 0; ; again = false {
 		m.hooks, m.seen, m.known, m.runs, m.last = maps.Clone(hooks), maps.Clone(seen), maps.Clone(known), maps.Clone(runs), last
 		t = &memTurn{m: m, loaded: make(map[seenID]bool), copies: make(map[string]*Webhook)}
-		t.turn = turn{Rules: &m.cfg.Rules, process: process{m.owner, m.lease, m.Alone}, now: m.Now, askedAt: time.Now(), lanes: make(map[webhookgate.Lane]*lane), inbox: t, mayTakeOver: true, added: make(map[string]int64)}
+		t.turn = turn{Rules: &m.cfg.Rules, process: process{m.owner, m.lease, m.Alone}, now: m.Now, askedAt: time.Now(), lanes: make(map[webhookgate.LaneName]*lane), inbox: t, mayTakeOver: true, added: make(map[string]int64)}
 		after = nil
 		for _, w := range works {
 			after = append(after, w(t))
@@ -92,18 +92,18 @@ func (m *Memory) Turn(works []Work) (after []func()) {
 		m.seen[id.seenID] = append(others, &row)
 	}
 	for _, s := range c.snapshots {
-		m.known[webhookgate.Lane{Platform: s.Platform, Tenant: s.Tenant}] = s
+		m.known[webhookgate.LaneName{Platform: s.Platform, Tenant: s.Tenant}] = s
 	}
 	for _, l := range c.missed {
-		m.missed[l.Lane] = l.missed.Webhooks
+		m.missed[l.LaneName] = l.missed.Webhooks
 	}
 	for _, l := range slices.Concat(c.lanes, c.noted) {
-		m.lanes[l.Lane] = l.row()
+		m.lanes[l.LaneName] = l.row()
 	}
 	return after
 }
 
-func (t *memTurn) lane(name webhookgate.Lane) *lane {
+func (t *memTurn) lane(name webhookgate.LaneName) *lane {
 	k := LaneOf(name)
 	if l := t.lanes[k]; l != nil {
 		return l
@@ -128,7 +128,7 @@ func (t *memTurn) lane(name webhookgate.Lane) *lane {
 
 func (t *memTurn) FirstWaiting(l *lane, except []int64) (first *Webhook) {
 	t.m.Asked++
-	for _, h := range t.m.hooks[l.Lane] {
+	for _, h := range t.m.hooks[l.LaneName] {
 		if h.State == Waiting && !slices.Contains(except, h.ID) && (first == nil || h.ID < first.ID) {
 			first = h
 		}
@@ -142,7 +142,7 @@ func (t *memTurn) FirstWaiting(l *lane, except []int64) (first *Webhook) {
 
 func (t *memTurn) InvalidWebhooks(l *lane) (all []*Webhook) {
 	t.m.Asked++
-	for _, h := range t.m.hooks[l.Lane] {
+	for _, h := range t.m.hooks[l.LaneName] {
 		if h.State == Invalid {
 			row := *h
 			all = append(all, &row)
@@ -153,7 +153,7 @@ func (t *memTurn) InvalidWebhooks(l *lane) (all []*Webhook) {
 
 func (t *memTurn) ParkedSnapshots(l *lane) (all []*Webhook) {
 	t.m.Asked++
-	for _, h := range t.m.hooks[l.Lane] {
+	for _, h := range t.m.hooks[l.LaneName] {
 		if h.State == Parked && h.snapshot {
 			row := *h
 			all = append(all, &row)
@@ -164,12 +164,12 @@ func (t *memTurn) ParkedSnapshots(l *lane) (all []*Webhook) {
 
 func (t *memTurn) MissedWebhooks(l *lane) []webhookgate.MissedWebhook {
 	t.m.Asked++
-	return t.m.missed[l.Lane]
+	return t.m.missed[l.LaneName]
 }
 
 // The worlds know nothing of an invalid one that makes good for a 5xx.
 func (t *memTurn) CameAfterAll(l *lane, m *webhookgate.MissedWebhook) bool {
-	return slices.ContainsFunc(t.m.hooks[l.Lane], func(h *Webhook) bool {
+	return slices.ContainsFunc(t.m.hooks[l.LaneName], func(h *Webhook) bool {
 		isThat := h.UUID == m.ID || h.Code == 0 && !h.Received.Before(m.At)
 		return isThat && sha256Of(h.digest) == m.Digest
 	})
@@ -181,8 +181,8 @@ func (t *memTurn) CountWebhooks(l *lane) (c laneCounts) {
 }
 
 func (t *memTurn) LastSnapshotDigest(l *lane) []byte {
-	known := t.m.known[l.Lane]
-	for _, h := range t.m.hooks[l.Lane] {
+	known := t.m.known[l.LaneName]
+	for _, h := range t.m.hooks[l.LaneName] {
 		if known != nil && h.ID == known.Seq {
 			return h.digest
 		}
@@ -190,23 +190,23 @@ func (t *memTurn) LastSnapshotDigest(l *lane) []byte {
 	return nil
 }
 
-func (t *memTurn) LastSnapshot(l *lane) *snapshot.Stored { return t.m.known[l.Lane] }
+func (t *memTurn) LastSnapshot(l *lane) *snapshot.Stored { return t.m.known[l.LaneName] }
 
 func (t *memTurn) EraseWebhooks(l *lane) int {
-	count := len(t.m.hooks[l.Lane])
-	delete(t.m.hooks, l.Lane)
-	delete(t.m.known, l.Lane)
+	count := len(t.m.hooks[l.LaneName])
+	delete(t.m.hooks, l.LaneName)
+	delete(t.m.known, l.LaneName)
 	return count
 }
 
 func (t *memTurn) ForgetIDs(l *lane) {
-	maps.DeleteFunc(t.m.seen, func(id seenID, _ []*seenRow) bool { return id.lane == l.Lane })
+	maps.DeleteFunc(t.m.seen, func(id seenID, _ []*seenRow) bool { return id.lane == l.LaneName })
 }
 
 func (t *memTurn) NextNumber() int64                           { t.m.last++; return t.m.last }
 func (t *memTurn) HasRoom(*lane, int64) error                  { return nil }
 func (t *memTurn) Reserve(rc *receiver.Receiver, _ int64) bool { return t.m.Reserve(rc) }
-func (t *memTurn) Delivers(webhookgate.Lane, int64) bool       { return false }
+func (t *memTurn) Delivers(webhookgate.LaneName, int64) bool   { return false }
 
 func (m *Memory) Take(w *webhookgate.Webhook, done func(Answer, *Lease)) Work {
 	in := arriving(w)
@@ -222,7 +222,7 @@ func (m *Memory) Take(w *webhookgate.Webhook, done func(Answer, *Lease)) Work {
 }
 
 // Miss notes what got a 5xx.
-func (m *Memory) Miss(name webhookgate.Lane, d webhookgate.MissedSet, done func()) Work {
+func (m *Memory) Miss(name webhookgate.LaneName, d webhookgate.MissedSet, done func()) Work {
 	return func(t *memTurn) func() {
 		t.lane(name).miss(d)
 		return done
@@ -230,7 +230,7 @@ func (m *Memory) Miss(name webhookgate.Lane, d webhookgate.MissedSet, done func(
 }
 
 // Missed says whether a tenant is missed anything.
-func (m *Memory) Missed(name webhookgate.Lane) bool {
+func (m *Memory) Missed(name webhookgate.LaneName) bool {
 	l := m.lanes[LaneOf(name)]
 	return l != nil && l.missedSince > 0
 }
@@ -247,7 +247,7 @@ func (t *memTurn) mustNote(l *lane, what string) func() {
 
 // loadSeen has a webhook's signed id in memory, as the statement seen_find reads it.
 func (t *memTurn) loadSeen(l *lane, in *incoming) {
-	id := seenID{l.Lane, in.signedID}
+	id := seenID{l.LaneName, in.signedID}
 	if !in.signed || t.loaded[id] {
 		return
 	}
@@ -255,7 +255,7 @@ func (t *memTurn) loadSeen(l *lane, in *incoming) {
 	for _, r := range t.m.seen[id] {
 		row := *r
 		row.state = Delivered // unless it is still there
-		for _, h := range t.m.hooks[l.Lane] {
+		for _, h := range t.m.hooks[l.LaneName] {
 			if h.ID == row.seq {
 				row.state = h.State
 			}
@@ -290,7 +290,7 @@ func (m *Memory) RecordInvalid(w *webhookgate.Webhook, done func(id int64)) Work
 	in := newWebhook(w)
 	in.Code, in.Times = 422, 1
 	if w.Lane.Tenant == "" {
-		in.lane = webhookgate.Lane{}
+		in.lane = webhookgate.LaneName{}
 	}
 	return func(t *memTurn) func() {
 		l := t.lane(in.lane)
@@ -321,7 +321,7 @@ func (m *Memory) Accept(id int64, w *webhookgate.Webhook, force bool, done func(
 	}
 }
 
-func (m *Memory) Settle(o *Outcome, name webhookgate.Lane, done func()) Work {
+func (m *Memory) Settle(o *Outcome, name webhookgate.LaneName, done func()) Work {
 	return func(t *memTurn) func() {
 		result := t.lane(name).settle(o)
 		return func() { o.settlement = result; done() }
@@ -334,7 +334,7 @@ func (m *Memory) Claim(rc func(platform string) *receiver.Receiver, done func([]
 		var leases []*Lease
 		for _, k := range sorted(m.lanes) {
 			if row := m.lanes[k]; row.due <= m.Now && rc(row.Platform) != nil {
-				if lease := t.lane(row.Lane).claim(rc(row.Platform)); lease != nil {
+				if lease := t.lane(row.LaneName).claim(rc(row.Platform)); lease != nil {
 					leases = append(leases, lease)
 				}
 			}
@@ -354,7 +354,7 @@ func (m *Memory) NextDue(rc func(platform string) *receiver.Receiver) int64 {
 	return next
 }
 
-func (m *Memory) act(name webhookgate.Lane, does func(*memTurn, *lane) error, done func(error)) Work {
+func (m *Memory) act(name webhookgate.LaneName, does func(*memTurn, *lane) error, done func(error)) Work {
 	return func(t *memTurn) func() {
 		err := does(t, t.lane(name))
 		return func() { done(err) }
@@ -366,7 +366,7 @@ func (t *memTurn) load(l *lane, id int64) *Webhook {
 	if h := l.hook(id); h != nil || slices.Contains(l.inMemory(), id) {
 		return h
 	}
-	for _, h := range t.m.hooks[l.Lane] {
+	for _, h := range t.m.hooks[l.LaneName] {
 		if h.ID == id {
 			row := *h
 			return l.know(&row)
@@ -376,7 +376,7 @@ func (t *memTurn) load(l *lane, id int64) *Webhook {
 }
 
 func (m *Memory) Redeliver(e *Webhook, force bool, done func(error)) Work {
-	return m.act(webhookgate.Lane{Platform: e.Platform, Tenant: e.Tenant}, func(t *memTurn, l *lane) error {
+	return m.act(webhookgate.LaneName{Platform: e.Platform, Tenant: e.Tenant}, func(t *memTurn, l *lane) error {
 		if h := t.load(l, e.ID); h != nil {
 			return l.redeliver(h, e.State, force)
 		}
@@ -385,7 +385,7 @@ func (m *Memory) Redeliver(e *Webhook, force bool, done func(error)) Work {
 }
 
 func (m *Memory) Discard(e *Webhook, done func(error)) Work {
-	return m.act(webhookgate.Lane{Platform: e.Platform, Tenant: e.Tenant}, func(t *memTurn, l *lane) error {
+	return m.act(webhookgate.LaneName{Platform: e.Platform, Tenant: e.Tenant}, func(t *memTurn, l *lane) error {
 		if h := t.load(l, e.ID); h != nil {
 			return l.discard(h)
 		}
@@ -393,7 +393,7 @@ func (m *Memory) Discard(e *Webhook, done func(error)) Work {
 	}, done)
 }
 
-func (m *Memory) Erase(name webhookgate.Lane, done func(error)) Work {
+func (m *Memory) Erase(name webhookgate.LaneName, done func(error)) Work {
 	return m.act(name, func(t *memTurn, l *lane) error {
 		noted := t.mustNote(l, "an erasure")
 		_, err := l.erase()
@@ -404,11 +404,11 @@ func (m *Memory) Erase(name webhookgate.Lane, done func(error)) Work {
 	}, done)
 }
 
-func (m *Memory) Forget(name webhookgate.Lane) Work {
+func (m *Memory) Forget(name webhookgate.LaneName) Work {
 	return m.act(name, func(t *memTurn, l *lane) error { l.forget(); return nil }, func(error) {})
 }
 
-func (m *Memory) Pause(name webhookgate.Lane, yes bool, done func(error)) Work {
+func (m *Memory) Pause(name webhookgate.LaneName, yes bool, done func(error)) Work {
 	return m.act(name, func(t *memTurn, l *lane) error { l.pause(yes); return nil }, done)
 }
 

@@ -131,7 +131,7 @@ func (t *sqlTurn) checkHeard(l *lane, in *incoming, w *webhookgate.Webhook) erro
 		return nil
 	}
 	m := w.Missed()
-	t.askCame(l.Lane, &m, in.arrived-clock.Micros(10*tick))
+	t.askCame(l.LaneName, &m, in.arrived-clock.Micros(10*tick))
 	if t.send(); t.CameAfterAll(l, &m) {
 		return webhookgate.ErrOvertaken
 	}
@@ -155,7 +155,7 @@ func scanMissed(r engine.Row) (m webhookgate.MissedWebhook, err error) {
 
 // A missedRow is a row of the table missed.
 type missedRow struct {
-	webhookgate.Lane
+	webhookgate.LaneName
 	webhookgate.MissedWebhook
 }
 
@@ -169,14 +169,14 @@ func saveMissed(tx engine.Tx, lanes []*lane) {
 	for _, l := range lanes {
 		tx.Queue("missed_delete", nil, l.Tenant, l.Platform)
 		for _, m := range l.missed.Webhooks {
-			rows = append(rows, missedRow{l.Lane, m})
+			rows = append(rows, missedRow{l.LaneName, m})
 		}
 	}
 	queueRows(tx, "import_missed", rows, missedRow.columns)
 }
 
 // readMissed reads what lanes are missed ahead, so that they need not ask one by one: after an outage that may be all.
-func (t *sqlTurn) readMissed(names []webhookgate.Lane) {
+func (t *sqlTurn) readMissed(names []webhookgate.LaneName) {
 	read := make(map[*lane]*[]webhookgate.MissedWebhook)
 	for _, name := range names {
 		if l := t.lanes[name]; l != nil && l.missedSince > 0 {
@@ -208,7 +208,7 @@ func (t *sqlTurn) queueRowsOfMissed(l *lane) *[]webhookgate.MissedWebhook {
 // queueMissed queues the questions that tell what is still missed of these webhooks; see lane.unsettled.
 func (t *sqlTurn) queueMissed(all []webhookgate.MissedTenant) {
 	for _, o := range all {
-		lane := LaneOf(o.Lane)
+		lane := LaneOf(o.LaneName)
 		t.tx.Queue("state_digest", func(r engine.Row) error {
 			var digest []byte
 			err := r.Scan(&digest)
@@ -222,7 +222,7 @@ func (t *sqlTurn) queueMissed(all []webhookgate.MissedTenant) {
 }
 
 // askCame queues the question of cameAfterAll; at is when the webhook arrived.
-func (t *sqlTurn) askCame(lane webhookgate.Lane, m *webhookgate.MissedWebhook, at int64) {
+func (t *sqlTurn) askCame(lane webhookgate.LaneName, m *webhookgate.MissedWebhook, at int64) {
 	t.tx.Queue("missed_came", func(r engine.Row) error {
 		t.came[missedKey{lane, m.Digest}] = true
 		return r.Scan(new(int64))
@@ -230,7 +230,7 @@ func (t *sqlTurn) askCame(lane webhookgate.Lane, m *webhookgate.MissedWebhook, a
 }
 
 type missedKey struct {
-	webhookgate.Lane
+	webhookgate.LaneName
 	digest [sha256.Size]byte
 }
 
@@ -304,11 +304,11 @@ func (s *Inbox) storingMissed() []*work {
 
 func (s *Inbox) missedWorks() (works []*work) {
 	for _, o := range s.cfg.Missed.Some(maxMissedWorks) {
-		lane := []webhookgate.Lane{o.Lane}
+		lane := []webhookgate.LaneName{o.LaneName}
 		w := &work{lanes: lane, missed: []webhookgate.MissedTenant{o}, numbers: 1}
 		w.failed = func(error) { s.missedFailed = time.Now() }
 		w.decide = func(t *sqlTurn) func() {
-			t.lanes[LaneOf(o.Lane)].miss(o.By(func(at time.Time) time.Time {
+			t.lanes[LaneOf(o.LaneName)].miss(o.By(func(at time.Time) time.Time {
 				return clock.Moment(min(t.now, s.clock.latest(at))) // the latest: an older webhook must not settle this one
 			}))
 			return func() {
@@ -323,15 +323,15 @@ func (s *Inbox) missedWorks() (works []*work) {
 
 // settleInMemory drops what was missed of a tenant up to what a run knows, as far as that is in memory. A second less,
 // because the clocks of replicas and database differ.
-func (s *Inbox) settleInMemory(lane webhookgate.Lane, r *Run) {
+func (s *Inbox) settleInMemory(lane webhookgate.LaneName, r *Run) {
 	s.cfg.Missed.SettleBefore(lane, s.ours(r.KnowsUpTo()).Add(-maxJump))
 }
 
 // forgetMissed drops what was missed of a tenant, as far as it is in memory, and returns in which lanes there was something.
-func (s *Inbox) forgetMissed(platform *string, tenant string) (lanes []webhookgate.Lane) {
+func (s *Inbox) forgetMissed(platform *string, tenant string) (lanes []webhookgate.LaneName) {
 	for _, o := range s.cfg.Missed.Some(0) {
-		if o.Tenant == tenant && (platform == nil || o.Platform == *platform) && s.cfg.Missed.Forget(o.Lane) {
-			lanes = append(lanes, LaneOf(o.Lane))
+		if o.Tenant == tenant && (platform == nil || o.Platform == *platform) && s.cfg.Missed.Forget(o.LaneName) {
+			lanes = append(lanes, LaneOf(o.LaneName))
 		}
 	}
 	return lanes
@@ -528,7 +528,7 @@ func (s *Inbox) MissedTenants(ctx context.Context, most int) (all []Tenant, err 
 
 // MissedOf returns since when a tenant is missed webhooks; zero: it is missed none.
 func (s *Inbox) MissedOf(ctx context.Context, platform, tenant string) (since time.Time, err error) {
-	d := s.cfg.Missed.Of(webhookgate.Lane{Platform: platform, Tenant: tenant}) // before the database is read, because it moves there
+	d := s.cfg.Missed.Of(webhookgate.LaneName{Platform: platform, Tenant: tenant}) // before the database is read, because it moves there
 	since = s.clock.dated(d.Since)
 	lanes, err := s.lanesOf(ctx, &platform, tenant)
 	for _, l := range lanes {

@@ -65,7 +65,7 @@ func TestMissedWhenFull(t *testing.T) {
 		}
 		d.want("older", d.send("older", large+"y"), "full")
 		other := d.hook("", large) // it names no tenant
-		other.Lane = webhookgate.Lane{Type: "Other"}
+		other.Lane = webhookgate.LaneName{Type: "Other"}
 		d.want("no tenant", d.sendHook(other), "full")
 		d.stored()
 		d.want("missed", d.missed(), "eu/acme changed forgotten gone new older")
@@ -522,7 +522,7 @@ func TestUnnamedByTheDatabasesClock(t *testing.T) {
 			gone.Store(true)
 			d.getsUnnamed5xx()
 			event := d.hook("", "E")
-			event.Type, event.Snapshot, event.Lane = "Other", false, webhookgate.Lane{Type: "Other"}
+			event.Type, event.Snapshot, event.Lane = "Other", false, webhookgate.LaneName{Type: "Other"}
 			d.sendHook(event)
 			near := func(when string) {
 				t.Helper()
@@ -1141,7 +1141,7 @@ func TestUnnamedBeforeTheFirstReading(t *testing.T) {
 	w.Refuse()
 	d := newDesk(t, inDatabase(t, w.Through(dsn)))
 	event := d.hook("", "E")
-	event.Type, event.Snapshot, event.Lane = "Other", false, webhookgate.Lane{Type: "Other"}
+	event.Type, event.Snapshot, event.Lane = "Other", false, webhookgate.LaneName{Type: "Other"}
 	for _, hook := range []*webhookgate.Webhook{event, d.hook("acme", "A")} {
 		if told := d.sendHook(hook); told == "+" || told == "=" {
 			t.Fatal(told)

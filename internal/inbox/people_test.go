@@ -56,7 +56,7 @@ func TestSendsAnEventWithoutATenantAgain(t *testing.T) {
 		d := newDesk(t, open)
 		for _, body := range []string{"one", "two"} {
 			w := d.hook("", body)
-			w.Type, w.Lane, w.Snapshot = "Invoice", webhookgate.Lane{Type: "Invoice"}, false
+			w.Type, w.Lane, w.Snapshot = "Invoice", webhookgate.LaneName{Type: "Invoice"}, false
 			d.want(body, d.sendHook(w), "+")
 		}
 		d.idle("")

@@ -123,7 +123,7 @@ func (w *world) judgeMissed(entries []*Webhook, deadline time.Time) {
 func (w *world) judgeSettled(i *Inbox, all []Compared) {
 	for _, c := range all {
 		since, err := i.MissedOf(context.Background(), c.Platform, c.Tenant)
-		if err == nil && !c.PassedOver && c.Result == Equal && !since.IsZero() && i.cfg.Missed.Of(webhookgate.Lane{Platform: c.Platform, Tenant: c.Tenant}).Webhooks == nil {
+		if err == nil && !c.PassedOver && c.Result == Equal && !since.IsZero() && i.cfg.Missed.Of(webhookgate.LaneName{Platform: c.Platform, Tenant: c.Tenant}).Webhooks == nil {
 			w.fail("(j) %s was found equal in the end, and has missed webhooks since %v", c.Tenant, since)
 		}
 	}

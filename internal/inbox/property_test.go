@@ -824,7 +824,7 @@ func (p *place) sendAs(tenant, snapshot string, other bool) {
 	}
 	rc := p.life.receivers.For(platform(tenant))
 	a.webhook = &webhookgate.Webhook{
-		ID: fmt.Sprintf("%d-%x", a.number, w.seed), Type: "TenantProvisioningChange", Lane: webhookgate.Lane{Platform: platform(tenant), Tenant: tenant},
+		ID: fmt.Sprintf("%d-%x", a.number, w.seed), Type: "TenantProvisioningChange", Lane: webhookgate.LaneName{Platform: platform(tenant), Tenant: tenant},
 		Snapshot: true, Body: body, Digest: sha256.Sum256(body), Header: http.Header{"X-Test": {"1"}}, Received: time.Now(), Receiver: rc,
 	}
 	if other {
@@ -862,7 +862,7 @@ func (p *place) recordInvalid(tenant, snapshot string) {
 	said := saying{tenant, snapshot, w.change(tenant, snapshot), time.Now(), time.Time{}}
 	w.mu.Unlock()
 	body := fmt.Appendf(nil, `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":%q},"change":%q}}`, tenant, snapshot)
-	hook := webhookgate.Webhook{ID: fmt.Sprint("odd ", said), Type: "TenantProvisioningChange", Lane: webhookgate.Lane{Platform: platform(tenant), Tenant: tenant}, Body: body, Digest: sha256.Sum256(body), Received: time.Now()}
+	hook := webhookgate.Webhook{ID: fmt.Sprint("odd ", said), Type: "TenantProvisioningChange", Lane: webhookgate.LaneName{Platform: platform(tenant), Tenant: tenant}, Body: body, Digest: sha256.Sum256(body), Received: time.Now()}
 	w.senders.Go(func() {
 		stored := i.RecordInvalid(&webhookgate.Invalid{Webhook: hook, Status: 422, Faults: []content.Fault{{Message: "is odd"}}}) != 0
 		w.mu.Lock()
@@ -927,7 +927,7 @@ func (w *world) offer(run *aRun) (lines [][]byte, offered []*arrival) {
 		line := fmt.Appendf(nil, `{"tenant":{"code":%q,"name":%q,"platform":{"code":%q}},"change":{"features":[{"code":%q}]}}`, tenant, name, platform(tenant), s.snapshot)
 		body := fmt.Appendf(nil, `{"type":"TenantProvisioningChange","payload":%s}`, line)
 		a := &arrival{number: 1000*run.number + len(offered), tenant: tenant, snapshot: s.snapshot, version: s.version, run: run}
-		a.webhook = &webhookgate.Webhook{Type: "TenantProvisioningChange", Lane: webhookgate.Lane{Platform: platform(tenant), Tenant: tenant}, Snapshot: true, Body: body, Digest: sha256.Sum256(body)}
+		a.webhook = &webhookgate.Webhook{Type: "TenantProvisioningChange", Lane: webhookgate.LaneName{Platform: platform(tenant), Tenant: tenant}, Snapshot: true, Body: body, Digest: sha256.Sum256(body)}
 		for _, r := range w.routesOf(tenant) {
 			a.receiver = r
 		}

@@ -442,7 +442,7 @@ func (s *Inbox) reconcile(id string, batch []*offer, leave leave) ([]Compared, e
 
 // reconcile returns what came of each line, and how many were taken in. After one that cannot be taken in,
 // for example because the inbox is full, the others stay as they are.
-func (t *sqlTurn) reconcile(run *Run, batch []*offer, tenants []webhookgate.Lane, leave leave) (done []Compared, applied int) {
+func (t *sqlTurn) reconcile(run *Run, batch []*offer, tenants []webhookgate.LaneName, leave leave) (done []Compared, applied int) {
 	known := t.readBeside(tenants)
 	for _, o := range batch {
 		if !o.is.judgeable() {
@@ -454,7 +454,7 @@ func (t *sqlTurn) reconcile(run *Run, batch []*offer, tenants []webhookgate.Lane
 		l := t.lanes[o.lane]
 		if l == nil { // usher does not know the tenant
 			l = new(lane)
-			l.Lane, l.t = o.lane, &t.turn
+			l.LaneName, l.t = o.lane, &t.turn
 		}
 		may := leave
 		if o.is.again { // nobody knows which line is right
@@ -491,11 +491,11 @@ func (t *sqlTurn) mayApply(r *Run) error {
 }
 
 // readBeside reads what is known of tenants beside their lanes and snapshots.
-func (t *sqlTurn) readBeside(names []webhookgate.Lane) map[webhookgate.Lane]beside {
-	known := make(map[webhookgate.Lane]beside)
+func (t *sqlTurn) readBeside(names []webhookgate.LaneName) map[webhookgate.LaneName]beside {
+	known := make(map[webhookgate.LaneName]beside)
 	tenants, platforms, _ := laneColumns(names)
 	t.tx.Queue("beside", func(r engine.Row) error {
-		var name webhookgate.Lane
+		var name webhookgate.LaneName
 		var dismissed, erased, others int64
 		var b beside
 		var other string

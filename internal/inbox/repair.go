@@ -18,10 +18,10 @@ const (
 
 // repair is for a row of the statement damaged: a lane that no claim finds although something waits in it, or a webhook whose state is none.
 func (s *Inbox) repair(r engine.Row) (*work, error) {
-	var name webhookgate.Lane
+	var name webhookgate.LaneName
 	var seq int64
 	err := r.Scan(&name.Tenant, &name.Platform, &name.Type, &seq)
-	w := &work{known: []webhookgate.Lane{name}, failed: func(error) {}}
+	w := &work{known: []webhookgate.LaneName{name}, failed: func(error) {}}
 	if seq != 0 {
 		w.hooks = []int64{seq} // lane.know parks it
 	}
@@ -44,10 +44,10 @@ func (s *Inbox) repairSnapshots() {
 	tick := time.NewTicker(unreadInterval)
 	defer tick.Stop()
 	for s.run.Err() == nil {
-		var unread []webhookgate.Lane
+		var unread []webhookgate.LaneName
 		err := s.read(s.run, func(tx engine.Tx) error {
 			tx.Queue("snapshots_unread", func(r engine.Row) error {
-				var l webhookgate.Lane
+				var l webhookgate.LaneName
 				err := r.Scan(&l.Tenant, &l.Platform)
 				unread = append(unread, l)
 				return err
@@ -64,7 +64,7 @@ func (s *Inbox) repairSnapshots() {
 	}
 }
 
-func (s *Inbox) forgetFeatures(of []webhookgate.Lane) *work {
+func (s *Inbox) forgetFeatures(of []webhookgate.LaneName) *work {
 	return &work{known: of, failed: func(error) {}, decide: func(t *sqlTurn) func() {
 		tenants, platforms, _ := laneColumns(of)
 		t.statements = append(t.statements, func(tx engine.Tx) { tx.Queue("snapshot_unread", nil, tenants, platforms) })

@@ -17,12 +17,12 @@ const (
 
 // NoRoom says that there is no room for a webhook. It is a webhookgate.ErrFull that names who has no room.
 type NoRoom struct {
-	webhookgate.Lane        // the webhook's
-	Receiver         string // empty: no receiver takes it
-	Size             int64  // the webhook's
-	Share            Share  // what it does not fit into
-	Held             int64  // how much of that is used
-	Free             int64  // how much is free for all together
+	webhookgate.LaneName        // the webhook's
+	Receiver             string // empty: no receiver takes it
+	Size                 int64  // the webhook's
+	Share                Share  // what it does not fit into
+	Held                 int64  // how much of that is used
+	Free                 int64  // how much is free for all together
 }
 
 func (n *NoRoom) Error() string {
@@ -77,14 +77,14 @@ func (s *Inbox) countOnce() error {
 // hasRoom returns a NoRoom if there is no room for one more webhook in a lane, beside what this transaction has added.
 func (s *Inbox) hasRoom(added map[string]int64, l *lane, size int64) error {
 	err := s.countOnce()
-	n := &NoRoom{Lane: l.Lane, Receiver: l.receiver, Size: size}
+	n := &NoRoom{LaneName: l.LaneName, Receiver: l.receiver, Size: size}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err == nil && s.room.lack(n, s.cfg, added, l.bytes) {
 		s.room.noRoom[l.receiver] = n
 		return n
 	}
-	if old := s.room.noRoom[l.receiver]; old != nil && (old.Share != TenantShare || old.Lane == l.Lane) {
+	if old := s.room.noRoom[l.receiver]; old != nil && (old.Share != TenantShare || old.LaneName == l.LaneName) {
 		delete(s.room.noRoom, l.receiver)
 	}
 	return nil

@@ -64,14 +64,14 @@ func (s *Inbox) route(full bool) error {
 			listed, platforms = 0, engine.Listed{}
 		}
 		for moved := 1; err == nil && moved > 0; {
-			var lanes []webhookgate.Lane
+			var lanes []webhookgate.LaneName
 			leasesEndedBy := int64(0) // none did, while nobody may take over a lane
 			if s.clock.mayTakeOver(s.leaseTime) {
 				leasesEndedBy = s.Now().UnixMicro()
 			}
 			err = s.read(s.run, func(tx engine.Tx) error {
 				tx.Queue("misrouted", func(r engine.Row) error {
-					var l webhookgate.Lane
+					var l webhookgate.LaneName
 					err := r.Scan(&l.Tenant, &l.Platform, &l.Type)
 					lanes = append(lanes, l)
 					return err
@@ -88,7 +88,7 @@ func (s *Inbox) route(full bool) error {
 
 // reroute gives lanes the receiver that the settings say, has the courier look for them, and says how many got another one: those that are
 // being delivered keep theirs.
-func (s *Inbox) reroute(lanes []webhookgate.Lane) (moved int, err error) {
+func (s *Inbox) reroute(lanes []webhookgate.LaneName) (moved int, err error) {
 	ctx, cancel := context.WithTimeout(s.run, actionPatience)
 	defer cancel()
 	reply := make(chan error, 1)

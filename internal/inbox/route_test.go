@@ -99,7 +99,7 @@ func TestMisroutedLanesAreNotLookedAtWithoutAPause(t *testing.T) {
 	d.Inbox.clock.unsureSince = time.Now() // the clock has jumped: nobody takes anything over
 	d.Inbox.clock.mu.Unlock()
 	d.want("one look", fmt.Sprint(d.Inbox.route(true)), "<nil>")
-	d.want("another one, at what is being delivered", fmt.Sprint(d.Inbox.reroute([]webhookgate.Lane{{Platform: "p1", Tenant: "t0"}, {Platform: "p1", Tenant: "t1"}})), "0 <nil>")
+	d.want("another one, at what is being delivered", fmt.Sprint(d.Inbox.reroute([]webhookgate.LaneName{{Platform: "p1", Tenant: "t0"}, {Platform: "p1", Tenant: "t1"}})), "0 <nil>")
 	d.Inbox.clock.mu.Lock()
 	d.Inbox.clock.unsureSince = time.Time{}
 	d.Inbox.clock.mu.Unlock()

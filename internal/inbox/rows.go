@@ -52,7 +52,7 @@ type Webhook struct {
 	Newest   bool      `json:"-"`                // its tenant has no newer one, so it can be sent again without force
 	Status
 
-	lane     webhookgate.Lane // empty: it is invalid, and its tenant is not certain
+	lane     webhookgate.LaneName // empty: it is invalid, and its tenant is not certain
 	snapshot bool
 	rank     int64  // its number; if it is invalid: the number that it, or its last copy, took
 	digest   []byte // SHA-256 of the body
@@ -307,7 +307,7 @@ func decodeHeader(text []byte) http.Header {
 }
 
 // LaneOf returns the name of a lane as its row has it: with an event type only if there is no tenant.
-func LaneOf(l webhookgate.Lane) webhookgate.Lane {
+func LaneOf(l webhookgate.LaneName) webhookgate.LaneName {
 	if l.Tenant != "" {
 		l.Type = ""
 	}
@@ -315,7 +315,7 @@ func LaneOf(l webhookgate.Lane) webhookgate.Lane {
 }
 
 // laneColumns returns the three columns that name lanes, for a statement that runs for each of them.
-func laneColumns(lanes []webhookgate.Lane) (tenants, platforms, types []string) {
+func laneColumns(lanes []webhookgate.LaneName) (tenants, platforms, types []string) {
 	for _, l := range lanes {
 		tenants, platforms, types = append(tenants, l.Tenant), append(platforms, l.Platform), append(types, l.Type)
 	}
@@ -331,7 +331,7 @@ const (
 
 // A lane is a row of the table lane.
 type lane struct {
-	webhookgate.Lane
+	webhookgate.LaneName
 	receiver string // the name of the receiver that takes its webhooks; empty: none does
 
 	// Dedup compares an arriving webhook with the tail, which arrived last, while webhooks wait. If none waits, it compares
@@ -390,7 +390,7 @@ func laneFields(l *lane, paused *int64) []any {
 
 // scanLane reads a row of {lane}. One that is damaged says so; lane.recount makes it whole.
 func scanLane(r engine.Row, before ...any) (*lane, error) {
-	l, paused := newLane(webhookgate.Lane{}), int64(0)
+	l, paused := newLane(webhookgate.LaneName{}), int64(0)
 	unreadable, err := engine.Unreadable(r.Scan(append(before, laneFields(l, &paused)...)...))
 	for i := range unreadable {
 		unreadable[i] -= len(before)

@@ -202,7 +202,7 @@ func TestNoCopies(t *testing.T) {
 		d := newDesk(t, open)
 		for range 2 {
 			w := d.hook("", "A")
-			w.Lane, w.Snapshot, w.Type = webhookgate.Lane{Type: "Ping"}, false, "Ping"
+			w.Lane, w.Snapshot, w.Type = webhookgate.LaneName{Type: "Ping"}, false, "Ping"
 			d.want("an event without a tenant", d.sendHook(w), "+")
 			w = d.hook("t", "E")
 			w.Snapshot = false

@@ -23,10 +23,10 @@ type sqlTurn struct {
 	found map[*Claim][]found
 
 	numbers    []int64
-	copies     map[string]*Webhook         // invalid webhooks by their digests
-	came       map[missedKey]bool          // which webhooks that got a 5xx are in the inbox after all
-	digests    map[webhookgate.Lane][]byte // of last snapshots
-	states     map[webhookgate.Lane]*snapshot.Stored
+	copies     map[string]*Webhook             // invalid webhooks by their digests
+	came       map[missedKey]bool              // which webhooks that got a 5xx are in the inbox after all
+	digests    map[webhookgate.LaneName][]byte // of last snapshots
+	states     map[webhookgate.LaneName]*snapshot.Stored
 	runs       map[string]*Run
 	statements []func(engine.Tx) // whatever else a work writes
 	reserved   []func()
@@ -36,8 +36,8 @@ type sqlTurn struct {
 }
 
 func (s *Inbox) newTurn(tx engine.Tx) *sqlTurn {
-	t := &sqlTurn{s: s, tx: tx, found: make(map[*Claim][]found), copies: make(map[string]*Webhook), came: make(map[missedKey]bool), digests: make(map[webhookgate.Lane][]byte), states: make(map[webhookgate.Lane]*snapshot.Stored), runs: make(map[string]*Run)}
-	t.turn = turn{Rules: &s.cfg.Rules, process: process{s.owner, s.leaseTime, !s.engine.Shared()}, askedAt: time.Now(), lanes: make(map[webhookgate.Lane]*lane), inbox: t, added: make(map[string]int64)}
+	t := &sqlTurn{s: s, tx: tx, found: make(map[*Claim][]found), copies: make(map[string]*Webhook), came: make(map[missedKey]bool), digests: make(map[webhookgate.LaneName][]byte), states: make(map[webhookgate.LaneName]*snapshot.Stored), runs: make(map[string]*Run)}
+	t.turn = turn{Rules: &s.cfg.Rules, process: process{s.owner, s.leaseTime, !s.engine.Shared()}, askedAt: time.Now(), lanes: make(map[webhookgate.LaneName]*lane), inbox: t, added: make(map[string]int64)}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t.counts = s.room.counts
@@ -60,8 +60,8 @@ func (t *sqlTurn) send() {
 
 // load locks the lanes of works, and reads what these name. Usually that is one round trip.
 func (t *sqlTurn) load(works []*work) error {
-	create := make(map[webhookgate.Lane]bool) // whether to make the lane if it is new
-	next := make(map[webhookgate.Lane]int64)
+	create := make(map[webhookgate.LaneName]bool) // whether to make the lane if it is new
+	next := make(map[webhookgate.LaneName]int64)
 	var hooks engine.Among
 	var all work
 	var claims []*Claim
@@ -91,7 +91,7 @@ func (t *sqlTurn) load(works []*work) error {
 	t.takeNumbers(all.numbers)
 	t.queueHeads(next)
 	if t.Latest {
-		t.queueTails(slices.DeleteFunc(slices.Clone(names), func(n webhookgate.Lane) bool { return !create[n] }))
+		t.queueTails(slices.DeleteFunc(slices.Clone(names), func(n webhookgate.LaneName) bool { return !create[n] }))
 	}
 	var named []*Webhook
 	if len(hooks) > 0 {
@@ -115,12 +115,12 @@ func (t *sqlTurn) load(works []*work) error {
 	if err := t.tx.Send(); err != nil {
 		return err
 	}
-	if missing := slices.DeleteFunc(names, func(n webhookgate.Lane) bool { return t.lanes[n] != nil || !create[n] }); len(missing) > 0 {
+	if missing := slices.DeleteFunc(names, func(n webhookgate.LaneName) bool { return t.lanes[n] != nil || !create[n] }); len(missing) > 0 {
 		tenants, platforms, types := laneColumns(missing)
 		made := 0
-		var lost []webhookgate.Lane // their row was damaged, so that it is not found by its key: these webhooks come first
+		var lost []webhookgate.LaneName // their row was damaged, so that it is not found by its key: these webhooks come first
 		t.tx.Queue("lane_add", func(r engine.Row) error {
-			var l webhookgate.Lane
+			var l webhookgate.LaneName
 			var waits int64
 			err := r.Scan(&l.Tenant, &l.Platform, &l.Type, &waits)
 			if made++; waits > 0 {
@@ -178,7 +178,7 @@ func (t *sqlTurn) load(works []*work) error {
 }
 
 // lock queues the lock of lanes.
-func (t *sqlTurn) lock(names []webhookgate.Lane) {
+func (t *sqlTurn) lock(names []webhookgate.LaneName) {
 	if len(names) == 0 {
 		return
 	}
@@ -206,7 +206,7 @@ func (t *sqlTurn) queueClaims(claims []*Claim) {
 		t.tx.Queue("claim", func(r engine.Row) error {
 			var kind int64
 			l, err := scanLane(r, &kind)
-			if err == nil && unnamed(l.Lane) { // its key is damaged, and it would be found for ever
+			if err == nil && unnamed(l.LaneName) { // its key is damaged, and it would be found for ever
 				t.misnamed = true
 			} else if err == nil {
 				t.found[c] = append(t.found[c], found{kind, t.adopt(l)})
@@ -218,12 +218,12 @@ func (t *sqlTurn) queueClaims(claims []*Claim) {
 
 // readHeads reads the first webhooks of the lanes that claims may lease.
 func (t *sqlTurn) readHeads() {
-	heads := make(map[webhookgate.Lane]int64)
+	heads := make(map[webhookgate.LaneName]int64)
 	for c, all := range t.found {
 		c.order(all)
 		for _, f := range all[:min(len(all), c.Room+len(c.skip))] {
 			if f.lane.mayNeedFirst() {
-				heads[f.lane.Lane] = 0
+				heads[f.lane.LaneName] = 0
 			}
 		}
 	}
@@ -284,7 +284,7 @@ func (t *sqlTurn) queueSeen(all *work) *[]*seenRow {
 	}
 	if len(all.ids) > 0 {
 		known := make(map[seenID]bool)
-		var lanes []webhookgate.Lane
+		var lanes []webhookgate.LaneName
 		var ids [][]byte
 		for _, id := range all.ids {
 			if !known[id] {
@@ -303,7 +303,7 @@ func (t *sqlTurn) queueSeen(all *work) *[]*seenRow {
 }
 
 // queueStates queues the reading of tenants' last snapshots.
-func (t *sqlTurn) queueStates(names []webhookgate.Lane) {
+func (t *sqlTurn) queueStates(names []webhookgate.LaneName) {
 	if len(names) == 0 {
 		return
 	}
@@ -311,7 +311,7 @@ func (t *sqlTurn) queueStates(names []webhookgate.Lane) {
 	tenants, platforms, _ := laneColumns(names)
 	t.tx.Queue("snapshots_of", func(r engine.Row) error {
 		s, err := scanSnapshot(r)
-		t.states[webhookgate.Lane{Platform: s.Platform, Tenant: s.Tenant}] = &s
+		t.states[webhookgate.LaneName{Platform: s.Platform, Tenant: s.Tenant}] = &s
 		return err
 	}, tenants, platforms)
 }
@@ -323,7 +323,7 @@ func (t *sqlTurn) scanRun(r engine.Row) error {
 }
 
 // queueNext queues the reading of the first waiting webhook of each lane, not counting one of them.
-func queueNext(tx engine.Tx, lanes map[webhookgate.Lane]int64, maxBody int64, each func(*Webhook)) {
+func queueNext(tx engine.Tx, lanes map[webhookgate.LaneName]int64, maxBody int64, each func(*Webhook)) {
 	if len(lanes) == 0 {
 		return
 	}
@@ -343,7 +343,7 @@ func queueNext(tx engine.Tx, lanes map[webhookgate.Lane]int64, maxBody int64, ea
 }
 
 // queueHeads reads webhooks ahead, so that lanes need not ask for them one by one.
-func (t *sqlTurn) queueHeads(lanes map[webhookgate.Lane]int64) {
+func (t *sqlTurn) queueHeads(lanes map[webhookgate.LaneName]int64) {
 	queueNext(t.tx, lanes, MaxReadAhead, func(h *Webhook) {
 		if l := t.lanes[h.lane]; l != nil { // else the file is damaged
 			l.knowFirst(h, lanes[h.lane])
@@ -352,7 +352,7 @@ func (t *sqlTurn) queueHeads(lanes map[webhookgate.Lane]int64) {
 }
 
 // queueTails reads what the next snapshot may supersede.
-func (t *sqlTurn) queueTails(names []webhookgate.Lane) {
+func (t *sqlTurn) queueTails(names []webhookgate.LaneName) {
 	if len(names) == 0 {
 		return
 	}
@@ -408,12 +408,12 @@ func (t *sqlTurn) MissedWebhooks(l *lane) []webhookgate.MissedWebhook {
 }
 
 func (t *sqlTurn) CameAfterAll(l *lane, m *webhookgate.MissedWebhook) bool {
-	return t.came[missedKey{l.Lane, m.Digest}]
+	return t.came[missedKey{l.LaneName, m.Digest}]
 }
 
-func (t *sqlTurn) LastSnapshotDigest(l *lane) []byte { return t.digests[l.Lane] }
+func (t *sqlTurn) LastSnapshotDigest(l *lane) []byte { return t.digests[l.LaneName] }
 
-func (t *sqlTurn) LastSnapshot(l *lane) *snapshot.Stored { return t.states[l.Lane] }
+func (t *sqlTurn) LastSnapshot(l *lane) *snapshot.Stored { return t.states[l.LaneName] }
 
 func (t *sqlTurn) CountWebhooks(l *lane) (c laneCounts) {
 	if l.isAhead() {
@@ -458,7 +458,7 @@ func (t *sqlTurn) Reserve(rc *receiver.Receiver, size int64) bool {
 	return ok
 }
 
-func (t *sqlTurn) Delivers(name webhookgate.Lane, token int64) bool {
+func (t *sqlTurn) Delivers(name webhookgate.LaneName, token int64) bool {
 	return t.s.courier != nil && t.s.courier.Delivers(name, token)
 }
 

@@ -272,13 +272,13 @@ func (s *Inbox) Show(ctx context.Context, id int64) (*Webhook, error) {
 // addPrevious adds to webhooks with their content what their tenants had before them, and says which of them are damaged.
 func (s *Inbox) addPrevious(ctx context.Context, all []*Webhook) error {
 	byID := make(map[int64]*Webhook)
-	var lanes []webhookgate.Lane
+	var lanes []webhookgate.LaneName
 	var ids []int64
 	for _, w := range all {
 		if w.State != Invalid && w.State != Replaced && w.check() != nil {
 			w.Why = ErrDamaged.Error()
 		}
-		if w.lane != (webhookgate.Lane{}) && (w.snapshot || w.Rejected() && w.Type == content.TenantProvisioningChange) {
+		if w.lane != (webhookgate.LaneName{}) && (w.snapshot || w.Rejected() && w.Type == content.TenantProvisioningChange) {
 			byID[w.ID], lanes, ids = w, append(lanes, w.lane), append(ids, w.ID)
 		}
 	}
@@ -648,7 +648,7 @@ func (s *Inbox) recount(ctx context.Context) error {
 		used[name] += bytes - before[name]
 	}
 	for name, n := range noRoom {
-		if now := s.room.noRoom[name]; now != nil && now.Share == n.Share && now.Lane == n.Lane && now.Size == n.Size {
+		if now := s.room.noRoom[name]; now != nil && now.Share == n.Share && now.LaneName == n.LaneName && now.Size == n.Size {
 			s.room.noRoom[name] = n
 		}
 	}
@@ -1037,16 +1037,16 @@ func (s *Inbox) HeldUp() []HeldUp {
 func (s *Inbox) readHeldUp(ctx context.Context) (all []HeldUp, err error) {
 	err = s.read(ctx, func(tx engine.Tx) error {
 		var order []*lane
-		heads := make(map[webhookgate.Lane]int64)
+		heads := make(map[webhookgate.LaneName]int64)
 		tx.Queue("lanes_held_up", func(r engine.Row) error {
 			l, err := scanLane(r)
-			heads[l.Lane], order = 0, append(order, l)
+			heads[l.LaneName], order = 0, append(order, l)
 			return err
 		}, int64(maxHeldUp))
 		if err := tx.Send(); err != nil || len(order) == 0 {
 			return err
 		}
-		first := make(map[webhookgate.Lane]*Webhook)
+		first := make(map[webhookgate.LaneName]*Webhook)
 		queueNext(tx, heads, -1, func(h *Webhook) { first[h.lane] = h })
 		if err := tx.Send(); err != nil {
 			return err
@@ -1055,7 +1055,7 @@ func (s *Inbox) readHeldUp(ctx context.Context) (all []HeldUp, err error) {
 			if l.owner != nil { // it is being tried, and due is the end of the lease
 				l.due = l.lastTry
 			}
-			h := first[l.Lane]
+			h := first[l.LaneName]
 			if h == nil || len(h.Tried) == 0 || l.lastTry < s.back(l.receiver) && l.notBefore <= s.Now().UnixMicro() {
 				continue
 			}

@@ -20,13 +20,13 @@ import (
 
 // A work is something that the writer does. It keeps nothing of a run: a transaction may run again, on fresh lanes.
 type work struct {
-	lanes   []webhookgate.Lane         // to lock; those that are new are made
-	known   []webhookgate.Lane         // to lock, if they exist
+	lanes   []webhookgate.LaneName     // to lock; those that are new are made
+	known   []webhookgate.LaneName     // to lock, if they exist
 	claim   *Claim                     // to find lanes for
 	hooks   []int64                    // webhooks to read, with their content
 	ids     []seenID                   // signed ids to read
 	digests [][]byte                   // invalid webhooks with these digests
-	states  []webhookgate.Lane         // tenants whose last snapshot is read
+	states  []webhookgate.LaneName     // tenants whose last snapshot is read
 	run     string                     // the reconcile that it is part of
 	missed  []webhookgate.MissedTenant // webhooks that got a 5xx, and may be in the inbox after all
 	next    int64                      // its lane's first waiting webhook beside this one is read ahead, with its content
@@ -40,7 +40,7 @@ type work struct {
 }
 
 // onlyLane is the lane that it is about; none, if it is about several, or about something else, too.
-func (o *work) onlyLane() (name webhookgate.Lane) {
+func (o *work) onlyLane() (name webhookgate.LaneName) {
 	if len(o.lanes)+len(o.known) == 1 && o.claim == nil && len(o.hooks) == 0 {
 		name = LaneOf(slices.Concat(o.lanes, o.known)[0])
 	}
@@ -54,7 +54,7 @@ const (
 )
 
 // unnamed says whether this is not the name of a lane: each lane has a tenant, or else an event type.
-func unnamed(l webhookgate.Lane) bool { return l.Tenant == "" && l.Type == "" }
+func unnamed(l webhookgate.LaneName) bool { return l.Tenant == "" && l.Type == "" }
 
 // submit hands a work to the writer. It blocks while the writer's queue is full.
 func (s *Inbox) submit(o *work) {

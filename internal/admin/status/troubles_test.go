@@ -181,7 +181,7 @@ func TestTroubles(t *testing.T) {
 			[]string{"warning", "The inbox has no room for a webhook of 2.0\u00a0KiB: 8.0\u00a0KiB of 10\u00a0KiB are used", "discard what they will never take, or raise USHER_WEBHOOK_INBOX_MAX_BYTES"}},
 		{"no room for one receiver", port(fine), gate("ok"), &inbox.Stats{Used: 6 << 10, Limit: 10 << 10, NoRoom: map[string]inbox.NoRoom{"beta": {Receiver: "beta", Size: 3 << 10, Share: inbox.ReceiverShare, Held: 5 << 10, Free: 4 << 10}}}, nil, false,
 			[]string{"warning", "The inbox has no room for a webhook of 3.0\u00a0KiB for the receiver \"beta\", which has 5.0\u00a0KiB in it: 4.0\u00a0KiB are free. Others' are taken in", "discard what they will never take"}},
-		{"no room for one tenant", port(fine), gate("ok"), &inbox.Stats{Used: 2 << 10, Limit: 10 << 10, NoRoom: map[string]inbox.NoRoom{"main": {Lane: webhookgate.Lane{Platform: "crm", Tenant: "acme"}, Size: 1 << 10, Share: inbox.TenantShare, Held: 2 << 10, Free: 8 << 10}}}, nil, false,
+		{"no room for one tenant", port(fine), gate("ok"), &inbox.Stats{Used: 2 << 10, Limit: 10 << 10, NoRoom: map[string]inbox.NoRoom{"main": {LaneName: webhookgate.LaneName{Platform: "crm", Tenant: "acme"}, Size: 1 << 10, Share: inbox.TenantShare, Held: 2 << 10, Free: 8 << 10}}}, nil, false,
 			[]string{"warning", "The inbox has no room for a webhook of 1.0\u00a0KiB for the tenant crm/acme, which has 2.0\u00a0KiB in it: 8.0\u00a0KiB are free", "raise USHER_WEBHOOK_INBOX_MAX_BYTES"}},
 		{"inbox too small", port(fine), gate("ok"), &inbox.Stats{Limit: 10 << 10, NoRoom: map[string]inbox.NoRoom{"main": {Size: 11 << 10}}}, nil, false,
 			[]string{"warning", "A webhook of 11\u00a0KiB is larger than the whole inbox, which has room for 10\u00a0KiB", "USHER_WEBHOOK_INBOX_MAX_BYTES"}},

@@ -224,7 +224,7 @@ func (b *Box) Take(platform, tenant, body string) int64 {
 	return b.Tried(b.Queue(&webhookgate.Webhook{
 		Type:     content.TenantProvisioningChange,
 		Snapshot: true,
-		Lane:     webhookgate.Lane{Platform: platform, Tenant: tenant},
+		Lane:     webhookgate.LaneName{Platform: platform, Tenant: tenant},
 		Body:     []byte(body),
 	}))
 }
