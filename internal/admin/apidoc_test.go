@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"usher/internal/entitlements"
-	"usher/internal/inbox/state"
+	"usher/internal/lane/state"
 )
 
 var update = flag.Bool("update", false, "write the table of acts into docs/api.md")

@@ -11,7 +11,7 @@ import (
 
 	"usher/internal/admin/page"
 	"usher/internal/inbox"
-	"usher/internal/inbox/state"
+	"usher/internal/lane/state"
 )
 
 // selection says which webhooks to list, or to act on. Empty fields select all.

@@ -21,7 +21,7 @@ import (
 	"usher/internal/admin"
 	"usher/internal/admin/status"
 	"usher/internal/inbox"
-	"usher/internal/inbox/state"
+	"usher/internal/lane/state"
 	"usher/internal/text"
 )
 

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"usher/internal/clock"
 	"usher/internal/snapshot"
 )
 
@@ -98,9 +97,8 @@ type Run struct {
 	Summary  Summary   `json:"summary"`
 	Alive    time.Time `json:"-"` // when the request that began it was last there
 
-	mark   int64
-	asOf   int64
-	action int64
+	mark   int64 // the number with which it began
+	action int64 // the entry of who began it
 }
 
 const (
@@ -114,7 +112,12 @@ const (
 func (r *Run) Killed(now time.Time) bool { return r.Ended.IsZero() && now.Sub(r.Alive) > runSilence }
 
 // KnowsUpTo is the time up to which the run knows what the billing service says.
-func (r *Run) KnowsUpTo() time.Time { return clock.Moment(min(r.asOf, r.Began.UnixMicro())) }
+func (r *Run) KnowsUpTo() time.Time {
+	if !r.AsOf.IsZero() && r.AsOf.Before(r.Began) {
+		return r.AsOf
+	}
+	return r.Began
+}
 
 // Compared is what came of one line: what the billing service says of one tenant.
 type Compared struct {
@@ -185,7 +188,7 @@ func (o *offer) judge(r *Run, last, lastAt int64, known *snapshot.Stored) Compar
 		snapshot.Snapshot{Known: knows.Known, Features: knows.Features},
 		snapshot.Snapshot{Known: true, Features: o.says.Features})
 	switch {
-	case last > r.mark || lastAt > r.asOf:
+	case last > r.mark || !r.AsOf.IsZero() && lastAt > r.AsOf.UnixMicro():
 		c.Result = Changed
 	case !knows.Known:
 		c.Result, c.Changes, c.Erased = NewTenant, changes, c.erased

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"usher/internal/clock"
 	"usher/internal/snapshot"
 )
 
@@ -30,7 +31,7 @@ func offering(codes ...string) *offer {
 // How a line stands to what usher knows: by the numbers first, then by the features.
 func TestJudge(t *testing.T) {
 	t.Parallel()
-	r := &Run{mark: 100, asOf: 5000}
+	r := &Run{mark: 100, AsOf: clock.Moment(5000)}
 	unreadable := &snapshot.Stored{Seq: 7}
 	b := beside{erased: time.Unix(1, 0), platforms: []string{"erp"}}
 	for name, c := range map[string]struct {
@@ -60,7 +61,7 @@ func TestJudge(t *testing.T) {
 // else.
 func TestJudgeDismissed(t *testing.T) {
 	t.Parallel()
-	r := &Run{mark: 100, asOf: 5000}
+	r := &Run{mark: 100, AsOf: clock.Moment(5000)}
 	found := offering("a").judge(r, 0, 0, knows(7, "b")).digest
 	judge := func(known *snapshot.Stored, codes ...string) bool {
 		o := offering(codes...)

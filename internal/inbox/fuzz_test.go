@@ -15,7 +15,7 @@ import (
 
 	"usher/internal/content"
 	"usher/internal/inbox/engine"
-	"usher/internal/inbox/state"
+	"usher/internal/lane/state"
 	"usher/internal/testkit/pgtest"
 	"usher/webhookgate"
 )

@@ -100,7 +100,7 @@ func (s *Inbox) Accept(id int64, force bool, by *Action) (int64, error) {
 	// After ctx's end it is not taken in later either, when its tenant may have a newer one.
 	a := s.takeIn(ctx, arriving(hook), work{hooks: []int64{id}, states: []webhookgate.LaneName{found.lane}, by: by}, func(t *sqlTurn, l *lane, in *incoming) error {
 		in.accepting = l.hook(id)
-		return acceptable(l, in, id, force)
+		return l.mayAccept(in, id, force)
 	})
 	return a.id, s.explain(a.Err)
 }
@@ -135,8 +135,8 @@ func (s *Inbox) readInvalid(found *Webhook) (*webhookgate.Webhook, error) {
 	return hook, nil
 }
 
-// acceptable says why an invalid webhook cannot be taken in.
-func acceptable(l *lane, in *incoming, id int64, force bool) error {
+// mayAccept says why an invalid webhook cannot be taken in.
+func (l *lane) mayAccept(in *incoming, id int64, force bool) error {
 	if in.accepting == nil || in.accepting.State != Invalid {
 		return ErrNotInvalid
 	}

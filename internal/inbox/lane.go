@@ -124,6 +124,13 @@ func (t *turn) laneOf(h *Webhook) *lane {
 	return t.adopt(newLane(webhookgate.LaneName{}))
 }
 
+// empty returns a lane in which nothing has come, to ask it something. The turn does not write it.
+func (t *turn) empty(name webhookgate.LaneName) *lane {
+	l := newLane(name)
+	l.t = t
+	return l
+}
+
 // changes are what a turn has to write, each table's rows in the order of the lanes' names.
 type changes struct {
 	lanes     []*lane
@@ -208,6 +215,9 @@ func (l *lane) row() *lane {
 func (l *lane) counts() laneCounts {
 	return laneCounts{l.waiting, l.parked, l.invalid, l.bytes, l.waitingSince, l.tail, l.missedSince}
 }
+
+// hasChanged says whether the turn writes the lane's row.
+func (l *lane) hasChanged() bool { return l.dirty }
 
 // isAhead says whether the turn has changed webhooks of the lane: the database does not have that yet.
 func (l *lane) isAhead() bool {

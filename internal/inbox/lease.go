@@ -136,7 +136,7 @@ func (c *Claim) take(all []found) (r Claimed) {
 			continue
 		}
 		lease := f.lane.claim(c.Receiver)
-		if f.lane.dirty {
+		if f.lane.hasChanged() {
 			c.leased = append(c.leased, f.lane.LaneName)
 		}
 		if lease == nil {

@@ -267,7 +267,7 @@ func (t *memTurn) loadSeen(l *lane, in *incoming) {
 // Begin begins a run of reconcile.
 func (m *Memory) Begin(run int, done func()) Work {
 	return func(t *memTurn) func() {
-		t.m.runs[run] = &Run{Began: t.time(), mark: t.NextNumber(), asOf: clock.Never}
+		t.m.runs[run] = &Run{Began: t.time(), mark: t.NextNumber()}
 		return done
 	}
 }
@@ -314,7 +314,7 @@ func (m *Memory) Accept(id int64, w *webhookgate.Webhook, force bool, done func(
 	return func(t *memTurn) func() {
 		in, l, a := in, t.lane(w.Lane), Answer{}
 		in.accepting = t.load(l, id)
-		if a.Err = acceptable(l, &in, id, force); a.Err == nil {
+		if a.Err = l.mayAccept(&in, id, force); a.Err == nil {
 			a = l.take(&in)
 		}
 		return func() { done(a, a.lease) }

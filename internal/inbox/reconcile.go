@@ -53,12 +53,12 @@ const (
 
 func scanRun(r engine.Row) (*Run, error) {
 	run := new(Run)
-	var began, alive, ended, complete int64
+	var began, asOf, alive, ended, complete int64
 	var summary string
-	err := r.Scan(&run.ID, &run.mark, &began, &run.asOf, &run.action, &alive, &ended, &complete, &run.Failed, &summary)
+	err := r.Scan(&run.ID, &run.mark, &began, &asOf, &run.action, &alive, &ended, &complete, &run.Failed, &summary)
 	run.Began, run.Alive, run.Complete = clock.Moment(began), clock.Moment(alive), complete != 0
-	if run.asOf < clock.Never {
-		run.AsOf = clock.Moment(run.asOf)
+	if asOf < clock.Never {
+		run.AsOf = clock.Moment(asOf)
 	}
 	if ended > 0 {
 		run.Ended = clock.Moment(ended)
@@ -98,9 +98,11 @@ func (s *Inbox) BeginRun(asOf time.Time, by *Action) (r *Run, known int, err err
 	}
 	r, err = act(s, work{numbers: 1}, func(t *sqlTurn) (*Run, int, error) {
 		now := t.time()
-		r := &Run{ID: hex.EncodeToString(id), AsOf: asOf, Began: now, Alive: now, mark: t.NextNumber(), asOf: clock.Never}
+		r := &Run{ID: hex.EncodeToString(id), Began: now, Alive: now, mark: t.NextNumber()}
+		asOfMicros := clock.Never
 		if !asOf.IsZero() {
-			r.asOf = asOf.UnixMicro()
+			asOfMicros = asOf.UnixMicro()
+			r.AsOf = clock.Moment(asOfMicros)
 		}
 		if asOf.After(now.Add(time.Minute)) {
 			return nil, 0, ErrFuture
@@ -115,7 +117,7 @@ func (s *Inbox) BeginRun(asOf time.Time, by *Action) (r *Run, known int, err err
 		}
 		t.statements = append(t.statements, func(tx engine.Tx) {
 			tx.Queue("runs_end", nil, t.now, "a later reconcile has begun")
-			tx.Queue("run_add", nil, r.ID, r.mark, t.now, r.asOf, r.action)
+			tx.Queue("run_add", nil, r.ID, r.mark, t.now, asOfMicros, r.action)
 		})
 		return r, 0, nil
 	})
@@ -453,8 +455,7 @@ func (t *sqlTurn) reconcile(run *Run, batch []*offer, tenants []webhookgate.Lane
 		offer.is.beside = known[o.lane]
 		l := t.lanes[o.lane]
 		if l == nil { // usher does not know the tenant
-			l = new(lane)
-			l.LaneName, l.t = o.lane, &t.turn
+			l = t.empty(o.lane)
 		}
 		may := leave
 		if o.is.again { // nobody knows which line is right

@@ -19,7 +19,7 @@ import (
 	"usher/internal/clock"
 	"usher/internal/content"
 	"usher/internal/inbox/engine"
-	"usher/internal/inbox/state"
+	"usher/internal/lane/state"
 	"usher/internal/receiver"
 	"usher/internal/text"
 	"usher/webhookgate"

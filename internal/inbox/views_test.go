@@ -16,7 +16,7 @@ import (
 	"weak"
 
 	"usher/internal/inbox/engine"
-	"usher/internal/inbox/state"
+	"usher/internal/lane/state"
 	"usher/internal/receiver"
 	"usher/webhookgate"
 )

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"usher/internal/inbox"
-	"usher/internal/inbox/state"
+	"usher/internal/lane/state"
 	"usher/internal/text"
 )
 

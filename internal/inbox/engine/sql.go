@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"usher/internal/clock"
-	"usher/internal/inbox/state"
+	"usher/internal/lane/state"
 )
 
 // Tables is the script that makes the tables, before an engine's spelling.
