@@ -66,7 +66,7 @@ func (m *Memory) Turn(works []Work) (after []func()) {
 	for again := m.r.IntN(4) == 0; ; again = false {
 		m.hooks, m.seen, m.known, m.runs, m.last = maps.Clone(hooks), maps.Clone(seen), maps.Clone(known), maps.Clone(runs), last
 		t = &memTurn{m: m, loaded: make(map[seenID]bool), copies: make(map[string]*Webhook)}
-		t.turn = turn{Rules: &m.cfg.Rules, process: process{m.owner, m.lease, m.Alone}, now: m.Now, askedAt: time.Now(), lanes: make(map[webhookgate.LaneName]*lane), inbox: t, mayTakeOver: true, added: make(map[string]int64)}
+		t.turn = turn{Rules: &m.cfg.Rules, process: process{owner: m.owner, leaseTime: m.lease, alone: m.Alone}, now: m.Now, askedAt: time.Now(), lanes: make(map[webhookgate.LaneName]*lane), inbox: t, mayTakeOver: true, added: make(map[string]int64)}
 		after = nil
 		for _, w := range works {
 			after = append(after, w(t))
@@ -95,7 +95,7 @@ func (m *Memory) Turn(works []Work) (after []func()) {
 		m.known[webhookgate.LaneName{Platform: s.Platform, Tenant: s.Tenant}] = s
 	}
 	for _, l := range c.missed {
-		m.missed[l.LaneName] = l.missed.Webhooks
+		m.missed[l.LaneName] = l.missing().Webhooks
 	}
 	for _, l := range slices.Concat(c.lanes, c.noted) {
 		m.lanes[l.LaneName] = l.row()

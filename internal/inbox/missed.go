@@ -168,7 +168,7 @@ func saveMissed(tx engine.Tx, lanes []*lane) {
 	var rows []missedRow
 	for _, l := range lanes {
 		tx.Queue("missed_delete", nil, l.Tenant, l.Platform)
-		for _, m := range l.missed.Webhooks {
+		for _, m := range l.missing().Webhooks {
 			rows = append(rows, missedRow{l.LaneName, m})
 		}
 	}

@@ -69,6 +69,3 @@ func escapeCode(code string) string {
 func ShowTenant(platform, tenant string) string {
 	return escapeCode(platform) + "/" + escapeCode(tenant)
 }
-
-// maxError is how many bytes of a try's error are stored. One about a certificate names all its hosts.
-const maxError = 512

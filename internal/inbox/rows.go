@@ -153,6 +153,9 @@ const (
 	keptAnswers = 3
 )
 
+// maxError is how many bytes of a try's error are stored. One about a certificate names all its hosts.
+const maxError = 512
+
 // noteTry adds a try. It copies the former tries and does not change them in place: others may still read them.
 func (s *Status) noteTry(began time.Time, took time.Duration, a receiver.Try) {
 	n := Try{At: began, Took: took, Status: a.Status}

@@ -37,7 +37,7 @@ type sqlTurn struct {
 
 func (s *Inbox) newTurn(tx engine.Tx) *sqlTurn {
 	t := &sqlTurn{s: s, tx: tx, found: make(map[*Claim][]found), copies: make(map[string]*Webhook), came: make(map[missedKey]bool), digests: make(map[webhookgate.LaneName][]byte), states: make(map[webhookgate.LaneName]*snapshot.Stored), runs: make(map[string]*Run)}
-	t.turn = turn{Rules: &s.cfg.Rules, process: process{s.owner, s.leaseTime, !s.engine.Shared()}, askedAt: time.Now(), lanes: make(map[webhookgate.LaneName]*lane), inbox: t, added: make(map[string]int64)}
+	t.turn = turn{Rules: &s.cfg.Rules, process: process{owner: s.owner, leaseTime: s.leaseTime, alone: !s.engine.Shared()}, askedAt: time.Now(), lanes: make(map[webhookgate.LaneName]*lane), inbox: t, added: make(map[string]int64)}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t.counts = s.room.counts
