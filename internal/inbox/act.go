@@ -32,7 +32,7 @@ func act[T any](s *Inbox, names work, does func(*sqlTurn) (T, int, error)) (resu
 			t.byPerson = true
 			noted := func() {}
 			if err == nil {
-				noted = names.by.queue(t.tx, t.now, touched)
+				noted = names.by.queue(t.tx, t.Now, touched)
 			}
 			return func() {
 				noted()
@@ -75,17 +75,17 @@ func (s *Inbox) find(ctx context.Context, id int64) (w *Webhook, err error) {
 }
 
 // toWebhook does something to a webhook, on behalf of a person.
-func (s *Inbox) toWebhook(found *Webhook, by *Action, do func(*lane, *Webhook) error) error {
+func (s *Inbox) toWebhook(found *Webhook, by *Action, do func(*Lane, *Webhook) error) error {
 	names := work{hooks: []int64{found.ID}, by: by}
-	if !unnamed(found.lane) {
-		names.lanes = []webhookgate.LaneName{found.lane} // it is made anew if its row is damaged
+	if !unnamed(found.Lane) {
+		names.lanes = []webhookgate.LaneName{found.Lane} // it is made anew if its row is damaged
 	}
 	_, err := act(s, names, func(t *sqlTurn) (nothing, int, error) {
-		l := t.laneOf(found)
-		if l.hook(found.ID) == nil {
+		l := t.LaneOf(found)
+		if l.Loaded(found.ID) == nil {
 			return nothing{}, 0, ErrNotFound
 		}
-		return nothing{}, 1, do(l, l.hook(found.ID))
+		return nothing{}, 1, do(l, l.Loaded(found.ID))
 	})
 	return err
 }
@@ -101,7 +101,7 @@ func (s *Inbox) Redeliver(id int64, chosen State, force bool, by *Action) error 
 	if found.Rejected() { // that never changes, and it may have no lane
 		return s.invalidWhy(found)
 	}
-	err = s.toWebhook(found, by, func(l *lane, h *Webhook) error { return l.redeliver(h, cmp.Or(chosen, found.State), force) })
+	err = s.toWebhook(found, by, func(l *Lane, h *Webhook) error { return l.Redeliver(h, cmp.Or(chosen, found.State), force) })
 	return s.explain(err)
 }
 
@@ -117,8 +117,8 @@ func (s *Inbox) invalidWhy(found *Webhook) error {
 }
 
 // tailWebhook returns what the lane's row knows about its tail.
-func (l *lane) tailWebhook() *Webhook {
-	return &Webhook{ID: l.tail, UUID: l.tailID, Platform: l.Platform, Tenant: l.Tenant}
+func (l *Lane) tailWebhook() *Webhook {
+	return &Webhook{ID: l.Tail, UUID: l.TailID, Platform: l.Platform, Tenant: l.Tenant}
 }
 
 // explain completes an OverwriteError with the newer webhook, if that one is still stored.
@@ -137,11 +137,11 @@ func (s *Inbox) Discard(id int64, by *Action) error {
 	if err != nil {
 		return err
 	}
-	return s.toWebhook(found, by, (*lane).discard)
+	return s.toWebhook(found, by, (*Lane).Discard)
 }
 
 // lanesOf returns the lanes of a tenant, on one platform or on all.
-func (s *Inbox) lanesOf(ctx context.Context, platform *string, tenant string) (all []*lane, err error) {
+func (s *Inbox) lanesOf(ctx context.Context, platform *string, tenant string) (all []*Lane, err error) {
 	if !storable(tenant) {
 		return nil, nil
 	}
@@ -172,7 +172,7 @@ func (s *Inbox) Forget(platform *string, tenant string, by *Action) (count int, 
 	forgotten, err := act(s, names, func(t *sqlTurn) (forgotten map[webhookgate.LaneName]bool, touched int, err error) {
 		forgotten = make(map[webhookgate.LaneName]bool)
 		for _, k := range names.known {
-			if l := t.lanes[k]; l != nil && l.forget() {
+			if l := t.Lanes[k]; l != nil && l.Forget() {
 				forgotten[k] = true
 			}
 		}
@@ -196,18 +196,18 @@ func (s *Inbox) Erase(platform, tenant string, by *Action) (count int, err error
 	}
 	seen := int64(0) // the number of what came last, when somebody asked
 	for _, l := range lanes {
-		seen = max(seen, l.last)
+		seen = max(seen, l.Last)
 	}
 	key := webhookgate.LaneName{Platform: platform, Tenant: tenant}
 	count, err = act(s, work{known: []webhookgate.LaneName{key}, numbers: 1, by: by}, func(t *sqlTurn) (count, touched int, err error) {
-		switch l := t.lanes[key]; {
+		switch l := t.Lanes[key]; {
 		case l == nil: // it may have a finding
-			t.tx.Queue("finding_erase", nil, tenant, platform, t.now)
+			t.tx.Queue("finding_erase", nil, tenant, platform, t.Now)
 			t.send()
-		case l.last > seen:
+		case l.Last > seen:
 			err = ErrMeanwhile
 		default:
-			count, err = l.erase()
+			count, err = l.Erase()
 		}
 		if err == nil {
 			t.eraseTroubles(platform, tenant)
@@ -234,9 +234,9 @@ type pauses struct {
 func (s *Inbox) Pause(p Pause, lasts time.Duration, by *Action) (Pause, error) {
 	return changePause(s, p, by, func(t *sqlTurn) (is Pause, err error) {
 		if p.Until = (time.Time{}); lasts > 0 {
-			p.Until = clock.Moment(t.now + clock.Micros(lasts))
+			p.Until = clock.Moment(t.Now + clock.Micros(lasts))
 		}
-		t.tx.Queue("pause_add", func(r engine.Row) (err error) { is, err = scanPause(r); return err }, p.row(t.now)...)
+		t.tx.Queue("pause_add", func(r engine.Row) (err error) { is, err = scanPause(r); return err }, p.row(t.Now)...)
 		t.send()
 		t.pauseLane(p, true)
 		return is, nil
@@ -249,7 +249,7 @@ func (s *Inbox) Resume(p Pause, by *Action) (bool, error) { return s.endPause(p,
 // endPause lifts a pause that ends until then. Zero: now, by the database's clock.
 func (s *Inbox) endPause(p Pause, until int64, by *Action) (bool, error) {
 	return changePause(s, p, by, func(t *sqlTurn) (was bool, err error) {
-		t.tx.Queue("pause_remove", func(engine.Row) error { was = true; return nil }, p.Receiver, p.Platform, p.Tenant, cmp.Or(until, t.now))
+		t.tx.Queue("pause_remove", func(engine.Row) error { was = true; return nil }, p.Receiver, p.Platform, p.Tenant, cmp.Or(until, t.Now))
 		t.send()
 		if was {
 			t.pauseLane(p, false)
@@ -277,7 +277,7 @@ func changePause[T any](s *Inbox, p Pause, by *Action, change func(*sqlTurn) (T,
 
 func (t *sqlTurn) pauseLane(p Pause, yes bool) {
 	if p.Tenant != "" {
-		t.lanes[p.lane()].pause(yes)
+		t.Lanes[p.lane()].Pause(yes)
 	}
 }
 

@@ -433,7 +433,7 @@ func (s *Inbox) tell() (more bool) {
 			var upTo, n int64 // not told and count: nobody waits for this any more if the inbox is closed
 			t.statements = append(t.statements, func(tx engine.Tx) {
 				tx.Queue("tell_lock", nil)
-				tx.Queue("tell", func(r engine.Row) error { return r.Scan(&upTo, &n) }, int64(tellAtOnce), token, t.now)
+				tx.Queue("tell", func(r engine.Row) error { return r.Scan(&upTo, &n) }, int64(tellAtOnce), token, t.Now)
 			})
 			return func() { told, count = upTo, n; reply <- nil }
 		}}, reply)

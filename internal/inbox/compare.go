@@ -40,7 +40,7 @@ type Findings struct {
 func (f Findings) Count() int { return f.Differs + f.New + f.Twin + f.Unlisted }
 
 // count counts tenants of a result, if that is a finding.
-func (f *Findings) count(result Result, n int) {
+func (f *Findings) Add(result Result, n int) {
 	switch result {
 	case Differs:
 		f.Differs += n
@@ -69,7 +69,7 @@ type Summary struct {
 	Left Findings `json:"left,omitzero"`
 }
 
-func (s *Summary) count(result Result) {
+func (s *Summary) Add(result Result) {
 	switch result {
 	case Equal:
 		s.Equal++
@@ -97,8 +97,8 @@ type Run struct {
 	Summary  Summary   `json:"summary"`
 	Alive    time.Time `json:"-"` // when the request that began it was last there
 
-	mark   int64 // the number with which it began
-	action int64 // the entry of who began it
+	Mark   int64 `json:"-"` // the number with which it began
+	Action int64 `json:"-"` // the entry of who began it
 }
 
 const (
@@ -135,50 +135,50 @@ type Compared struct {
 	LeftOut    string    `json:"left_out,omitempty"` // why it may not be taken in
 	Err        error     `json:"-"`                  // why it was not taken in
 
-	says   [16]byte // a digest of the features; two lines with the same one say the same
-	again  bool     // a line before says something else of the tenant
-	digest [32]byte // of what was found, to recognise it
-	first  bool     // it was taken in as the first of its tenant
-	beside
+	Says   [16]byte `json:"-"` // a digest of the features; two lines with the same one say the same
+	Again  bool     `json:"-"` // a line before says something else of the tenant
+	Digest [32]byte `json:"-"` // of what was found, to recognise it
+	First  bool     `json:"-"` // it was taken in as the first of its tenant
+	Beside `json:"-"`
 }
 
 // beside is what usher knows of a tenant beside its lane and its snapshot.
-type beside struct {
-	found     []byte    // the digest of the finding that is stored; empty: none is
-	dismissed bool      // somebody has dismissed that one
-	erased    time.Time // when somebody has erased the tenant
-	platforms []string  // the other platforms on which this code is known
+type Beside struct {
+	Found          []byte    // the digest of the finding that is stored; empty: none is
+	WasDismissed   bool      // somebody has dismissed that one
+	ErasedOn       time.Time // when somebody has erased the tenant
+	OtherPlatforms []string  // the other platforms on which this code is known
 }
 
 // judgeable says whether a line can be compared.
-func (c *Compared) judgeable() bool { return c.Fault == "" && !c.PassedOver }
+func (c *Compared) CanBeJudged() bool { return c.Fault == "" && !c.PassedOver }
 
 // isFinding says whether a result is stored with its tenant.
-func (c *Compared) isFinding() bool {
+func (c *Compared) IsFinding() bool {
 	return c.Result == Differs || c.Result == NewTenant || c.Result == Twin || c.Result == Unlisted
 }
 
 // An offer is a line: a webhook that usher makes from it, in case that it has to be taken in.
-type offer struct {
-	incoming
-	says snapshot.Snapshot
-	is   Compared // what is to be said of it before it is judged
+type Offer struct {
+	Incoming
+	Says  snapshot.Snapshot
+	Draft Compared // what is to be said of it before it is judged
 }
 
 // leave says what may be done with a line.
-type leave int
+type ReconcileMode int
 
 const (
-	toSee     leave = iota // nothing: it is only said what came of it
-	toCompare              // what is equal settles what came before, and what was found is stored
-	toApply                // what differs or is new is taken in
-	toStore                // the same, but not delivered
+	ToSee     ReconcileMode = iota // nothing: it is only said what came of it
+	ToCompare                      // what is equal settles what came before, and what was found is stored
+	ToApply                        // what differs or is new is taken in
+	ToStore                        // the same, but not delivered
 )
 
 // judge compares an offer with what usher knows: the last number that the tenant's lane got, when that was,
 // and its last snapshot; nil: there is none.
-func (o *offer) judge(r *Run, last, lastAt int64, known *snapshot.Stored) Compared {
-	c, number := o.is, int64(0)
+func (o *Offer) Judge(r *Run, last, lastAt int64, known *snapshot.Stored) Compared {
+	c, number := o.Draft, int64(0)
 	var knows snapshot.Snapshot
 	if known != nil {
 		number = known.Seq
@@ -186,33 +186,33 @@ func (o *offer) judge(r *Run, last, lastAt int64, known *snapshot.Stored) Compar
 	}
 	changes := snapshot.Diff(
 		snapshot.Snapshot{Known: knows.Known, Features: knows.Features},
-		snapshot.Snapshot{Known: true, Features: o.says.Features})
+		snapshot.Snapshot{Known: true, Features: o.Says.Features})
 	switch {
-	case last > r.mark || !r.AsOf.IsZero() && lastAt > r.AsOf.UnixMicro():
+	case last > r.Mark || !r.AsOf.IsZero() && lastAt > r.AsOf.UnixMicro():
 		c.Result = Changed
 	case !knows.Known:
-		c.Result, c.Changes, c.Erased = NewTenant, changes, c.erased
+		c.Result, c.Changes, c.Erased = NewTenant, changes, c.ErasedOn
 		if known == nil {
-			c.Elsewhere = c.platforms
+			c.Elsewhere = c.OtherPlatforms
 		}
 	case len(changes) > 0:
 		c.Result, c.Changes = Differs, changes
 	default:
 		c.Result = Equal
 	}
-	c.identify(number)
+	c.Identify(number)
 	return c
 }
 
 // identify sets the digest by which a finding is recognised: it is another one when the service says
 // something else, or usher knows something else: a snapshot with another number.
-func (c *Compared) identify(number int64) {
-	c.digest = sha256.Sum256(fmt.Appendf(nil, "%s %x %d", c.Result, c.says, number))
-	c.Dismissed = c.dismissed && bytes.Equal(c.found, c.digest[:])
+func (c *Compared) Identify(number int64) {
+	c.Digest = sha256.Sum256(fmt.Appendf(nil, "%s %x %d", c.Result, c.Says, number))
+	c.Dismissed = c.WasDismissed && bytes.Equal(c.Found, c.Digest[:])
 }
 
 // digestOf returns a digest of features.
-func digestOf(s snapshot.Snapshot) [16]byte {
+func FeaturesDigest(s snapshot.Snapshot) [16]byte {
 	features := slices.SortedFunc(slices.Values(s.Features), func(a, b snapshot.Feature) int {
 		return cmp.Compare(a.Code, b.Code)
 	})
@@ -256,19 +256,19 @@ func (l *list) enter(c *Compared) (repeats bool) {
 	key := keyOf(c.Platform, c.Tenant)
 	before, twice := l.seen[key]
 	if !twice {
-		l.seen[key] = [8]byte(c.says[:8])
+		l.seen[key] = [8]byte(c.Says[:8])
 		return false
 	}
-	c.again = true
-	return before == [8]byte(c.says[:8]) || c.PassedOver
+	c.Again = true
+	return before == [8]byte(c.Says[:8]) || c.PassedOver
 }
 
 // count counts a line, once it was judged, and says whether to tell of it.
 func (l *list) count(c *Compared) (tell bool) {
 	switch {
-	case c.again && c.Result == Changed:
+	case c.Again && c.Result == Changed:
 		return false
-	case c.again:
+	case c.Again:
 		c.Fault = fmt.Sprintf("the tenant %s was printed before, with other features", ShowTenant(c.Platform, c.Tenant))
 	}
 	switch {
@@ -286,7 +286,7 @@ func (l *list) count(c *Compared) (tell bool) {
 		l.perhaps = append(l.perhaps, *c)
 		return false
 	}
-	l.sum.count(c.Result)
+	l.sum.Add(c.Result)
 	return c.Result != Equal
 }
 
@@ -312,11 +312,11 @@ func (l *list) twins() []Compared {
 		unlisted := func(platform string) bool { return !l.has(platform, c.Tenant) }
 		if slices.ContainsFunc(c.Elsewhere, unlisted) {
 			c.Result = Twin
-			c.identify(0)
+			c.Identify(0)
 		} else {
 			c.Elsewhere = nil
 		}
-		l.sum.count(c.Result)
+		l.sum.Add(c.Result)
 	}
 	return l.perhaps
 }

@@ -23,17 +23,17 @@ func knows(number int64, codes ...string) *snapshot.Stored {
 	return stored
 }
 
-func offering(codes ...string) *offer {
+func offering(codes ...string) *Offer {
 	s := features(codes...)
-	return &offer{says: s, is: Compared{Platform: "crm", Tenant: "acme", says: digestOf(s)}}
+	return &Offer{Says: s, Draft: Compared{Platform: "crm", Tenant: "acme", Says: FeaturesDigest(s)}}
 }
 
 // How a line stands to what usher knows: by the numbers first, then by the features.
 func TestJudge(t *testing.T) {
 	t.Parallel()
-	r := &Run{mark: 100, AsOf: clock.Moment(5000)}
+	r := &Run{Mark: 100, AsOf: clock.Moment(5000)}
 	unreadable := &snapshot.Stored{Seq: 7}
-	b := beside{erased: time.Unix(1, 0), platforms: []string{"erp"}}
+	b := Beside{ErasedOn: time.Unix(1, 0), OtherPlatforms: []string{"erp"}}
 	for name, c := range map[string]struct {
 		last, lastAt int64
 		known        *snapshot.Stored
@@ -50,8 +50,8 @@ func TestJudge(t *testing.T) {
 		"has the mark's own number": {100, 4000, knows(7, "a", "b"), "equal"},
 	} {
 		o := offering("a", "b")
-		o.is.beside = b
-		if got := o.judge(r, c.last, c.lastAt, c.known); wordsOf(got) != c.want {
+		o.Draft.Beside = b
+		if got := o.Judge(r, c.last, c.lastAt, c.known); wordsOf(got) != c.want {
 			t.Errorf("%s: %s, want %s", name, wordsOf(got), c.want)
 		}
 	}
@@ -61,12 +61,12 @@ func TestJudge(t *testing.T) {
 // else.
 func TestJudgeDismissed(t *testing.T) {
 	t.Parallel()
-	r := &Run{mark: 100, AsOf: clock.Moment(5000)}
-	found := offering("a").judge(r, 0, 0, knows(7, "b")).digest
+	r := &Run{Mark: 100, AsOf: clock.Moment(5000)}
+	found := offering("a").Judge(r, 0, 0, knows(7, "b")).Digest
 	judge := func(known *snapshot.Stored, codes ...string) bool {
 		o := offering(codes...)
-		o.is.beside = beside{found: found[:], dismissed: true}
-		return o.judge(r, 0, 0, known).Dismissed
+		o.Draft.Beside = Beside{Found: found[:], WasDismissed: true}
+		return o.Judge(r, 0, 0, known).Dismissed
 	}
 	if !judge(knows(7, "b"), "a") {
 		t.Error("the same is not dismissed")
@@ -115,7 +115,7 @@ func TestList(t *testing.T) {
 		l := list{seen: make(map[[16]byte][8]byte)}
 		var told string
 		for _, s := range c.lines {
-			one := Compared{Platform: "crm", Tenant: s.tenant, Fault: s.fault, says: digestOf(features(s.says))}
+			one := Compared{Platform: "crm", Tenant: s.tenant, Fault: s.fault, Says: FeaturesDigest(features(s.says))}
 			one.PassedOver = s.fault == "" && s.result == ""
 			if l.enter(&one) {
 				continue

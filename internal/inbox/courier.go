@@ -41,7 +41,7 @@ type courier struct {
 	mu         sync.Mutex // guards what follows
 	changed    *sync.Cond // target.bodies has become less
 	targets    map[*receiver.Receiver]*target
-	leases     map[leaseKey]*Lease // all leases of this process
+	leases     map[LeaseKey]*Lease // all leases of this process
 	unfinished int                 // deliveries whose outcome is not written yet; no WaitGroup, because one may begin while finish waits for the last one
 	ending     bool                // no new deliveries: before run has begun, and after its end
 	hard       context.Context     // its end cancels deliveries
@@ -89,7 +89,7 @@ type rejectedLane struct {
 func newCourier(s *Inbox) *courier {
 	c := &courier{
 		inbox: s, receivers: s.cfg.Receivers, delivered: s.cfg.Delivered, log: s.cfg.Log, paused: s.Paused, wake: make(chan struct{}, 1),
-		targets: make(map[*receiver.Receiver]*target), leases: make(map[leaseKey]*Lease), ending: true,
+		targets: make(map[*receiver.Receiver]*target), leases: make(map[LeaseKey]*Lease), ending: true,
 	}
 	c.changed = sync.NewCond(&c.mu)
 	for _, rc := range c.receivers.All() {
@@ -144,7 +144,7 @@ func (c *courier) receiverPaused(t *target) bool {
 func (c *courier) Delivers(name webhookgate.LaneName, token int64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.leases[leaseKey{name, token}] != nil
+	return c.leases[LeaseKey{name, token}] != nil
 }
 
 // Reserve asks for room to deliver one more webhook of that size. If it returns true, Release is called later, and right after that maybe
@@ -219,7 +219,7 @@ func (c *courier) Deliver(lease *Lease) {
 
 // enqueue adds a lease to its receiver's queue. c.mu is held.
 func (c *courier) enqueue(t *target, lease *Lease) {
-	c.leases[lease.key()] = lease
+	c.leases[lease.Key()] = lease
 	if lease.LastTryFailed {
 		t.failedLanes++
 	}
@@ -250,7 +250,7 @@ func (c *courier) deliver(t *target, lease *Lease) {
 		t.failedLanes--
 	}
 	if o == nil { // the lease has run out: another process delivers the lane
-		delete(c.leases, lease.key())
+		delete(c.leases, lease.Key())
 	} else {
 		c.noteAnswer(t, lease, o)
 		o.WantsNext = !c.ending && !t.failsForEverybody() && !c.receiverPaused(t)
@@ -287,7 +287,7 @@ func (c *courier) try(t *target, lease *Lease) *Outcome {
 		c.freeBytes(t, w.Size)
 	}()
 	hard := c.hard
-	stop := c.ending || lease.givenBack || c.lanePaused(w.Platform, w.Tenant, t.Name)
+	stop := c.ending || lease.GivenBack || c.lanePaused(w.Platform, w.Tenant, t.Name)
 	c.mu.Unlock()
 	o := &Outcome{Lease: lease, Began: time.Now(), Aborted: true}
 	if !lease.Valid() {
@@ -357,7 +357,7 @@ func (c *courier) noteAnswer(t *target, lease *Lease, o *Outcome) {
 			}
 		}
 		// Since its try before, this lane has had nothing accepted. So what was accepted since is another tenant's.
-		o.Counts = !o.IsMiss() && !t.lastAccepted.IsZero() && c.inbox.clock.at(t.lastAccepted) > lease.lastTry
+		o.Counts = !o.IsMiss() && !t.lastAccepted.IsZero() && c.inbox.clock.at(t.lastAccepted) > lease.LastTry
 	}
 	c.logFails(t)
 }
@@ -393,7 +393,7 @@ func (c *courier) outcomeSaved(o *Outcome, err error) {
 	}
 	defer c.finishOne()
 	c.mu.Lock()
-	delete(c.leases, lease.key())
+	delete(c.leases, lease.Key())
 	if err == nil {
 		delete(t.rejected, lease.Lane)
 	}
@@ -424,7 +424,7 @@ func (c *courier) outcomeSaved(o *Outcome, err error) {
 	if o.Try.Accepted() && c.delivered != nil {
 		c.delivered(t.Name, max(0, o.Tried.Changed.Sub(o.Tried.AgeFrom())))
 	}
-	if !lease.givenBack {
+	if !lease.GivenBack {
 		c.logOutcome(o, fails)
 	}
 }
@@ -433,7 +433,7 @@ func (c *courier) outcomeSaved(o *Outcome, err error) {
 func (c *courier) refuse(t *target, lease *Lease) (wait time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	lease.refused = true
+	lease.Refused = true
 	return t.refuse(lease.Lane)
 }
 
@@ -502,7 +502,7 @@ func (c *courier) finish(hard context.Context) {
 // giveBack ends the leases that wait for a place, without a try. c.mu is held.
 func (c *courier) giveBack(t *target) {
 	for _, lease := range t.queue {
-		lease.givenBack = true
+		lease.GivenBack = true
 		t.inFlight++
 		c.unfinished++
 		go c.deliver(t, lease)
@@ -559,7 +559,7 @@ func (c *courier) renew(ctx context.Context) {
 	var old []*Lease
 	c.mu.Lock()
 	for _, lease := range c.leases {
-		if left := time.Until(lease.ValidUntil()); !lease.refused && left > 0 && left < c.inbox.UsableLeaseTime()*2/3 {
+		if left := time.Until(lease.ValidUntil()); !lease.Refused && left > 0 && left < c.inbox.UsableLeaseTime()*2/3 {
 			old = append(old, lease)
 		}
 	}
@@ -664,7 +664,7 @@ func (t *target) refuse(name webhookgate.LaneName) time.Duration {
 		r = new(rejectedLane)
 		t.rejected[name] = r
 	}
-	r.wait = min(max(2*r.wait, minBackoff), maxRejectedWait)
+	r.wait = min(max(2*r.wait, MinBackoff), maxRejectedWait)
 	r.until = time.Now().Add(r.wait)
 	return r.wait
 }

@@ -27,7 +27,7 @@ func bareCourier(places int) (*courier, *target) {
 
 // answer has a tenant's try end with a status. The lane's try before was at lastTry. It says whether the failure counts.
 func (c *courier) answer(t *target, tenant string, status int, lastTry int64) bool {
-	o := &Outcome{Lease: &Lease{Receiver: t.Receiver, Lane: webhookgate.LaneName{Tenant: tenant}, lastTry: lastTry}, Began: time.Now(), Try: receiver.Try{Status: status}}
+	o := &Outcome{Lease: &Lease{Receiver: t.Receiver, Lane: webhookgate.LaneName{Tenant: tenant}, LastTry: lastTry}, Began: time.Now(), Try: receiver.Try{Status: status}}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.noteAnswer(t, o.Lease, o)
@@ -199,8 +199,8 @@ func TestCourierGivesUpARefusedOutcome(t *testing.T) {
 			c.hard = t.Context()
 			c.inbox.engine, c.inbox.ops, c.inbox.run, c.inbox.leaseTime = sharedEngine{}, make(chan *work, 1), t.Context(), time.Minute
 			lease := &Lease{Webhook: &Webhook{ID: 1}, Receiver: to.Receiver, Lane: webhookgate.LaneName{Tenant: "odd"}}
-			lease.extend(time.Now().Add(time.Second)) // it would be renewed
-			c.leases[lease.key()], c.unfinished = lease, 1
+			lease.Extend(time.Now().Add(time.Second)) // it would be renewed
+			c.leases[lease.Key()], c.unfinished = lease, 1
 			c.inbox.SaveOutcome(&Outcome{Lease: lease, Try: receiver.Try{Status: 200}}, c.outcomeSaved)
 			began, at := time.Now(), []string{}
 			for c.delivering() {
@@ -216,7 +216,7 @@ func TestCourierGivesUpARefusedOutcome(t *testing.T) {
 			if got := strings.Join(at, " "); got != "0s 1s 3s 7s 15s 31s 1m3s" {
 				t.Errorf("it was written at %s", got)
 			}
-			if c.Delivers(lease.Lane, lease.token) || !to.waitsRejected(time.Now())[lease.Lane] {
+			if c.Delivers(lease.Lane, lease.Token) || !to.waitsRejected(time.Now())[lease.Lane] {
 				t.Error("the lease is kept, or a claim may find the lane at once")
 			}
 		})

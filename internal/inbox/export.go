@@ -407,7 +407,7 @@ func (i *importJob) addRow(tx engine.Tx, n, table int, dec *json.Decoder, size i
 	}
 	if t.Name == "lane" {
 		platform := values["platform"].(string)
-		values["receiver"] = nameOf(i.s.cfg.Receivers.For(platform))
+		values["receiver"] = NameOf(i.s.cfg.Receivers.For(platform))
 	}
 	for k, c := range t.Columns {
 		row[k] = values[c.Name]
@@ -584,7 +584,7 @@ func (i *importJob) check(t engine.Layout, row map[string]any) error {
 	number := func(name string) int64 { v, _ := row[name].(int64); return v }
 	flag := func(name string) bool { return number(name) == 0 || number(name) == 1 }
 	name := webhookgate.LaneName{Platform: text("platform"), Tenant: text("tenant"), Type: text("event_type")}
-	if LaneOf(name) != name {
+	if NameInRow(name) != name {
 		return errors.New("has a tenant and an event type")
 	}
 	switch t.Name {
@@ -641,7 +641,7 @@ func checkRecord(text string) error {
 	switch err := json.Unmarshal([]byte(text), &record); {
 	case err != nil && text != "":
 		return errors.New("has a record that can't be read")
-	case len(record.Tried) > keptTries || len(record.Faults) > content.MaxFaults+1: // the last fault may say how many more there are
+	case len(record.Tried) > KeptTries || len(record.Faults) > content.MaxFaults+1: // the last fault may say how many more there are
 		return errors.New("has more tries or faults than usher keeps")
 	}
 	return nil

@@ -45,22 +45,22 @@ func (t *sqlTurn) saveFindings(r *Run, some []Compared) {
 		c := &some[n]
 		name := webhookgate.LaneName{Platform: c.Platform, Tenant: c.Tenant}
 		switch {
-		case c.isFinding():
+		case c.IsFinding():
 			words, _ := json.Marshal(c.Changes) // strings
 			found, results = append(found, name), append(results, string(c.Result))
-			changes, digests = append(changes, withoutZero(string(words))), append(digests, c.digest[:])
-		case c.Result == Equal && len(c.found) > 0 && !c.again: // a tenant is equal only if all lines say so
+			changes, digests = append(changes, withoutZero(string(words))), append(digests, c.Digest[:])
+		case c.Result == Equal && len(c.Found) > 0 && !c.Again: // a tenant is equal only if all lines say so
 			equal = append(equal, name)
 		}
 	}
 	knows := r.KnowsUpTo().UnixMicro()
 	if len(found) > 0 {
 		tenants, platforms, _ := laneColumns(found)
-		t.tx.Queue("finding_save", nil, tenants, platforms, results, changes, digests, r.mark, knows, t.now)
+		t.tx.Queue("finding_save", nil, tenants, platforms, results, changes, digests, r.Mark, knows, t.Now)
 	}
 	if len(equal) > 0 {
 		tenants, platforms, _ := laneColumns(equal)
-		t.tx.Queue("finding_clear", nil, tenants, platforms, knows, t.now)
+		t.tx.Queue("finding_clear", nil, tenants, platforms, knows, t.Now)
 	}
 }
 
@@ -69,7 +69,7 @@ func (t *sqlTurn) saveFindings(r *Run, some []Compared) {
 func (s *Inbox) DismissFinding(platform, tenant string, by *Action) (count int, err error) {
 	return act(s, work{by: by}, func(t *sqlTurn) (count, touched int, err error) {
 		each := func(r engine.Row) error { count++; return r.Scan(new(string)) }
-		t.tx.Queue("finding_dismiss", each, tenant, platform, t.now)
+		t.tx.Queue("finding_dismiss", each, tenant, platform, t.Now)
 		t.send()
 		return count, 0, nil
 	})

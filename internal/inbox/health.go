@@ -157,7 +157,7 @@ type clockOffset struct {
 	unsureSince time.Time     // when the offset has jumped, or was first read
 }
 
-const maxJump = time.Second
+const MaxJump = time.Second
 
 // observe notes a reading of the database's clock that was asked for at a moment of ours. It says whether the clock has
 // jumped since the last reading.
@@ -166,7 +166,7 @@ func (c *clockOffset) observe(now int64, asked time.Time) bool {
 	defer c.mu.Unlock()
 	offset := time.Duration(now)*time.Microsecond - time.Since(c.start)
 	uncertainty := time.Since(asked)
-	jumped := c.known && (offset > c.offset+c.uncertainty+maxJump || c.offset > offset+uncertainty+maxJump)
+	jumped := c.known && (offset > c.offset+c.uncertainty+MaxJump || c.offset > offset+uncertainty+MaxJump)
 	if jumped || !c.known { // the clock may have jumped right before we first read it
 		c.unsureSince = time.Now()
 	}

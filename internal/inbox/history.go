@@ -156,13 +156,13 @@ func (s *Inbox) Sign(sign *Sign) (speaks bool, _ error) {
 		for _, name := range sign.Gone {
 			t.tx.Queue("replica_forget", nil, name)
 		}
-		t.tx.Queue("replica_sign", nil, sign.Replica, microsOf(sign.Since), t.now, boolNumber(sign.Ends))
-		until := t.now + clock.Micros(SpeakerLease)
+		t.tx.Queue("replica_sign", nil, sign.Replica, microsOf(sign.Since), t.Now, boolNumber(sign.Ends))
+		until := t.Now + clock.Micros(SpeakerLease)
 		if sign.Ends {
 			until = 0
 		}
-		t.tx.Queue("speaker_take", func(r engine.Row) error { takes = true; return r.Scan(new(int64)) }, sign.Replica, until, t.now, t.now+clock.Micros(2*SpeakerLease))
-		t.tx.Queue("troubles_expire", nil, t.now-clock.Micros(HistoryAge), int64(HistorySize))
+		t.tx.Queue("speaker_take", func(r engine.Row) error { takes = true; return r.Scan(new(int64)) }, sign.Replica, until, t.Now, t.Now+clock.Micros(2*SpeakerLease))
+		t.tx.Queue("troubles_expire", nil, t.Now-clock.Micros(HistoryAge), int64(HistorySize))
 		t.send()
 		return func() { took <- takes; reply <- nil }
 	}}

@@ -344,18 +344,18 @@ type Answer struct {
 	DuplicateOf string // the webhook-id of the original; empty: it is no duplicate, and was taken in
 	Err         error
 
-	id       int64  // its number
-	again    bool   // see lane.duplicate
-	lease    *Lease // this process may deliver the webhook now
-	unleased bool   // the lane was idle, but this process had no room: any process may lease it
+	ID       int64  // its number
+	Again    bool   // see lane.duplicate
+	Lease    *Lease // this process may deliver the webhook now
+	Unleased bool   // the lane was idle, but this process had no room: any process may lease it
 }
 
 // Add takes a webhook in and returns when it is stored durably. When ctx ends first, Add returns an error. Then the webhook
 // may have been taken in or not, but it is not taken in later: the sender may have sent a newer one through another replica
 // meanwhile.
 func (s *Inbox) Add(ctx context.Context, w *webhookgate.Webhook) Answer {
-	a := s.takeIn(ctx, arriving(w), work{}, func(t *sqlTurn, l *lane, in *incoming) error {
-		in.arrived, in.came = s.clock.at(w.Received), w.Received
+	a := s.takeIn(ctx, arriving(w), work{}, func(t *sqlTurn, l *Lane, in *Incoming) error {
+		in.Arrived, in.Came = s.clock.at(w.Received), w.Received
 		return t.checkHeard(l, in, w)
 	})
 	if a.Err != nil && !errors.Is(a.Err, webhookgate.ErrOvertaken) {
@@ -365,7 +365,7 @@ func (s *Inbox) Add(ctx context.Context, w *webhookgate.Webhook) Answer {
 }
 
 // takeIn takes a webhook in, unless check says why not.
-func (s *Inbox) takeIn(ctx context.Context, in incoming, w work, check func(*sqlTurn, *lane, *incoming) error) Answer {
+func (s *Inbox) takeIn(ctx context.Context, in Incoming, w work, check func(*sqlTurn, *Lane, *Incoming) error) Answer {
 	if full := s.engine.Full(); full != nil { // the last room is for outcomes
 		return Answer{Err: full}
 	}
@@ -373,16 +373,16 @@ func (s *Inbox) takeIn(ctx context.Context, in incoming, w work, check func(*sql
 	var answer Answer // these two are the writer's until it has replied
 	var noted func()
 	reply := make(chan error, 1)
-	w.lanes, w.numbers, w.bytes = []webhookgate.LaneName{in.name}, 1, in.Size
+	w.lanes, w.numbers, w.bytes = []webhookgate.LaneName{in.Name}, 1, in.Size
 	w.wanted = func() bool { return !gaveUp.Load() }
 	w.failed = func(err error) { reply <- err }
-	if in.signed {
-		w.ids = []seenID{{in.lane, in.signedID}}
+	if in.Signed {
+		w.ids = []SignedID{{in.Lane, in.IDHash}}
 	}
 	w.decide = func(t *sqlTurn) func() {
 		var a Answer
-		in, l := in, t.lanes[in.lane]
-		first := l.tail == 0
+		in, l := in, t.Lanes[in.Lane]
+		first := l.Tail == 0
 		// The lane is locked until the transaction ends. So if the sender gives up from here on, and sends a newer webhook
 		// through another replica, the newer one waits for the lock and comes after this one. If the sender gave up before, a
 		// newer one may already be in the lane, and this one must not come after it. (The lane was not locked all the time if the
@@ -390,29 +390,29 @@ func (s *Inbox) takeIn(ctx context.Context, in incoming, w work, check func(*sql
 		if gaveUp.Load() {
 			a.Err = s.timeoutErr()
 		} else if a.Err = check(t, l, &in); a.Err == nil {
-			a = l.take(&in)
+			a = l.Receive(&in)
 		}
 		note := func() {}
 		if a.Err == nil {
-			note = w.by.queue(t.tx, t.now, 1)
+			note = w.by.queue(t.tx, t.Now, 1)
 		}
 		return func() {
-			if a.Err == nil && in.arrived != 0 {
-				s.cfg.Missed.Taken(in.name, sha256Of(in.digest), in.snapshot && !a.again, in.came)
+			if a.Err == nil && in.Arrived != 0 {
+				s.cfg.Missed.Taken(in.Name, AsDigest(in.Digest), in.Snapshot && !a.Again, in.Came)
 			}
-			if a.Err == nil && in.snapshot { // also for a duplicate: the original may have come through another replica
+			if a.Err == nil && in.Snapshot { // also for a duplicate: the original may have come through another replica
 				s.cfg.Changed(in.Tenant)
 			}
-			if a.Err == nil && in.snapshot && first {
+			if a.Err == nil && in.Snapshot && first {
 				s.background.Go(func() { s.warnIfAmbiguous(TenantRef{in.Platform, in.Tenant}) })
 			}
 			answer, noted = a, note
 			reply <- nil
 			switch {
-			case a.lease != nil:
-				s.courier.Deliver(a.lease)
-			case a.unleased && s.courier != nil:
-				s.courier.Wake(in.receiver)
+			case a.Lease != nil:
+				s.courier.Deliver(a.Lease)
+			case a.Unleased && s.courier != nil:
+				s.courier.Wake(in.To)
 			}
 		}
 	}
@@ -464,17 +464,17 @@ func (s *Inbox) timeoutErr() error {
 }
 
 // arriving reads what the inbox must know of a webhook.
-func arriving(w *webhookgate.Webhook) incoming {
-	in := incoming{Webhook: newWebhook(w), name: w.Lane, receiver: w.Receiver, signed: w.SignedID != "", signedID: sha256.Sum256([]byte(w.SignedID))}
+func arriving(w *webhookgate.Webhook) Incoming {
+	in := Incoming{Webhook: newWebhook(w), Name: w.Lane, To: w.Receiver, Signed: w.SignedID != "", IDHash: sha256.Sum256([]byte(w.SignedID))}
 	if w.Snapshot {
-		if in.state = w.State; in.state == nil { // it does not come from the gate
-			in.state = snapshot.Read(w.Body).Stored(w.Lane.Platform, w.Lane.Tenant, w.ID)
+		if in.Brings = w.State; in.Brings == nil { // it does not come from the gate
+			in.Brings = snapshot.Read(w.Body).Stored(w.Lane.Platform, w.Lane.Tenant, w.ID)
 		}
 	}
 	return in
 }
 
-func nameOf(rc *receiver.Receiver) string {
+func NameOf(rc *receiver.Receiver) string {
 	if rc == nil {
 		return ""
 	}
@@ -483,10 +483,10 @@ func nameOf(rc *receiver.Receiver) string {
 
 // dedupDigest is the digest that arriving webhooks are compared with. Only snapshots have duplicates.
 func dedupDigest(w *Webhook) []byte {
-	if !w.snapshot {
+	if !w.Snapshot {
 		return nil
 	}
-	return w.digest
+	return w.Digest
 }
 
 // snapshotColumns returns the row of a snapshot.
@@ -498,37 +498,37 @@ func snapshotColumns(r *snapshot.Stored) []any {
 func withoutZero(s string) string { return strings.ReplaceAll(s, "\x00", "\uFFFD") }
 
 // seenIDsFor is how long a signed webhook-id is remembered. It is longer than a signature is valid.
-const seenIDsFor = 15 * time.Minute
+const SeenIDsFor = 15 * time.Minute
 
 // A seenID is a signed webhook-id in a lane, as its hash.
-type seenID struct {
-	lane webhookgate.LaneName
-	hash [32]byte
+type SignedID struct {
+	Lane webhookgate.LaneName
+	Hash [32]byte
 }
 
 // A seenRow is a row of the table seen_id: a signed webhook-id that was seen, with the body that it came with.
-type seenRow struct {
-	seenID
-	digest []byte
-	at     int64
+type SeenID struct {
+	SignedID
+	Digest []byte
+	At     int64
 
 	// The original.
-	seq   int64 // zero: it counts as delivered
-	uuid  string
-	state State
+	Seq   int64 // zero: it counts as delivered
+	UUID  string
+	State State
 }
 
-func scanSeen(r engine.Row) (*seenRow, error) {
-	s := new(seenRow)
+func scanSeen(r engine.Row) (*SeenID, error) {
+	s := new(SeenID)
 	var hash []byte
 	var state int64
-	err := r.Scan(&s.lane.Tenant, &s.lane.Platform, &s.lane.Type, &hash, &s.digest, &s.seq, &s.at, &state, &s.uuid)
-	copy(s.hash[:], hash)
-	s.state = knownState(state)
+	err := r.Scan(&s.Lane.Tenant, &s.Lane.Platform, &s.Lane.Type, &hash, &s.Digest, &s.Seq, &s.At, &state, &s.UUID)
+	copy(s.Hash[:], hash)
+	s.State = knownState(state)
 	return s, err
 }
 
 // seenColumns returns the row of a signed id.
-func seenColumns(r *seenRow) []any {
-	return []any{r.lane.Tenant, r.lane.Platform, r.lane.Type, r.hash[:], r.digest, r.seq, r.at, r.uuid}
+func seenColumns(r *SeenID) []any {
+	return []any{r.Lane.Tenant, r.Lane.Platform, r.Lane.Type, r.Hash[:], r.Digest, r.Seq, r.At, r.UUID}
 }

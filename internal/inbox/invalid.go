@@ -21,11 +21,11 @@ func (s *Inbox) storeInvalid(ctx context.Context, r *webhookgate.Invalid) (id in
 	w := &r.Webhook
 	row := newWebhook(w)
 	if w.Lane.Tenant == "" {
-		row.lane = webhookgate.LaneName{}
+		row.Lane = webhookgate.LaneName{}
 	}
 	row.Type = text.Clip(withoutZero(row.Type), 255)
 	row.Record = Record{Faults: r.Faults, Code: r.Status, From: r.From, Times: 1, Cut: r.Cut}
-	o := work{numbers: 1, bytes: row.Size, digests: [][]byte{row.digest}}
+	o := work{numbers: 1, bytes: row.Size, digests: [][]byte{row.Digest}}
 	if w.Lane.Tenant != "" {
 		o.lanes = []webhookgate.LaneName{w.Lane}
 	}
@@ -38,11 +38,11 @@ func (s *Inbox) storeInvalid(ctx context.Context, r *webhookgate.Invalid) (id in
 		if gaveUp.Load() { // a newer one may be in the lane already; see takeIn
 			return func() {}
 		}
-		l := t.laneOf(row)
-		stored := l.recordInvalid(row, t.copies[string(row.digest)])
-		t.copies[string(row.digest)] = stored
-		if l.missedSince > 0 {
-			l.setMissing(l.missing().Without(w.Digest))
+		l := t.LaneOf(row)
+		stored := l.RecordInvalid(row, t.copies[string(row.Digest)])
+		t.copies[string(row.Digest)] = stored
+		if l.MissedSince > 0 {
+			l.SetMissed(l.MissedSet().Without(w.Digest))
 		}
 		return func() {
 			s.cfg.Missed.Without(w.Lane, w.Digest)
@@ -98,11 +98,11 @@ func (s *Inbox) Accept(id int64, force bool, by *Action) (int64, error) {
 	ctx, cancel := context.WithTimeout(s.run, actionPatience)
 	defer cancel()
 	// After ctx's end it is not taken in later either, when its tenant may have a newer one.
-	a := s.takeIn(ctx, arriving(hook), work{hooks: []int64{id}, states: []webhookgate.LaneName{found.lane}, by: by}, func(t *sqlTurn, l *lane, in *incoming) error {
-		in.accepting = l.hook(id)
-		return l.mayAccept(in, id, force)
+	a := s.takeIn(ctx, arriving(hook), work{hooks: []int64{id}, states: []webhookgate.LaneName{found.Lane}, by: by}, func(t *sqlTurn, l *Lane, in *Incoming) error {
+		in.Accepting = l.Loaded(id)
+		return l.MayAccept(in, id, force)
 	})
-	return a.id, s.explain(a.Err)
+	return a.ID, s.explain(a.Err)
 }
 
 // Acceptable says why a webhook, with its content, can't be accepted, whatever else may be wrong by then; nil: it can.
@@ -120,14 +120,14 @@ func (s *Inbox) readInvalid(found *Webhook) (*webhookgate.Webhook, error) {
 		return nil, ErrNotInvalid
 	case found.Cut:
 		return nil, Denied("only the beginning of its body is stored. Raise USHER_WEBHOOK_MAX_BODY, and send it again from the billing service")
-	case found.check() != nil:
+	case found.Check() != nil:
 		return nil, ErrDamaged
 	}
 	hook, err := webhookgate.Accept(webhookgate.NewID(), found.Header, found.Body, s.cfg.Receivers)
 	switch {
 	case err != nil:
 		return nil, Denied(err.Error() + correctIt)
-	case LaneOf(hook.Lane) != found.lane: // only an import can bring such a webhook
+	case NameInRow(hook.Lane) != found.Lane: // only an import can bring such a webhook
 		return nil, Denied("its body names another tenant" + correctIt)
 	case hook.Receiver == nil && !s.cfg.StoreUnclaimed:
 		return nil, Denied(fmt.Sprintf("no receiver takes webhooks of its platform %q. ", hook.Lane.Platform) + GiveToReceiver)
@@ -136,12 +136,12 @@ func (s *Inbox) readInvalid(found *Webhook) (*webhookgate.Webhook, error) {
 }
 
 // mayAccept says why an invalid webhook cannot be taken in.
-func (l *lane) mayAccept(in *incoming, id int64, force bool) error {
-	if in.accepting == nil || in.accepting.State != Invalid {
+func (l *Lane) MayAccept(in *Incoming, id int64, force bool) error {
+	if in.Accepting == nil || in.Accepting.State != Invalid {
 		return ErrNotInvalid
 	}
 	// A snapshot that was taken in after it, other than a copy, would have superseded it.
-	if newer := l.t.inbox.LastSnapshot(l); newer != nil && in.accepting.Newer && in.snapshot && !force {
+	if newer := l.t.Inbox.LastSnapshot(l); newer != nil && in.Accepting.Newer && in.Snapshot && !force {
 		return &OverwriteError{id, &Webhook{ID: newer.Seq, UUID: newer.Webhook, Platform: l.Platform, Tenant: l.Tenant}}
 	}
 	return nil

@@ -255,7 +255,7 @@ func TestInvalidIsStoredAfterAll(t *testing.T) {
 		d.recordInvalid("acme", "R")
 		d.recordInvalid("later", "L")
 		d.misses(doubtful)
-		time.Sleep(2 * maxJump) // clocks may differ by so much
+		time.Sleep(2 * MaxJump) // clocks may differ by so much
 		d.misses(d.hook("later", "L"))
 		d.stored()
 		d.want("missed", d.missed(), "later")

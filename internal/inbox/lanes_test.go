@@ -176,8 +176,8 @@ func (s *sim) deliver(lease *Lease) {
 	if s.isHeld[a.tenant] {
 		s.violation("(f) arrival %d is to be delivered, and its tenant is paused", a.number)
 	}
-	lease.givenBack = w.r.IntN(40) == 0 // others have found that the receiver fails for everybody
-	if lease.givenBack || s.isPaused(a.webhook.Lane.Platform, a.tenant, name) {
+	lease.GivenBack = w.r.IntN(40) == 0 // others have found that the receiver fails for everybody
+	if lease.GivenBack || s.isPaused(a.webhook.Lane.Platform, a.tenant, name) {
 		o.Aborted = true
 		s.settle(o, a)
 		return
@@ -493,9 +493,9 @@ func (s *sim) send(tenant, snapshot string) {
 		if !life.dead.IsZero() {
 			return
 		}
-		a.ok, a.err, a.original, a.isAgain = got.Err == nil, got.Err, got.DuplicateOf, got.again
+		a.ok, a.err, a.original, a.isAgain = got.Err == nil, got.Err, got.DuplicateOf, got.Again
 		if a.ok && a.number%2 == 0 { // else it came through another replica
-			s.missed.Taken(hook.Lane, hook.Digest, hook.Snapshot && !got.again, hook.Received)
+			s.missed.Taken(hook.Lane, hook.Digest, hook.Snapshot && !got.Again, hook.Received)
 		}
 		if lease != nil {
 			s.deliver(lease)
@@ -504,10 +504,10 @@ func (s *sim) send(tenant, snapshot string) {
 }
 
 // reconcile compares what the billing service says of all tenants with what is known. It is a process of its own, and outlives usher.
-func (s *sim) reconcile(leave leave, asks, goesOn time.Duration, done func(tenant string, c Compared)) {
+func (s *sim) reconcile(leave ReconcileMode, asks, goesOn time.Duration, done func(tenant string, c Compared)) {
 	w := s.world
 	w.runs++
-	run := &aRun{number: w.runs, stores: leave == toStore}
+	run := &aRun{number: w.runs, stores: leave == ToStore}
 	began := s.life
 	s.submit(s.m.Begin(run.number, func() {
 		if !began.dead.IsZero() {
@@ -526,7 +526,7 @@ func (s *sim) reconcile(leave leave, asks, goesOn time.Duration, done func(tenan
 }
 
 // compare compares what the billing service said of one tenant.
-func (s *sim) compare(run *aRun, leave leave, said saying, done func(tenant string, c Compared)) {
+func (s *sim) compare(run *aRun, leave ReconcileMode, said saying, done func(tenant string, c Compared)) {
 	hook := &webhookgate.Webhook{
 		ID: fmt.Sprintf("x%d-%s-%x", run.number, said.tenant, s.seed), Type: "TenantProvisioningChange", Lane: webhookgate.LaneName{Platform: platform(said.tenant), Tenant: said.tenant},
 		Snapshot: true, Header: http.Header{"X-Test": {"1"}}, Received: s.now, Receiver: s.life.receivers.For(platform(said.tenant)),
@@ -550,7 +550,7 @@ func (s *sim) compare(run *aRun, leave leave, said saying, done func(tenant stri
 			a.ok = c.Applied
 			s.world.seen["reconciled "+string(c.Result)] = true
 			if c.Applied || c.Result == Equal {
-				s.missed.SettleBefore(hook.Lane, s.m.runs[run.number].KnowsUpTo().Add(-maxJump))
+				s.missed.SettleBefore(hook.Lane, s.m.runs[run.number].KnowsUpTo().Add(-MaxJump))
 			}
 			done(said.tenant, c)
 		}
@@ -566,9 +566,9 @@ func (s *sim) reconcileAll() {
 			}
 		}
 	}
-	s.reconcile(toApply, time.Second, time.Second, want(Equal, Differs, NewTenant))
+	s.reconcile(ToApply, time.Second, time.Second, want(Equal, Differs, NewTenant))
 	s.advance(s.now.Add(s.pace.calm))
-	s.reconcile(toCompare, time.Second, time.Second, func(tenant string, c Compared) {
+	s.reconcile(ToCompare, time.Second, time.Second, func(tenant string, c Compared) {
 		want(Equal)(tenant, c)
 		if s.m.Missed(webhookgate.LaneName{Platform: platform(tenant), Tenant: tenant}) {
 			s.violation("(j) in the end %s is equal, and has missed webhooks", tenant)
@@ -797,7 +797,7 @@ func (s *sim) step(n int) {
 	case "lose":
 		s.change(tenant, snapshot)
 	case "reconcile":
-		s.reconcile(pick(w.r, toCompare, toApply, toApply, toStore), pick(w.r, w.sleeps...)/2, pick(w.r, w.sleeps...)/2, func(string, Compared) {})
+		s.reconcile(pick(w.r, ToCompare, ToApply, ToApply, ToStore), pick(w.r, w.sleeps...)/2, pick(w.r, w.sleeps...)/2, func(string, Compared) {})
 	case "miss":
 		s.miss(tenant, pick(w.r, "A", "C", "D", "E"))
 	case "store what was missed":
@@ -956,7 +956,7 @@ func TestLaneIsItsColumns(t *testing.T) {
 	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
 		e := open()
 		defer e.Close()
-		wrote := &lane{LaneName: webhookgate.LaneName{Tenant: "t", Platform: "p"}, paused: true}
+		wrote := &Lane{LaneName: webhookgate.LaneName{Tenant: "t", Platform: "p"}, Paused: true}
 		kinds := engine.TableOf("lane").Columns
 		fields := laneFields(wrote, new(int64))
 		if len(fields) != len(kinds) {
@@ -970,7 +970,7 @@ func TestLaneIsItsColumns(t *testing.T) {
 					*f = 100 + int64(n)
 				}
 				if c.Name == "last_result" {
-					*f = lastMiss
+					*f = LastMiss
 				}
 			case *string:
 				if kind = "text"; n > 2 {
@@ -985,16 +985,16 @@ func TestLaneIsItsColumns(t *testing.T) {
 		}
 		check(t, e.Write(func(tx engine.Tx) error {
 			tx.Queue("lane_add", nil, []string{"t"}, []string{"p"}, []string{""})
-			queueRows(tx, "lane_save", []*lane{wrote}, laneRow)
+			queueRows(tx, "lane_save", []*Lane{wrote}, laneRow)
 			return nil
 		}))
-		var read *lane
+		var read *Lane
 		check(t, e.Read(t.Context(), func(tx engine.Tx) error {
 			tx.Queue("lanes_of_tenant", func(r engine.Row) (err error) { read, err = scanLane(r); return err }, "t")
 			return tx.Send()
 		}))
-		if got, want := fmt.Sprintf("%+v", laneRow(read)), fmt.Sprintf("%+v", laneRow(wrote)); got != want || read.damaged != nil {
-			t.Errorf("read  %s\nwrote %s\ndamaged %q", got, want, read.damaged)
+		if got, want := fmt.Sprintf("%+v", laneRow(read)), fmt.Sprintf("%+v", laneRow(wrote)); got != want || read.Damaged != nil {
+			t.Errorf("read  %s\nwrote %s\ndamaged %q", got, want, read.Damaged)
 		}
 	})
 }

@@ -26,21 +26,21 @@ type Lease struct {
 	FailedBefore  bool // the last try of this lane failed, be it of this webhook or of one before
 
 	Lane       webhookgate.LaneName // that it is for
-	lastTry    int64                // of this lane, before this one
-	token      int64
+	LastTry    int64                // of this lane, before this one
+	Token      int64
 	inARow     int                       // how many webhooks of the lane were delivered right before this one
-	givenBack  bool                      // it ends without a try
-	refused    bool                      // the database refuses to write its lane
+	GivenBack  bool                      // it ends without a try
+	Refused    bool                      // the database refuses to write its lane
 	validUntil atomic.Pointer[time.Time] // by our own clock
 }
 
 // A leaseKey is which lease it is: the lane counts its leases. One that was continued with the next webhook is the same.
-type leaseKey struct {
-	lane  webhookgate.LaneName
-	token int64
+type LeaseKey struct {
+	Lane  webhookgate.LaneName
+	Token int64
 }
 
-func (lease *Lease) key() leaseKey { return leaseKey{lease.Lane, lease.token} }
+func (lease *Lease) Key() LeaseKey { return LeaseKey{lease.Lane, lease.Token} }
 
 // Valid says whether the lease still lasts. It must be asked right before each write to the receiver: the process may have been
 // stopped for any time since it was last asked, without noticing.
@@ -54,10 +54,10 @@ func (lease *Lease) Valid() bool {
 func (lease *Lease) ValidUntil() time.Time { return *lease.validUntil.Load() }
 
 // extend sets when the lease ends.
-func (lease *Lease) extend(until time.Time) { lease.validUntil.Store(&until) }
+func (lease *Lease) Extend(until time.Time) { lease.validUntil.Store(&until) }
 
 // leaseEnd is when a lease of this turn ends. It counts from the begin of the transaction, which is before the database read its clock.
-func (t *turn) leaseEnd() time.Time { return t.askedAt.Add(t.leaseTime - t.leaseTime/5) }
+func (t *Turn) LeaseEnd() time.Time { return t.AskedAt.Add(t.LeaseTime - t.LeaseTime/5) }
 
 // A Claim asks for leases of one receiver's lanes that nobody delivers, in the order of its fields.
 type Claim struct {
@@ -95,7 +95,7 @@ const (
 // found is a lane that a claim has found.
 type found struct {
 	kind int64
-	lane *lane
+	lane *Lane
 }
 
 // order sorts what a claim has found: by kind, and each kind by its turn. The statement's parts are in order, but nothing promises that.
@@ -103,14 +103,14 @@ func (c *Claim) order(all []found) {
 	turn := func(f found) (kind, turn int64) {
 		switch f.kind {
 		case foundNewest:
-			return f.kind, -f.lane.due
+			return f.kind, -f.lane.Due
 		case foundEarly:
 			if c.MissedOnly {
-				return foundRetry + 1, f.lane.lastTry
+				return foundRetry + 1, f.lane.LastTry
 			}
-			return f.kind, f.lane.lastTry
+			return f.kind, f.lane.LastTry
 		}
-		return f.kind, f.lane.due
+		return f.kind, f.lane.Due
 	}
 	slices.SortStableFunc(all, func(a, b found) int {
 		kindA, turnA := turn(a)
@@ -135,8 +135,8 @@ func (c *Claim) take(all []found) (r Claimed) {
 			r.MoreEarly = r.MoreEarly || f.kind == foundEarly
 			continue
 		}
-		lease := f.lane.claim(c.Receiver)
-		if f.lane.hasChanged() {
+		lease := f.lane.Claim(c.Receiver)
+		if f.lane.HasChanged() {
 			c.leased = append(c.leased, f.lane.LaneName)
 		}
 		if lease == nil {
@@ -195,7 +195,7 @@ type Outcome struct {
 	WantsNext  bool          // the courier wants to deliver the lane's next webhook, too
 	Counts     bool          // the failure counts towards Config.MaxTries
 
-	settlement // the result
+	TryResult // the result
 }
 
 // SaveOutcome writes an outcome, and calls saved when that is done or has failed.
@@ -204,17 +204,17 @@ func (s *Inbox) SaveOutcome(o *Outcome, saved func(*Outcome, error)) {
 	s.submit(&work{
 		known: []webhookgate.LaneName{key}, next: o.Lease.Webhook.ID, bytes: 256, failed: func(err error) { saved(o, err) },
 		decide: func(t *sqlTurn) func() {
-			result := t.lanes[key].settle(o)
-			return func() { o.settlement = result; saved(o, nil) }
+			result := t.Lanes[key].AfterTry(o)
+			return func() { o.TryResult = result; saved(o, nil) }
 		},
 	})
 }
 
 const (
-	minBackoff = time.Second
-	maxBackoff = 5 * time.Minute
+	MinBackoff = time.Second
+	MaxBackoff = 5 * time.Minute
 	// maxRetryAfter bounds a receiver's Retry-After.
-	maxRetryAfter = time.Hour
+	MaxRetryAfter = time.Hour
 	// maxInARow is how many webhooks of a lane are delivered in a row before other lanes get their turn.
 	maxInARow = 16
 )
@@ -235,7 +235,7 @@ func (o *Outcome) parkReason(rules *Rules, h *Webhook, now time.Time) string {
 }
 
 // isMiss says whether a try was a miss: it says that the receiver is down, and nothing about the webhook.
-func isMiss(status int) bool {
+func IsMiss(status int) bool {
 	switch status {
 	case 0, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		return true
@@ -246,7 +246,7 @@ func isMiss(status int) bool {
 // IsMiss says whether the try was a miss: the receiver is to blame, and not the webhook.
 func (o *Outcome) IsMiss() bool {
 	failed := o.ContentErr == nil && !o.Aborted && !o.Try.Accepted()
-	return failed && isMiss(o.Try.Status)
+	return failed && IsMiss(o.Try.Status)
 }
 
 // Permanent says whether the receiver has said that it will never take this webhook.
@@ -270,10 +270,10 @@ func (s *Inbox) Renew(ctx context.Context, leases []*Lease) {
 	for _, lease := range leases {
 		reply := make(chan error, 1)
 		w := &work{known: []webhookgate.LaneName{lease.Lane}, failed: func(err error) { reply <- err }, decide: func(t *sqlTurn) func() {
-			renewed := t.lanes[lease.Lane].renew(lease)
+			renewed := t.Lanes[lease.Lane].Renew(lease)
 			return func() {
 				if renewed {
-					lease.extend(t.leaseEnd())
+					lease.Extend(t.LeaseEnd())
 				}
 				reply <- nil
 			}
@@ -292,7 +292,7 @@ func (s *Inbox) LoadContent(ctx context.Context, w *Webhook) error {
 				unreadable, err := engine.Unreadable(r.Scan(&header, &w.Body))
 				w.Header, w.HasContent = decodeHeader(header), true
 				if unreadable != nil || w.Header == nil {
-					w.damaged = append(w.damaged, "header")
+					w.Damaged = append(w.Damaged, "header")
 				}
 				return err
 			}, w.ID)
@@ -305,5 +305,5 @@ func (s *Inbox) LoadContent(ctx context.Context, w *Webhook) error {
 	if !w.HasContent {
 		return ErrDamaged // the content's row is missing
 	}
-	return w.check()
+	return w.Check()
 }

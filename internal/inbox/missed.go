@@ -19,65 +19,65 @@ import (
 // lane is missed something. So one that is missed nothing, as nearly all are, never reads the table.
 
 // missing returns what the lane is missed.
-func (l *lane) missing() webhookgate.MissedSet {
-	if l.missedSince > 0 && !l.readsMissed {
-		l.knowMissed(l.t.inbox.MissedWebhooks(l))
+func (l *Lane) MissedSet() webhookgate.MissedSet {
+	if l.MissedSince > 0 && !l.hasMissed {
+		l.LoadMissed(l.t.Inbox.MissedWebhooks(l))
 	}
 	return l.missed
 }
 
 // knowMissed is for the rows of what the lane is missed.
-func (l *lane) knowMissed(all []webhookgate.MissedWebhook) {
-	l.missed, l.readsMissed = webhookgate.MissedSet{Since: clock.Moment(l.missedSince), Webhooks: all}, true
+func (l *Lane) LoadMissed(all []webhookgate.MissedWebhook) {
+	l.missed, l.hasMissed = webhookgate.MissedSet{Since: clock.Moment(l.MissedSince), Webhooks: all}, true
 }
 
 // setMissing replaces what the lane is missed.
-func (l *lane) setMissing(d webhookgate.MissedSet) {
-	l.missed, l.readsMissed, l.savesMissed, l.dirty = d, true, true, true
-	if l.missedSince = 0; len(d.Webhooks) > 0 {
-		l.missedSince = max(1, d.Since.UnixMicro())
+func (l *Lane) SetMissed(d webhookgate.MissedSet) {
+	l.missed, l.hasMissed, l.savesMissed, l.changed = d, true, true, true
+	if l.MissedSince = 0; len(d.Webhooks) > 0 {
+		l.MissedSince = max(1, d.Since.UnixMicro())
 	}
 }
 
 // noteTaken notes that a webhook was taken in, or is a copy of one that was. That may settle what was missed. again:
 // see lane.duplicate.
-func (l *lane) noteTaken(in *incoming, again bool) {
-	at := in.arrived
-	if in.accepting != nil {
-		at = in.accepting.Changed.UnixMicro() // what got a 5xx since then is newer
+func (l *Lane) noteReceived(in *Incoming, again bool) {
+	at := in.Arrived
+	if in.Accepting != nil {
+		at = in.Accepting.Changed.UnixMicro() // what got a 5xx since then is newer
 	}
 	if at == 0 {
 		return
 	}
-	isState := in.snapshot && !again
+	isState := in.Snapshot && !again
 	if isState {
 		l.noteState(at)
 	}
-	if l.missedSince > 0 {
-		l.setMissing(l.missing().After(sha256Of(in.digest), isState, clock.Moment(at)))
+	if l.MissedSince > 0 {
+		l.SetMissed(l.MissedSet().After(AsDigest(in.Digest), isState, clock.Moment(at)))
 	}
 }
 
 // noteState notes when a state of the tenant arrived that usher knows. A time in the future is from before the
 // database's clock was set back.
-func (l *lane) noteState(at int64) {
-	if at > l.stateAt || l.stateAt > l.t.now {
-		l.stateAt, l.noted = at, true
+func (l *Lane) noteState(at int64) {
+	if at > l.StateAt || l.StateAt > l.t.Now {
+		l.StateAt, l.stamped = at, true
 	}
 }
 
 // miss notes webhooks of the tenant that got a 5xx, but for those that were settled before they could be noted here.
-func (l *lane) miss(d webhookgate.MissedSet) {
-	if d = l.unsettled(d); len(d.Webhooks) > 0 {
-		l.setMissing(l.missing().With(d))
-		l.note()
+func (l *Lane) AddMissed(d webhookgate.MissedSet) {
+	if d = l.stillMissed(d); len(d.Webhooks) > 0 {
+		l.SetMissed(l.MissedSet().With(d))
+		l.stamp()
 	}
 }
 
 // unsettled returns what is still missed of webhooks that got a 5xx: they may be stored after all, or the tenant may
 // have sent them again, or newer ones.
-func (l *lane) unsettled(d webhookgate.MissedSet) webhookgate.MissedSet {
-	d = d.Except(func(m *webhookgate.MissedWebhook) bool { return l.t.inbox.CameAfterAll(l, m) })
+func (l *Lane) stillMissed(d webhookgate.MissedSet) webhookgate.MissedSet {
+	d = d.Except(func(m *webhookgate.MissedWebhook) bool { return l.t.Inbox.CameAfterAll(l, m) })
 	if last := d.LastSnapshot(); last != nil && l.settles(d, last) {
 		d = d.Except(func(m *webhookgate.MissedWebhook) bool { return m.Snapshot })
 	}
@@ -85,29 +85,29 @@ func (l *lane) unsettled(d webhookgate.MissedSet) webhookgate.MissedSet {
 }
 
 // settles says whether the last snapshot that usher has settles those of a missed set.
-func (l *lane) settles(d webhookgate.MissedSet, last *webhookgate.MissedWebhook) bool {
-	digest := l.t.inbox.LastSnapshotDigest(l)
+func (l *Lane) settles(d webhookgate.MissedSet, last *webhookgate.MissedWebhook) bool {
+	digest := l.t.Inbox.LastSnapshotDigest(l)
 	switch {
-	case l.hasSnapshot(last.Digest[:], nameOf(l.t.Receivers.For(l.Platform))):
+	case l.receiverHas(last.Digest[:], NameOf(l.t.Receivers.For(l.Platform))):
 		return true
-	case digest == nil && l.tail != 0 || l.stateAt > l.t.now: // without a tail: the tenant was erased then
+	case digest == nil && l.Tail != 0 || l.StateAt > l.t.Now: // without a tail: the tenant was erased then
 		return false
-	case sha256Of(digest) == last.Digest:
-		return l.stateAt >= last.At.UnixMicro()
+	case AsDigest(digest) == last.Digest:
+		return l.StateAt >= last.At.UnixMicro()
 	}
 	// Another one must have come a second later, because the clocks of replicas and database differ.
-	return d.SettlesSnapshots(sha256Of(digest), true, clock.Moment(l.stateAt-clock.Micros(maxJump)))
+	return d.SettlesSnapshots(AsDigest(digest), true, clock.Moment(l.StateAt-clock.Micros(MaxJump)))
 }
 
 // hasNewer says whether a newer state of the tenant was taken in than a webhook's, which arrived at this time or earlier.
-func (l *lane) hasNewer(in *incoming, at int64) bool {
-	return in.snapshot && l.stateAt > at && l.stateAt <= l.t.now && !l.hasSnapshot(in.digest, nameOf(in.receiver))
+func (l *Lane) HasNewer(in *Incoming, at int64) bool {
+	return in.Snapshot && l.StateAt > at && l.StateAt <= l.t.Now && !l.receiverHas(in.Digest, NameOf(in.To))
 }
 
 // settleMissed says that the lane is missed nothing any more.
-func (l *lane) settleMissed() {
-	if l.missedSince > 0 {
-		l.setMissing(webhookgate.MissedSet{})
+func (l *Lane) clearMissed() {
+	if l.MissedSince > 0 {
+		l.SetMissed(webhookgate.MissedSet{})
 	}
 }
 
@@ -117,7 +117,7 @@ const tick = 10 * time.Millisecond
 // checkHeard says why a webhook is not taken in that arrived before usher stood still: its sender has gone; or other
 // replicas have taken in a later state of the tenant. The lane is locked: so what comes later through others comes after
 // this one. What is not taken in is missed, unless the lane has it, or a later state.
-func (t *sqlTurn) checkHeard(l *lane, in *incoming, w *webhookgate.Webhook) error {
+func (t *sqlTurn) checkHeard(l *Lane, in *Incoming, w *webhookgate.Webhook) error {
 	if w.Heard == nil {
 		return nil
 	}
@@ -125,20 +125,20 @@ func (t *sqlTurn) checkHeard(l *lane, in *incoming, w *webhookgate.Webhook) erro
 	switch {
 	case !stoodStill:
 		return nil
-	case l.hasNewer(in, t.s.clock.latest(w.Received)+clock.Micros(tick)):
+	case l.HasNewer(in, t.s.clock.latest(w.Received)+clock.Micros(tick)):
 		return webhookgate.ErrOvertaken
 	case !gone:
 		return nil
 	}
 	m := w.Missed()
-	t.askCame(l.LaneName, &m, in.arrived-clock.Micros(10*tick))
+	t.askCame(l.LaneName, &m, in.Arrived-clock.Micros(10*tick))
 	if t.send(); t.CameAfterAll(l, &m) {
 		return webhookgate.ErrOvertaken
 	}
 	return webhookgate.ErrUnheard
 }
 
-func sha256Of(b []byte) (digest [sha256.Size]byte) {
+func AsDigest(b []byte) (digest [sha256.Size]byte) {
 	copy(digest[:], b)
 	return digest
 }
@@ -149,7 +149,7 @@ func scanMissed(r engine.Row) (m webhookgate.MissedWebhook, err error) {
 	var digest []byte
 	var at, snapshot int64
 	_, err = engine.Unreadable(r.Scan(&digest, &at, &snapshot))
-	m.Digest, m.At, m.Snapshot = sha256Of(digest), clock.Moment(at), snapshot != 0
+	m.Digest, m.At, m.Snapshot = AsDigest(digest), clock.Moment(at), snapshot != 0
 	return m, err
 }
 
@@ -164,11 +164,11 @@ func (r missedRow) columns() []any {
 }
 
 // saveMissed queues the writing of what lanes are missed.
-func saveMissed(tx engine.Tx, lanes []*lane) {
+func saveMissed(tx engine.Tx, lanes []*Lane) {
 	var rows []missedRow
 	for _, l := range lanes {
 		tx.Queue("missed_delete", nil, l.Tenant, l.Platform)
-		for _, m := range l.missing().Webhooks {
+		for _, m := range l.MissedSet().Webhooks {
 			rows = append(rows, missedRow{l.LaneName, m})
 		}
 	}
@@ -177,9 +177,9 @@ func saveMissed(tx engine.Tx, lanes []*lane) {
 
 // readMissed reads what lanes are missed ahead, so that they need not ask one by one: after an outage that may be all.
 func (t *sqlTurn) readMissed(names []webhookgate.LaneName) {
-	read := make(map[*lane]*[]webhookgate.MissedWebhook)
+	read := make(map[*Lane]*[]webhookgate.MissedWebhook)
 	for _, name := range names {
-		if l := t.lanes[name]; l != nil && l.missedSince > 0 {
+		if l := t.Lanes[name]; l != nil && l.MissedSince > 0 {
 			read[l] = t.queueRowsOfMissed(l)
 		}
 	}
@@ -188,12 +188,12 @@ func (t *sqlTurn) readMissed(names []webhookgate.LaneName) {
 	}
 	t.send()
 	for l, all := range read {
-		l.knowMissed(*all)
+		l.LoadMissed(*all)
 	}
 }
 
 // queueRowsOfMissed queues the reading of what a lane is missed.
-func (t *sqlTurn) queueRowsOfMissed(l *lane) *[]webhookgate.MissedWebhook {
+func (t *sqlTurn) queueRowsOfMissed(l *Lane) *[]webhookgate.MissedWebhook {
 	all := new([]webhookgate.MissedWebhook)
 	t.tx.Queue("missed_of", func(r engine.Row) error {
 		m, err := scanMissed(r)
@@ -208,7 +208,7 @@ func (t *sqlTurn) queueRowsOfMissed(l *lane) *[]webhookgate.MissedWebhook {
 // queueMissed queues the questions that tell what is still missed of these webhooks; see lane.unsettled.
 func (t *sqlTurn) queueMissed(all []webhookgate.MissedTenant) {
 	for _, o := range all {
-		lane := LaneOf(o.LaneName)
+		lane := NameInRow(o.LaneName)
 		t.tx.Queue("state_digest", func(r engine.Row) error {
 			var digest []byte
 			err := r.Scan(&digest)
@@ -304,12 +304,11 @@ func (s *Inbox) storingMissed() []*work {
 
 func (s *Inbox) missedWorks() (works []*work) {
 	for _, o := range s.cfg.Missed.Some(maxMissedWorks) {
-		lane := []webhookgate.LaneName{o.LaneName}
-		w := &work{lanes: lane, missed: []webhookgate.MissedTenant{o}, numbers: 1}
+		w := &work{lanes: []webhookgate.LaneName{o.LaneName}, missed: []webhookgate.MissedTenant{o}, numbers: 1}
 		w.failed = func(error) { s.missedFailed = time.Now() }
 		w.decide = func(t *sqlTurn) func() {
-			t.lanes[LaneOf(o.LaneName)].miss(o.By(func(at time.Time) time.Time {
-				return clock.Moment(min(t.now, s.clock.latest(at))) // the latest: an older webhook must not settle this one
+			t.Lanes[NameInRow(o.LaneName)].AddMissed(o.By(func(at time.Time) time.Time {
+				return clock.Moment(min(t.Now, s.clock.latest(at))) // the latest: an older webhook must not settle this one
 			}))
 			return func() {
 				s.changed() // first: it must always be in the one or in the other
@@ -323,15 +322,15 @@ func (s *Inbox) missedWorks() (works []*work) {
 
 // settleInMemory drops what was missed of a tenant up to what a run knows, as far as that is in memory. A second less,
 // because the clocks of replicas and database differ.
-func (s *Inbox) settleInMemory(lane webhookgate.LaneName, r *Run) {
-	s.cfg.Missed.SettleBefore(lane, s.ours(r.KnowsUpTo()).Add(-maxJump))
+func (s *Inbox) settleInMemory(name webhookgate.LaneName, r *Run) {
+	s.cfg.Missed.SettleBefore(name, s.ours(r.KnowsUpTo()).Add(-MaxJump))
 }
 
 // forgetMissed drops what was missed of a tenant, as far as it is in memory, and returns in which lanes there was something.
 func (s *Inbox) forgetMissed(platform *string, tenant string) (lanes []webhookgate.LaneName) {
 	for _, o := range s.cfg.Missed.Some(0) {
 		if o.Tenant == tenant && (platform == nil || o.Platform == *platform) && s.cfg.Missed.Forget(o.LaneName) {
-			lanes = append(lanes, LaneOf(o.LaneName))
+			lanes = append(lanes, NameInRow(o.LaneName))
 		}
 	}
 	return lanes
@@ -532,7 +531,7 @@ func (s *Inbox) MissedOf(ctx context.Context, platform, tenant string) (since ti
 	since = s.clock.dated(d.Since)
 	lanes, err := s.lanesOf(ctx, &platform, tenant)
 	for _, l := range lanes {
-		if stored := clock.Moment(l.missedSince); l.missedSince > 0 && (since.IsZero() || stored.Before(since)) {
+		if stored := clock.Moment(l.MissedSince); l.MissedSince > 0 && (since.IsZero() || stored.Before(since)) {
 			since = stored
 		}
 	}

@@ -69,7 +69,7 @@ func TestMissedWhenFull(t *testing.T) {
 		d.want("no tenant", d.sendHook(other), "full")
 		d.stored()
 		d.want("missed", d.missed(), "eu/acme changed forgotten gone new older")
-		if l := must2(d.lanesOf(context.Background(), nil, "new"))(t)[0]; l.last == 0 || l.lastAt == 0 {
+		if l := must2(d.lanesOf(context.Background(), nil, "new"))(t)[0]; l.Last == 0 || l.LastAt == 0 {
 			t.Error("it left no number in its lane")
 		}
 		troubled := must2(d.Tenants(context.Background(), TenantFilter{Troubled: true}))(t)
@@ -1012,7 +1012,7 @@ func TestMissedByTwoReplicas(t *testing.T) {
 	if n := desks[0].Stats().Missed.Tenants + desks[1].Stats().Missed.Tenants; n < 40 {
 		t.Errorf("%d missed in the outage", n)
 	}
-	time.Sleep(maxJump + maxJump/2) // what comes sooner than that may count as older; see lane.miss
+	time.Sleep(MaxJump + MaxJump/2) // what comes sooner than that may count as older; see lane.miss
 	wires[1].Pass()
 	desks[1].stored()
 	for i := range 25 { // through the one that is back

@@ -81,7 +81,7 @@ func (w *world) judgeMissed(entries []*Webhook, deadline time.Time) {
 			}
 		}
 		for _, a := range w.arrivals {
-			if lastFailed != nil && a.tenant == tenant && a.run == nil && slices.Contains(failed, a.webhook.Digest) && a.from.After(lastFailed.from.Add(-2*maxJump)) && a != last {
+			if lastFailed != nil && a.tenant == tenant && a.run == nil && slices.Contains(failed, a.webhook.Digest) && a.from.After(lastFailed.from.Add(-2*MaxJump)) && a != last {
 				maybeLast = append(maybeLast, a)
 			}
 		}
@@ -104,7 +104,7 @@ func (w *world) judgeMissed(entries []*Webhook, deadline time.Time) {
 		}
 		alive := slices.ContainsFunc(w.places, func(p *place) bool { return p.life == last.life })
 		switch {
-		case last.ok && !apart && (lastFailed == nil || !slices.Contains(failed, last.webhook.Digest) && last.webhook.Snapshot || isAgain) && (!lost || last.webhook.Snapshot && !slices.Contains(failed, last.webhook.Digest)) && last.from.After(ends.Add(2*maxJump)):
+		case last.ok && !apart && (lastFailed == nil || !slices.Contains(failed, last.webhook.Digest) && last.webhook.Snapshot || isAgain) && (!lost || last.webhook.Snapshot && !slices.Contains(failed, last.webhook.Digest)) && last.from.After(ends.Add(2*MaxJump)):
 			if slices.Contains(missed, true) {
 				w.violation("(j) %s is missed nothing: arrival %d was taken in; and usher says that it is, by place: %v", tenant, last.number, missed)
 			}

@@ -1336,7 +1336,7 @@ func (w *world) reconcileAll() (entries []*Webhook) {
 				w.arrivals = append(w.arrivals, a)
 			}
 			w.mu.Unlock()
-			got, err = decide(i, r.ID, lines, toApply)
+			got, err = decide(i, r.ID, lines, ToApply)
 		}
 		w.note("reconcile in the end: %s", words(got, err))
 		for n, a := range offered {
@@ -1366,7 +1366,7 @@ func (w *world) reconcileAll() (entries []*Webhook) {
 		var got []Compared
 		r, _, err := i.BeginRun(time.Time{}, &Action{Who: "world", What: "reconcile"})
 		if err == nil {
-			got, err = decide(i, r.ID, lines, toCompare)
+			got, err = decide(i, r.ID, lines, ToCompare)
 		}
 		for n := range got {
 			if err == nil && got[n].Result != Equal && !got[n].PassedOver {

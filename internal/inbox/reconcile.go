@@ -55,7 +55,7 @@ func scanRun(r engine.Row) (*Run, error) {
 	run := new(Run)
 	var began, asOf, alive, ended, complete int64
 	var summary string
-	err := r.Scan(&run.ID, &run.mark, &began, &asOf, &run.action, &alive, &ended, &complete, &run.Failed, &summary)
+	err := r.Scan(&run.ID, &run.Mark, &began, &asOf, &run.Action, &alive, &ended, &complete, &run.Failed, &summary)
 	run.Began, run.Alive, run.Complete = clock.Moment(began), clock.Moment(alive), complete != 0
 	if asOf < clock.Never {
 		run.AsOf = clock.Moment(asOf)
@@ -97,8 +97,8 @@ func (s *Inbox) BeginRun(asOf time.Time, by *Action) (r *Run, known int, err err
 		return nil, 0, err
 	}
 	r, err = act(s, work{numbers: 1}, func(t *sqlTurn) (*Run, int, error) {
-		now := t.time()
-		r := &Run{ID: hex.EncodeToString(id), Began: now, Alive: now, mark: t.NextNumber()}
+		now := t.Time()
+		r := &Run{ID: hex.EncodeToString(id), Began: now, Alive: now, Mark: t.NextNumber()}
 		asOfMicros := clock.Never
 		if !asOf.IsZero() {
 			asOfMicros = asOf.UnixMicro()
@@ -107,17 +107,17 @@ func (s *Inbox) BeginRun(asOf time.Time, by *Action) (r *Run, known int, err err
 		if asOf.After(now.Add(time.Minute)) {
 			return nil, 0, ErrFuture
 		}
-		action := func(row engine.Row) error { return row.Scan(&r.action) }
-		t.tx.Queue("action_add", action, t.now, withoutZero(by.Who), by.What, withoutZero(by.About), int64(0))
+		action := func(row engine.Row) error { return row.Scan(&r.Action) }
+		t.tx.Queue("action_add", action, t.Now, withoutZero(by.Who), by.What, withoutZero(by.About), int64(0))
 		t.send()
-		if r.mark <= highest { // as raiseNumbers: with a lower mark all lanes would have changed since
+		if r.Mark <= highest { // as raiseNumbers: with a lower mark all lanes would have changed since
 			t.tx.Queue("number_raise", nil, highest)
-			t.tx.Queue("take_numbers", func(row engine.Row) error { return row.Scan(&r.mark, new(int64)) }, int64(1))
+			t.tx.Queue("take_numbers", func(row engine.Row) error { return row.Scan(&r.Mark, new(int64)) }, int64(1))
 			t.send()
 		}
 		t.statements = append(t.statements, func(tx engine.Tx) {
-			tx.Queue("runs_end", nil, t.now, "a later reconcile has begun")
-			tx.Queue("run_add", nil, r.ID, r.mark, t.now, asOfMicros, r.action)
+			tx.Queue("runs_end", nil, t.Now, "a later reconcile has begun")
+			tx.Queue("run_add", nil, r.ID, r.Mark, t.Now, asOfMicros, r.Action)
 		})
 		return r, 0, nil
 	})
@@ -148,22 +148,22 @@ func (s *Inbox) saveRun(id string, end bool, change func(*Run)) (*Run, error) {
 		change(&r)
 		if end {
 			t.byPerson = true // the figures show it at once
-			r.Ended, ended = t.time(), t.now
+			r.Ended, ended = t.Time(), t.Now
 			sum := &r.Summary
 			left := Findings{Differs: sum.Differs, New: sum.New, Twin: sum.Twin, Unlisted: sum.Unlisted}
 			t.tx.Queue("findings_over", func(row engine.Row) error {
 				var result string
 				var n int
 				err := row.Scan(&result, &n)
-				left.count(Result(result), -n)
+				left.Add(Result(result), -n)
 				return err
-			}, r.mark)
+			}, r.Mark)
 			t.send()
 			sum.Left = left
 		}
 		summary, _ := json.Marshal(r.Summary) // numbers
 		t.statements = append(t.statements, func(tx engine.Tx) {
-			tx.Queue("run_save", nil, id, t.now, ended, boolNumber(r.Complete), withoutZero(r.Failed), string(summary))
+			tx.Queue("run_save", nil, id, t.Now, ended, boolNumber(r.Complete), withoutZero(r.Failed), string(summary))
 			if end && r.Complete && r.Summary.Left.Count() == 0 {
 				endOutages(tx, r.KnowsUpTo().UnixMicro())
 			}
@@ -198,18 +198,18 @@ type Pass struct {
 	Last    bool   // there will be no second one: the run ends with the comparison
 }
 
-func (p *Pass) leave() leave {
+func (p *Pass) leave() ReconcileMode {
 	switch {
 	case p.Failed != "":
-		return toSee
+		return ToSee
 	case p.Apply == "deliver":
-		return toApply
+		return ToApply
 	case p.Apply == "store":
-		return toStore
+		return ToStore
 	case p.Apply == "":
-		return toCompare
+		return ToCompare
 	}
-	return toSee
+	return ToSee
 }
 
 // Tell gets what came of some lines, and how many tenants the pass has seen so far. The comparison tells only
@@ -230,7 +230,7 @@ type passing struct {
 	Pass
 	list
 	tell  Tell
-	batch []*offer
+	batch []*Offer
 	size  int
 }
 
@@ -262,10 +262,10 @@ func (p *passing) add(number int, line []byte) error {
 		return nil
 	}
 	o := p.s.readOffer(line)
-	if o.is.Line = number; p.enter(&o.is) {
+	if o.Draft.Line = number; p.enter(&o.Draft) {
 		return nil
 	}
-	if full := len(p.batch) >= batchLines || p.size >= batchBytes; full || o.is.again {
+	if full := len(p.batch) >= batchLines || p.size >= batchBytes; full || o.Draft.Again {
 		if err := p.flush(); err != nil {
 			return err
 		}
@@ -357,7 +357,7 @@ func (p *passing) findUnlisted(ctx context.Context) error {
 		var some []Compared
 		for _, c := range page {
 			if c.Result == Unlisted && !p.has(c.Platform, c.Tenant) {
-				p.sum.count(Unlisted)
+				p.sum.Add(Unlisted)
 				some = append(some, c)
 			}
 		}
@@ -379,10 +379,10 @@ func (s *Inbox) knownBefore(ctx context.Context, run string, after *Compared, mo
 			var c Compared
 			var features string
 			var number, dismissed int64
-			err := r.Scan(&c.Tenant, &c.Platform, &number, &features, &c.found, &dismissed)
+			err := r.Scan(&c.Tenant, &c.Platform, &number, &features, &c.Found, &dismissed)
 			if may, _ := snapshot.Decode([]byte(features)); len(may.Features) > 0 {
-				c.Result, c.dismissed = Unlisted, dismissed > 0
-				c.identify(number)
+				c.Result, c.WasDismissed = Unlisted, dismissed > 0
+				c.Identify(number)
 			}
 			all = append(all, c)
 			return err
@@ -394,15 +394,15 @@ func (s *Inbox) knownBefore(ctx context.Context, run string, after *Compared, mo
 
 // reconcile has the lane of each line of a batch decide about it, all in one transaction, which also finds
 // out whether the run is still under way. A tenant that is only compared gets no lane.
-func (s *Inbox) reconcile(id string, batch []*offer, leave leave) ([]Compared, error) {
+func (s *Inbox) reconcile(id string, batch []*Offer, leave ReconcileMode) ([]Compared, error) {
 	w := work{run: id}
 	for _, o := range batch {
-		if o.is.judgeable() {
-			w.states, w.bytes = append(w.states, o.lane), w.bytes+o.Size
+		if o.Draft.CanBeJudged() {
+			w.states, w.bytes = append(w.states, o.Lane), w.bytes+o.Size
 		}
 	}
 	w.known = w.states
-	applies := leave == toApply || leave == toStore
+	applies := leave == ToApply || leave == ToStore
 	if applies {
 		if full := s.engine.Full(); full != nil { // the last room is for outcomes
 			return nil, full
@@ -419,9 +419,9 @@ func (s *Inbox) reconcile(id string, batch []*offer, leave leave) ([]Compared, e
 		}
 		done, applied := t.reconcile(run, batch, w.states, leave)
 		if applies {
-			(&Action{ID: run.action}).queue(t.tx, t.now, applied)
+			(&Action{ID: run.Action}).queue(t.tx, t.Now, applied)
 		}
-		if leave == toCompare {
+		if leave == ToCompare {
 			mayBeTwin := func(c Compared) bool { return len(c.Elsewhere) > 0 }
 			t.saveFindings(run, slices.DeleteFunc(slices.Clone(done), mayBeTwin))
 		}
@@ -432,7 +432,7 @@ func (s *Inbox) reconcile(id string, batch []*offer, leave leave) ([]Compared, e
 		if c.Applied {
 			s.cfg.Changed(c.Tenant)
 		}
-		if c.first {
+		if c.First {
 			first = append(first, TenantRef{c.Platform, c.Tenant})
 		}
 	}
@@ -444,34 +444,34 @@ func (s *Inbox) reconcile(id string, batch []*offer, leave leave) ([]Compared, e
 
 // reconcile returns what came of each line, and how many were taken in. After one that cannot be taken in,
 // for example because the inbox is full, the others stay as they are.
-func (t *sqlTurn) reconcile(run *Run, batch []*offer, tenants []webhookgate.LaneName, leave leave) (done []Compared, applied int) {
+func (t *sqlTurn) reconcile(run *Run, batch []*Offer, tenants []webhookgate.LaneName, leave ReconcileMode) (done []Compared, applied int) {
 	known := t.readBeside(tenants)
 	for _, o := range batch {
-		if !o.is.judgeable() {
-			done = append(done, o.is)
+		if !o.Draft.CanBeJudged() {
+			done = append(done, o.Draft)
 			continue
 		}
 		offer := *o
-		offer.is.beside = known[o.lane]
-		l := t.lanes[o.lane]
+		offer.Draft.Beside = known[o.Lane]
+		l := t.Lanes[o.Lane]
 		if l == nil { // usher does not know the tenant
-			l = t.empty(o.lane)
+			l = t.Empty(o.Lane)
 		}
 		may := leave
-		if o.is.again { // nobody knows which line is right
-			may = toSee
+		if o.Draft.Again { // nobody knows which line is right
+			may = ToSee
 		}
-		c := l.reconcile(&offer, run, may)
+		c := l.Reconcile(&offer, run, may)
 		if done = append(done, c); c.Err != nil {
-			leave = toSee
+			leave = ToSee
 		}
 		if c.Applied {
 			applied++
 		}
-		if c.Applied || c.Result == Equal && may != toSee {
+		if c.Applied || c.Result == Equal && may != ToSee {
 			// Before the next transaction, which moves what was missed from memory into lanes.
-			settle := func() { t.s.settleInMemory(o.lane, run) }
-			t.committed = append(t.committed, settle)
+			settle := func() { t.s.settleInMemory(o.Lane, run) }
+			t.AfterCommit = append(t.AfterCommit, settle)
 		}
 	}
 	return done, applied
@@ -492,18 +492,18 @@ func (t *sqlTurn) mayApply(r *Run) error {
 }
 
 // readBeside reads what is known of tenants beside their lanes and snapshots.
-func (t *sqlTurn) readBeside(names []webhookgate.LaneName) map[webhookgate.LaneName]beside {
-	known := make(map[webhookgate.LaneName]beside)
+func (t *sqlTurn) readBeside(names []webhookgate.LaneName) map[webhookgate.LaneName]Beside {
+	known := make(map[webhookgate.LaneName]Beside)
 	tenants, platforms, _ := laneColumns(names)
 	t.tx.Queue("beside", func(r engine.Row) error {
 		var name webhookgate.LaneName
 		var dismissed, erased, others int64
-		var b beside
+		var b Beside
 		var other string
-		err := r.Scan(&name.Tenant, &name.Platform, &b.found, &dismissed, &erased, &others, &other)
-		b.dismissed, b.platforms = dismissed > 0, known[name].platforms
-		if b.erased = momentOrZero(erased); others > 0 {
-			b.platforms = append(b.platforms, other)
+		err := r.Scan(&name.Tenant, &name.Platform, &b.Found, &dismissed, &erased, &others, &other)
+		b.WasDismissed, b.OtherPlatforms = dismissed > 0, known[name].OtherPlatforms
+		if b.ErasedOn = momentOrZero(erased); others > 0 {
+			b.OtherPlatforms = append(b.OtherPlatforms, other)
 		}
 		known[name] = b
 		return err
@@ -516,8 +516,8 @@ func (t *sqlTurn) readBeside(names []webhookgate.LaneName) map[webhookgate.LaneN
 func (s *Inbox) MaxLine() int { return int(cmp.Or(s.cfg.MaxBody, 16<<20)) }
 
 // readOffer reads a line: a webhook's payload, or a whole webhook.
-func (s *Inbox) readOffer(line []byte) *offer {
-	faulty := func(fault string) *offer { return &offer{is: Compared{Fault: fault}} }
+func (s *Inbox) readOffer(line []byte) *Offer {
+	faulty := func(fault string) *Offer { return &Offer{Draft: Compared{Fault: fault}} }
 	body, fault := webhookOf(line)
 	if fault != "" {
 		return faulty(fault)
@@ -537,11 +537,11 @@ func (s *Inbox) readOffer(line []byte) *offer {
 		}
 		return faulty(fault)
 	}
-	o := &offer{incoming: arriving(w)}
-	o.Source, o.unhurried = FromReconcile, true
-	o.says, _ = snapshot.Decode(w.State.Features) // they have just been encoded
-	passedOver := o.receiver == nil && !s.cfg.StoreUnclaimed
-	o.is = Compared{Platform: o.Platform, Tenant: o.Tenant, PassedOver: passedOver, says: digestOf(o.says)}
+	o := &Offer{Incoming: arriving(w)}
+	o.Source, o.Later = FromReconcile, true
+	o.Says, _ = snapshot.Decode(w.State.Features) // they have just been encoded
+	passedOver := o.To == nil && !s.cfg.StoreUnclaimed
+	o.Draft = Compared{Platform: o.Platform, Tenant: o.Tenant, PassedOver: passedOver, Says: FeaturesDigest(o.Says)}
 	return o
 }
 

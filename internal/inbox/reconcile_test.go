@@ -18,8 +18,8 @@ import (
 func TestWhatComesLeavesItsNumber(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
-		last := func() *lane { return must2(d.lanesOf(context.Background(), nil, "acme"))(t)[0] }
-		former := new(lane)
+		last := func() *Lane { return must2(d.lanesOf(context.Background(), nil, "acme"))(t)[0] }
+		former := new(Lane)
 		for _, step := range []struct {
 			what string
 			do   func()
@@ -34,8 +34,8 @@ func TestWhatComesLeavesItsNumber(t *testing.T) {
 		} {
 			step.do()
 			now := last()
-			if now.last <= former.last || now.lastAt <= former.lastAt {
-				t.Errorf("%s: the last number is %d of %d, after %d of %d", step.what, now.last, now.lastAt, former.last, former.lastAt)
+			if now.Last <= former.Last || now.LastAt <= former.LastAt {
+				t.Errorf("%s: the last number is %d of %d, after %d of %d", step.what, now.Last, now.LastAt, former.Last, former.LastAt)
 			}
 			former = now
 			time.Sleep(time.Millisecond)
@@ -55,12 +55,12 @@ func TestLastNumberIsImported(t *testing.T) {
 	to := newDesk(t, inDatabase(t, pgtest.Schema(t)))
 	must2(to.Import(t.Context(), &file, nil))(t)
 	was, is := must2(d.lanesOf(context.Background(), nil, "acme"))(t)[0], must2(to.lanesOf(context.Background(), nil, "acme"))(t)[0]
-	if is.last != was.last || is.lastAt != was.lastAt || is.last == 0 {
-		t.Errorf("it was %d at %d, and is %d at %d", was.last, was.lastAt, is.last, is.lastAt)
+	if is.Last != was.Last || is.LastAt != was.LastAt || is.Last == 0 {
+		t.Errorf("it was %d at %d, and is %d at %d", was.Last, was.LastAt, is.Last, is.LastAt)
 	}
 	to.want("", to.send("new", "one"), "+")
-	if id := to.nth("new", 1); id <= was.last {
-		t.Errorf("a new webhook got the number %d, after %d", id, was.last)
+	if id := to.nth("new", 1); id <= was.Last {
+		t.Errorf("a new webhook got the number %d, after %d", id, was.Last)
 	}
 }
 
@@ -134,12 +134,12 @@ func words(all []Compared, err error) string {
 
 // compare says what would come of lines, and changes nothing.
 func (d *desk) compare(r *Run, lines ...string) string {
-	return words(decide(d.Inbox, r.ID, split(lines), toSee))
+	return words(decide(d.Inbox, r.ID, split(lines), ToSee))
 }
 
 // settle compares lines as the first pass of a run does.
 func (d *desk) settle(r *Run, lines ...string) string {
-	return words(decide(d.Inbox, r.ID, split(lines), toCompare))
+	return words(decide(d.Inbox, r.ID, split(lines), ToCompare))
 }
 
 // apply takes lines in, as the second pass does.
@@ -147,16 +147,16 @@ func (d *desk) apply(r *Run, store bool, lines ...string) string {
 	return words(decide(d.Inbox, r.ID, split(lines), applying(store)))
 }
 
-func applying(store bool) leave {
+func applying(store bool) ReconcileMode {
 	if store {
-		return toStore
+		return ToStore
 	}
-	return toApply
+	return ToApply
 }
 
 // decide has lines decided about in one transaction.
-func decide(s *Inbox, id string, lines [][]byte, leave leave) ([]Compared, error) {
-	var batch []*offer
+func decide(s *Inbox, id string, lines [][]byte, leave ReconcileMode) ([]Compared, error) {
+	var batch []*Offer
 	for _, line := range lines {
 		batch = append(batch, s.readOffer(line))
 	}
@@ -523,8 +523,8 @@ func TestBeginOfARunKeepsNobodyWaiting(t *testing.T) {
 			d.want("what the receiver got", fmt.Sprint(d.main.got("acme")), "[A]")
 			close(e.release)
 			r := <-began
-			if l := must2(d.lanesOf(context.Background(), nil, "acme"))(t)[0]; l.last >= r.mark {
-				t.Errorf("what came before it began has the number %d, and its mark is %d", l.last, r.mark)
+			if l := must2(d.lanesOf(context.Background(), nil, "acme"))(t)[0]; l.Last >= r.Mark {
+				t.Errorf("what came before it began has the number %d, and its mark is %d", l.Last, r.Mark)
 			}
 		})
 	}

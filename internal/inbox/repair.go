@@ -26,8 +26,8 @@ func (s *Inbox) repair(r engine.Row) (*work, error) {
 		w.hooks = []int64{seq} // lane.know parks it
 	}
 	w.decide = func(t *sqlTurn) func() {
-		if l := t.lanes[name]; l != nil && seq == 0 {
-			l.recount()
+		if l := t.Lanes[name]; l != nil && seq == 0 {
+			l.Recount()
 		}
 		return func() {
 			if s.courier != nil {

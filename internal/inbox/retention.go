@@ -66,7 +66,7 @@ func (s *Inbox) sweepOnce(full, invalid bool) (more bool, damaged []*work, err e
 				damaged = append(damaged, w)
 				return err
 			}, maxRepairs)
-			tx.Queue("seen_expire", nil, now-clock.Micros(seenIDsFor))
+			tx.Queue("seen_expire", nil, now-clock.Micros(SeenIDsFor))
 			tx.Queue("action_expire", nil, now-clock.Micros(lim.ActionAge))
 			tx.Queue("runs_expire", nil, now-clock.Micros(lim.ActionAge))
 			tx.Queue("tellings_expire", nil, now-clock.Micros(cursorAge))

@@ -75,17 +75,17 @@ func (s *Inbox) countOnce() error {
 }
 
 // hasRoom returns a NoRoom if there is no room for one more webhook in a lane, beside what this transaction has added.
-func (s *Inbox) hasRoom(added map[string]int64, l *lane, size int64) error {
+func (s *Inbox) hasRoom(added map[string]int64, l *Lane, size int64) error {
 	err := s.countOnce()
-	n := &NoRoom{LaneName: l.LaneName, Receiver: l.receiver, Size: size}
+	n := &NoRoom{LaneName: l.LaneName, Receiver: l.ReceiverName, Size: size}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err == nil && s.room.lack(n, s.cfg, added, l.bytes) {
-		s.room.noRoom[l.receiver] = n
+	if err == nil && s.room.lack(n, s.cfg, added, l.Bytes) {
+		s.room.noRoom[l.ReceiverName] = n
 		return n
 	}
-	if old := s.room.noRoom[l.receiver]; old != nil && (old.Share != TenantShare || old.LaneName == l.LaneName) {
-		delete(s.room.noRoom, l.receiver)
+	if old := s.room.noRoom[l.ReceiverName]; old != nil && (old.Share != TenantShare || old.LaneName == l.LaneName) {
+		delete(s.room.noRoom, l.ReceiverName)
 	}
 	return nil
 }

@@ -95,9 +95,9 @@ func (s *Inbox) reroute(lanes []webhookgate.LaneName) (moved int, err error) {
 	err = s.await(ctx, nil, &work{known: lanes, failed: func(err error) { reply <- err }, decide: func(t *sqlTurn) func() {
 		n := 0
 		for _, name := range lanes {
-			if l := t.lanes[name]; l != nil {
-				before := l.receiver
-				if l.route(); l.receiver != before {
+			if l := t.Lanes[name]; l != nil {
+				before := l.ReceiverName
+				if l.UpdateReceiver(); l.ReceiverName != before {
 					n++
 				}
 			}

@@ -52,17 +52,17 @@ type Webhook struct {
 	Newest   bool      `json:"-"`                // its tenant has no newer one, so it can be sent again without force
 	Status
 
-	lane     webhookgate.LaneName // empty: it is invalid, and its tenant is not certain
-	snapshot bool
-	rank     int64  // its number; if it is invalid: the number that it, or its last copy, took
-	digest   []byte // SHA-256 of the body
-	Size     int64  `json:"-"` // about how many bytes it takes; counts towards MaxBytes
+	Lane     webhookgate.LaneName `json:"-"` // empty: it is invalid, and its tenant is not certain
+	Snapshot bool                 `json:"-"`
+	Rank     int64                `json:"-"` // its number; if it is invalid: the number that it, or its last copy, took
+	Digest   []byte               `json:"-"` // SHA-256 of the body
+	Size     int64                `json:"-"` // about how many bytes it takes; counts towards MaxBytes
 
 	HasContent bool        `json:"-"` // Header and Body are set
 	Header     http.Header `json:"-"`
 	Body       []byte      `json:"-"`
-	damaged    []string    // the columns of its row that could not be read
-	verified   bool        // the content comes from the gate and not from a disk, so its digest need not be checked
+	Damaged    []string    `json:"-"` // the columns of its row that could not be read
+	Verified   bool        `json:"-"` // the content comes from the gate and not from a disk, so its digest need not be checked
 
 	// Only of what Show and Each return with its content: the last snapshot of the same tenant before this one that was accepted
 	// (State.Taken), and the id of the tenant's snapshot right before this one, accepted or not. Nil and zero: none is stored.
@@ -76,7 +76,7 @@ type Webhook struct {
 }
 
 // stored returns the webhook as a later transaction reads it.
-func (w *Webhook) stored() *Webhook {
+func (w *Webhook) Row() *Webhook {
 	row := *w
 	row.isNew, row.changed, row.gone = false, false, false
 	return &row
@@ -149,8 +149,8 @@ func (a Try) Words() string {
 const (
 	// keptTries is how many of a webhook's tries are stored, and keptAnswers how many of those with the receiver's
 	// answer.
-	keptTries   = 20
-	keptAnswers = 3
+	KeptTries   = 20
+	KeptAnswers = 3
 )
 
 // maxError is how many bytes of a try's error are stored. One about a certificate names all its hosts.
@@ -165,9 +165,9 @@ func (s *Status) noteTry(began time.Time, took time.Duration, a receiver.Try) {
 	if !a.Accepted() {
 		n.Answer = a.Excerpt
 	}
-	former := s.Tried[max(0, len(s.Tried)-keptTries+1):]
+	former := s.Tried[max(0, len(s.Tried)-KeptTries+1):]
 	s.Tried = append(slices.Clone(former), n)
-	if before := len(s.Tried) - keptAnswers - 1; before >= 0 {
+	if before := len(s.Tried) - KeptAnswers - 1; before >= 0 {
 		s.Tried[before].Answer = ""
 	}
 	if s.Tries++; s.Tries == 1 {
@@ -184,8 +184,8 @@ const overhead = 512
 func newWebhook(w *webhookgate.Webhook) *Webhook {
 	row := &Webhook{
 		UUID: w.ID, Type: w.Type, Platform: w.Lane.Platform, Tenant: w.Lane.Tenant,
-		lane: LaneOf(w.Lane), snapshot: w.Snapshot, digest: w.Digest[:],
-		Header: w.Header, Body: w.Body, HasContent: true, verified: true,
+		Lane: NameInRow(w.Lane), Snapshot: w.Snapshot, Digest: w.Digest[:],
+		Header: w.Header, Body: w.Body, HasContent: true, Verified: true,
 	}
 	row.Size = int64(len(w.Body)+len(encodeHeader(w.Header))) + overhead
 	return row
@@ -193,14 +193,14 @@ func newWebhook(w *webhookgate.Webhook) *Webhook {
 
 // check returns ErrDamaged if a receiver would not get what was taken in. Damage elsewhere in the row, such as in the record of its tries, is
 // no reason not to deliver it.
-func (w *Webhook) check() error {
-	if w.verified {
+func (w *Webhook) Check() error {
+	if w.Verified {
 		return nil
 	}
-	if sum := sha256.Sum256(w.Body); !bytes.Equal(sum[:], w.digest) {
+	if sum := sha256.Sum256(w.Body); !bytes.Equal(sum[:], w.Digest) {
 		return ErrDamaged
 	}
-	for _, column := range w.damaged {
+	for _, column := range w.Damaged {
 		switch column {
 		case "uuid", "type", "header":
 			return ErrDamaged
@@ -218,7 +218,7 @@ func scanWebhook(r engine.Row, withContent bool) (*Webhook, error) {
 	var number, snapshot, received, changed, tail int64
 	var record string
 	var header []byte
-	into := []any{&w.ID, &w.UUID, &w.Tenant, &w.Platform, &w.lane.Type, &w.Type, &snapshot, &w.digest, &w.Size, &received, &number, &w.rank, &changed, &w.Why, &w.Source, &record, &tail}
+	into := []any{&w.ID, &w.UUID, &w.Tenant, &w.Platform, &w.Lane.Type, &w.Type, &snapshot, &w.Digest, &w.Size, &received, &number, &w.Rank, &changed, &w.Why, &w.Source, &record, &tail}
 	if withContent {
 		into = append(into, &header, &w.Body)
 	}
@@ -226,30 +226,30 @@ func scanWebhook(r engine.Row, withContent bool) (*Webhook, error) {
 	if err != nil {
 		return nil, err
 	}
-	w.damaged = named(unreadable, append(slices.Clip(engine.WebhookColumns), "tail", "header", "body"))
-	if w.State = knownState(number); w.State == "" && !slices.Contains(w.damaged, "state") {
-		w.damaged = append(w.damaged, "state")
+	w.Damaged = named(unreadable, append(slices.Clip(engine.WebhookColumns), "tail", "header", "body"))
+	if w.State = knownState(number); w.State == "" && !slices.Contains(w.Damaged, "state") {
+		w.Damaged = append(w.Damaged, "state")
 	}
-	if slices.Contains(w.damaged, "state") {
+	if slices.Contains(w.Damaged, "state") {
 		w.State = Parked // no statement finds it by its state; see lane.know
 	}
 	if json.Unmarshal([]byte(record), &w.Record) != nil && record != "" {
-		w.Record, w.damaged = Record{}, append(w.damaged, "record")
+		w.Record, w.Damaged = Record{}, append(w.Damaged, "record")
 	}
-	w.lane.Platform, w.lane.Tenant = w.Platform, w.Tenant
-	w.Changed, w.Received, w.snapshot = clock.Moment(changed), clock.Moment(received), snapshot != 0
+	w.Lane.Platform, w.Lane.Tenant = w.Platform, w.Tenant
+	w.Changed, w.Received, w.Snapshot = clock.Moment(changed), clock.Moment(received), snapshot != 0
 	if w.Size < 0 || w.Size > engine.MaxAmount {
-		w.Size, w.damaged = 0, append(w.damaged, "size")
+		w.Size, w.Damaged = 0, append(w.Damaged, "size")
 	}
 	w.Newest = w.Tenant == "" || w.ID >= tail
 	if withContent && header != nil {
 		w.Header, w.HasContent = decodeHeader(header), true
 		if w.Header == nil {
-			w.damaged = append(w.damaged, "header")
+			w.Damaged = append(w.Damaged, "header")
 		}
 	}
-	if w.damaged != nil && w.Why == "" {
-		w.Why = "its row is damaged: " + strings.Join(w.damaged, ", ")
+	if w.Damaged != nil && w.Why == "" {
+		w.Why = "its row is damaged: " + strings.Join(w.Damaged, ", ")
 	}
 	return w, nil
 }
@@ -272,13 +272,13 @@ func knownState(number int64) State {
 
 // webhookColumns returns a webhook's row.
 func webhookColumns(w *Webhook) []any {
-	return []any{w.ID, w.UUID, w.lane.Tenant, w.lane.Platform, w.lane.Type, w.Type, w.snapshot, w.digest, w.Size, w.Received.UnixMicro(),
-		w.State.Number(), w.rank, w.Changed.UnixMicro(), w.Why, w.Source, encodeRecord(w)}
+	return []any{w.ID, w.UUID, w.Lane.Tenant, w.Lane.Platform, w.Lane.Type, w.Type, w.Snapshot, w.Digest, w.Size, w.Received.UnixMicro(),
+		w.State.Number(), w.Rank, w.Changed.UnixMicro(), w.Why, w.Source, encodeRecord(w)}
 }
 
 // webhookChanges returns the arguments of webhook_save.
 func webhookChanges(w *Webhook) []any {
-	return []any{w.ID, w.State.Number(), w.rank, w.Changed.UnixMicro(), w.Why, encodeRecord(w)}
+	return []any{w.ID, w.State.Number(), w.Rank, w.Changed.UnixMicro(), w.Why, encodeRecord(w)}
 }
 
 func encodeRecord(w *Webhook) string {
@@ -310,7 +310,7 @@ func decodeHeader(text []byte) http.Header {
 }
 
 // LaneOf returns the name of a lane as its row has it: with an event type only if there is no tenant.
-func LaneOf(l webhookgate.LaneName) webhookgate.LaneName {
+func NameInRow(l webhookgate.LaneName) webhookgate.LaneName {
 	if l.Tenant != "" {
 		l.Type = ""
 	}
@@ -327,97 +327,97 @@ func laneColumns(lanes []webhookgate.LaneName) (tenants, platforms, types []stri
 
 // The values of lane.lastResult: how the last try of the lane's first webhook ended.
 const (
-	lastOK     = 0 // it was not tried yet, or was given back without a failure
-	lastFailed = 1
-	lastMiss   = 2 // a miss: the receiver is to blame, and not the webhook
+	LastOK     = 0 // it was not tried yet, or was given back without a failure
+	LastFailed = 1
+	LastMiss   = 2 // a miss: the receiver is to blame, and not the webhook
 )
 
 // A lane is a row of the table lane.
-type lane struct {
+type Lane struct {
 	webhookgate.LaneName
-	receiver string // the name of the receiver that takes its webhooks; empty: none does
+	ReceiverName string // the name of the receiver that takes its webhooks; empty: none does
 
 	// Dedup compares an arriving webhook with the tail, which arrived last, while webhooks wait. If none waits, it compares
 	// with the snapshot that the receiver holds for sure; see intake.duplicate.
-	tail       int64
-	tailID     string // its webhook-id
-	tailDigest []byte // nil: no webhook counts as a copy of the tail, e.g. because the tail does not wait any more
-	held       []byte // the digest of what the receiver holds; nil: nobody knows
-	heldAt     int64  // when the receiver accepted it
-	heldBy     string // the receiver's name; empty: usher itself
-	heldID     string // its webhook-id
+	Tail       int64
+	TailID     string // its webhook-id
+	TailDigest []byte // nil: no webhook counts as a copy of the tail, e.g. because the tail does not wait any more
+	Held       []byte // the digest of what the receiver holds; nil: nobody knows
+	HeldAt     int64  // when the receiver accepted it
+	HeldBy     string // the receiver's name; empty: usher itself
+	HeldID     string // its webhook-id
 
 	// How many webhooks the lane has.
-	waiting int64
-	parked  int64
-	invalid int64
-	bytes   int64 // of the webhooks that wait or are parked
+	Waiting int64
+	Parked  int64
+	Invalid int64
+	Bytes   int64 // of the webhooks that wait or are parked
 
 	// When the lane may be tried.
-	waitingSince int64 // when the first of the waiting webhooks came
-	lastResult   int64 // lastOK or lastFailed
-	failures     int64 // tries of that webhook that failed in a row
-	failingSince int64 // since when the tries of all its webhooks have failed; 0: the last one was accepted, or there was none
-	lastTry      int64 // when it began
-	notBefore    int64 // no try before this time: the receiver has asked for it (Retry-After), or an erasure waits
-	paused       bool
-	due          int64 // without an owner: when the lane may be tried; with one: when its lease ends
+	WaitingSince int64 // when the first of the waiting webhooks came
+	LastResult   int64 // lastOK or lastFailed
+	Failures     int64 // tries of that webhook that failed in a row
+	FailingSince int64 // since when the tries of all its webhooks have failed; 0: the last one was accepted, or there was none
+	LastTry      int64 // when it began
+	NotBefore    int64 // no try before this time: the receiver has asked for it (Retry-After), or an erasure waits
+	Paused       bool
+	Due          int64 // without an owner: when the lane may be tried; with one: when its lease ends
 
 	// The lease.
-	owner    []byte // the process that has it; nil: none
-	leasedID int64  // the webhook that the owner delivers
-	token    int64  // counts leases, so that a late outcome of a former one is recognised
+	Owner    []byte // the process that has it; nil: none
+	LeasedID int64  // the webhook that the owner delivers
+	Token    int64  // counts leases, so that a late outcome of a former one is recognised
 
-	last   int64 // the number of whatever came last for it; see lane.note
-	lastAt int64
+	Last   int64 // the number of whatever came last for it; see lane.note
+	LastAt int64
 
-	stateAt     int64 // when the last state of the tenant arrived that usher took in
-	missedSince int64 // since when it is missed webhooks; 0: none. See lane.missing
+	StateAt     int64 // when the last state of the tenant arrived that usher took in
+	MissedSince int64 // since when it is missed webhooks; 0: none. See lane.missing
 
-	damaged []string // the columns of its row that cannot be right
-	memory
+	Damaged []string // the columns of its row that cannot be right
+	inMemory
 }
 
 // laneFields are what a lane's row has, in the order of the columns in 001.sql. paused is whether the lane is paused, as
 // its row has it.
-func laneFields(l *lane, paused *int64) []any {
+func laneFields(l *Lane, paused *int64) []any {
 	return []any{
-		&l.Tenant, &l.Platform, &l.Type, &l.receiver,
-		&l.tail, &l.tailID, &l.tailDigest, &l.held, &l.heldAt, &l.heldBy, &l.heldID,
-		&l.waiting, &l.parked, &l.invalid, &l.bytes,
-		&l.waitingSince, &l.lastResult, &l.failures, &l.failingSince, &l.lastTry, &l.notBefore, paused, &l.due,
-		&l.owner, &l.leasedID, &l.token,
-		&l.last, &l.lastAt, &l.stateAt, &l.missedSince,
+		&l.Tenant, &l.Platform, &l.Type, &l.ReceiverName,
+		&l.Tail, &l.TailID, &l.TailDigest, &l.Held, &l.HeldAt, &l.HeldBy, &l.HeldID,
+		&l.Waiting, &l.Parked, &l.Invalid, &l.Bytes,
+		&l.WaitingSince, &l.LastResult, &l.Failures, &l.FailingSince, &l.LastTry, &l.NotBefore, paused, &l.Due,
+		&l.Owner, &l.LeasedID, &l.Token,
+		&l.Last, &l.LastAt, &l.StateAt, &l.MissedSince,
 	}
 }
 
 // scanLane reads a row of {lane}. One that is damaged says so; lane.recount makes it whole.
-func scanLane(r engine.Row, before ...any) (*lane, error) {
-	l, paused := newLane(webhookgate.LaneName{}), int64(0)
+func scanLane(r engine.Row, before ...any) (*Lane, error) {
+	l, paused := NewLane(webhookgate.LaneName{}), int64(0)
 	unreadable, err := engine.Unreadable(r.Scan(append(before, laneFields(l, &paused)...)...))
 	for i := range unreadable {
 		unreadable[i] -= len(before)
 	}
-	l.damaged = named(unreadable, engine.LaneColumns)
+	l.Damaged = named(unreadable, engine.LaneColumns)
 	for _, n := range []struct {
 		value  *int64
 		column string
 		most   int64
 	}{
-		{&l.tail, "tail", maxNumber}, {&l.last, "last", maxNumber},
-		{&l.waiting, "waiting", engine.MaxAmount}, {&l.parked, "parked", engine.MaxAmount},
-		{&l.invalid, "invalid", engine.MaxAmount}, {&l.bytes, "bytes", engine.MaxAmount},
-		{&l.failures, "failures", engine.MaxAmount}, {&l.lastResult, "last_result", lastMiss},
-		{&l.missedSince, "missed_since", clock.Never},
+		{&l.Tail, "tail", maxNumber}, {&l.Last, "last", maxNumber},
+		{&l.Waiting, "waiting", engine.MaxAmount}, {&l.Parked, "parked", engine.MaxAmount},
+		{&l.Invalid, "invalid", engine.MaxAmount}, {&l.Bytes, "bytes", engine.MaxAmount},
+		{&l.Failures, "failures", engine.MaxAmount}, {&l.LastResult, "last_result", LastMiss},
+		{&l.MissedSince, "missed_since", clock.Never},
 	} {
 		if *n.value < 0 || *n.value > n.most { // a number that large would leave none for the next webhooks
-			*n.value, l.damaged = 0, append(l.damaged, n.column)
+			*n.value, l.Damaged = 0, append(l.Damaged, n.column)
 		}
 	}
-	l.paused = paused != 0
-	l.tailDigest, l.held, l.owner = orNil(l.tailDigest), orNil(l.held), orNil(l.owner)
-	if l.owner == nil {
-		l.leasedID = 0 // the engine may have ended the lease, at its start
+	l.Paused = paused != 0
+	l.TailDigest, l.Held, l.Owner = orNil(l.TailDigest), orNil(l.Held), orNil(l.Owner)
+	if l.Owner == nil {
+		l.LeasedID = 0 // the engine may have ended the lease, at its start
 	}
 	return l, err
 }
@@ -431,8 +431,8 @@ func orNil(b []byte) []byte {
 }
 
 // laneRow returns a lane's row.
-func laneRow(l *lane) []any {
-	paused := boolNumber(l.paused)
+func laneRow(l *Lane) []any {
+	paused := boolNumber(l.Paused)
 	row := laneFields(l, &paused)
 	for n, field := range row {
 		switch field := field.(type) {
@@ -502,28 +502,28 @@ func boolNumber(b bool) int64 {
 
 // release ends the lease, if there is one. From the time at on any process may lease the lane, if a webhook waits and the
 // lane is not paused.
-func (l *lane) release(at int64) {
-	l.owner, l.leasedID, l.dirty = nil, 0, true
+func (l *Lane) release(at int64) {
+	l.Owner, l.LeasedID, l.changed = nil, 0, true
 	switch {
-	case l.waiting == 0:
-		l.due, l.waitingSince, l.lastResult, l.failures = clock.Never, clock.Never, lastOK, 0
-	case l.paused:
-		l.due = clock.Never
+	case l.Waiting == 0:
+		l.Due, l.WaitingSince, l.LastResult, l.Failures = clock.Never, clock.Never, LastOK, 0
+	case l.Paused:
+		l.Due = clock.Never
 	default:
-		l.due = max(at, l.notBefore)
+		l.Due = max(at, l.NotBefore)
 	}
 }
 
 // clearFailures is for a lane whose first webhook is a new one: it has not failed yet.
-func (l *lane) clearFailures() { l.lastResult, l.failures, l.dirty = lastOK, 0, true }
+func (l *Lane) clearFailures() { l.LastResult, l.Failures, l.changed = LastOK, 0, true }
 
 // clearBackoff lets the lane be tried at once: it also ignores a Retry-After.
-func (l *lane) clearBackoff() { l.clearFailures(); l.notBefore = 0 }
+func (l *Lane) clearBackoff() { l.clearFailures(); l.NotBefore = 0 }
 
 // forgetCopies drops the digests that dedup compares with, and says whether there were any.
-func (l *lane) forgetCopies() bool {
-	known := l.tailDigest != nil || l.held != nil
-	l.tailDigest, l.held, l.dirty = nil, nil, true
+func (l *Lane) forgetCopies() bool {
+	known := l.TailDigest != nil || l.Held != nil
+	l.TailDigest, l.Held, l.changed = nil, nil, true
 	return known
 }
 

@@ -16,7 +16,7 @@ import (
 
 // A sqlTurn loads and saves lanes.
 type sqlTurn struct {
-	turn
+	Turn
 	s     *Inbox
 	tx    engine.Tx
 	err   error // why a statement failed in the midst of a decision
@@ -37,7 +37,7 @@ type sqlTurn struct {
 
 func (s *Inbox) newTurn(tx engine.Tx) *sqlTurn {
 	t := &sqlTurn{s: s, tx: tx, found: make(map[*Claim][]found), copies: make(map[string]*Webhook), came: make(map[missedKey]bool), digests: make(map[webhookgate.LaneName][]byte), states: make(map[webhookgate.LaneName]*snapshot.Stored), runs: make(map[string]*Run)}
-	t.turn = turn{Rules: &s.cfg.Rules, process: process{owner: s.owner, leaseTime: s.leaseTime, alone: !s.engine.Shared()}, askedAt: time.Now(), lanes: make(map[webhookgate.LaneName]*lane), inbox: t, added: make(map[string]int64)}
+	t.Turn = Turn{Rules: &s.cfg.Rules, Process: Process{Owner: s.owner, LeaseTime: s.leaseTime, Alone: !s.engine.Shared()}, AskedAt: time.Now(), Lanes: make(map[webhookgate.LaneName]*Lane), Inbox: t, AddedBytes: make(map[string]int64)}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t.counts = s.room.counts
@@ -75,7 +75,7 @@ func (t *sqlTurn) load(works []*work) error {
 			}
 		}
 		for _, name := range w.lanes {
-			create[LaneOf(name)] = true
+			create[NameInRow(name)] = true
 		}
 		hooks = append(hooks, w.hooks...)
 		all.states, all.missed = append(all.states, w.states...), append(all.missed, w.missed...)
@@ -84,9 +84,9 @@ func (t *sqlTurn) load(works []*work) error {
 			claims = append(claims, w.claim)
 		}
 	}
-	names := sorted(create)
+	names := SortedNames(create)
 	t.lock(names)
-	t.tx.Now(&t.now)
+	t.tx.Now(&t.Now)
 	t.queueClaims(claims)
 	t.takeNumbers(all.numbers)
 	t.queueHeads(next)
@@ -115,7 +115,7 @@ func (t *sqlTurn) load(works []*work) error {
 	if err := t.tx.Send(); err != nil {
 		return err
 	}
-	if missing := slices.DeleteFunc(names, func(n webhookgate.LaneName) bool { return t.lanes[n] != nil || !create[n] }); len(missing) > 0 {
+	if missing := slices.DeleteFunc(names, func(n webhookgate.LaneName) bool { return t.Lanes[n] != nil || !create[n] }); len(missing) > 0 {
 		tenants, platforms, types := laneColumns(missing)
 		made := 0
 		var lost []webhookgate.LaneName // their row was damaged, so that it is not found by its key: these webhooks come first
@@ -133,7 +133,7 @@ func (t *sqlTurn) load(works []*work) error {
 			return err
 		}
 		for _, name := range lost {
-			t.lanes[name].damaged = []string{"all"}
+			t.Lanes[name].Damaged = []string{"all"}
 		}
 		if made < len(missing) {
 			// Another replica has made such a lane meanwhile, and may have stored a webhook in it. Our numbers must be higher than that
@@ -153,24 +153,24 @@ func (t *sqlTurn) load(works []*work) error {
 	if err := t.raiseNumbers(all.numbers); err != nil {
 		return err
 	}
-	t.now = t.s.applyOffset(t.now)
-	t.s.observeClock(t.now, t.askedAt) // before anything is decided: this very reading may show that the clock has jumped
-	t.mayTakeOver = t.s.clock.mayTakeOver(t.leaseTime)
-	for _, l := range t.lanes {
-		if l.damaged != nil {
-			l.recount()
+	t.Now = t.s.applyOffset(t.Now)
+	t.s.observeClock(t.Now, t.AskedAt) // before anything is decided: this very reading may show that the clock has jumped
+	t.MayTakeOver = t.s.clock.mayTakeOver(t.LeaseTime)
+	for _, l := range t.Lanes {
+		if l.Damaged != nil {
+			l.Recount()
 		}
 	}
 	for _, h := range named {
-		t.laneOf(h).know(h)
+		t.LaneOf(h).Load(h)
 	}
 	for _, r := range *seen {
-		if l := t.lanes[r.lane]; l != nil {
-			l.knowID(r)
+		if l := t.Lanes[r.Lane]; l != nil {
+			l.LoadID(r)
 		}
 	}
 	for digest, h := range t.copies {
-		t.copies[digest] = t.laneOf(h).know(h)
+		t.copies[digest] = t.LaneOf(h).Load(h)
 	}
 	t.readMissed(names)
 	t.readHeads()
@@ -186,7 +186,7 @@ func (t *sqlTurn) lock(names []webhookgate.LaneName) {
 	t.tx.Queue("lane_lock", func(r engine.Row) error {
 		l, err := scanLane(r)
 		if err == nil {
-			t.adopt(l)
+			t.Load(l)
 		}
 		return err
 	}, tenants, platforms, types)
@@ -194,7 +194,7 @@ func (t *sqlTurn) lock(names []webhookgate.LaneName) {
 
 // queueClaims queues the search for lanes. It goes by our estimate of the database's time; lane.claim looks again.
 func (t *sqlTurn) queueClaims(claims []*Claim) {
-	now, mayTakeOver := t.s.Now().UnixMicro(), t.s.clock.mayTakeOver(t.leaseTime)
+	now, mayTakeOver := t.s.Now().UnixMicro(), t.s.clock.mayTakeOver(t.LeaseTime)
 	for _, c := range claims {
 		before, skipped := cmp.Or(c.TriedBefore, now-clock.Micros(time.Second)), len(c.skip)
 		among := func(n int) int64 {
@@ -209,7 +209,7 @@ func (t *sqlTurn) queueClaims(claims []*Claim) {
 			if err == nil && unnamed(l.LaneName) { // its key is damaged, and it would be found for ever
 				t.misnamed = true
 			} else if err == nil {
-				t.found[c] = append(t.found[c], found{kind, t.adopt(l)})
+				t.found[c] = append(t.found[c], found{kind, t.Load(l)})
 			}
 			return err
 		}, c.Receiver.Name, now, boolNumber(mayTakeOver), among(c.Fresh), among(c.Newest), among(c.Early), before, 1+boolNumber(c.MissedOnly), among(c.Retries))
@@ -222,7 +222,7 @@ func (t *sqlTurn) readHeads() {
 	for c, all := range t.found {
 		c.order(all)
 		for _, f := range all[:min(len(all), c.Room+len(c.skip))] {
-			if f.lane.mayNeedFirst() {
+			if f.lane.NeedsFirst() {
 				heads[f.lane.LaneName] = 0
 			}
 		}
@@ -257,38 +257,38 @@ func (t *sqlTurn) takeNumbers(count int64) {
 // a switch to it new webhooks would count as older than those before.
 func (t *sqlTurn) raiseNumbers(count int64) error {
 	highest := int64(0)
-	for _, l := range t.lanes {
-		highest = max(highest, l.last, l.tail)
+	for _, l := range t.Lanes {
+		highest = max(highest, l.Last, l.Tail)
 	}
 	if len(t.numbers) == 0 || t.numbers[0] > highest {
 		return nil
 	}
-	t.warn(numbersRaised, "number", t.numbers[0], "highest", highest)
+	t.Warn(numbersRaised, "number", t.numbers[0], "highest", highest)
 	t.tx.Queue("number_raise", nil, highest)
 	t.takeNumbers(count)
 	return t.tx.Send()
 }
 
 // queueSeen queues the reading of signed ids, and of invalid webhooks by their digests.
-func (t *sqlTurn) queueSeen(all *work) *[]*seenRow {
-	seen := new([]*seenRow)
+func (t *sqlTurn) queueSeen(all *work) *[]*SeenID {
+	seen := new([]*SeenID)
 	if len(all.digests) > 0 {
 		t.tx.Queue("invalid_lock", nil, all.digests)
 		t.tx.Queue("invalid_copies", func(r engine.Row) error {
 			h, err := scanWebhook(r, false)
 			if err == nil {
-				t.copies[string(h.digest)] = h
+				t.copies[string(h.Digest)] = h
 			}
 			return err
 		}, all.digests)
 	}
 	if len(all.ids) > 0 {
-		known := make(map[seenID]bool)
+		known := make(map[SignedID]bool)
 		var lanes []webhookgate.LaneName
 		var ids [][]byte
 		for _, id := range all.ids {
 			if !known[id] {
-				lanes, ids = append(lanes, id.lane), append(ids, bytes.Clone(id.hash[:]))
+				lanes, ids = append(lanes, id.Lane), append(ids, bytes.Clone(id.Hash[:]))
 			}
 			known[id] = true
 		}
@@ -327,7 +327,7 @@ func queueNext(tx engine.Tx, lanes map[webhookgate.LaneName]int64, maxBody int64
 	if len(lanes) == 0 {
 		return
 	}
-	names := sorted(lanes)
+	names := SortedNames(lanes)
 	except := make([]int64, len(names))
 	for i, name := range names {
 		except[i] = lanes[name]
@@ -345,8 +345,8 @@ func queueNext(tx engine.Tx, lanes map[webhookgate.LaneName]int64, maxBody int64
 // queueHeads reads webhooks ahead, so that lanes need not ask for them one by one.
 func (t *sqlTurn) queueHeads(lanes map[webhookgate.LaneName]int64) {
 	queueNext(t.tx, lanes, MaxReadAhead, func(h *Webhook) {
-		if l := t.lanes[h.lane]; l != nil { // else the file is damaged
-			l.knowFirst(h, lanes[h.lane])
+		if l := t.Lanes[h.Lane]; l != nil { // else the file is damaged
+			l.LoadFirst(h, lanes[h.Lane])
 		}
 	})
 }
@@ -360,7 +360,7 @@ func (t *sqlTurn) queueTails(names []webhookgate.LaneName) {
 	t.tx.Queue("tail_waiting", func(r engine.Row) error {
 		h, err := scanWebhook(r, false)
 		if err == nil {
-			t.laneOf(h).know(h)
+			t.LaneOf(h).Load(h)
 		}
 		return err
 	}, tenants, platforms, types)
@@ -368,7 +368,7 @@ func (t *sqlTurn) queueTails(names []webhookgate.LaneName) {
 
 // What lanes ask; see rows.
 
-func (t *sqlTurn) FirstWaiting(l *lane, except []int64) (first *Webhook) {
+func (t *sqlTurn) FirstWaiting(l *Lane, except []int64) (first *Webhook) {
 	t.tx.Queue("first_waiting", func(row engine.Row) (err error) {
 		first, err = scanWebhook(row, true)
 		return err
@@ -377,7 +377,7 @@ func (t *sqlTurn) FirstWaiting(l *lane, except []int64) (first *Webhook) {
 	return first
 }
 
-func (t *sqlTurn) InvalidWebhooks(l *lane) (all []*Webhook) {
+func (t *sqlTurn) InvalidWebhooks(l *Lane) (all []*Webhook) {
 	t.tx.Queue("lane_invalid", func(row engine.Row) error {
 		h, err := scanWebhook(row, false)
 		if err == nil {
@@ -389,7 +389,7 @@ func (t *sqlTurn) InvalidWebhooks(l *lane) (all []*Webhook) {
 	return all
 }
 
-func (t *sqlTurn) ParkedSnapshots(l *lane) (all []*Webhook) {
+func (t *sqlTurn) ParkedSnapshots(l *Lane) (all []*Webhook) {
 	t.tx.Queue("parked_snapshots", func(row engine.Row) error {
 		h, err := scanWebhook(row, false)
 		if err == nil {
@@ -401,42 +401,42 @@ func (t *sqlTurn) ParkedSnapshots(l *lane) (all []*Webhook) {
 	return all
 }
 
-func (t *sqlTurn) MissedWebhooks(l *lane) []webhookgate.MissedWebhook {
+func (t *sqlTurn) MissedWebhooks(l *Lane) []webhookgate.MissedWebhook {
 	all := t.queueRowsOfMissed(l)
 	t.send()
 	return *all
 }
 
-func (t *sqlTurn) CameAfterAll(l *lane, m *webhookgate.MissedWebhook) bool {
+func (t *sqlTurn) CameAfterAll(l *Lane, m *webhookgate.MissedWebhook) bool {
 	return t.came[missedKey{l.LaneName, m.Digest}]
 }
 
-func (t *sqlTurn) LastSnapshotDigest(l *lane) []byte { return t.digests[l.LaneName] }
+func (t *sqlTurn) LastSnapshotDigest(l *Lane) []byte { return t.digests[l.LaneName] }
 
-func (t *sqlTurn) LastSnapshot(l *lane) *snapshot.Stored { return t.states[l.LaneName] }
+func (t *sqlTurn) LastSnapshot(l *Lane) *snapshot.Stored { return t.states[l.LaneName] }
 
-func (t *sqlTurn) CountWebhooks(l *lane) (c laneCounts) {
-	if l.isAhead() {
-		return l.counts() // a later transaction counts
+func (t *sqlTurn) CountWebhooks(l *Lane) (c Counts) {
+	if l.HasUnsaved() {
+		return l.Counts() // a later transaction counts
 	}
 	t.tx.Queue("lane_count", func(row engine.Row) error {
-		return row.Scan(&c.waiting, &c.parked, &c.invalid, &c.bytes, &c.waitingSince, &c.tail, &c.missedSince)
+		return row.Scan(&c.Waiting, &c.Parked, &c.Invalid, &c.Bytes, &c.WaitingSince, &c.Tail, &c.MissedSince)
 	}, l.Tenant, l.Platform, l.Type)
 	t.send()
 	return c
 }
 
-func (t *sqlTurn) EraseWebhooks(l *lane) (count int) {
+func (t *sqlTurn) EraseWebhooks(l *Lane) (count int) {
 	t.tx.Scrub()
 	t.tx.Queue("erase_content", nil, l.Tenant, l.Platform, l.Type)
 	t.tx.Queue("erase_webhooks", func(row engine.Row) error { count++; var seq int64; return row.Scan(&seq) }, l.Tenant, l.Platform, l.Type)
 	t.tx.Queue("erase_snapshot", nil, l.Tenant, l.Platform)
-	t.tx.Queue("finding_erase", nil, l.Tenant, l.Platform, t.now)
+	t.tx.Queue("finding_erase", nil, l.Tenant, l.Platform, t.Now)
 	t.send()
 	return count
 }
 
-func (t *sqlTurn) ForgetIDs(l *lane) {
+func (t *sqlTurn) ForgetIDs(l *Lane) {
 	t.tx.Queue("seen_delete_lane", nil, l.Tenant, l.Platform, l.Type)
 	t.send()
 }
@@ -447,7 +447,7 @@ func (t *sqlTurn) NextNumber() int64 {
 	return n
 }
 
-func (t *sqlTurn) HasRoom(l *lane, size int64) error { return t.s.hasRoom(t.added, l, size) }
+func (t *sqlTurn) HasRoom(l *Lane, size int64) error { return t.s.hasRoom(t.AddedBytes, l, size) }
 
 func (t *sqlTurn) Reserve(rc *receiver.Receiver, size int64) bool {
 	c := t.s.courier
@@ -467,19 +467,19 @@ func among(ids []int64) engine.Among { return append(engine.Among{}, ids...) }
 
 // save queues the statements that write what the lanes remember.
 func (t *sqlTurn) save() {
-	c := t.changes()
-	queueRows(t.tx, "lane_save", c.lanes, laneRow)
-	queueRows(t.tx, "lane_note", c.noted, func(l *lane) []any {
-		return []any{l.Tenant, l.Platform, l.Type, l.last, l.lastAt, l.stateAt}
+	c := t.Changes()
+	queueRows(t.tx, "lane_save", c.Lanes, laneRow)
+	queueRows(t.tx, "lane_note", c.Stamped, func(l *Lane) []any {
+		return []any{l.Tenant, l.Platform, l.Type, l.Last, l.LastAt, l.StateAt}
 	})
-	saveMissed(t.tx, c.missed)
-	insertWebhooks(t.tx, c.added)
-	queueRows(t.tx, "webhook_save", c.changed, webhookChanges)
-	queueRows(t.tx, "import_snapshot", c.snapshots, snapshotColumns)
-	queueRows(t.tx, "import_seen_id", c.seen, seenColumns)
-	if len(c.deleted) > 0 {
-		t.tx.Queue("webhook_delete", nil, among(c.deleted))
-		t.tx.Queue("content_delete", nil, among(c.deleted))
+	saveMissed(t.tx, c.Missed)
+	insertWebhooks(t.tx, c.Added)
+	queueRows(t.tx, "webhook_save", c.Changed, webhookChanges)
+	queueRows(t.tx, "import_snapshot", c.Snapshots, snapshotColumns)
+	queueRows(t.tx, "import_seen_id", c.Seen, seenColumns)
+	if len(c.Deleted) > 0 {
+		t.tx.Queue("webhook_delete", nil, among(c.Deleted))
+		t.tx.Queue("content_delete", nil, among(c.Deleted))
 	}
 	for _, queue := range t.statements {
 		queue(t.tx)
@@ -487,7 +487,7 @@ func (t *sqlTurn) save() {
 	if t.misnamed {
 		t.tx.Queue("lanes_misnamed", nil)
 	}
-	idle := len(c.lanes)+len(c.noted)+len(c.added)+len(c.changed)+len(c.seen)+len(c.deleted)+len(t.statements) == 0
+	idle := len(c.Lanes)+len(c.Stamped)+len(c.Added)+len(c.Changed)+len(c.Seen)+len(c.Deleted)+len(t.statements) == 0
 	if idle && t.s.health.unproven() {
 		t.tx.Queue("touch", nil)
 	}

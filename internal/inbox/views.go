@@ -275,11 +275,11 @@ func (s *Inbox) addPrevious(ctx context.Context, all []*Webhook) error {
 	var lanes []webhookgate.LaneName
 	var ids []int64
 	for _, w := range all {
-		if w.State != Invalid && w.State != Replaced && w.check() != nil {
+		if w.State != Invalid && w.State != Replaced && w.Check() != nil {
 			w.Why = ErrDamaged.Error()
 		}
-		if w.lane != (webhookgate.LaneName{}) && (w.snapshot || w.Rejected() && w.Type == content.TenantProvisioningChange) {
-			byID[w.ID], lanes, ids = w, append(lanes, w.lane), append(ids, w.ID)
+		if w.Lane != (webhookgate.LaneName{}) && (w.Snapshot || w.Rejected() && w.Type == content.TenantProvisioningChange) {
+			byID[w.ID], lanes, ids = w, append(lanes, w.Lane), append(ids, w.ID)
 		}
 	}
 	if len(ids) == 0 {
@@ -333,7 +333,7 @@ func scanSnapshot(r engine.Row) (t snapshot.Stored, err error) {
 func (s *Inbox) Platforms(ctx context.Context, tenant string) (all []string, err error) {
 	lanes, err := s.lanesOf(ctx, nil, tenant)
 	for _, l := range lanes {
-		if l.tail > 0 || l.invalid > 0 || l.paused || l.missedSince > 0 {
+		if l.Tail > 0 || l.Invalid > 0 || l.Paused || l.MissedSince > 0 {
 			all = append(all, l.Platform)
 		}
 	}
@@ -599,7 +599,7 @@ func (s *Inbox) recount(ctx context.Context) error {
 				}
 				st.Receivers[rc.Name] = f
 				return err
-			}, rc.Name, s.Now().Add(maxJump).UnixMicro(), back, s.Now().UnixMicro())
+			}, rc.Name, s.Now().Add(MaxJump).UnixMicro(), back, s.Now().UnixMicro())
 		}
 		tx.Queue("figures", func(r engine.Row) error {
 			var name string
@@ -630,7 +630,7 @@ func (s *Inbox) recount(ctx context.Context) error {
 			var n int
 			var since int64
 			err := r.Scan(&result, &n, &since)
-			st.Findings.count(Result(result), n)
+			st.Findings.Add(Result(result), n)
 			if at := clock.Moment(since); st.FindingsSince.IsZero() || at.Before(st.FindingsSince) {
 				st.FindingsSince = at
 			}
@@ -1036,7 +1036,7 @@ func (s *Inbox) HeldUp() []HeldUp {
 
 func (s *Inbox) readHeldUp(ctx context.Context) (all []HeldUp, err error) {
 	err = s.read(ctx, func(tx engine.Tx) error {
-		var order []*lane
+		var order []*Lane
 		heads := make(map[webhookgate.LaneName]int64)
 		tx.Queue("lanes_held_up", func(r engine.Row) error {
 			l, err := scanLane(r)
@@ -1047,21 +1047,21 @@ func (s *Inbox) readHeldUp(ctx context.Context) (all []HeldUp, err error) {
 			return err
 		}
 		first := make(map[webhookgate.LaneName]*Webhook)
-		queueNext(tx, heads, -1, func(h *Webhook) { first[h.lane] = h })
+		queueNext(tx, heads, -1, func(h *Webhook) { first[h.Lane] = h })
 		if err := tx.Send(); err != nil {
 			return err
 		}
 		for _, l := range order {
-			if l.owner != nil { // it is being tried, and due is the end of the lease
-				l.due = l.lastTry
+			if l.Owner != nil { // it is being tried, and due is the end of the lease
+				l.Due = l.LastTry
 			}
 			h := first[l.LaneName]
-			if h == nil || len(h.Tried) == 0 || l.lastTry < s.back(l.receiver) && l.notBefore <= s.Now().UnixMicro() {
+			if h == nil || len(h.Tried) == 0 || l.LastTry < s.back(l.ReceiverName) && l.NotBefore <= s.Now().UnixMicro() {
 				continue
 			}
-			held := HeldUp{Webhook: h, Kind: l.Type, Down: s.isDown(l.receiver, h.Tried[len(h.Tried)-1]), Behind: int(l.waiting) - 1}
-			if l.due < clock.Never { // else it is paused
-				held.Next = clock.Moment(l.due)
+			held := HeldUp{Webhook: h, Kind: l.Type, Down: s.isDown(l.ReceiverName, h.Tried[len(h.Tried)-1]), Behind: int(l.Waiting) - 1}
+			if l.Due < clock.Never { // else it is paused
+				held.Next = clock.Moment(l.Due)
 			}
 			all = append(all, held)
 		}
@@ -1080,7 +1080,7 @@ func (s *Inbox) back(name string) int64 {
 // isDown says whether a receiver fails for everybody. A replica that delivers nothing cannot know, and goes by the last try alone.
 func (s *Inbox) isDown(name string, last Try) bool {
 	if s.courier == nil {
-		return isMiss(last.Status)
+		return IsMiss(last.Status)
 	}
 	for _, rc := range s.cfg.Receivers.All() {
 		if rc.Name == name {

@@ -24,7 +24,7 @@ type work struct {
 	known   []webhookgate.LaneName     // to lock, if they exist
 	claim   *Claim                     // to find lanes for
 	hooks   []int64                    // webhooks to read, with their content
-	ids     []seenID                   // signed ids to read
+	ids     []SignedID                 // signed ids to read
 	digests [][]byte                   // invalid webhooks with these digests
 	states  []webhookgate.LaneName     // tenants whose last snapshot is read
 	run     string                     // the reconcile that it is part of
@@ -42,7 +42,7 @@ type work struct {
 // onlyLane is the lane that it is about; none, if it is about several, or about something else, too.
 func (o *work) onlyLane() (name webhookgate.LaneName) {
 	if len(o.lanes)+len(o.known) == 1 && o.claim == nil && len(o.hooks) == 0 {
-		name = LaneOf(slices.Concat(o.lanes, o.known)[0])
+		name = NameInRow(slices.Concat(o.lanes, o.known)[0])
 	}
 	return name
 }
@@ -194,8 +194,8 @@ func (s *Inbox) checkDatabase() {
 			}
 			for _, name := range names {
 				tx.Queue("lane_try_repair", nil, now, name)
-				for result, latest := range map[int64]int64{lastOK: now, lastFailed: now + clock.Micros(2*maxBackoff), lastMiss: now + clock.Micros(2*maxBackoff)} {
-					tx.Queue("lane_due_repair", nil, now, now+clock.Micros(maxRetryAfter), name, result, latest, leaseEnd)
+				for result, latest := range map[int64]int64{LastOK: now, LastFailed: now + clock.Micros(2*MaxBackoff), LastMiss: now + clock.Micros(2*MaxBackoff)} {
+					tx.Queue("lane_due_repair", nil, now, now+clock.Micros(MaxRetryAfter), name, result, latest, leaseEnd)
 				}
 			}
 			tx.Queue("lane_missed_repair", nil, now)
@@ -279,7 +279,7 @@ func (s *Inbox) commit(works []*work) error {
 	var refused *engine.StatementError
 	if errors.As(err, &refused) && len(works) > 1 {
 		if refused.Locked {
-			slices.SortStableFunc(works, func(a, b *work) int { return byName(a.onlyLane(), b.onlyLane()) })
+			slices.SortStableFunc(works, func(a, b *work) int { return CompareNames(a.onlyLane(), b.onlyLane()) })
 		}
 		if first, last := works[0].onlyLane(), works[len(works)-1].onlyLane(); !refused.Locked || unnamed(first) || first != last {
 			half := len(works) / 2
@@ -333,7 +333,7 @@ func (s *Inbox) transact(works []*work) error {
 	}
 	s.countChange(t)
 	s.feed.committed()
-	for _, f := range slices.Concat(t.committed, after) {
+	for _, f := range slices.Concat(t.AfterCommit, after) {
 		f()
 	}
 	return nil
@@ -341,10 +341,10 @@ func (s *Inbox) transact(works []*work) error {
 
 // countChange has a committed transaction show in the figures, before callers get their answers.
 func (s *Inbox) countChange(t *sqlTurn) {
-	if t.hasFinished {
+	if t.HasFinished {
 		s.sweepSoon.Store(true)
 	}
-	if t.hasInvalid {
+	if t.HasInvalid {
 		s.sweepInvalidSoon.Store(true)
 	}
 	s.mu.Lock()
@@ -352,7 +352,7 @@ func (s *Inbox) countChange(t *sqlTurn) {
 	if f := s.counted; t.byPerson || f.Pending+f.Parked+f.Tenants <= s.cfg.Limits.AlwaysCounted {
 		s.changes++
 	}
-	for name, bytes := range t.added {
+	for name, bytes := range t.AddedBytes {
 		s.room.everAdded[name] += max(0, bytes)
 		if s.room.counts == t.counts || bytes > 0 { // else a count may have seen already that there are less
 			s.room.used[name] += bytes
