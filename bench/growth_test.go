@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"usher/internal/inbox"
+	"usher/internal/lane"
 	"usher/internal/testkit/pgtest"
 	"usher/webhookgate"
 )
@@ -24,7 +25,7 @@ func TestFill(t *testing.T) {
 				t.Fatal(err)
 			}
 			look := func(then func(*inbox.Inbox)) {
-				in, err := inbox.Open(inbox.Config{Rules: inbox.Rules{StoreUnclaimed: true, Log: slog.New(slog.DiscardHandler)}, Address: address, MaxBytes: 1 << 30})
+				in, err := inbox.Open(inbox.Config{Rules: lane.Rules{StoreUnclaimed: true, Log: slog.New(slog.DiscardHandler)}, Address: address, MaxBytes: 1 << 30})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -55,7 +56,7 @@ func TestFill(t *testing.T) {
 					t.Errorf("%+v, %v", known, err)
 				}
 				all, err := in.List(context.Background(), inbox.Filter{})
-				if err != nil || len(all) != 9 || all[0].Tenant != "some-7" || all[0].State != inbox.Waiting {
+				if err != nil || len(all) != 9 || all[0].Tenant != "some-7" || all[0].State != lane.Waiting {
 					t.Errorf("%d, %v", len(all), err)
 				}
 			})

@@ -14,6 +14,7 @@ import (
 
 	"usher/internal/admin/metrics"
 	"usher/internal/inbox"
+	"usher/internal/lane"
 	"usher/internal/receiver"
 )
 
@@ -30,7 +31,7 @@ func existing(t *testing.T) map[string][]string {
 	receivers := receiver.NewSet(&receiver.Receiver{Name: "main"})
 	port, id, gate := m.Port("main", "TOKEN_REJECTED"), m.Identity("main"), m.Gate(receivers)
 	m.Inbox(func() inbox.Stats {
-		return inbox.Stats{At: time.Now(), Paused: []inbox.Pause{}, Receivers: map[string]inbox.Figures{"main": {}}, CompleteRun: new(inbox.Run), LastRun: new(inbox.Run)}
+		return inbox.Stats{At: time.Now(), Paused: []inbox.Pause{}, Receivers: map[string]inbox.Figures{"main": {}}, CompleteRun: new(lane.Run), LastRun: new(lane.Run)}
 	}, receivers)
 	m.Certificate(time.Now)
 	m.Entitlements(func() inbox.Stats { return inbox.Stats{} }, func() int { return 0 })

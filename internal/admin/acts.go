@@ -13,6 +13,7 @@ import (
 	"usher/internal/admin/page"
 	"usher/internal/admin/status"
 	"usher/internal/inbox"
+	"usher/internal/lane"
 	"usher/internal/text"
 )
 
@@ -183,8 +184,8 @@ func init() {
 					return id, h.cfg.Inbox.Redeliver(id, c.chosen, c.is("force"), c.by)
 				},
 				deny: func(w *Webhook) error {
-					if w.Decision == "rejected" || w.State == inbox.Invalid || w.State == inbox.Replaced {
-						return inbox.Denied("usher does not send what is invalid: if it can be accepted, accept it")
+					if w.Decision == "rejected" || w.State == lane.Invalid || w.State == lane.Replaced {
+						return lane.Denied("usher does not send what is invalid: if it can be accepted, accept it")
 					}
 					return nil
 				},
@@ -192,8 +193,8 @@ func init() {
 				none:   "None of these webhooks waits or is its tenant's latest.",
 				didAll: "usher redelivers them.",
 				Done:   "will be redelivered", NotDone: "not redelivered",
-				Instead: map[inbox.State]string{
-					inbox.Invalid: "redeliver does not send invalid webhooks: use 'usher inbox accept ID'",
+				Instead: map[lane.State]string{
+					lane.Invalid: "redeliver does not send invalid webhooks: use 'usher inbox accept ID'",
 				},
 			},
 			offer: func(h *Handler, on target, button *page.Offer) {
@@ -204,7 +205,7 @@ func init() {
 					button.Label, button.Address = "Try "+w.HeldBy+" now", "/webhooks/"+w.HeldBy+"/redeliver"
 				case w != nil && w.waits():
 					button.Label = "Try now"
-				case on.all != nil && inbox.State(on.all.Outcome) == inbox.Waiting:
+				case on.all != nil && lane.State(on.all.Outcome) == lane.Waiting:
 					button.Label = onlyIf(h.pauseOn(inbox.Pause{}) == nil, "Try all of these now…")
 				}
 			},
@@ -232,7 +233,7 @@ func init() {
 				does: func(h *Handler, c *call, id int64) (int64, error) { return id, h.cfg.Inbox.Discard(id, c.by) },
 				deny: func(w *Webhook) error {
 					if w.State.Finished() {
-						return inbox.ErrFinished
+						return lane.ErrFinished
 					}
 					return nil
 				},
@@ -266,10 +267,10 @@ func init() {
 				},
 				deny: func(w *Webhook) error {
 					switch {
-					case w.State != inbox.Invalid:
-						return inbox.ErrNotInvalid
+					case w.State != lane.Invalid:
+						return lane.ErrNotInvalid
 					case w.Unacceptable != "":
-						return inbox.Denied(w.Unacceptable)
+						return lane.Denied(w.Unacceptable)
 					}
 					return nil
 				},
@@ -594,7 +595,7 @@ func (t TenantRef) written() string { return inbox.ShowTenant(t.Platform, t.Tena
 func (h *Handler) askErase(c *call, question *confirmation) error {
 	all, open := 0, 0
 	ofTenant := inbox.Filter{Tenant: c.on.Tenant, Platform: &c.on.Platform}
-	err := h.cfg.Inbox.Each(c.Context(), ofTenant, false, func(w *inbox.Webhook) bool {
+	err := h.cfg.Inbox.Each(c.Context(), ofTenant, false, func(w *lane.Webhook) bool {
 		if all++; !w.State.Finished() {
 			open++
 		}

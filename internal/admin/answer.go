@@ -16,6 +16,7 @@ import (
 	"usher/internal/guard"
 	"usher/internal/inbox"
 	"usher/internal/inbox/engine"
+	"usher/internal/lane"
 	"usher/webhookgate"
 )
 
@@ -239,7 +240,7 @@ func (h *Handler) fail(w http.ResponseWriter, r *http.Request, err error) {
 		h.writeProblem(w, r, unknown.status, Problem{Error: unknown.why, Concerning: unknown.concerning})
 		return
 	}
-	if overwrite, ok := errors.AsType[*inbox.OverwriteError](err); ok {
+	if overwrite, ok := errors.AsType[*lane.OverwriteError](err); ok {
 		h.writeProblem(w, r, http.StatusConflict, Problem{
 			Error:  err.Error(),
 			Latest: new(newWebhook(overwrite.Latest)),
@@ -250,7 +251,7 @@ func (h *Handler) fail(w http.ResponseWriter, r *http.Request, err error) {
 		h.refuse(w, r, http.StatusConflict, unknown.Error()+"; with unknown=true usher accepts it")
 		return
 	}
-	if _, ok := errors.AsType[inbox.Denied](err); ok {
+	if _, ok := errors.AsType[lane.Denied](err); ok {
 		h.refuse(w, r, http.StatusConflict, err.Error())
 		return
 	}

@@ -13,6 +13,7 @@ import (
 	"usher/internal/admin/page"
 	"usher/internal/admin/status"
 	"usher/internal/inbox"
+	"usher/internal/lane"
 	"usher/internal/text"
 	"usher/webhookgate"
 )
@@ -91,9 +92,9 @@ func (d *Decisions) Add(o webhookgate.Outcome) {
 	case o.Decision == "forwarded" && o.Status < 300:
 		e.Answer = "accepted"
 	case o.Decision == "forwarded": // the receiver's answer to a webhook of USHER_WEBHOOK_SYNC_TYPES
-		e.Answer = inbox.Try{Status: o.Status}.Words()
+		e.Answer = lane.Try{Status: o.Status}.Words()
 	case o.Tries > 0 || o.Receiver != 0:
-		e.Answer = inbox.Try{Status: o.Receiver}.Words()
+		e.Answer = lane.Try{Status: o.Receiver}.Words()
 	}
 	w, whole := o.Webhook, true
 	if o.Invalid != nil {

@@ -12,6 +12,7 @@ import (
 	"usher/internal/admin/status"
 	"usher/internal/entitlements"
 	"usher/internal/inbox"
+	"usher/internal/lane"
 )
 
 // statusPatience is how long the status may take altogether, whatever the database does. What is not known by
@@ -43,10 +44,10 @@ func (h *Handler) status(ctx context.Context) *status.Status {
 			now.Missed.Names = h.missedNames(ctx)
 		}
 		if now.Inbox.Parked > 0 && !stats.Old { // else the database hangs
-			now.Inbox.ParkedDetails = h.details(ctx, inbox.Parked)
+			now.Inbox.ParkedDetails = h.details(ctx, lane.Parked)
 		}
 		if now.Inbox.Invalid > 0 && !stats.Old {
-			now.Inbox.InvalidDetails = h.details(ctx, inbox.Invalid)
+			now.Inbox.InvalidDetails = h.details(ctx, lane.Invalid)
 		}
 	}
 	if h.cfg.EntitlementsPort != nil {
@@ -121,7 +122,7 @@ func (h *Handler) missedNames(ctx context.Context) (names []string) {
 }
 
 // details describes the webhooks in a state.
-func (h *Handler) details(ctx context.Context, state inbox.State) status.Details {
+func (h *Handler) details(ctx context.Context, state lane.State) status.Details {
 	d := status.Details{Link: "/webhooks?state=" + string(state)}
 	// After an error the status already says what is wrong.
 	entries, _ := h.cfg.Inbox.List(ctx, inbox.Filter{State: state, Limit: 1000})
@@ -131,7 +132,7 @@ func (h *Handler) details(ctx context.Context, state inbox.State) status.Details
 		if w.Tenant == "" {
 			name = unknownTenant
 		}
-		if (w.Tenant != "" || state == inbox.Invalid) && !slices.Contains(d.Tenants, name) {
+		if (w.Tenant != "" || state == lane.Invalid) && !slices.Contains(d.Tenants, name) {
 			d.Tenants = append(d.Tenants, name)
 		}
 		if i == 0 {
@@ -182,7 +183,7 @@ func (p *overviewPage) Offers(receiver string) []page.Offer {
 	return p.h.offers(target{on: inbox.Pause{Receiver: receiver}}, OnDeliveries)
 }
 func (p *overviewPage) ToWaiting() []page.Offer {
-	return p.h.offers(target{all: &selection{Outcome: string(inbox.Waiting)}}, OnWebhooks)
+	return p.h.offers(target{all: &selection{Outcome: string(lane.Waiting)}}, OnWebhooks)
 }
 func (p *overviewPage) ToUsher() []page.Offer { return p.h.offers(target{}, OnInbox) }
 

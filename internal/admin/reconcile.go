@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"usher/internal/inbox"
+	"usher/internal/lane"
 )
 
 // The call of 'usher reconcile' is POST /api/reconcile. The first one begins a run, and stays open until its
@@ -34,10 +35,10 @@ type (
 		Began time.Time `json:"began,omitzero"`
 		Known int       `json:"known,omitempty"` // how many tenants usher knows
 
-		Tenant   *inbox.Compared `json:"tenant,omitempty"`   // what came of a line
-		Compared int             `json:"compared,omitempty"` // how many tenants the pass has compared so far
-		Ended    *inbox.Run      `json:"ended,omitempty"`    // the last line of a pass
-		Error    string          `json:"error,omitempty"`    // the last line of a call that failed
+		Tenant   *lane.Compared `json:"tenant,omitempty"`   // what came of a line
+		Compared int            `json:"compared,omitempty"` // how many tenants the pass has compared so far
+		Ended    *lane.Run      `json:"ended,omitempty"`    // the last line of a pass
+		Error    string         `json:"error,omitempty"`    // the last line of a call that failed
 	}
 )
 
@@ -106,7 +107,7 @@ func (h *Handler) beginRun(c *call) {
 		h.fail(w, r, badBody(err))
 		return
 	}
-	var run *inbox.Run
+	var run *lane.Run
 	var known int
 	err := h.perform(c, body.About, func() (err error) {
 		if run, known, err = h.cfg.Inbox.BeginRun(body.AsOf, c.by); err == nil {
@@ -121,7 +122,7 @@ func (h *Handler) beginRun(c *call) {
 	out := newRunStream(w)
 	_ = out.conn.SetReadDeadline(time.Time{}) // that of the body, which has arrived
 	err = out.send(RunLine{Run: run.ID, Began: run.Began, Known: known})
-	for beat := time.NewTicker(inbox.RunBeat); err == nil; {
+	for beat := time.NewTicker(lane.RunBeat); err == nil; {
 		select {
 		case <-beat.C:
 			switch err = h.cfg.Inbox.KeepRun(run.ID); {
@@ -155,7 +156,7 @@ func (h *Handler) runPass(w http.ResponseWriter, r *http.Request, pass inbox.Pas
 	out, answered := newRunStream(w), false
 	_ = out.conn.EnableFullDuplex()
 	lines := readLines(&patientReader{r.Body, out.conn}, h.cfg.Inbox.MaxLine())
-	run, err := h.cfg.Inbox.Reconcile(r.Context(), pass, lines, func(some []inbox.Compared, seen int) error {
+	run, err := h.cfg.Inbox.Reconcile(r.Context(), pass, lines, func(some []lane.Compared, seen int) error {
 		answered = true
 		for n := range some {
 			if err := out.Encode(RunLine{Tenant: &some[n]}); err != nil {

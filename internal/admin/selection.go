@@ -11,6 +11,7 @@ import (
 
 	"usher/internal/admin/page"
 	"usher/internal/inbox"
+	"usher/internal/lane"
 	"usher/internal/lane/state"
 )
 
@@ -62,7 +63,7 @@ func (s selection) wholePlatform() bool {
 // filter returns the selection for the inbox, from its cursor on.
 func (s selection) filter() inbox.Filter {
 	return inbox.Filter{
-		State:    inbox.State(s.Outcome),
+		State:    lane.State(s.Outcome),
 		Tenant:   s.tenant.Tenant,
 		Platform: s.tenant.Platform,
 		Since:    s.Since,

@@ -16,6 +16,7 @@ import (
 	"usher/internal/content"
 	"usher/internal/entitlements"
 	"usher/internal/inbox"
+	"usher/internal/lane"
 	"usher/internal/snapshot"
 	"usher/internal/text"
 	"usher/webhookgate"
@@ -560,8 +561,8 @@ func (h *Handler) addReceipt(ctx context.Context, t *Tenant) error {
 	if h.cfg.Inbox == nil {
 		return nil
 	}
-	invalid := inbox.Filter{State: inbox.Invalid, Tenant: t.Code, Platform: &t.Platform, Limit: 1}
-	err := h.cfg.Inbox.Each(ctx, invalid, true, func(w *inbox.Webhook) bool {
+	invalid := inbox.Filter{State: lane.Invalid, Tenant: t.Code, Platform: &t.Platform, Limit: 1}
+	err := h.cfg.Inbox.Each(ctx, invalid, true, func(w *lane.Webhook) bool {
 		t.Invalid = new(h.withDenial(w))
 		return false
 	})
@@ -586,7 +587,7 @@ func (h *Handler) addReceipt(ctx context.Context, t *Tenant) error {
 	}
 	again := "usher inbox redeliver " + d.ID
 	switch answer := cmp.Or(d.Answer, "it did not answer"); {
-	case d.State == inbox.Stored:
+	case d.State == lane.Stored:
 		r.Why = "No receiver takes its platform: only usher uses it"
 		if h.cfg.Receivers.For(t.Platform) != nil {
 			r.Why = "usher did not deliver it: a reconcile stored it, or it came when no receiver took its platform"
@@ -597,7 +598,7 @@ func (h *Handler) addReceipt(ctx context.Context, t *Tenant) error {
 			"billing service ('usher help reconcile' says how)."
 	case r.Taken:
 		r.Why = receiver + " has it"
-	case d.State == inbox.Parked:
+	case d.State == lane.Parked:
 		r.Why, r.Do, r.Run = receiver+" did not accept it: "+answer, "Fix the receiver, then redeliver it.", again
 	case !d.waits():
 		r.Why = cmp.Or(d.Why, "It was "+string(d.State))
@@ -607,7 +608,7 @@ func (h *Handler) addReceipt(ctx context.Context, t *Tenant) error {
 		p := status.PausedBy(h.paused(), h.cfg.Receivers, t.Platform, t.Code, d.Receiver)
 		r.Why, r.Do, r.Run = "Deliveries are paused ("+p.Words()+")", "Resume them.", "usher inbox resume"+p.Flag()
 	case d.NoReceiver:
-		r.Why, r.Do = "No receiver takes its platform any more", inbox.GiveToReceiver+"."
+		r.Why, r.Do = "No receiver takes its platform any more", lane.GiveToReceiver+"."
 	case d.HeldUp != nil && d.HeldUp.Down:
 		r.Why, r.Do = receiver+" is down: "+d.HeldUp.Answer, "Fix the receiver. usher then delivers by itself."
 	case d.HeldUp != nil:

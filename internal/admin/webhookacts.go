@@ -16,6 +16,7 @@ import (
 	"usher/internal/admin/page"
 	"usher/internal/content"
 	"usher/internal/inbox"
+	"usher/internal/lane"
 	"usher/internal/snapshot"
 )
 
@@ -40,7 +41,7 @@ type onWebhooks struct {
 	// What the command prints. In Done, ID stands for the webhook's new id. Instead has states for which it
 	// says what to do instead.
 	Done, NotDone string
-	Instead       map[inbox.State]string
+	Instead       map[lane.State]string
 }
 
 // ByFilter reports whether it can be done to all webhooks that a filter selects.
@@ -59,7 +60,7 @@ func (a *Act) offerOnWebhooks(t target, button *page.Offer) {
 
 // mayDo reports whether it can be done to webhooks in a state; empty: to those in some state.
 func (a *Act) mayDo(outcome string) bool {
-	return outcome == "" || a.deny(&Webhook{State: inbox.State(outcome)}) == nil
+	return outcome == "" || a.deny(&Webhook{State: lane.State(outcome)}) == nil
 }
 
 // The answers of the API to acts on webhooks. Package command decodes them.
@@ -115,7 +116,7 @@ func (h *Handler) actOnOne(c *call) (any, error) {
 	}
 	done := DoneOne{ID: id}
 	_, err = h.actOn(c, id, []int64{n}, func(d *Done) error { done.ID = cmp.Or(d.New, id); return nil })
-	overwrite, older := errors.AsType[*inbox.OverwriteError](err)
+	overwrite, older := errors.AsType[*lane.OverwriteError](err)
 	switch {
 	case isAPI(c.Request):
 		if err == nil {
@@ -151,7 +152,7 @@ func (h *Handler) actOnMany(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.chosen = inbox.State(s.Outcome)
+	c.chosen = lane.State(s.Outcome)
 	about := cmp.Or(s.String(), page.FirstFew(named(ids)))
 	if ids == nil {
 		all, err := h.choose(c, s)
@@ -224,7 +225,7 @@ func (h *Handler) actOnWebhook(c *call, id int64) (d *Done, err error) {
 	case as != id:
 		d.New = strconv.FormatInt(as, 10)
 	}
-	if newer, ok := errors.AsType[*inbox.OverwriteError](err); ok {
+	if newer, ok := errors.AsType[*lane.OverwriteError](err); ok {
 		d.Newer = strconv.FormatInt(newer.Latest.ID, 10)
 	}
 	_, d.Unknown = errors.AsType[*unknownError](err)
@@ -330,12 +331,12 @@ func (h *Handler) choose(c *call, s selection) (all chosen, err error) {
 // tenant's webhooks that wait it chooses the first: the others follow by themselves. Of the others it chooses
 // the newest only, because an older snapshot would undo it; with force it chooses all of them.
 func (h *Handler) chooseToRedeliver(ctx context.Context, s selection, force bool) (all chosen, err error) {
-	err = h.cfg.Inbox.EachPage(ctx, s.filter(), func(page []*inbox.Webhook) error {
+	err = h.cfg.Inbox.EachPage(ctx, s.filter(), func(page []*lane.Webhook) error {
 		behind, err := h.cfg.Inbox.Behind(ctx, s.filter(), page)
 		for _, w := range page {
 			switch {
 			case w.Rejected(), behind[w.ID]: // there is nothing to send again; it follows the one before it
-			case force, w.State == inbox.Waiting, w.Newest:
+			case force, w.State == lane.Waiting, w.Newest:
 				all.ids = append(all.ids, w.ID)
 			default:
 				all.Older++
@@ -353,7 +354,7 @@ func (h *Handler) chooseToRedeliver(ctx context.Context, s selection, force bool
 // chooseToDiscard chooses webhooks that are not finished, the newest first. Otherwise usher could deliver the
 // second webhook of a queue right after the first is discarded.
 func chooseToDiscard(h *Handler, ctx context.Context, s selection, _ bool) (all chosen, err error) {
-	err = h.cfg.Inbox.EachPage(ctx, s.filter(), func(page []*inbox.Webhook) error {
+	err = h.cfg.Inbox.EachPage(ctx, s.filter(), func(page []*lane.Webhook) error {
 		for _, w := range page {
 			if !w.State.Finished() {
 				all.ids = append(all.ids, w.ID)
@@ -399,7 +400,7 @@ func (a *Act) confirmOne(w *Webhook) *confirmation {
 }
 
 // confirmOverwrite asks before an old webhook overwrites a newer one.
-func (c *call) confirmOverwrite(id string, e *inbox.OverwriteError) *confirmation {
+func (c *call) confirmOverwrite(id string, e *lane.OverwriteError) *confirmation {
 	question := c.act.confirmOne(&Webhook{ID: id, Platform: e.Latest.Platform, Tenant: e.Latest.Tenant})
 	question.Question, question.Warning, question.Danger = "Overwrite a newer snapshot?", e.Error()+".", true
 	question.Button += " the old one anyway"

@@ -17,6 +17,7 @@ import (
 	"usher/internal/admin/status"
 	"usher/internal/content"
 	"usher/internal/inbox"
+	"usher/internal/lane"
 	"usher/internal/snapshot"
 	"usher/internal/text"
 	"usher/webhookgate"
@@ -25,24 +26,24 @@ import (
 // Webhook is an element of GET /api/webhooks: a webhook in the inbox, or one of the gate's last decisions
 // about a webhook that the inbox does not have.
 type Webhook struct {
-	ID       string      `json:"id"` // a number in the inbox; d and a number for a decision
-	Received time.Time   `json:"received"`
-	UUID     string      `json:"webhook,omitempty"` // the webhook-id that the receiver gets
-	Type     string      `json:"type,omitempty"`
-	Platform string      `json:"platform,omitempty"`
-	Tenant   string      `json:"tenant,omitempty"`
-	Decision string      `json:"decision"`
-	State    inbox.State `json:"state,omitempty"`    // only in the inbox
-	Changed  time.Time   `json:"changed,omitzero"`   // when it got this state
-	Again    time.Time   `json:"again,omitzero"`     // when somebody last redelivered it
-	Status   int         `json:"status,omitempty"`   // of the answer to the sender
-	Why      string      `json:"why,omitempty"`      // the reason for its state or decision
-	Tries    int         `json:"tries"`              // since it came, or since somebody last redelivered it
-	Receiver string      `json:"receiver,omitempty"` // name of the receiver that was last tried
-	Answer   string      `json:"answer,omitempty"`   // the receiver's last answer, in words
-	From     string      `json:"from,omitempty"`     // address of the sender
-	Times    int         `json:"times,omitempty"`    // how often an invalid webhook came
-	Source   string      `json:"source,omitempty"`   // reconcile: usher made it from what the billing service said
+	ID       string     `json:"id"` // a number in the inbox; d and a number for a decision
+	Received time.Time  `json:"received"`
+	UUID     string     `json:"webhook,omitempty"` // the webhook-id that the receiver gets
+	Type     string     `json:"type,omitempty"`
+	Platform string     `json:"platform,omitempty"`
+	Tenant   string     `json:"tenant,omitempty"`
+	Decision string     `json:"decision"`
+	State    lane.State `json:"state,omitempty"`    // only in the inbox
+	Changed  time.Time  `json:"changed,omitzero"`   // when it got this state
+	Again    time.Time  `json:"again,omitzero"`     // when somebody last redelivered it
+	Status   int        `json:"status,omitempty"`   // of the answer to the sender
+	Why      string     `json:"why,omitempty"`      // the reason for its state or decision
+	Tries    int        `json:"tries"`              // since it came, or since somebody last redelivered it
+	Receiver string     `json:"receiver,omitempty"` // name of the receiver that was last tried
+	Answer   string     `json:"answer,omitempty"`   // the receiver's last answer, in words
+	From     string     `json:"from,omitempty"`     // address of the sender
+	Times    int        `json:"times,omitempty"`    // how often an invalid webhook came
+	Source   string     `json:"source,omitempty"`   // reconcile: usher made it from what the billing service said
 
 	// Only while it waits:
 	//
@@ -70,7 +71,7 @@ type Webhook struct {
 // Outcome returns the state in the inbox, or the decision of the gate.
 func (w *Webhook) Outcome() string { return cmp.Or(string(w.State), w.Decision) }
 
-func (w *Webhook) waits() bool { return w.State == inbox.Waiting }
+func (w *Webhook) waits() bool { return w.State == lane.Waiting }
 
 // NextTry says when usher tries a webhook that waits, or nothing if that is not known.
 func (w *Webhook) NextTry() string {
@@ -91,7 +92,7 @@ func laneOf(platform, tenant, kind string) webhookgate.LaneName {
 }
 
 // newWebhook returns an entry of the inbox, without Changes and what whyWaiting adds.
-func newWebhook(e *inbox.Webhook) Webhook {
+func newWebhook(e *lane.Webhook) Webhook {
 	w := Webhook{
 		ID: strconv.FormatInt(e.ID, 10), Received: e.Received, UUID: e.UUID, Type: e.Type,
 		Platform: e.Platform, Tenant: e.Tenant, Decision: "queued", State: e.State, Changed: e.Changed, Again: e.Again,
@@ -103,7 +104,7 @@ func newWebhook(e *inbox.Webhook) Webhook {
 	if e.Rejected() {
 		w.Decision, w.Status, w.From, w.Times = "rejected", e.Code, e.From, e.Times
 	}
-	if e.State == inbox.Invalid {
+	if e.State == lane.Invalid {
 		w.Why, w.Changed = text.Clip(content.Summary(e.Faults), maxText), e.Received // e.Changed is when it last came
 	}
 	if w.waits() {
@@ -113,9 +114,9 @@ func newWebhook(e *inbox.Webhook) Webhook {
 }
 
 // withDenial returns an entry of the inbox that has its content, with why it can't be accepted.
-func (h *Handler) withDenial(e *inbox.Webhook) Webhook {
+func (h *Handler) withDenial(e *lane.Webhook) Webhook {
 	w := newWebhook(e)
-	if err := h.cfg.Inbox.Acceptable(e); err != nil && e.State == inbox.Invalid {
+	if err := h.cfg.Inbox.Acceptable(e); err != nil && e.State == lane.Invalid {
 		w.Unacceptable = text.Clip(err.Error(), maxText)
 	}
 	return w
@@ -128,7 +129,7 @@ func (h *Handler) compare(w *Webhook, previous, body []byte) {
 	h.comparing <- struct{}{}
 	defer func() { <-h.comparing }()
 	switch {
-	case body == nil, w.State == inbox.Replaced: // an accepted one was taken in as a new webhook, which has the changes
+	case body == nil, w.State == lane.Replaced: // an accepted one was taken in as a new webhook, which has the changes
 	case w.Decision == "rejected":
 		w.Changes = snapshot.Would(previous, body)
 	default:
@@ -174,7 +175,7 @@ func (h *Handler) webhooks(ctx context.Context, s selection) (list WebhookList, 
 	var items []numbered
 	if h.cfg.Inbox != nil && !s.decisionsOnly() {
 		// It keeps none of the payloads: they may be large.
-		err = h.cfg.Inbox.Each(ctx, f, compared, func(item *inbox.Webhook) bool {
+		err = h.cfg.Inbox.Each(ctx, f, compared, func(item *lane.Webhook) bool {
 			w := newWebhook(item)
 			if compared {
 				h.compare(&w, previousBody(item), item.Body)
@@ -214,7 +215,7 @@ func (h *Handler) webhooks(ctx context.Context, s selection) (list WebhookList, 
 }
 
 // previousBody returns the payload that a webhook is compared with, or nil.
-func previousBody(item *inbox.Webhook) []byte {
+func previousBody(item *lane.Webhook) []byte {
 	if item.Previous == nil {
 		return nil
 	}
@@ -359,7 +360,7 @@ type WebhookDetail struct {
 	// Counted is how many of Tries count towards USHER_WEBHOOK_INBOX_TRIES: not those that say that the
 	// receiver is broken.
 	Counted  int             `json:"counted,omitempty"`
-	Tried    []inbox.Try     `json:"tried,omitempty"`        // the last 20
+	Tried    []lane.Try      `json:"tried,omitempty"`        // the last 20
 	Faults   []content.Fault `json:"faults,omitempty"`       // why it is invalid
 	Original string          `json:"duplicate_of,omitempty"` // a webhook-id
 	// Header is as the receiver gets it, without headers that may hold a secret.

@@ -21,6 +21,7 @@ import (
 	"usher/internal/admin"
 	"usher/internal/inbox"
 	"usher/internal/job"
+	"usher/internal/lane"
 	"usher/internal/settings"
 	"usher/internal/text"
 )
@@ -101,18 +102,18 @@ type reconcileCall struct {
 	signals <-chan os.Signal
 
 	begun    admin.RunLine
-	file     *os.File             // what the command has printed
-	size     int64                // until it ended
-	toApply  map[int]inbox.Result // what the comparison said of the lines to take in, by their numbers
+	file     *os.File            // what the command has printed
+	size     int64               // until it ended
+	toApply  map[int]lane.Result // what the comparison said of the lines to take in, by their numbers
 	faults   int
-	listed   map[inbox.Result]int
+	listed   map[lane.Result]int
 	progress progress
 }
 
 // reconcileCommand is 'usher reconcile'.
 func reconcileCommand(ctx context.Context, p *Process, args []string) (err error) {
 	c := &reconcileCall{progress: progress{stderr: p.Stderr}}
-	c.toApply, c.listed = make(map[int]inbox.Result), make(map[inbox.Result]int)
+	c.toApply, c.listed = make(map[int]lane.Result), make(map[lane.Result]int)
 	if err := c.parse(args, time.Now()); err != nil {
 		return err
 	}
@@ -298,7 +299,7 @@ func (c *reconcileCall) stream(ctx context.Context, query url.Values, body io.Re
 }
 
 // runAll runs the command, compares what it has printed, and takes in what may be taken in.
-func (c *reconcileCall) runAll(ctx context.Context, end context.CancelCauseFunc) (*inbox.Run, error) {
+func (c *reconcileCall) runAll(ctx context.Context, end context.CancelCauseFunc) (*lane.Run, error) {
 	if c.asOf.IsZero() && c.settle > 0 {
 		c.progress.show("waiting %v (--settle), then running the command", c.settle)
 		c.progress.end()
@@ -362,8 +363,8 @@ func (c *reconcileCall) runCommand(ctx context.Context) (failed string, err erro
 
 // pass sends lines to the server, and returns the run as it is then. each gets what comes of each that is not
 // equal.
-func (c *reconcileCall) pass(ctx context.Context, p inbox.Pass, lines io.Reader, each func(*inbox.Compared)) (
-	*inbox.Run, error) {
+func (c *reconcileCall) pass(ctx context.Context, p inbox.Pass, lines io.Reader, each func(*lane.Compared)) (
+	*lane.Run, error) {
 	p.Run = c.begun.Run
 	answer, err := c.stream(ctx, admin.PassQuery(p), io.NopCloser(lines))
 	if err != nil {
@@ -391,10 +392,10 @@ func (c *reconcileCall) pass(ctx context.Context, p inbox.Pass, lines io.Reader,
 }
 
 // compareAll compares all lines.
-func (c *reconcileCall) compareAll(ctx context.Context, failed string) (*inbox.Run, error) {
+func (c *reconcileCall) compareAll(ctx context.Context, failed string) (*lane.Run, error) {
 	pass := inbox.Pass{Failed: text.Clip(failed, 500), Partial: c.partial, Last: !c.apply}
-	return c.pass(ctx, pass, io.NewSectionReader(c.file, 0, c.size), func(r *inbox.Compared) {
-		differs := r.Result == inbox.Differs || r.Result == inbox.NewTenant || r.Result == inbox.Twin && c.twins
+	return c.pass(ctx, pass, io.NewSectionReader(c.file, 0, c.size), func(r *lane.Compared) {
+		differs := r.Result == lane.Differs || r.Result == lane.NewTenant || r.Result == lane.Twin && c.twins
 		if c.apply && failed == "" && differs {
 			c.toApply[r.Line] = r.Result
 			if c.json { // its line says whether it was applied
@@ -406,7 +407,7 @@ func (c *reconcileCall) compareAll(ctx context.Context, failed string) (*inbox.R
 }
 
 // applyAll takes in what differs, if it may, and ends the run.
-func (c *reconcileCall) applyAll(ctx context.Context, run *inbox.Run) (*inbox.Run, error) {
+func (c *reconcileCall) applyAll(ctx context.Context, run *lane.Run) (*lane.Run, error) {
 	pass := inbox.Pass{Apply: "none", Failed: run.Failed}
 	if run.Failed == "" {
 		if n, most := len(c.toApply), c.most(); n > most {
@@ -421,8 +422,8 @@ func (c *reconcileCall) applyAll(ctx context.Context, run *inbox.Run) (*inbox.Ru
 			}
 		}
 	}
-	return c.pass(ctx, pass, c.linesToApply(), func(r *inbox.Compared) {
-		if r.Result == "" || r.Result == inbox.NewTenant {
+	return c.pass(ctx, pass, c.linesToApply(), func(r *lane.Compared) {
+		if r.Result == "" || r.Result == lane.NewTenant {
 			r.Result = c.toApply[r.Line]
 		}
 		if c.json || !r.Applied && pass.Apply != "none" {
@@ -490,15 +491,15 @@ func (c *reconcileCall) linesToApply() io.Reader {
 }
 
 // end says how the run has ended.
-func (c *reconcileCall) end(run *inbox.Run, failed error) error {
+func (c *reconcileCall) end(run *lane.Run, failed error) error {
 	if failed == nil && run.Failed != "" {
 		failed = errors.New(run.Failed)
 	}
 	switch {
 	case c.json && run != nil:
 		numbers := run.Summary
-		numbers.Left = inbox.Findings{} // who reads it expects a number in each member
-		failed = cmp.Or(failed, json.NewEncoder(c.Stdout).Encode(map[string]inbox.Summary{"summary": numbers}))
+		numbers.Left = lane.Findings{} // who reads it expects a number in each member
+		failed = cmp.Or(failed, json.NewEncoder(c.Stdout).Encode(map[string]lane.Summary{"summary": numbers}))
 	case run != nil:
 		c.sayMore()
 		c.say("%s", c.conclusion(run))

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"usher/internal/inbox"
+	"usher/internal/lane"
 	"usher/internal/text"
 )
 
@@ -18,7 +19,7 @@ import (
 // maxListed is how many tenants of one result, and how many faults, are printed without --json.
 const maxListed = 50
 
-func (c *reconcileCall) fault(r *inbox.Compared) {
+func (c *reconcileCall) fault(r *lane.Compared) {
 	if c.faults++; c.faults <= maxListed {
 		c.progress.end()
 		fmt.Fprintf(c.Stderr, "line %d: %s\n", r.Line, text.Visible(r.Fault))
@@ -26,17 +27,17 @@ func (c *reconcileCall) fault(r *inbox.Compared) {
 }
 
 // report prints a tenant that is not equal.
-func (c *reconcileCall) report(r *inbox.Compared) {
+func (c *reconcileCall) report(r *lane.Compared) {
 	if c.json {
 		_ = json.NewEncoder(c.Stdout).Encode(struct {
-			Result    inbox.Result `json:"result"`
-			Platform  string       `json:"platform"`
-			Tenant    string       `json:"tenant"`
-			Changes   []string     `json:"changes"`
-			Applied   bool         `json:"applied"`
-			LeftOut   string       `json:"left_out,omitempty"`
-			Erased    time.Time    `json:"erased,omitzero"`
-			Dismissed bool         `json:"dismissed,omitempty"`
+			Result    lane.Result `json:"result"`
+			Platform  string      `json:"platform"`
+			Tenant    string      `json:"tenant"`
+			Changes   []string    `json:"changes"`
+			Applied   bool        `json:"applied"`
+			LeftOut   string      `json:"left_out,omitempty"`
+			Erased    time.Time   `json:"erased,omitzero"`
+			Dismissed bool        `json:"dismissed,omitempty"`
 		}{r.Result, r.Platform, r.Tenant, append([]string{}, r.Changes...), r.Applied, r.LeftOut, r.Erased, r.Dismissed})
 		return
 	}
@@ -47,17 +48,17 @@ func (c *reconcileCall) report(r *inbox.Compared) {
 	switch {
 	case r.LeftOut != "":
 		words = "left out: " + r.LeftOut
-	case r.Result == inbox.NewTenant:
+	case r.Result == lane.NewTenant:
 		words = cmp.Or(words, "no features")
-	case r.Result == inbox.Twin:
+	case r.Result == lane.Twin:
 		others := make([]string, len(r.Elsewhere))
 		for n, platform := range r.Elsewhere {
 			others[n] = inbox.ShowTenant(platform, r.Tenant)
 		}
 		words = "usher knows " + strings.Join(others, " and ") + ", which the command did not print: is the platform right?"
-	case r.Result == inbox.Changed:
+	case r.Result == lane.Changed:
 		words = "something came for it meanwhile; the next run compares it"
-	case r.Result == inbox.Unlisted:
+	case r.Result == lane.Unlisted:
 		words = "usher says that it may use something, and the command did not print it"
 	}
 	if !r.Erased.IsZero() {
@@ -72,7 +73,7 @@ func (c *reconcileCall) report(r *inbox.Compared) {
 
 // sayMore says how many tenants of each result were not listed.
 func (c *reconcileCall) sayMore() {
-	for _, result := range []inbox.Result{inbox.Differs, inbox.NewTenant, inbox.Twin, inbox.Changed, inbox.Unlisted} {
+	for _, result := range []lane.Result{lane.Differs, lane.NewTenant, lane.Twin, lane.Changed, lane.Unlisted} {
 		if n := c.listed[result] - maxListed; n > 0 {
 			c.say("%-8s and %s more; --json lists all\n", result, thousands(n))
 		}
@@ -89,7 +90,7 @@ func (c *reconcileCall) say(format string, args ...any) {
 }
 
 // conclusion says in words what was found, and what to do next.
-func (c *reconcileCall) conclusion(run *inbox.Run) string {
+func (c *reconcileCall) conclusion(run *lane.Run) string {
 	s, lead := &run.Summary, ""
 	if len(c.listed) > 0 {
 		lead = "\n"
@@ -110,7 +111,7 @@ func (c *reconcileCall) conclusion(run *inbox.Run) string {
 }
 
 // foundWords says in words what was found.
-func foundWords(s *inbox.Summary) string {
+func foundWords(s *lane.Summary) string {
 	compared := s.Equal + s.Differs + s.New + s.Twin + s.Changed
 	words := fmt.Sprintf("Nothing differs: usher knows %s as the billing service does.", count(s.Equal, "tenant"))
 	if compared > s.Equal {
@@ -145,7 +146,7 @@ func foundWords(s *inbox.Summary) string {
 }
 
 // advice says what to do about what is left.
-func (c *reconcileCall) advice(left *inbox.Findings) (words string) {
+func (c *reconcileCall) advice(left *lane.Findings) (words string) {
 	if n := left.Differs + left.New; n > 0 && !c.apply {
 		flags := "--apply"
 		if c.begun.Known == 0 {

@@ -11,6 +11,7 @@ import (
 
 	"usher/internal/clock"
 	"usher/internal/inbox/engine"
+	"usher/internal/lane"
 	"usher/webhookgate"
 )
 
@@ -46,15 +47,15 @@ func act[T any](s *Inbox, names work, does func(*sqlTurn) (T, int, error)) (resu
 		err := s.await(ctx, nil, &w, reply)
 		switch {
 		case busy && ctx.Err() != nil && errors.Is(err, ctx.Err()):
-			return result, ErrBusy
+			return result, lane.ErrBusy
 		case err != nil:
 			return result, err
-		case !errors.Is(denied, ErrBusy):
+		case !errors.Is(denied, lane.ErrBusy):
 			return result, denied
 		}
 		select {
 		case <-ctx.Done():
-			return result, ErrBusy
+			return result, lane.ErrBusy
 		case <-time.After(pause):
 		}
 	}
@@ -63,7 +64,7 @@ func act[T any](s *Inbox, names work, does func(*sqlTurn) (T, int, error)) (resu
 type nothing = struct{}
 
 // find reads a webhook with its content. Of the result only the lane and the content never change.
-func (s *Inbox) find(ctx context.Context, id int64) (w *Webhook, err error) {
+func (s *Inbox) find(ctx context.Context, id int64) (w *lane.Webhook, err error) {
 	err = s.read(ctx, func(tx engine.Tx) error {
 		tx.Queue("webhooks", func(r engine.Row) (err error) { w, err = scanWebhook(r, true); return err }, engine.Among{id})
 		return tx.Send()
@@ -75,7 +76,7 @@ func (s *Inbox) find(ctx context.Context, id int64) (w *Webhook, err error) {
 }
 
 // toWebhook does something to a webhook, on behalf of a person.
-func (s *Inbox) toWebhook(found *Webhook, by *Action, do func(*Lane, *Webhook) error) error {
+func (s *Inbox) toWebhook(found *lane.Webhook, by *Action, do func(*lane.Lane, *lane.Webhook) error) error {
 	names := work{hooks: []int64{found.ID}, by: by}
 	if !unnamed(found.Lane) {
 		names.lanes = []webhookgate.LaneName{found.Lane} // it is made anew if its row is damaged
@@ -93,7 +94,7 @@ func (s *Inbox) toWebhook(found *Webhook, by *Action, do func(*Lane, *Webhook) e
 // Redeliver sends a webhook again, ahead of the other webhooks that wait in its lane, and counts its tries anew. A webhook that
 // waits is tried at once. If its tenant has a newer webhook, it would overwrite that one: this needs force. chosen is the state for which
 // somebody has chosen it, maybe a while ago; empty: the one that it has now.
-func (s *Inbox) Redeliver(id int64, chosen State, force bool, by *Action) error {
+func (s *Inbox) Redeliver(id int64, chosen lane.State, force bool, by *Action) error {
 	found, err := s.find(s.run, id)
 	if err != nil {
 		return err
@@ -101,29 +102,24 @@ func (s *Inbox) Redeliver(id int64, chosen State, force bool, by *Action) error 
 	if found.Rejected() { // that never changes, and it may have no lane
 		return s.invalidWhy(found)
 	}
-	err = s.toWebhook(found, by, func(l *Lane, h *Webhook) error { return l.Redeliver(h, cmp.Or(chosen, found.State), force) })
+	err = s.toWebhook(found, by, func(l *lane.Lane, h *lane.Webhook) error { return l.Redeliver(h, cmp.Or(chosen, found.State), force) })
 	return s.explain(err)
 }
 
 // invalidWhy says why an invalid webhook cannot be sent again, and what to do instead.
-func (s *Inbox) invalidWhy(found *Webhook) error {
-	if found.State != Invalid {
-		return Denied("it is invalid, and somebody has dealt with it, or its tenant has a newer snapshot: see 'usher inbox show ID'")
+func (s *Inbox) invalidWhy(found *lane.Webhook) error {
+	if found.State != lane.Invalid {
+		return lane.Denied("it is invalid, and somebody has dealt with it, or its tenant has a newer snapshot: see 'usher inbox show ID'")
 	}
 	if _, err := s.readInvalid(found); err != nil {
-		return Denied(fmt.Sprintf("it is invalid, and cannot be accepted either: %v", err))
+		return lane.Denied(fmt.Sprintf("it is invalid, and cannot be accepted either: %v", err))
 	}
-	return ErrInvalid
-}
-
-// tailWebhook returns what the lane's row knows about its tail.
-func (l *Lane) tailWebhook() *Webhook {
-	return &Webhook{ID: l.Tail, UUID: l.TailID, Platform: l.Platform, Tenant: l.Tenant}
+	return lane.ErrInvalid
 }
 
 // explain completes an OverwriteError with the newer webhook, if that one is still stored.
 func (s *Inbox) explain(err error) error {
-	if older, ok := errors.AsType[*OverwriteError](err); ok {
+	if older, ok := errors.AsType[*lane.OverwriteError](err); ok {
 		if latest, missing := s.find(s.run, older.Latest.ID); missing == nil {
 			older.Latest = latest
 		}
@@ -137,11 +133,11 @@ func (s *Inbox) Discard(id int64, by *Action) error {
 	if err != nil {
 		return err
 	}
-	return s.toWebhook(found, by, (*Lane).Discard)
+	return s.toWebhook(found, by, (*lane.Lane).Discard)
 }
 
 // lanesOf returns the lanes of a tenant, on one platform or on all.
-func (s *Inbox) lanesOf(ctx context.Context, platform *string, tenant string) (all []*Lane, err error) {
+func (s *Inbox) lanesOf(ctx context.Context, platform *string, tenant string) (all []*lane.Lane, err error) {
 	if !storable(tenant) {
 		return nil, nil
 	}
@@ -205,7 +201,7 @@ func (s *Inbox) Erase(platform, tenant string, by *Action) (count int, err error
 			t.tx.Queue("finding_erase", nil, tenant, platform, t.Now)
 			t.send()
 		case l.Last > seen:
-			err = ErrMeanwhile
+			err = lane.ErrMeanwhile
 		default:
 			count, err = l.Erase()
 		}
@@ -220,9 +216,6 @@ func (s *Inbox) Erase(platform, tenant string, by *Action) (count int, err error
 	}
 	return count, err
 }
-
-// eraseHold is how long no delivery of a lane begins while an erasure waits for the current one.
-const eraseHold = 15 * time.Second
 
 // pauses has the pauses that were read last.
 type pauses struct {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"usher/internal/inbox/engine"
+	"usher/internal/lane"
 	"usher/internal/receiver"
 	"usher/internal/testkit/pgtest"
 )
@@ -154,7 +155,7 @@ func TestWarningInAnotherLanguage(t *testing.T) {
 	d.idle("t")
 	standby.Pause()
 	defer standby.Resume()
-	answer := make(chan Answer, 1)
+	answer := make(chan lane.Answer, 1)
 	go func() { answer <- d.Add(t.Context(), d.hook("t", "A")) }()
 	d.until("a commit waits for the standby", func() bool {
 		return server.Exec(t, "SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query LIKE 'COMMIT%'") != "0"

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"usher/internal/inbox/engine"
+	"usher/internal/lane"
 	"usher/internal/receiver"
 	"usher/internal/snapshot"
 	"usher/internal/testkit/pgtest"
@@ -41,7 +42,7 @@ func BenchmarkInbox(b *testing.B) {
 			to := new(sink)
 			rc := &receiver.Receiver{Name: receiver.Main, URL: &url.URL{Scheme: "http", Host: "to"}, Timeout: time.Second, Concurrency: 32, Transport: to}
 			set := receiver.NewSet(rc)
-			in := New(open(), Config{Rules: Rules{Receivers: set, MaxTries: 20, MaxAge: time.Hour, DedupWindow: time.Minute, Log: slog.New(slog.DiscardHandler)}, MaxBytes: 1 << 30})
+			in := New(open(), Config{Rules: lane.Rules{Receivers: set, MaxTries: 20, MaxAge: time.Hour, DedupWindow: time.Minute, Log: slog.New(slog.DiscardHandler)}, MaxBytes: 1 << 30})
 			ctx, end := context.WithCancel(context.Background())
 			var running sync.WaitGroup
 			running.Go(func() { in.Run(ctx, context.Background()) })
@@ -78,7 +79,7 @@ func BenchmarkDuplicates(b *testing.B) {
 		"database": func() engine.Engine { return inDatabase(b, pgtest.Schema(b))() },
 	} {
 		b.Run(name, func(b *testing.B) {
-			in := New(open(), Config{Rules: Rules{StoreUnclaimed: true, MaxTries: 20, MaxAge: time.Hour, DedupWindow: time.Hour, Log: slog.New(slog.DiscardHandler)}, MaxBytes: 1 << 30})
+			in := New(open(), Config{Rules: lane.Rules{StoreUnclaimed: true, MaxTries: 20, MaxAge: time.Hour, DedupWindow: time.Hour, Log: slog.New(slog.DiscardHandler)}, MaxBytes: 1 << 30})
 			defer in.Close()
 			padding, set := strings.Repeat("x", 3000), receiver.NewSet()
 			state := snapshot.Snapshot{Name: "Some tenant", Known: true, Features: []snapshot.Feature{{Code: "users", Limit: 25}}}

@@ -22,6 +22,7 @@ import (
 
 	"usher/internal/clock"
 	"usher/internal/inbox/engine"
+	"usher/internal/lane"
 	"usher/internal/receiver"
 	"usher/internal/snapshot"
 	"usher/internal/testkit"
@@ -96,7 +97,7 @@ func (m *mirror) follow(t testing.TB, s *Inbox, limit int) {
 
 // keeper makes an inbox that delivers nothing.
 func keeper(t testing.TB, e engine.Engine) *Inbox {
-	s := New(e, Config{Rules: Rules{Receivers: receiver.NewSet(), StoreUnclaimed: true, MaxTries: 20, MaxAge: time.Hour, Log: slog.New(slog.DiscardHandler)}, MaxBytes: 1 << 30})
+	s := New(e, Config{Rules: lane.Rules{Receivers: receiver.NewSet(), StoreUnclaimed: true, MaxTries: 20, MaxAge: time.Hour, Log: slog.New(slog.DiscardHandler)}, MaxBytes: 1 << 30})
 	t.Cleanup(func() { shut(t, s) })
 	<-s.opened
 	return s
@@ -591,7 +592,7 @@ func TestChangesReadOnly(t *testing.T) {
 	check(t, storeVersion(writes, "a", 1))
 	server.Exec(t, "CREATE ROLE reads LOGIN; GRANT USAGE ON SCHEMA usher TO reads; GRANT SELECT ON ALL TABLES IN SCHEMA usher TO reads")
 	var log testkit.Output
-	cfg := Config{Rules: Rules{Receivers: receiver.NewSet(), MaxTries: 20, MaxAge: time.Hour, Log: slog.New(slog.NewTextHandler(&log, nil))}, ReadOnly: true, MaxBytes: 1 << 30}
+	cfg := Config{Rules: lane.Rules{Receivers: receiver.NewSet(), MaxTries: 20, MaxAge: time.Hour, Log: slog.New(slog.NewTextHandler(&log, nil))}, ReadOnly: true, MaxBytes: 1 << 30}
 	reads := New(inDatabase(t, strings.Replace(server.DSN(), "usher@", "reads@", 1)+"&schema=usher")(), cfg)
 	t.Cleanup(func() { shut(t, reads) })
 	m := newMirror()

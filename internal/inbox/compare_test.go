@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"usher/internal/clock"
+	"usher/internal/lane"
 	"usher/internal/snapshot"
 )
 
@@ -23,17 +24,17 @@ func knows(number int64, codes ...string) *snapshot.Stored {
 	return stored
 }
 
-func offering(codes ...string) *Offer {
+func offering(codes ...string) *lane.Offer {
 	s := features(codes...)
-	return &Offer{Says: s, Draft: Compared{Platform: "crm", Tenant: "acme", Says: FeaturesDigest(s)}}
+	return &lane.Offer{Says: s, Draft: lane.Compared{Platform: "crm", Tenant: "acme", Says: lane.FeaturesDigest(s)}}
 }
 
 // How a line stands to what usher knows: by the numbers first, then by the features.
 func TestJudge(t *testing.T) {
 	t.Parallel()
-	r := &Run{Mark: 100, AsOf: clock.Moment(5000)}
+	r := &lane.Run{Mark: 100, AsOf: clock.Moment(5000)}
 	unreadable := &snapshot.Stored{Seq: 7}
-	b := Beside{ErasedOn: time.Unix(1, 0), OtherPlatforms: []string{"erp"}}
+	b := lane.Beside{ErasedOn: time.Unix(1, 0), OtherPlatforms: []string{"erp"}}
 	for name, c := range map[string]struct {
 		last, lastAt int64
 		known        *snapshot.Stored
@@ -61,11 +62,11 @@ func TestJudge(t *testing.T) {
 // else.
 func TestJudgeDismissed(t *testing.T) {
 	t.Parallel()
-	r := &Run{Mark: 100, AsOf: clock.Moment(5000)}
+	r := &lane.Run{Mark: 100, AsOf: clock.Moment(5000)}
 	found := offering("a").Judge(r, 0, 0, knows(7, "b")).Digest
 	judge := func(known *snapshot.Stored, codes ...string) bool {
 		o := offering(codes...)
-		o.Draft.Beside = Beside{Found: found[:], WasDismissed: true}
+		o.Draft.Beside = lane.Beside{Found: found[:], WasDismissed: true}
 		return o.Judge(r, 0, 0, known).Dismissed
 	}
 	if !judge(knows(7, "b"), "a") {
@@ -82,40 +83,40 @@ func TestList(t *testing.T) {
 	t.Parallel()
 	type line struct {
 		tenant, says string
-		result       Result
+		result       lane.Result
 		elsewhere    string
 		fault        string
 	}
 	for name, c := range map[string]struct {
 		lines   []line
 		told    string
-		want    Summary
+		want    lane.Summary
 		failure string
 	}{
-		"nothing": {nil, "", Summary{}, "the command printed nothing"},
+		"nothing": {nil, "", lane.Summary{}, "the command printed nothing"},
 		"each result": {
-			[]line{{"a", "x", Equal, "", ""}, {"b", "x", Differs, "", ""}, {"c", "x", NewTenant, "", ""}, {"d", "x", Changed, "", ""}},
-			"b c d", Summary{Equal: 1, Differs: 1, New: 1, Changed: 1}, "",
+			[]line{{"a", "x", lane.Equal, "", ""}, {"b", "x", lane.Differs, "", ""}, {"c", "x", lane.NewTenant, "", ""}, {"d", "x", lane.Changed, "", ""}},
+			"b c d", lane.Summary{Equal: 1, Differs: 1, New: 1, Changed: 1}, "",
 		},
-		"the same again":    {[]line{{"a", "x", Differs, "", ""}, {"a", "x", Differs, "", ""}}, "a", Summary{Differs: 1}, ""},
-		"contradicts":       {[]line{{"a", "x", Equal, "", ""}, {"a", "y", Differs, "", ""}}, "a", Summary{Equal: 1}, "1 line cannot be compared"},
-		"changed meanwhile": {[]line{{"a", "x", Equal, "", ""}, {"a", "y", Changed, "", ""}}, "", Summary{Equal: 1}, ""},
-		"faulty":            {[]line{{"", "", "", "", "x"}, {"", "", "", "", "x"}}, " ", Summary{}, "2 lines cannot be compared"},
+		"the same again":    {[]line{{"a", "x", lane.Differs, "", ""}, {"a", "x", lane.Differs, "", ""}}, "a", lane.Summary{Differs: 1}, ""},
+		"contradicts":       {[]line{{"a", "x", lane.Equal, "", ""}, {"a", "y", lane.Differs, "", ""}}, "a", lane.Summary{Equal: 1}, "1 line cannot be compared"},
+		"changed meanwhile": {[]line{{"a", "x", lane.Equal, "", ""}, {"a", "y", lane.Changed, "", ""}}, "", lane.Summary{Equal: 1}, ""},
+		"faulty":            {[]line{{"", "", "", "", "x"}, {"", "", "", "", "x"}}, " ", lane.Summary{}, "2 lines cannot be compared"},
 		"nobody takes it": {
-			[]line{{"a", "x", "", "", ""}}, "", Summary{PassedOver: 1},
+			[]line{{"a", "x", "", "", ""}}, "", lane.Summary{PassedOver: 1},
 			"nothing was compared: no receiver takes these platforms: crm. Are they right?",
 		},
 		"only changed": {
-			[]line{{"a", "x", Changed, "", ""}}, "a", Summary{Changed: 1},
+			[]line{{"a", "x", lane.Changed, "", ""}}, "a", lane.Summary{Changed: 1},
 			"nothing was compared: something came for each of these tenants meanwhile. Run it again",
 		},
-		"a twin":               {[]line{{"a", "x", NewTenant, "erp", ""}}, "a twin", Summary{Twin: 1}, ""},
-		"both sides of a twin": {[]line{{"a", "x", NewTenant, "crm", ""}}, "a new", Summary{New: 1}, ""},
+		"a twin":               {[]line{{"a", "x", lane.NewTenant, "erp", ""}}, "a twin", lane.Summary{Twin: 1}, ""},
+		"both sides of a twin": {[]line{{"a", "x", lane.NewTenant, "crm", ""}}, "a new", lane.Summary{New: 1}, ""},
 	} {
 		l := list{seen: make(map[[16]byte][8]byte)}
 		var told string
 		for _, s := range c.lines {
-			one := Compared{Platform: "crm", Tenant: s.tenant, Fault: s.fault, Says: FeaturesDigest(features(s.says))}
+			one := lane.Compared{Platform: "crm", Tenant: s.tenant, Fault: s.fault, Says: lane.FeaturesDigest(features(s.says))}
 			one.PassedOver = s.fault == "" && s.result == ""
 			if l.enter(&one) {
 				continue

@@ -13,6 +13,7 @@ import (
 
 	"usher/internal/clock"
 	"usher/internal/inbox/engine"
+	"usher/internal/lane"
 	"usher/internal/receiver"
 	"usher/internal/text"
 	"usher/webhookgate"
@@ -41,10 +42,10 @@ type courier struct {
 	mu         sync.Mutex // guards what follows
 	changed    *sync.Cond // target.bodies has become less
 	targets    map[*receiver.Receiver]*target
-	leases     map[LeaseKey]*Lease // all leases of this process
-	unfinished int                 // deliveries whose outcome is not written yet; no WaitGroup, because one may begin while finish waits for the last one
-	ending     bool                // no new deliveries: before run has begun, and after its end
-	hard       context.Context     // its end cancels deliveries
+	leases     map[lane.LeaseKey]*lane.Lease // all leases of this process
+	unfinished int                           // deliveries whose outcome is not written yet; no WaitGroup, because one may begin while finish waits for the last one
+	ending     bool                          // no new deliveries: before run has begun, and after its end
+	hard       context.Context               // its end cancels deliveries
 }
 
 // A target is one receiver, as the courier sees it.
@@ -52,13 +53,13 @@ type target struct {
 	*receiver.Receiver
 
 	// Leases. Each place (Concurrency) takes one delivery at a time.
-	queue       []*Lease // wait for a place
-	inFlight    int      // have a place
-	sending     int      // have a place, and room for their body
-	failedLanes int      // in queue or inFlight: lanes whose last try failed
-	reserved    int      // how many the intakes under way may still get
-	bodies      int64    // bytes of webhooks in memory, or for which room is reserved
-	newcomers   int      // how many more may come from intakes before the next claim; see noteClaims
+	queue       []*lane.Lease // wait for a place
+	inFlight    int           // have a place
+	sending     int           // have a place, and room for their body
+	failedLanes int           // in queue or inFlight: lanes whose last try failed
+	reserved    int           // how many the intakes under way may still get
+	bodies      int64         // bytes of webhooks in memory, or for which room is reserved
+	newcomers   int           // how many more may come from intakes before the next claim; see noteClaims
 
 	// Whether the receiver fails for everybody.
 	failing      map[webhookgate.LaneName]bool // tenants that began to fail since something was accepted, some of them
@@ -89,7 +90,7 @@ type rejectedLane struct {
 func newCourier(s *Inbox) *courier {
 	c := &courier{
 		inbox: s, receivers: s.cfg.Receivers, delivered: s.cfg.Delivered, log: s.cfg.Log, paused: s.Paused, wake: make(chan struct{}, 1),
-		targets: make(map[*receiver.Receiver]*target), leases: make(map[LeaseKey]*Lease), ending: true,
+		targets: make(map[*receiver.Receiver]*target), leases: make(map[lane.LeaseKey]*lane.Lease), ending: true,
 	}
 	c.changed = sync.NewCond(&c.mu)
 	for _, rc := range c.receivers.All() {
@@ -144,7 +145,7 @@ func (c *courier) receiverPaused(t *target) bool {
 func (c *courier) Delivers(name webhookgate.LaneName, token int64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.leases[LeaseKey{name, token}] != nil
+	return c.leases[lane.LeaseKey{name, token}] != nil
 }
 
 // Reserve asks for room to deliver one more webhook of that size. If it returns true, Release is called later, and right after that maybe
@@ -211,14 +212,14 @@ func (c *courier) wakeRun() {
 }
 
 // Deliver passes on a lease: its webhook is delivered, and SaveOutcome called.
-func (c *courier) Deliver(lease *Lease) {
+func (c *courier) Deliver(lease *lane.Lease) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.enqueue(c.targets[lease.Receiver], lease)
 }
 
 // enqueue adds a lease to its receiver's queue. c.mu is held.
-func (c *courier) enqueue(t *target, lease *Lease) {
+func (c *courier) enqueue(t *target, lease *lane.Lease) {
 	c.leases[lease.Key()] = lease
 	if lease.LastTryFailed {
 		t.failedLanes++
@@ -242,7 +243,7 @@ func (c *courier) fillPlaces(t *target) {
 }
 
 // deliver tries a webhook once, and hands the outcome to the writer.
-func (c *courier) deliver(t *target, lease *Lease) {
+func (c *courier) deliver(t *target, lease *lane.Lease) {
 	o := c.try(t, lease)
 	c.mu.Lock()
 	t.inFlight--
@@ -268,7 +269,7 @@ func (c *courier) deliver(t *target, lease *Lease) {
 }
 
 // try loads the content and sends it. It returns nil if the lease ran out before anything was sent.
-func (c *courier) try(t *target, lease *Lease) *Outcome {
+func (c *courier) try(t *target, lease *lane.Lease) *lane.Outcome {
 	w := lease.Webhook
 	c.mu.Lock()
 	if !w.HasContent { // otherwise enqueue has counted it
@@ -289,14 +290,14 @@ func (c *courier) try(t *target, lease *Lease) *Outcome {
 	hard := c.hard
 	stop := c.ending || lease.GivenBack || c.lanePaused(w.Platform, w.Tenant, t.Name)
 	c.mu.Unlock()
-	o := &Outcome{Lease: lease, Began: time.Now(), Aborted: true}
+	o := &lane.Outcome{Lease: lease, Began: time.Now(), Aborted: true}
 	if !lease.Valid() {
 		return nil
 	}
 	if stop {
 		return o
 	}
-	if err := c.inbox.LoadContent(hard, w); errors.Is(err, ErrDamaged) {
+	if err := c.inbox.LoadContent(hard, w); errors.Is(err, lane.ErrDamaged) {
 		o.Aborted, o.ContentErr = false, err
 		return o
 	} else if err != nil {
@@ -316,7 +317,7 @@ func (c *courier) try(t *target, lease *Lease) *Outcome {
 }
 
 // untilLeaseEnds returns a context that ends with the lease, which may be renewed meanwhile.
-func (c *courier) untilLeaseEnds(parent context.Context, lease *Lease) (context.Context, context.CancelFunc) {
+func (c *courier) untilLeaseEnds(parent context.Context, lease *lane.Lease) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(parent)
 	go func() {
 		defer cancel()
@@ -331,7 +332,7 @@ func (c *courier) untilLeaseEnds(parent context.Context, lease *Lease) (context.
 }
 
 // noteAnswer learns from a try whether the receiver fails for everybody, or is back, and whether a failure counts. c.mu is held.
-func (c *courier) noteAnswer(t *target, lease *Lease, o *Outcome) {
+func (c *courier) noteAnswer(t *target, lease *lane.Lease, o *lane.Outcome) {
 	if o.Aborted || o.ContentErr != nil {
 		return
 	}
@@ -375,7 +376,7 @@ func (c *courier) logFails(t *target) {
 }
 
 // outcomeSaved is called by the writer when an outcome is written, or could not be written.
-func (c *courier) outcomeSaved(o *Outcome, err error) {
+func (c *courier) outcomeSaved(o *lane.Outcome, err error) {
 	lease := o.Lease
 	t := c.targets[lease.Receiver]
 	if err != nil && !errors.Is(err, ErrClosed) && (o.Try.Accepted() || lease.Valid()) && !c.hardStopped() {
@@ -430,7 +431,7 @@ func (c *courier) outcomeSaved(o *Outcome, err error) {
 }
 
 // refuse notes that the database refuses to write the outcome of a lease. The lease is not renewed, since that would be refused, too.
-func (c *courier) refuse(t *target, lease *Lease) (wait time.Duration) {
+func (c *courier) refuse(t *target, lease *lane.Lease) (wait time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	lease.Refused = true
@@ -556,7 +557,7 @@ func (c *courier) logUnservedPlatforms(ctx context.Context) {
 
 // renew renews the leases that have less than two thirds of their time left.
 func (c *courier) renew(ctx context.Context) {
-	var old []*Lease
+	var old []*lane.Lease
 	c.mu.Lock()
 	for _, lease := range c.leases {
 		if left := time.Until(lease.ValidUntil()); !lease.Refused && left > 0 && left < c.inbox.UsableLeaseTime()*2/3 {
@@ -664,7 +665,7 @@ func (t *target) refuse(name webhookgate.LaneName) time.Duration {
 		r = new(rejectedLane)
 		t.rejected[name] = r
 	}
-	r.wait = min(max(2*r.wait, MinBackoff), maxRejectedWait)
+	r.wait = min(max(2*r.wait, lane.MinBackoff), maxRejectedWait)
 	r.until = time.Now().Add(r.wait)
 	return r.wait
 }
@@ -766,7 +767,7 @@ func (c *courier) figures(rc *receiver.Receiver) Figures {
 }
 
 // logOutcome logs what came of a delivery. While the receiver fails for everybody, nobody knows when a webhook is tried again.
-func (c *courier) logOutcome(o *Outcome, fails bool) {
+func (c *courier) logOutcome(o *lane.Outcome, fails bool) {
 	e := &o.Tried
 	attrs := []slog.Attr{
 		slog.Int64("id", e.ID), slog.String("webhook", e.UUID), slog.String("platform", text.Clip(e.Platform, 200)), slog.String("tenant", text.Clip(e.Tenant, 200)),
@@ -785,10 +786,10 @@ func (c *courier) logOutcome(o *Outcome, fails bool) {
 	case a.Accepted():
 	default:
 		switch e.State {
-		case Parked:
+		case lane.Parked:
 			level, message = slog.LevelWarn, "webhook parked"
 			attrs = append(attrs, slog.String("why", e.Why))
-		case Superseded:
+		case lane.Superseded:
 			message = "delivery failed, a newer webhook takes its place"
 		default:
 			message = "delivery failed, will retry"

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"usher/internal/inbox/engine"
+	"usher/internal/lane"
 	"usher/internal/receiver"
 	"usher/webhookgate"
 )
@@ -19,7 +20,7 @@ import (
 
 func bareCourier(places int) (*courier, *target) {
 	rc := newTaker(receiver.Main, places).Receiver
-	c := newCourier(&Inbox{cfg: Config{Rules: Rules{Receivers: receiver.NewSet(rc), Log: slog.New(slog.DiscardHandler)}, Limits: DefaultLimits}})
+	c := newCourier(&Inbox{cfg: Config{Rules: lane.Rules{Receivers: receiver.NewSet(rc), Log: slog.New(slog.DiscardHandler)}, Limits: DefaultLimits}})
 	c.paused = func() []Pause { return nil }
 	c.ending = false
 	return c, c.targets[rc]
@@ -27,7 +28,7 @@ func bareCourier(places int) (*courier, *target) {
 
 // answer has a tenant's try end with a status. The lane's try before was at lastTry. It says whether the failure counts.
 func (c *courier) answer(t *target, tenant string, status int, lastTry int64) bool {
-	o := &Outcome{Lease: &Lease{Receiver: t.Receiver, Lane: webhookgate.LaneName{Tenant: tenant}, LastTry: lastTry}, Began: time.Now(), Try: receiver.Try{Status: status}}
+	o := &lane.Outcome{Lease: &lane.Lease{Receiver: t.Receiver, Lane: webhookgate.LaneName{Tenant: tenant}, LastTry: lastTry}, Began: time.Now(), Try: receiver.Try{Status: status}}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.noteAnswer(t, o.Lease, o)
@@ -198,10 +199,10 @@ func TestCourierGivesUpARefusedOutcome(t *testing.T) {
 			c, to := bareCourier(4)
 			c.hard = t.Context()
 			c.inbox.engine, c.inbox.ops, c.inbox.run, c.inbox.leaseTime = sharedEngine{}, make(chan *work, 1), t.Context(), time.Minute
-			lease := &Lease{Webhook: &Webhook{ID: 1}, Receiver: to.Receiver, Lane: webhookgate.LaneName{Tenant: "odd"}}
+			lease := &lane.Lease{Webhook: &lane.Webhook{ID: 1}, Receiver: to.Receiver, Lane: webhookgate.LaneName{Tenant: "odd"}}
 			lease.Extend(time.Now().Add(time.Second)) // it would be renewed
 			c.leases[lease.Key()], c.unfinished = lease, 1
-			c.inbox.SaveOutcome(&Outcome{Lease: lease, Try: receiver.Try{Status: 200}}, c.outcomeSaved)
+			c.inbox.SaveOutcome(&lane.Outcome{Lease: lease, Try: receiver.Try{Status: 200}}, c.outcomeSaved)
 			began, at := time.Now(), []string{}
 			for c.delivering() {
 				select {

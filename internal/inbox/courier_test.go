@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"usher/internal/inbox/engine"
+	"usher/internal/lane"
 	"usher/internal/receiver"
 	"usher/webhookgate"
 )
@@ -74,7 +75,7 @@ func TestTries(t *testing.T) {
 		time.Sleep(112 * time.Second)
 		want := "[100ms 200ms 400ms 800ms 1.6s 3.2s 6.4s 12.8s 25.6s 30s 30s]"
 		d.want("a tenth of the pauses", fmt.Sprint(d.main.pauses("t")), want)
-		if s := d.list("t")[0]; s.State != Waiting || s.Tries != 12 || len(s.Tried) != 12 || s.Tried[0].Status != 500 {
+		if s := d.list("t")[0]; s.State != lane.Waiting || s.Tries != 12 || len(s.Tried) != 12 || s.Tried[0].Status != 500 {
 			t.Errorf("%+v", s)
 		}
 	}, func(c *Config) { c.Jitter = func(d time.Duration) time.Duration { return d / 10 } })
@@ -90,8 +91,8 @@ func TestTries(t *testing.T) {
 			d.take("well", fmt.Sprint(n))
 			time.Sleep(time.Second / 10)
 		}
-		for _, e := range slices.DeleteFunc(d.list(""), func(e *Webhook) bool { return e.Tenant == "well" }) {
-			if e.State != Parked || e.Tries != 4 || e.Why != "too many failed tries (USHER_WEBHOOK_INBOX_TRIES)" {
+		for _, e := range slices.DeleteFunc(d.list(""), func(e *lane.Webhook) bool { return e.Tenant == "well" }) {
+			if e.State != lane.Parked || e.Tries != 4 || e.Why != "too many failed tries (USHER_WEBHOOK_INBOX_TRIES)" {
 				t.Errorf("%+v", e.Status)
 			}
 		}
@@ -103,7 +104,7 @@ func TestTries(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		for _, e := range d.list("") {
-			if e.State != Parked || e.Tries != 1 {
+			if e.State != lane.Parked || e.Tries != 1 {
 				t.Errorf("%+v", e.Status)
 			}
 		}
@@ -162,7 +163,7 @@ func TestTries(t *testing.T) {
 		d.want("parked", d.states("t"), "parked")
 		check(t, d.Redeliver(d.nth("t", 1), false))
 		time.Sleep(2 * time.Second)
-		if e := d.list("t")[0]; e.State != Waiting || e.Tries != 2 || e.Again.IsZero() {
+		if e := d.list("t")[0]; e.State != lane.Waiting || e.Tries != 2 || e.Again.IsZero() {
 			t.Errorf("%+v", e.Status)
 		}
 	}, four)
@@ -542,7 +543,7 @@ func TestEnds(t *testing.T) {
 		if took := time.Since(began); took > time.Second {
 			t.Errorf("it took %v", took)
 		}
-		if e := d.list("t")[0]; e.State != Waiting || e.Tries != 0 {
+		if e := d.list("t")[0]; e.State != lane.Waiting || e.Tries != 0 {
 			t.Errorf("%+v", e.Status)
 		}
 		d.main.delay = 0
@@ -788,7 +789,7 @@ func TestNothingToAskForIsNoReasonToStayAwake(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			rc := newTaker(receiver.Main, 4).Receiver
-			c := newCourier(&Inbox{cfg: Config{Rules: Rules{Receivers: receiver.NewSet(rc)}, Limits: DefaultLimits}})
+			c := newCourier(&Inbox{cfg: Config{Rules: lane.Rules{Receivers: receiver.NewSet(rc)}, Limits: DefaultLimits}})
 			c.paused = func() []Pause { return nil }
 			to := c.targets[rc]
 			held(c, to)

@@ -22,6 +22,7 @@ import (
 	"usher/internal/entitlements"
 	"usher/internal/guard"
 	"usher/internal/inbox/engine"
+	"usher/internal/lane"
 	"usher/internal/snapshot"
 	"usher/internal/testkit"
 	"usher/internal/testkit/pgtest"
@@ -136,7 +137,7 @@ func (d *desk) checkOthers(odd string) {
 	if all := must2(d.items(Filter{}))(t); len(all) < 5 {
 		t.Errorf("%d are listed", len(all))
 	}
-	must2(d.items(Filter{State: Parked}))(t)
+	must2(d.items(Filter{State: lane.Parked}))(t)
 	must2(d.items(Filter{Tenant: odd}))(t)
 	if all := must2(d.Snapshots(ctx, []string{"fine", odd}))(t); !slices.ContainsFunc(all, func(s snapshot.Stored) bool { return s.Tenant == "fine" }) {
 		t.Errorf("the last snapshots are %v", all)
@@ -150,11 +151,11 @@ func (d *desk) checkOthers(odd string) {
 		t.Error("the figures are not known")
 	}
 	for _, w := range must2(d.items(Filter{Tenant: odd}))(t) {
-		if err := d.Discard(w.ID); err != nil && !errors.As(err, new(Denied)) {
+		if err := d.Discard(w.ID); err != nil && !errors.As(err, new(lane.Denied)) {
 			t.Errorf("discard: %v", err)
 		}
 	}
-	if _, err := d.Erase("", odd); err != nil && !errors.As(err, new(Denied)) {
+	if _, err := d.Erase("", odd); err != nil && !errors.As(err, new(lane.Denied)) {
 		t.Errorf("erase: %v", err)
 	}
 	d.take("fine", "6")

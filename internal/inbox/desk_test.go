@@ -24,6 +24,7 @@ import (
 	"usher/internal/inbox/engine"
 	"usher/internal/inbox/postgres"
 	"usher/internal/inbox/sqlite"
+	"usher/internal/lane"
 	"usher/internal/receiver"
 	"usher/internal/testkit"
 	"usher/internal/testkit/pgtest"
@@ -335,7 +336,7 @@ func newDesk(t *testing.T, open func() engine.Engine, change ...func(*Config)) *
 	t.Helper()
 	d := &desk{t: t, open: open, main: newTaker(receiver.Main, 32), log: new(testkit.Output), ahead: new(atomic.Int64), release: make(map[string]func())}
 	d.cfg = Config{
-		Rules:       Rules{MaxTries: 1000, MaxAge: 72 * time.Hour, DedupWindow: 10 * time.Minute, Jitter: quick, Log: slog.New(slog.NewTextHandler(d.log, nil))},
+		Rules:       lane.Rules{MaxTries: 1000, MaxAge: 72 * time.Hour, DedupWindow: 10 * time.Minute, Jitter: quick, Log: slog.New(slog.NewTextHandler(d.log, nil))},
 		MaxBytes:    1 << 30,
 		ClockOffset: func() time.Duration { return time.Duration(d.ahead.Load()) },
 	}
@@ -445,7 +446,7 @@ func (d *desk) take(tenant string, bodies ...string) {
 }
 
 // list returns a tenant's webhooks, or with "" all, the oldest first.
-func (d *desk) list(tenant string) []*Webhook {
+func (d *desk) list(tenant string) []*lane.Webhook {
 	d.t.Helper()
 	all, err := d.List(context.Background(), Filter{Tenant: tenant})
 	if err != nil {
@@ -456,8 +457,8 @@ func (d *desk) list(tenant string) []*Webhook {
 }
 
 // items returns the webhooks that f selects, newest first, with their content.
-func (d *desk) items(f Filter) (all []*Webhook, err error) {
-	err = d.Each(context.Background(), f, true, func(item *Webhook) bool {
+func (d *desk) items(f Filter) (all []*lane.Webhook, err error) {
+	err = d.Each(context.Background(), f, true, func(item *lane.Webhook) bool {
 		all = append(all, item)
 		return f.Limit == 0 || len(all) < f.Limit
 	})

@@ -18,6 +18,7 @@ import (
 	"usher/internal/clock"
 	"usher/internal/content"
 	"usher/internal/inbox/engine"
+	"usher/internal/lane"
 	"usher/internal/snapshot"
 	"usher/webhookgate"
 )
@@ -167,7 +168,7 @@ func (e *FaultyError) Error() string {
 }
 
 // ErrNotEmpty says that an export can only be imported into an empty inbox.
-const ErrNotEmpty Denied = "the inbox is not empty: an export can only be imported into an empty one"
+const ErrNotEmpty lane.Denied = "the inbox is not empty: an export can only be imported into an empty one"
 
 // Imported says what an import did.
 type Imported struct {
@@ -407,7 +408,7 @@ func (i *importJob) addRow(tx engine.Tx, n, table int, dec *json.Decoder, size i
 	}
 	if t.Name == "lane" {
 		platform := values["platform"].(string)
-		values["receiver"] = NameOf(i.s.cfg.Receivers.For(platform))
+		values["receiver"] = lane.NameOf(i.s.cfg.Receivers.For(platform))
 	}
 	for k, c := range t.Columns {
 		row[k] = values[c.Name]
@@ -584,7 +585,7 @@ func (i *importJob) check(t engine.Layout, row map[string]any) error {
 	number := func(name string) int64 { v, _ := row[name].(int64); return v }
 	flag := func(name string) bool { return number(name) == 0 || number(name) == 1 }
 	name := webhookgate.LaneName{Platform: text("platform"), Tenant: text("tenant"), Type: text("event_type")}
-	if NameInRow(name) != name {
+	if lane.NameInRow(name) != name {
 		return errors.New("has a tenant and an event type")
 	}
 	switch t.Name {
@@ -598,7 +599,7 @@ func (i *importJob) check(t engine.Layout, row map[string]any) error {
 			return errors.New("has a webhook without its digest")
 		case text("source") != "" && text("source") != FromReconcile:
 			return errors.New("has a webhook of a source that is not known")
-		case name == webhookgate.LaneName{} && (knownState(state) == Invalid || knownState(state) == Discarded):
+		case name == webhookgate.LaneName{} && (knownState(state) == lane.Invalid || knownState(state) == lane.Discarded):
 			return checkRecord(text("record"))
 		case unnamed(name):
 			return errNoLane
@@ -622,7 +623,7 @@ func (i *importJob) check(t engine.Layout, row map[string]any) error {
 			return errors.New("has an id without its hash, or without its webhook's")
 		}
 	case "reconcile":
-		if s := text("summary"); !flag("complete") || s != "" && json.Unmarshal([]byte(s), new(Summary)) != nil {
+		if s := text("summary"); !flag("complete") || s != "" && json.Unmarshal([]byte(s), new(lane.Summary)) != nil {
 			return errors.New("has a summary that can't be read")
 		}
 		return nil
@@ -637,11 +638,11 @@ func (i *importJob) check(t engine.Layout, row map[string]any) error {
 
 // checkRecord checks the column record of a webhook.
 func checkRecord(text string) error {
-	var record Record
+	var record lane.Record
 	switch err := json.Unmarshal([]byte(text), &record); {
 	case err != nil && text != "":
 		return errors.New("has a record that can't be read")
-	case len(record.Tried) > KeptTries || len(record.Faults) > content.MaxFaults+1: // the last fault may say how many more there are
+	case len(record.Tried) > lane.KeptTries || len(record.Faults) > content.MaxFaults+1: // the last fault may say how many more there are
 		return errors.New("has more tries or faults than usher keeps")
 	}
 	return nil
@@ -649,8 +650,8 @@ func checkRecord(text string) error {
 
 // checkFinding checks what a reconcile has found.
 func checkFinding(result, changes string) error {
-	known := []Result{"", Differs, NewTenant, Twin, Unlisted}
-	if err := json.Unmarshal([]byte(changes), new([]string)); !slices.Contains(known, Result(result)) || err != nil && changes != "" {
+	known := []lane.Result{"", lane.Differs, lane.NewTenant, lane.Twin, lane.Unlisted}
+	if err := json.Unmarshal([]byte(changes), new([]string)); !slices.Contains(known, lane.Result(result)) || err != nil && changes != "" {
 		return errors.New("has a finding that can't be read")
 	}
 	return nil
@@ -701,7 +702,7 @@ func (i *importJob) flush(tx engine.Tx) error {
 		header, body := rows[n][1].([]byte), rows[n][2].([]byte)
 		sum := sha256.Sum256(body)
 		whole := bytes.Equal(sum[:], digest) && size == int64(len(header)+len(body))+overhead
-		if !whole && !slices.Contains([]State{Parked, Superseded, Discarded}, knownState(state)) { // usher parks a webhook when it finds it damaged
+		if !whole && !slices.Contains([]lane.State{lane.Parked, lane.Superseded, lane.Discarded}, knownState(state)) { // usher parks a webhook when it finds it damaged
 			i.fault(fmt.Sprintf("line %d: has a webhook whose body does not fit its digest and size", lines[n]))
 		}
 		return nil

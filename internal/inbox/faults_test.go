@@ -16,6 +16,7 @@ import (
 
 	"usher/internal/content"
 	"usher/internal/inbox/engine"
+	"usher/internal/lane"
 	"usher/internal/testkit/pgtest"
 	"usher/webhookgate"
 )
@@ -245,7 +246,7 @@ func TestFaultBlanketError(t *testing.T) {
 			d.take("late", "A")
 			time.Sleep(hour / 2)
 			for _, e := range d.list("") {
-				if e.State != Waiting && e.Tenant != "before" {
+				if e.State != lane.Waiting && e.Tenant != "before" {
 					t.Errorf("%s is %s after %d tries, of which %d count: %s", e.Tenant, e.State, e.Tries, e.Counted, e.Why)
 				}
 			}
@@ -288,7 +289,7 @@ func TestFaultBlanketError(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		for n := range 5 {
-			if e := d.list(fmt.Sprint("bad", n))[0]; e.State != Parked {
+			if e := d.list(fmt.Sprint("bad", n))[0]; e.State != lane.Parked {
 				t.Errorf("%s is %s after %d tries, of which %d count", e.Tenant, e.State, e.Tries, e.Counted)
 			}
 		}
@@ -302,7 +303,7 @@ func TestFaultBlanketError(t *testing.T) {
 			d.take("well", fmt.Sprint(n))
 		}
 		for n := range 5 {
-			if e := d.list(fmt.Sprint("bad", n))[0]; e.State != Parked {
+			if e := d.list(fmt.Sprint("bad", n))[0]; e.State != lane.Parked {
 				t.Errorf("%s is %s after %d tries, of which %d count", e.Tenant, e.State, e.Tries, e.Counted)
 			}
 		}
@@ -541,7 +542,7 @@ func TestFaultHugeCodesOfPlatforms(t *testing.T) {
 		d.restart()
 		d.want("a snapshot", fmt.Sprint(len(must2(d.Snapshots(t.Context(), []string{"t0"}))(t))), "1")
 		d.until("counted", func() bool { return d.Stats().Invalid == count })
-		for _, e := range must2(d.List(context.Background(), Filter{State: Invalid}))(t) {
+		for _, e := range must2(d.List(context.Background(), Filter{State: lane.Invalid}))(t) {
 			if e.Platform != "" || e.Tenant != "" {
 				t.Fatalf("%.20s/%.20s", e.Platform, e.Tenant)
 			}
@@ -717,7 +718,7 @@ func TestFaultInvalidByThreeReplicas(t *testing.T) {
 		wg.Wait()
 	}
 	times := 0
-	rows := must2(all[0].List(context.Background(), Filter{State: Invalid}))(t)
+	rows := must2(all[0].List(context.Background(), Filter{State: lane.Invalid}))(t)
 	for _, e := range rows {
 		times += e.Times
 	}
@@ -750,7 +751,7 @@ func TestFaultHistoryIsBounded(t *testing.T) {
 				time.Sleep(time.Second / 50)
 			}
 			// And what comes within a quarter of a second.
-			if bytes := len(must2(d.List(context.Background(), Filter{State: Delivered}))(t)) * size; bytes > 11<<17 {
+			if bytes := len(must2(d.List(context.Background(), Filter{State: lane.Delivered}))(t)) * size; bytes > 11<<17 {
 				t.Fatalf("%d bytes are kept after %d s", bytes, second+1)
 			}
 		}
@@ -764,7 +765,7 @@ func TestFaultHistoryIsBounded(t *testing.T) {
 				d.take(fmt.Sprint("t", n), fmt.Sprint(n)+strings.Repeat("x", size))
 			}
 			d.until("deleted", func() bool {
-				return d.Stats().Pending == 0 && len(must2(d.List(context.Background(), Filter{State: Delivered}))(t))*size < 5<<16
+				return d.Stats().Pending == 0 && len(must2(d.List(context.Background(), Filter{State: lane.Delivered}))(t))*size < 5<<16
 			})
 		})
 	})

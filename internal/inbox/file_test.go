@@ -26,6 +26,7 @@ import (
 
 	"usher/internal/inbox/engine"
 	"usher/internal/inbox/sqlite"
+	"usher/internal/lane"
 	"usher/internal/receiver"
 	"usher/internal/testkit"
 	"usher/internal/testkit/pgtest"
@@ -492,13 +493,13 @@ func TestDamagedInvalid(t *testing.T) {
 	d.shut()
 	sqlOn(t, path, fmt.Sprintf("UPDATE content SET body = x'%x'", odd("acme", "b")))
 	d.start()
-	if _, err := d.Accept(d.nth("acme", 1), true); !errors.Is(err, ErrDamaged) {
+	if _, err := d.Accept(d.nth("acme", 1), true); !errors.Is(err, lane.ErrDamaged) {
 		t.Errorf("accepted: %v", err)
 	}
 	d.shut()
 	sqlOn(t, path, "UPDATE webhook SET record = x'00ff'") // it does not say any more what was wrong with it
 	d.start()
-	if _, denied := errors.AsType[Denied](d.Redeliver(d.nth("acme", 1), true)); !denied {
+	if _, denied := errors.AsType[lane.Denied](d.Redeliver(d.nth("acme", 1), true)); !denied {
 		t.Error("redelivered")
 	}
 	d.want("states", d.states("acme"), "invalid")
@@ -699,7 +700,7 @@ func wantAll(t *testing.T, path string, lines []string) {
 	d := newDesk(t, inFile(t, path))
 	d.idle("")
 	have := make(map[string]bool)
-	check(t, d.Each(context.Background(), Filter{}, true, func(w *Webhook) bool {
+	check(t, d.Each(context.Background(), Filter{}, true, func(w *lane.Webhook) bool {
 		have[w.Tenant+" "+string(w.Body[:min(6, len(w.Body))])] = true
 		return true
 	}))

@@ -9,6 +9,7 @@ import (
 
 	"usher/internal/clock"
 	"usher/internal/inbox/engine"
+	"usher/internal/lane"
 	"usher/webhookgate"
 )
 
@@ -20,9 +21,9 @@ import (
 
 // A Finding is that of one tenant.
 type Finding struct {
-	Result  Result    `json:"result"`
-	Changes []string  `json:"changes,omitempty"` // in words: how what the billing service says differs
-	Since   time.Time `json:"since"`             // when a run first found it
+	Result  lane.Result `json:"result"`
+	Changes []string    `json:"changes,omitempty"` // in words: how what the billing service says differs
+	Since   time.Time   `json:"since"`             // when a run first found it
 }
 
 // scanFinding returns nil if the result is empty.
@@ -30,14 +31,14 @@ func scanFinding(result, changes string, at int64) *Finding {
 	if result == "" {
 		return nil
 	}
-	f := &Finding{Result: Result(result), Since: clock.Moment(at)}
+	f := &Finding{Result: lane.Result(result), Since: clock.Moment(at)}
 	_ = json.Unmarshal([]byte(changes), &f.Changes) // usher wrote it
 	return f
 }
 
 // saveFindings queues what a run has found of tenants, each of them once. The findings of those that are equal are
 // deleted.
-func (t *sqlTurn) saveFindings(r *Run, some []Compared) {
+func (t *sqlTurn) saveFindings(r *lane.Run, some []lane.Compared) {
 	var found, equal []webhookgate.LaneName
 	var results, changes []string
 	var digests [][]byte
@@ -49,7 +50,7 @@ func (t *sqlTurn) saveFindings(r *Run, some []Compared) {
 			words, _ := json.Marshal(c.Changes) // strings
 			found, results = append(found, name), append(results, string(c.Result))
 			changes, digests = append(changes, withoutZero(string(words))), append(digests, c.Digest[:])
-		case c.Result == Equal && len(c.Found) > 0 && !c.Again: // a tenant is equal only if all lines say so
+		case c.Result == lane.Equal && len(c.Found) > 0 && !c.Again: // a tenant is equal only if all lines say so
 			equal = append(equal, name)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"usher/internal/inbox/engine"
+	"usher/internal/lane"
 )
 
 // finding describes what was found of a tenant, and counts.
@@ -38,9 +39,9 @@ func linesOf(lines []string) iter.Seq2[[]byte, error] {
 }
 
 // pass makes a pass over lines, and returns what it told.
-func (d *desk) pass(p Pass, lines ...string) (told []Compared, run *Run) {
+func (d *desk) pass(p Pass, lines ...string) (told []lane.Compared, run *lane.Run) {
 	d.t.Helper()
-	run, err := d.Reconcile(d.t.Context(), p, linesOf(lines), func(some []Compared, _ int) error {
+	run, err := d.Reconcile(d.t.Context(), p, linesOf(lines), func(some []lane.Compared, _ int) error {
 		told = append(told, some...)
 		return nil
 	})
@@ -49,7 +50,7 @@ func (d *desk) pass(p Pass, lines ...string) (told []Compared, run *Run) {
 }
 
 // reconcile compares a list in a run of its own, and says what it told, and how the run has ended. apply: what differs or is new is taken in.
-func (d *desk) reconcile(p Pass, apply bool, asOf time.Time, lines ...string) (words string, run *Run) {
+func (d *desk) reconcile(p Pass, apply bool, asOf time.Time, lines ...string) (words string, run *lane.Run) {
 	d.t.Helper()
 	p.Run, p.Last = d.begin(asOf).ID, !apply
 	all, run := d.pass(p, lines...)
@@ -60,7 +61,7 @@ func (d *desk) reconcile(p Pass, apply bool, asOf time.Time, lines ...string) (w
 		case c.Fault != "":
 			told = append(told, c.Fault)
 			continue
-		case c.Result == Differs || c.Result == NewTenant:
+		case c.Result == lane.Differs || c.Result == lane.NewTenant:
 			chosen[c.Line-1] = lines[c.Line-1]
 		}
 		told = append(told, strings.TrimPrefix(ShowTenant(c.Platform, c.Tenant)+" "+wordsOf(c), "/"))
@@ -72,10 +73,10 @@ func (d *desk) reconcile(p Pass, apply bool, asOf time.Time, lines ...string) (w
 	return strings.Join(told, "; "), run
 }
 
-func wordsOf(c Compared) string { return words([]Compared{c}, nil) }
+func wordsOf(c lane.Compared) string { return words([]lane.Compared{c}, nil) }
 
 // left describes what a run has left.
-func left(r *Run) string {
+func left(r *lane.Run) string {
 	return fmt.Sprintf("%+v %s", r.Summary.Left, r.Failed)
 }
 
@@ -177,7 +178,7 @@ func TestListsThatFail(t *testing.T) {
 		}
 		// Who is gone has left a run that failed.
 		r = d.begin(time.Time{})
-		if r.Killed(r.Began.Add(2*RunBeat)) || !r.Killed(r.Began.Add(2*time.Minute)) {
+		if r.Killed(r.Began.Add(2*lane.RunBeat)) || !r.Killed(r.Began.Add(2*time.Minute)) {
 			t.Error("when a run counts as killed")
 		}
 		check(t, d.KeepRun(r.ID))

@@ -15,6 +15,7 @@ import (
 
 	"usher/internal/content"
 	"usher/internal/inbox/engine"
+	"usher/internal/lane"
 	"usher/internal/lane/state"
 	"usher/internal/testkit/pgtest"
 	"usher/webhookgate"
@@ -179,7 +180,7 @@ func moves(t *testing.T, life string, from, to func() engine.Engine) {
 		if !ok {
 			platform, code = "", tenant
 		}
-		waiting := must2(b.List(context.Background(), Filter{State: Waiting, Platform: &platform, Tenant: code}))(t)
+		waiting := must2(b.List(context.Background(), Filter{State: lane.Waiting, Platform: &platform, Tenant: code}))(t)
 		for k, n := range []int{'C', 'B', 'A', 'B', 'A'} {
 			x, err := a.Store(d.hook(tenant, lifeOf(tenant, n)))
 			check(t, err)
@@ -270,7 +271,7 @@ func TestExportFormat(t *testing.T) {
 
 // timeless returns an inbox that neither delivers anything nor finds anything too old.
 func timeless(t *testing.T, open func() engine.Engine) *Inbox {
-	i := New(open(), Config{Rules: Rules{Log: slog.New(slog.DiscardHandler)}, MaxBytes: 1 << 30, ClockOffset: func() time.Duration { return -100 * 365 * 24 * time.Hour }})
+	i := New(open(), Config{Rules: lane.Rules{Log: slog.New(slog.DiscardHandler)}, MaxBytes: 1 << 30, ClockOffset: func() time.Duration { return -100 * 365 * 24 * time.Hour }})
 	t.Cleanup(func() { i.Close() })
 	return i
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"usher/internal/inbox/engine"
+	"usher/internal/lane"
 	"usher/internal/receiver"
 )
 
@@ -20,7 +21,7 @@ func TestAnyTransactionThatHangsShows(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				e := &hanging{Engine: inFile(t, newFile(t))(), statement: statement, release: make(chan struct{})}
-				cfg := Config{Rules: Rules{StoreUnclaimed: true, Log: slog.New(slog.DiscardHandler), Receivers: receiver.NewSet(newTaker(receiver.Main, 1).Receiver)}, MaxBytes: 1 << 30}
+				cfg := Config{Rules: lane.Rules{StoreUnclaimed: true, Log: slog.New(slog.DiscardHandler), Receivers: receiver.NewSet(newTaker(receiver.Main, 1).Receiver)}, MaxBytes: 1 << 30}
 				i := New(e, cfg)
 				ctx, stop := context.WithCancel(t.Context())
 				go i.Run(ctx, ctx)

@@ -8,6 +8,7 @@ import (
 
 	"usher/internal/clock"
 	"usher/internal/inbox/engine"
+	"usher/internal/lane"
 )
 
 // health is the state of the database, as the writer sees it.
@@ -157,8 +158,6 @@ type clockOffset struct {
 	unsureSince time.Time     // when the offset has jumped, or was first read
 }
 
-const MaxJump = time.Second
-
 // observe notes a reading of the database's clock that was asked for at a moment of ours. It says whether the clock has
 // jumped since the last reading.
 func (c *clockOffset) observe(now int64, asked time.Time) bool {
@@ -166,7 +165,7 @@ func (c *clockOffset) observe(now int64, asked time.Time) bool {
 	defer c.mu.Unlock()
 	offset := time.Duration(now)*time.Microsecond - time.Since(c.start)
 	uncertainty := time.Since(asked)
-	jumped := c.known && (offset > c.offset+c.uncertainty+MaxJump || c.offset > offset+uncertainty+MaxJump)
+	jumped := c.known && (offset > c.offset+c.uncertainty+lane.MaxJump || c.offset > offset+uncertainty+lane.MaxJump)
 	if jumped || !c.known { // the clock may have jumped right before we first read it
 		c.unsureSince = time.Now()
 	}

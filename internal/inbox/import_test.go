@@ -21,6 +21,7 @@ import (
 
 	"usher/internal/content"
 	"usher/internal/inbox/engine"
+	"usher/internal/lane"
 	"usher/internal/receiver"
 	"usher/internal/testkit"
 	"usher/internal/testkit/pgtest"
@@ -42,7 +43,7 @@ func openAt(t *testing.T, address string, status *atomic.Int32, more ...func(*Co
 		t.Fatal(err)
 	}
 	cfg := Config{
-		Rules:    Rules{Receivers: receiver.NewSet(rc), MaxTries: 3, MaxAge: time.Hour, DedupWindow: time.Minute, Log: slog.New(slog.DiscardHandler)},
+		Rules:    lane.Rules{Receivers: receiver.NewSet(rc), MaxTries: 3, MaxAge: time.Hour, DedupWindow: time.Minute, Log: slog.New(slog.DiscardHandler)},
 		Address:  at,
 		MaxBytes: 1 << 30,
 	}
@@ -116,10 +117,10 @@ func TestExportImport(t *testing.T) {
 			return dup
 		}
 		keep(a, "acme", `{"code":"users","quantity":5}`)
-		testkit.Eventually(t, "delivered", func() bool { l, _ := a.List(context.Background(), Filter{State: Delivered}); return len(l) == 1 })
+		testkit.Eventually(t, "delivered", func() bool { l, _ := a.List(context.Background(), Filter{State: lane.Delivered}); return len(l) == 1 })
 		status.Store(422)
 		keep(a, "bad", `{"code":"sso"}`)
-		testkit.Eventually(t, "parked", func() bool { l, _ := a.List(context.Background(), Filter{State: Parked}); return len(l) == 1 })
+		testkit.Eventually(t, "parked", func() bool { l, _ := a.List(context.Background(), Filter{State: lane.Parked}); return len(l) == 1 })
 		if err := func() error { _, err := a.Pause(Pause{Platform: "crm", Tenant: "held"}, 0, nil); return err }(); err != nil {
 			t.Fatal(err)
 		}
@@ -153,7 +154,7 @@ func TestExportImport(t *testing.T) {
 		if _, err := b.Import(t.Context(), bytes.NewReader(file.Bytes()), nil); err == nil {
 			t.Error("an export went into an inbox that is not empty")
 		}
-		list, err := b.List(context.Background(), Filter{State: Invalid})
+		list, err := b.List(context.Background(), Filter{State: lane.Invalid})
 		if err != nil || len(list) != 1 || list[0].Times != 2 {
 			t.Fatalf("invalid: %+v, %v", list, err)
 		}
@@ -162,8 +163,11 @@ func TestExportImport(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		testkit.Eventually(t, "accepted and delivered", func() bool { w, err := b.Show(context.Background(), id); return err == nil && w.State == Delivered })
-		if w, _ := b.Show(context.Background(), list[0].ID); w.State != Replaced {
+		testkit.Eventually(t, "accepted and delivered", func() bool {
+			w, err := b.Show(context.Background(), id)
+			return err == nil && w.State == lane.Delivered
+		})
+		if w, _ := b.Show(context.Background(), list[0].ID); w.State != lane.Replaced {
 			t.Errorf("the invalid one is %s", w.State)
 		}
 		cut := file.String()[:file.Len()/2]

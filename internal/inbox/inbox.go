@@ -41,7 +41,7 @@ import (
 	"usher/internal/inbox/engine"
 	"usher/internal/inbox/postgres"
 	"usher/internal/inbox/sqlite"
-	"usher/internal/receiver"
+	"usher/internal/lane"
 	"usher/internal/snapshot"
 	"usher/internal/text"
 	"usher/webhookgate"
@@ -79,7 +79,7 @@ type Config struct {
 	Address  *Address
 	Password func() string // the database's password; nil: none, or the one in the address
 
-	Rules // what decides about a tenant's webhooks
+	lane.Rules // what decides about a tenant's webhooks
 
 	// MaxBytes bounds the webhooks that wait or are parked. Beyond it nothing is taken in. Receivers and tenants have bounds below it: see Share.
 	MaxBytes int64
@@ -230,7 +230,7 @@ func New(e engine.Engine, cfg Config) *Inbox {
 	if cfg.Changed == nil {
 		cfg.Changed = func(string) {}
 	}
-	cfg.MaxInvalid = cmp.Or(cfg.MaxInvalid, DefaultMaxInvalid)
+	cfg.MaxInvalid = cmp.Or(cfg.MaxInvalid, lane.DefaultMaxInvalid)
 	if cfg.Jitter == nil {
 		cfg.Jitter = jitter
 	}
@@ -339,22 +339,11 @@ func (s *Inbox) RecordInvalid(r *webhookgate.Invalid) int64 {
 	return id
 }
 
-// An Answer says what was done with a webhook that Add got.
-type Answer struct {
-	DuplicateOf string // the webhook-id of the original; empty: it is no duplicate, and was taken in
-	Err         error
-
-	ID       int64  // its number
-	Again    bool   // see lane.duplicate
-	Lease    *Lease // this process may deliver the webhook now
-	Unleased bool   // the lane was idle, but this process had no room: any process may lease it
-}
-
 // Add takes a webhook in and returns when it is stored durably. When ctx ends first, Add returns an error. Then the webhook
 // may have been taken in or not, but it is not taken in later: the sender may have sent a newer one through another replica
 // meanwhile.
-func (s *Inbox) Add(ctx context.Context, w *webhookgate.Webhook) Answer {
-	a := s.takeIn(ctx, arriving(w), work{}, func(t *sqlTurn, l *Lane, in *Incoming) error {
+func (s *Inbox) Add(ctx context.Context, w *webhookgate.Webhook) lane.Answer {
+	a := s.takeIn(ctx, arriving(w), work{}, func(t *sqlTurn, l *lane.Lane, in *lane.Incoming) error {
 		in.Arrived, in.Came = s.clock.at(w.Received), w.Received
 		return t.checkHeard(l, in, w)
 	})
@@ -365,22 +354,22 @@ func (s *Inbox) Add(ctx context.Context, w *webhookgate.Webhook) Answer {
 }
 
 // takeIn takes a webhook in, unless check says why not.
-func (s *Inbox) takeIn(ctx context.Context, in Incoming, w work, check func(*sqlTurn, *Lane, *Incoming) error) Answer {
+func (s *Inbox) takeIn(ctx context.Context, in lane.Incoming, w work, check func(*sqlTurn, *lane.Lane, *lane.Incoming) error) lane.Answer {
 	if full := s.engine.Full(); full != nil { // the last room is for outcomes
-		return Answer{Err: full}
+		return lane.Answer{Err: full}
 	}
 	var gaveUp atomic.Bool
-	var answer Answer // these two are the writer's until it has replied
+	var answer lane.Answer // these two are the writer's until it has replied
 	var noted func()
 	reply := make(chan error, 1)
 	w.lanes, w.numbers, w.bytes = []webhookgate.LaneName{in.Name}, 1, in.Size
 	w.wanted = func() bool { return !gaveUp.Load() }
 	w.failed = func(err error) { reply <- err }
 	if in.Signed {
-		w.ids = []SignedID{{in.Lane, in.IDHash}}
+		w.ids = []lane.SignedID{{in.Lane, in.IDHash}}
 	}
 	w.decide = func(t *sqlTurn) func() {
-		var a Answer
+		var a lane.Answer
 		in, l := in, t.Lanes[in.Lane]
 		first := l.Tail == 0
 		// The lane is locked until the transaction ends. So if the sender gives up from here on, and sends a newer webhook
@@ -398,7 +387,7 @@ func (s *Inbox) takeIn(ctx context.Context, in Incoming, w work, check func(*sql
 		}
 		return func() {
 			if a.Err == nil && in.Arrived != 0 {
-				s.cfg.Missed.Taken(in.Name, AsDigest(in.Digest), in.Snapshot && !a.Again, in.Came)
+				s.cfg.Missed.Taken(in.Name, lane.AsDigest(in.Digest), in.Snapshot && !a.Again, in.Came)
 			}
 			if a.Err == nil && in.Snapshot { // also for a duplicate: the original may have come through another replica
 				s.cfg.Changed(in.Tenant)
@@ -425,7 +414,7 @@ func (s *Inbox) takeIn(ctx context.Context, in Incoming, w work, check func(*sql
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		err = s.timeoutErr()
 	}
-	return Answer{Err: err}
+	return lane.Answer{Err: err}
 }
 
 // warnIfAmbiguous logs that new tenants' codes exist on several platforms from now on: who asks what they may use must name the platform.
@@ -464,29 +453,14 @@ func (s *Inbox) timeoutErr() error {
 }
 
 // arriving reads what the inbox must know of a webhook.
-func arriving(w *webhookgate.Webhook) Incoming {
-	in := Incoming{Webhook: newWebhook(w), Name: w.Lane, To: w.Receiver, Signed: w.SignedID != "", IDHash: sha256.Sum256([]byte(w.SignedID))}
+func arriving(w *webhookgate.Webhook) lane.Incoming {
+	in := lane.Incoming{Webhook: newWebhook(w), Name: w.Lane, To: w.Receiver, Signed: w.SignedID != "", IDHash: sha256.Sum256([]byte(w.SignedID))}
 	if w.Snapshot {
 		if in.Brings = w.State; in.Brings == nil { // it does not come from the gate
 			in.Brings = snapshot.Read(w.Body).Stored(w.Lane.Platform, w.Lane.Tenant, w.ID)
 		}
 	}
 	return in
-}
-
-func NameOf(rc *receiver.Receiver) string {
-	if rc == nil {
-		return ""
-	}
-	return rc.Name
-}
-
-// dedupDigest is the digest that arriving webhooks are compared with. Only snapshots have duplicates.
-func dedupDigest(w *Webhook) []byte {
-	if !w.Snapshot {
-		return nil
-	}
-	return w.Digest
 }
 
 // snapshotColumns returns the row of a snapshot.
@@ -497,29 +471,8 @@ func snapshotColumns(r *snapshot.Stored) []any {
 // withoutZero replaces the zero character, which PostgreSQL's text cannot have.
 func withoutZero(s string) string { return strings.ReplaceAll(s, "\x00", "\uFFFD") }
 
-// seenIDsFor is how long a signed webhook-id is remembered. It is longer than a signature is valid.
-const SeenIDsFor = 15 * time.Minute
-
-// A seenID is a signed webhook-id in a lane, as its hash.
-type SignedID struct {
-	Lane webhookgate.LaneName
-	Hash [32]byte
-}
-
-// A seenRow is a row of the table seen_id: a signed webhook-id that was seen, with the body that it came with.
-type SeenID struct {
-	SignedID
-	Digest []byte
-	At     int64
-
-	// The original.
-	Seq   int64 // zero: it counts as delivered
-	UUID  string
-	State State
-}
-
-func scanSeen(r engine.Row) (*SeenID, error) {
-	s := new(SeenID)
+func scanSeen(r engine.Row) (*lane.SeenID, error) {
+	s := new(lane.SeenID)
 	var hash []byte
 	var state int64
 	err := r.Scan(&s.Lane.Tenant, &s.Lane.Platform, &s.Lane.Type, &hash, &s.Digest, &s.Seq, &s.At, &state, &s.UUID)
@@ -529,6 +482,6 @@ func scanSeen(r engine.Row) (*SeenID, error) {
 }
 
 // seenColumns returns the row of a signed id.
-func seenColumns(r *SeenID) []any {
+func seenColumns(r *lane.SeenID) []any {
 	return []any{r.Lane.Tenant, r.Lane.Platform, r.Lane.Type, r.Hash[:], r.Digest, r.Seq, r.At, r.UUID}
 }

@@ -8,6 +8,7 @@ import (
 
 	"usher/internal/clock"
 	"usher/internal/inbox/engine"
+	"usher/internal/lane"
 	"usher/internal/text"
 	"usher/webhookgate"
 )
@@ -24,7 +25,7 @@ func (s *Inbox) storeInvalid(ctx context.Context, r *webhookgate.Invalid) (id in
 		row.Lane = webhookgate.LaneName{}
 	}
 	row.Type = text.Clip(withoutZero(row.Type), 255)
-	row.Record = Record{Faults: r.Faults, Code: r.Status, From: r.From, Times: 1, Cut: r.Cut}
+	row.Record = lane.Record{Faults: r.Faults, Code: r.Status, From: r.From, Times: 1, Cut: r.Cut}
 	o := work{numbers: 1, bytes: row.Size, digests: [][]byte{row.Digest}}
 	if w.Lane.Tenant != "" {
 		o.lanes = []webhookgate.LaneName{w.Lane}
@@ -98,7 +99,7 @@ func (s *Inbox) Accept(id int64, force bool, by *Action) (int64, error) {
 	ctx, cancel := context.WithTimeout(s.run, actionPatience)
 	defer cancel()
 	// After ctx's end it is not taken in later either, when its tenant may have a newer one.
-	a := s.takeIn(ctx, arriving(hook), work{hooks: []int64{id}, states: []webhookgate.LaneName{found.Lane}, by: by}, func(t *sqlTurn, l *Lane, in *Incoming) error {
+	a := s.takeIn(ctx, arriving(hook), work{hooks: []int64{id}, states: []webhookgate.LaneName{found.Lane}, by: by}, func(t *sqlTurn, l *lane.Lane, in *lane.Incoming) error {
 		in.Accepting = l.Loaded(id)
 		return l.MayAccept(in, id, force)
 	})
@@ -106,7 +107,7 @@ func (s *Inbox) Accept(id int64, force bool, by *Action) (int64, error) {
 }
 
 // Acceptable says why a webhook, with its content, can't be accepted, whatever else may be wrong by then; nil: it can.
-func (s *Inbox) Acceptable(found *Webhook) error {
+func (s *Inbox) Acceptable(found *lane.Webhook) error {
 	_, err := s.readInvalid(found)
 	return err
 }
@@ -114,35 +115,23 @@ func (s *Inbox) Acceptable(found *Webhook) error {
 const correctIt = ". Correct it in the billing service, and send it again from there"
 
 // readInvalid reads an invalid webhook anew, or says why that is not possible.
-func (s *Inbox) readInvalid(found *Webhook) (*webhookgate.Webhook, error) {
+func (s *Inbox) readInvalid(found *lane.Webhook) (*webhookgate.Webhook, error) {
 	switch {
-	case found.State != Invalid:
-		return nil, ErrNotInvalid
+	case found.State != lane.Invalid:
+		return nil, lane.ErrNotInvalid
 	case found.Cut:
-		return nil, Denied("only the beginning of its body is stored. Raise USHER_WEBHOOK_MAX_BODY, and send it again from the billing service")
+		return nil, lane.Denied("only the beginning of its body is stored. Raise USHER_WEBHOOK_MAX_BODY, and send it again from the billing service")
 	case found.Check() != nil:
-		return nil, ErrDamaged
+		return nil, lane.ErrDamaged
 	}
 	hook, err := webhookgate.Accept(webhookgate.NewID(), found.Header, found.Body, s.cfg.Receivers)
 	switch {
 	case err != nil:
-		return nil, Denied(err.Error() + correctIt)
-	case NameInRow(hook.Lane) != found.Lane: // only an import can bring such a webhook
-		return nil, Denied("its body names another tenant" + correctIt)
+		return nil, lane.Denied(err.Error() + correctIt)
+	case lane.NameInRow(hook.Lane) != found.Lane: // only an import can bring such a webhook
+		return nil, lane.Denied("its body names another tenant" + correctIt)
 	case hook.Receiver == nil && !s.cfg.StoreUnclaimed:
-		return nil, Denied(fmt.Sprintf("no receiver takes webhooks of its platform %q. ", hook.Lane.Platform) + GiveToReceiver)
+		return nil, lane.Denied(fmt.Sprintf("no receiver takes webhooks of its platform %q. ", hook.Lane.Platform) + lane.GiveToReceiver)
 	}
 	return hook, nil
-}
-
-// mayAccept says why an invalid webhook cannot be taken in.
-func (l *Lane) MayAccept(in *Incoming, id int64, force bool) error {
-	if in.Accepting == nil || in.Accepting.State != Invalid {
-		return ErrNotInvalid
-	}
-	// A snapshot that was taken in after it, other than a copy, would have superseded it.
-	if newer := l.t.Inbox.LastSnapshot(l); newer != nil && in.Accepting.Newer && in.Snapshot && !force {
-		return &OverwriteError{id, &Webhook{ID: newer.Seq, UUID: newer.Webhook, Platform: l.Platform, Tenant: l.Tenant}}
-	}
-	return nil
 }

@@ -11,6 +11,7 @@ import (
 
 	"usher/internal/content"
 	"usher/internal/inbox/engine"
+	"usher/internal/lane"
 	"usher/internal/receiver"
 	"usher/internal/testkit/pgtest"
 	"usher/webhookgate"
@@ -28,7 +29,7 @@ func (d *desk) recordInvalid(tenant, body string) {
 func (d *desk) invalidBodies() string {
 	d.t.Helper()
 	var all []string
-	check(d.t, d.Each(context.Background(), Filter{State: Invalid}, true, func(i *Webhook) bool {
+	check(d.t, d.Each(context.Background(), Filter{State: lane.Invalid}, true, func(i *lane.Webhook) bool {
 		all = append([]string{fmt.Sprintf("%.2s", i.Body)}, all...)
 		return true
 	}))
@@ -255,7 +256,7 @@ func TestInvalidIsStoredAfterAll(t *testing.T) {
 		d.recordInvalid("acme", "R")
 		d.recordInvalid("later", "L")
 		d.misses(doubtful)
-		time.Sleep(2 * MaxJump) // clocks may differ by so much
+		time.Sleep(2 * lane.MaxJump) // clocks may differ by so much
 		d.misses(d.hook("later", "L"))
 		d.stored()
 		d.want("missed", d.missed(), "later")
@@ -332,10 +333,10 @@ func TestAcceptAfterACopyOfWhatIsHeld(t *testing.T) {
 		d.recordInvalid("acme", a)
 		id := d.nth("acme", 2)
 		d.want("copy", d.send("acme", b), "=")
-		var older *OverwriteError
+		var older *lane.OverwriteError
 		if _, err := d.Accept(id, false); !errors.As(err, &older) {
 			t.Errorf("accepted without force: %v", err)
-		} else if older.Latest.State != Delivered || older.Latest.Received.IsZero() {
+		} else if older.Latest.State != lane.Delivered || older.Latest.Received.IsZero() {
 			t.Errorf("it does not say what would be overwritten: %v", err)
 		}
 		d.recordInvalid("acme", a) // now it is the last word
@@ -353,7 +354,7 @@ func TestForceIsForANewerSnapshot(t *testing.T) {
 		accept := func(tenant string, n int, force bool, want string) {
 			t.Helper()
 			_, err := d.Accept(d.nth(tenant, n), force)
-			older, got := new(OverwriteError), "ok"
+			older, got := new(lane.OverwriteError), "ok"
 			if errors.As(err, &older) {
 				got = fmt.Sprint(older.Latest.State, " ", strings.Contains(string(older.Latest.Type), "Provisioning"))
 			} else if err != nil {
@@ -414,7 +415,7 @@ func TestInvalidIsNotSentAgain(t *testing.T) {
 
 // A copy that comes in the transaction that erases its tenant is stored: the webhook that it is a copy of is gone.
 func TestInvalidCopyBehindAnErasure(t *testing.T) {
-	cfg := Config{Rules: Rules{Receivers: receiver.NewSet(), Log: slog.New(slog.DiscardHandler), MaxInvalid: DefaultMaxInvalid}}
+	cfg := Config{Rules: lane.Rules{Receivers: receiver.NewSet(), Log: slog.New(slog.DiscardHandler), MaxInvalid: lane.DefaultMaxInvalid}}
 	m := NewMemory(&cfg, 1, time.Minute)
 	name := webhookgate.LaneName{Tenant: "acme"}
 	w := &webhookgate.Webhook{ID: "one", Lane: name, Body: []byte("odd")}
@@ -422,7 +423,7 @@ func TestInvalidCopyBehindAnErasure(t *testing.T) {
 	copied := m.RecordInvalid(w, func(int64) {})
 	m.Turn([]Work{copied})
 	m.Turn([]Work{copied, m.Erase(name, func(err error) { check(t, err) }), copied})
-	if all := m.List(); len(all) != 1 || all[0].State != Invalid || all[0].Times != 1 {
+	if all := m.List(); len(all) != 1 || all[0].State != lane.Invalid || all[0].Times != 1 {
 		t.Errorf("the inbox has %d webhooks, want the last copy", len(all))
 	}
 	check(t, m.Check())

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"usher/internal/inbox/engine"
+	"usher/internal/lane"
 	"usher/internal/receiver"
 	"usher/internal/snapshot"
 	"usher/internal/testkit"
@@ -154,13 +155,13 @@ func (s *sim) advance(until time.Time) {
 	}
 }
 
-func (s *sim) leased(leases []*Lease) {
+func (s *sim) leased(leases []*lane.Lease) {
 	for _, l := range leases {
 		s.deliver(l)
 	}
 }
 
-func (s *sim) settle(o *Outcome, a *arrival) {
+func (s *sim) settle(o *lane.Outcome, a *arrival) {
 	s.submit(s.m.Settle(o, a.webhook.Lane, func() {
 		if o.NextLease != nil {
 			s.deliver(o.NextLease)
@@ -168,10 +169,10 @@ func (s *sim) settle(o *Outcome, a *arrival) {
 	}))
 }
 
-func (s *sim) deliver(lease *Lease) {
+func (s *sim) deliver(lease *lane.Lease) {
 	w, life := s.world, s.life
 	a := w.byID[lease.Webhook.UUID]
-	o := &Outcome{Lease: lease, Began: time.Now(), WantsNext: w.r.IntN(10) > 0}
+	o := &lane.Outcome{Lease: lease, Began: time.Now(), WantsNext: w.r.IntN(10) > 0}
 	name := lease.Receiver.Name
 	if s.isHeld[a.tenant] {
 		s.violation("(f) arrival %d is to be delivered, and its tenant is paused", a.number)
@@ -253,7 +254,7 @@ func (s *sim) recordInvalid(tenant, snapshot string) {
 // accept takes in an rejection.
 func (s *sim) accept() {
 	w := s.world
-	all := slices.DeleteFunc(s.m.List(), func(e *Webhook) bool { return !e.Rejected() || e.Tenant == "" })
+	all := slices.DeleteFunc(s.m.List(), func(e *lane.Webhook) bool { return !e.Rejected() || e.Tenant == "" })
 	if len(all) == 0 {
 		return
 	}
@@ -264,7 +265,7 @@ func (s *sim) accept() {
 	a := s.arrive(&hook, e.Tenant, strings.TrimSuffix(strings.TrimPrefix(string(hook.Body), e.Tenant), " other"))
 	life := s.life
 	s.mayBeDealt(e.ID)
-	s.submit(s.m.Accept(e.ID, &hook, w.r.IntN(2) == 0, func(got Answer, lease *Lease) {
+	s.submit(s.m.Accept(e.ID, &hook, w.r.IntN(2) == 0, func(got lane.Answer, lease *lane.Lease) {
 		a.ended, a.to = true, s.now
 		if !life.dead.IsZero() {
 			return
@@ -332,13 +333,13 @@ func (s *sim) judgeInvalid() {
 		}
 		good := false
 		switch e.State {
-		case Invalid:
+		case lane.Invalid:
 			counts[e.Platform+"/"+e.Tenant]++
 			good = !s.dealt[e.ID] && (unsure || e.Type != "TenantProvisioningChange" || !newer(true))
-		case Superseded:
+		case lane.Superseded:
 			equal := slices.ContainsFunc(s.equal, func(said saying) bool { return said.tenant == e.Tenant && said.version >= r.version })
 			good = e.Tenant != "" && (newer(false) || equal) && e.Type == "TenantProvisioningChange"
-		case Replaced, Discarded:
+		case lane.Replaced, lane.Discarded:
 			_, good = s.dealt[e.ID]
 		}
 		if !good {
@@ -352,7 +353,7 @@ func (s *sim) judgeInvalid() {
 	}
 	// None is gone, unless its tenant was erased or has too many that came later.
 	for _, r := range s.rejections {
-		if !r.ok || slices.ContainsFunc(s.m.List(), func(e *Webhook) bool { return e.ID == r.id }) {
+		if !r.ok || slices.ContainsFunc(s.m.List(), func(e *lane.Webhook) bool { return e.ID == r.id }) {
 			continue
 		}
 		erased := slices.ContainsFunc(w.erasures, func(e span) bool { return e.tenant == r.webhook.Lane.Tenant && e.to.After(r.from) })
@@ -382,7 +383,7 @@ func (s *sim) judgeSigned() {
 			switch {
 			case m == n || m.tenant != n.tenant || m.webhook.SignedID != n.webhook.SignedID || m.webhook.Digest != n.webhook.Digest || !m.ok || !m.to.Before(n.from):
 			case n.to.Sub(m.from) >= 15*time.Minute || slices.ContainsFunc(w.erasures, forgotten) || slices.ContainsFunc(s.forgets, forgotten):
-			case o.entry == nil || len(o.again) > 0 || o.entry.State != Delivered && o.entry.State != Waiting && o.entry.State != Stored:
+			case o.entry == nil || len(o.again) > 0 || o.entry.State != lane.Delivered && o.entry.State != lane.Waiting && o.entry.State != lane.Stored:
 			default:
 				w.violation("(a) arrival %d was taken in, though %d had come with the same signed id, and %d is %s", n.number, m.number, o.number, o.entry.State)
 			}
@@ -407,7 +408,7 @@ func (s *sim) judgeTaken() {
 		if o == nil || !o.ok || !o.webhook.Snapshot || o.webhook.Digest != n.webhook.Digest || s.touched(n.tenant, o.from, n.to) {
 			continue
 		}
-		if o.entry != nil && o.entry.State == Stored {
+		if o.entry != nil && o.entry.State == lane.Stored {
 			if n.receiver == "" && n.to.Sub(o.from) < w.window {
 				w.violation("(a) arrival %d was taken in, though it is a copy of %d, which was stored", n.number, o.number)
 			}
@@ -488,7 +489,7 @@ func (s *sim) send(tenant, snapshot string) {
 		a.version = s.change(tenant, snapshot)
 	}
 	life := s.life
-	s.submit(s.m.Take(a.webhook, func(got Answer, lease *Lease) {
+	s.submit(s.m.Take(a.webhook, func(got lane.Answer, lease *lane.Lease) {
 		a.ended, a.to = true, s.now
 		if !life.dead.IsZero() {
 			return
@@ -504,10 +505,10 @@ func (s *sim) send(tenant, snapshot string) {
 }
 
 // reconcile compares what the billing service says of all tenants with what is known. It is a process of its own, and outlives usher.
-func (s *sim) reconcile(leave ReconcileMode, asks, goesOn time.Duration, done func(tenant string, c Compared)) {
+func (s *sim) reconcile(leave lane.ReconcileMode, asks, goesOn time.Duration, done func(tenant string, c lane.Compared)) {
 	w := s.world
 	w.runs++
-	run := &aRun{number: w.runs, stores: leave == ToStore}
+	run := &aRun{number: w.runs, stores: leave == lane.ToStore}
 	began := s.life
 	s.submit(s.m.Begin(run.number, func() {
 		if !began.dead.IsZero() {
@@ -526,7 +527,7 @@ func (s *sim) reconcile(leave ReconcileMode, asks, goesOn time.Duration, done fu
 }
 
 // compare compares what the billing service said of one tenant.
-func (s *sim) compare(run *aRun, leave ReconcileMode, said saying, done func(tenant string, c Compared)) {
+func (s *sim) compare(run *aRun, leave lane.ReconcileMode, said saying, done func(tenant string, c lane.Compared)) {
 	hook := &webhookgate.Webhook{
 		ID: fmt.Sprintf("x%d-%s-%x", run.number, said.tenant, s.seed), Type: "TenantProvisioningChange", Lane: webhookgate.LaneName{Platform: platform(said.tenant), Tenant: said.tenant},
 		Snapshot: true, Header: http.Header{"X-Test": {"1"}}, Received: s.now, Receiver: s.life.receivers.For(platform(said.tenant)),
@@ -540,17 +541,17 @@ func (s *sim) compare(run *aRun, leave ReconcileMode, said saying, done func(ten
 	a := s.arrive(hook, said.tenant, said.snapshot)
 	a.version, a.run = said.version, run
 	life := s.life
-	s.submit(s.m.Reconcile(run.number, hook, leave, func(c Compared) {
-		if c.Result == Equal {
+	s.submit(s.m.Reconcile(run.number, hook, leave, func(c lane.Compared) {
+		if c.Result == lane.Equal {
 			s.equal = append(s.equal, said)
 		}
-	}, func(c Compared) {
+	}, func(c lane.Compared) {
 		a.ended, a.to = true, s.now
 		if life.dead.IsZero() {
 			a.ok = c.Applied
 			s.world.seen["reconciled "+string(c.Result)] = true
-			if c.Applied || c.Result == Equal {
-				s.missed.SettleBefore(hook.Lane, s.m.runs[run.number].KnowsUpTo().Add(-MaxJump))
+			if c.Applied || c.Result == lane.Equal {
+				s.missed.SettleBefore(hook.Lane, s.m.runs[run.number].KnowsUpTo().Add(-lane.MaxJump))
 			}
 			done(said.tenant, c)
 		}
@@ -559,17 +560,17 @@ func (s *sim) compare(run *aRun, leave ReconcileMode, said saying, done func(ten
 
 // reconcileAll compares everything in the end: what differs is taken in, and then nothing differs.
 func (s *sim) reconcileAll() {
-	want := func(results ...Result) func(string, Compared) {
-		return func(tenant string, c Compared) {
-			if !slices.Contains(results, c.Result) || c.Result != Equal && !c.Applied {
+	want := func(results ...lane.Result) func(string, lane.Compared) {
+		return func(tenant string, c lane.Compared) {
+			if !slices.Contains(results, c.Result) || c.Result != lane.Equal && !c.Applied {
 				s.violation("(k) in the end %s is %s, applied: %t", tenant, c.Result, c.Applied)
 			}
 		}
 	}
-	s.reconcile(ToApply, time.Second, time.Second, want(Equal, Differs, NewTenant))
+	s.reconcile(lane.ToApply, time.Second, time.Second, want(lane.Equal, lane.Differs, lane.NewTenant))
 	s.advance(s.now.Add(s.pace.calm))
-	s.reconcile(ToCompare, time.Second, time.Second, func(tenant string, c Compared) {
-		want(Equal)(tenant, c)
+	s.reconcile(lane.ToCompare, time.Second, time.Second, func(tenant string, c lane.Compared) {
+		want(lane.Equal)(tenant, c)
 		if s.m.Missed(webhookgate.LaneName{Platform: platform(tenant), Tenant: tenant}) {
 			s.violation("(j) in the end %s is equal, and has missed webhooks", tenant)
 		}
@@ -694,7 +695,7 @@ func (s *sim) act(work func(done func(error)) Work, done func(error)) {
 	var try func()
 	try = func() {
 		s.submit(work(func(err error) {
-			if errors.Is(err, ErrBusy) && s.now.Sub(began) < 20*time.Second {
+			if errors.Is(err, lane.ErrBusy) && s.now.Sub(began) < 20*time.Second {
 				s.at(20*time.Millisecond, life, try)
 				return
 			}
@@ -713,8 +714,8 @@ func (s *sim) start() {
 	w.places[0].life = s.life
 }
 
-func (s *sim) some(fits func(*Webhook) bool) (e *Webhook, a *arrival) {
-	all := slices.DeleteFunc(s.m.List(), func(e *Webhook) bool { return !fits(e) })
+func (s *sim) some(fits func(*lane.Webhook) bool) (e *lane.Webhook, a *arrival) {
+	all := slices.DeleteFunc(s.m.List(), func(e *lane.Webhook) bool { return !fits(e) })
 	if len(all) == 0 {
 		return e, nil
 	}
@@ -749,12 +750,12 @@ func (s *sim) step(n int) {
 		s.advance(s.now.Add(15*time.Minute + time.Second))
 		return
 	case "redeliver":
-		e, a := s.some(func(*Webhook) bool { return true })
+		e, a := s.some(func(*lane.Webhook) bool { return true })
 		if a == nil {
 			break
 		}
 		force := w.r.IntN(2) == 0
-		again := &redelivery{from: s.now, to: s.now.Add(time.Hour), forced: force, unsure: e.State == Waiting || e.State == Superseded}
+		again := &redelivery{from: s.now, to: s.now.Add(time.Hour), forced: force, unsure: e.State == lane.Waiting || e.State == lane.Superseded}
 		a.again = append(a.again, again)
 		s.act(func(done func(error)) Work { return s.m.Redeliver(e, force, done) }, func(err error) {
 			again.to = s.now
@@ -765,7 +766,7 @@ func (s *sim) step(n int) {
 			}
 		})
 	case "discard":
-		e, a := s.some(func(e *Webhook) bool { return !e.State.Finished() })
+		e, a := s.some(func(e *lane.Webhook) bool { return !e.State.Finished() })
 		if a == nil {
 			break
 		}
@@ -797,7 +798,7 @@ func (s *sim) step(n int) {
 	case "lose":
 		s.change(tenant, snapshot)
 	case "reconcile":
-		s.reconcile(pick(w.r, ToCompare, ToApply, ToApply, ToStore), pick(w.r, w.sleeps...)/2, pick(w.r, w.sleeps...)/2, func(string, Compared) {})
+		s.reconcile(pick(w.r, lane.ToCompare, lane.ToApply, lane.ToApply, lane.ToStore), pick(w.r, w.sleeps...)/2, pick(w.r, w.sleeps...)/2, func(string, lane.Compared) {})
 	case "miss":
 		s.miss(tenant, pick(w.r, "A", "C", "D", "E"))
 	case "store what was missed":
@@ -808,7 +809,7 @@ func (s *sim) step(n int) {
 			s.send(m.tenant, m.snapshot)
 		}
 	case "discard invalid":
-		all := slices.DeleteFunc(s.m.List(), func(e *Webhook) bool { return e.State != Invalid })
+		all := slices.DeleteFunc(s.m.List(), func(e *lane.Webhook) bool { return e.State != lane.Invalid })
 		if len(all) == 0 {
 			break
 		}
@@ -956,7 +957,7 @@ func TestLaneIsItsColumns(t *testing.T) {
 	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
 		e := open()
 		defer e.Close()
-		wrote := &Lane{LaneName: webhookgate.LaneName{Tenant: "t", Platform: "p"}, Paused: true}
+		wrote := &lane.Lane{LaneName: webhookgate.LaneName{Tenant: "t", Platform: "p"}, Paused: true}
 		kinds := engine.TableOf("lane").Columns
 		fields := laneFields(wrote, new(int64))
 		if len(fields) != len(kinds) {
@@ -970,7 +971,7 @@ func TestLaneIsItsColumns(t *testing.T) {
 					*f = 100 + int64(n)
 				}
 				if c.Name == "last_result" {
-					*f = LastMiss
+					*f = lane.LastMiss
 				}
 			case *string:
 				if kind = "text"; n > 2 {
@@ -985,10 +986,10 @@ func TestLaneIsItsColumns(t *testing.T) {
 		}
 		check(t, e.Write(func(tx engine.Tx) error {
 			tx.Queue("lane_add", nil, []string{"t"}, []string{"p"}, []string{""})
-			queueRows(tx, "lane_save", []*Lane{wrote}, laneRow)
+			queueRows(tx, "lane_save", []*lane.Lane{wrote}, laneRow)
 			return nil
 		}))
-		var read *Lane
+		var read *lane.Lane
 		check(t, e.Read(t.Context(), func(tx engine.Tx) error {
 			tx.Queue("lanes_of_tenant", func(r engine.Row) (err error) { read, err = scanLane(r); return err }, "t")
 			return tx.Send()

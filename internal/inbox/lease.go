@@ -4,60 +4,14 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"net/http"
 	"slices"
 	"sync"
-	"sync/atomic"
-	"time"
 
 	"usher/internal/inbox/engine"
+	"usher/internal/lane"
 	"usher/internal/receiver"
 	"usher/webhookgate"
 )
-
-// A Lease is the permission to deliver the first webhook of one lane. While it is valid no other process delivers that lane.
-// The outcome of the delivery ends the lease, or continues it with the lane's next webhook.
-//
-// In the database a lease is the lane's owner, its token, and its due time, at which the lease ends by itself.
-type Lease struct {
-	Webhook       *Webhook
-	Receiver      *receiver.Receiver
-	LastTryFailed bool // the last try of this webhook failed
-	FailedBefore  bool // the last try of this lane failed, be it of this webhook or of one before
-
-	Lane       webhookgate.LaneName // that it is for
-	LastTry    int64                // of this lane, before this one
-	Token      int64
-	inARow     int                       // how many webhooks of the lane were delivered right before this one
-	GivenBack  bool                      // it ends without a try
-	Refused    bool                      // the database refuses to write its lane
-	validUntil atomic.Pointer[time.Time] // by our own clock
-}
-
-// A leaseKey is which lease it is: the lane counts its leases. One that was continued with the next webhook is the same.
-type LeaseKey struct {
-	Lane  webhookgate.LaneName
-	Token int64
-}
-
-func (lease *Lease) Key() LeaseKey { return LeaseKey{lease.Lane, lease.Token} }
-
-// Valid says whether the lease still lasts. It must be asked right before each write to the receiver: the process may have been
-// stopped for any time since it was last asked, without noticing.
-func (lease *Lease) Valid() bool {
-	now, until := time.Now(), *lease.validUntil.Load()
-	// Both clocks must agree: the monotonic one stands still while a machine sleeps, and the wall clock can be set back.
-	return now.Before(until) && now.Round(0).Before(until.Round(0))
-}
-
-// ValidUntil is when the lease ends, unless it is renewed.
-func (lease *Lease) ValidUntil() time.Time { return *lease.validUntil.Load() }
-
-// extend sets when the lease ends.
-func (lease *Lease) Extend(until time.Time) { lease.validUntil.Store(&until) }
-
-// leaseEnd is when a lease of this turn ends. It counts from the begin of the transaction, which is before the database read its clock.
-func (t *Turn) LeaseEnd() time.Time { return t.AskedAt.Add(t.LeaseTime - t.LeaseTime/5) }
 
 // A Claim asks for leases of one receiver's lanes that nobody delivers, in the order of its fields.
 type Claim struct {
@@ -79,7 +33,7 @@ type Claim struct {
 
 // Claimed is what came of a claim.
 type Claimed struct {
-	Leases      []*Lease
+	Leases      []*lane.Lease
 	Fresh       int   // how many of the leases are for lanes that have not failed
 	MoreFresh   bool  // there may be more lanes that have not failed
 	MoreRetries bool  // there may be more lanes that have failed and are due
@@ -95,7 +49,7 @@ const (
 // found is a lane that a claim has found.
 type found struct {
 	kind int64
-	lane *Lane
+	lane *lane.Lane
 }
 
 // order sorts what a claim has found: by kind, and each kind by its turn. The statement's parts are in order, but nothing promises that.
@@ -183,23 +137,8 @@ func (s *Inbox) Claim(ctx context.Context, claims []*Claim) {
 // MaxReadAhead is the size up to which a content is read together with its lease. A larger one is read when it is sent.
 const MaxReadAhead = 64 << 10
 
-// An Outcome is what came of a lease: usually one try.
-type Outcome struct {
-	Lease      *Lease
-	Try        receiver.Try
-	Began      time.Time
-	Took       time.Duration
-	Aborted    bool          // there was no try, or usher itself cancelled it
-	RetryIn    time.Duration // if Aborted: how long to wait before the next try
-	ContentErr error         // there was no try because the content is damaged
-	WantsNext  bool          // the courier wants to deliver the lane's next webhook, too
-	Counts     bool          // the failure counts towards Config.MaxTries
-
-	TryResult // the result
-}
-
 // SaveOutcome writes an outcome, and calls saved when that is done or has failed.
-func (s *Inbox) SaveOutcome(o *Outcome, saved func(*Outcome, error)) {
+func (s *Inbox) SaveOutcome(o *lane.Outcome, saved func(*lane.Outcome, error)) {
 	key := o.Lease.Lane
 	s.submit(&work{
 		known: []webhookgate.LaneName{key}, next: o.Lease.Webhook.ID, bytes: 256, failed: func(err error) { saved(o, err) },
@@ -210,62 +149,9 @@ func (s *Inbox) SaveOutcome(o *Outcome, saved func(*Outcome, error)) {
 	})
 }
 
-const (
-	MinBackoff = time.Second
-	MaxBackoff = 5 * time.Minute
-	// maxRetryAfter bounds a receiver's Retry-After.
-	MaxRetryAfter = time.Hour
-	// maxInARow is how many webhooks of a lane are delivered in a row before other lanes get their turn.
-	maxInARow = 16
-)
-
-// parkReason says why a webhook that was not accepted is parked. Empty: it is tried again.
-func (o *Outcome) parkReason(rules *Rules, h *Webhook, now time.Time) string {
-	switch {
-	case o.ContentErr != nil:
-		return o.ContentErr.Error()
-	case isPermanent(o.Try.Status):
-		return "the receiver will not take it: " + http.StatusText(o.Try.Status)
-	case h.Counted >= rules.MaxTries:
-		return "too many failed tries (USHER_WEBHOOK_INBOX_TRIES)"
-	case h.Tries >= rules.MaxTries && now.Sub(h.FirstTry) > rules.MaxAge:
-		return "older than USHER_WEBHOOK_INBOX_MAX_AGE"
-	}
-	return ""
-}
-
-// isMiss says whether a try was a miss: it says that the receiver is down, and nothing about the webhook.
-func IsMiss(status int) bool {
-	switch status {
-	case 0, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
-		return true
-	}
-	return false
-}
-
-// IsMiss says whether the try was a miss: the receiver is to blame, and not the webhook.
-func (o *Outcome) IsMiss() bool {
-	failed := o.ContentErr == nil && !o.Aborted && !o.Try.Accepted()
-	return failed && IsMiss(o.Try.Status)
-}
-
-// Permanent says whether the receiver has said that it will never take this webhook.
-func (o *Outcome) Permanent() bool {
-	return o.ContentErr == nil && !o.Aborted && isPermanent(o.Try.Status)
-}
-
-// isPermanent says whether the receiver will never take this webhook.
-func isPermanent(status int) bool {
-	switch status {
-	case http.StatusBadRequest, http.StatusGone, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity:
-		return true
-	}
-	return false
-}
-
 // Renew renews leases. Each is a work of its own, so that a lane that somebody else has locked does not fail the others. Leases
 // that could not be renewed run out.
-func (s *Inbox) Renew(ctx context.Context, leases []*Lease) {
+func (s *Inbox) Renew(ctx context.Context, leases []*lane.Lease) {
 	var waiting sync.WaitGroup
 	for _, lease := range leases {
 		reply := make(chan error, 1)
@@ -284,7 +170,7 @@ func (s *Inbox) Renew(ctx context.Context, leases []*Lease) {
 }
 
 // LoadContent reads the content of a webhook, unless it is in memory, and checks it.
-func (s *Inbox) LoadContent(ctx context.Context, w *Webhook) error {
+func (s *Inbox) LoadContent(ctx context.Context, w *lane.Webhook) error {
 	if !w.HasContent {
 		err := s.engine.Read(ctx, func(tx engine.Tx) error {
 			tx.Queue("content", func(r engine.Row) error {
@@ -303,7 +189,7 @@ func (s *Inbox) LoadContent(ctx context.Context, w *Webhook) error {
 		}
 	}
 	if !w.HasContent {
-		return ErrDamaged // the content's row is missing
+		return lane.ErrDamaged // the content's row is missing
 	}
 	return w.Check()
 }

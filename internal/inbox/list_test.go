@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"usher/internal/inbox/engine"
+	"usher/internal/lane"
 	"usher/internal/testkit"
 )
 
@@ -369,7 +370,7 @@ func TestListEndsMidway(t *testing.T) {
 		for _, withContent := range []bool{false, true} {
 			ctx, gone := context.WithCancel(t.Context())
 			read := 0
-			err := d.Each(ctx, Filter{Search: "t"}, withContent, func(*Webhook) bool { read++; gone(); return true })
+			err := d.Each(ctx, Filter{Search: "t"}, withContent, func(*lane.Webhook) bool { read++; gone(); return true })
 			if read != 1 || !errors.Is(err, context.Canceled) {
 				t.Errorf("with content %v: %d were read, %v", withContent, read, err)
 			}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"usher/internal/clock"
+	"usher/internal/lane"
 	"usher/internal/receiver"
 	"usher/internal/snapshot"
 	"usher/webhookgate"
@@ -19,11 +20,11 @@ type Memory struct {
 	cfg    *Config
 	owner  []byte
 	r      *rand.Rand
-	lanes  map[webhookgate.LaneName]*Lane
-	hooks  map[webhookgate.LaneName][]*Webhook // by number
-	seen   map[SignedID][]*SeenID
+	lanes  map[webhookgate.LaneName]*lane.Lane
+	hooks  map[webhookgate.LaneName][]*lane.Webhook // by number
+	seen   map[lane.SignedID][]*lane.SeenID
 	known  map[webhookgate.LaneName]*snapshot.Stored
-	runs   map[int]*Run
+	runs   map[int]*lane.Run
 	missed map[webhookgate.LaneName][]webhookgate.MissedWebhook
 	last   int64
 	lease  time.Duration
@@ -36,7 +37,7 @@ type Memory struct {
 }
 
 func NewMemory(cfg *Config, seed uint64, lease time.Duration) *Memory {
-	return &Memory{cfg: cfg, owner: []byte{1}, r: rand.New(rand.NewPCG(seed, 77)), lanes: make(map[webhookgate.LaneName]*Lane), hooks: make(map[webhookgate.LaneName][]*Webhook), seen: make(map[SignedID][]*SeenID), known: make(map[webhookgate.LaneName]*snapshot.Stored), runs: make(map[int]*Run), missed: make(map[webhookgate.LaneName][]webhookgate.MissedWebhook), lease: lease}
+	return &Memory{cfg: cfg, owner: []byte{1}, r: rand.New(rand.NewPCG(seed, 77)), lanes: make(map[webhookgate.LaneName]*lane.Lane), hooks: make(map[webhookgate.LaneName][]*lane.Webhook), seen: make(map[lane.SignedID][]*lane.SeenID), known: make(map[webhookgate.LaneName]*snapshot.Stored), runs: make(map[int]*lane.Run), missed: make(map[webhookgate.LaneName][]webhookgate.MissedWebhook), lease: lease}
 }
 
 // Crash is the end of a process: another one comes. shared: its leases run out; else they end.
@@ -53,10 +54,10 @@ func (m *Memory) Crash(shared bool) {
 type Work func(*memTurn) (after func())
 
 type memTurn struct {
-	Turn
+	lane.Turn
 	m      *Memory
-	loaded map[SignedID]bool   // signed ids that are in memory
-	copies map[string]*Webhook // invalid webhooks by lane and digest
+	loaded map[lane.SignedID]bool   // signed ids that are in memory
+	copies map[string]*lane.Webhook // invalid webhooks by lane and digest
 }
 
 // Turn is a transaction for works. Sometimes it runs twice, and sometimes more is in memory than was asked for.
@@ -65,8 +66,8 @@ func (m *Memory) Turn(works []Work) (after []func()) {
 	hooks, seen, known, runs, last := m.hooks, m.seen, m.known, m.runs, m.last
 	for again := m.r.IntN(4) == 0; ; again = false {
 		m.hooks, m.seen, m.known, m.runs, m.last = maps.Clone(hooks), maps.Clone(seen), maps.Clone(known), maps.Clone(runs), last
-		t = &memTurn{m: m, loaded: make(map[SignedID]bool), copies: make(map[string]*Webhook)}
-		t.Turn = Turn{Rules: &m.cfg.Rules, Process: Process{Owner: m.owner, LeaseTime: m.lease, Alone: m.Alone}, Now: m.Now, AskedAt: time.Now(), Lanes: make(map[webhookgate.LaneName]*Lane), Inbox: t, MayTakeOver: true, AddedBytes: make(map[string]int64)}
+		t = &memTurn{m: m, loaded: make(map[lane.SignedID]bool), copies: make(map[string]*lane.Webhook)}
+		t.Turn = lane.Turn{Rules: &m.cfg.Rules, Process: lane.Process{Owner: m.owner, LeaseTime: m.lease, Alone: m.Alone}, Now: m.Now, AskedAt: time.Now(), Lanes: make(map[webhookgate.LaneName]*lane.Lane), Inbox: t, MayTakeOver: true, AddedBytes: make(map[string]int64)}
 		after = nil
 		for _, w := range works {
 			after = append(after, w(t))
@@ -77,18 +78,18 @@ func (m *Memory) Turn(works []Work) (after []func()) {
 	}
 	c := t.Changes()
 	for k, all := range m.hooks {
-		m.hooks[k] = slices.DeleteFunc(slices.Clone(all), func(h *Webhook) bool { return slices.Contains(c.Deleted, h.ID) })
+		m.hooks[k] = slices.DeleteFunc(slices.Clone(all), func(h *lane.Webhook) bool { return slices.Contains(c.Deleted, h.ID) })
 	}
 	for _, h := range c.Added {
 		m.hooks[h.Lane] = append(m.hooks[h.Lane], h.Row())
 	}
 	for _, h := range c.Changed {
 		all := m.hooks[h.Lane]
-		all[slices.IndexFunc(all, func(w *Webhook) bool { return w.ID == h.ID })] = h.Row()
+		all[slices.IndexFunc(all, func(w *lane.Webhook) bool { return w.ID == h.ID })] = h.Row()
 	}
 	for _, id := range c.Seen {
 		row := *id
-		others := slices.DeleteFunc(slices.Clone(m.seen[id.SignedID]), func(r *SeenID) bool { return bytes.Equal(r.Digest, id.Digest) })
+		others := slices.DeleteFunc(slices.Clone(m.seen[id.SignedID]), func(r *lane.SeenID) bool { return bytes.Equal(r.Digest, id.Digest) })
 		m.seen[id.SignedID] = append(others, &row)
 	}
 	for _, s := range c.Snapshots {
@@ -103,14 +104,14 @@ func (m *Memory) Turn(works []Work) (after []func()) {
 	return after
 }
 
-func (t *memTurn) lane(name webhookgate.LaneName) *Lane {
-	k := NameInRow(name)
+func (t *memTurn) lane(name webhookgate.LaneName) *lane.Lane {
+	k := lane.NameInRow(name)
 	if l := t.Lanes[k]; l != nil {
 		return l
 	}
 	row := t.m.lanes[k]
 	if row == nil {
-		row = NewLane(k)
+		row = lane.NewLane(k)
 	}
 	l := t.Load(row.Row())
 	if t.m.r.IntN(2) == 0 { // the first may be in memory or not
@@ -118,7 +119,7 @@ func (t *memTurn) lane(name webhookgate.LaneName) *Lane {
 	}
 	if t.Latest {
 		for _, h := range t.m.hooks[k] {
-			if h.ID == l.Tail && h.State == Waiting {
+			if h.ID == l.Tail && h.State == lane.Waiting {
 				t.load(l, h.ID)
 			}
 		}
@@ -126,10 +127,10 @@ func (t *memTurn) lane(name webhookgate.LaneName) *Lane {
 	return l
 }
 
-func (t *memTurn) FirstWaiting(l *Lane, except []int64) (first *Webhook) {
+func (t *memTurn) FirstWaiting(l *lane.Lane, except []int64) (first *lane.Webhook) {
 	t.m.Asked++
 	for _, h := range t.m.hooks[l.LaneName] {
-		if h.State == Waiting && !slices.Contains(except, h.ID) && (first == nil || h.ID < first.ID) {
+		if h.State == lane.Waiting && !slices.Contains(except, h.ID) && (first == nil || h.ID < first.ID) {
 			first = h
 		}
 	}
@@ -140,10 +141,10 @@ func (t *memTurn) FirstWaiting(l *Lane, except []int64) (first *Webhook) {
 	return first
 }
 
-func (t *memTurn) InvalidWebhooks(l *Lane) (all []*Webhook) {
+func (t *memTurn) InvalidWebhooks(l *lane.Lane) (all []*lane.Webhook) {
 	t.m.Asked++
 	for _, h := range t.m.hooks[l.LaneName] {
-		if h.State == Invalid {
+		if h.State == lane.Invalid {
 			row := *h
 			all = append(all, &row)
 		}
@@ -151,10 +152,10 @@ func (t *memTurn) InvalidWebhooks(l *Lane) (all []*Webhook) {
 	return all
 }
 
-func (t *memTurn) ParkedSnapshots(l *Lane) (all []*Webhook) {
+func (t *memTurn) ParkedSnapshots(l *lane.Lane) (all []*lane.Webhook) {
 	t.m.Asked++
 	for _, h := range t.m.hooks[l.LaneName] {
-		if h.State == Parked && h.Snapshot {
+		if h.State == lane.Parked && h.Snapshot {
 			row := *h
 			all = append(all, &row)
 		}
@@ -162,25 +163,25 @@ func (t *memTurn) ParkedSnapshots(l *Lane) (all []*Webhook) {
 	return all
 }
 
-func (t *memTurn) MissedWebhooks(l *Lane) []webhookgate.MissedWebhook {
+func (t *memTurn) MissedWebhooks(l *lane.Lane) []webhookgate.MissedWebhook {
 	t.m.Asked++
 	return t.m.missed[l.LaneName]
 }
 
 // The worlds know nothing of an invalid one that makes good for a 5xx.
-func (t *memTurn) CameAfterAll(l *Lane, m *webhookgate.MissedWebhook) bool {
-	return slices.ContainsFunc(t.m.hooks[l.LaneName], func(h *Webhook) bool {
+func (t *memTurn) CameAfterAll(l *lane.Lane, m *webhookgate.MissedWebhook) bool {
+	return slices.ContainsFunc(t.m.hooks[l.LaneName], func(h *lane.Webhook) bool {
 		isThat := h.UUID == m.ID || h.Code == 0 && !h.Received.Before(m.At)
-		return isThat && AsDigest(h.Digest) == m.Digest
+		return isThat && lane.AsDigest(h.Digest) == m.Digest
 	})
 }
 
-func (t *memTurn) CountWebhooks(l *Lane) (c Counts) {
+func (t *memTurn) CountWebhooks(l *lane.Lane) (c lane.Counts) {
 	t.m.fault = fmt.Errorf("the row of %s says something else than its webhooks", l.Tenant)
 	return c
 }
 
-func (t *memTurn) LastSnapshotDigest(l *Lane) []byte {
+func (t *memTurn) LastSnapshotDigest(l *lane.Lane) []byte {
 	known := t.m.known[l.LaneName]
 	for _, h := range t.m.hooks[l.LaneName] {
 		if known != nil && h.ID == known.Seq {
@@ -190,25 +191,25 @@ func (t *memTurn) LastSnapshotDigest(l *Lane) []byte {
 	return nil
 }
 
-func (t *memTurn) LastSnapshot(l *Lane) *snapshot.Stored { return t.m.known[l.LaneName] }
+func (t *memTurn) LastSnapshot(l *lane.Lane) *snapshot.Stored { return t.m.known[l.LaneName] }
 
-func (t *memTurn) EraseWebhooks(l *Lane) int {
+func (t *memTurn) EraseWebhooks(l *lane.Lane) int {
 	count := len(t.m.hooks[l.LaneName])
 	delete(t.m.hooks, l.LaneName)
 	delete(t.m.known, l.LaneName)
 	return count
 }
 
-func (t *memTurn) ForgetIDs(l *Lane) {
-	maps.DeleteFunc(t.m.seen, func(id SignedID, _ []*SeenID) bool { return id.Lane == l.LaneName })
+func (t *memTurn) ForgetIDs(l *lane.Lane) {
+	maps.DeleteFunc(t.m.seen, func(id lane.SignedID, _ []*lane.SeenID) bool { return id.Lane == l.LaneName })
 }
 
 func (t *memTurn) NextNumber() int64                           { t.m.last++; return t.m.last }
-func (t *memTurn) HasRoom(*Lane, int64) error                  { return nil }
+func (t *memTurn) HasRoom(*lane.Lane, int64) error             { return nil }
 func (t *memTurn) Reserve(rc *receiver.Receiver, _ int64) bool { return t.m.Reserve(rc) }
 func (t *memTurn) Delivers(webhookgate.LaneName, int64) bool   { return false }
 
-func (m *Memory) Take(w *webhookgate.Webhook, done func(Answer, *Lease)) Work {
+func (m *Memory) Take(w *webhookgate.Webhook, done func(lane.Answer, *lane.Lease)) Work {
 	in := arriving(w)
 	in.Arrived, in.Came = w.Received.UnixMicro(), w.Received
 	return func(t *memTurn) func() {
@@ -231,12 +232,12 @@ func (m *Memory) Miss(name webhookgate.LaneName, d webhookgate.MissedSet, done f
 
 // Missed says whether a tenant is missed anything.
 func (m *Memory) Missed(name webhookgate.LaneName) bool {
-	l := m.lanes[NameInRow(name)]
+	l := m.lanes[lane.NameInRow(name)]
 	return l != nil && l.MissedSince > 0
 }
 
 // mustNote returns a func that says whether the lane has got a new number.
-func (t *memTurn) mustNote(l *Lane, what string) func() {
+func (t *memTurn) mustNote(l *lane.Lane, what string) func() {
 	last := l.Last
 	return func() {
 		if l.Last <= last || l.LastAt != t.Now || l.Last > t.m.last {
@@ -246,15 +247,15 @@ func (t *memTurn) mustNote(l *Lane, what string) func() {
 }
 
 // loadSeen has a webhook's signed id in memory, as the statement seen_find reads it.
-func (t *memTurn) loadSeen(l *Lane, in *Incoming) {
-	id := SignedID{l.LaneName, in.IDHash}
+func (t *memTurn) loadSeen(l *lane.Lane, in *lane.Incoming) {
+	id := lane.SignedID{l.LaneName, in.IDHash}
 	if !in.Signed || t.loaded[id] {
 		return
 	}
 	t.loaded[id] = true
 	for _, r := range t.m.seen[id] {
 		row := *r
-		row.State = Delivered // unless it is still there
+		row.State = lane.Delivered // unless it is still there
 		for _, h := range t.m.hooks[l.LaneName] {
 			if h.ID == row.Seq {
 				row.State = h.State
@@ -267,18 +268,18 @@ func (t *memTurn) loadSeen(l *Lane, in *Incoming) {
 // Begin begins a run of reconcile.
 func (m *Memory) Begin(run int, done func()) Work {
 	return func(t *memTurn) func() {
-		t.m.runs[run] = &Run{Began: t.Time(), Mark: t.NextNumber()}
+		t.m.runs[run] = &lane.Run{Began: t.Time(), Mark: t.NextNumber()}
 		return done
 	}
 }
 
 // Reconcile compares what the billing service says of a tenant with what is known. decided is called in the transaction.
-func (m *Memory) Reconcile(run int, w *webhookgate.Webhook, leave ReconcileMode, decided, done func(Compared)) Work {
+func (m *Memory) Reconcile(run int, w *webhookgate.Webhook, leave lane.ReconcileMode, decided, done func(lane.Compared)) Work {
 	in := arriving(w)
 	in.Source, in.Later = FromReconcile, true
 	return func(t *memTurn) func() {
 		says, _ := snapshot.Decode(w.State.Features)
-		offer := Offer{Incoming: in, Says: says}
+		offer := lane.Offer{Incoming: in, Says: says}
 		c := t.lane(w.Lane).Reconcile(&offer, t.m.runs[run], leave)
 		decided(c)
 		return func() { done(c) }
@@ -296,7 +297,7 @@ func (m *Memory) RecordInvalid(w *webhookgate.Webhook, done func(id int64)) Work
 		l := t.lane(in.Lane)
 		key := fmt.Sprint(in.Lane, in.Digest)
 		for _, h := range t.m.hooks[in.Lane] {
-			if h.State == Invalid && bytes.Equal(h.Digest, in.Digest) && t.copies[key] == nil {
+			if h.State == lane.Invalid && bytes.Equal(h.Digest, in.Digest) && t.copies[key] == nil {
 				t.copies[key] = t.load(l, h.ID)
 			}
 		}
@@ -309,10 +310,10 @@ func (m *Memory) RecordInvalid(w *webhookgate.Webhook, done func(id int64)) Work
 }
 
 // Accept takes in a webhook that is invalid.
-func (m *Memory) Accept(id int64, w *webhookgate.Webhook, force bool, done func(Answer, *Lease)) Work {
+func (m *Memory) Accept(id int64, w *webhookgate.Webhook, force bool, done func(lane.Answer, *lane.Lease)) Work {
 	in := arriving(w)
 	return func(t *memTurn) func() {
-		in, l, a := in, t.lane(w.Lane), Answer{}
+		in, l, a := in, t.lane(w.Lane), lane.Answer{}
 		in.Accepting = t.load(l, id)
 		if a.Err = l.MayAccept(&in, id, force); a.Err == nil {
 			a = l.Receive(&in)
@@ -321,7 +322,7 @@ func (m *Memory) Accept(id int64, w *webhookgate.Webhook, force bool, done func(
 	}
 }
 
-func (m *Memory) Settle(o *Outcome, name webhookgate.LaneName, done func()) Work {
+func (m *Memory) Settle(o *lane.Outcome, name webhookgate.LaneName, done func()) Work {
 	return func(t *memTurn) func() {
 		result := t.lane(name).AfterTry(o)
 		return func() { o.TryResult = result; done() }
@@ -329,10 +330,10 @@ func (m *Memory) Settle(o *Outcome, name webhookgate.LaneName, done func()) Work
 }
 
 // Claim leases the lanes that are due.
-func (m *Memory) Claim(rc func(platform string) *receiver.Receiver, done func([]*Lease)) Work {
+func (m *Memory) Claim(rc func(platform string) *receiver.Receiver, done func([]*lane.Lease)) Work {
 	return func(t *memTurn) func() {
-		var leases []*Lease
-		for _, k := range SortedNames(m.lanes) {
+		var leases []*lane.Lease
+		for _, k := range lane.SortedNames(m.lanes) {
 			if row := m.lanes[k]; row.Due <= m.Now && rc(row.Platform) != nil {
 				if lease := t.lane(row.LaneName).Claim(rc(row.Platform)); lease != nil {
 					leases = append(leases, lease)
@@ -354,7 +355,7 @@ func (m *Memory) NextDue(rc func(platform string) *receiver.Receiver) int64 {
 	return next
 }
 
-func (m *Memory) act(name webhookgate.LaneName, does func(*memTurn, *Lane) error, done func(error)) Work {
+func (m *Memory) act(name webhookgate.LaneName, does func(*memTurn, *lane.Lane) error, done func(error)) Work {
 	return func(t *memTurn) func() {
 		err := does(t, t.lane(name))
 		return func() { done(err) }
@@ -362,7 +363,7 @@ func (m *Memory) act(name webhookgate.LaneName, does func(*memTurn, *Lane) error
 }
 
 // load has a named webhook in memory.
-func (t *memTurn) load(l *Lane, id int64) *Webhook {
+func (t *memTurn) load(l *lane.Lane, id int64) *lane.Webhook {
 	if h := l.Loaded(id); h != nil || slices.Contains(l.LoadedIDs(), id) {
 		return h
 	}
@@ -375,8 +376,8 @@ func (t *memTurn) load(l *Lane, id int64) *Webhook {
 	return nil
 }
 
-func (m *Memory) Redeliver(e *Webhook, force bool, done func(error)) Work {
-	return m.act(webhookgate.LaneName{Platform: e.Platform, Tenant: e.Tenant}, func(t *memTurn, l *Lane) error {
+func (m *Memory) Redeliver(e *lane.Webhook, force bool, done func(error)) Work {
+	return m.act(webhookgate.LaneName{Platform: e.Platform, Tenant: e.Tenant}, func(t *memTurn, l *lane.Lane) error {
 		if h := t.load(l, e.ID); h != nil {
 			return l.Redeliver(h, e.State, force)
 		}
@@ -384,8 +385,8 @@ func (m *Memory) Redeliver(e *Webhook, force bool, done func(error)) Work {
 	}, done)
 }
 
-func (m *Memory) Discard(e *Webhook, done func(error)) Work {
-	return m.act(webhookgate.LaneName{Platform: e.Platform, Tenant: e.Tenant}, func(t *memTurn, l *Lane) error {
+func (m *Memory) Discard(e *lane.Webhook, done func(error)) Work {
+	return m.act(webhookgate.LaneName{Platform: e.Platform, Tenant: e.Tenant}, func(t *memTurn, l *lane.Lane) error {
 		if h := t.load(l, e.ID); h != nil {
 			return l.Discard(h)
 		}
@@ -394,7 +395,7 @@ func (m *Memory) Discard(e *Webhook, done func(error)) Work {
 }
 
 func (m *Memory) Erase(name webhookgate.LaneName, done func(error)) Work {
-	return m.act(name, func(t *memTurn, l *Lane) error {
+	return m.act(name, func(t *memTurn, l *lane.Lane) error {
 		noted := t.mustNote(l, "an erasure")
 		_, err := l.Erase()
 		if err == nil {
@@ -405,22 +406,22 @@ func (m *Memory) Erase(name webhookgate.LaneName, done func(error)) Work {
 }
 
 func (m *Memory) Forget(name webhookgate.LaneName) Work {
-	return m.act(name, func(t *memTurn, l *Lane) error { l.Forget(); return nil }, func(error) {})
+	return m.act(name, func(t *memTurn, l *lane.Lane) error { l.Forget(); return nil }, func(error) {})
 }
 
 func (m *Memory) Pause(name webhookgate.LaneName, yes bool, done func(error)) Work {
-	return m.act(name, func(t *memTurn, l *Lane) error { l.Pause(yes); return nil }, done)
+	return m.act(name, func(t *memTurn, l *lane.Lane) error { l.Pause(yes); return nil }, done)
 }
 
 // List returns all webhooks, the newest first.
-func (m *Memory) List() (all []*Webhook) {
+func (m *Memory) List() (all []*lane.Webhook) {
 	for _, hooks := range m.hooks {
 		for _, h := range hooks {
 			row := *h
 			all = append(all, &row)
 		}
 	}
-	slices.SortFunc(all, func(a, b *Webhook) int { return int(b.ID - a.ID) })
+	slices.SortFunc(all, func(a, b *lane.Webhook) int { return int(b.ID - a.ID) })
 	return all
 }
 
@@ -438,11 +439,11 @@ func (m *Memory) Check() error {
 		}
 		var waiting, parked, invalid, bytes, parkedSnapshots int64
 		for _, h := range m.hooks[k] {
-			parkedSnapshots += boolNumber(h.State == Parked && h.Snapshot)
-			invalid += boolNumber(h.State == Invalid)
-			waiting += boolNumber(h.State == Waiting)
-			parked += boolNumber(h.State == Parked)
-			if h.State == Waiting || h.State == Parked {
+			parkedSnapshots += boolNumber(h.State == lane.Parked && h.Snapshot)
+			invalid += boolNumber(h.State == lane.Invalid)
+			waiting += boolNumber(h.State == lane.Waiting)
+			parked += boolNumber(h.State == lane.Parked)
+			if h.State == lane.Waiting || h.State == lane.Parked {
 				bytes += h.Size
 			}
 		}

@@ -8,6 +8,7 @@ import (
 
 	"usher/internal/clock"
 	"usher/internal/inbox/engine"
+	"usher/internal/lane"
 	"usher/webhookgate"
 )
 
@@ -18,106 +19,13 @@ import (
 // replica: where usher is not certain of that, the tenant counts as missed. The row of a lane says only since when the
 // lane is missed something. So one that is missed nothing, as nearly all are, never reads the table.
 
-// missing returns what the lane is missed.
-func (l *Lane) MissedSet() webhookgate.MissedSet {
-	if l.MissedSince > 0 && !l.hasMissed {
-		l.LoadMissed(l.t.Inbox.MissedWebhooks(l))
-	}
-	return l.missed
-}
-
-// knowMissed is for the rows of what the lane is missed.
-func (l *Lane) LoadMissed(all []webhookgate.MissedWebhook) {
-	l.missed, l.hasMissed = webhookgate.MissedSet{Since: clock.Moment(l.MissedSince), Webhooks: all}, true
-}
-
-// setMissing replaces what the lane is missed.
-func (l *Lane) SetMissed(d webhookgate.MissedSet) {
-	l.missed, l.hasMissed, l.savesMissed, l.changed = d, true, true, true
-	if l.MissedSince = 0; len(d.Webhooks) > 0 {
-		l.MissedSince = max(1, d.Since.UnixMicro())
-	}
-}
-
-// noteTaken notes that a webhook was taken in, or is a copy of one that was. That may settle what was missed. again:
-// see lane.duplicate.
-func (l *Lane) noteReceived(in *Incoming, again bool) {
-	at := in.Arrived
-	if in.Accepting != nil {
-		at = in.Accepting.Changed.UnixMicro() // what got a 5xx since then is newer
-	}
-	if at == 0 {
-		return
-	}
-	isState := in.Snapshot && !again
-	if isState {
-		l.noteState(at)
-	}
-	if l.MissedSince > 0 {
-		l.SetMissed(l.MissedSet().After(AsDigest(in.Digest), isState, clock.Moment(at)))
-	}
-}
-
-// noteState notes when a state of the tenant arrived that usher knows. A time in the future is from before the
-// database's clock was set back.
-func (l *Lane) noteState(at int64) {
-	if at > l.StateAt || l.StateAt > l.t.Now {
-		l.StateAt, l.stamped = at, true
-	}
-}
-
-// miss notes webhooks of the tenant that got a 5xx, but for those that were settled before they could be noted here.
-func (l *Lane) AddMissed(d webhookgate.MissedSet) {
-	if d = l.stillMissed(d); len(d.Webhooks) > 0 {
-		l.SetMissed(l.MissedSet().With(d))
-		l.stamp()
-	}
-}
-
-// unsettled returns what is still missed of webhooks that got a 5xx: they may be stored after all, or the tenant may
-// have sent them again, or newer ones.
-func (l *Lane) stillMissed(d webhookgate.MissedSet) webhookgate.MissedSet {
-	d = d.Except(func(m *webhookgate.MissedWebhook) bool { return l.t.Inbox.CameAfterAll(l, m) })
-	if last := d.LastSnapshot(); last != nil && l.settles(d, last) {
-		d = d.Except(func(m *webhookgate.MissedWebhook) bool { return m.Snapshot })
-	}
-	return d
-}
-
-// settles says whether the last snapshot that usher has settles those of a missed set.
-func (l *Lane) settles(d webhookgate.MissedSet, last *webhookgate.MissedWebhook) bool {
-	digest := l.t.Inbox.LastSnapshotDigest(l)
-	switch {
-	case l.receiverHas(last.Digest[:], NameOf(l.t.Receivers.For(l.Platform))):
-		return true
-	case digest == nil && l.Tail != 0 || l.StateAt > l.t.Now: // without a tail: the tenant was erased then
-		return false
-	case AsDigest(digest) == last.Digest:
-		return l.StateAt >= last.At.UnixMicro()
-	}
-	// Another one must have come a second later, because the clocks of replicas and database differ.
-	return d.SettlesSnapshots(AsDigest(digest), true, clock.Moment(l.StateAt-clock.Micros(MaxJump)))
-}
-
-// hasNewer says whether a newer state of the tenant was taken in than a webhook's, which arrived at this time or earlier.
-func (l *Lane) HasNewer(in *Incoming, at int64) bool {
-	return in.Snapshot && l.StateAt > at && l.StateAt <= l.t.Now && !l.receiverHas(in.Digest, NameOf(in.To))
-}
-
-// settleMissed says that the lane is missed nothing any more.
-func (l *Lane) clearMissed() {
-	if l.MissedSince > 0 {
-		l.SetMissed(webhookgate.MissedSet{})
-	}
-}
-
 // tick is by how much the time at which a webhook arrived may be wrong: an operating system counts in ticks.
 const tick = 10 * time.Millisecond
 
 // checkHeard says why a webhook is not taken in that arrived before usher stood still: its sender has gone; or other
 // replicas have taken in a later state of the tenant. The lane is locked: so what comes later through others comes after
 // this one. What is not taken in is missed, unless the lane has it, or a later state.
-func (t *sqlTurn) checkHeard(l *Lane, in *Incoming, w *webhookgate.Webhook) error {
+func (t *sqlTurn) checkHeard(l *lane.Lane, in *lane.Incoming, w *webhookgate.Webhook) error {
 	if w.Heard == nil {
 		return nil
 	}
@@ -138,18 +46,13 @@ func (t *sqlTurn) checkHeard(l *Lane, in *Incoming, w *webhookgate.Webhook) erro
 	return webhookgate.ErrUnheard
 }
 
-func AsDigest(b []byte) (digest [sha256.Size]byte) {
-	copy(digest[:], b)
-	return digest
-}
-
 // scanMissed reads a row of the table missed. What of it is damaged is empty: its tenant is missed something all the
 // same, until whatever comes next.
 func scanMissed(r engine.Row) (m webhookgate.MissedWebhook, err error) {
 	var digest []byte
 	var at, snapshot int64
 	_, err = engine.Unreadable(r.Scan(&digest, &at, &snapshot))
-	m.Digest, m.At, m.Snapshot = AsDigest(digest), clock.Moment(at), snapshot != 0
+	m.Digest, m.At, m.Snapshot = lane.AsDigest(digest), clock.Moment(at), snapshot != 0
 	return m, err
 }
 
@@ -164,7 +67,7 @@ func (r missedRow) columns() []any {
 }
 
 // saveMissed queues the writing of what lanes are missed.
-func saveMissed(tx engine.Tx, lanes []*Lane) {
+func saveMissed(tx engine.Tx, lanes []*lane.Lane) {
 	var rows []missedRow
 	for _, l := range lanes {
 		tx.Queue("missed_delete", nil, l.Tenant, l.Platform)
@@ -177,7 +80,7 @@ func saveMissed(tx engine.Tx, lanes []*Lane) {
 
 // readMissed reads what lanes are missed ahead, so that they need not ask one by one: after an outage that may be all.
 func (t *sqlTurn) readMissed(names []webhookgate.LaneName) {
-	read := make(map[*Lane]*[]webhookgate.MissedWebhook)
+	read := make(map[*lane.Lane]*[]webhookgate.MissedWebhook)
 	for _, name := range names {
 		if l := t.Lanes[name]; l != nil && l.MissedSince > 0 {
 			read[l] = t.queueRowsOfMissed(l)
@@ -193,7 +96,7 @@ func (t *sqlTurn) readMissed(names []webhookgate.LaneName) {
 }
 
 // queueRowsOfMissed queues the reading of what a lane is missed.
-func (t *sqlTurn) queueRowsOfMissed(l *Lane) *[]webhookgate.MissedWebhook {
+func (t *sqlTurn) queueRowsOfMissed(l *lane.Lane) *[]webhookgate.MissedWebhook {
 	all := new([]webhookgate.MissedWebhook)
 	t.tx.Queue("missed_of", func(r engine.Row) error {
 		m, err := scanMissed(r)
@@ -208,7 +111,7 @@ func (t *sqlTurn) queueRowsOfMissed(l *Lane) *[]webhookgate.MissedWebhook {
 // queueMissed queues the questions that tell what is still missed of these webhooks; see lane.unsettled.
 func (t *sqlTurn) queueMissed(all []webhookgate.MissedTenant) {
 	for _, o := range all {
-		lane := NameInRow(o.LaneName)
+		lane := lane.NameInRow(o.LaneName)
 		t.tx.Queue("state_digest", func(r engine.Row) error {
 			var digest []byte
 			err := r.Scan(&digest)
@@ -307,7 +210,7 @@ func (s *Inbox) missedWorks() (works []*work) {
 		w := &work{lanes: []webhookgate.LaneName{o.LaneName}, missed: []webhookgate.MissedTenant{o}, numbers: 1}
 		w.failed = func(error) { s.missedFailed = time.Now() }
 		w.decide = func(t *sqlTurn) func() {
-			t.Lanes[NameInRow(o.LaneName)].AddMissed(o.By(func(at time.Time) time.Time {
+			t.Lanes[lane.NameInRow(o.LaneName)].AddMissed(o.By(func(at time.Time) time.Time {
 				return clock.Moment(min(t.Now, s.clock.latest(at))) // the latest: an older webhook must not settle this one
 			}))
 			return func() {
@@ -322,15 +225,15 @@ func (s *Inbox) missedWorks() (works []*work) {
 
 // settleInMemory drops what was missed of a tenant up to what a run knows, as far as that is in memory. A second less,
 // because the clocks of replicas and database differ.
-func (s *Inbox) settleInMemory(name webhookgate.LaneName, r *Run) {
-	s.cfg.Missed.SettleBefore(name, s.ours(r.KnowsUpTo()).Add(-MaxJump))
+func (s *Inbox) settleInMemory(name webhookgate.LaneName, r *lane.Run) {
+	s.cfg.Missed.SettleBefore(name, s.ours(r.KnowsUpTo()).Add(-lane.MaxJump))
 }
 
 // forgetMissed drops what was missed of a tenant, as far as it is in memory, and returns in which lanes there was something.
 func (s *Inbox) forgetMissed(platform *string, tenant string) (lanes []webhookgate.LaneName) {
 	for _, o := range s.cfg.Missed.Some(0) {
 		if o.Tenant == tenant && (platform == nil || o.Platform == *platform) && s.cfg.Missed.Forget(o.LaneName) {
-			lanes = append(lanes, NameInRow(o.LaneName))
+			lanes = append(lanes, lane.NameInRow(o.LaneName))
 		}
 	}
 	return lanes

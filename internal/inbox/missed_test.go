@@ -17,6 +17,7 @@ import (
 
 	"usher/internal/clock"
 	"usher/internal/inbox/engine"
+	"usher/internal/lane"
 	"usher/internal/testkit/pgtest"
 	"usher/webhookgate"
 )
@@ -535,7 +536,7 @@ func TestUnnamedByTheDatabasesClock(t *testing.T) {
 			d.until("they are stored", func() bool { return d.Inbox.cfg.Missed.Unnamed().Count == 0 })
 			near("stored")
 			d.settle(r, says("acme", "a"))
-			d.endRun(r, true, "", Summary{Equal: 1})
+			d.endRun(r, true, "", lane.Summary{Equal: 1})
 			near("after a run that had begun before")
 			gone.Store(true)
 			d.getsUnnamed5xx()
@@ -772,26 +773,26 @@ func TestReconcileSettlesWhatIsMissed(t *testing.T) {
 		d.want("equal", d.settle(r, says("equal", "a"), says("late", "a")), "equal; changed")
 		d.want("applied", d.apply(r, false, says("differs", "b"), says("new")), "differs (+ b, - a) applied; new applied")
 		d.want("missed after it", d.missed(), "late left")
-		d.endRun(r, true, "", Summary{Equal: 1, New: 1})
+		d.endRun(r, true, "", lane.Summary{Equal: 1, New: 1})
 		if n := d.Stats().Missed.Unnamed.Count; n != 1 {
 			t.Errorf("it left something, and the outage has ended: %d", n)
 		}
 		time.Sleep(time.Millisecond)
 		r = d.begin(time.Time{})
 		time.Sleep(5 * time.Millisecond)
-		d.endRun(r, false, "", Summary{})
+		d.endRun(r, false, "", lane.Summary{})
 		if n := d.Stats().Missed.Unnamed.Count; n != 1 {
 			t.Errorf("it was not complete, and the outage has ended: %d", n)
 		}
 		r = d.begin(time.Time{})
-		d.endRun(r, true, "", Summary{Equal: 1})
+		d.endRun(r, true, "", lane.Summary{Equal: 1})
 		if n := d.Stats().Missed.Unnamed.Count; n != 0 {
 			t.Errorf("the outage has not ended: %d", n)
 		}
 		r = d.begin(time.Time{})
 		time.Sleep(5 * time.Millisecond)
 		d.missUnnamed()
-		d.endRun(r, true, "", Summary{Equal: 1})
+		d.endRun(r, true, "", lane.Summary{Equal: 1})
 		if n := d.Stats().Missed.Unnamed.Count; n != 1 {
 			t.Errorf("it began earlier, and the outage has ended: %d", n)
 		}
@@ -1012,7 +1013,7 @@ func TestMissedByTwoReplicas(t *testing.T) {
 	if n := desks[0].Stats().Missed.Tenants + desks[1].Stats().Missed.Tenants; n < 40 {
 		t.Errorf("%d missed in the outage", n)
 	}
-	time.Sleep(MaxJump + MaxJump/2) // what comes sooner than that may count as older; see lane.miss
+	time.Sleep(lane.MaxJump + lane.MaxJump/2) // what comes sooner than that may count as older; see lane.miss
 	wires[1].Pass()
 	desks[1].stored()
 	for i := range 25 { // through the one that is back

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"usher/internal/inbox/engine"
+	"usher/internal/lane"
 )
 
 // A pause with an end ends by itself, by the database's clock, on each replica and over a restart and a move: what waited is delivered, and nobody
@@ -77,8 +78,8 @@ func TestBehindAndGone(t *testing.T) {
 		check(t, d.Pause(Pause{}))
 		d.take("a", "1", "2", "3")
 		d.take("b", "1")
-		var all []*Webhook
-		check(t, d.EachPage(t.Context(), Filter{State: Waiting}, func(page []*Webhook) error { all = append(all, page...); return nil }))
+		var all []*lane.Webhook
+		check(t, d.EachPage(t.Context(), Filter{State: lane.Waiting}, func(page []*lane.Webhook) error { all = append(all, page...); return nil }))
 		last := all[0].ID
 		behind := must2(d.Behind(t.Context(), Filter{}, all))(t)
 		if len(all) != 4 || len(behind) != 2 || behind[last] || behind[last-3] || !behind[last-1] || !behind[last-2] {

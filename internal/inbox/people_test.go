@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"usher/internal/inbox/engine"
+	"usher/internal/lane"
 	"usher/internal/testkit/pgtest"
 	"usher/webhookgate"
 )
@@ -162,7 +163,7 @@ func TestSentAgainWhileItIsDelivered(t *testing.T) {
 // not even with force: it would overwrite newer ones.
 func TestDeliveredSinceItWasChosen(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
-		for _, chosen := range []State{Waiting, Parked} {
+		for _, chosen := range []lane.State{lane.Waiting, lane.Parked} {
 			d := newDesk(t, open)
 			d.take("acme", "A", "B")
 			d.idle("acme")

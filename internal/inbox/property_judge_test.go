@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"usher/internal/inbox/engine"
+	"usher/internal/lane"
 )
 
 // judge looks for violations of the rules (a) to (h); see TestWorldsInAFile.
@@ -124,12 +125,12 @@ func (w *world) judgeDuplicate(n *arrival) {
 	case o.entry == nil:
 		w.violation("(a) arrival %d was dropped as a copy of %d, which is gone", n.number, o.number)
 		return
-	case w.isTail(o, n) && (o.entry.State == Waiting || w.cfg.Latest && !w.concluded(o, n)):
+	case w.isTail(o, n) && (o.entry.State == lane.Waiting || w.cfg.Latest && !w.concluded(o, n)):
 		return // nobody takes it; or it stood last, and what came after n superseded it
 	case w.isTail(o, n) && w.cfg.Latest && len(o.again) > 0 && o.again[0].from.After(n.from) &&
 		!slices.ContainsFunc(w.tries, func(t *try) bool { return t.number == o.number && t.instance == 0 }):
 		return // the same, and somebody redelivered it after that
-	case w.isTail(o, n) && o.entry.State == Superseded && slices.ContainsFunc(w.tries, func(t *try) bool {
+	case w.isTail(o, n) && o.entry.State == lane.Superseded && slices.ContainsFunc(w.tries, func(t *try) bool {
 		return t.tenant == o.tenant && t.webhook.Snapshot && t.instance > 0 && t.accepted() && t.entry != nil && t.entry.ID > o.entry.ID && t.began.After(n.from)
 	}):
 		return // it stood last, and a newer one that somebody sent again ahead of it superseded it
@@ -137,7 +138,7 @@ func (w *world) judgeDuplicate(n *arrival) {
 		return // it stood last and was on its way, ahead of the others that waited: what becomes of it is n's fate, too
 	case w.stores && o.receiver == "" && n.receiver == "" && len(o.again) > 0 && o.again[0].to.After(n.from) && w.isTail(o, n) && n.from.Sub(o.entry.Received) <= w.window:
 		return // it was stored, and somebody redelivered it later, when its platform had a receiver
-	case o.entry.State == Stored && n.receiver == "": // what was sent again would be no longer
+	case o.entry.State == lane.Stored && n.receiver == "": // what was sent again would be no longer
 		if !w.isTail(o, n) || n.from.Sub(o.entry.Received) > w.window {
 			w.violation("(a) arrival %d was dropped as a copy of %d, which was stored before", n.number, o.number)
 		}
@@ -180,7 +181,7 @@ func (w *world) isSignedCopy(o, n *arrival) bool {
 	if n.webhook.SignedID == "" || o == nil || w.isErased(o, n.from) {
 		return false
 	}
-	if e := o.entry; e != nil && (e.State == Parked || e.State == Discarded) && e.Changed.Before(n.from) {
+	if e := o.entry; e != nil && (e.State == lane.Parked || e.State == lane.Discarded) && e.Changed.Before(n.from) {
 		return false
 	}
 	return slices.ContainsFunc(w.arrivals, func(m *arrival) bool {
@@ -258,17 +259,17 @@ func (w *world) judgeStored(a *arrival) {
 	}
 	good := false
 	switch e.State {
-	case Waiting:
+	case lane.Waiting:
 		good = !w.unfinished(e)
-	case Discarded:
+	case lane.Discarded:
 		good = slices.ContainsFunc(a.discards, func(d *discard) bool { return unsure || d.instance == len(a.again) })
-	case Delivered:
+	case lane.Delivered:
 		good = accepted
-	case Stored:
+	case lane.Stored:
 		good = (w.stores && a.receiver == "" || a.run != nil && a.run.stores) && (len(a.again) == 0 || unsure)
-	case Parked:
+	case lane.Parked:
 		good = last != nil && (last.status == 422 || rejections >= worldTries || e.Changed.Sub(since) > w.maxAge)
-	case Superseded:
+	case lane.Superseded:
 		good = w.cfg.Latest && w.wasReplaced(a) || w.mayBeParked(a, e.Changed) && slices.ContainsFunc(w.arrivals, func(b *arrival) bool {
 			newer := b.tenant == a.tenant && b.webhook.Snapshot && b.entry != nil && b.entry.ID > e.ID
 			return newer && (w.wasAccepted(b, e.Changed) || w.mayBeParked(b, e.Changed))
@@ -277,18 +278,18 @@ func (w *world) judgeStored(a *arrival) {
 	if !good {
 		w.violation("(c) arrival %d was acknowledged, and is %s %q after %d redeliveries; last try: %+v", a.number, e.State, e.Why, len(a.again), last)
 	}
-	if e.State == Parked && a.webhook.Snapshot && slices.ContainsFunc(w.arrivals, func(b *arrival) bool {
-		return b.tenant == a.tenant && b.webhook.Snapshot && b.entry != nil && b.entry.State == Delivered && b.entry.ID > e.ID && b.entry.Changed.After(e.Changed)
+	if e.State == lane.Parked && a.webhook.Snapshot && slices.ContainsFunc(w.arrivals, func(b *arrival) bool {
+		return b.tenant == a.tenant && b.webhook.Snapshot && b.entry != nil && b.entry.State == lane.Delivered && b.entry.ID > e.ID && b.entry.Changed.After(e.Changed)
 	}) {
 		w.violation("(c) arrival %d is parked, though a newer snapshot was accepted since", a.number)
 	}
-	if e.State == Parked && a.webhook.Snapshot && slices.ContainsFunc(w.arrivals, func(b *arrival) bool {
-		return b != a && b.tenant == a.tenant && b.webhook.Snapshot && b.entry != nil && b.entry.State == Parked
+	if e.State == lane.Parked && a.webhook.Snapshot && slices.ContainsFunc(w.arrivals, func(b *arrival) bool {
+		return b != a && b.tenant == a.tenant && b.webhook.Snapshot && b.entry != nil && b.entry.State == lane.Parked
 	}) {
 		w.violation("(c) arrival %d is parked, and another snapshot of its tenant, too", a.number)
 	}
-	if e.State == Stored && slices.ContainsFunc(w.arrivals, func(b *arrival) bool {
-		stays := b.entry != nil && (b.entry.State == Parked && b.entry.Changed.Before(a.from) || b.entry.State == Waiting && len(b.again) == 0)
+	if e.State == lane.Stored && slices.ContainsFunc(w.arrivals, func(b *arrival) bool {
+		stays := b.entry != nil && (b.entry.State == lane.Parked && b.entry.Changed.Before(a.from) || b.entry.State == lane.Waiting && len(b.again) == 0)
 		return b.tenant == a.tenant && stays && b.entry.ID < e.ID
 	}) {
 		w.violation("(c) arrival %d was stored, though an older one waits or is parked", a.number)
@@ -309,7 +310,7 @@ func (w *world) wasReplaced(a *arrival) bool {
 	})
 	slices.SortFunc(behind, func(b, c *arrival) int { return cmp.Compare(b.entry.ID, c.entry.ID) })
 	for _, b := range behind {
-		if b.webhook.Snapshot && b.entry.State != Stored {
+		if b.webhook.Snapshot && b.entry.State != lane.Stored {
 			return true
 		}
 		if len(b.discards)+len(b.again) == 0 {
@@ -447,7 +448,7 @@ func (w *world) judgeEnd(tenant string) {
 			newest = a
 		}
 	}
-	if newest == nil || newest.entry.State != Delivered {
+	if newest == nil || newest.entry.State != lane.Delivered {
 		return
 	}
 	for _, a := range w.arrivals {

@@ -5,12 +5,13 @@ import (
 	"slices"
 	"time"
 
+	"usher/internal/lane"
 	"usher/webhookgate"
 )
 
 // judgeMissed looks at who is missed a webhook when nothing is on its way any more: on all replicas the same, because it is stored by then.
 // It only judges what is certain: to usher, two webhooks that are a second apart may have come in either order.
-func (w *world) judgeMissed(entries []*Webhook, deadline time.Time) {
+func (w *world) judgeMissed(entries []*lane.Webhook, deadline time.Time) {
 	const clocks = 200 * time.Millisecond // they may differ by so much, ours and the database's
 	late := func(p *place) bool {
 		w.mu.Lock()
@@ -28,7 +29,7 @@ func (w *world) judgeMissed(entries []*Webhook, deadline time.Time) {
 		}
 	}
 	isStored := func(a *arrival) bool {
-		return slices.ContainsFunc(entries, func(e *Webhook) bool { return e.UUID == a.webhook.ID })
+		return slices.ContainsFunc(entries, func(e *lane.Webhook) bool { return e.UUID == a.webhook.ID })
 	}
 	for _, tenant := range w.tenants {
 		var missed []bool
@@ -81,7 +82,7 @@ func (w *world) judgeMissed(entries []*Webhook, deadline time.Time) {
 			}
 		}
 		for _, a := range w.arrivals {
-			if lastFailed != nil && a.tenant == tenant && a.run == nil && slices.Contains(failed, a.webhook.Digest) && a.from.After(lastFailed.from.Add(-2*MaxJump)) && a != last {
+			if lastFailed != nil && a.tenant == tenant && a.run == nil && slices.Contains(failed, a.webhook.Digest) && a.from.After(lastFailed.from.Add(-2*lane.MaxJump)) && a != last {
 				maybeLast = append(maybeLast, a)
 			}
 		}
@@ -104,7 +105,7 @@ func (w *world) judgeMissed(entries []*Webhook, deadline time.Time) {
 		}
 		alive := slices.ContainsFunc(w.places, func(p *place) bool { return p.life == last.life })
 		switch {
-		case last.ok && !apart && (lastFailed == nil || !slices.Contains(failed, last.webhook.Digest) && last.webhook.Snapshot || isAgain) && (!lost || last.webhook.Snapshot && !slices.Contains(failed, last.webhook.Digest)) && last.from.After(ends.Add(2*MaxJump)):
+		case last.ok && !apart && (lastFailed == nil || !slices.Contains(failed, last.webhook.Digest) && last.webhook.Snapshot || isAgain) && (!lost || last.webhook.Snapshot && !slices.Contains(failed, last.webhook.Digest)) && last.from.After(ends.Add(2*lane.MaxJump)):
 			if slices.Contains(missed, true) {
 				w.violation("(j) %s is missed nothing: arrival %d was taken in; and usher says that it is, by place: %v", tenant, last.number, missed)
 			}
@@ -120,10 +121,10 @@ func (w *world) judgeMissed(entries []*Webhook, deadline time.Time) {
 }
 
 // judgeSettled says that after a complete reconcile nobody is missed anything whom it has compared.
-func (w *world) judgeSettled(i *Inbox, all []Compared) {
+func (w *world) judgeSettled(i *Inbox, all []lane.Compared) {
 	for _, c := range all {
 		since, err := i.MissedOf(context.Background(), c.Platform, c.Tenant)
-		if err == nil && !c.PassedOver && c.Result == Equal && !since.IsZero() && i.cfg.Missed.Of(webhookgate.LaneName{Platform: c.Platform, Tenant: c.Tenant}).Webhooks == nil {
+		if err == nil && !c.PassedOver && c.Result == lane.Equal && !since.IsZero() && i.cfg.Missed.Of(webhookgate.LaneName{Platform: c.Platform, Tenant: c.Tenant}).Webhooks == nil {
 			w.fail("(j) %s was found equal in the end, and has missed webhooks since %v", c.Tenant, since)
 		}
 	}

@@ -28,6 +28,7 @@ import (
 	"usher/internal/inbox/engine"
 	"usher/internal/inbox/postgres"
 	"usher/internal/inbox/sqlite"
+	"usher/internal/lane"
 	"usher/internal/receiver"
 	"usher/internal/snapshot"
 	"usher/internal/testkit"
@@ -203,9 +204,9 @@ type arrival struct {
 	isAgain          bool   // by its signed id; only known on lanes
 	again            []*redelivery
 	discards         []*discard
-	entry            *Webhook // in the end; nil: it is not there
-	version          int      // of the state that it has; see world.service
-	run              *aRun    // usher made it; nil: a sender sent it
+	entry            *lane.Webhook // in the end; nil: it is not there
+	version          int           // of the state that it has; see world.service
+	run              *aRun         // usher made it; nil: a sender sent it
 }
 
 type redelivery struct {
@@ -432,7 +433,7 @@ func newWorld(seed uint64, p pace) *world {
 		w.routes["k"] = "one"
 	}
 	w.cfg = Config{
-		Rules: Rules{StoreUnclaimed: w.stores, MaxTries: worldTries, MaxAge: p.maxAge, DedupWindow: p.window, Latest: w.r.IntN(3) == 0, Log: slog.New(slog.DiscardHandler), Jitter: func(d time.Duration) time.Duration {
+		Rules: lane.Rules{StoreUnclaimed: w.stores, MaxTries: worldTries, MaxAge: p.maxAge, DedupWindow: p.window, Latest: w.r.IntN(3) == 0, Log: slog.New(slog.DiscardHandler), Jitter: func(d time.Duration) time.Duration {
 			return time.Duration(d.Seconds() * float64(w.backoff*w.jitter/100))
 		}},
 		MaxBytes:  1 << 30,
@@ -983,13 +984,13 @@ func (p *place) ask(tenant string) {
 }
 
 // some picks one of the listed webhooks.
-func (p *place) some(fits func(*Webhook) bool) (e *Webhook, a *arrival) {
+func (p *place) some(fits func(*lane.Webhook) bool) (e *lane.Webhook, a *arrival) {
 	w := p.world
 	entries, err := p.inbox.List(context.Background(), Filter{})
 	if err != nil && !w.troubled() {
 		w.fail("listing: %v", err)
 	}
-	entries = slices.DeleteFunc(entries, func(e *Webhook) bool { return !fits(e) })
+	entries = slices.DeleteFunc(entries, func(e *lane.Webhook) bool { return !fits(e) })
 	if len(entries) == 0 {
 		return e, nil
 	}
@@ -1001,12 +1002,12 @@ func (p *place) some(fits func(*Webhook) bool) (e *Webhook, a *arrival) {
 
 func (p *place) redeliver() {
 	w := p.world
-	e, a := p.some(func(*Webhook) bool { return true })
+	e, a := p.some(func(*lane.Webhook) bool { return true })
 	if a == nil {
 		return
 	}
 	force := w.r.IntN(2) == 0
-	again := &redelivery{from: time.Now(), to: time.Now().Add(time.Hour), forced: force, unsure: e.State == Waiting || e.State == Superseded} // it may be tried now, or again after a try that is under way
+	again := &redelivery{from: time.Now(), to: time.Now().Add(time.Hour), forced: force, unsure: e.State == lane.Waiting || e.State == lane.Superseded} // it may be tried now, or again after a try that is under way
 	w.mu.Lock()
 	a.again = append(a.again, again)
 	w.mu.Unlock()
@@ -1014,7 +1015,7 @@ func (p *place) redeliver() {
 	w.note("redelivered %d (%s), forced %v: %v", a.number, e.State, force, err)
 	w.mu.Lock()
 	again.to = time.Now()
-	invalid := overwrites(err) || errors.Is(err, ErrStored) || errors.Is(err, ErrNotFound) || errors.Is(err, ErrBusy)
+	invalid := overwrites(err) || errors.Is(err, lane.ErrStored) || errors.Is(err, ErrNotFound) || errors.Is(err, lane.ErrBusy)
 	switch {
 	case err == nil:
 		w.seen[map[bool]string{true: "forced", false: "redelivered"}[force]] = true
@@ -1034,11 +1035,11 @@ func (p *place) redeliver() {
 	}
 }
 
-func overwrites(err error) bool { return errors.As(err, new(*OverwriteError)) }
+func overwrites(err error) bool { return errors.As(err, new(*lane.OverwriteError)) }
 
 func (p *place) discard() {
 	w := p.world
-	e, a := p.some(func(e *Webhook) bool { return !e.State.Finished() })
+	e, a := p.some(func(e *lane.Webhook) bool { return !e.State.Finished() })
 	if a == nil {
 		return
 	}
@@ -1054,7 +1055,7 @@ func (p *place) discard() {
 	switch {
 	case err == nil:
 		d.unsure = false
-	case errors.Is(err, ErrBusy), errors.Is(err, ErrFinished), errors.Is(err, ErrNotFound):
+	case errors.Is(err, lane.ErrBusy), errors.Is(err, lane.ErrFinished), errors.Is(err, ErrNotFound):
 		a.discards = a.discards[:len(a.discards)-1]
 	default:
 		if w.dsn == "" {
@@ -1069,12 +1070,12 @@ func (p *place) erase(tenant string) {
 	_, err := p.inbox.Erase(platform(tenant), tenant, nil)
 	e.to, e.unsure = time.Now(), err != nil
 	w.note("erased %s: %v", tenant, err)
-	if err != nil && !errors.Is(err, ErrBusy) && !errors.Is(err, ErrMeanwhile) && !w.troubled() {
+	if err != nil && !errors.Is(err, lane.ErrBusy) && !errors.Is(err, lane.ErrMeanwhile) && !w.troubled() {
 		w.fail("erasing: %v", err)
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if !errors.Is(err, ErrBusy) && !errors.Is(err, ErrMeanwhile) {
+	if !errors.Is(err, lane.ErrBusy) && !errors.Is(err, lane.ErrMeanwhile) {
 		w.erasures, w.seen["erased"] = append(w.erasures, e), true
 	}
 }
@@ -1255,7 +1256,7 @@ func (w *world) calm() {
 	w.note("resumed")
 	w.senders.Wait()
 	w.note("all answered")
-	var entries []*Webhook
+	var entries []*lane.Webhook
 	var err error
 	for {
 		entries, err = w.places[0].inbox.List(context.Background(), Filter{})
@@ -1304,7 +1305,7 @@ func (w *world) calm() {
 		if w.unfinished(e) {
 			w.violation("(c) still waiting: %d, arrival %d: %+v", e.ID, w.byID[e.UUID].number, e.Status)
 		}
-		waiting, parked = waiting+number(e.State == Waiting), parked+number(e.State == Parked)
+		waiting, parked = waiting+number(e.State == lane.Waiting), parked+number(e.State == lane.Parked)
 	}
 	w.mu.Unlock()
 	p := w.places[0]
@@ -1320,13 +1321,13 @@ func (w *world) calm() {
 }
 
 // reconcileAll compares everything in the end, when nothing is on its way any more: what differs is taken in, and then nothing differs.
-func (w *world) reconcileAll() (entries []*Webhook) {
+func (w *world) reconcileAll() (entries []*lane.Webhook) {
 	i, life, deadline := w.places[0].inbox, w.places[0].life, time.Now().Add(w.pace.calm)
 	var lines [][]byte
 	for {
 		w.runs++
 		var offered []*arrival
-		var got []Compared
+		var got []lane.Compared
 		r, _, err := i.BeginRun(time.Time{}, &Action{Who: "world", What: "reconcile"})
 		if err == nil {
 			lines, offered = w.offer(&aRun{number: w.runs, began: time.Now()})
@@ -1336,12 +1337,12 @@ func (w *world) reconcileAll() (entries []*Webhook) {
 				w.arrivals = append(w.arrivals, a)
 			}
 			w.mu.Unlock()
-			got, err = decide(i, r.ID, lines, ToApply)
+			got, err = decide(i, r.ID, lines, lane.ToApply)
 		}
 		w.note("reconcile in the end: %s", words(got, err))
 		for n, a := range offered {
 			a.ended, a.to, a.ok = true, time.Now(), err == nil && got[n].Applied
-			if err == nil && got[n].Result != Equal && !a.ok && !got[n].PassedOver {
+			if err == nil && got[n].Result != lane.Equal && !a.ok && !got[n].PassedOver {
 				w.fail("(k) in the end reconcile finds %s: %s", a.tenant, words(got, err))
 			}
 		}
@@ -1363,19 +1364,19 @@ func (w *world) reconcileAll() (entries []*Webhook) {
 		time.Sleep(50 * time.Millisecond)
 	}
 	for {
-		var got []Compared
+		var got []lane.Compared
 		r, _, err := i.BeginRun(time.Time{}, &Action{Who: "world", What: "reconcile"})
 		if err == nil {
-			got, err = decide(i, r.ID, lines, ToCompare)
+			got, err = decide(i, r.ID, lines, lane.ToCompare)
 		}
 		for n := range got {
-			if err == nil && got[n].Result != Equal && !got[n].PassedOver {
+			if err == nil && got[n].Result != lane.Equal && !got[n].PassedOver {
 				w.fail("(k) a difference is left: %s", words(got, err))
 			}
 		}
 		if err == nil {
 			w.judgeSettled(i, got)
-			return append([]*Webhook{}, entries...)
+			return append([]*lane.Webhook{}, entries...)
 		}
 		if time.Now().After(deadline) {
 			w.fail("reconcile in the end: %v", err)
@@ -1393,6 +1394,6 @@ func number(b bool) int {
 }
 
 // unfinished says whether something is still to be done with a webhook.
-func (w *world) unfinished(e *Webhook) bool {
-	return e.State == Waiting && w.places[0].life.receivers.For(e.Platform) != nil
+func (w *world) unfinished(e *lane.Webhook) bool {
+	return e.State == lane.Waiting && w.places[0].life.receivers.For(e.Platform) != nil
 }

@@ -16,6 +16,7 @@ import (
 	"usher/internal/clock"
 	"usher/internal/content"
 	"usher/internal/inbox/engine"
+	"usher/internal/lane"
 	"usher/internal/snapshot"
 	"usher/webhookgate"
 )
@@ -39,20 +40,20 @@ const sourceHeader = "Usher-Source"
 
 const (
 	// ErrNoRun says that a run is not stored, or has ended.
-	ErrNoRun Denied = "the database does not know this reconcile any more: it was restored, a failover has lost it, " +
+	ErrNoRun lane.Denied = "the database does not know this reconcile any more: it was restored, a failover has lost it, " +
 		"or an import or a later reconcile has ended it. Start it again"
 	// ErrOlderList says that a run may only compare, because a former one knows more.
-	ErrOlderList Denied = "another reconcile has compared a newer list: " +
+	ErrOlderList lane.Denied = "another reconcile has compared a newer list: " +
 		"what this one says may be older, so nothing was taken in"
 	// ErrFuture says that a list claims to be from the future.
-	ErrFuture Denied = "--as-of is a time in the future, by the inbox's clock: say when the list was made"
+	ErrFuture lane.Denied = "--as-of is a time in the future, by the inbox's clock: say when the list was made"
 	// ErrNoGate says that this usher cannot reconcile.
-	ErrNoGate Denied = "this usher has no webhook gate, so it does not know which receiver takes which platform: " +
+	ErrNoGate lane.Denied = "this usher has no webhook gate, so it does not know which receiver takes which platform: " +
 		"reconcile through an usher that has one"
 )
 
-func scanRun(r engine.Row) (*Run, error) {
-	run := new(Run)
+func scanRun(r engine.Row) (*lane.Run, error) {
+	run := new(lane.Run)
 	var began, asOf, alive, ended, complete int64
 	var summary string
 	err := r.Scan(&run.ID, &run.Mark, &began, &asOf, &run.Action, &alive, &ended, &complete, &run.Failed, &summary)
@@ -68,7 +69,7 @@ func scanRun(r engine.Row) (*Run, error) {
 }
 
 // runOf returns the run that a work is part of.
-func (t *sqlTurn) runOf(id string) (*Run, error) {
+func (t *sqlTurn) runOf(id string) (*lane.Run, error) {
 	r := t.runs[id]
 	if r == nil || !r.Ended.IsZero() {
 		return nil, ErrNoRun
@@ -79,7 +80,7 @@ func (t *sqlTurn) runOf(id string) (*Run, error) {
 // BeginRun stores that a run begins, and returns it together with the number of known tenants. When BeginRun
 // has returned, the billing service may be asked. asOf is zero, or how old the list will be. It ends all runs
 // that have not ended: what they have read is older.
-func (s *Inbox) BeginRun(asOf time.Time, by *Action) (r *Run, known int, err error) {
+func (s *Inbox) BeginRun(asOf time.Time, by *Action) (r *lane.Run, known int, err error) {
 	if s.cfg.Receivers == nil {
 		return nil, 0, ErrNoGate
 	}
@@ -96,9 +97,9 @@ func (s *Inbox) BeginRun(asOf time.Time, by *Action) (r *Run, known int, err err
 	if err != nil {
 		return nil, 0, err
 	}
-	r, err = act(s, work{numbers: 1}, func(t *sqlTurn) (*Run, int, error) {
+	r, err = act(s, work{numbers: 1}, func(t *sqlTurn) (*lane.Run, int, error) {
 		now := t.Time()
-		r := &Run{ID: hex.EncodeToString(id), Began: now, Alive: now, Mark: t.NextNumber()}
+		r := &lane.Run{ID: hex.EncodeToString(id), Began: now, Alive: now, Mark: t.NextNumber()}
 		asOfMicros := clock.Never
 		if !asOf.IsZero() {
 			asOfMicros = asOf.UnixMicro()
@@ -126,20 +127,20 @@ func (s *Inbox) BeginRun(asOf time.Time, by *Action) (r *Run, known int, err err
 
 // KeepRun says that the request that began a run is still there.
 func (s *Inbox) KeepRun(id string) error {
-	_, err := s.saveRun(id, false, func(*Run) {})
+	_, err := s.saveRun(id, false, func(*lane.Run) {})
 	return err
 }
 
 // AbortRun ends a run that has failed. What it has found and taken in stays.
 func (s *Inbox) AbortRun(id, why string) error {
-	_, err := s.saveRun(id, true, func(r *Run) { r.Failed = why })
+	_, err := s.saveRun(id, true, func(r *lane.Run) { r.Failed = why })
 	return err
 }
 
 // saveRun stores a change of a run, and returns the run. With end the run ends: then it is known what it
 // leaves.
-func (s *Inbox) saveRun(id string, end bool, change func(*Run)) (*Run, error) {
-	return act(s, work{run: id}, func(t *sqlTurn) (*Run, int, error) {
+func (s *Inbox) saveRun(id string, end bool, change func(*lane.Run)) (*lane.Run, error) {
+	return act(s, work{run: id}, func(t *sqlTurn) (*lane.Run, int, error) {
 		stored, err := t.runOf(id)
 		if err != nil {
 			return nil, 0, err
@@ -150,12 +151,12 @@ func (s *Inbox) saveRun(id string, end bool, change func(*Run)) (*Run, error) {
 			t.byPerson = true // the figures show it at once
 			r.Ended, ended = t.Time(), t.Now
 			sum := &r.Summary
-			left := Findings{Differs: sum.Differs, New: sum.New, Twin: sum.Twin, Unlisted: sum.Unlisted}
+			left := lane.Findings{Differs: sum.Differs, New: sum.New, Twin: sum.Twin, Unlisted: sum.Unlisted}
 			t.tx.Queue("findings_over", func(row engine.Row) error {
 				var result string
 				var n int
 				err := row.Scan(&result, &n)
-				left.Add(Result(result), -n)
+				left.Add(lane.Result(result), -n)
 				return err
 			}, r.Mark)
 			t.send()
@@ -173,12 +174,12 @@ func (s *Inbox) saveRun(id string, end bool, change func(*Run)) (*Run, error) {
 }
 
 // LastRuns returns the last run, and the last one that has compared a whole list. Nil: there is none.
-func (s *Inbox) LastRuns(ctx context.Context) (last, complete *Run, err error) {
+func (s *Inbox) LastRuns(ctx context.Context) (last, complete *lane.Run, err error) {
 	err = s.read(ctx, func(tx engine.Tx) error { queueLastRuns(tx, &last, &complete); return tx.Send() })
 	return last, complete, err
 }
 
-func queueLastRuns(tx engine.Tx, last, complete **Run) {
+func queueLastRuns(tx engine.Tx, last, complete **lane.Run) {
 	tx.Queue("runs_last", func(row engine.Row) error {
 		r, err := scanRun(row)
 		if *last = r; r.Complete && !r.Ended.IsZero() {
@@ -198,23 +199,23 @@ type Pass struct {
 	Last    bool   // there will be no second one: the run ends with the comparison
 }
 
-func (p *Pass) leave() ReconcileMode {
+func (p *Pass) leave() lane.ReconcileMode {
 	switch {
 	case p.Failed != "":
-		return ToSee
+		return lane.ToSee
 	case p.Apply == "deliver":
-		return ToApply
+		return lane.ToApply
 	case p.Apply == "store":
-		return ToStore
+		return lane.ToStore
 	case p.Apply == "":
-		return ToCompare
+		return lane.ToCompare
 	}
-	return ToSee
+	return lane.ToSee
 }
 
 // Tell gets what came of some lines, and how many tenants the pass has seen so far. The comparison tells only
 // of what is not equal, the second pass of all.
-type Tell func(some []Compared, seen int) error
+type Tell func(some []lane.Compared, seen int) error
 
 const (
 	// This many lines, or about so many bytes, go into one transaction: webhooks wait that long.
@@ -230,13 +231,13 @@ type passing struct {
 	Pass
 	list
 	tell  Tell
-	batch []*Offer
+	batch []*lane.Offer
 	size  int
 }
 
 // Reconcile makes one pass over a list, line by line, and returns the run as it is then. Empty lines only
 // count.
-func (s *Inbox) Reconcile(ctx context.Context, pass Pass, lines iter.Seq2[[]byte, error], tell Tell) (*Run, error) {
+func (s *Inbox) Reconcile(ctx context.Context, pass Pass, lines iter.Seq2[[]byte, error], tell Tell) (*lane.Run, error) {
 	p := &passing{s: s, Pass: pass, list: list{seen: make(map[[16]byte][8]byte)}, tell: tell}
 	number := 0
 	for line, err := range lines {
@@ -281,7 +282,7 @@ func (p *passing) flush() error {
 		return err
 	}
 	p.batch, p.size = nil, 0
-	var some []Compared
+	var some []lane.Compared
 	for n := range all {
 		if c := &all[n]; p.Apply != "" || p.count(c) {
 			some = append(some, *c)
@@ -295,7 +296,7 @@ func (p *passing) flush() error {
 
 // endComparing finds what only the whole list says, and stores what the run has found. A list that failed
 // says nothing of the tenants that it does not have.
-func (p *passing) endComparing(ctx context.Context) (*Run, error) {
+func (p *passing) endComparing(ctx context.Context) (*lane.Run, error) {
 	for some := range slices.Chunk(p.twins(), batchLines) {
 		if err := p.found(some); err != nil {
 			return nil, err
@@ -307,13 +308,13 @@ func (p *passing) endComparing(ctx context.Context) (*Run, error) {
 			return nil, err
 		}
 	}
-	return p.s.saveRun(p.Run, p.Last || p.Failed != "", func(r *Run) {
+	return p.s.saveRun(p.Run, p.Last || p.Failed != "", func(r *lane.Run) {
 		r.Summary, r.Failed, r.Complete = p.sum, failed, failed == "" && !p.Partial
 	})
 }
 
 // endApplying ends the run.
-func (p *passing) endApplying() (*Run, error) {
+func (p *passing) endApplying() (*lane.Run, error) {
 	failed := p.Failed
 	switch {
 	case failed != "":
@@ -322,13 +323,13 @@ func (p *passing) endApplying() (*Run, error) {
 	case p.faults > 0:
 		failed = lineCount(p.faults) + " cannot be taken in"
 	}
-	return p.s.saveRun(p.Run, true, func(r *Run) {
+	return p.s.saveRun(p.Run, true, func(r *lane.Run) {
 		r.Summary.Applied, r.Failed = p.sum.Applied, cmp.Or(failed, r.Failed)
 	})
 }
 
 // found stores findings, and tells of them.
-func (p *passing) found(some []Compared) error {
+func (p *passing) found(some []lane.Compared) error {
 	if p.Failed == "" {
 		_, err := act(p.s, work{run: p.Run}, func(t *sqlTurn) (nothing, int, error) {
 			r, err := t.runOf(p.Run)
@@ -346,7 +347,7 @@ func (p *passing) found(some []Compared) error {
 
 // findUnlisted finds the tenants that may use something, and that the list does not have.
 func (p *passing) findUnlisted(ctx context.Context) error {
-	for after := new(Compared); after != nil; {
+	for after := new(lane.Compared); after != nil; {
 		page, err := p.s.knownBefore(ctx, p.Run, after, unlistedPage)
 		if err != nil {
 			return err
@@ -354,10 +355,10 @@ func (p *passing) findUnlisted(ctx context.Context) error {
 		if after = nil; len(page) == unlistedPage {
 			after = &page[len(page)-1]
 		}
-		var some []Compared
+		var some []lane.Compared
 		for _, c := range page {
-			if c.Result == Unlisted && !p.has(c.Platform, c.Tenant) {
-				p.sum.Add(Unlisted)
+			if c.Result == lane.Unlisted && !p.has(c.Platform, c.Tenant) {
+				p.sum.Add(lane.Unlisted)
 				some = append(some, c)
 			}
 		}
@@ -373,15 +374,15 @@ func (p *passing) findUnlisted(ctx context.Context) error {
 // knownBefore returns tenants whose last snapshot is older than a run, in the order of their codes. Those
 // that may use something are unlisted, if the list does not have them. after is the last one of the former
 // call.
-func (s *Inbox) knownBefore(ctx context.Context, run string, after *Compared, most int) (all []Compared, err error) {
+func (s *Inbox) knownBefore(ctx context.Context, run string, after *lane.Compared, most int) (all []lane.Compared, err error) {
 	err = s.read(ctx, func(tx engine.Tx) error {
 		tx.Queue("known_before", func(r engine.Row) error {
-			var c Compared
+			var c lane.Compared
 			var features string
 			var number, dismissed int64
 			err := r.Scan(&c.Tenant, &c.Platform, &number, &features, &c.Found, &dismissed)
 			if may, _ := snapshot.Decode([]byte(features)); len(may.Features) > 0 {
-				c.Result, c.WasDismissed = Unlisted, dismissed > 0
+				c.Result, c.WasDismissed = lane.Unlisted, dismissed > 0
 				c.Identify(number)
 			}
 			all = append(all, c)
@@ -394,7 +395,7 @@ func (s *Inbox) knownBefore(ctx context.Context, run string, after *Compared, mo
 
 // reconcile has the lane of each line of a batch decide about it, all in one transaction, which also finds
 // out whether the run is still under way. A tenant that is only compared gets no lane.
-func (s *Inbox) reconcile(id string, batch []*Offer, leave ReconcileMode) ([]Compared, error) {
+func (s *Inbox) reconcile(id string, batch []*lane.Offer, leave lane.ReconcileMode) ([]lane.Compared, error) {
 	w := work{run: id}
 	for _, o := range batch {
 		if o.Draft.CanBeJudged() {
@@ -402,14 +403,14 @@ func (s *Inbox) reconcile(id string, batch []*Offer, leave ReconcileMode) ([]Com
 		}
 	}
 	w.known = w.states
-	applies := leave == ToApply || leave == ToStore
+	applies := leave == lane.ToApply || leave == lane.ToStore
 	if applies {
 		if full := s.engine.Full(); full != nil { // the last room is for outcomes
 			return nil, full
 		}
 		w.lanes, w.known, w.numbers = w.states, nil, int64(len(w.states))
 	}
-	done, err := act(s, w, func(t *sqlTurn) (done []Compared, touched int, err error) {
+	done, err := act(s, w, func(t *sqlTurn) (done []lane.Compared, touched int, err error) {
 		run, err := t.runOf(id)
 		if err == nil && applies {
 			err = t.mayApply(run)
@@ -421,8 +422,8 @@ func (s *Inbox) reconcile(id string, batch []*Offer, leave ReconcileMode) ([]Com
 		if applies {
 			(&Action{ID: run.Action}).queue(t.tx, t.Now, applied)
 		}
-		if leave == ToCompare {
-			mayBeTwin := func(c Compared) bool { return len(c.Elsewhere) > 0 }
+		if leave == lane.ToCompare {
+			mayBeTwin := func(c lane.Compared) bool { return len(c.Elsewhere) > 0 }
 			t.saveFindings(run, slices.DeleteFunc(slices.Clone(done), mayBeTwin))
 		}
 		return done, 0, nil
@@ -444,7 +445,7 @@ func (s *Inbox) reconcile(id string, batch []*Offer, leave ReconcileMode) ([]Com
 
 // reconcile returns what came of each line, and how many were taken in. After one that cannot be taken in,
 // for example because the inbox is full, the others stay as they are.
-func (t *sqlTurn) reconcile(run *Run, batch []*Offer, tenants []webhookgate.LaneName, leave ReconcileMode) (done []Compared, applied int) {
+func (t *sqlTurn) reconcile(run *lane.Run, batch []*lane.Offer, tenants []webhookgate.LaneName, leave lane.ReconcileMode) (done []lane.Compared, applied int) {
 	known := t.readBeside(tenants)
 	for _, o := range batch {
 		if !o.Draft.CanBeJudged() {
@@ -459,16 +460,16 @@ func (t *sqlTurn) reconcile(run *Run, batch []*Offer, tenants []webhookgate.Lane
 		}
 		may := leave
 		if o.Draft.Again { // nobody knows which line is right
-			may = ToSee
+			may = lane.ToSee
 		}
 		c := l.Reconcile(&offer, run, may)
 		if done = append(done, c); c.Err != nil {
-			leave = ToSee
+			leave = lane.ToSee
 		}
 		if c.Applied {
 			applied++
 		}
-		if c.Applied || c.Result == Equal && may != ToSee {
+		if c.Applied || c.Result == lane.Equal && may != lane.ToSee {
 			// Before the next transaction, which moves what was missed from memory into lanes.
 			settle := func() { t.s.settleInMemory(o.Lane, run) }
 			t.AfterCommit = append(t.AfterCommit, settle)
@@ -478,13 +479,13 @@ func (t *sqlTurn) reconcile(run *Run, batch []*Offer, tenants []webhookgate.Lane
 }
 
 // mayApply says why nothing may be taken in by a run.
-func (t *sqlTurn) mayApply(r *Run) error {
+func (t *sqlTurn) mayApply(r *lane.Run) error {
 	var known int64 // up to when a former run knows what the billing service says
 	t.tx.Queue("runs_know", func(row engine.Row) error { return row.Scan(&known) }, r.ID)
 	t.send()
 	switch {
 	case r.Failed != "":
-		return Denied(r.Failed)
+		return lane.Denied(r.Failed)
 	case known > r.KnowsUpTo().UnixMicro():
 		return ErrOlderList
 	}
@@ -492,13 +493,13 @@ func (t *sqlTurn) mayApply(r *Run) error {
 }
 
 // readBeside reads what is known of tenants beside their lanes and snapshots.
-func (t *sqlTurn) readBeside(names []webhookgate.LaneName) map[webhookgate.LaneName]Beside {
-	known := make(map[webhookgate.LaneName]Beside)
+func (t *sqlTurn) readBeside(names []webhookgate.LaneName) map[webhookgate.LaneName]lane.Beside {
+	known := make(map[webhookgate.LaneName]lane.Beside)
 	tenants, platforms, _ := laneColumns(names)
 	t.tx.Queue("beside", func(r engine.Row) error {
 		var name webhookgate.LaneName
 		var dismissed, erased, others int64
-		var b Beside
+		var b lane.Beside
 		var other string
 		err := r.Scan(&name.Tenant, &name.Platform, &b.Found, &dismissed, &erased, &others, &other)
 		b.WasDismissed, b.OtherPlatforms = dismissed > 0, known[name].OtherPlatforms
@@ -516,8 +517,8 @@ func (t *sqlTurn) readBeside(names []webhookgate.LaneName) map[webhookgate.LaneN
 func (s *Inbox) MaxLine() int { return int(cmp.Or(s.cfg.MaxBody, 16<<20)) }
 
 // readOffer reads a line: a webhook's payload, or a whole webhook.
-func (s *Inbox) readOffer(line []byte) *Offer {
-	faulty := func(fault string) *Offer { return &Offer{Draft: Compared{Fault: fault}} }
+func (s *Inbox) readOffer(line []byte) *lane.Offer {
+	faulty := func(fault string) *lane.Offer { return &lane.Offer{Draft: lane.Compared{Fault: fault}} }
 	body, fault := webhookOf(line)
 	if fault != "" {
 		return faulty(fault)
@@ -537,11 +538,11 @@ func (s *Inbox) readOffer(line []byte) *Offer {
 		}
 		return faulty(fault)
 	}
-	o := &Offer{Incoming: arriving(w)}
+	o := &lane.Offer{Incoming: arriving(w)}
 	o.Source, o.Later = FromReconcile, true
 	o.Says, _ = snapshot.Decode(w.State.Features) // they have just been encoded
 	passedOver := o.To == nil && !s.cfg.StoreUnclaimed
-	o.Draft = Compared{Platform: o.Platform, Tenant: o.Tenant, PassedOver: passedOver, Says: FeaturesDigest(o.Says)}
+	o.Draft = lane.Compared{Platform: o.Platform, Tenant: o.Tenant, PassedOver: passedOver, Says: lane.FeaturesDigest(o.Says)}
 	return o
 }
 

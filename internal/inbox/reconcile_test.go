@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"usher/internal/inbox/engine"
+	"usher/internal/lane"
 	"usher/internal/testkit"
 	"usher/internal/testkit/pgtest"
 )
@@ -18,8 +19,8 @@ import (
 func TestWhatComesLeavesItsNumber(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
-		last := func() *Lane { return must2(d.lanesOf(context.Background(), nil, "acme"))(t)[0] }
-		former := new(Lane)
+		last := func() *lane.Lane { return must2(d.lanesOf(context.Background(), nil, "acme"))(t)[0] }
+		former := new(lane.Lane)
 		for _, step := range []struct {
 			what string
 			do   func()
@@ -93,7 +94,7 @@ func (d *desk) hears(tenant string, features ...string) {
 	d.want(tenant, d.send(tenant, `{"type":"TenantProvisioningChange","payload":`+says(tenant, features...)+`}`), "+")
 }
 
-func (d *desk) begin(asOf time.Time) *Run {
+func (d *desk) begin(asOf time.Time) *lane.Run {
 	d.t.Helper()
 	r, _, err := d.BeginRun(asOf, &Action{Who: "ana", What: "reconcile"})
 	check(d.t, err)
@@ -101,15 +102,15 @@ func (d *desk) begin(asOf time.Time) *Run {
 }
 
 // endRun ends a run that has found so much.
-func (d *desk) endRun(r *Run, complete bool, failed string, found Summary) *Run {
+func (d *desk) endRun(r *lane.Run, complete bool, failed string, found lane.Summary) *lane.Run {
 	d.t.Helper()
-	ended, err := d.saveRun(r.ID, true, func(r *Run) { r.Complete, r.Failed, r.Summary = complete, failed, found })
+	ended, err := d.saveRun(r.ID, true, func(r *lane.Run) { r.Complete, r.Failed, r.Summary = complete, failed, found })
 	check(d.t, err)
 	return ended
 }
 
 // words describes what came of lines.
-func words(all []Compared, err error) string {
+func words(all []lane.Compared, err error) string {
 	if err != nil {
 		return err.Error()
 	}
@@ -133,30 +134,30 @@ func words(all []Compared, err error) string {
 }
 
 // compare says what would come of lines, and changes nothing.
-func (d *desk) compare(r *Run, lines ...string) string {
-	return words(decide(d.Inbox, r.ID, split(lines), ToSee))
+func (d *desk) compare(r *lane.Run, lines ...string) string {
+	return words(decide(d.Inbox, r.ID, split(lines), lane.ToSee))
 }
 
 // settle compares lines as the first pass of a run does.
-func (d *desk) settle(r *Run, lines ...string) string {
-	return words(decide(d.Inbox, r.ID, split(lines), ToCompare))
+func (d *desk) settle(r *lane.Run, lines ...string) string {
+	return words(decide(d.Inbox, r.ID, split(lines), lane.ToCompare))
 }
 
 // apply takes lines in, as the second pass does.
-func (d *desk) apply(r *Run, store bool, lines ...string) string {
+func (d *desk) apply(r *lane.Run, store bool, lines ...string) string {
 	return words(decide(d.Inbox, r.ID, split(lines), applying(store)))
 }
 
-func applying(store bool) ReconcileMode {
+func applying(store bool) lane.ReconcileMode {
 	if store {
-		return ToStore
+		return lane.ToStore
 	}
-	return ToApply
+	return lane.ToApply
 }
 
 // decide has lines decided about in one transaction.
-func decide(s *Inbox, id string, lines [][]byte, leave ReconcileMode) ([]Compared, error) {
-	var batch []*Offer
+func decide(s *Inbox, id string, lines [][]byte, leave lane.ReconcileMode) ([]lane.Compared, error) {
+	var batch []*lane.Offer
 	for _, line := range lines {
 		batch = append(batch, s.readOffer(line))
 	}
@@ -244,7 +245,7 @@ func TestAsOf(t *testing.T) {
 		r := d.begin(at)
 		d.want("", d.compare(r, says("old", "b"), says("new", "b"), says("none", "b")), "differs (+ b, - a); changed; new (+ b)")
 		d.want("", d.apply(r, false, says("old", "b"), says("new", "b")), "differs (+ b, - a) applied; changed")
-		if all := must2(d.knownBefore(t.Context(), r.ID, new(Compared), 10))(t); len(all) != 0 {
+		if all := must2(d.knownBefore(t.Context(), r.ID, new(lane.Compared), 10))(t); len(all) != 0 {
 			t.Errorf("unlisted: %v", all) // old has a newer snapshot by now
 		}
 	})
@@ -267,11 +268,11 @@ func TestApply(t *testing.T) {
 		for _, tenant := range []string{"acme", "new"} {
 			list := d.list(tenant)
 			last := list[len(list)-1]
-			if last.Source != FromReconcile || last.Type != "TenantProvisioningChange" || last.State != Delivered || list[0].Source != "" && tenant == "acme" {
+			if last.Source != FromReconcile || last.Type != "TenantProvisioningChange" || last.State != lane.Delivered || list[0].Source != "" && tenant == "acme" {
 				t.Errorf("%s: %+v", tenant, last)
 			}
 			check(t, d.Redeliver(last.ID, false))
-			d.until("redelivered", func() bool { return len(d.list(tenant)) > 0 && d.list(tenant)[len(list)-1].State == Delivered })
+			d.until("redelivered", func() bool { return len(d.list(tenant)) > 0 && d.list(tenant)[len(list)-1].State == lane.Delivered })
 			if again := d.list(tenant)[len(list)-1]; again.Source != FromReconcile {
 				t.Errorf("after a redelivery: %+v", again)
 			}
@@ -330,22 +331,22 @@ func TestApplyAndKeep(t *testing.T) {
 func TestRunIsGone(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
-		gone := func(what string, r *Run) {
+		gone := func(what string, r *lane.Run) {
 			t.Helper()
 			d.want(what, d.compare(r, says("acme", "b")), ErrNoRun.Error())
 			d.want(what, d.apply(r, false, says("acme", "b")), ErrNoRun.Error())
-			_, err := d.saveRun(r.ID, true, func(*Run) {})
+			_, err := d.saveRun(r.ID, true, func(*lane.Run) {})
 			d.want(what, fmt.Sprint(err), ErrNoRun.Error())
 		}
-		gone("another database's", &Run{ID: "0123"})
+		gone("another database's", &lane.Run{ID: "0123"})
 		r := d.begin(time.Time{})
-		d.endRun(r, true, "", Summary{Equal: 7, Applied: 1})
+		d.endRun(r, true, "", lane.Summary{Equal: 7, Applied: 1})
 		gone("ended", r)
 		r2 := d.begin(time.Time{})
 		must2(d.Import(t.Context(), strings.NewReader(testkit.Export(testkit.ExportedWebhook{Tenant: "else", Body: "x"})), nil))(t)
 		gone("imported", r2)
 		r3 := d.begin(time.Time{})
-		d.endRun(r3, false, "CMD failed", Summary{})
+		d.endRun(r3, false, "CMD failed", lane.Summary{})
 		last, complete, err := d.LastRuns(t.Context())
 		if err != nil || last.ID != r3.ID || last.Failed != "CMD failed" || complete.ID != r.ID || complete.Summary.Equal != 7 || complete.Ended.Before(complete.Began) {
 			t.Errorf("%+v, %+v, %v", last, complete, err)
@@ -368,7 +369,7 @@ func TestReconcileSettlesInvalid(t *testing.T) {
 		d.want("", d.settle(r, lines...), "equal; differs (+ b, - a); changed")
 		d.want("", d.apply(r, false, says("applied", "c")), "differs (+ c, - a) applied")
 		d.want("", fmt.Sprint(d.Stats().Invalid), "3") // differs, and both of later
-		for tenant, want := range map[string]State{"equal": Superseded, "differs": Invalid, "applied": Superseded, "later": Invalid} {
+		for tenant, want := range map[string]lane.State{"equal": lane.Superseded, "differs": lane.Invalid, "applied": lane.Superseded, "later": lane.Invalid} {
 			for _, w := range d.list(tenant) {
 				if w.Rejected() && w.State != want {
 					t.Errorf("%s: %s %s", tenant, w.State, w.Why)
@@ -405,7 +406,7 @@ func TestOneRunAtATime(t *testing.T) {
 		second := d.begin(time.Time{})
 		d.want("the first one", d.apply(first, false, says("acme", "old")), ErrNoRun.Error())
 		d.want("the second one", d.apply(second, false, says("acme", "a")), "equal")
-		d.endRun(second, true, "", Summary{Equal: 1})
+		d.endRun(second, true, "", lane.Summary{Equal: 1})
 
 		old := d.begin(second.Began.Add(-time.Second))
 		d.want("an older list", d.apply(old, false, says("other", "a")), ErrOlderList.Error())
@@ -423,7 +424,7 @@ func TestOlderListsInOrder(t *testing.T) {
 		for i, want := range []string{"new (+ a) applied", "differs (+ b, - a) applied"} {
 			r := d.begin(now.Add(time.Duration(i-3) * time.Hour))
 			d.want("", d.apply(r, true, says("acme", string(rune('a'+i)))), want)
-			d.endRun(r, true, "", Summary{})
+			d.endRun(r, true, "", lane.Summary{})
 		}
 	})
 }
@@ -447,11 +448,11 @@ func TestRunOfTheFuture(t *testing.T) {
 		d.ahead.Add(int64(1000 * time.Hour))
 		future := d.begin(time.Time{})
 		d.want("found", d.settle(future, says("acme", "b")), "differs (+ b, - a)")
-		d.endRun(future, true, "", Summary{Differs: 1})
+		d.endRun(future, true, "", lane.Summary{Differs: 1})
 		d.ahead.Add(-int64(1000 * time.Hour))
 		now := d.begin(time.Time{})
 		d.want("found now", d.settle(now, says("acme", "c")), "differs (+ c, - a)")
-		d.want("left", fmt.Sprint(d.endRun(now, true, "", Summary{Differs: 1}).Summary.Left.Count()), "1")
+		d.want("left", fmt.Sprint(d.endRun(now, true, "", lane.Summary{Differs: 1}).Summary.Left.Count()), "1")
 		d.want("stored", d.finding("acme"), "differs: + c, - a")
 		d.want("taken in", d.apply(d.begin(time.Time{}), false, says("acme", "b")), "differs (+ b, - a) applied")
 	})
@@ -512,7 +513,7 @@ func TestBeginOfARunKeepsNobodyWaiting(t *testing.T) {
 			d.take("first", "A") // counts what there is
 			time.Sleep(time.Second)
 			e.stalls.Store(true)
-			began := make(chan *Run)
+			began := make(chan *lane.Run)
 			go func() { began <- d.begin(time.Time{}) }()
 			time.Sleep(time.Second)
 			if !e.asked.Load() {
@@ -538,9 +539,9 @@ func TestOlderThanAnyRun(t *testing.T) {
 		time.Sleep(5 * time.Millisecond)
 		now := d.begin(time.Time{})
 		d.want("now", d.compare(now, says("acme", "a")), "equal")
-		d.endRun(now, true, "", Summary{Equal: 1})
+		d.endRun(now, true, "", lane.Summary{Equal: 1})
 		old := d.begin(now.Began.Add(-2 * time.Millisecond))
-		d.endRun(old, true, "", Summary{Equal: 1})
+		d.endRun(old, true, "", lane.Summary{Equal: 1})
 		between := d.begin(now.Began.Add(-time.Millisecond))
 		d.want("between them", d.apply(between, false, says("acme", "b")), ErrOlderList.Error())
 	})

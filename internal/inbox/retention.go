@@ -6,6 +6,7 @@ import (
 
 	"usher/internal/clock"
 	"usher/internal/inbox/engine"
+	"usher/internal/lane"
 	"usher/webhookgate"
 )
 
@@ -66,7 +67,7 @@ func (s *Inbox) sweepOnce(full, invalid bool) (more bool, damaged []*work, err e
 				damaged = append(damaged, w)
 				return err
 			}, maxRepairs)
-			tx.Queue("seen_expire", nil, now-clock.Micros(SeenIDsFor))
+			tx.Queue("seen_expire", nil, now-clock.Micros(lane.SeenIDsFor))
 			tx.Queue("action_expire", nil, now-clock.Micros(lim.ActionAge))
 			tx.Queue("runs_expire", nil, now-clock.Micros(lim.ActionAge))
 			tx.Queue("tellings_expire", nil, now-clock.Micros(cursorAge))

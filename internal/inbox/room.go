@@ -3,6 +3,7 @@ package inbox
 import (
 	"fmt"
 
+	"usher/internal/lane"
 	"usher/webhookgate"
 )
 
@@ -75,7 +76,7 @@ func (s *Inbox) countOnce() error {
 }
 
 // hasRoom returns a NoRoom if there is no room for one more webhook in a lane, beside what this transaction has added.
-func (s *Inbox) hasRoom(added map[string]int64, l *Lane, size int64) error {
+func (s *Inbox) hasRoom(added map[string]int64, l *lane.Lane, size int64) error {
 	err := s.countOnce()
 	n := &NoRoom{LaneName: l.LaneName, Receiver: l.ReceiverName, Size: size}
 	s.mu.Lock()

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"usher/internal/inbox/engine"
+	"usher/internal/lane"
 	"usher/internal/receiver"
 	"usher/webhookgate"
 )
@@ -54,7 +55,7 @@ func (d *desk) play(tenant string, s story) {
 		case "tried":
 			d.until("tried", func() bool {
 				for _, e := range d.list(code) {
-					if e.State == Waiting {
+					if e.State == lane.Waiting {
 						return e.Tries > 0
 					}
 				}
@@ -134,17 +135,17 @@ func (d *desk) arrive(tenant, word string) {
 
 // errorWord returns a short name of an action's error.
 func errorWord(err error) string {
-	var overwrite *OverwriteError
+	var overwrite *lane.OverwriteError
 	switch {
 	case err == nil:
 		return ""
-	case errors.Is(err, ErrFinished):
+	case errors.Is(err, lane.ErrFinished):
 		return "finished"
-	case errors.Is(err, ErrBusy):
+	case errors.Is(err, lane.ErrBusy):
 		return "busy"
-	case errors.Is(err, ErrMeanwhile):
+	case errors.Is(err, lane.ErrMeanwhile):
 		return "newer"
-	case errors.Is(err, ErrStored):
+	case errors.Is(err, lane.ErrStored):
 		return "stored"
 	case errors.Is(err, webhookgate.ErrFull):
 		return "full"

@@ -9,6 +9,7 @@ import (
 
 	"usher/internal/clock"
 	"usher/internal/inbox/engine"
+	"usher/internal/lane"
 	"usher/internal/receiver"
 	"usher/internal/snapshot"
 	"usher/webhookgate"
@@ -16,18 +17,18 @@ import (
 
 // A sqlTurn loads and saves lanes.
 type sqlTurn struct {
-	Turn
+	lane.Turn
 	s     *Inbox
 	tx    engine.Tx
 	err   error // why a statement failed in the midst of a decision
 	found map[*Claim][]found
 
 	numbers    []int64
-	copies     map[string]*Webhook             // invalid webhooks by their digests
+	copies     map[string]*lane.Webhook        // invalid webhooks by their digests
 	came       map[missedKey]bool              // which webhooks that got a 5xx are in the inbox after all
 	digests    map[webhookgate.LaneName][]byte // of last snapshots
 	states     map[webhookgate.LaneName]*snapshot.Stored
-	runs       map[string]*Run
+	runs       map[string]*lane.Run
 	statements []func(engine.Tx) // whatever else a work writes
 	reserved   []func()
 	misnamed   bool // a claim has found a lane without a name
@@ -36,8 +37,8 @@ type sqlTurn struct {
 }
 
 func (s *Inbox) newTurn(tx engine.Tx) *sqlTurn {
-	t := &sqlTurn{s: s, tx: tx, found: make(map[*Claim][]found), copies: make(map[string]*Webhook), came: make(map[missedKey]bool), digests: make(map[webhookgate.LaneName][]byte), states: make(map[webhookgate.LaneName]*snapshot.Stored), runs: make(map[string]*Run)}
-	t.Turn = Turn{Rules: &s.cfg.Rules, Process: Process{Owner: s.owner, LeaseTime: s.leaseTime, Alone: !s.engine.Shared()}, AskedAt: time.Now(), Lanes: make(map[webhookgate.LaneName]*Lane), Inbox: t, AddedBytes: make(map[string]int64)}
+	t := &sqlTurn{s: s, tx: tx, found: make(map[*Claim][]found), copies: make(map[string]*lane.Webhook), came: make(map[missedKey]bool), digests: make(map[webhookgate.LaneName][]byte), states: make(map[webhookgate.LaneName]*snapshot.Stored), runs: make(map[string]*lane.Run)}
+	t.Turn = lane.Turn{Rules: &s.cfg.Rules, Process: lane.Process{Owner: s.owner, LeaseTime: s.leaseTime, Alone: !s.engine.Shared()}, AskedAt: time.Now(), Lanes: make(map[webhookgate.LaneName]*lane.Lane), Inbox: t, AddedBytes: make(map[string]int64)}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t.counts = s.room.counts
@@ -75,7 +76,7 @@ func (t *sqlTurn) load(works []*work) error {
 			}
 		}
 		for _, name := range w.lanes {
-			create[NameInRow(name)] = true
+			create[lane.NameInRow(name)] = true
 		}
 		hooks = append(hooks, w.hooks...)
 		all.states, all.missed = append(all.states, w.states...), append(all.missed, w.missed...)
@@ -84,7 +85,7 @@ func (t *sqlTurn) load(works []*work) error {
 			claims = append(claims, w.claim)
 		}
 	}
-	names := SortedNames(create)
+	names := lane.SortedNames(create)
 	t.lock(names)
 	t.tx.Now(&t.Now)
 	t.queueClaims(claims)
@@ -93,7 +94,7 @@ func (t *sqlTurn) load(works []*work) error {
 	if t.Latest {
 		t.queueTails(slices.DeleteFunc(slices.Clone(names), func(n webhookgate.LaneName) bool { return !create[n] }))
 	}
-	var named []*Webhook
+	var named []*lane.Webhook
 	if len(hooks) > 0 {
 		slices.Sort(hooks)
 		t.tx.Queue("webhooks_lock", func(r engine.Row) error {
@@ -270,8 +271,8 @@ func (t *sqlTurn) raiseNumbers(count int64) error {
 }
 
 // queueSeen queues the reading of signed ids, and of invalid webhooks by their digests.
-func (t *sqlTurn) queueSeen(all *work) *[]*SeenID {
-	seen := new([]*SeenID)
+func (t *sqlTurn) queueSeen(all *work) *[]*lane.SeenID {
+	seen := new([]*lane.SeenID)
 	if len(all.digests) > 0 {
 		t.tx.Queue("invalid_lock", nil, all.digests)
 		t.tx.Queue("invalid_copies", func(r engine.Row) error {
@@ -283,7 +284,7 @@ func (t *sqlTurn) queueSeen(all *work) *[]*SeenID {
 		}, all.digests)
 	}
 	if len(all.ids) > 0 {
-		known := make(map[SignedID]bool)
+		known := make(map[lane.SignedID]bool)
 		var lanes []webhookgate.LaneName
 		var ids [][]byte
 		for _, id := range all.ids {
@@ -323,11 +324,11 @@ func (t *sqlTurn) scanRun(r engine.Row) error {
 }
 
 // queueNext queues the reading of the first waiting webhook of each lane, not counting one of them.
-func queueNext(tx engine.Tx, lanes map[webhookgate.LaneName]int64, maxBody int64, each func(*Webhook)) {
+func queueNext(tx engine.Tx, lanes map[webhookgate.LaneName]int64, maxBody int64, each func(*lane.Webhook)) {
 	if len(lanes) == 0 {
 		return
 	}
-	names := SortedNames(lanes)
+	names := lane.SortedNames(lanes)
 	except := make([]int64, len(names))
 	for i, name := range names {
 		except[i] = lanes[name]
@@ -344,7 +345,7 @@ func queueNext(tx engine.Tx, lanes map[webhookgate.LaneName]int64, maxBody int64
 
 // queueHeads reads webhooks ahead, so that lanes need not ask for them one by one.
 func (t *sqlTurn) queueHeads(lanes map[webhookgate.LaneName]int64) {
-	queueNext(t.tx, lanes, MaxReadAhead, func(h *Webhook) {
+	queueNext(t.tx, lanes, MaxReadAhead, func(h *lane.Webhook) {
 		if l := t.Lanes[h.Lane]; l != nil { // else the file is damaged
 			l.LoadFirst(h, lanes[h.Lane])
 		}
@@ -368,7 +369,7 @@ func (t *sqlTurn) queueTails(names []webhookgate.LaneName) {
 
 // What lanes ask; see rows.
 
-func (t *sqlTurn) FirstWaiting(l *Lane, except []int64) (first *Webhook) {
+func (t *sqlTurn) FirstWaiting(l *lane.Lane, except []int64) (first *lane.Webhook) {
 	t.tx.Queue("first_waiting", func(row engine.Row) (err error) {
 		first, err = scanWebhook(row, true)
 		return err
@@ -377,7 +378,7 @@ func (t *sqlTurn) FirstWaiting(l *Lane, except []int64) (first *Webhook) {
 	return first
 }
 
-func (t *sqlTurn) InvalidWebhooks(l *Lane) (all []*Webhook) {
+func (t *sqlTurn) InvalidWebhooks(l *lane.Lane) (all []*lane.Webhook) {
 	t.tx.Queue("lane_invalid", func(row engine.Row) error {
 		h, err := scanWebhook(row, false)
 		if err == nil {
@@ -389,7 +390,7 @@ func (t *sqlTurn) InvalidWebhooks(l *Lane) (all []*Webhook) {
 	return all
 }
 
-func (t *sqlTurn) ParkedSnapshots(l *Lane) (all []*Webhook) {
+func (t *sqlTurn) ParkedSnapshots(l *lane.Lane) (all []*lane.Webhook) {
 	t.tx.Queue("parked_snapshots", func(row engine.Row) error {
 		h, err := scanWebhook(row, false)
 		if err == nil {
@@ -401,21 +402,21 @@ func (t *sqlTurn) ParkedSnapshots(l *Lane) (all []*Webhook) {
 	return all
 }
 
-func (t *sqlTurn) MissedWebhooks(l *Lane) []webhookgate.MissedWebhook {
+func (t *sqlTurn) MissedWebhooks(l *lane.Lane) []webhookgate.MissedWebhook {
 	all := t.queueRowsOfMissed(l)
 	t.send()
 	return *all
 }
 
-func (t *sqlTurn) CameAfterAll(l *Lane, m *webhookgate.MissedWebhook) bool {
+func (t *sqlTurn) CameAfterAll(l *lane.Lane, m *webhookgate.MissedWebhook) bool {
 	return t.came[missedKey{l.LaneName, m.Digest}]
 }
 
-func (t *sqlTurn) LastSnapshotDigest(l *Lane) []byte { return t.digests[l.LaneName] }
+func (t *sqlTurn) LastSnapshotDigest(l *lane.Lane) []byte { return t.digests[l.LaneName] }
 
-func (t *sqlTurn) LastSnapshot(l *Lane) *snapshot.Stored { return t.states[l.LaneName] }
+func (t *sqlTurn) LastSnapshot(l *lane.Lane) *snapshot.Stored { return t.states[l.LaneName] }
 
-func (t *sqlTurn) CountWebhooks(l *Lane) (c Counts) {
+func (t *sqlTurn) CountWebhooks(l *lane.Lane) (c lane.Counts) {
 	if l.HasUnsaved() {
 		return l.Counts() // a later transaction counts
 	}
@@ -426,7 +427,7 @@ func (t *sqlTurn) CountWebhooks(l *Lane) (c Counts) {
 	return c
 }
 
-func (t *sqlTurn) EraseWebhooks(l *Lane) (count int) {
+func (t *sqlTurn) EraseWebhooks(l *lane.Lane) (count int) {
 	t.tx.Scrub()
 	t.tx.Queue("erase_content", nil, l.Tenant, l.Platform, l.Type)
 	t.tx.Queue("erase_webhooks", func(row engine.Row) error { count++; var seq int64; return row.Scan(&seq) }, l.Tenant, l.Platform, l.Type)
@@ -436,7 +437,7 @@ func (t *sqlTurn) EraseWebhooks(l *Lane) (count int) {
 	return count
 }
 
-func (t *sqlTurn) ForgetIDs(l *Lane) {
+func (t *sqlTurn) ForgetIDs(l *lane.Lane) {
 	t.tx.Queue("seen_delete_lane", nil, l.Tenant, l.Platform, l.Type)
 	t.send()
 }
@@ -447,7 +448,7 @@ func (t *sqlTurn) NextNumber() int64 {
 	return n
 }
 
-func (t *sqlTurn) HasRoom(l *Lane, size int64) error { return t.s.hasRoom(t.AddedBytes, l, size) }
+func (t *sqlTurn) HasRoom(l *lane.Lane, size int64) error { return t.s.hasRoom(t.AddedBytes, l, size) }
 
 func (t *sqlTurn) Reserve(rc *receiver.Receiver, size int64) bool {
 	c := t.s.courier
@@ -469,7 +470,7 @@ func among(ids []int64) engine.Among { return append(engine.Among{}, ids...) }
 func (t *sqlTurn) save() {
 	c := t.Changes()
 	queueRows(t.tx, "lane_save", c.Lanes, laneRow)
-	queueRows(t.tx, "lane_note", c.Stamped, func(l *Lane) []any {
+	queueRows(t.tx, "lane_note", c.Stamped, func(l *lane.Lane) []any {
 		return []any{l.Tenant, l.Platform, l.Type, l.Last, l.LastAt, l.StateAt}
 	})
 	saveMissed(t.tx, c.Missed)
@@ -494,7 +495,7 @@ func (t *sqlTurn) save() {
 }
 
 // insertWebhooks queues new rows.
-func insertWebhooks(tx engine.Tx, all []*Webhook) {
+func insertWebhooks(tx engine.Tx, all []*lane.Webhook) {
 	queueRows(tx, "add_webhook", all, webhookColumns)
-	queueRows(tx, "add_content", all, func(h *Webhook) []any { return []any{h.ID, encodeHeader(h.Header), h.Body} })
+	queueRows(tx, "add_content", all, func(h *lane.Webhook) []any { return []any{h.ID, encodeHeader(h.Header), h.Body} })
 }

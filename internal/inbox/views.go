@@ -14,6 +14,7 @@ import (
 	"usher/internal/clock"
 	"usher/internal/content"
 	"usher/internal/inbox/engine"
+	"usher/internal/lane"
 	"usher/internal/snapshot"
 	"usher/internal/text"
 	"usher/webhookgate"
@@ -72,7 +73,7 @@ func (e busy) Unwrap() error { return e.error }
 
 // Filter selects webhooks; empty fields select all.
 type Filter struct {
-	State    State
+	State    lane.State
 	Tenant   string
 	Platform *string   // nil: any
 	Since    time.Time // received at that time or later
@@ -84,7 +85,7 @@ type Filter struct {
 }
 
 // match checks the conditions that are not part of the query.
-func (f *Filter) match(w *Webhook) bool {
+func (f *Filter) match(w *lane.Webhook) bool {
 	switch {
 	case f.Tenant != "" && w.Tenant != f.Tenant, f.Platform != nil && w.Platform != *f.Platform:
 		return false
@@ -104,9 +105,9 @@ func (f *Filter) match(w *Webhook) bool {
 const pageSize = 500
 
 // List returns the webhooks that f selects, newest first, without their content.
-func (s *Inbox) List(ctx context.Context, f Filter) ([]*Webhook, error) {
-	var out []*Webhook
-	err := s.Each(ctx, f, false, func(w *Webhook) bool {
+func (s *Inbox) List(ctx context.Context, f Filter) ([]*lane.Webhook, error) {
+	var out []*lane.Webhook
+	err := s.Each(ctx, f, false, func(w *lane.Webhook) bool {
 		w.Header, w.Body, w.HasContent = nil, nil, false // a search has read them
 		out = append(out, w)
 		return f.Limit == 0 || len(out) < f.Limit
@@ -116,11 +117,11 @@ func (s *Inbox) List(ctx context.Context, f Filter) ([]*Webhook, error) {
 
 // Each calls fn for the webhooks that f selects, newest first, until fn returns false. If withContent is true they have their
 // content, and their tenant's snapshot before them (Webhook.Previous).
-func (s *Inbox) Each(ctx context.Context, f Filter, withContent bool, fn func(*Webhook) bool) error {
-	return s.pages(ctx, f, withContent, func(page []*Webhook) (more bool, err error) {
+func (s *Inbox) Each(ctx context.Context, f Filter, withContent bool, fn func(*lane.Webhook) bool) error {
+	return s.pages(ctx, f, withContent, func(page []*lane.Webhook) (more bool, err error) {
 		for i, w := range page {
 			if page[i] = nil; withContent { // one at a time, since what was before it may be large, too
-				if err := s.addPrevious(ctx, []*Webhook{w}); err != nil {
+				if err := s.addPrevious(ctx, []*lane.Webhook{w}); err != nil {
 					return false, err
 				}
 			}
@@ -133,12 +134,12 @@ func (s *Inbox) Each(ctx context.Context, f Filter, withContent bool, fn func(*W
 }
 
 // EachPage calls fn for some hundred of the webhooks that f selects at a time, newest first, without their content.
-func (s *Inbox) EachPage(ctx context.Context, f Filter, fn func([]*Webhook) error) error {
-	return s.pages(ctx, f, false, func(page []*Webhook) (bool, error) { return true, fn(page) })
+func (s *Inbox) EachPage(ctx context.Context, f Filter, fn func([]*lane.Webhook) error) error {
+	return s.pages(ctx, f, false, func(page []*lane.Webhook) (bool, error) { return true, fn(page) })
 }
 
 // pages reads the webhooks that f selects, newest first, page by page, until fn returns false. No transaction lasts longer than a page.
-func (s *Inbox) pages(ctx context.Context, f Filter, withContent bool, fn func([]*Webhook) (more bool, err error)) error {
+func (s *Inbox) pages(ctx context.Context, f Filter, withContent bool, fn func([]*lane.Webhook) (more bool, err error)) error {
 	if !storable(f.Tenant) {
 		return nil
 	}
@@ -151,7 +152,7 @@ func (s *Inbox) pages(ctx context.Context, f Filter, withContent bool, fn func([
 		state = f.State.Number()
 	}
 	since, until := f.window()
-	query := func(bodies bool, size int64) (page []*Webhook, err error) {
+	query := func(bodies bool, size int64) (page []*lane.Webhook, err error) {
 		err = s.browse(ctx, func(tx engine.Tx) error {
 			each := func(r engine.Row) error {
 				w, err := scanWebhook(r, true)
@@ -164,7 +165,7 @@ func (s *Inbox) pages(ctx context.Context, f Filter, withContent bool, fn func([
 				tx.Queue("list_lane"+up, each, append(args, f.Tenant, *f.Platform)...)
 			case f.Tenant != "":
 				tx.Queue("list_tenant"+up, each, append(args, f.Tenant)...)
-			case f.State == Parked || f.State == Invalid:
+			case f.State == lane.Parked || f.State == lane.Invalid:
 				tx.Queue("list_parked_or_invalid"+up, each, args...)
 			default:
 				tx.Queue("list"+up, each, args...)
@@ -194,7 +195,7 @@ func (s *Inbox) pages(ctx context.Context, f Filter, withContent bool, fn func([
 		if !last {
 			from = page[size-1].ID
 		}
-		page = slices.DeleteFunc(page, func(w *Webhook) bool { return !f.match(w) })
+		page = slices.DeleteFunc(page, func(w *lane.Webhook) bool { return !f.match(w) })
 		if more, err := fn(page); err != nil || !more || last {
 			return err
 		}
@@ -211,11 +212,11 @@ func (f *Filter) window() (since, until int64) {
 
 // Behind returns those of some webhooks that wait behind another of their tenant that f selects by its times. (A search may not find that one: then
 // all that it finds are returned as if they were the first.)
-func (s *Inbox) Behind(ctx context.Context, f Filter, page []*Webhook) (map[int64]bool, error) {
+func (s *Inbox) Behind(ctx context.Context, f Filter, page []*lane.Webhook) (map[int64]bool, error) {
 	behind := make(map[int64]bool)
 	var waiting engine.Among
 	for _, w := range page {
-		if w.State == Waiting && w.Tenant != "" && f.Search == "" {
+		if w.State == lane.Waiting && w.Tenant != "" && f.Search == "" {
 			waiting = append(waiting, w.ID)
 		}
 	}
@@ -249,7 +250,7 @@ func (s *Inbox) Gone(ctx context.Context, platform string) (count int, some []st
 }
 
 // fitting is how many of these webhooks, one at least, can be held at once with their bodies.
-func (s *Inbox) fitting(page []*Webhook) (count int64) {
+func (s *Inbox) fitting(page []*lane.Webhook) (count int64) {
 	bytes := int64(0)
 	for _, w := range page {
 		if bytes += w.Size; count > 0 && bytes > s.cfg.Limits.PageBytes {
@@ -261,22 +262,22 @@ func (s *Inbox) fitting(page []*Webhook) (count int64) {
 }
 
 // Show returns a webhook with its content, and with its tenant's snapshot before it.
-func (s *Inbox) Show(ctx context.Context, id int64) (*Webhook, error) {
+func (s *Inbox) Show(ctx context.Context, id int64) (*lane.Webhook, error) {
 	w, err := s.find(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	return w, s.addPrevious(ctx, []*Webhook{w})
+	return w, s.addPrevious(ctx, []*lane.Webhook{w})
 }
 
 // addPrevious adds to webhooks with their content what their tenants had before them, and says which of them are damaged.
-func (s *Inbox) addPrevious(ctx context.Context, all []*Webhook) error {
-	byID := make(map[int64]*Webhook)
+func (s *Inbox) addPrevious(ctx context.Context, all []*lane.Webhook) error {
+	byID := make(map[int64]*lane.Webhook)
 	var lanes []webhookgate.LaneName
 	var ids []int64
 	for _, w := range all {
-		if w.State != Invalid && w.State != Replaced && w.Check() != nil {
-			w.Why = ErrDamaged.Error()
+		if w.State != lane.Invalid && w.State != lane.Replaced && w.Check() != nil {
+			w.Why = lane.ErrDamaged.Error()
 		}
 		if w.Lane != (webhookgate.LaneName{}) && (w.Snapshot || w.Rejected() && w.Type == content.TenantProvisioningChange) {
 			byID[w.ID], lanes, ids = w, append(lanes, w.Lane), append(ids, w.ID)
@@ -289,7 +290,7 @@ func (s *Inbox) addPrevious(ctx context.Context, all []*Webhook) error {
 	return s.browse(ctx, func(tx engine.Tx) error {
 		tx.Queue("previous", func(r engine.Row) error {
 			var id, accepted int64
-			p := new(Webhook)
+			p := new(lane.Webhook)
 			if err := r.Scan(&id, &p.ID, &accepted, &p.Body); err != nil {
 				return err
 			}
@@ -405,10 +406,10 @@ type Stats struct {
 	Unknown    int                // those of them whose features can't be read
 	Missed     Missed
 
-	Findings      Findings  // what reconciles have found of tenants, and still counts
-	FindingsSince time.Time // when the first of these was found
-	LastRun       *Run      // the last 'usher reconcile'; nil: there was none
-	CompleteRun   *Run      // the last one that has compared a whole list
+	Findings      lane.Findings // what reconciles have found of tenants, and still counts
+	FindingsSince time.Time     // when the first of these was found
+	LastRun       *lane.Run     // the last 'usher reconcile'; nil: there was none
+	CompleteRun   *lane.Run     // the last one that has compared a whole list
 
 	Paused []Pause   // nil: not known yet
 	At     time.Time // when they were counted; zero: they never were, and mean nothing
@@ -599,7 +600,7 @@ func (s *Inbox) recount(ctx context.Context) error {
 				}
 				st.Receivers[rc.Name] = f
 				return err
-			}, rc.Name, s.Now().Add(MaxJump).UnixMicro(), back, s.Now().UnixMicro())
+			}, rc.Name, s.Now().Add(lane.MaxJump).UnixMicro(), back, s.Now().UnixMicro())
 		}
 		tx.Queue("figures", func(r engine.Row) error {
 			var name string
@@ -630,7 +631,7 @@ func (s *Inbox) recount(ctx context.Context) error {
 			var n int
 			var since int64
 			err := r.Scan(&result, &n, &since)
-			st.Findings.Add(Result(result), n)
+			st.Findings.Add(lane.Result(result), n)
 			if at := clock.Moment(since); st.FindingsSince.IsZero() || at.Before(st.FindingsSince) {
 				st.FindingsSince = at
 			}
@@ -1004,7 +1005,7 @@ func (s *Inbox) Unknown(ctx context.Context, limit int) (all []*Tenant, err erro
 
 // HeldUp is the first webhook of a lane, if its last try failed: it holds up the webhooks behind it.
 type HeldUp struct {
-	*Webhook
+	*lane.Webhook
 	Kind   string    // the lane's event type, if the lane has no tenant
 	Down   bool      // the receiver fails for everybody, and the webhook is not to blame
 	Next   time.Time // when the next try is due; if the receiver is back earlier, it comes earlier
@@ -1036,7 +1037,7 @@ func (s *Inbox) HeldUp() []HeldUp {
 
 func (s *Inbox) readHeldUp(ctx context.Context) (all []HeldUp, err error) {
 	err = s.read(ctx, func(tx engine.Tx) error {
-		var order []*Lane
+		var order []*lane.Lane
 		heads := make(map[webhookgate.LaneName]int64)
 		tx.Queue("lanes_held_up", func(r engine.Row) error {
 			l, err := scanLane(r)
@@ -1046,8 +1047,8 @@ func (s *Inbox) readHeldUp(ctx context.Context) (all []HeldUp, err error) {
 		if err := tx.Send(); err != nil || len(order) == 0 {
 			return err
 		}
-		first := make(map[webhookgate.LaneName]*Webhook)
-		queueNext(tx, heads, -1, func(h *Webhook) { first[h.Lane] = h })
+		first := make(map[webhookgate.LaneName]*lane.Webhook)
+		queueNext(tx, heads, -1, func(h *lane.Webhook) { first[h.Lane] = h })
 		if err := tx.Send(); err != nil {
 			return err
 		}
@@ -1078,9 +1079,9 @@ func (s *Inbox) back(name string) int64 {
 }
 
 // isDown says whether a receiver fails for everybody. A replica that delivers nothing cannot know, and goes by the last try alone.
-func (s *Inbox) isDown(name string, last Try) bool {
+func (s *Inbox) isDown(name string, last lane.Try) bool {
 	if s.courier == nil {
-		return IsMiss(last.Status)
+		return lane.IsMiss(last.Status)
 	}
 	for _, rc := range s.cfg.Receivers.All() {
 		if rc.Name == name {

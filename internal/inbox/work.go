@@ -8,6 +8,7 @@ import (
 
 	"usher/internal/clock"
 	"usher/internal/inbox/engine"
+	"usher/internal/lane"
 	"usher/webhookgate"
 )
 
@@ -24,7 +25,7 @@ type work struct {
 	known   []webhookgate.LaneName     // to lock, if they exist
 	claim   *Claim                     // to find lanes for
 	hooks   []int64                    // webhooks to read, with their content
-	ids     []SignedID                 // signed ids to read
+	ids     []lane.SignedID            // signed ids to read
 	digests [][]byte                   // invalid webhooks with these digests
 	states  []webhookgate.LaneName     // tenants whose last snapshot is read
 	run     string                     // the reconcile that it is part of
@@ -42,7 +43,7 @@ type work struct {
 // onlyLane is the lane that it is about; none, if it is about several, or about something else, too.
 func (o *work) onlyLane() (name webhookgate.LaneName) {
 	if len(o.lanes)+len(o.known) == 1 && o.claim == nil && len(o.hooks) == 0 {
-		name = NameInRow(slices.Concat(o.lanes, o.known)[0])
+		name = lane.NameInRow(slices.Concat(o.lanes, o.known)[0])
 	}
 	return name
 }
@@ -194,8 +195,8 @@ func (s *Inbox) checkDatabase() {
 			}
 			for _, name := range names {
 				tx.Queue("lane_try_repair", nil, now, name)
-				for result, latest := range map[int64]int64{LastOK: now, LastFailed: now + clock.Micros(2*MaxBackoff), LastMiss: now + clock.Micros(2*MaxBackoff)} {
-					tx.Queue("lane_due_repair", nil, now, now+clock.Micros(MaxRetryAfter), name, result, latest, leaseEnd)
+				for result, latest := range map[int64]int64{lane.LastOK: now, lane.LastFailed: now + clock.Micros(2*lane.MaxBackoff), lane.LastMiss: now + clock.Micros(2*lane.MaxBackoff)} {
+					tx.Queue("lane_due_repair", nil, now, now+clock.Micros(lane.MaxRetryAfter), name, result, latest, leaseEnd)
 				}
 			}
 			tx.Queue("lane_missed_repair", nil, now)
@@ -279,7 +280,7 @@ func (s *Inbox) commit(works []*work) error {
 	var refused *engine.StatementError
 	if errors.As(err, &refused) && len(works) > 1 {
 		if refused.Locked {
-			slices.SortStableFunc(works, func(a, b *work) int { return CompareNames(a.onlyLane(), b.onlyLane()) })
+			slices.SortStableFunc(works, func(a, b *work) int { return lane.CompareNames(a.onlyLane(), b.onlyLane()) })
 		}
 		if first, last := works[0].onlyLane(), works[len(works)-1].onlyLane(); !refused.Locked || unnamed(first) || first != last {
 			half := len(works) / 2

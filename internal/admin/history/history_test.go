@@ -17,6 +17,7 @@ import (
 	"usher/internal/admin/status"
 	"usher/internal/inbox"
 	"usher/internal/inbox/engine"
+	"usher/internal/lane"
 	"usher/internal/testkit"
 	"usher/internal/testkit/inboxtest"
 )
@@ -216,7 +217,7 @@ func TestHistorySurvivesARestart(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			box, err := inbox.Open(inbox.Config{Rules: inbox.Rules{Log: slog.New(slog.DiscardHandler)}, Address: address})
+			box, err := inbox.Open(inbox.Config{Rules: lane.Rules{Log: slog.New(slog.DiscardHandler)}, Address: address})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -20,6 +20,7 @@ import (
 
 	"usher/internal/admin/status"
 	"usher/internal/inbox"
+	"usher/internal/lane"
 	"usher/internal/testkit/pgtest"
 )
 
@@ -250,7 +251,7 @@ func TestWhoSpeaksWhileNobodyCanWrite(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	box, err := inbox.Open(inbox.Config{Rules: inbox.Rules{Log: slog.New(slog.DiscardHandler)}, Address: address})
+	box, err := inbox.Open(inbox.Config{Rules: lane.Rules{Log: slog.New(slog.DiscardHandler)}, Address: address})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -290,7 +291,7 @@ func TestWhatWasSaidBeforeTheEnd(t *testing.T) {
 			posts, wrong := make(chan struct{}, 10), new(troubles)
 			wrong.set("disk")
 			for run := range 2 {
-				box, err := inbox.Open(inbox.Config{Rules: inbox.Rules{Log: slog.New(slog.DiscardHandler)}, Address: address})
+				box, err := inbox.Open(inbox.Config{Rules: lane.Rules{Log: slog.New(slog.DiscardHandler)}, Address: address})
 				if err != nil {
 					t.Fatal(err)
 				}

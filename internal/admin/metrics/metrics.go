@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"usher/internal/inbox"
+	"usher/internal/lane"
 	"usher/internal/receiver"
 	"usher/tokens"
 )
@@ -638,13 +639,13 @@ func (stats inboxCollector) Collect(ch chan<- prometheus.Metric) {
 			"When the last complete 'usher reconcile' ended. Replicas that share an inbox all report the same.",
 			float64(r.Ended.UnixMilli())/1000)
 		found, sum := s.Findings, r.Summary
-		for result, n := range map[inbox.Result]int{
-			inbox.Equal:     sum.Equal + sum.Applied,
-			inbox.Changed:   sum.Changed,
-			inbox.Differs:   found.Differs,
-			inbox.NewTenant: found.New,
-			inbox.Twin:      found.Twin,
-			inbox.Unlisted:  found.Unlisted,
+		for result, n := range map[lane.Result]int{
+			lane.Equal:     sum.Equal + sum.Applied,
+			lane.Changed:   sum.Changed,
+			lane.Differs:   found.Differs,
+			lane.NewTenant: found.New,
+			lane.Twin:      found.Twin,
+			lane.Unlisted:  found.Unlisted,
 		} {
 			desc := prometheus.NewDesc("usher_reconcile_tenants",
 				"Tenants by what 'usher reconcile' has found of them, as it is now; equal and changed: "+

@@ -13,6 +13,7 @@ import (
 	"usher/internal/admin/page"
 	"usher/internal/inbox"
 	"usher/internal/inbox/engine"
+	"usher/internal/lane"
 	"usher/internal/receiver"
 )
 
@@ -470,7 +471,7 @@ var (
 			"USHER_WEBHOOK_INBOX_MAX_BYTES.")
 	homeless = kind("no-receiver", Critical, "UsherWebhooksWait",
 		"The tenants of these platforms do not get what they paid for, or keep what they no longer pay for.",
-		inbox.GiveToReceiver+".")
+		lane.GiveToReceiver+".")
 	parked = kind("parked", Critical, "UsherWebhooksParked",
 		"Their tenants may not get what they paid for: usher does not try a parked webhook again by itself.",
 		"Fix the receiver, then redeliver them with 'usher inbox redeliver --state parked'. "+

@@ -6,12 +6,12 @@ import (
 	"time"
 
 	"usher/internal/admin/page"
-	"usher/internal/inbox"
+	"usher/internal/lane"
 )
 
 // Comparison says in words when usher was last compared with the billing service, and what was
 // found; empty: it never was.
-func Comparison(r *inbox.Run, now time.Time) string {
+func Comparison(r *lane.Run, now time.Time) string {
 	if r == nil {
 		return ""
 	}

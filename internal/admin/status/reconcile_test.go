@@ -6,24 +6,25 @@ import (
 	"time"
 
 	"usher/internal/inbox"
+	"usher/internal/lane"
 )
 
 func TestReconcileOnTheOverview(t *testing.T) {
 	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
-	done := &inbox.Run{Began: now.Add(-4 * time.Hour), Ended: now.Add(-3 * time.Hour), Complete: true, Summary: inbox.Summary{Equal: 1204, Differs: 2, Applied: 2}}
-	left := &inbox.Run{Began: now.Add(-4 * time.Hour), Ended: now.Add(-3 * time.Hour), Complete: true, Summary: inbox.Summary{Equal: 1, Differs: 2, Left: inbox.Findings{Differs: 1, New: 1, Unlisted: 3}, Changed: 1, Unlisted: 3}}
+	done := &lane.Run{Began: now.Add(-4 * time.Hour), Ended: now.Add(-3 * time.Hour), Complete: true, Summary: lane.Summary{Equal: 1204, Differs: 2, Applied: 2}}
+	left := &lane.Run{Began: now.Add(-4 * time.Hour), Ended: now.Add(-3 * time.Hour), Complete: true, Summary: lane.Summary{Equal: 1, Differs: 2, Left: lane.Findings{Differs: 1, New: 1, Unlisted: 3}, Changed: 1, Unlisted: 3}}
 	for name, c := range map[string]struct {
-		last, complete *inbox.Run
-		found          inbox.Findings
+		last, complete *lane.Run
+		found          lane.Findings
 		line           string
 		troubles       string
 	}{
 		"never":          {},
-		"all is well":    {done, done, inbox.Findings{}, "Compared with the billing service 3\u00a0h ago: equal: 1\u202f204, taken in: 2", ""},
-		"something left": {left, left, inbox.Findings{Differs: 1, New: 1, Unlisted: 3}, "Compared with the billing service 3\u00a0h ago: equal: 1, different: 1, new here: 1, changed meanwhile: 1, not in the list: 3", "2 tenants are not what the billing service says, and nobody has applied that; 3 tenants may use something here, and the billing service did not list them"},
-		"failed since":   {&inbox.Run{Ended: now, Failed: "the command failed"}, done, inbox.Findings{}, "Compared with", "The last comparison with the billing service failed: the command failed"},
-		"it runs":        {&inbox.Run{Began: now.Add(-time.Hour), Alive: now.Add(-20 * time.Second)}, done, inbox.Findings{}, "Compared with", ""},
-		"killed":         {&inbox.Run{Began: now.Add(-time.Hour), Alive: now.Add(-2 * time.Minute)}, done, inbox.Findings{}, "Compared with", "The last comparison with the billing service did not end"},
+		"all is well":    {done, done, lane.Findings{}, "Compared with the billing service 3\u00a0h ago: equal: 1\u202f204, taken in: 2", ""},
+		"something left": {left, left, lane.Findings{Differs: 1, New: 1, Unlisted: 3}, "Compared with the billing service 3\u00a0h ago: equal: 1, different: 1, new here: 1, changed meanwhile: 1, not in the list: 3", "2 tenants are not what the billing service says, and nobody has applied that; 3 tenants may use something here, and the billing service did not list them"},
+		"failed since":   {&lane.Run{Ended: now, Failed: "the command failed"}, done, lane.Findings{}, "Compared with", "The last comparison with the billing service failed: the command failed"},
+		"it runs":        {&lane.Run{Began: now.Add(-time.Hour), Alive: now.Add(-20 * time.Second)}, done, lane.Findings{}, "Compared with", ""},
+		"killed":         {&lane.Run{Began: now.Add(-time.Hour), Alive: now.Add(-2 * time.Minute)}, done, lane.Findings{}, "Compared with", "The last comparison with the billing service did not end"},
 	} {
 		s := &Status{Health: new(Health), Inbox: NewInbox(inbox.Stats{At: now, LastRun: c.last, CompleteRun: c.complete, Findings: c.found}, nil, nil, nil)}
 		s.Judge(now)

@@ -6,6 +6,7 @@ import (
 
 	"usher/internal/admin/metrics"
 	"usher/internal/inbox"
+	"usher/internal/lane"
 	"usher/internal/receiver"
 )
 
@@ -38,8 +39,8 @@ func TestPausedBy(t *testing.T) {
 func TestInboxWords(t *testing.T) {
 	held := make([]inbox.HeldUp, shownHeldUp+2)
 	for i := range held {
-		held[i].Webhook = new(inbox.Webhook)
-		held[i].Tried = []inbox.Try{{Status: 500, Answer: "in  use"}}
+		held[i].Webhook = new(lane.Webhook)
+		held[i].Tried = []lane.Try{{Status: 500, Answer: "in  use"}}
 	}
 	held[0].Platform, held[0].Tenant, held[0].Down = "crm", "acme", true
 	stats := inbox.Stats{Paused: []inbox.Pause{{Tenant: "other"}}}

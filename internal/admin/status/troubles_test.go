@@ -12,6 +12,7 @@ import (
 	"usher/internal/admin/metrics"
 	"usher/internal/inbox"
 	"usher/internal/inbox/engine"
+	"usher/internal/lane"
 	"usher/internal/receiver"
 	"usher/internal/text"
 	"usher/tokens"
@@ -33,7 +34,7 @@ func wrong(t *testing.T, port Port, gate *Gate, box *inbox.Stats, health inbox.H
 	s := &Status{Ports: []Port{port}, Gate: gate, Health: &Health{Parts: []Part{{Name: "outbound", On: port.Source.Had}, {Name: "gate", On: gate != nil}}}}
 	if box != nil {
 		held := func(platform, tenant, receiver string, down bool) inbox.HeldUp {
-			return inbox.HeldUp{Down: down, Webhook: &inbox.Webhook{Platform: platform, Tenant: tenant, Received: night, Status: inbox.Status{Record: inbox.Record{Receiver: receiver, Tried: []inbox.Try{{Status: 500}}}}}}
+			return inbox.HeldUp{Down: down, Webhook: &lane.Webhook{Platform: platform, Tenant: tenant, Received: night, Status: lane.Status{Record: lane.Record{Receiver: receiver, Tried: []lane.Try{{Status: 500}}}}}}
 		}
 		s.Inbox = NewInbox(*box, []inbox.HeldUp{
 			held("docs", "harbour-ltd", "main", false), held("crm", "a/b", "main", false), held("crm", "missed", "main", true), held("crm", "other", "other", false),
@@ -272,7 +273,7 @@ func TestReceiverStates(t *testing.T) {
 		"silent for a moment":          {inbox.Figures{Pending: 1, Oldest: time.Second}, metrics.RecentTries{Last: "ok", Unanswered: time.Now().Add(-2 * time.Second)}, "takes webhooks", good},
 		"never tried":                  {inbox.Figures{}, metrics.RecentTries{}, "has not been tried yet", ""},
 	} {
-		held := []inbox.HeldUp{{Webhook: &inbox.Webhook{Tenant: "acme", Received: night, Status: inbox.Status{Record: inbox.Record{Receiver: "main", Tried: []inbox.Try{{Status: 500}}}}}}}
+		held := []inbox.HeldUp{{Webhook: &lane.Webhook{Tenant: "acme", Received: night, Status: lane.Status{Record: lane.Record{Receiver: "main", Tried: []lane.Try{{Status: 500}}}}}}}
 		s := &Status{Gate: &Gate{Set: mainReceiver, Tries: map[string]metrics.RecentTries{"main": tc.tries}}, Health: new(Health),
 			Inbox: NewInbox(inbox.Stats{Figures: tc.figures, Receivers: map[string]inbox.Figures{"main": tc.figures}}, held, mainReceiver, nil)}
 		s.Judge(time.Now())
@@ -397,8 +398,8 @@ func TestTokenWords(t *testing.T) {
 // A receiver that fails for everybody with different statuses does not answer one of them to everything.
 func TestDifferentAnswersOfAReceiver(t *testing.T) {
 	held := func(tenant string, status int) inbox.HeldUp {
-		return inbox.HeldUp{Down: true, Webhook: &inbox.Webhook{Platform: "crm", Tenant: tenant, Received: night,
-			Status: inbox.Status{Record: inbox.Record{Receiver: "main", Tried: []inbox.Try{{Status: status, Answer: "no " + tenant}}}}}}
+		return inbox.HeldUp{Down: true, Webhook: &lane.Webhook{Platform: "crm", Tenant: tenant, Received: night,
+			Status: lane.Status{Record: lane.Record{Receiver: "main", Tried: []lane.Try{{Status: status, Answer: "no " + tenant}}}}}}
 	}
 	for want, all := range map[string][]inbox.HeldUp{
 		"answers 502 to everything: nothing is delivered, 2 webhooks wait, the oldest for 1\u00a0min; the last try: 502: no a":                     {held("a", 502), held("b", 502)},

@@ -23,6 +23,7 @@ import (
 	"usher/internal/inbox"
 	"usher/internal/inbox/engine"
 	"usher/internal/inbox/sqlite"
+	"usher/internal/lane"
 	"usher/internal/receiver"
 	"usher/webhookgate"
 )
@@ -73,7 +74,7 @@ func Open(t testing.TB, names ...string) *Box {
 	}
 	b.engine.Engine = file
 	b.Inbox = inbox.New(&b.engine, inbox.Config{
-		Rules: inbox.Rules{
+		Rules: lane.Rules{
 			StoreUnclaimed: true,
 			Receivers:      b.Receivers,
 			MaxTries:       20,
@@ -247,13 +248,13 @@ func (b *Box) Queue(w *webhookgate.Webhook) int64 {
 // Tried waits until a webhook no longer waits, or was tried since it came or was sent again.
 func (b *Box) Tried(id int64) int64 {
 	b.t.Helper()
-	for e := b.Entry(id); e.State == inbox.Waiting && e.Tries == 0; e = b.Entry(id) {
+	for e := b.Entry(id); e.State == lane.Waiting && e.Tries == 0; e = b.Entry(id) {
 		time.Sleep(time.Millisecond)
 	}
 	return id
 }
 
-func (b *Box) list(f inbox.Filter) []*inbox.Webhook {
+func (b *Box) list(f inbox.Filter) []*lane.Webhook {
 	all, err := b.List(context.Background(), f) // no Helper: a fuzz target may not call it
 	if err != nil {
 		b.t.Fatal(err)
@@ -262,7 +263,7 @@ func (b *Box) list(f inbox.Filter) []*inbox.Webhook {
 }
 
 // Entry is a webhook as it stands now.
-func (b *Box) Entry(id int64) *inbox.Webhook {
+func (b *Box) Entry(id int64) *lane.Webhook {
 	b.t.Helper()
 	item, err := b.Show(context.Background(), id)
 	if err != nil {

@@ -1,0 +1,191 @@
+package lane
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/sha256"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"usher/internal/content"
+	"usher/internal/lane/state"
+	"usher/internal/receiver"
+	"usher/internal/text"
+	"usher/webhookgate"
+)
+
+// State is the state of a webhook in the inbox.
+type State = state.State
+
+// The states, as package state has them.
+const (
+	Waiting    = state.Waiting
+	Parked     = state.Parked
+	Invalid    = state.Invalid
+	Delivered  = state.Delivered
+	Superseded = state.Superseded
+	Discarded  = state.Discarded
+	Stored     = state.Stored
+	Replaced   = state.Replaced
+)
+
+// A Webhook is a row of the table webhook, from the database to the page.
+type Webhook struct {
+	ID       int64     `json:"id"`
+	UUID     string    `json:"webhook"` // the webhook-id that the receiver gets
+	Type     string    `json:"type"`
+	Platform string    `json:"platform"`
+	Tenant   string    `json:"tenant"`
+	Received time.Time `json:"received"`
+	Source   string    `json:"source,omitempty"` // FromReconcile if usher made it; else a sender did
+	Newest   bool      `json:"-"`                // its tenant has no newer one, so it can be sent again without force
+	Status
+
+	Lane     webhookgate.LaneName `json:"-"` // empty: it is invalid, and its tenant is not certain
+	Snapshot bool                 `json:"-"`
+	Rank     int64                `json:"-"` // its number; if it is invalid: the number that it, or its last copy, took
+	Digest   []byte               `json:"-"` // SHA-256 of the body
+	Size     int64                `json:"-"` // about how many bytes it takes; counts towards MaxBytes
+
+	HasContent bool        `json:"-"` // Header and Body are set
+	Header     http.Header `json:"-"`
+	Body       []byte      `json:"-"`
+	Damaged    []string    `json:"-"` // the columns of its row that could not be read
+	Verified   bool        `json:"-"` // the content comes from the gate and not from a disk, so its digest need not be checked
+
+	// Only of what Show and Each return with its content: the last snapshot of the same tenant before this one that was accepted
+	// (State.Taken), and the id of the tenant's snapshot right before this one, accepted or not. Nil and zero: none is stored.
+	Previous *Webhook `json:"-"`
+	Before   int64    `json:"-"`
+
+	// For the transaction that has it in memory.
+	isNew   bool // it has no row yet
+	changed bool // its row must be written
+	gone    bool // it was deleted
+}
+
+// stored returns the webhook as a later transaction reads it.
+func (w *Webhook) Row() *Webhook {
+	row := *w
+	row.isNew, row.changed, row.gone = false, false, false
+	return &row
+}
+
+// AgeFrom is the time from which the webhook's age counts: when it was received, or was last redelivered by hand.
+func (w *Webhook) AgeFrom() time.Time {
+	if !w.Again.IsZero() {
+		return w.Again
+	}
+	return w.Received
+}
+
+// Status is the part of a Webhook that changes.
+type Status struct {
+	State   State     `json:"state"`
+	Why     string    `json:"why,omitempty"` // the reason, if it is parked, superseded or discarded
+	Changed time.Time `json:"changed"`       // when it came into this state; if it is invalid: when it, or a copy of it that was only counted, last came
+	Record
+}
+
+// Record is what happened to a webhook.
+type Record struct {
+	Tries    int       `json:"tries"`              // since it was received, or since somebody last redelivered it
+	FirstTry time.Time `json:"first_try,omitzero"` // when the first of them began; its age counts from here
+	Counted  int       `json:"counted,omitempty"`  // the tries that count towards Config.MaxTries; see Outcome.Counts
+	Receiver string    `json:"receiver,omitempty"` // the receiver of the last try
+	Tried    []Try     `json:"tried,omitempty"`
+	Next     time.Time `json:"next,omitzero"` // after a failed try: when the next one was due
+
+	// Again is when somebody last redelivered the webhook. Forced: although its tenant had a newer one.
+	Again  time.Time `json:"again,omitzero"`
+	Forced bool      `json:"forced,omitempty"`
+
+	// Only of a webhook that is invalid.
+	Faults []content.Fault `json:"faults,omitempty"`
+	Code   int             `json:"code,omitempty"`  // the HTTP status that its sender got
+	From   string          `json:"from,omitempty"`  // the sender's address
+	Times  int             `json:"times,omitempty"` // how often it was received
+	Cut    bool            `json:"cut,omitempty"`   // only the beginning of its body is stored
+	Newer  bool            `json:"newer,omitempty"` // after it, its tenant's last snapshot came again
+}
+
+// Rejected says whether the webhook is invalid when it was received, also if somebody has dealt with it since.
+func (s *Status) Rejected() bool { return s.Code != 0 || s.State == Invalid }
+
+// Try is one try at the receiver. Of a webhook with many tries the last ones are kept.
+type Try struct {
+	At     time.Time     `json:"at"`
+	Took   time.Duration `json:"took"`
+	Status int           `json:"status,omitempty"` // the HTTP status; zero: there was no answer
+	Error  string        `json:"error,omitempty"`
+	Answer string        `json:"answer,omitempty"` // the beginning of the answer's body, if it is not a 2xx; safe to show
+}
+
+// Words returns the receiver's answer as a line of text.
+func (a Try) Words() string {
+	status := strings.TrimSpace(strconv.Itoa(a.Status) + " " + http.StatusText(a.Status))
+	switch {
+	case a.Status == 0:
+		return cmp.Or(a.Error, "no answer")
+	case text.Plain(a.Answer) != "":
+		return strconv.Itoa(a.Status) + ": " + text.Plain(a.Answer)
+	case a.Error != "":
+		return status + ": " + a.Error
+	}
+	return status
+}
+
+const (
+	// keptTries is how many of a webhook's tries are stored, and keptAnswers how many of those with the receiver's
+	// answer.
+	KeptTries   = 20
+	KeptAnswers = 3
+)
+
+// maxError is how many bytes of a try's error are stored. One about a certificate names all its hosts.
+const maxError = 512
+
+// noteTry adds a try. It copies the former tries and does not change them in place: others may still read them.
+func (s *Status) noteTry(began time.Time, took time.Duration, a receiver.Try) {
+	n := Try{At: began, Took: took, Status: a.Status}
+	if a.Err != nil {
+		n.Error = text.Readable(a.Err.Error(), maxError)
+	}
+	if !a.Accepted() {
+		n.Answer = a.Excerpt
+	}
+	former := s.Tried[max(0, len(s.Tried)-KeptTries+1):]
+	s.Tried = append(slices.Clone(former), n)
+	if before := len(s.Tried) - KeptAnswers - 1; before >= 0 {
+		s.Tried[before].Answer = ""
+	}
+	if s.Tries++; s.Tries == 1 {
+		s.FirstTry = began
+	}
+}
+
+// setNewer notes whether the last snapshot of an invalid webhook's tenant is newer than it.
+func (w *Webhook) setNewer(yes bool) { w.changed, w.Newer = w.changed || w.Newer != yes, yes }
+
+// check returns ErrDamaged if a receiver would not get what was taken in. Damage elsewhere in the row, such as in the record of its tries, is
+// no reason not to deliver it.
+func (w *Webhook) Check() error {
+	if w.Verified {
+		return nil
+	}
+	if sum := sha256.Sum256(w.Body); !bytes.Equal(sum[:], w.Digest) {
+		return ErrDamaged
+	}
+	for _, column := range w.Damaged {
+		switch column {
+		case "uuid", "type", "header":
+			return ErrDamaged
+		}
+	}
+	return nil
+}
+
+// supersededWhy is the reason of every webhook that is superseded by another one that was taken in.
+const supersededWhy = "a newer snapshot of the tenant has taken its place"
