@@ -15,7 +15,7 @@ import (
 // A list is what the billing service says of all tenants, as far as it was read. It lives as long as the
 // request that brings it.
 type list struct {
-	seen     map[[16]byte][8]byte // every tenant of the list, with a part of Compared.says
+	seen     map[[16]byte][8]byte // every tenant of the list, with a part of Compared.Says
 	perhaps  []lane.Compared      // new tenants that are twins, unless the list has the tenant on the other platform, too
 	sum      lane.Summary
 	faults   int

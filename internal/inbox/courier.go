@@ -145,7 +145,7 @@ func (c *courier) receiverPaused(t *target) bool {
 func (c *courier) Delivers(name webhookgate.LaneName, token int64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.leases[lane.LeaseKey{name, token}] != nil
+	return c.leases[lane.LeaseKey{Lane: name, Token: token}] != nil
 }
 
 // Reserve asks for room to deliver one more webhook of that size. If it returns true, Release is called later, and right after that maybe

@@ -366,7 +366,7 @@ func (s *Inbox) takeIn(ctx context.Context, in lane.Incoming, w work, check func
 	w.wanted = func() bool { return !gaveUp.Load() }
 	w.failed = func(err error) { reply <- err }
 	if in.Signed {
-		w.ids = []lane.SignedID{{in.Lane, in.IDHash}}
+		w.ids = []lane.SignedID{{Lane: in.Lane, Hash: in.IDHash}}
 	}
 	w.decide = func(t *sqlTurn) func() {
 		var a lane.Answer

@@ -111,7 +111,7 @@ func (t *memTurn) lane(name webhookgate.LaneName) *lane.Lane {
 	}
 	row := t.m.lanes[k]
 	if row == nil {
-		row = lane.NewLane(k)
+		row = lane.New(k)
 	}
 	l := t.Load(row.Row())
 	if t.m.r.IntN(2) == 0 { // the first may be in memory or not
@@ -248,7 +248,7 @@ func (t *memTurn) mustNote(l *lane.Lane, what string) func() {
 
 // loadSeen has a webhook's signed id in memory, as the statement seen_find reads it.
 func (t *memTurn) loadSeen(l *lane.Lane, in *lane.Incoming) {
-	id := lane.SignedID{l.LaneName, in.IDHash}
+	id := lane.SignedID{Lane: l.LaneName, Hash: in.IDHash}
 	if !in.Signed || t.loaded[id] {
 		return
 	}

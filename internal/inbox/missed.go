@@ -108,7 +108,7 @@ func (t *sqlTurn) queueRowsOfMissed(l *lane.Lane) *[]webhookgate.MissedWebhook {
 	return all
 }
 
-// queueMissed queues the questions that tell what is still missed of these webhooks; see lane.unsettled.
+// queueMissed queues the questions that tell what is still missed of these webhooks; see lane.Lane.AddMissed.
 func (t *sqlTurn) queueMissed(all []webhookgate.MissedTenant) {
 	for _, o := range all {
 		lane := lane.NameInRow(o.LaneName)

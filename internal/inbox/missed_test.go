@@ -1013,7 +1013,7 @@ func TestMissedByTwoReplicas(t *testing.T) {
 	if n := desks[0].Stats().Missed.Tenants + desks[1].Stats().Missed.Tenants; n < 40 {
 		t.Errorf("%d missed in the outage", n)
 	}
-	time.Sleep(lane.MaxJump + lane.MaxJump/2) // what comes sooner than that may count as older; see lane.miss
+	time.Sleep(lane.MaxJump + lane.MaxJump/2) // what comes sooner than that may count as older; see Lane.AddMissed
 	wires[1].Pass()
 	desks[1].stored()
 	for i := range 25 { // through the one that is back

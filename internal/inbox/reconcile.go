@@ -24,11 +24,11 @@ import (
 // Reconcile compares what the billing service says of each tenant with what usher knows, and takes in what
 // differs: for webhooks that were never sent. Which of the two is newer is decided by numbers. A run begins
 // with a mark, one of the numbers that webhooks get, and asks the service after the mark is committed.
-// Whatever comes for a lane leaves its number there (lane.note). So a lane whose last number is below the
+// Whatever comes for a lane leaves its number there (Lane.Last). So a lane whose last number is below the
 // mark has heard nothing since the service was asked, and what the service said is at least as new.
 //
 // A pass over the list goes in batches. Each is one transaction, in which the tenants' lanes are locked: they
-// judge their lines (lane.reconcile), what is equal settles what came before, and what was found is stored
+// judge their lines (Lane.Reconcile), what is equal settles what came before, and what was found is stored
 // with the tenant, see finding.go. Taking in is the same with another leave.
 
 // FromReconcile is the source of a webhook that usher made from what the billing service said.

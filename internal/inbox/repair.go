@@ -23,7 +23,7 @@ func (s *Inbox) repair(r engine.Row) (*work, error) {
 	err := r.Scan(&name.Tenant, &name.Platform, &name.Type, &seq)
 	w := &work{known: []webhookgate.LaneName{name}, failed: func(error) {}}
 	if seq != 0 {
-		w.hooks = []int64{seq} // lane.know parks it
+		w.hooks = []int64{seq} // Lane.Load parks it
 	}
 	w.decide = func(t *sqlTurn) func() {
 		if l := t.Lanes[name]; l != nil && seq == 0 {

@@ -52,7 +52,7 @@ func scanWebhook(r engine.Row, withContent bool) (*lane.Webhook, error) {
 		w.Damaged = append(w.Damaged, "state")
 	}
 	if slices.Contains(w.Damaged, "state") {
-		w.State = lane.Parked // no statement finds it by its state; see lane.know
+		w.State = lane.Parked // no statement finds it by its state; see Lane.Load
 	}
 	if json.Unmarshal([]byte(record), &w.Record) != nil && record != "" {
 		w.Record, w.Damaged = lane.Record{}, append(w.Damaged, "record")
@@ -151,9 +151,9 @@ func laneFields(l *lane.Lane, paused *int64) []any {
 	}
 }
 
-// scanLane reads a row of {lane}. One that is damaged says so; lane.recount makes it whole.
+// scanLane reads a row of {lane}. One that is damaged says so; Lane.Recount makes it whole.
 func scanLane(r engine.Row, before ...any) (*lane.Lane, error) {
-	l, paused := lane.NewLane(webhookgate.LaneName{}), int64(0)
+	l, paused := lane.New(webhookgate.LaneName{}), int64(0)
 	unreadable, err := engine.Unreadable(r.Scan(append(before, laneFields(l, &paused)...)...))
 	for i := range unreadable {
 		unreadable[i] -= len(before)

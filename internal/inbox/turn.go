@@ -193,7 +193,7 @@ func (t *sqlTurn) lock(names []webhookgate.LaneName) {
 	}, tenants, platforms, types)
 }
 
-// queueClaims queues the search for lanes. It goes by our estimate of the database's time; lane.claim looks again.
+// queueClaims queues the search for lanes. It goes by our estimate of the database's time; Lane.Claim looks again.
 func (t *sqlTurn) queueClaims(claims []*Claim) {
 	now, mayTakeOver := t.s.Now().UnixMicro(), t.s.clock.mayTakeOver(t.LeaseTime)
 	for _, c := range claims {

@@ -29,7 +29,7 @@ type inMemory struct {
 }
 
 // newLane returns a lane in which nothing has come.
-func NewLane(name webhookgate.LaneName) *Lane {
+func New(name webhookgate.LaneName) *Lane {
 	return &Lane{LaneName: name, Due: clock.Never, WaitingSince: clock.Never, inMemory: inMemory{frontier: math.MinInt64}}
 }
 

@@ -113,12 +113,12 @@ func (t *Turn) LaneOf(h *Webhook) *Lane {
 	if l := t.Lanes[h.Lane]; l != nil {
 		return l
 	}
-	return t.Load(NewLane(webhookgate.LaneName{}))
+	return t.Load(New(webhookgate.LaneName{}))
 }
 
 // empty returns a lane in which nothing has come, to ask it something. The turn does not write it.
 func (t *Turn) Empty(name webhookgate.LaneName) *Lane {
-	l := NewLane(name)
+	l := New(name)
 	l.t = t
 	return l
 }
