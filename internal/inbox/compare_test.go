@@ -34,7 +34,7 @@ func TestJudge(t *testing.T) {
 	t.Parallel()
 	r := &lane.Run{Mark: 100, AsOf: clock.Moment(5000)}
 	unreadable := &snapshot.Stored{Seq: 7}
-	b := lane.Beside{ErasedOn: time.Unix(1, 0), OtherPlatforms: []string{"erp"}}
+	b := lane.Beside{Erased: time.Unix(1, 0), Platforms: []string{"erp"}}
 	for name, c := range map[string]struct {
 		last, lastAt int64
 		known        *snapshot.Stored
@@ -66,7 +66,7 @@ func TestJudgeDismissed(t *testing.T) {
 	found := offering("a").Judge(r, 0, 0, knows(7, "b")).Digest
 	judge := func(known *snapshot.Stored, codes ...string) bool {
 		o := offering(codes...)
-		o.Draft.Beside = lane.Beside{Found: found[:], WasDismissed: true}
+		o.Draft.Beside = lane.Beside{Found: found[:], Dismissed: true}
 		return o.Judge(r, 0, 0, known).Dismissed
 	}
 	if !judge(knows(7, "b"), "a") {

@@ -101,7 +101,7 @@ func (s *Inbox) Accept(id int64, force bool, by *Action) (int64, error) {
 	// After ctx's end it is not taken in later either, when its tenant may have a newer one.
 	a := s.takeIn(ctx, arriving(hook), work{hooks: []int64{id}, states: []webhookgate.LaneName{found.Lane}, by: by}, func(t *sqlTurn, l *lane.Lane, in *lane.Incoming) error {
 		in.Accepting = l.Loaded(id)
-		return l.MayAccept(in, id, force)
+		return l.MayAccept(in, force)
 	})
 	return a.ID, s.explain(a.Err)
 }

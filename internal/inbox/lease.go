@@ -143,8 +143,8 @@ func (s *Inbox) SaveOutcome(o *lane.Outcome, saved func(*lane.Outcome, error)) {
 	s.submit(&work{
 		known: []webhookgate.LaneName{key}, next: o.Lease.Webhook.ID, bytes: 256, failed: func(err error) { saved(o, err) },
 		decide: func(t *sqlTurn) func() {
-			result := t.Lanes[key].AfterTry(o)
-			return func() { o.TryResult = result; saved(o, nil) }
+			result := t.Lanes[key].EndTry(o)
+			return func() { o.AfterTry = result; saved(o, nil) }
 		},
 	})
 }

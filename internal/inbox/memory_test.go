@@ -274,13 +274,13 @@ func (m *Memory) Begin(run int, done func()) Work {
 }
 
 // Reconcile compares what the billing service says of a tenant with what is known. decided is called in the transaction.
-func (m *Memory) Reconcile(run int, w *webhookgate.Webhook, leave lane.ReconcileMode, decided, done func(lane.Compared)) Work {
+func (m *Memory) Reconcile(run int, w *webhookgate.Webhook, mode lane.ReconcileMode, decided, done func(lane.Compared)) Work {
 	in := arriving(w)
 	in.Source, in.Later = FromReconcile, true
 	return func(t *memTurn) func() {
 		says, _ := snapshot.Decode(w.State.Features)
 		offer := lane.Offer{Incoming: in, Says: says}
-		c := t.lane(w.Lane).Reconcile(&offer, t.m.runs[run], leave)
+		c := t.lane(w.Lane).Reconcile(&offer, t.m.runs[run], mode)
 		decided(c)
 		return func() { done(c) }
 	}
@@ -315,7 +315,7 @@ func (m *Memory) Accept(id int64, w *webhookgate.Webhook, force bool, done func(
 	return func(t *memTurn) func() {
 		in, l, a := in, t.lane(w.Lane), lane.Answer{}
 		in.Accepting = t.load(l, id)
-		if a.Err = l.MayAccept(&in, id, force); a.Err == nil {
+		if a.Err = l.MayAccept(&in, force); a.Err == nil {
 			a = l.Receive(&in)
 		}
 		return func() { done(a, a.Lease) }
@@ -324,8 +324,8 @@ func (m *Memory) Accept(id int64, w *webhookgate.Webhook, force bool, done func(
 
 func (m *Memory) Settle(o *lane.Outcome, name webhookgate.LaneName, done func()) Work {
 	return func(t *memTurn) func() {
-		result := t.lane(name).AfterTry(o)
-		return func() { o.TryResult = result; done() }
+		result := t.lane(name).EndTry(o)
+		return func() { o.AfterTry = result; done() }
 	}
 }
 

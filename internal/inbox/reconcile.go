@@ -29,7 +29,7 @@ import (
 //
 // A pass over the list goes in batches. Each is one transaction, in which the tenants' lanes are locked: they
 // judge their lines (Lane.Reconcile), what is equal settles what came before, and what was found is stored
-// with the tenant, see finding.go. Taking in is the same with another leave.
+// with the tenant, see finding.go. Taking in is the same in another mode.
 
 // FromReconcile is the source of a webhook that usher made from what the billing service said.
 const FromReconcile = "reconcile"
@@ -199,7 +199,7 @@ type Pass struct {
 	Last    bool   // there will be no second one: the run ends with the comparison
 }
 
-func (p *Pass) leave() lane.ReconcileMode {
+func (p *Pass) mode() lane.ReconcileMode {
 	switch {
 	case p.Failed != "":
 		return lane.ToSee
@@ -277,7 +277,7 @@ func (p *passing) add(number int, line []byte) error {
 
 // flush has the batch decided about, counts, and tells.
 func (p *passing) flush() error {
-	all, err := p.s.reconcile(p.Run, p.batch, p.leave())
+	all, err := p.s.reconcile(p.Run, p.batch, p.mode())
 	if err != nil {
 		return err
 	}
@@ -380,9 +380,9 @@ func (s *Inbox) knownBefore(ctx context.Context, run string, after *lane.Compare
 			var c lane.Compared
 			var features string
 			var number, dismissed int64
-			err := r.Scan(&c.Tenant, &c.Platform, &number, &features, &c.Found, &dismissed)
+			err := r.Scan(&c.Tenant, &c.Platform, &number, &features, &c.Beside.Found, &dismissed)
 			if may, _ := snapshot.Decode([]byte(features)); len(may.Features) > 0 {
-				c.Result, c.WasDismissed = lane.Unlisted, dismissed > 0
+				c.Result, c.Beside.Dismissed = lane.Unlisted, dismissed > 0
 				c.Identify(number)
 			}
 			all = append(all, c)
@@ -395,7 +395,7 @@ func (s *Inbox) knownBefore(ctx context.Context, run string, after *lane.Compare
 
 // reconcile has the lane of each line of a batch decide about it, all in one transaction, which also finds
 // out whether the run is still under way. A tenant that is only compared gets no lane.
-func (s *Inbox) reconcile(id string, batch []*lane.Offer, leave lane.ReconcileMode) ([]lane.Compared, error) {
+func (s *Inbox) reconcile(id string, batch []*lane.Offer, mode lane.ReconcileMode) ([]lane.Compared, error) {
 	w := work{run: id}
 	for _, o := range batch {
 		if o.Draft.CanBeJudged() {
@@ -403,7 +403,7 @@ func (s *Inbox) reconcile(id string, batch []*lane.Offer, leave lane.ReconcileMo
 		}
 	}
 	w.known = w.states
-	applies := leave == lane.ToApply || leave == lane.ToStore
+	applies := mode == lane.ToApply || mode == lane.ToStore
 	if applies {
 		if full := s.engine.Full(); full != nil { // the last room is for outcomes
 			return nil, full
@@ -418,11 +418,11 @@ func (s *Inbox) reconcile(id string, batch []*lane.Offer, leave lane.ReconcileMo
 		if err != nil {
 			return nil, 0, err
 		}
-		done, applied := t.reconcile(run, batch, w.states, leave)
+		done, applied := t.reconcile(run, batch, w.states, mode)
 		if applies {
 			(&Action{ID: run.Action}).queue(t.tx, t.Now, applied)
 		}
-		if leave == lane.ToCompare {
+		if mode == lane.ToCompare {
 			mayBeTwin := func(c lane.Compared) bool { return len(c.Elsewhere) > 0 }
 			t.saveFindings(run, slices.DeleteFunc(slices.Clone(done), mayBeTwin))
 		}
@@ -445,7 +445,7 @@ func (s *Inbox) reconcile(id string, batch []*lane.Offer, leave lane.ReconcileMo
 
 // reconcile returns what came of each line, and how many were taken in. After one that cannot be taken in,
 // for example because the inbox is full, the others stay as they are.
-func (t *sqlTurn) reconcile(run *lane.Run, batch []*lane.Offer, tenants []webhookgate.LaneName, leave lane.ReconcileMode) (done []lane.Compared, applied int) {
+func (t *sqlTurn) reconcile(run *lane.Run, batch []*lane.Offer, tenants []webhookgate.LaneName, mode lane.ReconcileMode) (done []lane.Compared, applied int) {
 	known := t.readBeside(tenants)
 	for _, o := range batch {
 		if !o.Draft.CanBeJudged() {
@@ -458,13 +458,13 @@ func (t *sqlTurn) reconcile(run *lane.Run, batch []*lane.Offer, tenants []webhoo
 		if l == nil { // usher does not know the tenant
 			l = t.Empty(o.Lane)
 		}
-		may := leave
+		may := mode
 		if o.Draft.Again { // nobody knows which line is right
 			may = lane.ToSee
 		}
 		c := l.Reconcile(&offer, run, may)
 		if done = append(done, c); c.Err != nil {
-			leave = lane.ToSee
+			mode = lane.ToSee
 		}
 		if c.Applied {
 			applied++
@@ -502,9 +502,9 @@ func (t *sqlTurn) readBeside(names []webhookgate.LaneName) map[webhookgate.LaneN
 		var b lane.Beside
 		var other string
 		err := r.Scan(&name.Tenant, &name.Platform, &b.Found, &dismissed, &erased, &others, &other)
-		b.WasDismissed, b.OtherPlatforms = dismissed > 0, known[name].OtherPlatforms
-		if b.ErasedOn = momentOrZero(erased); others > 0 {
-			b.OtherPlatforms = append(b.OtherPlatforms, other)
+		b.Dismissed, b.Platforms = dismissed > 0, known[name].Platforms
+		if b.Erased = momentOrZero(erased); others > 0 {
+			b.Platforms = append(b.Platforms, other)
 		}
 		known[name] = b
 		return err

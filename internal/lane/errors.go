@@ -6,7 +6,8 @@ import (
 )
 
 // GiveToReceiver says what to do about a platform that no receiver takes.
-const GiveToReceiver = "Give the platform to a receiver (USHER_WEBHOOK_RECEIVERS_n_PLATFORMS), or set USHER_WEBHOOK_FORWARD_URL, then restart usher"
+const GiveToReceiver = "Give the platform to a receiver (USHER_WEBHOOK_RECEIVERS_n_PLATFORMS), " +
+	"or set USHER_WEBHOOK_FORWARD_URL, then restart usher"
 
 // Denied says why something that a person asked for is not possible as things stand. The admin port answers it with 409.
 type Denied string
@@ -25,7 +26,8 @@ const (
 	// ErrInvalid says that a webhook was never taken in, so that it can't be sent again.
 	ErrInvalid Denied = "it is invalid: use 'usher inbox accept ID'"
 	// ErrNotInvalid says that only invalid webhooks can be accepted.
-	ErrNotInvalid Denied = "somebody has dealt with it, its tenant has a newer snapshot, or it was not invalid: see 'usher inbox show ID'"
+	ErrNotInvalid Denied = "somebody has dealt with it, its tenant has a newer snapshot, or it was not invalid: " +
+		"see 'usher inbox show ID'"
 	// ErrDamaged says that the stored content of a webhook is not the content that was taken in.
 	ErrDamaged Denied = "the stored webhook is damaged: its content does not fit its checksum"
 )

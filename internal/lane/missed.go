@@ -3,35 +3,75 @@ package lane
 import (
 	"crypto/sha256"
 	"time"
+
 	"usher/internal/clock"
 	"usher/webhookgate"
 )
 
-const MaxJump = time.Second
+// Webhooks that got a 5xx, so that they may be lost: the lane is missed them until they, or something newer, come.
 
-// missing returns what the lane is missed.
+// MissedSet returns what the lane is missed.
 func (l *Lane) MissedSet() webhookgate.MissedSet {
-	if l.MissedSince > 0 && !l.hasMissed {
+	if l.MissedSince > 0 && !l.knowsMissed {
 		l.LoadMissed(l.t.Inbox.MissedWebhooks(l))
 	}
 	return l.missed
 }
 
-// knowMissed is for the rows of what the lane is missed.
+// LoadMissed gives the lane the rows of what it is missed.
 func (l *Lane) LoadMissed(all []webhookgate.MissedWebhook) {
-	l.missed, l.hasMissed = webhookgate.MissedSet{Since: clock.Moment(l.MissedSince), Webhooks: all}, true
+	l.missed = webhookgate.MissedSet{Since: clock.Moment(l.MissedSince), Webhooks: all}
+	l.knowsMissed = true
 }
 
-// setMissing replaces what the lane is missed.
-func (l *Lane) SetMissed(d webhookgate.MissedSet) {
-	l.missed, l.hasMissed, l.savesMissed, l.changed = d, true, true, true
-	if l.MissedSince = 0; len(d.Webhooks) > 0 {
-		l.MissedSince = max(1, d.Since.UnixMicro())
+// SetMissed replaces what the lane is missed.
+func (l *Lane) SetMissed(set webhookgate.MissedSet) {
+	l.missed, l.knowsMissed = set, true
+	l.savesMissed, l.changed = true, true
+	if l.MissedSince = 0; len(set.Webhooks) > 0 {
+		l.MissedSince = max(1, set.Since.UnixMicro())
 	}
 }
 
-// noteTaken notes that a webhook was taken in, or is a copy of one that was. That may settle what was missed. again:
-// see lane.duplicate.
+// AddMissed notes webhooks of the tenant that got a 5xx, but for those that were settled before they could be noted
+// here.
+func (l *Lane) AddMissed(set webhookgate.MissedSet) {
+	if set = l.stillMissed(set); len(set.Webhooks) > 0 {
+		l.SetMissed(l.MissedSet().With(set))
+		l.stamp()
+	}
+}
+
+// stillMissed returns what is still missed of webhooks that got a 5xx: they may be stored after all, or the tenant may
+// have sent them again, or newer ones.
+func (l *Lane) stillMissed(set webhookgate.MissedSet) webhookgate.MissedSet {
+	set = set.Except(func(m *webhookgate.MissedWebhook) bool { return l.t.Inbox.CameAfterAll(l, m) })
+	if last := set.LastSnapshot(); last != nil && l.settles(set, last) {
+		set = set.Except(func(m *webhookgate.MissedWebhook) bool { return m.Snapshot })
+	}
+	return set
+}
+
+// settles says whether the last snapshot that usher has settles those of a missed set.
+func (l *Lane) settles(set webhookgate.MissedSet, last *webhookgate.MissedWebhook) bool {
+	digest := l.t.Inbox.LastSnapshotDigest(l)
+	switch {
+	case l.receiverHas(last.Digest[:], NameOf(l.t.Receivers.For(l.Platform))):
+		return true
+	case digest == nil && l.Tail != 0 || l.StateAt > l.t.Now: // without a tail: the tenant was erased then
+		return false
+	case AsDigest(digest) == last.Digest:
+		return l.StateAt >= last.At.UnixMicro()
+	}
+	// Another one must have come a second later, because the clocks of replicas and database differ.
+	return set.SettlesSnapshots(AsDigest(digest), true, clock.Moment(l.StateAt-clock.Micros(MaxJump)))
+}
+
+// MaxJump is by how much the clocks of replicas and database may differ, or jump, without anything following from it.
+const MaxJump = time.Second
+
+// noteReceived notes that a webhook was taken in, or is a copy of one that was. That may settle what was missed. For
+// again see Answer.
 func (l *Lane) noteReceived(in *Incoming, again bool) {
 	at := in.Arrived
 	if in.Accepting != nil {
@@ -57,51 +97,21 @@ func (l *Lane) noteState(at int64) {
 	}
 }
 
-// miss notes webhooks of the tenant that got a 5xx, but for those that were settled before they could be noted here.
-func (l *Lane) AddMissed(d webhookgate.MissedSet) {
-	if d = l.stillMissed(d); len(d.Webhooks) > 0 {
-		l.SetMissed(l.MissedSet().With(d))
-		l.stamp()
-	}
-}
-
-// unsettled returns what is still missed of webhooks that got a 5xx: they may be stored after all, or the tenant may
-// have sent them again, or newer ones.
-func (l *Lane) stillMissed(d webhookgate.MissedSet) webhookgate.MissedSet {
-	d = d.Except(func(m *webhookgate.MissedWebhook) bool { return l.t.Inbox.CameAfterAll(l, m) })
-	if last := d.LastSnapshot(); last != nil && l.settles(d, last) {
-		d = d.Except(func(m *webhookgate.MissedWebhook) bool { return m.Snapshot })
-	}
-	return d
-}
-
-// settles says whether the last snapshot that usher has settles those of a missed set.
-func (l *Lane) settles(d webhookgate.MissedSet, last *webhookgate.MissedWebhook) bool {
-	digest := l.t.Inbox.LastSnapshotDigest(l)
-	switch {
-	case l.receiverHas(last.Digest[:], NameOf(l.t.Receivers.For(l.Platform))):
-		return true
-	case digest == nil && l.Tail != 0 || l.StateAt > l.t.Now: // without a tail: the tenant was erased then
-		return false
-	case AsDigest(digest) == last.Digest:
-		return l.StateAt >= last.At.UnixMicro()
-	}
-	// Another one must have come a second later, because the clocks of replicas and database differ.
-	return d.SettlesSnapshots(AsDigest(digest), true, clock.Moment(l.StateAt-clock.Micros(MaxJump)))
-}
-
-// hasNewer says whether a newer state of the tenant was taken in than a webhook's, which arrived at this time or earlier.
+// HasNewer says whether a newer state of the tenant was taken in than a webhook's, which arrived at this time or
+// earlier.
 func (l *Lane) HasNewer(in *Incoming, at int64) bool {
-	return in.Snapshot && l.StateAt > at && l.StateAt <= l.t.Now && !l.receiverHas(in.Digest, NameOf(in.To))
+	isNewer := l.StateAt > at && l.StateAt <= l.t.Now
+	return in.Snapshot && isNewer && !l.receiverHas(in.Digest, NameOf(in.To))
 }
 
-// settleMissed says that the lane is missed nothing any more.
+// clearMissed says that the lane is missed nothing any more.
 func (l *Lane) clearMissed() {
 	if l.MissedSince > 0 {
 		l.SetMissed(webhookgate.MissedSet{})
 	}
 }
 
+// AsDigest returns a digest of a row; all zeros: it has none.
 func AsDigest(b []byte) (digest [sha256.Size]byte) {
 	copy(digest[:], b)
 	return digest

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
 	"usher/internal/content"
 	"usher/internal/snapshot"
 )
@@ -35,7 +36,7 @@ type Findings struct {
 // Count is how many they are.
 func (f Findings) Count() int { return f.Differs + f.New + f.Twin + f.Unlisted }
 
-// count counts tenants of a result, if that is a finding.
+// Add counts tenants of a result, if that is a finding.
 func (f *Findings) Add(result Result, n int) {
 	switch result {
 	case Differs:
@@ -65,6 +66,7 @@ type Summary struct {
 	Left Findings `json:"left,omitzero"`
 }
 
+// Add counts a tenant of a result.
 func (s *Summary) Add(result Result) {
 	switch result {
 	case Equal:
@@ -94,7 +96,7 @@ type Run struct {
 	Alive    time.Time `json:"-"` // when the request that began it was last there
 
 	Mark   int64 `json:"-"` // the number with which it began
-	Action int64 `json:"-"` // the entry of who began it
+	Action int64 `json:"-"` // the entry that says which person began it
 }
 
 const (
@@ -135,33 +137,33 @@ type Compared struct {
 	Again  bool     `json:"-"` // a line before says something else of the tenant
 	Digest [32]byte `json:"-"` // of what was found, to recognise it
 	First  bool     `json:"-"` // it was taken in as the first of its tenant
-	Beside `json:"-"`
+	Beside Beside   `json:"-"`
 }
 
-// beside is what usher knows of a tenant beside its lane and its snapshot.
+// Beside is what usher knows of a tenant beside its lane and its snapshot.
 type Beside struct {
-	Found          []byte    // the digest of the finding that is stored; empty: none is
-	WasDismissed   bool      // somebody has dismissed that one
-	ErasedOn       time.Time // when somebody has erased the tenant
-	OtherPlatforms []string  // the other platforms on which this code is known
+	Found     []byte    // the digest of the finding that is stored; empty: none is
+	Dismissed bool      // somebody has dismissed that one
+	Erased    time.Time // when somebody has erased the tenant
+	Platforms []string  // the other platforms on which this code is known
 }
 
-// judgeable says whether a line can be compared.
+// CanBeJudged says whether a line can be compared.
 func (c *Compared) CanBeJudged() bool { return c.Fault == "" && !c.PassedOver }
 
-// isFinding says whether a result is stored with its tenant.
+// IsFinding says whether a result is stored with its tenant.
 func (c *Compared) IsFinding() bool {
 	return c.Result == Differs || c.Result == NewTenant || c.Result == Twin || c.Result == Unlisted
 }
 
-// An offer is a line: a webhook that usher makes from it, in case that it has to be taken in.
+// An Offer is a line: a webhook that usher makes from it, in case that it has to be taken in.
 type Offer struct {
 	Incoming
-	Says  snapshot.Snapshot
-	Draft Compared // what is to be said of it before it is judged
+	Says  snapshot.Snapshot // what the billing service says of the tenant
+	Draft Compared          // what is to be said of the line before it is judged
 }
 
-// leave says what may be done with a line.
+// A ReconcileMode says what may be done with a line.
 type ReconcileMode int
 
 const (
@@ -171,10 +173,11 @@ const (
 	ToStore                        // the same, but not delivered
 )
 
-// judge compares an offer with what usher knows: the last number that the tenant's lane got, when that was,
-// and its last snapshot; nil: there is none.
+// Judge compares an offer with what usher knows: the last number that the tenant's lane got, when that was, and its last
+// snapshot; nil: there is none.
 func (o *Offer) Judge(r *Run, last, lastAt int64, known *snapshot.Stored) Compared {
-	c, number := o.Draft, int64(0)
+	c := o.Draft
+	number := int64(0)
 	var knows snapshot.Snapshot
 	if known != nil {
 		number = known.Seq
@@ -187,9 +190,9 @@ func (o *Offer) Judge(r *Run, last, lastAt int64, known *snapshot.Stored) Compar
 	case last > r.Mark || !r.AsOf.IsZero() && lastAt > r.AsOf.UnixMicro():
 		c.Result = Changed
 	case !knows.Known:
-		c.Result, c.Changes, c.Erased = NewTenant, changes, c.ErasedOn
+		c.Result, c.Changes, c.Erased = NewTenant, changes, c.Beside.Erased
 		if known == nil {
-			c.Elsewhere = c.OtherPlatforms
+			c.Elsewhere = c.Beside.Platforms
 		}
 	case len(changes) > 0:
 		c.Result, c.Changes = Differs, changes
@@ -200,14 +203,14 @@ func (o *Offer) Judge(r *Run, last, lastAt int64, known *snapshot.Stored) Compar
 	return c
 }
 
-// identify sets the digest by which a finding is recognised: it is another one when the service says
-// something else, or usher knows something else: a snapshot with another number.
+// Identify sets the digest by which a finding is recognised: it is another one when the service says something else, or
+// usher knows something else: a snapshot with another number.
 func (c *Compared) Identify(number int64) {
 	c.Digest = sha256.Sum256(fmt.Appendf(nil, "%s %x %d", c.Result, c.Says, number))
-	c.Dismissed = c.WasDismissed && bytes.Equal(c.Found, c.Digest[:])
+	c.Dismissed = c.Beside.Dismissed && bytes.Equal(c.Beside.Found, c.Digest[:])
 }
 
-// digestOf returns a digest of features.
+// FeaturesDigest returns a digest of features.
 func FeaturesDigest(s snapshot.Snapshot) [16]byte {
 	features := slices.SortedFunc(slices.Values(s.Features), func(a, b snapshot.Feature) int {
 		return cmp.Compare(a.Code, b.Code)
@@ -219,22 +222,23 @@ func FeaturesDigest(s snapshot.Snapshot) [16]byte {
 	return [16]byte(hash.Sum(nil))
 }
 
-// reconcile compares what the billing service says of the tenant with what usher knows. If that is not the same it
-// takes it in, at the end of the lane and never as a duplicate, if it has leave to. What came for the tenant before the
+// Reconcile compares what the billing service says of the tenant with what usher knows. If that is not the same it
+// takes it in, at the end of the lane and never as a duplicate, if the mode allows it. What came for the tenant before the
 // run began and was not taken in needs nobody any more, unless the tenant still differs.
-func (l *Lane) Reconcile(in *Offer, r *Run, leave ReconcileMode) (c Compared) {
+func (l *Lane) Reconcile(in *Offer, r *Run, mode ReconcileMode) (c Compared) {
 	c = in.Judge(r, l.Last, l.LastAt, l.t.Inbox.LastSnapshot(l))
 	switch {
-	case leave == ToSee:
+	case mode == ToSee:
 	case c.Result == Equal:
 		l.supersedeEqual()
 		l.clearMissed()
-	case leave == ToCompare || c.Result != Differs && c.Result != NewTenant:
-	case leave == ToStore && (l.Parked > 0 || !l.idle()): // it would be known, and something older be delivered after it
+	case mode == ToCompare || c.Result != Differs && c.Result != NewTenant:
+	case mode == ToStore && (l.Parked > 0 || !l.idle()):
+		// It would be known, and something older be delivered after it.
 		c.LeftOut = "its webhooks wait or are parked"
 	default:
 		before, first := l.LastAt, l.Tail == 0
-		a := l.takeIn(&in.Incoming, leave == ToStore || l.t.StoreUnclaimed && in.To == nil)
+		a := l.takeIn(&in.Incoming, mode == ToStore || l.t.StoreUnclaimed && in.To == nil)
 		if c.Applied, c.Err = a.Err == nil, a.Err; c.Applied {
 			c.First = first
 			l.LastAt = max(before, r.KnowsUpTo().UnixMicro()) // what it says is as old as the list

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
 	"usher/internal/content"
 	"usher/internal/lane/state"
 	"usher/internal/receiver"
@@ -31,7 +32,7 @@ const (
 	Replaced   = state.Replaced
 )
 
-// A Webhook is a row of the table webhook, from the database to the page.
+// A Webhook is a row of the table webhook, from the database to the page. What is not in its JSON is for usher alone.
 type Webhook struct {
 	ID       int64     `json:"id"`
 	UUID     string    `json:"webhook"` // the webhook-id that the receiver gets
@@ -39,12 +40,12 @@ type Webhook struct {
 	Platform string    `json:"platform"`
 	Tenant   string    `json:"tenant"`
 	Received time.Time `json:"received"`
-	Source   string    `json:"source,omitempty"` // FromReconcile if usher made it; else a sender did
-	Newest   bool      `json:"-"`                // its tenant has no newer one, so it can be sent again without force
+	Source   string    `json:"source,omitempty"` // "reconcile" if usher made it; else a sender did
 	Status
 
+	Newest   bool                 `json:"-"` // its tenant has no newer one, so it can be sent again without force
 	Lane     webhookgate.LaneName `json:"-"` // empty: it is invalid, and its tenant is not certain
-	Snapshot bool                 `json:"-"`
+	Snapshot bool                 `json:"-"` // it has the complete state of its tenant; else it is an event
 	Rank     int64                `json:"-"` // its number; if it is invalid: the number that it, or its last copy, took
 	Digest   []byte               `json:"-"` // SHA-256 of the body
 	Size     int64                `json:"-"` // about how many bytes it takes; counts towards MaxBytes
@@ -53,10 +54,10 @@ type Webhook struct {
 	Header     http.Header `json:"-"`
 	Body       []byte      `json:"-"`
 	Damaged    []string    `json:"-"` // the columns of its row that could not be read
-	Verified   bool        `json:"-"` // the content comes from the gate and not from a disk, so its digest need not be checked
+	Verified   bool        `json:"-"` // the content comes from the gate and not from a disk, see Check
 
-	// Only of what Show and Each return with its content: the last snapshot of the same tenant before this one that was accepted
-	// (State.Taken), and the id of the tenant's snapshot right before this one, accepted or not. Nil and zero: none is stored.
+	// Only in views: the last snapshot of the same tenant before this one that was accepted (State.Taken), and the id
+	// of the tenant's snapshot right before this one, accepted or not. Nil and zero: none is stored.
 	Previous *Webhook `json:"-"`
 	Before   int64    `json:"-"`
 
@@ -66,12 +67,41 @@ type Webhook struct {
 	gone    bool // it was deleted
 }
 
-// stored returns the webhook as a later transaction reads it.
+// Row returns the webhook as a later transaction reads it.
 func (w *Webhook) Row() *Webhook {
 	row := *w
 	row.isNew, row.changed, row.gone = false, false, false
 	return &row
 }
+
+// dedupDigest is the digest that arriving webhooks are compared with. Only snapshots have duplicates.
+func (w *Webhook) dedupDigest() []byte {
+	if !w.Snapshot {
+		return nil
+	}
+	return w.Digest
+}
+
+// Check returns ErrDamaged if a receiver would not get what was taken in. Damage elsewhere in the row, such as in the
+// record of its tries, is no reason not to deliver it.
+func (w *Webhook) Check() error {
+	if w.Verified {
+		return nil
+	}
+	if sum := sha256.Sum256(w.Body); !bytes.Equal(sum[:], w.Digest) {
+		return ErrDamaged
+	}
+	for _, column := range w.Damaged {
+		switch column {
+		case "uuid", "type", "header":
+			return ErrDamaged
+		}
+	}
+	return nil
+}
+
+// setNewer notes whether the last snapshot of an invalid webhook's tenant is newer than it.
+func (w *Webhook) setNewer(yes bool) { w.changed, w.Newer = w.changed || w.Newer != yes, yes }
 
 // AgeFrom is the time from which the webhook's age counts: when it was received, or was last redelivered by hand.
 func (w *Webhook) AgeFrom() time.Time {
@@ -83,9 +113,11 @@ func (w *Webhook) AgeFrom() time.Time {
 
 // Status is the part of a Webhook that changes.
 type Status struct {
-	State   State     `json:"state"`
-	Why     string    `json:"why,omitempty"` // the reason, if it is parked, superseded or discarded
-	Changed time.Time `json:"changed"`       // when it came into this state; if it is invalid: when it, or a copy of it that was only counted, last came
+	State State  `json:"state"`
+	Why   string `json:"why,omitempty"` // the reason, if it is parked, superseded or discarded
+	// Changed is when it came into this state. If it is invalid: when it last came, or a copy of it that was only
+	// counted.
+	Changed time.Time `json:"changed"`
 	Record
 }
 
@@ -93,7 +125,7 @@ type Status struct {
 type Record struct {
 	Tries    int       `json:"tries"`              // since it was received, or since somebody last redelivered it
 	FirstTry time.Time `json:"first_try,omitzero"` // when the first of them began; its age counts from here
-	Counted  int       `json:"counted,omitempty"`  // the tries that count towards Config.MaxTries; see Outcome.Counts
+	Counted  int       `json:"counted,omitempty"`  // the tries that count towards Rules.MaxTries; see Outcome.Counts
 	Receiver string    `json:"receiver,omitempty"` // the receiver of the last try
 	Tried    []Try     `json:"tried,omitempty"`
 	Next     time.Time `json:"next,omitzero"` // after a failed try: when the next one was due
@@ -138,7 +170,7 @@ func (a Try) Words() string {
 }
 
 const (
-	// keptTries is how many of a webhook's tries are stored, and keptAnswers how many of those with the receiver's
+	// KeptTries is how many of a webhook's tries are stored, and KeptAnswers how many of those with the receiver's
 	// answer.
 	KeptTries   = 20
 	KeptAnswers = 3
@@ -147,8 +179,8 @@ const (
 // maxError is how many bytes of a try's error are stored. One about a certificate names all its hosts.
 const maxError = 512
 
-// noteTry adds a try. It copies the former tries and does not change them in place: others may still read them.
-func (s *Status) noteTry(began time.Time, took time.Duration, a receiver.Try) {
+// addTry adds a try. It copies the former tries and does not change them in place: others may still read them.
+func (s *Status) addTry(began time.Time, took time.Duration, a receiver.Try) {
 	n := Try{At: began, Took: took, Status: a.Status}
 	if a.Err != nil {
 		n.Error = text.Readable(a.Err.Error(), maxError)
@@ -165,27 +197,3 @@ func (s *Status) noteTry(began time.Time, took time.Duration, a receiver.Try) {
 		s.FirstTry = began
 	}
 }
-
-// setNewer notes whether the last snapshot of an invalid webhook's tenant is newer than it.
-func (w *Webhook) setNewer(yes bool) { w.changed, w.Newer = w.changed || w.Newer != yes, yes }
-
-// check returns ErrDamaged if a receiver would not get what was taken in. Damage elsewhere in the row, such as in the record of its tries, is
-// no reason not to deliver it.
-func (w *Webhook) Check() error {
-	if w.Verified {
-		return nil
-	}
-	if sum := sha256.Sum256(w.Body); !bytes.Equal(sum[:], w.Digest) {
-		return ErrDamaged
-	}
-	for _, column := range w.Damaged {
-		switch column {
-		case "uuid", "type", "header":
-			return ErrDamaged
-		}
-	}
-	return nil
-}
-
-// supersededWhy is the reason of every webhook that is superseded by another one that was taken in.
-const supersededWhy = "a newer snapshot of the tenant has taken its place"
