@@ -65,6 +65,7 @@ var rows = [][]string{
 	{"internal/job", "internal/sandbox", "internal/serve"},
 	{"internal/admin", "internal/settings"}, // settings fills the configurations of those below
 	{"internal/entitlements", "internal/inbox", "internal/outbound"},
+	{"internal/lane"}, // it decides; it knows no database and no courier
 	{"proxy", "webhookgate"},
 	{"internal/receiver", "internal/snapshot", "tokens"},
 	{"internal/content", "internal/guard", "internal/peer", "internal/sdnotify", "internal/signature", "internal/wire"},
@@ -74,11 +75,12 @@ var rows = [][]string{
 
 // strangers do not know each other, although one is above the other: calls and webhooks have nothing in common.
 var strangers = map[string][]string{
-	"internal/job":          {"internal/admin", "internal/entitlements", "internal/inbox", "internal/settings", "webhookgate"},
+	"internal/job":          {"internal/admin", "internal/entitlements", "internal/inbox", "internal/lane", "internal/settings", "webhookgate"},
 	"internal/outbound":     {"webhookgate"},
 	"internal/admin":        {"internal/outbound", "proxy"},
 	"internal/entitlements": {"proxy", "tokens"},
 	"internal/inbox":        {"proxy", "tokens"},
+	"internal/lane":         {"proxy", "tokens"},
 	"webhookgate":           {"tokens"},
 }
 

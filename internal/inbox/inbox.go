@@ -1,21 +1,20 @@
 // Package inbox keeps webhooks safe until their receiver has accepted them. Before a sender gets 200 its webhook is a row in a
 // database, in a file or shared by replicas.
 //
-// A lane is the queue of one tenant, and a row, too. The transaction that has locked the lane's row decides about it. All decisions are
-// methods of a lane in memory, in plain Go:
+// A lane is the queue of one tenant, and a row, too. The transaction that has locked the lane's row decides about it. All
+// decisions are methods of package lane, in plain Go. This package brings lanes and the database together:
 //
 //	inbox.go      what the gate, the commands and the admin port see
-//	rows.go       states, a webhook and a lane as rows; names.go: tenants as people write them
-//	lane.go       a lane in memory, and everything that can happen to it
 //	work.go       the writer: one goroutine gathers work, and runs one transaction for all that has arrived
 //	turn.go       a transaction: loads lanes, answers their questions, saves them
-//	lease.go      the permission to deliver a lane: how it is claimed, and what comes of it
+//	rows.go       a lane and a webhook as rows; names.go: tenants as people write them
+//	lease.go      asks for leases, and saves what came of them
 //	courier.go    when to try, and whom     route.go    which receiver a lane has
 //	act.go        what people do            views.go    what people see
 //	actions.go    who did what              export.go   save and restore
 //	invalid.go    what cannot be taken in   room.go     who may still take how much room
-//	compare.go    what the billing service says, compared with what usher knows
-//	reconcile.go  a run of 'usher reconcile', and its passes over a list; finding.go: what was found of a tenant
+//	reconcile.go  a run of 'usher reconcile', and its passes over a list; compare.go: what the whole list says;
+//	              finding.go: what was found of a tenant
 //	changes.go    tells programs that keep a copy what has changed
 //	missed.go     what usher may have missed: webhooks that got a 5xx, and outages
 //	history.go    what was wrong, from when to when; who speaks for all replicas

@@ -96,7 +96,7 @@ type Run struct {
 	Alive    time.Time `json:"-"` // when the request that began it was last there
 
 	Mark   int64 `json:"-"` // the number with which it began
-	Action int64 `json:"-"` // the entry that says which person began it
+	Action int64 `json:"-"` // the entry of the person that began it
 }
 
 const (

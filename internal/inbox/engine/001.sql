@@ -92,7 +92,7 @@ CREATE TABLE {schema}.webhook (
 	changed    {int} NOT NULL, -- when it came into its state; if it is invalid: when its last copy came
 	why        {text} NOT NULL, -- the reason, if it is parked, superseded or discarded
 	source     {text} NOT NULL DEFAULT '', -- 'reconcile' if usher made it; else a sender did
-	record     {text} NOT NULL -- JSON of inbox.Record: the tries, or the faults
+	record     {text} NOT NULL -- JSON of lane.Record: the tries, or the faults
 );
 CREATE INDEX webhook_lane      ON {schema}.webhook (tenant, platform, event_type, seq);
 CREATE INDEX webhook_taken     ON {schema}.webhook (tenant, platform, event_type, seq) WHERE state {taken} AND snapshot = 1;
@@ -160,7 +160,7 @@ CREATE TABLE {schema}.reconcile (
 	ended    {int} NOT NULL DEFAULT 0, -- 0: it runs, or was killed
 	complete {int} NOT NULL DEFAULT 0, -- 1: a whole list was compared
 	failed   {text} NOT NULL DEFAULT '', -- why it failed
-	summary  {text} NOT NULL DEFAULT '' -- JSON of inbox.Summary
+	summary  {text} NOT NULL DEFAULT '' -- JSON of lane.Summary
 );
 CREATE INDEX reconcile_mark ON {schema}.reconcile (mark);
 
