@@ -20,8 +20,8 @@ import (
 // actionPatience is how long a person waits for an action, which may have to wait for a delivery.
 const actionPatience = 20 * time.Second
 
-// act runs an action of a person, or a part of it. does also returns how many webhooks it has touched. If its webhook is being
-// delivered (ErrBusy), act waits for the outcome and tries again.
+// act runs an action of a person, or a part of it. does also returns how many webhooks it has touched. If its webhook
+// is being delivered (ErrBusy), act waits for the outcome and tries again.
 func act[T any](s *Inbox, names work, does func(*sqlTurn) (T, int, error)) (result T, denied error) {
 	ctx, cancel := context.WithTimeout(s.run, actionPatience)
 	defer cancel()
@@ -91,9 +91,9 @@ func (s *Inbox) toWebhook(found *lane.Webhook, by *Action, do func(*lane.Lane, *
 	return err
 }
 
-// Redeliver sends a webhook again, ahead of the other webhooks that wait in its lane, and counts its tries anew. A webhook that
-// waits is tried at once. If its tenant has a newer webhook, it would overwrite that one: this needs force. chosen is the state for which
-// somebody has chosen it, maybe a while ago; empty: the one that it has now.
+// Redeliver sends a webhook again, ahead of the other webhooks that wait in its lane, and counts its tries anew. A
+// webhook that waits is tried at once. If its tenant has a newer webhook, it would overwrite that one: this needs
+// force. chosen is the state for which somebody has chosen it, maybe a while ago; empty: the one that it has now.
 func (s *Inbox) Redeliver(id int64, chosen lane.State, force bool, by *Action) error {
 	found, err := s.find(s.run, id)
 	if err != nil {
@@ -127,7 +127,8 @@ func (s *Inbox) explain(err error) error {
 	return err
 }
 
-// Discard discards a webhook that waits, is parked or is invalid: nothing more is done with it, and it stays in the history.
+// Discard discards a webhook that waits, is parked or is invalid: nothing more is done with it, and it stays in the
+// history.
 func (s *Inbox) Discard(id int64, by *Action) error {
 	found, err := s.find(s.run, id)
 	if err != nil {
@@ -154,8 +155,8 @@ func (s *Inbox) lanesOf(ctx context.Context, platform *string, tenant string) (a
 	return all, err
 }
 
-// Forget drops what dedup compares with, of a tenant on one platform or on all: the tenant's next snapshot is delivered, even if
-// it is a copy. It returns the number of platforms on which there was anything to forget.
+// Forget drops what dedup compares with, of a tenant on one platform or on all: the tenant's next snapshot is
+// delivered, even if it is a copy. It returns the number of platforms on which there was anything to forget.
 func (s *Inbox) Forget(platform *string, tenant string, by *Action) (count int, err error) {
 	lanes, err := s.lanesOf(s.run, platform, tenant)
 	if err != nil {
@@ -183,8 +184,9 @@ func (s *Inbox) Forget(platform *string, tenant string, by *Action) (count int, 
 	return len(forgotten), nil
 }
 
-// Erase deletes everything about a tenant: all its webhooks, its last snapshot, and what dedup remembers. It returns the number
-// of webhooks. It may wait for a delivery: if something comes for the tenant meanwhile, nothing is deleted.
+// Erase deletes everything about a tenant: all its webhooks, its last snapshot, and what dedup remembers. It returns
+// the number of webhooks. It may wait for a delivery: if something comes for the tenant meanwhile, nothing is
+// deleted.
 func (s *Inbox) Erase(platform, tenant string, by *Action) (count int, err error) {
 	lanes, err := s.lanesOf(s.run, &platform, tenant)
 	if err != nil {
@@ -223,7 +225,8 @@ type pauses struct {
 	list    atomic.Pointer[[]Pause]
 }
 
-// Pause holds deliveries back; see type Pause. It ends by itself after lasts, by the database's clock, unless that is zero. The result has its end.
+// Pause holds deliveries back; see type Pause. It ends by itself after lasts, by the database's clock, unless that is
+// zero. The result has its end.
 func (s *Inbox) Pause(p Pause, lasts time.Duration, by *Action) (Pause, error) {
 	return changePause(s, p, by, func(t *sqlTurn) (is Pause, err error) {
 		if p.Until = (time.Time{}); lasts > 0 {
@@ -251,8 +254,8 @@ func (s *Inbox) endPause(p Pause, until int64, by *Action) (bool, error) {
 	})
 }
 
-// changePause writes a pause's row with its tenant's lane locked, if it has a tenant. Then it reads the pauses, so that the change is in force here when it
-// returns.
+// changePause writes a pause's row with its tenant's lane locked, if it has a tenant. Then it reads the pauses, so
+// that the change is in force here when it returns.
 func changePause[T any](s *Inbox, p Pause, by *Action, change func(*sqlTurn) (T, error)) (result T, err error) {
 	names := work{by: by}
 	if p.Tenant != "" {
@@ -327,8 +330,8 @@ func (s *Inbox) ReadPauses(ctx context.Context) error {
 	return err
 }
 
-// refreshPauses reads the pauses again and again, so that a pause of another replica is in force here within a second, and lifts those that
-// have ended. In a file, which no other process changes, it reads them once.
+// refreshPauses reads the pauses again and again, so that a pause of another replica is in force here within a
+// second, and lifts those that have ended. In a file, which no other process changes, it reads them once.
 func (s *Inbox) refreshPauses() {
 	tick := time.NewTicker(time.Second / 2)
 	defer tick.Stop()

@@ -8,8 +8,9 @@ import (
 	"usher/internal/inbox/engine"
 )
 
-// An Action is something that a person asked for. It has one entry, however many webhooks it touches. The transaction that does it
-// also writes the entry, or counts there what it did: so the entry says what was done, even if the action ended halfway.
+// An Action is something that a person asked for. It has one entry, however many webhooks it touches. The transaction
+// that does it also writes the entry, or counts there what it did: so the entry says what was done, even if the
+// action ended halfway.
 type Action struct {
 	ID    int64     `json:"id"` // of the entry; zero: there is none yet
 	At    time.Time `json:"at"`
@@ -19,8 +20,8 @@ type Action struct {
 	Count int       `json:"count"`           // how many webhooks it touched
 }
 
-// queue queues the entry, or its new count. Call after when the transaction is committed. Nil is an action that nobody asked for: it has
-// no entry.
+// queue queues the entry, or its new count. Call after when the transaction is committed. Nil is an action that
+// nobody asked for: it has no entry.
 func (a *Action) queue(tx engine.Tx, now int64, touched int) (after func()) {
 	if a == nil {
 		return func() {}

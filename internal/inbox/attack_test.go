@@ -17,8 +17,8 @@ import (
 	"usher/internal/testkit/pgtest"
 )
 
-// twice is an engine whose next transaction fails once, at its end. If again is set, the transaction runs again after again
-// has returned; if it is nil, the transaction has failed.
+// twice is an engine whose next transaction fails once, at its end. If again is set, the transaction runs again after
+// again has returned; if it is nil, the transaction has failed.
 type twice struct {
 	engine.Engine
 	armed atomic.Bool
@@ -72,8 +72,8 @@ func TestSaysItOnce(t *testing.T) {
 	})
 }
 
-// A sender that got 503 sends its next webhook through another replica. The webhook that it gave up must not be taken in
-// after that, also if the transaction runs again.
+// A sender that got 503 sends its next webhook through another replica. The webhook that it gave up must not be taken
+// in after that, also if the transaction runs again.
 func TestGivenUpMeanwhile(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		e := &twice{Engine: open()}
@@ -94,7 +94,8 @@ func TestGivenUpMeanwhile(t *testing.T) {
 	})
 }
 
-// A platform that this process knows may not be in the database yet. Its lanes must be found after a restart nevertheless.
+// A platform that this process knows may not be in the database yet. Its lanes must be found after a restart
+// nevertheless.
 func TestPlatformThatWasNotCommitted(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		e := &twice{}
@@ -204,8 +205,8 @@ func TestAClockThatWasSetBack(t *testing.T) {
 	}
 }
 
-// A replica that starts right after the database's clock has jumped cannot know that. So it does not take lanes over that
-// others may be delivering.
+// A replica that starts right after the database's clock has jumped cannot know that. So it does not take lanes over
+// that others may be delivering.
 func TestStartAfterAClockJump(t *testing.T) {
 	costly(t)
 	t.Parallel()
@@ -228,8 +229,8 @@ func TestStartAfterAClockJump(t *testing.T) {
 	a.idle("t")
 }
 
-// A replica dies, and the database's clock is set back, as by a failover: the webhook that it was delivering does not wait
-// until the clock has caught up with the end of its lease.
+// A replica dies, and the database's clock is set back, as by a failover: the webhook that it was delivering does not
+// wait until the clock has caught up with the end of its lease.
 func TestClockGoesBackAfterADeath(t *testing.T) {
 	costly(t)
 	t.Parallel()
@@ -254,7 +255,8 @@ func TestClockGoesBackAfterADeath(t *testing.T) {
 	b.idle("t")
 }
 
-// The first transaction after a jump of the clock is an intake of another replica. It does not take the lane from the one that is delivering.
+// The first transaction after a jump of the clock is an intake of another replica. It does not take the lane from the
+// one that is delivering.
 func TestClockJumpsBeforeAnIntake(t *testing.T) {
 	costly(t)
 	t.Parallel()

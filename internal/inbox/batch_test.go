@@ -69,7 +69,8 @@ func (d *desk) stand(yes bool) {
 	d.stands, d.queue = yes, nil
 }
 
-// asked is how many operations wait for the writer, which stands still. Claims do not count: usher makes them by itself, at any time.
+// asked is how many operations wait for the writer, which stands still. Claims do not count: usher makes them by
+// itself, at any time.
 func (d *desk) asked() (count int) {
 	d.looking.Lock()
 	defer d.looking.Unlock()
@@ -234,8 +235,8 @@ func TestBodiesAreCounted(t *testing.T) {
 	})
 }
 
-// A webhook that is in memory and waits for a place must not take the room for bodies that the webhook in that place waits
-// for.
+// A webhook that is in memory and waits for a place must not take the room for bodies that the webhook in that place
+// waits for.
 func TestBodiesBehindOneThatIsNotHeld(t *testing.T) {
 	if testing.Short() {
 		t.Skip("its bodies are large")
@@ -295,8 +296,8 @@ func TestClaimsBoundBodies(t *testing.T) {
 	}, little)
 }
 
-// Receivers that hang may have all of their room for bodies, and more. Meanwhile any other receiver gets its webhooks as if they were not
-// there.
+// Receivers that hang may have all of their room for bodies, and more. Meanwhile any other receiver gets its webhooks
+// as if they were not there.
 func TestBodiesOfAnotherReceiver(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -325,8 +326,8 @@ func TestBodiesOfAnotherReceiver(t *testing.T) {
 	}, little, func(c *Config) { c.Receivers = receiver.NewSet(hanging.Receiver, alike.Receiver, other.Receiver) })
 }
 
-// splits is an engine that rejects the transaction after the next one, once, so that the batch is split. It calls meanwhile
-// before that.
+// splits is an engine that rejects the transaction after the next one, once, so that the batch is split. It calls
+// meanwhile before that.
 type splits struct {
 	engine.Engine
 	left      atomic.Int64
@@ -366,8 +367,8 @@ func TestGivenUpWhileSplit(t *testing.T) {
 	})
 }
 
-// A webhook is parked, and in the same transaction a copy arrives with the same signed id. The copy is taken in, as it would
-// be a moment later.
+// A webhook is parked, and in the same transaction a copy arrives with the same signed id. The copy is taken in, as
+// it would be a moment later.
 func TestSignedIDOfWhatIsBeingParked(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
@@ -388,7 +389,8 @@ func TestSignedIDOfWhatIsBeingParked(t *testing.T) {
 	})
 }
 
-// A receiver that refuses all webhooks of a tenant leaves very many that are parked. To take the next one in, nobody reads them.
+// A receiver that refuses all webhooks of a tenant leaves very many that are parked. To take the next one in, nobody
+// reads them.
 func TestIntakeReadsNothingThatIsParked(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		var read atomic.Int64
@@ -426,7 +428,8 @@ func (e *heard) Read(ctx context.Context, fn func(engine.Tx) error) error {
 	return e.Engine.Read(ctx, func(tx engine.Tx) error { return fn(&listening{tx, e.hear}) })
 }
 
-// lockedLane is an engine in which somebody else holds the lane of a tenant, and that counts the transactions which wait for it.
+// lockedLane is an engine in which somebody else holds the lane of a tenant, and that counts the transactions which
+// wait for it.
 type lockedLane struct {
 	engine.Engine
 	waits  atomic.Int64
@@ -470,7 +473,8 @@ func (tx *waitingTx) Queue(name string, each func(engine.Row) error, args ...any
 	tx.Tx.Queue(name, each, args...)
 }
 
-// Somebody else holds one tenant's lane, and many send for it. Others do not wait for as many transactions, each of which waits for the lock.
+// Somebody else holds one tenant's lane, and many send for it. Others do not wait for as many transactions, each of
+// which waits for the lock.
 func TestManyForALockedLane(t *testing.T) {
 	t.Parallel()
 	var e *lockedLane
@@ -491,8 +495,8 @@ func TestManyForALockedLane(t *testing.T) {
 	})
 }
 
-// A lane's row cannot be written, for a reason that does not look like the row's own. What its tenant is missed is tried now and then, and does
-// not fail everybody else's webhooks.
+// A lane's row cannot be written, for a reason that does not look like the row's own. What its tenant is missed is
+// tried now and then, and does not fail everybody else's webhooks.
 func TestOneRowThatCannotBeWritten(t *testing.T) {
 	t.Parallel()
 	var e *lockedLane

@@ -31,8 +31,8 @@ func (s *sink) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: 204, Header: make(http.Header), Body: http.NoBody}, nil
 }
 
-// BenchmarkInbox measures the inbox itself: a webhook is taken in and delivered, from 64 senders, for 1,000 tenants, with 3
-// KB.
+// BenchmarkInbox measures the inbox itself: a webhook is taken in and delivered, from 64 senders, for 1,000 tenants,
+// with 3 KB.
 func BenchmarkInbox(b *testing.B) {
 	for name, open := range map[string]func() engine.Engine{
 		"file":     inFile(b, filepath.Join(b.TempDir(), "inbox.db")),

@@ -18,14 +18,15 @@ import (
 
 // Changes, for programs that keep a copy of what usher knows.
 //
-// A number that a transaction takes is no cursor: transactions commit in any order. So a trigger only notes in the table changed which
-// snapshot has changed, and later, when that is visible, one process after the other numbers it: that is a telling. A tenant has one row in
-// change, with its last number, so the table does not grow with the changes. In a file transactions commit one after the other, and the
-// trigger numbers at once.
+// A number that a transaction takes is no cursor: transactions commit in any order. So a trigger only notes in the
+// table changed which snapshot has changed, and later, when that is visible, one process after the other numbers it:
+// that is a telling. A tenant has one row in change, with its last number, so the table does not grow with the
+// changes. In a file transactions commit one after the other, and the trigger numbers at once.
 //
-// Each telling leaves a row with a random token in told, and a cursor names the last telling at the time of its page. An inbox goes on from a
-// cursor only if it has that row. Whatever takes tellings back (a restored backup, a failover that loses something) takes their rows back,
-// too, and what is told afterwards has other tokens. This only works if a page never says more than what was told: see changePage.cut.
+// Each telling leaves a row with a random token in told, and a cursor names the last telling at the time of its page.
+// An inbox goes on from a cursor only if it has that row. Whatever takes tellings back (a restored backup, a failover
+// that loses something) takes their rows back, too, and what is told afterwards has other tokens. This only works if
+// a page never says more than what was told: see changePage.cut.
 
 const (
 	// tellEvery is the time between two tellings while somebody waits for one; tellIdle is that time otherwise.
@@ -120,7 +121,8 @@ func (f *feed) known() (last toldRow, waiting int) {
 	return f.last, f.waiting
 }
 
-// noticed wakes those who wait, if there is another last telling. After a failover that loses something its number may be lower.
+// noticed wakes those who wait, if there is another last telling. After a failover that loses something its number
+// may be lower.
 func (f *feed) noticed(last toldRow) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -146,8 +148,8 @@ type queueKey struct {
 	limit int
 }
 
-// join counts a caller that waits, until it calls leave. If it does not share, it is alone in its queue: what others have read may be older than
-// its call.
+// join counts a caller that waits, until it calls leave. If it does not share, it is alone in its queue: what others
+// have read may be older than its call.
 func (f *feed) join(key queueKey, share bool) (q *queue, leave func(), err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -173,7 +175,8 @@ func (f *feed) join(key queueKey, share bool) (q *queue, leave func(), err error
 	}, nil
 }
 
-// A sharedRead is the first read of callers that all came before it began: a thousand that have just got the same page ask again at once.
+// A sharedRead is the first read of callers that all came before it began: a thousand that have just got the same
+// page ask again at once.
 type sharedRead struct {
 	done chan struct{}
 	page *changePage
@@ -234,7 +237,8 @@ func (f *feed) state() (wake <-chan struct{}, last toldRow) {
 // errUntold says that a reader cannot begin, because tenants are stored of which nothing was told.
 var errUntold = errors.New("the inbox has changes that could not be told yet")
 
-// Changes returns what was told after a cursor or, if that is empty, all tenants. While there is nothing, it waits so long.
+// Changes returns what was told after a cursor or, if that is empty, all tenants. While there is nothing, it waits so
+// long.
 func (s *Inbox) Changes(ctx context.Context, after string, limit int, wait time.Duration) (*snapshot.Changes, error) {
 	var from cursor
 	begins := after == ""
@@ -313,14 +317,15 @@ func later(a, b time.Time) time.Time {
 type changePage struct {
 	*snapshot.Changes
 	next cursor
-	// cut says that the page ends before a tenant that has changed since it was told. That one is told again soon, by a higher number. A page
-	// that said its new state already would not be noticed if a failover lost it.
+	// cut says that the page ends before a tenant that has changed since it was told. That one is told again soon, by
+	// a higher number. A page that said its new state already would not be noticed if a failover lost it.
 	cut                     bool
 	firstUntold, lastUntold int64 // what is stored and not told; 0: nothing
 }
 
-// readChanges reads one page. If the inbox does not know the cursor, it makes sure that this is the inbox: a primary that has been replaced,
-// and that nobody has stopped, does not have the newest tellings either, but its transactions cannot be committed any more.
+// readChanges reads one page. If the inbox does not know the cursor, it makes sure that this is the inbox: a primary
+// that has been replaced, and that nobody has stopped, does not have the newest tellings either, but its transactions
+// cannot be committed any more.
 func (s *Inbox) readChanges(ctx context.Context, from cursor, begins bool, limit int) (*changePage, error) {
 	p, err := s.changesPage(ctx, from, begins, limit)
 	if errors.Is(err, snapshot.ErrCursorUnknown) && s.engine.Shared() {

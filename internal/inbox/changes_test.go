@@ -368,7 +368,8 @@ func TestChangesReadsAreShared(t *testing.T) {
 	})
 }
 
-// Another inbox, an import, and a week without a question: begin again. A redelivery and what is invalid change nothing.
+// Another inbox, an import, and a week without a question: begin again. A redelivery and what is invalid change
+// nothing.
 func TestChangesCursorUnknown(t *testing.T) {
 	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
 		s := keeper(t, open())
@@ -458,8 +459,9 @@ func copyFile(t testing.TB, path string) string {
 	return to
 }
 
-// Whatever overlaps, a copy is right in the end, and never goes back: two replicas, transactions that take their numbers early and commit late,
-// erasures, connections that break, readers that change replicas and lose pages. On a pooler, too.
+// Whatever overlaps, a copy is right in the end, and never goes back: two replicas, transactions that take their
+// numbers early and commit late, erasures, connections that break, readers that change replicas and lose pages. On a
+// pooler, too.
 func TestChangesCopies(t *testing.T) {
 	t.Parallel()
 	t.Run("file", func(t *testing.T) {
@@ -584,7 +586,8 @@ func longTransaction(ctx context.Context, conn *pgx.Conn, tenant string, version
 	})
 }
 
-// A process whose role may only read tells nothing, and says nothing in the log. It notices what others have told, also while there is more to tell.
+// A process whose role may only read tells nothing, and says nothing in the log. It notices what others have told,
+// also while there is more to tell.
 func TestChangesReadOnly(t *testing.T) {
 	t.Parallel()
 	server := pgtest.New(t)
@@ -668,7 +671,8 @@ func TestChangesFailover(t *testing.T) {
 	}
 }
 
-// After a failover that lost something, cursors of what is lost are unknown, also when the same numbers were told again; older ones are not.
+// After a failover that lost something, cursors of what is lost are unknown, also when the same numbers were told
+// again; older ones are not.
 func TestChangesLossyFailover(t *testing.T) {
 	costly(t)
 	t.Parallel()
@@ -709,8 +713,8 @@ func TestChangesLossyFailover(t *testing.T) {
 	}
 }
 
-// A primary that was replaced, and that nobody has stopped, does not say that newer cursors are unknown: who would begin anew there goes back.
-// While the standby does not answer, what is known is told, and nobody who asks is kept.
+// A primary that was replaced, and that nobody has stopped, does not say that newer cursors are unknown: who would
+// begin anew there goes back. While the standby does not answer, what is known is told, and nobody who asks is kept.
 func TestChangesOldPrimary(t *testing.T) {
 	t.Parallel()
 	primary := pgtest.New(t)

@@ -22,7 +22,8 @@ func invalidOf(d *desk, tenant string, n int) *webhookgate.Invalid {
 	return &webhookgate.Invalid{Webhook: *d.hook(tenant, body), Status: 422, Faults: []content.Fault{{Path: "/x", Message: "is odd"}}}
 }
 
-// again is an engine that runs some transactions twice, as after a deadlock, and rejects others, so that batches are split.
+// again is an engine that runs some transactions twice, as after a deadlock, and rejects others, so that batches are
+// split.
 type again struct{ engine.Engine }
 
 func (e *again) Write(fn func(engine.Tx) error) error {

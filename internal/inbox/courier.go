@@ -19,11 +19,12 @@ import (
 	"usher/webhookgate"
 )
 
-// The courier decides when webhooks are tried. It keeps nothing that must survive the process, or that replicas must agree on:
-// that is in the database.
+// The courier decides when webhooks are tried. It keeps nothing that must survive the process, or that replicas must
+// agree on: that is in the database.
 //
-// It gets leases in two ways. The intake of a webhook gives one at once, if the courier has room (Reserve, Deliver). For all other
-// lanes run claims them (claimLanes), when it is woken, when a retry is due, and each second. A lease then goes this way:
+// It gets leases in two ways. The intake of a webhook gives one at once, if the courier has room (Reserve, Deliver).
+// For all other lanes run claims them (claimLanes), when it is woken, when a retry is due, and each second. A lease
+// then goes this way:
 //
 //	enqueue        it waits for one of its receiver's places
 //	deliver        one try, in a goroutine of its own; noteAnswer learns from the answer whether the receiver is down
@@ -81,7 +82,8 @@ type target struct {
 	rejected     map[webhookgate.LaneName]*rejectedLane // lanes that the database does not let usher write
 }
 
-// A rejectedLane is a lane that the database refuses to write. It waits, so that the claims of the others do not fail with it.
+// A rejectedLane is a lane that the database refuses to write. It waits, so that the claims of the others do not fail
+// with it.
 type rejectedLane struct {
 	until time.Time
 	wait  time.Duration
@@ -113,12 +115,12 @@ const (
 	slowProbeAfter    = 10 * time.Minute // for so long
 )
 
-// failsForEverybody says whether the receiver is to blame, and not the webhooks: several tenants have begun to fail, and nothing was
-// accepted since.
+// failsForEverybody says whether the receiver is to blame, and not the webhooks: several tenants have begun to fail,
+// and nothing was accepted since.
 func (t *target) failsForEverybody() bool { return len(t.failing) >= everybodyFrom }
 
-// room is how many more leases the target can take. It takes twice as many as it has places ahead of those, because a place
-// must not wait for the commit that brings the next lease.
+// room is how many more leases the target can take. It takes twice as many as it has places ahead of those, because a
+// place must not wait for the commit that brings the next lease.
 func (t *target) room() int {
 	return 3*t.Concurrency - t.inFlight - len(t.queue) - t.reserved
 }
@@ -148,8 +150,8 @@ func (c *courier) Delivers(name webhookgate.LaneName, token int64) bool {
 	return c.leases[lane.LeaseKey{Lane: name, Token: token}] != nil
 }
 
-// Reserve asks for room to deliver one more webhook of that size. If it returns true, Release is called later, and right after that maybe
-// Deliver. The writer calls these five, so none of them may block.
+// Reserve asks for room to deliver one more webhook of that size. If it returns true, Release is called later, and
+// right after that maybe Deliver. The writer calls these five, so none of them may block.
 func (c *courier) Reserve(rc *receiver.Receiver, size int64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -273,8 +275,8 @@ func (c *courier) try(t *target, lease *lane.Lease) *lane.Outcome {
 	w := lease.Webhook
 	c.mu.Lock()
 	if !w.HasContent { // otherwise enqueue has counted it
-		// Webhooks in the queue may take all of the room and wait for this very place. So the only one that is sending does not
-		// wait for room.
+		// Webhooks in the queue may take all of the room and wait for this very place. So the only one that is
+		// sending does not wait for room.
 		for t.sending > 0 && t.bodies+w.Size > c.share() {
 			c.changed.Wait()
 		}
@@ -331,7 +333,8 @@ func (c *courier) untilLeaseEnds(parent context.Context, lease *lane.Lease) (con
 	return ctx, cancel
 }
 
-// noteAnswer learns from a try whether the receiver fails for everybody, or is back, and whether a failure counts. c.mu is held.
+// noteAnswer learns from a try whether the receiver fails for everybody, or is back, and whether a failure counts.
+// c.mu is held.
 func (c *courier) noteAnswer(t *target, lease *lane.Lease, o *lane.Outcome) {
 	if o.Aborted || o.ContentErr != nil {
 		return
@@ -380,9 +383,9 @@ func (c *courier) outcomeSaved(o *lane.Outcome, err error) {
 	lease := o.Lease
 	t := c.targets[lease.Receiver]
 	if err != nil && !errors.Is(err, ErrClosed) && (o.Try.Accepted() || lease.Valid()) && !c.hardStopped() {
-		// Try again, for as long as an outage lasts: without its outcome a webhook that was accepted would be sent once more. If the
-		// database refuses this very outcome, all that are written with it fail, too, or wait for a lock. So the lease is
-		// given up after some tries, unless it is in a file, where nobody else could get it.
+		// Try again, for as long as an outage lasts: without its outcome a webhook that was accepted would be sent
+		// once more. If the database refuses this very outcome, all that are written with it fail, too, or wait for a
+		// lock. So the lease is given up after some tries, unless it is in a file, where nobody else could get it.
 		wait := saveAgain
 		if errors.As(err, new(*engine.StatementError)) {
 			wait = c.refuse(t, lease)
@@ -430,7 +433,8 @@ func (c *courier) outcomeSaved(o *lane.Outcome, err error) {
 	}
 }
 
-// refuse notes that the database refuses to write the outcome of a lease. The lease is not renewed, since that would be refused, too.
+// refuse notes that the database refuses to write the outcome of a lease. The lease is not renewed, since that would
+// be refused, too.
 func (c *courier) refuse(t *target, lease *lane.Lease) (wait time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -584,22 +588,24 @@ func (c *courier) claimLanes(ctx context.Context) {
 	}
 }
 
-// planClaims returns the claims to make. It reserves no room for them: intakes that get leases meanwhile may fill the queue by half
-// as much again, which does no harm.
+// planClaims returns the claims to make. It reserves no room for them: intakes that get leases meanwhile may fill the
+// queue by half as much again, which does no harm.
 func (c *courier) planClaims(now time.Time) (claims []*Claim) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, rc := range c.receivers.All() {
 		t := c.targets[rc]
 		if !t.nextRetry.IsZero() && !t.nextRetry.After(now) {
-			// From here on the retry waits for room, and no longer for its time. Otherwise run would look again at once, and spin.
+			// From here on the retry waits for room, and no longer for its time. Otherwise run would look again at
+			// once, and spin.
 			t.mayHaveLanes, t.nextRetry = true, time.Time{}
 		}
 		if t.room() < t.half() || c.receiverPaused(t) {
 			continue
 		}
-		// Half of the room stays for webhooks that arrive meanwhile: they get their lease from the intake. If claims took all of
-		// the room, each of those webhooks would need the next claim, and so on: each would cost one more transaction.
+		// Half of the room stays for webhooks that arrive meanwhile: they get their lease from the intake. If claims
+		// took all of the room, each of those webhooks would need the next claim, and so on: each would cost one more
+		// transaction.
 		budget := min(t.room()-t.room()/2, int(c.share()-t.bodies)/MaxReadAhead)
 		if idle := t.inFlight+len(t.queue)+t.reserved == 0; idle {
 			budget = max(1, budget) // see Limits.Bodies
@@ -718,8 +724,9 @@ func (c *courier) noteClaims(claims []*Claim) (again bool) {
 			t.newcomers = math.MaxInt
 		}
 		if r.MoreFresh {
-			// Of the lanes that come meanwhile, as many get a lease as of those that wait: if a receiver is too slow for all, they would
-			// take each place that becomes free, and leave those that wait behind for as long as it lasts.
+			// Of the lanes that come meanwhile, as many get a lease as of those that wait: if a receiver is too slow
+			// for all, they would take each place that becomes free, and leave those that wait behind for as long as
+			// it lasts.
 			t.newcomers = r.Fresh
 			t.mayHaveLanes = true
 			again = again || t.room() >= t.half()
@@ -730,8 +737,8 @@ func (c *courier) noteClaims(claims []*Claim) (again bool) {
 	return again
 }
 
-// noteRejected is for a claim that failed. If the database refuses to write one of its lanes, the next claims ask for fewer, until that lane
-// is found. It says whether to claim again at once.
+// noteRejected is for a claim that failed. If the database refuses to write one of its lanes, the next claims ask for
+// fewer, until that lane is found. It says whether to claim again at once.
 func (t *target) noteRejected(claim *Claim, err error) bool {
 	switch n := len(claim.leased); {
 	case !isRejected(err) || n == 0:
@@ -766,7 +773,8 @@ func (c *courier) figures(rc *receiver.Receiver) Figures {
 	return f
 }
 
-// logOutcome logs what came of a delivery. While the receiver fails for everybody, nobody knows when a webhook is tried again.
+// logOutcome logs what came of a delivery. While the receiver fails for everybody, nobody knows when a webhook is
+// tried again.
 func (c *courier) logOutcome(o *lane.Outcome, fails bool) {
 	e := &o.Tried
 	attrs := []slog.Attr{

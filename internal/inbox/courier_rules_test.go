@@ -15,8 +15,8 @@ import (
 	"usher/webhookgate"
 )
 
-// What the courier decides, without a database. Stories with many webhooks show these rules only by chance: most faults in them were not
-// found there.
+// What the courier decides, without a database. Stories with many webhooks show these rules only by chance: most
+// faults in them were not found there.
 
 func bareCourier(places int) (*courier, *target) {
 	rc := newTaker(receiver.Main, places).Receiver
@@ -26,7 +26,8 @@ func bareCourier(places int) (*courier, *target) {
 	return c, c.targets[rc]
 }
 
-// answer has a tenant's try end with a status. The lane's try before was at lastTry. It says whether the failure counts.
+// answer has a tenant's try end with a status. The lane's try before was at lastTry. It says whether the failure
+// counts.
 func (c *courier) answer(t *target, tenant string, status int, lastTry int64) bool {
 	o := &lane.Outcome{Lease: &lane.Lease{Receiver: t.Receiver, Lane: webhookgate.LaneName{Tenant: tenant}, LastTry: lastTry}, Began: time.Now(), Try: receiver.Try{Status: status}}
 	c.mu.Lock()
@@ -35,7 +36,8 @@ func (c *courier) answer(t *target, tenant string, status int, lastTry int64) bo
 	return o.Counts
 }
 
-// A failure counts only if the receiver has accepted another tenant's webhook since this lane's try before. A miss never does.
+// A failure counts only if the receiver has accepted another tenant's webhook since this lane's try before. A miss
+// never does.
 func TestCourierWhichFailuresCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, to := bareCourier(4)
@@ -71,8 +73,8 @@ func TestCourierWhichFailuresCount(t *testing.T) {
 	})
 }
 
-// While a receiver fails for everybody, ten lanes a second go that have not failed, in half of the places at most: by turns the one that waits
-// longest and the one that came last. Besides, a probe.
+// While a receiver fails for everybody, ten lanes a second go that have not failed, in half of the places at most: by
+// turns the one that waits longest and the one that came last. Besides, a probe.
 func TestCourierWhileItFails(t *testing.T) {
 	for places, want := range map[int]string{
 		1: "first+probe, last+probe, first+probe", 2: "first+probe, last+probe, first+probe", 8: "2first+2last+probe, 2first+2last+probe, 2first+2last+probe",
@@ -137,8 +139,8 @@ func TestCourierNeverAsksForLessThanNothing(t *testing.T) {
 	}
 }
 
-// Webhooks that arrive get leases ahead of the places, three for each. Then they wait for the next claim, as those before them do. While
-// there are more that wait, each claim lets as many newcomers go as it has found.
+// Webhooks that arrive get leases ahead of the places, three for each. Then they wait for the next claim, as those
+// before them do. While there are more that wait, each claim lets as many newcomers go as it has found.
 func TestCourierNewcomers(t *testing.T) {
 	c, to := bareCourier(4)
 	reserve := func(want int, when string) {
@@ -191,8 +193,8 @@ type sharedEngine struct{ engine.Engine }
 
 func (sharedEngine) Shared() bool { return true }
 
-// An outcome that the database refuses is written again after 1 s, doubling. Its lease is not renewed meanwhile, and is given up after a minute:
-// others may then get the lane.
+// An outcome that the database refuses is written again after 1 s, doubling. Its lease is not renewed meanwhile, and
+// is given up after a minute: others may then get the lane.
 func TestCourierGivesUpARefusedOutcome(t *testing.T) {
 	for _, locked := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {

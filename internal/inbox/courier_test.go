@@ -17,8 +17,8 @@ import (
 	"usher/webhookgate"
 )
 
-// When webhooks are tried. The courier is the same for every engine. With a file all of it runs in a bubble, where an hour
-// takes no longer than the events in it.
+// When webhooks are tried. The courier is the same for every engine. With a file all of it runs in a bubble, where an
+// hour takes no longer than the events in it.
 func inBubble(t *testing.T, name string, test func(t *testing.T, d *desk), change ...func(*Config)) {
 	t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
 		t.Parallel()
@@ -624,8 +624,8 @@ func TestPauses(t *testing.T) {
 	})
 }
 
-// An erasure waits for the delivery that is under way. A tenant with a long backlog, which is delivered without an outage, can
-// be erased, too.
+// An erasure waits for the delivery that is under way. A tenant with a long backlog, which is delivered without an
+// outage, can be erased, too.
 func TestEraseWaits(t *testing.T) {
 	inBubble(t, "for a delivery", func(t *testing.T, d *desk) {
 		d.main.delay = time.Second
@@ -677,8 +677,8 @@ func TestEraseWaits(t *testing.T) {
 	})
 }
 
-// A webhook that has a place, but no room for its body, does not wait for webhooks that have their body in memory, but no
-// place.
+// A webhook that has a place, but no room for its body, does not wait for webhooks that have their body in memory,
+// but no place.
 func TestBodiesDoNotWaitForPlaces(t *testing.T) {
 	t.Parallel()
 	one := newTaker(receiver.Main, 1)
@@ -772,8 +772,8 @@ func TestNewcomersDoNotPassThoseThatWait(t *testing.T) {
 	})
 }
 
-// A retry is due, but its receiver gets nothing because it is down, paused, or has no place. This must not keep the courier
-// awake: it would look for work as fast as it can, for as long as that lasts.
+// A retry is due, but its receiver gets nothing because it is down, paused, or has no place. This must not keep the
+// courier awake: it would look for work as fast as it can, for as long as that lasts.
 func TestNothingToAskForIsNoReasonToStayAwake(t *testing.T) {
 	for name, held := range map[string]func(*courier, *target){
 		"down": func(_ *courier, to *target) {
@@ -807,8 +807,8 @@ func TestNothingToAskForIsNoReasonToStayAwake(t *testing.T) {
 	}
 }
 
-// Lanes whose last try failed take at most half of the places, whether they are due or probed. Otherwise the tenants for whom a
-// receiver hangs would sometimes have all places, and the others wait for a whole timeout.
+// Lanes whose last try failed take at most half of the places, whether they are due or probed. Otherwise the tenants
+// for whom a receiver hangs would sometimes have all places, and the others wait for a whole timeout.
 func TestRetriesAndProbesShareHalfOfThePlaces(t *testing.T) {
 	t.Parallel()
 	for _, tenants := range some(1, 9, 10, 11) {
@@ -833,8 +833,8 @@ func TestRetriesAndProbesShareHalfOfThePlaces(t *testing.T) {
 	}
 }
 
-// A tenant whose webhook failed once, for a reason of its own, is tried again soon, however many others are probed, and however few
-// places there are.
+// A tenant whose webhook failed once, for a reason of its own, is tried again soon, however many others are probed,
+// and however few places there are.
 func TestRetriesDoNotWaitForAllProbes(t *testing.T) {
 	t.Parallel()
 	for _, places := range some(1, 1, 2, 4) {
@@ -902,7 +902,8 @@ func (tx sharedTx) Queue(name string, each func(engine.Row) error, args ...any) 
 	}
 }
 
-// What was accepted in an outage of the database that lasts longer than its lease is not delivered again by the process that knows it.
+// What was accepted in an outage of the database that lasts longer than its lease is not delivered again by the
+// process that knows it.
 func TestAcceptedInAnOutage(t *testing.T) {
 	t.Parallel()
 	var away atomic.Bool

@@ -81,7 +81,8 @@ func wholeFile(t *testing.T) (content []byte) {
 	return must2(os.ReadFile(path))(t)
 }
 
-// One wrong value in one row harms its tenant at most. Others are delivered, and lists, an export, entitlements and actions work.
+// One wrong value in one row harms its tenant at most. Others are delivered, and lists, an export, entitlements and
+// actions work.
 func TestOneDamagedValue(t *testing.T) {
 	t.Parallel()
 	whole := wholeFile(t)
@@ -235,7 +236,8 @@ func TestOneDamagedValueInTheDatabase(t *testing.T) {
 	t.Logf("%d of %d values", tried, len(all))
 }
 
-// Bits are flipped in the file of an usher that does not run. Either the whole inbox says that it is damaged, or one tenant pays.
+// Bits are flipped in the file of an usher that does not run. Either the whole inbox says that it is damaged, or one
+// tenant pays.
 func TestFlippedBits(t *testing.T) {
 	t.Parallel()
 	whole := wholeFile(t)
@@ -295,7 +297,8 @@ func flipped(t *testing.T, world int, path string) string {
 	return fmt.Sprint(failed, " tenants pay")
 }
 
-// What is damaged such that no statement would find it is found at the start, and each minute: it is delivered, or parked and said.
+// What is damaged such that no statement would find it is found at the start, and each minute: it is delivered, or
+// parked and said.
 func TestDamagedAndNotFound(t *testing.T) {
 	t.Parallel()
 	due := fmt.Sprint(clock.Never)

@@ -163,8 +163,8 @@ func TestReadersGetAnotherConnection(t *testing.T) {
 	}
 }
 
-// A server is killed and comes back: senders get 503 meanwhile, nothing that got 200 is lost, everything goes on by itself,
-// and the outage is logged once.
+// A server is killed and comes back: senders get 503 meanwhile, nothing that got 200 is lost, everything goes on by
+// itself, and the outage is logged once.
 func TestDatabaseIsKilled(t *testing.T) {
 	t.Parallel()
 	s := pgtest.New(t)
@@ -217,8 +217,8 @@ func TestDatabaseIsKilled(t *testing.T) {
 	}
 }
 
-// The server hangs for 12 s: senders get an answer within 10 s, usher is not ready after 5 s, and nothing is delivered out
-// of order.
+// The server hangs for 12 s: senders get an answer within 10 s, usher is not ready after 5 s, and nothing is
+// delivered out of order.
 func TestDatabaseStandsStill(t *testing.T) {
 	slow(t)
 	t.Parallel()
@@ -386,7 +386,8 @@ func TestPoolerAndLatency(t *testing.T) {
 	})
 }
 
-// Another client has locked a lane's row: only the webhook of that lane fails, and the others get their answers in time.
+// Another client has locked a lane's row: only the webhook of that lane fails, and the others get their answers in
+// time.
 func TestLockedLane(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.Schema(t)
@@ -422,7 +423,8 @@ func TestLockedLane(t *testing.T) {
 	d.idle("")
 }
 
-// The database's clock jumps, as after a failover to another machine: waiting webhooks are delivered, in order, and once.
+// The database's clock jumps, as after a failover to another machine: waiting webhooks are delivered, in order, and
+// once.
 func TestClockJumps(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
@@ -443,8 +445,8 @@ func TestClockJumps(t *testing.T) {
 	})
 }
 
-// A transaction has to wait after it has read the clock. That must not look like a jump of the clock, after which the lanes
-// of a replica that is gone would not be taken over.
+// A transaction has to wait after it has read the clock. That must not look like a jump of the clock, after which the
+// lanes of a replica that is gone would not be taken over.
 func TestWaitIsNoJumpOfTheClock(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.Schema(t)
@@ -470,8 +472,8 @@ func TestWaitIsNoJumpOfTheClock(t *testing.T) {
 	}
 }
 
-// A clock that jumps ahead while a transaction waits for a lane is noticed, although the transaction took longer than the
-// jump.
+// A clock that jumps ahead while a transaction waits for a lane is noticed, although the transaction took longer than
+// the jump.
 func TestClockJumpsWhileItWaits(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.Schema(t)
@@ -570,8 +572,8 @@ func TestPlansDoNotLast(t *testing.T) {
 	}
 }
 
-// Whatever isolation level a role has by default, a transaction that waits for a lane's row sees what the transaction before
-// it has committed, and no statement is refused.
+// Whatever isolation level a role has by default, a transaction that waits for a lane's row sees what the transaction
+// before it has committed, and no statement is refused.
 func TestDefaultIsolation(t *testing.T) {
 	costly(t)
 	t.Parallel()
@@ -601,8 +603,8 @@ func TestDefaultIsolation(t *testing.T) {
 	}
 }
 
-// A standby may lag behind. While the primary is away for a moment, a connection may go to the standby, and what is read
-// there is older than what got 200, or is missing.
+// A standby may lag behind. While the primary is away for a moment, a connection may go to the standby, and what is
+// read there is older than what got 200, or is missing.
 func TestStandbyIsNotRead(t *testing.T) {
 	costly(t)
 	t.Parallel()
@@ -630,8 +632,8 @@ func TestStandbyIsNotRead(t *testing.T) {
 	d.want("states", d.states("t"), "delivered delivered")
 }
 
-// Somebody has locked a whole table, with CREATE INDEX or by hand: no webhook can be stored, and after five seconds usher is not ready, until
-// the lock is gone.
+// Somebody has locked a whole table, with CREATE INDEX or by hand: no webhook can be stored, and after five seconds
+// usher is not ready, until the lock is gone.
 func TestLockedTable(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.Schema(t)
@@ -655,8 +657,9 @@ func TestLockedTable(t *testing.T) {
 	d.want("accepted", fmt.Sprint(d.main.got("t")), "[A B]")
 }
 
-// The sequence of numbers is behind the rows, as after a switch to a logical replica, which gets no sequences. A new webhook must still come
-// after all of its lane: with a low number it would count as superseded, and be lost when its first try fails.
+// The sequence of numbers is behind the rows, as after a switch to a logical replica, which gets no sequences. A new
+// webhook must still come after all of its lane: with a low number it would count as superseded, and be lost when its
+// first try fails.
 func TestNumbersAreBehind(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.Schema(t)
@@ -674,7 +677,8 @@ func TestNumbersAreBehind(t *testing.T) {
 	d.want("accepted", fmt.Sprint(d.main.got("t")), "[A B 1 1001]")
 	d.want("states", d.states("t"), "delivered delivered delivered delivered")
 
-	// Nor is a new tenant's refused because its number is in use. (After a switch usher has another connection, as after a restart.)
+	// Nor is a new tenant's refused because its number is in use. (After a switch usher has another connection, as
+	// after a restart.)
 	inSchema(t, dsn, "SELECT setval('{schema}.number', 1000)::text")
 	d.shut()
 	d.start()
@@ -709,7 +713,8 @@ func TestQueryEndsWithItsReader(t *testing.T) {
 	must2(d.List(t.Context(), Filter{Search: "A"}))(t)
 }
 
-// Somebody's trigger refuses a tenant's webhooks. That is the fault of these webhooks: others that arrive with them are taken in.
+// Somebody's trigger refuses a tenant's webhooks. That is the fault of these webhooks: others that arrive with them
+// are taken in.
 func TestTriggerThatRefusesATenant(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.Schema(t)

@@ -33,8 +33,9 @@ import (
 
 // onEngines runs a test on each engine. open opens the same inbox each time: after a restart, or by another replica.
 //
-// PostgreSQL is tried only with -race, as CI does, or with -long: it takes ten times as long, and what is decided does not depend on it. Its
-// statements are tried always, by the random worlds, by its own tests, and by those onBothEngines.
+// PostgreSQL is tried only with -race, as CI does, or with -long: it takes ten times as long, and what is decided
+// does not depend on it. Its statements are tried always, by the random worlds, by its own tests, and by those
+// onBothEngines.
 func onEngines(t *testing.T, test func(t *testing.T, open func() engine.Engine)) {
 	if thorough() {
 		onBothEngines(t, test)
@@ -82,8 +83,8 @@ func onBothEngines(t *testing.T, test func(t *testing.T, open func() engine.Engi
 	})
 }
 
-// newFile returns the path of an inbox with nothing in it, which is a copy: to make the tables takes longer than many tests. Its reserve file
-// has no content, for the same reason.
+// newFile returns the path of an inbox with nothing in it, which is a copy: to make the tables takes longer than many
+// tests. Its reserve file has no content, for the same reason.
 func newFile(t testing.TB) string {
 	path := filepath.Join(t.TempDir(), "inbox.db")
 	for end, content := range must2(emptyInbox())(t) {
@@ -135,8 +136,8 @@ func inFile(t testing.TB, path string) func() engine.Engine {
 	}
 }
 
-// openFile opens a file that may have been closed a moment ago. A process that another test has started keeps a copy of the
-// lock until it runs its own program.
+// openFile opens a file that may have been closed a moment ago. A process that another test has started keeps a copy
+// of the lock until it runs its own program.
 func openFile(path string, log *slog.Logger) (e *sqlite.Engine, err error) {
 	for range 100_000 {
 		if e, err = sqlite.Open(path, log); !errors.Is(err, ErrInUse) {

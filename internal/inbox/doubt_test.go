@@ -16,8 +16,9 @@ import (
 	"usher/internal/testkit/pgtest"
 )
 
-// A connection breaks while the server still works on the transaction. The sender gets no 200, and sends through another
-// replica, which finds the result: nothing is stored twice, and nothing comes after a webhook that was sent later.
+// A connection breaks while the server still works on the transaction. The sender gets no 200, and sends through
+// another replica, which finds the result: nothing is stored twice, and nothing comes after a webhook that was sent
+// later.
 func TestConnectionBreaksInACommit(t *testing.T) {
 	t.Parallel()
 	for _, tenant := range []string{"known", "new"} {
@@ -71,15 +72,15 @@ func TestConnectionBreaksInACommit(t *testing.T) {
 	}
 }
 
-// noSweeps keeps replicas from deleting old webhooks, until conn is closed: a writer that waits for the table to do that does not take
-// in what the test sends.
+// noSweeps keeps replicas from deleting old webhooks, until conn is closed: a writer that waits for the table to do
+// that does not take in what the test sends.
 func noSweeps(t *testing.T, conn *pgx.Conn, schema string) {
 	t.Helper()
 	must2(conn.Exec(t.Context(), "SELECT pg_advisory_lock(hashtext($1))", `usher sweep "`+schema+`"`))(t)
 }
 
-// The first webhook of a tenant comes through two replicas at once: the replica that waits for the other sees what the other
-// has stored.
+// The first webhook of a tenant comes through two replicas at once: the replica that waits for the other sees what
+// the other has stored.
 func TestNewTenantAtOnce(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.Schema(t)
@@ -128,8 +129,8 @@ func TestNewTenantAtOnce(t *testing.T) {
 	}
 }
 
-// A copy comes through another replica than the original. Its 200 promises as much, although that replica's cache has an
-// older snapshot of the tenant.
+// A copy comes through another replica than the original. Its 200 promises as much, although that replica's cache has
+// an older snapshot of the tenant.
 func TestCopyThroughAnotherReplica(t *testing.T) {
 	t.Parallel()
 	open := inDatabase(t, pgtest.Schema(t))
@@ -158,8 +159,8 @@ func (e *doubts) Write(fn func(engine.Tx) error) error {
 	return err
 }
 
-// No sender has a 200 for what a transaction in doubt has stored. In an outage, which often begins with such a transaction,
-// entitlements must go on answering with what they hold.
+// No sender has a 200 for what a transaction in doubt has stored. In an outage, which often begins with such a
+// transaction, entitlements must go on answering with what they hold.
 func TestDoubtKeepsEntitlements(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		e := new(doubts)

@@ -23,9 +23,9 @@ import (
 	"usher/webhookgate"
 )
 
-// Export and import: the whole inbox as lines of JSON. The first line says what the file is. Then each row of each table of engine.Exported
-// is one line, {"TABLE":{"COLUMN":VALUE,…}}: integers are numbers, bytes are text in base64. The last line has the number of rows, so that
-// a truncated file is noticed. A golden file guards the format.
+// Export and import: the whole inbox as lines of JSON. The first line says what the file is. Then each row of each
+// table of engine.Exported is one line, {"TABLE":{"COLUMN":VALUE,…}}: integers are numbers, bytes are text in base64.
+// The last line has the number of rows, so that a truncated file is noticed. A golden file guards the format.
 
 // exportVersion is the version of the format.
 const exportVersion = 1
@@ -44,13 +44,15 @@ type lastLine struct {
 
 const (
 	maxNumber = engine.MaxNumber // see there
-	// maxImported is the largest number that an import accepts. More than anybody will ever need are left for new webhooks.
+	// maxImported is the largest number that an import accepts. More than anybody will ever need are left for new
+	// webhooks.
 	maxImported = maxNumber / 2
 )
 
 var errNoNumber = errors.New("no number is left for a new webhook: export the inbox, and import it into a new one")
 
-// Export writes the whole inbox, as it is at one moment, and returns the number of webhooks. The inbox works on meanwhile.
+// Export writes the whole inbox, as it is at one moment, and returns the number of webhooks. The inbox works on
+// meanwhile.
 func (s *Inbox) Export(ctx context.Context, to io.Writer) (webhooks int, err error) {
 	<-s.opened
 	if !s.Ready() {
@@ -459,7 +461,8 @@ func closeObject(dec *json.Decoder) error {
 	return nil
 }
 
-// spoken is an error of a decoder in words. Where a line is cut off it says EOF; from Go 1.27 on it may be a syntax error, too.
+// spoken is an error of a decoder in words. Where a line is cut off it says EOF; from Go 1.27 on it may be a syntax
+// error, too.
 func spoken(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || err != nil && strings.HasPrefix(err.Error(), "unexpected end of JSON input") {
 		return errors.New("is not complete")
@@ -467,7 +470,8 @@ func spoken(err error) error {
 	return err
 }
 
-// readRow reads the columns of a row, each once, and up to the end of the line. Columns that are missing get their default.
+// readRow reads the columns of a row, each once, and up to the end of the line. Columns that are missing get their
+// default.
 func readRow(dec *json.Decoder, t engine.Layout) ([]any, error) {
 	if open, err := dec.Token(); err != nil || open != json.Delim('{') {
 		return nil, fmt.Errorf("has no object in %q", t.Name)
@@ -538,13 +542,15 @@ func readValue(c engine.Column, raw json.RawMessage) (value any, err error) {
 	return value, nil
 }
 
-// firstMoment is the begin of the year 1, and lastMoment the last microsecond of the year 9999. JSON can't have another time.
+// firstMoment is the begin of the year 1, and lastMoment the last microsecond of the year 9999. JSON can't have
+// another time.
 const (
 	firstMoment = -62135596800_000000
 	lastMoment  = 253402300799_999999
 )
 
-// check checks the values of a row, which may come from anybody: what usher would not have written could harm those who read it.
+// check checks the values of a row, which may come from anybody: what usher would not have written could harm those
+// who read it.
 func (i *importJob) check(t engine.Layout, row map[string]any) error {
 	for name, value := range row {
 		switch value := value.(type) {
@@ -767,6 +773,6 @@ func (i *importJob) finish(tx engine.Tx) error {
 	return tx.Send()
 }
 
-// importDelay is how long imported webhooks wait if replicas share the database: each replica must have read the pauses that came
-// with them.
+// importDelay is how long imported webhooks wait if replicas share the database: each replica must have read the
+// pauses that came with them.
 const importDelay = 3 * time.Second

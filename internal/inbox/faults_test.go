@@ -21,8 +21,8 @@ import (
 	"usher/webhookgate"
 )
 
-// Faults that the inbox once had: each stopped deliveries or intake, or said something untrue, because of what one sender, tenant or
-// receiver did.
+// Faults that the inbox once had: each stopped deliveries or intake, or said something untrue, because of what one
+// sender, tenant or receiver did.
 
 // tally is an engine that counts transactions, and what statements return.
 type tally struct {
@@ -124,20 +124,22 @@ func crowd(count int, f func(n int)) {
 	wg.Wait()
 }
 
-// serverAlone is for a test that counts what the server reads. While any transaction is open in the same database, also one of another
-// test, rows that were updated since count, too, because that one might still see them.
+// serverAlone is for a test that counts what the server reads. While any transaction is open in the same database,
+// also one of another test, rows that were updated since count, too, because that one might still see them.
 func serverAlone(t *testing.T) (dsn string) {
 	return pgtest.New(t, "autovacuum=off").DSN() + "&schema=usher"
 }
 
-// tableReads is how many rows of a table, or entries of its indexes, the server has read, by the count of ended connections. What
-// looks at the history counts as nothing: it does so ten times a second, however long a delivery takes.
+// tableReads is how many rows of a table, or entries of its indexes, the server has read, by the count of ended
+// connections. What looks at the history counts as nothing: it does so ten times a second, however long a delivery
+// takes.
 func tableReads(t *testing.T, dsn, table string) int {
 	t.Helper()
 	return must2(strconv.Atoi(inSchema(t, dsn, "SELECT (max(t.seq_tup_read) + sum(i.idx_tup_read))::bigint::text FROM pg_stat_user_tables t JOIN pg_stat_user_indexes i USING (relid) WHERE t.schemaname = '{schema}' AND t.relname = '"+table+"' AND i.indexrelname <> 'webhook_finished'")))(t)
 }
 
-// waitFor waits until the bubble's receiver has accepted this many of the tenants whose names begin so, and returns how long that took.
+// waitFor waits until the bubble's receiver has accepted this many of the tenants whose names begin so, and returns
+// how long that took.
 func (d *desk) waitFor(prefix string, count int, most time.Duration) time.Duration {
 	d.t.Helper()
 	began := time.Now()
@@ -187,8 +189,8 @@ func (d *desk) fail(prefix string, count int, answer func(int) *http.Response) {
 	}
 }
 
-// Many tenants answer 503, the receiver counts as down, and others come that it would accept. They do not wait until each of the former
-// was tried, which takes 15 s.
+// Many tenants answer 503, the receiver counts as down, and others come that it would accept. They do not wait until
+// each of the former was tried, which takes 15 s.
 func TestFaultHealthyBehindUntested(t *testing.T) {
 	t.Parallel()
 	for _, places := range some(1, 32, 4, 1) {
@@ -225,8 +227,8 @@ func TestFaultHealthyBehindUntested(t *testing.T) {
 	}
 }
 
-// A receiver that answers 500 to everything is broken, and not the webhooks: nothing is parked by tries, and all go soon when it is
-// back.
+// A receiver that answers 500 to everything is broken, and not the webhooks: nothing is parked by tries, and all go
+// soon when it is back.
 func TestFaultBlanketError(t *testing.T) {
 	t.Parallel()
 	four := func(c *Config) { c.MaxTries = 4 } // within seven seconds
@@ -559,8 +561,8 @@ func longLane() (count int, limits func(*Config)) {
 	return count, func(c *Config) { c.Limits = DefaultLimits; c.Limits.Finished, c.Limits.Step = 100_000, step }
 }
 
-// Very many webhooks of one tenant wait when LATEST is switched on, and more come. What waited is delivered in order; of what comes then
-// the newest.
+// Very many webhooks of one tenant wait when LATEST is switched on, and more come. What waited is delivered in order;
+// of what comes then the newest.
 func TestFaultBacklogOfOneTenant(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		backlog, limits := longLane()
@@ -828,7 +830,8 @@ func TestFaultFiguresOfADatabaseThatHangs(t *testing.T) {
 			}
 			time.Sleep(time.Second)
 		}
-		// A count gives up after five seconds, and the next one begins five later: at most eight in this minute and what was waited in it.
+		// A count gives up after five seconds, and the next one begins five later: at most eight in this minute and
+		// what was waited in it.
 		if waited > 8*countPatience {
 			t.Errorf("they waited for %v", waited)
 		}
@@ -840,7 +843,8 @@ func TestFaultFiguresOfADatabaseThatHangs(t *testing.T) {
 	})
 }
 
-// standing is an engine of a process that stands still while it reads: the read has failed when it goes on, however long that was.
+// standing is an engine of a process that stands still while it reads: the read has failed when it goes on, however
+// long that was.
 type standing struct {
 	engine.Engine
 	still *atomic.Int64 // for how long the next read stands still
@@ -875,7 +879,8 @@ func TestFaultFiguresAfterAStandstill(t *testing.T) {
 	})
 }
 
-// crammed is an engine on a disk that is full while it is set: every other transaction still fits, as a small outcome does.
+// crammed is an engine on a disk that is full while it is set: every other transaction still fits, as a small outcome
+// does.
 type crammed struct {
 	engine.Engine
 	full  *atomic.Pointer[engine.FullError]
@@ -893,7 +898,8 @@ func (e *crammed) Write(fn func(engine.Tx) error) error {
 	return e.Engine.Write(fn)
 }
 
-// A disk that is full for a minute is one outage, with one line at its begin and one at its end, whatever could be written meanwhile.
+// A disk that is full for a minute is one outage, with one line at its begin and one at its end, whatever could be
+// written meanwhile.
 func TestFaultFullDiskIsOneOutage(t *testing.T) {
 	var full atomic.Pointer[engine.FullError]
 	inBubbleOn(t, "a file", func(e engine.Engine) engine.Engine { return &crammed{Engine: e, full: &full} }, func(t *testing.T, d *desk) {

@@ -102,8 +102,8 @@ func TestFileThatALinkWaitedForIsOneUshers(t *testing.T) {
 	}
 }
 
-// A machine that starts without a clock gives leases by a time long ago. If usher is killed then, they end with the next
-// start.
+// A machine that starts without a clock gives leases by a time long ago. If usher is killed then, they end with the
+// next start.
 func TestKilledBeforeTheClockWasSet(t *testing.T) {
 	t.Parallel()
 	path, copied := newFile(t), newFile(t)
@@ -218,8 +218,8 @@ func TestFileIsGone(t *testing.T) {
 	}
 }
 
-// Somebody moves the file away, and back. The newest webhooks are in the log beside it: whoever reads meanwhile must not make a new
-// file, because SQLite empties the log of one.
+// Somebody moves the file away, and back. The newest webhooks are in the log beside it: whoever reads meanwhile must
+// not make a new file, because SQLite empties the log of one.
 func TestFileThatCameBackIsWhole(t *testing.T) {
 	t.Parallel()
 	path := newFile(t)
@@ -271,8 +271,8 @@ func TestFileThatCameBackIsWhole(t *testing.T) {
 	next.want("after it came back", next.states("t"), "delivered delivered")
 }
 
-// Somebody removes the write-ahead log, which has the newest webhooks. SQLite still has it open: what it holds is moved into the
-// file, so that nothing is lost if usher is killed then.
+// Somebody removes the write-ahead log, which has the newest webhooks. SQLite still has it open: what it holds is
+// moved into the file, so that nothing is lost if usher is killed then.
 func TestRemovedLogIsSaved(t *testing.T) {
 	t.Parallel()
 	for _, reading := range []bool{false, true} {
@@ -332,8 +332,8 @@ func TestRemovedLockFileLetsNobodyIn(t *testing.T) {
 	newDesk(t, inFile(t, path)).take("t", "B")
 }
 
-// A file that is gone is noticed as soon if there is nothing to deliver: the first sender that gets 503 should not be the one who
-// finds out.
+// A file that is gone is noticed as soon if there is nothing to deliver: the first sender that gets 503 should not be
+// the one who finds out.
 func TestFileIsGoneWhileNothingIsDelivered(t *testing.T) {
 	for name, prepare := range map[string]func(*desk) error{
 		"paused":       func(d *desk) error { return d.Pause(Pause{}) },
@@ -559,8 +559,8 @@ func TestDamagedIndex(t *testing.T) {
 	d.until("others are delivered", func() bool { return len(d.main.got("other")) == 1 && len(d.main.got("t")) > 0 })
 }
 
-// However a file is damaged while usher is off, usher does not crash, and no receiver gets an old snapshot after a newer
-// one.
+// However a file is damaged while usher is off, usher does not crash, and no receiver gets an old snapshot after a
+// newer one.
 func TestDamagedFile(t *testing.T) {
 	t.Parallel()
 	worlds := 10
@@ -633,7 +633,8 @@ func runDamaged(t *testing.T, world int, path string) string {
 	return "goes on"
 }
 
-// TestChild is what the tests below run in a process of their own: it takes webhooks in and delivers them, and prints each.
+// TestChild is what the tests below run in a process of their own: it takes webhooks in and delivers them, and prints
+// each.
 func TestChild(t *testing.T) {
 	path := os.Getenv("USHER_INBOX_CHILD")
 	if path == "" {
@@ -736,7 +737,8 @@ func TestKilled(t *testing.T) {
 	wantAll(t, path, lines)
 }
 
-// A write that fails is final: no more 200s until a restart, even if the cause is gone. What got 200 before is in the file.
+// A write that fails is final: no more 200s until a restart, even if the cause is gone. What got 200 before is in the
+// file.
 func TestWriteFails(t *testing.T) {
 	t.Parallel()
 	path := newFile(t)
@@ -748,7 +750,8 @@ func TestWriteFails(t *testing.T) {
 	wantAll(t, path, lines)
 }
 
-// When the disk is full the write-ahead log may be long, and all of it must still go into the file: else nothing more is delivered.
+// When the disk is full the write-ahead log may be long, and all of it must still go into the file: else nothing more
+// is delivered.
 func TestFullDiskWithALongLog(t *testing.T) {
 	costly(t)
 	t.Parallel()

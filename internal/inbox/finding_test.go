@@ -49,7 +49,8 @@ func (d *desk) pass(p Pass, lines ...string) (told []lane.Compared, run *lane.Ru
 	return told, run
 }
 
-// reconcile compares a list in a run of its own, and says what it told, and how the run has ended. apply: what differs or is new is taken in.
+// reconcile compares a list in a run of its own, and says what it told, and how the run has ended. apply: what
+// differs or is new is taken in.
 func (d *desk) reconcile(p Pass, apply bool, asOf time.Time, lines ...string) (words string, run *lane.Run) {
 	d.t.Helper()
 	p.Run, p.Last = d.begin(asOf).ID, !apply
@@ -80,7 +81,8 @@ func left(r *lane.Run) string {
 	return fmt.Sprintf("%+v %s", r.Summary.Left, r.Failed)
 }
 
-// What was found of a tenant stays until that very tenant was compared again, something newer of it was taken in, or it was erased or dismissed.
+// What was found of a tenant stays until that very tenant was compared again, something newer of it was taken in, or
+// it was erased or dismissed.
 func TestFindingsStay(t *testing.T) {
 	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)

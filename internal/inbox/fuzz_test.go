@@ -117,8 +117,9 @@ func lifeOf(tenant string, n int) string {
 	return fmt.Sprintf(`{"type":"TenantProvisioningChange","payload":{"tenant":{"code":%s,"platform":{"code":%s}},"change":{"features":[{"code":"f%d"}]}}}`, quote(code), quote(platform), n)
 }
 
-// An export, imported, is the same inbox: its export has the same lines, its lists and figures are the same, and dedup
-// decides the same (but what the receiver holds is not restored). This holds for every inbox, of either kind, on both sides.
+// An export, imported, is the same inbox: its export has the same lines, its lists and figures are the same, and
+// dedup decides the same (but what the receiver holds is not restored). This holds for every inbox, of either kind,
+// on both sides.
 func FuzzMove(f *testing.F) {
 	for _, life := range wholeInboxes {
 		f.Add(life)
@@ -244,8 +245,8 @@ func FuzzImport(f *testing.F) {
 	})
 }
 
-// testdata/export.jsonl has every kind of line, as the first version writes it. Every later usher can import it, and exports
-// the same again.
+// testdata/export.jsonl has every kind of line, as the first version writes it. Every later usher can import it, and
+// exports the same again.
 func TestExportFormat(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		golden := readGolden(t)

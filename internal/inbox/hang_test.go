@@ -12,8 +12,8 @@ import (
 	"usher/internal/receiver"
 )
 
-// A transaction whose COMMIT waits, as it does while the only synchronous standby is away, holds up all others. After five
-// seconds the inbox says so, whatever the transaction was for, until one is committed.
+// A transaction whose COMMIT waits, as it does while the only synchronous standby is away, holds up all others. After
+// five seconds the inbox says so, whatever the transaction was for, until one is committed.
 func TestAnyTransactionThatHangsShows(t *testing.T) {
 	t.Parallel()
 	for _, statement := range []string{"sweep_lock", "add_webhook"} {
@@ -47,8 +47,8 @@ func TestAnyTransactionThatHangsShows(t *testing.T) {
 	}
 }
 
-// hanging is an engine whose transactions with this statement hang until it is released, and then nobody knows whether they
-// were committed.
+// hanging is an engine whose transactions with this statement hang until it is released, and then nobody knows
+// whether they were committed.
 type hanging struct {
 	engine.Engine
 	statement string

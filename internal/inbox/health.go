@@ -74,8 +74,8 @@ func (s *Inbox) Ready() bool {
 	return s.health.everWritten
 }
 
-// write runs a transaction of the writer; see Engine.Write. Everything else waits for it, so health knows when it began, and how
-// it ended.
+// write runs a transaction of the writer; see Engine.Write. Everything else waits for it, so health knows when it
+// began, and how it ended.
 func (s *Inbox) write(fn func(engine.Tx) error) error {
 	s.idle = false
 	began := time.Now()
@@ -98,16 +98,16 @@ func (h *health) lastErr() error {
 	return h.err
 }
 
-// unproven says whether the next transaction must write something: only that proves that the database can be written, after the
-// start or an outage.
+// unproven says whether the next transaction must write something: only that proves that the database can be written,
+// after the start or an outage.
 func (h *health) unproven() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.err != nil || !h.everWritten
 }
 
-// end keeps the result of a transaction. It logs the begin and the end of an outage, not each failure. On a disk that is full outcomes can
-// still be written, which is not the end.
+// end keeps the result of a transaction. It logs the begin and the end of an outage, not each failure. On a disk that
+// is full outcomes can still be written, which is not the end.
 func (h *health) end(log *slog.Logger, began time.Time, err error, full bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -138,8 +138,8 @@ func (h *health) end(log *slog.Logger, began time.Time, err error, full bool) {
 	h.everWritten = h.everWritten || err == nil
 }
 
-// Opened is when this process opened the inbox, or reached its database again after an outage, by the database's clock. What the inbox says
-// of the time before may come from an older copy of it, which somebody has restored.
+// Opened is when this process opened the inbox, or reached its database again after an outage, by the database's
+// clock. What the inbox says of the time before may come from an older copy of it, which somebody has restored.
 func (s *Inbox) Opened() time.Time {
 	s.health.mu.Lock()
 	at := s.health.openedAt
@@ -147,8 +147,8 @@ func (s *Inbox) Opened() time.Time {
 	return clock.Moment(s.clock.at(at))
 }
 
-// clockOffset compares the database's clock with our own. When a database fails over to another machine, its time may jump from
-// one transaction to the next.
+// clockOffset compares the database's clock with our own. When a database fails over to another machine, its time may
+// jump from one transaction to the next.
 type clockOffset struct {
 	mu          sync.Mutex
 	start       time.Time     // our time counts from here, by the monotonic clock: it does not jump when the wall clock is set
@@ -169,7 +169,8 @@ func (c *clockOffset) observe(now int64, asked time.Time) bool {
 	if jumped || !c.known { // the clock may have jumped right before we first read it
 		c.unsureSince = time.Now()
 	}
-	// A reading that only took longer says nothing new. So the offset does not waver, and two moments of ours stay in their order.
+	// A reading that only took longer says nothing new. So the offset does not waver, and two moments of ours stay in
+	// their order.
 	contradicts := offset > c.offset+c.uncertainty || c.offset > offset+uncertainty
 	if !c.known || contradicts || uncertainty < c.uncertainty {
 		c.offset, c.uncertainty, c.known = offset, uncertainty, true
@@ -177,8 +178,8 @@ func (c *clockOffset) observe(now int64, asked time.Time) bool {
 	return jumped
 }
 
-// mayTakeOver says whether a lane can be taken from an owner whose lease has ended. For some time after the clock has jumped
-// it cannot: the lease looks ended, but its holder, which goes by its own clock, may still be delivering.
+// mayTakeOver says whether a lane can be taken from an owner whose lease has ended. For some time after the clock has
+// jumped it cannot: the lease looks ended, but its holder, which goes by its own clock, may still be delivering.
 func (c *clockOffset) mayTakeOver(leaseTime time.Duration) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -195,8 +196,8 @@ func (s *Inbox) Now() time.Time {
 	return clock.Moment(int64((s.clock.offset + time.Since(s.clock.start)) / time.Microsecond))
 }
 
-// clockAhead is by how much this machine's clock is ahead of the database's, as far as that is certain; zero: they agree, or the inbox is a
-// file, which has no clock of its own.
+// clockAhead is by how much this machine's clock is ahead of the database's, as far as that is certain; zero: they
+// agree, or the inbox is a file, which has no clock of its own.
 func (s *Inbox) clockAhead() time.Duration {
 	if !s.engine.Shared() {
 		return 0

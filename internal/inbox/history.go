@@ -13,9 +13,10 @@ import (
 	"usher/internal/inbox/engine"
 )
 
-// History. What was wrong, from when to when, is a row: package history decides what is in it. Each row has one process that writes it: the
-// replica whose trouble it is. What is true of the whole inbox, and what a replica has left that is gone, the speaker writes: the replica
-// that holds the lease in the table of that name, and that sends the notifications.
+// History. What was wrong, from when to when, is a row: package history decides what is in it. Each row has one
+// process that writes it: the replica whose trouble it is. What is true of the whole inbox, and what a replica has
+// left that is gone, the speaker writes: the replica that holds the lease in the table of that name, and that sends
+// the notifications.
 
 // A Trouble is something that was wrong, or still is, as the history has it.
 type Trouble struct {

@@ -11,8 +11,8 @@ import (
 	"usher/internal/inbox/engine"
 )
 
-// Rows of the history are written, said, erased and deleted alike on both engines; one replica at a time speaks for all, and another one when
-// that has ended or its lease has.
+// Rows of the history are written, said, erased and deleted alike on both engines; one replica at a time speaks for
+// all, and another one when that has ended or its lease has.
 func TestHistoryRows(t *testing.T) {
 	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
@@ -89,7 +89,8 @@ func TestHasWord(t *testing.T) {
 	}
 }
 
-// A row of the history that is damaged is neither shown nor said, unless only its words are; and an erasure reaches what may be in it.
+// A row of the history that is damaged is neither shown nor said, unless only its words are; and an erasure reaches
+// what may be in it.
 func TestDamagedHistory(t *testing.T) {
 	t.Parallel()
 	path := newFile(t)

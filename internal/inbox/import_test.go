@@ -181,7 +181,8 @@ func TestExportImport(t *testing.T) {
 	})
 }
 
-// withoutFirst is an export without its first line, which says when it was made, and without outages: an import adds one. So it has no count.
+// withoutFirst is an export without its first line, which says when it was made, and without outages: an import adds
+// one. So it has no count.
 func withoutFirst(s string) string {
 	_, rest, _ := strings.Cut(s, "\n")
 	return regexp.MustCompile(`(?m)^\{"(outage|end)":.*\n`).ReplaceAllString(rest, "")
@@ -195,8 +196,8 @@ func mustURL(s string) *url.URL {
 	return u
 }
 
-// The waiting webhooks are counted once at the end of an import, and not once for each tenant. The server has no statistics
-// about tables that were filled in the same transaction.
+// The waiting webhooks are counted once at the end of an import, and not once for each tenant. The server has no
+// statistics about tables that were filled in the same transaction.
 func TestImportCountsOnce(t *testing.T) {
 	costly(t)
 	t.Parallel()
@@ -229,8 +230,8 @@ func TestImportCountsOnce(t *testing.T) {
 	}
 }
 
-// An import waits until transactions of other replicas have ended, and theirs wait for it before they have locked anything.
-// So they do not deadlock.
+// An import waits until transactions of other replicas have ended, and theirs wait for it before they have locked
+// anything. So they do not deadlock.
 func TestImportAmongReplicas(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.Schema(t)
@@ -484,8 +485,9 @@ func TestHostileLines(t *testing.T) {
 	})
 }
 
-// Since a backup was made the receiver may have got other webhooks. After a restore of the backup the next webhook of each tenant
-// is delivered, even if it is a copy of the last one in the backup. Only a signed id that was seen is still a duplicate.
+// Since a backup was made the receiver may have got other webhooks. After a restore of the backup the next webhook of
+// each tenant is delivered, even if it is a copy of the last one in the backup. Only a signed id that was seen is
+// still a duplicate.
 func TestRestoreDropsNoChange(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		a := newDesk(t, inFile(t, newFile(t)))
@@ -509,7 +511,8 @@ func TestRestoreDropsNoChange(t *testing.T) {
 	})
 }
 
-// A table of 001.sql is part of an export, with all of its columns, or is left out for a reason. What is left out can be given a default.
+// A table of 001.sql is part of an export, with all of its columns, or is left out for a reason. What is left out can
+// be given a default.
 func TestEveryColumnIsExported(t *testing.T) {
 	t.Parallel()
 	found, left := 0, len(regexp.MustCompile(`(?m)^CREATE TABLE \{schema\}\.(schema_version|gate_up|change|told|replica|speaker) `).FindAllString(engine.Tables, -1))
@@ -564,8 +567,8 @@ func TestImportIsAnOutage(t *testing.T) {
 	})
 }
 
-// While webhooks come and are delivered, an export has all tables as they were at one moment: else the import would find webhooks that are newer
-// than their tenant's row, or without a content.
+// While webhooks come and are delivered, an export has all tables as they were at one moment: else the import would
+// find webhooks that are newer than their tenant's row, or without a content.
 func TestExportIsOneMoment(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)

@@ -1,8 +1,8 @@
-// Package inbox keeps webhooks safe until their receiver has accepted them. Before a sender gets 200 its webhook is a row in a
-// database, in a file or shared by replicas.
+// Package inbox keeps webhooks safe until their receiver has accepted them. Before a sender gets 200 its webhook is a
+// row in a database, in a file or shared by replicas.
 //
-// A lane is the queue of one tenant, and a row, too. The transaction that has locked the lane's row decides about it. All
-// decisions are methods of package lane, in plain Go. This package brings lanes and the database together:
+// A lane is the queue of one tenant, and a row, too. The transaction that has locked the lane's row decides about it.
+// All decisions are methods of package lane, in plain Go. This package brings lanes and the database together:
 //
 //	inbox.go      what the gate, the commands and the admin port see
 //	work.go       the writer: one goroutine gathers work, and runs one transaction for all that has arrived
@@ -80,18 +80,21 @@ type Config struct {
 
 	lane.Rules // what decides about a tenant's webhooks
 
-	// MaxBytes bounds the webhooks that wait or are parked. Beyond it nothing is taken in. Receivers and tenants have bounds below it: see Share.
+	// MaxBytes bounds the webhooks that wait or are parked. Beyond it nothing is taken in. Receivers and tenants have
+	// bounds below it: see Share.
 	MaxBytes int64
 	// Content is what the gate checks: what a reconcile takes in must fit it, too. Nil: the built-in rules.
 	Content *content.Rules
 	// MaxBody is the longest body that the gate takes in; so a line of reconcile may be as long. Zero: any.
 	MaxBody int64
-	// ReadOnly says that this process has no gate: it takes nothing in, and needs to write nothing by itself. So a role that may only
-	// SELECT is enough, and a database that may only be read. What people ask it to write, it tries.
+	// ReadOnly says that this process has no gate: it takes nothing in, and needs to write nothing by itself. So a
+	// role that may only SELECT is enough, and a database that may only be read. What people ask it to write, it
+	// tries.
 	ReadOnly bool
 	// GateUp says whether this process has a gate that takes webhooks now. Nil: it has no gate.
 	GateUp func() bool
-	// Missed gets the tenants whose webhooks could not be stored. The inbox moves them into its database. Nil: it makes one.
+	// Missed gets the tenants whose webhooks could not be stored. The inbox moves them into its database. Nil: it
+	// makes one.
 	Missed *webhookgate.Missed
 	// Delivered is called for each webhook that was accepted, with the receiver's name and the time since the webhook was
 	// received, or was last redelivered by hand. May be nil.
@@ -121,8 +124,9 @@ type Limits struct {
 
 	AlwaysCounted int // up to this many rows are counted whenever Stats is called after a change
 
-	// Bodies bounds the bytes of webhooks that the courier holds. Each receiver has its share: one that hangs with large webhooks must
-	// not keep the others waiting. Beyond its share a receiver may still get one webhook at a time.
+	// Bodies bounds the bytes of webhooks that the courier holds. Each receiver has its share: one that hangs with
+	// large webhooks must not keep the others waiting. Beyond its share a receiver may still get one webhook at a
+	// time.
 	Bodies     int64
 	PageBytes  int64 // of webhooks that a list holds at once: ten people may look at ten lists
 	ChunkBytes int   // of an import that go to the database together
@@ -185,9 +189,9 @@ type Inbox struct {
 }
 
 const (
-	// DefaultLeaseTime is how long a lease lasts if replicas share a database. Its holder stops a fifth earlier, because the
-	// clocks of the holder and of the database may run at different speeds, and a request takes some time to reach a
-	// receiver.
+	// DefaultLeaseTime is how long a lease lasts if replicas share a database. Its holder stops a fifth earlier,
+	// because the clocks of the holder and of the database may run at different speeds, and a request takes some time
+	// to reach a receiver.
 	DefaultLeaseTime = 10 * time.Second
 	// fileLeaseTime is for an inbox in a file, where no other process could take a lane over. At its start usher finds the
 	// leases of the last process by their far end, so the end must be far ahead even if the clock was wrong then.
@@ -291,7 +295,8 @@ func (s *Inbox) Close() error {
 	return s.engine.Close()
 }
 
-// Check says whether the inbox can be reached and written, or only read, for 'usher check'. It does not open a file that a running usher has.
+// Check says whether the inbox can be reached and written, or only read, for 'usher check'. It does not open a file
+// that a running usher has.
 func Check(a *Address, password func() string, readOnly bool) error {
 	if a.database != nil {
 		return postgres.Check(a.database, password, readOnly)
@@ -326,7 +331,8 @@ func (s *Inbox) Store(w *webhookgate.Webhook) (duplicateOf string, err error) {
 	return a.DuplicateOf, a.Err
 }
 
-// RecordInvalid stores a webhook that is invalid, and returns its id; zero: that was not possible. See webhookgate.Config.Invalid.
+// RecordInvalid stores a webhook that is invalid, and returns its id; zero: that was not possible. See
+// webhookgate.Config.Invalid.
 func (s *Inbox) RecordInvalid(r *webhookgate.Invalid) int64 {
 	ctx, cancel := context.WithTimeout(context.Background(), answerWithin)
 	defer cancel()
@@ -338,9 +344,9 @@ func (s *Inbox) RecordInvalid(r *webhookgate.Invalid) int64 {
 	return id
 }
 
-// Add takes a webhook in and returns when it is stored durably. When ctx ends first, Add returns an error. Then the webhook
-// may have been taken in or not, but it is not taken in later: the sender may have sent a newer one through another replica
-// meanwhile.
+// Add takes a webhook in and returns when it is stored durably. When ctx ends first, Add returns an error. Then the
+// webhook may have been taken in or not, but it is not taken in later: the sender may have sent a newer one through
+// another replica meanwhile.
 func (s *Inbox) Add(ctx context.Context, w *webhookgate.Webhook) lane.Answer {
 	a := s.takeIn(ctx, arriving(w), work{}, func(t *sqlTurn, l *lane.Lane, in *lane.Incoming) error {
 		in.Arrived, in.Came = s.clock.at(w.Received), w.Received
@@ -371,10 +377,10 @@ func (s *Inbox) takeIn(ctx context.Context, in lane.Incoming, w work, check func
 		var a lane.Answer
 		in, l := in, t.Lanes[in.Lane]
 		first := l.Tail == 0
-		// The lane is locked until the transaction ends. So if the sender gives up from here on, and sends a newer webhook
-		// through another replica, the newer one waits for the lock and comes after this one. If the sender gave up before, a
-		// newer one may already be in the lane, and this one must not come after it. (The lane was not locked all the time if the
-		// transaction runs again.)
+		// The lane is locked until the transaction ends. So if the sender gives up from here on, and sends a newer
+		// webhook through another replica, the newer one waits for the lock and comes after this one. If the sender
+		// gave up before, a newer one may already be in the lane, and this one must not come after it. (The lane was
+		// not locked all the time if the transaction runs again.)
 		if gaveUp.Load() {
 			a.Err = s.timeoutErr()
 		} else if a.Err = check(t, l, &in); a.Err == nil {
@@ -416,8 +422,8 @@ func (s *Inbox) takeIn(ctx context.Context, in lane.Incoming, w work, check func
 	return lane.Answer{Err: err}
 }
 
-// warnIfAmbiguous logs that new tenants' codes exist on several platforms from now on: who asks what they may use must name the platform.
-// Often it is a webhook whose platform was null by mistake.
+// warnIfAmbiguous logs that new tenants' codes exist on several platforms from now on: who asks what they may use
+// must name the platform. Often it is a webhook whose platform was null by mistake.
 func (s *Inbox) warnIfAmbiguous(tenants ...TenantRef) {
 	names := make([][]string, len(tenants))
 	err := s.read(s.run, func(tx engine.Tx) error {

@@ -13,11 +13,12 @@ import (
 	"usher/webhookgate"
 )
 
-// Invalid webhooks: the right sender sent them, but usher cannot take them in as they are. Each may be a change that nobody
-// will send again, so it is stored until somebody has dealt with it.
+// Invalid webhooks: the right sender sent them, but usher cannot take them in as they are. Each may be a change that
+// nobody will send again, so it is stored until somebody has dealt with it.
 
-// storeInvalid stores a webhook that is invalid, and returns its id. A copy of an invalid webhook that nobody has dealt with is only counted.
-// When ctx ends first, it returns an error. Then the webhook may have been stored or not, but it is not stored later. After an error it is missed.
+// storeInvalid stores a webhook that is invalid, and returns its id. A copy of an invalid webhook that nobody has
+// dealt with is only counted. When ctx ends first, it returns an error. Then the webhook may have been stored or not,
+// but it is not stored later. After an error it is missed.
 func (s *Inbox) storeInvalid(ctx context.Context, r *webhookgate.Invalid) (id int64, err error) {
 	w := &r.Webhook
 	row := newWebhook(w)
@@ -64,7 +65,8 @@ func (s *Inbox) storeInvalid(ctx context.Context, r *webhookgate.Invalid) (id in
 	return 0, err
 }
 
-// sweepInvalid deletes the oldest invalid webhooks, if they are too many, too old, or too large together, and says how many.
+// sweepInvalid deletes the oldest invalid webhooks, if they are too many, too old, or too large together, and says
+// how many.
 func (s *Inbox) sweepInvalid(tx engine.Tx, now int64) (int, error) {
 	lim := s.cfg.Limits
 	var old engine.Among
@@ -85,8 +87,8 @@ func (s *Inbox) sweepInvalid(tx engine.Tx, now int64) (int, error) {
 	return len(old), tx.Send()
 }
 
-// Accept takes in a webhook that is invalid, as it is, at the end of its lane, and returns its new id. If its tenant has a
-// newer snapshot, that needs force.
+// Accept takes in a webhook that is invalid, as it is, at the end of its lane, and returns its new id. If its tenant
+// has a newer snapshot, that needs force.
 func (s *Inbox) Accept(id int64, force bool, by *Action) (int64, error) {
 	found, err := s.find(s.run, id)
 	if err != nil {

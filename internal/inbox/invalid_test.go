@@ -87,8 +87,8 @@ func TestInvalidIsBounded(t *testing.T) {
 	})
 }
 
-// An invalid webhook that comes again is only counted, and is as new as its last copy: which ones are deleted goes by that, also by the clock of
-// somebody who has set it back.
+// An invalid webhook that comes again is only counted, and is as new as its last copy: which ones are deleted goes by
+// that, also by the clock of somebody who has set it back.
 func TestInvalidGoesByItsLastCopy(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open, func(c *Config) {
@@ -120,8 +120,8 @@ func TestInvalidGoesByItsLastCopy(t *testing.T) {
 	})
 }
 
-// Another replica deals with an invalid webhook that is about to be deleted: the lane's count goes down once. Or it receives a copy of it: then it
-// is not the oldest any more.
+// Another replica deals with an invalid webhook that is about to be deleted: the lane's count goes down once. Or it
+// receives a copy of it: then it is not the oldest any more.
 func TestInvalidWhileItIsDeleted(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -182,8 +182,8 @@ func TestInvalidWhileTheDatabaseHangs(t *testing.T) {
 	})
 }
 
-// The writer hangs for so long that the sender of an invalid webhook gets its answer. The sender's next webhook goes through another replica.
-// Then the invalid one is not stored any more: it would count as the newer one.
+// The writer hangs for so long that the sender of an invalid webhook gets its answer. The sender's next webhook goes
+// through another replica. Then the invalid one is not stored any more: it would count as the newer one.
 func TestInvalidAfterItsSenderGaveUp(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.Schema(t)
@@ -204,8 +204,8 @@ func TestInvalidAfterItsSenderGaveUp(t *testing.T) {
 	two.want("states", two.states("acme"), "delivered")
 }
 
-// An invalid webhook that could not be stored is missed like one that got a 5xx, until the same one is recorded as invalid, or another one is taken
-// in. If its tenant is not certain, it counts without a name.
+// An invalid webhook that could not be stored is missed like one that got a 5xx, until the same one is recorded as
+// invalid, or another one is taken in. If its tenant is not certain, it counts without a name.
 func TestInvalidInAnOutage(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		h := newHeld(open())
@@ -247,8 +247,8 @@ func TestInvalidInAnOutage(t *testing.T) {
 	})
 }
 
-// Of an invalid webhook whose COMMIT was in doubt, or that another replica has stored meanwhile, nothing is missed. If it came again later than
-// that, it is: it may be what the sender sent last.
+// Of an invalid webhook whose COMMIT was in doubt, or that another replica has stored meanwhile, nothing is missed.
+// If it came again later than that, it is: it may be what the sender sent last.
 func TestInvalidIsStoredAfterAll(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
@@ -268,8 +268,8 @@ func odd(tenant, feature string) string {
 	return `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"` + tenant + `"},"change":{"features":[{"code":"` + feature + `"}]}}}`
 }
 
-// A, B and A again are invalid. The second A is only counted, but it is what the sender sent last. To accept B does not deal
-// with A.
+// A, B and A again are invalid. The second A is only counted, but it is what the sender sent last. To accept B does
+// not deal with A.
 func TestInvalidAgainAfterANewerOne(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
@@ -322,8 +322,8 @@ func TestWhyAWebhookIsNotAccepted(t *testing.T) {
 	})
 }
 
-// After a copy of the tenant's last snapshot has come, to accept an older webhook would overwrite what the sender sent last.
-// That needs --force.
+// After a copy of the tenant's last snapshot has come, to accept an older webhook would overwrite what the sender
+// sent last. That needs --force.
 func TestAcceptAfterACopyOfWhatIsHeld(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
@@ -346,8 +346,8 @@ func TestAcceptAfterACopyOfWhatIsHeld(t *testing.T) {
 	})
 }
 
-// To accept a webhook needs --force only if the tenant has a newer snapshot: not after an event, nor after an invalid webhook that came before it
-// and was accepted. It says which snapshot that is.
+// To accept a webhook needs --force only if the tenant has a newer snapshot: not after an event, nor after an invalid
+// webhook that came before it and was accepted. It says which snapshot that is.
 func TestForceIsForANewerSnapshot(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)

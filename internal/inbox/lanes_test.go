@@ -391,8 +391,8 @@ func (s *sim) judgeSigned() {
 	}
 }
 
-// judgeTaken looks at webhooks that were taken in although they were copies of the one that had come before them. Where somebody has
-// done something to the tenant meanwhile it says nothing.
+// judgeTaken looks at webhooks that were taken in although they were copies of the one that had come before them.
+// Where somebody has done something to the tenant meanwhile it says nothing.
 func (s *sim) judgeTaken() {
 	w := s.world
 	for i, n := range w.arrivals {
@@ -504,7 +504,8 @@ func (s *sim) send(tenant, snapshot string) {
 	}))
 }
 
-// reconcile compares what the billing service says of all tenants with what is known. It is a process of its own, and outlives usher.
+// reconcile compares what the billing service says of all tenants with what is known. It is a process of its own, and
+// outlives usher.
 func (s *sim) reconcile(leave lane.ReconcileMode, asks, goesOn time.Duration, done func(tenant string, c lane.Compared)) {
 	w := s.world
 	w.runs++
@@ -653,8 +654,8 @@ func (s *sim) judgeMissed() {
 				continue
 			}
 			isMissed := slices.ContainsFunc(s.misses, func(m *miss) bool { return m.tenant == tenant && m.digest == a.webhook.Digest })
-			// What came through another replica counts once the missed set is stored. Of several, only the last one is known then, which may be one that
-			// is invalid before and accepted.
+			// What came through another replica counts once the missed set is stored. Of several, only the last one
+			// is known then, which may be one that is invalid before and accepted.
 			if isAccepted {
 				mustNot = settled
 			} else if a.ok && a.from.After(last.at.Add(time.Second)) {

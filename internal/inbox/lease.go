@@ -52,7 +52,8 @@ type found struct {
 	lane *lane.Lane
 }
 
-// order sorts what a claim has found: by kind, and each kind by its turn. The statement's parts are in order, but nothing promises that.
+// order sorts what a claim has found: by kind, and each kind by its turn. The statement's parts are in order, but
+// nothing promises that.
 func (c *Claim) order(all []found) {
 	turn := func(f found) (kind, turn int64) {
 		switch f.kind {
@@ -109,8 +110,8 @@ func (c *Claim) take(all []found) (r Claimed) {
 	return r
 }
 
-// Claim asks for leases. When it returns, the courier has got them. Each claim is a work of its own, so that what the database refuses to write for
-// one receiver does not fail the others.
+// Claim asks for leases. When it returns, the courier has got them. Each claim is a work of its own, so that what the
+// database refuses to write for one receiver does not fail the others.
 func (s *Inbox) Claim(ctx context.Context, claims []*Claim) {
 	var waiting sync.WaitGroup
 	for _, c := range claims {
@@ -149,8 +150,8 @@ func (s *Inbox) SaveOutcome(o *lane.Outcome, saved func(*lane.Outcome, error)) {
 	})
 }
 
-// Renew renews leases. Each is a work of its own, so that a lane that somebody else has locked does not fail the others. Leases
-// that could not be renewed run out.
+// Renew renews leases. Each is a work of its own, so that a lane that somebody else has locked does not fail the
+// others. Leases that could not be renewed run out.
 func (s *Inbox) Renew(ctx context.Context, leases []*lane.Lease) {
 	var waiting sync.WaitGroup
 	for _, lease := range leases {

@@ -19,8 +19,8 @@ import (
 	"usher/internal/testkit"
 )
 
-// A list has the same of each webhook as Show: its content, and its tenant's accepted snapshot before it. A list of several
-// pages has each webhook once.
+// A list has the same of each webhook as Show: its content, and its tenant's accepted snapshot before it. A list of
+// several pages has each webhook once.
 func TestItems(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open, func(c *Config) { c.Limits = DefaultLimits; c.Limits.PageBytes = 50 })
@@ -105,7 +105,8 @@ func TestTenants(t *testing.T) {
 	})
 }
 
-// Each query for tenants goes through all of them, so there are few, however many tenants there are, also if none is found.
+// Each query for tenants goes through all of them, so there are few, however many tenants there are, also if none is
+// found.
 func TestFindsTenantsWithFewQueries(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		var queries atomic.Int64
@@ -133,7 +134,8 @@ func historyOfAll(i *Inbox, ctx context.Context, since, until time.Time, trouble
 	return all, begins, err
 }
 
-// Who got webhooks in some time, and how does each stand now? Tenants without features that can be read are counted, too.
+// Who got webhooks in some time, and how does each stand now? Tenants without features that can be read are counted,
+// too.
 func TestHistory(t *testing.T) {
 	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
@@ -185,7 +187,8 @@ func TestHistory(t *testing.T) {
 	})
 }
 
-// A long history is handed over page by page, in one order with what was missed in memory alone: no page is read before the one before it is gone.
+// A long history is handed over page by page, in one order with what was missed in memory alone: no page is read
+// before the one before it is gone.
 func TestHistoryPages(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		var full atomic.Bool
@@ -225,8 +228,8 @@ func TestHistoryPages(t *testing.T) {
 	})
 }
 
-// Somebody who looks goes away, or usher ends: then nothing more is read for them. Else whoever opens and closes one expensive page after the
-// other takes the database from the others.
+// Somebody who looks goes away, or usher ends: then nothing more is read for them. Else whoever opens and closes one
+// expensive page after the other takes the database from the others.
 func TestReadEndsWithItsReader(t *testing.T) {
 	t.Parallel()
 	reads := map[string]func(*Inbox, context.Context) error{
@@ -293,8 +296,8 @@ func (e *unanswered) Read(ctx context.Context, fn func(engine.Tx) error) error {
 	return e.Engine.Read(ctx, fn)
 }
 
-// However many people look at what takes long, programs read what they need: what tenants may use, pauses, webhooks to deliver, figures. Those
-// who wait for others stop when they go away, and the rest see everything in the end.
+// However many people look at what takes long, programs read what they need: what tenants may use, pauses, webhooks
+// to deliver, figures. Those who wait for others stop when they go away, and the rest see everything in the end.
 func TestPeopleLeaveReadersToPrograms(t *testing.T) {
 	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
 		slow := map[string]bool{"tenant_history": true, "tenants": true, "list": true, "list_tenant": true, "previous": true, "export_lane": true}

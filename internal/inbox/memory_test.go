@@ -273,7 +273,8 @@ func (m *Memory) Begin(run int, done func()) Work {
 	}
 }
 
-// Reconcile compares what the billing service says of a tenant with what is known. decided is called in the transaction.
+// Reconcile compares what the billing service says of a tenant with what is known. decided is called in the
+// transaction.
 func (m *Memory) Reconcile(run int, w *webhookgate.Webhook, mode lane.ReconcileMode, decided, done func(lane.Compared)) Work {
 	in := arriving(w)
 	in.Source, in.Later = FromReconcile, true

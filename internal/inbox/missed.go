@@ -15,16 +15,16 @@ import (
 // What usher may have missed: webhooks that got a 5xx, and outages, in which no gate was there to take any.
 //
 // A webhook that got a 5xx is in memory first (webhookgate.Missed), because mostly the database is away then. The
-// writer moves it into the table missed as soon as it can, and meanwhile the tenant may have sent again, through another
-// replica: where usher is not certain of that, the tenant counts as missed. The row of a lane says only since when the
-// lane is missed something. So one that is missed nothing, as nearly all are, never reads the table.
+// writer moves it into the table missed as soon as it can, and meanwhile the tenant may have sent again, through
+// another replica: where usher is not certain of that, the tenant counts as missed. The row of a lane says only since
+// when the lane is missed something. So one that is missed nothing, as nearly all are, never reads the table.
 
 // tick is by how much the time at which a webhook arrived may be wrong: an operating system counts in ticks.
 const tick = 10 * time.Millisecond
 
 // checkHeard says why a webhook is not taken in that arrived before usher stood still: its sender has gone; or other
-// replicas have taken in a later state of the tenant. The lane is locked: so what comes later through others comes after
-// this one. What is not taken in is missed, unless the lane has it, or a later state.
+// replicas have taken in a later state of the tenant. The lane is locked: so what comes later through others comes
+// after this one. What is not taken in is missed, unless the lane has it, or a later state.
 func (t *sqlTurn) checkHeard(l *lane.Lane, in *lane.Incoming, w *webhookgate.Webhook) error {
 	if w.Heard == nil {
 		return nil
@@ -229,7 +229,8 @@ func (s *Inbox) settleInMemory(name webhookgate.LaneName, r *lane.Run) {
 	s.cfg.Missed.SettleBefore(name, s.ours(r.KnowsUpTo()).Add(-lane.MaxJump))
 }
 
-// forgetMissed drops what was missed of a tenant, as far as it is in memory, and returns in which lanes there was something.
+// forgetMissed drops what was missed of a tenant, as far as it is in memory, and returns in which lanes there was
+// something.
 func (s *Inbox) forgetMissed(platform *string, tenant string) (lanes []webhookgate.LaneName) {
 	for _, o := range s.cfg.Missed.Some(0) {
 		if o.Tenant == tenant && (platform == nil || o.Platform == *platform) && s.cfg.Missed.Forget(o.LaneName) {
@@ -239,8 +240,8 @@ func (s *Inbox) forgetMissed(platform *string, tenant string) (lanes []webhookga
 	return lanes
 }
 
-// closeMissed stores what was missed, before the inbox is closed. On a full disk, too: while usher runs, the last room there is for outcomes,
-// but what is in memory now is bounded, and would be forgotten.
+// closeMissed stores what was missed, before the inbox is closed. On a full disk, too: while usher runs, the last
+// room there is for outcomes, but what is in memory now is bounded, and would be forgotten.
 func (s *Inbox) closeMissed() {
 	for began := time.Now(); s.health.lastErr() == nil && time.Since(began) < lastMissing; {
 		works, before := s.missedWorks(), s.cfg.Missed.Len()
@@ -280,9 +281,10 @@ type heartbeat struct {
 	wrote int64         // by the database's
 }
 
-// outage says whether no gate was up for a while, and since when: last is when one last said so, by the database's clock, and now is its
-// time; own is how long ago this process said so, whatever clocks were set to: while usher runs, that counts. Over a restart nobody knows what was done to clocks: if the
-// database's went back, the outage begins after its end, which says so.
+// outage says whether no gate was up for a while, and since when: last is when one last said so, by the database's
+// clock, and now is its time; own is how long ago this process said so, whatever clocks were set to: while usher
+// runs, that counts. Over a restart nobody knows what was done to clocks: if the database's went back, the outage
+// begins after its end, which says so.
 func (b *heartbeat) outage(own time.Duration, last, now int64) (began int64, found bool) {
 	switch since := now - clock.Micros(own); {
 	case last == 0: // the first start ever
@@ -297,7 +299,8 @@ func (b *heartbeat) outage(own time.Duration, last, now int64) (began int64, fou
 	return began, now-began >= clock.Micros(minOutage)
 }
 
-// GateIsUp says that the gate takes webhooks from now on. So the inbox finds out at once whether there was an outage before.
+// GateIsUp says that the gate takes webhooks from now on. So the inbox finds out at once whether there was an outage
+// before.
 func (s *Inbox) GateIsUp() {
 	select {
 	case s.gateIsUp <- struct{}{}:
@@ -305,8 +308,8 @@ func (s *Inbox) GateIsUp() {
 	}
 }
 
-// beat says that the gate is up and ready, each beatInterval and when it ends, and stores the outage before, if there was one. It also stores
-// how many webhooks got a 5xx before their tenant was known.
+// beat says that the gate is up and ready, each beatInterval and when it ends, and stores the outage before, if there
+// was one. It also stores how many webhooks got a 5xx before their tenant was known.
 func (s *Inbox) beat(up bool) {
 	b := &s.heart
 	due := up && b.at.Elapsed() >= beatInterval || b.up && !up
@@ -349,8 +352,9 @@ func (s *Inbox) beat(up bool) {
 	s.cfg.Missed.DropUnnamed(unnamed)
 }
 
-// storeUnnamed adds webhooks without a tenant to the row of this hour. asked is our time before the database's was read: so they may seem to
-// have come a little later than they did, but never before a reconcile that had begun earlier.
+// storeUnnamed adds webhooks without a tenant to the row of this hour. asked is our time before the database's was
+// read: so they may seem to have come a little later than they did, but never before a reconcile that had begun
+// earlier.
 func storeUnnamed(tx engine.Tx, u webhookgate.Unnamed, now int64, asked time.Time) error {
 	if u.Count == 0 {
 		return nil
@@ -364,11 +368,12 @@ func storeUnnamed(tx engine.Tx, u webhookgate.Unnamed, now int64, asked time.Tim
 	return nil
 }
 
-// endOutages queues the end of all outages up to a time, and of what was missed without a name: somebody has asked the service itself since.
+// endOutages queues the end of all outages up to a time, and of what was missed without a name: somebody has asked
+// the service itself since.
 func endOutages(tx engine.Tx, upTo int64) { tx.Queue("outage_end", nil, upTo) }
 
-// Dismiss says that outages, and what was missed without a name, are dealt with, if they ended until then; zero: all. It returns how many outages
-// and how many webhooks that were.
+// Dismiss says that outages, and what was missed without a name, are dealt with, if they ended until then; zero: all.
+// It returns how many outages and how many webhooks that were.
 func (s *Inbox) Dismiss(until time.Time, by *Action) (outages, webhooks int, err error) {
 	upTo, ours := int64(clock.Never), time.Time{}
 	if !until.IsZero() {
@@ -446,7 +451,8 @@ func MissedInMemory(missed *webhookgate.Missed) Missed {
 	return Missed{}.with(missed.Some(0), missed.Full(), missed.Unnamed())
 }
 
-// with adds what is in memory. A tenant may be in both: it had missed webhooks when the database went away, or is being moved.
+// with adds what is in memory. A tenant may be in both: it had missed webhooks when the database went away, or is
+// being moved.
 func (m Missed) with(inMemory []webhookgate.MissedTenant, full bool, unnamed webhookgate.Unnamed) Missed {
 	for _, o := range inMemory {
 		if !m.stored[TenantRef{o.Platform, o.Tenant}] {
@@ -464,7 +470,8 @@ func (m Missed) with(inMemory []webhookgate.MissedTenant, full bool, unnamed web
 	return m
 }
 
-// maxStoredMissed is of how many missed tenants usher knows whether the database has them. Beyond it a tenant may count twice.
+// maxStoredMissed is of how many missed tenants usher knows whether the database has them. Beyond it a tenant may
+// count twice.
 const maxStoredMissed = 10_000
 
 // queueMissedStats queues the reading of what the database has.

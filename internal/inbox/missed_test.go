@@ -54,7 +54,8 @@ func (d *desk) getsUnnamed5xx() {
 	d.Inbox.cfg.Missed.AddUnnamed(webhookgate.Unnamed{Count: 1, Since: time.Now(), Last: time.Now()})
 }
 
-// A webhook for which there is no room is missed, until it comes again, or somebody forgets its tenant. It leaves a number, as whatever comes.
+// A webhook for which there is no room is missed, until it comes again, or somebody forgets its tenant. It leaves a
+// number, as whatever comes.
 func TestMissedWhenFull(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open, func(c *Config) { c.MaxBytes = 5000 })
@@ -117,7 +118,8 @@ func TestMissedWhenFull(t *testing.T) {
 	})
 }
 
-// A new inbox missed something before the old one's export is imported into it. That is part of the outage, which a reconcile ends.
+// A new inbox missed something before the old one's export is imported into it. That is part of the outage, which a
+// reconcile ends.
 func TestImportKeepsWhatIsMissed(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		old := newDesk(t, inFile(t, newFile(t)))
@@ -168,8 +170,8 @@ func TestAcceptDoesNotSettleWhatIsNewer(t *testing.T) {
 	})
 }
 
-// What got a 5xx before the tenant's last snapshot was taken in, and is only stored after it, is not missed. An event says nothing of the
-// tenant's state, and a copy by its signed id says nothing of what has come since.
+// What got a 5xx before the tenant's last snapshot was taken in, and is only stored after it, is not missed. An event
+// says nothing of the tenant's state, and a copy by its signed id says nothing of what has come since.
 func TestMissedBehindAnEvent(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
@@ -265,7 +267,8 @@ func TestMissedEventIsSettledByItself(t *testing.T) {
 	})
 }
 
-// A tenant that has missed webhooks before an outage, and again in it, is one tenant: in the outage, while it is moved, and afterwards.
+// A tenant that has missed webhooks before an outage, and again in it, is one tenant: in the outage, while it is
+// moved, and afterwards.
 func TestMissedBeforeAndInAnOutage(t *testing.T) {
 	var gone atomic.Bool
 	inBubbleOn(t, "a file", func(e engine.Engine) engine.Engine { return &away{e, &gone} }, func(t *testing.T, d *desk) {
@@ -431,7 +434,8 @@ func (e *crowded) Full() *engine.FullError {
 	return nil
 }
 
-// While the disk is nearly full, what was missed stays in memory. Somebody can forget it there, and at its end usher writes it all the same.
+// While the disk is nearly full, what was missed stays in memory. Somebody can forget it there, and at its end usher
+// writes it all the same.
 func TestMissedOnAFullDisk(t *testing.T) {
 	t.Parallel()
 	var full atomic.Bool
@@ -481,8 +485,8 @@ func TestMissedTogetherWithWhatSettlesIt(t *testing.T) {
 	})
 }
 
-// If the database's first answer took seconds, what usher knows of its clock is too early by as much. An older webhook, which another replica
-// took in, does not settle a newer one for that.
+// If the database's first answer took seconds, what usher knows of its clock is too early by as much. An older
+// webhook, which another replica took in, does not settle a newer one for that.
 func TestMissedAfterASlowReading(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
@@ -504,8 +508,8 @@ func TestMissedAfterASlowReading(t *testing.T) {
 	})
 }
 
-// What is missed without a name has the times of the database's clock, however far from it ours is: before it is stored, and after. A run that
-// began earlier does not end it.
+// What is missed without a name has the times of the database's clock, however far from it ours is: before it is
+// stored, and after. A run that began earlier does not end it.
 func TestUnnamedByTheDatabasesClock(t *testing.T) {
 	for _, ahead := range []time.Duration{0, -2 * time.Hour, 2 * time.Hour, -25 * time.Hour} {
 		var gone atomic.Bool
@@ -677,8 +681,8 @@ func TestMissedAndOutagesInAnOutage(t *testing.T) {
 	})
 }
 
-// A gate that rejects everything because its disk is full is not ready, although it could write that it is there: who asks a load balancer in front
-// of it never reaches it.
+// A gate that rejects everything because its disk is full is not ready, although it could write that it is there: who
+// asks a load balancer in front of it never reaches it.
 func TestFullDiskIsAnOutage(t *testing.T) {
 	t.Parallel()
 	var full atomic.Bool
@@ -751,8 +755,8 @@ func TestOutage(t *testing.T) {
 	}
 }
 
-// A reconcile settles what was missed of a tenant that it found equal or took in, unless that came after it had begun; and if it leaves
-// nothing that differs, it ends outages.
+// A reconcile settles what was missed of a tenant that it found equal or took in, unless that came after it had
+// begun; and if it leaves nothing that differs, it ends outages.
 func TestReconcileSettlesWhatIsMissed(t *testing.T) {
 	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
@@ -817,8 +821,8 @@ func (e *missesInMemory) Write(fn func(engine.Tx) error) error {
 	})
 }
 
-// What is missed may be in memory only, or be stored at any time: a reconcile settles it if it arrived before the run began, and only then;
-// what is stored while a run is under way is left to the next one.
+// What is missed may be in memory only, or be stored at any time: a reconcile settles it if it arrived before the run
+// began, and only then; what is stored while a run is under way is left to the next one.
 func TestReconcileSettlesWhatIsMissedInMemory(t *testing.T) {
 	var inMemory atomic.Bool
 	inBubbleOn(t, "a file", func(e engine.Engine) engine.Engine { return &missesInMemory{e, &inMemory} }, func(t *testing.T, d *desk) {
@@ -962,8 +966,9 @@ func TestNothingMissedCostsNothing(t *testing.T) {
 	})
 }
 
-// The database goes away under two replicas. After it, every tenant whose last webhook got a 503 is missed, on both, and no other is. One
-// of the replicas loses its connection for longer, and the tenants' webhooks come again through the other one.
+// The database goes away under two replicas. After it, every tenant whose last webhook got a 503 is missed, on both,
+// and no other is. One of the replicas loses its connection for longer, and the tenants' webhooks come again through
+// the other one.
 func TestMissedByTwoReplicas(t *testing.T) {
 	costly(t)
 	t.Parallel()
@@ -1133,7 +1138,8 @@ func TestMissedIfItWouldBeAChange(t *testing.T) {
 	}
 }
 
-// An event without a tenant gets a 5xx before usher has ever reached the database, and does not know its clock. It counts all the same.
+// An event without a tenant gets a 5xx before usher has ever reached the database, and does not know its clock. It
+// counts all the same.
 func TestUnnamedBeforeTheFirstReading(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.Schema(t)
@@ -1157,7 +1163,8 @@ func TestUnnamedBeforeTheFirstReading(t *testing.T) {
 	d.want("missed", d.missed(), "acme")
 }
 
-// What is missed from before the clock was set back is settled by what comes once that was noticed: a webhook, or a reconcile.
+// What is missed from before the clock was set back is settled by what comes once that was noticed: a webhook, or a
+// reconcile.
 func TestMissedBeforeTheClockWasSetBack(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
@@ -1186,8 +1193,8 @@ func TestMissedBeforeTheClockWasSetBack(t *testing.T) {
 	})
 }
 
-// What arrived before usher stood still is not taken in if its sender has gone, or if a later state of its tenant came meanwhile. It is
-// missed, unless that, or a copy of it, was taken in.
+// What arrived before usher stood still is not taken in if its sender has gone, or if a later state of its tenant
+// came meanwhile. It is missed, unless that, or a copy of it, was taken in.
 func TestUnheard(t *testing.T) {
 	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)

@@ -8,8 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// TenantName is a tenant as people write it: platform/tenant, or tenant alone if the platform does not matter. Within a code
-// slashes, percent signs and characters that cannot be seen are percent-encoded.
+// TenantName is a tenant as people write it: platform/tenant, or tenant alone if the platform does not matter. Within
+// a code slashes, percent signs and characters that cannot be seen are percent-encoded.
 type TenantName struct {
 	Platform *string // nil: any
 	Tenant   string
@@ -46,8 +46,8 @@ func storable(code string) bool {
 	return len(code) <= 255 && utf8.ValidString(code) && !strings.Contains(code, "\x00")
 }
 
-// escapeCode escapes characters in a code that would mislead a reader: slashes, and those that cannot be seen, move the cursor
-// or turn the direction of the text around.
+// escapeCode escapes characters in a code that would mislead a reader: slashes, and those that cannot be seen, move
+// the cursor or turn the direction of the text around.
 func escapeCode(code string) string {
 	special := func(r rune) bool { return r == '/' || r == '%' || !unicode.IsPrint(r) }
 	if !strings.ContainsFunc(code, special) {
@@ -64,8 +64,8 @@ func escapeCode(code string) string {
 	return out.String()
 }
 
-// ShowTenant writes a tenant as ParseTenant reads it: with its platform, also if that is empty ("/tenant"), so that no other tenant of
-// that code can be meant.
+// ShowTenant writes a tenant as ParseTenant reads it: with its platform, also if that is empty ("/tenant"), so that
+// no other tenant of that code can be meant.
 func ShowTenant(platform, tenant string) string {
 	return escapeCode(platform) + "/" + escapeCode(tenant)
 }

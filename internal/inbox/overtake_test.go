@@ -44,8 +44,8 @@ func TestLatestOvertakesNothing(t *testing.T) {
 	})
 }
 
-// A webhook that is sent again while a newer one is being delivered is the last one that the receiver gets. So a copy of the
-// newer one is no duplicate.
+// A webhook that is sent again while a newer one is being delivered is the last one that the receiver gets. So a copy
+// of the newer one is no duplicate.
 func TestCopyOfWhatIsBeingOvertaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(1, filePace)

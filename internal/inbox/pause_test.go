@@ -11,8 +11,8 @@ import (
 	"usher/internal/lane"
 )
 
-// A pause with an end ends by itself, by the database's clock, on each replica and over a restart and a move: what waited is delivered, and nobody
-// shows it any more. Until then it has its end wherever it shows.
+// A pause with an end ends by itself, by the database's clock, on each replica and over a restart and a move: what
+// waited is delivered, and nobody shows it any more. Until then it has its end wherever it shows.
 func TestPauseEndsByItself(t *testing.T) {
 	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
@@ -71,7 +71,8 @@ func TestPauseIsNotEndedEarly(t *testing.T) {
 	})
 }
 
-// What a filter chooses is read page by page, and what waits behind another of its tenant is known without a list of tenants.
+// What a filter chooses is read page by page, and what waits behind another of its tenant is known without a list of
+// tenants.
 func TestBehindAndGone(t *testing.T) {
 	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)

@@ -30,8 +30,8 @@ func TestErasesATenantWithALongQueue(t *testing.T) {
 	})
 }
 
-// After a forced redelivery the receiver holds an older snapshot than the last one that was taken in. A copy of the older
-// one is a change, and entitlements must follow it.
+// After a forced redelivery the receiver holds an older snapshot than the last one that was taken in. A copy of the
+// older one is a change, and entitlements must follow it.
 func TestAfterAForcedRedeliveryTheSameIsAChange(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
@@ -140,8 +140,8 @@ func TestImportedNumbersGoOn(t *testing.T) {
 	})
 }
 
-// To send a waiting webhook again means to try it now. If it is being delivered, and is accepted, that is done. To send it
-// once more would overwrite newer ones.
+// To send a waiting webhook again means to try it now. If it is being delivered, and is accepted, that is done. To
+// send it once more would overwrite newer ones.
 func TestSentAgainWhileItIsDelivered(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		noted := &noted{Engine: open()}
@@ -159,8 +159,8 @@ func TestSentAgainWhileItIsDelivered(t *testing.T) {
 	})
 }
 
-// Somebody asks for all that wait, or are parked, and looks at the list before saying yes. What was delivered meanwhile is not sent once more,
-// not even with force: it would overwrite newer ones.
+// Somebody asks for all that wait, or are parked, and looks at the list before saying yes. What was delivered
+// meanwhile is not sent once more, not even with force: it would overwrite newer ones.
 func TestDeliveredSinceItWasChosen(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		for _, chosen := range []lane.State{lane.Waiting, lane.Parked} {

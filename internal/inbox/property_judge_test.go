@@ -57,7 +57,8 @@ func (w *world) lives() map[*life]bool {
 	return all
 }
 
-// trouble says whether any process had a problem with its database between two moments: it may hold a lock that others need.
+// trouble says whether any process had a problem with its database between two moments: it may hold a lock that
+// others need.
 func (w *world) trouble(from, to time.Time, away bool) bool {
 	hit := func(t trouble) bool { return (t.away || !away) && !t.from.After(to) && !t.to.Before(from) }
 	if slices.ContainsFunc(w.group.troubles(), hit) {
@@ -105,8 +106,8 @@ func (w *world) judgeUnsure(a *arrival) {
 	}
 }
 
-// judgeDuplicate checks (a). Of all webhooks in the lane when n came, the last one that was sent to the receiver must have
-// n's content. The receiver accepted it within the window before n came, or n came before its delivery ended.
+// judgeDuplicate checks (a). Of all webhooks in the lane when n came, the last one that was sent to the receiver must
+// have n's content. The receiver accepted it within the window before n came, or n came before its delivery ended.
 func (w *world) judgeDuplicate(n *arrival) {
 	o := w.byID[n.original]
 	if w.isSignedCopy(o, n) {
@@ -162,7 +163,8 @@ func (w *world) judgeDuplicate(n *arrival) {
 	w.violation("(a) arrival %d (%s of %s) was dropped as a copy of %d; %s", n.number, n.snapshot, n.tenant, o.number, why)
 }
 
-// wasSentAgainLast says whether o was sent again before n came, and nothing else was since, and was tried after n had come.
+// wasSentAgainLast says whether o was sent again before n came, and nothing else was since, and was tried after n had
+// come.
 func (w *world) wasSentAgainLast(o, n *arrival) bool {
 	return slices.ContainsFunc(w.tries, func(t *try) bool {
 		if t.arrival != o || t.instance == 0 || t.ended.Before(n.from) || t.again[t.instance-1].from.After(n.to) {
@@ -175,8 +177,8 @@ func (w *world) wasSentAgainLast(o, n *arrival) bool {
 	})
 }
 
-// isSignedCopy says whether n has the signed id and the body of one that came within 15 minutes before it, which is o or a copy of o. What
-// was parked, discarded or erased has no copies.
+// isSignedCopy says whether n has the signed id and the body of one that came within 15 minutes before it, which is o
+// or a copy of o. What was parked, discarded or erased has no copies.
 func (w *world) isSignedCopy(o, n *arrival) bool {
 	if n.webhook.SignedID == "" || o == nil || w.isErased(o, n.from) {
 		return false
@@ -191,7 +193,8 @@ func (w *world) isSignedCopy(o, n *arrival) bool {
 	})
 }
 
-// before says whether the webhook of a try was certainly in the lane when n came, and after, whether it certainly came later.
+// before says whether the webhook of a try was certainly in the lane when n came, and after, whether it certainly
+// came later.
 func (w *world) before(t *try, n *arrival) bool {
 	if t.instance > 0 {
 		return t.began.Before(n.from) || t.again[t.instance-1].to.Before(n.from)
@@ -299,8 +302,8 @@ func (w *world) judgeStored(a *arrival) {
 	}
 }
 
-// wasReplaced says whether a snapshot came right behind a snapshot in its lane, not counting snapshots between them that were superseded, and what
-// somebody has discarded or sent again.
+// wasReplaced says whether a snapshot came right behind a snapshot in its lane, not counting snapshots between them
+// that were superseded, and what somebody has discarded or sent again.
 func (w *world) wasReplaced(a *arrival) bool {
 	if !a.webhook.Snapshot {
 		return false

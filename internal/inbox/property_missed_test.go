@@ -9,8 +9,9 @@ import (
 	"usher/webhookgate"
 )
 
-// judgeMissed looks at who is missed a webhook when nothing is on its way any more: on all replicas the same, because it is stored by then.
-// It only judges what is certain: to usher, two webhooks that are a second apart may have come in either order.
+// judgeMissed looks at who is missed a webhook when nothing is on its way any more: on all replicas the same, because
+// it is stored by then. It only judges what is certain: to usher, two webhooks that are a second apart may have come
+// in either order.
 func (w *world) judgeMissed(entries []*lane.Webhook, deadline time.Time) {
 	const clocks = 200 * time.Millisecond // they may differ by so much, ours and the database's
 	late := func(p *place) bool {

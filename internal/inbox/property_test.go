@@ -123,8 +123,8 @@ type world struct {
 	lost    []saying // invalid ones that were not stored, as their senders were told
 }
 
-// A saying is what the billing service says of a tenant: its state, and how many changes there were before. It was said in a time, if that
-// matters.
+// A saying is what the billing service says of a tenant: its state, and how many changes there were before. It was
+// said in a time, if that matters.
 type saying struct {
 	tenant, snapshot string
 	version          int
@@ -181,8 +181,8 @@ type life struct {
 	troubles  []trouble
 }
 
-// A trouble is a time in which a process had a problem with its database. Away: not only one connection broke, the database
-// was away for a while.
+// A trouble is a time in which a process had a problem with its database. Away: not only one connection broke, the
+// database was away for a while.
 type trouble struct {
 	from, to time.Time
 	away     bool
@@ -234,11 +234,12 @@ type try struct {
 
 func (a *try) accepted() bool { return a.status == 200 }
 
-// TestWorldsInAFile throws random traffic at an inbox: copies, changes back and forth, bursts, two receivers that fail, hang, are down for a
-// while, time out having applied a snapshot or not, a platform that nobody takes, redeliveries, discards, erasures, pauses,
-// forgetting, waits beyond the window. Every now and then a process is gone, and another one finds the inbox as it was at that
-// moment. On a database there are two processes, whose connections break at any byte, in COMMIT above all, hang or
-// are slow, and a server that crashes. Then it asks what may never be:
+// TestWorldsInAFile throws random traffic at an inbox: copies, changes back and forth, bursts, two receivers that
+// fail, hang, are down for a while, time out having applied a snapshot or not, a platform that nobody takes,
+// redeliveries, discards, erasures, pauses, forgetting, waits beyond the window. Every now and then a process is
+// gone, and another one finds the inbox as it was at that moment. On a database there are two processes, whose
+// connections break at any byte, in COMMIT above all, hang or are slow, and a server that crashes. Then it asks what
+// may never be:
 //
 //	(a) a copy answered duplicate of what its receiver neither holds for sure as its latest nor is about to get as such,
 //	(b) a delivery that overlaps or overtakes another of its tenant, comes after it was discarded or erased, or is made again
@@ -348,8 +349,8 @@ func (g *group) troubles() []trouble {
 	return slices.Concat(g.restarts, g.stalls)
 }
 
-// checkWorlds runs so many worlds, some at once. In many worlds every kind of event must occur: a test in which nothing is
-// parked proves nothing.
+// checkWorlds runs so many worlds, some at once. In many worlds every kind of event must occur: a test in which
+// nothing is parked proves nothing.
 func checkWorlds(t *testing.T, worlds, atOnce int, try func(*testing.T, uint64, []int) *world, expected ...string) {
 	if *worldSeed != 0 {
 		var skip []int
@@ -877,8 +878,8 @@ func (p *place) recordInvalid(tenant, snapshot string) {
 	})
 }
 
-// reconcile compares what the billing service says of all tenants with what is known, and takes in what differs, maybe through another
-// place. It asks the service after a while, and goes on after another one.
+// reconcile compares what the billing service says of all tenants with what is known, and takes in what differs,
+// maybe through another place. It asks the service after a while, and goes on after another one.
 func (p *place) reconcile(at *place, store bool, asks, goesOn time.Duration) {
 	w, from, to, life := p.world, p.inbox, at.inbox, at.life
 	w.runs++
@@ -1320,7 +1321,8 @@ func (w *world) calm() {
 	}
 }
 
-// reconcileAll compares everything in the end, when nothing is on its way any more: what differs is taken in, and then nothing differs.
+// reconcileAll compares everything in the end, when nothing is on its way any more: what differs is taken in, and
+// then nothing differs.
 func (w *world) reconcileAll() (entries []*lane.Webhook) {
 	i, life, deadline := w.places[0].inbox, w.places[0].life, time.Now().Add(w.pace.calm)
 	var lines [][]byte

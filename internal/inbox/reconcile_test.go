@@ -15,7 +15,8 @@ import (
 	"usher/internal/testkit/pgtest"
 )
 
-// Whatever comes for a lane leaves its number there, and when it came: also a copy, and what is invalid. So does an erasure.
+// Whatever comes for a lane leaves its number there, and when it came: also a copy, and what is invalid. So does an
+// erasure.
 func TestWhatComesLeavesItsNumber(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
@@ -354,7 +355,8 @@ func TestRunIsGone(t *testing.T) {
 	})
 }
 
-// What is invalid of a tenant before the run began is settled if the tenant is taken in, or found equal; not if it still differs.
+// What is invalid of a tenant before the run began is settled if the tenant is taken in, or found equal; not if it
+// still differs.
 func TestReconcileSettlesInvalid(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
@@ -440,7 +442,8 @@ func TestPayloadTwice(t *testing.T) {
 	})
 }
 
-// A run from before the clock was set back seems to be from the future. What is found now still counts, and can be taken in.
+// A run from before the clock was set back seems to be from the future. What is found now still counts, and can be
+// taken in.
 func TestRunOfTheFuture(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
@@ -458,8 +461,8 @@ func TestRunOfTheFuture(t *testing.T) {
 	})
 }
 
-// After a switch to a logical replica, which gets no sequences, the numbers are behind those of the lanes. A mark must be above them: else each
-// tenant would count as changed since, and nothing would ever be found.
+// After a switch to a logical replica, which gets no sequences, the numbers are behind those of the lanes. A mark
+// must be above them: else each tenant would count as changed since, and nothing would ever be found.
 func TestMarkIsAboveAllNumbers(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.Schema(t)
@@ -501,8 +504,8 @@ func (e *stalling) Read(ctx context.Context, fn func(engine.Tx) error) error {
 	return e.Engine.Read(ctx, func(tx engine.Tx) error { return fn(e.on(tx)) })
 }
 
-// The begin of a run asks for two things of all tenants, which takes long if there are a million and the disk is cold. Webhooks are taken in and
-// delivered meanwhile.
+// The begin of a run asks for two things of all tenants, which takes long if there are a million and the disk is
+// cold. Webhooks are taken in and delivered meanwhile.
 func TestBeginOfARunKeepsNobodyWaiting(t *testing.T) {
 	for _, statement := range []string{"highest_last", "tenant_count"} {
 		var e *stalling

@@ -43,7 +43,8 @@ func (tx *guardedTx) Queue(name string, each func(engine.Row) error, args ...any
 	tx.Tx.Queue(name, each, args...)
 }
 
-// The database refuses to write the lane of one tenant. The others' webhooks are delivered, and usher does not try again without a pause.
+// The database refuses to write the lane of one tenant. The others' webhooks are delivered, and usher does not try
+// again without a pause.
 func TestRejectedLaneWaits(t *testing.T) {
 	t.Parallel()
 	odd := "odd"

@@ -7,7 +7,8 @@ import (
 	"usher/webhookgate"
 )
 
-// A damaged row is found when it is read. Here are those that no other statement finds. They are looked for, and made such that they are found.
+// A damaged row is found when it is read. Here are those that no other statement finds. They are looked for, and made
+// such that they are found.
 
 const (
 	// maxRepairs is how many lanes, webhooks or snapshots are repaired at a time.
@@ -16,7 +17,8 @@ const (
 	unreadInterval = time.Hour
 )
 
-// repair is for a row of the statement damaged: a lane that no claim finds although something waits in it, or a webhook whose state is none.
+// repair is for a row of the statement damaged: a lane that no claim finds although something waits in it, or a
+// webhook whose state is none.
 func (s *Inbox) repair(r engine.Row) (*work, error) {
 	var name webhookgate.LaneName
 	var seq int64
@@ -38,8 +40,8 @@ func (s *Inbox) repair(r engine.Row) (*work, error) {
 	return w, err
 }
 
-// repairSnapshots has features that cannot be read be none, so that they are counted and listed as unknown. It is for a file: PostgreSQL does
-// not take them.
+// repairSnapshots has features that cannot be read be none, so that they are counted and listed as unknown. It is for
+// a file: PostgreSQL does not take them.
 func (s *Inbox) repairSnapshots() {
 	tick := time.NewTicker(unreadInterval)
 	defer tick.Stop()

@@ -10,16 +10,16 @@ import (
 	"usher/webhookgate"
 )
 
-// Retention. Finished webhooks are deleted in small steps between other transactions: the oldest, if there are too many, or if they are too
-// large together or too old. One replica at a time does it.
+// Retention. Finished webhooks are deleted in small steps between other transactions: the oldest, if there are too
+// many, or if they are too large together or too old. One replica at a time does it.
 
 const (
 	// maxSweep is how many webhooks one transaction deletes. Deliveries wait meanwhile, so it is not more.
 	maxSweep = 2000
 	// maxSweepBytes is about how many bytes it deletes.
 	maxSweepBytes = 16 << 20
-	// sweepInterval is the time between two such transactions, each of which counts what is finished; sweepPause is that time while there is
-	// more to delete.
+	// sweepInterval is the time between two such transactions, each of which counts what is finished; sweepPause is
+	// that time while there is more to delete.
 	sweepInterval = time.Second / 4
 	sweepPause    = time.Second / 10
 )
@@ -87,7 +87,8 @@ func (s *Inbox) sweepOnce(full, invalid bool) (more bool, damaged []*work, err e
 	return more, damaged, err
 }
 
-// sweepFinished deletes the oldest of the finished webhooks, as long as there are too many, or too many bytes, or they are from before a time.
+// sweepFinished deletes the oldest of the finished webhooks, as long as there are too many, or too many bytes, or
+// they are from before a time.
 func sweepFinished(tx engine.Tx, lim Limits, before int64) (more bool, err error) {
 	var count, bytes, first int64
 	tx.Queue("finished_total", func(r engine.Row) error { return r.Scan(&count, &bytes, &first) }, int64(lim.Finished+maxSweep))
@@ -120,7 +121,8 @@ func sweepFinished(tx engine.Tx, lim Limits, before int64) (more bool, err error
 		return false, err
 	}
 	if len(old) > 0 {
-		// A signed id without its webhook counts as that of a duplicate. A discarded webhook may be sent again, so its id goes, too.
+		// A signed id without its webhook counts as that of a duplicate. A discarded webhook may be sent again, so
+		// its id goes, too.
 		tx.Queue("seen_delete_discarded", nil, old)
 		tx.Queue("finished_delete", nil, old) // but not one that somebody has sent again meanwhile
 		tx.Queue("content_delete_orphans", nil, old)

@@ -55,8 +55,9 @@ func (n *NoRoom) Who() string {
 
 func (n *NoRoom) Unwrap() error { return webhookgate.ErrFull }
 
-// room is how much of the inbox is used. The bytes are those of the last count, with what this process has added and removed since. What it
-// changes during a count may be in the sum or not. The limit must hold, so used may be too large for a while, but not too small.
+// room is how much of the inbox is used. The bytes are those of the last count, with what this process has added and
+// removed since. What it changes during a count may be in the sum or not. The limit must hold, so used may be too
+// large for a while, but not too small.
 type room struct {
 	used      map[string]int64   // of each receiver
 	everAdded map[string]int64   // all bytes that this process has added; what it removed is not subtracted
@@ -91,8 +92,8 @@ func (s *Inbox) hasRoom(added map[string]int64, l *lane.Lane, size int64) error 
 	return nil
 }
 
-// lack says whether there is no room for a webhook whose lane has so many bytes, and notes why. One webhook of each receiver and tenant
-// may always wait, if it fits in: a small room has no quarters.
+// lack says whether there is no room for a webhook whose lane has so many bytes, and notes why. One webhook of each
+// receiver and tenant may always wait, if it fits in: a small room has no quarters.
 func (r *room) lack(n *NoRoom, c Config, added map[string]int64, ofLane int64) bool {
 	used := int64(0)
 	for _, all := range []map[string]int64{r.used, added} {

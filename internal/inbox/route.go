@@ -9,18 +9,19 @@ import (
 	"usher/webhookgate"
 )
 
-// A lane has the name of its receiver, so that claims find it. The settings may have changed since: a platform has another receiver now, or
-// a receiver another name.
+// A lane has the name of its receiver, so that claims find it. The settings may have changed since: a platform has
+// another receiver now, or a receiver another name.
 
 const (
 	// routeInterval is the time between two looks for lanes whose receiver is gone. Other replicas may still have it.
 	routeInterval = 5 * time.Second
-	// fullRouteInterval is the time between two looks at the lanes of the receivers that there are: all of them are read. A file has
-	// only this process, whose settings do not change.
+	// fullRouteInterval is the time between two looks at the lanes of the receivers that there are: all of them are
+	// read. A file has only this process, whose settings do not change.
 	fullRouteInterval = time.Minute
 )
 
-// routeLanes finds lanes that have the wrong receiver, at the start and from time to time, and gives them the right one.
+// routeLanes finds lanes that have the wrong receiver, at the start and from time to time, and gives them the right
+// one.
 func (s *Inbox) routeLanes() {
 	tick := time.NewTicker(routeInterval)
 	defer tick.Stop()
@@ -86,8 +87,8 @@ func (s *Inbox) route(full bool) error {
 	return err
 }
 
-// reroute gives lanes the receiver that the settings say, has the courier look for them, and says how many got another one: those that are
-// being delivered keep theirs.
+// reroute gives lanes the receiver that the settings say, has the courier look for them, and says how many got
+// another one: those that are being delivered keep theirs.
 func (s *Inbox) reroute(lanes []webhookgate.LaneName) (moved int, err error) {
 	ctx, cancel := context.WithTimeout(s.run, actionPatience)
 	defer cancel()

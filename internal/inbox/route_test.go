@@ -12,7 +12,8 @@ import (
 	"usher/webhookgate"
 )
 
-// A platform gets another receiver. What waits goes there soon, whatever the former one has asked for, and although that one is paused.
+// A platform gets another receiver. What waits goes there soon, whatever the former one has asked for, and although
+// that one is paused.
 func TestPlatformMoves(t *testing.T) {
 	t.Parallel()
 	for name, trouble := range map[string]func(d *desk, alpha *taker){
@@ -81,7 +82,8 @@ func TestMissedToItsReceiverOfNow(t *testing.T) {
 	})
 }
 
-// Lanes that an owner still holds, as far as anybody knows, keep their receiver, and nobody looks at them again and again.
+// Lanes that an owner still holds, as far as anybody knows, keep their receiver, and nobody looks at them again and
+// again.
 func TestMisroutedLanesAreNotLookedAtWithoutAPause(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.Schema(t)

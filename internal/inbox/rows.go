@@ -33,7 +33,8 @@ func newWebhook(w *webhookgate.Webhook) *lane.Webhook {
 	return row
 }
 
-// scanWebhook reads a row of {webhook}, followed by the content's columns if withContent is true. One that is damaged says so.
+// scanWebhook reads a row of {webhook}, followed by the content's columns if withContent is true. One that is damaged
+// says so.
 func scanWebhook(r engine.Row, withContent bool) (*lane.Webhook, error) {
 	w := new(lane.Webhook)
 	var number, snapshot, received, changed, tail int64
@@ -107,8 +108,8 @@ func encodeRecord(w *lane.Webhook) string {
 	return string(text)
 }
 
-// encodeHeader writes a header as HTTP does, and decodeHeader reads it: not as JSON, because its values may be any bytes. It returns nil for one
-// that no request can have: it is damaged.
+// encodeHeader writes a header as HTTP does, and decodeHeader reads it: not as JSON, because its values may be any
+// bytes. It returns nil for one that no request can have: it is damaged.
 func encodeHeader(h http.Header) []byte {
 	var out bytes.Buffer
 	h.Write(&out)
@@ -138,8 +139,8 @@ func laneColumns(lanes []webhookgate.LaneName) (tenants, platforms, types []stri
 	return tenants, platforms, types
 }
 
-// laneFields are what a lane's row has, in the order of the columns in 001.sql. paused is whether the lane is paused, as
-// its row has it.
+// laneFields are what a lane's row has, in the order of the columns in 001.sql. paused is whether the lane is paused,
+// as its row has it.
 func laneFields(l *lane.Lane, paused *int64) []any {
 	return []any{
 		&l.Tenant, &l.Platform, &l.Type, &l.ReceiverName,
@@ -260,8 +261,8 @@ func boolNumber(b bool) int64 {
 	return 0
 }
 
-// A Pause holds deliveries back: all of them, those to one receiver, or those of one tenant. Deliveries that have begun may
-// finish.
+// A Pause holds deliveries back: all of them, those to one receiver, or those of one tenant. Deliveries that have
+// begun may finish.
 type Pause struct {
 	Receiver string    `json:"receiver,omitempty"`
 	Platform string    `json:"platform,omitempty"`

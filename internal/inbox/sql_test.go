@@ -27,8 +27,8 @@ func connectAs(t *testing.T, s *pgtest.Server, role string) *pgx.Conn {
 	return conn
 }
 
-// A role with the three grants of the docs reads the two views and calls the function. It reads nothing else and changes nothing. Neither it,
-// nor a role that was there before usher, can make them run or believe something else.
+// A role with the three grants of the docs reads the two views and calls the function. It reads nothing else and
+// changes nothing. Neither it, nor a role that was there before usher, can make them run or believe something else.
 func TestRightsInSQL(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it looks at what the server does, which has no races")
@@ -51,7 +51,8 @@ func TestRightsInSQL(t *testing.T) {
 	}
 	mallory := connectAs(t, s, "mallory")
 	must2(mallory.Exec(t.Context(), traps("public")))(t)
-	// What usher itself runs must not be led astray either: on PostgreSQL 14 and older every role may create objects in public.
+	// What usher itself runs must not be led astray either: on PostgreSQL 14 and older every role may create objects
+	// in public.
 	must2(mallory.Exec(t.Context(), `CREATE TABLE public.stolen (what text); GRANT ALL ON public.stolen TO PUBLIC;
 		CREATE FUNCTION public.steal(numeric, integer) RETURNS numeric LANGUAGE plpgsql AS 'BEGIN INSERT INTO public.stolen VALUES (''clock''); RETURN $1 OPERATOR(pg_catalog.*) $2::numeric; END';
 		CREATE FUNCTION public.steal(double precision, integer) RETURNS double precision LANGUAGE plpgsql AS 'BEGIN INSERT INTO public.stolen VALUES (''clock''); RETURN $1 OPERATOR(pg_catalog.*) $2::double precision; END';
@@ -185,8 +186,8 @@ func explain(t *testing.T, conn *pgx.Conn, query string) plan {
 	return all[0].Plan
 }
 
-// One tenant is found by an index, however many there are, on one platform or on many, and also in a join with a table of an
-// application, by an index on both sides.
+// One tenant is found by an index, however many there are, on one platform or on many, and also in a join with a
+// table of an application, by an index on both sides.
 func TestPlansInSQL(t *testing.T) {
 	costly(t)
 	t.Parallel()
@@ -262,8 +263,8 @@ func TestPlansInSQL(t *testing.T) {
 	bounded("SELECT feature, count(*), max(\"limit\") FROM {}.entitlements GROUP BY feature", size+50, "snapshot")
 }
 
-// An export that somebody has edited is stored as webhooks are: each feature once, with a limit, and without the zero character, which
-// PostgreSQL can't store.
+// An export that somebody has edited is stored as webhooks are: each feature once, with a limit, and without the zero
+// character, which PostgreSQL can't store.
 func TestImportedFeatures(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		imported := func(d *desk, features string) error {

@@ -168,7 +168,8 @@ func playAll(t *testing.T, d *desk, platform string, stories []story) {
 	}
 }
 
-// Dedup asks one question: does the receiver hold exactly this state, or will it, when all waiting webhooks are delivered?
+// Dedup asks one question: does the receiver hold exactly this state, or will it, when all waiting webhooks are
+// delivered?
 func TestCopies(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		playAll(t, newDesk(t, open), "", []story{
@@ -378,7 +379,8 @@ func TestStored(t *testing.T) {
 	})
 }
 
-// Dedup goes by the receiver: what another receiver has accepted does not count, and waiting webhooks go to the new one.
+// Dedup goes by the receiver: what another receiver has accepted does not count, and waiting webhooks go to the new
+// one.
 func TestReceiverChanges(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)

@@ -137,8 +137,8 @@ func (t *sqlTurn) load(works []*work) error {
 			t.Lanes[name].Damaged = []string{"all"}
 		}
 		if made < len(missing) {
-			// Another replica has made such a lane meanwhile, and may have stored a webhook in it. Our numbers must be higher than that
-			// webhook's, so they are taken once more, now that the lane is locked.
+			// Another replica has made such a lane meanwhile, and may have stored a webhook in it. Our numbers must
+			// be higher than that webhook's, so they are taken once more, now that the lane is locked.
 			t.takeNumbers(all.numbers)
 			if t.Latest {
 				t.queueTails(missing)
@@ -234,8 +234,8 @@ func (t *sqlTurn) readHeads() {
 	}
 }
 
-// takeNumbers queues the reading of numbers for new webhooks. It comes after the locks, so that the numbers of a lane are in
-// its order.
+// takeNumbers queues the reading of numbers for new webhooks. It comes after the locks, so that the numbers of a lane
+// are in its order.
 func (t *sqlTurn) takeNumbers(count int64) {
 	t.numbers = nil
 	if count == 0 {
@@ -254,8 +254,8 @@ func (t *sqlTurn) takeNumbers(count int64) {
 	}, count)
 }
 
-// raiseNumbers takes other numbers if these are not above all that the lanes have. A logical replica, for one, gets rows and no sequences: after
-// a switch to it new webhooks would count as older than those before.
+// raiseNumbers takes other numbers if these are not above all that the lanes have. A logical replica, for one, gets
+// rows and no sequences: after a switch to it new webhooks would count as older than those before.
 func (t *sqlTurn) raiseNumbers(count int64) error {
 	highest := int64(0)
 	for _, l := range t.Lanes {

@@ -40,8 +40,8 @@ func (s *Inbox) read(ctx context.Context, fn func(engine.Tx) error) error {
 	return s.engine.Read(ctx, fn)
 }
 
-// browse is read for what people look at and what takes seconds if much is stored: lists and histories. However many people look, half of
-// the connections are left for what programs need.
+// browse is read for what people look at and what takes seconds if much is stored: lists and histories. However many
+// people look, half of the connections are left for what programs need.
 func (s *Inbox) browse(ctx context.Context, fn func(engine.Tx) error) error {
 	leave, err := s.startBrowsing(ctx)
 	if err != nil {
@@ -51,7 +51,8 @@ func (s *Inbox) browse(ctx context.Context, fn func(engine.Tx) error) error {
 	return s.read(ctx, fn)
 }
 
-// startBrowsing waits until few enough others browse. An export, which may take longer than read allows, calls it itself.
+// startBrowsing waits until few enough others browse. An export, which may take longer than read allows, calls it
+// itself.
 func (s *Inbox) startBrowsing(ctx context.Context) (leave func(), err error) {
 	select {
 	case s.browsing <- struct{}{}:
@@ -115,8 +116,8 @@ func (s *Inbox) List(ctx context.Context, f Filter) ([]*lane.Webhook, error) {
 	return out, err
 }
 
-// Each calls fn for the webhooks that f selects, newest first, until fn returns false. If withContent is true they have their
-// content, and their tenant's snapshot before them (Webhook.Previous).
+// Each calls fn for the webhooks that f selects, newest first, until fn returns false. If withContent is true they
+// have their content, and their tenant's snapshot before them (Webhook.Previous).
 func (s *Inbox) Each(ctx context.Context, f Filter, withContent bool, fn func(*lane.Webhook) bool) error {
 	return s.pages(ctx, f, withContent, func(page []*lane.Webhook) (more bool, err error) {
 		for i, w := range page {
@@ -138,7 +139,8 @@ func (s *Inbox) EachPage(ctx context.Context, f Filter, fn func([]*lane.Webhook)
 	return s.pages(ctx, f, false, func(page []*lane.Webhook) (bool, error) { return true, fn(page) })
 }
 
-// pages reads the webhooks that f selects, newest first, page by page, until fn returns false. No transaction lasts longer than a page.
+// pages reads the webhooks that f selects, newest first, page by page, until fn returns false. No transaction lasts
+// longer than a page.
 func (s *Inbox) pages(ctx context.Context, f Filter, withContent bool, fn func([]*lane.Webhook) (more bool, err error)) error {
 	if !storable(f.Tenant) {
 		return nil
@@ -210,8 +212,8 @@ func (f *Filter) window() (since, until int64) {
 	return f.Since.UnixMicro(), until
 }
 
-// Behind returns those of some webhooks that wait behind another of their tenant that f selects by its times. (A search may not find that one: then
-// all that it finds are returned as if they were the first.)
+// Behind returns those of some webhooks that wait behind another of their tenant that f selects by its times. (A
+// search may not find that one: then all that it finds are returned as if they were the first.)
 func (s *Inbox) Behind(ctx context.Context, f Filter, page []*lane.Webhook) (map[int64]bool, error) {
 	behind := make(map[int64]bool)
 	var waiting engine.Among
@@ -235,7 +237,8 @@ func (s *Inbox) Behind(ctx context.Context, f Filter, page []*lane.Webhook) (map
 	})
 }
 
-// Gone returns how many tenants of a platform are known whose last webhook the inbox no longer has, and the first ten of them.
+// Gone returns how many tenants of a platform are known whose last webhook the inbox no longer has, and the first ten
+// of them.
 func (s *Inbox) Gone(ctx context.Context, platform string) (count int, some []string, err error) {
 	err = s.browse(ctx, func(tx engine.Tx) error {
 		tx.Queue("tenants_without_webhooks", func(r engine.Row) error {
@@ -270,7 +273,8 @@ func (s *Inbox) Show(ctx context.Context, id int64) (*lane.Webhook, error) {
 	return w, s.addPrevious(ctx, []*lane.Webhook{w})
 }
 
-// addPrevious adds to webhooks with their content what their tenants had before them, and says which of them are damaged.
+// addPrevious adds to webhooks with their content what their tenants had before them, and says which of them are
+// damaged.
 func (s *Inbox) addPrevious(ctx context.Context, all []*lane.Webhook) error {
 	byID := make(map[int64]*lane.Webhook)
 	var lanes []webhookgate.LaneName
@@ -330,7 +334,8 @@ func scanSnapshot(r engine.Row) (t snapshot.Stored, err error) {
 	return t, err
 }
 
-// Platforms returns the platforms on which a tenant is known, even if only by a pause, by a webhook that got a 5xx, or by a reconcile.
+// Platforms returns the platforms on which a tenant is known, even if only by a pause, by a webhook that got a 5xx,
+// or by a reconcile.
 func (s *Inbox) Platforms(ctx context.Context, tenant string) (all []string, err error) {
 	lanes, err := s.lanesOf(ctx, nil, tenant)
 	for _, l := range lanes {
@@ -375,8 +380,9 @@ type Figures struct {
 	back int64 // when this process saw that the receiver was back after it had failed for everybody; zero: it did not
 }
 
-// at returns the figures with what the database says of all replicas, and of the time before a restart: each process may see fewer tenants
-// fail than count as everybody, and another may have delivered something meanwhile. What was counted may be some seconds old.
+// at returns the figures with what the database says of all replicas, and of the time before a restart: each process
+// may see fewer tenants fail than count as everybody, and another may have delivered something meanwhile. What was
+// counted may be some seconds old.
 func (f Figures) at(counted *Figures) Figures {
 	if counted.LastAccepted.After(f.FailingSince) {
 		f.FailsForEverybody = false
@@ -456,7 +462,8 @@ func (s *Inbox) changed() {
 	s.changes++
 }
 
-// count returns figures that have seen all that this process has changed. With an error they are the last ones that could be counted.
+// count returns figures that have seen all that this process has changed. With an error they are the last ones that
+// could be counted.
 func (s *Inbox) count(ctx context.Context) (*counted, error) {
 	c, changes := s.lastCount()
 	for !c.good(changes) {
@@ -503,7 +510,8 @@ func (s *Inbox) runCounter() {
 	}
 }
 
-// countFailed keeps the last figures, and nobody counts for some time. With last: only if they still are the last ones, and there are any.
+// countFailed keeps the last figures, and nobody counts for some time. With last: only if they still are the last
+// ones, and there are any.
 func (s *Inbox) countFailed(last *counted, err error, pause time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -514,8 +522,9 @@ func (s *Inbox) countFailed(last *counted, err error, pause time.Duration) {
 	}
 }
 
-// Stats returns figures. Changes of this process show at once, changes of other replicas within a second. If there is much to
-// count, both may be late by twenty times as long as counting takes, except that what a person has changed here shows at once.
+// Stats returns figures. Changes of this process show at once, changes of other replicas within a second. If there is
+// much to count, both may be late by twenty times as long as counting takes, except that what a person has changed
+// here shows at once.
 func (s *Inbox) Stats() Stats {
 	ctx, cancel := context.WithTimeout(s.run, 5*time.Second)
 	defer cancel()
@@ -723,8 +732,8 @@ func (f *TenantFilter) match(t *Tenant) bool {
 		f.Typo && text.WithinEdits(strings.ToLower(t.Tenant), search, 1)
 }
 
-// Tenants returns the tenants that f selects, in the order of their codes. After an error, with f.Troubled, these are those that are missed
-// something in memory.
+// Tenants returns the tenants that f selects, in the order of their codes. After an error, with f.Troubled, these are
+// those that are missed something in memory.
 func (s *Inbox) Tenants(ctx context.Context, f TenantFilter) (all []*Tenant, err error) {
 	missed := s.missedNow()
 	err = s.tenantPages(ctx, f, missed, func(_ engine.Tx, page []*Tenant) (func() (bool, error), error) {
@@ -765,8 +774,8 @@ func (s *Inbox) Tenants(ctx context.Context, f TenantFilter) (all []*Tenant, err
 // maxTenantPage is how many tenants one query returns at most.
 const maxTenantPage = 4000
 
-// tenantPages reads tenants page by page, with what they are missed in memory. fn may ask more of the page's tenants in the transaction that has
-// read it. What fn returns is called after that, and says whether there should be more.
+// tenantPages reads tenants page by page, with what they are missed in memory. fn may ask more of the page's tenants
+// in the transaction that has read it. What fn returns is called after that, and says whether there should be more.
 func (s *Inbox) tenantPages(ctx context.Context, f TenantFilter, missed missedTenants, fn func(tx engine.Tx, page []*Tenant) (after func() (more bool, err error), err error)) error {
 	last := cmp.Or(f.After, new(Tenant))
 	named := missed.names() // before rows remove some
@@ -803,7 +812,8 @@ func (s *Inbox) tenantPages(ctx context.Context, f TenantFilter, missed missedTe
 	}
 }
 
-// missedTenants are the tenants that have missed webhooks in memory. A list of tenants takes it before it reads the database, because it moves there.
+// missedTenants are the tenants that have missed webhooks in memory. A list of tenants takes it before it reads the
+// database, because it moves there.
 type missedTenants map[TenantRef]webhookgate.MissedTenant
 
 func (s *Inbox) missedNow() missedTenants {
@@ -875,9 +885,9 @@ func (in period) has(o *webhookgate.MissedTenant) bool {
 	return in.whole() || o.Since.UnixMicro() < in.to && o.Last().UnixMicro() >= in.from
 }
 
-// History calls fn for the tenants that got webhooks from since on and before until, in the order of their codes, page by page; zero times: for
-// all that are known. troubled: only for those that are not all right now. begins is when the webhooks that are kept begin; zero: not later
-// than since.
+// History calls fn for the tenants that got webhooks from since on and before until, in the order of their codes,
+// page by page; zero times: for all that are known. troubled: only for those that are not all right now. begins is
+// when the webhooks that are kept begin; zero: not later than since.
 func (s *Inbox) History(ctx context.Context, since, until time.Time, troubled bool, fn func(*History) error) (begins time.Time, err error) {
 	in, missed := periodOf(since, until), s.missedNow()
 	others, err := s.historyOfOthers(ctx, in, troubled)
@@ -934,7 +944,8 @@ func (s *Inbox) MissedHistory(since, until time.Time) (all []*History) {
 	return all
 }
 
-// historyOfOthers returns those that a list of all tenants may not have: they have missed webhooks in memory, or a reconcile has found them.
+// historyOfOthers returns those that a list of all tenants may not have: they have missed webhooks in memory, or a
+// reconcile has found them.
 func (s *Inbox) historyOfOthers(ctx context.Context, in period, troubled bool) (all []*History, err error) {
 	all = s.MissedHistory(in.times())
 	if !troubled {
@@ -948,7 +959,8 @@ func (s *Inbox) historyOfOthers(ctx context.Context, in period, troubled bool) (
 	return slices.CompactFunc(all, func(a, b *History) bool { return a.compare(&b.Tenant) == 0 }), err
 }
 
-// historyOf returns what each of these tenants got in some time, or nil for one that got nothing and was missed nothing.
+// historyOf returns what each of these tenants got in some time, or nil for one that got nothing and was missed
+// nothing.
 func historyOf(tx engine.Tx, page []*Tenant, in period, missed missedTenants) ([]*History, error) {
 	then, at := make([]*History, len(page)), make(map[TenantRef]int, len(page))
 	tenants, platforms := make([]string, 0, len(page)), make([]string, 0, len(page))
@@ -975,7 +987,8 @@ func historyOf(tx engine.Tx, page []*Tenant, in period, missed missedTenants) ([
 	return then, tx.Send()
 }
 
-// historyBegins returns when the oldest finished webhook that is kept was finished; zero: not after the beginning of that time.
+// historyBegins returns when the oldest finished webhook that is kept was finished; zero: not after the beginning of
+// that time.
 func historyBegins(tx engine.Tx, in period) (begins time.Time, err error) {
 	tx.Queue("history_begin", func(r engine.Row) error {
 		var at int64
@@ -1015,7 +1028,8 @@ type HeldUp struct {
 // Answer is the receiver's last answer, in words.
 func (h *HeldUp) Answer() string { return h.Tried[len(h.Tried)-1].Words() }
 
-// HeldUp returns the lanes that are held up, the one that waits longest first. In an outage they are those that were last known.
+// HeldUp returns the lanes that are held up, the one that waits longest first. In an outage they are those that were
+// last known.
 func (s *Inbox) HeldUp() []HeldUp {
 	s.mu.Lock()
 	all, old := s.heldUp, s.counted.err != nil && time.Now().Before(s.counted.until)
@@ -1078,7 +1092,8 @@ func (s *Inbox) back(name string) int64 {
 	return s.counted.Receivers[name].back
 }
 
-// isDown says whether a receiver fails for everybody. A replica that delivers nothing cannot know, and goes by the last try alone.
+// isDown says whether a receiver fails for everybody. A replica that delivers nothing cannot know, and goes by the
+// last try alone.
 func (s *Inbox) isDown(name string, last lane.Try) bool {
 	if s.courier == nil {
 		return lane.IsMiss(last.Status)

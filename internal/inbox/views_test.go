@@ -22,8 +22,8 @@ import (
 	"usher/webhookgate"
 )
 
-// The bytes of webhooks that wait or are parked are bounded. A webhook that is superseded, discarded, erased or delivered no
-// longer counts.
+// The bytes of webhooks that wait or are parked are bounded. A webhook that is superseded, discarded, erased or
+// delivered no longer counts.
 func TestMaxBytes(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open, func(c *Config) { c.MaxBytes = 10_000 })
@@ -85,8 +85,9 @@ func TestMaxBytesForOneSentAgainTogetherWithOthers(t *testing.T) {
 	})
 }
 
-// A receiver that takes nothing does not fill the room of all: what waits for it may take as much as is still free, and that of one tenant a
-// quarter of it. That holds over all replicas, for whatever puts a webhook back into a lane, and after a restart.
+// A receiver that takes nothing does not fill the room of all: what waits for it may take as much as is still free,
+// and that of one tenant a quarter of it. That holds over all replicas, for whatever puts a webhook back into a lane,
+// and after a restart.
 func TestMaxBytesOfOne(t *testing.T) {
 	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
 		main, beta := newTaker(receiver.Main, 32), newTaker("beta", 32, "b")
@@ -243,8 +244,8 @@ func TestMaxBytesWhileCounting(t *testing.T) {
 	})
 }
 
-// Finished webhooks are kept up to a number, an age and a size. A tenant's last snapshot, and what dedup remembers, stay for
-// ever.
+// Finished webhooks are kept up to a number, an age and a size. A tenant's last snapshot, and what dedup remembers,
+// stay for ever.
 func TestRetention(t *testing.T) {
 	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
 		limits := DefaultLimits
@@ -537,8 +538,8 @@ func TestSeenFromTheStart(t *testing.T) {
 	})
 }
 
-// Three tenants fail, and the receiver takes a fourth one's webhook: it does not fail for everybody, and that stays so when the three send
-// again, though with LATEST all that waits is newer than what was taken then.
+// Three tenants fail, and the receiver takes a fourth one's webhook: it does not fail for everybody, and that stays
+// so when the three send again, though with LATEST all that waits is newer than what was taken then.
 func TestWhoFailedBeforeFailsNotForEverybody(t *testing.T) {
 	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open, func(c *Config) { c.Latest, c.MaxTries = true, 1<<30 })
@@ -581,7 +582,8 @@ func TestWhoFailedBeforeFailsNotForEverybody(t *testing.T) {
 	})
 }
 
-// A restart does not forget that a receiver has taken others' webhooks since some tenants fail, nor that it fails for everybody.
+// A restart does not forget that a receiver has taken others' webhooks since some tenants fail, nor that it fails for
+// everybody.
 func TestReceiverAfterARestart(t *testing.T) {
 	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open, func(c *Config) { c.MaxTries = 1 << 30 })
@@ -730,7 +732,8 @@ func (r weighedRow) Scan(into ...any) error {
 	return err
 }
 
-// A list of large webhooks reads few of them at a time, and holds few of those that it has read, and of those before them.
+// A list of large webhooks reads few of them at a time, and holds few of those that it has read, and of those before
+// them.
 func TestEachHoldsLittle(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		e := &weighed{Engine: open()}

@@ -12,8 +12,8 @@ import (
 	"usher/webhookgate"
 )
 
-// The writer is one goroutine of each process, and all that is written goes through it. It gathers the works that have arrived, and
-// runs one transaction for all of them:
+// The writer is one goroutine of each process, and all that is written goes through it. It gathers the works that
+// have arrived, and runs one transaction for all of them:
 //
 //	load           locks the lanes of all works in the order of their keys, and reads
 //	decide         each work changes its lanes, and returns what to do after the commit
@@ -66,8 +66,9 @@ func (s *Inbox) submit(o *work) {
 	}
 }
 
-// await submits an op, unless ctx ends before there is room in the writer's queue, and waits for its reply until giveUp is
-// closed. After giving up the op may still be done. Without giveUp it is done when await returns, or will never be.
+// await submits an op, unless ctx ends before there is room in the writer's queue, and waits for its reply until
+// giveUp is closed. After giving up the op may still be done. Without giveUp it is done when await returns, or will
+// never be.
 func (s *Inbox) await(ctx context.Context, giveUp <-chan struct{}, o *work, reply chan error) error {
 	select {
 	case s.ops <- o:
@@ -166,8 +167,9 @@ func (s *Inbox) beatNow() {
 	}
 }
 
-// checkDatabase finds out whether the database can be reached. To open it, or after an outage, it also writes. Each minute, and
-// when the database's clock has jumped, it corrects times that are further ahead than is possible: the clock was set back since.
+// checkDatabase finds out whether the database can be reached. To open it, or after an outage, it also writes. Each
+// minute, and when the database's clock has jumped, it corrects times that are further ahead than is possible: the
+// clock was set back since.
 func (s *Inbox) checkDatabase() {
 	var raised, repair bool
 	err := s.write(func(tx engine.Tx) error {
@@ -187,8 +189,8 @@ func (s *Inbox) checkDatabase() {
 			if err != nil {
 				return err
 			}
-			// Leases get twice their time: another replica may get one at this moment, with a later reading of the clock. In a file they do
-			// not end.
+			// Leases get twice their time: another replica may get one at this moment, with a later reading of the
+			// clock. In a file they do not end.
 			leaseEnd := clock.Never
 			if s.engine.Shared() {
 				leaseEnd = now + clock.Micros(2*s.leaseTime)
@@ -268,9 +270,10 @@ func (s *Inbox) drain() {
 	}
 }
 
-// commit runs a transaction for works. It returns an error if the database failed. If the database refuses a statement, one work
-// is to blame: commit splits them in halves until that one is alone, and only that one fails. Works of a lane that somebody else has locked
-// fail together: each transaction with one of them waits for that lock, and everybody else with it.
+// commit runs a transaction for works. It returns an error if the database failed. If the database refuses a
+// statement, one work is to blame: commit splits them in halves until that one is alone, and only that one fails.
+// Works of a lane that somebody else has locked fail together: each transaction with one of them waits for that lock,
+// and everybody else with it.
 func (s *Inbox) commit(works []*work) error {
 	works = slices.DeleteFunc(works, func(w *work) bool { return w.wanted != nil && !w.wanted() })
 	if len(works) == 0 {
@@ -326,8 +329,9 @@ func (s *Inbox) transact(works []*work) error {
 		t.save()
 		return nil
 	})
-	// After ErrDoubt the senders get 503 and send again. If the transaction was committed after all, that is a duplicate: the server
-	// keeps these lanes locked until it has ended the transaction. Entitlements go on as before: no sender has a 200 for it.
+	// After ErrDoubt the senders get 503 and send again. If the transaction was committed after all, that is a
+	// duplicate: the server keeps these lanes locked until it has ended the transaction. Entitlements go on as
+	// before: no sender has a 200 for it.
 	t.end()
 	if err != nil {
 		return err

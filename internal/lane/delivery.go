@@ -31,7 +31,8 @@ type Lease struct {
 	validUntil atomic.Pointer[time.Time] // by our own clock
 }
 
-// A LeaseKey is which lease it is: the lane counts its leases. One that was continued with the next webhook is the same.
+// A LeaseKey is which lease it is: the lane counts its leases. One that was continued with the next webhook is the
+// same.
 type LeaseKey struct {
 	Lane  webhookgate.LaneName
 	Token int64
@@ -114,8 +115,8 @@ func (l *Lane) leaseFor(lease *Lease) *Lease {
 }
 
 // leased says whether a process has a valid lease for the lane, and may be delivering it. After the clock has jumped
-// every lease counts as valid for a while. One of this process does until its outcome is written: after an outage of the
-// database that may be later than its end, and what was accepted meanwhile must not be delivered again.
+// every lease counts as valid for a while. One of this process does until its outcome is written: after an outage of
+// the database that may be later than its end, and what was accepted meanwhile must not be delivered again.
 func (l *Lane) leased() bool {
 	ours := bytes.Equal(l.Owner, l.t.Owner)
 	if l.t.Alone {

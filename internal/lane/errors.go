@@ -9,7 +9,8 @@ import (
 const GiveToReceiver = "Give the platform to a receiver (USHER_WEBHOOK_RECEIVERS_n_PLATFORMS), " +
 	"or set USHER_WEBHOOK_FORWARD_URL, then restart usher"
 
-// Denied says why something that a person asked for is not possible as things stand. The admin port answers it with 409.
+// Denied says why something that a person asked for is not possible as things stand. The admin port answers it with
+// 409.
 type Denied string
 
 func (d Denied) Error() string { return string(d) }

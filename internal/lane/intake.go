@@ -192,9 +192,9 @@ func (l *Lane) replaces(next, w *Webhook) bool {
 // supersededWhy is the reason of every webhook that is superseded by another one that was taken in.
 const supersededWhy = "a newer snapshot of the tenant has taken its place"
 
-// supersedeInvalid supersedes the tenant's invalid webhooks: this snapshot is newer and complete. It leaves alone events
-// of other types, whose content no snapshot has. If this webhook is an invalid one that somebody has accepted, it only
-// supersedes those that were last received before it: the others are newer.
+// supersedeInvalid supersedes the tenant's invalid webhooks: this snapshot is newer and complete. It leaves alone
+// events of other types, whose content no snapshot has. If this webhook is an invalid one that somebody has accepted,
+// it only supersedes those that were last received before it: the others are newer.
 func (l *Lane) supersedeInvalid(in *Incoming) {
 	for _, old := range l.invalidOnes() {
 		sameType := old.Type == in.Type || old.Type == ""

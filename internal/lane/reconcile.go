@@ -173,8 +173,8 @@ const (
 	ToStore                        // the same, but not delivered
 )
 
-// Judge compares an offer with what usher knows: the last number that the tenant's lane got, when that was, and its last
-// snapshot; nil: there is none.
+// Judge compares an offer with what usher knows: the last number that the tenant's lane got, when that was, and its
+// last snapshot; nil: there is none.
 func (o *Offer) Judge(r *Run, last, lastAt int64, known *snapshot.Stored) Compared {
 	c := o.Draft
 	number := int64(0)
@@ -223,8 +223,8 @@ func FeaturesDigest(s snapshot.Snapshot) [16]byte {
 }
 
 // Reconcile compares what the billing service says of the tenant with what usher knows. If that is not the same it
-// takes it in, at the end of the lane and never as a duplicate, if the mode allows it. What came for the tenant before the
-// run began and was not taken in needs nobody any more, unless the tenant still differs.
+// takes it in, at the end of the lane and never as a duplicate, if the mode allows it. What came for the tenant
+// before the run began and was not taken in needs nobody any more, unless the tenant still differs.
 func (l *Lane) Reconcile(in *Offer, r *Run, mode ReconcileMode) (c Compared) {
 	c = in.Judge(r, l.Last, l.LastAt, l.t.Inbox.LastSnapshot(l))
 	switch {

@@ -1,5 +1,6 @@
-// Package engine says what the inbox needs of a database: transactions of named statements, and what their failures mean. It has the
-// tables and the statements that all databases share; packages sqlite and postgres have the rest. It knows nothing about webhooks.
+// Package engine says what the inbox needs of a database: transactions of named statements, and what their failures
+// mean. It has the tables and the statements that all databases share; packages sqlite and postgres have the rest. It
+// knows nothing about webhooks.
 package engine
 
 import (
@@ -15,7 +16,8 @@ const MaxNumber = int64(1)<<53 - 1
 // MaxAmount is more than any count of webhooks or bytes in a row can be.
 const MaxAmount = int64(1e12)
 
-// MaxReaders is how many calls of Engine.Read run at once: each has a connection to the database, and the others wait for one.
+// MaxReaders is how many calls of Engine.Read run at once: each has a connection to the database, and the others wait
+// for one.
 const MaxReaders = 4
 
 // An Engine runs transactions on a database that has the tables of 001.sql.
@@ -34,16 +36,17 @@ type Engine interface {
 	Shared() bool
 	// Full says that there is so little room that only outcomes should be written; nil: there is enough.
 	Full() *FullError
-	// Locked says since when another client has locked a whole table, so that nothing can be written; zero: none has, as far as is known.
+	// Locked says since when another client has locked a whole table, so that nothing can be written; zero: none has,
+	// as far as is known.
 	Locked() time.Time
 	// Maintain is called by the writer when it has nothing else to do, at most once a second.
 	Maintain()
 	Close() error
 }
 
-// A Tx collects statements and sends them in one round trip. A statement is called by its name in statements.sql, of this
-// package or of the engine. If an argument is a slice (but not []byte, Among or Listed) the statement runs once for each element; all slices
-// of a call have the same length. A Table goes into one run.
+// A Tx collects statements and sends them in one round trip. A statement is called by its name in statements.sql, of
+// this package or of the engine. If an argument is a slice (but not []byte, Among or Listed) the statement runs once
+// for each element; all slices of a call have the same length. A Table goes into one run.
 type Tx interface {
 	// Queue adds a statement. Send calls each for every row of the answer; nil: the statement returns no rows.
 	Queue(name string, each func(Row) error, args ...any)
@@ -61,16 +64,16 @@ type Among []int64
 // Listed are the names of {listed} in a statement.
 type Listed []string
 
-// A Table has columns, []string or []int64, of the same length. A statement reads all of its rows at once: from one array for each
-// column in PostgreSQL, and from one JSON array of rows in SQLite.
+// A Table has columns, []string or []int64, of the same length. A statement reads all of its rows at once: from one
+// array for each column in PostgreSQL, and from one JSON array of rows in SQLite.
 type Table []any
 
-// A Row is one row of an answer. A value that cannot be read is no reason to read nothing else: Scan leaves it zero, reads all others, and
-// returns a *ValueError.
+// A Row is one row of an answer. A value that cannot be read is no reason to read nothing else: Scan leaves it zero,
+// reads all others, and returns a *ValueError.
 type Row interface{ Scan(into ...any) error }
 
-// A ValueError says which values of a row are not of their column's type: the file is damaged, or somebody has written them by hand. It belongs
-// to its row: a statement whose each returns it goes on with the next one.
+// A ValueError says which values of a row are not of their column's type: the file is damaged, or somebody has
+// written them by hand. It belongs to its row: a statement whose each returns it goes on with the next one.
 type ValueError struct{ Values []int }
 
 func (e *ValueError) Error() string {
@@ -88,8 +91,8 @@ func Unreadable(err error) (values []int, other error) {
 // ErrDoubt says that nobody knows whether a transaction was committed.
 var ErrDoubt = errors.New("the connection to the database broke while it confirmed a transaction: nobody knows whether it was done")
 
-// A StatementError says that the database works, but refused a statement because of its values, or because somebody else has
-// locked a row. So one operation of a batch is to blame, and the others can succeed without it.
+// A StatementError says that the database works, but refused a statement because of its values, or because somebody
+// else has locked a row. So one operation of a batch is to blame, and the others can succeed without it.
 type StatementError struct {
 	Err    error
 	Locked bool // somebody else has locked a row
@@ -122,7 +125,8 @@ func (e *FullError) Error() string {
 
 func (e *FullError) Unwrap() error { return e.Err }
 
-// An AwayError says that the database cannot be reached, or does not answer: what was asked for is not done, and may be later.
+// An AwayError says that the database cannot be reached, or does not answer: what was asked for is not done, and may
+// be later.
 type AwayError struct{ Err error }
 
 func (e *AwayError) Error() string { return e.Err.Error() }

@@ -41,14 +41,17 @@ const troubled = "l.parked + l.invalid > 0 OR l.missed_since > 0 OR f.result IS 
 // lost is the condition that no claim finds a lane although something waits in it: its row is damaged.
 const lost = "waiting <> 0 AND (NOT bytes > 0 OR paused = 0 AND NOT due < %d)"
 
-// stands is the condition that a finding counts: nobody has dismissed it, and no newer snapshot of its tenant was taken in.
+// stands is the condition that a finding counts: nobody has dismissed it, and no newer snapshot of its tenant was
+// taken in.
 const stands = "f.result <> '' AND f.dismissed = 0 AND NOT EXISTS (SELECT 1 FROM {schema}.snapshot n WHERE n.tenant = f.tenant AND n.platform = f.platform AND n.seq > f.mark)"
 
-// amount is a number of a row that is added to those of other rows: one that is damaged must not fail the sum, nor hide all others.
+// amount is a number of a row that is added to those of other rows: one that is damaged must not fail the sum, nor
+// hide all others.
 var amount = regexp.MustCompile(`\{amount (\w+)\}`)
 
-// Statements returns an engine's statements by their names: those that both engines have, and the engine's own. In the text each
-// stands below a line "-- name: NAME". Those that read or write whole rows are made from the tables; see Layout.statements.
+// Statements returns an engine's statements by their names: those that both engines have, and the engine's own. In
+// the text each stands below a line "-- name: NAME". Those that read or write whole rows are made from the tables;
+// see Layout.statements.
 func Statements(own string, spelling *strings.Replacer) map[string]string {
 	all := make(map[string]string)
 	for _, part := range append(strings.Split(sharedStatements, "-- name: ")[1:], strings.Split(own, "-- name: ")[1:]...) {

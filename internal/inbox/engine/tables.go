@@ -9,7 +9,8 @@ import (
 	"usher/internal/clock"
 )
 
-// An export has the rows of these tables, with the columns of 001.sql but for those of LeftOut: a new table or column is part of it at once.
+// An export has the rows of these tables, with the columns of 001.sql but for those of LeftOut: a new table or column
+// is part of it at once.
 
 // A Layout says which columns a table has.
 type Layout struct {
@@ -138,8 +139,9 @@ func (l *Layout) only(columns []string) *Layout {
 	return &part
 }
 
-// statements returns the statements of a table: one reads all rows for an export. The arguments of the others are its columns: they add rows; add
-// rows or replace those that are there; update rows by their key. put and save are how an engine does that.
+// statements returns the statements of a table: one reads all rows for an export. The arguments of the others are its
+// columns: they add rows; add rows or replace those that are there; update rows by their key. put and save are how an
+// engine does that.
 func (l *Layout) statements(put, save string) (export, add, replacing, update string) {
 	var from, arguments, values, arrays, keyArguments, keyValues, replace, setArguments, setValues []string
 	for n, c := range l.Columns {

@@ -8,8 +8,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// After a transaction has waited in vain for a lock, the next ones wait for a short time only. That ends, even if they wait in vain, too:
-// the others may just be slow.
+// After a transaction has waited in vain for a lock, the next ones wait for a short time only. That ends, even if
+// they wait in vain, too: the others may just be slow.
 func TestHurryEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := new(Engine)

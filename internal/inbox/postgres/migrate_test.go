@@ -12,8 +12,8 @@ import (
 	"usher/internal/testkit/pgtest"
 )
 
-// A newer usher migrates the tables, while an older replica runs. That one goes on, and starts again, if the migration says that it can; else
-// it says why not.
+// A newer usher migrates the tables, while an older replica runs. That one goes on, and starts again, if the
+// migration says that it can; else it says why not.
 func TestMigrations(t *testing.T) {
 	s, ours := pgtest.New(t), migrations
 	defer func() { migrations = ours }()

@@ -1,9 +1,9 @@
 // Package postgres is the engine of an inbox that replicas share: a PostgreSQL database, version 13 or newer. It
 // knows statements, transactions and their failures, and nothing about webhooks.
 //
-// All settings that a transaction depends on are made in its first round trip, because a pooler such as PgBouncer gives the
-// connection to another client after each transaction. For the same reason tables are named with their schema, and nothing
-// depends on a session: no LISTEN, no session lock, no SET.
+// All settings that a transaction depends on are made in its first round trip, because a pooler such as PgBouncer
+// gives the connection to another client after each transaction. For the same reason tables are named with their
+// schema, and nothing depends on a session: no LISTEN, no session lock, no SET.
 package postgres
 
 import (
@@ -48,8 +48,8 @@ type Address struct {
 	schema string
 }
 
-// Parse reads an address as every PostgreSQL client takes it, postgres://user@host[,host]/database. One more parameter, schema, is
-// usher's own. Errors never show a password.
+// Parse reads an address as every PostgreSQL client takes it, postgres://user@host[,host]/database. One more
+// parameter, schema, is usher's own. Errors never show a password.
 func Parse(address string) (*Address, error) {
 	base, text, _ := strings.Cut(address, "?") // url.Parse can't read an address with several hosts
 	query, err := url.ParseQuery(text)
@@ -114,8 +114,8 @@ func parseReason(err error) string {
 	return "it can't be read as an address"
 }
 
-// Unencrypted says whether the connection goes to another host without TLS that checks the server's name: then others could read
-// or change what usher sends.
+// Unencrypted says whether the connection goes to another host without TLS that checks the server's name: then others
+// could read or change what usher sends.
 func (a *Address) Unencrypted() bool {
 	c := a.config.ConnConfig
 	return slices.ContainsFunc(append(slices.Clone(c.Fallbacks), &pgconn.FallbackConfig{Host: c.Host, TLSConfig: c.TLSConfig}), func(to *pgconn.FallbackConfig) bool {
@@ -132,19 +132,20 @@ const (
 	connectPatience = 5 * time.Second
 	// stepPatience is how long a transaction may take before its COMMIT.
 	stepPatience = 10 * time.Second
-	// commitPatience is how long a COMMIT may take. It is long because a second connection would not help: until the COMMIT has
-	// ended, the server keeps the rows of its lanes locked.
+	// commitPatience is how long a COMMIT may take. It is long because a second connection would not help: until the
+	// COMMIT has ended, the server keeps the rows of its lanes locked.
 	commitPatience = time.Minute
-	// planPatience is how long the server keeps its query plans. A plan that was made for a table with three rows reads the whole
-	// table each time when it has grown, and without DISCARD PLANS only autovacuum, once a minute, would end that.
+	// planPatience is how long the server keeps its query plans. A plan that was made for a table with three rows
+	// reads the whole table each time when it has grown, and without DISCARD PLANS only autovacuum, once a minute,
+	// would end that.
 	planPatience = 5 * time.Second
 	// viewsPatience is how long usher waits until it tries again to replace the views.
 	viewsPatience = 5 * time.Second
 )
 
-// safePath comes first in each transaction. Otherwise names of functions and operators are also looked up in the schema public, where on
-// PostgreSQL 14 and older every role may create objects. One that fits its arguments better than that of pg_catalog would run with usher's
-// rights (CVE-2018-1058). It also decides what the views refer to.
+// safePath comes first in each transaction. Otherwise names of functions and operators are also looked up in the
+// schema public, where on PostgreSQL 14 and older every role may create objects. One that fits its arguments better
+// than that of pg_catalog would run with usher's rights (CVE-2018-1058). It also decides what the views refer to.
 const safePath = "SET LOCAL search_path = pg_catalog, pg_temp"
 
 // Engine implements engine.Engine.
@@ -174,8 +175,8 @@ type Engine struct {
 	locked atomic.Pointer[time.Time]        // since when a whole table is locked; nil: none is, as far as usher knows
 }
 
-// Open connects and makes the tables. If the server cannot be reached, that is no error: Write tries to connect again. Only a
-// *SetupError, which somebody has to correct, is returned.
+// Open connects and makes the tables. If the server cannot be reached, that is no error: Write tries to connect
+// again. Only a *SetupError, which somebody has to correct, is returned.
 func Open(a *Address, password func() string, log *slog.Logger) (*Engine, error) {
 	return newEngine(a, password, log).open()
 }
@@ -183,8 +184,8 @@ func Open(a *Address, password func() string, log *slog.Logger) (*Engine, error)
 func (e *Engine) open() (*Engine, error) {
 	readers := e.config.Copy()
 	if readers.ConnConfig.ValidateConnect == nil {
-		// Reads must not go to a standby, which may lag behind what senders were told is stored. A writer notices a standby by its
-		// errors, but a reader does not.
+		// Reads must not go to a standby, which may lag behind what senders were told is stored. A writer notices a
+		// standby by its errors, but a reader does not.
 		readers.ConnConfig.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsPrimary
 	}
 	// After the server was away the pool's connections are dead. The pool finds that out before it gives one to a reader.
@@ -238,8 +239,8 @@ func (e *Engine) Locked() time.Time {
 	return time.Time{}
 }
 
-// Maintain implements engine.Engine. PostgreSQL has its autovacuum; only views that could not be replaced yet are tried again, whether its
-// disk has room again, and whether its tables are locked.
+// Maintain implements engine.Engine. PostgreSQL has its autovacuum; only views that could not be replaced yet are
+// tried again, whether its disk has room again, and whether its tables are locked.
 func (e *Engine) Maintain() {
 	e.findRoom()
 	e.findLock()
@@ -254,8 +255,8 @@ func (e *Engine) Maintain() {
 	}
 }
 
-// findRoom finds out whether a disk that was full has room again. Something small can be written that fits into pages that are free
-// already: only a large row shows it.
+// findRoom finds out whether a disk that was full has room again. Something small can be written that fits into pages
+// that are free already: only a large row shows it.
 func (e *Engine) findRoom() {
 	if e.Full() == nil {
 		return
@@ -271,8 +272,8 @@ func (e *Engine) findRoom() {
 	}
 }
 
-// findLock finds out, after a statement has waited in vain for a lock, whether a whole table is locked, and not only a row: then no work is
-// to blame, and nothing can be written.
+// findLock finds out, after a statement has waited in vain for a lock, whether a whole table is locked, and not only
+// a row: then no work is to blame, and nothing can be written.
 func (e *Engine) findLock() {
 	since := e.Locked()
 	if !e.waitedInVain && since.IsZero() {
@@ -359,8 +360,8 @@ func (e *Engine) Write(fn func(engine.Tx) error) error {
 // hurried says whether transactions do not wait for locks for long, because one has just waited in vain.
 func (e *Engine) hurried() bool { return time.Since(e.lockTimedOut) < 5*time.Second }
 
-// noteLock notes that a transaction has waited in vain for a lock. One that was hurried does not count: otherwise, if commits take
-// long, all would be hurried for ever.
+// noteLock notes that a transaction has waited in vain for a lock. One that was hurried does not count: otherwise, if
+// commits take long, all would be hurried for ever.
 func (e *Engine) noteLock(err error, hurried bool) {
 	timedOut := isCode(err, "55P03")
 	e.waitedInVain = e.waitedInVain || timedOut
@@ -396,8 +397,8 @@ func (e *Engine) Import(fn func(engine.Tx) error) error {
 
 func isSerialization(err error) bool { return isCode(err, "40001") || isCode(err, "40P01") }
 
-// begin begins a transaction of the writer. It is READ COMMITTED, because a statement that has waited for a lane's lock must see
-// what the transaction that had the lock has committed.
+// begin begins a transaction of the writer. It is READ COMMITTED, because a statement that has waited for a lane's
+// lock must see what the transaction that had the lock has committed.
 func (e *Engine) begin(ctx context.Context) *tx {
 	t := &tx{e: e, conn: e.conn, ctx: ctx}
 	t.batch.Queue("BEGIN ISOLATION LEVEL READ COMMITTED")
@@ -414,8 +415,8 @@ func (e *Engine) transact(fn func(engine.Tx) error) error {
 	defer cancel()
 	t := e.begin(ctx)
 	if e.hurried() {
-		// Another client has locked a row. The writer splits the batch until the operation that needs this row is alone, and the
-		// other operations must not wait for the row at each step.
+		// Another client has locked a row. The writer splits the batch until the operation that needs this row is
+		// alone, and the other operations must not wait for the row at each step.
 		t.batch.Queue("SELECT set_config('lock_timeout', '200', true)")
 	}
 	if err := fn(t); err != nil {
@@ -439,8 +440,8 @@ func (e *Engine) rollback(cause error) {
 	e.disconnect()
 }
 
-// severity returns an error's severity in English, whatever the server's language is. A pooler sends only the localized one, in
-// English.
+// severity returns an error's severity in English, whatever the server's language is. A pooler sends only the
+// localized one, in English.
 func severity(e *pgconn.PgError) string { return cmp.Or(e.SeverityUnlocalized, e.Severity) }
 
 // tx implements engine.Tx with a pgx.Batch.
@@ -503,9 +504,9 @@ func (t *tx) Send() error {
 	return err
 }
 
-// commit sends the statements that are still queued, together with COMMIT. It uses no context: when a context ends, the driver
-// asks the server to cancel. A COMMIT that is cancelled while it waits for a standby is committed here, becomes visible, and is
-// lost in a failover.
+// commit sends the statements that are still queued, together with COMMIT. It uses no context: when a context ends,
+// the driver asks the server to cancel. A COMMIT that is cancelled while it waits for a standby is committed here,
+// becomes visible, and is lost in a failover.
 func (t *tx) commit() error {
 	e := t.e
 	socket := t.conn.PgConn().Conn()
@@ -554,8 +555,8 @@ func (e *Engine) Read(ctx context.Context, fn func(engine.Tx) error) error {
 	return describe(t.Send())
 }
 
-// describe says in words what an error means for the inbox. An error that somebody has to correct becomes a *SetupError, and one
-// that a statement's values or a locked row have caused a *engine.StatementError.
+// describe says in words what an error means for the inbox. An error that somebody has to correct becomes a
+// *SetupError, and one that a statement's values or a locked row have caused a *engine.StatementError.
 func describe(err error) error {
 	if err == nil || errors.Is(err, engine.ErrDoubt) {
 		return err
@@ -591,14 +592,15 @@ func describe(err error) error {
 	return fmt.Errorf("the inbox's database: %w", pg) // without the list of tries if it cannot connect
 }
 
-// noAnswer is a database that was asked, and is silent. pgx would say: failed to receive message: timeout: context deadline exceeded.
+// noAnswer is a database that was asked, and is silent. pgx would say: failed to receive message: timeout: context
+// deadline exceeded.
 type noAnswer struct{ error }
 
 func (noAnswer) Error() string   { return "the inbox's database does not answer" }
 func (e noAnswer) Unwrap() error { return e.error }
 
-// oneLine is an error of pgx when it cannot connect. pgx names the user and the database, and has a line for each try, with TLS and
-// without: what is the same is said once.
+// oneLine is an error of pgx when it cannot connect. pgx names the user and the database, and has a line for each
+// try, with TLS and without: what is the same is said once.
 type oneLine struct{ error }
 
 func (e oneLine) Unwrap() error { return e.error }
@@ -656,7 +658,8 @@ func (e *Engine) notOurs(err error) error {
 	return &SetupError{fmt.Errorf("the tables in the schema %s are not those of this usher (%w): name another schema in USHER_WEBHOOK_INBOX, or drop this one", e.schema, err)}
 }
 
-// apply runs the migrations that are missing, and returns the version of the tables, and down to which they are compatible.
+// apply runs the migrations that are missing, and returns the version of the tables, and down to which they are
+// compatible.
 func (e *Engine) apply(ctx context.Context, conn *pgx.Conn) (version, compatible int, err error) {
 	err = e.change(ctx, conn, func(tx pgx.Tx, run func(script string) error) error {
 		// CREATE SCHEMA IF NOT EXISTS needs a right on the database, even if the schema exists.
@@ -687,8 +690,9 @@ func (e *Engine) apply(ctx context.Context, conn *pgx.Conn) (version, compatible
 	return version, compatible, err
 }
 
-// replaceViews runs views.sql, unless the database has it already. A view can't be replaced while a transaction that has read it is open,
-// a report of an hour perhaps. Webhooks need no views, so that is not an error: Maintain tries again.
+// replaceViews runs views.sql, unless the database has it already. A view can't be replaced while a transaction that
+// has read it is open, a report of an hour perhaps. Webhooks need no views, so that is not an error: Maintain tries
+// again.
 func (e *Engine) replaceViews(ctx context.Context, conn *pgx.Conn) {
 	if e.viewsDue.IsZero() {
 		return
@@ -716,11 +720,11 @@ func (e *Engine) runViews(ctx context.Context, tx pgx.Tx, run func(script string
 	return run(e.views + fmt.Sprintf(";UPDATE {schema}.schema_version SET views = %d", e.viewsVersion))
 }
 
-// change runs fn in a transaction that changes tables or views. One replica does it, and the others wait. In a dry run all of it is rolled
-// back.
+// change runs fn in a transaction that changes tables or views. One replica does it, and the others wait. In a dry
+// run all of it is rolled back.
 //
-// A statement that waits for an exclusive lock makes all later ones wait, too, even those that only read. So fn waits for a moment only, and
-// then fails with 55P03.
+// A statement that waits for an exclusive lock makes all later ones wait, too, even those that only read. So fn waits
+// for a moment only, and then fails with 55P03.
 func (e *Engine) change(ctx context.Context, conn *pgx.Conn, fn func(tx pgx.Tx, run func(script string) error) error) error {
 	// READ COMMITTED: who has waited for the advisory lock must see what the one before it has done.
 	tx, err := conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})

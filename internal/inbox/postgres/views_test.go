@@ -14,8 +14,8 @@ import (
 	"usher/internal/testkit/pgtest"
 )
 
-// A newer usher brings newer views while somebody's report is open: nobody waits for its end. Later they are replaced, in one piece, and
-// what was granted and built on them stays.
+// A newer usher brings newer views while somebody's report is open: nobody waits for its end. Later they are
+// replaced, in one piece, and what was granted and built on them stays.
 func TestViewsAreReplacedInPlace(t *testing.T) {
 	t.Parallel()
 	s := pgtest.New(t)

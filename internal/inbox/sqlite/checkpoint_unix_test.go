@@ -13,8 +13,8 @@ import (
 	"usher/internal/inbox/engine"
 )
 
-// Committed pages stay in the write-ahead log until a checkpoint copies them into the file. If that fails, it must not be
-// tried again and again unnoticed.
+// Committed pages stay in the write-ahead log until a checkpoint copies them into the file. If that fails, it must
+// not be tried again and again unnoticed.
 func TestCheckpointFails(t *testing.T) {
 	path := os.Getenv("USHER_SQLITE_CHILD")
 	if path == "" { // the limit counts for a whole process

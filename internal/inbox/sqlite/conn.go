@@ -17,9 +17,9 @@ import (
 	"usher/internal/inbox/engine"
 )
 
-// A conn is a connection with its prepared statements. One goroutine at a time uses it. It calls SQLite's C interface, which
-// modernc.org/sqlite/lib has in Go: with the driver for database/sql the inbox takes a fifth longer for each webhook, because the driver
-// locks the connection for each parameter and each value that it reads.
+// A conn is a connection with its prepared statements. One goroutine at a time uses it. It calls SQLite's C
+// interface, which modernc.org/sqlite/lib has in Go: with the driver for database/sql the inbox takes a fifth longer
+// for each webhook, because the driver locks the connection for each parameter and each value that it reads.
 type conn struct {
 	tls      *libc.TLS
 	db       uintptr
@@ -198,7 +198,8 @@ func (c *conn) compile(query string) (*statement, error) {
 	return s, c.check(result)
 }
 
-// run runs a statement: once for each element of the slices in args, which have the same length; or once, if there is no slice.
+// run runs a statement: once for each element of the slices in args, which have the same length; or once, if there is
+// no slice.
 func (c *conn) run(ctx context.Context, name string, each func(engine.Row) error, args []any) error {
 	s, err := c.prepare(name)
 	if err != nil {

@@ -98,8 +98,8 @@ func TestBytesMayBeKept(t *testing.T) {
 	}
 }
 
-// A value that somebody has damaged is said, and all others of its row are read. Bytes are no text: as the name of a tenant they would be
-// another key.
+// A value that somebody has damaged is said, and all others of its row are read. Bytes are no text: as the name of a
+// tenant they would be another key.
 func TestDamagedValuesAreErrors(t *testing.T) {
 	c := aConn(t)
 	var number int64

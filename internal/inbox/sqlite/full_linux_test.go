@@ -50,7 +50,8 @@ func fill(t *testing.T, dir string) (free func()) {
 
 // The disk may be full just when SQLite enlarges its -shm file.
 func TestFullDiskForTheIndex(t *testing.T) {
-	// A log of 20 MB that begins anew: there is room for a large transaction in it, and the -shm file is small after a start.
+	// A log of 20 MB that begins anew: there is room for a large transaction in it, and the -shm file is small after
+	// a start.
 	from := filepath.Join(t.TempDir(), "inbox.db")
 	e, err := Open(from, slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -84,7 +85,8 @@ func TestFullDiskForTheIndex(t *testing.T) {
 	}
 }
 
-// Others may fill the disk while usher does not run. Then its reserve lets it start: it delivers what it has, and answers for its tenants.
+// Others may fill the disk while usher does not run. Then its reserve lets it start: it delivers what it has, and
+// answers for its tenants.
 func TestStartOnAFullDisk(t *testing.T) {
 	dir := smallDisk(t)
 	path := filepath.Join(dir, "inbox.db")
@@ -105,7 +107,8 @@ func TestStartOnAFullDisk(t *testing.T) {
 	}
 }
 
-// SQLite takes a quota that is used up for a disk that fails. Here a limit of the process stands for it, on a disk without room.
+// SQLite takes a quota that is used up for a disk that fails. Here a limit of the process stands for it, on a disk
+// without room.
 func TestFailedWriteWithoutRoom(t *testing.T) {
 	dir := os.Getenv("USHER_SQLITE_DIR")
 	if dir == "" { // the limit counts for a whole process

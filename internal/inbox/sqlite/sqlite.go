@@ -1,9 +1,9 @@
 // Package sqlite is the engine of an inbox in a file, for one usher: SQLite, without cgo. It knows statements,
 // transactions and their failures, and nothing about webhooks.
 //
-// A transaction is on disk before Write returns (WAL, synchronous=FULL). After an I/O error nothing more is written until a
-// restart: the kernel may have dropped pages that the next sync reports as safe. A full disk is not such an error: usher answers
-// 503, and goes on when there is room again.
+// A transaction is on disk before Write returns (WAL, synchronous=FULL). After an I/O error nothing more is written
+// until a restart: the kernel may have dropped pages that the next sync reports as safe. A full disk is not such an
+// error: usher answers 503, and goes on when there is room again.
 package sqlite
 
 import (
@@ -36,9 +36,9 @@ var schema001 string
 
 var migrations = engine.Migrations{engine.Tables + schema001}
 
-// spelling also drops PostgreSQL's casts. Its parameters are $1, and SQLite's ?1. If a parameter alone is the limit, SQLite plans the
-// statement anew each time that it runs, because another limit might have a better plan: that took more time than all else. With a plus
-// it does not.
+// spelling also drops PostgreSQL's casts. Its parameters are $1, and SQLite's ?1. If a parameter alone is the limit,
+// SQLite plans the statement anew each time that it runs, because another limit might have a better plan: that took
+// more time than all else. With a plus it does not.
 var spelling = engine.Spelling("{schema}.", "", "{int}", "INTEGER", "{text}", "TEXT", "{json}", "TEXT", "{bytes}", "BLOB", "{empty}", "x''", "{keyed}", "WITHOUT ROWID",
 	"{counter}", "INTEGER PRIMARY KEY AUTOINCREMENT", "{among}", "IN (SELECT value FROM json_each(?1))", "{other}", "NOT IN (SELECT value FROM json_each(?1))",
 	"{listed}", "IN (SELECT value FROM json_each(?2))", "{named}", "(l.tenant, l.platform) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?5))",
@@ -107,9 +107,9 @@ func Open(name string, log *slog.Logger) (*Engine, error) {
 
 const lockEnd = ".lock"
 
-// markLock writes something into a lock file that is new. If somebody has removed the lock file of an usher that runs, our lock
-// is on another one and says nothing. That usher still has the inbox's file open, which is asked here. It is asked for new lock
-// files only: people may look into the inbox while usher starts.
+// markLock writes something into a lock file that is new. If somebody has removed the lock file of an usher that
+// runs, our lock is on another one and says nothing. That usher still has the inbox's file open, which is asked here.
+// It is asked for new lock files only: people may look into the inbox while usher starts.
 func markLock(lock *os.File, path string) error {
 	if info, err := lock.Stat(); err != nil || info.Size() > 0 {
 		return err
@@ -126,8 +126,8 @@ func markLock(lock *os.File, path string) error {
 	return err
 }
 
-// createIfMissing makes the file with the right mode. It does not open a file that exists: when it closed that again, SQLite would
-// lose its POSIX locks if it has the file open.
+// createIfMissing makes the file with the right mode. It does not open a file that exists: when it closed that again,
+// SQLite would lose its POSIX locks if it has the file open.
 func createIfMissing(name string) error {
 	if err := checkName(name); err != nil {
 		return err
@@ -142,8 +142,8 @@ func createIfMissing(name string) error {
 	return f.Close()
 }
 
-// checkName returns an error if the name is that of a folder, or if there is a write-ahead log without its file: SQLite would empty
-// it for a new file.
+// checkName returns an error if the name is that of a folder, or if there is a write-ahead log without its file:
+// SQLite would empty it for a new file.
 func checkName(name string) error {
 	log := resolveLink(name) + "-wal"
 	info, err := os.Stat(name)
@@ -159,8 +159,8 @@ func checkName(name string) error {
 	return nil
 }
 
-// resolveLink returns the file behind a link. SQLite puts its write-ahead log beside that file. Our lock file belongs there, too,
-// or two ushers could use one inbox through two links.
+// resolveLink returns the file behind a link. SQLite puts its write-ahead log beside that file. Our lock file belongs
+// there, too, or two ushers could use one inbox through two links.
 func resolveLink(name string) string {
 	if path, err := filepath.EvalSymlinks(name); err == nil {
 		return path
@@ -188,7 +188,8 @@ func (e *Engine) open() error {
 			return err
 		}
 	}
-	// One is opened at once, and has read: when the file has been removed no other can be opened, and what is in it must still be saved.
+	// One is opened at once, and has read: when the file has been removed no other can be opened, and what is in it
+	// must still be saved.
 	reader, err := e.connectReader()
 	if err != nil {
 		return describe(err)
@@ -223,8 +224,8 @@ func (e *Engine) migrate() error {
 	if err := e.conn.exec("PRAGMA journal_mode = WAL"); err != nil { // not earlier: it changes the file, which may be that of another program
 		return describe(err)
 	}
-	// A small file is checked for damage. To check a large one, which means to read all of it, would delay the start: there damage
-	// is found when a damaged page is read.
+	// A small file is checked for damage. To check a large one, which means to read all of it, would delay the start:
+	// there damage is found when a damaged page is read.
 	problem := any("ok")
 	if info, err := os.Stat(e.path); err == nil && info.Size() <= maxChecked {
 		if problem, err = e.conn.queryValue("PRAGMA quick_check(1)"); err != nil {
@@ -256,8 +257,8 @@ func (e *Engine) migrate() error {
 	return nil
 }
 
-// Check says whether usher could use the file. It makes and changes no files, because the person who checks may be another user
-// than the one that usher runs as, and usher could not open them.
+// Check says whether usher could use the file. It makes and changes no files, because the person who checks may be
+// another user than the one that usher runs as, and usher could not open them.
 func Check(path string) error {
 	path = resolveLink(path)
 	lock, err := os.OpenFile(path+lockEnd, os.O_RDWR, 0)
@@ -333,8 +334,8 @@ func (e *Engine) Write(fn func(engine.Tx) error) error {
 	return err
 }
 
-// scrubLog empties the write-ahead log if it may still have content that was erased. That is not possible while somebody reads;
-// then Maintain tries again.
+// scrubLog empties the write-ahead log if it may still have content that was erased. That is not possible while
+// somebody reads; then Maintain tries again.
 func (e *Engine) scrubLog() {
 	if !e.scrubPending {
 		return
@@ -396,8 +397,8 @@ func (e *Engine) checkFiles() error {
 	return e.broken
 }
 
-// gone returns an error if one of the files is not in its place any more. It opens none of them: when it closed the file again,
-// SQLite would lose its POSIX locks.
+// gone returns an error if one of the files is not in its place any more. It opens none of them: when it closed the
+// file again, SQLite would lose its POSIX locks.
 func (e *Engine) gone() error {
 	for _, name := range slices.Sorted(maps.Keys(e.files)) {
 		if err := e.notInPlace(name); err != nil {
@@ -418,8 +419,8 @@ func (e *Engine) notInPlace(name string) error {
 	return nil
 }
 
-// saveLog moves what a removed write-ahead log holds into the file: SQLite still has it open, and nobody else can. While somebody
-// reads an older state, only a part of it can be moved; then the next call tries again.
+// saveLog moves what a removed write-ahead log holds into the file: SQLite still has it open, and nobody else can.
+// While somebody reads an older state, only a part of it can be moved; then the next call tries again.
 func (e *Engine) saveLog() {
 	if !e.logRemoved {
 		return
@@ -447,8 +448,8 @@ func (e *Engine) Read(ctx context.Context, fn func(engine.Tx) error) error {
 	return describe(c.transaction("begin_read", func() error { return fn(&tx{ctx: ctx, e: e, conn: c}) }))
 }
 
-// reader waits for a connection to read with. It opens one only while all that are open are in use: a new one reads the schema, and
-// prepares each statement anew.
+// reader waits for a connection to read with. It opens one only while all that are open are in use: a new one reads
+// the schema, and prepares each statement anew.
 func (e *Engine) reader(ctx context.Context) (c *conn, err error) {
 	select {
 	case c := <-e.readers:
@@ -551,11 +552,12 @@ func isFatal(err error) bool {
 
 var errFull = errors.New("the disk of the inbox's file is full, and usher needs 32 MiB")
 
-// describe adds to an error of SQLite what it means for the inbox. An error that a statement's values have caused becomes a
-// *engine.StatementError.
+// describe adds to an error of SQLite what it means for the inbox. An error that a statement's values have caused
+// becomes a *engine.StatementError.
 func describe(err error) error {
 	if code(err) == lib.SQLITE_IOERR_SHMSIZE {
-		// There was no room to enlarge the -shm file. Nothing is lost with it: it is an index of the log, made anew at each start.
+		// There was no room to enlarge the -shm file. Nothing is lost with it: it is an index of the log, made anew
+		// at each start.
 		return fmt.Errorf("%w: %w", errFull, err)
 	}
 	switch code(err) & 0xff {
@@ -573,9 +575,9 @@ func describe(err error) error {
 	return fmt.Errorf("the inbox's file: %w", err)
 }
 
-// maxReserve is the size of the reserve file, which is deleted when the disk is full: then outcomes can still be written. It is as large as
-// what the write-ahead log may hold when its next checkpoint is due (wal_autocheckpoint, and a transaction), because all of that may make the
-// file larger, and before that nothing more fits into the log.
+// maxReserve is the size of the reserve file, which is deleted when the disk is full: then outcomes can still be
+// written. It is as large as what the write-ahead log may hold when its next checkpoint is due (wal_autocheckpoint,
+// and a transaction), because all of that may make the file larger, and before that nothing more fits into the log.
 const maxReserve = 24 << 20
 
 // reserveSize is less on a small disk: half of it, which is as much as the log and the file can take together.
@@ -604,8 +606,8 @@ func (e *Engine) makeReserve() {
 	}
 }
 
-// writeReserve takes more than the size first. Otherwise the file would be made, and the disk be full, again and again, as long as there is
-// room for just one reserve file.
+// writeReserve takes more than the size first. Otherwise the file would be made, and the disk be full, again and
+// again, as long as there is room for just one reserve file.
 func writeReserve(path string, size int64) error {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {

@@ -19,7 +19,8 @@ import (
 	"usher/internal/inbox/engine"
 )
 
-// While an export reads, the write-ahead log can't be emptied after an erasure. Other writes do not wait for the export.
+// While an export reads, the write-ahead log can't be emptied after an erasure. Other writes do not wait for the
+// export.
 func TestWritesDoNotWaitForReaders(t *testing.T) {
 	e, err := Open(filepath.Join(t.TempDir(), "inbox.db"), slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -60,8 +61,8 @@ func TestWritesDoNotWaitForReaders(t *testing.T) {
 	}
 }
 
-// A handler that panics in a read must not leave its transaction open: the connection could never be used again, and the
-// write-ahead log never be emptied.
+// A handler that panics in a read must not leave its transaction open: the connection could never be used again, and
+// the write-ahead log never be emptied.
 func TestReadPanics(t *testing.T) {
 	e, err := Open(filepath.Join(t.TempDir(), "inbox.db"), slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -110,7 +111,8 @@ func TestAnImportRunsOnce(t *testing.T) {
 	}
 }
 
-// Somebody may name a folder, or a file of another program. usher then does not start, and must not keep others from using it.
+// Somebody may name a folder, or a file of another program. usher then does not start, and must not keep others from
+// using it.
 func TestWhatIsNoInboxKeepsItsMode(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "notes.txt")
@@ -159,8 +161,8 @@ func TestDatabaseOfAnotherProgramIsNotChanged(t *testing.T) {
 	}
 }
 
-// A reserve file that could not be deleted, because somebody had it open, still exists. When there is room again webhooks
-// are taken in again.
+// A reserve file that could not be deleted, because somebody had it open, still exists. When there is room again
+// webhooks are taken in again.
 func TestReserveThatStayed(t *testing.T) {
 	e, err := Open(filepath.Join(t.TempDir(), "inbox.db"), slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -184,8 +186,8 @@ func TestReserveThatStayed(t *testing.T) {
 	}
 }
 
-// After an import, or a day of many webhooks, far more finished webhooks may be stored than are kept. Retention counts the newest.
-// Intake waits meanwhile, so that must not take longer the more there are.
+// After an import, or a day of many webhooks, far more finished webhooks may be stored than are kept. Retention
+// counts the newest. Intake waits meanwhile, so that must not take longer the more there are.
 func TestRetentionReadsOnlyWhatIsKept(t *testing.T) {
 	e, err := Open(filepath.Join(t.TempDir(), "inbox.db"), slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -227,8 +229,8 @@ func TestRetentionReadsOnlyWhatIsKept(t *testing.T) {
 	}
 }
 
-// SQLite makes a new plan for a statement whenever it runs, if the value of a parameter might lead to a better one. That takes longer than
-// what the statement does.
+// SQLite makes a new plan for a statement whenever it runs, if the value of a parameter might lead to a better one.
+// That takes longer than what the statement does.
 func TestStatementsKeepTheirPlans(t *testing.T) {
 	e, err := Open(filepath.Join(t.TempDir(), "inbox.db"), slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -302,8 +304,8 @@ func TestStartReadsFewLanes(t *testing.T) {
 	}
 }
 
-// A tenant may have very many webhooks that wait, or that were delivered. A list asks for each of its webhooks what the tenant had before it,
-// and does not look at all of them each time.
+// A tenant may have very many webhooks that wait, or that were delivered. A list asks for each of its webhooks what
+// the tenant had before it, and does not look at all of them each time.
 func TestListReadsFewWebhooks(t *testing.T) {
 	e, err := Open(filepath.Join(t.TempDir(), "inbox.db"), slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -331,7 +333,8 @@ func TestListReadsFewWebhooks(t *testing.T) {
 	}
 }
 
-// A file whose tables another build of usher made is refused at the start, and not at the first statement that misses a column.
+// A file whose tables another build of usher made is refused at the start, and not at the first statement that misses
+// a column.
 func TestTablesOfAnotherBuild(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "inbox.db")
 	log := slog.New(slog.DiscardHandler)
@@ -351,7 +354,8 @@ func TestTablesOfAnotherBuild(t *testing.T) {
 	}
 }
 
-// A newer usher migrates the file. An older one starts again on it, if the migration says that it can, and works; else it says why not.
+// A newer usher migrates the file. An older one starts again on it, if the migration says that it can, and works;
+// else it says why not.
 func TestMigrations(t *testing.T) {
 	ours := migrations
 	defer func() { migrations = ours }()

@@ -1,5 +1,5 @@
-// Package state has the states of a webhook in an inbox. It is the only list of them: what Go, SQL, commands and pages know of states comes
-// from here.
+// Package state has the states of a webhook in an inbox. It is the only list of them: what Go, SQL, commands and
+// pages know of states comes from here.
 package state
 
 import (
@@ -10,9 +10,10 @@ import (
 // State is the state of a webhook in the inbox.
 type State string
 
-// A webhook waits until it is delivered, parked, superseded by a newer snapshot of its tenant, or discarded by hand. A
-// redelivery makes it wait again. A webhook is stored if no receiver takes its platform: usher keeps it to answer from, and
-// never delivers it. An invalid webhook was never taken in; if somebody accepts it, it is taken in as a new webhook.
+// A webhook waits until it is delivered, parked, superseded by a newer snapshot of its tenant, or discarded by hand.
+// A redelivery makes it wait again. A webhook is stored if no receiver takes its platform: usher keeps it to answer
+// from, and never delivers it. An invalid webhook was never taken in; if somebody accepts it, it is taken in as a new
+// webhook.
 const (
 	Waiting    State = "waiting"
 	Parked     State = "parked"
@@ -38,8 +39,8 @@ const (
 // kinds are the names of kinds in SQL.
 var kinds = map[string]Kind{"open": Open, "attention": Attention, "finished": Finished, "taken": Taken, "rejected": Rejected}
 
-// All has all states, those first that somebody may have to deal with. The database stores a state's index, so a new one must be added at
-// the end.
+// All has all states, those first that somebody may have to deal with. The database stores a state's index, so a new
+// one must be added at the end.
 var All = []struct {
 	State
 	Kind
@@ -94,8 +95,9 @@ func (s State) Finished() bool { return s.Is(Finished) }
 // Open says whether a webhook in this state counts in its lane: it waits, or is parked.
 func (s State) Open() bool { return s.Is(Open) }
 
-// SQL are pairs of what stands in statements and its replacement: behind a column "{NAME}" is a condition, that it has the number of the
-// state, or of one of the states of that kind; "{#NAME}" is the number itself; {unknown}: a number that no state has, in a damaged row.
+// SQL are pairs of what stands in statements and its replacement: behind a column "{NAME}" is a condition, that it
+// has the number of the state, or of one of the states of that kind; "{#NAME}" is the number itself; {unknown}: a
+// number that no state has, in a damaged row.
 func SQL() (pairs []string) {
 	for n := range All {
 		name := string(All[n].State)
