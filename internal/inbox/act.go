@@ -197,17 +197,13 @@ func (s *Inbox) Erase(platform, tenant string, by *Action) (count int, err error
 		seen = max(seen, l.Last)
 	}
 	key := webhookgate.LaneName{Platform: platform, Tenant: tenant}
-	count, err = act(s, work{known: []webhookgate.LaneName{key}, numbers: 1, by: by}, func(t *sqlTurn) (count, touched int, err error) {
-		switch l := t.Lanes[key]; {
-		case l == nil: // it may have a finding
-			t.tx.Queue("finding_erase", nil, tenant, platform, t.Now)
-			t.send()
-		case l.Last > seen:
-			err = lane.ErrMeanwhile
-		default:
-			count, err = l.Erase()
+	// A tenant that usher does not know gets a lane: a list that is older than the erasure must not bring it.
+	count, err = act(s, work{lanes: []webhookgate.LaneName{key}, numbers: 1, by: by}, func(t *sqlTurn) (count, touched int, err error) {
+		l := t.Lanes[key]
+		if l.Last > seen {
+			return 0, 0, lane.ErrMeanwhile
 		}
-		if err == nil {
+		if count, err = l.Erase(); err == nil {
 			t.eraseTroubles(platform, tenant)
 		}
 		return count, count, err

@@ -181,6 +181,24 @@ func TestExportImport(t *testing.T) {
 	})
 }
 
+// What was invalid, and superseded because the billing service says the same as usher, is newer than all that was taken
+// in. An export with it can be imported.
+func TestImportOfWhatWasInvalid(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		d := newDesk(t, inFile(t, newFile(t)))
+		d.hears("acme", "a")
+		d.idle("acme")
+		d.recordInvalid("acme", odd("acme", "x"))
+		d.want("compared", d.settle(d.begin(time.Time{}), says("acme", "a")), "equal")
+		d.want("states", d.states("acme"), "delivered superseded")
+		var file bytes.Buffer
+		must2(d.Export(t.Context(), &file))(t)
+		to := newDesk(t, open)
+		must2(to.Import(t.Context(), &file, nil))(t)
+		to.want("imported", to.states("acme"), "delivered superseded")
+	})
+}
+
 // withoutFirst is an export without its first line, which says when it was made, and without outages: an import adds
 // one. So it has no count.
 func withoutFirst(s string) string {

@@ -87,6 +87,20 @@ func TestErasureIsImported(t *testing.T) {
 	})
 }
 
+// Nor is the erasure of a tenant that usher did not know.
+func TestErasureOfAnUnknownTenant(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		d := newDesk(t, open)
+		before := time.Now()
+		time.Sleep(5 * time.Millisecond)
+		r := d.begin(time.Time{})
+		must2(d.Erase("", "acme"))(t)
+		d.want("a run that had begun", d.apply(r, false, says("acme", "a")), "changed")
+		d.want("an older list", d.apply(d.begin(before), false, says("acme", "a")), "changed")
+		d.want("a newer one", d.apply(d.begin(time.Time{}), false, says("acme", "a")), "new (+ a) applied erased")
+	})
+}
+
 var says = testkit.Says
 
 // hears sends a webhook that says so.
