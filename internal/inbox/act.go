@@ -25,33 +25,29 @@ const actionPatience = 20 * time.Second
 func act[T any](s *Inbox, names work, does func(*sqlTurn) (T, int, error)) (result T, denied error) {
 	ctx, cancel := context.WithTimeout(s.run, actionPatience)
 	defer cancel()
+	type done struct {
+		result T
+		denied error
+		noted  *Action
+	}
 	for busy, pause := false, 20*time.Millisecond; ; busy, pause = true, min(2*pause, 320*time.Millisecond) {
-		w, reply := names, make(chan error, 1)
-		w.failed = func(err error) { reply <- err }
-		w.decide = func(t *sqlTurn) func() {
-			got, touched, err := does(t)
+		d, err := do(ctx, s, names, func(t *sqlTurn) (d done) {
+			var touched int
+			if d.result, touched, d.denied = does(t); d.denied == nil {
+				d.noted = names.by.queue(t.tx, t.Now, touched)
+			}
 			t.byPerson = true
-			noted := func() {}
-			if err == nil {
-				noted = names.by.queue(t.tx, t.Now, touched)
-			}
-			return func() {
-				noted()
-				result, denied = got, err
-				reply <- nil
-				if s.courier != nil {
-					s.courier.Wake(nil)
-				}
-			}
-		}
-		err := s.await(ctx, nil, &w, reply)
+			t.Then(s.wakeCourier)
+			return d
+		})
 		switch {
 		case busy && ctx.Err() != nil && errors.Is(err, ctx.Err()):
 			return result, lane.ErrBusy
 		case err != nil:
 			return result, err
-		case !errors.Is(denied, lane.ErrBusy):
-			return result, denied
+		case !errors.Is(d.denied, lane.ErrBusy):
+			names.by.become(d.noted)
+			return d.result, d.denied
 		}
 		select {
 		case <-ctx.Done():

@@ -20,19 +20,27 @@ type Action struct {
 	Count int       `json:"count"`           // how many webhooks it touched
 }
 
-// queue queues the entry, or its new count. Call after when the transaction is committed. Nil is an action that
+// queue queues the entry, or its new count, and returns the action as it is once that is written. Nil is an action that
 // nobody asked for: it has no entry.
-func (a *Action) queue(tx engine.Tx, now int64, touched int) (after func()) {
+func (a *Action) queue(tx engine.Tx, now int64, touched int) (noted *Action) {
 	if a == nil {
-		return func() {}
+		return nil
 	}
-	id := a.ID
-	if id == 0 {
-		tx.Queue("action_add", func(r engine.Row) error { return r.Scan(&id) }, now, withoutZero(a.Who), a.What, withoutZero(a.About), int64(touched))
+	n := *a
+	if n.Count += touched; n.ID == 0 {
+		id := func(r engine.Row) error { return r.Scan(&n.ID) }
+		tx.Queue("action_add", id, now, withoutZero(a.Who), a.What, withoutZero(a.About), int64(touched))
 	} else {
-		tx.Queue("action_count", nil, int64(touched), id)
+		tx.Queue("action_count", nil, int64(touched), n.ID)
 	}
-	return func() { a.ID, a.Count = id, a.Count+touched }
+	return &n
+}
+
+// become makes an action what queue has returned, once that is committed.
+func (a *Action) become(noted *Action) {
+	if noted != nil {
+		*a = *noted
+	}
 }
 
 // Note writes the entry of an action that is no transaction, or counts there how many webhooks it has touched.

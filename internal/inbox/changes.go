@@ -380,11 +380,11 @@ func (s *Inbox) changesPage(ctx context.Context, from cursor, begins bool, limit
 func (s *Inbox) tryWrite(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
-	reply := make(chan error, 1)
-	return s.await(ctx, ctx.Done(), &work{failed: func(err error) { reply <- err }, decide: func(t *sqlTurn) func() {
+	_, err := attempt(ctx, s, work{}, func(t *sqlTurn) nothing {
 		t.statements = append(t.statements, func(tx engine.Tx) { tx.Queue("confirm", nil) })
-		return func() { reply <- nil }
-	}}, reply)
+		return nothing{}
+	})
+	return err
 }
 
 // runTeller tells what was committed, here or by other processes, and wakes those who wait.
@@ -432,19 +432,22 @@ func (s *Inbox) tell() (more bool) {
 		return false
 	}
 	if first > 0 && may > 0 && s.engine.Full() == nil {
-		token, reply := rand.Int64(), make(chan error, 1)
-		var told, count int64
-		err = s.await(s.run, s.run.Done(), &work{failed: func(err error) { reply <- err }, decide: func(t *sqlTurn) func() {
-			var upTo, n int64 // not told and count: nobody waits for this any more if the inbox is closed
+		type telling struct{ upTo, count int64 }
+		token := rand.Int64()
+		var told *telling
+		told, err = attempt(s.run, s, work{}, func(t *sqlTurn) *telling {
+			told := new(telling)
 			t.statements = append(t.statements, func(tx engine.Tx) {
+				result := func(r engine.Row) error { return r.Scan(&told.upTo, &told.count) }
 				tx.Queue("tell_lock", nil)
-				tx.Queue("tell", func(r engine.Row) error { return r.Scan(&upTo, &n) }, int64(tellAtOnce), token, t.Now)
+				tx.Queue("tell", result, int64(tellAtOnce), token, t.Now)
 			})
-			return func() { told, count = upTo, n; reply <- nil }
-		}}, reply)
+			return told
+		})
 		if err == nil {
-			if more = count == tellAtOnce; told > 0 { // else another process tells, and what it has told can be read
-				last = toldRow{told, token}
+			more = told.count == tellAtOnce
+			if told.upTo > 0 { // else another process tells, and what it has told can be read
+				last = toldRow{told.upTo, token}
 			}
 		}
 	}

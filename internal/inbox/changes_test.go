@@ -379,12 +379,11 @@ func TestChangesCursorUnknown(t *testing.T) {
 		check(t, storeVersion(s, "b", 1))
 		late.follow(t, s, 10)
 		expire := func(before int64) {
-			reply := make(chan error, 1)
-			s.submit(&work{failed: func(err error) { reply <- err }, decide: func(t *sqlTurn) func() {
+			_, err := do(t.Context(), s, work{}, func(t *sqlTurn) nothing {
 				t.statements = append(t.statements, func(tx engine.Tx) { tx.Queue("tellings_expire", nil, before) })
-				return func() { reply <- nil }
-			}})
-			check(t, <-reply)
+				return nothing{}
+			})
+			check(t, err)
 		}
 		expire(1)
 		if _, err := s.Changes(t.Context(), early.cursor, 10, 0); err != nil {

@@ -56,7 +56,7 @@ var errNoNumber = errors.New("no number is left for a new webhook: export the in
 func (s *Inbox) Export(ctx context.Context, to io.Writer) (webhooks int, err error) {
 	<-s.opened
 	if !s.Ready() {
-		return 0, s.timeoutErr()
+		return 0, s.outage()
 	}
 	select { // one at a time: each keeps one of the few connections that read for as long as its caller takes to receive it
 	case s.exporting <- struct{}{}:
@@ -184,7 +184,7 @@ type importJob struct {
 	from   *bufio.Reader
 	by     *Action
 	result Imported
-	noted  func() // to be called when it is committed
+	noted  *Action // by, once it is committed
 	reply  chan error
 
 	now    int64 // the database's time
@@ -231,7 +231,7 @@ func (i *importJob) run() error {
 	if err != nil {
 		i.result = Imported{}
 	} else {
-		i.noted()
+		i.by.become(i.noted)
 	}
 	s.checkDatabase()
 	s.mu.Lock()
@@ -242,9 +242,7 @@ func (i *importJob) run() error {
 		time.Sleep(100 * time.Millisecond)
 	}
 	s.cfg.Changed("")
-	if s.courier != nil {
-		s.courier.Wake(nil)
-	}
+	s.wakeCourier()
 	return err
 }
 

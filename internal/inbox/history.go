@@ -142,11 +142,7 @@ type Sign struct {
 func (s *Inbox) Sign(sign *Sign) (speaks bool, _ error) {
 	ctx, cancel := context.WithTimeout(s.run, nightPatience)
 	defer cancel()
-	reply, giveUp := make(chan error, 1), make(chan struct{})
-	defer context.AfterFunc(ctx, func() { close(giveUp) })()
-	takes, took := false, make(chan bool, 1)
-	o := &work{failed: func(err error) { reply <- err }, decide: func(t *sqlTurn) func() {
-		takes = false
+	return attempt(ctx, s, work{}, func(t *sqlTurn) (takes bool) {
 		for i := range sign.Troubles {
 			queueTrouble(t.tx, &sign.Troubles[i])
 		}
@@ -162,15 +158,12 @@ func (s *Inbox) Sign(sign *Sign) (speaks bool, _ error) {
 		if sign.Ends {
 			until = 0
 		}
-		t.tx.Queue("speaker_take", func(r engine.Row) error { takes = true; return r.Scan(new(int64)) }, sign.Replica, until, t.Now, t.Now+clock.Micros(2*SpeakerLease))
+		take := func(r engine.Row) error { takes = true; return r.Scan(new(int64)) }
+		t.tx.Queue("speaker_take", take, sign.Replica, until, t.Now, t.Now+clock.Micros(2*SpeakerLease))
 		t.tx.Queue("troubles_expire", nil, t.Now-clock.Micros(HistoryAge), int64(HistorySize))
 		t.send()
-		return func() { took <- takes; reply <- nil }
-	}}
-	if err := s.await(ctx, giveUp, o, reply); err != nil {
-		return false, err
-	}
-	return <-took, nil
+		return takes
+	})
 }
 
 func queueTrouble(tx engine.Tx, t *Trouble) {

@@ -406,12 +406,11 @@ func TestNoNumberIsLeft(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		var e *tally
 		d := newDesk(t, func() engine.Engine { e = newTally(open()); return e })
-		set := make(chan error, 1)
-		d.submit(&work{failed: func(err error) { set <- err }, decide: func(t *sqlTurn) func() {
+		_, err := do(t.Context(), d.Inbox, work{}, func(t *sqlTurn) nothing {
 			t.statements = append(t.statements, func(tx engine.Tx) { tx.Queue("number_raise", nil, int64(maxNumber-3)) })
-			return func() { set <- nil }
-		}})
-		if err := <-set; err != nil {
+			return nothing{}
+		})
+		if err != nil {
 			t.Fatal(err)
 		}
 		d.main.set("", status(500))

@@ -359,67 +359,58 @@ func (s *Inbox) Add(ctx context.Context, w *webhookgate.Webhook) lane.Answer {
 }
 
 // takeIn takes a webhook in, unless check says why not.
-func (s *Inbox) takeIn(ctx context.Context, in lane.Incoming, w work, check func(*sqlTurn, *lane.Lane, *lane.Incoming) error) lane.Answer {
+func (s *Inbox) takeIn(ctx context.Context, in lane.Incoming, names work, check checkIncoming) lane.Answer {
 	if full := s.engine.Full(); full != nil { // the last room is for outcomes
 		return lane.Answer{Err: full}
 	}
-	var gaveUp atomic.Bool
-	var answer lane.Answer // these two are the writer's until it has replied
-	var noted func()
-	reply := make(chan error, 1)
-	w.lanes, w.numbers, w.bytes = []webhookgate.LaneName{in.Name}, 1, in.Size
-	w.wanted = func() bool { return !gaveUp.Load() }
-	w.failed = func(err error) { reply <- err }
+	names.lanes, names.numbers, names.bytes = []webhookgate.LaneName{in.Name}, 1, in.Size
 	if in.Signed {
-		w.ids = []lane.SignedID{{Lane: in.Lane, Hash: in.IDHash}}
+		names.ids = []lane.SignedID{{Lane: in.Lane, Hash: in.IDHash}}
 	}
-	w.decide = func(t *sqlTurn) func() {
-		var a lane.Answer
+	type done struct {
+		answer lane.Answer
+		noted  *Action
+	}
+	d, err := attempt(ctx, s, names, func(t *sqlTurn) (d done) {
 		in, l := in, t.Lanes[in.Lane]
 		first := l.Tail == 0
-		// The lane is locked until the transaction ends. So if the sender gives up from here on, and sends a newer
-		// webhook through another replica, the newer one waits for the lock and comes after this one. If the sender
-		// gave up before, a newer one may already be in the lane, and this one must not come after it. (The lane was
-		// not locked all the time if the transaction runs again.)
-		if gaveUp.Load() {
-			a.Err = s.timeoutErr()
-		} else if a.Err = check(t, l, &in); a.Err == nil {
-			a = l.Receive(&in)
+		if d.answer.Err = check(t, l, &in); d.answer.Err == nil {
+			d.answer = l.Receive(&in)
 		}
-		note := func() {}
-		if a.Err == nil {
-			note = w.by.queue(t.tx, t.Now, 1)
+		if d.answer.Err == nil {
+			d.noted = names.by.queue(t.tx, t.Now, 1)
+			t.Then(func() { s.tellTaken(&in, d.answer, first) })
 		}
-		return func() {
-			if a.Err == nil && in.Arrived != 0 {
-				s.cfg.Missed.Taken(in.Name, lane.AsDigest(in.Digest), in.Snapshot && !a.Again, in.Came)
-			}
-			if a.Err == nil && in.Snapshot { // also for a duplicate: the original may have come through another replica
-				s.cfg.Changed(in.Tenant)
-			}
-			if a.Err == nil && in.Snapshot && first {
-				s.background.Go(func() { s.warnIfAmbiguous(TenantRef{in.Platform, in.Tenant}) })
-			}
-			answer, noted = a, note
-			reply <- nil
-			switch {
-			case a.Lease != nil:
-				s.courier.Deliver(a.Lease)
-			case a.Unleased && s.courier != nil:
-				s.courier.Wake(in.To)
-			}
-		}
+		return d
+	})
+	if err != nil {
+		return lane.Answer{Err: s.orOutage(ctx, err)}
 	}
-	err := s.await(ctx, ctx.Done(), &w, reply)
-	if err == nil {
-		noted()
-		return answer
+	names.by.become(d.noted)
+	return d.answer
+}
+
+// checkIncoming says why a webhook is not taken in.
+type checkIncoming func(*sqlTurn, *lane.Lane, *lane.Incoming) error
+
+// tellTaken tells all who have to know, before its sender does, that a webhook was taken in, or is a duplicate. first
+// says that it is the first of its tenant.
+func (s *Inbox) tellTaken(in *lane.Incoming, a lane.Answer, first bool) {
+	if in.Arrived != 0 {
+		s.cfg.Missed.Taken(in.Name, lane.AsDigest(in.Digest), in.Snapshot && !a.Again, in.Came)
 	}
-	gaveUp.Store(true)
-	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-		err = s.timeoutErr()
+	if in.Snapshot { // also for a duplicate: the original may have come through another replica
+		s.cfg.Changed(in.Tenant)
 	}
-	return lane.Answer{Err: err}
+	if in.Snapshot && first {
+		s.background.Go(func() { s.warnIfAmbiguous(TenantRef{in.Platform, in.Tenant}) })
+	}
+	switch {
+	case a.Lease != nil:
+		s.courier.Deliver(a.Lease)
+	case a.Unleased && s.courier != nil:
+		s.courier.Wake(in.To)
+	}
 }
 
 // warnIfAmbiguous logs that new tenants' codes exist on several platforms from now on: who asks what they may use
@@ -449,12 +440,25 @@ func (s *Inbox) warnIfAmbiguous(tenants ...TenantRef) {
 	}
 }
 
-// timeoutErr is the error of an op that the writer did not confirm in time: the outage, if there is one.
-func (s *Inbox) timeoutErr() error {
-	if err := s.health.lastErr(); err != nil {
+// orOutage returns the error of a piece of work. If ctx ended before the writer had confirmed it, that is the outage, if
+// there is one.
+func (s *Inbox) orOutage(ctx context.Context, err error) error {
+	if err == nil || ctx.Err() == nil || !errors.Is(err, ctx.Err()) {
 		return err
 	}
-	return errors.New("the inbox did not confirm the webhook in time")
+	return s.outage()
+}
+
+// outage is the error of what the database did not answer in time.
+func (s *Inbox) outage() error { return cmp.Or(s.health.lastErr(), errNotInTime) }
+
+var errNotInTime = errors.New("the inbox did not confirm the webhook in time")
+
+// wakeCourier has the courier look for lanes, if there is one.
+func (s *Inbox) wakeCourier() {
+	if s.courier != nil {
+		s.courier.Wake(nil)
+	}
 }
 
 // arriving reads what the inbox must know of a webhook.

@@ -2,9 +2,7 @@ package inbox
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"sync/atomic"
 
 	"usher/internal/clock"
 	"usher/internal/inbox/engine"
@@ -31,38 +29,24 @@ func (s *Inbox) storeInvalid(ctx context.Context, r *webhookgate.Invalid) (id in
 	if w.Lane.Tenant != "" {
 		o.lanes = []webhookgate.LaneName{w.Lane}
 	}
-	var gaveUp atomic.Bool
-	var replied int64 // the writer's until it has replied
-	reply := make(chan error, 1)
-	o.wanted = func() bool { return !gaveUp.Load() }
-	o.failed = func(err error) { reply <- err }
-	o.decide = func(t *sqlTurn) func() {
-		if gaveUp.Load() { // a newer one may be in the lane already; see takeIn
-			return func() {}
-		}
-		l := t.LaneOf(row)
-		stored := l.RecordInvalid(row, t.copies[string(row.Digest)])
-		t.copies[string(row.Digest)] = stored
-		if l.MissedSince > 0 {
-			l.SetMissed(l.MissedSet().Without(w.Digest))
-		}
-		return func() {
-			s.cfg.Missed.Without(w.Lane, w.Digest)
-			replied = stored.ID
-			reply <- nil
-		}
-	}
 	if full := s.engine.Full(); full != nil { // the last room is for outcomes
 		err = full
-	} else if err = s.await(ctx, ctx.Done(), &o, reply); err == nil {
-		return replied, nil
+	} else {
+		id, err = attempt(ctx, s, o, func(t *sqlTurn) int64 {
+			l := t.LaneOf(row)
+			stored := l.RecordInvalid(row, t.copies[string(row.Digest)])
+			t.copies[string(row.Digest)] = stored
+			if l.MissedSince > 0 {
+				l.SetMissed(l.MissedSet().Without(w.Digest))
+			}
+			t.Then(func() { s.cfg.Missed.Without(w.Lane, w.Digest) })
+			return stored.ID
+		})
 	}
-	gaveUp.Store(true)
-	s.cfg.Missed.Add(w.Lane, w.Missed())
-	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-		err = s.timeoutErr()
+	if err != nil {
+		s.cfg.Missed.Add(w.Lane, w.Missed())
 	}
-	return 0, err
+	return id, s.orOutage(ctx, err)
 }
 
 // sweepInvalid deletes the oldest invalid webhooks, if they are too many, too old, or too large together, and says
@@ -101,7 +85,8 @@ func (s *Inbox) Accept(id int64, force bool, by *Action) (int64, error) {
 	ctx, cancel := context.WithTimeout(s.run, actionPatience)
 	defer cancel()
 	// After ctx's end it is not taken in later either, when its tenant may have a newer one.
-	a := s.takeIn(ctx, arriving(hook), work{hooks: []int64{id}, states: []webhookgate.LaneName{found.Lane}, by: by}, func(t *sqlTurn, l *lane.Lane, in *lane.Incoming) error {
+	names := work{hooks: []int64{id}, states: []webhookgate.LaneName{found.Lane}, by: by}
+	a := s.takeIn(ctx, arriving(hook), names, func(t *sqlTurn, l *lane.Lane, in *lane.Incoming) error {
 		in.Accepting = l.Loaded(id)
 		return l.MayAccept(in, force)
 	})

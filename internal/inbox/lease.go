@@ -115,21 +115,18 @@ func (c *Claim) take(all []found) (r Claimed) {
 func (s *Inbox) Claim(ctx context.Context, claims []*Claim) {
 	var waiting sync.WaitGroup
 	for _, c := range claims {
-		reply := make(chan error, 1)
-		w := &work{claim: c, failed: func(err error) { reply <- err }, decide: func(t *sqlTurn) func() {
-			r := c.take(t.found[c])
-			return func() {
-				c.result = r
-				for _, lease := range r.Leases {
-					s.courier.Deliver(lease)
-				}
-				reply <- nil
-			}
-		}}
 		waiting.Go(func() {
-			if err := s.await(ctx, nil, w, reply); err != nil {
-				c.result = Claimed{err: err}
-			}
+			claimed, err := do(ctx, s, work{claim: c}, func(t *sqlTurn) Claimed {
+				claimed := c.take(t.found[c])
+				t.Then(func() {
+					for _, lease := range claimed.Leases {
+						s.courier.Deliver(lease)
+					}
+				})
+				return claimed
+			})
+			c.result = claimed
+			c.result.err = err
 		})
 	}
 	waiting.Wait()
@@ -143,9 +140,9 @@ func (s *Inbox) SaveOutcome(o *lane.Outcome, saved func(*lane.Outcome, error)) {
 	key := o.Lease.Lane
 	s.submit(&work{
 		known: []webhookgate.LaneName{key}, next: o.Lease.Webhook.ID, bytes: 256, failed: func(err error) { saved(o, err) },
-		decide: func(t *sqlTurn) func() {
-			result := t.Lanes[key].EndTry(o)
-			return func() { o.AfterTry = result; saved(o, nil) }
+		decide: func(t *sqlTurn) {
+			after := t.Lanes[key].EndTry(o)
+			t.Then(func() { o.AfterTry = after; saved(o, nil) })
 		},
 	})
 }
@@ -155,17 +152,14 @@ func (s *Inbox) SaveOutcome(o *lane.Outcome, saved func(*lane.Outcome, error)) {
 func (s *Inbox) Renew(ctx context.Context, leases []*lane.Lease) {
 	var waiting sync.WaitGroup
 	for _, lease := range leases {
-		reply := make(chan error, 1)
-		w := &work{known: []webhookgate.LaneName{lease.Lane}, failed: func(err error) { reply <- err }, decide: func(t *sqlTurn) func() {
-			renewed := t.Lanes[lease.Lane].Renew(lease)
-			return func() {
-				if renewed {
-					lease.Extend(t.LeaseEnd())
+		waiting.Go(func() {
+			do(ctx, s, work{known: []webhookgate.LaneName{lease.Lane}}, func(t *sqlTurn) nothing {
+				if t.Lanes[lease.Lane].Renew(lease) {
+					t.Then(func() { lease.Extend(t.LeaseEnd()) })
 				}
-				reply <- nil
-			}
-		}}
-		waiting.Go(func() { s.await(ctx, nil, w, reply) })
+				return nothing{}
+			})
+		})
 	}
 	waiting.Wait()
 }

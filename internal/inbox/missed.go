@@ -209,14 +209,12 @@ func (s *Inbox) missedWorks() (works []*work) {
 	for _, o := range s.cfg.Missed.Some(maxMissedWorks) {
 		w := &work{lanes: []webhookgate.LaneName{o.LaneName}, missed: []webhookgate.MissedTenant{o}, numbers: 1}
 		w.failed = func(error) { s.missedFailed = time.Now() }
-		w.decide = func(t *sqlTurn) func() {
+		w.decide = func(t *sqlTurn) {
 			t.Lanes[lane.NameInRow(o.LaneName)].AddMissed(o.By(func(at time.Time) time.Time {
 				return clock.Moment(min(t.Now, s.clock.latest(at))) // the latest: an older webhook must not settle this one
 			}))
-			return func() {
-				s.changed() // first: it must always be in the one or in the other
-				s.cfg.Missed.Drop(o)
-			}
+			t.Then(s.changed) // first: it must always be in the one or in the other
+			t.Then(func() { s.cfg.Missed.Drop(o) })
 		}
 		works = append(works, w)
 	}

@@ -471,8 +471,7 @@ func (t *sqlTurn) reconcile(run *lane.Run, batch []*lane.Offer, tenants []webhoo
 		}
 		if c.Applied || c.Result == lane.Equal && may != lane.ToSee {
 			// Before the next transaction, which moves what was missed from memory into lanes.
-			settle := func() { t.s.settleInMemory(o.Lane, run) }
-			t.AfterCommit = append(t.AfterCommit, settle)
+			t.Then(func() { t.s.settleInMemory(o.Lane, run) })
 		}
 	}
 	return done, applied

@@ -27,15 +27,11 @@ func (s *Inbox) repair(r engine.Row) (*work, error) {
 	if seq != 0 {
 		w.hooks = []int64{seq} // Lane.Load parks it
 	}
-	w.decide = func(t *sqlTurn) func() {
+	w.decide = func(t *sqlTurn) {
 		if l := t.Lanes[name]; l != nil && seq == 0 {
 			l.Recount()
 		}
-		return func() {
-			if s.courier != nil {
-				s.courier.Wake(nil)
-			}
-		}
+		t.Then(s.wakeCourier)
 	}
 	return w, err
 }
@@ -67,15 +63,14 @@ func (s *Inbox) repairSnapshots() {
 }
 
 func (s *Inbox) forgetFeatures(of []webhookgate.LaneName) *work {
-	return &work{known: of, failed: func(error) {}, decide: func(t *sqlTurn) func() {
+	return &work{known: of, failed: func(error) {}, decide: func(t *sqlTurn) {
 		tenants, platforms, _ := laneColumns(of)
 		t.statements = append(t.statements, func(tx engine.Tx) { tx.Queue("snapshot_unread", nil, tenants, platforms) })
-		return func() {
-			for _, l := range of {
-				s.cfg.Log.Error("the features of a tenant were damaged in the inbox: they are unknown until its next snapshot", "tenant", l.Tenant, "platform", l.Platform)
-				s.cfg.Changed(l.Tenant)
-			}
-			s.changed()
+		for _, l := range of {
+			t.LogError("the features of a tenant were damaged in the inbox: they are unknown until its next snapshot",
+				"tenant", l.Tenant, "platform", l.Platform)
+			t.Then(func() { s.cfg.Changed(l.Tenant) })
 		}
+		t.Then(s.changed)
 	}}
 }

@@ -92,22 +92,16 @@ func (s *Inbox) route(full bool) error {
 func (s *Inbox) reroute(lanes []webhookgate.LaneName) (moved int, err error) {
 	ctx, cancel := context.WithTimeout(s.run, actionPatience)
 	defer cancel()
-	reply := make(chan error, 1)
-	err = s.await(ctx, nil, &work{known: lanes, failed: func(err error) { reply <- err }, decide: func(t *sqlTurn) func() {
-		n := 0
+	return do(ctx, s, work{known: lanes}, func(t *sqlTurn) (moved int) {
 		for _, name := range lanes {
 			if l := t.Lanes[name]; l != nil {
 				before := l.ReceiverName
 				if l.UpdateReceiver(); l.ReceiverName != before {
-					n++
+					moved++
 				}
 			}
 		}
-		return func() {
-			moved = n
-			reply <- nil
-			s.courier.Wake(nil)
-		}
-	}}, reply)
-	return moved, err
+		t.Then(s.wakeCourier)
+		return moved
+	})
 }

@@ -35,7 +35,7 @@ func (s *Inbox) read(ctx context.Context, fn func(engine.Tx) error) error {
 	case <-ctx.Done():
 	}
 	if !s.Ready() {
-		return s.timeoutErr()
+		return s.outage()
 	}
 	return s.engine.Read(ctx, fn)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"usher/internal/clock"
@@ -16,7 +17,7 @@ import (
 // have arrived, and runs one transaction for all of them:
 //
 //	load           locks the lanes of all works in the order of their keys, and reads
-//	decide         each work changes its lanes, and returns what to do after the commit
+//	decide         each work changes its lanes, and says what to do after the commit (Turn.Then)
 //	save           queues what the lanes remember; the engine sends it together with the commit
 
 // A work is something that the writer does. It keeps nothing of a run: a transaction may run again, on fresh lanes.
@@ -35,9 +36,9 @@ type work struct {
 	bytes   int64                      // about how many it writes
 	by      *Action                    // the action that it is part of; nil: nobody asked for it
 
-	wanted func() bool                     // false: nobody waits for it any more; nil: always
-	decide func(t *sqlTurn) (after func()) // after is called when the transaction is committed
-	failed func(error)                     // is called instead, if it is not
+	wanted func() bool      // false: nobody waits for it any more; nil: always
+	decide func(t *sqlTurn) // does it
+	failed func(error)      // is called if the transaction is not committed
 }
 
 // onlyLane is the lane that it is about; none, if it is about several, or about something else, too.
@@ -66,29 +67,57 @@ func (s *Inbox) submit(o *work) {
 	}
 }
 
-// await submits an op, unless ctx ends before there is room in the writer's queue, and waits for its reply until
-// giveUp is closed. After giving up the op may still be done. Without giveUp it is done when await returns, or will
-// never be.
-func (s *Inbox) await(ctx context.Context, giveUp <-chan struct{}, o *work, reply chan error) error {
-	select {
-	case s.ops <- o:
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-s.run.Done():
-		return ErrClosed
+// do has the writer do a piece of work, and returns what decide has returned, once that is committed. If ctx ends
+// before there is room in the writer's queue, it is not done.
+func do[T any](ctx context.Context, s *Inbox, w work, decide func(*sqlTurn) T) (T, error) {
+	return await(ctx, nil, s, w, decide)
+}
+
+// attempt is like do, but returns when ctx ends. Then the work may be done nevertheless, if it was decided on before that.
+func attempt[T any](ctx context.Context, s *Inbox, w work, decide func(*sqlTurn) T) (T, error) {
+	return await(ctx, ctx.Done(), s, w, decide)
+}
+
+func await[T any](ctx context.Context, giveUp <-chan struct{}, s *Inbox, w work, decide func(*sqlTurn) T) (T, error) {
+	type reply struct {
+		result T
+		err    error
+	}
+	var nothing T
+	var gaveUp atomic.Bool
+	replies := make(chan reply, 1)
+	w.wanted = func() bool { return !gaveUp.Load() }
+	w.failed = func(err error) { replies <- reply{err: err} }
+	w.decide = func(t *sqlTurn) {
+		// Its lanes are locked until the transaction ends. So if a sender gives up from here on, and sends a newer webhook
+		// through another replica, the newer one waits for the lock and comes after this one. If the sender gave up
+		// before, a newer one may already be in the lane, and this one must not come after it. (The lane was not locked
+		// all the time if the transaction runs again.)
+		if !gaveUp.Load() {
+			result := decide(t)
+			t.Then(func() { replies <- reply{result: result} })
+		}
 	}
 	select {
-	case err := <-reply:
-		return err
+	case s.ops <- &w:
+	case <-ctx.Done():
+		return nothing, ctx.Err()
+	case <-s.run.Done():
+		return nothing, ErrClosed
+	}
+	select {
+	case r := <-replies:
+		return r.result, r.err
 	case <-giveUp:
-		return ctx.Err()
+		gaveUp.Store(true)
+		return nothing, ctx.Err()
 	case <-s.closed:
 	}
 	select {
-	case err := <-reply:
-		return err
+	case r := <-replies:
+		return r.result, r.err
 	default:
-		return ErrClosed
+		return nothing, ErrClosed
 	}
 }
 
@@ -309,19 +338,18 @@ func (s *Inbox) commit(works []*work) error {
 // transact runs one transaction for works.
 func (s *Inbox) transact(works []*work) error {
 	t := new(sqlTurn)
-	var after []func()
 	write := s.write
 	if s.cfg.ReadOnly {
 		write = s.engine.Write // what a person may not do here says nothing about the inbox
 	}
 	err := write(func(tx engine.Tx) error {
 		t.end() // a former run
-		t, after = s.newTurn(tx), nil
+		t = s.newTurn(tx)
 		if err := t.load(works); err != nil {
 			return err
 		}
 		for _, w := range works {
-			after = append(after, w.decide(t))
+			w.decide(t)
 			if t.err != nil {
 				return t.err
 			}
@@ -338,8 +366,8 @@ func (s *Inbox) transact(works []*work) error {
 	}
 	s.countChange(t)
 	s.feed.committed()
-	for _, f := range slices.Concat(t.AfterCommit, after) {
-		f()
+	for _, do := range t.AfterCommit {
+		do()
 	}
 	return nil
 }

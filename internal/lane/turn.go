@@ -29,7 +29,7 @@ type Turn struct {
 	AddedBytes  map[string]int64 // by how much the bytes that wait or are parked change, for each receiver
 	HasFinished bool             // a webhook is finished now: there may be something to sweep
 	HasInvalid  bool             // the same, of invalid webhooks
-	AfterCommit []func()         // what to do once the transaction is committed
+	AfterCommit []func()         // see Then
 }
 
 // Rules decide about a lane, beside its rows. Fields are required unless they say what their zero value means.
@@ -122,14 +122,17 @@ func (t *Turn) Empty(name webhookgate.LaneName) *Lane {
 	return l
 }
 
+// Then says what to do once the transaction is committed.
+func (t *Turn) Then(do func()) { t.AfterCommit = append(t.AfterCommit, do) }
+
 // Warn logs something once the transaction is committed.
 func (t *Turn) Warn(message string, args ...any) {
-	t.AfterCommit = append(t.AfterCommit, func() { t.Log.Warn(message, args...) })
+	t.Then(func() { t.Log.Warn(message, args...) })
 }
 
 // LogError is like Warn, for what somebody should look at.
 func (t *Turn) LogError(message string, args ...any) {
-	t.AfterCommit = append(t.AfterCommit, func() { t.Log.Error(message, args...) })
+	t.Then(func() { t.Log.Error(message, args...) })
 }
 
 // Changes are what a turn has to write, each table's rows in the order of the lanes' names.
