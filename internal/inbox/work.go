@@ -67,7 +67,7 @@ func (s *Inbox) submit(o *work) {
 	}
 }
 
-// do has the writer do a piece of work, and returns what decide has returned, once that is committed. If ctx ends
+// do lets the writer do a piece of work, and returns what decide has returned, once that is committed. If ctx ends
 // before there is room in the writer's queue, it is not done.
 func do[T any](ctx context.Context, s *Inbox, w work, decide func(*sqlTurn) T) (T, error) {
 	return await(ctx, nil, s, w, decide)
