@@ -95,7 +95,7 @@ func laneOf(platform, tenant, kind string) webhookgate.LaneName {
 func newWebhook(e *lane.Webhook) Webhook {
 	w := Webhook{
 		ID: strconv.FormatInt(e.ID, 10), Received: e.Received, UUID: e.UUID, Type: e.Type,
-		Platform: e.Platform, Tenant: e.Tenant, Decision: "queued", State: e.State, Changed: e.Changed, Again: e.Again,
+		Platform: e.Platform, Tenant: e.Tenant, Decision: "queued", State: e.State, Changed: e.Changed, Again: e.Redelivered,
 		Why: e.Why, Tries: e.Tries, Receiver: e.Receiver, Source: e.Source,
 	}
 	if n := len(e.Tried); n > 0 {

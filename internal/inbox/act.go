@@ -74,8 +74,8 @@ func (s *Inbox) find(ctx context.Context, id int64) (w *lane.Webhook, err error)
 // toWebhook does something to a webhook, on behalf of a person.
 func (s *Inbox) toWebhook(found *lane.Webhook, by *Action, do func(*lane.Lane, *lane.Webhook) error) error {
 	names := work{hooks: []int64{found.ID}, by: by}
-	if !unnamed(found.Lane) {
-		names.lanes = []webhookgate.LaneName{found.Lane} // it is made anew if its row is damaged
+	if !unnamed(found.LaneName) {
+		names.lanes = []webhookgate.LaneName{found.LaneName} // it is made anew if its row is damaged
 	}
 	_, err := act(s, names, func(t *sqlTurn) (nothing, int, error) {
 		l := t.LaneOf(found)

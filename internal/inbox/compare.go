@@ -49,16 +49,16 @@ func (l *list) enter(c *lane.Compared) (repeats bool) {
 		l.seen[key] = [8]byte(c.Says[:8])
 		return false
 	}
-	c.Again = true
+	c.Contradicts = true
 	return before == [8]byte(c.Says[:8]) || c.PassedOver
 }
 
 // count counts a line, once it was judged, and says whether to tell of it.
 func (l *list) count(c *lane.Compared) (tell bool) {
 	switch {
-	case c.Again && c.Result == lane.Changed:
+	case c.Contradicts && c.Result == lane.Changed:
 		return false
-	case c.Again:
+	case c.Contradicts:
 		c.Fault = fmt.Sprintf("the tenant %s was printed before, with other features", ShowTenant(c.Platform, c.Tenant))
 	}
 	switch {

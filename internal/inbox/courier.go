@@ -147,7 +147,7 @@ func (c *courier) receiverPaused(t *target) bool {
 func (c *courier) Delivers(name webhookgate.LaneName, token int64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.leases[lane.LeaseKey{Lane: name, Token: token}] != nil
+	return c.leases[lane.LeaseKey{LaneName: name, Token: token}] != nil
 }
 
 // Reserve asks for room to deliver one more webhook of that size. If it returns true, Release is called later, and
@@ -223,7 +223,7 @@ func (c *courier) Deliver(lease *lane.Lease) {
 // enqueue adds a lease to its receiver's queue. c.mu is held.
 func (c *courier) enqueue(t *target, lease *lane.Lease) {
 	c.leases[lease.Key()] = lease
-	if lease.LastTryFailed {
+	if lease.WebhookFailed {
 		t.failedLanes++
 	}
 	if lease.Webhook.HasContent {
@@ -249,7 +249,7 @@ func (c *courier) deliver(t *target, lease *lane.Lease) {
 	o := c.try(t, lease)
 	c.mu.Lock()
 	t.inFlight--
-	if lease.LastTryFailed {
+	if lease.WebhookFailed {
 		t.failedLanes--
 	}
 	if o == nil { // the lease has run out: another process delivers the lane
@@ -347,21 +347,21 @@ func (c *courier) noteAnswer(t *target, lease *lane.Lease, o *lane.Outcome) {
 		}
 		clear(t.failing)
 		t.lastAccepted = time.Now()
-		t.mayHaveLanes = t.mayHaveLanes || lease.LastTryFailed // its place may be for a retry that is due
+		t.mayHaveLanes = t.mayHaveLanes || lease.WebhookFailed // its place may be for a retry that is due
 	case o.Permanent(): // that says something about the webhook, and nothing about the receiver
 	default:
 		// A tenant that has failed before says nothing new. At the start nobody knows who has.
-		if (!lease.FailedBefore || t.lastAccepted.IsZero()) && len(t.failing) < everybodyFrom {
+		if (!lease.LaneFailing || t.lastAccepted.IsZero()) && len(t.failing) < everybodyFrom {
 			if len(t.failing) == 0 {
 				t.failingSince = o.Began
 			}
-			t.failing[lease.Lane] = true
+			t.failing[lease.LaneName] = true
 			if t.failsForEverybody() {
 				c.giveBack(t) // or those would be tried before the few that may go now, which may be the healthy ones
 			}
 		}
 		// Since its try before, this lane has had nothing accepted. So what was accepted since is another tenant's.
-		o.Counts = !o.IsMiss() && !t.lastAccepted.IsZero() && c.inbox.clock.at(t.lastAccepted) > lease.LastTry
+		o.Counts = !o.ReceiverDown() && !t.lastAccepted.IsZero() && c.inbox.clock.at(t.lastAccepted) > lease.LastTry
 	}
 	c.logFails(t)
 }
@@ -399,7 +399,7 @@ func (c *courier) outcomeSaved(o *lane.Outcome, err error) {
 	c.mu.Lock()
 	delete(c.leases, lease.Key())
 	if err == nil {
-		delete(t.rejected, lease.Lane)
+		delete(t.rejected, lease.LaneName)
 	}
 	if err == nil && o.NextLease != nil {
 		c.enqueue(t, o.NextLease)
@@ -408,12 +408,12 @@ func (c *courier) outcomeSaved(o *lane.Outcome, err error) {
 		t.mayHaveLanes = true
 		c.wakeRun()
 	}
-	if err == nil && !o.NextTry.IsZero() {
+	if err == nil && !o.LaneDue.IsZero() {
 		if c.inbox.clock.at(o.Began) < t.back {
 			t.backLanes = true
 			c.wakeRun()
 		}
-		due := time.Now().Add(o.NextTry.Sub(c.inbox.Now()))
+		due := time.Now().Add(o.LaneDue.Sub(c.inbox.Now()))
 		if t.nextRetry.IsZero() || due.Before(t.nextRetry) {
 			t.nextRetry = due
 			c.wakeRun()
@@ -439,7 +439,7 @@ func (c *courier) refuse(t *target, lease *lane.Lease) (wait time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	lease.Refused = true
-	return t.refuse(lease.Lane)
+	return t.refuse(lease.LaneName)
 }
 
 // hardStopped says whether deliveries that have begun are cancelled, too.
@@ -654,7 +654,7 @@ func (t *target) plan(now time.Time, budget int) *Claim {
 			claim.Early, claim.TriedBefore = claim.Failed, t.back
 			t.backLanes = claim.Failed == 0
 		} else if probe {
-			claim.Early, claim.MissedOnly = 1, true
+			claim.Early, claim.DownOnly = 1, true
 		}
 		t.mayHaveLanes = false
 	}
@@ -713,7 +713,7 @@ func (c *courier) noteClaims(claims []*Claim) (again bool) {
 		}
 		t.atMost = 0
 		for _, lease := range r.Leases {
-			delete(t.rejected, lease.Lane)
+			delete(t.rejected, lease.LaneName)
 		}
 		t.newLanes -= r.Fresh
 		if t.failsForEverybody() {
@@ -802,7 +802,7 @@ func (c *courier) logOutcome(o *lane.Outcome, fails bool) {
 		default:
 			message = "delivery failed, will retry"
 			if !fails {
-				attrs = append(attrs, slog.Duration("next_try", max(0, o.NextTry.Sub(c.inbox.Now())).Round(time.Second/10)))
+				attrs = append(attrs, slog.Duration("next_try", max(0, o.LaneDue.Sub(c.inbox.Now())).Round(time.Second/10)))
 			}
 		}
 		if a.Status != 0 {

@@ -29,7 +29,7 @@ func bareCourier(places int) (*courier, *target) {
 // answer has a tenant's try end with a status. The lane's try before was at lastTry. It says whether the failure
 // counts.
 func (c *courier) answer(t *target, tenant string, status int, lastTry int64) bool {
-	o := &lane.Outcome{Lease: &lane.Lease{Receiver: t.Receiver, Lane: webhookgate.LaneName{Tenant: tenant}, LastTry: lastTry}, Began: time.Now(), Try: receiver.Try{Status: status}}
+	o := &lane.Outcome{Lease: &lane.Lease{Receiver: t.Receiver, LaneName: webhookgate.LaneName{Tenant: tenant}, LastTry: lastTry}, Began: time.Now(), Try: receiver.Try{Status: status}}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.noteAnswer(t, o.Lease, o)
@@ -90,7 +90,7 @@ func TestCourierWhileItFails(t *testing.T) {
 			for range 3 {
 				now = now.Add(time.Second)
 				claims := c.planClaims(now)
-				if len(claims) != 1 || claims[0].Retries > 0 || claims[0].MissedOnly {
+				if len(claims) != 1 || claims[0].Retries > 0 || claims[0].DownOnly {
 					t.Fatalf("%d places: %+v", places, claims)
 				}
 				var parts []string
@@ -201,7 +201,7 @@ func TestCourierGivesUpARefusedOutcome(t *testing.T) {
 			c, to := bareCourier(4)
 			c.hard = t.Context()
 			c.inbox.engine, c.inbox.ops, c.inbox.run, c.inbox.leaseTime = sharedEngine{}, make(chan *work, 1), t.Context(), time.Minute
-			lease := &lane.Lease{Webhook: &lane.Webhook{ID: 1}, Receiver: to.Receiver, Lane: webhookgate.LaneName{Tenant: "odd"}}
+			lease := &lane.Lease{Webhook: &lane.Webhook{ID: 1}, Receiver: to.Receiver, LaneName: webhookgate.LaneName{Tenant: "odd"}}
 			lease.Extend(time.Now().Add(time.Second)) // it would be renewed
 			c.leases[lease.Key()], c.unfinished = lease, 1
 			c.inbox.SaveOutcome(&lane.Outcome{Lease: lease, Try: receiver.Try{Status: 200}}, c.outcomeSaved)
@@ -219,7 +219,7 @@ func TestCourierGivesUpARefusedOutcome(t *testing.T) {
 			if got := strings.Join(at, " "); got != "0s 1s 3s 7s 15s 31s 1m3s" {
 				t.Errorf("it was written at %s", got)
 			}
-			if c.Delivers(lease.Lane, lease.Token) || !to.waitsRejected(time.Now())[lease.Lane] {
+			if c.Delivers(lease.LaneName, lease.Token) || !to.waitsRejected(time.Now())[lease.LaneName] {
 				t.Error("the lease is kept, or a claim may find the lane at once")
 			}
 		})

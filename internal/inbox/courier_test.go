@@ -163,7 +163,7 @@ func TestTries(t *testing.T) {
 		d.want("parked", d.states("t"), "parked")
 		check(t, d.Redeliver(d.nth("t", 1), false))
 		time.Sleep(2 * time.Second)
-		if e := d.list("t")[0]; e.State != lane.Waiting || e.Tries != 2 || e.Again.IsZero() {
+		if e := d.list("t")[0]; e.State != lane.Waiting || e.Tries != 2 || e.Redelivered.IsZero() {
 			t.Errorf("%+v", e.Status)
 		}
 	}, four)

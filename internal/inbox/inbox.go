@@ -363,16 +363,16 @@ func (s *Inbox) takeIn(ctx context.Context, in lane.Incoming, names work, check 
 	if full := s.engine.Full(); full != nil { // the last room is for outcomes
 		return lane.Answer{Err: full}
 	}
-	names.lanes, names.numbers, names.bytes = []webhookgate.LaneName{in.Name}, 1, in.Size
+	names.lanes, names.numbers, names.bytes = []webhookgate.LaneName{in.GateName}, 1, in.Size
 	if in.Signed {
-		names.ids = []lane.SignedID{{Lane: in.Lane, Hash: in.IDHash}}
+		names.ids = []lane.SignedID{{LaneName: in.LaneName, Hash: in.IDHash}}
 	}
 	type done struct {
 		answer lane.Answer
 		noted  *Action
 	}
 	d, err := attempt(ctx, s, names, func(t *sqlTurn) (d done) {
-		in, l := in, t.Lanes[in.Lane]
+		in, l := in, t.Lanes[in.LaneName]
 		first := l.Tail == 0
 		if d.answer.Err = check(t, l, &in); d.answer.Err == nil {
 			d.answer = l.Receive(&in)
@@ -397,7 +397,7 @@ type checkIncoming func(*sqlTurn, *lane.Lane, *lane.Incoming) error
 // says that it is the first of its tenant.
 func (s *Inbox) tellTaken(in *lane.Incoming, a lane.Answer, first bool) {
 	if in.Arrived != 0 {
-		s.cfg.Missed.Taken(in.Name, lane.AsDigest(in.Digest), in.Snapshot && !a.Again, in.Came)
+		s.cfg.Missed.Taken(in.GateName, lane.AsDigest(in.Digest), in.Snapshot && !a.SeenBefore, in.Came)
 	}
 	if in.Snapshot { // also for a duplicate: the original may have come through another replica
 		s.cfg.Changed(in.Tenant)
@@ -463,7 +463,7 @@ func (s *Inbox) wakeCourier() {
 
 // arriving reads what the inbox must know of a webhook.
 func arriving(w *webhookgate.Webhook) lane.Incoming {
-	in := lane.Incoming{Webhook: newWebhook(w), Name: w.Lane, To: w.Receiver, Signed: w.SignedID != "", IDHash: sha256.Sum256([]byte(w.SignedID))}
+	in := lane.Incoming{Webhook: newWebhook(w), GateName: w.Lane, To: w.Receiver, Signed: w.SignedID != "", IDHash: sha256.Sum256([]byte(w.SignedID))}
 	if w.Snapshot {
 		if in.Brings = w.State; in.Brings == nil { // it does not come from the gate
 			in.Brings = snapshot.Read(w.Body).Stored(w.Lane.Platform, w.Lane.Tenant, w.ID)
@@ -484,7 +484,7 @@ func scanSeen(r engine.Row) (*lane.SeenID, error) {
 	s := new(lane.SeenID)
 	var hash []byte
 	var state int64
-	err := r.Scan(&s.Lane.Tenant, &s.Lane.Platform, &s.Lane.Type, &hash, &s.Digest, &s.Seq, &s.At, &state, &s.UUID)
+	err := r.Scan(&s.LaneName.Tenant, &s.LaneName.Platform, &s.LaneName.Type, &hash, &s.Digest, &s.Seq, &s.At, &state, &s.UUID)
 	copy(s.Hash[:], hash)
 	s.State = knownState(state)
 	return s, err
@@ -492,5 +492,5 @@ func scanSeen(r engine.Row) (*lane.SeenID, error) {
 
 // seenColumns returns the row of a signed id.
 func seenColumns(r *lane.SeenID) []any {
-	return []any{r.Lane.Tenant, r.Lane.Platform, r.Lane.Type, r.Hash[:], r.Digest, r.Seq, r.At, r.UUID}
+	return []any{r.LaneName.Tenant, r.LaneName.Platform, r.LaneName.Type, r.Hash[:], r.Digest, r.Seq, r.At, r.UUID}
 }

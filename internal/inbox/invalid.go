@@ -21,7 +21,7 @@ func (s *Inbox) storeInvalid(ctx context.Context, r *webhookgate.Invalid) (id in
 	w := &r.Webhook
 	row := newWebhook(w)
 	if w.Lane.Tenant == "" {
-		row.Lane = webhookgate.LaneName{}
+		row.LaneName = webhookgate.LaneName{}
 	}
 	row.Type = text.Clip(withoutZero(row.Type), 255)
 	row.Record = lane.Record{Faults: r.Faults, Code: r.Status, From: r.From, Times: 1, Cut: r.Cut}
@@ -85,7 +85,7 @@ func (s *Inbox) Accept(id int64, force bool, by *Action) (int64, error) {
 	ctx, cancel := context.WithTimeout(s.run, actionPatience)
 	defer cancel()
 	// After ctx's end it is not taken in later either, when its tenant may have a newer one.
-	names := work{hooks: []int64{id}, states: []webhookgate.LaneName{found.Lane}, by: by}
+	names := work{hooks: []int64{id}, states: []webhookgate.LaneName{found.LaneName}, by: by}
 	a := s.takeIn(ctx, arriving(hook), names, func(t *sqlTurn, l *lane.Lane, in *lane.Incoming) error {
 		in.Accepting = l.Loaded(id)
 		return l.MayAccept(in, force)
@@ -115,7 +115,7 @@ func (s *Inbox) readInvalid(found *lane.Webhook) (*webhookgate.Webhook, error) {
 	switch {
 	case err != nil:
 		return nil, lane.Denied(err.Error() + correctIt)
-	case lane.NameInRow(hook.Lane) != found.Lane: // only an import can bring such a webhook
+	case lane.NameInRow(hook.Lane) != found.LaneName: // only an import can bring such a webhook
 		return nil, lane.Denied("its body names another tenant" + correctIt)
 	case hook.Receiver == nil && !s.cfg.StoreUnclaimed:
 		return nil, lane.Denied(fmt.Sprintf("no receiver takes webhooks of its platform %q. ", hook.Lane.Platform) + lane.GiveToReceiver)

@@ -494,9 +494,9 @@ func (s *sim) send(tenant, snapshot string) {
 		if !life.dead.IsZero() {
 			return
 		}
-		a.ok, a.err, a.original, a.isAgain = got.Err == nil, got.Err, got.DuplicateOf, got.Again
+		a.ok, a.err, a.original, a.isAgain = got.Err == nil, got.Err, got.DuplicateOf, got.SeenBefore
 		if a.ok && a.number%2 == 0 { // else it came through another replica
-			s.missed.Taken(hook.Lane, hook.Digest, hook.Snapshot && !got.Again, hook.Received)
+			s.missed.Taken(hook.Lane, hook.Digest, hook.Snapshot && !got.SeenBefore, hook.Received)
 		}
 		if lease != nil {
 			s.deliver(lease)
@@ -972,7 +972,7 @@ func TestLaneIsItsColumns(t *testing.T) {
 					*f = 100 + int64(n)
 				}
 				if c.Name == "last_result" {
-					*f = lane.LastMiss
+					*f = lane.LastDown
 				}
 			case *string:
 				if kind = "text"; n > 2 {

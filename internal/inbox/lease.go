@@ -23,7 +23,7 @@ type Claim struct {
 	Newest      int   // the same, those that came last
 	Early       int   // lanes that have failed, due or not, and were last tried before TriedBefore, those that were tried longest ago
 	TriedBefore int64 // zero: a second ago
-	MissedOnly  bool  // of these only lanes whose last try was a miss, and after the retries
+	DownOnly    bool  // of these only lanes whose receiver was down, and after the retries
 	Retries     int   // lanes that are due and have failed
 
 	skip   map[webhookgate.LaneName]bool // not these
@@ -60,7 +60,7 @@ func (c *Claim) order(all []found) {
 		case foundNewest:
 			return f.kind, -f.lane.Due
 		case foundEarly:
-			if c.MissedOnly {
+			if c.DownOnly {
 				return foundRetry + 1, f.lane.LastTry
 			}
 			return f.kind, f.lane.LastTry
@@ -91,7 +91,7 @@ func (c *Claim) take(all []found) (r Claimed) {
 			continue
 		}
 		lease := f.lane.Claim(c.Receiver)
-		if f.lane.HasChanged() {
+		if f.lane.RowChanged() {
 			c.leased = append(c.leased, f.lane.LaneName)
 		}
 		if lease == nil {
@@ -137,7 +137,7 @@ const MaxReadAhead = 64 << 10
 
 // SaveOutcome writes an outcome, and calls saved when that is done or has failed.
 func (s *Inbox) SaveOutcome(o *lane.Outcome, saved func(*lane.Outcome, error)) {
-	key := o.Lease.Lane
+	key := o.Lease.LaneName
 	s.submit(&work{
 		known: []webhookgate.LaneName{key}, next: o.Lease.Webhook.ID, bytes: 256, failed: func(err error) { saved(o, err) },
 		decide: func(t *sqlTurn) {
@@ -153,8 +153,8 @@ func (s *Inbox) Renew(ctx context.Context, leases []*lane.Lease) {
 	var waiting sync.WaitGroup
 	for _, lease := range leases {
 		waiting.Go(func() {
-			do(ctx, s, work{known: []webhookgate.LaneName{lease.Lane}}, func(t *sqlTurn) nothing {
-				if t.Lanes[lease.Lane].Renew(lease) {
+			do(ctx, s, work{known: []webhookgate.LaneName{lease.LaneName}}, func(t *sqlTurn) nothing {
+				if t.Lanes[lease.LaneName].Renew(lease) {
 					t.Then(func() { lease.Extend(t.LeaseEnd()) })
 				}
 				return nothing{}

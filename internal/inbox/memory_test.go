@@ -81,10 +81,10 @@ func (m *Memory) Turn(works []Work) (after []func()) {
 		m.hooks[k] = slices.DeleteFunc(slices.Clone(all), func(h *lane.Webhook) bool { return slices.Contains(c.Deleted, h.ID) })
 	}
 	for _, h := range c.Added {
-		m.hooks[h.Lane] = append(m.hooks[h.Lane], h.Row())
+		m.hooks[h.LaneName] = append(m.hooks[h.LaneName], h.Row())
 	}
 	for _, h := range c.Changed {
-		all := m.hooks[h.Lane]
+		all := m.hooks[h.LaneName]
 		all[slices.IndexFunc(all, func(w *lane.Webhook) bool { return w.ID == h.ID })] = h.Row()
 	}
 	for _, id := range c.Seen {
@@ -176,7 +176,7 @@ func (t *memTurn) CameAfterAll(l *lane.Lane, m *webhookgate.MissedWebhook) bool 
 	})
 }
 
-func (t *memTurn) CountWebhooks(l *lane.Lane) (c lane.Counts) {
+func (t *memTurn) CountWebhooks(l *lane.Lane) (c lane.Totals) {
 	t.m.fault = fmt.Errorf("the row of %s says something else than its webhooks", l.Tenant)
 	return c
 }
@@ -201,7 +201,7 @@ func (t *memTurn) EraseWebhooks(l *lane.Lane) int {
 }
 
 func (t *memTurn) ForgetIDs(l *lane.Lane) {
-	maps.DeleteFunc(t.m.seen, func(id lane.SignedID, _ []*lane.SeenID) bool { return id.Lane == l.LaneName })
+	maps.DeleteFunc(t.m.seen, func(id lane.SignedID, _ []*lane.SeenID) bool { return id.LaneName == l.LaneName })
 }
 
 func (t *memTurn) NextNumber() int64                           { t.m.last++; return t.m.last }
@@ -248,7 +248,7 @@ func (t *memTurn) mustNote(l *lane.Lane, what string) func() {
 
 // loadSeen has a webhook's signed id in memory, as the statement seen_find reads it.
 func (t *memTurn) loadSeen(l *lane.Lane, in *lane.Incoming) {
-	id := lane.SignedID{Lane: l.LaneName, Hash: in.IDHash}
+	id := lane.SignedID{LaneName: l.LaneName, Hash: in.IDHash}
 	if !in.Signed || t.loaded[id] {
 		return
 	}
@@ -292,12 +292,12 @@ func (m *Memory) RecordInvalid(w *webhookgate.Webhook, done func(id int64)) Work
 	in := newWebhook(w)
 	in.Code, in.Times = 422, 1
 	if w.Lane.Tenant == "" {
-		in.Lane = webhookgate.LaneName{}
+		in.LaneName = webhookgate.LaneName{}
 	}
 	return func(t *memTurn) func() {
-		l := t.lane(in.Lane)
-		key := fmt.Sprint(in.Lane, in.Digest)
-		for _, h := range t.m.hooks[in.Lane] {
+		l := t.lane(in.LaneName)
+		key := fmt.Sprint(in.LaneName, in.Digest)
+		for _, h := range t.m.hooks[in.LaneName] {
 			if h.State == lane.Invalid && bytes.Equal(h.Digest, in.Digest) && t.copies[key] == nil {
 				t.copies[key] = t.load(l, h.ID)
 			}

@@ -257,8 +257,8 @@ func (w *world) judgeStored(a *arrival) {
 		}
 	}
 	since := e.Received
-	if !e.Again.IsZero() {
-		since = e.Again
+	if !e.Redelivered.IsZero() {
+		since = e.Redelivered
 	}
 	good := false
 	switch e.State {

@@ -266,7 +266,7 @@ func (p *passing) add(number int, line []byte) error {
 	if o.Draft.Line = number; p.enter(&o.Draft) {
 		return nil
 	}
-	if full := len(p.batch) >= batchLines || p.size >= batchBytes; full || o.Draft.Again {
+	if full := len(p.batch) >= batchLines || p.size >= batchBytes; full || o.Draft.Contradicts {
 		if err := p.flush(); err != nil {
 			return err
 		}
@@ -399,7 +399,7 @@ func (s *Inbox) reconcile(id string, batch []*lane.Offer, mode lane.ReconcileMod
 	w := work{run: id}
 	for _, o := range batch {
 		if o.Draft.CanBeJudged() {
-			w.states, w.bytes = append(w.states, o.Lane), w.bytes+o.Size
+			w.states, w.bytes = append(w.states, o.LaneName), w.bytes+o.Size
 		}
 	}
 	w.known = w.states
@@ -453,13 +453,13 @@ func (t *sqlTurn) reconcile(run *lane.Run, batch []*lane.Offer, tenants []webhoo
 			continue
 		}
 		offer := *o
-		offer.Draft.Beside = known[o.Lane]
-		l := t.Lanes[o.Lane]
+		offer.Draft.Beside = known[o.LaneName]
+		l := t.Lanes[o.LaneName]
 		if l == nil { // usher does not know the tenant
-			l = t.Empty(o.Lane)
+			l = t.UnknownLane(o.LaneName)
 		}
 		may := mode
-		if o.Draft.Again { // nobody knows which line is right
+		if o.Draft.Contradicts { // nobody knows which line is right
 			may = lane.ToSee
 		}
 		c := l.Reconcile(&offer, run, may)
@@ -471,7 +471,7 @@ func (t *sqlTurn) reconcile(run *lane.Run, batch []*lane.Offer, tenants []webhoo
 		}
 		if c.Applied || c.Result == lane.Equal && may != lane.ToSee {
 			// Before the next transaction, which moves what was missed from memory into lanes.
-			t.Then(func() { t.s.settleInMemory(o.Lane, run) })
+			t.Then(func() { t.s.settleInMemory(o.LaneName, run) })
 		}
 	}
 	return done, applied

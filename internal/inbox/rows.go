@@ -26,7 +26,7 @@ const overhead = 512
 func newWebhook(w *webhookgate.Webhook) *lane.Webhook {
 	row := &lane.Webhook{
 		UUID: w.ID, Type: w.Type, Platform: w.Lane.Platform, Tenant: w.Lane.Tenant,
-		Lane: lane.NameInRow(w.Lane), Snapshot: w.Snapshot, Digest: w.Digest[:],
+		LaneName: lane.NameInRow(w.Lane), Snapshot: w.Snapshot, Digest: w.Digest[:],
 		Header: w.Header, Body: w.Body, HasContent: true, Verified: true,
 	}
 	row.Size = int64(len(w.Body)+len(encodeHeader(w.Header))) + overhead
@@ -40,7 +40,7 @@ func scanWebhook(r engine.Row, withContent bool) (*lane.Webhook, error) {
 	var number, snapshot, received, changed, tail int64
 	var record string
 	var header []byte
-	into := []any{&w.ID, &w.UUID, &w.Tenant, &w.Platform, &w.Lane.Type, &w.Type, &snapshot, &w.Digest, &w.Size, &received, &number, &w.Rank, &changed, &w.Why, &w.Source, &record, &tail}
+	into := []any{&w.ID, &w.UUID, &w.Tenant, &w.Platform, &w.LaneName.Type, &w.Type, &snapshot, &w.Digest, &w.Size, &received, &number, &w.Rank, &changed, &w.Why, &w.Source, &record, &tail}
 	if withContent {
 		into = append(into, &header, &w.Body)
 	}
@@ -58,7 +58,7 @@ func scanWebhook(r engine.Row, withContent bool) (*lane.Webhook, error) {
 	if json.Unmarshal([]byte(record), &w.Record) != nil && record != "" {
 		w.Record, w.Damaged = lane.Record{}, append(w.Damaged, "record")
 	}
-	w.Lane.Platform, w.Lane.Tenant = w.Platform, w.Tenant
+	w.LaneName.Platform, w.LaneName.Tenant = w.Platform, w.Tenant
 	w.Changed, w.Received, w.Snapshot = clock.Moment(changed), clock.Moment(received), snapshot != 0
 	if w.Size < 0 || w.Size > engine.MaxAmount {
 		w.Size, w.Damaged = 0, append(w.Damaged, "size")
@@ -94,7 +94,7 @@ func knownState(number int64) lane.State {
 
 // webhookColumns returns a webhook's row.
 func webhookColumns(w *lane.Webhook) []any {
-	return []any{w.ID, w.UUID, w.Lane.Tenant, w.Lane.Platform, w.Lane.Type, w.Type, w.Snapshot, w.Digest, w.Size, w.Received.UnixMicro(),
+	return []any{w.ID, w.UUID, w.LaneName.Tenant, w.LaneName.Platform, w.LaneName.Type, w.Type, w.Snapshot, w.Digest, w.Size, w.Received.UnixMicro(),
 		w.State.Number(), w.Rank, w.Changed.UnixMicro(), w.Why, w.Source, encodeRecord(w)}
 }
 
@@ -168,7 +168,7 @@ func scanLane(r engine.Row, before ...any) (*lane.Lane, error) {
 		{&l.Tail, "tail", maxNumber}, {&l.Last, "last", maxNumber},
 		{&l.Waiting, "waiting", engine.MaxAmount}, {&l.Parked, "parked", engine.MaxAmount},
 		{&l.Invalid, "invalid", engine.MaxAmount}, {&l.Bytes, "bytes", engine.MaxAmount},
-		{&l.Failures, "failures", engine.MaxAmount}, {&l.LastResult, "last_result", lane.LastMiss},
+		{&l.Failures, "failures", engine.MaxAmount}, {&l.LastResult, "last_result", lane.LastDown},
 		{&l.MissedSince, "missed_since", clock.Never},
 	} {
 		if *n.value < 0 || *n.value > n.most { // a number that large would leave none for the next webhooks

@@ -166,7 +166,7 @@ func (t *sqlTurn) load(works []*work) error {
 		t.LaneOf(h).Load(h)
 	}
 	for _, r := range *seen {
-		if l := t.Lanes[r.Lane]; l != nil {
+		if l := t.Lanes[r.LaneName]; l != nil {
 			l.LoadID(r)
 		}
 	}
@@ -213,7 +213,7 @@ func (t *sqlTurn) queueClaims(claims []*Claim) {
 				t.found[c] = append(t.found[c], found{kind, t.Load(l)})
 			}
 			return err
-		}, c.Receiver.Name, now, boolNumber(mayTakeOver), among(c.Fresh), among(c.Newest), among(c.Early), before, 1+boolNumber(c.MissedOnly), among(c.Retries))
+		}, c.Receiver.Name, now, boolNumber(mayTakeOver), among(c.Fresh), among(c.Newest), among(c.Early), before, 1+boolNumber(c.DownOnly), among(c.Retries))
 	}
 }
 
@@ -264,7 +264,7 @@ func (t *sqlTurn) raiseNumbers(count int64) error {
 	if len(t.numbers) == 0 || t.numbers[0] > highest {
 		return nil
 	}
-	t.Warn(numbersRaised, "number", t.numbers[0], "highest", highest)
+	t.LogWarning(numbersRaised, "number", t.numbers[0], "highest", highest)
 	t.tx.Queue("number_raise", nil, highest)
 	t.takeNumbers(count)
 	return t.tx.Send()
@@ -289,7 +289,7 @@ func (t *sqlTurn) queueSeen(all *work) *[]*lane.SeenID {
 		var ids [][]byte
 		for _, id := range all.ids {
 			if !known[id] {
-				lanes, ids = append(lanes, id.Lane), append(ids, bytes.Clone(id.Hash[:]))
+				lanes, ids = append(lanes, id.LaneName), append(ids, bytes.Clone(id.Hash[:]))
 			}
 			known[id] = true
 		}
@@ -346,8 +346,8 @@ func queueNext(tx engine.Tx, lanes map[webhookgate.LaneName]int64, maxBody int64
 // queueHeads reads webhooks ahead, so that lanes need not ask for them one by one.
 func (t *sqlTurn) queueHeads(lanes map[webhookgate.LaneName]int64) {
 	queueNext(t.tx, lanes, MaxReadAhead, func(h *lane.Webhook) {
-		if l := t.Lanes[h.Lane]; l != nil { // else the file is damaged
-			l.LoadFirst(h, lanes[h.Lane])
+		if l := t.Lanes[h.LaneName]; l != nil { // else the file is damaged
+			l.LoadFirst(h, lanes[h.LaneName])
 		}
 	})
 }
@@ -416,9 +416,9 @@ func (t *sqlTurn) LastSnapshotDigest(l *lane.Lane) []byte { return t.digests[l.L
 
 func (t *sqlTurn) LastSnapshot(l *lane.Lane) *snapshot.Stored { return t.states[l.LaneName] }
 
-func (t *sqlTurn) CountWebhooks(l *lane.Lane) (c lane.Counts) {
-	if l.HasUnsaved() {
-		return l.Counts() // a later transaction counts
+func (t *sqlTurn) CountWebhooks(l *lane.Lane) (c lane.Totals) {
+	if l.WebhooksChanged() {
+		return l.RowTotals() // a later transaction counts
 	}
 	t.tx.Queue("lane_count", func(row engine.Row) error {
 		return row.Scan(&c.Waiting, &c.Parked, &c.Invalid, &c.Bytes, &c.WaitingSince, &c.Tail, &c.MissedSince)

@@ -283,8 +283,8 @@ func (s *Inbox) addPrevious(ctx context.Context, all []*lane.Webhook) error {
 		if w.State != lane.Invalid && w.State != lane.Replaced && w.Check() != nil {
 			w.Why = lane.ErrDamaged.Error()
 		}
-		if w.Lane != (webhookgate.LaneName{}) && (w.Snapshot || w.Rejected() && w.Type == content.TenantProvisioningChange) {
-			byID[w.ID], lanes, ids = w, append(lanes, w.Lane), append(ids, w.ID)
+		if w.LaneName != (webhookgate.LaneName{}) && (w.Snapshot || w.Rejected() && w.Type == content.TenantProvisioningChange) {
+			byID[w.ID], lanes, ids = w, append(lanes, w.LaneName), append(ids, w.ID)
 		}
 	}
 	if len(ids) == 0 {
@@ -1062,7 +1062,7 @@ func (s *Inbox) readHeldUp(ctx context.Context) (all []HeldUp, err error) {
 			return err
 		}
 		first := make(map[webhookgate.LaneName]*lane.Webhook)
-		queueNext(tx, heads, -1, func(h *lane.Webhook) { first[h.Lane] = h })
+		queueNext(tx, heads, -1, func(h *lane.Webhook) { first[h.LaneName] = h })
 		if err := tx.Send(); err != nil {
 			return err
 		}
@@ -1096,7 +1096,7 @@ func (s *Inbox) back(name string) int64 {
 // last try alone.
 func (s *Inbox) isDown(name string, last lane.Try) bool {
 	if s.courier == nil {
-		return lane.IsMiss(last.Status)
+		return lane.IsDown(last.Status)
 	}
 	for _, rc := range s.cfg.Receivers.All() {
 		if rc.Name == name {

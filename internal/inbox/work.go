@@ -226,7 +226,7 @@ func (s *Inbox) checkDatabase() {
 			}
 			for _, name := range names {
 				tx.Queue("lane_try_repair", nil, now, name)
-				for result, latest := range map[int64]int64{lane.LastOK: now, lane.LastFailed: now + clock.Micros(2*lane.MaxBackoff), lane.LastMiss: now + clock.Micros(2*lane.MaxBackoff)} {
+				for result, latest := range map[int64]int64{lane.LastOK: now, lane.LastFailed: now + clock.Micros(2*lane.MaxBackoff), lane.LastDown: now + clock.Micros(2*lane.MaxBackoff)} {
 					tx.Queue("lane_due_repair", nil, now, now+clock.Micros(lane.MaxRetryAfter), name, result, latest, leaseEnd)
 				}
 			}

@@ -19,14 +19,14 @@ import (
 type Lease struct {
 	Webhook       *Webhook
 	Receiver      *receiver.Receiver
-	LastTryFailed bool // the last try of this webhook failed
-	FailedBefore  bool // the last try of this lane failed, be it of this webhook or of one before
+	WebhookFailed bool // the last try of this webhook failed
+	LaneFailing   bool // the last try of this lane failed, be it of this webhook or of one before
 
-	Lane       webhookgate.LaneName // that it is for
+	LaneName   webhookgate.LaneName // that it is for
 	LastTry    int64                // of this lane, before this one
 	Token      int64
-	GivenBack  bool                      // it ends without a try
-	Refused    bool                      // the database refuses to write its lane
+	GivenBack  bool                      // set by its holder: it ends without a try
+	Refused    bool                      // set by its holder: the database refuses to write its lane
 	inARow     int                       // how many webhooks of the lane were delivered right before this one
 	validUntil atomic.Pointer[time.Time] // by our own clock
 }
@@ -34,12 +34,12 @@ type Lease struct {
 // A LeaseKey is which lease it is: the lane counts its leases. One that was continued with the next webhook is the
 // same.
 type LeaseKey struct {
-	Lane  webhookgate.LaneName
-	Token int64
+	LaneName webhookgate.LaneName
+	Token    int64
 }
 
 // Key returns which lease it is.
-func (lease *Lease) Key() LeaseKey { return LeaseKey{lease.Lane, lease.Token} }
+func (lease *Lease) Key() LeaseKey { return LeaseKey{lease.LaneName, lease.Token} }
 
 // Valid says whether the lease still lasts. It must be asked right before each write to the receiver: the process may
 // have been stopped for any time since it was last asked, without noticing.
@@ -77,7 +77,8 @@ func (l *Lane) Claim(rc *receiver.Receiver) *Lease {
 	return l.newLease(first, rc)
 }
 
-// Renew lets a lease last longer, and says whether it did: the lease may have ended.
+// Renew lets a lease last longer in the lane's row, and says whether it did: the lease may have ended. Once that is
+// committed, Lease.Extend says so to its holder.
 func (l *Lane) Renew(lease *Lease) bool {
 	if !l.holds(lease) {
 		return false
@@ -90,7 +91,7 @@ func (l *Lane) Renew(lease *Lease) bool {
 func (l *Lane) newLease(first *Webhook, rc *receiver.Receiver) *Lease {
 	lastTryFailed := l.LastResult != LastOK
 	l.Token++
-	return l.leaseFor(&Lease{Webhook: first, Receiver: rc, LastTryFailed: lastTryFailed})
+	return l.leaseFor(&Lease{Webhook: first, Receiver: rc, WebhookFailed: lastTryFailed})
 }
 
 // continueLease continues a lease with the lane's next webhook, or ends it and returns nil.
@@ -108,8 +109,8 @@ func (l *Lane) continueLease(o *Outcome) *Lease {
 func (l *Lane) leaseFor(lease *Lease) *Lease {
 	l.Owner, l.LeasedID = l.t.Owner, lease.Webhook.ID
 	l.Due, l.changed = l.t.Now+clock.Micros(l.t.LeaseTime), true
-	lease.Lane, lease.Token, lease.LastTry = l.LaneName, l.Token, l.LastTry
-	lease.FailedBefore = l.FailingSince != 0
+	lease.LaneName, lease.Token, lease.LastTry = l.LaneName, l.Token, l.LastTry
+	lease.LaneFailing = l.FailingSince != 0
 	lease.Extend(l.t.LeaseEnd())
 	return lease
 }
@@ -142,7 +143,8 @@ func (l *Lane) holds(lease *Lease) bool {
 	return ours && l.Token == lease.Token && l.LeasedID == lease.Webhook.ID
 }
 
-// UpdateReceiver notes which receiver takes the lane's webhooks, by the settings of now.
+// UpdateReceiver notes which receiver takes the lane's webhooks, by the settings of now, unless somebody is delivering
+// one. With another receiver the lane is due at once.
 func (l *Lane) UpdateReceiver() {
 	if l.t.Receivers != nil { // else this process delivers nothing, and does not know
 		l.setReceiver(l.t.Receivers.For(l.Platform))
@@ -180,7 +182,7 @@ type Outcome struct {
 	RetryIn    time.Duration // if Aborted: how long to wait before the next try
 	ContentErr error         // there was no try because the content is damaged
 	WantsNext  bool          // the courier wants to deliver the lane's next webhook, too
-	Counts     bool          // the failure counts towards Rules.MaxTries
+	Counts     bool          // the failure counts towards Rules.MaxTries: the receiver accepts others' webhooks
 
 	AfterTry // what the lane made of it
 }
@@ -190,7 +192,7 @@ type AfterTry struct {
 	LeaseLost bool      // the lease had ended, and nothing was written
 	Tried     Webhook   // the webhook as it is now
 	NextLease *Lease    // the same lease, for the lane's next webhook; nil: the lease has ended
-	NextTry   time.Time // when a webhook that was not accepted is tried again
+	LaneDue   time.Time // after a failed try: when the lane is tried again; clock.Never: it is paused
 	LaneReady bool      // webhooks wait in the lane, and any process may lease it now
 }
 
@@ -204,8 +206,8 @@ const (
 	maxInARow = 16
 )
 
-// EndTry moves the webhook that was tried into its next state, and then continues the lease with the lane's next
-// webhook, or ends it. It works for a lane that is nil: its row is gone.
+// EndTry is for what came of a lease: usually a try. It moves the webhook into its next state, and then continues the
+// lease with the lane's next webhook, or ends it. The lane may be nil: its row is gone.
 func (l *Lane) EndTry(o *Outcome) (after AfterTry) {
 	if !l.holds(o.Lease) {
 		return AfterTry{LeaseLost: true}
@@ -222,7 +224,7 @@ func (l *Lane) EndTry(o *Outcome) (after AfterTry) {
 		l.clearFailures()
 		after.NextLease = l.continueLease(o)
 	default:
-		after.NextTry = l.retry(o, w)
+		after.LaneDue = l.retry(o, w)
 	}
 	after.Tried, after.LaneReady = *w, l.Waiting > 0 && l.Owner == nil && l.Due <= l.t.Now
 	return after
@@ -273,7 +275,7 @@ func (l *Lane) supersedeTried(w *Webhook) bool {
 	if !l.t.Latest {
 		return false
 	}
-	if next := l.First(); next == nil || !l.replaces(next, w) {
+	if next := l.First(); next == nil || !l.supersedes(next, w) {
 		return false
 	}
 	l.move(w, Superseded, supersededWhy)
@@ -283,8 +285,8 @@ func (l *Lane) supersedeTried(w *Webhook) bool {
 // retry ends the lease after a failed try, and returns when the lane is due again.
 func (l *Lane) retry(o *Outcome, w *Webhook) time.Time {
 	l.LastResult = LastFailed
-	if o.IsMiss() {
-		l.LastResult = LastMiss
+	if o.ReceiverDown() {
+		l.LastResult = LastDown
 	}
 	backoff := l.t.Jitter(min(MinBackoff<<min(l.Failures, 20), MaxBackoff))
 	l.NotBefore = 0
@@ -319,14 +321,14 @@ func (o *Outcome) parkReason(rules *Rules, w *Webhook, now time.Time) string {
 	return ""
 }
 
-// IsMiss says whether the try was a miss: the receiver is to blame, and not the webhook.
-func (o *Outcome) IsMiss() bool {
+// ReceiverDown says whether the try failed because the receiver is down: it says nothing about the webhook.
+func (o *Outcome) ReceiverDown() bool {
 	failed := o.ContentErr == nil && !o.Aborted && !o.Try.Accepted()
-	return failed && IsMiss(o.Try.Status)
+	return failed && IsDown(o.Try.Status)
 }
 
-// IsMiss says whether a failed try was a miss: it says that the receiver is down, and nothing about the webhook.
-func IsMiss(status int) bool {
+// IsDown says whether the status of a failed try means that the receiver is down; zero: there was no answer.
+func IsDown(status int) bool {
 	switch status {
 	case 0, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		return true

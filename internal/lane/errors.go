@@ -40,9 +40,9 @@ type OverwriteError struct {
 }
 
 func (e *OverwriteError) Error() string {
-	text := fmt.Sprintf("webhook %d is not the latest of tenant %q: it would overwrite %d", e.ID, e.Latest.Tenant, e.Latest.ID)
-	if e.Latest.State == "" { // the history has dropped it
-		return text
+	latest := fmt.Sprint(e.Latest.ID)
+	if e.Latest.State != "" { // else the history has dropped it
+		latest += fmt.Sprintf(", received %s, %s", e.Latest.Received.Format(time.RFC3339), e.Latest.State)
 	}
-	return text + fmt.Sprintf(", received %s, %s", e.Latest.Received.Format(time.RFC3339), e.Latest.State)
+	return fmt.Sprintf("webhook %d is not the latest of tenant %q: it would overwrite %s", e.ID, e.Latest.Tenant, latest)
 }

@@ -16,7 +16,7 @@ import (
 type Incoming struct {
 	*Webhook // as the row that it becomes; the lane takes a copy
 
-	Name      webhookgate.LaneName // as the gate names its lane
+	GateName  webhookgate.LaneName // its lane, with an event type also if there is a tenant
 	IDHash    [32]byte             // of its signed id
 	Signed    bool                 // it has one
 	To        *receiver.Receiver   // nil: no receiver takes it
@@ -32,10 +32,10 @@ type Answer struct {
 	DuplicateOf string // the webhook-id of the original; empty: it is no duplicate, and was taken in
 	Err         error
 
-	ID       int64  // its number
-	Again    bool   // it came before, by its signed id, and says nothing about what has come since
-	Lease    *Lease // this process may deliver the webhook now
-	Unleased bool   // the lane was idle, but this process had no room: any process may lease it
+	ID         int64  // its number
+	SeenBefore bool   // it came before, by its signed id: so it says nothing about what has come since
+	Lease      *Lease // this process may deliver the webhook now
+	Unleased   bool   // the lane was idle, but this process had no room: any process may lease it
 }
 
 // Receive takes a webhook in, unless it is a duplicate: then it answers with the webhook-id of the original. If the
@@ -57,7 +57,7 @@ func (l *Lane) Receive(in *Incoming) Answer {
 			old.setNewer(true)
 		}
 	}
-	return Answer{DuplicateOf: original, Again: again}
+	return Answer{DuplicateOf: original, SeenBefore: again}
 }
 
 // originalOf returns the webhook-id of the original if a webhook is a duplicate, and else an empty string. This is the
@@ -68,7 +68,7 @@ func (l *Lane) Receive(in *Incoming) Answer {
 //   - If none waits, a copy of the snapshot that the receiver holds for sure is a duplicate, if the same receiver
 //     accepted it within the window.
 //
-// Anything else may be a change. In A, B, A the second A is not a duplicate. For again see Answer.
+// Anything else may be a change. In A, B, A the second A is not a duplicate. For again see Answer.SeenBefore.
 func (l *Lane) originalOf(in *Incoming) (original string, again bool) {
 	reused := false
 	if in.Signed {
@@ -81,7 +81,7 @@ func (l *Lane) originalOf(in *Incoming) (original string, again bool) {
 		}
 	}
 	if reused {
-		l.t.Warn("webhook-id was used before, for another body: usher accepts the webhook",
+		l.t.LogWarning("webhook-id was used before, for another body: usher accepts the webhook",
 			"webhook", in.Webhook.UUID, "tenant", in.Tenant)
 	}
 	if in.Snapshot && l.receiverHas(in.Digest, NameOf(in.To)) {
@@ -150,7 +150,7 @@ func (l *Lane) enqueue(w *Webhook, in *Incoming) (a Answer) {
 	l.TailDigest = w.dedupDigest()
 	if !idle {
 		// Its backoff, its pause and its turn stay, also if nothing older waits any more.
-		if former != nil && former.ID != l.LeasedID && l.replaces(w, former) {
+		if former != nil && former.ID != l.LeasedID && l.supersedes(w, former) {
 			l.move(former, Superseded, supersededWhy)
 			if l.Waiting == 1 {
 				l.WaitingSince = l.t.Now
@@ -183,10 +183,10 @@ func (l *Lane) becomeTail(w *Webhook, brings *snapshot.Stored) {
 	}
 }
 
-// replaces says whether the settings want a webhook to supersede the one that waits right before it in the lane.
-func (l *Lane) replaces(next, w *Webhook) bool {
+// supersedes says whether the settings want a webhook to supersede the one that waits right before it in the lane.
+func (l *Lane) supersedes(next, w *Webhook) bool {
 	bothSnapshots := next.Snapshot && w.Snapshot
-	return l.t.Latest && bothSnapshots && next.ID > w.ID && w.State == Waiting && w.Again.IsZero()
+	return l.t.Latest && bothSnapshots && next.ID > w.ID && w.State == Waiting && w.Redelivered.IsZero()
 }
 
 // supersededWhy is the reason of every webhook that is superseded by another one that was taken in.
@@ -230,7 +230,7 @@ func (l *Lane) supersedeParked(w *Webhook) {
 }
 
 // RecordInvalid stores a webhook that cannot be taken in, and returns it as it is stored. A copy of one that nobody has
-// dealt with (known; may be nil) is only counted.
+// dealt with (known; may be nil) is only counted. Beyond Rules.MaxInvalid the tenant's oldest are deleted.
 func (l *Lane) RecordInvalid(w *Webhook, known *Webhook) *Webhook {
 	if known != nil && known.State == Invalid && !known.gone {
 		known.Times++
@@ -240,7 +240,7 @@ func (l *Lane) RecordInvalid(w *Webhook, known *Webhook) *Webhook {
 	}
 	if l.LaneName != (webhookgate.LaneName{}) {
 		for all := l.invalidOnes(); len(all) > 0 && len(all) >= l.t.MaxInvalid; all = all[1:] {
-			l.t.Warn("deleted an invalid webhook: its tenant has too many", "id", all[0].ID, "tenant", all[0].Tenant)
+			l.t.LogWarning("deleted an invalid webhook: its tenant has too many", "id", all[0].ID, "tenant", all[0].Tenant)
 			l.remove(all[0])
 		}
 	}
@@ -270,8 +270,8 @@ const SeenIDsFor = 15 * time.Minute
 
 // A SignedID is a signed webhook-id in a lane, as its hash.
 type SignedID struct {
-	Lane webhookgate.LaneName
-	Hash [32]byte
+	LaneName webhookgate.LaneName
+	Hash     [32]byte
 }
 
 // A SeenID is a row of the table seen_id: a signed webhook-id that was seen, with the body that it came with.

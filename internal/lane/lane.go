@@ -33,8 +33,8 @@ type Lane struct {
 	Bytes   int64 // of the webhooks that wait or are parked
 
 	// When the lane may be tried.
-	WaitingSince int64 // when the first of the waiting webhooks came
-	LastResult   int64 // how the last try of that webhook ended: LastOK, LastFailed or LastMiss
+	WaitingSince int64 // since when webhooks wait: about the first one's AgeFrom
+	LastResult   int64 // how the last try of that webhook ended: LastOK, LastFailed or LastDown
 	Failures     int64 // tries of that webhook that failed in a row
 	FailingSince int64 // since when the tries of all its webhooks have failed; 0: the last one did not, or there was none
 	LastTry      int64 // when it began
@@ -52,7 +52,7 @@ type Lane struct {
 	LastAt int64
 
 	StateAt     int64 // when the last state of the tenant arrived that usher took in
-	MissedSince int64 // since when it is missed webhooks; 0: it is missed none. See MissedSet
+	MissedSince int64 // since when MissedSet has webhooks; 0: it has none
 
 	Damaged []string // the columns of its row that cannot be right
 	inMemory
@@ -62,7 +62,7 @@ type Lane struct {
 const (
 	LastOK     = 0 // it was not tried yet, or was given back without a failure
 	LastFailed = 1
-	LastMiss   = 2 // a miss: the receiver is to blame, and not the webhook
+	LastDown   = 2 // its receiver was down, which says nothing about the webhook
 )
 
 // inMemory is the part of a lane that is no row: what is known of its webhooks, and what must be written.
@@ -91,25 +91,26 @@ func New(name webhookgate.LaneName) *Lane {
 
 var nothingInMemory = inMemory{frontier: math.MinInt64}
 
-// Row returns a copy of the lane's row, for another turn.
+// Row returns a copy of the lane without what this turn remembers, for another turn.
 func (l *Lane) Row() *Lane {
 	row := *l
 	row.inMemory = nothingInMemory
 	return &row
 }
 
-// HasChanged says whether the turn writes the lane's row.
-func (l *Lane) HasChanged() bool { return l.changed }
+// RowChanged says whether the turn writes the lane's whole row.
+func (l *Lane) RowChanged() bool { return l.changed }
 
-// HasUnsaved says whether the turn has changed webhooks of the lane: the database does not have that yet.
-func (l *Lane) HasUnsaved() bool {
+// WebhooksChanged says whether the turn has changed webhooks of the lane, or what it missed: the database does not have
+// that yet.
+func (l *Lane) WebhooksChanged() bool {
 	unsaved := func(w *Webhook) bool { return w.isNew || w.changed || w.gone }
 	return len(l.deleted) > 0 || l.savesMissed || slices.ContainsFunc(l.webhooks, unsaved)
 }
 
-// Counts returns what the lane's row says of its webhooks.
-func (l *Lane) Counts() Counts {
-	return Counts{l.Waiting, l.Parked, l.Invalid, l.Bytes, l.WaitingSince, l.Tail, l.MissedSince}
+// RowTotals returns what the lane's row says of its webhooks.
+func (l *Lane) RowTotals() Totals {
+	return Totals{l.Waiting, l.Parked, l.Invalid, l.Bytes, l.WaitingSince, l.Tail, l.MissedSince}
 }
 
 // Recount makes a lane whole whose row is damaged, or says something else than its webhooks. These are counted, and
@@ -141,7 +142,7 @@ func (l *Lane) Recount() {
 }
 
 // Load gives the lane one of its webhooks that was read, and returns the lane's copy: the one that is in memory
-// already, or else this one.
+// already, or else this one. If the state of the webhook is damaged, it is parked.
 func (l *Lane) Load(w *Webhook) *Webhook {
 	known := l.Loaded(w.ID)
 	switch {
@@ -178,8 +179,9 @@ func (l *Lane) LoadedIDs() (ids []int64) {
 	return ids
 }
 
-// LoadFirst is like Load, for the lane's first waiting webhook, so that First need not ask for it. except is a webhook
-// that was not counted, which an outcome is about; zero: all were.
+// LoadFirst is like Load, for what the database found as the lane's first waiting webhook: so First need not ask for
+// it. except is a webhook that the database left out, because an outcome is about it; zero: none. If somebody else
+// delivers the lane meanwhile, it is ignored.
 func (l *Lane) LoadFirst(w *Webhook, except int64) {
 	// If another one is being delivered now, it was the outcome of a lease that was lost, and this says nothing.
 	if l.LeasedID == except || !l.leased() && except == 0 {
@@ -191,7 +193,7 @@ func (l *Lane) LoadFirst(w *Webhook, except int64) {
 // NeedsFirst says whether a claim of the lane would ask for its first webhook.
 func (l *Lane) NeedsFirst() bool { return !l.leased() && len(l.webhooks) == 0 }
 
-// First returns the first waiting webhook, not counting the one that somebody delivers.
+// First returns the first waiting webhook, not counting the one that somebody delivers. It may ask the inbox.
 func (l *Lane) First() (first *Webhook) {
 	elsewhere := l.Waiting // how many are not in memory
 	for _, w := range l.webhooks {

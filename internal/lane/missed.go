@@ -8,9 +8,9 @@ import (
 	"usher/webhookgate"
 )
 
-// Webhooks that got a 5xx, so that they may be lost: the lane is missed them until they, or something newer, come.
+// Webhooks that got a 5xx may be lost. They count as missed until they come again, or something newer does.
 
-// MissedSet returns what the lane is missed.
+// MissedSet returns the tenant's webhooks that are missed.
 func (l *Lane) MissedSet() webhookgate.MissedSet {
 	if l.MissedSince > 0 && !l.knowsMissed {
 		l.LoadMissed(l.t.Inbox.MissedWebhooks(l))
@@ -18,13 +18,13 @@ func (l *Lane) MissedSet() webhookgate.MissedSet {
 	return l.missed
 }
 
-// LoadMissed gives the lane the rows of what it is missed.
+// LoadMissed gives the lane its rows of missed webhooks.
 func (l *Lane) LoadMissed(all []webhookgate.MissedWebhook) {
 	l.missed = webhookgate.MissedSet{Since: clock.Moment(l.MissedSince), Webhooks: all}
 	l.knowsMissed = true
 }
 
-// SetMissed replaces what the lane is missed.
+// SetMissed replaces the missed webhooks.
 func (l *Lane) SetMissed(set webhookgate.MissedSet) {
 	l.missed, l.knowsMissed = set, true
 	l.savesMissed, l.changed = true, true
@@ -34,7 +34,7 @@ func (l *Lane) SetMissed(set webhookgate.MissedSet) {
 }
 
 // AddMissed notes webhooks of the tenant that got a 5xx, but for those that were settled before they could be noted
-// here.
+// here. For a reconcile that is something new of the tenant.
 func (l *Lane) AddMissed(set webhookgate.MissedSet) {
 	if set = l.stillMissed(set); len(set.Webhooks) > 0 {
 		l.SetMissed(l.MissedSet().With(set))
@@ -71,7 +71,7 @@ func (l *Lane) settles(set webhookgate.MissedSet, last *webhookgate.MissedWebhoo
 const MaxJump = time.Second
 
 // noteReceived notes that a webhook was taken in, or is a copy of one that was. That may settle what was missed. For
-// again see Answer.
+// again see Answer.SeenBefore.
 func (l *Lane) noteReceived(in *Incoming, again bool) {
 	at := in.Arrived
 	if in.Accepting != nil {
@@ -97,14 +97,14 @@ func (l *Lane) noteState(at int64) {
 	}
 }
 
-// HasNewer says whether a newer state of the tenant was taken in than a webhook's, which arrived at this time or
-// earlier.
+// HasNewer says whether a newer and other state of the tenant was taken in than a webhook's, which arrived at this time
+// or earlier.
 func (l *Lane) HasNewer(in *Incoming, at int64) bool {
 	isNewer := l.StateAt > at && l.StateAt <= l.t.Now
 	return in.Snapshot && isNewer && !l.receiverHas(in.Digest, NameOf(in.To))
 }
 
-// clearMissed says that the lane is missed nothing any more.
+// clearMissed says that nothing is missed any more.
 func (l *Lane) clearMissed() {
 	if l.MissedSince > 0 {
 		l.SetMissed(webhookgate.MissedSet{})

@@ -1,7 +1,6 @@
 package lane
 
 import (
-	"math"
 	"time"
 
 	"usher/internal/clock"
@@ -32,7 +31,7 @@ func (l *Lane) Redeliver(w *Webhook, asked State, force bool) error {
 	}
 	wasEmpty := l.Waiting == 0
 	l.leaveState(w)
-	w.Record = Record{Tried: w.Tried, Again: l.t.Time(), Forced: force && l.Tail > w.ID}
+	w.Record = Record{Tried: w.Tried, Redelivered: l.t.Time(), Forced: force && l.Tail > w.ID}
 	l.enterState(w, Waiting, "")
 	w.changed = true
 	l.Held = nil
@@ -92,7 +91,7 @@ func (l *Lane) Pause(yes bool) {
 	}
 }
 
-// Forget drops what dedup compares with, and what the lane is missed, and says whether there was anything.
+// Forget drops what dedup compares with, and what is missed, and says whether there was anything.
 func (l *Lane) Forget() bool {
 	l.t.Inbox.ForgetIDs(l)
 	l.seen, l.newSeen = nil, nil
@@ -104,8 +103,8 @@ func (l *Lane) Forget() bool {
 // eraseHold is how long no delivery of a lane begins while an erasure waits for the current one.
 const eraseHold = 15 * time.Second
 
-// Erase deletes everything about the tenant, and returns how many webhooks that were. While one is being delivered it
-// returns ErrBusy. Only the lane's row stays, with the number of the erasure.
+// Erase deletes everything about the tenant, and returns how many webhooks that were. Only the lane's row stays, with
+// the number of the erasure. While one is being delivered it returns ErrBusy, and no other delivery begins for a while.
 func (l *Lane) Erase() (count int, err error) {
 	if l.leased() {
 		// The action is tried again until the lease has ended. Meanwhile its holder must not continue with the lane's
@@ -124,14 +123,13 @@ func (l *Lane) Erase() (count int, err error) {
 		w.gone = true // the turn may know it elsewhere, too
 	}
 	count += l.t.Inbox.EraseWebhooks(l)
-	l.webhooks, l.deleted, l.snapshot = nil, nil, nil
-	l.frontier, l.knowsInvalid = math.MinInt64, false
 	l.t.AddedBytes[l.ReceiverName] -= l.Bytes
-	l.Waiting, l.Parked, l.Invalid, l.Bytes = 0, 0, 0, 0
-	l.Tail, l.TailID, l.FailingSince = 0, "", 0
+	erased := New(l.LaneName)
+	erased.ReceiverName, erased.Paused = l.ReceiverName, l.Paused
+	erased.Token = l.Token // an outcome that is late must not fit a new lease
+	erased.t, erased.changed, erased.savesMissed = l.t, true, l.savesMissed
+	*l = *erased
 	l.noteState(l.t.Now) // what came before it counts as older than what comes
 	l.stamp()
-	l.clearBackoff()
-	l.release(l.t.Now)
 	return count, nil
 }

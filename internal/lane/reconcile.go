@@ -133,11 +133,11 @@ type Compared struct {
 	LeftOut    string    `json:"left_out,omitempty"` // why it may not be taken in
 	Err        error     `json:"-"`                  // why it was not taken in
 
-	Says   [16]byte `json:"-"` // a digest of the features; two lines with the same one say the same
-	Again  bool     `json:"-"` // a line before says something else of the tenant
-	Digest [32]byte `json:"-"` // of what was found, to recognise it
-	First  bool     `json:"-"` // it was taken in as the first of its tenant
-	Beside Beside   `json:"-"`
+	Says        [16]byte `json:"-"` // a digest of the features; two lines with the same one say the same
+	Contradicts bool     `json:"-"` // a line before it says something else of the tenant
+	Digest      [32]byte `json:"-"` // of what was found, to recognise it
+	First       bool     `json:"-"` // it was taken in as the first of its tenant
+	Beside      Beside   `json:"-"`
 }
 
 // Beside is what usher knows of a tenant beside its lane and its snapshot.

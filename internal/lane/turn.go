@@ -28,7 +28,7 @@ type Turn struct {
 	// What came of it, beside Changes.
 	AddedBytes  map[string]int64 // by how much the bytes that wait or are parked change, for each receiver
 	HasFinished bool             // a webhook is finished now: there may be something to sweep
-	HasInvalid  bool             // the same, of invalid webhooks
+	HasInvalid  bool             // an invalid webhook was stored: there may be too many
 	AfterCommit []func()         // see Then
 }
 
@@ -58,7 +58,7 @@ type Rules struct {
 // DefaultMaxInvalid is the documented limit.
 const DefaultMaxInvalid = 10
 
-// A Process is who decides.
+// A Process is the usher process that runs the turn.
 type Process struct {
 	Owner     []byte // its name in leases
 	LeaseTime time.Duration
@@ -69,27 +69,29 @@ type Process struct {
 type Inbox interface {
 	// FirstWaiting returns the first waiting webhook that is none of these; nil: there is none.
 	FirstWaiting(l *Lane, except []int64) *Webhook
-	InvalidWebhooks(l *Lane) []*Webhook    // all; there are few
-	ParkedSnapshots(l *Lane) []*Webhook    // one at most, but after an import
-	LastSnapshot(l *Lane) *snapshot.Stored // when the turn began; nil: there is none
-	LastSnapshotDigest(l *Lane) []byte     // nil: there is none, or its webhook was deleted
+	InvalidWebhooks(l *Lane) []*Webhook // all; there are few
+	ParkedSnapshots(l *Lane) []*Webhook // one at most, but after an import
 	MissedWebhooks(l *Lane) []webhookgate.MissedWebhook
-	// CameAfterAll says of a webhook that got a 5xx whether its COMMIT, which was in doubt, has stored it; or whether
-	// the same bytes have come since, be it that they are recorded as invalid.
-	CameAfterAll(l *Lane, m *webhookgate.MissedWebhook) bool
-	CountWebhooks(l *Lane) Counts
+	CountWebhooks(l *Lane) Totals
 	EraseWebhooks(l *Lane) (count int)
 	ForgetIDs(l *Lane)
 
-	NextNumber() int64                              // of the next new webhook
+	// These were read when the turn began, for the lanes whose work has asked for it; for others there is none.
+	LastSnapshot(l *Lane) *snapshot.Stored // nil: there is none
+	LastSnapshotDigest(l *Lane) []byte     // nil: there is none, or its webhook was deleted
+	// CameAfterAll says of a webhook that got a 5xx whether its COMMIT, which was in doubt, has stored it; or whether
+	// the same bytes have come since, be it that they are recorded as invalid.
+	CameAfterAll(l *Lane, m *webhookgate.MissedWebhook) bool
+	NextNumber() int64 // one of those that the works have asked for: each may stamp a lane once
+
 	HasRoom(l *Lane, size int64) error              // for one more webhook
 	Reserve(rc *receiver.Receiver, size int64) bool // room at the courier, until the turn ends; false without a courier
 	// Delivers says whether the courier has this lease, and its outcome is not written yet.
 	Delivers(name webhookgate.LaneName, token int64) bool
 }
 
-// Counts are what a lane's row says of its webhooks, counted anew.
-type Counts struct{ Waiting, Parked, Invalid, Bytes, WaitingSince, Tail, MissedSince int64 }
+// Totals are what a lane's row says of its webhooks, or should say.
+type Totals struct{ Waiting, Parked, Invalid, Bytes, WaitingSince, Tail, MissedSince int64 }
 
 // Time is the database's time.
 func (t *Turn) Time() time.Time { return clock.Moment(t.Now) }
@@ -107,16 +109,18 @@ func (t *Turn) Load(l *Lane) *Lane {
 	return l
 }
 
-// LaneOf returns the lane of a webhook that was read. One whose tenant is not certain has a lane without a row.
+// LaneOf returns the lane of a webhook that was read. One whose tenant is not certain has a lane without a row; so has
+// one whose lane this turn has not loaded.
 func (t *Turn) LaneOf(w *Webhook) *Lane {
-	if l := t.Lanes[w.Lane]; l != nil {
+	if l := t.Lanes[w.LaneName]; l != nil {
 		return l
 	}
 	return t.Load(New(webhookgate.LaneName{}))
 }
 
-// Empty returns a lane to which nothing has come, to ask it something. The turn does not write it.
-func (t *Turn) Empty(name webhookgate.LaneName) *Lane {
+// UnknownLane returns the lane of a tenant that the inbox does not know, to ask it something. The turn does not write
+// it.
+func (t *Turn) UnknownLane(name webhookgate.LaneName) *Lane {
 	l := New(name)
 	l.t = t
 	return l
@@ -125,12 +129,12 @@ func (t *Turn) Empty(name webhookgate.LaneName) *Lane {
 // Then says what to do once the transaction is committed.
 func (t *Turn) Then(do func()) { t.AfterCommit = append(t.AfterCommit, do) }
 
-// Warn logs something once the transaction is committed.
-func (t *Turn) Warn(message string, args ...any) {
+// LogWarning logs something once the transaction is committed.
+func (t *Turn) LogWarning(message string, args ...any) {
 	t.Then(func() { t.Log.Warn(message, args...) })
 }
 
-// LogError is like Warn, for what somebody should look at.
+// LogError is like LogWarning, for what somebody should look at.
 func (t *Turn) LogError(message string, args ...any) {
 	t.Then(func() { t.Log.Error(message, args...) })
 }

@@ -43,8 +43,7 @@ type Webhook struct {
 	Source   string    `json:"source,omitempty"` // "reconcile" if usher made it; else a sender did
 	Status
 
-	Newest   bool                 `json:"-"` // its tenant has no newer one, so it can be sent again without force
-	Lane     webhookgate.LaneName `json:"-"` // empty: it is invalid, and its tenant is not certain
+	LaneName webhookgate.LaneName `json:"-"` // empty: it is invalid, and its tenant is not certain
 	Snapshot bool                 `json:"-"` // it has the complete state of its tenant; else it is an event
 	Rank     int64                `json:"-"` // its number; if it is invalid: the number that it, or its last copy, took
 	Digest   []byte               `json:"-"` // SHA-256 of the body
@@ -56,8 +55,10 @@ type Webhook struct {
 	Damaged    []string    `json:"-"` // the columns of its row that could not be read
 	Verified   bool        `json:"-"` // the content comes from the gate and not from a disk, see Check
 
-	// Only in views: the last snapshot of the same tenant before this one that was accepted (State.Taken), and the id
-	// of the tenant's snapshot right before this one, accepted or not. Nil and zero: none is stored.
+	// Only in views.
+	Newest bool `json:"-"` // its tenant has no newer one, so it can be sent again without force
+	// The last snapshot of the same tenant before this one that was accepted (State.Taken), and the id of the tenant's
+	// snapshot right before this one, accepted or not. Nil and zero: none is stored.
 	Previous *Webhook `json:"-"`
 	Before   int64    `json:"-"`
 
@@ -67,7 +68,7 @@ type Webhook struct {
 	gone    bool // it was deleted
 }
 
-// Row returns the webhook as a later transaction reads it.
+// Row returns a copy of the webhook without what this turn remembers, for another turn.
 func (w *Webhook) Row() *Webhook {
 	row := *w
 	row.isNew, row.changed, row.gone = false, false, false
@@ -105,8 +106,8 @@ func (w *Webhook) setNewer(yes bool) { w.changed, w.Newer = w.changed || w.Newer
 
 // AgeFrom is the time from which the webhook's age counts: when it was received, or was last redelivered by hand.
 func (w *Webhook) AgeFrom() time.Time {
-	if !w.Again.IsZero() {
-		return w.Again
+	if !w.Redelivered.IsZero() {
+		return w.Redelivered
 	}
 	return w.Received
 }
@@ -130,9 +131,9 @@ type Record struct {
 	Tried    []Try     `json:"tried,omitempty"`
 	Next     time.Time `json:"next,omitzero"` // after a failed try: when the next one was due
 
-	// Again is when somebody last redelivered the webhook. Forced: although its tenant had a newer one.
-	Again  time.Time `json:"again,omitzero"`
-	Forced bool      `json:"forced,omitempty"`
+	// Redelivered is when somebody last redelivered the webhook. Forced: although its tenant had a newer one.
+	Redelivered time.Time `json:"again,omitzero"`
+	Forced      bool      `json:"forced,omitempty"`
 
 	// Only of a webhook that is invalid.
 	Faults []content.Fault `json:"faults,omitempty"`

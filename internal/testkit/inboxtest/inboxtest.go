@@ -277,8 +277,8 @@ func (b *Box) Stands() map[string]string {
 	all := make(map[string]string)
 	for _, e := range b.list(inbox.Filter{}) {
 		all[fmt.Sprint(e.ID)] = string(e.State)
-		if !e.Again.IsZero() {
-			all[fmt.Sprint(e.ID)] += fmt.Sprintf(" again at %d", e.Again.UnixMicro())
+		if !e.Redelivered.IsZero() {
+			all[fmt.Sprint(e.ID)] += fmt.Sprintf(" again at %d", e.Redelivered.UnixMicro())
 		}
 	}
 	for _, p := range b.Stats().Paused {
