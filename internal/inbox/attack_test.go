@@ -17,41 +17,14 @@ import (
 	"usher/internal/testkit/pgtest"
 )
 
-// twice is an engine whose next transaction fails once, at its end. If again is set, the transaction runs again after
-// again has returned; if it is nil, the transaction has failed.
-type twice struct {
-	engine.Engine
-	armed atomic.Bool
-	again func()
-}
-
-func (e *twice) Write(fn func(engine.Tx) error) error {
-	if !e.armed.Swap(false) {
-		return e.Engine.Write(fn)
-	}
-	failure := errors.New("the connection broke")
-	err := e.Engine.Write(func(tx engine.Tx) error { return errors.Join(fn(tx), failure) })
-	if e.again == nil {
-		return err
-	}
-	e.again()
-	return e.Engine.Write(fn)
-}
-
-// always is an engine that runs each transaction twice, as after a deadlock.
-type always struct{ engine.Engine }
-
-func (e always) Write(fn func(engine.Tx) error) error {
-	_ = e.Engine.Write(func(tx engine.Tx) error { return errors.Join(fn(tx), errors.New("a deadlock")) })
-	return e.Engine.Write(fn)
-}
-
 // A transaction that runs again says once what it has done.
 func TestSaysItOnce(t *testing.T) {
 	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
 		var beats atomic.Int64 // the one before has ended
-		d := newDesk(t, func() engine.Engine { return always{open()} }, func(c *Config) {
-			c.Limits = DefaultLimits
+		d := newDesk(t, open, between(intercepted{write: func(run func(failure error) error) error {
+			_ = run(errors.New("a deadlock"))
+			return run(nil)
+		}}), func(c *setup) {
 			c.MaxInvalid = 1
 			c.GateUp = func() bool { beats.Add(1); return true }
 		})
@@ -76,14 +49,20 @@ func TestSaysItOnce(t *testing.T) {
 // in after that, also if the transaction runs again.
 func TestGivenUpMeanwhile(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
-		e := &twice{Engine: open()}
-		d := newDesk(t, func() engine.Engine { return e })
-		d.take("t", "first")
-		d.idle("t")
 		ctx, giveUp := context.WithCancel(t.Context())
 		gone := make(chan struct{})
-		e.again = func() { giveUp(); <-gone }
-		e.armed.Store(true)
+		var armed atomic.Bool
+		d := newDesk(t, open, between(intercepted{write: func(run func(failure error) error) error {
+			if armed.Swap(false) {
+				_ = run(errors.New("the connection broke"))
+				giveUp()
+				<-gone
+			}
+			return run(nil)
+		}}))
+		d.take("t", "first")
+		d.idle("t")
+		armed.Store(true)
 		if a := d.Add(ctx, d.hook("t", "A")); a.Err == nil {
 			t.Fatal("it was to be given up")
 		}
@@ -98,14 +77,19 @@ func TestGivenUpMeanwhile(t *testing.T) {
 // nevertheless.
 func TestPlatformThatWasNotCommitted(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
-		e := &twice{}
 		crm, docs := newTaker("crm", 4, "crm"), newTaker("docs", 4, "docs")
-		d := newDesk(t, func() engine.Engine { e.Engine = open(); return e }, func(c *Config) {
+		var armed atomic.Bool // the next transaction fails at its end
+		d := newDesk(t, open, between(intercepted{write: func(run func(failure error) error) error {
+			if armed.Swap(false) {
+				return run(errors.New("the connection broke"))
+			}
+			return run(nil)
+		}}), func(c *setup) {
 			c.Receivers = receiver.NewSet(crm.Receiver, docs.Receiver)
 		})
 		d.until("open", d.Ready)
 		crm.set("", status(500))
-		for e.armed.Store(true); e.armed.Load(); { // a look for work may have been faster
+		for armed.Store(true); armed.Load(); { // a look for work may have been faster
 			_ = d.send("crm/t", "A")
 		}
 		if got := d.send("crm/t", "A"); got != "+" && got != "=" {
@@ -123,7 +107,7 @@ func TestPlatformThatWasNotCommitted(t *testing.T) {
 // A jump of the clock does not end a lease: its holder may still be delivering.
 func TestClockJumpsWhileUnderWay(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
-		d := newDesk(t, open, func(c *Config) { c.Latest = true })
+		d := newDesk(t, open, func(c *setup) { c.Latest = true })
 		playAll(t, d, "", []story{
 			{"a newer one comes", "hang A+ underway +1h B+ release idle", "A B", "delivered delivered"},
 			{"back", "hang A+ underway -3h B+ release idle", "A B", "delivered delivered"},
@@ -138,7 +122,7 @@ func TestClockGoesBack(t *testing.T) {
 		check(t, d.Pause(Pause{}))
 		d.take("t", "A", "B")
 		d.ahead.Add(-int64(10 * time.Minute))
-		must(t, true, second(d.Resume(Pause{})))
+		must(d.Resume(Pause{}))(t)
 		d.idle("t")
 		d.play("u", story{"", "s500 A+ tried -1h up idle", "A", "delivered"})
 	})
@@ -182,10 +166,8 @@ func TestAClockThatWasSetBack(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			onEngines(t, func(t *testing.T, open func() engine.Engine) {
-				var ahead atomic.Int64
-				ahead.Store(int64(tc.back))
-				d := newDesk(t, open, func(c *Config) {
-					c.ClockOffset = func() time.Duration { return time.Duration(ahead.Load()) }
+				d := newDesk(t, open, func(c *setup) {
+					c.ahead.Store(int64(tc.back))
 					c.Jitter = func(time.Duration) time.Duration { return 4 * time.Minute }
 				})
 				d.main.set("", tc.answer)
@@ -194,7 +176,7 @@ func TestAClockThatWasSetBack(t *testing.T) {
 				if tc.restart {
 					d.shut()
 				}
-				ahead.Store(0)
+				d.ahead.Store(0)
 				d.main.set("", nil)
 				if tc.restart {
 					d.start()
@@ -215,9 +197,9 @@ func TestStartAfterAClockJump(t *testing.T) {
 	release := a.main.hang("t")
 	a.take("t", "A", "B")
 	a.until("under way", func() bool { return len(a.main.tried("t")) == 1 })
-	b := newDesk(t, open, func(c *Config) {
+	b := newDesk(t, open, func(c *setup) {
 		c.Receivers = a.cfg.Receivers
-		c.ClockOffset = func() time.Duration { return 15 * time.Second }
+		c.ahead.Store(int64(15 * time.Second))
 	})
 	b.take("u", "A") // it works
 	b.idle("u")
@@ -235,13 +217,13 @@ func TestClockGoesBackAfterADeath(t *testing.T) {
 	costly(t)
 	t.Parallel()
 	dsn := pgtest.Schema(t)
-	wire := pgtest.Cut(t, must2(url.Parse(dsn))(t).Host)
-	lease := func(c *Config) { c.LeaseTime = 2 * time.Second }
+	wire := pgtest.Cut(t, must(url.Parse(dsn))(t).Host)
+	lease := func(c *setup) { c.LeaseTime = 2 * time.Second }
 	b := newDesk(t, inDatabase(t, dsn), lease)
 	b.ahead.Store(int64(5 * time.Minute))
-	a := newDesk(t, inDatabase(t, wire.Through(dsn)), lease, func(c *Config) {
+	a := newDesk(t, inDatabase(t, wire.Through(dsn)), lease, func(c *setup) {
 		c.Receivers = b.cfg.Receivers
-		c.ClockOffset = func() time.Duration { return 5 * time.Minute }
+		c.ahead.Store(int64(5 * time.Minute))
 	})
 	b.take("u", "A")
 	release := b.main.hang("t")
@@ -261,9 +243,9 @@ func TestClockJumpsBeforeAnIntake(t *testing.T) {
 	costly(t)
 	t.Parallel()
 	dsn := pgtest.Schema(t)
-	lease := func(c *Config) { c.LeaseTime = 4500 * time.Millisecond } // it ends between two of the writer's ticks, which would notice the jump, too
+	lease := func(c *setup) { c.LeaseTime = 4500 * time.Millisecond } // it ends between two of the writer's ticks, which would notice the jump, too
 	one := newDesk(t, inDatabase(t, dsn), lease)
-	two := newDesk(t, inDatabase(t, dsn), lease, func(c *Config) { c.Receivers, c.ClockOffset = one.cfg.Receivers, one.cfg.ClockOffset })
+	two := newDesk(t, inDatabase(t, dsn), lease, func(c *setup) { c.Receivers, c.ahead = one.cfg.Receivers, one.ahead })
 	two.until("leases may be taken over", func() bool { return two.Ready() && two.clock.mayTakeOver(two.leaseTime) })
 	release := one.main.hang("t")
 	one.take("t", "A")

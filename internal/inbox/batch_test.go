@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -16,26 +15,6 @@ import (
 	"usher/internal/inbox/engine"
 	"usher/internal/receiver"
 )
-
-// held is an engine whose next transactions wait.
-type held struct {
-	engine.Engine
-	place   chan struct{} // for one transaction
-	waiting atomic.Int64
-}
-
-func newHeld(e engine.Engine) *held { return &held{Engine: e, place: make(chan struct{}, 1)} }
-
-func (h *held) hold() { h.place <- struct{}{} }
-func (h *held) goOn() { <-h.place }
-
-func (h *held) Write(fn func(engine.Tx) error) error {
-	h.waiting.Add(1)
-	h.hold()
-	defer h.goOn()
-	h.waiting.Add(-1)
-	return h.Engine.Write(fn)
-}
 
 // together runs all operations in one transaction, in this order.
 func (d *desk) together(all ...func()) {
@@ -97,7 +76,7 @@ func TestTogetherWithAnAction(t *testing.T) {
 			return func() { d.want(tenant+" is taken in", d.send(tenant, body), "+") }
 		}
 		erase := func(tenant string) func() {
-			return func() { _ = must(t, any(nil), second(d.Erase("", tenant))) }
+			return func() { must(d.Erase("", tenant))(t) }
 		}
 		d.together(one("a", "A"), func() {
 			if _, err := d.Erase("", "a"); err != nil && errorWord(err) != "newer" { // A came after somebody asked
@@ -126,7 +105,7 @@ func TestTogetherWithAnAction(t *testing.T) {
 		d.idle("c")
 		w = d.hook("c", "A")
 		w.SignedID = "7"
-		d.together(func() { must(t, 0, second(d.Forget(nil, "c"))) }, func() { d.want("after forget", d.sendHook(w), "+") })
+		d.together(func() { must(d.Forget(nil, "c"))(t) }, func() { d.want("after forget", d.sendHook(w), "+") })
 		d.idle("c")
 		d.take("c", "B")
 		d.idle("c")
@@ -143,7 +122,7 @@ func second[T any](_ T, err error) error { return err }
 // A receiver has several platforms. The lane that waits longest goes first, whatever its platform.
 func TestPlatformsTakeTurns(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
-		d := newDesk(t, open, func(c *Config) {
+		d := newDesk(t, open, func(c *setup) {
 			c.Receivers = receiver.NewSet(newTaker("one", 1).Receiver)
 		})
 		one := d.cfg.Receivers.All()[0].Transport.(*taker)
@@ -154,7 +133,7 @@ func TestPlatformsTakeTurns(t *testing.T) {
 			d.take([]string{"z", "a", "m", ""}[n%4]+"/"+tenant, "A")
 			want = append(want, tenant+":A")
 		}
-		must(t, true, second(d.Resume(Pause{})))
+		must(d.Resume(Pause{}))(t)
 		d.idle("")
 		if got := one.got(""); !slices.Equal(got, want) {
 			t.Errorf("in the order %v", got)
@@ -165,42 +144,25 @@ func TestPlatformsTakeTurns(t *testing.T) {
 // However many platforms a receiver has, no more bodies are read at once than lanes are claimed.
 func TestClaimsReadWhatTheyTake(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
-		e := &heads{Engine: open()}
-		d := newDesk(t, func() engine.Engine { return e }, func(c *Config) {
+		var most atomic.Int64
+		d := newDesk(t, open, between(intercepted{asks: func(s *statement) error {
+			if s.name == "next_waiting" {
+				most.Store(max(most.Load(), int64(len(s.args[0].([]string)))))
+			}
+			return nil
+		}}), func(c *setup) {
 			c.Receivers = receiver.NewSet(newTaker("one", 1).Receiver)
 		})
 		check(t, d.Pause(Pause{}))
 		for n := range 60 {
 			d.take(fmt.Sprintf("p%d/t%d", n%20, n), "A")
 		}
-		must(t, true, second(d.Resume(Pause{})))
+		must(d.Resume(Pause{}))(t)
 		d.idle("")
-		if most := e.most.Load(); most > 6 { // a receiver with one place holds three lanes, and may ask in two ways
+		if most := most.Load(); most > 6 { // a receiver with one place holds three lanes, and may ask in two ways
 			t.Errorf("%d webhooks were read at once", most)
 		}
 	})
-}
-
-// heads is an engine that notes how many lanes' first webhooks were read at once.
-type heads struct {
-	engine.Engine
-	most atomic.Int64
-}
-
-func (e *heads) Write(fn func(engine.Tx) error) error {
-	return e.Engine.Write(func(tx engine.Tx) error { return fn(headsTx{tx, e}) })
-}
-
-type headsTx struct {
-	engine.Tx
-	*heads
-}
-
-func (t headsTx) Queue(name string, each func(engine.Row) error, args ...any) {
-	if name == "next_waiting" {
-		t.most.Store(max(t.most.Load(), int64(len(args[0].([]string)))))
-	}
-	t.Tx.Queue(name, each, args...)
 }
 
 // held returns the bytes of bodies in memory. c.mu is held.
@@ -217,7 +179,7 @@ func TestBodiesAreCounted(t *testing.T) {
 		d := newDesk(t, open)
 		for n := range 20 { // some at once, some from the database, some after a failure, some large
 			tenant := fmt.Sprint("t", n)
-			d.main.set(tenant, func(n int) *http.Response { return status([]int{503, 500, 200}[min(n, 3)-1])(n) })
+			d.main.set(tenant, answers(503, 500, 200))
 			d.take(tenant, "A", strings.Repeat("B", 100_000), "C")
 		}
 		d.idle("")
@@ -250,7 +212,7 @@ func TestBodiesBehindOneThatIsNotHeld(t *testing.T) {
 		d.take("stored", large)
 		release := d.main.hang("first")
 		d.take("first", "A")
-		must(t, true, second(d.Resume(Pause{Tenant: "stored"})))
+		must(d.Resume(Pause{Tenant: "stored"}))(t)
 		time.Sleep(2 * time.Second) // its lease waits for the only place, and its content is not in memory
 		d.take("direct", large)
 		release()
@@ -279,7 +241,7 @@ func TestClaimsBoundBodies(t *testing.T) {
 			d.take(fmt.Sprint("t", n), body)
 			release = append(release, d.main.hang(fmt.Sprint("t", n)))
 		}
-		must(t, true, second(d.Resume(Pause{})))
+		must(d.Resume(Pause{}))(t)
 		time.Sleep(5 * time.Second)
 		d.courier.mu.Lock()
 		if held := d.courier.held(); held > d.cfg.Limits.Bodies {
@@ -323,43 +285,32 @@ func TestBodiesOfAnotherReceiver(t *testing.T) {
 		if got := len(other.got("")); got != 30 {
 			t.Errorf("%d of 30 were delivered", got)
 		}
-	}, little, func(c *Config) { c.Receivers = receiver.NewSet(hanging.Receiver, alike.Receiver, other.Receiver) })
-}
-
-// splits is an engine that rejects the transaction after the next one, once, so that the batch is split. It calls
-// meanwhile before that.
-type splits struct {
-	engine.Engine
-	left      atomic.Int64
-	meanwhile func()
-}
-
-func (e *splits) Write(fn func(engine.Tx) error) error {
-	if e.left.Add(-1) != 0 {
-		return e.Engine.Write(fn)
-	}
-	refusal := &engine.StatementError{Err: errors.New("a value that the database does not take")}
-	err := e.Engine.Write(func(tx engine.Tx) error { return errors.Join(fn(tx), refusal) })
-	e.meanwhile()
-	return err
+	}, little, func(c *setup) { c.Receivers = receiver.NewSet(hanging.Receiver, alike.Receiver, other.Receiver) })
 }
 
 // A sender gives up while its batch is split: the decisions of the transaction that failed do not count.
 func TestGivenUpWhileSplit(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
-		e := &splits{Engine: open()}
-		d := newDesk(t, func() engine.Engine { return e })
-		d.take("u", "A")
-		d.idle("")
 		ctx, giveUp := context.WithCancel(t.Context())
 		gone := make(chan struct{})
-		e.meanwhile = func() { giveUp(); <-gone }
+		var left atomic.Int64
+		d := newDesk(t, open, between(intercepted{write: func(run func(failure error) error) error {
+			if left.Add(-1) != 0 {
+				return run(nil)
+			}
+			err := run(&engine.StatementError{Err: errors.New("a value that the database does not take")})
+			giveUp()
+			<-gone
+			return err
+		}}))
+		d.take("u", "A")
+		d.idle("")
 		d.together(func() {
 			defer close(gone)
 			if a := d.Add(ctx, d.hook("t", "A")); a.Err == nil {
 				t.Error("it was to be given up")
 			}
-		}, func() { d.want("the other", d.send("u", "B"), "+") }, func() { e.left.Store(1) })
+		}, func() { d.want("the other", d.send("u", "B"), "+") }, func() { left.Store(1) })
 		d.take("t", "B")
 		d.idle("")
 		d.want("tried", fmt.Sprint(len(d.main.tried("t"))), "1")
@@ -394,11 +345,10 @@ func TestSignedIDOfWhatIsBeingParked(t *testing.T) {
 func TestIntakeReadsNothingThatIsParked(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		var read atomic.Int64
-		d := newDesk(t, func() engine.Engine {
-			return &heard{open(), func(statement string) {
-				read.Add(int64(number(statement == "lane_invalid")))
-			}}
-		})
+		d := newDesk(t, open, between(intercepted{asks: func(s *statement) error {
+			read.Add(int64(number(s.name == "lane_invalid")))
+			return nil
+		}}))
 		d.main.set("t", status(422))
 		for n := range 5 {
 			d.take("t", fmt.Sprint(n))
@@ -414,71 +364,12 @@ func TestIntakeReadsNothingThatIsParked(t *testing.T) {
 	})
 }
 
-// heard is an engine that tells which statements are queued.
-type heard struct {
-	engine.Engine
-	hear func(statement string)
-}
-
-func (e *heard) Write(fn func(engine.Tx) error) error {
-	return e.Engine.Write(func(tx engine.Tx) error { return fn(&listening{tx, e.hear}) })
-}
-
-func (e *heard) Read(ctx context.Context, fn func(engine.Tx) error) error {
-	return e.Engine.Read(ctx, func(tx engine.Tx) error { return fn(&listening{tx, e.hear}) })
-}
-
-// lockedLane is an engine in which somebody else holds the lane of a tenant, and that counts the transactions which
-// wait for it.
-type lockedLane struct {
-	engine.Engine
-	waits  atomic.Int64
-	mu     sync.Mutex // guards what follows
-	tenant string
-	err    error // nil: it is locked
-}
-
-func (e *lockedLane) set(tenant string, err error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.tenant, e.err = tenant, err
-}
-
-func (e *lockedLane) Write(fn func(engine.Tx) error) error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.Engine.Write(func(tx engine.Tx) error {
-		w := &waitingTx{tx, e.tenant, false}
-		if err := fn(w); !w.waits {
-			return err
-		}
-		e.waits.Add(1)
-		if e.err != nil {
-			return e.err
-		}
-		return &engine.StatementError{Err: errors.New("canceling statement due to lock timeout"), Locked: true}
-	})
-}
-
-type waitingTx struct {
-	engine.Tx
-	tenant string
-	waits  bool
-}
-
-func (tx *waitingTx) Queue(name string, each func(engine.Row) error, args ...any) {
-	if name == "lane_lock" && slices.Contains(args[0].([]string), tx.tenant) {
-		tx.waits = true
-	}
-	tx.Tx.Queue(name, each, args...)
-}
-
 // Somebody else holds one tenant's lane, and many send for it. Others do not wait for as many transactions, each of
 // which waits for the lock.
 func TestManyForALockedLane(t *testing.T) {
 	t.Parallel()
-	var e *lockedLane
-	inBubbleOn(t, "a file", func(inner engine.Engine) engine.Engine { e = &lockedLane{Engine: inner}; return e }, func(t *testing.T, d *desk) {
+	e := &refusedLane{statement: "lane_lock"}
+	inBubble(t, "a file", func(t *testing.T, d *desk) {
 		var all []func()
 		for n := range 50 {
 			tenant, want := "locked", "canceling statement due to lock timeout"
@@ -487,20 +378,20 @@ func TestManyForALockedLane(t *testing.T) {
 			}
 			all = append(all, func() { d.want(tenant, d.send(tenant, fmt.Sprint(n)), want) })
 		}
-		all = append(all, func() { e.set("locked", nil) }) // the writer stands still
+		all = append(all, func() { e.set("locked", errLockedRow) }) // the writer stands still
 		d.together(all...)
-		if n := e.waits.Load(); n > 10 {
+		if n := e.count.Load(); n > 10 {
 			t.Errorf("%d transactions waited", n)
 		}
-	})
+	}, between(intercepted{asks: e.asked}))
 }
 
 // A lane's row cannot be written, for a reason that does not look like the row's own. What its tenant is missed is
 // tried now and then, and does not fail everybody else's webhooks.
 func TestOneRowThatCannotBeWritten(t *testing.T) {
 	t.Parallel()
-	var e *lockedLane
-	inBubbleOn(t, "a file", func(inner engine.Engine) engine.Engine { e = &lockedLane{Engine: inner}; return e }, func(t *testing.T, d *desk) {
+	e := &refusedLane{statement: "lane_lock"}
+	inBubble(t, "a file", func(t *testing.T, d *desk) {
 		e.set("bad", errors.New("could not read block 7"))
 		d.want("bad", d.send("bad", "A"), "could not read block 7")
 		taken := 0
@@ -519,5 +410,5 @@ func TestOneRowThatCannotBeWritten(t *testing.T) {
 		if !strings.Contains(d.missed(), "bad") {
 			t.Errorf("missed are %s", d.missed())
 		}
-	})
+	}, between(intercepted{asks: e.asked}))
 }

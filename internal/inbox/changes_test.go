@@ -301,8 +301,8 @@ func TestChangesWait(t *testing.T) {
 // However many wait behind the same cursor, a change is read once. There is a limit.
 func TestChangesThousandWait(t *testing.T) {
 	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
-		reads := newTally(open())
-		s := keeper(t, reads)
+		reads := newTally()
+		s := keeper(t, reads.counts().on(open()))
 		check(t, storeVersion(s, "a", 1))
 		m := newMirror()
 		m.follow(t, s, 10)

@@ -22,23 +22,6 @@ func invalidOf(d *desk, tenant string, n int) *webhookgate.Invalid {
 	return &webhookgate.Invalid{Webhook: *d.hook(tenant, body), Status: 422, Faults: []content.Fault{{Path: "/x", Message: "is odd"}}}
 }
 
-// again is an engine that runs some transactions twice, as after a deadlock, and rejects others, so that batches are
-// split.
-type again struct{ engine.Engine }
-
-func (e *again) Write(fn func(engine.Tx) error) error {
-	switch rand.IntN(6) {
-	case 0:
-		_ = e.Engine.Write(func(tx engine.Tx) error { return errors.Join(fn(tx), errors.New("a deadlock")) })
-	case 1:
-		refusal := &engine.StatementError{Err: errors.New("a value that the database does not take")}
-		if rand.IntN(3) == 0 {
-			return e.Engine.Write(func(tx engine.Tx) error { return errors.Join(fn(tx), refusal) })
-		}
-	}
-	return e.Engine.Write(fn)
-}
-
 // The counts in a lane's row are right, whatever people do at the same time through three replicas.
 func TestLanesCountWhatTheyHave(t *testing.T) {
 	slow(t)
@@ -47,12 +30,22 @@ func TestLanesCountWhatTheyHave(t *testing.T) {
 		t.Run(fmt.Sprint("latest ", latest), func(t *testing.T) {
 			t.Parallel()
 			dsn := pgtest.Schema(t)
-			open := func() engine.Engine { return &again{inDatabase(t, dsn)()} }
+			// Some transactions run twice, as after a deadlock, and others are refused, so that batches are split.
+			again := func(run func(failure error) error) error {
+				switch rand.IntN(6) {
+				case 0:
+					_ = run(errors.New("a deadlock"))
+				case 1:
+					if rand.IntN(3) == 0 {
+						return run(&engine.StatementError{Err: errors.New("a value that the database does not take")})
+					}
+				}
+				return run(nil)
+			}
 			var desks []*desk
 			for range 3 {
-				desks = append(desks, newDesk(t, open, func(c *Config) {
+				desks = append(desks, newDesk(t, inDatabase(t, dsn), between(intercepted{write: again}), func(c *setup) {
 					c.Latest, c.MaxTries = latest, 4
-					c.Limits = DefaultLimits
 					c.Limits.Finished, c.Limits.Invalid, c.MaxInvalid = 6, 5, 3
 					if len(desks) > 0 {
 						c.Receivers = desks[0].cfg.Receivers

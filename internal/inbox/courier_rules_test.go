@@ -188,11 +188,6 @@ func TestCourierMoreRetries(t *testing.T) {
 	}
 }
 
-// sharedEngine is an engine that other processes use, too.
-type sharedEngine struct{ engine.Engine }
-
-func (sharedEngine) Shared() bool { return true }
-
 // An outcome that the database refuses is written again after 1 s, doubling. Its lease is not renewed meanwhile, and
 // is given up after a minute: others may then get the lane.
 func TestCourierGivesUpARefusedOutcome(t *testing.T) {
@@ -200,7 +195,7 @@ func TestCourierGivesUpARefusedOutcome(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			c, to := bareCourier(4)
 			c.hard = t.Context()
-			c.inbox.engine, c.inbox.ops, c.inbox.run, c.inbox.leaseTime = sharedEngine{}, make(chan *work, 1), t.Context(), time.Minute
+			c.inbox.engine, c.inbox.ops, c.inbox.run, c.inbox.leaseTime = &intercepted{shared: true}, make(chan *work, 1), t.Context(), time.Minute
 			lease := &lane.Lease{Webhook: &lane.Webhook{ID: 1}, Receiver: to.Receiver, LaneName: webhookgate.LaneName{Tenant: "odd"}}
 			lease.Extend(time.Now().Add(time.Second)) // it would be renewed
 			c.leases[lease.Key()], c.unfinished = lease, 1

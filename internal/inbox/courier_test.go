@@ -11,41 +11,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"usher/internal/inbox/engine"
 	"usher/internal/lane"
 	"usher/internal/receiver"
 	"usher/webhookgate"
 )
-
-// When webhooks are tried. The courier is the same for every engine. With a file all of it runs in a bubble, where an
-// hour takes no longer than the events in it.
-func inBubble(t *testing.T, name string, test func(t *testing.T, d *desk), change ...func(*Config)) {
-	t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
-		t.Parallel()
-		path := newFile(t)
-		synctest.Test(t, func(t *testing.T) {
-			d := newDesk(t, inFile(t, path), append([]func(*Config){func(c *Config) {
-				c.MaxTries, c.Jitter, c.ClockOffset = 20, func(d time.Duration) time.Duration { return d }, nil
-			}}, change...)...)
-			time.Sleep(time.Millisecond)
-			test(t, d)
-		})
-	})
-}
-
-// inBubbleCostly is for a part of a test that takes much: see costly.
-func inBubbleCostly(t *testing.T, name string, test func(t *testing.T, d *desk), change ...func(*Config)) {
-	if thorough() {
-		inBubble(t, name, test, change...)
-	}
-}
-
-// slow is for tests that take long.
-func slow(t *testing.T) {
-	if !*long {
-		t.Skip("only with -long")
-	}
-}
 
 // pauses returns the times between a tenant's tries.
 func (k *taker) pauses(tenant string) (all []time.Duration) {
@@ -56,19 +25,9 @@ func (k *taker) pauses(tenant string) (all []time.Duration) {
 	return all
 }
 
-func answers(codes ...int) func(int) *http.Response {
-	return func(n int) *http.Response {
-		code := codes[min(n, len(codes))-1]
-		if code == 0 {
-			return nil
-		}
-		return status(code)(n)
-	}
-}
-
 func TestTries(t *testing.T) {
 	t.Parallel()
-	four := func(c *Config) { c.MaxTries = 4 }
+	four := func(c *setup) { c.MaxTries = 4 }
 	inBubble(t, "pauses double from 1 s to 5 min", func(t *testing.T, d *desk) {
 		d.main.set("t", status(500))
 		d.take("t", "A")
@@ -78,7 +37,7 @@ func TestTries(t *testing.T) {
 		if s := d.list("t")[0]; s.State != lane.Waiting || s.Tries != 12 || len(s.Tried) != 12 || s.Tried[0].Status != 500 {
 			t.Errorf("%+v", s)
 		}
-	}, func(c *Config) { c.Jitter = func(d time.Duration) time.Duration { return d / 10 } })
+	}, func(c *setup) { c.Jitter = func(d time.Duration) time.Duration { return d / 10 } })
 	inBubble(t, "parked after so many tries", func(t *testing.T, d *desk) {
 		for _, code := range []int{500, 401, 404, 408, 425, 429, 301, 501} {
 			tenant := fmt.Sprint("t", code)
@@ -125,32 +84,29 @@ func TestTries(t *testing.T) {
 		if e := d.list("t0")[0]; e.Counted != 0 || e.Tries < 5 || e.Why != "older than USHER_WEBHOOK_INBOX_MAX_AGE" {
 			t.Errorf("%+v", e.Status)
 		}
-	}, func(c *Config) { c.MaxAge, c.MaxTries = time.Minute, 5 })
+	}, func(c *setup) { c.MaxAge, c.MaxTries = time.Minute, 5 })
 	inBubble(t, "too old, but hardly tried", func(t *testing.T, d *desk) {
 		check(t, d.Pause(Pause{}))
 		d.take("t", "A")
 		time.Sleep(time.Hour) // a long pause, or an import of what is old
 		d.main.set("t", status(503))
-		must2(d.Resume(Pause{}))(t)
+		must(d.Resume(Pause{}))(t)
 		time.Sleep(50 * time.Second)
 		d.want("its age counts from the first try", d.states("t"), "waiting")
 		time.Sleep(5 * time.Minute)
 		d.want("then", d.states("t"), "parked")
-	}, func(c *Config) { c.MaxAge, c.MaxTries = time.Minute, 5 })
-	var ahead atomic.Int64
+	}, func(c *setup) { c.MaxAge, c.MaxTries = time.Minute, 5 })
 	inBubble(t, "a clock that jumps ahead parks nothing that was hardly tried", func(t *testing.T, d *desk) {
 		d.main.set("t", status(500))
 		d.take("t", "A", "B")
 		time.Sleep(5 * time.Second)
-		ahead.Store(int64(40 * 24 * time.Hour))
+		d.ahead.Store(int64(40 * 24 * time.Hour))
 		time.Sleep(10 * time.Second)
 		d.want("a failed try later", d.states("t"), "waiting waiting")
 		d.main.set("t", nil)
 		time.Sleep(5 * time.Minute)
 		d.want("in order", fmt.Sprint(d.main.got("t")), "[A B]")
-	}, func(c *Config) {
-		c.MaxAge, c.ClockOffset = 72*time.Hour, func() time.Duration { return time.Duration(ahead.Load()) }
-	})
+	}, func(c *setup) { c.MaxAge = 72 * time.Hour })
 	inBubble(t, "a redelivery has a fresh count and a fresh age", func(t *testing.T, d *desk) {
 		d.main.set("t", status(500))
 		d.take("well", "A")
@@ -289,7 +245,8 @@ func TestOutages(t *testing.T) {
 		time.Sleep(6 * time.Second)
 		d.want("delivered", fmt.Sprint(len(d.main.got(""))), "20")
 	})
-	inBubbleCostly(t, "the one that was tried longest ago is probed", func(t *testing.T, d *desk) {
+	inBubble(t, "the one that was tried longest ago is probed", func(t *testing.T, d *desk) {
+		costly(t)
 		const tenants = 12
 		d.main.set("", unreachable)
 		for n := range tenants {
@@ -336,7 +293,8 @@ func TestOutages(t *testing.T) {
 		time.Sleep(time.Minute)
 		d.want("delivered", fmt.Sprint(d.main.got("ill")), "[A]")
 	})
-	inBubbleCostly(t, "retries that are due go at full speed", func(t *testing.T, d *desk) {
+	inBubble(t, "retries that are due go at full speed", func(t *testing.T, d *desk) {
+		costly(t)
 		d.courier.mu.Lock() // it looks at them all the time
 		d.main.Concurrency = 1
 		d.courier.mu.Unlock()
@@ -378,7 +336,8 @@ func TestOutages(t *testing.T) {
 		time.Sleep(6 * time.Second)
 		d.want("delivered", fmt.Sprint(d.main.got("well")), "[A]")
 	})
-	inBubbleCostly(t, "healthy tenants do not wait behind failing ones", func(t *testing.T, d *desk) {
+	inBubble(t, "healthy tenants do not wait behind failing ones", func(t *testing.T, d *desk) {
+		costly(t)
 		for n := range 40 {
 			d.main.set(fmt.Sprint("bad", n), status(503))
 			d.take(fmt.Sprint("bad", n), "A")
@@ -401,7 +360,8 @@ func TestOutages(t *testing.T) {
 			t.Errorf("one waited for %v", worst)
 		}
 	})
-	inBubbleCostly(t, "those that hang take half of the places at most", func(t *testing.T, d *desk) {
+	inBubble(t, "those that hang take half of the places at most", func(t *testing.T, d *desk) {
+		costly(t)
 		d.courier.mu.Lock() // it looks at them all the time
 		d.main.Concurrency = 8
 		d.courier.mu.Unlock()
@@ -509,7 +469,7 @@ func TestOutages(t *testing.T) {
 		all[1].set("", nil)
 		time.Sleep(10 * time.Second)
 		d.want("delivered by who is back", fmt.Sprint(len(all[1].got(""))), "20")
-	}, func(c *Config) {
+	}, func(c *setup) {
 		c.Receivers = receiver.NewSet(all[0].Receiver, all[1].Receiver, all[2].Receiver)
 	})
 }
@@ -570,7 +530,7 @@ func TestEnds(t *testing.T) {
 func TestPauses(t *testing.T) {
 	t.Parallel()
 	crm, docs := newTaker("crm", 4, "crm"), newTaker("docs", 4, "docs")
-	two := func(c *Config) { c.Receivers = receiver.NewSet(crm.Receiver, docs.Receiver) }
+	two := func(c *setup) { c.Receivers = receiver.NewSet(crm.Receiver, docs.Receiver) }
 	inBubble(t, "of a receiver and of all", func(t *testing.T, d *desk) {
 		check(t, d.Pause(Pause{Receiver: "crm"}))
 		d.take("crm/a", "A")
@@ -580,7 +540,7 @@ func TestPauses(t *testing.T) {
 		check(t, d.Pause(Pause{}))
 		d.restart()
 		d.take("docs/b", "A")
-		must(t, true, second(d.Resume(Pause{Receiver: "crm"})))
+		must(d.Resume(Pause{Receiver: "crm"}))(t)
 		time.Sleep(time.Minute)
 		d.want("of all", fmt.Sprint(crm.got(""), docs.got("")), "[] [a:A]")
 		if s := d.Stats(); len(s.Paused) != 1 || s.Paused[0].Since.IsZero() {
@@ -608,7 +568,7 @@ func TestPauses(t *testing.T) {
 		time.Sleep(time.Minute)
 		d.want("tries", fmt.Sprint(len(d.main.tried(""))-before), "0")
 		d.main.set("", nil)
-		must(t, true, second(d.Resume(Pause{})))
+		must(d.Resume(Pause{}))(t)
 		time.Sleep(6 * time.Second)
 		d.want("delivered", fmt.Sprint(len(d.main.got(""))), "20")
 	})
@@ -662,7 +622,7 @@ func TestEraseWaits(t *testing.T) {
 		if n := d.nth("t", 2) - before; n > 30 {
 			t.Errorf("it took %d numbers", n)
 		}
-		must2(d.Erase("", "t"))(t)
+		must(d.Erase("", "t"))(t)
 	})
 	inBubble(t, "and gives up", func(t *testing.T, d *desk) {
 		d.main.delay, d.main.Timeout = time.Hour, 2*time.Hour
@@ -682,7 +642,7 @@ func TestEraseWaits(t *testing.T) {
 func TestBodiesDoNotWaitForPlaces(t *testing.T) {
 	t.Parallel()
 	one := newTaker(receiver.Main, 1)
-	d := newDesk(t, inFile(t, newFile(t)), little, func(c *Config) { c.Receivers = receiver.NewSet(one.Receiver) })
+	d := newDesk(t, inFile(t, newFile(t)), little, func(c *setup) { c.Receivers = receiver.NewSet(one.Receiver) })
 	body := func(percent int) string { return strings.Repeat("x", int(d.cfg.Limits.Bodies)*percent/100) }
 	release := one.hang("a")
 	d.take("a", body(47))
@@ -694,37 +654,29 @@ func TestBodiesDoNotWaitForPlaces(t *testing.T) {
 	d.idle("")
 }
 
-// hooked is an engine that calls a function after each transaction.
-type hooked struct {
-	*held
-	after atomic.Pointer[func()]
-}
-
-func (e *hooked) Write(fn func(engine.Tx) error) error {
-	err := e.held.Write(fn)
-	if after := e.after.Load(); after != nil {
-		(*after)()
-	}
-	return err
-}
-
 // The courier ends while one transaction has its last outcome, and gives a lease for another webhook.
 func TestLeaseWhileItEnds(t *testing.T) {
 	t.Parallel()
 	path := newFile(t)
 	synctest.Test(t, func(t *testing.T) {
-		e := &hooked{held: newHeld(nil)}
-		open := inFile(t, path)
-		d := newDesk(t, func() engine.Engine { e.Engine = open(); return e })
+		h := newHeld()
+		var after atomic.Pointer[func()] // is called after each transaction
+		d := newDesk(t, inFile(t, path), between(intercepted{write: func(run func(failure error) error) error {
+			err := h.write(run)
+			if f := after.Load(); f != nil {
+				(*f)()
+			}
+			return err
+		}}))
 		for n := range 10 {
 			tried := len(d.main.tried("t"))
 			release := d.main.hang("t")
 			d.take("t", fmt.Sprint(n))
 			d.until("under way", func() bool { return len(d.main.tried("t")) > tried })
 			c, ended := d.courier, make(chan struct{})
-			e.hold()
+			h.hold()
 			var once sync.Once
-			after := func() {
+			look := func() {
 				c.mu.Lock()
 				granted := c.held() > 0 // u's: that of t is gone
 				c.mu.Unlock()
@@ -735,7 +687,7 @@ func TestLeaseWhileItEnds(t *testing.T) {
 					})
 				}
 			}
-			e.after.Store(&after)
+			after.Store(&look)
 			var wg sync.WaitGroup
 			wg.Go(func() { d.Forget(nil, "t") }) // the writer waits with it
 			time.Sleep(10 * time.Millisecond)
@@ -743,7 +695,7 @@ func TestLeaseWhileItEnds(t *testing.T) {
 			time.Sleep(10 * time.Millisecond) // the outcome comes before u
 			wg.Go(func() { d.send("u", fmt.Sprint(n)) })
 			time.Sleep(10 * time.Millisecond)
-			e.goOn()
+			h.goOn()
 			wg.Wait()
 			<-ended
 			d.restart()
@@ -829,7 +781,7 @@ func TestRetriesAndProbesShareHalfOfThePlaces(t *testing.T) {
 					t.Fatalf("%d of 2 places", failed)
 				}
 			}
-		}, func(c *Config) { c.Receivers = receiver.NewSet(main.Receiver) })
+		}, func(c *setup) { c.Receivers = receiver.NewSet(main.Receiver) })
 	}
 }
 
@@ -868,7 +820,7 @@ func TestRetriesDoNotWaitForAllProbes(t *testing.T) {
 					}
 					time.Sleep(time.Second / 2)
 				}
-			}, func(c *Config) { c.Receivers = receiver.NewSet(main.Receiver) })
+			}, func(c *setup) { c.Receivers = receiver.NewSet(main.Receiver) })
 		}
 	}
 }
@@ -885,29 +837,19 @@ func (d *desk) trickles(receiver string) bool {
 	return false
 }
 
-// sharedFile is a file whose leases end by themselves, as in a database that replicas share.
-type sharedFile struct{ unwritable }
-
-func (*sharedFile) Shared() bool { return true }
-
-func (e *sharedFile) Write(fn func(engine.Tx) error) error {
-	return e.unwritable.Write(func(tx engine.Tx) error { return fn(sharedTx{tx}) })
-}
-
-type sharedTx struct{ engine.Tx }
-
-func (tx sharedTx) Queue(name string, each func(engine.Row) error, args ...any) {
-	if name != "numbers_behind" { // a file has no sequence
-		tx.Tx.Queue(name, each, args...)
-	}
-}
-
 // What was accepted in an outage of the database that lasts longer than its lease is not delivered again by the
 // process that knows it.
 func TestAcceptedInAnOutage(t *testing.T) {
 	t.Parallel()
 	var away atomic.Bool
-	inBubbleOn(t, "a file", func(e engine.Engine) engine.Engine { return &sharedFile{unwritable{e, &away}} }, func(t *testing.T, d *desk) {
+	// A file whose leases end by themselves, as in a database that replicas share.
+	shared := intercepted{shared: true, write: failsWhile(&away), asks: func(s *statement) error {
+		if s.name == "numbers_behind" { // a file has no sequence
+			return errLeftOut
+		}
+		return nil
+	}}
+	inBubble(t, "a file", func(t *testing.T, d *desk) {
 		d.main.delay = time.Second
 		var want []string
 		for n := range 20 {
@@ -924,5 +866,5 @@ func TestAcceptedInAnOutage(t *testing.T) {
 		slices.Sort(got)
 		slices.Sort(want)
 		d.want("accepted", fmt.Sprint(got), fmt.Sprint(want))
-	})
+	}, between(shared))
 }

@@ -66,7 +66,7 @@ func (d *desk) fill(tenant string) {
 	d.main.set(tenant, answers(422, 500))
 	d.take(tenant, "2")
 	d.until("parked", func() bool { return strings.Contains(d.states(tenant), "parked") })
-	must2(d.storeInvalid(context.Background(), &webhookgate.Invalid{Webhook: *d.hook(tenant, "odd body of "+tenant), Status: 422}))(d.t)
+	must(d.storeInvalid(context.Background(), &webhookgate.Invalid{Webhook: *d.hook(tenant, "odd body of "+tenant), Status: 422}))(d.t)
 	d.take(tenant, "3", "4")
 }
 
@@ -78,7 +78,7 @@ func wholeFile(t *testing.T) (content []byte) {
 	d.fill("fine")
 	d.shut()
 	sqlOn(t, path, damagedRows...)
-	return must2(os.ReadFile(path))(t)
+	return must(os.ReadFile(path))(t)
 }
 
 // One wrong value in one row harms its tenant at most. Others are delivered, and lists, an export, entitlements and
@@ -135,23 +135,23 @@ func (d *desk) checkOthers(odd string) {
 	t, ctx := d.t, context.Background()
 	d.take("fine", "5")
 	d.until("the others' webhooks are delivered", func() bool { got := d.main.got("fine"); return len(got) > 0 && got[len(got)-1] == "5" })
-	if all := must2(d.items(Filter{}))(t); len(all) < 5 {
+	if all := must(d.items(Filter{}))(t); len(all) < 5 {
 		t.Errorf("%d are listed", len(all))
 	}
-	must2(d.items(Filter{State: lane.Parked}))(t)
-	must2(d.items(Filter{Tenant: odd}))(t)
-	if all := must2(d.Snapshots(ctx, []string{"fine", odd}))(t); !slices.ContainsFunc(all, func(s snapshot.Stored) bool { return s.Tenant == "fine" }) {
+	must(d.items(Filter{State: lane.Parked}))(t)
+	must(d.items(Filter{Tenant: odd}))(t)
+	if all := must(d.Snapshots(ctx, []string{"fine", odd}))(t); !slices.ContainsFunc(all, func(s snapshot.Stored) bool { return s.Tenant == "fine" }) {
 		t.Errorf("the last snapshots are %v", all)
 	}
-	must2(d.Export(ctx, io.Discard))(t)
-	must2(d.readHeldUp(ctx))(t)
-	must2(d.Tenants(ctx, TenantFilter{}))(t)
-	must2(d.Actions(ctx, 0, 10))(t)
+	must(d.Export(ctx, io.Discard))(t)
+	must(d.readHeldUp(ctx))(t)
+	must(d.Tenants(ctx, TenantFilter{}))(t)
+	must(d.Actions(ctx, 0, 10))(t)
 	check(t, d.ReadPauses(ctx))
 	if s := d.Stats(); s.Old {
 		t.Error("the figures are not known")
 	}
-	for _, w := range must2(d.items(Filter{Tenant: odd}))(t) {
+	for _, w := range must(d.items(Filter{Tenant: odd}))(t) {
 		if err := d.Discard(w.ID); err != nil && !errors.As(err, new(lane.Denied)) {
 			t.Errorf("discard: %v", err)
 		}
@@ -347,8 +347,8 @@ func TestDamagedAndNotFound(t *testing.T) {
 				conn, schema := connectTo(t, dsn)
 				defer conn.Close(context.Background())
 				try(t, inDatabase(t, dsn), func(statement string) {
-					must2(conn.Exec(t.Context(), "SET search_path = "+schema))(t)
-					must2(conn.Exec(t.Context(), statement))(t)
+					must(conn.Exec(t.Context(), "SET search_path = "+schema))(t)
+					must(conn.Exec(t.Context(), statement))(t)
 				})
 			})
 		}
@@ -387,7 +387,7 @@ func TestDamagedFeatures(t *testing.T) {
 				ask("POST", "/ofrep/v1/evaluate/flags/users", `{"context":{"targetingKey":"`+tenant+`"}}`, want[2])
 			}
 			d.until("it is counted", func() bool { s := d.Stats(); return s.Unknown == 1 && s.Tenants == 2 })
-			all := must2(d.Inbox.Unknown(t.Context(), 10))(t)
+			all := must(d.Inbox.Unknown(t.Context(), 10))(t)
 			d.want("listed", fmt.Sprint(len(all), all[0].Tenant), "1odd")
 		})
 	}

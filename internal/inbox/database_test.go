@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"net/url"
 	"os"
 	"os/exec"
@@ -116,7 +115,7 @@ func TestDatabaseSetup(t *testing.T) {
 	}
 
 	// The password is rotated: new connections use the new one, and what goes wrong until then goes on by itself.
-	d := newDesk(t, func() engine.Engine { return must2(openDatabase(as(s, "app", "postgres"), get))(t) })
+	d := newDesk(t, func() engine.Engine { return must(openDatabase(as(s, "app", "postgres"), get))(t) })
 	d.take("t", "A")
 	alter := func(sql string) { // it is committed before the connections end: otherwise a new one may still be as the old ones were
 		s.Exec(t, "ALTER ROLE app "+sql)
@@ -224,7 +223,7 @@ func TestDatabaseStandsStill(t *testing.T) {
 	t.Parallel()
 	s := pgtest.New(t)
 	d := newDesk(t, inDatabase(t, s.DSN()))
-	other := newDesk(t, inDatabase(t, s.DSN()), func(c *Config) { c.Receivers = d.cfg.Receivers })
+	other := newDesk(t, inDatabase(t, s.DSN()), func(c *setup) { c.Receivers = d.cfg.Receivers })
 	for n := range 20 {
 		d.take(fmt.Sprint("t", n), "1", "2", "3")
 	}
@@ -319,7 +318,7 @@ func TestPoolerAndLatency(t *testing.T) {
 	dsn := pgtest.Schema(t)
 	use := func(t *testing.T, dsn string) {
 		d := newDesk(t, inDatabase(t, dsn))
-		d.main.set("t1", func(n int) *http.Response { return status([]int{500, 503, 200}[min(n, 3)-1])(n) })
+		d.main.set("t1", answers(500, 503, 200))
 		var wg sync.WaitGroup
 		for n := range 20 {
 			wg.Go(func() {
@@ -336,11 +335,11 @@ func TestPoolerAndLatency(t *testing.T) {
 			d.want(fmt.Sprint("t", n), fmt.Sprint(d.main.got(fmt.Sprint("t", n))), "[A B A]")
 		}
 		check(t, d.Pause(Pause{Tenant: "t0"}))
-		must2(d.Erase("", "t1"))(t)
+		must(d.Erase("", "t1"))(t)
 		d.want("a copy", d.send("t2", "A"), "=")
 	}
 	t.Run("latency", func(t *testing.T) {
-		u := must2(url.Parse(dsn))(t)
+		u := must(url.Parse(dsn))(t)
 		w := pgtest.Cut(t, u.Host)
 		w.Latency(10 * time.Millisecond)
 		use(t, w.Through(dsn))
@@ -350,10 +349,10 @@ func TestPoolerAndLatency(t *testing.T) {
 		if err != nil {
 			testkit.Missing(t, "pgbouncer is not installed")
 		}
-		u := must2(url.Parse(pgtest.Schema(t)))(t)
+		u := must(url.Parse(pgtest.Schema(t)))(t)
 		host, port, _ := net.SplitHostPort(u.Host)
 		_, mine, _ := net.SplitHostPort(testkit.FreeAddress(t))
-		dir := must2(os.MkdirTemp("", "usher-pgbouncer"))(t)
+		dir := must(os.MkdirTemp("", "usher-pgbouncer"))(t)
 		t.Cleanup(func() { os.RemoveAll(dir) })
 		ini := filepath.Join(dir, "pgbouncer.ini")
 		check(t, os.WriteFile(filepath.Join(dir, "users"), []byte(`"usher" ""`), 0o644))
@@ -396,8 +395,8 @@ func TestLockedLane(t *testing.T) {
 	d.idle("")
 	conn, schema := connectTo(t, dsn)
 	defer conn.Close(context.Background())
-	tx := must2(conn.Begin(t.Context()))(t)
-	must2(tx.Exec(t.Context(), "SELECT 1 FROM "+schema+".lane WHERE tenant = 'locked' FOR UPDATE"))(t)
+	tx := must(conn.Begin(t.Context()))(t)
+	must(tx.Exec(t.Context(), "SELECT 1 FROM "+schema+".lane WHERE tenant = 'locked' FOR UPDATE"))(t)
 	var wg sync.WaitGroup
 	var failed atomic.Int64
 	for n := range 32 {
@@ -454,9 +453,9 @@ func TestWaitIsNoJumpOfTheClock(t *testing.T) {
 	d.take("t", "A")
 	conn, schema := connectTo(t, dsn)
 	defer conn.Close(context.Background())
-	tx := must2(conn.Begin(t.Context()))(t)
+	tx := must(conn.Begin(t.Context()))(t)
 	// Another replica has just met this tenant, too, and its COMMIT takes a while.
-	must2(tx.Exec(t.Context(), "INSERT INTO "+schema+".lane (tenant, platform, event_type) VALUES ('new', '', '')"))(t)
+	must(tx.Exec(t.Context(), "INSERT INTO "+schema+".lane (tenant, platform, event_type) VALUES ('new', '', '')"))(t)
 	var sender sync.WaitGroup
 	sender.Go(func() { d.send("new", "A") })
 	d.until("it waits for the lane", func() bool {
@@ -483,8 +482,8 @@ func TestClockJumpsWhileItWaits(t *testing.T) {
 	conn, schema := connectTo(t, dsn)
 	defer conn.Close(context.Background())
 	for n := range 10 {
-		tx := must2(conn.Begin(t.Context()))(t)
-		must2(tx.Exec(t.Context(), "SELECT FROM "+schema+".lane FOR UPDATE"))(t)
+		tx := must(conn.Begin(t.Context()))(t)
+		must(tx.Exec(t.Context(), "SELECT FROM "+schema+".lane FOR UPDATE"))(t)
 		var sender sync.WaitGroup
 		sender.Go(func() { d.send("t", fmt.Sprint("B", n)) })
 		d.until("it waits for the lane", func() bool {
@@ -520,7 +519,7 @@ func TestReadsOnlyItsOwnLane(t *testing.T) {
 		},
 	} {
 		dsn := pgtest.Schema(t)
-		d := newDesk(t, inDatabase(t, dsn), func(c *Config) { c.Latest = name == "webhook_waiting" })
+		d := newDesk(t, inDatabase(t, dsn), func(c *setup) { c.Latest = name == "webhook_waiting" })
 		d.main.set("", status(400))
 		if d.cfg.Latest {
 			check(t, d.Pause(Pause{}))
@@ -531,7 +530,7 @@ func TestReadsOnlyItsOwnLane(t *testing.T) {
 		d.shut() // the server counts what a connection has read at its end
 		rows := -1
 		d.until("counted", func() bool {
-			rows = must2(strconv.Atoi(inSchema(t, dsn, fmt.Sprintf("SELECT (CASE WHEN n_tup_ins >= %d THEN idx_tup_read ELSE -1 END)::text FROM pg_stat_user_tables t JOIN pg_stat_user_indexes USING (relid) WHERE t.schemaname = '{schema}' AND indexrelname = '%s'", 2*tenants, name))))(t)
+			rows = must(strconv.Atoi(inSchema(t, dsn, fmt.Sprintf("SELECT (CASE WHEN n_tup_ins >= %d THEN idx_tup_read ELSE -1 END)::text FROM pg_stat_user_tables t JOIN pg_stat_user_indexes USING (relid) WHERE t.schemaname = '{schema}' AND indexrelname = '%s'", 2*tenants, name))))(t)
 			return rows >= 0
 		})
 		if rows > 20*tenants {
@@ -564,7 +563,7 @@ func TestPlansDoNotLast(t *testing.T) {
 	d.shut() // the server counts what a connection has read at its end
 	rows := -1
 	d.until("counted", func() bool {
-		rows = must2(strconv.Atoi(inSchema(t, dsn, fmt.Sprintf("SELECT (CASE WHEN n_tup_ins >= %d THEN idx_tup_read ELSE -1 END)::text FROM pg_stat_user_tables t JOIN pg_stat_user_indexes USING (relid) WHERE t.schemaname = '{schema}' AND indexrelname = 'lane_pkey'", 2*tenants))))(t)
+		rows = must(strconv.Atoi(inSchema(t, dsn, fmt.Sprintf("SELECT (CASE WHEN n_tup_ins >= %d THEN idx_tup_read ELSE -1 END)::text FROM pg_stat_user_tables t JOIN pg_stat_user_indexes USING (relid) WHERE t.schemaname = '{schema}' AND indexrelname = 'lane_pkey'", 2*tenants))))(t)
 		return rows >= 0
 	})
 	if rows > 3*tenants*tenants/2 { // twice as many if the second half goes by the plan of the first
@@ -579,7 +578,7 @@ func TestDefaultIsolation(t *testing.T) {
 	t.Parallel()
 	s := pgtest.New(t, "default_transaction_isolation=serializable")
 	a := newDesk(t, inDatabase(t, s.DSN()))
-	b := newDesk(t, inDatabase(t, s.DSN()), func(c *Config) { c.Receivers = a.cfg.Receivers })
+	b := newDesk(t, inDatabase(t, s.DSN()), func(c *setup) { c.Receivers = a.cfg.Receivers })
 	var wg sync.WaitGroup
 	for n := range 8 {
 		wg.Go(func() {
@@ -622,12 +621,12 @@ func TestStandbyIsNotRead(t *testing.T) {
 	wire.Pass()
 	d.until("paused", func() bool { return d.Pause(Pause{Tenant: "t"}) == nil })
 	large := strings.Repeat("B", 100_000) // it is not read ahead
-	before := must2(d.Snapshots(t.Context(), []string{"t"}))(t)[0].Seq
+	before := must(d.Snapshots(t.Context(), []string{"t"}))(t)[0].Seq
 	d.until("taken in", func() bool { return d.send("t", large) == "+" })
-	if now := must2(d.Snapshots(t.Context(), []string{"t"}))(t)[0].Seq; now <= before {
+	if now := must(d.Snapshots(t.Context(), []string{"t"}))(t)[0].Seq; now <= before {
 		t.Errorf("the last snapshot is still %d", before)
 	}
-	must(t, true, second(d.Resume(Pause{Tenant: "t"})))
+	must(d.Resume(Pause{Tenant: "t"}))(t)
 	d.idle("t")
 	d.want("states", d.states("t"), "delivered delivered")
 }
@@ -642,8 +641,8 @@ func TestLockedTable(t *testing.T) {
 	d.idle("t")
 	conn, schema := connectTo(t, dsn)
 	defer conn.Close(context.Background())
-	tx := must2(conn.Begin(t.Context()))(t)
-	must2(tx.Exec(t.Context(), "LOCK TABLE "+schema+".webhook IN SHARE MODE"))(t)
+	tx := must(conn.Begin(t.Context()))(t)
+	must(tx.Exec(t.Context(), "LOCK TABLE "+schema+".webhook IN SHARE MODE"))(t)
 	d.until("unready", func() bool {
 		if got := d.send("t", "B"); got == "+" {
 			t.Fatal("it was stored")
@@ -670,7 +669,7 @@ func TestNumbersAreBehind(t *testing.T) {
 	d.idle("")
 	for _, behind := range []int{1, 1001} { // 1002 is in use
 		inSchema(t, dsn, fmt.Sprintf("SELECT setval('{schema}.number', %d)::text", behind))
-		d.main.set("t", func(n int) *http.Response { return status([]int{500, 200}[min(n, 2)-1])(n) })
+		d.main.set("t", answers(500, 200))
 		d.take("t", fmt.Sprint(behind))
 		d.idle("t")
 	}
@@ -695,8 +694,8 @@ func TestQueryEndsWithItsReader(t *testing.T) {
 	d.idle("t")
 	conn, schema := connectTo(t, dsn)
 	defer conn.Close(context.Background())
-	tx := must2(conn.Begin(t.Context()))(t)
-	must2(tx.Exec(t.Context(), "LOCK TABLE "+schema+".content"))(t)
+	tx := must(conn.Begin(t.Context()))(t)
+	must(tx.Exec(t.Context(), "LOCK TABLE "+schema+".content"))(t)
 	ctx, gone := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { _, err := d.List(ctx, Filter{Search: "A"}); ended <- err }()
@@ -710,7 +709,7 @@ func TestQueryEndsWithItsReader(t *testing.T) {
 	}
 	d.until("the query has ended", func() bool { return running() == "0" })
 	check(t, tx.Rollback(t.Context()))
-	must2(d.List(t.Context(), Filter{Search: "A"}))(t)
+	must(d.List(t.Context(), Filter{Search: "A"}))(t)
 }
 
 // Somebody's trigger refuses a tenant's webhooks. That is the fault of these webhooks: others that arrive with them
@@ -723,7 +722,7 @@ func TestTriggerThatRefusesATenant(t *testing.T) {
 	conn, schema := connectTo(t, dsn)
 	defer conn.Close(context.Background())
 	name := pgx.Identifier{schema}.Sanitize()
-	must2(conn.Exec(t.Context(), `CREATE FUNCTION `+name+`.refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'not this one'; END $$;
+	must(conn.Exec(t.Context(), `CREATE FUNCTION `+name+`.refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'not this one'; END $$;
 		CREATE TRIGGER refuse BEFORE INSERT ON `+name+`.webhook FOR EACH ROW WHEN (NEW.tenant = 'bad') EXECUTE FUNCTION `+name+`.refuse()`))(t)
 	var all []func()
 	for n := range 20 {

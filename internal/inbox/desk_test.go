@@ -65,6 +65,14 @@ func costly(t *testing.T) {
 	}
 }
 
+// slow skips a test that takes long: it runs only with -long.
+func slow(t *testing.T) {
+	t.Helper()
+	if !*long {
+		t.Skip("only with -long")
+	}
+}
+
 // some returns the first few of what a test tries, and all of it with -race, as CI does, or with -long.
 func some[T any](few int, all ...T) []T {
 	if thorough() {
@@ -87,7 +95,7 @@ func onBothEngines(t *testing.T, test func(t *testing.T, open func() engine.Engi
 // tests. Its reserve file has no content, for the same reason.
 func newFile(t testing.TB) string {
 	path := filepath.Join(t.TempDir(), "inbox.db")
-	for end, content := range must2(emptyInbox())(t) {
+	for end, content := range must(emptyInbox())(t) {
 		check(t, os.WriteFile(path+end, content, 0o600))
 	}
 	check(t, emptyReserve(path))
@@ -256,8 +264,19 @@ func status(code int, header ...string) func(int) *http.Response {
 	}
 }
 
-// unreachable is the answer of a receiver that can't be reached.
-func unreachable(int) *http.Response { return nil }
+// answers returns the answers for one try after the other: each with a status, or 0 if there is none. The last one stays.
+func answers(codes ...int) func(int) *http.Response {
+	return func(n int) *http.Response {
+		code := codes[min(n, len(codes))-1]
+		if code == 0 {
+			return nil
+		}
+		return status(code)(n)
+	}
+}
+
+// unreachable are the answers of a receiver that can't be reached.
+var unreachable = answers(0)
 
 // set sets the answers for a tenant from now on, or with "" those for all other tenants; nil: 200.
 func (k *taker) set(tenant string, answer func(int) *http.Response) {
@@ -316,7 +335,7 @@ type desk struct {
 	*Inbox
 	t       *testing.T
 	main    *taker
-	cfg     Config
+	cfg     setup
 	open    func() engine.Engine
 	log     *testkit.Output
 	ahead   *atomic.Int64 // how far the database's clock is ahead
@@ -329,21 +348,34 @@ type desk struct {
 	ended   bool
 }
 
-// quick shortens a backoff to a thousandth.
-func quick(d time.Duration) time.Duration { return d / 1000 }
+// A setup is what a desk is made of.
+type setup struct {
+	Config
+	between intercepted
+	ahead   *atomic.Int64 // how far the database's clock is ahead
+}
 
-// newDesk starts an inbox. change may change its configuration; if it sets no receivers, the desk's main one is used.
-func newDesk(t *testing.T, open func() engine.Engine, change ...func(*Config)) *desk {
+// newDesk starts an inbox. change may change how it is set up; if it sets no receivers, the desk's main one is used.
+func newDesk(t *testing.T, open func() engine.Engine, change ...func(*setup)) *desk {
 	t.Helper()
-	d := &desk{t: t, open: open, main: newTaker(receiver.Main, 32), log: new(testkit.Output), ahead: new(atomic.Int64), release: make(map[string]func())}
-	d.cfg = Config{
-		Rules:       lane.Rules{MaxTries: 1000, MaxAge: 72 * time.Hour, DedupWindow: 10 * time.Minute, Jitter: quick, Log: slog.New(slog.NewTextHandler(d.log, nil))},
+	d := &desk{t: t, open: open, main: newTaker(receiver.Main, 32), log: new(testkit.Output), release: make(map[string]func())}
+	d.cfg.ahead = new(atomic.Int64)
+	d.cfg.Config = Config{
+		Rules: lane.Rules{
+			MaxTries:    1000,
+			MaxAge:      72 * time.Hour,
+			DedupWindow: 10 * time.Minute,
+			Jitter:      func(d time.Duration) time.Duration { return d / 1000 },
+			Log:         slog.New(slog.NewTextHandler(d.log, nil)),
+		},
 		MaxBytes:    1 << 30,
+		Limits:      DefaultLimits,
 		ClockOffset: func() time.Duration { return time.Duration(d.ahead.Load()) },
 	}
 	for _, f := range change {
 		f(&d.cfg)
 	}
+	d.ahead = d.cfg.ahead
 	if d.cfg.Receivers == nil {
 		d.cfg.Receivers = receiver.NewSet(d.main.Receiver)
 	}
@@ -358,8 +390,26 @@ func newDesk(t *testing.T, open func() engine.Engine, change ...func(*Config)) *
 	return d
 }
 
+// inBubble runs a test on a desk in a bubble, where an hour takes no longer than the events in it: when webhooks are
+// tried. Pauses are as long as they can be.
+func inBubble(t *testing.T, name string, test func(t *testing.T, d *desk), change ...func(*setup)) {
+	t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
+		t.Parallel()
+		path := newFile(t)
+		synctest.Test(t, func(t *testing.T) {
+			slowly := func(c *setup) {
+				c.MaxTries = 20
+				c.Jitter = func(d time.Duration) time.Duration { return d }
+			}
+			d := newDesk(t, inFile(t, path), append([]func(*setup){slowly}, change...)...)
+			time.Sleep(time.Millisecond)
+			test(t, d)
+		})
+	})
+}
+
 func (d *desk) start() {
-	d.Inbox = New(d.open(), d.cfg)
+	d.Inbox = New(d.cfg.between.on(d.open()), d.cfg.Config)
 	soft, end := context.WithCancel(context.Background())
 	hard, cut := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
@@ -397,9 +447,10 @@ func (d *desk) Pause(p Pause) error          { _, err := d.Inbox.Pause(p, 0, nil
 func (d *desk) Resume(p Pause) (bool, error) { return d.Inbox.Resume(p, nil) }
 
 // little gives the inbox a sixteenth of the memory, so that webhooks that do not fit are quickly made.
-func little(c *Config) {
-	c.Limits = DefaultLimits
-	c.Limits.Bodies, c.Limits.PageBytes, c.Limits.ChunkBytes = c.Limits.Bodies/16, c.Limits.PageBytes/16, c.Limits.ChunkBytes/16
+func little(c *setup) {
+	c.Limits.Bodies /= 16
+	c.Limits.PageBytes /= 16
+	c.Limits.ChunkBytes /= 16
 }
 
 var hookIDs atomic.Int64
@@ -517,16 +568,8 @@ func (d *desk) want(what, got, want string) {
 	}
 }
 
-func must[T any](t testing.TB, v T, err error) T {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return v
-}
-
-// must2 is like check, for a call that also returns a value: must2(f())(t).
-func must2[T any](v T, err error) func(testing.TB) T {
+// must is like check, for a call that also returns a value: must(f())(t).
+func must[T any](v T, err error) func(testing.TB) T {
 	return func(t testing.TB) T { t.Helper(); check(t, err); return v }
 }
 

@@ -26,7 +26,7 @@ func TestConnectionBreaksInACommit(t *testing.T) {
 			t.Run(tenant+", then "+next, func(t *testing.T) {
 				t.Parallel()
 				dsn := pgtest.Schema(t)
-				wire := pgtest.Cut(t, must2(url.Parse(dsn))(t).Host)
+				wire := pgtest.Cut(t, must(url.Parse(dsn))(t).Host)
 				d := newDesk(t, inDatabase(t, wire.Through(dsn)))
 				check(t, d.Pause(Pause{}))
 				d.take("known", "A")
@@ -34,7 +34,7 @@ func TestConnectionBreaksInACommit(t *testing.T) {
 				replica.until("it is paused", func() bool { return len(replica.Paused()) > 0 })
 				other, schema := connectTo(t, dsn)
 				defer other.Close(context.Background())
-				exec := func(sql string) { must2(other.Exec(t.Context(), sql))(t) }
+				exec := func(sql string) { must(other.Exec(t.Context(), sql))(t) }
 				waits := func(n string) func() bool {
 					return func() bool {
 						return inSchema(t, dsn, "SELECT count(*)::text FROM pg_locks l JOIN pg_stat_activity USING (pid) WHERE NOT granted AND query LIKE '%{schema}%'") == n
@@ -62,7 +62,7 @@ func TestConnectionBreaksInACommit(t *testing.T) {
 					want = "waiting " + want // A
 				}
 				replica.want("what is stored, after "+told, replica.states(tenant), want)
-				if all := replica.list(tenant); next == "C" && string(must2(replica.Show(context.Background(), all[len(all)-1].ID))(t).Body) != "C" {
+				if all := replica.list(tenant); next == "C" && string(must(replica.Show(context.Background(), all[len(all)-1].ID))(t).Body) != "C" {
 					t.Error("what was sent last is not the last")
 				}
 				wire.Pass()
@@ -76,7 +76,7 @@ func TestConnectionBreaksInACommit(t *testing.T) {
 // that does not take in what the test sends.
 func noSweeps(t *testing.T, conn *pgx.Conn, schema string) {
 	t.Helper()
-	must2(conn.Exec(t.Context(), "SELECT pg_advisory_lock(hashtext($1))", `usher sweep "`+schema+`"`))(t)
+	must(conn.Exec(t.Context(), "SELECT pg_advisory_lock(hashtext($1))", `usher sweep "`+schema+`"`))(t)
 }
 
 // The first webhook of a tenant comes through two replicas at once: the replica that waits for the other sees what
@@ -96,15 +96,15 @@ func TestNewTenantAtOnce(t *testing.T) {
 		{"a signed id", "A", "A", false, "waiting"},
 		{"only the latest", "A", "B", true, "superseded waiting"},
 	} {
-		change := func(c *Config) { c.Latest, c.DedupWindow = tc.latest, 0 }
+		change := func(c *setup) { c.Latest, c.DedupWindow = tc.latest, 0 }
 		a := newDesk(t, open, change)
 		b := newDesk(t, open, change)
 		check(t, a.Pause(Pause{}))
 		b.until("paused", func() bool { return len(b.Paused()) > 0 })
 		conn, schema := connectTo(t, dsn)
 		defer conn.Close(context.Background())
-		tx := must2(conn.Begin(t.Context()))(t)
-		must2(tx.Exec(t.Context(), "LOCK TABLE "+schema+".webhook IN SHARE MODE"))(t)
+		tx := must(conn.Begin(t.Context()))(t)
+		must(tx.Exec(t.Context(), "LOCK TABLE "+schema+".webhook IN SHARE MODE"))(t)
 		tenant := strings.ReplaceAll(tc.name, " ", "-")
 		waiting := func(n string) func() bool {
 			return func() bool {
@@ -136,7 +136,7 @@ func TestCopyThroughAnotherReplica(t *testing.T) {
 	open := inDatabase(t, pgtest.Schema(t))
 	var changed atomic.Pointer[string]
 	a := newDesk(t, open)
-	b := newDesk(t, open, func(c *Config) { c.Changed = func(tenant string) { changed.Store(&tenant) } })
+	b := newDesk(t, open, func(c *setup) { c.Changed = func(tenant string) { changed.Store(&tenant) } })
 	a.take("t", "A")
 	a.idle("t")
 	b.want("a copy", b.send("t", "A"), "=")
@@ -145,32 +145,20 @@ func TestCopyThroughAnotherReplica(t *testing.T) {
 	}
 }
 
-// doubts is an engine whose transactions are in doubt while on is set, although they are committed.
-type doubts struct {
-	engine.Engine
-	on atomic.Bool
-}
-
-func (e *doubts) Write(fn func(engine.Tx) error) error {
-	err := e.Engine.Write(fn)
-	if err == nil && e.on.Load() {
-		return engine.ErrDoubt
-	}
-	return err
-}
-
 // No sender has a 200 for what a transaction in doubt has stored. In an outage, which often begins with such a
 // transaction, entitlements must go on answering with what they hold.
 func TestDoubtKeepsEntitlements(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
-		e := new(doubts)
 		var changes atomic.Int64
-		d := newDesk(t, func() engine.Engine { e.Engine = open(); return e }, func(c *Config) { c.Changed = func(string) { changes.Add(1) } })
+		var doubt atomic.Bool
+		d := newDesk(t, open, between(doubtful(&doubt)), func(c *setup) {
+			c.Changed = func(string) { changes.Add(1) }
+		})
 		release := d.main.hang("t")
 		d.take("t", "A")
 		d.until("under way", func() bool { return len(d.main.tried("t")) == 1 })
 		before := changes.Load()
-		e.on.Store(true)
+		doubt.Store(true)
 		release() // the outcome is in doubt, and so is what arrives
 		if told := d.send("u", "B"); told == "+" || told == "=" {
 			t.Errorf("its sender was told %q, and nobody knew that", told)
@@ -178,7 +166,7 @@ func TestDoubtKeepsEntitlements(t *testing.T) {
 		if n := changes.Load() - before; n != 0 {
 			t.Errorf("%d changes", n)
 		}
-		e.on.Store(false)
+		doubt.Store(false)
 		d.idle("t")
 		d.want("the same again", d.send("u", "B"), "=")
 	})

@@ -2,7 +2,6 @@ package inbox
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -11,7 +10,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"usher/internal/content"
@@ -23,92 +21,6 @@ import (
 
 // Faults that the inbox once had: each stopped deliveries or intake, or said something untrue, because of what one
 // sender, tenant or receiver did.
-
-// tally is an engine that counts transactions, and what statements return.
-type tally struct {
-	engine.Engine
-	mu           sync.Mutex
-	transactions int // that write
-	calls, rows  map[string]int
-	most         map[string]int // rows of one call
-}
-
-func newTally(e engine.Engine) *tally {
-	return &tally{Engine: e, calls: make(map[string]int), rows: make(map[string]int), most: make(map[string]int)}
-}
-
-// reset forgets what was counted.
-func (e *tally) reset() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.transactions = 0
-	clear(e.calls)
-	clear(e.rows)
-	clear(e.most)
-}
-
-// sum is how many rows statements returned, and how many statements ran.
-func (e *tally) sum() (calls, rows int) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for name := range e.calls {
-		calls, rows = calls+e.calls[name], rows+e.rows[name]
-	}
-	return calls, rows
-}
-
-// largest is the statement of which one call returned most rows, and how many.
-func (e *tally) largest() (name string, rows int) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for n, most := range e.most {
-		if most > rows {
-			name, rows = n, most
-		}
-	}
-	return name, rows
-}
-
-func (e *tally) written() int {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.transactions
-}
-
-func (e *tally) Write(fn func(engine.Tx) error) error {
-	e.mu.Lock()
-	e.transactions++
-	e.mu.Unlock()
-	return e.Engine.Write(func(tx engine.Tx) error { return fn(&tallyTx{tx, e}) })
-}
-
-func (e *tally) Read(ctx context.Context, fn func(engine.Tx) error) error {
-	return e.Engine.Read(ctx, func(tx engine.Tx) error { return fn(&tallyTx{tx, e}) })
-}
-
-type tallyTx struct {
-	engine.Tx
-	e *tally
-}
-
-func (t *tallyTx) Queue(name string, each func(engine.Row) error, args ...any) {
-	t.e.mu.Lock()
-	t.e.calls[name]++
-	t.e.mu.Unlock()
-	rows := 0
-	counted := func(r engine.Row) error {
-		t.e.mu.Lock()
-		rows++
-		t.e.rows[name]++
-		t.e.most[name] = max(t.e.most[name], rows)
-		t.e.mu.Unlock()
-		return each(r)
-	}
-	if each == nil {
-		counted = nil
-	}
-	t.Tx.Queue(name, counted, args...)
-}
 
 // crowd runs f for each number below count, by many goroutines at once.
 func crowd(count int, f func(n int)) {
@@ -135,7 +47,7 @@ func serverAlone(t *testing.T) (dsn string) {
 // takes.
 func tableReads(t *testing.T, dsn, table string) int {
 	t.Helper()
-	return must2(strconv.Atoi(inSchema(t, dsn, "SELECT (max(t.seq_tup_read) + sum(i.idx_tup_read))::bigint::text FROM pg_stat_user_tables t JOIN pg_stat_user_indexes i USING (relid) WHERE t.schemaname = '{schema}' AND t.relname = '"+table+"' AND i.indexrelname <> 'webhook_finished'")))(t)
+	return must(strconv.Atoi(inSchema(t, dsn, "SELECT (max(t.seq_tup_read) + sum(i.idx_tup_read))::bigint::text FROM pg_stat_user_tables t JOIN pg_stat_user_indexes i USING (relid) WHERE t.schemaname = '{schema}' AND t.relname = '"+table+"' AND i.indexrelname <> 'webhook_finished'")))(t)
 }
 
 // waitFor waits until the bubble's receiver has accepted this many of the tenants whose names begin so, and returns
@@ -156,22 +68,6 @@ func (d *desk) waitFor(prefix string, count int, most time.Duration) time.Durati
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
-}
-
-// inBubbleOn is like inBubble, with an engine around that of the file.
-func inBubbleOn(t *testing.T, name string, around func(engine.Engine) engine.Engine, test func(t *testing.T, d *desk)) {
-	t.Run(name, func(t *testing.T) {
-		t.Parallel()
-		path := newFile(t)
-		synctest.Test(t, func(t *testing.T) {
-			open := inFile(t, path)
-			d := newDesk(t, func() engine.Engine { return around(open()) }, func(c *Config) {
-				c.Jitter, c.ClockOffset = func(d time.Duration) time.Duration { return d }, nil
-			})
-			time.Sleep(time.Millisecond)
-			test(t, d)
-		})
-	})
 }
 
 // places gives the desk's receiver so many places.
@@ -231,7 +127,7 @@ func TestFaultHealthyBehindUntested(t *testing.T) {
 // soon when it is back.
 func TestFaultBlanketError(t *testing.T) {
 	t.Parallel()
-	four := func(c *Config) { c.MaxTries = 4 } // within seven seconds
+	four := func(c *setup) { c.MaxTries = 4 } // within seven seconds
 	hour := time.Minute
 	if *long {
 		hour = time.Hour
@@ -261,7 +157,8 @@ func TestFaultBlanketError(t *testing.T) {
 			}
 		}, four)
 	}
-	inBubbleCostly(t, "from the start", func(t *testing.T, d *desk) {
+	inBubble(t, "from the start", func(t *testing.T, d *desk) {
+		costly(t)
 		d.main.set("", status(500))
 		for n := range 5 {
 			d.take(fmt.Sprint("t", n), "A")
@@ -296,7 +193,8 @@ func TestFaultBlanketError(t *testing.T) {
 			}
 		}
 	}, four)
-	inBubbleCostly(t, "five tenants at fault themselves, others come seldom", func(t *testing.T, d *desk) {
+	inBubble(t, "five tenants at fault themselves, others come seldom", func(t *testing.T, d *desk) {
+		costly(t)
 		d.take("well", "A")
 		time.Sleep(time.Millisecond)
 		d.fail("bad", 5, status(500))
@@ -309,7 +207,7 @@ func TestFaultBlanketError(t *testing.T) {
 				t.Errorf("%s is %s after %d tries, of which %d count", e.Tenant, e.State, e.Tries, e.Counted)
 			}
 		}
-	}, func(c *Config) { c.MaxTries = 2 })
+	}, func(c *setup) { c.MaxTries = 2 })
 	inBubble(t, "one tenant that hangs in a quiet night", func(t *testing.T, d *desk) {
 		d.take("well", "A")
 		time.Sleep(time.Second)
@@ -330,7 +228,8 @@ func TestFaultBlanketError(t *testing.T) {
 			t.Errorf("another tenant waited for %v", took)
 		}
 	})
-	inBubbleCostly(t, "a try that began before it was back", func(t *testing.T, d *desk) {
+	inBubble(t, "a try that began before it was back", func(t *testing.T, d *desk) {
+		costly(t)
 		d.take("before", "A")
 		time.Sleep(time.Second)
 		d.main.set("", status(500))
@@ -408,7 +307,6 @@ func TestFaultClockGoesBackWhileDown(t *testing.T) {
 	t.Parallel()
 	for _, back := range some(1, 9*time.Minute+50*time.Second, 5*time.Minute, 2*time.Second, time.Hour) {
 		for _, answer := range some(1, 503, 500) {
-			var ahead atomic.Int64
 			inBubble(t, fmt.Sprint(back, " with ", answer), func(t *testing.T, d *desk) {
 				d.take("before", "A")
 				time.Sleep(time.Second)
@@ -417,7 +315,7 @@ func TestFaultClockGoesBackWhileDown(t *testing.T) {
 					d.take(fmt.Sprint("t", n), "A")
 				}
 				time.Sleep(time.Minute)
-				ahead.Add(-int64(back))
+				d.ahead.Add(-int64(back))
 				time.Sleep(10 * time.Second)
 				before := len(d.main.tried(""))
 				time.Sleep(10 * time.Second)
@@ -428,8 +326,6 @@ func TestFaultClockGoesBackWhileDown(t *testing.T) {
 				if took := d.waitFor("t", 40, 20*time.Minute); took > 5*time.Second {
 					t.Errorf("the last one waited for %v", took)
 				}
-			}, func(c *Config) {
-				c.ClockOffset = func() time.Duration { return time.Duration(ahead.Load()) }
 			})
 		}
 	}
@@ -442,8 +338,8 @@ func TestFaultManyPlatforms(t *testing.T) {
 	if *long {
 		many = 5000
 	}
-	var e *tally
-	inBubbleOn(t, "file", func(to engine.Engine) engine.Engine { e = newTally(to); return e }, func(t *testing.T, d *desk) {
+	e := newTally()
+	inBubble(t, "file", func(t *testing.T, d *desk) {
 		cost := func(name string, f func()) (both [2]int) {
 			e.reset()
 			f()
@@ -484,9 +380,9 @@ func TestFaultManyPlatforms(t *testing.T) {
 		d.restart()
 		time.Sleep(time.Second)
 		cost("after a restart", func() { time.Sleep(20 * time.Second) })
-		must(t, true, second(d.Resume(Pause{})))
+		must(d.Resume(Pause{}))(t)
 		d.waitFor("t:B", many, time.Minute)
-	})
+	}, between(e.counts()))
 	t.Run("database", func(t *testing.T) {
 		costly(t)
 		t.Parallel()
@@ -526,7 +422,7 @@ func TestFaultHugeCodesOfPlatforms(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
 		gate := webhookgate.New(webhookgate.Config{
-			Path: "/", Rules: must2(content.NewRules([]string{content.TenantProvisioningChange}, nil))(t), MaxBody: 4 << 20,
+			Path: "/", Rules: must(content.NewRules([]string{content.TenantProvisioningChange}, nil))(t), MaxBody: 4 << 20,
 			Receivers: d.cfg.Receivers, MaxInflight: 100, Store: d.Store, Invalid: d.RecordInvalid, Log: d.cfg.Log,
 		})
 		const count = 5
@@ -542,9 +438,9 @@ func TestFaultHugeCodesOfPlatforms(t *testing.T) {
 		d.take("t0", "A")
 		d.idle("t0")
 		d.restart()
-		d.want("a snapshot", fmt.Sprint(len(must2(d.Snapshots(t.Context(), []string{"t0"}))(t))), "1")
+		d.want("a snapshot", fmt.Sprint(len(must(d.Snapshots(t.Context(), []string{"t0"}))(t))), "1")
 		d.until("counted", func() bool { return d.Stats().Invalid == count })
-		for _, e := range must2(d.List(context.Background(), Filter{State: lane.Invalid}))(t) {
+		for _, e := range must(d.List(context.Background(), Filter{State: lane.Invalid}))(t) {
 			if e.Platform != "" || e.Tenant != "" {
 				t.Fatalf("%.20s/%.20s", e.Platform, e.Tenant)
 			}
@@ -553,12 +449,12 @@ func TestFaultHugeCodesOfPlatforms(t *testing.T) {
 }
 
 // longLane is how many webhooks are more than a few steps, and limits that keep all of them.
-func longLane() (count int, limits func(*Config)) {
+func longLane() (count int, limits func(*setup)) {
 	count, step := 170, 50
 	if *long {
 		count, step = 9_000, DefaultLimits.Step // figures follow at once up to 10,000 rows
 	}
-	return count, func(c *Config) { c.Limits = DefaultLimits; c.Limits.Finished, c.Limits.Step = 100_000, step }
+	return count, func(c *setup) { c.Limits.Finished, c.Limits.Step = 100_000, step }
 }
 
 // Very many webhooks of one tenant wait when LATEST is switched on, and more come. What waited is delivered in order;
@@ -572,8 +468,6 @@ func TestFaultBacklogOfOneTenant(t *testing.T) {
 		d.shut()
 
 		d.cfg.Latest = true
-		var e *tally
-		d.open = func() engine.Engine { e = newTally(open()); return e }
 		d.start()
 		d.take("big", "new")
 		for range 10 {
@@ -581,7 +475,7 @@ func TestFaultBacklogOfOneTenant(t *testing.T) {
 			d.take("big", "newest")
 		}
 		d.want("waiting", fmt.Sprint(d.Stats().Pending), fmt.Sprint(backlog)) // one of them took the place of the last one
-		must(t, true, second(d.Resume(Pause{Tenant: "big"})))
+		must(d.Resume(Pause{Tenant: "big"}))(t)
 		d.until("nothing waits", func() bool { return d.Stats().Pending == 0 && d.Stats().Used == 0 })
 		got := d.main.got("big")
 		d.want("accepted", fmt.Sprint(len(got), got[len(got)-1]), fmt.Sprint(backlog, "newest"))
@@ -617,7 +511,7 @@ func TestFaultParkedEventInALongLane(t *testing.T) {
 		time.Sleep(1100 * time.Millisecond) // the server says what a connection has read when that ends, or once in a second
 		before := tableReads(t, dsn, "webhook")
 		d.start()
-		must(t, true, second(d.Resume(Pause{Tenant: tenant})))
+		must(d.Resume(Pause{Tenant: tenant}))(t)
 		d.until("delivered", func() bool { return len(d.main.got(tenant)) == many })
 		d.shut()
 		after := before
@@ -647,8 +541,8 @@ func TestFaultCancelledStatement(t *testing.T) {
 	d.idle("")
 	conn, schema := connectTo(t, dsn)
 	defer conn.Close(context.Background())
-	tx := must2(conn.Begin(t.Context()))(t)
-	must2(tx.Exec(t.Context(), "SELECT 1 FROM "+schema+".lane WHERE tenant = 'locked' FOR UPDATE"))(t)
+	tx := must(conn.Begin(t.Context()))(t)
+	must(tx.Exec(t.Context(), "SELECT 1 FROM "+schema+".lane WHERE tenant = 'locked' FOR UPDATE"))(t)
 	d.until("cancelled", func() bool { // on a slow machine the statement may give up waiting for the lock first: then once more
 		got := make(chan string, 1)
 		go func() { got <- d.send("locked", "B") }()
@@ -673,9 +567,9 @@ func TestFaultCancelledStatement(t *testing.T) {
 // Invalid share transactions, as intakes do.
 func TestFaultInvalidShareTransactions(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
-		e := newTally(open())
-		h := newHeld(e)
-		d := newDesk(t, func() engine.Engine { return h })
+		e, h := newTally(), newHeld()
+		counted := func() engine.Engine { return e.counts().on(open()) }
+		d := newDesk(t, counted, between(intercepted{write: h.write}))
 		d.take("t", "A")
 		d.idle("")
 		h.hold()
@@ -690,7 +584,9 @@ func TestFaultInvalidShareTransactions(t *testing.T) {
 		d.until("all are queued", func() bool { return d.Queued() >= 200 }) // the writer may have taken one
 		h.goOn()
 		wg.Wait()
-		if n := e.written(); n > 12 { // some of these look for work, or write outcomes
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if n := e.transactions; n > 12 { // some of these look for work, or write outcomes
 			t.Errorf("%d transactions", n)
 		}
 	})
@@ -720,7 +616,7 @@ func TestFaultInvalidByThreeReplicas(t *testing.T) {
 		wg.Wait()
 	}
 	times := 0
-	rows := must2(all[0].List(context.Background(), Filter{State: lane.Invalid}))(t)
+	rows := must(all[0].List(context.Background(), Filter{State: lane.Invalid}))(t)
 	for _, e := range rows {
 		times += e.Times
 	}
@@ -728,7 +624,7 @@ func TestFaultInvalidByThreeReplicas(t *testing.T) {
 		t.Errorf("%d rows for %d bodies, which came %d times", len(rows), rounds*bodies, times)
 	}
 	counted := 0
-	for _, tenant := range must2(all[0].Tenants(context.Background(), TenantFilter{Troubled: true}))(t) {
+	for _, tenant := range must(all[0].Tenants(context.Background(), TenantFilter{Troubled: true}))(t) {
 		counted += tenant.Invalid
 	}
 	if counted != rounds*bodies/2 {
@@ -739,9 +635,8 @@ func TestFaultInvalidByThreeReplicas(t *testing.T) {
 // What goes beyond the bytes of the history goes at the pace at which it comes, and not once a minute.
 func TestFaultHistoryIsBounded(t *testing.T) {
 	t.Parallel()
-	limit := func(bytes int64) func(*Config) {
-		return func(c *Config) {
-			c.Limits = DefaultLimits
+	limit := func(bytes int64) func(*setup) {
+		return func(c *setup) {
 			c.Limits.FinishedBytes = bytes
 		}
 	}
@@ -753,7 +648,7 @@ func TestFaultHistoryIsBounded(t *testing.T) {
 				time.Sleep(time.Second / 50)
 			}
 			// And what comes within a quarter of a second.
-			if bytes := len(must2(d.List(context.Background(), Filter{State: lane.Delivered}))(t)) * size; bytes > 11<<17 {
+			if bytes := len(must(d.List(context.Background(), Filter{State: lane.Delivered}))(t)) * size; bytes > 11<<17 {
 				t.Fatalf("%d bytes are kept after %d s", bytes, second+1)
 			}
 		}
@@ -767,52 +662,16 @@ func TestFaultHistoryIsBounded(t *testing.T) {
 				d.take(fmt.Sprint("t", n), fmt.Sprint(n)+strings.Repeat("x", size))
 			}
 			d.until("deleted", func() bool {
-				return d.Stats().Pending == 0 && len(must2(d.List(context.Background(), Filter{State: lane.Delivered}))(t))*size < 5<<16
+				return d.Stats().Pending == 0 && len(must(d.List(context.Background(), Filter{State: lane.Delivered}))(t))*size < 5<<16
 			})
 		})
 	})
 }
 
-// away is an engine whose database can't be reached while gone is set.
-type away struct {
-	engine.Engine
-	gone *atomic.Bool
-}
-
-var errAway = errors.New("the inbox's database can't be reached")
-
-func (e *away) Write(fn func(engine.Tx) error) error {
-	if e.gone.Load() {
-		return errAway
-	}
-	return e.Engine.Write(fn)
-}
-
-func (e *away) Read(ctx context.Context, fn func(engine.Tx) error) error {
-	if e.gone.Load() {
-		return errAway
-	}
-	return e.Engine.Read(ctx, fn)
-}
-
-// silent is an engine whose database does not answer reads while mute is set.
-type silent struct {
-	engine.Engine
-	mute *atomic.Bool
-}
-
-func (e *silent) Read(ctx context.Context, fn func(engine.Tx) error) error {
-	if e.mute.Load() {
-		<-ctx.Done()
-		return ctx.Err()
-	}
-	return e.Engine.Read(ctx, fn)
-}
-
 // A database that hangs keeps nobody waiting who wants figures that are at hand: once two seconds, then not at all.
 func TestFaultFiguresOfADatabaseThatHangs(t *testing.T) {
 	var mute atomic.Bool
-	inBubbleOn(t, "a file", func(e engine.Engine) engine.Engine { return &silent{e, &mute} }, func(t *testing.T, d *desk) {
+	inBubble(t, "a file", func(t *testing.T, d *desk) {
 		check(t, d.Pause(Pause{}))
 		d.take("a", "A")
 		time.Sleep(2 * time.Second)
@@ -840,28 +699,20 @@ func TestFaultFiguresOfADatabaseThatHangs(t *testing.T) {
 		if s := d.Stats(); s.Old || s.Pending != 1 {
 			t.Errorf("after it: %+v", s)
 		}
-	})
-}
-
-// standing is an engine of a process that stands still while it reads: the read has failed when it goes on, however
-// long that was.
-type standing struct {
-	engine.Engine
-	still *atomic.Int64 // for how long the next read stands still
-}
-
-func (e *standing) Read(ctx context.Context, fn func(engine.Tx) error) error {
-	if d := e.still.Swap(0); d > 0 {
-		time.Sleep(time.Duration(d))
-		return ctx.Err()
-	}
-	return e.Engine.Read(ctx, fn)
+	}, between(unanswered(&mute)))
 }
 
 // A usher that stood still for an hour while it counted does not show the old figures for another hour.
 func TestFaultFiguresAfterAStandstill(t *testing.T) {
-	var still atomic.Int64
-	inBubbleOn(t, "a file", func(e engine.Engine) engine.Engine { return &standing{e, &still} }, func(t *testing.T, d *desk) {
+	var still atomic.Int64 // for how long the process stands still in the next read, which has failed when it goes on
+	stands := intercepted{read: func(ctx context.Context, run func() error) error {
+		if d := still.Swap(0); d > 0 {
+			time.Sleep(time.Duration(d))
+			return ctx.Err()
+		}
+		return run()
+	}}
+	inBubble(t, "a file", func(t *testing.T, d *desk) {
 		check(t, d.Pause(Pause{}))
 		d.take("a", "A")
 		d.Stats()
@@ -876,33 +727,23 @@ func TestFaultFiguresAfterAStandstill(t *testing.T) {
 		if s := d.Stats(); s.Old || s.Pending != 2 {
 			t.Errorf("after it: %+v", s)
 		}
-	})
-}
-
-// crammed is an engine on a disk that is full while it is set: every other transaction still fits, as a small outcome
-// does.
-type crammed struct {
-	engine.Engine
-	full  *atomic.Pointer[engine.FullError]
-	count int
-}
-
-func (e *crammed) Full() *engine.FullError { return e.full.Load() }
-
-func (e *crammed) Write(fn func(engine.Tx) error) error {
-	if full := e.full.Load(); full != nil {
-		if e.count++; e.count%2 == 1 {
-			return full
-		}
-	}
-	return e.Engine.Write(fn)
+	}, between(stands))
 }
 
 // A disk that is full for a minute is one outage, with one line at its begin and one at its end, whatever could be
 // written meanwhile.
 func TestFaultFullDiskIsOneOutage(t *testing.T) {
 	var full atomic.Pointer[engine.FullError]
-	inBubbleOn(t, "a file", func(e engine.Engine) engine.Engine { return &crammed{Engine: e, full: &full} }, func(t *testing.T, d *desk) {
+	count := 0 // every other transaction still fits, as a small outcome does
+	crammed := intercepted{full: full.Load, write: func(run func(failure error) error) error {
+		if full := full.Load(); full != nil {
+			if count++; count%2 == 1 {
+				return full
+			}
+		}
+		return run(nil)
+	}}
+	inBubble(t, "a file", func(t *testing.T, d *desk) {
 		for n := 1; n <= 2; n++ {
 			full.Store(&engine.FullError{Of: "it", Since: time.Now()})
 			time.Sleep(time.Minute)
@@ -918,13 +759,13 @@ func TestFaultFullDiskIsOneOutage(t *testing.T) {
 		if strings.Count(d.log.String(), "after=1m")+strings.Count(d.log.String(), "after=59s") != 2 {
 			t.Errorf("they lasted for a minute each, and it says:\n%s", d.log.String())
 		}
-	})
+	}, between(crammed))
 }
 
 // What cannot be known in an outage keeps its last value, and says how old it is.
 func TestFaultFiguresInAnOutage(t *testing.T) {
 	var gone atomic.Bool
-	inBubbleOn(t, "a file", func(e engine.Engine) engine.Engine { return &away{e, &gone} }, func(t *testing.T, d *desk) {
+	inBubble(t, "a file", func(t *testing.T, d *desk) {
 		if s := d.Stats(); s.Paused == nil {
 			t.Error("no pauses are not the same as unknown ones")
 		}
@@ -968,12 +809,12 @@ func TestFaultFiguresInAnOutage(t *testing.T) {
 		if now := d.Stats(); len(now.Paused) != 2 || now.Pending != 2 {
 			t.Errorf("when it is back: %+v", now)
 		}
-	})
+	}, between(away(&gone)))
 }
 
 // With LATEST the oldest is the one that waits, and not one that it has superseded.
 func TestFaultOldestIsNotSuperseded(t *testing.T) {
-	latest := func(c *Config) { c.Latest = true }
+	latest := func(c *setup) { c.Latest = true }
 	inBubble(t, "paused", func(t *testing.T, d *desk) {
 		check(t, d.Pause(Pause{}))
 		d.take("t", "A")

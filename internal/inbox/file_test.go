@@ -56,7 +56,7 @@ func TestFileIsOneUshers(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if info := must2(os.Stat(path))(t); info.Mode().Perm() != 0o600 {
+	if info := must(os.Stat(path))(t); info.Mode().Perm() != 0o600 {
 		t.Errorf("others may read it: %v", info.Mode())
 	}
 }
@@ -78,7 +78,7 @@ func TestFileBehindALinkIsOneUshers(t *testing.T) {
 	}
 	d.shut()
 	newDesk(t, inFile(t, link)).take("t", "A")
-	if beside := must2(filepath.Glob(link + "*"))(t); len(beside) != 1 {
+	if beside := must(filepath.Glob(link + "*"))(t); len(beside) != 1 {
 		t.Errorf("beside the link: %v", beside)
 	}
 }
@@ -97,7 +97,7 @@ func TestFileThatALinkWaitedForIsOneUshers(t *testing.T) {
 			e.Close()
 		}
 	}
-	if beside := must2(filepath.Glob(link + "*"))(t); len(beside) != 1 {
+	if beside := must(filepath.Glob(link + "*"))(t); len(beside) != 1 {
 		t.Errorf("beside the link: %v", beside)
 	}
 }
@@ -107,12 +107,12 @@ func TestFileThatALinkWaitedForIsOneUshers(t *testing.T) {
 func TestKilledBeforeTheClockWasSet(t *testing.T) {
 	t.Parallel()
 	path, copied := newFile(t), newFile(t)
-	d := newDesk(t, inFile(t, path), func(c *Config) { c.ClockOffset = func() time.Duration { return -50 * 365 * 24 * time.Hour } })
+	d := newDesk(t, inFile(t, path), func(c *setup) { c.ClockOffset = func() time.Duration { return -50 * 365 * 24 * time.Hour } })
 	release := d.main.hang("t")
 	d.take("t", "A")
 	d.until("under way", func() bool { return len(d.main.tried("t")) == 1 })
 	for _, end := range []string{"", "-wal"} { // as a kill leaves them
-		check(t, os.WriteFile(copied+end, must2(os.ReadFile(path+end))(t), 0o600))
+		check(t, os.WriteFile(copied+end, must(os.ReadFile(path+end))(t), 0o600))
 	}
 	release()
 	next := newDesk(t, inFile(t, copied))
@@ -143,7 +143,7 @@ func TestFileIsForItsUserAlone(t *testing.T) {
 	d.take("t", "A")
 	d.idle("")
 	for _, end := range []string{"", "-wal", "-shm", ".lock", ".reserve"} {
-		if info := must2(os.Stat(path + end))(t); info.Mode().Perm() != 0o600 {
+		if info := must(os.Stat(path + end))(t); info.Mode().Perm() != 0o600 {
 			t.Errorf("inbox.db%s: %v", end, info.Mode())
 		}
 	}
@@ -280,7 +280,7 @@ func TestRemovedLogIsSaved(t *testing.T) {
 			t.Parallel()
 			path, left := newFile(t), newFile(t)
 			var log testkit.Output
-			d := newDesk(t, func() engine.Engine { return must2(openFile(path, slog.New(slog.NewTextHandler(&log, nil))))(t) })
+			d := newDesk(t, func() engine.Engine { return must(openFile(path, slog.New(slog.NewTextHandler(&log, nil))))(t) })
 			check(t, d.Pause(Pause{}))
 			d.take("large", strings.Repeat("x", 200_000)) // more than an export writes at once
 			d.take("t", "A")
@@ -304,7 +304,7 @@ func TestRemovedLogIsSaved(t *testing.T) {
 				wg.Wait()
 			}
 			d.until("saved", func() bool { return strings.Contains(log.String(), "was moved into the inbox's file") })
-			check(t, os.WriteFile(left, must2(os.ReadFile(path))(t), 0o600)) // as a kill leaves it
+			check(t, os.WriteFile(left, must(os.ReadFile(path))(t), 0o600)) // as a kill leaves it
 			next := newDesk(t, inFile(t, left))
 			if n := len(next.list("")); n != acknowledged {
 				t.Errorf("%d of %d are there after a kill", n, acknowledged)
@@ -343,7 +343,7 @@ func TestFileIsGoneWhileNothingIsDelivered(t *testing.T) {
 			t.Parallel()
 			path := newFile(t)
 			synctest.Test(t, func(t *testing.T) {
-				d := newDesk(t, inFile(t, path), func(c *Config) {
+				d := newDesk(t, inFile(t, path), func(c *setup) {
 					if name == "no receivers" {
 						c.Receivers, c.StoreUnclaimed = receiver.NewSet(), true
 					}
@@ -391,9 +391,9 @@ func TestErasedIsGone(t *testing.T) {
 	}
 	d.until("the others delivered", func() bool { return len(d.list("")) == 4 && !strings.Contains(d.states(""), "waiting") })
 	d.shut()
-	files := must2(filepath.Glob(path + "*"))(t)
+	files := must(filepath.Glob(path + "*"))(t)
 	for _, f := range files {
-		if bytes.Contains(must2(os.ReadFile(f))(t), []byte(secret)) {
+		if bytes.Contains(must(os.ReadFile(f))(t), []byte(secret)) {
 			t.Errorf("it is still in %s", filepath.Base(f))
 		}
 	}
@@ -412,16 +412,16 @@ func TestErasedIsGoneAfterAKill(t *testing.T) {
 	var wg sync.WaitGroup
 	wg.Go(func() { d.Export(t.Context(), to); to.Close() })
 	from.Read(make([]byte, 1)) // from here on it reads
-	must2(d.Erase("", "t"))(t)
+	must(d.Erase("", "t"))(t)
 	left := newFile(t)
 	for _, suffix := range []string{"", "-wal"} {
-		check(t, os.WriteFile(left+suffix, must2(os.ReadFile(path+suffix))(t), 0o600))
+		check(t, os.WriteFile(left+suffix, must(os.ReadFile(path+suffix))(t), 0o600))
 	}
 	io.Copy(io.Discard, from)
 	wg.Wait()
 	d = newDesk(t, inFile(t, left))
 	d.take("other", "A")
-	d.until("gone", func() bool { return !bytes.Contains(must2(os.ReadFile(left+"-wal"))(t), []byte(secret)) })
+	d.until("gone", func() bool { return !bytes.Contains(must(os.ReadFile(left+"-wal"))(t), []byte(secret)) })
 }
 
 // A body that does not fit its digest is reported and parked, and the rest goes on. The same holds for a body that is
@@ -443,7 +443,7 @@ func TestDamagedContent(t *testing.T) {
 			hurt(s)
 		}
 		d.start()
-		must2(d.Resume(Pause{}))(t)
+		must(d.Resume(Pause{}))(t)
 		d.idle("")
 		for n, want := range []string{"superseded delivered", "superseded delivered", "delivered delivered", "delivered delivered"} {
 			d.want(fmt.Sprint("t", n), d.states(fmt.Sprint("t", n)), want)
@@ -452,8 +452,8 @@ func TestDamagedContent(t *testing.T) {
 			t.Errorf("reported %d times", n)
 		}
 		d.want("accepted", fmt.Sprint(d.main.got("t0"), d.main.got("t1"), d.main.got("t3")), "[B] [B] [A B]")
-		must2(d.Show(context.Background(), d.nth("t0", 1)))(t)
-		must2(d.Show(context.Background(), d.nth("t1", 1)))(t)
+		must(d.Show(context.Background(), d.nth("t0", 1)))(t)
+		must(d.Show(context.Background(), d.nth("t1", 1)))(t)
 		other := timeless(t, inFile(t, newFile(t)))
 		if _, err := other.Import(t.Context(), strings.NewReader(exported(t, d.Inbox)), nil); err != nil {
 			t.Errorf("it can't be restored: %v", err)
@@ -527,10 +527,10 @@ func TestDamagedRows(t *testing.T) {
 		d.shut()
 		sqlOn(t, path, damage)
 		d.start()
-		must2(d.Resume(Pause{}))(t)
+		must(d.Resume(Pause{}))(t)
 		d.take("other", "A")
 		d.until(damage, func() bool { return len(d.main.got("")) == 2 })
-		if all := must2(d.items(Filter{}))(t); len(all) != 3 {
+		if all := must(d.items(Filter{}))(t); len(all) != 3 {
 			t.Errorf("%s: %d are listed", damage, len(all))
 		}
 		d.shut()
@@ -554,7 +554,7 @@ func TestDamagedIndex(t *testing.T) {
 		sqlOn(t, path, statement)
 	}
 	d.start()
-	must2(d.Resume(Pause{}))(t)
+	must(d.Resume(Pause{}))(t)
 	d.take("other", "A")
 	d.until("others are delivered", func() bool { return len(d.main.got("other")) == 1 && len(d.main.got("t")) > 0 })
 }
@@ -582,7 +582,7 @@ func TestDamagedFile(t *testing.T) {
 	}
 	d.until("half of it delivered", func() bool { return len(d.main.got("")) == 45 })
 	d.shut()
-	content := must2(os.ReadFile(whole))(t)
+	content := must(os.ReadFile(whole))(t)
 	outcomes := make(map[string]int)
 	for n := range worlds {
 		random := rand.New(rand.NewPCG(7, uint64(n)))
@@ -679,7 +679,7 @@ func child(t *testing.T, path string, lines int, env ...string) (out []string) {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestChild$")
 	cmd.Env = append(append(os.Environ(), "USHER_INBOX_CHILD="+path), env...)
-	stdout := must2(cmd.StdoutPipe())(t)
+	stdout := must(cmd.StdoutPipe())(t)
 	check(t, cmd.Start())
 	scan := bufio.NewScanner(stdout)
 	for scan.Scan() && scan.Text() != "end" {

@@ -115,14 +115,14 @@ func TestFindingsStay(t *testing.T) {
 		// So does a newer webhook, and an erasure; of both the next run finds what is so.
 		d.hears("fresh", "x")
 		d.want("a newer webhook", d.finding("fresh"), "")
-		must2(d.Erase("", "erased"))(t)
+		must(d.Erase("", "erased"))(t)
 		d.want("erased", d.finding("erased"), "")
 		count("{Differs:0 New:0 Twin:0 Unlisted:1}")
 		told, _ = d.reconcile(Pass{Partial: true}, false, time.Time{}, says("erased", "z"))
 		d.want("it comes back, and that is said", told, "erased new (+ z) erased")
 
 		// Somebody dismisses one: then it is no trouble until it changes.
-		d.want("dismissed", fmt.Sprint(must2(d.DismissFinding("", "gone", &Action{What: "dismiss"}))(t)), "1")
+		d.want("dismissed", fmt.Sprint(must(d.DismissFinding("", "gone", &Action{What: "dismiss"}))(t)), "1")
 		count("{Differs:0 New:1 Twin:0 Unlisted:0}")
 		lines := []string{says("acme", "a"), says("other", "a"), says("fresh", "x"), says("erased")}
 		told, r = d.reconcile(Pass{}, false, time.Time{}, lines...)
@@ -152,7 +152,7 @@ func TestFindingsAreApplied(t *testing.T) {
 // Whatever is doubtful in a list makes the run fail. Then nobody is unlisted.
 func TestListsThatFail(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
-		d := newDesk(t, open, func(c *Config) { c.MaxBody = 1000 })
+		d := newDesk(t, open, func(c *setup) { c.MaxBody = 1000 })
 		d.hears("acme", "a")
 		d.hears("twice", "a")
 		d.hears("gone", "a")
@@ -210,7 +210,7 @@ func TestLongLists(t *testing.T) {
 		if strings.Count(told, "unlisted") != unlistedPage+2 || r.Summary.Equal != len(lines)-unlistedPage-2 || r.Summary.Left.Unlisted != unlistedPage+2 {
 			t.Errorf("%+v", r.Summary)
 		}
-		if all := must2(d.Tenants(t.Context(), TenantFilter{Troubled: true}))(t); len(all) != unlistedPage+2 || all[0].Standing()[0] != "unlisted" {
+		if all := must(d.Tenants(t.Context(), TenantFilter{Troubled: true}))(t); len(all) != unlistedPage+2 || all[0].Standing()[0] != "unlisted" {
 			t.Errorf("%d are not all right", len(all))
 		}
 	})

@@ -85,7 +85,7 @@ func live(t *testing.T, d *desk, text string) {
 			if verb == 'p' {
 				check(t, d.Pause(pause))
 			} else {
-				must2(d.Resume(pause))(t)
+				must(d.Resume(pause))(t)
 			}
 		case 'R', 'd', 'a': // what can't be done is not
 			switch verb {
@@ -97,7 +97,7 @@ func live(t *testing.T, d *desk, text string) {
 				_, _ = d.Accept(id, n%2 == 0)
 			}
 		case 'f':
-			must2(d.Forget(nil, "acme"))(t)
+			must(d.Forget(nil, "acme"))(t)
 		case 'x':
 			_, _ = d.Erase("crm", "acme")
 		default:
@@ -151,7 +151,7 @@ func moves(t *testing.T, life string, from, to func() engine.Engine) {
 	d := newDesk(t, from)
 	live(t, d, life)
 	d.shut()
-	still := d.cfg
+	still := d.cfg.Config
 	still.Receivers = nil // nothing is delivered any more
 	open := func(engine func() engine.Engine) *Inbox {
 		i := New(engine(), still)
@@ -169,8 +169,8 @@ func moves(t *testing.T, life string, from, to func() engine.Engine) {
 	see := func(i *Inbox) string {
 		check(t, i.ReadPauses(t.Context())) // it may not have read them yet
 		st := i.Stats()
-		listed, _ := json.Marshal(must2(i.List(context.Background(), Filter{}))(t))
-		return fmt.Sprintf("\n%s\n%+v\n%v", listed, shown(must2(i.Tenants(context.Background(), TenantFilter{}))(t)),
+		listed, _ := json.Marshal(must(i.List(context.Background(), Filter{}))(t))
+		return fmt.Sprintf("\n%s\n%+v\n%v", listed, shown(must(i.Tenants(context.Background(), TenantFilter{}))(t)),
 			[]any{st.Pending, st.Parked, st.Invalid, st.Used, st.Tenants, st.Paused})
 	}
 	if x, y := see(a), see(b); x != y {
@@ -181,7 +181,7 @@ func moves(t *testing.T, life string, from, to func() engine.Engine) {
 		if !ok {
 			platform, code = "", tenant
 		}
-		waiting := must2(b.List(context.Background(), Filter{State: lane.Waiting, Platform: &platform, Tenant: code}))(t)
+		waiting := must(b.List(context.Background(), Filter{State: lane.Waiting, Platform: &platform, Tenant: code}))(t)
 		for k, n := range []int{'C', 'B', 'A', 'B', 'A'} {
 			x, err := a.Store(d.hook(tenant, lifeOf(tenant, n)))
 			check(t, err)
@@ -219,7 +219,7 @@ func difference(before, after string) string {
 func exported(t *testing.T, i *Inbox) string {
 	t.Helper()
 	var file bytes.Buffer
-	must2(i.Export(t.Context(), &file))(t)
+	must(i.Export(t.Context(), &file))(t)
 	return file.String()
 }
 
@@ -251,7 +251,7 @@ func TestExportFormat(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		golden := readGolden(t)
 		i := timeless(t, open)
-		must2(i.Import(t.Context(), strings.NewReader(golden), nil))(t)
+		must(i.Import(t.Context(), strings.NewReader(golden), nil))(t)
 		got := exported(t, i)
 		_, rows, _ := strings.Cut(got, "\n") // usher's clock is behind, so there is no outage since the export
 		if !strings.HasSuffix(golden, rows) || !strings.HasPrefix(got, `{"inbox":{"program":"usher","version":1,"at":"`) {

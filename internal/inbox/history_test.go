@@ -24,13 +24,13 @@ func TestHistoryRows(t *testing.T) {
 		}
 		sign := func(s *Sign, want bool) {
 			t.Helper()
-			if speaks := must2(d.Sign(s))(t); speaks != want {
+			if speaks := must(d.Sign(s))(t); speaks != want {
 				t.Errorf("%s speaks: %v", s.Replica, speaks)
 			}
 		}
 		only := func() Trouble {
 			t.Helper()
-			n := must2(d.Tonight(context.Background()))(t)
+			n := must(d.Tonight(context.Background()))(t)
 			if len(n.Troubles) != 1 {
 				t.Fatalf("%+v", n.Troubles)
 			}
@@ -47,10 +47,10 @@ func TestHistoryRows(t *testing.T) {
 		if got := only(); got.Webhooks != 2 || !got.Said.Equal(now.Add(time.Minute)) {
 			t.Errorf("%+v", got)
 		}
-		if n := must2(d.Tonight(context.Background()))(t); !n.Said.Equal(now.Add(time.Minute)) || len(n.Replicas) != 2 || n.Replicas[1].Name != "gate-2" {
+		if n := must(d.Tonight(context.Background()))(t); !n.Said.Equal(now.Add(time.Minute)) || len(n.Replicas) != 2 || n.Replicas[1].Name != "gate-2" {
 			t.Errorf("%+v", n)
 		}
-		must2(d.Inbox.Erase("crm", "acme", nil))(t)
+		must(d.Inbox.Erase("crm", "acme", nil))(t)
 		if got := only(); got.What != ErasedWords || len(got.Named) != 0 || got.Run != "" || got.Erased != 1 || got.Webhooks != 2 {
 			t.Errorf("%+v", got)
 		}
@@ -60,11 +60,11 @@ func TestHistoryRows(t *testing.T) {
 		}
 		sign(&Sign{Replica: "gate-1", Since: now, Ends: true, Gone: []string{"gate-2"}}, true)
 		sign(&Sign{Replica: "gate-3", Since: now}, true)
-		if n := must2(d.Tonight(context.Background()))(t); len(n.Replicas) != 2 || !n.Replicas[0].Ended || n.Replicas[1].Ended {
+		if n := must(d.Tonight(context.Background()))(t); len(n.Replicas) != 2 || !n.Replicas[0].Ended || n.Replicas[1].Ended {
 			t.Errorf("%+v", n.Replicas)
 		}
 		sign(put(func(r *Trouble) { r.ID, r.Ended = "2", now.Add(-HistoryAge-time.Hour) }), false)
-		if all := must2(d.Troubles(context.Background(), time.Time{}, 10))(t); len(all) != 1 || all[0].ID != "1" {
+		if all := must(d.Troubles(context.Background(), time.Time{}, 10))(t); len(all) != 1 || all[0].ID != "1" {
 			t.Errorf("%+v", all)
 		}
 	})
@@ -100,20 +100,20 @@ func TestDamagedHistory(t *testing.T) {
 	for _, id := range []string{"words", "began", "number", "late", "early"} {
 		sign.Troubles = append(sign.Troubles, Trouble{ID: id, Began: now, Noticed: now, TroubleWords: TroubleWords{Kind: "parked", What: "crm/acme is parked"}})
 	}
-	must2(d.Sign(sign))(t)
+	must(d.Sign(sign))(t)
 	d.shut()
 	sqlOn(t, path, `UPDATE trouble SET words = '{"what":"crm/acme is' WHERE id = 'words'`, "UPDATE trouble SET began = 'text' WHERE id = 'began'", "UPDATE trouble SET ended = x'00' WHERE id = 'number'",
 		"UPDATE trouble SET ended = 9223372036854775807 WHERE id = 'late'", "UPDATE trouble SET began = -9223372036854775808 WHERE id = 'early'")
 	d = newDesk(t, inFile(t, path))
-	night := must2(d.Tonight(t.Context()))(t)
-	all := must2(d.Troubles(t.Context(), time.Time{}, 10))(t)
+	night := must(d.Tonight(t.Context()))(t)
+	all := must(d.Troubles(t.Context(), time.Time{}, 10))(t)
 	if _, err := json.Marshal(all); err != nil || len(all) != 3 {
 		t.Errorf("%+v: %v", all, err)
 	}
 	if len(night.Troubles) != 3 || !slices.ContainsFunc(night.Troubles, func(one Trouble) bool { return one.Kind == damagedKind }) {
 		t.Errorf("%+v", night.Troubles)
 	}
-	must2(d.Inbox.Erase("crm", "acme", nil))(t)
+	must(d.Inbox.Erase("crm", "acme", nil))(t)
 	d.shut()
 	if err := tryOn(path, "CREATE UNIQUE INDEX named ON trouble (instr(words, 'acme') > 0) WHERE instr(words, 'acme') > 0; INSERT INTO trouble VALUES ('x', '', '', 0, 0, 0, 0, 0, 0, 'acme')"); err != nil {
 		t.Errorf("acme is still there: %v", err)

@@ -233,8 +233,8 @@ func TestImportCountsOnce(t *testing.T) {
 	}
 	senders.Wait()
 	var file bytes.Buffer
-	must2(a.Export(t.Context(), &file))(t)
-	must2(b.Import(t.Context(), &file, nil))(t)
+	must(a.Export(t.Context(), &file))(t)
+	must(b.Import(t.Context(), &file, nil))(t)
 	if st := b.Stats(); st.Pending != tenants*each {
 		t.Errorf("%d wait, want %d", st.Pending, tenants*each)
 	}
@@ -257,8 +257,8 @@ func TestImportAmongReplicas(t *testing.T) {
 	check(t, d.Pause(Pause{Platform: "crm", Tenant: "t"})) // the lane is there
 	conn, schema := connectTo(t, dsn)
 	defer conn.Close(context.Background())
-	tx := must2(conn.Begin(t.Context()))(t) // of another replica: it locks a lane, and then writes it
-	must2(tx.Exec(t.Context(), "SELECT 1 FROM "+schema+".lane FOR UPDATE"))(t)
+	tx := must(conn.Begin(t.Context()))(t) // of another replica: it locks a lane, and then writes it
+	must(tx.Exec(t.Context(), "SELECT 1 FROM "+schema+".lane FOR UPDATE"))(t)
 	imported := make(chan error, 1)
 	go func() {
 		_, err := d.Import(t.Context(), bytes.NewReader([]byte(testkit.Export(testkit.ExportedWebhook{Tenant: "t"}))), nil)
@@ -267,7 +267,7 @@ func TestImportAmongReplicas(t *testing.T) {
 	d.until("the import waits", func() bool {
 		return inSchema(t, dsn, fmt.Sprintf("SELECT count(*)::text FROM pg_stat_activity WHERE %d = ANY (pg_blocking_pids(pid))", conn.PgConn().PID())) != "0"
 	})
-	must2(tx.Exec(t.Context(), "UPDATE "+schema+".lane SET tail = tail"))(t)
+	must(tx.Exec(t.Context(), "UPDATE "+schema+".lane SET tail = tail"))(t)
 	check(t, tx.Commit(t.Context()))
 	check(t, <-imported)
 }
@@ -284,11 +284,11 @@ func TestImportReadsOnlyItsOwnLanes(t *testing.T) {
 	for n := range tenants {
 		all = append(all, testkit.ExportedWebhook{Tenant: fmt.Sprint("t", n), State: 3, Features: "[]"})
 	}
-	must2(d.Import(t.Context(), strings.NewReader(testkit.Export(all...)), nil))(t)
+	must(d.Import(t.Context(), strings.NewReader(testkit.Export(all...)), nil))(t)
 	d.shut() // the server counts what a connection has read at its end
 	rows := -1
 	d.until("counted", func() bool {
-		rows = must2(strconv.Atoi(inSchema(t, dsn, fmt.Sprintf("SELECT (CASE WHEN n_tup_ins >= %d THEN idx_tup_read ELSE -1 END)::text FROM pg_stat_user_tables t JOIN pg_stat_user_indexes USING (relid) WHERE t.schemaname = '{schema}' AND indexrelname = 'lane_pkey'", tenants))))(t)
+		rows = must(strconv.Atoi(inSchema(t, dsn, fmt.Sprintf("SELECT (CASE WHEN n_tup_ins >= %d THEN idx_tup_read ELSE -1 END)::text FROM pg_stat_user_tables t JOIN pg_stat_user_indexes USING (relid) WHERE t.schemaname = '{schema}' AND indexrelname = 'lane_pkey'", tenants))))(t)
 		return rows >= 0
 	})
 	if rows > 5*tenants {
@@ -299,40 +299,23 @@ func TestImportReadsOnlyItsOwnLanes(t *testing.T) {
 // An import holds some megabytes of a file at a time, however large its webhooks are.
 func TestImportsLargeWebhooks(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
-		e := &chunks{Engine: open()}
-		d := newDesk(t, func() engine.Engine { return e }, little)
+		most := 0 // bytes of bodies that are written at once
+		d := newDesk(t, open, little, between(intercepted{asks: func(s *statement) error {
+			if s.name == "import_content" {
+				most = max(most, len(bytes.Join(s.args[2].([][]byte), nil)))
+			}
+			return nil
+		}}))
 		var all []testkit.ExportedWebhook
 		for n := range 17 {
 			all = append(all, testkit.ExportedWebhook{Tenant: fmt.Sprint("t", n), Body: strings.Repeat("x", 1<<16)})
 		}
 		done, err := d.Import(t.Context(), strings.NewReader(testkit.Export(all...)), nil)
 		check(t, err)
-		if done.Webhooks != 17 || e.most > 16<<16 {
-			t.Errorf("%d webhooks, and %d bytes at once", done.Webhooks, e.most)
+		if done.Webhooks != 17 || most > 16<<16 {
+			t.Errorf("%d webhooks, and %d bytes at once", done.Webhooks, most)
 		}
 	})
-}
-
-// chunks is an engine that notes how many bytes of bodies an import writes at once.
-type chunks struct {
-	engine.Engine
-	most int
-}
-
-func (e *chunks) Import(fn func(engine.Tx) error) error {
-	return e.Engine.Import(func(tx engine.Tx) error { return fn(chunksTx{tx, e}) })
-}
-
-type chunksTx struct {
-	engine.Tx
-	*chunks
-}
-
-func (t chunksTx) Queue(name string, each func(engine.Row) error, args ...any) {
-	if name == "import_content" {
-		t.most = max(t.most, len(bytes.Join(args[2].([][]byte), nil)))
-	}
-	t.Tx.Queue(name, each, args...)
 }
 
 // The fault of a line is said in words that a user understands.
@@ -394,7 +377,7 @@ func TestNumbersAfterAnImport(t *testing.T) {
 			}
 		}
 		highest := regexp.MustCompile(`"(seq|rank|tail|last)":1\b`).ReplaceAllString(file, fmt.Sprintf(`"$1":%d`, int64(maxImported)))
-		must2(b.Import(t.Context(), strings.NewReader(highest), nil))(t)
+		must(b.Import(t.Context(), strings.NewReader(highest), nil))(t)
 		b.take("acme", odd("acme", "b"))
 		b.idle("")
 		b.want("after the highest number", b.states(""), "delivered delivered")
@@ -404,8 +387,8 @@ func TestNumbersAfterAnImport(t *testing.T) {
 // If no number is left after all, that is visible: nothing can be taken in, but what waits is delivered.
 func TestNoNumberIsLeft(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
-		var e *tally
-		d := newDesk(t, func() engine.Engine { e = newTally(open()); return e })
+		e := newTally()
+		d := newDesk(t, open, between(e.counts()))
 		_, err := do(t.Context(), d.Inbox, work{}, func(t *sqlTurn) nothing {
 			t.statements = append(t.statements, func(tx engine.Tx) { tx.Queue("number_raise", nil, int64(maxNumber-3)) })
 			return nothing{}
@@ -498,7 +481,7 @@ func TestHostileLines(t *testing.T) {
 				t.Errorf("%s: %.200v", name, err)
 			}
 		}
-		must2(d.Import(t.Context(), strings.NewReader(file), nil))(t)
+		must(d.Import(t.Context(), strings.NewReader(file), nil))(t)
 	})
 }
 
@@ -519,7 +502,7 @@ func TestRestoreDropsNoChange(t *testing.T) {
 		a.want("a copy before", a.send("acme", "A"), "=")
 		backup := exported(t, a.Inbox)
 		b := newDesk(t, open)
-		must2(b.Import(t.Context(), strings.NewReader(backup), nil))(t)
+		must(b.Import(t.Context(), strings.NewReader(backup), nil))(t)
 		b.take("acme", "A") // the receiver had got B meanwhile
 		b.want("a signed id", b.sendHook(signed(b)), "=")
 		b.idle("")
@@ -576,7 +559,7 @@ func TestImportIsAnOutage(t *testing.T) {
 		after := a.Now()
 		time.Sleep(2 * time.Millisecond)
 		b := newDesk(t, open)
-		must2(b.Import(t.Context(), strings.NewReader(file), nil))(t)
+		must(b.Import(t.Context(), strings.NewReader(file), nil))(t)
 		b.until("an outage", func() bool {
 			all := b.Stats().Missed.Outages
 			return len(all) == 1 && all[0].From.After(before.Add(-time.Second)) && all[0].From.Before(after.Add(time.Second)) && all[0].To.After(all[0].From)
@@ -605,7 +588,7 @@ func TestExportIsOneMoment(t *testing.T) {
 		for range 5 {
 			file := exported(t, d.Inbox)
 			to := timeless(t, inFile(t, newFile(t)))
-			must2(to.Import(t.Context(), strings.NewReader(file), nil))(t)
+			must(to.Import(t.Context(), strings.NewReader(file), nil))(t)
 			if again := exported(t, to); withoutFirst(file) != withoutFirst(again) {
 				t.Error(difference(file, again))
 			}

@@ -40,15 +40,14 @@ func (d *desk) invalidBodies() string {
 // deleted first, and the log says so. Actions are bounded in their age.
 func TestInvalidIsBounded(t *testing.T) {
 	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
-		d := newDesk(t, open, func(c *Config) {
-			c.Limits = DefaultLimits
+		d := newDesk(t, open, func(c *setup) {
 			c.MaxInvalid, c.Limits.Invalid, c.Limits.InvalidBytes = 2, 5, 10_000
 		})
 		agree := func(want string) {
 			t.Helper()
 			d.until("invalid: "+want, func() bool { return d.invalidBodies() == want })
 			count := 0
-			for _, tenant := range must2(d.Tenants(context.Background(), TenantFilter{Troubled: true}))(t) {
+			for _, tenant := range must(d.Tenants(context.Background(), TenantFilter{Troubled: true}))(t) {
 				count += tenant.Invalid
 			}
 			n := len(strings.Fields(want))
@@ -82,7 +81,7 @@ func TestInvalidIsBounded(t *testing.T) {
 			d.ahead.Store(int64(after.days) * int64(24*time.Hour))
 			d.restart()
 			agree(after.invalid)
-			d.until("actions", func() bool { return len(must2(d.Actions(context.Background(), 0, 10))(t)) == after.actions })
+			d.until("actions", func() bool { return len(must(d.Actions(context.Background(), 0, 10))(t)) == after.actions })
 		}
 	})
 }
@@ -91,8 +90,7 @@ func TestInvalidIsBounded(t *testing.T) {
 // that, also by the clock of somebody who has set it back.
 func TestInvalidGoesByItsLastCopy(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
-		d := newDesk(t, open, func(c *Config) {
-			c.Limits = DefaultLimits
+		d := newDesk(t, open, func(c *setup) {
 			c.MaxInvalid, c.Limits.Invalid = 3, 5
 		})
 		for _, body := range []string{"a0", "a1", "a2", "a0", "a3"} {
@@ -134,17 +132,16 @@ func TestInvalidWhileItIsDeleted(t *testing.T) {
 		{"rank = 1000", 0, "r1 r2 r3", "2"},
 	} {
 		dsn := pgtest.Schema(t)
-		d := newDesk(t, inDatabase(t, dsn), func(c *Config) {
-			c.Limits = DefaultLimits
+		d := newDesk(t, inDatabase(t, dsn), func(c *setup) {
 			c.Limits.Invalid = 2
 		})
 		d.recordInvalid("t", "r1")
 		d.recordInvalid("t", "r2")
 		conn, schema := connectTo(t, dsn)
 		defer conn.Close(context.Background())
-		tx := must2(conn.Begin(t.Context()))(t)
-		must2(tx.Exec(t.Context(), fmt.Sprintf("UPDATE %s.lane SET invalid = invalid - %d", schema, tc.invalid)))(t)
-		must2(tx.Exec(t.Context(), fmt.Sprintf("UPDATE %s.webhook SET %s WHERE seq = %d", schema, tc.webhook, d.nth("t", 1))))(t)
+		tx := must(conn.Begin(t.Context()))(t)
+		must(tx.Exec(t.Context(), fmt.Sprintf("UPDATE %s.lane SET invalid = invalid - %d", schema, tc.invalid)))(t)
+		must(tx.Exec(t.Context(), fmt.Sprintf("UPDATE %s.webhook SET %s WHERE seq = %d", schema, tc.webhook, d.nth("t", 1))))(t)
 		d.recordInvalid("u", "r3")
 		d.until("the sweep waits", func() bool {
 			return inSchema(t, dsn, "SELECT count(*)::text FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE NOT granted AND query LIKE '%DELETE%{schema}%'") == "1"
@@ -159,8 +156,8 @@ func TestInvalidWhileItIsDeleted(t *testing.T) {
 // A sender whose webhook is invalid does not wait for a database that hangs.
 func TestInvalidWhileTheDatabaseHangs(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
-		h := newHeld(open())
-		d := newDesk(t, func() engine.Engine { return h })
+		h := newHeld()
+		d := newDesk(t, open, between(intercepted{write: h.write}))
 		d.take("t", "A")
 		h.hold()
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
@@ -187,9 +184,9 @@ func TestInvalidWhileTheDatabaseHangs(t *testing.T) {
 func TestInvalidAfterItsSenderGaveUp(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.Schema(t)
-	h := newHeld(inDatabase(t, dsn)())
-	one := newDesk(t, func() engine.Engine { return h })
-	two := newDesk(t, inDatabase(t, dsn), func(c *Config) { c.Receivers = one.cfg.Receivers })
+	h := newHeld()
+	one := newDesk(t, inDatabase(t, dsn), between(intercepted{write: h.write}))
+	two := newDesk(t, inDatabase(t, dsn), func(c *setup) { c.Receivers = one.cfg.Receivers })
 	one.until("up", one.Ready)
 	h.hold()
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
@@ -208,8 +205,8 @@ func TestInvalidAfterItsSenderGaveUp(t *testing.T) {
 // invalid, or another one is taken in. If its tenant is not certain, it counts without a name.
 func TestInvalidInAnOutage(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
-		h := newHeld(open())
-		d := newDesk(t, func() engine.Engine { return h })
+		h := newHeld()
+		d := newDesk(t, open, between(intercepted{write: h.write}))
 		d.until("up", d.Ready)
 		lose := func(tenant, body string) {
 			t.Helper()
@@ -278,9 +275,9 @@ func TestInvalidAgainAfterANewerOne(t *testing.T) {
 			d.recordInvalid("acme", body)
 			d.ahead.Add(-int64(time.Minute)) // the clock says nothing about their order
 		}
-		must2(d.Accept(d.nth("acme", 3), false))(t)
+		must(d.Accept(d.nth("acme", 3), false))(t)
 		d.until("delivered", func() bool { return d.states("acme") == "superseded invalid replaced delivered" })
-		must2(d.Accept(d.nth("acme", 2), false))(t)
+		must(d.Accept(d.nth("acme", 2), false))(t)
 		d.idle("acme")
 		d.want("accepted", strings.Join(d.main.got("acme"), " "), b+" "+a)
 		d.want("states", d.states("acme"), "superseded replaced replaced delivered delivered")
@@ -300,7 +297,7 @@ func TestSnapshotDoesNotStandForAInvalidEvent(t *testing.T) {
 		d.take("acme", "B")
 		d.idle("acme")
 		d.want("states", d.states("acme"), "superseded invalid delivered")
-		must2(d.Accept(d.nth("acme", 2), false))(t)
+		must(d.Accept(d.nth("acme", 2), false))(t)
 		d.idle("acme")
 		d.want("accepted", strings.Join(d.main.got("acme"), " "), "B "+string(event.Body))
 	})
@@ -340,7 +337,7 @@ func TestAcceptAfterACopyOfWhatIsHeld(t *testing.T) {
 			t.Errorf("it does not say what would be overwritten: %v", err)
 		}
 		d.recordInvalid("acme", a) // now it is the last word
-		_ = must2(d.Accept(id, false))(t)
+		_ = must(d.Accept(id, false))(t)
 		d.idle("acme")
 		d.want("delivered", strings.Join(d.main.got("acme"), " "), b+" "+a)
 	})
@@ -404,7 +401,7 @@ func TestInvalidIsNotSentAgain(t *testing.T) {
 			{"done", odd("done", "x"), func(id int64) { check(t, d.Discard(id)) }, "it is invalid, and somebody has dealt with it"},
 		} {
 			d.recordInvalid(tc.tenant, tc.body)
-			all := must2(d.List(context.Background(), Filter{Limit: 1}))(t)
+			all := must(d.List(context.Background(), Filter{Limit: 1}))(t)
 			tc.deal(all[0].ID)
 			if err := d.Redeliver(all[0].ID, true); err == nil || !strings.HasPrefix(err.Error(), tc.want) {
 				t.Errorf("%q: %v", tc.tenant, err)

@@ -23,7 +23,7 @@ import (
 // several pages has each webhook once.
 func TestItems(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
-		d := newDesk(t, open, func(c *Config) { c.Limits = DefaultLimits; c.Limits.PageBytes = 50 })
+		d := newDesk(t, open, func(c *setup) { c.Limits.PageBytes = 50 })
 		d.main.set("b", status(422))
 		const each = 12
 		for n := range each {
@@ -110,18 +110,19 @@ func TestTenants(t *testing.T) {
 func TestFindsTenantsWithFewQueries(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		var queries atomic.Int64
-		d := newDesk(t, func() engine.Engine {
-			return &heard{open(), func(statement string) { queries.Add(int64(number(statement == "tenants"))) }}
-		})
+		d := newDesk(t, open, between(intercepted{asks: func(s *statement) error {
+			queries.Add(int64(number(s.name == "tenants")))
+			return nil
+		}}))
 		var file []testkit.ExportedWebhook
 		const tenants = 1700 // each query asks for twice as many as the one before, from 500 on
 		for n := range tenants {
 			file = append(file, testkit.ExportedWebhook{Tenant: fmt.Sprint("t", n), State: 3, Features: "[]"})
 		}
-		must2(d.Import(t.Context(), strings.NewReader(testkit.Export(file...)), nil))(t)
+		must(d.Import(t.Context(), strings.NewReader(testkit.Export(file...)), nil))(t)
 		for search, want := range map[string]int{"nobody": 0, "t1699": 1, "t": tenants} {
 			queries.Store(0)
-			all := must2(d.Tenants(context.Background(), TenantFilter{Search: search}))(t)
+			all := must(d.Tenants(context.Background(), TenantFilter{Search: search}))(t)
 			if len(all) != want || queries.Load() > 3 {
 				t.Errorf("%s: %d found with %d queries", search, len(all), queries.Load())
 			}
@@ -193,13 +194,13 @@ func TestHistoryPages(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		var full atomic.Bool
 		var read, handed atomic.Int64
-		d := newDesk(t, func() engine.Engine { return &telling{&unwritable{open(), &full}, &read} })
+		d := newDesk(t, open, between(intercepted{write: failsWhile(&full), row: countTenants(&read)}))
 		var file []testkit.ExportedWebhook
 		const stored = 2*pageSize + 1
 		for n := range stored {
 			file = append(file, testkit.ExportedWebhook{Tenant: fmt.Sprintf("t%04d", n), State: 3, Features: "[]"})
 		}
-		must2(d.Import(t.Context(), strings.NewReader(testkit.Export(file...)), nil))(t)
+		must(d.Import(t.Context(), strings.NewReader(testkit.Export(file...)), nil))(t)
 		full.Store(true)
 		missed := []string{"a", "t0007", "t0700a", "z"}
 		for _, tenant := range missed {
@@ -252,9 +253,9 @@ func TestReadEndsWithItsReader(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			onFile(t, func(t *testing.T, open func() engine.Engine) {
-				e := &unanswered{Engine: open()}
-				d := newDesk(t, func() engine.Engine { return e })
-				e.silent.Store(true)
+				var silent atomic.Bool
+				d := newDesk(t, open, between(unanswered(&silent)))
+				silent.Store(true)
 				ctx, gone := context.WithCancel(t.Context())
 				ended := make(map[string]chan error)
 				for name, read := range reads {
@@ -276,24 +277,10 @@ func TestReadEndsWithItsReader(t *testing.T) {
 						<-ended
 					}
 				}
-				e.silent.Store(false)
+				silent.Store(false)
 			})
 		})
 	}
-}
-
-// unanswered is an engine whose reads are not answered while it is silent.
-type unanswered struct {
-	engine.Engine
-	silent atomic.Bool
-}
-
-func (e *unanswered) Read(ctx context.Context, fn func(engine.Tx) error) error {
-	if e.silent.Load() {
-		<-ctx.Done()
-		return ctx.Err()
-	}
-	return e.Engine.Read(ctx, fn)
 }
 
 // However many people look at what takes long, programs read what they need: what tenants may use, pauses, webhooks
@@ -303,14 +290,13 @@ func TestPeopleLeaveReadersToPrograms(t *testing.T) {
 		slow := map[string]bool{"tenant_history": true, "tenants": true, "list": true, "list_tenant": true, "previous": true, "export_lane": true}
 		var armed atomic.Bool
 		release, stuck := make(chan struct{}), make(chan struct{}, 100)
-		d := newDesk(t, func() engine.Engine {
-			return &heard{open(), func(statement string) {
-				if armed.Load() && slow[statement] {
-					stuck <- struct{}{}
-					<-release
-				}
-			}}
-		})
+		d := newDesk(t, open, between(intercepted{asks: func(s *statement) error {
+			if armed.Load() && slow[s.name] {
+				stuck <- struct{}{}
+				<-release
+			}
+			return nil
+		}}))
 		d.take("t", "A")
 		d.idle("t")
 		stored := d.list("t")[0]
@@ -344,7 +330,7 @@ func TestPeopleLeaveReadersToPrograms(t *testing.T) {
 		for range 10 {
 			check(t, second(d.Snapshots(t.Context(), []string{"t"})))
 			check(t, d.Pause(Pause{}))
-			must2(d.Resume(Pause{}))(t)
+			must(d.Resume(Pause{}))(t)
 			check(t, d.LoadContent(t.Context(), new(*stored)))
 			check(t, d.recount(t.Context()))
 		}
@@ -367,7 +353,7 @@ func TestPeopleLeaveReadersToPrograms(t *testing.T) {
 // A long list is cut off between two of its pages, too.
 func TestListEndsMidway(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
-		d := newDesk(t, open, func(c *Config) { c.Limits = DefaultLimits; c.Limits.PageBytes = 1 })
+		d := newDesk(t, open, func(c *setup) { c.Limits.PageBytes = 1 })
 		d.take("t", "A", "B", "C")
 		d.idle("t")
 		for _, withContent := range []bool{false, true} {

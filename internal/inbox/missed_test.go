@@ -2,7 +2,6 @@ package inbox
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,7 +25,7 @@ import (
 func (d *desk) missed() string {
 	d.t.Helper()
 	var names []string
-	for _, t := range must2(d.Tenants(context.Background(), TenantFilter{}))(d.t) {
+	for _, t := range must(d.Tenants(context.Background(), TenantFilter{}))(d.t) {
 		if !t.Missed.IsZero() {
 			names = append(names, strings.TrimPrefix(t.Platform+"/"+t.Tenant, "/"))
 		}
@@ -58,7 +57,7 @@ func (d *desk) getsUnnamed5xx() {
 // number, as whatever comes.
 func TestMissedWhenFull(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
-		d := newDesk(t, open, func(c *Config) { c.MaxBytes = 5000 })
+		d := newDesk(t, open, func(c *setup) { c.MaxBytes = 5000 })
 		check(t, d.Pause(Pause{}))
 		large := strings.Repeat("x", 6000)
 		began := time.Now()
@@ -71,10 +70,10 @@ func TestMissedWhenFull(t *testing.T) {
 		d.want("no tenant", d.sendHook(other), "full")
 		d.stored()
 		d.want("missed", d.missed(), "eu/acme changed forgotten gone new older")
-		if l := must2(d.lanesOf(context.Background(), nil, "new"))(t)[0]; l.Last == 0 || l.LastAt == 0 {
+		if l := must(d.lanesOf(context.Background(), nil, "new"))(t)[0]; l.Last == 0 || l.LastAt == 0 {
 			t.Error("it left no number in its lane")
 		}
-		troubled := must2(d.Tenants(context.Background(), TenantFilter{Troubled: true}))(t)
+		troubled := must(d.Tenants(context.Background(), TenantFilter{Troubled: true}))(t)
 		if s := d.Stats().Missed; s.Tenants != 6 || len(troubled) != 6 || s.Since.Before(began.Add(-time.Second)) || s.Last.Before(s.Since) || s.More || len(s.Outages) > 0 {
 			t.Errorf("%+v, and %d in trouble", s, len(troubled))
 		}
@@ -82,17 +81,17 @@ func TestMissedWhenFull(t *testing.T) {
 			u := d.Stats().Missed.Unnamed
 			return u.Count == 1 && !u.Since.Before(began.Add(-time.Second))
 		})
-		if all := must2(d.Platforms(context.Background(), "new"))(t); len(all) != 1 {
+		if all := must(d.Platforms(context.Background(), "new"))(t); len(all) != 1 {
 			t.Errorf("%q", all)
 		}
 
 		d.restart()
 		d.want("missed after a restart", d.missed(), "eu/acme changed forgotten gone new older")
 		d.Inbox.cfg.MaxBytes = 1 << 30
-		if n := must2(d.Forget(nil, "forgotten"))(t); n != 1 {
+		if n := must(d.Forget(nil, "forgotten"))(t); n != 1 {
 			t.Error("there was nothing to forget")
 		}
-		must2(d.Erase("", "gone"))(t)
+		must(d.Erase("", "gone"))(t)
 		time.Sleep(time.Millisecond)
 		d.take("eu/acme", large)
 		d.take("changed", "small")
@@ -104,8 +103,8 @@ func TestMissedWhenFull(t *testing.T) {
 
 		to := newDesk(t, inFile(t, newFile(t)))
 		var file bytes.Buffer
-		must2(d.Export(t.Context(), &file))(t)
-		must2(to.Import(t.Context(), &file, nil))(t)
+		must(d.Export(t.Context(), &file))(t)
+		must(to.Import(t.Context(), &file, nil))(t)
 		to.want("missed after a move", to.missed(), "new older")
 		if n := to.Stats().Missed.Unnamed.Count; n != 1 {
 			t.Errorf("%d without a name", n)
@@ -136,9 +135,9 @@ func TestImportKeepsWhatIsMissed(t *testing.T) {
 		began := d.Stats().Missed.Since
 		time.Sleep(time.Millisecond)
 		var file bytes.Buffer
-		must2(old.Export(t.Context(), &file))(t)
+		must(old.Export(t.Context(), &file))(t)
 		miss(d, "both", "N")
-		must2(d.Import(t.Context(), &file, nil))(t)
+		must(d.Import(t.Context(), &file, nil))(t)
 		d.want("missed after the import", d.missed(), "both")
 		d.take("both", "M")
 		d.want("missed after the old inbox's came again", d.missed(), "")
@@ -164,7 +163,7 @@ func TestAcceptDoesNotSettleWhatIsNewer(t *testing.T) {
 		time.Sleep(5 * time.Millisecond)
 		d.recordInvalid("after", odd("after", "x"))
 		for _, tenant := range []string{"before", "after"} {
-			must2(d.Accept(d.nth(tenant, 1), true))(t)
+			must(d.Accept(d.nth(tenant, 1), true))(t)
 		}
 		d.want("missed", d.missed(), "before")
 	})
@@ -207,7 +206,7 @@ func TestMissedEventIsSettledByItself(t *testing.T) {
 		known := newDesk(t, open) // usher knows the tenant: else there is nothing to forget
 		known.take("acme", "before")
 		known.idle("acme")
-		must2(known.Erase("", "acme"))(t)
+		must(known.Erase("", "acme"))(t)
 		known.shut()
 		for name, tc := range map[string]struct{ missed, taken, late, left string }{
 			"a snapshot comes":                  {"E", "A", "", "acme"},
@@ -235,7 +234,7 @@ func TestMissedEventIsSettledByItself(t *testing.T) {
 					}
 					return w
 				}
-				must2(d.Forget(nil, "acme"))(t)
+				must(d.Forget(nil, "acme"))(t)
 				for _, w := range tc.missed {
 					d.misses(hook(w))
 				}
@@ -246,7 +245,7 @@ func TestMissedEventIsSettledByItself(t *testing.T) {
 				for _, w := range tc.taken {
 					time.Sleep(5 * time.Millisecond)
 					if w == '!' {
-						must2(d.Forget(nil, "acme"))(t)
+						must(d.Forget(nil, "acme"))(t)
 						continue
 					}
 					d.want(name, d.sendHook(hook(w)), "+")
@@ -260,7 +259,7 @@ func TestMissedEventIsSettledByItself(t *testing.T) {
 				if d.want(name, d.missed(), tc.left); t.Failed() {
 					t.Fatalf("%s, restart %t", name, restart)
 				}
-				must2(d.Erase("", "acme"))(t)
+				must(d.Erase("", "acme"))(t)
 				d.shut()
 			}
 		}
@@ -271,7 +270,7 @@ func TestMissedEventIsSettledByItself(t *testing.T) {
 // moved, and afterwards.
 func TestMissedBeforeAndInAnOutage(t *testing.T) {
 	var gone atomic.Bool
-	inBubbleOn(t, "a file", func(e engine.Engine) engine.Engine { return &away{e, &gone} }, func(t *testing.T, d *desk) {
+	inBubble(t, "a file", func(t *testing.T, d *desk) {
 		missed := func(when string, want int) {
 			t.Helper()
 			if n := d.Stats().Missed.Tenants; n != want {
@@ -296,27 +295,14 @@ func TestMissedBeforeAndInAnOutage(t *testing.T) {
 		missed("moved", 2)
 		time.Sleep(time.Minute)
 		missed("in the end", 2)
-	})
-}
-
-// unwritable is an engine that can be read, and not written while full is set.
-type unwritable struct {
-	engine.Engine
-	full *atomic.Bool
-}
-
-func (e *unwritable) Write(fn func(engine.Tx) error) error {
-	if e.full.Load() {
-		return errAway
-	}
-	return e.Engine.Write(fn)
+	}, between(away(&gone)))
 }
 
 // While the inbox cannot be written, the lists of tenants have those, too, that have missed webhooks in memory only.
 func TestMissedInMemoryIsListed(t *testing.T) {
 	t.Parallel()
 	var full atomic.Bool
-	inBubbleOn(t, "a file", func(e engine.Engine) engine.Engine { return &unwritable{e, &full} }, func(t *testing.T, d *desk) {
+	inBubble(t, "a file", func(t *testing.T, d *desk) {
 		const body = `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"t"},"change":{"features":[]}}}`
 		d.take("eu/known", body)
 		d.take("eu/well", body)
@@ -336,7 +322,7 @@ func TestMissedInMemoryIsListed(t *testing.T) {
 		}
 		troubled := func(f TenantFilter) string {
 			var all []string
-			for _, t := range must2(d.Tenants(context.Background(), f))(d.t) {
+			for _, t := range must(d.Tenants(context.Background(), f))(d.t) {
 				all = append(all, fmt.Sprintf("%s/%s %v %s", t.Platform, t.Tenant, !t.Latest.IsZero(), strings.Join(t.Standing(), ",")))
 			}
 			return strings.Join(all, "; ")
@@ -360,30 +346,15 @@ func TestMissedInMemoryIsListed(t *testing.T) {
 		full.Store(false)
 		d.stored()
 		d.want("stored", history(time.Time{}, time.Time{}, true), "eu/known 1 true missed; us/new 0 false missed")
-	})
+	}, between(intercepted{write: failsWhile(&full)}))
 }
 
-// telling counts the rows of tenants that are read.
-type telling struct {
-	engine.Engine
-	rows *atomic.Int64
-}
-
-func (e *telling) Read(ctx context.Context, fn func(engine.Tx) error) error {
-	return e.Engine.Read(ctx, func(tx engine.Tx) error { return fn(&tellingTx{tx, e.rows}) })
-}
-
-type tellingTx struct {
-	engine.Tx
-	rows *atomic.Int64
-}
-
-func (t *tellingTx) Queue(statement string, each func(engine.Row) error, args ...any) {
-	if statement == "tenants" {
-		is := each
-		each = func(r engine.Row) error { t.rows.Add(1); return is(r) }
+// countTenants counts the rows of tenants that are read.
+func countTenants(rows *atomic.Int64) func(*statement, int, engine.Row) engine.Row {
+	return func(s *statement, _ int, r engine.Row) engine.Row {
+		rows.Add(int64(number(s.name == "tenants")))
+		return r
 	}
-	t.Tx.Queue(statement, each, args...)
 }
 
 // Who looks for tenants in trouble reads those alone, also while one has missed webhooks in memory only.
@@ -391,7 +362,7 @@ func TestTroubledReadsNoOthers(t *testing.T) {
 	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
 		var full atomic.Bool
 		var rows atomic.Int64
-		d := newDesk(t, func() engine.Engine { return &telling{&unwritable{open(), &full}, &rows} })
+		d := newDesk(t, open, between(intercepted{write: failsWhile(&full), row: countTenants(&rows)}))
 		for n := range 20 {
 			d.hears(fmt.Sprint("eu/well", n), "a")
 		}
@@ -413,7 +384,7 @@ func TestTroubledReadsNoOthers(t *testing.T) {
 			},
 		} {
 			rows.Store(0)
-			if found := must2(look())(t); found != 3 || rows.Load() > 4 {
+			if found := must(look())(t); found != 3 || rows.Load() > 4 {
 				t.Errorf("%s: %d tenants found, %d read", name, found, rows.Load())
 			}
 		}
@@ -421,25 +392,12 @@ func TestTroubledReadsNoOthers(t *testing.T) {
 	})
 }
 
-// crowded is an engine whose disk has room for outcomes only.
-type crowded struct {
-	engine.Engine
-	full *atomic.Bool
-}
-
-func (e *crowded) Full() *engine.FullError {
-	if e.full.Load() {
-		return &engine.FullError{Of: "the file"}
-	}
-	return nil
-}
-
 // While the disk is nearly full, what was missed stays in memory. Somebody can forget it there, and at its end usher
 // writes it all the same.
 func TestMissedOnAFullDisk(t *testing.T) {
 	t.Parallel()
 	var full atomic.Bool
-	inBubbleOn(t, "a file", func(e engine.Engine) engine.Engine { return &crowded{e, &full} }, func(t *testing.T, d *desk) {
+	inBubble(t, "a file", func(t *testing.T, d *desk) {
 		d.main.set("known", status(400))
 		d.take("known", "A")
 		time.Sleep(10 * time.Minute)
@@ -452,7 +410,7 @@ func TestMissedOnAFullDisk(t *testing.T) {
 			t.Errorf("%d are in memory", n)
 		}
 		for _, want := range []int{1, 0} {
-			if n := must2(d.Forget(nil, "gone"))(t); n != want {
+			if n := must(d.Forget(nil, "gone"))(t); n != want {
 				t.Errorf("%d forgotten, want %d", n, want)
 			}
 		}
@@ -466,7 +424,7 @@ func TestMissedOnAFullDisk(t *testing.T) {
 		d.restart()
 		full.Store(false)
 		d.want("after a restart", d.missed(), "known new")
-	})
+	}, between(crowded(&full)))
 }
 
 // What is missed, and the webhook that settles it, may be written by one transaction.
@@ -513,8 +471,8 @@ func TestMissedAfterASlowReading(t *testing.T) {
 func TestUnnamedByTheDatabasesClock(t *testing.T) {
 	for _, ahead := range []time.Duration{0, -2 * time.Hour, 2 * time.Hour, -25 * time.Hour} {
 		var gone atomic.Bool
-		inBubbleOn(t, ahead.String(), func(e engine.Engine) engine.Engine { return &away{e, &gone} }, func(t *testing.T, d *desk) {
-			d.cfg.ClockOffset = func() time.Duration { return ahead }
+		inBubble(t, ahead.String(), func(t *testing.T, d *desk) {
+			d.ahead.Store(int64(ahead))
 			d.restart()
 			d.hears("acme", "a")
 			d.idle("")
@@ -551,14 +509,14 @@ func TestUnnamedByTheDatabasesClock(t *testing.T) {
 			if _, n, err := d.Dismiss(d.Now(), nil); n != 3 || err != nil {
 				t.Errorf("%d dismissed: %v", n, err)
 			}
-		})
+		}, between(away(&gone)))
 	}
 }
 
 // Only what ended until then is dismissed; and if it fails, nothing is.
 func TestDismissUntil(t *testing.T) {
 	var gone atomic.Bool
-	inBubbleOn(t, "a file", func(e engine.Engine) engine.Engine { return &away{e, &gone} }, func(t *testing.T, d *desk) {
+	inBubble(t, "a file", func(t *testing.T, d *desk) {
 		outage := func(began, ended time.Time) {
 			_, err := act(d.Inbox, work{}, func(t *sqlTurn) (nothing, int, error) {
 				t.statements = append(t.statements, func(tx engine.Tx) { tx.Queue("outage_add", nil, began.UnixMicro(), ended.UnixMicro(), int64(0)) })
@@ -582,18 +540,16 @@ func TestDismissUntil(t *testing.T) {
 		if s := d.Stats().Missed; err != nil || outages != 1 || webhooks != 1 || len(s.Outages) != 1 || s.Unnamed.Count != 5 {
 			t.Errorf("%d outages and %d webhooks dismissed, %v; left: %+v", outages, webhooks, err, s)
 		}
-	})
+	}, between(away(&gone)))
 }
 
 // An outage, and a restart in the midst of it: what was in memory is gone, and said; and there was an outage.
 func TestMissedAndOutagesInAnOutage(t *testing.T) {
 	t.Parallel()
 	var gone, up atomic.Bool
-	var ahead atomic.Int64
-	inBubbleOn(t, "a file", func(e engine.Engine) engine.Engine { return &away{e, &gone} }, func(t *testing.T, d *desk) {
+	inBubble(t, "a file", func(t *testing.T, d *desk) {
 		up.Store(true)
 		d.cfg.GateUp = up.Load
-		d.cfg.ClockOffset = func() time.Duration { return time.Duration(ahead.Load()) }
 		d.restart()
 		d.take("fine", "A")
 		time.Sleep(time.Minute)
@@ -662,23 +618,23 @@ func TestMissedAndOutagesInAnOutage(t *testing.T) {
 		if s := d.Stats().Missed; len(s.Outages) > 0 || s.Unnamed.Count > 0 || s.Tenants != 70 {
 			t.Errorf("after it was dismissed: %+v", s)
 		}
-		if all := must2(d.Actions(context.Background(), 0, 10))(t); len(all) != 1 || all[0].What != "dismiss" || all[0].Count != 7 {
+		if all := must(d.Actions(context.Background(), 0, 10))(t); len(all) != 1 || all[0].What != "dismiss" || all[0].Count != 7 {
 			t.Errorf("%+v", all)
 		}
 		// Without a name it counts for a day.
 		d.Inbox.cfg.Missed.AddUnnamed(webhookgate.Unnamed{Count: 3, Since: time.Now(), Last: time.Now()})
 		time.Sleep(time.Minute) // it is stored
-		ahead.Add(int64(23 * time.Hour))
+		d.ahead.Add(int64(23 * time.Hour))
 		time.Sleep(3 * time.Minute)
 		if n := d.Stats().Missed.Unnamed.Count; n != 3 {
 			t.Errorf("%d without a name after 23 hours", n)
 		}
-		ahead.Add(int64(2 * time.Hour))
+		d.ahead.Add(int64(2 * time.Hour))
 		time.Sleep(3 * time.Minute)
 		if s := d.Stats().Missed; s.Unnamed.Count != 0 || len(s.Outages) != 0 {
 			t.Errorf("after a day: %+v", s)
 		}
-	})
+	}, between(away(&gone)))
 }
 
 // A gate that rejects everything because its disk is full is not ready, although it could write that it is there: who
@@ -686,7 +642,7 @@ func TestMissedAndOutagesInAnOutage(t *testing.T) {
 func TestFullDiskIsAnOutage(t *testing.T) {
 	t.Parallel()
 	var full atomic.Bool
-	inBubbleOn(t, "a file", func(e engine.Engine) engine.Engine { return &crowded{e, &full} }, func(t *testing.T, d *desk) {
+	inBubble(t, "a file", func(t *testing.T, d *desk) {
 		d.cfg.GateUp = func() bool { return true }
 		d.restart()
 		d.take("fine", "A")
@@ -708,7 +664,7 @@ func TestFullDiskIsAnOutage(t *testing.T) {
 				}
 			}
 		}
-	})
+	}, between(crowded(&full)))
 }
 
 // When a gate was not up, whatever the clocks did.
@@ -803,29 +759,17 @@ func TestReconcileSettlesWhatIsMissed(t *testing.T) {
 	})
 }
 
-// missesInMemory is an engine that rejects to store what was missed while on is set.
-type missesInMemory struct {
-	engine.Engine
-	on *atomic.Bool
-}
-
-func (e *missesInMemory) Write(fn func(engine.Tx) error) error {
-	return e.Engine.Write(func(tx engine.Tx) error {
-		var refused error
-		err := fn(&listening{tx, func(statement string) {
-			if statement == "missed_came" && e.on.Load() { // only what was missed asks for it
-				refused = &engine.StatementError{Err: errors.New("not now")}
-			}
-		}})
-		return cmp.Or(refused, err)
-	})
-}
-
 // What is missed may be in memory only, or be stored at any time: a reconcile settles it if it arrived before the run
 // began, and only then; what is stored while a run is under way is left to the next one.
 func TestReconcileSettlesWhatIsMissedInMemory(t *testing.T) {
 	var inMemory atomic.Bool
-	inBubbleOn(t, "a file", func(e engine.Engine) engine.Engine { return &missesInMemory{e, &inMemory} }, func(t *testing.T, d *desk) {
+	memoryOnly := func(s *statement) error {
+		if s.name == "missed_came" && inMemory.Load() { // only what was missed asks for it
+			return &engine.StatementError{Err: errors.New("not now")}
+		}
+		return nil
+	}
+	inBubble(t, "a file", func(t *testing.T, d *desk) {
 		miss := func(tenants ...string) {
 			for _, tenant := range tenants {
 				d.misses(d.hook(tenant, fmt.Sprint("missed ", time.Now())))
@@ -880,17 +824,17 @@ func TestReconcileSettlesWhatIsMissedInMemory(t *testing.T) {
 		d.want("with a list that is older", d.settle(r, lines...), "changed; changed")
 		d.want("with a list that is older", d.apply(r, false, lines...), "changed; changed")
 		d.want("missed after an older list", d.missed(), "differs equal late")
-	})
+	}, between(intercepted{asks: memoryOnly}))
 }
 
 // A commit in doubt that turns out to be one missed nothing, whatever the webhook was.
 func TestDoubtMissesNothing(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
-		e := new(doubts)
-		d := newDesk(t, func() engine.Engine { e.Engine = open(); return e })
+		var doubt atomic.Bool
+		d := newDesk(t, open, between(doubtful(&doubt)))
 		check(t, d.Pause(Pause{}))
 		d.take("copy", "A")
-		e.on.Store(true)
+		doubt.Store(true)
 		event := d.hook("event", "A")
 		event.Snapshot, event.Type = false, "Other"
 		var wg sync.WaitGroup
@@ -905,7 +849,7 @@ func TestDoubtMissesNothing(t *testing.T) {
 		if n := d.Inbox.cfg.Missed.Len(); n != 3 {
 			t.Errorf("%d in memory", n)
 		}
-		e.on.Store(false)
+		doubt.Store(false)
 		after := d.hook("new", "B") // before anything that is missed could be stored
 		after.Snapshot, after.Type = false, "Other"
 		d.want("an event", d.sendHook(after), "+")
@@ -914,28 +858,19 @@ func TestDoubtMissesNothing(t *testing.T) {
 	})
 }
 
-// hearing is an engine that tells which statements its transactions queue.
-type hearing struct {
-	engine.Engine
-	hear func(statement string)
-}
-
-func (e *hearing) Write(fn func(engine.Tx) error) error {
-	return e.Engine.Write(func(tx engine.Tx) error { return fn(&listening{tx, e.hear}) })
-}
-
 // A tenant that is missed nothing pays nothing for it: only its row says so.
 func TestNothingMissedCostsNothing(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		var mu sync.Mutex
 		heard := make(map[string]bool)
-		d := newDesk(t, func() engine.Engine {
-			return &hearing{open(), func(statement string) {
-				mu.Lock()
-				defer mu.Unlock()
-				heard[statement] = true
-			}}
-		})
+		d := newDesk(t, open, between(intercepted{asks: func(s *statement) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if s.tx.writes {
+				heard[s.name] = true
+			}
+			return nil
+		}}))
 		asks := func() (all []string) {
 			mu.Lock()
 			defer mu.Unlock()
@@ -973,7 +908,7 @@ func TestMissedByTwoReplicas(t *testing.T) {
 	costly(t)
 	t.Parallel()
 	dsn := pgtest.Schema(t)
-	host := must2(url.Parse(dsn))(t).Host
+	host := must(url.Parse(dsn))(t).Host
 	var wires []*pgtest.Wire
 	var desks []*desk
 	for range 2 {
@@ -1070,7 +1005,7 @@ func TestRetryOfAnOlderOneSettlesNothing(t *testing.T) {
 		}
 		d.recordInvalid("acme", odd("acme", "r"))
 		d.want("S again", d.sendHook(signed("id0", "s")), "=")
-		must2(d.Accept(d.nth("acme", 3), false))(t) // it is newer than all that came
+		must(d.Accept(d.nth("acme", 3), false))(t) // it is newer than all that came
 		d.want("the one that is missed", d.sendHook(signed("id2", "b")), "+")
 		d.want("missed in the end", d.missed(), "")
 	})
@@ -1102,7 +1037,7 @@ func TestMissedIfItWouldBeAChange(t *testing.T) {
 			d.recordInvalid("acme", odd("acme", "r"))
 			time.Sleep(2 * time.Second)
 			d.want("a copy", d.send("acme", s), "=")
-			must2(d.Accept(d.nth("acme", 2), true))(t)
+			must(d.Accept(d.nth("acme", 2), true))(t)
 			d.idle("acme")
 		},
 		"the window has passed": func(t *testing.T, d *desk, s string) {
@@ -1133,7 +1068,7 @@ func TestMissedIfItWouldBeAChange(t *testing.T) {
 				d.want("missed", d.missed(), missed)
 				d.want("when it comes again", d.send("acme", s), answer)
 				d.want("missed then", d.missed(), "")
-			}, func(c *Config) { c.DedupWindow = time.Minute })
+			}, func(c *setup) { c.DedupWindow = time.Minute })
 		}
 	}
 }
@@ -1144,7 +1079,7 @@ func TestUnnamedBeforeTheFirstReading(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.Schema(t)
 	inDatabase(t, dsn)().Close()
-	w := pgtest.Cut(t, must2(url.Parse(dsn))(t).Host)
+	w := pgtest.Cut(t, must(url.Parse(dsn))(t).Host)
 	w.Refuse()
 	d := newDesk(t, inDatabase(t, w.Through(dsn)))
 	event := d.hook("", "E")

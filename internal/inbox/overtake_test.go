@@ -85,7 +85,7 @@ func TestLatestSentAgainBehindAnOlderOne(t *testing.T) {
 		d.take("t", "A", "B")
 		check(t, d.Discard(d.nth("t", 2)))
 		check(t, d.Redeliver(d.nth("t", 2), false))
-		must2(d.Resume(Pause{Tenant: "t"}))(t)
+		must(d.Resume(Pause{Tenant: "t"}))(t)
 		d.idle("t")
 		d.want("accepted", fmt.Sprint(d.main.got("t")), "[A B]")
 		d.want("states", d.states("t"), "delivered delivered")

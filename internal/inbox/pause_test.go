@@ -29,11 +29,11 @@ func TestPauseEndsByItself(t *testing.T) {
 		}
 		d.take("acme", "two")
 		var file bytes.Buffer
-		must2(d.Export(t.Context(), &file))(t)
+		must(d.Export(t.Context(), &file))(t)
 		if n := len(regexp.MustCompile(`"until":\d{15,16}\}`).FindAllString(file.String(), -1)); n != 2 {
 			t.Errorf("%d ends in the export:\n%s", n, file.String())
 		}
-		tenants := must2(d.Tenants(t.Context(), TenantFilter{Search: "acme"}))(t)
+		tenants := must(d.Tenants(t.Context(), TenantFilter{Search: "acme"}))(t)
 		if words := strings.Join(tenants[0].Standing(), ", "); !strings.Contains(words, "paused until 20") {
 			t.Errorf("the tenant is %s", words)
 		}
@@ -42,7 +42,7 @@ func TestPauseEndsByItself(t *testing.T) {
 		d.until("the pauses are known", func() bool { return len(d.Paused()) == 2 })
 		to := newDesk(t, inFile(t, t.TempDir()+"/to.db"))
 		to.ahead.Add(int64(2 * time.Hour))
-		must2(to.Import(t.Context(), &file, nil))(t)
+		must(to.Import(t.Context(), &file, nil))(t)
 		if n, got := len(to.Paused()), to.main.got("acme"); n != 2 || len(got) != 0 {
 			t.Errorf("moved: %d pauses, and delivered %q", n, got)
 		}
@@ -50,7 +50,7 @@ func TestPauseEndsByItself(t *testing.T) {
 			d.ahead.Add(int64(61 * time.Minute))
 			d.until("delivered", func() bool { return strings.Contains(strings.Join(d.main.got("acme"), " "), "two") })
 			d.until("gone", func() bool {
-				all := must2(d.Tenants(t.Context(), TenantFilter{Search: "acme"}))(t)
+				all := must(d.Tenants(t.Context(), TenantFilter{Search: "acme"}))(t)
 				return len(d.Paused()) == 0 && len(d.allPauses()) == 0 && !all[0].Paused
 			})
 		}
@@ -61,7 +61,7 @@ func TestPauseEndsByItself(t *testing.T) {
 func TestPauseIsNotEndedEarly(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
-		must2(d.Inbox.Pause(Pause{}, 0, nil))(t)
+		must(d.Inbox.Pause(Pause{}, 0, nil))(t)
 		if was, err := d.endPause(Pause{}, 0, nil); err != nil || was || len(d.Paused()) != 1 {
 			t.Errorf("ended: %t, %v", was, err)
 		}
@@ -82,15 +82,15 @@ func TestBehindAndGone(t *testing.T) {
 		var all []*lane.Webhook
 		check(t, d.EachPage(t.Context(), Filter{State: lane.Waiting}, func(page []*lane.Webhook) error { all = append(all, page...); return nil }))
 		last := all[0].ID
-		behind := must2(d.Behind(t.Context(), Filter{}, all))(t)
+		behind := must(d.Behind(t.Context(), Filter{}, all))(t)
 		if len(all) != 4 || len(behind) != 2 || behind[last] || behind[last-3] || !behind[last-1] || !behind[last-2] {
 			t.Errorf("%d, behind: %v", len(all), behind)
 		}
-		if behind := must2(d.Behind(t.Context(), Filter{Since: all[2].Received.Add(time.Microsecond)}, all[:2]))(t); len(behind) > 1 || behind[last-2] {
+		if behind := must(d.Behind(t.Context(), Filter{Since: all[2].Received.Add(time.Microsecond)}, all[:2]))(t); len(behind) > 1 || behind[last-2] {
 			t.Errorf("the first that came then is behind none: %v", behind)
 		}
 		for f, want := range map[*Filter]int64{{Tenant: "a", Platform: new(""), After: last - 3, Limit: 1}: last - 2, {Tenant: "a", Platform: new(""), Before: last - 1, Limit: 1}: last - 2, {After: last - 1}: last} {
-			if found := must2(d.List(t.Context(), *f))(t); len(found) != 1 || found[0].ID != want {
+			if found := must(d.List(t.Context(), *f))(t); len(found) != 1 || found[0].ID != want {
 				t.Errorf("%+v: %v, want %d", *f, found, want)
 			}
 		}

@@ -23,7 +23,7 @@ func TestErasesATenantWithALongQueue(t *testing.T) {
 			d.take("acme", fmt.Sprint("body ", n))
 		}
 		before := len(d.main.got("acme"))
-		must(t, 0, func() error { _, err := d.Erase("", "acme"); return err }())
+		must(d.Erase("", "acme"))(t)
 		if n := len(d.main.got("acme")) - before; n > 20 { // two or three, but the erasure may have to wait for its turn
 			t.Errorf("%d were delivered before the erasure", n)
 		}
@@ -73,9 +73,9 @@ func TestImportedPausesCount(t *testing.T) {
 		check(t, d.Pause(Pause{}))
 		d.take("acme", "one", "two")
 		var file bytes.Buffer
-		must2(d.Export(t.Context(), &file))(t)
+		must(d.Export(t.Context(), &file))(t)
 		to := newDesk(t, inFile(t, t.TempDir()+"/to.db"))
-		must(t, 0, func() error { _, err := to.Import(t.Context(), &file, nil); return err }())
+		must(to.Import(t.Context(), &file, nil))(t)
 		to.courier.mu.Lock()
 		paused := to.courier.lanePaused("", "acme", "main")
 		to.courier.mu.Unlock()
@@ -95,32 +95,32 @@ func TestImportedPausesCountOnOtherReplicas(t *testing.T) {
 		from.take(fmt.Sprint("t", n), "one")
 	}
 	var file bytes.Buffer
-	must2(from.Export(t.Context(), &file))(t)
+	must(from.Export(t.Context(), &file))(t)
 	open := inDatabase(t, pgtest.Schema(t))
 	a, b := newDesk(t, open), newDesk(t, open)
 	b.take("first", "one") // so that it knows the platform, and would deliver at once
 	b.idle("")
-	must2(b.Erase("", "first"))(t)
-	must2(a.Import(t.Context(), &file, nil))(t)
+	must(b.Erase("", "first"))(t)
+	must(a.Import(t.Context(), &file, nil))(t)
 	b.until("paused", func() bool { b.courier.Wake(nil); return len(b.Paused()) > 0 })
 	if got := len(a.main.got("")) + len(b.main.got("")) - 1; got > 0 {
 		t.Errorf("all deliveries are paused, and the receiver got %d", got)
 	}
-	must2(a.Resume(Pause{}))(t)
+	must(a.Resume(Pause{}))(t)
 	a.idle("")
 }
 
 // After an import numbers go on where they were, even if the history has dropped the last webhooks.
 func TestImportedNumbersGoOn(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
-		d := newDesk(t, open, func(c *Config) { c.Limits = DefaultLimits; c.Limits.Finished = 1 })
+		d := newDesk(t, open, func(c *setup) { c.Limits.Finished = 1 })
 		d.take("acme", "one")
 		d.take("other", "one", "two", "three")
 		d.idle("")
 		d.until("dropped", func() bool { return len(d.list("")) == 1 })
 		last := d.nth("", 1)
 		var file bytes.Buffer
-		must2(d.Export(t.Context(), &file))(t)
+		must(d.Export(t.Context(), &file))(t)
 		var short []string // as if the last one had been dropped by its age
 		for l := range strings.Lines(file.String()) {
 			if !strings.HasPrefix(l, `{"webhook"`) && !strings.HasPrefix(l, `{"content"`) && !strings.HasPrefix(l, `{"end"`) {
@@ -129,10 +129,7 @@ func TestImportedNumbersGoOn(t *testing.T) {
 		}
 		short = append(short, fmt.Sprintf(`{"end":{"rows":%d}}`, len(short)-1))
 		to := newDesk(t, inFile(t, t.TempDir()+"/to.db"))
-		must(t, 0, func() error {
-			_, err := to.Import(t.Context(), strings.NewReader(strings.Join(short, "")), nil)
-			return err
-		}())
+		must(to.Import(t.Context(), strings.NewReader(strings.Join(short, "")), nil))(t)
 		to.take("new", "one")
 		if n := to.nth("new", 1); n <= last {
 			t.Errorf("after %d came %d", last, n)
@@ -144,14 +141,17 @@ func TestImportedNumbersGoOn(t *testing.T) {
 // send it once more would overwrite newer ones.
 func TestSentAgainWhileItIsDelivered(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
-		noted := &noted{Engine: open()}
-		d := newDesk(t, func() engine.Engine { return noted })
+		var actions atomic.Int64 // transactions that lock a webhook by its number
+		d := newDesk(t, open, between(intercepted{asks: func(s *statement) error {
+			actions.Add(int64(number(s.name == "webhooks_lock")))
+			return nil
+		}}))
 		release := d.main.hang("acme")
 		d.take("acme", "A", "B")
 		d.until("under way", func() bool { return len(d.main.tried("acme")) == 1 })
 		asked := make(chan error)
 		go func() { asked <- d.Redeliver(d.nth("acme", 1), true) }()
-		d.until("it waits for the outcome", func() bool { return noted.actions.Load() > 0 })
+		d.until("it waits for the outcome", func() bool { return actions.Load() > 0 })
 		release()
 		check(t, <-asked)
 		d.idle("acme")
@@ -174,26 +174,4 @@ func TestDeliveredSinceItWasChosen(t *testing.T) {
 			d.shut()
 		}
 	})
-}
-
-// noted is an engine that counts the transactions which lock a webhook by its number: those of actions.
-type noted struct {
-	engine.Engine
-	actions atomic.Int64
-}
-
-func (n *noted) Write(fn func(engine.Tx) error) error {
-	return n.Engine.Write(func(tx engine.Tx) error { return fn(notedTx{tx, n}) })
-}
-
-type notedTx struct {
-	engine.Tx
-	*noted
-}
-
-func (t notedTx) Queue(name string, each func(engine.Row) error, args ...any) {
-	if name == "webhooks_lock" {
-		t.actions.Add(1)
-	}
-	t.Tx.Queue(name, each, args...)
 }

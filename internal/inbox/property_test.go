@@ -27,7 +27,6 @@ import (
 	"usher/internal/content"
 	"usher/internal/inbox/engine"
 	"usher/internal/inbox/postgres"
-	"usher/internal/inbox/sqlite"
 	"usher/internal/lane"
 	"usher/internal/receiver"
 	"usher/internal/snapshot"
@@ -550,46 +549,33 @@ func (p *place) open(life *life, log *slog.Logger) (engine.Engine, error) {
 		if err := emptyReserve(w.file()); err != nil {
 			return nil, err
 		}
-		engine, err := openFile(w.file(), log)
-		return slowly{engine}, err
+		e, err := openFile(w.file(), log)
+		// It takes its time, so that a crash can find a transaction under way.
+		return intercepted{write: func(run func(failure error) error) error {
+			time.Sleep(disk)
+			err := run(nil)
+			time.Sleep(disk) // it is safe, and nobody knows yet
+			return err
+		}}.on(e), err
 	}
 	a, err := postgres.Parse(p.wire.Through(p.world.dsn))
 	if err != nil {
 		return nil, err
 	}
-	engine, err := postgres.Open(a, nil, log)
-	return &timed{engine, p.world, life}, err
+	e, err := postgres.Open(a, nil, log)
+	return intercepted{write: func(run func(failure error) error) error {
+		began := time.Now()
+		err := run(nil)
+		if ended := time.Now(); ended.Sub(began) > p.world.lease/8 { // on a busy machine leases may end meanwhile
+			p.world.mu.Lock()
+			defer p.world.mu.Unlock()
+			life.troubles = append(life.troubles, trouble{began, ended, true})
+		}
+		return err
+	}}.on(e), err
 }
 
 func (w *world) file() string { return filepath.Join(w.dir, fmt.Sprint(w.files)) }
-
-// timed is an engine that notes when a transaction took long: on a busy machine leases may end meanwhile.
-type timed struct {
-	engine.Engine
-	world *world
-	life  *life
-}
-
-func (e *timed) Write(fn func(engine.Tx) error) error {
-	began := time.Now()
-	err := e.Engine.Write(fn)
-	if ended := time.Now(); ended.Sub(began) > e.world.lease/8 {
-		e.world.mu.Lock()
-		defer e.world.mu.Unlock()
-		e.life.troubles = append(e.life.troubles, trouble{began, ended, true})
-	}
-	return err
-}
-
-// slowly is an engine that takes its time, so that a crash can find a transaction under way.
-type slowly struct{ *sqlite.Engine }
-
-func (e slowly) Write(fn func(engine.Tx) error) error {
-	time.Sleep(disk)
-	err := e.Engine.Write(fn)
-	time.Sleep(disk) // it is safe, and nobody knows yet
-	return err
-}
 
 // kill ends a process without a shutdown, and starts another one.
 func (p *place) kill() {

@@ -20,7 +20,7 @@ import (
 func TestWhatComesLeavesItsNumber(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
-		last := func() *lane.Lane { return must2(d.lanesOf(context.Background(), nil, "acme"))(t)[0] }
+		last := func() *lane.Lane { return must(d.lanesOf(context.Background(), nil, "acme"))(t)[0] }
 		former := new(lane.Lane)
 		for _, step := range []struct {
 			what string
@@ -31,8 +31,8 @@ func TestWhatComesLeavesItsNumber(t *testing.T) {
 			{"taken in again", func() { d.want("", d.send("acme", "two"), "+") }},
 			{"invalid", func() { d.recordInvalid("acme", odd("acme", "x")) }},
 			{"invalid again", func() { d.recordInvalid("acme", odd("acme", "x")) }},
-			{"accepted", func() { must2(d.Accept(d.nth("acme", 3), true))(t) }},
-			{"erased", func() { d.idle("acme"); must2(d.Erase("", "acme"))(t) }},
+			{"accepted", func() { must(d.Accept(d.nth("acme", 3), true))(t) }},
+			{"erased", func() { d.idle("acme"); must(d.Erase("", "acme"))(t) }},
 		} {
 			step.do()
 			now := last()
@@ -53,10 +53,10 @@ func TestLastNumberIsImported(t *testing.T) {
 	d.idle("acme")
 	d.want("", d.send("acme", "one"), "=")
 	var file bytes.Buffer
-	must2(d.Export(t.Context(), &file))(t)
+	must(d.Export(t.Context(), &file))(t)
 	to := newDesk(t, inDatabase(t, pgtest.Schema(t)))
-	must2(to.Import(t.Context(), &file, nil))(t)
-	was, is := must2(d.lanesOf(context.Background(), nil, "acme"))(t)[0], must2(to.lanesOf(context.Background(), nil, "acme"))(t)[0]
+	must(to.Import(t.Context(), &file, nil))(t)
+	was, is := must(d.lanesOf(context.Background(), nil, "acme"))(t)[0], must(to.lanesOf(context.Background(), nil, "acme"))(t)[0]
 	if is.Last != was.Last || is.LastAt != was.LastAt || is.Last == 0 {
 		t.Errorf("it was %d at %d, and is %d at %d", was.Last, was.LastAt, is.Last, is.LastAt)
 	}
@@ -74,13 +74,13 @@ func TestErasureIsImported(t *testing.T) {
 		d.idle("acme")
 		before := time.Now()
 		time.Sleep(5 * time.Millisecond)
-		must2(d.Erase("", "acme"))(t)
+		must(d.Erase("", "acme"))(t)
 		var file bytes.Buffer
-		must2(d.Export(t.Context(), &file))(t)
+		must(d.Export(t.Context(), &file))(t)
 		to := newDesk(t, open)
-		must2(to.Import(t.Context(), &file, nil))(t)
+		must(to.Import(t.Context(), &file, nil))(t)
 		to.want("an older list", to.apply(to.begin(before), false, says("acme", "a")), "changed")
-		if all := must2(to.Tenants(context.Background(), TenantFilter{}))(t); len(all) > 0 {
+		if all := must(to.Tenants(context.Background(), TenantFilter{}))(t); len(all) > 0 {
 			t.Errorf("%+v", all)
 		}
 		to.want("a newer one", to.apply(to.begin(time.Time{}), false, says("acme", "a")), "new (+ a) applied erased")
@@ -232,7 +232,7 @@ func TestChangedSinceTheMark(t *testing.T) {
 				d.want("copy", d.send(tenant, `{"type":"TenantProvisioningChange","payload":`+says(tenant, "a")+`}`), "=")
 			},
 			"invalid": func(tenant string) { d.recordInvalid(tenant, odd(tenant, "x")) },
-			"erased":  func(tenant string) { must2(d.Erase("", tenant))(t) },
+			"erased":  func(tenant string) { must(d.Erase("", tenant))(t) },
 			"missed":  func(tenant string) { d.misses(d.hook(tenant, "missed")); d.stored() },
 		} {
 			d.hears(name, "a")
@@ -260,7 +260,7 @@ func TestAsOf(t *testing.T) {
 		r := d.begin(at)
 		d.want("", d.compare(r, says("old", "b"), says("new", "b"), says("none", "b")), "differs (+ b, - a); changed; new (+ b)")
 		d.want("", d.apply(r, false, says("old", "b"), says("new", "b")), "differs (+ b, - a) applied; changed")
-		if all := must2(d.knownBefore(t.Context(), r.ID, new(lane.Compared), 10))(t); len(all) != 0 {
+		if all := must(d.knownBefore(t.Context(), r.ID, new(lane.Compared), 10))(t); len(all) != 0 {
 			t.Errorf("unlisted: %v", all) // old has a newer snapshot by now
 		}
 	})
@@ -277,7 +277,7 @@ func TestApply(t *testing.T) {
 		r := d.begin(time.Time{})
 		d.want("", d.apply(r, false, says("acme", "c"), says("new", "a"), says("acme", "c")), "differs (+ c, - b) applied; new (+ a) applied; changed")
 		d.want("behind", d.states("acme"), "delivered waiting waiting")
-		must2(d.Resume(Pause{Tenant: "acme"}))(t)
+		must(d.Resume(Pause{Tenant: "acme"}))(t)
 		d.idle("acme")
 		d.idle("new")
 		for _, tenant := range []string{"acme", "new"} {
@@ -310,12 +310,12 @@ func TestApply(t *testing.T) {
 		d.idle("acme")
 		r = d.begin(time.Time{})
 		d.want("back", d.apply(r, false, says("acme", "c")), "differs (+ c, - d) applied")
-		actions := must2(d.Actions(context.Background(), 0, 10))(t)
+		actions := must(d.Actions(context.Background(), 0, 10))(t)
 		if len(actions) != 3 || actions[2].What != "reconcile" || actions[2].Count != 2 || actions[0].Count != 1 || actions[0].Who != "ana" {
 			t.Errorf("%+v", actions)
 		}
 		var file bytes.Buffer
-		must2(d.Export(t.Context(), &file))(t)
+		must(d.Export(t.Context(), &file))(t)
 		if n := strings.Count(file.String(), `"source":"reconcile"`); n != 3 {
 			t.Errorf("%d of the export have a source", n)
 		}
@@ -337,7 +337,7 @@ func TestApplyAndKeep(t *testing.T) {
 		d.want("", d.apply(r, true, says("done", "b"), says("waits", "b"), says("parked", "b"), says("new", "b")),
 			"differs (+ b, - a) applied; differs (+ b, - a) left out; differs (+ b, - a) left out; new (+ b) applied")
 		d.want("", d.states("done")+", "+d.states("new"), "delivered stored, stored")
-		d.want("the next webhook is delivered, be it a copy of what was stored", d.send("new", string(must2(d.find(t.Context(), d.nth("new", 1)))(t).Body)), "+")
+		d.want("the next webhook is delivered, be it a copy of what was stored", d.send("new", string(must(d.find(t.Context(), d.nth("new", 1)))(t).Body)), "+")
 		d.want("the next webhook is delivered, be it a copy of the last one", d.send("done", `{"type":"TenantProvisioningChange","payload":`+says("done", "a")+`}`), "+")
 	})
 }
@@ -358,7 +358,7 @@ func TestRunIsGone(t *testing.T) {
 		d.endRun(r, true, "", lane.Summary{Equal: 7, Applied: 1})
 		gone("ended", r)
 		r2 := d.begin(time.Time{})
-		must2(d.Import(t.Context(), strings.NewReader(testkit.Export(testkit.ExportedWebhook{Tenant: "else", Body: "x"})), nil))(t)
+		must(d.Import(t.Context(), strings.NewReader(testkit.Export(testkit.ExportedWebhook{Tenant: "else", Body: "x"})), nil))(t)
 		gone("imported", r2)
 		r3 := d.begin(time.Time{})
 		d.endRun(r3, false, "CMD failed", lane.Summary{})
@@ -492,59 +492,40 @@ func TestMarkIsAboveAllNumbers(t *testing.T) {
 	d.want("after it", d.compare(r, says("other", "a")), "changed")
 }
 
-// stalling is an engine in which a transaction that asks this waits until it is released.
-type stalling struct {
-	engine.Engine
-	statement string
-	stalls    atomic.Bool
-	asked     atomic.Bool
-	release   chan struct{}
-}
-
-func (e *stalling) on(tx engine.Tx) engine.Tx {
-	return &listening{tx, func(statement string) {
-		if statement == e.statement && e.stalls.Load() {
-			e.asked.Store(true)
-			<-e.release
-		}
-	}}
-}
-
-func (e *stalling) Write(fn func(engine.Tx) error) error {
-	return e.Engine.Write(func(tx engine.Tx) error { return fn(e.on(tx)) })
-}
-
-func (e *stalling) Read(ctx context.Context, fn func(engine.Tx) error) error {
-	return e.Engine.Read(ctx, func(tx engine.Tx) error { return fn(e.on(tx)) })
-}
-
 // The begin of a run asks for two things of all tenants, which takes long if there are a million and the disk is
 // cold. Webhooks are taken in and delivered meanwhile.
 func TestBeginOfARunKeepsNobodyWaiting(t *testing.T) {
-	for _, statement := range []string{"highest_last", "tenant_count"} {
-		var e *stalling
-		inBubbleOn(t, statement, func(to engine.Engine) engine.Engine {
-			e = &stalling{Engine: to, statement: statement, release: make(chan struct{})}
-			return e
-		}, func(t *testing.T, d *desk) {
+	for _, name := range []string{"highest_last", "tenant_count"} {
+		// A transaction that asks this waits until it is released.
+		var stalls, asked atomic.Bool
+		var release chan struct{} // of the bubble
+		waits := func(s *statement) error {
+			if s.name == name && stalls.Load() {
+				asked.Store(true)
+				<-release
+			}
+			return nil
+		}
+		inBubble(t, name, func(t *testing.T, d *desk) {
 			d.take("first", "A") // counts what there is
 			time.Sleep(time.Second)
-			e.stalls.Store(true)
+			release = make(chan struct{})
+			stalls.Store(true)
 			began := make(chan *lane.Run)
 			go func() { began <- d.begin(time.Time{}) }()
 			time.Sleep(time.Second)
-			if !e.asked.Load() {
+			if !asked.Load() {
 				t.Error("it does not ask that")
 			}
 			d.want("a webhook", d.send("acme", "A"), "+")
 			time.Sleep(time.Second)
 			d.want("what the receiver got", fmt.Sprint(d.main.got("acme")), "[A]")
-			close(e.release)
+			close(release)
 			r := <-began
-			if l := must2(d.lanesOf(context.Background(), nil, "acme"))(t)[0]; l.Last >= r.Mark {
+			if l := must(d.lanesOf(context.Background(), nil, "acme"))(t)[0]; l.Last >= r.Mark {
 				t.Errorf("what came before it began has the number %d, and its mark is %d", l.Last, r.Mark)
 			}
-		})
+		}, between(intercepted{asks: waits}))
 	}
 }
 

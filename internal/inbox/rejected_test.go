@@ -3,68 +3,32 @@ package inbox
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"usher/internal/inbox/engine"
 )
 
-// guarded is an engine that rejects to write the lane of a tenant, as a trigger may. It counts how often.
-type guarded struct {
-	engine.Engine
-	tenant atomic.Pointer[string]
-	count  atomic.Int64
-}
-
-func (e *guarded) Write(fn func(engine.Tx) error) error {
-	return e.Engine.Write(func(tx engine.Tx) error {
-		g := &guardedTx{Tx: tx, e: e}
-		if err := fn(g); err != nil || !g.rejects {
-			return err
-		}
-		e.count.Add(1)
-		return &engine.StatementError{Err: errors.New("not this tenant")}
-	})
-}
-
-type guardedTx struct {
-	engine.Tx
-	e       *guarded
-	rejects bool
-}
-
-func (tx *guardedTx) Queue(name string, each func(engine.Row) error, args ...any) {
-	if tenant := tx.e.tenant.Load(); tenant != nil && name == "lane_save" {
-		tx.rejects = tx.rejects || slices.Contains(args[0].([]string), *tenant)
-	}
-	tx.Tx.Queue(name, each, args...)
-}
-
 // The database refuses to write the lane of one tenant. The others' webhooks are delivered, and usher does not try
 // again without a pause.
 func TestRejectedLaneWaits(t *testing.T) {
 	t.Parallel()
-	odd := "odd"
-	guard := func(e *guarded) func(engine.Engine) engine.Engine {
-		return func(inner engine.Engine) engine.Engine { e.Engine = inner; return e }
-	}
+	refusal := &engine.StatementError{Err: errors.New("not this tenant")} // as by a trigger
 	for _, places := range some(1, 32, 1, 4) {
-		e := new(guarded)
-		inBubbleOn(t, fmt.Sprint("claimed, ", places, " places"), guard(e), func(t *testing.T, d *desk) {
+		e := &refusedLane{statement: "lane_save"}
+		inBubble(t, fmt.Sprint("claimed, ", places, " places"), func(t *testing.T, d *desk) {
 			d.places(places)
 			check(t, d.Pause(Pause{}))
 			for n := range 6 {
 				d.take(fmt.Sprint("before", n), "A")
 			}
-			d.take(odd, "A")
+			d.take("odd", "A")
 			for n := range 6 {
 				d.take(fmt.Sprint("after", n), "A")
 			}
-			e.tenant.Store(&odd)
-			must(t, true, second(d.Resume(Pause{})))
+			e.set("odd", refusal)
+			must(d.Resume(Pause{}))(t)
 			if took := d.waitFor("", 12, time.Minute); took > 2*time.Second {
 				t.Errorf("the others waited for %v", took)
 			}
@@ -76,16 +40,16 @@ func TestRejectedLaneWaits(t *testing.T) {
 			if n := strings.Count(d.log.String(), "the database refuses"); n > 30 {
 				t.Errorf("%d lines in the log", n)
 			}
-			e.tenant.Store(nil)
-			d.waitFor(odd, 1, maxRejectedWait)
-		})
+			e.set("", nil)
+			d.waitFor("odd", 1, maxRejectedWait)
+		}, between(intercepted{asks: e.asked}))
 	}
-	e := new(guarded)
-	inBubbleOn(t, "the outcome of a try", guard(e), func(t *testing.T, d *desk) {
-		release := d.main.hang(odd)
-		d.take(odd, "A", "B")
+	e := &refusedLane{statement: "lane_save"}
+	inBubble(t, "the outcome of a try", func(t *testing.T, d *desk) {
+		release := d.main.hang("odd")
+		d.take("odd", "A", "B")
 		time.Sleep(time.Second)
-		e.tenant.Store(&odd)
+		e.set("odd", refusal)
 		release()
 		for n := range 60 {
 			d.take("other", fmt.Sprint(n))
@@ -95,8 +59,8 @@ func TestRejectedLaneWaits(t *testing.T) {
 			t.Errorf("%d transactions failed in a minute", n)
 		}
 		d.want("the others", fmt.Sprint(len(d.main.got("other"))), "60")
-		e.tenant.Store(nil)
+		e.set("", nil)
 		time.Sleep(maxRejectedWait)
-		d.want("in the end", fmt.Sprint(d.main.got(odd), len(d.main.tried(odd))), "[A B] 2")
-	})
+		d.want("in the end", fmt.Sprint(d.main.got("odd"), len(d.main.tried("odd"))), "[A B] 2")
+	}, between(intercepted{asks: e.asked}))
 }

@@ -29,7 +29,7 @@ func TestPlatformMoves(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			onEngines(t, func(t *testing.T, open func() engine.Engine) {
 				alpha, beta := newTaker("alpha", 4, "p1", "p2"), newTaker("beta", 4, "p3")
-				d := newDesk(t, open, func(c *Config) { c.Receivers = receiver.NewSet(alpha.Receiver, beta.Receiver) })
+				d := newDesk(t, open, func(c *setup) { c.Receivers = receiver.NewSet(alpha.Receiver, beta.Receiver) })
 				trouble(d, alpha)
 				d.take("p1/t", "A")
 				if name != "paused" {
@@ -49,10 +49,10 @@ func TestReceiverIsRenamed(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.Schema(t)
 	alpha := newTaker("alpha", 4, "p1")
-	d := newDesk(t, inDatabase(t, dsn), func(c *Config) { c.Receivers, c.LeaseTime = receiver.NewSet(alpha.Receiver), 2*time.Second })
+	d := newDesk(t, inDatabase(t, dsn), func(c *setup) { c.Receivers, c.LeaseTime = receiver.NewSet(alpha.Receiver), 2*time.Second })
 	check(t, d.Pause(Pause{}))
 	d.take("p1/t", "A")
-	must(t, true, second(d.Resume(Pause{})))
+	must(d.Resume(Pause{}))(t)
 	d.idle("")
 	check(t, d.Pause(Pause{}))
 	d.take("p1/t", "B")
@@ -69,7 +69,7 @@ func TestReceiverIsRenamed(t *testing.T) {
 func TestMissedToItsReceiverOfNow(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		alpha, beta := newTaker("alpha", 4, "p1"), newTaker("beta", 4, "p2")
-		d := newDesk(t, open, func(c *Config) { c.Receivers = receiver.NewSet(alpha.Receiver, beta.Receiver) })
+		d := newDesk(t, open, func(c *setup) { c.Receivers = receiver.NewSet(alpha.Receiver, beta.Receiver) })
 		d.take("p1/t", "A")
 		d.idle("")
 		d.shut()
@@ -88,7 +88,7 @@ func TestMisroutedLanesAreNotLookedAtWithoutAPause(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.Schema(t)
 	alpha := newTaker("alpha", 4, "p1")
-	d := newDesk(t, inDatabase(t, dsn), func(c *Config) {
+	d := newDesk(t, inDatabase(t, dsn), func(c *setup) {
 		c.Receivers, c.Limits = receiver.NewSet(alpha.Receiver), DefaultLimits
 		c.Limits.Step = 2
 	})
@@ -107,7 +107,7 @@ func TestMisroutedLanesAreNotLookedAtWithoutAPause(t *testing.T) {
 	d.Inbox.clock.mu.Unlock()
 	d.want("then", fmt.Sprint(d.Inbox.route(true)), "<nil>")
 	var left int
-	must(t, 0, d.read(t.Context(), func(tx engine.Tx) error {
+	check(t, d.read(t.Context(), func(tx engine.Tx) error {
 		tx.Queue("receivers", func(r engine.Row) error { left++; var name string; return r.Scan(&name) })
 		return tx.Send()
 	}))

@@ -50,10 +50,10 @@ func TestRightsInSQL(t *testing.T) {
 			CREATE OPERATOR {}./ (LEFTARG = bigint, RIGHTARG = integer, FUNCTION = {}.two);`, "{}", schema)
 	}
 	mallory := connectAs(t, s, "mallory")
-	must2(mallory.Exec(t.Context(), traps("public")))(t)
+	must(mallory.Exec(t.Context(), traps("public")))(t)
 	// What usher itself runs must not be led astray either: on PostgreSQL 14 and older every role may create objects
 	// in public.
-	must2(mallory.Exec(t.Context(), `CREATE TABLE public.stolen (what text); GRANT ALL ON public.stolen TO PUBLIC;
+	must(mallory.Exec(t.Context(), `CREATE TABLE public.stolen (what text); GRANT ALL ON public.stolen TO PUBLIC;
 		CREATE FUNCTION public.steal(numeric, integer) RETURNS numeric LANGUAGE plpgsql AS 'BEGIN INSERT INTO public.stolen VALUES (''clock''); RETURN $1 OPERATOR(pg_catalog.*) $2::numeric; END';
 		CREATE FUNCTION public.steal(double precision, integer) RETURNS double precision LANGUAGE plpgsql AS 'BEGIN INSERT INTO public.stolen VALUES (''clock''); RETURN $1 OPERATOR(pg_catalog.*) $2::double precision; END';
 		CREATE OPERATOR public.* (LEFTARG = numeric, RIGHTARG = integer, FUNCTION = public.steal);
@@ -67,7 +67,7 @@ func TestRightsInSQL(t *testing.T) {
 	w := d.hook("acme", `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"acme","name":"Acme","account":{"email":"contact@example.com"}},"change":{"features":[{"code":"users","quantity":25}]}}}`)
 	d.want("sent", d.sendHook(w), "+")
 	d.idle("")
-	must2(d.List(context.Background(), Filter{Tenant: "acme"}))(t)
+	must(d.List(context.Background(), Filter{Tenant: "acme"}))(t)
 	if got := s.Exec(t, "SELECT coalesce(string_agg(DISTINCT what, ' '), 'nothing') FROM public.stolen"); got != "nothing" {
 		t.Errorf("usher has run somebody else's functions: %s", got)
 	}
@@ -97,8 +97,8 @@ func TestRightsInSQL(t *testing.T) {
 	answers("with the three grants", app)
 
 	// Whatever else is in the schema is closed, by name, so that a new table is, too.
-	list := must2(mallory.Query(t.Context(), `SELECT c.relkind::text, c.relname FROM pg_class c WHERE c.relnamespace::regnamespace::text OPERATOR(pg_catalog.=) 'usher' AND c.relkind IN ('r', 'v', 'm', 'S', 'p', 'f')`))(t)
-	relations := must2(pgx.CollectRows(list, pgx.RowToStructByPos[struct{ Kind, Name string }]))(t)
+	list := must(mallory.Query(t.Context(), `SELECT c.relkind::text, c.relname FROM pg_class c WHERE c.relnamespace::regnamespace::text OPERATOR(pg_catalog.=) 'usher' AND c.relkind IN ('r', 'v', 'm', 'S', 'p', 'f')`))(t)
+	relations := must(pgx.CollectRows(list, pgx.RowToStructByPos[struct{ Kind, Name string }]))(t)
 	if len(relations) < 10 {
 		t.Fatalf("only %v", relations)
 	}
@@ -123,19 +123,19 @@ func TestRightsInSQL(t *testing.T) {
 	s.Exec(t, "GRANT USAGE ON SCHEMA usher TO stranger")
 	denied(stranger, "SELECT usher.allowed('acme', 'users')")
 	denied(stranger, "SELECT * FROM usher.tenants")
-	list = must2(app.Query(t.Context(), `SELECT pg_catalog.concat(to_jsonb(t), to_jsonb(e)) FROM usher.tenants t, usher.entitlements e`))(t)
-	if all := fmt.Sprint(must2(pgx.CollectRows(list, pgx.RowTo[string]))(t)); strings.Contains(all, "contact") {
+	list = must(app.Query(t.Context(), `SELECT pg_catalog.concat(to_jsonb(t), to_jsonb(e)) FROM usher.tenants t, usher.entitlements e`))(t)
+	if all := fmt.Sprint(must(pgx.CollectRows(list, pgx.RowTo[string]))(t)); strings.Contains(all, "contact") {
 		t.Errorf("a contact is shown: %s", all)
 	}
 
 	// The caller's own objects change nothing, also before pg_catalog.
-	must2(app.Exec(t.Context(), "CREATE SCHEMA mine; GRANT USAGE ON SCHEMA mine TO PUBLIC;"+traps("mine")+`
+	must(app.Exec(t.Context(), "CREATE SCHEMA mine; GRANT USAGE ON SCHEMA mine TO PUBLIC;"+traps("mine")+`
 		CREATE TABLE mine.snapshot (tenant text, platform text, features jsonb);
 		CREATE TEMP TABLE snapshot (tenant text, platform text, features jsonb);
 		CREATE FUNCTION mine.count() RETURNS bigint LANGUAGE sql AS 'SELECT 1::bigint';
 		SET search_path = mine, pg_temp, pg_catalog; SET enable_indexscan = off; SET enable_bitmapscan = off`))(t)
 	answers("with a search_path of its own", app)
-	must2(app.Exec(t.Context(), "SET search_path = ''"))(t)
+	must(app.Exec(t.Context(), "SET search_path = ''"))(t)
 	answers("without a search_path", app)
 }
 
@@ -202,7 +202,7 @@ func TestPlansInSQL(t *testing.T) {
 	defer conn.Close(context.Background())
 	do := func(statement string) {
 		t.Helper()
-		must2(conn.Exec(t.Context(), strings.NewReplacer("{}", schema, "{many}", fmt.Sprint(many)).Replace(statement)))(t)
+		must(conn.Exec(t.Context(), strings.NewReplacer("{}", schema, "{many}", fmt.Sprint(many)).Replace(statement)))(t)
 	}
 	do("ALTER TABLE {}.snapshot SET (autovacuum_enabled = off)")
 	allowed := func(args string) string { return "SELECT " + schema + ".allowed(" + args + ")" }
@@ -223,7 +223,7 @@ func TestPlansInSQL(t *testing.T) {
 		explain(t, conn, query) // what the session reads of the catalog the first time does not count
 		p := explain(t, conn, query)
 		if got := p.scans(); fmt.Sprint(got) != fmt.Sprint(whole) || p.Hit+p.Read > blocks {
-			text := must2(pgx.CollectRows(must2(conn.Query(t.Context(), "EXPLAIN "+query))(t), pgx.RowTo[string]))(t)
+			text := must(pgx.CollectRows(must(conn.Query(t.Context(), "EXPLAIN "+query))(t), pgx.RowTo[string]))(t)
 			t.Errorf("%s\nreads %d blocks, and %v as a whole:\n%s", query, p.Hit+p.Read, got, strings.Join(text, "\n"))
 		}
 	}
@@ -259,7 +259,7 @@ func TestPlansInSQL(t *testing.T) {
 	do("PREPARE one (text) AS SELECT * FROM {}.entitlements WHERE tenant = $1; SET plan_cache_mode = force_generic_plan")
 	bounded("EXECUTE one('t77')", 20)
 	// A report over all of them reads each once.
-	size := must2(pgx.CollectExactlyOneRow(must2(conn.Query(t.Context(), "SELECT (pg_relation_size('"+schema+".snapshot') / 8192)::int"))(t), pgx.RowTo[int]))(t)
+	size := must(pgx.CollectExactlyOneRow(must(conn.Query(t.Context(), "SELECT (pg_relation_size('"+schema+".snapshot') / 8192)::int"))(t), pgx.RowTo[int]))(t)
 	bounded("SELECT feature, count(*), max(\"limit\") FROM {}.entitlements GROUP BY feature", size+50, "snapshot")
 }
 
@@ -278,8 +278,8 @@ func TestImportedFeatures(t *testing.T) {
 			}
 		}
 		check(t, imported(d, `[{"Code":"a","limit":1,"name":"n\u0000"},{"code":"","limit":1},{"code":"b"},{"code":"a","limit":null,"value":"\u0000"}]`))
-		got := must2(d.Snapshots(t.Context(), []string{"t"}))(t)[0]
-		list := must2(snapshot.Decode(got.Features))(t)
+		got := must(d.Snapshots(t.Context(), []string{"t"}))(t)[0]
+		list := must(snapshot.Decode(got.Features))(t)
 		d.want("features", fmt.Sprintf("%+q %+q", got.Name, list.Features), `"" [{"a" "n\ufffd" "unlimited" "\ufffd"} {"b" "" "0" ""}]`)
 	})
 }

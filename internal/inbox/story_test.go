@@ -3,7 +3,6 @@ package inbox
 import (
 	"errors"
 	"fmt"
-	"net/http"
 	"strconv"
 	"strings"
 	"testing"
@@ -96,12 +95,7 @@ func (d *desk) play(tenant string, s story) {
 				d.main.set(code, status(answer))
 				continue
 			} else if err == nil && word[0] == 'f' {
-				d.main.set(code, func(n int) *http.Response {
-					if n == 1 {
-						return status(answer)(n)
-					}
-					return status(200)(n)
-				})
+				d.main.set(code, answers(answer, 200))
 				continue
 			}
 			d.arrive(tenant, word)
@@ -246,7 +240,7 @@ func TestSignedIDs(t *testing.T) {
 // The signed webhook-id of a discarded webhook may come again, also when the history has dropped that webhook.
 func TestSignedIDOfWhatTheHistoryHasDropped(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
-		d := newDesk(t, open, func(c *Config) { c.Limits = DefaultLimits; c.Limits.Finished = 1 })
+		d := newDesk(t, open, func(c *setup) { c.Limits.Finished = 1 })
 		d.main.set("discarded", status(500))
 		for _, tenant := range []string{"discarded", "delivered"} {
 			d.arrive(tenant, "#1:A+")
@@ -307,7 +301,7 @@ func TestPausedTenant(t *testing.T) {
 // With LATEST a waiting snapshot is superseded by a newer one of its tenant.
 func TestLatest(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
-		d := newDesk(t, open, func(c *Config) { c.Latest = true })
+		d := newDesk(t, open, func(c *setup) { c.Latest = true })
 		playAll(t, d, "", []story{
 			{"the last one is delivered", "s500 A+ tried pause again:1 B+ C+ D+ up resume idle", "D", "superseded superseded superseded delivered"},
 			{"what is under way is not superseded", "hang A+ underway B+ C+ release idle", "A C", "delivered superseded delivered"},
@@ -341,7 +335,7 @@ func TestOneParkedSnapshot(t *testing.T) {
 func TestStored(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		main := newTaker("docs", 4, "docs")
-		d := newDesk(t, open, func(c *Config) { c.StoreUnclaimed, c.Receivers = true, receiver.NewSet(main.Receiver) })
+		d := newDesk(t, open, func(c *setup) { c.StoreUnclaimed, c.Receivers = true, receiver.NewSet(main.Receiver) })
 		d.main = main
 		playAll(t, d, "crm/k", []story{
 			{"stored at once", "A+ A= B+ A+", "", "stored stored stored"},

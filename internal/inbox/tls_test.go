@@ -58,7 +58,7 @@ type certificate struct {
 
 func newCertificate(t *testing.T, by *certificate, name string) *certificate {
 	t.Helper()
-	c := &certificate{private: must2(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)}
+	c := &certificate{private: must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)}
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: by == nil, BasicConstraintsValid: true,
@@ -68,9 +68,9 @@ func newCertificate(t *testing.T, by *certificate, name string) *certificate {
 	if by != nil {
 		parent, signer = by.Certificate, by.private
 	}
-	der := must2(x509.CreateCertificate(rand.Reader, template, parent, c.private.Public(), signer))(t)
-	c.Certificate = must2(x509.ParseCertificate(der))(t)
+	der := must(x509.CreateCertificate(rand.Reader, template, parent, c.private.Public(), signer))(t)
+	c.Certificate = must(x509.ParseCertificate(der))(t)
 	c.cert = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-	c.key = pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: must2(x509.MarshalPKCS8PrivateKey(c.private))(t)})
+	c.key = pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: must(x509.MarshalPKCS8PrivateKey(c.private))(t)})
 	return c
 }
