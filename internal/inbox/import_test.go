@@ -192,9 +192,9 @@ func TestImportOfWhatWasInvalid(t *testing.T) {
 		d.want("compared", d.settle(d.begin(time.Time{}), says("acme", "a")), "equal")
 		d.want("states", d.states("acme"), "delivered superseded")
 		var file bytes.Buffer
-		must2(d.Export(t.Context(), &file))(t)
+		must(d.Export(t.Context(), &file))(t)
 		to := newDesk(t, open)
-		must2(to.Import(t.Context(), &file, nil))(t)
+		must(to.Import(t.Context(), &file, nil))(t)
 		to.want("imported", to.states("acme"), "delivered superseded")
 	})
 }

@@ -94,7 +94,7 @@ func TestErasureOfAnUnknownTenant(t *testing.T) {
 		before := time.Now()
 		time.Sleep(5 * time.Millisecond)
 		r := d.begin(time.Time{})
-		must2(d.Erase("", "acme"))(t)
+		must(d.Erase("", "acme"))(t)
 		d.want("a run that had begun", d.apply(r, false, says("acme", "a")), "changed")
 		d.want("an older list", d.apply(d.begin(before), false, says("acme", "a")), "changed")
 		d.want("a newer one", d.apply(d.begin(time.Time{}), false, says("acme", "a")), "new (+ a) applied erased")
