@@ -130,6 +130,37 @@ func TestOneDamagedValue(t *testing.T) {
 	}
 }
 
+// The tail of a lane that is counted anew is what was taken in last: also if that is deleted by now, and not what was
+// only invalid.
+func TestTailThatIsCountedAnew(t *testing.T) {
+	t.Parallel()
+	for name, damage := range map[string]string{
+		"deleted":            "DELETE FROM webhook WHERE seq > 1",
+		"its number is lost": "UPDATE lane SET tail = -1",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			path := newFile(t)
+			d := newDesk(t, inFile(t, path))
+			for _, body := range []string{"1", "2"} {
+				d.take("t", body)
+				d.idle("t")
+			}
+			d.recordInvalid("t", odd("t", "x"))
+			check(t, d.Discard(3))
+			d.shut()
+			sqlOn(t, path, "PRAGMA ignore_check_constraints = 1; UPDATE lane SET waiting = -1; "+damage)
+			d.start()
+			if err := d.Redeliver(1, false); err == nil {
+				t.Error("an older snapshot is sent again")
+			}
+			if err := d.Redeliver(2, false); err != nil && !errors.Is(err, ErrNotFound) {
+				t.Error(err)
+			}
+		})
+	}
+}
+
 // checkOthers checks that everything works for the tenant fine, and that somebody can deal with the tenant odd.
 func (d *desk) checkOthers(odd string) {
 	t, ctx := d.t, context.Background()

@@ -124,7 +124,7 @@ func (l *Lane) Recount() {
 	l.t.AddedBytes[l.ReceiverName] += c.Bytes - max(0, l.Bytes)
 	l.Waiting, l.Parked, l.Invalid, l.Bytes = c.Waiting, c.Parked, c.Invalid, c.Bytes
 	l.WaitingSince, l.MissedSince = c.WaitingSince, c.MissedSince
-	if l.Tail != c.Tail && c.Tail != 0 {
+	if c.Tail > l.Tail { // else the tail is deleted by now
 		l.Tail, l.TailID = c.Tail, ""
 	}
 	past := func(at int64) int64 { return min(max(0, at), l.t.Now) }

@@ -71,10 +71,10 @@ WHERE w.tenant = $1::text AND w.platform = $2::text AND w.event_type = $3::text 
 
 -- name: lane_count
 -- What the row of a lane (1 to 3) should say: how many wait, are parked and are invalid, the bytes of the first two, since when one waits, and
--- the last webhook that was taken in. And since when it is missed some.
+-- the last webhook that counts or was accepted. And since when it is missed some.
 SELECT count(*) FILTER (WHERE state {waiting}), count(*) FILTER (WHERE state {parked}), count(*) FILTER (WHERE state {invalid}),
 	CAST(coalesce(sum({amount size}) FILTER (WHERE state {open}), 0) AS bigint), CAST(coalesce(min(CASE WHEN received BETWEEN 0 AND {never} THEN received ELSE {never} END) FILTER (WHERE state {waiting}), {never}) AS bigint),
-	coalesce(max(seq) FILTER (WHERE NOT (state {rejected})), 0),
+	coalesce(max(seq) FILTER (WHERE state {open} OR state {taken}), 0),
 	(SELECT coalesce(min(CASE WHEN at BETWEEN 1 AND {never} THEN at ELSE 1 END), 0) FROM {schema}.missed WHERE tenant = $1::text AND platform = $2::text AND $3::text = '')
 FROM {schema}.webhook WHERE tenant = $1::text AND platform = $2::text AND event_type = $3::text
 
