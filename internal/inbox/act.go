@@ -15,7 +15,7 @@ import (
 	"usher/webhookgate"
 )
 
-// What people do. Each action is an op that locks the lane's row, on whichever replica the person has asked.
+// What people do. Each action is a piece of work that locks the lane's row, on whichever replica the person asks.
 
 // actionPatience is how long a person waits for an action, which may have to wait for a delivery.
 const actionPatience = 20 * time.Second

@@ -57,13 +57,13 @@ func (d *desk) asked() (count int) {
 		return math.MaxInt
 	}
 	for range d.Queued() {
-		if w := <-d.ops; !slices.Contains(d.queue, w) {
+		if w := <-d.works; !slices.Contains(d.queue, w) {
 			d.queue = append(d.queue, w)
 		}
 	}
 	for _, w := range d.queue { // another one may get in front of them; the next look at them puts it last
 		count += number(w.claim == nil)
-		d.ops <- w
+		d.works <- w
 	}
 	return count
 }

@@ -195,7 +195,7 @@ func TestCourierGivesUpARefusedOutcome(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			c, to := bareCourier(4)
 			c.hard = t.Context()
-			c.inbox.engine, c.inbox.ops, c.inbox.run, c.inbox.leaseTime = &intercepted{shared: true}, make(chan *work, 1), t.Context(), time.Minute
+			c.inbox.engine, c.inbox.works, c.inbox.run, c.inbox.leaseTime = &intercepted{shared: true}, make(chan *work, 1), t.Context(), time.Minute
 			lease := &lane.Lease{Webhook: &lane.Webhook{ID: 1}, Receiver: to.Receiver, LaneName: webhookgate.LaneName{Tenant: "odd"}}
 			lease.Extend(time.Now().Add(time.Second)) // it would be renewed
 			c.leases[lease.Key()], c.unfinished = lease, 1
@@ -203,7 +203,7 @@ func TestCourierGivesUpARefusedOutcome(t *testing.T) {
 			began, at := time.Now(), []string{}
 			for c.delivering() {
 				select {
-				case w := <-c.inbox.ops:
+				case w := <-c.inbox.works:
 					at = append(at, fmt.Sprint(time.Since(began)))
 					w.failed(&engine.StatementError{Err: errors.New("not this lane"), Locked: locked})
 					c.renew(t.Context())

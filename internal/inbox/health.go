@@ -227,5 +227,3 @@ func (s *Inbox) applyOffset(now int64) int64 {
 	}
 	return now
 }
-
-// micros is a duration in the unit of the database's times.

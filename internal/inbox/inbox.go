@@ -149,7 +149,7 @@ type Inbox struct {
 	owner     []byte        // a random id of this process, for the lanes that it has leased
 	leaseTime time.Duration // how long a lease lasts, by the database's clock
 
-	ops        chan *work      // to the writer
+	works      chan *work      // to the writer
 	imports    chan *importJob // to the writer
 	countNow   chan struct{}   // to runCounter: somebody has found the figures too old
 	exporting  chan struct{}   // has an element while somebody exports
@@ -242,7 +242,7 @@ func New(e engine.Engine, cfg Config) *Inbox {
 	}
 	s := &Inbox{
 		cfg: cfg, engine: e, owner: make([]byte, 16), leaseTime: fileLeaseTime,
-		ops: make(chan *work, 1024), imports: make(chan *importJob), exporting: make(chan struct{}, 1), browsing: make(chan struct{}, engine.MaxReaders/2), opened: make(chan struct{}), closed: make(chan struct{}), gateIsUp: make(chan struct{}, 1),
+		works: make(chan *work, 1024), imports: make(chan *importJob), exporting: make(chan struct{}, 1), browsing: make(chan struct{}, engine.MaxReaders/2), opened: make(chan struct{}), closed: make(chan struct{}), gateIsUp: make(chan struct{}, 1),
 		counted: &counted{next: make(chan struct{})}, countNow: make(chan struct{}, 1),
 		room: room{used: make(map[string]int64), everAdded: make(map[string]int64), noRoom: make(map[string]*NoRoom)},
 	}

@@ -124,7 +124,7 @@ func (t *sqlTurn) queueMissed(all []webhookgate.MissedTenant) {
 	}
 }
 
-// askCame queues the question of cameAfterAll; at is when the webhook arrived.
+// askCame queues the question of CameAfterAll; at is when the webhook arrived.
 func (t *sqlTurn) askCame(lane webhookgate.LaneName, m *webhookgate.MissedWebhook, at int64) {
 	t.tx.Queue("missed_came", func(r engine.Row) error {
 		t.came[missedKey{lane, m.Digest}] = true

@@ -367,7 +367,7 @@ func (t *sqlTurn) queueTails(names []webhookgate.LaneName) {
 	}, tenants, platforms, types)
 }
 
-// What lanes ask; see rows.
+// What lanes ask; see lane.Inbox.
 
 func (t *sqlTurn) FirstWaiting(l *lane.Lane, except []int64) (first *lane.Webhook) {
 	t.tx.Queue("first_waiting", func(row engine.Row) (err error) {

@@ -61,7 +61,7 @@ func unnamed(l webhookgate.LaneName) bool { return l.Tenant == "" && l.Type == "
 // submit hands a work to the writer. It blocks while the writer's queue is full.
 func (s *Inbox) submit(o *work) {
 	select {
-	case s.ops <- o:
+	case s.works <- o:
 	case <-s.run.Done():
 		o.failed(ErrClosed)
 	}
@@ -99,7 +99,7 @@ func await[T any](ctx context.Context, giveUp <-chan struct{}, s *Inbox, w work,
 		}
 	}
 	select {
-	case s.ops <- &w:
+	case s.works <- &w:
 	case <-ctx.Done():
 		return nothing, ctx.Err()
 	case <-s.run.Done():
@@ -122,7 +122,7 @@ func await[T any](ctx context.Context, giveUp <-chan struct{}, s *Inbox, w work,
 }
 
 // Queued is how many operations wait for the writer.
-func (s *Inbox) Queued() int { return len(s.ops) }
+func (s *Inbox) Queued() int { return len(s.works) }
 
 // ErrClosed says that the inbox has been closed.
 var ErrClosed = errors.New("the inbox is closed")
@@ -138,19 +138,19 @@ func (s *Inbox) runWriter() {
 	always := make(chan struct{})
 	close(always)
 	for {
-		var ops []*work
+		var works []*work
 		var miss <-chan struct{}
 		if s.mayMiss() {
 			miss = always
 		}
 		select {
 		case <-miss:
-			ops = s.storingMissed()
-		case o := <-s.ops:
+			works = s.storingMissed()
+		case w := <-s.works:
 			if s.mayRepair() {
 				s.checkDatabase()
 			}
-			ops = s.gather(o)
+			works = s.gather(w)
 		case i := <-s.imports:
 			i.reply <- i.run()
 			continue
@@ -173,7 +173,7 @@ func (s *Inbox) runWriter() {
 			s.closeMissed()
 			return
 		}
-		err := s.commit(ops)
+		err := s.commit(works)
 		if err == nil {
 			backoff = 0
 			if (s.sweepSoon.Load() || s.sweepInvalidSoon.Load()) && time.Now().After(s.nextSweep) {
@@ -181,7 +181,7 @@ func (s *Inbox) runWriter() {
 			}
 			continue
 		}
-		// In an outage ops fail at once, and their callers submit them again: this must not spin.
+		// In an outage works fail at once, and their callers submit them again: this must not spin.
 		backoff = min(max(2*backoff, 10*time.Millisecond), time.Second)
 		select {
 		case <-time.After(backoff):
@@ -274,7 +274,7 @@ func (s *Inbox) gather(o *work) []*work {
 	works, bytes := append(s.storingMissed(), o), o.bytes
 	for len(works) < maxBatchOps && bytes < maxBatchBytes {
 		select {
-		case o = <-s.ops:
+		case o = <-s.works:
 			works, bytes = append(works, o), bytes+o.bytes
 		default:
 			return works
@@ -283,11 +283,11 @@ func (s *Inbox) gather(o *work) []*work {
 	return works
 }
 
-// drain writes the ops that were submitted before the inbox was closed.
+// drain writes what was submitted before the inbox was closed.
 func (s *Inbox) drain() {
 	for {
 		select {
-		case o := <-s.ops:
+		case o := <-s.works:
 			if s.health.lastErr() != nil {
 				o.failed(ErrClosed)
 				continue

@@ -38,7 +38,8 @@ type Lane struct {
 	Failures     int64 // tries of that webhook that failed in a row
 	FailingSince int64 // since when the tries of all its webhooks have failed; 0: the last one did not, or there was none
 	LastTry      int64 // when it began
-	NotBefore    int64 // no try before this time: the receiver has asked for it (Retry-After), or an erasure waits
+	NotBefore    int64 // no try before this time: the receiver asked for it (Retry-After), or an erasure waits. One that is
+	// further ahead than MaxRetryAfter counts as written before the clock was set back, and is removed
 	Paused       bool
 	Due          int64 // without an owner: when the lane may be tried; with one: when its lease ends
 
