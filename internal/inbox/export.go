@@ -19,6 +19,7 @@ import (
 	"usher/internal/content"
 	"usher/internal/inbox/engine"
 	"usher/internal/lane"
+	"usher/internal/lane/state"
 	"usher/internal/snapshot"
 	"usher/webhookgate"
 )
@@ -696,9 +697,9 @@ func (i *importJob) flush(tx engine.Tx) error {
 	}
 	known := make([]bool, len(rows))
 	tx.Queue("import_digests", func(r engine.Row) error {
-		var seq, size, state int64
+		var seq, size, number int64
 		var digest []byte
-		if err := r.Scan(&seq, &digest, &size, &state); err != nil {
+		if err := r.Scan(&seq, &digest, &size, &number); err != nil {
 			return err
 		}
 		n := line[seq]
@@ -706,7 +707,7 @@ func (i *importJob) flush(tx engine.Tx) error {
 		header, body := rows[n][1].([]byte), rows[n][2].([]byte)
 		sum := sha256.Sum256(body)
 		whole := bytes.Equal(sum[:], digest) && size == int64(len(header)+len(body))+overhead
-		if !whole && !slices.Contains([]lane.State{lane.Parked, lane.Superseded, lane.Discarded}, knownState(state)) { // usher parks a webhook when it finds it damaged
+		if !whole && !knownState(number).Is(state.Suspect) {
 			i.fault(fmt.Sprintf("line %d: has a webhook whose body does not fit its digest and size", lines[n]))
 		}
 		return nil

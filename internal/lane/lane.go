@@ -40,8 +40,8 @@ type Lane struct {
 	LastTry      int64 // when it began
 	NotBefore    int64 // no try before this time: the receiver asked for it (Retry-After), or an erasure waits. One that is
 	// further ahead than MaxRetryAfter counts as written before the clock was set back, and is removed
-	Paused       bool
-	Due          int64 // without an owner: when the lane may be tried; with one: when its lease ends
+	Paused bool
+	Due    int64 // without an owner: when the lane may be tried; with one: when its lease ends
 
 	// The lease.
 	Owner    []byte // the process that has it; nil: none

@@ -382,9 +382,9 @@ SELECT count(*) FROM (SELECT 1 FROM {schema}.webhook UNION ALL SELECT 1 FROM {sc
 SELECT w.seq, w.digest, w.size, w.state FROM {schema}.webhook w WHERE w.seq {among}
 
 -- name: import_strays
--- Webhooks and snapshots whose lane is missing or knows less than they, and webhooks without a content, unless usher may have found them damaged.
+-- Webhooks and snapshots whose lane is missing or knows less than they, and webhooks without a content that are not suspect.
 SELECT w.seq FROM {schema}.webhook w LEFT JOIN {schema}.lane l ON {of} LEFT JOIN {schema}.content c ON c.seq = w.seq
-WHERE c.seq IS NULL AND w.state NOT IN ({#parked}, {#superseded}, {#discarded})
+WHERE c.seq IS NULL AND NOT (w.state {suspect})
 	OR (w.tenant <> '' OR w.platform <> '' OR w.event_type <> '' OR NOT (w.state {invalid} OR w.state {discarded})) AND (l.tail IS NULL OR w.rank > l.last OR w.seq > l.tail AND (w.state {open} OR w.state {taken}))
 UNION ALL
 SELECT w.seq FROM {schema}.snapshot w LEFT JOIN {schema}.lane l ON l.tenant = w.tenant AND l.platform = w.platform AND l.event_type = ''

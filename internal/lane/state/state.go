@@ -34,10 +34,12 @@ const (
 	Finished                   // it is only history: nothing more will be done with it
 	Taken                      // it was accepted: by its receiver, or by usher itself if it has no receiver
 	Rejected                   // it was never taken in
+	Suspect                    // usher may have found that its content is damaged: so it parked it, and people went on
 )
 
 // kinds are the names of kinds in SQL.
-var kinds = map[string]Kind{"open": Open, "attention": Attention, "finished": Finished, "taken": Taken, "rejected": Rejected}
+var kinds = map[string]Kind{"open": Open, "attention": Attention, "finished": Finished, "taken": Taken, "rejected": Rejected,
+	"suspect": Suspect}
 
 // All has all states, those first that somebody may have to deal with. The database stores a state's index, so a new
 // one must be added at the end.
@@ -48,11 +50,11 @@ var All = []struct {
 	Tone  string // its colour on a page: good, warn, bad or calm
 }{
 	{Waiting, Open, "for its first or next try", "warn"},
-	{Parked, Open | Attention, "the receiver did not take it, and usher does not try it again", "bad"},
+	{Parked, Open | Attention | Suspect, "the receiver did not take it, and usher does not try it again", "bad"},
 	{Invalid, Attention | Rejected, "usher did not take it in: its content is wrong", "bad"},
 	{Delivered, Finished | Taken, "the receiver took it", "good"},
-	{Superseded, Finished, "a newer one of the same tenant took its place", "calm"},
-	{Discarded, Finished, "somebody decided that it is never sent", "calm"},
+	{Superseded, Finished | Suspect, "a newer one of the same tenant took its place", "calm"},
+	{Discarded, Finished | Suspect, "somebody decided that it is never sent", "calm"},
 	{Stored, Finished | Taken, "stored but not delivered: no receiver takes its platform, or a reconcile stored it. Entitlements use it", "calm"},
 	{Replaced, Finished | Rejected, "it is invalid; somebody took it in, under a new id", "calm"},
 }
