@@ -70,11 +70,15 @@ func parseCursor(text string) (c cursor, err error) {
 }
 
 func (c cursor) String() string {
-	text := strconv.FormatInt(c.at, 36) + "-" + strconv.FormatInt(c.told.number, 36) + "-" + strconv.FormatInt(c.told.token, 36)
+	numbers := []int64{c.at, c.told.number, c.told.token}
 	if c.at < c.all {
-		text += "-" + strconv.FormatInt(c.all, 36)
+		numbers = append(numbers, c.all)
 	}
-	return text
+	parts := make([]string, len(numbers))
+	for i, n := range numbers {
+		parts[i] = strconv.FormatInt(n, 36)
+	}
+	return strings.Join(parts, "-")
 }
 
 // A feed is what this process knows of the tellings, and who waits for one.
@@ -95,8 +99,12 @@ type feed struct {
 
 func newFeed() feed {
 	return feed{
-		look: make(chan struct{}, 1), ended: make(chan struct{}), wake: make(chan struct{}),
-		queues: make(map[queueKey]*queue), next: make(map[queueKey]*sharedRead), reading: make(chan struct{}, 2),
+		look:    make(chan struct{}, 1),
+		ended:   make(chan struct{}),
+		wake:    make(chan struct{}),
+		queues:  make(map[queueKey]*queue),
+		next:    make(map[queueKey]*sharedRead),
+		reading: make(chan struct{}, 2),
 	}
 }
 
@@ -150,30 +158,37 @@ type queueKey struct {
 
 // join counts a caller that waits, until it calls leave. If it does not share, it is alone in its queue: what others
 // have read may be older than its call.
-func (f *feed) join(key queueKey, share bool) (q *queue, leave func(), err error) {
+func (f *feed) join(key queueKey, share bool) (*queue, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.waiting == maxWaiting {
-		return nil, nil, snapshot.ErrTooManyWait
+		return nil, snapshot.ErrTooManyWait
 	}
 	if f.waiting++; f.waiting == 1 {
 		f.lookNow()
 	}
-	if q = f.queues[key]; q == nil || !share || q.failed.Load() {
+	q := f.queues[key]
+	if q == nil || !share || q.failed.Load() {
 		q = new(queue)
 	}
 	if q.members++; share {
 		f.queues[key] = q
 	}
-	return q, func() {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		f.waiting--
-		if q.members--; f.queues[key] == q && (q.members == 0 || q.failed.Load()) {
-			delete(f.queues, key)
-		}
-	}, nil
+	return q, nil
 }
+
+// leave is called by a caller that has joined a queue, and no longer waits.
+func (f *feed) leave(key queueKey, q *queue) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.waiting--
+	if q.members--; f.queues[key] == q && (q.members == 0 || q.failed.Load()) {
+		delete(f.queues, key)
+	}
+}
+
+// A pageReader reads one page, for all who have asked for it.
+type pageReader func(context.Context) (*changePage, error)
 
 // A sharedRead is the first read of callers that all came before it began: a thousand that have just got the same
 // page ask again at once.
@@ -184,7 +199,7 @@ type sharedRead struct {
 }
 
 // share reads together with those who ask for the same page, and whose read has not begun.
-func (f *feed) share(ctx context.Context, key queueKey, read func(context.Context) (*changePage, error)) (*changePage, error) {
+func (f *feed) share(ctx context.Context, key queueKey, read pageReader) (*changePage, error) {
 	f.mu.Lock()
 	r := f.next[key]
 	if r == nil {
@@ -210,7 +225,7 @@ func (f *feed) share(ctx context.Context, key queueKey, read func(context.Contex
 }
 
 // read reads the page behind the queue's cursor, once for each last telling.
-func (q *queue) read(ctx context.Context, last toldRow, read func(context.Context) (*changePage, error)) (*changePage, error) {
+func (q *queue) read(ctx context.Context, last toldRow, read pageReader) (*changePage, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.err == nil && (q.page == nil || q.of != last) {
@@ -285,11 +300,11 @@ func (s *Inbox) Changes(ctx context.Context, after string, limit int, wait time.
 			if !begins {
 				from = p.next
 			}
-			var leave func()
-			if q, leave, err = s.feed.join(queueKey{from, limit}, !begins); err != nil {
+			key := queueKey{from, limit}
+			if q, err = s.feed.join(key, !begins); err != nil {
 				return nil, err
 			}
-			defer leave()
+			defer s.feed.leave(key, q)
 		}
 		select {
 		case <-wake:
@@ -341,7 +356,8 @@ func (s *Inbox) changesPage(ctx context.Context, from cursor, begins bool, limit
 	known, found := begins, 0
 	err := s.browse(ctx, func(tx engine.Tx) error {
 		if !begins {
-			tx.Queue("telling", func(r engine.Row) error { known = true; var n int64; return r.Scan(&n) }, from.told.number, from.told.token)
+			isKnown := func(r engine.Row) error { known = true; return r.Scan(new(int64)) }
+			tx.Queue("telling", isKnown, from.told.number, from.told.token)
 		}
 		tx.Queue("last_telling", func(r engine.Row) error { return r.Scan(&p.next.told.number, &p.next.told.token) })
 		tx.Queue("untold", func(r engine.Row) error { return r.Scan(&p.firstUntold, &p.lastUntold, new(int64)) })

@@ -40,13 +40,15 @@ type courier struct {
 
 	unservedPlatforms string // only run uses it: the platforms that were last logged because no receiver takes them
 
-	mu         sync.Mutex // guards what follows
-	changed    *sync.Cond // target.bodies has become less
-	targets    map[*receiver.Receiver]*target
-	leases     map[lane.LeaseKey]*lane.Lease // all leases of this process
-	unfinished int                           // deliveries whose outcome is not written yet; no WaitGroup, because one may begin while finish waits for the last one
-	ending     bool                          // no new deliveries: before run has begun, and after its end
-	hard       context.Context               // its end cancels deliveries
+	mu      sync.Mutex // guards what follows
+	changed *sync.Cond // target.bodies has become less
+	targets map[*receiver.Receiver]*target
+	leases  map[lane.LeaseKey]*lane.Lease // all leases of this process
+	// unfinished is how many deliveries there are whose outcome is not written yet. It is no WaitGroup, because a
+	// delivery may begin while finish waits for the last one.
+	unfinished int
+	ending     bool            // no new deliveries: before run has begun, and after its end
+	hard       context.Context // its end cancels deliveries
 }
 
 // A target is one receiver, as the courier sees it.
@@ -73,13 +75,16 @@ type target struct {
 	mayHaveLanes bool      // there may be lanes that are due
 	nextRetry    time.Time // when the next lane that failed here is due; zero: none is known
 	lastProbe    time.Time
-	back         int64 // when the receiver was last back, by the database's clock: lanes whose last try began before that are due once
-	backLanes    bool  // there may be such lanes
-	newLanes     int   // while it fails for everybody: how many more lanes that have not failed may go in this second
-	newLanesAt   time.Time
-	newestNext   bool                                   // the next of them is the one that came last, and not the one that waits longest
-	atMost       int                                    // how many leases the next claim may ask for; zero: any number. See noteRejected
-	rejected     map[webhookgate.LaneName]*rejectedLane // lanes that the database does not let usher write
+	// back is when the receiver was last back, by the database's clock: lanes whose last try began before that are due
+	// once.
+	back       int64
+	backLanes  bool // there may be such lanes
+	newLanes   int  // while it fails for everybody: how many more lanes that have not failed may go in this second
+	newLanesAt time.Time
+	newestNext bool // the next of them is the one that came last, and not the one that waits longest
+	atMost     int  // how many leases the next claim may ask for; zero: any number. See noteRejected
+	// rejected are the lanes that the database does not let usher write.
+	rejected map[webhookgate.LaneName]*rejectedLane
 }
 
 // A rejectedLane is a lane that the database refuses to write. It waits, so that the claims of the others do not fail
@@ -91,13 +96,27 @@ type rejectedLane struct {
 
 func newCourier(s *Inbox) *courier {
 	c := &courier{
-		inbox: s, receivers: s.cfg.Receivers, delivered: s.cfg.Delivered, log: s.cfg.Log, paused: s.Paused, wake: make(chan struct{}, 1),
-		targets: make(map[*receiver.Receiver]*target), leases: make(map[lane.LeaseKey]*lane.Lease), ending: true,
+		inbox:     s,
+		receivers: s.cfg.Receivers,
+		delivered: s.cfg.Delivered,
+		log:       s.cfg.Log,
+		paused:    s.Paused,
+		wake:      make(chan struct{}, 1),
+		targets:   make(map[*receiver.Receiver]*target),
+		leases:    make(map[lane.LeaseKey]*lane.Lease),
+		ending:    true,
 	}
 	c.changed = sync.NewCond(&c.mu)
 	for _, rc := range c.receivers.All() {
 		now := time.Now()
-		c.targets[rc] = &target{Receiver: rc, mayHaveLanes: true, newcomers: math.MaxInt, startedAt: now, failing: make(map[webhookgate.LaneName]bool), rejected: make(map[webhookgate.LaneName]*rejectedLane)}
+		c.targets[rc] = &target{
+			Receiver:     rc,
+			mayHaveLanes: true,
+			newcomers:    math.MaxInt,
+			startedAt:    now,
+			failing:      make(map[webhookgate.LaneName]bool),
+			rejected:     make(map[webhookgate.LaneName]*rejectedLane),
+		}
 	}
 	return c
 }
@@ -140,7 +159,8 @@ func (c *courier) lanePaused(platform, tenant, receiver string) bool {
 
 // receiverPaused says whether a pause holds back everything for a receiver.
 func (c *courier) receiverPaused(t *target) bool {
-	return slices.ContainsFunc(c.paused(), func(p Pause) bool { return p.Tenant == "" && (p.Receiver == "" || p.Receiver == t.Name) })
+	covers := func(p Pause) bool { return p.Tenant == "" && (p.Receiver == "" || p.Receiver == t.Name) }
+	return slices.ContainsFunc(c.paused(), covers)
 }
 
 // Delivers says whether the outcome of this lease is not written yet.
@@ -159,7 +179,10 @@ func (c *courier) Reserve(rc *receiver.Receiver, size int64) bool {
 	if t != nil && t.room() <= 0 {
 		t.newcomers = 0 // this webhook waits for a claim: those that come later must not pass it
 	}
-	if t == nil || c.ending || t.newcomers <= 0 || t.failsForEverybody() || c.receiverPaused(t) || t.bodies+size > c.share() {
+	if t == nil || c.ending || t.newcomers <= 0 || t.failsForEverybody() || c.receiverPaused(t) {
+		return false
+	}
+	if t.bodies+size > c.share() {
 		return false
 	}
 	t.reserved++
@@ -778,8 +801,13 @@ func (c *courier) figures(rc *receiver.Receiver) Figures {
 func (c *courier) logOutcome(o *lane.Outcome, fails bool) {
 	e := &o.Tried
 	attrs := []slog.Attr{
-		slog.Int64("id", e.ID), slog.String("webhook", e.UUID), slog.String("platform", text.Clip(e.Platform, 200)), slog.String("tenant", text.Clip(e.Tenant, 200)),
-		slog.String("receiver", o.Lease.Receiver.Name), slog.String("state", string(e.State)), slog.Int("try", e.Tries),
+		slog.Int64("id", e.ID),
+		slog.String("webhook", e.UUID),
+		slog.String("platform", text.Clip(e.Platform, 200)),
+		slog.String("tenant", text.Clip(e.Tenant, 200)),
+		slog.String("receiver", o.Lease.Receiver.Name),
+		slog.String("state", string(e.State)),
+		slog.Int("try", e.Tries),
 	}
 	if id := text.TraceID(o.Lease.Webhook.Header); id != "" {
 		attrs = append(attrs, slog.String("trace_id", id))
@@ -802,7 +830,8 @@ func (c *courier) logOutcome(o *lane.Outcome, fails bool) {
 		default:
 			message = "delivery failed, will retry"
 			if !fails {
-				attrs = append(attrs, slog.Duration("next_try", max(0, o.LaneDue.Sub(c.inbox.Now())).Round(time.Second/10)))
+				wait := max(0, o.LaneDue.Sub(c.inbox.Now()))
+				attrs = append(attrs, slog.Duration("next_try", wait.Round(time.Second/10)))
 			}
 		}
 		if a.Status != 0 {

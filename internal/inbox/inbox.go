@@ -211,7 +211,8 @@ func openEngine(cfg Config) (engine.Engine, error) {
 	a := cfg.Address
 	if a.database != nil {
 		if a.database.Unencrypted() {
-			cfg.Log.Warn("others could read or change what usher sends to the inbox's database: set sslmode=verify-full in USHER_WEBHOOK_INBOX")
+			cfg.Log.Warn("others could read or change what usher sends to the inbox's database: " +
+				"set sslmode=verify-full in USHER_WEBHOOK_INBOX")
 		}
 		return postgres.Open(a.database, cfg.Password, cfg.Log)
 	}
@@ -241,10 +242,26 @@ func New(e engine.Engine, cfg Config) *Inbox {
 		cfg.Missed = webhookgate.NewMissed()
 	}
 	s := &Inbox{
-		cfg: cfg, engine: e, owner: make([]byte, 16), leaseTime: fileLeaseTime,
-		works: make(chan *work, 1024), imports: make(chan *importJob), exporting: make(chan struct{}, 1), browsing: make(chan struct{}, engine.MaxReaders/2), opened: make(chan struct{}), closed: make(chan struct{}), gateIsUp: make(chan struct{}, 1),
-		counted: &counted{next: make(chan struct{})}, countNow: make(chan struct{}, 1),
-		room: room{used: make(map[string]int64), everAdded: make(map[string]int64), noRoom: make(map[string]*NoRoom)},
+		cfg:       cfg,
+		engine:    e,
+		owner:     make([]byte, 16),
+		leaseTime: fileLeaseTime,
+
+		works:     make(chan *work, 1024),
+		imports:   make(chan *importJob),
+		countNow:  make(chan struct{}, 1),
+		exporting: make(chan struct{}, 1),
+		browsing:  make(chan struct{}, engine.MaxReaders/2),
+		opened:    make(chan struct{}),
+		closed:    make(chan struct{}),
+		gateIsUp:  make(chan struct{}, 1),
+
+		counted: &counted{next: make(chan struct{})},
+		room: room{
+			used:      make(map[string]int64),
+			everAdded: make(map[string]int64),
+			noRoom:    make(map[string]*NoRoom),
+		},
 	}
 	if e.Shared() {
 		s.leaseTime = cmp.Or(cfg.LeaseTime, DefaultLeaseTime)
@@ -363,7 +380,8 @@ func (s *Inbox) takeIn(ctx context.Context, in lane.Incoming, names work, check 
 	if full := s.engine.Full(); full != nil { // the last room is for outcomes
 		return lane.Answer{Err: full}
 	}
-	names.lanes, names.numbers, names.bytes = []webhookgate.LaneName{in.GateName}, 1, in.Size
+	names.lanes = []webhookgate.LaneName{in.GateName}
+	names.numbers, names.bytes = 1, in.Size
 	if in.Signed {
 		names.ids = []lane.SignedID{{LaneName: in.LaneName, Hash: in.IDHash}}
 	}
@@ -434,14 +452,16 @@ func (s *Inbox) warnIfAmbiguous(tenants ...TenantRef) {
 	}
 	for _, all := range names {
 		if len(all) > 1 {
-			s.cfg.Log.Warn("a tenant's code exists on several platforms now: questions about what it may use that name no platform are answered 409 AMBIGUOUS",
-				"new", text.Clip(all[0], 200), "tenants", text.Clip(strings.Join(slices.Sorted(slices.Values(all)), ", "), 500))
+			sorted := strings.Join(slices.Sorted(slices.Values(all)), ", ")
+			s.cfg.Log.Warn("a tenant's code exists on several platforms now: "+
+				"questions about what it may use that name no platform are answered 409 AMBIGUOUS",
+				"new", text.Clip(all[0], 200), "tenants", text.Clip(sorted, 500))
 		}
 	}
 }
 
-// orOutage returns the error of a piece of work. If ctx ended before the writer had confirmed it, that is the outage, if
-// there is one.
+// orOutage returns the error of a piece of work. If ctx ended before the writer had confirmed it, that is the outage,
+// if there is one.
 func (s *Inbox) orOutage(ctx context.Context, err error) error {
 	if err == nil || ctx.Err() == nil || !errors.Is(err, ctx.Err()) {
 		return err
@@ -463,7 +483,13 @@ func (s *Inbox) wakeCourier() {
 
 // arriving reads what the inbox must know of a webhook.
 func arriving(w *webhookgate.Webhook) lane.Incoming {
-	in := lane.Incoming{Webhook: newWebhook(w), GateName: w.Lane, To: w.Receiver, Signed: w.SignedID != "", IDHash: sha256.Sum256([]byte(w.SignedID))}
+	in := lane.Incoming{
+		Webhook:  newWebhook(w),
+		GateName: w.Lane,
+		To:       w.Receiver,
+		Signed:   w.SignedID != "",
+		IDHash:   sha256.Sum256([]byte(w.SignedID)),
+	}
 	if w.Snapshot {
 		if in.Brings = w.State; in.Brings == nil { // it does not come from the gate
 			in.Brings = snapshot.Read(w.Body).Stored(w.Lane.Platform, w.Lane.Tenant, w.ID)
@@ -482,9 +508,10 @@ func withoutZero(s string) string { return strings.ReplaceAll(s, "\x00", "\uFFFD
 
 func scanSeen(r engine.Row) (*lane.SeenID, error) {
 	s := new(lane.SeenID)
+	name := &s.LaneName
 	var hash []byte
 	var state int64
-	err := r.Scan(&s.LaneName.Tenant, &s.LaneName.Platform, &s.LaneName.Type, &hash, &s.Digest, &s.Seq, &s.At, &state, &s.UUID)
+	err := r.Scan(&name.Tenant, &name.Platform, &name.Type, &hash, &s.Digest, &s.Seq, &s.At, &state, &s.UUID)
 	copy(s.Hash[:], hash)
 	s.State = knownState(state)
 	return s, err
