@@ -59,17 +59,17 @@ func (s *Inbox) Export(ctx context.Context, to io.Writer) (webhooks int, err err
 	if !s.Ready() {
 		return 0, s.outage()
 	}
-	select { // one at a time: each keeps one of the few connections that read for as long as its caller takes to receive it
+	// One at a time: each keeps one of the few connections that read for as long as its caller takes to receive it.
+	select {
 	case s.exporting <- struct{}{}:
 		defer func() { <-s.exporting }()
 	case <-ctx.Done():
 		return 0, ctx.Err()
 	}
-	leave, err := s.startBrowsing(ctx)
-	if err != nil {
+	if err := s.startBrowsing(ctx); err != nil {
 		return 0, err
 	}
-	defer leave()
+	defer s.endBrowsing()
 	out := bufio.NewWriterSize(to, 64<<10)
 	enc := json.NewEncoder(out)
 	enc.SetEscapeHTML(false)
@@ -80,7 +80,8 @@ func (s *Inbox) Export(ctx context.Context, to io.Writer) (webhooks int, err err
 		if err := tx.Send(); err != nil {
 			return err
 		}
-		if err := enc.Encode(map[string]firstLine{"inbox": {"usher", exportVersion, clock.Moment(s.applyOffset(now))}}); err != nil {
+		first := firstLine{"usher", exportVersion, clock.Moment(s.applyOffset(now))}
+		if err := enc.Encode(map[string]firstLine{"inbox": first}); err != nil {
 			return err
 		}
 		for _, table := range engine.Exported {
@@ -262,7 +263,12 @@ const (
 func (i *importJob) readFile(tx engine.Tx) error {
 	tx.Now(&i.now)
 	tx.Queue("import_lock", nil)
-	tx.Queue("inbox_filled", func(r engine.Row) error { var n int64; err := r.Scan(&n); i.filled = n > 0; return err })
+	tx.Queue("inbox_filled", func(r engine.Row) error {
+		var n int64
+		err := r.Scan(&n)
+		i.filled = n > 0
+		return err
+	})
 	tx.Queue("missed_count", func(r engine.Row) error { return r.Scan(new(int64), &i.missed, new(int64)) })
 	tx.Queue("last_number", func(r engine.Row) error { return r.Scan(&i.highest) })
 	tx.Queue("missed_clear", nil) // it was part of the outage until now, see finish
@@ -354,7 +360,8 @@ func (i *importJob) addLine(tx engine.Tx, n int, text []byte) (fault, err error)
 		case first.Program != "usher" || first.Version < 1:
 			return errNoPart, nil
 		case first.Version > exportVersion:
-			return nil, fmt.Errorf("line %d: the export has version %d, and this usher knows version %d: use a newer usher", n, first.Version, exportVersion)
+			return nil, fmt.Errorf("line %d: the export has version %d, and this usher knows version %d: "+
+				"use a newer usher", n, first.Version, exportVersion)
 		case i.filled:
 			return nil, ErrNotEmpty
 		}
@@ -366,7 +373,8 @@ func (i *importJob) addLine(tx engine.Tx, n int, text []byte) (fault, err error)
 			return err, nil
 		}
 		if i.ended = true; last.Rows != i.rows {
-			return fmt.Errorf("says that %d rows come before it, but there are %d: the file is not complete", last.Rows, i.rows), nil
+			return fmt.Errorf("says that %d rows come before it, but there are %d: the file is not complete",
+				last.Rows, i.rows), nil
 		}
 		return nil, nil
 	}
@@ -416,7 +424,8 @@ func (i *importJob) addRow(tx engine.Tx, n, table int, dec *json.Decoder, size i
 	}
 	i.result.Webhooks += int(boolNumber(t.Name == "webhook"))
 	i.result.Snapshots += int(boolNumber(t.Name == "snapshot"))
-	i.chunk, i.lines, i.bytes = append(i.chunk, row), append(i.lines, n), i.bytes+size
+	i.chunk, i.lines = append(i.chunk, row), append(i.lines, n)
+	i.bytes += size
 	if len(i.chunk) >= chunkRows || i.bytes >= i.s.cfg.Limits.ChunkBytes {
 		return nil, i.flush(tx)
 	}
@@ -463,7 +472,8 @@ func closeObject(dec *json.Decoder) error {
 // spoken is an error of a decoder in words. Where a line is cut off it says EOF; from Go 1.27 on it may be a syntax
 // error, too.
 func spoken(err error) error {
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || err != nil && strings.HasPrefix(err.Error(), "unexpected end of JSON input") {
+	cut := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+	if cut || err != nil && strings.HasPrefix(err.Error(), "unexpected end of JSON input") {
 		return errors.New("is not complete")
 	}
 	return err
@@ -516,10 +526,11 @@ func readValue(c engine.Column, raw json.RawMessage) (value any, err error) {
 		value, err = strconv.ParseInt(string(raw), 10, 64)
 	case "json":
 		known, bad := snapshot.Decode(raw)
+		hasBadCode := func(f snapshot.Feature) bool { return !storable(f.Code) }
 		switch {
 		case string(raw) == "null":
 			return "", nil
-		case bad != nil || !known.Known || slices.ContainsFunc(known.Features, func(f snapshot.Feature) bool { return !storable(f.Code) }):
+		case bad != nil || !known.Known || slices.ContainsFunc(known.Features, hasBadCode):
 			return nil, errors.New("has a snapshot whose features can't be read")
 		}
 		return string(known.Encode()), nil
@@ -647,7 +658,8 @@ func checkRecord(text string) error {
 	switch err := json.Unmarshal([]byte(text), &record); {
 	case err != nil && text != "":
 		return errors.New("has a record that can't be read")
-	case len(record.Tried) > lane.KeptTries || len(record.Faults) > content.MaxFaults+1: // the last fault may say how many more there are
+	// One fault more, which says how many more there are.
+	case len(record.Tried) > lane.KeptTries || len(record.Faults) > content.MaxFaults+1:
 		return errors.New("has more tries or faults than usher keeps")
 	}
 	return nil
@@ -656,7 +668,8 @@ func checkRecord(text string) error {
 // checkFinding checks what a reconcile has found.
 func checkFinding(result, changes string) error {
 	known := []lane.Result{"", lane.Differs, lane.NewTenant, lane.Twin, lane.Unlisted}
-	if err := json.Unmarshal([]byte(changes), new([]string)); !slices.Contains(known, lane.Result(result)) || err != nil && changes != "" {
+	unreadable := changes != "" && json.Unmarshal([]byte(changes), new([]string)) != nil
+	if unreadable || !slices.Contains(known, lane.Result(result)) {
 		return errors.New("has a finding that can't be read")
 	}
 	return nil

@@ -43,26 +43,27 @@ func (s *Inbox) read(ctx context.Context, fn func(engine.Tx) error) error {
 // browse is read for what people look at and what takes seconds if much is stored: lists and histories. However many
 // people look, half of the connections are left for what programs need.
 func (s *Inbox) browse(ctx context.Context, fn func(engine.Tx) error) error {
-	leave, err := s.startBrowsing(ctx)
-	if err != nil {
+	if err := s.startBrowsing(ctx); err != nil {
 		return err
 	}
-	defer leave()
+	defer s.endBrowsing()
 	return s.read(ctx, fn)
 }
 
 // startBrowsing waits until few enough others browse. An export, which may take longer than read allows, calls it
 // itself.
-func (s *Inbox) startBrowsing(ctx context.Context) (leave func(), err error) {
+func (s *Inbox) startBrowsing(ctx context.Context) error {
 	select {
 	case s.browsing <- struct{}{}:
-		return func() { <-s.browsing }, nil
+		return nil
 	case <-ctx.Done():
-		return nil, &engine.AwayError{Err: busy{ctx.Err()}}
+		return &engine.AwayError{Err: busy{ctx.Err()}}
 	case <-s.run.Done():
-		return nil, ErrClosed
+		return ErrClosed
 	}
 }
+
+func (s *Inbox) endBrowsing() { <-s.browsing }
 
 // busy is a wait for others who browse that has lasted too long.
 type busy struct{ error }
