@@ -44,10 +44,11 @@ type TroubleWords struct {
 	Webhooks int    `json:"webhooks,omitempty"` // how many it is about
 	Tenants  int    `json:"tenants,omitempty"`
 
-	Part     string   `json:"part,omitempty"`
-	Receiver string   `json:"receiver,omitempty"`
-	Named    []string `json:"named,omitempty"`  // tenants that it is about, as ShowTenant writes them; none: it may concern any
-	Others   bool     `json:"others,omitempty"` // and it may concern others, too
+	Part     string `json:"part,omitempty"`
+	Receiver string `json:"receiver,omitempty"`
+	// Named are the tenants that it is about, as ShowTenant writes them; none: it may concern any.
+	Named  []string `json:"named,omitempty"`
+	Others bool     `json:"others,omitempty"` // it may concern others, too
 }
 
 // A Replica is a process with a gate that uses this inbox.
@@ -71,7 +72,7 @@ const (
 	HistorySize = 1000
 	// SpeakerLease is how long a replica that has taken it speaks for all. It is renewed with each sign.
 	SpeakerLease = time.Minute
-	// recent is how long ago something may be over that Tonight still has.
+	// recentTrouble is how long ago something may be over that Tonight still has.
 	recentTrouble = 2 * time.Minute
 	nightPatience = 3 * time.Second
 )
@@ -168,7 +169,17 @@ func (s *Inbox) Sign(sign *Sign) (speaks bool, _ error) {
 
 func queueTrouble(tx engine.Tx, t *Trouble) {
 	words, _ := json.Marshal(t.TroubleWords) // text and numbers
-	tx.Queue("trouble_put", nil, t.ID, t.Replica, withoutZero(t.About), microsOf(t.Began), microsOf(t.Noticed), microsOf(t.Ended), microsOf(t.Said), microsOf(t.SaidOver), t.Erased, withoutZero(string(words)))
+	tx.Queue("trouble_put", nil,
+		t.ID,
+		t.Replica,
+		withoutZero(t.About),
+		microsOf(t.Began),
+		microsOf(t.Noticed),
+		microsOf(t.Ended),
+		microsOf(t.Said),
+		microsOf(t.SaidOver),
+		t.Erased,
+		withoutZero(string(words)))
 }
 
 // scanTrouble reads a row. After an error it is not known of what trouble, nor of when, so nobody may show or say it.
@@ -182,9 +193,14 @@ func scanTrouble(r engine.Row) (t Trouble, err error) {
 	for _, at := range []*int64{&began, &noticed, &ended, &said, &over} {
 		*at = min(max(*at, 0), year9999)
 	}
-	t.Began, t.Noticed, t.Ended, t.Said, t.SaidOver = clock.Moment(began), clock.Moment(noticed), momentOrZero(ended), momentOrZero(said), momentOrZero(over)
+	t.Began, t.Noticed, t.Ended = clock.Moment(began), clock.Moment(noticed), momentOrZero(ended)
+	t.Said, t.SaidOver = momentOrZero(said), momentOrZero(over)
 	if json.Unmarshal([]byte(words), &t.TroubleWords) != nil { // a damaged row: its times are still right
-		t.TroubleWords = TroubleWords{Kind: damagedKind, Severity: "warning", What: "What was wrong cannot be read: its row is damaged"}
+		t.TroubleWords = TroubleWords{
+			Kind:     damagedKind,
+			Severity: "warning",
+			What:     "What was wrong cannot be read: its row is damaged",
+		}
 	}
 	return t, nil
 }
@@ -225,7 +241,8 @@ const damagedKind = "damaged"
 // Erase replaces words that name a tenant, and says whether there were any.
 func (w *TroubleWords) Erase(platform, tenant string) bool {
 	name := ShowTenant(platform, tenant)
-	if w.Kind != damagedKind && !slices.Contains(w.Named, name) && !hasWord(w.What, tenant) && !hasWord(w.Run, tenant) && !hasWord(w.What, escapeCode(tenant)) {
+	says := hasWord(w.What, tenant) || hasWord(w.Run, tenant) || hasWord(w.What, escapeCode(tenant))
+	if w.Kind != damagedKind && !slices.Contains(w.Named, name) && !says {
 		return false
 	}
 	w.Named = slices.DeleteFunc(slices.Clone(w.Named), func(s string) bool { return s == name })

@@ -247,13 +247,14 @@ func (s *Inbox) closeMissed() {
 		if len(works) == 0 || s.commit(works) != nil {
 			break
 		}
-		if !s.missedFailed.IsZero() && s.cfg.Missed.Len() >= before { // no number is left, for one: it would be the same again and again
-			break
+		if !s.missedFailed.IsZero() && s.cfg.Missed.Len() >= before {
+			break // no number is left, for one: it would be the same again and again
 		}
 	}
 	s.beat(false)
 	if n := s.cfg.Missed.Len(); n > 0 {
-		s.cfg.Log.Error("the inbox cannot be written: after a restart usher does not know which tenants' webhooks got a 5xx. The log has them: 'webhook answered' with status 503", "tenants", n)
+		s.cfg.Log.Error("the inbox cannot be written: after a restart usher does not know which tenants' webhooks got "+
+			"a 5xx. The log has them: 'webhook answered' with status 503", "tenants", n)
 	}
 }
 
@@ -340,7 +341,8 @@ func (s *Inbox) beat(up bool) {
 		return
 	}
 	if missed != nil {
-		s.cfg.Log.Warn("no gate was ready to take webhooks for a while: usher may have missed some", "from", missed.From, "to", missed.To)
+		s.cfg.Log.Warn("no gate was ready to take webhooks for a while: usher may have missed some",
+			"from", missed.From, "to", missed.To)
 	}
 	if due {
 		s.heart = heartbeat{up, at, now}
@@ -357,9 +359,11 @@ func storeUnnamed(tx engine.Tx, u webhookgate.Unnamed, now int64, asked time.Tim
 	if u.Count == 0 {
 		return nil
 	}
-	since, last, known := now-clock.Micros(asked.Sub(u.Since)), now-clock.Micros(asked.Sub(u.Last)), false
-	tx.Queue("unnamed_count", func(r engine.Row) error { known = true; var began int64; return r.Scan(&began) }, last, int64(u.Count), now-clock.Micros(time.Hour), since)
-	if err := tx.Send(); err != nil || known {
+	since, last := now-clock.Micros(asked.Sub(u.Since)), now-clock.Micros(asked.Sub(u.Last))
+	counted := false
+	row := func(r engine.Row) error { counted = true; return r.Scan(new(int64)) }
+	tx.Queue("unnamed_count", row, last, int64(u.Count), now-clock.Micros(time.Hour), since)
+	if err := tx.Send(); err != nil || counted {
 		return err
 	}
 	tx.Queue("outage_add", nil, since, last, int64(u.Count))
@@ -399,8 +403,9 @@ func (s *Inbox) Dismiss(until time.Time, by *Action) (outages, webhooks int, err
 
 // Missed is what usher may have missed.
 type Missed struct {
-	Tenants int                 `json:"tenants"`        // whose webhooks got a 5xx, and who have not sent again since
-	More    bool                `json:"more,omitempty"` // there are more of them, whose names usher could not keep: they are in Unnamed
+	Tenants int `json:"tenants"` // whose webhooks got a 5xx, and who have not sent again since
+	// More says that there are more of them, whose names usher could not keep: they are in Unnamed.
+	More    bool                `json:"more,omitempty"`
 	Since   time.Time           `json:"since,omitzero"` // when the first of these webhooks arrived
 	Last    time.Time           `json:"last,omitzero"`  // and the last
 	Unnamed webhookgate.Unnamed `json:"unnamed"`        // webhooks that got a 5xx before their tenant was known
@@ -433,8 +438,9 @@ func (s *Inbox) MissedTenants(ctx context.Context, most int) (all []Tenant, err 
 
 // MissedOf returns since when a tenant is missed webhooks; zero: it is missed none.
 func (s *Inbox) MissedOf(ctx context.Context, platform, tenant string) (since time.Time, err error) {
-	d := s.cfg.Missed.Of(webhookgate.LaneName{Platform: platform, Tenant: tenant}) // before the database is read, because it moves there
-	since = s.clock.dated(d.Since)
+	// Memory before the database, because what was missed moves there.
+	inMemory := s.cfg.Missed.Of(webhookgate.LaneName{Platform: platform, Tenant: tenant})
+	since = s.clock.dated(inMemory.Since)
 	lanes, err := s.lanesOf(ctx, &platform, tenant)
 	for _, l := range lanes {
 		if stored := clock.Moment(l.MissedSince); l.MissedSince > 0 && (since.IsZero() || stored.Before(since)) {
@@ -492,10 +498,11 @@ func queueMissedStats(tx engine.Tx, m *Missed) {
 	tx.Queue("outages", func(r engine.Row) error {
 		var began, ended, webhooks int64
 		err := r.Scan(&began, &ended, &webhooks)
+		from, to := clock.Moment(began), clock.Moment(ended)
 		if webhooks > 0 {
-			m.Unnamed = m.Unnamed.Add(webhookgate.Unnamed{Count: int(webhooks), Since: clock.Moment(began), Last: clock.Moment(ended)})
+			m.Unnamed = m.Unnamed.Add(webhookgate.Unnamed{Count: int(webhooks), Since: from, Last: to})
 		} else {
-			m.Outages = append(m.Outages, Outage{clock.Moment(began), clock.Moment(ended)})
+			m.Outages = append(m.Outages, Outage{from, to})
 		}
 		return err
 	}, int64(shownOutages))
