@@ -33,7 +33,7 @@ func TestActionIsStoredWithWhatItDoes(t *testing.T) {
 		d.take("acme", "A")
 		d.take("other", "A", "B")
 		d.take("third", "A")
-		d.recordInvalid("odd", odd("odd", "a"))
+		d.recordInvalid("odd", snapshotOf("odd", "a"))
 		d.until("parked", func() bool { return !strings.Contains(d.states(""), "waiting") })
 		state := func() string {
 			check(t, d.ReadPauses(t.Context()))

@@ -29,7 +29,7 @@ func TestSaysItOnce(t *testing.T) {
 			c.GateUp = func() bool { beats.Add(1); return true }
 		})
 		for n := range 2 {
-			d.RecordInvalid(invalidOf(d, "t", n))
+			d.RecordInvalid(d.invalid("t", fmt.Sprint("odd", n)))
 			w := d.hook("u", fmt.Sprint(n))
 			w.SignedID = "the same"
 			check(t, d.Add(t.Context(), w).Err)

@@ -10,17 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"usher/internal/content"
 	"usher/internal/inbox/engine"
 	"usher/internal/testkit/pgtest"
-	"usher/webhookgate"
 )
-
-// invalidOf returns a webhook that is invalid, and that somebody may accept.
-func invalidOf(d *desk, tenant string, n int) *webhookgate.Invalid {
-	body := fmt.Sprintf(`{"type":"TenantProvisioningChange","payload":{"tenant":{"code":%q},"change":{},"n":%d}}`, tenant, n)
-	return &webhookgate.Invalid{Webhook: *d.hook(tenant, body), Status: 422, Faults: []content.Fault{{Path: "/x", Message: "is odd"}}}
-}
 
 // The counts in a lane's row are right, whatever people do at the same time through three replicas.
 func TestLanesCountWhatTheyHave(t *testing.T) {
@@ -71,7 +63,7 @@ func TestLanesCountWhatTheyHave(t *testing.T) {
 							}
 							d.sendHook(w)
 						case 6:
-							d.RecordInvalid(invalidOf(d, tenant, rand.IntN(6)))
+							d.RecordInvalid(d.invalid(tenant, snapshotOf(tenant, fmt.Sprint("f", rand.IntN(6)))))
 						case 7, 8, 9, 10:
 							all, err := d.List(context.Background(), Filter{Tenant: tenant})
 							if err != nil || len(all) == 0 {

@@ -26,7 +26,6 @@ import (
 	"usher/internal/snapshot"
 	"usher/internal/testkit"
 	"usher/internal/testkit/pgtest"
-	"usher/webhookgate"
 )
 
 // tryOn runs a statement on a file that no usher has open.
@@ -66,7 +65,7 @@ func (d *desk) fill(tenant string) {
 	d.main.set(tenant, answers(422, 500))
 	d.take(tenant, "2")
 	d.until("parked", func() bool { return strings.Contains(d.states(tenant), "parked") })
-	must(d.storeInvalid(context.Background(), &webhookgate.Invalid{Webhook: *d.hook(tenant, "odd body of "+tenant), Status: 422}))(d.t)
+	d.recordInvalid(tenant, "odd body of "+tenant)
 	d.take(tenant, "3", "4")
 }
 

@@ -489,9 +489,9 @@ func TestDamagedLane(t *testing.T) {
 func TestDamagedInvalid(t *testing.T) {
 	path := newFile(t)
 	d := newDesk(t, inFile(t, path))
-	d.recordInvalid("acme", odd("acme", "a"))
+	d.recordInvalid("acme", snapshotOf("acme", "a"))
 	d.shut()
-	sqlOn(t, path, fmt.Sprintf("UPDATE content SET body = x'%x'", odd("acme", "b")))
+	sqlOn(t, path, fmt.Sprintf("UPDATE content SET body = x'%x'", snapshotOf("acme", "b")))
 	d.start()
 	if _, err := d.Accept(d.nth("acme", 1), true); !errors.Is(err, lane.ErrDamaged) {
 		t.Errorf("accepted: %v", err)
@@ -785,7 +785,7 @@ func TestFullDisk(t *testing.T) {
 	path := filepath.Join(dir, "inbox.db")
 	d := newDesk(t, inFile(t, path))
 	d.main.set("", status(500))
-	invalid := d.RecordInvalid(invalidOf(d, "invalid", 0))
+	invalid := d.RecordInvalid(d.invalid("invalid", snapshotOf("invalid", "a")))
 	run := d.begin(time.Time{})
 	taken := 0
 	var got string
@@ -802,14 +802,14 @@ func TestFullDisk(t *testing.T) {
 	if full.Err == nil || full.Since.IsZero() {
 		t.Errorf("nothing is wrong: %+v", full)
 	}
-	odd := invalidOf(d, "odd", 0)
+	odd := d.invalid("odd", snapshotOf("odd", "a"))
 	if id := d.RecordInvalid(odd); id != 0 || len(d.Inbox.cfg.Missed.Of(odd.Lane).Webhooks) != 1 {
 		t.Errorf("an invalid webhook took the room for outcomes, as %d; or it is not missed", id)
 	}
 	if id, err := d.Accept(invalid, false); err == nil {
 		t.Errorf("one that was accepted took it, as %d", id)
 	}
-	if got := d.apply(run, false, says("new", "a")); !strings.Contains(got, "too full") {
+	if got := d.decide(run, lane.ToApply, says("new", "a")); !strings.Contains(got, "too full") {
 		t.Errorf("a reconcile took it: %s", got)
 	}
 	if got, err := d.Import(t.Context(), strings.NewReader(testkit.Export()), nil); err == nil || !strings.Contains(err.Error(), "too full") {

@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"usher/internal/content"
 	"usher/internal/inbox/engine"
 	"usher/internal/lane"
 	"usher/internal/lane/state"
@@ -44,7 +43,8 @@ func live(t *testing.T, d *desk, text string) {
 		if !certain {
 			tenant, body = "", body+"\xff"
 		}
-		r := &webhookgate.Invalid{Webhook: *d.hook(tenant, body), Status: 422, From: "192.0.2.1", Cut: n%7 == 6, Faults: []content.Fault{{Path: "/x", Message: fmt.Sprint("is odd\xff", n)}}}
+		r := d.invalid(tenant, body)
+		r.From, r.Cut, r.Faults[0].Message = "192.0.2.1", n%7 == 6, fmt.Sprint("is odd\xff", n)
 		r.Header.Set("X-Tenant", "\xfe")
 		return r
 	}
@@ -223,6 +223,11 @@ func exported(t *testing.T, i *Inbox) string {
 	return file.String()
 }
 
+func imported(t *testing.T, i *Inbox, file string) {
+	t.Helper()
+	must(i.Import(t.Context(), strings.NewReader(file), nil))(t)
+}
+
 // However odd a file is, if it can be imported, the export of the result can be imported, too, and gives the same.
 func FuzzImport(f *testing.F) {
 	golden := readGolden(f)
@@ -251,7 +256,7 @@ func TestExportFormat(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		golden := readGolden(t)
 		i := timeless(t, open)
-		must(i.Import(t.Context(), strings.NewReader(golden), nil))(t)
+		imported(t, i, golden)
 		got := exported(t, i)
 		_, rows, _ := strings.Cut(got, "\n") // usher's clock is behind, so there is no outage since the export
 		if !strings.HasSuffix(golden, rows) || !strings.HasPrefix(got, `{"inbox":{"program":"usher","version":1,"at":"`) {

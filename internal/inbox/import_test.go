@@ -3,81 +3,23 @@ package inbox
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
-	"net/http"
-	"net/url"
-	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
-	"usher/internal/content"
 	"usher/internal/inbox/engine"
 	"usher/internal/lane"
-	"usher/internal/receiver"
 	"usher/internal/testkit"
 	"usher/internal/testkit/pgtest"
 	"usher/webhookgate"
 )
 
-type roundTrip func(*http.Request) (*http.Response, error)
-
-func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
-
-// openAt opens an inbox whose receiver answers with status, and runs it until the test ends.
-func openAt(t *testing.T, address string, status *atomic.Int32, more ...func(*Config)) *Inbox {
-	t.Helper()
-	rc := &receiver.Receiver{Name: "main", Timeout: time.Second, Concurrency: 4, URL: mustURL("http://receiver.invalid/"), Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
-		return &http.Response{StatusCode: int(status.Load()), Header: http.Header{}, Body: http.NoBody}, nil
-	})}
-	at, err := ParseAddress(address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg := Config{
-		Rules:    lane.Rules{Receivers: receiver.NewSet(rc), MaxTries: 3, MaxAge: time.Hour, DedupWindow: time.Minute, Log: slog.New(slog.DiscardHandler)},
-		Address:  at,
-		MaxBytes: 1 << 30,
-	}
-	for _, f := range more {
-		f(&cfg)
-	}
-	i, err := Open(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan struct{})
-	go func() { defer close(ended); i.Run(ctx, context.Background()) }()
-	t.Cleanup(func() { cancel(); <-ended; i.Close() })
-	return i
-}
-
-func snapshotOf(rc *receiver.Set, tenant, features string) *webhookgate.Webhook {
-	body := []byte(`{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"` + tenant + `","platform":{"code":"crm"}},"change":{"features":[` + features + `]}}}`)
-	return &webhookgate.Webhook{
-		ID: webhookgate.NewID(), Type: content.TenantProvisioningChange, Lane: webhookgate.LaneName{Platform: "crm", Tenant: tenant}, Snapshot: true,
-		Digest: sha256.Sum256(body), Body: body, Header: http.Header{"Content-Type": {"application/json"}, "X-Odd": {"\xff\x00"[:1]}}, Receiver: rc.For("crm"),
-	}
-}
-
-func engines(t *testing.T, f func(t *testing.T, address func() string)) {
-	t.Run("file", func(t *testing.T) {
-		n := 0
-		f(t, func() string { n++; return fmt.Sprintf("file:%s", filepath.Join(t.TempDir(), fmt.Sprint(n, ".db"))) })
-	})
-	t.Run("postgres", func(t *testing.T) { f(t, func() string { return pgtest.Schema(t) }) })
-}
-
-// After an export and an import another inbox has the same: states, order, numbers, and what is a duplicate.
 // Somebody who takes long to receive an export, or many of them, keep nobody else from reading.
 func TestExportsLeaveRoomForOthers(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
@@ -101,84 +43,65 @@ func TestExportsLeaveRoomForOthers(t *testing.T) {
 	})
 }
 
+// After an export and an import another inbox has the same: states, order, numbers, and what is a duplicate.
 func TestExportImport(t *testing.T) {
 	t.Parallel()
-	engines(t, func(t *testing.T, address func() string) {
-		var status atomic.Int32
-		status.Store(200)
-		a := openAt(t, address(), &status)
-		set := a.courier.receivers
-		keep := func(i *Inbox, tenant, features string) string {
-			t.Helper()
-			dup, err := i.Store(snapshotOf(set, tenant, features))
-			if err != nil {
-				t.Fatal(err)
+	for name, another := range map[string]func(t *testing.T) func() engine.Engine{
+		"file":     func(t *testing.T) func() engine.Engine { return inFile(t, newFile(t)) },
+		"database": func(t *testing.T) func() engine.Engine { return inDatabase(t, pgtest.Schema(t)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := newDesk(t, another(t))
+			sends := func(tenant, feature string) {
+				w := a.hook(tenant, snapshotOf(tenant, feature))
+				w.Header.Set("X-Odd", "\xff")
+				a.want(tenant, a.sendHook(w), "+")
 			}
-			return dup
-		}
-		keep(a, "acme", `{"code":"users","quantity":5}`)
-		testkit.Eventually(t, "delivered", func() bool { l, _ := a.List(context.Background(), Filter{State: lane.Delivered}); return len(l) == 1 })
-		status.Store(422)
-		keep(a, "bad", `{"code":"sso"}`)
-		testkit.Eventually(t, "parked", func() bool { l, _ := a.List(context.Background(), Filter{State: lane.Parked}); return len(l) == 1 })
-		if err := func() error { _, err := a.Pause(Pause{Platform: "crm", Tenant: "held"}, 0, nil); return err }(); err != nil {
-			t.Fatal(err)
-		}
-		keep(a, "held", `{"code":"a"}`)
-		keep(a, "held", `{"code":"b"}`)
-		reject := &webhookgate.Invalid{Webhook: *snapshotOf(set, "odd", `{"code":"x","quantity":"5"}`), Status: 422, Faults: []content.Fault{{Path: "/payload", Message: "is odd"}}}
-		a.RecordInvalid(reject)
-		a.RecordInvalid(reject)
+			sends("crm/acme", "users=5")
+			a.idle("")
+			a.main.set("bad", status(422))
+			sends("crm/bad", "sso")
+			a.until("parked", func() bool { return a.states("bad") == "parked" })
+			check(t, a.Pause(Pause{Platform: "crm", Tenant: "held"}))
+			sends("crm/held", "a")
+			sends("crm/held", "b")
+			reject := a.invalid("crm/odd", snapshotOf("crm/odd", "x"))
+			reject.Header.Set("X-Odd", "\xff")
+			a.RecordInvalid(reject)
+			a.RecordInvalid(reject)
 
-		var file bytes.Buffer
-		if _, err := a.Export(t.Context(), &file); err != nil {
-			t.Fatal(err)
-		}
-		b := openAt(t, address(), &status)
-		if _, err := b.Import(t.Context(), bytes.NewReader(file.Bytes()), nil); err != nil {
-			t.Fatal(err)
-		}
-		var again bytes.Buffer
-		if _, err := b.Export(t.Context(), &again); err != nil {
-			t.Fatal(err)
-		}
-		if x, y := withoutFirst(file.String()), withoutFirst(again.String()); x != y {
-			t.Errorf("before:\n%s\nafter:\n%s", x, y)
-		}
-		if dup := keep(b, "acme", `{"code":"users","quantity":5}`); dup != "" {
-			t.Error("a copy of what was delivered before the move was dropped: the receiver may have got another one since")
-		}
-		if dup := keep(b, "held", `{"code":"a"}`); dup != "" {
-			t.Error("A in A, B, A across a move was dropped")
-		}
-		if _, err := b.Import(t.Context(), bytes.NewReader(file.Bytes()), nil); err == nil {
-			t.Error("an export went into an inbox that is not empty")
-		}
-		list, err := b.List(context.Background(), Filter{State: lane.Invalid})
-		if err != nil || len(list) != 1 || list[0].Times != 2 {
-			t.Fatalf("invalid: %+v, %v", list, err)
-		}
-		status.Store(200)
-		id, err := b.Accept(list[0].ID, false, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		testkit.Eventually(t, "accepted and delivered", func() bool {
-			w, err := b.Show(context.Background(), id)
-			return err == nil && w.State == lane.Delivered
+			file := exported(t, a.Inbox)
+			b := newDesk(t, another(t))
+			b.main.set("bad", status(422))
+			imported(t, b.Inbox, file)
+			if again := exported(t, b.Inbox); withoutFirst(file) != withoutFirst(again) {
+				t.Error(difference(file, again))
+			}
+			// The receiver may have got another one since.
+			b.want("a copy of what was delivered before the move", b.send("crm/acme", snapshotOf("crm/acme", "users=5")), "+")
+			b.want("A in A, B, A across a move", b.send("crm/held", snapshotOf("crm/held", "a")), "+")
+			if _, err := b.Import(t.Context(), strings.NewReader(file), nil); err == nil {
+				t.Error("an export went into an inbox that is not empty")
+			}
+			list := must(b.List(t.Context(), Filter{State: lane.Invalid}))(t)
+			if len(list) != 1 || list[0].Times != 2 {
+				t.Fatalf("invalid: %+v", list)
+			}
+			id := must(b.Accept(list[0].ID, false))(t)
+			b.until("accepted and delivered", func() bool {
+				w, err := b.Show(t.Context(), id)
+				return err == nil && w.State == lane.Delivered
+			})
+			if w := must(b.Show(t.Context(), list[0].ID))(t); w.State != lane.Replaced {
+				t.Errorf("the invalid one is %s", w.State)
+			}
+			c := newDesk(t, another(t))
+			if _, err := c.Import(t.Context(), strings.NewReader(file[:len(file)/2]), nil); err == nil {
+				t.Error("a file that was cut off is imported")
+			}
+			c.want("after an import that failed", c.states(""), "")
 		})
-		if w, _ := b.Show(context.Background(), list[0].ID); w.State != lane.Replaced {
-			t.Errorf("the invalid one is %s", w.State)
-		}
-		cut := file.String()[:file.Len()/2]
-		c := openAt(t, address(), &status)
-		if _, err := c.Import(t.Context(), strings.NewReader(cut), nil); err == nil {
-			t.Error("a file that was cut off is imported")
-		}
-		if l, err := c.List(context.Background(), Filter{}); err != nil || len(l) != 0 {
-			t.Errorf("after an import that failed: %v, %v", l, err)
-		}
-	})
+	}
 }
 
 // What was invalid, and superseded because the billing service says the same as usher, is newer than all that was taken
@@ -188,13 +111,12 @@ func TestImportOfWhatWasInvalid(t *testing.T) {
 		d := newDesk(t, inFile(t, newFile(t)))
 		d.hears("acme", "a")
 		d.idle("acme")
-		d.recordInvalid("acme", odd("acme", "x"))
-		d.want("compared", d.settle(d.begin(time.Time{}), says("acme", "a")), "equal")
+		d.recordInvalid("acme", snapshotOf("acme", "x"))
+		d.want("compared", d.decide(d.begin(time.Time{}), lane.ToCompare, says("acme", "a")), "equal")
 		d.want("states", d.states("acme"), "delivered superseded")
-		var file bytes.Buffer
-		must(d.Export(t.Context(), &file))(t)
+		file := exported(t, d.Inbox)
 		to := newDesk(t, open)
-		must(to.Import(t.Context(), &file, nil))(t)
+		imported(t, to.Inbox, file)
 		to.want("imported", to.states("acme"), "delivered superseded")
 	})
 }
@@ -204,14 +126,6 @@ func TestImportOfWhatWasInvalid(t *testing.T) {
 func withoutFirst(s string) string {
 	_, rest, _ := strings.Cut(s, "\n")
 	return regexp.MustCompile(`(?m)^\{"(outage|end)":.*\n`).ReplaceAllString(rest, "")
-}
-
-func mustURL(s string) *url.URL {
-	u, err := url.Parse(s)
-	if err != nil {
-		panic(err)
-	}
-	return u
 }
 
 // The waiting webhooks are counted once at the end of an import, and not once for each tenant. The server has no
@@ -232,9 +146,8 @@ func TestImportCountsOnce(t *testing.T) {
 		})
 	}
 	senders.Wait()
-	var file bytes.Buffer
-	must(a.Export(t.Context(), &file))(t)
-	must(b.Import(t.Context(), &file, nil))(t)
+	file := exported(t, a.Inbox)
+	imported(t, b.Inbox, file)
 	if st := b.Stats(); st.Pending != tenants*each {
 		t.Errorf("%d wait, want %d", st.Pending, tenants*each)
 	}
@@ -284,7 +197,7 @@ func TestImportReadsOnlyItsOwnLanes(t *testing.T) {
 	for n := range tenants {
 		all = append(all, testkit.ExportedWebhook{Tenant: fmt.Sprint("t", n), State: 3, Features: "[]"})
 	}
-	must(d.Import(t.Context(), strings.NewReader(testkit.Export(all...)), nil))(t)
+	imported(t, d.Inbox, testkit.Export(all...))
 	d.shut() // the server counts what a connection has read at its end
 	rows := -1
 	d.until("counted", func() bool {
@@ -332,7 +245,7 @@ func TestFaultsOfLines(t *testing.T) {
 		"[]":                                    "line 1: is not a JSON object",
 		"{}":                                    "line 1: is no part of an export",
 		`{"lane":`:                              "line 1: is a line of an export, but the export's first line is missing",
-		odd("acme", "a"):                        "line 1: is no part of an export", // a bare webhook
+		snapshotOf("acme", "a"):                 "line 1: is no part of an export", // a bare webhook
 		first + `{"webhook":{"seq":"7"}}`:       `line 2: has something in "seq" that is not of its type (int)`,
 		first + `{"webhook":{"seq":7.5}}`:       `line 2: has something in "seq" that is not of its type (int)`,
 		first + `{"webhook":{"seq":7`:           "line 2: is not complete",
@@ -341,7 +254,7 @@ func TestFaultsOfLines(t *testing.T) {
 		first + `{"lane":{"held":""}}`:          "line 2: has a column that lane does not have",
 		first + `{"told":{}}`:                   "line 2: is no part of an export",
 		first + "\n" + `{}`:                     "line 3: is no part of an export",
-		first + odd("acme", "a"):                "line 2: is no part of an export",
+		first + snapshotOf("acme", "a"):         "line 2: is no part of an export",
 		first + first:                           "line 2: is a second first line",
 		first + `{"end":{"rows":0}}` + "\n" + `{"lane":{}}`: "line 3: comes after the end",
 		first + `{"end":{"rows":1}}`:                        "line 2: says that 1 rows come before it, but there are 0",
@@ -363,7 +276,7 @@ func TestFaultsOfLines(t *testing.T) {
 func TestNumbersAfterAnImport(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		a := newDesk(t, inFile(t, newFile(t)))
-		a.take("acme", odd("acme", "a"))
+		a.take("acme", snapshotOf("acme", "a"))
 		a.idle("")
 		file := exported(t, a.Inbox)
 		b := newDesk(t, open)
@@ -377,8 +290,8 @@ func TestNumbersAfterAnImport(t *testing.T) {
 			}
 		}
 		highest := regexp.MustCompile(`"(seq|rank|tail|last)":1\b`).ReplaceAllString(file, fmt.Sprintf(`"$1":%d`, int64(maxImported)))
-		must(b.Import(t.Context(), strings.NewReader(highest), nil))(t)
-		b.take("acme", odd("acme", "b"))
+		imported(t, b.Inbox, highest)
+		b.take("acme", snapshotOf("acme", "b"))
 		b.idle("")
 		b.want("after the highest number", b.states(""), "delivered delivered")
 	})
@@ -398,12 +311,12 @@ func TestNoNumberIsLeft(t *testing.T) {
 		}
 		d.main.set("", status(500))
 		for n := range 3 {
-			d.take("acme", odd("acme", fmt.Sprint(n)))
+			d.take("acme", snapshotOf("acme", fmt.Sprint(n)))
 		}
 		if err := d.Err(); err != nil {
 			t.Errorf("while there is a number: %v", err)
 		}
-		if got := d.send("acme", odd("acme", "last")); !strings.Contains(got, "no number is left") {
+		if got := d.send("acme", snapshotOf("acme", "last")); !strings.Contains(got, "no number is left") {
 			t.Errorf("without a number: %s", got)
 		}
 		if err := d.Err(); !errors.Is(err, errNoNumber) {
@@ -424,7 +337,7 @@ func TestNoNumberIsLeft(t *testing.T) {
 func TestHostileLines(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		a := newDesk(t, inFile(t, newFile(t)))
-		a.take("acme", odd("acme", "a"))
+		a.take("acme", snapshotOf("acme", "a"))
 		a.idle("")
 		file := exported(t, a.Inbox)
 		d := newDesk(t, open)
@@ -481,7 +394,7 @@ func TestHostileLines(t *testing.T) {
 				t.Errorf("%s: %.200v", name, err)
 			}
 		}
-		must(d.Import(t.Context(), strings.NewReader(file), nil))(t)
+		imported(t, d.Inbox, file)
 	})
 }
 
@@ -502,7 +415,7 @@ func TestRestoreDropsNoChange(t *testing.T) {
 		a.want("a copy before", a.send("acme", "A"), "=")
 		backup := exported(t, a.Inbox)
 		b := newDesk(t, open)
-		must(b.Import(t.Context(), strings.NewReader(backup), nil))(t)
+		imported(t, b.Inbox, backup)
 		b.take("acme", "A") // the receiver had got B meanwhile
 		b.want("a signed id", b.sendHook(signed(b)), "=")
 		b.idle("")
@@ -559,7 +472,7 @@ func TestImportIsAnOutage(t *testing.T) {
 		after := a.Now()
 		time.Sleep(2 * time.Millisecond)
 		b := newDesk(t, open)
-		must(b.Import(t.Context(), strings.NewReader(file), nil))(t)
+		imported(t, b.Inbox, file)
 		b.until("an outage", func() bool {
 			all := b.Stats().Missed.Outages
 			return len(all) == 1 && all[0].From.After(before.Add(-time.Second)) && all[0].From.Before(after.Add(time.Second)) && all[0].To.After(all[0].From)
@@ -579,7 +492,7 @@ func TestExportIsOneMoment(t *testing.T) {
 			for n := range 4 {
 				senders.Go(func() {
 					for k := range 30 {
-						d.send(fmt.Sprint("t", n), odd(fmt.Sprint("t", n), fmt.Sprint(k)))
+						d.send(fmt.Sprint("t", n), snapshotOf(fmt.Sprint("t", n), fmt.Sprint(k)))
 					}
 				})
 			}
@@ -588,7 +501,7 @@ func TestExportIsOneMoment(t *testing.T) {
 		for range 5 {
 			file := exported(t, d.Inbox)
 			to := timeless(t, inFile(t, newFile(t)))
-			must(to.Import(t.Context(), strings.NewReader(file), nil))(t)
+			imported(t, to, file)
 			if again := exported(t, to); withoutFirst(file) != withoutFirst(again) {
 				t.Error(difference(file, again))
 			}

@@ -17,10 +17,16 @@ import (
 	"usher/webhookgate"
 )
 
-// reject lets the inbox store an invalid webhook. Without a tenant, its tenant is not certain.
+// invalid makes a webhook that cannot be taken in. Without a tenant, its tenant is not certain.
+func (d *desk) invalid(tenant, body string) *webhookgate.Invalid {
+	faults := []content.Fault{{Path: "/x", Message: "is odd"}}
+	return &webhookgate.Invalid{Webhook: *d.hook(tenant, body), Status: 422, Faults: faults}
+}
+
+// recordInvalid lets the inbox store an invalid webhook.
 func (d *desk) recordInvalid(tenant, body string) {
 	d.t.Helper()
-	if d.RecordInvalid(&webhookgate.Invalid{Webhook: *d.hook(tenant, body), Status: 422, Faults: []content.Fault{{Path: "/x", Message: "is odd"}}}) == 0 {
+	if d.RecordInvalid(d.invalid(tenant, body)) == 0 {
 		d.t.Fatal("not stored")
 	}
 }
@@ -164,7 +170,7 @@ func TestInvalidWhileTheDatabaseHangs(t *testing.T) {
 		defer cancel()
 		told := make(chan error, 1)
 		go func() {
-			_, err := d.storeInvalid(ctx, &webhookgate.Invalid{Webhook: *d.hook("t", "odd"), Status: 422})
+			_, err := d.storeInvalid(ctx, d.invalid("t", "odd"))
 			told <- err
 		}()
 		select {
@@ -191,10 +197,10 @@ func TestInvalidAfterItsSenderGaveUp(t *testing.T) {
 	h.hold()
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if _, err := one.storeInvalid(ctx, &webhookgate.Invalid{Webhook: *one.hook("acme", odd("acme", "old")), Status: 422}); err == nil {
+	if _, err := one.storeInvalid(ctx, one.invalid("acme", snapshotOf("acme", "old"))); err == nil {
 		t.Fatal("stored")
 	}
-	two.take("acme", odd("acme", "new"))
+	two.take("acme", snapshotOf("acme", "new"))
 	h.goOn()
 	one.take("other", "A") // after it
 	two.idle("acme")
@@ -214,7 +220,7 @@ func TestInvalidInAnOutage(t *testing.T) {
 			defer h.goOn()
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 			defer cancel()
-			if _, err := d.storeInvalid(ctx, &webhookgate.Invalid{Webhook: *d.hook(tenant, body), Status: 422}); err == nil {
+			if _, err := d.storeInvalid(ctx, d.invalid(tenant, body)); err == nil {
 				t.Fatal("stored")
 			}
 		}
@@ -260,17 +266,12 @@ func TestInvalidIsStoredAfterAll(t *testing.T) {
 	})
 }
 
-// odd returns a snapshot of a tenant that usher rejects, and that somebody can accept.
-func odd(tenant, feature string) string {
-	return `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"` + tenant + `"},"change":{"features":[{"code":"` + feature + `"}]}}}`
-}
-
 // A, B and A again are invalid. The second A is only counted, but it is what the sender sent last. To accept B does
 // not deal with A.
 func TestInvalidAgainAfterANewerOne(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
-		a, b, before := odd("acme", "a"), odd("acme", "b"), odd("acme", "before")
+		a, b, before := snapshotOf("acme", "a"), snapshotOf("acme", "b"), snapshotOf("acme", "before")
 		for _, body := range []string{before, a, b, a} {
 			d.recordInvalid("acme", body)
 			d.ahead.Add(-int64(time.Minute)) // the clock says nothing about their order
@@ -289,9 +290,9 @@ func TestSnapshotDoesNotStandForAInvalidEvent(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
 		d.recordInvalid("acme", "A")
-		event := d.hook("acme", `{"type":"InvoiceIssued","payload":{"tenant":{"code":"acme"}}}`)
+		event := d.invalid("acme", `{"type":"InvoiceIssued","payload":{"tenant":{"code":"acme"}}}`)
 		event.Type, event.Snapshot = "InvoiceIssued", false
-		if d.RecordInvalid(&webhookgate.Invalid{Webhook: *event, Status: 422, Faults: []content.Fault{{Path: "/x", Message: "is odd"}}}) == 0 {
+		if d.RecordInvalid(event) == 0 {
 			t.Fatal("not stored")
 		}
 		d.take("acme", "B")
@@ -307,8 +308,8 @@ func TestSnapshotDoesNotStandForAInvalidEvent(t *testing.T) {
 func TestWhyAWebhookIsNotAccepted(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
-		d.recordInvalid("acme", odd("acme", "a"))
-		d.take("acme", odd("acme", "b"))
+		d.recordInvalid("acme", snapshotOf("acme", "a"))
+		d.take("acme", snapshotOf("acme", "b"))
 		if _, err := d.Accept(d.nth("acme", 1), true); err == nil || !strings.Contains(err.Error(), "its tenant has a newer snapshot") {
 			t.Errorf("settled by a newer one: %v", err)
 		}
@@ -324,7 +325,7 @@ func TestWhyAWebhookIsNotAccepted(t *testing.T) {
 func TestAcceptAfterACopyOfWhatIsHeld(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
-		a, b := odd("acme", "a"), odd("acme", "b")
+		a, b := snapshotOf("acme", "a"), snapshotOf("acme", "b")
 		d.take("acme", b)
 		d.idle("acme")
 		d.recordInvalid("acme", a)
@@ -366,19 +367,19 @@ func TestForceIsForANewerSnapshot(t *testing.T) {
 			d.want("event", d.sendHook(e), "+")
 			d.idle(tenant)
 		}
-		d.recordInvalid("two", odd("two", "a"))
-		d.recordInvalid("two", odd("two", "b"))
+		d.recordInvalid("two", snapshotOf("two", "a"))
+		d.recordInvalid("two", snapshotOf("two", "b"))
 		accept("two", 1, false, "ok")
 		accept("two", 2, false, "ok")
 
-		d.recordInvalid("event", odd("event", "a"))
+		d.recordInvalid("event", snapshotOf("event", "a"))
 		event("event")
 		accept("event", 1, false, "ok")
 
 		d.take("copy", "A")
 		d.idle("copy")
-		d.recordInvalid("copy", odd("copy", "a"))
-		d.recordInvalid("copy", odd("copy", "b"))
+		d.recordInvalid("copy", snapshotOf("copy", "a"))
+		d.recordInvalid("copy", snapshotOf("copy", "b"))
 		d.want("copy", d.send("copy", "A"), "=")
 		event("copy")
 		accept("copy", 3, false, "delivered true")
@@ -396,9 +397,9 @@ func TestInvalidIsNotSentAgain(t *testing.T) {
 			deal         func(id int64)
 			want         string
 		}{
-			{"readable", odd("readable", "x"), func(int64) {}, "it is invalid: use 'usher inbox accept ID'"},
+			{"readable", snapshotOf("readable", "x"), func(int64) {}, "it is invalid: use 'usher inbox accept ID'"},
 			{"", "{", func(int64) {}, "it is invalid, and cannot be accepted either: the body is not JSON: unexpected end of JSON input, at line 1, column 1. Correct it in the billing service, and send it again from there"},
-			{"done", odd("done", "x"), func(id int64) { check(t, d.Discard(id)) }, "it is invalid, and somebody has dealt with it"},
+			{"done", snapshotOf("done", "x"), func(id int64) { check(t, d.Discard(id)) }, "it is invalid, and somebody has dealt with it"},
 		} {
 			d.recordInvalid(tc.tenant, tc.body)
 			all := must(d.List(context.Background(), Filter{Limit: 1}))(t)

@@ -119,7 +119,7 @@ func TestFindsTenantsWithFewQueries(t *testing.T) {
 		for n := range tenants {
 			file = append(file, testkit.ExportedWebhook{Tenant: fmt.Sprint("t", n), State: 3, Features: "[]"})
 		}
-		must(d.Import(t.Context(), strings.NewReader(testkit.Export(file...)), nil))(t)
+		imported(t, d.Inbox, testkit.Export(file...))
 		for search, want := range map[string]int{"nobody": 0, "t1699": 1, "t": tenants} {
 			queries.Store(0)
 			all := must(d.Tenants(context.Background(), TenantFilter{Search: search}))(t)
@@ -141,7 +141,7 @@ func TestHistory(t *testing.T) {
 	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
 		readable := func(users int) string {
-			return fmt.Sprintf(`{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"t"},"change":{"features":[{"code":"users","quantity":%d}]}}}`, users)
+			return snapshotOf("t", fmt.Sprint("users=", users))
 		}
 		d.main.set("bad", status(422))
 		d.main.set("ill", status(500))
@@ -200,7 +200,7 @@ func TestHistoryPages(t *testing.T) {
 		for n := range stored {
 			file = append(file, testkit.ExportedWebhook{Tenant: fmt.Sprintf("t%04d", n), State: 3, Features: "[]"})
 		}
-		must(d.Import(t.Context(), strings.NewReader(testkit.Export(file...)), nil))(t)
+		imported(t, d.Inbox, testkit.Export(file...))
 		full.Store(true)
 		missed := []string{"a", "t0007", "t0700a", "z"}
 		for _, tenant := range missed {

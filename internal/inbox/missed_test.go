@@ -1,7 +1,6 @@
 package inbox
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -102,9 +101,8 @@ func TestMissedWhenFull(t *testing.T) {
 		}
 
 		to := newDesk(t, inFile(t, newFile(t)))
-		var file bytes.Buffer
-		must(d.Export(t.Context(), &file))(t)
-		must(to.Import(t.Context(), &file, nil))(t)
+		file := exported(t, d.Inbox)
+		imported(t, to.Inbox, file)
 		to.want("missed after a move", to.missed(), "new older")
 		if n := to.Stats().Missed.Unnamed.Count; n != 1 {
 			t.Errorf("%d without a name", n)
@@ -134,10 +132,9 @@ func TestImportKeepsWhatIsMissed(t *testing.T) {
 		miss(d, "acme", "B")
 		began := d.Stats().Missed.Since
 		time.Sleep(time.Millisecond)
-		var file bytes.Buffer
-		must(old.Export(t.Context(), &file))(t)
+		file := exported(t, old.Inbox)
 		miss(d, "both", "N")
-		must(d.Import(t.Context(), &file, nil))(t)
+		imported(t, d.Inbox, file)
 		d.want("missed after the import", d.missed(), "both")
 		d.take("both", "M")
 		d.want("missed after the old inbox's came again", d.missed(), "")
@@ -156,12 +153,12 @@ func TestAcceptDoesNotSettleWhatIsNewer(t *testing.T) {
 			d.misses(d.hook(tenant, "missed"))
 			d.stored()
 		}
-		d.recordInvalid("before", odd("before", "x"))
+		d.recordInvalid("before", snapshotOf("before", "x"))
 		time.Sleep(5 * time.Millisecond)
 		miss("before")
 		miss("after")
 		time.Sleep(5 * time.Millisecond)
-		d.recordInvalid("after", odd("after", "x"))
+		d.recordInvalid("after", snapshotOf("after", "x"))
 		for _, tenant := range []string{"before", "after"} {
 			must(d.Accept(d.nth(tenant, 1), true))(t)
 		}
@@ -303,7 +300,7 @@ func TestMissedInMemoryIsListed(t *testing.T) {
 	t.Parallel()
 	var full atomic.Bool
 	inBubble(t, "a file", func(t *testing.T, d *desk) {
-		const body = `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"t"},"change":{"features":[]}}}`
+		body := snapshotOf("t")
 		d.take("eu/known", body)
 		d.take("eu/well", body)
 		time.Sleep(5 * time.Minute)
@@ -497,7 +494,7 @@ func TestUnnamedByTheDatabasesClock(t *testing.T) {
 			gone.Store(false)
 			d.until("they are stored", func() bool { return d.Inbox.cfg.Missed.Unnamed().Count == 0 })
 			near("stored")
-			d.settle(r, says("acme", "a"))
+			d.decide(r, lane.ToCompare, says("acme", "a"))
 			d.endRun(r, true, "", lane.Summary{Equal: 1})
 			near("after a run that had begun before")
 			gone.Store(true)
@@ -730,8 +727,8 @@ func TestReconcileSettlesWhatIsMissed(t *testing.T) {
 		d.missUnnamed()
 		r := d.begin(time.Time{})
 		miss("late")
-		d.want("equal", d.settle(r, says("equal", "a"), says("late", "a")), "equal; changed")
-		d.want("applied", d.apply(r, false, says("differs", "b"), says("new")), "differs (+ b, - a) applied; new applied")
+		d.want("equal", d.decide(r, lane.ToCompare, says("equal", "a"), says("late", "a")), "equal; changed")
+		d.want("applied", d.decide(r, lane.ToApply, says("differs", "b"), says("new")), "differs (+ b, - a) applied; new applied")
 		d.want("missed after it", d.missed(), "late left")
 		d.endRun(r, true, "", lane.Summary{Equal: 1, New: 1})
 		if n := d.Stats().Missed.Unnamed.Count; n != 1 {
@@ -793,9 +790,9 @@ func TestReconcileSettlesWhatIsMissedInMemory(t *testing.T) {
 		time.Sleep(time.Minute)
 		miss("late", "twice")
 		lines := []string{says("equal", "a"), says("twice", "a"), says("late", "a")}
-		d.want("compared", d.compare(r, lines...), "equal; equal; equal")
-		d.want("settled", d.settle(r, lines...), "equal; equal; equal")
-		d.want("applied", d.apply(r, false, says("differs", "b"), says("new")), "differs (+ b, - a) applied; new applied")
+		d.want("compared", d.decide(r, lane.ToSee, lines...), "equal; equal; equal")
+		d.want("settled", d.decide(r, lane.ToCompare, lines...), "equal; equal; equal")
+		d.want("applied", d.decide(r, lane.ToApply, says("differs", "b"), says("new")), "differs (+ b, - a) applied; new applied")
 		if n := d.Stats().Missed.Tenants; n != 2 {
 			t.Errorf("%d are missed in memory, not late and twice", n)
 		}
@@ -808,10 +805,10 @@ func TestReconcileSettlesWhatIsMissedInMemory(t *testing.T) {
 		time.Sleep(time.Minute)
 		miss("late")
 		room(true)
-		d.want("stored after the begin", d.settle(r, says("stored", "a"), says("twice", "a"), says("late", "a")), "changed; equal; changed")
+		d.want("stored after the begin", d.decide(r, lane.ToCompare, says("stored", "a"), says("twice", "a"), says("late", "a")), "changed; equal; changed")
 		d.want("missed in the end", d.missed(), "late stored")
 		r = d.begin(time.Time{})
-		d.want("the next run", d.settle(r, says("stored", "a")), "equal")
+		d.want("the next run", d.decide(r, lane.ToCompare, says("stored", "a")), "equal")
 
 		made := time.Now()
 		time.Sleep(time.Minute)
@@ -821,8 +818,8 @@ func TestReconcileSettlesWhatIsMissedInMemory(t *testing.T) {
 		room(true)
 		r = d.begin(made)
 		lines = []string{says("equal", "a"), says("differs", "c")}
-		d.want("with a list that is older", d.settle(r, lines...), "changed; changed")
-		d.want("with a list that is older", d.apply(r, false, lines...), "changed; changed")
+		d.want("with a list that is older", d.decide(r, lane.ToCompare, lines...), "changed; changed")
+		d.want("with a list that is older", d.decide(r, lane.ToApply, lines...), "changed; changed")
 		d.want("missed after an older list", d.missed(), "differs equal late")
 	}, between(intercepted{asks: memoryOnly}))
 }
@@ -988,7 +985,7 @@ func TestRetryOfAnOlderOneSettlesNothing(t *testing.T) {
 	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
 		signed := func(id, body string) *webhookgate.Webhook {
-			w := d.hook("acme", odd("acme", body))
+			w := d.hook("acme", snapshotOf("acme", body))
 			w.SignedID = id
 			return w
 		}
@@ -1003,7 +1000,7 @@ func TestRetryOfAnOlderOneSettlesNothing(t *testing.T) {
 			d.want("one that came before it", d.sendHook(again), "=")
 			d.want("missed", d.missed(), "acme")
 		}
-		d.recordInvalid("acme", odd("acme", "r"))
+		d.recordInvalid("acme", snapshotOf("acme", "r"))
 		d.want("S again", d.sendHook(signed("id0", "s")), "=")
 		must(d.Accept(d.nth("acme", 3), false))(t) // it is newer than all that came
 		d.want("the one that is missed", d.sendHook(signed("id2", "b")), "+")
@@ -1023,7 +1020,7 @@ func TestMissedIfItWouldBeAChange(t *testing.T) {
 			d.main.set("acme", nil)
 		},
 		"an older one was forced": func(t *testing.T, d *desk, s string) {
-			d.take("acme", odd("acme", "x"))
+			d.take("acme", snapshotOf("acme", "x"))
 			d.idle("acme")
 			d.take("acme", s)
 			d.idle("acme")
@@ -1034,7 +1031,7 @@ func TestMissedIfItWouldBeAChange(t *testing.T) {
 			d.take("acme", s)
 			d.idle("acme")
 			time.Sleep(2 * time.Second)
-			d.recordInvalid("acme", odd("acme", "r"))
+			d.recordInvalid("acme", snapshotOf("acme", "r"))
 			time.Sleep(2 * time.Second)
 			d.want("a copy", d.send("acme", s), "=")
 			must(d.Accept(d.nth("acme", 2), true))(t)
@@ -1052,7 +1049,7 @@ func TestMissedIfItWouldBeAChange(t *testing.T) {
 	} {
 		for _, away := range []bool{false, true} {
 			inBubble(t, fmt.Sprint(name, ", away ", away), func(t *testing.T, d *desk) {
-				s := odd("acme", "s")
+				s := snapshotOf("acme", "s")
 				change(t, d, s)
 				time.Sleep(5 * time.Second)
 				answer, missed := "+", "acme"
@@ -1123,7 +1120,7 @@ func TestMissedBeforeTheClockWasSetBack(t *testing.T) {
 		sends("sends")
 		d.restart()
 		sends("restarted")
-		d.want("a reconcile", d.settle(d.begin(time.Time{}), says("compared", "a")), "equal")
+		d.want("a reconcile", d.decide(d.begin(time.Time{}), lane.ToCompare, says("compared", "a")), "equal")
 		d.want("in the end", d.missed(), "stays")
 	})
 }

@@ -1,7 +1,6 @@
 package inbox
 
 import (
-	"bytes"
 	"regexp"
 	"strings"
 	"testing"
@@ -28,10 +27,9 @@ func TestPauseEndsByItself(t *testing.T) {
 			}
 		}
 		d.take("acme", "two")
-		var file bytes.Buffer
-		must(d.Export(t.Context(), &file))(t)
-		if n := len(regexp.MustCompile(`"until":\d{15,16}\}`).FindAllString(file.String(), -1)); n != 2 {
-			t.Errorf("%d ends in the export:\n%s", n, file.String())
+		file := exported(t, d.Inbox)
+		if n := len(regexp.MustCompile(`"until":\d{15,16}\}`).FindAllString(file, -1)); n != 2 {
+			t.Errorf("%d ends in the export:\n%s", n, file)
 		}
 		tenants := must(d.Tenants(t.Context(), TenantFilter{Search: "acme"}))(t)
 		if words := strings.Join(tenants[0].Standing(), ", "); !strings.Contains(words, "paused until 20") {
@@ -42,7 +40,7 @@ func TestPauseEndsByItself(t *testing.T) {
 		d.until("the pauses are known", func() bool { return len(d.Paused()) == 2 })
 		to := newDesk(t, inFile(t, t.TempDir()+"/to.db"))
 		to.ahead.Add(int64(2 * time.Hour))
-		must(to.Import(t.Context(), &file, nil))(t)
+		imported(t, to.Inbox, file)
 		if n, got := len(to.Paused()), to.main.got("acme"); n != 2 || len(got) != 0 {
 			t.Errorf("moved: %d pauses, and delivered %q", n, got)
 		}

@@ -1,7 +1,6 @@
 package inbox
 
 import (
-	"bytes"
 	"fmt"
 	"strings"
 	"sync/atomic"
@@ -35,15 +34,13 @@ func TestErasesATenantWithALongQueue(t *testing.T) {
 func TestAfterAForcedRedeliveryTheSameIsAChange(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
-		body := func(feature string) string {
-			return `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"acme"},"change":{"features":[{"code":"` + feature + `"}]}}}`
-		}
-		d.take("acme", body("a"), body("b"))
+		a, b := snapshotOf("acme", "a"), snapshotOf("acme", "b")
+		d.take("acme", a, b)
 		d.idle("acme")
 		check(t, d.Redeliver(d.nth("acme", 1), true))
 		d.until("redelivered", func() bool { return len(d.main.got("acme")) == 3 })
 		d.idle("acme")
-		d.want("the first once more", d.send("acme", body("a")), "+")
+		d.want("the first once more", d.send("acme", a), "+")
 		all, err := d.Snapshots(t.Context(), []string{"acme"})
 		if err != nil || len(all) != 1 || !strings.Contains(string(all[0].Features), `"a"`) {
 			t.Errorf("the sender's last word was a, and entitlements say %s, %v", all[0].Features, err)
@@ -72,10 +69,9 @@ func TestImportedPausesCount(t *testing.T) {
 		d := newDesk(t, open)
 		check(t, d.Pause(Pause{}))
 		d.take("acme", "one", "two")
-		var file bytes.Buffer
-		must(d.Export(t.Context(), &file))(t)
+		file := exported(t, d.Inbox)
 		to := newDesk(t, inFile(t, t.TempDir()+"/to.db"))
-		must(to.Import(t.Context(), &file, nil))(t)
+		imported(t, to.Inbox, file)
 		to.courier.mu.Lock()
 		paused := to.courier.lanePaused("", "acme", "main")
 		to.courier.mu.Unlock()
@@ -94,14 +90,13 @@ func TestImportedPausesCountOnOtherReplicas(t *testing.T) {
 	for n := range 50 {
 		from.take(fmt.Sprint("t", n), "one")
 	}
-	var file bytes.Buffer
-	must(from.Export(t.Context(), &file))(t)
+	file := exported(t, from.Inbox)
 	open := inDatabase(t, pgtest.Schema(t))
 	a, b := newDesk(t, open), newDesk(t, open)
 	b.take("first", "one") // so that it knows the platform, and would deliver at once
 	b.idle("")
 	must(b.Erase("", "first"))(t)
-	must(a.Import(t.Context(), &file, nil))(t)
+	imported(t, a.Inbox, file)
 	b.until("paused", func() bool { b.courier.Wake(nil); return len(b.Paused()) > 0 })
 	if got := len(a.main.got("")) + len(b.main.got("")) - 1; got > 0 {
 		t.Errorf("all deliveries are paused, and the receiver got %d", got)
@@ -119,17 +114,16 @@ func TestImportedNumbersGoOn(t *testing.T) {
 		d.idle("")
 		d.until("dropped", func() bool { return len(d.list("")) == 1 })
 		last := d.nth("", 1)
-		var file bytes.Buffer
-		must(d.Export(t.Context(), &file))(t)
+		file := exported(t, d.Inbox)
 		var short []string // as if the last one had been dropped by its age
-		for l := range strings.Lines(file.String()) {
+		for l := range strings.Lines(file) {
 			if !strings.HasPrefix(l, `{"webhook"`) && !strings.HasPrefix(l, `{"content"`) && !strings.HasPrefix(l, `{"end"`) {
 				short = append(short, l)
 			}
 		}
 		short = append(short, fmt.Sprintf(`{"end":{"rows":%d}}`, len(short)-1))
 		to := newDesk(t, inFile(t, t.TempDir()+"/to.db"))
-		must(to.Import(t.Context(), strings.NewReader(strings.Join(short, "")), nil))(t)
+		imported(t, to.Inbox, strings.Join(short, ""))
 		to.take("new", "one")
 		if n := to.nth("new", 1); n <= last {
 			t.Errorf("after %d came %d", last, n)

@@ -868,6 +868,10 @@ func (p *place) recordInvalid(tenant, snapshot string) {
 // maybe through another place. It asks the service after a while, and goes on after another one.
 func (p *place) reconcile(at *place, store bool, asks, goesOn time.Duration) {
 	w, from, to, life := p.world, p.inbox, at.inbox, at.life
+	mode := lane.ToApply
+	if store {
+		mode = lane.ToStore
+	}
 	w.runs++
 	run := &aRun{number: w.runs, stores: store}
 	w.senders.Go(func() {
@@ -888,7 +892,7 @@ func (p *place) reconcile(at *place, store bool, asks, goesOn time.Duration) {
 			w.arrivals = append(w.arrivals, a)
 		}
 		w.mu.Unlock()
-		got, err := decide(to, r.ID, lines, applying(store))
+		got, err := decide(to, r.ID, mode, lines)
 		w.note("reconcile %d: %v", run.number, words(got, err))
 		w.mu.Lock()
 		defer w.mu.Unlock()
@@ -903,7 +907,7 @@ func (p *place) reconcile(at *place, store bool, asks, goesOn time.Duration) {
 }
 
 // offer returns what the billing service says of all tenants now, with what comes of each line if it is taken in.
-func (w *world) offer(run *aRun) (lines [][]byte, offered []*arrival) {
+func (w *world) offer(run *aRun) (lines []string, offered []*arrival) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, tenant := range w.tenants {
@@ -920,7 +924,7 @@ func (w *world) offer(run *aRun) (lines [][]byte, offered []*arrival) {
 			a.receiver = r
 		}
 		w.byLine[name] = a
-		lines, offered = append(lines, line), append(offered, a)
+		lines, offered = append(lines, string(line)), append(offered, a)
 	}
 	return lines, offered
 }
@@ -1311,7 +1315,7 @@ func (w *world) calm() {
 // then nothing differs.
 func (w *world) reconcileAll() (entries []*lane.Webhook) {
 	i, life, deadline := w.places[0].inbox, w.places[0].life, time.Now().Add(w.pace.calm)
-	var lines [][]byte
+	var lines []string
 	for {
 		w.runs++
 		var offered []*arrival
@@ -1325,7 +1329,7 @@ func (w *world) reconcileAll() (entries []*lane.Webhook) {
 				w.arrivals = append(w.arrivals, a)
 			}
 			w.mu.Unlock()
-			got, err = decide(i, r.ID, lines, lane.ToApply)
+			got, err = decide(i, r.ID, lane.ToApply, lines)
 		}
 		w.note("reconcile in the end: %s", words(got, err))
 		for n, a := range offered {
@@ -1355,7 +1359,7 @@ func (w *world) reconcileAll() (entries []*lane.Webhook) {
 		var got []lane.Compared
 		r, _, err := i.BeginRun(time.Time{}, &Action{Who: "world", What: "reconcile"})
 		if err == nil {
-			got, err = decide(i, r.ID, lines, lane.ToCompare)
+			got, err = decide(i, r.ID, lane.ToCompare, lines)
 		}
 		for n := range got {
 			if err == nil && got[n].Result != lane.Equal && !got[n].PassedOver {

@@ -1,7 +1,6 @@
 package inbox
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"strings"
@@ -29,8 +28,8 @@ func TestWhatComesLeavesItsNumber(t *testing.T) {
 			{"taken in", func() { d.want("", d.send("acme", "one"), "+") }},
 			{"a copy", func() { d.idle("acme"); d.want("", d.send("acme", "one"), "=") }},
 			{"taken in again", func() { d.want("", d.send("acme", "two"), "+") }},
-			{"invalid", func() { d.recordInvalid("acme", odd("acme", "x")) }},
-			{"invalid again", func() { d.recordInvalid("acme", odd("acme", "x")) }},
+			{"invalid", func() { d.recordInvalid("acme", snapshotOf("acme", "x")) }},
+			{"invalid again", func() { d.recordInvalid("acme", snapshotOf("acme", "x")) }},
 			{"accepted", func() { must(d.Accept(d.nth("acme", 3), true))(t) }},
 			{"erased", func() { d.idle("acme"); must(d.Erase("", "acme"))(t) }},
 		} {
@@ -52,10 +51,9 @@ func TestLastNumberIsImported(t *testing.T) {
 	d.want("", d.send("acme", "one"), "+")
 	d.idle("acme")
 	d.want("", d.send("acme", "one"), "=")
-	var file bytes.Buffer
-	must(d.Export(t.Context(), &file))(t)
+	file := exported(t, d.Inbox)
 	to := newDesk(t, inDatabase(t, pgtest.Schema(t)))
-	must(to.Import(t.Context(), &file, nil))(t)
+	imported(t, to.Inbox, file)
 	was, is := must(d.lanesOf(context.Background(), nil, "acme"))(t)[0], must(to.lanesOf(context.Background(), nil, "acme"))(t)[0]
 	if is.Last != was.Last || is.LastAt != was.LastAt || is.Last == 0 {
 		t.Errorf("it was %d at %d, and is %d at %d", was.Last, was.LastAt, is.Last, is.LastAt)
@@ -75,15 +73,14 @@ func TestErasureIsImported(t *testing.T) {
 		before := time.Now()
 		time.Sleep(5 * time.Millisecond)
 		must(d.Erase("", "acme"))(t)
-		var file bytes.Buffer
-		must(d.Export(t.Context(), &file))(t)
+		file := exported(t, d.Inbox)
 		to := newDesk(t, open)
-		must(to.Import(t.Context(), &file, nil))(t)
-		to.want("an older list", to.apply(to.begin(before), false, says("acme", "a")), "changed")
+		imported(t, to.Inbox, file)
+		to.want("an older list", to.decide(to.begin(before), lane.ToApply, says("acme", "a")), "changed")
 		if all := must(to.Tenants(context.Background(), TenantFilter{}))(t); len(all) > 0 {
 			t.Errorf("%+v", all)
 		}
-		to.want("a newer one", to.apply(to.begin(time.Time{}), false, says("acme", "a")), "new (+ a) applied erased")
+		to.want("a newer one", to.decide(to.begin(time.Time{}), lane.ToApply, says("acme", "a")), "new (+ a) applied erased")
 	})
 }
 
@@ -95,18 +92,23 @@ func TestErasureOfAnUnknownTenant(t *testing.T) {
 		time.Sleep(5 * time.Millisecond)
 		r := d.begin(time.Time{})
 		must(d.Erase("", "acme"))(t)
-		d.want("a run that had begun", d.apply(r, false, says("acme", "a")), "changed")
-		d.want("an older list", d.apply(d.begin(before), false, says("acme", "a")), "changed")
-		d.want("a newer one", d.apply(d.begin(time.Time{}), false, says("acme", "a")), "new (+ a) applied erased")
+		d.want("a run that had begun", d.decide(r, lane.ToApply, says("acme", "a")), "changed")
+		d.want("an older list", d.decide(d.begin(before), lane.ToApply, says("acme", "a")), "changed")
+		d.want("a newer one", d.decide(d.begin(time.Time{}), lane.ToApply, says("acme", "a")), "new (+ a) applied erased")
 	})
 }
 
 var says = testkit.Says
 
+// snapshotOf returns the body of a webhook that says so.
+func snapshotOf(tenant string, features ...string) string {
+	return `{"type":"TenantProvisioningChange","payload":` + says(tenant, features...) + `}`
+}
+
 // hears sends a webhook that says so.
 func (d *desk) hears(tenant string, features ...string) {
 	d.t.Helper()
-	d.want(tenant, d.send(tenant, `{"type":"TenantProvisioningChange","payload":`+says(tenant, features...)+`}`), "+")
+	d.want(tenant, d.send(tenant, snapshotOf(tenant, features...)), "+")
 }
 
 func (d *desk) begin(asOf time.Time) *lane.Run {
@@ -148,42 +150,19 @@ func words(all []lane.Compared, err error) string {
 	return strings.Join(out, "; ")
 }
 
-// compare says what would come of lines, and changes nothing.
-func (d *desk) compare(r *lane.Run, lines ...string) string {
-	return words(decide(d.Inbox, r.ID, split(lines), lane.ToSee))
-}
-
-// settle compares lines as the first pass of a run does.
-func (d *desk) settle(r *lane.Run, lines ...string) string {
-	return words(decide(d.Inbox, r.ID, split(lines), lane.ToCompare))
-}
-
-// apply takes lines in, as the second pass does.
-func (d *desk) apply(r *lane.Run, store bool, lines ...string) string {
-	return words(decide(d.Inbox, r.ID, split(lines), applying(store)))
-}
-
-func applying(store bool) lane.ReconcileMode {
-	if store {
-		return lane.ToStore
-	}
-	return lane.ToApply
+// decide has lines decided about, and describes what came of them. lane.ToSee changes nothing, lane.ToCompare is what
+// the first pass of a run does, and lane.ToApply or lane.ToStore the second.
+func (d *desk) decide(r *lane.Run, mode lane.ReconcileMode, lines ...string) string {
+	return words(decide(d.Inbox, r.ID, mode, lines))
 }
 
 // decide has lines decided about in one transaction.
-func decide(s *Inbox, id string, lines [][]byte, leave lane.ReconcileMode) ([]lane.Compared, error) {
+func decide(s *Inbox, run string, mode lane.ReconcileMode, lines []string) ([]lane.Compared, error) {
 	var batch []*lane.Offer
 	for _, line := range lines {
-		batch = append(batch, s.readOffer(line))
+		batch = append(batch, s.readOffer([]byte(line)))
 	}
-	return s.reconcile(id, batch, leave)
-}
-
-func split(lines []string) (out [][]byte) {
-	for _, l := range lines {
-		out = append(out, []byte(l))
-	}
-	return out
+	return s.reconcile(run, batch, mode)
 }
 
 func TestCompare(t *testing.T) {
@@ -197,7 +176,7 @@ func TestCompare(t *testing.T) {
 		r := d.begin(time.Time{})
 		for _, c := range []struct{ line, want string }{
 			{says("acme", "sso", "users=25"), "equal"},
-			{`{"type":"TenantProvisioningChange","payload":` + says("acme", "sso", "users=25") + `}`, "equal"},
+			{snapshotOf("acme", "sso", "users=25"), "equal"},
 			{`{"payload":` + says("acme", "sso", "users=25") + `}`, "equal"},
 			{says("acme", "sso", "users=25", "users=3"), "equal"},
 			{says("acme", "users=30"), "differs (users 25 → 30, - sso)"},
@@ -214,11 +193,11 @@ func TestCompare(t *testing.T) {
 			{`nonsense`, "fault: it is not JSON: invalid character 'o' in literal null (expecting 'u'), at line 1, column 2"},
 			{`7`, "fault: it must be an object, not a number"},
 		} {
-			if got := d.compare(r, c.line); !strings.HasPrefix(got, c.want) || c.want == "" {
+			if got := d.decide(r, lane.ToSee, c.line); !strings.HasPrefix(got, c.want) || c.want == "" {
 				t.Errorf("%s\n got %s\nwant %s", c.line, got, c.want)
 			}
 		}
-		d.want("several", d.compare(r, says("acme", "users=25", "sso"), "x", says("new"), says("acme", "users=25", "sso")), "equal; fault: it is not JSON: invalid character 'x' looking for beginning of value, at line 1, column 1; new; equal")
+		d.want("several", d.decide(r, lane.ToSee, says("acme", "users=25", "sso"), "x", says("new"), says("acme", "users=25", "sso")), "equal; fault: it is not JSON: invalid character 'x' looking for beginning of value, at line 1, column 1; new; equal")
 	})
 }
 
@@ -229,21 +208,21 @@ func TestChangedSinceTheMark(t *testing.T) {
 		for name, comes := range map[string]func(tenant string){
 			"webhook": func(tenant string) { d.hears(tenant, "b") },
 			"copy": func(tenant string) {
-				d.want("copy", d.send(tenant, `{"type":"TenantProvisioningChange","payload":`+says(tenant, "a")+`}`), "=")
+				d.want("copy", d.send(tenant, snapshotOf(tenant, "a")), "=")
 			},
-			"invalid": func(tenant string) { d.recordInvalid(tenant, odd(tenant, "x")) },
+			"invalid": func(tenant string) { d.recordInvalid(tenant, snapshotOf(tenant, "x")) },
 			"erased":  func(tenant string) { must(d.Erase("", tenant))(t) },
 			"missed":  func(tenant string) { d.misses(d.hook(tenant, "missed")); d.stored() },
 		} {
 			d.hears(name, "a")
 			d.idle(name)
 			r := d.begin(time.Time{})
-			d.want(name+" before", d.compare(r, says(name, "c")), "differs (+ c, - a)")
+			d.want(name+" before", d.decide(r, lane.ToSee, says(name, "c")), "differs (+ c, - a)")
 			comes(name)
-			d.want(name, d.compare(r, says(name, "c")), "changed")
-			d.want(name+" the same", d.compare(r, says(name, "a")), "changed")
-			d.want(name+" applied", d.apply(r, false, says(name, "c"), says("other"+name)), "changed; new applied")
-			if r2 := d.begin(time.Time{}); strings.HasPrefix(d.compare(r2, says(name, "c")), "changed") {
+			d.want(name, d.decide(r, lane.ToSee, says(name, "c")), "changed")
+			d.want(name+" the same", d.decide(r, lane.ToSee, says(name, "a")), "changed")
+			d.want(name+" applied", d.decide(r, lane.ToApply, says(name, "c"), says("other"+name)), "changed; new applied")
+			if r2 := d.begin(time.Time{}); strings.HasPrefix(d.decide(r2, lane.ToSee, says(name, "c")), "changed") {
 				t.Errorf("%s: the next run finds the tenant changed, too", name)
 			}
 		}
@@ -258,8 +237,8 @@ func TestAsOf(t *testing.T) {
 		time.Sleep(time.Millisecond)
 		d.hears("new", "a")
 		r := d.begin(at)
-		d.want("", d.compare(r, says("old", "b"), says("new", "b"), says("none", "b")), "differs (+ b, - a); changed; new (+ b)")
-		d.want("", d.apply(r, false, says("old", "b"), says("new", "b")), "differs (+ b, - a) applied; changed")
+		d.want("", d.decide(r, lane.ToSee, says("old", "b"), says("new", "b"), says("none", "b")), "differs (+ b, - a); changed; new (+ b)")
+		d.want("", d.decide(r, lane.ToApply, says("old", "b"), says("new", "b")), "differs (+ b, - a) applied; changed")
 		if all := must(d.knownBefore(t.Context(), r.ID, new(lane.Compared), 10))(t); len(all) != 0 {
 			t.Errorf("unlisted: %v", all) // old has a newer snapshot by now
 		}
@@ -275,7 +254,7 @@ func TestApply(t *testing.T) {
 		check(t, d.Pause(Pause{Tenant: "acme"}))
 		d.hears("acme", "b")
 		r := d.begin(time.Time{})
-		d.want("", d.apply(r, false, says("acme", "c"), says("new", "a"), says("acme", "c")), "differs (+ c, - b) applied; new (+ a) applied; changed")
+		d.want("", d.decide(r, lane.ToApply, says("acme", "c"), says("new", "a"), says("acme", "c")), "differs (+ c, - b) applied; new (+ a) applied; changed")
 		d.want("behind", d.states("acme"), "delivered waiting waiting")
 		must(d.Resume(Pause{Tenant: "acme"}))(t)
 		d.idle("acme")
@@ -305,18 +284,17 @@ func TestApply(t *testing.T) {
 		d.want("made by usher, and each sent again", fmt.Sprint(made), "4")
 		// The same state once more is no duplicate, if usher believes that it differs.
 		r = d.begin(time.Time{})
-		d.want("equal", d.apply(r, false, says("acme", "c")), "equal")
+		d.want("equal", d.decide(r, lane.ToApply, says("acme", "c")), "equal")
 		d.hears("acme", "d")
 		d.idle("acme")
 		r = d.begin(time.Time{})
-		d.want("back", d.apply(r, false, says("acme", "c")), "differs (+ c, - d) applied")
+		d.want("back", d.decide(r, lane.ToApply, says("acme", "c")), "differs (+ c, - d) applied")
 		actions := must(d.Actions(context.Background(), 0, 10))(t)
 		if len(actions) != 3 || actions[2].What != "reconcile" || actions[2].Count != 2 || actions[0].Count != 1 || actions[0].Who != "ana" {
 			t.Errorf("%+v", actions)
 		}
-		var file bytes.Buffer
-		must(d.Export(t.Context(), &file))(t)
-		if n := strings.Count(file.String(), `"source":"reconcile"`); n != 3 {
+		file := exported(t, d.Inbox)
+		if n := strings.Count(file, `"source":"reconcile"`); n != 3 {
 			t.Errorf("%d of the export have a source", n)
 		}
 	})
@@ -334,11 +312,11 @@ func TestApplyAndKeep(t *testing.T) {
 		d.hears("parked", "a")
 		d.until("parked", func() bool { return d.states("parked") == "parked" })
 		r := d.begin(time.Time{})
-		d.want("", d.apply(r, true, says("done", "b"), says("waits", "b"), says("parked", "b"), says("new", "b")),
+		d.want("", d.decide(r, lane.ToStore, says("done", "b"), says("waits", "b"), says("parked", "b"), says("new", "b")),
 			"differs (+ b, - a) applied; differs (+ b, - a) left out; differs (+ b, - a) left out; new (+ b) applied")
 		d.want("", d.states("done")+", "+d.states("new"), "delivered stored, stored")
 		d.want("the next webhook is delivered, be it a copy of what was stored", d.send("new", string(must(d.find(t.Context(), d.nth("new", 1)))(t).Body)), "+")
-		d.want("the next webhook is delivered, be it a copy of the last one", d.send("done", `{"type":"TenantProvisioningChange","payload":`+says("done", "a")+`}`), "+")
+		d.want("the next webhook is delivered, be it a copy of the last one", d.send("done", snapshotOf("done", "a")), "+")
 	})
 }
 
@@ -348,8 +326,8 @@ func TestRunIsGone(t *testing.T) {
 		d := newDesk(t, open)
 		gone := func(what string, r *lane.Run) {
 			t.Helper()
-			d.want(what, d.compare(r, says("acme", "b")), ErrNoRun.Error())
-			d.want(what, d.apply(r, false, says("acme", "b")), ErrNoRun.Error())
+			d.want(what, d.decide(r, lane.ToSee, says("acme", "b")), ErrNoRun.Error())
+			d.want(what, d.decide(r, lane.ToApply, says("acme", "b")), ErrNoRun.Error())
 			_, err := d.saveRun(r.ID, true, func(*lane.Run) {})
 			d.want(what, fmt.Sprint(err), ErrNoRun.Error())
 		}
@@ -358,7 +336,7 @@ func TestRunIsGone(t *testing.T) {
 		d.endRun(r, true, "", lane.Summary{Equal: 7, Applied: 1})
 		gone("ended", r)
 		r2 := d.begin(time.Time{})
-		must(d.Import(t.Context(), strings.NewReader(testkit.Export(testkit.ExportedWebhook{Tenant: "else", Body: "x"})), nil))(t)
+		imported(t, d.Inbox, testkit.Export(testkit.ExportedWebhook{Tenant: "else", Body: "x"}))
 		gone("imported", r2)
 		r3 := d.begin(time.Time{})
 		d.endRun(r3, false, "CMD failed", lane.Summary{})
@@ -376,14 +354,14 @@ func TestReconcileSettlesInvalid(t *testing.T) {
 		d := newDesk(t, open)
 		for _, tenant := range []string{"equal", "differs", "applied", "later"} {
 			d.hears(tenant, "a")
-			d.recordInvalid(tenant, odd(tenant, "x"))
+			d.recordInvalid(tenant, snapshotOf(tenant, "x"))
 		}
 		r := d.begin(time.Time{})
-		d.recordInvalid("later", odd("later", "y"))
+		d.recordInvalid("later", snapshotOf("later", "y"))
 		lines := []string{says("equal", "a"), says("differs", "b"), says("later", "a")}
-		d.want("", d.compare(r, lines...), "equal; differs (+ b, - a); changed")
-		d.want("", d.settle(r, lines...), "equal; differs (+ b, - a); changed")
-		d.want("", d.apply(r, false, says("applied", "c")), "differs (+ c, - a) applied")
+		d.want("", d.decide(r, lane.ToSee, lines...), "equal; differs (+ b, - a); changed")
+		d.want("", d.decide(r, lane.ToCompare, lines...), "equal; differs (+ b, - a); changed")
+		d.want("", d.decide(r, lane.ToApply, says("applied", "c")), "differs (+ c, - a) applied")
 		d.want("", fmt.Sprint(d.Stats().Invalid), "3") // differs, and both of later
 		for tenant, want := range map[string]lane.State{"equal": lane.Superseded, "differs": lane.Invalid, "applied": lane.Superseded, "later": lane.Invalid} {
 			for _, w := range d.list(tenant) {
@@ -400,10 +378,12 @@ func TestReconcileSaysWhatIsAmbiguous(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
 		d.hears("crm/acme", "a")
-		for _, store := range []bool{false, true} {
-			tenant := map[bool]string{false: "erp/acme", true: "shop/acme"}[store]
+		for n, mode := range []lane.ReconcileMode{lane.ToApply, lane.ToStore} {
+			tenant := []string{"erp/acme", "shop/acme"}[n]
+			want := []string{"new (+ a) applied; new (+ b0) applied", "new (+ a) applied; differs (+ b1, - b0) applied"}[n]
 			d.idle("other") // else --no-deliver leaves it out
-			d.want(tenant, d.apply(d.begin(time.Time{}), store, says(tenant, "a"), says("other", fmt.Sprint(store))), map[bool]string{false: "new (+ a) applied; new (+ false) applied", true: "new (+ a) applied; differs (+ true, - false) applied"}[store])
+			lines := []string{says(tenant, "a"), says("other", fmt.Sprint("b", n))}
+			d.want(tenant, d.decide(d.begin(time.Time{}), mode, lines...), want)
 			d.until("it is said", func() bool { return strings.Contains(d.log.String(), "409 AMBIGUOUS\" new="+tenant+" ") })
 		}
 		said := d.log.String() // of the first one, too, if its question was slow
@@ -420,12 +400,12 @@ func TestOneRunAtATime(t *testing.T) {
 		d.hears("acme", "a")
 		first := d.begin(time.Time{})
 		second := d.begin(time.Time{})
-		d.want("the first one", d.apply(first, false, says("acme", "old")), ErrNoRun.Error())
-		d.want("the second one", d.apply(second, false, says("acme", "a")), "equal")
+		d.want("the first one", d.decide(first, lane.ToApply, says("acme", "old")), ErrNoRun.Error())
+		d.want("the second one", d.decide(second, lane.ToApply, says("acme", "a")), "equal")
 		d.endRun(second, true, "", lane.Summary{Equal: 1})
 
 		old := d.begin(second.Began.Add(-time.Second))
-		d.want("an older list", d.apply(old, false, says("other", "a")), ErrOlderList.Error())
+		d.want("an older list", d.decide(old, lane.ToApply, says("other", "a")), ErrOlderList.Error())
 		if _, _, err := d.BeginRun(time.Now().Add(time.Hour), &Action{What: "reconcile"}); err != ErrFuture {
 			t.Errorf("a list of the future: %v", err)
 		}
@@ -439,7 +419,7 @@ func TestOlderListsInOrder(t *testing.T) {
 		now := time.Now()
 		for i, want := range []string{"new (+ a) applied", "differs (+ b, - a) applied"} {
 			r := d.begin(now.Add(time.Duration(i-3) * time.Hour))
-			d.want("", d.apply(r, true, says("acme", string(rune('a'+i)))), want)
+			d.want("", d.decide(r, lane.ToStore, says("acme", string(rune('a'+i)))), want)
 			d.endRun(r, true, "", lane.Summary{})
 		}
 	})
@@ -450,7 +430,7 @@ func TestPayloadTwice(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
 		line := `{"payload":` + says("acme", "a") + `,"payload":` + says("acme", "b") + `}`
-		if got := d.compare(d.begin(time.Time{}), line); !strings.HasPrefix(got, "fault: ") && !strings.Contains(got, "fault: ") {
+		if got := d.decide(d.begin(time.Time{}), lane.ToSee, line); !strings.HasPrefix(got, "fault: ") && !strings.Contains(got, "fault: ") {
 			t.Error(got)
 		}
 	})
@@ -464,14 +444,14 @@ func TestRunOfTheFuture(t *testing.T) {
 		d.hears("acme", "a")
 		d.ahead.Add(int64(1000 * time.Hour))
 		future := d.begin(time.Time{})
-		d.want("found", d.settle(future, says("acme", "b")), "differs (+ b, - a)")
+		d.want("found", d.decide(future, lane.ToCompare, says("acme", "b")), "differs (+ b, - a)")
 		d.endRun(future, true, "", lane.Summary{Differs: 1})
 		d.ahead.Add(-int64(1000 * time.Hour))
 		now := d.begin(time.Time{})
-		d.want("found now", d.settle(now, says("acme", "c")), "differs (+ c, - a)")
+		d.want("found now", d.decide(now, lane.ToCompare, says("acme", "c")), "differs (+ c, - a)")
 		d.want("left", fmt.Sprint(d.endRun(now, true, "", lane.Summary{Differs: 1}).Summary.Left.Count()), "1")
 		d.want("stored", d.finding("acme"), "differs: + c, - a")
-		d.want("taken in", d.apply(d.begin(time.Time{}), false, says("acme", "b")), "differs (+ b, - a) applied")
+		d.want("taken in", d.decide(d.begin(time.Time{}), lane.ToApply, says("acme", "b")), "differs (+ b, - a) applied")
 	})
 }
 
@@ -487,9 +467,9 @@ func TestMarkIsAboveAllNumbers(t *testing.T) {
 	d.idle("") // else the outcome of a delivery, in the same transaction as the mark, raises the numbers
 	inSchema(t, dsn, "SELECT setval('{schema}.number', 1)::text")
 	r := d.begin(time.Time{})
-	d.want("differs", d.compare(r, says("acme", "b"), says("other", "a")), "differs (+ b, - a); equal")
+	d.want("differs", d.decide(r, lane.ToSee, says("acme", "b"), says("other", "a")), "differs (+ b, - a); equal")
 	d.hears("other", "b")
-	d.want("after it", d.compare(r, says("other", "a")), "changed")
+	d.want("after it", d.decide(r, lane.ToSee, says("other", "a")), "changed")
 }
 
 // The begin of a run asks for two things of all tenants, which takes long if there are a million and the disk is
@@ -536,11 +516,11 @@ func TestOlderThanAnyRun(t *testing.T) {
 		d.hears("acme", "a")
 		time.Sleep(5 * time.Millisecond)
 		now := d.begin(time.Time{})
-		d.want("now", d.compare(now, says("acme", "a")), "equal")
+		d.want("now", d.decide(now, lane.ToSee, says("acme", "a")), "equal")
 		d.endRun(now, true, "", lane.Summary{Equal: 1})
 		old := d.begin(now.Began.Add(-2 * time.Millisecond))
 		d.endRun(old, true, "", lane.Summary{Equal: 1})
 		between := d.begin(now.Began.Add(-time.Millisecond))
-		d.want("between them", d.apply(between, false, says("acme", "b")), ErrOlderList.Error())
+		d.want("between them", d.decide(between, lane.ToApply, says("acme", "b")), ErrOlderList.Error())
 	})
 }

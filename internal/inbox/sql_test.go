@@ -147,7 +147,7 @@ func TestStandbyInSQL(t *testing.T) {
 	standby := primary.Standby(t)
 	d := newDesk(t, inDatabase(t, primary.DSN()))
 	for _, quantity := range []int{25, 30} {
-		d.want("sent", d.send("acme", fmt.Sprintf(`{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"acme"},"change":{"features":[{"code":"users","quantity":%d}]}}}`, quantity)), "+")
+		d.want("sent", d.send("acme", snapshotOf("acme", fmt.Sprint("users=", quantity))), "+")
 		d.until("the standby answers", func() bool {
 			return standby.Exec(t, "SELECT coalesce(min(\"limit\"), 0) FROM usher.entitlements WHERE tenant = 'acme'") == fmt.Sprint(quantity)
 		})

@@ -710,7 +710,7 @@ func TestEachHoldsLittle(t *testing.T) {
 		}}))
 		const count = 24
 		for n := range count {
-			d.take(fmt.Sprint("tenant-", n%4), odd(fmt.Sprint("tenant-", n%4), strings.Repeat(fmt.Sprint(n%10), 1<<16)))
+			d.take(fmt.Sprint("tenant-", n%4), snapshotOf(fmt.Sprint("tenant-", n%4), strings.Repeat(fmt.Sprint(n%10), 1<<16)))
 		}
 		d.idle("")
 		mu.Lock()
