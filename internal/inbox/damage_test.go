@@ -145,7 +145,7 @@ func TestTailThatIsCountedAnew(t *testing.T) {
 				d.take("t", body)
 				d.idle("t")
 			}
-			d.recordInvalid("t", odd("t", "x"))
+			d.recordInvalid("t", snapshotOf("t", "x"))
 			check(t, d.Discard(3))
 			d.shut()
 			sqlOn(t, path, "PRAGMA ignore_check_constraints = 1; UPDATE lane SET waiting = -1; "+damage)
