@@ -140,9 +140,12 @@ func (s *Inbox) EachPage(ctx context.Context, f Filter, fn func([]*lane.Webhook)
 	return s.pages(ctx, f, false, func(page []*lane.Webhook) (bool, error) { return true, fn(page) })
 }
 
+// An eachPage gets one page of a list after the other, until it returns false.
+type eachPage func(page []*lane.Webhook) (more bool, err error)
+
 // pages reads the webhooks that f selects, newest first, page by page, until fn returns false. No transaction lasts
 // longer than a page.
-func (s *Inbox) pages(ctx context.Context, f Filter, withContent bool, fn func([]*lane.Webhook) (more bool, err error)) error {
+func (s *Inbox) pages(ctx context.Context, f Filter, withContent bool, fn eachPage) error {
 	if !storable(f.Tenant) {
 		return nil
 	}
@@ -284,8 +287,10 @@ func (s *Inbox) addPrevious(ctx context.Context, all []*lane.Webhook) error {
 		if w.State != lane.Invalid && w.State != lane.Replaced && w.Check() != nil {
 			w.Why = lane.ErrDamaged.Error()
 		}
-		if w.LaneName != (webhookgate.LaneName{}) && (w.Snapshot || w.Rejected() && w.Type == content.TenantProvisioningChange) {
-			byID[w.ID], lanes, ids = w, append(lanes, w.LaneName), append(ids, w.ID)
+		hasState := w.Snapshot || w.Rejected() && w.Type == content.TenantProvisioningChange
+		if hasState && w.LaneName != (webhookgate.LaneName{}) {
+			byID[w.ID] = w
+			lanes, ids = append(lanes, w.LaneName), append(ids, w.ID)
 		}
 	}
 	if len(ids) == 0 {
@@ -403,14 +408,15 @@ func (f Figures) Down() bool { return f.FailsForEverybody && f.NotAccepted > 0 }
 // Stats are the figures of the inbox.
 type Stats struct {
 	Figures
-	Receivers  map[string]Figures // by name; "": webhooks that no receiver takes
-	Invalid    int                // invalid webhooks that nobody has dealt with
-	Used       int64              // bytes of webhooks that wait or are parked
-	Limit      int64              // how many bytes may be used
-	NoRoom     map[string]NoRoom  // for each receiver, the last webhook for which there was no room; if there still is none
-	ClockAhead time.Duration      // by how much this machine's clock is ahead of the database's, as far as that is certain
-	Tenants    int                // tenants that have a snapshot
-	Unknown    int                // those of them whose features can't be read
+	Receivers map[string]Figures // by name; "": webhooks that no receiver takes
+	Invalid   int                // invalid webhooks that nobody has dealt with
+	Used      int64              // bytes of webhooks that wait or are parked
+	Limit     int64              // how many bytes may be used
+	// NoRoom is for each receiver the last webhook for which there was no room, if there still is none.
+	NoRoom     map[string]NoRoom
+	ClockAhead time.Duration // by how much this machine's clock is ahead of the database's, as far as that is certain
+	Tenants    int           // tenants that have a snapshot
+	Unknown    int           // those of them whose features can't be read
 	Missed     Missed
 
 	Findings      lane.Findings // what reconciles have found of tenants, and still counts
@@ -442,9 +448,12 @@ func (c *counted) good(changes int64) bool {
 }
 
 const (
-	countPatience = 2 * time.Second // after it nobody waits for a count: a database that hangs must not keep each page waiting
-	countLimit    = 5 * time.Second // after it a count gives up
-	maxCount      = time.Second / 2 // a longer count counts as this: old figures must not stay long after a database has hung
+	// After countPatience nobody waits for a count: a database that hangs must not keep each page waiting.
+	countPatience = 2 * time.Second
+	// After countLimit a count gives up.
+	countLimit = 5 * time.Second
+	// A count that took longer than maxCount counts as this: old figures must not stay long after a database has hung.
+	maxCount = time.Second / 2
 )
 
 var errCounting = errors.New("counting takes long")
@@ -504,7 +513,8 @@ func (s *Inbox) runCounter() {
 		late := time.AfterFunc(countPatience, func() { s.countFailed(last, errCounting, countLimit) })
 		ctx, cancel := context.WithTimeout(s.run, countLimit)
 		if err := s.recount(ctx); err != nil {
-			s.countFailed(nil, err, min(max(time.Second, time.Since(began)), countLimit)) // the process may have stood still meanwhile
+			took := min(time.Since(began), countLimit) // the process may have stood still meanwhile
+			s.countFailed(nil, err, max(time.Second, took))
 		}
 		late.Stop()
 		cancel()
@@ -556,14 +566,19 @@ func (s *Inbox) stats(ctx context.Context) Stats {
 			name = "" // it is gone from the settings, or this replica delivers nothing
 		}
 		r := receivers[name]
-		r.Pending, r.Parked, r.NotAccepted = r.Pending+f.Pending, r.Parked+f.Parked, r.NotAccepted+f.NotAccepted
+		r.Pending += f.Pending
+		r.Parked += f.Parked
+		r.NotAccepted += f.NotAccepted
 		if f.Pending > 0 {
 			r.Oldest = max(r.Oldest, age)
 		}
 		receivers[name] = r
 		st.Oldest = max(st.Oldest, r.Oldest)
 	}
-	st.Receivers, st.Limit, st.Paused, st.Old = receivers, s.cfg.MaxBytes, slices.Clone(s.Paused()), err != nil
+	st.Receivers = receivers
+	st.Limit = s.cfg.MaxBytes
+	st.Paused = slices.Clone(s.Paused())
+	st.Old = err != nil
 	st.Starting = starting
 	for _, bytes := range s.room.used {
 		st.Used += bytes
@@ -594,7 +609,8 @@ func (s *Inbox) recount(ctx context.Context) error {
 	s.mu.Lock()
 	before, changes, noRoom := maps.Clone(s.room.everAdded), s.changes, maps.Clone(s.room.noRoom)
 	s.mu.Unlock()
-	st, oldest, used := Stats{Receivers: make(map[string]Figures)}, make(map[string]int64), make(map[string]int64)
+	st := Stats{Receivers: make(map[string]Figures)}
+	oldest, used := make(map[string]int64), make(map[string]int64) // of each receiver
 	err := s.read(ctx, func(tx engine.Tx) error {
 		for _, rc := range s.cfg.Receivers.All() {
 			back := s.courier.figures(rc).back
@@ -622,9 +638,10 @@ func (s *Inbox) recount(ctx context.Context) error {
 			if f.Pending, f.Parked = int(waiting), int(parked); f.back == 0 {
 				f.NotAccepted = int(failing)
 			}
-			st.Receivers[name], oldest[name] = f, since
-			st.Pending, st.Parked, st.NotAccepted = st.Pending+f.Pending, st.Parked+f.Parked, st.NotAccepted+f.NotAccepted
-			used[name] = bytes
+			st.Receivers[name], oldest[name], used[name] = f, since, bytes
+			st.Pending += f.Pending
+			st.Parked += f.Parked
+			st.NotAccepted += f.NotAccepted
 			return nil
 		})
 		for name, n := range noRoom {
@@ -659,14 +676,16 @@ func (s *Inbox) recount(ctx context.Context) error {
 		used[name] += bytes - before[name]
 	}
 	for name, n := range noRoom {
-		if now := s.room.noRoom[name]; now != nil && now.Share == n.Share && now.LaneName == n.LaneName && now.Size == n.Size {
+		now := s.room.noRoom[name]
+		if now != nil && now.Share == n.Share && now.LaneName == n.LaneName && now.Size == n.Size {
 			s.room.noRoom[name] = n
 		}
 	}
 	s.room.used = used
 	s.room.counts++
 	st.At = time.Now()
-	s.publish(counted{Stats: st, oldest: oldest, changes: changes, until: st.At.Add(max(time.Second, 20*min(st.At.Sub(began), maxCount)))})
+	good := max(time.Second, 20*min(st.At.Sub(began), maxCount))
+	s.publish(counted{Stats: st, oldest: oldest, changes: changes, until: st.At.Add(good)})
 	return nil
 }
 
@@ -692,7 +711,8 @@ func (t *Tenant) scan(r engine.Row, first ...any) error {
 	var failing, paused, missed, unknown int64
 	var result, changes string
 	var found int64
-	err := r.Scan(append(first, &t.Waiting, &t.Parked, &t.Invalid, &failing, &paused, &missed, &unknown, &result, &changes, &found)...)
+	standing := []any{&t.Waiting, &t.Parked, &t.Invalid, &failing, &paused, &missed, &unknown, &result, &changes, &found}
+	err := r.Scan(append(first, standing...)...)
 	t.Finding = scanFinding(result, changes, found)
 	if missed > 0 {
 		t.Missed = clock.Moment(missed)
@@ -706,7 +726,16 @@ func (t *Tenant) Standing() (words []string) {
 	for _, s := range []struct {
 		is   bool
 		word string
-	}{{t.Invalid > 0, "invalid"}, {!t.Missed.IsZero(), "missed"}, {t.Parked > 0, "parked"}, {t.HeldUp, "held up"}, {t.Waiting > 0, "waiting"}, {t.Paused, Pause{Until: t.Until}.With("paused")}, {t.Unknown, "features unknown"}, {t.Finding != nil, t.Finding.Words()}} {
+	}{
+		{t.Invalid > 0, "invalid"},
+		{!t.Missed.IsZero(), "missed"},
+		{t.Parked > 0, "parked"},
+		{t.HeldUp, "held up"},
+		{t.Waiting > 0, "waiting"},
+		{t.Paused, Pause{Until: t.Until}.With("paused")},
+		{t.Unknown, "features unknown"},
+		{t.Finding != nil, t.Finding.Words()},
+	} {
 		if s.is {
 			words = append(words, s.word)
 		}
@@ -729,7 +758,8 @@ type TenantFilter struct {
 
 func (f *TenantFilter) match(t *Tenant) bool {
 	search := strings.ToLower(f.Search)
-	return search == "" || strings.Contains(strings.ToLower(ShowTenant(t.Platform, t.Tenant)), search) || strings.Contains(strings.ToLower(t.Name), search) ||
+	found := func(in string) bool { return strings.Contains(strings.ToLower(in), search) }
+	return search == "" || found(ShowTenant(t.Platform, t.Tenant)) || found(t.Name) ||
 		f.Typo && text.WithinEdits(strings.ToLower(t.Tenant), search, 1)
 }
 
@@ -737,13 +767,13 @@ func (f *TenantFilter) match(t *Tenant) bool {
 // those that are missed something in memory.
 func (s *Inbox) Tenants(ctx context.Context, f TenantFilter) (all []*Tenant, err error) {
 	missed := s.missedNow()
-	err = s.tenantPages(ctx, f, missed, func(_ engine.Tx, page []*Tenant) (func() (bool, error), error) {
+	err = s.tenantPages(ctx, f, missed, nil, func(page []*Tenant) (more bool, err error) {
 		for _, t := range page {
 			if f.match(t) && (f.Limit == 0 || len(all) < f.Limit) {
 				all = append(all, t)
 			}
 		}
-		return func() (bool, error) { return f.Limit == 0 || len(all) < f.Limit, nil }, nil
+		return f.Limit == 0 || len(all) < f.Limit, nil
 	})
 	if err != nil {
 		all, missed = nil, s.missedNow()
@@ -775,17 +805,20 @@ func (s *Inbox) Tenants(ctx context.Context, f TenantFilter) (all []*Tenant, err
 // maxTenantPage is how many tenants one query returns at most.
 const maxTenantPage = 4000
 
-// tenantPages reads tenants page by page, with what they are missed in memory. fn may ask more of the page's tenants
-// in the transaction that has read it. What fn returns is called after that, and says whether there should be more.
-func (s *Inbox) tenantPages(ctx context.Context, f TenantFilter, missed missedTenants, fn func(tx engine.Tx, page []*Tenant) (after func() (more bool, err error), err error)) error {
+// tenantPages reads tenants page by page, with what they are missed in memory. ask, which may be nil, asks more of the
+// page's tenants in the transaction that has read it. each is called after that, until it returns false.
+func (s *Inbox) tenantPages(
+	ctx context.Context, f TenantFilter, missed missedTenants,
+	ask func(tx engine.Tx, page []*Tenant) error,
+	each func(page []*Tenant) (more bool, err error),
+) error {
 	last := cmp.Or(f.After, new(Tenant))
 	named := missed.names() // before rows remove some
 	only := boolNumber(f.Troubled) + boolNumber(f.Troubled && f.Unknown)
 	// Each query continues in the table where the last one has ended. Twice as many rows each time keep the queries few.
 	for size := int64(pageSize); ; size = min(2*size, maxTenantPage) {
 		var page []*Tenant
-		var after func() (bool, error)
-		err := s.browse(ctx, func(tx engine.Tx) (err error) {
+		err := s.browse(ctx, func(tx engine.Tx) error {
 			tx.Queue("tenants", func(r engine.Row) error {
 				var received int64
 				t := new(Tenant)
@@ -798,15 +831,15 @@ func (s *Inbox) tenantPages(ctx context.Context, f TenantFilter, missed missedTe
 				page = append(page, t)
 				return err
 			}, last.Tenant, last.Platform, only, size, named)
-			if err = tx.Send(); err == nil {
-				after, err = fn(tx, page)
+			if err := tx.Send(); err != nil || ask == nil {
+				return err
 			}
-			return err
+			return ask(tx, page)
 		})
 		if err != nil {
 			return err
 		}
-		if more, err := after(); err != nil || !more || int64(len(page)) < size {
+		if more, err := each(page); err != nil || !more || int64(len(page)) < size {
 			return err
 		}
 		last = page[len(page)-1]
@@ -889,7 +922,9 @@ func (in period) has(o *webhookgate.MissedTenant) bool {
 // History calls fn for the tenants that got webhooks from since on and before until, in the order of their codes,
 // page by page; zero times: for all that are known. troubled: only for those that are not all right now. begins is
 // when the webhooks that are kept begin; zero: not later than since.
-func (s *Inbox) History(ctx context.Context, since, until time.Time, troubled bool, fn func(*History) error) (begins time.Time, err error) {
+func (s *Inbox) History(
+	ctx context.Context, since, until time.Time, troubled bool, fn func(*History) error,
+) (begins time.Time, err error) {
 	in, missed := periodOf(since, until), s.missedNow()
 	others, err := s.historyOfOthers(ctx, in, troubled)
 	if err != nil {
@@ -907,26 +942,30 @@ func (s *Inbox) History(ctx context.Context, since, until time.Time, troubled bo
 		}
 		return nil
 	}
-	err = s.tenantPages(ctx, TenantFilter{Troubled: troubled, Unknown: true}, maps.Clone(missed), func(tx engine.Tx, page []*Tenant) (func() (bool, error), error) {
-		then, err := historyOf(tx, page, in, missed)
+	var then []*History // of the tenants of a page
+	ask := func(tx engine.Tx, page []*Tenant) (err error) {
+		then, err = historyOf(tx, page, in, missed)
 		if err == nil && begins.IsZero() && !in.whole() {
 			begins, err = historyBegins(tx, in)
 		}
-		return func() (bool, error) {
-			for i, t := range page {
-				if err := hand(t); err != nil {
-					return false, err
-				}
-				if then[i] == nil {
-					continue
-				}
-				if err := fn(then[i]); err != nil {
-					return false, err
-				}
+		return err
+	}
+	tell := func(page []*Tenant) (more bool, err error) {
+		for i, t := range page {
+			if err := hand(t); err != nil {
+				return false, err
 			}
-			return true, nil
-		}, err
-	})
+			if then[i] == nil {
+				continue
+			}
+			if err := fn(then[i]); err != nil {
+				return false, err
+			}
+		}
+		return true, nil
+	}
+	selected := TenantFilter{Troubled: troubled, Unknown: true}
+	err = s.tenantPages(ctx, selected, maps.Clone(missed), ask, tell)
 	if err == nil {
 		err = hand(nil)
 	}
@@ -1075,7 +1114,12 @@ func (s *Inbox) readHeldUp(ctx context.Context) (all []HeldUp, err error) {
 			if h == nil || len(h.Tried) == 0 || l.LastTry < s.back(l.ReceiverName) && l.NotBefore <= s.Now().UnixMicro() {
 				continue
 			}
-			held := HeldUp{Webhook: h, Kind: l.Type, Down: s.isDown(l.ReceiverName, h.Tried[len(h.Tried)-1]), Behind: int(l.Waiting) - 1}
+			held := HeldUp{
+				Webhook: h,
+				Kind:    l.Type,
+				Down:    s.isDown(l.ReceiverName, h.Tried[len(h.Tried)-1]),
+				Behind:  int(l.Waiting) - 1,
+			}
 			if l.Due < clock.Never { // else it is paused
 				held.Next = clock.Moment(l.Due)
 			}
