@@ -98,14 +98,16 @@ func (s *Inbox) Redeliver(id int64, chosen lane.State, force bool, by *Action) e
 	if found.Rejected() { // that never changes, and it may have no lane
 		return s.invalidWhy(found)
 	}
-	err = s.toWebhook(found, by, func(l *lane.Lane, h *lane.Webhook) error { return l.Redeliver(h, cmp.Or(chosen, found.State), force) })
-	return s.explain(err)
+	chosen = cmp.Or(chosen, found.State)
+	again := func(l *lane.Lane, h *lane.Webhook) error { return l.Redeliver(h, chosen, force) }
+	return s.explain(s.toWebhook(found, by, again))
 }
 
 // invalidWhy says why an invalid webhook cannot be sent again, and what to do instead.
 func (s *Inbox) invalidWhy(found *lane.Webhook) error {
 	if found.State != lane.Invalid {
-		return lane.Denied("it is invalid, and somebody has dealt with it, or its tenant has a newer snapshot: see 'usher inbox show ID'")
+		return lane.Denied("it is invalid, and somebody has dealt with it, or its tenant has a newer snapshot: " +
+			"see 'usher inbox show ID'")
 	}
 	if _, err := s.readInvalid(found); err != nil {
 		return lane.Denied(fmt.Sprintf("it is invalid, and cannot be accepted either: %v", err))
@@ -194,7 +196,8 @@ func (s *Inbox) Erase(platform, tenant string, by *Action) (count int, err error
 	}
 	key := webhookgate.LaneName{Platform: platform, Tenant: tenant}
 	// A tenant that usher does not know gets a lane: a list that is older than the erasure must not bring it.
-	count, err = act(s, work{lanes: []webhookgate.LaneName{key}, numbers: 1, by: by}, func(t *sqlTurn) (count, touched int, err error) {
+	names := work{lanes: []webhookgate.LaneName{key}, numbers: 1, by: by}
+	count, err = act(s, names, func(t *sqlTurn) (count, touched int, err error) {
 		l := t.Lanes[key]
 		if l.Last > seen {
 			return 0, 0, lane.ErrMeanwhile
@@ -237,7 +240,8 @@ func (s *Inbox) Resume(p Pause, by *Action) (bool, error) { return s.endPause(p,
 // endPause lifts a pause that ends until then. Zero: now, by the database's clock.
 func (s *Inbox) endPause(p Pause, until int64, by *Action) (bool, error) {
 	return changePause(s, p, by, func(t *sqlTurn) (was bool, err error) {
-		t.tx.Queue("pause_remove", func(engine.Row) error { was = true; return nil }, p.Receiver, p.Platform, p.Tenant, cmp.Or(until, t.Now))
+		found := func(engine.Row) error { was = true; return nil }
+		t.tx.Queue("pause_remove", found, p.Receiver, p.Platform, p.Tenant, cmp.Or(until, t.Now))
 		t.send()
 		if was {
 			t.pauseLane(p, false)

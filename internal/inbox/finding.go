@@ -50,7 +50,8 @@ func (t *sqlTurn) saveFindings(r *lane.Run, some []lane.Compared) {
 			words, _ := json.Marshal(c.Changes) // strings
 			found, results = append(found, name), append(results, string(c.Result))
 			changes, digests = append(changes, withoutZero(string(words))), append(digests, c.Digest[:])
-		case c.Result == lane.Equal && len(c.Beside.Found) > 0 && !c.Contradicts: // a tenant is equal only if all lines say so
+		// A tenant is equal only if all lines say so.
+		case c.Result == lane.Equal && len(c.Beside.Found) > 0 && !c.Contradicts:
 			equal = append(equal, name)
 		}
 	}

@@ -151,7 +151,7 @@ func (s *Inbox) Opened() time.Time {
 // jump from one transaction to the next.
 type clockOffset struct {
 	mu          sync.Mutex
-	start       time.Time     // our time counts from here, by the monotonic clock: it does not jump when the wall clock is set
+	start       time.Time     // our time counts from here, by the monotonic clock, which nobody sets
 	known       bool          // the database's clock was read at least once
 	offset      time.Duration // the database's time less ours, at the best reading
 	uncertainty time.Duration // by how much offset may be too small: the reading took so long

@@ -107,7 +107,8 @@ func (s *Inbox) readInvalid(found *lane.Webhook) (*webhookgate.Webhook, error) {
 	case found.State != lane.Invalid:
 		return nil, lane.ErrNotInvalid
 	case found.Cut:
-		return nil, lane.Denied("only the beginning of its body is stored. Raise USHER_WEBHOOK_MAX_BODY, and send it again from the billing service")
+		return nil, lane.Denied("only the beginning of its body is stored. Raise USHER_WEBHOOK_MAX_BODY, " +
+			"and send it again from the billing service")
 	case found.Check() != nil:
 		return nil, lane.ErrDamaged
 	}
@@ -118,7 +119,8 @@ func (s *Inbox) readInvalid(found *lane.Webhook) (*webhookgate.Webhook, error) {
 	case lane.NameInRow(hook.Lane) != found.LaneName: // only an import can bring such a webhook
 		return nil, lane.Denied("its body names another tenant" + correctIt)
 	case hook.Receiver == nil && !s.cfg.StoreUnclaimed:
-		return nil, lane.Denied(fmt.Sprintf("no receiver takes webhooks of its platform %q. ", hook.Lane.Platform) + lane.GiveToReceiver)
+		unclaimed := fmt.Sprintf("no receiver takes webhooks of its platform %q. ", hook.Lane.Platform)
+		return nil, lane.Denied(unclaimed + lane.GiveToReceiver)
 	}
 	return hook, nil
 }

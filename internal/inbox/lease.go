@@ -19,9 +19,11 @@ type Claim struct {
 	Room     int // how many leases at the most
 	Failed   int // how many of them for lanes whose last try failed
 
-	Fresh       int   // lanes that are due and have not failed, those that wait longest
-	Newest      int   // the same, those that came last
-	Early       int   // lanes that have failed, due or not, and were last tried before TriedBefore, those that were tried longest ago
+	Fresh  int // lanes that are due and have not failed, those that wait longest
+	Newest int // the same, those that came last
+	// Early are lanes that have failed, due or not, and were last tried before TriedBefore: those that were tried
+	// longest ago.
+	Early       int
 	TriedBefore int64 // zero: a second ago
 	DownOnly    bool  // of these only lanes whose receiver was down, and after the retries
 	Retries     int   // lanes that are due and have failed
@@ -139,7 +141,10 @@ const MaxReadAhead = 64 << 10
 func (s *Inbox) SaveOutcome(o *lane.Outcome, saved func(*lane.Outcome, error)) {
 	key := o.Lease.LaneName
 	s.submit(&work{
-		known: []webhookgate.LaneName{key}, next: o.Lease.Webhook.ID, bytes: 256, failed: func(err error) { saved(o, err) },
+		known:  []webhookgate.LaneName{key},
+		next:   o.Lease.Webhook.ID,
+		bytes:  256,
+		failed: func(err error) { saved(o, err) },
 		decide: func(t *sqlTurn) {
 			after := t.Lanes[key].EndTry(o)
 			t.Then(func() { o.AfterTry = after; saved(o, nil) })

@@ -32,7 +32,8 @@ func ParseTenant(text string) (TenantName, error) {
 	code, err := url.PathUnescape(tenant)
 	p, err2 := url.PathUnescape(platform)
 	if err != nil || err2 != nil || code == "" || strings.Contains(tenant, "/") || !storable(code) || !storable(p) {
-		return TenantName{}, fmt.Errorf("invalid tenant %q: write platform/tenant or tenant, with a slash or percent sign within a code as %%2F or %%25", text)
+		return TenantName{}, fmt.Errorf("invalid tenant %q: write platform/tenant or tenant, "+
+			"with a slash or percent sign within a code as %%2F or %%25", text)
 	}
 	name := TenantName{Tenant: code}
 	if both {

@@ -40,8 +40,8 @@ const sourceHeader = "Usher-Source"
 
 const (
 	// ErrNoRun says that a run is not stored, or has ended.
-	ErrNoRun lane.Denied = "the database does not know this reconcile any more: it was restored, a failover has lost it, " +
-		"or an import or a later reconcile has ended it. Start it again"
+	ErrNoRun lane.Denied = "the database does not know this reconcile any more: it was restored, a failover has lost " +
+		"it, or an import or a later reconcile has ended it. Start it again"
 	// ErrOlderList says that a run may only compare, because a former one knows more.
 	ErrOlderList lane.Denied = "another reconcile has compared a newer list: " +
 		"what this one says may be older, so nothing was taken in"
@@ -237,7 +237,9 @@ type passing struct {
 
 // Reconcile makes one pass over a list, line by line, and returns the run as it is then. Empty lines only
 // count.
-func (s *Inbox) Reconcile(ctx context.Context, pass Pass, lines iter.Seq2[[]byte, error], tell Tell) (*lane.Run, error) {
+func (s *Inbox) Reconcile(
+	ctx context.Context, pass Pass, lines iter.Seq2[[]byte, error], tell Tell,
+) (*lane.Run, error) {
 	p := &passing{s: s, Pass: pass, list: list{seen: make(map[[16]byte][8]byte)}, tell: tell}
 	number := 0
 	for line, err := range lines {
@@ -374,7 +376,9 @@ func (p *passing) findUnlisted(ctx context.Context) error {
 // knownBefore returns tenants whose last snapshot is older than a run, in the order of their codes. Those
 // that may use something are unlisted, if the list does not have them. after is the last one of the former
 // call.
-func (s *Inbox) knownBefore(ctx context.Context, run string, after *lane.Compared, most int) (all []lane.Compared, err error) {
+func (s *Inbox) knownBefore(
+	ctx context.Context, run string, after *lane.Compared, most int,
+) (all []lane.Compared, err error) {
 	err = s.read(ctx, func(tx engine.Tx) error {
 		tx.Queue("known_before", func(r engine.Row) error {
 			var c lane.Compared
@@ -445,7 +449,9 @@ func (s *Inbox) reconcile(id string, batch []*lane.Offer, mode lane.ReconcileMod
 
 // reconcile returns what came of each line, and how many were taken in. After one that cannot be taken in,
 // for example because the inbox is full, the others stay as they are.
-func (t *sqlTurn) reconcile(run *lane.Run, batch []*lane.Offer, tenants []webhookgate.LaneName, mode lane.ReconcileMode) (done []lane.Compared, applied int) {
+func (t *sqlTurn) reconcile(
+	run *lane.Run, batch []*lane.Offer, tenants []webhookgate.LaneName, mode lane.ReconcileMode,
+) (done []lane.Compared, applied int) {
 	known := t.readBeside(tenants)
 	for _, o := range batch {
 		if !o.Draft.CanBeJudged() {
@@ -541,7 +547,12 @@ func (s *Inbox) readOffer(line []byte) *lane.Offer {
 	o.Source, o.Later = FromReconcile, true
 	o.Says, _ = snapshot.Decode(w.State.Features) // they have just been encoded
 	passedOver := o.To == nil && !s.cfg.StoreUnclaimed
-	o.Draft = lane.Compared{Platform: o.Platform, Tenant: o.Tenant, PassedOver: passedOver, Says: lane.FeaturesDigest(o.Says)}
+	o.Draft = lane.Compared{
+		Platform:   o.Platform,
+		Tenant:     o.Tenant,
+		PassedOver: passedOver,
+		Says:       lane.FeaturesDigest(o.Says),
+	}
 	return o
 }
 

@@ -91,7 +91,8 @@ func (s *Inbox) sweepOnce(full, invalid bool) (more bool, damaged []*work, err e
 // they are from before a time.
 func sweepFinished(tx engine.Tx, lim Limits, before int64) (more bool, err error) {
 	var count, bytes, first int64
-	tx.Queue("finished_total", func(r engine.Row) error { return r.Scan(&count, &bytes, &first) }, int64(lim.Finished+maxSweep))
+	total := func(r engine.Row) error { return r.Scan(&count, &bytes, &first) }
+	tx.Queue("finished_total", total, int64(lim.Finished+maxSweep))
 	if err := tx.Send(); err != nil {
 		return false, err
 	}

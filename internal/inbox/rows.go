@@ -40,7 +40,12 @@ func scanWebhook(r engine.Row, withContent bool) (*lane.Webhook, error) {
 	var number, snapshot, received, changed, tail int64
 	var record string
 	var header []byte
-	into := []any{&w.ID, &w.UUID, &w.Tenant, &w.Platform, &w.LaneName.Type, &w.Type, &snapshot, &w.Digest, &w.Size, &received, &number, &w.Rank, &changed, &w.Why, &w.Source, &record, &tail}
+	into := []any{
+		&w.ID, &w.UUID, &w.Tenant, &w.Platform, &w.LaneName.Type, &w.Type,
+		&snapshot, &w.Digest, &w.Size, &received,
+		&number, &w.Rank, &changed, &w.Why, &w.Source, &record,
+		&tail,
+	}
 	if withContent {
 		into = append(into, &header, &w.Body)
 	}
@@ -94,8 +99,11 @@ func knownState(number int64) lane.State {
 
 // webhookColumns returns a webhook's row.
 func webhookColumns(w *lane.Webhook) []any {
-	return []any{w.ID, w.UUID, w.LaneName.Tenant, w.LaneName.Platform, w.LaneName.Type, w.Type, w.Snapshot, w.Digest, w.Size, w.Received.UnixMicro(),
-		w.State.Number(), w.Rank, w.Changed.UnixMicro(), w.Why, w.Source, encodeRecord(w)}
+	return []any{
+		w.ID, w.UUID, w.LaneName.Tenant, w.LaneName.Platform, w.LaneName.Type, w.Type,
+		w.Snapshot, w.Digest, w.Size, w.Received.UnixMicro(),
+		w.State.Number(), w.Rank, w.Changed.UnixMicro(), w.Why, w.Source, encodeRecord(w),
+	}
 }
 
 // webhookChanges returns the arguments of webhook_save.
@@ -117,7 +125,8 @@ func encodeHeader(h http.Header) []byte {
 }
 
 func decodeHeader(text []byte) http.Header {
-	h, err := textproto.NewReader(bufio.NewReader(io.MultiReader(bytes.NewReader(text), strings.NewReader("\r\n")))).ReadMIMEHeader()
+	lines := io.MultiReader(bytes.NewReader(text), strings.NewReader("\r\n"))
+	h, err := textproto.NewReader(bufio.NewReader(lines)).ReadMIMEHeader()
 	if err != nil {
 		return nil
 	}
@@ -268,7 +277,7 @@ type Pause struct {
 	Platform string    `json:"platform,omitempty"`
 	Tenant   string    `json:"tenant,omitempty"`
 	Since    time.Time `json:"since,omitzero"`
-	Until    time.Time `json:"until,omitzero"` // when it ends by itself, by the inbox's clock; zero: somebody has to resume
+	Until    time.Time `json:"until,omitzero"` // when it ends by itself, by the inbox's clock; zero: it does not
 }
 
 // LongestPause bounds how long a pause with an end lasts.

@@ -37,8 +37,24 @@ type sqlTurn struct {
 }
 
 func (s *Inbox) newTurn(tx engine.Tx) *sqlTurn {
-	t := &sqlTurn{s: s, tx: tx, found: make(map[*Claim][]found), copies: make(map[string]*lane.Webhook), came: make(map[missedKey]bool), digests: make(map[webhookgate.LaneName][]byte), states: make(map[webhookgate.LaneName]*snapshot.Stored), runs: make(map[string]*lane.Run)}
-	t.Turn = lane.Turn{Rules: &s.cfg.Rules, Process: lane.Process{Owner: s.owner, LeaseTime: s.leaseTime, Alone: !s.engine.Shared()}, AskedAt: time.Now(), Lanes: make(map[webhookgate.LaneName]*lane.Lane), Inbox: t, AddedBytes: make(map[string]int64)}
+	t := &sqlTurn{
+		s:       s,
+		tx:      tx,
+		found:   make(map[*Claim][]found),
+		copies:  make(map[string]*lane.Webhook),
+		came:    make(map[missedKey]bool),
+		digests: make(map[webhookgate.LaneName][]byte),
+		states:  make(map[webhookgate.LaneName]*snapshot.Stored),
+		runs:    make(map[string]*lane.Run),
+	}
+	t.Turn = lane.Turn{
+		Rules:      &s.cfg.Rules,
+		Process:    lane.Process{Owner: s.owner, LeaseTime: s.leaseTime, Alone: !s.engine.Shared()},
+		AskedAt:    time.Now(),
+		Lanes:      make(map[webhookgate.LaneName]*lane.Lane),
+		Inbox:      t,
+		AddedBytes: make(map[string]int64),
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t.counts = s.room.counts
@@ -80,7 +96,8 @@ func (t *sqlTurn) load(works []*work) error {
 		}
 		hooks = append(hooks, w.hooks...)
 		all.states, all.missed = append(all.states, w.states...), append(all.missed, w.missed...)
-		all.ids, all.digests, all.numbers = append(all.ids, w.ids...), append(all.digests, w.digests...), all.numbers+w.numbers
+		all.ids, all.digests = append(all.ids, w.ids...), append(all.digests, w.digests...)
+		all.numbers += w.numbers
 		if w.claim != nil {
 			claims = append(claims, w.claim)
 		}
@@ -116,10 +133,12 @@ func (t *sqlTurn) load(works []*work) error {
 	if err := t.tx.Send(); err != nil {
 		return err
 	}
-	if missing := slices.DeleteFunc(names, func(n webhookgate.LaneName) bool { return t.Lanes[n] != nil || !create[n] }); len(missing) > 0 {
+	known := func(n webhookgate.LaneName) bool { return t.Lanes[n] != nil || !create[n] }
+	if missing := slices.DeleteFunc(names, known); len(missing) > 0 {
 		tenants, platforms, types := laneColumns(missing)
 		made := 0
-		var lost []webhookgate.LaneName // their row was damaged, so that it is not found by its key: these webhooks come first
+		// The row of these was damaged, so that it is not found by its key: these webhooks come first.
+		var lost []webhookgate.LaneName
 		t.tx.Queue("lane_add", func(r engine.Row) error {
 			var l webhookgate.LaneName
 			var waits int64
@@ -204,7 +223,7 @@ func (t *sqlTurn) queueClaims(claims []*Claim) {
 			}
 			return int64(n)
 		}
-		t.tx.Queue("claim", func(r engine.Row) error {
+		each := func(r engine.Row) error {
 			var kind int64
 			l, err := scanLane(r, &kind)
 			if err == nil && unnamed(l.LaneName) { // its key is damaged, and it would be found for ever
@@ -213,7 +232,12 @@ func (t *sqlTurn) queueClaims(claims []*Claim) {
 				t.found[c] = append(t.found[c], found{kind, t.Load(l)})
 			}
 			return err
-		}, c.Receiver.Name, now, boolNumber(mayTakeOver), among(c.Fresh), among(c.Newest), among(c.Early), before, 1+boolNumber(c.DownOnly), among(c.Retries))
+		}
+		t.tx.Queue("claim", each,
+			c.Receiver.Name, now, boolNumber(mayTakeOver),
+			among(c.Fresh), among(c.Newest),
+			among(c.Early), before, 1+boolNumber(c.DownOnly),
+			among(c.Retries))
 	}
 }
 
@@ -430,7 +454,8 @@ func (t *sqlTurn) CountWebhooks(l *lane.Lane) (c lane.Totals) {
 func (t *sqlTurn) EraseWebhooks(l *lane.Lane) (count int) {
 	t.tx.Scrub()
 	t.tx.Queue("erase_content", nil, l.Tenant, l.Platform, l.Type)
-	t.tx.Queue("erase_webhooks", func(row engine.Row) error { count++; var seq int64; return row.Scan(&seq) }, l.Tenant, l.Platform, l.Type)
+	each := func(row engine.Row) error { count++; return row.Scan(new(int64)) }
+	t.tx.Queue("erase_webhooks", each, l.Tenant, l.Platform, l.Type)
 	t.tx.Queue("erase_snapshot", nil, l.Tenant, l.Platform)
 	t.tx.Queue("finding_erase", nil, l.Tenant, l.Platform, t.Now)
 	t.send()

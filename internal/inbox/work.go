@@ -73,7 +73,8 @@ func do[T any](ctx context.Context, s *Inbox, w work, decide func(*sqlTurn) T) (
 	return await(ctx, nil, s, w, decide)
 }
 
-// attempt is like do, but returns when ctx ends. Then the work may be done nevertheless, if it was decided on before that.
+// attempt is like do, but returns when ctx ends. Then the work may be done nevertheless, if it was decided on before
+// that.
 func attempt[T any](ctx context.Context, s *Inbox, w work, decide func(*sqlTurn) T) (T, error) {
 	return await(ctx, ctx.Done(), s, w, decide)
 }
@@ -224,9 +225,11 @@ func (s *Inbox) checkDatabase() {
 			if s.engine.Shared() {
 				leaseEnd = now + clock.Micros(2*s.leaseTime)
 			}
+			retry := now + clock.Micros(2*lane.MaxBackoff)
+			latestDue := map[int64]int64{lane.LastOK: now, lane.LastFailed: retry, lane.LastDown: retry}
 			for _, name := range names {
 				tx.Queue("lane_try_repair", nil, now, name)
-				for result, latest := range map[int64]int64{lane.LastOK: now, lane.LastFailed: now + clock.Micros(2*lane.MaxBackoff), lane.LastDown: now + clock.Micros(2*lane.MaxBackoff)} {
+				for result, latest := range latestDue {
 					tx.Queue("lane_due_repair", nil, now, now+clock.Micros(lane.MaxRetryAfter), name, result, latest, leaseEnd)
 				}
 			}
@@ -238,7 +241,7 @@ func (s *Inbox) checkDatabase() {
 		}
 		raised = false
 		if s.health.unproven() && s.engine.Shared() { // it may be another server than before
-			tx.Queue("numbers_behind", func(r engine.Row) error { raised = true; var number int64; return r.Scan(&number) })
+			tx.Queue("numbers_behind", func(r engine.Row) error { raised = true; return r.Scan(new(int64)) })
 		}
 		return nil
 	})
@@ -314,7 +317,8 @@ func (s *Inbox) commit(works []*work) error {
 		if refused.Locked {
 			slices.SortStableFunc(works, func(a, b *work) int { return lane.CompareNames(a.onlyLane(), b.onlyLane()) })
 		}
-		if first, last := works[0].onlyLane(), works[len(works)-1].onlyLane(); !refused.Locked || unnamed(first) || first != last {
+		first, last := works[0].onlyLane(), works[len(works)-1].onlyLane()
+		if ofOneLane := !unnamed(first) && first == last; !refused.Locked || !ofOneLane {
 			half := len(works) / 2
 			return errors.Join(s.commit(works[:half:half]), s.commit(works[half:]))
 		}
