@@ -196,7 +196,7 @@ func TestStartAfterAClockJump(t *testing.T) {
 	a := newDesk(t, open)
 	release := a.main.hang("t")
 	a.take("t", "A", "B")
-	a.until("under way", func() bool { return len(a.main.tried("t")) == 1 })
+	a.untilTried("t", 1)
 	b := newDesk(t, open, func(c *setup) {
 		c.Receivers = a.cfg.Receivers
 		c.ahead.Store(int64(15 * time.Second))
@@ -229,7 +229,7 @@ func TestClockGoesBackAfterADeath(t *testing.T) {
 	release := b.main.hang("t")
 	defer release()
 	a.take("t", "A")
-	b.until("under way", func() bool { return len(b.main.tried("t")) == 1 })
+	b.untilTried("t", 1)
 	wire.Refuse()
 	a.shut()
 	release()
@@ -249,7 +249,7 @@ func TestClockJumpsBeforeAnIntake(t *testing.T) {
 	two.until("leases may be taken over", func() bool { return two.Ready() && two.clock.mayTakeOver(two.leaseTime) })
 	release := one.main.hang("t")
 	one.take("t", "A")
-	one.until("under way", func() bool { return len(one.main.tried("t")) == 1 })
+	one.untilTried("t", 1)
 	one.ahead.Add(int64(time.Hour))
 	two.take("t", "B")
 	one.want("leases", inSchema(t, dsn, "SELECT token || ' ' || (owner <> '')::text FROM {schema}.lane"), "1 true")

@@ -204,9 +204,7 @@ func TestBodiesBehindOneThatIsNotHeld(t *testing.T) {
 		t.Skip("its bodies are large")
 	}
 	inBubble(t, "one place", func(t *testing.T, d *desk) {
-		d.courier.mu.Lock()
-		d.main.Concurrency = 1
-		d.courier.mu.Unlock()
+		d.places(1)
 		large := strings.Repeat("A", int(d.cfg.Limits.Bodies/2))
 		check(t, d.Pause(Pause{Tenant: "stored"}))
 		d.take("stored", large)
@@ -230,9 +228,7 @@ func TestClaimsBoundBodies(t *testing.T) {
 		t.Skip("it stores many webhooks")
 	}
 	inBubble(t, "many places", func(t *testing.T, d *desk) {
-		d.courier.mu.Lock()
-		d.main.Concurrency = 2000
-		d.courier.mu.Unlock()
+		d.places(2000)
 		check(t, d.Pause(Pause{}))
 		body := strings.Repeat("A", 60_000)
 		const count = 90
@@ -331,7 +327,7 @@ func TestSignedIDOfWhatIsBeingParked(t *testing.T) {
 		d.main.set("t", status(422))
 		release := d.main.hang("t")
 		d.want("the first", signed(), "+")
-		d.until("under way", func() bool { return len(d.main.tried("t")) == 1 })
+		d.untilTried("t", 1)
 		d.together(func() {
 			before := d.asked()
 			release()

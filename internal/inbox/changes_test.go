@@ -8,8 +8,6 @@ import (
 	"log/slog"
 	"maps"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -95,9 +93,28 @@ func (m *mirror) follow(t testing.TB, s *Inbox, limit int) {
 	}
 }
 
-// keeper makes an inbox that delivers nothing.
-func keeper(t testing.TB, e engine.Engine) *Inbox {
-	s := New(e, Config{Rules: lane.Rules{Receivers: receiver.NewSet(), StoreUnclaimed: true, MaxTries: 20, MaxAge: time.Hour, Log: slog.New(slog.DiscardHandler)}, MaxBytes: 1 << 30})
+// storing is the configuration of an inbox that only stores what comes.
+var storing = Config{
+	Rules: lane.Rules{
+		Receivers:      receiver.NewSet(),
+		StoreUnclaimed: true,
+		MaxTries:       20,
+		MaxAge:         time.Hour,
+		Log:            slog.New(slog.DiscardHandler),
+	},
+	MaxBytes: 1 << 30,
+}
+
+// timeless is the configuration of an inbox that neither delivers anything nor finds anything too old.
+var timeless = Config{
+	Rules:       lane.Rules{Log: slog.New(slog.DiscardHandler)},
+	MaxBytes:    1 << 30,
+	ClockOffset: func() time.Duration { return -100 * 365 * 24 * time.Hour },
+}
+
+// opened opens an inbox until the test ends. Nothing of it is delivered: that is for desks.
+func opened(t testing.TB, e engine.Engine, cfg Config) *Inbox {
+	s := New(e, cfg)
 	t.Cleanup(func() { shut(t, s) })
 	<-s.opened
 	return s
@@ -122,26 +139,20 @@ func storeVersion(s *Inbox, tenant string, version int64) error {
 	return err
 }
 
-// truth is what the inbox knows.
-func truth(t testing.TB, s *Inbox) map[string]string {
+// right fails the test unless the copy is what the inbox knows, and never went back.
+func (m *mirror) right(t testing.TB, s *Inbox) {
 	t.Helper()
-	have := make(map[string]string)
+	want := make(map[string]string)
 	check(t, s.read(t.Context(), func(tx engine.Tx) error {
 		tx.Queue("export_snapshot", func(r engine.Row) error {
 			var tenant, platform, name string
 			err := r.Scan(&tenant, &platform, new(int64), new(string), new(int64), &name, new(string))
-			have[platform+"/"+tenant] = name
+			want[platform+"/"+tenant] = name
 			return err
 		})
 		return tx.Send()
 	}))
-	return have
-}
-
-// right fails the test unless the copy is what the inbox knows, and never went back.
-func (m *mirror) right(t testing.TB, s *Inbox) {
-	t.Helper()
-	if want := truth(t, s); !maps.Equal(m.copy, want) {
+	if !maps.Equal(m.copy, want) {
 		t.Errorf("the copy is %v\nwant %v", m.copy, want)
 	}
 	if len(m.back) > 0 {
@@ -152,7 +163,7 @@ func (m *mirror) right(t testing.TB, s *Inbox) {
 // Each page has so many tenants, each tenant is told once, an erased one only to those who knew it.
 func TestChangesPages(t *testing.T) {
 	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
-		s := keeper(t, open())
+		s := opened(t, open(), storing)
 		early := newMirror()
 		early.follow(t, s, 10)
 		for n := range int64(60) {
@@ -202,7 +213,7 @@ func TestChangesPages(t *testing.T) {
 // A page has so many bytes, but one tenant at least.
 func TestChangesBytes(t *testing.T) {
 	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
-		s := keeper(t, open())
+		s := opened(t, open(), storing)
 		for n := range int64(12) {
 			w := aHook(receiver.NewSet(), fmt.Sprintf("p/t%02d", n), fmt.Sprint(n))
 			state := versionOf(n)
@@ -232,10 +243,10 @@ func TestChangesBytes(t *testing.T) {
 // Those who wait are answered by a change, by their time, or by the end.
 func TestChangesWait(t *testing.T) {
 	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
-		s := keeper(t, open())
+		s := opened(t, open(), storing)
 		other := s
 		if s.engine.Shared() {
-			other = keeper(t, open())
+			other = opened(t, open(), storing)
 		}
 		check(t, storeVersion(s, "a", 1))
 		m := newMirror()
@@ -302,7 +313,7 @@ func TestChangesWait(t *testing.T) {
 func TestChangesThousandWait(t *testing.T) {
 	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
 		reads := newTally()
-		s := keeper(t, reads.counts().on(open()))
+		s := opened(t, reads.counts().on(open()), storing)
 		check(t, storeVersion(s, "a", 1))
 		m := newMirror()
 		m.follow(t, s, 10)
@@ -372,7 +383,7 @@ func TestChangesReadsAreShared(t *testing.T) {
 // nothing.
 func TestChangesCursorUnknown(t *testing.T) {
 	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
-		s := keeper(t, open())
+		s := opened(t, open(), storing)
 		early, late := newMirror(), newMirror()
 		check(t, storeVersion(s, "a", 1))
 		early.follow(t, s, 10)
@@ -418,15 +429,15 @@ func TestChangesCursorUnknown(t *testing.T) {
 // Copies of an inbox in a file: its cursors go on, those that are newer than the copy begin again.
 func TestChangesOlderFile(t *testing.T) {
 	path := newFile(t)
-	s := keeper(t, inFile(t, path)())
+	s := opened(t, inFile(t, path)(), storing)
 	for n := range int64(20) {
 		check(t, storeVersion(s, fmt.Sprint("t", n%7), n))
 	}
 	early, late := newMirror(), newMirror()
 	early.follow(t, s, 3)
 	shut(t, s)
-	copied := copyFile(t, path)
-	s = keeper(t, inFile(t, path)())
+	copied := killed(t, path)
+	s = opened(t, inFile(t, path)(), storing)
 	early.follow(t, s, 3)
 	if early.begins > 0 {
 		t.Error("a restart made its cursor unknown")
@@ -436,7 +447,7 @@ func TestChangesOlderFile(t *testing.T) {
 	}
 	late.follow(t, s, 3)
 	shut(t, s)
-	s = keeper(t, inFile(t, copied)())
+	s = opened(t, inFile(t, copied)(), storing)
 	for n := range int64(40) { // the same numbers, and more, are told again
 		check(t, storeVersion(s, fmt.Sprint("t", n%5), 200+n))
 	}
@@ -449,15 +460,6 @@ func TestChangesOlderFile(t *testing.T) {
 	}
 }
 
-func copyFile(t testing.TB, path string) string {
-	t.Helper()
-	to := filepath.Join(t.TempDir(), "inbox.db")
-	content, err := os.ReadFile(path)
-	check(t, err)
-	check(t, os.WriteFile(to, content, 0o600))
-	return to
-}
-
 // Whatever overlaps, a copy is right in the end, and never goes back: two replicas, transactions that take their
 // numbers early and commit late, erasures, connections that break, readers that change replicas and lose pages. On a
 // pooler, too.
@@ -465,21 +467,21 @@ func TestChangesCopies(t *testing.T) {
 	t.Parallel()
 	t.Run("file", func(t *testing.T) {
 		t.Parallel()
-		s := keeper(t, inFile(t, newFile(t))())
+		s := opened(t, inFile(t, newFile(t))(), storing)
 		copies(t, "", s, s)
 	})
 	t.Run("database", func(t *testing.T) {
 		t.Parallel()
 		server := pgtest.New(t)
 		dsn := server.DSN() + "&schema=usher"
-		copies(t, server.DSN(), keeper(t, inDatabase(t, dsn)()), keeper(t, inDatabase(t, dsn)()))
+		copies(t, server.DSN(), opened(t, inDatabase(t, dsn)(), storing), opened(t, inDatabase(t, dsn)(), storing))
 	})
 	t.Run("pooler", func(t *testing.T) {
 		costly(t)
 		t.Parallel()
 		server := pgtest.New(t)
 		dsn := server.Pooler(t) + "&schema=usher&default_query_exec_mode=exec"
-		copies(t, server.DSN(), keeper(t, inDatabase(t, dsn)()), keeper(t, inDatabase(t, dsn)()))
+		copies(t, server.DSN(), opened(t, inDatabase(t, dsn)(), storing), opened(t, inDatabase(t, dsn)(), storing))
 	})
 }
 
@@ -590,13 +592,14 @@ func longTransaction(ctx context.Context, conn *pgx.Conn, tenant string, version
 func TestChangesReadOnly(t *testing.T) {
 	t.Parallel()
 	server := pgtest.New(t)
-	writes := keeper(t, inDatabase(t, server.DSN()+"&schema=usher")())
+	writes := opened(t, inDatabase(t, server.DSN()+"&schema=usher")(), storing)
 	check(t, storeVersion(writes, "a", 1))
 	server.Exec(t, "CREATE ROLE reads LOGIN; GRANT USAGE ON SCHEMA usher TO reads; GRANT SELECT ON ALL TABLES IN SCHEMA usher TO reads")
 	var log testkit.Output
-	cfg := Config{Rules: lane.Rules{Receivers: receiver.NewSet(), MaxTries: 20, MaxAge: time.Hour, Log: slog.New(slog.NewTextHandler(&log, nil))}, ReadOnly: true, MaxBytes: 1 << 30}
-	reads := New(inDatabase(t, strings.Replace(server.DSN(), "usher@", "reads@", 1)+"&schema=usher")(), cfg)
-	t.Cleanup(func() { shut(t, reads) })
+	cfg := storing
+	cfg.ReadOnly, cfg.StoreUnclaimed, cfg.Log = true, false, slog.New(slog.NewTextHandler(&log, nil))
+	dsn := strings.Replace(server.DSN(), "usher@", "reads@", 1) + "&schema=usher"
+	reads := opened(t, inDatabase(t, dsn)(), cfg)
 	m := newMirror()
 	m.follow(t, reads, 10)
 	told, _ := reads.feed.known()
@@ -622,7 +625,7 @@ func TestChangesFailover(t *testing.T) {
 	primary := pgtest.New(t)
 	standby := primary.Standby(t)
 	dsn := fmt.Sprintf("postgres://usher@%s,%s/postgres?sslmode=disable&target_session_attrs=read-write", primary.Addr(), standby.Addr())
-	boxes := []*Inbox{keeper(t, inDatabase(t, dsn)()), keeper(t, inDatabase(t, dsn)())}
+	boxes := []*Inbox{opened(t, inDatabase(t, dsn)(), storing), opened(t, inDatabase(t, dsn)(), storing)}
 	var version, stored atomic.Int64
 	ctx, stop := context.WithCancel(t.Context())
 	var running sync.WaitGroup
@@ -679,7 +682,7 @@ func TestChangesLossyFailover(t *testing.T) {
 	standby := primary.Standby(t)
 	primary.Exec(t, "ALTER SYSTEM SET synchronous_standby_names = ''")
 	primary.Exec(t, "SELECT pg_reload_conf()")
-	s := keeper(t, inDatabase(t, fmt.Sprintf("postgres://usher@%s,%s/postgres?sslmode=disable&target_session_attrs=read-write", primary.Addr(), standby.Addr()))())
+	s := opened(t, inDatabase(t, fmt.Sprintf("postgres://usher@%s,%s/postgres?sslmode=disable&target_session_attrs=read-write", primary.Addr(), standby.Addr()))(), storing)
 	version := int64(0)
 	some := func(n int) {
 		for range n {
@@ -718,7 +721,7 @@ func TestChangesOldPrimary(t *testing.T) {
 	t.Parallel()
 	primary := pgtest.New(t)
 	standby := primary.Standby(t)
-	old := keeper(t, inDatabase(t, primary.DSN()+"&schema=usher")())
+	old := opened(t, inDatabase(t, primary.DSN()+"&schema=usher")(), storing)
 	for n := range int64(10) {
 		check(t, storeVersion(old, fmt.Sprint("t", n%4), n))
 	}
@@ -728,7 +731,7 @@ func TestChangesOldPrimary(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	standby.Promote(t)
-	now := keeper(t, inDatabase(t, standby.DSN()+"&schema=usher")())
+	now := opened(t, inDatabase(t, standby.DSN()+"&schema=usher")(), storing)
 	for n := range int64(10) {
 		check(t, storeVersion(now, fmt.Sprint("t", n%4), 100+n))
 	}

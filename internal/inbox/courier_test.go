@@ -168,9 +168,7 @@ func TestTries(t *testing.T) {
 		}
 	})
 	inBubble(t, "a tenant in a row, then others", func(t *testing.T, d *desk) {
-		d.courier.mu.Lock() // it looks at them all the time
-		d.main.Concurrency = 1
-		d.courier.mu.Unlock()
+		d.places(1)
 		d.main.delay = 10 * time.Millisecond
 		for n := range 100 {
 			d.take("many", fmt.Sprint(n))
@@ -295,9 +293,7 @@ func TestOutages(t *testing.T) {
 	})
 	inBubble(t, "retries that are due go at full speed", func(t *testing.T, d *desk) {
 		costly(t)
-		d.courier.mu.Lock() // it looks at them all the time
-		d.main.Concurrency = 1
-		d.courier.mu.Unlock()
+		d.places(1)
 		d.main.set("", unreachable)
 		for n := range 40 {
 			d.take(fmt.Sprint("t", n), "A", "B")
@@ -362,9 +358,7 @@ func TestOutages(t *testing.T) {
 	})
 	inBubble(t, "those that hang take half of the places at most", func(t *testing.T, d *desk) {
 		costly(t)
-		d.courier.mu.Lock() // it looks at them all the time
-		d.main.Concurrency = 8
-		d.courier.mu.Unlock()
+		d.places(8)
 		for n := range 40 {
 			defer d.main.hang(fmt.Sprint("bad", n))()
 			d.take(fmt.Sprint("bad", n), "A")
@@ -390,9 +384,7 @@ func TestOutages(t *testing.T) {
 		}
 	})
 	inBubble(t, "a healthy tenant does not wait for all that were leased before it hung", func(t *testing.T, d *desk) {
-		d.courier.mu.Lock() // it looks at them all the time
-		d.main.Concurrency = 4
-		d.courier.mu.Unlock()
+		d.places(4)
 		for n := range 40 {
 			defer d.main.hang(fmt.Sprint("bad", n))()
 			d.take(fmt.Sprint("bad", n), "A")
@@ -672,7 +664,7 @@ func TestLeaseWhileItEnds(t *testing.T) {
 			tried := len(d.main.tried("t"))
 			release := d.main.hang("t")
 			d.take("t", fmt.Sprint(n))
-			d.until("under way", func() bool { return len(d.main.tried("t")) > tried })
+			d.untilTried("t", tried+1)
 			c, ended := d.courier, make(chan struct{})
 			h.hold()
 			var once sync.Once

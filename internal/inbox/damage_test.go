@@ -290,15 +290,24 @@ func TestFlippedBits(t *testing.T) {
 	t.Log(outcomes)
 }
 
-func flipped(t *testing.T, world int, path string) string {
+// openDamaged opens a file that may be damaged. Nil: the inbox does not start, and says why.
+func openDamaged(t *testing.T, world int, path string) *desk {
+	t.Helper()
 	e, err := openFile(path, slog.New(slog.DiscardHandler))
-	if err != nil {
-		if !strings.Contains(err.Error(), "damaged") && !strings.Contains(err.Error(), "newer") {
-			t.Errorf("world %d: does not start, and says %v", world, err)
-		}
+	if err == nil {
+		return newDesk(t, func() engine.Engine { return e })
+	}
+	if !strings.Contains(err.Error(), "damaged") && !strings.Contains(err.Error(), "newer") {
+		t.Errorf("world %d: does not start, and says %v", world, err)
+	}
+	return nil
+}
+
+func flipped(t *testing.T, world int, path string) string {
+	d := openDamaged(t, world, path)
+	if d == nil {
 		return "does not start"
 	}
-	d := newDesk(t, func() engine.Engine { return e })
 	defer d.shut()
 	for _, tenant := range []string{"fine", "odd", "new"} {
 		d.send(tenant, "5")

@@ -126,13 +126,13 @@ func TestDatabaseSetup(t *testing.T) {
 		t.Error("taken in with the old password")
 	}
 	password.Store("three")
-	d.until("B is taken in", func() bool { got := d.send("t", "B"); return got == "+" || got == "=" })
+	d.insist("t", "B")
 
 	// A role's default does not make a 200 worth less: what is committed without a sync goes with the server.
 	alter("SET synchronous_commit = off")
-	d.until("C is taken in", func() bool { got := d.send("t", "C"); return got == "+" || got == "=" })
+	d.insist("t", "C")
 	d.until("paused", func() bool { return d.Pause(Pause{}) == nil })
-	d.until("u is taken in", func() bool { got := d.send("u", "A"); return got == "+" || got == "=" })
+	d.insist("u", "A")
 	s.Kill()
 	s.Start()
 	d.until("back", func() bool {
@@ -418,7 +418,7 @@ func TestLockedLane(t *testing.T) {
 		t.Errorf("%d failed, %v", failed.Load(), d.Err())
 	}
 	check(t, tx.Rollback(t.Context()))
-	d.until("taken in", func() bool { got := d.send("locked", "B"); return got == "+" || got == "=" })
+	d.insist("locked", "B")
 	d.idle("")
 }
 
@@ -431,7 +431,7 @@ func TestClockJumps(t *testing.T) {
 			tenant := fmt.Sprint("t", n)
 			d.main.set(tenant, status(500))
 			d.take(tenant, "A", "B")
-			d.until("tried", func() bool { return len(d.main.tried(tenant)) > 3 })
+			d.untilTried(tenant, 4)
 			d.ahead.Add(int64(jump))
 			d.take("other", fmt.Sprint(n))
 			d.main.set(tenant, nil)
@@ -514,7 +514,7 @@ func TestReadsOnlyItsOwnLane(t *testing.T) {
 		"webhook_waiting": func(d *desk, tenant string) { d.take(tenant, "A", "B") },
 		"webhook_attention": func(d *desk, tenant string) {
 			d.take(tenant, "A")
-			d.until("parked", func() bool { return d.states(tenant) == "parked" })
+			d.becomes(tenant, "parked")
 			d.take(tenant, "B")
 		},
 	} {

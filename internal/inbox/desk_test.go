@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net/http"
 	"net/url"
@@ -100,6 +101,21 @@ func newFile(t testing.TB) string {
 	}
 	check(t, emptyReserve(path))
 	return path
+}
+
+// killed returns a copy of a file and its log, as they are if usher is killed now.
+func killed(t testing.TB, path string) (copied string) {
+	t.Helper()
+	copied = newFile(t)
+	for _, end := range []string{"", "-wal"} {
+		content, err := os.ReadFile(path + end)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		check(t, err)
+		check(t, os.WriteFile(copied+end, content, 0o600))
+	}
+	return copied
 }
 
 // emptyInbox returns the files of an inbox with nothing in it, by the ends of their names.
@@ -559,6 +575,27 @@ func (d *desk) picture() string {
 func (d *desk) idle(tenant string) {
 	d.t.Helper()
 	d.until(cmp.Or(tenant, "all")+" delivered", func() bool { return !strings.Contains(d.states(tenant), "waiting") })
+}
+
+// becomes waits until the states of a tenant's webhooks are these, the oldest first.
+func (d *desk) becomes(tenant, states string) {
+	d.t.Helper()
+	d.until(tenant+" is "+states, func() bool { return d.states(tenant) == states })
+}
+
+// untilTried waits until so many tries of a tenant, or with "" of all, have begun.
+func (d *desk) untilTried(tenant string, count int) {
+	d.t.Helper()
+	d.until(cmp.Or(tenant, "all")+" tried", func() bool { return len(d.main.tried(tenant)) >= count })
+}
+
+// insist sends a webhook until it is taken in, or is a duplicate because it was before.
+func (d *desk) insist(tenant, body string) {
+	d.t.Helper()
+	d.until(body+" is taken in", func() bool {
+		got := d.send(tenant, body)
+		return got == "+" || got == "="
+	})
 }
 
 func (d *desk) want(what, got, want string) {

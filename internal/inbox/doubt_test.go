@@ -156,7 +156,7 @@ func TestDoubtKeepsEntitlements(t *testing.T) {
 		})
 		release := d.main.hang("t")
 		d.take("t", "A")
-		d.until("under way", func() bool { return len(d.main.tried("t")) == 1 })
+		d.untilTried("t", 1)
 		before := changes.Load()
 		doubt.Store(true)
 		release() // the outcome is in doubt, and so is what arrives

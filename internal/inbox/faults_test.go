@@ -524,7 +524,7 @@ func TestFaultParkedEventInALongLane(t *testing.T) {
 	event.Type, event.Snapshot = "InvoiceIssued", false
 	d.main.set("big", status(422))
 	d.want("an event", d.sendHook(event), "+")
-	d.until("parked", func() bool { return d.states("big") == "parked" })
+	d.becomes("big", "parked")
 	d.main.set("big", nil)
 	if with := drain("big"); with > 2*alone+20 {
 		t.Errorf("%d rows were read for each delivery, and without a parked event %d", with, alone)

@@ -106,14 +106,12 @@ func TestFileThatALinkWaitedForIsOneUshers(t *testing.T) {
 // next start.
 func TestKilledBeforeTheClockWasSet(t *testing.T) {
 	t.Parallel()
-	path, copied := newFile(t), newFile(t)
+	path := newFile(t)
 	d := newDesk(t, inFile(t, path), func(c *setup) { c.ClockOffset = func() time.Duration { return -50 * 365 * 24 * time.Hour } })
 	release := d.main.hang("t")
 	d.take("t", "A")
-	d.until("under way", func() bool { return len(d.main.tried("t")) == 1 })
-	for _, end := range []string{"", "-wal"} { // as a kill leaves them
-		check(t, os.WriteFile(copied+end, must(os.ReadFile(path+end))(t), 0o600))
-	}
+	d.untilTried("t", 1)
+	copied := killed(t, path)
 	release()
 	next := newDesk(t, inFile(t, copied))
 	next.idle("t")
@@ -278,7 +276,7 @@ func TestRemovedLogIsSaved(t *testing.T) {
 	for _, reading := range []bool{false, true} {
 		t.Run(fmt.Sprintf("reading=%t", reading), func(t *testing.T) {
 			t.Parallel()
-			path, left := newFile(t), newFile(t)
+			path := newFile(t)
 			var log testkit.Output
 			d := newDesk(t, func() engine.Engine { return must(openFile(path, slog.New(slog.NewTextHandler(&log, nil))))(t) })
 			check(t, d.Pause(Pause{}))
@@ -304,8 +302,7 @@ func TestRemovedLogIsSaved(t *testing.T) {
 				wg.Wait()
 			}
 			d.until("saved", func() bool { return strings.Contains(log.String(), "was moved into the inbox's file") })
-			check(t, os.WriteFile(left, must(os.ReadFile(path))(t), 0o600)) // as a kill leaves it
-			next := newDesk(t, inFile(t, left))
+			next := newDesk(t, inFile(t, killed(t, path)))
 			if n := len(next.list("")); n != acknowledged {
 				t.Errorf("%d of %d are there after a kill", n, acknowledged)
 			}
@@ -376,8 +373,8 @@ func TestErasedIsGone(t *testing.T) {
 		d.take(tenant, secret+tenant+strings.Repeat("x", size))
 		d.take("other-"+tenant, "A")
 	}
-	d.until("tried", func() bool { return len(d.main.tried("")) >= 8 })
-	d.until("parked", func() bool { return d.states("parked") == "parked" })
+	d.untilTried("", 8)
+	d.becomes("parked", "parked")
 	for _, tenant := range []string{"waits", "parked", "delivered", "large"} {
 		if n, err := d.Erase("", tenant); n != 1 || err != nil {
 			t.Errorf("%s: %d erased, %v", tenant, n, err)
@@ -413,10 +410,7 @@ func TestErasedIsGoneAfterAKill(t *testing.T) {
 	wg.Go(func() { d.Export(t.Context(), to); to.Close() })
 	from.Read(make([]byte, 1)) // from here on it reads
 	must(d.Erase("", "t"))(t)
-	left := newFile(t)
-	for _, suffix := range []string{"", "-wal"} {
-		check(t, os.WriteFile(left+suffix, must(os.ReadFile(path+suffix))(t), 0o600))
-	}
+	left := killed(t, path)
 	io.Copy(io.Discard, from)
 	wg.Wait()
 	d = newDesk(t, inFile(t, left))
@@ -454,7 +448,7 @@ func TestDamagedContent(t *testing.T) {
 		d.want("accepted", fmt.Sprint(d.main.got("t0"), d.main.got("t1"), d.main.got("t3")), "[B] [B] [A B]")
 		must(d.Show(context.Background(), d.nth("t0", 1)))(t)
 		must(d.Show(context.Background(), d.nth("t1", 1)))(t)
-		other := timeless(t, inFile(t, newFile(t)))
+		other := opened(t, inFile(t, newFile(t))(), timeless)
 		if _, err := other.Import(t.Context(), strings.NewReader(exported(t, d.Inbox)), nil); err != nil {
 			t.Errorf("it can't be restored: %v", err)
 		}
@@ -520,7 +514,7 @@ func TestDamagedRows(t *testing.T) {
 		d := newDesk(t, inFile(t, path))
 		d.main.set("t", status(422))
 		d.take("t", "A")
-		d.until("parked", func() bool { return d.states("t") == "parked" })
+		d.becomes("t", "parked")
 		d.main.set("t", answers(500, 500, 200))
 		check(t, d.Pause(Pause{}))
 		d.take("t", "B")
@@ -604,14 +598,10 @@ func TestDamagedFile(t *testing.T) {
 
 // runDamaged runs an inbox on a damaged file, and returns a summary.
 func runDamaged(t *testing.T, world int, path string) string {
-	e, err := openFile(path, slog.New(slog.DiscardHandler))
-	if err != nil {
-		if !strings.Contains(err.Error(), "damaged") && !strings.Contains(err.Error(), "newer") {
-			t.Errorf("world %d: does not start, and says %v", world, err)
-		}
+	d := openDamaged(t, world, path)
+	if d == nil {
 		return "does not start"
 	}
-	d := newDesk(t, func() engine.Engine { return e })
 	defer d.shut()
 	for range 200 {
 		if s := d.Stats(); d.Err() != nil || s.Old || s.Pending == 0 {
@@ -757,11 +747,7 @@ func TestFullDiskWithALongLog(t *testing.T) {
 	t.Parallel()
 	for _, size := range []string{"40m", "60m"} {
 		t.Run(size, func(t *testing.T) {
-			dir := t.TempDir()
-			if err := mountSmall(dir, size); err != nil {
-				t.Skipf("no file system of its own: %v", err) // only root may
-			}
-			t.Cleanup(func() { unmount(dir) })
+			dir := smallDisk(t, size)
 			d := newDesk(t, inFile(t, filepath.Join(dir, "inbox.db")))
 			d.main.set("", status(500))
 			taken := 0
@@ -777,11 +763,7 @@ func TestFullDiskWithALongLog(t *testing.T) {
 // A full disk is not final: senders get 503, and everything goes on when there is room.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	if err := mountSmall(dir, "12m"); err != nil {
-		t.Skipf("no file system of its own: %v", err) // only root may
-	}
-	t.Cleanup(func() { unmount(dir) })
+	dir := smallDisk(t, "12m")
 	path := filepath.Join(dir, "inbox.db")
 	d := newDesk(t, inFile(t, path))
 	d.main.set("", status(500))
@@ -831,7 +813,7 @@ func TestFullDisk(t *testing.T) {
 		}
 		return d.Err() != nil && d.health.lastErr() == nil
 	})
-	check(t, remountSmall(dir, "100m"))
+	check(t, enlargeDisk(dir, "100m"))
 	d.until("room again", func() bool { return d.send("after", "A") == "+" })
 	if h := d.Health(); h.Err != nil {
 		t.Errorf("with room again: %v", h.Err)

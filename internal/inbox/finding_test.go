@@ -3,7 +3,6 @@ package inbox
 import (
 	"context"
 	"fmt"
-	"iter"
 	"slices"
 	"strings"
 	"testing"
@@ -28,20 +27,17 @@ func (d *desk) finding(tenant string) string {
 	return f.Words()
 }
 
-func linesOf(lines []string) iter.Seq2[[]byte, error] {
-	return func(yield func([]byte, error) bool) {
+// pass makes a pass over lines, and returns what it told.
+func (d *desk) pass(p Pass, lines ...string) (told []lane.Compared, run *lane.Run) {
+	d.t.Helper()
+	list := func(yield func([]byte, error) bool) {
 		for _, l := range lines {
 			if !yield([]byte(l), nil) {
 				return
 			}
 		}
 	}
-}
-
-// pass makes a pass over lines, and returns what it told.
-func (d *desk) pass(p Pass, lines ...string) (told []lane.Compared, run *lane.Run) {
-	d.t.Helper()
-	run, err := d.Reconcile(d.t.Context(), p, linesOf(lines), func(some []lane.Compared, _ int) error {
+	run, err := d.Reconcile(d.t.Context(), p, list, func(some []lane.Compared, _ int) error {
 		told = append(told, some...)
 		return nil
 	})

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"os"
 	"slices"
@@ -153,12 +152,7 @@ func moves(t *testing.T, life string, from, to func() engine.Engine) {
 	d.shut()
 	still := d.cfg.Config
 	still.Receivers = nil // nothing is delivered any more
-	open := func(engine func() engine.Engine) *Inbox {
-		i := New(engine(), still)
-		t.Cleanup(func() { i.Close() })
-		return i
-	}
-	a, b := open(from), open(to)
+	a, b := opened(t, from(), still), opened(t, to(), still)
 	first := exported(t, a)
 	if _, err := b.Import(t.Context(), strings.NewReader(first), nil); err != nil {
 		t.Fatalf("%q: %v\n%s", life, err, first)
@@ -170,7 +164,15 @@ func moves(t *testing.T, life string, from, to func() engine.Engine) {
 		check(t, i.ReadPauses(t.Context())) // it may not have read them yet
 		st := i.Stats()
 		listed, _ := json.Marshal(must(i.List(context.Background(), Filter{}))(t))
-		return fmt.Sprintf("\n%s\n%+v\n%v", listed, shown(must(i.Tenants(context.Background(), TenantFilter{}))(t)),
+		var tenants []Tenant
+		for _, tenant := range must(i.Tenants(context.Background(), TenantFilter{}))(t) {
+			tenant.HeldUp = false // it is tried at once
+			tenants = append(tenants, *tenant)
+		}
+		slices.SortFunc(tenants, func(a, b Tenant) int { // namesakes have no order
+			return strings.Compare(a.Tenant+"/"+a.Platform, b.Tenant+"/"+b.Platform)
+		})
+		return fmt.Sprintf("\n%s\n%+v\n%v", listed, tenants,
 			[]any{st.Pending, st.Parked, st.Invalid, st.Used, st.Tenants, st.Paused})
 	}
 	if x, y := see(a), see(b); x != y {
@@ -197,15 +199,6 @@ func moves(t *testing.T, life string, from, to func() engine.Engine) {
 	}
 }
 
-func shown(all []*Tenant) (out []Tenant) {
-	for _, t := range all {
-		t.HeldUp = false // it is tried at once
-		out = append(out, *t)
-	}
-	slices.SortFunc(out, func(a, b Tenant) int { return strings.Compare(a.Tenant+"/"+a.Platform, b.Tenant+"/"+b.Platform) }) // namesakes have no order
-	return out
-}
-
 // difference returns where two texts begin to differ, apart from their first lines.
 func difference(before, after string) string {
 	x, y := strings.SplitAfter(before, "\n")[1:], strings.SplitAfter(after, "\n")[1:]
@@ -230,13 +223,13 @@ func imported(t *testing.T, i *Inbox, file string) {
 
 // However odd a file is, if it can be imported, the export of the result can be imported, too, and gives the same.
 func FuzzImport(f *testing.F) {
-	golden := readGolden(f)
+	golden := string(must(os.ReadFile("testdata/export.jsonl"))(f))
 	f.Add(golden)
 	for line := range strings.Lines(golden) {
 		f.Add(strings.SplitAfter(golden, "\n")[0] + line + `{"end":{"rows":1}}`)
 	}
 	f.Fuzz(func(t *testing.T, file string) {
-		a, b := timeless(t, inFile(t, newFile(t))), timeless(t, inFile(t, newFile(t)))
+		a, b := opened(t, inFile(t, newFile(t))(), timeless), opened(t, inFile(t, newFile(t))(), timeless)
 		if _, err := a.Import(t.Context(), strings.NewReader(file), nil); err != nil {
 			return
 		}
@@ -254,8 +247,8 @@ func FuzzImport(f *testing.F) {
 // exports the same again.
 func TestExportFormat(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
-		golden := readGolden(t)
-		i := timeless(t, open)
+		golden := string(must(os.ReadFile("testdata/export.jsonl"))(t))
+		i := opened(t, open(), timeless)
 		imported(t, i, golden)
 		got := exported(t, i)
 		_, rows, _ := strings.Cut(got, "\n") // usher's clock is behind, so there is no outage since the export
@@ -273,19 +266,4 @@ func TestExportFormat(t *testing.T) {
 			}
 		}
 	})
-}
-
-// timeless returns an inbox that neither delivers anything nor finds anything too old.
-func timeless(t *testing.T, open func() engine.Engine) *Inbox {
-	i := New(open(), Config{Rules: lane.Rules{Log: slog.New(slog.DiscardHandler)}, MaxBytes: 1 << 30, ClockOffset: func() time.Duration { return -100 * 365 * 24 * time.Hour }})
-	t.Cleanup(func() { i.Close() })
-	return i
-}
-
-func readGolden(t testing.TB) string {
-	text, err := os.ReadFile("testdata/export.jsonl")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(text)
 }

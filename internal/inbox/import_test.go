@@ -61,7 +61,7 @@ func TestExportImport(t *testing.T) {
 			a.idle("")
 			a.main.set("bad", status(422))
 			sends("crm/bad", "sso")
-			a.until("parked", func() bool { return a.states("bad") == "parked" })
+			a.becomes("bad", "parked")
 			check(t, a.Pause(Pause{Platform: "crm", Tenant: "held"}))
 			sends("crm/held", "a")
 			sends("crm/held", "b")
@@ -500,7 +500,7 @@ func TestExportIsOneMoment(t *testing.T) {
 		}()
 		for range 5 {
 			file := exported(t, d.Inbox)
-			to := timeless(t, inFile(t, newFile(t)))
+			to := opened(t, inFile(t, newFile(t))(), timeless)
 			imported(t, to, file)
 			if again := exported(t, to); withoutFirst(file) != withoutFirst(again) {
 				t.Error(difference(file, again))

@@ -277,7 +277,7 @@ func TestInvalidAgainAfterANewerOne(t *testing.T) {
 			d.ahead.Add(-int64(time.Minute)) // the clock says nothing about their order
 		}
 		must(d.Accept(d.nth("acme", 3), false))(t)
-		d.until("delivered", func() bool { return d.states("acme") == "superseded invalid replaced delivered" })
+		d.becomes("acme", "superseded invalid replaced delivered")
 		must(d.Accept(d.nth("acme", 2), false))(t)
 		d.idle("acme")
 		d.want("accepted", strings.Join(d.main.got("acme"), " "), b+" "+a)

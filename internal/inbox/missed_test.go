@@ -35,21 +35,17 @@ func (d *desk) missed() string {
 // misses has a webhook get a 5xx.
 func (d *desk) misses(w *webhookgate.Webhook) { d.Inbox.cfg.Missed.Add(w.Lane, w.Missed()) }
 
+// missesUnnamed has webhooks get a 5xx before their tenants are known.
+func (d *desk) missesUnnamed(count int) {
+	now := time.Now()
+	d.Inbox.cfg.Missed.AddUnnamed(webhookgate.Unnamed{Count: count, Since: now, Last: now})
+}
+
 // stored waits until nothing that is missed is in memory only.
 func (d *desk) stored() {
 	d.t.Helper()
-	d.until("what was missed is stored", func() bool { return d.Inbox.cfg.Missed.Len() == 0 })
-}
-
-// missUnnamed has a webhook get a 5xx before its tenant is known.
-func (d *desk) missUnnamed() {
-	d.t.Helper()
-	d.getsUnnamed5xx()
-	d.until("it is stored", func() bool { return d.Inbox.cfg.Missed.Unnamed().Count == 0 })
-}
-
-func (d *desk) getsUnnamed5xx() {
-	d.Inbox.cfg.Missed.AddUnnamed(webhookgate.Unnamed{Count: 1, Since: time.Now(), Last: time.Now()})
+	missed := d.Inbox.cfg.Missed
+	d.until("what was missed is stored", func() bool { return missed.Len() == 0 && missed.Unnamed().Count == 0 })
 }
 
 // A webhook for which there is no room is missed, until it comes again, or somebody forgets its tenant. It leaves a
@@ -480,7 +476,7 @@ func TestUnnamedByTheDatabasesClock(t *testing.T) {
 			time.Sleep(time.Minute)
 			came := d.Now()
 			gone.Store(true)
-			d.getsUnnamed5xx()
+			d.missesUnnamed(1)
 			event := d.hook("", "E")
 			event.Type, event.Snapshot, event.Lane = "Other", false, webhookgate.LaneName{Type: "Other"}
 			d.sendHook(event)
@@ -492,13 +488,13 @@ func TestUnnamedByTheDatabasesClock(t *testing.T) {
 			}
 			near("in memory")
 			gone.Store(false)
-			d.until("they are stored", func() bool { return d.Inbox.cfg.Missed.Unnamed().Count == 0 })
+			d.stored()
 			near("stored")
 			d.decide(r, lane.ToCompare, says("acme", "a"))
 			d.endRun(r, true, "", lane.Summary{Equal: 1})
 			near("after a run that had begun before")
 			gone.Store(true)
-			d.getsUnnamed5xx()
+			d.missesUnnamed(1)
 			gone.Store(false)
 			if _, n, err := d.Dismiss(came.Add(-time.Second), nil); n > 0 || err != nil {
 				t.Errorf("%d dismissed that came later: %v", n, err)
@@ -522,13 +518,14 @@ func TestDismissUntil(t *testing.T) {
 			check(t, err)
 		}
 		outage(d.Now().Add(-time.Hour), d.Now().Add(-time.Minute))
-		d.missUnnamed()
+		d.missesUnnamed(1)
+		d.stored()
 		time.Sleep(time.Second)
 		seen := d.Now()
 		time.Sleep(time.Second)
 		outage(seen.Add(-time.Minute), d.Now())
 		gone.Store(true)
-		d.Inbox.cfg.Missed.AddUnnamed(webhookgate.Unnamed{Count: 5, Since: time.Now(), Last: time.Now()})
+		d.missesUnnamed(5)
 		if _, _, err := d.Dismiss(time.Time{}, nil); err == nil || d.Inbox.cfg.Missed.Unnamed().Count != 5 {
 			t.Errorf("in an outage: %v, and %d are left", err, d.Inbox.cfg.Missed.Unnamed().Count)
 		}
@@ -564,7 +561,7 @@ func TestMissedAndOutagesInAnOutage(t *testing.T) {
 			d.send(fmt.Sprintf("t%02d", i), "A")
 		}
 		d.send("back", "A")
-		d.Inbox.cfg.Missed.AddUnnamed(webhookgate.Unnamed{Count: 7, Since: time.Now(), Last: time.Now()})
+		d.missesUnnamed(7)
 		time.Sleep(10 * time.Minute)
 		if s := d.Stats().Missed; s.Tenants != 71 || s.Unnamed.Count != 7 {
 			t.Errorf("in the outage: %+v", s)
@@ -619,7 +616,7 @@ func TestMissedAndOutagesInAnOutage(t *testing.T) {
 			t.Errorf("%+v", all)
 		}
 		// Without a name it counts for a day.
-		d.Inbox.cfg.Missed.AddUnnamed(webhookgate.Unnamed{Count: 3, Since: time.Now(), Last: time.Now()})
+		d.missesUnnamed(3)
 		time.Sleep(time.Minute) // it is stored
 		d.ahead.Add(int64(23 * time.Hour))
 		time.Sleep(3 * time.Minute)
@@ -724,7 +721,8 @@ func TestReconcileSettlesWhatIsMissed(t *testing.T) {
 		d.hears("late", "a")
 		miss("equal", "differs", "new", "left")
 		d.want("missed", d.missed(), "differs equal left new")
-		d.missUnnamed()
+		d.missesUnnamed(1)
+		d.stored()
 		r := d.begin(time.Time{})
 		miss("late")
 		d.want("equal", d.decide(r, lane.ToCompare, says("equal", "a"), says("late", "a")), "equal; changed")
@@ -748,7 +746,8 @@ func TestReconcileSettlesWhatIsMissed(t *testing.T) {
 		}
 		r = d.begin(time.Time{})
 		time.Sleep(5 * time.Millisecond)
-		d.missUnnamed()
+		d.missesUnnamed(1)
+		d.stored()
 		d.endRun(r, true, "", lane.Summary{Equal: 1})
 		if n := d.Stats().Missed.Unnamed.Count; n != 1 {
 			t.Errorf("it began earlier, and the outage has ended: %d", n)

@@ -1,11 +1,21 @@
 package inbox
 
-import "syscall"
+import (
+	"syscall"
+	"testing"
+)
 
-func mountSmall(dir, size string) error { return syscall.Mount("tmpfs", dir, "tmpfs", 0, "size="+size) }
-
-func remountSmall(dir, size string) error {
-	return syscall.Mount("tmpfs", dir, "tmpfs", syscall.MS_REMOUNT, "size="+size)
+// smallDisk returns a folder that is a file system of its own.
+func smallDisk(t *testing.T, size string) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size="+size); err != nil {
+		t.Skipf("no file system of its own: %v", err) // only root may
+	}
+	t.Cleanup(func() { _ = syscall.Unmount(dir, syscall.MNT_DETACH) })
+	return dir
 }
 
-func unmount(dir string) { _ = syscall.Unmount(dir, syscall.MNT_DETACH) }
+func enlargeDisk(dir, size string) error {
+	return syscall.Mount("tmpfs", dir, "tmpfs", syscall.MS_REMOUNT, "size="+size)
+}

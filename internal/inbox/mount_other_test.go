@@ -2,8 +2,14 @@
 
 package inbox
 
-import "errors"
+import (
+	"errors"
+	"testing"
+)
 
-func mountSmall(string, string) error   { return errors.ErrUnsupported }
-func remountSmall(string, string) error { return errors.ErrUnsupported }
-func unmount(string)                    {}
+func smallDisk(t *testing.T, _ string) string {
+	t.Skip("no file system of its own")
+	return ""
+}
+
+func enlargeDisk(string, string) error { return errors.ErrUnsupported }

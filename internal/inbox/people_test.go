@@ -142,7 +142,7 @@ func TestSentAgainWhileItIsDelivered(t *testing.T) {
 		}}))
 		release := d.main.hang("acme")
 		d.take("acme", "A", "B")
-		d.until("under way", func() bool { return len(d.main.tried("acme")) == 1 })
+		d.untilTried("acme", 1)
 		asked := make(chan error)
 		go func() { asked <- d.Redeliver(d.nth("acme", 1), true) }()
 		d.until("it waits for the outcome", func() bool { return actions.Load() > 0 })

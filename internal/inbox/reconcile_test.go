@@ -310,7 +310,7 @@ func TestApplyAndKeep(t *testing.T) {
 		d.hears("waits", "a")
 		d.main.set("parked", status(422))
 		d.hears("parked", "a")
-		d.until("parked", func() bool { return d.states("parked") == "parked" })
+		d.becomes("parked", "parked")
 		r := d.begin(time.Time{})
 		d.want("", d.decide(r, lane.ToStore, says("done", "b"), says("waits", "b"), says("parked", "b"), says("new", "b")),
 			"differs (+ b, - a) applied; differs (+ b, - a) left out; differs (+ b, - a) left out; new (+ b) applied")

@@ -65,7 +65,11 @@ func (d *desk) play(tenant string, s story) {
 		case "hang":
 			d.release[code] = d.main.hang(code)
 		case "underway":
-			d.until("under way", func() bool { d.main.mu.Lock(); defer d.main.mu.Unlock(); return d.main.underway > 0 })
+			d.until("under way", func() bool {
+				d.main.mu.Lock()
+				defer d.main.mu.Unlock()
+				return d.main.underway > 0
+			})
 		case "quiet": // after a pause: a try that had begun before may still be on its way
 			d.until("nothing under way", func() bool { d.courier.mu.Lock(); defer d.courier.mu.Unlock(); return d.courier.unfinished == 0 })
 		case "release":
@@ -353,7 +357,7 @@ func TestStored(t *testing.T) {
 		d.start()
 		d.take("crm/waits", "A")
 		d.take("crm/parked", "A")
-		d.until("parked", func() bool { return d.states("parked") == "parked" })
+		d.becomes("parked", "parked")
 		d.shut()
 		d.cfg.Receivers = none
 		d.start()

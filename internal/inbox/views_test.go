@@ -41,7 +41,7 @@ func TestMaxBytes(t *testing.T) {
 		d.main.set("p", status(400))
 		d.take("w", big("A"))
 		d.take("p", big("A"))
-		d.until("parked", func() bool { return d.states("p") == "parked" })
+		d.becomes("p", "parked")
 		used("one waits, one is parked", 2)
 		d.want("no room", d.send("x", big("A")), "full")
 		d.want("a copy is answered", d.send("w", big("A")), "=")
@@ -664,7 +664,7 @@ func TestWhoFailedAtAllFailsNotForEverybody(t *testing.T) {
 				for n, tenant := range ill {
 					d.main.set(tenant, status(500))
 					d.take(tenant, "A")
-					d.until("failed twice", func() bool { return len(d.main.tried(tenant)) > 1 })
+					d.untilTried(tenant, 2)
 					d.take("well", fmt.Sprint("B", n)) // never three without one that is accepted
 					d.idle("well")
 				}
@@ -672,12 +672,12 @@ func TestWhoFailedAtAllFailsNotForEverybody(t *testing.T) {
 				for _, tenant := range ill {
 					tries := len(d.main.tried(tenant))
 					if name == "parked" {
-						d.until(name, func() bool { return d.states(tenant) == name })
+						d.becomes(tenant, name)
 						d.take(tenant, "B")
 					} else {
 						d.until("not being delivered", func() bool { return d.Redeliver(d.nth(tenant, 1), false) == nil })
 					}
-					d.until("tried again", func() bool { return len(d.main.tried(tenant)) > tries+1 })
+					d.untilTried(tenant, tries+2)
 				}
 				check(name)
 			})
