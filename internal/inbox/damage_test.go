@@ -202,13 +202,11 @@ func TestOneDamagedValueInTheDatabase(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.Schema(t)
 	d := newDesk(t, inDatabase(t, dsn))
-	conn, schema := connectTo(t, dsn)
-	defer conn.Close(context.Background())
+	conn, _ := connectTo(t, dsn)
 	exec := func(statement string) error {
 		_, err := conn.Exec(t.Context(), statement)
 		return err
 	}
-	check(t, exec("SET search_path = "+schema))
 	values := map[string][]string{
 		"int": {"-1", "99", "9223372036854775807", "-9223372036854775808"}, "text": {"''", "'text'"}, "bytes": {"''", `'\xff00ff'`},
 		"json": {"'{}'", "'7'", `'"x"'`, "'null'", `'[{"code": 7}]'`, `'[{"code": "a", "limit": "5"}]'`, `'[{"code": "a", "limit": 1e400}]'`, "'[null]'"},
@@ -383,10 +381,8 @@ func TestDamagedAndNotFound(t *testing.T) {
 			t.Run(tc.name+" in the database", func(t *testing.T) {
 				t.Parallel()
 				dsn := pgtest.Schema(t)
-				conn, schema := connectTo(t, dsn)
-				defer conn.Close(context.Background())
+				conn, _ := connectTo(t, dsn)
 				try(t, inDatabase(t, dsn), func(statement string) {
-					must(conn.Exec(t.Context(), "SET search_path = "+schema))(t)
 					must(conn.Exec(t.Context(), statement))(t)
 				})
 			})

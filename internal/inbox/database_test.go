@@ -35,7 +35,6 @@ func inSchema(t testing.TB, dsn, statement string) string {
 	sessions.Unlock()
 	if conn == nil {
 		conn, _ = connectTo(t, dsn)
-		t.Cleanup(func() { conn.Close(context.Background()) })
 	}
 	u, err := url.Parse(dsn)
 	check(t, err)
@@ -66,17 +65,53 @@ type session struct {
 	dsn string
 }
 
-func connectTo(t testing.TB, dsn string) (*pgx.Conn, string) {
+// connectTo connects to a test's database as another program does, until the test ends. Its names are those of the
+// test's schema.
+func connectTo(t testing.TB, dsn string) (conn *pgx.Conn, schema string) {
 	t.Helper()
-	u, err := url.Parse(dsn)
-	check(t, err)
+	u := must(url.Parse(dsn))(t)
 	query := u.Query()
-	schema := query.Get("schema")
+	schema = query.Get("schema")
 	query.Del("schema")
 	u.RawQuery = query.Encode()
-	conn, err := pgx.Connect(context.Background(), u.String())
-	check(t, err)
+	conn = must(pgx.Connect(context.Background(), u.String()))(t)
+	t.Cleanup(func() { conn.Close(context.Background()) })
+	if schema != "" {
+		must(conn.Exec(context.Background(), "SET search_path = "+pgx.Identifier{schema}.Sanitize()))(t)
+	}
 	return conn, schema
+}
+
+// A client is another client of a test's database, in a transaction.
+type client struct {
+	pgx.Tx
+	t   testing.TB
+	dsn string
+	pid uint32 // of its process at the server
+}
+
+// another has another client begin a transaction with these statements.
+func another(t testing.TB, dsn string, statements ...string) *client {
+	t.Helper()
+	conn, _ := connectTo(t, dsn)
+	c := &client{must(conn.Begin(t.Context()))(t), t, dsn, conn.PgConn().PID()}
+	for _, s := range statements {
+		must(c.Exec(t.Context(), s))(t)
+	}
+	return c
+}
+
+// hinders says whether anybody waits for what it has locked.
+func (c *client) hinders() bool {
+	const blocked = "SELECT count(*)::text FROM pg_stat_activity WHERE %d = ANY (pg_blocking_pids(pid))"
+	return inSchema(c.t, c.dsn, fmt.Sprintf(blocked, c.pid)) != "0"
+}
+
+// waitsForLocks says whether so many statements like this of the test's schema wait for a lock.
+func waitsForLocks(t testing.TB, dsn, like string, count int) func() bool {
+	question := `SELECT count(*)::text FROM pg_locks JOIN pg_stat_activity USING (pid)
+		WHERE NOT granted AND query LIKE '` + like + `{schema}%'`
+	return func() bool { return inSchema(t, dsn, question) == fmt.Sprint(count) }
 }
 
 // as returns the address of a server for another user, or another database.
@@ -393,10 +428,7 @@ func TestLockedLane(t *testing.T) {
 	d := newDesk(t, inDatabase(t, dsn))
 	d.take("locked", "A")
 	d.idle("")
-	conn, schema := connectTo(t, dsn)
-	defer conn.Close(context.Background())
-	tx := must(conn.Begin(t.Context()))(t)
-	must(tx.Exec(t.Context(), "SELECT 1 FROM "+schema+".lane WHERE tenant = 'locked' FOR UPDATE"))(t)
+	tx := another(t, dsn, "SELECT 1 FROM lane WHERE tenant = 'locked' FOR UPDATE")
 	var wg sync.WaitGroup
 	var failed atomic.Int64
 	for n := range 32 {
@@ -451,16 +483,11 @@ func TestWaitIsNoJumpOfTheClock(t *testing.T) {
 	dsn := pgtest.Schema(t)
 	d := newDesk(t, inDatabase(t, dsn))
 	d.take("t", "A")
-	conn, schema := connectTo(t, dsn)
-	defer conn.Close(context.Background())
-	tx := must(conn.Begin(t.Context()))(t)
 	// Another replica has just met this tenant, too, and its COMMIT takes a while.
-	must(tx.Exec(t.Context(), "INSERT INTO "+schema+".lane (tenant, platform, event_type) VALUES ('new', '', '')"))(t)
+	tx := another(t, dsn, "INSERT INTO lane (tenant, platform, event_type) VALUES ('new', '', '')")
 	var sender sync.WaitGroup
 	sender.Go(func() { d.send("new", "A") })
-	d.until("it waits for the lane", func() bool {
-		return inSchema(t, dsn, fmt.Sprintf("SELECT count(*)::text FROM pg_stat_activity WHERE %d = ANY (pg_blocking_pids(pid))", conn.PgConn().PID())) != "0"
-	})
+	d.until("it waits for the lane", tx.hinders)
 	time.Sleep(1300 * time.Millisecond) // longer than what counts as a jump, and less than it waits for a lock
 	check(t, tx.Rollback(t.Context()))
 	sender.Wait()
@@ -479,16 +506,11 @@ func TestClockJumpsWhileItWaits(t *testing.T) {
 	d := newDesk(t, inDatabase(t, dsn))
 	d.take("t", "A")
 	d.idle("t")
-	conn, schema := connectTo(t, dsn)
-	defer conn.Close(context.Background())
 	for n := range 10 {
-		tx := must(conn.Begin(t.Context()))(t)
-		must(tx.Exec(t.Context(), "SELECT FROM "+schema+".lane FOR UPDATE"))(t)
+		tx := another(t, dsn, "SELECT FROM lane FOR UPDATE")
 		var sender sync.WaitGroup
 		sender.Go(func() { d.send("t", fmt.Sprint("B", n)) })
-		d.until("it waits for the lane", func() bool {
-			return inSchema(t, dsn, fmt.Sprintf("SELECT count(*)::text FROM pg_stat_activity WHERE %d = ANY (pg_blocking_pids(pid))", conn.PgConn().PID())) != "0"
-		})
+		d.until("it waits for the lane", tx.hinders)
 		d.ahead.Add(int64(2 * time.Second))
 		time.Sleep(1300 * time.Millisecond)
 		goesOn := time.Now()
@@ -639,10 +661,7 @@ func TestLockedTable(t *testing.T) {
 	d := newDesk(t, inDatabase(t, dsn))
 	d.take("t", "A")
 	d.idle("t")
-	conn, schema := connectTo(t, dsn)
-	defer conn.Close(context.Background())
-	tx := must(conn.Begin(t.Context()))(t)
-	must(tx.Exec(t.Context(), "LOCK TABLE "+schema+".webhook IN SHARE MODE"))(t)
+	tx := another(t, dsn, "LOCK TABLE webhook IN SHARE MODE")
 	d.until("unready", func() bool {
 		if got := d.send("t", "B"); got == "+" {
 			t.Fatal("it was stored")
@@ -692,10 +711,7 @@ func TestQueryEndsWithItsReader(t *testing.T) {
 	d := newDesk(t, inDatabase(t, dsn))
 	d.take("t", "A")
 	d.idle("t")
-	conn, schema := connectTo(t, dsn)
-	defer conn.Close(context.Background())
-	tx := must(conn.Begin(t.Context()))(t)
-	must(tx.Exec(t.Context(), "LOCK TABLE "+schema+".content"))(t)
+	tx := another(t, dsn, "LOCK TABLE content")
 	ctx, gone := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { _, err := d.List(ctx, Filter{Search: "A"}); ended <- err }()
@@ -719,11 +735,11 @@ func TestTriggerThatRefusesATenant(t *testing.T) {
 	dsn := pgtest.Schema(t)
 	d := newDesk(t, inDatabase(t, dsn))
 	d.until("open", d.Ready)
-	conn, schema := connectTo(t, dsn)
-	defer conn.Close(context.Background())
-	name := pgx.Identifier{schema}.Sanitize()
-	must(conn.Exec(t.Context(), `CREATE FUNCTION `+name+`.refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'not this one'; END $$;
-		CREATE TRIGGER refuse BEFORE INSERT ON `+name+`.webhook FOR EACH ROW WHEN (NEW.tenant = 'bad') EXECUTE FUNCTION `+name+`.refuse()`))(t)
+	conn, _ := connectTo(t, dsn)
+	must(conn.Exec(t.Context(), `
+		CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'not this one'; END $$;
+		CREATE TRIGGER refuse BEFORE INSERT ON webhook FOR EACH ROW WHEN (NEW.tenant = 'bad')
+			EXECUTE FUNCTION refuse()`))(t)
 	var all []func()
 	for n := range 20 {
 		all = append(all, func() {

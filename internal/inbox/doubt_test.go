@@ -2,15 +2,12 @@ package inbox
 
 import (
 	"context"
-	"fmt"
 	"net/url"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 
 	"usher/internal/inbox/engine"
 	"usher/internal/testkit/pgtest"
@@ -32,27 +29,19 @@ func TestConnectionBreaksInACommit(t *testing.T) {
 				d.take("known", "A")
 				replica := newDesk(t, inDatabase(t, dsn))
 				replica.until("it is paused", func() bool { return len(replica.Paused()) > 0 })
-				other, schema := connectTo(t, dsn)
-				defer other.Close(context.Background())
-				exec := func(sql string) { must(other.Exec(t.Context(), sql))(t) }
-				waits := func(n string) func() bool {
-					return func() bool {
-						return inSchema(t, dsn, "SELECT count(*)::text FROM pg_locks l JOIN pg_stat_activity USING (pid) WHERE NOT granted AND query LIKE '%{schema}%'") == n
-					}
-				}
-				noSweeps(t, other, schema)
-				exec("BEGIN; LOCK TABLE " + schema + ".webhook IN SHARE MODE")
+				noSweeps(t, dsn)
+				other := another(t, dsn, "LOCK TABLE webhook IN SHARE MODE")
 				first, second := make(chan string, 1), make(chan string, 1)
 				go func() { first <- d.send(tenant, "B") }()
-				d.until("the first waits for the table", waits("1"))
+				d.until("the first waits for the table", waitsForLocks(t, dsn, "%", 1))
 				began := time.Now()
 				wire.Refuse() // the driver can't ask the server to cancel
 				if told := <-first; told == "+" || told == "=" {
 					t.Errorf("its sender was told %q, and nobody knew that", told)
 				}
 				go func() { second <- replica.send(tenant, next) }()
-				d.until("the second waits for the tenant", waits("2"))
-				exec("ROLLBACK")
+				d.until("the second waits for the tenant", waitsForLocks(t, dsn, "%", 2))
+				check(t, other.Rollback(t.Context()))
 				if time.Since(began) > time.Second {
 					t.Skip("this machine is too slow: the first transaction may have given up, because it waits for a lock for two seconds only")
 				}
@@ -72,10 +61,11 @@ func TestConnectionBreaksInACommit(t *testing.T) {
 	}
 }
 
-// noSweeps keeps replicas from deleting old webhooks, until conn is closed: a writer that waits for the table to do
+// noSweeps keeps replicas from deleting old webhooks, until the test ends: a writer that waits for the table to do
 // that does not take in what the test sends.
-func noSweeps(t *testing.T, conn *pgx.Conn, schema string) {
+func noSweeps(t *testing.T, dsn string) {
 	t.Helper()
+	conn, schema := connectTo(t, dsn)
 	must(conn.Exec(t.Context(), "SELECT pg_advisory_lock(hashtext($1))", `usher sweep "`+schema+`"`))(t)
 }
 
@@ -85,9 +75,7 @@ func TestNewTenantAtOnce(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.Schema(t)
 	open := inDatabase(t, dsn)
-	keeper, schema := connectTo(t, dsn)
-	defer keeper.Close(context.Background())
-	noSweeps(t, keeper, schema)
+	noSweeps(t, dsn)
 	for _, tc := range []struct {
 		name, first, second string
 		latest              bool
@@ -101,16 +89,8 @@ func TestNewTenantAtOnce(t *testing.T) {
 		b := newDesk(t, open, change)
 		check(t, a.Pause(Pause{}))
 		b.until("paused", func() bool { return len(b.Paused()) > 0 })
-		conn, schema := connectTo(t, dsn)
-		defer conn.Close(context.Background())
-		tx := must(conn.Begin(t.Context()))(t)
-		must(tx.Exec(t.Context(), "LOCK TABLE "+schema+".webhook IN SHARE MODE"))(t)
+		tx := another(t, dsn, "LOCK TABLE webhook IN SHARE MODE")
 		tenant := strings.ReplaceAll(tc.name, " ", "-")
-		waiting := func(n string) func() bool {
-			return func() bool {
-				return inSchema(t, dsn, "SELECT count(*)::text FROM pg_locks l JOIN pg_stat_activity USING (pid) WHERE NOT granted AND query LIKE '%{schema}%'") == n
-			}
-		}
 		var wg sync.WaitGroup
 		for n, one := range []struct {
 			*desk
@@ -119,7 +99,7 @@ func TestNewTenantAtOnce(t *testing.T) {
 			w := one.hook(tenant, one.body)
 			w.SignedID = "signed" + one.body
 			wg.Go(func() { one.sendHook(w) })
-			a.until("it waits", waiting(fmt.Sprint(n+1)))
+			a.until("it waits", waitsForLocks(t, dsn, "%", n+1))
 		}
 		check(t, tx.Rollback(t.Context()))
 		wg.Wait()

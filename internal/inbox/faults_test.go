@@ -539,10 +539,8 @@ func TestFaultCancelledStatement(t *testing.T) {
 	d := newDesk(t, inDatabase(t, dsn))
 	d.take("locked", "A")
 	d.idle("")
-	conn, schema := connectTo(t, dsn)
-	defer conn.Close(context.Background())
-	tx := must(conn.Begin(t.Context()))(t)
-	must(tx.Exec(t.Context(), "SELECT 1 FROM "+schema+".lane WHERE tenant = 'locked' FOR UPDATE"))(t)
+	tx := another(t, dsn, "SELECT 1 FROM lane WHERE tenant = 'locked' FOR UPDATE")
+	const cancel = "SELECT count(pg_cancel_backend(pid))::text FROM pg_stat_activity WHERE %d = ANY (pg_blocking_pids(pid))"
 	d.until("cancelled", func() bool { // on a slow machine the statement may give up waiting for the lock first: then once more
 		got := make(chan string, 1)
 		go func() { got <- d.send("locked", "B") }()
@@ -551,7 +549,7 @@ func TestFaultCancelledStatement(t *testing.T) {
 			case answer := <-got:
 				return strings.Contains(answer, "57014")
 			default:
-				inSchema(t, dsn, fmt.Sprintf("SELECT count(pg_cancel_backend(pid))::text FROM pg_stat_activity WHERE %d = ANY (pg_blocking_pids(pid))", conn.PgConn().PID()))
+				inSchema(t, dsn, fmt.Sprintf(cancel, tx.pid))
 			}
 		}
 	})

@@ -168,19 +168,14 @@ func TestImportAmongReplicas(t *testing.T) {
 	dsn := pgtest.Schema(t)
 	d := newDesk(t, inDatabase(t, dsn))
 	check(t, d.Pause(Pause{Platform: "crm", Tenant: "t"})) // the lane is there
-	conn, schema := connectTo(t, dsn)
-	defer conn.Close(context.Background())
-	tx := must(conn.Begin(t.Context()))(t) // of another replica: it locks a lane, and then writes it
-	must(tx.Exec(t.Context(), "SELECT 1 FROM "+schema+".lane FOR UPDATE"))(t)
+	tx := another(t, dsn, "SELECT 1 FROM lane FOR UPDATE") // of another replica: it locks a lane, and then writes it
 	imported := make(chan error, 1)
 	go func() {
 		_, err := d.Import(t.Context(), bytes.NewReader([]byte(testkit.Export(testkit.ExportedWebhook{Tenant: "t"}))), nil)
 		imported <- err
 	}()
-	d.until("the import waits", func() bool {
-		return inSchema(t, dsn, fmt.Sprintf("SELECT count(*)::text FROM pg_stat_activity WHERE %d = ANY (pg_blocking_pids(pid))", conn.PgConn().PID())) != "0"
-	})
-	must(tx.Exec(t.Context(), "UPDATE "+schema+".lane SET tail = tail"))(t)
+	d.until("the import waits", tx.hinders)
+	must(tx.Exec(t.Context(), "UPDATE lane SET tail = tail"))(t)
 	check(t, tx.Commit(t.Context()))
 	check(t, <-imported)
 }

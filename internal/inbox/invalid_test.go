@@ -143,15 +143,11 @@ func TestInvalidWhileItIsDeleted(t *testing.T) {
 		})
 		d.recordInvalid("t", "r1")
 		d.recordInvalid("t", "r2")
-		conn, schema := connectTo(t, dsn)
-		defer conn.Close(context.Background())
-		tx := must(conn.Begin(t.Context()))(t)
-		must(tx.Exec(t.Context(), fmt.Sprintf("UPDATE %s.lane SET invalid = invalid - %d", schema, tc.invalid)))(t)
-		must(tx.Exec(t.Context(), fmt.Sprintf("UPDATE %s.webhook SET %s WHERE seq = %d", schema, tc.webhook, d.nth("t", 1))))(t)
+		tx := another(t, dsn,
+			fmt.Sprintf("UPDATE lane SET invalid = invalid - %d", tc.invalid),
+			fmt.Sprintf("UPDATE webhook SET %s WHERE seq = %d", tc.webhook, d.nth("t", 1)))
 		d.recordInvalid("u", "r3")
-		d.until("the sweep waits", func() bool {
-			return inSchema(t, dsn, "SELECT count(*)::text FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE NOT granted AND query LIKE '%DELETE%{schema}%'") == "1"
-		})
+		d.until("the sweep waits", waitsForLocks(t, dsn, "%DELETE%", 1))
 		check(t, tx.Commit(t.Context()))
 		d.take("v", "A") // after the sweep
 		d.want("invalid", d.invalidBodies(), tc.want)

@@ -18,15 +18,6 @@ import (
 	"usher/internal/testkit/pgtest"
 )
 
-// connectAs connects as a user with a role of its own.
-func connectAs(t *testing.T, s *pgtest.Server, role string) *pgx.Conn {
-	t.Helper()
-	conn, err := pgx.Connect(t.Context(), as(s, role, "postgres")+"&default_query_exec_mode=simple_protocol")
-	check(t, err)
-	t.Cleanup(func() { conn.Close(context.Background()) })
-	return conn
-}
-
 // A role with the three grants of the docs reads the two views and calls the function. It reads nothing else and
 // changes nothing. Neither it, nor a role that was there before usher, can make them run or believe something else.
 func TestRightsInSQL(t *testing.T) {
@@ -49,7 +40,11 @@ func TestRightsInSQL(t *testing.T) {
 			CREATE OPERATOR {}.= (LEFTARG = bigint, RIGHTARG = integer, FUNCTION = {}.yes);
 			CREATE OPERATOR {}./ (LEFTARG = bigint, RIGHTARG = integer, FUNCTION = {}.two);`, "{}", schema)
 	}
-	mallory := connectAs(t, s, "mallory")
+	client := func(role string) *pgx.Conn {
+		conn, _ := connectTo(t, as(s, role, "postgres")+"&default_query_exec_mode=simple_protocol")
+		return conn
+	}
+	mallory := client("mallory")
 	must(mallory.Exec(t.Context(), traps("public")))(t)
 	// What usher itself runs must not be led astray either: on PostgreSQL 14 and older every role may create objects
 	// in public.
@@ -73,7 +68,7 @@ func TestRightsInSQL(t *testing.T) {
 	}
 	s.Exec(t, `GRANT USAGE ON SCHEMA usher TO app; GRANT SELECT ON usher.tenants, usher.entitlements TO app; GRANT EXECUTE ON FUNCTION usher.allowed TO app`)
 
-	app, stranger := connectAs(t, s, "app"), connectAs(t, s, "stranger")
+	app, stranger := client("app"), client("stranger")
 	denied := func(who *pgx.Conn, statement string) {
 		t.Helper()
 		_, err := who.Exec(t.Context(), statement)
@@ -199,7 +194,6 @@ func TestPlansInSQL(t *testing.T) {
 	e := inDatabase(t, dsn)()
 	defer e.Close()
 	conn, schema := connectTo(t, dsn)
-	defer conn.Close(context.Background())
 	do := func(statement string) {
 		t.Helper()
 		must(conn.Exec(t.Context(), strings.NewReplacer("{}", schema, "{many}", fmt.Sprint(many)).Replace(statement)))(t)
