@@ -89,7 +89,8 @@ func Unreadable(err error) (values []int, other error) {
 }
 
 // ErrDoubt says that nobody knows whether a transaction was committed.
-var ErrDoubt = errors.New("the connection to the database broke while it confirmed a transaction: nobody knows whether it was done")
+var ErrDoubt = errors.New("the connection to the database broke while it confirmed a transaction: " +
+	"nobody knows whether it was done")
 
 // A StatementError says that the database works, but refused a statement because of its values, or because somebody
 // else has locked a row. So one operation of a batch is to blame, and the others can succeed without it.
@@ -120,7 +121,8 @@ func (e *FullError) Error() string {
 		return "the disk of " + e.Of + " is full"
 	}
 	const mib = 1 << 20
-	return fmt.Sprintf("the disk of %s is too full: only %.1f of %.0f MiB are free", e.Of, float64(e.Free)/mib, float64(e.Size)/mib)
+	free, size := float64(e.Free)/mib, float64(e.Size)/mib
+	return fmt.Sprintf("the disk of %s is too full: only %.1f of %.0f MiB are free", e.Of, free, size)
 }
 
 func (e *FullError) Unwrap() error { return e.Err }

@@ -18,14 +18,16 @@ func (m Migrations) From(version int) (scripts []string, note string) {
 		}
 		compatible = max(compatible, least)
 	}
-	return m[min(version, len(m)):], fmt.Sprintf("UPDATE {schema}.schema_version SET version = %d, compatible = %d", len(m), compatible)
+	note = fmt.Sprintf("UPDATE {schema}.schema_version SET version = %d, compatible = %d", len(m), compatible)
+	return m[min(version, len(m)):], note
 }
 
 // Check returns an error if an usher that knows these migrations can't work with tables of a version that are
 // compatible down to another.
 func (m Migrations) Check(version, compatible int) error {
 	if version > len(m) && compatible > len(m) {
-		return fmt.Errorf("a newer usher made the tables (version %d, which needs an usher that knows version %d; this one knows %d)", version, compatible, len(m))
+		return fmt.Errorf("a newer usher made the tables "+
+			"(version %d, which needs an usher that knows version %d; this one knows %d)", version, compatible, len(m))
 	}
 	return nil
 }

@@ -36,14 +36,16 @@ func Spelling(own ...string) *strings.Replacer {
 }
 
 // troubled is the condition that a tenant has something that waits for somebody. {named}: it is one of the table $5.
-const troubled = "l.parked + l.invalid > 0 OR l.missed_since > 0 OR f.result IS NOT NULL OR l.last_result > 0 AND l.waiting > 0 OR {named}"
+const troubled = "l.parked + l.invalid > 0 OR l.missed_since > 0 OR f.result IS NOT NULL " +
+	"OR l.last_result > 0 AND l.waiting > 0 OR {named}"
 
 // lost is the condition that no claim finds a lane although something waits in it: its row is damaged.
 const lost = "waiting <> 0 AND (NOT bytes > 0 OR paused = 0 AND NOT due < %d)"
 
 // stands is the condition that a finding counts: nobody has dismissed it, and no newer snapshot of its tenant was
 // taken in.
-const stands = "f.result <> '' AND f.dismissed = 0 AND NOT EXISTS (SELECT 1 FROM {schema}.snapshot n WHERE n.tenant = f.tenant AND n.platform = f.platform AND n.seq > f.mark)"
+const stands = "f.result <> '' AND f.dismissed = 0 AND NOT EXISTS (SELECT 1 FROM {schema}.snapshot n " +
+	"WHERE n.tenant = f.tenant AND n.platform = f.platform AND n.seq > f.mark)"
 
 // amount is a number of a row that is added to those of other rows: one that is damaged must not fail the sum, nor
 // hide all others.
@@ -54,10 +56,12 @@ var amount = regexp.MustCompile(`\{amount (\w+)\}`)
 // see Layout.statements.
 func Statements(own string, spelling *strings.Replacer) map[string]string {
 	all := make(map[string]string)
+	conditions := strings.NewReplacer("{troubled}", troubled, "{stands}", stands)
+	plausible := fmt.Sprintf("(CASE WHEN $1 BETWEEN 0 AND %d THEN $1 ELSE 0 END)", MaxAmount)
 	for _, part := range append(strings.Split(sharedStatements, "-- name: ")[1:], strings.Split(own, "-- name: ")[1:]...) {
 		name, statement, _ := strings.Cut(part, "\n")
-		statement = strings.NewReplacer("{troubled}", troubled, "{stands}", stands).Replace(strings.TrimSpace(statement))
-		statement = amount.ReplaceAllString(statement, fmt.Sprintf("(CASE WHEN $1 BETWEEN 0 AND %d THEN $1 ELSE 0 END)", MaxAmount))
+		statement = conditions.Replace(strings.TrimSpace(statement))
+		statement = amount.ReplaceAllString(statement, plausible)
 		name = strings.TrimSpace(name)
 		if all[name] = spelling.Replace(statement); strings.HasPrefix(name, "list") {
 			all[name+"_up"] = strings.NewReplacer("w.seq < ", "w.seq > ", "w.seq DESC", "w.seq").Replace(all[name])
@@ -67,16 +71,17 @@ func Statements(own string, spelling *strings.Replacer) map[string]string {
 	delete(all, "put")
 	delete(all, "save")
 	for _, l := range Exported {
-		export, add, replacing, _ := l.statements(put, save)
-		all["export_"+l.Name], all["add_"+l.Name], all["import_"+l.Name] = spelling.Replace(export), spelling.Replace(add), spelling.Replace(replacing)
+		s := l.statements(put, save)
+		all["export_"+l.Name] = spelling.Replace(s.export)
+		all["add_"+l.Name] = spelling.Replace(s.add)
+		all["import_"+l.Name] = spelling.Replace(s.replace)
 	}
 	for _, u := range updates {
 		l := TableOf(u.table)
 		if u.columns != "" {
 			l = l.only(strings.Fields(u.columns))
 		}
-		_, _, _, update := l.statements(put, save)
-		all[u.name] = spelling.Replace(update)
+		all[u.name] = spelling.Replace(l.statements(put, save).update)
 	}
 	return all
 }

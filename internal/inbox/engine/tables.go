@@ -135,20 +135,36 @@ var updates = []struct{ name, table, columns string }{
 // only returns the table with its key and some of its other columns.
 func (l *Layout) only(columns []string) *Layout {
 	part := *l
-	part.Columns = slices.DeleteFunc(slices.Clone(l.Columns), func(c Column) bool { return !slices.Contains(l.Key, c.Name) && !slices.Contains(columns, c.Name) })
+	other := func(c Column) bool { return !slices.Contains(l.Key, c.Name) && !slices.Contains(columns, c.Name) }
+	part.Columns = slices.DeleteFunc(slices.Clone(l.Columns), other)
 	return &part
 }
 
-// statements returns the statements of a table: one reads all rows for an export. The arguments of the others are its
-// columns: they add rows; add rows or replace those that are there; update rows by their key. put and save are how an
-// engine does that.
-func (l *Layout) statements(put, save string) (export, add, replacing, update string) {
-	var from, arguments, values, arrays, keyArguments, keyValues, replace, setArguments, setValues []string
+// rowStatements are the statements that read or write whole rows of a table. The arguments of those that write are its
+// columns.
+type rowStatements struct {
+	export  string // reads all rows
+	add     string
+	replace string // adds rows, or replaces those that are there
+	update  string // by their key
+}
+
+// arrayOf has the types of PostgreSQL's arrays, by the kind of a column.
+var arrayOf = map[string]string{"int": "bigint[]", "text": "text[]", "bytes": "bytea[]", "json": "text[]"}
+
+// statements returns the statements of a table. put and save are how an engine adds and updates rows.
+func (l *Layout) statements(put, save string) (s rowStatements) {
+	var from, replace []string
+	var arguments, values, arrays []string
+	var keyArguments, keyValues []string
+	var setArguments, setValues []string
 	for n, c := range l.Columns {
 		column, argument, value := c.Name, fmt.Sprint("$", n+1), "n."+c.Name
-		arrays = append(arrays, argument+"::"+map[string]string{"int": "bigint[]", "text": "text[]", "bytes": "bytea[]", "json": "text[]"}[c.Kind])
+		arrays = append(arrays, argument+"::"+arrayOf[c.Kind])
 		if c.Kind == "json" {
-			column, argument, value = "coalesce("+column+"::text, '')", "nullif("+argument+", '')", "nullif("+value+", '')::jsonb"
+			column = "coalesce(" + column + "::text, '')"
+			argument = "nullif(" + argument + ", '')"
+			value = "nullif(" + value + ", '')::jsonb"
 		}
 		arguments, values = append(arguments, argument), append(values, value)
 		if !c.LeftOut {
@@ -156,19 +172,33 @@ func (l *Layout) statements(put, save string) (export, add, replacing, update st
 		}
 		switch {
 		case slices.Contains(l.Key, c.Name):
-			keyArguments, keyValues = append(keyArguments, c.Name+" = "+argument), append(keyValues, "t."+c.Name+" = "+value)
+			keyArguments = append(keyArguments, c.Name+" = "+argument)
+			keyValues = append(keyValues, "t."+c.Name+" = "+value)
 			continue
 		case !c.LeftOut:
 			replace = append(replace, c.Name+" = excluded."+c.Name)
 		}
-		setArguments, setValues = append(setArguments, c.Name+" = "+argument), append(setValues, c.Name+" = "+value)
+		setArguments = append(setArguments, c.Name+" = "+argument)
+		setValues = append(setValues, c.Name+" = "+value)
 	}
 	list := func(all []string) string { return strings.Join(all, ", ") }
-	spell := strings.NewReplacer("{table}", l.Name, "{columns}", list(l.Names()), "{arguments}", list(arguments), "{values}", list(values), "{arrays}", list(arrays),
-		"{set arguments}", list(setArguments), "{set values}", list(setValues), "{key arguments}", strings.Join(keyArguments, " AND "), "{key values}", strings.Join(keyValues, " AND "))
-	export = "SELECT " + list(from) + " FROM {schema}." + l.Name + " ORDER BY " + list(l.Key)
-	if add = spell.Replace(put); l.Unique { // an inbox without webhooks may have such a row
-		replacing = " ON CONFLICT (" + list(l.Key) + ") DO UPDATE SET " + list(replace)
+	spell := strings.NewReplacer(
+		"{table}", l.Name,
+		"{columns}", list(l.Names()),
+		"{arguments}", list(arguments),
+		"{values}", list(values),
+		"{arrays}", list(arrays),
+		"{set arguments}", list(setArguments),
+		"{set values}", list(setValues),
+		"{key arguments}", strings.Join(keyArguments, " AND "),
+		"{key values}", strings.Join(keyValues, " AND "),
+	)
+	s.export = "SELECT " + list(from) + " FROM {schema}." + l.Name + " ORDER BY " + list(l.Key)
+	s.add = spell.Replace(put)
+	s.replace = s.add
+	if l.Unique { // an inbox without webhooks may have such a row
+		s.replace += " ON CONFLICT (" + list(l.Key) + ") DO UPDATE SET " + list(replace)
 	}
-	return export, add, add + replacing, spell.Replace(save)
+	s.update = spell.Replace(save)
+	return s
 }
