@@ -51,7 +51,8 @@ func connect(path string, pragmas []string) (*conn, error) {
 	}
 	c := &conn{tls: libc.NewTLS(), prepared: make(map[string]*statement)}
 	name, out := c.text(path), c.tls.Alloc(8)
-	result := lib.Xsqlite3_open_v2(c.tls, name, out, lib.SQLITE_OPEN_READWRITE|lib.SQLITE_OPEN_NOMUTEX|lib.SQLITE_OPEN_EXRESCODE, 0)
+	const flags = lib.SQLITE_OPEN_READWRITE | lib.SQLITE_OPEN_NOMUTEX | lib.SQLITE_OPEN_EXRESCODE
+	result := lib.Xsqlite3_open_v2(c.tls, name, out, flags, 0)
 	c.db = libc.AtomicLoadPUintptr(out)
 	c.tls.Free(8)
 	libc.Xfree(c.tls, name)
@@ -388,7 +389,9 @@ func (s *statement) Scan(into ...any) error {
 				*to = s.columnText(column)
 			}
 		case *[]byte:
-			*to, ok = s.columnBytes(column), kind == lib.SQLITE_BLOB || kind == lib.SQLITE_NULL || kind == lib.SQLITE_TEXT // which somebody may have written by hand
+			*to = s.columnBytes(column)
+			// Text, too, which somebody may have written by hand.
+			ok = kind == lib.SQLITE_BLOB || kind == lib.SQLITE_NULL || kind == lib.SQLITE_TEXT
 		}
 		if !ok {
 			unreadable = append(unreadable, i)

@@ -39,11 +39,24 @@ var migrations = engine.Migrations{engine.Tables + schema001}
 // spelling also drops PostgreSQL's casts. Its parameters are $1, and SQLite's ?1. If a parameter alone is the limit,
 // SQLite plans the statement anew each time that it runs, because another limit might have a better plan: that took
 // more time than all else. With a plus it does not.
-var spelling = engine.Spelling("{schema}.", "", "{int}", "INTEGER", "{text}", "TEXT", "{json}", "TEXT", "{bytes}", "BLOB", "{empty}", "x''", "{keyed}", "WITHOUT ROWID",
-	"{counter}", "INTEGER PRIMARY KEY AUTOINCREMENT", "{among}", "IN (SELECT value FROM json_each(?1))", "{other}", "NOT IN (SELECT value FROM json_each(?1))",
-	"{listed}", "IN (SELECT value FROM json_each(?2))", "{named}", "(l.tenant, l.platform) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?5))",
+var spelling = engine.Spelling(
+	"{schema}.", "",
+	"{int}", "INTEGER",
+	"{text}", "TEXT",
+	"{json}", "TEXT",
+	"{bytes}", "BLOB",
+	"{empty}", "x''",
+	"{keyed}", "WITHOUT ROWID",
+	"{counter}", "INTEGER PRIMARY KEY AUTOINCREMENT",
+	"{among}", "IN (SELECT value FROM json_each(?1))",
+	"{other}", "NOT IN (SELECT value FROM json_each(?1))",
+	"{listed}", "IN (SELECT value FROM json_each(?2))",
+	"{named}", "(l.tenant, l.platform) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?5))",
 	"{lock}", "", "{skip}", "", // the whole file is locked already
-	"LIMIT $", "LIMIT +?", "::bigint", "", "::text", "", "$1", "?1", "$2", "?2", "$3", "?3", "$4", "?4", "$5", "?5", "$6", "?6", "$7", "?7", "$8", "?8", "$9", "?9")
+	"LIMIT $", "LIMIT +?",
+	"::bigint", "", "::text", "",
+	"$1", "?1", "$2", "?2", "$3", "?3", "$4", "?4", "$5", "?5", "$6", "?6", "$7", "?7", "$8", "?8", "$9", "?9",
+)
 
 var statements = engine.Statements(statementsText, spelling)
 
@@ -61,15 +74,17 @@ type Engine struct {
 	readers  chan *conn    // connections that read and are not in use right now
 	unopened chan struct{} // has an element for each connection that may still be opened to read
 
-	files        map[string]os.FileInfo // the files at their opening, by their names, to notice when others are in their place
-	filesChecked time.Time              // when this was last checked
-	broken       error                  // a *engine.BrokenError; nil: none
-	logRemoved   bool                   // the write-ahead log was removed, and what it holds is not in the file yet
+	// files are the files at their opening, by their names, to notice when others are in their place.
+	files        map[string]os.FileInfo
+	filesChecked time.Time // when this was last checked
+	broken       error     // a *engine.BrokenError; nil: none
+	logRemoved   bool      // the write-ahead log was removed, and what it holds is not in the file yet
 
-	hasReserve   bool         // the reserve file exists
-	fullSince    atomic.Int64 // when the disk was full, and the reserve file was deleted, as Unix nanoseconds; zero: there is room
-	damaged      sync.Map     // the statements that have found a damaged row, which was logged
-	scrubPending bool         // the write-ahead log may still have content that was erased
+	hasReserve bool // the reserve file exists
+	// fullSince is when the disk was full, and the reserve file was deleted, as Unix nanoseconds; zero: there is room.
+	fullSince    atomic.Int64
+	damaged      sync.Map // the statements that have found a damaged row, which was logged
+	scrubPending bool     // the write-ahead log may still have content that was erased
 }
 
 // Open opens the file, or makes it. It fails with ErrInUse if another usher has it.
@@ -79,7 +94,8 @@ func Open(name string, log *slog.Logger) (*Engine, error) {
 		return nil, err
 	}
 	path := resolveLink(name)
-	lock, err := filelock.Take(path + lockEnd) // to open and close the database file itself would end SQLite's POSIX locks on it
+	// Not the database file itself: to open and close it would end SQLite's POSIX locks on it.
+	lock, err := filelock.Take(path + lockEnd)
 	if err != nil {
 		return nil, err
 	}
@@ -87,8 +103,16 @@ func Open(name string, log *slog.Logger) (*Engine, error) {
 		lock.Close()
 		return nil, err
 	}
-	// scrubPending: a former process may have been killed after an erasure, before it could empty the write-ahead log.
-	e := &Engine{name: name, path: path, log: log, lock: lock, readers: make(chan *conn, engine.MaxReaders), unopened: make(chan struct{}, engine.MaxReaders), scrubPending: true}
+	e := &Engine{
+		name:     name,
+		path:     path,
+		log:      log,
+		lock:     lock,
+		readers:  make(chan *conn, engine.MaxReaders),
+		unopened: make(chan struct{}, engine.MaxReaders),
+		// A former process may have been killed after an erasure, before it could empty the write-ahead log.
+		scrubPending: true,
+	}
 	err = e.open()
 	if errors.Is(err, errFull) { // the reserve is room enough to start, and for outcomes
 		if e.conn != nil {
@@ -154,7 +178,8 @@ func checkName(name string) error {
 		return nil
 	}
 	if info, err := os.Stat(log); err == nil && info.Size() > 0 {
-		return fmt.Errorf("the file is gone or empty, but %s exists, which belongs to it and has its newest webhooks: put the file back, or move that one away to start with an empty inbox", log)
+		return fmt.Errorf("the file is gone or empty, but %s exists, which belongs to it and has its newest webhooks: "+
+			"put the file back, or move that one away to start with an empty inbox", log)
 	}
 	return nil
 }
@@ -170,7 +195,8 @@ func resolveLink(name string) string {
 
 func (e *Engine) open() error {
 	var err error
-	if e.conn, err = connect(e.path, append([]string{"busy_timeout(2000)", "auto_vacuum(INCREMENTAL)", "wal_autocheckpoint(4000)"}, pragmas...)); err != nil {
+	own := []string{"busy_timeout(2000)", "auto_vacuum(INCREMENTAL)", "wal_autocheckpoint(4000)"}
+	if e.conn, err = connect(e.path, append(own, pragmas...)); err != nil {
 		return describe(err)
 	}
 	if err := e.migrate(); err != nil {
@@ -178,7 +204,9 @@ func (e *Engine) open() error {
 	}
 	// It holds payloads. This comes after the tables: until then it may be something else that was named by mistake.
 	for _, end := range []string{"", "-wal", "-shm"} {
-		if info, err := os.Stat(e.path + end); err == nil && runtime.GOOS != "windows" && info.Mode().Perm()&0o077 != 0 && os.Chmod(e.path+end, 0o600) == nil {
+		info, err := os.Stat(e.path + end)
+		forOthers := err == nil && runtime.GOOS != "windows" && info.Mode().Perm()&0o077 != 0
+		if forOthers && os.Chmod(e.path+end, 0o600) == nil {
 			e.log.Warn("others could read or write the inbox's file: usher has set its mode to 0600", "file", e.path+end)
 		}
 	}
@@ -212,8 +240,15 @@ func (e *Engine) connectReader() (*conn, error) {
 }
 
 // The cache is small, because after most transactions SQLite goes through all of it.
-var pragmas = []string{"busy_timeout(2000)", "synchronous(FULL)", "secure_delete(ON)", "cache_size(-4096)", "journal_size_limit(67108864)",
-	"temp_store(MEMORY)", "fullfsync(1)", "checkpoint_fullfsync(1)"} // the last two matter on macOS only
+var pragmas = []string{
+	"busy_timeout(2000)",
+	"synchronous(FULL)",
+	"secure_delete(ON)",
+	"cache_size(-4096)",
+	"journal_size_limit(67108864)",
+	"temp_store(MEMORY)",
+	"fullfsync(1)", "checkpoint_fullfsync(1)", // these matter on macOS only
+}
 
 // migrate makes the tables, and ends the leases of a former process.
 func (e *Engine) migrate() error {
@@ -221,7 +256,8 @@ func (e *Engine) migrate() error {
 	if err != nil {
 		return err
 	}
-	if err := e.conn.exec("PRAGMA journal_mode = WAL"); err != nil { // not earlier: it changes the file, which may be that of another program
+	// Not earlier: it changes the file, which may be that of another program.
+	if err := e.conn.exec("PRAGMA journal_mode = WAL"); err != nil {
 		return describe(err)
 	}
 	// A small file is checked for damage. To check a large one, which means to read all of it, would delay the start:
@@ -233,7 +269,8 @@ func (e *Engine) migrate() error {
 		}
 	}
 	if problem != "ok" {
-		return fmt.Errorf("the file is damaged (%v): put a backup in its place, or move it away and start with an empty inbox", problem)
+		return fmt.Errorf("the file is damaged (%v): "+
+			"put a backup in its place, or move it away and start with an empty inbox", problem)
 	}
 	script := "BEGIN IMMEDIATE;\n"
 	scripts, note := migrations.From(version)
@@ -252,7 +289,8 @@ func (e *Engine) migrate() error {
 		return describe(err)
 	}
 	if err := e.conn.exec(spelling.Replace("SELECT {lane} FROM lane l LIMIT 0")); err != nil {
-		return fmt.Errorf("the tables in the file are not those of this usher (%w): start the usher that made them, or move the file away", describe(err))
+		return fmt.Errorf("the tables in the file are not those of this usher (%w): "+
+			"start the usher that made them, or move the file away", describe(err))
 	}
 	return nil
 }
@@ -313,7 +351,8 @@ func (e *Engine) Close() error {
 		}
 	}
 	if e.conn != nil {
-		if e.broken == nil || e.logRemoved { // move everything from the write-ahead log into the file, so that the file alone is complete
+		if e.broken == nil || e.logRemoved {
+			// Move everything from the write-ahead log into the file, so that the file alone is complete.
 			errs = append(errs, e.conn.exec("PRAGMA wal_checkpoint(TRUNCATE)"))
 		}
 		errs = append(errs, e.conn.Close())
@@ -429,7 +468,8 @@ func (e *Engine) saveLog() {
 	busy, err := e.conn.queryValue("PRAGMA wal_checkpoint(FULL)")
 	switch {
 	case isFatal(err): // a sync that failed is never tried again
-		e.log.Error("what the removed file held could not be moved into the inbox's file", "removed", e.path+"-wal", "err", err)
+		e.log.Error("what the removed file held could not be moved into the inbox's file",
+			"removed", e.path+"-wal", "err", err)
 	case err != nil || busy != int64(0):
 		return
 	default:
@@ -526,7 +566,8 @@ func (t *tx) Queue(name string, each func(engine.Row) error, args ...any) {
 // noteDamage logs that a row has values that cannot be read, once for each statement.
 func (e *Engine) noteDamage(statement string, values []int) {
 	if _, known := e.damaged.LoadOrStore(statement, true); !known {
-		e.log.Error("a row of the inbox's file is damaged: what cannot be read in it counts as empty", "statement", statement, "values", values)
+		e.log.Error("a row of the inbox's file is damaged: what cannot be read in it counts as empty",
+			"statement", statement, "values", values)
 	}
 }
 
