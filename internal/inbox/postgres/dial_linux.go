@@ -10,6 +10,7 @@ import (
 // and not after a quarter of an hour.
 func userTimeout(_, _ string, c syscall.RawConn) error {
 	return c.Control(func(fd uintptr) {
-		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, 15_000) // fails on a unix socket, which needs none
+		// It fails on a unix socket, which needs none.
+		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, 15_000)
 	})
 }

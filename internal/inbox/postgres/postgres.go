@@ -60,16 +60,17 @@ func Parse(address string) (*Address, error) {
 	if !query.Has("schema") {
 		schema = "usher"
 	}
-	if schema == "" || len(schema) > 63 || strings.Trim(schema, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_") != "" {
+	if schema == "" || len(schema) > 63 || strings.Trim(schema, nameCharacters) != "" {
 		return nil, errors.New("its schema should be a name of 1 to 63 letters, digits and underscores")
 	}
 	query.Del("schema")
-	for _, name := range []string{"pool_max_conns", "pool_min_conns", "pool_max_conn_lifetime", "pool_max_conn_idle_time", "pool_health_check_period", "pool_max_conn_lifetime_jitter"} {
+	for _, name := range ownParameters {
 		if query.Has(name) {
 			return nil, fmt.Errorf("it has the parameter %s, which usher sets itself", name)
 		}
 	}
-	for _, name := range []string{"sslrootcert", "sslcert", "sslkey"} { // pgx reads them without a limit, and waits for a pipe
+	// pgx reads these files without a limit, and waits for a pipe.
+	for _, name := range []string{"sslrootcert", "sslcert", "sslkey"} {
 		if file := query.Get(name); file != "" && !(name == "sslrootcert" && file == "system") {
 			if _, err := secret.ReadRegular(file); err != nil {
 				return nil, fmt.Errorf("its %s cannot be used: %w", name, err)
@@ -94,13 +95,35 @@ func Parse(address string) (*Address, error) {
 	}
 	config.ConnConfig.RuntimeParams["application_name"] = "usher"
 	config.ConnConfig.ConnectTimeout = connectPatience
-	config.ConnConfig.DialFunc = (&net.Dialer{Timeout: connectPatience, Control: userTimeout,
-		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: 2 * time.Second, Count: 3}}).DialContext
+	dialer := &net.Dialer{
+		Timeout: connectPatience,
+		Control: userTimeout,
+		KeepAliveConfig: net.KeepAliveConfig{
+			Enable:   true,
+			Idle:     5 * time.Second,
+			Interval: 2 * time.Second,
+			Count:    3,
+		},
+	}
+	config.ConnConfig.DialFunc = dialer.DialContext
 	config.MaxConns = engine.MaxReaders
 	config.MinConns = 0
 	config.MaxConnIdleTime = time.Minute
 	config.HealthCheckPeriod = time.Minute
 	return &Address{config, schema}, nil
+}
+
+// nameCharacters are those that the name of a schema may have.
+const nameCharacters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_"
+
+// ownParameters are those of an address that usher sets itself.
+var ownParameters = []string{
+	"pool_max_conns",
+	"pool_min_conns",
+	"pool_max_conn_lifetime",
+	"pool_max_conn_idle_time",
+	"pool_health_check_period",
+	"pool_max_conn_lifetime_jitter",
 }
 
 // parseReason returns pgx's error about an address without the address itself, which may have a password.
@@ -118,7 +141,8 @@ func parseReason(err error) string {
 // could read or change what usher sends.
 func (a *Address) Unencrypted() bool {
 	c := a.config.ConnConfig
-	return slices.ContainsFunc(append(slices.Clone(c.Fallbacks), &pgconn.FallbackConfig{Host: c.Host, TLSConfig: c.TLSConfig}), func(to *pgconn.FallbackConfig) bool {
+	first := &pgconn.FallbackConfig{Host: c.Host, TLSConfig: c.TLSConfig}
+	return slices.ContainsFunc(append(slices.Clone(c.Fallbacks), first), func(to *pgconn.FallbackConfig) bool {
 		ip := net.ParseIP(to.Host)
 		here := strings.HasPrefix(to.Host, "/") || to.Host == "localhost" || ip != nil && ip.IsLoopback()
 		return !here && (to.TLSConfig == nil || to.TLSConfig.InsecureSkipVerify)
@@ -188,7 +212,8 @@ func (e *Engine) open() (*Engine, error) {
 		// standby by its errors, but a reader does not.
 		readers.ConnConfig.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsPrimary
 	}
-	// After the server was away the pool's connections are dead. The pool finds that out before it gives one to a reader.
+	// After the server was away the pool's connections are dead. The pool finds that out before it gives one to a
+	// reader.
 	readers.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return true }
 	var err error
 	if e.pool, err = pgxpool.NewWithConfig(context.Background(), readers); err != nil {
@@ -206,9 +231,29 @@ func (e *Engine) open() (*Engine, error) {
 }
 
 func newEngine(a *Address, password func() string, log *slog.Logger) *Engine {
-	e := &Engine{config: a.config.Copy(), schema: pgx.Identifier{a.schema}.Sanitize(), log: log, views: viewsText, viewsVersion: viewsVersion}
-	e.spelling = engine.Spelling("{schema}", e.schema, "{int}", "bigint", "{text}", `text COLLATE "C"`, "{json}", "jsonb", "{bytes}", "bytea", "{empty}", "''::bytea", "{keyed}", "",
-		"{counter}", "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY", "{among}", "= ANY($1::bigint[])", "{other}", "<> ALL($1::bigint[])", "{listed}", "= ANY($2::text[])", "{named}", "(l.tenant, l.platform) IN (SELECT * FROM unnest($5::text[], $6::text[]))", "{lock}", "FOR UPDATE OF w", "{skip}", "FOR UPDATE SKIP LOCKED")
+	e := &Engine{
+		config:       a.config.Copy(),
+		schema:       pgx.Identifier{a.schema}.Sanitize(),
+		log:          log,
+		views:        viewsText,
+		viewsVersion: viewsVersion,
+	}
+	e.spelling = engine.Spelling(
+		"{schema}", e.schema,
+		"{int}", "bigint",
+		"{text}", `text COLLATE "C"`,
+		"{json}", "jsonb",
+		"{bytes}", "bytea",
+		"{empty}", "''::bytea",
+		"{keyed}", "",
+		"{counter}", "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
+		"{among}", "= ANY($1::bigint[])",
+		"{other}", "<> ALL($1::bigint[])",
+		"{listed}", "= ANY($2::text[])",
+		"{named}", "(l.tenant, l.platform) IN (SELECT * FROM unnest($5::text[], $6::text[]))",
+		"{lock}", "FOR UPDATE OF w",
+		"{skip}", "FOR UPDATE SKIP LOCKED",
+	)
 	e.statements = engine.Statements(statementsText, e.spelling)
 	e.config.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) error {
 		if password != nil {
@@ -291,7 +336,8 @@ func (e *Engine) findLock() {
 		e.log.Error("another client has locked a table of the inbox: nothing can be written", "schema", e.schema)
 	case !refused && !since.IsZero():
 		e.locked.Store(nil)
-		e.log.Info("the tables of the inbox are no longer locked", "schema", e.schema, "after", time.Since(since).Round(time.Millisecond))
+		e.log.Info("the tables of the inbox are no longer locked",
+			"schema", e.schema, "after", time.Since(since).Round(time.Millisecond))
 	}
 }
 
@@ -429,7 +475,8 @@ func (e *Engine) transact(fn func(engine.Tx) error) error {
 // rollback ends a transaction that failed, and drops the connection if it is no longer usable.
 func (e *Engine) rollback(cause error) {
 	var pg *pgconn.PgError
-	usable := !errors.As(cause, &pg) || pg.Code != "25006" && severity(pg) != "FATAL" // 25006: it is read-only, but another host may be the primary
+	// 25006: it is read-only, but another host may be the primary.
+	usable := !errors.As(cause, &pg) || pg.Code != "25006" && severity(pg) != "FATAL"
 	if usable && !e.conn.IsClosed() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
@@ -574,19 +621,27 @@ func describe(err error) error {
 	}
 	switch {
 	case pg.Code == "28P01" || pg.Code == "28000":
-		return &SetupError{fmt.Errorf("the inbox's database refuses the user: %s (check USHER_WEBHOOK_INBOX and USHER_WEBHOOK_INBOX_PASSWORD)", pg.Message)}
+		return &SetupError{fmt.Errorf("the inbox's database refuses the user: %s "+
+			"(check USHER_WEBHOOK_INBOX and USHER_WEBHOOK_INBOX_PASSWORD)", pg.Message)}
 	case pg.Code == "3D000":
-		return &SetupError{fmt.Errorf("the inbox's database does not exist: %s; create it with CREATE DATABASE", pg.Message)}
+		return &SetupError{fmt.Errorf("the inbox's database does not exist: %s; create it with CREATE DATABASE",
+			pg.Message)}
 	case pg.Code == "26000" || pg.Code == "42P05": // a prepared statement is missing, or there already
-		return fmt.Errorf("the inbox's database: %w; a pooler in transaction mode needs default_query_exec_mode=exec in USHER_WEBHOOK_INBOX", pg)
+		return fmt.Errorf("the inbox's database: %w; "+
+			"a pooler in transaction mode needs default_query_exec_mode=exec in USHER_WEBHOOK_INBOX", pg)
 	case pg.Code == "25006":
-		return fmt.Errorf("the inbox's database can't be written: %w; it is a standby, or was made read-only; with several hosts in USHER_WEBHOOK_INBOX add target_session_attrs=read-write", engine.ErrReadOnly)
-	case strings.HasPrefix(pg.Code, "22"), strings.HasPrefix(pg.Code, "23"), pg.Code == "54000", pg.Code == "55P03", pg.Code == "57014", // 57014: one piece of work takes too long
+		return fmt.Errorf("the inbox's database can't be written: %w; it is a standby, or was made read-only; "+
+			"with several hosts in USHER_WEBHOOK_INBOX add target_session_attrs=read-write", engine.ErrReadOnly)
+	case pg.Code == "55P03":
+		return &engine.StatementError{Err: err, Locked: true}
+	case strings.HasPrefix(pg.Code, "22"), strings.HasPrefix(pg.Code, "23"), pg.Code == "54000",
+		pg.Code == "57014",                                         // one piece of work takes too long
 		pg.Code == "XX001", pg.Code == "XX002", pg.Code == "P0001": // a damaged row or index, or somebody's trigger
-		return &engine.StatementError{Err: err, Locked: pg.Code == "55P03"}
+		return &engine.StatementError{Err: err}
 	case pg.Code == "53100":
 		return &engine.FullError{Of: "the inbox's database", Since: time.Now(), Err: err}
-	case strings.HasPrefix(pg.Code, "08"), strings.HasPrefix(pg.Code, "53"), strings.HasPrefix(pg.Code, "57"): // it starts, stops, or has too many clients
+	// It starts, stops, or has too many clients.
+	case strings.HasPrefix(pg.Code, "08"), strings.HasPrefix(pg.Code, "53"), strings.HasPrefix(pg.Code, "57"):
 		return &engine.AwayError{Err: fmt.Errorf("the inbox's database: %w", pg)}
 	}
 	return fmt.Errorf("the inbox's database: %w", pg) // without the list of tries if it cannot connect
@@ -619,19 +674,23 @@ func (e *Engine) migrate(ctx context.Context, conn *pgx.Conn) error {
 		return describe(err)
 	}
 	if encoding != "UTF8" {
-		return &SetupError{fmt.Errorf("the inbox's database has the encoding %s, and usher needs UTF8: create another one with CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0", encoding)}
+		return &SetupError{fmt.Errorf("the inbox's database has the encoding %s, and usher needs UTF8: "+
+			"create another one with CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0", encoding)}
 	}
 	version, compatible, views := 0, 0, 0
-	err := conn.QueryRow(ctx, "SELECT version, compatible, views FROM "+e.schema+".schema_version").Scan(&version, &compatible, &views)
+	row := conn.QueryRow(ctx, "SELECT version, compatible, views FROM "+e.schema+".schema_version")
+	err := row.Scan(&version, &compatible, &views)
 	noTable := isCode(err, "42P01") || isCode(err, "3F000")
 	if noTable || err == nil && (version < len(migrations) || e.dryRun && !e.readOnly) {
 		version, compatible, err = e.apply(ctx, conn)
 	}
 	switch {
 	case isCode(err, "42501"):
-		user, database := conn.Config().User, conn.Config().Database
-		return &SetupError{fmt.Errorf("the role %q may not do what usher needs (%w); as an administrator run: CREATE SCHEMA IF NOT EXISTS %s AUTHORIZATION %s; or, to let usher create it: GRANT CREATE ON DATABASE %s TO %s",
-			user, err, e.schema, pgx.Identifier{user}.Sanitize(), pgx.Identifier{database}.Sanitize(), pgx.Identifier{user}.Sanitize())}
+		user := conn.Config().User
+		role, database := pgx.Identifier{user}.Sanitize(), pgx.Identifier{conn.Config().Database}.Sanitize()
+		return &SetupError{fmt.Errorf("the role %q may not do what usher needs (%w); as an administrator run: "+
+			"CREATE SCHEMA IF NOT EXISTS %s AUTHORIZATION %s; or, to let usher create it: "+
+			"GRANT CREATE ON DATABASE %s TO %s", user, err, e.schema, role, database, role)}
 	case isCode(err, "55P03"):
 		return errors.New("the inbox's tables can't be changed yet: another transaction is using them")
 	case isCode(err, "42703"):
@@ -640,7 +699,8 @@ func (e *Engine) migrate(ctx context.Context, conn *pgx.Conn) error {
 		return describe(err)
 	}
 	if err := migrations.Check(version, compatible); err != nil {
-		return &SetupError{fmt.Errorf("the schema %s: %w: start the newer usher, or name another schema in USHER_WEBHOOK_INBOX", e.schema, err)}
+		return &SetupError{fmt.Errorf("the schema %s: %w: "+
+			"start the newer usher, or name another schema in USHER_WEBHOOK_INBOX", e.schema, err)}
 	}
 	if e.dryRun { // there are no tables yet, or none any more
 		return nil
@@ -648,25 +708,29 @@ func (e *Engine) migrate(ctx context.Context, conn *pgx.Conn) error {
 	if views < e.viewsVersion {
 		e.viewsDue = time.Now()
 	}
-	if _, err := conn.Exec(ctx, e.spelling.Replace("SELECT {lane} FROM {schema}.lane l LIMIT 0")); isCode(err, "42703") || isCode(err, "42P01") {
+	_, err = conn.Exec(ctx, e.spelling.Replace("SELECT {lane} FROM {schema}.lane l LIMIT 0"))
+	if isCode(err, "42703") || isCode(err, "42P01") {
 		return e.notOurs(err)
 	}
 	return nil
 }
 
 func (e *Engine) notOurs(err error) error {
-	return &SetupError{fmt.Errorf("the tables in the schema %s are not those of this usher (%w): name another schema in USHER_WEBHOOK_INBOX, or drop this one", e.schema, err)}
+	return &SetupError{fmt.Errorf("the tables in the schema %s are not those of this usher (%w): "+
+		"name another schema in USHER_WEBHOOK_INBOX, or drop this one", e.schema, err)}
 }
 
 // apply runs the migrations that are missing, and returns the version of the tables, and down to which they are
 // compatible.
 func (e *Engine) apply(ctx context.Context, conn *pgx.Conn) (version, compatible int, err error) {
-	err = e.change(ctx, conn, func(tx pgx.Tx, run func(script string) error) error {
+	err = e.change(ctx, conn, func(tx pgx.Tx, run runScript) error {
 		// CREATE SCHEMA IF NOT EXISTS needs a right on the database, even if the schema exists.
 		err := run("DO $$ BEGIN IF to_regnamespace('{schema}') IS NULL THEN CREATE SCHEMA {schema}; END IF; END $$")
-		there, read := false, func() error { // another replica may have made them meanwhile
-			return tx.QueryRow(ctx, "SELECT version, compatible FROM "+e.schema+".schema_version").Scan(&version, &compatible)
+		read := func() error {
+			row := tx.QueryRow(ctx, "SELECT version, compatible FROM "+e.schema+".schema_version")
+			return row.Scan(&version, &compatible)
 		}
+		there := false // another replica may have made them meanwhile
 		if err == nil {
 			err = tx.QueryRow(ctx, "SELECT to_regclass($1) IS NOT NULL", e.schema+".schema_version").Scan(&there)
 		}
@@ -697,14 +761,15 @@ func (e *Engine) replaceViews(ctx context.Context, conn *pgx.Conn) {
 	if e.viewsDue.IsZero() {
 		return
 	}
-	err := e.change(ctx, conn, func(tx pgx.Tx, run func(script string) error) error { return e.runViews(ctx, tx, run) })
+	err := e.change(ctx, conn, func(tx pgx.Tx, run runScript) error { return e.runViews(ctx, tx, run) })
 	switch {
 	case err == nil:
 		e.viewsDue = time.Time{}
 		return
 	case e.viewsRefused:
 	case isCode(err, "55P03"):
-		e.log.Warn("the views for SQL can't be replaced yet, because a transaction is using them: will retry", "schema", e.schema)
+		e.log.Warn("the views for SQL can't be replaced yet, because a transaction is using them: will retry",
+			"schema", e.schema)
 	default:
 		e.log.Error("the views for SQL can't be created or replaced: will retry", "schema", e.schema, "err", err)
 	}
@@ -712,20 +777,24 @@ func (e *Engine) replaceViews(ctx context.Context, conn *pgx.Conn) {
 	e.viewsDue = time.Now().Add(viewsPatience)
 }
 
-func (e *Engine) runViews(ctx context.Context, tx pgx.Tx, run func(script string) error) error {
+func (e *Engine) runViews(ctx context.Context, tx pgx.Tx, run runScript) error {
 	there := 0
-	if err := tx.QueryRow(ctx, "SELECT views FROM "+e.schema+".schema_version").Scan(&there); err != nil || there >= e.viewsVersion {
+	err := tx.QueryRow(ctx, "SELECT views FROM "+e.schema+".schema_version").Scan(&there)
+	if err != nil || there >= e.viewsVersion {
 		return err // a newer usher's views have all columns of ours
 	}
 	return run(e.views + fmt.Sprintf(";UPDATE {schema}.schema_version SET views = %d", e.viewsVersion))
 }
+
+// A runScript runs a script in a transaction.
+type runScript func(script string) error
 
 // change runs fn in a transaction that changes tables or views. One replica does it, and the others wait. In a dry
 // run all of it is rolled back.
 //
 // A statement that waits for an exclusive lock makes all later ones wait, too, even those that only read. So fn waits
 // for a moment only, and then fails with 55P03.
-func (e *Engine) change(ctx context.Context, conn *pgx.Conn, fn func(tx pgx.Tx, run func(script string) error) error) error {
+func (e *Engine) change(ctx context.Context, conn *pgx.Conn, fn func(pgx.Tx, runScript) error) error {
 	// READ COMMITTED: who has waited for the advisory lock must see what the one before it has done.
 	tx, err := conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
 	if err != nil {
