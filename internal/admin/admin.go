@@ -9,7 +9,7 @@
 //	act.go                                       how it is asked for and done, with its entry and its line in the log
 //	webhookacts.go, move.go                      what only acts on webhooks need; the list of actions, export and import
 //	reconcile.go                                 the calls of 'usher reconcile'
-//	answer.go                                    writes an answer as a page or as JSON, and turns errors into status codes
+//	answer.go                                    writes an answer as a page or JSON, and turns errors into status codes
 package admin
 
 import (

@@ -102,7 +102,8 @@ func newWebhook(e *lane.Webhook) Webhook {
 		w.Answer = e.Tried[n-1].Words()
 	}
 	if e.Rejected() {
-		w.Decision, w.Status, w.From, w.Times = "rejected", e.Code, e.From, e.Times
+		w.Decision = "rejected"
+		w.Status, w.From, w.Times = e.Code, e.From, e.Times
 	}
 	if e.State == lane.Invalid {
 		w.Why, w.Changed = text.Clip(content.Summary(e.Faults), maxText), e.Received // e.Changed is when it last came

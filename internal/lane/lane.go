@@ -38,10 +38,12 @@ type Lane struct {
 	Failures     int64 // tries of that webhook that failed in a row
 	FailingSince int64 // since when the tries of all its webhooks have failed; 0: the last one did not, or there was none
 	LastTry      int64 // when it began
-	NotBefore    int64 // no try before this time: the receiver asked for it (Retry-After), or an erasure waits. One that is
-	// further ahead than MaxRetryAfter counts as written before the clock was set back, and is removed
-	Paused bool
-	Due    int64 // without an owner: when the lane may be tried; with one: when its lease ends
+	// NotBefore is the time before which there is no try: the receiver asked for it (Retry-After), or an erasure
+	// waits. One that is further ahead than MaxRetryAfter counts as written before the clock was set back, and is
+	// removed.
+	NotBefore int64
+	Paused    bool
+	Due       int64 // without an owner: when the lane may be tried; with one: when its lease ends
 
 	// The lease.
 	Owner    []byte // the process that has it; nil: none
@@ -281,7 +283,8 @@ func (l *Lane) leaveState(w *Webhook) {
 
 // enterState puts a webhook into a state, and adds it to the lane's counts for that state.
 func (l *Lane) enterState(w *Webhook, state State, why string) {
-	w.State, w.Why, w.Changed, w.Next = state, why, l.t.Time(), time.Time{}
+	w.State, w.Why = state, why
+	w.Changed, w.Next = l.t.Time(), time.Time{}
 	l.changed = true
 	switch state {
 	case Waiting:
