@@ -24,9 +24,9 @@ func knows(number int64, codes ...string) *snapshot.Stored {
 	return stored
 }
 
-func offering(codes ...string) *lane.Offer {
+func offering(codes ...string) *lane.ListLine {
 	s := features(codes...)
-	return &lane.Offer{Says: s, Draft: lane.Compared{Platform: "crm", Tenant: "acme", Says: lane.FeaturesDigest(s)}}
+	return &lane.ListLine{Says: s, Draft: lane.Compared{Platform: "crm", Tenant: "acme", Says: lane.FeaturesDigest(s)}}
 }
 
 // How a line stands to what usher knows: by the numbers first, then by the features.

@@ -842,3 +842,10 @@ func (c *courier) logOutcome(o *lane.Outcome, fails bool) {
 	}
 	c.log.LogAttrs(context.Background(), level, message, attrs...)
 }
+
+// wakeCourier has the courier look for lanes, if there is one.
+func (s *Inbox) wakeCourier() {
+	if s.courier != nil {
+		s.courier.Wake(nil)
+	}
+}

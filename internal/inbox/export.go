@@ -43,15 +43,6 @@ type lastLine struct {
 	Rows int `json:"rows"`
 }
 
-const (
-	maxNumber = engine.MaxNumber // see there
-	// maxImported is the largest number that an import accepts. More than anybody will ever need are left for new
-	// webhooks.
-	maxImported = maxNumber / 2
-)
-
-var errNoNumber = errors.New("no number is left for a new webhook: export the inbox, and import it into a new one")
-
 // Export writes the whole inbox, as it is at one moment, and returns the number of webhooks. The inbox works on
 // meanwhile.
 func (s *Inbox) Export(ctx context.Context, to io.Writer) (webhooks int, err error) {

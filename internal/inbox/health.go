@@ -227,3 +227,32 @@ func (s *Inbox) applyOffset(now int64) int64 {
 	}
 	return now
 }
+
+// at converts a time of ours into one of the database's clock; zero: that one is not known yet.
+func (c *clockOffset) at(t time.Time) int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.known {
+		return 0
+	}
+	return int64((c.offset + t.Sub(c.start)) / time.Microsecond)
+}
+
+// latest is like at, but the latest time that it can have been.
+func (c *clockOffset) latest(t time.Time) int64 {
+	at := c.at(t)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return at + clock.Micros(c.uncertainty)
+}
+
+// dated is a time of ours by the database's clock, as far as that is known.
+func (c *clockOffset) dated(t time.Time) time.Time {
+	if at := c.at(t); at != 0 && !t.IsZero() {
+		return clock.Moment(at)
+	}
+	return t
+}
+
+// ours is a time of the database's by our clock.
+func (s *Inbox) ours(t time.Time) time.Time { return time.Now().Add(t.Sub(s.Now())) }

@@ -4,21 +4,24 @@
 // A lane is the queue of one tenant, and a row, too. The transaction that has locked the lane's row decides about it.
 // All decisions are methods of package lane, in plain Go. This package brings lanes and the database together:
 //
-//	inbox.go      what the gate, the commands and the admin port see
-//	work.go       the writer: one goroutine gathers work, and runs one transaction for all that has arrived
-//	turn.go       a transaction: loads lanes, answers their questions, saves them
-//	rows.go       a lane and a webhook as rows; names.go: tenants as people write them
-//	lease.go      asks for leases, and saves what came of them
-//	courier.go    when to try, and whom     route.go    which receiver a lane has
-//	act.go        what people do            views.go    what people see
-//	actions.go    who did what              export.go   save and restore
-//	invalid.go    what cannot be taken in   room.go     who may still take how much room
+//	inbox.go      an inbox: its configuration, begin and end
+//	intake.go     what the gate hands in            invalid.go  what cannot be taken in
+//	courier.go    when to try, and whom             lease.go    asks for leases, and saves what came of them
+//	act.go        what people do                    actions.go  who did what          pause.go  who may not deliver
+//	views.go      what people see                   room.go     who may still take how much room
 //	reconcile.go  a run of 'usher reconcile', and its passes over a list; compare.go: what the whole list says;
 //	              finding.go: what was found of a tenant
-//	changes.go    tells programs that keep a copy what has changed
 //	missed.go     what usher may have missed: webhooks that got a 5xx, and outages
+//	changes.go    tells programs that keep a copy what has changed
 //	history.go    what was wrong, from when to when; who speaks for all replicas
-//	retention.go  what is finished goes after a while
+//	export.go     save and restore                  retention.go  what is finished goes after a while
+//	repair.go     finds damaged rows                route.go    which receiver a lane has
+//
+// All of these hand work to the writer:
+//
+//	work.go       the writer: one goroutine gathers work, and runs one transaction for all that has arrived
+//	turn.go       a transaction: loads lanes, answers their questions, saves them; claim.go: finds lanes to deliver
+//	rows.go       lanes, webhooks and others as rows; names.go: tenants as people write them
 //	health.go     whether the database can be written, and what its clock says
 //	engine/       what a database must do; sqlite/ and postgres/ do it, and know nothing about webhooks
 package inbox
@@ -27,10 +30,8 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
-	"crypto/sha256"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -41,8 +42,6 @@ import (
 	"usher/internal/inbox/postgres"
 	"usher/internal/inbox/sqlite"
 	"usher/internal/lane"
-	"usher/internal/snapshot"
-	"usher/internal/text"
 	"usher/webhookgate"
 )
 
@@ -336,188 +335,3 @@ func (s *Inbox) Shared() bool { return s.engine.Shared() }
 
 // UsableLeaseTime is how long the holder of a lease may deliver, from the moment at which it asked for the lease.
 func (s *Inbox) UsableLeaseTime() time.Duration { return s.leaseTime - s.leaseTime/5 }
-
-// answerWithin is the longest time that a sender waits for the inbox.
-const answerWithin = 10 * time.Second
-
-// Store stores a webhook for its receiver; see webhookgate.Config.Store.
-func (s *Inbox) Store(w *webhookgate.Webhook) (duplicateOf string, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), answerWithin)
-	defer cancel()
-	a := s.Add(ctx, w)
-	return a.DuplicateOf, a.Err
-}
-
-// RecordInvalid stores a webhook that is invalid, and returns its id; zero: that was not possible. See
-// webhookgate.Config.Invalid.
-func (s *Inbox) RecordInvalid(r *webhookgate.Invalid) int64 {
-	ctx, cancel := context.WithTimeout(context.Background(), answerWithin)
-	defer cancel()
-	id, err := s.storeInvalid(ctx, r)
-	if err != nil {
-		s.cfg.Log.Error("cannot store an invalid webhook", "webhook", r.ID, "err", err)
-		return 0
-	}
-	return id
-}
-
-// Add takes a webhook in and returns when it is stored durably. When ctx ends first, Add returns an error. Then the
-// webhook may have been taken in or not, but it is not taken in later: the sender may have sent a newer one through
-// another replica meanwhile.
-func (s *Inbox) Add(ctx context.Context, w *webhookgate.Webhook) lane.Answer {
-	a := s.takeIn(ctx, arriving(w), work{}, func(t *sqlTurn, l *lane.Lane, in *lane.Incoming) error {
-		in.Arrived, in.Came = s.clock.at(w.Received), w.Received
-		return t.checkHeard(l, in, w)
-	})
-	if a.Err != nil && !errors.Is(a.Err, webhookgate.ErrOvertaken) {
-		s.cfg.Missed.Add(w.Lane, w.Missed())
-	}
-	return a
-}
-
-// takeIn takes a webhook in, unless check says why not.
-func (s *Inbox) takeIn(ctx context.Context, in lane.Incoming, names work, check checkIncoming) lane.Answer {
-	if full := s.engine.Full(); full != nil { // the last room is for outcomes
-		return lane.Answer{Err: full}
-	}
-	names.lanes = []webhookgate.LaneName{in.GateName}
-	names.numbers, names.bytes = 1, in.Size
-	if in.Signed {
-		names.ids = []lane.SignedID{{LaneName: in.LaneName, Hash: in.IDHash}}
-	}
-	type done struct {
-		answer lane.Answer
-		noted  *Action
-	}
-	d, err := attempt(ctx, s, names, func(t *sqlTurn) (d done) {
-		in, l := in, t.Lanes[in.LaneName]
-		first := l.Tail == 0
-		if d.answer.Err = check(t, l, &in); d.answer.Err == nil {
-			d.answer = l.Receive(&in)
-		}
-		if d.answer.Err == nil {
-			d.noted = names.by.queue(t.tx, t.Now, 1)
-			t.Then(func() { s.tellTaken(&in, d.answer, first) })
-		}
-		return d
-	})
-	if err != nil {
-		return lane.Answer{Err: s.orOutage(ctx, err)}
-	}
-	names.by.become(d.noted)
-	return d.answer
-}
-
-// checkIncoming says why a webhook is not taken in.
-type checkIncoming func(*sqlTurn, *lane.Lane, *lane.Incoming) error
-
-// tellTaken tells all who have to know, before its sender does, that a webhook was taken in, or is a duplicate. first
-// says that it is the first of its tenant.
-func (s *Inbox) tellTaken(in *lane.Incoming, a lane.Answer, first bool) {
-	if in.Arrived != 0 {
-		s.cfg.Missed.Taken(in.GateName, lane.AsDigest(in.Digest), in.Snapshot && !a.SeenBefore, in.Came)
-	}
-	if in.Snapshot { // also for a duplicate: the original may have come through another replica
-		s.cfg.Changed(in.Tenant)
-	}
-	if in.Snapshot && first {
-		s.background.Go(func() { s.warnIfAmbiguous(TenantRef{in.Platform, in.Tenant}) })
-	}
-	switch {
-	case a.Lease != nil:
-		s.courier.Deliver(a.Lease)
-	case a.Unleased && s.courier != nil:
-		s.courier.Wake(in.To)
-	}
-}
-
-// warnIfAmbiguous logs that new tenants' codes exist on several platforms from now on: who asks what they may use
-// must name the platform. Often it is a webhook whose platform was null by mistake.
-func (s *Inbox) warnIfAmbiguous(tenants ...TenantRef) {
-	names := make([][]string, len(tenants))
-	err := s.read(s.run, func(tx engine.Tx) error {
-		for n, t := range tenants {
-			names[n] = []string{ShowTenant(t.Platform, t.Tenant)}
-			tx.Queue("namesakes", func(r engine.Row) error {
-				var other string
-				err := r.Scan(&other)
-				names[n] = append(names[n], ShowTenant(other, t.Tenant))
-				return err
-			}, t.Tenant, t.Platform)
-		}
-		return tx.Send()
-	})
-	if err != nil {
-		return
-	}
-	for _, all := range names {
-		if len(all) > 1 {
-			sorted := strings.Join(slices.Sorted(slices.Values(all)), ", ")
-			s.cfg.Log.Warn("a tenant's code exists on several platforms now: "+
-				"questions about what it may use that name no platform are answered 409 AMBIGUOUS",
-				"new", text.Clip(all[0], 200), "tenants", text.Clip(sorted, 500))
-		}
-	}
-}
-
-// orOutage returns the error of a piece of work. If ctx ended before the writer had confirmed it, that is the outage,
-// if there is one.
-func (s *Inbox) orOutage(ctx context.Context, err error) error {
-	if err == nil || ctx.Err() == nil || !errors.Is(err, ctx.Err()) {
-		return err
-	}
-	return s.outage()
-}
-
-// outage is the error of what the database did not answer in time.
-func (s *Inbox) outage() error { return cmp.Or(s.health.lastErr(), errNotInTime) }
-
-var errNotInTime = errors.New("the inbox did not confirm the webhook in time")
-
-// wakeCourier has the courier look for lanes, if there is one.
-func (s *Inbox) wakeCourier() {
-	if s.courier != nil {
-		s.courier.Wake(nil)
-	}
-}
-
-// arriving reads what the inbox must know of a webhook.
-func arriving(w *webhookgate.Webhook) lane.Incoming {
-	in := lane.Incoming{
-		Webhook:  newWebhook(w),
-		GateName: w.Lane,
-		To:       w.Receiver,
-		Signed:   w.SignedID != "",
-		IDHash:   sha256.Sum256([]byte(w.SignedID)),
-	}
-	if w.Snapshot {
-		if in.Brings = w.State; in.Brings == nil { // it does not come from the gate
-			in.Brings = snapshot.Read(w.Body).Stored(w.Lane.Platform, w.Lane.Tenant, w.ID)
-		}
-	}
-	return in
-}
-
-// snapshotColumns returns the row of a snapshot.
-func snapshotColumns(r *snapshot.Stored) []any {
-	return []any{r.Tenant, r.Platform, r.Seq, r.Webhook, r.Received.UnixMicro(), r.Name, string(r.Features)}
-}
-
-// withoutZero replaces the zero character, which PostgreSQL's text cannot have.
-func withoutZero(s string) string { return strings.ReplaceAll(s, "\x00", "\uFFFD") }
-
-func scanSeen(r engine.Row) (*lane.SeenID, error) {
-	s := new(lane.SeenID)
-	name := &s.LaneName
-	var hash []byte
-	var state int64
-	err := r.Scan(&name.Tenant, &name.Platform, &name.Type, &hash, &s.Digest, &s.Seq, &s.At, &state, &s.UUID)
-	copy(s.Hash[:], hash)
-	s.State = knownState(state)
-	return s, err
-}
-
-// seenColumns returns the row of a signed id.
-func seenColumns(r *lane.SeenID) []any {
-	return []any{r.LaneName.Tenant, r.LaneName.Platform, r.LaneName.Type, r.Hash[:], r.Digest, r.Seq, r.At, r.UUID}
-}

@@ -280,7 +280,7 @@ func (m *Memory) Reconcile(run int, w *webhookgate.Webhook, mode lane.ReconcileM
 	in.Source, in.Later = FromReconcile, true
 	return func(t *memTurn) func() {
 		says, _ := snapshot.Decode(w.State.Features)
-		offer := lane.Offer{Incoming: in, Says: says}
+		offer := lane.ListLine{Incoming: in, Says: says}
 		c := t.lane(w.Lane).Reconcile(&offer, t.m.runs[run], mode)
 		decided(c)
 		return func() { done(c) }

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"usher/webhookgate"
 )
 
 // TenantName is a tenant as people write it: platform/tenant, or tenant alone if the platform does not matter. Within
@@ -70,3 +72,12 @@ func escapeCode(code string) string {
 func ShowTenant(platform, tenant string) string {
 	return escapeCode(platform) + "/" + escapeCode(tenant)
 }
+
+// A TenantRef names a tenant.
+type TenantRef struct {
+	Platform string `json:"platform"`
+	Tenant   string `json:"tenant"`
+}
+
+// unnamed says whether this is not the name of a lane: each lane has a tenant, or else an event type.
+func unnamed(l webhookgate.LaneName) bool { return l.Tenant == "" && l.Type == "" }

@@ -52,22 +52,6 @@ const (
 		"reconcile through an usher that has one"
 )
 
-func scanRun(r engine.Row) (*lane.Run, error) {
-	run := new(lane.Run)
-	var began, asOf, alive, ended, complete int64
-	var summary string
-	err := r.Scan(&run.ID, &run.Mark, &began, &asOf, &run.Action, &alive, &ended, &complete, &run.Failed, &summary)
-	run.Began, run.Alive, run.Complete = clock.Moment(began), clock.Moment(alive), complete != 0
-	if asOf < clock.Never {
-		run.AsOf = clock.Moment(asOf)
-	}
-	if ended > 0 {
-		run.Ended = clock.Moment(ended)
-	}
-	_ = json.Unmarshal([]byte(summary), &run.Summary) // empty before it has compared; a damaged one counts as zeros
-	return run, err
-}
-
 // runOf returns the run that a work is part of.
 func (t *sqlTurn) runOf(id string) (*lane.Run, error) {
 	r := t.runs[id]
@@ -231,7 +215,7 @@ type passing struct {
 	Pass
 	list
 	tell  Tell
-	batch []*lane.Offer
+	batch []*lane.ListLine
 	size  int
 }
 
@@ -264,7 +248,7 @@ func (p *passing) add(number int, line []byte) error {
 	if len(line) == 0 {
 		return nil
 	}
-	o := p.s.readOffer(line)
+	o := p.s.readLine(line)
 	if o.Draft.Line = number; p.enter(&o.Draft) {
 		return nil
 	}
@@ -399,7 +383,7 @@ func (s *Inbox) knownBefore(
 
 // reconcile has the lane of each line of a batch decide about it, all in one transaction, which also finds
 // out whether the run is still under way. A tenant that is only compared gets no lane.
-func (s *Inbox) reconcile(id string, batch []*lane.Offer, mode lane.ReconcileMode) ([]lane.Compared, error) {
+func (s *Inbox) reconcile(id string, batch []*lane.ListLine, mode lane.ReconcileMode) ([]lane.Compared, error) {
 	w := work{run: id}
 	for _, o := range batch {
 		if o.Draft.CanBeJudged() {
@@ -450,7 +434,7 @@ func (s *Inbox) reconcile(id string, batch []*lane.Offer, mode lane.ReconcileMod
 // reconcile returns what came of each line, and how many were taken in. After one that cannot be taken in,
 // for example because the inbox is full, the others stay as they are.
 func (t *sqlTurn) reconcile(
-	run *lane.Run, batch []*lane.Offer, tenants []webhookgate.LaneName, mode lane.ReconcileMode,
+	run *lane.Run, batch []*lane.ListLine, tenants []webhookgate.LaneName, mode lane.ReconcileMode,
 ) (done []lane.Compared, applied int) {
 	known := t.readBeside(tenants)
 	for _, o := range batch {
@@ -522,8 +506,8 @@ func (t *sqlTurn) readBeside(names []webhookgate.LaneName) map[webhookgate.LaneN
 func (s *Inbox) MaxLine() int { return int(cmp.Or(s.cfg.MaxBody, 16<<20)) }
 
 // readOffer reads a line: a webhook's payload, or a whole webhook.
-func (s *Inbox) readOffer(line []byte) *lane.Offer {
-	faulty := func(fault string) *lane.Offer { return &lane.Offer{Draft: lane.Compared{Fault: fault}} }
+func (s *Inbox) readLine(line []byte) *lane.ListLine {
+	faulty := func(fault string) *lane.ListLine { return &lane.ListLine{Draft: lane.Compared{Fault: fault}} }
 	body, fault := webhookOf(line)
 	if fault != "" {
 		return faulty(fault)
@@ -543,7 +527,7 @@ func (s *Inbox) readOffer(line []byte) *lane.Offer {
 		}
 		return faulty(fault)
 	}
-	o := &lane.Offer{Incoming: arriving(w)}
+	o := &lane.ListLine{Incoming: arriving(w)}
 	o.Source, o.Later = FromReconcile, true
 	o.Says, _ = snapshot.Decode(w.State.Features) // they have just been encoded
 	passedOver := o.To == nil && !s.cfg.StoreUnclaimed
@@ -574,10 +558,4 @@ func webhookOf(line []byte) (body []byte, fault string) {
 		}
 	}
 	return fmt.Appendf(nil, `{"type":%q,"payload":%s}`, content.TenantProvisioningChange, payload), ""
-}
-
-// A TenantRef names a tenant.
-type TenantRef struct {
-	Platform string `json:"platform"`
-	Tenant   string `json:"tenant"`
 }

@@ -158,9 +158,9 @@ func (d *desk) decide(r *lane.Run, mode lane.ReconcileMode, lines ...string) str
 
 // decide has lines decided about in one transaction.
 func decide(s *Inbox, run string, mode lane.ReconcileMode, lines []string) ([]lane.Compared, error) {
-	var batch []*lane.Offer
+	var batch []*lane.ListLine
 	for _, line := range lines {
-		batch = append(batch, s.readOffer([]byte(line)))
+		batch = append(batch, s.readLine([]byte(line)))
 	}
 	return s.reconcile(run, batch, mode)
 }

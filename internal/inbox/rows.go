@@ -10,28 +10,14 @@ import (
 	"net/textproto"
 	"slices"
 	"strings"
-	"time"
 
 	"usher/internal/clock"
 	"usher/internal/inbox/engine"
 	"usher/internal/lane"
 	"usher/internal/lane/state"
-	"usher/internal/text"
+	"usher/internal/snapshot"
 	"usher/webhookgate"
 )
-
-// overhead is about how many bytes a webhook takes beside its content.
-const overhead = 512
-
-func newWebhook(w *webhookgate.Webhook) *lane.Webhook {
-	row := &lane.Webhook{
-		UUID: w.ID, Type: w.Type, Platform: w.Lane.Platform, Tenant: w.Lane.Tenant,
-		LaneName: lane.NameInRow(w.Lane), Snapshot: w.Snapshot, Digest: w.Digest[:],
-		Header: w.Header, Body: w.Body, HasContent: true, Verified: true,
-	}
-	row.Size = int64(len(w.Body)+len(encodeHeader(w.Header))) + overhead
-	return row
-}
 
 // scanWebhook reads a row of {webhook}, followed by the content's columns if withContent is true. One that is damaged
 // says so.
@@ -270,67 +256,79 @@ func boolNumber(b bool) int64 {
 	return 0
 }
 
-// A Pause holds deliveries back: all of them, those to one receiver, or those of one tenant. Deliveries that have
-// begun may finish.
-type Pause struct {
-	Receiver string    `json:"receiver,omitempty"`
-	Platform string    `json:"platform,omitempty"`
-	Tenant   string    `json:"tenant,omitempty"`
-	Since    time.Time `json:"since,omitzero"`
-	Until    time.Time `json:"until,omitzero"` // when it ends by itself, by the inbox's clock; zero: it does not
+const (
+	maxNumber = engine.MaxNumber // see there
+	// maxImported is the largest number that an import accepts. More than anybody will ever need are left for new
+	// webhooks.
+	maxImported = maxNumber / 2
+)
+
+var errNoNumber = errors.New("no number is left for a new webhook: export the inbox, and import it into a new one")
+
+// snapshotColumns returns the row of a snapshot.
+func snapshotColumns(r *snapshot.Stored) []any {
+	return []any{r.Tenant, r.Platform, r.Seq, r.Webhook, r.Received.UnixMicro(), r.Name, string(r.Features)}
 }
 
-// LongestPause bounds how long a pause with an end lasts.
-const LongestPause = 366 * 24 * time.Hour
+// withoutZero replaces the zero character, which PostgreSQL's text cannot have.
+func withoutZero(s string) string { return strings.ReplaceAll(s, "\x00", "\uFFFD") }
 
-// Covers says whether p holds back the webhooks of a tenant for a receiver.
-func (p Pause) Covers(platform, tenant, receiver string) bool {
-	switch {
-	case p.Tenant != "":
-		return p.Tenant == tenant && p.Platform == platform
-	case p.Receiver != "":
-		return p.Receiver == receiver
+func scanSeen(r engine.Row) (*lane.SeenID, error) {
+	s := new(lane.SeenID)
+	name := &s.LaneName
+	var hash []byte
+	var state int64
+	err := r.Scan(&name.Tenant, &name.Platform, &name.Type, &hash, &s.Digest, &s.Seq, &s.At, &state, &s.UUID)
+	copy(s.Hash[:], hash)
+	s.State = knownState(state)
+	return s, err
+}
+
+// seenColumns returns the row of a signed id.
+func seenColumns(r *lane.SeenID) []any {
+	return []any{r.LaneName.Tenant, r.LaneName.Platform, r.LaneName.Type, r.Hash[:], r.Digest, r.Seq, r.At, r.UUID}
+}
+
+// scanMissed reads a row of the table missed. What of it is damaged is empty: its tenant is missed something all the
+// same, until whatever comes next.
+func scanMissed(r engine.Row) (m webhookgate.MissedWebhook, err error) {
+	var digest []byte
+	var at, snapshot int64
+	_, err = engine.Unreadable(r.Scan(&digest, &at, &snapshot))
+	m.Digest, m.At, m.Snapshot = lane.AsDigest(digest), clock.Moment(at), snapshot != 0
+	return m, err
+}
+
+// A missedRow is a row of the table missed.
+type missedRow struct {
+	webhookgate.LaneName
+	webhookgate.MissedWebhook
+}
+
+func (r missedRow) columns() []any {
+	return []any{r.Tenant, r.Platform, r.Digest[:], r.At.UnixMicro(), r.Snapshot}
+}
+
+func scanRun(r engine.Row) (*lane.Run, error) {
+	run := new(lane.Run)
+	var began, asOf, alive, ended, complete int64
+	var summary string
+	err := r.Scan(&run.ID, &run.Mark, &began, &asOf, &run.Action, &alive, &ended, &complete, &run.Failed, &summary)
+	run.Began, run.Alive, run.Complete = clock.Moment(began), clock.Moment(alive), complete != 0
+	if asOf < clock.Never {
+		run.AsOf = clock.Moment(asOf)
 	}
-	return true
-}
-
-// String returns what the pause holds back, for people.
-func (p Pause) String() string {
-	switch {
-	case p.Tenant != "":
-		return "tenant " + ShowTenant(p.Platform, p.Tenant)
-	case p.Receiver != "":
-		return "receiver " + p.Receiver
+	if ended > 0 {
+		run.Ended = clock.Moment(ended)
 	}
-	return "all deliveries"
+	_ = json.Unmarshal([]byte(summary), &run.Summary) // empty before it has compared; a damaged one counts as zeros
+	return run, err
 }
 
-// Words returns what the pause holds back, and until when.
-func (p Pause) Words() string { return p.With(p.String()) }
-
-// With returns words, such as "paused", and until when the pause lasts, if it ends by itself.
-func (p Pause) With(words string) string {
-	if p.Until.IsZero() {
-		return words
-	}
-	return words + " until " + p.Until.UTC().Format("2006-01-02 15:04:05 UTC")
+func scanSnapshot(r engine.Row) (t snapshot.Stored, err error) {
+	var received int64
+	var features string
+	err = r.Scan(&t.Platform, &t.Tenant, &t.Seq, &t.Webhook, &received, &t.Name, &features)
+	t.Received, t.Features = clock.Moment(received), orNil([]byte(features))
+	return t, err
 }
-
-// Same says whether both hold back the same.
-func (p Pause) Same(other Pause) bool {
-	return p.Receiver == other.Receiver && p.Platform == other.Platform && p.Tenant == other.Tenant
-}
-
-// Flag returns the pause as an option of a command line that people copy into a shell.
-func (p Pause) Flag() string {
-	switch {
-	case p.Tenant != "":
-		return " --tenant " + text.Quote(ShowTenant(p.Platform, p.Tenant))
-	case p.Receiver != "":
-		return " --receiver " + text.Quote(p.Receiver)
-	}
-	return ""
-}
-
-// ErrNotFound says that the inbox has no webhook with this id, or has deleted it.
-var ErrNotFound = errors.New("no such webhook in the inbox: it may be too old, see 'usher inbox ls'")

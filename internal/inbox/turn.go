@@ -3,6 +3,7 @@ package inbox
 import (
 	"bytes"
 	"cmp"
+	"crypto/sha256"
 	"errors"
 	"slices"
 	"time"
@@ -524,3 +525,76 @@ func insertWebhooks(tx engine.Tx, all []*lane.Webhook) {
 	queueRows(tx, "add_webhook", all, webhookColumns)
 	queueRows(tx, "add_content", all, func(h *lane.Webhook) []any { return []any{h.ID, encodeHeader(h.Header), h.Body} })
 }
+
+// saveMissed queues the writing of what lanes are missed.
+func saveMissed(tx engine.Tx, lanes []*lane.Lane) {
+	var rows []missedRow
+	for _, l := range lanes {
+		tx.Queue("missed_delete", nil, l.Tenant, l.Platform)
+		for _, m := range l.MissedSet().Webhooks {
+			rows = append(rows, missedRow{l.LaneName, m})
+		}
+	}
+	queueRows(tx, "import_missed", rows, missedRow.columns)
+}
+
+// readMissed reads what lanes are missed ahead, so that they need not ask one by one: after an outage that may be all.
+func (t *sqlTurn) readMissed(names []webhookgate.LaneName) {
+	read := make(map[*lane.Lane]*[]webhookgate.MissedWebhook)
+	for _, name := range names {
+		if l := t.Lanes[name]; l != nil && l.MissedSince > 0 {
+			read[l] = t.queueRowsOfMissed(l)
+		}
+	}
+	if len(read) == 0 {
+		return
+	}
+	t.send()
+	for l, all := range read {
+		l.LoadMissed(*all)
+	}
+}
+
+// queueRowsOfMissed queues the reading of what a lane is missed.
+func (t *sqlTurn) queueRowsOfMissed(l *lane.Lane) *[]webhookgate.MissedWebhook {
+	all := new([]webhookgate.MissedWebhook)
+	t.tx.Queue("missed_of", func(r engine.Row) error {
+		m, err := scanMissed(r)
+		if err == nil {
+			*all = append(*all, m)
+		}
+		return err
+	}, l.Tenant, l.Platform)
+	return all
+}
+
+// queueMissed queues the questions that tell what is still missed of these webhooks; see lane.Lane.AddMissed.
+func (t *sqlTurn) queueMissed(all []webhookgate.MissedTenant) {
+	for _, o := range all {
+		lane := lane.NameInRow(o.LaneName)
+		t.tx.Queue("state_digest", func(r engine.Row) error {
+			var digest []byte
+			err := r.Scan(&digest)
+			t.digests[lane] = digest
+			return err
+		}, lane.Tenant, lane.Platform)
+		for _, m := range o.Webhooks {
+			t.askCame(lane, &m, t.s.clock.latest(m.At))
+		}
+	}
+}
+
+// askCame queues the question of CameAfterAll; at is when the webhook arrived.
+func (t *sqlTurn) askCame(lane webhookgate.LaneName, m *webhookgate.MissedWebhook, at int64) {
+	t.tx.Queue("missed_came", func(r engine.Row) error {
+		t.came[missedKey{lane, m.Digest}] = true
+		return r.Scan(new(int64))
+	}, lane.Tenant, lane.Platform, lane.Type, m.Digest[:], m.ID, at)
+}
+
+type missedKey struct {
+	webhookgate.LaneName
+	digest [sha256.Size]byte
+}
+
+const numbersRaised = "the sequence of the webhooks' numbers was behind the tables, and usher has corrected it"

@@ -332,14 +332,6 @@ func (s *Inbox) Snapshots(ctx context.Context, tenants []string) (all []snapshot
 	return all, err
 }
 
-func scanSnapshot(r engine.Row) (t snapshot.Stored, err error) {
-	var received int64
-	var features string
-	err = r.Scan(&t.Platform, &t.Tenant, &t.Seq, &t.Webhook, &received, &t.Name, &features)
-	t.Received, t.Features = clock.Moment(received), orNil([]byte(features))
-	return t, err
-}
-
 // Platforms returns the platforms on which a tenant is known, even if only by a pause, by a webhook that got a 5xx,
 // or by a reconcile.
 func (s *Inbox) Platforms(ctx context.Context, tenant string) (all []string, err error) {
@@ -1170,3 +1162,36 @@ func (s *Inbox) Unserved(ctx context.Context) (codes []string, err error) {
 	})
 	return codes, err
 }
+
+// find reads a webhook with its content. Of the result only the lane and the content never change.
+func (s *Inbox) find(ctx context.Context, id int64) (w *lane.Webhook, err error) {
+	err = s.read(ctx, func(tx engine.Tx) error {
+		tx.Queue("webhooks", func(r engine.Row) (err error) { w, err = scanWebhook(r, true); return err }, engine.Among{id})
+		return tx.Send()
+	})
+	if err == nil && w == nil {
+		err = ErrNotFound
+	}
+	return w, err
+}
+
+// lanesOf returns the lanes of a tenant, on one platform or on all.
+func (s *Inbox) lanesOf(ctx context.Context, platform *string, tenant string) (all []*lane.Lane, err error) {
+	if !storable(tenant) {
+		return nil, nil
+	}
+	err = s.read(ctx, func(tx engine.Tx) error {
+		tx.Queue("lanes_of_tenant", func(r engine.Row) error {
+			l, err := scanLane(r)
+			if err == nil && (platform == nil || l.Platform == *platform) {
+				all = append(all, l)
+			}
+			return err
+		}, tenant)
+		return tx.Send()
+	})
+	return all, err
+}
+
+// ErrNotFound says that the inbox has no webhook with this id, or has deleted it.
+var ErrNotFound = errors.New("no such webhook in the inbox: it may be too old, see 'usher inbox ls'")

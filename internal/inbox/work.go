@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -54,9 +55,6 @@ const (
 	maxBatchOps   = 256
 	maxBatchBytes = 8 << 20
 )
-
-// unnamed says whether this is not the name of a lane: each lane has a tenant, or else an event type.
-func unnamed(l webhookgate.LaneName) bool { return l.Tenant == "" && l.Type == "" }
 
 // submit hands a work to the writer. It blocks while the writer's queue is full.
 func (s *Inbox) submit(o *work) {
@@ -256,8 +254,6 @@ func (s *Inbox) checkDatabase() {
 // mayRepair says whether it is time to look for times that are further ahead than is possible.
 func (s *Inbox) mayRepair() bool { return !time.Now().Before(s.nextRepair) }
 
-const numbersRaised = "the sequence of the webhooks' numbers was behind the tables, and usher has corrected it"
-
 // receiversOf returns the names of receivers that lanes have.
 func receiversOf(tx engine.Tx) (names []string, err error) {
 	names = []string{}
@@ -396,3 +392,19 @@ func (s *Inbox) countChange(t *sqlTurn) {
 		}
 	}
 }
+
+type nothing = struct{}
+
+// orOutage returns the error of a piece of work. If ctx ended before the writer had confirmed it, that is the outage,
+// if there is one.
+func (s *Inbox) orOutage(ctx context.Context, err error) error {
+	if err == nil || ctx.Err() == nil || !errors.Is(err, ctx.Err()) {
+		return err
+	}
+	return s.outage()
+}
+
+// outage is the error of what the database did not answer in time.
+func (s *Inbox) outage() error { return cmp.Or(s.health.lastErr(), errNotInTime) }
+
+var errNotInTime = errors.New("the inbox did not confirm the webhook in time")

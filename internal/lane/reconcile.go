@@ -157,7 +157,7 @@ func (c *Compared) IsFinding() bool {
 }
 
 // An Offer is a line: a webhook that usher makes from it, in case that it has to be taken in.
-type Offer struct {
+type ListLine struct {
 	Incoming
 	Says  snapshot.Snapshot // what the billing service says of the tenant
 	Draft Compared          // what is to be said of the line before it is judged
@@ -175,7 +175,7 @@ const (
 
 // Judge compares an offer with what usher knows: the last number that the tenant's lane got, when that was, and its
 // last snapshot; nil: there is none.
-func (o *Offer) Judge(r *Run, last, lastAt int64, known *snapshot.Stored) Compared {
+func (o *ListLine) Judge(r *Run, last, lastAt int64, known *snapshot.Stored) Compared {
 	c := o.Draft
 	number := int64(0)
 	var knows snapshot.Snapshot
@@ -225,7 +225,7 @@ func FeaturesDigest(s snapshot.Snapshot) [16]byte {
 // Reconcile compares what the billing service says of the tenant with what usher knows. If that is not the same it
 // takes it in, at the end of the lane and never as a duplicate, if the mode allows it. What came for the tenant
 // before the run began and was not taken in needs nobody any more, unless the tenant still differs.
-func (l *Lane) Reconcile(in *Offer, r *Run, mode ReconcileMode) (c Compared) {
+func (l *Lane) Reconcile(in *ListLine, r *Run, mode ReconcileMode) (c Compared) {
 	c = in.Judge(r, l.Last, l.LastAt, l.t.Inbox.LastSnapshot(l))
 	switch {
 	case mode == ToSee:

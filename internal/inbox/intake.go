@@ -1,0 +1,197 @@
+package inbox
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+	"usher/internal/clock"
+	"usher/internal/inbox/engine"
+	"usher/internal/lane"
+	"usher/internal/snapshot"
+	"usher/internal/text"
+
+	"usher/webhookgate"
+)
+
+// answerWithin is the longest time that a sender waits for the inbox.
+const answerWithin = 10 * time.Second
+
+// Store stores a webhook for its receiver; see webhookgate.Config.Store.
+func (s *Inbox) Store(w *webhookgate.Webhook) (duplicateOf string, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), answerWithin)
+	defer cancel()
+	a := s.Add(ctx, w)
+	return a.DuplicateOf, a.Err
+}
+
+// RecordInvalid stores a webhook that is invalid, and returns its id; zero: that was not possible. See
+// webhookgate.Config.Invalid.
+func (s *Inbox) RecordInvalid(r *webhookgate.Invalid) int64 {
+	ctx, cancel := context.WithTimeout(context.Background(), answerWithin)
+	defer cancel()
+	id, err := s.storeInvalid(ctx, r)
+	if err != nil {
+		s.cfg.Log.Error("cannot store an invalid webhook", "webhook", r.ID, "err", err)
+		return 0
+	}
+	return id
+}
+
+// Add takes a webhook in and returns when it is stored durably. When ctx ends first, Add returns an error. Then the
+// webhook may have been taken in or not, but it is not taken in later: the sender may have sent a newer one through
+// another replica meanwhile.
+func (s *Inbox) Add(ctx context.Context, w *webhookgate.Webhook) lane.Answer {
+	a := s.takeIn(ctx, arriving(w), work{}, func(t *sqlTurn, l *lane.Lane, in *lane.Incoming) error {
+		in.Arrived, in.Came = s.clock.at(w.Received), w.Received
+		return t.checkHeard(l, in, w)
+	})
+	if a.Err != nil && !errors.Is(a.Err, webhookgate.ErrOvertaken) {
+		s.cfg.Missed.Add(w.Lane, w.Missed())
+	}
+	return a
+}
+
+// takeIn takes a webhook in, unless check says why not.
+func (s *Inbox) takeIn(ctx context.Context, in lane.Incoming, names work, check checkIncoming) lane.Answer {
+	if full := s.engine.Full(); full != nil { // the last room is for outcomes
+		return lane.Answer{Err: full}
+	}
+	names.lanes = []webhookgate.LaneName{in.GateName}
+	names.numbers, names.bytes = 1, in.Size
+	if in.Signed {
+		names.ids = []lane.SignedID{{LaneName: in.LaneName, Hash: in.IDHash}}
+	}
+	type done struct {
+		answer lane.Answer
+		noted  *Action
+	}
+	d, err := attempt(ctx, s, names, func(t *sqlTurn) (d done) {
+		in, l := in, t.Lanes[in.LaneName]
+		first := l.Tail == 0
+		if d.answer.Err = check(t, l, &in); d.answer.Err == nil {
+			d.answer = l.Receive(&in)
+		}
+		if d.answer.Err == nil {
+			d.noted = names.by.queue(t.tx, t.Now, 1)
+			t.Then(func() { s.tellTaken(&in, d.answer, first) })
+		}
+		return d
+	})
+	if err != nil {
+		return lane.Answer{Err: s.orOutage(ctx, err)}
+	}
+	names.by.become(d.noted)
+	return d.answer
+}
+
+// checkIncoming says why a webhook is not taken in.
+type checkIncoming func(*sqlTurn, *lane.Lane, *lane.Incoming) error
+
+// tellTaken tells all who have to know, before its sender does, that a webhook was taken in, or is a duplicate. first
+// says that it is the first of its tenant.
+func (s *Inbox) tellTaken(in *lane.Incoming, a lane.Answer, first bool) {
+	if in.Arrived != 0 {
+		s.cfg.Missed.Taken(in.GateName, lane.AsDigest(in.Digest), in.Snapshot && !a.SeenBefore, in.Came)
+	}
+	if in.Snapshot { // also for a duplicate: the original may have come through another replica
+		s.cfg.Changed(in.Tenant)
+	}
+	if in.Snapshot && first {
+		s.background.Go(func() { s.warnIfAmbiguous(TenantRef{in.Platform, in.Tenant}) })
+	}
+	switch {
+	case a.Lease != nil:
+		s.courier.Deliver(a.Lease)
+	case a.Unleased && s.courier != nil:
+		s.courier.Wake(in.To)
+	}
+}
+
+// warnIfAmbiguous logs that new tenants' codes exist on several platforms from now on: who asks what they may use
+// must name the platform. Often it is a webhook whose platform was null by mistake.
+func (s *Inbox) warnIfAmbiguous(tenants ...TenantRef) {
+	names := make([][]string, len(tenants))
+	err := s.read(s.run, func(tx engine.Tx) error {
+		for n, t := range tenants {
+			names[n] = []string{ShowTenant(t.Platform, t.Tenant)}
+			tx.Queue("namesakes", func(r engine.Row) error {
+				var other string
+				err := r.Scan(&other)
+				names[n] = append(names[n], ShowTenant(other, t.Tenant))
+				return err
+			}, t.Tenant, t.Platform)
+		}
+		return tx.Send()
+	})
+	if err != nil {
+		return
+	}
+	for _, all := range names {
+		if len(all) > 1 {
+			sorted := strings.Join(slices.Sorted(slices.Values(all)), ", ")
+			s.cfg.Log.Warn("a tenant's code exists on several platforms now: "+
+				"questions about what it may use that name no platform are answered 409 AMBIGUOUS",
+				"new", text.Clip(all[0], 200), "tenants", text.Clip(sorted, 500))
+		}
+	}
+}
+
+// arriving reads what the inbox must know of a webhook.
+func arriving(w *webhookgate.Webhook) lane.Incoming {
+	in := lane.Incoming{
+		Webhook:  newWebhook(w),
+		GateName: w.Lane,
+		To:       w.Receiver,
+		Signed:   w.SignedID != "",
+		IDHash:   sha256.Sum256([]byte(w.SignedID)),
+	}
+	if w.Snapshot {
+		if in.Brings = w.State; in.Brings == nil { // it does not come from the gate
+			in.Brings = snapshot.Read(w.Body).Stored(w.Lane.Platform, w.Lane.Tenant, w.ID)
+		}
+	}
+	return in
+}
+
+// tick is by how much the time at which a webhook arrived may be wrong: an operating system counts in ticks.
+const tick = 10 * time.Millisecond
+
+// checkHeard says why a webhook is not taken in that arrived before usher stood still: its sender has gone; or other
+// replicas have taken in a later state of the tenant. The lane is locked: so what comes later through others comes
+// after this one. What is not taken in is missed, unless the lane has it, or a later state.
+func (t *sqlTurn) checkHeard(l *lane.Lane, in *lane.Incoming, w *webhookgate.Webhook) error {
+	if w.Heard == nil {
+		return nil
+	}
+	stoodStill, gone := w.Heard()
+	switch {
+	case !stoodStill:
+		return nil
+	case l.HasNewer(in, t.s.clock.latest(w.Received)+clock.Micros(tick)):
+		return webhookgate.ErrOvertaken
+	case !gone:
+		return nil
+	}
+	m := w.Missed()
+	t.askCame(l.LaneName, &m, in.Arrived-clock.Micros(10*tick))
+	if t.send(); t.CameAfterAll(l, &m) {
+		return webhookgate.ErrOvertaken
+	}
+	return webhookgate.ErrUnheard
+}
+
+// overhead is about how many bytes a webhook takes beside its content.
+const overhead = 512
+
+func newWebhook(w *webhookgate.Webhook) *lane.Webhook {
+	row := &lane.Webhook{
+		UUID: w.ID, Type: w.Type, Platform: w.Lane.Platform, Tenant: w.Lane.Tenant,
+		LaneName: lane.NameInRow(w.Lane), Snapshot: w.Snapshot, Digest: w.Digest[:],
+		Header: w.Header, Body: w.Body, HasContent: true, Verified: true,
+	}
+	row.Size = int64(len(w.Body)+len(encodeHeader(w.Header))) + overhead
+	return row
+}

@@ -1,0 +1,242 @@
+package inbox
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"sync/atomic"
+	"time"
+	"usher/internal/clock"
+	"usher/internal/inbox/engine"
+	"usher/internal/text"
+
+	"usher/webhookgate"
+)
+
+// A Pause holds deliveries back: all of them, those to one receiver, or those of one tenant. Deliveries that have
+// begun may finish.
+type Pause struct {
+	Receiver string    `json:"receiver,omitempty"`
+	Platform string    `json:"platform,omitempty"`
+	Tenant   string    `json:"tenant,omitempty"`
+	Since    time.Time `json:"since,omitzero"`
+	Until    time.Time `json:"until,omitzero"` // when it ends by itself, by the inbox's clock; zero: it does not
+}
+
+// LongestPause bounds how long a pause with an end lasts.
+const LongestPause = 366 * 24 * time.Hour
+
+// Covers says whether p holds back the webhooks of a tenant for a receiver.
+func (p Pause) Covers(platform, tenant, receiver string) bool {
+	switch {
+	case p.Tenant != "":
+		return p.Tenant == tenant && p.Platform == platform
+	case p.Receiver != "":
+		return p.Receiver == receiver
+	}
+	return true
+}
+
+// String returns what the pause holds back, for people.
+func (p Pause) String() string {
+	switch {
+	case p.Tenant != "":
+		return "tenant " + ShowTenant(p.Platform, p.Tenant)
+	case p.Receiver != "":
+		return "receiver " + p.Receiver
+	}
+	return "all deliveries"
+}
+
+// Words returns what the pause holds back, and until when.
+func (p Pause) Words() string { return p.With(p.String()) }
+
+// With returns words, such as "paused", and until when the pause lasts, if it ends by itself.
+func (p Pause) With(words string) string {
+	if p.Until.IsZero() {
+		return words
+	}
+	return words + " until " + p.Until.UTC().Format("2006-01-02 15:04:05 UTC")
+}
+
+// Same says whether both hold back the same.
+func (p Pause) Same(other Pause) bool {
+	return p.Receiver == other.Receiver && p.Platform == other.Platform && p.Tenant == other.Tenant
+}
+
+// Flag returns the pause as an option of a command line that people copy into a shell.
+func (p Pause) Flag() string {
+	switch {
+	case p.Tenant != "":
+		return " --tenant " + text.Quote(ShowTenant(p.Platform, p.Tenant))
+	case p.Receiver != "":
+		return " --receiver " + text.Quote(p.Receiver)
+	}
+	return ""
+}
+
+// pauses has the pauses that were read last.
+type pauses struct {
+	reading chan struct{} // one reader at a time: an older result must not replace a newer one
+	list    atomic.Pointer[[]Pause]
+}
+
+// Pause holds deliveries back; see type Pause. It ends by itself after lasts, by the database's clock, unless that is
+// zero. The result has its end.
+func (s *Inbox) Pause(p Pause, lasts time.Duration, by *Action) (Pause, error) {
+	return changePause(s, p, by, func(t *sqlTurn) (is Pause, err error) {
+		if p.Until = (time.Time{}); lasts > 0 {
+			p.Until = clock.Moment(t.Now + clock.Micros(lasts))
+		}
+		t.tx.Queue("pause_add", func(r engine.Row) (err error) { is, err = scanPause(r); return err }, p.row(t.Now)...)
+		t.send()
+		t.pauseLane(p, true)
+		return is, nil
+	})
+}
+
+// Resume lifts a pause, and says whether there was one.
+func (s *Inbox) Resume(p Pause, by *Action) (bool, error) { return s.endPause(p, clock.Never, by) }
+
+// endPause lifts a pause that ends until then. Zero: now, by the database's clock.
+func (s *Inbox) endPause(p Pause, until int64, by *Action) (bool, error) {
+	return changePause(s, p, by, func(t *sqlTurn) (was bool, err error) {
+		found := func(engine.Row) error { was = true; return nil }
+		t.tx.Queue("pause_remove", found, p.Receiver, p.Platform, p.Tenant, cmp.Or(until, t.Now))
+		t.send()
+		if was {
+			t.pauseLane(p, false)
+		}
+		return was, nil
+	})
+}
+
+// changePause writes a pause's row with its tenant's lane locked, if it has a tenant. Then it reads the pauses, so
+// that the change is in force here when it returns.
+func changePause[T any](s *Inbox, p Pause, by *Action, change func(*sqlTurn) (T, error)) (result T, err error) {
+	names := work{by: by}
+	if p.Tenant != "" {
+		names.lanes = []webhookgate.LaneName{p.lane()}
+	}
+	result, err = act(s, names, func(t *sqlTurn) (result T, touched int, err error) {
+		result, err = change(t)
+		return result, 0, err
+	})
+	if err != nil {
+		return result, err
+	}
+	return result, s.ReadPauses(s.run)
+}
+
+func (t *sqlTurn) pauseLane(p Pause, yes bool) {
+	if p.Tenant != "" {
+		t.Lanes[p.lane()].Pause(yes)
+	}
+}
+
+func (p Pause) lane() webhookgate.LaneName {
+	return webhookgate.LaneName{Platform: p.Platform, Tenant: p.Tenant}
+}
+
+// row is the pause's row.
+func (p Pause) row(since int64) []any {
+	until := clock.Never
+	if !p.Until.IsZero() {
+		until = p.Until.UnixMicro()
+	}
+	return []any{p.Receiver, p.Platform, p.Tenant, since, until}
+}
+
+func scanPause(r engine.Row) (p Pause, err error) {
+	var since, until int64
+	unreadable, err := engine.Unreadable(r.Scan(&p.Receiver, &p.Platform, &p.Tenant, &since, &until))
+	switch {
+	case len(unreadable) > 0 && unreadable[0] < 3: // nobody knows what it holds back: it must not be everything
+		return p, &engine.ValueError{Values: unreadable}
+	case slices.Contains(unreadable, 4): // it is damaged, and still a pause
+		until = clock.Never
+	}
+	if p.Since = clock.Moment(since); until < clock.Never {
+		p.Until = clock.Moment(until)
+	}
+	return p, err
+}
+
+// ReadPauses reads the pauses. After an error the ones that were read before stay in force.
+func (s *Inbox) ReadPauses(ctx context.Context) error {
+	select {
+	case s.pauses.reading <- struct{}{}:
+		defer func() { <-s.pauses.reading }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	all := []Pause{}
+	err := s.read(ctx, func(tx engine.Tx) error {
+		tx.Queue("pauses", func(r engine.Row) error {
+			p, err := scanPause(r)
+			if err == nil {
+				all = append(all, p)
+			}
+			return err
+		})
+		return tx.Send()
+	})
+	if err == nil {
+		s.pauses.list.Store(&all)
+	}
+	return err
+}
+
+// refreshPauses reads the pauses again and again, so that a pause of another replica is in force here within a
+// second, and lifts those that have ended. In a file, which no other process changes, it reads them once.
+func (s *Inbox) refreshPauses() {
+	tick := time.NewTicker(time.Second / 2)
+	defer tick.Stop()
+	for read := false; s.run.Err() == nil; {
+		if !read || s.engine.Shared() {
+			ctx, cancel := context.WithTimeout(s.run, 5*time.Second)
+			read = s.ReadPauses(ctx) == nil || read // an error is not logged: the writer notices an outage
+			cancel()
+		}
+		for _, p := range s.allPauses() {
+			if !p.over(s.Now()) {
+				continue
+			}
+			if was, err := s.endPause(p, 0, nil); err == nil && was { // else another replica did, or it has a new end
+				s.cfg.Log.Info("a pause has ended", "what", p.String())
+			}
+		}
+		select {
+		case <-tick.C:
+		case <-s.run.Done():
+		}
+	}
+}
+
+// over says whether the pause has ended by itself.
+func (p Pause) over(now time.Time) bool { return !p.Until.IsZero() && !p.Until.After(now) }
+
+// Paused returns the pauses that were read last, and have not ended; nil: none were read yet.
+func (s *Inbox) Paused() []Pause {
+	all, now := s.allPauses(), s.Now()
+	if !slices.ContainsFunc(all, func(p Pause) bool { return p.over(now) }) {
+		return all
+	}
+	return slices.DeleteFunc(slices.Clone(all), func(p Pause) bool { return p.over(now) })
+}
+
+func (s *Inbox) allPauses() []Pause {
+	if list := s.pauses.list.Load(); list != nil {
+		return *list
+	}
+	return nil
+}
+
+// addPauseEnd adds to a tenant when its pause ends.
+func (s *Inbox) addPauseEnd(t *Tenant) {
+	for _, p := range s.Paused() {
+		if t.Paused && p.Tenant == t.Tenant && p.Platform == t.Platform {
+			t.Until = p.Until
+		}
+	}
+}
