@@ -6,9 +6,7 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
-	"net/url"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -17,54 +15,50 @@ import (
 	"time"
 
 	"usher/internal/inbox/engine"
-	"usher/internal/lane"
 	"usher/internal/receiver"
 	"usher/internal/snapshot"
 	"usher/internal/testkit/pgtest"
 )
 
-type sink struct{ got atomic.Int64 }
-
-func (s *sink) RoundTrip(r *http.Request) (*http.Response, error) {
-	io.Copy(io.Discard, r.Body)
-	s.got.Add(1)
-	return &http.Response{StatusCode: 204, Header: make(http.Header), Body: http.NoBody}, nil
+// benchEngines are what benchmarks run on.
+var benchEngines = map[string]func(b *testing.B) engine.Engine{
+	"file":     func(b *testing.B) engine.Engine { return inFile(b, filepath.Join(b.TempDir(), "inbox.db"))() },
+	"database": func(b *testing.B) engine.Engine { return inDatabase(b, pgtest.Schema(b))() },
 }
 
-// BenchmarkInbox measures the inbox itself: a webhook is taken in and delivered, from 64 senders, for 1,000 tenants,
-// with 3 KB.
+// benchStore stores the nth of many webhooks, for 1,000 tenants, with 3 KB and these words.
+func benchStore(b *testing.B, in *Inbox, set *receiver.Set, n int, words string) {
+	w := aHook(set, fmt.Sprintf("crm/t%d", n%1000), words+strings.Repeat("x", 3000))
+	features := []snapshot.Feature{{Code: "users", Limit: 25}}
+	state := snapshot.Snapshot{Name: "Some tenant", Known: true, Features: features}
+	w.State = state.Stored(w.Lane.Platform, w.Lane.Tenant, w.ID)
+	if _, err := in.Store(w); err != nil {
+		b.Error(err)
+	}
+}
+
+// BenchmarkInbox measures the inbox itself: a webhook is taken in and delivered, from 64 senders.
 func BenchmarkInbox(b *testing.B) {
-	for name, open := range map[string]func() engine.Engine{
-		"file":     inFile(b, filepath.Join(b.TempDir(), "inbox.db")),
-		"database": func() engine.Engine { return inDatabase(b, pgtest.Schema(b))() },
-	} {
+	for name, open := range benchEngines {
 		b.Run(name, func(b *testing.B) {
-			to := new(sink)
-			rc := &receiver.Receiver{Name: receiver.Main, URL: &url.URL{Scheme: "http", Host: "to"}, Timeout: time.Second, Concurrency: 32, Transport: to}
-			set := receiver.NewSet(rc)
-			in := New(open(), Config{Rules: lane.Rules{Receivers: set, MaxTries: 20, MaxAge: time.Hour, DedupWindow: time.Minute, Log: slog.New(slog.DiscardHandler)}, MaxBytes: 1 << 30})
+			var got atomic.Int64
+			rc := newTaker(receiver.Main, 32).Receiver
+			rc.Transport = transport(func(r *http.Request) (*http.Response, error) {
+				io.Copy(io.Discard, r.Body)
+				got.Add(1)
+				return &http.Response{StatusCode: 204, Header: make(http.Header), Body: http.NoBody}, nil
+			})
+			cfg := storing
+			cfg.Receivers, cfg.DedupWindow = receiver.NewSet(rc), time.Minute
+			in := New(open(b), cfg)
 			ctx, end := context.WithCancel(context.Background())
 			var running sync.WaitGroup
 			running.Go(func() { in.Run(ctx, context.Background()) })
 			defer func() { end(); running.Wait(); in.Close() }()
-			padding, state := strings.Repeat("x", 3000), snapshot.Snapshot{Name: "Some tenant", Known: true, Features: []snapshot.Feature{{Code: "users", Limit: 25}}}
-			var next atomic.Int64
 			began := cpuTime()
 			b.ResetTimer()
-			var senders sync.WaitGroup
-			for range 64 {
-				senders.Go(func() {
-					for n := next.Add(1); n <= int64(b.N); n = next.Add(1) {
-						w := aHook(set, fmt.Sprintf("crm/t%d", n%1000), fmt.Sprint(n, began, padding))
-						w.State = state.Stored(w.Lane.Platform, w.Lane.Tenant, w.ID)
-						if _, err := in.Store(w); err != nil {
-							b.Error(err)
-						}
-					}
-				})
-			}
-			senders.Wait()
-			for to.got.Load() < int64(b.N) {
+			crowd(64, b.N, func(n int) { benchStore(b, in, cfg.Receivers, n, fmt.Sprint(n, began)) })
+			for got.Load() < int64(b.N) {
 				time.Sleep(time.Millisecond)
 			}
 			b.ReportMetric(float64((cpuTime()-began).Microseconds())/float64(b.N), "cpu-µs/op")
@@ -72,37 +66,19 @@ func BenchmarkInbox(b *testing.B) {
 	}
 }
 
-// BenchmarkDuplicates measures what a copy costs, from 64 senders, for 1,000 tenants.
+// BenchmarkDuplicates measures what a copy costs, from 64 senders.
 func BenchmarkDuplicates(b *testing.B) {
-	for name, open := range map[string]func() engine.Engine{
-		"file":     inFile(b, filepath.Join(b.TempDir(), "inbox.db")),
-		"database": func() engine.Engine { return inDatabase(b, pgtest.Schema(b))() },
-	} {
+	for name, open := range benchEngines {
 		b.Run(name, func(b *testing.B) {
-			in := New(open(), Config{Rules: lane.Rules{StoreUnclaimed: true, MaxTries: 20, MaxAge: time.Hour, DedupWindow: time.Hour, Log: slog.New(slog.DiscardHandler)}, MaxBytes: 1 << 30})
+			cfg := storing
+			cfg.Receivers, cfg.DedupWindow = nil, time.Hour
+			in := New(open(b), cfg)
 			defer in.Close()
-			padding, set := strings.Repeat("x", 3000), receiver.NewSet()
-			state := snapshot.Snapshot{Name: "Some tenant", Known: true, Features: []snapshot.Feature{{Code: "users", Limit: 25}}}
-			send := func(count int64) {
-				var next atomic.Int64
-				var senders sync.WaitGroup
-				for range 64 {
-					senders.Go(func() {
-						for n := next.Add(1); n <= count; n = next.Add(1) {
-							w := aHook(set, fmt.Sprintf("crm/t%d", n%1000), padding)
-							w.State = state.Stored(w.Lane.Platform, w.Lane.Tenant, w.ID)
-							if _, err := in.Store(w); err != nil {
-								b.Error(err)
-							}
-						}
-					})
-				}
-				senders.Wait()
-			}
-			send(1000)
+			send := func(n int) { benchStore(b, in, receiver.NewSet(), n, "") }
+			crowd(64, 1000, send)
 			began := cpuTime()
 			b.ResetTimer()
-			send(int64(b.N))
+			crowd(64, b.N, send)
 			b.ReportMetric(float64((cpuTime()-began).Microseconds())/float64(b.N), "cpu-µs/op")
 		})
 	}

@@ -22,11 +22,11 @@ import (
 // Faults that the inbox once had: each stopped deliveries or intake, or said something untrue, because of what one
 // sender, tenant or receiver did.
 
-// crowd runs f for each number below count, by many goroutines at once.
-func crowd(count int, f func(n int)) {
+// crowd runs f for each number below count, by so many goroutines at once.
+func crowd(atOnce, count int, f func(n int)) {
 	var next atomic.Int64
 	var wg sync.WaitGroup
-	for range min(count, 128) {
+	for range atOnce {
 		wg.Go(func() {
 			for n := int(next.Add(1)) - 1; n < count; n = int(next.Add(1)) - 1 {
 				f(n)
@@ -405,7 +405,7 @@ func TestFaultManyPlatforms(t *testing.T) {
 		d.shut()
 		few := reads(50, "few")
 		d.start()
-		crowd(many, func(n int) { d.want("taken in", d.send(fmt.Sprintf("p%d/t", n), "A"), "+") })
+		crowd(100, many, func(n int) { d.want("taken in", d.send(fmt.Sprintf("p%d/t", n), "A"), "+") })
 		d.until("delivered", func() bool { s := d.Stats(); return s.Pending == 0 && !s.Old }) // what is cut off would come again
 		d.shut()
 		inSchema(t, dsn, "VACUUM {schema}.lane") // former versions of rows are read, too
@@ -464,7 +464,7 @@ func TestFaultBacklogOfOneTenant(t *testing.T) {
 		backlog, limits := longLane()
 		d := newDesk(t, open, limits)
 		check(t, d.Pause(Pause{Tenant: "big"}))
-		crowd(backlog, func(n int) { d.want("taken in", d.send("big", fmt.Sprint(n)), "+") })
+		crowd(100, backlog, func(n int) { d.want("taken in", d.send("big", fmt.Sprint(n)), "+") })
 		d.shut()
 
 		d.cfg.Latest = true
@@ -488,7 +488,7 @@ func TestFaultParkedOfOneTenant(t *testing.T) {
 		backlog, limits := longLane()
 		d := newDesk(t, open, limits)
 		d.main.set("big", status(422))
-		crowd(backlog, func(n int) { d.want("taken in", d.send("big", fmt.Sprint(n)), "+") })
+		crowd(100, backlog, func(n int) { d.want("taken in", d.send("big", fmt.Sprint(n)), "+") })
 		d.until("parked", func() bool { return d.Stats().Parked == 1 && d.Stats().Pending == 0 })
 		d.main.set("big", nil)
 		d.take("big", "newest")
@@ -506,7 +506,7 @@ func TestFaultParkedEventInALongLane(t *testing.T) {
 	d := newDesk(t, inDatabase(t, dsn))
 	drain := func(tenant string) int {
 		check(t, d.Pause(Pause{Tenant: tenant}))
-		crowd(many, func(n int) { d.want("taken in", d.send(tenant, fmt.Sprint(n)), "+") })
+		crowd(100, many, func(n int) { d.want("taken in", d.send(tenant, fmt.Sprint(n)), "+") })
 		d.shut()
 		time.Sleep(1100 * time.Millisecond) // the server says what a connection has read when that ends, or once in a second
 		before := tableReads(t, dsn, "webhook")

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"maps"
 	"math/rand/v2"
-	"net/http"
 	"slices"
 	"strings"
 	"syscall"
@@ -139,7 +138,11 @@ func (s *sim) advance(until time.Time) {
 			if due.After(s.now) {
 				s.now = due
 			}
-			s.submit(s.m.Claim(s.receiverFor, s.leased))
+			s.submit(s.m.Claim(s.receiverFor, func(leases []*lane.Lease) {
+				for _, l := range leases {
+					s.deliver(l)
+				}
+			}))
 			continue
 		}
 		if len(s.events) == 0 || s.events[0].at.After(until) {
@@ -152,12 +155,6 @@ func (s *sim) advance(until time.Time) {
 		if e.life == nil || e.life.dead.IsZero() {
 			e.do()
 		}
-	}
-}
-
-func (s *sim) leased(leases []*lane.Lease) {
-	for _, l := range leases {
-		s.deliver(l)
 	}
 }
 
@@ -204,17 +201,17 @@ func (s *sim) deliver(lease *lane.Lease) {
 
 // hook makes a webhook.
 func (s *sim) hook(id, tenant, state string) *webhookgate.Webhook {
-	body := tenant + state
-	hook := &webhookgate.Webhook{
-		ID: id, Type: "TenantProvisioningChange", Lane: webhookgate.LaneName{Platform: platform(tenant), Tenant: tenant},
-		Snapshot: true, Header: http.Header{"X-Test": {"1"}}, Received: s.now, Receiver: s.life.receivers.For(platform(tenant)),
-	}
-	if s.r.IntN(10) == 0 {
-		hook.Type, hook.Snapshot = "Other", false
+	body, other := tenant+state, s.r.IntN(10) == 0
+	if other {
 		body += " other"
 	}
-	hook.Body, hook.Digest = []byte(body), sha256.Sum256([]byte(body))
-	hook.State = snapshot.Snapshot{Known: true, Features: []snapshot.Feature{{Code: state}}}.Stored(hook.Lane.Platform, tenant, id)
+	hook := s.world.hook(id, tenant, []byte(body))
+	hook.Received, hook.Receiver = s.now, s.life.receivers.For(platform(tenant))
+	if other {
+		hook.Type, hook.Snapshot = "Other", false
+	}
+	says := snapshot.Snapshot{Known: true, Features: []snapshot.Feature{{Code: state}}}
+	hook.State = says.Stored(hook.Lane.Platform, tenant, id)
 	return hook
 }
 
@@ -231,7 +228,7 @@ func (s *sim) arrive(hook *webhookgate.Webhook, tenant, snapshot string) *arriva
 	return a
 }
 
-// reject has a webhook come that cannot be taken in.
+// recordInvalid has a webhook come that cannot be taken in.
 func (s *sim) recordInvalid(tenant, snapshot string) {
 	hook := s.hook(fmt.Sprintf("r%d-%x", len(s.rejections), s.seed), tenant, snapshot)
 	if s.r.IntN(5) == 0 { // its tenant is not certain
@@ -529,16 +526,14 @@ func (s *sim) reconcile(leave lane.ReconcileMode, asks, goesOn time.Duration, do
 
 // compare compares what the billing service said of one tenant.
 func (s *sim) compare(run *aRun, leave lane.ReconcileMode, said saying, done func(tenant string, c lane.Compared)) {
-	hook := &webhookgate.Webhook{
-		ID: fmt.Sprintf("x%d-%s-%x", run.number, said.tenant, s.seed), Type: "TenantProvisioningChange", Lane: webhookgate.LaneName{Platform: platform(said.tenant), Tenant: said.tenant},
-		Snapshot: true, Header: http.Header{"X-Test": {"1"}}, Received: s.now, Receiver: s.life.receivers.For(platform(said.tenant)),
-	}
-	hook.State = snapshot.Snapshot{Known: true, Features: []snapshot.Feature{{Code: said.snapshot}}}.Stored(hook.Lane.Platform, hook.Lane.Tenant, hook.ID)
+	id := fmt.Sprintf("x%d-%s-%x", run.number, said.tenant, s.seed)
+	hook := s.world.hook(id, said.tenant, fmt.Appendf(nil, "%s of run %d", said.snapshot, run.number))
+	hook.Received, hook.Receiver = s.now, s.life.receivers.For(platform(said.tenant))
+	says := snapshot.Snapshot{Known: true, Features: []snapshot.Feature{{Code: said.snapshot}}}
+	hook.State = says.Stored(hook.Lane.Platform, hook.Lane.Tenant, hook.ID)
 	if hook.Receiver == nil && !s.cfg.StoreUnclaimed {
 		return // it is passed over
 	}
-	hook.Body = fmt.Appendf(nil, "%s of run %d", said.snapshot, run.number)
-	hook.Digest = sha256.Sum256(hook.Body)
 	a := s.arrive(hook, said.tenant, said.snapshot)
 	a.version, a.run = said.version, run
 	life := s.life
@@ -684,7 +679,7 @@ func (s *sim) judgeMissed() {
 	}
 }
 
-// retry does an action again while its webhook is being delivered.
+// act does an action, and again while its webhook is being delivered.
 func (s *sim) act(work func(done func(error)) Work, done func(error)) {
 	life, began := s.life, s.now
 	over := false

@@ -275,7 +275,8 @@ func (w *world) judgeStored(a *arrival) {
 	case lane.Superseded:
 		good = w.cfg.Latest && w.wasReplaced(a) || w.mayBeParked(a, e.Changed) && slices.ContainsFunc(w.arrivals, func(b *arrival) bool {
 			newer := b.tenant == a.tenant && b.webhook.Snapshot && b.entry != nil && b.entry.ID > e.ID
-			return newer && (w.wasAccepted(b, e.Changed) || w.mayBeParked(b, e.Changed))
+			accepted := func(t *try) bool { return t.arrival == b && t.accepted() && !t.ended.After(e.Changed) }
+			return newer && (slices.ContainsFunc(w.tries, accepted) || w.mayBeParked(b, e.Changed))
 		})
 	}
 	if !good {
@@ -333,11 +334,6 @@ func (w *world) mayBeParked(a *arrival, by time.Time) bool {
 		rejected += number(t.status == 500)
 		return !t.accepted() && (t.status == 422 || rejected >= worldTries || t.ended.Sub(a.entry.Received) > w.maxAge)
 	})
-}
-
-// wasAccepted says whether a receiver had accepted a webhook by then.
-func (w *world) wasAccepted(a *arrival, by time.Time) bool {
-	return slices.ContainsFunc(w.tries, func(t *try) bool { return t.arrival == a && t.accepted() && !t.ended.After(by) })
 }
 
 // judgeOrder checks (b).

@@ -287,9 +287,9 @@ func TestWorldsInADatabase(t *testing.T) {
 		w := newWorld(seed, databasePace)
 		w.group, w.dsn = g, g.server.DSN()+"&schema="+fmt.Sprintf("w%016x_%d", seed, rand.Uint32())
 		for range 2 + seed%2 {
-			w.places = append(w.places, &place{world: w, number: len(w.places)})
+			wire := pgtest.Cut(t, g.server.Addr()) // it ends with the test
+			w.places = append(w.places, &place{world: w, number: len(w.places), wire: wire})
 		}
-		w.connectWires(t)
 		w.live(skip)
 		return w
 	}, "duplicate", "delivered", "killed", "cut", "away", "redelivered", "missed")
@@ -444,13 +444,6 @@ func newWorld(seed uint64, p pace) *world {
 		w.cfg.Log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
 	return w
-}
-
-// connectWires gives each place a wire to the server, which ends with the test.
-func (w *world) connectWires(t testing.TB) {
-	for _, p := range w.places {
-		p.wire = pgtest.Cut(t, w.group.server.Addr())
-	}
 }
 
 func pick[T any](r *rand.Rand, from ...T) T { return from[r.IntN(len(from))] }
@@ -817,7 +810,14 @@ func (w *world) fail(format string, args ...any) {
 
 // quiet waits until no webhook of a tenant is being sent, so that it is known which one came first.
 func (w *world) quiet(tenant string) {
-	for w.sending(tenant) {
+	sending := func(a *arrival) bool { return a.tenant == tenant && !a.ended && a.life.dead.IsZero() }
+	for {
+		w.mu.Lock()
+		quiet := !slices.ContainsFunc(w.arrivals, sending)
+		w.mu.Unlock()
+		if quiet {
+			return
+		}
 		time.Sleep(disk)
 	}
 }
@@ -829,10 +829,17 @@ func (w *world) arrived() []*arrival {
 	return w.arrivals
 }
 
-func (w *world) sending(tenant string) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return slices.ContainsFunc(w.arrivals, func(a *arrival) bool { return a.tenant == tenant && !a.ended && a.life.dead.IsZero() })
+// hook makes a snapshot of a tenant with this body.
+func (w *world) hook(id, tenant string, body []byte) *webhookgate.Webhook {
+	return &webhookgate.Webhook{
+		ID:       id,
+		Type:     content.TenantProvisioningChange,
+		Lane:     webhookgate.LaneName{Platform: platform(tenant), Tenant: tenant},
+		Snapshot: true,
+		Header:   http.Header{"X-Test": {"1"}},
+		Body:     body,
+		Digest:   sha256.Sum256(body),
+	}
 }
 
 // send sends one webhook. Sometimes it is no snapshot: it is in the same lane, and never a duplicate.
@@ -847,10 +854,8 @@ func (p *place) sendAs(tenant, snapshot string, other bool) {
 		body = append(body, bytes.Repeat([]byte(" "), 70<<10)...) // too large to be read ahead
 	}
 	rc := p.life.receivers.For(platform(tenant))
-	a.webhook = &webhookgate.Webhook{
-		ID: fmt.Sprintf("%d-%x", a.number, w.seed), Type: "TenantProvisioningChange", Lane: webhookgate.LaneName{Platform: platform(tenant), Tenant: tenant},
-		Snapshot: true, Body: body, Digest: sha256.Sum256(body), Header: http.Header{"X-Test": {"1"}}, Received: time.Now(), Receiver: rc,
-	}
+	a.webhook = w.hook(fmt.Sprintf("%d-%x", a.number, w.seed), tenant, body)
+	a.webhook.Received, a.webhook.Receiver = time.Now(), rc
 	if other {
 		a.webhook.Type, a.webhook.Snapshot = "Other", false
 	}
@@ -879,16 +884,18 @@ func (p *place) sendAs(tenant, snapshot string, other bool) {
 	})
 }
 
-// reject has a webhook come that cannot be taken in.
+// recordInvalid has a webhook come that cannot be taken in.
 func (p *place) recordInvalid(tenant, snapshot string) {
 	w, i, life := p.world, p.inbox, p.life
 	w.mu.Lock()
 	said := saying{tenant, snapshot, w.change(tenant, snapshot), time.Now(), time.Time{}}
 	w.mu.Unlock()
 	body := fmt.Appendf(nil, `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":%q},"change":%q}}`, tenant, snapshot)
-	hook := webhookgate.Webhook{ID: fmt.Sprint("odd-", said.tenant, "-", said.version), Type: "TenantProvisioningChange", Lane: webhookgate.LaneName{Platform: platform(tenant), Tenant: tenant}, Body: body, Digest: sha256.Sum256(body), Received: time.Now()}
+	hook := w.hook(fmt.Sprint("odd-", tenant, "-", said.version), tenant, body)
+	hook.Snapshot, hook.Received = false, time.Now()
+	invalid := &webhookgate.Invalid{Webhook: *hook, Status: 422, Faults: []content.Fault{{Message: "is odd"}}}
 	w.senders.Go(func() {
-		stored := i.RecordInvalid(&webhookgate.Invalid{Webhook: hook, Status: 422, Faults: []content.Fault{{Message: "is odd"}}}) != 0
+		stored := i.RecordInvalid(invalid) != 0
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		switch said.to = time.Now(); {
@@ -955,22 +962,12 @@ func (w *world) offer(run *aRun) (lines []string, offered []*arrival) {
 		line := fmt.Appendf(nil, `{"tenant":{"code":%q,"name":%q,"platform":{"code":%q}},"change":{"features":[{"code":%q}]}}`, tenant, name, platform(tenant), s.snapshot)
 		body := fmt.Appendf(nil, `{"type":"TenantProvisioningChange","payload":%s}`, line)
 		a := &arrival{number: 1000*run.number + len(offered), tenant: tenant, snapshot: s.snapshot, version: s.version, run: run}
-		a.webhook = &webhookgate.Webhook{Type: "TenantProvisioningChange", Lane: webhookgate.LaneName{Platform: platform(tenant), Tenant: tenant}, Snapshot: true, Body: body, Digest: sha256.Sum256(body)}
-		for _, r := range w.routesOf(tenant) {
-			a.receiver = r
-		}
+		a.webhook = w.hook("", tenant, body)
+		a.receiver = w.routes[platform(tenant)]
 		w.byLine[name] = a
 		lines, offered = append(lines, string(line)), append(offered, a)
 	}
 	return lines, offered
-}
-
-// routesOf returns the receiver of a tenant, if it has one.
-func (w *world) routesOf(tenant string) (all []string) {
-	if name, ok := w.routes[platform(tenant)]; ok {
-		all = append(all, name)
-	}
-	return all
 }
 
 // made finds the arrival of a webhook that usher made.
@@ -1042,7 +1039,7 @@ func (p *place) redeliver() {
 	w.note("redelivered %d (%s), forced %v: %v", a.number, e.State, force, err)
 	w.mu.Lock()
 	again.to = time.Now()
-	invalid := overwrites(err) || errors.Is(err, lane.ErrStored) || errors.Is(err, ErrNotFound) || errors.Is(err, lane.ErrBusy)
+	invalid := errors.As(err, new(*lane.OverwriteError)) || errors.Is(err, lane.ErrStored) || errors.Is(err, ErrNotFound) || errors.Is(err, lane.ErrBusy)
 	switch {
 	case err == nil:
 		w.seen[map[bool]string{true: "forced", false: "redelivered"}[force]] = true
@@ -1061,8 +1058,6 @@ func (p *place) redeliver() {
 		w.fail("redelivering %d: %v", a.number, err)
 	}
 }
-
-func overwrites(err error) bool { return errors.As(err, new(*lane.OverwriteError)) }
 
 func (p *place) discard() {
 	w := p.world
