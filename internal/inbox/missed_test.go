@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -893,6 +894,45 @@ func TestNothingMissedCostsNothing(t *testing.T) {
 		d.take("acme", "D")
 		if all := asks(); !slices.Equal(all, []string{"missed_delete", "missed_of"}) {
 			t.Errorf("to settle it: %q", all)
+		}
+	})
+}
+
+// What several tenants are missed is read in one round trip, before the lanes ask.
+func TestMissedIsReadTogether(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		var asked, askedFirst int // the second: before the first answer; both are the writer's
+		d := newDesk(t, open, between(intercepted{
+			asks: func(s *statement) error {
+				if s.tx.writes && s.name == "missed_of" {
+					asked++
+				}
+				return nil
+			},
+			row: func(s *statement, nth int, r engine.Row) engine.Row {
+				if s.tx.writes && s.name == "missed_of" {
+					askedFirst = cmp.Or(askedFirst, asked)
+				}
+				return r
+			},
+		}))
+		var names []webhookgate.LaneName
+		for n := range 5 {
+			w := d.hook(fmt.Sprint("tenant", n), "A")
+			names = append(names, w.Lane)
+			d.misses(w)
+		}
+		d.stored()
+		_, err := do(t.Context(), d.Inbox, work{known: names}, func(turn *sqlTurn) nothing {
+			for _, name := range names {
+				if len(turn.Lanes[name].MissedSet().Webhooks) != 1 {
+					t.Errorf("%s is missed %v", name.Tenant, turn.Lanes[name].MissedSet())
+				}
+			}
+			return nothing{}
+		})
+		if check(t, err); asked != len(names) || askedFirst != asked {
+			t.Errorf("%d were asked, %d of them together", asked, askedFirst)
 		}
 	})
 }

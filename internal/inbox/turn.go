@@ -135,7 +135,7 @@ func (t *sqlTurn) load(works []*work) error {
 		return err
 	}
 	known := func(n webhookgate.LaneName) bool { return t.Lanes[n] != nil || !create[n] }
-	if missing := slices.DeleteFunc(names, known); len(missing) > 0 {
+	if missing := slices.DeleteFunc(slices.Clone(names), known); len(missing) > 0 {
 		tenants, platforms, types := laneColumns(missing)
 		made := 0
 		// The row of these was damaged, so that it is not found by its key: these webhooks come first.
