@@ -193,7 +193,8 @@ func (t *sqlTurn) load(works []*work) error {
 	for digest, h := range t.copies {
 		t.copies[digest] = t.LaneOf(h).Load(h)
 	}
-	t.readMissed(names)
+	isOutcome := func(n webhookgate.LaneName) bool { return !create[n] && next[n] != 0 } // it does not ask for them
+	t.readMissed(slices.DeleteFunc(names, isOutcome))
 	t.readHeads()
 	return t.err
 }
