@@ -1,81 +1,11 @@
 package inbox
 
 import (
+	"fmt"
 	"testing"
-	"time"
 
-	"usher/internal/clock"
 	"usher/internal/lane"
-	"usher/internal/snapshot"
 )
-
-// features are what a snapshot lists.
-func features(codes ...string) snapshot.Snapshot {
-	s := snapshot.Snapshot{Known: true}
-	for _, code := range codes {
-		s.Features = append(s.Features, snapshot.Feature{Code: code, Limit: snapshot.Unlimited})
-	}
-	return s
-}
-
-func knows(number int64, codes ...string) *snapshot.Stored {
-	stored := features(codes...).Stored("crm", "acme", "id")
-	stored.Seq = number
-	return stored
-}
-
-func offering(codes ...string) *lane.ListLine {
-	s := features(codes...)
-	return &lane.ListLine{Says: s, Draft: lane.Compared{Platform: "crm", Tenant: "acme", Says: lane.FeaturesDigest(s)}}
-}
-
-// How a line stands to what usher knows: by the numbers first, then by the features.
-func TestJudge(t *testing.T) {
-	t.Parallel()
-	r := &lane.Run{Mark: 100, AsOf: clock.Moment(5000)}
-	unreadable := &snapshot.Stored{Seq: 7}
-	b := lane.Beside{Erased: time.Unix(1, 0), Platforms: []string{"erp"}}
-	for name, c := range map[string]struct {
-		last, lastAt int64
-		known        *snapshot.Stored
-		want         string
-	}{
-		"the same":                  {99, 5000, knows(7, "b", "a"), "equal"},
-		"something else":            {99, 5000, knows(7, "a", "c"), "differs (+ b, - c)"},
-		"nothing":                   {99, 5000, knows(7), "differs (+ a, + b)"},
-		"unknown":                   {0, 0, nil, `new (+ a, + b) elsewhere ["erp"] erased`},
-		"cannot be read":            {99, 5000, unreadable, "new (+ a, + b) erased"},
-		"came since the mark":       {101, 4000, knows(7, "a", "b"), "changed"},
-		"came since the list":       {99, 5001, knows(7, "c"), "changed"},
-		"came for an unknown":       {101, 4000, nil, "changed"},
-		"has the mark's own number": {100, 4000, knows(7, "a", "b"), "equal"},
-	} {
-		o := offering("a", "b")
-		o.Draft.Beside = b
-		if got := o.Judge(r, c.last, c.lastAt, c.known); wordsOf(got) != c.want {
-			t.Errorf("%s: %s, want %s", name, wordsOf(got), c.want)
-		}
-	}
-}
-
-// What somebody has dismissed is dismissed until the service says something else, or usher knows something
-// else.
-func TestJudgeDismissed(t *testing.T) {
-	t.Parallel()
-	r := &lane.Run{Mark: 100, AsOf: clock.Moment(5000)}
-	found := offering("a").Judge(r, 0, 0, knows(7, "b")).Digest
-	judge := func(known *snapshot.Stored, codes ...string) bool {
-		o := offering(codes...)
-		o.Draft.Beside = lane.Beside{Found: found[:], Dismissed: true}
-		return o.Judge(r, 0, 0, known).Dismissed
-	}
-	if !judge(knows(7, "b"), "a") {
-		t.Error("the same is not dismissed")
-	}
-	if judge(knows(7, "b"), "a", "c") || judge(knows(8, "b"), "a") || judge(nil, "a") {
-		t.Error("something else is dismissed")
-	}
-}
 
 // A list is counted line by line: what is said twice, what contradicts itself, what nobody takes, and twins
 // in the end.
@@ -116,7 +46,7 @@ func TestList(t *testing.T) {
 		l := list{seen: make(map[[16]byte][8]byte)}
 		var told string
 		for _, s := range c.lines {
-			one := lane.Compared{Platform: "crm", Tenant: s.tenant, Fault: s.fault, Says: lane.FeaturesDigest(features(s.says))}
+			one := lane.Compared{Platform: "crm", Tenant: s.tenant, Fault: s.fault, Says: [16]byte([]byte(fmt.Sprintf("%-16s", s.says)))}
 			one.PassedOver = s.fault == "" && s.result == ""
 			if l.enter(&one) {
 				continue
