@@ -19,10 +19,10 @@ func TestMigrations(t *testing.T) {
 	defer func() { migrations = ours }()
 	for compatible, works := range map[int]bool{1: true, 2: false} {
 		a, err := Parse(fmt.Sprintf("%s&schema=s%d", s.DSN(), compatible))
-		need(t, err)
+		check(t, err)
 		writes := func(e *Engine, tenant string) {
 			t.Helper()
-			need(t, e.Write(func(tx engine.Tx) error {
+			check(t, e.Write(func(tx engine.Tx) error {
 				tx.Queue("lane_add", nil, []string{tenant}, []string{""}, []string{""})
 				return nil
 			}))
@@ -39,15 +39,18 @@ func TestMigrations(t *testing.T) {
 			}
 			return e, err
 		}
-		newer := append(slices.Clone(ours), fmt.Sprintf("-- compatible: %d\nALTER TABLE {schema}.lane ADD COLUMN mood {int} NOT NULL DEFAULT 7;", compatible))
+		const mood = "-- compatible: %d\nALTER TABLE {schema}.lane ADD COLUMN mood {int} NOT NULL DEFAULT 7;"
+		newer := append(slices.Clone(ours), fmt.Sprintf(mood, compatible))
 		older, err := usher(ours)
-		need(t, err)
-		need(t, second(usher(newer)))
+		check(t, err)
+		check(t, second(usher(newer)))
 		writes(older, "while the newer one runs")
-		need(t, second(usher(newer)))
+		check(t, second(usher(newer)))
 		var setup *SetupError
-		if _, err := usher(ours); works != (err == nil) || !works && (!errors.As(err, &setup) ||
-			!strings.Contains(err.Error(), "a newer usher made the tables (version 2, which needs an usher that knows version 2; this one knows 1)")) {
+		const says = "a newer usher made the tables " +
+			"(version 2, which needs an usher that knows version 2; this one knows 1)"
+		_, err = usher(ours)
+		if works != (err == nil) || !works && (!errors.As(err, &setup) || !strings.Contains(err.Error(), says)) {
 			t.Errorf("compatible with %d: the older one: %v", compatible, err)
 		}
 	}

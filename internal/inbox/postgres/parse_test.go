@@ -79,7 +79,8 @@ func TestServerThatStartsUp(t *testing.T) {
 					conn.Write([]byte("N"))
 					backend.ReceiveStartupMessage()
 				}
-				backend.Send(&pgproto3.ErrorResponse{Severity: "FATAL", Code: "57P03", Message: "the database system is starting up"})
+				const starting = "the database system is starting up"
+				backend.Send(&pgproto3.ErrorResponse{Severity: "FATAL", Code: "57P03", Message: starting})
 				backend.Flush()
 			}
 			conn.Close()
@@ -95,7 +96,8 @@ func TestServerThatStartsUp(t *testing.T) {
 // A pooler in transaction mode loses prepared statements. The error says what to set.
 func TestPoolerWithoutItsSetting(t *testing.T) {
 	for _, code := range []string{"26000", "42P05"} {
-		if got := describe(&pgconn.PgError{Code: code, Severity: "ERROR"}).Error(); !strings.Contains(got, "default_query_exec_mode=exec") {
+		got := describe(&pgconn.PgError{Code: code, Severity: "ERROR"}).Error()
+		if !strings.Contains(got, "default_query_exec_mode=exec") {
 			t.Error(got)
 		}
 	}

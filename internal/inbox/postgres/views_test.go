@@ -23,11 +23,11 @@ func TestViewsAreReplacedInPlace(t *testing.T) {
 	open := func(change func(*Engine)) *Engine {
 		t.Helper()
 		a, err := Parse(s.DSN())
-		need(t, err)
+		check(t, err)
 		e := newEngine(a, nil, slog.New(slog.NewTextHandler(log, nil)))
 		change(e)
 		e, err = e.open()
-		need(t, err)
+		check(t, err)
 		t.Cleanup(func() { e.Close() })
 		return e
 	}
@@ -45,13 +45,22 @@ func TestViewsAreReplacedInPlace(t *testing.T) {
 		}
 	}
 	older := open(func(*Engine) {})
-	s.Exec(t, "CREATE ROLE app; GRANT USAGE ON SCHEMA usher TO app; GRANT SELECT ON usher.tenants, usher.entitlements TO app; GRANT EXECUTE ON FUNCTION usher.allowed TO app; GRANT CREATE ON DATABASE postgres TO app")
-	s.Exec(t, "CREATE SCHEMA mine AUTHORIZATION app; SET ROLE app; CREATE VIEW mine.users AS SELECT * FROM usher.entitlements WHERE feature = 'users'")
-	need(t, second(report.Exec(t.Context(), "BEGIN; SELECT * FROM usher.entitlements")))
+	s.Exec(t, `
+		CREATE ROLE app;
+		GRANT USAGE ON SCHEMA usher TO app;
+		GRANT SELECT ON usher.tenants, usher.entitlements TO app;
+		GRANT EXECUTE ON FUNCTION usher.allowed TO app;
+		GRANT CREATE ON DATABASE postgres TO app`)
+	s.Exec(t, `
+		CREATE SCHEMA mine AUTHORIZATION app;
+		SET ROLE app;
+		CREATE VIEW mine.users AS SELECT * FROM usher.entitlements WHERE feature = 'users'`)
+	check(t, second(report.Exec(t.Context(), "BEGIN; SELECT * FROM usher.entitlements")))
 
 	newer := open(func(e *Engine) {
 		e.viewsVersion++
-		e.views = strings.Replace(viewsText, "AS webhook\nFROM {schema}.snapshot s CROSS JOIN", "AS webhook, s.seq AS more\nFROM {schema}.snapshot s CROSS JOIN", 1)
+		const from = "\nFROM {schema}.snapshot s CROSS JOIN"
+		e.views = strings.Replace(viewsText, "AS webhook"+from, "AS webhook, s.seq AS more"+from, 1)
 		e.views = strings.Replace(e.views, "RETURN (", "RETURN 1 = 1 AND (", 1)
 		if strings.Count(e.views, "AS more") != 1 || e.views == strings.Replace(e.views, "1 = 1", "", 1) {
 			t.Fatal("views.sql does not look as expected")
@@ -60,7 +69,8 @@ func TestViewsAreReplacedInPlace(t *testing.T) {
 	others := make(chan error)
 	go func() { // others read all the time, and must not wait until the report ends
 		for range 200 {
-			if _, err := other.Exec(context.Background(), "SELECT usher.allowed('t', 'f') FROM usher.entitlements"); err != nil {
+			_, err := other.Exec(context.Background(), "SELECT usher.allowed('t', 'f') FROM usher.entitlements")
+			if err != nil {
 				others <- err
 			}
 		}
@@ -81,7 +91,7 @@ func TestViewsAreReplacedInPlace(t *testing.T) {
 	if n := strings.Count(log.String(), "can't be replaced yet"); n != 1 {
 		t.Errorf("it is said %d times:\n%s", n, log)
 	}
-	need(t, second(report.Exec(t.Context(), "COMMIT")))
+	check(t, second(report.Exec(t.Context(), "COMMIT")))
 	newer.viewsDue = time.Now()
 	newer.Maintain()
 	if !newer.viewsDue.IsZero() {
@@ -92,7 +102,12 @@ func TestViewsAreReplacedInPlace(t *testing.T) {
 	again := open(func(*Engine) {}) // an older usher that is restarted
 	writes("the restarted usher", again)
 	reads("the new column", "SELECT more FROM usher.entitlements")
-	reads("what was granted", "SET ROLE app; SELECT * FROM usher.tenants; SELECT more, usher.allowed('t', 'f') FROM usher.entitlements; SELECT * FROM mine.users; RESET ROLE")
+	reads("what was granted", `
+		SET ROLE app;
+		SELECT * FROM usher.tenants;
+		SELECT more, usher.allowed('t', 'f') FROM usher.entitlements;
+		SELECT * FROM mine.users;
+		RESET ROLE`)
 	if got := s.Exec(t, "SELECT prosrc LIKE '%1 = 1%' FROM pg_proc WHERE oid = 'usher.allowed'::regproc"); got != "t" {
 		t.Error("the function was not replaced")
 	}
@@ -104,20 +119,20 @@ func TestViewsThatCannotBeMade(t *testing.T) {
 	s := pgtest.New(t)
 	s.Exec(t, "CREATE SCHEMA usher; CREATE TABLE usher.tenants ()")
 	a, err := Parse(s.DSN())
-	need(t, err)
+	check(t, err)
 	if err := Check(a, nil, false); err == nil || !strings.Contains(err.Error(), "tenants") {
 		t.Errorf("check says %v", err)
 	}
 	log := new(bytes.Buffer)
 	e, err := Open(a, nil, slog.New(slog.NewTextHandler(log, nil)))
-	need(t, err)
+	check(t, err)
 	defer e.Close()
-	need(t, e.Write(func(tx engine.Tx) error { tx.Queue("touch", nil); return nil }))
+	check(t, e.Write(func(tx engine.Tx) error { tx.Queue("touch", nil); return nil }))
 	if !strings.Contains(log.String(), "views for SQL can't be created") {
 		t.Errorf("it is not said:\n%s", log)
 	}
 	s.Exec(t, "DROP TABLE usher.tenants")
-	need(t, Check(a, nil, false))
+	check(t, Check(a, nil, false))
 	if got := s.Exec(t, "SELECT coalesce(to_regclass('usher.tenants')::text, 'none')"); got != "none" {
 		t.Errorf("the check has made %s", got)
 	}
@@ -131,14 +146,14 @@ func TestViewsThatCannotBeMade(t *testing.T) {
 func connected(t *testing.T, s *pgtest.Server) *pgx.Conn {
 	t.Helper()
 	c, err := pgx.Connect(t.Context(), s.DSN()+"&default_query_exec_mode=simple_protocol")
-	need(t, err)
+	check(t, err)
 	t.Cleanup(func() { c.Close(context.Background()) })
 	return c
 }
 
 func second[T any](_ T, err error) error { return err }
 
-func need(t *testing.T, err error) {
+func check(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)

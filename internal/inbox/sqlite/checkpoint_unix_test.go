@@ -9,8 +9,6 @@ import (
 	"os/signal"
 	"syscall"
 	"testing"
-
-	"usher/internal/inbox/engine"
 )
 
 // Committed pages stay in the write-ahead log until a checkpoint copies them into the file. If that fails, it must
@@ -26,26 +24,15 @@ func TestCheckpointFails(t *testing.T) {
 		return
 	}
 	e, err := Open(path, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer e.Close()
-	add := func(seq, size int64) error {
-		return e.Write(func(tx engine.Tx) error { tx.Queue("add_content", nil, seq, []byte{}, make([]byte, size)); return nil })
-	}
-	if err := add(1, 20<<20); err != nil {
-		t.Fatal(err)
-	}
+	check(t, e.addContent(1, 20<<20))
 	e.Maintain()
 	signal.Ignore(syscall.SIGXFSZ)
-	if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: 30 << 20, Max: 1 << 40}); err != nil {
-		t.Fatal(err)
-	}
-	if err := add(2, 20<<20); err != nil { // there is room for it in the log, but not in the file
-		t.Fatal(err)
-	}
+	check(t, syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: 30 << 20, Max: 1 << 40}))
+	check(t, e.addContent(2, 20<<20)) // there is room for it in the log, but not in the file
 	e.Maintain()
-	if err := add(3, 1); err == nil {
+	if err := e.addContent(3, 1); err == nil {
 		t.Error("it takes more in")
 	}
 }

@@ -14,32 +14,40 @@ import (
 	"usher/internal/inbox/engine"
 )
 
-func aConn(t *testing.T) *conn {
+// opened opens the inbox in a folder until the test ends.
+func opened(t *testing.T, dir string) *Engine {
 	t.Helper()
-	e, err := Open(filepath.Join(t.TempDir(), "inbox.db"), slog.New(slog.DiscardHandler))
+	e, err := Open(filepath.Join(dir, "inbox.db"), slog.New(slog.DiscardHandler))
+	check(t, err)
+	t.Cleanup(func() { e.Close() })
+	return e
+}
+
+// addContent stores so many bytes as the content of a webhook.
+func (e *Engine) addContent(seq, size int64) error {
+	return e.Write(func(tx engine.Tx) error {
+		tx.Queue("add_content", nil, seq, []byte{}, make([]byte, size))
+		return nil
+	})
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { e.Close() })
-	return e.conn
 }
 
 // What goes in comes out, byte for byte: whatever a sender puts into a name, a header or a body.
 func TestValuesComeBackAsTheyWere(t *testing.T) {
-	c := aConn(t)
+	c := opened(t, t.TempDir()).conn
 	large := bytes.Repeat([]byte{0, 255, 'x'}, 1<<14)
 	for _, text := range []string{"", "plain", "with\x00zero", "\x00", "\xff\xfe", "ü😀", string(large)} {
 		for _, number := range []int64{0, math.MaxInt64, math.MinInt64} {
 			for _, blob := range [][]byte{{}, {0}, []byte("text"), large} {
-				if err := c.run(t.Context(), "run_add", nil, []any{"r", number, int64(1), number, int64(0)}); err != nil {
-					t.Fatal(err)
-				}
-				if err := c.run(t.Context(), "run_save", nil, []any{"r", int64(2), number, int64(1), text, text}); err != nil {
-					t.Fatal(err)
-				}
-				if err := c.run(t.Context(), "add_content", nil, []any{[]int64{1}, [][]byte{blob}, [][]byte{large}}); err != nil {
-					t.Fatal(err)
-				}
+				check(t, c.run(t.Context(), "run_add", nil, []any{"r", number, int64(1), number, int64(0)}))
+				check(t, c.run(t.Context(), "run_save", nil, []any{"r", int64(2), number, int64(1), text, text}))
+				check(t, c.run(t.Context(), "add_content", nil, []any{[]int64{1}, [][]byte{blob}, [][]byte{large}}))
 				rows := 0
 				err := c.run(t.Context(), "run_lock", func(r engine.Row) error {
 					rows++
@@ -47,14 +55,13 @@ func TestValuesComeBackAsTheyWere(t *testing.T) {
 					var mark, began, asOf, action, alive, ended int64
 					var complete int
 					err := r.Scan(&id, &mark, &began, &asOf, &action, &alive, &ended, &complete, &failed, &summary)
-					if id != "r" || mark != number || asOf != number || failed != text || summary != text || ended != number || complete != 1 {
+					same := mark == number && asOf == number && ended == number && failed == text && summary == text
+					if id != "r" || !same || complete != 1 {
 						t.Errorf("%d, %.20q became %d, %.20q", number, text, mark, failed)
 					}
 					return err
 				}, []any{"r"})
-				if err != nil {
-					t.Fatal(err)
-				}
+				check(t, err)
 				err = c.run(t.Context(), "content", func(r engine.Row) error {
 					rows++
 					var header, body []byte
@@ -67,9 +74,7 @@ func TestValuesComeBackAsTheyWere(t *testing.T) {
 				if err != nil || rows != 2 {
 					t.Fatal(rows, err)
 				}
-				if err := c.exec("DELETE FROM reconcile; DELETE FROM content"); err != nil {
-					t.Fatal(err)
-				}
+				check(t, c.exec("DELETE FROM reconcile; DELETE FROM content"))
 			}
 		}
 	}
@@ -77,10 +82,9 @@ func TestValuesComeBackAsTheyWere(t *testing.T) {
 
 // The bytes of a row are the caller's, also after the next row and after the statement.
 func TestBytesMayBeKept(t *testing.T) {
-	c := aConn(t)
-	if err := c.run(t.Context(), "add_content", nil, []any{[]int64{1, 2}, [][]byte{[]byte("one"), []byte("two")}, [][]byte{[]byte("ONE"), []byte("TWO")}}); err != nil {
-		t.Fatal(err)
-	}
+	c := opened(t, t.TempDir()).conn
+	headers, bodies := [][]byte{[]byte("one"), []byte("two")}, [][]byte{[]byte("ONE"), []byte("TWO")}
+	check(t, c.run(t.Context(), "add_content", nil, []any{[]int64{1, 2}, headers, bodies}))
 	var kept [][]byte
 	read := func() error {
 		return c.run(t.Context(), "content", func(r engine.Row) error {
@@ -90,9 +94,7 @@ func TestBytesMayBeKept(t *testing.T) {
 			return err
 		}, []any{[]int64{1, 2}})
 	}
-	if err := errors.Join(read(), c.exec("UPDATE content SET header = x'00', body = x'00'"), read()); err != nil {
-		t.Fatal(err)
-	}
+	check(t, errors.Join(read(), c.exec("UPDATE content SET header = x'00', body = x'00'"), read()))
 	if got := string(bytes.Join(kept, []byte(" "))); got != "one ONE two TWO \x00 \x00 \x00 \x00" {
 		t.Errorf("%q", got)
 	}
@@ -101,7 +103,7 @@ func TestBytesMayBeKept(t *testing.T) {
 // A value that somebody has damaged is said, and all others of its row are read. Bytes are no text: as the name of a
 // tenant they would be another key.
 func TestDamagedValuesAreErrors(t *testing.T) {
-	c := aConn(t)
+	c := opened(t, t.TempDir()).conn
 	var number int64
 	var text string
 	var blob []byte
@@ -110,15 +112,14 @@ func TestDamagedValuesAreErrors(t *testing.T) {
 		into  any
 		want  bool
 	}{
-		{"7", &number, true}, {"'7'", &number, false}, {"x'37'", &number, false}, {"NULL", &number, false}, {"7.5", &number, false},
+		{"7", &number, true}, {"7.5", &number, false},
+		{"'7'", &number, false}, {"x'37'", &number, false}, {"NULL", &number, false},
 		{"'7'", &text, true}, {"x'37'", &text, false}, {"7", &text, false}, {"NULL", &text, false},
 		{"x'37'", &blob, true}, {"NULL", &blob, true}, {"'7'", &blob, true}, {"7", &blob, false},
 		{"7", new(bool), false},
 	} {
 		s, err := c.compile("SELECT " + damaged.value)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		err = s.step(t.Context(), func(r engine.Row) error { return r.Scan(damaged.into) })
 		unreadable, other := engine.Unreadable(err)
 		if (unreadable == nil) != damaged.want || other != nil {
@@ -134,11 +135,9 @@ func TestDamagedValuesAreErrors(t *testing.T) {
 
 // Who does not wait for an answer any more does not keep a connection, and whoever gets it next is not disturbed.
 func TestReadEndsWithItsCaller(t *testing.T) {
-	c := aConn(t)
+	c := opened(t, t.TempDir()).conn
 	endless, err := c.compile("WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer endless.close()
 	for range 20 {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
@@ -155,17 +154,15 @@ func TestReadEndsWithItsCaller(t *testing.T) {
 
 // After a panic in the midst of its rows a statement begins anew, and no transaction stays open.
 func TestStatementRunsAgainAfterAPanic(t *testing.T) {
-	e, err := Open(filepath.Join(t.TempDir(), "inbox.db"), slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer e.Close()
-	err = e.conn.run(t.Context(), "add_content", nil, []any{[]int64{1, 2, 3}, [][]byte{{}, {}, {}}, [][]byte{{}, {}, {}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	e := opened(t, t.TempDir())
+	none := [][]byte{{}, {}, {}}
+	err := e.conn.run(t.Context(), "add_content", nil, []any{[]int64{1, 2, 3}, none, none})
+	check(t, err)
 	read := func(each func(engine.Row) error) error {
-		return e.Read(t.Context(), func(tx engine.Tx) error { tx.Queue("content", each, []int64{1, 2, 3}); return tx.Send() })
+		return e.Read(t.Context(), func(tx engine.Tx) error {
+			tx.Queue("content", each, []int64{1, 2, 3})
+			return tx.Send()
+		})
 	}
 	func() {
 		defer func() { _ = recover() }()
@@ -189,24 +186,16 @@ func TestStatementRunsAgainAfterAPanic(t *testing.T) {
 // Somebody has made the file with another program, and that has another encoding.
 func TestFileInAnotherEncoding(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "inbox.db")
-	if err := createIfMissing(path); err != nil {
-		t.Fatal(err)
-	}
+	check(t, createIfMissing(path))
 	c, err := connect(path, []string{"encoding = 'UTF-16le'"})
 	if err == nil {
 		err = errors.Join(c.exec("CREATE TABLE a (b); DROP TABLE a"), c.Close())
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	e, err := Open(path, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer e.Close()
-	if err := e.conn.run(t.Context(), "run_add", nil, []any{"Zoë", int64(1), int64(1), int64(1), int64(0)}); err != nil {
-		t.Fatal(err)
-	}
+	check(t, e.conn.run(t.Context(), "run_add", nil, []any{"Zoë", int64(1), int64(1), int64(1), int64(0)}))
 	id := ""
 	err = e.conn.run(t.Context(), "run_lock", func(r engine.Row) error {
 		var n int64
@@ -219,16 +208,15 @@ func TestFileInAnotherEncoding(t *testing.T) {
 
 // A statement that failed can be run again, and its error says what was wrong.
 func TestStatementRunsAgainAfterItFailed(t *testing.T) {
-	c := aConn(t)
+	c := opened(t, t.TempDir()).conn
 	add := func(seq int64) error {
 		return c.run(t.Context(), "add_content", nil, []any{seq, []byte{}, []byte{}})
 	}
 	err := errors.Join(add(1), add(2))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	var refused *engine.StatementError
-	if err := describe(add(1)); !errors.As(err, &refused) || !strings.Contains(err.Error(), "UNIQUE constraint failed: content.seq") {
+	const twice = "UNIQUE constraint failed: content.seq"
+	if err := describe(add(1)); !errors.As(err, &refused) || !strings.Contains(err.Error(), twice) {
 		t.Errorf("the same number twice: %v", err)
 	}
 	stop := errors.New("enough")

@@ -10,13 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-
-	"usher/internal/inbox/engine"
 )
-
-func (e *Engine) addContent(seq, size int64) error {
-	return e.Write(func(tx engine.Tx) error { tx.Queue("add_content", nil, seq, []byte{}, make([]byte, size)); return nil })
-}
 
 // wantFull reports an error that is not that of a full disk.
 func wantFull(t *testing.T, e *Engine, err error, cause string) {
@@ -52,30 +46,16 @@ func fill(t *testing.T, dir string) (free func()) {
 func TestFullDiskForTheIndex(t *testing.T) {
 	// A log of 20 MB that begins anew: there is room for a large transaction in it, and the -shm file is small after
 	// a start.
-	from := filepath.Join(t.TempDir(), "inbox.db")
-	e, err := Open(from, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer e.Close()
-	if err := errors.Join(e.addContent(1, 20<<20), e.addContent(2, 1)); err != nil {
-		t.Fatal(err)
-	}
+	from := t.TempDir()
+	e := opened(t, from)
+	check(t, errors.Join(e.addContent(1, 20<<20), e.addContent(2, 1)))
 	dir := smallDisk(t)
-	path := filepath.Join(dir, "inbox.db")
 	for _, end := range []string{"", "-wal", lockEnd} { // as a kill leaves them
-		content, err := os.ReadFile(from + end)
-		if err == nil {
-			err = os.WriteFile(path+end, content, 0o600)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		content, err := os.ReadFile(filepath.Join(from, "inbox.db"+end))
+		check(t, err)
+		check(t, os.WriteFile(filepath.Join(dir, "inbox.db"+end), content, 0o600))
 	}
-	if e, err = Open(path, slog.New(slog.DiscardHandler)); err != nil {
-		t.Fatal(err)
-	}
-	defer e.Close()
+	e = opened(t, dir)
 	free := fill(t, dir)
 	wantFull(t, e, e.addContent(3, 18<<20), "4874")
 	free()
@@ -94,14 +74,9 @@ func TestStartOnAFullDisk(t *testing.T) {
 	if err == nil {
 		err = errors.Join(e.addContent(1, 1<<20), e.Close())
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	fill(t, dir)
-	if e, err = Open(path, slog.New(slog.DiscardHandler)); err != nil {
-		t.Fatal(err)
-	}
-	defer e.Close()
+	e = opened(t, dir)
 	if err := e.addContent(2, 1<<20); err != nil || e.Full() == nil {
 		t.Errorf("there is room for outcomes, and none for webhooks: %v, %v", err, e.Full())
 	}
@@ -119,23 +94,15 @@ func TestFailedWriteWithoutRoom(t *testing.T) {
 		}
 		return
 	}
-	e, err := Open(filepath.Join(dir, "inbox.db"), slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer e.Close()
+	e := opened(t, dir)
 	signal.Ignore(syscall.SIGXFSZ)
 	limit := func(bytes uint64) {
 		t.Helper()
-		if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: bytes, Max: 1 << 40}); err != nil {
-			t.Fatal(err)
-		}
+		check(t, syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: bytes, Max: 1 << 40}))
 	}
 	free := fill(t, dir)
 	log, err := os.Stat(e.path + "-wal")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	limit(uint64(log.Size()))
 	wantFull(t, e, e.addContent(1, 2<<20), "778")
 	limit(1 << 40)
@@ -155,18 +122,11 @@ func TestFullDiskAfterARestart(t *testing.T) {
 	dir := smallDisk(t)
 	path := filepath.Join(dir, "inbox.db")
 	e, err := Open(path, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	free := fill(t, dir)
 	wantFull(t, e, e.addContent(1, 30<<20), "13")
-	if err := e.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if e, err = Open(path, slog.New(slog.DiscardHandler)); err != nil {
-		t.Fatal(err)
-	}
-	defer e.Close()
+	check(t, e.Close())
+	e = opened(t, dir)
 	if e.Full() == nil {
 		t.Error("after a restart webhooks are taken in, into the room for outcomes")
 	}

@@ -22,23 +22,17 @@ import (
 // While an export reads, the write-ahead log can't be emptied after an erasure. Other writes do not wait for the
 // export.
 func TestWritesDoNotWaitForReaders(t *testing.T) {
-	e, err := Open(filepath.Join(t.TempDir(), "inbox.db"), slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer e.Close()
+	e := opened(t, t.TempDir())
 	write := func(timeout string, fn func(tx engine.Tx)) {
 		t.Helper()
 		err := e.conn.exec("PRAGMA busy_timeout(" + timeout + ")")
 		if err == nil {
 			err = e.Write(func(tx engine.Tx) error { fn(tx); return nil })
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 	}
 	write("0", func(tx engine.Tx) { tx.Queue("add_content", nil, int64(1), []byte{}, []byte("secret")) })
-	err = e.Read(t.Context(), func(tx engine.Tx) error {
+	err := e.Read(t.Context(), func(tx engine.Tx) error {
 		tx.Queue("last_number", func(r engine.Row) error { return nil })
 		if err := tx.Send(); err != nil {
 			return err
@@ -53,9 +47,7 @@ func TestWritesDoNotWaitForReaders(t *testing.T) {
 		write("100000000", func(tx engine.Tx) { tx.Queue("touch", nil) }) // it would take a day
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	if e.Maintain(); e.scrubPending {
 		t.Error("the log is not emptied when nobody reads any more")
 	}
@@ -64,11 +56,7 @@ func TestWritesDoNotWaitForReaders(t *testing.T) {
 // A handler that panics in a read must not leave its transaction open: the connection could never be used again, and
 // the write-ahead log never be emptied.
 func TestReadPanics(t *testing.T) {
-	e, err := Open(filepath.Join(t.TempDir(), "inbox.db"), slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer e.Close()
+	e := opened(t, t.TempDir())
 	read := func(each func(engine.Row) error) error {
 		return e.Read(t.Context(), func(tx engine.Tx) error { tx.Queue("last_number", each); return tx.Send() })
 	}
@@ -87,16 +75,10 @@ func TestReadPanics(t *testing.T) {
 
 // An import reads its file once. On a full disk it must fail, and not run again with the rest of the file.
 func TestAnImportRunsOnce(t *testing.T) {
-	e, err := Open(filepath.Join(t.TempDir(), "inbox.db"), slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer e.Close()
-	if err := e.conn.exec("PRAGMA max_page_count = 100"); err != nil {
-		t.Fatal(err)
-	}
+	e := opened(t, t.TempDir())
+	check(t, e.conn.exec("PRAGMA max_page_count = 100"))
 	runs := 0
-	err = e.Import(func(tx engine.Tx) error {
+	err := e.Import(func(tx engine.Tx) error {
 		if runs++; runs > 1 {
 			return nil // the file has been read
 		}
@@ -116,9 +98,10 @@ func TestAnImportRunsOnce(t *testing.T) {
 func TestWhatIsNoInboxKeepsItsMode(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "notes.txt")
-	if err := errors.Join(os.Chmod(dir, 0o755), os.WriteFile(file, bytes.Repeat([]byte("notes\n"), 100), 0o644), os.Chmod(file, 0o644)); err != nil {
-		t.Fatal(err)
-	}
+	check(t, errors.Join(
+		os.Chmod(dir, 0o755),
+		os.WriteFile(file, bytes.Repeat([]byte("notes\n"), 100), 0o644),
+		os.Chmod(file, 0o644)))
 	for name, want := range map[string]os.FileMode{dir: 0o755, file: 0o644} {
 		e, problem := Open(name, slog.New(slog.DiscardHandler))
 		if problem == nil {
@@ -129,9 +112,7 @@ func TestWhatIsNoInboxKeepsItsMode(t *testing.T) {
 			t.Errorf("Check says %v, Open says %v", err, problem)
 		}
 		info, err := os.Stat(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		if got := info.Mode().Perm(); runtime.GOOS != "windows" && got != want {
 			t.Errorf("%s has the mode %o now, want %o", name, got, want)
 		}
@@ -141,16 +122,10 @@ func TestWhatIsNoInboxKeepsItsMode(t *testing.T) {
 // A program that does not expect a write-ahead log may not find it, or not be allowed to write it.
 func TestDatabaseOfAnotherProgramIsNotChanged(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "other.db")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.WriteFile(file, nil, 0o600))
 	c, err := connect(file, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(c.exec("CREATE TABLE theirs (a); INSERT INTO theirs VALUES (1)"), c.Close()); err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
+	check(t, errors.Join(c.exec("CREATE TABLE theirs (a); INSERT INTO theirs VALUES (1)"), c.Close()))
 	before, _ := os.ReadFile(file)
 	if e, err := Open(file, slog.New(slog.DiscardHandler)); err == nil {
 		e.Close()
@@ -164,15 +139,9 @@ func TestDatabaseOfAnotherProgramIsNotChanged(t *testing.T) {
 // A reserve file that could not be deleted, because somebody had it open, still exists. When there is room again
 // webhooks are taken in again.
 func TestReserveThatStayed(t *testing.T) {
-	e, err := Open(filepath.Join(t.TempDir(), "inbox.db"), slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer e.Close()
+	e := opened(t, t.TempDir())
 	content, err := os.ReadFile(e.reservePath())
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	e.deleteReserve()
 	if e.Full() == nil {
 		t.Error("a full disk is not almost full")
@@ -189,16 +158,11 @@ func TestReserveThatStayed(t *testing.T) {
 // After an import, or a day of many webhooks, far more finished webhooks may be stored than are kept. Retention
 // counts the newest. Intake waits meanwhile, so that must not take longer the more there are.
 func TestRetentionReadsOnlyWhatIsKept(t *testing.T) {
-	e, err := Open(filepath.Join(t.TempDir(), "inbox.db"), slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer e.Close()
-	err = e.conn.exec(`PRAGMA synchronous = OFF; WITH RECURSIVE n (seq) AS (SELECT 1 UNION ALL SELECT seq + 1 FROM n WHERE seq < 10000)
+	e := opened(t, t.TempDir())
+	err := e.conn.exec(`PRAGMA synchronous = OFF;
+		WITH RECURSIVE n (seq) AS (SELECT 1 UNION ALL SELECT seq + 1 FROM n WHERE seq < 10000)
 		INSERT INTO webhook SELECT seq, '', '', '', '', '', 1, x'', 1, 0, 3, seq, seq, '', '', '' FROM n`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	search := func(kept int64) time.Duration {
 		fastest := time.Hour // other tests run at the same time, so one measurement says little
 		for range 5 {
@@ -214,16 +178,12 @@ func TestRetentionReadsOnlyWhatIsKept(t *testing.T) {
 				}, kept)
 				return tx.Send()
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			check(t, err)
 			fastest = min(fastest, time.Since(began))
 		}
 		return fastest
 	}
-	if err := e.conn.exec("UPDATE webhook SET size = 1.0 WHERE seq = 9990"); err != nil { // a damaged row must not stop retention
-		t.Fatal(err)
-	}
+	check(t, e.conn.exec("UPDATE webhook SET size = 1.0 WHERE seq = 9990")) // a damaged row must not stop retention
 	if few, many := search(100), search(9_000); few > many/5 {
 		t.Errorf("it takes %s if 100 of 10,000 are kept, and %s if 9,000 are", few, many)
 	}
@@ -232,19 +192,13 @@ func TestRetentionReadsOnlyWhatIsKept(t *testing.T) {
 // SQLite makes a new plan for a statement whenever it runs, if the value of a parameter might lead to a better one.
 // That takes longer than what the statement does.
 func TestStatementsKeepTheirPlans(t *testing.T) {
-	e, err := Open(filepath.Join(t.TempDir(), "inbox.db"), slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer e.Close()
+	e := opened(t, t.TempDir())
 	for name := range statements {
 		if name == "begin_write" || name == "begin_read" || name == "commit" {
 			continue
 		}
 		s, err := e.conn.prepare(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		for run := range 3 {
 			args := slices.Repeat([]any{int64(run)}, s.parameters)
 			err := e.conn.run(t.Context(), name, func(engine.Row) error { return nil }, args)
@@ -265,22 +219,17 @@ func stepsOf(s *statement) int32 {
 
 // What usher does at its start, and once in a second, does not look at all lanes that wait.
 func TestStartReadsFewLanes(t *testing.T) {
-	e, err := Open(filepath.Join(t.TempDir(), "inbox.db"), slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer e.Close()
+	e := opened(t, t.TempDir())
 	const lanes = 5000
 	now := time.Now().UnixMicro()
-	err = e.conn.exec(fmt.Sprintf(`WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < %d)
-		INSERT INTO lane (tenant, platform, event_type, receiver, tail, waiting, bytes, waiting_since, last_result, last_try, due)
+	err := e.conn.exec(fmt.Sprintf(`WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < %d)
+		INSERT INTO lane
+			(tenant, platform, event_type, receiver, tail, waiting, bytes, waiting_since, last_result, last_try, due)
 		SELECT 't' || i, '', '', 'main', i, 1, 3000, i, i %% 3, i, i FROM n`, lanes))
 	if err == nil { // one of each kind lies in the future
 		err = e.conn.exec(fmt.Sprintf("UPDATE lane SET due = %d, last_try = %d WHERE tail <= 3", now+1e12, now+1e12))
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	for _, run := range []struct {
 		name string
 		args []any
@@ -291,14 +240,13 @@ func TestStartReadsFewLanes(t *testing.T) {
 		{"lane_due_repair", []any{now, now + 1e9, "main", 2, now + 1e9, clock.Never}},
 		{"receivers", nil},
 	} {
-		if err := e.conn.run(t.Context(), run.name, func(engine.Row) error { return nil }, run.args); err != nil {
-			t.Fatal(err)
-		}
+		check(t, e.conn.run(t.Context(), run.name, func(engine.Row) error { return nil }, run.args))
 		if n := stepsOf(e.conn.prepared[run.name]); n > lanes {
 			t.Errorf("%s takes %d steps for %d lanes", run.name, n, lanes)
 		}
 	}
-	late, err := e.conn.queryValue(fmt.Sprintf("SELECT count(*) FROM lane WHERE due > %d OR last_result > 0 AND last_try > %d", now, now))
+	const ahead = "SELECT count(*) FROM lane WHERE due > %d OR last_result > 0 AND last_try > %d"
+	late, err := e.conn.queryValue(fmt.Sprintf(ahead, now, now))
 	if err != nil || late != int64(0) {
 		t.Errorf("%v lanes still lie in the future: %v", late, err)
 	}
@@ -307,23 +255,22 @@ func TestStartReadsFewLanes(t *testing.T) {
 // A tenant may have very many webhooks that wait, or that were delivered. A list asks for each of its webhooks what
 // the tenant had before it, and does not look at all of them each time.
 func TestListReadsFewWebhooks(t *testing.T) {
-	e, err := Open(filepath.Join(t.TempDir(), "inbox.db"), slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer e.Close()
+	e := opened(t, t.TempDir())
 	const webhooks = 5000
-	for tenant, insert := range map[string]string{ // the state of the first one differs from that of the others
-		"waits":     "SELECT i, '', 'waits', '', '', '', 1, x'', 1, 0, CASE WHEN i = 1 THEN 3 ELSE 0 END, i, i, '', '', '' FROM n",
-		"delivered": "SELECT -i, '', 'delivered', '', '', '', 1, x'', 1, 0, CASE WHEN i = 5000 THEN 0 ELSE 3 END, i, i, '', '', '' FROM n",
+	for tenant, of := range map[string]struct{ seq, state string }{ // the first one's state differs from the others'
+		"waits":     {"i", "CASE WHEN i = 1 THEN 3 ELSE 0 END"},
+		"delivered": {"-i", "CASE WHEN i = 5000 THEN 0 ELSE 3 END"},
 	} {
-		err = e.conn.exec(fmt.Sprintf(`WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < %d) INSERT INTO webhook %s;
-			INSERT INTO content SELECT seq, x'', x'' FROM webhook WHERE tenant = '%s'`, webhooks, insert, tenant))
-		if err != nil {
-			t.Fatal(err)
-		}
+		err := e.conn.exec(fmt.Sprintf(`
+			WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < %[1]d)
+			INSERT INTO webhook
+				SELECT %[2]s, '', '%[4]s', '', '', '', 1, x'', 1, 0, %[3]s, i, i, '', '', '' FROM n;
+			INSERT INTO content SELECT seq, x'', x'' FROM webhook WHERE tenant = '%[4]s'`,
+			webhooks, of.seq, of.state, tenant))
+		check(t, err)
 		rows := 0
-		err := e.conn.run(t.Context(), "previous", func(engine.Row) error { rows++; return nil }, []any{tenant, "", "", int64(webhooks + 1)})
+		args := []any{tenant, "", "", int64(webhooks + 1)}
+		err = e.conn.run(t.Context(), "previous", func(engine.Row) error { rows++; return nil }, args)
 		if err != nil || rows != 2 {
 			t.Fatal(rows, err)
 		}
@@ -339,12 +286,8 @@ func TestTablesOfAnotherBuild(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "inbox.db")
 	log := slog.New(slog.DiscardHandler)
 	e, err := Open(path, log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := e.conn.exec("ALTER TABLE lane RENAME COLUMN missed_since TO odd"); err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
+	check(t, e.conn.exec("ALTER TABLE lane RENAME COLUMN missed_since TO odd"))
 	e.Close()
 	if e, err := Open(path, log); err == nil || !strings.Contains(err.Error(), "move the file away") {
 		t.Errorf("%v", err)
@@ -376,13 +319,14 @@ func TestMigrations(t *testing.T) {
 				return nil
 			})
 		}
-		newer := append(slices.Clone(ours), fmt.Sprintf("-- compatible: %d\nALTER TABLE {schema}.lane ADD COLUMN mood {int} NOT NULL DEFAULT 7;", compatible))
+		const mood = "-- compatible: %d\nALTER TABLE {schema}.lane ADD COLUMN mood {int} NOT NULL DEFAULT 7;"
+		newer := append(slices.Clone(ours), fmt.Sprintf(mood, compatible))
 		for _, err := range []error{usher(ours), usher(newer), usher(newer)} {
-			if err != nil {
-				t.Fatal(err)
-			}
+			check(t, err)
 		}
-		if err := usher(ours); works != (err == nil) || !works && !strings.Contains(err.Error(), "a newer usher made the tables (version 2, which needs an usher that knows version 2; this one knows 1)") {
+		const older = "a newer usher made the tables " +
+			"(version 2, which needs an usher that knows version 2; this one knows 1)"
+		if err := usher(ours); works != (err == nil) || !works && !strings.Contains(err.Error(), older) {
 			t.Errorf("compatible with %d: the older one: %v", compatible, err)
 		}
 		if err := usher(newer); err != nil {
@@ -393,11 +337,7 @@ func TestMigrations(t *testing.T) {
 
 // A negative limit is no limit for SQLite: it would read every row. The engine refuses it, and goes on.
 func TestNegativeLimitIsRefused(t *testing.T) {
-	e, err := Open(filepath.Join(t.TempDir(), "inbox.db"), slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer e.Close()
+	e := opened(t, t.TempDir())
 	actions := func(limit int64) error {
 		return e.Write(func(tx engine.Tx) error {
 			tx.Queue("actions", func(engine.Row) error { return nil }, clock.Never, limit)
@@ -415,28 +355,24 @@ func TestNegativeLimitIsRefused(t *testing.T) {
 
 // Each minute somebody looks for what is damaged. That reads only what is, however much there is.
 func TestDamageIsFoundByIndexes(t *testing.T) {
-	e, err := Open(filepath.Join(t.TempDir(), "inbox.db"), slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer e.Close()
+	e := opened(t, t.TempDir())
 	for _, script := range []string{
-		"WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000) INSERT INTO lane (tenant, platform, event_type, waiting, bytes, due) SELECT 't' || i, '', '', 1, 1, 1 FROM n",
-		"INSERT INTO webhook (seq, uuid, tenant, platform, event_type, type, snapshot, digest, size, received, state, rank, changed, why, record) SELECT substr(tenant, 2), '', tenant, '', '', '', 1, x'', 1, 1, 0, 1, 1, '', '' FROM lane",
-		"UPDATE lane SET bytes = 0 WHERE tenant = 't500'; UPDATE lane SET due = 'text' WHERE tenant = 't600'; UPDATE webhook SET state = 77 WHERE tenant = 't700'",
+		`WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000)
+			INSERT INTO lane (tenant, platform, event_type, waiting, bytes, due)
+			SELECT 't' || i, '', '', 1, 1, 1 FROM n`,
+		`INSERT INTO webhook (seq, uuid, tenant, platform, event_type, type, snapshot, digest, size, received, state,
+				rank, changed, why, record)
+			SELECT substr(tenant, 2), '', tenant, '', '', '', 1, x'', 1, 1, 0, 1, 1, '', '' FROM lane`,
+		"UPDATE lane SET bytes = 0 WHERE tenant = 't500'",
+		"UPDATE lane SET due = 'text' WHERE tenant = 't600'",
+		"UPDATE webhook SET state = 77 WHERE tenant = 't700'",
 	} {
-		if err := e.conn.exec(script); err != nil {
-			t.Fatal(err)
-		}
+		check(t, e.conn.exec(script))
 	}
 	found := 0
-	if err := e.conn.run(t.Context(), "damaged", func(engine.Row) error { found++; return nil }, []any{int64(10)}); err != nil {
-		t.Fatal(err)
-	}
+	check(t, e.conn.run(t.Context(), "damaged", func(engine.Row) error { found++; return nil }, []any{int64(10)}))
 	s, err := e.conn.prepare("damaged")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	if steps := stepsOf(s); found != 3 || steps > 200 {
 		t.Errorf("it found %d rows in %d steps", found, steps)
 	}
