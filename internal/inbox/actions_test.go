@@ -41,16 +41,18 @@ func TestActionIsStoredWithWhatItDoes(t *testing.T) {
 		}
 		invalid := d.nth("odd", 1)
 		for _, act := range []struct {
-			does func(by *Action) error
 			want string
+			does func(by *Action) error
 		}{
-			{func(by *Action) error { _, err := d.Inbox.Pause(Pause{}, 0, by); return err }, "ana pause all 0"},
-			{func(by *Action) error { return d.Inbox.Discard(d.nth("third", 1), by) }, "ana discard all 1"},
-			{func(by *Action) error { return d.Inbox.Redeliver(d.nth("other", 2), "", true, by) }, "ana redeliver all 1"},
-			{func(by *Action) error { return second(d.Inbox.Accept(invalid, false, by)) }, "ana accept all 1"},
-			{func(by *Action) error { return second(d.Inbox.Forget(nil, "acme", by)) }, "ana forget all 0"},
-			{func(by *Action) error { return second(d.Inbox.Erase("", "other", by)) }, "ana erase all 2"},
-			{func(by *Action) error { return second(d.Inbox.Resume(Pause{}, by)) }, "ana resume all 0"},
+			{"ana pause all 0", func(by *Action) error { return second(d.Inbox.Pause(Pause{}, 0, by)) }},
+			{"ana discard all 1", func(by *Action) error { return d.Inbox.Discard(d.nth("third", 1), by) }},
+			{"ana redeliver all 1", func(by *Action) error {
+				return d.Inbox.Redeliver(d.nth("other", 2), "", true, by)
+			}},
+			{"ana accept all 1", func(by *Action) error { return second(d.Inbox.Accept(invalid, false, by)) }},
+			{"ana forget all 0", func(by *Action) error { return second(d.Inbox.Forget(nil, "acme", by)) }},
+			{"ana erase all 2", func(by *Action) error { return second(d.Inbox.Erase("", "other", by)) }},
+			{"ana resume all 0", func(by *Action) error { return second(d.Inbox.Resume(Pause{}, by)) }},
 		} {
 			before := state()
 			refused.Store(true)
@@ -84,7 +86,8 @@ func TestOneEntryForOneAction(t *testing.T) {
 		if by.Count != 3 {
 			t.Errorf("it counts %d", by.Count)
 		}
-		d.want("nobody's", errorWord(d.Inbox.Discard(d.nth("acme", 3), &Action{Who: "ana", What: "discard"})), "finished")
+		nobody := d.Inbox.Discard(d.nth("acme", 3), &Action{Who: "ana", What: "discard"})
+		d.want("nobody's", errorWord(nobody), "finished")
 		d.want("what was not done has no entry", d.actions(), "ana discard state waiting 3")
 	})
 }

@@ -143,7 +143,8 @@ func TestWarningInAnotherLanguage(t *testing.T) {
 	answer := make(chan lane.Answer, 1)
 	go func() { answer <- d.Add(t.Context(), d.hook("t", "A")) }()
 	d.until("a commit waits for the standby", func() bool {
-		return server.Exec(t, "SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query LIKE 'COMMIT%'") != "0"
+		return server.Exec(t, `SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity
+			WHERE wait_event = 'SyncRep' AND query LIKE 'COMMIT%'`) != "0"
 	})
 	d.until("it can be seen", func() bool { return d.states("t") != "delivered" })
 	if a := <-answer; a.Err == nil {
@@ -243,7 +244,8 @@ func TestClockJumpsBeforeAnIntake(t *testing.T) {
 	costly(t)
 	t.Parallel()
 	dsn := pgtest.Schema(t)
-	lease := func(c *setup) { c.LeaseTime = 4500 * time.Millisecond } // it ends between two of the writer's ticks, which would notice the jump, too
+	// It ends between two of the writer's ticks, which would notice the jump, too.
+	lease := func(c *setup) { c.LeaseTime = 4500 * time.Millisecond }
 	one := newDesk(t, inDatabase(t, dsn), lease)
 	two := newDesk(t, inDatabase(t, dsn), lease, func(c *setup) { c.Receivers, c.ahead = one.cfg.Receivers, one.ahead })
 	two.until("leases may be taken over", func() bool { return two.Ready() && two.clock.mayTakeOver(two.leaseTime) })

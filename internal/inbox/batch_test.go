@@ -173,6 +173,23 @@ func (c *courier) held() (bytes int64) {
 	return bytes
 }
 
+// endsEmpty ends the courier, and checks that it holds nothing more.
+func (d *desk) endsEmpty() {
+	d.t.Helper()
+	d.end()
+	d.courier.mu.Lock()
+	defer d.courier.mu.Unlock()
+	if n := len(d.courier.leases); n != 0 {
+		d.t.Errorf("%d leases", n)
+	}
+	for _, to := range d.courier.targets {
+		if to.reserved != 0 || to.inFlight != 0 || to.failedLanes != 0 || len(to.queue) != 0 || to.bodies != 0 {
+			d.t.Errorf("%s: %d reserved, %d under way, %d failed, %d in the queue, %d bytes",
+				to.Name, to.reserved, to.inFlight, to.failedLanes, len(to.queue), to.bodies)
+		}
+	}
+}
+
 // The courier counts the bytes of bodies in memory. At the end the count is zero.
 func TestBodiesAreCounted(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
@@ -183,17 +200,7 @@ func TestBodiesAreCounted(t *testing.T) {
 			d.take(tenant, "A", strings.Repeat("B", 100_000), "C")
 		}
 		d.idle("")
-		d.end()
-		d.courier.mu.Lock()
-		defer d.courier.mu.Unlock()
-		if held := d.courier.held(); held != 0 {
-			t.Errorf("%d bytes are held", held)
-		}
-		for _, to := range d.courier.targets {
-			if to.reserved != 0 || to.inFlight != 0 || to.failedLanes != 0 || len(to.queue) != 0 || len(d.courier.leases) != 0 {
-				t.Errorf("%d reserved, %d under way, %d failed, %d leases", to.reserved, to.inFlight, to.failedLanes, len(d.courier.leases))
-			}
-		}
+		d.endsEmpty()
 	})
 }
 

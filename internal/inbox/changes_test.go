@@ -40,7 +40,12 @@ type mirror struct {
 }
 
 func newMirror() *mirror {
-	return &mirror{all: true, passed: make(map[string]bool), copy: make(map[string]string), newest: make(map[string]string)}
+	return &mirror{
+		all:    true,
+		passed: make(map[string]bool),
+		copy:   make(map[string]string),
+		newest: make(map[string]string),
+	}
 }
 
 func (m *mirror) take(page *snapshot.Changes) {
@@ -129,7 +134,8 @@ func shut(t testing.TB, s *Inbox) {
 
 // versionOf makes a webhook whose tenant's name is a version.
 func versionOf(version int64) snapshot.Snapshot {
-	return snapshot.Snapshot{Name: fmt.Sprintf("%09d", version), Known: true, Features: []snapshot.Feature{{Code: "users", Limit: snapshot.Limit(version)}}}
+	users := snapshot.Feature{Code: "users", Limit: snapshot.Limit(version)}
+	return snapshot.Snapshot{Name: fmt.Sprintf("%09d", version), Known: true, Features: []snapshot.Feature{users}}
 }
 
 func storeVersion(s *Inbox, tenant string, version int64) error {
@@ -197,7 +203,9 @@ func TestChangesPages(t *testing.T) {
 		if len(late.cursor) > 100 || !cursorPattern.MatchString(late.cursor) {
 			t.Errorf("cursor %q", late.cursor)
 		}
-		for _, bad := range []string{"x", "1-2", "1-2-", "-1-2-3", "1-2-3-4-5", "zzzzzzzzzzzzz-1-1", "A-1-1", strings.Repeat("1", 300)} {
+		for _, bad := range []string{
+			"x", "1-2", "1-2-", "-1-2-3", "1-2-3-4-5", "zzzzzzzzzzzzz-1-1", "A-1-1", strings.Repeat("1", 300),
+		} {
 			if _, err := s.Changes(t.Context(), bad, 7, 0); !errors.Is(err, snapshot.ErrNoCursor) {
 				t.Errorf("cursor %q: %v", bad, err)
 			}
@@ -217,7 +225,8 @@ func TestChangesBytes(t *testing.T) {
 		for n := range int64(12) {
 			w := aHook(receiver.NewSet(), fmt.Sprintf("p/t%02d", n), fmt.Sprint(n))
 			state := versionOf(n)
-			state.Features[0].Value = strings.Repeat("v", []int{1 << 20, changesBytes + 1, 10}[n%3]) // it would compress well
+			size := []int{1 << 20, changesBytes + 1, 10}[n%3]
+			state.Features[0].Value = strings.Repeat("v", size) // it would compress well
 			w.State = state.Stored(w.Lane.Platform, w.Lane.Tenant, w.ID)
 			_, err := s.Store(w)
 			check(t, err)
@@ -257,13 +266,16 @@ func TestChangesWait(t *testing.T) {
 			t.Errorf("nothing has changed: %+v", page)
 		}
 		m.take(page)
-		for n, change := range []func(){func() { check(t, storeVersion(s, "a", 2)) }, func() { _, err := s.Erase("p", "a", nil); check(t, err) }} {
+		for n, change := range []func() error{
+			func() error { return storeVersion(s, "a", 2) },
+			func() error { return second(s.Erase("p", "a", nil)) },
+		} {
 			changed := make(chan struct{})
 			go func() {
 				for other.ChangesWaiting() == 0 {
 					time.Sleep(time.Millisecond)
 				}
-				change()
+				check(t, change())
 				close(changed)
 			}()
 			page, err := other.Changes(t.Context(), m.cursor, 10, 50*time.Second)
@@ -320,7 +332,8 @@ func TestChangesThousandWait(t *testing.T) {
 		pages := make(chan *snapshot.Changes, maxWaiting)
 		for range maxWaiting {
 			go func() {
-				page, err := s.Changes(t.Context(), m.cursor, 10, time.Hour) // on a slow machine it takes a while until all wait
+				// On a slow machine it takes a while until all wait.
+				page, err := s.Changes(t.Context(), m.cursor, 10, time.Hour)
 				if err != nil {
 					t.Error(err)
 				}
@@ -534,7 +547,9 @@ func copies(t *testing.T, server string, boxes ...*Inbox) {
 					time.Sleep(time.Millisecond)
 				}
 				n := int64(0)
-				check(t, conn.QueryRow(t.Context(), "SELECT count(pg_terminate_backend(pid)) FROM (SELECT pid FROM pg_stat_activity WHERE application_name = 'usher' ORDER BY random() LIMIT 1) a").Scan(&n))
+				check(t, conn.QueryRow(t.Context(), `SELECT count(pg_terminate_backend(pid)) FROM (
+					SELECT pid FROM pg_stat_activity WHERE application_name = 'usher'
+					ORDER BY random() LIMIT 1) a`).Scan(&n))
 				killed.Add(n)
 			}
 		})
@@ -546,7 +561,8 @@ func copies(t *testing.T, server string, boxes ...*Inbox) {
 		mirrors = append(mirrors, m)
 		readers.Go(func() {
 			for version.Load() < count {
-				page, err := boxes[rand.IntN(2)].Changes(t.Context(), m.cursor, 1+rand.IntN(20), time.Duration(n%2)*100*time.Millisecond)
+				wait := time.Duration(n%2) * 100 * time.Millisecond
+				page, err := boxes[rand.IntN(2)].Changes(t.Context(), m.cursor, 1+rand.IntN(20), wait)
 				switch {
 				case errors.Is(err, snapshot.ErrCursorUnknown):
 					t.Errorf("the cursor %s is unknown", m.cursor)
@@ -567,7 +583,8 @@ func copies(t *testing.T, server string, boxes ...*Inbox) {
 		m.right(t, boxes[0])
 		pages += len(m.pages)
 	}
-	t.Logf("%d webhooks, %d long transactions, %d connections broken, %d pages", version.Load(), raw.Load(), killed.Load(), pages)
+	t.Logf("%d webhooks, %d long transactions, %d connections broken, %d pages",
+		version.Load(), raw.Load(), killed.Load(), pages)
 }
 
 // longTransaction writes as a replica does whose transactions take long.
@@ -580,7 +597,8 @@ func longTransaction(ctx context.Context, conn *pgx.Conn, tenant string, version
 		for until := version.Load() + rand.Int64N(20); version.Load() < until && rand.IntN(200) > 0; {
 			time.Sleep(time.Millisecond)
 		}
-		_, err := tx.Exec(ctx, `INSERT INTO usher.snapshot VALUES ($1, 'raw', $2, 'x', 1, $3, '[]') ON CONFLICT (tenant, platform) DO UPDATE SET seq = excluded.seq, name = excluded.name`,
+		_, err := tx.Exec(ctx, `INSERT INTO usher.snapshot VALUES ($1, 'raw', $2, 'x', 1, $3, '[]')
+			ON CONFLICT (tenant, platform) DO UPDATE SET seq = excluded.seq, name = excluded.name`,
 			tenant, seq, fmt.Sprintf("%09d", version.Add(1)))
 		time.Sleep(rand.N(20 * time.Millisecond))
 		return err
@@ -594,7 +612,10 @@ func TestChangesReadOnly(t *testing.T) {
 	server := pgtest.New(t)
 	writes := opened(t, inDatabase(t, server.DSN()+"&schema=usher")(), storing)
 	check(t, storeVersion(writes, "a", 1))
-	server.Exec(t, "CREATE ROLE reads LOGIN; GRANT USAGE ON SCHEMA usher TO reads; GRANT SELECT ON ALL TABLES IN SCHEMA usher TO reads")
+	server.Exec(t, `
+		CREATE ROLE reads LOGIN;
+		GRANT USAGE ON SCHEMA usher TO reads;
+		GRANT SELECT ON ALL TABLES IN SCHEMA usher TO reads`)
 	var log testkit.Output
 	cfg := storing
 	cfg.ReadOnly, cfg.StoreUnclaimed, cfg.Log = true, false, slog.New(slog.NewTextHandler(&log, nil))
@@ -608,7 +629,10 @@ func TestChangesReadOnly(t *testing.T) {
 	follows.follow(t, writes, 10) // so it is told
 	shut(t, writes)
 	server.Exec(t, "UPDATE usher.snapshot SET name = name") // and this is not
-	testkit.Eventually(t, "what was told is noticed", func() bool { last, _ := reads.feed.known(); return last != told })
+	testkit.Eventually(t, "what was told is noticed", func() bool {
+		last, _ := reads.feed.known()
+		return last != told
+	})
 	m.follow(t, reads, 10)
 	if _, err := reads.Changes(t.Context(), "5-3-1", 10, 0); !errors.Is(err, snapshot.ErrCursorUnknown) {
 		t.Errorf("a cursor of another inbox: %v", err)
@@ -624,7 +648,7 @@ func TestChangesFailover(t *testing.T) {
 	t.Parallel()
 	primary := pgtest.New(t)
 	standby := primary.Standby(t)
-	dsn := fmt.Sprintf("postgres://usher@%s,%s/postgres?sslmode=disable&target_session_attrs=read-write", primary.Addr(), standby.Addr())
+	dsn := writable(primary, standby)
 	boxes := []*Inbox{opened(t, inDatabase(t, dsn)(), storing), opened(t, inDatabase(t, dsn)(), storing)}
 	var version, stored atomic.Int64
 	ctx, stop := context.WithCancel(t.Context())
@@ -682,7 +706,7 @@ func TestChangesLossyFailover(t *testing.T) {
 	standby := primary.Standby(t)
 	primary.Exec(t, "ALTER SYSTEM SET synchronous_standby_names = ''")
 	primary.Exec(t, "SELECT pg_reload_conf()")
-	s := opened(t, inDatabase(t, fmt.Sprintf("postgres://usher@%s,%s/postgres?sslmode=disable&target_session_attrs=read-write", primary.Addr(), standby.Addr()))(), storing)
+	s := opened(t, inDatabase(t, writable(primary, standby))(), storing)
 	version := int64(0)
 	some := func(n int) {
 		for range n {
@@ -695,9 +719,7 @@ func TestChangesLossyFailover(t *testing.T) {
 	early, late := newMirror(), newMirror()
 	some(40)
 	early.follow(t, s, 5)
-	for at := primary.Exec(t, "SELECT pg_current_wal_lsn()"); standby.Exec(t, "SELECT pg_last_wal_replay_lsn() >= '"+at+"'") != "t"; {
-		time.Sleep(time.Millisecond)
-	}
+	replayed(t, primary, standby)
 	standby.Exec(t, "ALTER SYSTEM SET primary_conninfo = ''")
 	standby.Exec(t, "SELECT pg_reload_conf()")
 	some(40)
@@ -727,9 +749,7 @@ func TestChangesOldPrimary(t *testing.T) {
 	}
 	known, newer := newMirror(), newMirror()
 	known.follow(t, old, 3)
-	for at := primary.Exec(t, "SELECT pg_current_wal_lsn()"); standby.Exec(t, "SELECT pg_last_wal_replay_lsn() >= '"+at+"'") != "t"; {
-		time.Sleep(time.Millisecond)
-	}
+	replayed(t, primary, standby)
 	standby.Promote(t)
 	now := opened(t, inDatabase(t, standby.DSN()+"&schema=usher")(), storing)
 	for n := range int64(10) {

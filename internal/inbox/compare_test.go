@@ -1,7 +1,6 @@
 package inbox
 
 import (
-	"fmt"
 	"testing"
 
 	"usher/internal/lane"
@@ -17,6 +16,7 @@ func TestList(t *testing.T) {
 		elsewhere    string
 		fault        string
 	}
+	equal, differs := line{"a", "x", lane.Equal, "", ""}, line{"a", "x", lane.Differs, "", ""}
 	for name, c := range map[string]struct {
 		lines   []line
 		told    string
@@ -25,13 +25,27 @@ func TestList(t *testing.T) {
 	}{
 		"nothing": {nil, "", lane.Summary{}, "the command printed nothing"},
 		"each result": {
-			[]line{{"a", "x", lane.Equal, "", ""}, {"b", "x", lane.Differs, "", ""}, {"c", "x", lane.NewTenant, "", ""}, {"d", "x", lane.Changed, "", ""}},
+			[]line{
+				equal,
+				{"b", "x", lane.Differs, "", ""},
+				{"c", "x", lane.NewTenant, "", ""},
+				{"d", "x", lane.Changed, "", ""},
+			},
 			"b c d", lane.Summary{Equal: 1, Differs: 1, New: 1, Changed: 1}, "",
 		},
-		"the same again":    {[]line{{"a", "x", lane.Differs, "", ""}, {"a", "x", lane.Differs, "", ""}}, "a", lane.Summary{Differs: 1}, ""},
-		"contradicts":       {[]line{{"a", "x", lane.Equal, "", ""}, {"a", "y", lane.Differs, "", ""}}, "a", lane.Summary{Equal: 1}, "1 line cannot be compared"},
-		"changed meanwhile": {[]line{{"a", "x", lane.Equal, "", ""}, {"a", "y", lane.Changed, "", ""}}, "", lane.Summary{Equal: 1}, ""},
-		"faulty":            {[]line{{"", "", "", "", "x"}, {"", "", "", "", "x"}}, " ", lane.Summary{}, "2 lines cannot be compared"},
+		"the same again": {[]line{differs, differs}, "a", lane.Summary{Differs: 1}, ""},
+		"contradicts": {
+			[]line{equal, {"a", "y", lane.Differs, "", ""}},
+			"a", lane.Summary{Equal: 1}, "1 line cannot be compared",
+		},
+		"changed meanwhile": {
+			[]line{equal, {"a", "y", lane.Changed, "", ""}},
+			"", lane.Summary{Equal: 1}, "",
+		},
+		"faulty": {
+			[]line{{fault: "x"}, {fault: "x"}},
+			" ", lane.Summary{}, "2 lines cannot be compared",
+		},
 		"nobody takes it": {
 			[]line{{"a", "x", "", "", ""}}, "", lane.Summary{PassedOver: 1},
 			"nothing was compared: no receiver takes these platforms: crm. Are they right?",
@@ -46,7 +60,8 @@ func TestList(t *testing.T) {
 		l := list{seen: make(map[[16]byte][8]byte)}
 		var told string
 		for _, s := range c.lines {
-			one := lane.Compared{Platform: "crm", Tenant: s.tenant, Fault: s.fault, Says: [16]byte([]byte(fmt.Sprintf("%-16s", s.says)))}
+			one := lane.Compared{Platform: "crm", Tenant: s.tenant, Fault: s.fault}
+			copy(one.Says[:], s.says)
 			one.PassedOver = s.fault == "" && s.result == ""
 			if l.enter(&one) {
 				continue

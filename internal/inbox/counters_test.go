@@ -36,13 +36,14 @@ func TestLanesCountWhatTheyHave(t *testing.T) {
 			}
 			var desks []*desk
 			for range 3 {
-				desks = append(desks, newDesk(t, inDatabase(t, dsn), between(intercepted{write: again}), func(c *setup) {
+				change := func(c *setup) {
 					c.Latest, c.MaxTries = latest, 4
 					c.Limits.Finished, c.Limits.Invalid, c.MaxInvalid = 6, 5, 3
 					if len(desks) > 0 {
 						c.Receivers = desks[0].cfg.Receivers
 					}
-				}))
+				}
+				desks = append(desks, newDesk(t, inDatabase(t, dsn), between(intercepted{write: again}), change))
 			}
 			desks[0].main.set("", func(int) *http.Response {
 				return status([]int{200, 200, 200, 500, 503, 422}[rand.IntN(6)])(0)
@@ -94,37 +95,40 @@ func TestLanesCountWhatTheyHave(t *testing.T) {
 			wg.Wait()
 			desks[0].main.set("", nil)
 			for n := range 3 {
-				for _, err := desks[0].Resume(Pause{Tenant: fmt.Sprint("t", n)}); err != nil; _, err = desks[0].Resume(Pause{Tenant: fmt.Sprint("t", n)}) {
+				for second(desks[0].Resume(Pause{Tenant: fmt.Sprint("t", n)})) != nil {
 				}
 			}
-			wrong := `SELECT string_agg(format('%s: %s', l.tenant, row(l.waiting, c.waiting, l.parked, c.parked, l.invalid, c.invalid, l.bytes, c.bytes, l.tail, c.tail, s.seq, c.snap)::text), '; ')
-FROM {schema}.lane l LEFT JOIN {schema}.snapshot s USING (tenant, platform) CROSS JOIN LATERAL (
-	SELECT count(*) FILTER (WHERE state = 0) AS waiting, count(*) FILTER (WHERE state = 1) AS parked,
-		count(*) FILTER (WHERE state = 2) AS invalid, coalesce(sum(size) FILTER (WHERE state < 2), 0) AS bytes,
-		max(seq) FILTER (WHERE record NOT LIKE '%"code":%') AS tail, max(seq) FILTER (WHERE snapshot = 1 AND record NOT LIKE '%"code":%') AS snap
-	FROM (SELECT * FROM {schema}.webhook w WHERE w.tenant = l.tenant AND w.platform = l.platform AND w.event_type = l.event_type) x) c
-WHERE (l.waiting, l.parked, l.invalid, l.bytes) <> (c.waiting, c.parked, c.invalid, c.bytes) OR c.tail > l.tail OR c.snap > coalesce(s.seq, 0)
-	OR l.tenant <> '' AND l.waiting > 0 AND l.due > 4000000000000000 AND l.paused = 0
-	OR EXISTS (SELECT FROM {schema}.webhook w WHERE w.tenant = l.tenant AND w.platform = l.platform AND w.event_type = l.event_type AND NOT EXISTS (SELECT FROM {schema}.content c WHERE c.seq = w.seq))`
-			if got := inSchema(t, dsn, "SELECT coalesce(("+wrong+"), '')"); got != "" {
+			wrong := `SELECT coalesce((
+				SELECT string_agg(format('%s: %s', l.tenant, row(l.waiting, c.waiting, l.parked, c.parked,
+					l.invalid, c.invalid, l.bytes, c.bytes, l.tail, c.tail, s.seq, c.snap)::text), '; ')
+				FROM {schema}.lane l LEFT JOIN {schema}.snapshot s USING (tenant, platform) CROSS JOIN LATERAL (
+					SELECT count(*) FILTER (WHERE state = 0) AS waiting, count(*) FILTER (WHERE state = 1) AS parked,
+						count(*) FILTER (WHERE state = 2) AS invalid,
+						coalesce(sum(size) FILTER (WHERE state < 2), 0) AS bytes,
+						max(seq) FILTER (WHERE record NOT LIKE '%"code":%') AS tail,
+						max(seq) FILTER (WHERE snapshot = 1 AND record NOT LIKE '%"code":%') AS snap
+					FROM {schema}.webhook w
+					WHERE (w.tenant, w.platform, w.event_type) = (l.tenant, l.platform, l.event_type)) c
+				WHERE (l.waiting, l.parked, l.invalid, l.bytes) <> (c.waiting, c.parked, c.invalid, c.bytes)
+					OR c.tail > l.tail OR c.snap > coalesce(s.seq, 0)
+					OR l.tenant <> '' AND l.waiting > 0 AND l.due > 4000000000000000 AND l.paused = 0
+					OR EXISTS (
+						SELECT FROM {schema}.webhook w
+						WHERE (w.tenant, w.platform, w.event_type) = (l.tenant, l.platform, l.event_type)
+							AND NOT EXISTS (SELECT FROM {schema}.content c WHERE c.seq = w.seq))), '')`
+			if got := inSchema(t, dsn, wrong); got != "" {
 				t.Error(got)
 			}
 			desks[0].idle("")
-			if got := inSchema(t, dsn, "SELECT coalesce(("+wrong+"), '')"); got != "" {
+			if got := inSchema(t, dsn, wrong); got != "" {
 				t.Error(got)
 			}
-			if got := inSchema(t, dsn, "SELECT count(*)::text FROM {schema}.content c WHERE NOT EXISTS (SELECT FROM {schema}.webhook w WHERE w.seq = c.seq)"); got != "0" {
+			if got := inSchema(t, dsn, `SELECT count(*)::text FROM {schema}.content c
+				WHERE NOT EXISTS (SELECT FROM {schema}.webhook w WHERE w.seq = c.seq)`); got != "0" {
 				t.Error("contents without a webhook:", got)
 			}
 			for _, d := range desks {
-				d.end()
-				d.courier.mu.Lock()
-				for _, to := range d.courier.targets {
-					if to.reserved != 0 || to.inFlight != 0 || to.failedLanes != 0 || len(to.queue) != 0 || len(d.courier.leases) != 0 || to.bodies != 0 {
-						t.Errorf("%d reserved, %d under way, %d failed, %d leases, %d bytes", to.reserved, to.inFlight, to.failedLanes, len(d.courier.leases), to.bodies)
-					}
-				}
-				d.courier.mu.Unlock()
+				d.endsEmpty()
 			}
 		})
 	}

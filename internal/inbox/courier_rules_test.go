@@ -20,7 +20,8 @@ import (
 
 func bareCourier(places int) (*courier, *target) {
 	rc := newTaker(receiver.Main, places).Receiver
-	c := newCourier(&Inbox{cfg: Config{Rules: lane.Rules{Receivers: receiver.NewSet(rc), Log: slog.New(slog.DiscardHandler)}, Limits: DefaultLimits}})
+	rules := lane.Rules{Receivers: receiver.NewSet(rc), Log: slog.New(slog.DiscardHandler)}
+	c := newCourier(&Inbox{cfg: Config{Rules: rules, Limits: DefaultLimits}})
 	c.paused = func() []Pause { return nil }
 	c.ending = false
 	return c, c.targets[rc]
@@ -29,7 +30,8 @@ func bareCourier(places int) (*courier, *target) {
 // answer has a tenant's try end with a status. The lane's try before was at lastTry. It says whether the failure
 // counts.
 func (c *courier) answer(t *target, tenant string, status int, lastTry int64) bool {
-	o := &lane.Outcome{Lease: &lane.Lease{Receiver: t.Receiver, LaneName: webhookgate.LaneName{Tenant: tenant}, LastTry: lastTry}, Began: time.Now(), Try: receiver.Try{Status: status}}
+	lease := &lane.Lease{Receiver: t.Receiver, LaneName: webhookgate.LaneName{Tenant: tenant}, LastTry: lastTry}
+	o := &lane.Outcome{Lease: lease, Began: time.Now(), Try: receiver.Try{Status: status}}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.noteAnswer(t, o.Lease, o)
@@ -77,7 +79,9 @@ func TestCourierWhichFailuresCount(t *testing.T) {
 // turns the one that waits longest and the one that came last. Besides, a probe.
 func TestCourierWhileItFails(t *testing.T) {
 	for places, want := range map[int]string{
-		1: "first+probe, last+probe, first+probe", 2: "first+probe, last+probe, first+probe", 8: "2first+2last+probe, 2first+2last+probe, 2first+2last+probe",
+		1:  "first+probe, last+probe, first+probe",
+		2:  "first+probe, last+probe, first+probe",
+		8:  "2first+2last+probe, 2first+2last+probe, 2first+2last+probe",
 		64: "5first+5last+probe, 5first+5last+probe, 5first+5last+probe",
 	} {
 		synctest.Test(t, func(t *testing.T) {
@@ -195,8 +199,10 @@ func TestCourierGivesUpARefusedOutcome(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			c, to := bareCourier(4)
 			c.hard = t.Context()
-			c.inbox.engine, c.inbox.works, c.inbox.run, c.inbox.leaseTime = &intercepted{shared: true}, make(chan *work, 1), t.Context(), time.Minute
-			lease := &lane.Lease{Webhook: &lane.Webhook{ID: 1}, Receiver: to.Receiver, LaneName: webhookgate.LaneName{Tenant: "odd"}}
+			c.inbox.engine, c.inbox.leaseTime = &intercepted{shared: true}, time.Minute
+			c.inbox.works, c.inbox.run = make(chan *work, 1), t.Context()
+			name := webhookgate.LaneName{Tenant: "odd"}
+			lease := &lane.Lease{Webhook: &lane.Webhook{ID: 1}, Receiver: to.Receiver, LaneName: name}
 			lease.Extend(time.Now().Add(time.Second)) // it would be renewed
 			c.leases[lease.Key()], c.unfinished = lease, 1
 			c.inbox.SaveOutcome(&lane.Outcome{Lease: lease, Try: receiver.Try{Status: 200}}, c.outcomeSaved)

@@ -732,10 +732,7 @@ func TestNothingToAskForIsNoReasonToStayAwake(t *testing.T) {
 		"bodies": func(c *courier, to *target) { to.bodies, to.inFlight = DefaultLimits.Bodies, 1 },
 	} {
 		t.Run(name, func(t *testing.T) {
-			rc := newTaker(receiver.Main, 4).Receiver
-			c := newCourier(&Inbox{cfg: Config{Rules: lane.Rules{Receivers: receiver.NewSet(rc)}, Limits: DefaultLimits}})
-			c.paused = func() []Pause { return nil }
-			to := c.targets[rc]
+			c, to := bareCourier(4)
 			held(c, to)
 			to.nextRetry = time.Now().Add(-time.Second)
 			if claims := c.planClaims(time.Now()); len(claims) > 0 {

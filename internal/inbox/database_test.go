@@ -119,6 +119,21 @@ func as(s *pgtest.Server, user, database string) string {
 	return fmt.Sprintf("postgres://%s@%s/%s?sslmode=disable", user, s.Addr(), database)
 }
 
+// writable returns the address of whichever of two servers is the primary.
+func writable(a, b *pgtest.Server) string {
+	const options = "sslmode=disable&target_session_attrs=read-write"
+	return fmt.Sprintf("postgres://usher@%s,%s/postgres?%s", a.Addr(), b.Addr(), options)
+}
+
+// replayed waits until a standby has all that its primary has.
+func replayed(t *testing.T, primary, standby *pgtest.Server) {
+	t.Helper()
+	at := primary.Exec(t, "SELECT pg_current_wal_lsn()")
+	testkit.Eventually(t, "it is replayed", func() bool {
+		return standby.Exec(t, "SELECT pg_last_wal_replay_lsn() >= '"+at+"'") == "t"
+	})
+}
+
 // A problem that somebody has to correct is an error at the start, and the error says what to do.
 func TestDatabaseSetup(t *testing.T) {
 	costly(t)
@@ -298,8 +313,7 @@ func TestFailover(t *testing.T) {
 	t.Parallel()
 	primary := pgtest.New(t)
 	standby := primary.Standby(t)
-	dsn := fmt.Sprintf("postgres://usher@%s,%s/postgres?sslmode=disable&target_session_attrs=read-write", primary.Addr(), standby.Addr())
-	d := newDesk(t, inDatabase(t, dsn))
+	d := newDesk(t, inDatabase(t, writable(primary, standby)))
 	var mu sync.Mutex
 	acknowledged := make(map[string]bool)
 	stop := make(chan struct{})
