@@ -29,6 +29,8 @@ type sqlTurn struct {
 	came       map[missedKey]bool              // which webhooks that got a 5xx are in the inbox after all
 	digests    map[webhookgate.LaneName][]byte // of last snapshots
 	states     map[webhookgate.LaneName]*snapshot.Stored
+	named      []*lane.Webhook // that works have named
+	seen       []*lane.SeenID
 	runs       map[string]*lane.Run
 	statements []func(engine.Tx) // whatever else a work writes
 	reserved   []func()
@@ -76,127 +78,169 @@ func (t *sqlTurn) send() {
 	}
 }
 
-// load locks the lanes of works, and reads what these name. Usually that is one round trip.
-func (t *sqlTurn) load(works []*work) error {
-	create := make(map[webhookgate.LaneName]bool) // whether to make the lane if it is new
-	next := make(map[webhookgate.LaneName]int64)
-	var hooks engine.Among
-	var all work
-	var claims []*Claim
+// needs are what works name together.
+type needs struct {
+	lanes   []webhookgate.LaneName         // to lock, sorted
+	taking  []webhookgate.LaneName         // of these: those that are made if they are new
+	next    map[webhookgate.LaneName]int64 // of these: those of outcomes, with the webhook that each is about
+	hooks   engine.Among
+	ids     []lane.SignedID
+	digests [][]byte
+	states  []webhookgate.LaneName
+	missed  []webhookgate.MissedTenant
+	claims  []*Claim
+	runs    []string
+	numbers int64
+}
+
+func needsOf(works []*work) *needs {
+	n := &needs{next: make(map[webhookgate.LaneName]int64)}
+	lanes := make(map[webhookgate.LaneName]bool) // whether to make the lane if it is new
 	for _, w := range works {
 		for _, name := range w.known {
-			if _, known := create[name]; !known {
-				create[name] = false
-			}
-			if w.next != 0 {
-				next[name] = w.next
+			if lanes[name] = lanes[name]; w.next != 0 {
+				n.next[name] = w.next
 			}
 		}
 		for _, name := range w.lanes {
-			create[lane.NameInRow(name)] = true
+			lanes[lane.NameInRow(name)] = true
 		}
-		hooks = append(hooks, w.hooks...)
-		all.states, all.missed = append(all.states, w.states...), append(all.missed, w.missed...)
-		all.ids, all.digests = append(all.ids, w.ids...), append(all.digests, w.digests...)
-		all.numbers += w.numbers
+		n.hooks, n.states = append(n.hooks, w.hooks...), append(n.states, w.states...)
+		n.missed, n.ids = append(n.missed, w.missed...), append(n.ids, w.ids...)
+		n.digests = append(n.digests, w.digests...)
+		n.numbers += w.numbers
 		if w.claim != nil {
-			claims = append(claims, w.claim)
+			n.claims = append(n.claims, w.claim)
 		}
-	}
-	names := lane.SortedNames(create)
-	t.lock(names)
-	t.tx.Now(&t.Now)
-	t.queueClaims(claims)
-	t.takeNumbers(all.numbers)
-	t.queueHeads(next)
-	if t.Latest {
-		t.queueTails(slices.DeleteFunc(slices.Clone(names), func(n webhookgate.LaneName) bool { return !create[n] }))
-	}
-	var named []*lane.Webhook
-	if len(hooks) > 0 {
-		slices.Sort(hooks)
-		t.tx.Queue("webhooks_lock", func(r engine.Row) error {
-			h, err := scanWebhook(r, true)
-			if err == nil {
-				named = append(named, h)
-			}
-			return err
-		}, slices.Compact(hooks))
-	}
-	seen := t.queueSeen(&all)
-	t.queueStates(all.states)
-	t.queueMissed(all.missed)
-	for _, w := range works {
 		if w.run != "" {
-			t.tx.Queue("run_lock", t.scanRun, w.run)
+			n.runs = append(n.runs, w.run)
 		}
 	}
+	n.lanes = lane.SortedNames(lanes)
+	for _, name := range n.lanes {
+		if lanes[name] {
+			n.taking = append(n.taking, name)
+		}
+	}
+	return n
+}
+
+// load locks the lanes of works, and reads what these name. Usually that is one round trip.
+func (t *sqlTurn) load(works []*work) error {
+	n := needsOf(works)
+	t.lock(n.lanes)
+	t.tx.Now(&t.Now)
+	t.queueClaims(n.claims)
+	t.queueHeads(n.next)
+	t.queueWebhooks(n.hooks)
+	for _, run := range n.runs {
+		t.tx.Queue("run_lock", t.scanRun, run)
+	}
+	t.queueBehindLocks(n, n.taking)
 	if err := t.tx.Send(); err != nil {
 		return err
 	}
-	known := func(n webhookgate.LaneName) bool { return t.Lanes[n] != nil || !create[n] }
-	if missing := slices.DeleteFunc(slices.Clone(names), known); len(missing) > 0 {
-		tenants, platforms, types := laneColumns(missing)
-		made := 0
-		// The row of these was damaged, so that it is not found by its key: these webhooks come first.
-		var lost []webhookgate.LaneName
-		t.tx.Queue("lane_add", func(r engine.Row) error {
-			var l webhookgate.LaneName
-			var waits int64
-			err := r.Scan(&l.Tenant, &l.Platform, &l.Type, &waits)
-			if made++; waits > 0 {
-				lost = append(lost, l)
-			}
-			return err
-		}, tenants, platforms, types)
-		t.lock(missing)
-		if err := t.tx.Send(); err != nil {
-			return err
-		}
-		for _, name := range lost {
-			t.Lanes[name].Damaged = []string{"all"}
-		}
-		if made < len(missing) {
-			// Another replica has made such a lane meanwhile, and may have stored a webhook in it. Our numbers must
-			// be higher than that webhook's, so they are taken once more, now that the lane is locked.
-			t.takeNumbers(all.numbers)
-			if t.Latest {
-				t.queueTails(missing)
-			}
-			seen = t.queueSeen(&all)
-			t.queueStates(all.states)
-			t.queueMissed(all.missed)
-			if err := t.tx.Send(); err != nil {
-				return err
-			}
-		}
+	if err := t.addLanes(n); err != nil {
+		return err
 	}
-	if err := t.raiseNumbers(all.numbers); err != nil {
+	if err := t.raiseNumbers(n.numbers); err != nil {
 		return err
 	}
 	t.Now = t.s.applyOffset(t.Now)
 	t.s.observeClock(t.Now, t.AskedAt) // before anything is decided: this very reading may show that the clock has jumped
 	t.MayTakeOver = t.s.clock.mayTakeOver(t.LeaseTime)
+	t.handToLanes()
+	t.readMissed(n)
+	t.readHeads()
+	return t.err
+}
+
+// queueBehindLocks queues the reading of what others may change until the lanes are locked. lanes are those in which
+// the next snapshot may supersede the last one.
+func (t *sqlTurn) queueBehindLocks(n *needs, lanes []webhookgate.LaneName) {
+	t.takeNumbers(n.numbers)
+	if t.Latest {
+		t.queueTails(lanes)
+	}
+	t.queueCopies(n.digests)
+	t.queueSeen(n.ids)
+	t.queueStates(n.states)
+	t.queueMissed(n.missed)
+}
+
+// addLanes makes the lanes that are new, and locks them.
+func (t *sqlTurn) addLanes(n *needs) error {
+	var missing []webhookgate.LaneName
+	for _, name := range n.taking {
+		if t.Lanes[name] == nil {
+			missing = append(missing, name)
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	tenants, platforms, types := laneColumns(missing)
+	made := 0
+	// Webhooks wait in these: their rows were damaged, so that they are not found by their keys.
+	var lost []webhookgate.LaneName
+	t.tx.Queue("lane_add", func(r engine.Row) error {
+		var l webhookgate.LaneName
+		var waits int64
+		err := r.Scan(&l.Tenant, &l.Platform, &l.Type, &waits)
+		if made++; waits > 0 {
+			lost = append(lost, l)
+		}
+		return err
+	}, tenants, platforms, types)
+	t.lock(missing)
+	if err := t.tx.Send(); err != nil {
+		return err
+	}
+	for _, name := range lost {
+		t.Lanes[name].Damaged = []string{"all"}
+	}
+	if made == len(missing) {
+		return nil
+	}
+	// Another replica has made such a lane meanwhile, and may have stored a webhook in it. Our numbers must be higher than
+	// that webhook's, so they are taken once more, now that the lane is locked.
+	t.queueBehindLocks(n, missing)
+	return t.tx.Send()
+}
+
+// handToLanes gives the lanes what was read of them.
+func (t *sqlTurn) handToLanes() {
 	for _, l := range t.Lanes {
 		if l.Damaged != nil {
 			l.Recount()
 		}
 	}
-	for _, h := range named {
-		t.LaneOf(h).Load(h)
+	for _, w := range t.named {
+		t.LaneOf(w).Load(w)
 	}
-	for _, r := range *seen {
-		if l := t.Lanes[r.LaneName]; l != nil {
-			l.LoadID(r)
+	for _, id := range t.seen {
+		if l := t.Lanes[id.LaneName]; l != nil {
+			l.LoadID(id)
 		}
 	}
-	for digest, h := range t.copies {
-		t.copies[digest] = t.LaneOf(h).Load(h)
+	for digest, w := range t.copies {
+		t.copies[digest] = t.LaneOf(w).Load(w)
 	}
-	isOutcome := func(n webhookgate.LaneName) bool { return !create[n] && next[n] != 0 } // it does not ask for them
-	t.readMissed(slices.DeleteFunc(names, isOutcome))
-	t.readHeads()
-	return t.err
+}
+
+// queueWebhooks queues the reading of webhooks, with their content.
+func (t *sqlTurn) queueWebhooks(ids engine.Among) {
+	if len(ids) == 0 {
+		return
+	}
+	slices.Sort(ids)
+	t.tx.Queue("webhooks_lock", func(r engine.Row) error {
+		w, err := scanWebhook(r, true)
+		if err == nil {
+			t.named = append(t.named, w)
+		}
+		return err
+	}, slices.Compact(ids))
 }
 
 // lock queues the lock of lanes.
@@ -296,37 +340,42 @@ func (t *sqlTurn) raiseNumbers(count int64) error {
 	return t.tx.Send()
 }
 
-// queueSeen queues the reading of signed ids, and of invalid webhooks by their digests.
-func (t *sqlTurn) queueSeen(all *work) *[]*lane.SeenID {
-	seen := new([]*lane.SeenID)
-	if len(all.digests) > 0 {
-		t.tx.Queue("invalid_lock", nil, all.digests)
-		t.tx.Queue("invalid_copies", func(r engine.Row) error {
-			h, err := scanWebhook(r, false)
-			if err == nil {
-				t.copies[string(h.Digest)] = h
-			}
-			return err
-		}, all.digests)
+// queueCopies queues the reading of invalid webhooks by their digests.
+func (t *sqlTurn) queueCopies(digests [][]byte) {
+	if len(digests) == 0 {
+		return
 	}
-	if len(all.ids) > 0 {
-		known := make(map[lane.SignedID]bool)
-		var lanes []webhookgate.LaneName
-		var ids [][]byte
-		for _, id := range all.ids {
-			if !known[id] {
-				lanes, ids = append(lanes, id.LaneName), append(ids, bytes.Clone(id.Hash[:]))
-			}
-			known[id] = true
+	t.tx.Queue("invalid_lock", nil, digests)
+	t.tx.Queue("invalid_copies", func(r engine.Row) error {
+		w, err := scanWebhook(r, false)
+		if err == nil {
+			t.copies[string(w.Digest)] = w
 		}
-		tenants, platforms, types := laneColumns(lanes)
-		t.tx.Queue("seen_find", func(r engine.Row) error {
-			id, err := scanSeen(r)
-			*seen = append(*seen, id)
-			return err
-		}, tenants, platforms, types, ids)
+		return err
+	}, digests)
+}
+
+// queueSeen queues the reading of signed ids.
+func (t *sqlTurn) queueSeen(all []lane.SignedID) {
+	t.seen = nil
+	if len(all) == 0 {
+		return
 	}
-	return seen
+	known := make(map[lane.SignedID]bool)
+	var lanes []webhookgate.LaneName
+	var ids [][]byte
+	for _, id := range all {
+		if !known[id] {
+			lanes, ids = append(lanes, id.LaneName), append(ids, bytes.Clone(id.Hash[:]))
+		}
+		known[id] = true
+	}
+	tenants, platforms, types := laneColumns(lanes)
+	t.tx.Queue("seen_find", func(r engine.Row) error {
+		id, err := scanSeen(r)
+		t.seen = append(t.seen, id)
+		return err
+	}, tenants, platforms, types, ids)
 }
 
 // queueStates queues the reading of tenants' last snapshots.
@@ -540,10 +589,11 @@ func saveMissed(tx engine.Tx, lanes []*lane.Lane) {
 }
 
 // readMissed reads what lanes are missed ahead, so that they need not ask one by one: after an outage that may be all.
-func (t *sqlTurn) readMissed(names []webhookgate.LaneName) {
+func (t *sqlTurn) readMissed(n *needs) {
 	read := make(map[*lane.Lane]*[]webhookgate.MissedWebhook)
-	for _, name := range names {
-		if l := t.Lanes[name]; l != nil && l.MissedSince > 0 {
+	for _, name := range n.lanes {
+		isOutcome := n.next[name] != 0 && !slices.Contains(n.taking, name) // it does not ask for them
+		if l := t.Lanes[name]; l != nil && l.MissedSince > 0 && !isOutcome {
 			read[l] = t.queueRowsOfMissed(l)
 		}
 	}
