@@ -98,7 +98,10 @@ func needsOf(works []*work) *needs {
 	lanes := make(map[webhookgate.LaneName]bool) // whether to make the lane if it is new
 	for _, w := range works {
 		for _, name := range w.known {
-			if lanes[name] = lanes[name]; w.next != 0 {
+			if _, named := lanes[name]; !named {
+				lanes[name] = false
+			}
+			if w.next != 0 {
 				n.next[name] = w.next
 			}
 		}
