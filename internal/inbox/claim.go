@@ -3,9 +3,9 @@ package inbox
 import (
 	"cmp"
 	"slices"
+
 	"usher/internal/lane"
 	"usher/internal/receiver"
-
 	"usher/webhookgate"
 )
 
@@ -24,9 +24,9 @@ type Claim struct {
 	DownOnly    bool  // of these only lanes whose receiver was down, and after the retries
 	Retries     int   // lanes that are due and have failed
 
-	skip   map[webhookgate.LaneName]bool // not these
-	leased []webhookgate.LaneName        // what the last run of the transaction has leased
-	result Claimed
+	skip    map[webhookgate.LaneName]bool // not these
+	touched []webhookgate.LaneName        // what the last run of the transaction has leased
+	result  Claimed
 }
 
 // Claimed is what came of a claim.
@@ -75,7 +75,7 @@ func (c *Claim) order(all []found) {
 // take leases the lanes that a claim has found, as far as there is room.
 func (c *Claim) take(all []found) (r Claimed) {
 	c.order(all)
-	c.leased = nil
+	c.touched = nil
 	var seen [foundRetry + 1]int
 	failed := 0
 	for _, f := range all {
@@ -90,7 +90,7 @@ func (c *Claim) take(all []found) (r Claimed) {
 		}
 		lease := f.lane.Claim(c.Receiver)
 		if f.lane.RowChanged() {
-			c.leased = append(c.leased, f.lane.LaneName)
+			c.touched = append(c.touched, f.lane.LaneName)
 		}
 		if lease == nil {
 			continue

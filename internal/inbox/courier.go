@@ -763,13 +763,13 @@ func (c *courier) noteClaims(claims []*Claim) (again bool) {
 // noteRejected is for a claim that failed. If the database refuses to write one of its lanes, the next claims ask for
 // fewer, until that lane is found. It says whether to claim again at once.
 func (t *target) noteRejected(claim *Claim, err error) bool {
-	switch n := len(claim.leased); {
+	switch n := len(claim.touched); {
 	case !isRejected(err) || n == 0:
 		return false
 	case n > 1:
 		t.atMost = n / 2
 	default:
-		t.refuse(claim.leased[0])
+		t.refuse(claim.touched[0])
 		t.atMost = 0
 	}
 	return true

@@ -408,7 +408,7 @@ func (i *importJob) addRow(tx engine.Tx, n, table int, dec *json.Decoder, size i
 	}
 	if t.Name == "lane" {
 		platform := values["platform"].(string)
-		values["receiver"] = lane.NameOf(i.s.cfg.Receivers.For(platform))
+		values["receiver"] = lane.ReceiverName(i.s.cfg.Receivers.For(platform))
 	}
 	for k, c := range t.Columns {
 		row[k] = values[c.Name]

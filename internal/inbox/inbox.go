@@ -17,7 +17,7 @@
 //	export.go     save and restore                  retention.go  what is finished goes after a while
 //	repair.go     finds damaged rows                route.go    which receiver a lane has
 //
-// All of these hand work to the writer:
+// Most of these hand work to the writer:
 //
 //	work.go       the writer: one goroutine gathers work, and runs one transaction for all that has arrived
 //	turn.go       a transaction: loads lanes, answers their questions, saves them; claim.go: finds lanes to deliver

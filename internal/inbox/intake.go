@@ -7,12 +7,12 @@ import (
 	"slices"
 	"strings"
 	"time"
+
 	"usher/internal/clock"
 	"usher/internal/inbox/engine"
 	"usher/internal/lane"
 	"usher/internal/snapshot"
 	"usher/internal/text"
-
 	"usher/webhookgate"
 )
 
@@ -44,7 +44,7 @@ func (s *Inbox) RecordInvalid(r *webhookgate.Invalid) int64 {
 // webhook may have been taken in or not, but it is not taken in later: the sender may have sent a newer one through
 // another replica meanwhile.
 func (s *Inbox) Add(ctx context.Context, w *webhookgate.Webhook) lane.Answer {
-	a := s.takeIn(ctx, arriving(w), work{}, func(t *sqlTurn, l *lane.Lane, in *lane.Incoming) error {
+	a := s.handIn(ctx, arriving(w), work{}, func(t *sqlTurn, l *lane.Lane, in *lane.Incoming) error {
 		in.Arrived, in.Came = s.clock.at(w.Received), w.Received
 		return t.checkHeard(l, in, w)
 	})
@@ -55,7 +55,7 @@ func (s *Inbox) Add(ctx context.Context, w *webhookgate.Webhook) lane.Answer {
 }
 
 // takeIn takes a webhook in, unless check says why not.
-func (s *Inbox) takeIn(ctx context.Context, in lane.Incoming, names work, check checkIncoming) lane.Answer {
+func (s *Inbox) handIn(ctx context.Context, in lane.Incoming, names work, check checkIncoming) lane.Answer {
 	if full := s.engine.Full(); full != nil { // the last room is for outcomes
 		return lane.Answer{Err: full}
 	}

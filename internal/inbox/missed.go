@@ -16,7 +16,7 @@ import (
 // A webhook that got a 5xx is in memory first (webhookgate.Missed), because mostly the database is away then. The
 // writer moves it into the table missed as soon as it can, and meanwhile the tenant may have sent again, through
 // another replica: where usher is not certain of that, the tenant counts as missed. The row of a lane says only since
-// when the lane is missed something. So one that is missed nothing, as nearly all are, never reads the table.
+// when the lane has missed webhooks. So one that has none, as nearly all, never reads the table.
 
 // missedInMemory is what is missed in memory, the oldest first, with times of the database's clock.
 func (s *Inbox) missedInMemory() []webhookgate.MissedTenant {
@@ -266,7 +266,7 @@ type Missed struct {
 	stored map[TenantRef]bool // the tenants that the inbox has
 }
 
-// MissedTenants returns some of the tenants whose webhooks were missed, those first that are missed them for longest.
+// MissedTenants returns some of the tenants whose webhooks were missed, those first that have missed webhooks for longest.
 func (s *Inbox) MissedTenants(ctx context.Context, most int) (all []Tenant, err error) {
 	err = s.read(ctx, func(tx engine.Tx) error {
 		tx.Queue("missed_tenants", func(r engine.Row) error {
@@ -288,7 +288,7 @@ func (s *Inbox) MissedTenants(ctx context.Context, most int) (all []Tenant, err 
 	return all, err
 }
 
-// MissedOf returns since when a tenant is missed webhooks; zero: it is missed none.
+// MissedOf returns since when a tenant has missed webhooks; zero: it has none.
 func (s *Inbox) MissedOf(ctx context.Context, platform, tenant string) (since time.Time, err error) {
 	// Memory before the database, because what was missed moves there.
 	inMemory := s.cfg.Missed.Of(webhookgate.LaneName{Platform: platform, Tenant: tenant})

@@ -6,10 +6,10 @@ import (
 	"slices"
 	"sync/atomic"
 	"time"
+
 	"usher/internal/clock"
 	"usher/internal/inbox/engine"
 	"usher/internal/text"
-
 	"usher/webhookgate"
 )
 

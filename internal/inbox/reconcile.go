@@ -387,16 +387,16 @@ func (s *Inbox) reconcile(id string, batch []*lane.ListLine, mode lane.Reconcile
 	w := work{run: id}
 	for _, o := range batch {
 		if o.Draft.CanBeJudged() {
-			w.states, w.bytes = append(w.states, o.LaneName), w.bytes+o.Size
+			w.snapshots, w.bytes = append(w.snapshots, o.LaneName), w.bytes+o.Size
 		}
 	}
-	w.known = w.states
+	w.known = w.snapshots
 	applies := mode == lane.ToApply || mode == lane.ToStore
 	if applies {
 		if full := s.engine.Full(); full != nil { // the last room is for outcomes
 			return nil, full
 		}
-		w.lanes, w.known, w.numbers = w.states, nil, int64(len(w.states))
+		w.lanes, w.known, w.numbers = w.snapshots, nil, int64(len(w.snapshots))
 	}
 	done, err := act(s, w, func(t *sqlTurn) (done []lane.Compared, touched int, err error) {
 		run, err := t.runOf(id)
@@ -406,7 +406,7 @@ func (s *Inbox) reconcile(id string, batch []*lane.ListLine, mode lane.Reconcile
 		if err != nil {
 			return nil, 0, err
 		}
-		done, applied := t.reconcile(run, batch, w.states, mode)
+		done, applied := t.reconcile(run, batch, w.snapshots, mode)
 		if applies {
 			(&Action{ID: run.Action}).queue(t.tx, t.Now, applied)
 		}

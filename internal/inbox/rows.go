@@ -143,7 +143,7 @@ func laneFields(l *lane.Lane, paused *int64) []any {
 		&l.Waiting, &l.Parked, &l.Invalid, &l.Bytes,
 		&l.WaitingSince, &l.LastResult, &l.Failures, &l.FailingSince, &l.LastTry, &l.NotBefore, paused, &l.Due,
 		&l.Owner, &l.LeasedID, &l.Token,
-		&l.Last, &l.LastAt, &l.StateAt, &l.MissedSince,
+		&l.Last, &l.LastAt, &l.SnapshotAt, &l.MissedSince,
 	}
 }
 
@@ -289,7 +289,7 @@ func seenColumns(r *lane.SeenID) []any {
 	return []any{r.LaneName.Tenant, r.LaneName.Platform, r.LaneName.Type, r.Hash[:], r.Digest, r.Seq, r.At, r.UUID}
 }
 
-// scanMissed reads a row of the table missed. What of it is damaged is empty: its tenant is missed something all the
+// scanMissed reads a row of the table missed. What of it is damaged is empty: its tenant has missed webhooks all the
 // same, until whatever comes next.
 func scanMissed(r engine.Row) (m webhookgate.MissedWebhook, err error) {
 	var digest []byte

@@ -28,7 +28,7 @@ type sqlTurn struct {
 	copies     map[string]*lane.Webhook        // invalid webhooks by their digests
 	came       map[missedKey]bool              // which webhooks that got a 5xx are in the inbox after all
 	digests    map[webhookgate.LaneName][]byte // of last snapshots
-	states     map[webhookgate.LaneName]*snapshot.Stored
+	snapshots  map[webhookgate.LaneName]*snapshot.Stored
 	named      []*lane.Webhook // that works have named
 	seen       []*lane.SeenID
 	runs       map[string]*lane.Run
@@ -41,14 +41,14 @@ type sqlTurn struct {
 
 func (s *Inbox) newTurn(tx engine.Tx) *sqlTurn {
 	t := &sqlTurn{
-		s:       s,
-		tx:      tx,
-		found:   make(map[*Claim][]found),
-		copies:  make(map[string]*lane.Webhook),
-		came:    make(map[missedKey]bool),
-		digests: make(map[webhookgate.LaneName][]byte),
-		states:  make(map[webhookgate.LaneName]*snapshot.Stored),
-		runs:    make(map[string]*lane.Run),
+		s:         s,
+		tx:        tx,
+		found:     make(map[*Claim][]found),
+		copies:    make(map[string]*lane.Webhook),
+		came:      make(map[missedKey]bool),
+		digests:   make(map[webhookgate.LaneName][]byte),
+		snapshots: make(map[webhookgate.LaneName]*snapshot.Stored),
+		runs:      make(map[string]*lane.Run),
 	}
 	t.Turn = lane.Turn{
 		Rules:      &s.cfg.Rules,
@@ -80,17 +80,17 @@ func (t *sqlTurn) send() {
 
 // needs are what works name together.
 type needs struct {
-	lanes   []webhookgate.LaneName         // to lock, sorted
-	taking  []webhookgate.LaneName         // of these: those that are made if they are new
-	next    map[webhookgate.LaneName]int64 // of these: those of outcomes, with the webhook that each is about
-	hooks   engine.Among
-	ids     []lane.SignedID
-	digests [][]byte
-	states  []webhookgate.LaneName
-	missed  []webhookgate.MissedTenant
-	claims  []*Claim
-	runs    []string
-	numbers int64
+	lanes     []webhookgate.LaneName         // to lock, sorted
+	taking    []webhookgate.LaneName         // of these: those that are made if they are new
+	next      map[webhookgate.LaneName]int64 // of these: those of outcomes, with the webhook that each is about
+	hooks     engine.Among
+	ids       []lane.SignedID
+	digests   [][]byte
+	snapshots []webhookgate.LaneName
+	missed    []webhookgate.MissedTenant
+	claims    []*Claim
+	runs      []string
+	numbers   int64
 }
 
 func needsOf(works []*work) *needs {
@@ -108,7 +108,7 @@ func needsOf(works []*work) *needs {
 		for _, name := range w.lanes {
 			lanes[lane.NameInRow(name)] = true
 		}
-		n.hooks, n.states = append(n.hooks, w.hooks...), append(n.states, w.states...)
+		n.hooks, n.snapshots = append(n.hooks, w.hooks...), append(n.snapshots, w.snapshots...)
 		n.missed, n.ids = append(n.missed, w.missed...), append(n.ids, w.ids...)
 		n.digests = append(n.digests, w.digests...)
 		n.numbers += w.numbers
@@ -167,7 +167,7 @@ func (t *sqlTurn) queueBehindLocks(n *needs, lanes []webhookgate.LaneName) {
 	}
 	t.queueCopies(n.digests)
 	t.queueSeen(n.ids)
-	t.queueStates(n.states)
+	t.queueSnapshots(n.snapshots)
 	t.queueMissed(n.missed)
 }
 
@@ -382,15 +382,15 @@ func (t *sqlTurn) queueSeen(all []lane.SignedID) {
 }
 
 // queueStates queues the reading of tenants' last snapshots.
-func (t *sqlTurn) queueStates(names []webhookgate.LaneName) {
+func (t *sqlTurn) queueSnapshots(names []webhookgate.LaneName) {
 	if len(names) == 0 {
 		return
 	}
-	clear(t.states)
+	clear(t.snapshots)
 	tenants, platforms, _ := laneColumns(names)
 	t.tx.Queue("snapshots_of", func(r engine.Row) error {
 		s, err := scanSnapshot(r)
-		t.states[webhookgate.LaneName{Platform: s.Platform, Tenant: s.Tenant}] = &s
+		t.snapshots[webhookgate.LaneName{Platform: s.Platform, Tenant: s.Tenant}] = &s
 		return err
 	}, tenants, platforms)
 }
@@ -492,7 +492,7 @@ func (t *sqlTurn) CameAfterAll(l *lane.Lane, m *webhookgate.MissedWebhook) bool 
 
 func (t *sqlTurn) LastSnapshotDigest(l *lane.Lane) []byte { return t.digests[l.LaneName] }
 
-func (t *sqlTurn) LastSnapshot(l *lane.Lane) *snapshot.Stored { return t.states[l.LaneName] }
+func (t *sqlTurn) LastSnapshot(l *lane.Lane) *snapshot.Stored { return t.snapshots[l.LaneName] }
 
 func (t *sqlTurn) CountWebhooks(l *lane.Lane) (c lane.Totals) {
 	if l.WebhooksChanged() {
@@ -550,7 +550,7 @@ func (t *sqlTurn) save() {
 	c := t.Changes()
 	queueRows(t.tx, "lane_save", c.Lanes, laneRow)
 	queueRows(t.tx, "lane_note", c.Stamped, func(l *lane.Lane) []any {
-		return []any{l.Tenant, l.Platform, l.Type, l.Last, l.LastAt, l.StateAt}
+		return []any{l.Tenant, l.Platform, l.Type, l.Last, l.LastAt, l.SnapshotAt}
 	})
 	saveMissed(t.tx, c.Missed)
 	insertWebhooks(t.tx, c.Added)
@@ -579,7 +579,7 @@ func insertWebhooks(tx engine.Tx, all []*lane.Webhook) {
 	queueRows(tx, "add_content", all, func(h *lane.Webhook) []any { return []any{h.ID, encodeHeader(h.Header), h.Body} })
 }
 
-// saveMissed queues the writing of what lanes are missed.
+// saveMissed queues the writing of lanes' missed webhooks.
 func saveMissed(tx engine.Tx, lanes []*lane.Lane) {
 	var rows []missedRow
 	for _, l := range lanes {
@@ -591,7 +591,8 @@ func saveMissed(tx engine.Tx, lanes []*lane.Lane) {
 	queueRows(tx, "import_missed", rows, missedRow.columns)
 }
 
-// readMissed reads what lanes are missed ahead, so that they need not ask one by one: after an outage that may be all.
+// readMissed reads the missed webhooks of lanes ahead, so that they need not ask one by one: after an outage all
+// lanes may have some.
 func (t *sqlTurn) readMissed(n *needs) {
 	read := make(map[*lane.Lane]*[]webhookgate.MissedWebhook)
 	for _, name := range n.lanes {
@@ -609,7 +610,7 @@ func (t *sqlTurn) readMissed(n *needs) {
 	}
 }
 
-// queueRowsOfMissed queues the reading of what a lane is missed.
+// queueRowsOfMissed queues the reading of a lane's missed webhooks.
 func (t *sqlTurn) queueRowsOfMissed(l *lane.Lane) *[]webhookgate.MissedWebhook {
 	all := new([]webhookgate.MissedWebhook)
 	t.tx.Queue("missed_of", func(r engine.Row) error {

@@ -756,7 +756,7 @@ func (f *TenantFilter) match(t *Tenant) bool {
 }
 
 // Tenants returns the tenants that f selects, in the order of their codes. After an error, with f.Troubled, these are
-// those that are missed something in memory.
+// those that have missed webhooks in memory.
 func (s *Inbox) Tenants(ctx context.Context, f TenantFilter) (all []*Tenant, err error) {
 	missed := s.missedNow()
 	err = s.tenantPages(ctx, f, missed, nil, func(page []*Tenant) (more bool, err error) {
@@ -797,7 +797,7 @@ func (s *Inbox) Tenants(ctx context.Context, f TenantFilter) (all []*Tenant, err
 // maxTenantPage is how many tenants one query returns at most.
 const maxTenantPage = 4000
 
-// tenantPages reads tenants page by page, with what they are missed in memory. ask, which may be nil, asks more of the
+// tenantPages reads tenants page by page, with their missed webhooks in memory. ask, which may be nil, asks more of the
 // page's tenants in the transaction that has read it. each is called after that, until it returns false.
 func (s *Inbox) tenantPages(
 	ctx context.Context, f TenantFilter, missed missedTenants,
@@ -850,7 +850,7 @@ func (s *Inbox) missedNow() missedTenants {
 	return all
 }
 
-// addTo adds to a tenant what it is missed, and removes that from the others.
+// addTo adds to a tenant its missed webhooks, and removes that from the others.
 func (o missedTenants) addTo(t *Tenant) {
 	ref := TenantRef{t.Platform, t.Tenant}
 	if found, missed := o[ref]; missed && (t.Missed.IsZero() || found.Since.Before(t.Missed)) {

@@ -23,19 +23,19 @@ import (
 
 // A work is something that the writer does. It keeps nothing of a run: a transaction may run again, on fresh lanes.
 type work struct {
-	lanes   []webhookgate.LaneName     // to lock; those that are new are made
-	known   []webhookgate.LaneName     // to lock, if they exist
-	claim   *Claim                     // to find lanes for
-	hooks   []int64                    // webhooks to read, with their content
-	ids     []lane.SignedID            // signed ids to read
-	digests [][]byte                   // invalid webhooks with these digests
-	states  []webhookgate.LaneName     // tenants whose last snapshot is read
-	run     string                     // the reconcile that it is part of
-	missed  []webhookgate.MissedTenant // webhooks that got a 5xx, and may be in the inbox after all
-	next    int64                      // its lane's first waiting webhook beside this one is read ahead, with its content
-	numbers int64                      // how many new webhooks there may be
-	bytes   int64                      // about how many it writes
-	by      *Action                    // the action that it is part of; nil: nobody asked for it
+	lanes     []webhookgate.LaneName     // to lock; those that are new are made
+	known     []webhookgate.LaneName     // to lock, if they exist
+	claim     *Claim                     // to find lanes for
+	hooks     []int64                    // webhooks to read, with their content
+	ids       []lane.SignedID            // signed ids to read
+	digests   [][]byte                   // invalid webhooks with these digests
+	snapshots []webhookgate.LaneName     // tenants whose last snapshot is read
+	run       string                     // the reconcile that it is part of
+	missed    []webhookgate.MissedTenant // webhooks that got a 5xx, and may be in the inbox after all
+	next      int64                      // its lane's first waiting webhook beside this one is read ahead, with its content
+	numbers   int64                      // how many new webhooks there may be
+	bytes     int64                      // about how many it writes
+	by        *Action                    // the action that it is part of; nil: nobody asked for it
 
 	wanted func() bool      // false: nobody waits for it any more; nil: always
 	decide func(t *sqlTurn) // does it
@@ -52,7 +52,7 @@ func (o *work) onlyLane() (name webhookgate.LaneName) {
 
 // A batch has at most this many works, and bytes.
 const (
-	maxBatchOps   = 256
+	maxBatchWorks = 256
 	maxBatchBytes = 8 << 20
 )
 
@@ -110,7 +110,7 @@ func await[T any](ctx context.Context, giveUp <-chan struct{}, s *Inbox, w work,
 	case <-giveUp:
 		gaveUp.Store(true)
 		return nothing, ctx.Err()
-	case <-s.closed:
+	case <-s.closed: // the writer has ended; it may have replied before
 	}
 	select {
 	case r := <-replies:
@@ -120,7 +120,7 @@ func await[T any](ctx context.Context, giveUp <-chan struct{}, s *Inbox, w work,
 	}
 }
 
-// Queued is how many operations wait for the writer.
+// Queued is how many pieces of work wait for the writer.
 func (s *Inbox) Queued() int { return len(s.works) }
 
 // ErrClosed says that the inbox has been closed.
@@ -271,7 +271,7 @@ func receiversOf(tx engine.Tx) (names []string, err error) {
 func (s *Inbox) gather(o *work) []*work {
 	// What is missed goes first, because a webhook behind it may settle it.
 	works, bytes := append(s.storingMissed(), o), o.bytes
-	for len(works) < maxBatchOps && bytes < maxBatchBytes {
+	for len(works) < maxBatchWorks && bytes < maxBatchBytes {
 		select {
 		case o = <-s.works:
 			works, bytes = append(works, o), bytes+o.bytes
@@ -314,7 +314,8 @@ func (s *Inbox) commit(works []*work) error {
 			slices.SortStableFunc(works, func(a, b *work) int { return lane.CompareNames(a.onlyLane(), b.onlyLane()) })
 		}
 		first, last := works[0].onlyLane(), works[len(works)-1].onlyLane()
-		if ofOneLane := !unnamed(first) && first == last; !refused.Locked || !ofOneLane {
+		failTogether := refused.Locked && !unnamed(first) && first == last
+		if !failTogether {
 			half := len(works) / 2
 			return errors.Join(s.commit(works[:half:half]), s.commit(works[half:]))
 		}

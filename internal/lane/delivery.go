@@ -80,7 +80,7 @@ func (l *Lane) Claim(rc *receiver.Receiver) *Lease {
 // Renew lets a lease last longer in the lane's row, and says whether it did: the lease may have ended. Once that is
 // committed, Lease.Extend says so to its holder.
 func (l *Lane) Renew(lease *Lease) bool {
-	if !l.holds(lease) {
+	if !l.ownsLease(lease) {
 		return false
 	}
 	l.Due, l.changed = l.t.Now+clock.Micros(l.t.LeaseTime), true
@@ -91,7 +91,7 @@ func (l *Lane) Renew(lease *Lease) bool {
 func (l *Lane) newLease(first *Webhook, rc *receiver.Receiver) *Lease {
 	lastTryFailed := l.LastResult != LastOK
 	l.Token++
-	return l.leaseFor(&Lease{Webhook: first, Receiver: rc, WebhookFailed: lastTryFailed})
+	return l.grant(&Lease{Webhook: first, Receiver: rc, WebhookFailed: lastTryFailed})
 }
 
 // continueLease continues a lease with the lane's next webhook, or ends it and returns nil.
@@ -102,11 +102,11 @@ func (l *Lane) continueLease(o *Outcome) *Lease {
 		l.release(l.t.Now)
 		return nil
 	}
-	return l.leaseFor(&Lease{Webhook: next, Receiver: o.Lease.Receiver, inARow: o.Lease.inARow + 1})
+	return l.grant(&Lease{Webhook: next, Receiver: o.Lease.Receiver, inARow: o.Lease.inARow + 1})
 }
 
-// leaseFor writes a lease into the lane's row, and the row's part into the lease.
-func (l *Lane) leaseFor(lease *Lease) *Lease {
+// grant writes a lease into the lane's row, and the row's part into the lease.
+func (l *Lane) grant(lease *Lease) *Lease {
 	l.Owner, l.LeasedID = l.t.Owner, lease.Webhook.ID
 	l.Due, l.changed = l.t.Now+clock.Micros(l.t.LeaseTime), true
 	lease.LaneName, lease.Token, lease.LastTry = l.LaneName, l.Token, l.LastTry
@@ -136,9 +136,9 @@ func (l *Lane) endExpiredLease() {
 	}
 }
 
-// holds says whether this process still has this lease. If not, the lease has ended, and another process may have the
-// lane. The lane may be nil.
-func (l *Lane) holds(lease *Lease) bool {
+// ownsLease says whether this process still has this lease. If not, the lease has ended, and another process may have
+// the lane. The lane may be nil.
+func (l *Lane) ownsLease(lease *Lease) bool {
 	ours := l != nil && bytes.Equal(l.Owner, l.t.Owner)
 	return ours && l.Token == lease.Token && l.LeasedID == lease.Webhook.ID
 }
@@ -151,21 +151,22 @@ func (l *Lane) UpdateReceiver() {
 	}
 }
 
-// setReceiver notes the lane's receiver. What another one has failed to do, or asked for, does not count any more.
+// setReceiver notes the lane's receiver, unless somebody is delivering a webhook. What another one has failed to do,
+// or asked for, does not count any more.
 func (l *Lane) setReceiver(rc *receiver.Receiver) {
-	if NameOf(rc) == l.ReceiverName || l.leased() {
+	if ReceiverName(rc) == l.ReceiverName || l.leased() {
 		return
 	}
 	l.endExpiredLease()
 	l.t.AddedBytes[l.ReceiverName] -= l.Bytes
-	l.ReceiverName, l.FailingSince, l.changed = NameOf(rc), 0, true
+	l.ReceiverName, l.FailingSince, l.changed = ReceiverName(rc), 0, true
 	l.t.AddedBytes[l.ReceiverName] += l.Bytes
 	l.clearBackoff()
 	l.release(l.t.Now)
 }
 
-// NameOf returns a receiver's name; empty: there is no receiver.
-func NameOf(rc *receiver.Receiver) string {
+// ReceiverName returns a receiver's name; empty: there is no receiver.
+func ReceiverName(rc *receiver.Receiver) string {
 	if rc == nil {
 		return ""
 	}
@@ -209,7 +210,7 @@ const (
 // EndTry is for what came of a lease: usually a try. It moves the webhook into its next state, and then continues the
 // lease with the lane's next webhook, or ends it. The lane may be nil: its row is gone.
 func (l *Lane) EndTry(o *Outcome) (after AfterTry) {
-	if !l.holds(o.Lease) {
+	if !l.ownsLease(o.Lease) {
 		return AfterTry{LeaseLost: true}
 	}
 	w := l.Load(o.Lease.Webhook.Row())
@@ -220,26 +221,27 @@ func (l *Lane) EndTry(o *Outcome) (after AfterTry) {
 			from = min(l.t.Now, l.WaitingSince) // it keeps its turn
 		}
 		l.release(from)
-	case l.noteTry(o, w):
+	case l.concludeTry(o, w):
 		l.clearFailures()
 		after.NextLease = l.continueLease(o)
 	default:
-		after.LaneDue = l.retry(o, w)
+		after.LaneDue = l.backOff(o, w)
 	}
 	after.Tried, after.LaneReady = *w, l.Waiting > 0 && l.Owner == nil && l.Due <= l.t.Now
 	return after
 }
 
-// noteTry notes a try in its webhook, and says whether that was the last one: it was accepted, or is parked now.
-func (l *Lane) noteTry(o *Outcome, w *Webhook) (last bool) {
+// concludeTry decides what a try makes of its webhook, and says whether that was the last try: the webhook was
+// accepted, or is parked or superseded now.
+func (l *Lane) concludeTry(o *Outcome, w *Webhook) (last bool) {
 	if o.ContentErr == nil {
-		l.noteTime(o, w)
+		l.recordTry(o, w)
 	}
 	why := o.parkReason(l.t.Rules, w, l.t.Time())
 	switch {
 	case o.Try.Accepted() && o.ContentErr == nil:
 		l.move(w, Delivered, "")
-		l.hold(w, w.Receiver)
+		l.noteHeld(w, w.Receiver)
 		l.supersedeParked(w)
 		return true
 	case why != "":
@@ -253,8 +255,8 @@ func (l *Lane) noteTry(o *Outcome, w *Webhook) (last bool) {
 	return false
 }
 
-// noteTime notes when a try was, and since when the lane's tries fail.
-func (l *Lane) noteTime(o *Outcome, w *Webhook) {
+// recordTry adds a try to its webhook, and notes since when the lane's tries fail.
+func (l *Lane) recordTry(o *Outcome, w *Webhook) {
 	began := l.t.Time().Add(-time.Since(o.Began))
 	w.addTry(began, o.Took, o.Try)
 	w.Receiver, w.changed = o.Lease.Receiver.Name, true
@@ -270,7 +272,7 @@ func (l *Lane) noteTime(o *Outcome, w *Webhook) {
 	}
 }
 
-// supersedeTried supersedes a webhook whose try failed, if one that replaces it came meanwhile.
+// supersedeTried supersedes a webhook whose try failed, if one that supersedes it came meanwhile; see Rules.Latest.
 func (l *Lane) supersedeTried(w *Webhook) bool {
 	if !l.t.Latest {
 		return false
@@ -282,8 +284,8 @@ func (l *Lane) supersedeTried(w *Webhook) bool {
 	return true
 }
 
-// retry ends the lease after a failed try, and returns when the lane is due again.
-func (l *Lane) retry(o *Outcome, w *Webhook) time.Time {
+// backOff ends the lease after a failed try, and returns when the lane is due again.
+func (l *Lane) backOff(o *Outcome, w *Webhook) time.Time {
 	l.LastResult = LastFailed
 	if o.ReceiverDown() {
 		l.LastResult = LastDown

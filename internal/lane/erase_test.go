@@ -21,7 +21,7 @@ func (i *emptyInbox) NextNumber() int64       { i.last++; return i.last }
 
 // After an erasure the row of a lane is that of a new one, but for what says nothing about the tenant.
 func TestEraseLeavesNothing(t *testing.T) {
-	stays := []string{"LaneName", "ReceiverName", "Paused", "Token", "Last", "LastAt", "StateAt"}
+	stays := []string{"LaneName", "ReceiverName", "Paused", "Token", "Last", "LastAt", "SnapshotAt"}
 	now := time.Now().UnixMicro()
 	turn := &Turn{Now: now, Rules: &Rules{}, Lanes: map[webhookgate.LaneName]*Lane{},
 		Inbox: &emptyInbox{last: 100}, AddedBytes: map[string]int64{}, MayTakeOver: true}
@@ -57,7 +57,7 @@ func TestEraseLeavesNothing(t *testing.T) {
 			t.Errorf("%s is %v after an erasure, %v in a new lane", name, got, want)
 		}
 	}
-	if l.Last != 101 || l.LastAt != now || l.StateAt != now || l.Token != 7 || turn.AddedBytes["something"] != -7 {
+	if l.Last != 101 || l.LastAt != now || l.SnapshotAt != now || l.Token != 7 || turn.AddedBytes["something"] != -7 {
 		t.Errorf("%+v, %v", l, turn.AddedBytes)
 	}
 }

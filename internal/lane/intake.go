@@ -74,7 +74,7 @@ func (l *Lane) originalOf(in *Incoming) (original string, again bool) {
 	if in.Signed {
 		for _, seen := range l.seen[in.IDHash] {
 			same := bytes.Equal(seen.Digest, in.Digest)
-			if same && l.makesCopy(seen) {
+			if same && l.stillCounts(seen) {
 				return seen.UUID, true
 			}
 			reused = reused || !same && l.isRecent(seen)
@@ -84,7 +84,7 @@ func (l *Lane) originalOf(in *Incoming) (original string, again bool) {
 		l.t.LogWarning("webhook-id was used before, for another body: usher accepts the webhook",
 			"webhook", in.Webhook.UUID, "tenant", in.Tenant)
 	}
-	if in.Snapshot && l.receiverHas(in.Digest, NameOf(in.To)) {
+	if in.Snapshot && l.receiverHas(in.Digest, ReceiverName(in.To)) {
 		return l.TailID, false
 	}
 	return "", false
@@ -116,7 +116,7 @@ func (l *Lane) takeIn(in *Incoming, store bool) (a Answer) {
 	}
 	w := *in.Webhook
 	if stored {
-		l.store(&w, in.Brings)
+		l.storeOnly(&w, in.Brings)
 	} else {
 		a = l.enqueue(&w, in)
 	}
@@ -132,21 +132,22 @@ func (l *Lane) takeIn(in *Incoming, store bool) (a Answer) {
 	return a
 }
 
-// store takes a webhook in as stored: it is not delivered, and dedup goes by usher itself as its receiver.
-func (l *Lane) store(w *Webhook, brings *snapshot.Stored) {
+// storeOnly takes a webhook in as stored: it is not delivered, and dedup goes by usher itself as its receiver.
+func (l *Lane) storeOnly(w *Webhook, brings *snapshot.Stored) {
 	l.add(w, Stored)
-	l.becomeTail(w, brings)
+	l.setTail(w, brings)
 	l.TailDigest = nil
-	l.hold(w, "")
+	l.noteHeld(w, "")
 }
 
-// enqueue puts a webhook at the end of the lane, where it waits.
+// enqueue puts a webhook at the end of the lane, where it waits. It may supersede the one before it. In an idle lane
+// nobody knows from here on what the receiver holds, and this process gets the lease, if it has room.
 func (l *Lane) enqueue(w *Webhook, in *Incoming) (a Answer) {
 	idle := l.idle()
 	l.endExpiredLease()
 	former := l.Loaded(l.Tail)
 	l.add(w, Waiting)
-	l.becomeTail(w, in.Brings)
+	l.setTail(w, in.Brings)
 	l.TailDigest = w.dedupDigest()
 	if !idle {
 		// Its backoff, its pause and its turn stay, also if nothing older waits any more.
@@ -173,8 +174,8 @@ func (l *Lane) enqueue(w *Webhook, in *Incoming) (a Answer) {
 	return a
 }
 
-// becomeTail makes a new webhook the lane's tail.
-func (l *Lane) becomeTail(w *Webhook, brings *snapshot.Stored) {
+// setTail makes a new webhook the lane's tail and, if it brings one, its snapshot the tenant's.
+func (l *Lane) setTail(w *Webhook, brings *snapshot.Stored) {
 	l.Tail, l.TailID, l.changed = w.ID, w.UUID, true
 	if brings != nil {
 		s := *brings
@@ -301,8 +302,9 @@ func (l *Lane) rememberID(in *Incoming, seq int64, uuid string) {
 		return
 	}
 	same := func(known *SeenID) bool { return bytes.Equal(known.Digest, in.Digest) }
-	original := func(known *SeenID) bool { return same(known) && l.makesCopy(known) }
-	if uuid != in.Webhook.UUID && slices.ContainsFunc(l.seen[in.IDHash], original) {
+	isDuplicate := uuid != in.Webhook.UUID
+	original := func(known *SeenID) bool { return same(known) && l.stillCounts(known) }
+	if isDuplicate && slices.ContainsFunc(l.seen[in.IDHash], original) {
 		return // the 15 minutes count from the first time
 	}
 	if l.seen != nil {
@@ -317,9 +319,9 @@ func (l *Lane) rememberID(in *Incoming, seq int64, uuid string) {
 	l.newSeen = append(l.newSeen, id)
 }
 
-// makesCopy says whether a webhook with this id and body is a duplicate: not if the original was parked or discarded,
-// or came too long ago.
-func (l *Lane) makesCopy(id *SeenID) bool {
+// stillCounts says whether a signed id still makes a duplicate: not if the original was parked or discarded, or came
+// too long ago.
+func (l *Lane) stillCounts(id *SeenID) bool {
 	state := id.State
 	if original := l.Loaded(id.Seq); original != nil { // it may have changed in this transaction
 		state = original.State
@@ -327,4 +329,5 @@ func (l *Lane) makesCopy(id *SeenID) bool {
 	return l.isRecent(id) && (state == Waiting || state.Taken() || state == Superseded)
 }
 
+// isRecent says whether a signed id is still remembered.
 func (l *Lane) isRecent(id *SeenID) bool { return l.t.Now-id.At < clock.Micros(SeenIDsFor) }

@@ -54,7 +54,7 @@ type Lane struct {
 	Last   int64 // its number
 	LastAt int64
 
-	StateAt     int64 // when the last state of the tenant arrived that usher took in
+	SnapshotAt  int64 // when the last snapshot of the tenant arrived that usher took in
 	MissedSince int64 // since when MissedSet has webhooks; 0: it has none
 
 	Damaged []string // the columns of its row that cannot be right
@@ -132,7 +132,7 @@ func (l *Lane) Recount() {
 	}
 	past := func(at int64) int64 { return min(max(0, at), l.t.Now) }
 	l.Last = max(l.Last, l.Tail)
-	l.LastAt, l.StateAt = past(l.LastAt), past(l.StateAt)
+	l.LastAt, l.SnapshotAt = past(l.LastAt), past(l.SnapshotAt)
 	l.FailingSince, l.LastTry = past(l.FailingSince), past(l.LastTry)
 	l.Token = max(0, l.Token)
 	l.forgetCopies()
@@ -152,7 +152,7 @@ func (l *Lane) Load(w *Webhook) *Webhook {
 	case known == nil:
 		if slices.Contains(w.Damaged, "state") { // nobody knows whether it was accepted: somebody has to decide
 			w.changed, l.changed = true, true
-			l.count(0, 1, w.Size)
+			l.addCounts(0, 1, w.Size)
 			l.t.LogError("a webhook's row in the inbox was damaged: usher has parked it",
 				"id", w.ID, "tenant", w.Tenant, "platform", w.Platform, "columns", w.Damaged)
 		}
@@ -198,18 +198,18 @@ func (l *Lane) NeedsFirst() bool { return !l.leased() && len(l.webhooks) == 0 }
 
 // First returns the first waiting webhook, not counting the one that somebody delivers. It may ask the inbox.
 func (l *Lane) First() (first *Webhook) {
-	elsewhere := l.Waiting // how many are not in memory
+	notInMemory := l.Waiting
 	for _, w := range l.webhooks {
 		if w.State != Waiting || w.gone {
 			continue
 		}
-		elsewhere--
+		notInMemory--
 		if w.ID != l.LeasedID && (first == nil || w.ID < first.ID) {
 			first = w
 		}
 	}
-	if elsewhere <= 0 || first != nil && first.ID <= l.frontier {
-		return first
+	if notInMemory <= 0 || first != nil && first.ID <= l.frontier {
+		return first // those elsewhere come after it
 	}
 	except := l.LoadedIDs()
 	if l.LeasedID != 0 {
@@ -265,17 +265,18 @@ func (l *Lane) move(w *Webhook, state State, why string) {
 	w.changed = true
 }
 
-// leaveState subtracts a webhook from the lane's counts for the state that it is in.
+// leaveState subtracts a webhook from the lane's counts for the state that it is in. A tail that does not wait any more
+// has no copies.
 func (l *Lane) leaveState(w *Webhook) {
 	l.changed = true
 	switch w.State {
 	case Waiting:
-		l.count(-1, 0, -w.Size)
+		l.addCounts(-1, 0, -w.Size)
 		if l.Tail == w.ID {
 			l.TailDigest = nil
 		}
 	case Parked:
-		l.count(0, -1, -w.Size)
+		l.addCounts(0, -1, -w.Size)
 	case Invalid:
 		l.Invalid--
 	}
@@ -288,9 +289,9 @@ func (l *Lane) enterState(w *Webhook, state State, why string) {
 	l.changed = true
 	switch state {
 	case Waiting:
-		l.count(1, 0, w.Size)
+		l.addCounts(1, 0, w.Size)
 	case Parked:
-		l.count(0, 1, w.Size)
+		l.addCounts(0, 1, w.Size)
 	case Invalid:
 		l.Invalid++
 	default:
@@ -298,8 +299,8 @@ func (l *Lane) enterState(w *Webhook, state State, why string) {
 	}
 }
 
-// count adds to how many webhooks wait and are parked, and to their bytes.
-func (l *Lane) count(waiting, parked, bytes int64) {
+// addCounts adds to how many webhooks wait and are parked, and to their bytes.
+func (l *Lane) addCounts(waiting, parked, bytes int64) {
 	l.Waiting += waiting
 	l.Parked += parked
 	l.Bytes += bytes
@@ -318,8 +319,8 @@ func (l *Lane) remove(w *Webhook) {
 // idle says whether nothing waits, and nobody delivers anything.
 func (l *Lane) idle() bool { return l.Waiting == 0 && !l.leased() }
 
-// release ends the lease, if there is one. From a time on any process may lease the lane, if a webhook waits and the
-// lane is not paused.
+// release leaves the lane without an owner, and sets when it is due: from then on any process may lease it, if a
+// webhook waits and the lane is not paused.
 func (l *Lane) release(from int64) {
 	l.Owner, l.LeasedID, l.changed = nil, 0, true
 	switch {
@@ -340,10 +341,11 @@ func (l *Lane) reschedule() {
 	}
 }
 
-// clearFailures is for a lane whose first webhook is a new one: it has not failed yet.
+// clearFailures is for a lane whose first webhook is a new one, which has not failed yet. FailingSince, which is
+// about all webhooks, stays.
 func (l *Lane) clearFailures() { l.LastResult, l.Failures, l.changed = LastOK, 0, true }
 
-// clearBackoff lets the lane be tried at once: it also ignores a Retry-After.
+// clearBackoff forgets failures and a Retry-After: the release that follows lets the lane be tried at once.
 func (l *Lane) clearBackoff() { l.clearFailures(); l.NotBefore = 0 }
 
 // updateWaitingSince notes since when the lane's first webhook waits.
@@ -353,8 +355,9 @@ func (l *Lane) updateWaitingSince() {
 	}
 }
 
-// hold notes what a receiver holds for sure now; "" is usher itself, for a webhook that is stored and not delivered.
-func (l *Lane) hold(w *Webhook, receiver string) {
+// noteHeld notes what a receiver holds for sure now; "" is usher itself, for a webhook that is stored and not
+// delivered.
+func (l *Lane) noteHeld(w *Webhook, receiver string) {
 	l.Held, l.HeldAt, l.HeldBy, l.HeldID = w.dedupDigest(), l.t.Now, receiver, w.UUID
 }
 

@@ -10,7 +10,7 @@ import (
 
 // Webhooks that got a 5xx may be lost. They count as missed until they come again, or something newer does.
 
-// MissedSet returns the tenant's webhooks that are missed.
+// MissedSet returns the tenant's webhooks that are missed. It may ask the inbox.
 func (l *Lane) MissedSet() webhookgate.MissedSet {
 	if l.MissedSince > 0 && !l.knowsMissed {
 		l.LoadMissed(l.t.Inbox.MissedWebhooks(l))
@@ -34,7 +34,7 @@ func (l *Lane) SetMissed(set webhookgate.MissedSet) {
 }
 
 // AddMissed notes webhooks of the tenant that got a 5xx, but for those that were settled before they could be noted
-// here. For a reconcile that is something new of the tenant.
+// here. It stamps the lane: a reconcile that began before leaves this tenant alone.
 func (l *Lane) AddMissed(set webhookgate.MissedSet) {
 	if set = l.stillMissed(set); len(set.Webhooks) > 0 {
 		l.SetMissed(l.MissedSet().With(set))
@@ -46,25 +46,26 @@ func (l *Lane) AddMissed(set webhookgate.MissedSet) {
 // have sent them again, or newer ones.
 func (l *Lane) stillMissed(set webhookgate.MissedSet) webhookgate.MissedSet {
 	set = set.Except(func(m *webhookgate.MissedWebhook) bool { return l.t.Inbox.CameAfterAll(l, m) })
-	if last := set.LastSnapshot(); last != nil && l.settles(set, last) {
+	if last := set.LastSnapshot(); last != nil && l.snapshotsSettled(set, last) {
 		set = set.Except(func(m *webhookgate.MissedWebhook) bool { return m.Snapshot })
 	}
 	return set
 }
 
-// settles says whether the last snapshot that usher has settles those of a missed set.
-func (l *Lane) settles(set webhookgate.MissedSet, last *webhookgate.MissedWebhook) bool {
+// snapshotsSettled says whether the last snapshot that usher has settles those of a missed set: it is the last of
+// these, or a newer one.
+func (l *Lane) snapshotsSettled(set webhookgate.MissedSet, last *webhookgate.MissedWebhook) bool {
 	digest := l.t.Inbox.LastSnapshotDigest(l)
 	switch {
-	case l.receiverHas(last.Digest[:], NameOf(l.t.Receivers.For(l.Platform))):
+	case l.receiverHas(last.Digest[:], ReceiverName(l.t.Receivers.For(l.Platform))):
 		return true
-	case digest == nil && l.Tail != 0 || l.StateAt > l.t.Now: // without a tail: the tenant was erased then
-		return false
-	case AsDigest(digest) == last.Digest:
-		return l.StateAt >= last.At.UnixMicro()
+	case digest == nil && l.Tail != 0 || l.SnapshotAt > l.t.Now: // without a tail: the tenant was erased then
+		return false // nobody can say
+	case AsDigest(digest) == last.Digest: // it may have come before, too
+		return l.SnapshotAt >= last.At.UnixMicro()
 	}
 	// Another one must have come a second later, because the clocks of replicas and database differ.
-	return set.SettlesSnapshots(AsDigest(digest), true, clock.Moment(l.StateAt-clock.Micros(MaxJump)))
+	return set.SettlesSnapshots(AsDigest(digest), true, clock.Moment(l.SnapshotAt-clock.Micros(MaxJump)))
 }
 
 // MaxJump is by how much the clocks of replicas and database may differ, or jump, without anything following from it.
@@ -82,26 +83,25 @@ func (l *Lane) noteReceived(in *Incoming, again bool) {
 	}
 	isState := in.Snapshot && !again
 	if isState {
-		l.noteState(at)
+		l.noteSnapshotAt(at)
 	}
 	if l.MissedSince > 0 {
 		l.SetMissed(l.MissedSet().After(AsDigest(in.Digest), isState, clock.Moment(at)))
 	}
 }
 
-// noteState notes when a state of the tenant arrived that usher knows. A time in the future is from before the
+// noteSnapshotAt notes when a snapshot of the tenant arrived that usher knows. A time in the future is from before the
 // database's clock was set back.
-func (l *Lane) noteState(at int64) {
-	if at > l.StateAt || l.StateAt > l.t.Now {
-		l.StateAt, l.stamped = at, true
+func (l *Lane) noteSnapshotAt(at int64) {
+	if at > l.SnapshotAt || l.SnapshotAt > l.t.Now {
+		l.SnapshotAt, l.stamped = at, true
 	}
 }
 
-// HasNewer says whether a newer and other state of the tenant was taken in than a webhook's, which arrived at this time
-// or earlier.
+// HasNewer says whether a snapshot that arrived later than that was taken in, and is not the same as the webhook's.
 func (l *Lane) HasNewer(in *Incoming, at int64) bool {
-	isNewer := l.StateAt > at && l.StateAt <= l.t.Now
-	return in.Snapshot && isNewer && !l.receiverHas(in.Digest, NameOf(in.To))
+	isNewer := l.SnapshotAt > at && l.SnapshotAt <= l.t.Now
+	return in.Snapshot && isNewer && !l.receiverHas(in.Digest, ReceiverName(in.To))
 }
 
 // clearMissed says that nothing is missed any more.
@@ -111,7 +111,7 @@ func (l *Lane) clearMissed() {
 	}
 }
 
-// AsDigest returns a digest of a row; all zeros: it has none.
+// AsDigest converts a digest from how a row has it; all zeros: there is none.
 func AsDigest(b []byte) (digest [sha256.Size]byte) {
 	copy(digest[:], b)
 	return digest

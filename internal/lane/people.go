@@ -60,7 +60,7 @@ func (l *Lane) tailWebhook() *Webhook {
 
 const byHand = "discarded by hand"
 
-// Discard does nothing more with a webhook that waits, is parked or is invalid.
+// Discard gives up a webhook that waits, is parked or is invalid. It stays in the history.
 func (l *Lane) Discard(w *Webhook) error {
 	l.endExpiredLease()
 	switch {
@@ -101,7 +101,7 @@ func (l *Lane) Forget() bool {
 }
 
 // eraseHold is how long no delivery of a lane begins while an erasure waits for the current one.
-const eraseHold = 15 * time.Second
+const eraseDelay = 15 * time.Second
 
 // Erase deletes everything about the tenant, and returns how many webhooks that were. Only the lane's row stays, with
 // the number of the erasure. While one is being delivered it returns ErrBusy, and no other delivery begins for a while.
@@ -109,8 +109,8 @@ func (l *Lane) Erase() (count int, err error) {
 	if l.leased() {
 		// The action is tried again until the lease has ended. Meanwhile its holder must not continue with the lane's
 		// next webhook.
-		until := l.t.Now + clock.Micros(eraseHold)
-		if l.NotBefore < until-clock.Micros(eraseHold/2) {
+		until := l.t.Now + clock.Micros(eraseDelay)
+		if l.NotBefore < until-clock.Micros(eraseDelay/2) {
 			l.NotBefore, l.changed = until, true
 		}
 		return 0, ErrBusy
@@ -129,7 +129,7 @@ func (l *Lane) Erase() (count int, err error) {
 	erased.Token = l.Token // an outcome that is late must not fit a new lease
 	erased.t, erased.changed, erased.savesMissed = l.t, true, l.savesMissed
 	*l = *erased
-	l.noteState(l.t.Now) // what came before it counts as older than what comes
+	l.noteSnapshotAt(l.t.Now) // what came before it counts as older than what comes
 	l.stamp()
 	return count, nil
 }

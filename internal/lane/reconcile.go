@@ -102,12 +102,12 @@ type Run struct {
 const (
 	// RunBeat is how often the request that began a run says that it is still there.
 	RunBeat = 10 * time.Second
-	// runSilence is how long it may say nothing. Then the run has ended.
+	// runSilence is how long it may say nothing.
 	runSilence = time.Minute
 )
 
-// Killed says whether a run has not ended, and never will.
-func (r *Run) Killed(now time.Time) bool { return r.Ended.IsZero() && now.Sub(r.Alive) > runSilence }
+// Abandoned says whether the request of a run has said nothing for so long that the run will never end.
+func (r *Run) Abandoned(now time.Time) bool { return r.Ended.IsZero() && now.Sub(r.Alive) > runSilence }
 
 // KnowsUpTo is the time up to which the run knows what the billing service says.
 func (r *Run) KnowsUpTo() time.Time {
@@ -156,7 +156,7 @@ func (c *Compared) IsFinding() bool {
 	return c.Result == Differs || c.Result == NewTenant || c.Result == Twin || c.Result == Unlisted
 }
 
-// An Offer is a line: a webhook that usher makes from it, in case that it has to be taken in.
+// A ListLine is a line of the service's list, with the webhook that usher makes from it if it must be taken in.
 type ListLine struct {
 	Incoming
 	Says  snapshot.Snapshot // what the billing service says of the tenant
@@ -173,7 +173,7 @@ const (
 	ToStore                        // the same, but not delivered
 )
 
-// Judge compares an offer with what usher knows: the last number that the tenant's lane got, when that was, and its
+// Judge compares a line with what usher knows: the last number that the tenant's lane got, when that was, and its
 // last snapshot; nil: there is none.
 func (o *ListLine) Judge(r *Run, last, lastAt int64, known *snapshot.Stored) Compared {
 	c := o.Draft
@@ -203,8 +203,8 @@ func (o *ListLine) Judge(r *Run, last, lastAt int64, known *snapshot.Stored) Com
 	return c
 }
 
-// Identify sets the digest by which a finding is recognised: it is another one when the service says something else, or
-// usher knows something else: a snapshot with another number.
+// Identify sets the digest by which a finding is recognised, and whether it was dismissed. It is another digest when
+// the service says something else, or usher knows something else: a snapshot with another number.
 func (c *Compared) Identify(number int64) {
 	c.Digest = sha256.Sum256(fmt.Appendf(nil, "%s %x %d", c.Result, c.Says, number))
 	c.Dismissed = c.Beside.Dismissed && bytes.Equal(c.Beside.Found, c.Digest[:])
@@ -223,14 +223,14 @@ func FeaturesDigest(s snapshot.Snapshot) [16]byte {
 }
 
 // Reconcile compares what the billing service says of the tenant with what usher knows. If that is not the same it
-// takes it in, at the end of the lane and never as a duplicate, if the mode allows it. What came for the tenant
-// before the run began and was not taken in needs nobody any more, unless the tenant still differs.
+// takes it in, at the end of the lane and never as a duplicate, if the mode allows it: then the lane has heard
+// something that is as old as the list. Once both say the same, what was missed and what was invalid is settled.
 func (l *Lane) Reconcile(in *ListLine, r *Run, mode ReconcileMode) (c Compared) {
 	c = in.Judge(r, l.Last, l.LastAt, l.t.Inbox.LastSnapshot(l))
 	switch {
 	case mode == ToSee:
 	case c.Result == Equal:
-		l.supersedeEqual()
+		l.settleInvalid()
 		l.clearMissed()
 	case mode == ToCompare || c.Result != Differs && c.Result != NewTenant:
 	case mode == ToStore && (l.Parked > 0 || !l.idle()):
@@ -243,14 +243,14 @@ func (l *Lane) Reconcile(in *ListLine, r *Run, mode ReconcileMode) (c Compared) 
 			c.First = first
 			l.LastAt = max(before, r.KnowsUpTo().UnixMicro()) // what it says is as old as the list
 			l.clearMissed()
-			l.noteState(r.KnowsUpTo().UnixMicro())
+			l.noteSnapshotAt(r.KnowsUpTo().UnixMicro())
 		}
 	}
 	return c
 }
 
-// supersedeEqual supersedes the tenant's invalid snapshots, because the billing service says the same as usher since.
-func (l *Lane) supersedeEqual() {
+// settleInvalid supersedes the tenant's invalid snapshots, because the billing service says the same as usher since.
+func (l *Lane) settleInvalid() {
 	for _, old := range l.invalidOnes() {
 		if old.Type == content.TenantProvisioningChange || old.Type == "" {
 			l.move(old, Superseded, "the billing service said later that the tenant is as usher knows it")

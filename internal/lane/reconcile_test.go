@@ -93,7 +93,7 @@ func TestJudgeDismissed(t *testing.T) {
 // A run whose request says nothing for a while has been killed.
 func TestRunIsKilled(t *testing.T) {
 	r := &Run{Began: time.Now(), Alive: time.Now()}
-	if r.Killed(r.Began.Add(2*RunBeat)) || !r.Killed(r.Began.Add(2*time.Minute)) {
+	if r.Abandoned(r.Began.Add(2*RunBeat)) || !r.Abandoned(r.Began.Add(2*time.Minute)) {
 		t.Error("when a run counts as killed")
 	}
 }

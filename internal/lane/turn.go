@@ -65,7 +65,7 @@ type Process struct {
 	Alone     bool // no other process has this inbox: an owner that is not this process has ended
 }
 
-// An Inbox answers what lanes ask in a turn: what of a lane is not in memory, and what all lanes share.
+// An Inbox answers what lanes ask in a turn, and does what they cannot do in memory.
 type Inbox interface {
 	// FirstWaiting returns the first waiting webhook that is none of these; nil: there is none.
 	FirstWaiting(l *Lane, except []int64) *Webhook
@@ -109,8 +109,8 @@ func (t *Turn) Load(l *Lane) *Lane {
 	return l
 }
 
-// LaneOf returns the lane of a webhook that was read. One whose tenant is not certain has a lane without a row; so has
-// one whose lane this turn has not loaded.
+// LaneOf returns the lane of a webhook that was read. Those whose tenant is not certain share one without a row; so
+// does one whose lane this turn has not loaded.
 func (t *Turn) LaneOf(w *Webhook) *Lane {
 	if l := t.Lanes[w.LaneName]; l != nil {
 		return l
@@ -142,7 +142,7 @@ func (t *Turn) LogError(message string, args ...any) {
 // Changes are what a turn has to write, each table's rows in the order of the lanes' names.
 type Changes struct {
 	Lanes     []*Lane
-	Stamped   []*Lane // of these only Last, LastAt and StateAt
+	Stamped   []*Lane // of these only Last, LastAt and SnapshotAt
 	Missed    []*Lane // of these MissedSet
 	Added     []*Webhook
 	Changed   []*Webhook

@@ -144,7 +144,7 @@ type Record struct {
 	Newer  bool            `json:"newer,omitempty"` // after it, its tenant's last snapshot came again
 }
 
-// Rejected says whether the webhook is invalid when it was received, also if somebody has dealt with it since.
+// Rejected says whether the webhook was invalid when it was received, also if somebody has dealt with it since.
 func (s *Status) Rejected() bool { return s.Code != 0 || s.State == Invalid }
 
 // Try is one try at the receiver. Of a webhook with many tries the last ones are kept.

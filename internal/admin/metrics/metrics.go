@@ -627,7 +627,7 @@ func (stats inboxCollector) Collect(ch chan<- prometheus.Metric) {
 		s.ClockAhead.Seconds())
 	if r := s.LastRun; r != nil {
 		failed := 0.0
-		if r.Failed != "" || r.Killed(time.Now()) {
+		if r.Failed != "" || r.Abandoned(time.Now()) {
 			failed = 1
 		}
 		gauge("usher_reconcile_failed",

@@ -43,7 +43,7 @@ func reconcileTroubles(s *Status, now time.Time) (all []Trouble) {
 	case last.Failed != "":
 		what := "The last comparison with the billing service failed: " + last.Failed
 		all = append(all, reconcileFailed.is(what, ofGate("")).since(last.Ended))
-	case last.Killed(now):
+	case last.Abandoned(now):
 		what := "The last comparison with the billing service did not end"
 		all = append(all, reconcileFailed.is(what, ofGate("")).since(last.Began))
 	}

@@ -56,8 +56,8 @@ CREATE TABLE {schema}.lane (
 	last          {int} NOT NULL DEFAULT 0,
 	last_at       {int} NOT NULL DEFAULT 0,
 	-- When the last state of the tenant arrived that usher took in; of one that a reconcile took in, how old its list was.
-	state_at      {int} NOT NULL DEFAULT 0,
-	missed_since  {int} NOT NULL DEFAULT 0, -- since when it is missed webhooks, see the table missed; 0: it is missed none
+	snapshot_at      {int} NOT NULL DEFAULT 0,
+	missed_since  {int} NOT NULL DEFAULT 0, -- since when it has missed webhooks, see the table missed; 0: it has none
 	PRIMARY KEY (tenant, platform, event_type)
 ) {keyed};
 CREATE INDEX lane_last_try ON {schema}.lane (receiver, last_try, last_result) WHERE last_result > 0 AND due < {never};

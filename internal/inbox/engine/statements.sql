@@ -71,7 +71,7 @@ WHERE w.tenant = $1::text AND w.platform = $2::text AND w.event_type = $3::text 
 
 -- name: lane_count
 -- What the row of a lane (1 to 3) should say: how many wait, are parked and are invalid, the bytes of the first two, since when one waits, and
--- the last webhook that counts or was accepted. And since when it is missed some.
+-- the last webhook that counts or was accepted. And since when it has missed ones.
 SELECT count(*) FILTER (WHERE state {waiting}), count(*) FILTER (WHERE state {parked}), count(*) FILTER (WHERE state {invalid}),
 	CAST(coalesce(sum({amount size}) FILTER (WHERE state {open}), 0) AS bigint), CAST(coalesce(min(CASE WHEN received BETWEEN 0 AND {never} THEN received ELSE {never} END) FILTER (WHERE state {waiting}), {never}) AS bigint),
 	coalesce(max(seq) FILTER (WHERE state {open} OR state {taken}), 0),
@@ -249,7 +249,7 @@ SELECT {lane} FROM {schema}.lane l WHERE l.last_result > 0 AND l.waiting > 0 ORD
 SELECT count(*), coalesce(min(missed_since), 0), (SELECT coalesce(max(at), 0) FROM {schema}.missed) FROM {schema}.lane WHERE missed_since > 0
 
 -- name: lane_missed_repair
--- After a jump of the clock. No lane is missed something only later than now (1).
+-- After a jump of the clock. No lane has missed webhooks only from later than now (1) on.
 UPDATE {schema}.lane SET missed_since = $1::bigint WHERE missed_since > 0 AND missed_since + 0 > $1::bigint
 
 -- name: missed_repair

@@ -128,7 +128,7 @@ func (l *Layout) Names() (names []string) {
 // updates are the statements that update some columns of rows, by their key: those that are left out have not changed.
 var updates = []struct{ name, table, columns string }{
 	{"lane_save", "lane", ""}, // all
-	{"lane_note", "lane", "last last_at state_at"},
+	{"lane_note", "lane", "last last_at snapshot_at"},
 	{"webhook_save", "webhook", "state rank changed why record"},
 }
 
