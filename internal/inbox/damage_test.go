@@ -48,8 +48,10 @@ func sqlOn(t testing.TB, path string, statements ...string) {
 
 // damagedRows are rows of the tenant odd, or of nobody, in tables that webhooks alone do not fill.
 var damagedRows = []string{
-	"INSERT INTO finding (tenant, platform, result, changes, digest, mark, knows, at) VALUES ('odd', '', 'differs', '[\"users 1 to 2\"]', x'01', 1000, 1, 1)",
-	"INSERT INTO seen_id (tenant, platform, event_type, id, digest, seq, at, uuid) VALUES ('odd', '', '', x'01', x'01', 1, 1, 'x')",
+	`INSERT INTO finding (tenant, platform, result, changes, digest, mark, knows, at)
+		VALUES ('odd', '', 'differs', '["users 1 to 2"]', x'01', 1000, 1, 1)`,
+	`INSERT INTO seen_id (tenant, platform, event_type, id, digest, seq, at, uuid)
+		VALUES ('odd', '', '', x'01', x'01', 1, 1, 'x')`,
 	"INSERT INTO reconcile (id, mark, began, as_of, alive, ended, complete) VALUES ('r', 1, 1, 1, 1, 2, 1)",
 	"INSERT INTO outage VALUES (1, 2, 0)",
 	"INSERT INTO missed VALUES ('odd', '', x'01', 1, 1)",
@@ -120,7 +122,8 @@ func TestOneDamagedValue(t *testing.T) {
 			if w.table == "content" {
 				where = " WHERE seq IN (SELECT seq FROM webhook WHERE tenant = 'odd')"
 			}
-			if err := tryOn(path, "PRAGMA ignore_check_constraints = 1; UPDATE "+w.table+" SET "+w.column+" = "+w.value+where); err != nil {
+			update := "UPDATE " + w.table + " SET " + w.column + " = " + w.value + where
+			if err := tryOn(path, "PRAGMA ignore_check_constraints = 1; "+update); err != nil {
 				t.Skip(err)
 			}
 			d := newDesk(t, inFile(t, path))
@@ -164,14 +167,21 @@ func TestTailThatIsCountedAnew(t *testing.T) {
 func (d *desk) checkOthers(odd string) {
 	t, ctx := d.t, context.Background()
 	d.take("fine", "5")
-	d.until("the others' webhooks are delivered", func() bool { got := d.main.got("fine"); return len(got) > 0 && got[len(got)-1] == "5" })
+	delivered := func(body string) func() bool {
+		return func() bool {
+			got := d.main.got("fine")
+			return len(got) > 0 && got[len(got)-1] == body
+		}
+	}
+	d.until("the others' webhooks are delivered", delivered("5"))
 	if all := must(d.items(Filter{}))(t); len(all) < 5 {
 		t.Errorf("%d are listed", len(all))
 	}
 	must(d.items(Filter{State: lane.Parked}))(t)
 	must(d.items(Filter{Tenant: odd}))(t)
-	if all := must(d.Snapshots(ctx, []string{"fine", odd}))(t); !slices.ContainsFunc(all, func(s snapshot.Stored) bool { return s.Tenant == "fine" }) {
-		t.Errorf("the last snapshots are %v", all)
+	snapshots := must(d.Snapshots(ctx, []string{"fine", odd}))(t)
+	if !slices.ContainsFunc(snapshots, func(s snapshot.Stored) bool { return s.Tenant == "fine" }) {
+		t.Errorf("the last snapshots are %v", snapshots)
 	}
 	must(d.Export(ctx, io.Discard))(t)
 	must(d.readHeldUp(ctx))(t)
@@ -190,7 +200,7 @@ func (d *desk) checkOthers(odd string) {
 		t.Errorf("erase: %v", err)
 	}
 	d.take("fine", "6")
-	d.until("the others' webhooks are delivered still", func() bool { got := d.main.got("fine"); return got[len(got)-1] == "6" })
+	d.until("the others' webhooks are delivered still", delivered("6"))
 	if err := d.Err(); err != nil {
 		t.Error(err)
 	}
@@ -208,8 +218,13 @@ func TestOneDamagedValueInTheDatabase(t *testing.T) {
 		return err
 	}
 	values := map[string][]string{
-		"int": {"-1", "99", "9223372036854775807", "-9223372036854775808"}, "text": {"''", "'text'"}, "bytes": {"''", `'\xff00ff'`},
-		"json": {"'{}'", "'7'", `'"x"'`, "'null'", `'[{"code": 7}]'`, `'[{"code": "a", "limit": "5"}]'`, `'[{"code": "a", "limit": 1e400}]'`, "'[null]'"},
+		"int":   {"-1", "99", "9223372036854775807", "-9223372036854775808"},
+		"text":  {"''", "'text'"},
+		"bytes": {"''", `'\xff00ff'`},
+		"json": {
+			"'{}'", "'7'", `'"x"'`, "'null'", "'[null]'",
+			`'[{"code": 7}]'`, `'[{"code": "a", "limit": "5"}]'`, `'[{"code": "a", "limit": 1e400}]'`,
+		},
 	}
 	type wrong struct {
 		table  engine.Layout
@@ -238,10 +253,12 @@ func TestOneDamagedValueInTheDatabase(t *testing.T) {
 			d.t = t
 			defer func() { d.t = whole }()
 			odd := fmt.Sprint("odd", n)
+			name := "'" + odd + "'"
+			ours := strings.NewReplacer("'odd'", name, "'third'", name, "'r'", name, "x'01'", `'\x01'`)
 			d.fill(odd)
 			for _, row := range damagedRows {
 				if strings.Contains(row, " "+w.table.Name+" ") {
-					check(t, exec(strings.NewReplacer("'odd'", "'"+odd+"'", "'third'", "'"+odd+"'", "'r'", "'"+odd+"'", "x'01'", `'\x01'`).Replace(row)))
+					check(t, exec(ours.Replace(row)))
 				}
 			}
 			where := ""
@@ -256,7 +273,11 @@ func TestOneDamagedValueInTheDatabase(t *testing.T) {
 			}
 			tried++
 			d.checkOthers(odd)
-			for _, question := range []string{"SELECT count(*) FROM entitlements", "SELECT count(*) FROM tenants", "SELECT allowed('fine', 'x')"} {
+			for _, question := range []string{
+				"SELECT count(*) FROM entitlements",
+				"SELECT count(*) FROM tenants",
+				"SELECT allowed('fine', 'x')",
+			} {
 				check(t, exec(question))
 			}
 		})
@@ -363,14 +384,18 @@ func TestDamagedAndNotFound(t *testing.T) {
 			exec("UPDATE " + tc.change + " WHERE tenant = 'odd'")
 			exec("DELETE FROM pause")
 			d.start()
-			d.until("it is dealt with", func() bool { return d.states("odd") == tc.state && d.states("fine") == "delivered" })
+			d.becomes("odd", tc.state)
+			d.becomes("fine", "delivered")
 			if tc.state == "parked" {
 				d.want("why", d.list("odd")[0].Why, "its row is damaged: state")
 			}
 			if !strings.Contains(tc.change, "due = "+due) { // which is no value that cannot be
 				d.until("it is said", func() bool { return strings.Contains(d.log.String(), "was damaged") })
 			}
-			d.until("it is counted", func() bool { s := d.Stats(); return s.Pending == 0 && (s.Parked > 0) == (tc.state == "parked") })
+			d.until("it is counted", func() bool {
+				s := d.Stats()
+				return s.Pending == 0 && (s.Parked > 0) == (tc.state == "parked")
+			})
 		}
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -393,30 +418,43 @@ func TestDamagedAndNotFound(t *testing.T) {
 // Features that cannot be read are unknown, of that tenant alone: over HTTP, in both protocols, and in the figures.
 func TestDamagedFeatures(t *testing.T) {
 	t.Parallel()
-	for _, value := range []string{"'text'", "x'ff00ff'", "'7'", "'{}'", "'[7]'", `'[{"code":7}]'`, `'[{"code":"users","limit":"5"}]'`, "0.5", "''"} {
+	for _, value := range []string{
+		"'text'", "x'ff00ff'", "0.5", "''",
+		"'7'", "'{}'", "'[7]'", `'[{"code":7}]'`, `'[{"code":"users","limit":"5"}]'`,
+	} {
 		t.Run(value, func(t *testing.T) {
 			t.Parallel()
 			path := newFile(t)
 			d := newDesk(t, inFile(t, path))
 			for _, tenant := range []string{"odd", "fine"} {
 				w := d.hook(tenant, "A")
-				w.State = snapshot.Snapshot{Known: true, Features: []snapshot.Feature{{Code: "users", Limit: 25}}}.Stored("", tenant, w.ID)
+				users := []snapshot.Feature{{Code: "users", Limit: 25}}
+				w.State = snapshot.Snapshot{Known: true, Features: users}.Stored("", tenant, w.ID)
 				d.want("sent", d.sendHook(w), "+")
 			}
 			d.shut()
 			sqlOn(t, path, "UPDATE snapshot SET features = "+value+" WHERE tenant = 'odd'")
 			d.start()
-			answers := entitlements.New(entitlements.Config{Lookup: entitlements.NewBook(d.Snapshots, false).Lookup, Hosts: guard.NewHosts("127.0.0.1:8070", nil, false), Log: d.cfg.Log})
+			answers := entitlements.New(entitlements.Config{
+				Lookup: entitlements.NewBook(d.Snapshots, false).Lookup,
+				Hosts:  guard.NewHosts("127.0.0.1:8070", nil, false),
+				Log:    d.cfg.Log,
+			})
 			ask := func(method, target, body, want string) {
 				t.Helper()
 				r := httptest.NewRequest(method, "http://127.0.0.1:8070"+target, strings.NewReader(body))
 				w := httptest.NewRecorder()
 				answers.ServeHTTP(w, r)
-				if got := fmt.Sprint(w.Code, " ", w.Body); !strings.HasPrefix(got, want[:4]) || !strings.Contains(got, want[4:]) {
+				got := fmt.Sprint(w.Code, " ", w.Body)
+				if !strings.HasPrefix(got, want[:4]) || !strings.Contains(got, want[4:]) {
 					t.Errorf("%s %s: %s, want %s", target, body, got, want)
 				}
 			}
-			for tenant, want := range map[string][3]string{"odd": {`404 "code":"FEATURES_UNKNOWN"`, `404 "code":"FEATURES_UNKNOWN"`, `404 "errorCode":"FLAG_NOT_FOUND"`}, "fine": {"204 ", `200 "limit":25`, `200 "value":true`}} {
+			const unknown = `404 "code":"FEATURES_UNKNOWN"`
+			for tenant, want := range map[string][3]string{
+				"odd":  {unknown, unknown, `404 "errorCode":"FLAG_NOT_FOUND"`},
+				"fine": {"204 ", `200 "limit":25`, `200 "value":true`},
+			} {
 				ask("GET", "/v1/check?feature=users&tenant="+tenant, "", want[0])
 				ask("GET", "/v1/entitlements/"+tenant, "", want[1])
 				ask("POST", "/ofrep/v1/evaluate/flags/users", `{"context":{"targetingKey":"`+tenant+`"}}`, want[2])

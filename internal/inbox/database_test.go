@@ -134,15 +134,45 @@ func replayed(t *testing.T, primary, standby *pgtest.Server) {
 	})
 }
 
+// indexReads ends a desk, waits until the server has counted so many new rows in a table, and returns how many entries
+// of an index it has read: it counts what a connection has read at its end.
+func (d *desk) indexReads(dsn, index string, added int) (entries int) {
+	d.t.Helper()
+	d.shut()
+	question := fmt.Sprintf(`SELECT (CASE WHEN n_tup_ins >= %d THEN idx_tup_read ELSE -1 END)::text
+		FROM pg_stat_user_tables t JOIN pg_stat_user_indexes USING (relid)
+		WHERE t.schemaname = '{schema}' AND indexrelname = '%s'`, added, index)
+	d.until("counted", func() bool {
+		entries = must(strconv.Atoi(inSchema(d.t, dsn, question)))(d.t)
+		return entries >= 0
+	})
+	return entries
+}
+
 // A problem that somebody has to correct is an error at the start, and the error says what to do.
 func TestDatabaseSetup(t *testing.T) {
 	costly(t)
 	t.Parallel()
 	s := pgtest.New(t, "wal_writer_delay=10s")
 	s.Write(t, "pg_hba.conf", "local all all trust\nhost all all 127.0.0.1/32 scram-sha-256\n")
-	s.Exec(t, "CREATE ROLE app LOGIN PASSWORD 'one'; CREATE ROLE poor LOGIN PASSWORD 'one'; GRANT CREATE ON DATABASE postgres TO app; SELECT pg_reload_conf()")
-	s.Exec(t, "CREATE SCHEMA newer; CREATE TABLE newer.schema_version (version int, compatible int, views int); INSERT INTO newer.schema_version VALUES (1000, 1000, 1); GRANT ALL ON SCHEMA newer TO app; GRANT SELECT ON newer.schema_version TO app")
-	s.Exec(t, "CREATE SCHEMA odd; CREATE TABLE odd.schema_version (version int, compatible int, views int); INSERT INTO odd.schema_version VALUES (1, 1, 1000); CREATE TABLE odd.lane (tenant text); GRANT ALL ON SCHEMA odd TO app; GRANT SELECT ON odd.schema_version, odd.lane TO app")
+	s.Exec(t, `
+		CREATE ROLE app LOGIN PASSWORD 'one';
+		CREATE ROLE poor LOGIN PASSWORD 'one';
+		GRANT CREATE ON DATABASE postgres TO app;
+		SELECT pg_reload_conf()`)
+	s.Exec(t, `
+		CREATE SCHEMA newer;
+		CREATE TABLE newer.schema_version (version int, compatible int, views int);
+		INSERT INTO newer.schema_version VALUES (1000, 1000, 1);
+		GRANT ALL ON SCHEMA newer TO app;
+		GRANT SELECT ON newer.schema_version TO app`)
+	s.Exec(t, `
+		CREATE SCHEMA odd;
+		CREATE TABLE odd.schema_version (version int, compatible int, views int);
+		INSERT INTO odd.schema_version VALUES (1, 1, 1000);
+		CREATE TABLE odd.lane (tenant text);
+		GRANT ALL ON SCHEMA odd TO app;
+		GRANT SELECT ON odd.schema_version, odd.lane TO app`)
 	s.Exec(t, "CREATE DATABASE latin OWNER app ENCODING 'LATIN1' TEMPLATE template0")
 	s.Exec(t, "CREATE DATABASE bytes OWNER app ENCODING 'SQL_ASCII' TEMPLATE template0")
 	password := atomic.Value{}
@@ -167,7 +197,8 @@ func TestDatabaseSetup(t *testing.T) {
 	// The password is rotated: new connections use the new one, and what goes wrong until then goes on by itself.
 	d := newDesk(t, func() engine.Engine { return must(openDatabase(as(s, "app", "postgres"), get))(t) })
 	d.take("t", "A")
-	alter := func(sql string) { // it is committed before the connections end: otherwise a new one may still be as the old ones were
+	// It is committed before the connections end: otherwise a new one may still be as the old ones were.
+	alter := func(sql string) {
 		s.Exec(t, "ALTER ROLE app "+sql)
 		s.Exec(t, "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = 'app'")
 	}
@@ -405,8 +436,19 @@ func TestPoolerAndLatency(t *testing.T) {
 		t.Cleanup(func() { os.RemoveAll(dir) })
 		ini := filepath.Join(dir, "pgbouncer.ini")
 		check(t, os.WriteFile(filepath.Join(dir, "users"), []byte(`"usher" ""`), 0o644))
-		check(t, os.WriteFile(ini, []byte(fmt.Sprintf("[databases]\n* = host=%s port=%s\n[pgbouncer]\nlisten_addr=127.0.0.1\nlisten_port=%s\nunix_socket_dir=\nauth_type=trust\nauth_file=%s/users\npool_mode=transaction\ndefault_pool_size=3\n",
-			host, port, mine, dir)), 0o644))
+		settings := fmt.Sprintf(`
+			[databases]
+			* = host=%s port=%s
+			[pgbouncer]
+			listen_addr = 127.0.0.1
+			listen_port = %s
+			unix_socket_dir =
+			auth_type = trust
+			auth_file = %s/users
+			pool_mode = transaction
+			default_pool_size = 3
+`, host, port, mine, dir)
+		check(t, os.WriteFile(ini, []byte(strings.ReplaceAll(settings, "\t", "")), 0o644))
 		check(t, os.Chmod(dir, 0o755))
 		args := []string{ini}
 		if os.Getuid() == 0 { // it refuses to run as root
@@ -533,7 +575,8 @@ func TestClockJumpsWhileItWaits(t *testing.T) {
 		if strings.Contains(d.log.String(), "clock has jumped") {
 			return
 		}
-		if time.Since(goesOn) < 300*time.Millisecond { // else the machine is too slow: the reading of the clock took longer than the jump
+		// Else the machine is too slow: the reading of the clock took longer than the jump.
+		if time.Since(goesOn) < 300*time.Millisecond {
 			break
 		}
 	}
@@ -563,13 +606,7 @@ func TestReadsOnlyItsOwnLane(t *testing.T) {
 		for n := range tenants {
 			read(d, fmt.Sprint("t", n))
 		}
-		d.shut() // the server counts what a connection has read at its end
-		rows := -1
-		d.until("counted", func() bool {
-			rows = must(strconv.Atoi(inSchema(t, dsn, fmt.Sprintf("SELECT (CASE WHEN n_tup_ins >= %d THEN idx_tup_read ELSE -1 END)::text FROM pg_stat_user_tables t JOIN pg_stat_user_indexes USING (relid) WHERE t.schemaname = '{schema}' AND indexrelname = '%s'", 2*tenants, name))))(t)
-			return rows >= 0
-		})
-		if rows > 20*tenants {
+		if rows := d.indexReads(dsn, name, 2*tenants); rows > 20*tenants {
 			t.Errorf("%d webhooks of %d tenants: %d rows of %s were read", 2*tenants, tenants, rows, name)
 		}
 	}
@@ -596,12 +633,7 @@ func TestPlansDoNotLast(t *testing.T) {
 			time.Sleep(6 * time.Second) // longer than a plan lasts
 		}
 	}
-	d.shut() // the server counts what a connection has read at its end
-	rows := -1
-	d.until("counted", func() bool {
-		rows = must(strconv.Atoi(inSchema(t, dsn, fmt.Sprintf("SELECT (CASE WHEN n_tup_ins >= %d THEN idx_tup_read ELSE -1 END)::text FROM pg_stat_user_tables t JOIN pg_stat_user_indexes USING (relid) WHERE t.schemaname = '{schema}' AND indexrelname = 'lane_pkey'", 2*tenants))))(t)
-		return rows >= 0
-	})
+	rows := d.indexReads(dsn, "lane_pkey", 2*tenants)
 	if rows > 3*tenants*tenants/2 { // twice as many if the second half goes by the plan of the first
 		t.Errorf("%d rows were read for %d tenants", rows, 2*tenants)
 	}
@@ -646,7 +678,8 @@ func TestStandbyIsNotRead(t *testing.T) {
 	primary := pgtest.New(t)
 	standby := primary.Standby(t)
 	wire := pgtest.Cut(t, primary.Addr())
-	d := newDesk(t, inDatabase(t, fmt.Sprintf("postgres://usher@%s,%s/postgres?sslmode=disable", wire.Addr(), standby.Addr())))
+	dsn := fmt.Sprintf("postgres://usher@%s,%s/postgres?sslmode=disable", wire.Addr(), standby.Addr())
+	d := newDesk(t, inDatabase(t, dsn))
 	d.take("t", "A")
 	d.idle("t")
 	standby.Exec(t, "SELECT pg_wal_replay_pause()")
@@ -730,7 +763,8 @@ func TestQueryEndsWithItsReader(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { _, err := d.List(ctx, Filter{Search: "A"}); ended <- err }()
 	running := func() string {
-		return inSchema(t, dsn, "SELECT count(*)::text FROM pg_locks WHERE NOT granted AND relation = '{schema}.content'::regclass")
+		return inSchema(t, dsn, `SELECT count(*)::text FROM pg_locks
+			WHERE NOT granted AND relation = '{schema}.content'::regclass`)
 	}
 	d.until("the query waits for the lock", func() bool { return running() == "1" })
 	gone()

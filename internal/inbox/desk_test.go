@@ -22,6 +22,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"usher/internal/content"
 	"usher/internal/inbox/engine"
 	"usher/internal/inbox/postgres"
 	"usher/internal/inbox/sqlite"
@@ -219,8 +220,19 @@ func (k *taker) mostAtOnce() int {
 }
 
 func newTaker(name string, places int, platforms ...string) *taker {
-	k := &taker{answers: make(map[string]func(int) *http.Response), count: make(map[string]int), hangs: make(map[string]chan struct{})}
-	k.Receiver = &receiver.Receiver{Name: name, Platforms: platforms, URL: &url.URL{Scheme: "http", Host: name}, Timeout: 10 * time.Second, Concurrency: places, Transport: k}
+	k := &taker{
+		answers: make(map[string]func(int) *http.Response),
+		count:   make(map[string]int),
+		hangs:   make(map[string]chan struct{}),
+	}
+	k.Receiver = &receiver.Receiver{
+		Name:        name,
+		Platforms:   platforms,
+		URL:         &url.URL{Scheme: "http", Host: name},
+		Timeout:     10 * time.Second,
+		Concurrency: places,
+		Transport:   k,
+	}
 	return k
 }
 
@@ -272,7 +284,8 @@ func (k *taker) RoundTrip(r *http.Request) (*http.Response, error) {
 // status returns an answer with this status for every try. Further arguments are headers.
 func status(code int, header ...string) func(int) *http.Response {
 	return func(int) *http.Response {
-		r := &http.Response{StatusCode: code, Header: make(http.Header), Body: io.NopCloser(strings.NewReader("said so"))}
+		said := io.NopCloser(strings.NewReader("said so"))
+		r := &http.Response{StatusCode: code, Header: make(http.Header), Body: said}
 		for i := 0; i < len(header); i += 2 {
 			r.Header.Set(header[i], header[i+1])
 		}
@@ -280,7 +293,8 @@ func status(code int, header ...string) func(int) *http.Response {
 	}
 }
 
-// answers returns the answers for one try after the other: each with a status, or 0 if there is none. The last one stays.
+// answers returns the answers for one try after the other: each with a status, or 0 if there is none. The last one
+// stays.
 func answers(codes ...int) func(int) *http.Response {
 	return func(n int) *http.Response {
 		code := codes[min(n, len(codes))-1]
@@ -374,7 +388,13 @@ type setup struct {
 // newDesk starts an inbox. change may change how it is set up; if it sets no receivers, the desk's main one is used.
 func newDesk(t *testing.T, open func() engine.Engine, change ...func(*setup)) *desk {
 	t.Helper()
-	d := &desk{t: t, open: open, main: newTaker(receiver.Main, 32), log: new(testkit.Output), release: make(map[string]func())}
+	d := &desk{
+		t:       t,
+		open:    open,
+		main:    newTaker(receiver.Main, 32),
+		log:     new(testkit.Output),
+		release: make(map[string]func()),
+	}
 	d.cfg.ahead = new(atomic.Int64)
 	d.cfg.Config = Config{
 		Rules: lane.Rules{
@@ -482,8 +502,13 @@ func aHook(set *receiver.Set, tenant, body string) *webhookgate.Webhook {
 		platform, tenant = p, t
 	}
 	return &webhookgate.Webhook{
-		ID: fmt.Sprintf("id-%06d", hookIDs.Add(1)), Type: "TenantProvisioningChange", Lane: webhookgate.LaneName{Platform: platform, Tenant: tenant}, Snapshot: true,
-		Digest: sha256.Sum256([]byte(body)), Body: []byte(body), Header: http.Header{"Content-Type": {"application/json"}, "X-Tenant": {tenant}},
+		ID:       fmt.Sprintf("id-%06d", hookIDs.Add(1)),
+		Type:     content.TenantProvisioningChange,
+		Lane:     webhookgate.LaneName{Platform: platform, Tenant: tenant},
+		Snapshot: true,
+		Digest:   sha256.Sum256([]byte(body)),
+		Body:     []byte(body),
+		Header:   http.Header{"Content-Type": {"application/json"}, "X-Tenant": {tenant}},
 		Received: time.Now(), Receiver: set.For(platform),
 	}
 }
