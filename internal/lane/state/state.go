@@ -38,8 +38,9 @@ const (
 )
 
 // kinds are the names of kinds in SQL.
-var kinds = map[string]Kind{"open": Open, "attention": Attention, "finished": Finished, "taken": Taken, "rejected": Rejected,
-	"suspect": Suspect}
+var kinds = map[string]Kind{
+	"open": Open, "attention": Attention, "finished": Finished, "taken": Taken, "rejected": Rejected, "suspect": Suspect,
+}
 
 // All has all states, those first that somebody may have to deal with. The database stores a state's index, so a new
 // one must be added at the end.
@@ -55,7 +56,8 @@ var All = []struct {
 	{Delivered, Finished | Taken, "the receiver took it", "good"},
 	{Superseded, Finished | Suspect, "a newer one of the same tenant took its place", "calm"},
 	{Discarded, Finished | Suspect, "somebody decided that it is never sent", "calm"},
-	{Stored, Finished | Taken, "stored but not delivered: no receiver takes its platform, or a reconcile stored it. Entitlements use it", "calm"},
+	{Stored, Finished | Taken, "stored but not delivered: no receiver takes its platform, or a reconcile stored it. " +
+		"Entitlements use it", "calm"},
 	{Replaced, Finished | Rejected, "it is invalid; somebody took it in, under a new id", "calm"},
 }
 
