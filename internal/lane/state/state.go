@@ -43,7 +43,9 @@ var kinds = map[string]Kind{
 }
 
 // All has all states, those first that somebody may have to deal with. The database stores a state's index, so a new
-// one must be added at the end.
+// one must be added at the end. An usher that does not know it takes it for damage, and parks the webhook: once there
+// are releases, one has to know a new state, and the next one enters it. And {unknown} is part of an index, which a
+// migration then makes anew.
 var All = []struct {
 	State
 	Kind
