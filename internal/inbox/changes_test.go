@@ -105,14 +105,14 @@ var storing = Config{
 		StoreUnclaimed: true,
 		MaxTries:       20,
 		MaxAge:         time.Hour,
-		Log:            slog.New(slog.DiscardHandler),
+		Log:            quiet,
 	},
 	MaxBytes: 1 << 30,
 }
 
 // timeless is the configuration of an inbox that neither delivers anything nor finds anything too old.
 var timeless = Config{
-	Rules:       lane.Rules{Log: slog.New(slog.DiscardHandler)},
+	Rules:       lane.Rules{Log: quiet},
 	MaxBytes:    1 << 30,
 	ClockOffset: func() time.Duration { return -100 * 365 * 24 * time.Hour },
 }

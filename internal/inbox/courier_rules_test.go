@@ -3,7 +3,6 @@ package inbox
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -20,7 +19,7 @@ import (
 
 func bareCourier(places int) (*courier, *target) {
 	rc := newTaker(receiver.Main, places).Receiver
-	rules := lane.Rules{Receivers: receiver.NewSet(rc), Log: slog.New(slog.DiscardHandler)}
+	rules := lane.Rules{Receivers: receiver.NewSet(rc), Log: quiet}
 	c := newCourier(&Inbox{cfg: Config{Rules: rules, Limits: DefaultLimits}})
 	c.paused = func() []Pause { return nil }
 	c.ending = false

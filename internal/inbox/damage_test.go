@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"math/rand/v2"
 	"net/http/httptest"
 	"os"
@@ -312,7 +311,7 @@ func TestFlippedBits(t *testing.T) {
 // openDamaged opens a file that may be damaged. Nil: the inbox does not start, and says why.
 func openDamaged(t *testing.T, world int, path string) *desk {
 	t.Helper()
-	e, err := openFile(path, slog.New(slog.DiscardHandler))
+	e, err := openFile(path, quiet)
 	if err == nil {
 		return newDesk(t, func() engine.Engine { return e })
 	}

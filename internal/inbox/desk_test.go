@@ -93,6 +93,9 @@ func onBothEngines(t *testing.T, test func(t *testing.T, open func() engine.Engi
 	})
 }
 
+// quiet is a log that nobody reads.
+var quiet = slog.New(slog.DiscardHandler)
+
 // newFile returns the path of an inbox with nothing in it, which is a copy: to make the tables takes longer than many
 // tests. Its reserve file has no content, for the same reason.
 func newFile(t testing.TB) string {
@@ -130,7 +133,7 @@ var emptyInbox = sync.OnceValues(func() (files map[string][]byte, err error) {
 	if err := emptyReserve(path); err != nil {
 		return nil, err
 	}
-	e, err := sqlite.Open(path, slog.New(slog.DiscardHandler))
+	e, err := sqlite.Open(path, quiet)
 	if err == nil {
 		err = e.Close()
 	}
@@ -153,7 +156,7 @@ func emptyReserve(path string) error {
 func inFile(t testing.TB, path string) func() engine.Engine {
 	return func() engine.Engine {
 		t.Helper()
-		e, err := openFile(path, slog.New(slog.DiscardHandler))
+		e, err := openFile(path, quiet)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -189,7 +192,7 @@ func openDatabase(dsn string, password func() string) (engine.Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	return postgres.Open(a, password, slog.New(slog.DiscardHandler))
+	return postgres.Open(a, password, quiet)
 }
 
 // A taker is a receiver that notes what it gets, and answers as the test has set for each tenant.
@@ -639,5 +642,13 @@ func check(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// wantError fails the test unless there is an error that says this.
+func wantError(t testing.TB, what string, err error, says string) {
+	t.Helper()
+	if err == nil || !strings.Contains(err.Error(), says) {
+		t.Errorf("%s: %v, want an error that says %q", what, err, says)
 	}
 }

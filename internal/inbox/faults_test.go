@@ -47,7 +47,9 @@ func serverAlone(t *testing.T) (dsn string) {
 // takes.
 func tableReads(t *testing.T, dsn, table string) int {
 	t.Helper()
-	return must(strconv.Atoi(inSchema(t, dsn, "SELECT (max(t.seq_tup_read) + sum(i.idx_tup_read))::bigint::text FROM pg_stat_user_tables t JOIN pg_stat_user_indexes i USING (relid) WHERE t.schemaname = '{schema}' AND t.relname = '"+table+"' AND i.indexrelname <> 'webhook_finished'")))(t)
+	return must(strconv.Atoi(inSchema(t, dsn, `SELECT (max(t.seq_tup_read) + sum(i.idx_tup_read))::bigint::text
+		FROM pg_stat_user_tables t JOIN pg_stat_user_indexes i USING (relid)
+		WHERE t.schemaname = '{schema}' AND t.relname = '`+table+`' AND i.indexrelname <> 'webhook_finished'`)))(t)
 }
 
 // waitFor waits until the bubble's receiver has accepted this many of the tenants whose names begin so, and returns
@@ -145,7 +147,8 @@ func TestFaultBlanketError(t *testing.T) {
 			time.Sleep(hour / 2)
 			for _, e := range d.list("") {
 				if e.State != lane.Waiting && e.Tenant != "before" {
-					t.Errorf("%s is %s after %d tries, of which %d count: %s", e.Tenant, e.State, e.Tries, e.Counted, e.Why)
+					t.Errorf("%s is %s after %d tries, of which %d count: %s",
+						e.Tenant, e.State, e.Tries, e.Counted, e.Why)
 				}
 			}
 			if r := d.Stats().Receivers["main"]; !r.FailsForEverybody {
@@ -395,8 +398,9 @@ func TestFaultManyPlatforms(t *testing.T) {
 			for n := range count {
 				d.take(fmt.Sprintf("%s%d/t", name, n), "A")
 			}
-			d.until("delivered", func() bool { return len(d.main.got("")) == delivered+count }) // figures would read all lanes
-			time.Sleep(1500 * time.Millisecond)                                                 // it looks for work
+			// Figures would read all lanes.
+			d.until("delivered", func() bool { return len(d.main.got("")) == delivered+count })
+			time.Sleep(1500 * time.Millisecond) // it looks for work
 			d.shut()
 			after := before
 			d.until("counted", func() bool { after = tableReads(t, dsn, "lane"); return after > before+count })
@@ -406,10 +410,14 @@ func TestFaultManyPlatforms(t *testing.T) {
 		few := reads(50, "few")
 		d.start()
 		crowd(100, many, func(n int) { d.want("taken in", d.send(fmt.Sprintf("p%d/t", n), "A"), "+") })
-		d.until("delivered", func() bool { s := d.Stats(); return s.Pending == 0 && !s.Old }) // what is cut off would come again
+		d.until("delivered", func() bool { // what is cut off would come again
+			s := d.Stats()
+			return s.Pending == 0 && !s.Old
+		})
 		d.shut()
 		inSchema(t, dsn, "VACUUM {schema}.lane") // former versions of rows are read, too
-		time.Sleep(1100 * time.Millisecond)      // the server says what a connection has read when that ends, or once in a second
+		// The server says what a connection has read when that ends, or once in a second.
+		time.Sleep(1100 * time.Millisecond)
 		// One look at all of them makes 13 more.
 		if now := reads(50, "many"); now > few+8 {
 			t.Errorf("%d rows of lanes were read for each webhook, and with few platforms %d", now, few)
@@ -422,12 +430,18 @@ func TestFaultHugeCodesOfPlatforms(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
 		gate := webhookgate.New(webhookgate.Config{
-			Path: "/", Rules: must(content.NewRules([]string{content.TenantProvisioningChange}, nil))(t), MaxBody: 4 << 20,
-			Receivers: d.cfg.Receivers, MaxInflight: 100, Store: d.Store, Invalid: d.RecordInvalid, Log: d.cfg.Log,
+			Path:        "/",
+			Rules:       must(content.NewRules([]string{content.TenantProvisioningChange}, nil))(t),
+			MaxBody:     4 << 20,
+			MaxInflight: 100,
+			Receivers:   d.cfg.Receivers,
+			Store:       d.Store,
+			Invalid:     d.RecordInvalid,
+			Log:         d.cfg.Log,
 		})
 		const count = 5
 		for n := range count {
-			body := fmt.Sprintf(`{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"t%d","platform":{"code":"%s"}},"change":{"features":[]}}}`, n, strings.Repeat("p", 950_000+n))
+			body := snapshotOf(fmt.Sprint(strings.Repeat("p", 950_000+n), "/t", n))
 			r := httptest.NewRequest("POST", "/", strings.NewReader(body))
 			r.Header.Set("Content-Type", "application/json")
 			w := httptest.NewRecorder()
@@ -474,7 +488,8 @@ func TestFaultBacklogOfOneTenant(t *testing.T) {
 			d.take("big", "newer")
 			d.take("big", "newest")
 		}
-		d.want("waiting", fmt.Sprint(d.Stats().Pending), fmt.Sprint(backlog)) // one of them took the place of the last one
+		// One of them took the place of the last one.
+		d.want("waiting", fmt.Sprint(d.Stats().Pending), fmt.Sprint(backlog))
 		must(d.Resume(Pause{Tenant: "big"}))(t)
 		d.until("nothing waits", func() bool { return d.Stats().Pending == 0 && d.Stats().Used == 0 })
 		got := d.main.got("big")
@@ -508,7 +523,8 @@ func TestFaultParkedEventInALongLane(t *testing.T) {
 		check(t, d.Pause(Pause{Tenant: tenant}))
 		crowd(100, many, func(n int) { d.want("taken in", d.send(tenant, fmt.Sprint(n)), "+") })
 		d.shut()
-		time.Sleep(1100 * time.Millisecond) // the server says what a connection has read when that ends, or once in a second
+		// The server says what a connection has read when that ends, or once in a second.
+		time.Sleep(1100 * time.Millisecond)
 		before := tableReads(t, dsn, "webhook")
 		d.start()
 		must(d.Resume(Pause{Tenant: tenant}))(t)
@@ -540,8 +556,10 @@ func TestFaultCancelledStatement(t *testing.T) {
 	d.take("locked", "A")
 	d.idle("")
 	tx := another(t, dsn, "SELECT 1 FROM lane WHERE tenant = 'locked' FOR UPDATE")
-	const cancel = "SELECT count(pg_cancel_backend(pid))::text FROM pg_stat_activity WHERE %d = ANY (pg_blocking_pids(pid))"
-	d.until("cancelled", func() bool { // on a slow machine the statement may give up waiting for the lock first: then once more
+	const cancel = `SELECT count(pg_cancel_backend(pid))::text FROM pg_stat_activity
+		WHERE %d = ANY (pg_blocking_pids(pid))`
+	// On a slow machine the statement may give up waiting for the lock first: then once more.
+	d.until("cancelled", func() bool {
 		got := make(chan string, 1)
 		go func() { got <- d.send("locked", "B") }()
 		for {
@@ -646,7 +664,8 @@ func TestFaultHistoryIsBounded(t *testing.T) {
 				time.Sleep(time.Second / 50)
 			}
 			// And what comes within a quarter of a second.
-			if bytes := len(must(d.List(context.Background(), Filter{State: lane.Delivered}))(t)) * size; bytes > 11<<17 {
+			kept := must(d.List(t.Context(), Filter{State: lane.Delivered}))(t)
+			if bytes := len(kept) * size; bytes > 11<<17 {
 				t.Fatalf("%d bytes are kept after %d s", bytes, second+1)
 			}
 		}
@@ -660,7 +679,8 @@ func TestFaultHistoryIsBounded(t *testing.T) {
 				d.take(fmt.Sprint("t", n), fmt.Sprint(n)+strings.Repeat("x", size))
 			}
 			d.until("deleted", func() bool {
-				return d.Stats().Pending == 0 && len(must(d.List(context.Background(), Filter{State: lane.Delivered}))(t))*size < 5<<16
+				kept := must(d.List(t.Context(), Filter{State: lane.Delivered}))(t)
+				return d.Stats().Pending == 0 && len(kept)*size < 5<<16
 			})
 		})
 	})
@@ -742,15 +762,17 @@ func TestFaultFullDiskIsOneOutage(t *testing.T) {
 		return run(nil)
 	}}
 	inBubble(t, "a file", func(t *testing.T, d *desk) {
+		begins := func() int { return strings.Count(d.log.String(), "cannot write to the inbox") }
+		ends := func() int { return strings.Count(d.log.String(), "can be written again") }
 		for n := 1; n <= 2; n++ {
 			full.Store(&engine.FullError{Of: "it", Since: time.Now()})
 			time.Sleep(time.Minute)
-			if begins := strings.Count(d.log.String(), "cannot write to the inbox"); begins != n || strings.Count(d.log.String(), "can be written again") != n-1 {
-				t.Fatalf("outage %d begins %d times", n, begins)
+			if begins() != n || ends() != n-1 {
+				t.Fatalf("outage %d begins %d times", n, begins())
 			}
 			full.Store(nil)
 			time.Sleep(2 * time.Second)
-			if h := d.Health(); h.Err != nil || strings.Count(d.log.String(), "can be written again") != n {
+			if h := d.Health(); h.Err != nil || ends() != n {
 				t.Errorf("outage %d has no end: %v", n, h.Err)
 			}
 		}
@@ -775,14 +797,19 @@ func TestFaultFiguresInAnOutage(t *testing.T) {
 		d.take("a", "A", "B")
 		d.recordInvalid("", "odd")
 		time.Sleep(3 * time.Second)
+		counts := func(s Stats) string {
+			return fmt.Sprintf("%d wait, %d parked, %d invalid, %d pauses", s.Pending, s.Parked, s.Invalid, len(s.Paused))
+		}
+		const all = "2 wait, 1 parked, 1 invalid, 2 pauses"
 		before := d.Stats()
-		if before.Pending != 2 || before.Parked != 1 || before.Invalid != 1 || len(before.Paused) != 2 || before.Old || time.Since(before.At) > 2*time.Second {
+		if counts(before) != all || before.Old || time.Since(before.At) > 2*time.Second {
 			t.Fatalf("%+v", before)
 		}
 		gone.Store(true)
 		time.Sleep(time.Minute)
 		now := d.Stats()
-		if now.Pending != 2 || now.Parked != 1 || now.Invalid != 1 || now.Used != before.Used || now.Tenants != before.Tenants || len(now.Paused) != 2 || now.Receivers["main"].Pending != 2 {
+		same := now.Used == before.Used && now.Tenants == before.Tenants
+		if counts(now) != all || !same || now.Receivers["main"].Pending != 2 {
 			t.Errorf("in an outage: %+v", now)
 		}
 		if age := time.Since(now.At); !now.Old || age < 58*time.Second || age > 63*time.Second {
@@ -819,7 +846,9 @@ func TestFaultOldestIsNotSuperseded(t *testing.T) {
 		time.Sleep(time.Minute)
 		d.take("t", "B")
 		time.Sleep(5 * time.Second)
-		if s := d.Stats(); s.Oldest > 6*time.Second || s.Oldest < 4*time.Second || s.Pending != 1 || s.Receivers["main"].Oldest != s.Oldest {
+		s := d.Stats()
+		oldest := s.Receivers["main"].Oldest
+		if s.Oldest > 6*time.Second || s.Oldest < 4*time.Second || s.Oldest != oldest || s.Pending != 1 {
 			t.Errorf("%+v", s)
 		}
 	}, latest)

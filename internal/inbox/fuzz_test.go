@@ -113,7 +113,9 @@ func lifeOf(tenant string, n int) string {
 		platform, code = "", tenant
 	}
 	quote := func(s string) string { text, _ := json.Marshal(s); return string(text) }
-	return fmt.Sprintf(`{"type":"TenantProvisioningChange","payload":{"tenant":{"code":%s,"platform":{"code":%s}},"change":{"features":[{"code":"f%d"}]}}}`, quote(code), quote(platform), n)
+	const body = `{"type":"TenantProvisioningChange","payload":{` +
+		`"tenant":{"code":%s,"platform":{"code":%s}},"change":{"features":[{"code":"f%d"}]}}}`
+	return fmt.Sprintf(body, quote(code), quote(platform), n)
 }
 
 // An export, imported, is the same inbox: its export has the same lines, its lists and figures are the same, and
@@ -206,7 +208,8 @@ func difference(before, after string) string {
 	for i < min(len(x), len(y)) && x[i] == y[i] {
 		i++
 	}
-	return fmt.Sprintf("line %d of %d and %d: before\n%safter\n%s", i+2, len(x), len(y), strings.Join(x[i:min(i+1, len(x))], ""), strings.Join(y[i:min(i+1, len(y))], ""))
+	line := func(all []string) string { return strings.Join(all[i:min(i+1, len(all))], "") }
+	return fmt.Sprintf("line %d of %d and %d: before\n%safter\n%s", i+2, len(x), len(y), line(x), line(y))
 }
 
 func exported(t *testing.T, i *Inbox) string {
@@ -252,8 +255,10 @@ func TestExportFormat(t *testing.T) {
 		imported(t, i, golden)
 		got := exported(t, i)
 		_, rows, _ := strings.Cut(got, "\n") // usher's clock is behind, so there is no outage since the export
-		if !strings.HasSuffix(golden, rows) || !strings.HasPrefix(got, `{"inbox":{"program":"usher","version":1,"at":"`) {
-			t.Errorf("the format has changed: raise its version, and read the old one, too.\n%s", difference(golden, got))
+		const begin = `{"inbox":{"program":"usher","version":1,"at":"`
+		if !strings.HasSuffix(golden, rows) || !strings.HasPrefix(got, begin) {
+			t.Errorf("the format has changed: raise its version, and read the old one, too.\n%s",
+				difference(golden, got))
 		}
 		for _, table := range engine.Exported {
 			if !strings.Contains(got, "\n{\""+table.Name+"\":") {

@@ -2,13 +2,11 @@ package inbox
 
 import (
 	"context"
-	"log/slog"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"usher/internal/inbox/engine"
-	"usher/internal/lane"
 	"usher/internal/receiver"
 )
 
@@ -20,7 +18,8 @@ func TestAnyTransactionThatHangsShows(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				// A transaction with this statement hangs until it is released, and then nobody knows whether it was committed.
+				// A transaction with this statement hangs until it is released, and then nobody knows whether it was
+				// committed.
 				release := make(chan struct{})
 				asked, began, hung := false, false, false
 				e := intercepted{
@@ -42,7 +41,8 @@ func TestAnyTransactionThatHangsShows(t *testing.T) {
 						return nil
 					},
 				}.on(inFile(t, newFile(t))())
-				cfg := Config{Rules: lane.Rules{StoreUnclaimed: true, Log: slog.New(slog.DiscardHandler), Receivers: receiver.NewSet(newTaker(receiver.Main, 1).Receiver)}, MaxBytes: 1 << 30}
+				cfg := storing
+				cfg.Receivers = receiver.NewSet(newTaker(receiver.Main, 1).Receiver)
 				i := New(e, cfg)
 				ctx, stop := context.WithCancel(t.Context())
 				go i.Run(ctx, ctx)

@@ -18,7 +18,9 @@ func TestHistoryRows(t *testing.T) {
 		d := newDesk(t, open)
 		now := clock.Moment(d.Now().UnixMicro())
 		put := func(change func(*Trouble)) *Sign {
-			row := Trouble{ID: "1", About: "parked gate ", Began: now, Noticed: now, TroubleWords: TroubleWords{Kind: "parked", What: "1 webhook of crm/acme is parked", Run: "usher inbox ls", Named: []string{"crm/acme"}, Webhooks: 1}}
+			row := Trouble{ID: "1", About: "parked gate ", Began: now, Noticed: now}
+			row.Kind, row.What, row.Run = "parked", "1 webhook of crm/acme is parked", "usher inbox ls"
+			row.Named, row.Webhooks = []string{"crm/acme"}, 1
 			change(&row)
 			return &Sign{Replica: "gate-1", Since: now, Troubles: []Trouble{row}}
 		}
@@ -47,11 +49,13 @@ func TestHistoryRows(t *testing.T) {
 		if got := only(); got.Webhooks != 2 || !got.Said.Equal(now.Add(time.Minute)) {
 			t.Errorf("%+v", got)
 		}
-		if n := must(d.Tonight(context.Background()))(t); !n.Said.Equal(now.Add(time.Minute)) || len(n.Replicas) != 2 || n.Replicas[1].Name != "gate-2" {
+		n := must(d.Tonight(t.Context()))(t)
+		if !n.Said.Equal(now.Add(time.Minute)) || len(n.Replicas) != 2 || n.Replicas[1].Name != "gate-2" {
 			t.Errorf("%+v", n)
 		}
 		must(d.Inbox.Erase("crm", "acme", nil))(t)
-		if got := only(); got.What != ErasedWords || len(got.Named) != 0 || got.Run != "" || got.Erased != 1 || got.Webhooks != 2 {
+		got := only()
+		if got.What != ErasedWords || len(got.Named) != 0 || got.Run != "" || got.Erased != 1 || got.Webhooks != 2 {
 			t.Errorf("%+v", got)
 		}
 		sign(put(func(r *Trouble) { r.Ended = now.Add(time.Minute) }), true) // with words from before the erasure
@@ -60,7 +64,8 @@ func TestHistoryRows(t *testing.T) {
 		}
 		sign(&Sign{Replica: "gate-1", Since: now, Ends: true, Gone: []string{"gate-2"}}, true)
 		sign(&Sign{Replica: "gate-3", Since: now}, true)
-		if n := must(d.Tonight(context.Background()))(t); len(n.Replicas) != 2 || !n.Replicas[0].Ended || n.Replicas[1].Ended {
+		n = must(d.Tonight(t.Context()))(t)
+		if len(n.Replicas) != 2 || !n.Replicas[0].Ended || n.Replicas[1].Ended {
 			t.Errorf("%+v", n.Replicas)
 		}
 		sign(put(func(r *Trouble) { r.ID, r.Ended = "2", now.Add(-HistoryAge-time.Hour) }), false)
@@ -98,24 +103,32 @@ func TestDamagedHistory(t *testing.T) {
 	now := d.Now()
 	sign := &Sign{Since: now}
 	for _, id := range []string{"words", "began", "number", "late", "early"} {
-		sign.Troubles = append(sign.Troubles, Trouble{ID: id, Began: now, Noticed: now, TroubleWords: TroubleWords{Kind: "parked", What: "crm/acme is parked"}})
+		words := TroubleWords{Kind: "parked", What: "crm/acme is parked"}
+		sign.Troubles = append(sign.Troubles, Trouble{ID: id, Began: now, Noticed: now, TroubleWords: words})
 	}
 	must(d.Sign(sign))(t)
 	d.shut()
-	sqlOn(t, path, `UPDATE trouble SET words = '{"what":"crm/acme is' WHERE id = 'words'`, "UPDATE trouble SET began = 'text' WHERE id = 'began'", "UPDATE trouble SET ended = x'00' WHERE id = 'number'",
-		"UPDATE trouble SET ended = 9223372036854775807 WHERE id = 'late'", "UPDATE trouble SET began = -9223372036854775808 WHERE id = 'early'")
+	sqlOn(t, path,
+		`UPDATE trouble SET words = '{"what":"crm/acme is' WHERE id = 'words'`,
+		"UPDATE trouble SET began = 'text' WHERE id = 'began'",
+		"UPDATE trouble SET ended = x'00' WHERE id = 'number'",
+		"UPDATE trouble SET ended = 9223372036854775807 WHERE id = 'late'",
+		"UPDATE trouble SET began = -9223372036854775808 WHERE id = 'early'")
 	d = newDesk(t, inFile(t, path))
 	night := must(d.Tonight(t.Context()))(t)
 	all := must(d.Troubles(t.Context(), time.Time{}, 10))(t)
 	if _, err := json.Marshal(all); err != nil || len(all) != 3 {
 		t.Errorf("%+v: %v", all, err)
 	}
-	if len(night.Troubles) != 3 || !slices.ContainsFunc(night.Troubles, func(one Trouble) bool { return one.Kind == damagedKind }) {
+	isDamaged := func(one Trouble) bool { return one.Kind == damagedKind }
+	if len(night.Troubles) != 3 || !slices.ContainsFunc(night.Troubles, isDamaged) {
 		t.Errorf("%+v", night.Troubles)
 	}
 	must(d.Inbox.Erase("crm", "acme", nil))(t)
 	d.shut()
-	if err := tryOn(path, "CREATE UNIQUE INDEX named ON trouble (instr(words, 'acme') > 0) WHERE instr(words, 'acme') > 0; INSERT INTO trouble VALUES ('x', '', '', 0, 0, 0, 0, 0, 0, 'acme')"); err != nil {
+	if err := tryOn(path, `
+		CREATE UNIQUE INDEX named ON trouble (instr(words, 'acme') > 0) WHERE instr(words, 'acme') > 0;
+		INSERT INTO trouble VALUES ('x', '', '', 0, 0, 0, 0, 0, 0, 'acme')`); err != nil {
 		t.Errorf("acme is still there: %v", err)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -87,7 +86,9 @@ func TestInvalidIsBounded(t *testing.T) {
 			d.ahead.Store(int64(after.days) * int64(24*time.Hour))
 			d.restart()
 			agree(after.invalid)
-			d.until("actions", func() bool { return len(must(d.Actions(context.Background(), 0, 10))(t)) == after.actions })
+			d.until("actions", func() bool {
+				return len(must(d.Actions(t.Context(), 0, 10))(t)) == after.actions
+			})
 		}
 	})
 }
@@ -306,13 +307,11 @@ func TestWhyAWebhookIsNotAccepted(t *testing.T) {
 		d := newDesk(t, open)
 		d.recordInvalid("acme", snapshotOf("acme", "a"))
 		d.take("acme", snapshotOf("acme", "b"))
-		if _, err := d.Accept(d.nth("acme", 1), true); err == nil || !strings.Contains(err.Error(), "its tenant has a newer snapshot") {
-			t.Errorf("settled by a newer one: %v", err)
-		}
+		_, err := d.Accept(d.nth("acme", 1), true)
+		wantError(t, "settled by a newer one", err, "its tenant has a newer snapshot")
 		d.recordInvalid("acme", `{"type":"TenantProvisioningChange","type":"x"}`)
-		if _, err := d.Accept(d.nth("acme", 3), true); err == nil || !strings.Contains(err.Error(), "/type is in the object twice") {
-			t.Errorf("a name twice: %v", err)
-		}
+		_, err = d.Accept(d.nth("acme", 3), true)
+		wantError(t, "a name twice", err, "/type is in the object twice")
 	})
 }
 
@@ -390,16 +389,20 @@ func TestInvalidIsNotSentAgain(t *testing.T) {
 		d := newDesk(t, open)
 		for _, tc := range []struct {
 			tenant, body string
-			deal         func(id int64)
+			discarded    bool
 			want         string
 		}{
-			{"readable", snapshotOf("readable", "x"), func(int64) {}, "it is invalid: use 'usher inbox accept ID'"},
-			{"", "{", func(int64) {}, "it is invalid, and cannot be accepted either: the body is not JSON: unexpected end of JSON input, at line 1, column 1. Correct it in the billing service, and send it again from there"},
-			{"done", snapshotOf("done", "x"), func(id int64) { check(t, d.Discard(id)) }, "it is invalid, and somebody has dealt with it"},
+			{"readable", snapshotOf("readable", "x"), false, "it is invalid: use 'usher inbox accept ID'"},
+			{"", "{", false, "it is invalid, and cannot be accepted either: the body is not JSON: " +
+				"unexpected end of JSON input, at line 1, column 1. " +
+				"Correct it in the billing service, and send it again from there"},
+			{"done", snapshotOf("done", "x"), true, "it is invalid, and somebody has dealt with it"},
 		} {
 			d.recordInvalid(tc.tenant, tc.body)
-			all := must(d.List(context.Background(), Filter{Limit: 1}))(t)
-			tc.deal(all[0].ID)
+			all := must(d.List(t.Context(), Filter{Limit: 1}))(t)
+			if tc.discarded {
+				check(t, d.Discard(all[0].ID))
+			}
 			if err := d.Redeliver(all[0].ID, true); err == nil || !strings.HasPrefix(err.Error(), tc.want) {
 				t.Errorf("%q: %v", tc.tenant, err)
 			}
@@ -409,7 +412,8 @@ func TestInvalidIsNotSentAgain(t *testing.T) {
 
 // A copy that comes in the transaction that erases its tenant is stored: the webhook that it is a copy of is gone.
 func TestInvalidCopyBehindAnErasure(t *testing.T) {
-	cfg := Config{Rules: lane.Rules{Receivers: receiver.NewSet(), Log: slog.New(slog.DiscardHandler), MaxInvalid: lane.DefaultMaxInvalid}}
+	rules := lane.Rules{Receivers: receiver.NewSet(), Log: quiet, MaxInvalid: lane.DefaultMaxInvalid}
+	cfg := Config{Rules: rules}
 	m := NewMemory(&cfg, 1, time.Minute)
 	name := webhookgate.LaneName{Tenant: "acme"}
 	w := &webhookgate.Webhook{ID: "one", Lane: name, Body: []byte("odd")}

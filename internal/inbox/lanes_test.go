@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"reflect"
@@ -920,7 +919,7 @@ func TestWorldsOnLanes(t *testing.T) {
 	}
 	for seed := from; seed <= count && failed < 1; seed++ {
 		w := newWorld(seed, filePace)
-		w.cfg.Log = slog.New(slog.DiscardHandler)
+		w.cfg.Log = quiet
 		w.cfg.Limits = DefaultLimits
 		w.cfg.MaxInvalid = 3
 		w.places = []*place{{world: w}}

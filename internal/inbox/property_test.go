@@ -434,7 +434,7 @@ func newWorld(seed uint64, p pace) *world {
 		w.routes["k"] = "one"
 	}
 	w.cfg = Config{
-		Rules: lane.Rules{StoreUnclaimed: w.stores, MaxTries: worldTries, MaxAge: p.maxAge, DedupWindow: p.window, Latest: w.r.IntN(3) == 0, Log: slog.New(slog.DiscardHandler), Jitter: func(d time.Duration) time.Duration {
+		Rules: lane.Rules{StoreUnclaimed: w.stores, MaxTries: worldTries, MaxAge: p.maxAge, DedupWindow: p.window, Latest: w.r.IntN(3) == 0, Log: quiet, Jitter: func(d time.Duration) time.Duration {
 			return time.Duration(d.Seconds() * float64(w.backoff*w.jitter/100))
 		}},
 		MaxBytes:  1 << 30,
