@@ -499,6 +499,16 @@ func (d *desk) hook(tenant, body string) *webhookgate.Webhook {
 	return aHook(d.cfg.Receivers, tenant, body)
 }
 
+// event makes an event of a tenant, or with "" of none: it is no snapshot, and never a duplicate.
+func (d *desk) event(tenant, body string) *webhookgate.Webhook {
+	w := d.hook(tenant, body)
+	w.Type, w.Snapshot = "Other", false
+	if tenant == "" {
+		w.Lane = webhookgate.LaneName{Type: w.Type}
+	}
+	return w
+}
+
 func aHook(set *receiver.Set, tenant, body string) *webhookgate.Webhook {
 	platform := ""
 	if p, t, ok := strings.Cut(tenant, "/"); ok {

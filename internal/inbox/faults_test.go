@@ -536,10 +536,8 @@ func TestFaultParkedEventInALongLane(t *testing.T) {
 		return (after - before) / many
 	}
 	alone := drain("alone")
-	event := d.hook("big", "event")
-	event.Type, event.Snapshot = "InvoiceIssued", false
 	d.main.set("big", status(422))
-	d.want("an event", d.sendHook(event), "+")
+	d.want("an event", d.sendHook(d.event("big", "event")), "+")
 	d.becomes("big", "parked")
 	d.main.set("big", nil)
 	if with := drain("big"); with > 2*alone+20 {

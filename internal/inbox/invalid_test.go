@@ -357,9 +357,7 @@ func TestForceIsForANewerSnapshot(t *testing.T) {
 			d.idle(tenant)
 		}
 		event := func(tenant string) {
-			e := d.hook(tenant, `{"type":"Other"}`)
-			e.Type, e.Snapshot = "Other", false
-			d.want("event", d.sendHook(e), "+")
+			d.want("event", d.sendHook(d.event(tenant, `{"type":"Other"}`)), "+")
 			d.idle(tenant)
 		}
 		d.recordInvalid("two", snapshotOf("two", "a"))

@@ -190,7 +190,8 @@ func (s *sim) deliver(lease *lane.Lease) {
 			o.Try.Err = syscall.ECONNREFUSED
 		}
 		o.Try.Status, o.Took, o.Counts = t.status, took, t.status == 500 // others are accepted meanwhile
-		if s.shared && w.r.IntN(20) == 0 {                               // it stands still, and the lease ends before the outcome is written
+		if s.shared && w.r.IntN(20) == 0 {
+			// It stands still, and the lease ends before the outcome is written.
 			until := s.now.Add(w.lease + pick(w.r, 10*time.Millisecond, time.Second/2, time.Second, 5*time.Second))
 			life.troubles = append(life.troubles, trouble{t.began, until, true})
 			w.seen["late"] = true
@@ -327,7 +328,13 @@ func (s *sim) judgeInvalid() {
 			return slices.ContainsFunc(w.arrivals, func(a *arrival) bool {
 				former, accepted := s.accepted[a.webhook.ID] // it only supersedes what came before it
 				isNewer := a.tenant == e.Tenant && a.webhook.Snapshot && a.entry != nil && a.entry.ID > e.ID
-				return isNewer && (certain && a.from.After(last) && !accepted || !certain && (!accepted || !s.lastInvalid(former, a.webhook).Before(last)))
+				switch {
+				case certain:
+					return isNewer && a.from.After(last) && !accepted
+				case accepted:
+					return isNewer && !s.lastInvalid(former, a.webhook).Before(last)
+				}
+				return isNewer
 			})
 		}
 		good := false
@@ -336,7 +343,9 @@ func (s *sim) judgeInvalid() {
 			counts[e.Platform+"/"+e.Tenant]++
 			good = !s.dealt[e.ID] && (unsure || e.Type != "TenantProvisioningChange" || !newer(true))
 		case lane.Superseded:
-			equal := slices.ContainsFunc(s.equal, func(said saying) bool { return said.tenant == e.Tenant && said.version >= r.version })
+			equal := slices.ContainsFunc(s.equal, func(said saying) bool {
+				return said.tenant == e.Tenant && said.version >= r.version
+			})
 			good = e.Tenant != "" && (newer(false) || equal) && e.Type == "TenantProvisioningChange"
 		case lane.Replaced, lane.Discarded:
 			_, good = s.dealt[e.ID]
@@ -355,10 +364,13 @@ func (s *sim) judgeInvalid() {
 		if !r.ok || slices.ContainsFunc(s.m.List(), func(e *lane.Webhook) bool { return e.ID == r.id }) {
 			continue
 		}
-		erased := slices.ContainsFunc(w.erasures, func(e span) bool { return e.tenant == r.webhook.Lane.Tenant && e.to.After(r.from) })
+		erased := slices.ContainsFunc(w.erasures, func(e span) bool {
+			return e.tenant == r.webhook.Lane.Tenant && e.to.After(r.from)
+		})
 		others := 0
 		for _, o := range s.rejections {
-			others += number(o.webhook.Lane == r.webhook.Lane && o.webhook.Digest != r.webhook.Digest && !o.to.Before(r.from))
+			another := o.webhook.Lane == r.webhook.Lane && o.webhook.Digest != r.webhook.Digest
+			others += number(another && !o.to.Before(r.from))
 		}
 		if !erased && (others < w.cfg.MaxInvalid || r.webhook.Lane.Tenant == "") {
 			w.violation("(i) rejection %d of %q is gone", r.id, r.webhook.Lane.Tenant)
@@ -379,12 +391,16 @@ func (s *sim) judgeSigned() {
 				o = w.byID[m.original]
 			}
 			forgotten := func(x span) bool { return x.tenant == n.tenant && x.to.After(m.from) && x.from.Before(n.to) }
+			same := m.webhook.SignedID == n.webhook.SignedID && m.webhook.Digest == n.webhook.Digest
 			switch {
-			case m == n || m.tenant != n.tenant || m.webhook.SignedID != n.webhook.SignedID || m.webhook.Digest != n.webhook.Digest || !m.ok || !m.to.Before(n.from):
-			case n.to.Sub(m.from) >= 15*time.Minute || slices.ContainsFunc(w.erasures, forgotten) || slices.ContainsFunc(s.forgets, forgotten):
-			case o.entry == nil || len(o.again) > 0 || o.entry.State != lane.Delivered && o.entry.State != lane.Waiting && o.entry.State != lane.Stored:
+			case m == n || m.tenant != n.tenant || !same || !m.ok || !m.to.Before(n.from):
+			case n.to.Sub(m.from) >= 15*time.Minute:
+			case slices.ContainsFunc(w.erasures, forgotten) || slices.ContainsFunc(s.forgets, forgotten):
+			case o.entry == nil || len(o.again) > 0:
+			case o.entry.State != lane.Delivered && o.entry.State != lane.Waiting && o.entry.State != lane.Stored:
 			default:
-				w.violation("(a) arrival %d was taken in, though %d had come with the same signed id, and %d is %s", n.number, m.number, o.number, o.entry.State)
+				w.violation("(a) arrival %d was taken in, though %d had come with the same signed id, and %d is %s",
+					n.number, m.number, o.number, o.entry.State)
 			}
 		}
 	}
@@ -404,12 +420,16 @@ func (s *sim) judgeTaken() {
 				o = m
 			}
 		}
-		if o == nil || !o.ok || !o.webhook.Snapshot || o.webhook.Digest != n.webhook.Digest || s.touched(n.tenant, o.from, n.to) {
+		if o == nil || !o.ok || !o.webhook.Snapshot || o.webhook.Digest != n.webhook.Digest {
+			continue
+		}
+		if s.touched(n.tenant, o.from, n.to) {
 			continue
 		}
 		if o.entry != nil && o.entry.State == lane.Stored {
 			if n.receiver == "" && n.to.Sub(o.from) < w.window {
-				w.violation("(a) arrival %d was taken in, though it is a copy of %d, which was stored", n.number, o.number)
+				w.violation("(a) arrival %d was taken in, though it is a copy of %d, which was stored",
+					n.number, o.number)
 			}
 			continue
 		}
@@ -423,10 +443,12 @@ func (s *sim) judgeTaken() {
 			}
 			failures += number(t.status == 500)
 			waits = waits && !t.accepted() && t.status != 422 && failures < worldTries
-			held = t.accepted() && t.receiver == n.receiver && t.ended.Add(w.settled).Before(n.from) && n.to.Sub(t.ended) < w.window && !w.trouble(t.began, n.to, true)
+			settled := t.ended.Add(w.settled).Before(n.from) && !w.trouble(t.began, n.to, true)
+			held = t.accepted() && t.receiver == n.receiver && settled && n.to.Sub(t.ended) < w.window
 		}
 		if waits || held {
-			w.violation("(a) arrival %d was taken in, though it is a copy of %d, which waits: %v, or was accepted", n.number, o.number, waits)
+			w.violation("(a) arrival %d was taken in, though it is a copy of %d, which waits: %v, or was accepted",
+				n.number, o.number, waits)
 		}
 	}
 }
@@ -441,18 +463,27 @@ func (s *sim) judgeTries() {
 	rejections, ended := make(map[delivery]int), make(map[delivery]bool)
 	for _, t := range w.tries {
 		d := delivery{t.arrival, t.instance}
-		unsure := w.trouble(t.from, t.began, true) || slices.ContainsFunc(t.again, func(r *redelivery) bool { return r.unsure })
+		isUnsure := func(r *redelivery) bool { return r.unsure }
+		unsure := w.trouble(t.from, t.began, true) || slices.ContainsFunc(t.again, isUnsure)
 		if ended[d] && !unsure {
 			w.violation("(b) arrival %d was tried again, though it is parked", t.number)
 		}
 		if rejections[d] += number(t.status == 500); rejections[d] >= worldTries || t.status == 422 {
 			ended[d] = true
 		}
-		byHand := slices.ContainsFunc(w.arrivals, func(a *arrival) bool { return a.tenant == t.tenant && len(a.again)+len(a.discards) > 0 })
-		if w.cfg.Latest && !byHand && t.webhook.Snapshot && t.entry != nil && !unsure {
-			if b := s.next(t.arrival); b != nil && b.webhook.Snapshot && b.ok && b.to.Add(w.settled).Before(t.began) && !w.trouble(b.from.Add(-w.lease), b.to, true) {
-				w.violation("(b) arrival %d was tried, though a newer snapshot had been taken in right behind it, and the setting is LATEST", t.number)
-			}
+		byHand := slices.ContainsFunc(w.arrivals, func(a *arrival) bool {
+			return a.tenant == t.tenant && len(a.again)+len(a.discards) > 0
+		})
+		if !w.cfg.Latest || byHand || !t.webhook.Snapshot || t.entry == nil || unsure {
+			continue
+		}
+		b := s.next(t.arrival)
+		if b == nil || !b.webhook.Snapshot || !b.ok || w.trouble(b.from.Add(-w.lease), b.to, true) {
+			continue
+		}
+		if b.to.Add(w.settled).Before(t.began) {
+			w.violation("(b) arrival %d was tried, though a newer snapshot had been taken in right behind it, "+
+				"and the setting is LATEST", t.number)
 		}
 	}
 }
@@ -460,7 +491,8 @@ func (s *sim) judgeTries() {
 // next returns what was taken in right after a webhook, of the same tenant.
 func (s *sim) next(a *arrival) (next *arrival) {
 	for _, b := range s.arrivals {
-		if b.tenant == a.tenant && b.entry != nil && b.entry.ID > a.entry.ID && (next == nil || b.entry.ID < next.entry.ID) {
+		behind := b.tenant == a.tenant && b.entry != nil && b.entry.ID > a.entry.ID
+		if behind && (next == nil || b.entry.ID < next.entry.ID) {
 			next = b
 		}
 	}
@@ -471,10 +503,14 @@ func (s *sim) next(a *arrival) (next *arrival) {
 func (s *sim) touched(tenant string, from, to time.Time) bool {
 	during := func(f, t time.Time) bool { return !f.After(to) && !t.Before(from) }
 	over := func(x span) bool { return x.tenant == tenant && during(x.from, x.to) }
-	return slices.ContainsFunc(s.forgets, over) || slices.ContainsFunc(s.erasures, over) || slices.ContainsFunc(s.arrivals, func(a *arrival) bool {
-		return a.tenant == tenant && (slices.ContainsFunc(a.again, func(r *redelivery) bool { return during(r.from, r.to) }) ||
-			slices.ContainsFunc(a.discards, func(d *discard) bool { return during(d.from, d.to) }))
-	})
+	byHand := func(a *arrival) bool {
+		again := func(r *redelivery) bool { return during(r.from, r.to) }
+		discarded := func(d *discard) bool { return during(d.from, d.to) }
+		return a.tenant == tenant &&
+			(slices.ContainsFunc(a.again, again) || slices.ContainsFunc(a.discards, discarded))
+	}
+	return slices.ContainsFunc(s.forgets, over) || slices.ContainsFunc(s.erasures, over) ||
+		slices.ContainsFunc(s.arrivals, byHand)
 }
 
 func (s *sim) send(tenant, snapshot string) {
@@ -505,10 +541,12 @@ func (s *sim) send(tenant, snapshot string) {
 
 // reconcile compares what the billing service says of all tenants with what is known. It is a process of its own, and
 // outlives usher.
-func (s *sim) reconcile(leave lane.ReconcileMode, asks, goesOn time.Duration, done func(tenant string, c lane.Compared)) {
+func (s *sim) reconcile(
+	mode lane.ReconcileMode, asks, goesOn time.Duration, done func(tenant string, c lane.Compared),
+) {
 	w := s.world
 	w.runs++
-	run := &aRun{number: w.runs, stores: leave == lane.ToStore}
+	run := &aRun{number: w.runs, stores: mode == lane.ToStore}
 	began := s.life
 	s.submit(s.m.Begin(run.number, func() {
 		if !began.dead.IsZero() {
@@ -519,7 +557,7 @@ func (s *sim) reconcile(leave lane.ReconcileMode, asks, goesOn time.Duration, do
 			said := maps.Clone(w.service)
 			s.at(goesOn, nil, func() {
 				for _, tenant := range slices.Sorted(maps.Keys(said)) {
-					s.compare(run, leave, said[tenant], done)
+					s.compare(run, mode, said[tenant], done)
 				}
 			})
 		})
@@ -527,7 +565,7 @@ func (s *sim) reconcile(leave lane.ReconcileMode, asks, goesOn time.Duration, do
 }
 
 // compare compares what the billing service said of one tenant.
-func (s *sim) compare(run *aRun, leave lane.ReconcileMode, said saying, done func(tenant string, c lane.Compared)) {
+func (s *sim) compare(run *aRun, mode lane.ReconcileMode, said saying, done func(tenant string, c lane.Compared)) {
 	id := fmt.Sprintf("x%d-%s-%x", run.number, said.tenant, s.seed)
 	hook := s.world.hook(id, said.tenant, fmt.Appendf(nil, "%s of run %d", said.snapshot, run.number))
 	hook.Received, hook.Receiver = s.now, s.life.receivers.For(platform(said.tenant))
@@ -539,7 +577,7 @@ func (s *sim) compare(run *aRun, leave lane.ReconcileMode, said saying, done fun
 	a := s.arrive(hook, said.tenant, said.snapshot)
 	a.version, a.run = said.version, run
 	life := s.life
-	s.submit(s.m.Reconcile(run.number, hook, leave, func(c lane.Compared) {
+	s.submit(s.m.Reconcile(run.number, hook, mode, func(c lane.Compared) {
 		if c.Result == lane.Equal {
 			s.equal = append(s.equal, said)
 		}
@@ -579,11 +617,19 @@ func (s *sim) reconcileAll() {
 // miss has a webhook get a 5xx.
 func (s *sim) miss(tenant, snapshot string) {
 	hook := s.hook(fmt.Sprintf("m%d-%x", len(s.misses), s.seed), tenant, snapshot)
-	s.misses = append(s.misses, &miss{tenant: tenant, snapshot: snapshot, digest: hook.Digest, isSnapshot: hook.Snapshot, at: s.now, life: s.life})
+	s.misses = append(s.misses, &miss{
+		tenant:     tenant,
+		snapshot:   snapshot,
+		digest:     hook.Digest,
+		isSnapshot: hook.Snapshot,
+		at:         s.now,
+		life:       s.life,
+	})
 	if hook.Snapshot {
 		s.change(tenant, snapshot)
 	}
-	s.missed.Add(hook.Lane, webhookgate.MissedWebhook{ID: hook.ID, Digest: hook.Digest, At: s.now, Snapshot: hook.Snapshot})
+	missed := webhookgate.MissedWebhook{ID: hook.ID, Digest: hook.Digest, At: s.now, Snapshot: hook.Snapshot}
+	s.missed.Add(hook.Lane, missed)
 }
 
 // storeMissed has the next transaction move what was missed from memory into lanes.
@@ -644,13 +690,16 @@ func (s *sim) judgeMissed() {
 					}
 				}
 			}
-			if certain != nil && (a.webhook.Digest == certain.digest || certain.isSnapshot && a.webhook.Snapshot && !a.isAgain && at.After(certain.at)) {
-				must = false
+			if certain != nil {
+				newer := certain.isSnapshot && a.webhook.Snapshot && !a.isAgain && at.After(certain.at)
+				must = must && a.webhook.Digest != certain.digest && !newer
 			}
 			if a.isAgain {
 				continue
 			}
-			isMissed := slices.ContainsFunc(s.misses, func(m *miss) bool { return m.tenant == tenant && m.digest == a.webhook.Digest })
+			isMissed := slices.ContainsFunc(s.misses, func(m *miss) bool {
+				return m.tenant == tenant && m.digest == a.webhook.Digest
+			})
 			// What came through another replica counts once the missed set is stored. Of several, only the last one
 			// is known then, which may be one that is invalid before and accepted.
 			if isAccepted {
@@ -725,9 +774,11 @@ func (s *sim) step(n int) {
 	w := s.world
 	tenant, snapshot := pick(w.r, w.tenants...), pick(w.r, "A", "B")
 	name := webhookgate.LaneName{Platform: platform(tenant), Tenant: tenant}
-	step := pick(w.r, "send", "send", "send", "send", "send", "copy", "copy", "copy", "burst", "burst", "sleep", "sleep", "sleep", "redeliver", "redeliver",
-		"discard", "forget", "erase", "outage", "pause", "resume", "kill", "reject", "reject", "reject", "reject again", "accept", "discard invalid", "sleep long",
-		"lose", "lose", "reconcile", "reconcile", "reconcile", "miss", "miss", "store what was missed", "send what was missed")
+	step := pick(w.r,
+		"send", "send", "send", "send", "send", "copy", "copy", "copy", "burst", "burst", "sleep", "sleep", "sleep",
+		"redeliver", "redeliver", "discard", "forget", "erase", "outage", "pause", "resume", "kill",
+		"reject", "reject", "reject", "reject again", "accept", "discard invalid", "sleep long", "lose", "lose",
+		"reconcile", "reconcile", "reconcile", "miss", "miss", "store what was missed", "send what was missed")
 	w.story = append(w.story, s.now.Format("15:04:05.000000 ")+fmt.Sprintf("step %d: %s", n, step))
 	switch step {
 	case "send":
@@ -753,7 +804,8 @@ func (s *sim) step(n int) {
 			break
 		}
 		force := w.r.IntN(2) == 0
-		again := &redelivery{from: s.now, to: s.now.Add(time.Hour), forced: force, unsure: e.State == lane.Waiting || e.State == lane.Superseded}
+		unsure := e.State == lane.Waiting || e.State == lane.Superseded
+		again := &redelivery{from: s.now, to: s.now.Add(time.Hour), forced: force, unsure: unsure}
 		a.again = append(a.again, again)
 		s.act(func(done func(error)) Work { return s.m.Redeliver(e, force, done) }, func(err error) {
 			again.to = s.now
@@ -788,7 +840,8 @@ func (s *sim) step(n int) {
 		if n := len(s.rejections); n > 0 {
 			r := s.rejections[n-1-w.r.IntN(min(3, n))]
 			if tenant := r.webhook.Lane.Tenant; tenant != "" {
-				s.recordInvalid(tenant, strings.TrimSuffix(strings.TrimPrefix(string(r.webhook.Body), tenant), " other"))
+				body := strings.TrimPrefix(string(r.webhook.Body), tenant)
+				s.recordInvalid(tenant, strings.TrimSuffix(body, " other"))
 			}
 		}
 	case "accept":
@@ -796,7 +849,9 @@ func (s *sim) step(n int) {
 	case "lose":
 		s.change(tenant, snapshot)
 	case "reconcile":
-		s.reconcile(pick(w.r, lane.ToCompare, lane.ToApply, lane.ToApply, lane.ToStore), pick(w.r, w.sleeps...)/2, pick(w.r, w.sleeps...)/2, func(string, lane.Compared) {})
+		mode := pick(w.r, lane.ToCompare, lane.ToApply, lane.ToApply, lane.ToStore)
+		asks, goesOn := pick(w.r, w.sleeps...)/2, pick(w.r, w.sleeps...)/2
+		s.reconcile(mode, asks, goesOn, func(string, lane.Compared) {})
 	case "miss":
 		s.miss(tenant, pick(w.r, "A", "C", "D", "E"))
 	case "store what was missed":
@@ -923,9 +978,18 @@ func TestWorldsOnLanes(t *testing.T) {
 		w.cfg.Limits = DefaultLimits
 		w.cfg.MaxInvalid = 3
 		w.places = []*place{{world: w}}
-		shorter := w.cfg.Jitter
-		w.cfg.Jitter = func(d time.Duration) time.Duration { return max(shorter(d), 500*time.Millisecond) } // there is no courier that knows of receivers that are down
-		s := &sim{world: w, now: time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC), underTry: make(map[*try]func()), shared: seed%2 == 0, byInvalid: make(map[string]*rejection), accepted: make(map[string]int64), isHeld: make(map[string]bool), dealt: make(map[int64]bool)}
+		shorter := w.cfg.Jitter // there is no courier that knows of receivers that are down
+		w.cfg.Jitter = func(d time.Duration) time.Duration { return max(shorter(d), 500*time.Millisecond) }
+		s := &sim{
+			world:     w,
+			now:       time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC),
+			shared:    seed%2 == 0,
+			underTry:  make(map[*try]func()),
+			byInvalid: make(map[string]*rejection),
+			accepted:  make(map[string]int64),
+			isHeld:    make(map[string]bool),
+			dealt:     make(map[int64]bool),
+		}
 		lease := 100 * 365 * 24 * time.Hour
 		if s.shared {
 			lease = 10 * time.Second
@@ -947,7 +1011,8 @@ func TestWorldsOnLanes(t *testing.T) {
 		}
 	}
 	took := time.Since(began)
-	t.Logf("%.0f worlds a second; %d arrivals, %d tries, %d questions; %v", float64(seen["world"])/took.Seconds(), arrivals, tries, asked, seen)
+	t.Logf("%.0f worlds a second; %d arrivals, %d tries, %d questions; %v",
+		float64(seen["world"])/took.Seconds(), arrivals, tries, asked, seen)
 }
 
 // A lane is read as it was written: its fields are the columns of 001.sql, each once.
@@ -1006,7 +1071,8 @@ func TestLaneIsItsColumns(t *testing.T) {
 			tx.Queue("lanes_of_tenant", func(r engine.Row) (err error) { read, err = scanLane(r); return err }, "t")
 			return tx.Send()
 		}))
-		if got, want := fmt.Sprintf("%+v", laneRow(read)), fmt.Sprintf("%+v", laneRow(wrote)); got != want || read.Damaged != nil {
+		got, want := fmt.Sprintf("%+v", laneRow(read)), fmt.Sprintf("%+v", laneRow(wrote))
+		if got != want || read.Damaged != nil {
 			t.Errorf("read  %s\nwrote %s\ndamaged %q", got, want, read.Damaged)
 		}
 	})

@@ -49,7 +49,8 @@ func TestItems(t *testing.T) {
 			}
 		}
 		few, err := d.items(Filter{Tenant: "a", Limit: 3})
-		if err != nil || len(few) != 3 || string(few[0].Body) != fmt.Sprint("body ", each-1) || string(few[0].Previous.Body) != fmt.Sprint("body ", each-2) {
+		body := func(n int) string { return fmt.Sprint("body ", each-n) }
+		if err != nil || len(few) != 3 || string(few[0].Body) != body(1) || string(few[0].Previous.Body) != body(2) {
 			t.Errorf("%+v %v", few, err)
 		}
 	})
@@ -130,7 +131,9 @@ func TestFindsTenantsWithFewQueries(t *testing.T) {
 	})
 }
 
-func historyOfAll(i *Inbox, ctx context.Context, since, until time.Time, troubled bool) (all []*History, begins time.Time, err error) {
+func historyOfAll(
+	ctx context.Context, i *Inbox, since, until time.Time, troubled bool,
+) (all []*History, begins time.Time, err error) {
 	begins, err = i.History(ctx, since, until, troubled, func(h *History) error { all = append(all, h); return nil })
 	return all, begins, err
 }
@@ -157,33 +160,40 @@ func TestHistory(t *testing.T) {
 		d.take("ill", readable(1))
 		d.until("failed", func() bool { return len(d.HeldUp()) == 1 })
 		history := func(since, until time.Time, troubled bool) string {
-			all, _, err := historyOfAll(d.Inbox, context.Background(), since, until, troubled)
+			all, _, err := historyOfAll(context.Background(), d.Inbox, since, until, troubled)
 			check(t, err)
 			var lines []string
 			for _, h := range all {
 				if h.Last.IsZero() {
 					t.Errorf("no last webhook: %+v", h)
 				}
-				lines = append(lines, fmt.Sprintf("%s %d %s", ShowTenant(h.Platform, h.Tenant.Tenant), h.Webhooks, strings.Join(h.Standing(), "+")))
+				standing := strings.Join(h.Standing(), "+")
+				name := ShowTenant(h.Platform, h.Tenant.Tenant)
+				lines = append(lines, fmt.Sprintf("%s %d %s", name, h.Webhooks, standing))
 			}
 			return strings.Join(lines, ", ")
 		}
-		d.want("all", history(time.Time{}, time.Time{}, false), "crm/bad 1 parked, /dark 1 features unknown, /ill 1 held up+waiting, /well 2 all right")
-		d.want("troubled", history(time.Time{}, time.Time{}, true), "crm/bad 1 parked, /dark 1 features unknown, /ill 1 held up+waiting")
-		d.want("first half", history(time.Time{}, middle, false), "crm/bad 1 parked, /dark 1 features unknown, /well 2 all right")
+		bad, dark, ill := "crm/bad 1 parked", "/dark 1 features unknown", "/ill 1 held up+waiting"
+		well := "/well 2 all right"
+		list := func(lines ...string) string { return strings.Join(lines, ", ") }
+		d.want("all", history(time.Time{}, time.Time{}, false), list(bad, dark, ill, well))
+		d.want("troubled", history(time.Time{}, time.Time{}, true), list(bad, dark, ill))
+		d.want("first half", history(time.Time{}, middle, false), list(bad, dark, well))
 		d.want("second half", history(middle, time.Time{}, false), "/ill 1 held up+waiting")
 		d.want("in the future", history(middle.Add(time.Hour), middle.Add(2*time.Hour), false), "")
-		if _, begins, err := historyOfAll(d.Inbox, context.Background(), middle.Add(-time.Hour), time.Time{}, false); err != nil || begins.IsZero() || begins.After(middle) {
+		_, begins, err := historyOfAll(t.Context(), d.Inbox, middle.Add(-time.Hour), time.Time{}, false)
+		if err != nil || begins.IsZero() || begins.After(middle) {
 			t.Errorf("it begins %s, %v", begins, err)
 		}
-		if _, begins, _ := historyOfAll(d.Inbox, context.Background(), middle, time.Time{}, false); !begins.IsZero() {
+		if _, begins, _ := historyOfAll(context.Background(), d.Inbox, middle, time.Time{}, false); !begins.IsZero() {
 			t.Errorf("it begins %s", begins)
 		}
 		if s := d.Stats(); s.Tenants != 4 || s.Unknown != 1 {
 			t.Errorf("%+v", s)
 		}
-		if all, err := d.Unknown(t.Context(), 10); err != nil || len(all) != 1 || all[0].Tenant != "dark" || all[0].Latest.IsZero() {
-			t.Errorf("%+v %v", all, err)
+		all := must(d.Unknown(t.Context(), 10))(t)
+		if len(all) != 1 || all[0].Tenant != "dark" || all[0].Latest.IsZero() {
+			t.Errorf("%+v", all)
 		}
 	})
 }
@@ -222,7 +232,9 @@ func TestHistoryPages(t *testing.T) {
 		}
 		gone := errors.New("the reader has gone")
 		read.Store(0)
-		if _, err := d.History(t.Context(), time.Time{}, time.Time{}, false, func(*History) error { return gone }); !errors.Is(err, gone) || read.Load() > pageSize {
+		leaves := func(*History) error { return gone }
+		_, err = d.History(t.Context(), time.Time{}, time.Time{}, false, leaves)
+		if !errors.Is(err, gone) || read.Load() > pageSize {
 			t.Errorf("%v, %d are read for nobody", err, read.Load())
 		}
 		full.Store(false)
@@ -233,19 +245,23 @@ func TestHistoryPages(t *testing.T) {
 // expensive page after the other takes the database from the others.
 func TestReadEndsWithItsReader(t *testing.T) {
 	t.Parallel()
-	reads := map[string]func(*Inbox, context.Context) error{
-		"a search": func(i *Inbox, ctx context.Context) error { return second(i.List(ctx, Filter{Search: "x"})) },
-		"a list":   func(i *Inbox, ctx context.Context) error { return i.Each(ctx, Filter{}, true, nil) },
-		"one":      func(i *Inbox, ctx context.Context) error { return second(i.Show(ctx, 1)) },
-		"tenants":  func(i *Inbox, ctx context.Context) error { return second(i.Tenants(ctx, TenantFilter{})) },
-		"a history": func(i *Inbox, ctx context.Context) error {
-			_, _, err := historyOfAll(i, ctx, time.Time{}, time.Time{}, false)
+	reads := map[string]func(context.Context, *Inbox) error{
+		"a search": func(ctx context.Context, i *Inbox) error { return second(i.List(ctx, Filter{Search: "x"})) },
+		"a list":   func(ctx context.Context, i *Inbox) error { return i.Each(ctx, Filter{}, true, nil) },
+		"one":      func(ctx context.Context, i *Inbox) error { return second(i.Show(ctx, 1)) },
+		"tenants":  func(ctx context.Context, i *Inbox) error { return second(i.Tenants(ctx, TenantFilter{})) },
+		"a history": func(ctx context.Context, i *Inbox) error {
+			_, _, err := historyOfAll(ctx, i, time.Time{}, time.Time{}, false)
 			return err
 		},
-		"actions":               func(i *Inbox, ctx context.Context) error { return second(i.Actions(ctx, 0, 10)) },
-		"a tenant's missed set": func(i *Inbox, ctx context.Context) error { _, err := i.MissedOf(ctx, "", "t"); return err },
-		"a tenant's platform":   func(i *Inbox, ctx context.Context) error { return second(i.Platforms(ctx, "t")) },
-		"snapshots":             func(i *Inbox, ctx context.Context) error { return second(i.Snapshots(ctx, []string{"t"})) },
+		"actions": func(ctx context.Context, i *Inbox) error { return second(i.Actions(ctx, 0, 10)) },
+		"a tenant's missed set": func(ctx context.Context, i *Inbox) error {
+			return second(i.MissedOf(ctx, "", "t"))
+		},
+		"a tenant's platform": func(ctx context.Context, i *Inbox) error { return second(i.Platforms(ctx, "t")) },
+		"snapshots": func(ctx context.Context, i *Inbox) error {
+			return second(i.Snapshots(ctx, []string{"t"}))
+		},
 	}
 	for what, end := range map[string]func(gone func(), i *Inbox){
 		"the reader is gone": func(gone func(), _ *Inbox) { gone() },
@@ -261,7 +277,7 @@ func TestReadEndsWithItsReader(t *testing.T) {
 				for name, read := range reads {
 					reply := make(chan error, 1)
 					ended[name] = reply
-					go func() { reply <- read(d.Inbox, ctx) }()
+					go func() { reply <- read(ctx, d.Inbox) }()
 				}
 				synctest.Wait()
 				end(gone, d.Inbox)
@@ -287,11 +303,11 @@ func TestReadEndsWithItsReader(t *testing.T) {
 // to deliver, figures. Those who wait for others stop when they go away, and the rest see everything in the end.
 func TestPeopleLeaveReadersToPrograms(t *testing.T) {
 	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
-		slow := map[string]bool{"tenant_history": true, "tenants": true, "list": true, "list_tenant": true, "previous": true, "export_lane": true}
+		slow := []string{"tenant_history", "tenants", "list", "list_tenant", "previous", "export_lane"}
 		var armed atomic.Bool
 		release, stuck := make(chan struct{}), make(chan struct{}, 100)
 		d := newDesk(t, open, between(intercepted{asks: func(s *statement) error {
-			if armed.Load() && slow[s.name] {
+			if armed.Load() && slices.Contains(slow, s.name) {
 				stuck <- struct{}{}
 				<-release
 			}
@@ -303,7 +319,7 @@ func TestPeopleLeaveReadersToPrograms(t *testing.T) {
 		looks := []func(ctx context.Context) error{
 			func(ctx context.Context) error { return second(d.Export(ctx, io.Discard)) },
 			func(ctx context.Context) error {
-				_, _, err := historyOfAll(d.Inbox, ctx, time.Time{}, time.Time{}, true)
+				_, _, err := historyOfAll(ctx, d.Inbox, time.Time{}, time.Time{}, true)
 				return err
 			},
 			func(ctx context.Context) error { return second(d.Tenants(ctx, TenantFilter{Search: "t"})) },
@@ -359,7 +375,11 @@ func TestListEndsMidway(t *testing.T) {
 		for _, withContent := range []bool{false, true} {
 			ctx, gone := context.WithCancel(t.Context())
 			read := 0
-			err := d.Each(ctx, Filter{Search: "t"}, withContent, func(*lane.Webhook) bool { read++; gone(); return true })
+			err := d.Each(ctx, Filter{Search: "t"}, withContent, func(*lane.Webhook) bool {
+				read++
+				gone()
+				return true
+			})
 			if read != 1 || !errors.Is(err, context.Canceled) {
 				t.Errorf("with content %v: %d were read, %v", withContent, read, err)
 			}

@@ -37,7 +37,18 @@ type Memory struct {
 }
 
 func NewMemory(cfg *Config, seed uint64, lease time.Duration) *Memory {
-	return &Memory{cfg: cfg, owner: []byte{1}, r: rand.New(rand.NewPCG(seed, 77)), lanes: make(map[webhookgate.LaneName]*lane.Lane), hooks: make(map[webhookgate.LaneName][]*lane.Webhook), seen: make(map[lane.SignedID][]*lane.SeenID), known: make(map[webhookgate.LaneName]*snapshot.Stored), runs: make(map[int]*lane.Run), missed: make(map[webhookgate.LaneName][]webhookgate.MissedWebhook), lease: lease}
+	return &Memory{
+		cfg:    cfg,
+		owner:  []byte{1},
+		r:      rand.New(rand.NewPCG(seed, 77)),
+		lanes:  make(map[webhookgate.LaneName]*lane.Lane),
+		hooks:  make(map[webhookgate.LaneName][]*lane.Webhook),
+		seen:   make(map[lane.SignedID][]*lane.SeenID),
+		known:  make(map[webhookgate.LaneName]*snapshot.Stored),
+		runs:   make(map[int]*lane.Run),
+		missed: make(map[webhookgate.LaneName][]webhookgate.MissedWebhook),
+		lease:  lease,
+	}
 }
 
 // Crash is the end of a process: another one comes. shared: its leases run out; else they end.
@@ -65,9 +76,19 @@ func (m *Memory) Turn(works []Work) (after []func()) {
 	var t *memTurn
 	hooks, seen, known, runs, last := m.hooks, m.seen, m.known, m.runs, m.last
 	for again := m.r.IntN(4) == 0; ; again = false {
-		m.hooks, m.seen, m.known, m.runs, m.last = maps.Clone(hooks), maps.Clone(seen), maps.Clone(known), maps.Clone(runs), last
+		m.hooks, m.seen, m.known, m.runs = maps.Clone(hooks), maps.Clone(seen), maps.Clone(known), maps.Clone(runs)
+		m.last = last
 		t = &memTurn{m: m, loaded: make(map[lane.SignedID]bool), copies: make(map[string]*lane.Webhook)}
-		t.Turn = lane.Turn{Rules: &m.cfg.Rules, Process: lane.Process{Owner: m.owner, LeaseTime: m.lease, Alone: m.Alone}, Now: m.Now, AskedAt: time.Now(), Lanes: make(map[webhookgate.LaneName]*lane.Lane), Inbox: t, MayTakeOver: true, AddedBytes: make(map[string]int64)}
+		t.Turn = lane.Turn{
+			Rules:       &m.cfg.Rules,
+			Process:     lane.Process{Owner: m.owner, LeaseTime: m.lease, Alone: m.Alone},
+			Now:         m.Now,
+			AskedAt:     time.Now(),
+			Lanes:       make(map[webhookgate.LaneName]*lane.Lane),
+			Inbox:       t,
+			MayTakeOver: true,
+			AddedBytes:  make(map[string]int64),
+		}
 		after = nil
 		for _, w := range works {
 			after = append(after, w(t))
@@ -78,7 +99,8 @@ func (m *Memory) Turn(works []Work) (after []func()) {
 	}
 	c := t.Changes()
 	for k, all := range m.hooks {
-		m.hooks[k] = slices.DeleteFunc(slices.Clone(all), func(h *lane.Webhook) bool { return slices.Contains(c.Deleted, h.ID) })
+		isDeleted := func(h *lane.Webhook) bool { return slices.Contains(c.Deleted, h.ID) }
+		m.hooks[k] = slices.DeleteFunc(slices.Clone(all), isDeleted)
 	}
 	for _, h := range c.Added {
 		m.hooks[h.LaneName] = append(m.hooks[h.LaneName], h.Row())
@@ -89,7 +111,8 @@ func (m *Memory) Turn(works []Work) (after []func()) {
 	}
 	for _, id := range c.Seen {
 		row := *id
-		others := slices.DeleteFunc(slices.Clone(m.seen[id.SignedID]), func(r *lane.SeenID) bool { return bytes.Equal(r.Digest, id.Digest) })
+		same := func(r *lane.SeenID) bool { return bytes.Equal(r.Digest, id.Digest) }
+		others := slices.DeleteFunc(slices.Clone(m.seen[id.SignedID]), same)
 		m.seen[id.SignedID] = append(others, &row)
 	}
 	for _, s := range c.Snapshots {
@@ -241,7 +264,8 @@ func (t *memTurn) mustNote(l *lane.Lane, what string) func() {
 	last := l.Last
 	return func() {
 		if l.Last <= last || l.LastAt != t.Now || l.Last > t.m.last {
-			t.m.fault = fmt.Errorf("(j) after %s the last number of %s is %d at %d, it was %d; now is %d", what, l.Tenant, l.Last, l.LastAt, last, t.Now)
+			t.m.fault = fmt.Errorf("(j) after %s the last number of %s is %d at %d, it was %d; now is %d",
+				what, l.Tenant, l.Last, l.LastAt, last, t.Now)
 		}
 	}
 }
@@ -275,7 +299,9 @@ func (m *Memory) Begin(run int, done func()) Work {
 
 // Reconcile compares what the billing service says of a tenant with what is known. decided is called in the
 // transaction.
-func (m *Memory) Reconcile(run int, w *webhookgate.Webhook, mode lane.ReconcileMode, decided, done func(lane.Compared)) Work {
+func (m *Memory) Reconcile(
+	run int, w *webhookgate.Webhook, mode lane.ReconcileMode, decided, done func(lane.Compared),
+) Work {
 	in := arriving(w)
 	in.Source, in.Later = FromReconcile, true
 	return func(t *memTurn) func() {
@@ -436,7 +462,8 @@ func (m *Memory) Check() error {
 			return fmt.Errorf("(j) %s is missed webhooks since %d, and has %d rows", l.Tenant, l.MissedSince, len(rows))
 		}
 		if hooks := m.hooks[k]; len(hooks) > 0 && hooks[len(hooks)-1].ID > l.Last {
-			return fmt.Errorf("(j) the last number of %s is %d, and it has webhook %d", l.Tenant, l.Last, hooks[len(hooks)-1].ID)
+			last := hooks[len(hooks)-1].ID
+			return fmt.Errorf("(j) the last number of %s is %d, and it has webhook %d", l.Tenant, l.Last, last)
 		}
 		var waiting, parked, invalid, bytes, parkedSnapshots int64
 		for _, h := range m.hooks[k] {
@@ -451,8 +478,10 @@ func (m *Memory) Check() error {
 		if parkedSnapshots > 1 {
 			return fmt.Errorf("(h) %s has %d parked snapshots", l.Tenant, parkedSnapshots)
 		}
-		if waiting != l.Waiting || parked != l.Parked || invalid != l.Invalid || bytes != l.Bytes {
-			return fmt.Errorf("(h) the counts of %s are wrong: %v, and there are %v; leased %d", l.Tenant, []int64{l.Waiting, l.Parked, l.Invalid, l.Bytes}, []int64{waiting, parked, invalid, bytes}, l.LeasedID)
+		row, is := [4]int64{l.Waiting, l.Parked, l.Invalid, l.Bytes}, [4]int64{waiting, parked, invalid, bytes}
+		if row != is {
+			return fmt.Errorf("(h) the counts of %s are wrong: %v, and there are %v; leased %d",
+				l.Tenant, row, is, l.LeasedID)
 		}
 	}
 	return nil

@@ -19,10 +19,12 @@ func TestPauseEndsByItself(t *testing.T) {
 		d.idle("")
 		for _, p := range []Pause{{Tenant: "acme"}, {Receiver: "main"}} {
 			set, err := d.Inbox.Pause(p, 2*time.Hour, nil)
-			if lasts := set.Until.Sub(set.Since); err != nil || lasts != 2*time.Hour || !strings.Contains(set.Words(), " until 20") {
+			lasts := set.Until.Sub(set.Since)
+			if err != nil || lasts != 2*time.Hour || !strings.Contains(set.Words(), " until 20") {
 				t.Fatalf("%+v: %v", set, err)
 			}
-			if again, err := d.Inbox.Pause(p, 3*time.Hour, nil); err != nil || again.Until.Sub(set.Since) < 3*time.Hour || !again.Since.Equal(set.Since) {
+			again, err := d.Inbox.Pause(p, 3*time.Hour, nil)
+			if err != nil || again.Until.Sub(set.Since) < 3*time.Hour || !again.Since.Equal(set.Since) {
 				t.Fatalf("its new end: %+v after %+v: %v", again, set, err)
 			}
 		}
@@ -78,16 +80,24 @@ func TestBehindAndGone(t *testing.T) {
 		d.take("a", "1", "2", "3")
 		d.take("b", "1")
 		var all []*lane.Webhook
-		check(t, d.EachPage(t.Context(), Filter{State: lane.Waiting}, func(page []*lane.Webhook) error { all = append(all, page...); return nil }))
+		check(t, d.EachPage(t.Context(), Filter{State: lane.Waiting}, func(page []*lane.Webhook) error {
+			all = append(all, page...)
+			return nil
+		}))
 		last := all[0].ID
 		behind := must(d.Behind(t.Context(), Filter{}, all))(t)
 		if len(all) != 4 || len(behind) != 2 || behind[last] || behind[last-3] || !behind[last-1] || !behind[last-2] {
 			t.Errorf("%d, behind: %v", len(all), behind)
 		}
-		if behind := must(d.Behind(t.Context(), Filter{Since: all[2].Received.Add(time.Microsecond)}, all[:2]))(t); len(behind) > 1 || behind[last-2] {
+		later := Filter{Since: all[2].Received.Add(time.Microsecond)}
+		if behind := must(d.Behind(t.Context(), later, all[:2]))(t); len(behind) > 1 || behind[last-2] {
 			t.Errorf("the first that came then is behind none: %v", behind)
 		}
-		for f, want := range map[*Filter]int64{{Tenant: "a", Platform: new(""), After: last - 3, Limit: 1}: last - 2, {Tenant: "a", Platform: new(""), Before: last - 1, Limit: 1}: last - 2, {After: last - 1}: last} {
+		for f, want := range map[*Filter]int64{
+			{Tenant: "a", Platform: new(""), After: last - 3, Limit: 1}:  last - 2,
+			{Tenant: "a", Platform: new(""), Before: last - 1, Limit: 1}: last - 2,
+			{After: last - 1}: last,
+		} {
 			if found := must(d.List(t.Context(), *f))(t); len(found) != 1 || found[0].ID != want {
 				t.Errorf("%+v: %v, want %d", *f, found, want)
 			}

@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -10,7 +11,6 @@ import (
 	"usher/internal/inbox/engine"
 	"usher/internal/lane"
 	"usher/internal/testkit/pgtest"
-	"usher/webhookgate"
 )
 
 // An erasure waits for the one delivery that is under way, and not for all webhooks behind it.
@@ -23,7 +23,8 @@ func TestErasesATenantWithALongQueue(t *testing.T) {
 		}
 		before := len(d.main.got("acme"))
 		must(d.Erase("", "acme"))(t)
-		if n := len(d.main.got("acme")) - before; n > 20 { // two or three, but the erasure may have to wait for its turn
+		// Two or three, but the erasure may have to wait for its turn.
+		if n := len(d.main.got("acme")) - before; n > 20 {
 			t.Errorf("%d were delivered before the erasure", n)
 		}
 	})
@@ -53,9 +54,7 @@ func TestSendsAnEventWithoutATenantAgain(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
 		for _, body := range []string{"one", "two"} {
-			w := d.hook("", body)
-			w.Type, w.Lane, w.Snapshot = "Invoice", webhookgate.LaneName{Type: "Invoice"}, false
-			d.want(body, d.sendHook(w), "+")
+			d.want(body, d.sendHook(d.event("", body)), "+")
 		}
 		d.idle("")
 		check(t, d.Redeliver(d.nth("", 1), false))
@@ -117,7 +116,7 @@ func TestImportedNumbersGoOn(t *testing.T) {
 		file := exported(t, d.Inbox)
 		var short []string // as if the last one had been dropped by its age
 		for l := range strings.Lines(file) {
-			if !strings.HasPrefix(l, `{"webhook"`) && !strings.HasPrefix(l, `{"content"`) && !strings.HasPrefix(l, `{"end"`) {
+			if !regexp.MustCompile(`^\{"(webhook|content|end)"`).MatchString(l) {
 				short = append(short, l)
 			}
 		}

@@ -18,7 +18,8 @@ func (w *world) judgeMissed(entries []*lane.Webhook, deadline time.Time) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		past := time.Since(deadline)
-		return past > time.Minute || past > 0 && !w.away(p.life, time.Now(), time.Now()) // other worlds may have killed the server
+		// Other worlds may have killed the server.
+		return past > time.Minute || past > 0 && !w.away(p.life, time.Now(), time.Now())
 	}
 	for _, p := range w.places {
 		for p.inbox.cfg.Missed.Len() > 0 {
@@ -51,7 +52,8 @@ func (w *world) judgeMissed(entries []*lane.Webhook, deadline time.Time) {
 		var failed, taken [][32]byte
 		var lastFailed *arrival
 		var maybeLast []*arrival // of those that were failed
-		apart := false           // an event was failed, or the last one is one: it settles, and is settled by, nothing else
+		// An event was failed, or the last one is one: it settles, and is settled by, nothing else.
+		apart := false
 		over := func(at time.Time) {
 			if at.After(ends) {
 				ends = at
@@ -70,7 +72,8 @@ func (w *world) judgeMissed(entries []*lane.Webhook, deadline time.Time) {
 				taken = append(taken, a.webhook.Digest)
 			case a.run == nil:
 				failed = append(failed, a.webhook.Digest)
-				apart = apart || a.webhook.Digest != last.webhook.Digest && (!a.webhook.Snapshot || !last.webhook.Snapshot)
+				another := a.webhook.Digest != last.webhook.Digest
+				apart = apart || another && (!a.webhook.Snapshot || !last.webhook.Snapshot)
 				if lastFailed == nil || a.from.After(lastFailed.from) {
 					lastFailed = a
 				}
@@ -83,11 +86,17 @@ func (w *world) judgeMissed(entries []*lane.Webhook, deadline time.Time) {
 			}
 		}
 		for _, a := range w.arrivals {
-			if lastFailed != nil && a.tenant == tenant && a.run == nil && slices.Contains(failed, a.webhook.Digest) && a.from.After(lastFailed.from.Add(-2*lane.MaxJump)) && a != last {
+			if lastFailed == nil || a == last || a.tenant != tenant || a.run != nil {
+				continue
+			}
+			isLate := a.from.After(lastFailed.from.Add(-2 * lane.MaxJump))
+			if isLate && slices.Contains(failed, a.webhook.Digest) {
 				maybeLast = append(maybeLast, a)
 			}
 		}
-		isAgain := !slices.ContainsFunc(maybeLast, func(a *arrival) bool { return a.webhook.Digest != last.webhook.Digest })
+		isAgain := !slices.ContainsFunc(maybeLast, func(a *arrival) bool {
+			return a.webhook.Digest != last.webhook.Digest
+		})
 		for _, e := range slices.Concat(w.erasures, w.forgets) {
 			if e.tenant == tenant {
 				over(e.to)
@@ -105,15 +114,20 @@ func (w *world) judgeMissed(entries []*lane.Webhook, deadline time.Time) {
 			continue
 		}
 		alive := slices.ContainsFunc(w.places, func(p *place) bool { return p.life == last.life })
+		// It is a snapshot that nobody had sent before, so that it settles all others.
+		isNews := last.webhook.Snapshot && !slices.Contains(failed, last.webhook.Digest)
+		settles := (lastFailed == nil || isNews || isAgain) && (!lost || isNews)
 		switch {
-		case last.ok && !apart && (lastFailed == nil || !slices.Contains(failed, last.webhook.Digest) && last.webhook.Snapshot || isAgain) && (!lost || last.webhook.Snapshot && !slices.Contains(failed, last.webhook.Digest)) && last.from.After(ends.Add(2*lane.MaxJump)):
+		case last.ok && !apart && settles && last.from.After(ends.Add(2*lane.MaxJump)):
 			if slices.Contains(missed, true) {
-				w.violation("(j) %s is missed nothing: arrival %d was taken in; and usher says that it is, by place: %v", tenant, last.number, missed)
+				w.violation("(j) %s is missed nothing: arrival %d was taken in; "+
+					"and usher says that it is, by place: %v", tenant, last.number, missed)
 			}
 			w.seen["missed nothing more"] = w.seen["missed nothing more"] || len(failed) > 0
 		case last.ended && last.err != nil && !isStored(last) && alive && !slices.Contains(taken, last.webhook.Digest):
 			if slices.Contains(missed, false) {
-				w.violation("(j) %s is missed arrival %d, and usher does not say so, by place: %v", tenant, last.number, missed)
+				w.violation("(j) %s is missed arrival %d, and usher does not say so, by place: %v",
+					tenant, last.number, missed)
 			}
 			w.seen["missed"] = true
 		}
@@ -125,7 +139,9 @@ func (w *world) judgeMissed(entries []*lane.Webhook, deadline time.Time) {
 func (w *world) judgeSettled(i *Inbox, all []lane.Compared) {
 	for _, c := range all {
 		since, err := i.MissedOf(context.Background(), c.Platform, c.Tenant)
-		if err == nil && !c.PassedOver && c.Result == lane.Equal && !since.IsZero() && i.cfg.Missed.Of(webhookgate.LaneName{Platform: c.Platform, Tenant: c.Tenant}).Webhooks == nil {
+		name := webhookgate.LaneName{Platform: c.Platform, Tenant: c.Tenant}
+		inMemory := i.cfg.Missed.Of(name).Webhooks != nil
+		if err == nil && !c.PassedOver && c.Result == lane.Equal && !since.IsZero() && !inMemory {
 			w.fail("(j) %s was found equal in the end, and has missed webhooks since %v", c.Tenant, since)
 		}
 	}

@@ -49,7 +49,9 @@ func TestReceiverIsRenamed(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.Schema(t)
 	alpha := newTaker("alpha", 4, "p1")
-	d := newDesk(t, inDatabase(t, dsn), func(c *setup) { c.Receivers, c.LeaseTime = receiver.NewSet(alpha.Receiver), 2*time.Second })
+	d := newDesk(t, inDatabase(t, dsn), func(c *setup) {
+		c.Receivers, c.LeaseTime = receiver.NewSet(alpha.Receiver), 2*time.Second
+	})
 	check(t, d.Pause(Pause{}))
 	d.take("p1/t", "A")
 	must(d.Resume(Pause{}))(t)
@@ -57,7 +59,8 @@ func TestReceiverIsRenamed(t *testing.T) {
 	check(t, d.Pause(Pause{}))
 	d.take("p1/t", "B")
 	d.shut()
-	inSchema(t, dsn, fmt.Sprintf("UPDATE {schema}.lane SET owner = '\\x01', leased = tail, due = %d", time.Now().Add(-time.Second).UnixMicro()))
+	const held = "UPDATE {schema}.lane SET owner = '\\x01', leased = tail, due = %d"
+	inSchema(t, dsn, fmt.Sprintf(held, time.Now().Add(-time.Second).UnixMicro()))
 	inSchema(t, dsn, "DELETE FROM {schema}.pause")
 	beta := newTaker("beta", 4, "p1")
 	d.cfg.Receivers = receiver.NewSet(beta.Receiver)
@@ -96,12 +99,14 @@ func TestMisroutedLanesAreNotLookedAtWithoutAPause(t *testing.T) {
 	for i := range 5 {
 		d.take(fmt.Sprintf("p1/t%d", i), "A")
 	}
-	inSchema(t, dsn, fmt.Sprintf("UPDATE {schema}.lane SET receiver = 'former', owner = '\\x01', leased = tail, due = %d", time.Now().Add(-time.Second).UnixMicro()))
+	const held = "UPDATE {schema}.lane SET receiver = 'former', owner = '\\x01', leased = tail, due = %d"
+	inSchema(t, dsn, fmt.Sprintf(held, time.Now().Add(-time.Second).UnixMicro()))
 	d.Inbox.clock.mu.Lock()
 	d.Inbox.clock.unsureSince = time.Now() // the clock has jumped: nobody takes anything over
 	d.Inbox.clock.mu.Unlock()
 	d.want("one look", fmt.Sprint(d.Inbox.route(true)), "<nil>")
-	d.want("another one, at what is being delivered", fmt.Sprint(d.Inbox.reroute([]webhookgate.LaneName{{Platform: "p1", Tenant: "t0"}, {Platform: "p1", Tenant: "t1"}})), "0 <nil>")
+	two := []webhookgate.LaneName{{Platform: "p1", Tenant: "t0"}, {Platform: "p1", Tenant: "t1"}}
+	d.want("another one, at what is being delivered", fmt.Sprint(d.Inbox.reroute(two)), "0 <nil>")
 	d.Inbox.clock.mu.Lock()
 	d.Inbox.clock.unsureSince = time.Time{}
 	d.Inbox.clock.mu.Unlock()

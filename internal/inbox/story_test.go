@@ -201,12 +201,8 @@ func TestNoCopies(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
 		for range 2 {
-			w := d.hook("", "A")
-			w.Lane, w.Snapshot, w.Type = webhookgate.LaneName{Type: "Ping"}, false, "Ping"
-			d.want("an event without a tenant", d.sendHook(w), "+")
-			w = d.hook("t", "E")
-			w.Snapshot = false
-			d.want("an event of a tenant", d.sendHook(w), "+")
+			d.want("an event without a tenant", d.sendHook(d.event("", "A")), "+")
+			d.want("an event of a tenant", d.sendHook(d.event("t", "E")), "+")
 		}
 		d.idle("")
 		d.shut()
