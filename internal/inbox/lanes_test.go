@@ -491,8 +491,7 @@ func (s *sim) judgeTries() {
 // next returns what was taken in right after a webhook, of the same tenant.
 func (s *sim) next(a *arrival) (next *arrival) {
 	for _, b := range s.arrivals {
-		behind := b.tenant == a.tenant && b.entry != nil && b.entry.ID > a.entry.ID
-		if behind && (next == nil || b.entry.ID < next.entry.ID) {
+		if b.isBehind(a) && (next == nil || next.isBehind(b)) {
 			next = b
 		}
 	}

@@ -12,7 +12,7 @@ import (
 	"usher/internal/lane"
 )
 
-// judge looks for violations of the rules (a) to (h); see TestWorldsInAFile.
+// judge looks for violations of the rules (a) to (l); see TestWorldsInAFile.
 func (w *world) judge() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -77,6 +77,11 @@ func (w *world) away(l *life, from, to time.Time) bool {
 	return w.trouble(from.Add(-w.lease), to, true) || !l.dead.IsZero() && l.dead.Before(to)
 }
 
+// isBehind says whether an arrival is behind another one, a, that is there in the end, in the same lane.
+func (b *arrival) isBehind(a *arrival) bool {
+	return b.tenant == a.tenant && b.entry != nil && b.entry.ID > a.entry.ID
+}
+
 func (w *world) mayBeErased(a *arrival) bool {
 	return slices.ContainsFunc(w.erasures, func(e span) bool { return e.tenant == a.tenant && e.to.After(a.from) })
 }
@@ -102,7 +107,8 @@ func (w *world) judgeUnsure(a *arrival) {
 	case !a.gave && !errors.Is(a.err, engine.ErrDoubt) && !w.trouble(a.from, a.to, true):
 		w.violation("(g) arrival %d was answered %q, and is there", a.number, a.err)
 	case a.entry.Received.After(a.to):
-		w.violation("(g) arrival %d was taken in %v after its sender had given up", a.number, a.entry.Received.Sub(a.to))
+		late := a.entry.Received.Sub(a.to)
+		w.violation("(g) arrival %d was taken in %v after its sender had given up", a.number, late)
 	}
 }
 
@@ -120,6 +126,10 @@ func (w *world) judgeDuplicate(n *arrival) {
 	}
 	later := func(d *discard) bool { return d.to.After(n.from) }
 	erased := slices.ContainsFunc(w.erasures, func(e span) bool { return e.tenant == n.tenant && e.to.After(n.from) })
+	isFirst := func(t *try) bool { return t.number == o.number && t.instance == 0 }
+	supersedes := func(t *try) bool { // somebody sent it again ahead of o
+		return t.webhook.Snapshot && t.instance > 0 && t.accepted() && t.entry != nil && t.isBehind(o) && t.began.After(n.from)
+	}
 	switch {
 	case erased, slices.ContainsFunc(o.discards, later):
 		return // it stood last, and somebody wanted neither of them
@@ -129,15 +139,14 @@ func (w *world) judgeDuplicate(n *arrival) {
 	case w.isTail(o, n) && (o.entry.State == lane.Waiting || w.cfg.Latest && !w.concluded(o, n)):
 		return // nobody takes it; or it stood last, and what came after n superseded it
 	case w.isTail(o, n) && w.cfg.Latest && len(o.again) > 0 && o.again[0].from.After(n.from) &&
-		!slices.ContainsFunc(w.tries, func(t *try) bool { return t.number == o.number && t.instance == 0 }):
+		!slices.ContainsFunc(w.tries, isFirst):
 		return // the same, and somebody redelivered it after that
-	case w.isTail(o, n) && o.entry.State == lane.Superseded && slices.ContainsFunc(w.tries, func(t *try) bool {
-		return t.tenant == o.tenant && t.webhook.Snapshot && t.instance > 0 && t.accepted() && t.entry != nil && t.entry.ID > o.entry.ID && t.began.After(n.from)
-	}):
+	case w.isTail(o, n) && o.entry.State == lane.Superseded && slices.ContainsFunc(w.tries, supersedes):
 		return // it stood last, and a newer one that somebody sent again ahead of it superseded it
 	case w.isTail(o, n) && w.wasSentAgainLast(o, n):
 		return // it stood last and was on its way, ahead of the others that waited: what becomes of it is n's fate, too
-	case w.stores && o.receiver == "" && n.receiver == "" && len(o.again) > 0 && o.again[0].to.After(n.from) && w.isTail(o, n) && n.from.Sub(o.entry.Received) <= w.window:
+	case w.stores && o.receiver == "" && n.receiver == "" && len(o.again) > 0 && o.again[0].to.After(n.from) &&
+		w.isTail(o, n) && n.from.Sub(o.entry.Received) <= w.window:
 		return // it was stored, and somebody redelivered it later, when its platform had a receiver
 	case o.entry.State == lane.Stored && n.receiver == "": // what was sent again would be no longer
 		if !w.isTail(o, n) || n.from.Sub(o.entry.Received) > w.window {
@@ -160,7 +169,8 @@ func (w *world) judgeDuplicate(n *arrival) {
 	if why == "" || slices.ContainsFunc(maybe, func(t *try) bool { return w.notHeld(t, n) == "" }) {
 		return
 	}
-	w.violation("(a) arrival %d (%s of %s) was dropped as a copy of %d; %s", n.number, n.snapshot, n.tenant, o.number, why)
+	w.violation("(a) arrival %d (%s of %s) was dropped as a copy of %d; %s",
+		n.number, n.snapshot, n.tenant, o.number, why)
 }
 
 // wasSentAgainLast says whether o was sent again before n came, and nothing else was since, and was tried after n had
@@ -171,8 +181,9 @@ func (w *world) wasSentAgainLast(o, n *arrival) bool {
 			return false
 		}
 		asked := t.again[t.instance-1].from
+		meanwhile := func(r *redelivery) bool { return r.to.After(asked) && r.from.Before(n.to) }
 		return !slices.ContainsFunc(w.arrivals, func(m *arrival) bool {
-			return m.tenant == n.tenant && m != o && slices.ContainsFunc(m.again, func(r *redelivery) bool { return r.to.After(asked) && r.from.Before(n.to) })
+			return m.tenant == n.tenant && m != o && slices.ContainsFunc(m.again, meanwhile)
 		})
 	})
 }
@@ -187,9 +198,11 @@ func (w *world) isSignedCopy(o, n *arrival) bool {
 		return false
 	}
 	return slices.ContainsFunc(w.arrivals, func(m *arrival) bool {
-		same := m != n && m.tenant == n.tenant && m.webhook.SignedID == n.webhook.SignedID && m.webhook.Digest == n.webhook.Digest
+		same := m.webhook.SignedID == n.webhook.SignedID && m.webhook.Digest == n.webhook.Digest
 		unsure := !m.ok && m.entry == nil // it may have been a copy of o, and nobody was told
-		return same && (m == o || m.original == n.original || unsure) && !m.from.After(n.to) && n.from.Sub(m.to) < 15*time.Minute
+		original := m == o || m.original == n.original || unsure
+		before := !m.from.After(n.to) && n.from.Sub(m.to) < 15*time.Minute
+		return m != n && m.tenant == n.tenant && same && original && before
 	})
 }
 
@@ -224,12 +237,13 @@ func (w *world) concluded(o, n *arrival) bool {
 // isTail says whether certainly no webhook of o's tenant came between o and n.
 func (w *world) isTail(o, n *arrival) bool {
 	return !slices.ContainsFunc(w.arrivals, func(m *arrival) bool {
-		return m.tenant == n.tenant && m.entry != nil && m.entry.ID > o.entry.ID && m.to.Before(n.from)
+		return m.isBehind(o) && m.to.Before(n.from)
 	})
 }
 
 // notHeld says why, after the last try of its tenant before n came, the receiver does not hold n's content.
 func (w *world) notHeld(last *try, n *arrival) string {
+	failed := last != nil && !last.accepted() && !last.cut
 	switch {
 	case last == nil || last.snapshot != n.snapshot:
 		return "the receiver got something else since"
@@ -237,7 +251,7 @@ func (w *world) notHeld(last *try, n *arrival) string {
 		return fmt.Sprint("that was accepted by ", last.receiver)
 	case last.accepted() && n.from.Sub(last.ended) >= w.window+w.settled && !w.trouble(last.began, n.from, false):
 		return fmt.Sprint("that was accepted ", n.from.Sub(last.ended), " before")
-	case !last.accepted() && last.ended.Add(w.settled).Before(n.from) && !last.cut && !w.trouble(last.began, n.from, false):
+	case failed && last.ended.Add(w.settled).Before(n.from) && !w.trouble(last.began, n.from, false):
 		return fmt.Sprint("and ", last.number, " had failed for good")
 	}
 	return ""
@@ -273,28 +287,36 @@ func (w *world) judgeStored(a *arrival) {
 	case lane.Parked:
 		good = last != nil && (last.status == 422 || rejections >= worldTries || e.Changed.Sub(since) > w.maxAge)
 	case lane.Superseded:
-		good = w.cfg.Latest && w.wasReplaced(a) || w.mayBeParked(a, e.Changed) && slices.ContainsFunc(w.arrivals, func(b *arrival) bool {
-			newer := b.tenant == a.tenant && b.webhook.Snapshot && b.entry != nil && b.entry.ID > e.ID
+		parkedBefore := func(b *arrival) bool { // or accepted
 			accepted := func(t *try) bool { return t.arrival == b && t.accepted() && !t.ended.After(e.Changed) }
-			return newer && (slices.ContainsFunc(w.tries, accepted) || w.mayBeParked(b, e.Changed))
-		})
+			return b.webhook.Snapshot && b.isBehind(a) &&
+				(slices.ContainsFunc(w.tries, accepted) || w.mayBeParked(b, e.Changed))
+		}
+		good = w.cfg.Latest && w.wasReplaced(a) ||
+			w.mayBeParked(a, e.Changed) && slices.ContainsFunc(w.arrivals, parkedBefore)
 	}
 	if !good {
-		w.violation("(c) arrival %d was acknowledged, and is %s %q after %d redeliveries; last try: %+v", a.number, e.State, e.Why, len(a.again), last)
+		w.violation("(c) arrival %d was acknowledged, and is %s %q after %d redeliveries; last try: %+v",
+			a.number, e.State, e.Why, len(a.again), last)
 	}
-	if e.State == lane.Parked && a.webhook.Snapshot && slices.ContainsFunc(w.arrivals, func(b *arrival) bool {
-		return b.tenant == a.tenant && b.webhook.Snapshot && b.entry != nil && b.entry.State == lane.Delivered && b.entry.ID > e.ID && b.entry.Changed.After(e.Changed)
+	isParked := e.State == lane.Parked && a.webhook.Snapshot
+	if isParked && slices.ContainsFunc(w.arrivals, func(b *arrival) bool {
+		newer := b.webhook.Snapshot && b.isBehind(a)
+		return newer && b.entry.State == lane.Delivered && b.entry.Changed.After(e.Changed)
 	}) {
 		w.violation("(c) arrival %d is parked, though a newer snapshot was accepted since", a.number)
 	}
-	if e.State == lane.Parked && a.webhook.Snapshot && slices.ContainsFunc(w.arrivals, func(b *arrival) bool {
+	if isParked && slices.ContainsFunc(w.arrivals, func(b *arrival) bool {
 		return b != a && b.tenant == a.tenant && b.webhook.Snapshot && b.entry != nil && b.entry.State == lane.Parked
 	}) {
 		w.violation("(c) arrival %d is parked, and another snapshot of its tenant, too", a.number)
 	}
 	if e.State == lane.Stored && slices.ContainsFunc(w.arrivals, func(b *arrival) bool {
-		stays := b.entry != nil && (b.entry.State == lane.Parked && b.entry.Changed.Before(a.from) || b.entry.State == lane.Waiting && len(b.again) == 0)
-		return b.tenant == a.tenant && stays && b.entry.ID < e.ID
+		if b.entry == nil || !a.isBehind(b) {
+			return false
+		}
+		parked := b.entry.State == lane.Parked && b.entry.Changed.Before(a.from)
+		return parked || b.entry.State == lane.Waiting && len(b.again) == 0
 	}) {
 		w.violation("(c) arrival %d was stored, though an older one waits or is parked", a.number)
 	}
@@ -310,7 +332,7 @@ func (w *world) wasReplaced(a *arrival) bool {
 		return false
 	}
 	behind := slices.DeleteFunc(slices.Clone(w.arrivals), func(b *arrival) bool {
-		return b.tenant != a.tenant || b.entry == nil || b.entry.ID <= a.entry.ID
+		return !b.isBehind(a)
 	})
 	slices.SortFunc(behind, func(b, c *arrival) int { return cmp.Compare(b.entry.ID, c.entry.ID) })
 	for _, b := range behind {
@@ -350,7 +372,8 @@ func (w *world) judgeOrder() {
 			w.seen["repeat"] = true
 			asked := t.instance > 0 && t.again[t.instance-1].unsure // a redelivery that came while it was tried
 			// With any trouble the outcome of the first delivery may not be written before the lease ends.
-			if !asked && !w.away(before.life, before.began, t.began) && !w.trouble(before.began.Add(-w.lease), t.began, false) {
+			late := w.away(before.life, before.began, t.began) || w.trouble(before.began.Add(-w.lease), t.began, false)
+			if !asked && !late {
 				w.violation("(b) arrival %d was accepted, and delivered again", t.number)
 			}
 		}
@@ -375,8 +398,9 @@ func (w *world) judgeOrder() {
 	}
 	for n, b := range w.arrivals {
 		for _, a := range w.arrivals[:n] {
-			if a.tenant == b.tenant && a.entry != nil && b.entry != nil && a.ok && a.to.Before(b.from) && a.entry.ID > b.entry.ID {
-				w.violation("(b) arrival %d was acknowledged before %d came, and has a higher number", a.number, b.number)
+			if a.ok && a.to.Before(b.from) && b.entry != nil && a.entry != nil && a.isBehind(b) {
+				w.violation("(b) arrival %d was acknowledged before %d came, and has a higher number",
+					a.number, b.number)
 			}
 		}
 	}
@@ -389,15 +413,19 @@ func (w *world) judgeRuns() {
 			continue
 		}
 		w.seen["reconciled"] = true
+		wrong := func(format string, args ...any) {
+			took := fmt.Sprintf("reconcile %d took in %s of %s, version %d", r.run.number, r.snapshot, r.tenant, r.version)
+			w.violation("(k) %s; before that, "+format, append([]any{took}, args...)...)
+		}
 		for _, a := range w.arrivals {
 			before := a.entry != nil && a.entry.ID < r.entry.ID || a.ok && a.original != "" && a.to.Before(r.from)
 			if a.run == nil && a.tenant == r.tenant && a.version > r.version && before {
-				w.violation("(k) reconcile %d took in %s of %s, version %d; before that, version %d (arrival %d) had come", r.run.number, r.snapshot, r.tenant, r.version, a.version, a.number)
+				wrong("version %d (arrival %d) had come", a.version, a.number)
 			}
 		}
 		for _, s := range w.invalid {
 			if s.tenant == r.tenant && s.version > r.version && s.to.Before(r.from) {
-				w.violation("(k) reconcile %d took in %s of %s, version %d; before that, version %d is invalid", r.run.number, r.snapshot, r.tenant, r.version, s.version)
+				wrong("version %d is invalid", s.version)
 			}
 		}
 		for _, e := range w.erasures {
@@ -419,11 +447,15 @@ func (w *world) judgeAsks() {
 			if a.original != "" {
 				promised = w.byID[a.original]
 			}
-			if a.tenant != q.tenant || !a.ok || !a.webhook.Snapshot || !a.to.Before(q.at) || promised == nil || promised.entry == nil || w.mayBeErased(promised) {
+			if a.tenant != q.tenant || !a.ok || !a.webhook.Snapshot || !a.to.Before(q.at) {
+				continue
+			}
+			if promised == nil || promised.entry == nil || w.mayBeErased(promised) {
 				continue
 			}
 			if q.seq < promised.entry.ID {
-				w.violation("(e) the snapshot of %s is %d; arrival %d, id %d, was acknowledged before", q.tenant, q.seq, a.number, promised.entry.ID)
+				w.violation("(e) the snapshot of %s is %d; arrival %d, id %d, was acknowledged before",
+					q.tenant, q.seq, a.number, promised.entry.ID)
 			}
 		}
 	}
@@ -443,7 +475,10 @@ func (w *world) newest(tenant string) (newest *arrival) {
 func (w *world) judgeEnd(tenant string) {
 	var newest *arrival
 	for _, a := range w.arrivals {
-		if a.tenant == tenant && a.webhook.Snapshot && a.entry != nil && (newest == nil || a.entry.ID > newest.entry.ID) {
+		if a.tenant != tenant || !a.webhook.Snapshot || a.entry == nil {
+			continue
+		}
+		if newest == nil || a.isBehind(newest) {
 			newest = a
 		}
 	}
@@ -458,7 +493,8 @@ func (w *world) judgeEnd(tenant string) {
 		}
 	}
 	if held := w.latest[holding{newest.entry.Receiver, tenant}]; held != newest.snapshot {
-		w.violation("(d) receiver %s holds %s of %s, the newest is %s (arrival %d)", newest.entry.Receiver, held, tenant, newest.snapshot, newest.number)
+		w.violation("(d) receiver %s holds %s of %s, the newest is %s (arrival %d)",
+			newest.entry.Receiver, held, tenant, newest.snapshot, newest.number)
 	}
 }
 
@@ -480,10 +516,12 @@ func (w *world) tell(t *testing.T) {
 		if o := w.byID[a.original]; o != nil {
 			state = fmt.Sprint("duplicate of ", o.number)
 		}
-		add(a.from, "arrival %d: %s of %s (%s), place %d, until %s: %v %v, %s", a.number, a.snapshot, a.tenant, a.webhook.Type, a.life.place.number, a.to.Format(clock), a.ok, a.err, state)
+		add(a.from, "arrival %d: %s of %s (%s), place %d, until %s: %v %v, %s", a.number, a.snapshot, a.tenant,
+			a.webhook.Type, a.life.place.number, a.to.Format(clock), a.ok, a.err, state)
 	}
 	for _, a := range w.tries {
-		add(a.began, "try of %d/%d (%s of %s) at %s by place %d, until %s: %d, cut %v", a.number, a.instance, a.snapshot, a.tenant, a.receiver, a.life.place.number, a.ended.Format(clock), a.status, a.cut)
+		add(a.began, "try of %d/%d (%s of %s) at %s by place %d, until %s: %d, cut %v", a.number, a.instance,
+			a.snapshot, a.tenant, a.receiver, a.life.place.number, a.ended.Format(clock), a.status, a.cut)
 	}
 	for l := range w.lives() {
 		for _, x := range l.troubles {
@@ -494,7 +532,8 @@ func (w *world) tell(t *testing.T) {
 		add(x.from, "server restarted, or the machine stood still, until %s", x.to.Format(clock))
 	}
 	slices.Sort(story)
-	t.Logf("world %d: latest %v, stores %v, routes %v, jitter %d, tenants %v", w.seed, w.cfg.Latest, w.stores, w.routes, w.jitter, w.tenants)
+	t.Logf("world %d: latest %v, stores %v, routes %v, jitter %d, tenants %v",
+		w.seed, w.cfg.Latest, w.stores, w.routes, w.jitter, w.tenants)
 	for _, s := range story {
 		t.Log(s)
 	}

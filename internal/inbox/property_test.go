@@ -12,7 +12,6 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net/http"
-	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -58,24 +57,42 @@ type pace struct {
 }
 
 var filePace = pace{
-	window: time.Minute, timeout: 2 * time.Second, maxAge: 10 * time.Minute, patience: 10 * time.Second, settled: 20*time.Millisecond + 8*disk, answer: 20 * time.Millisecond, backoff: time.Second,
+	window:   time.Minute,
+	timeout:  2 * time.Second,
+	maxAge:   10 * time.Minute,
+	patience: 10 * time.Second,
+	settled:  20*time.Millisecond + 8*disk,
+	answer:   20 * time.Millisecond,
+	backoff:  time.Second,
 	sleeps: []time.Duration{
 		time.Millisecond, disk, 10 * time.Millisecond, 30 * time.Millisecond, 300 * time.Millisecond,
 		2 * time.Second, 30 * time.Second, 59 * time.Second, 61 * time.Second, 3 * time.Minute,
 	},
 	outages: []time.Duration{time.Second, 10 * time.Second, time.Minute},
-	calm:    15 * time.Minute, steps: 45,
+	calm:    15 * time.Minute,
+	steps:   45,
 }
 
 // disk is how long a transaction of the file takes: before it is on disk, and then until its caller knows.
 const disk = 3 * time.Millisecond
 
 var databasePace = pace{
-	window: 1500 * time.Millisecond, timeout: 300 * time.Millisecond, maxAge: 4 * time.Second, lease: 2500 * time.Millisecond, patience: 2500 * time.Millisecond,
-	settled: 1500 * time.Millisecond, pauses: 2500 * time.Millisecond, answer: 3 * time.Millisecond, backoff: 25 * time.Millisecond,
-	sleeps:  []time.Duration{time.Millisecond, 3 * time.Millisecond, 10 * time.Millisecond, 30 * time.Millisecond, 100 * time.Millisecond, 300 * time.Millisecond, time.Second, 1600 * time.Millisecond},
+	window:   1500 * time.Millisecond,
+	timeout:  300 * time.Millisecond,
+	maxAge:   4 * time.Second,
+	lease:    2500 * time.Millisecond,
+	patience: 2500 * time.Millisecond,
+	settled:  1500 * time.Millisecond,
+	pauses:   2500 * time.Millisecond,
+	answer:   3 * time.Millisecond,
+	backoff:  25 * time.Millisecond,
+	sleeps: []time.Duration{
+		time.Millisecond, 3 * time.Millisecond, 10 * time.Millisecond, 30 * time.Millisecond,
+		100 * time.Millisecond, 300 * time.Millisecond, time.Second, 1600 * time.Millisecond,
+	},
 	outages: []time.Duration{30 * time.Millisecond, 200 * time.Millisecond, time.Second},
-	calm:    40 * time.Second, steps: 30,
+	calm:    40 * time.Second,
+	steps:   30,
 }
 
 // worldTries is MaxTries: after so many tries that count a webhook is parked.
@@ -240,18 +257,22 @@ func (a *try) accepted() bool { return a.status == 200 }
 // connections break at any byte, in COMMIT above all, hang or are slow, and a server that crashes. Then it asks what
 // may never be:
 //
-//	(a) a copy answered duplicate of what its receiver neither holds for sure as its latest nor is about to get as such,
-//	(b) a delivery that overlaps or overtakes another of its tenant, comes after it was discarded or erased, or is made again
-//	    without a trouble to excuse it,
-//	(c) a webhook that was acknowledged, and is neither delivered, nor parked for a reason, nor superseded by a newer one, nor
-//	    discarded, nor erased,
+//	(a) a copy answered duplicate of what its receiver neither holds for sure as its latest nor is about to get as
+//	    such,
+//	(b) a delivery that overlaps or overtakes another of its tenant, comes after it was discarded or erased, or is
+//	    made again without a trouble to excuse it,
+//	(c) a webhook that was acknowledged, and is neither delivered, nor parked for a reason, nor superseded by a newer
+//	    one, nor discarded, nor erased,
 //	(d) a receiver that in the end does not hold the newest that it accepted,
 //	(e) a snapshot, for entitlements, that is older than the last acknowledged one, or erased,
 //	(f) a try of what is paused,
-//	(g) a webhook that was taken in although its sender was told otherwise, and the database could be asked; or after its sender had given up,
+//	(g) a webhook that was taken in although its sender was told otherwise, and the database could be asked; or after
+//	    its sender had given up,
 //	(h) figures that are not what is listed,
+//	(i) an invalid webhook that is lost, or accepted twice,
 //	(j) a tenant that is missed a webhook that got a 5xx, and nobody says so, or the other way round,
-//	(k) a state that reconcile has brought back although a newer one had come; a difference that it does not find in the end,
+//	(k) a state that reconcile has brought back although a newer one had come; a difference that it does not find in
+//	    the end,
 //	(l) an export that cannot be imported.
 func TestWorldsInAFile(t *testing.T) {
 	t.Parallel()
@@ -268,7 +289,8 @@ func TestWorldsInAFile(t *testing.T) {
 			w.live(skip)
 		})
 		return w
-	}, "duplicate", "delivered", "parked", "superseded", "discarded", "stored", "killed", "repeat", "redelivered", "forced", "asked", "paused", "erased")
+	}, "duplicate", "delivered", "parked", "superseded", "discarded", "stored", "killed", "repeat", "redelivered",
+		"forced", "asked", "paused", "erased")
 }
 
 // TestWorldsInADatabase is the same with two replicas on a database.
@@ -398,7 +420,8 @@ func checkWorlds(t *testing.T, worlds, atOnce int, try func(*testing.T, uint64, 
 			if w.dsn == "" && *shrinkWorlds { // it does the same again
 				w, skip = shrink(t, w, try)
 			}
-			t.Errorf("again with -run=%s -world=%d -skip=%s", t.Name(), w.seed, strings.Trim(strings.ReplaceAll(fmt.Sprint(skip), " ", ","), "[]"))
+			without := strings.Trim(strings.ReplaceAll(fmt.Sprint(skip), " ", ","), "[]")
+			t.Errorf("again with -run=%s -world=%d -skip=%s", t.Name(), w.seed, without)
 			w.tell(t)
 		})
 	}
@@ -423,9 +446,18 @@ func shrink(t *testing.T, w *world, try func(*testing.T, uint64, []int) *world) 
 
 func newWorld(seed uint64, p pace) *world {
 	w := &world{
-		seed: seed, pace: p, r: rand.New(rand.NewPCG(seed, 1<<32)), byID: make(map[string]*arrival), underway: make(map[string]int),
-		latest: make(map[holding]string), outages: make(map[string]time.Time), pauses: make(map[Pause]time.Time), seen: make(map[string]bool),
-		routes: map[string]string{"p": "one", "q": "two"}, service: make(map[string]saying), byLine: make(map[string]*arrival),
+		seed:     seed,
+		pace:     p,
+		r:        rand.New(rand.NewPCG(seed, 1<<32)),
+		byID:     make(map[string]*arrival),
+		underway: make(map[string]int),
+		latest:   make(map[holding]string),
+		outages:  make(map[string]time.Time),
+		pauses:   make(map[Pause]time.Time),
+		seen:     make(map[string]bool),
+		routes:   map[string]string{"p": "one", "q": "two"},
+		service:  make(map[string]saying),
+		byLine:   make(map[string]*arrival),
 	}
 	w.tenants = []string{"t1", "t2", "t3", "t4"}[:1+w.r.IntN(4)]
 	w.jitter = time.Duration(pick(w.r, 0, 50, 100))
@@ -434,9 +466,17 @@ func newWorld(seed uint64, p pace) *world {
 		w.routes["k"] = "one"
 	}
 	w.cfg = Config{
-		Rules: lane.Rules{StoreUnclaimed: w.stores, MaxTries: worldTries, MaxAge: p.maxAge, DedupWindow: p.window, Latest: w.r.IntN(3) == 0, Log: quiet, Jitter: func(d time.Duration) time.Duration {
-			return time.Duration(d.Seconds() * float64(w.backoff*w.jitter/100))
-		}},
+		Rules: lane.Rules{
+			StoreUnclaimed: w.stores,
+			MaxTries:       worldTries,
+			MaxAge:         p.maxAge,
+			DedupWindow:    p.window,
+			Latest:         w.r.IntN(3) == 0,
+			Log:            quiet,
+			Jitter: func(d time.Duration) time.Duration {
+				return time.Duration(d.Seconds() * float64(w.backoff*w.jitter/100))
+			},
+		},
 		MaxBytes:  1 << 30,
 		LeaseTime: p.lease,
 	}
@@ -562,7 +602,8 @@ func (w *world) receivers(change func(*receiver.Receiver)) *receiver.Set {
 				platforms = append(platforms, code)
 			}
 		}
-		rc := &receiver.Receiver{Name: name, Platforms: platforms, URL: &url.URL{Scheme: "http", Host: name}, Timeout: w.timeout, Concurrency: 4}
+		rc := newTaker(name, 4, platforms...).Receiver
+		rc.Timeout = w.timeout
 		change(rc)
 		all = append(all, rc)
 	}
@@ -672,11 +713,13 @@ func (w *world) violation(format string, args ...any) { // w.mu is held
 func (w *world) step(n int) {
 	p := w.places[w.r.IntN(len(w.places))]
 	steps := []string{
-		"send", "send", "send", "send", "send", "copy", "copy", "copy", "burst", "burst", "sleep", "sleep", "sleep", "redeliver", "redeliver",
-		"discard", "forget", "erase", "outage", "ask", "pause", "resume", "kill", "shutdown", "reconcile", "reconcile", "reconcile", "lose", "lose", "odd",
+		"send", "send", "send", "send", "send", "copy", "copy", "copy", "burst", "burst", "sleep", "sleep", "sleep",
+		"redeliver", "redeliver", "discard", "forget", "erase", "outage", "ask", "pause", "resume", "kill", "shutdown",
+		"reconcile", "reconcile", "reconcile", "lose", "lose", "odd",
 	}
 	if w.dsn != "" {
-		steps = append(steps, "commit", "commit", "commit", "commit", "bytes", "bytes", "hang", "reject", "latency", "restart", "sleep", "sleep", "sleep")
+		steps = append(steps, "commit", "commit", "commit", "commit", "bytes", "bytes", "hang", "reject", "latency",
+			"restart", "sleep", "sleep", "sleep")
 	}
 	step := pick(w.r, steps...)
 	tenant, snapshot := pick(w.r, w.tenants...), pick(w.r, "A", "B")
@@ -719,7 +762,8 @@ func (w *world) step(n int) {
 	case "ask":
 		p.ask(tenant)
 	case "reconcile":
-		p.reconcile(w.places[w.r.IntN(len(w.places))], w.r.IntN(4) == 0, pick(w.r, w.sleeps...)/2, pick(w.r, w.sleeps...)/2)
+		at, store := w.places[w.r.IntN(len(w.places))], w.r.IntN(4) == 0
+		p.reconcile(at, store, pick(w.r, w.sleeps...)/2, pick(w.r, w.sleeps...)/2)
 	case "lose":
 		w.mu.Lock()
 		w.change(tenant, snapshot)
@@ -772,7 +816,8 @@ func (p *place) disturb(step string) {
 		var fired <-chan struct{}
 		if step == "commit" {
 			// A transaction that writes sends its lanes together with COMMIT.
-			fired = wire.Statement(pick(r, "COMMIT", ".lane l SET", ".lane l SET"), 1+r.IntN(2), pick(r, pgtest.Before, pgtest.After))
+			statement, nth := pick(r, "COMMIT", ".lane l SET", ".lane l SET"), 1+r.IntN(2)
+			fired = wire.Statement(statement, nth, pick(r, pgtest.Before, pgtest.After))
 			defer p.send(pick(r, w.tenants...), pick(r, "A", "B"))
 		} else {
 			fired = wire.Bytes(pick(r, pgtest.FromClient, pgtest.FromServer), r.IntN(20_000))
@@ -849,7 +894,7 @@ func (p *place) sendAs(tenant, snapshot string, other bool) {
 	w := p.world
 	a := &arrival{number: len(w.arrived()), tenant: tenant, snapshot: snapshot, life: p.life, from: time.Now()}
 	a.plan = w.plan()
-	body := []byte(`{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"` + tenant + `"},"change":{"features":[{"code":"` + snapshot + `"}]}}}`)
+	body := []byte(snapshotOf(tenant, snapshot))
 	if snapshot == "A" && tenant == "t1" {
 		body = append(body, bytes.Repeat([]byte(" "), 70<<10)...) // too large to be read ahead
 	}
@@ -890,7 +935,8 @@ func (p *place) recordInvalid(tenant, snapshot string) {
 	w.mu.Lock()
 	said := saying{tenant, snapshot, w.change(tenant, snapshot), time.Now(), time.Time{}}
 	w.mu.Unlock()
-	body := fmt.Appendf(nil, `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":%q},"change":%q}}`, tenant, snapshot)
+	const odd = `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":%q},"change":%q}}`
+	body := fmt.Appendf(nil, odd, tenant, snapshot)
 	hook := w.hook(fmt.Sprint("odd-", tenant, "-", said.version), tenant, body)
 	hook.Snapshot, hook.Received = false, time.Now()
 	invalid := &webhookgate.Invalid{Webhook: *hook, Status: 422, Faults: []content.Fault{{Message: "is odd"}}}
@@ -959,9 +1005,11 @@ func (w *world) offer(run *aRun) (lines []string, offered []*arrival) {
 			continue
 		}
 		name := fmt.Sprint(run.number, "/", tenant)
-		line := fmt.Appendf(nil, `{"tenant":{"code":%q,"name":%q,"platform":{"code":%q}},"change":{"features":[{"code":%q}]}}`, tenant, name, platform(tenant), s.snapshot)
+		const says = `{"tenant":{"code":%q,"name":%q,"platform":{"code":%q}},"change":{"features":[{"code":%q}]}}`
+		line := fmt.Appendf(nil, says, tenant, name, platform(tenant), s.snapshot)
 		body := fmt.Appendf(nil, `{"type":"TenantProvisioningChange","payload":%s}`, line)
-		a := &arrival{number: 1000*run.number + len(offered), tenant: tenant, snapshot: s.snapshot, version: s.version, run: run}
+		a := &arrival{tenant: tenant, snapshot: s.snapshot, version: s.version, run: run}
+		a.number = 1000*run.number + len(offered)
 		a.webhook = w.hook("", tenant, body)
 		a.receiver = w.routes[platform(tenant)]
 		w.byLine[name] = a
@@ -1031,7 +1079,9 @@ func (p *place) redeliver() {
 		return
 	}
 	force := w.r.IntN(2) == 0
-	again := &redelivery{from: time.Now(), to: time.Now().Add(time.Hour), forced: force, unsure: e.State == lane.Waiting || e.State == lane.Superseded} // it may be tried now, or again after a try that is under way
+	again := &redelivery{from: time.Now(), to: time.Now().Add(time.Hour), forced: force}
+	// It may be tried now, or again after a try that is under way.
+	again.unsure = e.State == lane.Waiting || e.State == lane.Superseded
 	w.mu.Lock()
 	a.again = append(a.again, again)
 	w.mu.Unlock()
@@ -1039,7 +1089,9 @@ func (p *place) redeliver() {
 	w.note("redelivered %d (%s), forced %v: %v", a.number, e.State, force, err)
 	w.mu.Lock()
 	again.to = time.Now()
-	invalid := errors.As(err, new(*lane.OverwriteError)) || errors.Is(err, lane.ErrStored) || errors.Is(err, ErrNotFound) || errors.Is(err, lane.ErrBusy)
+	impossible := []error{lane.ErrStored, lane.ErrBusy, ErrNotFound}
+	invalid := errors.As(err, new(*lane.OverwriteError)) ||
+		slices.ContainsFunc(impossible, func(e error) bool { return errors.Is(err, e) })
 	switch {
 	case err == nil:
 		w.seen[map[bool]string{true: "forced", false: "redelivered"}[force]] = true
@@ -1154,7 +1206,8 @@ func (w *world) receive(r *http.Request, life *life, receiver string) (*http.Res
 	}
 	t, word, took := w.begin(a, life, receiver, time.Now())
 	for what, since := range w.pauses {
-		if what.Covers(a.webhook.Lane.Platform, a.tenant, receiver) && t.began.After(since) && !w.away(life, since.Add(-w.pace.pauses), t.began) {
+		covers := what.Covers(a.webhook.Lane.Platform, a.tenant, receiver) && t.began.After(since)
+		if covers && !w.away(life, since.Add(-w.pace.pauses), t.began) {
 			w.violation("(f) arrival %d was tried at %v, but %s is paused", a.number, t.began, what)
 		}
 	}
@@ -1187,20 +1240,25 @@ func (w *world) receive(r *http.Request, life *life, receiver string) (*http.Res
 // plan returns what a receiver will do with a webhook.
 func (w *world) plan() (words []string) {
 	for range 1 + w.r.IntN(4) {
-		words = append(words, pick(w.r, "ok", "ok", "ok", "ok", "applied, ok", "ok slowly", "500", "422", "503", "invalid", "timeout", "applied, timeout"))
+		words = append(words, pick(w.r, "ok", "ok", "ok", "ok", "applied, ok", "ok slowly",
+			"500", "422", "503", "refused", "timeout", "applied, timeout"))
 	}
 	return words
 }
 
 // begin notes a try. It returns what the receiver does, and how long that takes.
-func (w *world) begin(a *arrival, life *life, receiver string, now time.Time) (t *try, word string, took time.Duration) { // w.mu is held
+//
+// w.mu is held.
+func (w *world) begin(
+	a *arrival, life *life, receiver string, now time.Time,
+) (t *try, word string, took time.Duration) {
 	t = &try{arrival: a, life: life, receiver: receiver, instance: len(a.again), began: now}
 	w.tries = append(w.tries, t)
 	word = "ok"
 	switch {
 	case w.healthy:
 	case now.Before(w.outages[receiver]):
-		word = "invalid"
+		word = "refused"
 	case len(a.plan) > 0:
 		word, a.plan = a.plan[0], a.plan[1:]
 	}
@@ -1212,7 +1270,7 @@ func (w *world) begin(a *arrival, life *life, receiver string, now time.Time) (t
 		w.holds(receiver, a) // whatever usher gets to know of it
 	}
 	switch word {
-	case "invalid":
+	case "refused":
 		return t, word, 0
 	case "timeout":
 		return t, word, w.timeout
@@ -1227,7 +1285,7 @@ func (w *world) end(t *try, word string, now time.Time) { // w.mu is held
 	w.underway[t.tenant]--
 	t.ended = now
 	switch word {
-	case "timeout", "invalid":
+	case "timeout", "refused":
 	case "ok":
 		w.holds(t.receiver, t.arrival)
 		t.status = 200
@@ -1338,7 +1396,8 @@ func (w *world) calm() {
 		time.Sleep(disk)
 	}
 	if s.Pending != waiting || s.Parked != parked {
-		w.fail("(h) %d wait and %d are parked, by the figures; there are %d and %d", s.Pending, s.Parked, waiting, parked)
+		w.fail("(h) %d wait and %d are parked, by the figures; there are %d and %d",
+			s.Pending, s.Parked, waiting, parked)
 	}
 }
 
