@@ -796,7 +796,8 @@ func TestFaultFiguresInAnOutage(t *testing.T) {
 		d.recordInvalid("", "odd")
 		time.Sleep(3 * time.Second)
 		counts := func(s Stats) string {
-			return fmt.Sprintf("%d wait, %d parked, %d invalid, %d pauses", s.Pending, s.Parked, s.Invalid, len(s.Paused))
+			return fmt.Sprintf("%d wait, %d parked, %d invalid, %d pauses",
+				s.Pending, s.Parked, s.Invalid, len(s.Paused))
 		}
 		const all = "2 wait, 1 parked, 1 invalid, 2 pauses"
 		before := d.Stats()

@@ -778,7 +778,7 @@ func TestFullDisk(t *testing.T) {
 	d := newDesk(t, inFile(t, path))
 	d.main.set("", status(500))
 	invalid := d.RecordInvalid(d.invalid("invalid", snapshotOf("invalid", "a")))
-	run := d.begin(time.Time{})
+	run := d.begin()
 	taken := 0
 	var got string
 	for n := 0; n < 1000; n++ {

@@ -186,14 +186,14 @@ func TestListsThatFail(t *testing.T) {
 		// Of two lines that contradict each other, one says that it differs.
 		d.want("twice", d.finding("twice"), "differs: + b, - a")
 		// A run in which something came for each tenant says nothing.
-		r := d.begin(time.Time{})
+		r := d.begin()
 		d.hears("acme", "c")
 		_, ended := d.pass(Pass{Run: r.ID, Last: true}, says("acme", "a"))
 		if !strings.Contains(ended.Failed, "something came for each of these tenants") || ended.Summary.Unlisted > 0 {
 			t.Errorf("%+v", ended)
 		}
 		// Who is gone has left a run that failed.
-		r = d.begin(time.Time{})
+		r = d.begin()
 		check(t, d.KeepRun(r.ID))
 		check(t, d.AbortRun(r.ID, "gone"))
 		last, _, err := d.LastRuns(context.Background())

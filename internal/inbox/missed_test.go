@@ -479,7 +479,7 @@ func TestUnnamedByTheDatabasesClock(t *testing.T) {
 			if u := d.Stats().Missed.Unnamed; u != (webhookgate.Unnamed{}) {
 				t.Errorf("there is none, and this is shown: %+v", u)
 			}
-			r := d.begin(time.Time{})
+			r := d.begin()
 			time.Sleep(time.Minute)
 			came := d.Now()
 			gone.Store(true)
@@ -736,7 +736,7 @@ func TestReconcileSettlesWhatIsMissed(t *testing.T) {
 		d.want("missed", d.missed(), "differs equal left new")
 		d.missesUnnamed(1)
 		d.stored()
-		r := d.begin(time.Time{})
+		r := d.begin()
 		miss("late")
 		d.want("equal", d.decide(r, lane.ToCompare, says("equal", "a"), says("late", "a")), "equal; changed")
 		applied := d.decide(r, lane.ToApply, says("differs", "b"), says("new"))
@@ -747,18 +747,18 @@ func TestReconcileSettlesWhatIsMissed(t *testing.T) {
 			t.Errorf("it left something, and the outage has ended: %d", n)
 		}
 		time.Sleep(time.Millisecond)
-		r = d.begin(time.Time{})
+		r = d.begin()
 		time.Sleep(5 * time.Millisecond)
 		d.endRun(r, false, "", lane.Summary{})
 		if n := d.Stats().Missed.Unnamed.Count; n != 1 {
 			t.Errorf("it was not complete, and the outage has ended: %d", n)
 		}
-		r = d.begin(time.Time{})
+		r = d.begin()
 		d.endRun(r, true, "", lane.Summary{Equal: 1})
 		if n := d.Stats().Missed.Unnamed.Count; n != 0 {
 			t.Errorf("the outage has not ended: %d", n)
 		}
-		r = d.begin(time.Time{})
+		r = d.begin()
 		time.Sleep(5 * time.Millisecond)
 		d.missesUnnamed(1)
 		d.stored()
@@ -799,7 +799,7 @@ func TestReconcileSettlesWhatIsMissedInMemory(t *testing.T) {
 		}
 		room(false)
 		miss("equal", "differs", "new", "twice")
-		r := d.begin(time.Time{})
+		r := d.begin()
 		time.Sleep(time.Minute)
 		miss("late", "twice")
 		lines := []string{says("equal", "a"), says("twice", "a"), says("late", "a")}
@@ -815,21 +815,21 @@ func TestReconcileSettlesWhatIsMissedInMemory(t *testing.T) {
 
 		room(false)
 		miss("stored")
-		r = d.begin(time.Time{})
+		r = d.begin()
 		time.Sleep(time.Minute)
 		miss("late")
 		room(true)
 		lines = []string{says("stored", "a"), says("twice", "a"), says("late", "a")}
 		d.want("stored after the begin", d.decide(r, lane.ToCompare, lines...), "changed; equal; changed")
 		d.want("missed in the end", d.missed(), "late stored")
-		r = d.begin(time.Time{})
+		r = d.begin()
 		d.want("the next run", d.decide(r, lane.ToCompare, says("stored", "a")), "equal")
 
 		made := time.Now()
 		time.Sleep(time.Minute)
 		room(false)
 		miss("equal", "differs")
-		d.begin(time.Time{}) // it is killed
+		d.begin() // it is killed
 		room(true)
 		r = d.begin(made)
 		lines = []string{says("equal", "a"), says("differs", "c")}
@@ -1169,7 +1169,7 @@ func TestMissedBeforeTheClockWasSetBack(t *testing.T) {
 		sends("sends")
 		d.restart()
 		sends("restarted")
-		d.want("a reconcile", d.decide(d.begin(time.Time{}), lane.ToCompare, says("compared", "a")), "equal")
+		d.want("a reconcile", d.decide(d.begin(), lane.ToCompare, says("compared", "a")), "equal")
 		d.want("in the end", d.missed(), "stays")
 	})
 }

@@ -128,7 +128,8 @@ func (w *world) judgeDuplicate(n *arrival) {
 	erased := slices.ContainsFunc(w.erasures, func(e span) bool { return e.tenant == n.tenant && e.to.After(n.from) })
 	isFirst := func(t *try) bool { return t.number == o.number && t.instance == 0 }
 	supersedes := func(t *try) bool { // somebody sent it again ahead of o
-		return t.webhook.Snapshot && t.instance > 0 && t.accepted() && t.entry != nil && t.isBehind(o) && t.began.After(n.from)
+		later := t.instance > 0 && t.accepted() && t.began.After(n.from)
+		return t.webhook.Snapshot && t.entry != nil && t.isBehind(o) && later
 	}
 	switch {
 	case erased, slices.ContainsFunc(o.discards, later):
@@ -414,7 +415,8 @@ func (w *world) judgeRuns() {
 		}
 		w.seen["reconciled"] = true
 		wrong := func(format string, args ...any) {
-			took := fmt.Sprintf("reconcile %d took in %s of %s, version %d", r.run.number, r.snapshot, r.tenant, r.version)
+			took := fmt.Sprintf("reconcile %d took in %s of %s, version %d",
+				r.run.number, r.snapshot, r.tenant, r.version)
 			w.violation("(k) %s; before that, "+format, append([]any{took}, args...)...)
 		}
 		for _, a := range w.arrivals {

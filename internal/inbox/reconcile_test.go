@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"usher/internal/content"
 	"usher/internal/inbox/engine"
 	"usher/internal/lane"
 	"usher/internal/testkit"
@@ -36,7 +37,8 @@ func TestWhatComesLeavesItsNumber(t *testing.T) {
 			step.do()
 			now := last()
 			if now.Last <= former.Last || now.LastAt <= former.LastAt {
-				t.Errorf("%s: the last number is %d of %d, after %d of %d", step.what, now.Last, now.LastAt, former.Last, former.LastAt)
+				t.Errorf("%s: the last number is %d of %d, after %d of %d",
+					step.what, now.Last, now.LastAt, former.Last, former.LastAt)
 			}
 			former = now
 			time.Sleep(time.Millisecond)
@@ -54,7 +56,8 @@ func TestLastNumberIsImported(t *testing.T) {
 	file := exported(t, d.Inbox)
 	to := newDesk(t, inDatabase(t, pgtest.Schema(t)))
 	imported(t, to.Inbox, file)
-	was, is := must(d.lanesOf(context.Background(), nil, "acme"))(t)[0], must(to.lanesOf(context.Background(), nil, "acme"))(t)[0]
+	was := must(d.lanesOf(t.Context(), nil, "acme"))(t)[0]
+	is := must(to.lanesOf(t.Context(), nil, "acme"))(t)[0]
 	if is.Last != was.Last || is.LastAt != was.LastAt || is.Last == 0 {
 		t.Errorf("it was %d at %d, and is %d at %d", was.Last, was.LastAt, is.Last, is.LastAt)
 	}
@@ -80,7 +83,7 @@ func TestErasureIsImported(t *testing.T) {
 		if all := must(to.Tenants(context.Background(), TenantFilter{}))(t); len(all) > 0 {
 			t.Errorf("%+v", all)
 		}
-		to.want("a newer one", to.decide(to.begin(time.Time{}), lane.ToApply, says("acme", "a")), "new (+ a) applied erased")
+		to.want("a newer one", to.decide(to.begin(), lane.ToApply, says("acme", "a")), "new (+ a) applied erased")
 	})
 }
 
@@ -90,11 +93,11 @@ func TestErasureOfAnUnknownTenant(t *testing.T) {
 		d := newDesk(t, open)
 		before := time.Now()
 		time.Sleep(5 * time.Millisecond)
-		r := d.begin(time.Time{})
+		r := d.begin()
 		must(d.Erase("", "acme"))(t)
 		d.want("a run that had begun", d.decide(r, lane.ToApply, says("acme", "a")), "changed")
 		d.want("an older list", d.decide(d.begin(before), lane.ToApply, says("acme", "a")), "changed")
-		d.want("a newer one", d.decide(d.begin(time.Time{}), lane.ToApply, says("acme", "a")), "new (+ a) applied erased")
+		d.want("a newer one", d.decide(d.begin(), lane.ToApply, says("acme", "a")), "new (+ a) applied erased")
 	})
 }
 
@@ -111,9 +114,14 @@ func (d *desk) hears(tenant string, features ...string) {
 	d.want(tenant, d.send(tenant, snapshotOf(tenant, features...)), "+")
 }
 
-func (d *desk) begin(asOf time.Time) *lane.Run {
+// begin begins a run, with a list that is as old as that.
+func (d *desk) begin(asOf ...time.Time) *lane.Run {
 	d.t.Helper()
-	r, _, err := d.BeginRun(asOf, &Action{Who: "ana", What: "reconcile"})
+	var at time.Time
+	if len(asOf) > 0 {
+		at = asOf[0]
+	}
+	r, _, err := d.BeginRun(at, &Action{Who: "ana", What: "reconcile"})
 	check(d.t, err)
 	return r
 }
@@ -138,8 +146,15 @@ func words(all []lane.Compared, err error) string {
 			yes  bool
 			word string
 		}{
-			{len(c.Changes) > 0, "(" + strings.Join(c.Changes, ", ") + ")"}, {c.Applied, "applied"}, {c.LeftOut != "", "left out"}, {c.PassedOver, "passed over"},
-			{c.Fault != "", "fault: " + c.Fault}, {len(c.Elsewhere) > 0 && !c.Applied, fmt.Sprintf("elsewhere %q", c.Elsewhere)}, {!c.Erased.IsZero(), "erased"}, {c.Dismissed, "dismissed"}, {c.Err != nil, fmt.Sprint(c.Err)},
+			{len(c.Changes) > 0, "(" + strings.Join(c.Changes, ", ") + ")"},
+			{c.Applied, "applied"},
+			{c.LeftOut != "", "left out"},
+			{c.PassedOver, "passed over"},
+			{c.Fault != "", "fault: " + c.Fault},
+			{len(c.Elsewhere) > 0 && !c.Applied, fmt.Sprintf("elsewhere %q", c.Elsewhere)},
+			{!c.Erased.IsZero(), "erased"},
+			{c.Dismissed, "dismissed"},
+			{c.Err != nil, fmt.Sprint(c.Err)},
 		} {
 			if more.yes {
 				s = strings.TrimSpace(s + " " + more.word)
@@ -171,9 +186,9 @@ func TestCompare(t *testing.T) {
 		d.hears("acme", "users=25", "sso")
 		d.hears("crm/acme", "users=1")
 		d.hears("crm/only", "users=1")
-		unknown := d.hook("odd", `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"odd"},"change":{"features":7}}}`)
-		d.want("odd", d.sendHook(unknown), "+")
-		r := d.begin(time.Time{})
+		unknown := strings.Replace(snapshotOf("odd"), "[]", "7", 1) // its features
+		d.take("odd", unknown)
+		r := d.begin()
 		for _, c := range []struct{ line, want string }{
 			{says("acme", "sso", "users=25"), "equal"},
 			{snapshotOf("acme", "sso", "users=25"), "equal"},
@@ -185,19 +200,36 @@ func TestCompare(t *testing.T) {
 			{says("odd", "sso"), "new (+ sso)"},
 			{says("only", "sso"), `new (+ sso) elsewhere ["crm"]`},
 			{says("eu/acme", "sso"), `new (+ sso) elsewhere ["" "crm"]`},
-			{`{"tenant":{"code":"acme"},"change":{"features":null}}`, "fault: /payload/change/features cannot be read"},
-			{`{"tenant":{"code":"acme"},"change":{"features":[{"code":"users","quantity":"5"}]}}`, "fault: /payload/change/features/0/quantity must be an integer or null, not a string"},
-			{`{"tenant":{"code":"acme","code":"acme"},"change":{}}`, "fault: /payload/tenant/code is in the object twice"},
+			{
+				`{"tenant":{"code":"acme"},"change":{"features":null}}`,
+				"fault: /payload/change/features cannot be read",
+			},
+			{
+				`{"tenant":{"code":"acme"},"change":{"features":[{"code":"users","quantity":"5"}]}}`,
+				"fault: /payload/change/features/0/quantity must be an integer or null, not a string",
+			},
+			{
+				`{"tenant":{"code":"acme","code":"acme"},"change":{}}`,
+				"fault: /payload/tenant/code is in the object twice",
+			},
 			{`{"tenant":{},"change":{"features":[]}}`, "fault: /payload/tenant/code is missing"},
-			{`{"type":"Invoice","payload":` + says("acme") + `}`, `fault: /type is "Invoice", and only TenantProvisioningChange says what a tenant may use`},
-			{`nonsense`, "fault: it is not JSON: invalid character 'o' in literal null (expecting 'u'), at line 1, column 2"},
+			{
+				`{"type":"Invoice","payload":` + says("acme") + `}`,
+				`fault: /type is "Invoice", and only TenantProvisioningChange says what a tenant may use`,
+			},
+			{
+				`nonsense`,
+				"fault: it is not JSON: invalid character 'o' in literal null (expecting 'u'), at line 1, column 2",
+			},
 			{`7`, "fault: it must be an object, not a number"},
 		} {
 			if got := d.decide(r, lane.ToSee, c.line); !strings.HasPrefix(got, c.want) || c.want == "" {
 				t.Errorf("%s\n got %s\nwant %s", c.line, got, c.want)
 			}
 		}
-		d.want("several", d.decide(r, lane.ToSee, says("acme", "users=25", "sso"), "x", says("new"), says("acme", "users=25", "sso")), "equal; fault: it is not JSON: invalid character 'x' looking for beginning of value, at line 1, column 1; new; equal")
+		lines := []string{says("acme", "users=25", "sso"), "x", says("new"), says("acme", "users=25", "sso")}
+		d.want("several", d.decide(r, lane.ToSee, lines...), "equal; fault: it is not JSON: "+
+			"invalid character 'x' looking for beginning of value, at line 1, column 1; new; equal")
 	})
 }
 
@@ -216,13 +248,14 @@ func TestChangedSinceTheMark(t *testing.T) {
 		} {
 			d.hears(name, "a")
 			d.idle(name)
-			r := d.begin(time.Time{})
+			r := d.begin()
 			d.want(name+" before", d.decide(r, lane.ToSee, says(name, "c")), "differs (+ c, - a)")
 			comes(name)
 			d.want(name, d.decide(r, lane.ToSee, says(name, "c")), "changed")
 			d.want(name+" the same", d.decide(r, lane.ToSee, says(name, "a")), "changed")
-			d.want(name+" applied", d.decide(r, lane.ToApply, says(name, "c"), says("other"+name)), "changed; new applied")
-			if r2 := d.begin(time.Time{}); strings.HasPrefix(d.decide(r2, lane.ToSee, says(name, "c")), "changed") {
+			applied := d.decide(r, lane.ToApply, says(name, "c"), says("other"+name))
+			d.want(name+" applied", applied, "changed; new applied")
+			if r2 := d.begin(); strings.HasPrefix(d.decide(r2, lane.ToSee, says(name, "c")), "changed") {
 				t.Errorf("%s: the next run finds the tenant changed, too", name)
 			}
 		}
@@ -237,7 +270,8 @@ func TestAsOf(t *testing.T) {
 		time.Sleep(time.Millisecond)
 		d.hears("new", "a")
 		r := d.begin(at)
-		d.want("", d.decide(r, lane.ToSee, says("old", "b"), says("new", "b"), says("none", "b")), "differs (+ b, - a); changed; new (+ b)")
+		compared := d.decide(r, lane.ToSee, says("old", "b"), says("new", "b"), says("none", "b"))
+		d.want("compared", compared, "differs (+ b, - a); changed; new (+ b)")
 		d.want("", d.decide(r, lane.ToApply, says("old", "b"), says("new", "b")), "differs (+ b, - a) applied; changed")
 		if all := must(d.knownBefore(t.Context(), r.ID, new(lane.Compared), 10))(t); len(all) != 0 {
 			t.Errorf("unlisted: %v", all) // old has a newer snapshot by now
@@ -253,8 +287,9 @@ func TestApply(t *testing.T) {
 		d.idle("acme")
 		check(t, d.Pause(Pause{Tenant: "acme"}))
 		d.hears("acme", "b")
-		r := d.begin(time.Time{})
-		d.want("", d.decide(r, lane.ToApply, says("acme", "c"), says("new", "a"), says("acme", "c")), "differs (+ c, - b) applied; new (+ a) applied; changed")
+		r := d.begin()
+		applied := d.decide(r, lane.ToApply, says("acme", "c"), says("new", "a"), says("acme", "c"))
+		d.want("applied", applied, "differs (+ c, - b) applied; new (+ a) applied; changed")
 		d.want("behind", d.states("acme"), "delivered waiting waiting")
 		must(d.Resume(Pause{Tenant: "acme"}))(t)
 		d.idle("acme")
@@ -262,20 +297,27 @@ func TestApply(t *testing.T) {
 		for _, tenant := range []string{"acme", "new"} {
 			list := d.list(tenant)
 			last := list[len(list)-1]
-			if last.Source != FromReconcile || last.Type != "TenantProvisioningChange" || last.State != lane.Delivered || list[0].Source != "" && tenant == "acme" {
+			made := last.Source == FromReconcile && last.Type == content.TenantProvisioningChange
+			if !made || last.State != lane.Delivered || list[0].Source != "" && tenant == "acme" {
 				t.Errorf("%s: %+v", tenant, last)
 			}
 			check(t, d.Redeliver(last.ID, false))
-			d.until("redelivered", func() bool { return len(d.list(tenant)) > 0 && d.list(tenant)[len(list)-1].State == lane.Delivered })
+			d.until("redelivered", func() bool {
+				now := d.list(tenant)
+				return len(now) > 0 && now[len(list)-1].State == lane.Delivered
+			})
 			if again := d.list(tenant)[len(list)-1]; again.Source != FromReconcile {
 				t.Errorf("after a redelivery: %+v", again)
 			}
 		}
 		made := 0
 		for _, try := range d.main.tried("") {
-			switch source := try.header.Get("usher-source"); {
+			source := try.header.Get("usher-source")
+			isJSON := try.header.Get("Content-Type") == "application/json"
+			isSnapshot := strings.HasPrefix(try.body, `{"type":"TenantProvisioningChange","payload":{"tenant":`)
+			switch {
 			case source == "" && try.tenant != "":
-			case source == "reconcile" && try.header.Get("Content-Type") == "application/json" && try.id != "" && strings.HasPrefix(try.body, `{"type":"TenantProvisioningChange","payload":{"tenant":`):
+			case source == "reconcile" && isJSON && try.id != "" && isSnapshot:
 				made++
 			default:
 				t.Errorf("the receiver got %s with %v", try.body, try.header)
@@ -283,14 +325,15 @@ func TestApply(t *testing.T) {
 		}
 		d.want("made by usher, and each sent again", fmt.Sprint(made), "4")
 		// The same state once more is no duplicate, if usher believes that it differs.
-		r = d.begin(time.Time{})
+		r = d.begin()
 		d.want("equal", d.decide(r, lane.ToApply, says("acme", "c")), "equal")
 		d.hears("acme", "d")
 		d.idle("acme")
-		r = d.begin(time.Time{})
+		r = d.begin()
 		d.want("back", d.decide(r, lane.ToApply, says("acme", "c")), "differs (+ c, - d) applied")
 		actions := must(d.Actions(context.Background(), 0, 10))(t)
-		if len(actions) != 3 || actions[2].What != "reconcile" || actions[2].Count != 2 || actions[0].Count != 1 || actions[0].Who != "ana" {
+		if len(actions) != 3 || actions[0].Who != "ana" || actions[0].Count != 1 ||
+			actions[2].What != "reconcile" || actions[2].Count != 2 {
 			t.Errorf("%+v", actions)
 		}
 		file := exported(t, d.Inbox)
@@ -311,12 +354,16 @@ func TestApplyAndKeep(t *testing.T) {
 		d.main.set("parked", status(422))
 		d.hears("parked", "a")
 		d.becomes("parked", "parked")
-		r := d.begin(time.Time{})
-		d.want("", d.decide(r, lane.ToStore, says("done", "b"), says("waits", "b"), says("parked", "b"), says("new", "b")),
-			"differs (+ b, - a) applied; differs (+ b, - a) left out; differs (+ b, - a) left out; new (+ b) applied")
-		d.want("", d.states("done")+", "+d.states("new"), "delivered stored, stored")
-		d.want("the next webhook is delivered, be it a copy of what was stored", d.send("new", string(must(d.find(t.Context(), d.nth("new", 1)))(t).Body)), "+")
-		d.want("the next webhook is delivered, be it a copy of the last one", d.send("done", snapshotOf("done", "a")), "+")
+		r := d.begin()
+		lines := []string{says("done", "b"), says("waits", "b"), says("parked", "b"), says("new", "b")}
+		const differs = "differs (+ b, - a) "
+		d.want("kept", d.decide(r, lane.ToStore, lines...),
+			differs+"applied; "+differs+"left out; "+differs+"left out; new (+ b) applied")
+		d.want("states", d.states("done")+", "+d.states("new"), "delivered stored, stored")
+		// The next webhook is delivered, be it a copy of what was stored, or of the last one.
+		stored := must(d.find(t.Context(), d.nth("new", 1)))(t)
+		d.want("what was stored", d.send("new", string(stored.Body)), "+")
+		d.want("the last one", d.send("done", snapshotOf("done", "a")), "+")
 	})
 }
 
@@ -332,17 +379,20 @@ func TestRunIsGone(t *testing.T) {
 			d.want(what, fmt.Sprint(err), ErrNoRun.Error())
 		}
 		gone("another database's", &lane.Run{ID: "0123"})
-		r := d.begin(time.Time{})
+		r := d.begin()
 		d.endRun(r, true, "", lane.Summary{Equal: 7, Applied: 1})
 		gone("ended", r)
-		r2 := d.begin(time.Time{})
+		r2 := d.begin()
 		imported(t, d.Inbox, testkit.Export(testkit.ExportedWebhook{Tenant: "else", Body: "x"}))
 		gone("imported", r2)
-		r3 := d.begin(time.Time{})
+		r3 := d.begin()
 		d.endRun(r3, false, "CMD failed", lane.Summary{})
 		last, complete, err := d.LastRuns(t.Context())
-		if err != nil || last.ID != r3.ID || last.Failed != "CMD failed" || complete.ID != r.ID || complete.Summary.Equal != 7 || complete.Ended.Before(complete.Began) {
-			t.Errorf("%+v, %+v, %v", last, complete, err)
+		if err != nil || last.ID != r3.ID || last.Failed != "CMD failed" {
+			t.Errorf("the last run: %+v, %v", last, err)
+		}
+		if complete.ID != r.ID || complete.Summary.Equal != 7 || complete.Ended.Before(complete.Began) {
+			t.Errorf("the last complete run: %+v", complete)
 		}
 	})
 }
@@ -356,14 +406,19 @@ func TestReconcileSettlesInvalid(t *testing.T) {
 			d.hears(tenant, "a")
 			d.recordInvalid(tenant, snapshotOf(tenant, "x"))
 		}
-		r := d.begin(time.Time{})
+		r := d.begin()
 		d.recordInvalid("later", snapshotOf("later", "y"))
 		lines := []string{says("equal", "a"), says("differs", "b"), says("later", "a")}
 		d.want("", d.decide(r, lane.ToSee, lines...), "equal; differs (+ b, - a); changed")
 		d.want("", d.decide(r, lane.ToCompare, lines...), "equal; differs (+ b, - a); changed")
 		d.want("", d.decide(r, lane.ToApply, says("applied", "c")), "differs (+ c, - a) applied")
 		d.want("", fmt.Sprint(d.Stats().Invalid), "3") // differs, and both of later
-		for tenant, want := range map[string]lane.State{"equal": lane.Superseded, "differs": lane.Invalid, "applied": lane.Superseded, "later": lane.Invalid} {
+		for tenant, want := range map[string]lane.State{
+			"equal":   lane.Superseded,
+			"differs": lane.Invalid,
+			"applied": lane.Superseded,
+			"later":   lane.Invalid,
+		} {
 			for _, w := range d.list(tenant) {
 				if w.Rejected() && w.State != want {
 					t.Errorf("%s: %s %s", tenant, w.State, w.Why)
@@ -378,17 +433,25 @@ func TestReconcileSaysWhatIsAmbiguous(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
 		d.hears("crm/acme", "a")
-		for n, mode := range []lane.ReconcileMode{lane.ToApply, lane.ToStore} {
-			tenant := []string{"erp/acme", "shop/acme"}[n]
-			want := []string{"new (+ a) applied; new (+ b0) applied", "new (+ a) applied; differs (+ b1, - b0) applied"}[n]
+		for n, run := range []struct {
+			mode         lane.ReconcileMode
+			tenant, want string
+		}{
+			{lane.ToApply, "erp/acme", "new (+ a) applied; new (+ b0) applied"},
+			{lane.ToStore, "shop/acme", "new (+ a) applied; differs (+ b1, - b0) applied"},
+		} {
 			d.idle("other") // else --no-deliver leaves it out
-			lines := []string{says(tenant, "a"), says("other", fmt.Sprint("b", n))}
-			d.want(tenant, d.decide(d.begin(time.Time{}), mode, lines...), want)
-			d.until("it is said", func() bool { return strings.Contains(d.log.String(), "409 AMBIGUOUS\" new="+tenant+" ") })
+			lines := []string{says(run.tenant, "a"), says("other", fmt.Sprint("b", n))}
+			d.want(run.tenant, d.decide(d.begin(), run.mode, lines...), run.want)
+			d.until("it is said", func() bool {
+				return strings.Contains(d.log.String(), "409 AMBIGUOUS\" new="+run.tenant+" ")
+			})
 		}
 		said := d.log.String() // of the first one, too, if its question was slow
-		if strings.Count(said, "new=erp/acme ") != 1 || strings.Count(said, "new=shop/acme ") != 1 || strings.Contains(said, "new=other ") {
-			t.Error(said)
+		for tenant, times := range map[string]int{"erp/acme": 1, "shop/acme": 1, "other": 0} {
+			if n := strings.Count(said, "new="+tenant+" "); n != times {
+				t.Errorf("%s is said %d times:\n%s", tenant, n, said)
+			}
 		}
 	})
 }
@@ -398,8 +461,8 @@ func TestOneRunAtATime(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
 		d.hears("acme", "a")
-		first := d.begin(time.Time{})
-		second := d.begin(time.Time{})
+		first := d.begin()
+		second := d.begin()
 		d.want("the first one", d.decide(first, lane.ToApply, says("acme", "old")), ErrNoRun.Error())
 		d.want("the second one", d.decide(second, lane.ToApply, says("acme", "a")), "equal")
 		d.endRun(second, true, "", lane.Summary{Equal: 1})
@@ -430,7 +493,8 @@ func TestPayloadTwice(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
 		line := `{"payload":` + says("acme", "a") + `,"payload":` + says("acme", "b") + `}`
-		if got := d.decide(d.begin(time.Time{}), lane.ToSee, line); !strings.HasPrefix(got, "fault: ") && !strings.Contains(got, "fault: ") {
+		got := d.decide(d.begin(), lane.ToSee, line)
+		if !strings.Contains(got, "fault: ") {
 			t.Error(got)
 		}
 	})
@@ -443,15 +507,17 @@ func TestRunOfTheFuture(t *testing.T) {
 		d := newDesk(t, open)
 		d.hears("acme", "a")
 		d.ahead.Add(int64(1000 * time.Hour))
-		future := d.begin(time.Time{})
+		future := d.begin()
 		d.want("found", d.decide(future, lane.ToCompare, says("acme", "b")), "differs (+ b, - a)")
 		d.endRun(future, true, "", lane.Summary{Differs: 1})
 		d.ahead.Add(-int64(1000 * time.Hour))
-		now := d.begin(time.Time{})
+		now := d.begin()
 		d.want("found now", d.decide(now, lane.ToCompare, says("acme", "c")), "differs (+ c, - a)")
-		d.want("left", fmt.Sprint(d.endRun(now, true, "", lane.Summary{Differs: 1}).Summary.Left.Count()), "1")
+		ended := d.endRun(now, true, "", lane.Summary{Differs: 1})
+		d.want("left", fmt.Sprint(ended.Summary.Left.Count()), "1")
 		d.want("stored", d.finding("acme"), "differs: + c, - a")
-		d.want("taken in", d.decide(d.begin(time.Time{}), lane.ToApply, says("acme", "b")), "differs (+ b, - a) applied")
+		taken := d.decide(d.begin(), lane.ToApply, says("acme", "b"))
+		d.want("taken in", taken, "differs (+ b, - a) applied")
 	})
 }
 
@@ -466,7 +532,7 @@ func TestMarkIsAboveAllNumbers(t *testing.T) {
 	d.hears("other", "a")
 	d.idle("") // else the outcome of a delivery, in the same transaction as the mark, raises the numbers
 	inSchema(t, dsn, "SELECT setval('{schema}.number', 1)::text")
-	r := d.begin(time.Time{})
+	r := d.begin()
 	d.want("differs", d.decide(r, lane.ToSee, says("acme", "b"), says("other", "a")), "differs (+ b, - a); equal")
 	d.hears("other", "b")
 	d.want("after it", d.decide(r, lane.ToSee, says("other", "a")), "changed")
@@ -492,7 +558,7 @@ func TestBeginOfARunKeepsNobodyWaiting(t *testing.T) {
 			release = make(chan struct{})
 			stalls.Store(true)
 			began := make(chan *lane.Run)
-			go func() { began <- d.begin(time.Time{}) }()
+			go func() { began <- d.begin() }()
 			time.Sleep(time.Second)
 			if !asked.Load() {
 				t.Error("it does not ask that")
@@ -515,7 +581,7 @@ func TestOlderThanAnyRun(t *testing.T) {
 		d := newDesk(t, open)
 		d.hears("acme", "a")
 		time.Sleep(5 * time.Millisecond)
-		now := d.begin(time.Time{})
+		now := d.begin()
 		d.want("now", d.decide(now, lane.ToSee, says("acme", "a")), "equal")
 		d.endRun(now, true, "", lane.Summary{Equal: 1})
 		old := d.begin(now.Began.Add(-2 * time.Millisecond))

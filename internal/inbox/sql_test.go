@@ -26,12 +26,20 @@ func TestRightsInSQL(t *testing.T) {
 	}
 	t.Parallel()
 	s := pgtest.New(t)
-	s.Exec(t, "CREATE ROLE box LOGIN; CREATE ROLE app LOGIN; CREATE ROLE stranger LOGIN; CREATE ROLE mallory LOGIN; GRANT CREATE ON DATABASE postgres TO box, app, mallory; GRANT CREATE ON SCHEMA public TO mallory")
+	s.Exec(t, `
+		CREATE ROLE box LOGIN;
+		CREATE ROLE app LOGIN;
+		CREATE ROLE stranger LOGIN;
+		CREATE ROLE mallory LOGIN;
+		GRANT CREATE ON DATABASE postgres TO box, app, mallory;
+		GRANT CREATE ON SCHEMA public TO mallory`)
 	// Calls that fit better than those of pg_catalog, and operators, in a schema that is in everybody's search_path.
 	traps := func(schema string) string {
 		return strings.ReplaceAll(`
-			CREATE FUNCTION {}.to_timestamp(bigint) RETURNS timestamptz LANGUAGE sql AS 'SELECT ''2001-01-01''::timestamptz';
-			CREATE FUNCTION {}.jsonb_to_recordset(jsonb) RETURNS SETOF record LANGUAGE sql AS 'SELECT ''all''::text, ''all''::text, NULL::bigint, ''''::text';
+			CREATE FUNCTION {}.to_timestamp(bigint) RETURNS timestamptz LANGUAGE sql
+				AS 'SELECT ''2001-01-01''::timestamptz';
+			CREATE FUNCTION {}.jsonb_to_recordset(jsonb) RETURNS SETOF record LANGUAGE sql
+				AS 'SELECT ''all''::text, ''all''::text, NULL::bigint, ''''::text';
 			CREATE FUNCTION {}.yes(text, text) RETURNS boolean LANGUAGE sql AS 'SELECT true';
 			CREATE FUNCTION {}.yes(bigint, integer) RETURNS boolean LANGUAGE sql AS 'SELECT true';
 			CREATE FUNCTION {}.two(bigint, integer) RETURNS bigint LANGUAGE sql AS 'SELECT 2::bigint';
@@ -48,31 +56,57 @@ func TestRightsInSQL(t *testing.T) {
 	must(mallory.Exec(t.Context(), traps("public")))(t)
 	// What usher itself runs must not be led astray either: on PostgreSQL 14 and older every role may create objects
 	// in public.
-	must(mallory.Exec(t.Context(), `CREATE TABLE public.stolen (what text); GRANT ALL ON public.stolen TO PUBLIC;
-		CREATE FUNCTION public.steal(numeric, integer) RETURNS numeric LANGUAGE plpgsql AS 'BEGIN INSERT INTO public.stolen VALUES (''clock''); RETURN $1 OPERATOR(pg_catalog.*) $2::numeric; END';
-		CREATE FUNCTION public.steal(double precision, integer) RETURNS double precision LANGUAGE plpgsql AS 'BEGIN INSERT INTO public.stolen VALUES (''clock''); RETURN $1 OPERATOR(pg_catalog.*) $2::double precision; END';
+	must(mallory.Exec(t.Context(), `
+		CREATE TABLE public.stolen (what text);
+		GRANT ALL ON public.stolen TO PUBLIC;
+		CREATE FUNCTION public.steal(numeric, integer) RETURNS numeric LANGUAGE plpgsql AS '
+			BEGIN
+				INSERT INTO public.stolen VALUES (''clock'');
+				RETURN $1 OPERATOR(pg_catalog.*) $2::numeric;
+			END';
+		CREATE FUNCTION public.steal(double precision, integer) RETURNS double precision LANGUAGE plpgsql AS '
+			BEGIN
+				INSERT INTO public.stolen VALUES (''clock'');
+				RETURN $1 OPERATOR(pg_catalog.*) $2::double precision;
+			END';
 		CREATE OPERATOR public.* (LEFTARG = numeric, RIGHTARG = integer, FUNCTION = public.steal);
 		CREATE OPERATOR public.* (LEFTARG = double precision, RIGHTARG = integer, FUNCTION = public.steal);
-		CREATE FUNCTION public.pg_advisory_xact_lock(integer) RETURNS void LANGUAGE sql AS 'INSERT INTO public.stolen VALUES (''lock'')';
-		CREATE FUNCTION public.pg_try_advisory_xact_lock(integer) RETURNS boolean LANGUAGE sql AS 'INSERT INTO public.stolen VALUES (''sweep''); SELECT true';
-		CREATE FUNCTION public.coalescing(bigint, integer) RETURNS boolean LANGUAGE plpgsql AS 'BEGIN IF current_user OPERATOR(pg_catalog.=) ''box'' THEN INSERT INTO public.stolen VALUES (''read''); END IF; RETURN $1 OPERATOR(pg_catalog.<) $2::bigint; END';
+		CREATE FUNCTION public.pg_advisory_xact_lock(integer) RETURNS void LANGUAGE sql AS '
+			INSERT INTO public.stolen VALUES (''lock'')';
+		CREATE FUNCTION public.pg_try_advisory_xact_lock(integer) RETURNS boolean LANGUAGE sql AS '
+			INSERT INTO public.stolen VALUES (''sweep'');
+			SELECT true';
+		CREATE FUNCTION public.coalescing(bigint, integer) RETURNS boolean LANGUAGE plpgsql AS '
+			BEGIN
+				IF current_user OPERATOR(pg_catalog.=) ''box'' THEN
+					INSERT INTO public.stolen VALUES (''read'');
+				END IF;
+				RETURN $1 OPERATOR(pg_catalog.<) $2::bigint;
+			END';
 		CREATE OPERATOR public.< (LEFTARG = bigint, RIGHTARG = integer, FUNCTION = public.coalescing)`))(t)
 
 	d := newDesk(t, inDatabase(t, as(s, "box", "postgres")))
-	w := d.hook("acme", `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"acme","name":"Acme","account":{"email":"contact@example.com"}},"change":{"features":[{"code":"users","quantity":25}]}}}`)
+	w := d.hook("acme", `{"type":"TenantProvisioningChange","payload":{
+		"tenant":{"code":"acme","name":"Acme","account":{"email":"contact@example.com"}},
+		"change":{"features":[{"code":"users","quantity":25}]}}}`)
 	d.want("sent", d.sendHook(w), "+")
 	d.idle("")
 	must(d.List(context.Background(), Filter{Tenant: "acme"}))(t)
-	if got := s.Exec(t, "SELECT coalesce(string_agg(DISTINCT what, ' '), 'nothing') FROM public.stolen"); got != "nothing" {
+	const stolen = "SELECT coalesce(string_agg(DISTINCT what, ' '), 'nothing') FROM public.stolen"
+	if got := s.Exec(t, stolen); got != "nothing" {
 		t.Errorf("usher has run somebody else's functions: %s", got)
 	}
-	s.Exec(t, `GRANT USAGE ON SCHEMA usher TO app; GRANT SELECT ON usher.tenants, usher.entitlements TO app; GRANT EXECUTE ON FUNCTION usher.allowed TO app`)
+	s.Exec(t, `
+		GRANT USAGE ON SCHEMA usher TO app;
+		GRANT SELECT ON usher.tenants, usher.entitlements TO app;
+		GRANT EXECUTE ON FUNCTION usher.allowed TO app`)
 
 	app, stranger := client("app"), client("stranger")
 	denied := func(who *pgx.Conn, statement string) {
 		t.Helper()
 		_, err := who.Exec(t.Context(), statement)
-		if pg := new(pgconn.PgError); !errors.As(err, &pg) || pg.Code != "42501" && pg.Code != "55000" { // 55000: a view that can't be updated
+		const denied, noUpdate = "42501", "55000" // of a view
+		if pg := new(pgconn.PgError); !errors.As(err, &pg) || pg.Code != denied && pg.Code != noUpdate {
 			t.Errorf("%s as %s: %v", statement, who.Config().User, err)
 		}
 	}
@@ -81,10 +115,15 @@ func TestRightsInSQL(t *testing.T) {
 	answers := func(why string, who *pgx.Conn) {
 		t.Helper()
 		var got string
-		check(t, who.QueryRow(t.Context(), `SELECT pg_catalog.concat_ws(' ', t.tenant, t.name, t.webhook, pg_catalog.to_char(t.as_of AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US'), e.feature, e."limit", e.as_of OPERATOR(pg_catalog.=) t.as_of,
-				usher.allowed('acme', 'users'), usher.allowed('acme', 'users', 26), usher.allowed('acme', 'sso'), usher.allowed('nobody', 'users') IS NULL)
+		check(t, who.QueryRow(t.Context(), `
+			SELECT pg_catalog.concat_ws(' ', t.tenant, t.name, t.webhook,
+				pg_catalog.to_char(t.as_of AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US'),
+				e.feature, e."limit", e.as_of OPERATOR(pg_catalog.=) t.as_of,
+				usher.allowed('acme', 'users'), usher.allowed('acme', 'users', 26),
+				usher.allowed('acme', 'sso'), usher.allowed('nobody', 'users') IS NULL)
 			FROM usher.tenants t, usher.entitlements e`).Scan(&got))
-		want := fmt.Sprintf("acme Acme %s %s users 25 t t f f t", rows[0].Webhook, rows[0].Received.UTC().Format("2006-01-02T15:04:05.000000"))
+		at := rows[0].Received.UTC().Format("2006-01-02T15:04:05.000000")
+		want := fmt.Sprintf("acme Acme %s %s users 25 t t f f t", rows[0].Webhook, at)
 		if got != want {
 			t.Errorf("%s: %s\nwant %s", why, got, want)
 		}
@@ -92,7 +131,10 @@ func TestRightsInSQL(t *testing.T) {
 	answers("with the three grants", app)
 
 	// Whatever else is in the schema is closed, by name, so that a new table is, too.
-	list := must(mallory.Query(t.Context(), `SELECT c.relkind::text, c.relname FROM pg_class c WHERE c.relnamespace::regnamespace::text OPERATOR(pg_catalog.=) 'usher' AND c.relkind IN ('r', 'v', 'm', 'S', 'p', 'f')`))(t)
+	list := must(mallory.Query(t.Context(), `
+		SELECT c.relkind::text, c.relname FROM pg_class c
+		WHERE c.relnamespace::regnamespace::text OPERATOR(pg_catalog.=) 'usher'
+			AND c.relkind IN ('r', 'v', 'm', 'S', 'p', 'f')`))(t)
 	relations := must(pgx.CollectRows(list, pgx.RowToStructByPos[struct{ Kind, Name string }]))(t)
 	if len(relations) < 10 {
 		t.Fatalf("only %v", relations)
@@ -113,12 +155,14 @@ func TestRightsInSQL(t *testing.T) {
 	denied(app, "UPDATE usher.tenants SET name = ''")
 	denied(app, "SELECT nextval('usher.number')")
 	denied(app, "CREATE TABLE usher.mine ()")
-	denied(app, "CREATE OR REPLACE FUNCTION usher.allowed(text, text, bigint, text) RETURNS boolean LANGUAGE sql AS 'SELECT true'")
+	denied(app, `CREATE OR REPLACE FUNCTION usher.allowed(text, text, bigint, text)
+		RETURNS boolean LANGUAGE sql AS 'SELECT true'`)
 	denied(stranger, "SELECT usher.allowed('acme', 'users')")
 	s.Exec(t, "GRANT USAGE ON SCHEMA usher TO stranger")
 	denied(stranger, "SELECT usher.allowed('acme', 'users')")
 	denied(stranger, "SELECT * FROM usher.tenants")
-	list = must(app.Query(t.Context(), `SELECT pg_catalog.concat(to_jsonb(t), to_jsonb(e)) FROM usher.tenants t, usher.entitlements e`))(t)
+	list = must(app.Query(t.Context(), `
+		SELECT pg_catalog.concat(to_jsonb(t), to_jsonb(e)) FROM usher.tenants t, usher.entitlements e`))(t)
 	if all := fmt.Sprint(must(pgx.CollectRows(list, pgx.RowTo[string]))(t)); strings.Contains(all, "contact") {
 		t.Errorf("a contact is shown: %s", all)
 	}
@@ -144,9 +188,12 @@ func TestStandbyInSQL(t *testing.T) {
 	for _, quantity := range []int{25, 30} {
 		d.want("sent", d.send("acme", snapshotOf("acme", fmt.Sprint("users=", quantity))), "+")
 		d.until("the standby answers", func() bool {
-			return standby.Exec(t, "SELECT coalesce(min(\"limit\"), 0) FROM usher.entitlements WHERE tenant = 'acme'") == fmt.Sprint(quantity)
+			const limit = `SELECT coalesce(min("limit"), 0) FROM usher.entitlements WHERE tenant = 'acme'`
+			return standby.Exec(t, limit) == fmt.Sprint(quantity)
 		})
-		d.want("allowed", standby.Exec(t, fmt.Sprintf("SELECT concat(usher.allowed('acme', 'users', %d), usher.allowed('acme', 'users', %d), usher.allowed('nobody', 'users'))", quantity, quantity+1)), "tf")
+		allowed := standby.Exec(t, fmt.Sprintf(`SELECT concat(usher.allowed('acme', 'users', %d),
+			usher.allowed('acme', 'users', %d), usher.allowed('nobody', 'users'))`, quantity, quantity+1))
+		d.want("allowed", allowed, "tf")
 	}
 }
 
@@ -194,21 +241,25 @@ func TestPlansInSQL(t *testing.T) {
 	e := inDatabase(t, dsn)()
 	defer e.Close()
 	conn, schema := connectTo(t, dsn)
+	values := strings.NewReplacer("{}", schema, "{many}", fmt.Sprint(many))
 	do := func(statement string) {
 		t.Helper()
-		must(conn.Exec(t.Context(), strings.NewReplacer("{}", schema, "{many}", fmt.Sprint(many)).Replace(statement)))(t)
+		must(conn.Exec(t.Context(), values.Replace(statement)))(t)
 	}
 	do("ALTER TABLE {}.snapshot SET (autovacuum_enabled = off)")
 	allowed := func(args string) string { return "SELECT " + schema + ".allowed(" + args + ")" }
 	// A session that has asked while there were three tenants has a plan of then.
-	do(`INSERT INTO {}.snapshot SELECT 'early', 'p' || i, i, 'id', 0, '', '[]' FROM generate_series(1, 3) i; ANALYZE {}.snapshot`)
+	do(`INSERT INTO {}.snapshot SELECT 'early', 'p' || i, i, 'id', 0, '', '[]' FROM generate_series(1, 3) i;
+		ANALYZE {}.snapshot`)
 	for range 10 {
 		do(allowed("'t1', 'users'"))
 		do(allowed("'t1', 'users', 5, 'p1'"))
 	}
 	do(`INSERT INTO {}.snapshot (tenant, platform, seq, uuid, received, name, features)
-		SELECT 't' || i, CASE WHEN i % 2 = 0 THEN 'one' ELSE 'p' || i % 1000 END, i, 'id-' || i, 1700000000000000 + i, 'Name ' || i,
-			(SELECT jsonb_agg(jsonb_build_object('code', f, 'limit', 25)) FROM unnest(ARRAY['users', 'sso', 'reports']) f) || jsonb_build_array(jsonb_build_object('code', 'own', 'limit', i))
+		SELECT 't' || i, CASE WHEN i % 2 = 0 THEN 'one' ELSE 'p' || i % 1000 END, i, 'id-' || i, 1700000000000000 + i,
+			'Name ' || i, (SELECT jsonb_agg(jsonb_build_object('code', f, 'limit', 25))
+				FROM unnest(ARRAY['users', 'sso', 'reports']) f)
+			|| jsonb_build_array(jsonb_build_object('code', 'own', 'limit', i))
 		FROM generate_series(1, {many}) i;
 		INSERT INTO {}.snapshot SELECT 'everywhere', 'p' || i, i, 'id', 0, '', '[]' FROM generate_series(1, 1000) i`)
 	bounded := func(query string, blocks int, whole ...string) {
@@ -236,24 +287,37 @@ func TestPlansInSQL(t *testing.T) {
 		bounded("SELECT * FROM {}."+view+" WHERE tenant IN ('t1', 't2', 't3')", 60)
 	}
 	bounded("SELECT \"limit\" FROM {}.entitlements WHERE tenant = 't77' AND feature = 'users'", 20)
-	bounded("SELECT t.name, e.feature FROM {}.tenants t JOIN {}.entitlements e USING (tenant, platform) WHERE tenant = 't77'", 40)
+	bounded(`SELECT t.name, e.feature FROM {}.tenants t JOIN {}.entitlements e USING (tenant, platform)
+		WHERE tenant = 't77'`, 40)
 
 	// Tables of an application, with keys of several types.
-	for name, column := range map[string]string{"text": "text", "varchar": "varchar(300)", "bytewise": `text COLLATE "C"`} {
-		do(`CREATE TABLE {}.app_` + name + ` (id bigint PRIMARY KEY, tenant ` + column + ` UNIQUE, filler text DEFAULT repeat('x', 100));
-			INSERT INTO {}.app_` + name + ` SELECT i, 't' || i FROM generate_series(1, 2 * {many}) i; ANALYZE {}.app_` + name)
-		table := "{}.app_" + name + " c"
-		bounded("SELECT c.id, e.feature FROM "+table+" JOIN {}.entitlements e ON e.tenant = c.tenant WHERE c.id = 55", 40)
-		bounded("SELECT c.id, e.feature FROM "+table+" JOIN {}.entitlements e ON e.tenant = c.tenant AND e.platform = 'one' WHERE c.id BETWEEN 50 AND 70 AND e.feature = 'users'", 200)
-		bounded("SELECT c.id, e.feature FROM "+table+" JOIN {}.entitlements e ON e.tenant = c.tenant WHERE e.tenant = 't77'", 40)
-		bounded("SELECT c.id, t.name FROM "+table+" LEFT JOIN {}.tenants t ON t.tenant = c.tenant WHERE c.id = 55", 40)
+	for name, column := range map[string]string{
+		"text":     "text",
+		"varchar":  "varchar(300)",
+		"bytewise": `text COLLATE "C"`,
+	} {
+		table := "{}.app_" + name
+		do(`CREATE TABLE ` + table + `
+				(id bigint PRIMARY KEY, tenant ` + column + ` UNIQUE, filler text DEFAULT repeat('x', 100));
+			INSERT INTO ` + table + ` SELECT i, 't' || i FROM generate_series(1, 2 * {many}) i;
+			ANALYZE ` + table)
+		join := "SELECT c.id, e.feature FROM " + table + " c JOIN {}.entitlements e ON e.tenant = c.tenant"
+		bounded(join+" WHERE c.id = 55", 40)
+		bounded(join+" AND e.platform = 'one' WHERE c.id BETWEEN 50 AND 70 AND e.feature = 'users'", 200)
+		bounded(join+" WHERE e.tenant = 't77'", 40)
+		bounded("SELECT c.id, t.name FROM "+table+` c LEFT JOIN {}.tenants t ON t.tenant = c.tenant
+			WHERE c.id = 55`, 40)
 	}
-	do(`ALTER TABLE {}.app_text ALTER tenant TYPE text COLLATE "POSIX"; ANALYZE {}.app_text`) // the docs say how to join such a column
-	bounded("SELECT c.id, e.feature FROM {}.app_text c JOIN {}.entitlements e ON e.tenant = c.tenant COLLATE \"default\" WHERE c.id = 55", 40)
-	do("PREPARE one (text) AS SELECT * FROM {}.entitlements WHERE tenant = $1; SET plan_cache_mode = force_generic_plan")
+	// The docs say how to join such a column.
+	do(`ALTER TABLE {}.app_text ALTER tenant TYPE text COLLATE "POSIX"; ANALYZE {}.app_text`)
+	bounded(`SELECT c.id, e.feature FROM {}.app_text c
+		JOIN {}.entitlements e ON e.tenant = c.tenant COLLATE "default" WHERE c.id = 55`, 40)
+	do("PREPARE one (text) AS SELECT * FROM {}.entitlements WHERE tenant = $1")
+	do("SET plan_cache_mode = force_generic_plan")
 	bounded("EXECUTE one('t77')", 20)
 	// A report over all of them reads each once.
-	size := must(pgx.CollectExactlyOneRow(must(conn.Query(t.Context(), "SELECT (pg_relation_size('"+schema+".snapshot') / 8192)::int"))(t), pgx.RowTo[int]))(t)
+	question := must(conn.Query(t.Context(), "SELECT (pg_relation_size('"+schema+".snapshot') / 8192)::int"))(t)
+	size := must(pgx.CollectExactlyOneRow(question, pgx.RowTo[int]))(t)
 	bounded("SELECT feature, count(*), max(\"limit\") FROM {}.entitlements GROUP BY feature", size+50, "snapshot")
 }
 
@@ -262,18 +326,28 @@ func TestPlansInSQL(t *testing.T) {
 func TestImportedFeatures(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		imported := func(d *desk, features string) error {
-			_, err := d.Import(t.Context(), strings.NewReader(testkit.Export(testkit.ExportedWebhook{Platform: "crm", Tenant: "t", State: 3, Features: features})), nil)
-			return err
+			one := testkit.ExportedWebhook{Platform: "crm", Tenant: "t", State: 3, Features: features}
+			return second(d.Import(t.Context(), strings.NewReader(testkit.Export(one)), nil))
 		}
 		d := newDesk(t, open)
-		for _, bad := range []string{`[{"code":"a\u0000b","limit":1}]`, `[{"code":"` + strings.Repeat("l", 256) + `","limit":1}]`, `[{"code":"a","limit":"5"}]`, `[{"code":"a","limit":-1}]`, `[5]`, `{}`} {
-			if err := imported(d, bad); err == nil || !strings.Contains(err.Error(), "line 5: has a snapshot whose features can't be read") {
-				t.Errorf("%s: %v", bad, err)
-			}
+		for _, bad := range []string{
+			`[{"code":"a\u0000b","limit":1}]`,
+			`[{"code":"` + strings.Repeat("l", 256) + `","limit":1}]`,
+			`[{"code":"a","limit":"5"}]`,
+			`[{"code":"a","limit":-1}]`,
+			`[5]`,
+			`{}`,
+		} {
+			wantError(t, bad, imported(d, bad), "line 5: has a snapshot whose features can't be read")
 		}
-		check(t, imported(d, `[{"Code":"a","limit":1,"name":"n\u0000"},{"code":"","limit":1},{"code":"b"},{"code":"a","limit":null,"value":"\u0000"}]`))
+		check(t, imported(d, `[
+			{"Code":"a","limit":1,"name":"n\u0000"},
+			{"code":"","limit":1},
+			{"code":"b"},
+			{"code":"a","limit":null,"value":"\u0000"}]`))
 		got := must(d.Snapshots(t.Context(), []string{"t"}))(t)[0]
 		list := must(snapshot.Decode(got.Features))(t)
-		d.want("features", fmt.Sprintf("%+q %+q", got.Name, list.Features), `"" [{"a" "n\ufffd" "unlimited" "\ufffd"} {"b" "" "0" ""}]`)
+		const want = `"" [{"a" "n\ufffd" "unlimited" "\ufffd"} {"b" "" "0" ""}]`
+		d.want("features", fmt.Sprintf("%+q %+q", got.Name, list.Features), want)
 	})
 }

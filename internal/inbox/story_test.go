@@ -71,7 +71,11 @@ func (d *desk) play(tenant string, s story) {
 				return d.main.underway > 0
 			})
 		case "quiet": // after a pause: a try that had begun before may still be on its way
-			d.until("nothing under way", func() bool { d.courier.mu.Lock(); defer d.courier.mu.Unlock(); return d.courier.unfinished == 0 })
+			d.until("nothing under way", func() bool {
+				d.courier.mu.Lock()
+				defer d.courier.mu.Unlock()
+				return d.courier.unfinished == 0
+			})
 		case "release":
 			d.release[code]()
 		case "again":
@@ -193,7 +197,8 @@ func TestCopies(t *testing.T) {
 			{"sent again, it is the tail again",
 				"s400 A+ parked hang up again:1 underway A= release idle A=", "A", "delivered"},
 			{"an older one sent again is no news: the next is",
-				"A+ idle B+ idle force:1 idle A+ idle A= B+ idle", "A B A A B", "delivered delivered delivered delivered"},
+				"A+ idle B+ idle force:1 idle A+ idle A= B+ idle",
+				"A B A A B", "delivered delivered delivered delivered"},
 			{"an older one that waits, sent again with force, does not hide a copy of the newest",
 				"A+ idle B+ idle hang force:1 underway B+ release idle", "A B A B", "delivered delivered delivered"},
 			{"a copy outlives a restart", "A+ idle restart A=", "A", "delivered"},
@@ -241,9 +246,11 @@ func TestSignedIDs(t *testing.T) {
 			{"the id of a copy of one that was discarded",
 				"s500 #1:A+ tried #2:A= discard:1 up #2:A+ idle", "A", "discarded delivered"},
 			{"a copy whose id was that of a discarded one is remembered",
-				"s500 #1:A+ tried discard:1 up #2:A+ idle #1:A= #3:B+ idle #1:A=", "A B", "discarded delivered delivered"},
+				"s500 #1:A+ tried discard:1 up #2:A+ idle #1:A= #3:B+ idle #1:A=",
+				"A B", "discarded delivered delivered"},
 			{"a copy whose id was seen long ago is remembered",
-				"#1:A+ idle #2:B+ idle +14m #3:A+ idle +2m #1:A= #4:B+ idle #1:A=", "A B A B", "delivered delivered delivered delivered"},
+				"#1:A+ idle #2:B+ idle +14m #3:A+ idle +2m #1:A= #4:B+ idle #1:A=",
+				"A B A B", "delivered delivered delivered delivered"},
 			{"forget drops ids", "#1:A+ idle #2:B+ idle forget #1:A+ idle", "A B A", "delivered delivered delivered"},
 			{"erase drops ids", "#1:A+ idle erase #1:A+ idle", "A A", "delivered"},
 			{"a restart does not", "#1:A+ idle #2:B+ idle restart #1:A=", "A B", "delivered delivered"},
@@ -280,14 +287,16 @@ func TestOrder(t *testing.T) {
 			{"a parked one that is the last stays", "A+ idle s410 B+ parked", "A", "delivered parked"},
 			{"redelivered", "s422 A+ parked up again:1 idle", "A", "delivered"},
 			{"sent again ahead of what waits",
-				"s413 A+ parked s500 B+ tried pause quiet again:1!overwrite force:1 up resume idle", "A B", "delivered delivered"},
+				"s413 A+ parked s500 B+ tried pause quiet again:1!overwrite force:1 up resume idle",
+				"A B", "delivered delivered"},
 			{"what waits is tried now", "s503 A+ tried pause quiet again:1 up again:1 resume idle", "A", "delivered"},
 			{"a redelivery would undo what is newer",
 				"A+ idle B+ idle again:1!overwrite force:1 idle again:2 idle", "A B A B", "delivered delivered"},
 			{"even if the newer one was discarded",
 				"A+ idle s500 B+ tried discard:2 up again:1!overwrite", "A", "delivered discarded"},
 			{"several sent again go by age",
-				"A+ idle B+ idle C+ idle pause force:2 force:1 resume idle", "A B C A B", "delivered delivered delivered"},
+				"A+ idle B+ idle C+ idle pause force:2 force:1 resume idle",
+				"A B C A B", "delivered delivered delivered"},
 			{"the newest sent again last",
 				"A+ idle B+ idle pause again:2 force:1 resume idle", "A B A B", "delivered delivered"},
 			{"sent again without force, and overtaken",
@@ -328,7 +337,8 @@ func TestLatest(t *testing.T) {
 		d := newDesk(t, open, func(c *setup) { c.Latest = true })
 		playAll(t, d, "", []story{
 			{"the last one is delivered",
-				"s500 A+ tried pause again:1 B+ C+ D+ up resume idle", "D", "superseded superseded superseded delivered"},
+				"s500 A+ tried pause again:1 B+ C+ D+ up resume idle",
+				"D", "superseded superseded superseded delivered"},
 			{"what is under way is not superseded",
 				"hang A+ underway B+ C+ release idle", "A C", "delivered superseded delivered"},
 			{"unless it fails", "hang f500 A+ underway B+ release idle", "B", "superseded delivered"},
@@ -349,7 +359,8 @@ func TestLatest(t *testing.T) {
 			{"also if that is only sent again",
 				"A+ idle B+ idle s422 force:1 parked up again:2 idle", "A B B", "superseded delivered"},
 			{"with force, too, and only what is older",
-				"A+ idle B+ idle C+ idle D+ idle s422 force:1 idle force:3 idle up force:2 idle", "A B C D B", "superseded delivered parked delivered"},
+				"A+ idle B+ idle C+ idle D+ idle s422 force:1 idle force:3 idle up force:2 idle",
+				"A B C D B", "superseded delivered parked delivered"},
 		})
 	})
 }
@@ -361,7 +372,8 @@ func TestOneParkedSnapshot(t *testing.T) {
 		playAll(t, d, "", []story{
 			{"a newer one", "s422 A+ parked B+ idle", "", "superseded parked"},
 			{"an older one that somebody has forced",
-				"A+ idle B+ idle C+ idle s422 force:2 idle force:1 idle up again:3 idle", "A B C C", "superseded superseded delivered"},
+				"A+ idle B+ idle C+ idle s422 force:2 idle force:1 idle up again:3 idle",
+				"A B C C", "superseded superseded delivered"},
 		})
 	})
 }

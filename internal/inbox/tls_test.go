@@ -26,7 +26,11 @@ func TestClientCertificate(t *testing.T) {
 	authority := newCertificate(t, nil, "authority")
 	server := newCertificate(t, authority, "localhost")
 	client := newCertificate(t, authority, "app")
-	for name, content := range map[string][]byte{"ca.crt": authority.cert, "app.crt": client.cert, "app.key": client.key} {
+	for name, content := range map[string][]byte{
+		"ca.crt":  authority.cert,
+		"app.crt": client.cert,
+		"app.key": client.key,
+	} {
 		check(t, os.WriteFile(filepath.Join(dir, name), content, 0o600))
 	}
 	s := pgtest.New(t)
@@ -39,7 +43,8 @@ func TestClientCertificate(t *testing.T) {
 		s.Exec(t, "ALTER SYSTEM SET "+setting)
 	}
 	s.Exec(t, "SELECT pg_reload_conf()")
-	address := fmt.Sprintf("postgres://app@localhost:%d/postgres?sslmode=verify-full&sslrootcert=%s/ca.crt", s.Port(), dir)
+	address := fmt.Sprintf("postgres://app@localhost:%d/postgres?sslmode=verify-full", s.Port())
+	address += fmt.Sprintf("&sslrootcert=%s/ca.crt", dir)
 	with := address + fmt.Sprintf("&sslcert=%s/app.crt&sslkey=%s/app.key", dir, dir)
 	d := newDesk(t, inDatabase(t, with))
 	d.insist("t", "A") // the server reads its settings when it likes
@@ -60,9 +65,16 @@ func newCertificate(t *testing.T, by *certificate, name string) *certificate {
 	t.Helper()
 	c := &certificate{private: must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)}
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: by == nil, BasicConstraintsValid: true,
-		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+		SerialNumber:          big.NewInt(time.Now().UnixNano()),
+		Subject:               pkix.Name{CommonName: name},
+		DNSNames:              []string{name},
+		IPAddresses:           []net.IP{net.IPv4(127, 0, 0, 1)},
+		NotBefore:             time.Now().Add(-time.Hour),
+		NotAfter:              time.Now().Add(time.Hour),
+		IsCA:                  by == nil,
+		BasicConstraintsValid: true,
+		KeyUsage:              x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
 	parent, signer := template, c.private
 	if by != nil {

@@ -38,9 +38,11 @@ func TestWhatAWaitingWebhookCosts(t *testing.T) {
 	}
 	short := func(n int) string { return strconv.FormatInt(int64(n), 36) }
 	for name, body := range map[string]string{
-		"small":            webhook(""),
-		"features":         features(49_000, func(n int) string { return fmt.Sprintf(`{"code":"%s"}`, short(n)) }),
-		"features in full": features(19_000, func(n int) string { return fmt.Sprintf(`{"code":"%s","name":"","value":"","quantity":1}`, short(n)) }),
+		"small":    webhook(""),
+		"features": features(49_000, func(n int) string { return fmt.Sprintf(`{"code":"%s"}`, short(n)) }),
+		"features in full": features(19_000, func(n int) string {
+			return fmt.Sprintf(`{"code":"%s","name":"","value":"","quantity":1}`, short(n))
+		}),
 		"long names": features(49_000, func(n int) string {
 			return fmt.Sprintf(`{"code":"%s","name":"%s"}`, short(n), strings.Repeat("\u2028", 100))
 		}),
@@ -59,7 +61,14 @@ func TestWhatAWaitingWebhookCosts(t *testing.T) {
 					count = 500
 				}
 				gate := webhookgate.New(webhookgate.Config{
-					Path: "/", Rules: rules, MaxInflight: count, MaxBody: 1 << 20, Receivers: box.Receivers, Missed: box.Missed, Store: box.Store, Log: slog.New(slog.DiscardHandler),
+					Path:        "/",
+					Rules:       rules,
+					MaxInflight: count,
+					MaxBody:     1 << 20,
+					Receivers:   box.Receivers,
+					Missed:      box.Missed,
+					Store:       box.Store,
+					Log:         slog.New(slog.DiscardHandler),
 				})
 				hangs, release := context.WithCancel(t.Context())
 				box.Hang(hangs)
@@ -75,9 +84,10 @@ func TestWhatAWaitingWebhookCosts(t *testing.T) {
 				}
 				synctest.Wait()
 				each := (inUse() - before) / int64(count)
-				t.Logf("%d bytes take %d, %.1f times as much", len(body), each, float64(each)/float64(len(body)))
+				times := float64(each) / float64(len(body))
+				t.Logf("%d bytes take %d, %.1f times as much", len(body), each, times)
 				if most := int64(64<<10 + 4*len(body)); each > most || each < int64(len(body)) {
-					t.Errorf("a webhook of %d bytes takes %d, which is %.1f times its size", len(body), each, float64(each)/float64(len(body)))
+					t.Errorf("a webhook of %d bytes takes %d, which is %.1f times its size", len(body), each, times)
 				}
 				release()
 			})
