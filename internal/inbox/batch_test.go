@@ -117,8 +117,6 @@ func TestTogetherWithAnAction(t *testing.T) {
 	})
 }
 
-func second[T any](_ T, err error) error { return err }
-
 // A receiver has several platforms. The lane that waits longest goes first, whatever its platform.
 func TestPlatformsTakeTurns(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {

@@ -20,7 +20,6 @@ import (
 
 	"usher/internal/clock"
 	"usher/internal/inbox/engine"
-	"usher/internal/lane"
 	"usher/internal/receiver"
 	"usher/internal/snapshot"
 	"usher/internal/testkit"
@@ -95,40 +94,6 @@ func (m *mirror) follow(t testing.TB, s *Inbox, limit int) {
 				return
 			}
 		}
-	}
-}
-
-// storing is the configuration of an inbox that only stores what comes.
-var storing = Config{
-	Rules: lane.Rules{
-		Receivers:      receiver.NewSet(),
-		StoreUnclaimed: true,
-		MaxTries:       20,
-		MaxAge:         time.Hour,
-		Log:            quiet,
-	},
-	MaxBytes: 1 << 30,
-}
-
-// timeless is the configuration of an inbox that neither delivers anything nor finds anything too old.
-var timeless = Config{
-	Rules:       lane.Rules{Log: quiet},
-	MaxBytes:    1 << 30,
-	ClockOffset: func() time.Duration { return -100 * 365 * 24 * time.Hour },
-}
-
-// opened opens an inbox until the test ends. Nothing of it is delivered: that is for desks.
-func opened(t testing.TB, e engine.Engine, cfg Config) *Inbox {
-	s := New(e, cfg)
-	t.Cleanup(func() { shut(t, s) })
-	<-s.opened
-	return s
-}
-
-// shut closes an inbox, if it is not closed yet.
-func shut(t testing.TB, s *Inbox) {
-	if s.EndWaiting(); s.run.Err() == nil {
-		check(t, s.Close())
 	}
 }
 

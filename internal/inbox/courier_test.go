@@ -833,18 +833,6 @@ func TestRetriesDoNotWaitForAllProbes(t *testing.T) {
 	}
 }
 
-// trickles says whether this process tries only a few deliveries a second, because the receiver seems to be down.
-func (d *desk) trickles(receiver string) bool {
-	d.courier.mu.Lock()
-	defer d.courier.mu.Unlock()
-	for _, t := range d.courier.targets {
-		if t.Name == receiver {
-			return t.failsForEverybody()
-		}
-	}
-	return false
-}
-
 // What was accepted in an outage of the database that lasts longer than its lease is not delivered again by the
 // process that knows it.
 func TestAcceptedInAnOutage(t *testing.T) {

@@ -8,12 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"log/slog"
 	"net/http"
 	"net/url"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -24,176 +21,11 @@ import (
 
 	"usher/internal/content"
 	"usher/internal/inbox/engine"
-	"usher/internal/inbox/postgres"
-	"usher/internal/inbox/sqlite"
 	"usher/internal/lane"
 	"usher/internal/receiver"
 	"usher/internal/testkit"
-	"usher/internal/testkit/pgtest"
 	"usher/webhookgate"
 )
-
-// onEngines runs a test on each engine. open opens the same inbox each time: after a restart, or by another replica.
-//
-// PostgreSQL is tried only with -race, as CI does, or with -long: it takes ten times as long, and what is decided
-// does not depend on it. Its statements are tried always, by the random worlds, by its own tests, and by those
-// onBothEngines.
-func onEngines(t *testing.T, test func(t *testing.T, open func() engine.Engine)) {
-	if thorough() {
-		onBothEngines(t, test)
-		return
-	}
-	t.Parallel()
-	onFile(t, test)
-}
-
-// onFile runs a test in a file, in a bubble: what a file does takes no time that a test would have to wait for.
-func onFile(t *testing.T, test func(t *testing.T, open func() engine.Engine)) {
-	t.Run("file", func(t *testing.T) {
-		t.Parallel()
-		path := newFile(t)
-		synctest.Test(t, func(t *testing.T) { test(t, inFile(t, path)) })
-	})
-}
-
-// thorough says whether also those tests run that take much and seldom find what others do not.
-func thorough() bool { return *long || testkit.WithRace() }
-
-// costly skips a test that takes much: it runs only with -race, as CI does, or with -long.
-func costly(t *testing.T) {
-	t.Helper()
-	if !thorough() {
-		t.Skip("only with -race or -long")
-	}
-}
-
-// slow skips a test that takes long: it runs only with -long.
-func slow(t *testing.T) {
-	t.Helper()
-	if !*long {
-		t.Skip("only with -long")
-	}
-}
-
-// some returns the first few of what a test tries, and all of it with -race, as CI does, or with -long.
-func some[T any](few int, all ...T) []T {
-	if thorough() {
-		return all
-	}
-	return all[:few]
-}
-
-// onBothEngines is for tests of what an engine does itself: a statement that no other test runs on PostgreSQL.
-func onBothEngines(t *testing.T, test func(t *testing.T, open func() engine.Engine)) {
-	t.Parallel()
-	onFile(t, test)
-	t.Run("database", func(t *testing.T) {
-		t.Parallel()
-		test(t, inDatabase(t, pgtest.Schema(t)))
-	})
-}
-
-// quiet is a log that nobody reads.
-var quiet = slog.New(slog.DiscardHandler)
-
-// newFile returns the path of an inbox with nothing in it, which is a copy: to make the tables takes longer than many
-// tests. Its reserve file has no content, for the same reason.
-func newFile(t testing.TB) string {
-	path := filepath.Join(t.TempDir(), "inbox.db")
-	for end, content := range must(emptyInbox())(t) {
-		check(t, os.WriteFile(path+end, content, 0o600))
-	}
-	check(t, emptyReserve(path))
-	return path
-}
-
-// killed returns a copy of a file and its log, as they are if usher is killed now.
-func killed(t testing.TB, path string) (copied string) {
-	t.Helper()
-	copied = newFile(t)
-	for _, end := range []string{"", "-wal"} {
-		content, err := os.ReadFile(path + end)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		check(t, err)
-		check(t, os.WriteFile(copied+end, content, 0o600))
-	}
-	return copied
-}
-
-// emptyInbox returns the files of an inbox with nothing in it, by the ends of their names.
-var emptyInbox = sync.OnceValues(func() (files map[string][]byte, err error) {
-	dir, err := os.MkdirTemp("", "empty")
-	if err != nil {
-		return nil, err
-	}
-	defer os.RemoveAll(dir)
-	path := filepath.Join(dir, "inbox.db")
-	if err := emptyReserve(path); err != nil {
-		return nil, err
-	}
-	e, err := sqlite.Open(path, quiet)
-	if err == nil {
-		err = e.Close()
-	}
-	files = make(map[string][]byte)
-	for _, end := range []string{"", ".lock"} {
-		content, failed := os.ReadFile(path + end)
-		files[end], err = content, errors.Join(err, failed)
-	}
-	return files, err
-})
-
-func emptyReserve(path string) error {
-	f, err := os.OpenFile(path+".reserve", os.O_CREATE|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Truncate(24<<20), f.Close())
-}
-
-func inFile(t testing.TB, path string) func() engine.Engine {
-	return func() engine.Engine {
-		t.Helper()
-		e, err := openFile(path, quiet)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return e
-	}
-}
-
-// openFile opens a file that may have been closed a moment ago. A process that another test has started keeps a copy
-// of the lock until it runs its own program.
-func openFile(path string, log *slog.Logger) (e *sqlite.Engine, err error) {
-	for range 100_000 {
-		if e, err = sqlite.Open(path, log); !errors.Is(err, ErrInUse) {
-			break
-		}
-		time.Sleep(10 * time.Nanosecond) // nearly nothing: in a bubble nobody waits for real
-	}
-	return e, err
-}
-
-func inDatabase(t testing.TB, dsn string) func() engine.Engine {
-	return func() engine.Engine {
-		t.Helper()
-		e, err := openDatabase(dsn, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return e
-	}
-}
-
-func openDatabase(dsn string, password func() string) (engine.Engine, error) {
-	a, err := postgres.Parse(dsn)
-	if err != nil {
-		return nil, err
-	}
-	return postgres.Open(a, password, quiet)
-}
 
 // A taker is a receiver that notes what it gets, and answers as the test has set for each tenant.
 type taker struct {
@@ -472,6 +304,40 @@ func (d *desk) shut() {
 
 func (d *desk) restart() { d.shut(); d.start() }
 
+// storing is the configuration of an inbox that only stores what comes.
+var storing = Config{
+	Rules: lane.Rules{
+		Receivers:      receiver.NewSet(),
+		StoreUnclaimed: true,
+		MaxTries:       20,
+		MaxAge:         time.Hour,
+		Log:            quiet,
+	},
+	MaxBytes: 1 << 30,
+}
+
+// timeless is the configuration of an inbox that neither delivers anything nor finds anything too old.
+var timeless = Config{
+	Rules:       lane.Rules{Log: quiet},
+	MaxBytes:    1 << 30,
+	ClockOffset: func() time.Duration { return -100 * 365 * 24 * time.Hour },
+}
+
+// opened opens an inbox until the test ends. Nothing of it is delivered: that is for desks.
+func opened(t testing.TB, e engine.Engine, cfg Config) *Inbox {
+	s := New(e, cfg)
+	t.Cleanup(func() { shut(t, s) })
+	<-s.opened
+	return s
+}
+
+// shut closes an inbox, if it is not closed yet.
+func shut(t testing.TB, s *Inbox) {
+	if s.EndWaiting(); s.run.Err() == nil {
+		check(t, s.Close())
+	}
+}
+
 // What people do, if no test looks at who they are.
 func (d *desk) Redeliver(id int64, force bool) error       { return d.Inbox.Redeliver(id, "", force, nil) }
 func (d *desk) Discard(id int64) error                     { return d.Inbox.Discard(id, nil) }
@@ -549,6 +415,19 @@ func (d *desk) take(tenant string, bodies ...string) {
 			d.t.Fatalf("%s:%s was not taken in: %s", tenant, body, got)
 		}
 	}
+}
+
+var says = testkit.Says
+
+// snapshotOf returns the body of a webhook that says so.
+func snapshotOf(tenant string, features ...string) string {
+	return `{"type":"TenantProvisioningChange","payload":` + says(tenant, features...) + `}`
+}
+
+// hears sends a webhook that says so.
+func (d *desk) hears(tenant string, features ...string) {
+	d.t.Helper()
+	d.want(tenant, d.send(tenant, snapshotOf(tenant, features...)), "+")
 }
 
 // list returns a tenant's webhooks, or with "" all, the oldest first.
@@ -636,6 +515,59 @@ func (d *desk) insist(tenant, body string) {
 	})
 }
 
+// crowd runs f for each number below count, by so many goroutines at once.
+func crowd(atOnce, count int, f func(n int)) {
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	for range atOnce {
+		wg.Go(func() {
+			for n := int(next.Add(1)) - 1; n < count; n = int(next.Add(1)) - 1 {
+				f(n)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// waitFor waits until the bubble's receiver has accepted this many of the tenants whose names begin so, and returns
+// how long that took.
+func (d *desk) waitFor(prefix string, count int, most time.Duration) time.Duration {
+	d.t.Helper()
+	began := time.Now()
+	for {
+		got := 0
+		for _, one := range d.main.got("") {
+			got += number(strings.HasPrefix(one, prefix))
+		}
+		if got >= count {
+			return time.Since(began)
+		}
+		if time.Since(began) > most {
+			d.t.Fatalf("only %d of %d %s… were accepted within %v", got, count, prefix, most)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// places gives the desk's receiver so many places.
+func (d *desk) places(n int) {
+	d.courier.mu.Lock() // it looks at them all the time
+	defer d.courier.mu.Unlock()
+	d.main.Concurrency = n
+}
+
+// trickles says whether this process tries only a few deliveries a second, because the receiver seems to be down.
+func (d *desk) trickles(receiver string) bool {
+	d.courier.mu.Lock()
+	defer d.courier.mu.Unlock()
+	for _, t := range d.courier.targets {
+		if t.Name == receiver {
+			return t.failsForEverybody()
+		}
+	}
+	return false
+}
+
 func (d *desk) want(what, got, want string) {
 	d.t.Helper()
 	if got != want {
@@ -647,6 +579,9 @@ func (d *desk) want(what, got, want string) {
 func must[T any](v T, err error) func(testing.TB) T {
 	return func(t testing.TB) T { t.Helper(); check(t, err); return v }
 }
+
+// second drops the value of a call that also returns an error.
+func second[T any](_ T, err error) error { return err }
 
 func check(t testing.TB, err error) {
 	t.Helper()

@@ -4,12 +4,185 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
 
 	"usher/internal/inbox/engine"
+	"usher/internal/inbox/postgres"
+	"usher/internal/inbox/sqlite"
+	"usher/internal/testkit"
+	"usher/internal/testkit/pgtest"
 )
+
+// onEngines runs a test on each engine. open opens the same inbox each time: after a restart, or by another replica.
+//
+// PostgreSQL is tried only with -race, as CI does, or with -long: it takes ten times as long, and what is decided
+// does not depend on it. Its statements are tried always, by the random worlds, by its own tests, and by those
+// onBothEngines.
+func onEngines(t *testing.T, test func(t *testing.T, open func() engine.Engine)) {
+	if thorough() {
+		onBothEngines(t, test)
+		return
+	}
+	t.Parallel()
+	onFile(t, test)
+}
+
+// onFile runs a test in a file, in a bubble: what a file does takes no time that a test would have to wait for.
+func onFile(t *testing.T, test func(t *testing.T, open func() engine.Engine)) {
+	t.Run("file", func(t *testing.T) {
+		t.Parallel()
+		path := newFile(t)
+		synctest.Test(t, func(t *testing.T) { test(t, inFile(t, path)) })
+	})
+}
+
+// thorough says whether also those tests run that take much and seldom find what others do not.
+func thorough() bool { return *long || testkit.WithRace() }
+
+// costly skips a test that takes much: it runs only with -race, as CI does, or with -long.
+func costly(t *testing.T) {
+	t.Helper()
+	if !thorough() {
+		t.Skip("only with -race or -long")
+	}
+}
+
+// slow skips a test that takes long: it runs only with -long.
+func slow(t *testing.T) {
+	t.Helper()
+	if !*long {
+		t.Skip("only with -long")
+	}
+}
+
+// some returns the first few of what a test tries, and all of it with -race, as CI does, or with -long.
+func some[T any](few int, all ...T) []T {
+	if thorough() {
+		return all
+	}
+	return all[:few]
+}
+
+// onBothEngines is for tests of what an engine does itself: a statement that no other test runs on PostgreSQL.
+func onBothEngines(t *testing.T, test func(t *testing.T, open func() engine.Engine)) {
+	t.Parallel()
+	onFile(t, test)
+	t.Run("database", func(t *testing.T) {
+		t.Parallel()
+		test(t, inDatabase(t, pgtest.Schema(t)))
+	})
+}
+
+// quiet is a log that nobody reads.
+var quiet = slog.New(slog.DiscardHandler)
+
+// newFile returns the path of an inbox with nothing in it, which is a copy: to make the tables takes longer than many
+// tests. Its reserve file has no content, for the same reason.
+func newFile(t testing.TB) string {
+	path := filepath.Join(t.TempDir(), "inbox.db")
+	for end, content := range must(emptyInbox())(t) {
+		check(t, os.WriteFile(path+end, content, 0o600))
+	}
+	check(t, emptyReserve(path))
+	return path
+}
+
+// killed returns a copy of a file and its log, as they are if usher is killed now.
+func killed(t testing.TB, path string) (copied string) {
+	t.Helper()
+	copied = newFile(t)
+	for _, end := range []string{"", "-wal"} {
+		content, err := os.ReadFile(path + end)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		check(t, err)
+		check(t, os.WriteFile(copied+end, content, 0o600))
+	}
+	return copied
+}
+
+// emptyInbox returns the files of an inbox with nothing in it, by the ends of their names.
+var emptyInbox = sync.OnceValues(func() (files map[string][]byte, err error) {
+	dir, err := os.MkdirTemp("", "empty")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	path := filepath.Join(dir, "inbox.db")
+	if err := emptyReserve(path); err != nil {
+		return nil, err
+	}
+	e, err := sqlite.Open(path, quiet)
+	if err == nil {
+		err = e.Close()
+	}
+	files = make(map[string][]byte)
+	for _, end := range []string{"", ".lock"} {
+		content, failed := os.ReadFile(path + end)
+		files[end], err = content, errors.Join(err, failed)
+	}
+	return files, err
+})
+
+func emptyReserve(path string) error {
+	f, err := os.OpenFile(path+".reserve", os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Truncate(24<<20), f.Close())
+}
+
+func inFile(t testing.TB, path string) func() engine.Engine {
+	return func() engine.Engine {
+		t.Helper()
+		e, err := openFile(path, quiet)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return e
+	}
+}
+
+// openFile opens a file that may have been closed a moment ago. A process that another test has started keeps a copy
+// of the lock until it runs its own program.
+func openFile(path string, log *slog.Logger) (e *sqlite.Engine, err error) {
+	for range 100_000 {
+		if e, err = sqlite.Open(path, log); !errors.Is(err, ErrInUse) {
+			break
+		}
+		time.Sleep(10 * time.Nanosecond) // nearly nothing: in a bubble nobody waits for real
+	}
+	return e, err
+}
+
+func inDatabase(t testing.TB, dsn string) func() engine.Engine {
+	return func() engine.Engine {
+		t.Helper()
+		e, err := openDatabase(dsn, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return e
+	}
+}
+
+func openDatabase(dsn string, password func() string) (engine.Engine, error) {
+	a, err := postgres.Parse(dsn)
+	if err != nil {
+		return nil, err
+	}
+	return postgres.Open(a, password, quiet)
+}
 
 // An intercepted engine lets a test see what goes through it, hold it up, refuse it, or change it. What is nil does
 // nothing.

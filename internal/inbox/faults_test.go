@@ -22,20 +22,6 @@ import (
 // Faults that the inbox once had: each stopped deliveries or intake, or said something untrue, because of what one
 // sender, tenant or receiver did.
 
-// crowd runs f for each number below count, by so many goroutines at once.
-func crowd(atOnce, count int, f func(n int)) {
-	var next atomic.Int64
-	var wg sync.WaitGroup
-	for range atOnce {
-		wg.Go(func() {
-			for n := int(next.Add(1)) - 1; n < count; n = int(next.Add(1)) - 1 {
-				f(n)
-			}
-		})
-	}
-	wg.Wait()
-}
-
 // serverAlone is for a test that counts what the server reads. While any transaction is open in the same database,
 // also one of another test, rows that were updated since count, too, because that one might still see them.
 func serverAlone(t *testing.T) (dsn string) {
@@ -50,33 +36,6 @@ func tableReads(t *testing.T, dsn, table string) int {
 	return must(strconv.Atoi(inSchema(t, dsn, `SELECT (max(t.seq_tup_read) + sum(i.idx_tup_read))::bigint::text
 		FROM pg_stat_user_tables t JOIN pg_stat_user_indexes i USING (relid)
 		WHERE t.schemaname = '{schema}' AND t.relname = '`+table+`' AND i.indexrelname <> 'webhook_finished'`)))(t)
-}
-
-// waitFor waits until the bubble's receiver has accepted this many of the tenants whose names begin so, and returns
-// how long that took.
-func (d *desk) waitFor(prefix string, count int, most time.Duration) time.Duration {
-	d.t.Helper()
-	began := time.Now()
-	for {
-		got := 0
-		for _, one := range d.main.got("") {
-			got += number(strings.HasPrefix(one, prefix))
-		}
-		if got >= count {
-			return time.Since(began)
-		}
-		if time.Since(began) > most {
-			d.t.Fatalf("only %d of %d %s… were accepted within %v", got, count, prefix, most)
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
-}
-
-// places gives the desk's receiver so many places.
-func (d *desk) places(n int) {
-	d.courier.mu.Lock() // it looks at them all the time
-	defer d.courier.mu.Unlock()
-	d.main.Concurrency = n
 }
 
 // fail has tenants whose names begin so get an answer from now on, and sends one webhook of each.

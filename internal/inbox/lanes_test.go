@@ -58,7 +58,7 @@ type miss struct {
 	stored           bool // its missed set was stored, or settled meanwhile
 }
 
-// An rejection is a webhook that could not be taken in.
+// A rejection is a webhook that could not be taken in.
 type rejection struct {
 	webhook  *webhookgate.Webhook
 	from, to time.Time
@@ -115,7 +115,7 @@ func (s *sim) receiverFor(platform string) *receiver.Receiver {
 	return rc
 }
 
-// mayBeDealt notes that somebody may have dealt with an rejection, also if nobody hears of it.
+// mayBeDealt notes that somebody may have dealt with a rejection, also if nobody hears of it.
 func (s *sim) mayBeDealt(id int64) {
 	if _, known := s.dealt[id]; !known {
 		s.dealt[id] = false
@@ -251,7 +251,7 @@ func (s *sim) recordInvalid(tenant, snapshot string) {
 	}))
 }
 
-// accept takes in an rejection.
+// accept takes in a rejection.
 func (s *sim) accept() {
 	w := s.world
 	all := slices.DeleteFunc(s.m.List(), func(e *lane.Webhook) bool { return !e.Rejected() || e.Tenant == "" })
@@ -290,7 +290,7 @@ func (s *sim) resume(tenant string) {
 	s.submit(s.m.Pause(webhookgate.LaneName{Platform: platform(tenant), Tenant: tenant}, false, func(error) {}))
 }
 
-// lastInvalid is when an rejection, or a copy of it, may last have come.
+// lastInvalid is when a rejection, or a copy of it, may last have come.
 func (s *sim) lastInvalid(id int64, hook *webhookgate.Webhook) (last time.Time) {
 	for _, c := range s.rejections {
 		if c.webhook.Digest == hook.Digest && (c.id == id || !c.ok) && c.to.After(last) {

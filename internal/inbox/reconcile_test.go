@@ -101,19 +101,6 @@ func TestErasureOfAnUnknownTenant(t *testing.T) {
 	})
 }
 
-var says = testkit.Says
-
-// snapshotOf returns the body of a webhook that says so.
-func snapshotOf(tenant string, features ...string) string {
-	return `{"type":"TenantProvisioningChange","payload":` + says(tenant, features...) + `}`
-}
-
-// hears sends a webhook that says so.
-func (d *desk) hears(tenant string, features ...string) {
-	d.t.Helper()
-	d.want(tenant, d.send(tenant, snapshotOf(tenant, features...)), "+")
-}
-
 // begin begins a run, with a list that is as old as that.
 func (d *desk) begin(asOf ...time.Time) *lane.Run {
 	d.t.Helper()
