@@ -441,6 +441,16 @@ func (d *desk) list(tenant string) []*lane.Webhook {
 	return all
 }
 
+// row returns the row of a tenant's lane.
+func (d *desk) row(tenant string) *lane.Lane {
+	d.t.Helper()
+	all := must(d.lanesOf(d.t.Context(), nil, tenant))(d.t)
+	if len(all) != 1 {
+		d.t.Fatalf("%s has %d lanes", tenant, len(all))
+	}
+	return all[0]
+}
+
 // items returns the webhooks that f selects, newest first, with their content.
 func (d *desk) items(f Filter) (all []*lane.Webhook, err error) {
 	err = d.Each(context.Background(), f, true, func(item *lane.Webhook) bool {

@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -150,24 +151,11 @@ func (t *memTurn) lane(name webhookgate.LaneName) *lane.Lane {
 	return l
 }
 
-func (t *memTurn) FirstWaiting(l *lane.Lane, except []int64) (first *lane.Webhook) {
+// rows returns the webhooks of a lane that fit, as they are read from the database.
+func (t *memTurn) rows(l *lane.Lane, fits func(*lane.Webhook) bool) (all []*lane.Webhook) {
 	t.m.Asked++
 	for _, h := range t.m.hooks[l.LaneName] {
-		if h.State == lane.Waiting && !slices.Contains(except, h.ID) && (first == nil || h.ID < first.ID) {
-			first = h
-		}
-	}
-	if first != nil {
-		row := *first
-		first = &row
-	}
-	return first
-}
-
-func (t *memTurn) InvalidWebhooks(l *lane.Lane) (all []*lane.Webhook) {
-	t.m.Asked++
-	for _, h := range t.m.hooks[l.LaneName] {
-		if h.State == lane.Invalid {
+		if fits(h) {
 			row := *h
 			all = append(all, &row)
 		}
@@ -175,15 +163,22 @@ func (t *memTurn) InvalidWebhooks(l *lane.Lane) (all []*lane.Webhook) {
 	return all
 }
 
-func (t *memTurn) ParkedSnapshots(l *lane.Lane) (all []*lane.Webhook) {
-	t.m.Asked++
-	for _, h := range t.m.hooks[l.LaneName] {
-		if h.State == lane.Parked && h.Snapshot {
-			row := *h
-			all = append(all, &row)
-		}
+func (t *memTurn) FirstWaiting(l *lane.Lane, except []int64) *lane.Webhook {
+	waiting := t.rows(l, func(h *lane.Webhook) bool {
+		return h.State == lane.Waiting && !slices.Contains(except, h.ID)
+	})
+	if len(waiting) == 0 {
+		return nil
 	}
-	return all
+	return slices.MinFunc(waiting, func(a, b *lane.Webhook) int { return cmp.Compare(a.ID, b.ID) })
+}
+
+func (t *memTurn) InvalidWebhooks(l *lane.Lane) []*lane.Webhook {
+	return t.rows(l, func(h *lane.Webhook) bool { return h.State == lane.Invalid })
+}
+
+func (t *memTurn) ParkedSnapshots(l *lane.Lane) []*lane.Webhook {
+	return t.rows(l, func(h *lane.Webhook) bool { return h.State == lane.Parked && h.Snapshot })
 }
 
 func (t *memTurn) MissedWebhooks(l *lane.Lane) []webhookgate.MissedWebhook {

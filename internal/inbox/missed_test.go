@@ -66,7 +66,7 @@ func TestMissedWhenFull(t *testing.T) {
 		d.want("no tenant", d.sendHook(other), "full")
 		d.stored()
 		d.want("missed", d.missed(), "eu/acme changed forgotten gone new older")
-		if l := must(d.lanesOf(context.Background(), nil, "new"))(t)[0]; l.Last == 0 || l.LastAt == 0 {
+		if l := d.row("new"); l.Last == 0 || l.LastAt == 0 {
 			t.Error("it left no number in its lane")
 		}
 		troubled := must(d.Tenants(context.Background(), TenantFilter{Troubled: true}))(t)

@@ -20,7 +20,7 @@ import (
 func TestWhatComesLeavesItsNumber(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
-		last := func() *lane.Lane { return must(d.lanesOf(context.Background(), nil, "acme"))(t)[0] }
+		last := func() *lane.Lane { return d.row("acme") }
 		former := new(lane.Lane)
 		for _, step := range []struct {
 			what string
@@ -56,8 +56,8 @@ func TestLastNumberIsImported(t *testing.T) {
 	file := exported(t, d.Inbox)
 	to := newDesk(t, inDatabase(t, pgtest.Schema(t)))
 	imported(t, to.Inbox, file)
-	was := must(d.lanesOf(t.Context(), nil, "acme"))(t)[0]
-	is := must(to.lanesOf(t.Context(), nil, "acme"))(t)[0]
+	was := d.row("acme")
+	is := to.row("acme")
 	if is.Last != was.Last || is.LastAt != was.LastAt || is.Last == 0 {
 		t.Errorf("it was %d at %d, and is %d at %d", was.Last, was.LastAt, is.Last, is.LastAt)
 	}
@@ -555,7 +555,7 @@ func TestBeginOfARunKeepsNobodyWaiting(t *testing.T) {
 			d.want("what the receiver got", fmt.Sprint(d.main.got("acme")), "[A]")
 			close(release)
 			r := <-began
-			if l := must(d.lanesOf(context.Background(), nil, "acme"))(t)[0]; l.Last >= r.Mark {
+			if l := d.row("acme"); l.Last >= r.Mark {
 				t.Errorf("what came before it began has the number %d, and its mark is %d", l.Last, r.Mark)
 			}
 		}, between(intercepted{asks: waits}))
