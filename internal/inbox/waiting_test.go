@@ -86,7 +86,8 @@ func TestWhatAWaitingWebhookCosts(t *testing.T) {
 				each := (inUse() - before) / int64(count)
 				times := float64(each) / float64(len(body))
 				t.Logf("%d bytes take %d, %.1f times as much", len(body), each, times)
-				if most := int64(64<<10 + 4*len(body)); each > most || each < int64(len(body)) {
+				// Less than half of it was not measured: what was there before is freed meanwhile, but not that much.
+				if most, least := int64(64<<10+4*len(body)), int64(len(body)/2); each > most || each < least {
 					t.Errorf("a webhook of %d bytes takes %d, which is %.1f times its size", len(body), each, times)
 				}
 				release()
