@@ -54,7 +54,8 @@ func (s *Inbox) Add(ctx context.Context, w *webhookgate.Webhook) lane.Answer {
 	return a
 }
 
-// takeIn takes a webhook in, unless check says why not.
+// handIn hands a webhook to its lane, unless check says why not. Once that is committed, others are told first, and then
+// the sender.
 func (s *Inbox) handIn(ctx context.Context, in lane.Incoming, names work, check checkIncoming) lane.Answer {
 	if full := s.engine.Full(); full != nil { // the last room is for outcomes
 		return lane.Answer{Err: full}
@@ -87,7 +88,7 @@ func (s *Inbox) handIn(ctx context.Context, in lane.Incoming, names work, check 
 	return d.answer
 }
 
-// checkIncoming says why a webhook is not taken in.
+// checkIncoming completes what is known of a webhook, in the transaction, or says why it is not taken in.
 type checkIncoming func(*sqlTurn, *lane.Lane, *lane.Incoming) error
 
 // tellTaken tells all who have to know, before its sender does, that a webhook was taken in, or is a duplicate. first

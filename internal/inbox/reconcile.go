@@ -442,8 +442,8 @@ func (t *sqlTurn) reconcile(
 			done = append(done, o.Draft)
 			continue
 		}
-		offer := *o
-		offer.Draft.Beside = known[o.LaneName]
+		line := *o
+		line.Draft.Beside = known[o.LaneName]
 		l := t.Lanes[o.LaneName]
 		if l == nil { // usher does not know the tenant
 			l = t.UnknownLane(o.LaneName)
@@ -452,7 +452,7 @@ func (t *sqlTurn) reconcile(
 		if o.Draft.Contradicts { // nobody knows which line is right
 			may = lane.ToSee
 		}
-		c := l.Reconcile(&offer, run, may)
+		c := l.Reconcile(&line, run, may)
 		if done = append(done, c); c.Err != nil {
 			mode = lane.ToSee
 		}
@@ -505,7 +505,7 @@ func (t *sqlTurn) readBeside(names []webhookgate.LaneName) map[webhookgate.LaneN
 // MaxLine is the length of the longest line.
 func (s *Inbox) MaxLine() int { return int(cmp.Or(s.cfg.MaxBody, 16<<20)) }
 
-// readOffer reads a line: a webhook's payload, or a whole webhook.
+// readLine reads a line: a webhook's payload, or a whole webhook.
 func (s *Inbox) readLine(line []byte) *lane.ListLine {
 	faulty := func(fault string) *lane.ListLine { return &lane.ListLine{Draft: lane.Compared{Fault: fault}} }
 	body, fault := webhookOf(line)

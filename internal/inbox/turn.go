@@ -381,7 +381,7 @@ func (t *sqlTurn) queueSeen(all []lane.SignedID) {
 	}, tenants, platforms, types, ids)
 }
 
-// queueStates queues the reading of tenants' last snapshots.
+// queueSnapshots queues the reading of tenants' last snapshots.
 func (t *sqlTurn) queueSnapshots(names []webhookgate.LaneName) {
 	if len(names) == 0 {
 		return

@@ -80,7 +80,7 @@ type inMemory struct {
 	knowsMissed  bool
 
 	changed     bool // the row must be written
-	stamped     bool // of the row Last, LastAt or StateAt must be written
+	stamped     bool // of the row Last, LastAt or SnapshotAt must be written
 	savesMissed bool
 	snapshot    *snapshot.Stored // the new one
 	deleted     []int64

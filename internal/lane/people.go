@@ -100,7 +100,7 @@ func (l *Lane) Forget() bool {
 	return l.forgetCopies() || missed
 }
 
-// eraseHold is how long no delivery of a lane begins while an erasure waits for the current one.
+// eraseDelay is how long no delivery of a lane begins while an erasure waits for the current one.
 const eraseDelay = 15 * time.Second
 
 // Erase deletes everything about the tenant, and returns how many webhooks that were. Only the lane's row stays, with
