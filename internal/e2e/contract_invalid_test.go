@@ -477,11 +477,12 @@ func TestImportKilled(t *testing.T) {
 		if _, err := io.WriteString(in, half); err != nil {
 			t.Fatal(err)
 		}
-		// Intake waits for the import, so one that is not answered says that it has begun.
+		// Whatever writes waits for the import, so what is not answered says that it has begun. A webhook would not do:
+		// if it comes first the inbox is not empty, and the import is refused.
 		impatient := *client
 		impatient.Timeout = 300 * time.Millisecond
-		testkit.Eventually(t, "intake waits", func() bool {
-			resp, err := impatient.Post(hooks(t, p), "application/json", strings.NewReader(testkit.Snapshot("sent", int(time.Now().UnixMicro()%1e6))))
+		testkit.Eventually(t, "writing waits", func() bool {
+			resp, err := impatient.Post(p.URL(t, "admin")+"/api/resume", "application/json", nil)
 			if err == nil {
 				resp.Body.Close()
 			}
@@ -497,7 +498,7 @@ func TestImportKilled(t *testing.T) {
 		if status, body := testkit.Get(t, p.URL(t, "entitlements")+"/v1/entitlements/t1"); status != 404 {
 			t.Errorf("a part of the import is in: %d %s", status, body)
 		}
-		if got := figures(t, p)["usher_entitlement_tenants"]; got > "1" {
+		if got := figures(t, p)["usher_entitlement_tenants"]; got != "0" {
 			t.Errorf("%s tenants are known", got)
 		}
 		whole := filepath.Join(t.TempDir(), "whole.jsonl")
