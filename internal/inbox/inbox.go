@@ -14,7 +14,7 @@
 //	missed.go     what usher may have missed: webhooks that got a 5xx, and outages
 //	changes.go    tells programs that keep a copy what has changed
 //	history.go    what was wrong, from when to when; who speaks for all replicas
-//	export.go     save and restore                  retention.go  what is finished goes after a while
+//	export.go     save; import.go: restore          retention.go  what is finished goes after a while
 //	repair.go     finds damaged rows                route.go    which receiver a lane has
 //
 // Most of these hand work to the writer:

@@ -256,12 +256,7 @@ func boolNumber(b bool) int64 {
 	return 0
 }
 
-const (
-	maxNumber = engine.MaxNumber // see there
-	// maxImported is the largest number that an import accepts. More than anybody will ever need are left for new
-	// webhooks.
-	maxImported = maxNumber / 2
-)
+const maxNumber = engine.MaxNumber // see there
 
 var errNoNumber = errors.New("no number is left for a new webhook: export the inbox, and import it into a new one")
 

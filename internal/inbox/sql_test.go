@@ -12,9 +12,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"usher/internal/inbox/engine"
-	"usher/internal/snapshot"
-	"usher/internal/testkit"
 	"usher/internal/testkit/pgtest"
 )
 
@@ -319,35 +316,4 @@ func TestPlansInSQL(t *testing.T) {
 	question := must(conn.Query(t.Context(), "SELECT (pg_relation_size('"+schema+".snapshot') / 8192)::int"))(t)
 	size := must(pgx.CollectExactlyOneRow(question, pgx.RowTo[int]))(t)
 	bounded("SELECT feature, count(*), max(\"limit\") FROM {}.entitlements GROUP BY feature", size+50, "snapshot")
-}
-
-// An export that somebody has edited is stored as webhooks are: each feature once, with a limit, and without the zero
-// character, which PostgreSQL can't store.
-func TestImportedFeatures(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() engine.Engine) {
-		imported := func(d *desk, features string) error {
-			one := testkit.ExportedWebhook{Platform: "crm", Tenant: "t", State: 3, Features: features}
-			return second(d.Import(t.Context(), strings.NewReader(testkit.Export(one)), nil))
-		}
-		d := newDesk(t, open)
-		for _, bad := range []string{
-			`[{"code":"a\u0000b","limit":1}]`,
-			`[{"code":"` + strings.Repeat("l", 256) + `","limit":1}]`,
-			`[{"code":"a","limit":"5"}]`,
-			`[{"code":"a","limit":-1}]`,
-			`[5]`,
-			`{}`,
-		} {
-			wantError(t, bad, imported(d, bad), "line 5: has a snapshot whose features can't be read")
-		}
-		check(t, imported(d, `[
-			{"Code":"a","limit":1,"name":"n\u0000"},
-			{"code":"","limit":1},
-			{"code":"b"},
-			{"code":"a","limit":null,"value":"\u0000"}]`))
-		got := must(d.Snapshots(t.Context(), []string{"t"}))(t)[0]
-		list := must(snapshot.Decode(got.Features))(t)
-		const want = `"" [{"a" "n\ufffd" "unlimited" "\ufffd"} {"b" "" "0" ""}]`
-		d.want("features", fmt.Sprintf("%+q %+q", got.Name, list.Features), want)
-	})
 }

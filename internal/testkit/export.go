@@ -3,6 +3,7 @@ package testkit
 import (
 	"cmp"
 	"crypto/sha256"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -81,16 +82,20 @@ func Export(webhooks ...ExportedWebhook) string {
 		file.Write(append(text, '\n'))
 	}
 	line("inbox", row{"program": "usher", "version": 1, "at": "2026-01-01T12:00:00Z"})
-	count := 0
 	for _, table := range []struct {
 		name string
 		rows []row
 	}{{"lane", lanes}, {"webhook", rows}, {"content", contents}, {"snapshot", snapshots}} {
 		for _, r := range table.rows {
 			line(table.name, r)
-			count++
 		}
 	}
-	line("end", row{"rows": count})
-	return file.String()
+	return Seal(file.String())
+}
+
+// Seal returns an export that was changed with the last line that it needs now.
+func Seal(file string) string {
+	lines, _, _ := strings.Cut(file, `{"end":`)
+	sum := sha256.Sum256([]byte(lines))
+	return lines + fmt.Sprintf(`{"end":{"sha256":%q}}`, base64.StdEncoding.EncodeToString(sum[:])) + "\n"
 }

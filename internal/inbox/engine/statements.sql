@@ -377,23 +377,6 @@ ORDER BY s.tenant, s.platform LIMIT $4::bigint
 -- name: inbox_filled
 SELECT count(*) FROM (SELECT 1 FROM {schema}.webhook UNION ALL SELECT 1 FROM {schema}.snapshot LIMIT 1) AS f
 
--- name: import_digests
--- What the webhooks 1 say of their contents.
-SELECT w.seq, w.digest, w.size, w.state FROM {schema}.webhook w WHERE w.seq {among}
-
--- name: import_strays
--- Webhooks and snapshots whose lane is missing or knows less than they, and webhooks without a content that are not suspect.
-SELECT w.seq FROM {schema}.webhook w LEFT JOIN {schema}.lane l ON {of} LEFT JOIN {schema}.content c ON c.seq = w.seq
-WHERE c.seq IS NULL AND NOT (w.state {suspect})
-	OR (w.tenant <> '' OR w.platform <> '' OR w.event_type <> '' OR NOT (w.state {invalid} OR w.state {discarded})) AND (l.tail IS NULL OR w.rank > l.last OR w.seq > l.tail AND (w.state {open} OR w.state {taken}))
-UNION ALL
-SELECT w.seq FROM {schema}.snapshot w LEFT JOIN {schema}.lane l ON l.tenant = w.tenant AND l.platform = w.platform AND l.event_type = ''
-WHERE l.tail IS NULL OR w.seq > l.tail
-UNION ALL
-SELECT 0 FROM {schema}.missed m LEFT JOIN {schema}.lane l ON l.tenant = m.tenant AND l.platform = m.platform AND l.event_type = ''
-WHERE l.tail IS NULL OR l.missed_since = 0
-LIMIT $1::bigint
-
 -- name: import_pauses
 INSERT INTO {schema}.lane (tenant, platform, event_type, paused) SELECT tenant, platform, '', 1 FROM {schema}.pause WHERE tenant <> ''
 ON CONFLICT (tenant, platform, event_type) DO UPDATE SET paused = 1

@@ -117,6 +117,9 @@ func TableOf(name string) *Layout {
 	return &Exported[slices.IndexFunc(Exported, func(l Layout) bool { return l.Name == name })]
 }
 
+// Index returns the place of a column.
+func (l *Layout) Index(column string) int { return slices.Index(l.Names(), column) }
+
 // Names are the names of its columns.
 func (l *Layout) Names() (names []string) {
 	for _, c := range l.Columns {
