@@ -124,7 +124,7 @@ func TestEntitlementsWithSelectAlone(t *testing.T) {
 func TestSilentReceiverIsSaid(t *testing.T) {
 	t.Parallel()
 	m := newMoody(t, "slow-co")
-	o := openOffice(t, m.receiver, fileInbox(t.TempDir()), "USHER_WEBHOOK_TIMEOUT=1m")
+	o := openOffice(t, m.receiver, fileInbox(t.TempDir()), "USHER_WEBHOOK_TIMEOUT=1h")
 	o.send(testkit.Snapshot("slow-co", 1), webhookToken)
 	o.troubled("warning", "The receiver "+m.url+" has not answered for ", "the webhooks behind this one wait, too")
 	o.want("its line", o.asks("status"), "gate          trouble", "receiver main has not answered for ", "!takes webhooks")

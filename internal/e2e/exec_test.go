@@ -5,7 +5,6 @@ package e2e
 import (
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -84,11 +83,6 @@ func TestExecCalls(t *testing.T) {
 
 func TestExecPassesSignalsOn(t *testing.T) {
 	t.Parallel()
-	// What this process ignores, as under nohup, its children would ignore, too; what it
-	// handles they don't.
-	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, syscall.SIGHUP, syscall.SIGTERM)
-	defer signal.Stop(signals)
 	s := testkit.NewService(t)
 	p := startProcess(t, s.Environ(), "exec", "--", "sh", "-c", `trap 'echo got TERM; exit 3' TERM; echo ready; while :; do sleep 0.1; done`)
 	testkit.Eventually(t, "running", func() bool { return strings.Contains(p.Stdout.String(), "ready") })

@@ -15,7 +15,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"usher/internal/sandbox"
 	"usher/internal/testkit"
@@ -33,15 +32,16 @@ func leaks(t *testing.T, f func(t *testing.T)) {
 	goroutines, files := runtime.NumGoroutine(), openFiles(os.Getpid())
 	t.Run("leaks nothing", f)
 	client.CloseIdleConnections()
-	for range 500 {
-		if runtime.NumGoroutine() <= goroutines && openFiles(os.Getpid()) <= files {
-			return
+	defer func() {
+		if t.Failed() {
+			buf := make([]byte, 1<<20)
+			t.Logf("%d goroutines, were %d; %d descriptors, were %d:\n%s", runtime.NumGoroutine(), goroutines,
+				openFiles(os.Getpid()), files, buf[:runtime.Stack(buf, true)])
 		}
-		time.Sleep(10 * time.Millisecond) // goroutines that are about to end
-	}
-	buf := make([]byte, 1<<20)
-	t.Errorf("%d goroutines, were %d; %d descriptors, were %d:\n%s", runtime.NumGoroutine(), goroutines,
-		openFiles(os.Getpid()), files, buf[:runtime.Stack(buf, true)])
+	}()
+	testkit.Eventually(t, "all goroutines ended, all descriptors closed", func() bool { // some are about to
+		return runtime.NumGoroutine() <= goroutines && openFiles(os.Getpid()) <= files
+	})
 }
 
 // openFiles is how many descriptors a process has; 0 where that can't be told.
@@ -153,11 +153,12 @@ func TestTokenBrokenAtEachByte(t *testing.T) {
 			}
 			last = u
 		})
-		w.toService.Disturb(testkit.Disturbance{Break: testkit.Reset, Direction: testkit.Down, After: 100, Once: true})
+		w.toService.Disturb(testkit.Disturbance{Break: testkit.Reset, Direction: testkit.Down, After: 100})
 		u := start(t, w.environ())
 		if r := u.call(); r.status != 503 {
 			t.Errorf("%d %s", r.status, r.body)
 		}
+		w.toService.Disturb(testkit.Disturbance{})
 		u.ready(t) // by itself
 		t.Logf("%d bytes up, %d down: %v", length(testkit.Up), length(testkit.Down), seen)
 	})
@@ -256,6 +257,6 @@ func TestTLSCallBrokenAtEachByte(t *testing.T) {
 func TestTLSResetUnderLoad(t *testing.T) {
 	leaks(t, func(t *testing.T) {
 		w, variables := newTLSWorld(t)
-		resetUnderLoad(t, w, start(t, w.environ(variables...)).ready(t), 30*time.Millisecond)
+		resetUnderLoad(t, w, start(t, w.environ(variables...)).ready(t))
 	})
 }

@@ -85,7 +85,7 @@ func actsOnReplicas(t *testing.T, f *fleet) {
 	does(0, "paused: all deliveries", "pause")
 	paused := func(u *replica) bool {
 		_, page := testkit.Get(t, u.URL(t, "admin")+"/")
-		return strings.Contains(page, "Paused: ")
+		return strings.Contains(testkit.Wrong(page), "Paused: ")
 	}
 	for i, u := range f.ushers {
 		testkit.Eventually(t, fmt.Sprintf("the page of usher %d says that deliveries are paused", i), func() bool { return paused(u) })

@@ -28,7 +28,7 @@ func (o *office) delivered() {
 func (o *office) wellAgain() {
 	o.t.Helper()
 	testkit.Eventually(o.t, "all is well", func() bool {
-		return strings.HasPrefix(o.asks("status"), "0 ") && strings.Contains(o.asks("status"), "\nAll is well.\n") && strings.Contains(o.page("/"), "All is well.")
+		return strings.HasPrefix(o.asks("status"), "0 ") && strings.Contains(o.asks("status"), "\nAll is well.\n") && strings.Contains(o.overview(), "All is well.")
 	})
 }
 
@@ -50,7 +50,7 @@ func (o *office) troubled(words ...string) {
 	var status, page string
 	began := time.Now()
 	testkit.Eventually(o.t, fmt.Sprintf("told %q", words), func() bool {
-		status, page = o.asks("status"), o.page("/")
+		status, page = o.asks("status"), o.overview()
 		page = strings.NewReplacer(`<li class="bad">`, "critical", `<li class="warn">`, "warning", "&#39;", "'", "&#43;", "+", "&#34;", `"`, "\u00a0", " ", "\u202f", "").Replace(page)
 		return strings.HasPrefix(status, "1 ") && says(status) && says(page)
 	})

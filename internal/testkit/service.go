@@ -47,6 +47,12 @@ func Snapshot(tenant string, users int) string {
 		`"change":{"features":[{"code":"users","name":"Users","quantity":%d}],"subscriptions":[]}}}`, tenant, users)
 }
 
+// Wrong is what an overview says of now. Below that it says what is over, in the same words.
+func Wrong(overview string) string {
+	now, _, _ := strings.Cut(overview, "What is over")
+	return now
+}
+
 func Get(t testing.TB, url string) (int, string) {
 	t.Helper()
 	resp, err := http.Get(url)

@@ -54,16 +54,23 @@ func WithRace() bool {
 // less and less often: a look may be a whole page, or a process.
 func Eventually(t testing.TB, what string, f func() bool) {
 	t.Helper()
+	if !Comes(f) {
+		t.Fatalf("in a minute: not %s", what)
+	}
+}
+
+// Comes is Eventually for tests that say themselves what is wrong.
+func Comes(f func() bool) bool {
 	// A minute, and a number of looks: on a busy machine a look may take long.
 	pause := time.Millisecond
 	for began, looks := time.Now(), 0; looks < 100 || time.Since(began) < time.Minute; looks++ {
 		if f() {
-			return
+			return true
 		}
 		time.Sleep(pause) // real processes and sockets: nothing to wait on
 		pause = min(pause*3/2, 250*time.Millisecond)
 	}
-	t.Fatalf("in a minute: not %s", what)
+	return false
 }
 
 // Says is what the billing service says of a tenant, as the payload of a webhook has it: a line of reconcile.

@@ -153,7 +153,7 @@ func invalidOnThePage(t *testing.T, b *tab, w *watched) {
 	if text := w.words(t, "/tenant?platform=crm&code=quay-inc"); strings.Contains(text, "usher rejected") || !strings.Contains(text, " replaced ") {
 		t.Errorf("the tenant's page afterwards:\n%s", text)
 	}
-	testkit.Eventually(t, "no trouble any more", func() bool { return !strings.Contains(w.words(t, "/"), "usher rejected") })
+	testkit.Eventually(t, "no trouble any more", func() bool { return !strings.Contains(testkit.Wrong(w.words(t, "/")), "usher rejected") })
 	b.click(`nav a[href="/actions"]`)
 	b.until("who did what", `/accept\s+`+id+`\s+1/.test(document.querySelector("#actions tbody tr").innerText)`)
 }
