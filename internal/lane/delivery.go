@@ -105,8 +105,10 @@ func (l *Lane) continueLease(o *Outcome) *Lease {
 	return l.grant(&Lease{Webhook: next, Receiver: o.Lease.Receiver, inARow: o.Lease.inARow + 1})
 }
 
-// grant writes a lease into the lane's row, and the row's part into the lease.
+// grant writes a lease into the lane's row, and the row's part into the lease. From here on nobody knows what the
+// receiver holds, since a try may succeed without an answer. Only a 2xx says it again.
 func (l *Lane) grant(lease *Lease) *Lease {
+	l.Held = nil
 	l.Owner, l.LeasedID = l.t.Owner, lease.Webhook.ID
 	l.Due, l.changed = l.t.Now+clock.Micros(l.t.LeaseTime), true
 	lease.LaneName, lease.Token, lease.LastTry = l.LaneName, l.Token, l.LastTry
@@ -249,7 +251,6 @@ func (l *Lane) concludeTry(o *Outcome, w *Webhook) (last bool) {
 			l.move(w, Parked, why)
 			l.supersedeParked(w)
 		}
-		l.Held = nil // the receiver may have accepted it in a try whose answer got lost
 		return true
 	}
 	return false
@@ -297,7 +298,6 @@ func (l *Lane) backOff(o *Outcome, w *Webhook) time.Time {
 	}
 	l.Failures++
 	if l.supersedeTried(w) {
-		l.Held = nil
 		l.updateWaitingSince()
 	}
 	l.release(l.t.Now + clock.Micros(backoff))

@@ -140,8 +140,8 @@ func (l *Lane) storeOnly(w *Webhook, brings *snapshot.Stored) {
 	l.noteHeld(w, "")
 }
 
-// enqueue puts a webhook at the end of the lane, where it waits. It may supersede the one before it. In an idle lane
-// nobody knows from here on what the receiver holds, and this process gets the lease, if it has room.
+// enqueue puts a webhook at the end of the lane, where it waits. It may supersede the one before it. If the lane was
+// idle this process gets the lease, if it has room.
 func (l *Lane) enqueue(w *Webhook, in *Incoming) (a Answer) {
 	idle := l.idle()
 	l.endExpiredLease()
@@ -159,9 +159,7 @@ func (l *Lane) enqueue(w *Webhook, in *Incoming) (a Answer) {
 		}
 		return a
 	}
-	// From here on the receiver may hold this webhook or the one before: a try may succeed without our knowing. Only a
-	// 2xx says which.
-	l.Held, l.WaitingSince = nil, l.t.Now
+	l.WaitingSince = l.t.Now
 	l.clearBackoff()
 	l.release(l.t.Now)
 	switch {

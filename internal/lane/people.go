@@ -34,7 +34,6 @@ func (l *Lane) Redeliver(w *Webhook, asked State, force bool) error {
 	w.Record = Record{Tried: w.Tried, Redelivered: l.t.Time(), Forced: force && l.Tail > w.ID}
 	l.enterState(w, Waiting, "")
 	w.changed = true
-	l.Held = nil
 	switch {
 	case l.Tail == w.ID:
 		l.TailDigest = w.dedupDigest()
@@ -74,7 +73,6 @@ func (l *Lane) Discard(w *Webhook) error {
 	}
 	wasFirst := w.State == Waiting && l.First() == w
 	l.move(w, Discarded, byHand)
-	l.Held = nil // the receiver may have accepted it in a try whose answer got lost
 	if wasFirst && !l.leased() {
 		l.updateWaitingSince()
 		l.clearBackoff()
