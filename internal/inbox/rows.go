@@ -40,7 +40,7 @@ func scanWebhook(r engine.Row, withContent bool) (*lane.Webhook, error) {
 		return nil, err
 	}
 	w.Damaged = named(unreadable, append(slices.Clip(engine.WebhookColumns), "tail", "header", "body"))
-	if w.State = knownState(number); w.State == "" && !slices.Contains(w.Damaged, "state") {
+	if w.State = state.Of(number); w.State == "" && !slices.Contains(w.Damaged, "state") {
 		w.Damaged = append(w.Damaged, "state")
 	}
 	if slices.Contains(w.Damaged, "state") {
@@ -75,12 +75,6 @@ func named(values []int, columns []string) (names []string) {
 		}
 	}
 	return names
-}
-
-// knownState returns the state with a number of the database; empty: there is none, so the row is damaged.
-func knownState(number int64) lane.State {
-	s, _ := state.Of(number)
-	return s
 }
 
 // webhookColumns returns a webhook's row.
@@ -272,10 +266,10 @@ func scanSeen(r engine.Row) (*lane.SeenID, error) {
 	s := new(lane.SeenID)
 	name := &s.LaneName
 	var hash []byte
-	var state int64
-	err := r.Scan(&name.Tenant, &name.Platform, &name.Type, &hash, &s.Digest, &s.Seq, &s.At, &state, &s.UUID)
+	var number int64
+	err := r.Scan(&name.Tenant, &name.Platform, &name.Type, &hash, &s.Digest, &s.Seq, &s.At, &number, &s.UUID)
 	copy(s.Hash[:], hash)
-	s.State = knownState(state)
+	s.State = state.Of(number)
 	return s, err
 }
 

@@ -34,12 +34,11 @@ const (
 	Finished                   // it is only history: nothing more will be done with it
 	Taken                      // it was accepted: by its receiver, or by usher itself if it has no receiver
 	Rejected                   // it was never taken in
-	Suspect                    // usher may have found that its content is damaged: so it parked it, and people went on
 )
 
 // kinds are the names of kinds in SQL.
 var kinds = map[string]Kind{
-	"open": Open, "attention": Attention, "finished": Finished, "taken": Taken, "rejected": Rejected, "suspect": Suspect,
+	"open": Open, "attention": Attention, "finished": Finished, "taken": Taken, "rejected": Rejected,
 }
 
 // All has all states, those first that somebody may have to deal with. The database stores a state's index, so a new
@@ -53,11 +52,11 @@ var All = []struct {
 	Tone  string // its colour on a page: good, warn, bad or calm
 }{
 	{Waiting, Open, "for its first or next try", "warn"},
-	{Parked, Open | Attention | Suspect, "the receiver did not take it, and usher does not try it again", "bad"},
+	{Parked, Open | Attention, "the receiver did not take it, and usher does not try it again", "bad"},
 	{Invalid, Attention | Rejected, "usher did not take it in: its content is wrong", "bad"},
 	{Delivered, Finished | Taken, "the receiver took it", "good"},
-	{Superseded, Finished | Suspect, "a newer one of the same tenant took its place", "calm"},
-	{Discarded, Finished | Suspect, "somebody decided that it is never sent", "calm"},
+	{Superseded, Finished, "a newer one of the same tenant took its place", "calm"},
+	{Discarded, Finished, "somebody decided that it is never sent", "calm"},
 	{Stored, Finished | Taken, "stored but not delivered: no receiver takes its platform, or a reconcile stored it. " +
 		"Entitlements use it", "calm"},
 	{Replaced, Finished | Rejected, "it is invalid; somebody took it in, under a new id", "calm"},
@@ -81,12 +80,12 @@ func (s State) Number() int64 {
 	return -1
 }
 
-// Of returns the state with a number of the database. There is none with a number that only a damaged row has.
-func Of(number int64) (s State, ok bool) {
+// Of returns the state with a number of the database; empty: there is none, so the row is damaged.
+func Of(number int64) State {
 	if number < 0 || number >= int64(len(All)) {
-		return "", false
+		return ""
 	}
-	return All[number].State, true
+	return All[number].State
 }
 
 // Is says whether the state is of a kind.
