@@ -2,12 +2,16 @@
 // Whatever says that, says it in the words of this package: the overview page, GET /api/status, 'usher
 // status', /readyz and the alerts. It only computes: the caller passes in all facts, and the time.
 //
-//	health.go            whether each part is ready
-//	troubles.go          what a trouble is, and the list of all checks
-//	ports.go, gate.go    the facts of each part, and the checks that look at them
-//	reconcile.go         what 'usher reconcile' has found
-//	missed.go              the same for what usher may have missed
-//	replicas.go            troubles as the history has them; those of other replicas, and of notifications
+//	health.go       whether each part is ready
+//	troubles.go     what a trouble is, and the list of all checks
+//
+// The facts of each part, and the checks that look at them:
+//
+//	ports.go        outbound               entitlements.go  what tenants may use
+//	gate.go         who sends webhooks     inbox.go         where they wait
+//	receivers.go    who takes them
+//	missed.go       what usher may have missed; reconcile.go: what 'usher reconcile' has found
+//	replicas.go     troubles as the history has them; those of other replicas, and of notifications
 package status
 
 import (
