@@ -185,7 +185,7 @@ func TestYouAlreadyHaveCustomers(t *testing.T) {
 		r.change(t, tenant, 1, false)
 	}
 	before := len(r.Receiver.Deliveries())
-	r.want(t, list, 3, "7 are new", printed(0)...)
+	r.want(t, list, 3, "7 new", printed(0)...)
 	r.want(t, list, 0, "7 tenants taken in", append(printed(1), "--yes")...)
 	r.want(t, list, 0, "Nothing differs", printed(0)...)
 	r.limit(t, "a", 1)

@@ -12,7 +12,6 @@ import (
 	"io"
 	"math"
 	"net/http"
-	"net/url"
 	"os"
 	"strings"
 	"syscall"
@@ -173,6 +172,9 @@ func (c *reconcileCall) parse(args []string, now time.Time) error {
 		if c.now = s == "now"; !c.now {
 			c.asOf, err = parseWhen(s, now)
 		}
+		if err == nil && c.asOf.After(now) {
+			err = errors.New("it is in the future: say when the list was made")
+		}
 		return err
 	})
 	if err := f.Parse(args); err != nil {
@@ -240,8 +242,7 @@ var errInterrupted = errors.New("interrupted")
 
 // begin begins the run. Its request stays open: when it ends, so does the run.
 func (c *reconcileCall) begin(ctx context.Context, end context.CancelCauseFunc) error {
-	body, _ := json.Marshal(admin.RunBegin{AsOf: c.asOf, About: c.flags()})
-	lines, err := c.stream(ctx, url.Values{}, bytes.NewReader(body))
+	lines, err := c.stream(ctx, admin.RunCall{AsOf: c.asOf, About: c.flags()}, http.NoBody)
 	if err != nil {
 		return err
 	}
@@ -285,8 +286,13 @@ func (l *lineReader) next(line *admin.RunLine) error {
 }
 
 // stream makes a call of a run.
-func (c *reconcileCall) stream(ctx context.Context, query url.Values, body io.Reader) (*lineReader, error) {
-	resp, err := c.do(ctx, http.MethodPost, "/api/reconcile?"+query.Encode(), body)
+func (c *reconcileCall) stream(ctx context.Context, asked admin.RunCall, list io.Reader) (*lineReader, error) {
+	first, err := json.Marshal(asked)
+	if err != nil {
+		return nil, err
+	}
+	body := io.MultiReader(bytes.NewReader(append(first, '\n')), list)
+	resp, err := c.do(ctx, http.MethodPost, "/api/reconcile", body)
 	if err != nil {
 		return nil, err
 	}
@@ -366,7 +372,7 @@ func (c *reconcileCall) runCommand(ctx context.Context) (failed string, err erro
 func (c *reconcileCall) pass(ctx context.Context, p inbox.Pass, lines io.Reader, each func(*lane.Compared)) (
 	*lane.Run, error) {
 	p.Run = c.begun.Run
-	answer, err := c.stream(ctx, admin.PassQuery(p), io.NopCloser(lines))
+	answer, err := c.stream(ctx, admin.RunCall{Pass: p}, lines)
 	if err != nil {
 		return nil, err
 	}
@@ -379,7 +385,7 @@ func (c *reconcileCall) pass(ctx context.Context, p inbox.Pass, lines io.Reader,
 			return nil, fmt.Errorf("the answer ended too early; 'usher inbox actions' shows what was done: %w", err)
 		case line.Error != "":
 			return nil, errors.New(text.Visible(line.Error))
-		case line.Tenant != nil && line.Tenant.Fault != "":
+		case line.Tenant != nil && line.Tenant.Result == lane.Faulty:
 			c.fault(line.Tenant)
 		case line.Tenant != nil:
 			each(line.Tenant)
@@ -393,10 +399,11 @@ func (c *reconcileCall) pass(ctx context.Context, p inbox.Pass, lines io.Reader,
 
 // compareAll compares all lines.
 func (c *reconcileCall) compareAll(ctx context.Context, failed string) (*lane.Run, error) {
-	pass := inbox.Pass{Failed: text.Clip(failed, 500), Partial: c.partial, Last: !c.apply}
+	pass := inbox.Pass{Mode: lane.ToCompare, Failed: text.Clip(failed, 500), Partial: c.partial}
+	pass.Last = !c.apply || failed != ""
 	return c.pass(ctx, pass, io.NewSectionReader(c.file, 0, c.size), func(r *lane.Compared) {
 		differs := r.Result == lane.Differs || r.Result == lane.NewTenant || r.Result == lane.Twin && c.twins
-		if c.apply && failed == "" && differs {
+		if !pass.Last && differs {
 			c.toApply[r.Line] = r.Result
 			if c.json { // its line says whether it was applied
 				return
@@ -408,7 +415,7 @@ func (c *reconcileCall) compareAll(ctx context.Context, failed string) (*lane.Ru
 
 // applyAll takes in what differs, if it may, and ends the run.
 func (c *reconcileCall) applyAll(ctx context.Context, run *lane.Run) (*lane.Run, error) {
-	pass := inbox.Pass{Apply: "none", Failed: run.Failed}
+	pass := inbox.Pass{Mode: lane.ToSee, Failed: run.Failed, Last: true}
 	if run.Failed == "" {
 		if n, most := len(c.toApply), c.most(); n > most {
 			pass.Failed = fmt.Sprintf("%s would be taken in, and --max allows %s: so none was. If that is right: --max %d",
@@ -416,17 +423,17 @@ func (c *reconcileCall) applyAll(ctx context.Context, run *lane.Run) (*lane.Run,
 		} else if yes, err := c.mayApply(ctx, n); err != nil {
 			return nil, err
 		} else if yes {
-			pass.Apply = "deliver"
+			pass.Mode = lane.ToApply
 			if c.noDeliver {
-				pass.Apply = "store"
+				pass.Mode = lane.ToStore
 			}
 		}
 	}
 	return c.pass(ctx, pass, c.linesToApply(), func(r *lane.Compared) {
-		if r.Result == "" || r.Result == lane.NewTenant {
+		if r.Result == lane.NewTenant || r.Result == lane.Twin { // these lines alone do not say which
 			r.Result = c.toApply[r.Line]
 		}
-		if c.json || !r.Applied && pass.Apply != "none" {
+		if c.json || !r.Applied && pass.Mode != lane.ToSee {
 			c.report(r)
 		}
 	})
@@ -497,9 +504,11 @@ func (c *reconcileCall) end(run *lane.Run, failed error) error {
 	}
 	switch {
 	case c.json && run != nil:
-		numbers := run.Summary
-		numbers.Left = lane.Findings{} // who reads it expects a number in each member
-		failed = cmp.Or(failed, json.NewEncoder(c.Stdout).Encode(map[string]lane.Summary{"summary": numbers}))
+		numbers := map[lane.Result]int{"applied": run.Applied}
+		for _, result := range lane.Results {
+			numbers[result] = run.Found[result]
+		}
+		failed = cmp.Or(failed, json.NewEncoder(c.Stdout).Encode(map[string]any{"summary": numbers}))
 	case run != nil:
 		c.sayMore()
 		c.say("%s", c.conclusion(run))
@@ -507,7 +516,7 @@ func (c *reconcileCall) end(run *lane.Run, failed error) error {
 	switch {
 	case failed != nil:
 		return fmt.Errorf("reconcile failed: %w", failed)
-	case run.Summary.Left.Count() > 0:
+	case run.Left.Findings() > 0:
 		return exitCode(exitDiffers)
 	}
 	return nil

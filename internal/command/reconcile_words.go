@@ -29,16 +29,8 @@ func (c *reconcileCall) fault(r *lane.Compared) {
 // report prints a tenant that is not equal.
 func (c *reconcileCall) report(r *lane.Compared) {
 	if c.json {
-		_ = json.NewEncoder(c.Stdout).Encode(struct {
-			Result    lane.Result `json:"result"`
-			Platform  string      `json:"platform"`
-			Tenant    string      `json:"tenant"`
-			Changes   []string    `json:"changes"`
-			Applied   bool        `json:"applied"`
-			LeftOut   string      `json:"left_out,omitempty"`
-			Erased    time.Time   `json:"erased,omitzero"`
-			Dismissed bool        `json:"dismissed,omitempty"`
-		}{r.Result, r.Platform, r.Tenant, append([]string{}, r.Changes...), r.Applied, r.LeftOut, r.Erased, r.Dismissed})
+		r.Line, r.Changes = 0, append([]string{}, r.Changes...) // [] and not null
+		_ = json.NewEncoder(c.Stdout).Encode(r)
 		return
 	}
 	if c.listed[r.Result]++; c.listed[r.Result] > maxListed {
@@ -73,7 +65,7 @@ func (c *reconcileCall) report(r *lane.Compared) {
 
 // sayMore says how many tenants of each result were not listed.
 func (c *reconcileCall) sayMore() {
-	for _, result := range []lane.Result{lane.Differs, lane.NewTenant, lane.Twin, lane.Changed, lane.Unlisted} {
+	for _, result := range lane.Results {
 		if n := c.listed[result] - maxListed; n > 0 {
 			c.say("%-8s and %s more; --json lists all\n", result, thousands(n))
 		}
@@ -91,63 +83,28 @@ func (c *reconcileCall) say(format string, args ...any) {
 
 // conclusion says in words what was found, and what to do next.
 func (c *reconcileCall) conclusion(run *lane.Run) string {
-	s, lead := &run.Summary, ""
+	words := fmt.Sprintf("Compared: %v.\n", run.Found)
+	if run.Failed == "" && run.Found.Findings() == 0 {
+		words = "Nothing differs. " + words
+	}
 	if len(c.listed) > 0 {
-		lead = "\n"
+		words = "\n" + words
 	}
-	if run.Failed != "" && s.Applied == 0 {
-		compared := s.Equal + s.Differs + s.New + s.Twin + s.Changed
-		return fmt.Sprintf("%s%s compared, nothing taken in.\n", lead, count(compared, "tenant"))
-	}
-	taken := ""
 	switch {
-	case s.Applied > 0 && c.noDeliver:
-		taken = count(s.Applied, "tenant") + " taken in: usher knows them now, and delivers nothing.\n"
-	case s.Applied > 0:
+	case run.Failed != "" && run.Applied == 0:
+		return words + "Nothing was taken in.\n"
+	case run.Applied > 0 && c.noDeliver:
+		words += count(run.Applied, "tenant") + " taken in: usher knows them now, and delivers nothing.\n"
+	case run.Applied > 0:
 		list := c.commandLine("usher inbox ls --since " + run.Began.UTC().Format(time.RFC3339))
-		taken = count(s.Applied, "tenant") + " taken in. To see them: " + list + "\n"
+		words += count(run.Applied, "tenant") + " taken in. To see them: " + list + "\n"
 	}
-	return lead + foundWords(s) + "\n" + taken + c.advice(&s.Left)
-}
-
-// foundWords says in words what was found.
-func foundWords(s *lane.Summary) string {
-	compared := s.Equal + s.Differs + s.New + s.Twin + s.Changed
-	words := fmt.Sprintf("Nothing differs: usher knows %s as the billing service does.", count(s.Equal, "tenant"))
-	if compared > s.Equal {
-		var parts []string
-		for _, p := range []struct {
-			n          int
-			one, other string
-		}{
-			{s.Equal, "1 is equal", "are equal"}, {s.Differs, "1 differs", "differ"}, {s.New, "1 is new", "are new"},
-			{s.Twin, "1 is a twin", "are twins"}, {s.Changed, "1 has changed meanwhile", "have changed meanwhile"},
-		} {
-			switch {
-			case p.n == 1:
-				parts = append(parts, p.one)
-			case p.n > 1:
-				parts = append(parts, thousands(p.n)+" "+p.other)
-			}
-		}
-		words = fmt.Sprintf("%s compared: %s.", count(compared, "tenant"), strings.Join(parts, ", "))
-	}
-	switch s.Unlisted {
-	case 0:
-	case 1:
-		words += " 1 tenant that may use something was not printed."
-	default:
-		words += " " + count(s.Unlisted, "tenant") + " that may use something were not printed."
-	}
-	if s.PassedOver > 0 {
-		words += " " + count(s.PassedOver, "tenant") + " passed over: no receiver takes their platforms."
-	}
-	return words
+	return words + c.advice(run.Left)
 }
 
 // advice says what to do about what is left.
-func (c *reconcileCall) advice(left *lane.Findings) (words string) {
-	if n := left.Differs + left.New; n > 0 && !c.apply {
+func (c *reconcileCall) advice(left lane.Counts) (words string) {
+	if n := left[lane.Differs] + left[lane.NewTenant]; n > 0 && !c.apply {
 		flags := "--apply"
 		if c.begun.Known == 0 {
 			words += "usher knows no tenant yet. If your receiver is right already, " +
@@ -159,14 +116,14 @@ func (c *reconcileCall) advice(left *lane.Findings) (words string) {
 		}
 		words += "Nothing was changed. To take in what differs or is new:\n  " + c.nextLine(flags) + "\n"
 	}
-	if left.Twin > 0 && !c.twins {
+	if left[lane.Twin] > 0 && !c.twins {
 		flags := "--apply --twins"
 		if c.apply {
 			flags = "--twins"
 		}
 		words += "A twin is usually a wrong platform in your list: correct it. If it is a new tenant, add " + flags + ".\n"
 	}
-	if left.Unlisted > 0 {
+	if left[lane.Unlisted] > 0 {
 		words += "An unlisted tenant is a cancellation that was lost, or your list is not whole. " +
 			"If it is right as it is: usher inbox dismiss --tenant TENANT\n"
 	}

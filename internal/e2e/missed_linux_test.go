@@ -254,7 +254,7 @@ func TestReconcileSpools(t *testing.T) {
 	if code := wait(); code != 0 {
 		t.Errorf("on a terminal: %d\n%s", code, shown.String())
 	}
-	testkit.Eventually(t, "its end is shown", func() bool { return strings.Contains(shown.String(), "Nothing differs: usher knows 14 tenants") })
+	testkit.Eventually(t, "its end is shown", func() bool { return strings.Contains(shown.String(), "Nothing differs. Compared: 14 equal.") })
 	if !strings.Contains(shown.String(), "waiting 600ms (--settle), then running the command") {
 		t.Errorf("it does not say what it waits for:\n%q", shown.String())
 	}

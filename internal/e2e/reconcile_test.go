@@ -52,8 +52,8 @@ func newReconciler(t *testing.T, more ...string) *reconciler {
 }
 
 // act makes a call of a run.
-func (r *reconciler) act(query, token string) reply {
-	req, err := http.NewRequest("POST", "http://"+r.admin+"/api/reconcile"+query, strings.NewReader(""))
+func (r *reconciler) act(body, token string) reply {
+	req, err := http.NewRequest("POST", "http://"+r.admin+"/api/reconcile", strings.NewReader(body))
 	if err == nil {
 		req.Header.Set("Authorization", "Bearer "+token)
 	}
@@ -134,7 +134,7 @@ func TestReconcile(t *testing.T) {
 	lines := []string{payload("acme", "users=30", "api"), payload("globex", "users=1"), payload("new", "sso"), payload("initech", "users=1")}
 	out := r.want("", 3, []string{
 		"differs  crm/acme                  users 25 → 30, + api, - sso\n", "new      crm/new ", "+ sso\n", "twin     crm/initech               usher knows crm2/initech, which the command did not print",
-		"unlisted crm/gone ", "unlisted crm2/initech ", "4 tenants compared: 1 is equal, 1 differs, 1 is new, 1 is a twin. 2 tenants that may use something were not printed.\n",
+		"unlisted crm/gone ", "unlisted crm2/initech ", "\nCompared: 1 equal, 1 differs, 1 new, 1 twin, 2 unlisted.\n",
 		"To take in what differs or is new:\n  usher reconcile --apply --settle 0s --as-of now -- sh '-c' 'cat \"$LINES_FILE\"'\n", "If it is a new tenant, add --apply --twins.\n",
 	}, lines...)
 	if strings.Contains(out, "globex") {
@@ -156,7 +156,7 @@ func TestReconcile(t *testing.T) {
 		}
 	}
 	r.want("--apply --yes --twins --partial", 0, []string{"1 tenant taken in"}, lines...)
-	r.want("", 3, []string{"Nothing differs: usher knows 4 tenants as the billing service does. 2 tenants that may use something were not printed.\n"}, lines...)
+	r.want("", 3, []string{"\nCompared: 4 equal, 2 unlisted.\n"}, lines...)
 	p := startProcess(t, r.environ, "inbox", "actions")
 	if <-p.Ended; strings.Count(p.Stdout.String(), "  reconcile  ") != 4 || !regexp.MustCompile(`reconcile +2 .* --apply --settle 0s --as-of now\n`).MatchString(p.Stdout.String()) {
 		t.Errorf("actions:\n%s", p.Stdout.String())
@@ -182,16 +182,16 @@ func TestReconcileJSON(t *testing.T) {
 {"result":"new","platform":"crm","tenant":"new","changes":[],"applied":false}
 {"result":"new","platform":"crm","tenant":"globex","changes":["+ a"],"applied":false}
 {"result":"unlisted","platform":"crm","tenant":"gone","changes":[],"applied":false}
-{"summary":{"equal":0,"differs":1,"new":2,"twin":0,"changed":0,"unlisted":1,"applied":0,"passed_over":0}}
+{"summary":{"applied":0,"changed":0,"differs":1,"equal":0,"new":2,"passed_over":0,"twin":0,"unlisted":1}}
 `},
 		{"--json --apply --no-deliver --yes", 3, `{"result":"unlisted","platform":"crm","tenant":"gone","changes":[],"applied":false}
 {"result":"differs","platform":"crm","tenant":"acme","changes":["users 25 → 30"],"applied":true}
 {"result":"new","platform":"crm","tenant":"new","changes":[],"applied":true}
 {"result":"new","platform":"crm","tenant":"globex","changes":["+ a"],"applied":true}
-{"summary":{"equal":0,"differs":1,"new":2,"twin":0,"changed":0,"unlisted":1,"applied":3,"passed_over":0}}
+{"summary":{"applied":3,"changed":0,"differs":1,"equal":0,"new":2,"passed_over":0,"twin":0,"unlisted":1}}
 `},
 		{"--json", 3, `{"result":"unlisted","platform":"crm","tenant":"gone","changes":[],"applied":false}
-{"summary":{"equal":3,"differs":0,"new":0,"twin":0,"changed":0,"unlisted":1,"applied":0,"passed_over":0}}
+{"summary":{"applied":0,"changed":0,"differs":0,"equal":3,"new":0,"passed_over":0,"twin":0,"unlisted":1}}
 `},
 	} {
 		if c.flags != "--json" { // --no-deliver leaves out what waits
@@ -260,6 +260,7 @@ func TestReconcileUsage(t *testing.T) {
 		"--apply -- touch " + ran:               "there is no terminal: use --yes",
 		"--apply --yes --max -3 -- true":        "write a whole number",
 		"--as-of never -- touch " + ran:         "write a time",
+		"--as-of 2999-01-01 -- touch " + ran:    "in the future",
 		"--settle -1s -- touch " + ran:          "write how long to wait",
 		"--frobnicate -- touch " + ran:          "it has --apply",
 		"--as-of=2026-01-31 -- touch " + ran:    "1", // nobody answers
@@ -476,19 +477,14 @@ func TestReconcileNeedsAnInbox(t *testing.T) {
 func TestReconcileNeedsTheRightToAct(t *testing.T) {
 	t.Parallel()
 	r := newReconciler(t, "USHER_ADMIN_TOKEN="+adminToken, "USHER_ADMIN_READ_TOKEN=r3ad-only")
-	req := func(token string) int {
-		status := 0
-		for _, query := range []string{"", "?run=x", "?run=x&apply=deliver"} {
-			got := r.act(query, token)
-			if status = got.status; token == "r3ad-only" && status != 403 || token != "r3ad-only" && status == 200 {
-				t.Errorf("%s: %d %s", query, got.status, got.body)
-			}
+	for _, body := range []string{"", `{"run":"x","mode":"compare"}`, `{"run":"a\u0000","mode":"deliver"}` + "\n" + payload("new")} {
+		if got := r.act(body, "r3ad-only"); got.status != 403 {
+			t.Errorf("%s: %d %s", body, got.status, got.body)
 		}
-		return status
-	}
-	req("r3ad-only")
-	if got := req(adminToken); got != 409 {
-		t.Errorf("a run that nobody began: %d", got)
+		got := r.act(body, adminToken)
+		if nobody := strings.Contains(got.body, "does not know this reconcile any more"); (got.status == 400) != (body == "") || nobody != (body != "") {
+			t.Errorf("%s: %d %s", body, got.status, got.body)
+		}
 	}
 	out, stderr, code := r.run("--json", `cat "$LINES_FILE"; env >&2`, payload("new"))
 	var summary struct{ Summary struct{ New int } }

@@ -36,23 +36,19 @@ func scanFinding(result, changes string, at int64) *Finding {
 	return f
 }
 
-// saveFindings queues what a run has found of tenants, each of them once. The findings of those that are equal are
-// deleted.
+// saveFindings queues what a run has found of tenants. The findings of those that are equal are deleted.
 func (t *sqlTurn) saveFindings(r *lane.Run, some []lane.Compared) {
 	var found, equal []webhookgate.LaneName
 	var results, changes []string
 	var digests [][]byte
 	for n := range some {
-		c := &some[n]
-		name := webhookgate.LaneName{Platform: c.Platform, Tenant: c.Tenant}
-		switch {
-		case c.IsFinding():
+		switch c := &some[n]; {
+		case c.Result.IsFinding():
 			words, _ := json.Marshal(c.Changes) // strings
-			found, results = append(found, name), append(results, string(c.Result))
-			changes, digests = append(changes, withoutZero(string(words))), append(digests, c.Digest[:])
-		// A tenant is equal only if all lines say so.
-		case c.Result == lane.Equal && len(c.Beside.Found) > 0 && !c.Contradicts:
-			equal = append(equal, name)
+			found, results = append(found, nameOf(c)), append(results, string(c.Result))
+			changes, digests = append(changes, withoutZero(string(words))), append(digests, c.Fingerprint())
+		case c.Result == lane.Equal:
+			equal = append(equal, nameOf(c))
 		}
 	}
 	knows := r.KnowsUpTo().UnixMicro()
@@ -119,20 +115,6 @@ func (s *Inbox) foundAlone(ctx context.Context, after *Tenant, from, to int64, m
 			all = append(all, t)
 			return err
 		}, after.Tenant, after.Platform, from, to, int64(most))
-		return tx.Send()
-	})
-	return all, err
-}
-
-// FoundTenants returns some of the tenants with findings, those first that were found first.
-func (s *Inbox) FoundTenants(ctx context.Context, most int) (all []TenantRef, err error) {
-	err = s.read(ctx, func(tx engine.Tx) error {
-		tx.Queue("findings_first", func(r engine.Row) error {
-			var t TenantRef
-			err := r.Scan(&t.Platform, &t.Tenant)
-			all = append(all, t)
-			return err
-		}, int64(most))
 		return tx.Send()
 	})
 	return all, err

@@ -1,8 +1,8 @@
 package inbox
 
 import (
-	"context"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"testing"
@@ -30,14 +30,15 @@ func (d *desk) finding(tenant string) string {
 // pass makes a pass over lines, and returns what it told.
 func (d *desk) pass(p Pass, lines ...string) (told []lane.Compared, run *lane.Run) {
 	d.t.Helper()
-	list := func(yield func([]byte, error) bool) {
-		for _, l := range lines {
-			if !yield([]byte(l), nil) {
-				return
-			}
+	next := func() ([]byte, error) {
+		if len(lines) == 0 {
+			return nil, io.EOF
 		}
+		line := lines[0]
+		lines = lines[1:]
+		return []byte(line), nil
 	}
-	run, err := d.Reconcile(d.t.Context(), p, list, func(some []lane.Compared, _ int) error {
+	run, err := d.Reconcile(d.t.Context(), p, next, func(some []lane.Compared, _ int) error {
 		told = append(told, some...)
 		return nil
 	})
@@ -49,7 +50,7 @@ func (d *desk) pass(p Pass, lines ...string) (told []lane.Compared, run *lane.Ru
 // differs or is new is taken in.
 func (d *desk) reconcile(p Pass, apply bool, asOf time.Time, lines ...string) (said string, run *lane.Run) {
 	d.t.Helper()
-	p.Run, p.Last = d.begin(asOf).ID, !apply
+	p.Run, p.Mode, p.Last = d.begin(asOf).ID, lane.ToCompare, !apply || p.Failed != ""
 	all, run := d.pass(p, lines...)
 	chosen := make([]string, len(lines))
 	var told []string
@@ -65,7 +66,7 @@ func (d *desk) reconcile(p Pass, apply bool, asOf time.Time, lines ...string) (s
 		told = append(told, strings.TrimPrefix(ShowTenant(c.Platform, c.Tenant)+" "+words, "/"))
 	}
 	if apply && run.Ended.IsZero() {
-		second := Pass{Run: p.Run, Apply: "deliver", Failed: run.Failed}
+		second := Pass{Run: p.Run, Mode: lane.ToApply, Failed: run.Failed, Last: true}
 		_, run = d.pass(second, chosen...)
 	}
 	return strings.Join(told, "; "), run
@@ -73,7 +74,7 @@ func (d *desk) reconcile(p Pass, apply bool, asOf time.Time, lines ...string) (s
 
 // left describes what a run has left.
 func left(r *lane.Run) string {
-	return fmt.Sprintf("%+v %s", r.Summary.Left, r.Failed)
+	return r.Left.String() + " " + r.Failed
 }
 
 // What was found of a tenant stays until that very tenant was compared again, something newer of it was taken in, or
@@ -88,16 +89,16 @@ func TestFindingsStay(t *testing.T) {
 		lines := []string{says("acme", "b"), says("other", "a"), says("fresh", "c"), says("erased", "z")}
 		told, r := d.reconcile(Pass{}, false, time.Time{}, lines...)
 		d.want("told", told, "acme differs (+ b, - a); fresh new (+ c); erased differs (+ z, - a); gone unlisted")
-		d.want("left", left(r), "{Differs:2 New:1 Twin:0 Unlisted:1} ")
+		d.want("left", left(r), "2 differs, 1 new, 1 unlisted ")
 		count := func(want string) {
 			t.Helper()
-			d.want("findings", fmt.Sprintf("%+v", d.Stats().Findings), want)
+			d.want("findings", d.Stats().Findings.String(), want)
 		}
-		count("{Differs:2 New:1 Twin:0 Unlisted:1}")
+		count("2 differs, 1 new, 1 unlisted")
 
 		// A list that leaves the tenant out clears nothing; it is unlisted now, because it may use something.
 		_, r = d.reconcile(Pass{Partial: true}, false, time.Time{}, says("other", "a"))
-		d.want("a list without it", left(r)+d.finding("acme"), "{Differs:0 New:0 Twin:0 Unlisted:0} differs: + b, - a")
+		d.want("a list without it", left(r)+d.finding("acme"), "nothing differs: + b, - a")
 		// Nor does one whose command failed, whatever it says.
 		_, r = d.reconcile(Pass{Failed: "CMD failed"}, false, time.Time{}, says("acme", "a"))
 		d.want("a command that failed", r.Failed+", "+d.finding("acme"), "CMD failed, differs: + b, - a")
@@ -113,21 +114,21 @@ func TestFindingsStay(t *testing.T) {
 		d.want("a newer webhook", d.finding("fresh"), "")
 		must(d.Erase("", "erased"))(t)
 		d.want("erased", d.finding("erased"), "")
-		count("{Differs:0 New:0 Twin:0 Unlisted:1}")
+		count("1 unlisted")
 		told, _ = d.reconcile(Pass{Partial: true}, false, time.Time{}, says("erased", "z"))
 		d.want("it comes back, and that is said", told, "erased new (+ z) erased")
 
 		// Somebody dismisses one: then it is no trouble until it changes.
 		d.want("dismissed", fmt.Sprint(must(d.DismissFinding("", "gone", &Action{What: "dismiss"}))(t)), "1")
-		count("{Differs:0 New:1 Twin:0 Unlisted:0}")
+		count("1 new")
 		lines = []string{says("acme", "a"), says("other", "a"), says("fresh", "x"), says("erased")}
 		told, r = d.reconcile(Pass{}, false, time.Time{}, lines...)
 		d.want("dismissed", told, "erased new erased; gone unlisted dismissed")
-		d.want("left of it", left(r), "{Differs:0 New:1 Twin:0 Unlisted:0} ")
+		d.want("left of it", left(r), "1 new ")
 		d.hears("gone", "b")
 		told, r = d.reconcile(Pass{}, false, time.Time{}, lines...)
 		d.want("the tenant has changed", told, "erased new erased; gone unlisted")
-		d.want("left of that", left(r), "{Differs:0 New:1 Twin:0 Unlisted:1} ")
+		d.want("left of that", left(r), "1 new, 1 unlisted ")
 	})
 }
 
@@ -143,7 +144,7 @@ func TestFindingsAreApplied(t *testing.T) {
 		}
 		told, r := d.reconcile(Pass{}, true, time.Time{}, lines...)
 		d.want("told", told, `acme differs (+ b, - a); new new (+ c); eu/twin new (+ d); pl/twin new (+ e)`)
-		d.want("left", left(r)+fmt.Sprint(r.Summary.Applied), "{Differs:0 New:0 Twin:0 Unlisted:0} 4")
+		d.want("left", left(r)+fmt.Sprint(r.Applied), "nothing 4")
 		d.want("nothing", d.finding("acme")+d.finding("new"), "")
 		lines = []string{says("acme", "b"), says("new", "c"), says("crm/new", "c"), says("it/twin", "d")}
 		told, _ = d.reconcile(Pass{}, true, time.Time{}, lines...)
@@ -188,15 +189,15 @@ func TestListsThatFail(t *testing.T) {
 		// A run in which something came for each tenant says nothing.
 		r := d.begin()
 		d.hears("acme", "c")
-		_, ended := d.pass(Pass{Run: r.ID, Last: true}, says("acme", "a"))
-		if !strings.Contains(ended.Failed, "something came for each of these tenants") || ended.Summary.Unlisted > 0 {
+		_, ended := d.pass(Pass{Run: r.ID, Mode: lane.ToCompare, Last: true}, says("acme", "a"))
+		if !strings.Contains(ended.Failed, "something came for each of these tenants") || ended.Found[lane.Unlisted] > 0 {
 			t.Errorf("%+v", ended)
 		}
 		// Who is gone has left a run that failed.
 		r = d.begin()
 		check(t, d.KeepRun(r.ID))
 		check(t, d.AbortRun(r.ID, "gone"))
-		last, _, err := d.LastRuns(context.Background())
+		last, _, err := d.lastRuns()
 		if err != nil || last.Failed != "gone" || d.KeepRun(r.ID) != ErrNoRun {
 			t.Errorf("%+v %v", last, err)
 		}
@@ -212,17 +213,17 @@ func TestLongLists(t *testing.T) {
 			lines = append(lines, says(fmt.Sprint("t", n), "a"))
 		}
 		told, r := d.reconcile(Pass{}, true, time.Time{}, lines...)
-		applied := r.Summary.Applied == len(lines) && r.Summary.Left.Count() == 0
+		applied := r.Applied == len(lines) && r.Left.Findings() == 0
 		if !applied || strings.Count(told, " new (+ a)") != len(lines) {
-			t.Errorf("%+v", r.Summary)
+			t.Errorf("%+v", r.Found)
 		}
 		d.idle("")
 		slices.Reverse(lines)
 		const unlisted = unlistedPage + 2
 		told, r = d.reconcile(Pass{}, true, time.Time{}, lines[unlisted:]...)
-		compared := r.Summary.Equal == len(lines)-unlisted && r.Summary.Left.Unlisted == unlisted
+		compared := r.Found[lane.Equal] == len(lines)-unlisted && r.Left[lane.Unlisted] == unlisted
 		if !compared || strings.Count(told, "unlisted") != unlisted {
-			t.Errorf("%+v", r.Summary)
+			t.Errorf("%+v", r.Found)
 		}
 		all := must(d.Tenants(t.Context(), TenantFilter{Troubled: true}))(t)
 		if len(all) != unlisted || all[0].Standing()[0] != "unlisted" {

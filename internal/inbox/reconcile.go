@@ -1,15 +1,15 @@
 package inbox
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/rand"
-	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
-	"iter"
+	"io"
 	"net/http"
-	"slices"
 	"strings"
 	"time"
 
@@ -42,14 +42,12 @@ const (
 	// ErrNoRun says that a run is not stored, or has ended.
 	ErrNoRun lane.Denied = "the database does not know this reconcile any more: it was restored, a failover has lost " +
 		"it, or an import or a later reconcile has ended it. Start it again"
-	// ErrOlderList says that a run may only compare, because a former one knows more.
-	ErrOlderList lane.Denied = "another reconcile has compared a newer list: " +
-		"what this one says may be older, so nothing was taken in"
-	// ErrFuture says that a list claims to be from the future.
-	ErrFuture lane.Denied = "--as-of is a time in the future, by the inbox's clock: say when the list was made"
 	// ErrNoGate says that this usher cannot reconcile.
 	ErrNoGate lane.Denied = "this usher has no webhook gate, so it does not know which receiver takes which platform: " +
 		"reconcile through an usher that has one"
+	// errOlderList is why a run may only compare.
+	errOlderList = "another reconcile has compared a newer list: " +
+		"what this one says may be older, so nothing was taken in"
 )
 
 // runOf returns the run that a work is part of.
@@ -68,8 +66,6 @@ func (s *Inbox) BeginRun(asOf time.Time, by *Action) (r *lane.Run, known int, er
 	if s.cfg.Receivers == nil {
 		return nil, 0, ErrNoGate
 	}
-	id := make([]byte, 16)
-	rand.Read(id)
 	// Before the transaction, because others would wait until all lanes are read. A number that a lane gets
 	// meanwhile is below the mark: it comes from the same sequence, and earlier.
 	highest := int64(0)
@@ -81,24 +77,13 @@ func (s *Inbox) BeginRun(asOf time.Time, by *Action) (r *lane.Run, known int, er
 	if err != nil {
 		return nil, 0, err
 	}
-	r, err = act(s, work{numbers: 1}, func(t *sqlTurn) (*lane.Run, int, error) {
-		now := t.Time()
-		r := &lane.Run{ID: hex.EncodeToString(id), Began: now, Alive: now, Mark: t.NextNumber()}
+	r, err = act(s, work{numbers: 1, above: highest}, func(t *sqlTurn) (*lane.Run, int, error) {
+		noted := by.queue(t.tx, t.Now, 0)
+		t.send()
+		r := &lane.Run{ID: rand.Text(), Began: t.Time(), AsOf: asOf, Mark: t.NextNumber(), Action: noted.ID}
 		asOfMicros := clock.Never
 		if !asOf.IsZero() {
 			asOfMicros = asOf.UnixMicro()
-			r.AsOf = clock.Moment(asOfMicros)
-		}
-		if asOf.After(now.Add(time.Minute)) {
-			return nil, 0, ErrFuture
-		}
-		action := func(row engine.Row) error { return row.Scan(&r.Action) }
-		t.tx.Queue("action_add", action, t.Now, withoutZero(by.Who), by.What, withoutZero(by.About), int64(0))
-		t.send()
-		if r.Mark <= highest { // as raiseNumbers: with a lower mark all lanes would have changed since
-			t.tx.Queue("number_raise", nil, highest)
-			t.tx.Queue("take_numbers", func(row engine.Row) error { return row.Scan(&r.Mark, new(int64)) }, int64(1))
-			t.send()
 		}
 		t.statements = append(t.statements, func(tx engine.Tx) {
 			tx.Queue("runs_end", nil, t.Now, "a later reconcile has begun")
@@ -111,58 +96,55 @@ func (s *Inbox) BeginRun(asOf time.Time, by *Action) (r *lane.Run, known int, er
 
 // KeepRun says that the request that began a run is still there.
 func (s *Inbox) KeepRun(id string) error {
-	_, err := s.saveRun(id, false, func(*lane.Run) {})
+	_, err := s.saveRun(id, false, func(*sqlTurn, *lane.Run) {})
 	return err
 }
 
 // AbortRun ends a run that has failed. What it has found and taken in stays.
 func (s *Inbox) AbortRun(id, why string) error {
-	_, err := s.saveRun(id, true, func(r *lane.Run) { r.Failed = why })
+	_, err := s.saveRun(id, true, func(_ *sqlTurn, r *lane.Run) { r.Failed = why })
 	return err
 }
 
 // saveRun stores a change of a run, and returns the run. With end the run ends: then it is known what it
 // leaves.
-func (s *Inbox) saveRun(id string, end bool, change func(*lane.Run)) (*lane.Run, error) {
+func (s *Inbox) saveRun(id string, end bool, change func(*sqlTurn, *lane.Run)) (*lane.Run, error) {
 	return act(s, work{run: id}, func(t *sqlTurn) (*lane.Run, int, error) {
-		stored, err := t.runOf(id)
+		r, err := t.runOf(id)
 		if err != nil {
 			return nil, 0, err
 		}
-		r, ended := *stored, int64(0)
-		change(&r)
+		change(t, r)
+		ended := int64(0)
 		if end {
-			t.byPerson = true // the figures show it at once
 			r.Ended, ended = t.Time(), t.Now
-			sum := &r.Summary
-			left := lane.Findings{Differs: sum.Differs, New: sum.New, Twin: sum.Twin, Unlisted: sum.Unlisted}
+			r.Left = make(lane.Counts)
+			for result, n := range r.Found {
+				if result.IsFinding() {
+					r.Left[result] = n
+				}
+			}
 			t.tx.Queue("findings_over", func(row engine.Row) error {
 				var result string
 				var n int
 				err := row.Scan(&result, &n)
-				left.Add(lane.Result(result), -n)
+				r.Left[lane.Result(result)] -= n
 				return err
 			}, r.Mark)
 			t.send()
-			sum.Left = left
 		}
 		summary, _ := json.Marshal(r.Summary) // numbers
 		t.statements = append(t.statements, func(tx engine.Tx) {
 			tx.Queue("run_save", nil, id, t.Now, ended, boolNumber(r.Complete), withoutZero(r.Failed), string(summary))
-			if end && r.Complete && r.Summary.Left.Count() == 0 {
+			if end && r.Complete && r.Left.Findings() == 0 {
 				endOutages(tx, r.KnowsUpTo().UnixMicro())
 			}
 		})
-		return &r, 0, nil
+		return r, 0, nil
 	})
 }
 
-// LastRuns returns the last run, and the last one that has compared a whole list. Nil: there is none.
-func (s *Inbox) LastRuns(ctx context.Context) (last, complete *lane.Run, err error) {
-	err = s.read(ctx, func(tx engine.Tx) error { queueLastRuns(tx, &last, &complete); return tx.Send() })
-	return last, complete, err
-}
-
+// queueLastRuns queues the reading of the last run, and of the last one that has compared a whole list.
 func queueLastRuns(tx engine.Tx, last, complete **lane.Run) {
 	tx.Queue("runs_last", func(row engine.Row) error {
 		r, err := scanRun(row)
@@ -174,31 +156,24 @@ func queueLastRuns(tx engine.Tx, last, complete **lane.Run) {
 }
 
 // A Pass is one over the lines of a list. The first one of a run compares them. A second one takes in those
-// lines that the person has chosen, and ends the run.
+// lines that the person has chosen.
 type Pass struct {
-	Run     string
-	Apply   string // what the second one does with the lines: "deliver", "store" or "none"; empty: it is the first one
-	Failed  string // why the list cannot be trusted: then nothing is changed, and the run fails; empty: it can be
-	Partial bool   // the list is not meant to be whole
-	Last    bool   // there will be no second one: the run ends with the comparison
+	Run     string             `json:"run,omitempty"`
+	Mode    lane.ReconcileMode `json:"mode,omitempty"`
+	Failed  string             `json:"failed,omitempty"`  // why the list cannot be trusted: then nothing is changed
+	Partial bool               `json:"partial,omitempty"` // the list is not meant to be whole
+	Last    bool               `json:"last,omitempty"`    // the run ends with this pass
 }
 
+// mode says what is done with the next lines.
 func (p *Pass) mode() lane.ReconcileMode {
-	switch {
-	case p.Failed != "":
-		return lane.ToSee
-	case p.Apply == "deliver":
-		return lane.ToApply
-	case p.Apply == "store":
-		return lane.ToStore
-	case p.Apply == "":
-		return lane.ToCompare
+	if p.Failed == "" && (p.Mode == lane.ToCompare || p.Mode.Applies()) {
+		return p.Mode
 	}
 	return lane.ToSee
 }
 
-// Tell gets what came of some lines, and how many tenants the pass has seen so far. The comparison tells only
-// of what is not equal, the second pass of all.
+// Tell gets what came of those lines that are not equal, and how many tenants the pass has seen so far.
 type Tell func(some []lane.Compared, seen int) error
 
 const (
@@ -209,176 +184,130 @@ const (
 	unlistedPage = 500
 )
 
-// A passing is a pass that is under way.
+// A passing is a pass that is under way. After an error it does nothing any more.
 type passing struct {
 	s *Inbox
 	Pass
 	list
 	tell  Tell
-	batch []*lane.ListLine
+	batch []*lane.ListLine // each tenant once
 	size  int
+	err   error
 }
 
-// Reconcile makes one pass over a list, line by line, and returns the run as it is then. Empty lines only
-// count.
+// Reconcile makes one pass over a list, and returns the run as it is then. next returns one line after the other,
+// and io.EOF in the end. Empty lines only count.
 func (s *Inbox) Reconcile(
-	ctx context.Context, pass Pass, lines iter.Seq2[[]byte, error], tell Tell,
+	ctx context.Context, pass Pass, next func() ([]byte, error), tell Tell,
 ) (*lane.Run, error) {
-	p := &passing{s: s, Pass: pass, list: list{seen: make(map[[16]byte][8]byte)}, tell: tell}
-	number := 0
-	for line, err := range lines {
-		if number++; err == nil {
-			err = p.add(number, line)
+	pass.Run = withoutZero(pass.Run)
+	p := &passing{s: s, Pass: pass, list: newList(), tell: tell}
+	for number := 1; p.err == nil; number++ {
+		line, err := next()
+		if errors.Is(err, io.EOF) {
+			return p.end(ctx)
 		}
-		if err != nil {
-			return nil, err
+		if p.err = err; err == nil && len(line) > 0 {
+			o := s.readLine(line)
+			if o.Draft.Line = number; !p.enter(o) {
+				p.add(o, len(line))
+			}
 		}
 	}
-	if err := p.flush(); err != nil {
-		return nil, err
-	}
-	if pass.Apply != "" {
-		return p.endApplying()
-	}
-	return p.endComparing(ctx)
+	return nil, p.err
 }
 
-// add adds a line to the batch, which has each tenant once.
-func (p *passing) add(number int, line []byte) error {
-	if len(line) == 0 {
-		return nil
+// add adds a line to the batch.
+func (p *passing) add(o *lane.ListLine, size int) {
+	if len(p.batch) >= batchLines || p.size >= batchBytes || o.Contradicts {
+		p.flush()
 	}
-	o := p.s.readLine(line)
-	if o.Draft.Line = number; p.enter(&o.Draft) {
-		return nil
-	}
-	if full := len(p.batch) >= batchLines || p.size >= batchBytes; full || o.Draft.Contradicts {
-		if err := p.flush(); err != nil {
-			return err
-		}
-	}
-	p.batch, p.size = append(p.batch, o), p.size+len(line)
-	return nil
+	p.batch, p.size = append(p.batch, o), p.size+size
 }
 
-// flush has the batch decided about, counts, and tells.
-func (p *passing) flush() error {
-	all, err := p.s.reconcile(p.Run, p.batch, p.mode())
-	if err != nil {
-		return err
+// addFound adds what was found of tenants without a line of their own, or before it was certain.
+func (p *passing) addFound(all ...lane.Compared) {
+	for _, c := range all {
+		p.add(&lane.ListLine{Draft: c}, 0)
+	}
+}
+
+// flush has the batch decided about, counts, and tells. After a line that cannot be taken in, for example because the
+// inbox is full, the others stay as they are.
+func (p *passing) flush() {
+	var all, some []lane.Compared
+	if p.err == nil {
+		all, p.err = p.s.reconcile(p.Run, p.batch, p.mode())
+	}
+	if p.err != nil {
+		return
+	}
+	for n, c := range all {
+		if c.Err != nil {
+			p.Failed = "not all were taken in: " + c.Err.Error()
+		}
+		if p.count(p.batch[n], &c) {
+			some = append(some, c)
+		}
 	}
 	p.batch, p.size = nil, 0
-	var some []lane.Compared
-	for n := range all {
-		if c := &all[n]; p.Apply != "" || p.count(c) {
-			some = append(some, *c)
-		}
-	}
-	if p.Apply != "" && p.countApplied(all) {
-		p.Apply = "none" // the others stay as they are
-	}
-	return p.tell(some, len(p.seen))
+	p.err = p.tell(some, len(p.seen))
 }
 
-// endComparing finds what only the whole list says, and stores what the run has found. A list that failed
-// says nothing of the tenants that it does not have.
-func (p *passing) endComparing(ctx context.Context) (*lane.Run, error) {
-	for some := range slices.Chunk(p.twins(), batchLines) {
-		if err := p.found(some); err != nil {
-			return nil, err
-		}
+// end finds what only the whole list says, and stores what came of the pass. A list that failed says nothing of the
+// tenants that it does not have.
+func (p *passing) end(ctx context.Context) (*lane.Run, error) {
+	p.flush()
+	p.addFound(p.twins()...)
+	p.flush()
+	compares := p.Mode == lane.ToCompare
+	if compares {
+		p.Failed = cmp.Or(p.Failed, p.failure())
 	}
-	failed := cmp.Or(p.Failed, p.failure())
-	if failed == "" && !p.Partial {
-		if err := p.findUnlisted(ctx); err != nil {
-			return nil, err
-		}
+	complete := compares && p.Failed == "" && !p.Partial
+	if complete {
+		p.addUnlisted(ctx)
+		p.flush()
 	}
-	return p.s.saveRun(p.Run, p.Last || p.Failed != "", func(r *lane.Run) {
-		r.Summary, r.Failed, r.Complete = p.sum, failed, failed == "" && !p.Partial
+	if p.err != nil {
+		return nil, p.err
+	}
+	return p.s.saveRun(p.Run, p.Last, func(t *sqlTurn, r *lane.Run) {
+		r.Failed = cmp.Or(p.Failed, r.Failed)
+		if !compares {
+			r.Applied = p.applied
+			return
+		}
+		r.Found, r.Complete = p.sum, complete
+		if r.Failed == "" && !p.Last && t.isOlderList(r) {
+			r.Failed = errOlderList
+		}
 	})
 }
 
-// endApplying ends the run.
-func (p *passing) endApplying() (*lane.Run, error) {
-	failed := p.Failed
-	switch {
-	case failed != "":
-	case p.unstored != "":
-		failed = "not all were taken in: " + p.unstored
-	case p.faults > 0:
-		failed = lineCount(p.faults) + " cannot be taken in"
-	}
-	return p.s.saveRun(p.Run, true, func(r *lane.Run) {
-		r.Summary.Applied, r.Failed = p.sum.Applied, cmp.Or(failed, r.Failed)
-	})
-}
-
-// found stores findings, and tells of them.
-func (p *passing) found(some []lane.Compared) error {
-	if p.Failed == "" {
-		_, err := act(p.s, work{run: p.Run}, func(t *sqlTurn) (nothing, int, error) {
-			r, err := t.runOf(p.Run)
-			if err == nil {
-				t.saveFindings(r, some)
-			}
-			return nothing{}, 0, err
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return p.tell(some, len(p.seen))
-}
-
-// findUnlisted finds the tenants that may use something, and that the list does not have.
-func (p *passing) findUnlisted(ctx context.Context) error {
-	for after := new(lane.Compared); after != nil; {
-		page, err := p.s.knownBefore(ctx, p.Run, after, unlistedPage)
-		if err != nil {
-			return err
-		}
-		if after = nil; len(page) == unlistedPage {
-			after = &page[len(page)-1]
-		}
-		var some []lane.Compared
-		for _, c := range page {
-			if c.Result == lane.Unlisted && !p.has(c.Platform, c.Tenant) {
-				p.sum.Add(lane.Unlisted)
-				some = append(some, c)
-			}
-		}
-		if len(some) > 0 {
-			if err := p.found(some); err != nil {
+// addUnlisted adds the tenants that may use something, and that the list does not have. Their last snapshot is older
+// than the run.
+func (p *passing) addUnlisted(ctx context.Context) {
+	for last, read := new(lane.Compared), unlistedPage; read == unlistedPage && p.err == nil; {
+		var page []lane.Compared
+		p.err = p.s.read(ctx, func(tx engine.Tx) error {
+			tx.Queue("known_before", func(r engine.Row) error {
+				c := lane.Compared{Result: lane.Unlisted}
+				var number int64
+				var features string
+				err := r.Scan(&c.Tenant, &c.Platform, &number, &features)
+				last, c.Basis = &c, fmt.Sprint(number)
+				read++
+				if may, _ := snapshot.Decode([]byte(features)); len(may.Features) > 0 && !p.has(c.Platform, c.Tenant) {
+					page = append(page, c)
+				}
 				return err
-			}
-		}
+			}, p.Run, last.Tenant, last.Platform, int64(unlistedPage))
+			read = 0
+			return tx.Send()
+		})
+		p.addFound(page...)
 	}
-	return nil
-}
-
-// knownBefore returns tenants whose last snapshot is older than a run, in the order of their codes. Those
-// that may use something are unlisted, if the list does not have them. after is the last one of the former
-// call.
-func (s *Inbox) knownBefore(
-	ctx context.Context, run string, after *lane.Compared, most int,
-) (all []lane.Compared, err error) {
-	err = s.read(ctx, func(tx engine.Tx) error {
-		tx.Queue("known_before", func(r engine.Row) error {
-			var c lane.Compared
-			var features string
-			var number, dismissed int64
-			err := r.Scan(&c.Tenant, &c.Platform, &number, &features, &c.Beside.Found, &dismissed)
-			if may, _ := snapshot.Decode([]byte(features)); len(may.Features) > 0 {
-				c.Result, c.Beside.Dismissed = lane.Unlisted, dismissed > 0
-				c.Identify(number)
-			}
-			all = append(all, c)
-			return err
-		}, run, after.Tenant, after.Platform, int64(most))
-		return tx.Send()
-	})
-	return all, err
 }
 
 // reconcile has the lane of each line of a batch decide about it, all in one transaction, which also finds
@@ -386,13 +315,15 @@ func (s *Inbox) knownBefore(
 func (s *Inbox) reconcile(id string, batch []*lane.ListLine, mode lane.ReconcileMode) ([]lane.Compared, error) {
 	w := work{run: id}
 	for _, o := range batch {
-		if o.Draft.CanBeJudged() {
-			w.snapshots, w.bytes = append(w.snapshots, o.LaneName), w.bytes+o.Size
+		if r := o.Draft.Result; r == "" || r.IsFinding() {
+			w.snapshots = append(w.snapshots, nameOf(&o.Draft))
+		}
+		if o.Draft.Result == "" {
+			w.bytes += o.Size
 		}
 	}
 	w.known = w.snapshots
-	applies := mode == lane.ToApply || mode == lane.ToStore
-	if applies {
+	if mode.Applies() {
 		if full := s.engine.Full(); full != nil { // the last room is for outcomes
 			return nil, full
 		}
@@ -400,28 +331,20 @@ func (s *Inbox) reconcile(id string, batch []*lane.ListLine, mode lane.Reconcile
 	}
 	done, err := act(s, w, func(t *sqlTurn) (done []lane.Compared, touched int, err error) {
 		run, err := t.runOf(id)
-		if err == nil && applies {
-			err = t.mayApply(run)
+		if err == nil && mode.Applies() && run.Failed != "" {
+			err = lane.Denied(run.Failed)
 		}
 		if err != nil {
 			return nil, 0, err
 		}
-		done, applied := t.reconcile(run, batch, w.snapshots, mode)
-		if applies {
-			(&Action{ID: run.Action}).queue(t.tx, t.Now, applied)
-		}
-		if mode == lane.ToCompare {
-			mayBeTwin := func(c lane.Compared) bool { return len(c.Elsewhere) > 0 }
-			t.saveFindings(run, slices.DeleteFunc(slices.Clone(done), mayBeTwin))
-		}
-		return done, 0, nil
+		return t.reconcile(run, batch, w.snapshots, mode), 0, nil
 	})
 	var first []TenantRef
 	for _, c := range done {
 		if c.Applied {
 			s.cfg.Changed(c.Tenant)
 		}
-		if c.First {
+		if c.Applied && c.Result == lane.NewTenant {
 			first = append(first, TenantRef{c.Platform, c.Tenant})
 		}
 	}
@@ -431,69 +354,92 @@ func (s *Inbox) reconcile(id string, batch []*lane.ListLine, mode lane.Reconcile
 	return done, err
 }
 
-// reconcile returns what came of each line, and how many were taken in. After one that cannot be taken in,
-// for example because the inbox is full, the others stay as they are.
+func nameOf(c *lane.Compared) webhookgate.LaneName {
+	return webhookgate.LaneName{Platform: c.Platform, Tenant: c.Tenant}
+}
+
+// reconcile returns what came of each line. names are the lanes that it has locked.
 func (t *sqlTurn) reconcile(
-	run *lane.Run, batch []*lane.ListLine, tenants []webhookgate.LaneName, mode lane.ReconcileMode,
-) (done []lane.Compared, applied int) {
-	known := t.readBeside(tenants)
+	run *lane.Run, batch []*lane.ListLine, names []webhookgate.LaneName, mode lane.ReconcileMode,
+) (done []lane.Compared) {
+	known, applied := t.readBeside(names), 0
+	var certain []lane.Compared
 	for _, o := range batch {
-		if !o.Draft.CanBeJudged() {
-			done = append(done, o.Draft)
-			continue
-		}
-		line := *o
-		line.Draft.Beside = known[o.LaneName]
-		l := t.Lanes[o.LaneName]
-		if l == nil { // usher does not know the tenant
-			l = t.UnknownLane(o.LaneName)
-		}
-		may := mode
-		if o.Draft.Contradicts { // nobody knows which line is right
-			may = lane.ToSee
-		}
-		c := l.Reconcile(&line, run, may)
-		if done = append(done, c); c.Err != nil {
-			mode = lane.ToSee
+		c := o.Draft
+		beside := known[nameOf(&c)]
+		if c.Result == "" {
+			may := mode
+			if o.Contradicts { // nobody knows which line is right
+				may = lane.ToSee
+			}
+			if c = t.judge(o, run, may); c.Result == lane.NewTenant {
+				c.Erased = beside.erased
+			}
+			if c.Result == lane.NewTenant && t.snapshots[o.LaneName] == nil {
+				c.Elsewhere = beside.platforms
+			}
 		}
 		if c.Applied {
 			applied++
 		}
-		if c.Applied || c.Result == lane.Equal && may != lane.ToSee {
-			// Before the next transaction, which moves what was missed from memory into lanes.
-			t.Then(func() { t.s.settleInMemory(o.LaneName, run) })
+		if c.Err != nil {
+			mode = lane.ToSee
+		}
+		c.Dismissed = bytes.Equal(beside.dismissed, c.Fingerprint())
+		done = append(done, c)
+		// What may be a twin is stored once that is certain. A tenant is equal only if all lines say so.
+		if mode == lane.ToCompare && !c.MayBeTwin() && !(o.Contradicts && c.Result == lane.Equal) {
+			certain = append(certain, c)
 		}
 	}
-	return done, applied
+	t.saveFindings(run, certain)
+	if applied > 0 {
+		(&Action{ID: run.Action}).queue(t.tx, t.Now, applied)
+	}
+	return done
 }
 
-// mayApply says why nothing may be taken in by a run.
-func (t *sqlTurn) mayApply(r *lane.Run) error {
+// judge has the lane of a tenant decide about its line.
+func (t *sqlTurn) judge(o *lane.ListLine, run *lane.Run, mode lane.ReconcileMode) lane.Compared {
+	l := t.Lanes[o.LaneName]
+	if l == nil { // usher does not know the tenant
+		l = t.UnknownLane(o.LaneName)
+	}
+	c := l.Reconcile(o, run, mode)
+	if c.Applied || c.Result == lane.Equal && mode != lane.ToSee {
+		// Before the next transaction, which moves what was missed from memory into lanes.
+		t.Then(func() { t.s.settleInMemory(o.LaneName, run) })
+	}
+	return c
+}
+
+// isOlderList says whether a former run has compared a newer list.
+func (t *sqlTurn) isOlderList(r *lane.Run) bool {
 	var known int64 // up to when a former run knows what the billing service says
 	t.tx.Queue("runs_know", func(row engine.Row) error { return row.Scan(&known) }, r.ID)
 	t.send()
-	switch {
-	case r.Failed != "":
-		return lane.Denied(r.Failed)
-	case known > r.KnowsUpTo().UnixMicro():
-		return ErrOlderList
-	}
-	return nil
+	return known > r.KnowsUpTo().UnixMicro()
 }
 
-// readBeside reads what is known of tenants beside their lanes and snapshots.
-func (t *sqlTurn) readBeside(names []webhookgate.LaneName) map[webhookgate.LaneName]lane.Beside {
-	known := make(map[webhookgate.LaneName]lane.Beside)
+// beside is what is known of a tenant beside its lane and its snapshot.
+type beside struct {
+	dismissed []byte    // the fingerprint of the finding that somebody has dismissed
+	erased    time.Time // when somebody has erased it
+	platforms []string  // the other platforms on which its code is known
+}
+
+func (t *sqlTurn) readBeside(names []webhookgate.LaneName) map[webhookgate.LaneName]beside {
+	known := make(map[webhookgate.LaneName]beside)
 	tenants, platforms, _ := laneColumns(names)
 	t.tx.Queue("beside", func(r engine.Row) error {
 		var name webhookgate.LaneName
-		var dismissed, erased, others int64
-		var b lane.Beside
+		var b beside
+		var erased, others int64
 		var other string
-		err := r.Scan(&name.Tenant, &name.Platform, &b.Found, &dismissed, &erased, &others, &other)
-		b.Dismissed, b.Platforms = dismissed > 0, known[name].Platforms
-		if b.Erased = momentOrZero(erased); others > 0 {
-			b.Platforms = append(b.Platforms, other)
+		err := r.Scan(&name.Tenant, &name.Platform, &b.dismissed, &erased, &others, &other)
+		b.erased, b.platforms = momentOrZero(erased), known[name].platforms
+		if others > 0 {
+			b.platforms = append(b.platforms, other)
 		}
 		known[name] = b
 		return err
@@ -507,7 +453,9 @@ func (s *Inbox) MaxLine() int { return int(cmp.Or(s.cfg.MaxBody, 16<<20)) }
 
 // readLine reads a line: a webhook's payload, or a whole webhook.
 func (s *Inbox) readLine(line []byte) *lane.ListLine {
-	faulty := func(fault string) *lane.ListLine { return &lane.ListLine{Draft: lane.Compared{Fault: fault}} }
+	faulty := func(fault string) *lane.ListLine {
+		return &lane.ListLine{Draft: lane.Compared{Result: lane.Faulty, Fault: fault}}
+	}
 	body, fault := webhookOf(line)
 	if fault != "" {
 		return faulty(fault)
@@ -530,12 +478,9 @@ func (s *Inbox) readLine(line []byte) *lane.ListLine {
 	o := &lane.ListLine{Incoming: arriving(w)}
 	o.Source, o.Later = FromReconcile, true
 	o.Says, _ = snapshot.Decode(w.State.Features) // they have just been encoded
-	passedOver := o.To == nil && !s.cfg.StoreUnclaimed
-	o.Draft = lane.Compared{
-		Platform:   o.Platform,
-		Tenant:     o.Tenant,
-		PassedOver: passedOver,
-		Says:       lane.FeaturesDigest(o.Says),
+	o.Draft = lane.Compared{Platform: o.Platform, Tenant: o.Tenant}
+	if o.To == nil && !s.cfg.StoreUnclaimed {
+		o.Draft.Result = lane.PassedOver
 	}
 	return o
 }

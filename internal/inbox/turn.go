@@ -91,6 +91,7 @@ type needs struct {
 	claims    []*Claim
 	runs      []string
 	numbers   int64
+	above     int64
 }
 
 func needsOf(works []*work) *needs {
@@ -111,7 +112,7 @@ func needsOf(works []*work) *needs {
 		n.hooks, n.snapshots = append(n.hooks, w.hooks...), append(n.snapshots, w.snapshots...)
 		n.missed, n.ids = append(n.missed, w.missed...), append(n.ids, w.ids...)
 		n.digests = append(n.digests, w.digests...)
-		n.numbers += w.numbers
+		n.numbers, n.above = n.numbers+w.numbers, max(n.above, w.above)
 		if w.claim != nil {
 			n.claims = append(n.claims, w.claim)
 		}
@@ -146,7 +147,7 @@ func (t *sqlTurn) load(works []*work) error {
 	if err := t.addLanes(n); err != nil {
 		return err
 	}
-	if err := t.raiseNumbers(n.numbers); err != nil {
+	if err := t.raiseNumbers(n.numbers, n.above); err != nil {
 		return err
 	}
 	t.Now = t.s.applyOffset(t.Now)
@@ -327,10 +328,9 @@ func (t *sqlTurn) takeNumbers(count int64) {
 	}, count)
 }
 
-// raiseNumbers takes other numbers if these are not above all that the lanes have. A logical replica, for one, gets
-// rows and no sequences: after a switch to it new webhooks would count as older than those before.
-func (t *sqlTurn) raiseNumbers(count int64) error {
-	highest := int64(0)
+// raiseNumbers takes other numbers if these are not above the highest, and all that the lanes have. A logical replica,
+// for one, gets rows and no sequences: after a switch to it new webhooks would count as older than those before.
+func (t *sqlTurn) raiseNumbers(count, highest int64) error {
 	for _, l := range t.Lanes {
 		highest = max(highest, l.Last, l.Tail)
 	}

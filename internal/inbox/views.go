@@ -411,10 +411,10 @@ type Stats struct {
 	Unknown    int           // those of them whose features can't be read
 	Missed     Missed
 
-	Findings      lane.Findings // what reconciles have found of tenants, and still counts
-	FindingsSince time.Time     // when the first of these was found
-	LastRun       *lane.Run     // the last 'usher reconcile'; nil: there was none
-	CompleteRun   *lane.Run     // the last one that has compared a whole list
+	Findings      lane.Counts // what reconciles have found of tenants, and still counts
+	FindingsSince time.Time   // when the first of these was found
+	LastRun       *lane.Run   // the last 'usher reconcile'; nil: there was none
+	CompleteRun   *lane.Run   // the last one that has compared a whole list
 
 	Paused []Pause   // nil: not known yet
 	At     time.Time // when they were counted; zero: they never were, and mean nothing
@@ -601,7 +601,7 @@ func (s *Inbox) recount(ctx context.Context) error {
 	s.mu.Lock()
 	before, changes, noRoom := maps.Clone(s.room.everAdded), s.changes, maps.Clone(s.room.noRoom)
 	s.mu.Unlock()
-	st := Stats{Receivers: make(map[string]Figures)}
+	st := Stats{Receivers: make(map[string]Figures), Findings: make(lane.Counts)}
 	oldest, used := make(map[string]int64), make(map[string]int64) // of each receiver
 	err := s.read(ctx, func(tx engine.Tx) error {
 		for _, rc := range s.cfg.Receivers.All() {
@@ -650,7 +650,7 @@ func (s *Inbox) recount(ctx context.Context) error {
 			var n int
 			var since int64
 			err := r.Scan(&result, &n, &since)
-			st.Findings.Add(lane.Result(result), n)
+			st.Findings[lane.Result(result)] = n
 			if at := clock.Moment(since); st.FindingsSince.IsZero() || at.Before(st.FindingsSince) {
 				st.FindingsSince = at
 			}

@@ -34,6 +34,7 @@ type work struct {
 	missed    []webhookgate.MissedTenant // webhooks that got a 5xx, and may be in the inbox after all
 	next      int64                      // its lane's first waiting webhook beside this one is read ahead, with its content
 	numbers   int64                      // how many new webhooks there may be
+	above     int64                      // their numbers are higher than this one
 	bytes     int64                      // about how many it writes
 	by        *Action                    // the action that it is part of; nil: nobody asked for it
 

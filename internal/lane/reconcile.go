@@ -1,18 +1,18 @@
 package lane
 
 import (
-	"bytes"
 	"cmp"
 	"crypto/sha256"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"usher/internal/content"
 	"usher/internal/snapshot"
 )
 
-// Result says how what the billing service says of a tenant stands to what usher knows.
+// Result says how what the billing service says of a tenant stands to what usher knows, or why that is not compared.
 type Result string
 
 // The results.
@@ -23,65 +23,40 @@ const (
 	Twin      Result = "twin"     // as new, but usher knows this code on a platform on which the list does not have it
 	Changed   Result = "changed"  // something came since the run began: nobody can say which is newer
 	Unlisted  Result = "unlisted" // usher says that the tenant may use something, and the list does not have it
+
+	PassedOver Result = "passed_over" // no receiver takes the tenant's platform
+	Faulty     Result = "faulty"      // the line cannot be read, or contradicts another one
 )
 
-// Findings count tenants by what was found of them.
-type Findings struct {
-	Differs  int `json:"differs"`
-	New      int `json:"new"`
-	Twin     int `json:"twin"`
-	Unlisted int `json:"unlisted"`
+// Results are all of a tenant, in the order in which people read them.
+var Results = []Result{Equal, Differs, NewTenant, Twin, Changed, Unlisted, PassedOver}
+
+// IsFinding says whether a result is stored with its tenant.
+func (r Result) IsFinding() bool {
+	return r == Differs || r == NewTenant || r == Twin || r == Unlisted
 }
 
-// Count is how many they are.
-func (f Findings) Count() int { return f.Differs + f.New + f.Twin + f.Unlisted }
+// Counts say how many tenants have each result.
+type Counts map[Result]int
 
-// Add counts tenants of a result, if that is a finding.
-func (f *Findings) Add(result Result, n int) {
-	switch result {
-	case Differs:
-		f.Differs += n
-	case NewTenant:
-		f.New += n
-	case Twin:
-		f.Twin += n
-	case Unlisted:
-		f.Unlisted += n
+// Findings is how many have one that is a finding.
+func (c Counts) Findings() (n int) {
+	for result, count := range c {
+		if result.IsFinding() {
+			n += count
+		}
 	}
+	return n
 }
 
-// Summary says what a run has found: how many tenants of each result.
-type Summary struct {
-	Equal    int `json:"equal"`
-	Differs  int `json:"differs"`
-	New      int `json:"new"`
-	Twin     int `json:"twin"`
-	Changed  int `json:"changed"`
-	Unlisted int `json:"unlisted"`
-
-	Applied    int `json:"applied"`     // how many of these were taken in
-	PassedOver int `json:"passed_over"` // tenants of platforms that no receiver takes
-
-	// Left are the findings that were still so at the end, and that nobody had dismissed.
-	Left Findings `json:"left,omitzero"`
-}
-
-// Add counts a tenant of a result.
-func (s *Summary) Add(result Result) {
-	switch result {
-	case Equal:
-		s.Equal++
-	case Differs:
-		s.Differs++
-	case NewTenant:
-		s.New++
-	case Twin:
-		s.Twin++
-	case Changed:
-		s.Changed++
-	case Unlisted:
-		s.Unlisted++
+func (c Counts) String() string {
+	var parts []string
+	for _, result := range Results {
+		if n := c[result]; n > 0 {
+			parts = append(parts, fmt.Sprint(n, " ", strings.ReplaceAll(string(result), "_", " ")))
+		}
 	}
+	return cmp.Or(strings.Join(parts, ", "), "nothing")
 }
 
 // A Run is one 'usher reconcile'.
@@ -92,11 +67,18 @@ type Run struct {
 	Ended    time.Time `json:"ended,omitzero"`
 	Complete bool      `json:"complete"`         // the whole list was compared
 	Failed   string    `json:"failed,omitempty"` // why it failed
-	Summary  Summary   `json:"summary"`
-	Alive    time.Time `json:"-"` // when the request that began it was last there
+	Summary
+	Alive time.Time `json:"-"` // when the request that began it was last there
 
 	Mark   int64 `json:"-"` // the number with which it began
 	Action int64 `json:"-"` // the entry of the person that began it
+}
+
+// A Summary says what a run has found.
+type Summary struct {
+	Found   Counts `json:"found"`
+	Applied int    `json:"applied"` // how many of these were taken in
+	Left    Counts `json:"left"`    // the findings that were still so at the end, and that nobody had dismissed
 }
 
 const (
@@ -119,95 +101,74 @@ func (r *Run) KnowsUpTo() time.Time {
 
 // Compared is what came of one line: what the billing service says of one tenant.
 type Compared struct {
-	Line       int       `json:"line,omitempty"` // its number; zero: the tenant is unlisted
-	Platform   string    `json:"platform"`
-	Tenant     string    `json:"tenant"`
-	Fault      string    `json:"fault,omitempty"`  // why it cannot be compared
-	Result     Result    `json:"result,omitempty"` // empty with a fault, or if it is passed over
-	Changes    []string  `json:"changes,omitempty"`
-	Elsewhere  []string  `json:"elsewhere,omitempty"`   // of an unknown tenant: the platforms with its code
-	Erased     time.Time `json:"erased,omitzero"`       // of a new tenant: when somebody erased it
-	Dismissed  bool      `json:"dismissed,omitempty"`   // somebody has dismissed this very finding
-	PassedOver bool      `json:"passed_over,omitempty"` // no receiver takes its platform
-	Applied    bool      `json:"applied,omitempty"`
-	LeftOut    string    `json:"left_out,omitempty"` // why it may not be taken in
-	Err        error     `json:"-"`                  // why it was not taken in
+	Line      int       `json:"line,omitempty"` // its number; zero: the tenant is unlisted
+	Result    Result    `json:"result"`
+	Platform  string    `json:"platform"`
+	Tenant    string    `json:"tenant"`
+	Changes   []string  `json:"changes"`
+	Applied   bool      `json:"applied"`
+	LeftOut   string    `json:"left_out,omitempty"`  // why it may not be taken in
+	Elsewhere []string  `json:"elsewhere,omitempty"` // of an unknown tenant: the other platforms that have its code
+	Erased    time.Time `json:"erased,omitzero"`     // of a new tenant: when somebody erased it
+	Dismissed bool      `json:"dismissed,omitempty"` // somebody has dismissed this very finding
+	Fault     string    `json:"fault,omitempty"`     // why it is faulty
 
-	Says        [16]byte `json:"-"` // a digest of the features; two lines with the same one say the same
-	Contradicts bool     `json:"-"` // a line before it says something else of the tenant
-	Digest      [32]byte `json:"-"` // of what was found, to recognise it
-	First       bool     `json:"-"` // it was taken in as the first of its tenant
-	Beside      Beside   `json:"-"`
+	Err   error  `json:"-"` // why it was not taken in
+	Basis string `json:"-"` // another one if the service says something else, or usher knows something else
 }
 
-// Beside is what usher knows of a tenant beside its lane and its snapshot.
-type Beside struct {
-	Found     []byte    // the digest of the finding that is stored; empty: none is
-	Dismissed bool      // somebody has dismissed that one
-	Erased    time.Time // when somebody has erased the tenant
-	Platforms []string  // the other platforms on which this code is known
-}
+// Fingerprint is that of a finding, to recognise it.
+func (c *Compared) Fingerprint() []byte { return fmt.Appendf(nil, "%s %s", c.Result, c.Basis) }
 
-// CanBeJudged says whether a line can be compared.
-func (c *Compared) CanBeJudged() bool { return c.Fault == "" && !c.PassedOver }
-
-// IsFinding says whether a result is stored with its tenant.
-func (c *Compared) IsFinding() bool {
-	return c.Result == Differs || c.Result == NewTenant || c.Result == Twin || c.Result == Unlisted
+// MayBeTwin says whether only the whole list says what a tenant is.
+func (c *Compared) MayBeTwin() bool {
+	return c.Result == NewTenant && len(c.Elsewhere) > 0 && !c.Applied
 }
 
 // A ListLine is a line of the service's list, with the webhook that usher makes from it if it must be taken in.
 type ListLine struct {
 	Incoming
-	Says  snapshot.Snapshot // what the billing service says of the tenant
-	Draft Compared          // what is to be said of the line before it is judged
+	Says        snapshot.Snapshot // what the billing service says of the tenant
+	Contradicts bool              // a line before it says something else of the tenant
+	Draft       Compared          // what is to be said of the line; without a result it has to be judged
 }
 
-// A ReconcileMode says what may be done with a line.
-type ReconcileMode int
+// A ReconcileMode says what is done with the lines of a list.
+type ReconcileMode string
 
+// The modes.
 const (
-	ToSee     ReconcileMode = iota // nothing: it is only said what came of it
-	ToCompare                      // what is equal settles what came before, and what was found is stored
-	ToApply                        // what differs or is new is taken in
-	ToStore                        // the same, but not delivered
+	ToSee     ReconcileMode = "see"     // nothing: it is only said what came of them
+	ToCompare ReconcileMode = "compare" // what is equal settles what came before, and what was found is stored
+	ToApply   ReconcileMode = "deliver" // what differs or is new is taken in
+	ToStore   ReconcileMode = "store"   // the same, but not delivered
 )
+
+// Applies says whether something may be taken in.
+func (m ReconcileMode) Applies() bool { return m == ToApply || m == ToStore }
 
 // Judge compares a line with what usher knows: the last number that the tenant's lane got, when that was, and its
 // last snapshot; nil: there is none.
 func (o *ListLine) Judge(r *Run, last, lastAt int64, known *snapshot.Stored) Compared {
-	c := o.Draft
-	number := int64(0)
+	c, number := o.Draft, int64(0)
 	var knows snapshot.Snapshot
 	if known != nil {
 		number = known.Seq
 		knows, _ = snapshot.Decode(known.Features) // what cannot be read is unknown
 	}
-	changes := snapshot.Diff(
-		snapshot.Snapshot{Known: knows.Known, Features: knows.Features},
-		snapshot.Snapshot{Known: true, Features: o.Says.Features})
+	changes := snapshot.Diff(knows, o.Says)
 	switch {
 	case last > r.Mark || !r.AsOf.IsZero() && lastAt > r.AsOf.UnixMicro():
 		c.Result = Changed
 	case !knows.Known:
-		c.Result, c.Changes, c.Erased = NewTenant, changes, c.Beside.Erased
-		if known == nil {
-			c.Elsewhere = c.Beside.Platforms
-		}
+		c.Result, c.Changes = NewTenant, changes
 	case len(changes) > 0:
 		c.Result, c.Changes = Differs, changes
 	default:
 		c.Result = Equal
 	}
-	c.Identify(number)
+	c.Basis = fmt.Sprintf("%x %d", FeaturesDigest(o.Says), number)
 	return c
-}
-
-// Identify sets the digest by which a finding is recognised, and whether it was dismissed. It is another digest when
-// the service says something else, or usher knows something else: a snapshot with another number.
-func (c *Compared) Identify(number int64) {
-	c.Digest = sha256.Sum256(fmt.Appendf(nil, "%s %x %d", c.Result, c.Says, number))
-	c.Dismissed = c.Beside.Dismissed && bytes.Equal(c.Beside.Found, c.Digest[:])
 }
 
 // FeaturesDigest returns a digest of features.
@@ -228,19 +189,18 @@ func FeaturesDigest(s snapshot.Snapshot) [16]byte {
 func (l *Lane) Reconcile(in *ListLine, r *Run, mode ReconcileMode) (c Compared) {
 	c = in.Judge(r, l.Last, l.LastAt, l.t.Inbox.LastSnapshot(l))
 	switch {
-	case mode == ToSee:
+	case mode == ToSee || c.Result == Changed:
 	case c.Result == Equal:
 		l.settleInvalid()
 		l.clearMissed()
-	case mode == ToCompare || c.Result != Differs && c.Result != NewTenant:
+	case mode == ToCompare:
 	case mode == ToStore && (l.Parked > 0 || !l.idle()):
 		// It would be known, and something older be delivered after it.
 		c.LeftOut = "its webhooks wait or are parked"
 	default:
-		before, first := l.LastAt, l.Tail == 0
+		before := l.LastAt
 		a := l.takeIn(&in.Incoming, mode == ToStore || l.t.StoreUnclaimed && in.To == nil)
 		if c.Applied, c.Err = a.Err == nil, a.Err; c.Applied {
-			c.First = first
 			l.LastAt = max(before, r.KnowsUpTo().UnixMicro()) // what it says is as old as the list
 			l.clearMissed()
 			l.noteSnapshotAt(r.KnowsUpTo().UnixMicro())

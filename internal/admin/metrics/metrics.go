@@ -638,17 +638,16 @@ func (stats inboxCollector) Collect(ch chan<- prometheus.Metric) {
 		gauge("usher_reconcile_last_timestamp_seconds",
 			"When the last complete 'usher reconcile' ended. Replicas that share an inbox all report the same.",
 			float64(r.Ended.UnixMilli())/1000)
-		found, sum := s.Findings, r.Summary
-		for result, n := range map[lane.Result]int{
-			lane.Equal:     sum.Equal + sum.Applied,
-			lane.Changed:   sum.Changed,
-			lane.Differs:   found.Differs,
-			lane.NewTenant: found.New,
-			lane.Twin:      found.Twin,
-			lane.Unlisted:  found.Unlisted,
-		} {
+		for _, result := range lane.Results {
+			n := r.Found[result]
+			switch {
+			case result == lane.Equal:
+				n += r.Applied
+			case result.IsFinding():
+				n = s.Findings[result]
+			}
 			desc := prometheus.NewDesc("usher_reconcile_tenants",
-				"Tenants by what 'usher reconcile' has found of them, as it is now; equal and changed: "+
+				"Tenants by what 'usher reconcile' has found of them, as it is now; equal, changed and passed_over: "+
 					"by the last complete run.", []string{"result"}, nil)
 			ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(n), string(result))
 		}

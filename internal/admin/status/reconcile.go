@@ -15,21 +15,11 @@ func Comparison(r *lane.Run, now time.Time) string {
 	if r == nil {
 		return ""
 	}
-	s := &r.Summary
-	parts := []string{"equal: " + page.Count(s.Equal)}
-	for _, p := range []struct {
-		n    int
-		word string
-	}{
-		{s.Applied, "taken in"}, {s.Left.Differs, "different"}, {s.Left.New, "new here"}, {s.Left.Twin, "twins"},
-		{s.Changed, "changed meanwhile"}, {s.Left.Unlisted, "not in the list"},
-	} {
-		if p.n > 0 {
-			parts = append(parts, p.word+": "+page.Count(p.n))
-		}
+	words := fmt.Sprintf("Compared with the billing service %s: %v", page.Ago(now.Sub(r.Ended)), r.Found)
+	if r.Applied > 0 {
+		words += "; taken in: " + page.Count(r.Applied)
 	}
-	return fmt.Sprintf("Compared with the billing service %s: %s",
-		page.Ago(now.Sub(r.Ended)), strings.Join(parts, ", "))
+	return words
 }
 
 // reconcileTroubles looks at the last 'usher reconcile', and at what those before have found.
@@ -48,11 +38,11 @@ func reconcileTroubles(s *Status, now time.Time) (all []Trouble) {
 		all = append(all, reconcileFailed.is(what, ofGate("")).since(last.Began))
 	}
 	var parts []string
-	if n := found.Count() - found.Unlisted; n > 0 {
+	if n := found.Findings() - found[lane.Unlisted]; n > 0 {
 		tenants := page.Plural(n, "tenant is", "tenants are")
 		parts = append(parts, tenants+" not what the billing service says, and nobody has applied that")
 	}
-	if n := found.Unlisted; n > 0 {
+	if n := found[lane.Unlisted]; n > 0 {
 		them := "them"
 		if n == 1 {
 			them = "it"
@@ -64,7 +54,7 @@ func reconcileTroubles(s *Status, now time.Time) (all []Trouble) {
 		all = append(all, reconcileDiffers.is(strings.Join(parts, "; "), ofGate("")).
 			since(s.Inbox.stats.FindingsSince).
 			run("usher inbox tenants --trouble").
-			counts(0, found.Count()))
+			counts(0, found.Findings()))
 	}
 	return all
 }

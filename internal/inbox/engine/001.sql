@@ -170,7 +170,7 @@ CREATE TABLE {schema}.finding (
 	platform  {text} NOT NULL,
 	result    {text} NOT NULL, -- differs, new, twin or unlisted; empty: there is none
 	changes   {text} NOT NULL, -- in words, as a JSON list
-	digest    {bytes} NOT NULL, -- of what the billing service says and usher knows: another one is another finding
+	digest    {bytes} NOT NULL, -- to recognise it: another one is another finding
 	mark      {int} NOT NULL, -- of the run
 	knows     {int} NOT NULL, -- up to when the run knows what the billing service says
 	at        {int} NOT NULL, -- when a run first found it

@@ -346,10 +346,6 @@ WHERE (f.tenant, f.platform) > ($1::text, $2::text) AND f.at >= $3::bigint AND f
 	AND NOT EXISTS (SELECT 1 FROM {schema}.lane l WHERE l.tenant = f.tenant AND l.platform = f.platform AND l.event_type = '' AND (l.tail > 0 OR l.invalid > 0 OR l.missed_since > 0))
 ORDER BY f.tenant, f.platform LIMIT $5::bigint
 
--- name: findings_first
--- Some tenants with findings, those that were found first.
-SELECT f.platform, f.tenant FROM {schema}.finding f WHERE {stands} ORDER BY f.at, f.tenant LIMIT $1::bigint
-
 -- name: finding_platforms
 -- Of findings that were dismissed, too: an erasure must reach them.
 SELECT platform FROM {schema}.finding WHERE tenant = $1::text AND result <> ''
@@ -367,9 +363,8 @@ ON CONFLICT (tenant, platform) DO UPDATE SET result = '', changes = '', digest =
 SELECT platform FROM {schema}.snapshot WHERE tenant = $1::text AND platform <> $2::text ORDER BY platform LIMIT 3
 
 -- name: known_before
--- Tenants whose last snapshot is older than a run (1) and its list, after a tenant (2, 3); 4 how many. With their findings.
-SELECT s.tenant, s.platform, s.seq, coalesce(s.features::text, ''), coalesce(f.digest, {empty}), coalesce(f.dismissed, 0)
-FROM {schema}.snapshot s LEFT JOIN {schema}.finding f ON f.tenant = s.tenant AND f.platform = s.platform
+-- Tenants whose last snapshot is older than a run (1) and its list, after a tenant (2, 3); 4 how many.
+SELECT s.tenant, s.platform, s.seq, coalesce(s.features::text, '') FROM {schema}.snapshot s
 WHERE (s.tenant, s.platform) > ($2::text, $3::text) AND s.seq < (SELECT r.mark FROM {schema}.reconcile r WHERE r.id = $1::text)
 	AND s.received <= (SELECT r.as_of FROM {schema}.reconcile r WHERE r.id = $1::text)
 ORDER BY s.tenant, s.platform LIMIT $4::bigint

@@ -54,10 +54,10 @@ SELECT s.platform, s.tenant, s.seq, s.uuid, s.received, s.name, coalesce(s.featu
 JOIN {schema}.snapshot s ON s.tenant = n.tenant AND s.platform = n.platform
 
 -- name: beside
--- What is known of the tenants (1, 2) beside their lanes and snapshots: their findings, and the other platforms that have
+-- What is known of the tenants (1, 2) beside their lanes and snapshots: findings that were dismissed, and the other platforms that have
 -- a tenant of this code, with one row for each; one row, if there is none. OFFSET 0 makes the server look each of them up:
 -- it has no idea how many rows the arrays have, and would rather read whole tables.
-SELECT n.tenant, n.platform, coalesce(f.digest, ''), coalesce(f.dismissed, 0), coalesce(f.erased, 0), (s.platform IS NOT NULL)::int::bigint, coalesce(s.platform, '')
+SELECT n.tenant, n.platform, coalesce(CASE WHEN f.dismissed > 0 THEN f.digest END, ''), coalesce(f.erased, 0), (s.platform IS NOT NULL)::int::bigint, coalesce(s.platform, '')
 FROM unnest($1::text[], $2::text[]) AS n (tenant, platform)
 LEFT JOIN LATERAL (SELECT digest, dismissed, erased FROM {schema}.finding WHERE tenant = n.tenant AND platform = n.platform OFFSET 0) AS f ON true
 LEFT JOIN LATERAL (SELECT platform FROM {schema}.snapshot WHERE tenant = n.tenant AND platform <> n.platform OFFSET 0) AS s ON true

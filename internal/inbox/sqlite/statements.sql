@@ -55,9 +55,9 @@ SELECT tenant, platform FROM tenants t WHERE NOT features_known AND EXISTS (SELE
 UPDATE snapshot SET features = NULL WHERE tenant = ?1 AND platform = ?2 AND EXISTS (SELECT 1 FROM tenants t WHERE t.tenant = ?1 AND t.platform = ?2 AND NOT t.features_known)
 
 -- name: beside
--- What is known of a tenant (1, 2) beside its lane and its snapshot: its finding, and the other platforms that have a
+-- What is known of a tenant (1, 2) beside its lane and its snapshot: a finding that was dismissed, and the other platforms that have a
 -- tenant of this code, with one row for each; one row, if there is none.
-SELECT n.tenant, n.platform, coalesce(f.digest, {empty}), coalesce(f.dismissed, 0), coalesce(f.erased, 0), s.platform IS NOT NULL, coalesce(s.platform, '')
+SELECT n.tenant, n.platform, coalesce(CASE WHEN f.dismissed > 0 THEN f.digest END, {empty}), coalesce(f.erased, 0), s.platform IS NOT NULL, coalesce(s.platform, '')
 FROM (SELECT ?1 AS tenant, ?2 AS platform) AS n
 LEFT JOIN finding f ON f.tenant = n.tenant AND f.platform = n.platform
 LEFT JOIN snapshot s ON s.tenant = n.tenant AND s.platform <> n.platform
