@@ -18,8 +18,9 @@ import (
 
 // An export is the whole inbox as lines of JSON. The first line says what the file is. Then each row of each table of
 // engine.Exported is one line, {"TABLE":{"COLUMN":VALUE,…}}: integers are numbers, bytes are text in base64. The last
-// line is the seal, a checksum of all lines before it: what an import reads is what usher wrote, so it need not ask
-// of each value whether usher could have written it. A golden file guards the format.
+// line is the seal, a checksum of all rows: what an import reads is what usher wrote, so it need not ask of each value
+// whether usher could have written it. Two exports with the same rows are the same but for their first lines, which
+// have their times. A golden file guards the format.
 
 // exportVersion is the version of the format.
 const exportVersion = 1
@@ -33,7 +34,7 @@ type firstLine struct {
 
 // A lastLine seals the file.
 type lastLine struct {
-	SHA256 []byte `json:"sha256"` // of all lines before it, each with "\n" at its end
+	SHA256 []byte `json:"sha256"` // of the rows, each with "\n" at its end
 }
 
 // Export writes the whole inbox, as it is at one moment, and returns the number of webhooks. The inbox works on
@@ -55,15 +56,7 @@ func (s *Inbox) Export(ctx context.Context, to io.Writer) (webhooks int, err err
 	}
 	defer s.endBrowsing()
 	out, sum := bufio.NewWriterSize(to, 64<<10), sha256.New()
-	write := func(line []byte, err error) error {
-		if err != nil {
-			return err
-		}
-		line = append(line, '\n')
-		sum.Write(line)
-		_, err = out.Write(line)
-		return err
-	}
+	rows, others := io.MultiWriter(out, sum), json.NewEncoder(out)
 	err = s.engine.Read(ctx, func(tx engine.Tx) error {
 		var now int64
 		tx.Now(&now)
@@ -71,19 +64,23 @@ func (s *Inbox) Export(ctx context.Context, to io.Writer) (webhooks int, err err
 			return err
 		}
 		first := firstLine{"usher", exportVersion, clock.Moment(s.applyOffset(now))}
-		if err := write(json.Marshal(map[string]firstLine{"inbox": first})); err != nil {
+		if err := others.Encode(map[string]firstLine{"inbox": first}); err != nil {
 			return err
 		}
 		for _, table := range engine.Exported {
 			tx.Queue("export_"+table.Name, func(r engine.Row) error {
 				webhooks += int(boolNumber(table.Name == "webhook"))
-				return write(lineOf(table, r))
+				line, err := lineOf(table, r)
+				if err == nil {
+					_, err = rows.Write(line)
+				}
+				return err
 			})
 		}
 		return tx.Send()
 	})
 	if err == nil {
-		err = write(json.Marshal(map[string]lastLine{"end": {sum.Sum(nil)}}))
+		err = others.Encode(map[string]lastLine{"end": {sum.Sum(nil)}})
 	}
 	return webhooks, errors.Join(err, out.Flush())
 }
@@ -124,7 +121,7 @@ func lineOf(table engine.Layout, r engine.Row) ([]byte, error) {
 		}
 		line = fmt.Appendf(line, "%c%q:%s", separator, c.Name, value)
 	}
-	return append(line, "}}"...), nil
+	return append(line, "}}\n"...), nil
 }
 
 // features are the features of a snapshot as the database has them. PostgreSQL spells them in its own way.

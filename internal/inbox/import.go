@@ -58,7 +58,7 @@ type importJob struct {
 	missed int64 // since when it has missed some; 0: it has not
 
 	// The file, as far as it was read.
-	sum     hash.Hash // of its lines
+	sum     hash.Hash // of its rows
 	at      int64     // when it was exported; 0: its first line was not read
 	ended   bool      // its last line was read
 	highest int64     // the highest number of a webhook, of the inbox and of the file
@@ -146,8 +146,6 @@ func (i *importJob) readFile(tx engine.Tx) error {
 			continue
 		}
 		err := i.addLine(tx, text)
-		i.sum.Write(text)
-		i.sum.Write([]byte{'\n'})
 		if fault, ok := errors.AsType[faultyLine](err); ok {
 			i.fault(fmt.Sprintf("line %d: %v", n, fault))
 		} else if err != nil {
@@ -196,6 +194,8 @@ func (i *importJob) addLine(tx engine.Tx, text []byte) error {
 		case kind == "end":
 			return i.readLast(value)
 		}
+		i.sum.Write(text)
+		i.sum.Write([]byte{'\n'})
 		return i.addRow(tx, &engine.Exported[table], value, len(text))
 	}
 	return faultyLine("is no part of an export")

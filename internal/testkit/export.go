@@ -96,6 +96,7 @@ func Export(webhooks ...ExportedWebhook) string {
 // Seal returns an export that was changed with the last line that it needs now.
 func Seal(file string) string {
 	lines, _, _ := strings.Cut(file, `{"end":`)
-	sum := sha256.Sum256([]byte(lines))
+	_, rows, _ := strings.Cut(lines, "\n")
+	sum := sha256.Sum256([]byte(rows))
 	return lines + fmt.Sprintf(`{"end":{"sha256":%q}}`, base64.StdEncoding.EncodeToString(sum[:])) + "\n"
 }
