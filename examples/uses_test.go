@@ -175,7 +175,7 @@ func inOwnNetwork(t *testing.T, script string, shell ...string) string {
 			t.Fatal(err)
 		}
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, shell[0], append(shell[1:], "-c", script)...)
 	cmd.Dir = dir

@@ -119,12 +119,15 @@ func TestTwoUshersOnOneClient(t *testing.T) {
 func TestExpiryDuringAnOutage(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.billing.EditClient("app", func(c *sandbox.Client) { c.TokenLife = 6 * time.Second })
 	u := start(t, w.environ()).ready(t)
 	w.billing.FailTokens(sandbox.Fault{Status: 500})
 	if r := u.call(); r.status != 200 {
 		t.Errorf("with a valid token: %d %s", r.status, r.body)
 	}
+	w.billing.FailTokens(sandbox.Fault{})
+	w.billing.EditClient("app", func(c *sandbox.Client) { c.TokenLife = 3 * time.Second })
+	u = start(t, w.environ()).ready(t)
+	w.billing.FailTokens(sandbox.Fault{Status: 500})
 	testkit.Eventually(t, "over", func() bool { r := u.call(); return r.status == 503 && r.code() == "TOKEN_UNAVAILABLE" })
 	ok, rejected := w.billing.Calls()
 	for range 50 {

@@ -165,7 +165,7 @@ func exchange(t *testing.T, p *port, raw string) string {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	conn.SetDeadline(time.Now().Add(30 * time.Second))
+	conn.SetDeadline(time.Now().Add(2 * time.Minute)) // a bound for the test, not for usher
 	go func() {
 		// An error is fine: who is refused early can't send all of it.
 		_, _ = io.WriteString(conn, raw)

@@ -143,7 +143,7 @@ func entitlementsOnReplicas(t *testing.T, f *fleet) {
 			if status, _ := f.send(i%3, testkit.Snapshot(tenant, round+1)); status != 200 {
 				t.Fatal(status)
 			}
-			if r := f.ushers[i%3].may(t, tenant); !strings.Contains(r.body, want) {
+			if r := f.ushers[i%3].knows(t, tenant); !strings.Contains(r.body, want) {
 				t.Errorf("who answered 200 says %s, want %s", r.body, want)
 			}
 		}

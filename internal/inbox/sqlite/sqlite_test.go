@@ -17,6 +17,7 @@ import (
 
 	"usher/internal/clock"
 	"usher/internal/inbox/engine"
+	"usher/internal/testkit"
 )
 
 // While an export reads, the write-ahead log can't be emptied after an erasure. Other writes do not wait for the
@@ -164,27 +165,30 @@ func TestRetentionReadsOnlyWhatIsKept(t *testing.T) {
 		INSERT INTO webhook SELECT seq, '', '', '', '', '', 1, x'', 1, 0, 3, seq, seq, '', '', '' FROM n`)
 	check(t, err)
 	search := func(kept int64) time.Duration {
-		fastest := time.Hour // other tests run at the same time, so one measurement says little
-		for range 5 {
-			began := time.Now()
-			err := e.Write(func(tx engine.Tx) error {
-				tx.Queue("finished_total", func(r engine.Row) error {
-					var count, bytes, first int64
-					err := r.Scan(&count, &bytes, &first)
-					if count != kept || bytes != kept || first != 10_001-kept {
-						t.Errorf("of the newest %d it counted %d, with %d bytes, from %d on", kept, count, bytes, first)
-					}
-					return err
-				}, kept)
-				return tx.Send()
-			})
-			check(t, err)
-			fastest = min(fastest, time.Since(began))
-		}
-		return fastest
+		began := time.Now()
+		err := e.Write(func(tx engine.Tx) error {
+			tx.Queue("finished_total", func(r engine.Row) error {
+				var count, bytes, first int64
+				err := r.Scan(&count, &bytes, &first)
+				if count != kept || bytes != kept || first != 10_001-kept {
+					t.Errorf("of the newest %d it counted %d, with %d bytes, from %d on", kept, count, bytes, first)
+				}
+				return err
+			}, kept)
+			return tx.Send()
+		})
+		check(t, err)
+		return time.Since(began)
 	}
 	check(t, e.conn.exec("UPDATE webhook SET size = 1.0 WHERE seq = 9990")) // a damaged row must not stop retention
-	if few, many := search(100), search(9_000); few > many/5 {
+	few, many := time.Hour, time.Hour                                       // others run at the same time, so one measurement says little
+	less := func() bool {
+		for range 5 {
+			few, many = min(few, search(100)), min(many, search(9_000))
+		}
+		return few <= many/5
+	}
+	if !testkit.Comes(less) {
 		t.Errorf("it takes %s if 100 of 10,000 are kept, and %s if 9,000 are", few, many)
 	}
 }
