@@ -104,7 +104,6 @@ type reconcileCall struct {
 	file     *os.File            // what the command has printed
 	size     int64               // until it ended
 	toApply  map[int]lane.Result // what the comparison said of the lines to take in, by their numbers
-	faults   int
 	listed   map[lane.Result]int
 	progress progress
 }
@@ -242,51 +241,42 @@ var errInterrupted = errors.New("interrupted")
 
 // begin begins the run. Its request stays open: when it ends, so does the run.
 func (c *reconcileCall) begin(ctx context.Context, end context.CancelCauseFunc) error {
-	lines, err := c.stream(ctx, admin.RunCall{AsOf: c.asOf, About: c.flags()}, http.NoBody)
+	answer, err := c.stream(ctx, admin.RunCall{AsOf: c.asOf, About: c.flags()}, http.NoBody)
 	if err != nil {
 		return err
 	}
-	if err := lines.next(&c.begun); err != nil {
-		return c.noUsher(err)
+	if c.begun, err = answer.next(); err != nil {
+		return err
 	}
 	go func() {
-		defer lines.Close()
-		for {
-			var line admin.RunLine
-			if err := lines.next(&line); err != nil {
-				end(fmt.Errorf("the connection to usher at %s has ended, and so has this run: %w", c.listen, err))
-				return
-			}
-			if line.Error != "" {
-				end(errors.New(text.Visible(line.Error)))
-				return
-			}
+		defer answer.Close()
+		for err == nil {
+			_, err = answer.next()
 		}
+		end(err)
 	}()
 	return nil
 }
 
-func (c *reconcileCall) noUsher(err error) error {
-	return fmt.Errorf("%s is not usher, or another version of it: %w", c.listen, err)
-}
-
-// A lineReader reads the lines of an answer.
-type lineReader struct {
+// A runAnswer reads the lines of an answer.
+type runAnswer struct {
 	io.Closer
 	*json.Decoder
 }
 
-func (l *lineReader) next(line *admin.RunLine) error {
-	*line = admin.RunLine{}
-	err := l.Decode(line)
-	if errors.Is(err, io.EOF) {
-		err = io.ErrUnexpectedEOF
+func (a *runAnswer) next() (line admin.RunLine, err error) {
+	if err = a.Decode(&line); err != nil {
+		return line, fmt.Errorf("the connection to usher has ended, and so has this run: %w. "+
+			"'usher inbox actions' shows what was done", err)
 	}
-	return err
+	if line.Error != "" {
+		err = errors.New(text.Visible(line.Error))
+	}
+	return line, err
 }
 
 // stream makes a call of a run.
-func (c *reconcileCall) stream(ctx context.Context, asked admin.RunCall, list io.Reader) (*lineReader, error) {
+func (c *reconcileCall) stream(ctx context.Context, asked admin.RunCall, list io.Reader) (*runAnswer, error) {
 	first, err := json.Marshal(asked)
 	if err != nil {
 		return nil, err
@@ -301,7 +291,7 @@ func (c *reconcileCall) stream(ctx context.Context, asked admin.RunCall, list io
 		raw, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
 		return nil, c.refused(resp.StatusCode, raw)
 	}
-	return &lineReader{resp.Body, json.NewDecoder(resp.Body)}, nil
+	return &runAnswer{resp.Body, json.NewDecoder(resp.Body)}, nil
 }
 
 // runAll runs the command, compares what it has printed, and takes in what may be taken in.
@@ -379,14 +369,9 @@ func (c *reconcileCall) pass(ctx context.Context, p inbox.Pass, lines io.Reader,
 	defer answer.Close()
 	defer c.progress.end()
 	for {
-		var line admin.RunLine
-		switch err := answer.next(&line); {
+		switch line, err := answer.next(); {
 		case err != nil:
-			return nil, fmt.Errorf("the answer ended too early; 'usher inbox actions' shows what was done: %w", err)
-		case line.Error != "":
-			return nil, errors.New(text.Visible(line.Error))
-		case line.Tenant != nil && line.Tenant.Result == lane.Faulty:
-			c.fault(line.Tenant)
+			return nil, err
 		case line.Tenant != nil:
 			each(line.Tenant)
 		case line.Compared > 0:
@@ -418,8 +403,8 @@ func (c *reconcileCall) applyAll(ctx context.Context, run *lane.Run) (*lane.Run,
 	pass := inbox.Pass{Mode: lane.ToSee, Failed: run.Failed, Last: true}
 	if run.Failed == "" {
 		if n, most := len(c.toApply), c.most(); n > most {
-			pass.Failed = fmt.Sprintf("%s would be taken in, and --max allows %s: so none was. If that is right: --max %d",
-				count(n, "tenant"), thousands(most), n)
+			pass.Failed = fmt.Sprintf("%s would be taken in, and --max allows %d: so none was. If that is right: --max %d",
+				count(n, "tenant"), most, n)
 		} else if yes, err := c.mayApply(ctx, n); err != nil {
 			return nil, err
 		} else if yes {
@@ -433,7 +418,7 @@ func (c *reconcileCall) applyAll(ctx context.Context, run *lane.Run) (*lane.Run,
 		if r.Result == lane.NewTenant || r.Result == lane.Twin { // these lines alone do not say which
 			r.Result = c.toApply[r.Line]
 		}
-		if c.json || !r.Applied && pass.Mode != lane.ToSee {
+		if c.json || !r.Applied && pass.Mode != lane.ToSee || r.Result == lane.Faulty {
 			c.report(r)
 		}
 	})
@@ -443,13 +428,10 @@ func (c *reconcileCall) defaultMax() int { return max(5, min(100, c.begun.Known/
 
 // most is how many may be taken in.
 func (c *reconcileCall) most() int {
-	switch c.max {
-	case 0:
-		return math.MaxInt
-	case -1:
+	if c.max < 0 {
 		return c.defaultMax()
 	}
-	return c.max
+	return cmp.Or(c.max, math.MaxInt)
 }
 
 // mayApply asks whether to take in so many tenants, unless the command says so already.
@@ -458,7 +440,6 @@ func (c *reconcileCall) mayApply(ctx context.Context, n int) (bool, error) {
 		return true, nil
 	}
 	c.sayMore()
-	clear(c.listed)
 	question := "Take in %s? usher delivers what the billing service says to their receivers."
 	if c.noDeliver {
 		question = "Take in %s? usher then knows them, and delivers nothing."

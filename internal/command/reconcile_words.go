@@ -5,7 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"strconv"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,24 +17,22 @@ import (
 
 // What 'usher reconcile' prints.
 
-// maxListed is how many tenants of one result, and how many faults, are printed without --json.
+// maxListed is how many tenants of one result are printed without --json.
 const maxListed = 50
 
-func (c *reconcileCall) fault(r *lane.Compared) {
-	if c.faults++; c.faults <= maxListed {
+// report prints what came of a line.
+func (c *reconcileCall) report(r *lane.Compared) {
+	c.listed[r.Result]++
+	switch faulty := r.Result == lane.Faulty; {
+	case !c.json && c.listed[r.Result] > maxListed:
+		return
+	case faulty:
 		c.progress.end()
 		fmt.Fprintf(c.Stderr, "line %d: %s\n", r.Line, text.Visible(r.Fault))
-	}
-}
-
-// report prints a tenant that is not equal.
-func (c *reconcileCall) report(r *lane.Compared) {
-	if c.json {
+		return
+	case c.json:
 		r.Line, r.Changes = 0, append([]string{}, r.Changes...) // [] and not null
 		_ = json.NewEncoder(c.Stdout).Encode(r)
-		return
-	}
-	if c.listed[r.Result]++; c.listed[r.Result] > maxListed {
 		return
 	}
 	words := strings.Join(r.Changes, ", ")
@@ -63,16 +62,17 @@ func (c *reconcileCall) report(r *lane.Compared) {
 	c.say("%-8s %-24s  %s\n", r.Result, text.Visible(inbox.ShowTenant(r.Platform, r.Tenant)), text.Visible(words))
 }
 
-// sayMore says how many tenants of each result were not listed.
+// sayMore ends the list: it says how many of each result were not printed.
 func (c *reconcileCall) sayMore() {
-	for _, result := range lane.Results {
+	for _, result := range slices.Sorted(maps.Keys(c.listed)) {
 		if n := c.listed[result] - maxListed; n > 0 {
-			c.say("%-8s and %s more; --json lists all\n", result, thousands(n))
+			c.say("%-8s and %d more; --json lists all\n", result, n)
 		}
 	}
-	if c.faults > maxListed {
-		fmt.Fprintf(c.Stderr, "and %s more\n", count(c.faults-maxListed, "faulty line"))
+	if len(c.listed) > 0 {
+		c.say("\n")
 	}
+	clear(c.listed)
 }
 
 func (c *reconcileCall) say(format string, args ...any) {
@@ -86,9 +86,6 @@ func (c *reconcileCall) conclusion(run *lane.Run) string {
 	words := fmt.Sprintf("Compared: %v.\n", run.Found)
 	if run.Failed == "" && run.Found.Findings() == 0 {
 		words = "Nothing differs. " + words
-	}
-	if len(c.listed) > 0 {
-		words = "\n" + words
 	}
 	switch {
 	case run.Failed != "" && run.Applied == 0:
@@ -144,20 +141,12 @@ func (c *reconcileCall) nextLine(flags string) string {
 	return text.Visible(c.commandLine(line))
 }
 
-// count writes a number and what it counts: 1,204 tenants.
+// count writes a number and what it counts.
 func count(n int, what string) string {
 	if n != 1 {
 		what += "s"
 	}
-	return thousands(n) + " " + what
-}
-
-func thousands(n int) string {
-	s := strconv.Itoa(n)
-	for i := len(s) - 3; i > 0; i -= 3 {
-		s = s[:i] + "," + s[i:]
-	}
-	return s
+	return fmt.Sprint(n, " ", what)
 }
 
 // progress says on a terminal how far something is.

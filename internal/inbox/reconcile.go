@@ -456,10 +456,7 @@ func (s *Inbox) readLine(line []byte) *lane.ListLine {
 	faulty := func(fault string) *lane.ListLine {
 		return &lane.ListLine{Draft: lane.Compared{Result: lane.Faulty, Fault: fault}}
 	}
-	body, fault := webhookOf(line)
-	if fault != "" {
-		return faulty(fault)
-	}
+	body := webhookOf(line)
 	if longest := s.MaxLine(); len(body) > longest {
 		return faulty(fmt.Sprintf("is larger than %d bytes (USHER_WEBHOOK_MAX_BODY)", longest))
 	}
@@ -485,22 +482,15 @@ func (s *Inbox) readLine(line []byte) *lane.ListLine {
 	return o
 }
 
-// webhookOf returns the webhook that a line is, or is the payload of.
-func webhookOf(line []byte) (body []byte, fault string) {
-	var members map[string]json.RawMessage // exact names; if there is one twice, ReadSnapshot finds it
-	if json.Unmarshal(line, &members) != nil {
-		return line, ""
+// webhookOf returns the webhook that a line is, or is the payload of. ReadSnapshot finds what is wrong with it.
+func webhookOf(line []byte) []byte {
+	const kind = `{"type":"` + content.TenantProvisioningChange + `",`
+	var members map[string]json.RawMessage
+	if json.Unmarshal(line, &members) != nil || members["type"] != nil && members["payload"] != nil {
+		return line
 	}
-	payload, whole := members["payload"]
-	switch {
-	case !whole:
-		payload = line
-	case members["type"] != nil:
-		return line, ""
-	default:
-		if _, fault := content.Parse(line); fault != nil { // such as a second payload
-			return nil, fault.String()
-		}
+	if members["payload"] != nil {
+		return append([]byte(kind), line[1:]...)
 	}
-	return fmt.Appendf(nil, `{"type":%q,"payload":%s}`, content.TenantProvisioningChange, payload), ""
+	return fmt.Appendf(nil, `%s"payload":%s}`, kind, line)
 }
