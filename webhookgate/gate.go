@@ -97,7 +97,9 @@ func (g *Gate) noteMissed(in *arrival, again bool) {
 	case w == nil:
 		g.cfg.Missed.AddUnnamed(Unnamed{1, in.At, in.At})
 	case took:
-		g.cfg.Missed.Taken(w.Lane, w.Digest, w.Snapshot && !again, w.Received)
+		g.cfg.Missed.Settle(w.Lane, func(d MissedSet) MissedSet {
+			return d.After(w.Digest[:], w.Snapshot && !again, w.Received)
+		})
 	default:
 		g.cfg.Missed.Add(w.Lane, w.Missed())
 	}

@@ -1,156 +1,208 @@
 package webhookgate
 
 import (
-	"cmp"
-	"crypto/sha256"
+	"bytes"
 	"maps"
+	"reflect"
 	"slices"
 	"sync"
 	"time"
-
-	"usher/internal/clock"
 )
 
-// A MissedSet is what usher missed of one tenant: webhooks that got a 5xx. Each may be a change that nobody sends
-// again. It is a value; the zero value is an empty set. All its times are of one clock: in memory this machine's, in an
-// inbox the database's.
-type MissedSet struct {
-	Since    time.Time       // when the first of them arrived; it may be forgotten
-	Webhooks []MissedWebhook // the last of them, in the order in which they arrived
-}
+// A MissedSet is what usher missed of one tenant: webhooks that got a 5xx, in the order in which they arrived, the first
+// and the last four of them. Each may be a change that nobody sends again. It is a value: its methods return another
+// one. All its times are of one clock: in memory this machine's, in an inbox the database's.
+type MissedSet []MissedWebhook
 
 // A MissedWebhook is a webhook that got a 5xx.
 type MissedWebhook struct {
-	ID       string // its webhook-id; empty: not known any more
-	Digest   [sha256.Size]byte
-	At       time.Time // when it arrived
-	Snapshot bool      // it has the complete state of its tenant, so the same bytes are the same state; else it is an event
+	ID     string    `json:"-"` // its webhook-id; empty: not known any more
+	Digest []byte    `json:"digest"`
+	At     time.Time `json:"at"` // when it arrived
+	// Snapshot: it has the complete state of its tenant, so the same bytes are the same state; else it is an event.
+	Snapshot bool `json:"snapshot"`
 }
 
 // Missed returns the webhook as one that got a 5xx.
 func (w *Webhook) Missed() MissedWebhook {
-	return MissedWebhook{ID: w.ID, Digest: w.Digest, At: w.Received, Snapshot: w.Snapshot}
+	return MissedWebhook{ID: w.ID, Digest: bytes.Clone(w.Digest[:]), At: w.Received, Snapshot: w.Snapshot}
 }
 
-// maxMissedOfTenant is how many webhooks of a tenant a MissedSet has.
-const maxMissedOfTenant = 4
+// maxMissedOfTenant is how many webhooks a MissedSet has.
+const maxMissedOfTenant = 5
+
+// Since is when the first of them arrived; zero: there is none.
+func (d MissedSet) Since() (at time.Time) {
+	if len(d) > 0 {
+		at = d[0].At
+	}
+	return at
+}
 
 // Last is when the last of them arrived.
-func (d MissedSet) Last() time.Time {
-	if len(d.Webhooks) == 0 {
-		return time.Time{}
+func (d MissedSet) Last() (at time.Time) {
+	if len(d) > 0 {
+		at = d[len(d)-1].At
 	}
-	return d.Webhooks[len(d.Webhooks)-1].At
-}
-
-// Before says whether there is something in it, and all of it arrived before then.
-func (d MissedSet) Before(at time.Time) bool { return len(d.Webhooks) > 0 && d.Last().Before(at) }
-
-// Add returns the set with one more webhook. Of several that are the same it has the last.
-func (d MissedSet) Add(m MissedWebhook) MissedSet {
-	if d.Since.IsZero() || m.At.Before(d.Since) {
-		d.Since = m.At
-	}
-	all := slices.Clone(d.Webhooks)
-	if n := slices.IndexFunc(all, func(old MissedWebhook) bool { return old.Digest == m.Digest }); n >= 0 {
-		if all[n].At.After(m.At) {
-			return d
-		}
-		all = slices.Delete(all, n, n+1)
-	}
-	place := len(all)
-	for place > 0 && all[place-1].At.After(m.At) { // its answer took longer than that of a later one
-		place--
-	}
-	all = slices.Insert(all, place, m)
-	if d.Webhooks = all; len(all) > maxMissedOfTenant {
-		first := slices.IndexFunc(all, func(m MissedWebhook) bool { return m.Snapshot })
-		if first < 0 || &all[first] == d.LastSnapshot() { // a later snapshot makes good for this one, but nothing for an event
-			first = 0
-		}
-		d.Webhooks = slices.Delete(all, first, first+1)
-	}
-	return d
-}
-
-// With returns both sets together.
-func (d MissedSet) With(other MissedSet) MissedSet {
-	for _, m := range other.Webhooks {
-		d = d.Add(m)
-	}
-	if !other.Since.IsZero() && other.Since.Before(d.Since) {
-		d.Since = other.Since
-	}
-	return d
-}
-
-// By returns the set with its times by another clock.
-func (d MissedSet) By(clock func(time.Time) time.Time) MissedSet {
-	d.Since, d.Webhooks = clock(d.Since), slices.Clone(d.Webhooks)
-	for i := range d.Webhooks {
-		d.Webhooks[i].At = clock(d.Webhooks[i].At)
-	}
-	return d
-}
-
-// Without returns the set without a webhook that is recorded as invalid now, where people see it. If there are as many
-// as a set has, it stays as it is: there may have been others, which are forgotten.
-func (d MissedSet) Without(digest [sha256.Size]byte) MissedSet {
-	if len(d.Webhooks) >= maxMissedOfTenant {
-		return d
-	}
-	return d.Except(func(m *MissedWebhook) bool { return m.Digest == digest })
-}
-
-// Except returns the set without some webhooks.
-func (d MissedSet) Except(some func(*MissedWebhook) bool) MissedSet {
-	d.Webhooks = slices.DeleteFunc(slices.Clone(d.Webhooks), func(m MissedWebhook) bool { return some(&m) })
-	if len(d.Webhooks) == 0 {
-		return MissedSet{}
-	}
-	return d
-}
-
-// After returns what is still missed once a webhook was taken in, which arrived at that time. An event is settled by
-// itself alone; what settles snapshots, SettlesSnapshots says. snapshot is false for an event, and for a copy of a
-// webhook that came before, by its signed id.
-func (d MissedSet) After(digest [sha256.Size]byte, snapshot bool, at time.Time) MissedSet {
-	settles := d.SettlesSnapshots(digest, snapshot, at)
-	return d.Except(func(m *MissedWebhook) bool {
-		return m.Snapshot && settles || !m.Snapshot && m.Digest == digest && !at.Before(m.At)
-	})
-}
-
-// SettlesSnapshots says whether no snapshot is missed any more after it: it is the last of them again, or a new
-// snapshot that arrived after that. An earlier one that is sent again says nothing about the last.
-func (d MissedSet) SettlesSnapshots(digest [sha256.Size]byte, snapshot bool, at time.Time) bool {
-	last := d.LastSnapshot()
-	switch {
-	case last == nil:
-		return false
-	case last.Digest == digest:
-		return snapshot || !at.Before(last.At)
-	}
-	isMissed := slices.ContainsFunc(d.Webhooks, func(m MissedWebhook) bool { return m.Digest == digest })
-	return snapshot && at.After(last.At) && !isMissed
+	return at
 }
 
 // LastSnapshot is the last of the snapshots; nil: there is none.
 func (d MissedSet) LastSnapshot() (last *MissedWebhook) {
-	for i := range d.Webhooks {
-		if d.Webhooks[i].Snapshot {
-			last = &d.Webhooks[i]
+	for i := range d {
+		if d[i].Snapshot {
+			last = &d[i]
 		}
 	}
 	return last
 }
 
+// Add returns the set with others. The first of all stays, and of several others that are the same the last.
+func (d MissedSet) Add(others ...MissedWebhook) MissedSet {
+	for _, m := range others {
+		d = d.add(m)
+	}
+	return d
+}
+
+func (d MissedSet) add(m MissedWebhook) MissedSet {
+	all := append(slices.Clone(d), m)
+	slices.SortStableFunc(all, func(a, b MissedWebhook) int { return a.At.Compare(b.At) }) // answers overtake each other
+	others := all[1:]
+	n := others.index(m.Digest)
+	if n < 0 || others[n+1:].index(m.Digest) < 0 {
+		if len(all) <= maxMissedOfTenant {
+			return all
+		}
+		n = slices.IndexFunc(others, func(m MissedWebhook) bool { return m.Snapshot })
+		if n < 0 || &others[n] == all.LastSnapshot() { // a later snapshot makes good for this one, but nothing for an event
+			n = 0
+		}
+	}
+	return slices.Delete(all, n+1, n+2)
+}
+
+// index is the place of the first webhook with these bytes; negative: there is none.
+func (d MissedSet) index(digest []byte) int {
+	return slices.IndexFunc(d, func(m MissedWebhook) bool { return bytes.Equal(m.Digest, digest) })
+}
+
+// By returns the set with its times by another clock.
+func (d MissedSet) By(clock func(time.Time) time.Time) MissedSet {
+	d = slices.Clone(d)
+	for i := range d {
+		d[i].At = clock(d[i].At)
+	}
+	return d
+}
+
+// Except returns the set without some webhooks.
+func (d MissedSet) Except(some func(MissedWebhook) bool) MissedSet {
+	return slices.DeleteFunc(slices.Clone(d), some)
+}
+
+// Without returns the set without a webhook that is recorded as invalid now, where people see it. If there are as many
+// as a set has, it stays as it is: there may have been others, which are forgotten.
+func (d MissedSet) Without(digest []byte) MissedSet {
+	if len(d) >= maxMissedOfTenant {
+		return d
+	}
+	return d.Except(func(m MissedWebhook) bool { return bytes.Equal(m.Digest, digest) })
+}
+
+// After returns what is still missed once a webhook was taken in, which arrived at that time. snapshot is false for an
+// event, and for a copy of a webhook that came before, by its signed id.
+//
+// An event is settled by itself alone. The snapshots are settled by the last of them again, or by a new snapshot that
+// arrived after that. An earlier one that is sent again says nothing about the last.
+func (d MissedSet) After(digest []byte, snapshot bool, at time.Time) MissedSet {
+	settles := false
+	if last := d.LastSnapshot(); last != nil && bytes.Equal(last.Digest, digest) {
+		settles = snapshot || !at.Before(last.At)
+	} else if last != nil {
+		settles = snapshot && at.After(last.At) && d.index(digest) < 0
+	}
+	return d.Except(func(m MissedWebhook) bool {
+		again := bytes.Equal(m.Digest, digest) && !at.Before(m.At)
+		return m.Snapshot && settles || !m.Snapshot && again
+	})
+}
+
 // Missed remembers in memory what usher missed. An inbox moves it into its database. It is safe for concurrent use.
 type Missed struct {
 	mu      sync.Mutex // guards what follows
-	missed  map[LaneName]MissedSet
-	unnamed []Unnamed // one for each hour
+	tenants map[LaneName]MissedSet
+	unnamed Unnamed
 }
+
+// maxMissed is how many tenants Missed remembers. Webhooks of further ones count as unnamed.
+const maxMissed = 10_000
+
+// NewMissed returns an empty memory.
+func NewMissed() *Missed { return &Missed{tenants: make(map[LaneName]MissedSet)} }
+
+// Add notes that a webhook of a tenant got a 5xx. One that names no tenant counts as unnamed: nobody could settle it.
+func (o *Missed) Add(lane LaneName, m MissedWebhook) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if _, known := o.tenants[lane]; !known && (lane.Tenant == "" || len(o.tenants) >= maxMissed) {
+		o.unnamed = o.unnamed.Add(Unnamed{1, m.At, m.At})
+		return
+	}
+	o.tenants[lane] = o.tenants[lane].Add(m)
+}
+
+// Settle replaces what was missed of a tenant by what is still missed of it, and says whether there was anything.
+func (o *Missed) Settle(lane LaneName, still func(MissedSet) MissedSet) (known bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	d, known := o.tenants[lane]
+	if d = still(d); len(d) > 0 {
+		o.tenants[lane] = d
+	} else {
+		delete(o.tenants, lane)
+	}
+	return known
+}
+
+// Forget drops what was missed of a tenant, and says whether there was anything.
+func (o *Missed) Forget(lane LaneName) bool {
+	return o.Settle(lane, func(MissedSet) MissedSet { return nil })
+}
+
+// Drop drops what All has returned of a tenant, once it is stored elsewhere, unless more has come since.
+func (o *Missed) Drop(lane LaneName, stored MissedSet) {
+	o.Settle(lane, func(now MissedSet) MissedSet {
+		if reflect.DeepEqual(now, stored) {
+			return nil
+		}
+		return now
+	})
+}
+
+// Of returns what was missed of a tenant.
+func (o *Missed) Of(lane LaneName) MissedSet {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.tenants[lane]
+}
+
+// All returns what was missed of each tenant.
+func (o *Missed) All() map[LaneName]MissedSet {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return maps.Clone(o.tenants)
+}
+
+// Len is how many tenants usher has missed something.
+func (o *Missed) Len() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return len(o.tenants)
+}
+
+// Full says whether usher remembers no further tenants.
+func (o *Missed) Full() bool { return o.Len() >= maxMissed }
 
 // Unnamed counts webhooks that got a 5xx before usher knew their tenant, or whose tenant usher could not remember.
 type Unnamed struct {
@@ -176,182 +228,28 @@ func (u Unnamed) Add(v Unnamed) Unnamed {
 	return u
 }
 
-const (
-	// maxMissed is how many tenants Missed remembers. Webhooks of further ones count as unnamed.
-	maxMissed = 10_000
-	// UnnamedFor is how long an unnamed webhook counts.
-	UnnamedFor = 24 * time.Hour
-)
-
-// NewMissed returns an empty memory.
-func NewMissed() *Missed { return &Missed{missed: make(map[LaneName]MissedSet)} }
-
-// Add notes that a webhook of a tenant got a 5xx. One that names no tenant counts as unnamed: nobody could settle it.
-func (o *Missed) Add(lane LaneName, m MissedWebhook) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	d, known := o.missed[lane]
-	if !known && (lane.Tenant == "" || len(o.missed) >= maxMissed) {
-		o.addUnnamed(Unnamed{1, m.At, m.At})
-		return
-	}
-	o.set(lane, d.Add(m))
-}
-
 // AddUnnamed notes webhooks that got a 5xx before their tenant was known.
 func (o *Missed) AddUnnamed(u Unnamed) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.addUnnamed(u)
+	o.unnamed = o.unnamed.Add(u)
 }
 
-func (o *Missed) addUnnamed(u Unnamed) {
-	if last := len(o.unnamed) - 1; last >= 0 && u.Last.Sub(o.unnamed[last].Since) < time.Hour {
-		o.unnamed[last] = o.unnamed[last].Add(u)
-		return
+// Unnamed returns how many webhooks got a 5xx before their tenant was known.
+func (o *Missed) Unnamed() Unnamed {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.unnamed
+}
+
+// DropUnnamed drops what Unnamed has returned, once it is stored elsewhere, or somebody has dismissed it. More may have
+// come since.
+func (o *Missed) DropUnnamed(u Unnamed) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.unnamed.Count -= u.Count; o.unnamed.Count <= 0 {
+		o.unnamed = Unnamed{}
+	} else {
+		o.unnamed.Since = u.Last // about: they came after it
 	}
-	o.unnamed = append(o.unnamed, u)
-	o.expireUnnamed()
-}
-
-func (o *Missed) expireUnnamed() {
-	o.unnamed = slices.DeleteFunc(o.unnamed, func(u Unnamed) bool { return clock.Since(u.Last) >= UnnamedFor })
-}
-
-// Taken notes that a webhook of a tenant was taken in, or is a copy of one that was.
-func (o *Missed) Taken(lane LaneName, digest [sha256.Size]byte, snapshot bool, at time.Time) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.set(lane, o.missed[lane].After(digest, snapshot, at))
-}
-
-// Without notes that a webhook of a tenant is recorded as invalid.
-func (o *Missed) Without(lane LaneName, digest [sha256.Size]byte) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.set(lane, o.missed[lane].Without(digest))
-}
-
-// set replaces what was missed of a tenant. The caller holds mu.
-func (o *Missed) set(lane LaneName, d MissedSet) {
-	if o.missed[lane] = d; len(d.Webhooks) == 0 {
-		delete(o.missed, lane)
-	}
-}
-
-// SettleBefore drops what was missed of a tenant, if all of it arrived before then.
-func (o *Missed) SettleBefore(lane LaneName, at time.Time) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.missed[lane].Before(at) {
-		delete(o.missed, lane)
-	}
-}
-
-// Forget drops what was missed of a tenant, and says whether there was anything.
-func (o *Missed) Forget(lane LaneName) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	_, known := o.missed[lane]
-	delete(o.missed, lane)
-	return known
-}
-
-// Of returns what was missed of a tenant.
-func (o *Missed) Of(lane LaneName) MissedSet {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.missed[lane]
-}
-
-// A MissedTenant is a missed set with its tenant.
-type MissedTenant struct {
-	LaneName
-	MissedSet
-}
-
-// Some returns at most so many missed; 0: all.
-func (o *Missed) Some(most int) (all []MissedTenant) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	for lane, d := range o.missed {
-		all = append(all, MissedTenant{lane, d})
-		if len(all) == most {
-			break
-		}
-	}
-	return all
-}
-
-// List returns all missed, the oldest first.
-func (o *Missed) List() []MissedTenant {
-	all := o.Some(0)
-	slices.SortFunc(all, func(a, b MissedTenant) int {
-		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Platform, b.Platform), cmp.Compare(a.Tenant, b.Tenant))
-	})
-	return all
-}
-
-// Drop drops a set that is stored elsewhere now, unless it has changed since.
-func (o *Missed) Drop(w MissedTenant) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if slices.Equal(o.missed[w.LaneName].Webhooks, w.Webhooks) {
-		delete(o.missed, w.LaneName)
-	}
-}
-
-// lanes returns the tenants with missed webhooks.
-func (o *Missed) lanes() []LaneName {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return slices.Collect(maps.Keys(o.missed))
-}
-
-// Len is how many tenants usher has missed something.
-func (o *Missed) Len() int {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return len(o.missed)
-}
-
-// Full says whether usher remembers no further tenants.
-func (o *Missed) Full() bool { return o.Len() >= maxMissed }
-
-// Unnamed returns how many webhooks got a 5xx in the last day before their tenant was known.
-func (o *Missed) Unnamed() (sum Unnamed) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.expireUnnamed()
-	for _, u := range o.unnamed {
-		sum = sum.Add(u)
-	}
-	return sum
-}
-
-// DropUnnamed drops what Unnamed has returned, once it is stored elsewhere. More may have come since.
-func (o *Missed) DropUnnamed(stored Unnamed) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	for i := range o.unnamed {
-		n := min(stored.Count, o.unnamed[i].Count)
-		o.unnamed[i].Count -= n
-		stored.Count -= n
-	}
-	o.unnamed = slices.DeleteFunc(o.unnamed, func(u Unnamed) bool { return u.Count == 0 })
-}
-
-// Dismiss drops those that arrived until then (zero: all), and says how many these were.
-func (o *Missed) Dismiss(until time.Time) (sum Unnamed) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.expireUnnamed()
-	o.unnamed = slices.DeleteFunc(o.unnamed, func(u Unnamed) bool {
-		if !until.IsZero() && u.Last.After(until) {
-			return false
-		}
-		sum = sum.Add(u)
-		return true
-	})
-	return sum
 }

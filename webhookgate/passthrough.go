@@ -185,8 +185,8 @@ func (g *Gate) Platforms(tenant string) (all []string) {
 	p := g.lanes
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	active := slices.Collect(maps.Keys(p.active))
-	for _, lane := range slices.Concat(p.memory.Keys(), active, p.ids.lanes(), g.cfg.Missed.lanes()) {
+	active, missed := slices.Collect(maps.Keys(p.active)), slices.Collect(maps.Keys(g.cfg.Missed.All()))
+	for _, lane := range slices.Concat(p.memory.Keys(), active, p.ids.lanes(), missed) {
 		if lane.Tenant == tenant && !slices.Contains(all, lane.Platform) {
 			all = append(all, lane.Platform)
 		}

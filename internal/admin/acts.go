@@ -409,14 +409,18 @@ func init() {
 				case h.cfg.Inbox != nil:
 					d.Outages, d.Webhooks, err = h.cfg.Inbox.Dismiss(until, c.by)
 				case h.cfg.Missed != nil:
-					d.Webhooks = h.cfg.Missed.Dismiss(until).Count
+					u := h.cfg.Missed.Unnamed()
+					if until.IsZero() || !u.Last.After(until) {
+						h.cfg.Missed.DropUnnamed(u)
+						d.Webhooks = u.Count
+					}
 				default:
 					err = errNoGate
 				}
 				c.note("outages", d.Outages, "webhooks", d.Webhooks, "findings", d.Findings)
 				return d, err
 			},
-			Found: func(s *status.Status) (time.Time, []string) { return s.Missed.Dismissible() },
+			Found: (*status.Status).Dismissible,
 			ask: func(h *Handler, c *call, question *confirmation) error {
 				until, found := c.act.Found(h.status(c.Context()))
 				question.Question = "Is everything dealt with that usher may have missed?"

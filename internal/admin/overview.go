@@ -39,10 +39,7 @@ func (h *Handler) status(ctx context.Context) *status.Status {
 		stats = box.Stats()
 		now.Inbox = status.NewInbox(stats, box.HeldUp(), h.cfg.Receivers, box.Health().Err)
 		now.Inbox.Shared = box.Shared()
-		now.Missed.Missed = stats.Missed
-		if stats.Missed.Tenants > 0 && !stats.Old {
-			now.Missed.Names = h.missedNames(ctx)
-		}
+		now.Missed = stats.Missed
 		if now.Inbox.Parked > 0 && !stats.Old { // else the database hangs
 			now.Inbox.ParkedDetails = h.details(ctx, lane.Parked)
 		}
@@ -65,8 +62,7 @@ func (h *Handler) status(ctx context.Context) *status.Status {
 		}
 	}
 	if h.cfg.Missed != nil {
-		now.Missed.Missed = inbox.MissedInMemory(h.cfg.Missed)
-		now.Missed.Names = h.missedNames(ctx)
+		now.Missed = inbox.MissedInMemory(h.cfg.Missed)
 	}
 	now.Missed.Outages = append([]inbox.Outage{}, now.Missed.Outages...) // An empty list is written as [], not as null.
 	h.recorder.Facts(now)
@@ -101,24 +97,6 @@ func (h *Handler) oneOf(ctx context.Context, codes []string) string {
 		return inbox.ShowTenant(several.Platforms[len(several.Platforms)-1], codes[0]) // not the one without a platform
 	}
 	return codes[0]
-}
-
-// missedNames returns the first tenants whose webhooks were missed.
-func (h *Handler) missedNames(ctx context.Context) (names []string) {
-	const most = 3
-	if h.cfg.Missed != nil {
-		for _, o := range h.cfg.Missed.List() {
-			if len(names) < most {
-				names = append(names, page.TenantName(o.Platform, o.Tenant))
-			}
-		}
-		return names
-	}
-	all, _ := h.cfg.Inbox.MissedTenants(ctx, most) // after an error these are in memory
-	for _, t := range all {
-		names = append(names, page.TenantName(t.Platform, t.Tenant))
-	}
-	return names
 }
 
 // details describes the webhooks in a state.

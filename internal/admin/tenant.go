@@ -99,7 +99,7 @@ func (h *Handler) addInbox(ctx context.Context, t *Tenant) error {
 			return err
 		}
 	} else if h.cfg.Missed != nil {
-		t.Missed = h.cfg.Missed.Of(webhookgate.LaneName{Platform: platform, Tenant: code}).Since
+		t.Missed = h.cfg.Missed.Of(webhookgate.LaneName{Platform: platform, Tenant: code}).Since()
 	}
 	others, err := h.platformsOf(ctx, code)
 	if err != nil {

@@ -53,8 +53,8 @@ var damagedRows = []string{
 		VALUES ('odd', '', '', x'01', x'01', 1, 1, 'x')`,
 	"INSERT INTO reconcile (id, mark, began, as_of, alive, ended, complete) VALUES ('r', 1, 1, 1, 1, 2, 1)",
 	"INSERT INTO outage VALUES (1, 2, 0)",
-	"INSERT INTO missed VALUES ('odd', '', x'01', 1, 1)",
-	"UPDATE lane SET missed_since = 1 WHERE tenant = 'odd'",
+	`UPDATE lane SET missed_since = 1767225600000000,
+		missed = '[{"digest":"AQ==","at":"2026-01-01T00:00:00Z","snapshot":true}]' WHERE tenant = 'odd'`,
 	"INSERT INTO pause VALUES ('', '', 'third', 1, 4611686018427387904)",
 	"INSERT INTO action (at, who, what, about, webhooks) VALUES (1, 'me', 'discard', '1', 1)",
 }

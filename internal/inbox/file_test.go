@@ -796,7 +796,7 @@ func TestFullDisk(t *testing.T) {
 		t.Errorf("nothing is wrong: %+v", full)
 	}
 	odd := d.invalid("odd", snapshotOf("odd", "a"))
-	if id := d.RecordInvalid(odd); id != 0 || len(d.Inbox.cfg.Missed.Of(odd.Lane).Webhooks) != 1 {
+	if id := d.RecordInvalid(odd); id != 0 || len(d.Inbox.cfg.Missed.Of(odd.Lane)) != 1 {
 		t.Errorf("an invalid webhook took the room for outcomes, as %d; or it is not missed", id)
 	}
 	if id, err := d.Accept(invalid, false); err == nil {

@@ -129,10 +129,9 @@ func (i *importJob) readFile(tx engine.Tx) error {
 		i.filled = n > 0
 		return err
 	})
-	tx.Queue("missed_count", func(r engine.Row) error { return r.Scan(new(int64), &i.missed, new(int64)) })
+	tx.Queue("missed_first", func(r engine.Row) error { return r.Scan(&i.missed) })
 	tx.Queue("last_number", func(r engine.Row) error { return r.Scan(&i.highest) })
 	tx.Queue("missed_clear", nil) // it was part of the outage until now, see finish
-	tx.Queue("lane_missed_clear", nil)
 	if err := tx.Send(); err != nil {
 		return err
 	}

@@ -95,7 +95,9 @@ type checkIncoming func(*sqlTurn, *lane.Lane, *lane.Incoming) error
 // says that it is the first of its tenant.
 func (s *Inbox) tellTaken(in *lane.Incoming, a lane.Answer, first bool) {
 	if in.Arrived != 0 {
-		s.cfg.Missed.Taken(in.GateName, lane.AsDigest(in.Digest), in.Snapshot && !a.SeenBefore, in.Came)
+		s.cfg.Missed.Settle(in.GateName, func(d webhookgate.MissedSet) webhookgate.MissedSet {
+			return d.After(in.Digest, in.Snapshot && !a.SeenBefore, in.Came)
+		})
 	}
 	if in.Snapshot { // also for a duplicate: the original may have come through another replica
 		s.cfg.Changed(in.Tenant)
@@ -176,9 +178,7 @@ func (t *sqlTurn) checkHeard(l *lane.Lane, in *lane.Incoming, w *webhookgate.Web
 	case !gone:
 		return nil
 	}
-	m := w.Missed()
-	t.askCame(l.LaneName, &m, in.Arrived-clock.Micros(10*tick))
-	if t.send(); t.CameAfterAll(l, &m) {
+	if t.came(l, w.Missed(), in.Arrived-clock.Micros(10*tick)) {
 		return webhookgate.ErrOvertaken
 	}
 	return webhookgate.ErrUnheard

@@ -36,10 +36,11 @@ func (s *Inbox) storeInvalid(ctx context.Context, r *webhookgate.Invalid) (id in
 			l := t.LaneOf(row)
 			stored := l.RecordInvalid(row, t.copies[string(row.Digest)])
 			t.copies[string(row.Digest)] = stored
-			if l.MissedSince > 0 {
-				l.SetMissed(l.MissedSet().Without(w.Digest))
-			}
-			t.Then(func() { s.cfg.Missed.Without(w.Lane, w.Digest) })
+			t.Then(func() {
+				s.cfg.Missed.Settle(w.Lane, func(d webhookgate.MissedSet) webhookgate.MissedSet {
+					return d.Without(row.Digest)
+				})
+			})
 			return stored.ID
 		})
 	}

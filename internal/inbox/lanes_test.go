@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"usher/internal/clock"
 	"usher/internal/inbox/engine"
 	"usher/internal/lane"
 	"usher/internal/receiver"
@@ -530,7 +531,9 @@ func (s *sim) send(tenant, snapshot string) {
 		}
 		a.ok, a.err, a.original, a.isAgain = got.Err == nil, got.Err, got.DuplicateOf, got.SeenBefore
 		if a.ok && a.number%2 == 0 { // else it came through another replica
-			s.missed.Taken(hook.Lane, hook.Digest, hook.Snapshot && !got.SeenBefore, hook.Received)
+			s.missed.Settle(hook.Lane, func(d webhookgate.MissedSet) webhookgate.MissedSet {
+				return d.After(hook.Digest[:], hook.Snapshot && !got.SeenBefore, hook.Received)
+			})
 		}
 		if lease != nil {
 			s.deliver(lease)
@@ -586,7 +589,7 @@ func (s *sim) compare(run *aRun, mode lane.ReconcileMode, said saying, done func
 			a.ok = c.Applied
 			s.world.seen["reconciled "+string(c.Result)] = true
 			if c.Applied || c.Result == lane.Equal {
-				s.missed.SettleBefore(hook.Lane, s.m.runs[run.number].KnowsUpTo().Add(-lane.MaxJump))
+				settleUpTo(s.missed, hook.Lane, s.m.runs[run.number].KnowsUpTo().Add(-lane.MaxJump))
 			}
 			done(said.tenant, c)
 		}
@@ -627,7 +630,8 @@ func (s *sim) miss(tenant, snapshot string) {
 	if hook.Snapshot {
 		s.change(tenant, snapshot)
 	}
-	missed := webhookgate.MissedWebhook{ID: hook.ID, Digest: hook.Digest, At: s.now, Snapshot: hook.Snapshot}
+	missed := hook.Missed()
+	missed.At = s.now
 	s.missed.Add(hook.Lane, missed)
 }
 
@@ -643,11 +647,12 @@ func (s *sim) storingMissed() (works []Work) {
 	}
 	s.storing = false
 	missed := s.missed
-	for _, o := range missed.List() {
-		works = append(works, s.m.Miss(o.LaneName, o.MissedSet, func() {
-			missed.Drop(o)
+	all := missed.All()
+	for _, name := range lane.SortedNames(all) {
+		works = append(works, s.m.Miss(name, all[name], func() {
+			missed.Drop(name, all[name])
 			for _, m := range s.misses {
-				m.stored = m.stored || m.tenant == o.Tenant && !m.at.After(o.Last())
+				m.stored = m.stored || m.tenant == name.Tenant && !m.at.After(all[name].Last())
 			}
 		}))
 	}
@@ -708,6 +713,10 @@ func (s *sim) judgeMissed() {
 				settled = settled || settles && a.number%2 == 0
 				mustNot = settled || settles
 			}
+		}
+		for _, r := range s.rejections { // people see what is recorded as invalid
+			again := certain != nil && r.webhook.Lane == lane && r.webhook.Digest == certain.digest
+			must = must && !(again && (r.to.IsZero() || !r.to.Before(certain.at)))
 		}
 		for _, x := range slices.Concat(w.erasures, s.forgets) {
 			if certain != nil && x.tenant == tenant && x.to.After(certain.at) {
@@ -1034,8 +1043,12 @@ func TestLaneIsItsColumns(t *testing.T) {
 		e := open()
 		defer e.Close()
 		wrote := &lane.Lane{LaneName: webhookgate.LaneName{Tenant: "t", Platform: "p"}, Paused: true}
+		for n := range byte(2) {
+			missed := webhookgate.MissedWebhook{Digest: []byte{n}, At: clock.Moment(int64(n)), Snapshot: n == 1}
+			wrote.Missed = wrote.Missed.Add(missed)
+		}
 		kinds := engine.TableOf("lane").Columns
-		fields := laneFields(wrote, new(int64))
+		fields := laneFields(wrote, new(int64), new(missedColumns))
 		if len(fields) != len(kinds) {
 			t.Fatalf("%d fields, and %d columns", len(fields), len(kinds))
 		}
@@ -1056,7 +1069,8 @@ func TestLaneIsItsColumns(t *testing.T) {
 			case *[]byte:
 				kind, *f = "bytes", fmt.Append(nil, "bytes", n)
 			}
-			if name := columnOf(wrote, fields[n]); kind != c.Kind || name != c.Name && c.Name != "paused" {
+			others := []string{"paused", "missed_since", "missed"}
+			if name := columnOf(wrote, fields[n]); kind != c.Kind || name != c.Name && !slices.Contains(others, c.Name) {
 				t.Errorf("column %s is %s, and the field %s %s", c.Name, c.Kind, name, kind)
 			}
 		}

@@ -1,7 +1,6 @@
 package inbox
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -503,6 +502,7 @@ func TestUnnamedByTheDatabasesClock(t *testing.T) {
 			gone.Store(true)
 			d.missesUnnamed(1)
 			gone.Store(false)
+			d.stored()
 			if _, n, err := d.Dismiss(came.Add(-time.Second), nil); n > 0 || err != nil {
 				t.Errorf("%d dismissed that came later: %v", n, err)
 			}
@@ -628,19 +628,6 @@ func TestMissedAndOutagesInAnOutage(t *testing.T) {
 		if len(all) != 1 || all[0].What != "dismiss" || all[0].Count != 7 {
 			t.Errorf("%+v", all)
 		}
-		// Without a name it counts for a day.
-		d.missesUnnamed(3)
-		time.Sleep(time.Minute) // it is stored
-		d.ahead.Add(int64(23 * time.Hour))
-		time.Sleep(3 * time.Minute)
-		if n := d.Stats().Missed.Unnamed.Count; n != 3 {
-			t.Errorf("%d without a name after 23 hours", n)
-		}
-		d.ahead.Add(int64(2 * time.Hour))
-		time.Sleep(3 * time.Minute)
-		if s := d.Stats().Missed; s.Unnamed.Count != 0 || len(s.Outages) != 0 {
-			t.Errorf("after a day: %+v", s)
-		}
 	}, between(away(&gone)))
 }
 
@@ -674,47 +661,27 @@ func TestFullDiskIsAnOutage(t *testing.T) {
 	}, between(crowded(&full)))
 }
 
-// When a gate was not up, whatever the clocks did.
+// When a gate was not up, by the database's clock.
 func TestOutage(t *testing.T) {
 	const second, minute = int64(time.Second / time.Microsecond), int64(time.Minute / time.Microsecond)
-	now := time.Now()
+	now := time.Now().UnixMicro()
 	for name, tc := range map[string]struct {
-		own         time.Duration // when this process last said that it is up, sleep included; 0: never
-		mine        bool          // nobody else did since
-		last, began int64         // before now; began -1: no outage
+		b           heartbeat
+		last, began int64 // before now; began -1: no outage
 	}{
-		"just started":                            {0, false, 5 * second, -1},
-		"started after a while":                   {0, false, 5 * minute, 5 * minute},
-		"up":                                      {15 * time.Second, true, 15 * second, -1},
-		"up, and others, too":                     {15 * time.Second, false, 2 * second, -1},
-		"away":                                    {5 * time.Minute, true, 5 * minute, 5 * minute},
-		"away, others were there":                 {5 * time.Minute, false, 2 * second, -1},
-		"away, others for some time":              {5 * time.Minute, false, 2 * minute, 2 * minute},
-		"the clock was set ahead":                 {15 * time.Second, true, 60 * minute, -1},
-		"the clock was set ahead, others":         {15 * time.Second, false, 60 * minute, -1},
-		"the clock was set back":                  {15 * time.Second, true, -60 * minute, -1},
-		"away, and the clock was set ahead":       {5 * time.Minute, true, 60 * minute, 5 * minute},
-		"away, others, the clock was set ahead":   {5 * time.Minute, false, 60 * minute, 5 * minute},
-		"away, and the clock was set back":        {5 * time.Minute, true, -60 * minute, 5 * minute},
-		"away, others, the clock was set back":    {5 * time.Minute, false, -60 * minute, -1},
-		"just started, the clock was set back":    {0, false, -60 * minute, -60 * minute},
-		"just started, the clock was a bit ahead": {0, false, -30 * second, -1},
+		"the first start ever":                    {heartbeat{}, now, -1},
+		"just started":                            {heartbeat{}, 5 * second, -1},
+		"started after a while":                   {heartbeat{}, 5 * minute, 5 * minute},
+		"started after the clock was set back":    {heartbeat{}, -60 * minute, 0},
+		"just started, the clock was a bit ahead": {heartbeat{}, -30 * second, -1},
+		"up":                     {heartbeat{at: clock.Now()}, 15 * second, -1},
+		"away":                   {heartbeat{at: clock.Now()}, 5 * minute, 5 * minute},
+		"the clock was set back": {heartbeat{at: clock.Now()}, -60 * minute, -1},
 	} {
-		at := now.UnixMicro()
-		b := heartbeat{wrote: 1}
-		if tc.own > 0 {
-			b.at = clock.Now()
+		began, found := tc.b.outage(now-tc.last, now)
+		if found != (tc.began != -1) || found && now-began != tc.began {
+			t.Errorf("%s: an outage of %d s: %v", name, (now-began)/second, found)
 		}
-		if tc.mine {
-			b.wrote = at - tc.last
-		}
-		began, found := b.outage(tc.own, at-tc.last, at)
-		if found != (tc.began != -1) || found && at-began != tc.began {
-			t.Errorf("%s: an outage of %d s: %v", name, (at-began)/second, found)
-		}
-	}
-	if _, found := new(heartbeat).outage(0, 0, now.UnixMicro()); found {
-		t.Error("an outage before the first start ever")
 	}
 }
 
@@ -864,88 +831,6 @@ func TestDoubtMissesNothing(t *testing.T) {
 		d.want("an event", d.sendHook(d.event("new", "B")), "+")
 		d.stored()
 		d.want("missed", d.missed(), "")
-	})
-}
-
-// A tenant that is missed nothing pays nothing for it: only its row says so.
-func TestNothingMissedCostsNothing(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() engine.Engine) {
-		var mu sync.Mutex
-		heard := make(map[string]bool)
-		d := newDesk(t, open, between(intercepted{asks: func(s *statement) error {
-			mu.Lock()
-			defer mu.Unlock()
-			if s.tx.writes {
-				heard[s.name] = true
-			}
-			return nil
-		}}))
-		asks := func() (all []string) {
-			mu.Lock()
-			defer mu.Unlock()
-			for statement := range heard {
-				if strings.Contains(statement, "missed") && !strings.HasSuffix(statement, "_repair") {
-					all = append(all, statement)
-				}
-			}
-			clear(heard)
-			slices.Sort(all)
-			return all
-		}
-		d.take("acme", "A", "B")
-		d.want("a copy", d.send("acme", "B"), "=")
-		d.idle("acme")
-		if all := asks(); len(all) > 0 {
-			t.Errorf("%q are asked", all)
-		}
-		d.misses(d.hook("acme", "C"))
-		d.stored()
-		if all := asks(); !slices.Equal(all, []string{"import_missed", "missed_came", "missed_delete"}) {
-			t.Errorf("to note it: %q", all)
-		}
-		d.take("acme", "D")
-		if all := asks(); !slices.Equal(all, []string{"missed_delete", "missed_of"}) {
-			t.Errorf("to settle it: %q", all)
-		}
-	})
-}
-
-// What several tenants are missed is read in one round trip, before the lanes ask.
-func TestMissedIsReadTogether(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() engine.Engine) {
-		var asked, askedFirst int // the second: before the first answer; both are the writer's
-		d := newDesk(t, open, between(intercepted{
-			asks: func(s *statement) error {
-				if s.tx.writes && s.name == "missed_of" {
-					asked++
-				}
-				return nil
-			},
-			row: func(s *statement, nth int, r engine.Row) engine.Row {
-				if s.tx.writes && s.name == "missed_of" {
-					askedFirst = cmp.Or(askedFirst, asked)
-				}
-				return r
-			},
-		}))
-		var names []webhookgate.LaneName
-		for n := range 5 {
-			w := d.hook(fmt.Sprint("tenant", n), "A")
-			names = append(names, w.Lane)
-			d.misses(w)
-		}
-		d.stored()
-		_, err := do(t.Context(), d.Inbox, work{known: names}, func(turn *sqlTurn) nothing {
-			for _, name := range names {
-				if len(turn.Lanes[name].MissedSet().Webhooks) != 1 {
-					t.Errorf("%s is missed %v", name.Tenant, turn.Lanes[name].MissedSet())
-				}
-			}
-			return nothing{}
-		})
-		if check(t, err); asked != len(names) || askedFirst != asked {
-			t.Errorf("%d were asked, %d of them together", asked, askedFirst)
-		}
 	})
 }
 

@@ -7,7 +7,6 @@ import (
 	"usher/internal/clock"
 	"usher/internal/inbox/engine"
 	"usher/internal/lane"
-	"usher/webhookgate"
 )
 
 // Retention. Finished webhooks are deleted in small steps between other transactions: the oldest, if there are too
@@ -71,7 +70,6 @@ func (s *Inbox) sweepOnce(full, invalid bool) (more bool, damaged []*work, err e
 			tx.Queue("action_expire", nil, now-clock.Micros(lim.ActionAge))
 			tx.Queue("runs_expire", nil, now-clock.Micros(lim.ActionAge))
 			tx.Queue("tellings_expire", nil, now-clock.Micros(cursorAge))
-			tx.Queue("unnamed_expire", nil, now-clock.Micros(webhookgate.UnnamedFor))
 		}
 		if full || invalid {
 			if gone, err = s.sweepInvalid(tx, now); err != nil {

@@ -128,23 +128,23 @@ func laneColumns(lanes []webhookgate.LaneName) (tenants, platforms, types []stri
 	return tenants, platforms, types
 }
 
-// laneFields are what a lane's row has, in the order of the columns in 001.sql. paused is whether the lane is paused,
-// as its row has it.
-func laneFields(l *lane.Lane, paused *int64) []any {
+// laneFields are what a lane's row has, in the order of the columns in 001.sql. paused and missed are l.Paused and
+// l.Missed, as its row has them.
+func laneFields(l *lane.Lane, paused *int64, missed *missedColumns) []any {
 	return []any{
 		&l.Tenant, &l.Platform, &l.Type, &l.ReceiverName,
 		&l.Tail, &l.TailID, &l.TailDigest, &l.Held, &l.HeldAt, &l.HeldBy, &l.HeldID,
 		&l.Waiting, &l.Parked, &l.Invalid, &l.Bytes,
 		&l.WaitingSince, &l.LastResult, &l.Failures, &l.FailingSince, &l.LastTry, &l.NotBefore, paused, &l.Due,
 		&l.Owner, &l.LeasedID, &l.Token,
-		&l.Last, &l.LastAt, &l.SnapshotAt, &l.MissedSince,
+		&l.Last, &l.LastAt, &l.SnapshotAt, &missed.since, &missed.webhooks,
 	}
 }
 
 // scanLane reads a row of {lane}. One that is damaged says so; Lane.Recount makes it whole.
 func scanLane(r engine.Row, before ...any) (*lane.Lane, error) {
-	l, paused := lane.New(webhookgate.LaneName{}), int64(0)
-	unreadable, err := engine.Unreadable(r.Scan(append(before, laneFields(l, &paused)...)...))
+	l, paused, missed := lane.New(webhookgate.LaneName{}), int64(0), missedColumns{}
+	unreadable, err := engine.Unreadable(r.Scan(append(before, laneFields(l, &paused, &missed)...)...))
 	for i := range unreadable {
 		unreadable[i] -= len(before)
 	}
@@ -158,18 +158,43 @@ func scanLane(r engine.Row, before ...any) (*lane.Lane, error) {
 		{&l.Waiting, "waiting", engine.MaxAmount}, {&l.Parked, "parked", engine.MaxAmount},
 		{&l.Invalid, "invalid", engine.MaxAmount}, {&l.Bytes, "bytes", engine.MaxAmount},
 		{&l.Failures, "failures", engine.MaxAmount}, {&l.LastResult, "last_result", lane.LastDown},
-		{&l.MissedSince, "missed_since", clock.Never},
 	} {
 		if *n.value < 0 || *n.value > n.most { // a number that large would leave none for the next webhooks
 			*n.value, l.Damaged = 0, append(l.Damaged, n.column)
 		}
 	}
-	l.Paused = paused != 0
+	l.Paused, l.Missed = paused != 0, missed.set()
+	if missedColumnsOf(l.Missed) != missed {
+		l.Damaged = append(l.Damaged, "missed")
+	}
 	l.TailDigest, l.Held, l.Owner = orNil(l.TailDigest), orNil(l.Held), orNil(l.Owner)
 	if l.Owner == nil {
 		l.LeasedID = 0 // the engine may have ended the lease, at its start
 	}
 	return l, err
+}
+
+// missedColumns are how a lane's row has what is missed of its tenant.
+type missedColumns struct {
+	since    int64  // of the first of the webhooks; 0: there is none
+	webhooks string // as JSON; empty: there is none
+}
+
+func missedColumnsOf(set webhookgate.MissedSet) (c missedColumns) {
+	if len(set) > 0 {
+		webhooks, _ := json.Marshal(set) // bytes and times
+		c = missedColumns{max(1, set.Since().UnixMicro()), string(webhooks)}
+	}
+	return c
+}
+
+// set returns what is missed. If it is damaged, that is one snapshot of which nothing else is known: whatever comes
+// next settles it.
+func (c missedColumns) set() (set webhookgate.MissedSet) {
+	if json.Unmarshal([]byte(c.webhooks), &set) != nil && (c.since != 0 || c.webhooks != "") {
+		set = webhookgate.MissedSet{{At: clock.Moment(max(1, c.since)), Snapshot: true}}
+	}
+	return set
 }
 
 // orNil returns nil for an empty slice, which is how the database stores "none".
@@ -182,8 +207,8 @@ func orNil(b []byte) []byte {
 
 // laneRow returns a lane's row.
 func laneRow(l *lane.Lane) []any {
-	paused := boolNumber(l.Paused)
-	row := laneFields(l, &paused)
+	paused, missed := boolNumber(l.Paused), missedColumnsOf(l.Missed)
+	row := laneFields(l, &paused, &missed)
 	for n, field := range row {
 		switch field := field.(type) {
 		case *int64:
@@ -276,26 +301,6 @@ func scanSeen(r engine.Row) (*lane.SeenID, error) {
 // seenColumns returns the row of a signed id.
 func seenColumns(r *lane.SeenID) []any {
 	return []any{r.LaneName.Tenant, r.LaneName.Platform, r.LaneName.Type, r.Hash[:], r.Digest, r.Seq, r.At, r.UUID}
-}
-
-// scanMissed reads a row of the table missed. What of it is damaged is empty: its tenant has missed webhooks all the
-// same, until whatever comes next.
-func scanMissed(r engine.Row) (m webhookgate.MissedWebhook, err error) {
-	var digest []byte
-	var at, snapshot int64
-	_, err = engine.Unreadable(r.Scan(&digest, &at, &snapshot))
-	m.Digest, m.At, m.Snapshot = lane.AsDigest(digest), clock.Moment(at), snapshot != 0
-	return m, err
-}
-
-// A missedRow is a row of the table missed.
-type missedRow struct {
-	webhookgate.LaneName
-	webhookgate.MissedWebhook
-}
-
-func (r missedRow) columns() []any {
-	return []any{r.Tenant, r.Platform, r.Digest[:], r.At.UnixMicro(), r.Snapshot}
 }
 
 func scanRun(r engine.Row) (*lane.Run, error) {

@@ -3,7 +3,6 @@ package inbox
 import (
 	"bytes"
 	"cmp"
-	"crypto/sha256"
 	"errors"
 	"slices"
 	"time"
@@ -25,9 +24,7 @@ type sqlTurn struct {
 	found map[*Claim][]found
 
 	numbers    []int64
-	copies     map[string]*lane.Webhook        // invalid webhooks by their digests
-	came       map[missedKey]bool              // which webhooks that got a 5xx are in the inbox after all
-	digests    map[webhookgate.LaneName][]byte // of last snapshots
+	copies     map[string]*lane.Webhook // invalid webhooks by their digests
 	snapshots  map[webhookgate.LaneName]*snapshot.Stored
 	named      []*lane.Webhook // that works have named
 	seen       []*lane.SeenID
@@ -45,8 +42,6 @@ func (s *Inbox) newTurn(tx engine.Tx) *sqlTurn {
 		tx:        tx,
 		found:     make(map[*Claim][]found),
 		copies:    make(map[string]*lane.Webhook),
-		came:      make(map[missedKey]bool),
-		digests:   make(map[webhookgate.LaneName][]byte),
 		snapshots: make(map[webhookgate.LaneName]*snapshot.Stored),
 		runs:      make(map[string]*lane.Run),
 	}
@@ -87,7 +82,6 @@ type needs struct {
 	ids       []lane.SignedID
 	digests   [][]byte
 	snapshots []webhookgate.LaneName
-	missed    []webhookgate.MissedTenant
 	claims    []*Claim
 	runs      []string
 	numbers   int64
@@ -110,8 +104,7 @@ func needsOf(works []*work) *needs {
 			lanes[lane.NameInRow(name)] = true
 		}
 		n.hooks, n.snapshots = append(n.hooks, w.hooks...), append(n.snapshots, w.snapshots...)
-		n.missed, n.ids = append(n.missed, w.missed...), append(n.ids, w.ids...)
-		n.digests = append(n.digests, w.digests...)
+		n.ids, n.digests = append(n.ids, w.ids...), append(n.digests, w.digests...)
 		n.numbers, n.above = n.numbers+w.numbers, max(n.above, w.above)
 		if w.claim != nil {
 			n.claims = append(n.claims, w.claim)
@@ -154,7 +147,6 @@ func (t *sqlTurn) load(works []*work) error {
 	t.s.observeClock(t.Now, t.AskedAt) // before anything is decided: this very reading may show that the clock has jumped
 	t.MayTakeOver = t.s.clock.mayTakeOver(t.LeaseTime)
 	t.handToLanes()
-	t.readMissed(n)
 	t.readHeads()
 	return t.err
 }
@@ -169,7 +161,6 @@ func (t *sqlTurn) queueBehindLocks(n *needs, lanes []webhookgate.LaneName) {
 	t.queueCopies(n.digests)
 	t.queueSeen(n.ids)
 	t.queueSnapshots(n.snapshots)
-	t.queueMissed(n.missed)
 }
 
 // addLanes makes the lanes that are new, and locks them.
@@ -480,17 +471,25 @@ func (t *sqlTurn) ParkedSnapshots(l *lane.Lane) (all []*lane.Webhook) {
 	return all
 }
 
-func (t *sqlTurn) MissedWebhooks(l *lane.Lane) []webhookgate.MissedWebhook {
-	all := t.queueRowsOfMissed(l)
+func (t *sqlTurn) CameAfterAll(l *lane.Lane, m webhookgate.MissedWebhook) bool {
+	return t.came(l, m, m.At.UnixMicro())
+}
+
+// came is CameAfterAll for a webhook that arrived at that time.
+func (t *sqlTurn) came(l *lane.Lane, m webhookgate.MissedWebhook, at int64) (yes bool) {
+	t.tx.Queue("missed_came", func(r engine.Row) error {
+		yes = true
+		return r.Scan(new(int64))
+	}, l.Tenant, l.Platform, l.Type, m.Digest, m.ID, at)
 	t.send()
-	return *all
+	return yes
 }
 
-func (t *sqlTurn) CameAfterAll(l *lane.Lane, m *webhookgate.MissedWebhook) bool {
-	return t.came[missedKey{l.LaneName, m.Digest}]
+func (t *sqlTurn) LastSnapshotDigest(l *lane.Lane) (digest []byte) {
+	t.tx.Queue("state_digest", func(r engine.Row) error { return r.Scan(&digest) }, l.Tenant, l.Platform)
+	t.send()
+	return digest
 }
-
-func (t *sqlTurn) LastSnapshotDigest(l *lane.Lane) []byte { return t.digests[l.LaneName] }
 
 func (t *sqlTurn) LastSnapshot(l *lane.Lane) *snapshot.Stored { return t.snapshots[l.LaneName] }
 
@@ -499,7 +498,7 @@ func (t *sqlTurn) CountWebhooks(l *lane.Lane) (c lane.Totals) {
 		return l.RowTotals() // a later transaction counts
 	}
 	t.tx.Queue("lane_count", func(row engine.Row) error {
-		return row.Scan(&c.Waiting, &c.Parked, &c.Invalid, &c.Bytes, &c.WaitingSince, &c.Tail, &c.MissedSince)
+		return row.Scan(&c.Waiting, &c.Parked, &c.Invalid, &c.Bytes, &c.WaitingSince, &c.Tail)
 	}, l.Tenant, l.Platform, l.Type)
 	t.send()
 	return c
@@ -552,7 +551,6 @@ func (t *sqlTurn) save() {
 	queueRows(t.tx, "lane_note", c.Stamped, func(l *lane.Lane) []any {
 		return []any{l.Tenant, l.Platform, l.Type, l.Last, l.LastAt, l.SnapshotAt}
 	})
-	saveMissed(t.tx, c.Missed)
 	insertWebhooks(t.tx, c.Added)
 	queueRows(t.tx, "webhook_save", c.Changed, webhookChanges)
 	queueRows(t.tx, "import_snapshot", c.Snapshots, snapshotColumns)
@@ -577,79 +575,6 @@ func (t *sqlTurn) save() {
 func insertWebhooks(tx engine.Tx, all []*lane.Webhook) {
 	queueRows(tx, "add_webhook", all, webhookColumns)
 	queueRows(tx, "add_content", all, func(h *lane.Webhook) []any { return []any{h.ID, encodeHeader(h.Header), h.Body} })
-}
-
-// saveMissed queues the writing of lanes' missed webhooks.
-func saveMissed(tx engine.Tx, lanes []*lane.Lane) {
-	var rows []missedRow
-	for _, l := range lanes {
-		tx.Queue("missed_delete", nil, l.Tenant, l.Platform)
-		for _, m := range l.MissedSet().Webhooks {
-			rows = append(rows, missedRow{l.LaneName, m})
-		}
-	}
-	queueRows(tx, "import_missed", rows, missedRow.columns)
-}
-
-// readMissed reads the missed webhooks of lanes ahead, so that they need not ask one by one: after an outage all
-// lanes may have some.
-func (t *sqlTurn) readMissed(n *needs) {
-	read := make(map[*lane.Lane]*[]webhookgate.MissedWebhook)
-	for _, name := range n.lanes {
-		isOutcome := n.next[name] != 0 && !slices.Contains(n.taking, name) // it does not ask for them
-		if l := t.Lanes[name]; l != nil && l.MissedSince > 0 && !isOutcome {
-			read[l] = t.queueRowsOfMissed(l)
-		}
-	}
-	if len(read) == 0 {
-		return
-	}
-	t.send()
-	for l, all := range read {
-		l.LoadMissed(*all)
-	}
-}
-
-// queueRowsOfMissed queues the reading of a lane's missed webhooks.
-func (t *sqlTurn) queueRowsOfMissed(l *lane.Lane) *[]webhookgate.MissedWebhook {
-	all := new([]webhookgate.MissedWebhook)
-	t.tx.Queue("missed_of", func(r engine.Row) error {
-		m, err := scanMissed(r)
-		if err == nil {
-			*all = append(*all, m)
-		}
-		return err
-	}, l.Tenant, l.Platform)
-	return all
-}
-
-// queueMissed queues the questions that tell what is still missed of these webhooks; see lane.Lane.AddMissed.
-func (t *sqlTurn) queueMissed(all []webhookgate.MissedTenant) {
-	for _, o := range all {
-		lane := lane.NameInRow(o.LaneName)
-		t.tx.Queue("state_digest", func(r engine.Row) error {
-			var digest []byte
-			err := r.Scan(&digest)
-			t.digests[lane] = digest
-			return err
-		}, lane.Tenant, lane.Platform)
-		for _, m := range o.Webhooks {
-			t.askCame(lane, &m, t.s.clock.latest(m.At))
-		}
-	}
-}
-
-// askCame queues the question of CameAfterAll; at is when the webhook arrived.
-func (t *sqlTurn) askCame(lane webhookgate.LaneName, m *webhookgate.MissedWebhook, at int64) {
-	t.tx.Queue("missed_came", func(r engine.Row) error {
-		t.came[missedKey{lane, m.Digest}] = true
-		return r.Scan(new(int64))
-	}, lane.Tenant, lane.Platform, lane.Type, m.Digest[:], m.ID, at)
-}
-
-type missedKey struct {
-	webhookgate.LaneName
-	digest [sha256.Size]byte
 }
 
 const numbersRaised = "the sequence of the webhooks' numbers was behind the tables, and usher has corrected it"

@@ -337,13 +337,13 @@ func (s *Inbox) Snapshots(ctx context.Context, tenants []string) (all []snapshot
 func (s *Inbox) Platforms(ctx context.Context, tenant string) (all []string, err error) {
 	lanes, err := s.lanesOf(ctx, nil, tenant)
 	for _, l := range lanes {
-		if l.Tail > 0 || l.Invalid > 0 || l.Paused || l.MissedSince > 0 {
+		if l.Tail > 0 || l.Invalid > 0 || l.Paused || len(l.Missed) > 0 {
 			all = append(all, l.Platform)
 		}
 	}
-	for _, o := range s.cfg.Missed.Some(0) {
-		if o.Tenant == tenant && !slices.Contains(all, o.Platform) {
-			all = append(all, o.Platform)
+	for name := range s.cfg.Missed.All() {
+		if name.Tenant == tenant && !slices.Contains(all, name.Platform) {
+			all = append(all, name.Platform)
 		}
 	}
 	if err == nil && storable(tenant) {
@@ -535,7 +535,7 @@ func (s *Inbox) Stats() Stats {
 }
 
 func (s *Inbox) stats(ctx context.Context) Stats {
-	missed := s.missedInMemory()                       // before the database is read, because it moves there
+	missed, unnamed := s.missedInMemory(), s.cfg.Missed.Unnamed()
 	starting := s.cfg.GateUp != nil && !s.asked.Load() // before the count, which has what was found
 	c, err := s.count(ctx)
 	receivers := make(map[string]Figures)
@@ -549,7 +549,8 @@ func (s *Inbox) stats(ctx context.Context) Stats {
 		counted := st.Receivers[name]
 		receivers[name] = f.at(&counted)
 	}
-	st.Missed = st.Missed.with(missed, s.cfg.Missed.Full(), s.unnamedInMemory())
+	unnamed.Since, unnamed.Last = s.clock.dated(unnamed.Since), s.clock.dated(unnamed.Last)
+	st.Missed = st.Missed.with(missed, s.cfg.Missed.Full(), unnamed)
 	st.ClockAhead = s.clockAhead()
 	now := s.Now().UnixMicro()
 	for name, f := range c.Receivers {
@@ -696,19 +697,25 @@ type Tenant struct {
 	Until    time.Time `json:"paused_until,omitzero"` // when its pause ends by itself
 	Unknown  bool      `json:"unknown"`               // the features in its last snapshot can't be read
 	Finding  *Finding  `json:"finding,omitempty"`     // what a reconcile has found of it; nil: nothing that counts
+
+	missed webhookgate.MissedSet
+}
+
+// miss adds what is missed of the tenant.
+func (t *Tenant) miss(d webhookgate.MissedSet) {
+	t.missed = t.missed.Add(d...)
+	t.Missed = t.missed.Since()
 }
 
 // scan reads a row that ends with how the tenant stands.
 func (t *Tenant) scan(r engine.Row, first ...any) error {
-	var failing, paused, missed, unknown int64
+	var failing, paused, unknown, found int64
+	var missed missedColumns
 	var result, changes string
-	var found int64
-	standing := []any{&t.Waiting, &t.Parked, &t.Invalid, &failing, &paused, &missed, &unknown, &result, &changes, &found}
-	err := r.Scan(append(first, standing...)...)
+	err := r.Scan(append(first, &t.Waiting, &t.Parked, &t.Invalid, &failing, &paused,
+		&missed.since, &missed.webhooks, &unknown, &result, &changes, &found)...)
 	t.Finding = scanFinding(result, changes, found)
-	if missed > 0 {
-		t.Missed = clock.Moment(missed)
-	}
+	t.miss(missed.set())
 	t.HeldUp, t.Paused, t.Unknown = failing > 0 && t.Waiting > 0, paused > 0, unknown > 0
 	return err
 }
@@ -758,7 +765,7 @@ func (f *TenantFilter) match(t *Tenant) bool {
 // Tenants returns the tenants that f selects, in the order of their codes. After an error, with f.Troubled, these are
 // those that have missed webhooks in memory.
 func (s *Inbox) Tenants(ctx context.Context, f TenantFilter) (all []*Tenant, err error) {
-	missed := s.missedNow()
+	missed := s.missedInMemory()
 	err = s.tenantPages(ctx, f, missed, nil, func(page []*Tenant) (more bool, err error) {
 		for _, t := range page {
 			if f.match(t) && (f.Limit == 0 || len(all) < f.Limit) {
@@ -768,14 +775,14 @@ func (s *Inbox) Tenants(ctx context.Context, f TenantFilter) (all []*Tenant, err
 		return f.Limit == 0 || len(all) < f.Limit, nil
 	})
 	if err != nil {
-		all, missed = nil, s.missedNow()
+		all, missed = nil, s.missedInMemory()
 	}
 	if !f.Troubled {
 		return all, err
 	}
-	for _, o := range missed {
-		if t := (Tenant{Platform: o.Platform, Tenant: o.Tenant, Missed: o.Since}); f.match(&t) {
-			all = append(all, &t)
+	for _, t := range missed.tenants() {
+		if f.match(t) {
+			all = append(all, t)
 		}
 	}
 	if err == nil {
@@ -838,32 +845,28 @@ func (s *Inbox) tenantPages(
 	}
 }
 
-// missedTenants are the tenants that have missed webhooks in memory. A list of tenants takes it before it reads the
-// database, because it moves there.
-type missedTenants map[TenantRef]webhookgate.MissedTenant
-
-func (s *Inbox) missedNow() missedTenants {
-	all := make(missedTenants)
-	for _, o := range s.missedInMemory() {
-		all[TenantRef{o.Platform, o.Tenant}] = o
-	}
-	return all
-}
-
 // addTo adds to a tenant its missed webhooks, and removes that from the others.
 func (o missedTenants) addTo(t *Tenant) {
-	ref := TenantRef{t.Platform, t.Tenant}
-	if found, missed := o[ref]; missed && (t.Missed.IsZero() || found.Since.Before(t.Missed)) {
-		t.Missed = found.Since
+	name := webhookgate.LaneName{Platform: t.Platform, Tenant: t.Tenant}
+	t.miss(o[name])
+	delete(o, name)
+}
+
+// tenants returns the tenants, of which nothing else is known.
+func (o missedTenants) tenants() (all []*Tenant) {
+	for name, d := range o {
+		t := &Tenant{Platform: name.Platform, Tenant: name.Tenant}
+		t.miss(d)
+		all = append(all, t)
 	}
-	delete(o, ref)
+	return all
 }
 
 // names are the tenants, for a query: the database does not know of some that they are troubled.
 func (o missedTenants) names() engine.Table {
 	tenants, platforms := []string{}, []string{}
-	for ref := range o {
-		tenants, platforms = append(tenants, ref.Tenant), append(platforms, ref.Platform)
+	for name := range o {
+		tenants, platforms = append(tenants, name.Tenant), append(platforms, name.Platform)
 	}
 	return engine.Table{tenants, platforms}
 }
@@ -907,8 +910,8 @@ func (in period) times() (since, until time.Time) {
 func (in period) whole() bool { return in == period{0, clock.Never} }
 
 // has says whether something was missed then.
-func (in period) has(o *webhookgate.MissedTenant) bool {
-	return in.whole() || o.Since.UnixMicro() < in.to && o.Last().UnixMicro() >= in.from
+func (in period) has(d webhookgate.MissedSet) bool {
+	return len(d) > 0 && d.Since().UnixMicro() < in.to && d.Last().UnixMicro() >= in.from
 }
 
 // History calls fn for the tenants that got webhooks from since on and before until, in the order of their codes,
@@ -917,7 +920,7 @@ func (in period) has(o *webhookgate.MissedTenant) bool {
 func (s *Inbox) History(
 	ctx context.Context, since, until time.Time, troubled bool, fn func(*History) error,
 ) (begins time.Time, err error) {
-	in, missed := periodOf(since, until), s.missedNow()
+	in, missed := periodOf(since, until), s.missedInMemory()
 	others, err := s.historyOfOthers(ctx, in, troubled)
 	if err != nil {
 		return begins, err
@@ -936,7 +939,7 @@ func (s *Inbox) History(
 	}
 	var then []*History // of the tenants of a page
 	ask := func(tx engine.Tx, page []*Tenant) (err error) {
-		then, err = historyOf(tx, page, in, missed)
+		then, err = historyOf(tx, page, in)
 		if err == nil && begins.IsZero() && !in.whole() {
 			begins, err = historyBegins(tx, in)
 		}
@@ -957,7 +960,7 @@ func (s *Inbox) History(
 		return true, nil
 	}
 	selected := TenantFilter{Troubled: troubled, Unknown: true}
-	err = s.tenantPages(ctx, selected, maps.Clone(missed), ask, tell)
+	err = s.tenantPages(ctx, selected, missed, ask, tell)
 	if err == nil {
 		err = hand(nil)
 	}
@@ -967,9 +970,9 @@ func (s *Inbox) History(
 // MissedHistory returns those of whom usher has missed webhooks in memory then. It does not read the database.
 func (s *Inbox) MissedHistory(since, until time.Time) (all []*History) {
 	in := periodOf(since, until)
-	for _, o := range s.missedNow() {
-		if in.has(&o) {
-			all = append(all, &History{Tenant: Tenant{Platform: o.Platform, Tenant: o.Tenant, Missed: o.Since}})
+	for _, t := range s.missedInMemory().tenants() {
+		if in.has(t.missed) {
+			all = append(all, &History{Tenant: *t})
 		}
 	}
 	slices.SortFunc(all, func(a, b *History) int { return a.compare(&b.Tenant) })
@@ -993,7 +996,7 @@ func (s *Inbox) historyOfOthers(ctx context.Context, in period, troubled bool) (
 
 // historyOf returns what each of these tenants got in some time, or nil for one that got nothing and was missed
 // nothing.
-func historyOf(tx engine.Tx, page []*Tenant, in period, missed missedTenants) ([]*History, error) {
+func historyOf(tx engine.Tx, page []*Tenant, in period) ([]*History, error) {
 	then, at := make([]*History, len(page)), make(map[TenantRef]int, len(page))
 	tenants, platforms := make([]string, 0, len(page)), make([]string, 0, len(page))
 	for i, t := range page {
@@ -1002,11 +1005,10 @@ func historyOf(tx engine.Tx, page []*Tenant, in period, missed missedTenants) ([
 	}
 	tx.Queue("tenant_history", func(r engine.Row) error {
 		var ref TenantRef
-		var n, last, wasMissed int64
-		err := r.Scan(&ref.Tenant, &ref.Platform, &n, &last, &wasMissed)
+		var n, last int64
+		err := r.Scan(&ref.Tenant, &ref.Platform, &n, &last)
 		i, asked := at[ref]
-		o, isMissed := missed[ref]
-		if !asked || n == 0 && wasMissed == 0 && !in.whole() && !(isMissed && in.has(&o)) {
+		if !asked || n == 0 && !in.whole() && !in.has(page[i].missed) {
 			return err
 		}
 		h := &History{Tenant: *page[i], Webhooks: int(n), Last: page[i].Latest}

@@ -23,20 +23,19 @@ import (
 
 // A work is something that the writer does. It keeps nothing of a run: a transaction may run again, on fresh lanes.
 type work struct {
-	lanes     []webhookgate.LaneName     // to lock; those that are new are made
-	known     []webhookgate.LaneName     // to lock, if they exist
-	claim     *Claim                     // to find lanes for
-	hooks     []int64                    // webhooks to read, with their content
-	ids       []lane.SignedID            // signed ids to read
-	digests   [][]byte                   // invalid webhooks with these digests
-	snapshots []webhookgate.LaneName     // tenants whose last snapshot is read
-	run       string                     // the reconcile that it is part of
-	missed    []webhookgate.MissedTenant // webhooks that got a 5xx, and may be in the inbox after all
-	next      int64                      // its lane's first waiting webhook beside this one is read ahead, with its content
-	numbers   int64                      // how many new webhooks there may be
-	above     int64                      // their numbers are higher than this one
-	bytes     int64                      // about how many it writes
-	by        *Action                    // the action that it is part of; nil: nobody asked for it
+	lanes     []webhookgate.LaneName // to lock; those that are new are made
+	known     []webhookgate.LaneName // to lock, if they exist
+	claim     *Claim                 // to find lanes for
+	hooks     []int64                // webhooks to read, with their content
+	ids       []lane.SignedID        // signed ids to read
+	digests   [][]byte               // invalid webhooks with these digests
+	snapshots []webhookgate.LaneName // tenants whose last snapshot is read
+	run       string                 // the reconcile that it is part of
+	next      int64                  // its lane's first waiting webhook beside this one is read ahead, with its content
+	numbers   int64                  // how many new webhooks there may be
+	above     int64                  // their numbers are higher than this one
+	bytes     int64                  // about how many it writes
+	by        *Action                // the action that it is part of; nil: nobody asked for it
 
 	wanted func() bool      // false: nobody waits for it any more; nil: always
 	decide func(t *sqlTurn) // does it
@@ -140,12 +139,13 @@ func (s *Inbox) runWriter() {
 	for {
 		var works []*work
 		var miss <-chan struct{}
-		if s.mayMiss() {
+		missed := s.storingMissed()
+		if len(missed) > 0 {
 			miss = always
 		}
 		select {
 		case <-miss:
-			works = s.storingMissed()
+			works = missed
 		case w := <-s.works:
 			if s.mayRepair() {
 				s.checkDatabase()
@@ -232,8 +232,6 @@ func (s *Inbox) checkDatabase() {
 					tx.Queue("lane_due_repair", nil, now, now+clock.Micros(lane.MaxRetryAfter), name, result, latest, leaseEnd)
 				}
 			}
-			tx.Queue("lane_missed_repair", nil, now)
-			tx.Queue("missed_repair", nil, now)
 		}
 		if s.health.unproven() {
 			tx.Queue("touch", nil)
@@ -270,8 +268,7 @@ func receiversOf(tx engine.Tx) (names []string, err error) {
 
 // gather returns the works for one transaction: o, and those that wait in the queue.
 func (s *Inbox) gather(o *work) []*work {
-	// What is missed goes first, because a webhook behind it may settle it.
-	works, bytes := append(s.storingMissed(), o), o.bytes
+	works, bytes := []*work{o}, o.bytes
 	for len(works) < maxBatchWorks && bytes < maxBatchBytes {
 		select {
 		case o = <-s.works:

@@ -40,6 +40,8 @@ func TestEraseLeavesNothing(t *testing.T) {
 			f.SetBytes([]byte("something"))
 		case f.Type() == reflect.TypeFor[[]string]():
 			f.Set(reflect.ValueOf([]string{"something"}))
+		case f.Type() == reflect.TypeFor[webhookgate.MissedSet]():
+			f.Set(reflect.ValueOf(webhookgate.MissedSet{{}}))
 		default:
 			t.Fatalf("what is a %v?", row.Type().Field(n))
 		}

@@ -231,6 +231,7 @@ func (l *Lane) supersedeParked(w *Webhook) {
 // RecordInvalid stores a webhook that cannot be taken in, and returns it as it is stored. A copy of one that nobody has
 // dealt with (known; may be nil) is only counted. Beyond Rules.MaxInvalid the tenant's oldest are deleted.
 func (l *Lane) RecordInvalid(w *Webhook, known *Webhook) *Webhook {
+	l.setMissed(l.Missed.Without(w.Digest))
 	if known != nil && known.State == Invalid && !known.gone {
 		known.Times++
 		known.Rank, known.Changed = l.stamp(), l.t.Time()

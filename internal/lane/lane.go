@@ -54,8 +54,8 @@ type Lane struct {
 	Last   int64 // its number
 	LastAt int64
 
-	SnapshotAt  int64 // when the last snapshot of the tenant arrived that usher took in
-	MissedSince int64 // since when MissedSet has webhooks; 0: it has none
+	SnapshotAt int64                 // when the last snapshot of the tenant arrived that usher took in
+	Missed     webhookgate.MissedSet // what usher missed of the tenant; see AddMissed
 
 	Damaged []string // the columns of its row that cannot be right
 	inMemory
@@ -74,17 +74,14 @@ type inMemory struct {
 	webhooks []*Webhook             // those that are in memory, new ones included
 	frontier int64                  // the waiting webhooks that are not in memory have numbers above this one
 	seen     map[[32]byte][]*SeenID // signed ids; one row for each body that the id came with
-	missed   webhookgate.MissedSet  // see MissedSet
 
 	knowsInvalid bool // all invalid webhooks are in memory
-	knowsMissed  bool
 
-	changed     bool // the row must be written
-	stamped     bool // of the row Last, LastAt or SnapshotAt must be written
-	savesMissed bool
-	snapshot    *snapshot.Stored // the new one
-	deleted     []int64
-	newSeen     []*SeenID
+	changed  bool             // the row must be written
+	stamped  bool             // of the row Last, LastAt or SnapshotAt must be written
+	snapshot *snapshot.Stored // the new one
+	deleted  []int64
+	newSeen  []*SeenID
 }
 
 // New returns a lane to which nothing has come.
@@ -104,16 +101,15 @@ func (l *Lane) Row() *Lane {
 // RowChanged says whether the turn writes the lane's whole row.
 func (l *Lane) RowChanged() bool { return l.changed }
 
-// WebhooksChanged says whether the turn has changed webhooks of the lane, or what it missed: the database does not have
-// that yet.
+// WebhooksChanged says whether the turn has changed webhooks of the lane: the database does not have that yet.
 func (l *Lane) WebhooksChanged() bool {
 	unsaved := func(w *Webhook) bool { return w.isNew || w.changed || w.gone }
-	return len(l.deleted) > 0 || l.savesMissed || slices.ContainsFunc(l.webhooks, unsaved)
+	return len(l.deleted) > 0 || slices.ContainsFunc(l.webhooks, unsaved)
 }
 
 // RowTotals returns what the lane's row says of its webhooks.
 func (l *Lane) RowTotals() Totals {
-	return Totals{l.Waiting, l.Parked, l.Invalid, l.Bytes, l.WaitingSince, l.Tail, l.MissedSince}
+	return Totals{l.Waiting, l.Parked, l.Invalid, l.Bytes, l.WaitingSince, l.Tail}
 }
 
 // Recount makes a lane whole whose row is damaged, or says something else than its webhooks. These are counted, and
@@ -125,8 +121,7 @@ func (l *Lane) Recount() {
 			"tenant", l.Tenant, "platform", l.Platform, "columns", l.Damaged, "waiting", c.Waiting)
 	}
 	l.t.AddedBytes[l.ReceiverName] += c.Bytes - max(0, l.Bytes)
-	l.Waiting, l.Parked, l.Invalid, l.Bytes = c.Waiting, c.Parked, c.Invalid, c.Bytes
-	l.WaitingSince, l.MissedSince = c.WaitingSince, c.MissedSince
+	l.Waiting, l.Parked, l.Invalid, l.Bytes, l.WaitingSince = c.Waiting, c.Parked, c.Invalid, c.Bytes, c.WaitingSince
 	if c.Tail > l.Tail { // else the tail is deleted by now
 		l.Tail, l.TailID = c.Tail, ""
 	}

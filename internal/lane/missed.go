@@ -1,7 +1,7 @@
 package lane
 
 import (
-	"crypto/sha256"
+	"bytes"
 	"time"
 
 	"usher/internal/clock"
@@ -10,62 +10,56 @@ import (
 
 // Webhooks that got a 5xx may be lost. They count as missed until they come again, or something newer does.
 
-// MissedSet returns the tenant's webhooks that are missed. It may ask the inbox.
-func (l *Lane) MissedSet() webhookgate.MissedSet {
-	if l.MissedSince > 0 && !l.knowsMissed {
-		l.LoadMissed(l.t.Inbox.MissedWebhooks(l))
+// setMissed replaces what is missed of the tenant.
+func (l *Lane) setMissed(set webhookgate.MissedSet) {
+	if len(l.Missed)+len(set) > 0 {
+		l.Missed, l.changed = set, true
 	}
-	return l.missed
 }
 
-// LoadMissed gives the lane its rows of missed webhooks.
-func (l *Lane) LoadMissed(all []webhookgate.MissedWebhook) {
-	l.missed = webhookgate.MissedSet{Since: clock.Moment(l.MissedSince), Webhooks: all}
-	l.knowsMissed = true
-}
-
-// SetMissed replaces the missed webhooks.
-func (l *Lane) SetMissed(set webhookgate.MissedSet) {
-	l.missed, l.knowsMissed = set, true
-	l.savesMissed, l.changed = true, true
-	if l.MissedSince = 0; len(set.Webhooks) > 0 {
-		l.MissedSince = max(1, set.Since.UnixMicro())
-	}
+// missedBefore returns what is missed of the tenant. What seems to have arrived in the future did so before the
+// database's clock was set back: it counts as if it had arrived at that time.
+func (l *Lane) missedBefore(at time.Time) webhookgate.MissedSet {
+	return l.Missed.By(func(arrived time.Time) time.Time {
+		if arrived.After(l.t.Time()) {
+			return at
+		}
+		return arrived
+	})
 }
 
 // AddMissed notes webhooks of the tenant that got a 5xx, but for those that were settled before they could be noted
-// here. It stamps the lane: a reconcile that began before leaves this tenant alone.
+// here: they may be stored after all, or the tenant may have sent them again, or newer ones. It stamps the lane: a
+// reconcile that began before leaves this tenant alone.
 func (l *Lane) AddMissed(set webhookgate.MissedSet) {
-	if set = l.stillMissed(set); len(set.Webhooks) > 0 {
-		l.SetMissed(l.MissedSet().With(set))
-		l.stamp()
+	set = set.Except(func(m webhookgate.MissedWebhook) bool { return l.t.Inbox.CameAfterAll(l, m) })
+	if last := set.LastSnapshot(); last != nil {
+		set = l.stillMissed(set, last)
 	}
+	if len(set) == 0 {
+		return
+	}
+	l.setMissed(l.missedBefore(set.Since()).Add(set...))
+	l.stamp()
 }
 
-// stillMissed returns what is still missed of webhooks that got a 5xx: they may be stored after all, or the tenant may
-// have sent them again, or newer ones.
-func (l *Lane) stillMissed(set webhookgate.MissedSet) webhookgate.MissedSet {
-	set = set.Except(func(m *webhookgate.MissedWebhook) bool { return l.t.Inbox.CameAfterAll(l, m) })
-	if last := set.LastSnapshot(); last != nil && l.snapshotsSettled(set, last) {
-		set = set.Except(func(m *webhookgate.MissedWebhook) bool { return m.Snapshot })
-	}
-	return set
-}
-
-// snapshotsSettled says whether the last snapshot that usher has settles those of a missed set: it is the last of
-// these, or a newer one.
-func (l *Lane) snapshotsSettled(set webhookgate.MissedSet, last *webhookgate.MissedWebhook) bool {
-	digest := l.t.Inbox.LastSnapshotDigest(l)
+// stillMissed returns what is still missed after the last snapshot of the tenant that usher has.
+func (l *Lane) stillMissed(set webhookgate.MissedSet, last *webhookgate.MissedWebhook) webhookgate.MissedSet {
+	at := clock.Moment(l.SnapshotAt)
 	switch {
-	case l.receiverHas(last.Digest[:], ReceiverName(l.t.Receivers.For(l.Platform))):
-		return true
-	case digest == nil && l.Tail != 0 || l.SnapshotAt > l.t.Now: // without a tail: the tenant was erased then
-		return false // nobody can say
-	case AsDigest(digest) == last.Digest: // it may have come before, too
-		return l.SnapshotAt >= last.At.UnixMicro()
+	case l.receiverHas(last.Digest, ReceiverName(l.t.Receivers.For(l.Platform))):
+		return set.After(last.Digest, true, last.At)
+	case at.Before(last.At):
+		return set
 	}
-	// Another one must have come a second later, because the clocks of replicas and database differ.
-	return set.SettlesSnapshots(AsDigest(digest), true, clock.Moment(l.SnapshotAt-clock.Micros(MaxJump)))
+	switch digest := l.t.Inbox.LastSnapshotDigest(l); {
+	case digest == nil && l.Tail != 0 || l.SnapshotAt > l.t.Now: // without a tail: the tenant was erased then
+		return set // nobody can say
+	case bytes.Equal(digest, last.Digest):
+		return set.After(digest, false, at) // it may have come before, too
+	default: // another one must have come a second later, because the clocks of replicas and database differ
+		return set.After(digest, true, at.Add(-MaxJump))
+	}
 }
 
 // MaxJump is by how much the clocks of replicas and database may differ, or jump, without anything following from it.
@@ -85,9 +79,7 @@ func (l *Lane) noteReceived(in *Incoming, again bool) {
 	if isState {
 		l.noteSnapshotAt(at)
 	}
-	if l.MissedSince > 0 {
-		l.SetMissed(l.MissedSet().After(AsDigest(in.Digest), isState, clock.Moment(at)))
-	}
+	l.setMissed(l.missedBefore(clock.Moment(at-1)).After(in.Digest, isState, clock.Moment(at)))
 }
 
 // noteSnapshotAt notes when a snapshot of the tenant arrived that usher knows. A time in the future is from before the
@@ -102,17 +94,4 @@ func (l *Lane) noteSnapshotAt(at int64) {
 func (l *Lane) HasNewer(in *Incoming, at int64) bool {
 	isNewer := l.SnapshotAt > at && l.SnapshotAt <= l.t.Now
 	return in.Snapshot && isNewer && !l.receiverHas(in.Digest, ReceiverName(in.To))
-}
-
-// clearMissed says that nothing is missed any more.
-func (l *Lane) clearMissed() {
-	if l.MissedSince > 0 {
-		l.SetMissed(webhookgate.MissedSet{})
-	}
-}
-
-// AsDigest converts a digest from how a row has it; all zeros: there is none.
-func AsDigest(b []byte) (digest [sha256.Size]byte) {
-	copy(digest[:], b)
-	return digest
 }

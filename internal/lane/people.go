@@ -93,8 +93,8 @@ func (l *Lane) Pause(yes bool) {
 func (l *Lane) Forget() bool {
 	l.t.Inbox.ForgetIDs(l)
 	l.seen, l.newSeen = nil, nil
-	missed := l.MissedSince > 0
-	l.clearMissed()
+	missed := len(l.Missed) > 0
+	l.setMissed(nil)
 	return l.forgetCopies() || missed
 }
 
@@ -125,7 +125,7 @@ func (l *Lane) Erase() (count int, err error) {
 	erased := New(l.LaneName)
 	erased.ReceiverName, erased.Paused = l.ReceiverName, l.Paused
 	erased.Token = l.Token // an outcome that is late must not fit a new lease
-	erased.t, erased.changed, erased.savesMissed = l.t, true, l.savesMissed
+	erased.t, erased.changed = l.t, true
 	*l = *erased
 	l.noteSnapshotAt(l.t.Now) // what came before it counts as older than what comes
 	l.stamp()

@@ -192,7 +192,7 @@ func (l *Lane) Reconcile(in *ListLine, r *Run, mode ReconcileMode) (c Compared) 
 	case mode == ToSee || c.Result == Changed:
 	case c.Result == Equal:
 		l.settleInvalid()
-		l.clearMissed()
+		l.setMissed(nil)
 	case mode == ToCompare:
 	case mode == ToStore && (l.Parked > 0 || !l.idle()):
 		// It would be known, and something older be delivered after it.
@@ -202,7 +202,7 @@ func (l *Lane) Reconcile(in *ListLine, r *Run, mode ReconcileMode) (c Compared) 
 		a := l.takeIn(&in.Incoming, mode == ToStore || l.t.StoreUnclaimed && in.To == nil)
 		if c.Applied, c.Err = a.Err == nil, a.Err; c.Applied {
 			l.LastAt = max(before, r.KnowsUpTo().UnixMicro()) // what it says is as old as the list
-			l.clearMissed()
+			l.setMissed(nil)
 			l.noteSnapshotAt(r.KnowsUpTo().UnixMicro())
 		}
 	}

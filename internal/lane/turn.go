@@ -71,7 +71,6 @@ type Inbox interface {
 	FirstWaiting(l *Lane, except []int64) *Webhook
 	InvalidWebhooks(l *Lane) []*Webhook // all; there are few
 	ParkedSnapshots(l *Lane) []*Webhook // one at most, but after an import
-	MissedWebhooks(l *Lane) []webhookgate.MissedWebhook
 	CountWebhooks(l *Lane) Totals
 	EraseWebhooks(l *Lane) (count int)
 	ForgetIDs(l *Lane)
@@ -81,7 +80,7 @@ type Inbox interface {
 	LastSnapshotDigest(l *Lane) []byte     // nil: there is none, or its webhook was deleted
 	// CameAfterAll says of a webhook that got a 5xx whether its COMMIT, which was in doubt, has stored it; or whether
 	// the same bytes have come since, be it that they are recorded as invalid.
-	CameAfterAll(l *Lane, m *webhookgate.MissedWebhook) bool
+	CameAfterAll(l *Lane, m webhookgate.MissedWebhook) bool
 	NextNumber() int64 // one of those that the works have asked for: each may stamp a lane once
 
 	HasRoom(l *Lane, size int64) error              // for one more webhook
@@ -91,7 +90,7 @@ type Inbox interface {
 }
 
 // Totals are what a lane's row says of its webhooks, or should say.
-type Totals struct{ Waiting, Parked, Invalid, Bytes, WaitingSince, Tail, MissedSince int64 }
+type Totals struct{ Waiting, Parked, Invalid, Bytes, WaitingSince, Tail int64 }
 
 // Time is the database's time.
 func (t *Turn) Time() time.Time { return clock.Moment(t.Now) }
@@ -143,7 +142,6 @@ func (t *Turn) LogError(message string, args ...any) {
 type Changes struct {
 	Lanes     []*Lane
 	Stamped   []*Lane // of these only Last, LastAt and SnapshotAt
-	Missed    []*Lane // of these MissedSet
 	Added     []*Webhook
 	Changed   []*Webhook
 	Deleted   []int64 // webhooks
@@ -161,9 +159,6 @@ func (t *Turn) Changes() (c Changes) {
 			c.Lanes = append(c.Lanes, l)
 		case l.stamped && hasRow:
 			c.Stamped = append(c.Stamped, l)
-		}
-		if l.savesMissed {
-			c.Missed = append(c.Missed, l)
 		}
 		for _, w := range l.webhooks {
 			switch {

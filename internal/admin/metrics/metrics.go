@@ -600,7 +600,7 @@ func (stats inboxCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 	if !s.At.IsZero() || s.Missed.Unnamed.Count > 0 {
 		gauge("usher_webhook_missed_unnamed",
-			"Webhooks of the last day that got a 5xx before their tenant was known, and that "+
+			"Webhooks that got a 5xx before their tenant was known, and that "+
 				"nobody has dealt with.", float64(s.Missed.Unnamed.Count))
 	}
 	if s.At.IsZero() {

@@ -9,12 +9,6 @@ import (
 	"usher/internal/inbox"
 )
 
-// Missed is what usher may have missed.
-type Missed struct {
-	inbox.Missed
-	Names []string `json:"-"` // the first of the tenants
-}
-
 // missedTroubles say what usher may have missed, until it is made good.
 func missedTroubles(s *Status, _ time.Time) (all []Trouble) {
 	o := &s.Missed
@@ -23,16 +17,17 @@ func missedTroubles(s *Status, _ time.Time) (all []Trouble) {
 		missed, unnamed = missedInMemory, unnamedInMemory
 	}
 	if o.Tenants > 0 {
-		tenants := page.Plural(o.Tenants, "tenant", "tenants")
-		if len(o.Names) > 0 {
-			tenants = page.FirstOf(o.Names, o.Tenants)
+		var names []string
+		for _, t := range o.First {
+			names = append(names, page.TenantName(t.Platform, t.Tenant))
 		}
+		tenants := page.FirstOf(names, o.Tenants)
 		if o.More {
 			tenants += ", and of others whose names it could not keep,"
 		}
 		what := "usher answered webhooks of " + tenants + " with a 5xx" + between(o.Since, o.Last)
 		trouble := missed.is(what+", and they have not come again", ofGate("")).
-			since(o.Since).link(s.missedLink()).counts(0, o.Tenants).naming(o.Names, o.Tenants)
+			since(o.Since).link(s.missedLink()).counts(0, o.Tenants).naming(names, o.Tenants)
 		trouble.bare = what // once it is over, they have
 		if s.Inbox != nil {
 			trouble = trouble.run("usher inbox tenants --trouble")
@@ -61,7 +56,8 @@ func missedTroubles(s *Status, _ time.Time) (all []Trouble) {
 }
 
 // Dismissible says in words what somebody may say is dealt with, and when the last of it ended.
-func (o *Missed) Dismissible() (until time.Time, found []string) {
+func (s *Status) Dismissible() (until time.Time, found []string) {
+	o := &s.Missed
 	for n, g := range o.Outages {
 		if until.Before(g.To) {
 			until = g.To

@@ -50,7 +50,7 @@ func TestWhenTenantsBeginToFail(t *testing.T) {
 
 // What is said when it is over holds then, too.
 func TestWhatWasMissedHasCome(t *testing.T) {
-	s := &Status{Inbox: &Inbox{}, Missed: Missed{Missed: inbox.Missed{Tenants: 1}, Names: []string{"crm/acme"}}}
+	s := &Status{Inbox: &Inbox{}, Missed: inbox.Missed{Tenants: 1, First: acme}}
 	if got := missedTroubles(s, time.Time{})[0].record(time.Time{}, "").What; got != "usher answered webhooks of crm/acme with a 5xx" {
 		t.Error(got)
 	}

@@ -31,7 +31,7 @@ type Status struct {
 	Gate         *Gate         `json:"gate,omitempty"`         // left out if the gate is off
 	Inbox        *Inbox        `json:"inbox,omitempty"`        // left out if there is none
 	Entitlements *Entitlements `json:"entitlements,omitempty"` // left out if their port is off
-	Missed       Missed        `json:"missed"`                 // what usher may have missed
+	Missed       inbox.Missed  `json:"missed"`                 // what usher may have missed
 	// Starting: usher has just been started and does not know yet what was before. No trouble does not mean that
 	// all is well.
 	Starting bool `json:"starting,omitempty"`

@@ -43,14 +43,16 @@ func wrong(t *testing.T, port Port, gate *Gate, box *inbox.Stats, health inbox.H
 	}
 	switch {
 	case box != nil:
-		s.Missed.Missed = box.Missed
+		s.Missed = box.Missed
 	case gate != nil && gate.Address == "missed":
-		s.Missed = Missed{inbox.Missed{Tenants: 1}, []string{"crm/acme"}}
+		s.Missed = inbox.Missed{Tenants: 1, First: acme}
 	}
 	s.Judge(time.Now())
 	checkLines(t, s)
 	return s.Troubles
 }
+
+var acme = []inbox.TenantRef{{Platform: "crm", Tenant: "acme"}}
 
 // misses makes a gate without an inbox miss a tenant something.
 func misses(g *Gate) *Gate {
@@ -206,10 +208,10 @@ func TestTroubles(t *testing.T) {
 		{"certificate that ends soon", port(fine), certified(3*24*time.Hour + time.Minute), nil, nil, false, []string{"warning", "The TLS certificate of the webhook gate expires in 3\u00a0d", "USHER_WEBHOOK_TLS_CERT_FILE"}},
 		{"certificate that has ended", port(fine), certified(-time.Minute), nil, nil, false, []string{"critical", "The TLS certificate of the webhook gate has expired", "without a restart"}},
 		{"certificate that lasts", port(fine), certified(30 * 24 * time.Hour), nil, nil, false, nil},
-		{"missed", port(fine), gate("ok", 0, 9, 0, 0, 3), &inbox.Stats{Missed: inbox.Missed{Tenants: 1204, Since: night, Last: night.Add(15 * time.Minute)}}, nil, false,
-			[]string{"critical", "usher answered webhooks of 1\u202f204 tenants with a 5xx from 2026-11-17 02:10:00 to 02:25:00 UTC, and they have not come again" + since, "'usher help reconcile'"}},
-		{"missed of more than it can name", port(fine), gate("ok"), &inbox.Stats{Missed: inbox.Missed{Tenants: 10_000, More: true, Since: night, Last: night}}, nil, false,
-			[]string{"critical", "of 10\u202f000 tenants, and of others whose names it could not keep, with a 5xx at 2026-11-17 02:10:00 UTC", "webhook log"}},
+		{"missed", port(fine), gate("ok", 0, 9, 0, 0, 3), &inbox.Stats{Missed: inbox.Missed{Tenants: 1204, First: acme, Since: night, Last: night.Add(15 * time.Minute)}}, nil, false,
+			[]string{"critical", "usher answered webhooks of crm/acme and 1\u202f203 others with a 5xx from 2026-11-17 02:10:00 to 02:25:00 UTC, and they have not come again" + since, "'usher help reconcile'"}},
+		{"missed of more than it can name", port(fine), gate("ok"), &inbox.Stats{Missed: inbox.Missed{Tenants: 10_000, First: acme, More: true, Since: night, Last: night}}, nil, false,
+			[]string{"critical", "of crm/acme and 9\u202f999 others, and of others whose names it could not keep, with a 5xx at 2026-11-17 02:10:00 UTC", "webhook log"}},
 		{"missed without an inbox", port(fine), misses(gate("ok")), nil, nil, false, []string{"critical", "webhooks of crm/acme with a 5xx", "USHER_WEBHOOK_INBOX"}},
 		{"missed without a name", port(fine), gate("ok", 0, 9, 0, 0, 3), &inbox.Stats{Missed: inbox.Missed{Unnamed: webhookgate.Unnamed{Count: 3, Since: night, Last: night.Add(24 * time.Hour)}}}, nil, false,
 			[]string{"critical", "usher answered 3 webhooks with a 5xx before it knew the tenant from 2026-11-17 02:10:00 to 2026-11-18 02:10:00 UTC" + since, "'usher inbox dismiss'"}},
@@ -333,7 +335,7 @@ func TestNamesAndAnswers(t *testing.T) {
 // The command below a trouble is the first thing to type, and it works: without an inbox there is none that
 // lists tenants. To dismiss something is the last step.
 func TestCommandsForWhatIsMissed(t *testing.T) {
-	missed := inbox.Missed{Tenants: 1, Unnamed: webhookgate.Unnamed{Count: 1}, Outages: []inbox.Outage{{From: night, To: night.Add(time.Hour)}}}
+	missed := inbox.Missed{Tenants: 1, First: acme, Unnamed: webhookgate.Unnamed{Count: 1}, Outages: []inbox.Outage{{From: night, To: night.Add(time.Hour)}}}
 	for name, tc := range map[string]struct {
 		box  *Inbox
 		want []string
@@ -341,7 +343,7 @@ func TestCommandsForWhatIsMissed(t *testing.T) {
 		"with an inbox":    {new(Inbox), []string{"usher inbox tenants --trouble", " /dismiss", " /dismiss"}},
 		"without an inbox": {nil, []string{"", " /dismiss", " /dismiss"}},
 	} {
-		s := &Status{Inbox: tc.box, Missed: Missed{Missed: missed}}
+		s := &Status{Inbox: tc.box, Missed: missed}
 		var got []string
 		for _, trouble := range missedTroubles(s, night) {
 			if got = append(got, trouble.Run); trouble.Link == "/dismiss" { // the page that shows them, and asks

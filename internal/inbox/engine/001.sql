@@ -57,23 +57,14 @@ CREATE TABLE {schema}.lane (
 	last_at       {int} NOT NULL DEFAULT 0,
 	-- When the last state of the tenant arrived that usher took in; of one that a reconcile took in, how old its list was.
 	snapshot_at      {int} NOT NULL DEFAULT 0,
-	missed_since  {int} NOT NULL DEFAULT 0, -- since when it has missed webhooks, see the table missed; 0: it has none
+	missed_since  {int} NOT NULL DEFAULT 0, -- when the first of its webhooks came that got a 5xx and is missed; 0: none is
+	missed        {text} NOT NULL DEFAULT '', -- these webhooks, the first and the last four, as JSON; empty: there is none
 	PRIMARY KEY (tenant, platform, event_type)
 ) {keyed};
 CREATE INDEX lane_last_try ON {schema}.lane (receiver, last_try, last_result) WHERE last_result > 0 AND due < {never};
 CREATE INDEX lane_failed ON {schema}.lane (waiting_since) WHERE last_result > 0;
 CREATE INDEX lane_lost ON {schema}.lane (tenant) WHERE {lost};
 CREATE INDEX lane_missed ON {schema}.lane (missed_since) WHERE missed_since > 0;
-
--- Webhooks that got a 5xx, the last four of a tenant. It has rows where its lane says missed_since.
-CREATE TABLE {schema}.missed (
-	tenant   {text} NOT NULL,
-	platform {text} NOT NULL,
-	digest   {bytes} NOT NULL, -- SHA-256 of the body
-	at       {int} NOT NULL, -- when it arrived
-	snapshot {int} NOT NULL, -- 1: it has the complete state of its tenant; else it is an event
-	PRIMARY KEY (tenant, platform, digest)
-) {keyed};
 
 -- A webhook without its content: this row is updated, so it is small.
 CREATE TABLE {schema}.webhook (

@@ -71,11 +71,10 @@ WHERE w.tenant = $1::text AND w.platform = $2::text AND w.event_type = $3::text 
 
 -- name: lane_count
 -- What the row of a lane (1 to 3) should say: how many wait, are parked and are invalid, the bytes of the first two, since when one waits, and
--- the last webhook that counts or was accepted. And since when it has missed ones.
+-- the last webhook that counts or was accepted.
 SELECT count(*) FILTER (WHERE state {waiting}), count(*) FILTER (WHERE state {parked}), count(*) FILTER (WHERE state {invalid}),
 	CAST(coalesce(sum({amount size}) FILTER (WHERE state {open}), 0) AS bigint), CAST(coalesce(min(CASE WHEN received BETWEEN 0 AND {never} THEN received ELSE {never} END) FILTER (WHERE state {waiting}), {never}) AS bigint),
-	coalesce(max(seq) FILTER (WHERE state {open} OR state {taken}), 0),
-	(SELECT coalesce(min(CASE WHEN at BETWEEN 1 AND {never} THEN at ELSE 1 END), 0) FROM {schema}.missed WHERE tenant = $1::text AND platform = $2::text AND $3::text = '')
+	coalesce(max(seq) FILTER (WHERE state {open} OR state {taken}), 0)
 FROM {schema}.webhook WHERE tenant = $1::text AND platform = $2::text AND event_type = $3::text
 
 -- name: parked_snapshots
@@ -90,17 +89,11 @@ LEFT JOIN {schema}.content c ON c.seq = w.seq WHERE w.seq {among}
 SELECT {webhook}, c.header, c.body FROM {schema}.webhook w LEFT JOIN {schema}.lane l ON {of}
 LEFT JOIN {schema}.content c ON c.seq = w.seq WHERE w.seq {among} {lock}
 
--- name: missed_of
-SELECT digest, at, snapshot FROM {schema}.missed WHERE tenant = $1::text AND platform = $2::text ORDER BY at
-
--- name: missed_delete
-DELETE FROM {schema}.missed WHERE tenant = $1::text AND platform = $2::text
+-- name: missed_first
+SELECT coalesce(min(missed_since), 0) FROM {schema}.lane WHERE missed_since > 0
 
 -- name: missed_clear
-DELETE FROM {schema}.missed
-
--- name: lane_missed_clear
-UPDATE {schema}.lane SET missed_since = 0 WHERE missed_since > 0
+UPDATE {schema}.lane SET missed_since = 0, missed = '' WHERE missed_since > 0
 
 -- name: state_digest
 -- That of a tenant's last snapshot.
@@ -235,7 +228,7 @@ SELECT changed FROM {schema}.webhook WHERE state {finished} ORDER BY changed, se
 
 -- name: tenants
 -- 4 tenants after 1, 2. If 3 is 1: only those that are held up, parked, invalid or missed, and those of 5; if it is 2: and whose features are unknown.
-SELECT l.platform, l.tenant, coalesce(s.name, ''), coalesce(s.received, 0), l.waiting, l.parked, l.invalid, l.last_result, l.paused, l.missed_since,
+SELECT l.platform, l.tenant, coalesce(s.name, ''), coalesce(s.received, 0), l.waiting, l.parked, l.invalid, l.last_result, l.paused, l.missed_since, l.missed,
 	CASE WHEN s.tenant IS NOT NULL AND s.features IS NULL THEN 1 ELSE 0 END, coalesce(f.result, ''), coalesce(f.changes, ''), coalesce(f.at, 0)
 FROM {schema}.lane l LEFT JOIN {schema}.snapshot s ON s.tenant = l.tenant AND s.platform = l.platform
 LEFT JOIN {schema}.finding f ON f.tenant = l.tenant AND f.platform = l.platform AND {stands}
@@ -245,19 +238,9 @@ AND ($3::bigint = 0 OR {troubled} OR $3::bigint = 2 AND s.tenant IS NOT NULL AND
 -- name: lanes_held_up
 SELECT {lane} FROM {schema}.lane l WHERE l.last_result > 0 AND l.waiting > 0 ORDER BY l.waiting_since LIMIT $1::bigint
 
--- name: missed_count
-SELECT count(*), coalesce(min(missed_since), 0), (SELECT coalesce(max(at), 0) FROM {schema}.missed) FROM {schema}.lane WHERE missed_since > 0
-
--- name: lane_missed_repair
--- After a jump of the clock. No lane has missed webhooks only from later than now (1) on.
-UPDATE {schema}.lane SET missed_since = $1::bigint WHERE missed_since > 0 AND missed_since + 0 > $1::bigint
-
--- name: missed_repair
--- The same of each webhook.
-UPDATE {schema}.missed SET at = $1::bigint WHERE at > $1::bigint
-
 -- name: missed_tenants
-SELECT platform, tenant, missed_since FROM {schema}.lane WHERE missed_since > 0 ORDER BY missed_since LIMIT $1::bigint
+-- Those that are so for longest first; each with how many there are in all.
+SELECT platform, tenant, missed_since, missed, count(*) OVER () FROM {schema}.lane WHERE missed_since > 0 ORDER BY missed_since LIMIT $1::bigint
 
 -- name: outages
 SELECT began, ended, webhooks FROM {schema}.outage ORDER BY ended DESC LIMIT $1::bigint
@@ -265,18 +248,11 @@ SELECT began, ended, webhooks FROM {schema}.outage ORDER BY ended DESC LIMIT $1:
 -- name: outage_add
 INSERT INTO {schema}.outage (began, ended, webhooks) VALUES ($1, $2, $3)
 
--- name: unnamed_count
--- 1 when the last of them arrived, 2 how many, 3 a row that began after this is still open, 4 when the first arrived.
-UPDATE {schema}.outage SET ended = $1::bigint, began = CASE WHEN $4::bigint < began THEN $4::bigint ELSE began END, webhooks = webhooks + $2::bigint WHERE webhooks > 0 AND began > $3::bigint RETURNING began
-
--- name: unnamed_expire
-DELETE FROM {schema}.outage WHERE webhooks > 0 AND ended < $1::bigint
+-- name: unnamed_take
+DELETE FROM {schema}.outage WHERE webhooks > 0 RETURNING began, ended, webhooks
 
 -- name: outage_end
-DELETE FROM {schema}.outage WHERE ended <= $1::bigint
-
--- name: outage_dismiss
-DELETE FROM {schema}.outage WHERE ended <= $1::bigint RETURNING webhooks
+DELETE FROM {schema}.outage WHERE ended <= $1::bigint RETURNING began, ended, webhooks
 
 -- name: gate_up_save
 UPDATE {schema}.gate_up SET at = $1::bigint

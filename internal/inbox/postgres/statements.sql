@@ -194,9 +194,8 @@ LEFT JOIN LATERAL (SELECT * FROM {schema}.snapshot s WHERE s.tenant = c.tenant A
 WHERE c.before < $4::bigint ORDER BY c.number
 
 -- name: tenant_history
--- How many webhooks each of these tenants (3) got from 1 on and before 2, when the last of them came, and whether one was missed then.
-SELECT l.tenant, l.platform, w.n, w.last, CASE WHEN l.missed_since > 0 AND l.missed_since < $2::bigint
-	AND EXISTS (SELECT 1 FROM {schema}.missed m WHERE m.tenant = l.tenant AND m.platform = l.platform AND m.at >= $1::bigint) THEN 1 ELSE 0 END
+-- How many webhooks each of these tenants (3) got from 1 on and before 2, and when the last of them came.
+SELECT l.tenant, l.platform, w.n, w.last
 FROM unnest($3::text[], $4::text[]) AS t (tenant, platform) JOIN {schema}.lane l ON l.tenant = t.tenant AND l.platform = t.platform AND l.event_type = ''
 CROSS JOIN LATERAL (SELECT count(*) AS n, coalesce(max(w.received), 0) AS last FROM {schema}.webhook w
 	WHERE w.tenant = l.tenant AND w.platform = l.platform AND w.event_type = '' AND w.received >= $1::bigint AND w.received < $2::bigint) w

@@ -143,10 +143,8 @@ LEFT JOIN snapshot s ON s.tenant = c.tenant AND s.platform = c.platform
 WHERE c.before < ?4 ORDER BY c.number
 
 -- name: tenant_history
--- How many webhooks each of these tenants (3) got from 1 on and before 2, when the last of them came, and whether one was missed then.
+-- How many webhooks each of these tenants (3) got from 1 on and before 2, and when the last of them came.
 WITH got AS (SELECT received, tenant, platform FROM webhook WHERE event_type = '' AND received >= ?1 AND received < ?2)
 SELECT l.tenant, l.platform, (SELECT count(*) FROM got w WHERE w.tenant = l.tenant AND w.platform = l.platform),
-	(SELECT coalesce(max(received), 0) FROM got w WHERE w.tenant = l.tenant AND w.platform = l.platform),
-	CASE WHEN l.missed_since > 0 AND l.missed_since < ?2
-		AND EXISTS (SELECT 1 FROM missed m WHERE m.tenant = l.tenant AND m.platform = l.platform AND m.at >= ?1) THEN 1 ELSE 0 END
+	(SELECT coalesce(max(received), 0) FROM got w WHERE w.tenant = l.tenant AND w.platform = l.platform)
 FROM json_each(?3) t CROSS JOIN lane l ON l.tenant = t.value ->> 0 AND l.platform = t.value ->> 1 AND l.event_type = ''
