@@ -120,7 +120,7 @@ func TestOutageAfterAKillIsDismissed(t *testing.T) {
 				t.Errorf("without an outage: %d %s", code, out)
 			}
 			kill()
-			if out, code := run("inbox", "dismiss"); code != 0 || !regexp.MustCompile(`^no gate was ready from .* UTC\ndismissed: 1 outage, and 0 webhooks without a tenant`).MatchString(out) {
+			if out, code := run("inbox", "dismiss"); code != 0 || !regexp.MustCompile(`^From .* UTC no gate was ready to take webhooks, .*\ndismissed: 1 outage, and 0 webhooks without a tenant`).MatchString(out) {
 				t.Errorf("the command: %d %s", code, out)
 			}
 			gone("the command")
@@ -142,7 +142,7 @@ func TestOutageAfterAKillIsDismissed(t *testing.T) {
 			kill()
 			page := get(t, u.admin, "/dismiss")
 			until := regexp.MustCompile(`name="until" value="([^"]+)"`).FindStringSubmatch(page.body)
-			if until == nil || !strings.Contains(page.body, "no gate was ready from ") {
+			if until == nil || !strings.Contains(page.body, " no gate was ready ") {
 				t.Fatalf("the page:\n%s", page.body)
 			}
 			submit := func(until string) int {
@@ -204,7 +204,7 @@ func TestDismissAsks(t *testing.T) {
 			t.Fatal(err)
 		}
 		code := wait()
-		for _, word := range []string{"no gate was ready from 2026-01-01 10:00:00 to 11:00:00 UTC", "2 webhooks got a 5xx before usher knew the tenant from 2026-01-01 09:00:00 to 09:30:00 UTC"} {
+		for _, word := range []string{"From 2026-01-01 10:00:00 to 11:00:00 UTC no gate was ready", "2 webhooks with a 5xx before it knew the tenant from 2026-01-01 09:00:00 to 09:30:00 UTC"} {
 			if !strings.Contains(shown.String(), word) {
 				t.Errorf("%q is missing:\n%s", word, shown.String())
 			}
