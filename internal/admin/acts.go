@@ -538,11 +538,11 @@ func init() {
 				"POST /api/reconcile",
 				"a call of `usher reconcile`; the first line of its body says which. `{\"about\":\"…\",\"as_of\":\"…\"}` " +
 					"begins a run. The answer stays open until the run's end; if it ends earlier, the run has failed. " +
-					"Its first line is `{\"run\",\"began\",\"known\":n}`: ask the billing service only after it. " +
+					"Its first line is `{\"run\":{\"id\",…},\"known\":n}`: ask the billing service only after it. " +
 					"`{\"run\":\"…\",\"mode\":\"compare\"}` compares the lines that follow, and answers with lines: " +
 					"`{\"tenant\":{\"line\",\"platform\",\"tenant\",\"result\",\"changes\",…}}` for each " +
 					"that is not equal (`fault`: why a line cannot be compared), at the end " +
-					"`{\"ended\":{…}}` or `{\"error\"}`. `\"failed\"`: why the list cannot be trusted; " +
+					"`{\"run\":{…}}` or `{\"error\"}`. `\"failed\"`: why the list cannot be trusted; " +
 					"`\"partial\":true`; `\"last\":true`: the run ends with it. " +
 					"With the mode `deliver` or `store` it takes in these lines; `see` changes nothing",
 			},

@@ -29,13 +29,10 @@ type (
 
 	// RunLine is a line of an answer. One without anything says that the call goes on.
 	RunLine struct {
-		Run   string    `json:"run,omitempty"` // the first line of the first call: the run has begun
-		Began time.Time `json:"began,omitzero"`
-		Known int       `json:"known,omitempty"` // how many tenants usher knows
-
+		Run      *lane.Run      `json:"run,omitempty"`      // the first line of the first call, and the last one of a pass
+		Known    int            `json:"known,omitempty"`    // how many tenants usher knows when a run begins
 		Tenant   *lane.Compared `json:"tenant,omitempty"`   // what came of a line
 		Compared int            `json:"compared,omitempty"` // how many tenants the pass has compared so far
-		Ended    *lane.Run      `json:"ended,omitempty"`    // the last line of a pass
 		Error    string         `json:"error,omitempty"`    // the last line of a call that failed
 	}
 )
@@ -136,7 +133,7 @@ func (h *Handler) beginRun(s *runStream, c *call, asked RunCall) {
 	_, _ = io.Copy(io.Discard, s.lines) // nothing; only after its end net/http watches the connection
 	beat := time.NewTicker(lane.RunBeat)
 	defer beat.Stop()
-	for err = s.send(RunLine{Run: run.ID, Began: run.Began, Known: known}); err == nil; {
+	for err = s.send(RunLine{Run: run, Known: known}); err == nil; {
 		select {
 		case <-beat.C:
 			// In an outage of the database the passes fail, not this.
@@ -186,5 +183,5 @@ func (h *Handler) runPass(s *runStream, r *http.Request, pass inbox.Pass) {
 		h.did(r, nil, level, "reconcile ended", "run", run.ID, "complete", run.Complete, "failed", run.Failed,
 			"found", run.Found, "applied", run.Applied)
 	}
-	_ = s.send(RunLine{Ended: run})
+	_ = s.send(RunLine{Run: run})
 }

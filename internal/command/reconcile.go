@@ -245,8 +245,8 @@ func (c *reconcileCall) begin(ctx context.Context, end context.CancelCauseFunc) 
 	if err != nil {
 		return err
 	}
-	if c.begun, err = answer.next(); err != nil {
-		return err
+	if c.begun, err = answer.next(); err != nil || c.begun.Run == nil {
+		return cmp.Or(err, fmt.Errorf("%s is another version of usher", c.listen))
 	}
 	go func() {
 		defer answer.Close()
@@ -361,7 +361,7 @@ func (c *reconcileCall) runCommand(ctx context.Context) (failed string, err erro
 // equal.
 func (c *reconcileCall) pass(ctx context.Context, p inbox.Pass, lines io.Reader, each func(*lane.Compared)) (
 	*lane.Run, error) {
-	p.Run = c.begun.Run
+	p.Run = c.begun.Run.ID
 	answer, err := c.stream(ctx, admin.RunCall{Pass: p}, lines)
 	if err != nil {
 		return nil, err
@@ -376,8 +376,8 @@ func (c *reconcileCall) pass(ctx context.Context, p inbox.Pass, lines io.Reader,
 			each(line.Tenant)
 		case line.Compared > 0:
 			c.progress.show("%s compared", count(line.Compared, "tenant"))
-		case line.Ended != nil:
-			return line.Ended, nil
+		case line.Run != nil:
+			return line.Run, nil
 		}
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"usher/internal/clock"
 	"usher/internal/inbox/engine"
 	"usher/internal/lane"
-	"usher/webhookgate"
 )
 
 // A finding is what a reconcile has found of a tenant. It is the tenant's trouble until a later run has
@@ -36,30 +35,11 @@ func scanFinding(result, changes string, at int64) *Finding {
 	return f
 }
 
-// saveFindings queues what a run has found of tenants. The findings of those that are equal are deleted.
-func (t *sqlTurn) saveFindings(r *lane.Run, some []lane.Compared) {
-	var found, equal []webhookgate.LaneName
-	var results, changes []string
-	var digests [][]byte
-	for n := range some {
-		switch c := &some[n]; {
-		case c.Result.IsFinding():
-			words, _ := json.Marshal(c.Changes) // strings
-			found, results = append(found, nameOf(c)), append(results, string(c.Result))
-			changes, digests = append(changes, withoutZero(string(words))), append(digests, c.Fingerprint())
-		case c.Result == lane.Equal:
-			equal = append(equal, nameOf(c))
-		}
-	}
-	knows := r.KnowsUpTo().UnixMicro()
-	if len(found) > 0 {
-		tenants, platforms, _ := laneColumns(found)
-		t.tx.Queue("finding_save", nil, tenants, platforms, results, changes, digests, r.Mark, knows, t.Now)
-	}
-	if len(equal) > 0 {
-		tenants, platforms, _ := laneColumns(equal)
-		t.tx.Queue("finding_clear", nil, tenants, platforms, knows, t.Now)
-	}
+// saveFinding queues what a run has found of a tenant.
+func (t *sqlTurn) saveFinding(r *lane.Run, c *lane.Compared) {
+	words, _ := json.Marshal(c.Changes) // strings
+	t.tx.Queue("finding_save", nil, c.Tenant, c.Platform, string(c.Result), withoutZero(string(words)), c.Fingerprint(),
+		r.Mark, r.KnowsUpTo().UnixMicro(), t.Now)
 }
 
 // DismissFinding says that what was found of a tenant is dealt with. It returns how many findings that were:

@@ -9,7 +9,7 @@
 //	courier.go    when to try, and whom             lease.go    asks for leases, and saves what came of them
 //	act.go        what people do                    actions.go  who did what          pause.go  who may not deliver
 //	views.go      what people see                   room.go     who may still take how much room
-//	reconcile.go  a run of 'usher reconcile', and its passes over a list; compare.go: what the whole list says;
+//	reconcile.go  a run of 'usher reconcile'; pass.go: a pass over a list, line by line;
 //	              finding.go: what was found of a tenant
 //	missed.go     what usher may have missed: webhooks that got a 5xx, and outages
 //	changes.go    tells programs that keep a copy what has changed

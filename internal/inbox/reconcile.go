@@ -2,22 +2,13 @@ package inbox
 
 import (
 	"bytes"
-	"cmp"
-	"context"
 	"crypto/rand"
 	"encoding/json"
-	"errors"
-	"fmt"
-	"io"
-	"net/http"
-	"strings"
 	"time"
 
 	"usher/internal/clock"
-	"usher/internal/content"
 	"usher/internal/inbox/engine"
 	"usher/internal/lane"
-	"usher/internal/snapshot"
 	"usher/webhookgate"
 )
 
@@ -155,161 +146,6 @@ func queueLastRuns(tx engine.Tx, last, complete **lane.Run) {
 	})
 }
 
-// A Pass is one over the lines of a list. The first one of a run compares them. A second one takes in those
-// lines that the person has chosen.
-type Pass struct {
-	Run     string             `json:"run,omitempty"`
-	Mode    lane.ReconcileMode `json:"mode,omitempty"`
-	Failed  string             `json:"failed,omitempty"`  // why the list cannot be trusted: then nothing is changed
-	Partial bool               `json:"partial,omitempty"` // the list is not meant to be whole
-	Last    bool               `json:"last,omitempty"`    // the run ends with this pass
-}
-
-// mode says what is done with the next lines.
-func (p *Pass) mode() lane.ReconcileMode {
-	if p.Failed == "" && (p.Mode == lane.ToCompare || p.Mode.Applies()) {
-		return p.Mode
-	}
-	return lane.ToSee
-}
-
-// Tell gets what came of those lines that are not equal, and how many tenants the pass has seen so far.
-type Tell func(some []lane.Compared, seen int) error
-
-const (
-	// This many lines, or about so many bytes, go into one transaction: webhooks wait that long.
-	batchLines = 50
-	batchBytes = 1 << 20
-	// unlistedPage is how many tenants are read at once.
-	unlistedPage = 500
-)
-
-// A passing is a pass that is under way. After an error it does nothing any more.
-type passing struct {
-	s *Inbox
-	Pass
-	list
-	tell  Tell
-	batch []*lane.ListLine // each tenant once
-	size  int
-	err   error
-}
-
-// Reconcile makes one pass over a list, and returns the run as it is then. next returns one line after the other,
-// and io.EOF in the end. Empty lines only count.
-func (s *Inbox) Reconcile(
-	ctx context.Context, pass Pass, next func() ([]byte, error), tell Tell,
-) (*lane.Run, error) {
-	pass.Run = withoutZero(pass.Run)
-	p := &passing{s: s, Pass: pass, list: newList(), tell: tell}
-	for number := 1; p.err == nil; number++ {
-		line, err := next()
-		if errors.Is(err, io.EOF) {
-			return p.end(ctx)
-		}
-		if p.err = err; err == nil && len(line) > 0 {
-			o := s.readLine(line)
-			if o.Draft.Line = number; !p.enter(o) {
-				p.add(o, len(line))
-			}
-		}
-	}
-	return nil, p.err
-}
-
-// add adds a line to the batch.
-func (p *passing) add(o *lane.ListLine, size int) {
-	if len(p.batch) >= batchLines || p.size >= batchBytes || o.Contradicts {
-		p.flush()
-	}
-	p.batch, p.size = append(p.batch, o), p.size+size
-}
-
-// addFound adds what was found of tenants without a line of their own, or before it was certain.
-func (p *passing) addFound(all ...lane.Compared) {
-	for _, c := range all {
-		p.add(&lane.ListLine{Draft: c}, 0)
-	}
-}
-
-// flush has the batch decided about, counts, and tells. After a line that cannot be taken in, for example because the
-// inbox is full, the others stay as they are.
-func (p *passing) flush() {
-	var all, some []lane.Compared
-	if p.err == nil {
-		all, p.err = p.s.reconcile(p.Run, p.batch, p.mode())
-	}
-	if p.err != nil {
-		return
-	}
-	for n, c := range all {
-		if c.Err != nil {
-			p.Failed = "not all were taken in: " + c.Err.Error()
-		}
-		if p.count(p.batch[n], &c) {
-			some = append(some, c)
-		}
-	}
-	p.batch, p.size = nil, 0
-	p.err = p.tell(some, len(p.seen))
-}
-
-// end finds what only the whole list says, and stores what came of the pass. A list that failed says nothing of the
-// tenants that it does not have.
-func (p *passing) end(ctx context.Context) (*lane.Run, error) {
-	p.flush()
-	p.addFound(p.twins()...)
-	p.flush()
-	compares := p.Mode == lane.ToCompare
-	if compares {
-		p.Failed = cmp.Or(p.Failed, p.failure())
-	}
-	complete := compares && p.Failed == "" && !p.Partial
-	if complete {
-		p.addUnlisted(ctx)
-		p.flush()
-	}
-	if p.err != nil {
-		return nil, p.err
-	}
-	return p.s.saveRun(p.Run, p.Last, func(t *sqlTurn, r *lane.Run) {
-		r.Failed = cmp.Or(p.Failed, r.Failed)
-		if !compares {
-			r.Applied = p.applied
-			return
-		}
-		r.Found, r.Complete = p.sum, complete
-		if r.Failed == "" && !p.Last && t.isOlderList(r) {
-			r.Failed = errOlderList
-		}
-	})
-}
-
-// addUnlisted adds the tenants that may use something, and that the list does not have. Their last snapshot is older
-// than the run.
-func (p *passing) addUnlisted(ctx context.Context) {
-	for last, read := new(lane.Compared), unlistedPage; read == unlistedPage && p.err == nil; {
-		var page []lane.Compared
-		p.err = p.s.read(ctx, func(tx engine.Tx) error {
-			tx.Queue("known_before", func(r engine.Row) error {
-				c := lane.Compared{Result: lane.Unlisted}
-				var number int64
-				var features string
-				err := r.Scan(&c.Tenant, &c.Platform, &number, &features)
-				last, c.Basis = &c, fmt.Sprint(number)
-				read++
-				if may, _ := snapshot.Decode([]byte(features)); len(may.Features) > 0 && !p.has(c.Platform, c.Tenant) {
-					page = append(page, c)
-				}
-				return err
-			}, p.Run, last.Tenant, last.Platform, int64(unlistedPage))
-			read = 0
-			return tx.Send()
-		})
-		p.addFound(page...)
-	}
-}
-
 // reconcile has the lane of each line of a batch decide about it, all in one transaction, which also finds
 // out whether the run is still under way. A tenant that is only compared gets no lane.
 func (s *Inbox) reconcile(id string, batch []*lane.ListLine, mode lane.ReconcileMode) ([]lane.Compared, error) {
@@ -363,7 +199,6 @@ func (t *sqlTurn) reconcile(
 	run *lane.Run, batch []*lane.ListLine, names []webhookgate.LaneName, mode lane.ReconcileMode,
 ) (done []lane.Compared) {
 	known, applied := t.readBeside(names), 0
-	var certain []lane.Compared
 	for _, o := range batch {
 		c := o.Draft
 		beside := known[nameOf(&c)]
@@ -385,14 +220,16 @@ func (t *sqlTurn) reconcile(
 		if c.Err != nil {
 			mode = lane.ToSee
 		}
-		c.Dismissed = bytes.Equal(beside.dismissed, c.Fingerprint())
+		c.Dismissed = beside.dismissed && bytes.Equal(beside.found, c.Fingerprint())
 		done = append(done, c)
-		// What may be a twin is stored once that is certain. A tenant is equal only if all lines say so.
-		if mode == lane.ToCompare && !c.MayBeTwin() && !(o.Contradicts && c.Result == lane.Equal) {
-			certain = append(certain, c)
+		switch {
+		case mode != lane.ToCompare || c.MayBeTwin(): // which is stored once that is certain
+		case c.Result.IsFinding():
+			t.saveFinding(run, &c)
+		case c.Result == lane.Equal && len(beside.found) > 0 && !o.Contradicts: // all lines say so
+			t.tx.Queue("finding_clear", nil, c.Tenant, c.Platform, run.KnowsUpTo().UnixMicro(), t.Now)
 		}
 	}
-	t.saveFindings(run, certain)
 	if applied > 0 {
 		(&Action{ID: run.Action}).queue(t.tx, t.Now, applied)
 	}
@@ -423,7 +260,8 @@ func (t *sqlTurn) isOlderList(r *lane.Run) bool {
 
 // beside is what is known of a tenant beside its lane and its snapshot.
 type beside struct {
-	dismissed []byte    // the fingerprint of the finding that somebody has dismissed
+	found     []byte    // the fingerprint of the finding that is stored; empty: there is none
+	dismissed bool      // somebody has dismissed that one
 	erased    time.Time // when somebody has erased it
 	platforms []string  // the other platforms on which its code is known
 }
@@ -434,10 +272,10 @@ func (t *sqlTurn) readBeside(names []webhookgate.LaneName) map[webhookgate.LaneN
 	t.tx.Queue("beside", func(r engine.Row) error {
 		var name webhookgate.LaneName
 		var b beside
-		var erased, others int64
+		var dismissed, erased, others int64
 		var other string
-		err := r.Scan(&name.Tenant, &name.Platform, &b.dismissed, &erased, &others, &other)
-		b.erased, b.platforms = momentOrZero(erased), known[name].platforms
+		err := r.Scan(&name.Tenant, &name.Platform, &b.found, &dismissed, &erased, &others, &other)
+		b.dismissed, b.erased, b.platforms = dismissed > 0, momentOrZero(erased), known[name].platforms
 		if others > 0 {
 			b.platforms = append(b.platforms, other)
 		}
@@ -446,51 +284,4 @@ func (t *sqlTurn) readBeside(names []webhookgate.LaneName) map[webhookgate.LaneN
 	}, tenants, platforms)
 	t.send()
 	return known
-}
-
-// MaxLine is the length of the longest line.
-func (s *Inbox) MaxLine() int { return int(cmp.Or(s.cfg.MaxBody, 16<<20)) }
-
-// readLine reads a line: a webhook's payload, or a whole webhook.
-func (s *Inbox) readLine(line []byte) *lane.ListLine {
-	faulty := func(fault string) *lane.ListLine {
-		return &lane.ListLine{Draft: lane.Compared{Result: lane.Faulty, Fault: fault}}
-	}
-	body := webhookOf(line)
-	if longest := s.MaxLine(); len(body) > longest {
-		return faulty(fmt.Sprintf("is larger than %d bytes (USHER_WEBHOOK_MAX_BODY)", longest))
-	}
-	header := http.Header{"Content-Type": {"application/json"}, sourceHeader: {FromReconcile}}
-	w, faults := webhookgate.ReadSnapshot(s.cfg.Content, header, body, s.cfg.Receivers)
-	if len(faults) == 0 && w.State.Features == nil {
-		faults = []content.Fault{{Path: "/payload/change/features", Message: "cannot be read"}}
-	}
-	if len(faults) > 0 {
-		fault := content.Summary(faults)
-		if rest, ok := strings.CutPrefix(fault, "the body "); ok {
-			fault = "it " + rest
-		}
-		return faulty(fault)
-	}
-	o := &lane.ListLine{Incoming: arriving(w)}
-	o.Source, o.Later = FromReconcile, true
-	o.Says, _ = snapshot.Decode(w.State.Features) // they have just been encoded
-	o.Draft = lane.Compared{Platform: o.Platform, Tenant: o.Tenant}
-	if o.To == nil && !s.cfg.StoreUnclaimed {
-		o.Draft.Result = lane.PassedOver
-	}
-	return o
-}
-
-// webhookOf returns the webhook that a line is, or is the payload of. ReadSnapshot finds what is wrong with it.
-func webhookOf(line []byte) []byte {
-	const kind = `{"type":"` + content.TenantProvisioningChange + `",`
-	var members map[string]json.RawMessage
-	if json.Unmarshal(line, &members) != nil || members["type"] != nil && members["payload"] != nil {
-		return line
-	}
-	if members["payload"] != nil {
-		return append([]byte(kind), line[1:]...)
-	}
-	return fmt.Appendf(nil, `%s"payload":%s}`, kind, line)
 }

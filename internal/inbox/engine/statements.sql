@@ -305,6 +305,18 @@ SELECT coalesce(max(CASE WHEN as_of < began THEN as_of ELSE began END), 0) FROM 
 -- name: runs_expire
 DELETE FROM {schema}.reconcile WHERE began < $1::bigint AND mark < (SELECT max(mark) FROM {schema}.reconcile WHERE complete = 1)
 
+-- name: finding_save
+-- What a run has found of a tenant: 1 and 2 the tenant, 3 to 5 the finding, 6 the run's mark, 7 up to when it knows, 8 now. One that knows more
+-- stays, and so does the day of an erasure; a time in the future is from before the clock was set back. Who differs and is not listed differs.
+INSERT INTO {schema}.finding AS f (tenant, platform, result, changes, digest, mark, knows, at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+ON CONFLICT (tenant, platform) DO UPDATE SET result = excluded.result, changes = excluded.changes, mark = excluded.mark, knows = excluded.knows, digest = excluded.digest,
+	at = CASE WHEN f.result = excluded.result THEN f.at ELSE excluded.at END, dismissed = CASE WHEN f.digest = excluded.digest THEN f.dismissed ELSE 0 END
+WHERE (f.knows <= excluded.knows OR f.knows > excluded.at) AND NOT (excluded.result = 'unlisted' AND f.result = 'differs' AND {stands})
+
+-- name: finding_clear
+-- Of a tenant that is equal: 1 and 2 the tenant, 3 up to when the run knows, 4 now.
+DELETE FROM {schema}.finding WHERE tenant = $1::text AND platform = $2::text AND (knows <= $3::bigint OR knows > $4::bigint)
+
 -- name: findings_over
 -- How many findings of a run (its mark: 1) no longer count.
 SELECT result, count(*) FROM {schema}.finding f WHERE f.mark = $1::bigint AND f.result <> '' AND NOT ({stands}) GROUP BY result

@@ -54,27 +54,13 @@ SELECT s.platform, s.tenant, s.seq, s.uuid, s.received, s.name, coalesce(s.featu
 JOIN {schema}.snapshot s ON s.tenant = n.tenant AND s.platform = n.platform
 
 -- name: beside
--- What is known of the tenants (1, 2) beside their lanes and snapshots: findings that were dismissed, and the other platforms that have
+-- What is known of the tenants (1, 2) beside their lanes and snapshots: their findings, and the other platforms that have
 -- a tenant of this code, with one row for each; one row, if there is none. OFFSET 0 makes the server look each of them up:
 -- it has no idea how many rows the arrays have, and would rather read whole tables.
-SELECT n.tenant, n.platform, coalesce(CASE WHEN f.dismissed > 0 THEN f.digest END, ''), coalesce(f.erased, 0), (s.platform IS NOT NULL)::int::bigint, coalesce(s.platform, '')
+SELECT n.tenant, n.platform, coalesce(f.digest, ''), coalesce(f.dismissed, 0), coalesce(f.erased, 0), (s.platform IS NOT NULL)::int::bigint, coalesce(s.platform, '')
 FROM unnest($1::text[], $2::text[]) AS n (tenant, platform)
 LEFT JOIN LATERAL (SELECT digest, dismissed, erased FROM {schema}.finding WHERE tenant = n.tenant AND platform = n.platform OFFSET 0) AS f ON true
 LEFT JOIN LATERAL (SELECT platform FROM {schema}.snapshot WHERE tenant = n.tenant AND platform <> n.platform OFFSET 0) AS s ON true
-
--- name: finding_save
--- What a run has found of a tenant: 1 and 2 the tenant, 3 to 5 the finding, 6 the run's mark, 7 up to when it knows, 8 now. One that knows more
--- stays, and so does the day of an erasure; a time in the future is from before the clock was set back. Who differs and is not listed differs.
-INSERT INTO {schema}.finding AS f (tenant, platform, result, changes, digest, mark, knows, at)
-SELECT n.*, $6::bigint, $7::bigint, $8::bigint FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bytea[]) AS n (tenant, platform, result, changes, digest)
-ON CONFLICT (tenant, platform) DO UPDATE SET result = excluded.result, changes = excluded.changes, mark = excluded.mark, knows = excluded.knows, digest = excluded.digest,
-	at = CASE WHEN f.result = excluded.result THEN f.at ELSE excluded.at END, dismissed = CASE WHEN f.digest = excluded.digest THEN f.dismissed ELSE 0 END
-WHERE (f.knows <= excluded.knows OR f.knows > excluded.at) AND NOT (excluded.result = 'unlisted' AND f.result = 'differs' AND {stands})
-
--- name: finding_clear
--- Of tenants that are equal: 1 and 2 the tenant, 3 up to when the run knows, 4 now.
-DELETE FROM {schema}.finding f USING unnest($1::text[], $2::text[]) AS n (tenant, platform)
-WHERE f.tenant = n.tenant AND f.platform = n.platform AND (f.knows <= $3::bigint OR f.knows > $4::bigint)
 
 -- name: seen_find
 -- An id whose webhook is no longer stored counts as delivered.

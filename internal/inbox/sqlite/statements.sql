@@ -55,24 +55,12 @@ SELECT tenant, platform FROM tenants t WHERE NOT features_known AND EXISTS (SELE
 UPDATE snapshot SET features = NULL WHERE tenant = ?1 AND platform = ?2 AND EXISTS (SELECT 1 FROM tenants t WHERE t.tenant = ?1 AND t.platform = ?2 AND NOT t.features_known)
 
 -- name: beside
--- What is known of a tenant (1, 2) beside its lane and its snapshot: a finding that was dismissed, and the other platforms that have a
+-- What is known of a tenant (1, 2) beside its lane and its snapshot: its finding, and the other platforms that have a
 -- tenant of this code, with one row for each; one row, if there is none.
-SELECT n.tenant, n.platform, coalesce(CASE WHEN f.dismissed > 0 THEN f.digest END, {empty}), coalesce(f.erased, 0), s.platform IS NOT NULL, coalesce(s.platform, '')
+SELECT n.tenant, n.platform, coalesce(f.digest, {empty}), coalesce(f.dismissed, 0), coalesce(f.erased, 0), s.platform IS NOT NULL, coalesce(s.platform, '')
 FROM (SELECT ?1 AS tenant, ?2 AS platform) AS n
 LEFT JOIN finding f ON f.tenant = n.tenant AND f.platform = n.platform
 LEFT JOIN snapshot s ON s.tenant = n.tenant AND s.platform <> n.platform
-
--- name: finding_save
--- What a run has found of a tenant: 1 and 2 the tenant, 3 to 5 the finding, 6 the run's mark, 7 up to when it knows, 8 now. One that knows more
--- stays, and so does the day of an erasure; a time in the future is from before the clock was set back. Who differs and is not listed differs.
-INSERT INTO finding AS f (tenant, platform, result, changes, digest, mark, knows, at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
-ON CONFLICT (tenant, platform) DO UPDATE SET result = excluded.result, changes = excluded.changes, mark = excluded.mark, knows = excluded.knows, digest = excluded.digest,
-	at = CASE WHEN f.result = excluded.result THEN f.at ELSE excluded.at END, dismissed = CASE WHEN f.digest = excluded.digest THEN f.dismissed ELSE 0 END
-WHERE (f.knows <= excluded.knows OR f.knows > excluded.at) AND NOT (excluded.result = 'unlisted' AND f.result = 'differs' AND {stands})
-
--- name: finding_clear
--- Of tenants that are equal: 1 and 2 the tenant, 3 up to when the run knows, 4 now.
-DELETE FROM finding WHERE tenant = ?1 AND platform = ?2 AND (knows <= ?3 OR knows > ?4)
 
 -- name: seen_find
 -- An id whose webhook is no longer stored counts as delivered.
