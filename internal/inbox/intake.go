@@ -60,7 +60,7 @@ func (s *Inbox) handIn(ctx context.Context, in lane.Incoming, names work, check 
 	if full := s.engine.Full(); full != nil { // the last room is for outcomes
 		return lane.Answer{Err: full}
 	}
-	names.lanes = []webhookgate.LaneName{in.GateName}
+	names.lanes = []webhookgate.LaneName{in.LaneName}
 	names.numbers, names.bytes = 1, in.Size
 	if in.Signed {
 		names.ids = []lane.SignedID{{LaneName: in.LaneName, Hash: in.IDHash}}
@@ -95,7 +95,7 @@ type checkIncoming func(*sqlTurn, *lane.Lane, *lane.Incoming) error
 // says that it is the first of its tenant.
 func (s *Inbox) tellTaken(in *lane.Incoming, a lane.Answer, first bool) {
 	if in.Arrived != 0 {
-		s.cfg.Missed.Settle(in.GateName, func(d webhookgate.MissedSet) webhookgate.MissedSet {
+		s.cfg.Missed.Settle(in.LaneName, func(d webhookgate.MissedSet) webhookgate.MissedSet {
 			return d.After(in.Digest, in.Snapshot && !a.SeenBefore, in.Came)
 		})
 	}
@@ -145,11 +145,10 @@ func (s *Inbox) warnIfAmbiguous(tenants ...TenantRef) {
 // arriving reads what the inbox must know of a webhook.
 func arriving(w *webhookgate.Webhook) lane.Incoming {
 	in := lane.Incoming{
-		Webhook:  newWebhook(w),
-		GateName: w.Lane,
-		To:       w.Receiver,
-		Signed:   w.SignedID != "",
-		IDHash:   sha256.Sum256([]byte(w.SignedID)),
+		Webhook: newWebhook(w),
+		To:      w.Receiver,
+		Signed:  w.SignedID != "",
+		IDHash:  sha256.Sum256([]byte(w.SignedID)),
 	}
 	if w.Snapshot {
 		if in.Brings = w.State; in.Brings == nil { // it does not come from the gate
@@ -190,7 +189,7 @@ const overhead = 512
 func newWebhook(w *webhookgate.Webhook) *lane.Webhook {
 	row := &lane.Webhook{
 		UUID: w.ID, Type: w.Type, Platform: w.Lane.Platform, Tenant: w.Lane.Tenant,
-		LaneName: lane.NameInRow(w.Lane), Snapshot: w.Snapshot, Digest: w.Digest[:],
+		LaneName: w.Lane, Snapshot: w.Snapshot, Digest: w.Digest[:],
 		Header: w.Header, Body: w.Body, HasContent: true, Verified: true,
 	}
 	row.Size = int64(len(w.Body)+len(encodeHeader(w.Header))) + overhead

@@ -117,7 +117,7 @@ func (s *Inbox) readInvalid(found *lane.Webhook) (*webhookgate.Webhook, error) {
 	switch {
 	case err != nil:
 		return nil, lane.Denied(err.Error() + correctIt)
-	case lane.NameInRow(hook.Lane) != found.LaneName: // only an import can bring such a webhook
+	case hook.Lane != found.LaneName: // only an import can bring such a webhook
 		return nil, lane.Denied("its body names another tenant" + correctIt)
 	case hook.Receiver == nil && !s.cfg.StoreUnclaimed:
 		unclaimed := fmt.Sprintf("no receiver takes webhooks of its platform %q. ", hook.Lane.Platform)

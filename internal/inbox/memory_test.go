@@ -124,20 +124,19 @@ func (m *Memory) Turn(works []Work) (after []func()) {
 }
 
 func (t *memTurn) lane(name webhookgate.LaneName) *lane.Lane {
-	k := lane.NameInRow(name)
-	if l := t.Lanes[k]; l != nil {
+	if l := t.Lanes[name]; l != nil {
 		return l
 	}
-	row := t.m.lanes[k]
+	row := t.m.lanes[name]
 	if row == nil {
-		row = lane.New(k)
+		row = lane.New(name)
 	}
 	l := t.Load(row.Row())
 	if t.m.r.IntN(2) == 0 { // the first may be in memory or not
 		l.First()
 	}
 	if t.Latest {
-		for _, h := range t.m.hooks[k] {
+		for _, h := range t.m.hooks[name] {
 			if h.ID == l.Tail && h.State == lane.Waiting {
 				t.load(l, h.ID)
 			}
@@ -239,7 +238,7 @@ func (m *Memory) Miss(name webhookgate.LaneName, d webhookgate.MissedSet, done f
 
 // Missed says whether a tenant is missed anything.
 func (m *Memory) Missed(name webhookgate.LaneName) bool {
-	l := m.lanes[lane.NameInRow(name)]
+	l := m.lanes[name]
 	return l != nil && len(l.Missed) > 0
 }
 

@@ -101,7 +101,7 @@ func needsOf(works []*work) *needs {
 			}
 		}
 		for _, name := range w.lanes {
-			lanes[lane.NameInRow(name)] = true
+			lanes[name] = true
 		}
 		n.hooks, n.snapshots = append(n.hooks, w.hooks...), append(n.snapshots, w.snapshots...)
 		n.ids, n.digests = append(n.ids, w.ids...), append(n.digests, w.digests...)

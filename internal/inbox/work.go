@@ -45,7 +45,7 @@ type work struct {
 // onlyLane is the lane that it is about; none, if it is about several, or about something else, too.
 func (o *work) onlyLane() (name webhookgate.LaneName) {
 	if len(o.lanes)+len(o.known) == 1 && o.claim == nil && len(o.hooks) == 0 {
-		name = lane.NameInRow(slices.Concat(o.lanes, o.known)[0])
+		name = slices.Concat(o.lanes, o.known)[0]
 	}
 	return name
 }

@@ -16,15 +16,14 @@ import (
 type Incoming struct {
 	*Webhook // as the row that it becomes; the lane takes a copy
 
-	GateName  webhookgate.LaneName // its lane, with an event type also if there is a tenant
-	IDHash    [32]byte             // of its signed id
-	Signed    bool                 // it has one
-	To        *receiver.Receiver   // nil: no receiver takes it
-	Brings    *snapshot.Stored     // the tenant's new snapshot; nil: the webhook is none
-	Later     bool                 // its delivery may wait until the courier comes by
-	Accepting *Webhook             // the invalid webhook that somebody accepts: so it is no duplicate
-	Arrived   int64                // when it came; zero: it did not come from the sender
-	Came      time.Time            // the same, by our clock
+	IDHash    [32]byte           // of its signed id
+	Signed    bool               // it has one
+	To        *receiver.Receiver // nil: no receiver takes it
+	Brings    *snapshot.Stored   // the tenant's new snapshot; nil: the webhook is none
+	Later     bool               // its delivery may wait until the courier comes by
+	Accepting *Webhook           // the invalid webhook that somebody accepts: so it is no duplicate
+	Arrived   int64              // when it came; zero: it did not come from the sender
+	Came      time.Time          // the same, by our clock
 }
 
 // An Answer says what was done with a webhook.

@@ -187,11 +187,3 @@ func CompareNames(a, b webhookgate.LaneName) int {
 func SortedNames[V any](lanes map[webhookgate.LaneName]V) []webhookgate.LaneName {
 	return slices.SortedFunc(maps.Keys(lanes), CompareNames)
 }
-
-// NameInRow returns the name of a lane as its row has it: with an event type only if there is no tenant.
-func NameInRow(name webhookgate.LaneName) webhookgate.LaneName {
-	if name.Tenant != "" {
-		name.Type = ""
-	}
-	return name
-}
