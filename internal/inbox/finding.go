@@ -1,7 +1,6 @@
 package inbox
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"strings"
@@ -83,8 +82,7 @@ func (f *Finding) Words() string {
 const maxAlone = 10_000
 
 // foundAlone returns tenants that usher does not know, and that a reconcile has found in some time.
-func (s *Inbox) foundAlone(ctx context.Context, after *Tenant, from, to int64, most int) (all []*Tenant, err error) {
-	after = cmp.Or(after, new(Tenant))
+func (s *Inbox) foundAlone(ctx context.Context, in period) (all []*Tenant, err error) {
 	err = s.browse(ctx, func(tx engine.Tx) error {
 		tx.Queue("findings_alone", func(r engine.Row) error {
 			t := new(Tenant)
@@ -94,7 +92,7 @@ func (s *Inbox) foundAlone(ctx context.Context, after *Tenant, from, to int64, m
 			t.Finding = scanFinding(result, changes, at)
 			all = append(all, t)
 			return err
-		}, after.Tenant, after.Platform, from, to, int64(most))
+		}, in.from, in.to, int64(maxAlone))
 		return tx.Send()
 	})
 	return all, err

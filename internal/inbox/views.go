@@ -157,7 +157,7 @@ func (s *Inbox) pages(ctx context.Context, f Filter, withContent bool, fn eachPa
 	if f.State != "" {
 		state = f.State.Number()
 	}
-	since, until := f.window()
+	in := periodOf(f.Since, f.Until)
 	query := func(bodies bool, size int64) (page []*lane.Webhook, err error) {
 		err = s.browse(ctx, func(tx engine.Tx) error {
 			each := func(r engine.Row) error {
@@ -165,7 +165,7 @@ func (s *Inbox) pages(ctx context.Context, f Filter, withContent bool, fn eachPa
 				page = append(page, w)
 				return err
 			}
-			args := []any{from, state, since, until, boolNumber(bodies), size}
+			args := []any{from, state, in.from, in.to, boolNumber(bodies), size}
 			switch {
 			case f.Tenant != "" && f.Platform != nil:
 				tx.Queue("list_lane"+up, each, append(args, f.Tenant, *f.Platform)...)
@@ -208,14 +208,6 @@ func (s *Inbox) pages(ctx context.Context, f Filter, withContent bool, fn eachPa
 	}
 }
 
-// window is from when on, and before when, webhooks were received that f selects.
-func (f *Filter) window() (since, until int64) {
-	if until = clock.Never; !f.Until.IsZero() {
-		until = f.Until.UnixMicro()
-	}
-	return f.Since.UnixMicro(), until
-}
-
 // Behind returns those of some webhooks that wait behind another of their tenant that f selects by its times. (A
 // search may not find that one: then all that it finds are returned as if they were the first.)
 func (s *Inbox) Behind(ctx context.Context, f Filter, page []*lane.Webhook) (map[int64]bool, error) {
@@ -229,14 +221,14 @@ func (s *Inbox) Behind(ctx context.Context, f Filter, page []*lane.Webhook) (map
 	if len(waiting) == 0 {
 		return behind, nil
 	}
-	since, until := f.window()
+	in := periodOf(f.Since, f.Until)
 	return behind, s.browse(ctx, func(tx engine.Tx) error {
 		tx.Queue("waiting_behind", func(r engine.Row) error {
 			var id int64
 			err := r.Scan(&id)
 			behind[id] = true
 			return err
-		}, waiting, since, until)
+		}, waiting, in.from, in.to)
 		return tx.Send()
 	})
 }
@@ -765,40 +757,79 @@ func (f *TenantFilter) match(t *Tenant) bool {
 // Tenants returns the tenants that f selects, in the order of their codes. After an error, with f.Troubled, these are
 // those that have missed webhooks in memory.
 func (s *Inbox) Tenants(ctx context.Context, f TenantFilter) (all []*Tenant, err error) {
-	missed := s.missedInMemory()
-	err = s.tenantPages(ctx, f, missed, nil, func(page []*Tenant) (more bool, err error) {
-		for _, t := range page {
-			if f.match(t) && (f.Limit == 0 || len(all) < f.Limit) {
-				all = append(all, t)
-			}
-		}
-		return f.Limit == 0 || len(all) < f.Limit, nil
-	})
-	if err != nil {
-		all, missed = nil, s.missedInMemory()
-	}
-	if !f.Troubled {
-		return all, err
-	}
-	for _, t := range missed.tenants() {
+	add := func(t *Tenant) (more bool, err error) {
 		if f.match(t) {
 			all = append(all, t)
 		}
+		return f.Limit == 0 || len(all) < f.Limit, nil
+	}
+	var others []*Tenant
+	if f.Troubled {
+		others, err = s.othersInTrouble(ctx, always)
 	}
 	if err == nil {
-		var alone []*Tenant
-		alone, err = s.foundAlone(ctx, f.After, 0, clock.Never, cmp.Or(f.Limit, maxAlone))
-		for _, t := range alone {
-			if f.match(t) && !slices.ContainsFunc(all, func(o *Tenant) bool { return o.compare(t) == 0 }) {
-				all = append(all, t)
+		err = s.eachTenant(ctx, f, others, nil, add)
+	}
+	if err != nil && f.Troubled {
+		all = nil
+		for _, t := range s.missedTenants(always) {
+			if more, _ := add(t); !more {
+				break
 			}
 		}
 	}
-	slices.SortFunc(all, (*Tenant).compare)
-	if f.Limit > 0 {
-		all = all[:min(len(all), f.Limit)]
-	}
 	return all, err
+}
+
+// missedTenants are those that have missed webhooks in memory, and missed some in a time, in the order of their codes.
+func (s *Inbox) missedTenants(in period) (all []*Tenant) {
+	for name, d := range s.missedInMemory() {
+		if in.has(d) {
+			t := &Tenant{Platform: name.Platform, Tenant: name.Tenant}
+			t.miss(d)
+			all = append(all, t)
+		}
+	}
+	slices.SortFunc(all, (*Tenant).compare)
+	return all
+}
+
+// othersInTrouble are those whom the database may not have as tenants, or not as troubled: they have missed webhooks in
+// memory, or a reconcile has found them in that time.
+func (s *Inbox) othersInTrouble(ctx context.Context, in period) ([]*Tenant, error) {
+	alone, err := s.foundAlone(ctx, in)
+	all := append(s.missedTenants(in), alone...)
+	slices.SortStableFunc(all, (*Tenant).compare) // what was missed goes first
+	return slices.CompactFunc(all, func(a, b *Tenant) bool { return a.compare(b) == 0 }), err
+}
+
+// eachTenant calls fn for the tenants that f selects by its other members than text, and for others that the database
+// does not have, in the order of their codes, until fn returns false. ask see tenantPages.
+func (s *Inbox) eachTenant(
+	ctx context.Context, f TenantFilter, others []*Tenant,
+	ask func(tx engine.Tx, page []*Tenant) error, fn func(*Tenant) (more bool, err error),
+) error {
+	more := true
+	err := s.tenantPages(ctx, f, ask, func(page []*Tenant) (_ bool, err error) {
+		for _, t := range page {
+			for more && err == nil && len(others) > 0 && others[0].compare(t) < 0 {
+				more, err = fn(others[0])
+				others = others[1:]
+			}
+			if len(others) > 0 && others[0].compare(t) == 0 {
+				others = others[1:]
+			}
+			if more && err == nil {
+				more, err = fn(t)
+			}
+		}
+		return more, err
+	})
+	for more && err == nil && len(others) > 0 {
+		more, err = fn(others[0])
+		others = others[1:]
+	}
+	return err
 }
 
 // maxTenantPage is how many tenants one query returns at most.
@@ -807,12 +838,10 @@ const maxTenantPage = 4000
 // tenantPages reads tenants page by page, with their missed webhooks in memory. ask, which may be nil, asks more of the
 // page's tenants in the transaction that has read it. each is called after that, until it returns false.
 func (s *Inbox) tenantPages(
-	ctx context.Context, f TenantFilter, missed missedTenants,
-	ask func(tx engine.Tx, page []*Tenant) error,
-	each func(page []*Tenant) (more bool, err error),
+	ctx context.Context, f TenantFilter,
+	ask func(tx engine.Tx, page []*Tenant) error, each func(page []*Tenant) (more bool, err error),
 ) error {
-	last := cmp.Or(f.After, new(Tenant))
-	named := missed.names() // before rows remove some
+	last, missed := cmp.Or(f.After, new(Tenant)), s.missedInMemory()
 	only := boolNumber(f.Troubled) + boolNumber(f.Troubled && f.Unknown)
 	// Each query continues in the table where the last one has ended. Twice as many rows each time keep the queries few.
 	for size := int64(pageSize); ; size = min(2*size, maxTenantPage) {
@@ -825,11 +854,11 @@ func (s *Inbox) tenantPages(
 				if received > 0 {
 					t.Latest = clock.Moment(received)
 				}
-				missed.addTo(t)
+				t.miss(missed[webhookgate.LaneName{Platform: t.Platform, Tenant: t.Tenant}])
 				s.addPauseEnd(t)
 				page = append(page, t)
 				return err
-			}, last.Tenant, last.Platform, only, size, named)
+			}, last.Tenant, last.Platform, only, size, missed.names())
 			if err := tx.Send(); err != nil || ask == nil {
 				return err
 			}
@@ -843,23 +872,6 @@ func (s *Inbox) tenantPages(
 		}
 		last = page[len(page)-1]
 	}
-}
-
-// addTo adds to a tenant its missed webhooks, and removes that from the others.
-func (o missedTenants) addTo(t *Tenant) {
-	name := webhookgate.LaneName{Platform: t.Platform, Tenant: t.Tenant}
-	t.miss(o[name])
-	delete(o, name)
-}
-
-// tenants returns the tenants, of which nothing else is known.
-func (o missedTenants) tenants() (all []*Tenant) {
-	for name, d := range o {
-		t := &Tenant{Platform: name.Platform, Tenant: name.Tenant}
-		t.miss(d)
-		all = append(all, t)
-	}
-	return all
 }
 
 // names are the tenants, for a query: the database does not know of some that they are troubled.
@@ -887,27 +899,14 @@ type period struct{ from, to int64 }
 
 // periodOf returns the time between two; zero times: since ever, and for ever.
 func periodOf(since, until time.Time) period {
-	in := period{0, clock.Never}
-	if !since.IsZero() {
-		in.from = since.UnixMicro()
-	}
+	in := period{since.UnixMicro(), clock.Never}
 	if !until.IsZero() {
 		in.to = until.UnixMicro()
 	}
 	return in
 }
 
-func (in period) times() (since, until time.Time) {
-	if in.from > 0 {
-		since = clock.Moment(in.from)
-	}
-	if in.to < clock.Never {
-		until = clock.Moment(in.to)
-	}
-	return since, until
-}
-
-func (in period) whole() bool { return in == period{0, clock.Never} }
+var always = periodOf(time.Time{}, time.Time{})
 
 // has says whether something was missed then.
 func (in period) has(d webhookgate.MissedSet) bool {
@@ -920,102 +919,64 @@ func (in period) has(d webhookgate.MissedSet) bool {
 func (s *Inbox) History(
 	ctx context.Context, since, until time.Time, troubled bool, fn func(*History) error,
 ) (begins time.Time, err error) {
-	in, missed := periodOf(since, until), s.missedInMemory()
-	others, err := s.historyOfOthers(ctx, in, troubled)
-	if err != nil {
-		return begins, err
-	}
-	hand := func(until *Tenant) error { // over the others before a tenant, and not that one; nil: over all of them
-		for len(others) > 0 && (until == nil || others[0].compare(until) < 0) {
-			if err := fn(others[0]); err != nil {
-				return err
-			}
-			others = others[1:]
+	in := periodOf(since, until)
+	others := s.missedTenants(in)
+	if troubled {
+		if others, err = s.othersInTrouble(ctx, in); err != nil {
+			return begins, err
 		}
-		if len(others) > 0 && until != nil && others[0].compare(until) == 0 {
-			others = others[1:]
-		}
-		return nil
 	}
-	var then []*History // of the tenants of a page
+	var then map[*Tenant]*History // of the tenants of a page
 	ask := func(tx engine.Tx, page []*Tenant) (err error) {
 		then, err = historyOf(tx, page, in)
-		if err == nil && begins.IsZero() && !in.whole() {
+		if err == nil && begins.IsZero() && in != always {
 			begins, err = historyBegins(tx, in)
 		}
 		return err
 	}
-	tell := func(page []*Tenant) (more bool, err error) {
-		for i, t := range page {
-			if err := hand(t); err != nil {
-				return false, err
-			}
-			if then[i] == nil {
-				continue
-			}
-			if err := fn(then[i]); err != nil {
-				return false, err
-			}
+	tell := func(t *Tenant) (more bool, err error) {
+		h, known := then[t]
+		if !known {
+			h = &History{Tenant: *t}
 		}
-		return true, nil
+		if h == nil {
+			return true, nil
+		}
+		return true, fn(h)
 	}
-	selected := TenantFilter{Troubled: troubled, Unknown: true}
-	err = s.tenantPages(ctx, selected, missed, ask, tell)
-	if err == nil {
-		err = hand(nil)
-	}
+	err = s.eachTenant(ctx, TenantFilter{Troubled: troubled, Unknown: true}, others, ask, tell)
 	return begins, err
 }
 
 // MissedHistory returns those of whom usher has missed webhooks in memory then. It does not read the database.
 func (s *Inbox) MissedHistory(since, until time.Time) (all []*History) {
-	in := periodOf(since, until)
-	for _, t := range s.missedInMemory().tenants() {
-		if in.has(t.missed) {
-			all = append(all, &History{Tenant: *t})
-		}
-	}
-	slices.SortFunc(all, func(a, b *History) int { return a.compare(&b.Tenant) })
-	return all
-}
-
-// historyOfOthers returns those that a list of all tenants may not have: they have missed webhooks in memory, or a
-// reconcile has found them.
-func (s *Inbox) historyOfOthers(ctx context.Context, in period, troubled bool) (all []*History, err error) {
-	all = s.MissedHistory(in.times())
-	if !troubled {
-		return all, nil
-	}
-	alone, err := s.foundAlone(ctx, nil, in.from, in.to, maxAlone)
-	for _, t := range alone {
+	for _, t := range s.missedTenants(periodOf(since, until)) {
 		all = append(all, &History{Tenant: *t})
 	}
-	slices.SortStableFunc(all, func(a, b *History) int { return a.compare(&b.Tenant) }) // what was missed goes first
-	return slices.CompactFunc(all, func(a, b *History) bool { return a.compare(&b.Tenant) == 0 }), err
+	return all
 }
 
 // historyOf returns what each of these tenants got in some time, or nil for one that got nothing and was missed
 // nothing.
-func historyOf(tx engine.Tx, page []*Tenant, in period) ([]*History, error) {
-	then, at := make([]*History, len(page)), make(map[TenantRef]int, len(page))
+func historyOf(tx engine.Tx, page []*Tenant, in period) (map[*Tenant]*History, error) {
+	then, named := make(map[*Tenant]*History, len(page)), make(map[TenantRef]*Tenant, len(page))
 	tenants, platforms := make([]string, 0, len(page)), make([]string, 0, len(page))
-	for i, t := range page {
-		at[TenantRef{t.Platform, t.Tenant}] = i
+	for _, t := range page {
+		then[t], named[TenantRef{t.Platform, t.Tenant}] = nil, t
 		tenants, platforms = append(tenants, t.Tenant), append(platforms, t.Platform)
 	}
 	tx.Queue("tenant_history", func(r engine.Row) error {
 		var ref TenantRef
 		var n, last int64
 		err := r.Scan(&ref.Tenant, &ref.Platform, &n, &last)
-		i, asked := at[ref]
-		if !asked || n == 0 && !in.whole() && !in.has(page[i].missed) {
+		t := named[ref]
+		if t == nil || n == 0 && in != always && !in.has(t.missed) {
 			return err
 		}
-		h := &History{Tenant: *page[i], Webhooks: int(n), Last: page[i].Latest}
+		then[t] = &History{Tenant: *t, Webhooks: int(n), Last: t.Latest}
 		if n > 0 {
-			h.Last = clock.Moment(last)
+			then[t].Last = clock.Moment(last)
 		}
-		then[i] = h
 		return err
 	}, in.from, in.to, engine.Table{tenants, platforms})
 	return then, tx.Send()

@@ -328,11 +328,11 @@ SELECT result, count(*), min(at) FROM {schema}.finding f WHERE {stands} GROUP BY
 SELECT result, changes, at FROM {schema}.finding f WHERE f.tenant = $1::text AND f.platform = $2::text AND {stands}
 
 -- name: findings_alone
--- Findings (5 at most) of tenants that usher does not know, after 1, 2, and found from 3 on and before 4.
+-- Findings (3 at most) of tenants that usher does not know, and found from 1 on and before 2.
 SELECT f.tenant, f.platform, f.result, f.changes, f.at FROM {schema}.finding f
-WHERE (f.tenant, f.platform) > ($1::text, $2::text) AND f.at >= $3::bigint AND f.at < $4::bigint AND {stands}
+WHERE f.at >= $1::bigint AND f.at < $2::bigint AND {stands}
 	AND NOT EXISTS (SELECT 1 FROM {schema}.lane l WHERE l.tenant = f.tenant AND l.platform = f.platform AND l.event_type = '' AND (l.tail > 0 OR l.invalid > 0 OR l.missed_since > 0))
-ORDER BY f.tenant, f.platform LIMIT $5::bigint
+ORDER BY f.tenant, f.platform LIMIT $3::bigint
 
 -- name: finding_platforms
 -- Of findings that were dismissed, too: an erasure must reach them.
