@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// A MissedSet is what usher missed of one tenant: webhooks that got a 5xx, in the order in which they arrived, the first
-// and the last four of them. Each may be a change that nobody sends again. It is a value: its methods return another
-// one. All its times are of one clock: in memory this machine's, in an inbox the database's.
+// A MissedSet is what usher missed of one tenant: webhooks that got a 5xx, in the order in which they arrived, the
+// first and the last four of them. Each may be a change that nobody sends again. It is a value: its methods return
+// another one. All its times are of one clock: in memory this machine's, in an inbox the database's.
 type MissedSet []MissedWebhook
 
 // A MissedWebhook is a webhook that got a 5xx.

@@ -50,20 +50,15 @@ func (s *Inbox) Note(a *Action, touched int) error {
 }
 
 // Actions returns the last actions with an id below before, newest first. Zero: there is no such bound.
-func (s *Inbox) Actions(ctx context.Context, before int64, most int) (all []Action, err error) {
+func (s *Inbox) Actions(ctx context.Context, before int64, most int) ([]Action, error) {
 	if before == 0 {
 		before = clock.Never
 	}
-	err = s.read(ctx, func(tx engine.Tx) error {
-		tx.Queue("actions", func(r engine.Row) error {
-			var a Action
-			var at int64
-			err := r.Scan(&a.ID, &at, &a.Who, &a.What, &a.About, &a.Count)
-			a.At = clock.Moment(at)
-			all = append(all, a)
-			return err
-		}, before, int64(most))
-		return tx.Send()
-	})
-	return all, err
+	scan := func(r engine.Row) (a Action, err error) {
+		var at int64
+		err = r.Scan(&a.ID, &at, &a.Who, &a.What, &a.About, &a.Count)
+		a.At = clock.Moment(at)
+		return a, err
+	}
+	return listOf(ctx, s.read, scan, "actions", before, int64(most))
 }

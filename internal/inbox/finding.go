@@ -82,18 +82,14 @@ func (f *Finding) Words() string {
 const maxAlone = 10_000
 
 // foundAlone returns tenants that usher does not know, and that a reconcile has found in some time.
-func (s *Inbox) foundAlone(ctx context.Context, in period) (all []*Tenant, err error) {
-	err = s.browse(ctx, func(tx engine.Tx) error {
-		tx.Queue("findings_alone", func(r engine.Row) error {
-			t := new(Tenant)
-			var result, changes string
-			var at int64
-			err := r.Scan(&t.Tenant, &t.Platform, &result, &changes, &at)
-			t.Finding = scanFinding(result, changes, at)
-			all = append(all, t)
-			return err
-		}, in.from, in.to, int64(maxAlone))
-		return tx.Send()
-	})
-	return all, err
+func (s *Inbox) foundAlone(ctx context.Context, in period) ([]*Tenant, error) {
+	scan := func(r engine.Row) (*Tenant, error) {
+		t := new(Tenant)
+		var result, changes string
+		var at int64
+		err := r.Scan(&t.Tenant, &t.Platform, &result, &changes, &at)
+		t.Finding = scanFinding(result, changes, at)
+		return t, err
+	}
+	return listOf(ctx, s.browse, scan, "findings_alone", in.from, in.to, int64(maxAlone))
 }

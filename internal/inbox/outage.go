@@ -33,8 +33,8 @@ type heartbeat struct {
 }
 
 // outage returns since when no gate was up, if that is for minOutage or more, by the database's clock: last is when one
-// last said so. If that is in the future when this process first asks, the clock was set back meanwhile: nobody knows for
-// how long no gate was up, and the outage has no length.
+// last said so. If that is in the future when this process first asks, the clock was set back meanwhile: nobody knows
+// for how long no gate was up, and the outage has no length.
 func (b *heartbeat) outage(last, now int64) (began int64, found bool) {
 	wentBack := b.at.IsZero() && last-now >= clock.Micros(minOutage)
 	return min(last, now), last > 0 && (now-last >= clock.Micros(minOutage) || wentBack)
@@ -94,16 +94,17 @@ func (s *Inbox) beat(up bool) {
 }
 
 // storeUnnamed adds webhooks without a tenant to those that are stored, in one row. asked is our time before the
-// database's was read: so they may seem to have come a little later than they did, but never before a reconcile that had
-// begun earlier.
+// database's was read: so they may seem to have come a little later than they did, but never before a reconcile that
+// had begun earlier.
 func storeUnnamed(tx engine.Tx, u webhookgate.Unnamed, now int64, asked time.Time) error {
 	if u.Count == 0 {
 		return nil
 	}
-	u.Since, u.Last = clock.Moment(now-clock.Micros(asked.Sub(u.Since))), clock.Moment(now-clock.Micros(asked.Sub(u.Last)))
+	stored := func(at time.Time) time.Time { return clock.Moment(now - clock.Micros(asked.Sub(at))) }
+	u.Since, u.Last = stored(u.Since), stored(u.Last)
 	tx.Queue("unnamed_take", func(r engine.Row) error {
-		stored, err := scanUnnamed(r)
-		u = u.Add(stored)
+		before, err := scanUnnamed(r)
+		u = u.Add(before)
 		return err
 	})
 	if err := tx.Send(); err != nil {

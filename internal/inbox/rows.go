@@ -67,6 +67,10 @@ func scanWebhook(r engine.Row, withContent bool) (*lane.Webhook, error) {
 	return w, nil
 }
 
+// scanWhole reads a row of {webhook} with its content, and scanBare one without.
+func scanWhole(r engine.Row) (*lane.Webhook, error) { return scanWebhook(r, true) }
+func scanBare(r engine.Row) (*lane.Webhook, error)  { return scanWebhook(r, false) }
+
 // named returns the names of values of a row.
 func named(values []int, columns []string) (names []string) {
 	for _, n := range values {

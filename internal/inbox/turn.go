@@ -229,13 +229,7 @@ func (t *sqlTurn) queueWebhooks(ids engine.Among) {
 		return
 	}
 	slices.Sort(ids)
-	t.tx.Queue("webhooks_lock", func(r engine.Row) error {
-		w, err := scanWebhook(r, true)
-		if err == nil {
-			t.named = append(t.named, w)
-		}
-		return err
-	}, slices.Compact(ids))
+	t.tx.Queue("webhooks_lock", into(&t.named, scanWhole), slices.Compact(ids))
 }
 
 // lock queues the lock of lanes.
@@ -365,11 +359,7 @@ func (t *sqlTurn) queueSeen(all []lane.SignedID) {
 		known[id] = true
 	}
 	tenants, platforms, types := laneColumns(lanes)
-	t.tx.Queue("seen_find", func(r engine.Row) error {
-		id, err := scanSeen(r)
-		t.seen = append(t.seen, id)
-		return err
-	}, tenants, platforms, types, ids)
+	t.tx.Queue("seen_find", into(&t.seen, scanSeen), tenants, platforms, types, ids)
 }
 
 // queueSnapshots queues the reading of tenants' last snapshots.
@@ -448,25 +438,13 @@ func (t *sqlTurn) FirstWaiting(l *lane.Lane, except []int64) (first *lane.Webhoo
 }
 
 func (t *sqlTurn) InvalidWebhooks(l *lane.Lane) (all []*lane.Webhook) {
-	t.tx.Queue("lane_invalid", func(row engine.Row) error {
-		h, err := scanWebhook(row, false)
-		if err == nil {
-			all = append(all, h)
-		}
-		return err
-	}, l.Tenant, l.Platform, l.Type)
+	t.tx.Queue("lane_invalid", into(&all, scanBare), l.Tenant, l.Platform, l.Type)
 	t.send()
 	return all
 }
 
 func (t *sqlTurn) ParkedSnapshots(l *lane.Lane) (all []*lane.Webhook) {
-	t.tx.Queue("parked_snapshots", func(row engine.Row) error {
-		h, err := scanWebhook(row, false)
-		if err == nil {
-			all = append(all, h)
-		}
-		return err
-	}, l.Tenant, l.Platform, l.Type)
+	t.tx.Queue("parked_snapshots", into(&all, scanBare), l.Tenant, l.Platform, l.Type)
 	t.send()
 	return all
 }

@@ -50,6 +50,35 @@ func (s *Inbox) browse(ctx context.Context, fn func(engine.Tx) error) error {
 	return s.read(ctx, fn)
 }
 
+// listOf returns what one statement finds, as scan reads its rows. how is read or browse.
+func listOf[T any](
+	ctx context.Context, how func(context.Context, func(engine.Tx) error) error,
+	scan func(engine.Row) (T, error), name string, args ...any,
+) (all []T, err error) {
+	err = how(ctx, func(tx engine.Tx) error {
+		tx.Queue(name, into(&all, scan), args...)
+		return tx.Send()
+	})
+	return all, err
+}
+
+// into returns what Tx.Queue calls for each row: it adds the row to a list, also one that is damaged, as far as it can
+// be read.
+func into[T any](all *[]T, scan func(engine.Row) (T, error)) func(engine.Row) error {
+	return func(r engine.Row) error {
+		row, err := scan(r)
+		if _, other := engine.Unreadable(err); other == nil {
+			*all = append(*all, row)
+		}
+		return err
+	}
+}
+
+func scanText(r engine.Row) (text string, err error) {
+	err = r.Scan(&text)
+	return text, err
+}
+
 // startBrowsing waits until few enough others browse. An export, which may take longer than read allows, calls it
 // itself.
 func (s *Inbox) startBrowsing(ctx context.Context) error {
@@ -160,11 +189,7 @@ func (s *Inbox) pages(ctx context.Context, f Filter, withContent bool, fn eachPa
 	in := periodOf(f.Since, f.Until)
 	query := func(bodies bool, size int64) (page []*lane.Webhook, err error) {
 		err = s.browse(ctx, func(tx engine.Tx) error {
-			each := func(r engine.Row) error {
-				w, err := scanWebhook(r, true)
-				page = append(page, w)
-				return err
-			}
+			each := into(&page, scanWhole)
 			args := []any{from, state, in.from, in.to, boolNumber(bodies), size}
 			switch {
 			case f.Tenant != "" && f.Platform != nil:
@@ -313,15 +338,7 @@ func (s *Inbox) Snapshots(ctx context.Context, tenants []string) (all []snapshot
 	if len(tenants) == 0 {
 		return nil, nil
 	}
-	err = s.read(ctx, func(tx engine.Tx) error {
-		tx.Queue("snapshots", func(r engine.Row) error {
-			t, err := scanSnapshot(r)
-			all = append(all, t)
-			return err
-		}, tenants)
-		return tx.Send()
-	})
-	return all, err
+	return listOf(ctx, s.read, scanSnapshot, "snapshots", tenants)
 }
 
 // Platforms returns the platforms on which a tenant is known, even if only by a pause, by a webhook that got a 5xx,
@@ -334,25 +351,17 @@ func (s *Inbox) Platforms(ctx context.Context, tenant string) (all []string, err
 		}
 	}
 	for name := range s.cfg.Missed.All() {
-		if name.Tenant == tenant && !slices.Contains(all, name.Platform) {
+		if name.Tenant == tenant {
 			all = append(all, name.Platform)
 		}
 	}
 	if err == nil && storable(tenant) {
-		err = s.read(ctx, func(tx engine.Tx) error {
-			tx.Queue("finding_platforms", func(r engine.Row) error {
-				var platform string
-				if err := r.Scan(&platform); err != nil || slices.Contains(all, platform) {
-					return err
-				}
-				all = append(all, platform)
-				return nil
-			}, tenant)
-			return tx.Send()
-		})
+		var found []string
+		found, err = listOf(ctx, s.read, scanText, "finding_platforms", tenant)
+		all = append(all, found...)
 	}
 	slices.Sort(all)
-	return all, err
+	return slices.Compact(all), err
 }
 
 // Figures count webhooks, of the whole inbox or of one receiver.
@@ -997,18 +1006,14 @@ func historyBegins(tx engine.Tx, in period) (begins time.Time, err error) {
 }
 
 // Unknown returns the first tenants whose features can't be read, those that are so for longest first.
-func (s *Inbox) Unknown(ctx context.Context, limit int) (all []*Tenant, err error) {
-	err = s.read(ctx, func(tx engine.Tx) error {
-		tx.Queue("tenants_unknown", func(r engine.Row) error {
-			t, received := &Tenant{Unknown: true}, int64(0)
-			err := r.Scan(&t.Platform, &t.Tenant, &received)
-			t.Latest = clock.Moment(received)
-			all = append(all, t)
-			return err
-		}, int64(limit))
-		return tx.Send()
-	})
-	return all, err
+func (s *Inbox) Unknown(ctx context.Context, limit int) ([]*Tenant, error) {
+	scan := func(r engine.Row) (*Tenant, error) {
+		t, received := &Tenant{Unknown: true}, int64(0)
+		err := r.Scan(&t.Platform, &t.Tenant, &received)
+		t.Latest = clock.Moment(received)
+		return t, err
+	}
+	return listOf(ctx, s.read, scan, "tenants_unknown", int64(limit))
 }
 
 // HeldUp is the first webhook of a lane, if its last try failed: it holds up the webhooks behind it.
@@ -1113,23 +1118,14 @@ func (s *Inbox) isDown(name string, last lane.Try) bool {
 const maxHeldUp = 1000
 
 // Unserved returns some of the platforms whose webhooks wait, and that no receiver takes.
-func (s *Inbox) Unserved(ctx context.Context) (codes []string, err error) {
-	err = s.read(ctx, func(tx engine.Tx) error {
-		tx.Queue("unserved", func(r engine.Row) error {
-			var code string
-			err := r.Scan(&code)
-			codes = append(codes, code)
-			return err
-		})
-		return tx.Send()
-	})
-	return codes, err
+func (s *Inbox) Unserved(ctx context.Context) ([]string, error) {
+	return listOf(ctx, s.read, scanText, "unserved")
 }
 
 // find reads a webhook with its content. Of the result only the lane and the content never change.
 func (s *Inbox) find(ctx context.Context, id int64) (w *lane.Webhook, err error) {
 	err = s.read(ctx, func(tx engine.Tx) error {
-		tx.Queue("webhooks", func(r engine.Row) (err error) { w, err = scanWebhook(r, true); return err }, engine.Among{id})
+		tx.Queue("webhooks", func(r engine.Row) (err error) { w, err = scanWhole(r); return err }, engine.Among{id})
 		return tx.Send()
 	})
 	if err == nil && w == nil {
@@ -1143,17 +1139,9 @@ func (s *Inbox) lanesOf(ctx context.Context, platform *string, tenant string) (a
 	if !storable(tenant) {
 		return nil, nil
 	}
-	err = s.read(ctx, func(tx engine.Tx) error {
-		tx.Queue("lanes_of_tenant", func(r engine.Row) error {
-			l, err := scanLane(r)
-			if err == nil && (platform == nil || l.Platform == *platform) {
-				all = append(all, l)
-			}
-			return err
-		}, tenant)
-		return tx.Send()
-	})
-	return all, err
+	scan := func(r engine.Row) (*lane.Lane, error) { return scanLane(r) }
+	all, err = listOf(ctx, s.read, scan, "lanes_of_tenant", tenant)
+	return slices.DeleteFunc(all, func(l *lane.Lane) bool { return platform != nil && l.Platform != *platform }), err
 }
 
 // ErrNotFound says that the inbox has no webhook with this id, or has deleted it.

@@ -256,12 +256,7 @@ func (s *Inbox) mayRepair() bool { return !time.Now().Before(s.nextRepair) }
 // receiversOf returns the names of receivers that lanes have.
 func receiversOf(tx engine.Tx) (names []string, err error) {
 	names = []string{}
-	tx.Queue("receivers", func(r engine.Row) error {
-		var name string
-		err := r.Scan(&name)
-		names = append(names, name)
-		return err
-	})
+	tx.Queue("receivers", into(&names, scanText))
 	err = tx.Send()
 	return names, err
 }
