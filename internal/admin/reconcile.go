@@ -177,11 +177,11 @@ func (h *Handler) runPass(s *runStream, r *http.Request, pass inbox.Pass) {
 	}
 	if !run.Ended.IsZero() {
 		level := slog.LevelInfo
-		if run.Failed != "" || run.Left.Findings() > 0 || run.Applied > 0 {
+		if run.Failed != "" || run.Left > 0 || run.Found[lane.Applied] > 0 {
 			level = slog.LevelWarn
 		}
 		h.did(r, nil, level, "reconcile ended", "run", run.ID, "complete", run.Complete, "failed", run.Failed,
-			"found", run.Found, "applied", run.Applied)
+			"found", run.Found)
 	}
 	_ = s.send(RunLine{Run: run})
 }

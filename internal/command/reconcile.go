@@ -485,7 +485,7 @@ func (c *reconcileCall) end(run *lane.Run, failed error) error {
 	}
 	switch {
 	case c.json && run != nil:
-		numbers := map[lane.Result]int{"applied": run.Applied}
+		numbers := make(lane.Counts) // one of each
 		for _, result := range lane.Results {
 			numbers[result] = run.Found[result]
 		}
@@ -497,7 +497,7 @@ func (c *reconcileCall) end(run *lane.Run, failed error) error {
 	switch {
 	case failed != nil:
 		return fmt.Errorf("reconcile failed: %w", failed)
-	case run.Left.Findings() > 0:
+	case run.Left > 0:
 		return exitCode(exitDiffers)
 	}
 	return nil

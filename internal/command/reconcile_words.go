@@ -87,21 +87,24 @@ func (c *reconcileCall) conclusion(run *lane.Run) string {
 	if run.Failed == "" && run.Found.Findings() == 0 {
 		words = "Nothing differs. " + words
 	}
-	switch {
-	case run.Failed != "" && run.Applied == 0:
+	switch applied := run.Found[lane.Applied]; {
+	case run.Failed != "" && applied == 0:
 		return words + "Nothing was taken in.\n"
-	case run.Applied > 0 && c.noDeliver:
-		words += count(run.Applied, "tenant") + " taken in: usher knows them now, and delivers nothing.\n"
-	case run.Applied > 0:
+	case applied > 0 && c.noDeliver:
+		words += count(applied, "tenant") + " taken in: usher knows them now, and delivers nothing.\n"
+	case applied > 0:
 		list := c.commandLine("usher inbox ls --since " + run.Began.UTC().Format(time.RFC3339))
-		words += count(run.Applied, "tenant") + " taken in. To see them: " + list + "\n"
+		words += count(applied, "tenant") + " taken in. To see them: " + list + "\n"
 	}
-	return words + c.advice(run.Left)
+	return words + c.advice(run)
 }
 
 // advice says what to do about what is left.
-func (c *reconcileCall) advice(left lane.Counts) (words string) {
-	if n := left[lane.Differs] + left[lane.NewTenant]; n > 0 && !c.apply {
+func (c *reconcileCall) advice(run *lane.Run) (words string) {
+	if run.Left == 0 {
+		return ""
+	}
+	if n := run.Found[lane.Differs] + run.Found[lane.NewTenant]; n > 0 && !c.apply {
 		flags := "--apply"
 		if c.begun.Known == 0 {
 			words += "usher knows no tenant yet. If your receiver is right already, " +
@@ -113,14 +116,14 @@ func (c *reconcileCall) advice(left lane.Counts) (words string) {
 		}
 		words += "Nothing was changed. To take in what differs or is new:\n  " + c.nextLine(flags) + "\n"
 	}
-	if left[lane.Twin] > 0 && !c.twins {
+	if run.Found[lane.Twin] > 0 && !c.twins {
 		flags := "--apply --twins"
 		if c.apply {
 			flags = "--twins"
 		}
 		words += "A twin is usually a wrong platform in your list: correct it. If it is a new tenant, add " + flags + ".\n"
 	}
-	if left[lane.Unlisted] > 0 {
+	if run.Found[lane.Unlisted] > 0 {
 		words += "An unlisted tenant is a cancellation that was lost, or your list is not whole. " +
 			"If it is right as it is: usher inbox dismiss --tenant TENANT\n"
 	}
@@ -129,16 +132,14 @@ func (c *reconcileCall) advice(left lane.Counts) (words string) {
 
 // nextLine returns the command line with other flags.
 func (c *reconcileCall) nextLine(flags string) string {
-	line := "usher reconcile " + strings.TrimSpace(flags+" "+c.flags()) + " --"
+	line, command := "usher reconcile "+strings.TrimSpace(flags+" "+c.flags())+" --", ""
 	for _, arg := range c.command {
-		if text.Visible(arg) != arg { // nobody could copy it
-			return text.Visible(c.commandLine(line)) + " CMD ARG...  (the same command)"
-		}
+		command += " " + text.Quote(arg)
 	}
-	for _, arg := range c.command {
-		line += " " + text.Quote(arg)
+	if text.Visible(command) != command { // nobody could copy it
+		command = " CMD ARG...  (the same command)"
 	}
-	return text.Visible(c.commandLine(line))
+	return text.Visible(c.commandLine(line)) + command
 }
 
 // count writes a number and what it counts.

@@ -226,7 +226,7 @@ func TestReconcileFails(t *testing.T) {
 		{"it prints nothing", "", `true`, "the command printed nothing", nil},
 		{"there is no such command", "", `exec /nowhere/at-all`, "the command failed: its exit code is 127", nil},
 		{"a faulty line", "", `cat "$LINES_FILE"`, "line 2: /payload/tenant/code is missing", []string{differs, `{"tenant":{},"change":{}}`}},
-		{"half a line", "", `cat "$LINES_FILE"`, "line 2: it is not JSON", []string{differs, payload("new")[:20]}},
+		{"half a line", "", `cat "$LINES_FILE"`, "line 2: the body is not JSON", []string{differs, payload("new")[:20]}},
 		{"features that cannot be read", "", `cat "$LINES_FILE"`, "line 1: /payload/change/features cannot be read", []string{`{"tenant":{"code":"acme"},"change":{"features":null}}`, differs}},
 		{"twice", "", `cat "$LINES_FILE"`, "line 3: the tenant crm/acme was printed before, with other features", []string{differs, payload("acme", "users=30"), payload("acme", "users=31")}},
 		{"too many", "--max 1", `cat "$LINES_FILE"`, "2 tenants would be taken in, and --max allows 1", []string{differs, payload("new")}},

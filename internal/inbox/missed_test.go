@@ -497,7 +497,7 @@ func TestUnnamedByTheDatabasesClock(t *testing.T) {
 			d.stored()
 			near("stored")
 			d.decide(r, lane.ToCompare, says("acme", "a"))
-			d.endRun(r, true, "", lane.Summary{Found: lane.Counts{lane.Equal: 1}})
+			d.endRun(r, true, "", lane.Counts{lane.Equal: 1})
 			near("after a run that had begun before")
 			gone.Store(true)
 			d.missesUnnamed(1)
@@ -709,19 +709,19 @@ func TestReconcileSettlesWhatIsMissed(t *testing.T) {
 		applied := d.decide(r, lane.ToApply, says("differs", "b"), says("new"))
 		d.want("applied", applied, "differs (+ b, - a) applied; new applied")
 		d.want("missed after it", d.missed(), "late left")
-		d.endRun(r, true, "", lane.Summary{Found: lane.Counts{lane.Equal: 1, lane.NewTenant: 1}})
+		d.endRun(r, true, "", lane.Counts{lane.Equal: 1, lane.NewTenant: 1})
 		if n := d.Stats().Missed.Unnamed.Count; n != 1 {
 			t.Errorf("it left something, and the outage has ended: %d", n)
 		}
 		time.Sleep(time.Millisecond)
 		r = d.begin()
 		time.Sleep(5 * time.Millisecond)
-		d.endRun(r, false, "", lane.Summary{})
+		d.endRun(r, false, "", nil)
 		if n := d.Stats().Missed.Unnamed.Count; n != 1 {
 			t.Errorf("it was not complete, and the outage has ended: %d", n)
 		}
 		r = d.begin()
-		d.endRun(r, true, "", lane.Summary{Found: lane.Counts{lane.Equal: 1}})
+		d.endRun(r, true, "", lane.Counts{lane.Equal: 1})
 		if n := d.Stats().Missed.Unnamed.Count; n != 0 {
 			t.Errorf("the outage has not ended: %d", n)
 		}
@@ -729,7 +729,7 @@ func TestReconcileSettlesWhatIsMissed(t *testing.T) {
 		time.Sleep(5 * time.Millisecond)
 		d.missesUnnamed(1)
 		d.stored()
-		d.endRun(r, true, "", lane.Summary{Found: lane.Counts{lane.Equal: 1}})
+		d.endRun(r, true, "", lane.Counts{lane.Equal: 1})
 		if n := d.Stats().Missed.Unnamed.Count; n != 1 {
 			t.Errorf("it began earlier, and the outage has ended: %d", n)
 		}

@@ -10,7 +10,6 @@ import (
 	"io"
 	"net/http"
 	"slices"
-	"strings"
 
 	"usher/internal/content"
 	"usher/internal/inbox/engine"
@@ -29,17 +28,6 @@ type Pass struct {
 	Last    bool               `json:"last,omitempty"`    // the run ends with this pass
 }
 
-// mode says what is done with the next lines.
-func (p *Pass) mode() lane.ReconcileMode {
-	if p.Failed == "" && (p.Mode == lane.ToCompare || p.Mode.Applies()) {
-		return p.Mode
-	}
-	return lane.ToSee
-}
-
-// Tell gets what came of those lines that are not equal, and how many tenants the pass has seen so far.
-type Tell func(some []lane.Compared, seen int) error
-
 const (
 	// This many lines, or about so many bytes, go into one transaction: webhooks wait that long.
 	batchLines = 50
@@ -53,7 +41,7 @@ const (
 type passing struct {
 	s *Inbox
 	Pass
-	tell  Tell
+	tell  func(some []lane.Compared, seen int) error
 	batch []*lane.ListLine // each tenant once
 	size  int
 	err   error
@@ -61,21 +49,17 @@ type passing struct {
 	seen    map[[16]byte][16]byte // every tenant of the list so far, with a digest of its features
 	perhaps []lane.Compared       // new tenants that are twins, unless the list has the tenant on the other platform, too
 	found   lane.Counts
-	applied int
 	untaken string // a tenant whose platform no receiver takes
 }
 
-func newPassing(s *Inbox, p Pass, tell Tell) *passing {
-	return &passing{s: s, Pass: p, tell: tell, seen: make(map[[16]byte][16]byte), found: make(lane.Counts)}
-}
-
 // Reconcile makes one pass over a list, and returns the run as it is then. next returns one line after the other,
-// and io.EOF in the end. Empty lines only count.
+// and io.EOF in the end. Empty lines only count. tell gets what came of those lines that are not equal, and how many
+// tenants the pass has seen so far.
 func (s *Inbox) Reconcile(
-	ctx context.Context, pass Pass, next func() ([]byte, error), tell Tell,
+	ctx context.Context, pass Pass, next func() ([]byte, error), tell func(some []lane.Compared, seen int) error,
 ) (*lane.Run, error) {
 	pass.Run = withoutZero(pass.Run)
-	p := newPassing(s, pass, tell)
+	p := &passing{s: s, Pass: pass, tell: tell, seen: make(map[[16]byte][16]byte), found: make(lane.Counts)}
 	for number := 1; p.err == nil; number++ {
 		line, err := next()
 		if errors.Is(err, io.EOF) {
@@ -110,8 +94,12 @@ func (p *passing) addFound(all ...lane.Compared) {
 // inbox is full, the others stay as they are.
 func (p *passing) flush() {
 	var all, some []lane.Compared
+	mode := p.Mode
+	if p.Failed != "" {
+		mode = lane.ToSee
+	}
 	if p.err == nil {
-		all, p.err = p.s.reconcile(p.Run, p.batch, p.mode())
+		all, p.err = p.s.reconcile(p.Run, p.batch, mode)
 	}
 	if p.err != nil {
 		return
@@ -149,7 +137,7 @@ func (p *passing) end(ctx context.Context) (*lane.Run, error) {
 	return p.s.saveRun(p.Run, p.Last, func(t *sqlTurn, r *lane.Run) {
 		r.Failed = cmp.Or(p.Failed, r.Failed)
 		if !compares {
-			r.Applied = p.applied
+			r.Found[lane.Applied] = p.found[lane.Applied]
 			return
 		}
 		r.Found, r.Complete = p.found, complete
@@ -222,7 +210,7 @@ func (p *passing) count(o *lane.ListLine, c *lane.Compared) (tell bool) {
 	case c.Result == lane.PassedOver:
 		p.untaken = ShowTenant(c.Platform, c.Tenant)
 	case c.Applied:
-		p.applied++
+		p.found[lane.Applied]++
 	}
 	p.found[c.Result]++
 	return c.Result != lane.Equal && c.Result != lane.PassedOver
@@ -278,11 +266,7 @@ func (s *Inbox) readLine(line []byte) *lane.ListLine {
 		faults = []content.Fault{{Path: "/payload/change/features", Message: "cannot be read"}}
 	}
 	if len(faults) > 0 {
-		fault := content.Summary(faults)
-		if rest, ok := strings.CutPrefix(fault, "the body "); ok {
-			fault = "it " + rest
-		}
-		return faulty(fault)
+		return faulty(content.Summary(faults))
 	}
 	o := &lane.ListLine{Incoming: arriving(w)}
 	o.Source, o.Later = FromReconcile, true

@@ -58,7 +58,7 @@ func TestList(t *testing.T) {
 		"a twin":               {[]line{{"a", "x", lane.NewTenant, "erp"}}, "a twin", lane.Counts{lane.Twin: 1}, ""},
 		"both sides of a twin": {[]line{{"a", "x", lane.NewTenant, "crm"}}, "a new", lane.Counts{lane.NewTenant: 1}, ""},
 	} {
-		l := newPassing(nil, Pass{}, nil)
+		l := passing{seen: make(map[[16]byte][16]byte), found: make(lane.Counts)}
 		var told string
 		tell := func(o *lane.ListLine, result lane.Result) {
 			one := o.Draft

@@ -109,25 +109,15 @@ func (s *Inbox) saveRun(id string, end bool, change func(*sqlTurn, *lane.Run)) (
 		ended := int64(0)
 		if end {
 			r.Ended, ended = t.Time(), t.Now
-			r.Left = make(lane.Counts)
-			for result, n := range r.Found {
-				if result.IsFinding() {
-					r.Left[result] = n
-				}
-			}
-			t.tx.Queue("findings_over", func(row engine.Row) error {
-				var result string
-				var n int
-				err := row.Scan(&result, &n)
-				r.Left[lane.Result(result)] -= n
-				return err
-			}, r.Mark)
+			over := 0
+			t.tx.Queue("findings_over", func(row engine.Row) error { return row.Scan(&over) }, r.Mark)
 			t.send()
+			r.Left = r.Found.Findings() - over
 		}
-		summary, _ := json.Marshal(r.Summary) // numbers
+		found, _ := json.Marshal(r.Found) // numbers
 		t.statements = append(t.statements, func(tx engine.Tx) {
-			tx.Queue("run_save", nil, id, t.Now, ended, boolNumber(r.Complete), withoutZero(r.Failed), string(summary))
-			if end && r.Complete && r.Left.Findings() == 0 {
+			tx.Queue("run_save", nil, id, t.Now, ended, boolNumber(r.Complete), withoutZero(r.Failed), string(found))
+			if end && r.Complete && r.Left == 0 {
 				endOutages(tx, r.KnowsUpTo().UnixMicro())
 			}
 		})
@@ -209,9 +199,9 @@ func (t *sqlTurn) reconcile(
 			}
 			if c = t.judge(o, run, may); c.Result == lane.NewTenant {
 				c.Erased = beside.erased
-			}
-			if c.Result == lane.NewTenant && t.snapshots[o.LaneName] == nil {
-				c.Elsewhere = beside.platforms
+				if t.snapshots[o.LaneName] == nil {
+					c.Elsewhere = beside.platforms
+				}
 			}
 		}
 		if c.Applied {

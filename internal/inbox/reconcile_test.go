@@ -114,10 +114,10 @@ func (d *desk) begin(asOf ...time.Time) *lane.Run {
 }
 
 // endRun ends a run that has found so much.
-func (d *desk) endRun(r *lane.Run, complete bool, failed string, found lane.Summary) *lane.Run {
+func (d *desk) endRun(r *lane.Run, complete bool, failed string, found lane.Counts) *lane.Run {
 	d.t.Helper()
 	ended, err := d.saveRun(r.ID, true, func(_ *sqlTurn, r *lane.Run) {
-		r.Complete, r.Failed, r.Summary = complete, failed, found
+		r.Complete, r.Failed, r.Found = complete, failed, found
 	})
 	check(d.t, err)
 	return ended
@@ -213,16 +213,16 @@ func TestCompare(t *testing.T) {
 			},
 			{
 				`nonsense`,
-				"faulty : it is not JSON: invalid character 'o' in literal null (expecting 'u'), at line 1, column 2",
+				"faulty : the body is not JSON: invalid character 'o' in literal null (expecting 'u'), at line 1, column 2",
 			},
-			{`7`, "faulty : it must be an object, not a number"},
+			{`7`, "faulty : the body must be an object, not a number"},
 		} {
 			if got := d.decide(r, lane.ToSee, c.line); !strings.HasPrefix(got, c.want) || c.want == "" {
 				t.Errorf("%s\n got %s\nwant %s", c.line, got, c.want)
 			}
 		}
 		lines := []string{says("acme", "users=25", "sso"), "x", says("new"), says("acme", "users=25", "sso")}
-		d.want("several", d.decide(r, lane.ToSee, lines...), "equal; faulty : it is not JSON: "+
+		d.want("several", d.decide(r, lane.ToSee, lines...), "equal; faulty : the body is not JSON: "+
 			"invalid character 'x' looking for beginning of value, at line 1, column 1; new; equal")
 	})
 }
@@ -371,13 +371,13 @@ func TestRunIsGone(t *testing.T) {
 		}
 		gone("another database's", &lane.Run{ID: "0123"})
 		r := d.begin()
-		d.endRun(r, true, "", lane.Summary{Found: lane.Counts{lane.Equal: 7}, Applied: 1})
+		d.endRun(r, true, "", lane.Counts{lane.Equal: 7, lane.Applied: 1})
 		gone("ended", r)
 		r2 := d.begin()
 		imported(t, d.Inbox, testkit.Export(testkit.ExportedWebhook{Tenant: "else", Body: "x"}))
 		gone("imported", r2)
 		r3 := d.begin()
-		d.endRun(r3, false, "CMD failed", lane.Summary{})
+		d.endRun(r3, false, "CMD failed", nil)
 		last, complete, err := d.lastRuns()
 		if err != nil || last.ID != r3.ID || last.Failed != "CMD failed" {
 			t.Errorf("the last run: %+v, %v", last, err)
@@ -467,7 +467,7 @@ func TestOlderListsInOrder(t *testing.T) {
 		for i, want := range []string{"new (+ a) applied", "differs (+ b, - a) applied"} {
 			r := d.begin(now.Add(time.Duration(i-3) * time.Hour))
 			d.want("", d.decide(r, lane.ToStore, says("acme", string(rune('a'+i)))), want)
-			d.endRun(r, true, "", lane.Summary{})
+			d.endRun(r, true, "", nil)
 		}
 	})
 }
@@ -493,12 +493,12 @@ func TestRunOfTheFuture(t *testing.T) {
 		d.ahead.Add(int64(1000 * time.Hour))
 		future := d.begin()
 		d.want("found", d.decide(future, lane.ToCompare, says("acme", "b")), "differs (+ b, - a)")
-		d.endRun(future, true, "", lane.Summary{Found: lane.Counts{lane.Differs: 1}})
+		d.endRun(future, true, "", lane.Counts{lane.Differs: 1})
 		d.ahead.Add(-int64(1000 * time.Hour))
 		now := d.begin()
 		d.want("found now", d.decide(now, lane.ToCompare, says("acme", "c")), "differs (+ c, - a)")
-		ended := d.endRun(now, true, "", lane.Summary{Found: lane.Counts{lane.Differs: 1}})
-		d.want("left", fmt.Sprint(ended.Left.Findings()), "1")
+		ended := d.endRun(now, true, "", lane.Counts{lane.Differs: 1})
+		d.want("left", fmt.Sprint(ended.Left), "1")
 		d.want("stored", d.finding("acme"), "differs: + c, - a")
 		taken := d.decide(d.begin(), lane.ToApply, says("acme", "b"))
 		d.want("taken in", taken, "differs (+ b, - a) applied")
@@ -567,9 +567,9 @@ func TestOlderThanAnyRun(t *testing.T) {
 		time.Sleep(5 * time.Millisecond)
 		now := d.begin()
 		d.want("now", d.decide(now, lane.ToSee, says("acme", "a")), "equal")
-		d.endRun(now, true, "", lane.Summary{Found: lane.Counts{lane.Equal: 1}})
+		d.endRun(now, true, "", lane.Counts{lane.Equal: 1})
 		old := d.begin(now.Began.Add(-2 * time.Millisecond))
-		d.endRun(old, true, "", lane.Summary{Found: lane.Counts{lane.Equal: 1}})
+		d.endRun(old, true, "", lane.Counts{lane.Equal: 1})
 		between := d.begin(now.Began.Add(-time.Millisecond))
 		told, run := d.pass(Pass{Run: between.ID, Mode: lane.ToCompare}, says("acme", "b"))
 		d.want("between them", words(told, nil)+"; "+run.Failed, "differs (+ b, - a); "+errOlderList)

@@ -310,8 +310,8 @@ func seenColumns(r *lane.SeenID) []any {
 func scanRun(r engine.Row) (*lane.Run, error) {
 	run := new(lane.Run)
 	var began, asOf, alive, ended, complete int64
-	var summary string
-	err := r.Scan(&run.ID, &run.Mark, &began, &asOf, &run.Action, &alive, &ended, &complete, &run.Failed, &summary)
+	var found string
+	err := r.Scan(&run.ID, &run.Mark, &began, &asOf, &run.Action, &alive, &ended, &complete, &run.Failed, &found)
 	run.Began, run.Alive, run.Complete = clock.Moment(began), clock.Moment(alive), complete != 0
 	if asOf < clock.Never {
 		run.AsOf = clock.Moment(asOf)
@@ -319,7 +319,8 @@ func scanRun(r engine.Row) (*lane.Run, error) {
 	if ended > 0 {
 		run.Ended = clock.Moment(ended)
 	}
-	_ = json.Unmarshal([]byte(summary), &run.Summary) // empty before it has compared; a damaged one counts as zeros
+	run.Found = make(lane.Counts)
+	_ = json.Unmarshal([]byte(found), &run.Found) // empty before it has compared; a damaged one counts as zeros
 	return run, err
 }
 

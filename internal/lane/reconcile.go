@@ -26,10 +26,12 @@ const (
 
 	PassedOver Result = "passed_over" // no receiver takes the tenant's platform
 	Faulty     Result = "faulty"      // the line cannot be read, or contradicts another one
+
+	Applied Result = "applied" // besides, in Counts: how many of the others were taken in
 )
 
-// Results are all of a tenant, in the order in which people read them.
-var Results = []Result{Equal, Differs, NewTenant, Twin, Changed, Unlisted, PassedOver}
+// Results are what Counts say of tenants, in the order in which people read them.
+var Results = []Result{Equal, Differs, NewTenant, Twin, Changed, Unlisted, Applied, PassedOver}
 
 // IsFinding says whether a result is stored with its tenant.
 func (r Result) IsFinding() bool {
@@ -67,18 +69,12 @@ type Run struct {
 	Ended    time.Time `json:"ended,omitzero"`
 	Complete bool      `json:"complete"`         // the whole list was compared
 	Failed   string    `json:"failed,omitempty"` // why it failed
-	Summary
-	Alive time.Time `json:"-"` // when the request that began it was last there
+	Found    Counts    `json:"found"`
+	Left     int       `json:"left"` // how many findings were still so at the end, and not dismissed
+	Alive    time.Time `json:"-"`    // when the request that began it was last there
 
 	Mark   int64 `json:"-"` // the number with which it began
 	Action int64 `json:"-"` // the entry of the person that began it
-}
-
-// A Summary says what a run has found.
-type Summary struct {
-	Found   Counts `json:"found"`
-	Applied int    `json:"applied"` // how many of these were taken in
-	Left    Counts `json:"left"`    // the findings that were still so at the end, and that nobody had dismissed
 }
 
 const (
@@ -193,7 +189,7 @@ func (l *Lane) Reconcile(in *ListLine, r *Run, mode ReconcileMode) (c Compared) 
 	case c.Result == Equal:
 		l.settleInvalid()
 		l.setMissed(nil)
-	case mode == ToCompare:
+	case !mode.Applies():
 	case mode == ToStore && (l.Parked > 0 || !l.idle()):
 		// It would be known, and something older be delivered after it.
 		c.LeftOut = "its webhooks wait or are parked"

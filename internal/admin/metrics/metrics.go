@@ -641,13 +641,15 @@ func (stats inboxCollector) Collect(ch chan<- prometheus.Metric) {
 		for _, result := range lane.Results {
 			n := r.Found[result]
 			switch {
+			case result == lane.Applied || result == lane.PassedOver:
+				continue
 			case result == lane.Equal:
-				n += r.Applied
+				n += r.Found[lane.Applied]
 			case result.IsFinding():
 				n = s.Findings[result]
 			}
 			desc := prometheus.NewDesc("usher_reconcile_tenants",
-				"Tenants by what 'usher reconcile' has found of them, as it is now; equal, changed and passed_over: "+
+				"Tenants by what 'usher reconcile' has found of them, as it is now; equal and changed: "+
 					"by the last complete run.", []string{"result"}, nil)
 			ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(n), string(result))
 		}

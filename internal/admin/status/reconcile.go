@@ -15,11 +15,7 @@ func Comparison(r *lane.Run, now time.Time) string {
 	if r == nil {
 		return ""
 	}
-	words := fmt.Sprintf("Compared with the billing service %s: %v", page.Ago(now.Sub(r.Ended)), r.Found)
-	if r.Applied > 0 {
-		words += "; taken in: " + page.Count(r.Applied)
-	}
-	return words
+	return fmt.Sprintf("Compared with the billing service %s: %v", page.Ago(now.Sub(r.Ended)), r.Found)
 }
 
 // reconcileTroubles looks at the last 'usher reconcile', and at what those before have found.

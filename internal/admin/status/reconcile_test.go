@@ -11,8 +11,8 @@ import (
 
 func TestReconcileOnTheOverview(t *testing.T) {
 	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
-	done := &lane.Run{Began: now.Add(-4 * time.Hour), Ended: now.Add(-3 * time.Hour), Complete: true, Summary: lane.Summary{Found: lane.Counts{lane.Equal: 1204, lane.Differs: 2}, Applied: 2}}
-	left := &lane.Run{Began: now.Add(-4 * time.Hour), Ended: now.Add(-3 * time.Hour), Complete: true, Summary: lane.Summary{Found: lane.Counts{lane.Equal: 1, lane.Differs: 2, lane.Changed: 1, lane.Unlisted: 3, lane.PassedOver: 4}}}
+	done := &lane.Run{Began: now.Add(-4 * time.Hour), Ended: now.Add(-3 * time.Hour), Complete: true, Found: lane.Counts{lane.Equal: 1204, lane.Differs: 2, lane.Applied: 2}}
+	left := &lane.Run{Began: now.Add(-4 * time.Hour), Ended: now.Add(-3 * time.Hour), Complete: true, Found: lane.Counts{lane.Equal: 1, lane.Differs: 2, lane.Changed: 1, lane.Unlisted: 3, lane.PassedOver: 4}}
 	for name, c := range map[string]struct {
 		last, complete *lane.Run
 		found          lane.Counts
@@ -20,7 +20,7 @@ func TestReconcileOnTheOverview(t *testing.T) {
 		troubles       string
 	}{
 		"never":          {},
-		"all is well":    {done, done, nil, "Compared with the billing service 3\u00a0h ago: 1204 equal, 2 differs; taken in: 2", ""},
+		"all is well":    {done, done, nil, "Compared with the billing service 3\u00a0h ago: 1204 equal, 2 differs, 2 applied", ""},
 		"something left": {left, left, lane.Counts{lane.Differs: 1, lane.NewTenant: 1, lane.Unlisted: 3}, "Compared with the billing service 3\u00a0h ago: 1 equal, 2 differs, 1 changed, 3 unlisted, 4 passed over", "2 tenants are not what the billing service says, and nobody has applied that; 3 tenants may use something here, and the billing service did not list them"},
 		"failed since":   {&lane.Run{Ended: now, Failed: "the command failed"}, done, nil, "Compared with", "The last comparison with the billing service failed: the command failed"},
 		"it runs":        {&lane.Run{Began: now.Add(-time.Hour), Alive: now.Add(-20 * time.Second)}, done, nil, "Compared with", ""},

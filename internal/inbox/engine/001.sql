@@ -151,7 +151,7 @@ CREATE TABLE {schema}.reconcile (
 	ended    {int} NOT NULL DEFAULT 0, -- 0: it runs, or was killed
 	complete {int} NOT NULL DEFAULT 0, -- 1: a whole list was compared
 	failed   {text} NOT NULL DEFAULT '', -- why it failed
-	summary  {text} NOT NULL DEFAULT '' -- JSON of lane.Summary
+	found    {text} NOT NULL DEFAULT '' -- JSON of lane.Counts
 );
 CREATE INDEX reconcile_mark ON {schema}.reconcile (mark);
 

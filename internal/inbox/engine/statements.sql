@@ -281,7 +281,7 @@ DELETE FROM {schema}.action WHERE at < $1::bigint
 INSERT INTO {schema}.reconcile (id, mark, began, as_of, action, alive) VALUES ($1, $2, $3, $4, $5, $3)
 
 -- name: run_save
-UPDATE {schema}.reconcile SET alive = $2::bigint, ended = $3::bigint, complete = $4::bigint, failed = $5::text, summary = $6::text WHERE id = $1::text AND ended = 0
+UPDATE {schema}.reconcile SET alive = $2::bigint, ended = $3::bigint, complete = $4::bigint, failed = $5::text, found = $6::text WHERE id = $1::text AND ended = 0
 
 -- name: runs_end
 -- A run that begins ends those that still run: what they have read may be older than what this one finds equal.
@@ -293,7 +293,7 @@ DELETE FROM {schema}.reconcile WHERE ended = 0
 
 -- name: runs_last
 -- The last run, and the last one that has compared a whole list.
-SELECT id, mark, began, as_of, action, alive, ended, complete, failed, summary FROM {schema}.reconcile
+SELECT id, mark, began, as_of, action, alive, ended, complete, failed, found FROM {schema}.reconcile
 WHERE mark = (SELECT max(mark) FROM {schema}.reconcile) OR mark = (SELECT max(mark) FROM {schema}.reconcile WHERE complete = 1 AND ended > 0) ORDER BY mark
 
 -- name: runs_know
@@ -319,7 +319,7 @@ DELETE FROM {schema}.finding WHERE tenant = $1::text AND platform = $2::text AND
 
 -- name: findings_over
 -- How many findings of a run (its mark: 1) no longer count.
-SELECT result, count(*) FROM {schema}.finding f WHERE f.mark = $1::bigint AND f.result <> '' AND NOT ({stands}) GROUP BY result
+SELECT count(*) FROM {schema}.finding f WHERE f.mark = $1::bigint AND f.result <> '' AND NOT ({stands})
 
 -- name: findings_count
 SELECT result, count(*), min(at) FROM {schema}.finding f WHERE {stands} GROUP BY result

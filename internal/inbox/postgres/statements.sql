@@ -141,7 +141,7 @@ SELECT at FROM {schema}.gate_up FOR UPDATE
 
 -- name: run_lock
 -- The run, which nobody ends meanwhile.
-SELECT id, mark, began, as_of, action, alive, ended, complete, failed, summary FROM {schema}.reconcile WHERE id = $1::text FOR SHARE
+SELECT id, mark, began, as_of, action, alive, ended, complete, failed, found FROM {schema}.reconcile WHERE id = $1::text FOR SHARE
 
 -- name: untold
 -- The first and the last change that was not told, and whether this role may tell (1).

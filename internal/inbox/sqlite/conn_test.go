@@ -51,11 +51,11 @@ func TestValuesComeBackAsTheyWere(t *testing.T) {
 				rows := 0
 				err := c.run(t.Context(), "run_lock", func(r engine.Row) error {
 					rows++
-					var id, failed, summary string
+					var id, failed, found string
 					var mark, began, asOf, action, alive, ended int64
 					var complete int
-					err := r.Scan(&id, &mark, &began, &asOf, &action, &alive, &ended, &complete, &failed, &summary)
-					same := mark == number && asOf == number && ended == number && failed == text && summary == text
+					err := r.Scan(&id, &mark, &began, &asOf, &action, &alive, &ended, &complete, &failed, &found)
+					same := mark == number && asOf == number && ended == number && failed == text && found == text
 					if id != "r" || !same || complete != 1 {
 						t.Errorf("%d, %.20q became %d, %.20q", number, text, mark, failed)
 					}

@@ -114,7 +114,7 @@ SELECT at FROM gate_up
 
 -- name: run_lock
 -- The run, which nobody ends meanwhile.
-SELECT id, mark, began, as_of, action, alive, ended, complete, failed, summary FROM {schema}.reconcile WHERE id = $1::text
+SELECT id, mark, began, as_of, action, alive, ended, complete, failed, found FROM {schema}.reconcile WHERE id = $1::text
 
 -- name: untold
 -- Nothing: triggers tell at once.
