@@ -8,10 +8,11 @@
 //	intake.go     what the gate hands in            invalid.go  what cannot be taken in
 //	courier.go    when to try, and whom             lease.go    asks for leases, and saves what came of them
 //	act.go        what people do                    actions.go  who did what          pause.go  who may not deliver
-//	views.go      what people see                   room.go     who may still take how much room
+//	views.go      what people see: webhooks; tenants.go: tenants, and what they got; figures.go: counts
+//	room.go       who may still take how much room
 //	reconcile.go  a run of 'usher reconcile'; pass.go: a pass over a list, line by line;
 //	              finding.go: what was found of a tenant
-//	missed.go     what usher may have missed: webhooks that got a 5xx, and outages
+//	missed.go     webhooks that got a 5xx           outage.go   times without a gate
 //	changes.go    tells programs that keep a copy what has changed
 //	history.go    what was wrong, from when to when; who speaks for all replicas
 //	export.go     save; import.go: restore          retention.go  what is finished goes after a while

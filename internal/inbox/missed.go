@@ -17,11 +17,11 @@ import (
 // writer moves them into their lanes (lane.AddMissed) as soon as it can. Meanwhile the tenant may have sent again,
 // through another replica: where usher is not certain of that, the tenant counts as missed.
 
-// missedTenants is what is missed of tenants, as far as it is in memory, with times of the database's clock. Read it
+// missedSets is what is missed of tenants, as far as it is in memory, with times of the database's clock. Read it
 // before the database, because it moves there.
-type missedTenants map[webhookgate.LaneName]webhookgate.MissedSet
+type missedSets map[webhookgate.LaneName]webhookgate.MissedSet
 
-func (s *Inbox) missedInMemory() missedTenants {
+func (s *Inbox) missedInMemory() missedSets {
 	all := s.cfg.Missed.All()
 	for name, d := range all {
 		all[name] = d.By(s.clock.dated)
@@ -128,7 +128,7 @@ type Missed struct {
 	Unnamed webhookgate.Unnamed `json:"unnamed"`        // webhooks that got a 5xx before their tenant was known
 	Outages []Outage            `json:"outages"`        // the newest first
 
-	stored missedTenants // the first maxStoredMissed that the database has; Tenants counts all
+	stored missedSets // the first maxStoredMissed that the database has; Tenants counts all
 }
 
 const (
@@ -146,8 +146,8 @@ func MissedInMemory(missed *webhookgate.Missed) Missed {
 
 // with adds what is in memory. A tenant may be in both: it had missed webhooks when the database went away, or is
 // being moved.
-func (m Missed) with(inMemory missedTenants, full bool, unnamed webhookgate.Unnamed) Missed {
-	all := make(missedTenants)
+func (m Missed) with(inMemory missedSets, full bool, unnamed webhookgate.Unnamed) Missed {
+	all := make(missedSets)
 	maps.Copy(all, m.stored)
 	for name, d := range inMemory {
 		if all[name] == nil {
@@ -175,7 +175,7 @@ func (m Missed) with(inMemory missedTenants, full bool, unnamed webhookgate.Unna
 
 // queueMissedStats queues the reading of what the database has.
 func queueMissedStats(tx engine.Tx, m *Missed) {
-	m.stored = make(missedTenants)
+	m.stored = make(missedSets)
 	tx.Queue("missed_tenants", func(r engine.Row) error {
 		var name webhookgate.LaneName
 		var c missedColumns
