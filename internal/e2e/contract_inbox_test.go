@@ -29,10 +29,7 @@ func onInboxes(t *testing.T, test func(t *testing.T, inbox string)) {
 		return
 	}
 	t.Parallel()
-	t.Run("file", func(t *testing.T) {
-		t.Parallel()
-		test(t, "USHER_WEBHOOK_INBOX=file:"+filepath.Join(t.TempDir(), "inbox.db"))
-	})
+	test(t, "USHER_WEBHOOK_INBOX=file:"+filepath.Join(t.TempDir(), "inbox.db"))
 }
 
 // onBothInboxes is for tests that run the built usher, which has no thorough run, and for what only SQL shows.

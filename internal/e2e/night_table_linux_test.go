@@ -243,48 +243,63 @@ func TestNightDiskFull(t *testing.T) {
 	}
 }
 
-func TestNightDatabase(t *testing.T) {
+// The database is stopped, stands still, or may only be read.
+func TestNightDatabaseAway(t *testing.T) {
 	t.Parallel()
 	server := pgtest.New(t)
+	words := []string{"The inbox takes no webhooks: the inbox's database", heldInMemory, lookAtIt}
+	nightDatabase(t, server, server.Stop, server.Start, words, "1 ", "missed\n", "the inbox can't be read now")
+}
+
+func TestNightDatabaseHangs(t *testing.T) {
+	t.Parallel()
+	server := pgtest.New(t)
+	words := []string{"The inbox takes no webhooks: the inbox's database does not answer", heldInMemory, lookAtIt}
+	nightDatabase(t, server, server.Pause, server.Resume, words, "1 ", "missed\n", "the inbox can't be read now")
+}
+
+func TestNightDatabaseReadOnly(t *testing.T) {
+	t.Parallel()
+	server := pgtest.New(t)
+	set := func(what string) func() {
+		return func() { server.Exec(t, "ALTER SYSTEM "+what); server.Exec(t, "SELECT pg_reload_conf()") }
+	}
+	nightDatabase(t, server, set("SET default_transaction_read_only = on"), set("RESET default_transaction_read_only"), []string{
+		"The inbox takes no webhooks: the inbox's database can't be written: it is read-only",
+		"Entitlements are answered.", "Make the database writable",
+	}, "0 ", "missed", "!can't be read")
+}
+
+const (
+	heldInMemory = "Entitlements are answered for the tenants that usher holds in memory"
+	lookAtIt     = "Check the database in USHER_WEBHOOK_INBOX"
+)
+
+// nightDatabase is an outage, and what is said of it: by the page and the status, and by who, whom usher status advises
+// to ask.
+func nightDatabase(t *testing.T, server *pgtest.Server, begin, end func(), words []string, who ...string) {
 	o := openOffice(t, newReceiver(t, 200), "USHER_WEBHOOK_INBOX="+server.DSN(), "USHER_WEBHOOK_INBOX_CONCURRENCY=2")
 	o.send(testkit.Snapshot("mill-co", 5), webhookToken)
 	o.want("pause", o.does("pause", "--tenant", "mill-co"), "0 ")
 	o.send(testkit.Snapshot("mill-co", 6), webhookToken)
 	o.figure("usher_inbox_pending", "1")
 	o.want("entitlements", o.may("mill-co"), `"limit":6`) // from here on usher holds it in memory
-	for _, tc := range []struct {
-		name       string
-		begin, end func()
-		words      []string
-		who        []string // as usher status advises to ask
-	}{
-		{"away", server.Stop, server.Start, []string{"The inbox takes no webhooks: the inbox's database", "Entitlements are answered for the tenants that usher holds in memory", "Check the database in USHER_WEBHOOK_INBOX"}, []string{"1 ", "missed\n", "the inbox can't be read now"}},
-		{"hangs", server.Pause, server.Resume, []string{"The inbox takes no webhooks: the inbox's database does not answer", "Entitlements are answered for the tenants that usher holds in memory", "Check the database in USHER_WEBHOOK_INBOX"}, []string{"1 ", "missed\n", "the inbox can't be read now"}},
-		{"read-only", func() {
-			server.Exec(t, "ALTER SYSTEM SET default_transaction_read_only = on")
-			server.Exec(t, "SELECT pg_reload_conf()")
-		}, func() {
-			server.Exec(t, "ALTER SYSTEM RESET default_transaction_read_only")
-			server.Exec(t, "SELECT pg_reload_conf()")
-		}, []string{"The inbox takes no webhooks: the inbox's database can't be written: it is read-only", "Entitlements are answered.", "Make the database writable"}, []string{"0 ", "missed", "!can't be read"}},
-	} {
-		tc.begin()
-		testkit.Eventually(t, tc.name+": invalid", func() bool {
-			// A copy of what waits changes nothing, also where the database takes it in before the failure
-			// reaches usher's connections.
-			return o.send(testkit.Snapshot("mill-co", 6), webhookToken).status == 503
-		})
-		o.troubled(tc.words...)
-		o.figure(gateReady, "0")
-		o.figure(`usher_ready{part="entitlements"}`, "1")
-		o.figure("usher_inbox_pending", "1") // the last value
-		o.figure("usher_inbox_paused", "1")
-		o.want("entitlements", o.may("mill-co"), `"limit":6`)
-		o.want(tc.name+": who", o.does("tenants", "--trouble"), append(tc.who, "crm/mill-co")...)
-		tc.end()
-		o.figure(gateReady, "1")
-		testkit.Eventually(t, tc.name+": over", func() bool { return !strings.Contains(o.asks("status"), "takes no webhooks") })
-	}
+	begin()
+	testkit.Eventually(t, "invalid", func() bool {
+		// A copy of what waits changes nothing, also where the database takes it in before the failure
+		// reaches usher's connections.
+		return o.send(testkit.Snapshot("mill-co", 6), webhookToken).status == 503
+	})
+	o.troubled(words...)
+	o.figure(gateReady, "0")
+	o.figure(`usher_ready{part="entitlements"}`, "1")
+	o.figure("usher_inbox_pending", "1") // the last value
+	o.figure("usher_inbox_paused", "1")
+	o.want("entitlements", o.may("mill-co"), `"limit":6`)
+	o.want("who", o.does("tenants", "--trouble"), append(who, "crm/mill-co")...)
+	end()
+	o.figure(gateReady, "1")
+	testkit.Eventually(t, "over", func() bool { return !strings.Contains(o.asks("status"), "takes no webhooks") })
 }
 
 // databaseDisk is a disk with everything that a database server stores, but for what it needs to run.
