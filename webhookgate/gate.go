@@ -98,7 +98,10 @@ func (g *Gate) noteMissed(in *arrival, again bool) {
 		g.cfg.Missed.AddUnnamed(Unnamed{1, in.At, in.At})
 	case took:
 		g.cfg.Missed.Settle(w.Lane, func(d MissedSet) MissedSet {
-			return d.After(w.Digest[:], w.Snapshot && !again, w.Received)
+			if m := w.Missed(); again {
+				return d.Again(m.Digest, m.SignedID)
+			}
+			return d.After(w.Digest[:], w.Snapshot, w.Received)
 		})
 	default:
 		g.cfg.Missed.Add(w.Lane, w.Missed())

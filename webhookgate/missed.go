@@ -2,6 +2,7 @@ package webhookgate
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"maps"
 	"reflect"
 	"slices"
@@ -16,16 +17,22 @@ type MissedSet []MissedWebhook
 
 // A MissedWebhook is a webhook that got a 5xx.
 type MissedWebhook struct {
-	ID     string    `json:"-"` // its webhook-id; empty: not known any more
-	Digest []byte    `json:"digest"`
-	At     time.Time `json:"at"` // when it arrived
+	ID     string    `json:"-"`      // its webhook-id; empty: not known any more
+	Digest []byte    `json:"digest"` // nil: not known any more; only who asks the service itself settles it
+	At     time.Time `json:"at"`     // when it arrived
 	// Snapshot: it has the complete state of its tenant, so the same bytes are the same state; else it is an event.
-	Snapshot bool `json:"snapshot"`
+	Snapshot bool   `json:"snapshot"`
+	SignedID []byte `json:"signed_id,omitempty"` // the hash of the id that its sender has signed; nil: it has not
 }
 
 // Missed returns the webhook as one that got a 5xx.
 func (w *Webhook) Missed() MissedWebhook {
-	return MissedWebhook{ID: w.ID, Digest: bytes.Clone(w.Digest[:]), At: w.Received, Snapshot: w.Snapshot}
+	m := MissedWebhook{ID: w.ID, Digest: bytes.Clone(w.Digest[:]), At: w.Received, Snapshot: w.Snapshot}
+	if w.SignedID != "" {
+		hash := sha256.Sum256([]byte(w.SignedID))
+		m.SignedID = hash[:]
+	}
+	return m
 }
 
 // maxMissedOfTenant is how many webhooks a MissedSet has.
@@ -74,9 +81,13 @@ func (d MissedSet) add(m MissedWebhook) MissedSet {
 		if len(all) <= maxMissedOfTenant {
 			return all
 		}
+		event := func(m MissedWebhook) bool { return !m.Snapshot }
 		n = slices.IndexFunc(others, func(m MissedWebhook) bool { return m.Snapshot })
-		if n < 0 || &others[n] == all.LastSnapshot() { // a later snapshot makes good for this one, but nothing for an event
-			n = 0
+		if n < 0 || &others[n] == all.LastSnapshot() {
+			// A later snapshot makes good for a snapshot, but nothing for an event: two become one that nothing settles.
+			n = slices.IndexFunc(others, event)
+			next := n + 1 + slices.IndexFunc(others[n+1:], event)
+			others[next] = MissedWebhook{At: others[next].At}
 		}
 	}
 	return slices.Delete(all, n+1, n+2)
@@ -110,17 +121,23 @@ func (d MissedSet) Without(digest []byte) MissedSet {
 	return d.Except(func(m MissedWebhook) bool { return bytes.Equal(m.Digest, digest) })
 }
 
-// After returns what is still missed once a webhook was taken in, which arrived at that time. snapshot is false for an
-// event, and for a copy of a webhook that came before, by its signed id.
+// Again returns what is still missed once a webhook came again, by its signed id: it is not missed, and says nothing
+// about others, be their bytes the same.
+func (d MissedSet) Again(digest, signedID []byte) MissedSet {
+	return d.Except(func(m MissedWebhook) bool {
+		return bytes.Equal(m.Digest, digest) && bytes.Equal(m.SignedID, signedID)
+	})
+}
+
+// After returns what is still missed once a webhook was taken in, or is a copy of one by its bytes; it arrived at that
+// time. snapshot is false for an event.
 //
 // An event is settled by itself alone. The snapshots are settled by the last of them again, or by a new snapshot that
 // arrived after that. An earlier one that is sent again says nothing about the last.
 func (d MissedSet) After(digest []byte, snapshot bool, at time.Time) MissedSet {
 	settles := false
-	if last := d.LastSnapshot(); last != nil && bytes.Equal(last.Digest, digest) {
-		settles = snapshot || !at.Before(last.At)
-	} else if last != nil {
-		settles = snapshot && at.After(last.At) && d.index(digest) < 0
+	if last := d.LastSnapshot(); last != nil && snapshot {
+		settles = bytes.Equal(last.Digest, digest) || at.After(last.At) && d.index(digest) < 0
 	}
 	return d.Except(func(m MissedWebhook) bool {
 		again := bytes.Equal(m.Digest, digest) && !at.Before(m.At)

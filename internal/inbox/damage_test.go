@@ -25,6 +25,7 @@ import (
 	"usher/internal/snapshot"
 	"usher/internal/testkit"
 	"usher/internal/testkit/pgtest"
+	"usher/webhookgate"
 )
 
 // tryOn runs a statement on a file that no usher has open.
@@ -128,6 +129,29 @@ func TestOneDamagedValue(t *testing.T) {
 			d := newDesk(t, inFile(t, path))
 			d.checkOthers("odd")
 		})
+	}
+}
+
+// Damage does not hide that something is missed, nor make it something that nothing settles; and it is repaired.
+func TestDamagedMissed(t *testing.T) {
+	t.Parallel()
+	at := clock.Moment(1_700_000_000_000_000)
+	whole := missedColumnsOf(webhookgate.MissedSet{{Digest: []byte("A"), At: at, Snapshot: true}})
+	for _, text := range []string{
+		"", "x", "null", "[]", "{}", "[{}]",
+		strings.Replace(whole.webhooks, "snapshot", "snapzhot", 1), strings.Replace(whole.webhooks, "QQ==", "Q===", 1),
+	} {
+		damaged := missedColumns{whole.since, text}
+		set := damaged.set()
+		if !set.Since().Equal(at) || len(set.After([]byte("B"), true, time.Now())) > 0 || missedColumnsOf(set) == damaged {
+			t.Errorf("%s: %+v", text, set)
+		}
+		if repaired := missedColumnsOf(set); missedColumnsOf(repaired.set()) != repaired {
+			t.Errorf("%s: not repaired: %+v", text, repaired)
+		}
+	}
+	if set := (missedColumns{0, whole.webhooks}).set(); missedColumnsOf(set) != whole {
+		t.Errorf("without a time: %+v", set)
 	}
 }
 

@@ -334,13 +334,11 @@ func (i *importJob) finish(tx engine.Tx) error {
 	tx.Queue("number_raise", nil, i.highest)
 	tx.Queue("runs_drop", nil)
 	tx.Queue("tellings_forget", nil, rand.Int64()) // all who keep a copy begin again
-	began := i.at
+	began := min(i.at, i.now)                      // the clock of the database that was exported may have been ahead
 	if i.missed > 0 {
 		began = min(began, i.missed) // the file's take their place
 	}
-	if began < i.now {
-		tx.Queue("outage_add", nil, began, i.now, int64(0))
-	}
+	tx.Queue("outage_add", nil, began, i.now, int64(0))
 	i.noted = i.by.queue(tx, i.now, i.result.Webhooks)
 	var due int64
 	tx.Now(&due)

@@ -416,9 +416,16 @@ func TestOnlyWhatThereIsIsLeftOut(t *testing.T) {
 	}
 }
 
-// The time since the export is an outage.
+// The time since the export is an outage. If the clock was ahead there, nobody knows how long that was.
 func TestImportIsAnOutage(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		ahead := newDesk(t, inFile(t, newFile(t)))
+		ahead.ahead.Store(int64(time.Hour))
+		ahead.restart()
+		c := newDesk(t, inFile(t, newFile(t)))
+		imported(t, c.Inbox, exported(t, ahead.Inbox))
+		c.until("an outage without a length", func() bool { return len(c.Stats().Missed.Outages) == 1 })
+
 		a := newDesk(t, inFile(t, newFile(t)))
 		a.hears("acme", "a")
 		a.idle("acme")

@@ -96,7 +96,10 @@ type checkIncoming func(*sqlTurn, *lane.Lane, *lane.Incoming) error
 func (s *Inbox) tellTaken(in *lane.Incoming, a lane.Answer, first bool) {
 	if in.Arrived != 0 {
 		s.cfg.Missed.Settle(in.LaneName, func(d webhookgate.MissedSet) webhookgate.MissedSet {
-			return d.After(in.Digest, in.Snapshot && !a.SeenBefore, in.Came)
+			if a.SeenBefore {
+				return d.Again(in.Digest, in.IDHash[:])
+			}
+			return d.After(in.Digest, in.Snapshot, in.Came)
 		})
 	}
 	if in.Snapshot { // also for a duplicate: the original may have come through another replica

@@ -941,6 +941,17 @@ func TestRetryOfAnOlderOneSettlesNothing(t *testing.T) {
 		must(d.Accept(d.nth("acme", 3), false))(t) // it is newer than all that came
 		d.want("the one that is missed", d.sendHook(signed("id2", "b")), "+")
 		d.want("missed in the end", d.missed(), "")
+
+		d.misses(signed("id3", "s")) // the tenant is as it was in the beginning
+		d.misses(signed("id1", "a")) // a retry, which nobody heard either
+		d.stored()
+		time.Sleep(5 * time.Millisecond)
+		for _, again := range []*webhookgate.Webhook{signed("id0", "s"), signed("id1", "a")} {
+			d.want("one that came before", d.sendHook(again), "=")
+			d.want("missed", d.missed(), "acme")
+		}
+		d.want("S", d.sendHook(signed("id3", "s")), "+")
+		d.want("missed after it", d.missed(), "")
 	})
 }
 
@@ -1040,6 +1051,7 @@ func TestMissedBeforeTheClockWasSetBack(t *testing.T) {
 			d.idle(tenant)
 			d.misses(d.hook(tenant, `"b"`))
 		}
+		d.missesUnnamed(3)
 		d.stored()
 		d.want("missed", d.missed(), "compared restarted sends stays")
 		d.ahead.Store(0)
@@ -1054,8 +1066,13 @@ func TestMissedBeforeTheClockWasSetBack(t *testing.T) {
 		sends("sends")
 		d.restart()
 		sends("restarted")
-		d.want("a reconcile", d.decide(d.begin(), lane.ToCompare, says("compared", "a")), "equal")
+		r := d.begin()
+		d.want("a reconcile", d.decide(r, lane.ToCompare, says("compared", "a")), "equal")
 		d.want("in the end", d.missed(), "stays")
+		d.endRun(r, true, "", lane.Counts{lane.Equal: 1})
+		if n := d.Stats().Missed.Unnamed.Count; n != 0 {
+			t.Errorf("after a complete reconcile %d without a name", n)
+		}
 	})
 }
 

@@ -124,8 +124,8 @@ func scanUnnamed(r engine.Row) (u webhookgate.Unnamed, err error) {
 
 // endOutages queues the end of all outages up to a time, and of what was missed without a name: somebody has asked
 // the service itself since.
-func endOutages(tx engine.Tx, upTo int64) {
-	tx.Queue("outage_end", func(engine.Row) error { return nil }, upTo)
+func endOutages(tx engine.Tx, upTo, now int64) {
+	tx.Queue("outage_end", func(engine.Row) error { return nil }, upTo, now)
 }
 
 // Dismiss says that outages, and what was missed without a name, are dealt with, if they ended until then; zero: all.
@@ -142,7 +142,7 @@ func (s *Inbox) Dismiss(until time.Time, by *Action) (outages, webhooks int, err
 			n.webhooks += u.Count
 			n.outages += int(boolNumber(u.Count == 0))
 			return err
-		}, upTo)
+		}, upTo, t.Now)
 		t.send()
 		return n, n.webhooks, nil
 	})

@@ -118,7 +118,7 @@ func (s *Inbox) saveRun(id string, end bool, change func(*sqlTurn, *lane.Run)) (
 		t.statements = append(t.statements, func(tx engine.Tx) {
 			tx.Queue("run_save", nil, id, t.Now, ended, boolNumber(r.Complete), withoutZero(r.Failed), string(found))
 			if end && r.Complete && r.Left == 0 {
-				endOutages(tx, r.KnowsUpTo().UnixMicro())
+				endOutages(tx, r.KnowsUpTo().UnixMicro(), t.Now)
 			}
 		})
 		return r, 0, nil

@@ -45,7 +45,11 @@ func (l *Lane) Receive(in *Incoming) Answer {
 		return l.takeIn(in, l.t.StoreUnclaimed && in.To == nil)
 	}
 	l.stamp()
-	l.noteReceived(in, again)
+	if again {
+		l.setMissed(l.Missed.Again(in.Digest, in.IDHash[:]))
+	} else {
+		l.noteReceived(in)
+	}
 	seq := int64(0)
 	if original == l.TailID {
 		seq = l.Tail
@@ -120,7 +124,7 @@ func (l *Lane) takeIn(in *Incoming, store bool) (a Answer) {
 		a = l.enqueue(&w, in)
 	}
 	a.ID = w.ID
-	l.noteReceived(in, false)
+	l.noteReceived(in)
 	l.rememberID(in, w.ID, w.UUID)
 	if in.Snapshot {
 		l.supersedeInvalid(in)

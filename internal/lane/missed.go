@@ -1,7 +1,6 @@
 package lane
 
 import (
-	"bytes"
 	"time"
 
 	"usher/internal/clock"
@@ -52,22 +51,19 @@ func (l *Lane) stillMissed(set webhookgate.MissedSet, last *webhookgate.MissedWe
 	case at.Before(last.At):
 		return set
 	}
-	switch digest := l.t.Inbox.LastSnapshotDigest(l); {
-	case digest == nil && l.Tail != 0 || l.SnapshotAt > l.t.Now: // without a tail: the tenant was erased then
+	digest := l.t.Inbox.LastSnapshotDigest(l)
+	if digest == nil && l.Tail != 0 || l.SnapshotAt > l.t.Now { // without a tail: the tenant was erased then
 		return set // nobody can say
-	case bytes.Equal(digest, last.Digest):
-		return set.After(digest, false, at) // it may have come before, too
-	default: // another one must have come a second later, because the clocks of replicas and database differ
-		return set.After(digest, true, at.Add(-MaxJump))
 	}
+	// Another one must have come a second later, because the clocks of replicas and database differ.
+	return set.After(digest, true, at.Add(-MaxJump))
 }
 
 // MaxJump is by how much the clocks of replicas and database may differ, or jump, without anything following from it.
 const MaxJump = time.Second
 
-// noteReceived notes that a webhook was taken in, or is a copy of one that was. That may settle what was missed. For
-// again see Answer.SeenBefore.
-func (l *Lane) noteReceived(in *Incoming, again bool) {
+// noteReceived notes that a webhook was taken in, or is a copy of the last one. That may settle what was missed.
+func (l *Lane) noteReceived(in *Incoming) {
 	at := in.Arrived
 	if in.Accepting != nil {
 		at = in.Accepting.Changed.UnixMicro() // what got a 5xx since then is newer
@@ -75,11 +71,10 @@ func (l *Lane) noteReceived(in *Incoming, again bool) {
 	if at == 0 {
 		return
 	}
-	isState := in.Snapshot && !again
-	if isState {
+	if in.Snapshot {
 		l.noteSnapshotAt(at)
 	}
-	l.setMissed(l.missedBefore(clock.Moment(at-1)).After(in.Digest, isState, clock.Moment(at)))
+	l.setMissed(l.missedBefore(clock.Moment(at-1)).After(in.Digest, in.Snapshot, clock.Moment(at)))
 }
 
 // noteSnapshotAt notes when a snapshot of the tenant arrived that usher knows. A time in the future is from before the

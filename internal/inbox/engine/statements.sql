@@ -252,7 +252,8 @@ INSERT INTO {schema}.outage (began, ended, webhooks) VALUES ($1, $2, $3)
 DELETE FROM {schema}.outage WHERE webhooks > 0 RETURNING began, ended, webhooks
 
 -- name: outage_end
-DELETE FROM {schema}.outage WHERE ended <= $1::bigint RETURNING began, ended, webhooks
+-- Those that ended until 1, or, as it seems, later than now (2): that was before the clock was set back.
+DELETE FROM {schema}.outage WHERE ended <= $1::bigint OR ended > $2::bigint RETURNING began, ended, webhooks
 
 -- name: gate_up_save
 UPDATE {schema}.gate_up SET at = $1::bigint
