@@ -73,7 +73,7 @@ func (a *adminAPI) call(ctx context.Context, method, target string, body, result
 		}
 		content = bytes.NewReader(b)
 	}
-	resp, err := a.do(ctx, method, target, content)
+	resp, err := a.fetch(ctx, method, target, content)
 	if err != nil {
 		return nil, err
 	}
@@ -84,8 +84,6 @@ func (a *adminAPI) call(ctx context.Context, method, target string, body, result
 		return nil, fmt.Errorf("the answer ended too early; 'usher inbox ls' shows whether it was done: %w", err)
 	case err != nil:
 		return nil, fmt.Errorf("the answer ended too early: %w", err)
-	case resp.StatusCode != http.StatusOK:
-		return nil, a.refused(resp.StatusCode, raw)
 	}
 	if err := json.Unmarshal(raw, result); err != nil {
 		return nil, fmt.Errorf("%s is not usher, or another version of it: %w", a.listen, err)
@@ -104,15 +102,11 @@ func (a *adminAPI) stream(ctx context.Context, target string, body, rest any, ea
 		}
 		content = bytes.NewReader(b)
 	}
-	resp, err := a.do(ctx, http.MethodPost, target, content)
+	resp, err := a.fetch(ctx, http.MethodPost, target, content)
 	if err != nil {
 		return err
 	}
 	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		raw, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
-		return a.refused(resp.StatusCode, raw)
-	}
 	d := json.NewDecoder(resp.Body)
 	others := make(map[string]json.RawMessage)
 	_, err = d.Token() // the brace
@@ -147,6 +141,17 @@ func (a *adminAPI) stream(ctx context.Context, target string, body, rest any, ea
 		return err
 	}
 	return json.Unmarshal(all, rest)
+}
+
+// fetch sends a request and returns the answer. One other than 200 is an error.
+func (a *adminAPI) fetch(ctx context.Context, method, target string, content io.Reader) (*http.Response, error) {
+	resp, err := a.do(ctx, method, target, content)
+	if err != nil || resp.StatusCode == http.StatusOK {
+		return resp, err
+	}
+	defer resp.Body.Close()
+	raw, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+	return nil, a.refused(resp.StatusCode, raw)
 }
 
 // do sends a request and returns the answer, whatever its status is. If usher cannot be reached, the error says

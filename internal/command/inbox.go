@@ -631,16 +631,12 @@ func (i *inboxCall) download(ctx context.Context, a *admin.Act) error {
 		return fmt.Errorf("write it to a file: usher inbox %s > inbox.jsonl", a.Name)
 	}
 	i.client.Timeout = 0 // it may take long
-	resp, err := i.do(ctx, http.MethodPost, "/api/"+a.Name, nil)
+	resp, err := i.fetch(ctx, http.MethodPost, "/api/"+a.Name, nil)
 	if err != nil {
 		return err
 	}
 	file := &progressReader{resp.Body, i.Stderr, 0, time.Time{}}
 	defer file.Close()
-	if resp.StatusCode != http.StatusOK {
-		raw, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
-		return i.refused(resp.StatusCode, raw)
-	}
 	if _, err = io.Copy(i.Stdout, file); err != nil {
 		return fmt.Errorf("the %s ended too early and is not complete: %w", a.Name, err)
 	}

@@ -35,8 +35,7 @@ the billing service, and prints one tenant on a line: the payload of a webhook
 usher compares that with what it knows, and says what differs.
 
 It needs a running usher with a gate and an inbox. CMD is a script of yours, see
-examples/reconcile. With the units of deploy/systemd, run as root:
-systemctl start usher-reconcile.
+examples/reconcile.
 
 CMD runs as under 'usher exec': it calls the billing service at $USHER_URL,
 without a token. If it makes no successful call there, because it prints a saved
@@ -77,8 +76,8 @@ Exit code 0: all that could be compared is equal now. 3: a tenant differs, is
 new, a twin or unlisted. 1: it failed, and nothing was taken in, or not all.
 2: wrong settings or usage.
 
-It uses the settings for calls (USHER_BASE_URL, USHER_CLIENT_ID,
-USHER_CLIENT_SECRET) and those of the admin port, from one file or from several:
+It uses the settings for calls and those of the admin port. With the units of
+deploy/systemd, run as root: systemctl start usher-reconcile. Or:
 
   USHER_CLIENT_SECRET_FILE=/etc/usher/client-secret \
     usher --env-file /etc/usher/usher.env --env-file /etc/usher/gate.env \
@@ -277,19 +276,11 @@ func (a *runAnswer) next() (line admin.RunLine, err error) {
 
 // stream makes a call of a run.
 func (c *reconcileCall) stream(ctx context.Context, asked admin.RunCall, list io.Reader) (*runAnswer, error) {
-	first, err := json.Marshal(asked)
-	if err != nil {
-		return nil, err
-	}
+	first, _ := json.Marshal(asked) // strings and a time
 	body := io.MultiReader(bytes.NewReader(append(first, '\n')), list)
-	resp, err := c.do(ctx, http.MethodPost, "/api/reconcile", body)
+	resp, err := c.fetch(ctx, http.MethodPost, "/api/reconcile", body)
 	if err != nil {
 		return nil, err
-	}
-	if resp.StatusCode != http.StatusOK {
-		defer resp.Body.Close()
-		raw, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
-		return nil, c.refused(resp.StatusCode, raw)
 	}
 	return &runAnswer{resp.Body, json.NewDecoder(resp.Body)}, nil
 }
@@ -400,25 +391,31 @@ func (c *reconcileCall) compareAll(ctx context.Context, failed string) (*lane.Ru
 
 // applyAll takes in what differs, if it may, and ends the run.
 func (c *reconcileCall) applyAll(ctx context.Context, run *lane.Run) (*lane.Run, error) {
-	pass := inbox.Pass{Mode: lane.ToSee, Failed: run.Failed, Last: true}
-	if run.Failed == "" {
-		if n, most := len(c.toApply), c.most(); n > most {
-			pass.Failed = fmt.Sprintf("%s would be taken in, and --max allows %d: so none was. If that is right: --max %d",
-				count(n, "tenant"), most, n)
-		} else if yes, err := c.mayApply(ctx, n); err != nil {
+	pass := inbox.Pass{Mode: lane.ToApply, Failed: run.Failed, Last: true}
+	if c.noDeliver {
+		pass.Mode = lane.ToStore
+	}
+	switch n, most := len(c.toApply), c.most(); {
+	case run.Failed != "":
+	case n > most:
+		pass.Failed = fmt.Sprintf("%s would be taken in, and --max allows %d: so none was. If that is right: --max %d",
+			count(n, "tenant"), most, n)
+	case n > 0 && !c.yes:
+		yes, err := c.confirmed(ctx, n)
+		if err != nil {
 			return nil, err
-		} else if yes {
-			pass.Mode = lane.ToApply
-			if c.noDeliver {
-				pass.Mode = lane.ToStore
-			}
+		}
+		if !yes {
+			pass.Mode = lane.ToSee
+			c.say("Nothing was taken in.\n")
 		}
 	}
 	return c.pass(ctx, pass, c.linesToApply(), func(r *lane.Compared) {
 		if r.Result == lane.NewTenant || r.Result == lane.Twin { // these lines alone do not say which
 			r.Result = c.toApply[r.Line]
 		}
-		if c.json || !r.Applied && pass.Mode != lane.ToSee || r.Result == lane.Faulty {
+		leftOut := !r.Applied && pass.Mode.Applies() && pass.Failed == ""
+		if c.json || leftOut || r.Result == lane.Faulty {
 			c.report(r)
 		}
 	})
@@ -434,25 +431,17 @@ func (c *reconcileCall) most() int {
 	return cmp.Or(c.max, math.MaxInt)
 }
 
-// mayApply asks whether to take in so many tenants, unless the command says so already.
-func (c *reconcileCall) mayApply(ctx context.Context, n int) (bool, error) {
-	if c.yes || n == 0 {
-		return true, nil
-	}
+// confirmed asks whether to take in so many tenants.
+func (c *reconcileCall) confirmed(ctx context.Context, n int) (bool, error) {
 	c.sayMore()
-	question := "Take in %s? usher delivers what the billing service says to their receivers."
+	question, out := "Take in %s? usher delivers what the billing service says to their receivers.", c.Stdout
 	if c.noDeliver {
 		question = "Take in %s? usher then knows them, and delivers nothing."
 	}
-	out := c.Stdout
 	if c.json { // standard output is for a program
 		out = c.Stderr
 	}
-	yes, err := c.confirms(ctx, out, fmt.Sprintf(question, count(n, "tenant")))
-	if err == nil && !yes {
-		c.say("Nothing was taken in.\n")
-	}
-	return yes, err
+	return c.confirms(ctx, out, fmt.Sprintf(question, count(n, "tenant")))
 }
 
 // linesToApply reads the file again. Lines that are not to be taken in are empty, so that the others keep
