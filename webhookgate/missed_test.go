@@ -181,6 +181,20 @@ func TestMissedLast(t *testing.T) {
 	}
 }
 
+// Of what was stored elsewhere nothing is dropped if more has come since.
+func TestMissedDrop(t *testing.T) {
+	o, lane := NewMissed(), LaneName{Tenant: "acme"}
+	o.Add(lane, missedWebhook("A", 1))
+	stored := o.Of(lane)
+	o.Add(lane, missedWebhook("B", 2))
+	if o.Drop(lane, stored); len(o.Of(lane)) != 2 {
+		t.Errorf("more has come, and these are left: %v", o.Of(lane))
+	}
+	if o.Drop(lane, o.Of(lane)); o.Len() != 0 {
+		t.Errorf("left: %v", o.Of(lane))
+	}
+}
+
 func TestMissedIsBounded(t *testing.T) {
 	o := NewMissed()
 	for i := range maxMissed + 5 {
