@@ -56,7 +56,7 @@ func (d *desk) asked() (count int) {
 	if !d.stands { // somebody has looked until now for what is done by now; who put that back would have it done twice
 		return math.MaxInt
 	}
-	for range d.Queued() {
+	for range len(d.works) {
 		if w := <-d.works; !slices.Contains(d.queue, w) {
 			d.queue = append(d.queue, w)
 		}

@@ -313,6 +313,7 @@ func (s *Inbox) recount(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	st.Missed = st.Missed.with(nil, false, webhookgate.Unnamed{})
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for name, bytes := range s.room.everAdded {

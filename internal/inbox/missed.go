@@ -147,6 +147,10 @@ func MissedInMemory(missed *webhookgate.Missed) Missed {
 // with adds what is in memory. A tenant may be in both: it had missed webhooks when the database went away, or is
 // being moved.
 func (m Missed) with(inMemory missedSets, full bool, unnamed webhookgate.Unnamed) Missed {
+	m.More, m.Unnamed = full, m.Unnamed.Add(unnamed)
+	if len(inMemory) == 0 && m.First != nil {
+		return m // it has all that is stored
+	}
 	all := make(missedSets)
 	maps.Copy(all, m.stored)
 	for name, d := range inMemory {
@@ -158,6 +162,7 @@ func (m Missed) with(inMemory missedSets, full bool, unnamed webhookgate.Unnamed
 	names := slices.SortedFunc(maps.Keys(all), func(a, b webhookgate.LaneName) int {
 		return cmp.Or(all[a].Since().Compare(all[b].Since()), lane.CompareNames(a, b))
 	})
+	m.First = nil
 	for n, name := range names {
 		if n == 0 {
 			m.Since = all[name].Since()
@@ -169,7 +174,6 @@ func (m Missed) with(inMemory missedSets, full bool, unnamed webhookgate.Unnamed
 			m.Last = last
 		}
 	}
-	m.More, m.Unnamed = full, m.Unnamed.Add(unnamed)
 	return m
 }
 

@@ -195,6 +195,9 @@ func missedColumnsOf(set webhookgate.MissedSet) (c missedColumns) {
 // set returns what is missed. If that is not as usher writes it, it is damaged: then it is one snapshot of which nothing
 // else is known, and whatever comes next settles it.
 func (c missedColumns) set() (set webhookgate.MissedSet) {
+	if c == (missedColumns{}) {
+		return nil
+	}
 	_ = json.Unmarshal([]byte(c.webhooks), &set)
 	if whole := missedColumnsOf(set); whole.webhooks != c.webhooks || whole.since == 0 && c.since != 0 {
 		set = webhookgate.MissedSet{{At: clock.Moment(max(1, c.since)), Snapshot: true}}

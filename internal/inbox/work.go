@@ -120,9 +120,6 @@ func await[T any](ctx context.Context, giveUp <-chan struct{}, s *Inbox, w work,
 	}
 }
 
-// Queued is how many pieces of work wait for the writer.
-func (s *Inbox) Queued() int { return len(s.works) }
-
 // ErrClosed says that the inbox has been closed.
 var ErrClosed = errors.New("the inbox is closed")
 
