@@ -612,7 +612,9 @@ func TestReceiverAfterARestart(t *testing.T) {
 		restart := func() Figures {
 			check(t, d.Pause(Pause{})) // nobody learns anything from tries
 			d.restart()
-			return d.Stats().Receivers["main"]
+			var s Stats
+			d.until("counted", func() bool { s = d.Stats(); return !s.Old && !s.At.IsZero() })
+			return s.Receivers["main"]
 		}
 		fails("ill1")
 		time.Sleep(5 * time.Millisecond)
