@@ -113,7 +113,7 @@ func (i *importJob) run() error {
 const (
 	// A chunk of this many rows, or Limits.ChunkBytes, goes to the database together.
 	chunkRows = 200
-	// maxLine is the length of the longest line.
+	// maxLine is the length of the longest line, unless webhooks may be longer.
 	maxLine = 64 << 20
 	// maxNamed is how many faulty lines an import names.
 	maxNamed = 20
@@ -137,7 +137,7 @@ func (i *importJob) readFile(tx engine.Tx) error {
 	}
 	i.now = i.s.applyOffset(i.now)
 	lines := bufio.NewScanner(i.from)
-	lines.Buffer(make([]byte, 256<<10), maxLine)
+	lines.Buffer(make([]byte, 256<<10), max(maxLine, int(2*i.s.cfg.MaxBody))) // base64 is longer by a third
 	n := 1
 	for ; lines.Scan(); n++ {
 		text := bytes.TrimSpace(lines.Bytes())
@@ -153,7 +153,7 @@ func (i *importJob) readFile(tx engine.Tx) error {
 	}
 	switch err := lines.Err(); {
 	case errors.Is(err, bufio.ErrTooLong):
-		i.fault(fmt.Sprintf("line %d: is too long", n))
+		i.fault(fmt.Sprintf("line %d: is too long (USHER_WEBHOOK_MAX_BODY)", n))
 	case err != nil:
 		return fmt.Errorf("line %d can't be read: %w", n, err)
 	case !i.ended:

@@ -233,6 +233,9 @@ func TestFaultsOfLines(t *testing.T) {
 		_, err := d.Import(t.Context(), strings.NewReader(strings.Repeat("x", 65<<20)+end), nil)
 		wantError(t, fmt.Sprintf("a long line that ends with %q", end), err, "line 1: is too long")
 	}
+	large := newDesk(t, inFile(t, newFile(t)), func(c *setup) { c.MaxBody = 50 << 20 })
+	_, err := large.Import(t.Context(), strings.NewReader(strings.Repeat("x", 65<<20)), nil)
+	wantError(t, "as long, where webhooks are", err, "line 1: is not a whole JSON object")
 	const first = `{"inbox":{"program":"usher","version":1,"at":"2026-01-01T12:00:00Z"}}` + "\n"
 	for line, want := range map[string]string{
 		"[]":                    "line 1: is not a whole JSON object",
