@@ -192,8 +192,8 @@ func missedColumnsOf(set webhookgate.MissedSet) (c missedColumns) {
 	return c
 }
 
-// set returns what is missed. If that is not as usher writes it, it is damaged: then it is one snapshot of which nothing
-// else is known, and whatever comes next settles it.
+// set returns what is missed. If that is not as usher writes it, it is damaged: then it is one snapshot of which
+// nothing else is known, and whatever comes next settles it.
 func (c missedColumns) set() (set webhookgate.MissedSet) {
 	if c == (missedColumns{}) {
 		return nil
