@@ -125,7 +125,7 @@ func (c *reconcileCall) advice(run *lane.Run) (words string) {
 	}
 	if run.Found[lane.Unlisted] > 0 {
 		words += "An unlisted tenant is a cancellation that was lost, or your list is not whole. " +
-			"If it is right as it is: usher inbox dismiss --tenant TENANT\n"
+			"If it is right as it is: " + c.commandLine("usher inbox dismiss --tenant TENANT") + "\n"
 	}
 	return words
 }
