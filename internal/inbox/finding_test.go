@@ -231,3 +231,55 @@ func TestLongLists(t *testing.T) {
 		}
 	})
 }
+
+// A whole list that no longer has a tenant that usher does not know either says the same as usher. So a list with a
+// wrong platform leaves nothing once it is corrected. A tenant of which something came meanwhile was not compared.
+func TestFindingsOfNobody(t *testing.T) {
+	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
+		d := newDesk(t, open)
+		d.hears("crm/acme", "a")
+		d.idle("")
+		told, _ := d.reconcile(Pass{}, false, time.Time{}, says("erp/acme", "a"), says("crm/slip", "b"), says("crm/odd", "b"))
+		const found = `crm/slip new (+ b); crm/odd new (+ b); erp/acme twin (+ a) elsewhere ["crm"]; crm/acme unlisted`
+		d.want("a wrong platform", told, found)
+		right := says("crm/acme", "a")
+		d.reconcile(Pass{Partial: true}, false, time.Time{}, right)
+		d.want("part of a list", d.Stats().Findings.String(), "2 new, 1 twin")
+		d.reconcile(Pass{}, false, time.Now().Add(-time.Hour), right)
+		d.want("an older list", d.Stats().Findings.String(), "2 new, 1 twin")
+		r := d.begin()
+		d.recordInvalid("crm/odd", snapshotOf("crm/odd", "x"))
+		d.pass(Pass{Run: r.ID, Mode: lane.ToCompare, Last: true}, right)
+		d.want("corrected", d.finding("erp/acme")+d.finding("crm/slip")+", "+d.finding("crm/odd"), ", new: + b")
+	})
+}
+
+// What was found of a tenant that somebody erases before the run ends is not left.
+func TestErasedBeforeTheEnd(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		d := newDesk(t, open)
+		d.hears("acme", "a")
+		d.idle("")
+		r := d.begin()
+		_, compared := d.pass(Pass{Run: r.ID, Mode: lane.ToCompare}, says("acme", "b"))
+		must(d.Erase("", "acme"))(t)
+		_, ended := d.pass(Pass{Run: r.ID, Mode: lane.ToApply, Last: true}, says("acme", "b"))
+		d.want("left", compared.Found.String()+": "+left(ended), "1 differs: 0 ")
+	})
+}
+
+// An older list does not end what a newer one has found, also if the run of that one has failed.
+func TestOlderListAfterOneThatFailed(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		d := newDesk(t, open)
+		d.hears("acme", "a")
+		d.idle("")
+		time.Sleep(5 * time.Millisecond)
+		older := time.Now()
+		time.Sleep(5 * time.Millisecond)
+		_, r := d.reconcile(Pass{}, false, time.Time{}, says("acme", "new"), "x")
+		d.want("a newer list", r.Failed+", "+d.finding("acme"), "1 line cannot be compared, differs: + new, - a")
+		d.reconcile(Pass{}, true, older, says("acme", "old"))
+		d.want("after an older one", d.finding("acme"), "differs: + new, - a")
+	})
+}

@@ -298,10 +298,12 @@ SELECT id, mark, began, as_of, action, alive, ended, complete, failed, found FRO
 WHERE mark = (SELECT max(mark) FROM {schema}.reconcile) OR mark = (SELECT max(mark) FROM {schema}.reconcile WHERE complete = 1 AND ended > 0) ORDER BY mark
 
 -- name: runs_know
--- Up to when any complete run knows what the billing service says. One that seems to have begun after this run (1) is from before the clock
--- was set back.
-SELECT coalesce(max(CASE WHEN as_of < began THEN as_of ELSE began END), 0) FROM {schema}.reconcile WHERE (complete = 1 OR failed = '') AND ended > 0
-	AND began <= (SELECT r.began FROM {schema}.reconcile r WHERE r.id = $1::text)
+-- Up to when any complete run, or one that has found something, knows what the billing service says. What seems to be from after this run (1)
+-- began is from before the clock was set back.
+SELECT coalesce(max(k.knows), 0) FROM (
+	SELECT began, CASE WHEN as_of < began THEN as_of ELSE began END AS knows FROM {schema}.reconcile WHERE (complete = 1 OR failed = '') AND ended > 0
+	UNION ALL SELECT knows, knows FROM {schema}.finding WHERE result <> '') AS k
+WHERE k.began <= (SELECT r.began FROM {schema}.reconcile r WHERE r.id = $1::text)
 
 -- name: runs_expire
 DELETE FROM {schema}.reconcile WHERE began < $1::bigint AND mark < (SELECT max(mark) FROM {schema}.reconcile WHERE complete = 1)
@@ -320,7 +322,14 @@ DELETE FROM {schema}.finding WHERE tenant = $1::text AND platform = $2::text AND
 
 -- name: findings_over
 -- How many findings of a run (its mark: 1) no longer count.
-SELECT count(*) FROM {schema}.finding f WHERE f.mark = $1::bigint AND f.result <> '' AND NOT ({stands})
+SELECT count(*) FROM {schema}.finding f WHERE f.mark = $1::bigint AND NOT ({stands})
+
+-- name: findings_settle
+-- A whole list (of the run with mark 1, which knows up to 2; 3 is now) has compared those, too, whom neither it nor usher has. But not those of
+-- whom something came meanwhile. The day of an erasure stays.
+UPDATE {schema}.finding AS f SET result = '', changes = '', digest = {empty}, knows = $2::bigint, dismissed = 0
+WHERE f.result IN ('new', 'twin') AND f.mark <> $1::bigint AND (f.knows <= $2::bigint OR f.knows > $3::bigint) AND NOT EXISTS (SELECT 1 FROM {schema}.lane l
+	WHERE l.tenant = f.tenant AND l.platform = f.platform AND l.event_type = '' AND (l.last > $1::bigint OR l.last_at > $2::bigint))
 
 -- name: findings_count
 SELECT result, count(*), min(at) FROM {schema}.finding f WHERE {stands} GROUP BY result
@@ -345,7 +354,7 @@ UPDATE {schema}.finding AS f SET dismissed = $3::bigint WHERE f.tenant = $1::tex
 -- name: finding_erase
 -- Leaves the day (3).
 INSERT INTO {schema}.finding AS f (tenant, platform, result, changes, digest, mark, knows, at, erased) VALUES ($1, $2, '', '', {empty}, 0, $3, $3, $3)
-ON CONFLICT (tenant, platform) DO UPDATE SET result = '', changes = '', digest = excluded.digest, mark = 0, knows = excluded.knows, at = excluded.at, dismissed = 0, erased = excluded.erased
+ON CONFLICT (tenant, platform) DO UPDATE SET result = '', changes = '', digest = excluded.digest, knows = excluded.knows, at = excluded.at, dismissed = 0, erased = excluded.erased
 
 -- name: namesakes
 -- Some of the other platforms (2 is its own) on which a tenant's code (1) is known.
