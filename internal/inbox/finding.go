@@ -12,8 +12,8 @@ import (
 )
 
 // A finding is what a reconcile has found of a tenant. It is the tenant's trouble until a later run has
-// compared that very tenant (a complete one those, too, whom neither its list nor usher has), something newer
-// of it was taken in, somebody erases it, or somebody dismisses the finding. It has the run's mark: so a snapshot with a higher number ends it, without a statement of its
+// compared that very tenant, something newer of it was taken in, somebody erases it, or somebody dismisses
+// the finding. It has the run's mark: so a snapshot with a higher number ends it, without a statement of its
 // own ({stands} in the statements). And it has the time up to which the run knew the billing service: so a
 // run with an older list changes nothing of it. An erasure leaves a row with the day alone.
 

@@ -141,9 +141,6 @@ func (p *passing) end(ctx context.Context) (*lane.Run, error) {
 			return
 		}
 		r.Found, r.Complete = p.found, complete
-		if complete {
-			t.tx.Queue("findings_settle", nil, r.Mark, r.KnowsUpTo().UnixMicro(), t.Now)
-		}
 		if r.Failed == "" && !p.Last && t.isOlderList(r) {
 			r.Failed = errOlderList
 		}

@@ -324,13 +324,6 @@ DELETE FROM {schema}.finding WHERE tenant = $1::text AND platform = $2::text AND
 -- How many findings of a run (its mark: 1) no longer count.
 SELECT count(*) FROM {schema}.finding f WHERE f.mark = $1::bigint AND NOT ({stands})
 
--- name: findings_settle
--- A whole list (of the run with mark 1, which knows up to 2; 3 is now) has compared those, too, whom neither it nor usher has. But not those of
--- whom something came meanwhile. The day of an erasure stays.
-UPDATE {schema}.finding AS f SET result = '', changes = '', digest = {empty}, knows = $2::bigint, dismissed = 0
-WHERE f.result IN ('new', 'twin') AND f.mark <> $1::bigint AND (f.knows <= $2::bigint OR f.knows > $3::bigint) AND NOT EXISTS (SELECT 1 FROM {schema}.lane l
-	WHERE l.tenant = f.tenant AND l.platform = f.platform AND l.event_type = '' AND (l.last > $1::bigint OR l.last_at > $2::bigint))
-
 -- name: findings_count
 SELECT result, count(*), min(at) FROM {schema}.finding f WHERE {stands} GROUP BY result
 
