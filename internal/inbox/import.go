@@ -66,9 +66,10 @@ type importJob struct {
 	faulty  int
 
 	// The rows that go to the database together. All are of one table.
-	table *engine.Layout
-	chunk [][]any
-	bytes int
+	table  *engine.Layout
+	chunk  [][]any
+	bytes  int
+	failed error // why they could not be written
 }
 
 // Import reads an export into an empty inbox. If it fails, nothing is imported.
@@ -231,9 +232,7 @@ func (i *importJob) addRow(tx engine.Tx, t *engine.Layout, value []byte, size in
 		return err
 	}
 	if t != i.table {
-		if err := i.flush(tx); err != nil {
-			return err
-		}
+		i.flush(tx)
 		i.table = t
 	}
 	for k, c := range t.Columns {
@@ -253,7 +252,7 @@ func (i *importJob) addRow(tx engine.Tx, t *engine.Layout, value []byte, size in
 	}
 	i.chunk, i.bytes = append(i.chunk, row), i.bytes+size
 	if len(i.chunk) >= chunkRows || i.bytes >= i.s.cfg.Limits.ChunkBytes {
-		return i.flush(tx)
+		i.flush(tx)
 	}
 	return nil
 }
@@ -307,29 +306,26 @@ func readValue(c engine.Column, raw []byte) any {
 	return nil
 }
 
-// flush writes the chunk. What the database refuses is a fault of the file, and nothing more of it is written.
-func (i *importJob) flush(tx engine.Tx) error {
+// flush writes the chunk. After an error nothing more is written, but the file is read to its end: if it was changed,
+// that is said instead.
+func (i *importJob) flush(tx engine.Tx) {
 	rows := i.chunk
 	i.chunk, i.bytes = nil, 0
-	if len(rows) == 0 || i.faulty > 0 {
-		return nil
+	if len(rows) == 0 || i.faulty > 0 || i.failed != nil {
+		return
 	}
 	queueRows(tx, "import_"+i.table.Name, rows, func(row []any) []any { return row })
-	err := tx.Send()
-	if refused, ok := errors.AsType[*engine.StatementError](err); ok && !refused.Locked {
-		i.fault(fmt.Sprintf("rows of %s cannot be written: %v", i.table.Name, refused))
-		return nil
-	}
-	return err
+	i.failed = tx.Send()
 }
 
 // finish writes the last chunk, and counts anew what is counted.
 func (i *importJob) finish(tx engine.Tx) error {
-	if err := i.flush(tx); err != nil {
-		return err
-	}
-	if i.faulty > 0 {
+	i.flush(tx)
+	switch {
+	case i.faulty > 0:
 		return &FaultyError{i.faults, i.faulty}
+	case i.failed != nil:
+		return i.failed
 	}
 	tx.Queue("number_raise", nil, i.highest)
 	tx.Queue("runs_drop", nil)
