@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"runtime"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -105,16 +106,22 @@ func Missing(t testing.TB, format string, args ...any) {
 	t.Skipf(format, args...)
 }
 
-var ports atomic.Uint32 // how many FreeAddress has looked at
+// ports is how many FreeAddress has looked at. They are below those that the system gives to
+// connections: one of these could take it before the program that it is for.
+var ports atomic.Uint32
 
-// FreeAddress is a loopback address that nobody listened on a moment ago. Its port is below
-// those that the system gives to connections: one of these could take it before the program
-// that it is for. A process gets none twice, and those that run beside each other look at different ones.
+// FreeAddress is a free loopback address that no other test is given. Linux answers for all of 127.0.0.0/8,
+// so each process that tests has an IP address of its own. With one for all, two processes that look for free
+// ports at the same time may find the same one, or take it for the moment in which the other's program starts.
 func FreeAddress(t testing.TB) string {
 	t.Helper()
+	pid := os.Getpid()
+	ip, first := fmt.Sprintf("127.%d.%d.%d", 128|pid>>16&63, pid>>8&255, pid&255), uint32(16000)
+	if runtime.GOOS != "linux" {
+		ip, first = "127.0.0.1", first+uint32(pid%160*100)
+	}
 	for range 100 {
-		port := 16000 + (uint32(os.Getpid())*100+ports.Add(1))%16000
-		l, err := net.Listen("tcp", fmt.Sprint("127.0.0.1:", port))
+		l, err := net.Listen("tcp", fmt.Sprintf("%s:%d", ip, first+ports.Add(1)))
 		if err == nil {
 			l.Close()
 			return l.Addr().String()

@@ -67,10 +67,15 @@ func (u *Usher) End() { u.Stop(); <-u.Ended }
 // Kill ends an usher in a process of its own as kill -9 does.
 func (u *Usher) Kill() { _ = u.Process.Kill(); <-u.Ended }
 
-// tell shows the end of usher's log where the test has failed.
+// tell shows the end of what usher printed where the test has failed.
 func (u *Usher) tell(t testing.TB) {
-	if log := u.Stderr.String(); t.Failed() && log != "" {
-		t.Logf("usher ended with %d:\n%s", u.Code, log[max(0, len(log)-8<<10):])
+	if !t.Failed() {
+		return
+	}
+	for name, printed := range map[string]string{"stdout": u.Stdout.String(), "stderr": u.Stderr.String()} {
+		if printed != "" {
+			t.Logf("usher ended with %d, the end of its %s:\n%s", u.Code, name, printed[max(0, len(printed)-8<<10):])
+		}
 	}
 }
 
