@@ -404,7 +404,7 @@ func init() {
 					d.Findings, err = h.cfg.Inbox.DismissFinding(c.on.Platform, c.on.Tenant, c.by)
 					if err == nil && d.Findings == 0 {
 						err = &refusal{http.StatusConflict,
-							c.by.About + ": a reconcile has found nothing that is not dealt with"}
+							c.by.About + ": there is no finding to dismiss"}
 					}
 				case h.cfg.Inbox != nil:
 					d.Outages, d.Webhooks, err = h.cfg.Inbox.Dismiss(until, c.by)
@@ -434,13 +434,13 @@ func init() {
 				question.Fields["until"] = until.Format(time.RFC3339Nano)
 				return nil
 			},
-			did: "Dismissed.", Question: "Is that dealt with?",
+			did: "Dismissed.", Question: "Dismiss this? usher then stops reporting it.",
 			Help: "say that these are dealt with: outages, in which no gate was ready, and webhooks without " +
 				"a tenant that got a 5xx. It shows them, and asks first on a terminal, unless --yes. " +
-				"--tenant T: what a reconcile has found of a tenant",
+				"--tenant T: the finding of a reconcile about a tenant",
 			Says: says(func(d Dismissed, _ func(string) string) (string, error) {
 				if d.Findings > 0 {
-					return "dismissed: what a reconcile has found of the tenant", nil
+					return "dismissed: the finding of a reconcile", nil
 				}
 				if d.Outages+d.Webhooks == 0 {
 					return "", errors.New("nothing was dismissed: more has come meanwhile; look again")
@@ -453,7 +453,7 @@ func init() {
 				"POST /api/dismiss",
 				"`{\"outages\":n,\"webhooks\":n,\"findings\":n}`: so many outages, and 5xx without a tenant, " +
 					"are dealt with. Body: `{\"until\":\"TIME\"}` limits it; `{\"tenant\":\"CODE\"}`: " +
-					"what a reconcile has found of it",
+					"the finding of a reconcile about it",
 			},
 		},
 		{

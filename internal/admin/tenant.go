@@ -594,7 +594,7 @@ func (h *Handler) addReceipt(ctx context.Context, t *Tenant) error {
 		}
 	case r.Taken && d.Changed.Before(h.cfg.Inbox.Opened()): // an older copy of the inbox may have been restored since
 		r.Why = receiver + " took it before usher opened this inbox"
-		r.Do = "If the inbox is a restored backup, the receiver may have a newer one: compare with the " +
+		r.Do = "If the inbox is a restored backup, the receiver may have a newer one: reconcile with the " +
 			"billing service ('usher help reconcile' says how)."
 	case r.Taken:
 		r.Why = receiver + " has it"

@@ -174,7 +174,7 @@ func (p *Process) printReceipt(t *admin.Tenant, now time.Time) {
 		fmt.Fprintf(p.Stdout, "usher answered %s of this tenant with a 5xx (%s), and it has not come again.\n",
 			which, timeAndAge(t.Missed, now))
 		fmt.Fprintln(p.Stdout,
-			"  Compare with the billing service ('usher help reconcile' says how), or resend it from its webhook log.")
+			"  Reconcile with the billing service ('usher help reconcile' says how), or resend it from its webhook log.")
 	}
 }
 

@@ -56,7 +56,7 @@ func TestEntitlements(t *testing.T) {
 		"missed": {func(b *inboxtest.Box) {
 			b.Missed.Add(webhookgate.LaneName{Platform: "eu", Tenant: "acme"}, webhookgate.MissedWebhook{ID: "m", At: time.Now()})
 		}, []string{"eu/acme may not use sso\n", "The receiver has it (webhook 1).\nusher answered a later webhook of this tenant with a 5xx (", " ago), and it has not come again.\n" +
-			"  Compare with the billing service ('usher help reconcile' says how), or resend it from its webhook log.\n"}},
+			"  Reconcile with the billing service ('usher help reconcile' says how), or resend it from its webhook log.\n"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := inboxtest.Open(t)

@@ -43,8 +43,8 @@ list, or if there is no USHER_BASE_URL, say with --as-of how old the list is.
 
   --apply        take in what differs or is new: usher makes a webhook of each,
                  and delivers it. It says how many and asks first
-  --no-deliver   with --apply: usher only knows them, and delivers nothing; for
-                 the first day, with a receiver that is right already
+  --no-deliver   with --apply: take them in, and deliver nothing; for the first
+                 day, with a receiver that is right already
   --twins        with --apply: also take in tenants whose code usher knows on
                  another platform
   --max N        with --apply: if more than N would be taken in, take in none.
@@ -65,19 +65,22 @@ The results:
   new       usher does not know the tenant, or cannot read its features
   twin      as new, but usher knows this code on another platform: usually CMD
             prints a wrong one
-  changed   something came for the tenant meanwhile; the next run compares it
+  changed   something newer than the list came for it: run it again, with a
+            newer list
   unlisted  CMD did not print it, and usher says that it may use something: a
             lost cancellation, or a list that is not whole. Nothing is done
 
-usher reports what a run finds of a tenant until a later run or webhook settles
-it, or you run 'usher inbox dismiss --tenant TENANT'.
+A line is passed over if no receiver takes its platform.
+
+usher reports what a run finds about a tenant until a later run or webhook
+settles it, or you run 'usher inbox dismiss --tenant TENANT'.
 
 Exit code 0: all that could be compared is equal now. 3: a tenant differs, is
 new, a twin or unlisted. 1: it failed, and nothing was taken in, or not all.
 2: wrong settings or usage.
 
-It uses the settings for calls and those of the admin port. With the units of
-deploy/systemd, run as root: systemctl start usher-reconcile. Or:
+It uses the settings of the billing service and of the admin port. With the
+units of deploy/systemd, run as root: systemctl start usher-reconcile. Or:
 
   USHER_CLIENT_SECRET_FILE=/etc/usher/client-secret \
     usher --env-file /etc/usher/usher.env --env-file /etc/usher/gate.env \
@@ -343,7 +346,7 @@ func (c *reconcileCall) runCommand(ctx context.Context) (failed string, err erro
 		return "the command printed nothing", nil
 	case c.job.Calls() == 0 && c.asOf.IsZero() && !c.now:
 		return "the command made no successful call through $USHER_URL, so nobody knows how old its list is: " +
-			"say it with --as-of (--as-of now, if it is not saved)", nil
+			"add --as-of (--as-of now if the list is new)", nil
 	}
 	return "", nil
 }
@@ -398,8 +401,8 @@ func (c *reconcileCall) applyAll(ctx context.Context, run *lane.Run) (*lane.Run,
 	switch n, most := len(c.toApply), c.most(); {
 	case run.Failed != "":
 	case n > most:
-		pass.Failed = fmt.Sprintf("%s would be taken in, and --max allows %d: so none was. If that is right: --max %d",
-			count(n, "tenant"), most, n)
+		pass.Failed = fmt.Sprintf("%s would be taken in, but --max allows only %d, so none was. If your list is right, "+
+			"add --max %d", count(n, "tenant"), most, n)
 	case n > 0 && !c.yes:
 		yes, err := c.confirmed(ctx, n)
 		if err != nil {
@@ -434,9 +437,9 @@ func (c *reconcileCall) most() int {
 // confirmed asks whether to take in so many tenants.
 func (c *reconcileCall) confirmed(ctx context.Context, n int) (bool, error) {
 	c.sayMore()
-	question, out := "Take in %s? usher delivers what the billing service says to their receivers.", c.Stdout
+	question, out := "Take in %s? usher makes a webhook of each, and delivers it to the receiver.", c.Stdout
 	if c.noDeliver {
-		question = "Take in %s? usher then knows them, and delivers nothing."
+		question = "Take in %s? usher delivers nothing, but answers by what the billing service says."
 	}
 	if c.json { // standard output is for a program
 		out = c.Stderr

@@ -48,7 +48,7 @@ func (c *reconcileCall) report(r *lane.Compared) {
 		}
 		words = "usher knows " + strings.Join(others, " and ") + ", which the command did not print: is the platform right?"
 	case r.Result == lane.Changed:
-		words = "something came for it meanwhile; the next run compares it"
+		words = "something newer than the list came for it: run it again, with a newer list"
 	case r.Result == lane.Unlisted:
 		words = "usher says that it may use something, and the command did not print it"
 	}
@@ -88,10 +88,12 @@ func (c *reconcileCall) conclusion(run *lane.Run) string {
 		words = "Nothing differs. " + words
 	}
 	switch applied := run.Found[lane.Applied]; {
+	case run.Failed != "" && applied == 0 && !c.apply:
+		return words
 	case run.Failed != "" && applied == 0:
 		return words + "Nothing was taken in.\n"
 	case applied > 0 && c.noDeliver:
-		words += count(applied, "tenant") + " taken in: usher knows them now, and delivers nothing.\n"
+		words += count(applied, "tenant") + " taken in, and not delivered.\n"
 	case applied > 0:
 		list := c.commandLine("usher inbox ls --since " + run.Began.UTC().Format(time.RFC3339))
 		words += count(applied, "tenant") + " taken in. To see them: " + list + "\n"
@@ -108,7 +110,7 @@ func (c *reconcileCall) advice(run *lane.Run) (words string) {
 		flags := "--apply"
 		if c.begun.Known == 0 {
 			words += "usher knows no tenant yet. If your receiver is right already, " +
-				"--apply --no-deliver makes usher know them, and delivers nothing.\n"
+				"add --no-deliver: usher then takes the tenants in, and delivers nothing.\n"
 			flags += " --no-deliver"
 		}
 		if n > c.defaultMax() {

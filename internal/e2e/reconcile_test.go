@@ -434,7 +434,7 @@ func TestReconcileHidesNothing(t *testing.T) {
 		t.Errorf("what was dismissed is erased, too: %s", out)
 	}
 	r.want("--partial --json --apply --yes", 0, []string{`"tenant":"globex"`, `"applied":true,"erased":"` + erased[1]}, rest...)
-	r.want("--as-of 1h", 1, []string{"changed  crm/initech", "something came for each of these tenants meanwhile"}, rest[1])
+	r.want("--as-of 1h", 1, []string{"changed  crm/initech", "for each of these tenants something newer than the list came"}, rest[1])
 }
 
 // A run that is killed has failed, and usher says so at once.
@@ -447,7 +447,7 @@ func TestReconcileIsKilled(t *testing.T) {
 	p.Signal(t, syscall.SIGKILL)
 	<-p.Ended
 	testkit.Eventually(t, "it is said", func() bool {
-		return strings.Contains(r.command("status"), "The last comparison with the billing service failed")
+		return strings.Contains(r.command("status"), "The last reconcile failed")
 	})
 	// usher ends, and so does the run.
 	w := newWorld(t)

@@ -190,7 +190,7 @@ func TestListsThatFail(t *testing.T) {
 		r := d.begin()
 		d.hears("acme", "c")
 		_, ended := d.pass(Pass{Run: r.ID, Mode: lane.ToCompare, Last: true}, says("acme", "a"))
-		if !strings.Contains(ended.Failed, "something came for each of these tenants") || ended.Found[lane.Unlisted] > 0 {
+		if !strings.Contains(ended.Failed, "for each of these tenants something newer") || ended.Found[lane.Unlisted] > 0 {
 			t.Errorf("%+v", ended)
 		}
 		// Who is gone has left a run that failed.

@@ -241,9 +241,11 @@ func (p *passing) failure() string {
 	case len(p.seen) == 0:
 		return "the command printed nothing"
 	case compared == 0 && p.found[lane.Changed] == 0: // rather a list of another platform than one that says nothing
-		return "nothing was compared: no receiver takes their platforms, such as that of " + p.untaken + ". Are they right?"
+		return "nothing was compared: no receiver takes the platforms in the list, such as that of " + p.untaken + ". " +
+			"Are they right?"
 	case compared == 0:
-		return "nothing was compared: something came for each of these tenants meanwhile. Run it again"
+		return "nothing was compared: for each of these tenants something newer than the list came. " +
+			"Run it again, with a newer list"
 	}
 	return ""
 }

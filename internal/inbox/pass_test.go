@@ -49,11 +49,11 @@ func TestList(t *testing.T) {
 		},
 		"nobody takes it": {
 			[]line{{"a", "x", lane.PassedOver, ""}}, "", lane.Counts{lane.PassedOver: 1},
-			"nothing was compared: no receiver takes their platforms, such as that of crm/a. Are they right?",
+			"nothing was compared: no receiver takes the platforms in the list, such as that of crm/a. Are they right?",
 		},
 		"only changed": {
 			[]line{{"a", "x", lane.Changed, ""}}, "a", lane.Counts{lane.Changed: 1},
-			"nothing was compared: something came for each of these tenants meanwhile. Run it again",
+			"nothing was compared: for each of these tenants something newer than the list came. Run it again, with a newer list",
 		},
 		"a twin":               {[]line{{"a", "x", lane.NewTenant, "erp"}}, "a twin", lane.Counts{lane.Twin: 1}, ""},
 		"both sides of a twin": {[]line{{"a", "x", lane.NewTenant, "crm"}}, "a new", lane.Counts{lane.NewTenant: 1}, ""},

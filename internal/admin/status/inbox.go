@@ -215,15 +215,15 @@ func storageTroubles(s *Status, _ time.Time) []Trouble {
 const (
 	nothingIn = "Senders get 503 and might not try again: changes do not reach your customers."
 	safe      = " Nothing that was answered 200 is lost."
-	fileOn    = " usher continues by itself, and delivers meanwhile what it has."
+	fileOn    = " usher still delivers what it has."
 	dataOn    = " Deliveries wait, too. Entitlements are answered for the tenants that usher holds in " +
-		"memory; for others they are 503."
+		"memory; for others the answer is 503."
 	readOn = " Deliveries wait, too. Entitlements are answered."
 )
 
 var (
 	diskFull = kind("disk-full", Critical, "UsherDown", nothingIn+safe+fileOn,
-		"Free some space on this disk, or make it larger: usher needs 32 MiB. "+
+		"Free some space on this disk, or make it larger: usher needs 32 MiB, and then continues by itself. "+
 			"Do not delete or move the inbox's files.").ofReplica()
 	fileReadOnly = kind("file-read-only", Critical, "UsherDown", nothingIn+safe,
 		"Find out why the file may only be read: its owner and mode, or a disk that was mounted read-only "+
@@ -233,11 +233,11 @@ var (
 		"Do not stop or restart usher. First save the inbox with the command below. "+
 			"Then put the file back and restart usher; or move what is left of it away, restart usher on a "+
 			"port that nobody sends to (USHER_WEBHOOK_LISTEN), run 'usher inbox import inbox.jsonl', "+
-			"and restart it on its own port. At the end compare with the billing service ('usher help "+
-			"reconcile' says how): a restart forgets whose webhooks got 503 meanwhile.").ofReplica()
+			"and restart it on its own port. At the end reconcile with the billing service ('usher help "+
+			"reconcile' says how): a restart forgets whose webhooks got 503.").ofReplica()
 	fileBroken = kind("file-broken", Critical, "UsherDown", nothingIn+safe,
-		"Fix the disk, then restart usher, and compare with the billing service ('usher help reconcile' says "+
-			"how): a restart forgets whose webhooks got 503 meanwhile.").ofReplica()
+		"Fix the disk, then restart usher, and reconcile with the billing service ('usher help reconcile' says "+
+			"how): a restart forgets whose webhooks got 503.").ofReplica()
 	fileFails = kind("file-fails", Critical, "UsherDown", nothingIn+safe,
 		"Check the disk and the file in USHER_WEBHOOK_INBOX. If it does not end by itself, restart usher.").ofReplica()
 	notOpened = kind("inbox-not-opened", Warning, "UsherDown", "Senders get 503 until it is open.",
@@ -336,12 +336,12 @@ var (
 	parked = kind("parked", Critical, "UsherWebhooksParked",
 		"Their tenants may not get what they paid for: usher does not try a parked webhook again by itself.",
 		"Fix the receiver, then redeliver them with 'usher inbox redeliver --state parked'. "+
-			"What it will never take: 'usher inbox discard ID'.")
+			"To set aside one that it will never take: 'usher inbox discard ID'.")
 	invalid = kind("invalid", Critical, "UsherWebhooksInvalid",
 		"Each may be a change that nobody sends again: their tenants may not get what they paid for.",
 		"See what is wrong with each: 'usher inbox show ID'. Correct it in the billing service and send it "+
 			"again (if you customised the payload, set USHER_WEBHOOK_SCHEMA_FILE first), or take it in as it "+
-			"is with 'usher inbox accept ID', or 'usher inbox discard ID'.")
+			"is with 'usher inbox accept ID', or set it aside with 'usher inbox discard ID'.")
 	invalidInMemory = kind("invalid", Critical, "UsherWebhooksInvalid",
 		"Each may be a change that nobody sends again: their tenants may not get what they paid for.",
 		"Correct them in the billing service, or describe its payload in USHER_WEBHOOK_SCHEMA_FILE, "+

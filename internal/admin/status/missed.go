@@ -6,14 +6,13 @@ import (
 	"time"
 
 	"usher/internal/admin/page"
-	"usher/internal/inbox"
 )
 
 // missedTroubles say what usher may have missed, until it is made good.
 func missedTroubles(s *Status, _ time.Time) (all []Trouble) {
 	o := &s.Missed
 	if o.Tenants == 0 {
-		return nobodysTroubles(o)
+		return nobodysTroubles(s)
 	}
 	var names []string
 	for _, t := range o.First {
@@ -24,7 +23,11 @@ func missedTroubles(s *Status, _ time.Time) (all []Trouble) {
 		what += ", and of others whose names it could not keep,"
 	}
 	what += " with a 5xx" + between(o.Since, o.Last)
-	trouble := missed.is(what+", and they have not come again", ofGate("")).
+	of := missed
+	if s.Inbox == nil {
+		of = missedInMemory
+	}
+	trouble := of.is(what+", and they have not come again", ofGate("")).
 		since(o.Since).counts(0, o.Tenants).naming(names, o.Tenants)
 	trouble.bare = what // once it is over, they have
 	if s.Inbox != nil {
@@ -32,15 +35,20 @@ func missedTroubles(s *Status, _ time.Time) (all []Trouble) {
 	} else {
 		trouble = trouble.link("/webhooks?state=failed")
 	}
-	return append([]Trouble{trouble}, nobodysTroubles(o)...)
+	return append([]Trouble{trouble}, nobodysTroubles(s)...)
 }
 
 // nobodysTroubles say what usher may have missed, and nobody knows whose it is.
-func nobodysTroubles(o *inbox.Missed) (all []Trouble) {
+func nobodysTroubles(s *Status) (all []Trouble) {
+	o := &s.Missed
 	if u := o.Unnamed; u.Count > 0 {
+		of := unnamed
+		if s.Inbox == nil {
+			of = unnamedInMemory
+		}
 		what := fmt.Sprintf("usher answered %s with a 5xx before it knew the tenant%s",
 			page.Plural(u.Count, "webhook", "webhooks"), between(u.Since, u.Last))
-		all = append(all, unnamed.is(what, ofGate("")).since(u.Since).link("/dismiss").counts(u.Count, 0))
+		all = append(all, of.is(what, ofGate("")).since(u.Since).link("/dismiss").counts(u.Count, 0))
 	}
 	if n := len(o.Outages); n > 0 {
 		last, first := o.Outages[0], o.Outages[n-1]
@@ -62,7 +70,7 @@ func (s *Status) Dismissible() (until time.Time, found []string) {
 			until = o.To
 		}
 	}
-	for _, t := range nobodysTroubles(&s.Missed) {
+	for _, t := range nobodysTroubles(s) {
 		found = append(found, t.What)
 	}
 	return until, found
@@ -84,23 +92,29 @@ func between(from, to time.Time) string {
 	}
 }
 
+// Reconcile needs an inbox.
 var (
-	missed = kind("missed", Critical, "UsherWebhooksMissed",
-		"Each may be a change that nobody sends again: these tenants may not get what they paid for, or keep what "+
-			"they no longer pay for.",
-		"Compare with the billing service ("+howToCompare+"), or resend the webhooks from its webhook log. "+
-			"To stop reporting a tenant that you have checked: 'usher inbox forget TENANT'.")
-	unnamed = kind("missed-unnamed", Critical, "UsherOutage",
-		"Each may be a change that nobody sends again, and nobody knows whose.",
-		askAgain+" If it happens again, raise USHER_WEBHOOK_MAX_INFLIGHT.")
+	missed = kind("missed", Critical, "UsherWebhooksMissed", missedMeans,
+		reconcileOr+"the webhooks from its webhook log. "+stopReporting)
+	missedInMemory = kind("missed", Critical, "UsherWebhooksMissed", missedMeans,
+		"Resend the webhooks from the webhook log of the billing service. "+stopReporting+
+			" With USHER_WEBHOOK_INBOX usher would keep such webhooks, and 'usher reconcile' could find what was lost.")
+	unnamed = kind("missed-unnamed", Critical, "UsherOutage", unnamedMeans, reconcileOr+resendAll+tooMany)
+	unnamedInMemory = kind("missed-unnamed", Critical, "UsherOutage", unnamedMeans,
+		"Resend the webhooks of that time from the webhook log of the billing service, then run "+
+			"'usher inbox dismiss'."+tooMany)
 	outage = kind("outage", Critical, "UsherOutage",
-		"Webhooks of that time may be changes that nobody sends again: a load balancer has answered for "+
-			"usher, or nobody has. If the inbox is a restored backup, it ends at the first of these times, "+
-			"and what was taken in later is not in it.", askAgain)
+		"Webhooks of that time may be changes that nobody sends again: a load balancer answered in the place of "+
+			"usher, or nobody did. If the inbox is a restored backup, it does not have the webhooks that usher "+
+			"took in after the first of these times.", reconcileOr+resendAll)
 )
 
 const (
-	howToCompare = "'usher help reconcile' says how; it needs USHER_WEBHOOK_INBOX"
-	askAgain     = "Compare with the billing service (" + howToCompare + "), or resend the webhooks of that time from " +
-		"its webhook log, then run 'usher inbox dismiss'."
+	missedMeans = "Each may be a change that nobody sends again: these tenants may not get what they paid for, or " +
+		"keep what they no longer pay for."
+	unnamedMeans  = "Each may be a change that nobody sends again. usher does not know of which tenants they were."
+	reconcileOr   = "Reconcile with the billing service ('usher help reconcile' says how), or resend "
+	resendAll     = "the webhooks of that time from its webhook log, then run 'usher inbox dismiss'."
+	tooMany       = " If it happens again, raise USHER_WEBHOOK_MAX_INFLIGHT."
+	stopReporting = "To stop reporting a tenant that you have checked: 'usher inbox forget TENANT'."
 )

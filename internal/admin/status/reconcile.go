@@ -15,7 +15,7 @@ func Comparison(r *lane.Run, now time.Time) string {
 	if r == nil {
 		return ""
 	}
-	return fmt.Sprintf("Compared with the billing service %s: %v", page.Ago(now.Sub(r.Ended)), r.Found)
+	return fmt.Sprintf("Last complete reconcile %s: %v", page.Ago(now.Sub(r.Ended)), r.Found)
 }
 
 // reconcileTroubles looks at the last 'usher reconcile', and at what those before have found.
@@ -27,16 +27,15 @@ func reconcileTroubles(s *Status, now time.Time) (all []Trouble) {
 	switch {
 	case last == nil:
 	case last.Failed != "":
-		what := "The last comparison with the billing service failed: " + last.Failed
+		what := "The last reconcile failed: " + last.Failed
 		all = append(all, reconcileFailed.is(what, ofGate("")).since(last.Ended))
 	case last.Abandoned(now):
-		what := "The last comparison with the billing service did not end"
+		what := "The last reconcile did not end"
 		all = append(all, reconcileFailed.is(what, ofGate("")).since(last.Began))
 	}
 	var parts []string
 	if n := found.Findings() - found[lane.Unlisted]; n > 0 {
-		tenants := page.Plural(n, "tenant is", "tenants are")
-		parts = append(parts, tenants+" not what the billing service says, and nobody has applied that")
+		parts = append(parts, "usher and the billing service disagree about "+page.Plural(n, "tenant", "tenants"))
 	}
 	if n := found[lane.Unlisted]; n > 0 {
 		them := "them"
@@ -61,9 +60,9 @@ var (
 		"Read the log of the timer or job that runs it (journalctl -u usher-reconcile, kubectl logs), "+
 			"and run it again ('usher help reconcile' says how).")
 	reconcileDiffers = kind("reconcile-differs", Warning, "UsherReconcileDiffers",
-		"For these tenants usher and your software go by an older state: they may lack what they paid for, "+
+		"usher and your software may have an old state of these tenants: they may lack what they paid for, "+
 			"or use what they do not pay for.",
-		"Run the comparison again to see what differs ('usher help reconcile' says how). "+
+		"Run 'usher reconcile' again to see what differs ('usher help reconcile' says how). "+
 			"A twin is usually a wrong platform in your list: correct it. Add --apply to take in the others. "+
 			"An unlisted tenant may be a cancellation that was lost. "+
 			"To stop reporting a tenant that is right as it is: 'usher inbox dismiss --tenant TENANT'.")

@@ -59,7 +59,7 @@ var All = []struct {
 	{Discarded, Finished, "somebody decided that it is never sent", "calm"},
 	{Stored, Finished | Taken, "stored but not delivered: no receiver takes its platform, or a reconcile stored it. " +
 		"Entitlements use it", "calm"},
-	{Replaced, Finished | Rejected, "it is invalid; somebody took it in, under a new id", "calm"},
+	{Replaced, Finished | Rejected, "somebody accepted it although it is invalid: it has a new id", "calm"},
 }
 
 // Names are the names of all states.
