@@ -199,7 +199,9 @@ func TestDismissAsks(t *testing.T) {
 		}))
 		t.Cleanup(srv.Close)
 		shown, keyboard, wait := onATerminal(t, []string{"USHER_ADMIN_LISTEN=" + srv.Listener.Addr().String()}, "inbox", "dismiss")
-		testkit.Eventually(t, "the question", func() bool { return strings.Contains(shown.String(), "Dismiss this? usher then stops reporting it. [y/N] ") })
+		testkit.Eventually(t, "the question", func() bool {
+			return strings.Contains(shown.String(), "Dismiss this? usher then stops reporting it. [y/N] ")
+		})
 		if _, err := keyboard.WriteString(answer); err != nil {
 			t.Fatal(err)
 		}

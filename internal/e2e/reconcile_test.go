@@ -229,8 +229,8 @@ func TestReconcileFails(t *testing.T) {
 		{"half a line", "", `cat "$LINES_FILE"`, "line 2: the body is not JSON", []string{differs, payload("new")[:20]}},
 		{"features that cannot be read", "", `cat "$LINES_FILE"`, "line 1: /payload/change/features cannot be read", []string{`{"tenant":{"code":"acme"},"change":{"features":null}}`, differs}},
 		{"twice", "", `cat "$LINES_FILE"`, "line 3: the tenant crm/acme was printed before, with other features", []string{differs, payload("acme", "users=30"), payload("acme", "users=31")}},
-		{"too many", "--max 1", `cat "$LINES_FILE"`, "2 tenants would be taken in, and --max allows 1", []string{differs, payload("new")}},
-		{"more than usual", "", `cat "$LINES_FILE"`, "6 tenants would be taken in, and --max allows 5", []string{differs, payload("a"), payload("b"), payload("c"), payload("d"), payload("e")}},
+		{"too many", "--max 1", `cat "$LINES_FILE"`, "2 tenants would be taken in, but --max allows only 1", []string{differs, payload("new")}},
+		{"more than usual", "", `cat "$LINES_FILE"`, "6 tenants would be taken in, but --max allows only 5", []string{differs, payload("a"), payload("b"), payload("c"), payload("d"), payload("e")}},
 	} {
 		for _, flags := range []string{"--apply --yes " + c.flags, "--apply --yes --json " + c.flags} {
 			out, stderr, code := r.run(flags, c.script, c.lines...)
@@ -405,7 +405,7 @@ func TestReconcileHidesNothing(t *testing.T) {
 	}
 	r.want("--partial", 0, []string{"Nothing differs"}, rest...)
 	trouble := func() string { return r.command("inbox", "tenants", "--trouble") }
-	if status, list := r.command("status"), trouble(); !strings.Contains(status, "1 tenant is not what the billing service says") || !strings.Contains(list, "crm/acme") || !strings.Contains(list, "differs: users 1 → 2") || strings.Contains(list, "globex") {
+	if status, list := r.command("status"), trouble(); !strings.Contains(status, "disagree about 1 tenant") || !strings.Contains(list, "crm/acme") || !strings.Contains(list, "differs: users 1 → 2") || strings.Contains(list, "globex") {
 		t.Errorf("it is hidden:\n%s%s", status, list)
 	}
 	if _, body := testkit.Get(t, "http://"+r.admin+"/metrics"); !strings.Contains(body, `usher_reconcile_tenants{result="differs"} 1`) || !strings.Contains(body, `usher_reconcile_tenants{result="unlisted"} 0`) {

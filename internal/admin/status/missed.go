@@ -99,7 +99,7 @@ var (
 	missedInMemory = kind("missed", Critical, "UsherWebhooksMissed", missedMeans,
 		"Resend the webhooks from the webhook log of the billing service. "+stopReporting+
 			" With USHER_WEBHOOK_INBOX usher would keep such webhooks, and 'usher reconcile' could find what was lost.")
-	unnamed = kind("missed-unnamed", Critical, "UsherOutage", unnamedMeans, reconcileOr+resendAll+tooMany)
+	unnamed         = kind("missed-unnamed", Critical, "UsherOutage", unnamedMeans, reconcileOr+resendAll+tooMany)
 	unnamedInMemory = kind("missed-unnamed", Critical, "UsherOutage", unnamedMeans,
 		"Resend the webhooks of that time from the webhook log of the billing service, then run "+
 			"'usher inbox dismiss'."+tooMany)
