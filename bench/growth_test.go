@@ -8,6 +8,7 @@ import (
 
 	"usher/internal/inbox"
 	"usher/internal/lane"
+	"usher/internal/lane/state"
 	"usher/internal/testkit/pgtest"
 	"usher/webhookgate"
 )
@@ -56,7 +57,7 @@ func TestFill(t *testing.T) {
 					t.Errorf("%+v, %v", known, err)
 				}
 				all, err := in.List(context.Background(), inbox.Filter{})
-				if err != nil || len(all) != 9 || all[0].Tenant != "some-7" || all[0].State != lane.Waiting {
+				if err != nil || len(all) != 9 || all[0].Tenant != "some-7" || all[0].State != state.Waiting {
 					t.Errorf("%d, %v", len(all), err)
 				}
 			})

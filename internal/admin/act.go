@@ -17,7 +17,7 @@ import (
 
 	"usher/internal/admin/page"
 	"usher/internal/inbox"
-	"usher/internal/lane"
+	"usher/internal/lane/state"
 	"usher/internal/text"
 )
 
@@ -29,7 +29,7 @@ type call struct {
 	act    *Act
 	given  url.Values    // what it is about, and the act's parameters, which were checked
 	on     inbox.Pause   // the tenant or the receiver that it is about; neither: all, or webhooks
-	chosen lane.State    // the state for which a filter chose the webhooks; empty: none did
+	chosen state.State   // the state for which a filter chose the webhooks; empty: none did
 	by     *inbox.Action // its entry
 	facts  []any         // what the log says beside what it is about
 }

@@ -14,6 +14,7 @@ import (
 	"usher/internal/admin/status"
 	"usher/internal/inbox"
 	"usher/internal/lane"
+	"usher/internal/lane/state"
 	"usher/internal/text"
 )
 
@@ -184,7 +185,7 @@ func init() {
 					return id, h.cfg.Inbox.Redeliver(id, c.chosen, c.is("force"), c.by)
 				},
 				deny: func(w *Webhook) error {
-					if w.Decision == "rejected" || w.State == lane.Invalid || w.State == lane.Replaced {
+					if w.Decision == "rejected" || w.State == state.Invalid || w.State == state.Replaced {
 						return lane.Denied("usher does not send what is invalid: if it can be accepted, accept it")
 					}
 					return nil
@@ -193,8 +194,8 @@ func init() {
 				none:   "None of these webhooks waits or is its tenant's latest.",
 				didAll: "usher redelivers them.",
 				Done:   "will be redelivered", NotDone: "not redelivered",
-				Instead: map[lane.State]string{
-					lane.Invalid: "redeliver does not send invalid webhooks: use 'usher inbox accept ID'",
+				Instead: map[state.State]string{
+					state.Invalid: "redeliver does not send invalid webhooks: use 'usher inbox accept ID'",
 				},
 			},
 			offer: func(h *Handler, on target, button *page.Offer) {
@@ -205,7 +206,7 @@ func init() {
 					button.Label, button.Address = "Try "+w.HeldBy+" now", "/webhooks/"+w.HeldBy+"/redeliver"
 				case w != nil && w.waits():
 					button.Label = "Try now"
-				case on.all != nil && lane.State(on.all.Outcome) == lane.Waiting:
+				case on.all != nil && state.State(on.all.Outcome) == state.Waiting:
 					button.Label = onlyIf(h.pauseOn(inbox.Pause{}) == nil, "Try all of these now…")
 				}
 			},
@@ -267,7 +268,7 @@ func init() {
 				},
 				deny: func(w *Webhook) error {
 					switch {
-					case w.State != lane.Invalid:
+					case w.State != state.Invalid:
 						return lane.ErrNotInvalid
 					case w.Unacceptable != "":
 						return lane.Denied(w.Unacceptable)

@@ -19,7 +19,7 @@ import (
 	"usher/internal/content"
 	"usher/internal/guard"
 	"usher/internal/inbox"
-	"usher/internal/lane"
+	"usher/internal/lane/state"
 	"usher/internal/receiver"
 	"usher/internal/testkit"
 	"usher/internal/testkit/inboxtest"
@@ -335,7 +335,7 @@ func TestActsAreComplete(t *testing.T) {
 		case a.onWebhooks == nil:
 			continue
 		}
-		full(a, a.confirmOne(&Webhook{ID: "7", Tenant: "acme", State: lane.Waiting}))
+		full(a, a.confirmOne(&Webhook{ID: "7", Tenant: "acme", State: state.Waiting}))
 		for what, words := range map[string]string{"notice": noticeOf(a.Name), "done": a.Done, "not done": a.NotDone} {
 			if words == "" {
 				t.Errorf("%s has no words for: %s", a.Name, what)

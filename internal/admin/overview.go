@@ -12,7 +12,7 @@ import (
 	"usher/internal/admin/status"
 	"usher/internal/entitlements"
 	"usher/internal/inbox"
-	"usher/internal/lane"
+	"usher/internal/lane/state"
 )
 
 // statusPatience is how long the status may take altogether, whatever the database does. What is not known by
@@ -41,10 +41,10 @@ func (h *Handler) status(ctx context.Context) *status.Status {
 		now.Inbox.Shared = box.Shared()
 		now.Missed = stats.Missed
 		if now.Inbox.Parked > 0 && !stats.Old { // else the database hangs
-			now.Inbox.ParkedDetails = h.details(ctx, lane.Parked)
+			now.Inbox.ParkedDetails = h.details(ctx, state.Parked)
 		}
 		if now.Inbox.Invalid > 0 && !stats.Old {
-			now.Inbox.InvalidDetails = h.details(ctx, lane.Invalid)
+			now.Inbox.InvalidDetails = h.details(ctx, state.Invalid)
 		}
 	}
 	if h.cfg.EntitlementsPort != nil {
@@ -100,17 +100,17 @@ func (h *Handler) oneOf(ctx context.Context, codes []string) string {
 }
 
 // details describes the webhooks in a state.
-func (h *Handler) details(ctx context.Context, state lane.State) status.Details {
-	d := status.Details{Link: "/webhooks?state=" + string(state)}
+func (h *Handler) details(ctx context.Context, in state.State) status.Details {
+	d := status.Details{Link: "/webhooks?state=" + string(in)}
 	// After an error the status already says what is wrong.
-	entries, _ := h.cfg.Inbox.List(ctx, inbox.Filter{State: state, Limit: 1000})
+	entries, _ := h.cfg.Inbox.List(ctx, inbox.Filter{State: in, Limit: 1000})
 	for i := range entries {
 		w := newWebhook(entries[i])
 		name := page.TenantName(w.Platform, w.Tenant)
 		if w.Tenant == "" {
 			name = unknownTenant
 		}
-		if (w.Tenant != "" || state == lane.Invalid) && !slices.Contains(d.Tenants, name) {
+		if (w.Tenant != "" || in == state.Invalid) && !slices.Contains(d.Tenants, name) {
 			d.Tenants = append(d.Tenants, name)
 		}
 		if i == 0 {
@@ -161,7 +161,7 @@ func (p *overviewPage) Offers(receiver string) []page.Offer {
 	return p.h.offers(target{on: inbox.Pause{Receiver: receiver}}, OnDeliveries)
 }
 func (p *overviewPage) ToWaiting() []page.Offer {
-	return p.h.offers(target{all: &selection{Outcome: string(lane.Waiting)}}, OnWebhooks)
+	return p.h.offers(target{all: &selection{Outcome: string(state.Waiting)}}, OnWebhooks)
 }
 func (p *overviewPage) ToUsher() []page.Offer { return p.h.offers(target{}, OnInbox) }
 

@@ -11,7 +11,6 @@ import (
 
 	"usher/internal/admin/page"
 	"usher/internal/inbox"
-	"usher/internal/lane"
 	"usher/internal/lane/state"
 )
 
@@ -63,7 +62,7 @@ func (s selection) wholePlatform() bool {
 // filter returns the selection for the inbox, from its cursor on.
 func (s selection) filter() inbox.Filter {
 	return inbox.Filter{
-		State:    lane.State(s.Outcome),
+		State:    state.State(s.Outcome),
 		Tenant:   s.tenant.Tenant,
 		Platform: s.tenant.Platform,
 		Since:    s.Since,

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"usher/internal/lane"
+	"usher/internal/lane/state"
 	"usher/internal/testkit"
 	"usher/internal/testkit/inboxtest"
 )
@@ -186,8 +186,8 @@ func TestAskedByNumber(t *testing.T) {
 			late := b.Take("", "late", ten)
 			r := post(h, html.UnescapeString(form[1]), "")
 			did := inboxtest.Acted(before, b.Stands())
-			if state := b.Entry(late).State; r.Code != 303 || state != lane.Parked || !strings.HasPrefix(did, "1 discarded; 2 discarded") {
-				t.Errorf("%d, did %q, and what came later is %s", r.Code, did, state)
+			if is := b.Entry(late).State; r.Code != 303 || is != state.Parked || !strings.HasPrefix(did, "1 discarded; 2 discarded") {
+				t.Errorf("%d, did %q, and what came later is %s", r.Code, did, is)
 			}
 		})
 	}

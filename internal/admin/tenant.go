@@ -17,6 +17,7 @@ import (
 	"usher/internal/entitlements"
 	"usher/internal/inbox"
 	"usher/internal/lane"
+	"usher/internal/lane/state"
 	"usher/internal/snapshot"
 	"usher/internal/text"
 	"usher/webhookgate"
@@ -561,7 +562,7 @@ func (h *Handler) addReceipt(ctx context.Context, t *Tenant) error {
 	if h.cfg.Inbox == nil {
 		return nil
 	}
-	invalid := inbox.Filter{State: lane.Invalid, Tenant: t.Code, Platform: &t.Platform, Limit: 1}
+	invalid := inbox.Filter{State: state.Invalid, Tenant: t.Code, Platform: &t.Platform, Limit: 1}
 	err := h.cfg.Inbox.Each(ctx, invalid, true, func(w *lane.Webhook) bool {
 		t.Invalid = new(h.withDenial(w))
 		return false
@@ -587,7 +588,7 @@ func (h *Handler) addReceipt(ctx context.Context, t *Tenant) error {
 	}
 	again := "usher inbox redeliver " + d.ID
 	switch answer := cmp.Or(d.Answer, "it did not answer"); {
-	case d.State == lane.Stored:
+	case d.State == state.Stored:
 		r.Why = "No receiver takes its platform: only usher uses it"
 		if h.cfg.Receivers.For(t.Platform) != nil {
 			r.Why = "usher did not deliver it: a reconcile stored it, or it came when no receiver took its platform"
@@ -598,7 +599,7 @@ func (h *Handler) addReceipt(ctx context.Context, t *Tenant) error {
 			"billing service ('usher help reconcile' says how)."
 	case r.Taken:
 		r.Why = receiver + " has it"
-	case d.State == lane.Parked:
+	case d.State == state.Parked:
 		r.Why, r.Do, r.Run = receiver+" did not accept it: "+answer, "Fix the receiver, then redeliver it.", again
 	case !d.waits():
 		r.Why = cmp.Or(d.Why, "It was "+string(d.State))

@@ -17,6 +17,7 @@ import (
 	"usher/internal/content"
 	"usher/internal/inbox"
 	"usher/internal/lane"
+	"usher/internal/lane/state"
 	"usher/internal/snapshot"
 )
 
@@ -41,7 +42,7 @@ type onWebhooks struct {
 	// What the command prints. In Done, ID stands for the webhook's new id. Instead has states for which it
 	// says what to do instead.
 	Done, NotDone string
-	Instead       map[lane.State]string
+	Instead       map[state.State]string
 }
 
 // ByFilter reports whether it can be done to all webhooks that a filter selects.
@@ -60,7 +61,7 @@ func (a *Act) offerOnWebhooks(t target, button *page.Offer) {
 
 // mayDo reports whether it can be done to webhooks in a state; empty: to those in some state.
 func (a *Act) mayDo(outcome string) bool {
-	return outcome == "" || a.deny(&Webhook{State: lane.State(outcome)}) == nil
+	return outcome == "" || a.deny(&Webhook{State: state.State(outcome)}) == nil
 }
 
 // The answers of the API to acts on webhooks. Package command decodes them.
@@ -152,7 +153,7 @@ func (h *Handler) actOnMany(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.chosen = lane.State(s.Outcome)
+	c.chosen = state.State(s.Outcome)
 	about := cmp.Or(s.String(), page.FirstFew(named(ids)))
 	if ids == nil {
 		all, err := h.choose(c, s)
@@ -336,7 +337,7 @@ func (h *Handler) chooseToRedeliver(ctx context.Context, s selection, force bool
 		for _, w := range page {
 			switch {
 			case w.Rejected(), behind[w.ID]: // there is nothing to send again; it follows the one before it
-			case force, w.State == lane.Waiting, w.Newest:
+			case force, w.State == state.Waiting, w.Newest:
 				all.ids = append(all.ids, w.ID)
 			default:
 				all.Older++

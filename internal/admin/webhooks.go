@@ -18,6 +18,7 @@ import (
 	"usher/internal/content"
 	"usher/internal/inbox"
 	"usher/internal/lane"
+	"usher/internal/lane/state"
 	"usher/internal/snapshot"
 	"usher/internal/text"
 	"usher/webhookgate"
@@ -26,24 +27,24 @@ import (
 // Webhook is an element of GET /api/webhooks: a webhook in the inbox, or one of the gate's last decisions
 // about a webhook that the inbox does not have.
 type Webhook struct {
-	ID       string     `json:"id"` // a number in the inbox; d and a number for a decision
-	Received time.Time  `json:"received"`
-	UUID     string     `json:"webhook,omitempty"` // the webhook-id that the receiver gets
-	Type     string     `json:"type,omitempty"`
-	Platform string     `json:"platform,omitempty"`
-	Tenant   string     `json:"tenant,omitempty"`
-	Decision string     `json:"decision"`
-	State    lane.State `json:"state,omitempty"`    // only in the inbox
-	Changed  time.Time  `json:"changed,omitzero"`   // when it got this state
-	Again    time.Time  `json:"again,omitzero"`     // when somebody last redelivered it
-	Status   int        `json:"status,omitempty"`   // of the answer to the sender
-	Why      string     `json:"why,omitempty"`      // the reason for its state or decision
-	Tries    int        `json:"tries"`              // since it came, or since somebody last redelivered it
-	Receiver string     `json:"receiver,omitempty"` // name of the receiver that was last tried
-	Answer   string     `json:"answer,omitempty"`   // the receiver's last answer, in words
-	From     string     `json:"from,omitempty"`     // address of the sender
-	Times    int        `json:"times,omitempty"`    // how often an invalid webhook came
-	Source   string     `json:"source,omitempty"`   // reconcile: usher made it from what the billing service said
+	ID       string      `json:"id"` // a number in the inbox; d and a number for a decision
+	Received time.Time   `json:"received"`
+	UUID     string      `json:"webhook,omitempty"` // the webhook-id that the receiver gets
+	Type     string      `json:"type,omitempty"`
+	Platform string      `json:"platform,omitempty"`
+	Tenant   string      `json:"tenant,omitempty"`
+	Decision string      `json:"decision"`
+	State    state.State `json:"state,omitempty"`    // only in the inbox
+	Changed  time.Time   `json:"changed,omitzero"`   // when it got this state
+	Again    time.Time   `json:"again,omitzero"`     // when somebody last redelivered it
+	Status   int         `json:"status,omitempty"`   // of the answer to the sender
+	Why      string      `json:"why,omitempty"`      // the reason for its state or decision
+	Tries    int         `json:"tries"`              // since it came, or since somebody last redelivered it
+	Receiver string      `json:"receiver,omitempty"` // name of the receiver that was last tried
+	Answer   string      `json:"answer,omitempty"`   // the receiver's last answer, in words
+	From     string      `json:"from,omitempty"`     // address of the sender
+	Times    int         `json:"times,omitempty"`    // how often an invalid webhook came
+	Source   string      `json:"source,omitempty"`   // reconcile: usher made it from what the billing service said
 
 	// Only while it waits:
 	//
@@ -71,7 +72,7 @@ type Webhook struct {
 // Outcome returns the state in the inbox, or the decision of the gate.
 func (w *Webhook) Outcome() string { return cmp.Or(string(w.State), w.Decision) }
 
-func (w *Webhook) waits() bool { return w.State == lane.Waiting }
+func (w *Webhook) waits() bool { return w.State == state.Waiting }
 
 // NextTry says when usher tries a webhook that waits, or nothing if that is not known.
 func (w *Webhook) NextTry() string {
@@ -105,7 +106,7 @@ func newWebhook(e *lane.Webhook) Webhook {
 		w.Decision = "rejected"
 		w.Status, w.From, w.Times = e.Code, e.From, e.Times
 	}
-	if e.State == lane.Invalid {
+	if e.State == state.Invalid {
 		w.Why, w.Changed = text.Clip(content.Summary(e.Faults), maxText), e.Received // e.Changed is when it last came
 	}
 	if w.waits() {
@@ -117,7 +118,7 @@ func newWebhook(e *lane.Webhook) Webhook {
 // withDenial returns an entry of the inbox that has its content, with why it can't be accepted.
 func (h *Handler) withDenial(e *lane.Webhook) Webhook {
 	w := newWebhook(e)
-	if err := h.cfg.Inbox.Acceptable(e); err != nil && e.State == lane.Invalid {
+	if err := h.cfg.Inbox.Acceptable(e); err != nil && e.State == state.Invalid {
 		w.Unacceptable = text.Clip(err.Error(), maxText)
 	}
 	return w
@@ -130,7 +131,7 @@ func (h *Handler) compare(w *Webhook, previous, body []byte) {
 	h.comparing <- struct{}{}
 	defer func() { <-h.comparing }()
 	switch {
-	case body == nil, w.State == lane.Replaced: // an accepted one was taken in as a new webhook, which has the changes
+	case body == nil, w.State == state.Replaced: // an accepted one was taken in as a new webhook, which has the changes
 	case w.Decision == "rejected":
 		w.Changes = snapshot.Would(previous, body)
 	default:

@@ -14,7 +14,7 @@ import (
 
 	"usher/internal/content"
 	"usher/internal/inbox"
-	"usher/internal/lane"
+	"usher/internal/lane/state"
 	"usher/internal/testkit/inboxtest"
 	"usher/webhookgate"
 )
@@ -276,7 +276,7 @@ func TestOneActionHasOneEntry(t *testing.T) {
 
 // Between the list of what waits and the yes to it, some of it may have been delivered: that is not sent once more.
 func TestRedeliversWhatStillWaits(t *testing.T) {
-	for target, want := range map[string]lane.State{"/api/redeliver?force=true": lane.Waiting, "/api/redeliver?force=true&state=waiting": lane.Delivered} {
+	for target, want := range map[string]state.State{"/api/redeliver?force=true": state.Waiting, "/api/redeliver?force=true&state=waiting": state.Delivered} {
 		b := world(t)
 		if err := b.Pause(inbox.Pause{}); err != nil {
 			t.Fatal(err)

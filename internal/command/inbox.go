@@ -21,7 +21,6 @@ import (
 	"usher/internal/admin"
 	"usher/internal/admin/status"
 	"usher/internal/inbox"
-	"usher/internal/lane"
 	"usher/internal/lane/state"
 	"usher/internal/text"
 )
@@ -225,7 +224,7 @@ func (i *inboxCall) setIDs(args []string) error {
 }
 
 func (i *inboxCall) setIDsOrFilters(a *admin.Act, args []string) error {
-	instead := a.Instead[lane.State(i.filter.Get("state"))]
+	instead := a.Instead[state.State(i.filter.Get("state"))]
 	switch filtered := len(i.filter) > 0; {
 	case filtered && len(args) > 0:
 		return fmt.Errorf("%s takes either ids or filters", a.Name)

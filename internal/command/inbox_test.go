@@ -26,7 +26,7 @@ import (
 	"usher/internal/guard"
 	"usher/internal/inbox"
 	"usher/internal/inbox/engine"
-	"usher/internal/lane"
+	"usher/internal/lane/state"
 	"usher/internal/testkit"
 	"usher/internal/testkit/inboxtest"
 	"usher/webhookgate"
@@ -114,9 +114,9 @@ func TestInboxListForATerminal(t *testing.T) {
 	var out strings.Builder
 	now := time.Now()
 	entries := []admin.Webhook{
-		{ID: "12", Tenant: "a/c", Received: now.Add(-3 * time.Minute), State: lane.Parked, Tries: 20, Answer: "500 Internal Server Error", Changes: []string{"users 5 → 10", "- sso"}},
-		{ID: "7", Platform: "eu", Tenant: "acme", Received: now.Add(time.Second), State: lane.Waiting, Next: now.Add(40 * time.Second), Answer: "599: unknown tenant: please create it", Behind: 26, Changes: []string{"+ sso"}},
-		{ID: "8", Platform: "eu", Tenant: "acme", Received: now, State: lane.Waiting, HeldBy: "7", Paused: true},
+		{ID: "12", Tenant: "a/c", Received: now.Add(-3 * time.Minute), State: state.Parked, Tries: 20, Answer: "500 Internal Server Error", Changes: []string{"users 5 → 10", "- sso"}},
+		{ID: "7", Platform: "eu", Tenant: "acme", Received: now.Add(time.Second), State: state.Waiting, Next: now.Add(40 * time.Second), Answer: "599: unknown tenant: please create it", Behind: 26, Changes: []string{"+ sso"}},
+		{ID: "8", Platform: "eu", Tenant: "acme", Received: now, State: state.Waiting, HeldBy: "7", Paused: true},
 	}
 	if err := printList(&out, entries, now, 80); err != nil {
 		t.Fatal(err)
@@ -130,7 +130,7 @@ func TestInboxListForATerminal(t *testing.T) {
 		t.Errorf("\n%s\nwant\n%s", out.String(), want)
 	}
 	out.Reset()
-	long := admin.Webhook{ID: "9223372036854775807", Tenant: strings.Repeat("é", 36), State: lane.Superseded, Tries: 99999, Why: strings.Repeat("é", 200)}
+	long := admin.Webhook{ID: "9223372036854775807", Tenant: strings.Repeat("é", 36), State: state.Superseded, Tries: 99999, Why: strings.Repeat("é", 200)}
 	if err := printList(&out, []admin.Webhook{long}, now, 120); err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"usher/internal/lane"
+	"usher/internal/lane/state"
 	"usher/webhookgate"
 )
 
@@ -72,7 +73,7 @@ func (s *Inbox) toWebhook(found *lane.Webhook, by *Action, do func(*lane.Lane, *
 // Redeliver sends a webhook again, ahead of the other webhooks that wait in its lane, and counts its tries anew. A
 // webhook that waits is tried at once. If its tenant has a newer webhook, it would overwrite that one: this needs
 // force. chosen is the state for which somebody has chosen it, maybe a while ago; empty: the one that it has now.
-func (s *Inbox) Redeliver(id int64, chosen lane.State, force bool, by *Action) error {
+func (s *Inbox) Redeliver(id int64, chosen state.State, force bool, by *Action) error {
 	found, err := s.find(s.run, id)
 	if err != nil {
 		return err
@@ -87,7 +88,7 @@ func (s *Inbox) Redeliver(id int64, chosen lane.State, force bool, by *Action) e
 
 // invalidWhy says why an invalid webhook cannot be sent again, and what to do instead.
 func (s *Inbox) invalidWhy(found *lane.Webhook) error {
-	if found.State != lane.Invalid {
+	if found.State != state.Invalid {
 		return lane.Denied("it is invalid, and somebody has dealt with it, or its tenant has a newer snapshot: " +
 			"see 'usher inbox show ID'")
 	}

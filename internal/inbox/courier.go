@@ -14,6 +14,7 @@ import (
 	"usher/internal/clock"
 	"usher/internal/inbox/engine"
 	"usher/internal/lane"
+	"usher/internal/lane/state"
 	"usher/internal/receiver"
 	"usher/internal/text"
 	"usher/webhookgate"
@@ -822,10 +823,10 @@ func (c *courier) logOutcome(o *lane.Outcome, fails bool) {
 	case a.Accepted():
 	default:
 		switch e.State {
-		case lane.Parked:
+		case state.Parked:
 			level, message = slog.LevelWarn, "webhook parked"
 			attrs = append(attrs, slog.String("why", e.Why))
-		case lane.Superseded:
+		case state.Superseded:
 			message = "delivery failed, a newer webhook takes its place"
 		default:
 			message = "delivery failed, will retry"

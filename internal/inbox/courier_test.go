@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"usher/internal/lane"
+	"usher/internal/lane/state"
 	"usher/internal/receiver"
 	"usher/webhookgate"
 )
@@ -35,7 +36,7 @@ func TestTries(t *testing.T) {
 		want := "[100ms 200ms 400ms 800ms 1.6s 3.2s 6.4s 12.8s 25.6s 30s 30s]"
 		d.want("a tenth of the pauses", fmt.Sprint(d.main.pauses("t")), want)
 		s := d.list("t")[0]
-		if s.State != lane.Waiting || s.Tries != 12 || len(s.Tried) != 12 || s.Tried[0].Status != 500 {
+		if s.State != state.Waiting || s.Tries != 12 || len(s.Tried) != 12 || s.Tried[0].Status != 500 {
 			t.Errorf("%+v", s)
 		}
 	}, func(c *setup) { c.Jitter = func(d time.Duration) time.Duration { return d / 10 } })
@@ -52,7 +53,7 @@ func TestTries(t *testing.T) {
 			time.Sleep(time.Second / 10)
 		}
 		for _, e := range slices.DeleteFunc(d.list(""), func(e *lane.Webhook) bool { return e.Tenant == "well" }) {
-			if e.State != lane.Parked || e.Tries != 4 || e.Why != "too many failed tries (USHER_WEBHOOK_INBOX_TRIES)" {
+			if e.State != state.Parked || e.Tries != 4 || e.Why != "too many failed tries (USHER_WEBHOOK_INBOX_TRIES)" {
 				t.Errorf("%+v", e.Status)
 			}
 		}
@@ -64,7 +65,7 @@ func TestTries(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		for _, e := range d.list("") {
-			if e.State != lane.Parked || e.Tries != 1 {
+			if e.State != state.Parked || e.Tries != 1 {
 				t.Errorf("%+v", e.Status)
 			}
 		}
@@ -120,7 +121,7 @@ func TestTries(t *testing.T) {
 		d.want("parked", d.states("t"), "parked")
 		check(t, d.Redeliver(d.nth("t", 1), false))
 		time.Sleep(2 * time.Second)
-		if e := d.list("t")[0]; e.State != lane.Waiting || e.Tries != 2 || e.Redelivered.IsZero() {
+		if e := d.list("t")[0]; e.State != state.Waiting || e.Tries != 2 || e.Redelivered.IsZero() {
 			t.Errorf("%+v", e.Status)
 		}
 	}, four)
@@ -510,7 +511,7 @@ func TestEnds(t *testing.T) {
 		if took := time.Since(began); took > time.Second {
 			t.Errorf("it took %v", took)
 		}
-		if e := d.list("t")[0]; e.State != lane.Waiting || e.Tries != 0 {
+		if e := d.list("t")[0]; e.State != state.Waiting || e.Tries != 0 {
 			t.Errorf("%+v", e.Status)
 		}
 		d.main.delay = 0

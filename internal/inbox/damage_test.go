@@ -22,6 +22,7 @@ import (
 	"usher/internal/guard"
 	"usher/internal/inbox/engine"
 	"usher/internal/lane"
+	"usher/internal/lane/state"
 	"usher/internal/snapshot"
 	"usher/internal/testkit"
 	"usher/internal/testkit/pgtest"
@@ -200,7 +201,7 @@ func (d *desk) checkOthers(odd string) {
 	if all := must(d.items(Filter{}))(t); len(all) < 5 {
 		t.Errorf("%d are listed", len(all))
 	}
-	must(d.items(Filter{State: lane.Parked}))(t)
+	must(d.items(Filter{State: state.Parked}))(t)
 	must(d.items(Filter{Tenant: odd}))(t)
 	snapshots := must(d.Snapshots(ctx, []string{"fine", odd}))(t)
 	if !slices.ContainsFunc(snapshots, func(s snapshot.Stored) bool { return s.Tenant == "fine" }) {

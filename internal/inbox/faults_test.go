@@ -14,7 +14,7 @@ import (
 
 	"usher/internal/content"
 	"usher/internal/inbox/engine"
-	"usher/internal/lane"
+	"usher/internal/lane/state"
 	"usher/internal/testkit/pgtest"
 	"usher/webhookgate"
 )
@@ -105,7 +105,7 @@ func TestFaultBlanketError(t *testing.T) {
 			d.take("late", "A")
 			time.Sleep(hour / 2)
 			for _, e := range d.list("") {
-				if e.State != lane.Waiting && e.Tenant != "before" {
+				if e.State != state.Waiting && e.Tenant != "before" {
 					t.Errorf("%s is %s after %d tries, of which %d count: %s",
 						e.Tenant, e.State, e.Tries, e.Counted, e.Why)
 				}
@@ -150,7 +150,7 @@ func TestFaultBlanketError(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		for n := range 5 {
-			if e := d.list(fmt.Sprint("bad", n))[0]; e.State != lane.Parked {
+			if e := d.list(fmt.Sprint("bad", n))[0]; e.State != state.Parked {
 				t.Errorf("%s is %s after %d tries, of which %d count", e.Tenant, e.State, e.Tries, e.Counted)
 			}
 		}
@@ -165,7 +165,7 @@ func TestFaultBlanketError(t *testing.T) {
 			d.take("well", fmt.Sprint(n))
 		}
 		for n := range 5 {
-			if e := d.list(fmt.Sprint("bad", n))[0]; e.State != lane.Parked {
+			if e := d.list(fmt.Sprint("bad", n))[0]; e.State != state.Parked {
 				t.Errorf("%s is %s after %d tries, of which %d count", e.Tenant, e.State, e.Tries, e.Counted)
 			}
 		}
@@ -413,7 +413,7 @@ func TestFaultHugeCodesOfPlatforms(t *testing.T) {
 		d.restart()
 		d.want("a snapshot", fmt.Sprint(len(must(d.Snapshots(t.Context(), []string{"t0"}))(t))), "1")
 		d.until("counted", func() bool { return d.Stats().Invalid == count })
-		for _, e := range must(d.List(context.Background(), Filter{State: lane.Invalid}))(t) {
+		for _, e := range must(d.List(context.Background(), Filter{State: state.Invalid}))(t) {
 			if e.Platform != "" || e.Tenant != "" {
 				t.Fatalf("%.20s/%.20s", e.Platform, e.Tenant)
 			}
@@ -589,7 +589,7 @@ func TestFaultInvalidByThreeReplicas(t *testing.T) {
 		wg.Wait()
 	}
 	times := 0
-	rows := must(all[0].List(context.Background(), Filter{State: lane.Invalid}))(t)
+	rows := must(all[0].List(context.Background(), Filter{State: state.Invalid}))(t)
 	for _, e := range rows {
 		times += e.Times
 	}
@@ -621,7 +621,7 @@ func TestFaultHistoryIsBounded(t *testing.T) {
 				time.Sleep(time.Second / 50)
 			}
 			// And what comes within a quarter of a second.
-			kept := must(d.List(t.Context(), Filter{State: lane.Delivered}))(t)
+			kept := must(d.List(t.Context(), Filter{State: state.Delivered}))(t)
 			if bytes := len(kept) * size; bytes > 11<<17 {
 				t.Fatalf("%d bytes are kept after %d s", bytes, second+1)
 			}
@@ -636,7 +636,7 @@ func TestFaultHistoryIsBounded(t *testing.T) {
 				d.take(fmt.Sprint("t", n), fmt.Sprint(n)+strings.Repeat("x", size))
 			}
 			d.until("deleted", func() bool {
-				kept := must(d.List(t.Context(), Filter{State: lane.Delivered}))(t)
+				kept := must(d.List(t.Context(), Filter{State: state.Delivered}))(t)
 				return d.Stats().Pending == 0 && len(kept)*size < 5<<16
 			})
 		})

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"usher/internal/inbox/engine"
-	"usher/internal/lane"
 	"usher/internal/lane/state"
 	"usher/internal/testkit"
 	"usher/internal/testkit/pgtest"
@@ -187,7 +186,7 @@ func moves(t *testing.T, life string, from, to func() engine.Engine) {
 		if !ok {
 			platform, code = "", tenant
 		}
-		waiting := must(b.List(context.Background(), Filter{State: lane.Waiting, Platform: &platform, Tenant: code}))(t)
+		waiting := must(b.List(context.Background(), Filter{State: state.Waiting, Platform: &platform, Tenant: code}))(t)
 		for k, n := range []int{'C', 'B', 'A', 'B', 'A'} {
 			x, err := a.Store(d.hook(tenant, lifeOf(tenant, n)))
 			check(t, err)

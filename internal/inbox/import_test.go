@@ -18,6 +18,7 @@ import (
 
 	"usher/internal/inbox/engine"
 	"usher/internal/lane"
+	"usher/internal/lane/state"
 	"usher/internal/testkit"
 	"usher/internal/testkit/pgtest"
 	"usher/webhookgate"
@@ -87,16 +88,16 @@ func TestExportImport(t *testing.T) {
 			if _, err := b.Import(t.Context(), strings.NewReader(file), nil); err == nil {
 				t.Error("an export went into an inbox that is not empty")
 			}
-			list := must(b.List(t.Context(), Filter{State: lane.Invalid}))(t)
+			list := must(b.List(t.Context(), Filter{State: state.Invalid}))(t)
 			if len(list) != 1 || list[0].Times != 2 {
 				t.Fatalf("invalid: %+v", list)
 			}
 			id := must(b.Accept(list[0].ID, false))(t)
 			b.until("accepted and delivered", func() bool {
 				w, err := b.Show(t.Context(), id)
-				return err == nil && w.State == lane.Delivered
+				return err == nil && w.State == state.Delivered
 			})
-			if w := must(b.Show(t.Context(), list[0].ID))(t); w.State != lane.Replaced {
+			if w := must(b.Show(t.Context(), list[0].ID))(t); w.State != state.Replaced {
 				t.Errorf("the invalid one is %s", w.State)
 			}
 			c := newDesk(t, another(t))

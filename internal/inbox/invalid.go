@@ -7,6 +7,7 @@ import (
 	"usher/internal/clock"
 	"usher/internal/inbox/engine"
 	"usher/internal/lane"
+	"usher/internal/lane/state"
 	"usher/internal/text"
 	"usher/webhookgate"
 )
@@ -105,7 +106,7 @@ const correctIt = ". Correct it in the billing service, and send it again from t
 // readInvalid reads an invalid webhook anew, or says why that is not possible.
 func (s *Inbox) readInvalid(found *lane.Webhook) (*webhookgate.Webhook, error) {
 	switch {
-	case found.State != lane.Invalid:
+	case found.State != state.Invalid:
 		return nil, lane.ErrNotInvalid
 	case found.Cut:
 		return nil, lane.Denied("only the beginning of its body is stored. Raise USHER_WEBHOOK_MAX_BODY, " +

@@ -11,6 +11,7 @@ import (
 	"usher/internal/content"
 	"usher/internal/inbox/engine"
 	"usher/internal/lane"
+	"usher/internal/lane/state"
 	"usher/internal/receiver"
 	"usher/internal/testkit/pgtest"
 	"usher/webhookgate"
@@ -34,7 +35,7 @@ func (d *desk) recordInvalid(tenant, body string) {
 func (d *desk) invalidBodies() string {
 	d.t.Helper()
 	var all []string
-	check(d.t, d.Each(context.Background(), Filter{State: lane.Invalid}, true, func(i *lane.Webhook) bool {
+	check(d.t, d.Each(context.Background(), Filter{State: state.Invalid}, true, func(i *lane.Webhook) bool {
 		all = append([]string{fmt.Sprintf("%.2s", i.Body)}, all...)
 		return true
 	}))
@@ -329,7 +330,7 @@ func TestAcceptAfterACopyOfWhatIsHeld(t *testing.T) {
 		var older *lane.OverwriteError
 		if _, err := d.Accept(id, false); !errors.As(err, &older) {
 			t.Errorf("accepted without force: %v", err)
-		} else if older.Latest.State != lane.Delivered || older.Latest.Received.IsZero() {
+		} else if older.Latest.State != state.Delivered || older.Latest.Received.IsZero() {
 			t.Errorf("it does not say what would be overwritten: %v", err)
 		}
 		d.recordInvalid("acme", a) // now it is the last word
@@ -419,7 +420,7 @@ func TestInvalidCopyBehindAnErasure(t *testing.T) {
 	copied := m.RecordInvalid(w, func(int64) {})
 	m.Turn([]Work{copied})
 	m.Turn([]Work{copied, m.Erase(name, func(err error) { check(t, err) }), copied})
-	if all := m.List(); len(all) != 1 || all[0].State != lane.Invalid || all[0].Times != 1 {
+	if all := m.List(); len(all) != 1 || all[0].State != state.Invalid || all[0].Times != 1 {
 		t.Errorf("the inbox has %d webhooks, want the last copy", len(all))
 	}
 	check(t, m.Check())

@@ -18,6 +18,7 @@ import (
 	"usher/internal/clock"
 	"usher/internal/inbox/engine"
 	"usher/internal/lane"
+	"usher/internal/lane/state"
 	"usher/internal/receiver"
 	"usher/internal/snapshot"
 	"usher/internal/testkit"
@@ -340,15 +341,15 @@ func (s *sim) judgeInvalid() {
 		}
 		good := false
 		switch e.State {
-		case lane.Invalid:
+		case state.Invalid:
 			counts[e.Platform+"/"+e.Tenant]++
 			good = !s.dealt[e.ID] && (unsure || e.Type != "TenantProvisioningChange" || !newer(true))
-		case lane.Superseded:
+		case state.Superseded:
 			equal := slices.ContainsFunc(s.equal, func(said saying) bool {
 				return said.tenant == e.Tenant && said.version >= r.version
 			})
 			good = e.Tenant != "" && (newer(false) || equal) && e.Type == "TenantProvisioningChange"
-		case lane.Replaced, lane.Discarded:
+		case state.Replaced, state.Discarded:
 			_, good = s.dealt[e.ID]
 		}
 		if !good {
@@ -398,7 +399,7 @@ func (s *sim) judgeSigned() {
 			case n.to.Sub(m.from) >= 15*time.Minute:
 			case slices.ContainsFunc(w.erasures, forgotten) || slices.ContainsFunc(s.forgets, forgotten):
 			case o.entry == nil || len(o.again) > 0:
-			case o.entry.State != lane.Delivered && o.entry.State != lane.Waiting && o.entry.State != lane.Stored:
+			case o.entry.State != state.Delivered && o.entry.State != state.Waiting && o.entry.State != state.Stored:
 			default:
 				w.violation("(a) arrival %d was taken in, though %d had come with the same signed id, and %d is %s",
 					n.number, m.number, o.number, o.entry.State)
@@ -427,7 +428,7 @@ func (s *sim) judgeTaken() {
 		if s.touched(n.tenant, o.from, n.to) {
 			continue
 		}
-		if o.entry != nil && o.entry.State == lane.Stored {
+		if o.entry != nil && o.entry.State == state.Stored {
 			if n.receiver == "" && n.to.Sub(o.from) < w.window {
 				w.violation("(a) arrival %d was taken in, though it is a copy of %d, which was stored",
 					n.number, o.number)
@@ -812,7 +813,7 @@ func (s *sim) step(n int) {
 			break
 		}
 		force := w.r.IntN(2) == 0
-		unsure := e.State == lane.Waiting || e.State == lane.Superseded
+		unsure := e.State == state.Waiting || e.State == state.Superseded
 		again := &redelivery{from: s.now, to: s.now.Add(time.Hour), forced: force, unsure: unsure}
 		a.again = append(a.again, again)
 		s.act(func(done func(error)) Work { return s.m.Redeliver(e, force, done) }, func(err error) {
@@ -870,7 +871,7 @@ func (s *sim) step(n int) {
 			s.send(m.tenant, m.snapshot)
 		}
 	case "discard invalid":
-		all := slices.DeleteFunc(s.m.List(), func(e *lane.Webhook) bool { return e.State != lane.Invalid })
+		all := slices.DeleteFunc(s.m.List(), func(e *lane.Webhook) bool { return e.State != state.Invalid })
 		if len(all) == 0 {
 			break
 		}

@@ -11,6 +11,7 @@ import (
 
 	"usher/internal/clock"
 	"usher/internal/lane"
+	"usher/internal/lane/state"
 	"usher/internal/receiver"
 	"usher/internal/snapshot"
 	"usher/webhookgate"
@@ -137,7 +138,7 @@ func (t *memTurn) lane(name webhookgate.LaneName) *lane.Lane {
 	}
 	if t.Latest {
 		for _, h := range t.m.hooks[name] {
-			if h.ID == l.Tail && h.State == lane.Waiting {
+			if h.ID == l.Tail && h.State == state.Waiting {
 				t.load(l, h.ID)
 			}
 		}
@@ -159,7 +160,7 @@ func (t *memTurn) rows(l *lane.Lane, fits func(*lane.Webhook) bool) (all []*lane
 
 func (t *memTurn) FirstWaiting(l *lane.Lane, except []int64) *lane.Webhook {
 	waiting := t.rows(l, func(h *lane.Webhook) bool {
-		return h.State == lane.Waiting && !slices.Contains(except, h.ID)
+		return h.State == state.Waiting && !slices.Contains(except, h.ID)
 	})
 	if len(waiting) == 0 {
 		return nil
@@ -168,11 +169,11 @@ func (t *memTurn) FirstWaiting(l *lane.Lane, except []int64) *lane.Webhook {
 }
 
 func (t *memTurn) InvalidWebhooks(l *lane.Lane) []*lane.Webhook {
-	return t.rows(l, func(h *lane.Webhook) bool { return h.State == lane.Invalid })
+	return t.rows(l, func(h *lane.Webhook) bool { return h.State == state.Invalid })
 }
 
 func (t *memTurn) ParkedSnapshots(l *lane.Lane) []*lane.Webhook {
-	return t.rows(l, func(h *lane.Webhook) bool { return h.State == lane.Parked && h.Snapshot })
+	return t.rows(l, func(h *lane.Webhook) bool { return h.State == state.Parked && h.Snapshot })
 }
 
 func (t *memTurn) CameAfterAll(l *lane.Lane, m webhookgate.MissedWebhook) bool {
@@ -262,7 +263,7 @@ func (t *memTurn) loadSeen(l *lane.Lane, in *lane.Incoming) {
 	t.loaded[id] = true
 	for _, r := range t.m.seen[id] {
 		row := *r
-		row.State = lane.Delivered // unless it is still there
+		row.State = state.Delivered // unless it is still there
 		for _, h := range t.m.hooks[l.LaneName] {
 			if h.ID == row.Seq {
 				row.State = h.State
@@ -307,7 +308,7 @@ func (m *Memory) RecordInvalid(w *webhookgate.Webhook, done func(id int64)) Work
 		l := t.lane(in.LaneName)
 		key := fmt.Sprint(in.LaneName, in.Digest)
 		for _, h := range t.m.hooks[in.LaneName] {
-			if h.State == lane.Invalid && bytes.Equal(h.Digest, in.Digest) && t.copies[key] == nil {
+			if h.State == state.Invalid && bytes.Equal(h.Digest, in.Digest) && t.copies[key] == nil {
 				t.copies[key] = t.load(l, h.ID)
 			}
 		}
@@ -450,11 +451,11 @@ func (m *Memory) Check() error {
 		}
 		var waiting, parked, invalid, bytes, parkedSnapshots int64
 		for _, h := range m.hooks[k] {
-			parkedSnapshots += boolNumber(h.State == lane.Parked && h.Snapshot)
-			invalid += boolNumber(h.State == lane.Invalid)
-			waiting += boolNumber(h.State == lane.Waiting)
-			parked += boolNumber(h.State == lane.Parked)
-			if h.State == lane.Waiting || h.State == lane.Parked {
+			parkedSnapshots += boolNumber(h.State == state.Parked && h.Snapshot)
+			invalid += boolNumber(h.State == state.Invalid)
+			waiting += boolNumber(h.State == state.Waiting)
+			parked += boolNumber(h.State == state.Parked)
+			if h.State == state.Waiting || h.State == state.Parked {
 				bytes += h.Size
 			}
 		}

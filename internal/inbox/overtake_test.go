@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"usher/internal/inbox/engine"
-	"usher/internal/lane"
+	"usher/internal/lane/state"
 )
 
 // With LATEST a new snapshot does not go ahead: a webhook that is no snapshot, and came before, goes first.
@@ -59,7 +59,7 @@ func TestCopyOfWhatIsBeingOvertaken(t *testing.T) {
 		time.Sleep(5 * disk) // it is being delivered
 		a := w.byID["0-1"]
 		a.again = append(a.again, &redelivery{from: time.Now(), to: time.Now().Add(disk), forced: true})
-		all, err := p.inbox.List(context.Background(), Filter{State: lane.Delivered})
+		all, err := p.inbox.List(context.Background(), Filter{State: state.Delivered})
 		if err != nil || len(all) != 1 {
 			t.Fatal(all, err)
 		}

@@ -8,6 +8,7 @@ import (
 
 	"usher/internal/inbox/engine"
 	"usher/internal/lane"
+	"usher/internal/lane/state"
 )
 
 // A pause with an end ends by itself, by the database's clock, on each replica and over a restart and a move: what
@@ -80,7 +81,7 @@ func TestBehindAndGone(t *testing.T) {
 		d.take("a", "1", "2", "3")
 		d.take("b", "1")
 		var all []*lane.Webhook
-		check(t, d.EachPage(t.Context(), Filter{State: lane.Waiting}, func(page []*lane.Webhook) error {
+		check(t, d.EachPage(t.Context(), Filter{State: state.Waiting}, func(page []*lane.Webhook) error {
 			all = append(all, page...)
 			return nil
 		}))

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"usher/internal/inbox/engine"
-	"usher/internal/lane"
+	"usher/internal/lane/state"
 	"usher/internal/testkit"
 	"usher/internal/testkit/pgtest"
 )
@@ -156,7 +156,7 @@ func TestSentAgainWhileItIsDelivered(t *testing.T) {
 // meanwhile is not sent once more, not even with force: it would overwrite newer ones.
 func TestDeliveredSinceItWasChosen(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
-		for _, chosen := range []lane.State{lane.Waiting, lane.Parked} {
+		for _, chosen := range []state.State{state.Waiting, state.Parked} {
 			d := newDesk(t, open)
 			d.take("acme", "A", "B")
 			d.idle("acme")

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"usher/internal/inbox/engine"
-	"usher/internal/lane"
+	"usher/internal/lane/state"
 )
 
 // judge looks for violations of the rules (a) to (l); see TestWorldsInAFile.
@@ -137,19 +137,19 @@ func (w *world) judgeDuplicate(n *arrival) {
 	case o.entry == nil:
 		w.violation("(a) arrival %d was dropped as a copy of %d, which is gone", n.number, o.number)
 		return
-	case w.isTail(o, n) && (o.entry.State == lane.Waiting || w.cfg.Latest && !w.concluded(o, n)):
+	case w.isTail(o, n) && (o.entry.State == state.Waiting || w.cfg.Latest && !w.concluded(o, n)):
 		return // nobody takes it; or it stood last, and what came after n superseded it
 	case w.isTail(o, n) && w.cfg.Latest && len(o.again) > 0 && o.again[0].from.After(n.from) &&
 		!slices.ContainsFunc(w.tries, isFirst):
 		return // the same, and somebody redelivered it after that
-	case w.isTail(o, n) && o.entry.State == lane.Superseded && slices.ContainsFunc(w.tries, supersedes):
+	case w.isTail(o, n) && o.entry.State == state.Superseded && slices.ContainsFunc(w.tries, supersedes):
 		return // it stood last, and a newer one that somebody sent again ahead of it superseded it
 	case w.isTail(o, n) && w.wasSentAgainLast(o, n):
 		return // it stood last and was on its way, ahead of the others that waited: what becomes of it is n's fate, too
 	case w.stores && o.receiver == "" && n.receiver == "" && len(o.again) > 0 && o.again[0].to.After(n.from) &&
 		w.isTail(o, n) && n.from.Sub(o.entry.Received) <= w.window:
 		return // it was stored, and somebody redelivered it later, when its platform had a receiver
-	case o.entry.State == lane.Stored && n.receiver == "": // what was sent again would be no longer
+	case o.entry.State == state.Stored && n.receiver == "": // what was sent again would be no longer
 		if !w.isTail(o, n) || n.from.Sub(o.entry.Received) > w.window {
 			w.violation("(a) arrival %d was dropped as a copy of %d, which was stored before", n.number, o.number)
 		}
@@ -195,7 +195,7 @@ func (w *world) isSignedCopy(o, n *arrival) bool {
 	if n.webhook.SignedID == "" || o == nil || w.isErased(o, n.from) {
 		return false
 	}
-	if e := o.entry; e != nil && (e.State == lane.Parked || e.State == lane.Discarded) && e.Changed.Before(n.from) {
+	if e := o.entry; e != nil && (e.State == state.Parked || e.State == state.Discarded) && e.Changed.Before(n.from) {
 		return false
 	}
 	return slices.ContainsFunc(w.arrivals, func(m *arrival) bool {
@@ -277,17 +277,17 @@ func (w *world) judgeStored(a *arrival) {
 	}
 	good := false
 	switch e.State {
-	case lane.Waiting:
+	case state.Waiting:
 		good = !w.unfinished(e)
-	case lane.Discarded:
+	case state.Discarded:
 		good = slices.ContainsFunc(a.discards, func(d *discard) bool { return unsure || d.instance == len(a.again) })
-	case lane.Delivered:
+	case state.Delivered:
 		good = accepted
-	case lane.Stored:
+	case state.Stored:
 		good = (w.stores && a.receiver == "" || a.run != nil && a.run.stores) && (len(a.again) == 0 || unsure)
-	case lane.Parked:
+	case state.Parked:
 		good = last != nil && (last.status == 422 || rejections >= worldTries || e.Changed.Sub(since) > w.maxAge)
-	case lane.Superseded:
+	case state.Superseded:
 		parkedBefore := func(b *arrival) bool { // or accepted
 			accepted := func(t *try) bool { return t.arrival == b && t.accepted() && !t.ended.After(e.Changed) }
 			return b.webhook.Snapshot && b.isBehind(a) &&
@@ -300,24 +300,24 @@ func (w *world) judgeStored(a *arrival) {
 		w.violation("(c) arrival %d was acknowledged, and is %s %q after %d redeliveries; last try: %+v",
 			a.number, e.State, e.Why, len(a.again), last)
 	}
-	isParked := e.State == lane.Parked && a.webhook.Snapshot
+	isParked := e.State == state.Parked && a.webhook.Snapshot
 	if isParked && slices.ContainsFunc(w.arrivals, func(b *arrival) bool {
 		newer := b.webhook.Snapshot && b.isBehind(a)
-		return newer && b.entry.State == lane.Delivered && b.entry.Changed.After(e.Changed)
+		return newer && b.entry.State == state.Delivered && b.entry.Changed.After(e.Changed)
 	}) {
 		w.violation("(c) arrival %d is parked, though a newer snapshot was accepted since", a.number)
 	}
 	if isParked && slices.ContainsFunc(w.arrivals, func(b *arrival) bool {
-		return b != a && b.tenant == a.tenant && b.webhook.Snapshot && b.entry != nil && b.entry.State == lane.Parked
+		return b != a && b.tenant == a.tenant && b.webhook.Snapshot && b.entry != nil && b.entry.State == state.Parked
 	}) {
 		w.violation("(c) arrival %d is parked, and another snapshot of its tenant, too", a.number)
 	}
-	if e.State == lane.Stored && slices.ContainsFunc(w.arrivals, func(b *arrival) bool {
+	if e.State == state.Stored && slices.ContainsFunc(w.arrivals, func(b *arrival) bool {
 		if b.entry == nil || !a.isBehind(b) {
 			return false
 		}
-		parked := b.entry.State == lane.Parked && b.entry.Changed.Before(a.from)
-		return parked || b.entry.State == lane.Waiting && len(b.again) == 0
+		parked := b.entry.State == state.Parked && b.entry.Changed.Before(a.from)
+		return parked || b.entry.State == state.Waiting && len(b.again) == 0
 	}) {
 		w.violation("(c) arrival %d was stored, though an older one waits or is parked", a.number)
 	}
@@ -337,7 +337,7 @@ func (w *world) wasReplaced(a *arrival) bool {
 	})
 	slices.SortFunc(behind, func(b, c *arrival) int { return cmp.Compare(b.entry.ID, c.entry.ID) })
 	for _, b := range behind {
-		if b.webhook.Snapshot && b.entry.State != lane.Stored {
+		if b.webhook.Snapshot && b.entry.State != state.Stored {
 			return true
 		}
 		if len(b.discards)+len(b.again) == 0 {
@@ -484,7 +484,7 @@ func (w *world) judgeEnd(tenant string) {
 			newest = a
 		}
 	}
-	if newest == nil || newest.entry.State != lane.Delivered {
+	if newest == nil || newest.entry.State != state.Delivered {
 		return
 	}
 	for _, a := range w.arrivals {

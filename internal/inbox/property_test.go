@@ -27,6 +27,7 @@ import (
 	"usher/internal/inbox/engine"
 	"usher/internal/inbox/postgres"
 	"usher/internal/lane"
+	"usher/internal/lane/state"
 	"usher/internal/receiver"
 	"usher/internal/snapshot"
 	"usher/internal/testkit"
@@ -1081,7 +1082,7 @@ func (p *place) redeliver() {
 	force := w.r.IntN(2) == 0
 	again := &redelivery{from: time.Now(), to: time.Now().Add(time.Hour), forced: force}
 	// It may be tried now, or again after a try that is under way.
-	again.unsure = e.State == lane.Waiting || e.State == lane.Superseded
+	again.unsure = e.State == state.Waiting || e.State == state.Superseded
 	w.mu.Lock()
 	a.again = append(a.again, again)
 	w.mu.Unlock()
@@ -1385,7 +1386,7 @@ func (w *world) calm() {
 		if w.unfinished(e) {
 			w.violation("(c) still waiting: %d, arrival %d: %+v", e.ID, w.byID[e.UUID].number, e.Status)
 		}
-		waiting, parked = waiting+number(e.State == lane.Waiting), parked+number(e.State == lane.Parked)
+		waiting, parked = waiting+number(e.State == state.Waiting), parked+number(e.State == state.Parked)
 	}
 	w.mu.Unlock()
 	p := w.places[0]
@@ -1477,5 +1478,5 @@ func number(b bool) int {
 
 // unfinished says whether something is still to be done with a webhook.
 func (w *world) unfinished(e *lane.Webhook) bool {
-	return e.State == lane.Waiting && w.places[0].life.receivers.For(e.Platform) != nil
+	return e.State == state.Waiting && w.places[0].life.receivers.For(e.Platform) != nil
 }

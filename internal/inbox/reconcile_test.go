@@ -11,6 +11,7 @@ import (
 	"usher/internal/content"
 	"usher/internal/inbox/engine"
 	"usher/internal/lane"
+	"usher/internal/lane/state"
 	"usher/internal/testkit"
 	"usher/internal/testkit/pgtest"
 )
@@ -289,13 +290,13 @@ func TestApply(t *testing.T) {
 			list := d.list(tenant)
 			last := list[len(list)-1]
 			made := last.Source == FromReconcile && last.Type == content.TenantProvisioningChange
-			if !made || last.State != lane.Delivered || list[0].Source != "" && tenant == "acme" {
+			if !made || last.State != state.Delivered || list[0].Source != "" && tenant == "acme" {
 				t.Errorf("%s: %+v", tenant, last)
 			}
 			check(t, d.Redeliver(last.ID, false))
 			d.until("redelivered", func() bool {
 				now := d.list(tenant)
-				return len(now) > 0 && now[len(list)-1].State == lane.Delivered
+				return len(now) > 0 && now[len(list)-1].State == state.Delivered
 			})
 			if again := d.list(tenant)[len(list)-1]; again.Source != FromReconcile {
 				t.Errorf("after a redelivery: %+v", again)
@@ -404,11 +405,11 @@ func TestReconcileSettlesInvalid(t *testing.T) {
 		d.want("", d.decide(r, lane.ToCompare, lines...), "equal; differs (+ b, - a); changed")
 		d.want("", d.decide(r, lane.ToApply, says("applied", "c")), "differs (+ c, - a) applied")
 		d.want("", fmt.Sprint(d.Stats().Invalid), "3") // differs, and both of later
-		for tenant, want := range map[string]lane.State{
-			"equal":   lane.Superseded,
-			"differs": lane.Invalid,
-			"applied": lane.Superseded,
-			"later":   lane.Invalid,
+		for tenant, want := range map[string]state.State{
+			"equal":   state.Superseded,
+			"differs": state.Invalid,
+			"applied": state.Superseded,
+			"later":   state.Invalid,
 		} {
 			for _, w := range d.list(tenant) {
 				if w.Rejected() && w.State != want {

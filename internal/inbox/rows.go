@@ -44,7 +44,7 @@ func scanWebhook(r engine.Row, withContent bool) (*lane.Webhook, error) {
 		w.Damaged = append(w.Damaged, "state")
 	}
 	if slices.Contains(w.Damaged, "state") {
-		w.State = lane.Parked // no statement finds it by its state; see Lane.Load
+		w.State = state.Parked // no statement finds it by its state; see Lane.Load
 	}
 	if json.Unmarshal([]byte(record), &w.Record) != nil && record != "" {
 		w.Record, w.Damaged = lane.Record{}, append(w.Damaged, "record")

@@ -10,6 +10,7 @@ import (
 
 	"usher/internal/inbox/engine"
 	"usher/internal/lane"
+	"usher/internal/lane/state"
 	"usher/internal/receiver"
 	"usher/webhookgate"
 )
@@ -54,7 +55,7 @@ func (d *desk) play(tenant string, s story) {
 		case "tried":
 			d.until("tried", func() bool {
 				for _, e := range d.list(code) {
-					if e.State == lane.Waiting {
+					if e.State == state.Waiting {
 						return e.Tries > 0
 					}
 				}

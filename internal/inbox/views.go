@@ -14,6 +14,7 @@ import (
 	"usher/internal/content"
 	"usher/internal/inbox/engine"
 	"usher/internal/lane"
+	"usher/internal/lane/state"
 	"usher/internal/snapshot"
 	"usher/webhookgate"
 )
@@ -102,7 +103,7 @@ func (e busy) Unwrap() error { return e.error }
 
 // Filter selects webhooks; empty fields select all.
 type Filter struct {
-	State    lane.State
+	State    state.State
 	Tenant   string
 	Platform *string   // nil: any
 	Since    time.Time // received at that time or later
@@ -180,21 +181,21 @@ func (s *Inbox) pages(ctx context.Context, f Filter, withContent bool, fn eachPa
 	if f.After > 0 {
 		from, up = f.After, "_up"
 	}
-	state := int64(-1)
+	number := int64(-1)
 	if f.State != "" {
-		state = f.State.Number()
+		number = f.State.Number()
 	}
 	in := periodOf(f.Since, f.Until)
 	query := func(bodies bool, size int64) (page []*lane.Webhook, err error) {
 		err = s.browse(ctx, func(tx engine.Tx) error {
 			each := into(&page, scanWhole)
-			args := []any{from, state, in.from, in.to, boolNumber(bodies), size}
+			args := []any{from, number, in.from, in.to, boolNumber(bodies), size}
 			switch {
 			case f.Tenant != "" && f.Platform != nil:
 				tx.Queue("list_lane"+up, each, append(args, f.Tenant, *f.Platform)...)
 			case f.Tenant != "":
 				tx.Queue("list_tenant"+up, each, append(args, f.Tenant)...)
-			case f.State == lane.Parked || f.State == lane.Invalid:
+			case f.State == state.Parked || f.State == state.Invalid:
 				tx.Queue("list_parked_or_invalid"+up, each, args...)
 			default:
 				tx.Queue("list"+up, each, args...)
@@ -237,7 +238,7 @@ func (s *Inbox) Behind(ctx context.Context, f Filter, page []*lane.Webhook) (map
 	behind := make(map[int64]bool)
 	var waiting engine.Among
 	for _, w := range page {
-		if w.State == lane.Waiting && w.Tenant != "" && f.Search == "" {
+		if w.State == state.Waiting && w.Tenant != "" && f.Search == "" {
 			waiting = append(waiting, w.ID)
 		}
 	}
@@ -299,7 +300,7 @@ func (s *Inbox) addPrevious(ctx context.Context, all []*lane.Webhook) error {
 	var lanes []webhookgate.LaneName
 	var ids []int64
 	for _, w := range all {
-		if w.State != lane.Invalid && w.State != lane.Replaced && w.Check() != nil {
+		if w.State != state.Invalid && w.State != state.Replaced && w.Check() != nil {
 			w.Why = lane.ErrDamaged.Error()
 		}
 		hasState := w.Snapshot || w.Rejected() && w.Type == content.TenantProvisioningChange

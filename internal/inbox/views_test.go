@@ -19,6 +19,7 @@ import (
 
 	"usher/internal/inbox/engine"
 	"usher/internal/lane"
+	"usher/internal/lane/state"
 	"usher/internal/receiver"
 	"usher/webhookgate"
 )
@@ -304,9 +305,9 @@ func TestViews(t *testing.T) {
 		}{
 			{Filter{}, "7 6 5 4 3 2 1"},
 			{Filter{Limit: 2}, "7 6"},
-			{Filter{State: lane.Delivered}, "3 2 1"},
-			{Filter{State: lane.Parked}, "4"},
-			{Filter{State: lane.Waiting, Limit: 1}, "7"},
+			{Filter{State: state.Delivered}, "3 2 1"},
+			{Filter{State: state.Parked}, "4"},
+			{Filter{State: state.Waiting, Limit: 1}, "7"},
 			{Filter{Tenant: "a"}, "3 2 1"},
 			{Filter{Tenant: "a", Platform: &crmCode}, "2 1"},
 			{Filter{Tenant: "a", Platform: &empty}, ""},
@@ -316,7 +317,7 @@ func TestViews(t *testing.T) {
 			{Filter{Search: "docs", Limit: 2}, "6 5"},
 			{Filter{Since: time.Now().Add(time.Hour)}, ""},
 			{Filter{Until: time.Now().Add(-time.Hour)}, ""},
-			{Filter{Since: time.Now().Add(-time.Hour), Until: time.Now().Add(time.Hour), State: lane.Parked}, "4"},
+			{Filter{Since: time.Now().Add(-time.Hour), Until: time.Now().Add(time.Hour), State: state.Parked}, "4"},
 		} {
 			var got []string
 			for _, e := range must(d.List(context.Background(), tt.f))(t) {
@@ -418,7 +419,7 @@ func TestOddCodes(t *testing.T) {
 					t.Errorf("%.20q: %.100q %.100q %s", code, one.Tenant, one.Platform, features)
 				}
 			}
-			if all := d.list(code); len(all) != 2 || all[0].State != lane.Delivered {
+			if all := d.list(code); len(all) != 2 || all[0].State != state.Delivered {
 				t.Errorf("%.20q: %d listed", code, len(all))
 			}
 			check(t, d.Pause(Pause{Platform: code, Tenant: code}))

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"usher/internal/clock"
+	"usher/internal/lane/state"
 	"usher/internal/receiver"
 	"usher/webhookgate"
 )
@@ -242,13 +243,13 @@ func (l *Lane) concludeTry(o *Outcome, w *Webhook) (last bool) {
 	why := o.parkReason(l.t.Rules, w, l.t.Time())
 	switch {
 	case o.Try.Accepted() && o.ContentErr == nil:
-		l.move(w, Delivered, "")
+		l.move(w, state.Delivered, "")
 		l.noteHeld(w, w.Receiver)
 		l.supersedeParked(w)
 		return true
 	case why != "":
 		if o.ContentErr != nil || !l.supersedeTried(w) {
-			l.move(w, Parked, why)
+			l.move(w, state.Parked, why)
 			l.supersedeParked(w)
 		}
 		return true
@@ -281,7 +282,7 @@ func (l *Lane) supersedeTried(w *Webhook) bool {
 	if next := l.First(); next == nil || !l.supersedes(next, w) {
 		return false
 	}
-	l.move(w, Superseded, supersededWhy)
+	l.move(w, state.Superseded, supersededWhy)
 	return true
 }
 
@@ -301,7 +302,7 @@ func (l *Lane) backOff(o *Outcome, w *Webhook) time.Time {
 		l.updateWaitingSince()
 	}
 	l.release(l.t.Now + clock.Micros(backoff))
-	if !l.Paused && w.State == Waiting {
+	if !l.Paused && w.State == state.Waiting {
 		w.Next = clock.Moment(l.Due)
 	}
 	w.changed = true

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"usher/internal/clock"
+	"usher/internal/lane/state"
 	"usher/internal/receiver"
 	"usher/internal/snapshot"
 	"usher/webhookgate"
@@ -130,14 +131,14 @@ func (l *Lane) takeIn(in *Incoming, store bool) (a Answer) {
 		l.supersedeInvalid(in)
 	}
 	if in.Accepting != nil {
-		l.move(in.Accepting, Replaced, fmt.Sprint("taken in as ", w.ID))
+		l.move(in.Accepting, state.Replaced, fmt.Sprint("taken in as ", w.ID))
 	}
 	return a
 }
 
 // storeOnly takes a webhook in as stored: it is not delivered, and dedup goes by usher itself as its receiver.
 func (l *Lane) storeOnly(w *Webhook, brings *snapshot.Stored) {
-	l.add(w, Stored)
+	l.add(w, state.Stored)
 	l.setTail(w, brings)
 	l.TailDigest = nil
 	l.noteHeld(w, "")
@@ -149,13 +150,13 @@ func (l *Lane) enqueue(w *Webhook, in *Incoming) (a Answer) {
 	idle := l.idle()
 	l.endExpiredLease()
 	former := l.Loaded(l.Tail)
-	l.add(w, Waiting)
+	l.add(w, state.Waiting)
 	l.setTail(w, in.Brings)
 	l.TailDigest = w.dedupDigest()
 	if !idle {
 		// Its backoff, its pause and its turn stay, also if nothing older waits any more.
 		if former != nil && former.ID != l.LeasedID && l.supersedes(w, former) {
-			l.move(former, Superseded, supersededWhy)
+			l.move(former, state.Superseded, supersededWhy)
 			if l.Waiting == 1 {
 				l.WaitingSince = l.t.Now
 			}
@@ -188,7 +189,7 @@ func (l *Lane) setTail(w *Webhook, brings *snapshot.Stored) {
 // supersedes says whether the settings want a webhook to supersede the one that waits right before it in the lane.
 func (l *Lane) supersedes(next, w *Webhook) bool {
 	bothSnapshots := next.Snapshot && w.Snapshot
-	return l.t.Latest && bothSnapshots && next.ID > w.ID && w.State == Waiting && w.Redelivered.IsZero()
+	return l.t.Latest && bothSnapshots && next.ID > w.ID && w.State == state.Waiting && w.Redelivered.IsZero()
 }
 
 // supersededWhy is the reason of every webhook that is superseded by another one that was taken in.
@@ -202,7 +203,7 @@ func (l *Lane) supersedeInvalid(in *Incoming) {
 		sameType := old.Type == in.Type || old.Type == ""
 		isOlder := in.Accepting == nil || old.Rank < in.Accepting.Rank
 		if sameType && isOlder {
-			l.move(old, Superseded, "a newer snapshot of the tenant was taken in")
+			l.move(old, state.Superseded, "a newer snapshot of the tenant was taken in")
 		} else if sameType {
 			old.setNewer(false)
 		}
@@ -214,7 +215,7 @@ func (l *Lane) supersedeInvalid(in *Incoming) {
 // lane has one parked snapshot at most.
 func (l *Lane) supersedeParked(w *Webhook) {
 	others := l.Parked
-	if w.State == Parked {
+	if w.State == state.Parked {
 		others--
 	}
 	if !w.Snapshot || others == 0 {
@@ -222,11 +223,11 @@ func (l *Lane) supersedeParked(w *Webhook) {
 	}
 	for _, p := range l.t.Inbox.ParkedSnapshots(l) {
 		switch p = l.Load(p); {
-		case p == w || p.State != Parked: // this transaction has moved it
+		case p == w || p.State != state.Parked: // this transaction has moved it
 		case p.ID < w.ID:
-			l.move(p, Superseded, supersededWhy)
-		case w.State == Parked:
-			l.move(w, Superseded, supersededWhy)
+			l.move(p, state.Superseded, supersededWhy)
+		case w.State == state.Parked:
+			l.move(w, state.Superseded, supersededWhy)
 		}
 	}
 }
@@ -235,7 +236,7 @@ func (l *Lane) supersedeParked(w *Webhook) {
 // dealt with (known; may be nil) is only counted. Beyond Rules.MaxInvalid the tenant's oldest are deleted.
 func (l *Lane) RecordInvalid(w *Webhook, known *Webhook) *Webhook {
 	l.setMissed(l.Missed.Without(w.Digest))
-	if known != nil && known.State == Invalid && !known.gone {
+	if known != nil && known.State == state.Invalid && !known.gone {
 		known.Times++
 		known.Rank, known.Changed = l.stamp(), l.t.Time()
 		known.Newer, known.changed = false, true
@@ -248,7 +249,7 @@ func (l *Lane) RecordInvalid(w *Webhook, known *Webhook) *Webhook {
 		}
 	}
 	row := *w
-	l.add(&row, Invalid)
+	l.add(&row, state.Invalid)
 	l.t.HasInvalid = true
 	return &row
 }
@@ -256,7 +257,7 @@ func (l *Lane) RecordInvalid(w *Webhook, known *Webhook) *Webhook {
 // MayAccept says why an invalid webhook, in.Accepting, cannot be taken in. If its tenant has a newer snapshot, that
 // needs force.
 func (l *Lane) MayAccept(in *Incoming, force bool) error {
-	if in.Accepting == nil || in.Accepting.State != Invalid {
+	if in.Accepting == nil || in.Accepting.State != state.Invalid {
 		return ErrNotInvalid
 	}
 	// A snapshot that was taken in after it, other than a copy, would have superseded it.
@@ -286,7 +287,7 @@ type SeenID struct {
 	// The original.
 	Seq   int64 // zero: it counts as delivered
 	UUID  string
-	State State
+	State state.State
 }
 
 // LoadID gives the lane a signed id that was read.
@@ -314,7 +315,7 @@ func (l *Lane) rememberID(in *Incoming, seq int64, uuid string) {
 	}
 	id := &SeenID{
 		SignedID: SignedID{l.LaneName, in.IDHash}, Digest: in.Digest, At: l.t.Now,
-		Seq: seq, UUID: uuid, State: Waiting,
+		Seq: seq, UUID: uuid, State: state.Waiting,
 	}
 	l.LoadID(id)
 	l.newSeen = slices.DeleteFunc(l.newSeen, func(r *SeenID) bool { return r.Hash == id.Hash && same(r) })
@@ -324,11 +325,11 @@ func (l *Lane) rememberID(in *Incoming, seq int64, uuid string) {
 // stillCounts says whether a signed id still makes a duplicate: not if the original was parked or discarded, or came
 // too long ago.
 func (l *Lane) stillCounts(id *SeenID) bool {
-	state := id.State
+	is := id.State
 	if original := l.Loaded(id.Seq); original != nil { // it may have changed in this transaction
-		state = original.State
+		is = original.State
 	}
-	return l.isRecent(id) && (state == Waiting || state.Taken() || state == Superseded)
+	return l.isRecent(id) && (is == state.Waiting || is.Taken() || is == state.Superseded)
 }
 
 // isRecent says whether a signed id is still remembered.

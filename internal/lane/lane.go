@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"usher/internal/clock"
+	"usher/internal/lane/state"
 	"usher/internal/snapshot"
 	"usher/webhookgate"
 )
@@ -195,7 +196,7 @@ func (l *Lane) NeedsFirst() bool { return !l.leased() && len(l.webhooks) == 0 }
 func (l *Lane) First() (first *Webhook) {
 	notInMemory := l.Waiting
 	for _, w := range l.webhooks {
-		if w.State != Waiting || w.gone {
+		if w.State != state.Waiting || w.gone {
 			continue
 		}
 		notInMemory--
@@ -230,7 +231,7 @@ func (l *Lane) invalidOnes() (all []*Webhook) {
 		l.knowsInvalid = true
 	}
 	for _, w := range l.webhooks {
-		if w.State == Invalid && !w.gone {
+		if w.State == state.Invalid && !w.gone {
 			all = append(all, w)
 		}
 	}
@@ -246,17 +247,17 @@ func (l *Lane) stamp() int64 {
 }
 
 // add puts a new webhook into the lane.
-func (l *Lane) add(w *Webhook, state State) {
+func (l *Lane) add(w *Webhook, to state.State) {
 	w.ID, w.Received, w.isNew = l.stamp(), l.t.Time(), true
 	w.Rank = w.ID
-	l.enterState(w, state, "")
+	l.enterState(w, to, "")
 	l.webhooks = append(l.webhooks, w)
 }
 
 // move takes a webhook from its state into another one.
-func (l *Lane) move(w *Webhook, state State, why string) {
+func (l *Lane) move(w *Webhook, to state.State, why string) {
 	l.leaveState(w)
-	l.enterState(w, state, why)
+	l.enterState(w, to, why)
 	w.changed = true
 }
 
@@ -265,29 +266,29 @@ func (l *Lane) move(w *Webhook, state State, why string) {
 func (l *Lane) leaveState(w *Webhook) {
 	l.changed = true
 	switch w.State {
-	case Waiting:
+	case state.Waiting:
 		l.addCounts(-1, 0, -w.Size)
 		if l.Tail == w.ID {
 			l.TailDigest = nil
 		}
-	case Parked:
+	case state.Parked:
 		l.addCounts(0, -1, -w.Size)
-	case Invalid:
+	case state.Invalid:
 		l.Invalid--
 	}
 }
 
 // enterState puts a webhook into a state, and adds it to the lane's counts for that state.
-func (l *Lane) enterState(w *Webhook, state State, why string) {
-	w.State, w.Why = state, why
+func (l *Lane) enterState(w *Webhook, to state.State, why string) {
+	w.State, w.Why = to, why
 	w.Changed, w.Next = l.t.Time(), time.Time{}
 	l.changed = true
-	switch state {
-	case Waiting:
+	switch to {
+	case state.Waiting:
 		l.addCounts(1, 0, w.Size)
-	case Parked:
+	case state.Parked:
 		l.addCounts(0, 1, w.Size)
-	case Invalid:
+	case state.Invalid:
 		l.Invalid++
 	default:
 		l.t.HasFinished = true

@@ -4,27 +4,28 @@ import (
 	"time"
 
 	"usher/internal/clock"
+	"usher/internal/lane/state"
 )
 
 // Redeliver puts a webhook back into the lane, in the place of its number: ahead of all that came after it. One that
 // waits is tried at once. asked is its state when somebody asked for it, or chose it.
-func (l *Lane) Redeliver(w *Webhook, asked State, force bool) error {
+func (l *Lane) Redeliver(w *Webhook, asked state.State, force bool) error {
 	l.endExpiredLease()
 	switch {
 	case l.leased() && l.LeasedID == w.ID:
 		return ErrBusy
-	case w.State == Waiting:
+	case w.State == state.Waiting:
 		l.clearBackoff()
 		l.reschedule()
 		return nil
-	case asked == Waiting && w.State == Superseded, asked.Open() && w.State == Delivered:
+	case asked == state.Waiting && w.State == state.Superseded, asked.Open() && w.State == state.Delivered:
 		// It was to be delivered when it was asked for, and was meanwhile; once more could overwrite a newer one.
 		return nil
-	case w.State == Stored && l.t.Receivers.For(w.Platform) == nil:
+	case w.State == state.Stored && l.t.Receivers.For(w.Platform) == nil:
 		return ErrStored
 	case l.Tenant != "" && l.Tail > w.ID && !force:
 		return &OverwriteError{w.ID, l.tailWebhook()}
-	case w.State != Parked:
+	case w.State != state.Parked:
 		if err := l.t.Inbox.HasRoom(l, w.Size); err != nil {
 			return err
 		}
@@ -32,7 +33,7 @@ func (l *Lane) Redeliver(w *Webhook, asked State, force bool) error {
 	wasEmpty := l.Waiting == 0
 	l.leaveState(w)
 	w.Record = Record{Tried: w.Tried, Redelivered: l.t.Time(), Forced: force && l.Tail > w.ID}
-	l.enterState(w, Waiting, "")
+	l.enterState(w, state.Waiting, "")
 	w.changed = true
 	switch {
 	case l.Tail == w.ID:
@@ -65,14 +66,14 @@ func (l *Lane) Discard(w *Webhook) error {
 	switch {
 	case w.State.Finished():
 		return ErrFinished
-	case w.State == Invalid:
-		l.move(w, Discarded, byHand)
+	case w.State == state.Invalid:
+		l.move(w, state.Discarded, byHand)
 		return nil
 	case l.leased() && l.LeasedID == w.ID:
 		return ErrBusy
 	}
-	wasFirst := w.State == Waiting && l.First() == w
-	l.move(w, Discarded, byHand)
+	wasFirst := w.State == state.Waiting && l.First() == w
+	l.move(w, state.Discarded, byHand)
 	if wasFirst && !l.leased() {
 		l.updateWaitingSince()
 		l.clearBackoff()

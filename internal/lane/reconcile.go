@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"usher/internal/content"
+	"usher/internal/lane/state"
 	"usher/internal/snapshot"
 )
 
@@ -209,7 +210,7 @@ func (l *Lane) Reconcile(in *ListLine, r *Run, mode ReconcileMode) (c Compared) 
 func (l *Lane) settleInvalid() {
 	for _, old := range l.invalidOnes() {
 		if old.Type == content.TenantProvisioningChange || old.Type == "" {
-			l.move(old, Superseded, "the billing service said later that the tenant is as usher knows it")
+			l.move(old, state.Superseded, "the billing service said later that the tenant is as usher knows it")
 		}
 	}
 }

@@ -17,21 +17,6 @@ import (
 	"usher/webhookgate"
 )
 
-// State is the state of a webhook in the inbox.
-type State = state.State
-
-// The states, as package state has them.
-const (
-	Waiting    = state.Waiting
-	Parked     = state.Parked
-	Invalid    = state.Invalid
-	Delivered  = state.Delivered
-	Superseded = state.Superseded
-	Discarded  = state.Discarded
-	Stored     = state.Stored
-	Replaced   = state.Replaced
-)
-
 // A Webhook is a row of the table webhook, from the database to the page. What is not in its JSON is for usher alone.
 type Webhook struct {
 	ID       int64     `json:"id"`
@@ -114,8 +99,8 @@ func (w *Webhook) AgeFrom() time.Time {
 
 // Status is the part of a Webhook that changes.
 type Status struct {
-	State State  `json:"state"`
-	Why   string `json:"why,omitempty"` // the reason, if it is parked, superseded or discarded
+	State state.State `json:"state"`
+	Why   string      `json:"why,omitempty"` // the reason, if it is parked, superseded or discarded
 	// Changed is when it came into this state. If it is invalid: when it last came, or a copy of it that was only
 	// counted.
 	Changed time.Time `json:"changed"`
@@ -145,7 +130,7 @@ type Record struct {
 }
 
 // Rejected says whether the webhook was invalid when it was received, also if somebody has dealt with it since.
-func (s *Status) Rejected() bool { return s.Code != 0 || s.State == Invalid }
+func (s *Status) Rejected() bool { return s.Code != 0 || s.State == state.Invalid }
 
 // Try is one try at the receiver. Of a webhook with many tries the last ones are kept.
 type Try struct {

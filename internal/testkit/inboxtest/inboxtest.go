@@ -24,6 +24,7 @@ import (
 	"usher/internal/inbox/engine"
 	"usher/internal/inbox/sqlite"
 	"usher/internal/lane"
+	"usher/internal/lane/state"
 	"usher/internal/receiver"
 	"usher/webhookgate"
 )
@@ -248,7 +249,7 @@ func (b *Box) Queue(w *webhookgate.Webhook) int64 {
 // Tried waits until a webhook no longer waits, or was tried since it came or was sent again.
 func (b *Box) Tried(id int64) int64 {
 	b.t.Helper()
-	for e := b.Entry(id); e.State == lane.Waiting && e.Tries == 0; e = b.Entry(id) {
+	for e := b.Entry(id); e.State == state.Waiting && e.Tries == 0; e = b.Entry(id) {
 		time.Sleep(time.Millisecond)
 	}
 	return id
