@@ -164,8 +164,8 @@ func (c *courier) receiverPaused(t *target) bool {
 	return slices.ContainsFunc(c.paused(), covers)
 }
 
-// Delivers says whether the outcome of this lease is not written yet.
-func (c *courier) Delivers(name webhookgate.LaneName, token int64) bool {
+// IsDelivering says whether the outcome of this lease is not written yet.
+func (c *courier) IsDelivering(name webhookgate.LaneName, token int64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.leases[lane.LeaseKey{LaneName: name, Token: token}] != nil

@@ -219,7 +219,7 @@ func TestCourierGivesUpARefusedOutcome(t *testing.T) {
 			if got := strings.Join(at, " "); got != "0s 1s 3s 7s 15s 31s 1m3s" {
 				t.Errorf("it was written at %s", got)
 			}
-			if c.Delivers(lease.LaneName, lease.Token) || !to.waitsRejected(time.Now())[lease.LaneName] {
+			if c.IsDelivering(lease.LaneName, lease.Token) || !to.waitsRejected(time.Now())[lease.LaneName] {
 				t.Error("the lease is kept, or a claim may find the lane at once")
 			}
 		})

@@ -90,7 +90,7 @@ func (s *Inbox) Accept(id int64, force bool, by *Action) (int64, error) {
 	names := work{hooks: []int64{id}, snapshots: []webhookgate.LaneName{found.LaneName}, by: by}
 	a := s.handIn(ctx, arriving(hook), names, func(t *sqlTurn, l *lane.Lane, in *lane.Incoming) error {
 		in.Accepting = l.Loaded(id)
-		return l.MayAccept(in, force)
+		return l.CheckAccept(in, force)
 	})
 	return a.ID, s.explain(a.Err)
 }

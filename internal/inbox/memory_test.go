@@ -176,7 +176,7 @@ func (t *memTurn) ParkedSnapshots(l *lane.Lane) []*lane.Webhook {
 	return t.rows(l, func(h *lane.Webhook) bool { return h.State == state.Parked && h.Snapshot })
 }
 
-func (t *memTurn) CameAfterAll(l *lane.Lane, m webhookgate.MissedWebhook) bool {
+func (t *memTurn) ArrivedAnyway(l *lane.Lane, m webhookgate.MissedWebhook) bool {
 	return slices.ContainsFunc(t.m.hooks[l.LaneName], func(h *lane.Webhook) bool {
 		isThat := h.UUID == m.ID || h.Code == 0 && !h.Received.Before(m.At)
 		return isThat && bytes.Equal(h.Digest, m.Digest)
@@ -200,7 +200,7 @@ func (t *memTurn) LastSnapshotDigest(l *lane.Lane) []byte {
 
 func (t *memTurn) LastSnapshot(l *lane.Lane) *snapshot.Stored { return t.m.known[l.LaneName] }
 
-func (t *memTurn) EraseWebhooks(l *lane.Lane) int {
+func (t *memTurn) EraseTenant(l *lane.Lane) int {
 	count := len(t.m.hooks[l.LaneName])
 	delete(t.m.hooks, l.LaneName)
 	delete(t.m.known, l.LaneName)
@@ -211,10 +211,10 @@ func (t *memTurn) ForgetIDs(l *lane.Lane) {
 	maps.DeleteFunc(t.m.seen, func(id lane.SignedID, _ []*lane.SeenID) bool { return id.LaneName == l.LaneName })
 }
 
-func (t *memTurn) NextNumber() int64                           { t.m.last++; return t.m.last }
-func (t *memTurn) HasRoom(*lane.Lane, int64) error             { return nil }
-func (t *memTurn) Reserve(rc *receiver.Receiver, _ int64) bool { return t.m.Reserve(rc) }
-func (t *memTurn) Delivers(webhookgate.LaneName, int64) bool   { return false }
+func (t *memTurn) NextNumber() int64                             { t.m.last++; return t.m.last }
+func (t *memTurn) CheckRoom(*lane.Lane, int64) error             { return nil }
+func (t *memTurn) Reserve(rc *receiver.Receiver, _ int64) bool   { return t.m.Reserve(rc) }
+func (t *memTurn) IsDelivering(webhookgate.LaneName, int64) bool { return false }
 
 func (m *Memory) Take(w *webhookgate.Webhook, done func(lane.Answer, *lane.Lease)) Work {
 	in := arriving(w)
@@ -326,7 +326,7 @@ func (m *Memory) Accept(id int64, w *webhookgate.Webhook, force bool, done func(
 	return func(t *memTurn) func() {
 		in, l, a := in, t.lane(w.Lane), lane.Answer{}
 		in.Accepting = t.load(l, id)
-		if a.Err = l.MayAccept(&in, force); a.Err == nil {
+		if a.Err = l.CheckAccept(&in, force); a.Err == nil {
 			a = l.Receive(&in)
 		}
 		return func() { done(a, a.Lease) }
@@ -421,7 +421,7 @@ func (m *Memory) Forget(name webhookgate.LaneName) Work {
 }
 
 func (m *Memory) Pause(name webhookgate.LaneName, yes bool, done func(error)) Work {
-	return m.act(name, func(t *memTurn, l *lane.Lane) error { l.Pause(yes); return nil }, done)
+	return m.act(name, func(t *memTurn, l *lane.Lane) error { l.SetPaused(yes); return nil }, done)
 }
 
 // List returns all webhooks, the newest first.

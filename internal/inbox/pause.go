@@ -130,7 +130,7 @@ func changePause[T any](s *Inbox, p Pause, by *Action, change func(*sqlTurn) (T,
 
 func (t *sqlTurn) pauseLane(p Pause, yes bool) {
 	if p.Tenant != "" {
-		t.Lanes[p.lane()].Pause(yes)
+		t.Lanes[p.lane()].SetPaused(yes)
 	}
 }
 

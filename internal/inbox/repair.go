@@ -29,7 +29,7 @@ func (s *Inbox) repair(r engine.Row) (*work, error) {
 	}
 	w.decide = func(t *sqlTurn) {
 		if l := t.Lanes[name]; l != nil && seq == 0 {
-			l.Recount()
+			l.Repair()
 		}
 		t.Then(s.wakeCourier)
 	}

@@ -76,8 +76,8 @@ func (s *Inbox) countOnce() error {
 	return s.recount(s.run)
 }
 
-// hasRoom returns a NoRoom if there is no room for one more webhook in a lane, beside what this transaction has added.
-func (s *Inbox) hasRoom(added map[string]int64, l *lane.Lane, size int64) error {
+// checkRoom returns a NoRoom if there is no room for one more webhook in a lane, beside what this transaction has added.
+func (s *Inbox) checkRoom(added map[string]int64, l *lane.Lane, size int64) error {
 	err := s.countOnce()
 	n := &NoRoom{LaneName: l.LaneName, Receiver: l.ReceiverName, Size: size}
 	s.mu.Lock()

@@ -145,7 +145,7 @@ func laneFields(l *lane.Lane, paused *int64, missed *missedColumns) []any {
 	}
 }
 
-// scanLane reads a row of {lane}. One that is damaged says so; Lane.Recount makes it whole.
+// scanLane reads a row of {lane}. One that is damaged says so; Lane.Repair makes it whole.
 func scanLane(r engine.Row, before ...any) (*lane.Lane, error) {
 	l, paused, missed := lane.New(webhookgate.LaneName{}), int64(0), missedColumns{}
 	unreadable, err := engine.Unreadable(r.Scan(append(before, laneFields(l, &paused, &missed)...)...))

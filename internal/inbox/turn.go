@@ -207,7 +207,7 @@ func (t *sqlTurn) addLanes(n *needs) error {
 func (t *sqlTurn) handToLanes() {
 	for _, l := range t.Lanes {
 		if l.Damaged != nil {
-			l.Recount()
+			l.Repair()
 		}
 	}
 	for _, w := range t.named {
@@ -449,11 +449,11 @@ func (t *sqlTurn) ParkedSnapshots(l *lane.Lane) (all []*lane.Webhook) {
 	return all
 }
 
-func (t *sqlTurn) CameAfterAll(l *lane.Lane, m webhookgate.MissedWebhook) bool {
+func (t *sqlTurn) ArrivedAnyway(l *lane.Lane, m webhookgate.MissedWebhook) bool {
 	return t.came(l, m, m.At.UnixMicro())
 }
 
-// came is CameAfterAll for a webhook that arrived at that time.
+// came is ArrivedAnyway for a webhook that arrived at that time.
 func (t *sqlTurn) came(l *lane.Lane, m webhookgate.MissedWebhook, at int64) (yes bool) {
 	t.tx.Queue("missed_came", func(r engine.Row) error {
 		yes = true
@@ -482,7 +482,7 @@ func (t *sqlTurn) CountWebhooks(l *lane.Lane) (c lane.Totals) {
 	return c
 }
 
-func (t *sqlTurn) EraseWebhooks(l *lane.Lane) (count int) {
+func (t *sqlTurn) EraseTenant(l *lane.Lane) (count int) {
 	t.tx.Scrub()
 	t.tx.Queue("erase_content", nil, l.Tenant, l.Platform, l.Type)
 	each := func(row engine.Row) error { count++; return row.Scan(new(int64)) }
@@ -504,7 +504,9 @@ func (t *sqlTurn) NextNumber() int64 {
 	return n
 }
 
-func (t *sqlTurn) HasRoom(l *lane.Lane, size int64) error { return t.s.hasRoom(t.AddedBytes, l, size) }
+func (t *sqlTurn) CheckRoom(l *lane.Lane, size int64) error {
+	return t.s.checkRoom(t.AddedBytes, l, size)
+}
 
 func (t *sqlTurn) Reserve(rc *receiver.Receiver, size int64) bool {
 	c := t.s.courier
@@ -515,8 +517,8 @@ func (t *sqlTurn) Reserve(rc *receiver.Receiver, size int64) bool {
 	return ok
 }
 
-func (t *sqlTurn) Delivers(name webhookgate.LaneName, token int64) bool {
-	return t.s.courier != nil && t.s.courier.Delivers(name, token)
+func (t *sqlTurn) IsDelivering(name webhookgate.LaneName, token int64) bool {
+	return t.s.courier != nil && t.s.courier.IsDelivering(name, token)
 }
 
 // among never returns nil, which a database would take for NULL.

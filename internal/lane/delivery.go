@@ -68,7 +68,7 @@ func (l *Lane) Claim(rc *receiver.Receiver) *Lease {
 	}
 	first := l.First()
 	if first == nil && !l.Paused { // its row says something else than its webhooks, and it would be claimed for ever
-		l.Recount()
+		l.Repair()
 		first = l.First()
 	}
 	if l.Paused || first == nil {
@@ -127,7 +127,7 @@ func (l *Lane) leased() bool {
 		return ours
 	}
 	lasts := l.Due > l.t.Now || !l.t.MayTakeOver
-	return l.Owner != nil && (lasts || ours && l.t.Inbox.Delivers(l.LaneName, l.Token))
+	return l.Owner != nil && (lasts || ours && l.t.Inbox.IsDelivering(l.LaneName, l.Token))
 }
 
 // endExpiredLease takes the lane from an owner whose lease has ended. What changes the webhook which that owner was

@@ -15,9 +15,9 @@ type emptyInbox struct {
 	last int64
 }
 
-func (i *emptyInbox) EraseWebhooks(*Lane) int { return 0 }
-func (i *emptyInbox) ForgetIDs(*Lane)         {}
-func (i *emptyInbox) NextNumber() int64       { i.last++; return i.last }
+func (i *emptyInbox) EraseTenant(*Lane) int { return 0 }
+func (i *emptyInbox) ForgetIDs(*Lane)       {}
+func (i *emptyInbox) NextNumber() int64     { i.last++; return i.last }
 
 // After an erasure the row of a lane is that of a new one, but for what says nothing about the tenant.
 func TestEraseLeavesNothing(t *testing.T) {

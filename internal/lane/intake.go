@@ -114,7 +114,7 @@ func (l *Lane) takeIn(in *Incoming, store bool) (a Answer) {
 	l.setReceiver(in.To)
 	stored := store && l.Parked == 0 && l.idle()
 	if !stored {
-		if err := l.t.Inbox.HasRoom(l, in.Size); err != nil {
+		if err := l.t.Inbox.CheckRoom(l, in.Size); err != nil {
 			return Answer{Err: err}
 		}
 	}
@@ -254,9 +254,9 @@ func (l *Lane) RecordInvalid(w *Webhook, known *Webhook) *Webhook {
 	return &row
 }
 
-// MayAccept says why an invalid webhook, in.Accepting, cannot be taken in. If its tenant has a newer snapshot, that
+// CheckAccept says why an invalid webhook, in.Accepting, cannot be taken in. If its tenant has a newer snapshot, that
 // needs force.
-func (l *Lane) MayAccept(in *Incoming, force bool) error {
+func (l *Lane) CheckAccept(in *Incoming, force bool) error {
 	if in.Accepting == nil || in.Accepting.State != state.Invalid {
 		return ErrNotInvalid
 	}

@@ -113,9 +113,9 @@ func (l *Lane) RowTotals() Totals {
 	return Totals{l.Waiting, l.Parked, l.Invalid, l.Bytes, l.WaitingSince, l.Tail}
 }
 
-// Recount makes a lane whole whose row is damaged, or says something else than its webhooks. These are counted, and
+// Repair makes a lane whole whose row is damaged, or says something else than its webhooks. These are counted, and
 // what nobody can know is as in a new lane: what waits is tried at once, and nothing counts as a copy.
-func (l *Lane) Recount() {
+func (l *Lane) Repair() {
 	c := l.t.Inbox.CountWebhooks(l)
 	if l.Damaged != nil || c.Waiting != l.Waiting || c.Bytes != l.Bytes {
 		l.t.LogError("a tenant's row in the inbox was damaged: usher has counted its webhooks anew",

@@ -31,7 +31,7 @@ func (l *Lane) missedBefore(at time.Time) webhookgate.MissedSet {
 // here: they may be stored after all, or the tenant may have sent them again, or newer ones. It stamps the lane: a
 // reconcile that began before leaves this tenant alone.
 func (l *Lane) AddMissed(set webhookgate.MissedSet) {
-	set = set.Except(func(m webhookgate.MissedWebhook) bool { return l.t.Inbox.CameAfterAll(l, m) })
+	set = set.Except(func(m webhookgate.MissedWebhook) bool { return l.t.Inbox.ArrivedAnyway(l, m) })
 	if last := set.LastSnapshot(); last != nil {
 		set = l.stillMissed(set, last)
 	}

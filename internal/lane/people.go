@@ -26,7 +26,7 @@ func (l *Lane) Redeliver(w *Webhook, asked state.State, force bool) error {
 	case l.Tenant != "" && l.Tail > w.ID && !force:
 		return &OverwriteError{w.ID, l.tailWebhook()}
 	case w.State != state.Parked:
-		if err := l.t.Inbox.HasRoom(l, w.Size); err != nil {
+		if err := l.t.Inbox.CheckRoom(l, w.Size); err != nil {
 			return err
 		}
 	}
@@ -82,8 +82,8 @@ func (l *Lane) Discard(w *Webhook) error {
 	return nil
 }
 
-// Pause holds the lane's deliveries back, or not any more.
-func (l *Lane) Pause(yes bool) {
+// SetPaused holds the lane's deliveries back, or not any more.
+func (l *Lane) SetPaused(yes bool) {
 	if l.Paused != yes {
 		l.Paused, l.changed = yes, true
 		l.reschedule()
@@ -121,7 +121,7 @@ func (l *Lane) Erase() (count int, err error) {
 		}
 		w.gone = true // the turn may know it elsewhere, too
 	}
-	count += l.t.Inbox.EraseWebhooks(l)
+	count += l.t.Inbox.EraseTenant(l)
 	l.t.AddedBytes[l.ReceiverName] -= l.Bytes
 	erased := New(l.LaneName)
 	erased.ReceiverName, erased.Paused = l.ReceiverName, l.Paused

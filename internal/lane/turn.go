@@ -72,21 +72,23 @@ type Inbox interface {
 	InvalidWebhooks(l *Lane) []*Webhook // all; there are few
 	ParkedSnapshots(l *Lane) []*Webhook // one at most, but after an import
 	CountWebhooks(l *Lane) Totals
-	EraseWebhooks(l *Lane) (count int)
+	EraseTenant(l *Lane) (webhooks int) // deletes its webhooks, its snapshot, and what a reconcile has found of it
 	ForgetIDs(l *Lane)
 
 	// These were read when the turn began, for the lanes whose work has asked for it; for others there is none.
 	LastSnapshot(l *Lane) *snapshot.Stored // nil: there is none
 	LastSnapshotDigest(l *Lane) []byte     // nil: there is none, or its webhook was deleted
-	// CameAfterAll says of a webhook that got a 5xx whether its COMMIT, which was in doubt, has stored it; or whether
+	// ArrivedAnyway says of a webhook that got a 5xx whether its COMMIT, which was in doubt, has stored it; or whether
 	// the same bytes have come since, be it that they are recorded as invalid.
-	CameAfterAll(l *Lane, m webhookgate.MissedWebhook) bool
-	NextNumber() int64 // one of those that the works have asked for: each may stamp a lane once
+	ArrivedAnyway(l *Lane, m webhookgate.MissedWebhook) bool
+	// NextNumber returns one of the numbers that the works have asked for, and panics if there is none left: a work
+	// that stamps a lane must have asked for one.
+	NextNumber() int64
 
-	HasRoom(l *Lane, size int64) error              // for one more webhook
+	CheckRoom(l *Lane, size int64) error            // an error if there is no room for one more webhook
 	Reserve(rc *receiver.Receiver, size int64) bool // room at the courier, until the turn ends; false without a courier
-	// Delivers says whether the courier has this lease, and its outcome is not written yet.
-	Delivers(name webhookgate.LaneName, token int64) bool
+	// IsDelivering says whether the courier has this lease, and its outcome is not written yet.
+	IsDelivering(name webhookgate.LaneName, token int64) bool
 }
 
 // Totals are what a lane's row says of its webhooks, or should say.
