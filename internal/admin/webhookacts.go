@@ -456,7 +456,7 @@ type unknownError struct{ tenant string }
 
 func (e *unknownError) Error() string {
 	return "its features can't be read: usher would no longer know what " + e.tenant +
-		" may use, and answer questions about it with 404"
+		" may use, and answer 404 to questions about it"
 }
 
 // becomesUnknown returns an *unknownError if to accept a webhook makes usher's answers about its tenant

@@ -103,7 +103,7 @@ func entitlementsCommand(ctx context.Context, p *Process, args []string) error {
 	fmt.Fprintf(p.Stdout,
 		"If the billing service says something else, usher has missed a change. "+
 			"Resend the tenant's last webhook from its\n"+
-			"webhook log, or compare the tenant, and take in what differs (CMD prints it; 'usher help "+
+			"webhook log, or reconcile it with a command that prints the tenant ('usher help "+
 			"reconcile' says how):\n  %s\n",
 		text.Visible(p.commandLine("usher reconcile --partial --apply -- CMD")))
 	return failed

@@ -98,7 +98,7 @@ func TestEntitlements(t *testing.T) {
 	}
 	const erase = "erase that one: 'usher --env-file ENV inbox erase TENANT'. They are eu/acme and us/acme.\n"
 	const compare = "If the billing service says something else, usher has missed a change. Resend the tenant's last webhook from its\nwebhook log, " +
-		"or compare the tenant, and take in what differs (CMD prints it; 'usher help reconcile' says how):\n  usher --env-file ENV reconcile --partial --apply -- CMD\n"
+		"or reconcile it with a command that prints the tenant ('usher help reconcile' says how):\n  usher --env-file ENV reconcile --partial --apply -- CMD\n"
 	if got := entitlementsOf(t, b, "us/acme"); !strings.HasSuffix(got, erase+compare) {
 		t.Errorf("%s\nwant\n%s", got, erase)
 	}

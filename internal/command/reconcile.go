@@ -68,7 +68,8 @@ The results:
   changed   something newer than the list came for it: run it again, with a
             newer list
   unlisted  CMD did not print it, and usher says that it may use something: a
-            lost cancellation, or a list that is not whole. Nothing is done
+            lost cancellation (then print it with "features":[]), or a list that
+            is not whole. Nothing is done
 
 A line is passed over if no receiver takes its platform.
 
@@ -337,7 +338,7 @@ func (c *reconcileCall) runCommand(ctx context.Context) (failed string, err erro
 	c.size = info.Size()
 	switch {
 	case notStarted != nil:
-		return notStarted.Error(), nil
+		return "cannot start the command: " + notStarted.Error(), nil
 	case code != 0:
 		return fmt.Sprint("the command failed: its exit code is ", code), nil
 	case len(c.signals) > 0:

@@ -126,8 +126,9 @@ func (c *reconcileCall) advice(run *lane.Run) (words string) {
 		words += "A twin is usually a wrong platform in your list: correct it. If it is a new tenant, add " + flags + ".\n"
 	}
 	if run.Found[lane.Unlisted] > 0 {
-		words += "An unlisted tenant is a cancellation that was lost, or your list is not whole. " +
-			"If it is right as it is: " + c.commandLine("usher inbox dismiss --tenant TENANT") + "\n"
+		words += "An unlisted tenant was cancelled, or your list is not whole. " +
+			`If it was cancelled, print it with "features":[] and take that in. If it is right as it is: ` +
+			c.commandLine("usher inbox dismiss --tenant TENANT") + "\n"
 	}
 	return words
 }

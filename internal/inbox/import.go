@@ -36,7 +36,8 @@ func (e *FaultyError) Error() string {
 }
 
 // ErrNotEmpty says that an export can only be imported into an empty inbox.
-const ErrNotEmpty lane.Denied = "the inbox is not empty: an export can only be imported into an empty one"
+const ErrNotEmpty lane.Denied = "the inbox is not empty: an export can only be imported into an empty one, " +
+	"such as a new file or a new schema"
 
 // Imported says what an import did.
 type Imported struct {

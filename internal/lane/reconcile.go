@@ -56,7 +56,11 @@ func (c Counts) String() string {
 	var parts []string
 	for _, result := range Results {
 		if n := c[result]; n > 0 {
-			parts = append(parts, fmt.Sprint(n, " ", strings.ReplaceAll(string(result), "_", " ")))
+			words := strings.ReplaceAll(string(result), "_", " ")
+			if result == Applied {
+				words = "taken in"
+			}
+			parts = append(parts, fmt.Sprint(n, " ", words))
 		}
 	}
 	return cmp.Or(strings.Join(parts, ", "), "nothing")

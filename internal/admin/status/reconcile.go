@@ -64,6 +64,6 @@ var (
 			"or use what they do not pay for.",
 		"Run 'usher reconcile' again to see what differs ('usher help reconcile' says how). "+
 			"A twin is usually a wrong platform in your list: correct it. Add --apply to take in the others. "+
-			"An unlisted tenant may be a cancellation that was lost. "+
+			"An unlisted tenant may be a cancellation that was lost: then list it with \"features\":[]. "+
 			"To stop reporting a tenant that is right as it is: 'usher inbox dismiss --tenant TENANT'.")
 )

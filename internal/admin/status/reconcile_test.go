@@ -20,7 +20,7 @@ func TestReconcileOnTheOverview(t *testing.T) {
 		troubles       string
 	}{
 		"never":          {},
-		"all is well":    {done, done, nil, "Last complete reconcile 3\u00a0h ago: 1204 equal, 2 differs, 2 applied", ""},
+		"all is well":    {done, done, nil, "Last complete reconcile 3\u00a0h ago: 1204 equal, 2 differs, 2 taken in", ""},
 		"something left": {left, left, lane.Counts{lane.Differs: 1, lane.NewTenant: 1, lane.Unlisted: 3}, "Last complete reconcile 3\u00a0h ago: 1 equal, 2 differs, 1 changed, 3 unlisted, 4 passed over", "usher and the billing service disagree about 2 tenants; 3 tenants may use something here, and the billing service did not list them"},
 		"failed since":   {&lane.Run{Ended: now, Failed: "the command failed"}, done, nil, "Last complete reconcile 3", "The last reconcile failed: the command failed"},
 		"it runs":        {&lane.Run{Began: now.Add(-time.Hour), Alive: now.Add(-20 * time.Second)}, done, nil, "Last complete reconcile 3", ""},
