@@ -174,6 +174,9 @@ func (c *reconcileCall) parse(args []string, now time.Time) error {
 		if c.now = s == "now"; !c.now {
 			c.asOf, err = parseWhen(s, now)
 		}
+		if errors.Is(err, errWhen) {
+			err = fmt.Errorf("%w, or now", err)
+		}
 		if err == nil && c.asOf.After(now) {
 			err = errors.New("it is in the future: say when the list was made")
 		}
