@@ -9,6 +9,7 @@ import (
 
 	"usher/internal/clock"
 	"usher/internal/inbox/engine"
+	"usher/internal/lane"
 	"usher/internal/text"
 	"usher/webhookgate"
 )
@@ -84,6 +85,9 @@ type pauses struct {
 // Pause holds deliveries back; see type Pause. It ends by itself after lasts, by the database's clock, unless that is
 // zero. The result has its end.
 func (s *Inbox) Pause(p Pause, lasts time.Duration, by *Action) (Pause, error) {
+	if lasts < 0 { // as of an end that is over
+		return Pause{}, errPauseOver
+	}
 	return changePause(s, p, by, func(t *sqlTurn) (is Pause, err error) {
 		if p.Until = (time.Time{}); lasts > 0 {
 			p.Until = clock.Moment(t.Now + clock.Micros(lasts))
@@ -94,6 +98,8 @@ func (s *Inbox) Pause(p Pause, lasts time.Duration, by *Action) (Pause, error) {
 		return is, nil
 	})
 }
+
+const errPauseOver lane.Denied = "the pause would have ended already"
 
 // Resume lifts a pause, and says whether there was one.
 func (s *Inbox) Resume(p Pause, by *Action) (bool, error) { return s.endPause(p, clock.Never, by) }

@@ -16,6 +16,9 @@ import (
 func TestPauseEndsByItself(t *testing.T) {
 	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
+		if set, err := d.Inbox.Pause(Pause{}, -time.Second, nil); err == nil || len(d.Paused()) != 0 {
+			t.Errorf("a pause that has ended before it began: %+v, in force %+v", set, d.Paused())
+		}
 		d.take("acme", "one")
 		d.idle("")
 		for _, p := range []Pause{{Tenant: "acme"}, {Receiver: "main"}} {
