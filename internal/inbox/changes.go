@@ -397,7 +397,7 @@ func (s *Inbox) tryWrite(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
 	_, err := attempt(ctx, s, work{}, func(t *sqlTurn) nothing {
-		t.statements = append(t.statements, func(tx engine.Tx) { tx.Queue("confirm", nil) })
+		t.tx.Queue("confirm", nil)
 		return nothing{}
 	})
 	return err
@@ -453,11 +453,9 @@ func (s *Inbox) tell() (more bool) {
 		var told *telling
 		told, err = attempt(s.run, s, work{}, func(t *sqlTurn) *telling {
 			told := new(telling)
-			t.statements = append(t.statements, func(tx engine.Tx) {
-				result := func(r engine.Row) error { return r.Scan(&told.upTo, &told.count) }
-				tx.Queue("tell_lock", nil)
-				tx.Queue("tell", result, int64(tellAtOnce), token, t.Now)
-			})
+			result := func(r engine.Row) error { return r.Scan(&told.upTo, &told.count) }
+			t.tx.Queue("tell_lock", nil)
+			t.tx.Queue("tell", result, int64(tellAtOnce), token, t.Now)
 			return told
 		})
 		if err == nil {

@@ -369,7 +369,7 @@ func TestChangesCursorUnknown(t *testing.T) {
 		late.follow(t, s, 10)
 		expire := func(before int64) {
 			_, err := do(t.Context(), s, work{}, func(t *sqlTurn) nothing {
-				t.statements = append(t.statements, func(tx engine.Tx) { tx.Queue("tellings_expire", nil, before) })
+				t.tx.Queue("tellings_expire", nil, before)
 				return nothing{}
 			})
 			check(t, err)

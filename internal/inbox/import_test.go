@@ -281,9 +281,7 @@ func TestNoNumberIsLeft(t *testing.T) {
 		e := newTally()
 		d := newDesk(t, open, between(e.counts()))
 		check(t, second(do(t.Context(), d.Inbox, work{}, func(t *sqlTurn) nothing {
-			t.statements = append(t.statements, func(tx engine.Tx) {
-				tx.Queue("number_raise", nil, int64(maxNumber-3))
-			})
+			t.tx.Queue("number_raise", nil, int64(maxNumber-3))
 			return nothing{}
 		})))
 		d.main.set("", status(500))

@@ -520,9 +520,7 @@ func TestDismissUntil(t *testing.T) {
 		outage := func(began, ended time.Time) {
 			_, err := act(d.Inbox, work{}, func(t *sqlTurn) (nothing, int, error) {
 				from, to := began.UnixMicro(), ended.UnixMicro()
-				t.statements = append(t.statements, func(tx engine.Tx) {
-					tx.Queue("outage_add", nil, from, to, int64(0))
-				})
+				t.tx.Queue("outage_add", nil, from, to, int64(0))
 				return nothing{}, 0, nil
 			})
 			check(t, err)

@@ -122,12 +122,6 @@ func scanUnnamed(r engine.Row) (u webhookgate.Unnamed, err error) {
 	return u, err
 }
 
-// endOutages queues the end of all outages up to a time, and of what was missed without a name: somebody has asked
-// the service itself since.
-func endOutages(tx engine.Tx, upTo, now int64) {
-	tx.Queue("outage_end", func(engine.Row) error { return nil }, upTo, now)
-}
-
 // Dismiss says that outages, and what was missed without a name, are dealt with, if they ended until then; zero: all.
 // It returns how many outages and how many webhooks that were. What is only in memory yet came just now, and stays.
 func (s *Inbox) Dismiss(until time.Time, by *Action) (outages, webhooks int, err error) {

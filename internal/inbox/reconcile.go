@@ -76,10 +76,8 @@ func (s *Inbox) BeginRun(asOf time.Time, by *Action) (r *lane.Run, known int, er
 		if !asOf.IsZero() {
 			asOfMicros = asOf.UnixMicro()
 		}
-		t.statements = append(t.statements, func(tx engine.Tx) {
-			tx.Queue("runs_end", nil, t.Now, "a later reconcile has begun")
-			tx.Queue("run_add", nil, r.ID, r.Mark, t.Now, asOfMicros, r.Action)
-		})
+		t.tx.Queue("runs_end", nil, t.Now, "a later reconcile has begun")
+		t.tx.Queue("run_add", nil, r.ID, r.Mark, t.Now, asOfMicros, r.Action)
 		return r, 0, nil
 	})
 	return r, known, err
@@ -115,12 +113,10 @@ func (s *Inbox) saveRun(id string, end bool, change func(*sqlTurn, *lane.Run)) (
 			r.Left = r.Found.Findings() - over
 		}
 		found, _ := json.Marshal(r.Found) // numbers
-		t.statements = append(t.statements, func(tx engine.Tx) {
-			tx.Queue("run_save", nil, id, t.Now, ended, boolNumber(r.Complete), withoutZero(r.Failed), string(found))
-			if end && r.Complete && r.Left == 0 {
-				endOutages(tx, r.KnowsUpTo().UnixMicro(), t.Now)
-			}
-		})
+		t.tx.Queue("run_save", nil, id, t.Now, ended, boolNumber(r.Complete), withoutZero(r.Failed), string(found))
+		if end && r.Complete && r.Left == 0 { // somebody has asked the service itself since these outages
+			t.tx.Queue("outage_end", func(engine.Row) error { return nil }, r.KnowsUpTo().UnixMicro(), t.Now)
+		}
 		return r, 0, nil
 	})
 }

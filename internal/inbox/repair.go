@@ -65,7 +65,7 @@ func (s *Inbox) repairSnapshots() {
 func (s *Inbox) forgetFeatures(of []webhookgate.LaneName) *work {
 	return &work{known: of, failed: func(error) {}, decide: func(t *sqlTurn) {
 		tenants, platforms, _ := laneColumns(of)
-		t.statements = append(t.statements, func(tx engine.Tx) { tx.Queue("snapshot_unread", nil, tenants, platforms) })
+		t.tx.Queue("snapshot_unread", nil, tenants, platforms)
 		for _, l := range of {
 			t.LogError("the features of a tenant were damaged in the inbox: they are unknown until its next snapshot",
 				"tenant", l.Tenant, "platform", l.Platform)

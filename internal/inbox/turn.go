@@ -23,17 +23,16 @@ type sqlTurn struct {
 	err   error // why a statement failed in the midst of a decision
 	found map[*Claim][]found
 
-	numbers    []int64
-	copies     map[string]*lane.Webhook // invalid webhooks by their digests
-	snapshots  map[webhookgate.LaneName]*snapshot.Stored
-	named      []*lane.Webhook // that works have named
-	seen       []*lane.SeenID
-	runs       map[string]*lane.Run
-	statements []func(engine.Tx) // whatever else a work writes
-	reserved   []func()
-	misnamed   bool // a claim has found a lane without a name
-	byPerson   bool
-	counts     int64 // room.counts at the beginning
+	numbers   []int64
+	copies    map[string]*lane.Webhook // invalid webhooks by their digests
+	snapshots map[webhookgate.LaneName]*snapshot.Stored
+	named     []*lane.Webhook // that works have named
+	seen      []*lane.SeenID
+	runs      map[string]*lane.Run
+	reserved  []func()
+	misnamed  bool // a claim has found a lane without a name
+	byPerson  bool
+	counts    int64 // room.counts at the beginning
 }
 
 func (s *Inbox) newTurn(tx engine.Tx) *sqlTurn {
@@ -539,14 +538,10 @@ func (t *sqlTurn) save() {
 		t.tx.Queue("webhook_delete", nil, among(c.Deleted))
 		t.tx.Queue("content_delete", nil, among(c.Deleted))
 	}
-	for _, queue := range t.statements {
-		queue(t.tx)
-	}
 	if t.misnamed {
 		t.tx.Queue("lanes_misnamed", nil)
 	}
-	idle := len(c.Lanes)+len(c.Stamped)+len(c.Added)+len(c.Changed)+len(c.Seen)+len(c.Deleted)+len(t.statements) == 0
-	if idle && t.s.health.unproven() {
+	if t.s.health.unproven() && !t.s.cfg.ReadOnly { // the works may write nothing
 		t.tx.Queue("touch", nil)
 	}
 }
