@@ -274,3 +274,24 @@ func TestOlderListAfterOneThatFailed(t *testing.T) {
 		d.want("after an older one", d.finding("acme"), "differs: + new, - a")
 	})
 }
+
+// What somebody has dismissed stays so for an older list that says the same.
+func TestOlderListAfterADismissal(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		d := newDesk(t, open)
+		d.hears("acme", "a")
+		d.idle("")
+		time.Sleep(5 * time.Millisecond)
+		older := time.Now()
+		time.Sleep(5 * time.Millisecond)
+		d.reconcile(Pass{}, false, time.Time{}, says("acme", "b"))
+		must(d.DismissFinding("", "acme", &Action{What: "dismiss"}))(t)
+		told, r := d.reconcile(Pass{}, false, older, says("acme", "b"))
+		d.want("the same", told+": "+left(r), "acme differs (+ b, - a) dismissed: 0 ")
+		d.reconcile(Pass{}, false, older, says("acme", "a"))
+		told, r = d.reconcile(Pass{}, false, time.Time{}, says("acme", "b"))
+		d.want("and is not ended by one", told+": "+left(r), "acme differs (+ b, - a) dismissed: 0 ")
+		told, r = d.reconcile(Pass{}, false, older, says("acme", "c"))
+		d.want("something else", told+": "+left(r), "acme differs (+ c, - a): 1 ")
+	})
+}

@@ -252,7 +252,7 @@ INSERT INTO {schema}.outage (began, ended, webhooks) VALUES ($1, $2, $3)
 DELETE FROM {schema}.outage WHERE webhooks > 0 RETURNING began, ended, webhooks
 
 -- name: outage_end
--- Those that ended until 1, or, as it seems, later than now (2): that was before the clock was set back.
+-- Those that ended until 1, or after 2: that was before the clock was set back.
 DELETE FROM {schema}.outage WHERE ended <= $1::bigint OR ended > $2::bigint RETURNING began, ended, webhooks
 
 -- name: gate_up_save
@@ -310,11 +310,13 @@ DELETE FROM {schema}.reconcile WHERE began < $1::bigint AND mark < (SELECT max(m
 
 -- name: finding_save
 -- What a run has found of a tenant: 1 and 2 the tenant, 3 to 5 the finding, 6 the run's mark, 7 up to when it knows, 8 now. One that knows more
--- stays, and so does the day of an erasure; a time in the future is from before the clock was set back. Who differs and is not listed differs.
+-- and is not the same stays, and so does the day of an erasure; a time in the future is from before the clock was set back. Who differs and is not
+-- listed differs.
 INSERT INTO {schema}.finding AS f (tenant, platform, result, changes, digest, mark, knows, at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
-ON CONFLICT (tenant, platform) DO UPDATE SET result = excluded.result, changes = excluded.changes, mark = excluded.mark, knows = excluded.knows, digest = excluded.digest,
+ON CONFLICT (tenant, platform) DO UPDATE SET result = excluded.result, changes = excluded.changes, mark = excluded.mark, digest = excluded.digest,
+	knows = CASE WHEN f.knows BETWEEN excluded.knows AND excluded.at THEN f.knows ELSE excluded.knows END,
 	at = CASE WHEN f.result = excluded.result THEN f.at ELSE excluded.at END, dismissed = CASE WHEN f.digest = excluded.digest THEN f.dismissed ELSE 0 END
-WHERE (f.knows <= excluded.knows OR f.knows > excluded.at) AND NOT (excluded.result = 'unlisted' AND f.result = 'differs' AND {stands})
+WHERE (f.knows <= excluded.knows OR f.knows > excluded.at OR f.digest = excluded.digest) AND NOT (excluded.result = 'unlisted' AND f.result = 'differs' AND {stands})
 
 -- name: finding_clear
 -- Of a tenant that is equal: 1 and 2 the tenant, 3 up to when the run knows, 4 now.
