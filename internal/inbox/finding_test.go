@@ -277,7 +277,7 @@ func TestOlderListAfterOneThatFailed(t *testing.T) {
 
 // What somebody has dismissed stays so for an older list that says the same.
 func TestOlderListAfterADismissal(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
 		d.hears("acme", "a")
 		d.idle("")

@@ -465,6 +465,23 @@ func TestMissedAfterASlowReading(t *testing.T) {
 	})
 }
 
+// Another replica may note what was missed without a name after a run has read the time at which it ends. That run
+// does not end it, nor does somebody who dismisses what came before.
+func TestUnnamedWhileARunEnds(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		d := newDesk(t, open)
+		d.hears("acme", "a")
+		d.idle("")
+		d.ahead.Store(int64(30 * time.Second))
+		d.missesUnnamed(1)
+		d.stored()
+		d.ahead.Store(0)
+		d.reconcile(Pass{}, false, time.Time{}, says("acme", "a"))
+		_, n, err := d.Dismiss(d.Now(), nil)
+		d.want("left", fmt.Sprint(d.Stats().Missed.Unnamed.Count, n, err), "1 0 <nil>")
+	})
+}
+
 // What is missed without a name has the times of the database's clock, however far from it ours is: before it is
 // stored, and after. A run that began earlier does not end it.
 func TestUnnamedByTheDatabasesClock(t *testing.T) {

@@ -252,8 +252,9 @@ INSERT INTO {schema}.outage (began, ended, webhooks) VALUES ($1, $2, $3)
 DELETE FROM {schema}.outage WHERE webhooks > 0 RETURNING began, ended, webhooks
 
 -- name: outage_end
--- Those that ended until 1, or after 2: that was before the clock was set back.
-DELETE FROM {schema}.outage WHERE ended <= $1::bigint OR ended > $2::bigint RETURNING began, ended, webhooks
+-- Those that ended until 1, or, as it seems, a minute after now (2) or later: that was before the clock was set back. Less than a minute may only
+-- mean that another replica has stored it after this transaction has read the time.
+DELETE FROM {schema}.outage WHERE ended <= $1::bigint OR ended > $2::bigint + 60000000 RETURNING began, ended, webhooks
 
 -- name: gate_up_save
 UPDATE {schema}.gate_up SET at = $1::bigint
