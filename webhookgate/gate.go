@@ -99,9 +99,9 @@ func (g *Gate) noteMissed(in *arrival, again bool) {
 	case took:
 		g.cfg.Missed.Settle(w.Lane, func(d MissedSet) MissedSet {
 			if m := w.Missed(); again {
-				return d.Again(m.Digest, m.SignedID)
+				return d.AfterSignedCopy(m.Digest, m.SignedID)
 			}
-			return d.After(w.Digest[:], w.Snapshot, w.Received)
+			return d.AfterIntake(w.Digest[:], w.Snapshot, w.Received)
 		})
 	default:
 		g.cfg.Missed.Add(w.Lane, w.Missed())

@@ -98,8 +98,8 @@ func (d MissedSet) index(digest []byte) int {
 	return slices.IndexFunc(d, func(m MissedWebhook) bool { return bytes.Equal(m.Digest, digest) })
 }
 
-// By returns the set with its times by another clock.
-func (d MissedSet) By(clock func(time.Time) time.Time) MissedSet {
+// MapTimes returns the set with other times, such as those of another clock.
+func (d MissedSet) MapTimes(clock func(time.Time) time.Time) MissedSet {
 	d = slices.Clone(d)
 	for i := range d {
 		d[i].At = clock(d[i].At)
@@ -112,29 +112,29 @@ func (d MissedSet) Except(some func(MissedWebhook) bool) MissedSet {
 	return slices.DeleteFunc(slices.Clone(d), some)
 }
 
-// Without returns the set without a webhook that is recorded as invalid now, where people see it. If there are as many
-// as a set has, it stays as it is: there may have been others, which are forgotten.
-func (d MissedSet) Without(digest []byte) MissedSet {
+// AfterInvalid returns what is still missed once a webhook was recorded as invalid: people see it there. A set that is
+// full stays as it is: there may have been others, which are forgotten.
+func (d MissedSet) AfterInvalid(digest []byte) MissedSet {
 	if len(d) >= maxMissedOfTenant {
 		return d
 	}
 	return d.Except(func(m MissedWebhook) bool { return bytes.Equal(m.Digest, digest) })
 }
 
-// Again returns what is still missed once a webhook came again, by its signed id: it is not missed, and says nothing
+// AfterSignedCopy returns what is still missed once a webhook came again, by its signed id: it is not missed, and says nothing
 // about others, be their bytes the same.
-func (d MissedSet) Again(digest, signedID []byte) MissedSet {
+func (d MissedSet) AfterSignedCopy(digest, signedID []byte) MissedSet {
 	return d.Except(func(m MissedWebhook) bool {
 		return bytes.Equal(m.Digest, digest) && bytes.Equal(m.SignedID, signedID)
 	})
 }
 
-// After returns what is still missed once a webhook was taken in, or is a copy of one by its bytes; it arrived at that
+// AfterIntake returns what is still missed once a webhook was taken in, or is a copy of one by its bytes; it arrived at that
 // time. snapshot is false for an event.
 //
 // An event is settled by itself alone. The snapshots are settled by the last of them again, or by a new snapshot that
 // arrived after that. An earlier one that is sent again says nothing about the last.
-func (d MissedSet) After(digest []byte, snapshot bool, at time.Time) MissedSet {
+func (d MissedSet) AfterIntake(digest []byte, snapshot bool, at time.Time) MissedSet {
 	settles := false
 	if last := d.LastSnapshot(); last != nil && snapshot {
 		settles = bytes.Equal(last.Digest, digest) || at.After(last.At) && d.index(digest) < 0

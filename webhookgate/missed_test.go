@@ -20,7 +20,7 @@ func moments(second int) time.Time { return time.Unix(int64(second), 0) }
 
 // took notes that a webhook was taken in.
 func (o *Missed) took(lane LaneName, m MissedWebhook) {
-	o.Settle(lane, func(d MissedSet) MissedSet { return d.After(m.Digest, m.Snapshot, m.At) })
+	o.Settle(lane, func(d MissedSet) MissedSet { return d.AfterIntake(m.Digest, m.Snapshot, m.At) })
 }
 
 func missedWebhook(name string, second int) MissedWebhook {
@@ -92,7 +92,7 @@ func TestMissedWithout(t *testing.T) {
 		}
 		for _, name := range tc.invalid {
 			digest := missedWebhook(string(name), 0).Digest
-			o.Settle(lane, func(d MissedSet) MissedSet { return d.Without(digest) })
+			o.Settle(lane, func(d MissedSet) MissedSet { return d.AfterInvalid(digest) })
 		}
 		left := ""
 		for _, m := range o.Of(lane) {

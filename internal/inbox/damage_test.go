@@ -144,7 +144,7 @@ func TestDamagedMissed(t *testing.T) {
 	} {
 		damaged := missedColumns{whole.since, text}
 		set := damaged.set()
-		if !set.Since().Equal(at) || len(set.After([]byte("B"), true, time.Now())) > 0 || missedColumnsOf(set) == damaged {
+		if !set.Since().Equal(at) || len(set.AfterIntake([]byte("B"), true, time.Now())) > 0 || missedColumnsOf(set) == damaged {
 			t.Errorf("%s: %+v", text, set)
 		}
 		if repaired := missedColumnsOf(set); missedColumnsOf(repaired.set()) != repaired {

@@ -45,7 +45,7 @@ func (s *Inbox) RecordInvalid(r *webhookgate.Invalid) int64 {
 // another replica meanwhile.
 func (s *Inbox) Add(ctx context.Context, w *webhookgate.Webhook) lane.Answer {
 	a := s.handIn(ctx, arriving(w), work{}, func(t *sqlTurn, l *lane.Lane, in *lane.Incoming) error {
-		in.Arrived, in.Came = s.clock.at(w.Received), w.Received
+		in.Arrived, in.ArrivedHere = s.clock.at(w.Received), w.Received
 		return t.checkHeard(l, in, w)
 	})
 	if a.Err != nil && !errors.Is(a.Err, webhookgate.ErrOvertaken) {
@@ -97,9 +97,9 @@ func (s *Inbox) tellTaken(in *lane.Incoming, a lane.Answer, first bool) {
 	if in.Arrived != 0 {
 		s.cfg.Missed.Settle(in.LaneName, func(d webhookgate.MissedSet) webhookgate.MissedSet {
 			if a.SeenBefore {
-				return d.Again(in.Digest, in.IDHash[:])
+				return d.AfterSignedCopy(in.Digest, in.IDHash[:])
 			}
-			return d.After(in.Digest, in.Snapshot, in.Came)
+			return d.AfterIntake(in.Digest, in.Snapshot, in.ArrivedHere)
 		})
 	}
 	if in.Snapshot { // also for a duplicate: the original may have come through another replica

@@ -39,7 +39,7 @@ func (s *Inbox) storeInvalid(ctx context.Context, r *webhookgate.Invalid) (id in
 			t.copies[string(row.Digest)] = stored
 			t.Then(func() {
 				s.cfg.Missed.Settle(w.Lane, func(d webhookgate.MissedSet) webhookgate.MissedSet {
-					return d.Without(row.Digest)
+					return d.AfterInvalid(row.Digest)
 				})
 			})
 			return stored.ID

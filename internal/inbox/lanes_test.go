@@ -533,7 +533,7 @@ func (s *sim) send(tenant, snapshot string) {
 		a.ok, a.err, a.original, a.isAgain = got.Err == nil, got.Err, got.DuplicateOf, got.SeenBefore
 		if a.ok && a.number%2 == 0 { // else it came through another replica
 			s.missed.Settle(hook.Lane, func(d webhookgate.MissedSet) webhookgate.MissedSet {
-				return d.After(hook.Digest[:], hook.Snapshot && !got.SeenBefore, hook.Received)
+				return d.AfterIntake(hook.Digest[:], hook.Snapshot && !got.SeenBefore, hook.Received)
 			})
 		}
 		if lease != nil {

@@ -218,7 +218,7 @@ func (t *memTurn) IsDelivering(webhookgate.LaneName, int64) bool { return false 
 
 func (m *Memory) Take(w *webhookgate.Webhook, done func(lane.Answer, *lane.Lease)) Work {
 	in := arriving(w)
-	in.Arrived, in.Came = w.Received.UnixMicro(), w.Received
+	in.Arrived, in.ArrivedHere = w.Received.UnixMicro(), w.Received
 	return func(t *memTurn) func() {
 		in, l := in, t.lane(w.Lane)
 		t.loadSeen(l, &in)

@@ -24,7 +24,7 @@ type missedSets map[webhookgate.LaneName]webhookgate.MissedSet
 func (s *Inbox) missedInMemory() missedSets {
 	all := s.cfg.Missed.All()
 	for name, d := range all {
-		all[name] = d.By(s.clock.dated)
+		all[name] = d.MapTimes(s.clock.dated)
 	}
 	return all
 }
@@ -54,7 +54,7 @@ func (s *Inbox) missedWorks() (works []*work) {
 		w := &work{lanes: []webhookgate.LaneName{name}, numbers: 1}
 		w.failed = func(error) { s.missedFailed = time.Now() }
 		w.decide = func(t *sqlTurn) {
-			t.Lanes[name].AddMissed(missed.By(func(at time.Time) time.Time {
+			t.Lanes[name].AddMissed(missed.MapTimes(func(at time.Time) time.Time {
 				return clock.Moment(min(t.Now, s.clock.latest(at))) // the latest: an older webhook must not settle this one
 			}))
 			t.Then(s.changed) // first: it must always be in the one or in the other

@@ -17,14 +17,14 @@ import (
 type Incoming struct {
 	*Webhook // as the row that it becomes; the lane takes a copy
 
-	IDHash    [32]byte           // of its signed id
-	Signed    bool               // it has one
-	To        *receiver.Receiver // nil: no receiver takes it
-	Brings    *snapshot.Stored   // the tenant's new snapshot; nil: the webhook is none
-	Later     bool               // its delivery may wait until the courier comes by
-	Accepting *Webhook           // the invalid webhook that somebody accepts: so it is no duplicate
-	Arrived   int64              // when it came; zero: it did not come from the sender
-	Came      time.Time          // the same, by our clock
+	IDHash      [32]byte           // of its signed id
+	Signed      bool               // it has one
+	To          *receiver.Receiver // nil: no receiver takes it
+	Brings      *snapshot.Stored   // the tenant's new snapshot; nil: the webhook is none
+	Later       bool               // its delivery may wait until the courier comes by
+	Accepting   *Webhook           // the invalid webhook that somebody accepts: so it is no duplicate
+	Arrived     int64              // when it arrived; zero: it does not come from the sender
+	ArrivedHere time.Time          // the same moment, by this machine's clock
 }
 
 // An Answer says what was done with a webhook.
@@ -41,13 +41,13 @@ type Answer struct {
 // Receive takes a webhook in, unless it is a duplicate: then it answers with the webhook-id of the original. If the
 // lane was idle, and there is room at the courier, the answer also has the lease.
 func (l *Lane) Receive(in *Incoming) Answer {
-	original, again := l.originalOf(in)
+	original, seenBefore := l.originalOf(in)
 	if original == "" || in.Accepting != nil {
 		return l.takeIn(in, l.t.StoreUnclaimed && in.To == nil)
 	}
 	l.stamp()
-	if again {
-		l.setMissed(l.Missed.Again(in.Digest, in.IDHash[:]))
+	if seenBefore {
+		l.setMissed(l.Missed.AfterSignedCopy(in.Digest, in.IDHash[:]))
 	} else {
 		l.noteReceived(in)
 	}
@@ -56,12 +56,12 @@ func (l *Lane) Receive(in *Incoming) Answer {
 		seq = l.Tail
 	}
 	l.rememberID(in, seq, original) // the same id must be a duplicate later, too, whatever has come meanwhile
-	if in.Snapshot && !again {
+	if in.Snapshot && !seenBefore {
 		for _, old := range l.invalidOnes() {
 			old.setNewer(true)
 		}
 	}
-	return Answer{DuplicateOf: original, SeenBefore: again}
+	return Answer{DuplicateOf: original, SeenBefore: seenBefore}
 }
 
 // originalOf returns the webhook-id of the original if a webhook is a duplicate, and else an empty string. This is the
@@ -72,8 +72,9 @@ func (l *Lane) Receive(in *Incoming) Answer {
 //   - If none waits, a copy of the snapshot that the receiver holds for sure is a duplicate, if the same receiver
 //     accepted it within the window.
 //
-// Anything else may be a change. In A, B, A the second A is not a duplicate. For again see Answer.SeenBefore.
-func (l *Lane) originalOf(in *Incoming) (original string, again bool) {
+// Anything else may be a change. In A, B, A the second A is not a duplicate. For seenBefore see Answer. A signed
+// id that comes with another body is said in the log.
+func (l *Lane) originalOf(in *Incoming) (original string, seenBefore bool) {
 	reused := false
 	if in.Signed {
 		for _, seen := range l.seen[in.IDHash] {
@@ -235,7 +236,7 @@ func (l *Lane) supersedeParked(w *Webhook) {
 // RecordInvalid stores a webhook that cannot be taken in, and returns it as it is stored. A copy of one that nobody has
 // dealt with (known; may be nil) is only counted. Beyond Rules.MaxInvalid the tenant's oldest are deleted.
 func (l *Lane) RecordInvalid(w *Webhook, known *Webhook) *Webhook {
-	l.setMissed(l.Missed.Without(w.Digest))
+	l.setMissed(l.Missed.AfterInvalid(w.Digest))
 	if known != nil && known.State == state.Invalid && !known.gone {
 		known.Times++
 		known.Rank, known.Changed = l.stamp(), l.t.Time()

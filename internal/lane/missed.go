@@ -16,10 +16,10 @@ func (l *Lane) setMissed(set webhookgate.MissedSet) {
 	}
 }
 
-// missedBefore returns what is missed of the tenant. What seems to have arrived in the future did so before the
+// missedWithFutureAt returns what is missed of the tenant. What seems to have arrived in the future did so before the
 // database's clock was set back: it counts as if it had arrived at that time.
-func (l *Lane) missedBefore(at time.Time) webhookgate.MissedSet {
-	return l.Missed.By(func(arrived time.Time) time.Time {
+func (l *Lane) missedWithFutureAt(at time.Time) webhookgate.MissedSet {
+	return l.Missed.MapTimes(func(arrived time.Time) time.Time {
 		if arrived.After(l.t.Time()) {
 			return at
 		}
@@ -38,7 +38,7 @@ func (l *Lane) AddMissed(set webhookgate.MissedSet) {
 	if len(set) == 0 {
 		return
 	}
-	l.setMissed(l.missedBefore(set.Since()).Add(set...))
+	l.setMissed(l.missedWithFutureAt(set.Since()).Add(set...))
 	l.stamp()
 }
 
@@ -47,7 +47,7 @@ func (l *Lane) stillMissed(set webhookgate.MissedSet, last *webhookgate.MissedWe
 	at := clock.Moment(l.SnapshotAt)
 	switch {
 	case l.receiverHas(last.Digest, ReceiverName(l.t.Receivers.For(l.Platform))):
-		return set.After(last.Digest, true, last.At)
+		return set.AfterIntake(last.Digest, true, last.At)
 	case at.Before(last.At):
 		return set
 	}
@@ -56,7 +56,7 @@ func (l *Lane) stillMissed(set webhookgate.MissedSet, last *webhookgate.MissedWe
 		return set // nobody can say
 	}
 	// Another one must have come a second later, because the clocks of replicas and database differ.
-	return set.After(digest, true, at.Add(-MaxJump))
+	return set.AfterIntake(digest, true, at.Add(-MaxJump))
 }
 
 // MaxJump is by how much the clocks of replicas and database may differ, or jump, without anything following from it.
@@ -74,7 +74,7 @@ func (l *Lane) noteReceived(in *Incoming) {
 	if in.Snapshot {
 		l.noteSnapshotAt(at)
 	}
-	l.setMissed(l.missedBefore(clock.Moment(at-1)).After(in.Digest, in.Snapshot, clock.Moment(at)))
+	l.setMissed(l.missedWithFutureAt(clock.Moment(at-1)).AfterIntake(in.Digest, in.Snapshot, clock.Moment(at)))
 }
 
 // noteSnapshotAt notes when a snapshot of the tenant arrived that usher knows. A time in the future is from before the
