@@ -372,7 +372,7 @@ func (c *courier) noteAnswer(t *target, lease *lane.Lease, o *lane.Outcome) {
 		clear(t.failing)
 		t.lastAccepted = time.Now()
 		t.mayHaveLanes = t.mayHaveLanes || lease.WebhookFailed // its place may be for a retry that is due
-	case o.Permanent(): // that says something about the webhook, and nothing about the receiver
+	case lane.IsPermanent(o.Try.Status): // that says something about the webhook, and nothing about the receiver
 	default:
 		// A tenant that has failed before says nothing new. At the start nobody knows who has.
 		if (!lease.LaneFailing || t.lastAccepted.IsZero()) && len(t.failing) < everybodyFrom {
@@ -385,7 +385,7 @@ func (c *courier) noteAnswer(t *target, lease *lane.Lease, o *lane.Outcome) {
 			}
 		}
 		// Since its try before, this lane has had nothing accepted. So what was accepted since is another tenant's.
-		o.Counts = !o.ReceiverDown() && !t.lastAccepted.IsZero() && c.inbox.clock.at(t.lastAccepted) > lease.LastTry
+		o.Counts = !lane.IsDown(o.Try.Status) && !t.lastAccepted.IsZero() && c.inbox.clock.at(t.lastAccepted) > lease.LastTry
 	}
 	c.logFails(t)
 }

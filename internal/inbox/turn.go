@@ -471,9 +471,6 @@ func (t *sqlTurn) LastSnapshotDigest(l *lane.Lane) (digest []byte) {
 func (t *sqlTurn) LastSnapshot(l *lane.Lane) *snapshot.Stored { return t.snapshots[l.LaneName] }
 
 func (t *sqlTurn) CountWebhooks(l *lane.Lane) (c lane.Totals) {
-	if l.WebhooksChanged() {
-		return l.RowTotals() // a later transaction counts
-	}
 	t.tx.Queue("lane_count", func(row engine.Row) error {
 		return row.Scan(&c.Waiting, &c.Parked, &c.Invalid, &c.Bytes, &c.WaitingSince, &c.Tail)
 	}, l.Tenant, l.Platform, l.Type)

@@ -289,7 +289,7 @@ func (l *Lane) supersedeTried(w *Webhook) bool {
 // backOff ends the lease after a failed try, and returns when the lane is due again.
 func (l *Lane) backOff(o *Outcome, w *Webhook) time.Time {
 	l.LastResult = LastFailed
-	if o.ReceiverDown() {
+	if IsDown(o.Try.Status) {
 		l.LastResult = LastDown
 	}
 	backoff := l.t.Jitter(min(MinBackoff<<min(l.Failures, 20), MaxBackoff))
@@ -314,7 +314,7 @@ func (o *Outcome) parkReason(rules *Rules, w *Webhook, now time.Time) string {
 	switch {
 	case o.ContentErr != nil:
 		return o.ContentErr.Error()
-	case isPermanent(o.Try.Status):
+	case IsPermanent(o.Try.Status):
 		return "the receiver will not take it: " + http.StatusText(o.Try.Status)
 	case w.Counted >= rules.MaxTries:
 		return "too many failed tries (USHER_WEBHOOK_INBOX_TRIES)"
@@ -324,13 +324,8 @@ func (o *Outcome) parkReason(rules *Rules, w *Webhook, now time.Time) string {
 	return ""
 }
 
-// ReceiverDown says whether the try failed because the receiver is down: it says nothing about the webhook.
-func (o *Outcome) ReceiverDown() bool {
-	failed := o.ContentErr == nil && !o.Aborted && !o.Try.Accepted()
-	return failed && IsDown(o.Try.Status)
-}
-
-// IsDown says whether the status of a failed try means that the receiver is down; zero: there was no answer.
+// IsDown says whether the status of a failed try means that the receiver is down, which says nothing about the
+// webhook; zero: there was no answer.
 func IsDown(status int) bool {
 	switch status {
 	case 0, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
@@ -339,13 +334,8 @@ func IsDown(status int) bool {
 	return false
 }
 
-// Permanent says whether the receiver has said that it will never take this webhook.
-func (o *Outcome) Permanent() bool {
-	return o.ContentErr == nil && !o.Aborted && isPermanent(o.Try.Status)
-}
-
-// isPermanent says whether a status means that the receiver will never take this webhook.
-func isPermanent(status int) bool {
+// IsPermanent says whether a status means that the receiver will never take this webhook.
+func IsPermanent(status int) bool {
 	switch status {
 	case http.StatusBadRequest, http.StatusGone, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity:
 		return true

@@ -102,21 +102,20 @@ func (l *Lane) Row() *Lane {
 // RowChanged says whether the turn writes the lane's whole row.
 func (l *Lane) RowChanged() bool { return l.changed }
 
-// WebhooksChanged says whether the turn has changed webhooks of the lane: the database does not have that yet.
-func (l *Lane) WebhooksChanged() bool {
+// totals counts the lane's webhooks. If the turn has changed some of them, the database does not have that yet: then it
+// returns what the row says, and a later turn counts.
+func (l *Lane) totals() Totals {
 	unsaved := func(w *Webhook) bool { return w.isNew || w.changed || w.gone }
-	return len(l.deleted) > 0 || slices.ContainsFunc(l.webhooks, unsaved)
-}
-
-// RowTotals returns what the lane's row says of its webhooks.
-func (l *Lane) RowTotals() Totals {
-	return Totals{l.Waiting, l.Parked, l.Invalid, l.Bytes, l.WaitingSince, l.Tail}
+	if len(l.deleted) > 0 || slices.ContainsFunc(l.webhooks, unsaved) {
+		return Totals{l.Waiting, l.Parked, l.Invalid, l.Bytes, l.WaitingSince, l.Tail}
+	}
+	return l.t.Inbox.CountWebhooks(l)
 }
 
 // Repair makes a lane whole whose row is damaged, or says something else than its webhooks. These are counted, and
 // what nobody can know is as in a new lane: what waits is tried at once, and nothing counts as a copy.
 func (l *Lane) Repair() {
-	c := l.t.Inbox.CountWebhooks(l)
+	c := l.totals()
 	if l.Damaged != nil || c.Waiting != l.Waiting || c.Bytes != l.Bytes {
 		l.t.LogError("a tenant's row in the inbox was damaged: usher has counted its webhooks anew",
 			"tenant", l.Tenant, "platform", l.Platform, "columns", l.Damaged, "waiting", c.Waiting)
