@@ -234,10 +234,6 @@ func New(e engine.Engine, cfg Config) *Inbox {
 	if cfg.Changed == nil {
 		cfg.Changed = func(string) {}
 	}
-	cfg.MaxInvalid = cmp.Or(cfg.MaxInvalid, lane.DefaultMaxInvalid)
-	if cfg.Jitter == nil {
-		cfg.Jitter = jitter
-	}
 	if cfg.Missed == nil {
 		cfg.Missed = webhookgate.NewMissed()
 	}

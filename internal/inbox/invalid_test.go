@@ -411,7 +411,7 @@ func TestInvalidIsNotSentAgain(t *testing.T) {
 
 // A copy that comes in the transaction that erases its tenant is stored: the webhook that it is a copy of is gone.
 func TestInvalidCopyBehindAnErasure(t *testing.T) {
-	rules := lane.Rules{Receivers: receiver.NewSet(), Log: quiet, MaxInvalid: lane.DefaultMaxInvalid}
+	rules := lane.Rules{Receivers: receiver.NewSet(), Log: quiet}
 	cfg := Config{Rules: rules}
 	m := NewMemory(&cfg, 1, time.Minute)
 	name := webhookgate.LaneName{Tenant: "acme"}

@@ -1,7 +1,6 @@
 package inbox
 
 import (
-	"math/rand/v2"
 	"time"
 
 	"usher/internal/clock"
@@ -128,6 +127,3 @@ func sweepFinished(tx engine.Tx, lim Limits, before int64) (more bool, err error
 	}
 	return more || len(old) == maxSweep, nil
 }
-
-// jitter returns between half of d and d.
-func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d/2+1) }

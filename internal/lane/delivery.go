@@ -3,6 +3,7 @@ package lane
 import (
 	"bytes"
 	"math"
+	"math/rand/v2"
 	"net/http"
 	"sync/atomic"
 	"time"
@@ -292,7 +293,11 @@ func (l *Lane) backOff(o *Outcome, w *Webhook) time.Time {
 	if IsDown(o.Try.Status) {
 		l.LastResult = LastDown
 	}
-	backoff := l.t.Jitter(min(MinBackoff<<min(l.Failures, 20), MaxBackoff))
+	jitter := l.t.Jitter
+	if jitter == nil {
+		jitter = func(d time.Duration) time.Duration { return d/2 + rand.N(d/2+1) }
+	}
+	backoff := jitter(min(MinBackoff<<min(l.Failures, 20), MaxBackoff))
 	l.NotBefore = 0
 	if after := min(o.Try.RetryAfter, MaxRetryAfter); after > 0 {
 		l.NotBefore = l.t.Now + clock.Micros(after)

@@ -2,6 +2,7 @@ package lane
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -244,7 +245,8 @@ func (l *Lane) RecordInvalid(w *Webhook, known *Webhook) *Webhook {
 		return known
 	}
 	if l.LaneName != (webhookgate.LaneName{}) {
-		for all := l.invalidOnes(); len(all) > 0 && len(all) >= l.t.MaxInvalid; all = all[1:] {
+		most := cmp.Or(l.t.MaxInvalid, DefaultMaxInvalid)
+		for all := l.invalidOnes(); len(all) >= most; all = all[1:] {
 			l.t.LogWarning("deleted an invalid webhook: its tenant has too many", "id", all[0].ID, "tenant", all[0].Tenant)
 			l.remove(all[0])
 		}
