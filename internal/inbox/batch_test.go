@@ -341,6 +341,23 @@ func TestSignedIDOfWhatIsBeingParked(t *testing.T) {
 	})
 }
 
+// Of a signed event dedup remembers its id alone, and that is something to forget.
+func TestForgetASignedID(t *testing.T) {
+	onEngines(t, func(t *testing.T, open func() engine.Engine) {
+		d := newDesk(t, open)
+		w := d.event("t", "A")
+		w.SignedID = "1"
+		d.want("the first", d.sendHook(w), "+")
+		d.idle("t")
+		d.want("its copy", d.sendHook(w), "=")
+		for _, want := range []int{1, 0} {
+			if n := must(d.Forget(nil, "t"))(t); n != want {
+				t.Errorf("%d forgotten, want %d", n, want)
+			}
+		}
+	})
+}
+
 // A receiver that refuses all webhooks of a tenant leaves very many that are parked. To take the next one in, nobody
 // reads them.
 func TestIntakeReadsNothingThatIsParked(t *testing.T) {

@@ -207,8 +207,10 @@ func (t *memTurn) EraseTenant(l *lane.Lane) int {
 	return count
 }
 
-func (t *memTurn) ForgetIDs(l *lane.Lane) {
+func (t *memTurn) ForgetIDs(l *lane.Lane) bool {
+	before := len(t.m.seen)
 	maps.DeleteFunc(t.m.seen, func(id lane.SignedID, _ []*lane.SeenID) bool { return id.LaneName == l.LaneName })
+	return len(t.m.seen) < before
 }
 
 func (t *memTurn) NextNumber() int64                             { t.m.last++; return t.m.last }

@@ -489,9 +489,11 @@ func (t *sqlTurn) EraseTenant(l *lane.Lane) (count int) {
 	return count
 }
 
-func (t *sqlTurn) ForgetIDs(l *lane.Lane) {
-	t.tx.Queue("seen_delete_lane", nil, l.Tenant, l.Platform, l.Type)
+func (t *sqlTurn) ForgetIDs(l *lane.Lane) (known bool) {
+	each := func(row engine.Row) error { known = true; return row.Scan(new(int64)) }
+	t.tx.Queue("seen_delete_lane", each, l.Tenant, l.Platform, l.Type)
 	t.send()
+	return known
 }
 
 func (t *sqlTurn) NextNumber() int64 {

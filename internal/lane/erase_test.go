@@ -16,7 +16,7 @@ type emptyInbox struct {
 }
 
 func (i *emptyInbox) EraseTenant(*Lane) int { return 0 }
-func (i *emptyInbox) ForgetIDs(*Lane)       {}
+func (i *emptyInbox) ForgetIDs(*Lane) bool  { return false }
 func (i *emptyInbox) NextNumber() int64     { i.last++; return i.last }
 
 // After an erasure the row of a lane is that of a new one, but for what says nothing about the tenant.

@@ -90,13 +90,14 @@ func (l *Lane) SetPaused(yes bool) {
 	}
 }
 
-// Forget drops what dedup compares with, and what is missed, and says whether there was anything.
+// Forget drops what dedup remembers, and what is missed, and says whether there was anything.
 func (l *Lane) Forget() bool {
-	l.t.Inbox.ForgetIDs(l)
+	known := len(l.Missed)+len(l.newSeen) > 0
+	known = l.t.Inbox.ForgetIDs(l) || known
+	known = l.forgetCopies() || known
 	l.seen, l.newSeen = nil, nil
-	missed := len(l.Missed) > 0
 	l.setMissed(nil)
-	return l.forgetCopies() || missed
+	return known
 }
 
 // eraseDelay is how long no delivery of a lane begins while an erasure waits for the current one.

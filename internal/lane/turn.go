@@ -73,7 +73,7 @@ type Inbox interface {
 	ParkedSnapshots(l *Lane) []*Webhook // one at most, but after an import
 	CountWebhooks(l *Lane) Totals
 	EraseTenant(l *Lane) (webhooks int) // deletes its webhooks, its snapshot, and what a reconcile has found of it
-	ForgetIDs(l *Lane)
+	ForgetIDs(l *Lane) bool             // deletes its signed ids, and says whether there were any
 
 	// These were read when the turn began, for the lanes whose work has asked for it; for others there is none.
 	LastSnapshot(l *Lane) *snapshot.Stored // nil: there is none

@@ -120,7 +120,7 @@ DELETE FROM {schema}.content WHERE seq {among}
 SELECT header, body FROM {schema}.content WHERE seq = $1
 
 -- name: seen_delete_lane
-DELETE FROM {schema}.seen_id WHERE tenant = $1::text AND platform = $2::text AND event_type = $3::text
+DELETE FROM {schema}.seen_id WHERE tenant = $1::text AND platform = $2::text AND event_type = $3::text RETURNING at
 
 -- name: seen_delete_discarded
 DELETE FROM {schema}.seen_id WHERE (tenant, platform, event_type, seq) IN (SELECT tenant, platform, event_type, seq FROM {schema}.webhook WHERE seq {among} AND state {discarded})
