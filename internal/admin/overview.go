@@ -200,5 +200,5 @@ func (h *Handler) paused() []inbox.Pause {
 	if h.cfg.Inbox == nil {
 		return nil
 	}
-	return h.cfg.Inbox.Stats().Paused
+	return h.cfg.Inbox.Paused()
 }
