@@ -13,12 +13,12 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"usher/internal/admin/status"
 	"usher/internal/inbox"
+	"usher/internal/wire"
 )
 
 // Results of a try to send a notification.
@@ -197,7 +197,7 @@ func (r *Recorder) send(ctx context.Context, m *message) (after time.Duration, r
 	case code >= 300 && code < 400:
 		return 0, "status", fmt.Errorf("the other side answered %d, a redirect, which usher does not follow", code)
 	default:
-		after = retryAfter(resp.Header.Get("Retry-After"), time.Now())
+		after = min(wire.RetryAfter(resp.Header), maxAfter)
 		return after, "status", fmt.Errorf("the other side answered %d", code)
 	}
 }
@@ -215,17 +215,6 @@ func (r *Recorder) transport() *http.Transport {
 		t.Proxy = func(req *http.Request) (*url.URL, error) { return r.cfg.Proxy(req.URL) }
 	}
 	return t
-}
-
-// retryAfter reads the header of this name: seconds, or a date. 0: there is none.
-func retryAfter(value string, now time.Time) time.Duration {
-	if seconds, err := strconv.Atoi(value); err == nil {
-		return time.Duration(min(max(seconds, 0), int(maxAfter/time.Second))) * time.Second
-	}
-	if at, err := http.ParseTime(value); err == nil {
-		return min(max(at.Sub(now), 0), maxAfter)
-	}
-	return 0
 }
 
 // Why says why the other side could not be reached, without the address. result is one of Results.
