@@ -160,8 +160,7 @@ func (c *courier) lanePaused(platform, tenant, receiver string) bool {
 
 // receiverPaused says whether a pause holds back everything for a receiver.
 func (c *courier) receiverPaused(t *target) bool {
-	covers := func(p Pause) bool { return p.Tenant == "" && (p.Receiver == "" || p.Receiver == t.Name) }
-	return slices.ContainsFunc(c.paused(), covers)
+	return slices.ContainsFunc(c.paused(), func(p Pause) bool { return p.CoversReceiver(t.Name) })
 }
 
 // IsDelivering says whether the outcome of this lease is not written yet.

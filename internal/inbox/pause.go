@@ -38,6 +38,11 @@ func (p Pause) Covers(platform, tenant, receiver string) bool {
 	return true
 }
 
+// CoversReceiver says whether the pause holds back everything for a receiver.
+func (p Pause) CoversReceiver(name string) bool {
+	return p.Tenant == "" && (p.Receiver == "" || p.Receiver == name)
+}
+
 // String returns what the pause holds back, for people.
 func (p Pause) String() string {
 	switch {

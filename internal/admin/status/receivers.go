@@ -57,9 +57,7 @@ func newReceiver(r *receiver.Receiver, tries metrics.RecentTries, box *Inbox) Re
 		s.last = stats.LastAccepted
 		s.down, s.failing = stats.Down(), stats.NotAccepted
 	}
-	s.Paused = slices.ContainsFunc(box.Paused, func(p inbox.Pause) bool {
-		return p.Tenant == "" && (p.Receiver == "" || p.Receiver == r.Name)
-	})
+	s.Paused = slices.ContainsFunc(box.Paused, func(p inbox.Pause) bool { return p.CoversReceiver(r.Name) })
 	return s
 }
 

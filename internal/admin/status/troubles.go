@@ -251,7 +251,7 @@ func (s *Status) pausedBy(p *inbox.Pause) (all []Subject) {
 		return []Subject{ofGate("")}
 	}
 	for i := range s.Gate.Receivers {
-		if r := &s.Gate.Receivers[i]; p.Receiver == "" || p.Receiver == r.Name {
+		if r := &s.Gate.Receivers[i]; p.CoversReceiver(r.Name) {
 			all = append(all, r.of(p.With("paused")))
 		}
 	}
