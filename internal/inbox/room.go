@@ -3,6 +3,7 @@ package inbox
 import (
 	"fmt"
 
+	"usher/internal/inbox/engine"
 	"usher/internal/lane"
 	"usher/webhookgate"
 )
@@ -65,29 +66,51 @@ type room struct {
 	noRoom    map[string]*NoRoom // for each receiver, the last one
 }
 
-// countOnce counts, if nobody has yet.
-func (s *Inbox) countOnce() error {
-	s.mu.Lock()
-	known := !s.counted.At.IsZero()
-	s.mu.Unlock()
-	if known {
-		return nil
+// CheckRoom returns a NoRoom if there is no room for one more webhook in a lane, beside what this transaction has added.
+func (t *sqlTurn) CheckRoom(l *lane.Lane, size int64) error {
+	if err := t.countRoom(); err != nil {
+		return err
 	}
-	return s.recount(s.run)
-}
-
-// checkRoom returns a NoRoom if there is no room for one more webhook in a lane, beside what this transaction has added.
-func (s *Inbox) checkRoom(added map[string]int64, l *lane.Lane, size int64) error {
-	err := s.countOnce()
+	s := t.s
 	n := &NoRoom{LaneName: l.LaneName, Receiver: l.ReceiverName, Size: size}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err == nil && s.room.lack(n, s.cfg, added, l.Bytes) {
+	if s.room.lack(n, s.cfg, t.AddedBytes, l.Bytes) {
 		s.room.noRoom[l.ReceiverName] = n
 		return n
 	}
 	if old := s.room.noRoom[l.ReceiverName]; old != nil && (old.Share != TenantShare || old.LaneName == l.LaneName) {
 		delete(s.room.noRoom, l.ReceiverName)
+	}
+	return nil
+}
+
+// countRoom counts what is used, if nobody has yet. It is the transaction itself that does: the limit must hold, and
+// what else is counted must not decide about it.
+func (t *sqlTurn) countRoom() error {
+	s := t.s
+	s.mu.Lock()
+	known := s.room.counts > 0
+	s.mu.Unlock()
+	if known {
+		return nil
+	}
+	used := make(map[string]int64)
+	t.tx.Queue("bytes_used", func(r engine.Row) error {
+		var name string
+		var bytes int64
+		err := r.Scan(&name, &bytes)
+		used[name] = bytes
+		return err
+	})
+	if t.send(); t.err != nil {
+		return t.err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.room.counts == 0 {
+		s.room.used = used
+		s.room.counts, t.counts = 1, 1
 	}
 	return nil
 }

@@ -502,10 +502,6 @@ func (t *sqlTurn) NextNumber() int64 {
 	return n
 }
 
-func (t *sqlTurn) CheckRoom(l *lane.Lane, size int64) error {
-	return t.s.checkRoom(t.AddedBytes, l, size)
-}
-
 func (t *sqlTurn) Reserve(rc *receiver.Receiver, size int64) bool {
 	c := t.s.courier
 	ok := c != nil && c.Reserve(rc, size)

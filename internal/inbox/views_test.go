@@ -214,6 +214,25 @@ func TestMaxBytesOfAnotherReceiver(t *testing.T) {
 	})
 }
 
+// The bound holds after a restart even if nothing could be counted yet.
+func TestMaxBytesBeforeTheFirstCount(t *testing.T) {
+	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
+		var failing atomic.Bool
+		d := newDesk(t, open, between(intercepted{asks: func(s *statement) error {
+			if failing.Load() && s.name == "findings_count" {
+				return errors.New("it cannot be counted")
+			}
+			return nil
+		}}), func(c *setup) { c.MaxBytes = 10_000 })
+		d.main.set("", status(503))
+		d.take("a", strings.Repeat("A", 3000))
+		d.take("b", strings.Repeat("B", 3000))
+		failing.Store(true)
+		d.restart()
+		d.want("no room", d.send("c", strings.Repeat("C", 3000)), "full")
+	})
+}
+
 // A count that sees a delivered webhook gone, before its own process knows that, must not make room twice.
 func TestMaxBytesWhileCounting(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {

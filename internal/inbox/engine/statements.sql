@@ -189,6 +189,9 @@ SELECT receiver, CAST(sum({amount waiting}) AS bigint), CAST(min(CASE WHEN waiti
 	count(*) FILTER (WHERE last_result > 0 AND waiting > 0)
 FROM {schema}.lane WHERE bytes > 0 GROUP BY receiver
 
+-- name: bytes_used
+SELECT receiver, CAST(sum({amount bytes}) AS bigint) FROM {schema}.lane WHERE bytes > 0 GROUP BY receiver
+
 -- name: lane_bytes
 SELECT bytes FROM {schema}.lane WHERE tenant = $1::text AND platform = $2::text AND event_type = $3::text
 
