@@ -151,7 +151,7 @@ func (s *Inbox) Each(ctx context.Context, f Filter, withContent bool, fn func(*l
 	return s.pages(ctx, f, withContent, func(page []*lane.Webhook) (more bool, err error) {
 		for i, w := range page {
 			if page[i] = nil; withContent { // one at a time, since what was before it may be large, too
-				if err := s.addPrevious(ctx, []*lane.Webhook{w}); err != nil {
+				if err := s.addPrevious(ctx, w); err != nil {
 					return false, err
 				}
 			}
@@ -195,8 +195,8 @@ func (s *Inbox) pages(ctx context.Context, f Filter, withContent bool, fn eachPa
 				tx.Queue("list_lane"+up, each, append(args, f.Tenant, *f.Platform)...)
 			case f.Tenant != "":
 				tx.Queue("list_tenant"+up, each, append(args, f.Tenant)...)
-			case f.State == state.Parked || f.State == state.Invalid:
-				tx.Queue("list_parked_or_invalid"+up, each, args...)
+			case f.State.Is(state.Attention):
+				tx.Queue("list_attention"+up, each, args...)
 			default:
 				tx.Queue("list"+up, each, args...)
 			}
@@ -290,43 +290,31 @@ func (s *Inbox) Show(ctx context.Context, id int64) (*lane.Webhook, error) {
 	if err != nil {
 		return nil, err
 	}
-	return w, s.addPrevious(ctx, []*lane.Webhook{w})
+	return w, s.addPrevious(ctx, w)
 }
 
-// addPrevious adds to webhooks with their content what their tenants had before them, and says which of them are
-// damaged.
-func (s *Inbox) addPrevious(ctx context.Context, all []*lane.Webhook) error {
-	byID := make(map[int64]*lane.Webhook)
-	var lanes []webhookgate.LaneName
-	var ids []int64
-	for _, w := range all {
-		if w.State != state.Invalid && w.State != state.Replaced && w.Check() != nil {
-			w.Why = lane.ErrDamaged.Error()
-		}
-		hasState := w.Snapshot || w.Rejected() && w.Type == content.TenantProvisioningChange
-		if hasState && w.LaneName != (webhookgate.LaneName{}) {
-			byID[w.ID] = w
-			lanes, ids = append(lanes, w.LaneName), append(ids, w.ID)
-		}
+// addPrevious adds to a webhook with its content what its tenant had before it, and says whether it is damaged.
+func (s *Inbox) addPrevious(ctx context.Context, w *lane.Webhook) error {
+	if !w.Rejected() && w.Check() != nil {
+		w.Why = lane.ErrDamaged.Error()
 	}
-	if len(ids) == 0 {
+	hasState := w.Snapshot || w.Rejected() && w.Type == content.TenantProvisioningChange
+	if !hasState || w.LaneName == (webhookgate.LaneName{}) {
 		return nil
 	}
-	tenants, platforms, types := laneColumns(lanes)
 	return s.browse(ctx, func(tx engine.Tx) error {
 		tx.Queue("previous", func(r engine.Row) error {
-			var id, accepted int64
+			var accepted int64
 			p := new(lane.Webhook)
-			if err := r.Scan(&id, &p.ID, &accepted, &p.Body); err != nil {
+			if err := r.Scan(&p.ID, &accepted, &p.Body); err != nil {
 				return err
 			}
-			w := byID[id]
 			w.Before = max(w.Before, p.ID)
 			if accepted != 0 {
 				w.Previous = p
 			}
 			return nil
-		}, tenants, platforms, types, ids)
+		}, w.LaneName.Tenant, w.LaneName.Platform, w.LaneName.Type, w.ID)
 		return tx.Send()
 	})
 }

@@ -156,10 +156,19 @@ SELECT {webhook}, c.header, c.body FROM {schema}.webhook w LEFT JOIN {schema}.la
 LEFT JOIN {schema}.content c ON c.seq = w.seq AND $5::bigint = 1
 WHERE w.seq < $1::bigint AND ($2::bigint < 0 OR w.state = $2::bigint) AND w.received >= $3::bigint AND w.received < $4::bigint ORDER BY w.seq DESC LIMIT $6::bigint
 
--- name: list_parked_or_invalid
+-- name: list_attention
 SELECT {webhook}, c.header, c.body FROM {schema}.webhook w LEFT JOIN {schema}.lane l ON {of}
 LEFT JOIN {schema}.content c ON c.seq = w.seq AND $5::bigint = 1
 WHERE w.state {attention} AND w.seq < $1::bigint AND ($2::bigint < 0 OR w.state = $2::bigint) AND w.received >= $3::bigint AND w.received < $4::bigint ORDER BY w.seq DESC LIMIT $6::bigint
+
+-- name: previous
+-- Of a webhook (1 to 3 its lane, 4 its number) its tenant's last snapshot before it that was taken in, and the last one that was accepted
+-- (delivered, stored: 1), with its body.
+SELECT * FROM (SELECT seq, CAST(0 AS bigint), {empty} FROM {schema}.webhook
+	WHERE tenant = $1::text AND platform = $2::text AND event_type = $3::text AND seq < $4::bigint AND snapshot = 1 AND NOT (state {rejected}) ORDER BY seq DESC LIMIT 1) a
+UNION ALL
+SELECT * FROM (SELECT w.seq, CAST(1 AS bigint), c.body FROM {schema}.webhook w JOIN {schema}.content c ON c.seq = w.seq
+	WHERE w.tenant = $1::text AND w.platform = $2::text AND w.event_type = $3::text AND w.seq < $4::bigint AND w.snapshot = 1 AND w.state {taken} ORDER BY w.seq DESC LIMIT 1) b
 
 -- name: list_tenant
 SELECT {webhook}, c.header, c.body FROM {schema}.webhook w LEFT JOIN {schema}.lane l ON {of}

@@ -69,15 +69,6 @@ FROM unnest($1::text[], $2::text[], $3::text[], $4::bytea[]) AS n (tenant, platf
 JOIN {schema}.seen_id s ON s.tenant = n.tenant AND s.platform = n.platform AND s.event_type = n.event_type AND s.id = n.id
 LEFT JOIN {schema}.webhook w ON w.seq = s.seq
 
--- name: previous
--- Two rows for each webhook (1 to 3 its lane, 4 its number): its tenant's last snapshot before it that was taken in, and the last one that
--- was accepted (delivered, stored: 1), with its body.
-SELECT n.seq, p.* FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[]) AS n (tenant, platform, event_type, seq) CROSS JOIN LATERAL (
-	(SELECT seq, 0::bigint, ''::bytea FROM {schema}.webhook WHERE tenant = n.tenant AND platform = n.platform AND event_type = n.event_type AND seq < n.seq AND snapshot = 1 AND NOT (state {rejected}) ORDER BY seq DESC LIMIT 1)
-	UNION ALL
-	(SELECT w.seq, 1::bigint, c.body FROM {schema}.webhook w JOIN {schema}.content c ON c.seq = w.seq
-		WHERE w.tenant = n.tenant AND w.platform = n.platform AND w.event_type = n.event_type AND w.seq < n.seq AND w.snapshot = 1 AND w.state {taken} ORDER BY w.seq DESC LIMIT 1)) p
-
 -- name: invalid_lock
 -- Of copies that come through several replicas at once, one is stored. Lanes are locked before.
 SELECT pg_advisory_xact_lock(k) FROM (SELECT DISTINCT hashtextextended('usher rejected {schema}' || encode(d, 'hex'), 0) AS k FROM unnest($1::bytea[]) AS u (d) ORDER BY 1) AS o

@@ -67,14 +67,6 @@ LEFT JOIN snapshot s ON s.tenant = n.tenant AND s.platform <> n.platform
 SELECT s.tenant, s.platform, s.event_type, s.id, s.digest, s.seq, s.at, coalesce(w.state, {#delivered}), s.uuid FROM seen_id s LEFT JOIN webhook w ON w.seq = s.seq
 WHERE s.tenant = ?1 AND s.platform = ?2 AND s.event_type = ?3 AND s.id = ?4
 
--- name: previous
--- Two rows for each webhook (1 to 3 its lane, 4 its number): its tenant's last snapshot before it that was taken in, and the last one that
--- was accepted (delivered, stored: 1), with its body.
-SELECT * FROM (SELECT ?4, seq, 0, x'' FROM webhook WHERE tenant = ?1 AND platform = ?2 AND event_type = ?3 AND seq < ?4 AND snapshot = 1 AND NOT (state {rejected}) ORDER BY seq DESC LIMIT 1)
-UNION ALL
-SELECT * FROM (SELECT ?4, w.seq, 1, c.body FROM webhook w JOIN content c ON c.seq = w.seq
-	WHERE w.tenant = ?1 AND w.platform = ?2 AND w.event_type = ?3 AND w.seq < ?4 AND w.snapshot = 1 AND w.state {taken} ORDER BY w.seq DESC LIMIT 1)
-
 -- name: invalid_lock
 -- The whole file is locked already.
 SELECT 1
