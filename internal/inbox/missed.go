@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -38,19 +39,19 @@ const (
 	lastMissing = 2 * time.Second
 )
 
-// storingMissed returns works that move what was missed from memory into lanes, unless there is nothing, or a reason
-// to wait.
-func (s *Inbox) storingMissed() []*work {
-	if s.cfg.Missed.Len() == 0 || s.health.lastErr() != nil || s.engine.Full() != nil ||
-		time.Since(s.missedFailed) < missedPause {
-		return nil
-	}
-	works := s.missedWorks()
-	return works[:min(len(works), maxMissedWorks)]
+// mayStoreMissed says whether there is something that was missed to be moved from memory into lanes, and no reason to
+// wait.
+func (s *Inbox) mayStoreMissed() bool {
+	return s.cfg.Missed.Len() > 0 && s.health.lastErr() == nil && s.engine.Full() == nil &&
+		time.Since(s.missedFailed) >= missedPause
 }
 
-func (s *Inbox) missedWorks() (works []*work) {
+// missedWorks returns works, so many at most, that move what was missed from memory into lanes.
+func (s *Inbox) missedWorks(most int) (works []*work) {
 	for name, missed := range s.cfg.Missed.All() {
+		if len(works) == most {
+			break
+		}
 		w := &work{lanes: []webhookgate.LaneName{name}, numbers: 1}
 		w.failed = func(error) { s.missedFailed = time.Now() }
 		w.decide = func(t *sqlTurn) {
@@ -69,7 +70,7 @@ func (s *Inbox) missedWorks() (works []*work) {
 // room there is for outcomes, but what is in memory now is bounded, and would be forgotten.
 func (s *Inbox) closeMissed() {
 	began := time.Now()
-	for works := range slices.Chunk(s.missedWorks(), maxMissedWorks) {
+	for works := range slices.Chunk(s.missedWorks(math.MaxInt), maxMissedWorks) {
 		if s.health.lastErr() != nil || time.Since(began) > lastMissing || s.commit(works) != nil {
 			break
 		}

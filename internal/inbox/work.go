@@ -136,13 +136,12 @@ func (s *Inbox) runWriter() {
 	for {
 		var works []*work
 		var miss <-chan struct{}
-		missed := s.storingMissed()
-		if len(missed) > 0 {
+		if s.mayStoreMissed() {
 			miss = always
 		}
 		select {
 		case <-miss:
-			works = missed
+			works = s.missedWorks(maxMissedWorks)
 		case w := <-s.works:
 			if s.mayRepair() {
 				s.checkDatabase()
