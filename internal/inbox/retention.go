@@ -119,9 +119,9 @@ func sweepFinished(tx engine.Tx, lim Limits, before int64) (more bool, err error
 		return false, err
 	}
 	if len(old) > 0 {
-		// A signed id without its webhook counts as that of a duplicate. A discarded webhook may be sent again, so
-		// its id goes, too.
-		tx.Queue("seen_delete_discarded", nil, old)
+		// A signed id without its webhook counts as that of a duplicate. A webhook that was discarded, for one, may be
+		// sent again, so its id goes, too.
+		tx.Queue("seen_delete_undelivered", nil, old)
 		tx.Queue("finished_delete", nil, old) // but not one that somebody has sent again meanwhile
 		tx.Queue("content_delete_orphans", nil, old)
 	}

@@ -122,8 +122,10 @@ SELECT header, body FROM {schema}.content WHERE seq = $1
 -- name: seen_delete_lane
 DELETE FROM {schema}.seen_id WHERE tenant = $1::text AND platform = $2::text AND event_type = $3::text RETURNING at
 
--- name: seen_delete_discarded
-DELETE FROM {schema}.seen_id WHERE (tenant, platform, event_type, seq) IN (SELECT tenant, platform, event_type, seq FROM {schema}.webhook WHERE seq {among} AND state {discarded})
+-- name: seen_delete_undelivered
+-- Those of which Lane.stillCounts says that they make no duplicate, whatever finished states there are.
+DELETE FROM {schema}.seen_id WHERE (tenant, platform, event_type, seq) IN (
+	SELECT tenant, platform, event_type, seq FROM {schema}.webhook WHERE seq {among} AND state {finished} AND NOT (state {taken} OR state {superseded}))
 
 -- name: seen_expire
 DELETE FROM {schema}.seen_id WHERE at < $1::bigint
