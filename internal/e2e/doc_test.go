@@ -5,7 +5,8 @@
 // docs/evidence.md, whose tables name them.
 //
 //	go test ./internal/e2e                     # the short form
-//	go test ./internal/e2e -race -short        # without processes, but on PostgreSQL, too; CI does both
+//	go test ./internal/e2e -race -short        # without processes
+//	USHER_TEST_THOROUGH=true go test ./internal/e2e  # on PostgreSQL, too; CI does this and -race
 //	go test ./internal/e2e -long -timeout 30m  # every byte, every connection
 package e2e
 
@@ -25,5 +26,5 @@ func pick[T any](short, longer T) T {
 	return short
 }
 
-// thorough: with -race, as CI does, or with -long.
-func thorough() bool { return *long || testkit.WithRace() }
+// thorough: as CI does, or with -long.
+func thorough() bool { return *long || testkit.Thorough() }

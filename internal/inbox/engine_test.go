@@ -24,8 +24,8 @@ import (
 
 // onEngines runs a test on each engine. open opens the same inbox each time: after a restart, or by another replica.
 //
-// PostgreSQL is tried only with -race, as CI does, or with -long: it takes ten times as long, and what is decided
-// does not depend on it. Its statements are tried always, by the random worlds, by its own tests, and by those
+// PostgreSQL is tried only in a thorough run, as CI's: it takes ten times as long, and what is decided does not depend
+// on it. Its statements are tried always, by the random worlds, by its own tests, and by those
 // onBothEngines.
 func onEngines(t *testing.T, test func(t *testing.T, open func() engine.Engine)) {
 	if thorough() {
@@ -46,13 +46,13 @@ func onFile(t *testing.T, test func(t *testing.T, open func() engine.Engine)) {
 }
 
 // thorough says whether also those tests run that take much and seldom find what others do not.
-func thorough() bool { return *long || testkit.WithRace() }
+func thorough() bool { return *long || testkit.Thorough() }
 
-// costly skips a test that takes much: it runs only with -race, as CI does, or with -long.
+// costly skips a test that takes much: it runs only in a thorough run.
 func costly(t *testing.T) {
 	t.Helper()
 	if !thorough() {
-		t.Skip("only with -race or -long")
+		t.Skip("only with USHER_TEST_THOROUGH=true or -long")
 	}
 }
 
@@ -64,7 +64,7 @@ func slow(t *testing.T) {
 	}
 }
 
-// some returns the first few of what a test tries, and all of it with -race, as CI does, or with -long.
+// some returns the first few of what a test tries, and all of it in a thorough run.
 func some[T any](few int, all ...T) []T {
 	if thorough() {
 		return all

@@ -570,7 +570,7 @@ func TestDamagedFile(t *testing.T) {
 	switch {
 	case *long:
 		worlds = 500
-	case testkit.WithRace(): // the same ones, and more
+	case thorough(): // the same ones, and more
 		worlds = 25
 	}
 	whole := newFile(t)

@@ -2,9 +2,9 @@
 //
 // A test says on what it runs (engine_test.go):
 //
-//	onEngines, onBothEngines     on a file and, mostly with -race alone, on PostgreSQL; or on both always
+//	onEngines, onBothEngines     on a file and, mostly in thorough runs alone, on PostgreSQL; or on both always
 //	onFile, inBubble             on a file in a synctest bubble, where an hour takes no time
-//	costly, slow, some           what takes much runs only with -race or -long, or with -long alone
+//	costly, slow, some           what takes much runs only in thorough runs, or with -long alone
 //	inFile, inDatabase           open an engine on that file, or in that schema
 //	killed                       a copy of a file, as it is if usher is killed now
 //	intercepted, between         an engine that a test sees through, holds up or refuses: held, tally, refusedLane, away

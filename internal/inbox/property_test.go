@@ -30,7 +30,6 @@ import (
 	"usher/internal/lane/state"
 	"usher/internal/receiver"
 	"usher/internal/snapshot"
-	"usher/internal/testkit"
 	"usher/internal/testkit/pgtest"
 	"usher/webhookgate"
 )
@@ -281,7 +280,7 @@ func TestWorldsInAFile(t *testing.T) {
 	switch {
 	case *long:
 		worlds = 300
-	case testkit.WithRace(): // the same ones, and more
+	case thorough(): // the same ones, and more
 		worlds = 24
 	}
 	checkWorlds(t, worlds, 1, func(t *testing.T, seed uint64, skip []int) (w *world) {
@@ -301,7 +300,7 @@ func TestWorldsInADatabase(t *testing.T) {
 	switch {
 	case *long:
 		worlds, atOnce = 60, 20
-	case testkit.WithRace(): // the same ones, and more
+	case thorough(): // the same ones, and more
 		worlds = 8
 	}
 	g := &group{server: pgtest.New(t, "max_connections=400")}

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 
 	"usher/internal/content"
+	"usher/internal/testkit"
 	"usher/internal/testkit/inboxtest"
 	"usher/webhookgate"
 )
@@ -30,6 +31,9 @@ func many(count int, item func(int) string) string {
 
 // A webhook that waits for its transaction costs at most 64 KiB and four times its size, whatever its shape.
 func TestWhatAWaitingWebhookCosts(t *testing.T) {
+	if testkit.WithRace() {
+		t.Skip("-race has memory of its own")
+	}
 	webhook := func(change string) string {
 		return `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"acme"},"change":{` + change + `}}}`
 	}

@@ -125,7 +125,7 @@ func TestReceiversWithAnInbox(t *testing.T) {
 	t.Parallel()
 	inboxes := map[string]string{"file": "file:" + filepath.Join(t.TempDir(), "inbox.db")}
 	// which lane has what is the same on either, and a server takes as much time as all other tests
-	if testkit.WithRace() {
+	if testkit.Thorough() {
 		inboxes["postgres"] = pgtest.Schema(t)
 	}
 	for name, inbox := range inboxes {

@@ -44,8 +44,11 @@ func (o *Output) Len() int {
 	return o.b.Len()
 }
 
-// WithRace: this test binary looks for races. CI has such a run, in which tests may do more than in one
-// that somebody waits for.
+// Thorough: tests do more than in a run that somebody waits for, as in CI. It is a run without -race: what more
+// there is to try has no other races, and takes three times as long there.
+func Thorough() bool { return os.Getenv("USHER_TEST_THOROUGH") == "true" }
+
+// WithRace: this test binary looks for races.
 func WithRace() bool {
 	info, _ := debug.ReadBuildInfo()
 	return info != nil && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
