@@ -97,6 +97,7 @@ func (l *Lane) originalOf(in *Incoming) (original string, seenBefore bool) {
 }
 
 // receiverHas says whether a receiver holds exactly this snapshot, or will, when all waiting webhooks are delivered.
+// While some wait the receiver says nothing: they go to whichever takes the lane then.
 func (l *Lane) receiverHas(digest []byte, receiver string) bool {
 	if l.t.DedupWindow == 0 {
 		return false
@@ -199,7 +200,7 @@ const supersededWhy = "a newer snapshot of the tenant has taken its place"
 
 // supersedeInvalid supersedes the tenant's invalid webhooks: this snapshot is newer and complete. It leaves alone
 // events of other types, whose content no snapshot has. If this webhook is an invalid one that somebody has accepted,
-// it only supersedes those that were last received before it: the others are newer.
+// it only supersedes those that were last received before it: the others are newer, and Newer does not hold for them.
 func (l *Lane) supersedeInvalid(in *Incoming) {
 	for _, old := range l.invalidOnes() {
 		sameType := old.Type == in.Type || old.Type == ""
@@ -213,8 +214,8 @@ func (l *Lane) supersedeInvalid(in *Incoming) {
 }
 
 // supersedeParked is for a snapshot that has just been accepted or parked. It supersedes the parked snapshot that is
-// older. If one that is newer is parked already, because somebody redelivered this one with force, that one stays. So a
-// lane has one parked snapshot at most.
+// older. If one that is newer is parked already, because somebody redelivered this one with force, this one is
+// superseded instead, if it is parked. So a lane has one parked snapshot at most.
 func (l *Lane) supersedeParked(w *Webhook) {
 	others := l.Parked
 	if w.State == state.Parked {
@@ -235,7 +236,8 @@ func (l *Lane) supersedeParked(w *Webhook) {
 }
 
 // RecordInvalid stores a webhook that cannot be taken in, and returns it as it is stored. A copy of one that nobody has
-// dealt with (known; may be nil) is only counted. Beyond Rules.MaxInvalid the tenant's oldest are deleted.
+// dealt with (known; may be nil) is only counted. Beyond Rules.MaxInvalid the tenant's oldest are deleted. It is not
+// missed any more: people see it there.
 func (l *Lane) RecordInvalid(w *Webhook, known *Webhook) *Webhook {
 	l.setMissed(l.Missed.AfterInvalid(w.Digest))
 	if known != nil && known.State == state.Invalid && !known.gone {
@@ -302,7 +304,8 @@ func (l *Lane) LoadID(id *SeenID) {
 }
 
 // rememberID stores the webhook's signed id, if it has one, together with the original: the webhook itself, or the one
-// that it is a duplicate of. seq is the original's number; zero: the original counts as delivered.
+// that it is a duplicate of. seq is the original's number; zero: the original counts as delivered. A duplicate by its
+// signed id is not stored once more: the 15 minutes count from the first time.
 func (l *Lane) rememberID(in *Incoming, seq int64, uuid string) {
 	if !in.Signed {
 		return
@@ -311,7 +314,7 @@ func (l *Lane) rememberID(in *Incoming, seq int64, uuid string) {
 	isDuplicate := uuid != in.Webhook.UUID
 	original := func(known *SeenID) bool { return same(known) && l.stillCounts(known) }
 	if isDuplicate && slices.ContainsFunc(l.seen[in.IDHash], original) {
-		return // the 15 minutes count from the first time
+		return
 	}
 	if l.seen != nil {
 		l.seen[in.IDHash] = slices.DeleteFunc(l.seen[in.IDHash], same)

@@ -92,7 +92,8 @@ func New(name webhookgate.LaneName) *Lane {
 
 var nothingInMemory = inMemory{frontier: math.MinInt64}
 
-// Row returns a copy of the lane without what this turn remembers, for another turn.
+// Row returns a copy of the lane without what this turn remembers, for another turn. Only tests need it: an inbox reads
+// its lanes from the database.
 func (l *Lane) Row() *Lane {
 	row := *l
 	row.inMemory = nothingInMemory
@@ -140,7 +141,7 @@ func (l *Lane) Repair() {
 }
 
 // Load gives the lane one of its webhooks that was read, and returns the lane's copy: the one that is in memory
-// already, or else this one. If the state of the webhook is damaged, it is parked.
+// already, or else this one. One whose state is damaged was read as parked; now the lane counts it so, and writes that.
 func (l *Lane) Load(w *Webhook) *Webhook {
 	known := l.Loaded(w.ID)
 	switch {
@@ -182,13 +183,14 @@ func (l *Lane) LoadedIDs() (ids []int64) {
 // delivers the lane meanwhile, it is ignored.
 func (l *Lane) LoadFirst(w *Webhook, except int64) {
 	// If another one is being delivered now, it was the outcome of a lease that was lost, and this says nothing.
-	if l.LeasedID == except || !l.leased() && except == 0 {
+	leaseUnchanged := l.LeasedID == except || !l.leased() && except == 0
+	if leaseUnchanged {
 		l.Load(w)
 		l.frontier = max(l.frontier, w.ID)
 	}
 }
 
-// NeedsFirst says whether a claim of the lane would ask for its first webhook.
+// NeedsFirst says whether a claim of the lane may have to ask for its first webhook.
 func (l *Lane) NeedsFirst() bool { return !l.leased() && len(l.webhooks) == 0 }
 
 // First returns the first waiting webhook, not counting the one that somebody delivers. It may ask the inbox.
@@ -239,13 +241,14 @@ func (l *Lane) invalidOnes() (all []*Webhook) {
 }
 
 // stamp leaves a number and the time in the lane, and returns the number. Whatever comes for the lane does so, also
-// what is not taken in: it may say that a state which somebody has read meanwhile is older. So does an erasure.
+// what is not taken in: it may say that a state which somebody has read meanwhile is older. So does an erasure. The
+// work must have asked for the number; see Inbox.NextNumber.
 func (l *Lane) stamp() int64 {
 	l.Last, l.LastAt, l.stamped = l.t.Inbox.NextNumber(), l.t.Now, true
 	return l.Last
 }
 
-// add puts a new webhook into the lane.
+// add puts a new webhook into the lane, with its number and the time at which it was received.
 func (l *Lane) add(w *Webhook, to state.State) {
 	w.ID, w.Received, w.isNew = l.stamp(), l.t.Time(), true
 	w.Rank = w.ID
@@ -314,8 +317,8 @@ func (l *Lane) remove(w *Webhook) {
 // idle says whether nothing waits, and nobody delivers anything.
 func (l *Lane) idle() bool { return l.Waiting == 0 && !l.leased() }
 
-// release leaves the lane without an owner, and sets when it is due: from then on any process may lease it, if a
-// webhook waits and the lane is not paused.
+// release leaves the lane without an owner, if it has one, and sets when it is due: from then on any process may lease
+// it, if a webhook waits and the lane is not paused.
 func (l *Lane) release(from int64) {
 	l.Owner, l.LeasedID, l.changed = nil, 0, true
 	switch {
@@ -336,14 +339,14 @@ func (l *Lane) reschedule() {
 	}
 }
 
-// clearFailures is for a lane whose first webhook is a new one, which has not failed yet. FailingSince, which is
-// about all webhooks, stays.
+// clearFailures forgets that the first webhook has failed: it is another one now, or is to be tried at once.
+// FailingSince, which is about all webhooks, stays.
 func (l *Lane) clearFailures() { l.LastResult, l.Failures, l.changed = LastOK, 0, true }
 
 // clearBackoff forgets failures and a Retry-After: the release that follows lets the lane be tried at once.
 func (l *Lane) clearBackoff() { l.clearFailures(); l.NotBefore = 0 }
 
-// updateWaitingSince notes since when the lane's first webhook waits.
+// updateWaitingSince notes since when the lane's first webhook waits, if one does.
 func (l *Lane) updateWaitingSince() {
 	if first := l.First(); first != nil {
 		l.WaitingSince, l.changed = first.AgeFrom().UnixMicro(), true

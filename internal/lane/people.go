@@ -8,7 +8,8 @@ import (
 )
 
 // Redeliver puts a webhook back into the lane, in the place of its number: ahead of all that came after it. One that
-// waits is tried at once. asked is its state when somebody asked for it, or chose it.
+// waits is tried at once. asked is its state when somebody asked for it, or chose it: what was done meanwhile is not
+// done again, and is no error.
 func (l *Lane) Redeliver(w *Webhook, asked state.State, force bool) error {
 	l.endExpiredLease()
 	switch {
