@@ -47,7 +47,7 @@ type Webhook struct {
 	State *snapshot.Stored
 }
 
-// A Lane names a queue: that of a tenant or, if a webhook names no tenant, that of its platform and
+// A LaneName names a queue: that of a tenant or, if a webhook names no tenant, that of its platform and
 // type. In a queue webhooks wait for each other, which costs only time: that two webhooks are in the
 // same lane is never a reason to drop one. All webhooks of a lane go to the same receiver, because
 // they have the same platform.
@@ -55,6 +55,9 @@ type LaneName struct {
 	Platform, Tenant string
 	Type             string // empty if there is a tenant
 }
+
+// IsLane says whether a lane may have this name: each has a tenant, or else a type.
+func (l LaneName) IsLane() bool { return l.Tenant != "" || l.Type != "" }
 
 // newWebhook makes a webhook from a body that is not parsed yet.
 func (in *arrival) newWebhook(body []byte) *Webhook {

@@ -57,7 +57,7 @@ func act[T any](s *Inbox, names work, does func(*sqlTurn) (T, int, error)) (resu
 // toWebhook does something to a webhook, on behalf of a person.
 func (s *Inbox) toWebhook(found *lane.Webhook, by *Action, do func(*lane.Lane, *lane.Webhook) error) error {
 	names := work{hooks: []int64{found.ID}, by: by}
-	if !unnamed(found.LaneName) {
+	if found.LaneName.IsLane() {
 		names.lanes = []webhookgate.LaneName{found.LaneName} // it is made anew if its row is damaged
 	}
 	_, err := act(s, names, func(t *sqlTurn) (nothing, int, error) {

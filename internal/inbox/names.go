@@ -6,8 +6,6 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
-
-	"usher/webhookgate"
 )
 
 // TenantName is a tenant as people write it: platform/tenant, or tenant alone if the platform does not matter. Within
@@ -78,6 +76,3 @@ type TenantRef struct {
 	Platform string `json:"platform"`
 	Tenant   string `json:"tenant"`
 }
-
-// unnamed says whether this is not the name of a lane: each lane has a tenant, or else an event type.
-func unnamed(l webhookgate.LaneName) bool { return l.Tenant == "" && l.Type == "" }

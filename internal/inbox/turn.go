@@ -260,7 +260,7 @@ func (t *sqlTurn) queueClaims(claims []*Claim) {
 		each := func(r engine.Row) error {
 			var kind int64
 			l, err := scanLane(r, &kind)
-			if err == nil && unnamed(l.LaneName) { // its key is damaged, and it would be found for ever
+			if err == nil && !l.IsLane() { // its key is damaged, and it would be found for ever
 				t.misnamed = true
 			} else if err == nil {
 				t.found[c] = append(t.found[c], found{kind, t.Load(l)})

@@ -16,7 +16,6 @@ import (
 	"usher/internal/lane"
 	"usher/internal/lane/state"
 	"usher/internal/snapshot"
-	"usher/webhookgate"
 )
 
 // What people see. All of it are queries, with the same result on every replica.
@@ -299,7 +298,7 @@ func (s *Inbox) addPrevious(ctx context.Context, w *lane.Webhook) error {
 		w.Why = lane.ErrDamaged.Error()
 	}
 	hasState := w.Snapshot || w.Rejected() && w.Type == content.TenantProvisioningChange
-	if !hasState || w.LaneName == (webhookgate.LaneName{}) {
+	if !hasState || !w.LaneName.IsLane() {
 		return nil
 	}
 	return s.browse(ctx, func(tx engine.Tx) error {

@@ -303,7 +303,7 @@ func (s *Inbox) commit(works []*work) error {
 			slices.SortStableFunc(works, func(a, b *work) int { return lane.CompareNames(a.onlyLane(), b.onlyLane()) })
 		}
 		first, last := works[0].onlyLane(), works[len(works)-1].onlyLane()
-		failTogether := refused.Locked && !unnamed(first) && first == last
+		failTogether := refused.Locked && first.IsLane() && first == last
 		if !failTogether {
 			half := len(works) / 2
 			return errors.Join(s.commit(works[:half:half]), s.commit(works[half:]))

@@ -246,7 +246,7 @@ func (l *Lane) RecordInvalid(w *Webhook, known *Webhook) *Webhook {
 		known.Newer, known.changed = false, true
 		return known
 	}
-	if l.LaneName != (webhookgate.LaneName{}) {
+	if l.IsLane() {
 		most := cmp.Or(l.t.MaxInvalid, DefaultMaxInvalid)
 		for all := l.invalidOnes(); len(all) >= most; all = all[1:] {
 			l.t.LogWarning("deleted an invalid webhook: its tenant has too many", "id", all[0].ID, "tenant", all[0].Tenant)

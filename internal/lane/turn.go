@@ -155,11 +155,10 @@ type Changes struct {
 func (t *Turn) Changes() (c Changes) {
 	for _, name := range SortedNames(t.Lanes) {
 		l := t.Lanes[name]
-		hasRow := name != webhookgate.LaneName{}
 		switch {
-		case l.changed && hasRow:
+		case l.changed && name.IsLane():
 			c.Lanes = append(c.Lanes, l)
-		case l.stamped && hasRow:
+		case l.stamped && name.IsLane():
 			c.Stamped = append(c.Stamped, l)
 		}
 		for _, w := range l.webhooks {
