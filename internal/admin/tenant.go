@@ -482,6 +482,11 @@ func (h *Handler) unread(err error, found int) (string, error) {
 // TenantHistory is the answer of GET /api/history: which tenants had webhooks in some time, and how they stand now.
 type TenantHistory struct {
 	Tenants []TenantThen `json:"tenants"`
+	besideTenants
+}
+
+// besideTenants is what a history of tenants says beside them.
+type besideTenants struct {
 	// Begins is from when on finished webhooks are kept; only if that is later than since.
 	Begins time.Time `json:"begins,omitzero"`
 	// Unread says why the inbox can't be read now: then only those are here that have missed webhooks in memory.
@@ -520,10 +525,7 @@ func (h *Handler) writeHistory(
 ) (any, error) {
 	ctx, cancel := h.patience(ctx)
 	defer cancel()
-	var rest struct {
-		Begins time.Time `json:"begins,omitzero"`
-		Unread string    `json:"unread,omitempty"`
-	}
+	var rest besideTenants
 	found := 0
 	each := func(t *inbox.History) error {
 		found++

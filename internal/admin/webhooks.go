@@ -141,13 +141,17 @@ func (h *Handler) compare(w *Webhook, previous, body []byte) {
 
 // WebhookList is the answer of GET /api/webhooks.
 type WebhookList struct {
-	Webhooks []Webhook     `json:"webhooks"`       // the newest first
-	Next     string        `json:"next,omitempty"` // the parameter before of the next page
-	Paused   []inbox.Pause `json:"paused,omitempty"`
-	// Alike are tenants with similar names, if the tenant of the filter is unknown.
-	Alike []string `json:"alike,omitempty"`
+	Webhooks []Webhook `json:"webhooks"` // the newest first
+	besideWebhooks
 
 	next cursor // after the last of Webhooks
+}
+
+// besideWebhooks is what a list of webhooks says beside them.
+type besideWebhooks struct {
+	Next   string        `json:"next,omitempty"` // the parameter before of the next page
+	Paused []inbox.Pause `json:"paused,omitempty"`
+	Alike  []string      `json:"alike,omitempty"` // tenants with similar names, if the tenant of the filter is unknown
 }
 
 // cursor is a place in a list: the numbers of the last webhook of the inbox, and of the last
@@ -315,11 +319,7 @@ func (h *Handler) apiWebhooks(r *http.Request, s selection) (_ any, err error) {
 			return nil, err
 		}
 	}
-	var rest struct {
-		Next   string        `json:"next,omitempty"`
-		Paused []inbox.Pause `json:"paused,omitempty"`
-		Alike  []string      `json:"alike,omitempty"`
-	}
+	var rest besideWebhooks
 	if rest.Paused = h.paused(); !known {
 		if rest.Alike, err = h.similarTenants(r.Context(), s.tenant.Tenant); err != nil {
 			return nil, err
