@@ -221,7 +221,7 @@ func (h *Handler) resolve(c *call) (about string, err error) {
 	case name.Tenant != "" && receiver != "":
 		err = badRequest("name a tenant or a receiver, not both")
 	case name.Tenant != "" || c.act.On == OnTenant:
-		var t TenantRef
+		var t inbox.TenantRef
 		t, err = h.knownTenant(c.Context(), name)
 		c.on = inbox.Pause{Platform: t.Platform, Tenant: t.Tenant}
 	case name.Platform != nil:

@@ -366,7 +366,7 @@ func init() {
 				}
 				n, err := h.cfg.Forget(c.on.Platform, c.on.Tenant, c.by)
 				c.note("remembered", n > 0)
-				return Forgotten{TenantRef{c.on.Platform, c.on.Tenant}, n}, err
+				return Forgotten{inbox.TenantRef{Platform: c.on.Platform, Tenant: c.on.Tenant}, n}, err
 			},
 			effect: "usher forgets which webhook of the tenant the receiver has, and delivers the next one, " +
 				"even if the receiver already has that state. Use it when somebody changed the receiver's " +
@@ -378,9 +378,9 @@ func init() {
 				"if it is the same, and which were missed. Works without an inbox, too",
 			Says: says(func(f Forgotten, _ func(string) string) (string, error) {
 				if f.Forgotten == 0 {
-					return f.written() + ": nothing to forget", nil
+					return inbox.ShowTenant(f.Platform, f.Tenant) + ": nothing to forget", nil
 				}
-				return f.written() + " forgotten: usher delivers its next webhook, even if the receiver " +
+				return inbox.ShowTenant(f.Platform, f.Tenant) + " forgotten: usher delivers its next webhook, even if the receiver " +
 					"already has it, and no webhook of it counts as missed any more", nil
 			}),
 			doc: []string{
@@ -465,7 +465,7 @@ func init() {
 					h.cfg.Decisions.erase(c.on.Platform, c.on.Tenant)
 					h.recorder.Erase(c.on.Platform, c.on.Tenant)
 				}
-				of := TenantRef{c.on.Platform, c.on.Tenant}
+				of := inbox.TenantRef{Platform: c.on.Platform, Tenant: c.on.Tenant}
 				c.on = inbox.Pause{} // it has no page any more
 				c.note("webhooks", n)
 				return Erased{of, n}, err
@@ -476,7 +476,7 @@ func init() {
 			Help:     "delete a tenant's webhooks and what it may use, and forget it, too; asks first, unless --yes",
 			Question: "Erase TENANT: delete all its webhooks, also those that wait, and what it may use?",
 			Says: says(func(e Erased, _ func(string) string) (string, error) {
-				return e.written() + " erased: " + page.Plural(e.Webhooks, "webhook", "webhooks"), nil
+				return inbox.ShowTenant(e.Platform, e.Tenant) + " erased: " + page.Plural(e.Webhooks, "webhook", "webhooks"), nil
 			}),
 			doc: []string{
 				"POST /api/erase",
@@ -560,15 +560,9 @@ func onlyIf(yes bool, words string) string {
 
 // The answers of the API to acts on anything but webhooks.
 type (
-	// TenantRef names the tenant that an act was done to.
-	TenantRef struct {
-		Platform string `json:"platform"`
-		Tenant   string `json:"tenant"`
-	}
-
 	// Forgotten is the answer of POST /api/forget.
 	Forgotten struct {
-		TenantRef
+		inbox.TenantRef
 		Forgotten int `json:"forgotten"` // 0: dedup remembered nothing of the tenant
 	}
 
@@ -581,7 +575,7 @@ type (
 
 	// Erased is the answer of POST /api/erase.
 	Erased struct {
-		TenantRef
+		inbox.TenantRef
 		Webhooks int `json:"webhooks"` // how many were deleted
 	}
 
@@ -592,8 +586,6 @@ type (
 		Paused []inbox.Pause `json:"paused,omitempty"` // the pauses that are still in force
 	}
 )
-
-func (t TenantRef) written() string { return inbox.ShowTenant(t.Platform, t.Tenant) }
 
 // askErase says how much would be deleted.
 func (h *Handler) askErase(c *call, question *confirmation) error {

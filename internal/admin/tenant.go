@@ -159,7 +159,7 @@ func (h *Handler) addInbox(ctx context.Context, t *Tenant) error {
 
 // findTenant returns the tenant of that name. A name that fits several tenants is refused. Without an inbox,
 // usher also knows the tenants of the gate's last decisions, because pages show them.
-func (h *Handler) findTenant(ctx context.Context, name inbox.TenantName) (t TenantRef, known bool, err error) {
+func (h *Handler) findTenant(ctx context.Context, name inbox.TenantName) (t inbox.TenantRef, known bool, err error) {
 	platforms, err := h.platformsOf(ctx, name.Tenant)
 	if err != nil {
 		return t, false, err
@@ -169,7 +169,7 @@ func (h *Handler) findTenant(ctx context.Context, name inbox.TenantName) (t Tena
 	case 0:
 		return t, false, nil
 	case 1:
-		return TenantRef{platforms[0], name.Tenant}, true, nil
+		return inbox.TenantRef{Platform: platforms[0], Tenant: name.Tenant}, true, nil
 	}
 	var names []string
 	for _, p := range platforms {
@@ -196,9 +196,9 @@ func (h *Handler) platformsOf(ctx context.Context, code string) (all []string, e
 }
 
 // knownTenant returns the tenant of that name, and refuses an unknown one.
-func (h *Handler) knownTenant(ctx context.Context, name inbox.TenantName) (TenantRef, error) {
+func (h *Handler) knownTenant(ctx context.Context, name inbox.TenantName) (inbox.TenantRef, error) {
 	if name.Tenant == "" {
-		return TenantRef{}, badRequest(`no tenant is named: the body should be {"tenant":"…"}`)
+		return inbox.TenantRef{}, badRequest(`no tenant is named: the body should be {"tenant":"…"}`)
 	}
 	t, known, err := h.findTenant(ctx, name)
 	if err == nil && !known {
