@@ -53,6 +53,8 @@ type Tenant struct {
 type Concerning struct {
 	Troubles []status.Trouble `json:"problems"` // now
 	Over     []inbox.Trouble  `json:"over"`     // of the last 7 days
+	// OldHistory: the inbox cannot be read now, and Over is what this replica has seen itself.
+	OldHistory bool `json:"history_old,omitempty"`
 }
 
 // noTenantError refuses a tenant that usher does not know.
@@ -325,13 +327,14 @@ func (h *Handler) concerning(ctx context.Context, on *string, tenant string) *Co
 			receiver = rc.Name
 		}
 	}
-	c := &Concerning{[]status.Trouble{}, []inbox.Trouble{}} // Empty lists are written as [], not as null.
+	c := &Concerning{Troubles: []status.Trouble{}, Over: []inbox.Trouble{}} // Empty lists are written as [], not as null.
 	for _, one := range h.status(ctx).Troubles {
 		if one.Concerns(platform, tenant, receiver) {
 			c.Troubles = append(c.Troubles, one)
 		}
 	}
-	over, _ := h.recorder.Since(ctx, time.Now().Add(-inbox.HistoryAge))
+	over, old := h.recorder.Since(ctx, time.Now().Add(-inbox.HistoryAge))
+	c.OldHistory = old
 	for i := range over {
 		if status.Concerns(&over[i], platform, tenant, receiver) {
 			c.Over = append(c.Over, over[i])

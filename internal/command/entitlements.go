@@ -114,7 +114,7 @@ const shownOver = 5
 
 // printTroubles says what is wrong, and what was in the last 7 days, that may concern the tenant.
 func (p *Process) printTroubles(t *admin.Concerning, now time.Time) {
-	if t == nil || len(t.Troubles)+len(t.Over) == 0 {
+	if t == nil || len(t.Troubles)+len(t.Over) == 0 && !t.OldHistory {
 		return
 	}
 	fmt.Fprintln(p.Stdout, "What may concern this tenant:")
@@ -125,6 +125,9 @@ func (p *Process) printTroubles(t *admin.Concerning, now time.Time) {
 	for i := range t.Over[:min(shownOver, len(t.Over))] {
 		one := &t.Over[i]
 		fmt.Fprintf(p.Stdout, "  over: %s; %s\n", plainText(status.What(one)), plainText(status.Lasted(one)))
+	}
+	if t.OldHistory {
+		fmt.Fprintln(p.Stdout, "  The inbox cannot be read now: what is over is only what this replica has seen itself.")
 	}
 	all := p.commandLines("'usher status' says what to do")
 	if more := len(t.Over) - shownOver; more > 0 {
