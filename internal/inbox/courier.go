@@ -821,13 +821,14 @@ func (c *courier) logOutcome(o *lane.Outcome, fails bool) {
 		message = "delivery interrupted, will retry"
 	case a.Accepted():
 	default:
+		message = "delivery failed"
 		switch e.State {
 		case state.Parked:
 			level, message = slog.LevelWarn, "webhook parked"
 			attrs = append(attrs, slog.String("why", e.Why))
 		case state.Superseded:
 			message = "delivery failed, a newer webhook takes its place"
-		default:
+		case state.Waiting:
 			message = "delivery failed, will retry"
 			if !fails {
 				wait := max(0, o.LaneDue.Sub(c.inbox.Now()))
