@@ -332,6 +332,8 @@ func TestActsAreComplete(t *testing.T) {
 			t.Errorf("%s: is it done to webhooks?", a.Name)
 		case a.Help != "" && a.onWebhooks == nil && !a.Download && a.Says == nil:
 			t.Errorf("%s: the command says nothing", a.Name)
+		case a.On == OnTenant && (a.did == "" || a.Means == ""):
+			t.Errorf("%s: what does the tenant's page say?", a.Name)
 		case a.onWebhooks == nil:
 			continue
 		}
