@@ -92,7 +92,7 @@ func TestFindingsStay(t *testing.T) {
 		d.want("left", left(r), "4 ")
 		count := func(want string) {
 			t.Helper()
-			d.want("findings", d.Stats().Findings.String(), want)
+			d.until("findings: "+want, func() bool { return d.Stats().Findings.String() == want })
 		}
 		count("2 differs, 1 new, 1 unlisted")
 
