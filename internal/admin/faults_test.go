@@ -184,6 +184,22 @@ func TestDatabaseIsAway(t *testing.T) {
 	}
 }
 
+// While the inbox cannot be read, a tenant is answered that is held in memory, and its history is said to be that of
+// this replica alone.
+func TestTenantWhileTheDatabaseIsAway(t *testing.T) {
+	b := world(t)
+	h := entitled(b)
+	for _, away := range []bool{false, true} {
+		if away {
+			b.Fail(&engine.AwayError{Err: errors.New("no answer")})
+		}
+		status, body := ask(h, "GET", "/api/tenant?code=acme&platform=eu", "")
+		if status != 200 || strings.Contains(body, `"history_old":true`) != away {
+			t.Errorf("away %v: %d %s", away, status, body)
+		}
+	}
+}
+
 // While the database is away, those tenants are shown whose webhooks usher could not take in since: usher
 // status names that very list. What cannot be read is said. If none is known, the list fails as any other.
 func TestMissedWhileTheDatabaseIsAway(t *testing.T) {
