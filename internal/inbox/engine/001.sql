@@ -39,7 +39,7 @@ CREATE TABLE {schema}.lane (
 
 	-- When the lane may be tried.
 	waiting_since {int} NOT NULL DEFAULT {never}, -- when the first of the waiting webhooks came
-	last_result   {int} NOT NULL DEFAULT 0, -- of the first webhook's last try: 0 not failed, 1 failed, 2 missed (the receiver is to blame)
+	last_result   {int} NOT NULL DEFAULT 0, -- of the first webhook's last try: 0 not failed, 1 failed, 2 the receiver was down
 	failures      {int} NOT NULL DEFAULT 0, -- tries that failed in a row
 	failing_since {int} NOT NULL DEFAULT 0, -- since when the tries of all its webhooks have failed; 0: the last one was accepted
 	last_try      {int} NOT NULL DEFAULT 0, -- when it began
@@ -81,7 +81,7 @@ CREATE TABLE {schema}.webhook (
 	state      {int} NOT NULL, -- its number in package state
 	rank       {int} NOT NULL, -- seq; if it is invalid: the number that its last copy took
 	changed    {int} NOT NULL, -- when it came into its state; if it is invalid: when its last copy came
-	why        {text} NOT NULL, -- the reason, if it is parked, superseded or discarded
+	why        {text} NOT NULL, -- the reason for its state, where there is one to tell
 	source     {text} NOT NULL DEFAULT '', -- 'reconcile' if usher made it; else a sender did
 	record     {text} NOT NULL -- JSON of lane.Record: the tries, or the faults
 );
