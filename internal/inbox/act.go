@@ -19,7 +19,7 @@ const actionPatience = 20 * time.Second
 
 // act runs an action of a person, or a part of it. does also returns how many webhooks it has touched. If its webhook
 // is being delivered (ErrBusy), act waits for the outcome and tries again.
-func act[T any](s *Inbox, names work, does func(*sqlTurn) (T, int, error)) (result T, denied error) {
+func act[T any](s *Inbox, w work, does func(*sqlTurn) (T, int, error)) (result T, denied error) {
 	ctx, cancel := context.WithTimeout(s.run, actionPatience)
 	defer cancel()
 	type done struct {
@@ -28,10 +28,10 @@ func act[T any](s *Inbox, names work, does func(*sqlTurn) (T, int, error)) (resu
 		noted  *Action
 	}
 	for busy, pause := false, 20*time.Millisecond; ; busy, pause = true, min(2*pause, 320*time.Millisecond) {
-		d, err := do(ctx, s, names, func(t *sqlTurn) (d done) {
+		d, err := do(ctx, s, w, func(t *sqlTurn) (d done) {
 			var touched int
 			if d.result, touched, d.denied = does(t); d.denied == nil {
-				d.noted = names.by.queue(t.tx, t.Now, touched)
+				d.noted = w.by.queue(t.tx, t.Now, touched)
 			}
 			t.byPerson = true
 			t.Then(s.wakeCourier)
@@ -43,7 +43,7 @@ func act[T any](s *Inbox, names work, does func(*sqlTurn) (T, int, error)) (resu
 		case err != nil:
 			return result, err
 		case !errors.Is(d.denied, lane.ErrBusy):
-			names.by.become(d.noted)
+			w.by.become(d.noted)
 			return d.result, d.denied
 		}
 		select {
@@ -56,11 +56,11 @@ func act[T any](s *Inbox, names work, does func(*sqlTurn) (T, int, error)) (resu
 
 // toWebhook does something to a webhook, on behalf of a person.
 func (s *Inbox) toWebhook(found *lane.Webhook, by *Action, do func(*lane.Lane, *lane.Webhook) error) error {
-	names := work{hooks: []int64{found.ID}, by: by}
+	w := work{hooks: []int64{found.ID}, by: by}
 	if found.LaneName.IsLane() {
-		names.lanes = []webhookgate.LaneName{found.LaneName} // it is made anew if its row is damaged
+		w.lanes = []webhookgate.LaneName{found.LaneName} // it is made anew if its row is damaged
 	}
-	_, err := act(s, names, func(t *sqlTurn) (nothing, int, error) {
+	_, err := act(s, w, func(t *sqlTurn) (nothing, int, error) {
 		l := t.LaneOf(found)
 		if l.Loaded(found.ID) == nil {
 			return nothing{}, 0, ErrNotFound
@@ -125,13 +125,13 @@ func (s *Inbox) Forget(platform *string, tenant string, by *Action) (count int, 
 	if err != nil {
 		return 0, err
 	}
-	names := work{by: by}
+	w := work{by: by}
 	for _, l := range lanes {
-		names.known = append(names.known, l.LaneName)
+		w.known = append(w.known, l.LaneName)
 	}
-	forgotten, err := act(s, names, func(t *sqlTurn) (forgotten map[webhookgate.LaneName]bool, touched int, err error) {
+	forgotten, err := act(s, w, func(t *sqlTurn) (forgotten map[webhookgate.LaneName]bool, touched int, err error) {
 		forgotten = make(map[webhookgate.LaneName]bool)
-		for _, k := range names.known {
+		for _, k := range w.known {
 			if l := t.Lanes[k]; l != nil && l.Forget() {
 				forgotten[k] = true
 			}
@@ -161,8 +161,8 @@ func (s *Inbox) Erase(platform, tenant string, by *Action) (count int, err error
 	}
 	key := webhookgate.LaneName{Platform: platform, Tenant: tenant}
 	// A tenant that usher does not know gets a lane: a list that is older than the erasure must not bring it.
-	names := work{lanes: []webhookgate.LaneName{key}, numbers: 1, by: by}
-	count, err = act(s, names, func(t *sqlTurn) (count, touched int, err error) {
+	w := work{lanes: []webhookgate.LaneName{key}, numbers: 1, by: by}
+	count, err = act(s, w, func(t *sqlTurn) (count, touched int, err error) {
 		l := t.Lanes[key]
 		if l.Last > seen {
 			return 0, 0, lane.ErrMeanwhile

@@ -36,7 +36,7 @@ func TestActionIsStoredWithWhatItDoes(t *testing.T) {
 		d.recordInvalid("odd", snapshotOf("odd", "a"))
 		d.until("parked", func() bool { return !strings.Contains(d.states(""), "waiting") })
 		state := func() string {
-			check(t, d.ReadPauses(t.Context()))
+			check(t, d.readPauses(t.Context()))
 			return fmt.Sprint(d.states(""), len(d.Paused()), d.actions())
 		}
 		invalid := d.nth("odd", 1)

@@ -32,7 +32,7 @@ func TestSaysItOnce(t *testing.T) {
 			d.RecordInvalid(d.invalid("t", fmt.Sprint("odd", n)))
 			w := d.hook("u", fmt.Sprint(n))
 			w.SignedID = "the same"
-			check(t, d.Add(t.Context(), w).Err)
+			check(t, d.add(t.Context(), w).Err)
 		}
 		d.until("up", func() bool { return beats.Load() > 1 })
 		d.shut()
@@ -63,7 +63,7 @@ func TestGivenUpMeanwhile(t *testing.T) {
 		d.take("t", "first")
 		d.idle("t")
 		armed.Store(true)
-		if a := d.Add(ctx, d.hook("t", "A")); a.Err == nil {
+		if a := d.add(ctx, d.hook("t", "A")); a.Err == nil {
 			t.Fatal("it was to be given up")
 		}
 		close(gone)
@@ -141,7 +141,7 @@ func TestWarningInAnotherLanguage(t *testing.T) {
 	standby.Pause()
 	defer standby.Resume()
 	answer := make(chan lane.Answer, 1)
-	go func() { answer <- d.Add(t.Context(), d.hook("t", "A")) }()
+	go func() { answer <- d.add(t.Context(), d.hook("t", "A")) }()
 	d.until("a commit waits for the standby", func() bool {
 		return server.Exec(t, `SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity
 			WHERE wait_event = 'SyncRep' AND query LIKE 'COMMIT%'`) != "0"

@@ -279,7 +279,7 @@ func TestBodiesOfAnotherReceiver(t *testing.T) {
 		for n := range 20 {
 			d.take(fmt.Sprint("c/t", n), strings.Repeat("C", 100))
 			if n%2 == 0 {
-				d.take(fmt.Sprint("c/large", n), strings.Repeat("C", MaxReadAhead+1))
+				d.take(fmt.Sprint("c/large", n), strings.Repeat("C", maxReadAhead+1))
 			}
 		}
 		time.Sleep(3 * time.Second) // one at a time they would take 15
@@ -308,7 +308,7 @@ func TestGivenUpWhileSplit(t *testing.T) {
 		d.idle("")
 		d.together(func() {
 			defer close(gone)
-			if a := d.Add(ctx, d.hook("t", "A")); a.Err == nil {
+			if a := d.add(ctx, d.hook("t", "A")); a.Err == nil {
 				t.Error("it was to be given up")
 			}
 		}, func() { d.want("the other", d.send("u", "B"), "+") }, func() { left.Store(1) })

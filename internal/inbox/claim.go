@@ -9,8 +9,8 @@ import (
 	"usher/webhookgate"
 )
 
-// A Claim asks for leases of one receiver's lanes that nobody delivers, in the order of its fields.
-type Claim struct {
+// A claim asks for leases of one receiver's lanes that nobody delivers, in the order of its fields.
+type claim struct {
 	Receiver *receiver.Receiver
 	Room     int // how many leases at the most
 	Failed   int // how many of them for lanes whose last try failed
@@ -26,11 +26,11 @@ type Claim struct {
 
 	skip    map[webhookgate.LaneName]bool // not these
 	touched []webhookgate.LaneName        // what the last run of the transaction has leased
-	result  Claimed
+	result  claimed
 }
 
-// Claimed is what came of a claim.
-type Claimed struct {
+// claimed is what came of a claim.
+type claimed struct {
 	Leases      []*lane.Lease
 	Fresh       int   // how many of the leases are for lanes that have not failed
 	MoreFresh   bool  // there may be more lanes that have not failed
@@ -52,7 +52,7 @@ type found struct {
 
 // order sorts what a claim has found: by kind, and each kind by its turn. The statement's parts are in order, but
 // nothing promises that.
-func (c *Claim) order(all []found) {
+func (c *claim) order(all []found) {
 	turn := func(f found) (kind, turn int64) {
 		switch f.kind {
 		case foundNewest:
@@ -73,7 +73,7 @@ func (c *Claim) order(all []found) {
 }
 
 // take leases the lanes that a claim has found, as far as there is room.
-func (c *Claim) take(all []found) (r Claimed) {
+func (c *claim) take(all []found) (r claimed) {
 	c.order(all)
 	c.touched = nil
 	var seen [foundRetry + 1]int
@@ -108,5 +108,5 @@ func (c *Claim) take(all []found) (r Claimed) {
 	return r
 }
 
-// MaxReadAhead is the size up to which a content is read together with its lease. A larger one is read when it is sent.
-const MaxReadAhead = 64 << 10
+// maxReadAhead is the size up to which a content is read together with its lease. A larger one is read when it is sent.
+const maxReadAhead = 64 << 10

@@ -29,7 +29,7 @@ import (
 //
 //	enqueue        it waits for one of its receiver's places
 //	deliver        one try, in a goroutine of its own; noteAnswer learns from the answer whether the receiver is down
-//	SaveOutcome    the writer saves the outcome
+//	saveOutcome    the writer saves the outcome
 //	outcomeSaved   logs it, and enqueues the lease again if it was continued with the lane's next webhook
 type courier struct {
 	inbox     *Inbox
@@ -236,7 +236,7 @@ func (c *courier) wakeRun() {
 	}
 }
 
-// Deliver passes on a lease: its webhook is delivered, and SaveOutcome called.
+// Deliver passes on a lease: its webhook is delivered, and saveOutcome called.
 func (c *courier) Deliver(lease *lane.Lease) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -290,7 +290,7 @@ func (c *courier) deliver(t *target, lease *lane.Lease) {
 		c.finishOne()
 		return
 	}
-	c.inbox.SaveOutcome(o, c.outcomeSaved)
+	c.inbox.saveOutcome(o, c.outcomeSaved)
 }
 
 // try loads the content and sends it. It returns nil if the lease ran out before anything was sent.
@@ -322,7 +322,7 @@ func (c *courier) try(t *target, lease *lane.Lease) *lane.Outcome {
 	if stop {
 		return o
 	}
-	if err := c.inbox.LoadContent(hard, w); errors.Is(err, lane.ErrDamaged) {
+	if err := c.inbox.loadContent(hard, w); errors.Is(err, lane.ErrDamaged) {
 		o.Aborted, o.ContentErr = false, err
 		return o
 	} else if err != nil {
@@ -414,7 +414,7 @@ func (c *courier) outcomeSaved(o *lane.Outcome, err error) {
 			wait = c.refuse(t, lease)
 		}
 		if wait < maxRejectedWait || !c.inbox.Shared() {
-			time.AfterFunc(wait, func() { c.inbox.SaveOutcome(o, c.outcomeSaved) })
+			time.AfterFunc(wait, func() { c.inbox.saveOutcome(o, c.outcomeSaved) })
 			return
 		}
 	}
@@ -477,7 +477,7 @@ func (c *courier) run(ctx, hard context.Context) {
 	tick := time.NewTicker(probeInterval)
 	defer tick.Stop()
 	// Nothing may be delivered before the pauses are known.
-	for c.inbox.ReadPauses(ctx) != nil && ctx.Err() == nil {
+	for c.inbox.readPauses(ctx) != nil && ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
 		case <-tick.C:
@@ -587,13 +587,13 @@ func (c *courier) renew(ctx context.Context) {
 	var old []*lane.Lease
 	c.mu.Lock()
 	for _, lease := range c.leases {
-		if left := time.Until(lease.ValidUntil()); !lease.Refused && left > 0 && left < c.inbox.UsableLeaseTime()*2/3 {
+		if left := time.Until(lease.ValidUntil()); !lease.Refused && left > 0 && left < c.inbox.usableLeaseTime()*2/3 {
 			old = append(old, lease)
 		}
 	}
 	c.mu.Unlock()
 	if len(old) > 0 {
-		c.inbox.Renew(ctx, old) // leases that could not be renewed run out
+		c.inbox.renew(ctx, old) // leases that could not be renewed run out
 	}
 }
 
@@ -604,7 +604,7 @@ func (c *courier) claimLanes(ctx context.Context) {
 		if len(claims) == 0 {
 			return
 		}
-		c.inbox.Claim(ctx, claims)
+		c.inbox.claim(ctx, claims)
 		if again := c.noteClaims(claims); !again {
 			return
 		}
@@ -613,7 +613,7 @@ func (c *courier) claimLanes(ctx context.Context) {
 
 // planClaims returns the claims to make. It reserves no room for them: intakes that get leases meanwhile may fill the
 // queue by half as much again, which does no harm.
-func (c *courier) planClaims(now time.Time) (claims []*Claim) {
+func (c *courier) planClaims(now time.Time) (claims []*claim) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, rc := range c.receivers.All() {
@@ -629,7 +629,7 @@ func (c *courier) planClaims(now time.Time) (claims []*Claim) {
 		// Half of the room stays for webhooks that arrive meanwhile: they get their lease from the intake. If claims
 		// took all of the room, each of those webhooks would need the next claim, and so on: each would cost one more
 		// transaction.
-		budget := min(t.room()-t.room()/2, int(c.share()-t.bodies)/MaxReadAhead)
+		budget := min(t.room()-t.room()/2, int(c.share()-t.bodies)/maxReadAhead)
 		if idle := t.inFlight+len(t.queue)+t.reserved == 0; idle {
 			budget = max(1, budget) // see Limits.Bodies
 		}
@@ -644,11 +644,11 @@ func (c *courier) planClaims(now time.Time) (claims []*Claim) {
 }
 
 // plan returns what to claim for a receiver that has room; nil: nothing.
-func (t *target) plan(now time.Time, budget int) *Claim {
+func (t *target) plan(now time.Time, budget int) *claim {
 	if t.atMost > 0 {
 		budget = min(budget, t.atMost)
 	}
-	claim := &Claim{Receiver: t.Receiver, Room: budget, Failed: min(budget, t.failedRoom()), skip: t.waitsRejected(now)}
+	claim := &claim{Receiver: t.Receiver, Room: budget, Failed: min(budget, t.failedRoom()), skip: t.waitsRejected(now)}
 	probe := claim.Failed > 0 && t.probeDue(now)
 	if probe {
 		t.lastProbe = now
@@ -724,7 +724,7 @@ func (t *target) probeDue(now time.Time) bool {
 }
 
 // noteClaims notes the results of claims, and says whether to claim again at once.
-func (c *courier) noteClaims(claims []*Claim) (again bool) {
+func (c *courier) noteClaims(claims []*claim) (again bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, claim := range claims {
@@ -762,7 +762,7 @@ func (c *courier) noteClaims(claims []*Claim) (again bool) {
 
 // noteRejected is for a claim that failed. If the database refuses to write one of its lanes, the next claims ask for
 // fewer, until that lane is found. It says whether to claim again at once.
-func (t *target) noteRejected(claim *Claim, err error) bool {
+func (t *target) noteRejected(claim *claim, err error) bool {
 	switch n := len(claim.touched); {
 	case !isRejected(err) || n == 0:
 		return false

@@ -159,7 +159,7 @@ func TestCourierNewcomers(t *testing.T) {
 			c.Release(to.Receiver, 1)
 		}
 	}
-	claimed := func(r Claimed) {
+	note := func(r claimed) {
 		t.Helper()
 		to.mayHaveLanes = true
 		claims := c.planClaims(time.Now())
@@ -171,10 +171,10 @@ func TestCourierNewcomers(t *testing.T) {
 	}
 	reserve(12, "at first")
 	reserve(0, "when one waits for a claim")
-	claimed(Claimed{Fresh: 3, MoreFresh: true})
+	note(claimed{Fresh: 3, MoreFresh: true})
 	reserve(3, "while others wait")
 	reserve(0, "and then")
-	claimed(Claimed{Fresh: 2})
+	note(claimed{Fresh: 2})
 	reserve(12, "when nobody waits any more")
 }
 
@@ -204,7 +204,7 @@ func TestCourierGivesUpARefusedOutcome(t *testing.T) {
 			lease := &lane.Lease{Webhook: &lane.Webhook{ID: 1}, Receiver: to.Receiver, LaneName: name}
 			lease.Extend(time.Now().Add(time.Second)) // it would be renewed
 			c.leases[lease.Key()], c.unfinished = lease, 1
-			c.inbox.SaveOutcome(&lane.Outcome{Lease: lease, Try: receiver.Try{Status: 200}}, c.outcomeSaved)
+			c.inbox.saveOutcome(&lane.Outcome{Lease: lease, Try: receiver.Try{Status: 200}}, c.outcomeSaved)
 			began, at := time.Now(), []string{}
 			for c.delivering() {
 				select {

@@ -211,7 +211,7 @@ func (d *desk) checkOthers(odd string) {
 	must(d.readHeldUp(ctx))(t)
 	must(d.Tenants(ctx, TenantFilter{}))(t)
 	must(d.Actions(ctx, 0, 10))(t)
-	check(t, d.ReadPauses(ctx))
+	check(t, d.readPauses(ctx))
 	if s := d.Stats(); s.Old {
 		t.Error("the figures are not known")
 	}

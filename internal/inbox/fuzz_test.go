@@ -164,7 +164,7 @@ func moves(t *testing.T, life string, from, to func() engine.Engine) {
 		t.Fatalf("%q: %s", life, difference(first, second))
 	}
 	see := func(i *Inbox) string {
-		check(t, i.ReadPauses(t.Context())) // it may not have read them yet
+		check(t, i.readPauses(t.Context())) // it may not have read them yet
 		st := i.Stats()
 		listed, _ := json.Marshal(must(i.List(context.Background(), Filter{}))(t))
 		var tenants []Tenant

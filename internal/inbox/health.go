@@ -216,7 +216,7 @@ func (s *Inbox) clockAhead() time.Duration {
 func (s *Inbox) observeClock(now int64, asked time.Time) {
 	if s.clock.observe(now, asked) {
 		s.cfg.Log.Warn("the database's clock has jumped: for some seconds usher takes over no deliveries of other replicas")
-		s.nextRepair = time.Time{}
+		s.nextCorrection = time.Time{}
 	}
 }
 

@@ -104,7 +104,7 @@ func (i *importJob) run() error {
 	s.publish(counted{}) // what there was before says nothing
 	s.mu.Unlock()
 	// The pauses that came with the file must be known before anything of it can be delivered.
-	for err == nil && s.ReadPauses(s.run) != nil && s.run.Err() == nil {
+	for err == nil && s.readPauses(s.run) != nil && s.run.Err() == nil {
 		time.Sleep(100 * time.Millisecond)
 	}
 	s.cfg.Changed("")

@@ -130,7 +130,7 @@ type Limits struct {
 	Bodies     int64
 	PageBytes  int64 // of webhooks that a list holds at once: ten people may look at ten lists
 	ChunkBytes int   // of an import that go to the database together
-	Step       int   // how many rows one transaction brings into line with their lane's mark, or lanes with their receiver
+	Step       int   // how many lanes one transaction gives to another receiver
 }
 
 // DefaultLimits are the documented limits.
@@ -174,12 +174,12 @@ type Inbox struct {
 	heldUp  []HeldUp // the last that usher has read
 
 	// Only the writer uses these.
-	idle          bool      // there was no transaction since the last tick
-	nextRepair    time.Time // when to look for times that come from a clock that was set back since
-	nextSweep     time.Time // not before this time it deletes more of what was kept for too long
-	lastFullSweep time.Time // when it last deleted everything that is too old
-	heart         heartbeat
-	missedFailed  time.Time // when it last could not store what was missed
+	idle           bool      // there was no transaction since the last tick
+	nextCorrection time.Time // when to look for times that come from a clock that was set back since
+	nextSweep      time.Time // not before this time it deletes more of what was kept for too long
+	lastFullSweep  time.Time // when it last deleted everything that is too old
+	heart          heartbeat
+	missedFailed   time.Time // when it last could not store what was missed
 
 	gateIsUp chan struct{} // gets something when the gate is up
 	asked    atomic.Bool   // the gate has said that it is up, and knows whether there was an outage before
@@ -330,5 +330,5 @@ var (
 // Shared says whether other replicas may use the inbox, too.
 func (s *Inbox) Shared() bool { return s.engine.Shared() }
 
-// UsableLeaseTime is how long the holder of a lease may deliver, from the moment at which it asked for the lease.
-func (s *Inbox) UsableLeaseTime() time.Duration { return s.leaseTime - s.leaseTime/5 }
+// usableLeaseTime is how long the holder of a lease may deliver, from the moment at which it asked for the lease.
+func (s *Inbox) usableLeaseTime() time.Duration { return s.leaseTime - s.leaseTime/5 }

@@ -23,7 +23,7 @@ const answerWithin = 10 * time.Second
 func (s *Inbox) Store(w *webhookgate.Webhook) (duplicateOf string, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), answerWithin)
 	defer cancel()
-	a := s.Add(ctx, w)
+	a := s.add(ctx, w)
 	return a.DuplicateOf, a.Err
 }
 
@@ -40,10 +40,10 @@ func (s *Inbox) RecordInvalid(r *webhookgate.Invalid) int64 {
 	return id
 }
 
-// Add takes a webhook in and returns when it is stored durably. When ctx ends first, Add returns an error. Then the
+// add takes a webhook in and returns when it is stored durably. When ctx ends first, add returns an error. Then the
 // webhook may have been taken in or not, but it is not taken in later: the sender may have sent a newer one through
 // another replica meanwhile.
-func (s *Inbox) Add(ctx context.Context, w *webhookgate.Webhook) lane.Answer {
+func (s *Inbox) add(ctx context.Context, w *webhookgate.Webhook) lane.Answer {
 	a := s.handIn(ctx, arriving(w), work{}, func(t *sqlTurn, l *lane.Lane, in *lane.Incoming) error {
 		in.Arrived, in.ArrivedHere = s.clock.at(w.Received), w.Received
 		return t.checkHeard(l, in, w)
@@ -56,27 +56,27 @@ func (s *Inbox) Add(ctx context.Context, w *webhookgate.Webhook) lane.Answer {
 
 // handIn hands a webhook to its lane, unless check says why not. Once that is committed, others are told first, and then
 // the sender.
-func (s *Inbox) handIn(ctx context.Context, in lane.Incoming, names work, check checkIncoming) lane.Answer {
+func (s *Inbox) handIn(ctx context.Context, in lane.Incoming, w work, check checkIncoming) lane.Answer {
 	if full := s.engine.Full(); full != nil { // the last room is for outcomes
 		return lane.Answer{Err: full}
 	}
-	names.lanes = []webhookgate.LaneName{in.LaneName}
-	names.numbers, names.bytes = 1, in.Size
+	w.lanes = []webhookgate.LaneName{in.LaneName}
+	w.numbers, w.bytes = 1, in.Size
 	if in.Signed {
-		names.ids = []lane.SignedID{{LaneName: in.LaneName, Hash: in.IDHash}}
+		w.ids = []lane.SignedID{{LaneName: in.LaneName, Hash: in.IDHash}}
 	}
 	type done struct {
 		answer lane.Answer
 		noted  *Action
 	}
-	d, err := attempt(ctx, s, names, func(t *sqlTurn) (d done) {
+	d, err := attempt(ctx, s, w, func(t *sqlTurn) (d done) {
 		in, l := in, t.Lanes[in.LaneName]
 		first := l.Tail == 0
 		if d.answer.Err = check(t, l, &in); d.answer.Err == nil {
 			d.answer = l.Receive(&in)
 		}
 		if d.answer.Err == nil {
-			d.noted = names.by.queue(t.tx, t.Now, 1)
+			d.noted = w.by.queue(t.tx, t.Now, 1)
 			t.Then(func() { s.tellTaken(&in, d.answer, first) })
 		}
 		return d
@@ -84,7 +84,7 @@ func (s *Inbox) handIn(ctx context.Context, in lane.Incoming, names work, check 
 	if err != nil {
 		return lane.Answer{Err: s.orOutage(ctx, err)}
 	}
-	names.by.become(d.noted)
+	w.by.become(d.noted)
 	return d.answer
 }
 

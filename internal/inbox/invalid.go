@@ -87,8 +87,8 @@ func (s *Inbox) Accept(id int64, force bool, by *Action) (int64, error) {
 	ctx, cancel := context.WithTimeout(s.run, actionPatience)
 	defer cancel()
 	// After ctx's end it is not taken in later either, when its tenant may have a newer one.
-	names := work{hooks: []int64{id}, snapshots: []webhookgate.LaneName{found.LaneName}, by: by}
-	a := s.handIn(ctx, arriving(hook), names, func(t *sqlTurn, l *lane.Lane, in *lane.Incoming) error {
+	w := work{hooks: []int64{id}, snapshots: []webhookgate.LaneName{found.LaneName}, by: by}
+	a := s.handIn(ctx, arriving(hook), w, func(t *sqlTurn, l *lane.Lane, in *lane.Incoming) error {
 		in.Accepting = l.Loaded(id)
 		return l.CheckAccept(in, force)
 	})

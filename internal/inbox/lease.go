@@ -10,13 +10,13 @@ import (
 	"usher/webhookgate"
 )
 
-// Claim asks for leases. When it returns, the courier has got them. Each claim is a work of its own, so that what the
+// claim asks for leases. When it returns, the courier has got them. Each claim is a work of its own, so that what the
 // database refuses to write for one receiver does not fail the others.
-func (s *Inbox) Claim(ctx context.Context, claims []*Claim) {
+func (s *Inbox) claim(ctx context.Context, claims []*claim) {
 	var waiting sync.WaitGroup
 	for _, c := range claims {
 		waiting.Go(func() {
-			claimed, err := do(ctx, s, work{claim: c}, func(t *sqlTurn) Claimed {
+			claimed, err := do(ctx, s, work{claim: c}, func(t *sqlTurn) claimed {
 				claimed := c.take(t.found[c])
 				t.Then(func() {
 					for _, lease := range claimed.Leases {
@@ -32,8 +32,8 @@ func (s *Inbox) Claim(ctx context.Context, claims []*Claim) {
 	waiting.Wait()
 }
 
-// SaveOutcome writes an outcome, and calls saved when that is done or has failed.
-func (s *Inbox) SaveOutcome(o *lane.Outcome, saved func(*lane.Outcome, error)) {
+// saveOutcome writes an outcome, and calls saved when that is done or has failed.
+func (s *Inbox) saveOutcome(o *lane.Outcome, saved func(*lane.Outcome, error)) {
 	key := o.Lease.LaneName
 	s.submit(&work{
 		known:  []webhookgate.LaneName{key},
@@ -47,9 +47,9 @@ func (s *Inbox) SaveOutcome(o *lane.Outcome, saved func(*lane.Outcome, error)) {
 	})
 }
 
-// Renew renews leases. Each is a work of its own, so that a lane that somebody else has locked does not fail the
+// renew renews leases. Each is a work of its own, so that a lane that somebody else has locked does not fail the
 // others. Leases that could not be renewed run out.
-func (s *Inbox) Renew(ctx context.Context, leases []*lane.Lease) {
+func (s *Inbox) renew(ctx context.Context, leases []*lane.Lease) {
 	var waiting sync.WaitGroup
 	for _, lease := range leases {
 		waiting.Go(func() {
@@ -64,8 +64,8 @@ func (s *Inbox) Renew(ctx context.Context, leases []*lane.Lease) {
 	waiting.Wait()
 }
 
-// LoadContent reads the content of a webhook, unless it is in memory, and checks it.
-func (s *Inbox) LoadContent(ctx context.Context, w *lane.Webhook) error {
+// loadContent reads the content of a webhook, unless it is in memory, and checks it.
+func (s *Inbox) loadContent(ctx context.Context, w *lane.Webhook) error {
 	if !w.HasContent {
 		err := s.engine.Read(ctx, func(tx engine.Tx) error {
 			tx.Queue("content", func(r engine.Row) error {

@@ -347,7 +347,7 @@ func TestPeopleLeaveReadersToPrograms(t *testing.T) {
 			check(t, second(d.Snapshots(t.Context(), []string{"t"})))
 			check(t, d.Pause(Pause{}))
 			must(d.Resume(Pause{}))(t)
-			check(t, d.LoadContent(t.Context(), new(*stored)))
+			check(t, d.loadContent(t.Context(), new(*stored)))
 			check(t, d.recount(t.Context()))
 		}
 		gone()

@@ -99,7 +99,7 @@ func (p *passing) flush() {
 		mode = lane.ToSee
 	}
 	if p.err == nil {
-		all, p.err = p.s.reconcile(p.Run, p.batch, mode)
+		all, p.err = p.s.decideBatch(p.Run, p.batch, mode)
 	}
 	if p.err != nil {
 		return
@@ -142,7 +142,7 @@ func (p *passing) end(ctx context.Context) (*lane.Run, error) {
 		}
 		r.Found, r.Complete = p.found, complete
 		if r.Failed == "" && !p.Last && t.isOlderList(r) {
-			r.Failed = errOlderList
+			r.Failed = olderList
 		}
 	})
 }

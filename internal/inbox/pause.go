@@ -125,18 +125,18 @@ func (s *Inbox) endPause(p Pause, until int64, by *Action) (bool, error) {
 // changePause writes a pause's row with its tenant's lane locked, if it has a tenant. Then it reads the pauses, so
 // that the change is in force here when it returns.
 func changePause[T any](s *Inbox, p Pause, by *Action, change func(*sqlTurn) (T, error)) (result T, err error) {
-	names := work{by: by}
+	w := work{by: by}
 	if p.Tenant != "" {
-		names.lanes = []webhookgate.LaneName{p.lane()}
+		w.lanes = []webhookgate.LaneName{p.lane()}
 	}
-	result, err = act(s, names, func(t *sqlTurn) (result T, touched int, err error) {
+	result, err = act(s, w, func(t *sqlTurn) (result T, touched int, err error) {
 		result, err = change(t)
 		return result, 0, err
 	})
 	if err != nil {
 		return result, err
 	}
-	return result, s.ReadPauses(s.run)
+	return result, s.readPauses(s.run)
 }
 
 func (t *sqlTurn) pauseLane(p Pause, yes bool) {
@@ -173,8 +173,8 @@ func scanPause(r engine.Row) (p Pause, err error) {
 	return p, err
 }
 
-// ReadPauses reads the pauses. After an error the ones that were read before stay in force.
-func (s *Inbox) ReadPauses(ctx context.Context) error {
+// readPauses reads the pauses. After an error the ones that were read before stay in force.
+func (s *Inbox) readPauses(ctx context.Context) error {
 	select {
 	case s.pauses.reading <- struct{}{}:
 		defer func() { <-s.pauses.reading }()
@@ -206,7 +206,7 @@ func (s *Inbox) refreshPauses() {
 	for read := false; s.run.Err() == nil; {
 		if !read || s.engine.Shared() {
 			ctx, cancel := context.WithTimeout(s.run, 5*time.Second)
-			read = s.ReadPauses(ctx) == nil || read // an error is not logged: the writer notices an outage
+			read = s.readPauses(ctx) == nil || read // an error is not logged: the writer notices an outage
 			cancel()
 		}
 		for _, p := range s.allPauses() {

@@ -918,7 +918,7 @@ func (p *place) sendAs(tenant, snapshot string, other bool) {
 	w.senders.Go(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), w.patience)
 		defer cancel()
-		got := i.Add(ctx, a.webhook) // as Store does, with less patience
+		got := i.add(ctx, a.webhook) // as Store does, with less patience
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		a.ended, a.to, a.gave = true, time.Now(), ctx.Err() != nil

@@ -36,8 +36,8 @@ const (
 	// ErrNoGate says that this usher cannot reconcile.
 	ErrNoGate lane.Denied = "this usher has no webhook gate, so it does not know which receiver takes which platform: " +
 		"reconcile through an usher that has one"
-	// errOlderList is why a run may only compare.
-	errOlderList = "another reconcile has compared a newer list: " +
+	// olderList is why a run may only compare.
+	olderList = "another reconcile has compared a newer list: " +
 		"what this one says may be older, so nothing was taken in"
 )
 
@@ -132,9 +132,9 @@ func queueLastRuns(tx engine.Tx, last, complete **lane.Run) {
 	})
 }
 
-// reconcile has the lane of each line of a batch decide about it, all in one transaction, which also finds
+// decideBatch has the lane of each line of a batch decide about it, all in one transaction, which also finds
 // out whether the run is still under way. A tenant that is only compared gets no lane.
-func (s *Inbox) reconcile(id string, batch []*lane.ListLine, mode lane.ReconcileMode) ([]lane.Compared, error) {
+func (s *Inbox) decideBatch(id string, batch []*lane.ListLine, mode lane.ReconcileMode) ([]lane.Compared, error) {
 	w := work{run: id}
 	for _, o := range batch {
 		if r := o.Draft.Result; r == "" || r.IsFinding() {
@@ -159,7 +159,7 @@ func (s *Inbox) reconcile(id string, batch []*lane.ListLine, mode lane.Reconcile
 		if err != nil {
 			return nil, 0, err
 		}
-		return t.reconcile(run, batch, w.snapshots, mode), 0, nil
+		return t.decideLines(run, batch, w.snapshots, mode), 0, nil
 	})
 	var first []TenantRef
 	for _, c := range done {
@@ -180,8 +180,8 @@ func nameOf(c *lane.Compared) webhookgate.LaneName {
 	return webhookgate.LaneName{Platform: c.Platform, Tenant: c.Tenant}
 }
 
-// reconcile returns what came of each line. names are the lanes that it has locked.
-func (t *sqlTurn) reconcile(
+// decideLines returns what came of each line. names are the lanes that it has locked.
+func (t *sqlTurn) decideLines(
 	run *lane.Run, batch []*lane.ListLine, names []webhookgate.LaneName, mode lane.ReconcileMode,
 ) (done []lane.Compared) {
 	known, applied := t.readBeside(names), 0
@@ -193,7 +193,7 @@ func (t *sqlTurn) reconcile(
 			if o.Contradicts { // nobody knows which line is right
 				may = lane.ToSee
 			}
-			if c = t.judge(o, run, may); c.Result == lane.NewTenant {
+			if c = t.decideLine(o, run, may); c.Result == lane.NewTenant {
 				c.Erased = beside.erased
 				if t.snapshots[o.LaneName] == nil {
 					c.Elsewhere = beside.platforms
@@ -222,8 +222,8 @@ func (t *sqlTurn) reconcile(
 	return done
 }
 
-// judge has the lane of a tenant decide about its line.
-func (t *sqlTurn) judge(o *lane.ListLine, run *lane.Run, mode lane.ReconcileMode) lane.Compared {
+// decideLine has the lane of a tenant decide about its line.
+func (t *sqlTurn) decideLine(o *lane.ListLine, run *lane.Run, mode lane.ReconcileMode) lane.Compared {
 	l := t.Lanes[o.LaneName]
 	if l == nil { // usher does not know the tenant
 		l = t.UnknownLane(o.LaneName)

@@ -21,7 +21,7 @@ type sqlTurn struct {
 	s     *Inbox
 	tx    engine.Tx
 	err   error // why a statement failed in the midst of a decision
-	found map[*Claim][]found
+	found map[*claim][]found
 
 	numbers   []int64
 	copies    map[string]*lane.Webhook // invalid webhooks by their digests
@@ -39,7 +39,7 @@ func (s *Inbox) newTurn(tx engine.Tx) *sqlTurn {
 	t := &sqlTurn{
 		s:         s,
 		tx:        tx,
-		found:     make(map[*Claim][]found),
+		found:     make(map[*claim][]found),
 		copies:    make(map[string]*lane.Webhook),
 		snapshots: make(map[webhookgate.LaneName]*snapshot.Stored),
 		runs:      make(map[string]*lane.Run),
@@ -81,7 +81,7 @@ type needs struct {
 	ids       []lane.SignedID
 	digests   [][]byte
 	snapshots []webhookgate.LaneName
-	claims    []*Claim
+	claims    []*claim
 	runs      []string
 	numbers   int64
 	above     int64
@@ -247,11 +247,11 @@ func (t *sqlTurn) lock(names []webhookgate.LaneName) {
 }
 
 // queueClaims queues the search for lanes. It goes by our estimate of the database's time; Lane.Claim looks again.
-func (t *sqlTurn) queueClaims(claims []*Claim) {
+func (t *sqlTurn) queueClaims(claims []*claim) {
 	now, mayTakeOver := t.s.Now().UnixMicro(), t.s.clock.mayTakeOver(t.LeaseTime)
 	for _, c := range claims {
 		before, skipped := cmp.Or(c.TriedBefore, now-clock.Micros(time.Second)), len(c.skip)
-		among := func(n int) int64 {
+		atMost := func(n int) int64 {
 			if n > 0 {
 				n += skipped // which it may find, too
 			}
@@ -269,9 +269,9 @@ func (t *sqlTurn) queueClaims(claims []*Claim) {
 		}
 		t.tx.Queue("claim", each,
 			c.Receiver.Name, now, boolNumber(mayTakeOver),
-			among(c.Fresh), among(c.Newest),
-			among(c.Early), before, 1+boolNumber(c.DownOnly),
-			among(c.Retries))
+			atMost(c.Fresh), atMost(c.Newest),
+			atMost(c.Early), before, 1+boolNumber(c.DownOnly),
+			atMost(c.Retries))
 	}
 }
 
@@ -403,7 +403,7 @@ func queueNext(tx engine.Tx, lanes map[webhookgate.LaneName]int64, maxBody int64
 
 // queueHeads reads webhooks ahead, so that lanes need not ask for them one by one.
 func (t *sqlTurn) queueHeads(lanes map[webhookgate.LaneName]int64) {
-	queueNext(t.tx, lanes, MaxReadAhead, func(h *lane.Webhook) {
+	queueNext(t.tx, lanes, maxReadAhead, func(h *lane.Webhook) {
 		if l := t.Lanes[h.LaneName]; l != nil { // else the file is damaged
 			l.LoadFirst(h, lanes[h.LaneName])
 		}
@@ -431,7 +431,7 @@ func (t *sqlTurn) FirstWaiting(l *lane.Lane, except []int64) (first *lane.Webhoo
 	t.tx.Queue("first_waiting", func(row engine.Row) (err error) {
 		first, err = scanWebhook(row, true)
 		return err
-	}, among(except), l.Tenant, l.Platform, l.Type, int64(MaxReadAhead))
+	}, among(except), l.Tenant, l.Platform, l.Type, int64(maxReadAhead))
 	t.send()
 	return first
 }

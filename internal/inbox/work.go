@@ -25,7 +25,7 @@ import (
 type work struct {
 	lanes     []webhookgate.LaneName // to lock; those that are new are made
 	known     []webhookgate.LaneName // to lock, if they exist
-	claim     *Claim                 // to find lanes for
+	claim     *claim                 // to find lanes for
 	hooks     []int64                // webhooks to read, with their content
 	ids       []lane.SignedID        // signed ids to read
 	digests   [][]byte               // invalid webhooks with these digests
@@ -143,7 +143,7 @@ func (s *Inbox) runWriter() {
 		case <-miss:
 			works = s.missedWorks(maxMissedWorks)
 		case w := <-s.works:
-			if s.mayRepair() {
+			if s.mayCorrectTimes() {
 				s.checkDatabase()
 			}
 			works = s.gather(w)
@@ -151,10 +151,10 @@ func (s *Inbox) runWriter() {
 			i.reply <- i.run()
 			continue
 		case <-s.gateIsUp:
-			s.beatNow()
+			s.beatIfDue()
 			continue
 		case <-tick.C:
-			if s.idle || s.health.lastErr() != nil || s.mayRepair() {
+			if s.idle || s.health.lastErr() != nil || s.mayCorrectTimes() {
 				s.checkDatabase() // nothing else shows an outage, or its end
 			}
 			s.idle = true
@@ -162,7 +162,7 @@ func (s *Inbox) runWriter() {
 				s.engine.Maintain()
 				s.sweep()
 			}
-			s.beatNow()
+			s.beatIfDue()
 			continue
 		case <-s.run.Done():
 			s.drain()
@@ -186,7 +186,7 @@ func (s *Inbox) runWriter() {
 	}
 }
 
-func (s *Inbox) beatNow() {
+func (s *Inbox) beatIfDue() {
 	if s.health.lastErr() == nil && !s.cfg.ReadOnly {
 		s.beat(s.cfg.GateUp != nil && s.cfg.GateUp() && s.Err() == nil)
 	}
@@ -196,7 +196,7 @@ func (s *Inbox) beatNow() {
 // minute, and when the database's clock has jumped, it corrects times that are further ahead than is possible: the
 // clock was set back since.
 func (s *Inbox) checkDatabase() {
-	var raised, repair bool
+	var raised, correct bool
 	err := s.write(func(tx engine.Tx) error {
 		var now int64
 		tx.Now(&now)
@@ -209,24 +209,9 @@ func (s *Inbox) checkDatabase() {
 		if s.cfg.ReadOnly {
 			return nil // it was read, which is enough
 		}
-		if repair = s.mayRepair(); repair {
-			names, err := receiversOf(tx)
-			if err != nil {
+		if correct = s.mayCorrectTimes(); correct {
+			if err := s.correctTimes(tx, now); err != nil {
 				return err
-			}
-			// Leases get twice their time: another replica may get one at this moment, with a later reading of the
-			// clock. In a file they do not end.
-			leaseEnd := clock.Never
-			if s.engine.Shared() {
-				leaseEnd = now + clock.Micros(2*s.leaseTime)
-			}
-			retry := now + clock.Micros(2*lane.MaxBackoff)
-			latestDue := map[int64]int64{lane.LastOK: now, lane.LastFailed: retry, lane.LastDown: retry}
-			for _, name := range names {
-				tx.Queue("lane_try_repair", nil, now, name)
-				for result, latest := range latestDue {
-					tx.Queue("lane_due_repair", nil, now, now+clock.Micros(lane.MaxRetryAfter), name, result, latest, leaseEnd)
-				}
 			}
 		}
 		if s.health.unproven() {
@@ -241,13 +226,36 @@ func (s *Inbox) checkDatabase() {
 	if err == nil && raised {
 		s.cfg.Log.Warn(numbersRaised)
 	}
-	if err == nil && repair {
-		s.nextRepair = time.Now().Add(time.Minute)
+	if err == nil && correct {
+		s.nextCorrection = time.Now().Add(time.Minute)
 	}
 }
 
-// mayRepair says whether it is time to look for times that are further ahead than is possible.
-func (s *Inbox) mayRepair() bool { return !time.Now().Before(s.nextRepair) }
+// mayCorrectTimes says whether it is time to look for times that are further ahead than is possible.
+func (s *Inbox) mayCorrectTimes() bool { return !time.Now().Before(s.nextCorrection) }
+
+// correctTimes queues the correction of times that are further ahead than is possible now.
+func (s *Inbox) correctTimes(tx engine.Tx, now int64) error {
+	names, err := receiversOf(tx)
+	if err != nil {
+		return err
+	}
+	// Leases get twice their time: another replica may get one at this moment, with a later reading of the
+	// clock. In a file they do not end.
+	leaseEnd := clock.Never
+	if s.engine.Shared() {
+		leaseEnd = now + clock.Micros(2*s.leaseTime)
+	}
+	retry := now + clock.Micros(2*lane.MaxBackoff)
+	latestDue := map[int64]int64{lane.LastOK: now, lane.LastFailed: retry, lane.LastDown: retry}
+	for _, name := range names {
+		tx.Queue("lane_try_correct", nil, now, name)
+		for result, latest := range latestDue {
+			tx.Queue("lane_due_correct", nil, now, now+clock.Micros(lane.MaxRetryAfter), name, result, latest, leaseEnd)
+		}
+	}
+	return nil
+}
 
 // receiversOf returns the names of receivers that lanes have.
 func receiversOf(tx engine.Tx) (names []string, err error) {

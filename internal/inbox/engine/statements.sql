@@ -6,8 +6,8 @@
 
 -- name: claim
 -- 1 the receiver, 2 now, 3 whether leases that have ended may be taken over (1). How many lanes: 4 that have not failed and wait longest,
--- 5 that have not failed and came last, 6 that were last tried before 7 and failed (8: 1) or were missed (8: 2), due or not, those that were
--- tried longest ago, 9 that failed and are due.
+-- 5 that have not failed and came last, 6 that have failed (8: 1), or whose receiver was down (8: 2), and were last tried before 7, due or not,
+-- those that were tried longest ago, 9 that failed and are due.
 SELECT l.kind, {lane} FROM (
 	SELECT * FROM (SELECT 0 AS kind, * FROM {schema}.lane WHERE receiver = $1::text AND last_result = 0 AND due <= $2::bigint AND bytes > 0 AND (owner = {empty} OR $3::bigint = 1) ORDER BY due LIMIT $4::bigint {skip}) a
 	UNION ALL
@@ -20,7 +20,7 @@ SELECT l.kind, {lane} FROM (
 	UNION ALL
 	SELECT * FROM (SELECT 3 AS kind, * FROM {schema}.lane WHERE receiver = $1::text AND last_result = 2 AND due <= $2::bigint AND bytes > 0 AND (owner = {empty} OR $3::bigint = 1) ORDER BY due LIMIT $9::bigint {skip}) e) l
 
--- name: lane_due_repair
+-- name: lane_due_correct
 -- Lanes that are due later than is possible: the clock was set back since. They may be tried now (1), or at a time that the receiver has asked
 -- for, if that is possible (not later than 2). 3 the receiver, 4 the last result. The latest times that are possible: 5 without an owner, 6 the
 -- end of a lease.
@@ -29,7 +29,7 @@ UPDATE {schema}.lane SET due = CASE WHEN not_before > $1::bigint AND not_before 
 WHERE receiver = $3::text AND last_result = $4::bigint AND due > $5::bigint AND due < {never} AND bytes > 0
 	AND (due > not_before OR due > $2::bigint) AND (owner = {empty} OR due > $6::bigint)
 
--- name: lane_try_repair
+-- name: lane_try_correct
 -- No lane of receiver 2 was tried, or failed, later than now (1).
 UPDATE {schema}.lane SET last_try = $1::bigint, failing_since = CASE WHEN failing_since > $1::bigint THEN $1::bigint ELSE failing_since END
 WHERE receiver = $2::text AND last_try > $1::bigint AND last_result > 0 AND due < {never}

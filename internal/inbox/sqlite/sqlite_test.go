@@ -238,10 +238,10 @@ func TestStartReadsFewLanes(t *testing.T) {
 		name string
 		args []any
 	}{
-		{"lane_try_repair", []any{now, "main"}},
-		{"lane_due_repair", []any{now, now + 1e9, "main", 0, now, clock.Never}},
-		{"lane_due_repair", []any{now, now + 1e9, "main", 1, now + 1e9, clock.Never}},
-		{"lane_due_repair", []any{now, now + 1e9, "main", 2, now + 1e9, clock.Never}},
+		{"lane_try_correct", []any{now, "main"}},
+		{"lane_due_correct", []any{now, now + 1e9, "main", 0, now, clock.Never}},
+		{"lane_due_correct", []any{now, now + 1e9, "main", 1, now + 1e9, clock.Never}},
+		{"lane_due_correct", []any{now, now + 1e9, "main", 2, now + 1e9, clock.Never}},
 		{"receivers", nil},
 	} {
 		check(t, e.conn.run(t.Context(), run.name, func(engine.Row) error { return nil }, run.args))
