@@ -1091,3 +1091,51 @@ func TestLaneIsItsColumns(t *testing.T) {
 		}
 	})
 }
+
+// A webhook is read as it was written: its values are the columns of 001.sql, in their order.
+func TestWebhookIsItsColumns(t *testing.T) {
+	wrote := &lane.Webhook{
+		ID: 101, UUID: "uuid", Tenant: "tenant", Platform: "platform", Type: "type", Source: "source",
+		LaneName: webhookgate.LaneName{Tenant: "tenant", Platform: "platform", Type: "event_type"},
+		Snapshot: true, Digest: []byte("digest"), Size: 102, Received: clock.Moment(103), Rank: 104,
+		Status: lane.Status{State: state.Parked, Changed: clock.Moment(105), Why: "why", Record: lane.Record{Tries: 106}},
+	}
+	row := func(w *lane.Webhook) string {
+		values := make(map[string]any)
+		for n, v := range webhookColumns(w) {
+			values[engine.WebhookColumns[n]] = v
+		}
+		return fmt.Sprintf("%d %v", len(values), values)
+	}
+	named := map[string]any{
+		"seq": int64(101), "uuid": "uuid", "tenant": "tenant", "platform": "platform", "event_type": "event_type",
+		"type": "type", "snapshot": true, "digest": []byte("digest"), "size": int64(102), "received": int64(103),
+		"state": state.Parked.Number(), "rank": int64(104), "changed": int64(105), "why": "why", "source": "source",
+		"record": encodeRecord(wrote),
+	}
+	if got, want := row(wrote), fmt.Sprintf("%d %v", len(engine.WebhookColumns), named); got != want {
+		t.Fatalf("it writes %s\nwant      %s", got, want)
+	}
+	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
+		e := open()
+		defer e.Close()
+		readAfter := func(what string, wrote *lane.Webhook, write func(engine.Tx)) {
+			check(t, e.Write(func(tx engine.Tx) error { write(tx); return nil }))
+			var read *lane.Webhook
+			check(t, e.Read(t.Context(), func(tx engine.Tx) error {
+				tx.Queue("webhooks", func(r engine.Row) (err error) { read, err = scanWhole(r); return err }, engine.Among{101})
+				return tx.Send()
+			}))
+			if got, want := row(read), row(wrote); got != want || read.Damaged != nil {
+				t.Errorf("%s: read  %s\nwrote %s\ndamaged %q", what, got, want, read.Damaged)
+			}
+		}
+		readAfter("new", wrote, func(tx engine.Tx) { insertWebhooks(tx, []*lane.Webhook{wrote}) })
+		later := *wrote
+		later.State, later.Why, later.Tries = state.Discarded, "another", 201
+		later.Rank, later.Changed = 202, clock.Moment(203)
+		readAfter("changed", &later, func(tx engine.Tx) {
+			queueRows(tx, "webhook_save", []*lane.Webhook{&later}, webhookChanges)
+		})
+	})
+}
