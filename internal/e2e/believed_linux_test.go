@@ -196,7 +196,7 @@ func TestOlderCopyOfTheFile(t *testing.T) {
 	}
 	copied(backup, file)
 	o = openOffice(t, rc, fileInbox(dir))
-	o.troubled("critical", "From "+ends.Format(time.DateTime)+" to ", "If the inbox is a restored backup, it ends at the first of these times, and what was taken in later is not in it.", "'usher help reconcile'")
+	o.troubled("critical", "From "+ends.Format(time.DateTime)+" to ", "If the inbox is a restored backup, it does not have the webhooks that usher took in after the first of these times.", "'usher help reconcile'")
 	o.want("what the receiver has", o.asks("entitlements", "mill-co", "users"), "limit 5", "The receiver took it before usher opened this inbox, ",
 		"If the inbox is a restored backup, the receiver may have a newer one: reconcile with the billing service", "!The receiver has it")
 	o.want("the tenant's page", o.page("/tenant?platform=crm&code=mill-co"), "The receiver took it before usher opened this inbox", "!The receiver has it")
