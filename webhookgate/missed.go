@@ -121,16 +121,16 @@ func (d MissedSet) AfterInvalid(digest []byte) MissedSet {
 	return d.Except(func(m MissedWebhook) bool { return bytes.Equal(m.Digest, digest) })
 }
 
-// AfterSignedCopy returns what is still missed once a webhook came again, by its signed id: it is not missed, and says nothing
-// about others, be their bytes the same.
+// AfterSignedCopy returns what is still missed once a webhook came again, by its signed id: it is not missed, and says
+// nothing about others, even if their bytes are the same.
 func (d MissedSet) AfterSignedCopy(digest, signedID []byte) MissedSet {
 	return d.Except(func(m MissedWebhook) bool {
 		return bytes.Equal(m.Digest, digest) && bytes.Equal(m.SignedID, signedID)
 	})
 }
 
-// AfterIntake returns what is still missed once a webhook was taken in, or is a copy of one by its bytes; it arrived at that
-// time. snapshot is false for an event.
+// AfterIntake returns what is still missed once a webhook was taken in, or is a copy of one by its bytes; it arrived at
+// that time. snapshot is false for an event.
 //
 // An event is settled by itself alone. The snapshots are settled by the last of them again, or by a new snapshot that
 // arrived after that. An earlier one that is sent again says nothing about the last.

@@ -377,10 +377,11 @@ func init() {
 			Help: "forget which webhook of a tenant the receiver has, so that the next one is delivered even " +
 				"if it is the same, and which were missed. Works without an inbox, too",
 			Says: says(func(f Forgotten, _ func(string) string) (string, error) {
+				tenant := inbox.ShowTenant(f.Platform, f.Tenant)
 				if f.Forgotten == 0 {
-					return inbox.ShowTenant(f.Platform, f.Tenant) + ": nothing to forget", nil
+					return tenant + ": nothing to forget", nil
 				}
-				return inbox.ShowTenant(f.Platform, f.Tenant) + " forgotten: usher delivers its next webhook, even if the receiver " +
+				return tenant + " forgotten: usher delivers its next webhook, even if the receiver " +
 					"already has it, and no webhook of it counts as missed any more", nil
 			}),
 			doc: []string{
@@ -476,7 +477,8 @@ func init() {
 			Help:     "delete a tenant's webhooks and what it may use, and forget it, too; asks first, unless --yes",
 			Question: "Erase TENANT: delete all its webhooks, also those that wait, and what it may use?",
 			Says: says(func(e Erased, _ func(string) string) (string, error) {
-				return inbox.ShowTenant(e.Platform, e.Tenant) + " erased: " + page.Plural(e.Webhooks, "webhook", "webhooks"), nil
+				tenant := inbox.ShowTenant(e.Platform, e.Tenant)
+				return tenant + " erased: " + page.Plural(e.Webhooks, "webhook", "webhooks"), nil
 			}),
 			doc: []string{
 				"POST /api/erase",

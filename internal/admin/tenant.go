@@ -327,7 +327,8 @@ func (h *Handler) concerning(ctx context.Context, on *string, tenant string) *Co
 			receiver = rc.Name
 		}
 	}
-	c := &Concerning{Troubles: []status.Trouble{}, Over: []inbox.Trouble{}} // Empty lists are written as [], not as null.
+	// Empty lists are written as [], not as null.
+	c := &Concerning{Troubles: []status.Trouble{}, Over: []inbox.Trouble{}}
 	for _, one := range h.status(ctx).Troubles {
 		if one.Concerns(platform, tenant, receiver) {
 			c.Troubles = append(c.Troubles, one)

@@ -384,7 +384,8 @@ func (c *courier) noteAnswer(t *target, lease *lane.Lease, o *lane.Outcome) {
 			}
 		}
 		// Since its try before, this lane has had nothing accepted. So what was accepted since is another tenant's.
-		o.Counts = !lane.IsDown(o.Try.Status) && !t.lastAccepted.IsZero() && c.inbox.clock.at(t.lastAccepted) > lease.LastTry
+		acceptedSince := !t.lastAccepted.IsZero() && c.inbox.clock.at(t.lastAccepted) > lease.LastTry
+		o.Counts = acceptedSince && !lane.IsDown(o.Try.Status)
 	}
 	c.logFails(t)
 }

@@ -66,7 +66,8 @@ type room struct {
 	noRoom    map[string]*NoRoom // for each receiver, the last one
 }
 
-// CheckRoom returns a NoRoom if there is no room for one more webhook in a lane, beside what this transaction has added.
+// CheckRoom returns a NoRoom if there is no room for one more webhook in a lane, beside what this transaction has
+// added.
 func (t *sqlTurn) CheckRoom(l *lane.Lane, size int64) error {
 	if err := t.countRoom(); err != nil {
 		return err

@@ -100,7 +100,7 @@ func (w *Webhook) AgeFrom() time.Time {
 // Status is the part of a Webhook that changes.
 type Status struct {
 	State state.State `json:"state"`
-	Why   string      `json:"why,omitempty"` // the reason for the state, if one is to be said; or that its row is damaged
+	Why   string      `json:"why,omitempty"` // of the state, if there is something to say; or that its row is damaged
 	// Changed is when it came into this state. If it is invalid: when it last came, or a copy of it that was only
 	// counted.
 	Changed time.Time `json:"changed"`
