@@ -48,8 +48,8 @@ func (d *desk) stand(yes bool) {
 	d.stands, d.queue = yes, nil
 }
 
-// asked is how many operations wait for the writer, which stands still. Claims do not count: usher makes them by
-// itself, at any time.
+// asked is how many operations wait for the writer, which stands still. Those that name no lane and no webhook do not
+// count: usher makes them by itself, at any time, to claim lanes or to tell of changes.
 func (d *desk) asked() (count int) {
 	d.looking.Lock()
 	defer d.looking.Unlock()
@@ -62,7 +62,7 @@ func (d *desk) asked() (count int) {
 		}
 	}
 	for _, w := range d.queue { // another one may get in front of them; the next look at them puts it last
-		count += number(w.claim == nil)
+		count += number(len(w.lanes)+len(w.known)+len(w.hooks) > 0)
 		d.works <- w
 	}
 	return count
