@@ -5,8 +5,7 @@
 // docs/evidence.md, whose tables name them.
 //
 //	go test ./internal/e2e                     # the short form
-//	go test ./internal/e2e -race -short        # without processes
-//	USHER_TEST_THOROUGH=true go test ./internal/e2e  # on PostgreSQL, too; CI does this and -race
+//	go test ./internal/e2e -race -short        # without processes, but on PostgreSQL, too; CI does both
 //	go test ./internal/e2e -long -timeout 30m  # every byte, every connection
 package e2e
 

@@ -44,9 +44,8 @@ func (o *Output) Len() int {
 	return o.b.Len()
 }
 
-// Thorough: tests do more than in a run that somebody waits for, as in CI. It is a run without -race: what more
-// there is to try has no other races, and takes three times as long there.
-func Thorough() bool { return os.Getenv("USHER_TEST_THOROUGH") == "true" }
+// Thorough: tests do more than in a run that somebody waits for, as in CI's run with -race.
+func Thorough() bool { return WithRace() || os.Getenv("USHER_TEST_THOROUGH") == "true" }
 
 // WithRace: this test binary looks for races.
 func WithRace() bool {
