@@ -73,7 +73,7 @@ func tryReceiver(t *testing.T, program func(t *testing.T, addr string) *exec.Cmd
 	})
 
 	target := "http://" + addr + "/provisioning"
-	gate := start(t, testkit.NewService(t).Environ("USHER_WEBHOOK_LISTEN=127.0.0.1:0", "USHER_WEBHOOK_FORWARD_URL="+target, "USHER_WEBHOOK_SIGN_SECRET="+signSecret)).URL(t, "webhooks")
+	gate := start(t, testkit.NewService(t).Environ("USHER_WEBHOOK_LISTEN=127.0.0.1:0", "USHER_WEBHOOK_FORWARD_URL="+target, "USHER_WEBHOOK_FORWARD_SIGNING_KEY="+signSecret)).URL(t, "webhooks")
 	sender := sandbox.NewSender(7, gate+"/webhooks")
 	var sent [][]byte
 	want := make(map[string]map[string]*int)

@@ -4,7 +4,7 @@
 //
 //	WEBHOOK_SECRET=whsec_… STATE_DIR=/var/lib/tenants go run ./examples/receiver-go
 //
-// The secret is the one that usher has as USHER_WEBHOOK_SIGN_SECRET.
+// The secret is the one that usher has as USHER_WEBHOOK_FORWARD_SIGNING_KEY.
 package main
 
 import (

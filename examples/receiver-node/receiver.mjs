@@ -5,7 +5,7 @@
 //
 // It takes what usher forwards, verifies that it comes from usher, and stores what each tenant may use:
 // here in one file for each tenant, in your application probably in a table. The secret is the one that
-// usher has as USHER_WEBHOOK_SIGN_SECRET.
+// usher has as USHER_WEBHOOK_FORWARD_SIGNING_KEY.
 import { createHash, createHmac, timingSafeEqual } from 'node:crypto';
 import { readFileSync, renameSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:http';

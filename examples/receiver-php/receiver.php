@@ -5,7 +5,7 @@
 //
 //   WEBHOOK_SECRET=whsec_… STATE_DIR=/var/lib/tenants php -S 127.0.0.1:3000 receiver.php
 //
-// The secret is the one that usher has as USHER_WEBHOOK_SIGN_SECRET.
+// The secret is the one that usher has as USHER_WEBHOOK_FORWARD_SIGNING_KEY.
 declare(strict_types=1);
 
 function answer(int $status, string $message = ''): never

@@ -4,7 +4,7 @@
     WEBHOOK_SECRET=whsec_… STATE_DIR=/var/lib/tenants python3 receiver.py
 
 It takes what usher forwards, verifies that it comes from usher, and stores what each tenant may use:
-in SQLite, in one transaction. The secret is the one that usher has as USHER_WEBHOOK_SIGN_SECRET.
+in SQLite, in one transaction. The secret is the one that usher has as USHER_WEBHOOK_FORWARD_SIGNING_KEY.
 """
 import base64
 import hashlib

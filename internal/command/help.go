@@ -103,9 +103,9 @@ the demo says what it answers. Stop your receiver, or let it answer 500: its
 webhooks wait, and usher delivers them when it works again.
 
 The demo uses only your listen, admin, log and shutdown settings and, for your
-receiver, USHER_WEBHOOK_SIGN_SECRET and USHER_WEBHOOK_TIMEOUT. If a default port
-is taken it uses a free one. The log shows warnings only; USHER_LOG_LEVEL=info
-shows more.
+receiver, USHER_WEBHOOK_FORWARD_SIGNING_KEY and USHER_WEBHOOK_TIMEOUT. If a
+default port is taken it uses a free one. The log shows warnings only;
+USHER_LOG_LEVEL=info shows more.
 `,
 	"exec": `Usage: usher exec -- CMD ARG...
 

@@ -122,7 +122,7 @@ var usedSettings = []string{
 
 // receiverSettings are used in addition if the user has a receiver.
 var receiverSettings = []string{
-	"USHER_WEBHOOK_FORWARD_URL", "USHER_WEBHOOK_SIGN_SECRET", "USHER_WEBHOOK_SIGN_SECRET_FILE", "USHER_WEBHOOK_TIMEOUT",
+	"USHER_WEBHOOK_FORWARD_URL", "USHER_WEBHOOK_FORWARD_SIGNING_KEY", "USHER_WEBHOOK_FORWARD_SIGNING_KEY_FILE", "USHER_WEBHOOK_TIMEOUT",
 }
 
 // environment returns the environment for the demo's usher. If a default address is taken it uses a free port

@@ -154,7 +154,7 @@ func TestDemoWithYourReceiver(t *testing.T) {
 		w.WriteHeader(int(status.Load()))
 	}))
 	defer receiver.Close()
-	p := start(t, append(demoPorts, "USHER_WEBHOOK_FORWARD_URL="+receiver.URL+"/provisioning", "USHER_WEBHOOK_SIGN_SECRET=whsec_a2V5", "USHER_ADMIN_TOKEN=ana:an-admin-token,ben:another-token"))
+	p := start(t, append(demoPorts, "USHER_WEBHOOK_FORWARD_URL="+receiver.URL+"/provisioning", "USHER_WEBHOOK_FORWARD_SIGNING_KEY=whsec_a2V5", "USHER_ADMIN_TOKEN=ana:an-admin-token,ben:another-token"))
 	says := func(pattern string) {
 		t.Helper()
 		testkit.Eventually(t, pattern, func() bool { return regexp.MustCompile(pattern).MatchString(p.Stdout.String()) })

@@ -97,7 +97,7 @@ func TestWhoMay(t *testing.T) {
 		"export USHER_ADMIN_TOKEN='ana:t0ken-of-ana-t0ken,ben:t0ken-of-ben-t0ken'", `USHER_ADMIN_READ_TOKEN="prom:t0ken-to-look-t0ken"`, "USHER_WEBHOOK_INBOX=file:"+dir+"/inbox.db"))
 	admin := p.URL(t, "admin")
 	listen := "USHER_ADMIN_LISTEN=" + strings.TrimPrefix(admin, "http://")
-	ben := file("ben.env", listen, "USHER_ADMIN_TOKEN=t0ken-of-ben-t0ken", "USHER_WEBHOOK_SIGN_SECRET_FILE=/nowhere")
+	ben := file("ben.env", listen, "USHER_ADMIN_TOKEN=t0ken-of-ben-t0ken", "USHER_WEBHOOK_FORWARD_SIGNING_KEY_FILE=/nowhere")
 	looks := file("looks.env", listen, "USHER_ADMIN_READ_TOKEN=t0ken-to-look-t0ken")
 	for _, tc := range []struct {
 		env  string

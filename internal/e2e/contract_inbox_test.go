@@ -147,7 +147,7 @@ func TestSignedIDs(t *testing.T) {
 	onInboxes(t, func(t *testing.T, inbox string) {
 		const key = "c2VjcmV0IG9mIHRoZSBzZXJ2aWNl"
 		receiver, receiverURL := testkit.NewLedger(t)
-		u := run(t, gateAlone(receiverURL, inbox, "USHER_ENTITLEMENTS_LISTEN=127.0.0.1:0", "USHER_WEBHOOK_HMAC_SCHEME=standard", "USHER_WEBHOOK_HMAC_SECRET=whsec_"+key))
+		u := run(t, gateAlone(receiverURL, inbox, "USHER_ENTITLEMENTS_LISTEN=127.0.0.1:0", "USHER_WEBHOOK_HMAC_SCHEME=standard", "USHER_WEBHOOK_SIGNING_KEY=whsec_"+key))
 		u.Ready(t)
 		at := fmt.Sprint(time.Now().Unix())
 		send := func(id string, users int) string {

@@ -324,7 +324,7 @@ func TestInvalidElsewhere(t *testing.T) {
 		}
 	})
 	t.Run("too large, and only a signature vouches", func(t *testing.T) {
-		u := run(t, gateAlone(rc.url, file(), "USHER_WEBHOOK_HMAC_SECRET=s3cret", "USHER_WEBHOOK_MAX_BODY=10KiB"))
+		u := run(t, gateAlone(rc.url, file(), "USHER_WEBHOOK_SIGNING_KEY=s3cret", "USHER_WEBHOOK_MAX_BODY=10KiB"))
 		u.Ready(t)
 		if status, _, _ := testkit.Post(t, hooks(t, u), testkit.Snapshot("acme", 5)+strings.Repeat(" ", 20<<10)); status != 413 {
 			t.Errorf("%d", status)

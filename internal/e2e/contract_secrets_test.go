@@ -39,9 +39,9 @@ func TestSecretsInFiles(t *testing.T) {
 		"USHER_ADMIN_TOKEN_FILE="+write("admin", "first-of-admin"),
 		"USHER_ENTITLEMENTS_LISTEN=127.0.0.1:0", "USHER_ENTITLEMENTS_KEY_FILE="+write("rights", "first-of-rights"),
 		"USHER_WEBHOOK_LISTEN=127.0.0.1:0", "USHER_WEBHOOK_FORWARD_URL="+rc.url, "USHER_WEBHOOK_INBOX=file:"+filepath.Join(dir, "inbox.db"),
-		"USHER_WEBHOOK_HMAC_SECRET_FILE="+write("hmac", "first-of-hmac"), "USHER_WEBHOOK_SIGN_SECRET_FILE="+write("sign", whsec("first-of-sign")),
+		"USHER_WEBHOOK_SIGNING_KEY_FILE="+write("hmac", "first-of-hmac"), "USHER_WEBHOOK_FORWARD_SIGNING_KEY_FILE="+write("sign", whsec("first-of-sign")),
 		"USHER_WEBHOOK_RECEIVERS_0_PLATFORMS=own", "USHER_WEBHOOK_RECEIVERS_0_FORWARD_URL="+rc.url,
-		"USHER_WEBHOOK_RECEIVERS_0_SIGN_SECRET_FILE="+write("own", whsec("first-of-own"))))
+		"USHER_WEBHOOK_RECEIVERS_0_FORWARD_SIGNING_KEY_FILE="+write("own", whsec("first-of-own"))))
 	u.Ready(t)
 	sent := 0
 	// delivered sends a webhook, and says whether it came signed with this secret.

@@ -55,7 +55,7 @@ func TestGateSettings(t *testing.T) {
 	long.Write([]byte(body))
 	short.Write([]byte(body))
 	rc := newReceiver(t, 200)
-	sha := run(t, gateAlone(rc.url, "USHER_WEBHOOK_HMAC_SECRET=k", "USHER_WEBHOOK_HMAC_ALGORITHM=sha512"))
+	sha := run(t, gateAlone(rc.url, "USHER_WEBHOOK_SIGNING_KEY=k", "USHER_WEBHOOK_SIGNATURE_ALGORITHM=sha512"))
 	for signature, want := range map[string]int{hex.EncodeToString(long.Sum(nil)): 200, hex.EncodeToString(short.Sum(nil)): 401} {
 		if status, _, answer := testkit.Post(t, hooks(t, sha), body, "X-Signature", signature); status != want {
 			t.Errorf("%s: %d %s", signature, status, answer)
@@ -83,9 +83,9 @@ func TestReceiversOwnSettings(t *testing.T) {
 	const ofAll, ofOne, newOfOne = "b2YgYWxs", "b2Ygb25l", "bmV3IG9mIG9uZQ=="
 	rc := newReceiver(t, 200)
 	hangs := hanging(t)
-	u := run(t, gateAlone(hangs, "USHER_WEBHOOK_SIGN_SECRET=whsec_"+ofAll, "USHER_WEBHOOK_TIMEOUT=1h", "USHER_WEBHOOK_TRIES=1",
+	u := run(t, gateAlone(hangs, "USHER_WEBHOOK_FORWARD_SIGNING_KEY=whsec_"+ofAll, "USHER_WEBHOOK_TIMEOUT=1h", "USHER_WEBHOOK_TRIES=1",
 		// while it is rotated
-		"USHER_WEBHOOK_RECEIVERS_0_PLATFORMS=own", "USHER_WEBHOOK_RECEIVERS_0_FORWARD_URL="+rc.url, "USHER_WEBHOOK_RECEIVERS_0_SIGN_SECRET=whsec_"+ofOne+", whsec_"+newOfOne,
+		"USHER_WEBHOOK_RECEIVERS_0_PLATFORMS=own", "USHER_WEBHOOK_RECEIVERS_0_FORWARD_URL="+rc.url, "USHER_WEBHOOK_RECEIVERS_0_FORWARD_SIGNING_KEY=whsec_"+ofOne+", whsec_"+newOfOne,
 		"USHER_WEBHOOK_RECEIVERS_1_PLATFORMS=inherits", "USHER_WEBHOOK_RECEIVERS_1_FORWARD_URL="+rc.url,
 		"USHER_WEBHOOK_RECEIVERS_2_PLATFORMS=slow", "USHER_WEBHOOK_RECEIVERS_2_FORWARD_URL="+hangs, "USHER_WEBHOOK_RECEIVERS_2_TIMEOUT=20ms"))
 	for platform, secrets := range map[string][]string{"own": {ofOne, newOfOne}, "inherits": {ofAll}} {

@@ -169,8 +169,8 @@ func TestSandboxSigns(t *testing.T) {
 	gate := func(extra ...string) string {
 		return "http://" + start(t, newWorld(t).environ(extra...)).gate + "/webhooks"
 	}
-	body := gate("USHER_WEBHOOK_HMAC_SECRET=" + plain)
-	scheme := gate("USHER_WEBHOOK_HMAC_SECRET="+standard, "USHER_WEBHOOK_HMAC_SCHEME=standard")
+	body := gate("USHER_WEBHOOK_SIGNING_KEY=" + plain)
+	scheme := gate("USHER_WEBHOOK_SIGNING_KEY="+standard, "USHER_WEBHOOK_HMAC_SCHEME=standard")
 	open := gate()
 	s := startSandbox(t, "--webhooks-to", body, "--hmac-secret", plain, "--receiver-listen", "off")
 	s.want(t, 0, "200 forwarded\n", "send", "acme", "users=25")

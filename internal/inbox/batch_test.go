@@ -133,7 +133,7 @@ func TestPlatformsTakeTurns(t *testing.T) {
 		}
 		must(d.Resume(Pause{}))(t)
 		d.idle("")
-		// A try that a reading of the pauses from before stops comes a second later.
+		// A claim from before the pause may have found the first lane. Its try is stopped, and it is due later then.
 		stopped := strings.Contains(d.log.String(), "delivery interrupted")
 		if got := one.got(""); !slices.Equal(got, want) && !stopped {
 			t.Errorf("in the order %v", got)

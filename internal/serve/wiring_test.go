@@ -48,11 +48,11 @@ func TestGateSettings(t *testing.T) {
 		status   int
 		decision string
 	}{
-		{"signed", []string{"USHER_WEBHOOK_HMAC_SECRET=k", "USHER_WEBHOOK_HMAC_HEADER=X-Sig"}, body, []string{"X-Sig", "sha256=" + hex.EncodeToString(mac([]byte("k"), body))}, 200, "forwarded"},
-		{"not signed", []string{"USHER_WEBHOOK_HMAC_SECRET=k"}, body, nil, 401, "rejected"},
-		{"standard", []string{"USHER_WEBHOOK_HMAC_SECRET=" + key, "USHER_WEBHOOK_HMAC_SCHEME=standard"}, body,
+		{"signed", []string{"USHER_WEBHOOK_SIGNING_KEY=k", "USHER_WEBHOOK_SIGNATURE_HEADER=X-Sig"}, body, []string{"X-Sig", "sha256=" + hex.EncodeToString(mac([]byte("k"), body))}, 200, "forwarded"},
+		{"not signed", []string{"USHER_WEBHOOK_SIGNING_KEY=k"}, body, nil, 401, "rejected"},
+		{"standard", []string{"USHER_WEBHOOK_SIGNING_KEY=" + key, "USHER_WEBHOOK_HMAC_SCHEME=standard"}, body,
 			[]string{"webhook-id", "1", "webhook-timestamp", now, "webhook-signature", "v1," + base64.StdEncoding.EncodeToString(mac(raw, "1", now, body))}, 200, "forwarded"},
-		{"standard, not signed", []string{"USHER_WEBHOOK_HMAC_SECRET=" + key, "USHER_WEBHOOK_HMAC_SCHEME=standard"}, body, nil, 401, "rejected"},
+		{"standard, not signed", []string{"USHER_WEBHOOK_SIGNING_KEY=" + key, "USHER_WEBHOOK_HMAC_SCHEME=standard"}, body, nil, 401, "rejected"},
 		{"other address", []string{"USHER_WEBHOOK_ALLOW_CIDRS=192.0.2.0/24"}, body, nil, 403, "rejected"},
 		{"own address", []string{"USHER_WEBHOOK_ALLOW_CIDRS=127.0.0.1, ::1"}, body, nil, 200, "forwarded"},
 		{"address by a trusted proxy", []string{"USHER_WEBHOOK_ALLOW_CIDRS=192.0.2.0/24", "USHER_WEBHOOK_TRUSTED_PROXIES=127.0.0.0/8"}, body, []string{"X-Forwarded-For", "192.0.2.7"}, 200, "forwarded"},
@@ -84,7 +84,7 @@ func TestGateSignsAndTriesAgain(t *testing.T) {
 	}))
 	defer receiver.Close()
 	p := start(t, newService(t).Environ("USHER_WEBHOOK_FORWARD_URL="+receiver.URL, "USHER_WEBHOOK_LISTEN=127.0.0.1:0",
-		"USHER_WEBHOOK_TRIES=2", "USHER_WEBHOOK_SIGN_SECRET=whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"))
+		"USHER_WEBHOOK_TRIES=2", "USHER_WEBHOOK_FORWARD_SIGNING_KEY=whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"))
 	status, decision, answer := post(t, p.URL(t, "webhooks")+"/webhooks", snapshot("acme", 5))
 	if status != 502 || decision != "failed" || !strings.Contains(answer, "500") {
 		t.Errorf("%d %s %s", status, decision, answer)

@@ -335,9 +335,9 @@ func (s *Settings) unused(r *reader) (unused []Unused) {
 				why = "it is for a gate without an inbox; " +
 					"an inbox has USHER_WEBHOOK_INBOX_TRIES, and remembers all tenants"
 			}
-		case name == "USHER_WEBHOOK_HMAC_HEADER", name == "USHER_WEBHOOK_HMAC_ALGORITHM":
+		case name == "USHER_WEBHOOK_SIGNATURE_HEADER", name == "USHER_WEBHOOK_SIGNATURE_ALGORITHM":
 			if s.Webhook.hmacSecret == nil {
-				why = "no signature is checked; to check it, set USHER_WEBHOOK_HMAC_SECRET"
+				why = "no signature is checked; to check it, set USHER_WEBHOOK_SIGNING_KEY"
 			}
 		case name == "USHER_ENTITLEMENTS_LISTEN":
 			if !takesSnapshots {

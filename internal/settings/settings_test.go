@@ -150,8 +150,8 @@ func TestProblems(t *testing.T) {
 		{"slip of a short name", with("USHER_KEYS=t0psecret"), []string{"did you mean USHER_KEY?"}},
 		{"nothing but commas", with("USHER_ALLOWED_HOSTS=,", "USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_ALLOW_CIDRS= , ", "USHER_WEBHOOK_TYPES=,"),
 			[]string{`USHER_ALLOWED_HOSTS is ","`, `USHER_WEBHOOK_ALLOW_CIDRS is " , ", but should hold networks`, "USHER_WEBHOOK_TYPES"}},
-		{"secret of white space", with("USHER_CLIENT_SECRET=  ", "USHER_WEBHOOK_HMAC_SECRET=\t"),
-			[]string{"USHER_CLIENT_SECRET holds only white space", "USHER_WEBHOOK_HMAC_SECRET holds only white space"}},
+		{"secret of white space", with("USHER_CLIENT_SECRET=  ", "USHER_WEBHOOK_SIGNING_KEY=\t"),
+			[]string{"USHER_CLIENT_SECRET holds only white space", "USHER_WEBHOOK_SIGNING_KEY holds only white space"}},
 		{"hosts", with("USHER_ALLOWED_HOSTS=*.example.com"), []string{"USHER_ALLOWED_HOSTS"}},
 		{"scope", with("USHER_SCOPE=  "), []string{"USHER_SCOPE"}},
 		{"scope of a further port", with("USHER_PORTS_0_LISTEN=127.0.0.1:81", "USHER_PORTS_0_SCOPE=  "), []string{"USHER_PORTS_0_SCOPE holds only white space"}},
@@ -161,7 +161,7 @@ func TestProblems(t *testing.T) {
 		{"receiver without a scheme", with("USHER_WEBHOOK_FORWARD_URL=localhost:3000/t0psecret"), []string{`USHER_WEBHOOK_FORWARD_URL is "localhost:3000/…", but should hold the receiver's address`}},
 		{"receiver of another kind", with("USHER_WEBHOOK_FORWARD_URL=ftp://r/?key=t0psecret"), []string{`USHER_WEBHOOK_FORWARD_URL is "ftp://r/…"`}},
 		{"receiver in words", with("USHER_WEBHOOK_FORWARD_URL=here"), []string{`USHER_WEBHOOK_FORWARD_URL is "here"`}},
-		{"signature's header", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_HMAC_HEADER=X Signature:"), []string{`USHER_WEBHOOK_HMAC_HEADER is "X Signature:", but should hold the name of a header`}},
+		{"signature's header", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_SIGNATURE_HEADER=X Signature:"), []string{`USHER_WEBHOOK_SIGNATURE_HEADER is "X Signature:", but should hold the name of a header`}},
 		{"path in letters that a URL does not have", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_PATH=/hökar"), []string{`USHER_WEBHOOK_PATH is "/hökar", but should hold a path such as /webhooks, escaped as in a URL`}},
 		{"path with a bad escape", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_PATH=/a%zz"), []string{`USHER_WEBHOOK_PATH is "/a%zz"`}},
 		{"path that is an address", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_PATH=//host/a"), []string{`USHER_WEBHOOK_PATH is "//host/a"`}},
@@ -184,11 +184,11 @@ func TestProblems(t *testing.T) {
 		{"sync type that is delivered too", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_SYNC_TYPES=Checkout,TenantProvisioningChange"),
 			[]string{`USHER_WEBHOOK_SYNC_TYPES has "TenantProvisioningChange", which is in USHER_WEBHOOK_TYPES too`}},
 		{"all types as sync types", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_SYNC_TYPES=*", "USHER_WEBHOOK_TYPES=*"), []string{`USHER_WEBHOOK_SYNC_TYPES is "*"`}},
-		{"algorithm", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_HMAC_ALGORITHM=md5"), []string{`USHER_WEBHOOK_HMAC_ALGORITHM is "md5", but should hold sha256, sha512 or sha1`}},
-		{"algorithm of the standard", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_HMAC_SCHEME=standard", "USHER_WEBHOOK_HMAC_SECRET=whsec_a2V5", "USHER_WEBHOOK_HMAC_ALGORITHM=sha512"),
-			[]string{`USHER_WEBHOOK_HMAC_ALGORITHM is "sha512", but should be sha256`}},
-		{"standard without a secret", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_HMAC_SCHEME=standard"), []string{"USHER_WEBHOOK_HMAC_SECRET is not set"}},
-		{"standard without a key", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_HMAC_SCHEME=standard", "USHER_WEBHOOK_HMAC_SECRET=t0psecret!"), []string{"whsec_"}},
+		{"algorithm", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_SIGNATURE_ALGORITHM=md5"), []string{`USHER_WEBHOOK_SIGNATURE_ALGORITHM is "md5", but should hold sha256, sha512 or sha1`}},
+		{"algorithm of the standard", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_HMAC_SCHEME=standard", "USHER_WEBHOOK_SIGNING_KEY=whsec_a2V5", "USHER_WEBHOOK_SIGNATURE_ALGORITHM=sha512"),
+			[]string{`USHER_WEBHOOK_SIGNATURE_ALGORITHM is "sha512", but should be sha256`}},
+		{"standard without a secret", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_HMAC_SCHEME=standard"), []string{"USHER_WEBHOOK_SIGNING_KEY is not set"}},
+		{"standard without a key", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_HMAC_SCHEME=standard", "USHER_WEBHOOK_SIGNING_KEY=t0psecret!"), []string{"whsec_"}},
 		{"numbers", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_TRIES=0", "USHER_WEBHOOK_MAX_INFLIGHT=many", "USHER_WEBHOOK_DEDUP_WINDOW=-1s"),
 			[]string{`USHER_WEBHOOK_TRIES is "0"`, `USHER_WEBHOOK_MAX_INFLIGHT is "many", but should hold a whole number`, "USHER_WEBHOOK_DEDUP_WINDOW"}},
 		{"receiver without an address or platforms", []string{"USHER_WEBHOOK_RECEIVERS_0_NAME=crm"}, []string{"USHER_WEBHOOK_RECEIVERS_0_FORWARD_URL is not set", "USHER_WEBHOOK_RECEIVERS_0_PLATFORMS is not set"}},
@@ -203,9 +203,9 @@ func TestProblems(t *testing.T) {
 		{"name of the main receiver", two("USHER_WEBHOOK_RECEIVERS_0_NAME=main"), []string{`USHER_WEBHOOK_RECEIVERS_0_NAME is "main", but should differ from the name of USHER_WEBHOOK_FORWARD_URL`}},
 		{"name that is an index", two("USHER_WEBHOOK_RECEIVERS_0_NAME=1"), []string{`USHER_WEBHOOK_RECEIVERS_1_NAME is "1", but should differ`}},
 		{"name with a space", two("USHER_WEBHOOK_RECEIVERS_0_NAME=a b"), []string{`USHER_WEBHOOK_RECEIVERS_0_NAME is "a b"`}},
-		{"receiver's own values", two("USHER_WEBHOOK_RECEIVERS_0_TIMEOUT=0s", "USHER_WEBHOOK_RECEIVERS_0_CONCURRENCY=0", "USHER_WEBHOOK_RECEIVERS_1_TIMEOUT=soon", "USHER_WEBHOOK_RECEIVERS_1_SIGN_SECRET=t0psecret",
+		{"receiver's own values", two("USHER_WEBHOOK_RECEIVERS_0_TIMEOUT=0s", "USHER_WEBHOOK_RECEIVERS_0_CONCURRENCY=0", "USHER_WEBHOOK_RECEIVERS_1_TIMEOUT=soon", "USHER_WEBHOOK_RECEIVERS_1_FORWARD_SIGNING_KEY=t0psecret",
 			"USHER_WEBHOOK_RECEIVERS_1_FORWARD_URL=ftp://u:t0psecret@r"),
-			[]string{`USHER_WEBHOOK_RECEIVERS_0_TIMEOUT is "0s"`, `USHER_WEBHOOK_RECEIVERS_0_CONCURRENCY is "0"`, `USHER_WEBHOOK_RECEIVERS_1_TIMEOUT is "soon"`, "USHER_WEBHOOK_RECEIVERS_1_SIGN_SECRET should hold whsec_", "USHER_WEBHOOK_RECEIVERS_1_FORWARD_URL should hold"}},
+			[]string{`USHER_WEBHOOK_RECEIVERS_0_TIMEOUT is "0s"`, `USHER_WEBHOOK_RECEIVERS_0_CONCURRENCY is "0"`, `USHER_WEBHOOK_RECEIVERS_1_TIMEOUT is "soon"`, "USHER_WEBHOOK_RECEIVERS_1_FORWARD_SIGNING_KEY should hold whsec_", "USHER_WEBHOOK_RECEIVERS_1_FORWARD_URL should hold"}},
 		{"slip in a receiver", two("USHER_WEBHOOK_RECEIVERS_1_PLATFORM=x"), []string{"did you mean USHER_WEBHOOK_RECEIVERS_1_PLATFORMS?"}},
 		{"slip before a receiver's index", two("USHER_WEBHOOK_RECEIVER_2_PLATFORMS=x"), []string{"did you mean USHER_WEBHOOK_RECEIVERS_2_PLATFORMS?"}},
 		{"places for too few receivers", two("USHER_WEBHOOK_MAX_INFLIGHT=2"), []string{`USHER_WEBHOOK_MAX_INFLIGHT is "2", but should hold more than there are receivers`}},
@@ -324,10 +324,10 @@ func FuzzSettings(f *testing.F) {
 func TestReceivers(t *testing.T) {
 	key := "whsec_a2V5"
 	s, err := Read([]string{
-		"USHER_WEBHOOK_FORWARD_URL=http://main", "USHER_WEBHOOK_SIGN_SECRET=" + key, "USHER_WEBHOOK_TIMEOUT=3s", "USHER_WEBHOOK_INBOX=file:x", "USHER_WEBHOOK_INBOX_CONCURRENCY=7",
+		"USHER_WEBHOOK_FORWARD_URL=http://main", "USHER_WEBHOOK_FORWARD_SIGNING_KEY=" + key, "USHER_WEBHOOK_TIMEOUT=3s", "USHER_WEBHOOK_INBOX=file:x", "USHER_WEBHOOK_INBOX_CONCURRENCY=7",
 		"USHER_WEBHOOK_RECEIVERS_0_PLATFORMS=crm, mail", "USHER_WEBHOOK_RECEIVERS_0_FORWARD_URL=http://crm/hook",
 		"USHER_WEBHOOK_RECEIVERS_12_NAME=documents", "USHER_WEBHOOK_RECEIVERS_12_PLATFORMS=docs", "USHER_WEBHOOK_RECEIVERS_12_FORWARD_URL=https://docs",
-		"USHER_WEBHOOK_RECEIVERS_12_SIGN_SECRET=whsec_b3RoZXI=", "USHER_WEBHOOK_RECEIVERS_12_TIMEOUT=1m", "USHER_WEBHOOK_RECEIVERS_12_CONCURRENCY=2",
+		"USHER_WEBHOOK_RECEIVERS_12_FORWARD_SIGNING_KEY=whsec_b3RoZXI=", "USHER_WEBHOOK_RECEIVERS_12_TIMEOUT=1m", "USHER_WEBHOOK_RECEIVERS_12_CONCURRENCY=2",
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -358,7 +358,7 @@ func TestWatched(t *testing.T) {
 		env  []string
 		want int
 	}{
-		{two("USHER_WEBHOOK_TOKEN_FILE="+file, "USHER_WEBHOOK_SIGN_SECRET_FILE="+file, "USHER_WEBHOOK_RECEIVERS_1_SIGN_SECRET_FILE="+file, "USHER_ADMIN_TOKEN_FILE="+file), 4},
+		{two("USHER_WEBHOOK_TOKEN_FILE="+file, "USHER_WEBHOOK_FORWARD_SIGNING_KEY_FILE="+file, "USHER_WEBHOOK_RECEIVERS_1_FORWARD_SIGNING_KEY_FILE="+file, "USHER_ADMIN_TOKEN_FILE="+file), 4},
 		{two("USHER_WEBHOOK_TOKEN=t", "USHER_KEY_FILE="+file, "USHER_PORTS_0_KEY_FILE="+file, "USHER_ENTITLEMENTS_KEY_FILE="+file), 0},
 		{with("USHER_KEY_FILE="+file, "USHER_PORTS_0_LISTEN=127.0.0.1:81", "USHER_PORTS_1_LISTEN=127.0.0.1:82", "USHER_PORTS_1_KEY_FILE="+file, "USHER_WEBHOOK_TOKEN_FILE="+file), 2},
 		{[]string{"USHER_ENTITLEMENTS_LISTEN=127.0.0.1:1", "USHER_WEBHOOK_LISTEN=off", "USHER_WEBHOOK_INBOX=postgres://h/d", "USHER_WEBHOOK_INBOX_PASSWORD_FILE=" + file, "USHER_WEBHOOK_TOKEN_FILE=" + file}, 1},
@@ -389,12 +389,12 @@ func TestASecretFileIsCheckedAtAChangeAsAtTheStart(t *testing.T) {
 		{"USHER_ADMIN_TOKEN", gate, key, "ana:\x01"},
 		{"USHER_ADMIN_TOKEN", append(slices.Clone(gate), "USHER_ADMIN_LISTEN=:9095"), key, "ana:short"},
 		{"USHER_ENTITLEMENTS_KEY", append(slices.Clone(gate), "USHER_ENTITLEMENTS_LISTEN=:8070"), key, "short"},
-		{"USHER_WEBHOOK_SIGN_SECRET", gate, signing, "half a secr"},
-		{"USHER_WEBHOOK_RECEIVERS_1_SIGN_SECRET", gate, signing, "whsec_"},
-		{"USHER_WEBHOOK_SIGN_SECRET", gate, signing + ",whsec_bmV3", signing + ","},
-		{"USHER_WEBHOOK_SIGN_SECRET", gate, signing + ", whsec_bmV3", signing + ",a2V5"},
-		{"USHER_WEBHOOK_HMAC_SECRET", append(gate, "USHER_WEBHOOK_HMAC_SCHEME=standard"), signing, signing + "," + signing},
-		{"USHER_WEBHOOK_HMAC_SECRET", append(gate, "USHER_WEBHOOK_HMAC_SCHEME=standard"), signing, "whsec_!"},
+		{"USHER_WEBHOOK_FORWARD_SIGNING_KEY", gate, signing, "half a secr"},
+		{"USHER_WEBHOOK_RECEIVERS_1_FORWARD_SIGNING_KEY", gate, signing, "whsec_"},
+		{"USHER_WEBHOOK_FORWARD_SIGNING_KEY", gate, signing + ",whsec_bmV3", signing + ","},
+		{"USHER_WEBHOOK_FORWARD_SIGNING_KEY", gate, signing + ", whsec_bmV3", signing + ",a2V5"},
+		{"USHER_WEBHOOK_SIGNING_KEY", append(gate, "USHER_WEBHOOK_HMAC_SCHEME=standard"), signing, signing + "," + signing},
+		{"USHER_WEBHOOK_SIGNING_KEY", append(gate, "USHER_WEBHOOK_HMAC_SCHEME=standard"), signing, "whsec_!"},
 	} {
 		t.Run(tc.name+"="+tc.bad, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -493,14 +493,14 @@ func TestUnusedSettings(t *testing.T) {
 			[]string{"USHER_CLIENT_ID", "USHER_CLIENT_SECRET", "USHER_LISTEN", "USHER_PORTS_3_SCOPE", "USHER_PORTS_3_KEY"}, "outbound is off; to switch it on, set USHER_BASE_URL"},
 		{"no inbox", two("USHER_WEBHOOK_INBOX_LATEST=true", "USHER_WEBHOOK_INBOX_PASSWORD=p"), []string{"USHER_WEBHOOK_INBOX_LATEST", "USHER_WEBHOOK_INBOX_PASSWORD"},
 			"there is no inbox; to have one, set USHER_WEBHOOK_INBOX"},
-		{"no signature", two("USHER_WEBHOOK_HMAC_HEADER=X-Hub-Signature", "USHER_WEBHOOK_HMAC_ALGORITHM=sha512"), []string{"USHER_WEBHOOK_HMAC_ALGORITHM", "USHER_WEBHOOK_HMAC_HEADER"},
-			"no signature is checked; to check it, set USHER_WEBHOOK_HMAC_SECRET"},
+		{"no signature", two("USHER_WEBHOOK_SIGNATURE_HEADER=X-Hub-Signature", "USHER_WEBHOOK_SIGNATURE_ALGORITHM=sha512"), []string{"USHER_WEBHOOK_SIGNATURE_ALGORITHM", "USHER_WEBHOOK_SIGNATURE_HEADER"},
+			"no signature is checked; to check it, set USHER_WEBHOOK_SIGNING_KEY"},
 		{"settings of a gate without an inbox", two("USHER_WEBHOOK_INBOX=file:x", "USHER_WEBHOOK_TRIES=50", "USHER_WEBHOOK_DEDUP_SIZE=9"), []string{"USHER_WEBHOOK_DEDUP_SIZE", "USHER_WEBHOOK_TRIES"},
 			"it is for a gate without an inbox; an inbox has USHER_WEBHOOK_INBOX_TRIES, and remembers all tenants"},
 		{"entitlements without the type they come from", two("USHER_WEBHOOK_INBOX=file:x", "USHER_ENTITLEMENTS_LISTEN=127.0.0.1:1", "USHER_WEBHOOK_TYPES=Checkout"), []string{"USHER_ENTITLEMENTS_LISTEN"},
 			"USHER_WEBHOOK_TYPES does not have TenantProvisioningChange, and what a tenant may use is known from that type alone"},
 		{"entitlements with any type", two("USHER_WEBHOOK_INBOX=file:x", "USHER_ENTITLEMENTS_LISTEN=127.0.0.1:1", "USHER_WEBHOOK_TYPES=*"), nil, ""},
-		{"an inbox and a signature", two("USHER_WEBHOOK_INBOX=file:x", "USHER_WEBHOOK_INBOX_LATEST=true", "USHER_WEBHOOK_HMAC_SECRET=s", "USHER_WEBHOOK_HMAC_HEADER=X-Hub-Signature"), nil, ""},
+		{"an inbox and a signature", two("USHER_WEBHOOK_INBOX=file:x", "USHER_WEBHOOK_INBOX_LATEST=true", "USHER_WEBHOOK_SIGNING_KEY=s", "USHER_WEBHOOK_SIGNATURE_HEADER=X-Hub-Signature"), nil, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			s, err := Read(tc.env)
@@ -569,7 +569,7 @@ func TestNoPasswordInProblems(t *testing.T) {
 		"USHER_WEBHOOK_INBOX=postgress://u:hush@h", "USHER_WEBHOOK_INBOX=Postgres://u:hush@h/d?x=1", "USHER_WEBHOOK_INBOX=u:hush@h",
 		"USHER_BASE_URL=u:hush@h", "USHER_CLIENT_SECRET_FILE=hush",
 		"USHER_WEBHOOK_TLS_KEY_FILE=-----BEGIN PRIVATE KEY-----\nhush",
-		"HTTPS_PROXY=http://u:hush@proxy:port", "USHER_WEBHOOK_HMAC_SCHEME=whsec_hush", "USHER_WEBHOOK_HMAC_HEADER=-----BEGIN hush",
+		"HTTPS_PROXY=http://u:hush@proxy:port", "USHER_WEBHOOK_HMAC_SCHEME=whsec_hush", "USHER_WEBHOOK_SIGNATURE_HEADER=-----BEGIN hush",
 	} {
 		env := []string{"USHER_CLIENT_ID=app", "USHER_WEBHOOK_FORWARD_URL=http://127.0.0.1:3000"}
 		if strings.HasPrefix(kv, "USHER_WEBHOOK_TLS_KEY_FILE") {

@@ -152,11 +152,11 @@ func (w *Webhook) variables() []Variable {
 			"A secret that the sender must send: as `Authorization: Bearer`, as the password of Basic auth, " +
 				"in `X-Webhook-Token`, or as one more path segment (`/webhooks/SECRET`). " +
 				"Several, comma-separated, while you rotate."},
-		{"USHER_WEBHOOK_HMAC_SECRET", &w.hmacSecret, "none",
+		{"USHER_WEBHOOK_SIGNING_KEY", &w.hmacSecret, "none",
 			"The sender must sign the body with this secret (HMAC)."},
-		{"USHER_WEBHOOK_HMAC_HEADER", &w.HMACHeader, "`X-Signature`",
+		{"USHER_WEBHOOK_SIGNATURE_HEADER", &w.HMACHeader, "`X-Signature`",
 			"The header with the signature: hex or base64, with or without `sha256=`."},
-		{"USHER_WEBHOOK_HMAC_ALGORITHM", &w.HMAC, "`sha256`",
+		{"USHER_WEBHOOK_SIGNATURE_ALGORITHM", &w.HMAC, "`sha256`",
 			"`sha256`, `sha512`, or `sha1` for senders that support nothing better."},
 		{"USHER_WEBHOOK_HMAC_SCHEME", &w.hmacScheme, "`body`",
 			"`standard`: the Standard Webhooks headers, with five minutes of tolerance; " +
@@ -196,7 +196,7 @@ func (w *Webhook) variables() []Variable {
 			"Tries for each delivery without an inbox."},
 		{"USHER_WEBHOOK_MAX_INFLIGHT", positive{&w.MaxInflight}, "`256`",
 			"Webhooks handled at once, an equal share for each receiver; more get 503."},
-		{"USHER_WEBHOOK_SIGN_SECRET", &w.signSecret, "none",
+		{"USHER_WEBHOOK_FORWARD_SIGNING_KEY", &w.signSecret, "none",
 			"`whsec_…`: usher signs what it delivers with the Standard Webhooks headers. " +
 				"Several, comma-separated, while you rotate: one signature each."},
 	}
@@ -211,7 +211,7 @@ func (c *extraReceiver) variables() []Variable {
 			"Its address."},
 		{"USHER_WEBHOOK_RECEIVERS_n_NAME", &c.Name, "the index",
 			"Its name in logs and metrics. The name of `USHER_WEBHOOK_FORWARD_URL` is `main`."},
-		{"USHER_WEBHOOK_RECEIVERS_n_SIGN_SECRET", &c.signSecret, "inherited",
+		{"USHER_WEBHOOK_RECEIVERS_n_FORWARD_SIGNING_KEY", &c.signSecret, "inherited",
 			"A signing secret of its own."},
 		{"USHER_WEBHOOK_RECEIVERS_n_TIMEOUT", positive{&c.Timeout}, "inherited",
 			"How long it may take for each try."},

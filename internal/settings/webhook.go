@@ -64,7 +64,7 @@ func (w *Webhook) checkListener(r *reader) {
 	if w.on() && reachable && !checked && !w.Insecure {
 		r.problem("USHER_WEBHOOK_LISTEN",
 			"is %q, which others can reach, and nothing says who may send: set USHER_WEBHOOK_TOKEN, "+
-				"USHER_WEBHOOK_HMAC_SECRET, USHER_WEBHOOK_ALLOW_CIDRS or USHER_WEBHOOK_TLS_CLIENT_CA_FILE, "+
+				"USHER_WEBHOOK_SIGNING_KEY, USHER_WEBHOOK_ALLOW_CIDRS or USHER_WEBHOOK_TLS_CLIENT_CA_FILE, "+
 				"or USHER_WEBHOOK_INSECURE=true if anybody may", w.Listen)
 	}
 	if strings.HasPrefix(w.Listen, "unix:") && len(w.AllowCIDRs) > 0 {
@@ -141,22 +141,22 @@ func (w *Webhook) checkSecrets(r *reader) {
 	w.Tokens, w.HMACSecret, w.HMACStandard = w.token.Getter(), w.hmacSecret.Getter(), w.hmacScheme == "standard"
 	r.checkKeys("USHER_WEBHOOK_TOKEN", w.token, false)
 	if !httpguts.ValidHeaderFieldName(w.HMACHeader) {
-		r.invalid("USHER_WEBHOOK_HMAC_HEADER", "the name of a header, such as X-Signature")
+		r.invalid("USHER_WEBHOOK_SIGNATURE_HEADER", "the name of a header, such as X-Signature")
 	}
 	if w.HMACStandard { // this scheme has keys of its own form, and only one algorithm
 		if w.HMAC.Name != "sha256" {
-			r.problem("USHER_WEBHOOK_HMAC_ALGORITHM",
+			r.problem("USHER_WEBHOOK_SIGNATURE_ALGORITHM",
 				"is %q, but should be sha256, as USHER_WEBHOOK_HMAC_SCHEME is standard", w.HMAC.Name)
 		}
 		if w.hmacSecret == nil && w.on() {
-			r.problem("USHER_WEBHOOK_HMAC_SCHEME", "is standard, but USHER_WEBHOOK_HMAC_SECRET is not set")
+			r.problem("USHER_WEBHOOK_HMAC_SCHEME", "is standard, but USHER_WEBHOOK_SIGNING_KEY is not set")
 		}
-		r.checkSigningKeys("USHER_WEBHOOK_HMAC_SECRET", w.hmacSecret, false,
+		r.checkSigningKeys("USHER_WEBHOOK_SIGNING_KEY", w.hmacSecret, false,
 			", as USHER_WEBHOOK_HMAC_SCHEME is standard")
 	} else if w.hmacScheme != "body" {
 		r.invalid("USHER_WEBHOOK_HMAC_SCHEME", "body or standard")
 	}
-	r.checkSigningKeys("USHER_WEBHOOK_SIGN_SECRET", w.signSecret, true, signingKeys)
+	r.checkSigningKeys("USHER_WEBHOOK_FORWARD_SIGNING_KEY", w.signSecret, true, signingKeys)
 }
 
 const signingKeys = "; several, separated by commas, while you rotate them"
@@ -248,7 +248,7 @@ func (w *Webhook) readReceivers(r *reader) {
 			"the codes of the platforms whose webhooks go there, separated by commas")
 		r.require(prefix+"FORWARD_URL", c.address != "" || !w.on(),
 			"the receiver's address, such as http://127.0.0.1:3000/provisioning")
-		r.checkSigningKeys(prefix+"SIGN_SECRET", c.signSecret, true, signingKeys)
+		r.checkSigningKeys(prefix+"FORWARD_SIGNING_KEY", c.signSecret, true, signingKeys)
 		c.Name = r.uniqueName(names, prefix, c.Name, index)
 		for _, platform := range c.Platforms {
 			if platform == "*" {

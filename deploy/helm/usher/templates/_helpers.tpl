@@ -145,10 +145,10 @@ outbound:
 - {name: USHER_WEBHOOK_TOKEN_FILE, value: {{ printf "%s/%s" $secret . | quote }}}
 {{- end }}
 {{- with $keys.hmacSecret }}
-- {name: USHER_WEBHOOK_HMAC_SECRET_FILE, value: {{ printf "%s/%s" $secret . | quote }}}
+- {name: USHER_WEBHOOK_SIGNING_KEY_FILE, value: {{ printf "%s/%s" $secret . | quote }}}
 {{- end }}
 {{- if and $keys.signSecret (or .Values.receiver.url .Values.receivers) }}
-- {name: USHER_WEBHOOK_SIGN_SECRET_FILE, value: {{ printf "%s/%s" $secret $keys.signSecret | quote }}}
+- {name: USHER_WEBHOOK_FORWARD_SIGNING_KEY_FILE, value: {{ printf "%s/%s" $secret $keys.signSecret | quote }}}
 {{- end }}
 {{- else if has "entitlements" $parts }}
 - {name: USHER_WEBHOOK_LISTEN, value: "off"}
