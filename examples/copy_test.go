@@ -4,7 +4,7 @@ package examples
 
 import (
 	"context"
-	"database/sql"
+	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
@@ -13,59 +13,45 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
-
-	_ "modernc.org/sqlite"
 
 	"usher/internal/testkit"
 )
 
-// Each copy is right in the end, by HTTP and by 'usher changes', although usher and the programs
-// are killed again and again.
+// The loop that docs/entitlements.md shows keeps a copy that is right in the end, although usher and the loop
+// are killed again and again, a tenant is erased, and another inbox takes the place of the first.
 func TestCopy(t *testing.T) {
 	t.Parallel()
-	needs(t, "python3")
+	needs(t, "curl")
+	needs(t, "jq")
 	binary, dir := testkit.Binary(t), t.TempDir()
-	goProgram := testkit.Build(t, "usher/examples/copy-go")
-	gate, port := testkit.FreeAddress(t), testkit.FreeAddress(t)
-	env := append(os.Environ(), "USHER_WEBHOOK_INBOX=file:"+filepath.Join(dir, "inbox.db"), "USHER_WEBHOOK_LISTEN="+gate, "USHER_ENTITLEMENTS_LISTEN="+port,
-		"USHER_ENTITLEMENTS_KEY="+theKey, "ENTITLEMENTS_KEY="+theKey, "USHER_ADMIN_LISTEN=off", "USHER_LOG_FORMAT=json")
-	usher := func() *testkit.Usher {
+	gate, port, admin := testkit.FreeAddress(t), testkit.FreeAddress(t), testkit.FreeAddress(t)
+	_, loop, _ := strings.Cut(page(t, "../docs/entitlements.md"), "```sh\n[ -s copy.json ]")
+	loop, _, _ = strings.Cut("[ -s copy.json ]"+loop, "```")
+	loop = strings.NewReplacer("127.0.0.1:8070", port, "sleep 5", "sleep 0.1").Replace(loop)
+	start := func(inbox string) *testkit.Usher {
 		cmd := exec.Command(binary)
-		cmd.Env = env
+		cmd.Env = append(os.Environ(), "USHER_WEBHOOK_INBOX=file:"+filepath.Join(dir, inbox), "USHER_WEBHOOK_LISTEN="+gate,
+			"USHER_ENTITLEMENTS_LISTEN="+port, "USHER_ADMIN_LISTEN="+admin, "USHER_LOG_FORMAT=json")
 		return testkit.Start(t, cmd)
 	}
-	programs := map[string][]string{
-		"python by HTTP":    {"python3", "copy-python/copy.py", "DB", "http://" + port},
-		"python by command": {binary, "changes", "--cursor", filepath.Join(dir, "python.cursor"), "--limit", "3", "--follow", "--", "python3", "copy-python/copy.py", "DB"},
-		"go by HTTP":        {goProgram, "DB", "http://" + port},
-		"go by command":     {binary, "changes", "--cursor", filepath.Join(dir, "go.cursor"), "--limit", "3", "--follow", "--", goProgram, "DB"},
-	}
-	file := func(name string) string { return filepath.Join(dir, strings.ReplaceAll(name, " ", "-")+".db") }
-	begin := func(name string) (end func()) {
-		args := strings.Split(strings.ReplaceAll(strings.Join(programs[name], "\x00"), "DB", file(name)), "\x00")
+	begin := func() (end func()) {
 		ctx, kill := context.WithCancel(context.Background())
-		cmd := exec.CommandContext(ctx, args[0], args[1:]...)
-		cmd.Env = env
-		ended := make(chan struct{})
+		cmd := exec.CommandContext(ctx, "sh", "-c", loop)
+		cmd.Dir, cmd.SysProcAttr = dir, &syscall.SysProcAttr{Setpgid: true}
+		cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) } // curl and jq, too
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
+		ended := make(chan struct{})
 		go func() { _ = cmd.Wait(); close(ended) }()
 		return func() { kill(); <-ended }
 	}
-	running := make(map[string]func())
-	for name := range programs {
-		running[name] = begin(name)
-	}
-	t.Cleanup(func() {
-		for _, end := range running {
-			end()
-		}
-	})
-	names := []string{"python by HTTP", "python by command", "go by HTTP", "go by command"}
-	u := usher()
+	end := begin()
+	t.Cleanup(func() { end() })
 	truth := make(map[string]string)
 	send := func(version int) {
 		tenant := fmt.Sprint("t", rand.IntN(8))
@@ -81,52 +67,64 @@ func TestCopy(t *testing.T) {
 		})
 		truth["eu/"+tenant] = fmt.Sprint("users ", version)
 	}
-	for round := range 4 {
+	isRight := func() {
+		t.Helper()
+		var have map[string]string
+		testkit.Eventually(t, "the copy is right", func() bool {
+			have = copied(t, filepath.Join(dir, "copy.json"))
+			return maps.Equal(have, truth)
+		})
+	}
+	for round, inbox := range []string{"one.db", "one.db", "two.db", "two.db"} {
+		if round == 2 {
+			clear(truth)
+		}
+		u := start(inbox)
 		for n := range 25 {
 			send(round*100 + n)
 			if n == 12 {
-				name := names[rand.IntN(len(names))]
-				running[name]()
-				running[name] = begin(name)
+				end()
+				end = begin()
 			}
 		}
-		u.Kill()
-		u = usher()
-	}
-	send(1000)
-	for _, name := range names {
-		var have map[string]string
-		right := false
-		testkit.Eventually(t, name+" is right", func() bool {
-			have = copied(t, file(name))
-			right = maps.Equal(have, truth)
-			return right
-		})
-		if !right {
-			t.Errorf("%s has %v, want %v", name, have, truth)
+		if round%2 == 1 {
+			isRight()
+			gone := slices.Sorted(maps.Keys(truth))[0]
+			erase := exec.Command(binary, "inbox", "erase", "--yes", gone)
+			erase.Env = append(os.Environ(), "USHER_ADMIN_LISTEN="+admin)
+			if out, err := erase.CombinedOutput(); err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+			delete(truth, gone)
+			isRight()
 		}
+		u.Kill()
 	}
 }
 
 // copied is what a copy has.
 func copied(t *testing.T, file string) map[string]string {
-	db, err := sql.Open("sqlite", "file:"+file+"?_pragma=busy_timeout(10000)")
+	content, err := os.ReadFile(file)
 	if err != nil {
+		return nil // there is none yet
+	}
+	var all struct {
+		Tenants map[string]struct {
+			Tenant, Platform string
+			Features         []struct {
+				Feature string
+				Limit   int
+			}
+		}
+	}
+	if err := json.Unmarshal(content, &all); err != nil {
 		t.Fatal(err)
 	}
-	defer db.Close()
-	rows, err := db.Query(`SELECT t.platform || '/' || t.tenant, f.feature || ' ' || f."limit" FROM tenants t JOIN features f USING (platform, tenant)`)
-	if err != nil {
-		return nil // there are no tables yet
-	}
-	defer rows.Close()
 	have := make(map[string]string)
-	for rows.Next() {
-		var tenant, feature string
-		if err := rows.Scan(&tenant, &feature); err != nil {
-			t.Fatal(err)
+	for _, tenant := range all.Tenants {
+		for _, f := range tenant.Features {
+			have[tenant.Platform+"/"+tenant.Tenant] = fmt.Sprint(f.Feature, " ", f.Limit)
 		}
-		have[tenant] = feature
 	}
 	return have
 }

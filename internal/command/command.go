@@ -51,14 +51,12 @@ type Process struct {
 	Stderr  io.Writer
 	Self    string // the path of usher's binary; if empty, usher never starts itself a second time
 
-	command   string   // the command that runs, such as "inbox"
-	envFiles  []string // the files given with --env-file
-	listening func()   // called when all ports are open, for the Windows service manager; may be nil
+	command  string   // the command that runs, such as "inbox"
+	envFiles []string // the files given with --env-file
 }
 
 // commands are usher's commands, by name. Their help is in commandHelp.
 var commands = map[string]func(ctx context.Context, p *Process, args []string) error{
-	"serve":        noArgs(serveCommand),
 	"demo":         noArgs(demoCommand),
 	"sandbox":      sandboxCommand,
 	"exec":         execCommand,
@@ -68,10 +66,8 @@ var commands = map[string]func(ctx context.Context, p *Process, args []string) e
 	"status":       statusCommand,
 	"inbox":        inboxCommand,
 	"entitlements": entitlementsCommand,
-	"changes":      changesCommand,
 	"help":         helpCommand,
 	"version":      noArgs(versionCommand),
-	"install":      installCommand,
 }
 
 // noArgs makes a command that refuses arguments.
@@ -100,11 +96,11 @@ func (p *Process) run(ctx context.Context) error {
 			os.Setenv(name, value)
 		}
 	}
-	name := "serve"
-	if len(args) > 0 {
-		name, args = args[0], args[1:]
+	if len(args) == 0 {
+		return serveCommand(ctx, p)
 	}
-	ownFlags := slices.Contains([]string{"exec", "reconcile", "changes"}, name) // behind them is another program
+	name, args := args[0], args[1:]
+	ownFlags := name == "exec" || name == "reconcile" // behind them is another program
 	if i := slices.IndexFunc(args, envFileFlag.MatchString); i >= 0 && !ownFlags {
 		late := &Process{Called: p.Called, Args: args[i:], envFiles: p.envFiles}
 		behind, err := late.parseEnvFileFlags()
@@ -236,14 +232,14 @@ func unknown(what, name string, known []string) error {
 	return usageErrorf("unknown %s %q: use %s", what, name, strings.Join(known, ", "))
 }
 
-// runUntilStopped is usher without a command: it serves until ctx ends or a signal stops it.
-func runUntilStopped(ctx context.Context, p *Process) error {
+// serveCommand is usher without a command: it serves until ctx ends or a signal stops it.
+func serveCommand(ctx context.Context, p *Process) error {
 	s, err := settings.Read(p.Environ)
 	if err != nil {
 		return err
 	}
 	log := logs.New(p.Stderr, s.Admin.LogFormat, !s.Admin.NoColour, s.Admin.Level)
-	return serve.Run(ctx, serve.Config{Settings: s, Log: log, Environ: p.Environ, Listening: p.listening})
+	return serve.Run(ctx, serve.Config{Settings: s, Log: log, Environ: p.Environ})
 }
 
 func demoCommand(ctx context.Context, p *Process) error {

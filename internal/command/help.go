@@ -33,9 +33,6 @@ Usage:
   usher inbox        see and redeliver the webhooks that a running usher keeps
   usher entitlements TENANT [FEATURE]
                      ask a running usher what a tenant may use
-  usher changes      keep a copy of what tenants may use: print each change
-  usher install FILE
-                     copy usher's own program, for containers without a shell
   usher help [COMMAND | settings [WORD]]
                      help on a command; all settings, or those about a word
   usher version      print version, commit and Go version
@@ -62,6 +59,13 @@ To receive its webhooks, set this (it works without the others):
 Then send webhooks to http://127.0.0.1:8090/webhooks. So that the service can
 reach it, set USHER_WEBHOOK_LISTEN=0.0.0.0:8090 and USHER_WEBHOOK_TOKEN.
 
+To ask what a tenant may use, store its webhooks, and open a port for questions:
+
+  USHER_WEBHOOK_INBOX        such as file:/var/lib/usher/inbox.db
+  USHER_ENTITLEMENTS_LISTEN  such as 127.0.0.1:8070
+
+The admin page is at http://127.0.0.1:9095. All settings: usher help settings
+
 Exit codes: 0 success, 1 failed while running, 2 wrong settings or usage,
 3 'usher reconcile' found differences.
 `
@@ -76,22 +80,6 @@ name its settings:
 
 // commandHelp is what 'usher help COMMAND' and 'usher COMMAND -h' print.
 var commandHelp = map[string]string{
-	"serve": `Usage: usher
-
-Serves until it gets SIGINT or SIGTERM. It has three parts. Entitlements need an
-inbox; apart from that, each part works without the others:
-
-  outbound       on when USHER_BASE_URL is set: your programs call
-                 http://127.0.0.1:8080/graphql, and usher adds the token
-  webhook gate   on when USHER_WEBHOOK_FORWARD_URL or another receiver is set,
-                 or an inbox and USHER_ENTITLEMENTS_LISTEN: the billing service
-                 sends to http://127.0.0.1:8090/webhooks, and usher delivers to
-                 your receiver
-  entitlements   on when USHER_ENTITLEMENTS_LISTEN is set: your programs ask
-                 what a tenant may use
-
-The admin page is at http://127.0.0.1:9095. All settings: usher help settings
-`,
 	"demo": `Usage: usher demo
 
 Runs usher between a built-in billing service and a built-in receiver. It needs
@@ -142,8 +130,6 @@ no other setting. If a service manager started usher:
 	"inbox":        inboxUsage,
 	"reconcile":    reconcileUsage,
 	"entitlements": entitlementsUsage,
-	"changes":      changesUsage,
-	"install":      installUsage,
 	"version": `Usage: usher version
 
 Prints version, commit and Go version.

@@ -14,7 +14,6 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -47,8 +46,7 @@ type Job struct {
 	Stdin    io.Reader
 	Stdout   io.Writer
 	Stderr   io.Writer
-	Holds    *os.File // the command and what it starts inherit this file, but on Windows; may be nil
-	Self     string   // the path of usher's binary; if empty, usher never starts itself a second time
+	Self     string // the path of usher's binary; if empty, usher never starts itself a second time
 
 	calls atomic.Int64 // that the service has answered with 2xx
 }
@@ -147,9 +145,6 @@ func (j *Job) run(ctx context.Context, url string, signals <-chan os.Signal) (in
 	cmd := exec.Command(j.Args[0], j.Args[1:]...)
 	cmd.Env = commandEnvironment(j.Environ, url)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = j.Stdin, j.Stdout, j.Stderr
-	if j.Holds != nil && runtime.GOOS != "windows" {
-		cmd.ExtraFiles = []*os.File{j.Holds}
-	}
 	witness := startWitness(j.Self) // before the command starts, so that the witness misses no signal
 	defer witness.stop()
 	ends := make(chan os.Signal, 1)

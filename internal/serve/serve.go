@@ -38,10 +38,9 @@ import (
 
 // Config has everything that usher needs to run.
 type Config struct {
-	Settings  *settings.Settings
-	Log       *slog.Logger
-	Environ   []string // read for systemd's LISTEN_FDS, NOTIFY_SOCKET and WATCHDOG_USEC
-	Listening func()   // called when all ports are open, for the Windows service manager; may be nil
+	Settings *settings.Settings
+	Log      *slog.Logger
+	Environ  []string // read for systemd's LISTEN_FDS, NOTIFY_SOCKET and WATCHDOG_USEC
 }
 
 // Run serves until ctx ends or a signal arrives.
@@ -74,20 +73,19 @@ func Run(ctx context.Context, c Config) error {
 			"drop a change as a duplicate. For several replicas set USHER_WEBHOOK_INBOX to " +
 			"a PostgreSQL database")
 	}
-	u.systemd, u.listening = sdnotify.New(settings.Environment(c.Environ)), c.Listening
+	u.systemd = sdnotify.New(settings.Environment(c.Environ))
 	return u.Run(ctx)
 }
 
 // Usher is the running program: its listeners, and the parts behind them. A part that is off is nil, and so
 // is its listener.
 type Usher struct {
-	settings  *settings.Settings
-	log       *slog.Logger
-	pulse     *clock.Pulse // since it runs
-	running   atomic.Bool
-	stopping  atomic.Bool
-	systemd   *sdnotify.Notifier // nil if systemd did not start usher
-	listening func()             // see Config.Listening
+	settings *settings.Settings
+	log      *slog.Logger
+	pulse    *clock.Pulse // since it runs
+	running  atomic.Bool
+	stopping atomic.Bool
+	systemd  *sdnotify.Notifier // nil if systemd did not start usher
 
 	outbound    *outbound.Outbound
 	counts      []portCounts // of its ports, in the same order
@@ -174,12 +172,8 @@ func (u *Usher) allListeners() []*listener {
 // Run serves until ctx ends or a signal arrives. Then it shuts down in order or, on a second signal, at once.
 func (u *Usher) Run(ctx context.Context) error {
 	signals := make(chan os.Signal, 2)
-	// A Windows service ignores signals: Windows also sends SIGTERM when any user logs off, and the
-	// service manager stops usher through ctx.
-	if u.listening == nil {
-		signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
-		defer signal.Stop(signals)
-	}
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	defer signal.Stop(signals)
 
 	background, stopBackground := context.WithCancel(context.Background())
 	var running sync.WaitGroup
@@ -209,9 +203,6 @@ func (u *Usher) Run(ctx context.Context) error {
 	// For a service manager usher is ready when it listens, not when it has a token: otherwise the
 	// manager would restart usher during an outage of the billing service, which does not help. /readyz
 	// says whether there is a token.
-	if u.listening != nil {
-		u.listening()
-	}
 	u.notify(u.systemd.Ready)
 	var err error
 	select {

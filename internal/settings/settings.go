@@ -126,24 +126,6 @@ func ReadAdmin(environ []string) (*Admin, error) {
 	return a, nil
 }
 
-// ReadEntitlements reads only the settings that a command needs to call the entitlements port of a running usher.
-func ReadEntitlements(environ []string) (*Entitlements, error) {
-	r := newReader(environ)
-	s := new(Settings)
-	for _, sec := range s.sections() {
-		r.read(slices.DeleteFunc(sec.rows, func(v Variable) bool {
-			return !strings.HasPrefix(v.Name, "USHER_ENTITLEMENTS_")
-		}), "")
-	}
-	if s.Entitlements.Listen != "" {
-		r.checkListen("USHER_ENTITLEMENTS_LISTEN", s.Entitlements.Listen)
-	}
-	if len(r.problems) > 0 {
-		return nil, r.problems
-	}
-	return &s.Entitlements, nil
-}
-
 // AdminListen returns the address of the admin port. It reads only this setting, so that a health check does
 // not fail because the file of a secret is missing.
 func AdminListen(environ []string) string {

@@ -255,7 +255,6 @@ reconciles() {
 }
 
 try_reconcile() {
-	kubectl create configmap usher-reconcile --from-file=tenants.py="$top/examples/reconcile/tenants.py"
 	apply reconcile.yaml
 	sandbox send acme users=5
 	reconciles same Complete
