@@ -187,7 +187,7 @@ func TestChartRefuses(t *testing.T) {
 		receiver + ",gate.enabled=false":                                                        "gate.enabled is false",
 		entitlements + ",gate.enabled=false":                                                    "entitlements then need inbox.type postgres",
 		receiver + ",secret.keys.adminToken=":                                                   "/secret/keys/adminToken",
-		receiver + ",secret.keys.webhookToken=":                                                 "webhookToken or hmacSecret",
+		receiver + ",secret.keys.webhookToken=":                                                 "webhookToken or signingKey",
 		entitlements + ",secret.keys.entitlementsKey=":                                          "secret.keys.entitlementsKey",
 		outbound + ",secret.keys.outboundKey=":                                                  "secret.keys.outboundKey",
 		image + ",outbound.baseURL=https://billing.example.com":                                 "outbound.clientID",

@@ -79,7 +79,7 @@ func gateEnvironment(t *testing.T, state, gate, receiver string) []string {
 			id, _, _ := strings.Cut(value, ":")
 			loaded = append(loaded, id)
 			content := "t0psecret-t0psecret\n"
-			if id == "sign-secret" {
+			if id == "forward-signing-key" {
 				content = "whsec_YSBrZXkgb2YgdGhlIHRlc3Q=\n"
 			}
 			if err := os.WriteFile(filepath.Join(credentials, id), []byte(content), 0o400); err != nil {

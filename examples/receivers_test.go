@@ -25,7 +25,7 @@ import (
 	"usher/internal/testkit"
 )
 
-const signSecret = "whsec_aW4gdGhlIGV4YW1wbGVzLCBub3QgZm9yIHlvdQ=="
+const forwardSigningKey = "whsec_aW4gdGhlIGV4YW1wbGVzLCBub3QgZm9yIHlvdQ=="
 
 func TestReceivers(t *testing.T) {
 	t.Parallel()
@@ -62,7 +62,7 @@ func TestReceivers(t *testing.T) {
 func tryReceiver(t *testing.T, program func(t *testing.T, addr string) *exec.Cmd, read func(t *testing.T, dir string) []tenantState) {
 	dir, addr := t.TempDir(), testkit.FreeAddress(t)
 	cmd := program(t, addr)
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "WEBHOOK_SECRET=" + signSecret, "STATE_DIR=" + dir, "LISTEN=" + addr}
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "WEBHOOK_SECRET=" + forwardSigningKey, "STATE_DIR=" + dir, "LISTEN=" + addr}
 	receiver := testkit.Start(t, cmd)
 	testkit.Eventually(t, "listening: the receiver", func() bool {
 		conn, err := net.Dial("tcp", addr)
@@ -73,7 +73,7 @@ func tryReceiver(t *testing.T, program func(t *testing.T, addr string) *exec.Cmd
 	})
 
 	target := "http://" + addr + "/provisioning"
-	gate := start(t, testkit.NewService(t).Environ("USHER_WEBHOOK_LISTEN=127.0.0.1:0", "USHER_WEBHOOK_FORWARD_URL="+target, "USHER_WEBHOOK_FORWARD_SIGNING_KEY="+signSecret)).URL(t, "webhooks")
+	gate := start(t, testkit.NewService(t).Environ("USHER_WEBHOOK_LISTEN=127.0.0.1:0", "USHER_WEBHOOK_FORWARD_URL="+target, "USHER_WEBHOOK_FORWARD_SIGNING_KEY="+forwardSigningKey)).URL(t, "webhooks")
 	sender := sandbox.NewSender(7, gate+"/webhooks")
 	var sent [][]byte
 	want := make(map[string]map[string]*int)
@@ -91,7 +91,7 @@ func tryReceiver(t *testing.T, program func(t *testing.T, addr string) *exec.Cmd
 	// What follows comes past usher. An old snapshot, so that it would show.
 	body := sent[0]
 	now := time.Now().Unix()
-	good := signature(signSecret, "a", now, body)
+	good := signature(forwardSigningKey, "a", now, body)
 	for _, tc := range []struct {
 		name      string
 		timestamp int64
@@ -102,8 +102,8 @@ func tryReceiver(t *testing.T, program func(t *testing.T, addr string) *exec.Cmd
 		{"of another key", now, signature("whsec_"+base64.StdEncoding.EncodeToString([]byte("forged")), "a", now, body), body},
 		{"of another time", now + 1, good, body},
 		{"of another body", now, good, append([]byte(" "), body...)},
-		{"too old", now - 301, signature(signSecret, "a", now-301, body), body},
-		{"from the future", now + 400, signature(signSecret, "a", now+400, body), body},
+		{"too old", now - 301, signature(forwardSigningKey, "a", now-301, body), body},
+		{"from the future", now + 400, signature(forwardSigningKey, "a", now+400, body), body},
 		{"of another version", now, strings.Replace(good, "v1,", "v2,", 1), body},
 	} {
 		if status := post(t, target, tc.timestamp, tc.signature, tc.body); status != http.StatusUnauthorized {
@@ -125,12 +125,12 @@ func tryReceiver(t *testing.T, program func(t *testing.T, addr string) *exec.Cmd
 
 	// What was sent before that comes too late.
 	other := []byte(strings.ReplaceAll(string(body), `"quantity"`, `"amount"`))
-	if status := post(t, target, now-1, signature(signSecret, "a", now-1, other), other); status != http.StatusServiceUnavailable {
+	if status := post(t, target, now-1, signature(forwardSigningKey, "a", now-1, other), other); status != http.StatusServiceUnavailable {
 		t.Errorf("late: %d, want 503", status)
 	}
 	wantState(t, read(t, dir), want)
 
-	p := start(t, nil, "sandbox", "rehearse", target, "--hmac-secret", signSecret, "--hmac-scheme", "standard")
+	p := start(t, nil, "sandbox", "rehearse", target, "--hmac-secret", forwardSigningKey, "--hmac-scheme", "standard")
 	<-p.Ended
 	played := 0
 	for line := range strings.Lines(p.Stdout.String()) {

@@ -38,7 +38,6 @@ type answer struct {
 	// receivers is the receiver's answer to a question. If it is set, the sender gets its headers
 	// and body instead of the JSON fields.
 	receivers *receiver.Try
-	again     bool // it is a copy of one that came before, by its signed id
 
 	Decision string           `json:"decision"`
 	Error    string           `json:"error,omitempty"`
@@ -118,7 +117,7 @@ func (a *answer) write(w http.ResponseWriter) {
 type Outcome struct {
 	At          time.Time
 	Took        time.Duration
-	From        netip.Addr      // the sender's address; invalid if unknown
+	From        netip.Addr      // the other end of the connection; invalid if it is a unix socket
 	Status      int             // of the answer to the sender
 	Decision    string          // forwarded, queued, duplicate, rejected or failed
 	Why         string          // why it was rejected or failed
@@ -129,6 +128,7 @@ type Outcome struct {
 	Webhook     *Webhook        // nil if a check failed
 	Invalid     *Invalid        // not nil if only the content is invalid
 	Stored      bool            // the inbox has the webhook
+	Missed      bool            // it is a change that its sender has to send again
 }
 
 // maxShownFaults is how many faults an Outcome has. The admin port keeps many outcomes in memory.

@@ -61,7 +61,11 @@ func TestSlowBodyHoldsNoPlace(t *testing.T) {
 // large one, the one gives way that began first: it is slow.
 func TestBodiesHaveABound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := newGate(t, func(c *setup) { c.MaxInflight, c.MaxBody = 2, 200<<10 })
+		missed := 0
+		g := newGate(t, func(c *setup) {
+			c.MaxInflight, c.MaxBody = 2, 200<<10
+			c.Missed = func(time.Time) { missed++ }
+		})
 		var slow []net.Conn
 		for range 3 {
 			slow = append(slow, dialGate(t, g))
@@ -75,8 +79,8 @@ func TestBodiesHaveABound(t *testing.T) {
 		if status := statusOf(t, slow[0]); status != 503 {
 			t.Errorf("the one that began first: %d", status)
 		}
-		if missed := g.cfg.Missed.Unnamed(); missed.Count != 1 {
-			t.Errorf("%d are missed", missed.Count)
+		if missed != 1 {
+			t.Errorf("%d are missed", missed)
 		}
 		tiny := dialGate(t, g)
 		begin(tiny, 1000, 100) // it is older than what follows, but holds nothing
@@ -103,8 +107,10 @@ func TestBodiesHaveABound(t *testing.T) {
 // If only a signature says who sends, usher does not know who began such a body, and missed it nothing.
 func TestStrangersBodiesGiveWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		missed := 0
 		g := newGate(t, func(c *setup) {
-			c.MaxInflight, c.MaxBody, c.HMACSecret = 1, 200<<10, secret("key")
+			c.MaxInflight, c.MaxBody, c.SigningKeys = 1, 200<<10, secret("key")
+			c.Missed = func(time.Time) { missed++ }
 		})
 		first, second := dialGate(t, g), dialGate(t, g)
 		for _, c := range []net.Conn{first, second} {
@@ -113,8 +119,8 @@ func TestStrangersBodiesGiveWay(t *testing.T) {
 		if status := statusOf(t, first); status != 408 {
 			t.Errorf("the one that began first: %d", status)
 		}
-		if missed := g.cfg.Missed.Unnamed(); missed.Count != 0 {
-			t.Errorf("%d are missed", missed.Count)
+		if missed != 0 {
+			t.Errorf("%d are missed", missed)
 		}
 	})
 }

@@ -5,12 +5,9 @@ import (
 	"encoding/hex"
 	"net/http"
 	"net/netip"
-	"slices"
 	"strings"
-	"time"
 
 	"usher/internal/guard"
-	"usher/internal/signature"
 )
 
 const tokenHeader = "X-Webhook-Token"
@@ -71,35 +68,22 @@ func headerSecrets(r *http.Request, longest int) []string {
 	return presented
 }
 
-// checkSignature checks the signature over the body, in the configured scheme.
+// checkSignature checks the signature over the body. One that fits any of the keys is enough.
 func (g *Gate) checkSignature(in *arrival, body []byte) *answer {
-	if g.cfg.HMACSecret == nil {
+	if g.cfg.SigningKeys == nil {
 		return nil
 	}
-	secret, h := g.cfg.HMACSecret(), in.r.Header
-	if g.cfg.HMACStandard {
-		key, err := signature.ParseKey(secret)
-		if err != nil {
-			g.cfg.Log.Error("webhook signatures can't be checked", "error", err)
-			return reject(http.StatusUnauthorized, "signatures cannot be checked right now")
-		}
-		if why := signature.VerifyStandard(key, h, body, time.Now()); why != "" {
-			return reject(http.StatusUnauthorized, why)
-		}
-		in.signedID = h.Get("webhook-id")
-		return nil
-	}
-	if !g.cfg.HMAC.Verify(secret, h.Values(g.cfg.HMACHeader), body) {
+	if !g.cfg.HMAC.Verify(g.cfg.SigningKeys(), in.r.Header.Values(g.cfg.SignatureHeader), body) {
 		return reject(http.StatusUnauthorized,
-			"the signature in "+g.cfg.HMACHeader+" is missing or does not fit the body")
+			"the signature in "+g.cfg.SignatureHeader+" is missing or does not fit the body")
 	}
 	return nil
 }
 
-// checkPage refuses what comes from a web page, if senders need no secret: a browser may have an address that is
-// allowed, or a client certificate, and uses them for every page that it shows.
+// checkPage refuses what comes from a web page, if senders need no secret: a browser on this machine can reach the gate
+// for every page that it shows.
 func (g *Gate) checkPage(in *arrival) *answer {
-	hasSecret := g.cfg.Tokens != nil || g.cfg.HMACSecret != nil
+	hasSecret := g.cfg.Tokens != nil || g.cfg.SigningKeys != nil
 	switch {
 	case g.cfg.Hosts != nil && !g.cfg.Hosts.Allowed(in.r.Host):
 		return reject(http.StatusMisdirectedRequest,
@@ -113,65 +97,9 @@ func (g *Gate) checkPage(in *arrival) *answer {
 	return nil
 }
 
-// checkAddress finds the sender's address. If AllowCIDRs is set, it refuses an address that is not
-// in it, or unknown.
-func (g *Gate) checkAddress(in *arrival) *answer {
-	in.From = senderAddr(in.r, g.cfg.TrustedProxies)
-	if len(g.cfg.AllowCIDRs) == 0 || contains(g.cfg.AllowCIDRs, in.From) {
-		return nil
-	}
-	return reject(http.StatusForbidden, "webhooks are not accepted from this address")
-}
-
-// senderAddr returns the address of the sender: the other end of the connection or, behind trusted
-// proxies, the rightmost hop in X-Forwarded-For that is not a trusted proxy. Everything to the left
-// of that hop is only the sender's claim. If all hops are trusted proxies, the leftmost is the
-// sender. If the hop cannot be read, or there are too many hops, the address is unknown, and the
-// result is the invalid Addr.
-func senderAddr(r *http.Request, trusted []netip.Prefix) netip.Addr {
-	addr := peerAddr(r)
-	hops := r.Header.Values("X-Forwarded-For")
-	if !contains(trusted, addr) || len(hops) == 0 {
-		return addr
-	}
-	list := strings.Join(hops[max(0, len(hops)-maxHops-1):], ",")
-	for range maxHops {
-		comma := strings.LastIndexByte(list, ',')
-		addr = parseHop(list[comma+1:])
-		if comma < 0 || !contains(trusted, addr) {
-			return addr
-		}
-		list = list[:comma]
-	}
-	return netip.Addr{}
-}
-
-// maxHops is how many trusted proxies there can be in a row. A stranger could list thousands.
-const maxHops = 64
-
 // peerAddr returns the address of the other end of the connection. A unix socket has none: the
-// result is the invalid Addr.
+// result is the invalid Addr. A dual-stack socket reports 10.0.0.1 as ::ffff:10.0.0.1.
 func peerAddr(r *http.Request) netip.Addr {
 	ap, _ := netip.ParseAddrPort(r.RemoteAddr)
-	return plain(ap.Addr())
-}
-
-// parseHop reads an address as proxies write it: plain, in brackets, or with a port.
-func parseHop(s string) netip.Addr {
-	s = strings.Trim(s, " \t")
-	if ap, err := netip.ParseAddrPort(s); err == nil {
-		return plain(ap.Addr())
-	}
-	addr, _ := netip.ParseAddr(strings.TrimSuffix(strings.TrimPrefix(s, "["), "]"))
-	return plain(addr)
-}
-
-// plain makes addresses comparable. A dual-stack socket reports 10.0.0.1 as ::ffff:10.0.0.1,
-// and no prefix contains an address with a zone.
-func plain(a netip.Addr) netip.Addr {
-	return a.Unmap().WithZone("")
-}
-
-func contains(prefixes []netip.Prefix, a netip.Addr) bool {
-	return slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(a) })
+	return ap.Addr().Unmap().WithZone("")
 }

@@ -5,13 +5,9 @@ import (
 	"encoding/hex"
 	"net/http"
 	"net/http/httptest"
-	"net/netip"
 	"runtime"
-	"strconv"
 	"strings"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"usher/internal/guard"
 	"usher/internal/signature"
@@ -107,19 +103,19 @@ func TestHMAC(t *testing.T) {
 			for _, s := range tt.signatures {
 				header = append(header, "X-Hub-Signature", s)
 			}
-			g := newGate(t, func(c *setup) { c.HMACSecret, c.HMACHeader = secret("key"), "x-hub-signature" })
+			g := newGate(t, func(c *setup) { c.SigningKeys, c.SignatureHeader = secret("key"), "x-hub-signature" })
 			got := post(t, g, documented, header...)
 			if want := map[bool]int{true: 200, false: 401}[tt.ok]; got.Code != want {
 				t.Errorf("got %v, want %d", got, want)
 			}
-			shut := newGate(t, func(c *setup) { c.HMACSecret, c.HMACHeader = secret(""), "x-hub-signature" })
+			shut := newGate(t, func(c *setup) { c.SigningKeys, c.SignatureHeader = secret(""), "x-hub-signature" })
 			if got := post(t, shut, documented, header...); got.Code != 401 {
 				t.Errorf("with an empty secret: %v", got)
 			}
 		})
 	}
 	t.Run("checked before the JSON is", func(t *testing.T) {
-		g := newGate(t, func(c *setup) { c.HMACSecret = secret("key") })
+		g := newGate(t, func(c *setup) { c.SigningKeys = secret("key") })
 		if got := post(t, g, "{", "X-Signature", std); got.Code != 401 {
 			t.Error(got)
 		}
@@ -127,14 +123,14 @@ func TestHMAC(t *testing.T) {
 	t.Run("the algorithm that was asked for", func(t *testing.T) {
 		for algorithm, want := range map[string]int{"sha256": 200, "sha512": 401, "sha1": 401} {
 			hmac, _ := signature.ByName(algorithm)
-			g := newGate(t, func(c *setup) { c.HMACSecret, c.HMAC = secret("key"), hmac })
+			g := newGate(t, func(c *setup) { c.SigningKeys, c.HMAC = secret("key"), hmac })
 			if got := post(t, g, documented, "X-Signature", std); got.Code != want {
 				t.Errorf("%s: %v", algorithm, got)
 			}
 		}
 	})
 	t.Run("an empty key signs nothing", func(t *testing.T) {
-		g := newGate(t, func(c *setup) { c.HMACSecret = secret("") })
+		g := newGate(t, func(c *setup) { c.SigningKeys = secret("") })
 		forged := hex.EncodeToString(sha256MAC(nil, []byte(documented)))
 		if got := post(t, g, documented, "X-Signature", forged); got.Code != 401 {
 			t.Error(got)
@@ -142,30 +138,14 @@ func TestHMAC(t *testing.T) {
 	})
 }
 
-func TestStandardWebhooksAtTheGate(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const good = "whsec_a2V5"
-		for key, want := range map[string]int{good: 200, "whsec_b3RoZXI=": 401, "": 401, "key": 401} {
-			g := newGate(t, func(c *setup) { c.HMACSecret, c.HMACStandard = secret(key), true })
-			r := request(documented)
-			signature.Stamp(r.Header, "m1", time.Now(), []byte(documented), []byte("key"))
-			if got := serve(t, g, r); got.Code != want {
-				t.Errorf("key %q: got %v, want %d", key, got, want)
-			}
-		}
-	})
-}
-
 func TestEverythingConfiguredMustPass(t *testing.T) {
 	mac := hex.EncodeToString(sha256MAC([]byte("key"), []byte(documented)))
 	g := newGate(t, func(c *setup) {
-		c.Tokens, c.HMACSecret = tokens("good"), secret("key")
-		c.AllowCIDRs = prefixes("192.0.2.0/24")
+		c.Tokens, c.SigningKeys = tokens("good"), secret("key")
 	})
 	for want, change := range map[int]func(*http.Request){
 		200: func(*http.Request) {},
 		401: func(r *http.Request) { r.Header.Del("X-Webhook-Token") },
-		403: func(r *http.Request) { r.RemoteAddr = "198.51.100.1:1" },
 	} {
 		r := request(documented, "X-Webhook-Token", "good", "X-Signature", mac)
 		change(r)
@@ -225,43 +205,18 @@ func strangers() map[string]func() *http.Request {
 		"many passwords":               header("Authorization", basic(3), room/27),
 		"many passwords of the length": header("Authorization", "Basic "+base64.StdEncoding.EncodeToString([]byte(":a secret of the sender'z")), room/57),
 		"many bearers":                 header("Authorization", "Bearer a", room/25),
-		"many proxies":                 header("X-Forwarded-For", fill("10.0.0.1,"), 1),
-		"many lines of proxies":        header("X-Forwarded-For", "10.0.0.1", room/27),
-		"nothing but commas":           header("X-Forwarded-For", fill(","), 1),
 		"a long signature":             header("X-Signature", fill("a"), 1),
 		"a padded signature":           header("X-Signature", fill("="), 1),
-		"a list of signatures": func() *http.Request {
-			r := header("Webhook-Signature", fill("v1,AAAA "), 1)()
-			r.Header.Set("webhook-id", "1")
-			r.Header.Set("webhook-timestamp", strconv.FormatInt(time.Now().Unix(), 10))
-			return r
-		},
-		"a list of whole signatures": func() *http.Request {
-			r := header("Webhook-Signature", fill("v1,"+base64.StdEncoding.EncodeToString(make([]byte, 32))+" "), 1)()
-			r.Header.Set("webhook-id", "1")
-			r.Header.Set("webhook-timestamp", strconv.FormatInt(time.Now().Unix(), 10))
-			return r
-		},
-		"a list of nothing": func() *http.Request {
-			r := header("Webhook-Signature", fill("a "), 1)()
-			r.Header.Set("webhook-id", "1")
-			r.Header.Set("webhook-timestamp", strconv.FormatInt(time.Now().Unix(), 10))
-			return r
-		},
-		"a long traceparent": header("Traceparent", fill("0-"), 1),
+		"a long traceparent":           header("Traceparent", fill("0-"), 1),
 	}
 }
 
 // strangersGate is a gate that makes the most of such a request.
 func strangersGate(tb testing.TB, name string) *Gate {
 	return newGate(tb, func(c *setup) {
-		c.TrustedProxies = prefixes("10.0.0.0/8")
-		switch {
-		case strings.Contains(name, "list"):
-			c.HMACSecret, c.HMACStandard = secret("whsec_a2V5"), true
-		case strings.Contains(name, "signature"):
-			c.HMACSecret = secret("key")
-		default:
+		if strings.Contains(name, "signature") {
+			c.SigningKeys = secret("key")
+		} else {
 			c.Tokens = tokens("a secret of the sender's", "another secret")
 		}
 	})
@@ -309,10 +264,9 @@ func BenchmarkStrangers(b *testing.B) {
 }
 
 // A gate without a secret takes webhooks from programs, and not from a web page: the browser that shows it
-// may run on this machine, or have an address that is allowed.
+// may run on this machine.
 func TestWebPages(t *testing.T) {
 	unchecked := newGate(t, func(c *setup) { c.Hosts = guard.NewHosts("127.0.0.1:8090", []string{"gate.internal"}, false) })
-	byAddress := newGate(t, func(c *setup) { c.AllowCIDRs = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")} })
 	checked := newGate(t, func(c *setup) { c.Tokens = tokens("good") })
 	for _, tt := range []struct {
 		name, host string
@@ -333,10 +287,6 @@ func TestWebPages(t *testing.T) {
 		r.Host = tt.host
 		if got := serve(t, unchecked, r); got.Code != tt.want {
 			t.Errorf("%s: %v, want %d", tt.name, got, tt.want)
-		}
-		r.Body = request(documented).Body
-		if got := serve(t, byAddress, r); (got.Code == 403) != (len(tt.header) > 0) {
-			t.Errorf("%s, from an allowed address: %v", tt.name, got)
 		}
 		r = request(documented, append(tt.header, "X-Webhook-Token", "good")...)
 		r.Host = tt.host

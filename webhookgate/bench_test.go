@@ -11,7 +11,7 @@ import (
 // BenchmarkGate is the whole way of a webhook, without connections.
 func BenchmarkGate(b *testing.B) {
 	g := newGate(b, func(c *setup) {
-		c.Tokens, c.SignSecret = tokens("a secret of the sender's"), secret("whsec_c2lnbmluZy1rZXk=")
+		c.Tokens, c.ForwardSigningKey = tokens("a secret of the sender's"), secret("whsec_c2lnbmluZy1rZXk=")
 		c.Transport = roundTrip(func(*http.Request) (*http.Response, error) { return respond(200, ""), nil })
 	})
 	bodies := [2]string{documented, strings.Replace(documented, "4711", "4712", 1)}
@@ -30,7 +30,7 @@ func BenchmarkGate(b *testing.B) {
 
 // BenchmarkLane is the lanes alone.
 func BenchmarkLane(b *testing.B) {
-	p := newPassThrough(10000, time.Minute, nil, func(w *Webhook) *answer {
+	p := newPassThrough(10000, time.Minute, func(w *Webhook) *answer {
 		return &answer{status: 200, Decision: forwarded, Webhook: w.ID}
 	})
 	hooks := [2]*Webhook{}

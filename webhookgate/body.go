@@ -45,7 +45,7 @@ func (g *Gate) readBody(in *arrival) ([]byte, *answer) {
 	in.body.from = http.MaxBytesReader(w, r.Body, limit)
 	body, err := io.ReadAll(&in.body)
 	switch {
-	case !g.bodies.complete(&in.body) && g.vouched(r): // else it may be a stranger's, and usher missed it nothing
+	case !g.bodies.complete(&in.body) && g.vouched(): // else it may be a stranger's, and usher missed it nothing
 		return nil, busy("too many large webhooks at once; please send this one again").with("Connection", "close")
 	case err == nil:
 		// A deadline that passes during a long delivery would look as if the sender had hung up.

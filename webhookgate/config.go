@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"math"
 	"math/rand/v2"
-	"net/netip"
 	"runtime"
 	"time"
 
@@ -28,27 +27,14 @@ type Config struct {
 	// a lost secret never opens the gate.
 	Tokens func() string
 
-	// HMACSecret returns the key of the signatures over the body. It is
-	// called for every webhook and must be quick.
+	// SigningKeys returns the keys of the signatures over the body, separated by commas; one that fits is
+	// enough. It is called for every webhook and must be quick.
 	// Nil: not checked. A function that returns nothing refuses everyone.
-	HMACSecret func() string
+	SigningKeys func() string
 
-	// HMACHeader carries the signature, in hex or base64, and HMAC made it. Not used with
-	// HMACStandard.
-	HMACHeader string
-	HMAC       signature.HMAC
-
-	// HMACStandard asks for the Standard Webhooks headers instead. HMACSecret
-	// must then return what signature.ParseKey understands.
-	HMACStandard bool
-
-	// AllowCIDRs are the networks that senders may call from. Empty: any. An IPv4 network must not
-	// be written as an IPv4-mapped IPv6 one.
-	AllowCIDRs []netip.Prefix
-
-	// TrustedProxies are the networks of the proxies whose X-Forwarded-For is believed. Empty:
-	// none, and the other end of the connection is the sender.
-	TrustedProxies []netip.Prefix
+	// SignatureHeader carries the signature, in hex or base64, and HMAC made it.
+	SignatureHeader string
+	HMAC            signature.HMAC
 
 	// Hosts says which Host headers are answered. Nil: any. It is for a gate that only this machine can
 	// reach, and that has no check: a browser on this machine can reach it for every page that it shows.
@@ -87,8 +73,7 @@ type Config struct {
 	// Store, if set, stores every webhook that has passed the checks, except questions. It is
 	// responsible for the delivery from then on: the gate's own lanes, DedupSize, DedupWindow and
 	// Tries are not used. Store returns the webhook-id of the snapshot that w duplicates, or an
-	// empty string. An error means that w is not stored, and that the sender should send it again;
-	// Store has noted that in Missed.
+	// empty string. An error means that w is not stored, and that the sender should send it again.
 	Store func(w *Webhook) (duplicateOf string, err error)
 
 	// StoreUnclaimed passes webhooks whose platform has no receiver to Store, instead of rejecting
@@ -98,12 +83,12 @@ type Config struct {
 
 	// Invalid is called for each Invalid, before the sender gets its answer. It stores the webhook and returns
 	// its id, the number that people type; zero: it has not stored it. It must not take longer than Store may take.
-	// If there is a Store, and Invalid has not stored the webhook, the sender should send it again; Invalid has
-	// noted that in Missed. May be nil.
+	// If there is a Store, and Invalid has not stored the webhook, the sender should send it again. May be nil.
 	Invalid func(*Invalid) (id int64)
 
-	// Missed gets the tenants whose webhooks got a 5xx. Nil: the gate makes one.
-	Missed *Missed
+	// Missed is called for each change that got a 5xx although its sender passed every check, a minute later
+	// unless it came in meanwhile: the service sends it a second time. at is when it arrived first. May be nil.
+	Missed func(at time.Time)
 
 	// UnknownType is called for each webhook of a type that Rules do not accept. May be nil.
 	UnknownType func(typ string)
@@ -134,12 +119,10 @@ func New(cfg Config) *Gate {
 		waiting: make(map[*receiver.Receiver]int),
 		bodies:  bodies{limit: int64(cfg.MaxInflight) * min(cfg.MaxBody, math.MaxInt64/int64(max(1, cfg.MaxInflight)))},
 	}
-	if cfg.Missed == nil {
-		g.cfg.Missed = NewMissed()
-	}
+	g.missed.report = cfg.Missed
 	g.deliveries, g.cancel = context.WithCancel(context.Background())
 	if cfg.Store == nil {
-		g.lanes = newPassThrough(cfg.DedupSize, cfg.DedupWindow, cfg.Log, g.deliver)
+		g.lanes = newPassThrough(cfg.DedupSize, cfg.DedupWindow, g.deliver)
 	}
 	return g
 }

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -180,11 +181,13 @@ func TestSigning(t *testing.T) {
 		key := "whsec_a2V5"
 		var signatures []string
 		g := newGate(t, func(c *setup) {
-			c.SignSecret = func() string { return key }
+			c.ForwardSigningKey = func() string { return key }
 			c.Transport = roundTrip(func(r *http.Request) (*http.Response, error) {
 				body, _ := io.ReadAll(r.Body)
-				if why := signature.VerifyStandard([]byte("key"), r.Header, body, time.Now()); why != "" {
-					t.Error(why)
+				want := make(http.Header)
+				signature.Stamp(want, r.Header.Get("webhook-id"), time.Now(), body, []byte("key"))
+				if got := r.Header["Webhook-Signature"]; !slices.Equal(got, want["Webhook-Signature"]) || r.Header.Get("webhook-timestamp") != want.Get("webhook-timestamp") {
+					t.Errorf("%q, want %q", got, want)
 				}
 				signatures = append(signatures, r.Header.Get("webhook-signature"))
 				if len(signatures) == 1 {

@@ -4,7 +4,7 @@
 //
 // A webhook passes these checks in this order. The first check that fails answers the sender:
 //
-//	method and path → no web page (if there is no secret) → address, shared secret → body →
+//	method and path → no web page (if there is no secret) → token → body →
 //	signature → a place in flight → JSON → type and schema → the tenant's lane → dedup → receiver
 //
 // The gate reads nothing of the body before it has checked the headers, and parses nothing before
@@ -39,8 +39,8 @@
 //	receiver   the receiver's last answer, if it was not a 2xx: {"status"}.
 //	           Missing if there was no answer
 //
-// Statuses: 200; 400 not JSON, or a body that ended too early; 401 secret or signature; 403
-// address; 404 path; 405 method; 408 the body stopped arriving; 413 too large; 422 wrong shape
+// Statuses: 200; 400 not JSON, or a body that ended too early; 401 token or signature; 403
+// a web page; 404 path; 405 method; 408 the body stopped arriving; 413 too large; 422 wrong shape
 // or type; 500 usher itself failed; 502 the receiver failed; 503 with Retry-After: too much at
 // once, shutting down, or unable to sign; 504 the receiver timed out.
 package webhookgate

@@ -2,6 +2,7 @@ package webhookgate
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -34,6 +35,7 @@ type Gate struct {
 	cancel     context.CancelFunc // ends deliveries
 
 	bodies bodies
+	missed missed
 
 	mu       sync.Mutex // guards what follows
 	inflight int
@@ -46,7 +48,6 @@ type arrival struct {
 	w          http.ResponseWriter
 	r          *http.Request
 	pathSecret string // the path's last segment as it was sent, if it may be a secret
-	signedID   string // the sender's webhook-id, if the signature covers it
 	body       body
 	admitted   bool  // it is counted in Gate.inflight
 	waits      bool  // it is counted in Gate.waiting
@@ -69,7 +70,7 @@ func (g *Gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // decide handles a request and reports its outcome. After that the request is no longer in flight, and
 // usher holds nothing of it but the answer: a sender may take minutes to read it.
 func (g *Gate) decide(w http.ResponseWriter, r *http.Request) *answer {
-	in := &arrival{w: w, r: r, Outcome: Outcome{At: time.Now()}}
+	in := &arrival{w: w, r: r, Outcome: Outcome{At: time.Now(), From: peerAddr(r)}}
 	defer g.leave(in)
 	a := g.handle(in)
 	in.Stored = a.Decision == queued
@@ -80,7 +81,7 @@ func (g *Gate) decide(w http.ResponseWriter, r *http.Request) *answer {
 		}
 	}
 	in.noteAnswer(a)
-	g.noteMissed(in, a.again)
+	g.noteMissed(in)
 	if g.cfg.Answered != nil {
 		g.cfg.Answered(in.Outcome)
 	}
@@ -88,36 +89,36 @@ func (g *Gate) decide(w http.ResponseWriter, r *http.Request) *answer {
 	return a
 }
 
-// noteMissed notes whose webhook got a 5xx, and who is missed nothing any more. Config.Store and
-// Config.Invalid do that for the webhooks that they get. Nobody sends a question again.
-func (g *Gate) noteMissed(in *arrival, again bool) {
-	w, took := in.Webhook, in.Status == http.StatusOK
+// noteMissed notes a change that got a 5xx although its sender passed every check, and one that came in after all.
+// A question is no change, and nobody sends it again.
+func (g *Gate) noteMissed(in *arrival) {
+	var digest [sha256.Size]byte // zeros: the body did not arrive as a whole
 	switch {
-	case !took && in.Decision != failed, in.Invalid != nil, w != nil && (g.cfg.Store != nil || g.isQuestion(w.Type)):
-	case w == nil:
-		g.cfg.Missed.AddUnnamed(Unnamed{1, in.At, in.At})
-	case took:
-		g.cfg.Missed.Settle(w.Lane, func(d MissedSet) MissedSet {
-			if m := w.Missed(); again {
-				return d.AfterSignedCopy(m.Digest, m.SignedID)
-			}
-			return d.AfterIntake(w.Digest[:], w.Snapshot, w.Received)
-		})
-	default:
-		g.cfg.Missed.Add(w.Lane, w.Missed())
+	case in.Webhook != nil && g.isQuestion(in.Webhook.Type):
+		return
+	case in.Webhook != nil:
+		digest = in.Webhook.Digest
+	case in.Invalid != nil:
+		digest = in.Invalid.Digest
+	}
+	if in.Decision == failed {
+		in.Missed = true
+		g.missed.add(digest, in.At)
+	} else if in.Status == http.StatusOK || in.Invalid != nil {
+		g.missed.settle(digest)
 	}
 }
 
 // handle is the whole way of a webhook, from top to bottom. The first check that fails returns the
 // answer to the sender.
 func (g *Gate) handle(in *arrival) *answer {
-	for _, check := range []func(*arrival) *answer{g.route, g.checkPage, g.checkAddress, g.checkToken} {
+	for _, check := range []func(*arrival) *answer{g.route, g.checkPage, g.checkToken} {
 		if rejection := check(in); rejection != nil {
 			return rejection
 		}
 	}
 	body, rejection := g.readBody(in)
-	if rejection != nil && rejection.status == http.StatusRequestEntityTooLarge && g.vouched(in.r) {
+	if rejection != nil && rejection.status == http.StatusRequestEntityTooLarge && g.vouched() {
 		return g.invalid(in, in.newWebhook(body), "size", rejection)
 	}
 	if rejection != nil {
@@ -295,6 +296,7 @@ func shuttingDown() *answer {
 // no second chance. When ctx ends, deliveries are cancelled, also those that begin later, so that their
 // senders get 503. Then Shutdown returns ctx's error if any was in progress.
 func (g *Gate) Shutdown(ctx context.Context) error {
+	defer g.missed.reportAll()
 	context.AfterFunc(ctx, g.cancel)
 	idle := g.whenIdle()
 	select {

@@ -159,7 +159,7 @@ func TestHooksAndLog(t *testing.T) {
 	g := newGate(t, func(c *setup) {
 		c.Log = logTo(&buf)
 		c.Tokens = tokens("t0ken-one", "t0ken-two")
-		c.SignSecret = secret("whsec_c2lnbmluZy1rZXk=")
+		c.ForwardSigningKey = secret("whsec_c2lnbmluZy1rZXk=")
 		c.URL, _ = url.Parse("http://user:passw0rd@receiver.test/hook")
 		c.Answered = func(o Outcome) { decisions = append(decisions, o.Decision) }
 		c.Tried = func(result string, _ int, _ time.Duration) { results = append(results, result) }

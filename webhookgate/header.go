@@ -1,7 +1,6 @@
 package webhookgate
 
 import (
-	"cmp"
 	"net/http"
 	"slices"
 	"strings"
@@ -53,8 +52,8 @@ func (g *Gate) consumed(to *receiver.Receiver, h http.Header) map[string]bool {
 		drop["authorization"] = true
 		drop[normal(tokenHeader)] = true
 	}
-	if g.cfg.HMACSecret != nil && !g.cfg.HMACStandard {
-		drop[normal(g.cfg.HMACHeader)] = true
+	if g.cfg.SigningKeys != nil {
+		drop[normal(g.cfg.SignatureHeader)] = true
 	}
 	if to != nil && to.URL.User != nil {
 		drop["authorization"] = true
@@ -88,26 +87,15 @@ func (in *arrival) showsSecret(values []string) bool {
 	return slices.ContainsFunc(values, func(value string) bool { return shows(value) || shows(unescaped(value)) })
 }
 
-// addForwarded adds X-Forwarded-*. It keeps and extends what a trusted proxy has written. What
-// anybody else has written is only a claim, and addForwarded replaces it.
+// addForwarded adds X-Forwarded-*. What the sender has written there is only a claim, and does not pass.
 func (g *Gate) addForwarded(out http.Header, r *http.Request) {
-	peer := peerAddr(r)
-	host, proto := r.Host, "http"
+	proto := "http"
 	if r.TLS != nil {
 		proto = "https"
 	}
-	var hops []string
-	if contains(g.cfg.TrustedProxies, peer) {
-		hops = append(hops, r.Header.Values("X-Forwarded-For")...)
-		host = cmp.Or(r.Header.Get("X-Forwarded-Host"), host)
-		proto = cmp.Or(r.Header.Get("X-Forwarded-Proto"), proto)
+	if peer := peerAddr(r); peer.IsValid() {
+		out.Set("X-Forwarded-For", peer.String())
 	}
-	if peer.IsValid() {
-		hops = append(hops, peer.String())
-	}
-	if len(hops) > 0 {
-		out.Set("X-Forwarded-For", strings.Join(hops, ", "))
-	}
-	out.Set("X-Forwarded-Host", host)
+	out.Set("X-Forwarded-Host", r.Host)
 	out.Set("X-Forwarded-Proto", proto)
 }

@@ -74,7 +74,7 @@ func TestSignatureHeaderStaysHere(t *testing.T) {
 	r := request(documented, "X-Sig", "sha256="+hex.EncodeToString(mac))
 	const lookAlike = "X_sig"
 	r.Header[lookAlike] = []string{"v"}
-	got := received(t, func(c *setup) { c.HMACSecret, c.HMACHeader = secret("key"), "X-Sig" }, r)
+	got := received(t, func(c *setup) { c.SigningKeys, c.SignatureHeader = secret("key"), "X-Sig" }, r)
 	if got.Header["X-Sig"] != nil || got.Header[lookAlike] != nil {
 		t.Errorf("forwarded: %v", got.Header)
 	}
@@ -113,24 +113,19 @@ func TestPathSecretStaysHere(t *testing.T) {
 }
 
 func TestForwardedFor(t *testing.T) {
-	trusting := func(c *setup) { c.TrustedProxies = prefixes("192.0.2.0/24") }
 	for _, tt := range []struct {
-		change func(*setup)
-		peer   string
-		sent   []string
-		want   string // for, host, proto
+		peer string
+		sent []string
+		want string // for, host, proto
 	}{
-		{nil, "203.0.113.9:1", nil, "203.0.113.9 example.com http"},
-		{nil, "[::ffff:203.0.113.9]:1", nil, "203.0.113.9 example.com http"},
-		{nil, "@", nil, " example.com http"},
-		{nil, "203.0.113.9:1", []string{"X-Forwarded-For", "1.1.1.1", "X-Forwarded-Host", "evil", "X-Forwarded-Proto", "https"}, "203.0.113.9 example.com http"},
-		{trusting, "192.0.2.7:1", []string{"X-Forwarded-For", "1.1.1.1", "X-Forwarded-For", "2.2.2.2", "X-Forwarded-Host", "hooks.example", "X-Forwarded-Proto", "https"},
-			"1.1.1.1, 2.2.2.2, 192.0.2.7 hooks.example https"},
-		{trusting, "203.0.113.9:1", []string{"X-Forwarded-For", "1.1.1.1", "X-Forwarded-Proto", "https"}, "203.0.113.9 example.com http"},
+		{"203.0.113.9:1", nil, "203.0.113.9 example.com http"},
+		{"[::ffff:203.0.113.9]:1", nil, "203.0.113.9 example.com http"},
+		{"@", nil, " example.com http"},
+		{"203.0.113.9:1", []string{"X-Forwarded-For", "1.1.1.1", "X-Forwarded-Host", "evil", "X-Forwarded-Proto", "https"}, "203.0.113.9 example.com http"},
 	} {
 		r := request(documented, tt.sent...)
 		r.RemoteAddr = tt.peer
-		h := received(t, tt.change, r).Header
+		h := received(t, nil, r).Header
 		if got := h.Get("X-Forwarded-For") + " " + h.Get("X-Forwarded-Host") + " " + h.Get("X-Forwarded-Proto"); got != tt.want {
 			t.Errorf("from %s with %q: got %q, want %q", tt.peer, tt.sent, got, tt.want)
 		}

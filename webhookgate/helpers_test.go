@@ -99,7 +99,7 @@ func newGate(t testing.TB, change func(*setup)) *Gate {
 	main := &receiver.Receiver{Name: receiver.Main, URL: address("receiver.test"), Timeout: 10 * time.Second, Transport: new(counting)}
 	c := &setup{
 		Config: Config{
-			Path: "/webhooks", HMACHeader: "X-Signature", HMAC: sha256, MaxBody: 1 << 20,
+			Path: "/webhooks", SignatureHeader: "X-Signature", HMAC: sha256, MaxBody: 1 << 20,
 			DedupSize: 10000, DedupWindow: 10 * time.Minute, Tries: 3, MaxInflight: 256, Log: slog.New(slog.DiscardHandler),
 		},
 		Types:    []string{content.TenantProvisioningChange},

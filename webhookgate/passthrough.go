@@ -1,9 +1,7 @@
 package webhookgate
 
 import (
-	"context"
 	"crypto/sha256"
-	"log/slog"
 	"maps"
 	"net/http"
 	"slices"
@@ -13,7 +11,6 @@ import (
 	lru "github.com/hashicorp/golang-lru/v2"
 
 	"usher/internal/clock"
-	"usher/internal/text"
 )
 
 // maxWaiting is how many webhooks may wait in a lane behind the one that is being delivered.
@@ -24,11 +21,9 @@ const maxWaiting = 32
 type passThrough struct {
 	deliver func(*Webhook) *answer
 	window  time.Duration // zero: no snapshot is a duplicate because of its content
-	log     *slog.Logger
 
 	mu     sync.Mutex         // guards what follows, also the lanes themselves
 	active map[LaneName]*lane // the lanes that have a webhook in progress
-	ids    signedIDs
 
 	// memory has the last snapshot that the receiver has accepted, for lanes that are not active. (A
 	// lane always has the same receiver while usher runs, that of its platform.)
@@ -45,52 +40,37 @@ type lane struct {
 // A turn is the delivery of one webhook: waiting, in progress or ended.
 type turn struct {
 	digest    [sha256.Size]byte
-	reused    bool          // the webhook's signed id was used before, for another body
 	forgotten bool          // somebody has called Forget: a copy of the webhook is delivered, too
 	done      chan struct{} // closed at the end, when answer and ended are set
 	answer    *answer
 	ended     time.Time
 }
 
-// failed reports whether the delivery has ended, and the receiver did not accept the webhook. The lock
-// of passThrough is held.
-func (t *turn) failed() bool { return !t.ended.IsZero() && t.answer.Decision != forwarded }
-
-func newPassThrough(size int, window time.Duration, log *slog.Logger, deliver func(*Webhook) *answer) *passThrough {
+func newPassThrough(size int, window time.Duration, deliver func(*Webhook) *answer) *passThrough {
 	memory, _ := lru.New[LaneName, *turn](size) // fails only if size is 0
-	ids, _ := lru.New[idKey, signedEntry](2 * maxIDs)
 	return &passThrough{
 		deliver: deliver,
 		window:  window,
-		log:     log,
 		active:  make(map[LaneName]*lane),
 		memory:  memory,
-		ids:     signedIDs{ids},
 	}
 }
 
 // send delivers w when its turn comes. If w is a copy of a webhook whose delivery is in progress or
 // done, w shares the outcome of that one.
 func (p *passThrough) send(w *Webhook) *answer {
-	t, before, isCopy, again := p.join(w)
+	t, before, isCopy := p.join(w)
 	switch {
 	case t == nil:
 		return busy("too many webhooks of this tenant are waiting; please send this one again")
 	case isCopy:
 		<-t.done
 		if t.answer.Decision == forwarded {
-			a := duplicateOf(t.answer.Webhook)
-			a.again = again
-			return a
+			return duplicateOf(t.answer.Webhook)
 		}
 		return t.answer
 	}
 	defer p.finish(w, t) // deferred, so that a panic does not block the lane
-	if t.reused {
-		attrs := append(w.attrs(), slog.String("signed_id", text.Clip(w.SignedID, maxShown)))
-		p.log.LogAttrs(context.Background(), slog.LevelWarn,
-			"webhook-id was used before, for another body: usher accepts the webhook", attrs...)
-	}
 	if before != nil {
 		<-before.done
 	}
@@ -99,41 +79,33 @@ func (p *passThrough) send(w *Webhook) *answer {
 }
 
 // join finds the turn of the webhook that w is a copy of. If w is not a copy, join gives it a turn of
-// its own, to begin when the turn before has ended. t is nil if too many webhooks wait already. again: it
-// is a copy by its signed id.
-func (p *passThrough) join(w *Webhook) (t, before *turn, isCopy, again bool) {
+// its own, to begin when the turn before has ended. t is nil if too many webhooks wait already.
+func (p *passThrough) join(w *Webhook) (t, before *turn, isCopy bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	t, reused := p.ids.find(w)
-	if t != nil {
-		return t, nil, true, true
-	}
 	l := p.active[w.Lane]
 	if l == nil {
 		held, ok := p.memory.Get(w.Lane)
 		if ok && p.dedups(w) && held.digest == w.Digest && clock.Since(held.ended) < p.window {
-			p.ids.note(w, held) // held.ended does not change: the window does not slide
-			return held, nil, true, false
+			return held, nil, true // held.ended does not change: the window does not slide
 		}
 		l = new(lane)
 		p.active[w.Lane] = l
 	} else if p.dedups(w) && l.tail.digest == w.Digest && !l.tail.forgotten {
 		// Compare with the tail only. If w equals a snapshot further ahead, a different snapshot is
 		// between the two, and w undoes that one.
-		p.ids.note(w, l.tail)
-		return l.tail, nil, true, false
+		return l.tail, nil, true
 	} else if l.waiting >= maxWaiting {
-		return nil, nil, false, false
+		return nil, nil, false
 	}
-	t, before = &turn{digest: w.Digest, reused: reused, done: make(chan struct{})}, l.tail
+	t, before = &turn{digest: w.Digest, done: make(chan struct{})}, l.tail
 	l.tail = t
 	if before != nil {
 		l.waiting++
 	}
-	p.ids.note(w, t)
 	// From here on the receiver may hold w, or what it held before. Only a 2xx will tell.
 	p.memory.Remove(w.Lane)
-	return t, before, false, false
+	return t, before, false
 }
 
 // finish starts the lane's next delivery and gives the outcome to the copies of w. If w was the
@@ -162,21 +134,19 @@ func (p *passThrough) finish(w *Webhook, t *turn) {
 }
 
 // Forget drops what the gate remembers about a tenant, so that its next snapshot is delivered in any
-// case, and nothing is missed to it. It also makes sure that deliveries in progress are not remembered. It
+// case. It also makes sure that deliveries in progress are not remembered. It
 // reports whether there was anything to forget. Call it only if Config.Store is nil.
 func (g *Gate) Forget(platform, tenant string) bool {
 	p := g.lanes
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	key := LaneName{Platform: platform, Tenant: tenant}
-	known := g.cfg.Missed.Forget(key)
-	known = p.ids.forget(key) || known
 	if l := p.active[key]; l != nil {
-		known = known || !l.tail.forgotten
+		known := !l.tail.forgotten
 		l.tail.forgotten = true
 		return known
 	}
-	return p.memory.Remove(key) || known
+	return p.memory.Remove(key)
 }
 
 // Platforms returns the platforms on which the gate remembers something about a tenant, or delivers
@@ -185,8 +155,7 @@ func (g *Gate) Platforms(tenant string) (all []string) {
 	p := g.lanes
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	active, missed := slices.Collect(maps.Keys(p.active)), slices.Collect(maps.Keys(g.cfg.Missed.All()))
-	for _, lane := range slices.Concat(p.memory.Keys(), active, p.ids.lanes(), missed) {
+	for _, lane := range slices.AppendSeq(p.memory.Keys(), maps.Keys(p.active)) {
 		if lane.Tenant == tenant && !slices.Contains(all, lane.Platform) {
 			all = append(all, lane.Platform)
 		}

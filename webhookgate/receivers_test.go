@@ -100,7 +100,7 @@ func TestReceiversOwnSettings(t *testing.T) {
 			docs := address("docs.test")
 			docs.User = url.UserPassword("u", "p")
 			c.Further = []*receiver.Receiver{
-				{Name: "docs", Platforms: []string{"docs"}, URL: docs, Transport: receive("docs"), Timeout: 5 * time.Second, SignSecret: secret("whsec_a2V5")},
+				{Name: "docs", Platforms: []string{"docs"}, URL: docs, Transport: receive("docs"), Timeout: 5 * time.Second, ForwardSigningKey: secret("whsec_a2V5")},
 				{Name: "crm", Platforms: []string{"crm"}, URL: address("crm.test"), Transport: receive("crm")},
 			}
 		})

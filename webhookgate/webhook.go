@@ -38,8 +38,7 @@ type Webhook struct {
 	// entitlements only.
 	Receiver *receiver.Receiver
 
-	// SignedID is the sender's webhook-id, if the signature that the gate has checked covers it.
-	SignedID string
+	SignedID string // always empty
 
 	// State is what an inbox stores of a snapshot. The gate sets it for Config.Store, from the value that it has
 	// validated: a body is parsed only once, and what waits to be stored is small, whatever the shape of the body.
@@ -66,7 +65,6 @@ func (in *arrival) newWebhook(body []byte) *Webhook {
 		Digest:   sha256.Sum256(body),
 		Body:     body,
 		Received: guard.LastByte(in.r),
-		SignedID: in.signedID,
 	}
 }
 
@@ -129,9 +127,8 @@ func (g *Gate) invalid(in *arrival, w *Webhook, reason string, rejection *answer
 
 // vouched reports whether usher knows who sent a body that is too large. It cannot check a signature
 // over such a body, so another check must have passed, or none is configured.
-func (g *Gate) vouched(r *http.Request) bool {
-	certificate := r.TLS != nil && len(r.TLS.PeerCertificates) > 0
-	return g.cfg.Tokens != nil || len(g.cfg.AllowCIDRs) > 0 || certificate || g.cfg.HMACSecret == nil
+func (g *Gate) vouched() bool {
+	return g.cfg.Tokens != nil || g.cfg.SigningKeys == nil
 }
 
 // Accept makes a webhook from one that is invalid, without checking its type and schema again. It

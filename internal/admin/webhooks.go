@@ -467,7 +467,7 @@ func (h *Handler) addContent(d *WebhookDetail) {
 	if n := len(d.Tried); n > 0 {
 		d.Header.Set("Webhook-Timestamp", strconv.FormatInt(d.Tried[n-1].At.Unix(), 10))
 	}
-	if r := h.cfg.Receivers.For(d.Platform); r != nil && r.SignSecret != nil {
+	if r := h.cfg.Receivers.For(d.Platform); r != nil && r.ForwardSigningKey != nil {
 		d.Header.Set("Webhook-Signature", "[redacted]")
 	}
 }

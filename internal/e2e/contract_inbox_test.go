@@ -3,9 +3,6 @@
 package e2e
 
 import (
-	"crypto/hmac"
-	"crypto/sha256"
-	"encoding/base64"
 	"fmt"
 	"io"
 	"net/http"
@@ -15,7 +12,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"usher/internal/testkit"
 	"usher/internal/testkit/pgtest"
@@ -138,60 +134,6 @@ func TestHealthyTenantsDoNotWait(t *testing.T) {
 			})
 		}
 		wantFigures(t, u, map[string]string{"usher_inbox_pending": fmt.Sprint(bad)})
-	})
-}
-
-// A recorded webhook that is sent again with its signed id changes nothing: neither what the receiver holds, nor what a
-// tenant may use.
-func TestSignedIDs(t *testing.T) {
-	onInboxes(t, func(t *testing.T, inbox string) {
-		const key = "c2VjcmV0IG9mIHRoZSBzZXJ2aWNl"
-		receiver, receiverURL := testkit.NewLedger(t)
-		u := run(t, gateAlone(receiverURL, inbox, "USHER_ENTITLEMENTS_LISTEN=127.0.0.1:0", "USHER_WEBHOOK_HMAC_SCHEME=standard", "USHER_WEBHOOK_SIGNING_KEY=whsec_"+key))
-		u.Ready(t)
-		at := fmt.Sprint(time.Now().Unix())
-		send := func(id string, users int) string {
-			t.Helper()
-			body := testkit.Snapshot("acme", users)
-			secret, _ := base64.StdEncoding.DecodeString(key)
-			mac := hmac.New(sha256.New, secret)
-			fmt.Fprintf(mac, "%s.%s.%s", id, at, body)
-			status, decision, answer := testkit.Post(t, hooks(t, u), body, "webhook-id", id, "webhook-timestamp", at,
-				"webhook-signature", "v1,"+base64.StdEncoding.EncodeToString(mac.Sum(nil)))
-			if status != 200 {
-				t.Fatalf("%d %s", status, answer)
-			}
-			return decision
-		}
-		limit := func() string {
-			_, body := testkit.Get(t, u.URL(t, "entitlements")+"/v1/entitlements/acme/users")
-			return regexp.MustCompile(`"limit":\d+`).FindString(body)
-		}
-		for i, step := range []struct {
-			id       string
-			users    int
-			decision string
-			limit    int
-		}{
-			{"one", 5, "queued", 5},
-			{"two", 7, "queued", 7},
-			{"one", 5, "duplicate", 7}, // recorded
-			{"two", 7, "duplicate", 7},
-			{"three", 5, "queued", 5}, // the same state once more, and a webhook of its own
-			{"one", 6, "queued", 6},   // another body
-		} {
-			if decision := send(step.id, step.users); decision != step.decision || limit() != fmt.Sprintf(`"limit":%d`, step.limit) {
-				t.Errorf("step %d: %s, %s, want %+v", i, decision, limit(), step)
-			}
-			testkit.Eventually(t, "settled", func() bool { return !strings.Contains(states(t, u), "waiting") })
-		}
-		if code, out := inboxIn(t, u, "forget", "acme"); code != 0 {
-			t.Errorf("%d %s", code, out)
-		}
-		if decision := send("two", 7); decision != "queued" {
-			t.Errorf("after forget: %s", decision)
-		}
-		testkit.Eventually(t, "delivered", func() bool { return fmt.Sprint(receiver.All("acme")) == "[5 7 5 6 7]" })
 	})
 }
 

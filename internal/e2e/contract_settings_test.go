@@ -57,7 +57,7 @@ func TestGateSettings(t *testing.T) {
 	rc := newReceiver(t, 200)
 	sha := run(t, gateAlone(rc.url, "USHER_WEBHOOK_SIGNING_KEY=k", "USHER_WEBHOOK_SIGNATURE_ALGORITHM=sha512"))
 	for signature, want := range map[string]int{hex.EncodeToString(long.Sum(nil)): 200, hex.EncodeToString(short.Sum(nil)): 401} {
-		if status, _, answer := testkit.Post(t, hooks(t, sha), body, "X-Signature", signature); status != want {
+		if status, _, answer := testkit.Post(t, hooks(t, sha), body, "X-Bunny-Signature", signature); status != want {
 			t.Errorf("%s: %d %s", signature, status, answer)
 		}
 	}

@@ -135,7 +135,7 @@ func (n *night) install() {
 	n.must(err)
 	n.must(os.Symlink(filepath.Join(top, "deploy"), filepath.Join(dir, "deploy")))
 	n.sh(dir, "ip link set lo up; useradd alice; useradd bob; cp "+os.Getenv(nightMachine)+" usher; printf webhook-t0ken-webhook-t0ken > webhook-token; "+
-		"printf whsec_YSBrZXkgb2YgdGhlIHRlc3Q= > sign-secret; printf adm1n-adm1n-adm1n-adm1n > admin-token")
+		"printf whsec_YSBrZXkgb2YgdGhlIHRlc3Q= > forward-signing-key; printf adm1n-adm1n-adm1n-adm1n > admin-token")
 	for _, unit := range []string{"usher-gate.service", "usher-gate.socket"} {
 		commands := 0
 		for _, m := range regexp.MustCompile(`(?m)^#   (\S.*)$`).FindAllStringSubmatch(n.read(filepath.Join(top, "deploy/systemd", unit)), -1) {

@@ -70,7 +70,6 @@ func TestWhatAWaitingWebhookCosts(t *testing.T) {
 					MaxInflight: count,
 					MaxBody:     1 << 20,
 					Receivers:   box.Receivers,
-					Missed:      box.Missed,
 					Store:       box.Store,
 					Log:         slog.New(slog.DiscardHandler),
 				})

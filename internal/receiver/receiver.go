@@ -26,9 +26,9 @@ type Receiver struct {
 	Concurrency int           // how many webhooks of an inbox it gets at once
 	Variable    string        // the name of the setting that has URL
 
-	// SignSecret returns the keys that sign each try, as signature.ParseKeys reads them. Nil: nothing is
+	// ForwardSigningKey returns the keys that sign each try, as signature.ParseKeys reads them. Nil: nothing is
 	// signed.
-	SignSecret func() string
+	ForwardSigningKey func() string
 
 	// Transport must respect the request's context, and must not send a request twice by itself.
 	Transport http.RoundTripper

@@ -122,9 +122,9 @@ var ErrUnsigned = errors.New("the signing secret can't be used")
 // send makes one request. It has its own timestamp and signature.
 func (r *Receiver) send(ctx context.Context, id string, header http.Header, body []byte) (*http.Response, error) {
 	var keys [][]byte
-	if r.SignSecret != nil {
+	if r.ForwardSigningKey != nil {
 		var err error
-		if keys, err = signature.ParseKeys(r.SignSecret()); err != nil {
+		if keys, err = signature.ParseKeys(r.ForwardSigningKey()); err != nil {
 			return nil, fmt.Errorf("%w: %w", ErrUnsigned, err)
 		}
 	}

@@ -179,12 +179,12 @@ func (s *Sender) post(ctx context.Context, to string, body []byte) Reply {
 	return r
 }
 
-// Signer returns a function that signs webhooks, for [Sender.Sign]: with an HMAC of the body in X-Signature
+// Signer returns a function that signs webhooks, for [Sender.Sign]: as the service does, in X-Bunny-Signature,
 // or, if standard, with the headers of Standard Webhooks. A secret for these is "whsec_" and the key in base64.
 func Signer(secret string, standard bool) (func(http.Header, []byte), error) {
 	if !standard {
-		hmac, _ := signature.ByName("sha256")
-		return func(h http.Header, body []byte) { h.Set("X-Signature", hmac.Sign(secret, body)) }, nil
+		hmac, _ := signature.ByName("sha1")
+		return func(h http.Header, body []byte) { h.Set("X-Bunny-Signature", hmac.Sign(secret, body)) }, nil
 	}
 	key, err := signature.ParseKey(secret)
 	return func(h http.Header, body []byte) {

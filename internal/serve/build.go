@@ -98,7 +98,10 @@ func (u *Usher) buildOutbound(m *metrics.Registry) (err error) {
 func (u *Usher) buildGate(m *metrics.Gate) (err error) {
 	w := &u.settings.Webhook
 	cfg := w.Config
-	cfg.Log, cfg.Missed = u.log, u.missed
+	cfg.Log = u.log
+	if w.Inbox == "" {
+		cfg.Missed = func(at time.Time) { u.missed.AddUnnamed(webhookgate.Unnamed{Count: 1, Since: at, Last: at}) }
+	}
 	for _, r := range w.Receivers.All() {
 		r.Tried = m.Receiver(r.Name).Tried
 	}
@@ -141,7 +144,7 @@ func (u *Usher) buildGate(m *metrics.Gate) (err error) {
 	u.gate = webhookgate.New(cfg)
 	l := &listener{variable: "USHER_WEBHOOK_LISTEN", name: "webhooks", addr: w.Listen, handler: u.gate}
 	if w.TLSCertFile != "" {
-		if l.tls, err = guard.TLSConfig(w.TLSCertFile, w.TLSKeyFile, w.TLSClientCA, u.log); err != nil {
+		if l.tls, err = guard.TLSConfig(w.TLSCertFile, w.TLSKeyFile, "", u.log); err != nil {
 			return err
 		}
 	}

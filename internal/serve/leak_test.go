@@ -2,7 +2,7 @@ package serve_test
 
 import (
 	"crypto/hmac"
-	"crypto/sha256"
+	"crypto/sha1"
 	"encoding/base64"
 	"encoding/hex"
 	"html"
@@ -87,11 +87,11 @@ func crawlForSecrets(t *testing.T, withInbox bool) {
 
 	gate := p.URL(t, "webhooks") + "/webhooks"
 	send := func(url, body string) {
-		h := hmac.New(sha256.New, []byte(mac))
+		h := hmac.New(sha1.New, []byte(mac))
 		h.Write([]byte(body))
 		signature := hex.EncodeToString(h.Sum(nil))
 		secrets[signature] = true
-		post(t, url, body, "X-Signature", signature, "Authorization", "Bearer "+hook, "Cookie", "s3ndersCookie", "X-Api-Key", "s3ndersApiKey")
+		post(t, url, body, "X-Bunny-Signature", signature, "Authorization", "Bearer "+hook, "Cookie", "s3ndersCookie", "X-Api-Key", "s3ndersApiKey")
 	}
 	contact := strings.Replace(snapshot("acme", 5), `"name":"T"`, `"name":"T","account":{"id":1,"name":"A","billing_day":1,"contacts":[{"id":1,"first_name":"Ada","last_name":"K","email":"ada@customer.example"}]}`, 1)
 	send(gate+"/"+hook, contact)
@@ -99,7 +99,7 @@ func crawlForSecrets(t *testing.T, withInbox bool) {
 	send(gate, snapshot("acme", 6))
 	send(gate, `{"type":"Other"}`)
 	send(gate+"/"+hook+"/"+hook, `{}`)
-	post(t, gate+"/"+hook, "{}", "X-Signature", "wrong")
+	post(t, gate+"/"+hook, "{}", "X-Bunny-Signature", "wrong")
 	receiver.Fail(sandbox.Fault{Status: 422, Body: "no"})
 	send(gate, snapshot("acme", 7))
 	receiver.Fail(sandbox.Fault{HangUp: true})

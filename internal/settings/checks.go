@@ -207,15 +207,15 @@ func (r *reader) readCertificates(name, path string, read func(string) ([]byte, 
 	return data
 }
 
-// checkSigningKeys checks that a secret is a key of Standard Webhooks or, if several may be given, a list of them. The
-// message for another one ends with more.
-func (r *reader) checkSigningKeys(name string, v *secret.Value, several bool, more string) {
+// checkSigningKeys checks that a secret is a list of keys of Standard Webhooks.
+func (r *reader) checkSigningKeys(name string, v *secret.Value) {
 	if v == nil || r.bad[name] {
 		return
 	}
 	r.checkSecret(name, v, func(list string) error {
-		if keys, err := signature.ParseKeys(list); err != nil || len(keys) > 1 && !several {
-			return fmt.Errorf("should hold whsec_ and the key in base64%s", more)
+		if _, err := signature.ParseKeys(list); err != nil {
+			return errors.New("should hold whsec_ and the key in base64; " +
+				"several, separated by commas, while you rotate them")
 		}
 		return nil
 	})

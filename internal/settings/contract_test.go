@@ -20,9 +20,8 @@ var promised = map[string]string{
 	"USHER_WEBHOOK_FORWARD_URL": "", "USHER_WEBHOOK_LISTEN": "127.0.0.1:8090", "USHER_WEBHOOK_PATH": "/webhooks",
 	"USHER_WEBHOOK_RECEIVERS_n_PLATFORMS": "", "USHER_WEBHOOK_RECEIVERS_n_FORWARD_URL": "", "USHER_WEBHOOK_RECEIVERS_n_NAME": "",
 	"USHER_WEBHOOK_RECEIVERS_n_TIMEOUT": "", "USHER_WEBHOOK_RECEIVERS_n_CONCURRENCY": "",
-	"USHER_WEBHOOK_SIGNATURE_HEADER": "X-Signature", "USHER_WEBHOOK_SIGNATURE_ALGORITHM": "sha256", "USHER_WEBHOOK_HMAC_SCHEME": "body",
-	"USHER_WEBHOOK_ALLOW_CIDRS": "", "USHER_WEBHOOK_TRUSTED_PROXIES": "",
-	"USHER_WEBHOOK_TLS_CERT_FILE": "", "USHER_WEBHOOK_TLS_KEY_FILE": "", "USHER_WEBHOOK_TLS_CLIENT_CA_FILE": "", "USHER_WEBHOOK_INSECURE": "false",
+	"USHER_WEBHOOK_SIGNATURE_HEADER": "X-Bunny-Signature", "USHER_WEBHOOK_SIGNATURE_ALGORITHM": "sha1",
+	"USHER_WEBHOOK_TLS_CERT_FILE": "", "USHER_WEBHOOK_TLS_KEY_FILE": "", "USHER_WEBHOOK_INSECURE": "false",
 	"USHER_WEBHOOK_TYPES": "TenantProvisioningChange", "USHER_WEBHOOK_SYNC_TYPES": "", "USHER_WEBHOOK_SCHEMA_FILE": "", "USHER_WEBHOOK_MAX_BODY": "1MiB",
 	"USHER_WEBHOOK_DEDUP_SIZE": "10000", "USHER_WEBHOOK_DEDUP_WINDOW": "10m", "USHER_WEBHOOK_TIMEOUT": "10s", "USHER_WEBHOOK_TRIES": "3",
 	"USHER_WEBHOOK_MAX_INFLIGHT": "256", "USHER_WEBHOOK_INBOX": "", "USHER_WEBHOOK_INBOX_TRIES": "20", "USHER_WEBHOOK_INBOX_MAX_AGE": "72h",
@@ -61,13 +60,11 @@ func TestPromisedSettings(t *testing.T) {
 // A gate that other machines can reach needs at least one check of the sender.
 func TestGateBeyondLoopback(t *testing.T) {
 	for check, fine := range map[string]bool{
-		"":                              false,
-		"USHER_WEBHOOK_INSECURE=true":   true,
-		"USHER_WEBHOOK_TOKEN=x":         true,
-		"USHER_WEBHOOK_SIGNING_KEY=x":   true,
-		"USHER_WEBHOOK_ALLOW_CIDRS=::1": true,
+		"":                            false,
+		"USHER_WEBHOOK_INSECURE=true": true,
+		"USHER_WEBHOOK_TOKEN=x":       true,
+		"USHER_WEBHOOK_SIGNING_KEY=x": true,
 		// These are not checks of the sender.
-		"USHER_WEBHOOK_TRUSTED_PROXIES=::1":            false,
 		"USHER_WEBHOOK_FORWARD_SIGNING_KEY=whsec_a2V5": false,
 		"USHER_INSECURE=true":                          false,
 	} {

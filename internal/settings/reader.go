@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/netip"
 	"reflect"
 	"strconv"
 	"strings"
@@ -127,7 +126,6 @@ func parse(value string, field reflect.Value) error {
 var parsers = map[reflect.Type]env.ParserFunc{
 	reflect.TypeFor[int64]():          func(s string) (any, error) { return parseSize(s) },
 	reflect.TypeFor[[]string]():       func(s string) (any, error) { return parseList(s) },
-	reflect.TypeFor[[]netip.Prefix](): func(s string) (any, error) { return parsePrefixes(s) },
 	reflect.TypeFor[signature.HMAC](): func(s string) (any, error) { return signature.ByName(s) },
 	reflect.TypeFor[time.Duration](): func(s string) (any, error) {
 		d, err := time.ParseDuration(s)
@@ -145,9 +143,8 @@ var expected = map[reflect.Type]string{
 	reflect.TypeFor[int64]():          "a size in bytes, or with KiB, MiB or GiB, such as 1MiB",
 	reflect.TypeFor[time.Duration]():  "a duration that is not negative, such as 90s or 10m",
 	reflect.TypeFor[[]string]():       "a list, separated by commas",
-	reflect.TypeFor[[]netip.Prefix](): "networks such as 192.0.2.0/24, separated by commas",
 	reflect.TypeFor[slog.Level]():     "debug, info, warn or error",
-	reflect.TypeFor[signature.HMAC](): "sha256, sha512 or sha1",
+	reflect.TypeFor[signature.HMAC](): "sha1, sha256 or sha512",
 }
 
 // parseList parses values that are separated by commas. A list that is set but has no values is an error:
@@ -178,23 +175,4 @@ func parseSize(text string) (int64, error) {
 		err = strconv.ErrRange
 	}
 	return n * unit, err
-}
-
-// parsePrefixes parses networks; a single address is a network of one. It turns a network of IPv4 addresses
-// in IPv6 form (::ffff:10.0.0.0/104) into the IPv4 network, because the gate compares with IPv4 addresses.
-func parsePrefixes(text string) (all []netip.Prefix, err error) {
-	values, err := parseList(text)
-	for _, value := range values {
-		p, notPrefix := netip.ParsePrefix(value)
-		if addr, notAddr := netip.ParseAddr(value); notAddr == nil {
-			p = netip.PrefixFrom(addr, addr.BitLen())
-		} else if notPrefix != nil {
-			return nil, notPrefix
-		}
-		if p.Addr().Is4In6() && p.Bits() >= 96 {
-			p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
-		}
-		all = append(all, p)
-	}
-	return all, err
 }

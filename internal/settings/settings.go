@@ -318,7 +318,7 @@ func (s *Settings) unused(r *reader) (unused []Unused) {
 					"an inbox has USHER_WEBHOOK_INBOX_TRIES, and remembers all tenants"
 			}
 		case name == "USHER_WEBHOOK_SIGNATURE_HEADER", name == "USHER_WEBHOOK_SIGNATURE_ALGORITHM":
-			if s.Webhook.hmacSecret == nil {
+			if s.Webhook.signingKey == nil {
 				why = "no signature is checked; to check it, set USHER_WEBHOOK_SIGNING_KEY"
 			}
 		case name == "USHER_ENTITLEMENTS_LISTEN":

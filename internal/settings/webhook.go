@@ -23,15 +23,14 @@ type Webhook struct {
 	webhookgate.Config // those of its fields that are settings
 
 	Listen, ForwardURL                   string
-	TLSCertFile, TLSKeyFile, TLSClientCA string
+	TLSCertFile, TLSKeyFile              string
 	TLSEnds                              time.Time // of the certificate; zero without TLS
 	Insecure                             bool
 	Unchecked                            bool // only this machine can reach the gate, and nothing says who may send
 	Types                                []string
 	SchemaFile                           string
 	Timeout                              time.Duration
-	hmacScheme                           string
-	token, hmacSecret, signSecret        *secret.Value
+	token, signingKey, forwardSigningKey *secret.Value
 
 	Inbox            string
 	InboxConcurrency int
@@ -59,18 +58,12 @@ func (w *Webhook) on() bool {
 
 func (w *Webhook) checkListener(r *reader) {
 	reachable := r.checkListen("USHER_WEBHOOK_LISTEN", w.Listen)
-	checked := w.token != nil || w.hmacSecret != nil || len(w.AllowCIDRs) > 0 || w.TLSClientCA != ""
+	checked := w.token != nil || w.signingKey != nil
 	w.Unchecked = !reachable && !checked
 	if w.on() && reachable && !checked && !w.Insecure {
 		r.problem("USHER_WEBHOOK_LISTEN",
-			"is %q, which others can reach, and nothing says who may send: set USHER_WEBHOOK_TOKEN, "+
-				"USHER_WEBHOOK_SIGNING_KEY, USHER_WEBHOOK_ALLOW_CIDRS or USHER_WEBHOOK_TLS_CLIENT_CA_FILE, "+
-				"or USHER_WEBHOOK_INSECURE=true if anybody may", w.Listen)
-	}
-	if strings.HasPrefix(w.Listen, "unix:") && len(w.AllowCIDRs) > 0 {
-		r.problem("USHER_WEBHOOK_ALLOW_CIDRS",
-			"is set, but senders on a unix socket have no address, so every webhook would be rejected: "+
-				"USHER_WEBHOOK_LISTEN should then hold host:port, such as 127.0.0.1:8090")
+			"is %q, which others can reach, and nothing says who may send: set USHER_WEBHOOK_TOKEN "+
+				"or USHER_WEBHOOK_SIGNING_KEY, or USHER_WEBHOOK_INSECURE=true if anybody may", w.Listen)
 	}
 	// The gate compares it with the escaped path that the sender wrote.
 	u, err := url.Parse(w.Path)
@@ -138,28 +131,16 @@ func showableStart(value string) string {
 }
 
 func (w *Webhook) checkSecrets(r *reader) {
-	w.Tokens, w.HMACSecret, w.HMACStandard = w.token.Getter(), w.hmacSecret.Getter(), w.hmacScheme == "standard"
+	w.Tokens, w.SigningKeys = w.token.Getter(), w.signingKey.Getter()
 	r.checkKeys("USHER_WEBHOOK_TOKEN", w.token, false)
-	if !httpguts.ValidHeaderFieldName(w.HMACHeader) {
-		r.invalid("USHER_WEBHOOK_SIGNATURE_HEADER", "the name of a header, such as X-Signature")
+	if w.signingKey != nil && !r.bad["USHER_WEBHOOK_SIGNING_KEY"] {
+		r.checkSecret("USHER_WEBHOOK_SIGNING_KEY", w.signingKey, func(keys string) error { return keysProblem(keys, false) })
 	}
-	if w.HMACStandard { // this scheme has keys of its own form, and only one algorithm
-		if w.HMAC.Name != "sha256" {
-			r.problem("USHER_WEBHOOK_SIGNATURE_ALGORITHM",
-				"is %q, but should be sha256, as USHER_WEBHOOK_HMAC_SCHEME is standard", w.HMAC.Name)
-		}
-		if w.hmacSecret == nil && w.on() {
-			r.problem("USHER_WEBHOOK_HMAC_SCHEME", "is standard, but USHER_WEBHOOK_SIGNING_KEY is not set")
-		}
-		r.checkSigningKeys("USHER_WEBHOOK_SIGNING_KEY", w.hmacSecret, false,
-			", as USHER_WEBHOOK_HMAC_SCHEME is standard")
-	} else if w.hmacScheme != "body" {
-		r.invalid("USHER_WEBHOOK_HMAC_SCHEME", "body or standard")
+	if !httpguts.ValidHeaderFieldName(w.SignatureHeader) {
+		r.invalid("USHER_WEBHOOK_SIGNATURE_HEADER", "the name of a header, such as X-Bunny-Signature")
 	}
-	r.checkSigningKeys("USHER_WEBHOOK_FORWARD_SIGNING_KEY", w.signSecret, true, signingKeys)
+	r.checkSigningKeys("USHER_WEBHOOK_FORWARD_SIGNING_KEY", w.forwardSigningKey)
 }
-
-const signingKeys = "; several, separated by commas, while you rotate them"
 
 func (w *Webhook) checkTLS(r *reader) {
 	const certName, keyName = "USHER_WEBHOOK_TLS_CERT_FILE", "USHER_WEBHOOK_TLS_KEY_FILE"
@@ -174,15 +155,6 @@ func (w *Webhook) checkTLS(r *reader) {
 			r.problem(certName, "and %s should hold a certificate and its key in PEM: %v (they are %q and %q)",
 				keyName, err, w.TLSCertFile, w.TLSKeyFile)
 		}
-	}
-	switch {
-	case w.TLSClientCA == "":
-	case w.TLSCertFile == "" && w.TLSKeyFile == "":
-		r.problem("USHER_WEBHOOK_TLS_CLIENT_CA_FILE",
-			"is set, but client certificates need TLS: set USHER_WEBHOOK_TLS_CERT_FILE and "+
-				"USHER_WEBHOOK_TLS_KEY_FILE too")
-	default:
-		r.readCertificates("USHER_WEBHOOK_TLS_CLIENT_CA_FILE", w.TLSClientCA, secret.ReadRegular)
 	}
 }
 
@@ -225,8 +197,8 @@ func (w *Webhook) SharedInbox() bool {
 // does not have from the gate.
 type extraReceiver struct {
 	receiver.Receiver
-	address    string
-	signSecret *secret.Value
+	address           string
+	forwardSigningKey *secret.Value
 }
 
 // readReceivers sets the receivers: first the main one, if there is one, then USHER_WEBHOOK_RECEIVERS_0_…,
@@ -248,7 +220,7 @@ func (w *Webhook) readReceivers(r *reader) {
 			"the codes of the platforms whose webhooks go there, separated by commas")
 		r.require(prefix+"FORWARD_URL", c.address != "" || !w.on(),
 			"the receiver's address, such as http://127.0.0.1:3000/provisioning")
-		r.checkSigningKeys(prefix+"FORWARD_SIGNING_KEY", c.signSecret, true, signingKeys)
+		r.checkSigningKeys(prefix+"FORWARD_SIGNING_KEY", c.forwardSigningKey)
 		c.Name = r.uniqueName(names, prefix, c.Name, index)
 		for _, platform := range c.Platforms {
 			if platform == "*" {
@@ -278,7 +250,7 @@ func (w *Webhook) newReceiver(r *reader, prefix string, c *extraReceiver) *recei
 		c.URL = forwardURL(r, c.Variable, c.address)
 	}
 	c.Timeout, c.Concurrency = cmp.Or(c.Timeout, w.Timeout), cmp.Or(c.Concurrency, w.InboxConcurrency)
-	c.SignSecret = cmp.Or(c.signSecret, w.signSecret).Getter()
+	c.ForwardSigningKey = cmp.Or(c.forwardSigningKey, w.forwardSigningKey).Getter()
 	c.Transport = receiver.NewTransport(w.MaxInflight)
 	return &c.Receiver
 }

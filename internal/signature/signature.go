@@ -1,5 +1,5 @@
-// Package signature makes and checks signatures over a webhook's body: a plain HMAC in a header
-// of its own, which senders use, and the Standard Webhooks headers, which senders and usher use.
+// Package signature makes and checks the billing service's signature over a webhook's body, an HMAC in a
+// header of its own, and makes the Standard Webhooks headers, which receivers can check.
 package signature
 
 import (
@@ -27,7 +27,7 @@ type HMAC struct {
 var hmacs = []HMAC{
 	{"sha256", sha256.New, sha256.Size}, // first, because Standard Webhooks uses it
 	{"sha512", sha512.New, sha512.Size},
-	{"sha1", sha1.New, sha1.Size}, // for senders that support nothing better; as an HMAC it is not broken
+	{"sha1", sha1.New, sha1.Size}, // the billing service's; as an HMAC it is not broken
 }
 
 // ByName returns the HMAC with the hash of this name: sha256, sha512 or sha1.
@@ -40,15 +40,24 @@ func ByName(hash string) (HMAC, error) {
 	return HMAC{}, errors.New("unknown hash")
 }
 
-// Verify reports whether there is exactly one signature, in hex or base64, and it fits the body. If
-// there were several, a proxy or the receiver might check another one than usher. An empty secret
-// verifies nothing.
-func (a HMAC) Verify(secret string, signatures []string, body []byte) bool {
-	if secret == "" || len(signatures) != 1 {
+// Verify reports whether there is exactly one signature, in hex or base64, and it fits the body with one of the
+// keys, which are separated by commas. If there were several signatures, a proxy or the receiver might check
+// another one than usher. An empty key verifies nothing.
+func (a HMAC) Verify(keys string, signatures []string, body []byte) bool {
+	if len(signatures) != 1 {
 		return false
 	}
 	got, err := a.parse(signatures[0])
-	return err == nil && hmac.Equal(got, a.sign([]byte(secret), body))
+	if err != nil {
+		return false
+	}
+	fits := false
+	for key := range strings.SplitSeq(keys, ",") {
+		if key = strings.TrimSpace(key); key != "" {
+			fits = hmac.Equal(got, a.sign([]byte(key), body)) || fits
+		}
+	}
+	return fits
 }
 
 // parse reads an HMAC in hex or base64, with or without the hash's name and "=". Hex and
@@ -67,9 +76,10 @@ func (a HMAC) parse(s string) ([]byte, error) {
 	return nil, errors.New("wrong length") // not decoded: a stranger can send megabytes
 }
 
-// Sign returns a signature that Verify accepts: the name of the hash, "=", and the HMAC in hex.
-func (a HMAC) Sign(secret string, body []byte) string {
-	return a.Name + "=" + hex.EncodeToString(a.sign([]byte(secret), body))
+// Sign returns a signature with the first of the keys as the billing service writes it: the HMAC in hex.
+func (a HMAC) Sign(keys string, body []byte) string {
+	first, _, _ := strings.Cut(keys, ",")
+	return hex.EncodeToString(a.sign([]byte(strings.TrimSpace(first)), body))
 }
 
 func (a HMAC) sign(key []byte, parts ...[]byte) []byte {
@@ -93,8 +103,6 @@ const (
 	idHeader        = "Webhook-Id"
 	timestampHeader = "Webhook-Timestamp"
 	signatureHeader = "Webhook-Signature"
-
-	tolerance = 5 * time.Minute
 )
 
 // ParseKey reads a Standard Webhooks secret: the key in base64 after
@@ -145,33 +153,4 @@ func Stamp(h http.Header, id string, now time.Time, body []byte, keys ...[]byte)
 func standardSignature(key []byte, id, timestamp string, body []byte) string {
 	signed := hmacs[0].sign(key, []byte(id), []byte("."), []byte(timestamp), []byte("."), body)
 	return "v1," + base64.StdEncoding.EncodeToString(signed)
-}
-
-// VerifyStandard returns what is wrong with the sender's Standard Webhooks headers, or an empty
-// string. Each header must occur once. The signature header may list several signatures, as senders
-// do while they rotate keys; one that fits is enough.
-func VerifyStandard(key []byte, h http.Header, body []byte, now time.Time) string {
-	for _, name := range []string{idHeader, timestampHeader, signatureHeader} {
-		if values := h.Values(name); len(values) != 1 || values[0] == "" {
-			return strings.ToLower(name) + " must be given once"
-		}
-	}
-	timestamp := h.Get(timestampHeader)
-	sent, err := strconv.ParseInt(timestamp, 10, 64)
-	if err != nil {
-		return "webhook-timestamp must be a Unix time in seconds"
-	}
-	if off := now.Unix() - sent; off > int64(tolerance/time.Second) || off < -int64(tolerance/time.Second) {
-		return "webhook-timestamp is more than five minutes off"
-	}
-	want := standardSignature(key, h.Get(idHeader), timestamp, body)
-	fits := false
-	// Those of other versions than v1 never fit, as the standard requires.
-	for signature := range strings.FieldsSeq(h.Get(signatureHeader)) {
-		fits = len(signature) == len(want) && hmac.Equal([]byte(signature), []byte(want)) || fits
-	}
-	if !fits {
-		return "webhook-signature does not fit the body"
-	}
-	return ""
 }

@@ -38,6 +38,28 @@ func TestHMAC(t *testing.T) {
 	}
 }
 
+// While keys are rotated, or several platforms have one each, any of them fits. usher signs with the first.
+func TestSeveralKeys(t *testing.T) {
+	sha1, _ := ByName("sha1")
+	body := []byte("body")
+	for keys, ok := range map[string]bool{
+		"key": true, "other,key": true, " key , other": true, "other, ,key": true,
+		"": false, ",": false, " , ": false, "other": false, "ke,y": false, "KEY": false,
+	} {
+		if got := sha1.Verify(keys, []string{sha1.Sign("key", body)}, body); got != ok {
+			t.Errorf("%q: %v", keys, got)
+		}
+		for _, empty := range []string{sha1.Sign("", body), sha1.Sign(" ", body)} {
+			if sha1.Verify(keys, []string{empty}, body) {
+				t.Errorf("%q: the signature of an empty key fits", keys)
+			}
+		}
+	}
+	if a, b := sha1.Sign("key", body), sha1.Sign(" key ,other", body); a != b || len(a) != 40 {
+		t.Errorf("%q and %q", a, b)
+	}
+}
+
 func TestStandardWebhooks(t *testing.T) {
 	// The example of the specification's reference libraries.
 	key, err := ParseKey("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
@@ -50,43 +72,11 @@ func TestStandardWebhooks(t *testing.T) {
 	if Stamp(stamped, id, sent, []byte(body), key); stamped.Get("webhook-id") != id || stamped.Get("webhook-timestamp") != at || stamped.Get("webhook-signature") != signature {
 		t.Errorf("%v, want the signature %s", stamped, signature)
 	}
-	if Stamp(stamped, id, sent, []byte(body), []byte("old"), key); !strings.HasSuffix(stamped.Get("webhook-signature"), " "+signature) || VerifyStandard([]byte("old"), stamped, []byte(body), sent) != "" {
+	if Stamp(stamped, id, sent, []byte(body), []byte("old"), key); !strings.HasSuffix(stamped.Get("webhook-signature"), " "+signature) {
 		t.Errorf("with two keys: %v", stamped)
 	}
 	if Stamp(stamped, id, sent, []byte(body)); stamped.Get("webhook-id") != id || stamped.Get("webhook-signature") != "" {
 		t.Errorf("unsigned: %v", stamped)
-	}
-	tests := []struct {
-		name   string
-		change func(http.Header)
-		later  time.Duration
-		want   string // a part of what is wrong
-	}{
-		{"as it should be", func(http.Header) {}, 0, ""},
-		{"five minutes late", func(http.Header) {}, 5 * time.Minute, ""},
-		{"five minutes early", func(http.Header) {}, -5 * time.Minute, ""},
-		{"too late", func(http.Header) {}, 5*time.Minute + time.Second, "five minutes"},
-		{"too early", func(http.Header) {}, -5*time.Minute - time.Second, "five minutes"},
-		{"among others", func(h http.Header) {
-			h.Set("webhook-signature", "v1a,abc v1,AAAA "+signature+" v2,"+signature[3:])
-		}, 0, ""},
-		{"another version", func(h http.Header) { h.Set("webhook-signature", "v2"+signature[2:]) }, 0, "does not fit"},
-		{"no version", func(h http.Header) { h.Set("webhook-signature", signature[3:]) }, 0, "does not fit"},
-		{"another id", func(h http.Header) { h.Set("webhook-id", "msg_2") }, 0, "does not fit"},
-		{"another time", func(h http.Header) { h.Set("webhook-timestamp", "1614265331") }, 0, "does not fit"},
-		{"no id", func(h http.Header) { h.Del("webhook-id") }, 0, "webhook-id must be given once"},
-		{"two times", func(h http.Header) { h.Add("webhook-timestamp", at) }, 0, "webhook-timestamp must be given once"},
-		{"no signature", func(h http.Header) { h.Del("webhook-signature") }, 0, "webhook-signature must be given once"},
-		{"no time", func(h http.Header) { h.Set("webhook-timestamp", "today") }, 0, "Unix time"},
-		{"a time beyond all bounds", func(h http.Header) { h.Set("webhook-timestamp", "-9223372036854775808") }, 0, "five minutes"},
-	}
-	for _, tt := range tests {
-		h := http.Header{"Webhook-Id": {id}, "Webhook-Timestamp": {at}, "Webhook-Signature": {signature}}
-		tt.change(h)
-		got := VerifyStandard(key, h, []byte(body), sent.Add(tt.later))
-		if tt.want == "" && got != "" || !strings.Contains(got, tt.want) {
-			t.Errorf("%s: got %q, want %q", tt.name, got, tt.want)
-		}
 	}
 }
 
@@ -128,9 +118,9 @@ func FuzzSignatures(f *testing.F) {
 	mac := sha256.sign([]byte("key"), []byte("body"))
 	for _, s := range []string{"", "sha256=", "sha256=" + hex.EncodeToString(mac), base64.StdEncoding.EncodeToString(mac),
 		base64.RawURLEncoding.EncodeToString(mac), "v1," + base64.StdEncoding.EncodeToString(mac), "v1, v1,, v2,AA== v1,AA==", "SHA256=\x00", strings.Repeat("=", 50), strings.Repeat("0", 42) + "\r"} {
-		f.Add(s, "1614265330")
+		f.Add(s)
 	}
-	f.Fuzz(func(t *testing.T, s, timestamp string) {
+	f.Fuzz(func(t *testing.T, s string) {
 		// base64 passes over line breaks, and then has less
 		if got, err := sha256.parse(s); err == nil && len(got) == sha256.size {
 			// What was read says the same in either spelling.
@@ -142,10 +132,6 @@ func FuzzSignatures(f *testing.F) {
 		}
 		if sha256.Verify("key", []string{s}, []byte("not the body")) {
 			t.Errorf("%q fits a body that it was not made for", s)
-		}
-		h := http.Header{"Webhook-Id": {"id"}, "Webhook-Timestamp": {timestamp}, "Webhook-Signature": {s}}
-		if VerifyStandard([]byte("key"), h, []byte("body"), time.Unix(1614265330, 0)) == "" {
-			t.Errorf("%q at %q fits", s, timestamp)
 		}
 		if key, err := ParseKey(s); err == nil && len(key) == 0 {
 			t.Errorf("%q is an empty key", s)

@@ -1,7 +1,7 @@
 # What run claims, in the order of deploy/README. Each try_ is one claim. $top is the repository.
 
 webhook_token=webhook-token-of-the-trial
-sign_secret=whsec_$(echo signing-key-of-the-trial-32-bytes | base64)
+forward_signing_key=whsec_$(echo signing-key-of-the-trial-32-bytes | base64)
 
 # As a user edits them. The client ID is the sandbox's.
 manifest() { sed 's/my-client-id/demo/' "$top/deploy/kubernetes/$1"; }
@@ -228,7 +228,7 @@ try_component_metrics() {
 one_pod() { is 1 "$(pods "$1" | wc -w)"; }
 
 gateway_secret() {
-	secret usher-gateway "webhook-token=$1" sign-secret=$sign_secret "inbox-password=$2" \
+	secret usher-gateway "webhook-token=$1" forward-signing-key=$forward_signing_key "inbox-password=$2" \
 		admin-token=admin-token-of-the-trial admin-read-token=read-token-of-the-trial
 }
 
@@ -373,7 +373,7 @@ chart() {
 try_chart() {
 	local namespace=billing name
 	for name in usher billing-webhooks; do
-		secret $name webhook-token=$webhook_token sign-secret=$sign_secret admin-token=admin-token-of-the-trial inbox-password=next-password \
+		secret $name webhook-token=$webhook_token forward-signing-key=$forward_signing_key admin-token=admin-token-of-the-trial inbox-password=next-password \
 			admin-read-token=read-token-of-the-trial entitlements-key=entitlements-key-of-the-trial client-secret=demo-secret outbound-key=outbound-key-of-the-trial
 	done
 	secret db-app "uri=postgres://usher:next-password@db-rw.postgres.svc/usher?sslmode=require"

@@ -77,8 +77,8 @@ outbound:
 {{- if not (or $gate .Values.entitlements.enabled .Values.outbound.baseURL) -}}
 {{- fail "nothing to run: set receiver.url for webhooks, entitlements.enabled for entitlements, or outbound.baseURL for calls to the billing service" -}}
 {{- end -}}
-{{- if and $gate (not (or $keys.webhookToken $keys.hmacSecret)) -}}
-{{- fail "secret.keys needs webhookToken or hmacSecret: the gate must be able to check who sent a webhook" -}}
+{{- if and $gate (not (or $keys.webhookToken $keys.signingKey)) -}}
+{{- fail "secret.keys needs webhookToken or signingKey: the gate must be able to check who sent a webhook" -}}
 {{- end -}}
 {{- if and .Values.ingress.enabled (not $gate) -}}
 {{- fail "ingress.enabled is for webhooks: set receiver.url" -}}
@@ -144,11 +144,11 @@ outbound:
 {{- with $keys.webhookToken }}
 - {name: USHER_WEBHOOK_TOKEN_FILE, value: {{ printf "%s/%s" $secret . | quote }}}
 {{- end }}
-{{- with $keys.hmacSecret }}
+{{- with $keys.signingKey }}
 - {name: USHER_WEBHOOK_SIGNING_KEY_FILE, value: {{ printf "%s/%s" $secret . | quote }}}
 {{- end }}
-{{- if and $keys.signSecret (or .Values.receiver.url .Values.receivers) }}
-- {name: USHER_WEBHOOK_FORWARD_SIGNING_KEY_FILE, value: {{ printf "%s/%s" $secret $keys.signSecret | quote }}}
+{{- if and $keys.forwardSigningKey (or .Values.receiver.url .Values.receivers) }}
+- {name: USHER_WEBHOOK_FORWARD_SIGNING_KEY_FILE, value: {{ printf "%s/%s" $secret $keys.forwardSigningKey | quote }}}
 {{- end }}
 {{- else if has "entitlements" $parts }}
 - {name: USHER_WEBHOOK_LISTEN, value: "off"}
