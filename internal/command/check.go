@@ -33,9 +33,6 @@ func checkCommand(ctx context.Context, p *Process) error {
 	for _, name := range s.Unknown {
 		fmt.Fprintf(p.Stdout, "note  unknown variable %s: usher ignores it\n", name)
 	}
-	for _, u := range s.Unused {
-		fmt.Fprintf(p.Stdout, "note  %s is not used: %s\n", u.Name, u.Why)
-	}
 	c := &checker{out: p.Stdout}
 	if s.OutboundOn() {
 		s.Outbound.Log = logs.New(p.Stderr, s.Admin.LogFormat, !s.Admin.NoColour, s.Admin.Level)

@@ -50,9 +50,6 @@ func Run(ctx context.Context, c Config) error {
 	for _, name := range c.Settings.Unknown {
 		c.Log.Warn("unknown variable, not used", "name", name)
 	}
-	for _, u := range c.Settings.Unused {
-		c.Log.Warn("setting not used", "name", u.Name, "why", u.Why)
-	}
 	sockets, err := inheritedSockets(c.Environ, os.Getpid(), firstSocket)
 	if err != nil {
 		return err

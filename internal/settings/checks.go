@@ -35,7 +35,7 @@ func (r *reader) secret(name string) *secret.Value {
 	case path != "":
 		v, err := secret.FromFile(path)
 		if err == nil {
-			r.files[name+"_FILE"] = v
+			r.files = append(r.files, v)
 			return v
 		}
 		if _, gone := os.Lstat(path); gone != nil && !filepath.IsAbs(path) && !strings.HasPrefix(path, ".") {

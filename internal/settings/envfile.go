@@ -5,16 +5,15 @@ import (
 	"fmt"
 	"io/fs"
 	"regexp"
-	"slices"
 	"strings"
 
 	"usher/internal/secret"
 	"usher/internal/text"
 )
 
-// WithFiles returns environ together with the variables in files, which have one NAME=VALUE on a line, as
-// systemd's EnvironmentFile= has. A later file wins over an earlier one, and environ wins over all files. An
-// empty variable in environ counts as not set. The error is [Problems].
+// WithFiles returns environ together with the variables in files, each read as systemd reads an EnvironmentFile=. A
+// later file wins over an earlier one, and environ wins over all files. An empty variable in environ counts as not
+// set. The error is [Problems].
 func WithFiles(environ []string, files ...string) ([]string, error) {
 	var all []string
 	var problems Problems
@@ -23,12 +22,11 @@ func WithFiles(environ []string, files ...string) ([]string, error) {
 		if err != nil {
 			problems = append(problems, text.Visible("--env-file "+file+": "+err.Error()))
 		}
-		all = append(setAside(all, variables), variables...)
+		all = append(all, variables...)
 	}
 	if len(problems) > 0 {
 		return nil, problems
 	}
-	all = setAside(all, environ)
 	inFiles := Environment(all)
 	for _, kv := range environ {
 		if name, value, _ := strings.Cut(kv, "="); value != "" || inFiles[name] == "" {
@@ -36,20 +34,6 @@ func WithFiles(environ []string, files ...string) ([]string, error) {
 		}
 	}
 	return all, nil
-}
-
-// setAside returns lower without the secrets that higher, which wins, has in the other spelling: X for
-// X_FILE, or X_FILE for X.
-func setAside(lower, higher []string) []string {
-	won := Environment(higher)
-	return slices.DeleteFunc(lower, func(kv string) bool {
-		name, _, _ := strings.Cut(kv, "=")
-		other, file := strings.CutSuffix(name, "_FILE")
-		if !file {
-			other += "_FILE"
-		}
-		return strings.HasPrefix(name, "USHER_") && won[other] != ""
-	})
 }
 
 func readEnvFile(path string) ([]string, error) {
@@ -62,35 +46,75 @@ func readEnvFile(path string) ([]string, error) {
 
 var variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
-// parseEnvFile returns the variables of a file in the form of os.Environ. It expands nothing. The error has
-// the numbers of the bad lines, but not their content, which may be a secret.
+// parseEnvFile returns the variables of a file in the form of os.Environ. It reads them as systemd does
+// (parse_env_file_internal in its env-file.c), but for a line that systemd ignores: that is an error, because it may
+// have been meant as a check. The error has the numbers of such lines, not what they hold: that may be a secret.
 func parseEnvFile(content string) ([]string, error) {
 	var variables, bad []string
-	n := 0
-	for line := range strings.Lines(strings.TrimPrefix(content, "\ufeff")) {
-		n++
-		line = strings.TrimSpace(line)
-		if line == "" || line[0] == '#' || line[0] == ';' {
-			continue
+	rest := strings.ReplaceAll(strings.TrimPrefix(content, "\ufeff"), "\r\n", "\n") + "\n"
+	for line := 1; rest != ""; {
+		first, next, _ := strings.Cut(rest, "\n")
+		first = strings.TrimSpace(first)
+		if first != "" && first[0] != '#' && first[0] != ';' {
+			name, _, ok := strings.Cut(first, "=")
+			name = strings.TrimSpace(name)
+			if ok = ok && variableName.MatchString(name); ok {
+				var value string
+				_, value, _ = strings.Cut(rest, "=")
+				value, next, ok = envValue(value)
+				ok = ok && !strings.Contains(value, "\x00")
+				variables = append(variables, name+"="+value)
+			}
+			if !ok {
+				bad = append(bad, fmt.Sprint(line))
+			}
 		}
-		name, value, ok := strings.Cut(line, "=")
-		name = strings.TrimSpace(strings.TrimPrefix(name, "export "))
-		if !ok || !variableName.MatchString(name) || strings.Contains(value, "\x00") {
-			bad = append(bad, fmt.Sprint(n))
-			continue
-		}
-		variables = append(variables, name+"="+unquote(strings.TrimSpace(value)))
+		line += strings.Count(rest[:len(rest)-len(next)], "\n")
+		rest = next
 	}
 	if bad != nil {
-		return nil, fmt.Errorf("lines that are not NAME=VALUE: %s", strings.Join(bad, ", "))
+		return nil, fmt.Errorf("lines that are not NAME=VALUE, or whose quote does not end: %s", strings.Join(bad, ", "))
 	}
 	return variables, nil
 }
 
-// unquote removes one pair of quotes around a whole value.
-func unquote(value string) string {
-	if n := len(value); n >= 2 && (value[0] == '"' || value[0] == '\'') && value[n-1] == value[0] {
-		return value[1 : n-1]
+// envValue returns the value that s begins with, and what follows its line. Quotes, and a backslash at the end of a
+// line, take the value on to the next line.
+func envValue(s string) (value, rest string, ok bool) {
+	var out []byte
+	end := 0       // of the value without the white space at its end
+	var quote byte // that is open, or 0
+	plain := false // something stands outside of quotes: from there on quotes are part of the value
+	for i := 0; i < len(s); i++ {
+		c := s[i]
+		escaped := c == '\\' && quote != '\'' && i+1 < len(s)
+		if escaped {
+			i++
+			c = s[i]
+		}
+		switch {
+		case escaped && c == '\n':
+		case escaped && quote == '"' && !strings.ContainsRune("\"\\`$", rune(c)):
+			out = append(out, '\\', c)
+		case escaped:
+			out, plain = append(out, c), plain || quote == 0
+		case quote != 0 && c == quote:
+			quote = 0
+		case quote != 0:
+			out = append(out, c)
+		case c == '\n':
+			return string(out[:end]), s[i+1:], true
+		case !plain && (c == '"' || c == '\''):
+			quote = c
+		case c == ' ' || c == '\t':
+			if plain {
+				out = append(out, c)
+			}
+			continue
+		default:
+			out, plain = append(out, c), true
+		}
+		end = len(out)
 	}
-	return value
+	return "", "", false
 }

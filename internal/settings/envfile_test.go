@@ -18,16 +18,17 @@ func TestParseEnvFile(t *testing.T) {
 		{"nothing", "", nil, ""},
 		{"plain", "A=1\nB=two words\n", []string{"A=1", "B=two words"}, ""},
 		{"comments and empty lines", "# A=1\n\n  # B=2\n; C=3\n \t\nD=4", []string{"D=4"}, ""},
-		{"quotes", `A="a b"` + "\nB='c'\nC=\"\nD='e\"\nF=\"g\" \"h\"\nG=i\"j\"", []string{"A=a b", "B=c", `C="`, `D='e"`, `F=g" "h`, `G=i"j"`}, ""},
-		{"one pair only", `A=""b""`, []string{`A="b"`}, ""},
-		{"export", "export A=1\n  export  B=2\nexport_C=3\nexport=4", []string{"A=1", "B=2", "export_C=3", "export=4"}, ""},
-		{"nothing is expanded", `A=$HOME ${B} %d \n # no comment` + "\nC=`id`", []string{`A=$HOME ${B} %d \n # no comment`, "C=`id`"}, ""},
-		{"white space around", " A = 1 \nB=' 2 '\n", []string{"A=1", "B= 2 "}, ""},
+		{"quotes", `A="a b"` + "\nB='c'\nC=\"g\" 'h'i\nD=i\"j\"\nE=' 2 ' \nF=\"\"", []string{"A=a b", "B=c", "C=ghi", `D=i"j"`, "E= 2 ", "F="}, ""},
+		{"backslashes", `A=a\ b\\c\"` + "\nB=\"\\\"\\\\\\`\\$\\x\"\nC='\\'\nD=1\\\n2\nE=\"1\\\n2\"\nF=x\\ \nG=3", []string{`A=a b\c"`, "B=\"\\`$\\x", `C=\`, "D=12", "E=12", "F=x ", "G=3"}, ""},
+		{"several lines", "A='-----BEGIN\nkey'\nB=\"1\n2\"\n", []string{"A=-----BEGIN\nkey", "B=1\n2"}, ""},
+		{"nothing is expanded", "A=$HOME ${B} %d # no comment\nC=`id`", []string{"A=$HOME ${B} %d # no comment", "C=`id`"}, ""},
+		{"white space around", " A = 1 \n", []string{"A=1"}, ""},
 		{"Windows", "\ufeffA=1\r\nB=\"2\"\r\n", []string{"A=1", "B=2"}, ""},
 		{"empty values", "A=\nB=''", []string{"A=", "B="}, ""},
 		{"equals signs", "A=b=c==", []string{"A=b=c=="}, ""},
-		{"no value", "A=1\ns3cret\n", nil, "lines that are not NAME=VALUE: 2"},
-		{"not a name", "1A=s3cret\nB C=s3cret\n=s3cret\nA-B=s3cret\nD=\x00", nil, "lines that are not NAME=VALUE: 1, 2, 3, 4, 5"},
+		{"no value", "A='1\n'\ns3cret\n", nil, "lines that are not NAME=VALUE, or whose quote does not end: 3"},
+		{"not a name", "1A=s3cret\nB C=s3cret\n=s3cret\nA-B=s3cret\nexport C=s3cret\nD=\x00", nil, "lines that are not NAME=VALUE, or whose quote does not end: 1, 2, 3, 4, 5, 6"},
+		{"a quote that does not end", "A=1\nB='s3cret\nC=2\n", nil, "lines that are not NAME=VALUE, or whose quote does not end: 2"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := parseEnvFile(tt.content)
@@ -72,16 +73,6 @@ func TestWithFiles(t *testing.T) {
 		t.Error("an empty variable that no file sets is gone: exec passes it on")
 	}
 
-	// A secret and the file that has it are one setting: who sets the one has set the other aside.
-	mine, own := file("mine", "USHER_KEY=t0psecret\nUSHER_ADMIN_TOKEN_FILE=/ana\n"), file("own", "USHER_KEY_FILE=/key\n")
-	environ, err = WithFiles([]string{"USHER_ADMIN_TOKEN=ben"}, mine, own)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := Environment(environ); got["USHER_KEY"]+got["USHER_ADMIN_TOKEN_FILE"] != "" || got["USHER_KEY_FILE"] != "/key" || got["USHER_ADMIN_TOKEN"] != "ben" {
-		t.Errorf("what was set aside is still there: %v", got)
-	}
-
 	huge := file("huge", "")
 	if err := os.Truncate(huge, 17<<20); err != nil {
 		t.Fatal(err)
@@ -112,10 +103,10 @@ func FuzzEnvFile(f *testing.F) {
 		var again strings.Builder
 		for _, kv := range variables {
 			name, value, ok := strings.Cut(kv, "=")
-			if !ok || !variableName.MatchString(name) || strings.ContainsAny(kv, "\n\x00") {
+			if !ok || !variableName.MatchString(name) || strings.Contains(kv, "\x00") {
 				t.Fatalf("%q is not a variable", kv)
 			}
-			again.WriteString(name + "='" + value + "'\n")
+			again.WriteString(name + "='" + strings.ReplaceAll(value, "'", `'"'"'`) + "'\n")
 		}
 		if same, err := parseEnvFile(again.String()); err != nil || !slices.Equal(same, variables) {
 			t.Errorf("read again: %q, want %q: %v", same, variables, err)

@@ -2,6 +2,7 @@ package settings
 
 import (
 	"cmp"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -11,7 +12,7 @@ import (
 
 var (
 	indexed   = regexp.MustCompile(`^(USHER_PORTS_|USHER_WEBHOOK_RECEIVERS_)(0|[1-9][0-9]*)_`)
-	nearIndex = regexp.MustCompile(`^USHER_[A-Z_]+_([0-9]+)_`) // in a name with a typing error
+	nearIndex = regexp.MustCompile(`^USHER_[A-Z_]+_([0-9]+)_`) // in a name with a slip
 	// The variables that Kubernetes sets in every pod if there is a service called usher, or usher-….
 	kubernetes = regexp.MustCompile(`^USHER_(.+_)?(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT_[0-9]+_(TCP|UDP|SCTP)(_.*)?)$`)
 	serviceURL = regexp.MustCompile(`^(tcp|udp|sctp)://`)
@@ -46,27 +47,24 @@ func fromKubernetes(name, value string) bool {
 	return strings.HasSuffix(name, "_PORT") && serviceURL.MatchString(value)
 }
 
-// unknown returns the USHER_ variables that usher does not know. If the name of one is like a known name, it
-// reports that as a problem instead: the setting with the typing error may be the one that protects a port.
-func (r *reader) unknown() []string {
+// unknown returns the USHER_ variables that usher does not know. If the name of one looks like a slip of a known name, it
+// reports that as a problem instead: the setting may be the one that protects a port.
+func (r *reader) unknown() (unknown []string) {
 	known := names(Variables())
-	var unknown []string
-	for name, value := range r.env {
-		if !strings.HasPrefix(name, "USHER_") || name == "USHER_URL" || fromKubernetes(name, value) {
+	for _, name := range slices.Sorted(maps.Keys(r.env)) {
+		if !strings.HasPrefix(name, "USHER_") || name == "USHER_URL" || fromKubernetes(name, r.env[name]) {
 			continue
 		}
-		if !slices.Contains(known, withoutIndex(name)) {
+		if slices.Contains(known, withoutIndex(name)) && !strings.Contains(name, "_n_") {
+			continue
+		}
+		if meant := Nearest(name, known); meant != "" {
+			r.problem(name, "is not known: did you mean %s?", meant)
+		} else {
 			unknown = append(unknown, name)
 		}
 	}
-	slices.Sort(unknown)
-	return slices.DeleteFunc(unknown, func(name string) bool {
-		meant := Nearest(name, known)
-		if meant != "" {
-			r.problem(name, "is not known: did you mean %s?", meant)
-		}
-		return meant != ""
-	})
+	return unknown
 }
 
 // withoutIndex replaces the index in a name with n, as in the table of settings.

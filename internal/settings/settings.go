@@ -13,13 +13,11 @@ import (
 	"cmp"
 	"errors"
 	"log/slog"
-	"maps"
 	"net/url"
 	"slices"
 	"strings"
 	"time"
 
-	"usher/internal/content"
 	"usher/internal/secret"
 )
 
@@ -32,9 +30,7 @@ type Settings struct {
 
 	// Unknown are USHER_ variables that usher does not know and whose names are not like a known one.
 	Unknown []string
-	// Unused are variables of parts that are off.
-	Unused []Unused
-	// Watched are the secrets in files, of the parts that are on: the files may change while usher runs.
+	// Watched are the secrets in files, which may change while usher runs.
 	Watched []*secret.Value
 }
 
@@ -83,7 +79,6 @@ func read(environ []string, required func(*Settings, *reader)) (*Settings, error
 	s.Webhook.StoreUnclaimed = s.EntitlementsOn() && s.Webhook.Inbox != ""
 	s.Admin.NoColour = r.env["NO_COLOR"] != ""
 	s.Unknown = r.unknown()
-	s.Unused = s.unused(r)
 	required(s, r)
 	s.Outbound.check(r)
 	s.Outbound.readPorts(r)
@@ -91,11 +86,7 @@ func read(environ []string, required func(*Settings, *reader)) (*Settings, error
 	s.Webhook.check(r)
 	s.Entitlements.check(r, s)
 	checkDistinctAddresses(r, s)
-	for name, v := range r.files {
-		if !slices.ContainsFunc(s.Unused, func(u Unused) bool { return u.Name == name }) {
-			s.Watched = append(s.Watched, v)
-		}
-	}
+	s.Watched = r.files
 	if len(r.problems) > 0 {
 		return nil, r.problems
 	}
@@ -106,13 +97,10 @@ func read(environ []string, required func(*Settings, *reader)) (*Settings, error
 // who runs the command may not have access to the others. An admin port that is off is a problem here.
 func ReadAdmin(environ []string) (*Admin, error) {
 	r := newReader(environ)
-	s := new(Settings)
-	a := &s.Admin
-	for _, sec := range s.sections() {
-		r.read(slices.DeleteFunc(sec.rows, func(v Variable) bool {
-			return !strings.HasPrefix(v.Name, "USHER_ADMIN_")
-		}), "")
-	}
+	a := new(Admin)
+	r.read(slices.DeleteFunc(a.variables(), func(v Variable) bool {
+		return !strings.HasPrefix(v.Name, "USHER_ADMIN_")
+	}), "")
 	if a.Listen == "off" {
 		r.problem("USHER_ADMIN_LISTEN",
 			"is off, so there is no admin port to ask: set it to the address of the admin port of the running usher")
@@ -271,65 +259,4 @@ func requireOutbound(s *Settings, r *reader) {
 	r.require("USHER_BASE_URL", s.OutboundOn(),
 		"the billing service's base address, such as https://billing.example.com: 'usher exec' is for "+
 			"programs that call it")
-}
-
-// Unused is a variable that is set although its part, or what it belongs to in the gate, is off. Why says how to
-// switch that on.
-type Unused struct{ Name, Why string }
-
-// unused returns the variables that are set for a part that is off, for a warning: the user who set one
-// expects it to work.
-func (s *Settings) unused(r *reader) (unused []Unused) {
-	usedElsewhere := func(name string) bool { // another part uses it, too
-		return name == "USHER_ALLOWED_HOSTS" || name == "USHER_WEBHOOK_LISTEN" && r.env[name] == "off" ||
-			s.EntitlementsOn() && (strings.HasPrefix(name, "USHER_WEBHOOK_INBOX") || name == "USHER_INSECURE")
-	}
-	given := slices.Sorted(maps.Keys(r.env))
-	for _, part := range s.Parts() {
-		for _, sec := range s.sections() {
-			if part.On || sec.part != part.Name {
-				continue
-			}
-			for _, known := range names(sec.rows) {
-				for _, name := range given {
-					if withoutIndex(name) == known && !usedElsewhere(name) {
-						unused = append(unused, Unused{name, part.Off})
-					}
-				}
-			}
-		}
-	}
-	if !s.GateOn() {
-		return unused
-	}
-	hasInbox := s.Webhook.Inbox != ""
-	types := s.Webhook.Types
-	takesSnapshots := slices.Contains(types, "*") || slices.Contains(types, content.TenantProvisioningChange)
-	for _, name := range given {
-		why := ""
-		switch {
-		case strings.HasPrefix(name, "USHER_WEBHOOK_INBOX_"):
-			if !hasInbox && !slices.Contains(s.Unknown, name) {
-				why = "there is no inbox; to have one, set USHER_WEBHOOK_INBOX"
-			}
-		case name == "USHER_WEBHOOK_TRIES", name == "USHER_WEBHOOK_DEDUP_SIZE":
-			if hasInbox {
-				why = "it is for a gate without an inbox; " +
-					"an inbox has USHER_WEBHOOK_INBOX_TRIES, and remembers all tenants"
-			}
-		case name == "USHER_WEBHOOK_SIGNATURE_HEADER", name == "USHER_WEBHOOK_SIGNATURE_ALGORITHM":
-			if s.Webhook.signingKey == nil {
-				why = "no signature is checked; to check it, set USHER_WEBHOOK_SIGNING_KEY"
-			}
-		case name == "USHER_ENTITLEMENTS_LISTEN":
-			if !takesSnapshots {
-				why = "USHER_WEBHOOK_TYPES does not have TenantProvisioningChange, " +
-					"and what a tenant may use is known from that type alone"
-			}
-		}
-		if why != "" {
-			unused = append(unused, Unused{name, why})
-		}
-	}
-	return unused
 }

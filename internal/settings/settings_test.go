@@ -143,6 +143,7 @@ func TestProblems(t *testing.T) {
 		{"slip before the index", with("USHER_PORT_0_LISTEN=127.0.0.1:83"), []string{"did you mean USHER_PORTS_0_LISTEN?"}},
 		{"slip before a larger index", with("USHER_PORT_12_LISTEN=127.0.0.1:83"), []string{"did you mean USHER_PORTS_12_LISTEN?"}},
 		{"slip in the index", with("USHER_PORTS_01_LISTEN=127.0.0.1:83"), []string{"USHER_PORTS_01_LISTEN is not known: did you mean USHER_PORTS_1_LISTEN?"}},
+		{"no index", with("USHER_PORTS_n_KEY=t0psecret"), []string{"USHER_PORTS_n_KEY is not known: did you mean USHER_PORTS_0_KEY?"}},
 		{"zeros for an index", with("USHER_PORTS_00_LISTEN=127.0.0.1:83"), []string{"did you mean USHER_PORTS_0_LISTEN?"}},
 		{"index beyond any number", with("USHER_PORTS_99999999999999999999_SCOPE=x"), []string{"USHER_PORTS_99999999999999999999_LISTEN is not set"}},
 		{"prefix alone", with("USHER_PORTS_0_=x"), []string{"USHER_PORTS_0_LISTEN is not set"}},
@@ -155,18 +156,18 @@ func TestProblems(t *testing.T) {
 		{"scope", with("USHER_SCOPE=  "), []string{"USHER_SCOPE"}},
 		{"scope of a further port", with("USHER_PORTS_0_LISTEN=127.0.0.1:81", "USHER_PORTS_0_SCOPE=  "), []string{"USHER_PORTS_0_SCOPE holds only white space"}},
 		{"gate beyond loopback", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_LISTEN=0.0.0.0:8090"), []string{"USHER_WEBHOOK_INSECURE"}},
-		{"receiver", with("USHER_WEBHOOK_FORWARD_URL=r:t0psecret"), []string{"USHER_WEBHOOK_FORWARD_URL should hold"}},
-		{"receiver with a password", with("USHER_WEBHOOK_FORWARD_URL=ftp://u:t0psecret@r/x"), []string{"USHER_WEBHOOK_FORWARD_URL should hold"}},
-		{"receiver without a scheme", with("USHER_WEBHOOK_FORWARD_URL=localhost:3000/t0psecret"), []string{`USHER_WEBHOOK_FORWARD_URL is "localhost:3000/…", but should hold the receiver's address`}},
-		{"receiver of another kind", with("USHER_WEBHOOK_FORWARD_URL=ftp://r/?key=t0psecret"), []string{`USHER_WEBHOOK_FORWARD_URL is "ftp://r/…"`}},
-		{"receiver in words", with("USHER_WEBHOOK_FORWARD_URL=here"), []string{`USHER_WEBHOOK_FORWARD_URL is "here"`}},
+		{"receiver", with("USHER_WEBHOOK_FORWARD_URL=r:t0psecret"), []string{"should hold the receiver's address"}},
+		{"receiver with a password", with("USHER_WEBHOOK_FORWARD_URL=ftp://u:t0psecret@r/x"), []string{"should hold the receiver's address"}},
+		{"receiver without a scheme", with("USHER_WEBHOOK_FORWARD_URL=localhost:3000/t0psecret"), []string{`USHER_WEBHOOK_FORWARD_URL is "localhost:3000…", but should hold the receiver's address`}},
+		{"receiver of another kind", with("USHER_WEBHOOK_FORWARD_URL=ftp://r/?key=t0psecret"), []string{`USHER_WEBHOOK_FORWARD_URL is "ftp://r…"`}},
+		{"receiver in words", with("USHER_WEBHOOK_FORWARD_URL=here"), []string{`USHER_WEBHOOK_FORWARD_URL is "here…"`}},
 		{"signature's header", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_SIGNATURE_HEADER=X Signature:"), []string{`USHER_WEBHOOK_SIGNATURE_HEADER is "X Signature:", but should hold the name of a header`}},
 		{"path in letters that a URL does not have", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_PATH=/hökar"), []string{`USHER_WEBHOOK_PATH is "/hökar", but should hold a path such as /webhooks, escaped as in a URL`}},
 		{"path with a bad escape", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_PATH=/a%zz"), []string{`USHER_WEBHOOK_PATH is "/a%zz"`}},
 		{"path that is an address", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_PATH=//host/a"), []string{`USHER_WEBHOOK_PATH is "//host/a"`}},
 		{"path with a query", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_PATH=/a?"), []string{`USHER_WEBHOOK_PATH is "/a?"`}},
 		{"path with a fragment", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_PATH=/a#"), []string{`USHER_WEBHOOK_PATH is "/a#"`}},
-		{"receiver's port", with("USHER_WEBHOOK_FORWARD_URL=http://r:99999"), []string{"USHER_WEBHOOK_FORWARD_URL should hold"}},
+		{"receiver's port", with("USHER_WEBHOOK_FORWARD_URL=http://r:99999"), []string{"should hold the receiver's address"}},
 		{"empty token among several", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_TOKEN=a,,b"), []string{"USHER_WEBHOOK_TOKEN has an empty part"}},
 		{"half of TLS", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_TLS_CERT_FILE=/x"), []string{"both, or neither"}},
 		{"TLS without its files", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_TLS_CERT_FILE="+dir+"/none", "USHER_WEBHOOK_TLS_KEY_FILE="+dir),
@@ -196,7 +197,7 @@ func TestProblems(t *testing.T) {
 		{"name with a space", two("USHER_WEBHOOK_RECEIVERS_0_NAME=a b"), []string{`USHER_WEBHOOK_RECEIVERS_0_NAME is "a b"`}},
 		{"receiver's own values", two("USHER_WEBHOOK_RECEIVERS_0_TIMEOUT=0s", "USHER_WEBHOOK_RECEIVERS_0_CONCURRENCY=0", "USHER_WEBHOOK_RECEIVERS_1_TIMEOUT=soon", "USHER_WEBHOOK_RECEIVERS_1_FORWARD_SIGNING_KEY=t0psecret",
 			"USHER_WEBHOOK_RECEIVERS_1_FORWARD_URL=ftp://u:t0psecret@r"),
-			[]string{`USHER_WEBHOOK_RECEIVERS_0_TIMEOUT is "0s"`, `USHER_WEBHOOK_RECEIVERS_0_CONCURRENCY is "0"`, `USHER_WEBHOOK_RECEIVERS_1_TIMEOUT is "soon"`, "USHER_WEBHOOK_RECEIVERS_1_FORWARD_SIGNING_KEY should hold whsec_", "USHER_WEBHOOK_RECEIVERS_1_FORWARD_URL should hold"}},
+			[]string{`USHER_WEBHOOK_RECEIVERS_0_TIMEOUT is "0s"`, `USHER_WEBHOOK_RECEIVERS_0_CONCURRENCY is "0"`, `USHER_WEBHOOK_RECEIVERS_1_TIMEOUT is "soon"`, "USHER_WEBHOOK_RECEIVERS_1_FORWARD_SIGNING_KEY should hold whsec_", "USHER_WEBHOOK_RECEIVERS_1_FORWARD_URL holds something else"}},
 		{"slip in a receiver", two("USHER_WEBHOOK_RECEIVERS_1_PLATFORM=x"), []string{"did you mean USHER_WEBHOOK_RECEIVERS_1_PLATFORMS?"}},
 		{"slip before a receiver's index", two("USHER_WEBHOOK_RECEIVER_2_PLATFORMS=x"), []string{"did you mean USHER_WEBHOOK_RECEIVERS_2_PLATFORMS?"}},
 		{"places for too few receivers", two("USHER_WEBHOOK_MAX_INFLIGHT=2"), []string{`USHER_WEBHOOK_MAX_INFLIGHT is "2", but should hold more than there are receivers`}},
@@ -324,8 +325,8 @@ func TestReceivers(t *testing.T) {
 	}
 	w := &s.Webhook
 	all := w.Receivers.All()
-	if len(all) != 3 || len(s.Unused)+len(s.Unknown) > 0 {
-		t.Fatalf("%+v, %v, %v", all, s.Unused, s.Unknown)
+	if len(all) != 3 || len(s.Unknown) > 0 {
+		t.Fatalf("%+v, %v", all, s.Unknown)
 	}
 	if c := all[0]; c.Name != "main" || c.URL.Host != "main" || c.ForwardSigningKey() != key || c.Timeout.String() != "3s" || c.Concurrency != 7 || len(c.Platforms) > 0 {
 		t.Errorf("main: %+v", c)
@@ -335,28 +336,6 @@ func TestReceivers(t *testing.T) {
 	}
 	if c := all[2]; c.Name != "documents" || c.URL.Scheme != "https" || c.ForwardSigningKey() != "whsec_b3RoZXI=" || c.Timeout.String() != "1m0s" || c.Concurrency != 2 {
 		t.Errorf("its own: %+v", c)
-	}
-}
-
-// The secrets in files are watched, unless their part is off.
-func TestWatched(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "secret")
-	if err := os.WriteFile(file, []byte("whsec_a2V5"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for _, tc := range []struct {
-		env  []string
-		want int
-	}{
-		{two("USHER_WEBHOOK_TOKEN_FILE="+file, "USHER_WEBHOOK_FORWARD_SIGNING_KEY_FILE="+file, "USHER_WEBHOOK_RECEIVERS_1_FORWARD_SIGNING_KEY_FILE="+file, "USHER_ADMIN_TOKEN_FILE="+file), 4},
-		{two("USHER_WEBHOOK_TOKEN=t", "USHER_KEY_FILE="+file, "USHER_PORTS_0_KEY_FILE="+file, "USHER_ENTITLEMENTS_KEY_FILE="+file), 0},
-		{with("USHER_KEY_FILE="+file, "USHER_PORTS_0_LISTEN=127.0.0.1:81", "USHER_PORTS_1_LISTEN=127.0.0.1:82", "USHER_PORTS_1_KEY_FILE="+file, "USHER_WEBHOOK_TOKEN_FILE="+file), 2},
-		{[]string{"USHER_ENTITLEMENTS_LISTEN=127.0.0.1:1", "USHER_WEBHOOK_LISTEN=off", "USHER_WEBHOOK_INBOX=postgres://h/d", "USHER_WEBHOOK_INBOX_PASSWORD_FILE=" + file, "USHER_WEBHOOK_TOKEN_FILE=" + file}, 1},
-	} {
-		s, err := Read(tc.env)
-		if err != nil || len(s.Watched) != tc.want {
-			t.Errorf("%q: %v, %+v", tc.env, err, s)
-		}
 	}
 }
 
@@ -458,54 +437,6 @@ func TestReadAdmin(t *testing.T) {
 	}
 	if got := AdminListen([]string{"USHER_ADMIN_LISTEN="}); got != "127.0.0.1:9095" {
 		t.Error(got)
-	}
-}
-
-// A setting of a part that is off is not an error. usher reports it, and says how to switch the part on.
-func TestUnusedSettings(t *testing.T) {
-	for _, tc := range []struct {
-		name string
-		env  []string
-		want []string // the names
-		why  string
-	}{
-		{"both on", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_TOKEN=x", "USHER_KEY=x"), nil, ""},
-		{"gate off", with("USHER_WEBHOOK_TOKEN=x", "USHER_WEBHOOK_INBOX=postgres://h/d", "USHER_WEBHOOK_INBOX_PASSWORD=p", "USHER_WEBHOOK_SIGNATURE_ALGORITHM=sha256", "USHER_WEBHOOK_LISTEN=0.0.0.0:8090"),
-			[]string{"USHER_WEBHOOK_LISTEN", "USHER_WEBHOOK_TOKEN", "USHER_WEBHOOK_SIGNATURE_ALGORITHM", "USHER_WEBHOOK_INBOX", "USHER_WEBHOOK_INBOX_PASSWORD"},
-			"the webhook gate is off; to switch it on, set USHER_WEBHOOK_FORWARD_URL"},
-		{"gate switched off", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_LISTEN=off"), []string{"USHER_WEBHOOK_FORWARD_URL"},
-			"the webhook gate is off; to switch it on, set USHER_WEBHOOK_LISTEN to an address"},
-		{"gate switched off, with receivers", with("USHER_WEBHOOK_RECEIVERS_4_PLATFORMS=crm", "USHER_WEBHOOK_LISTEN=off"), []string{"USHER_WEBHOOK_RECEIVERS_4_PLATFORMS"},
-			"the webhook gate is off; to switch it on, set USHER_WEBHOOK_LISTEN to an address"},
-		{"outbound off", []string{"USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_CLIENT_ID=x", "USHER_CLIENT_SECRET=x", "USHER_LISTEN=0.0.0.0:8080", "USHER_PORTS_3_SCOPE=x", "USHER_PORTS_3_KEY=k", "USHER_ALLOWED_HOSTS=x"},
-			[]string{"USHER_CLIENT_ID", "USHER_CLIENT_SECRET", "USHER_LISTEN", "USHER_PORTS_3_SCOPE", "USHER_PORTS_3_KEY"}, "outbound is off; to switch it on, set USHER_BASE_URL"},
-		{"no inbox", two("USHER_WEBHOOK_INBOX_LATEST=true", "USHER_WEBHOOK_INBOX_PASSWORD=p"), []string{"USHER_WEBHOOK_INBOX_LATEST", "USHER_WEBHOOK_INBOX_PASSWORD"},
-			"there is no inbox; to have one, set USHER_WEBHOOK_INBOX"},
-		{"no signature", two("USHER_WEBHOOK_SIGNATURE_HEADER=X-Hub-Signature", "USHER_WEBHOOK_SIGNATURE_ALGORITHM=sha512"), []string{"USHER_WEBHOOK_SIGNATURE_ALGORITHM", "USHER_WEBHOOK_SIGNATURE_HEADER"},
-			"no signature is checked; to check it, set USHER_WEBHOOK_SIGNING_KEY"},
-		{"settings of a gate without an inbox", two("USHER_WEBHOOK_INBOX=file:x", "USHER_WEBHOOK_TRIES=50", "USHER_WEBHOOK_DEDUP_SIZE=9"), []string{"USHER_WEBHOOK_DEDUP_SIZE", "USHER_WEBHOOK_TRIES"},
-			"it is for a gate without an inbox; an inbox has USHER_WEBHOOK_INBOX_TRIES, and remembers all tenants"},
-		{"entitlements without the type they come from", two("USHER_WEBHOOK_INBOX=file:x", "USHER_ENTITLEMENTS_LISTEN=127.0.0.1:1", "USHER_WEBHOOK_TYPES=Checkout"), []string{"USHER_ENTITLEMENTS_LISTEN"},
-			"USHER_WEBHOOK_TYPES does not have TenantProvisioningChange, and what a tenant may use is known from that type alone"},
-		{"entitlements with any type", two("USHER_WEBHOOK_INBOX=file:x", "USHER_ENTITLEMENTS_LISTEN=127.0.0.1:1", "USHER_WEBHOOK_TYPES=*"), nil, ""},
-		{"an inbox and a signature", two("USHER_WEBHOOK_INBOX=file:x", "USHER_WEBHOOK_INBOX_LATEST=true", "USHER_WEBHOOK_SIGNING_KEY=s", "USHER_WEBHOOK_SIGNATURE_HEADER=X-Hub-Signature"), nil, ""},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			s, err := Read(tc.env)
-			if err != nil {
-				t.Fatal(err)
-			}
-			var names []string
-			for _, u := range s.Unused {
-				names = append(names, u.Name)
-				if u.Why != tc.why {
-					t.Errorf("%s: %q, want %q", u.Name, u.Why, tc.why)
-				}
-			}
-			if !slices.Equal(names, tc.want) {
-				t.Errorf("unused: %q, want %q", names, tc.want)
-			}
-		})
 	}
 }
 

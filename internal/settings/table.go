@@ -291,7 +291,7 @@ func names(variables []Variable) []string {
 	return names
 }
 
-// Known reports whether name is a setting of usher.
+// Known reports whether name is a setting of usher, with a number or n for a further port or receiver.
 func Known(name string) bool { return slices.Contains(names(Variables()), withoutIndex(name)) }
 
 // Default returns the default value of a setting, or the empty string if it has none.
@@ -301,10 +301,9 @@ func Default(name string) string {
 }
 
 const settingsIntro = "usher reads its settings from environment variables, or from files with one " +
-	"`NAME=VALUE` on a line: `usher --env-file FILE`, also before any command. " +
-	"Lines that begin with `#` are comments, one pair of quotes around a value is removed, `export` in front " +
-	"is allowed, and nothing is expanded. If you name several files the last one wins, and the environment " +
-	"wins over all files. An empty variable counts as not set. Durations are written as `90s` or `10m`, " +
+	"`NAME=VALUE` on a line: `usher --env-file FILE`, also before any command. usher reads them as systemd " +
+	"reads an `EnvironmentFile=`: comments, quotes, backslashes. If you name several files the last one wins, " +
+	"and the environment wins over all files. An empty variable counts as not set. Durations are written as `90s` or `10m`, " +
 	"sizes in bytes or with `KiB`, `MiB` or `GiB`. Lists are separated by commas. " +
 	"Instead of a secret `X` you can set `X_FILE`, the name of a file that holds it. " +
 	"usher reads the file again when its content changes, and keeps the last good value when the file is " +

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -102,33 +103,17 @@ func (w *Webhook) readRules(r *reader) {
 func forwardURL(r *reader, name, value string) *url.URL {
 	u, err := url.Parse(value)
 	if err != nil || !isHTTP(u) || u.Fragment != "" || !isPortNumber(cmp.Or(u.Port(), "0")) {
-		holds := ""
-		if start := showableStart(value); start != "" {
-			holds = fmt.Sprintf("is %q, but ", start)
+		holds := "holds something else (not shown: there may be a secret in it), but"
+		if start := addressStart.FindString(value); start != "" && !strings.Contains(value, "@") {
+			holds = fmt.Sprintf("is %q, but", start+"…") // its path and query may be a secret
 		}
-		r.problem(name, "%sshould hold the receiver's address, such as http://127.0.0.1:3000/provisioning", holds)
+		r.problem(name, "%s should hold the receiver's address, such as http://127.0.0.1:3000/provisioning", holds)
 		return nil
 	}
 	return u
 }
 
-// showableStart returns the beginning of a receiver's address, for a problem: without its path, which may
-// hold a secret. It returns nothing if the beginning may hold a password.
-func showableStart(value string) string {
-	host, end := value, ""
-	if _, rest, found := strings.Cut(value, "://"); found {
-		host = rest
-	}
-	scheme := strings.TrimSuffix(value, host)
-	if i := strings.IndexAny(host, "/?#"); i >= 0 {
-		host, end = host[:i], "/…"
-	}
-	_, port, found := strings.Cut(host, ":")
-	if strings.Contains(value, "@") || found && !isPortNumber(port) {
-		return ""
-	}
-	return scheme + host + end
-}
+var addressStart = regexp.MustCompile(`^([A-Za-z]+://)?[^/?#:]*(:[0-9]+\b)?`)
 
 func (w *Webhook) checkSecrets(r *reader) {
 	w.Tokens, w.SigningKeys = w.token.Getter(), w.signingKey.Getter()
