@@ -173,9 +173,9 @@ func stringIn(raw json.RawMessage) (s string) {
 }
 
 // presentable makes a text of the endpoint safe to log and to pass on: short, on one line, and without
-// the client secret, which a careless endpoint may repeat. The secret is removed last, because Plain may
+// the client secret, which a careless endpoint may repeat. The secret is hidden last, because Plain may
 // unescape it, and also first, because Plain may take a part of it for markup.
 func presentable(s, clientSecret string) string {
-	s = text.Visible(text.Plain(secret.Redact(s, clientSecret)))
-	return text.Clip(secret.Redact(s, clientSecret), maxShownError)
+	s = text.Visible(text.Plain(secret.Hide(s, clientSecret)))
+	return text.Clip(secret.Hide(s, clientSecret), maxShownError)
 }

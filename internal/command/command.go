@@ -253,9 +253,6 @@ func execCommand(ctx context.Context, p *Process, args []string) error {
 	case len(args) == 0:
 	case args[0] == "--":
 		args = args[1:]
-	case len(args) == 1 && args[0] == job.WitnessArg && job.WitnessArg != "":
-		job.Witness(p.Stdin, p.Stdout)
-		return nil
 	case strings.HasPrefix(args[0], "-"):
 		return usageErrorf("takes no option %q: write -- before the command, as in: usher exec -- ./report.sh", args[0])
 	}
@@ -271,7 +268,7 @@ func execCommand(ctx context.Context, p *Process, args []string) error {
 }
 
 func newJob(p *Process, args []string) *job.Job {
-	return &job.Job{Args: args, Environ: p.Environ, Stdin: p.Stdin, Stdout: p.Stdout, Stderr: p.Stderr, Self: p.Self}
+	return &job.Job{Args: args, Environ: p.Environ, Stdin: p.Stdin, Stdout: p.Stdout, Stderr: p.Stderr}
 }
 
 // readOutbound reads the settings of a job that calls the service.

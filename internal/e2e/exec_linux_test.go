@@ -1,15 +1,12 @@
 package e2e
 
 import (
-	"log"
 	"net"
 	"os"
 	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
-
-	"golang.org/x/sys/unix"
 
 	"usher/internal/testkit"
 )
@@ -77,62 +74,5 @@ func TestExecAllSignalsIgnored(t *testing.T) {
 	p := startCommand(t, testkit.NewService(t).Environ(), exec.Command("sh", "-c", ignoring, path, "exec", "--", "sh", "-c", script))
 	if <-p.Ended; p.Code != 0 || p.Stdout.String() != "alive\n" {
 		t.Errorf("%d %s %s", p.Code, p.Stdout.String(), p.Stderr.String())
-	}
-}
-
-// adoptOrphans makes this test's own binary a process that becomes its arguments, and adopts orphans as process 1 of a
-// container does: only the process itself can ask for that.
-const adoptOrphans = "ADOPT_ORPHANS"
-
-func init() {
-	if os.Getenv(adoptOrphans) == "" {
-		return
-	}
-	os.Unsetenv(adoptOrphans)
-	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
-		log.Fatal(err)
-	}
-	log.Fatal(syscall.Exec(os.Args[1], os.Args[1:], os.Environ()))
-}
-
-// As process 1 of a container usher gets the processes that the command leaves behind. It does not leave them
-// as zombies, and does not take the command's own exit code for one of theirs.
-func TestExecReapsOrphans(t *testing.T) {
-	t.Parallel()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	// The children of usher are this shell and, as soon as their own shell has ended, the orphans.
-	const script = `
-		children() {
-			n=0
-			for stat in /proc/[0-9]*/stat; do
-				read -r line <"$stat" || continue
-				set -- ${line##*) }
-				[ "$2" = "$PPID" ] && n=$((n + 1))
-			done 2>/dev/null
-		}
-		orphans=
-		for i in 1 2 3 4 5 6 7 8 9 10; do
-			orphans="$orphans $(sh -c 'sleep 1000 >/dev/null 2>&1 & echo $!')"
-		done
-		children
-		echo "adopted: $((n - 1))"
-		kill $orphans
-		for i in $(seq 600); do
-			children
-			[ $n = 1 ] && break
-			sleep 0.1
-		done
-		echo "left: $((n - 1))"
-		sh -c 'sleep 0 &' # ends at about the same time as this shell
-		exit 7`
-	for range 3 {
-		cmd := exec.Command(self, testkit.Binary(t), "exec", "--", "sh", "-c", script)
-		p := startCommand(t, testkit.NewService(t).Environ(adoptOrphans+"=1"), cmd)
-		if <-p.Ended; p.Code != 7 || p.Stdout.String() != "adopted: 10\nleft: 0\n" {
-			t.Errorf("%d %s %s", p.Code, p.Stdout.String(), p.Stderr.String())
-		}
 	}
 }

@@ -48,7 +48,7 @@ const countInterrupts = `n=0; trap 'n=$((n+1)); echo got INT' INT; trap 'echo "I
 
 // Ctrl-C goes to every process in the foreground of a terminal. The command has it
 // already, and usher must not give it a second one: to many programs that means
-// something else than the first. What is sent to usher alone is passed on.
+// something else than the first.
 func TestExecInterrupted(t *testing.T) {
 	t.Parallel()
 	path := testkit.Binary(t)
@@ -59,7 +59,6 @@ func TestExecInterrupted(t *testing.T) {
 		typed    bool // Ctrl-C; else a signal to usher alone
 	}{
 		{"on a terminal", true, true},
-		{"on a terminal, to usher alone", true, false},
 		{"without one", false, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

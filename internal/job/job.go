@@ -46,7 +46,6 @@ type Job struct {
 	Stdin    io.Reader
 	Stdout   io.Writer
 	Stderr   io.Writer
-	Self     string // the path of usher's binary; if empty, usher never starts itself a second time
 
 	calls atomic.Int64 // that the service has answered with 2xx
 }
@@ -145,11 +144,6 @@ func (j *Job) run(ctx context.Context, url string, signals <-chan os.Signal) (in
 	cmd := exec.Command(j.Args[0], j.Args[1:]...)
 	cmd.Env = commandEnvironment(j.Environ, url)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = j.Stdin, j.Stdout, j.Stderr
-	witness := startWitness(j.Self) // before the command starts, so that the witness misses no signal
-	defer witness.stop()
-	ends := make(chan os.Signal, 1)
-	notifyOfEnds(ends)
-	defer signal.Stop(ends)
 	if err := cmd.Start(); err != nil {
 		if errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {
 			return exitNotFound, err
@@ -163,10 +157,8 @@ func (j *Job) run(ctx context.Context, url string, signals <-chan os.Signal) (in
 		select {
 		case <-ended:
 			return exitCode(cmd.ProcessState), nil
-		case <-ends:
-			reapOrphans(cmd.Process.Pid, witness.pid())
 		case sig := <-signals:
-			if !witness.sawSignal(sig) {
+			if !fromTerminal(sig) {
 				_ = cmd.Process.Signal(sig) // an error means that the command has ended meanwhile
 			}
 		case <-cancelled:
@@ -193,31 +185,28 @@ func exitCode(state *os.ProcessState) int {
 	return state.ExitCode()
 }
 
-// commandEnvironment returns the command's environment: environ without usher's secrets, but with USHER_URL, if
-// there is one.
-// Of two values of a variable the later one counts. Many clients use a proxy even for 127.0.0.1, unless
-// NO_PROXY has that address; some read only the name in small letters.
+// commandEnvironment returns the command's environment: environ without usher's secrets and, if there is a
+// port, with USHER_URL.
 func commandEnvironment(environ []string, url string) []string {
-	env := slices.DeleteFunc(slices.Clone(environ), func(kv string) bool {
-		name, _, _ := strings.Cut(kv, "=")
-		return mayBeSecret(name)
-	})
-	given := func(name string) string {
-		for _, kv := range slices.Backward(environ) {
-			if value, ok := strings.CutPrefix(kv, name+"="); ok {
-				return value
-			}
+	var env []string
+	given := make(map[string]string)
+	for _, kv := range environ {
+		name, value, _ := strings.Cut(kv, "=")
+		if !mayBeSecret(name) {
+			env = append(env, kv)
 		}
-		return ""
-	}
-	exempt := cmp.Or(given("no_proxy"), given("NO_PROXY"))
-	if exempt != "*" {
-		exempt = strings.TrimLeft(exempt+",127.0.0.1", ",")
+		given[name] = value
 	}
 	if url == "" {
 		return env
 	}
-	return append(env, "NO_PROXY="+exempt, "no_proxy="+exempt, "USHER_URL="+url)
+	// Many clients use a proxy even for 127.0.0.1, unless NO_PROXY has that address. Some read only the name
+	// in small letters. Of two values of a variable the later one counts.
+	hosts := cmp.Or(given["no_proxy"], given["NO_PROXY"])
+	if hosts != "*" {
+		hosts = strings.TrimLeft(hosts+",127.0.0.1", ",")
+	}
+	return append(env, "NO_PROXY="+hosts, "no_proxy="+hosts, "USHER_URL="+url)
 }
 
 // mayBeSecret reports whether a variable may hold a secret of usher, or name the file of one. That includes

@@ -97,7 +97,7 @@ func (c *Caller) read(answer []byte, data any) error {
 	switch {
 	case len(whys) > 0:
 		sent := string(bytes.TrimPrefix([]byte(c.token.Header()[0]), []byte("Bearer ")))
-		return CallRefusedError("the service answered: " + secret.Redact(text.Clip(text.Visible(whys[0].Message), 200), sent))
+		return CallRefusedError("the service answered: " + text.Clip(secret.Hide(text.Visible(whys[0].Message), sent), 200))
 	case got.Data == nil:
 		return errors.New("the service's answer has no data")
 	}

@@ -318,7 +318,7 @@ func judge(status int, body []byte, token *tokens.Token) error {
 	var first struct{ Message string }
 	if json.Unmarshal(answer.Errors[0], &first) == nil && first.Message != "" {
 		sent := strings.TrimPrefix(token.Header()[0], "Bearer ")
-		first.Message = ": " + secret.Redact(text.Visible(first.Message), sent)
+		first.Message = ": " + secret.Hide(text.Visible(first.Message), sent)
 	}
 	return fmt.Errorf("answered with an error%s; is this API client allowed to use the API with these scopes?",
 		first.Message)

@@ -1,55 +1,25 @@
 package peer
 
 import (
-	"bufio"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
-	"net/netip"
 	"os"
-	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 )
 
 // SameUser returns a listener that accepts only the connections of this process's user. l must listen on
-// an IPv4 loopback address. It is an error if the kernel does not say who owns a connection.
+// an IPv4 loopback address. It is an error if the kernel does not say who owns a connection, as in gVisor.
 func SameUser(l net.Listener, log *slog.Logger) (net.Listener, error) {
-	user := uint32(os.Geteuid())
-	// The table is for kernels without sock_diag, such as gVisor. To search it takes longer the more
-	// connections the machine has.
-	var failures []error
-	for _, owner := range []ownerFunc{askKernel, readTable} {
-		err := try(l, owner, user)
-		if err == nil {
-			return &listener{Listener: l, owner: owner, user: user, log: log}, nil
-		}
-		failures = append(failures, err)
+	addr := l.Addr().(*net.TCPAddr)
+	// No connection has both ends there: a kernel that can be asked says so.
+	if _, err := askKernel(addr, addr); !errors.Is(err, errGone) {
+		return nil, fmt.Errorf("the kernel does not say which user owns a connection: %w", err)
 	}
-	return nil, fmt.Errorf("the kernel does not say which user owns a connection: %w", errors.Join(failures...))
-}
-
-// try checks that owner finds a connection of our own.
-func try(l net.Listener, owner ownerFunc, user uint32) error {
-	conn, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	// This may be the connection of somebody else, who was first. That does not matter here.
-	accepted, err := l.Accept()
-	if err != nil {
-		return err
-	}
-	defer accepted.Close()
-	uid, err := owner(addrPort(conn.LocalAddr()), addrPort(conn.RemoteAddr()))
-	if err == nil && uid != user {
-		err = fmt.Errorf("the kernel says that our own connection belongs to user %d, not %d", uid, user)
-	}
-	return err
+	return &listener{Listener: l, owner: askKernel, user: uint32(os.Geteuid()), log: log}, nil
 }
 
 var errGone = errors.New("no process holds the other end")
@@ -90,12 +60,12 @@ type diagAnswer struct {
 
 // askKernel asks the kernel through a sock_diag socket. The kernel looks up the connection as it does for
 // an IPv4 packet that arrives, so it also finds a client with a dual-stack socket.
-func askKernel(client, server netip.AddrPort) (uint32, error) {
+func askKernel(client, server *net.TCPAddr) (uint32, error) {
 	id := sockID{Cookie: [2]uint32{^uint32(0), ^uint32(0)}} // "no cookie"
-	binary.BigEndian.PutUint16(id.LocalPort[:], client.Port())
-	binary.BigEndian.PutUint16(id.RemotePort[:], server.Port())
-	copy(id.Local[:], client.Addr().AsSlice())
-	copy(id.Remote[:], server.Addr().AsSlice())
+	binary.BigEndian.PutUint16(id.LocalPort[:], uint16(client.Port))
+	binary.BigEndian.PutUint16(id.RemotePort[:], uint16(server.Port))
+	copy(id.Local[:], client.IP.To4())
+	copy(id.Remote[:], server.IP.To4())
 	req := diagRequest{
 		Type: sockDiagByFamily, Flags: unix.NLM_F_REQUEST, Sequence: 1,
 		Family: unix.AF_INET, Proto: unix.IPPROTO_TCP, States: ^uint32(0), ID: id,
@@ -127,7 +97,7 @@ func askKernel(client, server netip.AddrPort) (uint32, error) {
 	return sock.UID, nil
 }
 
-// exchange sends a message to the kernel and returns its answer. It opens a socket each time, which
+// exchange sends a message to the kernel, which answers during the send, and returns the answer. It opens a socket each time, which
 // costs a few microseconds, and leaves no state to keep.
 func exchange(req diagRequest) (kind uint16, payload []byte, err error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, unix.NETLINK_INET_DIAG)
@@ -135,10 +105,6 @@ func exchange(req diagRequest) (kind uint16, payload []byte, err error) {
 		return 0, nil, os.NewSyscallError("socket", err)
 	}
 	defer unix.Close(fd)
-	// The kernel answers during the send. The timeout is for a kernel that does not.
-	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 1}); err != nil {
-		return 0, nil, os.NewSyscallError("setsockopt", err)
-	}
 	message, err := binary.Append(nil, binary.NativeEndian, req)
 	if err != nil {
 		return 0, nil, err
@@ -155,54 +121,4 @@ func exchange(req diagRequest) (kind uint16, payload []byte, err error) {
 		return 0, nil, errors.New("sock_diag: an answer without a header")
 	}
 	return binary.NativeEndian.Uint16(buf[4:]), buf[unix.NLMSG_HDRLEN:n], nil
-}
-
-// readTable searches the kernel's tables of all connections: that of IPv4 sockets, then that of IPv6
-// sockets, which has dual-stack sockets with mapped addresses.
-func readTable(client, server netip.AddrPort) (uint32, error) {
-	from := tableAddress(client.Addr().AsSlice(), client.Port())
-	to := tableAddress(server.Addr().AsSlice(), server.Port())
-	uid, err := readFamily("/proc/net/tcp", from, to)
-	if errors.Is(err, errGone) {
-		client6, server6 := client.Addr().As16(), server.Addr().As16()
-		from, to = tableAddress(client6[:], client.Port()), tableAddress(server6[:], server.Port())
-		uid, err = readFamily("/proc/net/tcp6", from, to)
-	}
-	if errors.Is(err, os.ErrNotExist) { // a system without IPv6
-		err = errGone
-	}
-	return uid, err
-}
-
-func readFamily(path, client, server string) (uint32, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return 0, err
-	}
-	defer f.Close()
-	lines := bufio.NewScanner(f)
-	for lines.Scan() {
-		// sl local remote state queues timer retransmits uid timeout inode
-		fields := strings.Fields(lines.Text())
-		if len(fields) < 10 || fields[1] != client || fields[2] != server {
-			continue
-		}
-		if fields[9] == "0" {
-			return 0, errGone
-		}
-		uid, err := strconv.ParseUint(fields[7], 10, 32)
-		return uint32(uid), err
-	}
-	if err := lines.Err(); err != nil {
-		return 0, err
-	}
-	return 0, errGone
-}
-
-// tableAddress writes an address as the tables do: in hex, each 32 bits in the machine's byte order.
-func tableAddress(addr []byte, port uint16) (s string) {
-	for ; len(addr) > 0; addr = addr[4:] {
-		s += fmt.Sprintf("%08X", binary.NativeEndian.Uint32(addr))
-	}
-	return fmt.Sprintf("%s:%04X", s, port)
 }

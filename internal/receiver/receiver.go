@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"usher/internal/secret"
 	"usher/internal/wire"
 )
 
@@ -29,6 +30,9 @@ type Receiver struct {
 	// ForwardSigningKey returns the keys that sign each try, as signature.ParseKeys reads them. Nil: nothing is
 	// signed.
 	ForwardSigningKey func() string
+
+	// Secrets are those of all settings: nothing of them is shown of what the receiver answers.
+	Secrets []*secret.Value
 
 	// Transport must respect the request's context, and must not send a request twice by itself.
 	Transport http.RoundTripper

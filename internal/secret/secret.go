@@ -1,6 +1,6 @@
 // Package secret holds values that must never be shown: the passwords, keys and tokens in the
 // settings. A Value comes from a variable, or from a file that is read again when its content
-// changes. In a log line or an error it prints as [redacted]. Redact removes a secret from a text
+// changes. In a log line or an error it prints as [redacted]. Hide removes secrets from a text
 // that somebody else wrote.
 package secret
 
@@ -13,7 +13,6 @@ import (
 	"log/slog"
 	"os"
 	"sync/atomic"
-	"syscall"
 	"time"
 )
 
@@ -24,22 +23,16 @@ const (
 	// not enough: a rewritten file may keep both, and a mounted secret changes when a symlink
 	// two directories up is swapped.
 	pollEvery = 500 * time.Millisecond
-	// readPatience is how long one read may take before the log says so: until it ends, a new secret is not known.
-	readPatience = 10 * time.Second
 )
 
 // Value is one secret. A nil *Value is a secret that is not set.
 type Value struct {
 	current atomic.Pointer[string]
-
 	path    string // of its file, or empty
-	watched bool   // whether path names a regular file that can be read again
 
 	// Set before Watch begins.
 	require  []func(string) error // check a new content
 	onChange []func()
-
-	readAgain func(path string) ([]byte, error) // ReadRegular; a test may have another one
 
 	// Used by Watch only:
 	candidate string // the content that it read last
@@ -55,16 +48,13 @@ func New(value string) *Value {
 
 // FromFile returns the secret in a file, without the trailing newline.
 func FromFile(path string) (*Value, error) {
-	value, err := read(path, ReadFile)
+	data, err := ReadFile(path)
+	value, err := content(path, data, err)
 	if err != nil {
 		return nil, err
 	}
 	v := New(value)
-	v.path, v.candidate, v.readAgain = path, value, ReadRegular
-	// A pipe (from a shell's process substitution) can be read only once. If it is not certain what it is,
-	// use says so.
-	info, err := os.Stat(path)
-	v.watched = err != nil || info.Mode().IsRegular()
+	v.path, v.candidate = path, value
 	return v, nil
 }
 
@@ -106,56 +96,44 @@ func (v *Value) LogValue() slog.Value         { return slog.StringValue(redacted
 func (v *Value) MarshalText() ([]byte, error) { return []byte(redacted), nil }
 
 // Watch reads the files of the values again and again until ctx ends, and uses new values. If a
-// file cannot be read or is empty, the last good value stays. Each file has a reader of its own, and
-// Watch waits for none of them: on a network disk that is gone a read never ends.
+// file cannot be read or is empty, the last good value stays.
 func Watch(ctx context.Context, log *slog.Logger, values ...*Value) {
-	contents := make(chan func())
-	watched := false
-	for _, v := range values {
-		if v != nil && v.watched {
-			watched = true
-			go v.readEach(ctx, contents, log)
+	uses := make(chan func())
+	go func() { // not waited for: on a network disk that is gone a read never ends
+		for {
+			for _, v := range values {
+				// A pipe (from a shell's process substitution) can be read only once.
+				if info, err := os.Stat(v.Path()); v.Path() == "" || err == nil && info.Mode()&os.ModeNamedPipe != 0 {
+					continue
+				}
+				data, err := ReadRegular(v.path)
+				select {
+				case <-ctx.Done():
+					return
+				case uses <- func() { v.use(data, err, log) }:
+				}
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(pollEvery):
+			}
 		}
-	}
-	if !watched {
-		return
-	}
+	}()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case use := <-contents:
+		case use := <-uses:
 			use()
-		}
-	}
-}
-
-// readEach reads the file again and again, and passes on what Watch does with its content.
-func (v *Value) readEach(ctx context.Context, contents chan<- func(), log *slog.Logger) {
-	tick := time.NewTicker(pollEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-		late := time.AfterFunc(readPatience, func() {
-			log.Warn("reading the secret file takes long, usher keeps the last good value", "file", v.path)
-		})
-		value, err := read(v.path, v.readAgain)
-		late.Stop()
-		select {
-		case <-ctx.Done():
-			return
-		case contents <- func() { v.use(value, err, log) }:
 		}
 	}
 }
 
 // use uses what was read once. It uses a new content only if it is the same twice in a row: a file
 // that is being rewritten in place may be half-written.
-func (v *Value) use(value string, err error, log *slog.Logger) {
+func (v *Value) use(data []byte, err error, log *slog.Logger) {
+	value, err := content(v.path, data, err)
 	for _, check := range v.require {
 		if err == nil {
 			err = check(value)
@@ -182,6 +160,15 @@ func (v *Value) use(value string, err error, log *slog.Logger) {
 	}
 }
 
+// content returns the secret in what was read from a file.
+func content(path string, data []byte, err error) (string, error) {
+	data = bytes.TrimRight(data, "\r\n")
+	if err == nil && len(bytes.TrimSpace(data)) == 0 {
+		err = fmt.Errorf("%s: %w", path, errEmpty)
+	}
+	return string(data), err
+}
+
 // maxFile is more than any file has that usher is configured with.
 const maxFile = 16 << 20
 
@@ -193,18 +180,17 @@ func ReadFile(path string) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
-	return readAll(f)
+	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err == nil && len(data) > maxFile {
+		err = &os.PathError{Op: "read", Path: path, Err: errTooLarge}
+	}
+	return data, err
 }
 
 // ReadRegular is ReadFile for a file that is read again while usher runs. A pipe is an error: it has its content
 // only once, and opening it could wait for ever.
 func ReadRegular(path string) ([]byte, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // with O_NONBLOCK a pipe opens at once
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	info, err := f.Stat()
+	info, err := os.Stat(path)
 	switch {
 	case err != nil:
 		return nil, err
@@ -213,28 +199,7 @@ func ReadRegular(path string) ([]byte, error) {
 	case info.Size() > maxFile: // known before it is read, again and again
 		return nil, &os.PathError{Op: "read", Path: path, Err: errTooLarge}
 	}
-	return readAll(f)
-}
-
-func readAll(f *os.File) ([]byte, error) {
-	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
-	if err == nil && len(data) > maxFile {
-		err = &os.PathError{Op: "read", Path: f.Name(), Err: errTooLarge}
-	}
-	return data, err
-}
-
-// read returns the secret in a file, which how reads.
-func read(path string, how func(string) ([]byte, error)) (string, error) {
-	data, err := how(path)
-	if err != nil {
-		return "", err
-	}
-	data = bytes.TrimRight(data, "\r\n")
-	if len(bytes.TrimSpace(data)) == 0 {
-		return "", fmt.Errorf("%s: %w", path, errEmpty)
-	}
-	return string(data), nil
+	return ReadFile(path)
 }
 
 var (

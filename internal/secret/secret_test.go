@@ -1,7 +1,6 @@
 package secret
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -206,38 +205,4 @@ func TestTokens(t *testing.T) {
 	if shown := fmt.Sprintf("%v %+v %#v %s", Token{"ana", "t0ken"}, []Token{{"ana", "t0ken"}}, Token{"ana", "t0ken"}, &Token{"ana", "t0ken"}); strings.Contains(shown, "t0ken") {
 		t.Error("a token shows: " + shown)
 	}
-}
-
-// A file whose read never ends, as on a network disk that is gone, stops neither the watch of the other
-// files nor the end of usher.
-func TestWatchPassesOverFilesThatHang(t *testing.T) {
-	dir := t.TempDir()
-	gone, other := filepath.Join(dir, "gone"), filepath.Join(dir, "other")
-	write(t, gone, "first")
-	write(t, other, "first")
-	synctest.Test(t, func(t *testing.T) {
-		a, _ := FromFile(gone)
-		b, _ := FromFile(other)
-		back := make(chan struct{})
-		a.readAgain = func(path string) ([]byte, error) { <-back; return ReadRegular(path) }
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan struct{})
-		var log bytes.Buffer
-		go func() { Watch(ctx, slog.New(slog.NewTextHandler(&log, nil)), a, b); close(ended) }()
-		write(t, gone, "second")
-		write(t, other, "second")
-		time.Sleep(3 * pollEvery)
-		synctest.Wait()
-		if a.Get() != "first" || b.Get() != "second" {
-			t.Errorf("got %q and %q", a.Get(), b.Get())
-		}
-		time.Sleep(time.Hour)
-		synctest.Wait()
-		if said := log.String(); strings.Count(said, "takes long") != 1 || !strings.Contains(said, gone) {
-			t.Errorf("it says %q", said)
-		}
-		cancel()
-		<-ended
-		close(back)
-	})
 }

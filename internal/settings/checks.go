@@ -20,8 +20,17 @@ import (
 	"usher/internal/signature"
 )
 
-// secret reads the secret called name, from the variable or from the file that name_FILE names.
+// secret reads the secret called name, and remembers it: it must not be shown.
 func (r *reader) secret(name string) *secret.Value {
+	v := r.readSecret(name)
+	if v != nil {
+		r.secrets = append(r.secrets, v)
+	}
+	return v
+}
+
+// readSecret reads a secret from the variable, or from the file that name_FILE names.
+func (r *reader) readSecret(name string) *secret.Value {
 	value, path := r.env[name], r.env[name+"_FILE"]
 	switch {
 	case value != "" && path != "":

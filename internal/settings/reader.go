@@ -25,6 +25,7 @@ type reader struct {
 	problems Problems
 	bad      map[string]bool // the variables that have a problem; only the first of each is reported
 	files    []*secret.Value // the secrets that are in files
+	secrets  []*secret.Value // all secrets
 }
 
 func newReader(environ []string) *reader {

@@ -87,6 +87,9 @@ func read(environ []string, required func(*Settings, *reader)) (*Settings, error
 	s.Entitlements.check(r, s)
 	checkDistinctAddresses(r, s)
 	s.Watched = r.files
+	for _, to := range s.Webhook.Receivers.All() {
+		to.Secrets = r.secrets
+	}
 	if len(r.problems) > 0 {
 		return nil, r.problems
 	}
