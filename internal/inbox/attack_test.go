@@ -107,7 +107,7 @@ func TestPlatformThatWasNotCommitted(t *testing.T) {
 // A jump of the clock does not end a lease: its holder may still be delivering.
 func TestClockJumpsWhileUnderWay(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
-		d := newDesk(t, open, func(c *setup) { c.Latest = true })
+		d := newDesk(t, open)
 		playAll(t, d, "", []story{
 			{"a newer one comes", "hang A+ underway +1h B+ release idle", "A B", "delivered delivered"},
 			{"back", "hang A+ underway -3h B+ release idle", "A B", "delivered delivered"},

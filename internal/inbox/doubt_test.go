@@ -78,15 +78,13 @@ func TestNewTenantAtOnce(t *testing.T) {
 	noSweeps(t, dsn)
 	for _, tc := range []struct {
 		name, first, second string
-		latest              bool
 		want                string
 	}{
-		{"a signed id", "A", "A", false, "waiting"},
-		{"only the latest", "A", "B", true, "superseded waiting"},
+		{"a copy", "A", "A", "waiting"},
+		{"another", "A", "B", "waiting waiting"},
 	} {
-		change := func(c *setup) { c.Latest, c.DedupWindow = tc.latest, 0 }
-		a := newDesk(t, open, change)
-		b := newDesk(t, open, change)
+		a := newDesk(t, open)
+		b := newDesk(t, open)
 		check(t, a.Pause(Pause{}))
 		b.until("paused", func() bool { return len(b.Paused()) > 0 })
 		tx := another(t, dsn, "LOCK TABLE webhook IN SHARE MODE")
@@ -96,9 +94,7 @@ func TestNewTenantAtOnce(t *testing.T) {
 			*desk
 			body string
 		}{{a, tc.first}, {b, tc.second}} {
-			w := one.hook(tenant, one.body)
-			w.SignedID = "signed" + one.body
-			wg.Go(func() { one.sendHook(w) })
+			wg.Go(func() { one.send(tenant, one.body) })
 			a.until("it waits", waitsForLocks(t, dsn, "%", n+1))
 		}
 		check(t, tx.Rollback(t.Context()))

@@ -430,32 +430,6 @@ func longLane() (count int, limits func(*setup)) {
 	return count, func(c *setup) { c.Limits.Finished, c.Limits.Step = 100_000, step }
 }
 
-// Very many webhooks of one tenant wait when LATEST is switched on, and more come. What waited is delivered in order;
-// of what comes then the newest.
-func TestFaultBacklogOfOneTenant(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() engine.Engine) {
-		backlog, limits := longLane()
-		d := newDesk(t, open, limits)
-		check(t, d.Pause(Pause{Tenant: "big"}))
-		crowd(100, backlog, func(n int) { d.want("taken in", d.send("big", fmt.Sprint(n)), "+") })
-		d.shut()
-
-		d.cfg.Latest = true
-		d.start()
-		d.take("big", "new")
-		for range 10 {
-			d.take("big", "newer")
-			d.take("big", "newest")
-		}
-		// One of them took the place of the last one.
-		d.want("waiting", fmt.Sprint(d.Stats().Pending), fmt.Sprint(backlog))
-		must(d.Resume(Pause{Tenant: "big"}))(t)
-		d.until("nothing waits", func() bool { return d.Stats().Pending == 0 && d.Stats().Used == 0 })
-		got := d.main.got("big")
-		d.want("accepted", fmt.Sprint(len(got), got[len(got)-1]), fmt.Sprint(backlog, "newest"))
-	})
-}
-
 // Very many webhooks of one tenant are invalid by the receiver, and a newer one is accepted.
 func TestFaultParkedOfOneTenant(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
@@ -793,51 +767,4 @@ func TestFaultFiguresInAnOutage(t *testing.T) {
 			t.Errorf("when it is back: %+v", now)
 		}
 	}, between(away(&gone)))
-}
-
-// With LATEST the oldest is the one that waits, and not one that it has superseded.
-func TestFaultOldestIsNotSuperseded(t *testing.T) {
-	latest := func(c *setup) { c.Latest = true }
-	inBubble(t, "paused", func(t *testing.T, d *desk) {
-		check(t, d.Pause(Pause{}))
-		d.take("t", "A")
-		time.Sleep(time.Minute)
-		d.take("t", "B")
-		time.Sleep(5 * time.Second)
-		s := d.Stats()
-		oldest := s.Receivers["main"].Oldest
-		if s.Oldest > 6*time.Second || s.Oldest < 4*time.Second || s.Oldest != oldest || s.Pending != 1 {
-			t.Errorf("%+v", s)
-		}
-	}, latest)
-	inBubble(t, "failing", func(t *testing.T, d *desk) {
-		d.main.set("t", status(500))
-		d.take("t", "A")
-		time.Sleep(time.Minute)
-		d.take("t", "B")
-		time.Sleep(5 * time.Second)
-		if s := d.Stats(); s.Oldest > 6*time.Second || s.Oldest < 4*time.Second || s.Pending != 1 {
-			t.Errorf("%+v", s)
-		}
-	}, latest)
-	inBubble(t, "under way", func(t *testing.T, d *desk) {
-		release := d.main.hang("t")
-		defer release()
-		d.main.Timeout = time.Hour
-		d.take("t", "A")
-		time.Sleep(time.Minute)
-		d.take("t", "B")
-		time.Sleep(5 * time.Second)
-		d.take("t", "C")
-		time.Sleep(5 * time.Second)
-		if s := d.Stats(); s.Oldest < 69*time.Second || s.Pending != 2 { // what is under way waits, too
-			t.Errorf("%+v", s)
-		}
-		d.main.set("t", status(500))
-		release()
-		time.Sleep(5 * time.Second)
-		if s := d.Stats(); s.Oldest > 11*time.Second || s.Pending != 1 {
-			t.Errorf("after it has failed: %+v", s)
-		}
-	}, latest)
 }

@@ -473,20 +473,6 @@ func (s *sim) judgeTries() {
 		if rejections[d] += number(t.status == 500); rejections[d] >= worldTries || t.status == 422 {
 			ended[d] = true
 		}
-		byHand := slices.ContainsFunc(w.arrivals, func(a *arrival) bool {
-			return a.tenant == t.tenant && len(a.again)+len(a.discards) > 0
-		})
-		if !w.cfg.Latest || byHand || !t.webhook.Snapshot || t.entry == nil || unsure {
-			continue
-		}
-		b := s.next(t.arrival)
-		if b == nil || !b.webhook.Snapshot || !b.ok || w.trouble(b.from.Add(-w.lease), b.to, true) {
-			continue
-		}
-		if b.to.Add(w.settled).Before(t.began) {
-			w.violation("(b) arrival %d was tried, though a newer snapshot had been taken in right behind it, "+
-				"and the setting is LATEST", t.number)
-		}
 	}
 }
 

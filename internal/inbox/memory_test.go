@@ -136,13 +136,6 @@ func (t *memTurn) lane(name webhookgate.LaneName) *lane.Lane {
 	if t.m.r.IntN(2) == 0 { // the first may be in memory or not
 		l.First()
 	}
-	if t.Latest {
-		for _, h := range t.m.hooks[name] {
-			if h.ID == l.Tail && h.State == state.Waiting {
-				t.load(l, h.ID)
-			}
-		}
-	}
 	return l
 }
 

@@ -11,45 +11,12 @@ import (
 	"usher/internal/lane/state"
 )
 
-// With LATEST a new snapshot does not go ahead: a webhook that is no snapshot, and came before, goes first.
-func TestLatestOvertakesNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(1, filePace)
-		w.cfg.Latest, w.tenants = true, []string{"t1", "t2"}
-		w.dir, w.places = t.TempDir(), []*place{{world: w}}
-		p := w.places[0]
-		p.start()
-		w.healthy = true
-		send := func(tenant, snapshot string, other bool) {
-			p.sendAs(tenant, snapshot, other)
-			time.Sleep(3 * disk)
-		}
-		send("t1", "A", true) // it is being delivered
-		send("t1", "A", false)
-		send("t1", "B", true)
-		w.mu.Lock()
-		answered := w.tries[0].began.Add(w.answer)
-		w.mu.Unlock()
-		time.Sleep(time.Until(answered) - 2*time.Millisecond)
-		p.sendAs("t2", "A", true) // while this is written
-		time.Sleep(time.Millisecond)
-		send("t1", "B", false) // this waits, and then the outcome of the first
-		w.calm()
-		p.stop(true)
-		w.senders.Wait()
-		w.judge()
-		if len(w.violations) > 0 {
-			w.tell(t)
-		}
-	})
-}
-
 // A webhook that is sent again while a newer one is being delivered is the last one that the receiver gets. So a copy
 // of the newer one is no duplicate.
 func TestCopyOfWhatIsBeingOvertaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(1, filePace)
-		w.cfg.Latest, w.tenants, w.healthy = false, []string{"t4"}, true
+		w.tenants, w.healthy = []string{"t4"}, true
 		w.dir, w.places = t.TempDir(), []*place{{world: w}}
 		p := w.places[0]
 		p.start()

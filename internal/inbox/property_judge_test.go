@@ -1,7 +1,6 @@
 package inbox
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -126,7 +125,6 @@ func (w *world) judgeDuplicate(n *arrival) {
 	}
 	later := func(d *discard) bool { return d.to.After(n.from) }
 	erased := slices.ContainsFunc(w.erasures, func(e span) bool { return e.tenant == n.tenant && e.to.After(n.from) })
-	isFirst := func(t *try) bool { return t.number == o.number && t.instance == 0 }
 	supersedes := func(t *try) bool { // somebody sent it again ahead of o
 		later := t.instance > 0 && t.accepted() && t.began.After(n.from)
 		return t.webhook.Snapshot && t.entry != nil && t.isBehind(o) && later
@@ -137,11 +135,8 @@ func (w *world) judgeDuplicate(n *arrival) {
 	case o.entry == nil:
 		w.violation("(a) arrival %d was dropped as a copy of %d, which is gone", n.number, o.number)
 		return
-	case w.isTail(o, n) && (o.entry.State == state.Waiting || w.cfg.Latest && !w.concluded(o, n)):
-		return // nobody takes it; or it stood last, and what came after n superseded it
-	case w.isTail(o, n) && w.cfg.Latest && len(o.again) > 0 && o.again[0].from.After(n.from) &&
-		!slices.ContainsFunc(w.tries, isFirst):
-		return // the same, and somebody redelivered it after that
+	case w.isTail(o, n) && o.entry.State == state.Waiting:
+		return // nobody takes it
 	case w.isTail(o, n) && o.entry.State == state.Superseded && slices.ContainsFunc(w.tries, supersedes):
 		return // it stood last, and a newer one that somebody sent again ahead of it superseded it
 	case w.isTail(o, n) && w.wasSentAgainLast(o, n):
@@ -293,8 +288,7 @@ func (w *world) judgeStored(a *arrival) {
 			return b.webhook.Snapshot && b.isBehind(a) &&
 				(slices.ContainsFunc(w.tries, accepted) || w.mayBeParked(b, e.Changed))
 		}
-		good = w.cfg.Latest && w.wasReplaced(a) ||
-			w.mayBeParked(a, e.Changed) && slices.ContainsFunc(w.arrivals, parkedBefore)
+		good = w.mayBeParked(a, e.Changed) && slices.ContainsFunc(w.arrivals, parkedBefore)
 	}
 	if !good {
 		w.violation("(c) arrival %d was acknowledged, and is %s %q after %d redeliveries; last try: %+v",
@@ -324,27 +318,6 @@ func (w *world) judgeStored(a *arrival) {
 	if w.isErased(a, time.Now()) {
 		w.violation("(b) arrival %d was erased, and is there", a.number)
 	}
-}
-
-// wasReplaced says whether a snapshot came right behind a snapshot in its lane, not counting snapshots between them
-// that were superseded, and what somebody has discarded or sent again.
-func (w *world) wasReplaced(a *arrival) bool {
-	if !a.webhook.Snapshot {
-		return false
-	}
-	behind := slices.DeleteFunc(slices.Clone(w.arrivals), func(b *arrival) bool {
-		return !b.isBehind(a)
-	})
-	slices.SortFunc(behind, func(b, c *arrival) int { return cmp.Compare(b.entry.ID, c.entry.ID) })
-	for _, b := range behind {
-		if b.webhook.Snapshot && b.entry.State != state.Stored {
-			return true
-		}
-		if len(b.discards)+len(b.again) == 0 {
-			return false
-		}
-	}
-	return false
 }
 
 // mayBeParked says whether a snapshot may have been parked by then, for a reason.
@@ -534,8 +507,8 @@ func (w *world) tell(t *testing.T) {
 		add(x.from, "server restarted, or the machine stood still, until %s", x.to.Format(clock))
 	}
 	slices.Sort(story)
-	t.Logf("world %d: latest %v, stores %v, routes %v, jitter %d, tenants %v",
-		w.seed, w.cfg.Latest, w.stores, w.routes, w.jitter, w.tenants)
+	t.Logf("world %d: stores %v, routes %v, jitter %d, tenants %v",
+		w.seed, w.stores, w.routes, w.jitter, w.tenants)
 	for _, s := range story {
 		t.Log(s)
 	}

@@ -471,7 +471,6 @@ func newWorld(seed uint64, p pace) *world {
 			MaxTries:       worldTries,
 			MaxAge:         p.maxAge,
 			DedupWindow:    p.window,
-			Latest:         w.r.IntN(3) == 0,
 			Log:            quiet,
 			Jitter: func(d time.Duration) time.Duration {
 				return time.Duration(d.Seconds() * float64(w.backoff*w.jitter/100))

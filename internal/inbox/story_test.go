@@ -336,40 +336,6 @@ func TestPausedTenant(t *testing.T) {
 	})
 }
 
-// With LATEST a waiting snapshot is superseded by a newer one of its tenant.
-func TestLatest(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() engine.Engine) {
-		d := newDesk(t, open, func(c *setup) { c.Latest = true })
-		playAll(t, d, "", []story{
-			{"the last one is delivered",
-				"s500 A+ tried pause again:1 B+ C+ D+ up resume idle",
-				"D", "superseded superseded superseded delivered"},
-			{"what is under way is not superseded",
-				"hang A+ underway B+ C+ release idle", "A C", "delivered superseded delivered"},
-			{"unless it fails", "hang f500 A+ underway B+ release idle", "B", "superseded delivered"},
-			{"what was sent again with force stays",
-				"A+ idle B+ idle pause force:1 C+ resume idle", "A B A C", "delivered delivered delivered"},
-			{"without, too", "A+ idle pause again:1 B+ resume idle", "A A B", "delivered delivered"},
-			{"a copy of the tail",
-				"s500 A+ tried pause again:1 B+ B= A+ up resume idle", "A", "superseded superseded delivered"},
-			{"a parked one stays until another is accepted",
-				"s400 A+ parked up pause B+ C+ resume idle", "C", "superseded superseded delivered"},
-			{"and not only until one comes", "s400 A+ parked pause B+ C+", "", "parked superseded waiting"},
-			{"also one that was sent again with force",
-				"A+ idle pause B+ C+ force:1 f422 resume idle", "A C", "superseded superseded delivered"},
-			{"which what was accepted before does not supersede",
-				"A+ idle B+ idle s422 force:1 parked", "A B", "parked delivered"},
-			{"but what is accepted later",
-				"A+ idle B+ idle s422 force:1 parked up C+ idle", "A B C", "superseded delivered delivered"},
-			{"also if that is only sent again",
-				"A+ idle B+ idle s422 force:1 parked up again:2 idle", "A B B", "superseded delivered"},
-			{"with force, too, and only what is older",
-				"A+ idle B+ idle C+ idle D+ idle s422 force:1 idle force:3 idle up force:2 idle",
-				"A B C D B", "superseded delivered parked delivered"},
-		})
-	})
-}
-
 // Of the parked snapshots of a tenant the newest stays.
 func TestOneParkedSnapshot(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {

@@ -132,7 +132,7 @@ func (t *sqlTurn) load(works []*work) error {
 	for _, run := range n.runs {
 		t.tx.Queue("run_lock", t.scanRun, run)
 	}
-	t.queueBehindLocks(n, n.taking)
+	t.queueBehindLocks(n)
 	if err := t.tx.Send(); err != nil {
 		return err
 	}
@@ -150,13 +150,9 @@ func (t *sqlTurn) load(works []*work) error {
 	return t.err
 }
 
-// queueBehindLocks queues the reading of what others may change until the lanes are locked. lanes are those in which
-// the next snapshot may supersede the last one.
-func (t *sqlTurn) queueBehindLocks(n *needs, lanes []webhookgate.LaneName) {
+// queueBehindLocks queues the reading of what others may change until the lanes are locked.
+func (t *sqlTurn) queueBehindLocks(n *needs) {
 	t.takeNumbers(n.numbers)
-	if t.Latest {
-		t.queueTails(lanes)
-	}
 	t.queueCopies(n.digests)
 	t.queueSeen(n.ids)
 	t.queueSnapshots(n.snapshots)
@@ -198,7 +194,7 @@ func (t *sqlTurn) addLanes(n *needs) error {
 	}
 	// Another replica has made such a lane meanwhile, and may have stored a webhook in it. Our numbers must be higher than
 	// that webhook's, so they are taken once more, now that the lane is locked.
-	t.queueBehindLocks(n, missing)
+	t.queueBehindLocks(n)
 	return t.tx.Send()
 }
 
@@ -408,21 +404,6 @@ func (t *sqlTurn) queueHeads(lanes map[webhookgate.LaneName]int64) {
 			l.LoadFirst(h, lanes[h.LaneName])
 		}
 	})
-}
-
-// queueTails reads what the next snapshot may supersede.
-func (t *sqlTurn) queueTails(names []webhookgate.LaneName) {
-	if len(names) == 0 {
-		return
-	}
-	tenants, platforms, types := laneColumns(names)
-	t.tx.Queue("tail_waiting", func(r engine.Row) error {
-		h, err := scanWebhook(r, false)
-		if err == nil {
-			t.LaneOf(h).Load(h)
-		}
-		return err
-	}, tenants, platforms, types)
 }
 
 // What lanes ask; see lane.Inbox.

@@ -236,7 +236,7 @@ func (l *Lane) EndTry(o *Outcome) (after AfterTry) {
 }
 
 // concludeTry decides what a try makes of its webhook, and says whether that was the last try: the webhook was
-// accepted, or is parked or superseded now.
+// accepted, or is parked now.
 func (l *Lane) concludeTry(o *Outcome, w *Webhook) (last bool) {
 	if o.ContentErr == nil {
 		l.recordTry(o, w)
@@ -249,10 +249,8 @@ func (l *Lane) concludeTry(o *Outcome, w *Webhook) (last bool) {
 		l.supersedeParked(w)
 		return true
 	case why != "":
-		if o.ContentErr != nil || !l.supersedeTried(w) {
-			l.move(w, state.Parked, why)
-			l.supersedeParked(w)
-		}
+		l.move(w, state.Parked, why)
+		l.supersedeParked(w)
 		return true
 	}
 	return false
@@ -275,18 +273,6 @@ func (l *Lane) recordTry(o *Outcome, w *Webhook) {
 	}
 }
 
-// supersedeTried supersedes a webhook whose try failed, if one that supersedes it came meanwhile; see Rules.Latest.
-func (l *Lane) supersedeTried(w *Webhook) bool {
-	if !l.t.Latest {
-		return false
-	}
-	if next := l.First(); next == nil || !l.supersedes(next, w) {
-		return false
-	}
-	l.move(w, state.Superseded, supersededWhy)
-	return true
-}
-
 // backOff ends the lease after a failed try, and returns when the lane is due again.
 func (l *Lane) backOff(o *Outcome, w *Webhook) time.Time {
 	l.LastResult = LastFailed
@@ -303,11 +289,8 @@ func (l *Lane) backOff(o *Outcome, w *Webhook) time.Time {
 		l.NotBefore = l.t.Now + clock.Micros(after)
 	}
 	l.Failures++
-	if l.supersedeTried(w) {
-		l.updateWaitingSince()
-	}
 	l.release(l.t.Now + clock.Micros(backoff))
-	if !l.Paused && w.State == state.Waiting {
+	if !l.Paused {
 		w.Next = clock.Moment(l.Due)
 	}
 	w.changed = true

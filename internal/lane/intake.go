@@ -147,24 +147,16 @@ func (l *Lane) storeOnly(w *Webhook, brings *snapshot.Stored) {
 	l.noteHeld(w, "")
 }
 
-// enqueue puts a webhook at the end of the lane, where it waits. It may supersede the one before it. If the lane was
-// idle this process gets the lease, if it has room.
+// enqueue puts a webhook at the end of the lane, where it waits. If the lane was idle this process gets the lease, if it
+// has room.
 func (l *Lane) enqueue(w *Webhook, in *Incoming) (a Answer) {
 	idle := l.idle()
 	l.endExpiredLease()
-	former := l.Loaded(l.Tail)
 	l.add(w, state.Waiting)
 	l.setTail(w, in.Brings)
 	l.TailDigest = w.dedupDigest()
 	if !idle {
-		// Its backoff, its pause and its turn stay, also if nothing older waits any more.
-		if former != nil && former.ID != l.LeasedID && l.supersedes(w, former) {
-			l.move(former, state.Superseded, supersededWhy)
-			if l.Waiting == 1 {
-				l.WaitingSince = l.t.Now
-			}
-		}
-		return a
+		return a // its backoff, its pause and its turn stay
 	}
 	l.WaitingSince = l.t.Now
 	l.clearBackoff()
@@ -187,12 +179,6 @@ func (l *Lane) setTail(w *Webhook, brings *snapshot.Stored) {
 		s.Seq, s.Received = w.ID, w.Received
 		l.snapshot = &s
 	}
-}
-
-// supersedes says whether the settings want a webhook to supersede the one that waits right before it in the lane.
-func (l *Lane) supersedes(next, w *Webhook) bool {
-	bothSnapshots := next.Snapshot && w.Snapshot
-	return l.t.Latest && bothSnapshots && next.ID > w.ID && w.State == state.Waiting && w.Redelivered.IsZero()
 }
 
 // supersededWhy is the reason of every webhook that is superseded by another one that was taken in.

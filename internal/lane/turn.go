@@ -44,8 +44,6 @@ type Rules struct {
 	// StoreUnclaimed says what to do with a webhook that no receiver takes. True: it is stored, and never delivered.
 	// False: it waits for a receiver.
 	StoreUnclaimed bool
-	// Latest supersedes a waiting snapshot when a newer one of its tenant arrives right behind it.
-	Latest bool
 	// DedupWindow is how long usher assumes that the receiver still has the snapshot that it accepted last. Zero: no
 	// webhook is a duplicate.
 	DedupWindow time.Duration

@@ -201,8 +201,8 @@ func TestProblems(t *testing.T) {
 		{"slip in a receiver", two("USHER_WEBHOOK_RECEIVERS_1_PLATFORM=x"), []string{"did you mean USHER_WEBHOOK_RECEIVERS_1_PLATFORMS?"}},
 		{"slip before a receiver's index", two("USHER_WEBHOOK_RECEIVER_2_PLATFORMS=x"), []string{"did you mean USHER_WEBHOOK_RECEIVERS_2_PLATFORMS?"}},
 		{"places for too few receivers", two("USHER_WEBHOOK_MAX_INFLIGHT=2"), []string{`USHER_WEBHOOK_MAX_INFLIGHT is "2", but should hold more than there are receivers`}},
-		{"inbox", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_INBOX=/x", "USHER_WEBHOOK_INBOX_LATEST=some", "USHER_WEBHOOK_INBOX_MAX_AGE=0s", "USHER_WEBHOOK_INBOX_TRIES=-1"),
-			[]string{`USHER_WEBHOOK_INBOX can't be used: it begins with neither file: nor postgres://; it should hold file:/path`, "USHER_WEBHOOK_INBOX_LATEST", "USHER_WEBHOOK_INBOX_MAX_AGE", "USHER_WEBHOOK_INBOX_TRIES"}},
+		{"inbox", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_INBOX=/x", "USHER_WEBHOOK_INBOX_MAX_AGE=0s", "USHER_WEBHOOK_INBOX_TRIES=-1"),
+			[]string{`USHER_WEBHOOK_INBOX can't be used: it begins with neither file: nor postgres://; it should hold file:/path`, "USHER_WEBHOOK_INBOX_MAX_AGE", "USHER_WEBHOOK_INBOX_TRIES"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			_, err := Read(tc.env)

@@ -227,9 +227,6 @@ func (w *Webhook) inboxVariables() []Variable {
 		{"USHER_WEBHOOK_INBOX_MAX_BYTES", positive{&w.InboxConfig.MaxBytes}, "`1GiB`",
 			"What may wait or be parked, over all replicas. Each of several receivers may use what is free, " +
 				"a tenant a quarter. Beyond that 503; deliveries continue."},
-		{"USHER_WEBHOOK_INBOX_LATEST", &w.InboxConfig.Latest, "`false`",
-			"`true`: a snapshot supersedes the last one of its tenant's queue if that waits, or its try " +
-				"fails. `false`: all are delivered."},
 		{"USHER_WEBHOOK_INBOX_PASSWORD", &w.inboxPassword, "none",
 			"The database's password, read again for each new connection. One in the address works, too."},
 	}

@@ -40,11 +40,6 @@ JOIN {schema}.lane l ON l.tenant = n.tenant AND l.platform = n.platform AND l.ev
 	SELECT {webhook}, c.header, c.body FROM {schema}.webhook w LEFT JOIN {schema}.content c ON c.seq = w.seq AND w.size <= $5::bigint
 	WHERE {of} AND w.state {waiting} AND w.seq <> n.seq ORDER BY w.seq LIMIT 1) w
 
--- name: tail_waiting
-SELECT {webhook} FROM unnest($1::text[], $2::text[], $3::text[]) AS n (tenant, platform, event_type)
-JOIN {schema}.lane l ON l.tenant = n.tenant AND l.platform = n.platform AND l.event_type = n.event_type
-JOIN {schema}.webhook w ON w.seq = l.tail AND w.state {waiting}
-
 -- name: snapshots
 SELECT platform, tenant, seq, uuid, received, name, coalesce(features::text, '') FROM {schema}.snapshot WHERE tenant = ANY($1::text[])
 

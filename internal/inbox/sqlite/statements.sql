@@ -37,9 +37,6 @@ SELECT {webhook}, c.header, c.body FROM lane l JOIN webhook w ON w.seq = (
 LEFT JOIN content c ON c.seq = w.seq AND w.size <= ?5
 WHERE l.tenant = ?1 AND l.platform = ?2 AND l.event_type = ?3 AND l.waiting > (?4 > 0)
 
--- name: tail_waiting
-SELECT {webhook} FROM lane l JOIN webhook w ON w.seq = l.tail WHERE l.tenant = ?1 AND l.platform = ?2 AND l.event_type = ?3 AND w.state {waiting}
-
 -- name: snapshots
 SELECT platform, tenant, seq, uuid, received, name, coalesce(features, '') FROM snapshot WHERE tenant = ?1
 
