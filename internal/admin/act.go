@@ -141,7 +141,6 @@ func asked(r *http.Request, what, about string) *inbox.Action {
 // from its form, or from the address of the page that asks.
 func (c *call) read() (err error) {
 	switch about := c.act.On; {
-	case c.act.Upload: // its body is a file
 	case isAPI(c.Request) && about == OnWebhooks:
 		c.given, err = readQuery(c.URL.RawQuery)
 	case isAPI(c.Request):

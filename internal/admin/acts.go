@@ -32,9 +32,8 @@ type Act struct {
 	*onWebhooks // only if it is done to webhooks
 
 	// do does it to anything else, and returns the answer of the API. Nil: see onWebhooks, or routes.
-	do               func(h *Handler, c *call) (answer any, err error)
-	routes           func(h *Handler, a *Act) []route // those of an act that has routes of its own
-	Upload, Download bool                             // the body of the API's call is a file, and its answer is
+	do     func(h *Handler, c *call) (answer any, err error)
+	routes func(h *Handler, a *Act) []route // those of an act that has routes of its own
 
 	// The page. Without effect and ask it asks nothing.
 	effect string // what it does, where the page asks first; WHAT stands for the webhooks
@@ -130,7 +129,7 @@ func (a *Act) Args() string {
 	case a.On == OnTenant:
 		return "TENANT"
 	}
-	return onlyIf(a.Upload, "FILE")
+	return ""
 }
 
 // Flags are the names of the flags of its command, beside those of a filter.
@@ -503,34 +502,6 @@ func init() {
 			doc: []string{
 				"POST /api/notify",
 				"`{\"sent\":true}`: a test message to `USHER_NOTIFY_URL`. 409 says why it did not go out",
-			},
-		},
-		{
-			Name:     "export",
-			Download: true,
-			Logged:   "inbox exported by hand",
-			Level:    slog.LevelWarn,
-			do:       (*Handler).export,
-			Help:     "write the whole inbox as lines of JSON: usher inbox export > FILE",
-			doc: []string{
-				"POST /api/export",
-				"[the whole inbox](operations.md#back-up-and-restore), as lines of JSON. " +
-					"Without a line `{\"end\":…}` it is not complete",
-			},
-		},
-		{
-			Name: "import", Upload: true, Logged: "inbox imported by hand", Level: slog.LevelWarn,
-			do:   (*Handler).imports,
-			Help: "read an export into an empty inbox (- for standard input). If a line is faulty nothing is imported",
-			Says: says(func(done inbox.Imported, _ func(string) string) (string, error) {
-				webhooks := fmt.Sprintf("%d webhook%s", done.Webhooks, onlyIf(done.Webhooks != 1, "s"))
-				snapshots := fmt.Sprintf("%d snapshot%s", done.Snapshots, onlyIf(done.Snapshots != 1, "s"))
-				return "imported " + webhooks + " and " + snapshots, nil
-			}),
-			doc: []string{
-				"POST /api/import",
-				"`{\"webhooks\":n,\"snapshots\":n}`: reads an export into an empty inbox. " +
-					"409 if it is not empty, or a line is faulty: then nothing is imported",
 			},
 		},
 		{

@@ -7,7 +7,7 @@
 //	selection.go                                 which webhooks a list or an action is about
 //	acts.go                                      what people can do: one table
 //	act.go                                       how it is asked for and done, with its entry and its line in the log
-//	webhookacts.go, move.go                      what only acts on webhooks need; the list of actions, export and import
+//	webhookacts.go, actions.go                   what only acts on webhooks need; the list of actions
 //	reconcile.go                                 the calls of 'usher reconcile'
 //	answer.go                                    writes an answer as a page or JSON, and turns errors into status codes
 package admin
@@ -271,7 +271,7 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, to *route, handl
 	handler(w, r)
 }
 
-var errReadOnly = &refusal{http.StatusForbidden, "this token is read-only: it cannot act or export"}
+var errReadOnly = &refusal{http.StatusForbidden, "this token is read-only: it cannot act"}
 
 var errNoGate = &refusal{http.StatusNotFound, "this usher has no webhook gate: USHER_WEBHOOK_FORWARD_URL is not set"}
 

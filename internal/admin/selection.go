@@ -54,11 +54,6 @@ func (s selection) String() string {
 	return strings.Join(words, ", ")
 }
 
-// wholePlatform reports whether the selection is all webhooks of a platform.
-func (s selection) wholePlatform() bool {
-	return s.Platform != nil && len(s.Query()) == 1
-}
-
 // filter returns the selection for the inbox, from its cursor on.
 func (s selection) filter() inbox.Filter {
 	return inbox.Filter{

@@ -2,9 +2,11 @@ package admin
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"html"
+	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"os/exec"
@@ -12,12 +14,13 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"usher/internal/lane/state"
-	"usher/internal/testkit"
 	"usher/internal/testkit/inboxtest"
+	"usher/webhookgate"
 )
 
 func TestReadSelection(t *testing.T) {
@@ -109,18 +112,38 @@ func TestDownload(t *testing.T) {
 	}
 }
 
+// queueMany takes in webhooks of so many tenants.
+func queueMany(t *testing.T, b *inboxtest.Box, webhooks int) {
+	var wg sync.WaitGroup
+	for first := range 50 {
+		wg.Go(func() {
+			for n := first; n < webhooks; n += 50 {
+				_, err := b.Store(&webhookgate.Webhook{
+					ID: fmt.Sprint("id-", n), Type: "TenantProvisioningChange", Snapshot: true,
+					Lane: webhookgate.LaneName{Tenant: fmt.Sprint("t", n)}, Receiver: b.Receivers.For(""),
+					Header: http.Header{}, Body: []byte(five), Digest: sha256.Sum256([]byte(five)),
+				})
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
 // An action may be about very many webhooks, and each may have many tries. What is kept of them meanwhile is little.
 func TestActionsOnManyNeedLittleMemory(t *testing.T) {
 	const webhooks = 600 // more than are read at once
-	b := inboxtest.Open(t, "main-less")
+	b := inboxtest.Open(t)
 	h := New(port(b))
-	var all []testkit.ExportedWebhook
-	tries := strings.Repeat(`,{"status":500,"error":"`+strings.Repeat("x", 400)+`"}`, 20)[1:]
-	for n := range webhooks {
-		all = append(all, testkit.ExportedWebhook{Tenant: fmt.Sprint("t", n), State: 1, Record: `{"tried":[` + tries + `]}`})
-	}
-	if _, err := b.Import(t.Context(), strings.NewReader(testkit.Export(all...)), nil); err != nil {
-		t.Fatal(err)
+	b.Answer(422, strings.Repeat("x", 400))
+	queueMany(t, b, webhooks)
+	for list := (WebhookList{}); len(list.Webhooks) < webhooks; {
+		_, body := ask(h, "GET", "/api/webhooks?limit=0&state=parked", "")
+		if err := json.Unmarshal([]byte(body), &list); err != nil {
+			t.Fatal(err)
+		}
 	}
 	inUse := func() int {
 		runtime.GC()
@@ -142,13 +165,7 @@ func TestLongList(t *testing.T) {
 	const webhooks = 1203
 	b := inboxtest.Open(t, "main-less")
 	h := New(port(b))
-	var all []testkit.ExportedWebhook
-	for n := range webhooks {
-		all = append(all, testkit.ExportedWebhook{Tenant: fmt.Sprint("t", n), State: 1})
-	}
-	if _, err := b.Import(t.Context(), strings.NewReader(testkit.Export(all...)), nil); err != nil {
-		t.Fatal(err)
-	}
+	queueMany(t, b, webhooks)
 	for query, want := range map[string]struct {
 		count int
 		next  string

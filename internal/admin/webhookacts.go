@@ -95,11 +95,6 @@ type (
 		// Older is how many were left out because their tenant has a newer one; with force they are chosen, too.
 		Older  int    `json:"older"`
 		Before string `json:"before"` // the parameter that leaves out what comes after this answer
-
-		// Of a platform's tenants, how many cannot be sent again, because the inbox no longer has their last
-		// webhook. Some are named.
-		Gone        int      `json:"gone,omitempty"`
-		GoneTenants []string `json:"gone_tenants,omitempty"`
 	}
 )
 
@@ -346,9 +341,6 @@ func (h *Handler) chooseToRedeliver(ctx context.Context, s selection, force bool
 		return err
 	})
 	slices.Reverse(all.ids)
-	if err == nil && s.wholePlatform() { // a person who fills a new receiver has to know
-		all.Gone, all.GoneTenants, err = h.cfg.Inbox.Gone(ctx, *s.Platform)
-	}
 	return all, err
 }
 

@@ -84,7 +84,6 @@ type inboxCall struct {
 	*adminAPI
 	subcommand string
 	ids        []string
-	file       string            // for an act that takes one
 	filter     url.Values        // state, tenant, since and until, as parameters of the API
 	when       map[string]string // since and until, as they were typed
 	limit      uint
@@ -133,9 +132,6 @@ func (i *inboxCall) parse(args []string, now time.Time) (*subcommand, error) {
 			sub.argsHelp, sub.setArgs = "ids, see 'usher inbox ls'", i.setIDs
 		case a.On == admin.OnTenant:
 			sub.argsHelp, sub.setArgs = "one tenant", oneArg(i.setTenant)
-		case a.Upload:
-			sub.argsHelp = "one file, - for standard input"
-			sub.setArgs = oneArg(func(file string) error { i.file = file; return nil })
 		}
 		all = append(all, sub)
 	}
@@ -422,10 +418,7 @@ func (i *inboxCall) act(ctx context.Context, a *admin.Act) error {
 	if nothing, err := i.ask(ctx, a); nothing || err != nil {
 		return err
 	}
-	if a.Download {
-		return i.download(ctx, a)
-	}
-	raw, err := i.send(ctx, a)
+	raw, err := i.call(ctx, http.MethodPost, "/api/"+a.Name, i.params, new(json.RawMessage))
 	if err != nil {
 		return err
 	}
@@ -440,21 +433,6 @@ func (i *inboxCall) act(ctx context.Context, a *admin.Act) error {
 		err = errors.New(text.Visible(err.Error()))
 	}
 	return err
-}
-
-// send asks usher to do an act, and returns the answer.
-func (i *inboxCall) send(ctx context.Context, a *admin.Act) ([]byte, error) {
-	var body any = i.params
-	if a.Upload {
-		file, err := i.open()
-		if err != nil {
-			return nil, err
-		}
-		defer file.Close()
-		i.client.Timeout = 0 // it may take long
-		body = io.NopCloser(file)
-	}
-	return i.call(ctx, http.MethodPost, "/api/"+a.Name, body, new(json.RawMessage))
 }
 
 // ask shows what an act would be done to, if that is known, and asks before it is done. What is shown is
@@ -578,16 +556,6 @@ func (i *inboxCall) askMany(ctx context.Context, a *admin.Act) (nothing bool, er
 		note = fmt.Sprintf(" (without %s of the same tenants; --force sends them, too)",
 			count(chosen.Older, "older webhook"))
 	}
-	if chosen.Gone > 0 {
-		more := ""
-		if n := chosen.Gone - len(chosen.GoneTenants); n > 0 {
-			more = fmt.Sprintf(" and %d more", n)
-		}
-		fmt.Fprintf(i.Stderr,
-			"Not among them: %s whose last webhook usher no longer has (%s%s). "+
-				"Resend theirs from the webhook log of the billing service.\n",
-			count(chosen.Gone, "tenant"), text.Visible(strings.Join(chosen.GoneTenants, ", ")), more)
-	}
 	if chosen.Count == 0 {
 		fmt.Fprintf(i.Stdout, "No webhook to %s%s.\n", a.Name, note)
 		return true, nil
@@ -622,65 +590,6 @@ func (p *Process) confirms(ctx context.Context, out io.Writer, question string) 
 		fmt.Fprintln(out)
 		return false, context.Cause(ctx)
 	}
-}
-
-// download writes the file that an act answers with to standard output.
-func (i *inboxCall) download(ctx context.Context, a *admin.Act) error {
-	if text.IsTerminal(i.Stdout) {
-		return fmt.Errorf("write it to a file: usher inbox %s > inbox.jsonl", a.Name)
-	}
-	i.client.Timeout = 0 // it may take long
-	resp, err := i.fetch(ctx, http.MethodPost, "/api/"+a.Name, nil)
-	if err != nil {
-		return err
-	}
-	file := &progressReader{resp.Body, i.Stderr, 0, time.Time{}}
-	defer file.Close()
-	if _, err = io.Copy(i.Stdout, file); err != nil {
-		return fmt.Errorf("the %s ended too early and is not complete: %w", a.Name, err)
-	}
-	return nil
-}
-
-// open opens the file that an act takes.
-func (i *inboxCall) open() (*progressReader, error) {
-	if i.file == "-" {
-		return &progressReader{io.NopCloser(i.Stdin), i.Stderr, 0, time.Time{}}, nil
-	}
-	f, err := os.Open(i.file)
-	if err != nil {
-		return nil, err
-	}
-	if info, err := f.Stat(); err == nil && info.IsDir() {
-		f.Close()
-		return nil, fmt.Errorf("%s is a folder, not a file", i.file)
-	}
-	return &progressReader{f, i.Stderr, 0, time.Time{}}, nil
-}
-
-// progressReader prints on a terminal how many bytes were read so far.
-type progressReader struct {
-	io.ReadCloser
-	stderr  io.Writer
-	bytes   int64
-	printed time.Time // when it last printed
-}
-
-func (p *progressReader) Read(b []byte) (int, error) {
-	n, err := p.ReadCloser.Read(b)
-	p.bytes += int64(n)
-	if time.Since(p.printed) > time.Second/2 && text.IsTerminal(p.stderr) {
-		p.printed = time.Now()
-		fmt.Fprintf(p.stderr, "\r%.1f MiB", float64(p.bytes)/(1<<20))
-	}
-	return n, err
-}
-
-func (p *progressReader) Close() error {
-	if !p.printed.IsZero() {
-		fmt.Fprintln(p.stderr)
-	}
-	return p.ReadCloser.Close()
 }
 
 // printList prints one line for each webhook. On a terminal, which has terminal columns, it prints headings

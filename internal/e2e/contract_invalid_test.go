@@ -6,10 +6,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/url"
 	"os"
-	"os/exec"
 	"os/user"
 	"path/filepath"
 	"regexp"
@@ -454,69 +452,4 @@ func TestInvalidAndKilled(t *testing.T) {
 			t.Logf("killed before the answer: %d", hit)
 		})
 	}
-}
-
-// Killed during an import: nothing of it is in, and the whole file can be imported again.
-func TestImportKilled(t *testing.T) {
-	if testing.Short() {
-		t.Skip("runs the built usher")
-	}
-	onBothInboxes(t, func(t *testing.T, inbox string) {
-		environ := gateAlone(newReceiver(t, 200).url, inbox, "USHER_ENTITLEMENTS_LISTEN=127.0.0.1:0")
-		p := startProcess(t, environ)
-		p.Ready(t)
-		const most = 600
-		var all []testkit.ExportedWebhook
-		for n := 1; n <= most; n++ {
-			all = append(all, testkit.ExportedWebhook{Platform: "crm", Tenant: fmt.Sprint("t", n), State: 3, Body: testkit.Snapshot(fmt.Sprint("t", n), n), Features: fmt.Sprintf(`[{"code":"users","limit":%d}]`, n)})
-		}
-		file := testkit.Export(all...)
-		half := file[:len(file)/2]
-		c := exec.Command(testkit.Binary(t), "inbox", "import", "-")
-		c.Env = []string{"USHER_ADMIN_LISTEN=" + strings.TrimPrefix(p.URL(t, "admin"), "http://")}
-		in, err := c.StdinPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := c.Start(); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := io.WriteString(in, half); err != nil {
-			t.Fatal(err)
-		}
-		// Whatever writes waits for the import, so what is not answered says that it has begun. A webhook would not do:
-		// if it comes first the inbox is not empty, and the import is refused.
-		impatient := *client
-		impatient.Timeout = 300 * time.Millisecond
-		testkit.Eventually(t, "writing waits", func() bool {
-			resp, err := impatient.Post(p.URL(t, "admin")+"/api/resume", "application/json", nil)
-			if err == nil {
-				resp.Body.Close()
-			}
-			return err != nil
-		})
-		p.Kill()
-		in.Close()
-		if c.Wait() == nil {
-			t.Error("the import says that it was done")
-		}
-		p = startProcess(t, environ)
-		p.Ready(t)
-		if status, body := testkit.Get(t, p.URL(t, "entitlements")+"/v1/entitlements/t1"); status != 404 {
-			t.Errorf("a part of the import is in: %d %s", status, body)
-		}
-		if got := figures(t, p)["usher_entitlement_tenants"]; got != "0" {
-			t.Errorf("%s tenants are known", got)
-		}
-		whole := filepath.Join(t.TempDir(), "whole.jsonl")
-		if err := os.WriteFile(whole, []byte(file), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if code, out := inboxOf(t, p, "import", whole); code != 0 || !strings.Contains(out, fmt.Sprintf("imported %d webhooks and %d snapshots", most, most)) {
-			t.Errorf("again: %d %s", code, out)
-		}
-		if status, body := testkit.Get(t, p.URL(t, "entitlements")+"/v1/entitlements/t1/users"); status != 200 || !strings.Contains(body, `"limit":1,`) {
-			t.Errorf("%d %s", status, body)
-		}
-	})
 }

@@ -14,8 +14,6 @@ import (
 	"time"
 
 	"usher/internal/testkit/pgtest"
-
-	"usher/internal/testkit"
 )
 
 // TestReconcileMany compares 100,000 tenants of which 50 differ, while webhooks come, with the long
@@ -35,28 +33,21 @@ func TestReconcileMany(t *testing.T) {
 			u := startBuilt(t, environ).ready(t)
 			environ = append(environ, "USHER_ADMIN_LISTEN="+u.admin)
 			known, lines := filepath.Join(dir, "known"), filepath.Join(dir, "lines")
-			all := make([]testkit.ExportedWebhook, tenants)
-			for n := range all {
-				tenant := fmt.Sprint("tenant-", n)
-				all[n] = testkit.ExportedWebhook{Platform: "crm", Tenant: tenant, State: 6, Features: fmt.Sprintf(`[{"code":"users","limit":%d},{"code":"sso","limit":null},{"code":"api","limit":5}]`, n),
-					Body: `{"type":"TenantProvisioningChange","payload":` + payload(tenant, fmt.Sprint("users=", n), "sso", "api=5") + `}`}
-			}
-			if err := os.WriteFile(known, []byte(testkit.Export(all...)), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			all = nil
+			writeTenants(t, known, tenants, func(n int) string {
+				return payload(fmt.Sprint("tenant-", n), fmt.Sprint("users=", n), "sso", "api=5")
+			})
 			writeTenants(t, lines, tenants, func(n int) string {
 				if n%(tenants/differ) == 0 {
 					return payload(fmt.Sprint("tenant-", n), "users=7", "sso")
 				}
 				return payload(fmt.Sprint("tenant-", n), fmt.Sprint("users=", n), "sso", "api=5")
 			})
-			if p := startProcess(t, environ, "inbox", "import", known); true {
+			if p := startProcess(t, environ, "reconcile", "--apply", "--no-deliver", "--max", "0", "--yes", "--", "cat", known); true {
 				if <-p.Ended; p.Code != 0 {
 					t.Fatal(p.Stderr.String())
 				}
 			}
-			if *long { // what was imported is finished, and more than is kept: usher deletes it in steps
+			if *long { // what was stored is finished, and more than is kept: usher deletes it in steps
 				time.Sleep(40 * time.Second)
 			}
 			quiet := webhooksTake(u, t, pick(0, 4*time.Second))

@@ -355,7 +355,6 @@ func (d *desk) Resume(p Pause) (bool, error) { return d.Inbox.Resume(p, nil) }
 func little(c *setup) {
 	c.Limits.Bodies /= 16
 	c.Limits.PageBytes /= 16
-	c.Limits.ChunkBytes /= 16
 }
 
 var hookIDs atomic.Int64

@@ -229,10 +229,6 @@ func (i *intercepted) Write(fn func(engine.Tx) error) error {
 	return i.write(run)
 }
 
-func (i *intercepted) Import(fn func(engine.Tx) error) error {
-	return i.Engine.Import(i.seen(true, fn))
-}
-
 func (i *intercepted) Read(ctx context.Context, fn func(engine.Tx) error) error {
 	run := func() error { return i.Engine.Read(ctx, i.seen(false, fn)) }
 	if i.read == nil {

@@ -8,8 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"log/slog"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -261,48 +259,6 @@ func TestFileThatCameBackIsWhole(t *testing.T) {
 	next.want("after it came back", next.states("t"), "delivered delivered")
 }
 
-// Somebody removes the write-ahead log, which has the newest webhooks. SQLite still has it open: what it holds is
-// moved into the file, so that nothing is lost if usher is killed then.
-func TestRemovedLogIsSaved(t *testing.T) {
-	t.Parallel()
-	for _, reading := range []bool{false, true} {
-		t.Run(fmt.Sprintf("reading=%t", reading), func(t *testing.T) {
-			t.Parallel()
-			path := newFile(t)
-			var log testkit.Output
-			told := slog.New(slog.NewTextHandler(&log, nil))
-			d := newDesk(t, func() engine.Engine { return must(openFile(path, told))(t) })
-			check(t, d.Pause(Pause{}))
-			d.take("large", strings.Repeat("x", 200_000)) // more than an export writes at once
-			d.take("t", "A")
-			from, to := io.Pipe()
-			var wg sync.WaitGroup
-			if reading { // then not all can be moved: what came later is left out
-				wg.Go(func() { d.Export(t.Context(), to); to.Close() })
-				from.Read(make([]byte, 1)) // from here on it reads
-			}
-			d.take("t", "B")
-			check(t, os.Remove(path+"-wal"))
-			acknowledged := 3
-			d.until("noticed", func() bool {
-				if d.send("later", fmt.Sprint(acknowledged)) == "+" {
-					acknowledged++
-				}
-				return d.Err() != nil
-			})
-			if reading {
-				io.Copy(io.Discard, from)
-				wg.Wait()
-			}
-			d.until("saved", func() bool { return strings.Contains(log.String(), "was moved into the inbox's file") })
-			next := newDesk(t, inFile(t, killed(t, path)))
-			if n := len(next.list("")); n != acknowledged {
-				t.Errorf("%d of %d are there after a kill", n, acknowledged)
-			}
-		})
-	}
-}
-
 // Without its lock file usher can't tell whether another usher has the file. SQLite can.
 func TestRemovedLockFileLetsNobodyIn(t *testing.T) {
 	t.Parallel()
@@ -397,20 +353,32 @@ func TestErasedIsGoneAfterAKill(t *testing.T) {
 	path := newFile(t)
 	d := newDesk(t, inFile(t, path))
 	const secret = "a-very-secret-contact"
-	d.take("large", strings.Repeat("x", 200_000)) // more than an export writes at once
 	d.take("t", secret)
 	d.idle("")
-	from, to := io.Pipe()
-	var wg sync.WaitGroup
-	wg.Go(func() { d.Export(t.Context(), to); to.Close() })
-	from.Read(make([]byte, 1)) // from here on it reads
+	end := d.reads()
 	must(d.Erase("", "t"))(t)
 	left := killed(t, path)
-	io.Copy(io.Discard, from)
-	wg.Wait()
+	end()
 	d = newDesk(t, inFile(t, left))
 	d.take("other", "A")
 	d.until("gone", func() bool { return !bytes.Contains(must(os.ReadFile(left+"-wal"))(t), []byte(secret)) })
+}
+
+// reads has somebody read for as long as the test says.
+func (d *desk) reads() (end func()) {
+	begun, ends, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		check(d.t, d.engine.Read(context.Background(), func(tx engine.Tx) error {
+			tx.Queue("pauses", nil)
+			err := tx.Send()
+			close(begun)
+			<-ends
+			return err
+		}))
+	}()
+	<-begun
+	return func() { close(ends); <-ended }
 }
 
 // A body that does not fit its digest is reported and parked, and the rest goes on. The same holds for a body that is
@@ -448,10 +416,6 @@ func TestDamagedContent(t *testing.T) {
 		d.want("accepted", fmt.Sprint(d.main.got("t0"), d.main.got("t1"), d.main.got("t3")), "[B] [B] [A B]")
 		must(d.Show(context.Background(), d.nth("t0", 1)))(t)
 		must(d.Show(context.Background(), d.nth("t1", 1)))(t)
-		other := opened(t, inFile(t, newFile(t))(), timeless)
-		if _, err := other.Import(t.Context(), strings.NewReader(exported(t, d.Inbox)), nil); err != nil {
-			t.Errorf("it can't be restored: %v", err)
-		}
 	}
 	t.Run("file", func(t *testing.T) {
 		path := newFile(t)
@@ -464,26 +428,6 @@ func TestDamagedContent(t *testing.T) {
 			must(conn.Exec(t.Context(), strings.ReplaceAll(s, "x'58'", `'\x58'`)))(t)
 		})
 	})
-}
-
-// A webhook whose lane's row is missing can't be delivered or discarded, but no action crashes usher.
-func TestDamagedLane(t *testing.T) {
-	path := newFile(t)
-	d := newDesk(t, inFile(t, path))
-	check(t, d.Pause(Pause{}))
-	d.take("acme", "A")
-	d.shut()
-	sqlOn(t, path, "DELETE FROM lane")
-	d.start()
-	for what, err := range map[string]error{
-		"discard":   d.Discard(1),
-		"redeliver": d.Redeliver(1, true),
-		"erase":     second(d.Erase("", "acme")),
-		"forget":    second(d.Forget(nil, "acme")),
-	} {
-		t.Logf("%s: %v", what, err)
-	}
-	d.take("acme", "B")
 }
 
 // An invalid webhook whose stored body has changed can't be accepted: the receiver and entitlements would go by it.
@@ -504,62 +448,6 @@ func TestDamagedInvalid(t *testing.T) {
 		t.Error("redelivered")
 	}
 	d.want("states", d.states("acme"), "invalid")
-}
-
-// If a lane's row is damaged, everything goes on. A state that does not exist must not stop
-// anybody from reading either.
-func TestDamagedRows(t *testing.T) {
-	t.Parallel()
-	for _, damage := range []string{
-		"UPDATE lane SET tail_digest = x'ff', held = x'ff', held_at = -1, tail_id = 'x'",
-		"UPDATE lane SET failures = -1, token = -1",
-		"UPDATE lane SET leased = 99",
-		"UPDATE lane SET receiver = 'nobody'",
-		"UPDATE webhook SET state = 99 WHERE seq = 1",
-	} {
-		path := newFile(t)
-		d := newDesk(t, inFile(t, path))
-		d.main.set("t", status(422))
-		d.take("t", "A")
-		d.becomes("t", "parked")
-		d.main.set("t", answers(500, 500, 200))
-		check(t, d.Pause(Pause{}))
-		d.take("t", "B")
-		d.shut()
-		sqlOn(t, path, damage)
-		d.start()
-		must(d.Resume(Pause{}))(t)
-		d.take("other", "A")
-		d.until(damage, func() bool { return len(d.main.got("")) == 2 })
-		if all := must(d.items(Filter{}))(t); len(all) != 3 {
-			t.Errorf("%s: %d are listed", damage, len(all))
-		}
-		d.shut()
-	}
-}
-
-// An index finds a webhook whose row names another lane.
-func TestDamagedIndex(t *testing.T) {
-	t.Parallel()
-	path := newFile(t)
-	d := newDesk(t, inFile(t, path))
-	check(t, d.Pause(Pause{}))
-	d.take("t", "A", "B", "C")
-	d.shut()
-	for _, statement := range []string{
-		`CREATE TABLE kept AS SELECT * FROM sqlite_schema WHERE name IN ('webhook_waiting', 'webhook_lane');
-			PRAGMA writable_schema = ON;
-			DELETE FROM sqlite_schema WHERE name IN (SELECT name FROM kept)`,
-		"UPDATE webhook SET tenant = 'u' WHERE seq = 2",
-		"PRAGMA writable_schema = ON; INSERT INTO sqlite_schema SELECT * FROM kept",
-		"DROP TABLE kept",
-	} {
-		sqlOn(t, path, statement)
-	}
-	d.start()
-	must(d.Resume(Pause{}))(t)
-	d.take("other", "A")
-	d.until("others are delivered", func() bool { return len(d.main.got("other")) == 1 && len(d.main.got("t")) > 0 })
 }
 
 // However a file is damaged while usher is off, usher does not crash, and no receiver gets an old snapshot after a
@@ -805,8 +693,6 @@ func TestFullDisk(t *testing.T) {
 	if got := d.decide(run, lane.ToApply, says("new", "a")); !strings.Contains(got, "too full") {
 		t.Errorf("a reconcile took it: %s", got)
 	}
-	_, err := d.Import(t.Context(), strings.NewReader(testkit.Export()), nil)
-	wantError(t, "an import", err, "too full")
 	d.main.set("", nil)
 	d.idle("") // the reserve is for what is delivered
 	// Others take what SQLite gives back, and leave room for outcomes only.

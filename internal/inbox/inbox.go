@@ -15,7 +15,7 @@
 //	missed.go     webhooks that got a 5xx           outage.go   times without a gate
 //	changes.go    tells programs that keep a copy what has changed
 //	history.go    what was wrong, from when to when; who speaks for all replicas
-//	export.go     save; import.go: restore          retention.go  what is finished goes after a while
+//	retention.go  what is finished goes after a while
 //	repair.go     finds damaged rows                route.go    which receiver a lane has
 //
 // Most of these hand work to the writer:
@@ -127,10 +127,9 @@ type Limits struct {
 	// Bodies bounds the bytes of webhooks that the courier holds. Each receiver has its share: one that hangs with
 	// large webhooks must not keep the others waiting. Beyond its share a receiver may still get one webhook at a
 	// time.
-	Bodies     int64
-	PageBytes  int64 // of webhooks that a list holds at once: ten people may look at ten lists
-	ChunkBytes int   // of an import that go to the database together
-	Step       int   // how many lanes one transaction gives to another receiver
+	Bodies    int64
+	PageBytes int64 // of webhooks that a list holds at once: ten people may look at ten lists
+	Step      int   // how many lanes one transaction gives to another receiver
 }
 
 // DefaultLimits are the documented limits.
@@ -138,7 +137,7 @@ var DefaultLimits = Limits{
 	Finished: 10_000, FinishedBytes: 256 << 20, FinishedAge: 7 * 24 * time.Hour,
 	Invalid: 1_000, InvalidBytes: 64 << 20, InvalidAge: 30 * 24 * time.Hour,
 	ActionAge: 90 * 24 * time.Hour, AlwaysCounted: 10_000,
-	Bodies: 64 << 20, PageBytes: 4 << 20, ChunkBytes: 8 << 20, Step: 500,
+	Bodies: 64 << 20, PageBytes: 4 << 20, Step: 500,
 }
 
 // An Inbox keeps webhooks and delivers them.
@@ -150,9 +149,7 @@ type Inbox struct {
 	leaseTime time.Duration // how long a lease lasts, by the database's clock
 
 	works      chan *work      // to the writer
-	imports    chan *importJob // to the writer
 	countNow   chan struct{}   // to runCounter: somebody has found the figures too old
-	exporting  chan struct{}   // has an element while somebody exports
 	browsing   chan struct{}   // has an element for each connection with which somebody browses
 	opened     chan struct{}   // closed when the writer has reached the database, or failed to, once
 	closed     chan struct{}   // closed when the writer has ended
@@ -243,14 +240,12 @@ func New(e engine.Engine, cfg Config) *Inbox {
 		owner:     make([]byte, 16),
 		leaseTime: fileLeaseTime,
 
-		works:     make(chan *work, 1024),
-		imports:   make(chan *importJob),
-		countNow:  make(chan struct{}, 1),
-		exporting: make(chan struct{}, 1),
-		browsing:  make(chan struct{}, engine.MaxReaders/2),
-		opened:    make(chan struct{}),
-		closed:    make(chan struct{}),
-		gateIsUp:  make(chan struct{}, 1),
+		works:    make(chan *work, 1024),
+		countNow: make(chan struct{}, 1),
+		browsing: make(chan struct{}, engine.MaxReaders/2),
+		opened:   make(chan struct{}),
+		closed:   make(chan struct{}),
+		gateIsUp: make(chan struct{}, 1),
 
 		counted: &counted{next: make(chan struct{})},
 		room: room{

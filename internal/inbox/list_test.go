@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"reflect"
 	"slices"
 	"strings"
@@ -16,7 +15,6 @@ import (
 
 	"usher/internal/inbox/engine"
 	"usher/internal/lane"
-	"usher/internal/testkit"
 )
 
 // A list has the same of each webhook as Show: its content, and its tenant's accepted snapshot before it. A list of
@@ -115,12 +113,9 @@ func TestFindsTenantsWithFewQueries(t *testing.T) {
 			queries.Add(int64(number(s.name == "tenants")))
 			return nil
 		}}))
-		var file []testkit.ExportedWebhook
 		const tenants = 1700 // each query asks for twice as many as the one before, from 500 on
-		for n := range tenants {
-			file = append(file, testkit.ExportedWebhook{Tenant: fmt.Sprint("t", n), State: 3, Features: "[]"})
-		}
-		imported(t, d.Inbox, testkit.Export(file...))
+		check(t, d.Pause(Pause{}))
+		crowd(100, tenants, func(n int) { d.take(fmt.Sprint("t", n), "A") })
 		for search, want := range map[string]int{"nobody": 0, "t1699": 1, "t": tenants} {
 			queries.Store(0)
 			all := must(d.Tenants(context.Background(), TenantFilter{Search: search}))(t)
@@ -205,12 +200,9 @@ func TestHistoryPages(t *testing.T) {
 		var full atomic.Bool
 		var read, handed atomic.Int64
 		d := newDesk(t, open, between(intercepted{write: failsWhile(&full), row: countTenants(&read)}))
-		var file []testkit.ExportedWebhook
 		const stored = 2*pageSize + 1
-		for n := range stored {
-			file = append(file, testkit.ExportedWebhook{Tenant: fmt.Sprintf("t%04d", n), State: 3, Features: "[]"})
-		}
-		imported(t, d.Inbox, testkit.Export(file...))
+		check(t, d.Pause(Pause{}))
+		crowd(100, stored, func(n int) { d.take(fmt.Sprintf("t%04d", n), "A") })
 		full.Store(true)
 		missed := []string{"a", "t0007", "t0700a", "z"}
 		for _, tenant := range missed {
@@ -303,7 +295,7 @@ func TestReadEndsWithItsReader(t *testing.T) {
 // to deliver, figures. Those who wait for others stop when they go away, and the rest see everything in the end.
 func TestPeopleLeaveReadersToPrograms(t *testing.T) {
 	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
-		slow := []string{"tenant_history", "tenants", "list", "list_tenant", "previous", "export_lane"}
+		slow := []string{"tenant_history", "tenants", "list", "list_tenant", "previous"}
 		var armed atomic.Bool
 		release, stuck := make(chan struct{}), make(chan struct{}, 100)
 		d := newDesk(t, open, between(intercepted{asks: func(s *statement) error {
@@ -317,7 +309,6 @@ func TestPeopleLeaveReadersToPrograms(t *testing.T) {
 		d.idle("t")
 		stored := d.list("t")[0]
 		looks := []func(ctx context.Context) error{
-			func(ctx context.Context) error { return second(d.Export(ctx, io.Discard)) },
 			func(ctx context.Context) error {
 				_, _, err := historyOfAll(ctx, d.Inbox, time.Time{}, time.Time{}, true)
 				return err

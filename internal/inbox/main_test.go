@@ -22,7 +22,6 @@
 //	main                         its receiver, a taker: set what it answers, hang it, what it got, what it tried
 //	together, endsEmpty          works in one transaction; the courier holds nothing more (batch_test.go)
 //	begin, decide, endRun        a reconcile, by hand; reconcile and pass are whole ones (reconcile_test, finding_test)
-//	exported, imported           an export is a text (fuzz_test.go)
 //
 // A story is what happens to one tenant, as words: "A+ idle A= B+" (story_test.go, where the words are). A mirror is a
 // program that follows the changes (changes_test.go). A Box is the inbox in tests of other packages (inboxtest).

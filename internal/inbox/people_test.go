@@ -2,7 +2,6 @@ package inbox
 
 import (
 	"fmt"
-	"regexp"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -10,8 +9,6 @@ import (
 
 	"usher/internal/inbox/engine"
 	"usher/internal/lane/state"
-	"usher/internal/testkit"
-	"usher/internal/testkit/pgtest"
 )
 
 // An erasure waits for the one delivery that is under way, and not for all webhooks behind it.
@@ -60,73 +57,6 @@ func TestSendsAnEventWithoutATenantAgain(t *testing.T) {
 		d.idle("")
 		check(t, d.Redeliver(d.nth("", 1), false))
 		d.until("redelivered", func() bool { return len(d.main.got("")) == 3 })
-	})
-}
-
-// A pause that is part of an import is in force before anything of that import is delivered.
-func TestImportedPausesCount(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() engine.Engine) {
-		d := newDesk(t, open)
-		check(t, d.Pause(Pause{}))
-		d.take("acme", "one", "two")
-		file := exported(t, d.Inbox)
-		to := newDesk(t, inFile(t, t.TempDir()+"/to.db"))
-		imported(t, to.Inbox, file)
-		to.courier.mu.Lock()
-		paused := to.courier.lanePaused("", "acme", "main")
-		to.courier.mu.Unlock()
-		if got := to.main.got(""); !paused || len(got) > 0 {
-			t.Errorf("all deliveries are paused: %t, and the receiver got %q", paused, got)
-		}
-	})
-}
-
-// The same holds on other replicas, which read the pauses only now and then.
-func TestImportedPausesCountOnOtherReplicas(t *testing.T) {
-	costly(t)
-	t.Parallel()
-	from := newDesk(t, inFile(t, t.TempDir()+"/from.db"))
-	check(t, from.Pause(Pause{}))
-	for n := range 50 {
-		from.take(fmt.Sprint("t", n), "one")
-	}
-	file := exported(t, from.Inbox)
-	open := inDatabase(t, pgtest.Schema(t))
-	a, b := newDesk(t, open), newDesk(t, open)
-	b.take("first", "one") // so that it knows the platform, and would deliver at once
-	b.idle("")
-	must(b.Erase("", "first"))(t)
-	imported(t, a.Inbox, file)
-	b.until("paused", func() bool { b.courier.Wake(nil); return len(b.Paused()) > 0 })
-	if got := len(a.main.got("")) + len(b.main.got("")) - 1; got > 0 {
-		t.Errorf("all deliveries are paused, and the receiver got %d", got)
-	}
-	must(a.Resume(Pause{}))(t)
-	a.idle("")
-}
-
-// After an import numbers go on where they were, even if the history has dropped the last webhooks.
-func TestImportedNumbersGoOn(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() engine.Engine) {
-		d := newDesk(t, open, func(c *setup) { c.Limits.Finished = 1 })
-		d.take("acme", "one")
-		d.take("other", "one", "two", "three")
-		d.idle("")
-		d.until("dropped", func() bool { return len(d.list("")) == 1 })
-		last := d.nth("", 1)
-		file := exported(t, d.Inbox)
-		var short []string // as if the last one had been dropped by its age
-		for l := range strings.Lines(file) {
-			if !regexp.MustCompile(`^\{"(webhook|content|end)"`).MatchString(l) {
-				short = append(short, l)
-			}
-		}
-		to := newDesk(t, inFile(t, t.TempDir()+"/to.db"))
-		imported(t, to.Inbox, testkit.Seal(strings.Join(short, "")))
-		to.take("new", "one")
-		if n := to.nth("new", 1); n <= last {
-			t.Errorf("after %d came %d", last, n)
-		}
 	})
 }
 

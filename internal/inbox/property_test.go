@@ -272,8 +272,7 @@ func (a *try) accepted() bool { return a.status == 200 }
 //	(i) an invalid webhook that is lost, or accepted twice,
 //	(j) a tenant that is missed a webhook that got a 5xx, and nobody says so, or the other way round,
 //	(k) a state that reconcile has brought back although a newer one had come; a difference that it does not find in
-//	    the end,
-//	(l) an export that cannot be imported.
+//	    the end.
 func TestWorldsInAFile(t *testing.T) {
 	t.Parallel()
 	worlds := 10
@@ -512,48 +511,13 @@ func (w *world) live(skip []int) {
 			w.step(n)
 		}
 	}
-	if w.seed%2 == 1 {
-		w.move()
-	}
 	w.calm()
-	if w.seed%2 == 0 {
-		w.move()
-	}
 	for _, p := range w.places {
 		p.stop(true)
 	}
 	w.senders.Wait()
 	w.dying.Wait()
 	w.judge()
-}
-
-// move checks (l): it exports an inbox, and imports it into another one.
-func (w *world) move() {
-	var export bytes.Buffer
-	if _, err := w.places[0].inbox.Export(context.Background(), &export); err != nil {
-		return // it is away
-	}
-	dir, err := os.MkdirTemp("", "moved")
-	if err != nil {
-		panic(err)
-	}
-	defer os.RemoveAll(dir)
-	e, err := openFile(filepath.Join(dir, "inbox.db"), w.cfg.Log)
-	if err != nil {
-		panic(err)
-	}
-	cfg := w.cfg
-	cfg.Receivers = nil
-	i := New(e, cfg)
-	ctx, cancel := context.WithCancel(context.Background())
-	var running sync.WaitGroup
-	running.Go(func() { i.Run(ctx, ctx) })
-	if _, err := i.Import(ctx, &export, nil); err != nil {
-		w.fail("(l) an import: %v", err)
-	}
-	cancel()
-	running.Wait()
-	i.Close()
 }
 
 // start begins a process's life.

@@ -12,7 +12,6 @@ import (
 	"usher/internal/inbox/engine"
 	"usher/internal/lane"
 	"usher/internal/lane/state"
-	"usher/internal/testkit"
 	"usher/internal/testkit/pgtest"
 )
 
@@ -44,47 +43,6 @@ func TestWhatComesLeavesItsNumber(t *testing.T) {
 			former = now
 			time.Sleep(time.Millisecond)
 		}
-	})
-}
-
-// They survive an export, and no number is given twice.
-func TestLastNumberIsImported(t *testing.T) {
-	t.Parallel()
-	d := newDesk(t, inFile(t, t.TempDir()+"/from.db"))
-	d.want("", d.send("acme", "one"), "+")
-	d.idle("acme")
-	d.want("", d.send("acme", "one"), "=")
-	file := exported(t, d.Inbox)
-	to := newDesk(t, inDatabase(t, pgtest.Schema(t)))
-	imported(t, to.Inbox, file)
-	was := d.row("acme")
-	is := to.row("acme")
-	if is.Last != was.Last || is.LastAt != was.LastAt || is.Last == 0 {
-		t.Errorf("it was %d at %d, and is %d at %d", was.Last, was.LastAt, is.Last, is.LastAt)
-	}
-	to.want("", to.send("new", "one"), "+")
-	if id := to.nth("new", 1); id <= was.Last {
-		t.Errorf("a new webhook got the number %d, after %d", id, was.Last)
-	}
-}
-
-// An erasure is not undone by a list that is older, also not in another inbox.
-func TestErasureIsImported(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() engine.Engine) {
-		d := newDesk(t, inFile(t, newFile(t)))
-		d.hears("acme", "a")
-		d.idle("acme")
-		before := time.Now()
-		time.Sleep(5 * time.Millisecond)
-		must(d.Erase("", "acme"))(t)
-		file := exported(t, d.Inbox)
-		to := newDesk(t, open)
-		imported(t, to.Inbox, file)
-		to.want("an older list", to.decide(to.begin(before), lane.ToApply, says("acme", "a")), "changed")
-		if all := must(to.Tenants(context.Background(), TenantFilter{}))(t); len(all) > 0 {
-			t.Errorf("%+v", all)
-		}
-		to.want("a newer one", to.decide(to.begin(), lane.ToApply, says("acme", "a")), "new (+ a) applied erased")
 	})
 }
 
@@ -328,10 +286,6 @@ func TestApply(t *testing.T) {
 			actions[2].What != "reconcile" || actions[2].Count != 2 {
 			t.Errorf("%+v", actions)
 		}
-		file := exported(t, d.Inbox)
-		if n := strings.Count(file, `"source":"reconcile"`); n != 3 {
-			t.Errorf("%d of the export have a source", n)
-		}
 	})
 }
 
@@ -374,9 +328,6 @@ func TestRunIsGone(t *testing.T) {
 		r := d.begin()
 		d.endRun(r, true, "", lane.Counts{lane.Equal: 7, lane.Applied: 1})
 		gone("ended", r)
-		r2 := d.begin()
-		imported(t, d.Inbox, testkit.Export(testkit.ExportedWebhook{Tenant: "else", Body: "x"}))
-		gone("imported", r2)
 		r3 := d.begin()
 		d.endRun(r3, false, "CMD failed", nil)
 		last, complete, err := d.lastRuns()

@@ -285,7 +285,7 @@ func boolNumber(b bool) int64 {
 
 const maxNumber = engine.MaxNumber // see there
 
-var errNoNumber = errors.New("no number is left for a new webhook: export the inbox, and import it into a new one")
+var errNoNumber = errors.New("no number is left for a new webhook: begin with a new inbox")
 
 // snapshotColumns returns the row of a snapshot.
 func snapshotColumns(r *snapshot.Stored) []any {

@@ -508,8 +508,8 @@ func (t *sqlTurn) save() {
 	})
 	insertWebhooks(t.tx, c.Added)
 	queueRows(t.tx, "webhook_save", c.Changed, webhookChanges)
-	queueRows(t.tx, "import_snapshot", c.Snapshots, snapshotColumns)
-	queueRows(t.tx, "import_seen_id", c.Seen, seenColumns)
+	queueRows(t.tx, "put_snapshot", c.Snapshots, snapshotColumns)
+	queueRows(t.tx, "put_seen_id", c.Seen, seenColumns)
 	if len(c.Deleted) > 0 {
 		t.tx.Queue("webhook_delete", nil, among(c.Deleted))
 		t.tx.Queue("content_delete", nil, among(c.Deleted))

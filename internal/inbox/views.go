@@ -77,8 +77,7 @@ func scanText(r engine.Row) (text string, err error) {
 	return text, err
 }
 
-// startBrowsing waits until few enough others browse. An export, which may take longer than read allows, calls it
-// itself.
+// startBrowsing waits until few enough others browse.
 func (s *Inbox) startBrowsing(ctx context.Context) error {
 	select {
 	case s.browsing <- struct{}{}:
@@ -254,21 +253,6 @@ func (s *Inbox) Behind(ctx context.Context, f Filter, page []*lane.Webhook) (map
 		}, waiting, in.from, in.to)
 		return tx.Send()
 	})
-}
-
-// Gone returns how many tenants of a platform are known whose last webhook the inbox no longer has, and the first ten
-// of them.
-func (s *Inbox) Gone(ctx context.Context, platform string) (count int, some []string, err error) {
-	err = s.browse(ctx, func(tx engine.Tx) error {
-		tx.Queue("tenants_without_webhooks", func(r engine.Row) error {
-			var tenant string
-			err := r.Scan(&tenant, &count)
-			some = append(some, ShowTenant(platform, tenant))
-			return err
-		}, platform)
-		return tx.Send()
-	})
-	return count, some, err
 }
 
 // fitting is how many of these webhooks, one at least, can be held at once with their bodies.

@@ -578,51 +578,6 @@ func TestSeenFromTheStart(t *testing.T) {
 	})
 }
 
-// Three tenants fail, and the receiver takes a fourth one's webhook: it does not fail for everybody, and that stays
-// so when the three send again.
-func TestWhoFailedBeforeFailsNotForEverybody(t *testing.T) {
-	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
-		d := newDesk(t, open, func(c *setup) { c.MaxTries = 1 << 30 })
-		ill := []string{"ill1", "ill2", "ill3"}
-		take := func(body string) {
-			d.take("well", body)
-			d.idle("well")
-		}
-		everybody := func() bool {
-			s := d.Stats().Receivers["main"]
-			return s.FailsForEverybody || s.Down()
-		}
-		take("A")
-		for _, tenant := range ill {
-			d.main.set(tenant, status(500))
-		}
-		check(t, d.Pause(Pause{}))
-		for _, tenant := range ill {
-			d.take(tenant, "A")
-		}
-		time.Sleep(5 * time.Millisecond)
-		began := d.Now()
-		must(d.Resume(Pause{}))(t)
-		d.until("everybody", everybody)
-		since := d.Stats().Receivers["main"].FailingSince
-		if since.Before(began.Add(-time.Millisecond)) || since.After(d.Now()) {
-			t.Errorf("since %v, and they were first tried after %v", since, began)
-		}
-		take("B")
-		d.until("not everybody", func() bool { return !everybody() })
-		for _, tenant := range ill {
-			d.take(tenant, "B")
-		}
-		for _, tenant := range ill {
-			d.until("tried", func() bool { all := d.list(tenant); return all[len(all)-1].Tries > 0 })
-		}
-		time.Sleep(1100 * time.Millisecond) // it counts once in a second
-		if s := d.Stats().Receivers["main"]; everybody() || s.NotAccepted != 3 {
-			t.Errorf("%+v", s)
-		}
-	})
-}
-
 // A restart does not forget that a receiver has taken others' webhooks since some tenants fail, nor that it fails for
 // everybody.
 func TestReceiverAfterARestart(t *testing.T) {

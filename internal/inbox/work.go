@@ -147,9 +147,6 @@ func (s *Inbox) runWriter() {
 				s.checkDatabase()
 			}
 			works = s.gather(w)
-		case i := <-s.imports:
-			i.reply <- i.run()
-			continue
 		case <-s.gateIsUp:
 			s.beatIfDue()
 			continue

@@ -250,7 +250,7 @@ func (a *Admin) variables() []Variable {
 			"The admin port's [key](SECURITY.md#keys). Several, comma-separated; each can have a name in " +
 				"front (`ana:TOKEN,ben:TOKEN`), which `usher inbox actions` shows. Commands send the first."},
 		{"USHER_ADMIN_READ_TOKEN", &a.ReadToken, "none",
-			"The same, but read-only: it shows everything, `/metrics` too, and cannot act or export. " +
+			"The same, but read-only: it shows everything, `/metrics` too, and cannot act. " +
 				"It needs `USHER_ADMIN_TOKEN`."},
 		{"USHER_LOG_LEVEL", &a.Level, "`info`",
 			"`debug`, `info`, `warn` or `error`."},

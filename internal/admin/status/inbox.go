@@ -193,7 +193,7 @@ func storageTroubles(s *Status, _ time.Time) []Trouble {
 	case errors.Is(box.Err, engine.ErrLocked):
 		of, reads = databaseLocked, true
 	case errors.As(box.Err, &broken) && broken.Gone:
-		of, reads, run = fileGone, true, "usher inbox export > inbox.jsonl"
+		of, reads, run = fileGone, true, "usher inbox backup inbox.db"
 	case errors.As(box.Err, &broken):
 		of, reads = fileBroken, true
 	}
@@ -231,10 +231,8 @@ var (
 	fileGone = kind("file-gone", Critical, "UsherDown",
 		nothingIn+" usher still has the file open. What is in it is lost when usher stops.",
 		"Do not stop or restart usher. First save the inbox with the command below. "+
-			"Then put the file back and restart usher; or move what is left of it away, restart usher on a "+
-			"port that nobody sends to (USHER_WEBHOOK_LISTEN), run 'usher inbox import inbox.jsonl', "+
-			"and restart it on its own port. At the end reconcile with the billing service ('usher help "+
-			"reconcile' says how): a restart forgets whose webhooks got 503.").ofReplica()
+			"Then stop usher, put the saved file in the inbox's place, and start usher: it begins paused. "+
+			"Reconcile with the billing service ('usher help reconcile' says how), then resume.").ofReplica()
 	fileBroken = kind("file-broken", Critical, "UsherDown", nothingIn+safe,
 		"Fix the disk, then restart usher, and reconcile with the billing service ('usher help reconcile' says "+
 			"how): a restart forgets whose webhooks got 503.").ofReplica()

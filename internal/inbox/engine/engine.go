@@ -28,8 +28,6 @@ type Engine interface {
 	// After a *StatementError the database works, but refused a statement of fn. ErrDoubt says that nobody knows
 	// whether the transaction was committed. After any other error it was not.
 	Write(fn func(Tx) error) error
-	// Import is like Write, for a transaction that may take minutes. Nobody else writes meanwhile. fn runs once at most.
-	Import(fn func(Tx) error) error
 	// Read runs fn, once at most, on one consistent state of the database.
 	Read(ctx context.Context, fn func(Tx) error) error
 	// Shared says whether other processes write to the same database. If so, leases end by themselves.

@@ -20,7 +20,7 @@ var Tables string
 var sharedStatements string
 
 // LaneColumns and WebhookColumns are the columns of {lane} and {webhook}, as scanLane and scanWebhook read them.
-var LaneColumns, WebhookColumns = TableOf("lane").Names(), TableOf("webhook").Names()
+var LaneColumns, WebhookColumns = layoutOf("lane").names(), layoutOf("webhook").names()
 
 // Spelling makes from the SQL in .sql files the SQL of one engine. own are pairs: a text and its replacement, as in
 // strings.NewReplacer. {lane} and {webhook} become the columns that scanLane and scanWebhook read.
@@ -53,7 +53,7 @@ var amount = regexp.MustCompile(`\{amount (\w+)\}`)
 
 // Statements returns an engine's statements by their names: those that both engines have, and the engine's own. In
 // the text each stands below a line "-- name: NAME". Those that read or write whole rows are made from the tables;
-// see Layout.statements.
+// see layout.statements.
 func Statements(own string, spelling *strings.Replacer) map[string]string {
 	all := make(map[string]string)
 	conditions := strings.NewReplacer("{troubled}", troubled, "{stands}", stands)
@@ -63,25 +63,23 @@ func Statements(own string, spelling *strings.Replacer) map[string]string {
 		statement = conditions.Replace(strings.TrimSpace(statement))
 		statement = amount.ReplaceAllString(statement, plausible)
 		name = strings.TrimSpace(name)
-		if all[name] = spelling.Replace(statement); strings.HasPrefix(name, "list") {
+		if all[name] = statement; strings.HasPrefix(name, "list") {
 			all[name+"_up"] = strings.NewReplacer("w.seq < ", "w.seq > ", "w.seq DESC", "w.seq").Replace(all[name])
 		}
 	}
 	put, save := all["put"], all["save"]
 	delete(all, "put")
 	delete(all, "save")
-	for _, l := range Exported {
-		s := l.statements(put, save)
-		all["export_"+l.Name] = spelling.Replace(s.export)
-		all["add_"+l.Name] = spelling.Replace(s.add)
-		all["import_"+l.Name] = spelling.Replace(s.replace)
-	}
-	for _, u := range updates {
-		l := TableOf(u.table)
-		if u.columns != "" {
-			l = l.only(strings.Fields(u.columns))
-		}
-		all[u.name] = spelling.Replace(l.statements(put, save).update)
+	lane, webhook := layoutOf("lane"), layoutOf("webhook")
+	_, _, all["lane_save"] = lane.statements(put, save)
+	_, _, all["lane_note"] = lane.only("last", "last_at", "snapshot_at").statements(put, save)
+	all["add_webhook"], _, _ = webhook.statements(put, save)
+	_, _, all["webhook_save"] = webhook.only("state", "rank", "changed", "why", "record").statements(put, save)
+	all["add_content"], _, _ = layoutOf("content").statements(put, save)
+	_, all["put_snapshot"], _ = layoutOf("snapshot").statements(put, save)
+	_, all["put_seen_id"], _ = layoutOf("seen_id").statements(put, save)
+	for name, statement := range all {
+		all[name] = spelling.Replace(statement)
 	}
 	return all
 }

@@ -89,12 +89,6 @@ LEFT JOIN {schema}.content c ON c.seq = w.seq WHERE w.seq {among}
 SELECT {webhook}, c.header, c.body FROM {schema}.webhook w LEFT JOIN {schema}.lane l ON {of}
 LEFT JOIN {schema}.content c ON c.seq = w.seq WHERE w.seq {among} {lock}
 
--- name: missed_first
-SELECT coalesce(min(missed_since), 0) FROM {schema}.lane WHERE missed_since > 0
-
--- name: missed_clear
-UPDATE {schema}.lane SET missed_since = 0, missed = '' WHERE missed_since > 0
-
 -- name: state_digest
 -- That of a tenant's last snapshot.
 SELECT w.digest FROM {schema}.snapshot s JOIN {schema}.webhook w ON w.seq = s.seq WHERE s.tenant = $1::text AND s.platform = $2::text
@@ -188,11 +182,6 @@ ORDER BY w.seq DESC LIMIT $6::bigint
 SELECT w.seq FROM {schema}.webhook w WHERE w.seq {among} AND (SELECT e.received FROM {schema}.webhook e
 	WHERE e.tenant = w.tenant AND e.platform = w.platform AND e.event_type = w.event_type AND e.state {waiting} AND e.seq < w.seq
 	ORDER BY e.seq DESC LIMIT 1) BETWEEN $2::bigint AND $3::bigint - 1
-
--- name: tenants_without_webhooks
--- The first tenants of a platform that are known, and have no webhook that was taken in any more; each with how many there are in all.
-SELECT s.tenant, count(*) OVER () FROM {schema}.snapshot s WHERE s.platform = $1::text AND NOT EXISTS (SELECT 1 FROM {schema}.webhook w
-	WHERE w.tenant = s.tenant AND w.platform = s.platform AND w.event_type = '' AND NOT (w.state {rejected})) ORDER BY s.tenant LIMIT 10
 
 -- name: figures
 SELECT receiver, CAST(sum({amount waiting}) AS bigint), CAST(min(CASE WHEN waiting_since BETWEEN 0 AND {never} THEN waiting_since ELSE {never} END) AS bigint),
@@ -303,10 +292,6 @@ UPDATE {schema}.reconcile SET alive = $2::bigint, ended = $3::bigint, complete =
 -- A run that begins ends those that still run: what they have read may be older than what this one finds equal.
 UPDATE {schema}.reconcile SET ended = $1::bigint, failed = $2::text WHERE ended = 0
 
--- name: runs_drop
--- An import brings states of which nobody knows whether they are newer than what a run has read.
-DELETE FROM {schema}.reconcile WHERE ended = 0
-
 -- name: runs_last
 -- The last run, and the last one that has compared a whole list.
 SELECT id, mark, began, as_of, action, alive, ended, complete, failed, found FROM {schema}.reconcile
@@ -377,23 +362,6 @@ WHERE (s.tenant, s.platform) > ($2::text, $3::text) AND s.seq < (SELECT r.mark F
 	AND s.received <= (SELECT r.as_of FROM {schema}.reconcile r WHERE r.id = $1::text)
 ORDER BY s.tenant, s.platform LIMIT $4::bigint
 
--- name: inbox_filled
-SELECT count(*) FROM (SELECT 1 FROM {schema}.webhook UNION ALL SELECT 1 FROM {schema}.snapshot LIMIT 1) AS f
-
--- name: import_pauses
-INSERT INTO {schema}.lane (tenant, platform, event_type, paused) SELECT tenant, platform, '', 1 FROM {schema}.pause WHERE tenant <> ''
-ON CONFLICT (tenant, platform, event_type) DO UPDATE SET paused = 1
-
--- name: import_recount
-WITH c AS MATERIALIZED ( -- MATERIALIZED: the server has no statistics about tables that this transaction has filled, and would count once for each lane
-	SELECT tenant, platform, event_type, count(*) FILTER (WHERE state {waiting}) AS waiting,
-	count(*) FILTER (WHERE state {parked}) AS parked, count(*) FILTER (WHERE state {invalid}) AS invalid,
-	coalesce(sum({amount size}) FILTER (WHERE state {open}), 0)::bigint AS bytes, coalesce(min(received) FILTER (WHERE state {waiting}), {never}) AS waiting_since
-	FROM {schema}.webhook WHERE (tenant <> '' OR event_type <> '') AND (state {open} OR state {invalid}) GROUP BY tenant, platform, event_type)
-UPDATE {schema}.lane AS l SET waiting = c.waiting, parked = c.parked, invalid = c.invalid, bytes = c.bytes, waiting_since = c.waiting_since,
-	due = CASE WHEN c.waiting > 0 AND l.paused = 0 THEN $1::bigint ELSE {never} END
-FROM c WHERE l.tenant = c.tenant AND l.platform = c.platform AND l.event_type = c.event_type AND l.owner = {empty}
-
 -- name: telling
 SELECT number FROM {schema}.told WHERE number = $1::bigint AND token = $2::bigint
 
@@ -404,10 +372,6 @@ SELECT number, token FROM {schema}.told ORDER BY number DESC LIMIT 1
 -- Those that were the last one only before a time (1): some of them, found from the oldest on, because there may be millions of newer ones.
 DELETE FROM {schema}.told WHERE number IN (SELECT number FROM {schema}.told WHERE number < (SELECT max(number) FROM {schema}.told
 	WHERE number < coalesce((SELECT number FROM {schema}.told WHERE at >= $1::bigint ORDER BY number LIMIT 1), {never})) ORDER BY number LIMIT 50000)
-
--- name: tellings_forget
--- With another token (1) no cursor is known any more.
-UPDATE {schema}.told SET token = $1::bigint
 
 -- name: troubles_now
 -- Troubles that are not over; or over since a time (1), or said and not yet said to be over. The oldest first, 2 at most.

@@ -421,26 +421,6 @@ func isCode(err error, code string) bool {
 	return errors.As(err, &pg) && pg.Code == code
 }
 
-// Import implements engine.Engine. It uses a new connection, without the time limits of a short transaction.
-func (e *Engine) Import(fn func(engine.Tx) error) error {
-	e.disconnect()
-	if err := e.connect(); err != nil {
-		return err
-	}
-	defer e.disconnect()
-	t := e.begin(context.Background())
-	t.batch.Queue("SET LOCAL statement_timeout = 0")
-	t.batch.Queue("SET LOCAL lock_timeout = 0")
-	t.batch.Queue("SET LOCAL idle_in_transaction_session_timeout = 0")
-	// The tables grow during the import. A plan from its beginning would read whole tables.
-	t.batch.Queue("SET LOCAL plan_cache_mode = force_custom_plan")
-	if err := fn(t); err != nil {
-		e.rollback(err)
-		return err // as it is: mostly the file has a fault, not the database
-	}
-	return describe(t.commit())
-}
-
 func isSerialization(err error) bool { return isCode(err, "40001") || isCode(err, "40P01") }
 
 // begin begins a transaction of the writer. It is READ COMMITTED, because a statement that has waited for a lane's

@@ -94,17 +94,11 @@ SELECT set_config('search_path', 'pg_catalog, pg_temp', true), -- see safePath
 	set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true),
 	set_config('plan_cache_mode', 'force_generic_plan', true), set_config('jit', 'off', true)
 
--- name: import_lock
-LOCK TABLE {schema}.lane IN EXCLUSIVE MODE -- a weaker lock could deadlock with a transaction that has locked a lane
-
 -- name: put
 INSERT INTO {schema}.{table} ({columns}) SELECT {values} FROM unnest({arrays}) AS n ({columns})
 
 -- name: save
 UPDATE {schema}.{table} t SET {set values} FROM unnest({arrays}) AS n ({columns}) WHERE {key values}
-
--- name: last_number
-SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {schema}.number
 
 -- name: number_raise
 -- To this number at least, and to the highest that is in use.

@@ -412,14 +412,6 @@ func (e *Engine) transact(fn func(engine.Tx) error) error {
 	return err
 }
 
-// Import implements engine.Engine. On a full disk it leaves the reserve file alone, which is for outcomes.
-func (e *Engine) Import(fn func(engine.Tx) error) error {
-	if err := e.checkFiles(); err != nil {
-		return err
-	}
-	return e.classify(e.transact(fn))
-}
-
 // checkFiles returns an error if the engine is broken, or if one of its files has been moved, removed or replaced.
 func (e *Engine) checkFiles() error {
 	if time.Since(e.filesChecked) < time.Second/2 {
@@ -707,7 +699,7 @@ func (e *Engine) Maintain() {
 	if !e.hasReserve {
 		e.makeReserve()
 	}
-	// An export may read for long, and webhooks must not wait for its end.
+	// Somebody may read for long, and webhooks must not wait for its end.
 	e.conn.exec("PRAGMA busy_timeout(50)")
 	defer e.conn.exec("PRAGMA busy_timeout(2000)")
 	e.scrubLog()

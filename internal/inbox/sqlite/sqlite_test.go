@@ -20,7 +20,7 @@ import (
 	"usher/internal/testkit"
 )
 
-// While an export reads, the write-ahead log can't be emptied after an erasure. Other writes do not wait for the
+// While somebody reads, the write-ahead log can't be emptied after an erasure. Other writes do not wait for the
 // export.
 func TestWritesDoNotWaitForReaders(t *testing.T) {
 	e := opened(t, t.TempDir())
@@ -34,7 +34,7 @@ func TestWritesDoNotWaitForReaders(t *testing.T) {
 	}
 	write("0", func(tx engine.Tx) { tx.Queue("add_content", nil, int64(1), []byte{}, []byte("secret")) })
 	err := e.Read(t.Context(), func(tx engine.Tx) error {
-		tx.Queue("last_number", func(r engine.Row) error { return nil })
+		tx.Queue("highest_last", func(r engine.Row) error { return nil })
 		if err := tx.Send(); err != nil {
 			return err
 		}
@@ -59,7 +59,7 @@ func TestWritesDoNotWaitForReaders(t *testing.T) {
 func TestReadPanics(t *testing.T) {
 	e := opened(t, t.TempDir())
 	read := func(each func(engine.Row) error) error {
-		return e.Read(t.Context(), func(tx engine.Tx) error { tx.Queue("last_number", each); return tx.Send() })
+		return e.Read(t.Context(), func(tx engine.Tx) error { tx.Queue("highest_last", each); return tx.Send() })
 	}
 	for range engine.MaxReaders {
 		func() {
@@ -71,26 +71,6 @@ func TestReadPanics(t *testing.T) {
 		if err := read(func(engine.Row) error { return nil }); err != nil {
 			t.Error(err)
 		}
-	}
-}
-
-// An import reads its file once. On a full disk it must fail, and not run again with the rest of the file.
-func TestAnImportRunsOnce(t *testing.T) {
-	e := opened(t, t.TempDir())
-	check(t, e.conn.exec("PRAGMA max_page_count = 100"))
-	runs := 0
-	err := e.Import(func(tx engine.Tx) error {
-		if runs++; runs > 1 {
-			return nil // the file has been read
-		}
-		tx.Queue("add_content", nil, int64(1), []byte{}, make([]byte, 1<<20))
-		return tx.Send()
-	})
-	if err == nil || runs != 1 {
-		t.Errorf("ran %d times on a full disk: %v", runs, err)
-	}
-	if !e.hasReserve {
-		t.Error("the reserve is given up for an import")
 	}
 }
 

@@ -78,18 +78,11 @@ UPDATE lane SET invalid = max(invalid - 1, 0) WHERE tenant = ?1 AND platform = ?
 -- 1: this process may delete. No other process has the file.
 SELECT 1
 
--- name: import_lock
--- The whole file is locked already.
-SELECT 1
-
 -- name: put
 INSERT INTO {table} ({columns}) VALUES ({arguments})
 
 -- name: save
 UPDATE {table} SET {set arguments} WHERE {key arguments}
-
--- name: last_number
-SELECT last FROM number
 
 -- name: number_raise
 UPDATE number SET last = max(last, ?1)
