@@ -12,7 +12,7 @@ import (
 	"usher/tokens"
 )
 
-// problem is one of usher's own answers. It is written as a GraphQL response.
+// problem is one of usher's own answers. It is written as a GraphQL response, or as an OAuth error.
 type problem struct {
 	status     int
 	code       string
@@ -20,6 +20,7 @@ type problem struct {
 	reason     string        // the error code of the token endpoint; empty: none
 	retryAfter time.Duration // zero: no Retry-After
 	close      bool          // the connection must not be used for another call
+	oauth      bool          // it is the answer of a token endpoint
 }
 
 // The codes of usher's own 5xx answers.
@@ -89,6 +90,10 @@ func (p *problem) write(w http.ResponseWriter) {
 	}
 	if p.close {
 		h.Set("Connection", "close")
+	}
+	if p.oauth {
+		guard.WriteJSON(w, p.status, map[string]string{"error": p.code, "error_description": p.message})
+		return
 	}
 	guard.WriteJSON(w, p.status, response{[]responseError{{p.message, extensions{p.code, p.reason}}}})
 }

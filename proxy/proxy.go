@@ -138,7 +138,10 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.answer(out, p)
 		return
 	}
-	out.passed = true
+	if asksForToken(r) {
+		h.answerToken(out, r)
+		return
+	}
 	// usher never switches protocols. So it drops an Upgrade header before ReverseProxy acts on it.
 	// (Java's client sends one for h2c.)
 	r.Header.Del("Upgrade")
@@ -170,6 +173,8 @@ func (h *Handler) check(r *http.Request) *problem {
 			message: "this GET may come from a web page whose name leads here: without a key (USHER_KEY), " +
 				"send a POST, or call the port by its address",
 		}
+	case asksForToken(r): // its secret is in its body
+		return nil
 	case h.cfg.Key != nil && !guard.HasKey(r.Header, h.cfg.Key()):
 		return &problem{
 			status: http.StatusUnauthorized,
@@ -180,7 +185,7 @@ func (h *Handler) check(r *http.Request) *problem {
 	// The path must be exactly this one as it was sent: with an unusual escape RawPath is set.
 	case r.URL.Path != path || r.URL.RawPath != "":
 		return &problem{status: http.StatusNotFound, code: "NOT_FOUND",
-			message: "only " + path + " is served here"}
+			message: "only " + path + " and POST " + tokenPath + " are served here"}
 	}
 	return nil
 }
@@ -261,7 +266,6 @@ type outcome struct {
 	http.ResponseWriter
 	request *http.Request
 	toClose bool       // the answer ends with the connection; see http10.go
-	passed  bool       // Handler.check has let the call in
 	caller  callerBody // its ReadCloser is nil if there is no body
 	status  int
 	problem *problem // of one of usher's own answers; otherwise nil

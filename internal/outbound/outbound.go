@@ -219,6 +219,9 @@ func (o *Outbound) Advise(err error, p *Port) string {
 			v.ClientID, v.ClientSecret)
 	case rejected.Code == "invalid_scope":
 		return fmt.Sprintf("check %s: usher can request only the scopes assigned to the API client", v.Scope)
+	case rejected.Code == "unauthorized_client":
+		return fmt.Sprintf("in the billing service's settings, add \"client credentials\" to the grant flows of the "+
+			"API client that %s names; the secret is not the reason", v.ClientID)
 	default:
 		return fmt.Sprintf("check %s, %s and %s against the API client in the billing service",
 			v.ClientID, v.ClientSecret, v.Scope)

@@ -1,15 +1,18 @@
 package outbound_test
 
 import (
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"usher/internal/outbound"
 	"usher/internal/settings"
 	"usher/internal/testkit"
+	"usher/tokens"
 )
 
 // Ports share a token by where their secret comes from: a port whose secret is in a file
@@ -55,5 +58,23 @@ func TestPortsShareATokenBySource(t *testing.T) {
 	}
 	if n := len(identities); n != 4 {
 		t.Errorf("%d tokens, want 4: of each file, of a value, of another", n)
+	}
+}
+
+// Who reads that the API client lacks a grant flow must not go and change its secret.
+func TestAdviceNamesTheGrantFlow(t *testing.T) {
+	s := testkit.NewService(t)
+	read, err := settings.Read(s.Environ())
+	if err != nil {
+		t.Fatal(err)
+	}
+	read.Outbound.Log = slog.New(slog.DiscardHandler)
+	o, err := outbound.New(read.Outbound.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused := fmt.Errorf("no token: %w", &tokens.RejectedError{Status: 403, Code: "unauthorized_client"})
+	if got := o.Advise(refused, o.Ports[0]); !strings.Contains(got, "grant flows") || strings.Contains(got, "CLIENT_SECRET") {
+		t.Error(got)
 	}
 }
