@@ -24,7 +24,7 @@ const (
 	tokenPath = "/oauth/token"
 	// localToken is what callers get at a port without a key.
 	localToken = "usher-adds-the-token"
-	// localLife is what callers are told of a token's life. In truth it has no end.
+	// localLife is the life of a token as the answer says it. In truth it has no end.
 	localLife = 2 * time.Hour
 	// maxTokenRequest is the largest body of a token request.
 	maxTokenRequest = 64 << 10
@@ -51,13 +51,11 @@ func (h *Handler) answerToken(out *outcome, r *http.Request) {
 	switch {
 	case err != nil: // it may quote the body
 		refuse(http.StatusBadRequest, "invalid_request", "the body can't be read: it should be a form or JSON, of 64 KiB at most")
+	case grant == "" && known, grant != "" && grant != "client_credentials":
+		refuse(http.StatusBadRequest, "unsupported_grant_type", "usher knows the grant client_credentials only")
 	case !known:
 		refuse(http.StatusUnauthorized, "invalid_client",
 			"the client_secret is not the key of this port: a program that calls usher sends USHER_KEY as its client secret")
-	case grant == "":
-		refuse(http.StatusBadRequest, "invalid_request", "grant_type is missing")
-	case grant != "client_credentials":
-		refuse(http.StatusBadRequest, "unsupported_grant_type", "usher knows the grant client_credentials only")
 	default:
 		out.Header().Set("Cache-Control", "no-store")
 		guard.WriteJSON(out, http.StatusOK, map[string]any{
