@@ -170,7 +170,7 @@ func TestCommandsAreDocumented(t *testing.T) {
 			_, list, _ := strings.Cut(usher(t, name, "nosuch"), "use ")
 			below[name] = found(`([a-z]+)[,.]`, strings.Split(list, " Run ")[0])
 		case "sandbox":
-			below[name] = []string{"send", "revoke", "fail", "rehearse"}
+			below[name] = []string{"send", "checkout", "revoke", "fail", "rehearse"}
 		}
 		for _, sub := range below[name] {
 			lines = append(lines, []string{name, sub})

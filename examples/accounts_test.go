@@ -51,7 +51,7 @@ func TestAccounts(t *testing.T) {
 				}
 			}
 			// What GraphQL rejects comes with a 200: who reads no JSON shows it as it is.
-			if out, err := run(env, rejecting, tc.command...); !strings.Contains(out, "lacks the scope") || err == nil && !strings.Contains(out, `"errors"`) {
+			if out, err := run(env, rejecting, tc.command...); !strings.Contains(out, "Missing required permission") || err == nil && !strings.Contains(out, `"errors"`) {
 				t.Errorf("invalid: %v %s", err, out)
 			}
 			if out, err := run(env, url+"/elsewhere", tc.command...); err == nil || !strings.Contains(out, "NOT_FOUND") {
@@ -67,7 +67,7 @@ func TestAccounts(t *testing.T) {
 		if out, err := run(env, "", exec...); err != nil || table(out) != want {
 			t.Errorf("%v, got\n%s", err, out)
 		}
-		if out, err := run(writing, "", exec...); err == nil || !strings.Contains(out, "lacks the scope") {
+		if out, err := run(writing, "", exec...); err == nil || !strings.Contains(out, "Missing required permission") {
 			t.Errorf("invalid: %v %s", err, out)
 		}
 		invalid := append(env[:len(env):len(env)], "USHER_CLIENT_SECRET=wrong")
@@ -88,13 +88,15 @@ func run(env []string, url string, command ...string) (string, error) {
 // table makes lines of an answer that was printed as it came.
 func table(out string) string {
 	var answer struct {
-		Data struct{ Accounts []struct{ ID, Name string } }
+		Data struct {
+			Accounts struct{ Nodes []struct{ ID, Name string } }
+		}
 	}
 	if json.Unmarshal([]byte(out), &answer) != nil {
 		return out
 	}
 	var b strings.Builder
-	for _, a := range answer.Data.Accounts {
+	for _, a := range answer.Data.Accounts.Nodes {
 		b.WriteString(a.ID + " " + a.Name + "\n")
 	}
 	return b.String()

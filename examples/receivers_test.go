@@ -130,7 +130,7 @@ func tryReceiver(t *testing.T, program func(t *testing.T, addr string) *exec.Cmd
 	}
 	wantState(t, read(t, dir), want)
 
-	p := start(t, nil, "sandbox", "rehearse", target, "--hmac-secret", forwardSigningKey, "--hmac-scheme", "standard")
+	p := start(t, nil, "sandbox", "rehearse", target, "--signing-key", forwardSigningKey)
 	<-p.Ended
 	played := 0
 	for line := range strings.Lines(p.Stdout.String()) {
@@ -139,7 +139,7 @@ func tryReceiver(t *testing.T, program func(t *testing.T, addr string) *exec.Cmd
 			played++
 		}
 	}
-	if played != 10 {
+	if played != 11 {
 		t.Errorf("the rehearsal:\n%s", p.Stdout.String())
 	}
 	if features := len(tenantNamed(t, read(t, dir), "-d").Features); features < 1000 {
@@ -147,6 +147,12 @@ func tryReceiver(t *testing.T, program func(t *testing.T, addr string) *exec.Cmd
 	}
 	if f := tenantNamed(t, read(t, dir), "-b").Features; len(f) != 0 {
 		t.Errorf("canceled, but may use %v", f)
+	}
+
+	for _, s := range read(t, dir) {
+		if s.Code == sandbox.RefusedTenant {
+			t.Error("it took the question at a checkout for a change")
+		}
 	}
 
 	// Ctrl-C ends it, and is no error.

@@ -13,13 +13,13 @@ import java.time.Duration;
  */
 public class Accounts {
     static final String QUERY =
-        "query($filter: String, $limit: Int) { accounts(filter: $filter, limit: $limit) { id name } }";
+        "query($filter: String, $first: Int) { accounts(filter: $filter, first: $first) { nodes { id name } } }";
 
     public static void main(String[] args) throws InterruptedException {
         String url = System.getenv().getOrDefault("USHER_URL", "http://127.0.0.1:8080/graphql");
         String filter = args.length > 0 ? args[0] : "acme";
         // The JDK has no JSON of its own; your program will have a library for it.
-        String body = "{\"query\":" + quote(QUERY) + ",\"variables\":{\"filter\":" + quote(filter) + ",\"limit\":3}}";
+        String body = "{\"query\":" + quote(QUERY) + ",\"variables\":{\"filter\":" + quote(filter) + ",\"first\":3}}";
 
         // The client offers HTTP/2 with "Upgrade: h2c"; usher stays with HTTP/1.1.
         HttpClient client = HttpClient.newBuilder().connectTimeout(Duration.ofSeconds(5)).build();

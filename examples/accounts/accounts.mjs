@@ -2,7 +2,7 @@
 // The accounts whose name contains FILTER: node accounts.mjs [FILTER]
 // Node 18 or later, no package. It needs no token: usher adds it.
 const url = process.env.USHER_URL ?? 'http://127.0.0.1:8080/graphql';
-const query = 'query($filter: String, $limit: Int) { accounts(filter: $filter, limit: $limit) { id name } }';
+const query = 'query($filter: String, $first: Int) { accounts(filter: $filter, first: $first) { nodes { id name } } }';
 
 async function graphql(query, variables) {
   const response = await fetch(url, {
@@ -20,8 +20,8 @@ async function graphql(query, variables) {
 }
 
 try {
-  const { accounts } = await graphql(query, { filter: process.argv[2] ?? 'acme', limit: 3 });
-  for (const { id, name } of accounts) console.log(`${id} ${name}`);
+  const { accounts } = await graphql(query, { filter: process.argv[2] ?? 'acme', first: 3 });
+  for (const { id, name } of accounts.nodes) console.log(`${id} ${name}`);
 } catch (e) {
   console.error(e.message);
   process.exitCode = 1;

@@ -27,9 +27,9 @@ function graphql(string $query, array $variables): array
     return $answer['data'];
 }
 
-$query = 'query($filter: String, $limit: Int) { accounts(filter: $filter, limit: $limit) { id name } }';
+$query = 'query($filter: String, $first: Int) { accounts(filter: $filter, first: $first) { nodes { id name } } }';
 try {
-    foreach (graphql($query, ['filter' => $argv[1] ?? 'acme', 'limit' => 3])['accounts'] as $account) {
+    foreach (graphql($query, ['filter' => $argv[1] ?? 'acme', 'first' => 3])['accounts']['nodes'] as $account) {
         echo $account['id'], ' ', $account['name'], "\n";
     }
 } catch (Exception $e) {

@@ -8,7 +8,7 @@ use HTTP::Tiny;
 use JSON::PP;
 
 my $url   = $ENV{USHER_URL} || 'http://127.0.0.1:8080/graphql';
-my $query = 'query($filter: String, $limit: Int) { accounts(filter: $filter, limit: $limit) { id name } }';
+my $query = 'query($filter: String, $first: Int) { accounts(filter: $filter, first: $first) { nodes { id name } } }';
 
 sub graphql {
     my ($query, $variables) = @_;
@@ -26,4 +26,4 @@ sub graphql {
 
 binmode STDOUT, ':encoding(UTF-8)';
 my $filter = decode('UTF-8', $ARGV[0] // 'acme');
-print "$_->{id} $_->{name}\n" for @{ graphql($query, { filter => $filter, limit => 3 })->{accounts} };
+print "$_->{id} $_->{name}\n" for @{ graphql($query, { filter => $filter, first => 3 })->{accounts}{nodes} };

@@ -10,7 +10,7 @@ import urllib.error
 import urllib.request
 
 URL = os.environ.get("USHER_URL", "http://127.0.0.1:8080/graphql")
-QUERY = "query($filter: String, $limit: Int) { accounts(filter: $filter, limit: $limit) { id name } }"
+QUERY = "query($filter: String, $first: Int) { accounts(filter: $filter, first: $first) { nodes { id name } } }"
 
 
 def graphql(query, variables):
@@ -32,5 +32,5 @@ def graphql(query, variables):
 
 
 filter = sys.argv[1] if len(sys.argv) > 1 else "acme"
-for account in graphql(QUERY, {"filter": filter, "limit": 3})["accounts"]:
+for account in graphql(QUERY, {"filter": filter, "first": 3})["accounts"]["nodes"]:
     print(account["id"], account["name"])

@@ -10,5 +10,5 @@ case ${1:-acme} in *[\"\\]*) echo "no quotes or backslashes, please" >&2; exit 2
 
 curl --fail-with-body --silent --show-error --max-time 60 "$url" \
 	--header 'Content-Type: application/json' \
-	--data '{"query": "query($filter: String, $limit: Int) { accounts(filter: $filter, limit: $limit) { id name } }",
-	         "variables": {"filter": "'"${1:-acme}"'", "limit": 3}}'
+	--data '{"query": "query($filter: String, $first: Int) { accounts(filter: $filter, first: $first) { nodes { id name } } }",
+	         "variables": {"filter": "'"${1:-acme}"'", "first": 3}}'

@@ -8,8 +8,8 @@ set -euo pipefail
 # $1 goes into the JSON unchanged: fine for your own words, not for somebody else's input.
 accounts() {
 	curl --fail-with-body --silent --show-error --max-time 60 "$USHER_URL" --header 'Content-Type: application/json' --data @- <<-JSON
-		{"query": "query(\$filter: String, \$limit: Int) { accounts(filter: \$filter, limit: \$limit) { id name } }",
-		 "variables": {"filter": "$1", "limit": 3}}
+		{"query": "query(\$filter: String, \$first: Int) { accounts(filter: \$filter, first: \$first) { nodes { id name } } }",
+		 "variables": {"filter": "$1", "first": 3}}
 	JSON
 }
 

@@ -112,6 +112,7 @@ type state struct {
 // for by the next.
 func (rc *receiver) apply(body []byte, sent int64) error {
 	var webhook struct {
+		Type    string
 		Payload struct {
 			Tenant struct {
 				Code     string
@@ -127,6 +128,9 @@ func (rc *receiver) apply(body []byte, sent int64) error {
 	}
 	if err := json.Unmarshal(body, &webhook); err != nil {
 		return err
+	}
+	if webhook.Type != "TenantProvisioningChange" {
+		return nil // a question at checkout changes nothing: 2xx allows the purchase
 	}
 	tenant := webhook.Payload.Tenant
 	s := state{tenant.Platform.Code, tenant.Code, map[string]*int{}, sent}

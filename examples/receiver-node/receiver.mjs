@@ -59,7 +59,9 @@ const server = createServer(async (request, response) => {
     const sent = verify(request.headers, body); // before anything else: do nothing with what usher did not sign
     if (sent === undefined) return end(401);
     if (request.method !== 'POST' || request.url !== '/provisioning') return end(404);
-    if (!apply(JSON.parse(body).payload, sent)) return end(503); // not 2xx: perhaps only a clock was set back
+    const { type, payload } = JSON.parse(body);
+    if (type !== 'TenantProvisioningChange') return end(204); // a question at checkout changes nothing: 2xx allows the purchase
+    if (!apply(payload, sent)) return end(503); // not 2xx: perhaps only a clock was set back
     end(204); // any 2xx: I have it
   } catch (e) {
     console.error(e.message); // usher tries again later. (A 400 or 422 would say: never try this one again.)

@@ -80,7 +80,11 @@ if ($_SERVER['REQUEST_METHOD'] !== 'POST' || parse_url($_SERVER['REQUEST_URI'], 
 $body = (string) file_get_contents('php://input');
 $sent = verify($key, $body); // before anything else: do nothing with what usher did not sign
 try {
-    apply($dir, json_decode($body, true, 512, JSON_THROW_ON_ERROR)['payload'], $sent);
+    $webhook = json_decode($body, true, 512, JSON_THROW_ON_ERROR);
+    // A question at checkout has another type and changes nothing: 2xx allows the purchase.
+    if (($webhook['type'] ?? '') === 'TenantProvisioningChange') {
+        apply($dir, $webhook['payload'], $sent);
+    }
 } catch (Throwable $e) {
     // usher tries again later. (A 400 or 422 would say: never try this one again.)
     error_log($e->getMessage());

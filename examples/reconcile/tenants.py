@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
 """Prints what the billing service says about every tenant, one on a line, for: usher reconcile -- python3 tenants.py
 
-Python's standard library only. usher gives the address in USHER_URL and adds the token.
-
-The query is that of 'usher sandbox'. Your service has its own: change the query, and make lines like these of its answers.
-A line is the payload of a webhook, with everything that your receiver reads of one.
+Python's standard library only. usher gives the address in USHER_URL and adds the token, which needs the scope
+billing:read. A line is the payload of a webhook: what a tenant may use is taken from the charges of its running
+subscriptions. Compare some lines with the service's webhook log before you use --apply: your products may need more.
 """
 import json
 import os
@@ -13,16 +12,17 @@ import urllib.error
 import urllib.request
 
 URL = os.environ.get("USHER_URL") or sys.exit("run me with: usher reconcile -- python3 tenants.py")
-FEATURES = "features { code name value quantity }"
-QUERY = """query($limit: Int, $offset: Int) {
-  tenants(limit: $limit, offset: $offset) {
-    code name platform { code name } FEATURES
-    subscriptions {
-      id state start_date end_date trial_start_date trial_end_date
-      plan { code name } price_list { code name } product { code name } FEATURES
+QUERY = """query($after: String) {
+  subscriptions(first: 100, after: $after) {
+    nodes {
+      id state startDate endDate trialStartDate trialEndDate
+      plan { code name } priceList { code name } product { code name }
+      tenant { id code name platform { code name } }
+      charges { quantity feature { code name } }
     }
+    pageInfo { endCursor hasNextPage }
   }
-}""".replace("FEATURES", FEATURES)
+}"""
 
 
 def graphql(query, variables):
@@ -44,10 +44,34 @@ def graphql(query, variables):
     return answer["data"]
 
 
-offset = 0
-# Until a page is empty: a service may give fewer than you ask for, also before the last page.
-while page := graphql(QUERY, {"limit": 100, "offset": offset})["tenants"]:
-    for tenant in page:
-        change = {name: tenant.pop(name) for name in ("features", "subscriptions")}
-        print(json.dumps({"tenant": tenant, "change": change}))
-    offset += len(page)
+tenants, seen = {}, set()
+page = {"endCursor": None, "hasNextPage": True}
+while page["hasNextPage"]:
+    subscriptions = graphql(QUERY, {"after": page["endCursor"]})["subscriptions"]
+    page = subscriptions["pageInfo"]
+    for s in subscriptions["nodes"]:
+        tenant = s["tenant"]
+        if not tenant or s["id"] in seen:  # a page that has moved shows some a second time
+            continue
+        seen.add(s["id"])
+        tenant["id"] = int(tenant["id"])  # a number, as in a webhook
+        change = tenants.setdefault(tenant["id"], {"tenant": tenant, "change": {"features": [], "subscriptions": []}})["change"]
+        features = [{**c["feature"], "quantity": c["quantity"]} for c in s["charges"] or [] if c["feature"]]
+        change["subscriptions"].append(
+            {
+                "id": int(s["id"]),
+                "state": s["state"].lower(),
+                "start_date": s["startDate"],
+                "end_date": s["endDate"],
+                "trial_start_date": s["trialStartDate"],
+                "trial_end_date": s["trialEndDate"],
+                "plan": s["plan"],
+                "price_list": s["priceList"],
+                "product": s["product"],
+                "features": features,
+            }
+        )
+        if s["state"] in ("ACTIVE", "TRIAL"):
+            change["features"] += features
+for tenant in tenants.values():
+    print(json.dumps(tenant))

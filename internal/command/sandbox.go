@@ -25,25 +25,34 @@ import (
 )
 
 const sandboxUsage = `Usage: usher sandbox [--listen ADDR] [--receiver-listen ADDR]
-                     [--webhooks-to URL]... [--every DURATION] [SECRETS]
+                     [--webhooks-to URL]... [--every DURATION]
+                     [--signing-key KEY] [--token TOKEN]
        usher sandbox send TENANT [FEATURE[=QUANTITY]...] [--platform P]
                           [--times N] [--lost] [--at URL]
        usher sandbox send --raw FILE [--times N] [--at URL]
+       usher sandbox checkout TENANT [FEATURE[=QUANTITY]...] [--at URL]
        usher sandbox revoke [--at URL]
-       usher sandbox fail token|graphql|receiver STATUS [--for 10s] [--at URL]
+       usher sandbox fail token|graphql|log|receiver STATUS [--for 10s]
+                          [--at URL]
        usher sandbox fail off [--at URL]
-       usher sandbox rehearse URL [--platform P] [SECRETS]
+       usher sandbox rehearse URL [--platform P] [--signing-key KEY]
+                          [--token TOKEN]
 
-A billing service for your laptop or a CI job, in memory. It has a token
-endpoint, a GraphQL API, webhooks, and a receiver of its own. Its API client is
-demo, with the secret demo-secret. It prints what to set, and runs until you
-press Ctrl-C.
+The billing service on your laptop or in a CI job, in memory. It has a token
+endpoint, a part of the service's GraphQL API, webhooks with a webhook log, and
+a receiver of its own. Its API client is demo, with the secret demo-secret. It
+prints what to set, and runs until you press Ctrl-C. As the service does, it
+waits 5 s for the answer to a webhook, tries twice, and then drops it.
 
   --listen ADDR           the billing service (default 127.0.0.1:9000)
   --receiver-listen ADDR  its receiver (default 127.0.0.1:9001); off for none
   --webhooks-to URL       where webhooks go: usher's gate, or your receiver
                           itself; several go to each (default: its receiver)
   --every 5s              send a change of one of its tenants every 5 s
+  --signing-key KEY       sign each webhook in X-Bunny-Signature. With a key
+                          that begins with whsec_, sign as usher signs for your
+                          receiver: with the Standard Webhooks headers
+  --token TOKEN           send it as Authorization: Bearer
 
 These commands call a running sandbox, at --at URL (default
 http://127.0.0.1:9000):
@@ -51,18 +60,19 @@ http://127.0.0.1:9000):
   send      send a webhook that lists exactly these features, and print the
             status and usher's decision. Exit code 0 only for 2xx. --raw FILE
             sends a file as it is (- for standard input). --lost changes the
-            tenant, but never sends the webhook: see 'usher help reconcile'
+            tenant, but never sends the webhook: only the webhook log has it.
+            The tenant provisioning-test is what the test button sends
+  checkout  ask whether the tenant may buy these features, and print what the
+            buyer reads. Exit code 0 if the purchase is allowed
   revoke    revoke every token that it has issued
-  fail      make a part answer with a status, for a time or until 'fail off'
+  fail      make a part answer with a status, for a time or until 'fail off'.
+            log is the part of GraphQL that reads the webhook log
 
 rehearse needs no sandbox. It sends your receiver what it has to expect in
-production: copies, a change and back (A, B, A), ten tenants at once, nulls and
-more. The receiver has to answer each with 2xx within a second, and a forged
-one with 401 if it checks signatures. If it does not, the exit code is 1.
-
-SECRETS are for a receiver that checks the sender: --token T is sent as
-Authorization: Bearer, --hmac-secret S signs each webhook in X-Signature, and
-with --hmac-scheme standard in the Standard Webhooks headers.
+production: copies, a change and back (A, B, A), ten tenants at once, nulls, a
+checkout and more. The receiver has to answer each with 2xx within a second,
+and a forged one with 401 if you give it the signing key. If it does not, the
+exit code is 1.
 
   usher sandbox --webhooks-to http://127.0.0.1:3000/provisioning
   usher sandbox send acme users=25 sso
@@ -78,14 +88,13 @@ type sandboxCall struct {
 	every   time.Duration // between webhooks; 0 for none
 	failFor time.Duration // 0: until the next failure
 
-	token, secret, scheme string // prove to the receiver who sends
-	at, raw               string
-	times                 uint64
+	at, raw string
+	times   uint64
 }
 
 // sandboxCommand is 'usher sandbox'.
 func sandboxCommand(ctx context.Context, p *Process, args []string) error {
-	const secrets = " token hmac-secret hmac-scheme"
+	const secrets = " token signing-key"
 	s := &sandboxCall{Process: p, sender: sandbox.NewSender(uint64(time.Now().UnixNano()))}
 	sub, err := parseSubcommand([]subcommand{
 		{"", "listen receiver-listen every webhooks-to" + secrets,
@@ -94,6 +103,9 @@ func sandboxCommand(ctx context.Context, p *Process, args []string) error {
 		{"send", "at platform raw times lost",
 			"a tenant, and its features: send acme users=25 sso",
 			s.setState, s.send},
+		{"checkout", "at",
+			"a tenant, and what it wants to buy: checkout acme users=25 sso",
+			s.setState, s.checkout},
 		{"revoke", "at",
 			"",
 			nil, s.revoke},
@@ -116,9 +128,8 @@ func (s *sandboxCall) flags() *flag.FlagSet {
 	f.StringVar(&s.config.ReceiverListen, "receiver-listen", "127.0.0.1:9001", "")
 	f.DurationVar(&s.every, "every", 0, "")
 	f.Func("webhooks-to", "", func(to string) error { s.sender.URLs = append(s.sender.URLs, to); return checkURL(to) })
-	f.StringVar(&s.token, "token", "", "")
-	f.StringVar(&s.secret, "hmac-secret", "", "")
-	f.StringVar(&s.scheme, "hmac-scheme", "body", "")
+	f.StringVar(&s.sender.Token, "token", "", "")
+	f.StringVar(&s.sender.SigningKey, "signing-key", "", "")
 	f.StringVar(&s.at, "at", "http://127.0.0.1:9000", "")
 	f.StringVar(&s.state.Platform, "platform", "", "")
 	f.StringVar(&s.raw, "raw", "", "")
@@ -139,24 +150,12 @@ func (s *sandboxCall) setConfig([]string) error {
 	if s.every > 0 && s.config.ReceiverListen == "off" && len(s.sender.URLs) == 0 {
 		return errors.New("--every needs --webhooks-to if there is no receiver")
 	}
-	return s.setSecrets()
+	return s.checkKey()
 }
 
-// setSecrets makes the sender prove who it is, as the flags say: with a header, a signature or both.
-func (s *sandboxCall) setSecrets() (err error) {
-	standard := s.scheme == "standard"
-	if !standard && s.scheme != "body" {
-		return fmt.Errorf("--hmac-scheme %q: write body or standard", s.scheme)
-	}
-	if s.token != "" {
-		s.sender.Header = http.Header{"Authorization": {"Bearer " + s.token}}
-	}
-	if s.secret != "" {
-		if s.sender.Sign, err = sandbox.Signer(s.secret, standard); err != nil {
-			return fmt.Errorf("--hmac-secret %w", err)
-		}
-	} else if standard {
-		return errors.New("--hmac-scheme standard needs --hmac-secret")
+func (s *sandboxCall) checkKey() error {
+	if err := sandbox.CheckSigningKey(s.sender.SigningKey); err != nil {
+		return fmt.Errorf("--signing-key %w", err)
 	}
 	return nil
 }
@@ -197,6 +196,12 @@ func exportLines(s *sandbox.Sandbox, program string) string {
 	}
 	if forward != "" {
 		fmt.Fprintf(&b, "export USHER_WEBHOOK_FORWARD_URL=%s\n", text.Quote(forward))
+	}
+	if key := s.Sender.SigningKey; key != "" && !strings.HasPrefix(key, "whsec_") { // that one is for a receiver
+		fmt.Fprintf(&b, "export USHER_WEBHOOK_SIGNING_KEY=%s\n", text.Quote(key))
+	}
+	if s.Sender.Token != "" {
+		fmt.Fprintf(&b, "export USHER_WEBHOOK_TOKEN=%s\n", text.Quote(s.Sender.Token))
 	}
 	if direct {
 		b.WriteString("# Webhooks go to that receiver itself. To put usher between them, start the sandbox\n" +
@@ -289,6 +294,32 @@ func (s *sandboxCall) send(ctx context.Context) error {
 	return failed
 }
 
+// checkout asks a running sandbox to ask whether a purchase may be made.
+func (s *sandboxCall) checkout(ctx context.Context) error {
+	var asked sandbox.CheckoutResult
+	if err := s.post(ctx, "/sandbox/checkout", s.state.State, &asked); err != nil {
+		return err
+	}
+	answer := "no answer"
+	if asked.Status != 0 {
+		answer = strings.TrimSpace(fmt.Sprint(asked.Status, " ", asked.Decision))
+	}
+	switch {
+	case asked.Allowed:
+		fmt.Fprintf(s.Stdout, "%s: the purchase is allowed\n", answer)
+		return nil
+	case len(asked.Reads) == 0:
+		fmt.Fprintf(s.Stdout, "%s: the purchase is refused. The answer is not a JSON array of sentences, "+
+			"so the buyer reads a general error of the service\n", answer)
+	default:
+		fmt.Fprintf(s.Stdout, "%s: the purchase is refused. The buyer reads:\n", answer)
+		for _, sentence := range asked.Reads {
+			fmt.Fprintln(s.Stdout, "  "+text.Visible(sentence))
+		}
+	}
+	return exitCode(exitFailed)
+}
+
 func (s *sandboxCall) revoke(ctx context.Context) error {
 	var answer sandbox.Revoked
 	if err := s.post(ctx, "/sandbox/revoke", []byte{}, &answer); err != nil {
@@ -365,19 +396,26 @@ func (s *sandboxCall) setReceiver(args []string) error {
 		return errWrongArgs
 	}
 	s.sender.URLs = args
-	return s.setSecrets()
+	return s.checkKey()
 }
 
 // rehearse sends a receiver what it has to expect in production, and prints how it did.
 func (s *sandboxCall) rehearse(ctx context.Context) error {
-	held, played := 0, 0
+	held, played, skipped := 0, 0, 0
 	err := sandbox.Rehearse(ctx, s.sender, s.state.Platform, func(r sandbox.ScenarioResult) {
 		result := "FAILED"
-		if played++; r.OK {
+		switch played++; {
+		case r.OK:
 			result = "held"
 			held++
+		case r.Skipped:
+			result = "-"
+			skipped++
 		}
 		fmt.Fprintf(s.Stdout, "%-6s  %-40s  %s\n", result, r.Scenario, text.Visible(r.Answer))
+		if r.Skipped {
+			fmt.Fprintf(s.Stdout, "        to try a refusal, let it refuse the tenant %s\n", sandbox.RefusedTenant)
+		}
 		for _, mistake := range r.Mistakes {
 			fmt.Fprintf(s.Stdout, "        usual mistake: %s\n", mistake)
 		}
@@ -385,8 +423,8 @@ func (s *sandboxCall) rehearse(ctx context.Context) error {
 	if refused, ok := errors.AsType[*sandbox.RefusedError](err); ok {
 		return s.refused(refused)
 	}
-	fmt.Fprintf(s.Stdout, "\n%d of %d held.\n", held, played)
-	if held < played || ctx.Err() != nil {
+	fmt.Fprintf(s.Stdout, "\n%d of %d held.\n", held, played-skipped)
+	if held < played-skipped || ctx.Err() != nil {
 		return exitCode(exitFailed)
 	}
 	return nil
@@ -397,19 +435,16 @@ func (s *sandboxCall) refused(r *sandbox.RefusedError) error {
 	if r.Status == 0 {
 		return fmt.Errorf("cannot reach the receiver at %s. Is it running? %s", r.To, text.Visible(r.Answer))
 	}
-	var flags []string
-	if s.token != "" {
-		flags = append(flags, "--token")
+	var given []string
+	if s.sender.Token != "" {
+		given = append(given, "--token")
 	}
-	if s.secret != "" {
-		flags = append(flags, "--hmac-secret", "--hmac-scheme")
+	if s.sender.SigningKey != "" {
+		given = append(given, "--signing-key")
 	}
-	advice := "--token or --hmac-secret is missing, as your receiver checks who sends"
-	if n := len(flags); n > 1 {
-		flags = []string{strings.Join(flags[:n-1], ", "), flags[n-1]}
-	}
-	if len(flags) > 0 {
-		advice = "check " + strings.Join(flags, " and ")
+	advice := "--token or --signing-key is missing, as your receiver checks who sends"
+	if len(given) > 0 {
+		advice = "check " + strings.Join(given, " and ")
 	}
 	return fmt.Errorf("the receiver answered %d to the first webhook, so no scenario was tried: %s", r.Status, advice)
 }

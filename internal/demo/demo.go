@@ -9,7 +9,6 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -68,7 +67,7 @@ func Run(ctx context.Context, c Config) error {
 	at := u.Addresses()
 	box.Sender.URLs = []string{serve.LocalURL + s.Webhook.Path}
 	box.Sender.Client.Transport = serve.NewClient(at.Webhooks, "").Transport
-	box.Sender.Header = http.Header{"Authorization": {"Bearer " + webhookToken}}
+	box.Sender.Token = webhookToken
 	say := &narrator{out: c.Stdout, colour: text.IsTerminal(c.Stdout) && !s.Admin.NoColour}
 	say.welcome(at, s.Webhook.Path, given["USHER_WEBHOOK_FORWARD_URL"], replaced)
 

@@ -121,7 +121,7 @@ func (s *story) revoke() {
 // forge sends a webhook without the secret.
 func (s *story) forge() {
 	forger := sandbox.NewSender(0, s.box.Sender.URLs[0])
-	forger.Client = s.box.Sender.Client
+	forger.Client, forger.Attempts = s.box.Sender.Client, 1
 	e := forger.Send(s.ctx, acme(1000, "sso").Webhook())
 	s.result("webhook  acme: sso and 1000 users", s.outcome("", e))
 }
@@ -312,14 +312,16 @@ func call(ctx context.Context, port *serve.Client, method, path, body string, re
 // query calls the billing service and returns its answer in words.
 func query(ctx context.Context, port *serve.Client) string {
 	var answer struct {
-		Data struct{ Accounts []struct{ Name string } }
+		Data struct {
+			Accounts struct{ Nodes []struct{ Name string } }
+		}
 	}
-	status := call(ctx, port, http.MethodPost, "/graphql", `{"query":"{ accounts(limit: 3) { id name } }"}`, &answer)
+	status := call(ctx, port, http.MethodPost, "/graphql", `{"query":"{ accounts(first: 3) { nodes { id name } } }"}`, &answer)
 	switch status {
 	case 0:
 		return "no answer"
 	case http.StatusOK:
-		return fmt.Sprintf("%d, %d accounts", status, len(answer.Data.Accounts))
+		return fmt.Sprintf("%d, %d accounts", status, len(answer.Data.Accounts.Nodes))
 	}
 	return fmt.Sprintf("%d %s", status, http.StatusText(status))
 }
@@ -422,7 +424,7 @@ func (n *narrator) welcome(at serve.Addresses, path, receiver string, replaced [
 		fmt.Fprintf(n.out, "  (%s is taken, so a free port is used instead)\n", addr)
 	}
 	fmt.Fprintf(n.out, "\nCall it yourself, without a token:\n\n  curl -s %s \\\n", text.Quote(at.Calls+"/graphql"))
-	fmt.Fprintf(n.out, "    -H Content-Type:application/json -d '{\"query\":\"{accounts(limit:3){name}}\"}'\n")
+	fmt.Fprintf(n.out, "    -H Content-Type:application/json \\\n    -d '{\"query\":\"{accounts(first:3){nodes{name}}}\"}'\n")
 }
 
 // hints prints commands to try, exactly as the user has to type them.

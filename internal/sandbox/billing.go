@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -11,14 +12,12 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
-	"github.com/graph-gophers/graphql-go"
 
 	"usher/internal/guard"
 )
@@ -32,6 +31,7 @@ type Client struct {
 	// The default is 7200 s.
 	TokenLife time.Duration
 	OneToken  bool // a new token revokes the client's earlier ones, whatever their scopes
+	NoGrant   bool // its grant flows lack client credentials
 }
 
 // Billing is a billing service: an [http.Handler] with POST /oauth/token and POST /graphql, and nothing
@@ -41,10 +41,14 @@ type Billing struct {
 	// called concurrently. Set it before serving.
 	OnCall func(r *http.Request, body []byte)
 
-	key    []byte // signs the tokens
-	schema *graphql.Schema
-	book   book
-	faults faults // by path
+	// Platforms returns what is configured for the platforms; may be nil. Set it before serving.
+	Platforms func() []*Platform
+
+	key     []byte // signs the tokens
+	schemas schemas
+	book    *book
+	log     *webhookLog
+	faults  faults // by path, and of the webhook log
 
 	tokenRequests atomic.Int64
 
@@ -57,18 +61,20 @@ type Billing struct {
 const (
 	tokenPath, maxTokenBody = "/oauth/token", 64 << 10
 	callPath, maxCallBody   = "/graphql", 64 << 20 // far above any replay limit, so that tests can stream large bodies
+	logPart                 = "log"                // of the GraphQL endpoint: queries for the webhook log
 )
 
 // NewBilling returns a service with these clients and without faults.
 func NewBilling(clients ...Client) *Billing {
 	b := &Billing{
 		key:     make([]byte, 32),
-		book:    book{limit: maxBook, known: make(map[[2]string]*bookTenant)},
+		book:    newBook(),
+		log:     &webhookLog{limit: maxLog},
 		clients: make(map[string]*Client),
 		issued:  make(map[string]*grant),
 		calls:   make(map[int]int),
 	}
-	b.schema = graphql.MustParseSchema(schemaText+tenantSchema, &queries{&b.book}, graphql.UseFieldResolvers())
+	b.schemas = newSchemas(b)
 	_, _ = rand.Read(b.key) // is documented never to fail
 	for _, c := range clients {
 		b.clients[c.ID] = &c
@@ -89,7 +95,11 @@ func (b *Billing) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if b.OnCall != nil {
 			b.OnCall(r, body)
 		}
-		b.faults.take(path).serve(w, r, refusal, func() answer { return b.call(r, body) }, func(int) {})
+		parts := []string{path}
+		if bytes.Contains(body, []byte("webhookEvent")) {
+			parts = append(parts, logPart)
+		}
+		b.faults.take(parts...).serve(w, r, refusal, func() answer { return b.call(r, body) }, func(int) {})
 	default:
 		textAnswer(http.StatusNotFound, "not found").write(w)
 	}
@@ -141,6 +151,9 @@ func (b *Billing) FailTokens(f Fault) { b.faults.set(tokenPath, f) }
 
 // FailGraphQL makes the GraphQL endpoint fail; the zero Fault ends that.
 func (b *Billing) FailGraphQL(f Fault) { b.faults.set(callPath, f) }
+
+// FailLog makes queries for the webhook log fail; the zero Fault ends that.
+func (b *Billing) FailLog(f Fault) { b.faults.set(logPart, f) }
 
 // TokenRequests returns how many requests reached the token endpoint, accepted or not.
 func (b *Billing) TokenRequests() int { return int(b.tokenRequests.Load()) }
@@ -203,6 +216,10 @@ func (b *Billing) token(r *http.Request, body []byte) answer {
 			"Client authentication failed due to unknown client, no client authentication included, "+
 				"or unsupported authentication method.")
 	}
+	if c.NoGrant {
+		return refuseToken(http.StatusForbidden, "unauthorized_client",
+			"The client is not authorized to perform this request using this method.")
+	}
 	scopes := strings.FieldsFunc(one("scope"), func(r rune) bool { return r == ' ' })
 	foreign := func(s string) bool { return !slices.Contains(c.Scopes, s) }
 	if len(scopes) == 0 || slices.ContainsFunc(scopes, foreign) {
@@ -260,25 +277,6 @@ func (b *Billing) check(token string) (scopes []string, fault string) {
 	}
 }
 
-// The published interface shows only the query accounts. The sandbox has one more, tenants, to
-// try 'usher reconcile' with, and no mutation, so that no program depends on something that the
-// real service may not have.
-const schemaText = `
-schema { query: Query }
-
-type Query {
-	# Accounts whose name contains the filter, in any case; all of them without one.
-	accounts(filter: String, limit: Int): [Account!]!
-	# Tenants as their webhooks describe them, the oldest tenant first. This query is the sandbox's own: your service has another.
-	tenants(limit: Int, offset: Int): [Tenant!]!
-}
-
-type Account {
-	id: ID!
-	name: String!
-}
-`
-
 func (b *Billing) call(r *http.Request, body []byte) (a answer) {
 	defer func() {
 		b.mu.Lock()
@@ -305,7 +303,7 @@ func (b *Billing) call(r *http.Request, body []byte) (a answer) {
 		return queryError(http.StatusBadRequest, "the body is not a GraphQL request: "+err.Error())
 	}
 	ctx := context.WithValue(r.Context(), scopesKey{}, scopes)
-	return jsonAnswer(http.StatusOK, b.schema.Exec(ctx, q.Query, q.OperationName, q.Variables))
+	return jsonAnswer(http.StatusOK, b.schemas.run(ctx, q.Query, q.OperationName, q.Variables))
 }
 
 func hasType(r *http.Request, mediaType string) bool {
@@ -336,59 +334,15 @@ func queryError(status int, message string) answer {
 	return jsonAnswer(status, map[string][]map[string]string{"errors": {{"message": message}}})
 }
 
-// scopesKey is the context key of the scopes that a call's token carries.
-type scopesKey struct{}
-
-// queries resolves the fields of the schema's type Query.
-type queries struct{ book *book }
-
-// mayRead is for every query: it needs the scope standard:read. Introspection needs only a valid token, so
-// that 'usher check' can try a token of any scope.
-func mayRead(ctx context.Context) error {
-	scopes, _ := ctx.Value(scopesKey{}).([]string)
-	if !slices.Contains(scopes, "standard:read") {
-		return errors.New("the access token lacks the scope standard:read")
-	}
-	return nil
-}
-
-func (*queries) Accounts(ctx context.Context, args struct {
-	Filter *string
-	Limit  *int32
-}) ([]account, error) {
-	if err := mayRead(ctx); err != nil {
-		return nil, err
-	}
-	limit, filter := len(accounts()), ""
-	if args.Limit != nil {
-		limit = int(*args.Limit)
-	}
-	if args.Filter != nil {
-		filter = strings.ToLower(*args.Filter)
-	}
-	if limit < 0 {
-		return nil, errors.New("limit must not be negative")
-	}
-	found := []account{}
-	for _, a := range accounts() {
-		if len(found) < limit && strings.Contains(strings.ToLower(a.Name), filter) {
-			found = append(found, a)
-		}
-	}
-	return found, nil
-}
-
-// account is an invented customer of the billing service. The GraphQL endpoint
+// inventedAccount is a customer of the billing service. The GraphQL endpoint
 // lists them, and the tenants of the webhooks belong to them.
-type account struct {
+type inventedAccount struct {
 	number int
-	Name   string
+	name   string
 }
-
-func (a account) ID() graphql.ID { return graphql.ID(strconv.Itoa(a.number)) }
 
 // accounts returns the same 300 accounts at every call.
-var accounts = sync.OnceValue(func() []account {
+var accounts = sync.OnceValue(func() []inventedAccount {
 	stems := []string{
 		"Acme", "Bluebird", "Cobalt", "Dandelion", "Ember", "Fjord", "Ginkgo", "Harbour", "Indigo", "Juniper",
 		"Kestrel", "Lantern", "Meridian", "Nimbus", "Orchard", "Pebble", "Quartz", "Rowan", "Saffron", "Tundra",
@@ -397,10 +351,10 @@ var accounts = sync.OnceValue(func() []account {
 	kinds := []string{
 		"GmbH", "Ltd", "Logistics", "Software", "Foods", "Robotics", "Energy", "Health", "Media", "& Sons",
 	}
-	all := make([]account, 0, len(stems)*len(kinds))
+	all := make([]inventedAccount, 0, len(stems)*len(kinds))
 	for _, kind := range kinds {
 		for _, stem := range stems {
-			all = append(all, account{1001 + len(all), stem + " " + kind})
+			all = append(all, inventedAccount{1001 + len(all), stem + " " + kind})
 		}
 	}
 	return all

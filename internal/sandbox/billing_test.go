@@ -120,11 +120,12 @@ func TestTokenEndpoint(t *testing.T) {
 		{"wrong secret", "", formType, fields("client_secret", "wrong").Encode(), 401, "invalid_client"},
 		{"no secret", "", formType, fields("client_secret", "").Encode(), 401, "invalid_client"},
 		{"empty secret of a client without one", "", formType, fields("client_id", "bare", "client_secret", "").Encode(), 401, "invalid_client"},
+		{"grant flows without client credentials", "", formType, fields("client_id", "flows", "client_secret", "s").Encode(), 403, "unauthorized_client"},
 		{"no scope", "", formType, fields("scope", "").Encode(), 400, "invalid_scope"},
 		{"foreign scope", "", formType, fields("scope", "standard:read admin").Encode(), 400, "invalid_scope"},
 		{"scope separated by a tab", "", formType, fields("scope", "standard:read\tstandard:write").Encode(), 400, "invalid_scope"},
 	}
-	b := NewBilling(testClient(), Client{ID: "bare", Scopes: []string{"standard:read"}})
+	b := NewBilling(testClient(), Client{ID: "bare", Scopes: []string{"standard:read"}}, Client{ID: "flows", Secret: "s", NoGrant: true})
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			w := post(b, "/oauth/token"+tt.target, tt.contentType, tt.body)

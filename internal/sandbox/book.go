@@ -1,16 +1,18 @@
 package sandbox
 
 import (
-	"context"
+	"cmp"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"slices"
+	"strings"
 	"sync"
+	"time"
+
+	"github.com/graph-gophers/graphql-go"
 )
 
-// book is what the service stores about its tenants: the last snapshot of each, whether its webhook was sent
-// or lost. It is bounded: new tenants replace the oldest ones.
+// book is what the service stores about its tenants: what the last snapshot of each said, whether its webhook was
+// sent or lost. It is bounded: new tenants replace the oldest ones.
 type book struct {
 	limit int // of bytes
 	mu    sync.Mutex
@@ -20,68 +22,31 @@ type book struct {
 	bytes   int                       // of all webhooks, guarded by mu
 }
 
-const (
-	maxBook = 32 << 20 // bytes of webhooks: some 25,000 tenants
-	maxPage = 1000     // tenants in an answer
-)
+const maxBook = 32 << 20 // bytes of webhooks: some 25,000 tenants
 
-// tenantSchema is the sandbox's own: the published interface does not show how to ask for tenants. Its
-// fields have the names that they have in a webhook, so that a program can copy them. What the
-// tenant's webhook lacks is null.
-const tenantSchema = `
-type Tenant {
-	code: String!
-	name: String
-	platform: NamedCode
-	features: [Feature!]
-	subscriptions: [Subscription!]
+func newBook() *book { return &book{limit: maxBook, known: make(map[[2]string]*bookTenant)} }
+
+// bookTenant is a tenant. It is never changed: a new snapshot replaces it.
+type bookTenant struct {
+	bookRecord
+	change           json.RawMessage
+	key              [2]string
+	size             int
+	created, updated moment
 }
 
-type NamedCode {
-	code: String
-	name: String
-}
-
-type Feature {
-	code: String
-	name: String
-	value: String
-	quantity: Integer
-}
-
-type Subscription {
-	id: Integer
-	state: String
-	start_date: String
-	end_date: String
-	trial_start_date: String
-	trial_end_date: String
-	plan: NamedCode
-	price_list: NamedCode
-	product: NamedCode
-	features: [Feature!]
-}
-
-# A whole number; an Int has only 32 bits.
-scalar Integer
-`
-
-// These types read a webhook, and resolve the fields of the schema, which demands a pointer for what may be null.
+// These types read a webhook leniently: an id may be any scalar, and everything but the code may be missing.
 type (
-	bookTenant struct {
-		bookRecord
-		bookChange
-		key  [2]string
-		size int
-	}
 	bookRecord struct {
-		Code     string    `json:"code"`
-		Name     *string   `json:"name"`
-		Platform *bookCode `json:"platform"`
+		bookNamed
+		Code     string     `json:"code"`
+		Platform *bookNamed `json:"platform"`
+		Account  *bookNamed `json:"account"`
 	}
-	bookChange struct {
-		Features      *[]bookFeature      `json:"features"`
-		Subscriptions *[]bookSubscription `json:"subscriptions"`
+	bookNamed struct {
+		ID   bookID  `json:"id"`
+		Code *string `json:"code"`
+		Name *string `json:"name"`
 	}
 	bookCode struct {
 		Code *string `json:"code"`
@@ -89,45 +54,45 @@ type (
 	}
 	bookFeature struct {
 		bookCode
-		Value    *string  `json:"value"`
-		Quantity *integer `json:"quantity"`
+		Quantity *int64 `json:"quantity"`
 	}
 	bookSubscription struct {
-		ID             *integer       `json:"id"`
-		State          *string        `json:"state"`
-		StartDate      *string        `json:"start_date"`
-		EndDate        *string        `json:"end_date"`
-		TrialStartDate *string        `json:"trial_start_date"`
-		TrialEndDate   *string        `json:"trial_end_date"`
-		Plan           *bookCode      `json:"plan"`
-		PriceList      *bookCode      `json:"price_list"`
-		Product        *bookCode      `json:"product"`
-		Features       *[]bookFeature `json:"features"`
+		ID             bookID        `json:"id"`
+		State          string        `json:"state"`
+		StartDate      *day          `json:"start_date"`
+		EndDate        *day          `json:"end_date"`
+		TrialStartDate *day          `json:"trial_start_date"`
+		TrialEndDate   *day          `json:"trial_end_date"`
+		Plan           *bookCode     `json:"plan"`
+		PriceList      *bookCode     `json:"price_list"`
+		Product        *bookCode     `json:"product"`
+		Features       []bookFeature `json:"features"`
 	}
 )
 
-// integer is the schema's scalar of that name.
-type integer int64
+// bookID is an id in a webhook.
+type bookID json.RawMessage
 
-// ImplementsGraphQLType says which type of the schema this is.
-func (integer) ImplementsGraphQLType(name string) bool { return name == "Integer" }
+// UnmarshalJSON keeps the id as it is.
+func (id *bookID) UnmarshalJSON(text []byte) error { *id = slices.Clone(text); return nil }
 
-// UnmarshalGraphQL reads an argument of a query; none has this type.
-func (*integer) UnmarshalGraphQL(any) error { return errors.New("not an argument") }
+func (id bookID) text() graphql.ID { return graphql.ID(cmp.Or(strings.Trim(string(id), `"`), "0")) }
 
 // put stores what a webhook says about its tenant. A body that is not a snapshot says nothing.
 func (b *book) put(body []byte) {
 	var e struct {
 		Type    string `json:"type"`
 		Payload struct {
-			Tenant bookRecord `json:"tenant"`
-			Change bookChange `json:"change"`
+			Tenant bookRecord      `json:"tenant"`
+			Change json.RawMessage `json:"change"`
 		} `json:"payload"`
 	}
-	if err := json.Unmarshal(body, &e); err != nil || e.Type != EventType || e.Payload.Tenant.Code == "" {
+	err := json.Unmarshal(body, &e)
+	if err != nil || e.Type != EventType || e.Payload.Tenant.Code == "" || e.Payload.Tenant.Code == TestTenant {
 		return
 	}
-	t := &bookTenant{e.Payload.Tenant, e.Payload.Change, [2]string{"", e.Payload.Tenant.Code}, len(body)}
+	now := moment{time.Now()}
+	t := &bookTenant{e.Payload.Tenant, e.Payload.Change, [2]string{"", e.Payload.Tenant.Code}, len(body), now, now}
 	if t.Platform != nil && t.Platform.Code != nil {
 		t.key[0] = *t.Platform.Code
 	}
@@ -135,6 +100,7 @@ func (b *book) put(body []byte) {
 	defer b.mu.Unlock()
 	b.bytes += t.size
 	if former := b.known[t.key]; former != nil {
+		t.created = former.created
 		b.bytes -= former.size
 		b.tenants[slices.Index(b.tenants, former)] = t
 	} else {
@@ -148,27 +114,24 @@ func (b *book) put(body []byte) {
 	}
 }
 
-// page returns at most limit tenants, after the first offset ones.
-func (b *book) page(limit, offset int) []*bookTenant {
+// list returns the tenants, the oldest first.
+func (b *book) list() []*bookTenant {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	n := len(b.tenants)
-	return slices.Clone(b.tenants[min(offset, n):min(offset+limit, n)])
+	return slices.Clone(b.tenants)
 }
 
-func (q *queries) Tenants(ctx context.Context, args struct{ Limit, Offset *int32 }) ([]*bookTenant, error) {
-	if err := mayRead(ctx); err != nil {
-		return nil, err
+// features returns the change's features as they are, or nothing.
+func (t *bookTenant) features() json.RawMessage {
+	var change struct{ Features json.RawMessage }
+	_ = json.Unmarshal(t.change, &change) // a change of another shape has none
+	return change.Features
+}
+
+func (t *bookTenant) subscriptions() []bookSubscription {
+	var change struct{ Subscriptions []bookSubscription }
+	if json.Unmarshal(t.change, &change) != nil {
+		return nil // a change of another shape
 	}
-	limit, offset := 100, 0
-	if args.Limit != nil {
-		limit = int(*args.Limit)
-	}
-	if args.Offset != nil {
-		offset = int(*args.Offset)
-	}
-	if limit < 0 || limit > maxPage || offset < 0 {
-		return nil, fmt.Errorf("limit must be from 0 to %d, and offset must not be negative", maxPage)
-	}
-	return q.book.page(limit, offset), nil
+	return change.Subscriptions
 }

@@ -3,142 +3,219 @@ package sandbox
 import (
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 )
 
-const allFields = `code name platform { code name } features { code name value quantity } subscriptions { id state start_date end_date ` +
-	`trial_start_date trial_end_date plan { code name } price_list { code name } product { code name } features { code name value quantity } }`
-
-// listTenants asks the service for a page of tenants.
-func listTenants(t *testing.T, s *Sandbox, fields, args string) (tenants []json.RawMessage, fault string) {
+// answerTo asks a sandbox a query with a token of all scopes, and returns its data, or the first error.
+func answerTo(t *testing.T, s *Sandbox, query string, variables map[string]any) (data json.RawMessage, fault string) {
 	t.Helper()
-	tok := post(s, "/oauth/token", formType, "grant_type=client_credentials&scope=standard:read&client_id=demo&client_secret=demo-secret")
-	w := ask(s.Billing, decode[tokenResponse](t, tok).AccessToken, fmt.Sprintf(`{"query":"{ tenants%s { %s } }"}`, args, fields))
+	form := fields("client_id", ClientID, "client_secret", ClientSecret, "scope", "standard:read billing:read product:read workflow:read")
+	tok := decode[tokenResponse](t, post(s, "/oauth/token", formType, form.Encode())).AccessToken
+	w := ask(s.Billing, tok, string(encode(map[string]any{"query": query, "variables": variables})))
 	got := decode[struct {
-		Data   struct{ Tenants []json.RawMessage }
+		Data   json.RawMessage
 		Errors []struct {
-			Message string
-			Path    any
+			Message         string
+			Path, Locations any
 		}
 	}](t, w)
 	if len(got.Errors) > 0 {
 		return nil, got.Errors[0].Message
 	}
-	return got.Data.Tenants, ""
+	return got.Data, ""
+}
+
+// wantData asks a query, and compares the data of the answer.
+func wantData(t *testing.T, s *Sandbox, query, want string) {
+	t.Helper()
+	if got, fault := answerTo(t, s, query, nil); string(got) != want || fault != "" {
+		t.Errorf("%s:\n%s%s, want\n%s", query, got, fault, want)
+	}
+}
+
+// inBubble is a sandbox without ports, whose webhooks go to its receiver.
+func inBubble() *Sandbox {
+	s := &Sandbox{Sender: NewSender(1, "http://gate.example/webhooks/secret"), Receiver: NewReceiver()}
+	s.Billing = NewBilling(Client{ID: ClientID, Secret: ClientSecret, Scopes: []string{"standard:read", "billing:read", "product:read", "workflow:read"}})
+	s.book, s.Billing.log, s.Platforms = s.Sender.book, s.Sender.log, s.Sender.platforms
+	s.Sender.Client.Transport = inProcess{s.Receiver}
+	s.Sender.Token, s.Sender.SigningKey = "tok", "key"
+	return s
 }
 
 // The service knows each tenant by its last change, whether its webhook was sent, failed or was lost.
-func TestTenants(t *testing.T) {
-	s := opened(t, "127.0.0.1:0")
-	send := func(body string, want string) {
-		t.Helper()
-		if w := post(s, "/sandbox/send", "", body); w.Code != 200 || !strings.Contains(w.Body.String(), want) {
-			t.Errorf("%s: %d %s, want %s", body, w.Code, w.Body, want)
-		}
-	}
-	wantList := func(what, want string) {
-		t.Helper()
-		got, fault := listTenants(t, s, "code platform { code } features { code quantity }", "")
-		var lines []string
-		for _, tenant := range got {
-			var v Tenant
-			if err := json.Unmarshal(tenant, &v); err != nil {
-				t.Error(err)
+func TestWhatTheServiceKnows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := inBubble()
+		send := func(body, want string) {
+			t.Helper()
+			if w := post(s, "/sandbox/send", "", body); w.Code != 200 || !strings.Contains(w.Body.String(), want) {
+				t.Errorf("%s: %d %s, want %s", body, w.Code, w.Body, want)
 			}
-			lines = append(lines, strings.TrimPrefix(v.String(), " "))
 		}
-		if list := strings.Join(lines, "; "); list != want || fault != "" {
-			t.Errorf("%s: %s %s, want %s", what, list, fault, want)
+		send(`{"tenant":"acme","features":{"users":25,"sso":null}}`, `"status":200`)
+		time.Sleep(time.Hour)
+		send(`{"tenant":"acme","features":{"users":30},"lost":true}`, `{"status":0,"decision":"","replies":[],"lost":true}`)
+		if err := s.Fail(Failure{Part: "receiver", Status: 500}); err != nil {
+			t.Fatal(err)
+		}
+		send(`{"tenant":"acme","platform":"docs","features":{"seats":4294967296}}`, `"status":500`)
+		for _, raw := range []string{"\xff", `{}`, `{"type":"Other","payload":{"tenant":{"code":"x"}}}`, `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":7}}}`} {
+			post(s, "/sandbox/send?raw", "", raw)
+		}
+		post(s, "/sandbox/send?raw", "", `{"type":"TenantProvisioningChange","payload":{"tenant":{"id":"x7","code":"raw","platform":{"code":"odd"}},"change":[]}}`)
+		if n := len(s.Receiver.Deliveries()); n != 13 {
+			t.Errorf("the receiver got %d webhooks, want those that were not lost, twice if they failed", n)
+		}
+
+		const id = `"id":"9685625"`
+		wantData(t, s, `{ tenants { totalCount nodes { id code name subdomain platform { code name } account { id name code } createdAt updatedAt } } }`,
+			`{"tenants":{"totalCount":3,"nodes":[{`+id+`,"code":"acme","name":"acme","subdomain":null,"platform":{"code":"crm","name":"CRM Cloud"},`+
+				`"account":{"id":"378043","name":"acme","code":null},"createdAt":"2000-01-01T00:00:00Z","updatedAt":"2000-01-01T01:00:00Z"},`+
+				`{"id":"12498051","code":"acme","name":"acme","subdomain":null,"platform":{"code":"docs","name":"Docs Cloud"},"account":{"id":"378043","name":"acme","code":null},`+
+				`"createdAt":"2000-01-01T01:00:00Z","updatedAt":"2000-01-01T01:00:00Z"},`+
+				`{"id":"x7","code":"raw","name":null,"subdomain":null,"platform":{"code":"odd","name":null},"account":null,"createdAt":"2000-01-01T01:00:00Z","updatedAt":"2000-01-01T01:00:00Z"}]}}`)
+		wantData(t, s, `{ a: tenant(code: "raw") { id } b: tenant(id: "x7") { code } c: tenant(code: "nobody") { id } }`, `{"a":{"id":"x7"},"b":{"code":"raw"},"c":null}`)
+		wantData(t, s, `{ tenant(code: "acme") { latestProvisioningChange { features } } }`, // as the documents show it
+			`{"tenant":{"latestProvisioningChange":{"features":"[{\"code\":\"users\",\"name\":\"users\",\"value\":\"\",\"quantity\":30}]"}}}`)
+		wantData(t, s, `{ subscriptions(first: 1) { nodes { state startDate trialStartDate plan { code } product { name } tenant { code } charges { quantity feature { code } } } } }`,
+			`{"subscriptions":{"nodes":[{"state":"ACTIVE","startDate":"2026-01-01","trialStartDate":null,"plan":{"code":"standard"},"product":{"name":"CRM Cloud Suite"},`+
+				`"tenant":{"code":"acme"},"charges":[{"quantity":30,"feature":{"code":"users"}}]}]}}`)
+		wantData(t, s, `{ platforms { nodes { code webhookUrl webhookSigningKey webhookAuthToken provisioningEnabled checkoutValidationEnabled } } }`,
+			`{"platforms":{"nodes":[{"code":"crm","webhookUrl":"http://gate.example/webhooks/secret","webhookSigningKey":"key","webhookAuthToken":"tok","provisioningEnabled":true,"checkoutValidationEnabled":true},`+
+				`{"code":"docs","webhookUrl":"http://gate.example/webhooks/secret","webhookSigningKey":"key","webhookAuthToken":"tok","provisioningEnabled":true,"checkoutValidationEnabled":true},`+
+				`{"code":"odd","webhookUrl":null,"webhookSigningKey":null,"webhookAuthToken":null,"provisioningEnabled":null,"checkoutValidationEnabled":null}]}}`)
+	})
+}
+
+// The log has every webhook, the newest first, also those of one second: what was sent, answered, dropped and lost.
+func TestWebhookLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := inBubble()
+		for users := range 3 {
+			s.Sender.Send(t.Context(), State{"acme", "", map[string]*int{"users": &users}}.Webhook())
+		}
+		time.Sleep(1500 * time.Millisecond)
+		s.Receiver.Fail(Fault{Status: 503, Body: "later"})
+		s.Sender.Send(t.Context(), []byte("{ \"not\": \"compact\" }"))
+		s.Receiver.Fail(Fault{Hang: true})
+		s.Sender.Send(t.Context(), []byte("no JSON"))
+		s.Sender.lose(State{Tenant: "lost"}.Webhook())
+
+		wantData(t, s, `{ webhookEvents(first: 3) { totalCount nodes { id createdAt updatedAt responseCode responseBody payloadType url } } }`,
+			`{"webhookEvents":{"totalCount":6,"nodes":[`+
+				`{"id":"6","createdAt":"2000-01-01T00:00:11Z","updatedAt":"2000-01-01T00:00:11Z","responseCode":null,"responseBody":null,"payloadType":"default","url":"http://gate.example/webhooks/secret"},`+
+				`{"id":"5","createdAt":"2000-01-01T00:00:01Z","updatedAt":"2000-01-01T00:00:11Z","responseCode":null,"responseBody":null,"payloadType":"default","url":"http://gate.example/webhooks/secret"},`+
+				`{"id":"4","createdAt":"2000-01-01T00:00:01Z","updatedAt":"2000-01-01T00:00:01Z","responseCode":"503","responseBody":"later","payloadType":"default","url":"http://gate.example/webhooks/secret"}]}}`)
+		wantData(t, s, `{ webhookEvents(first: 2, after: "Mw") { nodes { id responseCode } pageInfo { hasNextPage hasPreviousPage endCursor } } }`,
+			`{"webhookEvents":{"nodes":[{"id":"3","responseCode":"200"},{"id":"2","responseCode":"200"}],"pageInfo":{"hasNextPage":true,"hasPreviousPage":true,"endCursor":"NQ"}}}`)
+		wantData(t, s, `{ webhookEvents(sort: "created_at ASC", first: 1) { edges { cursor node { id } } } webhookEvent(id: "4") { payload headers } }`,
+			`{"webhookEvents":{"edges":[{"cursor":"MQ","node":{"id":"1"}}]},"webhookEvent":{"payload":"{\"not\":\"compact\"}",`+
+				`"headers":{"Content-Type":"application/json","X-Bunny-Signature":"`+s.Sender.header([]byte("{ \"not\": \"compact\" }")).Get("X-Bunny-Signature")+`"}}}`)
+
+		s.Billing.log.limit = 400 // of bytes
+		s.Sender.lose([]byte(strings.Repeat("x", 399)))
+		wantData(t, s, `{ webhookEvents { nodes { id } } }`, `{"webhookEvents":{"nodes":[{"id":"7"}]}}`)
+	})
+}
+
+// usher's own query for catch-up reads all, page by page.
+func TestCatchUpReadsTheLog(t *testing.T) {
+	s := inBubble()
+	for i := range 230 {
+		s.Sender.Send(t.Context(), State{Tenant: fmt.Sprint("t", i)}.Webhook())
+	}
+	seen, after := 0, any(nil)
+	for more := true; more; {
+		data, fault := answerTo(t, s, `query usherCatchUp($first: Int, $after: String) {
+  webhookEvents(first: $first, after: $after, sort: "created_at DESC") {
+    nodes { id createdAt payload url responseCode }
+    pageInfo { endCursor hasNextPage } } }`, map[string]any{"first": 1000, "after": after})
+		var got struct {
+			WebhookEvents struct {
+				Nodes    []struct{ ID, Payload string }
+				PageInfo struct {
+					EndCursor   string
+					HasNextPage bool
+				}
+			}
+		}
+		if err := json.Unmarshal(data, &got); err != nil || fault != "" || len(got.WebhookEvents.Nodes) > maxPage {
+			t.Fatal(err, fault)
+		}
+		for _, n := range got.WebhookEvents.Nodes {
+			if want := fmt.Sprint(230 - seen); n.ID != want || !strings.Contains(n.Payload, `"code":"t`+fmt.Sprint(229-seen)+`"`) {
+				t.Fatalf("entry %s, want %s: %s", n.ID, want, n.Payload)
+			}
+			seen++
+		}
+		after, more = got.WebhookEvents.PageInfo.EndCursor, got.WebhookEvents.PageInfo.HasNextPage
+	}
+	if seen != 230 {
+		t.Errorf("%d of 230", seen)
+	}
+}
+
+// pages asks for what the sandbox does not have, or does not know.
+func TestPages(t *testing.T) {
+	s := inBubble()
+	for args, want := range map[string]int{
+		"": 100, "(first: 7)": 7, "(first: 1000)": 100, "(first: 0)": 0, `(after: "Mjk5")`: 1, `(after: "OTk5")`: 0, "(last: 3)": 3, `(before: "Mw")`: 2,
+		`(filter: "zephyr")`: 10, `(sort: "")`: 100, `(sort: "id DESC", first: 2)`: 2,
+	} {
+		data, fault := answerTo(t, s, "{ accounts"+args+" { nodes { id } } }", nil)
+		if n := strings.Count(string(data), `"id"`); n != want || fault != "" {
+			t.Errorf("%s: %d of %d accounts %s", args, n, want, fault)
 		}
 	}
-	wantList("before any change", "")
-	send(`{"tenant":"acme","features":{"users":25,"sso":null}}`, `"status":200`)
-	send(`{"tenant":"acme","platform":"docs","features":{"seats":4294967296}}`, `"status":200`)
-	wantList("sent", "(crm/acme): sso, users ≤ 25; (docs/acme): seats ≤ 4294967296")
-	received := len(s.Receiver.Deliveries())
-	send(`{"tenant":"acme","features":{"users":30},"lost":true}`, `{"status":0,"decision":"","replies":[],"lost":true}`)
-	send(`{"tenant":"new","lost":true}`, `"lost":true`)
-	wantList("lost", "(crm/acme): users ≤ 30; (docs/acme): seats ≤ 4294967296; (crm/new): nothing")
-	if n := len(s.Receiver.Deliveries()); n != received {
-		t.Errorf("the receiver got %d webhooks that were lost", n-received)
+	for query, want := range map[string]string{
+		`accounts(first: -1)`: "must not be negative", `accounts(after: "?")`: "invalid cursor", `accounts(sort: "size")`: "cannot sort",
+		`webhookEvents(filter: "x")`: "filters only accounts",
+	} {
+		if _, fault := answerTo(t, s, "{ "+query+" { nodes { id } } }", nil); !strings.Contains(fault, want) {
+			t.Errorf("%s: %q", query, fault)
+		}
 	}
-	if err := s.Fail(Failure{Part: "receiver", Status: 500}); err != nil {
+}
+
+// Its failures are those that the service shows: the log alone, and JSON also at 500.
+func TestLogFails(t *testing.T) {
+	s := inBubble()
+	if err := s.Fail(Failure{Part: "log", Status: 500}); err != nil {
 		t.Fatal(err)
 	}
-	send(`{"tenant":"acme","features":{}}`, `"status":500`)
-	wantList("failed", "(crm/acme): nothing; (docs/acme): seats ≤ 4294967296; (crm/new): nothing")
-	for _, raw := range []string{"\xff", `{}`, `{"type":"Other","payload":{"tenant":{"code":"x"}}}`, `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":7}}}`} {
-		post(s, "/sandbox/send?raw", "", raw)
-	}
-	post(s, "/sandbox/send?raw", "", `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"raw"},"change":{}}}`)
-	got, fault := listTenants(t, s, allFields, "(offset: 3)")
-	if want := `[{"code":"raw","name":null,"platform":null,"features":null,"subscriptions":null}]`; fmt.Sprintf("%s", got) != want || fault != "" {
-		t.Errorf("a body of one's own: %s %s, want %s", got, fault, want)
-	}
-	for args, want := range map[string]int{"": 4, "(limit: 2)": 2, "(limit: 2, offset: 3)": 1, "(offset: 2147483647, limit: 1000)": 0, "(limit: 0)": 0} {
-		if got, fault := listTenants(t, s, "code", args); len(got) != want || fault != "" {
-			t.Errorf("tenants%s: %s %s, want %d", args, got, fault, want)
-		}
-	}
-	for _, args := range []string{"(limit: -1)", "(offset: -1)", "(limit: 1001)"} {
-		if _, fault := listTenants(t, s, "code", args); !strings.Contains(fault, "limit must be from 0 to 1000") {
-			t.Errorf("tenants%s: %q", args, fault)
+	for query, want := range map[string]int{"{ webhookEvents { totalCount } }": 500, "{ currentUser { scopes } }": 401} {
+		w := ask(s.Billing, "none", string(encode(map[string]string{"query": query})))
+		if w.Code != want || !json.Valid(w.Body.Bytes()) {
+			t.Errorf("%s: %d %s, want %d", query, w.Code, w.Body, want)
 		}
 	}
 }
 
-// A tenant has the fields of its last webhook. What that lacks is null.
-func TestTenantsAsInWebhooks(t *testing.T) {
-	s := opened(t, "127.0.0.1:0")
-	last := make(map[string]map[string]any)
-	for range 40 {
-		var e struct {
-			Payload struct {
-				Tenant map[string]any
-				Change map[string]any
-			}
-		}
-		if err := json.Unmarshal(s.Sender.Next(t.Context()).Body, &e); err != nil {
-			t.Fatal(err)
-		}
-		tenant := e.Payload.Tenant
-		delete(tenant["platform"].(map[string]any), "id")
-		last[fmt.Sprint(tenant["platform"], tenant["code"])] = map[string]any{"code": tenant["code"], "name": tenant["name"], "platform": tenant["platform"],
-			"features": e.Payload.Change["features"], "subscriptions": e.Payload.Change["subscriptions"]}
-	}
-	got, fault := listTenants(t, s, allFields, "")
-	if len(got) != len(last) || len(got) < 5 {
-		t.Fatalf("%d tenants, %d had webhooks: %s", len(got), len(last), fault)
-	}
-	for _, text := range got {
-		var tenant map[string]any
-		if err := json.Unmarshal(text, &tenant); err != nil {
-			t.Fatal(err)
-		}
-		want := last[fmt.Sprint(tenant["platform"], tenant["code"])]
-		if g, w := withoutNulls(tenant), withoutNulls(want); string(encode(g)) != string(encode(w)) {
-			t.Errorf("tenant  %s\nwebhook %s", encode(g), encode(w))
+// A checkout's answer is what the buyer reads.
+func TestCheckoutCommand(t *testing.T) {
+	s := inBubble()
+	for _, tt := range []struct {
+		fault Fault
+		want  string
+	}{
+		{Fault{}, `{"status":200,"decision":"","allowed":true,"reads":[]}`},
+		{Fault{Status: 403, Body: `["No.","Not now."]`}, `{"status":403,"decision":"","allowed":false,"reads":["No.","Not now."]}`},
+		{Fault{Status: 500, Body: `{"errors":[]}`}, `{"status":500,"decision":"","allowed":false,"reads":null}`},
+		{Fault{HangUp: true}, `{"status":0,"decision":"","allowed":false,"reads":null}`},
+	} {
+		s.Receiver.Fail(tt.fault)
+		if w := post(s, "/sandbox/checkout", "", `{"tenant":"acme","features":{"users":7}}`); w.Code != 200 || strings.TrimSpace(w.Body.String()) != tt.want {
+			t.Errorf("%+v: %d %s", tt.fault, w.Code, w.Body)
 		}
 	}
-}
-
-func withoutNulls(v any) any {
-	switch v := v.(type) {
-	case map[string]any:
-		for name, member := range v {
-			if member == nil {
-				delete(v, name)
-			} else {
-				v[name] = withoutNulls(member)
-			}
-		}
-	case []any:
-		for i := range v {
-			v[i] = withoutNulls(v[i])
-		}
+	if w := post(s, "/sandbox/checkout", "", `{}`); w.Code != http.StatusBadRequest {
+		t.Errorf("%d %s", w.Code, w.Body)
 	}
-	return v
 }
 
 // A webhook that was lost is not sent later, and nor is the one before it sent again: it is no longer true.
@@ -157,29 +234,27 @@ func TestNothingOldAfterALostChange(t *testing.T) {
 // The service forgets the oldest tenants rather than take ever more memory.
 func TestTenantsAreBounded(t *testing.T) {
 	const limit = 4 << 10
-	b := NewBilling()
-	b.book.limit = limit
+	b := newBook()
+	b.limit = limit
 	body := func(code string, size int) []byte {
 		return []byte(fmt.Sprintf(`{"type":%q,"payload":{"tenant":{"code":%q,"name":%q},"change":{}}}`, EventType, code, strings.Repeat("x", size)))
 	}
 	for _, code := range []string{"a", "b", "c", "a", "a", "a", "a"} {
-		b.book.put(body(code, limit/4))
+		b.put(body(code, limit/4))
 	}
-	codes := func() (all string) {
-		for _, tenant := range b.book.page(maxPage, 0) {
-			all += tenant.Code
+	want := func(codes string) {
+		t.Helper()
+		got := ""
+		for _, tenant := range b.list() {
+			got += tenant.Code
 		}
-		return all
+		if got != codes || b.bytes > limit || len(b.known) != len(codes) {
+			t.Errorf("%s, %d bytes, %d known, want %s", got, b.bytes, len(b.known), codes)
+		}
 	}
-	if codes() != "abc" {
-		t.Errorf("a tenant that changes is one tenant: %s", codes())
-	}
-	b.book.put(body("d", limit/4))
-	if codes() != "bcd" || b.book.bytes > limit || len(b.book.known) != 3 {
-		t.Errorf("%s, %d bytes, %d known", codes(), b.book.bytes, len(b.book.known))
-	}
-	b.book.put(body("a", limit))
-	if codes() != "" || b.book.bytes != 0 || len(b.book.known) != 0 {
-		t.Errorf("%s, %d bytes, %d known", codes(), b.book.bytes, len(b.book.known))
-	}
+	want("abc")
+	b.put(body("d", limit/4))
+	want("bcd")
+	b.put(body("a", limit))
+	want("")
 }

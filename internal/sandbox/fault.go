@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"maps"
@@ -46,12 +47,16 @@ func jsonAnswer(status int, v any) answer {
 	return answer{status, http.Header{"Content-Type": {"application/json; charset=utf-8"}}, append(encode(v), '\n')}
 }
 
+// encode writes compact JSON without needless escapes, as the service does: the SDK's receivers hash what
+// JSON.stringify makes of the body that they have parsed.
 func encode(v any) []byte {
-	body, err := json.Marshal(v)
-	if err != nil {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
 		panic(err) // our own types: a bug in this package
 	}
-	return body
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
 }
 
 // textAnswer is a plain answer, for requests that the published interface does not describe.

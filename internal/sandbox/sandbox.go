@@ -2,12 +2,16 @@
 // 'usher sandbox', 'usher demo' uses it, and so do the tests of other packages.
 //
 // [Billing] is the service that programs call: a token endpoint that signs real JWTs, and a GraphQL
-// endpoint that checks them. [Sender] sends the service's webhooks: it has a few tenants whose
-// subscriptions change. [Receiver] is the customer's application, which reads what each tenant may use.
+// endpoint that checks them and has a part of the service's published schema. [Sender] sends the service's
+// webhooks: it has a few tenants whose subscriptions change. [Receiver] is the customer's application, which
+// reads what each tenant may use.
 //
 // The sandbox is strict. It refuses what the published interface says is refused. Where the interface does
 // not say, the sandbox takes the stricter reading. So a program that works with the sandbox probably works
 // with the real service. A [Fault] makes each part fail on demand.
+//
+// It shares no type with usher, which reads the service's answers with types of its own: a mistake in one of the two
+// is not made in the other.
 //
 // Time comes from package time alone, so everything except [Open] works inside a testing/synctest bubble.
 package sandbox
@@ -39,8 +43,8 @@ type Config struct {
 }
 
 // Sandbox is what 'usher sandbox' serves: a billing service and a receiver. The port of the billing service
-// also accepts commands over HTTP, so that a test in any language can send a webhook (/sandbox/send), revoke
-// the tokens (/sandbox/revoke), or make a part fail (/sandbox/fail).
+// also accepts commands over HTTP, so that a test in any language can send a webhook (/sandbox/send), ask whether a
+// purchase may be made (/sandbox/checkout), revoke the tokens (/sandbox/revoke), or make a part fail (/sandbox/fail).
 type Sandbox struct {
 	*Billing
 	Receiver         *Receiver // nil if ReceiverListen is off
@@ -63,13 +67,13 @@ func Open(c Config) (*Sandbox, error) {
 		Billing: NewBilling(Client{
 			ID:        ClientID,
 			Secret:    ClientSecret,
-			Scopes:    []string{"standard:read", "standard:write"},
+			Scopes:    []string{"standard:read", "standard:write", "billing:read", "product:read", "workflow:read"},
 			TokenLife: c.TokenLife,
 		}),
 		Sender: cmp.Or(c.Sender, NewSender(uint64(time.Now().UnixNano()))),
 		log:    c.Log,
 	}
-	s.Sender.Changed = s.book.put
+	s.book, s.Billing.log, s.Platforms = s.Sender.book, s.Sender.log, s.Sender.platforms
 	var err error
 	if s.URL, err = s.serve(c.Listen, s); err != nil {
 		return nil, fmt.Errorf("--listen: %w", err)
@@ -129,7 +133,11 @@ func (s *Sandbox) Play(ctx context.Context, every time.Duration) {
 
 func (s *Sandbox) logSent(e SentWebhook) {
 	for _, r := range e.Replies {
-		s.logf("webhook to %s: %s: %s", r.To, e.Summary, r)
+		attempts := ""
+		if r.Attempts > 1 {
+			attempts = fmt.Sprintf(" (attempt %d)", r.Attempts)
+		}
+		s.logf("webhook to %s: %s: %s%s", r.To, e.Summary, r, attempts)
 	}
 }
 
@@ -143,7 +151,7 @@ func (s *Sandbox) logf(format string, args ...any) {
 // ServeHTTP answers as the billing service does, and runs the commands under /sandbox/.
 func (s *Sandbox) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	command := map[string]func(*http.Request, []byte) answer{
-		"/sandbox/send": s.send, "/sandbox/revoke": s.revoke, "/sandbox/fail": s.fail,
+		"/sandbox/send": s.send, "/sandbox/checkout": s.checkout, "/sandbox/revoke": s.revoke, "/sandbox/fail": s.fail,
 	}[r.URL.EscapedPath()]
 	if command == nil {
 		s.Billing.ServeHTTP(w, r)
@@ -191,11 +199,8 @@ func (s *Sandbox) send(r *http.Request, body []byte) answer {
 	what := "a body of your own"
 	if !r.URL.Query().Has("raw") {
 		var c SendCommand
-		if err := parseCommand(body, &c); err != nil {
+		if err := parseState(body, &c, &c.State); err != nil {
 			return commandError(http.StatusBadRequest, err.Error())
-		}
-		if c.Tenant == "" {
-			return commandError(http.StatusBadRequest, `"tenant" is missing`)
 		}
 		what, body = c.String(), c.Webhook()
 		if c.Lost {
@@ -205,11 +210,56 @@ func (s *Sandbox) send(r *http.Request, body []byte) answer {
 		}
 	}
 	if len(s.Sender.URLs) == 0 {
-		return commandError(http.StatusConflict, "the sandbox sends nowhere: start it with --webhooks-to URL")
+		return commandError(http.StatusConflict, sendsNowhere)
 	}
 	e := s.Sender.change(r.Context(), what, body)
 	s.logSent(e)
 	return jsonAnswer(http.StatusOK, SendResult{Status: e.Status, Decision: e.Decision, Replies: e.Replies})
+}
+
+const sendsNowhere = "the sandbox sends nowhere: start it with --webhooks-to URL"
+
+// parseState decodes the body of a command that has a State.
+func parseState(body []byte, command any, state *State) error {
+	err := parseCommand(body, command)
+	if err == nil && state.Tenant == "" {
+		err = errors.New(`"tenant" is missing`)
+	}
+	return err
+}
+
+// checkout is POST /sandbox/checkout: it asks whether a purchase may be made, and says what the buyer would read.
+func (s *Sandbox) checkout(r *http.Request, body []byte) answer {
+	var state State
+	if err := parseState(body, &state, &state); err != nil {
+		return commandError(http.StatusBadRequest, err.Error())
+	}
+	if len(s.Sender.URLs) == 0 {
+		return commandError(http.StatusConflict, sendsNowhere)
+	}
+	e := s.Sender.Ask(r.Context(), state)
+	s.logSent(e)
+	return jsonAnswer(http.StatusOK, CheckoutResult{e.Status, e.Decision, e.OK(), e.BuyerReads()})
+}
+
+// CheckoutResult is the answer to /sandbox/checkout.
+type CheckoutResult struct {
+	Status   int      `json:"status"`
+	Decision string   `json:"decision"`
+	Allowed  bool     `json:"allowed"`
+	Reads    []string `json:"reads"` // what the buyer reads; null for an error that the service words
+}
+
+// BuyerReads returns what the buyer reads when a purchase is refused: the answer's JSON array of strings. It returns
+// nil if the answer is something else, for which the service has a general sentence of its own.
+func (r Reply) BuyerReads() (sentences []string) {
+	if r.OK() {
+		return []string{}
+	}
+	if json.Unmarshal([]byte(r.Answer), &sentences) != nil {
+		return nil
+	}
+	return sentences
 }
 
 // SendResult is the answer to /sandbox/send.
@@ -253,18 +303,25 @@ func (s *Sandbox) fail(_ *http.Request, body []byte) answer {
 	return jsonAnswer(http.StatusOK, f)
 }
 
-// documented are the answers to failures whose body the published interface shows.
+// documented are the answers to failures whose body the service's maker shows.
 var documented = map[string][]answer{
 	"token": {
 		refuseToken(http.StatusBadRequest, "invalid_scope", "The requested scope is invalid, unknown, or malformed."),
 		refuseToken(http.StatusUnauthorized, "invalid_client", "Client authentication failed."),
+		refuseToken(http.StatusForbidden, "unauthorized_client", "The client is not authorized to perform this request."),
 	},
-	"graphql": {unauthorized("The access token expired")},
+	"graphql": {unauthorized("The access token expired"), crash},
+	"log":     {unauthorized("The access token expired"), crash},
 }
+
+// crash is a 500, which is JSON, too.
+var crash = jsonAnswer(http.StatusInternalServerError, map[string]any{
+	"status": 500, "error": "Internal Server Error", "exception": "#<RuntimeError: made by usher sandbox>",
+})
 
 // Fail makes a part of the sandbox fail, with the documented answer if there is one for the status.
 func (s *Sandbox) Fail(f Failure) error {
-	parts := map[string]func(Fault){"token": s.FailTokens, "graphql": s.FailGraphQL}
+	parts := map[string]func(Fault){"token": s.FailTokens, "graphql": s.FailGraphQL, "log": s.FailLog}
 	if s.Receiver != nil {
 		parts["receiver"] = s.Receiver.Fail
 	}
@@ -279,7 +336,7 @@ func (s *Sandbox) Fail(f Failure) error {
 	case fail == nil && f.Part == "receiver":
 		return errors.New("there is no receiver: --receiver-listen is off")
 	case fail == nil:
-		return fmt.Errorf("unknown part %q: use token, graphql, receiver or off", f.Part)
+		return fmt.Errorf("unknown part %q: use token, graphql, log, receiver or off", f.Part)
 	case f.Status != 0 && (f.Status < 200 || f.Status > 599) || f.Seconds < 0:
 		return fmt.Errorf("status %d for %g seconds is not possible: use a status from 200 to 599, "+
 			"and a time that is not negative", f.Status, f.Seconds)

@@ -11,8 +11,12 @@ import (
 	"time"
 )
 
-// EventType is the only type of webhook that the service documents.
-const EventType = "TenantProvisioningChange"
+// The types of webhook that a platform sends, and the tenant that the service's test button names.
+const (
+	EventType    = "TenantProvisioningChange"
+	checkoutType = "CheckoutValidation"
+	TestTenant   = "provisioning-test"
+)
 
 // envelope is the body of a webhook. The service does not document which fields may be null or missing, so
 // the sandbox sends all variants. A pointer is a field that is null in some payloads. A field of the type any
@@ -221,6 +225,39 @@ func (s State) tenant() *tenantState {
 	return t
 }
 
+// checkout returns the body of the question whether the tenant may buy these features. It names no platform.
+func (s State) checkout() []byte {
+	t := s.tenant()
+	var q struct {
+		Type    string `json:"type"`
+		Payload struct {
+			Tenant struct {
+				ID   int    `json:"id"`
+				Code string `json:"code"`
+				Name string `json:"name"`
+			} `json:"tenant"`
+			Change struct {
+				Features []boughtFeature `json:"features"`
+			} `json:"change"`
+		} `json:"payload"`
+	}
+	q.Type = checkoutType
+	q.Payload.Tenant.ID, q.Payload.Tenant.Code, q.Payload.Tenant.Name = t.record.ID, t.record.Code, t.record.Name
+	q.Payload.Change.Features = []boughtFeature{}
+	for _, f := range t.subs[0].Features {
+		bought := boughtFeature{f, t.subs[0].Plan, t.subs[0].PriceList}
+		q.Payload.Change.Features = append(q.Payload.Change.Features, bought)
+	}
+	return encode(q)
+}
+
+// boughtFeature is a feature in a question at checkout.
+type boughtFeature struct {
+	Feature
+	Plan      Plan `json:"plan"`
+	PriceList any  `json:"price_list"`
+}
+
 // String returns the arguments of 'usher sandbox send' for this state.
 func (s State) String() string {
 	words := []string{s.Tenant}
@@ -286,9 +323,9 @@ func (w *world) newTenant(i int) *tenantState {
 	a := accounts()[i%7*37+1] // never Acme, which is the tenant in the demo and the docs
 	t := &tenantState{withoutIDs: i%2 == 1, withoutProducts: i%4 >= 2, withNulls: i%5 == 3}
 	r := &t.record
-	r.ID, r.Name, r.Platform = 501+i, a.Name, crm
-	r.Code = strings.ReplaceAll(strings.ToLower(a.Name), " ", "-")
-	r.Account.ID, r.Account.Name, r.Account.BillingDay = a.number, a.Name, 1+w.random.IntN(28)
+	r.ID, r.Name, r.Platform = 501+i, a.name, crm
+	r.Code = strings.ReplaceAll(strings.ToLower(a.name), " ", "-")
+	r.Account.ID, r.Account.Name, r.Account.BillingDay = a.number, a.name, 1+w.random.IntN(28)
 	contacts := []contact{
 		{9001, "Ada", "Kovač", "ada@customer.example"},
 		{9002, "Jörg", "Weiß", "joerg@customer.example"},

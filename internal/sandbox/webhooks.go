@@ -3,12 +3,15 @@ package sandbox
 import (
 	"bytes"
 	"context"
+	"crypto/hmac"
 	"crypto/rand"
+	"crypto/sha1"
 	"crypto/tls"
+	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net"
 	"net/http"
 	"net/url"
@@ -17,21 +20,28 @@ import (
 	"sync"
 	"time"
 
+	"github.com/graph-gophers/graphql-go"
+
 	"usher/internal/signature"
 )
 
-// Sender sends the webhooks of the billing service. It has tenants whose subscriptions change, and sends a
-// webhook for each change. Sometimes it sends the last webhook again, as somebody who uses the service's
-// webhook log. It does not retry, because the service documents no retries. It is safe for concurrent use.
+// Sender sends the webhooks of the billing service, as the service does: it signs each, waits 5 s for an answer, tries
+// twice, and then drops the webhook, which is only in the log from then on. It has tenants whose subscriptions change,
+// and sends a webhook for each change. Sometimes it sends the last webhook again, as somebody who uses the service's
+// webhook log. It is safe for concurrent use.
 type Sender struct {
-	URLs   []string                         // each webhook goes to all of them
-	Header http.Header                      // sent with each webhook, such as the gate's token; may be nil
-	Sign   func(h http.Header, body []byte) // adds the headers of a signature; may be nil
-	Client *http.Client                     // by default one with a timeout of 60 s that follows no redirect
+	URLs  []string // each webhook goes to all of them
+	Token string   // sent as Authorization: Bearer; may be empty
 
-	// Changed is called with each new snapshot of a tenant, before it is sent; may be nil. What
-	// is sent again is not new.
-	Changed func(body []byte)
+	// SigningKey signs the body: hex HMAC-SHA1 in X-Bunny-Signature. With a key that begins with "whsec_" a webhook
+	// carries the headers of Standard Webhooks instead, as usher signs for a receiver. May be empty.
+	SigningKey string
+	Client     *http.Client // by default one with a timeout of 5 s that follows no redirect
+	Attempts   int          // at a snapshot, by default 2
+
+	forge bool // sign another body than the one that is sent
+	log   *webhookLog
+	book  *book
 
 	mu    sync.Mutex
 	world *world      // guarded by mu
@@ -49,12 +59,13 @@ type SentWebhook struct {
 	Reply           // the first reply that is not a success, or else the first one
 }
 
-// Reply is the answer from one URL.
+// Reply is the answer from one URL, to the last attempt.
 type Reply struct {
 	To       string `json:"to"`       // host and port, without the path: that may hold a secret
 	Status   int    `json:"status"`   // 0 if there was no answer
 	Decision string `json:"decision"` // the header Usher-Decision
 	Answer   string `json:"answer"`   // the beginning of the body, or why there is no answer
+	Attempts int    `json:"attempts"`
 
 	unreached bool // there was no connection
 }
@@ -70,7 +81,10 @@ func (r Reply) String() string {
 	return strings.TrimSpace(fmt.Sprint(r.Status, " ", r.Decision))
 }
 
-const excerptSize = 1 << 10
+const (
+	excerptSize    = 16 << 10
+	serviceTimeout = 5 * time.Second // of each attempt
+)
 
 // NewSender returns a sender to these URLs. Senders with the same seed have the same tenants and changes.
 func NewSender(seed uint64, urls ...string) *Sender {
@@ -79,11 +93,34 @@ func NewSender(seed uint64, urls ...string) *Sender {
 		Client: &http.Client{
 			// A transport of its own: http.DefaultTransport may have idle connections of other code.
 			Transport:     http.DefaultTransport.(*http.Transport).Clone(),
-			Timeout:       time.Minute,
+			Timeout:       serviceTimeout,
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
-		world: newWorld(seed),
+		Attempts: 2,
+		log:      &webhookLog{limit: maxLog},
+		book:     newBook(),
+		world:    newWorld(seed),
 	}
+}
+
+// platforms returns what is configured in the service: the sandbox's own two platforms, with the first URL.
+func (s *Sender) platforms() (all []*Platform) {
+	setting := func(value string) *string {
+		if value == "" {
+			return nil
+		}
+		return &value
+	}
+	to := ""
+	if len(s.URLs) > 0 {
+		to = s.URLs[0]
+	}
+	for _, p := range []platformRecord{crm, docs} {
+		all = append(all, &Platform{
+			graphql.ID(fmt.Sprint(p.ID)), &p.Code, &p.Name, setting(to), setting(s.SigningKey), setting(s.Token), new(true), new(true),
+		})
+	}
+	return all
 }
 
 // Change changes something about a tenant, and sends the tenant's new snapshot.
@@ -101,20 +138,24 @@ func (s *Sender) Send(ctx context.Context, body []byte) SentWebhook {
 }
 
 func (s *Sender) change(ctx context.Context, what string, body []byte) SentWebhook {
-	if s.Changed != nil {
-		s.Changed(body)
-	}
+	s.book.put(body)
 	return s.send(ctx, what, body)
 }
 
-// lose makes a change whose webhook is never sent. The last webhook is not sent again after it: that would say that
-// the tenant is back in its former state.
+// Ask asks the receiver whether a purchase may be made, as the service does at checkout: once.
+func (s *Sender) Ask(ctx context.Context, state State) SentWebhook {
+	return s.send(ctx, "checkout: "+state.String(), state.checkout())
+}
+
+// lose makes a change whose webhook is never sent: it is in the log alone. The last webhook is not sent again after
+// it: that would say that the tenant is back in its former state.
 func (s *Sender) lose(body []byte) {
 	s.mu.Lock()
 	s.last.Body = nil
 	s.mu.Unlock()
-	if s.Changed != nil {
-		s.Changed(body)
+	s.book.put(body)
+	for _, to := range s.URLs {
+		s.log.add(to, body, nil)
 	}
 }
 
@@ -139,7 +180,7 @@ func (s *Sender) send(ctx context.Context, what string, body []byte) SentWebhook
 	e.Replies = make([]Reply, len(s.URLs))
 	var all sync.WaitGroup
 	for i, to := range s.URLs {
-		all.Go(func() { e.Replies[i] = s.post(ctx, to, body) })
+		all.Go(func() { e.Replies[i] = s.deliver(ctx, to, body) })
 	}
 	all.Wait()
 	e.Took = time.Since(began)
@@ -147,16 +188,68 @@ func (s *Sender) send(ctx context.Context, what string, body []byte) SentWebhook
 	return e
 }
 
-func (s *Sender) post(ctx context.Context, to string, body []byte) Reply {
+// deliver makes the service's attempts at one URL. What comes of them is in the log.
+func (s *Sender) deliver(ctx context.Context, to string, body []byte) (r Reply) {
+	attempts := s.Attempts
+	if onceOnly(body) {
+		attempts = 1
+	}
+	header := s.header(body)
+	event := s.log.add(to, body, header)
+	for n := 1; n <= attempts && !r.OK() && ctx.Err() == nil; n++ {
+		r = s.post(ctx, to, header, body)
+		r.Attempts = n
+		s.log.answered(event, r)
+	}
+	return r
+}
+
+// onceOnly reports whether the service tries a webhook only once: a question at checkout, and the test button.
+func onceOnly(body []byte) bool {
+	var e struct {
+		Type    string
+		Payload struct{ Tenant struct{ Code string } }
+	}
+	err := json.Unmarshal(body, &e)
+	return err == nil && (e.Type == checkoutType || e.Payload.Tenant.Code == TestTenant)
+}
+
+// header returns what a webhook is sent with.
+func (s *Sender) header(body []byte) http.Header {
+	h := http.Header{"Content-Type": {"application/json"}}
+	if s.Token != "" {
+		h.Set("Authorization", "Bearer "+s.Token)
+	}
+	if s.forge {
+		body = []byte("{}")
+	}
+	if key, err := signature.ParseKey(s.SigningKey); strings.HasPrefix(s.SigningKey, standardPrefix) && err == nil {
+		signature.Stamp(h, "msg_"+rand.Text(), time.Now(), body, key)
+	} else if s.SigningKey != "" {
+		mac := hmac.New(sha1.New, []byte(s.SigningKey))
+		mac.Write(body)
+		h.Set("X-Bunny-Signature", hex.EncodeToString(mac.Sum(nil)))
+	}
+	return h
+}
+
+const standardPrefix = "whsec_"
+
+// CheckSigningKey returns what is wrong with a key for [Sender.SigningKey].
+func CheckSigningKey(key string) error {
+	if !strings.HasPrefix(key, standardPrefix) {
+		return nil
+	}
+	_, err := signature.ParseKey(key)
+	return err
+}
+
+func (s *Sender) post(ctx context.Context, to string, header http.Header, body []byte) Reply {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, to, bytes.NewReader(body))
 	if err != nil {
 		return Reply{To: to, Answer: err.Error()}
 	}
-	maps.Copy(req.Header, s.Header)
-	req.Header.Set("Content-Type", "application/json")
-	if s.Sign != nil {
-		s.Sign(req.Header, body)
-	}
+	req.Header = header.Clone()
 	r := Reply{To: req.URL.Host}
 	resp, err := s.Client.Do(req)
 	if err != nil {
@@ -177,17 +270,4 @@ func (s *Sender) post(ctx context.Context, to string, body []byte) Reply {
 	r.Status, r.Decision = resp.StatusCode, resp.Header.Get("Usher-Decision")
 	r.Answer = strings.ToValidUTF8(string(excerpt), "\uFFFD")
 	return r
-}
-
-// Signer returns a function that signs webhooks, for [Sender.Sign]: as the service does, in X-Bunny-Signature,
-// or, if standard, with the headers of Standard Webhooks. A secret for these is "whsec_" and the key in base64.
-func Signer(secret string, standard bool) (func(http.Header, []byte), error) {
-	if !standard {
-		hmac, _ := signature.ByName("sha1")
-		return func(h http.Header, body []byte) { h.Set("X-Bunny-Signature", hmac.Sign(secret, body)) }, nil
-	}
-	key, err := signature.ParseKey(secret)
-	return func(h http.Header, body []byte) {
-		signature.Stamp(h, "msg_"+rand.Text(), time.Now(), body, key)
-	}, err
 }

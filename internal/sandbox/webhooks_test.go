@@ -108,37 +108,66 @@ func TestNext(t *testing.T) {
 	}
 }
 
-func TestSendNotesTheAnswer(t *testing.T) {
-	var got *http.Request
-	var body []byte
-	s := NewSender(1, "http://gate.example/webhooks")
-	s.Header = http.Header{"X-Webhook-Token": {"secret"}}
-	s.Client.Transport = inProcess{http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		got = r
-		body, _ = io.ReadAll(r.Body)
-		w.Header().Set("Usher-Decision", "rejected")
-		w.WriteHeader(422)
-		_, _ = io.WriteString(w, strings.Repeat("x", 2*excerptSize))
-	})}
-	e := s.Send(t.Context(), []byte("nonsense"))
-	if e.Status != 422 || e.Decision != "rejected" || len(e.Answer) != excerptSize {
-		t.Errorf("entry %+v", e)
-	}
-	if got.Header.Get("X-Webhook-Token") != "secret" || got.Header.Get("Content-Type") != "application/json" || string(body) != "nonsense" {
-		t.Errorf("sent %v %q", got.Header, body)
+// A webhook is tried twice, 5 s each, and is then in the log alone. The questions at checkout and the test button are
+// sent once.
+func TestAttempts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, rc := newPair(1)
+		users := map[string]*int{"users": new(3)}
+		for _, tt := range []struct {
+			name     string
+			fault    Fault
+			send     func() SentWebhook
+			attempts int
+			took     time.Duration
+			code     string
+		}{
+			{"accepted", Fault{}, func() SentWebhook { return s.Change(t.Context()) }, 1, 0, "200"},
+			{"accepted at the second attempt", Fault{Status: 503, Times: 1}, func() SentWebhook { return s.Change(t.Context()) }, 2, 0, "200"},
+			{"dropped", Fault{Status: 503}, func() SentWebhook { return s.Change(t.Context()) }, 2, 0, "503"},
+			{"hangs", Fault{Hang: true}, func() SentWebhook { return s.Change(t.Context()) }, 2, 10 * time.Second, "none"},
+			{"checkout", Fault{Status: 403}, func() SentWebhook { return s.Ask(t.Context(), State{"acme", "", users}) }, 1, 0, "403"},
+			{"checkout hangs", Fault{Hang: true}, func() SentWebhook { return s.Ask(t.Context(), State{"acme", "", users}) }, 1, 5 * time.Second, "none"},
+			{"test button", Fault{Status: 500}, func() SentWebhook { return s.Send(t.Context(), State{TestTenant, "", nil}.Webhook()) }, 1, 0, "500"},
+		} {
+			rc.Fail(tt.fault)
+			e := tt.send()
+			logged := s.log.all()
+			last := logged[len(logged)-1]
+			code := "none"
+			if last.ResponseCode != nil {
+				code = *last.ResponseCode
+			}
+			if e.Attempts != tt.attempts || e.Took != tt.took || code != tt.code || *last.Payload != string(e.Body) || *last.URL != s.URLs[0] {
+				t.Errorf("%s: %d attempts in %v, %s, logged as %s", tt.name, e.Attempts, e.Took, e.Reply, code)
+			}
+		}
+		if n := len(s.log.all()); n != 7 {
+			t.Errorf("%d entries for 7 webhooks", n)
+		}
+		for _, held := range s.book.list() {
+			if held.Code == TestTenant {
+				t.Error("the test button's tenant is one of the tenants")
+			}
+		}
+	})
+}
+
+// What is sent has no escape that JSON.stringify does not make: receivers hash what they parsed.
+func TestCompactBody(t *testing.T) {
+	body := State{Tenant: `<a> & "b" ü`}.Webhook()
+	if !bytes.Contains(body, []byte(`"code":"<a> & \"b\" ü"`)) || bytes.HasSuffix(body, []byte("\n")) {
+		t.Errorf("%s", body)
 	}
 }
 
-func TestSendWithoutAnswer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s, rc := newPair(1)
-		rc.Fail(Fault{Hang: true})
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-		defer cancel()
-		if e := s.Change(ctx); e.Status != 0 || e.Answer == "" || e.Took != 10*time.Second {
-			t.Errorf("entry %+v", e)
-		}
-	})
+// What a checkout asks is what the service documents: no platform, and the plan of each feature.
+func TestCheckoutAsks(t *testing.T) {
+	const want = `{"type":"CheckoutValidation","payload":{"tenant":{"id":9685625,"code":"acme","name":"acme"},"change":{"features":[{"code":"users","name":"users","value":"","quantity":3,` +
+		`"plan":{"code":"standard","name":"Standard"},"price_list":{"code":"eur-2026","name":"Euro 2026"}}]}}}`
+	if got := (State{"acme", "", map[string]*int{"users": new(3)}}).checkout(); string(got) != want {
+		t.Errorf("%s", got)
+	}
 }
 
 func TestRedirectIsAnAnswer(t *testing.T) {
