@@ -32,8 +32,9 @@ type Act struct {
 	*onWebhooks // only if it is done to webhooks
 
 	// do does it to anything else, and returns the answer of the API. Nil: see onWebhooks, or routes.
-	do     func(h *Handler, c *call) (answer any, err error)
-	routes func(h *Handler, a *Act) []route // those of an act that has routes of its own
+	do       func(h *Handler, c *call) (answer any, err error)
+	routes   func(h *Handler, a *Act) []route // those of an act that has routes of its own
+	Download bool                             // the answer of the API's call is a file
 
 	// The page. Without effect and ask it asks nothing.
 	effect string // what it does, where the page asks first; WHAT stands for the webhooks
@@ -129,7 +130,7 @@ func (a *Act) Args() string {
 	case a.On == OnTenant:
 		return "TENANT"
 	}
-	return ""
+	return onlyIf(a.Download, "FILE")
 }
 
 // Flags are the names of the flags of its command, beside those of a filter.
@@ -502,6 +503,20 @@ func init() {
 			doc: []string{
 				"POST /api/notify",
 				"`{\"sent\":true}`: a test message to `USHER_NOTIFY_URL`. 409 says why it did not go out",
+			},
+		},
+		{
+			Name:     "backup",
+			Download: true,
+			Logged:   "inbox backed up by hand",
+			Level:    slog.LevelWarn,
+			do:       (*Handler).backup,
+			Help: "write a consistent copy of an inbox in a file to a new FILE, while usher runs. " +
+				"usher starts on the copy paused",
+			doc: []string{
+				"POST /api/backup",
+				"[a copy of an inbox in a file](operations.md#back-up-and-restore): its bytes. " +
+					"One that is shorter than `Content-Length` is not complete. 409 if the inbox is in PostgreSQL",
 			},
 		},
 		{

@@ -7,7 +7,7 @@
 //	selection.go                                 which webhooks a list or an action is about
 //	acts.go                                      what people can do: one table
 //	act.go                                       how it is asked for and done, with its entry and its line in the log
-//	webhookacts.go, actions.go                   what only acts on webhooks need; the list of actions
+//	webhookacts.go, backup.go, actions.go        what only some acts need; the list of actions
 //	reconcile.go                                 the calls of 'usher reconcile'
 //	answer.go                                    writes an answer as a page or JSON, and turns errors into status codes
 package admin

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -84,6 +85,7 @@ type inboxCall struct {
 	*adminAPI
 	subcommand string
 	ids        []string
+	file       string            // of an act that answers with one
 	filter     url.Values        // state, tenant, since and until, as parameters of the API
 	when       map[string]string // since and until, as they were typed
 	limit      uint
@@ -132,6 +134,9 @@ func (i *inboxCall) parse(args []string, now time.Time) (*subcommand, error) {
 			sub.argsHelp, sub.setArgs = "ids, see 'usher inbox ls'", i.setIDs
 		case a.On == admin.OnTenant:
 			sub.argsHelp, sub.setArgs = "one tenant", oneArg(i.setTenant)
+		case a.Download:
+			sub.argsHelp = "one new file"
+			sub.setArgs = oneArg(func(file string) error { i.file = file; return nil })
 		}
 		all = append(all, sub)
 	}
@@ -418,6 +423,9 @@ func (i *inboxCall) act(ctx context.Context, a *admin.Act) error {
 	if nothing, err := i.ask(ctx, a); nothing || err != nil {
 		return err
 	}
+	if a.Download {
+		return i.download(ctx, a)
+	}
 	raw, err := i.call(ctx, http.MethodPost, "/api/"+a.Name, i.params, new(json.RawMessage))
 	if err != nil {
 		return err
@@ -590,6 +598,48 @@ func (p *Process) confirms(ctx context.Context, out io.Writer, question string) 
 		fmt.Fprintln(out)
 		return false, context.Cause(ctx)
 	}
+}
+
+// download writes the file that an act answers with: to a new one, for the user alone, whole or not at all.
+func (i *inboxCall) download(ctx context.Context, a *admin.Act) (err error) {
+	if _, err := os.Lstat(i.file); !errors.Is(err, os.ErrNotExist) {
+		return cmp.Or(err, fmt.Errorf("%s exists: name a new file", i.file))
+	}
+	f, err := os.CreateTemp(filepath.Dir(i.file), ".usher-"+a.Name+"-*") // mode 0600
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			f.Close()
+			os.Remove(f.Name())
+		}
+	}()
+	i.client.Timeout = 0 // it may take long
+	resp, err := i.fetch(ctx, http.MethodPost, "/api/"+a.Name, nil)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	n, err := io.Copy(f, resp.Body)
+	if err == nil && n != resp.ContentLength {
+		err = fmt.Errorf("got %d bytes of %d", n, resp.ContentLength)
+	}
+	if err != nil {
+		return fmt.Errorf("the %s is not complete, and nothing was saved: %w", a.Name, err)
+	}
+	if err := errors.Join(f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(f.Name(), i.file); err != nil {
+		return err
+	}
+	if dir, err := os.Open(filepath.Dir(i.file)); err == nil { // so that the name is on disk, too
+		_ = dir.Sync()
+		dir.Close()
+	}
+	fmt.Fprintf(i.Stdout, "saved %.1f MiB in %s\n", float64(n)/(1<<20), text.Visible(i.file))
+	return nil
 }
 
 // printList prints one line for each webhook. On a terminal, which has terminal columns, it prints headings

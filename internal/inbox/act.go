@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"time"
 
 	"usher/internal/lane"
@@ -116,6 +117,22 @@ func (s *Inbox) Discard(id int64, by *Action) error {
 		return err
 	}
 	return s.toWebhook(found, by, (*lane.Lane).Discard)
+}
+
+// Backup returns a copy of an inbox in a file, as it is at one moment, and its size. Webhooks are taken in and delivered
+// meanwhile. The copy is an inbox of its own, which begins paused.
+func (s *Inbox) Backup(ctx context.Context) (copied io.ReadCloser, size int64, err error) {
+	if !s.Ready() {
+		return nil, 0, s.outage()
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(s.run, cancel)()
+	copied, size, err = s.engine.Backup(ctx)
+	if errors.Is(err, errors.ErrUnsupported) {
+		err = lane.Denied("this inbox is in PostgreSQL: back it up with pg_dump")
+	}
+	return copied, size, err
 }
 
 // Forget drops what dedup compares with, of a tenant on one platform or on all: the tenant's next snapshot is

@@ -22,6 +22,8 @@ type Pause struct {
 	Tenant   string    `json:"tenant,omitempty"`
 	Since    time.Time `json:"since,omitzero"`
 	Until    time.Time `json:"until,omitzero"` // when it ends by itself, by the inbox's clock; zero: it does not
+	// Copied is when a backup made this inbox, which begins paused; zero: a person has paused it.
+	Copied time.Time `json:"copied,omitzero"`
 }
 
 // LongestPause bounds how long a pause with an end lasts.
@@ -159,8 +161,8 @@ func (p Pause) row(since int64) []any {
 }
 
 func scanPause(r engine.Row) (p Pause, err error) {
-	var since, until int64
-	unreadable, err := engine.Unreadable(r.Scan(&p.Receiver, &p.Platform, &p.Tenant, &since, &until))
+	var since, until, copied int64
+	unreadable, err := engine.Unreadable(r.Scan(&p.Receiver, &p.Platform, &p.Tenant, &since, &until, &copied))
 	switch {
 	case len(unreadable) > 0 && unreadable[0] < 3: // nobody knows what it holds back: it must not be everything
 		return p, &engine.ValueError{Values: unreadable}
@@ -170,6 +172,7 @@ func scanPause(r engine.Row) (p Pause, err error) {
 	if p.Since = clock.Moment(since); until < clock.Never {
 		p.Until = clock.Moment(until)
 	}
+	p.Copied = momentOrZero(copied)
 	return p, err
 }
 

@@ -137,6 +137,7 @@ CREATE TABLE {schema}.pause (
 	tenant   {text} NOT NULL,
 	since    {int} NOT NULL,
 	until    {int} NOT NULL, -- when it ends by itself; {never}: somebody has to resume
+	copied   {int} NOT NULL DEFAULT 0, -- when a backup made this inbox, which begins paused; 0: a person has paused
 	PRIMARY KEY (receiver, platform, tenant)
 ) {keyed};
 

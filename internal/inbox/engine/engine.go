@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"time"
 )
 
@@ -30,6 +31,9 @@ type Engine interface {
 	Write(fn func(Tx) error) error
 	// Read runs fn, once at most, on one consistent state of the database.
 	Read(ctx context.Context, fn func(Tx) error) error
+	// Backup returns a copy of the database as it is at one moment, and its size: an inbox of its own, which begins paused.
+	// Others read and write meanwhile. errors.ErrUnsupported: the database has its own tools for that.
+	Backup(ctx context.Context) (copied io.ReadCloser, size int64, err error)
 	// Shared says whether other processes write to the same database. If so, leases end by themselves.
 	Shared() bool
 	// Full says that there is so little room that only outcomes should be written; nil: there is enough.

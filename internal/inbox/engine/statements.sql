@@ -134,12 +134,12 @@ DELETE FROM {schema}.webhook WHERE tenant = $1::text AND platform = $2::text AND
 DELETE FROM {schema}.snapshot WHERE tenant = $1::text AND platform = $2::text
 
 -- name: pauses
-SELECT receiver, platform, tenant, since, until FROM {schema}.pause ORDER BY since
+SELECT receiver, platform, tenant, since, until, copied FROM {schema}.pause ORDER BY since
 
 -- name: pause_add
 -- A pause that is there already gets a new end.
 INSERT INTO {schema}.pause (receiver, platform, tenant, since, until) VALUES ($1, $2, $3, $4, $5)
-ON CONFLICT (receiver, platform, tenant) DO UPDATE SET until = excluded.until RETURNING receiver, platform, tenant, since, until
+ON CONFLICT (receiver, platform, tenant) DO UPDATE SET until = excluded.until RETURNING receiver, platform, tenant, since, until, copied
 
 -- name: pause_remove
 -- If it ends until 4.

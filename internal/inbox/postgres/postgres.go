@@ -12,6 +12,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/url"
@@ -419,6 +420,11 @@ func (e *Engine) noteLock(err error, hurried bool) {
 func isCode(err error, code string) bool {
 	var pg *pgconn.PgError
 	return errors.As(err, &pg) && pg.Code == code
+}
+
+// Backup implements engine.Engine.
+func (e *Engine) Backup(context.Context) (io.ReadCloser, int64, error) {
+	return nil, 0, errors.ErrUnsupported
 }
 
 func isSerialization(err error) bool { return isCode(err, "40001") || isCode(err, "40P01") }

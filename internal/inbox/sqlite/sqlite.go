@@ -80,6 +80,8 @@ type Engine struct {
 	broken       error     // a *engine.BrokenError; nil: none
 	logRemoved   bool      // the write-ahead log was removed, and what it holds is not in the file yet
 
+	copying sync.Mutex // held while there is a copy; see Backup
+
 	hasReserve bool // the reserve file exists
 	// fullSince is when the disk was full, and the reserve file was deleted, as Unix nanoseconds; zero: there is room.
 	fullSince    atomic.Int64
@@ -113,6 +115,7 @@ func Open(name string, log *slog.Logger) (*Engine, error) {
 		// A former process may have been killed after an erasure, before it could empty the write-ahead log.
 		scrubPending: true,
 	}
+	removeCopy(path + copyEnd)
 	err = e.open()
 	if errors.Is(err, errFull) { // the reserve is room enough to start, and for outcomes
 		if e.conn != nil {

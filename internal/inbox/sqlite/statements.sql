@@ -118,3 +118,12 @@ WITH got AS (SELECT received, tenant, platform FROM webhook WHERE event_type = '
 SELECT l.tenant, l.platform, (SELECT count(*) FROM got w WHERE w.tenant = l.tenant AND w.platform = l.platform),
 	(SELECT coalesce(max(received), 0) FROM got w WHERE w.tenant = l.tenant AND w.platform = l.platform)
 FROM json_each(?3) t CROSS JOIN lane l ON l.tenant = t.value ->> 0 AND l.platform = t.value ->> 1 AND l.event_type = ''
+
+-- name: copy_identity
+-- No cursor of the original is known here.
+UPDATE told SET token = random() & 9223372036854775807
+
+-- name: copy_pause
+-- Everything, until somebody resumes. 1 is when the copy was made.
+INSERT INTO pause (receiver, platform, tenant, since, until, copied) VALUES ('', '', '', ?1, {never}, ?1)
+ON CONFLICT (receiver, platform, tenant) DO UPDATE SET until = excluded.until, copied = excluded.copied
