@@ -167,7 +167,7 @@ func usherCommand(o *court, listen, way string) (args, env []string, err error) 
 		"USHER_LISTEN=" + listen, "USHER_ADMIN_LISTEN=" + ports[0], "USHER_LOG_LEVEL=" + o.log,
 	}
 	if way != plain {
-		env = append(env, "USHER_CA_FILE="+o.cert)
+		env = append(env, "SSL_CERT_FILE="+o.cert)
 	}
 	return []string{o.usher}, env, nil
 }

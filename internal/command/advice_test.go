@@ -49,7 +49,7 @@ func TestAdvice(t *testing.T) {
 		{"https where there is none", []string{"check"}, []string{"USHER_BASE_URL=https://" + host}, 1, []string{"the server there does not use https", "USHER_BASE_URL"}},
 		{"http where there is https", []string{"check"}, []string{"USHER_BASE_URL=" + strings.Replace(overTLS.URL, "https", "http", 1)}, 1, []string{"answered 400", "should it start with https?"}},
 		{"http beyond this machine", []string{"check"}, []string{"USHER_BASE_URL=http://billing.example.com"}, 2, []string{"should hold an https address", "USHER_ALLOW_PLAIN_HTTP"}},
-		{"a CA of one's own", []string{"check"}, []string{"USHER_BASE_URL=" + overTLS.URL}, 1, []string{"unknown authority", "USHER_CA_FILE"}},
+		{"a CA of one's own", []string{"check"}, []string{"USHER_BASE_URL=" + overTLS.URL}, 1, []string{"unknown authority", "SSL_CERT_FILE"}},
 		{"a proxy that is not there", []string{"check"}, []string{"USHER_BASE_URL=https://billing.example.com", "HTTPS_PROXY=" + gone}, 1, []string{"proxyconnect", "check HTTPS_PROXY"}},
 		{"receiver down", []string{"check"}, []string{"USHER_WEBHOOK_FORWARD_URL=" + gone}, 1, []string{"is it running? Its address is in USHER_WEBHOOK_FORWARD_URL"}},
 		{"port taken", nil, []string{"USHER_LISTEN=" + taken.Addr().String()}, 1, []string{"another program uses this address", "set USHER_LISTEN to another address"}},

@@ -61,10 +61,7 @@ func (j *Job) Run(ctx context.Context) (code int, err error) {
 	}
 	log := j.Outbound.Log
 	defer logs.TakeOver(log)()
-	o, err := outbound.New(j.Outbound)
-	if err != nil {
-		return exitFailed, err
-	}
+	o := outbound.New(j.Outbound)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return exitFailed, err

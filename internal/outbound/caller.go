@@ -26,7 +26,7 @@ type Caller struct {
 
 // NewCaller returns a caller for the main port's API client with these scopes.
 func (o *Outbound) NewCaller(scope string) *Caller {
-	c := &Caller{o: o, client: *o.Ports[0].Client}
+	c := &Caller{o: o, client: *o.client(o.cfg.Main)}
 	c.client.Scope = scope
 	return c
 }

@@ -37,10 +37,7 @@ func caller(t *testing.T, answer http.HandlerFunc) *outbound.Caller {
 		t.Fatal(err)
 	}
 	read.Outbound.Log = slog.New(slog.DiscardHandler)
-	o, err := outbound.New(read.Outbound.Config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	o := outbound.New(read.Outbound.Config)
 	return o.NewCaller("workflow:read")
 }
 

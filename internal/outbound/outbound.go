@@ -32,16 +32,15 @@ import (
 // Config is what an Outbound needs. Package settings fills all but Log, and has checked it.
 type Config struct {
 	Base            *url.URL // the service's address
-	CA              []byte   // certificates to trust for it besides the system's, in PEM; may be nil
 	Proxy           func(*url.URL) (*url.URL, error)
 	UpstreamTimeout time.Duration // see wire.Config.Timeout; not for tokens
 	AllowedHosts    []string      // more values of the Host header that every port accepts
 
-	// ReplayLimit is the largest body that is kept, to send it again after a 401, and ReplayMemory is for all of
-	// them together.
-	ReplayLimit, ReplayMemory int64
+	ReplayLimit int64 // the largest body that is kept, to send it again after a 401
 
-	Ports []*Port // the main port first
+	// Main is the main port, whose API client makes usher's own calls. It is one of Ports, unless it is off.
+	Main  *Port
+	Ports []*Port
 	Log   *slog.Logger
 }
 
@@ -110,17 +109,15 @@ func keyOf(p *Port) identityKey {
 }
 
 // New builds the way to the service.
-func New(cfg Config) (*Outbound, error) {
+func New(cfg Config) *Outbound {
 	o := &Outbound{
 		Ports:   cfg.Ports,
 		cfg:     cfg,
 		target:  cfg.Endpoint("/graphql"),
-		bodies:  proxy.NewMemory(cfg.ReplayMemory),
+		bodies:  proxy.NewMemory(32 << 20),
 		answers: proxy.NewMemory(32 << 20),
 	}
-	if err := o.connect(); err != nil {
-		return nil, err
-	}
+	o.connect()
 	byKey := make(map[identityKey]*Identity)
 	for _, p := range o.Ports {
 		id := byKey[keyOf(p)]
@@ -135,12 +132,21 @@ func New(cfg Config) (*Outbound, error) {
 		p.Replayed = func() {}
 		p.Failed = func(string) {}
 	}
-	return o, nil
+	return o
 }
 
 // newIdentity makes the identity of p, which is the first port with this identity.
 func (o *Outbound) newIdentity(p *Port) *Identity {
-	client := &tokens.Client{
+	client := o.client(p)
+	source := tokens.NewSource(client, o.cfg.Log.With("port", p.Name))
+	source.Advice = func(err error) string { return o.Advise(err, p) }
+	p.ClientSecret.OnChange(source.SecretChanged)
+	return &Identity{Owner: p.Name, Client: client, Source: source}
+}
+
+// client returns what asks for the tokens of a port.
+func (o *Outbound) client(p *Port) *tokens.Client {
+	return &tokens.Client{
 		URL:       o.cfg.Endpoint("/oauth/token").String(),
 		ID:        p.ClientID,
 		Secret:    p.ClientSecret.Get,
@@ -148,31 +154,18 @@ func (o *Outbound) newIdentity(p *Port) *Identity {
 		HTTP:      o.forTokens,
 		UserAgent: version.UserAgent(),
 	}
-	source := tokens.NewSource(client, o.cfg.Log.With("port", p.Name))
-	source.Advice = func(err error) string { return o.Advise(err, p) }
-	p.ClientSecret.OnChange(source.SecretChanged)
-	return &Identity{Owner: p.Name, Client: client, Source: source}
 }
 
-func (o *Outbound) connect() error {
+func (o *Outbound) connect() {
 	cfg := wire.Config{
 		Timeout: o.cfg.UpstreamTimeout, Proxy: o.cfg.Proxy,
 		MaxIdle:     4096,             // there are never more connections than there were calls at once
 		IdleTimeout: 50 * time.Second, // common load balancers drop an idle connection after a minute
 		MaxFields:   500,              // usher takes no more of a caller either
 	}
-	if ca := o.cfg.CA; ca != nil {
-		roots, err := x509.SystemCertPool()
-		if err != nil {
-			return err
-		}
-		roots.AppendCertsFromPEM(ca)
-		cfg.TLS = &tls.Config{RootCAs: roots}
-	}
 	o.upstream = wire.New(cfg)
 	cfg.Timeout = tokens.FetchTimeout
 	o.forTokens = wire.New(cfg)
-	return nil
 }
 
 // Run keeps the tokens fresh until ctx ends. It returns when everything that it has started has ended.
@@ -241,7 +234,7 @@ func (o *Outbound) adviseAddress(err error) string {
 		return "check HTTPS_PROXY, or add the service to NO_PROXY if it needs no proxy"
 	case stranger:
 		return "if the certificate comes from your own CA, or from a proxy that inspects TLS, " +
-			"set USHER_CA_FILE to a file with the CA's certificates"
+			"set SSL_CERT_FILE to a file with the CA's certificates"
 	case notTLS:
 		return check + ", and the server there does not use https"
 	case strings.HasSuffix(o.cfg.Base.Path, "/graphql"), strings.HasSuffix(o.cfg.Base.Path, "/oauth/token"):

@@ -40,10 +40,7 @@ func TestPortsShareATokenBySource(t *testing.T) {
 		t.Fatal(err)
 	}
 	read.Outbound.Log = slog.New(slog.DiscardHandler)
-	o, err := outbound.New(read.Outbound.Config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	o := outbound.New(read.Outbound.Config)
 	identityOf := func(name string) *outbound.Identity {
 		return o.Ports[slices.IndexFunc(o.Ports, func(p *outbound.Port) bool { return p.Name == name })].Identity
 	}
@@ -69,10 +66,7 @@ func TestAdviceNamesTheGrantFlow(t *testing.T) {
 		t.Fatal(err)
 	}
 	read.Outbound.Log = slog.New(slog.DiscardHandler)
-	o, err := outbound.New(read.Outbound.Config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	o := outbound.New(read.Outbound.Config)
 	refused := fmt.Errorf("no token: %w", &tokens.RejectedError{Status: 403, Code: "unauthorized_client"})
 	if got := o.Advise(refused, o.Ports[0]); !strings.Contains(got, "grant flows") || strings.Contains(got, "CLIENT_SECRET") {
 		t.Error(got)

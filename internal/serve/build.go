@@ -68,9 +68,7 @@ type portCounts struct {
 func (u *Usher) buildOutbound(m *metrics.Registry) (err error) {
 	cfg := u.settings.Outbound.Config
 	cfg.Log = u.log
-	if u.outbound, err = outbound.New(cfg); err != nil {
-		return err
-	}
+	u.outbound = outbound.New(cfg)
 	identities := make(map[*outbound.Identity]*metrics.Identity)
 	for _, p := range u.outbound.Ports {
 		calls, tokens := m.Port(p.Name, proxy.Failures[:]...), identities[p.Identity]

@@ -10,7 +10,10 @@ import (
 	"usher/internal/testkit"
 )
 
-func TestMain(m *testing.M) { testkit.Main(m) }
+func TestMain(m *testing.M) {
+	testkit.TrustTestServers()
+	testkit.Main(m)
+}
 
 // What the tests of this package use of testkit, by shorter names.
 var (

@@ -141,3 +141,29 @@ func wantReady(t *testing.T, admin, part string, status int, want string) {
 		t.Errorf("usher_ready of %s is %q, want %q", part, value, series)
 	}
 }
+
+// Without the main port its further ports still work, and inherit its identity. With none, usher has nothing to wait
+// for.
+func TestMainPortOff(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	p := start(t, s.Environ("USHER_LISTEN=off", "USHER_PORTS_0_LISTEN=127.0.0.1:0"))
+	p.Ready(t)
+	wantCall(t, p.URL(t, "0"), 200, "accounts")
+	if _, body := get(t, p.URL(t, "admin")+"/metrics"); strings.Contains(body, `port="main"`) {
+		t.Error("the metrics have the main port")
+	}
+	p = start(t, s.Environ("USHER_LISTEN=off"))
+	p.Ready(t)
+	if status, body := get(t, p.URL(t, "admin")+"/readyz/outbound"); status != 200 {
+		t.Errorf("%d %s", status, body)
+	}
+	for _, page := range []string{"/", "/api/status"} {
+		if status, body := get(t, p.URL(t, "admin")+page); status != 200 {
+			t.Errorf("%s: %d %s", page, status, body)
+		}
+	}
+	if n := s.TokenRequests(); n != 1 {
+		t.Errorf("%d token requests, want that of port 0", n)
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os/exec"
 	"slices"
 	"strings"
 	"sync"
@@ -84,11 +85,14 @@ func TestHTTPSProxy(t *testing.T) {
 			proxy := &tunnel{target: srv.Listener.Addr().String()}
 			way := httptest.NewServer(proxy)
 			defer way.Close()
-			environ := (&testkit.Service{Billing: s.Billing, URL: tc.base}).Environ("USHER_CA_FILE=" + certFile)
+			environ := (&testkit.Service{Billing: s.Billing, URL: tc.base}).Environ("SSL_CERT_FILE=" + certFile)
 			for _, variable := range tc.environ {
 				environ = append(environ, strings.Replace(variable, "{proxy}", way.Listener.Addr().String(), 1))
 			}
-			p := start(t, environ)
+			cmd := exec.Command(testkit.Binary(t)) // the certificates to trust are read once in each process
+			cmd.Env = environ
+			p := testkit.Start(t, cmd)
+			p.Ready(t)
 			wantCall(t, p.URL(t, "main"), 200, "accounts")
 			s.Revoke()
 			wantCall(t, p.URL(t, "main"), 200, "accounts")

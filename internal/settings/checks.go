@@ -2,7 +2,6 @@ package settings
 
 import (
 	"cmp"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -147,7 +146,7 @@ func (r *reader) cleanScope(name, value string) string {
 // checkListen checks the address of a listener, and reports whether other machines can reach it.
 func (r *reader) checkListen(name, value string) (reachable bool) {
 	want := "host:port, such as 127.0.0.1:8080, or unix:/path"
-	if name == "USHER_ADMIN_LISTEN" || name == "USHER_WEBHOOK_LISTEN" {
+	if name == "USHER_LISTEN" || name == "USHER_ADMIN_LISTEN" || name == "USHER_WEBHOOK_LISTEN" {
 		want = "host:port, such as " + Default(name) + ", unix:/path, or off"
 		if value == "off" {
 			return false
@@ -204,14 +203,6 @@ func (r *reader) readFile(name, path string, read func(string) ([]byte, error)) 
 	case err != nil:
 		r.problem(name, "is %q, but should name a file that can be read: %v%s", path, err, userHint(err))
 		return nil
-	}
-	return data
-}
-
-func (r *reader) readCertificates(name, path string, read func(string) ([]byte, error)) []byte {
-	data := r.readFile(name, path, read)
-	if data != nil && !x509.NewCertPool().AppendCertsFromPEM(data) {
-		r.problem(name, "is %q, but should name a file with certificates in PEM", path)
 	}
 	return data
 }

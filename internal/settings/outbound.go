@@ -9,14 +9,13 @@ import (
 	"golang.org/x/net/http/httpproxy"
 
 	"usher/internal/outbound"
-	"usher/internal/secret"
 )
 
 // Outbound has the settings of the billing service and of the local ports. This part is on if BaseURL is set.
 type Outbound struct {
 	outbound.Config // all but its Log; without ports if outbound is off
 
-	BaseURL, CAFile          string
+	BaseURL                  string
 	Insecure, AllowPlainHTTP bool
 
 	main outbound.Port
@@ -39,9 +38,6 @@ func (o *Outbound) check(r *reader) {
 			r.invalid("USHER_ALLOWED_HOSTS", "host names or addresses, separated by commas, or * for any")
 			break
 		}
-	}
-	if o.CAFile != "" {
-		o.CA = r.readCertificates("USHER_CA_FILE", o.CAFile, secret.ReadFile)
 	}
 }
 
@@ -125,7 +121,10 @@ func (o *Outbound) readPorts(r *reader) {
 		o.checkPort(r, p)
 	}
 	if o.BaseURL != "" {
-		o.Ports = ports
+		o.Main, o.Ports = main, ports
+	}
+	if main.Listen == "off" {
+		o.Ports = slices.DeleteFunc(o.Ports, func(p *outbound.Port) bool { return p == main })
 	}
 }
 

@@ -54,7 +54,7 @@ func (s *Settings) sections() []section {
 	return []section{
 		{
 			title: "Billing service and local ports (outbound)",
-			intro: "This part is on when `USHER_BASE_URL` is set. `HTTPS_PROXY` and `NO_PROXY` apply to the " +
+			intro: "This part is on when `USHER_BASE_URL` is set. `HTTPS_PROXY`, `NO_PROXY` and `SSL_CERT_FILE` apply to the " +
 				"billing service, never to deliveries. Ports with the same client and scope share a token.",
 			part: "outbound",
 			rows: slices.Concat(s.Outbound.variables(), portVariables(new(outbound.Port))),
@@ -99,7 +99,8 @@ func (o *Outbound) variables() []Variable {
 		{"USHER_SCOPE", &main.Scope, "`standard:read standard:write`",
 			"The scopes to request, separated by spaces."},
 		{"USHER_LISTEN", &main.Listen, "`127.0.0.1:8080`",
-			"The local port that your programs call; `unix:/path` for a socket (mode 0660)."},
+			"The local port that your programs call; `unix:/path` for a socket (mode 0660). `off`: none, only further " +
+				"ports, usher's own calls and `usher exec`."},
 		{"USHER_KEY", &main.Key, "none",
 			"Callers must send this [key](SECURITY.md#keys). Several, comma-separated, while you rotate."},
 		{"USHER_INSECURE", &o.Insecure, "`false`",
@@ -112,14 +113,10 @@ func (o *Outbound) variables() []Variable {
 			"`true` allows `http` in `USHER_BASE_URL` to another machine. " +
 				"The client secret then travels unencrypted."},
 		{"USHER_REPLAY_LIMIT", &o.ReplayLimit, "`1MiB`",
-			"The largest request body to keep, for a resend after a 401. Larger ones stream."},
-		{"USHER_REPLAY_MEMORY", &o.ReplayMemory, "`32MiB`",
-			"Memory for all bodies kept at once. When it is full, bodies of more than 16 KiB stream " +
-				"and cannot be resent."},
+			"The largest request body to keep, for a resend after a 401. Larger ones stream. All together take " +
+				"32 MiB at most: beyond it bodies of more than 16 KiB stream, too."},
 		{"USHER_UPSTREAM_TIMEOUT", positive{&o.UpstreamTimeout}, "`60s`",
 			"How long the billing service may take, from the last byte of a call to the header of its answer."},
-		{"USHER_CA_FILE", &o.CAFile, "none",
-			"More CA certificates to trust for the billing service."},
 	}
 }
 
