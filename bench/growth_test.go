@@ -53,7 +53,7 @@ func TestFill(t *testing.T) {
 				if s := in.Stats(); s.Pending != 7 || s.Old {
 					t.Errorf("%+v", s)
 				}
-				if known, err := in.Snapshots(t.Context(), []string{"some-3"}); err != nil || len(known) != 1 || known[0].Platform != "crm" {
+				if known, err := in.Snapshots(t.Context(), "some-3"); err != nil || len(known) != 1 || known[0].Platform != "crm" {
 					t.Errorf("%+v, %v", known, err)
 				}
 				all, err := in.List(context.Background(), inbox.Filter{})

@@ -34,7 +34,7 @@ func existing(t *testing.T) map[string][]string {
 		return inbox.Stats{At: time.Now(), Paused: []inbox.Pause{}, Receivers: map[string]inbox.Figures{"main": {}}, CompleteRun: new(lane.Run), LastRun: new(lane.Run)}
 	}, receivers)
 	m.Certificate(time.Now)
-	m.Entitlements(func() inbox.Stats { return inbox.Stats{} }, func() int { return 0 })
+	m.Entitlements(func() inbox.Stats { return inbox.Stats{} })
 	m.Ready("gate", func() bool { return true })
 	port.Started()
 	port.Finished(200, time.Millisecond)

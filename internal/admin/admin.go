@@ -73,9 +73,6 @@ type Config struct {
 	// EntitlementsPort returns how a shell calls the entitlements port: curl with its options, and the base
 	// address. Nil: the port is off.
 	EntitlementsPort func() (curl, base string)
-	// Ambiguous returns the codes that callers of that port asked for in vain, because they exist on several
-	// platforms. Required with it.
-	Ambiguous func(context.Context) []string
 	// History says how the history is kept, and where notifications go. New sets what the admin port itself knows.
 	History history.Config
 	// Version is shown on the pages.

@@ -246,9 +246,8 @@ func TestStatusWhileTheDatabaseHangs(t *testing.T) {
 		cfg := port(b)
 		cfg.Gate, cfg.Receivers = gate, b.Receivers
 		book := entitlements.NewBook(b.Snapshots, true)
-		var ambiguities entitlements.Ambiguities
-		cfg.Entitlements = ambiguities.Watch(book.Lookup)
-		cfg.EntitlementsPort, cfg.Ambiguous = func() (curl, base string) { return "curl", "http://127.0.0.1" }, ambiguities.Lately
+		cfg.Entitlements = book.Lookup
+		cfg.EntitlementsPort = func() (curl, base string) { return "curl", "http://127.0.0.1" }
 		h := New(cfg)
 		_, _ = cfg.Entitlements(t.Context(), "twice", nil)
 		time.Sleep(5 * time.Second) // what was missed is stored
@@ -261,7 +260,7 @@ func TestStatusWhileTheDatabaseHangs(t *testing.T) {
 			return body
 		}
 		const json = "application/json"
-		for _, want := range []string{`"parked":3`, `"invalid":1`, `"unknown":1`, `"ambiguous":["twice"]`, "eu/missed", "eu/odd"} {
+		for _, want := range []string{`"parked":3`, `"invalid":1`, `"unknown":1`, "eu/missed", "eu/odd"} {
 			if body := look("/api/status", json); !strings.Contains(body, want) {
 				t.Fatalf("no %s in %s", want, body)
 			}

@@ -10,7 +10,6 @@ import (
 
 	"usher/internal/admin/page"
 	"usher/internal/admin/status"
-	"usher/internal/entitlements"
 	"usher/internal/inbox"
 	"usher/internal/lane/state"
 )
@@ -48,14 +47,9 @@ func (h *Handler) status(ctx context.Context) *status.Status {
 		}
 	}
 	if h.cfg.EntitlementsPort != nil {
-		// An empty list is written as [], not as null.
-		now.Entitlements = &status.Entitlements{Tenants: stats.Tenants, Unknown: stats.Unknown, Ambiguous: []string{}}
+		now.Entitlements = &status.Entitlements{Tenants: stats.Tenants, Unknown: stats.Unknown}
 		if h.cfg.Held != nil {
 			now.Entitlements.Held = h.cfg.Held()
-		}
-		if h.cfg.Ambiguous != nil {
-			now.Entitlements.Ambiguous = append(now.Entitlements.Ambiguous, h.cfg.Ambiguous(ctx)...)
-			now.Entitlements.OneAmbiguous = h.oneOf(ctx, now.Entitlements.Ambiguous)
 		}
 		if !stats.Old {
 			now.Entitlements.UnknownDetails = h.unknown(ctx, stats.Unknown)
@@ -82,21 +76,6 @@ func (h *Handler) apiStatus(r *http.Request) (any, error) {
 	}
 	s.History, s.OldHistory = h.recorder.Since(r.Context(), since)
 	return s, nil
-}
-
-// oneOf returns one of the tenants with the first of these codes, which exist on several
-// platforms; empty: there is none.
-func (h *Handler) oneOf(ctx context.Context, codes []string) string {
-	if len(codes) == 0 {
-		return ""
-	}
-	ctx, cancel := context.WithTimeout(ctx, time.Second) // the database may hang
-	defer cancel()
-	_, err := h.cfg.Entitlements(ctx, codes[0], nil)
-	if several, ok := errors.AsType[*entitlements.AmbiguousError](err); ok {
-		return inbox.ShowTenant(several.Platforms[len(several.Platforms)-1], codes[0]) // not the one without a platform
-	}
-	return codes[0]
 }
 
 // details describes the webhooks in a state.

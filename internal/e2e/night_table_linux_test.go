@@ -161,25 +161,6 @@ func TestNightRotatedWebhookSecret(t *testing.T) {
 	o.figure(`usher_webhook_rejected_total{code="401"}`, "3")
 }
 
-// A webhook whose platform is null makes a code ambiguous: that is a trouble once somebody asks in vain, and
-// ends when one is erased as advised.
-func TestNightAmbiguousTenant(t *testing.T) {
-	t.Parallel()
-	o := openOffice(t, newReceiver(t, 200), fileInbox(t.TempDir()))
-	o.send(testkit.Snapshot("mill-co", 5), webhookToken)
-	o.send(strings.Replace(testkit.Snapshot("mill-co", 5), `"platform":{"id":1,"code":"crm","name":"CRM"}`, `"platform":null`, 1), webhookToken)
-	o.delivered()
-	o.wellAgain() // nobody asks
-	o.want("the answer", o.may("mill-co"), "AMBIGUOUS")
-	o.troubled("critical", "Questions about mill-co are ambiguous: the code exists on several platforms", "answered 409", "Name the platform")
-	o.figure("usher_entitlement_ambiguous_tenants", "1")
-	o.want("what it advises", o.asks("status"), "\n  usher entitlements crm/mill-co\n")
-	o.want("that", o.asks("entitlements", "crm/mill-co"), "'usher inbox erase TENANT'. They are /mill-co and crm/mill-co.")
-	o.want("erase", o.does("erase", "/mill-co", "--yes"), "0 ")
-	o.wellAgain() // nobody has to ask again
-	o.want("the answer", o.may("mill-co"), `"limit":5`)
-}
-
 func TestNightIPaidAndCannotUseSSO(t *testing.T) {
 	t.Parallel()
 	rc := newReceiver(t, 422)

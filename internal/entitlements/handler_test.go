@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -54,9 +53,9 @@ func shop(t testing.TB) Lookup {
 	put("eu", "plain", listing(t, `{"code":"users","quantity":6}`))
 	put("eu", "empty", listing(t))
 	put("eu", "silent", snapshot.Snapshot{})
-	book := NewBook(func(_ context.Context, tenants []string) (all []snapshot.Stored, _ error) {
+	book := NewBook(func(_ context.Context, tenant string) (all []snapshot.Stored, _ error) {
 		for _, s := range stored {
-			if slices.Contains(tenants, s.Tenant) {
+			if s.Tenant == tenant {
 				all = append(all, s)
 			}
 		}
@@ -284,11 +283,8 @@ func TestTargets(t *testing.T) {
 		{"/v1/check?tenant=nobody&feature=users&unknown=deny", 403, "DENIED", "unknown"},
 		{"/v1/check?tenant=silent&feature=users&unknown=allow", 204, "", "unknown"},
 		{"/v1/check?tenant=silent&feature=users&unknown=deny", 403, "DENIED", "unknown"},
-		{"/v1/check?tenant=twice&feature=users&quantity=2&unknown=allow", 204, "", "unknown"}, // yes on us, no on eu
-		{"/v1/check?tenant=twice&feature=users&quantity=2&unknown=deny", 403, "DENIED", "unknown"},
-		{"/v1/check?tenant=twice&feature=users&unknown=deny", 204, "", "1"}, // yes on both
-		{"/v1/check?tenant=twice&feature=users&quantity=3&unknown=allow", 403, "DENIED", "1"},
-		{"/v1/check?tenant=twice&feature=other&unknown=allow", 403, "DENIED", "0"},
+		{"/v1/check?tenant=twice&feature=users&unknown=allow", 204, "", "unknown"},
+		{"/v1/check?tenant=twice&feature=users&unknown=deny", 403, "DENIED", "unknown"},
 		{"/v1/check?tenant=half&feature=users&unknown=allow", 204, "", "unknown"}, // no on eu, not known on us
 		{"/v1/check?tenant=half&feature=users&unknown=deny", 403, "DENIED", "unknown"},
 		{"/v1/check?tenant=twice&feature=users&platform=us&unknown=deny", 204, "", "2"},

@@ -31,10 +31,13 @@ type flagBody struct {
 
 // newFlag returns the flag of a feature that the suffix names; enabled is false if the tenant does not
 // have the feature.
-func newFlag(code, suffix string, f snapshot.Feature, enabled bool) flagBody {
-	// The reason is STATIC in all answers: no rule was evaluated. (With DISABLED, some providers return
-	// the program's default, which might let a denied tenant in.)
+func (a *Answer) newFlag(code, suffix string, f snapshot.Feature, enabled bool) flagBody {
+	// STATIC: no rule was evaluated. (With DISABLED, some providers return the program's default, which might let a
+	// denied tenant in.)
 	flag := flagBody{code + suffix, enabled, "STATIC", "denied"}
+	if a.Stale > 0 {
+		flag.Reason = "STALE"
+	}
 	if enabled {
 		flag.Variant = "enabled"
 	}
@@ -53,34 +56,34 @@ func newFlag(code, suffix string, f snapshot.Feature, enabled bool) flagBody {
 
 // evaluate returns a flag of a tenant whose features are known, and whether the feature behind it
 // is enabled. A feature with the code users.limit comes before the limit of users.
-func evaluate(s snapshot.Snapshot, key string) (_ flagBody, enabled bool) {
-	f, enabled := s.Feature(key)
+func (a *Answer) evaluate(key string) (_ flagBody, enabled bool) {
+	f, enabled := a.Snapshot.Feature(key)
 	if enabled {
-		return newFlag(key, "", f, true), true
+		return a.newFlag(key, "", f, true), true
 	}
 	for _, suffix := range []string{limitSuffix, valueSuffix} {
 		if code, ok := strings.CutSuffix(key, suffix); ok && code != "" {
-			f, enabled := s.Feature(code)
-			return newFlag(code, suffix, f, enabled), enabled
+			f, enabled := a.Snapshot.Feature(code)
+			return a.newFlag(code, suffix, f, enabled), enabled
 		}
 	}
-	return newFlag(key, "", f, false), false
+	return a.newFlag(key, "", f, false), false
 }
 
 // evaluateAll returns the three flags of each feature. Each key occurs once, with the result of
 // evaluate.
-func evaluateAll(s snapshot.Snapshot) iter.Seq[any] {
+func (a *Answer) evaluateAll() iter.Seq[any] {
 	return func(yield func(any) bool) {
 		// They are of features that could be a flag of another one: few, as many answers may be made at once.
 		codes := make(map[string]bool)
-		for _, f := range s.Features {
+		for _, f := range a.Snapshot.Features {
 			if strings.HasSuffix(f.Code, limitSuffix) || strings.HasSuffix(f.Code, valueSuffix) {
 				codes[f.Code] = true
 			}
 		}
-		for _, f := range s.Features {
+		for _, f := range a.Snapshot.Features {
 			for _, suffix := range []string{"", limitSuffix, valueSuffix} {
-				if (suffix == "" || !codes[f.Code+suffix]) && !yield(newFlag(f.Code, suffix, f, true)) {
+				if (suffix == "" || !codes[f.Code+suffix]) && !yield(a.newFlag(f.Code, suffix, f, true)) {
 					return
 				}
 			}
@@ -94,7 +97,7 @@ func (h *Handler) flag(w http.ResponseWriter, r *http.Request, to target) (answe
 		return answer{}, err
 	}
 	a, err := h.cfg.Lookup.last(r.Context(), w, tenant, platform)
-	flag, enabled := evaluate(a.Snapshot, *to.feature)
+	flag, enabled := a.evaluate(*to.feature)
 	h.count(err, enabled)
 	return answer{http.StatusOK, flag}, err
 }
@@ -111,7 +114,7 @@ func (h *Handler) flags(w http.ResponseWriter, r *http.Request, _ target) (answe
 		return answer{}, err
 	}
 	// The tag is a digest of the whole content, so that it changes with it.
-	body := list{before: `{"flags":`, items: evaluateAll(a.Snapshot), after: "}\n"}
+	body := list{before: `{"flags":`, items: a.evaluateAll(), after: "}\n"}
 	sum := sha256.New()
 	_ = body.write(sum) // a hash takes everything
 	tag := `"` + hex.EncodeToString(sum.Sum(nil)[:16]) + `"`

@@ -28,6 +28,9 @@ func TestFlag(t *testing.T) {
 		{"acme", "other.limit", `{"key":"other.limit","reason":"STATIC","value":0,"variant":"denied"}`},
 		{"acme", "other.value", `{"key":"other.value","reason":"STATIC","value":"","variant":"denied"}`},
 		{"empty", "users", `{"key":"users","reason":"STATIC","value":false,"variant":"denied"}`},
+		// The inbox could not be read.
+		{"old", "users", `{"key":"users","reason":"STALE","value":true,"variant":"enabled"}`},
+		{"old", "users.limit", `{"key":"users.limit","reason":"STALE","value":25,"variant":"limited"}`},
 		// A feature with the whole key as its code comes first. Its own limit has one more suffix.
 		{"acme", "a/b.limit", `{"key":"a/b.limit","reason":"STATIC","value":true,"variant":"enabled"}`},
 		{"acme", "a%2Fb.limit", `{"key":"a/b.limit","reason":"STATIC","value":true,"variant":"enabled"}`},
@@ -131,9 +134,9 @@ func TestFlags(t *testing.T) {
 	h := New(config(t))
 	s := listing(t, `{"code":"users","quantity":25}`, `{"code":"users.limit"}`, `{"code":"users.value","value":"v"}`, `{"code":"sso"}`)
 	keys := make(map[string]bool)
-	for item := range evaluateAll(s) {
+	for item := range (&Answer{Snapshot: s}).evaluateAll() {
 		flag := item.(flagBody)
-		one, _ := evaluate(s, flag.Key)
+		one, _ := (&Answer{Snapshot: s}).evaluate(flag.Key)
 		if keys[flag.Key] || fmt.Sprintf("%#v", one) != fmt.Sprintf("%#v", flag) {
 			t.Errorf("%#v, alone %#v, twice: %t", flag, one, keys[flag.Key])
 		}

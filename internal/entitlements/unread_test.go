@@ -97,7 +97,7 @@ func TestAnAnswerThatIsBeingMade(t *testing.T) {
 		s.Features[n].Code = fmt.Sprintf("f%d", n)
 	}
 	before := inUse()
-	next, stop := iter.Pull(evaluateAll(s))
+	next, stop := iter.Pull((&Answer{Snapshot: s}).evaluateAll())
 	defer stop()
 	if _, any := next(); !any {
 		t.Fatal("no flags")

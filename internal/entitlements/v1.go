@@ -1,7 +1,6 @@
 package entitlements
 
 import (
-	"errors"
 	"net/http"
 	"regexp"
 	"strconv"
@@ -103,12 +102,10 @@ func (h *Handler) check(w http.ResponseWriter, r *http.Request, _ target) (answe
 	case unknown != nil && *unknown != "allow" && *unknown != "deny":
 		return answer{}, badRequest("The query parameter unknown must be allow or deny.")
 	}
-	about := question{tenant, feature, quantity}
-	v, err := about.ask(h.cfg.Lookup, r, w, optional(params, "platform"))
-	if several, ok := errors.AsType[*AmbiguousError](err); ok && unknown != nil {
-		v, err = about.askEach(h.cfg.Lookup, r, w, several)
-	}
-	h.count(err, v.allowed)
+	a, err := h.cfg.Lookup.last(r.Context(), w, tenant, optional(params, "platform"))
+	f, enabled := a.Snapshot.Feature(feature)
+	allowed := enabled && f.Limit.Allows(quantity)
+	h.count(err, allowed)
 	if code := statusOf(err); unknown != nil && (code == http.StatusNotFound || code == http.StatusConflict) {
 		// nginx knows no third answer, and the caller has decided.
 		w.Header().Set("Usher-Unknown", "true")
@@ -120,50 +117,13 @@ func (h *Handler) check(w http.ResponseWriter, r *http.Request, _ target) (answe
 	if err != nil {
 		return answer{}, err
 	}
-	w.Header().Set("Usher-Limit", v.limit.String())
+	w.Header().Set("Usher-Limit", f.Limit.String()) // 0 if it is not enabled
 	switch {
-	case v.allowed:
+	case allowed:
 		return answer{http.StatusNoContent, nil}, nil
-	case v.enabled:
-		return answer{}, denied("The limit of this feature is " + v.limit.String() + ".")
+	case enabled:
+		return answer{}, denied("The limit of this feature is " + f.Limit.String() + ".")
 	default:
 		return answer{}, denied("This feature is not on the tenant's subscription.")
 	}
-}
-
-// A question is that of a check, and a verdict what a tenant's last snapshot says to it.
-type (
-	question struct {
-		tenant, feature string
-		quantity        uint64
-	}
-	verdict struct {
-		enabled, allowed bool
-		limit            snapshot.Limit // 0 if it is not enabled
-	}
-)
-
-func (q question) ask(l Lookup, r *http.Request, w http.ResponseWriter, platform *string) (verdict, error) {
-	a, err := l.last(r.Context(), w, q.tenant, platform)
-	f, enabled := a.Snapshot.Feature(q.feature)
-	return verdict{enabled, enabled && f.Limit.Allows(q.quantity), f.Limit}, err
-}
-
-// askEach asks about all tenants that have the code. If each of them may, the least limit among theirs is the
-// answer; if none may, that is. If they differ the answer is err, or what else is not known of one of them.
-func (q question) askEach(
-	l Lookup, r *http.Request, w http.ResponseWriter, err *AmbiguousError,
-) (least verdict, _ error) {
-	for i, platform := range err.Platforms {
-		v, failed := q.ask(l, r, w, &platform)
-		switch {
-		case failed != nil:
-			return verdict{}, failed
-		case i > 0 && v.allowed != least.allowed:
-			return verdict{}, err
-		case i == 0 || uint64(v.limit) < uint64(least.limit): // no limit is the largest number
-			least = v
-		}
-	}
-	return least, nil
 }

@@ -3,9 +3,11 @@ package entitlements
 import (
 	"bufio"
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/http"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,6 +22,21 @@ func wired(t *testing.T, h http.Handler) net.Conn {
 	t.Cleanup(func() { near.Close(); server.Close() })
 	return near
 }
+
+// single is a listener of one connection.
+type single struct {
+	once sync.Once
+	conn net.Conn
+}
+
+func (l *single) Accept() (conn net.Conn, err error) {
+	err = errors.New("that was all")
+	l.once.Do(func() { conn, err = l.conn, nil })
+	return conn, err
+}
+
+func (l *single) Close() error   { return nil }
+func (l *single) Addr() net.Addr { return &net.TCPAddr{} }
 
 // ended closes a connection, and waits until the server has noticed.
 func ended(conn net.Conn) {

@@ -676,9 +676,9 @@ func TestStandbyIsNotRead(t *testing.T) {
 	wire.Pass()
 	d.until("paused", func() bool { return d.Pause(Pause{Tenant: "t"}) == nil })
 	large := strings.Repeat("B", 100_000) // it is not read ahead
-	before := must(d.Snapshots(t.Context(), []string{"t"}))(t)[0].Seq
+	before := must(d.Snapshots(t.Context(), "t"))(t)[0].Seq
 	d.until("taken in", func() bool { return d.send("t", large) == "+" })
-	if now := must(d.Snapshots(t.Context(), []string{"t"}))(t)[0].Seq; now <= before {
+	if now := must(d.Snapshots(t.Context(), "t"))(t)[0].Seq; now <= before {
 		t.Errorf("the last snapshot is still %d", before)
 	}
 	must(d.Resume(Pause{Tenant: "t"}))(t)

@@ -411,7 +411,7 @@ func TestFaultHugeCodesOfPlatforms(t *testing.T) {
 		d.take("t0", "A")
 		d.idle("t0")
 		d.restart()
-		d.want("a snapshot", fmt.Sprint(len(must(d.Snapshots(t.Context(), []string{"t0"}))(t))), "1")
+		d.want("a snapshot", fmt.Sprint(len(must(d.Snapshots(t.Context(), "t0"))(t))), "1")
 		d.until("counted", func() bool { return d.Stats().Invalid == count })
 		for _, e := range must(d.List(context.Background(), Filter{State: state.Invalid}))(t) {
 			if e.Platform != "" || e.Tenant != "" {

@@ -328,7 +328,7 @@ func TestErasedIsGone(t *testing.T) {
 		if n, err := d.Erase("", tenant); n != 1 || err != nil {
 			t.Errorf("%s: %d erased, %v", tenant, n, err)
 		}
-		if s, err := d.Snapshots(t.Context(), []string{tenant}); err != nil || len(s) != 0 {
+		if s, err := d.Snapshots(t.Context(), tenant); err != nil || len(s) != 0 {
 			t.Errorf("%s: %v %v", tenant, s, err)
 		}
 	}

@@ -252,7 +252,7 @@ func TestReadEndsWithItsReader(t *testing.T) {
 		},
 		"a tenant's platform": func(ctx context.Context, i *Inbox) error { return second(i.Platforms(ctx, "t")) },
 		"snapshots": func(ctx context.Context, i *Inbox) error {
-			return second(i.Snapshots(ctx, []string{"t"}))
+			return second(i.Snapshots(ctx, "t"))
 		},
 	}
 	for what, end := range map[string]func(gone func(), i *Inbox){
@@ -335,7 +335,7 @@ func TestPeopleLeaveReadersToPrograms(t *testing.T) {
 		ctx, gone := context.WithCancel(t.Context())
 		look(ctx, going)
 		for range 10 {
-			check(t, second(d.Snapshots(t.Context(), []string{"t"})))
+			check(t, second(d.Snapshots(t.Context(), "t")))
 			check(t, d.Pause(Pause{}))
 			must(d.Resume(Pause{}))(t)
 			check(t, d.loadContent(t.Context(), new(*stored)))

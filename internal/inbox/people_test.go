@@ -40,7 +40,7 @@ func TestAfterAForcedRedeliveryTheSameIsAChange(t *testing.T) {
 		d.until("redelivered", func() bool { return len(d.main.got("acme")) == 3 })
 		d.idle("acme")
 		d.want("the first once more", d.send("acme", a), "+")
-		all, err := d.Snapshots(t.Context(), []string{"acme"})
+		all, err := d.Snapshots(t.Context(), "acme")
 		if err != nil || len(all) != 1 || !strings.Contains(string(all[0].Features), `"a"`) {
 			t.Errorf("the sender's last word was a, and entitlements say %s, %v", all[0].Features, err)
 		}

@@ -999,7 +999,7 @@ func (p *place) ask(tenant string) {
 	at := time.Now()
 	ctx, cancel := context.WithTimeout(context.Background(), w.patience)
 	defer cancel()
-	all, err := p.inbox.Snapshots(ctx, []string{tenant})
+	all, err := p.inbox.Snapshots(ctx, tenant)
 	if err != nil {
 		if !w.troubled() {
 			w.fail("(e) no snapshot of %s: %v", tenant, err)

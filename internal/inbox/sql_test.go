@@ -107,7 +107,7 @@ func TestRightsInSQL(t *testing.T) {
 			t.Errorf("%s as %s: %v", statement, who.Config().User, err)
 		}
 	}
-	rows, err := d.Snapshots(t.Context(), []string{"acme"})
+	rows, err := d.Snapshots(t.Context(), "acme")
 	check(t, err)
 	answers := func(why string, who *pgx.Conn) {
 		t.Helper()

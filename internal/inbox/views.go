@@ -302,13 +302,12 @@ func (s *Inbox) addPrevious(ctx context.Context, w *lane.Webhook) error {
 	})
 }
 
-// Snapshots returns the last snapshot of every tenant with one of these codes, on whichever platform.
-func (s *Inbox) Snapshots(ctx context.Context, tenants []string) (all []snapshot.Stored, err error) {
-	tenants = slices.DeleteFunc(slices.Clone(tenants), func(code string) bool { return !storable(code) })
-	if len(tenants) == 0 {
+// Snapshots returns the last snapshots of a tenant's code, on whichever platforms it is.
+func (s *Inbox) Snapshots(ctx context.Context, tenant string) ([]snapshot.Stored, error) {
+	if !storable(tenant) {
 		return nil, nil
 	}
-	return listOf(ctx, s.read, scanSnapshot, "snapshots", tenants)
+	return listOf(ctx, s.read, scanSnapshot, "snapshots", tenant)
 }
 
 // Platforms returns the platforms on which a tenant is known, even if only by a pause, by a webhook that got a 5xx,

@@ -158,8 +158,8 @@ func (u *Usher) buildInbox(m *metrics.Registry) (err error) {
 	if w.Inbox == "" {
 		return nil
 	}
-	u.book = entitlements.NewBook(func(ctx context.Context, tenants []string) ([]snapshot.Stored, error) {
-		return u.inbox.Snapshots(ctx, tenants)
+	u.book = entitlements.NewBook(func(ctx context.Context, tenant string) ([]snapshot.Stored, error) {
+		return u.inbox.Snapshots(ctx, tenant)
 	}, w.SharedInbox())
 	cfg := w.InboxConfig
 	cfg.Delivered, cfg.Changed, cfg.Log = delivered, u.book.Changed, u.log
@@ -201,7 +201,7 @@ func (u *Usher) inboxStats() inbox.Stats {
 func (u *Usher) buildEntitlements(m *metrics.Registry) {
 	e := &u.settings.Entitlements
 	cfg := entitlements.Config{
-		Lookup: u.ambiguities.Watch(u.book.Lookup),
+		Lookup: u.book.Lookup,
 		Changes: func(ctx context.Context, after string, limit int, wait time.Duration) (*snapshot.Changes, error) {
 			return u.inbox.Changes(ctx, after, limit, wait)
 		},
@@ -209,9 +209,7 @@ func (u *Usher) buildEntitlements(m *metrics.Registry) {
 		Hosts: guard.NewHosts(e.Listen, u.settings.Outbound.AllowedHosts, e.Key != nil),
 		Log:   u.log,
 	}
-	cfg.Checked, cfg.Answered = m.Entitlements(u.inboxStats, func() int {
-		return len(u.ambiguities.Lately(context.Background()))
-	})
+	cfg.Checked, cfg.Answered = m.Entitlements(u.inboxStats)
 	cfg.Told = m.Changes(func() int { return u.inbox.ChangesWaiting() })
 	u.entitlementsListener = &listener{
 		variable: "USHER_ENTITLEMENTS_LISTEN",
@@ -254,7 +252,7 @@ func (u *Usher) buildAdmin(metrics *metrics.Registry, gate *metrics.Gate) {
 		cfg.Entitlements, cfg.Held = u.book.Lookup, u.book.Held
 	}
 	if u.entitlementsListener != nil {
-		cfg.EntitlementsPort, cfg.Ambiguous = u.curlEntitlements, u.ambiguities.Lately
+		cfg.EntitlementsPort = u.curlEntitlements
 	}
 	if u.gate != nil {
 		cfg.Decisions, cfg.Receivers = u.decisions, u.settings.Webhook.Receivers

@@ -84,14 +84,13 @@ type Usher struct {
 	stopping atomic.Bool
 	systemd  *sdnotify.Notifier // nil if systemd did not start usher
 
-	outbound    *outbound.Outbound
-	counts      []portCounts // of its ports, in the same order
-	gate        *webhookgate.Gate
-	decisions   *admin.Decisions    // the gate's last decisions
-	missed      *webhookgate.Missed // whose webhooks got a 5xx; with an inbox, as far as it has not stored that yet
-	inbox       *inbox.Inbox        // nil if usher passes webhooks through
-	book        *entitlements.Book  // what tenants may use; nil if there is no inbox
-	ambiguities entitlements.Ambiguities
+	outbound  *outbound.Outbound
+	counts    []portCounts // of its ports, in the same order
+	gate      *webhookgate.Gate
+	decisions *admin.Decisions    // the gate's last decisions
+	missed    *webhookgate.Missed // whose webhooks got a 5xx; with an inbox, as far as it has not stored that yet
+	inbox     *inbox.Inbox        // nil if usher passes webhooks through
+	book      *entitlements.Book  // what tenants may use; nil if there is no inbox
 
 	listeners            []*listener // all but the admin port's; those of outbound first, in the order of its ports
 	gateListener         *listener

@@ -297,11 +297,10 @@ func (m *Registry) Ready(part string, ready func() bool) {
 	})
 }
 
-// Entitlements registers the metrics of the entitlements port. stats returns the figures of the inbox,
-// ambiguous those of entitlements.Ambiguities. The results count a check by its answer, for
-// entitlements.Config.Checked, and the time of each question, for Answered.
+// Entitlements registers the metrics of the entitlements port. stats returns the figures of the inbox.
+// The results count a check by its answer, for entitlements.Config.Checked, and the time of each question, for Answered.
 func (m *Registry) Entitlements(
-	stats func() inbox.Stats, ambiguous func() int,
+	stats func() inbox.Stats,
 ) (checked func(result string), answered func(took time.Duration, ok bool)) {
 	m.gaugeFunc("usher_entitlement_tenants", "Tenants whose last snapshot is known.", func() float64 {
 		return float64(stats().Tenants)
@@ -309,10 +308,6 @@ func (m *Registry) Entitlements(
 	m.gaugeFunc("usher_entitlement_unknown_tenants",
 		"Tenants whose last snapshot has no features that can be read: questions about them are answered 404.",
 		func() float64 { return float64(stats().Unknown) })
-	m.gaugeFunc("usher_entitlement_ambiguous_tenants",
-		"Tenants that exist on several platforms, and about which somebody asked in the last 15 minutes "+
-			"without naming one: such questions are answered 409.",
-		func() float64 { return float64(ambiguous()) })
 	checks := m.counter("usher_entitlement_checks_total",
 		"Questions about a feature, by the answer: enabled, denied, or unknown (also: ambiguous, "+
 			"or the inbox cannot be read).", "result")

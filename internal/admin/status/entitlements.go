@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"usher/internal/admin/page"
-	"usher/internal/text"
 )
 
 // Entitlements is the state of the port that answers what a tenant may use.
@@ -13,10 +12,6 @@ type Entitlements struct {
 	Held    int `json:"held"`    // for how many usher can answer without the inbox
 	Unknown int `json:"unknown"` // how many of them have a last webhook without features that can be read
 
-	// Ambiguous are codes that exist on several platforms, and that somebody asks for without naming one.
-	Ambiguous []string `json:"ambiguous"`
-
-	OneAmbiguous   string  `json:"-"` // one of the tenants with the first of these codes
 	UnknownDetails Details `json:"-"`
 }
 
@@ -44,25 +39,10 @@ func (s *Status) fromMemory() string {
 }
 
 // featureTroubles say that usher cannot answer what some tenants may use, although it has a webhook of them.
-func featureTroubles(s *Status, _ time.Time) (all []Trouble) {
+func featureTroubles(s *Status, _ time.Time) []Trouble {
 	e := s.Entitlements
-	if e == nil {
+	if e == nil || e.Unknown == 0 {
 		return nil
-	}
-	if n := len(e.Ambiguous); n > 0 {
-		what := "Questions about " + e.Ambiguous[0] + " are ambiguous: the code exists on several platforms"
-		if n > 1 {
-			what = "Questions about " + page.FirstFew(e.Ambiguous) +
-				" are ambiguous: each of these codes exists on several platforms"
-		}
-		all = append(all, ambiguous.is(what, ofEntitlements("")).
-			run("usher entitlements "+text.Quote(e.OneAmbiguous)).
-			link("/tenants").
-			counts(0, n).
-			naming(e.Ambiguous, n))
-	}
-	if e.Unknown == 0 {
-		return all
 	}
 	who := page.Plural(e.Unknown, "tenant", "tenants")
 	if names := page.FirstFew(e.UnknownDetails.Tenants); names != "" {
@@ -73,20 +53,13 @@ func featureTroubles(s *Status, _ time.Time) (all []Trouble) {
 		whose = "its"
 	}
 	what := "usher cannot tell what " + who + " may use: " + whose + " last webhook has no features that can be read"
-	return append(all, featuresUnknown.is(what, ofEntitlements("")).
+	return []Trouble{featuresUnknown.is(what, ofEntitlements("")).
 		since(e.UnknownDetails.Since).
 		link(e.UnknownDetails.Link).
 		run("usher inbox tenants --trouble").
 		counts(0, e.Unknown).
-		naming(e.UnknownDetails.Tenants, e.Unknown))
+		naming(e.UnknownDetails.Tenants, e.Unknown)}
 }
-
-var ambiguous = kind("ambiguous", Critical, "UsherTenantsAmbiguous",
-	"Questions about these tenants that name no platform are answered 409: your program uses its own "+
-		"default, and may lock them out.",
-	"Name the platform in these questions. If one of the tenants is a mistake, such as a webhook whose "+
-		"platform was null, erase that one: 'usher inbox erase PLATFORM/CODE', or '/CODE' "+
-		"if it has no platform.")
 
 var featuresUnknown = kind("features-unknown", Critical, "UsherFeaturesUnknown",
 	"Questions about these tenants are answered 404: your program uses its own default, and may lock them out.",

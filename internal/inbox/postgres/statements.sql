@@ -41,7 +41,7 @@ JOIN {schema}.lane l ON l.tenant = n.tenant AND l.platform = n.platform AND l.ev
 	WHERE {of} AND w.state {waiting} AND w.seq <> n.seq ORDER BY w.seq LIMIT 1) w
 
 -- name: snapshots
-SELECT platform, tenant, seq, uuid, received, name, coalesce(features::text, '') FROM {schema}.snapshot WHERE tenant = ANY($1::text[])
+SELECT platform, tenant, seq, uuid, received, name, coalesce(features::text, '') FROM {schema}.snapshot WHERE tenant = $1::text
 
 -- name: snapshots_of
 -- 1 and 2 the tenants. It comes after the locks of their lanes.
