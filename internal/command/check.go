@@ -42,6 +42,7 @@ func checkCommand(ctx context.Context, p *Process) error {
 	if c.outbound != nil {
 		c.ports(ctx)
 	}
+	answers := c.outbound != nil && len(c.outbound.Ports) > 0 && !c.failed
 	if s.GateOn() {
 		if ends := s.Webhook.TLSEnds; !ends.IsZero() && time.Now().After(ends) {
 			c.fail("certificate of the gate: it has expired, on %s; put a new one into "+
@@ -50,6 +51,9 @@ func checkCommand(ctx context.Context, p *Process) error {
 		for _, r := range s.Webhook.Receivers.All() {
 			c.receiver(ctx, r)
 		}
+	}
+	if answers && s.GateOn() {
+		c.platforms(ctx, s)
 	}
 	if s.GateOn() || s.EntitlementsOn() {
 		c.inbox(&s.Webhook, !s.GateOn())

@@ -76,7 +76,7 @@ func TestSandboxBesideUsher(t *testing.T) {
 	environ := append(s.environ, "USHER_LISTEN=127.0.0.1:0", "USHER_ADMIN_LISTEN=127.0.0.1:0", "USHER_WEBHOOK_LISTEN="+gate,
 		"USHER_LOG_FORMAT=json", "USHER_WEBHOOK_TRIES=1")
 	if p := startProcess(t, environ, "check"); true {
-		if <-p.Ended; p.Code != 0 || strings.Count(p.Stdout.String(), "ok ") != 4 {
+		if <-p.Ended; p.Code != 0 || strings.Count(p.Stdout.String(), "ok ") != 6 {
 			t.Errorf("usher check: %d %s", p.Code, p.Stdout.String())
 		}
 	}
@@ -105,7 +105,7 @@ func TestSandboxBesideUsher(t *testing.T) {
 	}
 	s.want(t, 1, "422 rejected\n", "send", "--raw", file)
 
-	s.want(t, 0, "tokens revoked: 3\n", "revoke") // those of check, too
+	s.want(t, 0, "tokens revoked: 4\n", "revoke") // those of check, too
 	call(200)
 	s.want(t, 0, "", "fail", "graphql", "418")
 	call(418)
