@@ -20,12 +20,12 @@ const root = "../"
 // How many words a page may have. A page that needs more has said something twice, or belongs somewhere else.
 var budgets = map[string]int{
 	"README.md": 800, "bench/RESULTS.md": 1580, "docs/operations.md": 4520, "docs/architecture.md": 3140,
-	"docs/SECURITY.md": 1810, "docs/reference.md": 3200, "docs/reliability.md": 1270, "docs/api.md": 1900,
+	"docs/SECURITY.md": 1810, "docs/reference.md": 3200, "docs/reliability.md": 1270,
 	"docs/uses.md": 2350, "docs/receivers.md": 880, "docs/entitlements.md": 1650, "docs/evidence.md": 1780,
 }
 
 // budgetOfTheRest is for all other pages in docs together, and budgetOfAll for the README and all of docs.
-const budgetOfTheRest, budgetOfAll = 1780, 25000
+const budgetOfTheRest, budgetOfAll = 1780, 23100
 
 // Every page is within its budget, and listed.
 func TestPagesAreShort(t *testing.T) {

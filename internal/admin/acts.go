@@ -19,8 +19,8 @@ import (
 )
 
 // An Act is something that people do. Everything that is special about it is in its row of Acts: the routes,
-// the pages that ask first, the buttons, the notices, the log, the entry in the list of actions, the commands
-// of 'usher inbox' with their help, and the table in docs/api.md come from there.
+// the pages that ask first, the buttons, the notices, the log, the entry in the list of actions, and
+// the commands of 'usher inbox' with their help come from there.
 type Act struct {
 	Name    string     // in addresses, as a command, and in the list of actions
 	On      Target     // what it is done to
@@ -56,8 +56,6 @@ type Act struct {
 	// Found says in words what it would be done to, unless somebody names a tenant, and returns the parameter
 	// until, so that it is not done to what comes later. Nil: it is not known before.
 	Found func(*status.Status) (until time.Time, found []string)
-
-	doc []string // its rows in docs/api.md: each a call and its answer
 }
 
 // Target is what an act is done to.
@@ -215,18 +213,6 @@ func init() {
 			did:    "You asked usher to redeliver it: see its state below.",
 			Help: "deliver webhooks again. One that waits for its next try is tried now. " +
 				"If the tenant has a newer one, this needs --force",
-			doc: []string{
-				"POST /api/webhooks/ID/redeliver",
-				"`{\"id\":\"ID\"}`: redelivered before those of its tenant that wait; one that waits is " +
-					"tried now. 409 with `latest` if the tenant has a newer snapshot: " +
-					"`?force=true` sends it anyway",
-				"GET /api/redeliver",
-				"`{\"count\":n,\"first\":[\"ID\",…],\"older\":n,\"before\":\"…\"}`: what a filter chooses: " +
-					"see [Many at once](#many-at-once)",
-				"POST /api/redeliver",
-				"`{\"webhooks\":[{\"id\":\"ID\"}]}`: `failed` says why not, `newer` which newer webhook " +
-					"needs `force=true`; `left` counts those not tried",
-			},
 		},
 		{
 			Name: "discard", On: OnWebhooks, Params: []Param{force}, Logged: "webhooks discarded by hand",
@@ -250,17 +236,11 @@ func init() {
 			Quiet: true, Danger: true,
 			did:  "It is discarded.",
 			Help: "never send webhooks that wait, are parked or are invalid; they stay in the list as discarded",
-			doc: []string{
-				"POST /api/webhooks/ID/discard",
-				"`{\"id\":\"ID\"}`: never sent. 409 unless it waits, is parked or invalid",
-				"GET /api/discard", "as for redeliver",
-				"POST /api/discard", "as for redeliver",
-			},
 		},
 		{
 			Name:   "accept",
 			On:     OnWebhooks,
-			Params: []Param{force, {Name: "unknown", Is: YesOrNo}},
+			Params: []Param{force},
 			Logged: "invalid webhooks accepted by hand",
 			onWebhooks: &onWebhooks{
 				does: func(h *Handler, c *call, id int64) (int64, error) {
@@ -275,22 +255,14 @@ func init() {
 					}
 					return nil
 				},
-				agree: (*Handler).becomesUnknown,
-				Done:  "accepted: its new id is ID", NotDone: "not accepted",
+				Done: "accepted: its new id is ID", NotDone: "not accepted",
 			},
 			effect: "usher stores WHAT as it is, as a new webhook with its own id. " +
 				"usher delivers it after the webhooks of the tenant that wait, and answers from it " +
 				"what the tenant may use.",
 			did: "It is accepted, as a new webhook with its own id.",
 			Help: "take in webhooks that are invalid, as they are. If the tenant has a newer one, this needs " +
-				"--force. If usher would no longer know what the tenant may use, it asks first, unless --yes",
-			doc: []string{
-				"POST /api/webhooks/ID/accept",
-				"`{\"id\":\"NEW\"}`: an invalid webhook is taken in under a new id. " +
-					"409 if that is impossible; if the tenant has a newer snapshot, unless `?force=true`; " +
-					"if its features cannot be read, unless `?unknown=true`",
-				"POST /api/accept", "as for redeliver, only with ids; `new` is the new id",
-			},
+				"--force",
 		},
 		{
 			Name: "pause", On: OnDeliveries, Logged: "deliveries paused by hand", Level: slog.LevelWarn,
@@ -319,12 +291,6 @@ func init() {
 			Says: says(func(p inbox.Pause, run func(string) string) (string, error) {
 				return "paused: " + p.Words() + "; to resume: " + run("usher inbox resume"+p.Flag()), nil
 			}),
-			doc: []string{
-				"POST /api/pause",
-				"stops deliveries. Body: `{}` for all, `{\"tenant\":\"CODE\",\"platform\":\"CODE\"}` or " +
-					"`{\"receiver\":\"NAME\"}`; `\"for\":\"2h\"` ends it by itself. " +
-					"The answer adds `since` and `until`",
-			},
 		},
 		{
 			Name:   "resume",
@@ -353,10 +319,6 @@ func init() {
 					return "", errors.New(what + ": not paused")
 				}
 			}),
-			doc: []string{
-				"POST /api/resume",
-				"the same body; the answer adds `was_paused`, and the pauses still in force",
-			},
 		},
 		{
 			Name: "forget", On: OnTenant, NoInbox: true, Logged: "tenant forgotten by hand",
@@ -384,12 +346,6 @@ func init() {
 				return tenant + " forgotten: usher delivers its next webhook, even if the receiver " +
 					"already has it, and no webhook of it counts as missed any more", nil
 			}),
-			doc: []string{
-				"POST /api/forget",
-				"`{\"platform\",\"tenant\",\"forgotten\":n}`: the tenant's next webhook is no duplicate. " +
-					"Body: `{\"tenant\":\"CODE\",\"platform\":\"CODE\"}`, without `platform` if the tenant " +
-					"is on one only. Works without an inbox",
-			},
 		},
 		{
 			Name:    "dismiss",
@@ -451,19 +407,12 @@ func init() {
 				webhooks := page.Plural(d.Webhooks, "webhook", "webhooks")
 				return "dismissed: " + outages + ", and " + webhooks + " without a tenant", nil
 			}),
-			doc: []string{
-				"POST /api/dismiss",
-				"`{\"outages\":n,\"webhooks\":n,\"findings\":n}`: so many outages, and 5xx without a tenant, " +
-					"are dealt with. Body: `{\"until\":\"TIME\"}` limits it; `{\"tenant\":\"CODE\"}`: " +
-					"the finding of a reconcile about it",
-			},
 		},
 		{
 			Name: "erase", On: OnTenant, Logged: "tenant erased by hand", Level: slog.LevelWarn,
 			do: func(h *Handler, c *call) (any, error) {
 				n, err := h.cfg.Inbox.Erase(c.on.Platform, c.on.Tenant, c.by)
 				if err == nil || errors.Is(err, inbox.ErrDoubt) { // if it was done, nobody can name the tenant again
-					h.cfg.Decisions.erase(c.on.Platform, c.on.Tenant)
 					h.recorder.Erase(c.on.Platform, c.on.Tenant)
 				}
 				of := inbox.TenantRef{Platform: c.on.Platform, Tenant: c.on.Tenant}
@@ -480,11 +429,6 @@ func init() {
 				tenant := inbox.ShowTenant(e.Platform, e.Tenant)
 				return tenant + " erased: " + page.Plural(e.Webhooks, "webhook", "webhooks"), nil
 			}),
-			doc: []string{
-				"POST /api/erase",
-				"`{\"platform\",\"tenant\",\"webhooks\":n}`: the same, and deletes all webhooks of the " +
-					"tenant, and what it may use. 409 if something arrived meanwhile",
-			},
 		},
 		{
 			Name: "notify", On: OnInbox, NoInbox: true, Logged: "test notification sent by hand",
@@ -500,10 +444,6 @@ func init() {
 			},
 			offer: func(_ *Handler, _ target, button *page.Offer) { button.Label = "Send a test message" },
 			Quiet: true, did: "The test message went out: the other side has accepted it.",
-			doc: []string{
-				"POST /api/notify",
-				"`{\"sent\":true}`: a test message to `USHER_NOTIFY_URL`. 409 says why it did not go out",
-			},
 		},
 		{
 			Name:     "backup",
@@ -513,28 +453,11 @@ func init() {
 			do:       (*Handler).backup,
 			Help: "write a consistent copy of an inbox in a file to a new FILE, while usher runs. " +
 				"usher starts on the copy paused",
-			doc: []string{
-				"POST /api/backup",
-				"[a copy of an inbox in a file](operations.md#back-up-and-restore): its bytes. " +
-					"One that is shorter than `Content-Length` is not complete. 409 if the inbox is in PostgreSQL",
-			},
 		},
 		{
 			Name:   "reconcile",
 			Logged: "reconcile began",
 			routes: reconcileRoutes,
-			doc: []string{
-				"POST /api/reconcile",
-				"a call of `usher reconcile`; the first line of its body says which. `{\"about\":\"…\",\"as_of\":\"…\"}` " +
-					"begins a run. The answer stays open until the run's end; if it ends earlier, the run has failed. " +
-					"Its first line is `{\"run\":{\"id\",…},\"known\":n}`: ask the billing service only after it. " +
-					"`{\"run\":\"…\",\"mode\":\"compare\"}` compares the lines that follow, and answers with lines: " +
-					"`{\"tenant\":{\"line\",\"platform\",\"tenant\",\"result\",\"changes\",…}}` for each " +
-					"that is not equal (`fault`: why a line cannot be compared), at the end " +
-					"`{\"run\":{…}}` or `{\"error\"}`. `\"failed\"`: why the list cannot be trusted; " +
-					"`\"partial\":true`; `\"last\":true`: the run ends with it. " +
-					"With the mode `deliver` or `store` it takes in these lines; `see` changes nothing",
-			},
 		},
 	}
 }

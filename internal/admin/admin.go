@@ -55,7 +55,7 @@ type Config struct {
 	Gate func() *status.Gate
 	// Receivers are those of the gate. Nil if the gate is off: then only other replicas know them.
 	Receivers *receiver.Set
-	// Decisions are the gate's last decisions. Nil: the gate is off.
+	// Decisions are the last decisions of a gate without an inbox. Nil: the gate is off, or there is an inbox.
 	Decisions *Decisions
 	// Inbox is nil if there is none.
 	Inbox *inbox.Inbox
@@ -66,13 +66,12 @@ type Config struct {
 	Missed *webhookgate.Missed
 	// Platforms returns the platforms that have a tenant with this code. Required with Forget.
 	Platforms func(ctx context.Context, tenant string) ([]string, error)
-	// Entitlements returns what a tenant may use. Nil: there is no inbox to answer from.
+	// Entitlements returns what a tenant may use. Required with an inbox.
 	Entitlements entitlements.Lookup
 	// Held returns for how many tenants it can do so without the inbox. Required with the entitlements port.
 	Held func() int
-	// EntitlementsPort returns how a shell calls the entitlements port: curl with its options, and the base
-	// address. Nil: the port is off.
-	EntitlementsPort func() (curl, base string)
+	// EntitlementsPort says that there is one.
+	EntitlementsPort bool
 	// History says how the history is kept, and where notifications go. New sets what the admin port itself knows.
 	History history.Config
 	// Version is shown on the pages.
@@ -101,26 +100,31 @@ func New(cfg Config) *Handler {
 		{path: "/", read: h.answer(h.overview)},
 		{
 			path:   "/webhooks",
-			read:   with(h, readSelection, h.webhooksPage),
+			read:   with(h, h.readSelection, h.webhooksPage),
 			params: slices.Concat(listParams, []string{"did"}),
 		},
 		{path: "/webhooks/{id}", read: h.answer(h.webhookPage)},
 		{path: "/webhooks/{id}/payload", read: h.download, file: true},
-		{path: "/tenants", read: h.answer(h.tenants), inbox: true},
-		{path: "/tenant", read: h.few(h.answer(h.tenantPage))},
+		{path: "/tenants", read: h.answer(h.tenantsPage), inbox: true},
+		{path: "/tenant", read: h.few(h.answer(h.tenantPage)), inbox: true},
 		{path: "/actions", read: h.answer(h.actions), inbox: true},
 		{path: "/static/{id}", read: page.Static},
 
 		{path: "/api/status", read: h.answer(h.apiStatus), params: []string{"since"}},
-		{path: "/api/webhooks", read: with(h, readSelection, h.apiWebhooks), params: listParams},
+		{path: "/api/webhooks", read: with(h, h.readSelection, h.apiWebhooks), params: listParams, inbox: true},
 		{
-			path: "/api/webhooks/{id}",
-			read: h.answer(func(r *http.Request) (any, error) { return h.webhook(r.Context(), r.PathValue("id")) }),
+			path:  "/api/webhooks/{id}",
+			read:  h.answer(func(r *http.Request) (any, error) { return h.webhook(r.Context(), r.PathValue("id")) }),
+			inbox: true,
 		},
 		{path: "/api/actions", read: h.answer(h.actions), params: []string{"before", "limit"}, inbox: true},
-		{path: "/api/tenant", read: h.few(h.answer(h.apiTenant)), params: []string{"code", "platform"}},
-		{path: "/api/history", read: h.answer(h.history), params: []string{"since", "until", "trouble"}, inbox: true},
-		{path: "/api/tenants", read: h.answer(h.tenants), params: []string{"search", "platform", "after"}, inbox: true},
+		{path: "/api/tenant", read: h.few(h.answer(h.apiTenant)), params: []string{"code", "platform"}, inbox: true},
+		{
+			path:   "/api/tenants",
+			read:   h.answer(h.apiTenants),
+			params: []string{"trouble", "platform", "after"},
+			inbox:  true,
+		},
 	}
 	for _, a := range Acts {
 		h.routes = append(h.routes, h.actRoutes(a)...)
@@ -158,8 +162,8 @@ type route struct {
 
 // The query parameters that select webhooks, and those of a list.
 var (
-	filterParams = []string{"state", "tenant", "platform", "search", "since", "until"}
-	listParams   = slices.Concat(filterParams, []string{"before", "limit", "inbox"})
+	filterParams = []string{"state", "tenant", "platform", "since", "until"}
+	listParams   = slices.Concat(filterParams, []string{"before", "limit"})
 )
 
 // checkQuery refuses unknown parameters, and those that are given twice. If usher ignored a typing error in a

@@ -24,8 +24,6 @@ import (
 type Problem struct {
 	Error  string   `json:"error"`
 	Latest *Webhook `json:"latest,omitempty"` // the newer webhook that the action would overwrite without force
-
-	*Concerning // of a tenant that usher does not know
 }
 
 // maxRequest limits the body of a request.
@@ -236,19 +234,11 @@ func (h *Handler) fail(w http.ResponseWriter, r *http.Request, err error) {
 		h.refuse(w, r, refused.status, refused.why)
 		return
 	}
-	if unknown, ok := errors.AsType[*noTenantError](err); ok {
-		h.writeProblem(w, r, unknown.status, Problem{Error: unknown.why, Concerning: unknown.concerning})
-		return
-	}
 	if overwrite, ok := errors.AsType[*lane.OverwriteError](err); ok {
 		h.writeProblem(w, r, http.StatusConflict, Problem{
 			Error:  err.Error(),
 			Latest: new(newWebhook(overwrite.Latest)),
 		})
-		return
-	}
-	if unknown, ok := errors.AsType[*unknownError](err); ok {
-		h.refuse(w, r, http.StatusConflict, unknown.Error()+"; with unknown=true usher accepts it")
 		return
 	}
 	if _, ok := errors.AsType[lane.Denied](err); ok {

@@ -17,6 +17,7 @@ import (
 
 	"usher/internal/admin/status"
 	"usher/internal/content"
+	"usher/internal/entitlements"
 	"usher/internal/guard"
 	"usher/internal/inbox"
 	"usher/internal/lane/state"
@@ -41,6 +42,7 @@ func port(box *inboxtest.Box) Config {
 	}
 	if box != nil {
 		cfg.Inbox, cfg.Platforms = box.Inbox, box.Platforms
+		cfg.Entitlements = entitlements.NewBook(box.Snapshots, false).Lookup
 		cfg.Health = func() *status.Health { return &status.Health{Inbox: status.HealthOf(box.Inbox)} }
 		cfg.Forget = func(platform, tenant string, by *inbox.Action) (int, error) { return box.Forget(&platform, tenant, by) }
 	}
@@ -115,14 +117,13 @@ func TestAPI(t *testing.T) {
 		want                       string // in the answer
 		acted                      string // what has changed in the inbox
 	}{
-		{"list", "GET", "/api/webhooks?inbox=true", "", nil, 200, `{"webhooks":[{"id":"8",`, ""},
+		{"list", "GET", "/api/webhooks", "", nil, 200, `{"webhooks":[{"id":"8",`, ""},
 		{"list some", "GET", "/api/webhooks?state=parked&tenant=eu/acme&limit=5", "", nil, 200, `{"webhooks":[{"id":"3",`, ""},
-		{"list all", "GET", "/api/webhooks?limit=0", "", nil, 200, `{"id":"1",`, ""},
 		{"what it changed", "GET", "/api/webhooks?limit=500", "", nil, 200, `"changes":["users 5 → 10"]`, ""},
-		{"list none", "GET", "/api/webhooks?tenant=nobody", "", nil, 200, `{"webhooks":[]}`, ""},
-		{"list what can't be in the inbox", "GET", "/api/webhooks?state=rejected", "", nil, 200, `{"webhooks":[]}`, ""},
+		{"list of nobody", "GET", "/api/webhooks?tenant=nobody", "", nil, 200, `{"webhooks":[]}`, ""},
+		{"list what can't be in the inbox", "GET", "/api/webhooks?state=rejected", "", nil, 400, "there is no state", ""},
 		{"list of no outcome", "GET", "/api/webhooks?state=lost", "", nil, 400, "waiting, parked, invalid, delivered, superseded, discarded, stored", ""},
-		{"list with a bad limit", "GET", "/api/webhooks?limit=-1", "", nil, 400, "limit", ""},
+		{"list with a bad limit", "GET", "/api/webhooks?limit=0", "", nil, 400, "from 1 to 500", ""},
 		{"list by an outcome", "GET", "/api/webhooks?outcome=parked", "", nil, 400, `no parameter \"outcome\"; it has: state, tenant`, ""},
 		{"two states", "POST", "/api/discard?state=waiting&state=parked", "", nil, 400, `state is given twice`, ""},
 		{"status of something", "GET", "/api/status?tenant=acme", "", nil, 400, `/api/status has no parameter \"tenant\"; it has: since`, ""},
@@ -158,12 +159,12 @@ func TestAPI(t *testing.T) {
 		{"redeliver nothing", "POST", "/api/webhooks/9/redeliver", "", nil, 404, "no such webhook", ""},
 		{"redeliver a decision", "POST", "/api/webhooks/d3/redeliver", "", nil, 404, "no such webhook", ""},
 
-		{"which would be sent again", "GET", "/api/redeliver?state=parked", "", nil, 200, `{"count":2,"first":["1","3"],"older":1,"before":"9.0"}`, ""},
+		{"which would be sent again", "GET", "/api/redeliver?state=parked", "", nil, 200, `{"count":2,"first":["1","3"],"older":1,"before":"9"}`, ""},
 		{"send them again", "POST", "/api/redeliver?state=parked", "", nil, 200, `{"webhooks":[{"id":"1"},{"id":"3"}]}`, "1 waiting; 3 waiting"},
 		{"send all of them again", "POST", "/api/redeliver?state=parked&force=true", "", nil, 200, `{"id":"7"}`, "1 waiting; 3 waiting; 7 waiting"},
 		{"send which again", "POST", "/api/redeliver", "", nil, 400, "say which", ""},
 		{"send one of two tenants' again", "POST", "/api/redeliver?tenant=twice", "", nil, 409, "/twice or us/twice", ""},
-		{"send again what was turned away", "GET", "/api/redeliver?state=rejected", "", nil, 200, `{"count":0,"first":[],"older":0,"before":"9.0"}`, ""},
+		{"send again what was turned away", "GET", "/api/redeliver?state=invalid", "", nil, 200, `{"count":0,"first":[],"older":0,"before":"9"}`, ""},
 		{"which would be discarded", "GET", "/api/discard?tenant=eu/acme&until=2026-01-31", "", nil, 400, "until is", ""},
 		{"discard them", "POST", "/api/discard?tenant=eu/acme", "", nil, 200, `{"webhooks":[{"id":"3"}`, "3 discarded"},
 		{"discard with a slip", "POST", "/api/discard?state=parked&tennant=eu/acme", "", nil, 400, "tennant", ""},
@@ -269,13 +270,13 @@ func TestAPIWithoutAnInbox(t *testing.T) {
 	cfg.Platforms = func(context.Context, string) ([]string, error) { return []string{"eu"}, nil }
 	cfg.Forget = func(platform, tenant string, _ *inbox.Action) (int, error) { return len(platform + tenant), nil }
 	h := New(cfg)
-	for _, call := range [][2]string{{"GET", "/api/webhooks?inbox=true"}, {"GET", "/api/redeliver?state=parked"}, {"POST", "/api/webhooks/3/redeliver"}, {"POST", "/api/pause"}} {
+	for _, call := range [][2]string{{"GET", "/api/webhooks"}, {"GET", "/api/redeliver?state=parked"}, {"POST", "/api/webhooks/3/redeliver"}, {"POST", "/api/pause"}} {
 		if status, body := ask(h, call[0], call[1], ""); status != 404 || !strings.Contains(body, "this usher has no inbox") {
 			t.Errorf("%s: %d %s", call[1], status, body)
 		}
 	}
 	cfg.Platforms = func(context.Context, string) ([]string, error) { return nil, nil }
-	if status, body := ask(New(cfg), "GET", "/api/tenant?code=acme", ""); status != 404 || !strings.Contains(body, "unknown tenant acme: this usher has no inbox") {
+	if status, body := ask(New(cfg), "GET", "/api/tenant?code=acme", ""); status != 404 || !strings.Contains(body, "this usher has no inbox") {
 		t.Errorf("asked the usher that knows no tenants: %d %s", status, body)
 	}
 	if status, body := ask(h, "POST", "/api/forget", `{"tenant":"acme"}`); status != 200 || !strings.Contains(body, `"platform":"eu","tenant":"acme","forgotten":6`) {
@@ -321,8 +322,8 @@ func TestActsAreComplete(t *testing.T) {
 	}
 	names := make(map[string]bool)
 	for _, a := range Acts {
-		if names[a.Name] || a.Logged == "" || len(a.doc) == 0 || len(a.doc)%2 != 0 {
-			t.Errorf("%s: named twice, or without its message or its rows in docs/api.md", a.Name)
+		if names[a.Name] || a.Logged == "" {
+			t.Errorf("%s: named twice, or without its message", a.Name)
 		}
 		names[a.Name] = true
 		switch kinds := []bool{a.onWebhooks != nil, a.do != nil, a.routes != nil}; {

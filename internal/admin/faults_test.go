@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"usher/internal/admin/status"
-	"usher/internal/content"
 	"usher/internal/entitlements"
 	"usher/internal/inbox"
 	"usher/internal/inbox/engine"
@@ -55,61 +54,12 @@ func TestEmptyNameIsNotEverything(t *testing.T) {
 	}
 }
 
-// What a tenant should have comes from its last snapshot, not from a later webhook of another type.
-func TestRightsOfTheLastSnapshot(t *testing.T) {
-	cfg := port(nil)
-	cfg.Gate, cfg.Receivers = gate, receiversOf(nil)
-	cfg.Decisions = NewDecisions(true)
-	add := func(typ, decision, body string) {
-		cfg.Decisions.Add(webhookgate.Outcome{At: time.Now(), Decision: decision, Webhook: &webhookgate.Webhook{
-			Type: typ, Snapshot: typ == content.TenantProvisioningChange, Lane: webhookgate.LaneName{Tenant: "acme"}, Body: []byte(body),
-		}})
-	}
-	add(content.TenantProvisioningChange, "forwarded", ten)
-	add("Invoice", "failed", `{"type":"Invoice","payload":{"tenant":{"code":"acme"}}}`)
-	h := New(cfg)
-	if _, body := ask(h, "GET", "/api/tenant?code=acme", ""); !strings.Contains(body, `"features":[{"code":"users","name":"R&D","limit":10}]`) || !strings.Contains(body, `"type":"Invoice"`) {
-		t.Errorf("%s", body)
-	}
-	if _, page := ask(h, "GET", "/tenant?code=acme", "", "Accept", "text/html"); !strings.Contains(page, "<code>users</code>") || strings.Contains(page, "has not taken this") {
-		t.Errorf("%s", page)
-	}
-}
-
 // A replica without a gate shows the webhooks of the shared inbox.
 func TestListWithoutAGate(t *testing.T) {
 	h := New(port(world(t)))
 	status, page := ask(h, "GET", "/webhooks", "", "Accept", "text/html")
 	if status != 200 || strings.Contains(page, "The webhook gate is off") || !strings.Contains(page, `id="w-3"`) || !strings.Contains(page, `<a href="/webhooks" aria-current="page">`) {
 		t.Errorf("%d\n%s", status, page)
-	}
-}
-
-// Without an inbox dedup remembers nothing of a tenant whose last webhook failed. The page still shows the
-// tenant, and its forget button works. An unknown tenant is refused.
-func TestForgetWhatIsNotRemembered(t *testing.T) {
-	cfg := port(nil)
-	cfg.Gate, cfg.Receivers, cfg.Decisions = gate, receiversOf(nil), NewDecisions(true)
-	cfg.Platforms = func(context.Context, string) ([]string, error) { return nil, nil }
-	cfg.Forget = func(string, string, *inbox.Action) (int, error) { return 0, nil }
-	for _, platform := range []string{"crm", "docs"} {
-		cfg.Decisions.Add(webhookgate.Outcome{Decision: "failed", Webhook: &webhookgate.Webhook{Type: "TenantProvisioningChange", Lane: webhookgate.LaneName{Platform: platform, Tenant: "acme"}, Body: []byte(ten)}})
-	}
-	h := New(cfg)
-	if _, page := ask(h, "GET", "/tenant?platform=crm&code=acme", "", "Accept", "text/html"); !strings.Contains(page, `>webhook d1</a> failed</p>`) {
-		t.Errorf("what became of its webhook:\n%s", page)
-	}
-	w := post(h, "/tenant/forget", "platform=crm&code=acme")
-	if _, page := ask(h, "GET", w.Header().Get("Location"), "", "Accept", "text/html"); w.Code != http.StatusSeeOther || !strings.Contains(page, "Forgotten:") {
-		t.Errorf("%d %s\n%s", w.Code, w.Body, page)
-	}
-	for body, want := range map[string]int{`{"tenant":"acme","platform":"docs"}`: 200, `{"tenant":"acme"}`: 409, `{"tenant":"nobody"}`: 404, `{"tenant":"acme","platform":"mars"}`: 404} {
-		if status, answer := ask(h, "POST", "/api/forget", body); status != want {
-			t.Errorf("%s: %d %s", body, status, answer)
-		}
-	}
-	if status, _ := ask(h, "GET", "/api/webhooks?tenant=acme", ""); status != 409 {
-		t.Errorf("a list of two tenants: %d", status)
 	}
 }
 
@@ -184,8 +134,7 @@ func TestDatabaseIsAway(t *testing.T) {
 	}
 }
 
-// While the inbox cannot be read, a tenant is answered that is held in memory, and its history is said to be that of
-// this replica alone.
+// While the inbox cannot be read, a tenant is answered that is held in memory, and it is said that the rest is not known.
 func TestTenantWhileTheDatabaseIsAway(t *testing.T) {
 	b := world(t)
 	h := entitled(b)
@@ -194,46 +143,10 @@ func TestTenantWhileTheDatabaseIsAway(t *testing.T) {
 			b.Fail(&engine.AwayError{Err: errors.New("no answer")})
 		}
 		status, body := ask(h, "GET", "/api/tenant?code=acme&platform=eu", "")
-		if status != 200 || strings.Contains(body, `"history_old":true`) != away {
+		if status != 200 || strings.Contains(body, `"unread":"`) != away {
 			t.Errorf("away %v: %d %s", away, status, body)
 		}
 	}
-}
-
-// While the database is away, those tenants are shown whose webhooks usher could not take in since: usher
-// status names that very list. What cannot be read is said. If none is known, the list fails as any other.
-func TestMissedWhileTheDatabaseIsAway(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		for name, away := range map[string]func(*inboxtest.Box, context.Context){
-			"it can't be reached": func(b *inboxtest.Box, _ context.Context) { b.Fail(&engine.AwayError{Err: errors.New("no answer")}) },
-			"it hangs":            func(b *inboxtest.Box, back context.Context) { b.Hang(back) },
-		} {
-			b := world(t)
-			h := New(port(b))
-			h.status(t.Context())
-			ctx, back := context.WithCancel(t.Context())
-			away(b, ctx)
-			time.Sleep(2 * time.Second)
-			look := func(path string) (int, string) {
-				began := time.Now()
-				status, body := ask(h, "GET", path, "", "Accept", "text/html")
-				if took := time.Since(began); took > 3*statusPatience {
-					t.Errorf("%s, %s: it took %v", name, path, took)
-				}
-				return status, body
-			}
-			for _, want := range []int{503, 200} {
-				for _, path := range []string{"/api/history?trouble=true", "/api/history", "/api/tenants", "/tenants"} {
-					if status, body := look(path); status != want || !strings.Contains(body, "answer") || strings.Contains(body, "missed") != (want == 200) {
-						t.Errorf("%s, %s: %d %s", name, path, status, body)
-					}
-				}
-				b.Missed.Add(webhookgate.LaneName{Platform: "eu", Tenant: "missed"}, webhookgate.MissedWebhook{ID: "x", At: time.Now()})
-			}
-			back()
-			time.Sleep(time.Minute)
-		}
-	})
 }
 
 // While the database hangs, also with actions under way and right after something was counted, the status
@@ -246,8 +159,7 @@ func TestStatusWhileTheDatabaseHangs(t *testing.T) {
 		cfg := port(b)
 		cfg.Gate, cfg.Receivers = gate, b.Receivers
 		book := entitlements.NewBook(b.Snapshots, true)
-		cfg.Entitlements = book.Lookup
-		cfg.EntitlementsPort = func() (curl, base string) { return "curl", "http://127.0.0.1" }
+		cfg.Entitlements, cfg.EntitlementsPort = book.Lookup, true
 		h := New(cfg)
 		_, _ = cfg.Entitlements(t.Context(), "twice", nil)
 		time.Sleep(5 * time.Second) // what was missed is stored

@@ -46,7 +46,7 @@ func (h *Handler) status(ctx context.Context) *status.Status {
 			now.Inbox.InvalidDetails = h.details(ctx, state.Invalid)
 		}
 	}
-	if h.cfg.EntitlementsPort != nil {
+	if h.cfg.EntitlementsPort {
 		now.Entitlements = &status.Entitlements{Tenants: stats.Tenants, Unknown: stats.Unknown}
 		if h.cfg.Held != nil {
 			now.Entitlements.Held = h.cfg.Held()

@@ -18,35 +18,30 @@ import (
 type selection struct {
 	Tenant       string // as people write it: platform/tenant, or tenant
 	Platform     *string
-	Outcome      string // a state in the inbox, or a decision of the gate
-	Search       string
+	Outcome      string    // a state in the inbox, or a decision of the gate
 	Since, Until time.Time // received at Since or later, and before Until
 
-	tenant    inbox.TenantName // Tenant, parsed, and Platform
-	inboxOnly bool             // without the gate's decisions
-	before    cursor
-	limit     int  // 0: all
-	long      bool // it is a part of a long list, which does not say what each webhook changed
+	tenant inbox.TenantName // Tenant, parsed, and Platform
+	before int64            // only numbers below this one; 0: all
+	limit  int              // 0: all
 }
 
-// inboxOutcomes are the outcomes that can be selected with an inbox, decisionOutcomes those of the gate's
-// decisions: without an inbox there are only these.
-var (
-	inboxOutcomes    = append(state.Names(), decisionOutcomes...)
-	decisionOutcomes = []string{"forwarded", "duplicate", "rejected", "failed"}
-)
+// outcomes are those that can be selected: the states in the inbox, or the decisions of a gate without one.
+func (h *Handler) outcomes() []string {
+	if h.cfg.Inbox != nil {
+		return state.Names()
+	}
+	return []string{"forwarded", "duplicate", "rejected", "failed"}
+}
 
 // Narrow reports whether the selection has any filter.
 func (s selection) Narrow() bool { return len(s.Query()) > 0 }
-
-// decisionsOnly reports whether the selected outcome is a decision of the gate, so that nothing in the inbox has it.
-func (s selection) decisionsOnly() bool { return slices.Contains(decisionOutcomes, s.Outcome) }
 
 // String returns the filter in words, for the list of actions.
 func (s selection) String() string {
 	var words []string
 	query := s.Query()
-	for _, name := range []string{"state", "tenant", "platform", "search", "since", "until"} {
+	for _, name := range []string{"state", "tenant", "platform", "since", "until"} {
 		if query.Has(name) {
 			words = append(words, name+" "+cmp.Or(query.Get(name), "none"))
 		}
@@ -62,9 +57,8 @@ func (s selection) filter() inbox.Filter {
 		Platform: s.tenant.Platform,
 		Since:    s.Since,
 		Until:    s.Until,
-		Search:   s.Search,
 		Limit:    s.limit,
-		Before:   s.before.inbox,
+		Before:   s.before,
 	}
 }
 
@@ -79,20 +73,18 @@ func readQuery(rawQuery string) (url.Values, error) {
 }
 
 // readSelection reads a selection from the query.
-func readSelection(r *http.Request) (s selection, err error) {
+func (h *Handler) readSelection(r *http.Request) (s selection, err error) {
 	query, err := readQuery(r.URL.RawQuery)
 	if err != nil {
 		return s, err
 	}
 	s = selection{
-		Tenant:    strings.TrimSpace(query.Get("tenant")),
-		Outcome:   query.Get("state"),
-		Search:    strings.TrimSpace(query.Get("search")),
-		inboxOnly: query.Get("inbox") == "true",
-		limit:     pageSize,
+		Tenant:  strings.TrimSpace(query.Get("tenant")),
+		Outcome: query.Get("state"),
+		limit:   pageSize,
 	}
-	if s.Outcome != "" && !slices.Contains(inboxOutcomes, s.Outcome) {
-		return s, badRequest("there is no state %q: it should be %s", s.Outcome, strings.Join(inboxOutcomes, ", "))
+	if known := h.outcomes(); s.Outcome != "" && !slices.Contains(known, s.Outcome) {
+		return s, badRequest("there is no state %q: it should be %s", s.Outcome, strings.Join(known, ", "))
 	}
 	if s.Tenant != "" {
 		if s.tenant, err = inbox.ParseTenant(s.Tenant); err != nil {
@@ -112,32 +104,26 @@ func readSelection(r *http.Request) (s selection, err error) {
 		}
 	}
 	if before := query.Get("before"); before != "" {
-		left, right, _ := strings.Cut(before, ".")
-		var errs [2]error
-		s.before.inbox, errs[0] = strconv.ParseInt(left, 10, 64)
-		s.before.decision, errs[1] = strconv.ParseInt(right, 10, 64)
-		if errs != [2]error{} {
+		if s.before, err = strconv.ParseInt(before, 10, 64); err != nil {
 			return s, badRequest("before is %q, but should be the next of an earlier answer", before)
 		}
 	}
 	if limit := query.Get("limit"); limit != "" {
-		n, err := strconv.ParseUint(limit, 10, 31)
-		if err != nil {
-			return s, badRequest("limit is %q, but should be a number; 0 for all", limit)
+		if s.limit, err = strconv.Atoi(limit); err != nil || s.limit < 1 || s.limit > maxPage {
+			return s, badRequest("limit is %q, but should be a number from 1 to %d", limit, maxPage)
 		}
-		s.limit = int(n)
 	}
 	return s, nil
 }
 
 // readChoice reads the selection for an action. Without ids it must have a filter, or the action
 // would be about all webhooks.
-func readChoice(r *http.Request, hasIDs bool) (s selection, err error) {
-	if s, err = readSelection(r); err != nil {
+func (h *Handler) readChoice(r *http.Request, hasIDs bool) (s selection, err error) {
+	if s, err = h.readSelection(r); err != nil {
 		return s, err
 	}
 	if !s.Narrow() && !hasIDs {
-		return s, badRequest("say which webhooks: state, tenant, platform, search, since or until")
+		return s, badRequest("say which webhooks: state, tenant, platform, since or until")
 	}
 	s.limit = 0
 	return s, nil
@@ -169,7 +155,6 @@ func (s selection) Query() url.Values {
 	for name, value := range map[string]string{
 		"tenant": s.Tenant,
 		"state":  s.Outcome,
-		"search": s.Search,
 		"since":  formatTime(s.Since),
 		"until":  formatTime(s.Until),
 	} {

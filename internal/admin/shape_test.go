@@ -90,22 +90,6 @@ func TestLookingCostsWhatTheSizeSays(t *testing.T) {
 	}
 }
 
-// So it is for the gate's decisions, whose payloads are in memory.
-func TestLookingAtADecisionCostsWhatItsSizeSays(t *testing.T) {
-	ring := NewDecisions(true)
-	cfg := port(nil)
-	cfg.Decisions, cfg.Gate, cfg.Receivers = ring, gate, receiversOf(nil)
-	h := New(cfg)
-	for _, body := range []string{nested(5000, zeros(3000)), strings.Repeat(`{"a":`, 1300) + "[" + zeros(4000) + "]" + strings.Repeat("}", 1300)} {
-		r := &webhookgate.Invalid{Status: 400, Reason: "json", Faults: []content.Fault{{Path: "/a/a", Message: "is nested more than 64 deep"}}, Webhook: webhookgate.Webhook{ID: "r", Body: []byte(body)}}
-		ring.Add(webhookgate.Outcome{Decision: "rejected", Status: 400, Faults: r.Faults, Invalid: r})
-	}
-	ask(h, "GET", "/webhooks/d1", "") // the first time, templates are parsed
-	for _, path := range []string{"/webhooks/d1", "/api/webhooks/d1", "/webhooks/d2", "/api/webhooks/d2", "/webhooks", "/webhooks?search=xyz"} {
-		cost(t, h, path, 16<<10)
-	}
-}
-
 // cost checks how large an answer is, and how much memory it takes.
 func cost(t *testing.T, h http.Handler, path string, size int) {
 	t.Helper()

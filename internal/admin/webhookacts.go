@@ -14,11 +14,9 @@ import (
 	"strings"
 
 	"usher/internal/admin/page"
-	"usher/internal/content"
 	"usher/internal/inbox"
 	"usher/internal/lane"
 	"usher/internal/lane/state"
-	"usher/internal/snapshot"
 )
 
 // onWebhooks is the part of an act's row that only acts on webhooks have.
@@ -29,9 +27,6 @@ type onWebhooks struct {
 	// deny says why it cannot be done to a webhook as it stands, or to those in a state: then
 	// the page does not offer it.
 	deny func(w *Webhook) error
-
-	// agree returns an error if somebody has to agree first (the parameter unknown). May be nil.
-	agree func(h *Handler, ctx context.Context, id int64) error
 
 	// choose returns those of the webhooks that a filter selects that it would be done to. Nil: it takes ids only.
 	choose func(h *Handler, ctx context.Context, s selection, force bool) (chosen, error)
@@ -72,8 +67,6 @@ type (
 		New    string `json:"new,omitempty"`    // of accept: the id of the new webhook
 		Failed string `json:"failed,omitempty"` // why it was not done
 		Newer  string `json:"newer,omitempty"`  // the newer webhook that it would overwrite without force
-		// Unknown: accept would make usher's answers about its tenant unknown; with unknown=true it does.
-		Unknown bool `json:"unknown,omitempty"`
 	}
 
 	// DoneOne is the answer of POST /api/webhooks/{id}/NAME.
@@ -144,7 +137,7 @@ func (h *Handler) actOnMany(c *call) (any, error) {
 	if ids == nil && !c.act.ByFilter() {
 		return nil, badRequest(`say which webhooks: {"ids":["7","8"]}`)
 	}
-	s, err := readChoice(c.Request, ids != nil)
+	s, err := h.readChoice(c.Request, ids != nil)
 	if err != nil {
 		return nil, err
 	}
@@ -206,15 +199,9 @@ func (h *Handler) actOn(c *call, about string, ids []int64, each func(*Done) err
 }
 
 // actOnWebhook does an act to one webhook, as a part of what somebody asks for.
-func (h *Handler) actOnWebhook(c *call, id int64) (d *Done, err error) {
-	as := id
-	if c.act.agree != nil && !c.is("unknown") {
-		err = c.act.agree(h, c.Context(), id)
-	}
-	if err == nil {
-		as, err = c.act.does(h, c, id)
-	}
-	d = &Done{ID: strconv.FormatInt(id, 10)}
+func (h *Handler) actOnWebhook(c *call, id int64) (*Done, error) {
+	as, err := c.act.does(h, c, id)
+	d := &Done{ID: strconv.FormatInt(id, 10)}
 	switch {
 	case err != nil:
 		d.Failed = cmp.Or(h.inboxTrouble(err), err).Error() // the cause says more than err
@@ -224,7 +211,6 @@ func (h *Handler) actOnWebhook(c *call, id int64) (d *Done, err error) {
 	if newer, ok := errors.AsType[*lane.OverwriteError](err); ok {
 		d.Newer = strconv.FormatInt(newer.Latest.ID, 10)
 	}
-	_, d.Unknown = errors.AsType[*unknownError](err)
 	return d, err
 }
 
@@ -301,25 +287,23 @@ func (h *Handler) choose(c *call, s selection) (all chosen, err error) {
 			return all, err
 		}
 	}
-	if s.before == (cursor{}) {
+	if s.before == 0 {
 		newest, err := h.cfg.Inbox.List(ctx, inbox.Filter{Limit: 1})
 		if err != nil {
 			return all, err
 		}
-		s.before.inbox = 1
+		s.before = 1
 		for _, w := range newest {
-			s.before.inbox += w.ID
+			s.before += w.ID
 		}
 	}
-	if !s.decisionsOnly() {
-		if all, err = c.act.choose(h, ctx, s, c.is("force")); err != nil {
-			return all, err
-		}
+	if all, err = c.act.choose(h, ctx, s, c.is("force")); err != nil {
+		return all, err
 	}
 	// An empty list is written as [], not as null.
 	all.Count = len(all.ids)
 	all.First = append([]string{}, named(all.ids[:min(len(all.ids), 10)])...)
-	all.Before = s.before.String()
+	all.Before = strconv.FormatInt(s.before, 10)
 	return all, nil
 }
 
@@ -360,7 +344,7 @@ func chooseToDiscard(h *Handler, ctx context.Context, s selection, _ bool) (all 
 
 // askOne asks before an act is done to a webhook.
 func (h *Handler) askOne(c *call) (any, error) {
-	id, n, err := c.webhook()
+	id, _, err := c.webhook()
 	if err != nil {
 		return nil, err
 	}
@@ -371,15 +355,7 @@ func (h *Handler) askOne(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	question := c.act.confirmOne(&d.Webhook)
-	if c.act.agree != nil {
-		if err := c.act.agree(h, c.Context(), n); err != nil {
-			question.Warning = err.Error() + "."
-			question.Danger = true
-			question.Fields = map[string]string{"unknown": "true"}
-		}
-	}
-	return question, nil
+	return c.act.confirmOne(&d.Webhook), nil
 }
 
 func (a *Act) confirmOne(w *Webhook) *confirmation {
@@ -398,16 +374,13 @@ func (c *call) confirmOverwrite(id string, e *lane.OverwriteError) *confirmation
 	question.Question, question.Warning, question.Danger = "Overwrite a newer snapshot?", e.Error()+".", true
 	question.Button += " the old one anyway"
 	question.Fields, question.status = map[string]string{"force": "true"}, http.StatusConflict
-	if c.is("unknown") {
-		question.Fields["unknown"] = "true"
-	}
 	return question
 }
 
 // askMany asks before an act is done to all webhooks that a filter chooses; the API says only which these
 // are. What arrives later is not among them.
 func (h *Handler) askMany(c *call) (any, error) {
-	s, err := readChoice(c.Request, false)
+	s, err := h.readChoice(c.Request, false)
 	if err != nil {
 		return nil, err
 	}
@@ -441,28 +414,4 @@ func (a *Act) confirmMany(all *Chosen) *confirmation {
 	which := onlyIf(all.Count == 1, "webhook ") + onlyIf(all.Count > 1, "webhooks ") +
 		page.FirstOf(all.First, all.Count)
 	return a.confirm(page.Plural(all.Count, "webhook", "webhooks"), which)
-}
-
-// unknownError says that to accept a webhook would make usher's answers about its tenant unknown.
-type unknownError struct{ tenant string }
-
-func (e *unknownError) Error() string {
-	return "its features can't be read: usher would no longer know what " + e.tenant +
-		" may use, and answer 404 to questions about it"
-}
-
-// becomesUnknown returns an *unknownError if to accept a webhook makes usher's answers about its tenant
-// unknown, which are known now.
-func (h *Handler) becomesUnknown(ctx context.Context, id int64) error {
-	if h.cfg.Entitlements == nil {
-		return nil
-	}
-	w, err := h.cfg.Inbox.Show(ctx, id)
-	if err != nil || w.Tenant == "" || w.Type != content.TenantProvisioningChange || snapshot.Read(w.Body).Known {
-		return nil // Accept finds what else is wrong with it
-	}
-	if now, err := h.cfg.Entitlements(ctx, w.Tenant, &w.Platform); err != nil || !now.Snapshot.Known {
-		return nil
-	}
-	return &unknownError{page.TenantName(w.Platform, w.Tenant)}
 }

@@ -4,9 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"fmt"
-	"iter"
-	"maps"
+	"errors"
 	"net/http"
 	"slices"
 	"strconv"
@@ -24,8 +22,7 @@ import (
 	"usher/webhookgate"
 )
 
-// Webhook is an element of GET /api/webhooks: a webhook in the inbox, or one of the gate's last decisions
-// about a webhook that the inbox does not have.
+// Webhook is a webhook in a list: one of the inbox or, without an inbox, one of the gate's last decisions.
 type Webhook struct {
 	ID       string      `json:"id"` // a number in the inbox; d and a number for a decision
 	Received time.Time   `json:"received"`
@@ -61,9 +58,7 @@ type Webhook struct {
 
 	HeldUp *status.HeldUp `json:"-"` // the webhook that holds up the tenant's queue, or nil
 
-	// Not in lists of more than 500:
-	//
-	// Changes says it in words, compared with what the receiver took before; if it is invalid,
+	// Changes says what it changed in words, compared with what the receiver took before; if it is invalid,
 	// what it would have changed.
 	Changes []string `json:"changes,omitempty"`
 	First   bool     `json:"first,omitempty"` // usher knows of nothing that the receiver took before
@@ -141,83 +136,44 @@ func (h *Handler) compare(w *Webhook, previous, body []byte) {
 
 // WebhookList is the answer of GET /api/webhooks.
 type WebhookList struct {
-	Webhooks []Webhook `json:"webhooks"` // the newest first
-	besideWebhooks
-
-	next cursor // after the last of Webhooks
+	Webhooks []Webhook     `json:"webhooks"`       // the newest first
+	Next     string        `json:"next,omitempty"` // the parameter before of the next page
+	Paused   []inbox.Pause `json:"paused,omitempty"`
 }
 
-// besideWebhooks is what a list of webhooks says beside them.
-type besideWebhooks struct {
-	Next   string        `json:"next,omitempty"` // the parameter before of the next page
-	Paused []inbox.Pause `json:"paused,omitempty"`
-	Alike  []string      `json:"alike,omitempty"` // tenants with similar names, if the tenant of the filter is unknown
-}
-
-// cursor is a place in a list: the numbers of the last webhook of the inbox, and of the last
-// decision, that came before it.
-type cursor struct{ inbox, decision int64 }
-
-func (c cursor) String() string { return fmt.Sprintf("%d.%d", c.inbox, c.decision) }
-
-// pageSize is how many webhooks a page has. Lists of up to maxPage webhooks say what each of them changed;
-// that takes reading their payloads.
+// pageSize is how many webhooks a page has, and maxPage how many a list of the API has at most.
 const (
 	pageSize = 50
 	maxPage  = 500
 )
 
-// webhooks lists the webhooks in the inbox and the gate's decisions together, the newest first.
+// webhooks lists what is selected, the newest first.
 func (h *Handler) webhooks(ctx context.Context, s selection) (list WebhookList, err error) {
-	compared := !s.long
 	f := s.filter()
-	if f.Limit > 0 {
-		f.Limit++ // one more shows that there is a next page
-	}
-	type numbered struct {
-		Webhook
-		id int64
-	}
-	var items []numbered
-	if h.cfg.Inbox != nil && !s.decisionsOnly() {
-		// It keeps none of the payloads: they may be large.
-		err = h.cfg.Inbox.Each(ctx, f, compared, func(item *lane.Webhook) bool {
-			w := newWebhook(item)
-			if compared {
-				h.compare(&w, previousBody(item), item.Body)
-			}
-			items = append(items, numbered{w, item.ID})
-			return f.Limit == 0 || len(items) < f.Limit
-		})
-		if err != nil {
-			return list, err
+	f.Limit++ // one more shows that there is a next page
+	list.Webhooks = []Webhook{}
+	add := func(w Webhook, number int64) (more bool) {
+		if len(list.Webhooks) == s.limit {
+			list.Next = strconv.FormatInt(s.before, 10)
+			return false
 		}
+		list.Webhooks, s.before = append(list.Webhooks, w), number
+		return true
 	}
-	var decided []*decision
-	if !s.inboxOnly && (s.Outcome == "" || s.decisionsOnly()) {
-		f.Before = s.before.decision
-		decided = h.cfg.Decisions.list(f)
-	}
-	list = WebhookList{Webhooks: []Webhook{}, next: s.before}
-	for (s.limit == 0 || len(list.Webhooks) < s.limit) && len(items)+len(decided) > 0 {
-		var w Webhook
-		if len(decided) == 0 || len(items) > 0 && !items[0].Received.Before(decided[0].Received) {
-			w, list.next.inbox, items = items[0].Webhook, items[0].id, items[1:]
-		} else {
-			w = decided[0].Webhook
-			if compared {
-				taken, _ := h.cfg.Decisions.before(decided[0])
-				h.compare(&w, taken.payload(), decided[0].payload())
-			}
-			list.next.decision, decided = decided[0].seq, decided[1:]
+	if h.cfg.Inbox == nil {
+		for _, e := range h.cfg.Decisions.list(f) {
+			add(e.Webhook, e.seq)
 		}
-		list.Webhooks = append(list.Webhooks, w)
+		return list, nil
 	}
-	if len(items)+len(decided) > 0 {
-		list.Next = list.next.String()
-	}
+	// It keeps none of the payloads: they may be large.
+	err = h.cfg.Inbox.Each(ctx, f, true, func(item *lane.Webhook) bool {
+		w := newWebhook(item)
+		h.compare(&w, previousBody(item), item.Body)
+		return add(w, item.ID)
+	})
 	h.whyWaiting(list.Webhooks)
-	return list, nil
+	return list, err
 }
 
 // previousBody returns the payload that a webhook is compared with, or nil.
@@ -293,13 +249,10 @@ func (h *Handler) webhooksPage(r *http.Request, s selection) (any, error) {
 	query := s.Query()
 	p := &webhooksPage{
 		WebhookList: list, selection: s, Off: !h.hasWebhooks(), HasInbox: h.cfg.Inbox != nil,
-		Tail: s.before != cursor{}, Newest: "/webhooks?" + query.Encode(), Choices: decisionOutcomes,
+		Tail: s.before != 0, Newest: "/webhooks?" + query.Encode(), Choices: h.outcomes(),
 	}
-	if p.HasInbox {
-		p.Choices = inboxOutcomes
-		if s.Narrow() && slices.ContainsFunc(list.Webhooks, func(w Webhook) bool { return w.State != "" }) {
-			p.Offers = h.offers(target{all: &s}, OnWebhooks)
-		}
+	if p.HasInbox && s.Narrow() && len(list.Webhooks) > 0 {
+		p.Offers = h.offers(target{all: &s}, OnWebhooks)
 	}
 	if list.Next != "" {
 		query.Set("before", list.Next)
@@ -309,48 +262,17 @@ func (h *Handler) webhooksPage(r *http.Request, s selection) (any, error) {
 }
 
 // apiWebhooks is GET /api/webhooks.
-func (h *Handler) apiWebhooks(r *http.Request, s selection) (_ any, err error) {
-	if s.inboxOnly && h.cfg.Inbox == nil {
-		return nil, errNoInbox
-	}
-	known := true
+func (h *Handler) apiWebhooks(r *http.Request, s selection) (any, error) {
 	if s.tenant.Tenant != "" {
-		if _, known, err = h.findTenant(r.Context(), s.tenant); err != nil {
+		// One that is unknown has no webhooks, and a name that fits two is refused.
+		_, err := h.knownTenant(r.Context(), s.tenant)
+		if refused, ok := errors.AsType[*refusal](err); ok && refused.status == http.StatusConflict {
 			return nil, err
 		}
 	}
-	var rest besideWebhooks
-	if rest.Paused = h.paused(); !known {
-		if rest.Alike, err = h.similarTenants(r.Context(), s.tenant.Tenant); err != nil {
-			return nil, err
-		}
-	}
-	return list{"webhooks", func(write func(any) error) (_ any, err error) {
-		rest.Next, err = h.writeWebhooks(r.Context(), s, write)
-		return rest, err
-	}}, nil
-}
-
-// writeWebhooks writes what is selected, a page after the other, and returns the cursor behind it.
-func (h *Handler) writeWebhooks(ctx context.Context, s selection, write func(any) error) (next string, err error) {
-	left := s.limit
-	for s.long = left == 0 || left > maxPage; ; left -= s.limit {
-		if s.limit = maxPage; left > 0 {
-			s.limit = min(left, maxPage)
-		}
-		page, err := h.webhooks(ctx, s)
-		if err != nil {
-			return "", err
-		}
-		for i := range page.Webhooks {
-			if err := write(&page.Webhooks[i]); err != nil {
-				return "", err
-			}
-		}
-		if s.before = page.next; page.Next == "" || left == s.limit {
-			return page.Next, nil
-		}
-	}
+	list, err := h.webhooks(r.Context(), s)
+	list.Paused = h.paused()
+	return list, err
 }
 
 // WebhookDetail is the answer of GET /api/webhooks/{id}.
@@ -370,10 +292,9 @@ type WebhookDetail struct {
 	Payload json.RawMessage `json:"payload,omitempty"`          // see text.JSONPayload
 	LeftOut int             `json:"payload_left_out,omitempty"` // how many bytes of the payload are not in Payload
 
-	Lines  []snapshot.Line `json:"-"` // what changed, line by line
-	raw    []byte          // the body as it came; nil if it is not kept
-	former []byte          // the body with which Changes compares it; nil if there is none
-	sent   http.Header     // with headers that may hold a secret
+	raw    []byte      // the body as it came; nil if it is not kept
+	former []byte      // the body with which Changes compares it; nil if there is none
+	sent   http.Header // with headers that may hold a secret
 }
 
 // webhook returns a webhook by its id in an address.
@@ -422,16 +343,6 @@ func (h *Handler) withoutContent(ctx context.Context, id string) (*WebhookDetail
 	return d, nil
 }
 
-// shownFaults returns the first faults of a webhook, in a copy. What the gate lists is short, but an import
-// brings what its file says.
-func shownFaults(faults []content.Fault, most int) []content.Fault {
-	shown := slices.Clone(content.First(faults, most))
-	for i := range shown {
-		shown[i].Path, shown[i].Message = text.Clip(shown[i].Path, maxText), text.Clip(shown[i].Message, maxText)
-	}
-	return shown
-}
-
 // decision returns one of the gate's last decisions.
 func (h *Handler) decision(seq int64) (*WebhookDetail, error) {
 	e := h.cfg.Decisions.get(seq)
@@ -439,16 +350,7 @@ func (h *Handler) decision(seq int64) (*WebhookDetail, error) {
 		return nil, &refusal{http.StatusNotFound,
 			"usher no longer remembers this decision: it remembers the last 1,000"}
 	}
-	d := e.WebhookDetail
-	taken, last := h.cfg.Decisions.before(e)
-	d.raw, d.former = e.payload(), taken.payload()
-	if d.raw != nil && d.former != nil {
-		d.Previous = taken.ID
-	}
-	if e.snapshot && last != taken {
-		d.Untaken = last.ID
-	}
-	return &d, nil
+	return new(e.WebhookDetail), nil
 }
 
 // addContent adds the payload, what it changed, and the header as the receiver gets it.
@@ -458,9 +360,6 @@ func (h *Handler) addContent(d *WebhookDetail) {
 		return
 	}
 	d.Payload, d.LeftOut = text.JSONPayload(d.raw)
-	if d.former != nil {
-		d.Lines, _ = snapshot.Lines(d.former, d.raw)
-	}
 	d.Header = withoutSecrets(d.sent)
 	d.Header.Set("Webhook-Id", d.UUID)
 	d.Header.Set("Webhook-Timestamp", "[each try has its own]")
@@ -494,12 +393,10 @@ func withoutSecrets(h http.Header) http.Header {
 // webhookPage is the page of one webhook.
 type webhookPage struct {
 	*WebhookDetail
-	Indented string       // the payload
-	NotShown int64        // how many bytes of the payload are not in Indented
-	Faulty   []faultyLine // the payload with its faults; nil if it has none, or is not JSON
-	Before   string       // id of the tenant's webhook before this one; empty if there is none
-	After    string       // and of the one after it
-	HasInbox bool         // usher has an inbox, whether or not this webhook is in it
+	Indented string // the payload
+	NotShown int64  // how many bytes of the payload are not in Indented
+	Before   string // id of the tenant's webhook before this one; empty if there is none
+	After    string // and of the one after it
 	Offers   []page.Offer
 	ToTenant string // in words, what its tenant's page offers
 }
@@ -514,7 +411,6 @@ func (h *Handler) webhookPage(r *http.Request) (any, error) {
 	}
 	body := &webhookPage{
 		WebhookDetail: d,
-		HasInbox:      h.cfg.Inbox != nil,
 		Offers:        h.offers(target{webhook: &d.Webhook}, OnWebhooks),
 	}
 	its := inbox.Pause{Platform: d.Platform, Tenant: d.Tenant}
@@ -523,21 +419,15 @@ func (h *Handler) webhookPage(r *http.Request) (any, error) {
 	}
 	indented, left := text.Payload(d.raw)
 	body.Indented, body.NotShown = indented, int64(left)
-	if len(d.Faults) > 0 && json.Valid(d.raw) && strings.HasPrefix(body.Indented, "{") {
-		body.Faulty = faultyLines(body.Indented, d.Faults)
-	}
 	body.Before, body.After = h.neighbours(r.Context(), &d.Webhook)
 	return &page.Page{Name: "webhook", Title: "Webhook " + d.ID, Section: "webhooks", Live: true, Body: body}, nil
 }
 
 // neighbours returns the ids of the tenant's webhooks before and after this one in the inbox, empty if there
-// is none. A decision of the gate has no neighbours but decisions.
+// is none.
 func (h *Handler) neighbours(ctx context.Context, w *Webhook) (before, after string) {
-	if w.Tenant == "" {
+	if w.Tenant == "" || !w.InInbox() {
 		return "", ""
-	}
-	if !w.InInbox() {
-		return h.cfg.Decisions.neighbours(w)
 	}
 	n, _ := strconv.ParseInt(w.ID, 10, 64)
 	first := func(f inbox.Filter) (id string) {
@@ -549,35 +439,6 @@ func (h *Handler) neighbours(ctx context.Context, w *Webhook) (before, after str
 		return id
 	}
 	return first(inbox.Filter{Before: n}), first(inbox.Filter{After: n})
-}
-
-// maxCurlPayload is how long a payload may be that becomes part of a command line.
-const maxCurlPayload = 64 << 10
-
-// Curl returns a command that sends the webhook as usher does, without secrets, timestamp and
-// signature: to a receiver on a developer's machine. The address of the real receiver is left out,
-// because it may hold a secret.
-func (d *WebhookDetail) Curl() string {
-	var line strings.Builder
-	line.WriteString(`curl -X POST "$RECEIVER_URL"`)
-	header := d.Header.Clone()
-	for _, name := range []string{"Content-Length", "Webhook-Timestamp", "Webhook-Signature"} {
-		header.Del(name)
-	}
-	for _, name := range slices.Sorted(maps.Keys(header)) {
-		for _, value := range header[name] {
-			if field := name + ": " + value; typable(field) {
-				fmt.Fprintf(&line, " -H %s", text.Quote(field))
-			}
-		}
-	}
-	// curl reads what begins with @ from a file; JSON does not.
-	if len(d.raw) <= maxCurlPayload && json.Valid(d.raw) && typable(strings.ReplaceAll(string(d.raw), "\n", "")) {
-		fmt.Fprintf(&line, " --data-binary %s", text.Quote(string(d.raw)))
-	} else {
-		fmt.Fprintf(&line, " --data-binary @%s", fileName(d.ID))
-	}
-	return line.String()
 }
 
 // typable reports whether somebody can type or paste a text: a terminal acts on some characters
@@ -600,131 +461,4 @@ func (h *Handler) download(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Content-Disposition", "attachment; filename="+fileName(d.ID))
 	_, _ = w.Write(d.raw) // an error means that the caller has gone
-}
-
-// faultyLine is a line of an indented payload, and what is wrong with it.
-type faultyLine struct {
-	Text   string
-	Faults []string
-}
-
-// faultyLines puts each fault next to the line that it is about. A missing member is reported at the line
-// where its object begins, and so is a value that is not shown.
-func faultyLines(indented string, faults []content.Fault) (all []faultyLine) {
-	for line := range strings.SplitSeq(indented, "\n") {
-		all = append(all, faultyLine{Text: line})
-	}
-	root := new(place)
-	for _, f := range faults {
-		root.add(f.Path)
-	}
-	w := lineWalk{Decoder: json.NewDecoder(strings.NewReader(indented)), text: indented}
-	w.UseNumber() // a float64 would refuse 1e999
-	w.value(root)
-	for _, f := range faults {
-		at, missing := root.find(f.Path)
-		words := f.Message
-		if missing != "" {
-			words = missing + " " + words
-		}
-		for _, i := range at.lines {
-			all[i].Faults = append(all[i].Faults, words)
-		}
-	}
-	return all
-}
-
-// place is a value that a fault is about, or that is on the way there. Only these are looked for in a
-// payload: the paths of all its values may take much more memory than the payload.
-type place struct {
-	lines []int             // where it begins: several if a name occurs twice; empty if it is not in the payload
-	below map[string]*place // by the names of members, and the indexes of items
-}
-
-// maxPlaces is how many lines are marked of a name that occurs again and again.
-const maxPlaces = 10
-
-var unescapePointer = strings.NewReplacer("~1", "/", "~0", "~")
-
-// add makes the places on the way to a JSON pointer.
-func (p *place) add(pointer string) {
-	for name := range pointerNames(pointer) {
-		if p.below == nil {
-			p.below = make(map[string]*place)
-		}
-		if p.below[name] == nil {
-			p.below[name] = new(place)
-		}
-		p = p.below[name]
-	}
-}
-
-// find returns the last place on the way to a JSON pointer that the payload has, and the rest of the pointer.
-func (p *place) find(pointer string) (_ *place, rest string) {
-	rest = strings.TrimPrefix(pointer, "/")
-	for name, after := range pointerNames(pointer) {
-		next := p.below[name]
-		if next == nil || len(next.lines) == 0 {
-			return p, rest
-		}
-		p, rest = next, after
-	}
-	return p, rest
-}
-
-// pointerNames goes through the names in a JSON pointer, each with what follows it.
-func pointerNames(pointer string) iter.Seq2[string, string] {
-	return func(yield func(name, after string) bool) {
-		rest, more := strings.CutPrefix(pointer, "/")
-		for more {
-			var name string
-			name, rest, more = strings.Cut(rest, "/")
-			if !yield(unescapePointer.Replace(name), rest) {
-				return
-			}
-		}
-	}
-}
-
-// lineWalk finds the lines on which values of a JSON text begin. The end of the text may be missing.
-type lineWalk struct {
-	*json.Decoder
-	text     string
-	at, line int  // lines have been counted up to here
-	ended    bool // the rest of the text is missing
-}
-
-// value notes the line of the next value. at is its place, or nil.
-func (w *lineWalk) value(at *place) {
-	token, err := w.Token()
-	if w.ended = err != nil; w.ended {
-		return
-	}
-	offset := int(w.InputOffset())
-	w.line += strings.Count(w.text[w.at:offset], "\n")
-	w.at = offset
-	if at != nil && len(at.lines) < maxPlaces {
-		at.lines = append(at.lines, w.line)
-	}
-	var below map[string]*place
-	if at != nil {
-		below = at.below
-	}
-	switch token {
-	case json.Delim('{'):
-		for !w.ended && w.More() {
-			token, _ := w.Token() // after an error the value fails, too
-			name, _ := token.(string)
-			w.value(below[name])
-		}
-	case json.Delim('['):
-		for i := 0; !w.ended && w.More(); i++ {
-			w.value(below[strconv.Itoa(i)])
-		}
-	default:
-		return
-	}
-	if !w.ended { // each error would name all that is around its place
-		_, _ = w.Token() // the closing brace or bracket
-	}
 }

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"usher/internal/admin"
-	"usher/internal/admin/status"
 	"usher/internal/inbox"
 	"usher/internal/snapshot"
 	"usher/internal/text"
@@ -46,15 +45,10 @@ func entitlementsCommand(ctx context.Context, p *Process, args []string) error {
 	var t admin.Tenant
 	if _, err := api.get(ctx, "/api/tenant?"+query.Encode(), &t); err != nil {
 		refused, ok := errors.AsType[*apiError](err)
-		if ok {
-			p.printTroubles(refused.Concerning, time.Now())
-		}
 		switch {
 		case ok && refused.status == http.StatusConflict:
-			return fmt.Errorf("%w. Questions that name no platform are answered 409 AMBIGUOUS. %s",
-				err, p.commandLines("Run 'usher entitlements' with one of these names: it says what to do"))
+			return fmt.Errorf("%w. Questions that name no platform are answered 409 AMBIGUOUS", err)
 		case ok && refused.Error() == text.Visible("unknown tenant "+name.String()):
-			// and there is none that is spelled alike
 			return fmt.Errorf("%w: usher has taken in no webhook of it. If the code is right, %s", err,
 				p.commandLines("see 'usher inbox ls --state invalid'. If it is not there, its webhook was "+
 					"lost or never sent: 'usher help reconcile' says how to find it"))
@@ -62,13 +56,10 @@ func entitlementsCommand(ctx context.Context, p *Process, args []string) error {
 		return err
 	}
 	now, tenant := time.Now(), text.Visible(inbox.ShowTenant(t.Platform, t.Code))
-	defer p.printTroubles(t.Concerning, now)
 	switch {
-	case t.MayUse == nil && t.NotKnown != "":
+	case t.MayUse == nil:
 		p.printReceipt(&t, now)
 		return fmt.Errorf("cannot tell what %s may use: %s", tenant, text.Visible(t.NotKnown))
-	case t.MayUse == nil:
-		return errors.New("this usher has no inbox (USHER_WEBHOOK_INBOX), so it does not know what tenants may use")
 	case !t.MayUse.Known:
 		see := p.commandLines(fmt.Sprintf("'usher inbox show %d'", t.MayUse.ID))
 		return fmt.Errorf("the last webhook of %s, %d, has no list of features that can be read. "+
@@ -94,9 +85,6 @@ func entitlementsCommand(ctx context.Context, p *Process, args []string) error {
 			age, text.Visible(t.Unread), text.Visible(p.commandLines("See what is wrong: 'usher status'.")))
 	}
 	p.printReceipt(&t, now)
-	if a := t.Ambiguous; a != nil {
-		fmt.Fprintf(p.Stdout, "%s.\n  %s\n", text.Visible(a.Why), text.Visible(p.commandLines(a.Do)))
-	}
 	if len(args) == 2 && failed == nil { // it may use what was asked for
 		return nil
 	}
@@ -107,40 +95,6 @@ func entitlementsCommand(ctx context.Context, p *Process, args []string) error {
 			"reconcile' says how):\n  %s\n",
 		text.Visible(p.commandLine("usher reconcile --partial --apply -- CMD")))
 	return failed
-}
-
-// shownOver is how many entries of the history a tenant's receipt shows.
-const shownOver = 5
-
-// printTroubles says what is wrong, and what was in the last 7 days, that may concern the tenant.
-func (p *Process) printTroubles(t *admin.Concerning, now time.Time) {
-	if t == nil || len(t.Troubles)+len(t.Over) == 0 && !t.OldHistory {
-		return
-	}
-	fmt.Fprintln(p.Stdout, "What may concern this tenant:")
-	for i := range t.Troubles {
-		one := &t.Troubles[i]
-		fmt.Fprintf(p.Stdout, "  now: %s%s\n", plainText(one.What), since(one.Since, now))
-	}
-	for i := range t.Over[:min(shownOver, len(t.Over))] {
-		one := &t.Over[i]
-		fmt.Fprintf(p.Stdout, "  over: %s; %s\n", plainText(status.What(one)), plainText(status.Lasted(one)))
-	}
-	if t.OldHistory {
-		fmt.Fprintln(p.Stdout, "  The inbox cannot be read now: what is over is only what this replica has seen itself.")
-	}
-	all := p.commandLines("'usher status' says what to do")
-	if more := len(t.Over) - shownOver; more > 0 {
-		all += fmt.Sprintf("; %d more are over: ", more) + p.commandLines("'usher status --since 7d'")
-	}
-	fmt.Fprintf(p.Stdout, "  %s.\n", text.Visible(all))
-}
-
-func since(at, now time.Time) string {
-	if at.IsZero() {
-		return ""
-	}
-	return ", since " + timeAndAge(at, now)
 }
 
 // printReceipt says whether the receiver has the webhook that usher's answer comes from and, if not, why

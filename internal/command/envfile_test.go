@@ -23,7 +23,7 @@ func envFile(t *testing.T, dir, name string, lines ...string) string {
 func TestEnvFile(t *testing.T) {
 	dir, addr := t.TempDir(), testkit.FreeAddress(t)
 	common := envFile(t, dir, "common.env", testkit.NewService(t).Environ("# the address of nobody", "USHER_ADMIN_LISTEN=127.0.0.1:1")...)
-	own := envFile(t, dir, "own.env", `export USHER_ADMIN_LISTEN="`+addr+`"`)
+	own := envFile(t, dir, "own.env", `USHER_ADMIN_LISTEN="`+addr+`"`)
 	u := start(t, nil, "--env-file", common, "--env-file="+own)
 	testkit.Eventually(t, "it serves", func() bool { return strings.Contains(u.Stderr.String(), addr) })
 
@@ -50,7 +50,7 @@ func TestEnvFileMisused(t *testing.T) {
 		{[]string{"--env-file"}, "--env-file needs a file"},
 		{[]string{"--env-file=", "version"}, "--env-file needs a file"},
 		{[]string{"--env-file", dir + "/none", "version"}, "--env-file " + dir + "/none: no such file"},
-		{[]string{"--env-file", bad, "inbox", "ls"}, "lines that are not NAME=VALUE: 2"},
+		{[]string{"--env-file", bad, "inbox", "ls"}, "lines that are not NAME=VALUE, or whose quote does not end: 2"},
 		{[]string{"inbox", "ls", "--env-file", bad}, "before the command: usher --env-file " + bad + " inbox ls."},
 		{[]string{"--env-file", bad, "--env-file", dir + "/none"}, "/none: no such file"},
 	} {

@@ -30,17 +30,14 @@ var inboxUsage = `Usage: usher inbox COMMAND
 
 Shows and manages the webhooks that a running usher keeps.
 
-  ls [--state S] [--tenant T] [--platform P] [--since WHEN] [--until WHEN]
-     [--limit N] [--json]
+  ls [--state S] [--tenant T] [--limit N]
                     list webhooks, the newest first, 1000 at most (--limit 0:
                     all): what each changed, and what the receiver answered last
-  tenants [--since WHEN] [--until WHEN] [--trouble] [--json]
-                    each tenant that had a webhook then: how many, its last
-                    one, and how it stands now; --trouble: only those that are
-                    not all right. Missed: one of its webhooks got a 5xx,
-                    and has not come again
-  show ID [--json]  one webhook: its tries, what it changed, its payload
-` + actHelp() + `  actions [--limit N] [--json]
+  tenants [--trouble]
+                    each tenant: when its last webhook came, and how it stands;
+                    --trouble: only those that are not all right
+  show ID           one webhook: its tries, what it changed, its payload
+` + actHelp() + `  actions [--limit N]
                     who did what, the newest first, 1000 at most (--limit 0:
                     all); kept for 90 days
 
@@ -48,6 +45,8 @@ redeliver and discard also take --state, --tenant, --platform, --since and
 --until instead of ids. They say how many webhooks match and ask, unless --yes.
 redeliver then sends only the latest webhook of each tenant, unless --force. If
 webhooks of a tenant wait, it tries the first one now, and the others follow.
+
+With --json ls, tenants, show and actions print what the admin port answers.
 
 The states:
 
@@ -114,8 +113,8 @@ func (i *inboxCall) parse(args []string, now time.Time) (*subcommand, error) {
 		i.subcommand = args[0]
 	}
 	all := []subcommand{
-		{"ls", filters + "limit json", "", nil, i.list},
-		{"tenants", "since until trouble json", "", nil, i.tenants},
+		{"ls", "state tenant limit json", "", nil, i.list},
+		{"tenants", "trouble json", "", nil, i.tenants},
 		{"show", "json", "one id", i.setIDs, i.show},
 	}
 	for _, a := range admin.Acts {
@@ -211,12 +210,7 @@ func (i *inboxCall) setIDs(args []string) error {
 		return errWrongArgs
 	}
 	for _, arg := range args {
-		number := arg
-		// It also accepts the page's ids of decisions that are not in the inbox, such as d12.
-		if i.subcommand == "show" {
-			number = strings.TrimPrefix(arg, "d")
-		}
-		if _, err := strconv.ParseUint(number, 10, 63); err != nil {
+		if _, err := strconv.ParseUint(arg, 10, 63); err != nil {
 			return fmt.Errorf("invalid id %q: ids are numbers, see 'usher inbox ls'", arg)
 		}
 	}
@@ -259,8 +253,7 @@ func (i *inboxCall) setTenant(typed string) error {
 	return err
 }
 
-// pageSize is how many webhooks usher inbox ls requests at once. In larger pages the API leaves out what
-// each webhook changed.
+// pageSize is how many webhooks usher inbox ls requests at once: the most that a page has.
 const pageSize = 500
 
 // pages reads a list page by page: --limit at most, or all of it. read says how many a page has, and
@@ -282,7 +275,6 @@ func (i *inboxCall) pages(read func(size, before string) (n int, next string, er
 func (i *inboxCall) list(ctx context.Context) error {
 	var l admin.WebhookList
 	query := i.filter
-	query.Set("inbox", "true")
 	err := i.pages(func(size, before string) (n int, next string, err error) {
 		query.Set("limit", size)
 		query.Set("before", before)
@@ -301,59 +293,50 @@ func (i *inboxCall) list(ctx context.Context) error {
 	if err := printList(i.Stdout, l.Webhooks, time.Now(), text.Width(i.Stdout)); err != nil {
 		return err
 	}
-	switch tenant := i.filter.Get("tenant"); {
-	case len(l.Webhooks) > 0 || tenant == "":
-	case len(l.Alike) == 0:
+	if tenant := i.filter.Get("tenant"); len(l.Webhooks) == 0 && tenant != "" {
 		fmt.Fprintf(i.Stderr, "usher has no such webhook of %s.\n", text.Visible(tenant))
-	default:
-		for n, name := range l.Alike {
-			l.Alike[n] = text.Quote(name)
-		}
-		fmt.Fprintf(i.Stderr, "No tenant is called %s. Did you mean %s?\n",
-			text.Visible(tenant), text.Visible(strings.Join(l.Alike, " or ")))
 	}
 	i.printPauses(l.Paused)
 	i.printMore(l.Next)
 	return nil
 }
 
-// tenants prints which tenants had webhooks, and how they stand now.
+// tenants prints when each tenant's last webhook came, and how it stands.
 func (i *inboxCall) tenants(ctx context.Context) error {
+	l := admin.TenantList{Tenants: []*inbox.Tenant{}} // [] and not null
+	query := url.Values{}
 	if i.trouble {
-		i.filter.Set("trouble", "true")
+		query.Set("trouble", "true")
 	}
-	var l admin.TenantHistory
-	err := i.getAndPrint(ctx, "/api/history?"+i.filter.Encode(), &l, func() error {
-		var rows [][]string
-		if text.Width(i.Stdout) > 0 {
-			rows = append(rows, []string{"TENANT", "WEBHOOKS", "LAST", "NOW"})
+	for next, more := query.Encode(), true; more; more = next != "" {
+		var page admin.TenantList
+		if _, err := i.get(ctx, "/api/tenants?"+next, &page); err != nil {
+			return err
 		}
-		for _, t := range l.Tenants {
-			last := "-"
-			if !t.Last.IsZero() {
-				last = t.Last.UTC().Format(time.RFC3339)
-			}
-			name := text.Visible(inbox.ShowTenant(t.Platform, t.Tenant))
-			rows = append(rows, []string{name, strconv.Itoa(t.Webhooks), last, strings.Join(t.Now, ", ")})
-		}
-		for _, line := range columns(rows) {
-			if _, err := fmt.Fprintln(i.Stdout, line); err != nil {
-				return err
-			}
-		}
-		if !l.Begins.IsZero() {
-			fmt.Fprintf(i.Stderr,
-				"usher keeps finished webhooks for a limited time: here they begin at %s. "+
-					"How each tenant stands now is complete.\n", l.Begins.UTC().Format(time.RFC3339))
-		}
-		return nil
-	})
-	if err == nil && l.Unread != "" {
-		err = fmt.Errorf("the inbox can't be read now: %s. The list has only the tenants whose webhooks this "+
-			"usher answered with a 5xx meanwhile. Run the command again when the inbox can be read",
-			text.Visible(l.Unread))
+		l.Tenants, next = append(l.Tenants, page.Tenants...), page.Next
 	}
-	return err
+	if i.json {
+		return json.NewEncoder(i.Stdout).Encode(l)
+	}
+	var rows [][]string
+	if text.Width(i.Stdout) > 0 {
+		rows = append(rows, []string{"TENANT", "LAST WEBHOOK", "NOW"})
+	}
+	for _, t := range l.Tenants {
+		last := "-"
+		if !t.Latest.IsZero() {
+			last = t.Latest.UTC().Format(time.RFC3339)
+		}
+		rows = append(rows, []string{
+			text.Visible(inbox.ShowTenant(t.Platform, t.Tenant)), last, strings.Join(t.Standing(), ", "),
+		})
+	}
+	for _, line := range columns(rows) {
+		if _, err := fmt.Fprintln(i.Stdout, line); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // printPauses says which deliveries are paused, and how to resume them.
@@ -474,7 +457,7 @@ func (i *inboxCall) ask(ctx context.Context, a *admin.Act) (nothing bool, err er
 }
 
 // actOnWebhooks does an act to webhooks and prints a line for each, as it is done: one action, however many
-// there are. Before a tenant becomes unknown, it asks.
+// there are.
 func (i *inboxCall) actOnWebhooks(ctx context.Context, a *admin.Act) error {
 	for name, value := range i.params {
 		i.filter.Set(name, value)
@@ -486,20 +469,16 @@ func (i *inboxCall) actOnWebhooks(ctx context.Context, a *admin.Act) error {
 		return err
 	}
 	i.client.Timeout = 0 // it may take long
-	var came outcome
-	err := i.post(ctx, a, body, &came)
-	if asked := came.unknown; err == nil && len(asked) > 0 {
-		if i.confirm(fmt.Sprintf("%s %s anyway?", a.Title(), count(len(asked), "such webhook"))) == nil {
-			came.unknown = nil
-			i.filter.Set("unknown", "true")
-			err = i.post(ctx, a, map[string][]string{"ids": asked}, &came)
-		} else {
-			for _, id := range asked {
-				i.printDone(a, &admin.Done{ID: id, Failed: "answer y, or use --yes"}) // the warning has the reason
-			}
-			came.failed = true
-		}
-	}
+	var came admin.Acted
+	failed := false
+	target := "/api/" + a.Name + "?" + i.filter.Encode()
+	err := i.stream(ctx, target, body, &came, func(raw json.RawMessage) error {
+		var d admin.Done
+		err := json.Unmarshal(raw, &d)
+		failed = failed || d.Failed != ""
+		i.printDone(a, &d)
+		return err
+	})
 	if err != nil {
 		return err
 	}
@@ -507,34 +486,10 @@ func (i *inboxCall) actOnWebhooks(ctx context.Context, a *admin.Act) error {
 		fmt.Fprintf(i.Stderr, "%s not tried\n", count(came.Left, "more webhook"))
 	}
 	i.printPauses(came.Paused)
-	if came.failed || came.Left > 0 {
+	if failed || came.Left > 0 {
 		return exitCode(exitFailed)
 	}
 	return nil
-}
-
-// outcome is what came of an act on webhooks.
-type outcome struct {
-	admin.Acted
-	failed  bool     // for one of them, or more
-	unknown []string // ids of those of which usher would no longer know what their tenant may use
-}
-
-// post acts on webhooks, and prints what came of it.
-func (i *inboxCall) post(ctx context.Context, a *admin.Act, body any, came *outcome) error {
-	target := "/api/" + a.Name + "?" + i.filter.Encode()
-	return i.stream(ctx, target, body, &came.Acted, func(raw json.RawMessage) error {
-		var d admin.Done
-		err := json.Unmarshal(raw, &d)
-		if d.Unknown {
-			came.unknown = append(came.unknown, d.ID)
-			fmt.Fprintf(i.Stderr, "Warning: %s: %s.\n", d.ID, text.Visible(d.Failed))
-			return err
-		}
-		came.failed = came.failed || d.Failed != ""
-		i.printDone(a, &d)
-		return err
-	})
 }
 
 // printDone prints what came of an act on a webhook.

@@ -161,17 +161,6 @@ func TestInboxShow(t *testing.T) {
 	}
 }
 
-// show also prints a decision of the gate that is not in the inbox, which has fewer fields.
-func TestInboxShowsADecision(t *testing.T) {
-	var out strings.Builder
-	if err := printDetail(&out, &admin.WebhookDetail{Webhook: admin.Webhook{ID: "d1", Decision: "duplicate", Platform: "eu", Tenant: "acme"}}, time.Now()); err != nil {
-		t.Fatal(err)
-	}
-	if want := "id          d1\nstate       duplicate\ntenant      eu/acme\ntries       0\n"; out.String() != want {
-		t.Errorf("%s\nwant\n%s", out.String(), want)
-	}
-}
-
 func TestInboxJSON(t *testing.T) {
 	s := newInboxServer(t, "")
 	var list admin.WebhookList
@@ -200,21 +189,14 @@ func TestInboxCommands(t *testing.T) {
 		{"filters", []string{"ls", "--tenant", "torn", "--state=parked", "-limit", "0"}, 0, "1  parked  eu/torn", "", ""},
 		{"a tenant as it is printed", []string{"ls", "--tenant", "x%2Fy/a%2Fb%25"}, 0, "8  delivered", "", ""},
 		{"a tenant without a platform", []string{"ls", "--tenant", "/twice"}, 0, "7  delivered", "", ""},
-		{"a platform", []string{"ls", "--platform", "x/y"}, 0, "8  delivered", "", ""},
-		{"no platform", []string{"ls", "--platform", "", "--limit", "1"}, 0, "7  delivered", "", ""},
-		{"a tenant of another platform", []string{"ls", "--platform", "eu", "--tenant", "/twice"}, 2, "", "the tenant /twice is not on the platform eu", ""},
-		{"one of two tenants by its platform", []string{"ls", "--platform", "eu", "--tenant", "twice"}, 0, "6  delivered", "", ""},
-		{"a tenant in capitals", []string{"ls", "--tenant", "TORN"}, 0, "", "No tenant is called TORN. Did you mean eu/torn?", ""},
 		{"a tenant that is known, and no webhook", []string{"ls", "--tenant", "eu/torn", "--state", "stored"}, 0, "", "To resume: usher inbox resume --receiver crm\n", ""},
-		{"what the gate alone remembers", []string{"show", "d1"}, 1, "", "no such webhook", ""},
-		{"days ago", []string{"ls", "--since", "3d", "--state", "invalid"}, 0, "", "", ""},
+		{"what the gate alone remembers", []string{"show", "d1"}, 2, "", "ids are numbers", ""},
 		{"a tenant that nobody knows", []string{"ls", "--tenant", "nobody"}, 0, "", "usher has no such webhook of nobody.\n", ""},
 		{"a tenant that could be two", []string{"ls", "--tenant", "twice"}, 1, "", "write /twice or eu/twice", ""},
 		{"no tenant at all", []string{"ls", "--tenant", "a/b/c"}, 2, "", "invalid tenant", ""},
 		{"more than are shown", []string{"ls", "--limit", "2"}, 0, "", "Showing the newest 2", ""},
 		{"no such state", []string{"ls", "--state", "lost"}, 2, "", "lost", ""},
-		{"discarded is a state", []string{"ls", "--state", "discarded", "--since", "2h", "--until", "2126-01-31"}, 0, "", "", ""},
-		{"no time", []string{"ls", "--since", "soon"}, 2, "", "how long ago", ""},
+		{"no time", []string{"discard", "--since", "soon"}, 2, "", "how long ago", ""},
 		{"show of nothing", []string{"show", "9"}, 1, "", "no such webhook", ""},
 
 		{"redeliver", []string{"redeliver", "3"}, 0, "3 will be redelivered\n", other, "3 waiting"},
@@ -230,7 +212,6 @@ func TestInboxCommands(t *testing.T) {
 		{"nothing to redeliver", []string{"redeliver", "--state", "stored"}, 0, "No webhook to redeliver.\n", "", ""},
 		{"redeliver what is invalid", []string{"redeliver", "--state", "invalid"}, 2, "", "redeliver does not send invalid webhooks: use 'usher inbox accept ID'", ""},
 		{"accept what was not invalid", []string{"accept", "3"}, 1, "", "or it was not invalid: see 'usher inbox show 3'\n", ""},
-		{"redeliver a tenant in capitals", []string{"redeliver", "--tenant", "TORN", "--yes"}, 1, "", "unknown tenant TORN: did you mean eu/torn?", ""},
 		{"redeliver by a filter that is empty", []string{"redeliver", "--state", "", "--since", "1000h", "--yes"}, 2, "", "write waiting, parked", ""},
 		{"ids and filters", []string{"redeliver", "4", "--state", "parked"}, 2, "", "either ids or filters", ""},
 
@@ -279,7 +260,7 @@ func TestInboxCommands(t *testing.T) {
 		{"forget nobody", []string{"forget"}, 2, "", "one tenant", ""},
 		{"forget the empty one", []string{"forget", ""}, 2, "", "invalid tenant", ""},
 		{"unknown flag", []string{"show", "4", "--force"}, 2, "", "show has no flag --force: it has --json", ""},
-		{"a slip of a flag", []string{"ls", "--tennant", "acme"}, 2, "", "ls has no flag --tennant: it has --json, --limit, --platform, --since, --state, --tenant, --until", ""},
+		{"a slip of a flag", []string{"ls", "--tennant", "acme"}, 2, "", "ls has no flag --tennant: it has --json, --limit, --state, --tenant", ""},
 		{"a flag where there are none", []string{"forget", "--force", "acme"}, 2, "", "forget has no flag --force: it has none", ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -291,9 +272,6 @@ func TestInboxCommands(t *testing.T) {
 			p := s.run(t, tc.args...)
 			if p.Code != tc.code || !strings.Contains(p.Stdout.String(), tc.stdout) || !strings.Contains(p.Stderr.String(), tc.stderr) {
 				t.Errorf("%d\n%s\n%s", p.Code, p.Stdout.String(), p.Stderr.String())
-			}
-			if strings.Contains(p.Stderr.String(), "No tenant") != strings.Contains(tc.stderr, "No tenant") {
-				t.Errorf("of a tenant: %s", p.Stderr.String())
 			}
 			if lines := strings.Count(p.Stderr.String(), "\n"); tc.code == 2 && lines != 1 {
 				t.Errorf("%d lines of error:\n%s", lines, p.Stderr.String())
@@ -386,7 +364,7 @@ func TestInboxTimesAreExact(t *testing.T) {
 	for _, when := range []string{"2026-01-31T08:00:00.25Z", "1500ms"} {
 		now := time.Date(2026, 1, 31, 8, 0, 1, 750e6, time.UTC)
 		i := &inboxCall{filter: make(url.Values)}
-		if _, err := i.parse([]string{"ls", "--since", when}, now); err != nil {
+		if _, err := i.parse([]string{"discard", "--since", when}, now); err != nil {
 			t.Fatal(err)
 		}
 		if got := i.filter.Get("since"); got != "2026-01-31T08:00:00.25Z" {
@@ -485,19 +463,21 @@ func TestInboxNewAct(t *testing.T) {
 	}
 }
 
-// While the database is away 'usher inbox tenants --trouble', which usher status advises, names the tenants
-// that usher knows of without it, and says that the rest can't be read.
-func TestInboxTenantsWhileTheDatabaseIsAway(t *testing.T) {
+// Tenants come with their last webhook, and how they stand. While the database is away, that is said.
+func TestInboxTenants(t *testing.T) {
 	s := newInboxServer(t, "")
-	s.Fail(&engine.AwayError{Err: errors.New("connection refused")})
-	if p := s.run(t, "tenants", "--trouble"); p.Code != 1 || p.Stdout.String() != "" || !strings.Contains(p.Stderr.String(), "connection refused") {
-		t.Errorf("nothing is known: %d %s\n%s", p.Code, p.Stderr.String(), p.Stdout.String())
-	}
-	s.Missed.Add(webhookgate.LaneName{Platform: "eu", Tenant: "late"}, webhookgate.MissedWebhook{ID: "x", At: time.Now()})
-	const why = "usher: the inbox can't be read now: connection refused. The list has only the tenants whose webhooks this usher answered with a 5xx meanwhile. Run the command again when the inbox can be read\n"
-	for args, want := range map[string]string{"--trouble": "eu/late  0  -  missed\n", "--trouble --json": `"unread":"connection refused"`} {
-		if p := s.run(t, append([]string{"tenants"}, strings.Fields(args)...)...); p.Code != 1 || !strings.Contains(p.Stdout.String(), want) || p.Stderr.String() != why {
+	for args, want := range map[string]string{
+		"":          `(?m)^eu/torn +20\S+Z  parked, features unknown\n/twice +20\S+Z  all right\n`,
+		"--trouble": `^eu/acme%1B\[2J%0A +20\S+Z  parked\neu/(tenant-)+ +20\S+Z  held up, waiting\neu/torn +20\S+Z  parked, features unknown\n$`,
+		"--json":    `^\{"tenants":\[\{"platform":"`,
+	} {
+		p := s.run(t, append([]string{"tenants"}, strings.Fields(args)...)...)
+		if p.Code != 0 || p.Stderr.String() != "" || !regexp.MustCompile(want).MatchString(p.Stdout.String()) {
 			t.Errorf("%s: %d %s\n%s", args, p.Code, p.Stderr.String(), p.Stdout.String())
 		}
+	}
+	s.Fail(&engine.AwayError{Err: errors.New("connection refused")})
+	if p := s.run(t, "tenants", "--trouble"); p.Code != 1 || p.Stdout.String() != "" || !strings.Contains(p.Stderr.String(), "connection refused") {
+		t.Errorf("away: %d %s\n%s", p.Code, p.Stderr.String(), p.Stdout.String())
 	}
 }

@@ -109,10 +109,6 @@ func TestPrintedCommandsAreQuoted(t *testing.T) {
 	const listed = `{"tenant":{"code":"it's; new"},"change":{"features":[{"code":"sso"}]}}`
 	equal("it's; new", after(t, run("--env-file", env, "reconcile", "--as-of", "now", "--", "echo", listed), "is new:\n"),
 		"--env-file", env, "reconcile", "--apply", "--as-of", "now", "--", "echo", listed)
-	for _, args := range [][]string{{"ls", "--tenant", "some;thin"}, {"forget", "some;thin"}} {
-		out := run(append([]string{"--env-file", env, "inbox"}, args...)...)
-		equal("some;thing", "usher "+strings.TrimSuffix(strings.ToLower(after(t, strings.ToLower(out), "did you mean ")), "?"), "/some;thing")
-	}
 }
 
 // So does the advice of 'usher entitlements'.

@@ -353,7 +353,7 @@ func (w webhook) status() string {
 // webhooks returns the webhooks in the inbox, as 'usher inbox ls' does, by webhook-id.
 func (s *story) webhooks() map[string]webhook {
 	var list struct{ Webhooks []webhook }
-	call(s.ctx, s.admin, http.MethodGet, "/api/webhooks?inbox=true&limit=1000", "", &list)
+	call(s.ctx, s.admin, http.MethodGet, "/api/webhooks?limit=500", "", &list)
 	byID := make(map[string]webhook)
 	for _, w := range list.Webhooks {
 		byID[w.Webhook] = w

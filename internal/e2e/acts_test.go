@@ -170,18 +170,18 @@ func TestErasedIsNowhere(t *testing.T) {
 		settled()
 		rc.set(500)
 		send(with(testkit.Snapshot("acme", 4)), 200)
-		send(with(testkit.Snapshot("acme", 4)), 200) // the gate remembers a duplicate
+		send(with(testkit.Snapshot("acme", 4)), 200) // a duplicate
 		settled()
 		send(with(odd("acme", 20)), 422)
 		o.want("it is there", o.does("export"), person)
 		o.want("erase", o.does("erase", "crm/acme", "--yes"), "0 ")
 
 		places := map[string]string{"the log": o.Stderr.String(), "the export": o.does("export"), "the actions": o.does("actions"), "the figures": o.page("/metrics")}
-		for _, path := range []string{"/", "/webhooks", "/tenants", "/actions", "/tenant?platform=crm&code=acme", "/api/status", "/api/webhooks?limit=0", "/webhooks?search=" + url.QueryEscape("jane")} {
+		for _, path := range []string{"/", "/webhooks", "/tenants", "/actions", "/tenant?platform=crm&code=acme", "/api/status", "/api/webhooks?limit=500", "/tenants?search=" + url.QueryEscape("jane")} {
 			places[path] = strings.ReplaceAll(o.page(path), `value="jane"`, "")
 		}
 		for id := range 20 {
-			places[fmt.Sprint("webhook ", id)] = o.page(fmt.Sprintf("/api/webhooks/%d", id)) + o.page(fmt.Sprintf("/api/webhooks/d%d", id))
+			places[fmt.Sprint("webhook ", id)] = o.page(fmt.Sprintf("/api/webhooks/%d", id))
 		}
 		if file, is := strings.CutPrefix(inbox, "USHER_WEBHOOK_INBOX=file:"); is {
 			// which is emptied once nobody reads

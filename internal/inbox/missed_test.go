@@ -1084,3 +1084,54 @@ func TestMissedBeforeTheClockWasSetBack(t *testing.T) {
 		}
 	})
 }
+
+// What arrived before usher stood still is not taken in if its sender has gone, or if a later state of its tenant
+// came meanwhile. It is missed, unless that, or a copy of it, was taken in.
+func TestUnheard(t *testing.T) {
+	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
+		d := newDesk(t, open)
+		const unheard, overtaken = "unheard", "overtaken"
+		type change = func(*webhookgate.Webhook)
+		arrived := func(tenant, body string, before time.Duration, gone bool, changes ...change) string {
+			w := d.hook(tenant, body)
+			w.Received = w.Received.Add(-before)
+			w.Heard = func() (stoodStill, isGone bool) { return true, gone }
+			for _, f := range changes {
+				f(w)
+			}
+			_, err := d.Store(w)
+			switch {
+			case errors.Is(err, webhookgate.ErrUnheard):
+				return unheard
+			case errors.Is(err, webhookgate.ErrOvertaken):
+				return overtaken
+			}
+			check(t, err)
+			return "taken"
+		}
+		event := func(w *webhookgate.Webhook) { w.Snapshot = false }
+		runs := func(w *webhookgate.Webhook) { w.Heard = func() (bool, bool) { return false, false } }
+		d.take("ab", "A", "B")
+		d.take("copy", "A")
+		d.take("earlier", "B")
+		for _, tc := range []struct{ what, got, want string }{
+			{"nothing is known", arrived("lost", "A", 0, true), unheard},
+			{"its sender waits", arrived("waits", "A", time.Minute, false), "taken"},
+			{"usher ran", arrived("runs", "A", time.Minute, true, runs), "taken"},
+			{"A, B came meanwhile", arrived("ab", "A", time.Minute, true), overtaken},
+			{"and it waits", arrived("ab", "A", time.Minute, false), overtaken},
+			{"another one before B", arrived("ab", "C", time.Minute, false), overtaken},
+			{"a copy came", arrived("copy", "A", time.Minute, true), overtaken},
+			{"a copy came, and it waits", arrived("copy", "A", time.Minute, false), "taken"},
+			{"B came earlier", arrived("earlier", "A", 0, true), unheard},
+			{"an event is in no state", arrived("ab", "E", time.Minute, true, event), unheard},
+			{"it waits", arrived("copy", "E", time.Minute, false, event), "taken"},
+		} {
+			d.want(tc.what, tc.got, tc.want)
+		}
+		d.stored()
+		got := strings.Fields(d.missed())
+		slices.Sort(got)
+		d.want("missed", fmt.Sprint(got), "[ab earlier lost]") // no snapshot settles ab's event
+	})
+}

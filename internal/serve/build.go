@@ -5,7 +5,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"strings"
+	"slices"
 	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
@@ -102,17 +102,22 @@ func (u *Usher) buildGate(m *metrics.Gate) (err error) {
 	for _, r := range w.Receivers.All() {
 		r.Tried = m.Receiver(r.Name).Tried
 	}
-	u.decisions = admin.NewDecisions(w.Inbox == "")
+	if w.Inbox == "" {
+		u.decisions = admin.NewDecisions()
+	}
 	cfg.Answered = func(o webhookgate.Outcome) {
 		m.Received(o.Decision, o.Status, o.Took)
-		switch {
-		case !o.Question:
-		case o.Decision == "forwarded" && o.Status < 500:
-			m.QuestionAnswered()
-		default:
-			m.QuestionFailed()
+		if o.Webhook != nil && slices.Contains(cfg.SyncTypes, o.Webhook.Type) {
+			switch o.Decision {
+			case "failed":
+				m.QuestionFailed()
+			case "forwarded":
+				m.QuestionAnswered()
+			}
 		}
-		u.decisions.Add(o)
+		if u.decisions != nil {
+			u.decisions.Add(o)
+		}
 	}
 	logged, _ := lru.New[string, bool](1000) // fails only for a size of 0
 	cfg.UnknownType = func(typ string) {
@@ -123,20 +128,20 @@ func (u *Usher) buildGate(m *metrics.Gate) (err error) {
 				"USHER_WEBHOOK_SYNC_TYPES", "type", typ)
 		}
 	}
-	cfg.Invalid = func(ctx context.Context, r *webhookgate.Invalid) int64 {
+	cfg.Invalid = func(r *webhookgate.Invalid) int64 {
 		m.Invalid(r.Reason)
 		if u.inbox == nil {
 			return 0
 		}
-		return u.inbox.RecordInvalidWithin(ctx, r)
+		return u.inbox.RecordInvalid(r)
 	}
 	if w.Unchecked {
 		cfg.Hosts = guard.NewHosts(w.Listen, u.settings.Outbound.AllowedHosts, false)
 	}
 	if w.Inbox != "" {
-		cfg.Store = func(ctx context.Context, w *webhookgate.Webhook) (string, error) { return u.inbox.StoreWithin(ctx, w) }
-		cfg.PlatformsOf = func(ctx context.Context, tenant string) ([]string, error) { return u.inbox.Platforms(ctx, tenant) }
+		cfg.Store = func(w *webhookgate.Webhook) (string, error) { return u.inbox.Store(w) }
 	}
+	cfg.StoodStill = func(since time.Time) bool { return u.pulse.StoodStill(since) }
 	u.gate = webhookgate.New(cfg)
 	l := &listener{variable: "USHER_WEBHOOK_LISTEN", name: "webhooks", addr: w.Listen, handler: u.gate}
 	if w.TLSCertFile != "" {
@@ -218,19 +223,6 @@ func (u *Usher) buildEntitlements(m *metrics.Registry) {
 	u.listeners = append(u.listeners, u.entitlementsListener)
 }
 
-// curlEntitlements returns a curl command with its options, without the key itself, and the base URL for
-// calls of the entitlements port.
-func (u *Usher) curlEntitlements() (curl, base string) {
-	curl, base = "curl", u.entitlementsListener.url()
-	if path, ok := strings.CutPrefix(base, "unix:"); ok {
-		curl, base = "curl --unix-socket "+text.Quote(path), "http://localhost"
-	}
-	if u.settings.Entitlements.Key != nil {
-		curl += ` -H "X-Usher-Key: $USHER_ENTITLEMENTS_KEY"`
-	}
-	return curl, base
-}
-
 // buildAdmin builds the admin port for the parts that are on.
 func (u *Usher) buildAdmin(metrics *metrics.Registry, gate *metrics.Gate) {
 	a := &u.settings.Admin
@@ -250,7 +242,7 @@ func (u *Usher) buildAdmin(metrics *metrics.Registry, gate *metrics.Gate) {
 		cfg.Entitlements, cfg.Held = u.book.Lookup, u.book.Held
 	}
 	if u.entitlementsListener != nil {
-		cfg.EntitlementsPort = u.curlEntitlements
+		cfg.EntitlementsPort = true
 	}
 	if u.gate != nil {
 		cfg.Decisions, cfg.Receivers = u.decisions, u.settings.Webhook.Receivers

@@ -179,7 +179,7 @@ func TestSyncTypeWithAnInbox(t *testing.T) {
 	if status, decision, answer := post(t, url, snapshot("acme", 5)); status != 200 || decision != "queued" {
 		t.Errorf("%d %s", status, answer)
 	}
-	_, list := get(t, p.URL(t, "admin")+"/api/webhooks?inbox=true")
+	_, list := get(t, p.URL(t, "admin")+"/api/webhooks")
 	if asked != 2 || strings.Contains(list, "Checkout") || !strings.Contains(list, "acme") {
 		t.Errorf("asked %d times; the inbox has %s", asked, list)
 	}

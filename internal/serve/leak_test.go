@@ -139,8 +139,8 @@ var link = regexp.MustCompile(`(?:href|src|action)="([^"]*)"`)
 func crawl(t *testing.T, base, token string) map[string]string {
 	t.Helper()
 	found := make(map[string]string)
-	todo := []string{"/", "/metrics", "/healthz", "/readyz", "/api/status", "/api/webhooks", "/api/webhooks?limit=0",
-		"/api/tenant?platform=crm&code=acme", "/nowhere", "/webhooks?state=lost", "/webhooks?search=acme"}
+	todo := []string{"/", "/metrics", "/healthz", "/readyz", "/api/status", "/api/webhooks", "/api/webhooks?limit=500",
+		"/api/tenant?platform=crm&code=acme", "/nowhere", "/webhooks?state=lost", "/tenants?search=acme"}
 	for id := range 8 {
 		for _, prefix := range []string{"", "d"} {
 			n := prefix + string(rune('1'+id))

@@ -5,8 +5,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"regexp"
-	"slices"
 	"strings"
 	"testing"
 
@@ -25,41 +23,22 @@ func getJSON[T any](t *testing.T, url string) (v T) {
 	return v
 }
 
-// Without an inbox the page has the last decisions: what was forwarded with what it
-// changed, what was a duplicate, what was turned away and why.
+// Without an inbox the page has the last decisions: what was forwarded, what was a duplicate, what was rejected
+// and why.
 func TestPagePassThrough(t *testing.T) {
 	t.Parallel()
 	w := startWatched(t, "USHER_WEBHOOK_INBOX=")
-	contact := strings.Replace(snapshot("acme", 5), `"name":"T"`, `"name":"T","account":{"id":1,"contacts":[{"id":1,"email":"ada@customer.example"}]}`, 1)
-	for _, body := range []string{contact, contact, snapshot("acme", 6), `{"type":"TenantProvisioningChange","payload":{}}`} {
+	for _, body := range []string{snapshot("acme", 5), snapshot("acme", 5), snapshot("acme", 6), `{"type":"TenantProvisioningChange","payload":{}}`} {
 		post(t, w.gate, body)
 	}
 	url := w.admin
-	list := getJSON[admin.WebhookList](t, url+"/api/webhooks")
-	want := []struct{ decision, part string }{
-		{"rejected", "/payload/change is missing"}, {"forwarded", "users 5 → 6"}, {"duplicate", ""}, {"forwarded", "+ users (5)"},
-	}
-	if len(list.Webhooks) != len(want) {
-		t.Fatalf("%+v", list)
-	}
-	for i, w := range list.Webhooks {
-		if said := w.Why + strings.Join(w.Changes, ", "); w.Decision != want[i].decision || !strings.Contains(said, want[i].part) {
-			t.Errorf("%d: %+v, want %v", i, w, want[i])
+	_, list := get(t, url+"/webhooks")
+	for _, want := range []string{"rejected</span>", "/payload/change is missing", "forwarded</span>", "duplicate</span>", "crm/acme"} {
+		if !strings.Contains(list, want) {
+			t.Errorf("no %q in\n%s", want, list)
 		}
 	}
-	first := getJSON[admin.WebhookDetail](t, url+"/api/webhooks/"+list.Webhooks[3].ID)
-	if strings.Contains(string(first.Payload), "ada") || !strings.Contains(string(first.Payload), `"account":{"id":1}`) {
-		t.Errorf("kept: %s", first.Payload)
-	}
-	rejected := getJSON[admin.WebhookDetail](t, url+"/api/webhooks/"+list.Webhooks[0].ID)
-	if len(rejected.Faults) == 0 || string(rejected.Payload) != `{"type":"TenantProvisioningChange","payload":{}}` || rejected.Status != 422 {
-		t.Errorf("%+v", rejected)
-	}
-	tenant := getJSON[admin.Tenant](t, url+"/api/tenant?platform=crm&code=acme")
-	if len(tenant.Snapshots) != 2 || tenant.Rights == nil || tenant.Rights.Features[0].Limit != 6 {
-		t.Errorf("%+v", tenant)
-	}
-	for _, page := range []string{"/", "/webhooks", "/webhooks/" + list.Webhooks[1].ID, "/tenant?platform=crm&code=acme"} {
+	for _, page := range []string{"/", "/webhooks", "/webhooks/d1", "/webhooks/d4"} {
 		if status, body := get(t, url+page); status != 200 || !strings.Contains(body, "</html>") {
 			t.Errorf("%s: %d %s", page, status, body)
 		}
@@ -156,13 +135,12 @@ func TestHeldUp(t *testing.T) {
 	// Then nobody knows when one of its webhooks is tried next: usher tries one after the other
 	// to see whether it is back.
 	testkit.Eventually(t, "told what they wait for", func() bool {
-		_, page := get(t, w.admin+"/webhooks?search=acme&state=waiting")
+		_, page := get(t, w.admin+"/webhooks?tenant=docs/acme&state=waiting")
 		return strings.Contains(page, "next try when the receiver is back")
 	})
 }
 
-// A tenant's page says what it may use now, since when and by which webhook, as a check is answered;
-// and the line that asks for it does.
+// A tenant's page says what it may use now, since when and by which webhook, as a check is answered.
 func TestTenantMayUse(t *testing.T) {
 	t.Parallel()
 	p := start(t, []string{
@@ -180,24 +158,8 @@ func TestTenantMayUse(t *testing.T) {
 	if may == nil || !may.Known || may.ID != 2 || may.Webhook != tenant.Snapshots[0].UUID || may.AsOf.IsZero() || may.Features[0].Code != "users" || may.Features[0].Limit != 7 {
 		t.Fatalf("%+v of %+v", may, tenant)
 	}
-	if len(may.Ask) != 2 || !strings.HasPrefix(may.Ask[0], `curl -H "X-Usher-Key: $USHER_ENTITLEMENTS_KEY" 'http://127.0.0.1:`) {
-		t.Fatalf("%q", may.Ask)
-	}
-	for i, want := range []string{`"limit":7`, ""} {
-		asked := regexp.MustCompile(`'(http[^']*)'$`).FindStringSubmatch(may.Ask[i])[1]
-		req, err := http.NewRequest("GET", asked, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header.Set("X-Usher-Key", "k3y-of-the-shop!")
-		resp, err := http.DefaultClient.Do(req)
-		resp, body := testkit.Whole(t, resp, err)
-		if resp.StatusCode >= 300 || !strings.Contains(body, want) {
-			t.Errorf("%s: %s %s", asked, resp.Status, body)
-		}
-	}
 	_, page := get(t, url+"/tenant?"+query)
-	for _, want := range []string{"What it may use now", `<a href="/webhooks/2">webhook 2</a>`, "curl -H &#34;X-Usher-Key: $USHER_ENTITLEMENTS_KEY&#34;", may.Webhook} {
+	for _, want := range []string{"What it may use now", `<a href="/webhooks/2">webhook 2</a>`, may.Webhook} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page does not have %s", want)
 		}
@@ -207,13 +169,5 @@ func TestTenantMayUse(t *testing.T) {
 	}
 	if status, body := get(t, url+"/tenant?platform=crm&code=nobody"); status != 404 {
 		t.Errorf("%d %s", status, body)
-	}
-
-	// Without the port usher's own command asks.
-	w := startWatched(t)
-	w.send(t, "acme", 5)
-	may = getJSON[admin.Tenant](t, w.admin+"/api/tenant?platform=crm&code=acme").MayUse
-	if want := []string{"usher entitlements crm/acme", "usher entitlements crm/acme users"}; may == nil || !slices.Equal(may.Ask, want) {
-		t.Errorf("%+v, want %q", may, want)
 	}
 }

@@ -122,8 +122,7 @@
   }
 })();
 
-// Copy buttons. They copy the text of the element whose id is in data-copy, or else of the <pre> next to the button. Over plain http, except
-// on localhost, a page may not use the clipboard: then the text is selected.
+// Copy buttons. They copy the text of the element whose id is in data-copy. Over plain http, except on localhost, a page may not use the clipboard: then the text is selected.
 (() => {
   const showButtons = () => {
     for (const button of document.querySelectorAll('[data-copy]')) button.hidden = false;
@@ -133,7 +132,7 @@
   document.addEventListener('click', async (event) => {
     const button = event.target.closest('[data-copy]');
     if (!button) return;
-    const from = button.dataset.copy ? document.getElementById(button.dataset.copy) : button.parentElement.querySelector('pre');
+    const from = document.getElementById(button.dataset.copy);
     const label = button.dataset.label ??= button.textContent;
     try {
       await navigator.clipboard.writeText(from.textContent);
