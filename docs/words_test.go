@@ -39,7 +39,7 @@ var unclearEverywhere = []unclear{
 	{`\bwhat there is\b`, "name it"},
 	{`\b(break|breaks|broke|broken) off\b`, "ended too early, cancelled"},
 	{`\bof late\b`, "recently"},
-	{`\bat the moment\b`, "right now"},
+	{`\bat the moment\b[^.]`, "right now"}, // the sentence for a buyer ends with it
 	{`\bgiven out\b`, "issued"},
 	{`\bWho (does|has|is|wants|comes|waits|asks|needs|keeps|sends|reads|gets)\b[^?]*$`, "begin with a noun"},
 	{`\bOf your settings\b`, "subject, verb, object"},

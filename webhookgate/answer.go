@@ -38,6 +38,7 @@ type answer struct {
 	// receivers is the receiver's answer to a question. If it is set, the sender gets its headers
 	// and body instead of the JSON fields.
 	receivers *receiver.Try
+	buyers    bool // it is usher's answer to a question: the sender gets a sentence for the buyer instead
 
 	Decision string           `json:"decision"`
 	Error    string           `json:"error,omitempty"`
@@ -88,6 +89,20 @@ func (a *answer) with(name, value string) *answer {
 	return a
 }
 
+func shuttingDown() *answer {
+	return busy("usher is shutting down; please send this webhook again")
+}
+
+func gone() *answer {
+	return &answer{status: statusHungUp, Decision: failed, Error: ErrGone.Error()}
+}
+
+// forBuyer returns the answer with the body that the service shows to a buyer. Others may share the answer.
+func (a answer) forBuyer() *answer {
+	a.buyers = true
+	return &a
+}
+
 // duplicateOf is the answer to a copy of a snapshot that the receiver holds.
 func duplicateOf(webhook string) *answer {
 	return &answer{status: http.StatusOK, Decision: duplicate, Webhook: webhook}
@@ -99,7 +114,11 @@ func (a *answer) write(w http.ResponseWriter) {
 	for name, value := range a.header {
 		h.Set(name, value)
 	}
-	if a.receivers == nil {
+	switch {
+	case a.buyers:
+		guard.WriteJSON(w, a.status, []string{forBuyers})
+		return
+	case a.receivers == nil:
 		guard.WriteJSON(w, a.status, a)
 		return
 	}
@@ -129,6 +148,7 @@ type Outcome struct {
 	Invalid     *Invalid        // not nil if only the content is invalid
 	Stored      bool            // the inbox has the webhook
 	Missed      bool            // it is a change that its sender has to send again
+	Question    bool            // it asks the receiver a question
 }
 
 // maxShownFaults is how many faults an Outcome has. The admin port keeps many outcomes in memory.

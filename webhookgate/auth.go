@@ -12,19 +12,42 @@ import (
 
 const tokenHeader = "X-Webhook-Token"
 
-// checkToken looks for a shared secret in the four places where senders can put one. If the path
+// checkPath accepts a POST to the gate's path. If tokens are configured, the path may have one more
+// segment, which it returns.
+func (c *Config) checkPath(r *http.Request) (secret string, rejection *answer) {
+	if m := r.Method; m == http.MethodConnect || m == http.MethodTrace {
+		return "", reject(http.StatusMethodNotAllowed, m+" is never accepted here").
+			with("Allow", http.MethodPost).with("Connection", "close")
+	}
+	if path := guard.SentPath(r.URL); path != c.Path {
+		below := false
+		secret, below = strings.CutPrefix(path, strings.TrimSuffix(c.Path, "/")+"/")
+		if !below || strings.Contains(secret, "/") || c.Tokens == nil {
+			return "", reject(http.StatusNotFound, "there is nothing at this path")
+		}
+		if secret == "" {
+			return "", wrongSecret() // the path is "{path}/"
+		}
+	}
+	if r.Method != http.MethodPost {
+		return "", reject(http.StatusMethodNotAllowed, "webhooks are sent with POST").with("Allow", http.MethodPost)
+	}
+	return secret, nil
+}
+
+// checkToken looks for a token in the four places where senders can put one. If the path
 // has a segment for a secret, that one must be right, whatever the headers say.
-func (g *Gate) checkToken(in *arrival) *answer {
-	if g.cfg.Tokens == nil {
+func (c *Config) checkToken(r *http.Request, pathSecret string) *answer {
+	if c.Tokens == nil {
 		return nil
 	}
-	good := g.cfg.Tokens()
-	presented := []string{in.pathSecret}
+	good := c.Tokens()
+	presented := []string{pathSecret}
 	switch {
-	case in.pathSecret == "":
-		presented = headerSecrets(in.r, len(good))
-	case len(in.pathSecret) <= 3*len(good): // some senders escape more than they must, others escape nothing
-		presented = append(presented, unescaped(in.pathSecret))
+	case pathSecret == "":
+		presented = headerSecrets(r, len(good))
+	case len(pathSecret) <= 3*len(good): // some senders escape more than they must, others escape nothing
+		presented = append(presented, unescaped(pathSecret))
 	}
 	if !guard.OneOf(presented, good) {
 		return wrongSecret()
@@ -68,28 +91,25 @@ func headerSecrets(r *http.Request, longest int) []string {
 	return presented
 }
 
-// checkSignature checks the signature over the body. One that fits any of the keys is enough.
-func (g *Gate) checkSignature(in *arrival, body []byte) *answer {
-	if g.cfg.SigningKeys == nil {
+// checkSignature checks the signature over the body.
+func (c *Config) checkSignature(r *http.Request, body []byte) *answer {
+	if c.SigningKeys == nil || c.HMAC.Verify(c.SigningKeys(), r.Header.Values(c.SignatureHeader), body) {
 		return nil
 	}
-	if !g.cfg.HMAC.Verify(g.cfg.SigningKeys(), in.r.Header.Values(g.cfg.SignatureHeader), body) {
-		return reject(http.StatusUnauthorized,
-			"the signature in "+g.cfg.SignatureHeader+" is missing or does not fit the body")
-	}
-	return nil
+	return reject(http.StatusUnauthorized,
+		"the signature in "+c.SignatureHeader+" is missing or does not fit the body")
 }
 
 // checkPage refuses what comes from a web page, if senders need no secret: a browser on this machine can reach the gate
 // for every page that it shows.
-func (g *Gate) checkPage(in *arrival) *answer {
-	hasSecret := g.cfg.Tokens != nil || g.cfg.SigningKeys != nil
+func (c *Config) checkPage(r *http.Request) *answer {
+	hasSecret := c.Tokens != nil || c.SigningKeys != nil
 	switch {
-	case g.cfg.Hosts != nil && !g.cfg.Hosts.Allowed(in.r.Host):
+	case c.Hosts != nil && !c.Hosts.Allowed(r.Host):
 		return reject(http.StatusMisdirectedRequest,
 			"this Host is not allowed on a gate without a check of its senders: call the gate by its "+
 				"address, add the name to USHER_ALLOWED_HOSTS, or set a check such as USHER_WEBHOOK_TOKEN")
-	case !hasSecret && (guard.FromBrowser(in.r.Header) || guard.Navigation(in.r.Header)):
+	case !hasSecret && (guard.FromBrowser(r.Header) || guard.Navigation(r.Header)):
 		return reject(http.StatusForbidden,
 			"this comes from a web page, and the gate has no secret that only its senders know, "+
 				"such as USHER_WEBHOOK_TOKEN")

@@ -30,7 +30,7 @@ func BenchmarkGate(b *testing.B) {
 
 // BenchmarkLane is the lanes alone.
 func BenchmarkLane(b *testing.B) {
-	p := newPassThrough(10000, time.Minute, func(w *Webhook) *answer {
+	p := newPassThrough(10000, time.Minute, nil, func(w *Webhook) *answer {
 		return &answer{status: 200, Decision: forwarded, Webhook: w.ID}
 	})
 	hooks := [2]*Webhook{}

@@ -24,17 +24,16 @@ const (
 	maxDrain      = 64 << 20
 )
 
-// readBody reads the whole body, up to MaxBody bytes. If the body is too large, readBody returns its
-// beginning beside the answer.
-func (g *Gate) readBody(in *arrival) ([]byte, *answer) {
-	w, r, limit := in.w, in.r, g.cfg.MaxBody
+// read reads the whole body of r, up to limit bytes. If the body is too large, read returns its beginning beside the
+// answer.
+func (b *body) read(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, *answer) {
 	conn := http.NewResponseController(w)
-	in.body = body{of: &g.bodies, from: r.Body, giveUp: func() { conn.SetReadDeadline(time.Unix(1, 0)) }}
+	b.from, b.giveUp = r.Body, func() { conn.SetReadDeadline(time.Unix(1, 0)) }
 	if r.ContentLength > limit {
 		conn.SetReadDeadline(time.Now().Add(drainPatience))
 		var beginning []byte
 		if r.Header.Get("Expect") == "" { // otherwise the sender waits for 100 Continue, and has sent nothing
-			beginning, _ = io.ReadAll(io.LimitReader(&in.body, min(limit, maxInvalidBody))) // as much as arrives
+			beginning, _ = io.ReadAll(io.LimitReader(b, min(limit, maxInvalidBody))) // as much as arrives
 		}
 		return beginning, tooLarge(limit)
 	}
@@ -42,10 +41,10 @@ func (g *Gate) readBody(in *arrival) ([]byte, *answer) {
 	conn.SetReadDeadline(time.Now().Add(bodyPatience))
 	conn.SetWriteDeadline(time.Now().Add(bodyPatience)) // of 100 Continue, which nobody may read
 	defer conn.SetWriteDeadline(time.Time{})
-	in.body.from = http.MaxBytesReader(w, r.Body, limit)
-	body, err := io.ReadAll(&in.body)
+	b.from = http.MaxBytesReader(w, r.Body, limit)
+	body, err := io.ReadAll(b)
 	switch {
-	case !g.bodies.complete(&in.body) && g.vouched(): // else it may be a stranger's, and usher missed it nothing
+	case !b.of.complete(b):
 		return nil, busy("too many large webhooks at once; please send this one again").with("Connection", "close")
 	case err == nil:
 		// A deadline that passes during a long delivery would look as if the sender had hung up.
@@ -54,11 +53,15 @@ func (g *Gate) readBody(in *arrival) ([]byte, *answer) {
 	case errors.As(err, new(*http.MaxBytesError)):
 		conn.SetReadDeadline(time.Now().Add(drainPatience))
 		return bytes.Clone(body[:min(len(body), maxInvalidBody)]), tooLarge(limit)
-	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, errNoRoom):
-		return nil, reject(http.StatusRequestTimeout, "the body did not arrive in time").with("Connection", "close")
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return nil, tooSlow()
 	default:
 		return nil, reject(http.StatusBadRequest, "the body ended too early").with("Connection", "close")
 	}
+}
+
+func tooSlow() *answer {
+	return reject(http.StatusRequestTimeout, "the body did not arrive in time").with("Connection", "close")
 }
 
 // bodies limits the memory of all bodies, from their first byte until their webhooks have an answer. If there is no

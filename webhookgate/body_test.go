@@ -1,6 +1,7 @@
 package webhookgate
 
 import (
+	"context"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -111,7 +112,7 @@ func TestSlowBodyThatIsTooLarge(t *testing.T) {
 		g := newGate(t, func(c *setup) {
 			c.Tokens = tokens("good")
 			c.MaxBody = 1 << 20
-			c.Invalid = func(r *Invalid) int64 { kept = r.Body; return 1 }
+			c.Invalid = func(_ context.Context, r *Invalid) int64 { kept = r.Body; return 1 }
 		})
 		start := time.Now()
 		d := &dripping{ResponseRecorder: httptest.NewRecorder(), steps: 8, each: time.Second}

@@ -4,8 +4,8 @@
 //
 // A webhook passes these checks in this order. The first check that fails answers the sender:
 //
-//	method and path → no web page (if there is no secret) → token → body →
-//	signature → a place in flight → JSON → type and schema → the tenant's lane → dedup → receiver
+//	method and path → no web page (if there is no secret) → token → body → signature → JSON →
+//	type and schema → a place in flight → the tenant's lane → dedup → receiver
 //
 // The gate reads nothing of the body before it has checked the headers, and parses nothing before
 // it has checked the signature. Three packages do what needs no knowledge of senders and lanes:
@@ -20,9 +20,12 @@
 // accepted within the window. In every other case, also in doubt, the snapshot is delivered:
 // A, B, A is three changes.
 //
-// A webhook of one of Config.SyncTypes is a question to the receiver. After the schema it takes
-// another way: the gate sends it once, outside the lanes, and the receiver's answer is the answer
-// to the sender.
+// A sender waits for Config.AnswerWithin at most. Then it gets 504, its delivery goes on, and the copy that it sends
+// next shares the outcome.
+//
+// A webhook of one of Config.SyncTypes is a question to the receiver, such as whether a checkout may go on. It needs
+// nothing but its type: the gate sends it once, outside the lanes, and the receiver's answer is the answer
+// to the sender. What the gate itself answers is a sentence for the buyer.
 //
 // # Answers
 //
@@ -40,7 +43,7 @@
 //	           Missing if there was no answer
 //
 // Statuses: 200; 400 not JSON, or a body that ended too early; 401 token or signature; 403
-// a web page; 404 path; 405 method; 408 the body stopped arriving; 413 too large; 422 wrong shape
+// a web page; 404 path; 405 method; 408 the body stopped arriving; 413 too large; 421 Host; 422 wrong shape
 // or type; 500 usher itself failed; 502 the receiver failed; 503 with Retry-After: too much at
-// once, shutting down, or unable to sign; 504 the receiver timed out.
+// once, shutting down, the inbox cannot take it in time, or unable to sign; 504 the receiver did not answer in time.
 package webhookgate

@@ -1,6 +1,7 @@
 package webhookgate
 
 import (
+	"context"
 	"net/http"
 	"slices"
 	"strings"
@@ -100,9 +101,9 @@ func TestInvalidThatCannotBeStored(t *testing.T) {
 		var told Outcome
 		g := newGate(t, func(c *setup) {
 			if tc.inbox {
-				c.Store = func(*Webhook) (string, error) { return "", nil }
+				c.Store = func(context.Context, *Webhook) (string, error) { return "", nil }
 			}
-			c.Invalid = func(*Invalid) int64 { return tc.id }
+			c.Invalid = func(context.Context, *Invalid) int64 { return tc.id }
 			c.Answered = func(o Outcome) { told = o }
 		})
 		got := post(t, g, `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"acme"}}}`)

@@ -180,9 +180,9 @@ func TestHooksAndLog(t *testing.T) {
 		httptest.NewRequest("POST", "/webhooks/wr0ng", strings.NewReader(documented)),
 		request(documented, "X-Webhook-Token", "t0ken-two"),
 		request(strings.Replace(documented, "4711", "4712", 1), "X-Webhook-Token", "t0ken-two"),
-		request(strings.Replace(documented, "4711", `"ada@example.com"`, 1), "X-Webhook-Token", "t0ken-two"),
+		request(strings.Replace(documented, "4711", `["ada@example.com"]`, 1), "X-Webhook-Token", "t0ken-two"),
 		request(snapshotOf("acme-prod", "x"), "X-Webhook-Token", "t0ken-two"),
-		request(strings.Replace(documented, "2025-12-31", "ada@example.com", 1), "X-Webhook-Token", "t0ken-two"),
+		request(strings.Replace(documented, `"quantity":25`, `"quantity":"ada@example.com"`, 1), "X-Webhook-Token", "t0ken-two"),
 	} {
 		serve(t, g, r)
 	}
@@ -198,7 +198,7 @@ func TestHooksAndLog(t *testing.T) {
 			t.Errorf("the log shows %q:\n%s", leak, &buf)
 		}
 	}
-	for _, line := range []string{"tenant=acme-prod", "decision=duplicate", "receiver_status=400", "connection refused", "shared secret is missing or wrong", "/payload/tenant/id must be an integer", "end_date must be a real date"} {
+	for _, line := range []string{"tenant=acme-prod", "decision=duplicate", "receiver_status=400", "connection refused", "shared secret is missing or wrong", "/payload/tenant/id must be a", "quantity must be an integer or null, not a string"} {
 		if !strings.Contains(buf.String(), line) {
 			t.Errorf("the log does not show %q:\n%s", line, &buf)
 		}

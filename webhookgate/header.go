@@ -4,8 +4,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-
-	"usher/internal/receiver"
 )
 
 // neverForwarded are headers of the sender that the receiver does not get, in the spelling of
@@ -19,46 +17,38 @@ var neverForwarded = []string{
 	"usher-source",
 }
 
-// forwardHeader returns the headers for the receiver: those of the sender, without the secrets that
-// the gate has checked, and X-Forwarded-*.
-func (g *Gate) forwardHeader(in *arrival, to *receiver.Receiver) http.Header {
-	drop := g.consumed(to, in.r.Header)
-	out := make(http.Header, len(in.r.Header)+8)
-	for name, values := range in.r.Header {
+// forwardHeader returns the headers for the receiver: those of the sender, without what has proved the token,
+// and X-Forwarded-*. The service's token and a signature of usher's own are added to each try.
+func (c *Config) forwardHeader(r *http.Request, pathSecret string) http.Header {
+	drop := slices.Clone(neverForwarded)
+	for _, list := range r.Header.Values("Connection") {
+		for name := range strings.SplitSeq(list, ",") {
+			drop = append(drop, normal(strings.TrimSpace(name)))
+		}
+	}
+	if c.Tokens != nil {
+		drop = append(drop, "authorization", normal(tokenHeader))
+	}
+	out := make(http.Header, len(r.Header)+4)
+	for name, values := range r.Header {
 		n := normal(name)
 		lookAlike := n != strings.ToLower(name)
 		switch {
-		case slices.Contains(neverForwarded, n), drop[n], strings.HasPrefix(n, "x-forwarded-"):
-		case lookAlike && (strings.HasPrefix(n, "webhook-") || n == normal(tokenHeader)):
-		case in.showsSecret(values):
+		case slices.Contains(drop, n), strings.HasPrefix(n, "x-forwarded-"):
+		case lookAlike && c.isRead(n):
+		case showsSecret(pathSecret, values):
 		default:
 			out[name] = values
 		}
 	}
-	g.addForwarded(out, in.r)
+	addForwarded(out, r)
 	return out
 }
 
-// consumed returns the names that this request and the settings add to neverForwarded, in the
-// spelling of normal.
-func (g *Gate) consumed(to *receiver.Receiver, h http.Header) map[string]bool {
-	drop := make(map[string]bool)
-	for _, list := range h.Values("Connection") {
-		for name := range strings.SplitSeq(list, ",") {
-			drop[normal(strings.TrimSpace(name))] = true
-		}
-	}
-	if g.cfg.Tokens != nil {
-		drop["authorization"] = true
-		drop[normal(tokenHeader)] = true
-	}
-	if g.cfg.SigningKeys != nil {
-		drop[normal(g.cfg.SignatureHeader)] = true
-	}
-	if to != nil && to.URL.User != nil {
-		drop["authorization"] = true
-	}
-	return drop
+// isRead reports whether receivers may believe the header of this name, in the spelling of normal.
+func (c *Config) isRead(name string) bool {
+	return strings.HasPrefix(name, "webhook-") || name == "authorization" || name == normal(tokenHeader) ||
+		name == normal(c.SignatureHeader)
 }
 
 // normal spells the name of a header as the most tolerant receivers read it: to a CGI program
@@ -78,17 +68,17 @@ func normal(name string) string {
 
 // showsSecret reports whether one of a header's values contains the secret in the path. Some proxies add
 // the original address (X-Original-Uri, X-Envoy-Original-Path), and may escape it differently.
-func (in *arrival) showsSecret(values []string) bool {
-	if in.pathSecret == "" {
+func showsSecret(pathSecret string, values []string) bool {
+	if pathSecret == "" {
 		return false
 	}
-	sent, plain := "/"+in.pathSecret, "/"+unescaped(in.pathSecret)
+	sent, plain := "/"+pathSecret, "/"+unescaped(pathSecret)
 	shows := func(value string) bool { return strings.Contains(value, sent) || strings.Contains(value, plain) }
 	return slices.ContainsFunc(values, func(value string) bool { return shows(value) || shows(unescaped(value)) })
 }
 
 // addForwarded adds X-Forwarded-*. What the sender has written there is only a claim, and does not pass.
-func (g *Gate) addForwarded(out http.Header, r *http.Request) {
+func addForwarded(out http.Header, r *http.Request) {
 	proto := "http"
 	if r.TLS != nil {
 		proto = "https"

@@ -2,8 +2,10 @@ package webhookgate
 
 import (
 	"crypto/sha256"
+	"log/slog"
 	"maps"
 	"net/http"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
@@ -16,11 +18,11 @@ import (
 // maxWaiting is how many webhooks may wait in a lane behind the one that is being delivered.
 const maxWaiting = 32
 
-// passThrough delivers webhooks while their senders wait: one at a time in each lane, in order
-// of arrival. Lanes do not wait for each other. It remembers what the receiver holds.
+// passThrough delivers webhooks one at a time in each lane, in order of arrival. Lanes do not wait for each other. It remembers what the receiver holds.
 type passThrough struct {
 	deliver func(*Webhook) *answer
 	window  time.Duration // zero: no snapshot is a duplicate because of its content
+	log     *slog.Logger
 
 	mu     sync.Mutex         // guards what follows, also the lanes themselves
 	active map[LaneName]*lane // the lanes that have a webhook in progress
@@ -30,8 +32,7 @@ type passThrough struct {
 	memory *lru.Cache[LaneName, *turn]
 }
 
-// A lane has at least one webhook in progress. It has no goroutine of its own: each delivery runs on
-// the goroutine of its request, after the delivery before it has ended.
+// A lane has at least one webhook in progress.
 type lane struct {
 	tail    *turn // of the webhook that arrived last
 	waiting int
@@ -46,36 +47,38 @@ type turn struct {
 	ended     time.Time
 }
 
-func newPassThrough(size int, window time.Duration, deliver func(*Webhook) *answer) *passThrough {
+func newPassThrough(size int, window time.Duration, log *slog.Logger, deliver func(*Webhook) *answer) *passThrough {
 	memory, _ := lru.New[LaneName, *turn](size) // fails only if size is 0
 	return &passThrough{
 		deliver: deliver,
 		window:  window,
+		log:     log,
 		active:  make(map[LaneName]*lane),
 		memory:  memory,
 	}
 }
 
-// send delivers w when its turn comes. If w is a copy of a webhook whose delivery is in progress or
-// done, w shares the outcome of that one.
-func (p *passThrough) send(w *Webhook) *answer {
+// send has w delivered when its turn comes, and returns its turn. If w is a copy of a webhook whose delivery is in
+// progress or done, that is the turn of the original. Nil: too many webhooks wait already.
+func (p *passThrough) send(w *Webhook) (t *turn, isCopy bool) {
 	t, before, isCopy := p.join(w)
-	switch {
-	case t == nil:
-		return busy("too many webhooks of this tenant are waiting; please send this one again")
-	case isCopy:
-		<-t.done
-		if t.answer.Decision == forwarded {
-			return duplicateOf(t.answer.Webhook)
-		}
-		return t.answer
+	if t != nil && !isCopy {
+		go p.run(w, t, before)
 	}
+	return t, isCopy
+}
+
+func (p *passThrough) run(w *Webhook, t, before *turn) {
 	defer p.finish(w, t) // deferred, so that a panic does not block the lane
+	defer func() {
+		if why := recover(); why != nil {
+			p.log.Error("a delivery panicked", "webhook", w.ID, "panic", why, "stack", string(debug.Stack()))
+		}
+	}()
 	if before != nil {
 		<-before.done
 	}
 	t.answer = p.deliver(w)
-	return t.answer
 }
 
 // join finds the turn of the webhook that w is a copy of. If w is not a copy, join gives it a turn of

@@ -259,8 +259,8 @@ func TestPanicFreesTheLane(t *testing.T) {
 			t.Error(got)
 		}
 		blow = false
-		if got := post(t, g, documented); got.Decision != forwarded || g.inflight != 0 {
-			t.Errorf("%v, %d in flight", got, g.inflight)
+		if got := post(t, g, documented); got.Decision != forwarded || g.places.all != 0 {
+			t.Errorf("%v, %d in flight", got, g.places.all)
 		}
 	})
 }

@@ -134,9 +134,9 @@ func newWorld(t *testing.T, rt *rapid.T) *world {
 		c.Tries = rapid.IntRange(1, 2).Draw(rt, "tried")
 		c.MaxInflight = 2*testShare + 32 // with room for those that are turned away
 	})
-	w.gate.share = testShare
+	w.gate.places.limit = testShare
 	// or failures could not be replayed
-	w.gate.jitter = func(ceiling time.Duration) time.Duration { return ceiling / 2 }
+	w.gate.courier.jitter = func(ceiling time.Duration) time.Duration { return ceiling / 2 }
 	return w
 }
 

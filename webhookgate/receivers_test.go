@@ -1,7 +1,7 @@
 package webhookgate
 
 import (
-	"encoding/json"
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -54,7 +54,9 @@ func TestReceiverOfAPlatform(t *testing.T) {
 		{strings.Replace(question, "docs", "shop", 1), false, `/payload/tenant/platform/code is "shop", and no receiver takes webhooks of this platform`, 422},
 	} {
 		var got []string
+		var told Outcome
 		g := newGate(t, func(c *setup) {
+			c.Answered = func(o Outcome) { told = o }
 			c.Types, c.SyncTypes = []string{content.TenantProvisioningChange, "Other"}, []string{"Ask"}
 			c.Transport = note("main", &got)
 			c.Further = []*receiver.Receiver{
@@ -67,11 +69,7 @@ func TestReceiverOfAPlatform(t *testing.T) {
 		})
 		rec := ask(g, tt.body)
 		if rec.Code != 200 {
-			var no struct{ Faults []content.Fault }
-			if err := json.Unmarshal(rec.Body.Bytes(), &no); err != nil {
-				t.Fatal(err)
-			}
-			for _, f := range no.Faults {
+			for _, f := range told.Faults {
 				got = append(got, f.Path+" "+f.Message)
 			}
 		}
@@ -169,9 +167,9 @@ func TestAReceiverThatHangsCostsTheOthersNothing(t *testing.T) {
 			t.Errorf("10 deliveries at once took %v, %d arrived", took, well.count())
 		}
 		senders.Wait()
-		for rc, n := range g.waiting {
-			if n != 0 || g.inflight != 0 {
-				t.Errorf("%s: %d places are still taken, %d in all", rc.Name, n, g.inflight)
+		for p, n := range g.places.taken {
+			if n != 0 || g.places.all != 0 {
+				t.Errorf("%s: %d places are still taken, %d in all", p.to.Name, n, g.places.all)
 			}
 		}
 	})
@@ -183,7 +181,7 @@ func TestQuestionsLeaveRoomForTheInbox(t *testing.T) {
 		kept := 0
 		g := newGate(t, func(c *setup) {
 			c.SyncTypes, c.MaxInflight = []string{"Checkout"}, 10
-			c.Store = func(*Webhook) (string, error) { kept++; return "", nil }
+			c.Store = func(context.Context, *Webhook) (string, error) { kept++; return "", nil }
 			c.Transport = roundTrip(func(r *http.Request) (*http.Response, error) { <-r.Context().Done(); return nil, r.Context().Err() })
 		})
 		var senders sync.WaitGroup
@@ -205,7 +203,7 @@ func TestStoreUnclaimed(t *testing.T) {
 		var kept []*Webhook
 		g := newGate(t, func(c *setup) {
 			c.Receiver, c.Further, c.StoreUnclaimed, c.SyncTypes = nil, receivers, true, []string{"Checkout"}
-			c.Store = func(w *Webhook) (string, error) { kept = append(kept, w); return "", nil }
+			c.Store = func(_ context.Context, w *Webhook) (string, error) { kept = append(kept, w); return "", nil }
 		})
 		if rec := ask(g, of("crm", "a", "A")); rec.Code != 200 || len(kept) != 1 || kept[0].Receiver != nil {
 			t.Errorf("%d %s: %v", rec.Code, rec.Body, kept)

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -14,6 +16,7 @@ import (
 	"time"
 
 	"usher/internal/content"
+	"usher/internal/receiver"
 )
 
 const question = `{"type":"Checkout","payload":{"tenant":{"code":"acme","platform":{"code":"crm"}},"cart":[1]}}`
@@ -23,7 +26,7 @@ func asking(t *testing.T, receive roundTrip, change func(*setup)) *Gate {
 	t.Helper()
 	return newGate(t, func(c *setup) {
 		c.SyncTypes, c.Transport = []string{"Checkout"}, receive
-		c.Store = func(w *Webhook) (string, error) {
+		c.Store = func(_ context.Context, w *Webhook) (string, error) {
 			t.Errorf("%s was kept", w.Type)
 			return "", nil
 		}
@@ -104,23 +107,31 @@ func TestQuestionWithoutAnAnswer(t *testing.T) {
 		error   string
 	}{
 		"unreachable": {func(*http.Request) (*http.Response, error) { return nil, errors.New("refused") }, 502, "could not be reached"},
-		"too slow":    {func(r *http.Request) (*http.Response, error) { <-r.Context().Done(); return nil, r.Context().Err() }, 504, "did not answer within 10s"},
+		"too slow":    {func(r *http.Request) (*http.Response, error) { <-r.Context().Done(); return nil, r.Context().Err() }, 504, "did not answer within"},
 		"breaks off":  {func(*http.Request) (*http.Response, error) { return broken(errors.New("reset")), nil }, 502, "answer ended too early"},
-		"never ends":  {func(r *http.Request) (*http.Response, error) { return broken(context.DeadlineExceeded), nil }, 504, "did not answer within 10s"},
+		"never ends":  {func(r *http.Request) (*http.Response, error) { return broken(context.DeadlineExceeded), nil }, 504, "did not answer within"},
 		"too large": {func(*http.Request) (*http.Response, error) {
 			return respond(200, strings.Repeat("x", 1<<20+1)), nil
 		}, 502, "larger than 1048576 bytes"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				tries := 0
-				g := asking(t, func(r *http.Request) (*http.Response, error) { tries++; return tt.receive(r) }, nil)
+				tries, results := 0, ""
+				var told Outcome
+				g := asking(t, func(r *http.Request) (*http.Response, error) { tries++; return tt.receive(r) }, func(c *setup) {
+					c.AnswerWithin = 4500 * time.Millisecond
+					c.Answered = func(o Outcome) { told = o }
+					c.Tried = func(result string, _ int, _ time.Duration) { results += result }
+				})
 				begin := time.Now()
 				got := post(t, g, question)
-				if got.Code != tt.status || !strings.Contains(got.Error, tt.error) || strings.Contains(got.Error, "reset") || got.Decision != failed || tries != 1 || got.Tries != 1 {
-					t.Errorf("%v after %d tries", got, tries)
+				if got.Code != tt.status || got.Error != forBuyers || got.Decision != failed || tries != 1 || results != map[int]string{502: "error", 504: "timeout"}[tt.status] {
+					t.Errorf("%v after %d tries: %s", got, tries, results)
 				}
-				if took := time.Since(begin); took != 0 && took != 10*time.Second {
+				if !strings.Contains(told.Why, tt.error) || strings.Contains(told.Why, "reset") || told.Tries != 1 || !told.Question || told.Missed {
+					t.Errorf("told %+v", told)
+				}
+				if took := time.Since(begin); took != 0 && took != 4500*time.Millisecond {
 					t.Errorf("took %v", took)
 				}
 			})
@@ -165,15 +176,15 @@ func TestQuestionsWaitInNoQueue(t *testing.T) {
 		wg.Wait()
 	})
 	never := func(*http.Request) (*http.Response, error) { t.Error("asked"); return respond(200, ""), nil }
-	for body, want := range map[string]int{question[1:]: 400, strings.Replace(question, "Checkout", "checkout", 1): 422} {
-		if got := post(t, asking(t, never, nil), body); got.Code != want {
+	for body, want := range map[string]string{
+		question[:60]: "400 " + forBuyers, `{"type" : "Checkout","type":"Checkout"}`: "400 " + forBuyers,
+		`{"Checkout":`: "400 the body is not JSON", strings.Replace(question, "Checkout", "checkout", 1): "422 /type is",
+	} {
+		if got := post(t, asking(t, never, nil), body); !strings.HasPrefix(fmt.Sprint(got.Code, " ", got.Error), want) {
 			t.Errorf("%s: %v", body, got)
 		}
 	}
 	if got := post(t, asking(t, never, func(c *setup) { c.Tokens = tokens("secret") }), question); got.Code != 401 {
-		t.Error(got)
-	}
-	if got := post(t, asking(t, never, func(c *setup) { c.Schema = []byte(`{"required":["id"]}`) }), question); got.Code != 422 {
 		t.Error(got)
 	}
 }
@@ -221,5 +232,92 @@ func TestQuestionAtShutdown(t *testing.T) {
 			t.Error("it did not wait")
 		}
 		wg.Wait()
+	})
+}
+
+// A question needs a type and no more: no schema applies, and a type in both lists is one.
+func TestQuestionNeedsNothingButItsType(t *testing.T) {
+	for _, body := range []string{`{"type":"Checkout"}`, `{"type":"Checkout","payload":[]}`, `{"type":"Checkout","payload":{"tenant":{"code":[],"platform":7}}}`} {
+		g := asking(t, func(*http.Request) (*http.Response, error) { return respond(200, ""), nil }, func(c *setup) {
+			c.Types, c.Schema = []string{"Checkout"}, []byte(`{"required":["id"]}`)
+		})
+		if rec := ask(g, body); rec.Code != 200 || rec.Header().Get("Usher-Decision") != forwarded {
+			t.Errorf("%s: %d %s", body, rec.Code, rec.Body)
+		}
+	}
+}
+
+// The service names no platform in its questions: usher asks the receiver that knows the tenant.
+func TestWhoAnswersAQuestion(t *testing.T) {
+	on := func(platform string) *receiver.Receiver {
+		return &receiver.Receiver{Name: platform, Platforms: []string{platform}, URL: address(platform)}
+	}
+	main := &receiver.Receiver{Name: receiver.Main, URL: address("main")}
+	known := map[string][]string{"crm's": {"crm"}, "both's": {"crm", "docs"}, "lost": {"shop"}}
+	for _, tc := range []struct {
+		of        LaneName
+		receivers []*receiver.Receiver
+		want      string
+	}{
+		{LaneName{"crm", "docs's", ""}, []*receiver.Receiver{main, on("crm")}, "crm"},
+		{LaneName{"shop", "a", ""}, []*receiver.Receiver{main, on("crm")}, "main"},
+		{LaneName{"shop", "crm's", ""}, []*receiver.Receiver{on("crm"), on("docs")}, "422"},
+		{LaneName{"", "crm's", ""}, []*receiver.Receiver{main, on("crm")}, "crm"},
+		{LaneName{"", "crm's", ""}, []*receiver.Receiver{on("crm"), on("docs")}, "crm"},
+		{LaneName{"", "both's", ""}, []*receiver.Receiver{main, on("crm"), on("docs")}, "main"},
+		{LaneName{"", "both's", ""}, []*receiver.Receiver{on("crm"), on("docs")}, "422"},
+		{LaneName{"", "lost", ""}, []*receiver.Receiver{on("crm"), on("docs")}, "422"},
+		{LaneName{"", "nobody's", ""}, []*receiver.Receiver{main, on("crm")}, "main"},
+		{LaneName{"", "nobody's", ""}, []*receiver.Receiver{on("crm")}, "crm"},
+		{LaneName{"", "nobody's", ""}, []*receiver.Receiver{on("crm"), on("docs")}, "422"},
+		{LaneName{"", "away", ""}, []*receiver.Receiver{main, on("crm")}, "503"},
+		{LaneName{"", "away", ""}, []*receiver.Receiver{on("crm")}, "crm"},
+		{LaneName{"", "", ""}, []*receiver.Receiver{on("crm"), on("docs")}, "422"},
+	} {
+		c := &Config{Receivers: receiver.NewSet(tc.receivers...), Log: slog.New(slog.DiscardHandler)}
+		c.PlatformsOf = func(_ context.Context, tenant string) ([]string, error) {
+			if tenant == "away" {
+				return nil, errors.New("the database is away")
+			}
+			return known[tenant], nil
+		}
+		to, no := c.whoAnswers(t.Context(), tc.of)
+		got := ""
+		if no != nil {
+			got = fmt.Sprint(no.status)
+		} else {
+			got = to.Name
+		}
+		if got != tc.want {
+			t.Errorf("%+v of %d receivers: %s, want %s", tc.of, len(tc.receivers), got, tc.want)
+		}
+	}
+}
+
+// Questions have places of their own: changes that hang take none of them, nor the other way round.
+func TestQuestionsHavePlacesOfTheirOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hangs, release := context.WithCancel(t.Context())
+		g := newGate(t, func(c *setup) {
+			c.SyncTypes, c.MaxInflight = []string{"Checkout"}, 2
+			c.Transport = roundTrip(func(*http.Request) (*http.Response, error) { <-hangs.Done(); return respond(200, ""), nil })
+		})
+		var senders sync.WaitGroup
+		for i := range 2 {
+			senders.Go(func() { post(t, g, snapshotOf(fmt.Sprint(i), "A")) })
+			senders.Go(func() { ask(g, question) })
+		}
+		synctest.Wait()
+		if g.places.all != 4 {
+			t.Errorf("%d places are taken, not 4", g.places.all)
+		}
+		if got := post(t, g, snapshotOf("3", "A")); got.Code != 503 {
+			t.Errorf("one change too many: %v", got)
+		}
+		if got := post(t, g, question); got.Code != 503 || got.Error != forBuyers {
+			t.Errorf("one question too many: %v", got)
+		}
+		release()
+		senders.Wait()
 	})
 }

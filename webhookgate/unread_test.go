@@ -1,6 +1,7 @@
 package webhookgate
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"log/slog"
@@ -50,7 +51,7 @@ func TestUnreadAnswerHoldsNoPlace(t *testing.T) {
 		var body weak.Pointer[byte]
 		g := newGate(t, func(c *setup) {
 			c.MaxInflight = 1
-			c.Invalid = func(r *Invalid) int64 { body = weak.Make(&r.Body[0]); return 0 }
+			c.Invalid = func(_ context.Context, r *Invalid) int64 { body = weak.Make(&r.Body[0]); return 0 }
 		})
 		sender := dialGate(t, g)
 		faulty := strings.Replace(snapshotOf("acme", "A"), `{"code":"A"}`, strings.Repeat("1,", 5000)+"1", 1)

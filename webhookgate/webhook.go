@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"usher/internal/content"
-	"usher/internal/guard"
 	"usher/internal/receiver"
 	"usher/internal/snapshot"
 	"usher/internal/text"
@@ -29,10 +28,9 @@ type Webhook struct {
 	Header   http.Header       // for the receiver, without the headers that differ in each try
 	Received time.Time         // when its last byte reached this machine
 
-	// Heard says whether usher stood still since then, and whether the sender has gone. After a standstill
-	// others may have sent, and other replicas taken in, newer webhooks, and a sender that has gone may have
-	// sent this one again. Nil: it did not stand still.
-	Heard func() (stoodStill, gone bool)
+	// Gone says whether the sender's connection has ended. Then the webhook is not to be taken in: the sender will
+	// send it again, perhaps after a newer one. Nil: there is no sender.
+	Gone func() bool
 
 	// Receiver takes the webhook. Nil: its platform has no receiver, and it is stored for
 	// entitlements only.
@@ -59,13 +57,52 @@ type LaneName struct {
 func (l LaneName) IsLane() bool { return l.Tenant != "" || l.Type != "" }
 
 // newWebhook makes a webhook from a body that is not parsed yet.
-func (in *arrival) newWebhook(body []byte) *Webhook {
-	return &Webhook{
-		ID:       NewID(),
-		Digest:   sha256.Sum256(body),
-		Body:     body,
-		Received: guard.LastByte(in.r),
+func newWebhook(body []byte) *Webhook {
+	return &Webhook{ID: NewID(), Digest: sha256.Sum256(body), Body: body, Received: time.Now()}
+}
+
+// fill reads from a webhook's parsed body what the gate must know of it. If the webhook is invalid, it returns the
+// reason (type, schema or platform) and the faults. A question needs nothing but its type.
+func (c *Config) fill(w *Webhook, value any) (reason string, faults []content.Fault) {
+	w.Type = content.TypeOf(value)
+	platform, tenant, certain := content.CertainTenant(value)
+	if certain {
+		w.Lane = LaneName{Platform: platform, Tenant: tenant}
 	}
+	if c.isQuestion(w.Type) {
+		return "", nil
+	}
+	if faults := c.Rules.Faults(value); len(faults) > 0 {
+		if w.Type != "" && !c.Rules.Accept(w.Type) {
+			return "type", faults
+		}
+		return "schema", faults
+	}
+	if c.Store != nil && !certain && w.Type == "" { // possible if * is among the types
+		return "schema", []content.Fault{{Path: "/type", Message: "must name the event, as there is no tenant"}}
+	}
+	w.Receiver = c.Receivers.For(platform)
+	if w.Receiver == nil && !c.StoreUnclaimed {
+		return "platform", []content.Fault{unclaimed(platform)}
+	}
+	if !certain { // the webhook names no tenant; a code that cannot be read is one of the faults above
+		w.Lane = LaneName{Platform: platform, Type: w.Type}
+	}
+	// Only a TenantProvisioningChange with a tenant is known to be a snapshot. Of any other event the
+	// same bytes may mean two changes.
+	w.Snapshot = w.Type == content.TenantProvisioningChange && certain
+	if w.Snapshot && c.Store != nil {
+		w.State = snapshot.Of(value).Stored(platform, tenant, w.ID)
+	}
+	return "", nil
+}
+
+func unclaimed(platform string) content.Fault {
+	message := fmt.Sprintf("is %q, and no receiver takes webhooks of this platform", text.Clip(platform, maxShown))
+	if platform == "" {
+		message = "is missing, and no receiver takes webhooks without a platform"
+	}
+	return content.Fault{Path: "/payload/tenant/platform/code", Message: message}
 }
 
 // TraceID returns the trace id in the sender's traceparent header, or an empty string. The receiver
@@ -111,25 +148,6 @@ type Invalid struct {
 
 // maxInvalidBody is how many bytes usher keeps of a body that is too large.
 const maxInvalidBody = 64 << 10
-
-// invalid notes that usher rejects the content of an arrival, and returns the answer.
-func (g *Gate) invalid(in *arrival, w *Webhook, reason string, rejection *answer) *answer {
-	w.Header = g.forwardHeader(in, g.cfg.Receivers.For(w.Lane.Platform))
-	in.Invalid = &Invalid{
-		Webhook: *w, Cut: rejection.status == http.StatusRequestEntityTooLarge,
-		Status: rejection.status, Reason: reason, Faults: rejection.Faults,
-	}
-	if in.From.IsValid() {
-		in.Invalid.From = in.From.String()
-	}
-	return rejection
-}
-
-// vouched reports whether usher knows who sent a body that is too large. It cannot check a signature
-// over such a body, so another check must have passed, or none is configured.
-func (g *Gate) vouched() bool {
-	return g.cfg.Tokens != nil || g.cfg.SigningKeys == nil
-}
 
 // Accept makes a webhook from one that is invalid, without checking its type and schema again. It
 // returns an error if the body is not JSON, or does not say for certain which tenant it is about.

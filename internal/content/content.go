@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"strings"
 
 	"usher/internal/text"
@@ -87,6 +88,18 @@ func TypeOf(value any) string {
 	s, _ := Member(value, "type").(string)
 	return strings.Clone(s)
 }
+
+// GuessType returns the event type that a body seems to have which Parse does not accept, or the empty string. The
+// billing service writes the type first.
+func GuessType(body []byte) string {
+	found := typeMember.FindSubmatch(body[:min(len(body), 4<<10)])
+	if found == nil {
+		return ""
+	}
+	return string(found[1])
+}
+
+var typeMember = regexp.MustCompile(`"type"\s*:\s*"([^"\\]*)"`)
 
 // CertainTenant returns the codes of the platform and of the tenant that a parsed body is about. A code
 // is empty if it is missing. certain is false if there is no tenant, or if one of the codes cannot be

@@ -5,9 +5,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
-	"math/big"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
@@ -189,44 +187,19 @@ func message(e *jsonschema.ValidationError) string {
 		if k.Want == 1 {
 			return "must not be empty"
 		}
-		return fmt.Sprintf("must be at least %d characters long", k.Want)
-	case *kind.Minimum:
-		return "must be at least " + number(k.Want)
-	case *kind.Maximum:
-		return "must be at most " + number(k.Want)
-	case *kind.ExclusiveMinimum:
-		return "must be more than " + number(k.Want)
-	case *kind.ExclusiveMaximum:
-		return "must be less than " + number(k.Want)
-	case *kind.MultipleOf:
-		return "must be a multiple of " + number(k.Want)
-	case *kind.Format:
-		if k.Want == "date" {
-			return "must be a real date written as YYYY-MM-DD"
-		}
-		return "is not a valid " + k.Want
-	case *kind.Pattern:
-		return "must match the pattern " + k.Want
-	case *kind.FalseSchema:
-		return "is not expected here"
-	case *kind.Not:
-		return "has a form that is not allowed"
-	case *kind.AnyOf:
-		return "has none of the allowed forms"
-	case *kind.OneOf:
-		return "must have exactly one of the allowed forms"
-	default:
+	case *kind.Enum, *kind.Const: // the values are the schema's
 		bare := jsonschema.ValidationError{ErrorKind: e.ErrorKind}
 		return strings.TrimPrefix(strings.TrimPrefix(bare.Error(), "at '': "), "value ")
+	case *kind.Format:
+		return "is not a valid " + k.Want
+	case *kind.FalseSchema:
+		return "is not expected here"
 	}
-}
-
-func number(r *big.Rat) string {
-	if r.IsInt() {
-		return r.RatString()
+	keyword := "the schema"
+	if path := e.ErrorKind.KeywordPath(); len(path) > 0 {
+		keyword = fmt.Sprintf("%q in the schema", path[len(path)-1])
 	}
-	f, _ := r.Float64()
-	return strconv.FormatFloat(f, 'g', -1, 64)
+	return "does not fit " + keyword
 }
 
 // articles writes types as part of a sentence: "an integer or null".

@@ -3,6 +3,7 @@ package content
 import (
 	_ "embed"
 	"fmt"
+	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
@@ -34,6 +35,12 @@ func TestFaults(t *testing.T) {
 	}{
 		{documented, nil},
 		{snapshot("acme", "A"), nil},
+		{with(`"id":4711`, `"id":"4711"`), nil},
+		{with(`"billing_day":1`, `"billing_day":"last"`), nil},
+		{with(`"value":""`, `"value":2.5`), nil},
+		{with(`"value":""`, `"value":true`), nil},
+		{with(`"quantity":25`, `"quantity":25,"plan":{"code":"pro","name":"Pro"},"price_list":{"code":null}`), nil},
+		{with(`2025-12-31`, `soon`), nil},
 		{with(`"quantity":25`, `"quantity":1.0`), nil},
 		{with(`"quantity":25`, `"quantity":1e2`), nil},
 		{with(`"quantity":25`, `"quantity":-123456789012345678901234567890`), nil},
@@ -58,18 +65,11 @@ func TestFaults(t *testing.T) {
 			"/payload/change must be an object, not null", "/payload/tenant/code must not be empty"}},
 		{`{"type":"TenantProvisioningChange","payload":{"tenant":{"code":7},"change":{"features":{},"subscriptions":[1]}}}`, []string{
 			"/payload/change/features must be an array or null, not an object",
-			"/payload/change/subscriptions/0 must be an object or null, not a number",
 			"/payload/tenant/code must be a string, not a number"}},
-		{with(`"id":4711`, `"id":"4711"`), []string{"/payload/tenant/id must be an integer or null, not a string"}},
+		{with(`"id":4711`, `"id":[]`), []string{"/payload/tenant/id must be a boolean or a number or a string or null, not an array"}},
 		{with(`"quantity":25`, `"quantity":2.5`), []string{"/payload/change/features/0/quantity must be an integer or null, not a fraction"}},
 		{with(`"quantity":25`, `"quantity":"25"`), []string{"/payload/change/features/0/quantity must be an integer or null, not a string"}},
-		{with(`"billing_day":1`, `"billing_day":true`), []string{"/payload/tenant/account/billing_day must be an integer or null, not a boolean"}},
 		{with(`"code":"pro"`, `"code":1`), []string{"/payload/change/subscriptions/0/plan/code must be a string or null, not a number"}},
-		{with(`2025-12-31`, `2025-02-30`), []string{`/payload/change/subscriptions/0/end_date must be a real date written as YYYY-MM-DD`}},
-		{with(`2025-12-31`, `2025-2-3`), []string{`/payload/change/subscriptions/0/end_date must be a real date written as YYYY-MM-DD`}},
-		{with(`2025-12-31`, `2025-12-31T00:00:00Z`), []string{`/payload/change/subscriptions/0/end_date must be a real date written as YYYY-MM-DD`}},
-		{with(`2025-12-31`, ``), []string{`/payload/change/subscriptions/0/end_date must be a real date written as YYYY-MM-DD`}},
-		{with(`"trial_end_date":null`, `"trial_end_date":"soon"`), []string{`/payload/change/subscriptions/0/trial_end_date must be a real date written as YYYY-MM-DD`}},
 		{with("TenantProvisioningChange", "InvoiceCreated"), []string{`/type is "InvoiceCreated"; accepted here: TenantProvisioningChange`}},
 		{with("TenantProvisioningChange", "tenantProvisioningChange"), []string{`/type is "tenantProvisioningChange"; accepted here: TenantProvisioningChange`}},
 	}
@@ -81,12 +81,14 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestEveryDocumentedFieldIsTyped takes the documented webhook apart: wherever
-// something stands, something of another kind must be refused, at that place.
-func TestEveryDocumentedFieldIsTyped(t *testing.T) {
+// TestWhatIsTyped takes the documented webhook apart: wherever something stands that usher reads, something of another
+// kind is refused, at that place. Everywhere else anything passes.
+func TestWhatIsTyped(t *testing.T) {
 	v := rules(t, "", "*")
 	root := decode(t, documented)
-	checked := 0
+	typed := regexp.MustCompile(`^(|/type|/payload|/payload/tenant|/payload/tenant/platform|/payload/change|` +
+		`.*/(code|id|billing_day|value|quantity|features|features/\d+))$`)
+	checked := make(map[bool]int)
 	var walk func(path string, value any, set func(any))
 	walk = func(path string, value any, set func(any)) {
 		var wrong any = []any{}
@@ -102,15 +104,16 @@ func TestEveryDocumentedFieldIsTyped(t *testing.T) {
 			}
 		}
 		set(wrong)
-		if faults := v.Faults(root); len(faults) != 1 || faults[0].Path != path {
-			t.Errorf("with %v at %s: %v", wrong, path, faults)
+		faults, want := v.Faults(root), typed.MatchString(path)
+		if want && (len(faults) != 1 || faults[0].Path != path) || !want && len(faults) != 0 {
+			t.Errorf("with %v at %q: %v", wrong, path, faults)
 		}
 		set(value)
-		checked++
+		checked[want]++
 	}
 	walk("", root, func(x any) { root = x })
-	if checked < 70 || len(v.Faults(root)) != 0 {
-		t.Errorf("%d places, in the end %v", checked, v.Faults(root))
+	if checked[true] < 30 || checked[false] < 20 || len(v.Faults(root)) != 0 {
+		t.Errorf("%v places, in the end %v", checked, v.Faults(root))
 	}
 }
 
@@ -223,22 +226,22 @@ func TestOwnSchemaFaults(t *testing.T) {
 		`{"properties":{"payload":false}}`:           "/payload is not expected here",
 		`{"properties":{"type":{"enum":["A","B"]}}}`: "/type must be one of 'A', 'B'",
 		`{"properties":{"payload":{"const":1}}}`:     "/payload must be 1",
-		`{"properties":{"payload":{"properties":{"tenant":{"properties":{"id":{"maximum":9}}}}}}}`:             "/payload/tenant/id must be at most 9",
-		`{"properties":{"payload":{"properties":{"tenant":{"properties":{"id":{"minimum":5000}}}}}}}`:          "/payload/tenant/id must be at least 5000",
-		`{"properties":{"payload":{"properties":{"tenant":{"properties":{"id":{"exclusiveMaximum":9}}}}}}}`:    "/payload/tenant/id must be less than 9",
-		`{"properties":{"payload":{"properties":{"tenant":{"properties":{"id":{"exclusiveMinimum":5000}}}}}}}`: "/payload/tenant/id must be more than 5000",
-		`{"properties":{"payload":{"properties":{"tenant":{"properties":{"id":{"multipleOf":2.5}}}}}}}`:        "/payload/tenant/id must be a multiple of 2.5",
+		`{"properties":{"payload":{"properties":{"tenant":{"properties":{"id":{"maximum":9}}}}}}}`:             `/payload/tenant/id does not fit "maximum" in the schema`,
+		`{"properties":{"payload":{"properties":{"tenant":{"properties":{"id":{"minimum":5000}}}}}}}`:          `/payload/tenant/id does not fit "minimum" in the schema`,
+		`{"properties":{"payload":{"properties":{"tenant":{"properties":{"id":{"exclusiveMaximum":9}}}}}}}`:    `/payload/tenant/id does not fit "exclusiveMaximum" in the schema`,
+		`{"properties":{"payload":{"properties":{"tenant":{"properties":{"id":{"exclusiveMinimum":5000}}}}}}}`: `/payload/tenant/id does not fit "exclusiveMinimum" in the schema`,
+		`{"properties":{"payload":{"properties":{"tenant":{"properties":{"id":{"multipleOf":2.5}}}}}}}`:        `/payload/tenant/id does not fit "multipleOf" in the schema`,
 		`{"dependentRequired":{"type":["id","at"]}}`:                                                           "/at is missing|/id is missing",
 		`{"$schema":"http://json-schema.org/draft-07/schema#","dependencies":{"type":["id"]}}`:                 "/id is missing",
-		`{"properties":{"type":{"minLength":100}}}`:                                                            "/type must be at least 100 characters long",
-		`{"properties":{"type":{"pattern":"^x"}}}`:                                                             "/type must match the pattern ^x",
+		`{"properties":{"type":{"minLength":100}}}`:                                                            `/type does not fit "minLength" in the schema`,
+		`{"properties":{"type":{"pattern":"^x"}}}`:                                                             `/type does not fit "pattern" in the schema`,
 		`{"properties":{"type":{"format":"email"}}}`:                                                           "/type is not a valid email",
-		`{"properties":{"type":{"not":{"type":"string"}}}}`:                                                    "/type has a form that is not allowed",
+		`{"properties":{"type":{"not":{"type":"string"}}}}`:                                                    "/type does not fit the schema",
 		`{"$ref":"#/$defs/a","$defs":{"a":{"required":["b/c"]}}}`:                                              "/b~1c is missing",
 		`{"$schema":"http://json-schema.org/draft-07/schema#","type":"array"}`:                                 " must be an array, not an object",
-		`{"properties":{"type":{"anyOf":[{"type":"null"},{"type":"number"}]}}}`: "/type has none of the allowed forms" +
+		`{"properties":{"type":{"anyOf":[{"type":"null"},{"type":"number"}]}}}`: `/type does not fit "anyOf" in the schema` +
 			"|/type must be a number, not a string|/type must be null, not a string",
-		`{"properties":{"type":{"oneOf":[{"type":"string"},{"minLength":1}]}}}`: "/type must have exactly one of the allowed forms",
+		`{"properties":{"type":{"oneOf":[{"type":"string"},{"minLength":1}]}}}`: `/type does not fit "oneOf" in the schema`,
 	} {
 		faults := rules(t, schema, "*").Faults(parse(t, documented))
 		if got := strings.Join(lines(faults), "|"); got != want {

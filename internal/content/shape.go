@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"slices"
 	"strings"
-	"time"
 	"unicode/utf8"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
@@ -21,7 +20,6 @@ type shape struct {
 	members   []member // the schemas of an object's members; a slice is faster to go through than a map
 	items     *shape
 	minLength int
-	date      bool // the string is a date; the built-in schema has no other format
 }
 
 type member struct {
@@ -30,7 +28,7 @@ type member struct {
 }
 
 func newShape(schema *jsonschema.Schema) *shape {
-	s := &shape{required: schema.Required, date: schema.Format != nil}
+	s := &shape{required: schema.Required}
 	if schema.Types != nil {
 		s.types = schema.Types.ToStrings()
 	}
@@ -69,11 +67,7 @@ func (s *shape) fits(value any) bool {
 		}
 		return s.allows("array")
 	case string:
-		var err error
-		if s.date {
-			_, err = time.Parse(time.DateOnly, v)
-		}
-		return err == nil && utf8.RuneCountInString(v) >= s.minLength && s.allows("string")
+		return utf8.RuneCountInString(v) >= s.minLength && s.allows("string")
 	case json.Number:
 		return s.allows("number") || s.allows("integer") && plainInteger(v)
 	case bool:

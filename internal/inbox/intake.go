@@ -3,12 +3,10 @@ package inbox
 import (
 	"context"
 	"crypto/sha256"
-	"errors"
 	"slices"
 	"strings"
 	"time"
 
-	"usher/internal/clock"
 	"usher/internal/inbox/engine"
 	"usher/internal/lane"
 	"usher/internal/snapshot"
@@ -19,18 +17,28 @@ import (
 // answerWithin is the longest time that a sender waits for the inbox.
 const answerWithin = 10 * time.Second
 
-// Store stores a webhook for its receiver; see webhookgate.Config.Store.
+// Store is StoreWithin without a context.
 func (s *Inbox) Store(w *webhookgate.Webhook) (duplicateOf string, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), answerWithin)
+	return s.StoreWithin(context.Background(), w)
+}
+
+// StoreWithin stores a webhook for its receiver; see webhookgate.Config.Store.
+func (s *Inbox) StoreWithin(ctx context.Context, w *webhookgate.Webhook) (duplicateOf string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
 	a := s.add(ctx, w)
 	return a.DuplicateOf, a.Err
 }
 
-// RecordInvalid stores a webhook that is invalid, and returns its id; zero: that was not possible. See
-// webhookgate.Config.Invalid.
+// RecordInvalid is RecordInvalidWithin without a context.
 func (s *Inbox) RecordInvalid(r *webhookgate.Invalid) int64 {
-	ctx, cancel := context.WithTimeout(context.Background(), answerWithin)
+	return s.RecordInvalidWithin(context.Background(), r)
+}
+
+// RecordInvalidWithin stores a webhook that is invalid, and returns its id; zero: that was not possible. See
+// webhookgate.Config.Invalid.
+func (s *Inbox) RecordInvalidWithin(ctx context.Context, r *webhookgate.Invalid) int64 {
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
 	id, err := s.storeInvalid(ctx, r)
 	if err != nil {
@@ -46,9 +54,12 @@ func (s *Inbox) RecordInvalid(r *webhookgate.Invalid) int64 {
 func (s *Inbox) add(ctx context.Context, w *webhookgate.Webhook) lane.Answer {
 	a := s.handIn(ctx, arriving(w), work{}, func(t *sqlTurn, l *lane.Lane, in *lane.Incoming) error {
 		in.Arrived, in.ArrivedHere = s.clock.at(w.Received), w.Received
-		return t.checkHeard(l, in, w)
+		if w.Gone != nil && w.Gone() {
+			return webhookgate.ErrGone
+		}
+		return nil
 	})
-	if a.Err != nil && !errors.Is(a.Err, webhookgate.ErrOvertaken) {
+	if a.Err != nil {
 		s.cfg.Missed.Add(w.Lane, w.Missed())
 	}
 	return a
@@ -159,31 +170,6 @@ func arriving(w *webhookgate.Webhook) lane.Incoming {
 		}
 	}
 	return in
-}
-
-// tick is by how much the time at which a webhook arrived may be wrong: an operating system counts in ticks.
-const tick = 10 * time.Millisecond
-
-// checkHeard says why a webhook is not taken in that arrived before usher stood still: its sender has gone; or other
-// replicas have taken in a later state of the tenant. The lane is locked: so what comes later through others comes
-// after this one. What is not taken in is missed, unless the lane has it, or a later state.
-func (t *sqlTurn) checkHeard(l *lane.Lane, in *lane.Incoming, w *webhookgate.Webhook) error {
-	if w.Heard == nil {
-		return nil
-	}
-	stoodStill, gone := w.Heard()
-	switch {
-	case !stoodStill:
-		return nil
-	case l.HasNewer(in, t.s.clock.latest(w.Received)+clock.Micros(tick)):
-		return webhookgate.ErrOvertaken
-	case !gone:
-		return nil
-	}
-	if t.came(l, w.Missed(), in.Arrived-clock.Micros(10*tick)) {
-		return webhookgate.ErrOvertaken
-	}
-	return webhookgate.ErrUnheard
 }
 
 // overhead is about how many bytes a webhook takes beside its content.

@@ -161,7 +161,6 @@ func (o *Outbound) connect() {
 		Timeout: o.cfg.UpstreamTimeout, Proxy: o.cfg.Proxy,
 		MaxIdle:     4096,             // there are never more connections than there were calls at once
 		IdleTimeout: 50 * time.Second, // common load balancers drop an idle connection after a minute
-		MaxFields:   500,              // usher takes no more of a caller either
 	}
 	o.upstream = wire.New(cfg)
 	cfg.Timeout = tokens.FetchTimeout

@@ -39,7 +39,7 @@ func (r *Receiver) hidden(header http.Header) (all []string) {
 		}
 	}
 	header = header.Clone()
-	r.authorize(header)
+	r.authorize(header, nil)
 	for _, name := range []string{"Authorization", "Proxy-Authorization", "Cookie", "X-Webhook-Token"} {
 		for _, value := range header.Values(name) {
 			_, credentials, _ := strings.Cut(value, " ")

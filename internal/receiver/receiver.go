@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"usher/internal/secret"
+	"usher/internal/signature"
 	"usher/internal/wire"
 )
 
@@ -26,6 +27,8 @@ type Receiver struct {
 	Timeout     time.Duration // of each try, up to the last byte of the answer
 	Concurrency int           // how many webhooks of an inbox it gets at once
 	Variable    string        // the name of the setting that has URL
+
+	Service Credentials // what each try carries beside its own
 
 	// ForwardSigningKey returns the keys that sign each try, as signature.ParseKeys reads them. Nil: nothing is
 	// signed.
@@ -43,6 +46,23 @@ type Receiver struct {
 
 	mu         sync.Mutex
 	unanswered map[*time.Time]bool // when each of the tries under way began; mu guards it
+}
+
+// Credentials are how the billing service proves who it is. The gate checks them, and receivers that checked them
+// before there was an usher can go on.
+type Credentials struct {
+	// Tokens returns the tokens that are valid now, separated by commas. Each try carries the first of them as
+	// Authorization: Bearer. It is called for every request and must be quick. Nil: there are none.
+	Tokens func() string
+
+	// SigningKeys returns the keys of the signatures over the body, separated by commas. Webhooks that have no
+	// signature, because usher has made them, are signed with the first. It is called for every webhook and must
+	// be quick. Nil: there are none.
+	SigningKeys func() string
+
+	// SignatureHeader carries the signature, in hex or base64, and HMAC made it.
+	SignatureHeader string
+	HMAC            signature.HMAC
 }
 
 // Unanswered returns since when usher waits for the answer to the oldest try; zero: it waits for none.

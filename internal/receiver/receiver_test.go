@@ -7,11 +7,14 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"usher/internal/signature"
 )
 
 type roundTrip func(*http.Request) (*http.Response, error)
@@ -155,4 +158,42 @@ func TestUnanswered(t *testing.T) {
 			t.Errorf("answered, but unanswered since %v", since)
 		}
 	})
+}
+
+// Each try carries today's first token. What the service has signed arrives as it was; what usher has made is signed.
+func TestServiceCredentials(t *testing.T) {
+	sha1, _ := signature.ByName("sha1")
+	token, body := "t0ken-one,t0ken-two", []byte(`{"a":1}`)
+	var sent http.Header
+	r := &Receiver{URL: new(url.URL), Timeout: time.Minute, Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
+		sent = r.Header
+		return &http.Response{StatusCode: 400, Header: make(http.Header), Body: io.NopCloser(strings.NewReader("Bearer " + token))}, nil
+	})}
+	r.Service = Credentials{
+		Tokens: func() string { return token }, SigningKeys: func() string { return "key, other" },
+		SignatureHeader: "x-sig", HMAC: sha1,
+	}
+	for _, step := range []struct{ token, signature, bearer string }{
+		{"t0ken-one,t0ken-two", "", "Bearer t0ken-one"},
+		{" t0ken-new , t0ken-one", "the service's", "Bearer t0ken-new"},
+	} {
+		token = step.token
+		stored := http.Header{"Authorization": {"Bearer of yesterday"}}
+		want := sha1.Sign("key", body)
+		if step.signature != "" {
+			stored.Set("X-Sig", step.signature)
+			want = step.signature
+		}
+		got := r.Try(t.Context(), "id", stored, body)
+		if !slices.Equal(sent["Authorization"], []string{step.bearer}) || !slices.Equal(sent["X-Sig"], []string{want}) {
+			t.Errorf("%q: %v", step.token, sent)
+		}
+		if stored.Get("Authorization") != "Bearer of yesterday" || strings.Contains(got.Excerpt, strings.TrimPrefix(step.bearer, "Bearer ")) {
+			t.Errorf("%q is kept in %v, or shown in %q", step.token, stored, got.Excerpt)
+		}
+	}
+	r.URL.User = url.UserPassword("u", "p")
+	if r.Try(t.Context(), "id", make(http.Header), body); sent.Get("Authorization") != "Basic dTpw" {
+		t.Errorf("an address with a password: %v", sent)
+	}
 }

@@ -49,7 +49,7 @@ func (r *Receiver) Try(ctx context.Context, id string, header http.Header, body 
 }
 
 // Ask sends a question once, and returns the receiver's whole answer. An incomplete answer is an
-// error: it must not look like a decision. If ctx ends, the try says nothing about the receiver, and
+// error: it must not look like a decision. If ctx is cancelled, the try says nothing about the receiver, and
 // Tried is not called.
 func (r *Receiver) Ask(ctx context.Context, id string, header http.Header, body []byte) Try {
 	start := time.Now()
@@ -60,7 +60,7 @@ func (r *Receiver) Ask(ctx context.Context, id string, header http.Header, body 
 		t = Try{Err: unusable(fmt.Sprintf("the receiver's answer is larger than %d bytes", maxDecision))}
 	}
 	switch {
-	case ctx.Err() != nil:
+	case ctx.Err() == context.Canceled:
 	case t.Err == nil && t.Status < 500:
 		r.count("ok", t.Status, start) // also a 4xx: the receiver has decided
 	default:
@@ -139,16 +139,23 @@ func (r *Receiver) send(ctx context.Context, id string, header http.Header, body
 		Body:          io.NopCloser(bytes.NewReader(body)),
 	}).WithContext(ctx)
 	signature.Stamp(req.Header, id, time.Now(), body, keys...)
-	r.authorize(req.Header)
+	r.authorize(req.Header, body)
 	return r.Transport.RoundTrip(req)
 }
 
-// authorize adds the user and the password of the address. They are not stored with the webhook, because the
-// password may change while it waits.
-func (r *Receiver) authorize(header http.Header) {
+// authorize adds what the receiver may check: the user and the password of its address or else the billing service's
+// token, and the service's signature. They are added to each try and not stored with the webhook, because they may
+// change while it waits.
+func (r *Receiver) authorize(header http.Header, body []byte) {
 	if user := r.URL.User; user != nil {
 		password, _ := user.Password()
 		(&http.Request{Header: header}).SetBasicAuth(user.Username(), password)
+	} else if r.Service.Tokens != nil {
+		token, _, _ := strings.Cut(r.Service.Tokens(), ",")
+		header.Set("Authorization", "Bearer "+strings.TrimSpace(token))
+	}
+	if s := r.Service; s.SigningKeys != nil && header.Values(s.SignatureHeader) == nil {
+		header.Set(s.SignatureHeader, s.HMAC.Sign(s.SigningKeys(), body))
 	}
 }
 

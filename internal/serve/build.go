@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"slices"
 	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
@@ -107,13 +106,12 @@ func (u *Usher) buildGate(m *metrics.Gate) (err error) {
 	}
 	cfg.Answered = func(o webhookgate.Outcome) {
 		m.Received(o.Decision, o.Status, o.Took)
-		if o.Webhook != nil && slices.Contains(cfg.SyncTypes, o.Webhook.Type) {
-			switch o.Decision {
-			case "failed":
-				m.QuestionFailed()
-			case "forwarded":
-				m.QuestionAnswered()
-			}
+		switch {
+		case !o.Question:
+		case o.Decision == "forwarded" && o.Status < 500:
+			m.QuestionAnswered()
+		default:
+			m.QuestionFailed()
 		}
 		if u.decisions != nil {
 			u.decisions.Add(o)
@@ -128,20 +126,20 @@ func (u *Usher) buildGate(m *metrics.Gate) (err error) {
 				"USHER_WEBHOOK_SYNC_TYPES", "type", typ)
 		}
 	}
-	cfg.Invalid = func(r *webhookgate.Invalid) int64 {
+	cfg.Invalid = func(ctx context.Context, r *webhookgate.Invalid) int64 {
 		m.Invalid(r.Reason)
 		if u.inbox == nil {
 			return 0
 		}
-		return u.inbox.RecordInvalid(r)
+		return u.inbox.RecordInvalidWithin(ctx, r)
 	}
 	if w.Unchecked {
 		cfg.Hosts = guard.NewHosts(w.Listen, u.settings.Outbound.AllowedHosts, false)
 	}
 	if w.Inbox != "" {
-		cfg.Store = func(w *webhookgate.Webhook) (string, error) { return u.inbox.Store(w) }
+		cfg.Store = func(ctx context.Context, w *webhookgate.Webhook) (string, error) { return u.inbox.StoreWithin(ctx, w) }
+		cfg.PlatformsOf = func(ctx context.Context, tenant string) ([]string, error) { return u.inbox.Platforms(ctx, tenant) }
 	}
-	cfg.StoodStill = func(since time.Time) bool { return u.pulse.StoodStill(since) }
 	u.gate = webhookgate.New(cfg)
 	l := &listener{variable: "USHER_WEBHOOK_LISTEN", name: "webhooks", addr: w.Listen, handler: u.gate}
 	if w.TLSCertFile != "" {

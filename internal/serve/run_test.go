@@ -18,7 +18,7 @@ import (
 // A second signal ends usher even if something hangs, such as the database of the inbox.
 func TestSecondSignalWaitsForNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		gate := webhookgate.New(webhookgate.Config{Store: func(*webhookgate.Webhook) (string, error) { return "", nil }})
+		gate := webhookgate.New(webhookgate.Config{Store: func(context.Context, *webhookgate.Webhook) (string, error) { return "", nil }})
 		u := &Usher{settings: new(settings.Settings), log: slog.New(slog.DiscardHandler), gate: gate}
 		u.settings.Admin.ShutdownGrace = time.Hour
 		atOnce, stop := context.WithCancelCause(context.Background())
@@ -61,7 +61,7 @@ func TestCourierDoesNotWaitForSenders(t *testing.T) {
 		}
 		gate := webhookgate.New(webhookgate.Config{
 			Path: "/webhooks", Rules: rules, MaxBody: 100, MaxInflight: 1, Log: slog.New(slog.DiscardHandler), StoreUnclaimed: true,
-			Store: func(*webhookgate.Webhook) (string, error) { close(storing); <-stored; return "", nil },
+			Store: func(context.Context, *webhookgate.Webhook) (string, error) { close(storing); <-stored; return "", nil },
 		})
 		answer := httptest.NewRecorder()
 		go gate.ServeHTTP(answer, httptest.NewRequest("POST", "/webhooks", strings.NewReader(`{"type":"a"}`)))

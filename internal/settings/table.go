@@ -165,7 +165,7 @@ func (w *Webhook) variables() []Variable {
 		{"USHER_WEBHOOK_TYPES", &w.Types, "`TenantProvisioningChange`",
 			"Event types to accept; `*` for any. Only `TenantProvisioningChange` is deduplicated: " +
 				"others hold no complete state."},
-		{"USHER_WEBHOOK_SYNC_TYPES", &w.SyncTypes, "none",
+		{"USHER_WEBHOOK_SYNC_TYPES", &w.SyncTypes, "`CheckoutValidation`",
 			"Event types that ask your receiver a question (may this checkout continue?). " +
 				"usher sends them once, stores nothing, and answers with the receiver's status, `Content-Type` " +
 				"and body (up to 1 MiB)."},
@@ -174,6 +174,9 @@ func (w *Webhook) variables() []Variable {
 				"the built-in one to `TenantProvisioningChange` only."},
 		{"USHER_WEBHOOK_MAX_BODY", positive{&w.MaxBody}, "`1MiB`",
 			"The largest webhook to accept."},
+		{"USHER_WEBHOOK_ANSWER_WITHIN", positive{&w.AnswerWithin}, "`4500ms`",
+			"How long the sender waits for an answer at most; the service waits 5 s. Without an inbox it then gets " +
+				"504, and the delivery goes on. With an inbox it gets 503."},
 		{"USHER_WEBHOOK_DEDUP_SIZE", positive{&w.DedupSize}, "`10000`",
 			"Without an inbox: how many tenants' last webhooks usher remembers, to drop copies."},
 		{"USHER_WEBHOOK_DEDUP_WINDOW", &w.DedupWindow, "`10m`",

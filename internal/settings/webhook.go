@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/url"
 	"regexp"
-	"slices"
 	"strings"
 	"time"
 
@@ -77,12 +76,8 @@ func (w *Webhook) checkListener(r *reader) {
 // readRules checks the types, and compiles the rules for types and schema.
 func (w *Webhook) readRules(r *reader) {
 	for _, typ := range w.SyncTypes {
-		switch {
-		case typ == "*":
+		if typ == "*" {
 			r.invalid("USHER_WEBHOOK_SYNC_TYPES", "event types by name, separated by commas; * is not allowed here")
-		case slices.Contains(w.Types, typ):
-			r.problem("USHER_WEBHOOK_SYNC_TYPES",
-				"has %q, which is in USHER_WEBHOOK_TYPES too: a type should be in one of them", typ)
 		}
 	}
 	var schema []byte
@@ -94,7 +89,7 @@ func (w *Webhook) readRules(r *reader) {
 		return
 	}
 	var err error
-	if w.Rules, err = content.NewRules(slices.Concat(w.Types, w.SyncTypes), schema); err != nil {
+	if w.Rules, err = content.NewRules(w.Types, schema); err != nil {
 		r.problem("USHER_WEBHOOK_SCHEMA_FILE", "is %q, but should name a file with a JSON Schema: %v",
 			w.SchemaFile, err)
 	}
@@ -235,6 +230,7 @@ func (w *Webhook) newReceiver(r *reader, prefix string, c *extraReceiver) *recei
 		c.URL = forwardURL(r, c.Variable, c.address)
 	}
 	c.Timeout, c.Concurrency = cmp.Or(c.Timeout, w.Timeout), cmp.Or(c.Concurrency, w.InboxConcurrency)
+	c.Service = w.Credentials
 	c.ForwardSigningKey = cmp.Or(c.forwardSigningKey, w.forwardSigningKey).Getter()
 	c.Transport = receiver.NewTransport(w.MaxInflight)
 	return &c.Receiver

@@ -28,7 +28,6 @@ var (
 	errNoAnswer = errors.New("it closed the connection without an answer")
 	errCutShort = errors.New("it closed the connection in the middle of its answer's header")
 	errHeadLong = &AnswerError{"its header is too long"}
-	errFields   = &AnswerError{"its header has too many fields"}
 	errNotHTTP  = &AnswerError{"it is not HTTP/1.1"}
 
 	errBodyNotHTTP = errors.New("the body of its answer is badly framed")
@@ -194,8 +193,6 @@ func (c *conn) readHead(req *http.Request) (*http.Response, error) {
 		switch {
 		case err != nil:
 			return nil, c.headError()
-		case c.client.cfg.MaxFields > 0 && fields(resp.Header) > c.client.cfg.MaxFields:
-			return nil, errFields
 		case resp.StatusCode < 100 || resp.StatusCode == http.StatusSwitchingProtocols:
 			// HTTP has no status below 100, and usher never asks to switch protocols.
 			return nil, &AnswerError{fmt.Sprintf("its status is %d", resp.StatusCode)}
@@ -208,13 +205,6 @@ func (c *conn) readHead(req *http.Request) (*http.Response, error) {
 			}
 		}
 	}
-}
-
-func fields(h http.Header) (n int) {
-	for _, values := range h {
-		n += len(values)
-	}
-	return n
 }
 
 // headError says why there is no answer. Unlike net/http's errors it does not quote what has arrived.

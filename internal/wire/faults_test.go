@@ -766,36 +766,3 @@ func TestFence(t *testing.T) {
 		}
 	})
 }
-
-// An answer with more header fields than allowed cannot be used, whichever names they have; nor can a 1xx before it.
-func TestTooManyFields(t *testing.T) {
-	head := func(status string, fields int) string {
-		return "HTTP/1.1 " + status + "\r\n" + strings.Repeat("A: b\r\n", fields/2) + strings.Repeat("C: d\r\n", fields-fields/2) + "\r\n"
-	}
-	for name, tc := range map[string]struct {
-		answer string
-		good   bool
-	}{
-		"as many as may be": {head("204 No Content", 10), true},
-		"one more":          {head("204 No Content", 11), false},
-		"hints":             {head("103 Early Hints", 11) + head("204 No Content", 1), false},
-		"each of two heads": {head("103 Early Hints", 10) + head("204 No Content", 10), true},
-	} {
-		addr, _ := serve(t, func(conn net.Conn, from *bufio.Reader, _ int) {
-			if _, _, err := readCall(from); err == nil {
-				io.WriteString(conn, tc.answer)
-			}
-		})
-		req, err := http.NewRequest("GET", "http://"+addr, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		resp, err := newClient(t, func(c *Config) { c.MaxFields = 10 }).RoundTrip(req)
-		if odd := new(AnswerError); tc.good != (err == nil) || err != nil && !errors.As(err, &odd) {
-			t.Errorf("%s: %v", name, err)
-		}
-		if err == nil {
-			resp.Body.Close()
-		}
-	}
-}

@@ -45,8 +45,6 @@ type Config struct {
 	MaxIdle int
 	// IdleTimeout is how long they are kept. Required if MaxIdle is set.
 	IdleTimeout time.Duration
-	// MaxFields is how many header fields an answer may have; with more it cannot be used. Zero: any number.
-	MaxFields int
 	// MaxHead limits the length of an answer's head, including the 1xx heads before it. Zero: 1 MiB.
 	MaxHead int64
 	// Dial makes a TCP connection. Nil: that of a net.Dialer.
