@@ -165,7 +165,7 @@ func TestErasedIsNowhere(t *testing.T) {
 		}
 		o.want("discard", o.does("discard", o.latest("invalid")), "0 ")
 		o.want("accept", o.does("accept", o.latest("invalid"), "--yes"), "0 ") // its features can't be read
-		send(with(strings.Replace(testkit.Snapshot("acme", 3), `"id":1,"code":"acme"`, `"id":"`+person+`","code":"acme"`, 1)), 422)
+		send(with(strings.Replace(testkit.Snapshot("acme", 3), `"id":1,"code":"acme"`, `"id":["`+person+`"],"code":"acme"`, 1)), 422)
 		send(with(testkit.Snapshot("acme", 3))+strings.Repeat(" ", 3), 200)
 		settled()
 		rc.set(500)

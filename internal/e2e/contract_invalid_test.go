@@ -122,20 +122,20 @@ func TestInvalidSavedAndDone(t *testing.T) {
 				o.want("ls", o.does("ls", "--state", "invalid"), "!Nonsense")
 			}},
 			{"it is stored, with its body, every fault, sender, time, platform and tenant", func() {
-				body := strings.Replace(strings.Replace(testkit.Snapshot("acme", 6), `"features":[`, `"features":[{"code":"sso","name":"S"},`, 1), `"id":1,"code":"acme"`, `"id":"one","code":"acme"`, 1)
+				body := strings.Replace(strings.Replace(testkit.Snapshot("acme", 6), `"features":[`, `"features":[{"code":"sso","name":"S"},`, 1), `"subscriptions":[]`, `"subscriptions":[{"plan":{"code":1}}]`, 1)
 				if r := o.send(body, webhookToken); r.status != 422 || r.header.Get("Usher-Decision") != "rejected" {
 					t.Errorf("%d %s", r.status, r.body)
 				}
 				id := o.latest("invalid")
-				o.want("ls", o.does("ls", "--state", "invalid"), "invalid  crm/acme", "/payload/tenant/id")
-				o.want("show", o.does("show", id), "invalid", "crm/acme", "/payload/tenant/id", "127.0.0.1", "received", `"id": "one"`, "would have added sso; changed users 5 → 6", "answered    422")
+				o.want("ls", o.does("ls", "--state", "invalid"), "invalid  crm/acme", "/payload/change/subscriptions/0/plan/code")
+				o.want("show", o.does("show", id), "invalid", "crm/acme", "/payload/change/subscriptions/0/plan/code", "127.0.0.1", "received", `"code": 1`, "would have added sso", "users 5 → 6", "answered    422")
 			}},
 			{"from the first one on: the log, the overview, the tenant's page, the figure", func() {
 				log := regexp.MustCompile(`.*"level":"WARN".*"webhook answered".*`).FindString(o.Stderr.String())
-				o.want("log", log, `"tenant":"acme"`, `"platform":"crm"`, `"id":`+o.latest("invalid")+",", `"fault":"/payload/tenant/id"`, `"faults":1`)
+				o.want("log", log, `"tenant":"acme"`, `"platform":"crm"`, `"id":`+o.latest("invalid")+",", `"fault":"/payload/change/subscriptions/0/plan/code"`, `"faults":1`)
 				o.figure("usher_inbox_invalid", "1")
-				o.want("overview", o.overview(), "usher rejected 1 webhook of crm/acme", "/payload/tenant/id", `href="/webhooks/`+o.latest("invalid")+`"`)
-				o.want("tenant", o.page("/tenant?platform=crm&code=acme"), "usher rejected", "/payload/tenant/id")
+				o.want("overview", o.overview(), "usher rejected 1 webhook of crm/acme", "/payload/change/subscriptions/0/plan/code", `href="/webhooks/`+o.latest("invalid")+`"`)
+				o.want("tenant", o.page("/tenant?platform=crm&code=acme"), "usher rejected", "/payload/change/subscriptions/0/plan/code")
 				// two were of an unknown type
 				if list := o.page("/webhooks"); strings.Count(list, `<span class="code">422</span>`) != 3 {
 					t.Errorf("it is listed twice, or never:\n%s", list)

@@ -132,6 +132,9 @@ func (p *port) checkOrigin(t *testing.T, pr probe, outcome string) {
 	if len(requests) != reach {
 		t.Errorf("%d requests reached the other side, want %d", len(requests), reach)
 	}
+	if p.name == "gate" { // the receiver gets the token in one place
+		raw = strings.ReplaceAll(raw, "Authorization: Bearer "+webhookToken+"\r\n", "")
+	}
 	for _, secret := range []string{portKey, webhookToken, adminToken, clientSecret, callersOwn} {
 		if strings.Contains(raw, secret) {
 			t.Errorf("%s leaves usher:\n%s", secret, raw)

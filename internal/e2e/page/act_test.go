@@ -128,16 +128,16 @@ func invalidOnThePage(t *testing.T, b *tab, w *watched) {
 	w.send(t, "quay-inc", 5)
 	b.open(w.admin + "/")
 	stay(b)
-	body := strings.Replace(strings.Replace(snapshot("quay-inc", 5), `"id":1,"code":"quay-inc"`, `"id":"one","code":"quay-inc"`, 1), `"features":[`, `"features":[{"code":"sso","name":"SSO"},`, 1)
+	body := strings.Replace(strings.Replace(snapshot("quay-inc", 5), `"subscriptions":[]`, `"subscriptions":[{"plan":{"code":1}}]`, 1), `"features":[`, `"features":[{"code":"sso","name":"SSO"},`, 1)
 	if status, _, answer := post(t, w.gate, body); status != 422 {
 		t.Fatalf("%d %s", status, answer)
 	}
-	b.until("told whose, and what is wrong", `/usher rejected 1 webhook of crm\/quay-inc[^]*\/payload\/tenant\/id/.test(document.querySelector("#wrong").innerText)`)
+	b.until("told whose, and what is wrong", `/usher rejected 1 webhook of crm\/quay-inc[^]*\/payload\/change\/subscriptions\/0\/plan\/code/.test(document.querySelector("#wrong").innerText)`)
 	stayed(b)
 	b.click(`#wrong a[href^="/webhooks/"]`)
 	b.until("on its page", `document.querySelector("#stand .badge")?.innerText == "invalid"`)
-	b.until("the fault and its place", `/\/payload\/tenant\/id\s+must be/.test(document.querySelector("#webhook").innerText)`)
-	b.until("what it would have changed", `document.querySelector("#diff").innerText == "would have added sso"`)
+	b.until("the fault and its place", `/\/subscriptions\/0\/plan\/code\s+must be/.test(document.querySelector("#webhook").innerText)`)
+	b.until("what it would have changed", `document.querySelector("#diff").innerText.startsWith("would have added sso")`)
 	id := strings.TrimPrefix(evaluate[string](b, "location.pathname"), "/webhooks/")
 	if text := w.words(t, "/tenant?platform=crm&code=quay-inc"); !strings.Contains(text, "usher rejected webhook "+id+" of this tenant") {
 		t.Errorf("no line on the tenant's page:\n%s", text)
