@@ -26,12 +26,6 @@ func TestEmptyBody(t *testing.T) {
 			t.Errorf("body %q, %v", body, err)
 		}
 	}))
-	conn, err := net.Dial("tcp", r.Listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	from := bufio.NewReader(conn)
 	for _, method := range []string{"POST", "PUT", "GET", "DELETE", "QUERY"} {
 		for header, want := range map[string]framing{
 			"":                               {nil, false},
@@ -42,8 +36,13 @@ func TestEmptyBody(t *testing.T) {
 			if want.Chunked {
 				end = "0\r\n\r\n"
 			}
+			conn, err := net.Dial("tcp", r.Listener.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
 			fmt.Fprintf(conn, "%s /graphql HTTP/1.1\r\nHost: localhost\r\n%s\r\n%s", method, header, end)
-			resp, err := http.ReadResponse(from, nil)
+			resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"bytes"
 	"io"
 	"mime"
 	"net/http"
@@ -9,62 +10,42 @@ import (
 	"usher/internal/guard"
 )
 
-// Answers without a length to callers of HTTP/1.0, such as nginx with its defaults. To these callers
-// the end of the connection is the end of the answer. An answer that ends too early must not look
-// complete. So usher reads the answer to its end first, and sends it with its length. If it is too
-// long for that, or an event stream, usher sends it as it comes, and resets the connection if it ends
-// too early.
+// To a caller of HTTP/1.0, such as nginx with its defaults, the end of the connection is the end of an answer
+// without a length. An answer that ends too early must not look complete. So usher reads it to its end first, and sends
+// it with its length. If it is too long for that, or an event stream, usher sends it as it comes, and the connection
+// ends with a reset unless all of it was sent.
 
 // wholeLimit is the longest answer that usher reads to its end first.
 const wholeLimit = 1 << 20
 
-// keptBody is the body of an answer whose beginning, or all of it, is in memory.
-type keptBody struct {
-	io.Reader
-	kept payload
-	rest io.Closer
-}
-
-func (b *keptBody) Close() error {
-	b.kept.release()
-	return b.rest.Close()
-}
-
-// addLength is ReverseProxy's ModifyResponse. It adds a length to an answer for a caller of HTTP/1.0.
-func (h *Handler) addLength(resp *http.Response) error {
+// addLength is ReverseProxy's ModifyResponse.
+func addLength(resp *http.Response) error {
 	if resp.Request.ProtoAtLeast(1, 1) || resp.ContentLength >= 0 || resp.Body == http.NoBody {
 		return nil
 	}
+	// From now on: usher may be killed, too.
+	guard.ResetOnClose(resp.Request, true)
 	if kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type")); kind == "text/event-stream" {
 		return nil
 	}
-	body := &keptBody{rest: resp.Body}
-	if err := body.kept.read(resp.Body, -1, wholeLimit, h.cfg.AnswerMemory); err != nil {
-		body.kept.release()
+	beginning, err := io.ReadAll(io.LimitReader(resp.Body, wholeLimit+1))
+	if err != nil {
 		return err // ReverseProxy closes the answer
 	}
-	resp.Body = body
-	if body.Reader = body.kept.stream; body.Reader == nil {
-		body.Reader = body.kept.reader()
-		resp.ContentLength, resp.Trailer = body.kept.length, nil
-		resp.Header.Set("Content-Length", strconv.FormatInt(resp.ContentLength, 10))
+	if len(beginning) <= wholeLimit {
+		resp.ContentLength, resp.Trailer = int64(len(beginning)), nil
+		resp.Header.Set("Content-Length", strconv.Itoa(len(beginning)))
 	}
+	resp.Body = struct {
+		io.Reader
+		io.Closer
+	}{io.MultiReader(bytes.NewReader(beginning), resp.Body), resp.Body}
 	return nil
 }
 
-// answerBegins is called with the header of an answer, right before it is sent. If the answer ends
-// with the connection, the connection ends with a reset from now on, also if net/http closes it, or
-// the kernel because usher was killed.
-func (o *outcome) answerBegins(h http.Header) {
-	if o.toClose = !o.request.ProtoAtLeast(1, 1) && h["Content-Length"] == nil; o.toClose {
-		guard.ResetOnClose(o.request, true)
-	}
-}
-
-// answerComplete is called after the end of a complete answer. The connection may end normally once
-// net/http has sent what it still holds of the answer.
-func (o *outcome) answerComplete() {
-	if o.toClose && http.NewResponseController(o.ResponseWriter).Flush() == nil {
-		guard.ResetOnClose(o.request, false)
+// endNormally is called after a complete answer.
+func endNormally(w http.ResponseWriter, r *http.Request) {
+	if !r.ProtoAtLeast(1, 1) && http.NewResponseController(w).Flush() == nil {
+		guard.ResetOnClose(r, false)
 	}
 }

@@ -41,9 +41,6 @@ type Config struct {
 	ReplayLimit int64
 	// ReplayMemory limits the memory of the kept bodies of all ports together. Required.
 	ReplayMemory *Memory
-	// AnswerMemory limits the memory of the answers that are kept for callers of HTTP/1.0, of all
-	// ports together. Required.
-	AnswerMemory *Memory
 	// Hosts says which Host headers are answered. Required.
 	Hosts *guard.Hosts
 	// Key returns the key that callers must send, or several separated by commas. Nil: no key
@@ -101,7 +98,7 @@ func New(cfg Config) *Handler {
 	h.proxy = &httputil.ReverseProxy{
 		Rewrite:        h.rewrite,
 		Transport:      &transport{cfg},
-		ModifyResponse: h.addLength,
+		ModifyResponse: addLength,
 		ErrorHandler:   h.fail,
 		FlushInterval:  flushPatience,
 		BufferPool:     buffers{},
@@ -124,7 +121,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.log(r, out, took, broken != nil)
 		out.caller.end(r, h.drain)
 		if broken == nil {
-			out.answerComplete()
+			endNormally(w, r)
 			return
 		}
 		// The answer is incomplete. usher still sends what it has of it, even if that is only the
@@ -265,7 +262,6 @@ func cutOff(r *http.Request) bool { return context.Cause(r.Context()) == guard.E
 type outcome struct {
 	http.ResponseWriter
 	request *http.Request
-	toClose bool       // the answer ends with the connection; see http10.go
 	caller  callerBody // its ReadCloser is nil if there is no body
 	status  int
 	problem *problem // of one of usher's own answers; otherwise nil
@@ -291,7 +287,6 @@ func (o *outcome) WriteHeader(status int) {
 	if o.caller.inTransit() {
 		h.Set("Connection", "close")
 	}
-	o.answerBegins(h)
 	o.ResponseWriter.WriteHeader(status)
 }
 

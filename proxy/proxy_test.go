@@ -80,7 +80,7 @@ func newRig(t *testing.T, graphql http.Handler, change ...func(*Config)) *rig {
 		t.Fatal(err)
 	}
 	cfg := Config{
-		Name: "main", Target: target, Source: source, Upstream: upstream, ReplayLimit: replayLimit, ReplayMemory: NewMemory(32 << 20), AnswerMemory: NewMemory(32 << 20),
+		Name: "main", Target: target, Source: source, Upstream: upstream, ReplayLimit: replayLimit, ReplayMemory: NewMemory(32 << 20),
 		Hosts: guard.NewHosts("127.0.0.1:0", nil, false), Log: log,
 		Started:  func() {},
 		Replayed: func() { r.replayed.Add(1) },
@@ -93,7 +93,7 @@ func newRig(t *testing.T, graphql http.Handler, change ...func(*Config)) *rig {
 		f(&cfg)
 	}
 	r.handler = New(cfg)
-	r.server = guard.NewServer(r.handler, log)
+	r.server = guard.NewServer(r.handler, nil, log)
 	r.Server = httptest.NewUnstartedServer(nil)
 	r.Config = &r.server.Server
 	r.Start()

@@ -418,7 +418,7 @@ func TestTokenExpiresBeforeTheCallLeaves(t *testing.T) {
 					synctest.Wait() // there is a token, for five seconds
 					handler := New(Config{
 						Name: "main", Target: &url.URL{Scheme: "http", Host: "billing", Path: path}, Source: source, Upstream: upstream,
-						ReplayLimit: tc.replayLimit, ReplayMemory: NewMemory(0), AnswerMemory: NewMemory(32 << 20), Hosts: guard.NewHosts("", []string{"*"}, false), Log: log,
+						ReplayLimit: tc.replayLimit, ReplayMemory: NewMemory(0), Hosts: guard.NewHosts("", []string{"*"}, false), Log: log,
 						Started: func() {}, Finished: func(int, time.Duration) {}, Replayed: func() {},
 					})
 					w := httptest.NewRecorder()

@@ -33,8 +33,8 @@ func (pipes) Addr() net.Addr { return &net.UnixAddr{} }
 func dialGate(t *testing.T, g *Gate) net.Conn {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
-	srv, way := guard.NewServer(g, log), make(pipes, 1)
-	go srv.Serve(guard.Listener(way, nil, guard.Patience, log))
+	srv, way := guard.NewServer(g, nil, log), make(pipes, 1)
+	go srv.Serve(way)
 	here, there := net.Pipe()
 	way <- there
 	t.Cleanup(func() {

@@ -87,11 +87,6 @@ func New(cfg Config) *Handler {
 	known.Status, known.Inbox, known.Log = h.status, cfg.Inbox, cfg.Log
 	known.Stopping = func() bool { return cfg.Health().Stopping }
 	h.recorder = history.New(known)
-	busy := func(w http.ResponseWriter, r *http.Request) {
-		h.refuse(w, r, http.StatusServiceUnavailable,
-			"too many large answers are being made, or wait for their readers: ask again in a moment")
-	}
-	h.bounded = guard.Answers(guard.MaxAnswers, http.HandlerFunc(h.handle), busy)
 	h.routes = []route{
 		{path: "/healthz", read: alive, probe: true},
 		{path: "/readyz", read: h.ready(status.Part{On: true}), probe: true},
@@ -106,7 +101,7 @@ func New(cfg Config) *Handler {
 		{path: "/webhooks/{id}", read: h.answer(h.webhookPage)},
 		{path: "/webhooks/{id}/payload", read: h.download, file: true},
 		{path: "/tenants", read: h.answer(h.tenantsPage), inbox: true},
-		{path: "/tenant", read: h.few(h.answer(h.tenantPage)), inbox: true},
+		{path: "/tenant", read: h.few(h.tenantPage), inbox: true},
 		{path: "/actions", read: h.answer(h.actions), inbox: true},
 		{path: "/static/{id}", read: page.Static},
 
@@ -118,7 +113,7 @@ func New(cfg Config) *Handler {
 			inbox: true,
 		},
 		{path: "/api/actions", read: h.answer(h.actions), params: []string{"before", "limit"}, inbox: true},
-		{path: "/api/tenant", read: h.few(h.answer(h.apiTenant)), params: []string{"code", "platform"}, inbox: true},
+		{path: "/api/tenant", read: h.few(h.apiTenant), params: []string{"code", "platform"}, inbox: true},
 		{
 			path:   "/api/tenants",
 			read:   h.answer(h.apiTenants),
@@ -146,7 +141,6 @@ type Handler struct {
 	making    chan struct{} // holds one value for each answer about a tenant that is being made
 	routes    []route
 	origin    http.CrossOriginProtection
-	bounded   http.Handler // handle, whose answers together take no more memory than guard.MaxAnswers
 }
 
 // route is one address of the port.
@@ -204,9 +198,7 @@ func (to *route) needsAct(r *http.Request) bool {
 // Run keeps the history, and sends notifications, until ctx ends. name is that of this replica, if there may be others.
 func (h *Handler) Run(ctx context.Context, name string) { h.recorder.Run(ctx, name) }
 
-func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) { h.bounded.ServeHTTP(w, r) }
-
-func (h *Handler) handle(w http.ResponseWriter, r *http.Request) {
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	header := w.Header()
 	header.Set("Cache-Control", "no-store")
 	header.Set("Content-Security-Policy", page.Policy)

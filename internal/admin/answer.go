@@ -77,16 +77,17 @@ func (h *Handler) answer(do func(*http.Request) (any, error)) http.HandlerFunc {
 }
 
 // few makes a few answers at a time, however many people ask: a tenant may have so many features that what
-// its answer is made from takes many times the answer's size. None waits for its reader: see guard.Answers.
-func (h *Handler) few(next http.HandlerFunc) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
+// its answer is made from takes many times the answer's size. None waits for its reader meanwhile.
+func (h *Handler) few(next func(*http.Request) (any, error)) http.HandlerFunc {
+	return h.answer(func(r *http.Request) (any, error) {
 		select {
 		case h.making <- struct{}{}:
 			defer func() { <-h.making }()
-			next(w, r)
+			return next(r)
 		case <-r.Context().Done():
+			return nil, r.Context().Err()
 		}
-	}
+	})
 }
 
 // written is an answer that is written already.
@@ -105,8 +106,7 @@ type list struct {
 }
 
 func (h *Handler) writeList(w http.ResponseWriter, r *http.Request, l list) {
-	to := &spill{w: w}
-	out := bufio.NewWriterSize(to, 32<<10)
+	out := bufio.NewWriterSize(w, 32<<10)
 	var one bytes.Buffer
 	enc := json.NewEncoder(&one)
 	enc.SetEscapeHTML(false)
@@ -143,27 +143,12 @@ func (h *Handler) writeList(w http.ResponseWriter, r *http.Request, l list) {
 		} else {
 			_ = out.WriteByte('}')
 		}
-		to.streams = true // or it is short
 		err = out.Flush()
 	}
 	if err != nil {
 		h.cfg.Log.Error("an answer ended too early", "path", r.URL.Path, "err", err)
 		panic(http.ErrAbortHandler)
 	}
-}
-
-// spill makes an answer stream once it is longer than the buffer before it; see guard.Answers.
-type spill struct {
-	w       http.ResponseWriter
-	streams bool
-}
-
-func (s *spill) Write(p []byte) (int, error) {
-	if !s.streams {
-		s.streams = true
-		_ = http.NewResponseController(s.w).Flush() // an error comes with the write, too
-	}
-	return s.w.Write(p)
 }
 
 // with makes a handler that first reads its input from the request.

@@ -59,57 +59,29 @@ func controls() []probe {
 	return []probe{
 		same("a plain request", good(), fine, 1),
 		same("two requests in one write", good()+good(), "200 200", 2),
-		same("chunked", framed("{chunk}0\r\n\r\n", "Transfer-Encoding: chunked"), fine, 1),
-		same("chunked, two requests in one write", framed("{chunk}0\r\n\r\n", "Transfer-Encoding: chunked")+good(), "200 200", 2),
-		same("`Transfer-Encoding: cHuNkEd`", framed("{chunk}0\r\n\r\n", "transfer-encoding: cHuNkEd"), fine, 1),
+		same("chunked, and nothing is read after it", framed("{chunk}0\r\n\r\n", "transfer-encoding: cHuNkEd")+smuggled, "200 closed", 1),
 		same("a second request within the body's length", framed("{body}"+strings.Repeat(" ", 100), "Content-Length: {length+100}"), fine, 1),
 		same("an empty line after a POST", good()+"\r\n", fine, 1),
 		same("`Expect: 100-continue`", good("Expect: 100-continue"), fine, 1),
 	}
 }
 
+// framingProbes are some of those that guard's own test knows.
 func framingProbes() []probe {
-	chunked := "{chunk}0\r\n\r\n" + smuggled
-	te := "Transfer-Encoding: chunked"
+	const te, end = "Transfer-Encoding: chunked", "0\r\n\r\n"
+	last := fine + " closed"
 	return []probe{
-		bad("`Content-Length` then `Transfer-Encoding`", framed(chunked, "Content-Length: 4", te)),
-		bad("`Transfer-Encoding` then `Content-Length`", framed(chunked, te, "Content-Length: 4")),
-		bad("both, and the length is right", framed("0\r\n\r\n", "Content-Length: 5", te)),
-		same("both, in the second of two requests", good()+framed(chunked, "Content-Length: 4", te), "200 400 closed", 1),
-		bad("chunked in HTTP/1.0", request(chunked, "POST {path} HTTP/1.0", "Host: {host}", "{auth}", te)),
-		bad("`Content-Length` twice, equal", framed("{body}", "Content-Length: {length}", "Content-Length: {length}")),
+		same("`Content-Length` and `Transfer-Encoding`", framed("{chunk}"+end+smuggled, "Content-Length: {length}", te), last, 1),
+		{"the same in the second of two requests", good() + framed("{chunk}"+end+smuggled, "Content-Length: {length}", te), "200 " + last, "200 " + last, "", 2},
+		same("chunked in HTTP/1.0", request("{body}"+smuggled, "POST {path} HTTP/1.0", "Host: {host}", "{auth}", "Content-Type: application/json", "Connection: keep-alive", te, "Content-Length: {length}"), last, 1),
 		bad("`Content-Length` twice, differing", framed("{body}"+smuggled, "Content-Length: {length}", "Content-Length: 999")),
-		bad("`Content-Length: n, n`", framed("{body}", "Content-Length: {length}, {length}")),
-		bad("`Content-Length: +n`", framed("{body}", "Content-Length: +{length}")),
-		bad("`Content-Length: -1`", framed("{body}", "Content-Length: -1")),
-		bad("`Content-Length: 0x10`", framed("{body}", "Content-Length: 0x10")),
-		bad("`Content-Length: 1_0`", framed("{body}", "Content-Length: 1_0")),
-		bad("`Content-Length:` (empty)", framed("{body}", "Content-Length:")),
-		bad("`Content-Length: 99999999999999999999`", framed("{body}", "Content-Length: 99999999999999999999")),
-		same("`Transfer-Encoding` twice", framed(chunked, te, te), "501 closed", 0),
-		same("`Transfer-Encoding: gzip, chunked`", framed(chunked, "Transfer-Encoding: gzip, chunked"), "501 closed", 0),
-		same("`Transfer-Encoding: chunked, identity`", framed(chunked, "Transfer-Encoding: chunked, identity"), "501 closed", 0),
-		bad("`Transfer-Encoding: identity`", framed("{body}", "Transfer-Encoding: identity", "Content-Length: {length}")),
-		same("`Transfer-Encoding: xchunked`", framed(chunked, "Transfer-Encoding: xchunked"), "501 closed", 0),
-		same("`Transfer-Encoding: \"chunked\"`", framed(chunked, `Transfer-Encoding: "chunked"`), "501 closed", 0),
-		bad("`Transfer-Encoding: \\x0bchunked`", framed(chunked, "Transfer-Encoding: \x0bchunked")),
-		bad("`Transfer-Encoding : chunked` (space before the colon)", framed(chunked, "Transfer-Encoding : chunked", "Content-Length: 4")),
-		bad("`Transfer-Encoding:` folded onto the next line", framed(chunked, "Transfer-Encoding:", " chunked", "Content-Length: 4")),
-		bad("a chunk size that ends with a bare LF", framed("5\n12345\r\n0\r\n\r\n", te)),
-		bad("a chunk extension with a bare LF", framed("5;x\n12345\r\n0\r\n\r\n", te)),
-		bad("a chunk extension with a bare CR", framed("5;x\r12345\r\n0\r\n\r\n", te)),
-		bad("a chunk size with a sign", framed("+5\r\n12345\r\n0\r\n\r\n", te)),
-		bad("a chunk size of 17 digits", framed("10000000000000005\r\n12345\r\n0\r\n\r\n", te)),
-		bad("a chunk longer than its size", framed("5\r\n123456\r\n0\r\n\r\n", te)),
+		same("`Transfer-Encoding: gzip, chunked`", framed("{chunk}"+end+smuggled, "Transfer-Encoding: gzip, chunked"), "501 closed", 0),
+		bad("a chunk longer than its size", framed("5\r\n123456\r\n"+end+smuggled, te)),
 	}
 }
 
 func headProbes() []probe {
 	return []probe{
-		bad("a folded header", good("X-Folded: one", " two")),
-		bad("bare LF throughout", strings.ReplaceAll(good(), "\r\n", "\n")),
-		bad("bare LF after one header", strings.Replace(good("X-Odd: 1"), "X-Odd: 1\r\n", "X-Odd: 1\n", 1)),
-		bad("bare LF at the head's end, a request after it", strings.Replace(good(), "\r\n\r\n", "\r\n\n", 1)+smuggled),
 		bad("bare CR in a value", good("X-Odd: 1\rContent-Length: 0")),
 		bad("NUL in a value", good("X-Odd: a\x00b")),
 		bad("NUL in a name", good("X-O\x00dd: ab")),
@@ -130,12 +102,11 @@ func headProbes() []probe {
 		same("`OPTIONS *`", request("", "OPTIONS * HTTP/1.1", "Host: {host}", "{auth}"), "404", 0),
 		same("`Upgrade: h2c`", good("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAAQAAP__"), fine, 1),
 		same("`Upgrade: websocket`", good("Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13"), fine, 1),
-		bad("the HTTP/2 preface", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"),
+		{"the HTTP/2 preface", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "421 closed", "404 closed", "421 closed", 0},
 		bad("HTTP/0.9", "GET {path}\r\n\r\n"),
-		bad("HTTP/1.2", strings.Replace(good(), "HTTP/1.1", "HTTP/1.2", 1)),
 		same("`Expect: something-else`", good("Expect: something-else"), "417 closed", 0),
 		same("2 MB of headers", good("X-Large: "+strings.Repeat("x", 2<<20)), "431 closed", 0),
-		bad("5,000 headers", good(manyHeaders(5000)...)),
+		same("5,000 headers", good(manyHeaders(5000)...), "431 closed", 0),
 	}
 }
 
@@ -155,7 +126,7 @@ func credentialProbes() []probe {
 		{"path with a slash after it", strings.Replace(good(), "{path}", "{path}/", 1), "404", "401", "404", 0},
 		{"path with two slashes", strings.Replace(good(), "{path}", "/{path}", 1), "404", "404", "404", 0},
 		{"a credential in a trailer", framed("{chunk}0\r\nAuthorization: Bearer {own}\r\nX-Usher-Key: {own}\r\n\r\n",
-			"Transfer-Encoding: chunked", "Trailer: Authorization, X-Usher-Key"), fine, fine, fine, 1},
+			"Transfer-Encoding: chunked", "Trailer: Authorization, X-Usher-Key"), "200 closed", "200 closed", "200 closed", 1},
 		{"the caller's own `Authorization`", good("Authorization: Bearer {own}"), fine, fine, "", 1},
 		{"the caller's own `Authorization`, twice", good("Authorization: Basic {own}", "authorization: Bearer {own}"), fine, fine, "", 1},
 	}

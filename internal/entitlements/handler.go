@@ -50,19 +50,13 @@ type Handler struct {
 	quiet rate.Sometimes // callers may ask a thousand times a second: one log line is enough
 }
 
-// New returns the handler of the port. Its answers together take no more memory than guard.MaxAnswers.
+// New returns the handler of the port.
 func New(cfg Config) http.Handler {
-	h := &Handler{cfg: cfg, quiet: rate.Sometimes{Interval: 10 * time.Second}}
-	return guard.Answers(guard.MaxAnswers, http.HandlerFunc(h.serve), func(w http.ResponseWriter, r *http.Request) {
-		respond(w, parsePath(guard.SentPath(r.URL)), answer{}, errCrowded)
-	})
+	return &Handler{cfg: cfg, quiet: rate.Sometimes{Interval: 10 * time.Second}}
 }
 
-// errCrowded is the answer if there is no room for another one.
-var errCrowded = &problem{http.StatusServiceUnavailable, notReady, general,
-	"Not ready: too many large answers are being made, or wait for their readers."}
-
-func (h *Handler) serve(w http.ResponseWriter, r *http.Request) {
+// ServeHTTP answers one request.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	to := parsePath(guard.SentPath(r.URL))
 	if r.ContentLength != 0 {
 		// net/http would wait for the whole body before it answers, without a limit, unless the connection

@@ -1,127 +1,168 @@
 package guard
 
 import (
-	"crypto/tls"
+	"container/list"
 	"errors"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
-	"strings"
+	"os"
+	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/time/rate"
 )
 
-// Listener returns a listener that accepts the connections of l and checks their requests before
-// net/http reads them. A request that can be read in two ways (see framing) gets a 400, and the
-// connection is closed. With a TLS configuration the connections use TLS. A connection whose other end
-// takes nothing of an answer for as long as patience is closed (see socket); once the listener is closed,
-// patience is short.
-//
-// The listener does not buffer what it reads, and does not answer. It cuts off a bad head and
-// continues it with bytes that no parser accepts as a header. So net/http refuses the request with
-// its own plain 400, after the answers to earlier requests.
-func Listener(l net.Listener, config *tls.Config, patience time.Duration, log *slog.Logger) net.Listener {
-	return &listener{Listener: l, tls: config, patience: patience, heads: heads, log: log}
-}
+const (
+	// maxConns is how many connections a port has at most.
+	maxConns = 2048
+	// patience is how long the other end of a connection may take nothing of an answer.
+	patience = 2 * time.Minute
+	// lastPatience is the same while usher shuts down: an answer that nobody takes must not use up the grace.
+	lastPatience = 5 * time.Second
+	// lookEvery is how often a write that waits looks whether the other end has taken anything.
+	lookEvery = time.Second
+	// writePiece is how much of an answer is written at once.
+	writePiece = 32 << 10
+	// sendBuffer is how much of an answer waits in the operating system. A write goes on only when a part of that
+	// is free again, so a large buffer would make a slow reader look like one that takes nothing.
+	sendBuffer = 128 << 10
+)
 
+// listener limits how many connections there are, and how long the other end of each may take nothing of an answer.
 type listener struct {
 	net.Listener
-	tls      *tls.Config
-	patience time.Duration
-	heads    *memory
-	closed   atomic.Bool
-	log      *slog.Logger
+	room    int // for so many connections
+	log     *slog.Logger
+	crowded rate.Sometimes // one log line is enough
+	closed  atomic.Pointer[time.Time]
+
+	mu    sync.Mutex
+	conns map[*conn]bool
+	quiet list.List // those of conns that no handler works for, the one that has been quiet longest first
 }
 
-// Close is what a server calls first when it shuts down.
-func (l *listener) Close() error {
-	l.closed.Store(true)
-	return l.Listener.Close()
-}
-
-func (l *listener) patienceNow() time.Duration {
-	if l.closed.Load() {
-		return min(l.patience, lastPatience)
+func newListener(l net.Listener, room int, log *slog.Logger) *listener {
+	return &listener{
+		Listener: l, room: room, log: log, crowded: rate.Sometimes{Interval: 10 * time.Second},
+		conns: make(map[*conn]bool),
 	}
-	return l.patience
 }
 
+// Accept closes the connection that has been quiet longest if there are too many. So strangers that open many, and
+// send nothing or a head byte by byte, keep nobody else out.
 func (l *listener) Accept() (net.Conn, error) {
 	accepted, err := l.Listener.Accept()
 	if err != nil {
 		return nil, err
 	}
-	k := askKernel(accepted)
-	raw := &socket{
-		Conn: accepted, patience: l.patienceNow, kernel: k, acked: k.acked,
-		records: holding{of: l.heads}, log: l.log,
+	if c, ok := accepted.(interface{ SetWriteBuffer(int) error }); ok {
+		_ = c.SetWriteBuffer(sendBuffer) // fails only if the connection has ended already
 	}
-	if l.tls == nil {
-		return &conn{Conn: raw, raw: raw, head: holding{of: l.heads}, log: l.log}, nil
+	c := &conn{Conn: accepted, of: l}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.conns[c], c.place = true, l.quiet.PushBack(c)
+	if len(l.conns) > l.room {
+		l.crowded.Do(func() { l.log.Warn("too many connections: usher closes quiet ones", "limit", l.room) })
+		oldest := l.quiet.Front().Value.(*conn) // perhaps the new one
+		l.forget(oldest)
+		oldest.Conn.Close() // net/http finds it closed, and ends it
 	}
-	secured := tls.Server(raw, l.tls)
-	return &tlsConn{
-		conn: conn{Conn: secured, raw: raw, head: holding{of: l.heads}, log: l.log},
-		tls:  secured, config: l.tls,
-	}, nil
+	return c, nil
 }
 
-// malformed completes any beginning of a line to a line that net/http refuses.
-const malformed = "\x00\r\n:\r\n\r\n"
+// Close is what a server calls first when it shuts down.
+func (l *listener) Close() error {
+	now := time.Now()
+	l.closed.Store(&now)
+	return l.Listener.Close()
+}
 
-// badBody is the rest of a badly framed body, as a handler sees it.
-type badBody struct{}
+// limit returns when an answer ends of which the other end last took a part at that time.
+func (l *listener) limit(took time.Time) time.Time {
+	closed := l.closed.Load()
+	switch {
+	case closed == nil:
+		return took.Add(patience)
+	case closed.After(took):
+		return closed.Add(lastPatience)
+	}
+	return took.Add(lastPatience)
+}
 
-func (badBody) Read([]byte) (int, error) { return 0, errors.New("the body is badly framed") }
+// forget is called with mu locked.
+func (l *listener) forget(c *conn) {
+	delete(l.conns, c)
+	if c.place != nil {
+		l.quiet.Remove(c.place)
+		c.place = nil
+	}
+}
 
-// conn checks the requests of a connection while they are read.
+// conn is a connection, below TLS.
 type conn struct {
-	net.Conn // raw, or TLS over it
-	raw      *socket
-	log      *slog.Logger
-	framing  framing
-	head     holding
-	instead  io.Reader // after an objection: net/http reads from it, not from the connection
+	net.Conn
+	of      *listener
+	place   *list.Element // in of.quiet; nil: a handler works for it
+	limited atomic.Bool   // somebody else has set a deadline for writes
 }
 
-func (c *conn) Read(p []byte) (int, error) {
-	if c.instead != nil {
-		return c.instead.Read(p)
+// connKey is the key of a request's conn in its context.
+type connKey struct{}
+
+// working says whether a handler works for the connection.
+func (c *conn) working(yes bool) {
+	c.of.mu.Lock()
+	defer c.of.mu.Unlock()
+	switch {
+	case yes && c.place != nil:
+		c.of.quiet.Remove(c.place)
+		c.place = nil
+	case !yes && c.of.conns[c]:
+		c.place = c.of.quiet.PushBack(c)
 	}
-	n, err := c.Conn.Read(p)
-	if n > 0 {
-		c.raw.unused, c.raw.greeted = 0, true
-	}
-	good, objection := c.framing.scan(p[:n])
-	if !c.head.head(c.framing.headBytes()) {
-		c.log.Info("connection closed: the heads of other requests use up the memory for heads",
-			"from", c.RemoteAddr().String())
-		return 0, &net.OpError{Op: "read", Err: errCrowded} // net/http does not answer after such an error
-	}
-	if objection == "" {
-		return n, err
-	}
-	c.log.Info("ambiguous request refused", "why", objection, "from", c.RemoteAddr().String())
-	c.instead = badBody{}
-	if c.framing.inHead() {
-		c.instead = strings.NewReader(malformed)
-	}
-	if good > 0 {
-		return good, nil
-	}
-	return c.instead.Read(p)
 }
 
-// changed gives memory back when a request is answered, and when the connection has ended.
-func (c *conn) changed(state http.ConnState) {
-	switch state {
-	case http.StateIdle:
-		c.head.release(false)
-	case http.StateClosed, http.StateHijacked:
-		c.head.release(true)
-		c.raw.records.release(true)
+// Write may take any time, as long as the other end takes a part now and then.
+func (c *conn) Write(p []byte) (n int, err error) {
+	for took := time.Now(); n < len(p); {
+		if !c.limited.Load() {
+			_ = c.Conn.SetWriteDeadline(time.Now().Add(lookEvery)) // fails only if the connection has ended
+		}
+		m, err := c.Conn.Write(p[n:min(len(p), n+writePiece)])
+		n += m
+		now := time.Now()
+		if m > 0 {
+			took = now
+		}
+		switch {
+		case err == nil:
+		case !errors.Is(err, os.ErrDeadlineExceeded) || c.limited.Load():
+			return n, err
+		case !now.Before(c.of.limit(took)):
+			_ = c.SetLinger(0) // what nobody has taken is dropped at once
+			c.of.log.Info("connection closed: nobody reads the answer", "from", c.RemoteAddr().String())
+			return n, err
+		}
 	}
+	return n, nil
+}
+
+// SetWriteDeadline limits writes further, until it is called with zero.
+func (c *conn) SetWriteDeadline(t time.Time) error {
+	c.limited.Store(!t.IsZero())
+	return c.Conn.SetWriteDeadline(t)
+}
+
+// CloseWrite is that of the TCP connection or unix socket. With it net/http tells a caller whose body it does not
+// read that the answer is complete.
+func (c *conn) CloseWrite() error {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return errors.ErrUnsupported
 }
 
 // SetLinger is that of the TCP connection; see ResetOnClose.
@@ -132,66 +173,21 @@ func (c *conn) SetLinger(seconds int) error {
 	return errors.ErrUnsupported
 }
 
-// CloseWrite exists because net/http calls it when it has answered without reading a body to its
-// end. So the caller learns at once that the answer is complete, not half a second later when
-// net/http closes the connection.
-func (c *conn) CloseWrite() error {
-	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
-		return half.CloseWrite()
-	}
-	return errors.ErrUnsupported
+func (c *conn) Close() error {
+	c.of.mu.Lock()
+	c.of.forget(c)
+	c.of.mu.Unlock()
+	return c.Conn.Close()
 }
 
-// handshakePatience limits a client that does not read during the handshake.
-const handshakePatience = 10 * time.Second
-
-// tlsConn is a conn over TLS. net/http cannot see the *tls.Conn inside it. So tlsConn itself does
-// what net/http does for a *tls.Conn: the handshake before the first read, within the time for a
-// head, and the values of r.TLS.
-type tlsConn struct {
-	conn
-	tls    *tls.Conn
-	config *tls.Config // the listener's
-
-	handshaken   bool
-	handshakeErr error
-
-	accepted      *tls.Config // the last configuration that accepted the client's certificate
-	acceptedUntil time.Time   // when a certificate of its chain expires
-}
-
-func (c *tlsConn) Read(p []byte) (int, error) {
-	if !c.handshaken {
-		c.handshaken, c.handshakeErr = true, c.handshake()
+// ResetOnClose says how the connection of a request ends when it is closed, also by a kill: with a TCP reset, or
+// normally. A unix socket has no reset.
+func ResetOnClose(r *http.Request, reset bool) {
+	seconds := -1
+	if reset {
+		seconds = 0
 	}
-	if c.handshakeErr != nil {
-		return 0, c.handshakeErr
+	if c, ok := r.Context().Value(connKey{}).(interface{ SetLinger(int) error }); ok {
+		_ = c.SetLinger(seconds) // fails only if the connection has ended
 	}
-	return c.conn.Read(p)
 }
-
-// handshake returns io.EOF for every failure, so that net/http does not try to answer. The reason
-// is in the log.
-func (c *tlsConn) handshake() error {
-	// The deadline for reads is already set, by net/http.
-	_ = c.SetWriteDeadline(time.Now().Add(handshakePatience))
-	err := c.tls.Handshake()
-	if err == nil {
-		return c.SetWriteDeadline(time.Time{})
-	}
-	if plain, ok := errors.AsType[tls.RecordHeaderError](err); ok && plain.Conn != nil {
-		_, _ = io.WriteString(plain.Conn, "HTTP/1.0 400 Bad Request\r\n\r\nThis port speaks HTTPS.\n")
-	}
-	c.log.Info("TLS handshake failed", "why", err.Error(), "from", c.RemoteAddr().String())
-	return io.EOF
-}
-
-// Close does not wait for TLS's goodbye. That takes up to five seconds if the other end does not read, and a
-// server that shuts down closes its idle connections one after the other.
-func (c *tlsConn) Close() error {
-	go c.tls.Close()
-	return nil
-}
-
-// ConnectionState exists so that net/http sets Request.TLS.
-func (c *tlsConn) ConnectionState() tls.ConnectionState { return c.tls.ConnectionState() }

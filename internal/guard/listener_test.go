@@ -3,192 +3,197 @@ package guard
 import (
 	"bufio"
 	"bytes"
-	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
-	"net/http/httptest"
-	"strconv"
-	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
-// serve runs a server behind a Listener until the test ends. It answers with the body
-// that came, and whether it came over TLS.
-func serve(t *testing.T, config *tls.Config, log io.Writer) (addr string) {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+// pipes is a listener whose connections are in memory, and hold nothing that nobody reads.
+type pipes chan net.Conn
+
+func (p pipes) Accept() (net.Conn, error) {
+	c, ok := <-p
+	if !ok {
+		return nil, net.ErrClosed
 	}
-	srv := &http.Server{ReadHeaderTimeout: 10 * time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, err := io.ReadAll(r.Body)
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusBadRequest)
-			return
-		}
-		fmt.Fprintf(w, "%s tls=%t", body, r.TLS != nil)
-	})}
-	go srv.Serve(Listener(l, config, Patience, slog.New(slog.NewTextHandler(log, nil))))
+	return c, nil
+}
+func (p pipes) Close() error { close(p); return nil }
+func (pipes) Addr() net.Addr { return &net.UnixAddr{} }
+
+func (p pipes) dial(t *testing.T) net.Conn {
+	here, there := net.Pipe()
+	p <- there
+	t.Cleanup(func() { here.Close() })
+	return here
+}
+
+const answerLength = 8 << 20
+
+// answers serves an answer of answerLength in one write, and tells how that ended, and when.
+func answers(t *testing.T) (reader net.Conn, srv *Server, wrote <-chan error) {
+	ended := make(chan error, 1)
+	srv = NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Length", fmt.Sprint(answerLength))
+		_, err := w.Write(bytes.Repeat([]byte("x"), answerLength))
+		ended <- err
+	}), nil, slog.New(slog.DiscardHandler))
+	way := make(pipes)
+	go srv.Serve(way)
 	t.Cleanup(func() { srv.Close() })
-	return l.Addr().String()
+	reader = way.dial(t)
+	io.WriteString(reader, "GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+	return reader, srv, ended
 }
 
-func dial(t *testing.T, addr string, config *tls.Config) net.Conn {
-	t.Helper()
-	conn, err := net.Dial("tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { conn.Close() })
-	if config == nil {
-		return conn
-	}
-	return tls.Client(conn, config)
-}
-
-// A request that is objected to is refused after the answers to those before it, on a
-// plain connection and over TLS, however its bytes are cut.
-func TestListener(t *testing.T) {
-	certified := httptest.NewTLSServer(nil)
-	defer certified.Close()
-	const (
-		good = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello"
-		both = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
-	)
-	for _, config := range []*tls.Config{nil, {Certificates: certified.TLS.Certificates}} {
-		var log bytes.Buffer
-		addr := serve(t, config, &log)
-		clientConfig := config
-		if config != nil {
-			clientConfig = &tls.Config{InsecureSkipVerify: true}
-		}
-		for _, step := range []int{1, 3, 1000} {
-			conn := dial(t, addr, clientConfig)
-			for raw := good + both; raw != ""; {
-				n := min(step, len(raw))
-				if _, err := io.WriteString(conn, raw[:n]); err != nil {
-					break // refused before all of it was sent
-				}
-				raw = raw[n:]
-			}
-			answers, _ := io.ReadAll(conn)
-			first, second, _ := strings.Cut(string(answers), fmt.Sprintf("hello tls=%t", config != nil))
-			if !strings.HasPrefix(first, "HTTP/1.1 200 ") || !strings.HasPrefix(second, "HTTP/1.1 400 ") {
-				t.Errorf("tls %t, %d bytes at a time: %q", config != nil, step, answers)
-			}
-		}
-	}
-}
-
-func TestPlainRequestToTLS(t *testing.T) {
-	certified := httptest.NewTLSServer(nil)
-	defer certified.Close()
-	var log bytes.Buffer
-	conn := dial(t, serve(t, &tls.Config{Certificates: certified.TLS.Certificates}, &log), nil)
-	io.WriteString(conn, "GET / HTTP/1.1\r\nHost: a\r\n\r\n")
-	answer, _ := io.ReadAll(conn)
-	if !strings.HasPrefix(string(answer), "HTTP/1.0 400 ") || !strings.Contains(string(answer), "HTTPS") {
-		t.Errorf("%q", answer)
-	}
-}
-
-// A body that is badly framed is an error for whoever reads it.
-func TestBadlyFramedBody(t *testing.T) {
-	var log bytes.Buffer
-	conn := dial(t, serve(t, nil, &log), nil)
-	io.WriteString(conn, "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n5\nworld\r\n0\r\n\r\n")
-	answer, _ := io.ReadAll(conn)
-	if !strings.HasPrefix(string(answer), "HTTP/1.1 400 ") || !strings.Contains(string(answer), "badly framed") {
-		t.Errorf("%q", answer)
-	}
-}
-
-// Who is done with its answer can say so, and still read what comes.
-func TestHalfClose(t *testing.T) {
-	certified := httptest.NewTLSServer(nil)
-	defer certified.Close()
-	for _, config := range []*tls.Config{nil, {Certificates: certified.TLS.Certificates}} {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		l = Listener(l, config, Patience, slog.New(slog.DiscardHandler))
-		defer l.Close()
-		var far *tls.Config
-		if config != nil {
-			far = &tls.Config{InsecureSkipVerify: true}
-		}
-		client := dial(t, l.Addr().String(), far)
-		go io.WriteString(client, "GET")
-		server, err := l.Accept()
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer server.Close()
-		head := make([]byte, 3)
-		if _, err := io.ReadFull(server, head); err != nil {
-			t.Fatal(err)
-		}
-		if err := server.(interface{ CloseWrite() error }).CloseWrite(); err != nil {
-			t.Error(err)
-		}
-		if n, err := client.Read(head); n != 0 || err != io.EOF {
-			t.Errorf("TLS %v: the client reads %d bytes, %v", config != nil, n, err)
-		}
-		go io.WriteString(client, " / ")
-		if _, err := io.ReadFull(server, head); err != nil || string(head) != " / " {
-			t.Errorf("TLS %v: the server reads %q, %v", config != nil, head, err)
-		}
-	}
-}
-
-// What net/http refuses by itself gets its own plain answer; what handlers answer is
-// theirs, whatever it looks like, in each of its pieces.
-func TestRefusals(t *testing.T) {
-	const alike = "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n400 Bad Request"
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	srv := &http.Server{ReadHeaderTimeout: 10 * time.Second, MaxHeaderBytes: 4 << 10, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("X-Handler", "yes")
-		w.Header().Set("Content-Length", strconv.Itoa(2*len(alike)))
-		w.Header().Set("Connection", "close")
-		for range 2 { // each piece is a write of its own
-			io.WriteString(w, alike)
-			_ = http.NewResponseController(w).Flush()
-		}
-	})}
-	go srv.Serve(Listener(l, nil, Patience, slog.New(slog.DiscardHandler)))
-	defer srv.Close()
+// An answer has all the time in the world, as long as its reader takes some of it now and then.
+func TestReaders(t *testing.T) {
 	for _, tc := range []struct {
-		name, raw string
-		status    int
-		handlers  bool
-		body      string
+		name  string
+		reads int // that are slow
+		each  int
+		pause time.Duration
+		whole bool
 	}{
-		{"a handler's", "GET / HTTP/1.1\r\nHost: a\r\n\r\n", 200, true, alike + alike},
-		{"malformed", "GET / HTTP/1.1\r\nHost: a\r\nno header\r\n\r\n", 400, false, "400 Bad Request"},
-		{"no host", "GET / HTTP/1.1\r\n\r\n", 400, false, "400 Bad Request: missing required Host header"},
-		{"another version", "GET / HTTP/3.0\r\nHost: a\r\n\r\n", 400, false, "400 Bad Request"},
-		{"too large", "GET / HTTP/1.1\r\nHost: a\r\nX: " + strings.Repeat("x", 10<<10) + "\r\n\r\n", 431, false, "431 Request Header Fields Too Large"},
-		{"two lengths", "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n", 400, false, "400 Bad Request"},
+		{"quick", 0, 0, 0, true},
+		{"a byte each minute", 500, 1, time.Minute, true},
+		{"in steps", 5, 190_000, patience - time.Second, true},
+		{"takes nothing", 1, 1, patience + time.Second, false},
+		{"a pause in the middle", 1, 500_000, patience + time.Second, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			conn := dial(t, l.Addr().String(), nil)
-			io.WriteString(conn, tc.raw)
-			resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			body, err := io.ReadAll(resp.Body)
-			if resp.StatusCode != tc.status || (resp.Header.Get("X-Handler") != "") != tc.handlers || string(body) != tc.body || err != nil || !resp.Close {
-				t.Errorf("%d %v %q, %v", resp.StatusCode, resp.Header, body, err)
-			}
+			synctest.Test(t, func(t *testing.T) {
+				reader, _, wrote := answers(t)
+				for range tc.reads {
+					time.Sleep(tc.pause)
+					_, _ = io.CopyN(io.Discard, reader, int64(tc.each)) // where it fails all fails below
+				}
+				n, err := io.Copy(io.Discard, io.LimitReader(reader, answerLength)) // a bit less than all: the head came before
+				if whole := n+int64(tc.reads*tc.each) >= answerLength; err != nil || whole != tc.whole {
+					t.Errorf("%d bytes, %v", n, err)
+				}
+				if tc.whole {
+					_, _ = reader.Read(make([]byte, 4096)) // what the head has left
+				}
+				if err := <-wrote; (err == nil) != tc.whole {
+					t.Errorf("the write: %v", err)
+				}
+			})
 		})
 	}
+}
+
+// An answer that nobody takes ends in time, and does not use up the grace of a shutdown, unlike one whose reader
+// takes some of it.
+func TestUnread(t *testing.T) {
+	for name, tc := range map[string]struct {
+		shutdown, reads, stops, want time.Duration
+	}{
+		"while usher runs":                     {0, 0, 0, patience},
+		"when usher ends":                      {time.Minute, 0, 0, time.Minute + lastPatience},
+		"when usher ends, a slow reader":       {time.Minute, 4 * time.Second, time.Hour, time.Hour},
+		"when usher ends, one that then stops": {time.Minute, 4 * time.Second, 2 * time.Minute, 2*time.Minute + lastPatience},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				began := time.Now()
+				reader, srv, wrote := answers(t)
+				if tc.shutdown > 0 {
+					time.AfterFunc(tc.shutdown, func() { go srv.Shutdown(t.Context()) })
+				}
+				go func() {
+					for time.Since(began) < tc.stops {
+						time.Sleep(tc.reads)
+						_, _ = reader.Read(make([]byte, 8<<10))
+					}
+				}()
+				if err := <-wrote; err == nil || time.Since(began) < tc.want || time.Since(began) > tc.want+10*time.Second {
+					t.Errorf("%v after %v", err, time.Since(began))
+				}
+			})
+		})
+	}
+}
+
+// Whoever comes is answered, however many connections others hold open: those that are quiet longest are closed, and
+// never one whose request is being answered. A head that does not arrive has ten seconds.
+func TestCrowd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		srv := NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/slow" {
+				<-release
+			}
+		}), nil, slog.New(slog.DiscardHandler))
+		way := make(pipes)
+		l := newListener(way, 5, srv.log)
+		go srv.Server.Serve(l)
+		t.Cleanup(func() { srv.Close() })
+		// ask sends a request, or the beginning of one, and returns what reads its answer.
+		ask := func(request string) (answer func() error) {
+			conn := way.dial(t)
+			_, _ = io.WriteString(conn, request)
+			synctest.Wait()
+			return func() error {
+				resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+				if err == nil && resp.StatusCode != 200 {
+					err = errors.New(resp.Status)
+				}
+				return err
+			}
+		}
+		const head = " HTTP/1.1\r\nHost: a\r\n"
+		slow := ask("GET /slow" + head + "\r\n")
+		for i := range 20 {
+			ask([]string{"", "G", "GET /" + head + "X: ", "GET /" + head}[i%4]) // each takes the place of another one
+			if err := ask("GET /" + head + "\r\n")(); err != nil {
+				t.Errorf("beside %d others: %v", i, err)
+			}
+		}
+		if n := len(l.conns); n != 5 {
+			t.Errorf("%d connections", n)
+		}
+		close(release)
+		if err := slow(); err != nil {
+			t.Errorf("the one that is being answered: %v", err)
+		}
+		for began, request := time.Now(), ""; request != head; request = head {
+			conn := way.dial(t)
+			_, _ = io.WriteString(conn, request)
+			if n, err := conn.Read(make([]byte, 1)); n > 0 || time.Since(began) > 11*time.Second {
+				t.Errorf("%q: %d bytes, %v after %v", request, n, err, time.Since(began))
+			}
+		}
+		time.Sleep(2 * time.Minute)
+		if synctest.Wait(); len(l.conns)+l.quiet.Len() != 0 {
+			t.Errorf("%d connections are left, %d quiet", len(l.conns), l.quiet.Len())
+		}
+	})
+}
+
+// Who says Drain has every answer close its connection.
+func TestDrain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := NewServer(http.NotFoundHandler(), nil, slog.New(slog.DiscardHandler))
+		way := make(pipes)
+		go srv.Serve(way)
+		t.Cleanup(func() { srv.Close() })
+		conn := way.dial(t)
+		for _, last := range []bool{false, true} {
+			if last {
+				srv.Drain()
+			}
+			io.WriteString(conn, "GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+			resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			if err != nil || resp.Close != last {
+				t.Errorf("%v, %v", resp, err)
+			}
+		}
+	})
 }

@@ -3,52 +3,68 @@ package guard
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"log/slog"
 	"net"
 	"net/http"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"usher/internal/logs"
 )
 
-// Server serves one of usher's ports.
+// Server serves one of usher's ports, within limits that every port has.
 type Server struct {
 	http.Server
 	cutOff context.CancelCauseFunc // ends the contexts of all requests
+	log    *slog.Logger
+	drains atomic.Bool
 }
 
 // ErrCutOff is the cause of a request's context if Server.Close ended it.
 var ErrCutOff = errors.New("usher is shutting down")
 
-// connKey is the key of a request's connection in its context.
-type connKey struct{}
-
-// NewServer returns a server with the limits that every port has. There is no limit on how long an
-// answer takes: GraphQL can stream. If a request arrives on a connection whose client certificate
-// would no longer be accepted, the server closes the connection without an answer.
-func NewServer(h http.Handler, log *slog.Logger) *Server {
+// NewServer returns a server that speaks TLS if cert is not nil. There is no limit on how long an answer takes:
+// GraphQL can stream. See [listener] for readers that take nothing.
+func NewServer(h http.Handler, cert *Certificate, log *slog.Logger) *Server {
 	base, cutOff := context.WithCancelCause(context.Background())
-	return &Server{cutOff: cutOff, Server: http.Server{
-		Handler:           requireCertificate(h),
+	s := &Server{cutOff: cutOff, log: log}
+	s.Server = http.Server{
+		Handler:           s.oneEnd(h),
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
-		MaxHeaderBytes:    64 << 10,
+		MaxHeaderBytes:    16 << 10,
 		ErrorLog:          logs.ForLibrary(log, slog.LevelWarn, "http server"),
 		BaseContext:       func(net.Listener) context.Context { return base },
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
-			return context.WithValue(ctx, connKey{}, c)
-		},
-		ConnState: func(c net.Conn, state http.ConnState) {
-			if c, ok := c.(interface{ changed(http.ConnState) }); ok {
-				c.changed(state)
+			if secured, ok := c.(*tls.Conn); ok {
+				c = secured.NetConn()
 			}
+			return context.WithValue(ctx, connKey{}, c)
 		},
 		// The handlers refuse OPTIONS * themselves, like any other path that does not exist.
 		DisableGeneralOptionsHandler: true,
-	}}
+	}
+	if cert != nil {
+		s.TLSConfig = &tls.Config{GetCertificate: cert.get, NextProtos: []string{"http/1.1"}}
+	}
+	return s
+}
+
+// Drain closes the connection of each further request after its answer: its caller opens the next one to another
+// replica.
+func (s *Server) Drain() { s.drains.Store(true) }
+
+// Serve serves the connections of l until the server is closed.
+func (s *Server) Serve(l net.Listener) error {
+	l = newListener(l, maxConns, s.log)
+	if s.TLSConfig != nil {
+		l = tls.NewListener(l, s.TLSConfig)
+	}
+	return s.Server.Serve(l)
 }
 
 // Close ends all requests in progress, with ErrCutOff as the cause, and closes all connections.
@@ -57,24 +73,17 @@ func (s *Server) Close() error {
 	return s.Server.Close()
 }
 
-// ResetOnClose says how the connection of a request ends when it is closed: with a TCP reset, or
-// normally. It has no effect on a unix socket, which has no reset.
-func ResetOnClose(r *http.Request, reset bool) {
-	seconds := -1
-	if reset {
-		seconds = 0
-	}
-	if c, ok := r.Context().Value(connKey{}).(interface{ SetLinger(int) error }); ok {
-		_ = c.SetLinger(seconds) // fails if the connection is closed, or is not TCP
-	}
-}
-
-// requireCertificate checks the client's certificate before each request. To check it when bytes
-// arrive is not enough: a client can send requests ahead.
-func requireCertificate(h http.Handler) http.Handler {
+// oneEnd closes the connection after a request of which another parser may see another end than net/http, which
+// prefers Transfer-Encoding to Content-Length and ignores Transfer-Encoding in HTTP/1.0. So what a proxy in front
+// of usher takes for the rest of that request is never read as a second one (request smuggling).
+func (s *Server) oneEnd(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if c, ok := r.Context().Value(connKey{}).(*tlsConn); ok && !c.acceptable(time.Now()) {
-			panic(http.ErrAbortHandler)
+		if c, ok := r.Context().Value(connKey{}).(*conn); ok {
+			c.working(true)
+			defer c.working(false)
+		}
+		if s.drains.Load() || len(r.TransferEncoding) > 0 || !r.ProtoAtLeast(1, 1) {
+			w.Header().Set("Connection", "close")
 		}
 		h.ServeHTTP(w, r)
 	})

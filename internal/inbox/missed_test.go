@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"usher/internal/clock"
 	"usher/internal/inbox/engine"
 	"usher/internal/lane"
 	"usher/internal/testkit/pgtest"
@@ -650,9 +649,9 @@ func TestOutage(t *testing.T) {
 		"started after a while":                   {heartbeat{}, 5 * minute, 5 * minute},
 		"started after the clock was set back":    {heartbeat{}, -60 * minute, 0},
 		"just started, the clock was a bit ahead": {heartbeat{}, -30 * second, -1},
-		"up":                     {heartbeat{at: clock.Now()}, 15 * second, -1},
-		"away":                   {heartbeat{at: clock.Now()}, 5 * minute, 5 * minute},
-		"the clock was set back": {heartbeat{at: clock.Now()}, -60 * minute, -1},
+		"up":                     {heartbeat{at: time.Now()}, 15 * second, -1},
+		"away":                   {heartbeat{at: time.Now()}, 5 * minute, 5 * minute},
+		"the clock was set back": {heartbeat{at: time.Now()}, -60 * minute, -1},
 	} {
 		began, found := tc.b.outage(now-tc.last, now)
 		if found != (tc.began != -1) || found && now-began != tc.began {

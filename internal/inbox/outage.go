@@ -29,7 +29,7 @@ const (
 // A heartbeat is when this process last said whether its gate is up and ready.
 type heartbeat struct {
 	up bool
-	at clock.Instant // zero: it never said so
+	at time.Time // zero: it never said so
 }
 
 // outage returns since when no gate was up, if that is for minOutage or more, by the database's clock: last is when one
@@ -53,13 +53,14 @@ func (s *Inbox) GateIsUp() {
 // was one. It also stores how many webhooks got a 5xx before their tenant was known.
 func (s *Inbox) beat(up bool) {
 	b := &s.heart
-	due := up && b.at.Elapsed() >= beatInterval || b.up && !up
+	due := up && clock.Since(b.at) >= beatInterval || b.up && !up
 	unnamed := s.cfg.Missed.Unnamed()
 	if !due && unnamed.Count == 0 {
 		return
 	}
 	var missed *Outage
-	asked, at := time.Now(), clock.Now()
+	asked := time.Now()
+	at := asked
 	err := s.write(func(tx engine.Tx) error {
 		var last, now int64
 		missed = nil

@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -9,6 +10,7 @@ import (
 
 	"usher/internal/inbox/engine"
 	"usher/internal/lane/state"
+	"usher/webhookgate"
 )
 
 // A webhook that is sent again while a newer one is being delivered is the last one that the receiver gets. So a copy
@@ -56,5 +58,22 @@ func TestLatestSentAgainBehindAnOlderOne(t *testing.T) {
 		d.idle("t")
 		d.want("accepted", fmt.Sprint(d.main.got("t")), "[A B]")
 		d.want("states", d.states("t"), "delivered delivered")
+	})
+}
+
+// A webhook whose sender's connection has ended is not taken in. When it is sent again, it is.
+func TestGoneSender(t *testing.T) {
+	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
+		d := newDesk(t, open)
+		for _, gone := range []bool{true, false} {
+			w := d.hook("acme", "A")
+			w.Gone = func() bool { return gone }
+			if _, err := d.Store(w); errors.Is(err, webhookgate.ErrGone) != gone || !gone && err != nil {
+				t.Errorf("gone %t: %v", gone, err)
+			}
+		}
+		if n := len(d.list("acme")); n != 1 {
+			t.Errorf("%d webhooks", n)
+		}
 	})
 }

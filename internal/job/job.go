@@ -77,7 +77,7 @@ func (j *Job) Run(ctx context.Context) (code int, err error) {
 			j.calls.Add(1)
 		}
 	}
-	server := guard.NewServer(o.Handler(port), log)
+	server := guard.NewServer(o.Handler(port), nil, log)
 
 	// From here on usher handles signals itself. Until the command runs, a signal ends the wait for a
 	// token. Afterwards usher forwards it.
@@ -89,7 +89,7 @@ func (j *Job) Run(ctx context.Context) (code int, err error) {
 	defer func() { stop(); server.Close(); running.Wait() }()
 	running.Go(func() { o.Run(background) })
 	running.Go(func() { secret.Watch(background, log, j.Watched...) })
-	running.Go(func() { _ = server.Serve(guard.Listener(listener, nil, guard.LocalPatience, log)) })
+	running.Go(func() { _ = server.Serve(listener) })
 
 	if code, err := waitForToken(ctx, o, signals); code != 0 {
 		return code, err

@@ -84,9 +84,3 @@ func (l *Lane) noteSnapshotAt(at int64) {
 		l.SnapshotAt, l.stamped = at, true
 	}
 }
-
-// HasNewer says whether a snapshot that arrived later than that was taken in, and is not the same as the webhook's.
-func (l *Lane) HasNewer(in *Incoming, at int64) bool {
-	isNewer := l.SnapshotAt > at && l.SnapshotAt <= l.t.Now
-	return in.Snapshot && isNewer && !l.receiverHas(in.Digest, ReceiverName(in.To))
-}

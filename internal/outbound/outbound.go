@@ -64,7 +64,6 @@ type Outbound struct {
 	forTokens  *wire.Client // its timeout is not that of calls, which may be too short for a token
 	target     *url.URL
 	bodies     *proxy.Memory // for proxy.Config.ReplayMemory
-	answers    *proxy.Memory // for proxy.Config.AnswerMemory
 	identities []*Identity
 }
 
@@ -111,11 +110,10 @@ func keyOf(p *Port) identityKey {
 // New builds the way to the service.
 func New(cfg Config) *Outbound {
 	o := &Outbound{
-		Ports:   cfg.Ports,
-		cfg:     cfg,
-		target:  cfg.Endpoint("/graphql"),
-		bodies:  proxy.NewMemory(32 << 20),
-		answers: proxy.NewMemory(32 << 20),
+		Ports:  cfg.Ports,
+		cfg:    cfg,
+		target: cfg.Endpoint("/graphql"),
+		bodies: proxy.NewMemory(32 << 20),
 	}
 	o.connect()
 	byKey := make(map[identityKey]*Identity)
@@ -188,7 +186,6 @@ func (o *Outbound) Handler(p *Port) http.Handler {
 		Key:          p.Key.Getter(),
 		ReplayLimit:  o.cfg.ReplayLimit,
 		ReplayMemory: o.bodies,
-		AnswerMemory: o.answers,
 		Hosts:        guard.NewHosts(p.Listen, o.cfg.AllowedHosts, p.Key != nil),
 		Log:          o.cfg.Log,
 		Started:      p.Started,

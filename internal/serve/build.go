@@ -41,7 +41,7 @@ func build(s *settings.Settings, log *slog.Logger) (*Usher, error) {
 		if err := u.buildGate(gateMetrics); err != nil {
 			return nil, err
 		}
-		if u.gateListener.tls != nil {
+		if u.gateListener.cert != nil {
 			m.Certificate(u.gateListener.certificateExpiry)
 		}
 	}
@@ -85,7 +85,6 @@ func (u *Usher) buildOutbound(m *metrics.Registry) (err error) {
 			name:     p.Name,
 			addr:     p.Listen,
 			handler:  u.outbound.Handler(p),
-			patience: guard.LocalPatience,
 		})
 	}
 	return nil
@@ -143,7 +142,7 @@ func (u *Usher) buildGate(m *metrics.Gate) (err error) {
 	u.gate = webhookgate.New(cfg)
 	l := &listener{variable: "USHER_WEBHOOK_LISTEN", name: "webhooks", addr: w.Listen, handler: u.gate}
 	if w.TLSCertFile != "" {
-		if l.tls, err = guard.TLSConfig(w.TLSCertFile, w.TLSKeyFile, "", u.log); err != nil {
+		if l.cert, err = guard.NewCertificate(w.TLSCertFile, w.TLSKeyFile, u.log); err != nil {
 			return err
 		}
 	}
@@ -332,7 +331,7 @@ func (u *Usher) gateState(m *metrics.Gate) *status.Gate {
 		Questions: m.Questions(),
 	}
 	state.FailedChecks, state.PassedChecks = m.FailedChecks()
-	if u.gateListener.tls != nil {
+	if u.gateListener.cert != nil {
 		state.CertificateEnds = u.gateListener.certificateExpiry()
 	}
 	for _, r := range w.Receivers.All() {

@@ -3,22 +3,15 @@
 package serve
 
 import (
-	"bufio"
-	"context"
 	"errors"
-	"io"
 	"log/slog"
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"usher/internal/settings"
 )
@@ -101,7 +94,7 @@ func TestInherited(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer u.close()
-	if !u.gateListener.inherited || u.adminListener.inherited {
+	if u.gateListener.socket != sockets[0] {
 		t.Error("the gate did not take its socket")
 	}
 }
@@ -128,69 +121,4 @@ func TestSocketThatFitsNobody(t *testing.T) {
 		conn.Close()
 		t.Error("the socket is still open")
 	}
-}
-
-// On a connection that came through a service manager's socket, usher answers a request that arrives after the
-// signal. It does not answer 503, and closes the connection after the answer.
-func TestServedToTheEnd(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		u := testUsher(t)
-		u.gateListener.inherited = true
-		ways := make(map[*listener]pipes)
-		for _, l := range u.allListeners() {
-			ways[l] = make(pipes)
-			l.handler = draining(&u.stopping, l.handler)
-			l.attach(&closedOnce{Listener: ways[l]}, u.log)
-			go func() { _ = l.http.Serve(l.socket) }()
-		}
-		dial := func() net.Conn {
-			conn, far := net.Pipe()
-			ways[u.gateListener] <- far
-			return conn
-		}
-		used, fresh, quietOne := dial(), dial(), dial()
-		if status, last := askGate(t, used); status != 422 || last {
-			t.Fatalf("before the end: %d %v", status, last)
-		}
-		ended := make(chan struct{})
-		go func() {
-			u.closeInOrder(t.Context(), func(context.Context) error { return nil })
-			close(ended)
-		}()
-		time.Sleep(quietPeriod / 2)
-		for name, conn := range map[string]net.Conn{"used before": used, "new": fresh} {
-			if status, last := askGate(t, conn); status != 422 || !last {
-				t.Errorf("%s: %d, the last: %v", name, status, last)
-			}
-		}
-		if _, err := quietOne.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
-			t.Errorf("the quiet one: %v", err)
-		}
-		<-ended
-		if err := u.gate.Shutdown(t.Context()); err != nil {
-			t.Errorf("the gate is not closed: %v", err)
-		}
-	})
-}
-
-// closedOnce is a listener that can be closed twice, as a real socket can.
-type closedOnce struct {
-	net.Listener
-	once sync.Once
-}
-
-func (l *closedOnce) Close() error { l.once.Do(func() { l.Listener.Close() }); return nil }
-
-// askGate sends a body that is not a webhook.
-func askGate(t *testing.T, conn net.Conn) (status int, last bool) {
-	t.Helper()
-	go func() {
-		_, _ = io.WriteString(conn, "POST /webhooks HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}")
-	}()
-	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, _ = io.Copy(io.Discard, resp.Body)
-	return resp.StatusCode, resp.Close
 }

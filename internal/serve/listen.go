@@ -1,9 +1,7 @@
 package serve
 
 import (
-	"cmp"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -17,7 +15,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -32,12 +29,10 @@ type listener struct {
 	name     string
 	addr     string
 	handler  http.Handler
-	tls      *tls.Config
-	patience time.Duration // how long a caller may take nothing of its answer; zero: guard.Patience
+	cert     *guard.Certificate // nil: no TLS
 
-	socket    net.Listener // nil until it is open
-	inherited bool         // the socket came from a service manager
-	http      *guard.Server
+	socket net.Listener // nil until it is open
+	http   *guard.Server
 }
 
 // url returns the address of an open listener for programs on this machine. It is empty if l is nil.
@@ -49,7 +44,7 @@ func (l *listener) url() string {
 		return l.addr
 	}
 	scheme := "http"
-	if l.tls != nil {
+	if l.cert != nil {
 		scheme = "https"
 	}
 	addr := l.socket.Addr().String()
@@ -59,22 +54,16 @@ func (l *listener) url() string {
 	return scheme + "://" + addr
 }
 
-// certificateExpiry returns when the listener's TLS certificate expires. It looks at the files as they are
-// now, so a renewed certificate counts from the next scrape of the metrics on.
-func (l *listener) certificateExpiry() time.Time {
-	current, _ := l.tls.GetConfigForClient(nil) // that of guard.TLSConfig always has a certificate
-	return current.Certificates[0].Leaf.NotAfter
-}
+// certificateExpiry returns when the listener's TLS certificate expires.
+func (l *listener) certificateExpiry() time.Time { return l.cert.Leaf().NotAfter }
 
 // attach creates the server for the connections of socket.
 func (l *listener) attach(socket net.Listener, log *slog.Logger) {
-	l.socket = guard.Listener(socket, l.tls, cmp.Or(l.patience, guard.Patience), log)
-	l.http = guard.NewServer(l.handler, log)
+	l.socket, l.http = socket, guard.NewServer(l.handler, l.cert, log)
 }
 
 // close waits for requests in progress until limit ends. Then it cuts them off and returns an error.
-func (l *listener) close(grace, limit context.Context) error {
-	l.drainInherited(grace)
+func (l *listener) close(limit context.Context) error {
 	err := l.http.Shutdown(limit)
 	if err != nil {
 		l.http.Close()
@@ -157,7 +146,7 @@ func (l *listener) adopt(sockets []net.Listener) (others []net.Listener) {
 	if i < 0 {
 		return sockets
 	}
-	l.socket, l.inherited = sockets[i], true
+	l.socket = sockets[i]
 	return slices.Concat(sockets[:i], sockets[i+1:])
 }
 
@@ -174,58 +163,6 @@ func isAddressOf(setting string, socket net.Addr) bool {
 	}
 	return has.IP.Equal(want.IP) || want.IP == nil && has.IP.IsUnspecified()
 }
-
-// quietPeriod is how long usher keeps the connections of an inherited socket open for one more request while
-// it shuts down.
-const quietPeriod = 500 * time.Millisecond
-
-// drainInherited serves the connections of an inherited socket to their end. New connections wait in the
-// socket, which the service manager holds, for the next usher. A connection that this usher has accepted is
-// closed by its next answer (see draining). A busy caller sends its next request within a moment and cannot
-// know that usher is about to close the connection, so drainInherited waits for a quietPeriod before it
-// closes quiet connections. It is safe to call drainInherited twice.
-func (l *listener) drainInherited(ctx context.Context) {
-	if l == nil || !l.inherited {
-		return
-	}
-	l.socket.Close() // the service manager has its own copy
-	select {
-	case <-time.After(quietPeriod):
-	case <-ctx.Done():
-	}
-	_ = l.http.Shutdown(ctx) // close calls it again, and reports the error
-}
-
-// draining wraps next: once stopping is set, every answer closes its connection, also the answer to a
-// request that arrived before. The caller then opens a new connection, to a server that is not shutting
-// down. (http.Server.SetKeepAlivesEnabled would close idle connections at once, and break requests that are
-// already on their way.)
-func draining(stopping *atomic.Bool, next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		dw := &drainingWriter{w, stopping}
-		dw.closeIfStopping() // for handlers that do not call WriteHeader
-		next.ServeHTTP(dw, r)
-	})
-}
-
-type drainingWriter struct {
-	http.ResponseWriter
-	stopping *atomic.Bool
-}
-
-func (w *drainingWriter) WriteHeader(status int) {
-	w.closeIfStopping()
-	w.ResponseWriter.WriteHeader(status)
-}
-
-func (w *drainingWriter) closeIfStopping() {
-	if w.stopping.Load() {
-		w.Header().Set("Connection", "close")
-	}
-}
-
-// Unwrap lets http.ResponseController find the other methods of the ResponseWriter.
-func (w *drainingWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // Client calls a port of an usher on this machine.
 type Client struct {

@@ -24,7 +24,6 @@ import (
 	"time"
 
 	"usher/internal/admin"
-	"usher/internal/clock"
 	"usher/internal/entitlements"
 	"usher/internal/inbox"
 	"usher/internal/logs"
@@ -79,7 +78,6 @@ func Run(ctx context.Context, c Config) error {
 type Usher struct {
 	settings *settings.Settings
 	log      *slog.Logger
-	pulse    *clock.Pulse // since it runs
 	running  atomic.Bool
 	stopping atomic.Bool
 	systemd  *sdnotify.Notifier // nil if systemd did not start usher
@@ -152,7 +150,6 @@ func (u *Usher) listen(sockets []net.Listener) error {
 			return fmt.Errorf("%s: can't listen on %s: %w%s",
 				l.variable, l.addr, err, settings.ListenHint(l.variable, err))
 		}
-		l.handler = draining(&u.stopping, l.handler)
 		l.attach(socket, u.log.With("listener", l.name))
 	}
 	return nil
@@ -173,8 +170,6 @@ func (u *Usher) Run(ctx context.Context) error {
 
 	background, stopBackground := context.WithCancel(context.Background())
 	var running sync.WaitGroup
-	u.pulse = clock.NewPulse(u.log)
-	running.Go(func() { u.pulse.Run(background) })
 	running.Go(func() { secret.Watch(background, u.log, u.settings.Watched...) })
 	if u.outbound != nil {
 		running.Go(func() { u.outbound.Run(background) })
@@ -284,6 +279,9 @@ func (u *Usher) shutdown(atOnce context.Context, stopCourier func(context.Contex
 // connections, and lets calls and deliveries finish within the grace. The admin port closes last.
 func (u *Usher) closeInOrder(atOnce context.Context, stopCourier func(context.Context) error) {
 	u.stopping.Store(true)
+	for _, l := range u.allListeners() {
+		l.http.Drain()
+	}
 	select {
 	case <-time.After(u.settings.Admin.ShutdownDelay):
 	case <-atOnce.Done():
@@ -303,7 +301,7 @@ func (u *Usher) closeInOrder(atOnce context.Context, stopCourier func(context.Co
 			limit = answers
 		}
 		closing.Go(func() {
-			if l.close(grace, limit) != nil {
+			if l.close(limit) != nil {
 				u.log.Warn("cut off requests that were still in progress", "listener", l.name)
 			}
 		})
@@ -324,7 +322,7 @@ func (u *Usher) closeInOrder(atOnce context.Context, stopCourier func(context.Co
 	if u.adminListener != nil {
 		last, cancel := context.WithTimeout(atOnce, time.Second)
 		defer cancel()
-		u.adminListener.close(last, last)
+		u.adminListener.close(last)
 	}
 }
 

@@ -213,7 +213,7 @@ func TestShutdownWithoutReaders(t *testing.T) {
 	p.Stop()
 	<-p.Ended
 	if log := p.Stderr.String(); p.Code != 0 || strings.Contains(log, "cut off requests") || !strings.Contains(log, "nobody reads the answer") {
-		t.Errorf("exit code %d: %s", p.Code, log)
+		t.Errorf("exit code %d: %s", p.Code, log[max(0, len(log)-1500):])
 	}
 }
 
@@ -241,16 +241,14 @@ func stuff(t *testing.T, p *testkit.Usher, conn net.Conn, request string) {
 	}
 }
 
-// During the delay every listener still answers on open connections. Each answer closes its connection, also the
-// answer to a call that came before the delay.
+// During the delay every listener still answers on open connections. Each answer closes its connection.
 func TestDrain(t *testing.T) {
 	t.Parallel()
 	inTheDelay(t, tryDrain)
 }
 
 func tryDrain(t *testing.T, delay time.Duration) (took time.Duration, err error) {
-	s := newService(t)
-	p := start(t, s.Environ("USHER_SHUTDOWN_DELAY="+delay.String(), "USHER_PORTS_0_LISTEN=127.0.0.1:0",
+	p := start(t, newService(t).Environ("USHER_SHUTDOWN_DELAY="+delay.String(), "USHER_PORTS_0_LISTEN=127.0.0.1:0",
 		"USHER_WEBHOOK_LISTEN=127.0.0.1:0", "USHER_WEBHOOK_FORWARD_URL=http://127.0.0.1:1"))
 	p.Ready(t)
 	names := []string{"main", "0", "webhooks", "admin"}
@@ -262,13 +260,8 @@ func tryDrain(t *testing.T, delay time.Duration) (took time.Duration, err error)
 		}
 		conns = append(conns, conn)
 	}
-	answered := underWay(t, s, p)
 	began := time.Now()
 	shutDown(t, p)
-	time.Sleep(delay / 2)
-	if resp := answered(); resp.StatusCode != 200 || !resp.Close {
-		t.Errorf("a call under way: %d, closed: %v", resp.StatusCode, resp.Close)
-	}
 	for i, conn := range conns {
 		resp, err := askOn(conn, "GET /healthz")
 		if err != nil {
@@ -285,7 +278,7 @@ func tryDrain(t *testing.T, delay time.Duration) (took time.Duration, err error)
 	return time.Since(began), err
 }
 
-// The same holds during the grace.
+// During the grace a call under way is answered, and its connection closed.
 func TestDrainInTheGrace(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
