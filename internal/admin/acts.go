@@ -431,21 +431,6 @@ func init() {
 			}),
 		},
 		{
-			Name: "notify", On: OnInbox, NoInbox: true, Logged: "test notification sent by hand",
-			do: func(h *Handler, c *call) (_ any, err error) {
-				if err := h.recorder.Test(c.Context(), nameOf(c.Request)); err != nil {
-					return nil, &refusal{http.StatusConflict, "no test message was sent: " + err.Error()}
-				}
-				// Chats are tried while the inbox is away, too.
-				if h.cfg.Inbox != nil && h.cfg.Inbox.Health().Err == nil {
-					err = h.cfg.Inbox.Note(c.by, 0)
-				}
-				return map[string]bool{"sent": true}, err
-			},
-			offer: func(_ *Handler, _ target, button *page.Offer) { button.Label = "Send a test message" },
-			Quiet: true, did: "The test message went out: the other side has accepted it.",
-		},
-		{
 			Name:     "backup",
 			Download: true,
 			Logged:   "inbox backed up by hand",

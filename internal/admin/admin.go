@@ -25,6 +25,7 @@ import (
 	"unicode/utf8"
 
 	"usher/internal/admin/history"
+	"usher/internal/admin/metrics"
 	"usher/internal/admin/page"
 	"usher/internal/admin/status"
 	"usher/internal/entitlements"
@@ -72,6 +73,8 @@ type Config struct {
 	Held func() int
 	// EntitlementsPort says that there is one.
 	EntitlementsPort bool
+	// Answers returns how the last questions on that port were answered. Required with it.
+	Answers func() metrics.Answers
 	// History says how the history is kept, and where notifications go. New sets what the admin port itself knows.
 	History history.Config
 	// Version is shown on the pages.
@@ -79,6 +82,9 @@ type Config struct {
 	// Log gets refused requests and what people do. Required.
 	Log *slog.Logger
 }
+
+// Troubles is what the page says is wrong, for the metric usher_trouble.
+func (h *Handler) Troubles() []status.Trouble { return h.status(context.Background()).Troubles }
 
 // New returns the handler of the admin port.
 func New(cfg Config) *Handler {

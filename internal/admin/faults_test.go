@@ -172,7 +172,7 @@ func TestStatusWhileTheDatabaseHangs(t *testing.T) {
 			return body
 		}
 		const json = "application/json"
-		for _, want := range []string{`"parked":3`, `"invalid":1`, `"unknown":1`, "eu/missed", "eu/odd"} {
+		for _, want := range []string{`"parked":3`, `"invalid":1`, `"unknown":1`, "with a 5xx", "eu/odd"} {
 			if body := look("/api/status", json); !strings.Contains(body, want) {
 				t.Fatalf("no %s in %s", want, body)
 			}

@@ -51,6 +51,9 @@ func (h *Handler) status(ctx context.Context) *status.Status {
 		if h.cfg.Held != nil {
 			now.Entitlements.Held = h.cfg.Held()
 		}
+		if h.cfg.Answers != nil {
+			now.Entitlements.Answers = h.cfg.Answers()
+		}
 		if !stats.Old {
 			now.Entitlements.UnknownDetails = h.unknown(ctx, stats.Unknown)
 		}
@@ -135,14 +138,13 @@ type overviewPage struct {
 }
 
 // Offers returns what can be done to a receiver's deliveries or, without its name, to all; ToWaiting, to all
-// webhooks that wait; ToUsher, to the rest.
+// webhooks that wait.
 func (p *overviewPage) Offers(receiver string) []page.Offer {
 	return p.h.offers(target{on: inbox.Pause{Receiver: receiver}}, OnDeliveries)
 }
 func (p *overviewPage) ToWaiting() []page.Offer {
 	return p.h.offers(target{all: &selection{Outcome: string(state.Waiting)}}, OnWebhooks)
 }
-func (p *overviewPage) ToUsher() []page.Offer { return p.h.offers(target{}, OnInbox) }
 
 func (h *Handler) overview(r *http.Request) (any, error) {
 	p := &overviewPage{Status: h.status(r.Context()), h: h}
@@ -169,9 +171,8 @@ func (h *Handler) overview(r *http.Request) (any, error) {
 // shownHistory is how much of the history the overview shows.
 const shownHistory = 20
 
-// Lasted, Counted and WasWrong describe what is over.
+// Lasted and WasWrong describe what is over.
 func (*overviewPage) Lasted(t inbox.Trouble) string   { return status.Lasted(&t) }
-func (*overviewPage) Counted(t inbox.Trouble) string  { return status.Counted(&t) }
 func (*overviewPage) WasWrong(t inbox.Trouble) string { return status.What(&t) }
 
 // paused returns the pauses in force.

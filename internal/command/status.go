@@ -22,8 +22,8 @@ then each trouble, with what it means for your customers, and what to do. The
 exit code is 0 only if there is no trouble.
 
 --since 12h (or 01:00, or 2026-01-31) then also says what was wrong and is over:
-from when to when, how many webhooks and tenants it was about, and on which
-replica. usher knows the last 7 days; without an inbox, since it was started.
+from when to when, and on which replica. usher knows the last 7 days; without an
+inbox, since it was started.
 ` + adminPortHelp + `status
 `
 
@@ -76,7 +76,7 @@ func statusCommand(ctx context.Context, p *Process, args []string) error {
 	} else {
 		words := p.statusText(&s, now)
 		if !from.IsZero() {
-			words += p.historyText(&s, from, now)
+			words += historyText(&s, from, now)
 		}
 		_, err = io.WriteString(p.Stdout, words)
 	}
@@ -104,9 +104,6 @@ func (p *Process) statusText(s *status.Status, now time.Time) string {
 	for _, line := range columns(rows) {
 		out.WriteString(line + "\n")
 	}
-	if s.Inbox != nil && s.Inbox.Compared != "" {
-		out.WriteString(plainText(s.Inbox.Compared) + ".\n")
-	}
 	switch {
 	case len(s.Troubles) > 0:
 	case s.Starting:
@@ -129,7 +126,7 @@ func (p *Process) statusText(s *status.Status, now time.Time) string {
 }
 
 // historyText says what is over, what ended last first.
-func (p *Process) historyText(s *status.Status, since, now time.Time) string {
+func historyText(s *status.Status, since, now time.Time) string {
 	var out strings.Builder
 	if s.OldHistory {
 		out.WriteString("\nThe inbox cannot be read now: below is what this replica has seen itself.\n")
@@ -140,7 +137,7 @@ func (p *Process) historyText(s *status.Status, since, now time.Time) string {
 	}
 	fmt.Fprintf(&out, "\nOver since %s:\n", timeAndAge(since, now))
 	for i := range s.History {
-		for _, line := range p.overLines(&s.History[i]) {
+		for _, line := range overLines(&s.History[i]) {
 			out.WriteString(line + "\n")
 		}
 	}
@@ -148,16 +145,8 @@ func (p *Process) historyText(s *status.Status, since, now time.Time) string {
 }
 
 // overLines say what was wrong and is over.
-func (p *Process) overLines(t *inbox.Trouble) []string {
-	lasted := "  " + status.Lasted(t)
-	if counted := status.Counted(t); counted != "" {
-		lasted += "; at its worst " + counted
-	}
-	lines := []string{"", "over: " + plainText(status.What(t)), plainText(lasted)}
-	if t.Then != "" {
-		lines = append(lines, "  "+plainText(p.commandLines(t.Then)))
-	}
-	return lines
+func overLines(t *inbox.Trouble) []string {
+	return []string{"", "over: " + plainText(status.What(t)), "  " + plainText(status.Lasted(t))}
 }
 
 // plainText replaces the narrow and the fixed spaces of the page, which a terminal may show as something else.

@@ -6,203 +6,163 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"usher/internal/clock"
 	"usher/internal/inbox/engine"
 )
 
-// History. What was wrong, from when to when, is a row: package history decides what is in it. Each row has one
-// process that writes it: the replica whose trouble it is. What is true of the whole inbox, and what a replica has
-// left that is gone, the speaker writes: the replica that holds the lease in the table of that name, and that sends
-// the notifications.
+// What is wrong is a row, for each kind and subject, which every replica that finds it keeps alive: what nobody has
+// found for a while is over. So it needs no one who speaks for all: the replica that an UPDATE gives a row to says it.
 
 // A Trouble is something that was wrong, or still is, as the history has it.
 type Trouble struct {
-	ID       string    `json:"-"`                 // by chance
-	About    string    `json:"-"`                 // its kind, and what it is about
-	Replica  string    `json:"replica,omitempty"` // whose it is; empty: that of all who share the inbox
-	Began    time.Time `json:"began"`
-	Ended    time.Time `json:"ended,omitzero"` // zero: it is not over
-	Noticed  time.Time `json:"-"`
-	Said     time.Time `json:"-"` // when a notification said it; zero: none has
-	SaidOver time.Time `json:"-"` // when one said that it is over
-	Erased   int64     `json:"-"` // how many erasures have changed its words
+	About   string    `json:"-"`                 // its kind, and what it is about
+	Replica string    `json:"replica,omitempty"` // who has found it last; empty: it is wrong for all who share the inbox
+	Began   time.Time `json:"began"`
+	Ended   time.Time `json:"ended,omitzero"` // zero: it is not over
 	TroubleWords
+
+	Noticed time.Time `json:"-"` // when somebody first found it
+	Seen    time.Time `json:"-"` // and last
+	Told    int       `json:"-"` // one of Untold, ToldBegin, ToldOver
 }
 
-// TroubleWords say what is wrong, at its worst.
+// TroubleWords say what is wrong.
 type TroubleWords struct {
-	Kind     string `json:"kind"`
-	Severity string `json:"severity"`
-	What     string `json:"what"`
-	Means    string `json:"means"`
-	Do       string `json:"do"`
-	Run      string `json:"run,omitempty"`
-	Then     string `json:"then,omitempty"`     // what is to do although it is over
-	Webhooks int    `json:"webhooks,omitempty"` // how many it is about
-	Tenants  int    `json:"tenants,omitempty"`
-
-	Part     string `json:"part,omitempty"`
-	Receiver string `json:"receiver,omitempty"`
-	// Named are the tenants that it is about, as ShowTenant writes them; none: it may concern any.
-	Named  []string `json:"named,omitempty"`
-	Others bool     `json:"others,omitempty"` // it may concern others, too
+	Kind     string   `json:"kind"`
+	Severity string   `json:"severity"`
+	What     string   `json:"what"`
+	Means    string   `json:"means"`
+	Do       string   `json:"do"`
+	Run      string   `json:"run,omitempty"`
+	Named    []string `json:"named,omitempty"` // the tenants that it names, as ShowTenant writes them
 }
 
-// A Replica is a process with a gate that uses this inbox.
-type Replica struct {
-	Name  string
-	Since time.Time // when it started
-	Seen  time.Time // when it last said that it is there
-	Ended bool      // it said that it ends
-}
-
-// A Night is what the inbox has of troubles now.
-type Night struct {
-	Troubles []Trouble // that are not over; or over, but not for long, or not said
-	Replicas []Replica
-	Said     time.Time // when the last notification went out
-}
-
+// What notifications have said of a trouble.
 const (
-	// HistoryAge and HistorySize bound what is kept of what is over.
-	HistoryAge  = 7 * 24 * time.Hour
-	HistorySize = 1000
-	// SpeakerLease is how long a replica that has taken it speaks for all. It is renewed with each sign.
-	SpeakerLease = time.Minute
-	// recentTrouble is how long ago something may be over that Tonight still has.
-	recentTrouble = 2 * time.Minute
-	nightPatience = 3 * time.Second
+	Untold = iota
+	ToldBegin
+	ToldOver // nothing is left to say
 )
 
-// Tonight returns what the inbox has of troubles now.
-func (s *Inbox) Tonight(ctx context.Context) (*Night, error) {
-	ctx, cancel := context.WithTimeout(ctx, nightPatience)
+const (
+	// HistoryAge is how long what is over is kept.
+	HistoryAge = 7 * 24 * time.Hour
+	// TroubleEnds is how long nobody has found what is over.
+	TroubleEnds = 30 * time.Second
+	// TroubleSaid is how long something lasts, or is over, before it is said. What comes again before that goes on.
+	// It is also the time between two messages, and how long one that is not known to be posted may be under way.
+	TroubleSaid = time.Minute
+
+	historyPatience = 3 * time.Second
+)
+
+// Found notes what is wrong now. before is what this process has noted while the inbox could not be written. With ends,
+// what nobody has found for a while is over; with says, what is due to be said is given to this process: call Told
+// once it is posted. Found returns all that is wrong now, on all replicas.
+func (s *Inbox) Found(before, found []Trouble, ends, says bool) (now, say []Trouble, err error) {
+	ctx, cancel := context.WithTimeout(s.run, historyPatience)
 	defer cancel()
-	n := new(Night)
-	err := s.read(ctx, func(tx engine.Tx) error {
-		tx.Queue("troubles_now", func(r engine.Row) error {
-			t, err := scanTrouble(r)
-			if err == nil {
-				n.Troubles = append(n.Troubles, t)
-			}
-			return err
-		}, microsOf(s.Now())-clock.Micros(recentTrouble), int64(HistorySize))
-		tx.Queue("replicas", func(r engine.Row) error {
-			var one Replica
-			var since, seen, ended int64
-			err := r.Scan(&one.Name, &since, &seen, &ended)
-			one.Since, one.Seen, one.Ended = clock.Moment(since), clock.Moment(seen), ended != 0
-			n.Replicas = append(n.Replicas, one)
-			return err
-		})
-		tx.Queue("trouble_said", func(r engine.Row) error {
-			var at int64
-			err := r.Scan(&at)
-			n.Said = momentOrZero(at)
-			return err
-		})
-		return tx.Send()
+	type answer struct{ now, say []Trouble }
+	a, err := attempt(ctx, s, work{}, func(t *sqlTurn) (a answer) {
+		due := t.Now - clock.Micros(TroubleSaid)
+		for i := range before {
+			b := &before[i]
+			t.tx.Queue("trouble_keep", nil, withoutZero(b.About), b.Replica, b.Began.UnixMicro(), b.Noticed.UnixMicro(), b.Seen.UnixMicro(),
+				microsOrZero(b.Ended), int64(b.Told), b.named(), b.json())
+		}
+		for i := range found {
+			f := &found[i]
+			t.tx.Queue("trouble_again", nil, withoutZero(f.About), f.Replica, t.Now, due, f.named(), f.json())
+			t.tx.Queue("trouble_new", nil, withoutZero(f.About), f.Replica, f.Began.UnixMicro(), t.Now, int64(f.Told), f.named(), f.json())
+		}
+		if ends {
+			t.tx.Queue("troubles_end", nil, t.Now-clock.Micros(TroubleEnds))
+		}
+		if says {
+			t.tx.Queue("troubles_claim", scanTroubles(&a.say), due, t.Now)
+		}
+		t.tx.Queue("troubles_expire", nil, t.Now-clock.Micros(HistoryAge))
+		t.tx.Queue("troubles_since", scanTroubles(&a.now), int64(maxMicros))
+		t.send()
+		return a
 	})
-	if err != nil {
-		return nil, err // half a night would look as if the rest were over
-	}
-	return n, nil
+	return a.now, a.say, err
 }
 
-// Troubles returns what has ended since a time, or is not over, what began last first.
-func (s *Inbox) Troubles(ctx context.Context, since time.Time, most int) (all []Trouble, err error) {
-	ctx, cancel := context.WithTimeout(ctx, nightPatience)
+const maxMicros = 1 << 62
+
+// Told notes that these were posted.
+func (s *Inbox) Told(said []Trouble) error {
+	ctx, cancel := context.WithTimeout(s.run, historyPatience)
+	defer cancel()
+	_, err := attempt(ctx, s, work{}, func(t *sqlTurn) (_ nothing) {
+		for i := range said {
+			t.tx.Queue("trouble_told", nil, withoutZero(said[i].About), said[i].Noticed.UnixMicro(), int64(said[i].Says()))
+		}
+		t.send()
+		return
+	})
+	return err
+}
+
+// Says is what a message about a trouble says: that it began, or that it is over.
+func (t *Trouble) Says() int {
+	if t.Ended.IsZero() {
+		return ToldBegin
+	}
+	return ToldOver
+}
+
+// Troubles returns what has ended since a time, what ended last first, and what is not over.
+func (s *Inbox) Troubles(ctx context.Context, since time.Time) (all []Trouble, err error) {
+	ctx, cancel := context.WithTimeout(ctx, historyPatience)
 	defer cancel()
 	err = s.read(ctx, func(tx engine.Tx) error {
-		tx.Queue("troubles_since", func(r engine.Row) error {
-			t, err := scanTrouble(r)
-			if err == nil {
-				all = append(all, t)
-			}
-			return err
-		}, microsOf(since), int64(most))
+		tx.Queue("troubles_since", scanTroubles(&all), since.UnixMicro())
 		return tx.Send()
 	})
 	return all, err
 }
 
-// A Sign is what a replica writes about itself and its troubles.
-type Sign struct {
-	Replica  string
-	Since    time.Time
-	Troubles []Trouble // that have changed
-	Said     []Trouble // of which only that has changed
-	Gone     []string  // replicas to forget
-	Ends     bool      // it ends: somebody else may speak
+func scanTroubles(all *[]Trouble) func(engine.Row) error {
+	return func(r engine.Row) error {
+		var t Trouble
+		var began, noticed, seen, ended, told int64
+		var words string
+		if err := r.Scan(&t.About, &t.Replica, &began, &noticed, &seen, &ended, &told, &words); err != nil {
+			return err
+		}
+		t.Began, t.Noticed, t.Seen, t.Ended, t.Told = clock.Moment(began), clock.Moment(noticed), clock.Moment(seen), momentOrZero(ended), int(told)
+		if json.Unmarshal([]byte(words), &t.TroubleWords) != nil {
+			t.TroubleWords = TroubleWords{Kind: "damaged", Severity: "warning", What: "What was wrong cannot be read"}
+		}
+		*all = append(*all, t)
+		return nil
+	}
 }
 
-// Sign writes it, and returns whether this replica speaks for all.
-func (s *Inbox) Sign(sign *Sign) (speaks bool, _ error) {
-	ctx, cancel := context.WithTimeout(s.run, nightPatience)
-	defer cancel()
-	return attempt(ctx, s, work{}, func(t *sqlTurn) (takes bool) {
-		for i := range sign.Troubles {
-			queueTrouble(t.tx, &sign.Troubles[i])
-		}
-		for i := range sign.Said {
-			said := &sign.Said[i]
-			t.tx.Queue("trouble_say", nil, said.ID, microsOf(said.Said), microsOf(said.SaidOver))
-		}
-		for _, name := range sign.Gone {
-			t.tx.Queue("replica_forget", nil, name)
-		}
-		t.tx.Queue("replica_sign", nil, sign.Replica, microsOf(sign.Since), t.Now, boolNumber(sign.Ends))
-		until := t.Now + clock.Micros(SpeakerLease)
-		if sign.Ends {
-			until = 0
-		}
-		take := func(r engine.Row) error { takes = true; return r.Scan(new(int64)) }
-		t.tx.Queue("speaker_take", take, sign.Replica, until, t.Now, t.Now+clock.Micros(2*SpeakerLease))
-		t.tx.Queue("troubles_expire", nil, t.Now-clock.Micros(HistoryAge), int64(HistorySize))
-		t.send()
-		return takes
-	})
+func (t *Trouble) json() string {
+	words, _ := json.Marshal(t.TroubleWords) // text alone
+	return withoutZero(string(words))
 }
 
-func queueTrouble(tx engine.Tx, t *Trouble) {
-	words, _ := json.Marshal(t.TroubleWords) // text and numbers
-	tx.Queue("trouble_put", nil,
-		t.ID,
-		t.Replica,
-		withoutZero(t.About),
-		microsOf(t.Began),
-		microsOf(t.Noticed),
-		microsOf(t.Ended),
-		microsOf(t.Said),
-		microsOf(t.SaidOver),
-		t.Erased,
-		withoutZero(string(words)))
+// named are the names of its tenants, each between two line ends. No name has one: ShowTenant escapes it.
+func (t *Trouble) named() string {
+	if len(t.Named) == 0 {
+		return ""
+	}
+	return withoutZero("\n" + strings.Join(t.Named, "\n") + "\n")
 }
 
-// scanTrouble reads a row. After an error it is not known of what trouble, nor of when, so nobody may show or say it.
-func scanTrouble(r engine.Row) (t Trouble, err error) {
-	var began, noticed, ended, said, over int64
-	var words string
-	if err = r.Scan(&t.ID, &t.Replica, &t.About, &began, &noticed, &ended, &said, &over, &t.Erased, &words); err != nil {
-		return t, err
-	}
-	const year9999 = 253_370_764_800_000_000 // JSON has no time after it
-	for _, at := range []*int64{&began, &noticed, &ended, &said, &over} {
-		*at = min(max(*at, 0), year9999)
-	}
-	t.Began, t.Noticed, t.Ended = clock.Moment(began), clock.Moment(noticed), momentOrZero(ended)
-	t.Said, t.SaidOver = momentOrZero(said), momentOrZero(over)
-	if json.Unmarshal([]byte(words), &t.TroubleWords) != nil { // a damaged row: its times are still right
-		t.TroubleWords = TroubleWords{
-			Kind:     damagedKind,
-			Severity: "warning",
-			What:     "What was wrong cannot be read: its row is damaged",
-		}
-	}
-	return t, nil
+// Names says whether a trouble names a tenant.
+func (t *Trouble) Names(platform, tenant string) bool {
+	return slices.Contains(t.Named, ShowTenant(platform, tenant))
+}
+
+// eraseTroubles deletes what names a tenant.
+func (t *sqlTurn) eraseTroubles(platform, tenant string) {
+	t.tx.Queue("troubles_erase", nil, withoutZero("\n"+ShowTenant(platform, tenant)+"\n"))
 }
 
 func momentOrZero(at int64) (zero time.Time) {
@@ -212,66 +172,9 @@ func momentOrZero(at int64) (zero time.Time) {
 	return clock.Moment(at)
 }
 
-// eraseTroubles takes a tenant out of the history. What only its kind says stays.
-func (t *sqlTurn) eraseTroubles(platform, tenant string) {
-	var named []Trouble
-	t.tx.Queue("troubles_all", func(r engine.Row) error {
-		one, err := scanTrouble(r)
-		if err != nil {
-			one.Kind = damagedKind
-		}
-		if one.TroubleWords.Erase(platform, tenant) {
-			named = append(named, one)
-		}
-		return err
-	})
-	t.send()
-	for i := range named {
-		words, _ := json.Marshal(named[i].TroubleWords)
-		t.tx.Queue("trouble_reword", nil, named[i].ID, withoutZero(string(words)))
-	}
-}
-
-// ErasedWords stand for words that named a tenant which was erased since.
-const ErasedWords = "What was wrong is not shown: it named a tenant that was erased since"
-
-// damagedKind stands for the kind of a trouble whose row is damaged. It may name anybody.
-const damagedKind = "damaged"
-
-// Erase replaces words that name a tenant, and says whether there were any.
-func (w *TroubleWords) Erase(platform, tenant string) bool {
-	name := ShowTenant(platform, tenant)
-	says := hasWord(w.What, tenant) || hasWord(w.Run, tenant) || hasWord(w.What, escapeCode(tenant))
-	if w.Kind != damagedKind && !slices.Contains(w.Named, name) && !says {
-		return false
-	}
-	w.Named = slices.DeleteFunc(slices.Clone(w.Named), func(s string) bool { return s == name })
-	w.What, w.Run = ErasedWords, ""
-	return true
-}
-
-// hasWord says whether a text has a word that stands alone.
-func hasWord(in, word string) bool {
-	for from := 0; word != ""; from++ {
-		i := strings.Index(in[from:], word)
-		if i < 0 {
-			break
-		}
-		from += i
-		last, _ := utf8.DecodeLastRuneInString(in[:from])
-		first, _ := utf8.DecodeRuneInString(in[from+len(word):])
-		if !isWordly(last) && !isWordly(first) {
-			return true
-		}
-	}
-	return false
-}
-
-func isWordly(r rune) bool { return r != utf8.RuneError && (unicode.IsLetter(r) || unicode.IsDigit(r)) }
-
-func microsOf(t time.Time) int64 {
-	if t.IsZero() {
+func microsOrZero(at time.Time) int64 {
+	if at.IsZero() {
 		return 0
 	}
-	return t.UnixMicro()
+	return at.UnixMicro()
 }

@@ -46,7 +46,7 @@ func build(s *settings.Settings, log *slog.Logger) (*Usher, error) {
 		}
 	}
 	if s.GateOn() || s.EntitlementsOn() {
-		if err := u.buildInbox(m); err != nil {
+		if err := u.buildInbox(m, gateMetrics); err != nil {
 			return nil, err
 		}
 	}
@@ -152,7 +152,7 @@ func (u *Usher) buildGate(m *metrics.Gate) (err error) {
 }
 
 // buildInbox opens the inbox, if there is one. Without a gate usher delivers nothing from it.
-func (u *Usher) buildInbox(m *metrics.Registry) (err error) {
+func (u *Usher) buildInbox(m *metrics.Registry, gate *metrics.Gate) (err error) {
 	w := &u.settings.Webhook
 	delivered := m.Inbox(u.inboxStats, w.Receivers)
 	if w.Inbox == "" {
@@ -162,7 +162,13 @@ func (u *Usher) buildInbox(m *metrics.Registry) (err error) {
 		return u.inbox.Snapshots(ctx, tenant)
 	}, w.SharedInbox())
 	cfg := w.InboxConfig
-	cfg.Delivered, cfg.Changed, cfg.Log = delivered, u.book.Changed, u.log
+	cfg.Changed, cfg.Log = u.book.Changed, u.log
+	cfg.Delivered = func(receiver string, after time.Duration) {
+		delivered(receiver, after)
+		if rc := gate.Receiver(receiver); rc != nil {
+			rc.Delivered(after)
+		}
+	}
 	cfg.ReadOnly = u.gate == nil
 	if u.gate != nil {
 		cfg.Missed, cfg.GateUp = u.missed, func() bool { return u.running.Load() && !u.stopping.Load() }
@@ -209,7 +215,7 @@ func (u *Usher) buildEntitlements(m *metrics.Registry) {
 		Hosts: guard.NewHosts(e.Listen, u.settings.Outbound.AllowedHosts, e.Key != nil),
 		Log:   u.log,
 	}
-	cfg.Checked, cfg.Answered = m.Entitlements(u.inboxStats)
+	cfg.Checked, cfg.Answered, u.answers = m.Entitlements(u.inboxStats)
 	cfg.Told = m.Changes(func() int { return u.inbox.ChangesWaiting() })
 	u.entitlementsListener = &listener{
 		variable: "USHER_ENTITLEMENTS_LISTEN",
@@ -239,7 +245,7 @@ func (u *Usher) buildAdmin(metrics *metrics.Registry, gate *metrics.Gate) {
 		cfg.Entitlements, cfg.Held = u.book.Lookup, u.book.Held
 	}
 	if u.entitlementsListener != nil {
-		cfg.EntitlementsPort = true
+		cfg.EntitlementsPort, cfg.Answers = true, u.answers
 	}
 	if u.gate != nil {
 		cfg.Decisions, cfg.Receivers = u.decisions, u.settings.Webhook.Receivers
@@ -272,6 +278,7 @@ func (u *Usher) buildAdmin(metrics *metrics.Registry, gate *metrics.Gate) {
 		Sent: metrics.Notifications(history.Results[:]...),
 	}
 	u.admin = admin.New(cfg)
+	metrics.Register(status.Metric(u.admin.Troubles))
 	if a.Listen != "off" { // without it usher still sends notifications
 		u.adminListener = &listener{variable: "USHER_ADMIN_LISTEN", name: "admin", addr: a.Listen, handler: u.admin}
 	}
@@ -330,7 +337,7 @@ func (u *Usher) gateState(m *metrics.Gate) *status.Gate {
 		Decisions: m.Hour(),
 		Questions: m.Questions(),
 	}
-	state.FailedChecks, state.PassedChecks = m.FailedChecks()
+	state.FailedChecks = m.FailedChecks()
 	if u.gateListener.cert != nil {
 		state.CertificateEnds = u.gateListener.certificateExpiry()
 	}

@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"usher/internal/admin"
+	"usher/internal/admin/metrics"
 	"usher/internal/entitlements"
 	"usher/internal/inbox"
 	"usher/internal/logs"
@@ -85,10 +86,11 @@ type Usher struct {
 	outbound  *outbound.Outbound
 	counts    []portCounts // of its ports, in the same order
 	gate      *webhookgate.Gate
-	decisions *admin.Decisions    // the gate's last decisions
-	missed    *webhookgate.Missed // whose webhooks got a 5xx; with an inbox, as far as it has not stored that yet
-	inbox     *inbox.Inbox        // nil if usher passes webhooks through
-	book      *entitlements.Book  // what tenants may use; nil if there is no inbox
+	decisions *admin.Decisions       // the gate's last decisions
+	missed    *webhookgate.Missed    // whose webhooks got a 5xx; with an inbox, as far as it has not stored that yet
+	inbox     *inbox.Inbox           // nil if usher passes webhooks through
+	book      *entitlements.Book     // what tenants may use; nil if there is no inbox
+	answers   func() metrics.Answers // of the entitlements port; nil: it is off
 
 	listeners            []*listener // all but the admin port's; those of outbound first, in the order of its ports
 	gateListener         *listener

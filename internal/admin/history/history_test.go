@@ -2,278 +2,353 @@ package history
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
-	"math/rand/v2"
-	"path/filepath"
+	"net/http"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode/utf8"
 
 	"usher/internal/admin/status"
 	"usher/internal/inbox"
-	"usher/internal/inbox/engine"
-	"usher/internal/lane"
-	"usher/internal/testkit"
 	"usher/internal/testkit/inboxtest"
 )
 
-func TestMain(m *testing.M) { testkit.MainInMemory(m) }
-
-var night = time.Date(2026, 1, 31, 2, 0, 0, 0, time.UTC)
-
-func trouble(about string, webhooks int) inbox.Trouble {
-	return inbox.Trouble{About: about, TroubleWords: inbox.TroubleWords{Kind: about, Severity: status.Critical, What: fmt.Sprint(about, " ", webhooks), Webhooks: webhooks}}
+// A night is a chat, and recorders that look at the same troubles: replicas that share an inbox, or one without.
+type night struct {
+	t       *testing.T
+	box     *inbox.Inbox
+	wrong   []string // the kinds that are wrong now
+	says    []string // the lines that the chat has got
+	posts   int      // how many messages
+	refuses bool
+	results []string
+	all     []*Recorder
 }
 
-// Whatever comes and goes, in any order: a trouble that is there has exactly one open record, one that is not
-// has none; a record's times are those of looks, what comes back within half a minute goes on in the same
-// record, later it is another; and the words are those at its worst.
-func TestRecordsOfWhatComesAndGoes(t *testing.T) {
-	for seed := range uint64(300) {
-		random := rand.New(rand.NewPCG(seed, 1))
-		var records []inbox.Trouble
-		type seen struct {
-			records int
-			last    time.Time // when it was last there
-			worst   int       // of this spell
+// inNights runs a test with two recorders on an inbox, and with one whose records are in memory.
+func inNights(t *testing.T, test func(n *night)) {
+	for _, name := range []string{"inbox", "memory"} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := &night{t: t}
+				if name == "inbox" {
+					n.box = inboxtest.Open(t).Inbox
+					n.start("gate-1")
+				}
+				n.start("gate-2")
+				test(n)
+			})
+		})
+	}
+}
+
+func (n *night) start(name string) *Recorder {
+	r := New(Config{
+		Status: func(context.Context) *status.Status {
+			s := new(status.Status)
+			for _, kind := range n.wrong {
+				s.Troubles = append(s.Troubles, status.Trouble{What: kind + " is wrong", Kind: status.Kind{Name: kind, Severity: status.Critical, Means: "It hurts.", Do: "Mend it."}})
+			}
+			return s
+		},
+		Stopping: func() bool { return false },
+		Inbox:    n.box,
+		Host:     name,
+		URL:      func() string { return "https://chat.example/s3cr3t" },
+		Sent:     func(result string) { n.results = append(n.results, result) },
+		Log:      slog.New(slog.DiscardHandler),
+	})
+	r.roundTrip = func(req *http.Request) (*http.Response, error) {
+		var body map[string]string
+		raw, _ := io.ReadAll(req.Body)
+		if err := json.Unmarshal(raw, &body); err != nil || len(body) != 1 || req.Method != http.MethodPost {
+			n.t.Errorf("%s %s", req.Method, raw)
 		}
-		there := make(map[string]*seen)
-		now := night
-		for range 60 {
-			now = now.Add(time.Duration(1+random.IntN(25)) * time.Second)
-			var found []inbox.Trouble
-			for _, about := range []string{"a", "b", "c"} {
-				if random.IntN(3) == 0 {
-					continue
-				}
-				f := trouble(about, random.IntN(9))
-				f.Began, f.Noticed = now, now
-				found = append(found, f)
-				s := there[about]
-				if s == nil {
-					s = &seen{}
-					there[about] = s
-				}
-				open := slices.ContainsFunc(records, func(r inbox.Trouble) bool { return r.About == about && r.Ended.IsZero() })
-				i := slices.IndexFunc(records, func(r inbox.Trouble) bool { return r.About == about && now.Sub(r.Ended) < again })
-				if !open && i < 0 {
-					s.records, s.worst = s.records+1, f.Webhooks
-				}
-				s.worst, s.last = max(s.worst, f.Webhooks), now
-			}
-			for _, c := range next(records, found, now) {
-				if i := slices.IndexFunc(records, func(r inbox.Trouble) bool { return r.ID == c.ID }); i >= 0 {
-					records[i] = c
-				} else {
-					records = append(records, c)
-				}
-			}
-			for about, s := range there {
-				open, count := 0, 0
-				for _, r := range records {
-					if r.About != about {
-						continue
-					}
-					count++
-					if r.Ended.IsZero() {
-						if open++; r.Webhooks != s.worst {
-							t.Fatalf("seed %d: %s has %d webhooks, and %d at its worst", seed, about, r.Webhooks, s.worst)
-						}
-					} else if r.Ended.Before(r.Began) || r.Ended.After(now) {
-						t.Fatalf("seed %d: %s ended at %v, and began at %v", seed, about, r.Ended, r.Began)
-					}
-				}
-				want := 0
-				if s.last.Equal(now) {
-					want = 1
-				}
-				if open != want || count != s.records {
-					t.Fatalf("seed %d: %s has %d open records, want %d; %d in all, want %d", seed, about, open, want, count, s.records)
-				}
+		if n.refuses {
+			return &http.Response{StatusCode: 500, Body: http.NoBody}, nil
+		}
+		n.posts++
+		for line := range strings.Lines(body["text"]) {
+			if word, rest, _ := strings.Cut(line, ": "); strings.HasPrefix(word, "CRITICAL") || strings.HasPrefix(word, "OVER") {
+				kind, _, _ := strings.Cut(rest, " ")
+				n.says = append(n.says, strings.Fields(word)[0]+" "+kind)
 			}
 		}
-		if again := next(records, nil, now); slices.ContainsFunc(again, func(r inbox.Trouble) bool { return !r.Ended.Equal(now) }) {
-			t.Fatalf("seed %d: %v", seed, again)
+		return &http.Response{StatusCode: 200, Body: http.NoBody}, nil
+	}
+	r.name = name
+	n.all = append(n.all, r)
+	return r
+}
+
+// pass lets so much time pass.
+func (n *night) pass(d time.Duration) {
+	for range d / lookEvery {
+		time.Sleep(lookEvery)
+		for _, r := range n.all {
+			r.look(n.t.Context())
 		}
 	}
 }
 
-// What ended before anybody looked is a record all the same, once; and one that was open gets the words of its end.
-func TestWhatIsOverBeforeALook(t *testing.T) {
-	for name, records := range map[string][]inbox.Trouble{
-		"nobody had looked": nil,
-		"it was open":       {{ID: "1", About: "senders", Began: night, TroubleWords: inbox.TroubleWords{What: "every webhook fails"}}},
-		"it was over":       {{ID: "1", About: "senders", Began: night, Ended: night.Add(time.Minute), TroubleWords: inbox.TroubleWords{What: "every webhook fails"}}},
-	} {
-		f := inbox.Trouble{About: "senders", Began: night, Ended: night.Add(time.Minute), TroubleWords: inbox.TroubleWords{What: "15 failed, then one passed", Then: "resend them"}}
-		changed := next(records, []inbox.Trouble{f}, night.Add(63*time.Second))
-		if len(changed) != 1 || changed[0].What != f.What || !changed[0].Ended.Equal(f.Ended) || len(records) == 1 && changed[0].ID != "1" {
-			t.Fatalf("%s: %+v", name, changed)
-		}
-		if more := next(changed, []inbox.Trouble{f}, night.Add(68*time.Second)); len(more) != 0 {
-			t.Errorf("%s: again %+v", name, more)
-		}
-		later := trouble("senders", 3)
-		later.Began = night.Add(70 * time.Second)
-		if more := next(changed, []inbox.Trouble{f, later}, night.Add(75*time.Second)); len(more) != 1 || more[0].ID == changed[0].ID || !more[0].Ended.IsZero() {
-			t.Errorf("%s: what begins then: %+v", name, more)
-		}
+// said checks what was said since the last time.
+func (n *night) said(want ...string) {
+	n.t.Helper()
+	if slices.Sort(n.says); !slices.Equal(n.says, want) {
+		n.t.Errorf("%v: it said %q, want %q", time.Now().UTC().Format(time.TimeOnly), n.says, want)
 	}
+	n.says = nil
 }
 
-// A replica is gone when nothing was heard of it for a minute and it did not say that it ends, until it is
-// back or one that started since is in its place.
-func TestMissingReplicas(t *testing.T) {
-	at := func(seconds int) time.Time { return night.Add(time.Duration(seconds) * time.Second) }
-	for _, tc := range []struct {
-		name         string
-		all          []inbox.Replica
-		now          int
-		gone, forget string
-	}{
-		{"both there", []inbox.Replica{{Name: "a", Seen: at(90)}, {Name: "b", Seen: at(50)}}, 100, "", ""},
-		{"one is gone", []inbox.Replica{{Name: "a", Seen: at(90)}, {Name: "b", Seen: at(30)}}, 100, "b", ""},
-		{"one has ended", []inbox.Replica{{Name: "a", Seen: at(90)}, {Name: "b", Seen: at(30), Ended: true}}, 100, "", "b"},
-		{"one is in its place", []inbox.Replica{{Name: "a", Seen: at(90)}, {Name: "b", Seen: at(30)}, {Name: "c", Since: at(60), Seen: at(95)}}, 100, "", "b"},
-		{"one for two", []inbox.Replica{{Name: "a", Seen: at(20)}, {Name: "b", Seen: at(30)}, {Name: "c", Since: at(60), Seen: at(95)}}, 100, "b", "a"},
-		{"a day", []inbox.Replica{{Name: "a", Seen: at(90000)}, {Name: "b", Seen: at(30)}}, 90000, "", "b"},
-	} {
-		gone, forget := missing(tc.all, at(tc.now))
-		names := ""
-		for _, r := range gone {
-			names += r.Name
-		}
-		if names != tc.gone || strings.Join(forget, "") != tc.forget {
-			t.Errorf("%s: %q gone, %q forgotten", tc.name, names, forget)
-		}
-	}
-}
-
-// troubles are what a test says is wrong.
-type troubles struct {
-	mu    sync.Mutex
-	words []string
-}
-
-func (t *troubles) set(words ...string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.words = words
-}
-
-func (t *troubles) get() []string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.words
-}
-
-// desk is a recorder, whose troubles somebody sets.
-type desk struct {
-	*Recorder
-	t     *testing.T
-	wrong *troubles
-}
-
-func newDesk(t *testing.T, box *inbox.Inbox, wrong *troubles, change ...func(*Config)) *desk {
-	health := &status.Health{Parts: []status.Part{{Name: "gate", On: true}}}
-	cfg := Config{Inbox: box, Host: "gate-1", Log: slog.New(slog.DiscardHandler), Stopping: func() bool { return false }, Status: func(context.Context) *status.Status {
-		s := &status.Status{Health: health}
-		for _, words := range wrong.get() {
-			s.Troubles = append(s.Troubles, status.Trouble{What: words, Kind: status.Kind{Name: words, Severity: status.Critical, Means: "It hurts.", Do: "Mend it."}})
-		}
-		return s
-	}}
-	for _, c := range change {
-		c(&cfg)
-	}
-	return &desk{New(cfg), t, wrong}
-}
-
-func (d *desk) over(want ...string) {
-	d.t.Helper()
-	over, _ := d.Since(d.t.Context(), time.Time{})
+// history checks what is over: the kinds, what ended last first.
+func (n *night) history(want ...string) {
+	n.t.Helper()
 	var got []string
-	for _, o := range over {
-		got = append(got, fmt.Sprintf("%s %v", o.What, o.Ended.Sub(o.Began).Round(lookEvery)))
+	over, old := n.all[0].Since(n.t.Context(), time.Now().Add(-inbox.HistoryAge))
+	for _, t := range over {
+		got = append(got, t.Kind)
+		if !t.Ended.After(t.Began) {
+			n.t.Errorf("%+v", t)
+		}
 	}
-	slices.Sort(got)
-	if !slices.Equal(got, slices.Sorted(slices.Values(want))) {
-		d.t.Errorf("over: %q, want %q", got, want)
+	if !slices.Equal(got, want) || old {
+		n.t.Errorf("%v: over are %q (%v), want %q", time.Now().UTC().Format(time.TimeOnly), got, old, want)
 	}
 }
 
-// With a file the history survives a restart, and a trouble that lasts over it is one.
-func TestHistorySurvivesARestart(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "inbox.db")
-	synctest.Test(t, func(t *testing.T) {
-		var wrong troubles
-		open := func() (*inbox.Inbox, *desk, func()) {
-			address, err := inbox.ParseAddress("file:" + path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			box, err := inbox.Open(inbox.Config{Rules: lane.Rules{Log: slog.New(slog.DiscardHandler)}, Address: address})
-			if err != nil {
-				t.Fatal(err)
-			}
-			d := newDesk(t, box, &wrong)
-			ctx, stop := context.WithCancel(t.Context())
-			ended := make(chan struct{})
-			go func() { d.Run(ctx, "gate-1"); close(ended) }()
-			return box, d, func() { stop(); <-ended; box.Close() }
-		}
-		_, d, end := open()
-		time.Sleep(2 * time.Second) // not at the moment of a look
-		wrong.set("disk", "acme hurts")
-		time.Sleep(time.Minute)
-		wrong.set("disk")
-		time.Sleep(10 * time.Second)
-		d.over("acme hurts 1m0s")
-		wrong.set("disk", "acme hurts") // it comes back at once
-		time.Sleep(10 * time.Second)
-		d.over()
-		end()
-		box, d, end := open()
-		time.Sleep(12 * time.Second)
-		wrong.set()
-		time.Sleep(time.Minute)
-		d.over("acme hurts 1m30s", "disk 1m30s")
-		if err := eraseKnown(box, d, "acme"); err != nil {
-			t.Fatal(err)
-		}
-		d.over(inbox.ErasedWords+" 1m30s", "disk 1m30s")
-		end()
+// What has lasted a minute is said once, by one of all; and that it is over, after a minute. It is in the history half a
+// minute after nobody finds it any more.
+func TestATroubleIsSaidOnce(t *testing.T) {
+	inNights(t, func(n *night) {
+		n.pass(2 * time.Minute)
+		n.wrong = []string{"parked"}
+		n.pass(time.Minute)
+		n.said()
+		n.pass(10 * time.Second)
+		n.said("CRITICAL parked")
+		n.pass(10 * time.Minute)
+		n.said()
+		n.wrong = nil
+		n.pass(30 * time.Second)
+		n.history()
+		n.pass(10 * time.Second)
+		n.history("parked")
+		n.said()
+		n.pass(30 * time.Second)
+		n.said("OVER parked")
+		n.pass(10 * time.Minute)
+		n.said()
+		n.wrong = []string{"parked"} // again
+		n.pass(70 * time.Second)
+		n.said("CRITICAL parked")
 	})
 }
 
-// eraseKnown erases a tenant of which the inbox has nothing but what the history says.
-func eraseKnown(box *inbox.Inbox, d *desk, tenant string) error {
-	_, err := box.Erase("crm", tenant, nil)
-	d.Erase("crm", tenant)
-	if errors.Is(err, inbox.ErrNotFound) {
-		return nil
-	}
-	return err
+// A moment is in the history, and is not said.
+func TestAMomentIsNotSaid(t *testing.T) {
+	inNights(t, func(n *night) {
+		n.pass(2 * time.Minute)
+		n.wrong = []string{"calls-fail"}
+		n.pass(30 * time.Second)
+		n.wrong = nil
+		n.pass(10 * time.Minute)
+		n.said()
+		n.history("calls-fail")
+	})
 }
 
-// What the inbox cannot tell now goes on: while it cannot be read, a trouble that stays is
-// neither over nor another one.
-func TestWhatStaysWhileTheInboxIsAway(t *testing.T) {
-	b := inboxtest.Open(t)
-	wrong := &troubles{words: []string{"parked"}}
-	d := newDesk(t, b.Inbox, wrong)
-	d.Look(t.Context())
-	d.Look(t.Context()) // it is in the inbox
-	before := slices.Clone(d.records)
-	b.Fail(&engine.AwayError{Err: errors.New("no answer")})
-	wrong.set("parked", "away")
-	d.Look(t.Context())
-	if len(before) != 1 || len(d.records) != 2 || d.records[0].ID != before[0].ID || !d.records[0].Ended.IsZero() || !d.readable.IsZero() {
-		t.Errorf("%+v\nwas\n%+v", d.records, before)
+// What comes and goes is one trouble, not a message for each time.
+func TestAFlappingTroubleIsSaidOnce(t *testing.T) {
+	inNights(t, func(n *night) {
+		n.pass(2 * time.Minute)
+		for range 20 {
+			n.wrong = []string{"calls-fail"}
+			n.pass(15 * time.Second)
+			n.wrong = nil
+			n.pass(50 * time.Second)
+		}
+		n.said("CRITICAL calls-fail")
+		n.history("calls-fail")
+		n.pass(5 * time.Minute)
+		n.said("OVER calls-fail")
+		n.history("calls-fail")
+	})
+}
+
+// There is at most one message a minute, whatever happens: what is due later waits for the next.
+func TestOneMessageAMinute(t *testing.T) {
+	inNights(t, func(n *night) {
+		n.pass(2 * time.Minute)
+		for i := range 120 {
+			n.wrong = append(n.wrong, fmt.Sprint("kind-", i))
+			n.pass(5 * time.Second)
+		}
+		n.pass(2 * time.Minute)
+		if n.posts < 8 || n.posts > 12 {
+			t.Errorf("%d messages in 12 minutes", n.posts)
+		}
+	})
+}
+
+// A chat that refuses is asked again each minute, as long as it is true; meanwhile that is a trouble.
+func TestARefusedMessageIsSentAgain(t *testing.T) {
+	inNights(t, func(n *night) {
+		n.pass(2 * time.Minute)
+		n.refuses, n.wrong = true, []string{"parked", "moment"}
+		n.pass(3 * time.Minute)
+		if tries := len(n.results); tries < 2 || tries > 3 || n.results[0] != "status" {
+			t.Errorf("%q", n.results)
+		}
+		s := new(status.Status)
+		for _, r := range n.all {
+			if r.Facts(s); s.Notifications.Error != "" {
+				break
+			}
+		}
+		if s.Notifications.Error != "the other side answered 500" || s.Notifications.Since.IsZero() {
+			t.Errorf("%+v", s.Notifications)
+		}
+		n.wrong = []string{"parked"}
+		n.pass(40 * time.Second)
+		n.refuses = false
+		n.pass(70 * time.Second)
+		n.said("CRITICAL parked")
+		for _, r := range n.all { // one has failed, the other has not tried, or it went out
+			r.Facts(s)
+		}
+		n.pass(4 * time.Minute)
+		for _, r := range n.all {
+			if r.Facts(s); s.Notifications.Error != "" {
+				t.Errorf("nothing is to be said, and that cannot be said: %+v", s.Notifications)
+			}
+		}
+	})
+}
+
+// After a restart nothing is said again, also if what is wrong is found only after a while; and nobody forgets to say
+// that it is over. Killed before it could say it, another one says it.
+func TestARestartSaysNothingAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &night{t: t, box: inboxtest.Open(t).Inbox}
+		n.start("gate-1")
+		n.pass(2 * time.Minute)
+		n.wrong = []string{"parked"}
+		n.pass(2 * time.Minute)
+		n.said("CRITICAL parked")
+		for _, away := range []time.Duration{time.Second, 10 * time.Minute} {
+			n.all, n.wrong = nil, nil
+			time.Sleep(away)
+			n.start("gate-1")
+			n.pass(40 * time.Second)
+			n.wrong = []string{"parked"}
+			n.pass(5 * time.Minute)
+			n.said()
+		}
+		n.all = nil
+		n.start("gate-1")
+		n.wrong = nil
+		n.pass(3 * time.Minute)
+		n.said("OVER parked")
+
+		n.wrong = []string{"invalid"}
+		n.pass(55 * time.Second)
+		if _, due, err := n.box.Found(nil, nil, false, true); err != nil || len(due) != 0 {
+			t.Fatalf("%+v %v", due, err)
+		}
+		time.Sleep(10 * time.Second)
+		if _, due, err := n.box.Found(nil, nil, false, true); err != nil || len(due) != 1 { // and it is killed
+			t.Fatalf("%+v %v", due, err)
+		}
+		n.pass(50 * time.Second)
+		n.said()
+		n.pass(30 * time.Second)
+		n.said("CRITICAL invalid")
+	})
+}
+
+// What is found while the inbox cannot be written is in memory, is said by each, and is handed to the inbox when it is
+// back. What was said before is not said again.
+func TestWhileTheInboxIsAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := inboxtest.Open(t)
+		n := &night{t: t, box: b.Inbox}
+		r := n.start("gate-1")
+		n.pass(2 * time.Minute)
+		n.wrong = []string{"parked"}
+		n.pass(2 * time.Minute)
+		n.said("CRITICAL parked")
+		b.Fail(errors.New("it is away"))
+		n.wrong = []string{"inbox-fails", "parked"}
+		n.pass(2 * time.Minute)
+		n.said("CRITICAL inbox-fails")
+		if _, old := r.Since(t.Context(), time.Time{}); !old {
+			t.Error("the history of a replica alone is not said to be that")
+		}
+		b.Fail(nil)
+		n.wrong = []string{"parked"}
+		n.pass(3 * time.Minute)
+		n.said("OVER inbox-fails")
+		n.history("inbox-fails")
+		n.wrong = nil
+		n.pass(3 * time.Minute)
+		n.said("OVER parked")
+		n.history("parked", "inbox-fails")
+	})
+}
+
+var began = time.Date(2026, 11, 17, 2, 10, 0, 0, time.UTC)
+
+// A message is at most 4,000 characters and twenty lines, whatever it is about, and says how much it leaves out.
+func TestMessagesAreShort(t *testing.T) {
+	for _, n := range []int{1, 2, 6, 7, 30, 300} {
+		for _, size := range []int{10, 700, 5000} {
+			all := make([]inbox.Trouble, n)
+			for i := range all {
+				all[i].Began, all[i].Severity = began, status.Critical
+				all[i].What, all[i].Means, all[i].Do = strings.Repeat("é", size), strings.Repeat("m", size), "d"
+			}
+			m := compose("gate-1", all, began.Add(time.Minute))
+			if utf8.RuneCountInString(m) > maxText || strings.Count(m, "\n")+1 > maxLines {
+				t.Fatalf("%d of %d: %s", n, size, m)
+			}
+			if said := strings.Count(m, "CRITICAL: "); said < n && !strings.Contains(m, fmt.Sprintf("\nAnd %d more: run 'usher status'.", n-said)) || said == 0 && size < 5000 {
+				t.Errorf("%d of %d: %d are said in\n%s", n, size, said, m)
+			}
+		}
+	}
+}
+
+// No name in a message mentions anybody or is a link; and a command that it changes is left out.
+func TestNamesInMessagesAreNeutral(t *testing.T) {
+	for _, name := range []string{"crm/<!channel>", "crm/@all", "crm/https:%2F%2Fevil.example", "crm/evil.example", "crm/[x](y)", "crm/`a`", "crm/a&lt;b", "crm/*b*"} {
+		one := inbox.Trouble{Began: began, TroubleWords: inbox.TroubleWords{
+			What: "1 webhook of " + name + " is parked", Run: "usher inbox resume --tenant '" + name + "'", Named: []string{name},
+		}}
+		m := compose("gate-1", []inbox.Trouble{one}, began.Add(time.Minute))
+		if strings.ContainsAny(m, "<@&`*") || strings.Contains(m, "://") || strings.Contains(m, "evil.example") || strings.Contains(m, "](") || strings.Contains(m, "Type:") {
+			t.Errorf("%s: %s", name, m)
+		}
+	}
+	one := inbox.Trouble{Began: began, TroubleWords: inbox.TroubleWords{What: "The receiver http://127.0.0.1:3000 can't be reached", Run: "usher inbox ls --state waiting"}}
+	if m := compose("gate-1", []inbox.Trouble{one}, began.Add(time.Minute)); !strings.Contains(m, "\nType: usher inbox ls --state waiting") {
+		t.Error(m)
+	}
+}
+
+// The address is a secret: no error has it.
+func TestErrorsDoNotHaveTheAddress(t *testing.T) {
+	for _, address := range []string{"http://s3cr3t.invalid/s3cr3t", "http://127.0.0.1:1/s3cr3t", "http://s3cr3t\x7f/"} {
+		r := New(Config{URL: func() string { return address }, Log: slog.New(slog.DiscardHandler)})
+		result, err := r.send(t.Context(), "text")
+		if err == nil || strings.Contains(err.Error(), "s3cr3t") || result != "error" {
+			t.Errorf("%s: %s %v", address, result, err)
+		}
 	}
 }

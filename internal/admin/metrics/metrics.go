@@ -93,6 +93,9 @@ func (m *Registry) histogram(name, help string, buckets []float64, labels ...str
 	return promauto.With(m.registry).NewHistogramVec(opts, labels)
 }
 
+// Register adds a collector.
+func (m *Registry) Register(c prometheus.Collector) { m.registry.MustRegister(c) }
+
 // Handler serves GET /metrics.
 func (m *Registry) Handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
@@ -301,7 +304,7 @@ func (m *Registry) Ready(part string, ready func() bool) {
 // The results count a check by its answer, for entitlements.Config.Checked, and the time of each question, for Answered.
 func (m *Registry) Entitlements(
 	stats func() inbox.Stats,
-) (checked func(result string), answered func(took time.Duration, ok bool)) {
+) (checked func(result string), answered func(took time.Duration, ok bool), lately func() Answers) {
 	m.gaugeFunc("usher_entitlement_tenants", "Tenants whose last snapshot is known.", func() float64 {
 		return float64(stats().Tenants)
 	})
@@ -319,13 +322,32 @@ func (m *Registry) Entitlements(
 			"Those that it could not answer are in usher_entitlement_failed_total.", upToAMinute).WithLabelValues()
 	failed := m.counter("usher_entitlement_failed_total",
 		"Questions that usher could not answer (503).").WithLabelValues()
-	return func(result string) { checks.WithLabelValues(result).Inc() }, func(took time.Duration, ok bool) {
+	hour := newRing(false)
+	var last [2]atomic.Int64 // when one was good, and bad
+	checked = func(result string) { checks.WithLabelValues(result).Inc() }
+	answered = func(took time.Duration, ok bool) {
 		if ok {
 			seconds.Observe(took.Seconds())
 		} else {
 			failed.Inc()
 		}
+		is := 0
+		if !ok || took >= time.Second {
+			is = 1
+		}
+		hour.count(is)
+		last[is].Store(time.Now().UnixNano())
 	}
+	return checked, answered, func() Answers {
+		minutes := hour.minutes()
+		return Answers{Sum(minutes, Lately, 0), Sum(minutes, Lately, 1), atNano(last[0].Load()), atNano(last[1].Load())}
+	}
+}
+
+// Answers are those of the entitlements port in the last minutes. A bad one was a 503, or took a second or more.
+type Answers struct {
+	Good, Bad         int
+	LastGood, LastBad time.Time
 }
 
 // Changes registers the metrics of /v1/changes. waiting returns how many callers wait.
@@ -348,15 +370,15 @@ type Gate struct {
 
 	mu        sync.Mutex // guards what follows
 	failed    FailedChecks
-	passed    []FailedChecks // the last of those after which one passed
 	questions Questions
 }
 
 // Receiver counts the tries at one receiver.
 type Receiver struct {
-	results [len(tryResults)]prometheus.Counter
-	took    prometheus.Observer
-	hour    *ring // by result, in the order of tryResults
+	results   [len(tryResults)]prometheus.Counter
+	took      prometheus.Observer
+	hour      *ring // by result, in the order of tryResults
+	delivered *ring // in time, or late
 
 	mu     sync.Mutex // guards what follows
 	recent RecentTries
@@ -371,6 +393,8 @@ type RecentTries struct {
 	OK, Failed int       // how many tries succeeded and failed
 	InARow     int       // how many failed since the last success
 
+	Deliveries []Minute // of the last hour, from an inbox; see DeliveredLate
+
 	Unanswered time.Time // since when usher waits for the answer to the oldest try; zero: it waits for none
 }
 
@@ -378,7 +402,6 @@ type RecentTries struct {
 type FailedChecks struct {
 	Count       int
 	Since, Last time.Time // when the first and the last of them came
-	Passed      time.Time // when one passed; zero: none has
 }
 
 // SomeFailed is from how many failed checks in a row on they are no accident: anybody can send something.
@@ -389,6 +412,12 @@ type Questions struct{ Failed, Answered time.Time }
 
 // Lately is the number of minutes that count as now: what went wrong within them is shown as a problem.
 const Lately = 5
+
+// Indexes into Minute.Counts of RecentTries.Deliveries.
+const (
+	DeliveredInTime = iota
+	DeliveredLate   // a minute or more after usher's 200
+)
 
 // tryResults are the results of a try; the first is success.
 var tryResults = [...]string{"ok", "status", "timeout", "error"}
@@ -422,7 +451,7 @@ func (m *Registry) Gate(receivers *receiver.Set) *Gate {
 	took := m.histogram("usher_webhook_try_duration_seconds",
 		"How long a try at a receiver took.", upToAMinute, "receiver")
 	for _, rc := range receivers.All() {
-		r := &Receiver{took: took.WithLabelValues(rc.Name), hour: newRing(false)}
+		r := &Receiver{took: took.WithLabelValues(rc.Name), hour: newRing(false), delivered: newRing(false)}
 		for i, result := range tryResults {
 			r.results[i] = tries.WithLabelValues(rc.Name, result)
 		}
@@ -476,11 +505,6 @@ func (g *Gate) Received(decision string, status int, took time.Duration) {
 	defer g.mu.Unlock()
 	switch {
 	case decision != "rejected" || status == http.StatusUnprocessableEntity: // its content comes after the check
-		if g.failed.Count >= SomeFailed {
-			const kept = 10
-			g.failed.Passed = time.Now()
-			g.passed = append(g.passed[max(0, len(g.passed)-kept+1):len(g.passed):len(g.passed)], g.failed)
-		}
 		g.failed = FailedChecks{}
 	case status == http.StatusUnauthorized || status == http.StatusForbidden:
 		g.failed.Last = time.Now()
@@ -490,12 +514,11 @@ func (g *Gate) Received(decision string, status int, took time.Duration) {
 	}
 }
 
-// FailedChecks returns the webhooks that failed the check of their sender since the last one that passed, and
-// the last of those before.
-func (g *Gate) FailedChecks() (now FailedChecks, passed []FailedChecks) {
+// FailedChecks returns the webhooks that failed the check of their sender since the last one that passed.
+func (g *Gate) FailedChecks() FailedChecks {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.failed, g.passed
+	return g.failed
 }
 
 // Hour returns the gate's decisions of the last hour, counted in the order of Decisions.
@@ -520,12 +543,22 @@ func (r *Receiver) Tried(result string, status int, took time.Duration) {
 	}
 }
 
+// Delivered counts a delivery from an inbox, so long after it was taken in.
+func (r *Receiver) Delivered(after time.Duration) {
+	if after >= time.Minute {
+		r.delivered.count(DeliveredLate)
+	} else {
+		r.delivered.count(DeliveredInTime)
+	}
+}
+
 // Recent returns how the last tries went.
 func (r *Receiver) Recent() RecentTries {
 	r.mu.Lock()
 	recent := r.recent
 	r.mu.Unlock()
 	minutes := r.hour.minutes()
+	recent.Deliveries = r.delivered.minutes()
 	recent.OK, recent.Failed = Sum(minutes, Lately, 0), Sum(minutes, Lately, 1, 2, 3)
 	return recent
 }

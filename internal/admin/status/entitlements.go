@@ -1,8 +1,10 @@
 package status
 
 import (
+	"fmt"
 	"time"
 
+	"usher/internal/admin/metrics"
 	"usher/internal/admin/page"
 )
 
@@ -13,6 +15,8 @@ type Entitlements struct {
 	Unknown int `json:"unknown"` // how many of them have a last webhook without features that can be read
 
 	UnknownDetails Details `json:"-"`
+
+	Answers metrics.Answers `json:"-"` // of the last minutes
 }
 
 func (s *Status) entitlementsState(time.Time) string {
@@ -38,30 +42,36 @@ func (s *Status) fromMemory() string {
 	return "answers for the " + held + " that it holds in memory, and 503 for others"
 }
 
-// featureTroubles say that usher cannot answer what some tenants may use, although it has a webhook of them.
-func featureTroubles(s *Status, _ time.Time) []Trouble {
+// featuresUnknown says that usher cannot answer what some tenants may use, although it has a webhook of them.
+func featuresUnknown(s *Status, _ time.Time) []Trouble {
 	e := s.Entitlements
 	if e == nil || e.Unknown == 0 {
 		return nil
 	}
-	who := page.Plural(e.Unknown, "tenant", "tenants")
+	who, whose := page.Plural(e.Unknown, "tenant", "tenants"), "their"
 	if names := page.FirstFew(e.UnknownDetails.Tenants); names != "" {
 		who += " (" + names + ")"
 	}
-	whose := "their"
 	if e.Unknown == 1 {
 		whose = "its"
 	}
 	what := "usher cannot tell what " + who + " may use: " + whose + " last webhook has no features that can be read"
-	return []Trouble{featuresUnknown.is(what, ofEntitlements("")).
-		since(e.UnknownDetails.Since).
-		link(e.UnknownDetails.Link).
-		run("usher inbox tenants --trouble").
-		counts(0, e.Unknown).
-		naming(e.UnknownDetails.Tenants, e.Unknown)}
+	return wrong(what, ofEntitlements("")).since(e.UnknownDetails.Since).link(e.UnknownDetails.Link).
+		run("usher inbox tenants --trouble").naming(e.UnknownDetails.Tenants).only()
 }
 
-var featuresUnknown = kind("features-unknown", Critical, "UsherFeaturesUnknown",
-	"Questions about these tenants are answered 404: your program uses its own default, and may lock them out.",
-	"Correct the payload of these tenants in the billing service (change.features must be a list, "+
-		"each feature with a code, and with a quantity that is a number or null), and send it again.")
+// answersFail says that more than a twentieth of the last questions, three at least, got a 503, or an answer after a
+// second or more. While the inbox cannot be used, that is said instead.
+func answersFail(s *Status, now time.Time) []Trouble {
+	e := s.Entitlements
+	if e == nil || s.of("entitlements") != nil && s.Health.Inbox != nil && s.Health.Inbox.Err != nil {
+		return nil
+	}
+	a := e.Answers
+	if a.Bad < 3 || a.Bad*20 <= a.Bad+a.Good || isOver(a.LastBad, a.LastGood, now) {
+		return nil
+	}
+	what := fmt.Sprintf("usher failed %s of %s about what a tenant may use in the last %d minutes, or took a second or more",
+		page.Count(a.Bad), page.Plural(a.Bad+a.Good, "question", "questions"), lately)
+	return wrong(what, ofEntitlements("")).only()
+}

@@ -52,7 +52,18 @@ func (h *Health) on(part string) bool {
 }
 
 // Troubles returns those of the inbox, if it cannot be used now. To collect them it asks nobody.
-func (h *Health) Troubles() []Trouble { return storageTroubles(&Status{Health: h}, time.Time{}) }
+func (h *Health) Troubles() []Trouble {
+	s := &Status{Health: &Health{Inbox: h.Inbox}}
+	s.judge(time.Time{})
+	return s.Troubles
+}
+
+func (h *Health) inboxErr() error {
+	if h.Inbox == nil {
+		return nil
+	}
+	return h.Inbox.Err
+}
 
 // Unready returns why usher is not ready; none if it is. With names it is about these parts only.
 func (h *Health) Unready(names ...string) (problems []string) {
@@ -111,7 +122,7 @@ func (s *Status) parts(now time.Time) (all []PartState) {
 			problems := s.Health.Unready(p.Name)
 			state.Ready = len(problems) == 0
 			state.State = "not ready: " + strings.Join(problems, "; ")
-			state.Tone = s.tone(p.Name)
+			state.Tone = s.of(p.Name).tone()
 			if state.Ready {
 				state.State = describe[p.Name](now)
 			}

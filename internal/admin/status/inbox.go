@@ -11,7 +11,6 @@ import (
 	"usher/internal/admin/page"
 	"usher/internal/inbox"
 	"usher/internal/inbox/engine"
-	"usher/internal/lane"
 	"usher/internal/receiver"
 )
 
@@ -32,8 +31,6 @@ type Inbox struct {
 	Error   string    `json:"error,omitempty"`
 	Counted time.Time `json:"counted,omitzero"` // the inbox cannot be read now, and its counts are those of this time
 	Unknown bool      `json:"-"`                // it was never read, so the counts mean nothing
-	// Compared says when it was last compared with the billing service, and what was found.
-	Compared string `json:"compared,omitempty"`
 
 	ParkedDetails  Details `json:"-"`
 	InvalidDetails Details `json:"-"`
@@ -161,111 +158,66 @@ func (s *Inbox) FirstHeldUp() []HeldUp { return s.HeldUp[:min(shownHeldUp, len(s
 // MoreHeldUp returns how many tenants the overview does not list.
 func (s *Inbox) MoreHeldUp() int { return max(0, len(s.HeldUp)-shownHeldUp) }
 
-// storageTroubles say that the inbox takes no webhooks, from the first one on that it did not take. Without
-// a gate usher only reads.
-func storageTroubles(s *Status, _ time.Time) []Trouble {
+// fileGone and inboxFails say that the inbox takes no webhooks, from the first one on that it did not take. Without a
+// gate usher only reads it.
+func fileGone(s *Status, _ time.Time) []Trouble {
+	if broken, ok := errors.AsType[*engine.BrokenError](s.Health.inboxErr()); ok && broken.Gone {
+		return s.unusable().run("usher inbox backup inbox.db").only()
+	}
+	return nil
+}
+
+func inboxFails(s *Status, _ time.Time) []Trouble {
 	box := s.Health.Inbox
-	if box == nil || box.Err == nil {
+	if s.Health.inboxErr() == nil || len(fileGone(s, time.Time{})) > 0 {
 		return nil
 	}
-	var full *engine.FullError
-	var broken *engine.BrokenError
-	of := fileFails
-	if box.Shared {
-		of = databaseAway
-	}
-	reads := false      // what the tenants may use can be read
-	deliveries := false // what is in the inbox goes on to the receivers
-	run := ""
-	switch {
+	t := s.unusable()
+	switch full := (*engine.FullError)(nil); {
 	case !box.Opened && !box.Shared:
-		of = notOpened
-	case !s.Health.on("gate"):
-		of = inboxUnread
-	case errors.As(box.Err, &full) && box.Shared:
-		of, reads = databaseFull, true
+		t.Severity, t.Do = Warning, "Wait some seconds: usher has just started."
 	case errors.As(box.Err, &full):
-		of, reads, deliveries = diskFull, true, true
+		t.Do = "Free some space on this disk, or make it larger: usher needs 32 MiB, and then continues by itself. " +
+			"Do not delete or move the inbox's files."
 	case errors.Is(box.Err, engine.ErrReadOnly) && box.Shared:
-		of, reads = databaseReadOnly, true
+		t.Do = "Make the database writable, or send usher to the primary: name all hosts in USHER_WEBHOOK_INBOX, " +
+			"with target_session_attrs=read-write. usher then continues by itself."
 	case errors.Is(box.Err, engine.ErrReadOnly):
-		of, reads = fileReadOnly, true
+		t.Do = "Find out why the file may only be read: its owner and mode, or a disk that was mounted read-only after " +
+			"an error. Then restart usher."
 	case errors.Is(box.Err, engine.ErrLocked):
-		of, reads = databaseLocked, true
-	case errors.As(box.Err, &broken) && broken.Gone:
-		of, reads, run = fileGone, true, "usher inbox backup inbox.db"
-	case errors.As(box.Err, &broken):
-		of, reads = fileBroken, true
+		t.Do = "Find in pg_locks who has locked it: CREATE INDEX, VACUUM FULL or LOCK TABLE do. usher then continues by itself."
+	case !box.Shared:
+		t.Do = "Fix the disk, then restart usher. Do not delete or move the inbox's files."
 	}
-	what := "The inbox takes no webhooks: "
-	if of == inboxUnread {
+	return t.only()
+}
+
+// unusable says what still works: a full or broken file can be read, and a full one delivers; a database that only takes no
+// writes can be read.
+func (s *Status) unusable() Trouble {
+	box, what := s.Health.Inbox, "The inbox takes no webhooks: "
+	if !s.Health.on("gate") {
 		what = "The inbox cannot be read: "
 	}
+	full, _ := errors.AsType[*engine.FullError](box.Err)
+	_, broken := errors.AsType[*engine.BrokenError](box.Err)
 	about := []Subject{ofGate("takes no webhooks: " + box.Err.Error())}
-	for i := 0; s.Gate != nil && i < len(s.Gate.Receivers) && !deliveries; i++ {
+	for i := 0; s.Gate != nil && i < len(s.Gate.Receivers) && (full == nil || box.Shared); i++ {
 		about = append(about, s.Gate.Receivers[i].of("gets nothing while the inbox cannot be written"))
 	}
+	reads := full != nil || broken || errors.Is(box.Err, engine.ErrReadOnly) || errors.Is(box.Err, engine.ErrLocked)
 	if s.Entitlements != nil && !reads {
 		about = append(about, ofEntitlements(s.fromMemory()))
 	}
-	return []Trouble{of.is(what+box.Err.Error(), about...).since(box.Since).run(run).counts(0, s.Missed.Tenants)}
+	return wrong(what+box.Err.Error(), about...).since(box.Since)
 }
 
-// What it means that the inbox takes no webhooks.
-const (
-	nothingIn = "Senders get 503 and might not try again: changes do not reach your customers."
-	safe      = " Nothing that was answered 200 is lost."
-	fileOn    = " usher still delivers what it has."
-	dataOn    = " Deliveries wait, too. Entitlements are answered for the tenants that usher holds in " +
-		"memory; for others the answer is 503."
-	readOn = " Deliveries wait, too. Entitlements are answered."
-)
-
-var (
-	diskFull = kind("disk-full", Critical, "UsherDown", nothingIn+safe+fileOn,
-		"Free some space on this disk, or make it larger: usher needs 32 MiB, and then continues by itself. "+
-			"Do not delete or move the inbox's files.").ofReplica()
-	fileReadOnly = kind("file-read-only", Critical, "UsherDown", nothingIn+safe,
-		"Find out why the file may only be read: its owner and mode, or a disk that was mounted read-only "+
-			"after an error. Then restart usher.").ofReplica()
-	fileGone = kind("file-gone", Critical, "UsherDown",
-		nothingIn+" usher still has the file open. What is in it is lost when usher stops.",
-		"Do not stop or restart usher. First save the inbox with the command below. "+
-			"Then stop usher, put the saved file in the inbox's place, and start usher: it begins paused. "+
-			"Reconcile with the billing service ('usher help reconcile' says how), then resume.").ofReplica()
-	fileBroken = kind("file-broken", Critical, "UsherDown", nothingIn+safe,
-		"Fix the disk, then restart usher, and reconcile with the billing service ('usher help reconcile' says "+
-			"how): a restart forgets whose webhooks got 503.").ofReplica()
-	fileFails = kind("file-fails", Critical, "UsherDown", nothingIn+safe,
-		"Check the disk and the file in USHER_WEBHOOK_INBOX. If it does not end by itself, restart usher.").ofReplica()
-	notOpened = kind("inbox-not-opened", Warning, "UsherDown", "Senders get 503 until it is open.",
-		"Wait some seconds: usher has just started.").ofReplica()
-	databaseAway = kind("database-away", Critical, "UsherDown", nothingIn+safe+dataOn,
-		"Check the database in USHER_WEBHOOK_INBOX, and the way to it. "+
-			"When it is back, usher continues by itself.").ofReplica()
-	databaseLocked = kind("database-locked", Critical, "UsherDown", nothingIn+safe+" Deliveries wait, too.",
-		"Find in pg_locks who has locked it: CREATE INDEX, VACUUM FULL or LOCK TABLE do, and so does an "+
-			"import through another usher. When the lock is gone, usher continues by itself.").ofReplica()
-	databaseReadOnly = kind("database-read-only", Critical, "UsherDown", nothingIn+safe+readOn,
-		"Make the database writable, or send usher to the primary: name all hosts in USHER_WEBHOOK_INBOX, "+
-			"with target_session_attrs=read-write. usher then continues by itself.").ofReplica()
-	databaseFull = kind("database-full", Critical, "UsherDown", nothingIn+safe+readOn,
-		"Free some space on the disk of the database, or make it larger. usher then continues by itself.").ofReplica()
-	inboxUnread = kind("inbox-unread", Critical, "",
-		"usher answers only what the tenants may use that it holds in memory. "+
-			"For all others the answer is 503: your program uses its own default, and may lock them out.",
-		"Check the database in USHER_WEBHOOK_INBOX, and the way to it. "+
-			"When it is back, usher continues by itself.").ofReplica()
-)
-
-// inboxTroubles are those of what is in the inbox; without one, of what is in memory.
-func inboxTroubles(s *Status, _ time.Time) (all []Trouble) {
+// inboxFull says that there is no room, or soon none.
+func inboxFull(s *Status, _ time.Time) (all []Trouble) {
 	box := s.Inbox
 	if box == nil {
-		if g := s.Gate; g != nil && g.Invalid > 0 {
-			all = append(all, g.InvalidDetails.invalid(invalidInMemory, g.Invalid))
-		}
-		return all
+		return nil
 	}
 	used := fmt.Sprintf("%s of %s", page.Bytes(box.Used), page.Bytes(box.Limit))
 	full := false
@@ -288,83 +240,56 @@ func inboxTroubles(s *Status, _ time.Time) (all []Trouble) {
 		default:
 			what, full = what+": "+used+" are used", true
 		}
-		t := nearlyFull.is(what, about).link("/webhooks?state=waiting")
+		t := wrong(what, about).link("/webhooks?state=waiting")
 		t.which = name
 		all = append(all, t)
 	}
 	if !full && box.Limit > 0 && float64(box.Used) > .85*float64(box.Limit) {
-		all = append(all, nearlyFull.is("The inbox is nearly full: "+used, ofGate("")).link("/webhooks?state=waiting"))
-	}
-	if box.Homeless > 0 {
-		what := page.Plural(box.Homeless,
-			"webhook waits, but no receiver takes its platform any more",
-			"webhooks wait, but no receiver takes their platform any more")
-		all = append(all, homeless.is(what, ofGate("")).
-			link("/webhooks?state=waiting").
-			run("usher inbox ls --state waiting"))
-	}
-	if box.Parked > 0 {
-		are := " are parked"
-		if box.Parked == 1 {
-			are = " is parked"
-		}
-		d := &box.ParkedDetails
-		all = append(all, parked.is(d.words(box.Parked)+are, s.parkedAt()...).
-			quoting("the receiver answered", d.Reason).
-			since(d.Since).
-			link(d.Link).
-			run("usher inbox ls --state parked").
-			counts(box.Parked, len(d.Tenants)).
-			naming(d.Tenants, len(d.Tenants)))
-	}
-	if box.Invalid > 0 {
-		all = append(all, box.InvalidDetails.invalid(invalid, box.Invalid).run("usher inbox ls --state invalid"))
+		all = append(all, wrong("The inbox is nearly full: "+used, ofGate("")).link("/webhooks?state=waiting"))
 	}
 	return all
 }
 
-var (
-	nearlyFull = kind("inbox-full", Warning, "UsherInboxNearlyFull",
-		"When it is full, senders get 503, and changes do not reach your customers.",
-		"Fix the receivers so that they take what waits, discard what they will never take, or raise "+
-			"USHER_WEBHOOK_INBOX_MAX_BYTES.")
-	homeless = kind("no-receiver", Critical, "UsherWebhooksWait",
-		"The tenants of these platforms do not get what they paid for, or keep what they no longer pay for.",
-		lane.GiveToReceiver+".")
-	parked = kind("parked", Critical, "UsherWebhooksParked",
-		"Their tenants may not get what they paid for: usher does not try a parked webhook again by itself.",
-		"Fix the receiver, then redeliver them with 'usher inbox redeliver --state parked'. "+
-			"To set aside one that it will never take: 'usher inbox discard ID'.")
-	invalid = kind("invalid", Critical, "UsherWebhooksInvalid",
-		"Each may be a change that nobody sends again: their tenants may not get what they paid for.",
-		"See what is wrong with each: 'usher inbox show ID'. Correct it in the billing service and send it "+
-			"again (if you customised the payload, set USHER_WEBHOOK_SCHEMA_FILE first), or take it in as it "+
-			"is with 'usher inbox accept ID', or set it aside with 'usher inbox discard ID'.")
-	invalidInMemory = kind("invalid", Critical, "UsherWebhooksInvalid",
-		"Each may be a change that nobody sends again: their tenants may not get what they paid for.",
-		"Correct them in the billing service, or describe its payload in USHER_WEBHOOK_SCHEMA_FILE, "+
-			"then send them again from its webhook log.")
-)
-
-// invalid returns the trouble of webhooks that came from the right sender, and whose content usher rejected.
-func (d *Details) invalid(k *Kind, n int) Trouble {
-	return k.is("usher rejected "+d.words(n), ofGate("")).
-		quoting("the last one", d.Reason).
-		since(d.Since).
-		link(d.Link).
-		counts(n, len(d.Tenants)).
-		naming(d.Tenants, len(d.Tenants))
+func noReceiver(s *Status, _ time.Time) []Trouble {
+	if s.Inbox == nil || s.Inbox.Homeless == 0 {
+		return nil
+	}
+	what := page.Plural(s.Inbox.Homeless, "webhook waits, but no receiver takes its platform any more",
+		"webhooks wait, but no receiver takes their platform any more")
+	return wrong(what, ofGate("")).link("/webhooks?state=waiting").run("usher inbox ls --state waiting").only()
 }
 
-// parkedAt returns the receivers for which webhooks are parked.
-func (s *Status) parkedAt() []Subject {
-	about := []Subject{ofGate("")}
+func parked(s *Status, _ time.Time) []Trouble {
+	if s.Inbox == nil || s.Inbox.Parked == 0 {
+		return nil
+	}
+	d, are, about := &s.Inbox.ParkedDetails, " are parked", []Subject{ofGate("")}
+	if s.Inbox.Parked == 1 {
+		are = " is parked"
+	}
 	for i := 0; s.Gate != nil && i < len(s.Gate.Receivers); i++ {
 		if r := &s.Gate.Receivers[i]; r.Parked > 0 {
 			about = append(about, r.of("has "+page.Plural(r.Parked, "parked webhook", "parked webhooks")))
 		}
 	}
-	return about
+	return wrong(d.words(s.Inbox.Parked)+are, about...).quoting("the receiver answered", d.Reason).
+		since(d.Since).link(d.Link).run("usher inbox ls --state parked").naming(d.Tenants).only()
+}
+
+// invalid says that usher has rejected the content of webhooks from the right sender. Without an inbox they are in memory.
+func invalid(s *Status, _ time.Time) []Trouble {
+	n, d, run := 0, new(Details), ""
+	switch {
+	case s.Inbox != nil:
+		n, d, run = s.Inbox.Invalid, &s.Inbox.InvalidDetails, "usher inbox ls --state invalid"
+	case s.Gate != nil:
+		n, d = s.Gate.Invalid, &s.Gate.InvalidDetails
+	}
+	if n == 0 {
+		return nil
+	}
+	return wrong("usher rejected "+d.words(n), ofGate("")).quoting("the last one", d.Reason).
+		since(d.Since).link(d.Link).run(run).naming(d.Tenants).only()
 }
 
 // words counts the webhooks and names their tenants.

@@ -56,9 +56,9 @@ func (p *Port) judge(now time.Time) {
 	}
 }
 
-// tokenRefused says whether calls fail although the token has not expired: the billing service does not
+// tokenLost says whether calls fail although the token has not expired: the billing service does not
 // accept it, and usher gets no other.
-func (p *Port) tokenRefused() bool {
+func (p *Port) tokenLost() bool {
 	if p.Source.Err == nil || p.Source.Token == nil {
 		return false
 	}
@@ -86,62 +86,54 @@ func tokenWords(s tokens.State, now time.Time) string {
 	}
 }
 
-// tokenTroubles are those of the tokens. Ports that share a token are named once.
-func tokenTroubles(s *Status, now time.Time) (all []Trouble) {
+// Tokens are judged for each API client: ports that share a token are named once.
+
+func tokenRefused(s *Status, now time.Time) []Trouble     { return s.noToken(now, true) }
+func tokenUnreachable(s *Status, now time.Time) []Trouble { return s.noToken(now, false) }
+
+// noToken finds the ports for which usher gets no token: the token endpoint refuses, or cannot be reached.
+func (s *Status) noToken(now time.Time, refused bool) (all []Trouble) {
 	for i := range s.Ports {
 		p := &s.Ports[i]
-		if p.Shares != "" {
+		err, token := p.Source.Err, p.Source.Token
+		if p.Shares != "" || err != nil && tokens.Rejected(err) != refused || err == nil && (refused || token != nil || !p.Source.Had) {
 			continue
 		}
-		err, token := p.Source.Err, p.Source.Token
-		var refused *tokens.RejectedError
-		what := fmt.Sprintf("Port %s: %v", p.Name, err)
-		if errors.As(err, &refused) {
-			what = fmt.Sprintf("Port %s: token request rejected: %s", p.Name, refused.Code)
+		if err == nil {
+			all = append(all, wrong(fmt.Sprintf("Port %s has no valid token: every call fails", p.Name), s.sharing(p)...))
+			continue
+		}
+		what, severity := fmt.Sprintf("Port %s: %v", p.Name, err), ""
+		if r, ok := errors.AsType[*tokens.RejectedError](err); ok {
+			what = fmt.Sprintf("Port %s: token request rejected: %s", p.Name, r.Code)
 		}
 		switch {
-		case p.tokenRefused():
-			what += ", and the billing service does not accept the current token any more"
-		case token != nil:
-			what += ", and the current token is valid for another " +
-				page.Span(token.Expiry().Sub(now).Round(time.Second))
-		}
-		about := s.sharing(p)
-		of := tokenMissing
-		switch {
-		case refused != nil && token != nil:
-			of = tokenRefusedLater
-		case refused != nil:
-			of = tokenRefused
-		case token != nil:
-			of = tokenMissingLater
-		}
-		if p.tokenRefused() {
-			of = noGoodToken
-			for i := range about {
-				about[i].says = "no token that the billing service accepts"
-			}
-		}
-		switch {
-		case err != nil:
-			t := of.is(what, about...).since(p.Source.Since)
-			if p.Advice != "" { // it knows which settings this port has
-				t.Do = strings.Replace(capitalize(p.Advice)+".", "?.", "?", 1)
-			}
-			all = append(all, t)
-		case !p.Source.Had:
-			all = append(all, noTokenYet.is(fmt.Sprintf("Port %s has had no token yet", p.Name), about...))
+		case p.tokenLost():
+			what += ", and the billing service does not accept the current token any more: every call fails"
 		case token == nil:
-			all = append(all, noTokenYet.is(fmt.Sprintf("Port %s has no valid token", p.Name), about...))
+			what += ": every call fails"
+		default:
+			what += ", and the current token is valid for another " + page.Span(token.Expiry().Sub(now).Round(time.Second))
+			severity = Warning
 		}
-		// One revoked token can be the result of a change in the billing service. Another program with the
-		// same API client revokes again and again: that is over when a token has been good for twice as
-		// long as the one before was.
+		t := wrong(what, s.sharing(p)...).since(p.Source.Since).severity(severity)
+		if p.Advice != "" { // it knows which settings this port has
+			t.Do = strings.Replace(strings.ToUpper(p.Advice[:1])+p.Advice[1:]+".", "?.", "?", 1)
+		}
+		all = append(all, t)
+	}
+	return all
+}
+
+// One revoked token can be the result of a change in the billing service. Another program with the same API client
+// revokes again and again: that is over when a token has been good for twice as long as the one before was.
+func tokensRevoked(s *Status, now time.Time) (all []Trouble) {
+	for i := range s.Ports {
+		p := &s.Ports[i]
 		over := !p.Revoked[0].IsZero() && now.Sub(p.Revoked[1]) >= max(goesAfter, 2*p.Revoked[1].Sub(p.Revoked[0]))
-		if n := metrics.Sum(p.Tokens, metrics.Minutes, metrics.TokensRevoked); n > 1 && !over {
-			what := fmt.Sprintf("Port %s: %s tokens were rejected long before they expired, in the last hour",
-				p.Name, page.Count(n))
-			all = append(all, tokensRevoked.is(what, about...))
+		if n := metrics.Sum(p.Tokens, metrics.Minutes, metrics.TokensRevoked); p.Shares == "" && n > 1 && !over {
+			what := fmt.Sprintf("Port %s: %s tokens were rejected long before they expired, in the last hour", p.Name, page.Count(n))
+			all = append(all, wrong(what, s.sharing(p)...))
 		}
 	}
 	return all
@@ -158,13 +150,12 @@ func (s *Status) sharing(p *Port) []Subject {
 	return all
 }
 
-func capitalize(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
-
-// callTroubles say that more than a twentieth of the last calls failed, as their alerts do.
-func callTroubles(s *Status, now time.Time) (all []Trouble) {
+// callsFail says that more than a twentieth of the last calls failed, three at least: usher's own failures, or the
+// 5xx of the billing service, which usher only passes on.
+func callsFail(s *Status, now time.Time) (all []Trouble) {
 	for i := range s.Ports {
 		p := &s.Ports[i]
-		if p.Source.Token == nil || p.tokenRefused() { // tokenTroubles say so
+		if p.Source.Token == nil || p.tokenLost() { // the token's trouble says so
 			continue
 		}
 		ours := metrics.Sum(p.Calls, lately, metrics.CallsOurs)
@@ -172,24 +163,17 @@ func callTroubles(s *Status, now time.Time) (all []Trouble) {
 		n := metrics.Sum(p.Calls, lately, metrics.CallsFine, metrics.CallsFailed)
 		calls := page.Plural(n, "call", "calls")
 		many := func(failed int) bool { return failed >= 3 && failed*20 > n }
-		if many(ours) && !isOver(p.LastFailure.At, p.LastFine, now) {
+		switch {
+		case many(ours) && !isOver(p.LastFailure.At, p.LastFine, now):
 			what := fmt.Sprintf("Port %s: usher failed %s of %s in the last %d minutes, the last one with %s",
 				p.Name, page.Count(ours), calls, lately, p.LastFailure.Reason)
-			t := callsFail.is(what, p.of("usher fails calls: "+p.LastFailure.Reason))
-			switch code := p.LastFailure.Reason; {
-			case strings.HasPrefix(code, "UPSTREAM_"):
-				t.Do = "Check the billing service and the way to it."
-			case code == "UNAUTHORIZED":
-				t.Do = "The billing service rejects even new tokens. Run 'usher check': if each new token " +
-					"revokes the one before, give each program an API client of its own. " +
-					"If not, ask the people of the billing service."
-			}
-			all = append(all, t)
-		}
-		if many(theirs) && !isOver(p.Last5xx, p.LastFine, now) {
+			all = append(all, wrong(what, p.of("usher fails calls: "+p.LastFailure.Reason)))
+		case many(theirs) && !isOver(p.Last5xx, p.LastFine, now):
 			what := fmt.Sprintf("Port %s: the billing service answered %s of %s with a 5xx in the last %d minutes",
 				p.Name, page.Count(theirs), calls, lately)
-			all = append(all, serviceFails.is(what, p.of("the billing service answers with a 5xx")))
+			t := wrong(what, p.of("the billing service answers with a 5xx")).severity(Warning)
+			t.Do = "usher only passes them on: ask the people of the billing service. usher's log has the names of the GraphQL operations."
+			all = append(all, t)
 		}
 	}
 	return all
@@ -238,43 +222,6 @@ func (p *Port) Charts() []page.Chart {
 		})
 	return []page.Chart{rates, times}
 }
-
-// The kinds of troubles of the local ports.
-var (
-	tokenRefused = kind("token-rejected", Critical, "UsherNoValidToken",
-		"Every call on this port is answered with an error.",
-		"Give usher the client id and the secret that the billing service has; a new secret in a "+
-			"file is tried at once.").ofReplica()
-	tokenRefusedLater = kind("token-rejected-later", Warning, "UsherTokenRejected",
-		"Calls go on with the current token. When it expires, every call on this port fails.",
-		"Give usher the client id and the secret that the billing service has; a new secret in a "+
-			"file is tried at once.").ofReplica()
-	tokenMissing = kind("token-unavailable", Critical, "UsherNoValidToken",
-		"Every call on this port is answered with an error.",
-		"Find out why the token endpoint does not answer. usher asks at least once a minute.").ofReplica()
-	tokenMissingLater = kind("token-unavailable-later", Warning, "",
-		"Calls go on with the current token. When it expires, every call on this port fails.",
-		"Find out why the token endpoint does not answer. usher asks at least once a minute.").ofReplica()
-	noGoodToken = kind("token-not-accepted", Critical, "UsherCallsFail",
-		"Every call on this port is answered with an error.",
-		"Find out why the token endpoint gives usher no token. "+
-			"Calls work again by themselves when it does.").ofReplica()
-	noTokenYet = kind("no-token-yet", Warning, "",
-		"Until it has one, calls wait or fail. Until the first one usher is not ready.",
-		"Wait some seconds: usher is asking for it.").ofReplica()
-	tokensRevoked = kind("tokens-revoked", Warning, "UsherTokensRevoked", "Some calls are slower, and some may fail.",
-		"Another program seems to use the same API client, and its new tokens revoke ours. "+
-			"Give each program an API client of its own.").ofReplica()
-	callsFail = kind("calls-fail", Critical, "UsherCallsFail",
-		"Your program gets no answer to what it asks the billing service for your customers.",
-		"UPSTREAM_UNREACHABLE, UPSTREAM_TIMEOUT: check the billing service and the way to it. "+
-			"UNAUTHORIZED: it rejects even new tokens; "+
-			"'usher check' says whether each revokes the one before.").ofReplica()
-	serviceFails = kind("service-fails", Warning, "UsherServiceFails",
-		"Your program gets errors for what it asks the billing service for your customers. usher only passes them on.",
-		"Look into usher's log for the names of the GraphQL operations, and ask the people "+
-			"of the billing service.").ofReplica()
-)
 
 // sinceFirst leaves out the beginning of the hour if nothing happened then: a chart shows the last
 // 10, 20, 30 or all minutes.

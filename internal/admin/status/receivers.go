@@ -29,19 +29,22 @@ type Receiver struct {
 	down    bool // it takes no webhooks
 	failing int  // the tenants whose webhooks it does not take
 	tries   metrics.RecentTries
-	since   time.Time // since when; zero: not known
-	last    time.Time // when it last took something; zero: never
+
+	deliveries []metrics.Minute // of metrics.Receiver
+	since      time.Time        // since when; zero: not known
+	last       time.Time        // when it last took something; zero: never
 }
 
 // newReceiver collects what is known about a receiver. box is nil without an inbox.
 func newReceiver(r *receiver.Receiver, tries metrics.RecentTries, box *Inbox) Receiver {
 	s := Receiver{
-		Name:      r.Name,
-		Platforms: append([]string{}, r.Platforms...),
-		Address:   r.Address(),
-		LastTry:   tries.Last,
-		tries:     tries,
-		since:     tries.Since,
+		Name:       r.Name,
+		Platforms:  append([]string{}, r.Platforms...),
+		Address:    r.Address(),
+		LastTry:    tries.Last,
+		tries:      tries,
+		deliveries: tries.Deliveries,
+		since:      tries.Since,
 	}
 	if box == nil {
 		s.down = tries.OK == 0 && tries.Last != "" && tries.Last != "ok" || tries.InARow >= manyInARow
@@ -98,76 +101,95 @@ const (
 	shortPatience = 3 * time.Second
 )
 
-// receiverTroubles are those of the receivers, one for each. They name the receiver if it takes nothing, and
-// the tenants if it takes the webhooks of others.
-func receiverTroubles(s *Status, now time.Time) (all []Trouble) {
-	if s.Gate == nil {
-		return nil
-	}
-	for i := range s.Gate.Receivers {
-		r := &s.Gate.Receivers[i]
-		var found []Trouble
-		switch {
-		case r.Paused: // pauseTroubles say so
-			continue
-		case s.Inbox == nil:
-			found = s.passThrough(r)
-		default:
-			found = s.deliveries(r)
+// receiversDown finds the receivers that take nothing, from anybody.
+func receiversDown(s *Status, _ time.Time) (all []Trouble) {
+	for _, r := range s.receivers() {
+		n := s.failed()
+		switch fails := failureWords(r.tries); {
+		case !r.down:
+		case s.Inbox != nil:
+			all = append(all, s.takesNothing(r))
+		case n > 0:
+			what := fmt.Sprintf("%s %s: %s in the last %d minutes", s.Gate.nameOf(r), fails, page.Plural(n, "webhook failed", "webhooks failed"), lately)
+			all = append(all, wrong(what, r.of(fails)).since(r.since).link("/webhooks?state=failed"))
 		}
-		silent := now.Sub(r.tries.Unanswered)
-		if len(found) == 0 && !r.tries.Unanswered.IsZero() && silent >= shortPatience {
-			words := "has not answered for " + page.Span(silent.Truncate(time.Second))
-			found = []Trouble{unanswered.is(s.Gate.nameOf(r)+" "+words, r.of(words)).since(r.tries.Unanswered)}
-		}
-		all = append(all, found...)
 	}
 	return all
 }
 
-// deliveries returns the trouble of a receiver behind an inbox.
-func (s *Status) deliveries(r *Receiver) []Trouble {
-	name := s.Gate.nameOf(r)
-	waiting := page.Plural(r.Waiting, "webhook waits", "webhooks wait")
-	waits := fmt.Sprintf("%s, the oldest for %s", waiting, page.Span(r.Oldest.Round(time.Second)))
-	switch {
-	case r.down:
-		fails, last := failureWords(r.tries), ""
-		held := slices.DeleteFunc(slices.Clone(s.Inbox.HeldUp), func(h HeldUp) bool {
-			return h.Receiver != r.Name || h.Paused || !h.Down
-		})
-		if len(held) > 0 {
-			last = quoted("the last try", held[0].Answer)
-		}
-		if slices.ContainsFunc(held, func(h HeldUp) bool { return h.status != held[0].status }) {
-			fails, last = "takes nothing", "; the last tries: "+answersOf(held)
-		}
-		nothing := name + " " + fails + ": nothing is delivered, "
-		t := receiverFails.is(nothing+waits+last, r.of(fails)).
-			since(r.since).
-			link("/webhooks?state=waiting").
-			counts(r.Waiting, r.failing)
-		t.bare = nothing + waiting
-		return []Trouble{t}
-	case r.Oldest <= shortPatience:
-	case r.failing > 0:
-		return s.failingTenants(r)
-	case r.Oldest > patience && len(s.Inbox.Paused) == 0: // with a pause, the oldest may be one that is paused
-		t := receiverSlow.is(name+" is slow to take webhooks: "+waits, r.of("is slow")).
-			link("/webhooks?state=waiting").
-			counts(r.Waiting, 0)
-		t.bare = name + " is slow to take webhooks: " + waiting
-		return []Trouble{t}
+// receivers returns those to which usher delivers. One that is paused is not among them: the pause is said.
+func (s *Status) receivers() (all []*Receiver) {
+	if s.Gate == nil {
+		return nil
 	}
-	return nil
+	for i := range s.Gate.Receivers {
+		if r := &s.Gate.Receivers[i]; !r.Paused {
+			all = append(all, r)
+		}
+	}
+	return all
 }
 
-// failingTenants returns the trouble of a receiver that does not take some tenants' webhooks.
-func (s *Status) failingTenants(r *Receiver) []Trouble {
+// takesNothing is the trouble of a receiver behind an inbox.
+func (s *Status) takesNothing(r *Receiver) Trouble {
+	fails, last := failureWords(r.tries), ""
+	held := slices.DeleteFunc(slices.Clone(s.Inbox.HeldUp), func(h HeldUp) bool {
+		return h.Receiver != r.Name || h.Paused || !h.Down
+	})
+	if len(held) > 0 {
+		last = quoted("the last try", held[0].Answer)
+	}
+	if slices.ContainsFunc(held, func(h HeldUp) bool { return h.status != held[0].status }) {
+		fails, last = "takes nothing", "; the last tries: "+answersOf(held)
+	}
+	nothing := s.Gate.nameOf(r) + " " + fails + ": nothing is delivered, "
+	t := wrong(nothing+r.waits()+last, r.of(fails)).since(r.since).link("/webhooks?state=waiting")
+	t.bare = nothing + page.Plural(r.Waiting, "webhook waits", "webhooks wait")
+	return t
+}
+
+// waits says how many webhooks wait, and for how long.
+func (r *Receiver) waits() string {
+	return fmt.Sprintf("%s, the oldest for %s", page.Plural(r.Waiting, "webhook waits", "webhooks wait"), page.Span(r.Oldest.Round(time.Second)))
+}
+
+// webhooksWait finds the receivers that take some tenants' webhooks and not others', or are slow, or silent.
+func webhooksWait(s *Status, now time.Time) (all []Trouble) {
+	for _, r := range s.receivers() {
+		t, silent := Trouble{}, now.Sub(r.tries.Unanswered)
+		switch {
+		case r.down:
+			continue
+		case s.Inbox != nil && r.Oldest > shortPatience && r.failing > 0:
+			t = s.failingTenants(r)
+		case s.Inbox != nil && r.Oldest > patience && len(s.Inbox.Paused) == 0: // else the oldest may be one that is paused
+			t = wrong(s.Gate.nameOf(r)+" is slow to take webhooks: "+r.waits(), r.of("is slow")).severity(Critical)
+			t.bare = s.Gate.nameOf(r) + " is slow to take webhooks"
+		}
+		if t.What == "" && !r.tries.Unanswered.IsZero() && silent >= shortPatience {
+			words := "has not answered for " + page.Span(silent.Truncate(time.Second))
+			t = wrong(s.Gate.nameOf(r)+" "+words, r.of(words)).since(r.tries.Unanswered)
+		}
+		if t.What == "" {
+			continue
+		}
+		if s.Inbox != nil && r.Oldest > longWait {
+			t = t.severity(Critical)
+		}
+		all = append(all, t.link("/webhooks?state=waiting").run("usher inbox ls --state waiting"))
+	}
+	return all
+}
+
+// longWait is how long a webhook may wait before that is worth waking somebody up for.
+const longWait = 10 * time.Minute
+
+// failingTenants is the trouble of a receiver that does not take some tenants' webhooks; none if all of these are paused.
+func (s *Status) failingTenants(r *Receiver) Trouble {
 	var held []HeldUp
 	paused := false
-	for i := range s.Inbox.HeldUp {
-		switch h := s.Inbox.HeldUp[i]; {
+	for _, h := range s.Inbox.HeldUp {
+		switch {
 		case h.Receiver != r.Name || h.Down:
 		case h.Paused:
 			paused = true
@@ -176,15 +198,13 @@ func (s *Status) failingTenants(r *Receiver) []Trouble {
 		}
 	}
 	if paused && len(held) == 0 {
-		return nil
+		return Trouble{}
 	}
 	var since time.Time
-	who, last := "some tenants", ""
 	var names []string
-	waiting := 0
+	who, last := "some tenants", ""
 	for _, h := range held {
 		names = append(names, h.Name())
-		waiting += 1 + h.Behind
 	}
 	if len(held) > 0 {
 		since = held[0].Since
@@ -192,20 +212,15 @@ func (s *Status) failingTenants(r *Receiver) []Trouble {
 	}
 	name, tenants := s.Gate.nameOf(r), page.Plural(r.failing, "tenant", "tenants")
 	const butNot = "takes webhooks, but not those of "
-	trouble := tenantsFail.is(name+" "+butNot+who, r.of(butNot+tenants)).quoting("the last answer", last)
-	trouble.turned = true // the receiver may have been down until a moment ago
+	t := wrong(name+" "+butNot+who, r.of(butNot+tenants)).quoting("the last answer", last)
 	if !since.IsZero() && r.last.Before(since) {
-		trouble = onlyTenantsFail.is(name+" does not take the webhooks of "+who+", and has taken no others since",
+		t = wrong(name+" does not take the webhooks of "+who+", and has taken no others since",
 			r.of("fails for "+tenants+", and has taken no others since")).quoting("the last try", last)
 	}
 	if len(names) > 0 {
-		trouble.bare = strings.Replace(trouble.bare, who, page.FirstFew(names), 1)
+		t.bare = strings.Replace(t.bare, who, page.FirstFew(names), 1)
 	}
-	trouble = trouble.counts(waiting, r.failing).naming(names, r.failing)
-	if r.Oldest > longWait {
-		trouble.Severity = Critical
-	}
-	return []Trouble{trouble.since(since).link("/webhooks?state=waiting").run("usher inbox ls --state waiting")}
+	return t.naming(names).since(since)
 }
 
 // namesAndAnswers returns the first tenants, and their last answer. If they got different ones, each name has
@@ -230,34 +245,6 @@ func answersOf(held []HeldUp) string {
 	return page.FirstFew(both)
 }
 
-// longWait is how long a webhook may wait before that is worth waking somebody up for; the alert
-// UsherWebhooksWait goes by it, too.
-const longWait = 10 * time.Minute
-
-const tenantsHurt = "These tenants do not get what they paid for, or keep what they no longer pay for. "
-
-var (
-	receiverFails = kind("receiver-down", Critical, "UsherReceiverFails",
-		"No change reaches your customers: they do not get what they paid for, or keep what they no longer "+
-			"pay for. Nothing is lost.",
-		"Fix the receiver, or the way to it: usher then delivers what waits by itself, in order.")
-	unanswered = kind("receiver-silent", Warning, "",
-		"While usher waits for the answer, the webhooks behind this one wait, too.",
-		"Find out what the receiver is doing. When its answer is late, or does not come, "+
-			"usher tries again by itself.").ofReplica()
-	receiverSlow = kind("receiver-slow", Critical, "UsherWebhooksWait",
-		"Changes reach your customers late. Nothing is lost.",
-		"Find out why the receiver is slow; usher delivers what waits by itself, in order. "+
-			"'usher inbox ls' shows which webhook holds up which tenant, and what the receiver answered.")
-	tenantsFail = kind("tenants-fail", Warning, "UsherWebhooksWait", tenantsHurt+"Others' webhooks are delivered.",
-		"Find out why the receiver does not take them: 'usher inbox ls' shows what it answered. "+
-			"usher tries again by itself.")
-	onlyTenantsFail = kind("tenants-fail", Warning, "UsherWebhooksWait",
-		tenantsHurt+"Nothing else was delivered since: perhaps the receiver takes nothing at all.",
-		"Find out why the receiver does not take them: 'usher inbox ls' shows what it answered. "+
-			"usher tries again by itself.")
-)
-
 // nameOf returns the subject of a sentence about a receiver. Its name is left out if there is only one.
 func (g *Gate) nameOf(r *Receiver) string {
 	if len(g.Receivers) > 1 {
@@ -266,19 +253,20 @@ func (g *Gate) nameOf(r *Receiver) string {
 	return "The receiver " + r.Address
 }
 
-// passThrough returns the trouble of a receiver without an inbox.
-func (s *Status) passThrough(r *Receiver) []Trouble {
-	n := decided(s.Gate, "failed")
-	if !r.down || n == 0 {
-		return nil
+// deliveriesLate says that more than a twentieth of the deliveries of the last hour, three at least, came a minute or
+// more after usher's 200, again and again: what waited for a receiver that was down is late all at once, and over.
+func deliveriesLate(s *Status, now time.Time) (all []Trouble) {
+	for _, r := range s.receivers() {
+		late, in := metrics.Sum(r.deliveries, metrics.Minutes, metrics.DeliveredLate), metrics.Sum(r.deliveries, metrics.Minutes)
+		again := 0
+		for _, m := range r.deliveries[max(0, len(r.deliveries)-lately):] {
+			again += min(1, m.Sum(metrics.DeliveredLate))
+		}
+		if late < 3 || late*20 <= in || again < 3 {
+			continue
+		}
+		what := fmt.Sprintf("%s got %s of %s of the last hour a minute late, or later", s.Gate.nameOf(r), page.Count(late), page.Plural(in, "webhook", "webhooks"))
+		all = append(all, wrong(what, r.of("gets webhooks late")).link("/webhooks"))
 	}
-	fails := failureWords(r.tries)
-	what := fmt.Sprintf("%s %s: %s in the last %d minutes",
-		s.Gate.nameOf(r), fails, page.Plural(n, "webhook failed", "webhooks failed"), lately)
-	return []Trouble{failing.is(what, r.of(fails)).since(r.since).link("/webhooks?state=failed").counts(n, 0)}
+	return all
 }
-
-var failing = kind("receiver-down", Critical, "UsherWebhooksMissed",
-	"No change reaches your customers, and the sender might not send it again.",
-	"Fix the receiver, or the way to it, then resend the failed webhooks from the webhook log of the billing "+
-		"service. With USHER_WEBHOOK_INBOX usher would keep them.")

@@ -2,16 +2,20 @@
 // Whatever says that, says it in the words of this package: the overview page, GET /api/status, 'usher
 // status', /readyz and the alerts. It only computes: the caller passes in all facts, and the time.
 //
+//	kinds.go        the table of all troubles
+//	troubles.go     what a trouble is, and how all are found
 //	health.go       whether each part is ready
-//	troubles.go     what a trouble is, and the list of all checks
 //
-// The facts of each part, and the checks that look at them:
+// The facts of each part, and the funcs that find what is wrong with it:
 //
 //	ports.go        outbound               entitlements.go  what tenants may use
 //	gate.go         who sends webhooks     inbox.go         where they wait
-//	receivers.go    who takes them
-//	missed.go       what usher may have missed; reconcile.go: what 'usher reconcile' has found
-//	replicas.go     troubles as the history has them; those of other replicas, and of notifications
+//	receivers.go    who takes them         missed.go        what usher may have missed
+//
+// And what is said of it elsewhere:
+//
+//	replicas.go     a trouble as the history has it, and those of other replicas
+//	metric.go       usher_trouble
 package status
 
 import (
@@ -44,8 +48,6 @@ type Status struct {
 
 	Health    *Health         `json:"-"`
 	Elsewhere []inbox.Trouble `json:"-"` // the troubles of other replicas
-	// Gone are replicas of which nothing was heard for a while, and that did not say that they end.
-	Gone []inbox.Replica `json:"-"`
 }
 
 // Judge describes the state of each part in words, and lists the troubles.
@@ -58,11 +60,10 @@ func (s *Status) Judge(now time.Time) {
 		s.Gate.judge(s.Inbox)
 	}
 	if s.Inbox != nil {
-		s.Inbox.Compared = Comparison(s.Inbox.stats.CompleteRun, now)
 		s.Starting = s.Inbox.Unknown || s.Inbox.stats.Starting
 	}
 	s.Ready = len(s.Health.Unready()) == 0
-	s.Troubles = s.troubles(now)
+	s.judge(now)
 	for i := range s.Ports {
 		p := &s.Ports[i]
 		p.State, p.Tone = s.line("outbound", p.Name, tokenWords(p.Source, now), good)

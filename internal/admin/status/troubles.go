@@ -12,27 +12,20 @@ import (
 
 // Trouble is something that waits for a person, or that hurts a customer. It is the only judgement in usher:
 // what the line of a part, a port or a receiver says comes from the troubles about it, so no line is green
-// beside a red box. To add one: declare its Kind, and add a func to checks.
+// beside a red box.
 type Trouble struct {
 	What string `json:"what"` // what is wrong
 	Kind
-	Run      string    `json:"run,omitempty"`      // the command for Do
-	Since    time.Time `json:"since,omitzero"`     // zero: nobody knows
-	Replica  string    `json:"replica,omitempty"`  // whose it is, if it is another one's
-	Webhooks int       `json:"webhooks,omitempty"` // how many it is about
-	Tenants  int       `json:"tenants,omitempty"`
-	Link     string    `json:"-"` // address of the page that shows more; empty for none
+	Run     string    `json:"run,omitempty"`     // the command for Do
+	Since   time.Time `json:"since,omitzero"`    // zero: nobody knows
+	Replica string    `json:"replica,omitempty"` // whose it is, if it is another one's
+	Link    string    `json:"-"`                 // address of the page that shows more; empty for none
 
-	about  []Subject
-	turned bool   // it has been something else since Since: in the history it begins when it is noticed
-	which  string // tells troubles of the same kind about the same subject apart
-	// bare is what messages and the history have instead of What: without what somebody else has written, or
-	// what only holds now.
-	bare   string
-	named  []string  // tenants that it is about, as inbox.ShowTenant writes them; none: it may concern any
-	others bool      // and others
-	over   time.Time // zero: it is not
-	then   string    // what is to do although it is over
+	about []Subject
+	which string // tells troubles of the same kind about the same subject apart
+	// bare is what messages and the history have instead of What: without what somebody else has written.
+	bare  string
+	named []string // the tenants that it names, as inbox.ShowTenant writes them
 }
 
 // Subject is what a trouble is about: a part of usher, or a port of outbound, or a receiver of the gate.
@@ -50,42 +43,15 @@ func (r *Receiver) of(says string) Subject {
 	return Subject{"gate", r.Name, says}
 }
 
-// Kind is what all troubles of one kind have in common. Its words are fixed, because its alert, in
-// deploy/prometheus, says the same.
-type Kind struct {
-	Name     string `json:"kind"`
-	Severity string `json:"severity"`        // Critical or Warning
-	Means    string `json:"means"`           // what it means for customers
-	Do       string `json:"do"`              // what to do
-	Alert    string `json:"alert,omitempty"` // its alert; empty for none
+// wrong returns a trouble. Its kind is that of the row of Kinds that finds it.
+func wrong(what string, about ...Subject) Trouble { return Trouble{What: what, about: about} }
 
-	own bool // it is a trouble of this replica; else replicas that share an inbox all see the same
-}
+// only returns this trouble alone.
+func (t Trouble) only() []Trouble { return []Trouble{t} }
 
-// Severities, as alerts have them.
-const (
-	Critical = "critical" // something does not work now
-	Warning  = "warning"  // it may soon not work, or somebody should look at it
-)
-
-// Kinds are all kinds of troubles.
-var Kinds []*Kind
-
-func kind(name, severity, alert, means, do string) *Kind {
-	k := &Kind{Name: name, Severity: severity, Means: means, Do: do, Alert: alert}
-	Kinds = append(Kinds, k)
-	return k
-}
-
-// ofReplica says that each replica has such troubles of its own.
-func (k *Kind) ofReplica() *Kind {
-	k.own = true
-	return k
-}
-
-// is returns a trouble of this kind.
-func (k *Kind) is(what string, about ...Subject) Trouble {
-	return Trouble{What: what, Kind: *k, about: about}
+func (t Trouble) severity(s string) Trouble {
+	t.Severity = s
+	return t
 }
 
 func (t Trouble) since(at time.Time) Trouble {
@@ -95,16 +61,9 @@ func (t Trouble) since(at time.Time) Trouble {
 	return t
 }
 
-// counts says how many webhooks and tenants a trouble is about; 0: nobody knows.
-func (t Trouble) counts(webhooks, tenants int) Trouble {
-	t.Webhooks, t.Tenants = webhooks, tenants
-	return t
-}
-
-// naming says which tenants a trouble is about, or the first of so many.
-func (t Trouble) naming(names []string, of int) Trouble {
-	const most = 100
-	t.named, t.others = names[:min(most, len(names))], len(names) > most || of > len(names)
+// naming says which tenants a trouble names: it goes with the first of them that is erased.
+func (t Trouble) naming(names []string) Trouble {
+	t.named = names[:min(100, len(names))]
 	return t
 }
 
@@ -126,26 +85,6 @@ func (t Trouble) run(command string) Trouble {
 	return t
 }
 
-// checks find all troubles. Each looks at the facts, and returns the troubles that it finds, or none. They
-// run in this order; of two troubles of the same severity the first comes first.
-var checks = []func(s *Status, now time.Time) []Trouble{
-	storageTroubles,
-	receiverTroubles,
-	inboxTroubles,
-	missedTroubles,
-	featureTroubles,
-	reconcileTroubles,
-	tokenTroubles,
-	callTroubles,
-	questionTroubles,
-	senderTroubles,
-	clockTroubles,
-	certificateTroubles,
-	pauseTroubles,
-	replicaTroubles,
-	messageTroubles,
-}
-
 // goesAfter is how long something that was wrong may be over before it is no trouble any more.
 const goesAfter = 30 * time.Second
 
@@ -155,14 +94,23 @@ func isOver(wrong, well, now time.Time) bool { return now.Sub(wrong) >= goesAfte
 // lately is how many minutes count as now.
 const lately = metrics.Lately
 
-func (s *Status) troubles(now time.Time) []Trouble {
-	all := []Trouble{} // [] and not null
-	for _, check := range checks {
-		all = append(all, check(s, now)...)
+// judge finds all troubles, the worst first.
+func (s *Status) judge(now time.Time) {
+	s.Troubles = []Trouble{} // [] and not null
+	for _, k := range Kinds {
+		for _, t := range k.find(s, now) {
+			said := t.Kind
+			t.Kind = k
+			t.Severity, t.Do = cmp.Or(said.Severity, k.Severity), cmp.Or(said.Do, k.Do)
+			s.Troubles = append(s.Troubles, t)
+		}
 	}
-	all = append(all, s.unreadyTroubles(all)...)
-	slices.SortStableFunc(all, func(a, b Trouble) int { return strings.Compare(a.Severity, b.Severity) })
-	return all
+	for i := range s.Elsewhere {
+		if t := elsewhere(&s.Elsewhere[i]); !slices.ContainsFunc(s.Troubles, func(o Trouble) bool { return o.key() == s.Elsewhere[i].About }) {
+			s.Troubles = append(s.Troubles, t)
+		}
+	}
+	slices.SortStableFunc(s.Troubles, func(a, b Trouble) int { return strings.Compare(a.Severity, b.Severity) })
 }
 
 // line returns the words of a line, which are those of all troubles about it, and its tone, which is that of
@@ -186,59 +134,52 @@ func (s *Status) line(part, name, quiet, tone string) (string, string) {
 	return cmp.Or(strings.Join(says, "; "), quiet), tone
 }
 
-// tone returns the colour of a part: that of the worst trouble about it, or about one of its ports or receivers.
-func (s *Status) tone(part string) string {
+// of returns the worst trouble about a part, or about one of its ports or receivers; nil: there is none.
+func (s *Status) of(part string) *Trouble {
 	for i := range s.Troubles {
 		if slices.ContainsFunc(s.Troubles[i].about, func(about Subject) bool { return about.Part == part }) {
-			return s.Troubles[i].tone()
+			return &s.Troubles[i]
 		}
 	}
-	return good
+	return nil
 }
 
-// tone returns the colour of what a trouble is about.
+// tone returns the colour of what a trouble is about. Nil: there is none.
 func (t *Trouble) tone() string {
-	if t.Severity == Critical {
+	switch {
+	case t == nil:
+		return good
+	case t.Severity == Critical:
 		return bad
+	default:
+		return warn
 	}
-	return warn
 }
 
-// unreadyTroubles say that a part is not ready, unless a trouble that was found already says why.
-func (s *Status) unreadyTroubles(found []Trouble) (all []Trouble) {
+// notReady says that a part is not ready, unless a trouble that was found already says why.
+func notReady(s *Status, _ time.Time) (all []Trouble) {
 	for _, p := range s.Health.Parts {
-		ofPart := func(about Subject) bool { return about.Part == p.Name }
-		said := slices.ContainsFunc(found, func(t Trouble) bool {
-			return t.Severity == Critical && slices.ContainsFunc(t.about, ofPart)
+		problems := s.Health.Unready(p.Name)
+		said := slices.ContainsFunc(s.Troubles, func(t Trouble) bool {
+			return t.Severity == Critical && slices.ContainsFunc(t.about, func(about Subject) bool { return about.Part == p.Name })
 		})
-		if problems := s.Health.Unready(p.Name); p.On && len(problems) > 0 && !said {
-			what := p.Name + " is not ready: " + strings.Join(problems, "; ")
-			all = append(all, unready[p.Name].is(what, Subject{Part: p.Name}))
+		if p.On && len(problems) > 0 && !said {
+			all = append(all, wrong(p.Name+" is not ready: "+strings.Join(problems, "; "), Subject{Part: p.Name}))
 		}
 	}
 	return all
 }
 
-const waitForReady = "Wait a few seconds. If it is still not ready, read usher's log."
-
-var unready = map[string]*Kind{
-	"outbound": kind("outbound-not-ready", Critical, "UsherDown", "Calls get an error.", waitForReady).ofReplica(),
-	"gate": kind("gate-not-ready", Critical, "UsherDown",
-		"Senders get 503, and changes do not reach your customers.", waitForReady).ofReplica(),
-	"entitlements": kind("entitlements-not-ready", Critical, "UsherDown",
-		"Questions about what tenants may use are answered 503.", waitForReady).ofReplica(),
-}
-
 // Pauses are troubles: changes do not reach customers, and most of them somebody has to end. A banner on
 // every page says the same.
-func pauseTroubles(s *Status, _ time.Time) (all []Trouble) {
+func paused(s *Status, _ time.Time) (all []Trouble) {
 	if s.Inbox == nil {
 		return nil
 	}
 	for _, p := range s.Inbox.Paused {
-		t := paused.is("Paused: "+p.Words(), s.pausedBy(&p)...).since(p.Since).run("usher inbox resume" + p.Flag())
+		t := wrong("Paused: "+p.Words(), s.pausedBy(&p)...).since(p.Since).run("usher inbox resume" + p.Flag())
 		if t.which = p.Flag(); p.Tenant != "" {
-			t = t.naming([]string{inbox.ShowTenant(p.Platform, p.Tenant)}, 1)
+			t = t.naming([]string{inbox.ShowTenant(p.Platform, p.Tenant)})
 		}
 		all = append(all, t)
 	}
@@ -258,11 +199,7 @@ func (s *Status) pausedBy(p *inbox.Pause) (all []Subject) {
 	return all
 }
 
-var paused = kind("paused", Warning, "UsherInboxPaused",
-	"Senders still get 200; their webhooks wait. Changes do not reach your customers until the pause ends.",
-	"When it is no longer needed, resume the deliveries. A pause without an end lasts until somebody does.")
-
 // Others returns the troubles without the pauses, which the page shows in a banner.
 func (s *Status) Others() []Trouble {
-	return slices.DeleteFunc(slices.Clone(s.Troubles), func(t Trouble) bool { return t.Kind == *paused })
+	return slices.DeleteFunc(slices.Clone(s.Troubles), func(t Trouble) bool { return t.Name == pausedKind })
 }

@@ -213,30 +213,17 @@ CREATE TABLE {schema}.told (
 
 -- What was wrong, from when to when; see history.go.
 CREATE TABLE {schema}.trouble (
-	id        {text} PRIMARY KEY,
-	replica   {text} NOT NULL, -- whose it is; empty: that of all who share the inbox
-	about     {text} NOT NULL, -- its kind, and what it is about
-	began     {int} NOT NULL,
-	noticed   {int} NOT NULL,
-	ended     {int} NOT NULL DEFAULT 0, -- 0: it is not over
-	said      {int} NOT NULL DEFAULT 0, -- when a notification said it; 0: none has
-	said_over {int} NOT NULL DEFAULT 0, -- when one said that it is over
-	erased    {int} NOT NULL DEFAULT 0, -- how many erasures have changed its words
-	words     {text} NOT NULL -- JSON of inbox.TroubleWords
+	about    {text} NOT NULL, -- its kind, and what it is about
+	replica  {text} NOT NULL, -- who has found it last; empty: it is wrong for all who share the inbox
+	began    {int} NOT NULL,
+	noticed  {int} NOT NULL,
+	seen     {int} NOT NULL, -- when somebody last found it
+	ended    {int} NOT NULL DEFAULT 0, -- 0: it is not over
+	claimed  {int} NOT NULL DEFAULT 0, -- when a replica last began to say something of it
+	told     {int} NOT NULL DEFAULT 0, -- 1: it was said; 2: that it is over, too
+	named    {text} NOT NULL, -- the tenants that it names
+	words    {text} NOT NULL, -- JSON of inbox.TroubleWords
+	PRIMARY KEY (about, noticed)
 );
+CREATE UNIQUE INDEX trouble_open ON {schema}.trouble (about) WHERE ended = 0;
 CREATE INDEX trouble_ended ON {schema}.trouble (ended);
-
--- The processes with a gate that use this inbox.
-CREATE TABLE {schema}.replica (
-	name  {text} PRIMARY KEY,
-	since {int} NOT NULL, -- when it started
-	seen  {int} NOT NULL, -- when it last said that it is there
-	ended {int} NOT NULL -- 1: it said that it ends
-);
-
--- Which of them speaks for all, until when.
-CREATE TABLE {schema}.speaker (
-	number {int} PRIMARY KEY, -- 1
-	name   {text} NOT NULL,
-	until  {int} NOT NULL
-);

@@ -373,51 +373,45 @@ SELECT number, token FROM {schema}.told ORDER BY number DESC LIMIT 1
 DELETE FROM {schema}.told WHERE number IN (SELECT number FROM {schema}.told WHERE number < (SELECT max(number) FROM {schema}.told
 	WHERE number < coalesce((SELECT number FROM {schema}.told WHERE at >= $1::bigint ORDER BY number LIMIT 1), {never})) ORDER BY number LIMIT 50000)
 
--- name: troubles_now
--- Troubles that are not over; or over since a time (1), or said and not yet said to be over. The oldest first, 2 at most.
-SELECT id, replica, about, began, noticed, ended, said, said_over, erased, words FROM {schema}.trouble
-WHERE ended = 0 OR ended > $1::bigint OR said > 0 AND said_over = 0 ORDER BY began, id LIMIT $2::bigint
+-- name: trouble_keep
+-- What a replica has noted while it could not write; unless somebody has written it.
+INSERT INTO {schema}.trouble (about, replica, began, noticed, seen, ended, told, named, words)
+SELECT $1::text, $2::text, $3::bigint, $4::bigint, $5::bigint, $6::bigint, $7::bigint, $8::text, $9::text
+WHERE NOT EXISTS (SELECT 1 FROM {schema}.trouble WHERE about = $1::text AND noticed <= $5::bigint AND (ended = 0 OR ended >= $4::bigint))
+
+-- name: trouble_again
+-- It is still wrong, or again: what was over for less than a minute (since 4) goes on, unless that was said. 3 is now.
+UPDATE {schema}.trouble SET replica = $2::text, seen = $3::bigint, ended = 0, named = $5::text, words = $6::text
+WHERE about = $1::text AND noticed = (SELECT max(noticed) FROM {schema}.trouble WHERE about = $1::text)
+AND (ended = 0 OR ended > $4::bigint AND told < 2 AND NOT EXISTS (SELECT 1 FROM {schema}.trouble WHERE about = $1::text AND ended = 0))
+
+-- name: trouble_new
+INSERT INTO {schema}.trouble (about, replica, began, noticed, seen, told, named, words)
+SELECT $1::text, $2::text, $3::bigint, $4::bigint, $4::bigint, $5::bigint, $6::text, $7::text
+WHERE NOT EXISTS (SELECT 1 FROM {schema}.trouble WHERE about = $1::text AND ended = 0) ON CONFLICT DO NOTHING
+
+-- name: troubles_end
+-- Those that nobody has found since a time (1), also of replicas that are gone.
+UPDATE {schema}.trouble SET ended = seen WHERE ended = 0 AND seen < $1::bigint
+
+-- name: troubles_claim
+-- Who gets a row says it: that it has been wrong since before a time (1), or over since before it. Nobody says anything while somebody
+-- has begun to after that time. 2 is now.
+UPDATE {schema}.trouble SET claimed = $2::bigint WHERE claimed <= $1::bigint
+AND (ended = 0 AND told = 0 AND noticed <= $1::bigint OR ended > 0 AND ended <= $1::bigint AND told = 1)
+AND NOT EXISTS (SELECT 1 FROM {schema}.trouble WHERE claimed > $1::bigint AND claimed <= $2::bigint)
+RETURNING about, replica, began, noticed, seen, ended, told, words
+
+-- name: trouble_told
+UPDATE {schema}.trouble SET told = $3::bigint WHERE about = $1::text AND noticed = $2::bigint AND told < $3::bigint AND ($3::bigint = 1 OR ended > 0)
 
 -- name: troubles_since
--- Troubles that are not over, or ended since a time (1): those first that began last, 2 at most.
-SELECT id, replica, about, began, noticed, ended, said, said_over, erased, words FROM {schema}.trouble
-WHERE ended = 0 OR ended >= $1::bigint ORDER BY began DESC, id LIMIT $2::bigint
+-- What is not over, and what ended since a time (1).
+SELECT about, replica, began, noticed, seen, ended, told, words FROM {schema}.trouble
+WHERE ended = 0 OR ended >= $1::bigint ORDER BY ended DESC, about LIMIT 1000
 
--- name: troubles_all
-SELECT id, replica, about, began, noticed, ended, said, said_over, erased, words FROM {schema}.trouble
-
--- name: trouble_said
-SELECT coalesce(max(CASE WHEN said_over > said THEN said_over ELSE said END), 0) FROM {schema}.trouble
-
--- name: trouble_put
--- Words that are older than an erasure (9 counts them) do not replace its words.
-INSERT INTO {schema}.trouble AS t (id, replica, about, began, noticed, ended, said, said_over, erased, words) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
-ON CONFLICT (id) DO UPDATE SET began = excluded.began, ended = excluded.ended, said = CASE WHEN excluded.said > t.said THEN excluded.said ELSE t.said END,
-	said_over = CASE WHEN excluded.said_over > t.said_over THEN excluded.said_over ELSE t.said_over END,
-	words = CASE WHEN t.erased = excluded.erased THEN excluded.words ELSE t.words END
-
--- name: trouble_say
-UPDATE {schema}.trouble SET said = $2::bigint, said_over = $3::bigint WHERE id = $1::text
-
--- name: trouble_reword
-UPDATE {schema}.trouble SET words = $2::text, erased = erased + 1 WHERE id = $1::text
+-- name: troubles_erase
+DELETE FROM {schema}.trouble WHERE replace(named, $1::text, '') <> named
 
 -- name: troubles_expire
--- Those that ended before a time (1), and those beyond the last so many (2).
-DELETE FROM {schema}.trouble WHERE ended > 0 AND (ended < $1::bigint OR ended < coalesce((SELECT ended FROM {schema}.trouble WHERE ended > 0 ORDER BY ended DESC LIMIT 1 OFFSET $2::bigint), 0))
-
--- name: replicas
-SELECT name, since, seen, ended FROM {schema}.replica ORDER BY name LIMIT 100
-
--- name: replica_sign
-INSERT INTO {schema}.replica AS r (name, since, seen, ended) VALUES ($1, $2, $3, $4)
-ON CONFLICT (name) DO UPDATE SET since = excluded.since, seen = excluded.seen, ended = excluded.ended
-
--- name: replica_forget
-DELETE FROM {schema}.replica WHERE name = $1::text
-
--- name: speaker_take
--- 1 takes or keeps it until 2: nobody has it, or whoever had it has not renewed it up to now (3). One that ends later than is possible (4)
--- is from before the clock was set back.
-INSERT INTO {schema}.speaker AS s (number, name, until) VALUES (1, $1, $2)
-ON CONFLICT (number) DO UPDATE SET name = excluded.name, until = excluded.until WHERE s.name = excluded.name OR s.until <= $3::bigint OR s.until > $4::bigint RETURNING until
+DELETE FROM {schema}.trouble WHERE ended > 0 AND ended < $1::bigint

@@ -111,7 +111,7 @@ func (e *broken) Write(fn func(engine.Tx) error) error {
 		<-(*until).Done()
 		return engine.ErrDoubt
 	}
-	if err := e.err.Load(); err != nil {
+	if err := e.err.Load(); err != nil && *err != nil {
 		return *err
 	}
 	doubt := false
@@ -151,7 +151,7 @@ func (e *broken) Read(ctx context.Context, fn func(engine.Tx) error) error {
 		}
 		return &engine.AwayError{Err: errors.New("no answer")}
 	}
-	if err := e.err.Load(); err != nil {
+	if err := e.err.Load(); err != nil && *err != nil {
 		return *err
 	}
 	return e.Engine.Read(ctx, fn)
@@ -166,7 +166,7 @@ func (b *Box) Break(why string) {
 // Hang lets the database answer nothing until ctx ends.
 func (b *Box) Hang(ctx context.Context) { b.engine.hangs.Store(&ctx) }
 
-// Fail makes each transaction fail from now on.
+// Fail makes each transaction fail from now on; nil: none.
 func (b *Box) Fail(err error) { b.engine.err.Store(&err) }
 
 // RoundTrip is the receivers' answer.

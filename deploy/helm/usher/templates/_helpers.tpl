@@ -101,9 +101,6 @@ outbound:
 {{- if and .Values.podMonitor.enabled (not $keys.adminReadToken) -}}
 {{- fail "podMonitor.enabled needs secret.keys.adminReadToken: Prometheus must not get the token of those who may act" -}}
 {{- end -}}
-{{- if and .Values.prometheusRule.enabled (not .Values.prometheusRule.runbookPrefix) -}}
-{{- fail "prometheusRule.runbookPrefix is missing: each alert links to a section of docs/operations.md, say where your copy of it is" -}}
-{{- end -}}
 {{- range $part, $w := include "usher.workloads" . | fromYaml -}}
 {{- if and (gt (int $w.replicas) 1) (ge (int (index $.Values $part).minAvailable) (int $w.replicas)) -}}
 {{- fail (printf "%s.minAvailable must be less than its replicas: otherwise no node with usher on it can be drained" $part) -}}
