@@ -52,7 +52,8 @@ type TenantProvisioningChange {
 // run answers a query by the schema that it fits. One that fits neither gets the errors of today's.
 func (s schemas) run(ctx context.Context, query, operation string, variables map[string]any) *graphql.Response {
 	schema := s.today
-	if len(s.today.Validate(query)) > 0 && len(s.documented.Validate(query)) == 0 {
+	fits := func(s *graphql.Schema) bool { return len(s.ValidateWithVariables(query, variables)) == 0 }
+	if !fits(s.today) && fits(s.documented) {
 		schema = s.documented
 	}
 	return schema.Exec(ctx, query, operation, variables)
