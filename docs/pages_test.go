@@ -21,11 +21,11 @@ const root = "../"
 var budgets = map[string]int{
 	"README.md": 800, "bench/RESULTS.md": 1580, "docs/operations.md": 4520, "docs/architecture.md": 3140,
 	"docs/SECURITY.md": 1810, "docs/reference.md": 3200, "docs/reliability.md": 1270,
-	"docs/uses.md": 2350, "docs/receivers.md": 880, "docs/entitlements.md": 1650, "docs/evidence.md": 1780,
+	"docs/connect.md": 620, "docs/uses.md": 2350, "docs/receivers.md": 880, "docs/entitlements.md": 1650, "docs/evidence.md": 1780,
 }
 
 // budgetOfTheRest is for all other pages in docs together, and budgetOfAll for the README and all of docs.
-const budgetOfTheRest, budgetOfAll = 1780, 23100
+const budgetOfTheRest, budgetOfAll = 1780, 23700
 
 // Every page is within its budget, and listed.
 func TestPagesAreShort(t *testing.T) {

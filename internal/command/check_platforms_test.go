@@ -34,7 +34,7 @@ func TestCheckOfPlatforms(t *testing.T) {
 			[]string{"ok    platform crm: its address, token and key fit, and provisioning is on; checkout validation is off"}},
 		{"the token is in the path", with(func(p *sandbox.Platform) { p.WebhookURL, p.WebhookAuthToken = new(gate+"/"+token), nil }), "product:read", secrets,
 			[]string{"ok    platform crm: "}},
-		{"nothing is checked, and checkout is on", with(func(p *sandbox.Platform) { p.CheckoutValidationEnabled = new(true) }), "product:read", []string{"USHER_WEBHOOK_SYNC_TYPES=CheckoutValidation"},
+		{"nothing is checked, and checkout is on", with(func(p *sandbox.Platform) { p.CheckoutValidationEnabled = new(true) }), "product:read", nil,
 			[]string{"ok    platform crm: its address, token and key fit, and provisioning is on; checkout validation is on"}},
 		{"without the scope", nil, "", secrets, []string{"note  platforms: not looked: to compare what the service has configured, allow the API client the scope product:read (the token endpoint rejected the request: invalid_scope"}},
 		{"no platform", nil, "product:read", nil, []string{"FAIL  platforms: the service has none"}},

@@ -300,14 +300,13 @@ func (s *sandboxCall) checkout(ctx context.Context) error {
 	if err := s.post(ctx, "/sandbox/checkout", s.state.State, &asked); err != nil {
 		return err
 	}
-	answer := "no answer"
-	if asked.Status != 0 {
-		answer = strings.TrimSpace(fmt.Sprint(asked.Status, " ", asked.Decision))
-	}
+	answer := strings.TrimSpace(fmt.Sprint(asked.Status, " ", asked.Decision))
 	switch {
 	case asked.Allowed:
 		fmt.Fprintf(s.Stdout, "%s: the purchase is allowed\n", answer)
 		return nil
+	case asked.Status == 0:
+		fmt.Fprintln(s.Stdout, "no answer: the purchase is refused, and the buyer reads a general error of the service")
 	case len(asked.Reads) == 0:
 		fmt.Fprintf(s.Stdout, "%s: the purchase is refused. The answer is not a JSON array of sentences, "+
 			"so the buyer reads a general error of the service\n", answer)

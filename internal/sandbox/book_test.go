@@ -86,8 +86,8 @@ func TestWhatTheServiceKnows(t *testing.T) {
 			`{"subscriptions":{"nodes":[{"state":"ACTIVE","startDate":"2026-01-01","trialStartDate":null,"plan":{"code":"standard"},"product":{"name":"CRM Cloud Suite"},`+
 				`"tenant":{"code":"acme"},"charges":[{"quantity":30,"feature":{"code":"users"}}]}]}}`)
 		wantData(t, s, `{ platforms { nodes { code webhookUrl webhookSigningKey webhookAuthToken provisioningEnabled checkoutValidationEnabled } } }`,
-			`{"platforms":{"nodes":[{"code":"crm","webhookUrl":"http://gate.example/webhooks/secret","webhookSigningKey":"key","webhookAuthToken":"tok","provisioningEnabled":true,"checkoutValidationEnabled":false},`+
-				`{"code":"docs","webhookUrl":"http://gate.example/webhooks/secret","webhookSigningKey":"key","webhookAuthToken":"tok","provisioningEnabled":true,"checkoutValidationEnabled":false},`+
+			`{"platforms":{"nodes":[{"code":"crm","webhookUrl":"http://gate.example/webhooks/secret","webhookSigningKey":"key","webhookAuthToken":"tok","provisioningEnabled":true,"checkoutValidationEnabled":true},`+
+				`{"code":"docs","webhookUrl":"http://gate.example/webhooks/secret","webhookSigningKey":"key","webhookAuthToken":"tok","provisioningEnabled":true,"checkoutValidationEnabled":true},`+
 				`{"code":"odd","webhookUrl":null,"webhookSigningKey":null,"webhookAuthToken":null,"provisioningEnabled":null,"checkoutValidationEnabled":null}]}}`)
 	})
 }

@@ -117,7 +117,7 @@ func (s *Sender) platforms() (all []*Platform) {
 	}
 	for _, p := range []platformRecord{crm, docs} {
 		all = append(all, &Platform{
-			graphql.ID(fmt.Sprint(p.ID)), &p.Code, &p.Name, setting(to), setting(s.SigningKey), setting(s.Token), new(true), new(false),
+			graphql.ID(fmt.Sprint(p.ID)), &p.Code, &p.Name, setting(to), setting(s.SigningKey), setting(s.Token), new(true), new(true),
 		})
 	}
 	return all
