@@ -60,7 +60,7 @@ func (g *Gate) ask(in *arrival) *answer {
 // for the tenant among those that it knows, because another receiver might know nothing of it.
 func (c *Config) whoAnswers(ctx context.Context, of LaneName) (*receiver.Receiver, *answer) {
 	all := c.Receivers.All()
-	if of.Platform != "" {
+	if of.Platform != "" || len(all) == 0 {
 		if r := c.Receivers.For(of.Platform); r != nil {
 			return r, nil
 		}

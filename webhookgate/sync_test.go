@@ -273,6 +273,7 @@ func TestWhoAnswersAQuestion(t *testing.T) {
 		{LaneName{"", "away", ""}, []*receiver.Receiver{main, on("crm")}, "503"},
 		{LaneName{"", "away", ""}, []*receiver.Receiver{on("crm")}, "crm"},
 		{LaneName{"", "", ""}, []*receiver.Receiver{on("crm"), on("docs")}, "422"},
+		{LaneName{"", "crm's", ""}, nil, "422"},
 	} {
 		c := &Config{Receivers: receiver.NewSet(tc.receivers...), Log: slog.New(slog.DiscardHandler)}
 		c.PlatformsOf = func(_ context.Context, tenant string) ([]string, error) {
