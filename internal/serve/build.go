@@ -2,6 +2,7 @@ package serve
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net"
 	"os"
@@ -109,8 +110,10 @@ func (u *Usher) buildGate(m *metrics.Gate) (err error) {
 		case !o.Question:
 		case o.Decision == "forwarded" && o.Status < 500:
 			m.QuestionAnswered()
+		case o.Decision == "forwarded":
+			m.QuestionFailed(o.Decision, fmt.Sprintf("the receiver answered %d", o.Status))
 		default:
-			m.QuestionFailed()
+			m.QuestionFailed(o.Decision, o.Why)
 		}
 		if u.decisions != nil {
 			u.decisions.Add(o)

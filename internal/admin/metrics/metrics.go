@@ -407,8 +407,15 @@ type FailedChecks struct {
 // SomeFailed is from how many failed checks in a row on they are no accident: anybody can send something.
 const SomeFailed = 3
 
-// Questions says when a question to the receiver was last answered, and when one last was not.
-type Questions struct{ Failed, Answered time.Time }
+// Questions are the questions to the receiver, such as at a checkout, that got no answer since the last one that did.
+type Questions struct {
+	Count       int
+	Since, Last time.Time
+	Why         string // the last one
+}
+
+// QuestionsMatter is how long people should know of a question that got no answer: somebody could not buy.
+const QuestionsMatter = time.Hour
 
 // Lately is the number of minutes that count as now: what went wrong within them is shown as a problem.
 const Lately = 5
@@ -466,22 +473,29 @@ func (g *Gate) Receiver(name string) *Receiver { return g.receivers[name] }
 // Invalid counts a webhook of the right sender whose content is invalid.
 func (g *Gate) Invalid(reason string) { g.invalid.WithLabelValues(reason).Inc() }
 
-// QuestionFailed counts a question to the receiver that got no answer, beside Received.
-func (g *Gate) QuestionFailed() {
-	g.hour.count(FailedQuestions)
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.questions.Failed = time.Now()
-}
-
-// QuestionAnswered notes that a question got an answer.
+// QuestionAnswered notes that a question to the receiver got an answer.
 func (g *Gate) QuestionAnswered() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.questions.Answered = time.Now()
+	g.questions = Questions{}
 }
 
-// Questions says when questions were last answered, and not answered.
+// QuestionFailed notes that a question got no answer, and why. It is called beside Received, with the same decision.
+func (g *Gate) QuestionFailed(decision, why string) {
+	if decision == "failed" {
+		g.hour.count(FailedQuestions)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	now := time.Now()
+	if g.questions.Count == 0 || now.Sub(g.questions.Last) >= QuestionsMatter {
+		g.questions = Questions{Since: now}
+	}
+	g.questions.Count++
+	g.questions.Last, g.questions.Why = now, why
+}
+
+// Questions returns the questions that got no answer since the last one that did.
 func (g *Gate) Questions() Questions {
 	g.mu.Lock()
 	defer g.mu.Unlock()

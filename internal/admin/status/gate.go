@@ -74,14 +74,18 @@ func (g *Gate) failedQuestions() int {
 	return metrics.Sum(g.Decisions, lately, metrics.FailedQuestions)
 }
 
-// questionsFail says that webhooks which ask the receiver a question got a 5xx.
+// questionsFail says that questions to the receiver, such as at a checkout, got no answer, from the first one on.
 func questionsFail(s *Status, now time.Time) []Trouble {
-	if s.Gate == nil || s.Gate.failedQuestions() == 0 || isOver(s.Gate.Questions.Failed, s.Gate.Questions.Answered, now) {
+	if s.Gate == nil {
 		return nil
 	}
-	what := fmt.Sprintf("The receiver did not answer %s in the last %d minutes",
-		page.Plural(s.Gate.failedQuestions(), "question", "questions"), lately)
-	return wrong(what, ofGate("")).link("/webhooks?state=failed").only()
+	q := s.Gate.Questions
+	if q.Count == 0 || now.Sub(q.Last) >= metrics.QuestionsMatter {
+		return nil
+	}
+	what := page.Plural(q.Count, "question of the billing service was", "questions of the billing service were") +
+		" not answered: " + q.Why
+	return wrong(what, ofGate("")).since(q.Since).link("/webhooks?state=failed").only()
 }
 
 // sendersRejected says that every webhook fails the check of its sender, from the third one on. One that failed it is

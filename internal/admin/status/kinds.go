@@ -96,9 +96,10 @@ var Kinds = []Kind{
 	},
 	{
 		Name: "questions-fail", Severity: Critical, own: true, find: questionsFail,
-		Means: "The billing service has asked (USHER_WEBHOOK_SYNC_TYPES), and got a 5xx: what it asked for, such as a " +
-			"checkout, did not go on.",
-		Do: "Fix the receiver, or the way to it. The page of the failed webhooks says what each of them got.",
+		Means: "Somebody could not buy: the billing service asks before a checkout (USHER_WEBHOOK_SYNC_TYPES), and no " +
+			"answer is a no.",
+		Do: "Fix the receiver, or the way to it: the log has each of them. This goes with the next question that is " +
+			"answered, or after an hour. To have no such questions, switch off the checkout validation in the billing service.",
 	},
 	{
 		Name: "features-unknown", Severity: Critical, find: featuresUnknown,

@@ -79,6 +79,11 @@ func TestTroubles(t *testing.T) {
 		g.FailedChecks = metrics.FailedChecks{Count: n, Since: night, Last: time.Now().Add(-ago)}
 		return g
 	}
+	asked := func(n int, ago time.Duration) *Gate {
+		g := gate("ok", 0, 9, 0, 0, n, 0, n)
+		g.Questions = metrics.Questions{Count: n, Since: night, Last: time.Now().Add(-ago), Why: "the receiver could not be reached"}
+		return g
+	}
 	box := func(f inbox.Figures, edit func(*inbox.Figures)) *inbox.Stats {
 		r := f
 		if edit != nil {
@@ -183,7 +188,9 @@ func TestTroubles(t *testing.T) {
 		{"paused", port(fine), gate("ok"), &inbox.Stats{Paused: []inbox.Pause{{Since: night}}}, nil, false, []string{"warning", "Paused: all deliveries" + since, "resume"}},
 		{"passed through and failed", port(fine), gate("500", 0, 0, 0, 0, 3), nil, nil, false, []string{"critical", "answers 500 to everything: 3 webhooks failed" + " in the last 5 minutes" + since, "resend"}},
 		{"answered 503, and they have come again", port(fine), gate("ok", 0, 9, 0, 0, 3), box(inbox.Figures{}, nil), nil, false, nil},
-		{"questions fail", port(fine), gate("ok", 0, 9, 0, 0, 3, 0, 2), box(inbox.Figures{}, nil), nil, false, []string{"critical", "The receiver did not answer 2 questions in the last 5 minutes", "such as a checkout"}},
+		{"a question fails", port(fine), asked(1, 59*time.Minute), box(inbox.Figures{}, nil), nil, false,
+			[]string{"critical", "1 question of the billing service was not answered: the receiver could not be reached" + since, "Somebody could not buy"}},
+		{"questions failed an hour ago", port(fine), asked(2, time.Hour), box(inbox.Figures{}, nil), nil, false, nil},
 		{"a clock that is ahead", port(fine), gate("ok"), &inbox.Stats{ClockAhead: 10*time.Minute + 400*time.Millisecond}, nil, true,
 			[]string{"warning", "The clock of this machine is 10\u00a0min ahead of the database's", "Set the clock that is wrong, by NTP"}},
 		{"a clock that is behind", port(fine), gate("ok"), &inbox.Stats{ClockAhead: -5001 * time.Millisecond}, nil, true,
