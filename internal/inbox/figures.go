@@ -59,6 +59,7 @@ type Stats struct {
 	ClockAhead time.Duration // by how much this machine's clock is ahead of the database's, as far as that is certain
 	Tenants    int           // tenants that have a snapshot
 	Unknown    int           // those of them whose features can't be read
+	Renamed    []Renamed     // the first maxRenamed tenants whose id came again under another code
 	Missed     Missed
 
 	Findings      lane.Counts // what reconciles have found of tenants, and still counts
@@ -73,6 +74,12 @@ type Stats struct {
 	Starting bool
 	Old      bool // the database can't be read now, so they are the last ones that could be counted
 }
+
+// Renamed is a tenant whose id came later under another code of the same platform. Nobody knows whether the billing
+// service has renamed it, so both have what their last snapshots say until somebody erases the old one.
+type Renamed struct{ Platform, Old, New string }
+
+const maxRenamed = int64(100)
 
 // counted are figures, and how long they are good for.
 type counted struct {
@@ -295,6 +302,12 @@ func (s *Inbox) recount(ctx context.Context) error {
 		}
 		tx.Queue("invalid_count", func(r engine.Row) error { return r.Scan(&st.Invalid) })
 		tx.Queue("tenant_count", func(r engine.Row) error { return r.Scan(&st.Tenants, &st.Unknown) })
+		tx.Queue("tenants_renamed", func(r engine.Row) error {
+			var one Renamed
+			err := r.Scan(&one.Platform, &one.Old, &one.New)
+			st.Renamed = append(st.Renamed, one)
+			return err
+		}, maxRenamed)
 		queueLastRuns(tx, &st.LastRun, &st.CompleteRun)
 		tx.Queue("findings_count", func(r engine.Row) error {
 			var result string

@@ -193,6 +193,38 @@ func TestHistory(t *testing.T) {
 	})
 }
 
+// A tenant whose id comes under another code of its platform has perhaps been renamed, until one of the two is erased.
+func TestRenamed(t *testing.T) {
+	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
+		d := newDesk(t, open)
+		known := func(id, users string) string {
+			return `{"type":"TenantProvisioningChange","payload":{"tenant":{"id":` + id + `,"code":"t"},"change":{"features":` +
+				`[{"code":"users","quantity":` + users + `}]}}}`
+		}
+		renamed := func() string {
+			d.idle("")
+			return fmt.Sprint(d.Stats().Renamed)
+		}
+		long := `"` + strings.Repeat("x", 256) + `"`
+		d.take("crm/acme", known("132", "1"), known("132", "2"))
+		d.take("docs/acme", known("132", "1"))
+		for _, id := range []string{"null", `""`, long, `"a\u0000"`, "{}"} { // none that can be compared
+			d.take("crm/none", known(id, "1"))
+			d.take("crm/neither", known(id, "1"))
+		}
+		d.want("nobody", renamed(), "[]")
+		d.take("crm/renamed", known(`"132"`, "3"))
+		d.want("one", renamed(), "[{crm acme renamed}]")
+		d.take("crm/third", known("132", "3"))
+		d.want("again", renamed(), "[{crm acme third} {crm renamed third}]")
+		d.take("crm/acme", known("132", "4"))
+		d.want("and back", renamed(), "[{crm renamed acme} {crm third acme}]")
+		must(d.Erase("crm", "third"))(t)
+		must(d.Erase("crm", "acme"))(t)
+		d.want("erased", renamed(), "[]")
+	})
+}
+
 // A long history is handed over page by page, in one order with what was missed in memory alone: no page is read
 // before the one before it is gone.
 func TestHistoryPages(t *testing.T) {

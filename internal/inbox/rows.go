@@ -289,7 +289,7 @@ var errNoNumber = errors.New("no number is left for a new webhook: begin with a 
 
 // snapshotColumns returns the row of a snapshot.
 func snapshotColumns(r *snapshot.Stored) []any {
-	return []any{r.Tenant, r.Platform, r.Seq, r.Webhook, r.Received.UnixMicro(), r.Name, string(r.Features)}
+	return []any{r.Tenant, r.Platform, r.Seq, r.Webhook, r.Received.UnixMicro(), r.Name, string(r.Features), r.ID}
 }
 
 // withoutZero replaces the zero character, which PostgreSQL's text cannot have.

@@ -23,6 +23,7 @@ import (
 // it, or if it cannot be read.
 type Snapshot struct {
 	Name string `json:"name,omitempty"` // the tenant's
+	ID   string `json:"-"`              // the tenant's id in the billing service, which stays when its code changes
 	// Known says that the webhook has a list of features, perhaps an empty one, and that each of them
 	// can be read. If not, nobody knows what the tenant may use, and Features is empty.
 	Known         bool           `json:"known"`
@@ -66,6 +67,7 @@ func (c Coded) Label() string { return cmp.Or(c.Name, c.Code) }
 type Stored struct {
 	Platform, Tenant string    // codes; Platform is empty for none
 	Name             string    // the tenant's
+	ID               string    // the tenant's in the billing service; empty: unknown
 	Seq              int64     // the webhook's number in the inbox; newer webhooks have higher numbers
 	Webhook          string    // its webhook-id
 	Received         time.Time // when it was taken in
@@ -131,7 +133,11 @@ func Of(value any) (s Snapshot) {
 	payload := content.Member(value, "payload")
 	change := content.Member(payload, "change")
 	// It is kept longer than the rest.
-	s.Name = strings.Clone(withoutZero(textOf(content.Member(payload, "tenant"), "name")))
+	tenant := content.Member(payload, "tenant")
+	s.Name = strings.Clone(withoutZero(textOf(tenant, "name")))
+	if id := textOf(tenant, "id"); content.ValidCode(id) { // as long as an index of the inbox can take
+		s.ID = strings.Clone(id)
+	}
 	s.Features, s.Known = readFeatures(content.Member(change, "features"))
 	s.Subscriptions = readSubscriptions(content.Member(change, "subscriptions"))
 	return s
@@ -140,7 +146,7 @@ func Of(value any) (s Snapshot) {
 // Stored returns what an inbox keeps of a snapshot for years: the tenant's name and the features,
 // and nothing about people.
 func (s Snapshot) Stored(platform, tenant, webhook string) *Stored {
-	return &Stored{Platform: platform, Tenant: tenant, Name: s.Name, Webhook: webhook, Features: s.Encode()}
+	return &Stored{Platform: platform, Tenant: tenant, Name: s.Name, ID: s.ID, Webhook: webhook, Features: s.Encode()}
 }
 
 // Encode returns the features as Stored has them, and nil if they are not Known.

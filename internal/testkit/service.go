@@ -2,6 +2,7 @@ package testkit
 
 import (
 	"fmt"
+	"hash/crc32"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -43,8 +44,8 @@ func (s *Service) Environ(extra ...string) []string {
 // Snapshot is a webhook that gives a tenant so many users.
 func Snapshot(tenant string, users int) string {
 	return fmt.Sprintf(`{"type":"TenantProvisioningChange","payload":{`+
-		`"tenant":{"id":1,"code":%q,"name":"T","platform":{"id":1,"code":"crm","name":"CRM"}},`+
-		`"change":{"features":[{"code":"users","name":"Users","quantity":%d}],"subscriptions":[]}}}`, tenant, users)
+		`"tenant":{"id":%d,"code":%q,"name":"T","platform":{"id":1,"code":"crm","name":"CRM"}},`+
+		`"change":{"features":[{"code":"users","name":"Users","quantity":%d}],"subscriptions":[]}}}`, crc32.ChecksumIEEE([]byte(tenant)), tenant, users)
 }
 
 // Wrong is what an overview says of now. Below that it says what is over, in the same words.

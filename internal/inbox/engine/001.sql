@@ -111,10 +111,12 @@ CREATE TABLE {schema}.snapshot (
 	received {int} NOT NULL,
 	name     {text} NOT NULL,
 	features {json}, -- NULL: they can't be read
+	tenant_id {text} NOT NULL DEFAULT '', -- the billing service's id of the tenant; empty: the webhook had none
 	PRIMARY KEY (tenant, platform)
 ) {keyed};
 
 CREATE INDEX snapshot_unknown ON {schema}.snapshot (received) WHERE features IS NULL;
+CREATE INDEX snapshot_id ON {schema}.snapshot (platform, tenant_id, seq) WHERE tenant_id <> '';
 
 -- The signed webhook-ids of the last 15 minutes, each with the digest of the body that it came with.
 CREATE TABLE {schema}.seen_id (

@@ -225,6 +225,14 @@ SELECT count(*), (SELECT count(*) FROM {schema}.snapshot WHERE features IS NULL)
 -- Tenants whose features can't be read, those that are so for longest first.
 SELECT platform, tenant, received FROM {schema}.snapshot WHERE features IS NULL ORDER BY received LIMIT $1::bigint
 
+-- name: tenants_renamed
+-- Tenants whose id came again, later, under another code of the same platform.
+SELECT o.platform, o.tenant, n.tenant FROM (
+	SELECT platform, tenant_id, max(seq) AS seq FROM {schema}.snapshot WHERE tenant_id <> '' GROUP BY platform, tenant_id HAVING count(*) > 1) d
+JOIN {schema}.snapshot o ON o.platform = d.platform AND o.tenant_id = d.tenant_id AND o.tenant_id <> '' AND o.seq < d.seq
+JOIN {schema}.snapshot n ON n.platform = d.platform AND n.tenant_id = d.tenant_id AND n.tenant_id <> '' AND n.seq = d.seq
+ORDER BY d.seq, o.seq LIMIT $1::bigint
+
 -- name: history_begin
 -- When the oldest finished webhook that is kept was finished: all that came later are there.
 SELECT changed FROM {schema}.webhook WHERE state {finished} ORDER BY changed, seq LIMIT 1
