@@ -47,7 +47,7 @@ func (h *Handler) status(ctx context.Context) *status.Status {
 		}
 	}
 	if h.cfg.EntitlementsPort {
-		now.Entitlements = &status.Entitlements{Tenants: stats.Tenants, Unknown: stats.Unknown}
+		now.Entitlements = &status.Entitlements{Tenants: stats.Tenants, Unknown: stats.Unknown, Renamed: stats.Renamed}
 		if h.cfg.Held != nil {
 			now.Entitlements.Held = h.cfg.Held()
 		}

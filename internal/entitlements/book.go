@@ -18,8 +18,9 @@ import (
 const (
 	// bookBytes is about how much memory a Book takes.
 	bookBytes = 64 << 20
-	// freshFor is how long an answer of a store that others write to, too, is used without asking again.
-	freshFor = time.Second
+	// freshFor is how long an answer of a store that others write to, too, is used without asking again. With the time
+	// of a query it is less than the second in which other replicas follow.
+	freshFor = 900 * time.Millisecond
 	// queryPatience is how long the store may take to answer.
 	queryPatience = 2 * time.Second
 )
@@ -30,8 +31,8 @@ const (
 // The store always answers with the snapshots of all platforms that have a tenant's code. So a code that exists on
 // several platforms is never answered with the one that happens to be held.
 //
-// What the Book holds counts until Changed says otherwise. If other replicas write to the store, it counts for one
-// second. While the store fails, what is held is still answered, and marked as stale.
+// What the Book holds counts until Changed says otherwise. If other replicas write to the store, it counts for freshFor.
+// While the store fails, what is held is still answered, and marked as stale.
 type Book struct {
 	snapshots func(ctx context.Context, tenant string) ([]snapshot.Stored, error)
 	shared    bool

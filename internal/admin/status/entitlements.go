@@ -6,6 +6,8 @@ import (
 
 	"usher/internal/admin/metrics"
 	"usher/internal/admin/page"
+	"usher/internal/inbox"
+	"usher/internal/text"
 )
 
 // Entitlements is the state of the port that answers what a tenant may use.
@@ -14,7 +16,8 @@ type Entitlements struct {
 	Held    int `json:"held"`    // for how many usher can answer without the inbox
 	Unknown int `json:"unknown"` // how many of them have a last webhook without features that can be read
 
-	UnknownDetails Details `json:"-"`
+	UnknownDetails Details         `json:"-"`
+	Renamed        []inbox.Renamed `json:"-"`
 
 	Answers metrics.Answers `json:"-"` // of the last minutes
 }
@@ -58,6 +61,21 @@ func featuresUnknown(s *Status, _ time.Time) []Trouble {
 	what := "usher cannot tell what " + who + " may use: " + whose + " last webhook has no features that can be read"
 	return wrong(what, ofEntitlements("")).since(e.UnknownDetails.Since).link(e.UnknownDetails.Link).
 		run("usher inbox tenants --trouble").naming(e.UnknownDetails.Tenants).only()
+}
+
+// renamed says that tenants may have been renamed, whose old codes go on to be answered as before.
+func renamed(s *Status, _ time.Time) []Trouble {
+	e := s.Entitlements
+	if e == nil || len(e.Renamed) == 0 {
+		return nil
+	}
+	var old, pairs []string
+	for _, r := range e.Renamed {
+		was, is := page.TenantName(r.Platform, r.Old), page.TenantName(r.Platform, r.New)
+		old, pairs = append(old, was), append(pairs, was+" (now "+is+")")
+	}
+	what := page.FirstFew(pairs) + " may have been renamed: the same tenant id came with another code. usher answers for both codes"
+	return wrong(what, ofEntitlements("")).link("/tenants").run("usher inbox erase " + text.Quote(old[0])).naming(old).only()
 }
 
 // answersFail says that more than a twentieth of the last questions, three at least, got a 503, or an answer after a

@@ -108,6 +108,11 @@ var Kinds = []Kind{
 			"with a code, and with a quantity that is a number or null), and send it again.",
 	},
 	{
+		Name: "tenant-renamed", Severity: Warning, find: renamed,
+		Means: "Programs that ask by the old code do not see later changes of the tenant.",
+		Do:    "When no program asks by the old code any more: 'usher inbox erase PLATFORM/OLD'.",
+	},
+	{
 		Name: "answers-fail", Severity: Critical, own: true, find: answersFail,
 		Means: "Programs that ask what a tenant may use wait, or get no answer: they use their own default, and may lock " +
 			"customers out.",

@@ -13,6 +13,7 @@ import (
 	"usher/internal/inbox/engine"
 	"usher/internal/lane"
 	"usher/internal/receiver"
+	"usher/internal/text"
 	"usher/tokens"
 	"usher/webhookgate"
 )
@@ -323,6 +324,12 @@ func TestEntitlementTroubles(t *testing.T) {
 	s := &Status{Health: new(Health), Entitlements: &Entitlements{Tenants: 5, Unknown: 1}}
 	s.Judge(time.Now())
 	if len(s.Troubles) != 1 || !strings.HasPrefix(s.Troubles[0].What, "usher cannot tell what 1 tenant may use") {
+		t.Errorf("%+v", s.Troubles)
+	}
+	s.Entitlements = &Entitlements{Tenants: 5, Renamed: []inbox.Renamed{{Platform: "crm", Old: "it's", New: "theirs"}}}
+	s.Judge(time.Now())
+	const want = "crm/it's (now crm/theirs) may have been renamed"
+	if len(s.Troubles) != 1 || !strings.HasPrefix(s.Troubles[0].What, want) || s.Troubles[0].Run != "usher inbox erase "+text.Quote("crm/it's") {
 		t.Errorf("%+v", s.Troubles)
 	}
 }
