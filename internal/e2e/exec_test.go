@@ -21,7 +21,7 @@ func TestExec(t *testing.T) {
 		t.Fatal(err)
 	}
 	env := s.Environ("USHER_KEY=k3y", "USHER_WEBHOOK_TOKEN=wt0ken", "USHER_PORTS_0_LISTEN=0.0.0.0:1", "USHER_PORTS_0_CLIENT_SECRET=p0secret", "USHER_ADMIN_TOKN=sl1p",
-		"USHER_ADMIN_TOKEN_FILE="+file, "USHER_LOG_LEVEL=", "HTTP_PROXY=http://127.0.0.1:1", "NO_PROXY=intranet", "MINE=stays", "USHER_URL=http://old")
+		"USHER_ADMIN_TOKEN_FILE="+file, "USHER_NOTIFY_URL=https://chat.example/h00k", "USHER_LOG_LEVEL=", "HTTP_PROXY=http://127.0.0.1:1", "NO_PROXY=intranet", "MINE=stays", "USHER_URL=http://old")
 	for _, tc := range []struct {
 		name, script string
 		environ      []string
@@ -52,7 +52,7 @@ func TestExec(t *testing.T) {
 			if p.Code != tc.code || !strings.Contains(out, tc.want) {
 				t.Errorf("%d, want %d with %q:\n%s", p.Code, tc.code, tc.want, out)
 			}
-			for _, secret := range []string{"t0psecret", "k3y", "wt0ken", "p0secret", "sl1p", file, "wr0ng"} {
+			for _, secret := range []string{"t0psecret", "k3y", "wt0ken", "p0secret", "sl1p", "h00k", file, "wr0ng"} {
 				if strings.Contains(out, secret) {
 					t.Errorf("%s reaches the command", secret)
 				}

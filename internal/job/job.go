@@ -182,14 +182,14 @@ func exitCode(state *os.ProcessState) int {
 	return state.ExitCode()
 }
 
-// commandEnvironment returns the command's environment: environ without usher's secrets and, if there is a
+// commandEnvironment returns the command's environment: environ without usher's settings and, if there is a
 // port, with USHER_URL.
 func commandEnvironment(environ []string, url string) []string {
 	var env []string
 	given := make(map[string]string)
 	for _, kv := range environ {
 		name, value, _ := strings.Cut(kv, "=")
-		if !mayBeSecret(name) {
+		if !strings.HasPrefix(name, "USHER_") { // each may be a secret, name the file of one, or be one's name mistyped
 			env = append(env, kv)
 		}
 		given[name] = value
@@ -204,12 +204,4 @@ func commandEnvironment(environ []string, url string) []string {
 		hosts = strings.TrimLeft(hosts+",127.0.0.1", ",")
 	}
 	return append(env, "NO_PROXY="+hosts, "no_proxy="+hosts, "USHER_URL="+url)
-}
-
-// mayBeSecret reports whether a variable may hold a secret of usher, or name the file of one. That includes
-// names with a typing error, and addresses that may contain a password.
-func mayBeSecret(name string) bool {
-	rest, ours := strings.CutPrefix(name, "USHER_")
-	parts := []string{"SECRET", "TOKEN", "KEY", "PORTS_", "WEBHOOK_", "ENTITLEMENTS_", "ADMIN_"}
-	return ours && slices.ContainsFunc(parts, func(part string) bool { return strings.Contains(rest, part) })
 }

@@ -44,6 +44,9 @@ func (r *Receiver) hidden(header http.Header) (all []string) {
 		for _, value := range header.Values(name) {
 			_, credentials, _ := strings.Cut(value, " ")
 			user, password, _ := (&http.Request{Header: http.Header{"Authorization": {value}}}).BasicAuth()
+			if password != "" { // else the user's name may be the secret
+				user = ""
+			}
 			all = append(all, value, credentials, user, password)
 			for pair := range strings.SplitSeq(value, ";") {
 				if _, v, _ := strings.Cut(pair, "="); name == "Cookie" {

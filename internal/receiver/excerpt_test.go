@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"usher/internal/secret"
 	"usher/internal/text"
 )
 
@@ -126,12 +127,14 @@ func TestExcerptStaysReadable(t *testing.T) {
 		t.Fatal(err)
 	}
 	for said, want := range map[string]string{
+		"no such user, see https://receiver/admin":                           "no such user, see https://receiver/admin",
 		"500: hooks of v1 are closed for acme":                               "500: hooks of v1 are closed for acme",
 		`{"error":"no tenant acme","at":"/v1"}`:                              `{"error":"no tenant acme","at":"/v1"}`,
 		"<html><h1>No tenant</h1><p>Nothing here.":                           "<html><h1>No tenant</h1><p>Nothing here.",
 		strings.Repeat("tenant-password", 273) + "tenant-password and so on": strings.Repeat("[redacted]", 102) + "[red…",
 	} {
-		r := &Receiver{URL: address, Timeout: time.Minute, Transport: roundTrip(func(*http.Request) (*http.Response, error) {
+		settings := []*secret.Value{secret.New("admin:t0ken"), secret.New("https://chat/hook")}
+		r := &Receiver{URL: address, Secrets: settings, Timeout: time.Minute, Transport: roundTrip(func(*http.Request) (*http.Response, error) {
 			return &http.Response{StatusCode: 500, Header: make(http.Header), Body: io.NopCloser(strings.NewReader(said))}, nil
 		})}
 		if got := r.Try(t.Context(), "id", make(http.Header), nil).Excerpt; got != want {

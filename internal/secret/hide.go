@@ -79,11 +79,18 @@ func unescape(e string) string {
 	return string(utf8.AppendRune(nil, rune(code)))
 }
 
-// Words returns each secret that these values hold now: one may have several, separated by commas, some with names.
+// Words returns each secret that these values hold now: one may have several, separated by commas, and each of them
+// a name before a colon.
 func Words(values []*Value) (all []string) {
 	for _, v := range values {
-		all = append(all, v.Get())
-		all = append(all, strings.FieldsFunc(v.Get(), func(c rune) bool { return strings.ContainsRune(", :", c) })...)
+		for word := range strings.SplitSeq(v.Get(), ",") {
+			if _, token, named := strings.Cut(word, ":"); named && !strings.HasPrefix(token, "//") {
+				word = token
+			}
+			if word = strings.TrimSpace(word); word != "" {
+				all = append(all, word)
+			}
+		}
 	}
 	return all
 }
