@@ -96,7 +96,7 @@ func (p *payload) attach(req *http.Request) {
 	case p.stream != nil:
 		req.Body = io.NopCloser(p.stream)
 	case p.length > 0:
-		req.Body = io.NopCloser(p.reader())
+		req.Body = io.NopCloser(bytes.NewReader(p.kept))
 	case len(req.TransferEncoding) > 0:
 		req.Body, req.ContentLength = io.NopCloser(bytes.NewReader(nil)), -1
 	default:
@@ -123,18 +123,14 @@ func (m *Memory) take(n int64) bool {
 	return false
 }
 
-const (
-	// alwaysKept is the size up to which bodies are kept even if the memory is used up. Most bodies
-	// are smaller, and a few stalled uploads must not take the second try from all callers.
-	alwaysKept = 16 << 10
-	// pieceSize is the largest size of a piece.
-	pieceSize = 64 << 10
-)
+// alwaysKept is the size up to which bodies are kept even if the memory is used up. Most bodies
+// are smaller, and a few stalled uploads must not take the second try from all callers.
+const alwaysKept = 16 << 10
 
 // payload is the body of one call as usher sends it. If it is within the limit, it is kept in memory
 // and can be sent again. Otherwise it is a stream.
 type payload struct {
-	pieces [][]byte
+	kept   []byte
 	stream io.Reader // nil: the body is kept
 	length int64     // as http.Request.ContentLength
 
@@ -142,8 +138,8 @@ type payload struct {
 	reserved atomic.Int64 // how many bytes of memory it has taken
 }
 
-// release gives the memory back. It does not clear the pieces, because the first try may still be
-// writing them.
+// release gives the memory back. It does not clear what is kept, because the first try may still be
+// writing it.
 func (p *payload) release() {
 	if n := p.reserved.Swap(0); n > 0 {
 		p.memory.used.Add(-n)
@@ -165,74 +161,40 @@ func (p *payload) read(body io.ReadCloser, length, limit int64, memory *Memory) 
 	if length >= 0 {
 		most = length
 	}
-	for have := int64(0); ; {
-		piece, ok := p.next(have, most)
-		if !ok {
-			p.streamOn(body, length)
-			return nil
-		}
-		// Not io.ReadFull: it returns io.ErrUnexpectedEOF both at the end and for a body that was cut.
-		n, err := 0, error(nil)
-		for n < len(piece) && err == nil {
-			var m int
-			m, err = body.Read(piece[n:])
-			n += m
-		}
-		p.pieces = append(p.pieces, piece[:n])
-		have += int64(n)
+	// There is room for one byte more than the body may have, so that a read meets its end.
+	kept := make([]byte, 0, min(alwaysKept, most)+1)
+	for {
+		n, err := body.Read(kept[len(kept):cap(kept)])
+		kept = kept[:len(kept)+n]
 		switch {
-		case have > most && length >= 0:
+		case int64(len(kept)) > most && length >= 0:
 			return &bodyError{errors.New("it is longer than its Content-Length")}
-		case have > most:
-			p.streamOn(body, length)
+		case int64(len(kept)) > most:
+			p.streamOn(kept, body, length)
 			return nil
-		case n == len(piece): // if there is an err, the next read returns it again
 		case err == io.EOF:
-			p.length = have
+			p.kept, p.length = kept, int64(len(kept))
 			return nil
-		default:
+		case err != nil:
 			return err
+		case len(kept) == cap(kept):
+			// More memory is taken when the bytes arrive: those that the header announces may never arrive.
+			size := min(2*int64(cap(kept)), most+1)
+			more := size - p.reserved.Load()
+			if !memory.take(more) {
+				p.streamOn(kept, body, length)
+				return nil
+			}
+			p.reserved.Add(more)
+			kept = append(make([]byte, 0, size), kept...)
 		}
 	}
-}
-
-// next returns the piece for the bytes after the first have bytes. Each piece is as large as all before
-// it, up to pieceSize. The last piece has room for one byte more than the body may have, so that the
-// read meets the end. next takes memory for each piece when the bytes arrive: those that the header
-// announces may never arrive. If there is no memory, ok is false.
-func (p *payload) next(have, most int64) (piece []byte, ok bool) {
-	size := min(alwaysKept+1, most+1)
-	if have > 0 {
-		size = min(have, pieceSize, most-have+1)
-		more := size
-		if len(p.pieces) == 1 {
-			more += have // the first piece has not taken any
-		}
-		if !p.memory.take(more) {
-			return nil, false
-		}
-		p.reserved.Add(more)
-	}
-	return make([]byte, size), true
-}
-
-// reader returns a reader of all kept bytes.
-func (p *payload) reader() io.Reader {
-	if len(p.pieces) == 1 { // most are
-		return bytes.NewReader(p.pieces[0])
-	}
-	var readers []io.Reader
-	for _, piece := range p.pieces {
-		readers = append(readers, bytes.NewReader(piece))
-	}
-	return io.MultiReader(readers...)
 }
 
 // streamOn makes a stream from the bytes that were read and the rest of body. When these bytes have
 // been sent, it releases their memory.
-func (p *payload) streamOn(body io.Reader, length int64) {
-	p.stream, p.length = io.MultiReader(p.reader(), atEnd(p.release), body), length
-	p.pieces = nil
+func (p *payload) streamOn(begin []byte, body io.Reader, length int64) {
+	p.stream, p.length = io.MultiReader(bytes.NewReader(begin), atEnd(p.release), body), length
 }
 
 // atEnd is an empty reader that calls a func when it is read.

@@ -33,10 +33,10 @@ func TestPayload(t *testing.T) {
 	}{
 		{"one byte", 1, 0, true},
 		{"always kept", alwaysKept, 0, true},
-		{"no room", alwaysKept + 1, 0, false},
-		{"a little room", alwaysKept + 1, 40 << 10, true},
+		{"no room", alwaysKept + 2, 0, false},
+		{"a little room", alwaysKept + 2, 40 << 10, true},
 		{"room for a part", 200 << 10, 100 << 10, false},
-		{"several pieces", 200 << 10, 1 << 20, true},
+		{"more than once as much", 200 << 10, 1 << 20, true},
 		{"at the limit", limit, 1 << 20, true},
 		{"beyond the limit", limit + 1, 1 << 20, false},
 	} {
@@ -56,10 +56,7 @@ func TestPayload(t *testing.T) {
 					if kept := p.stream == nil; kept != tc.kept {
 						t.Errorf("kept is %v", kept)
 					}
-					used, held := memory.used.Load(), int64(0)
-					for _, piece := range p.pieces {
-						held += int64(cap(piece))
-					}
+					used, held := memory.used.Load(), int64(cap(p.kept))
 					switch size := int64(tc.size); {
 					case used > tc.room:
 						t.Errorf("%d bytes taken of %d", used, tc.room)
