@@ -503,3 +503,24 @@ func TestSocketOfADatabaseIsNoFile(t *testing.T) {
 		}
 	}
 }
+
+// A receiver's answer may repeat any secret of the settings, and more people see it than know these.
+func TestReceiversHideAllSecrets(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(file, []byte("t0ken-in-a-file"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, err := Read(with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_TOKEN_FILE="+file, "USHER_KEY=the-key,an0ther",
+		"USHER_WEBHOOK_RECEIVERS_0_PLATFORMS=crm", "USHER_WEBHOOK_RECEIVERS_0_FORWARD_URL=http://r", "USHER_ADMIN_TOKEN=ana:adm1n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, to := range s.Webhook.Receivers.All() {
+		hidden := secret.Words(to.Secrets)
+		for _, word := range []string{"t0psecret", "t0ken-in-a-file", "the-key", "an0ther", "adm1n"} {
+			if !slices.Contains(hidden, word) {
+				t.Errorf("receiver %s may show %s", to.Name, word)
+			}
+		}
+	}
+}
