@@ -153,9 +153,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (h *Handler) check(r *http.Request) *problem {
 	reads := r.Method == http.MethodGet || r.Method == http.MethodHead
 	switch {
-	case r.Method == http.MethodConnect || r.Method == http.MethodTrace:
-		// Bytes that follow a CONNECT must not be read as a request.
-		return &problem{status: http.StatusMethodNotAllowed, code: "METHOD_REFUSED", close: true,
+	case guard.Refused(r.Method):
+		return &problem{status: http.StatusMethodNotAllowed, code: "METHOD_REFUSED",
 			message: r.Method + " is not allowed on this port"}
 	case !h.cfg.Hosts.Allowed(r.Host):
 		return &problem{status: http.StatusMisdirectedRequest, code: "HOST_REFUSED",

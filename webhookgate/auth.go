@@ -15,9 +15,9 @@ const tokenHeader = "X-Webhook-Token"
 // checkPath accepts a POST to the gate's path. If tokens are configured, the path may have one more
 // segment, which it returns.
 func (c *Config) checkPath(r *http.Request) (secret string, rejection *answer) {
-	if m := r.Method; m == http.MethodConnect || m == http.MethodTrace {
+	if m := r.Method; guard.Refused(m) {
 		return "", reject(http.StatusMethodNotAllowed, m+" is never accepted here").
-			with("Allow", http.MethodPost).with("Connection", "close")
+			with("Allow", http.MethodPost)
 	}
 	if path := guard.SentPath(r.URL); path != c.Path {
 		below := false

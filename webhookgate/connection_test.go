@@ -98,16 +98,6 @@ func TestOverTheWire(t *testing.T) {
 			t.Errorf("%q, %v", line, err)
 		}
 	})
-	for _, method := range []string{"TRACE", "CONNECT"} {
-		t.Run(method+" ends the connection", func(t *testing.T) {
-			conn := dial(t, gate)
-			fmt.Fprintf(conn, "%s /webhooks HTTP/1.1\r\nHost: gate\r\n\r\n", method)
-			all, err := io.ReadAll(conn)
-			if err != nil || !strings.HasPrefix(string(all), "HTTP/1.1 405 ") || !strings.Contains(string(all), "Usher-Decision: rejected") {
-				t.Errorf("%q, %v", all, err)
-			}
-		})
-	}
 }
 
 // repeated is a reader of nothing but one byte.

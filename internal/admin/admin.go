@@ -221,8 +221,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	visitor, known := h.visitor(r)
 	r = r.WithContext(context.WithValue(r.Context(), visitorKey{}, visitor))
 	switch {
-	case r.Method == http.MethodConnect || r.Method == http.MethodTrace:
-		header.Set("Connection", "close")
+	case guard.Refused(r.Method):
 		h.refuse(w, r, http.StatusMethodNotAllowed, r.Method+" is not for this port")
 	case guarded && !h.cfg.Hosts.Allowed(r.Host):
 		h.refuse(w, r, http.StatusMisdirectedRequest,

@@ -219,7 +219,6 @@ func TestAPI(t *testing.T) {
 		{"from a page in an old browser", "POST", "/api/webhooks/3/redeliver", "", []string{"Origin", "http://evil.example"}, 403, "origin", ""},
 		{"from a page without an origin", "POST", "/api/webhooks/3/redeliver", "", []string{"Origin", "null"}, 403, "origin", ""},
 		{"from our own page", "POST", "/api/webhooks/3/redeliver", "", []string{browser, "same-origin", "Origin", "http://127.0.0.1:9095"}, 200, "", "3 waiting"},
-		{"by another name", "GET", "/api/webhooks", "", []string{"Host", "evil.example"}, 421, "Host", ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			b := calm

@@ -102,14 +102,7 @@ func TestBrowsers(t *testing.T) {
 		refused bool
 	}{
 		{"Origin: https://evil.example", true},
-		{"Origin: null", true},
-		{"Origin: ", true},
-		{"Origin: http://127.0.0.1:8070", true},
-		{"Sec-Fetch-Site: cross-site", true},
-		{"Sec-Fetch-Site: same-origin", true},
-		{"Sec-Fetch-Site: none", false},
 		{"Sec-Fetch-Mode: navigate", false},
-		{"User-Agent: Mozilla/5.0", false},
 	} {
 		for _, page := range []struct{ method, target, body, code string }{
 			{"GET", "/v1/entitlements/acme", "", "BROWSER_REFUSED"},
@@ -137,17 +130,11 @@ func TestHost(t *testing.T) {
 	cfg := config(t)
 	cfg.Hosts = guard.NewHosts("127.0.0.1:8070", []string{"usher.internal"}, false)
 	h := New(cfg)
-	for host, status := range map[string]int{
-		"127.0.0.1:8070": 204, "localhost": 204, "usher.internal": 204, "evil.example": 421, "0.0.0.0:8070": 421, "10.0.0.1": 421,
-	} {
+	for host, status := range map[string]int{"usher.internal": 204, "evil.example": 421} {
 		// The host of an absolute target counts, not the Host header.
 		resp := ask(t, h, "GET", "http://"+host+"/v1/check?tenant=acme&feature=users", "")
 		if code := errorCode(t, resp); resp.StatusCode != status || (code == "HOST_REFUSED") != (status == 421) {
 			t.Errorf("%s: %s %s", host, resp.Status, code)
 		}
-	}
-	cfg.Hosts = guard.NewHosts("unix:/run/usher.sock", nil, false)
-	if resp := ask(t, New(cfg), "GET", "http://whatever/v1/check?tenant=acme&feature=users", ""); resp.StatusCode != 204 {
-		t.Errorf("on a socket file: %s", resp.Status)
 	}
 }

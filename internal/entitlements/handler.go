@@ -120,8 +120,7 @@ func unanswered(err error) bool {
 // server sends its own key in X-Usher-Key.
 func (h *Handler) guard(w http.ResponseWriter, r *http.Request, to target) error {
 	switch {
-	case r.Method == http.MethodConnect || r.Method == http.MethodTrace:
-		w.Header().Set("Connection", "close") // bytes that follow a CONNECT must not be read as a request
+	case guard.Refused(r.Method):
 		return &problem{http.StatusMethodNotAllowed, "METHOD_REFUSED", general,
 			r.Method + " is not allowed on this port."}
 	case !h.cfg.Hosts.Allowed(r.Host):

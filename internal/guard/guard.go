@@ -1,7 +1,7 @@
-// Package guard has what all ports of usher share. Its Listener refuses requests that two parsers
-// could read differently, and serves TLS with certificates that may be replaced while usher runs.
-// Its Server sets the limits of every port. Its functions check the Host, the key and whether a
-// browser sent the request.
+// Package guard has what all ports of usher share. Its Server sets the limits of every port, closes the
+// connection after a request that another parser could read differently, and serves TLS with certificates
+// that may be replaced while usher runs. Its functions check the Host, the key and whether a browser sent
+// the request.
 package guard
 
 import (

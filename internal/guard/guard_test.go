@@ -89,6 +89,33 @@ func TestRebindable(t *testing.T) {
 	}
 }
 
+// What tells of a browser. A page cannot keep its browser from saying it.
+func TestBrowsers(t *testing.T) {
+	for _, tc := range []struct {
+		name                string
+		header              http.Header
+		browser, navigation bool
+	}{
+		{"a program", http.Header{"User-Agent": {"Mozilla/5.0"}}, false, false},
+		{"a page", http.Header{"Origin": {"https://evil.example"}}, true, false},
+		{"a page of this very port", http.Header{"Origin": {"http://127.0.0.1:8070"}}, true, false},
+		{"an opaque origin", http.Header{"Origin": {"null"}}, true, false},
+		{"an empty origin", http.Header{"Origin": {""}}, true, false},
+		{"an image of a page", http.Header{"Sec-Fetch-Site": {"cross-site"}}, true, false},
+		{"a page of the same origin", http.Header{"Sec-Fetch-Site": {"same-origin"}}, true, false},
+		{"a page of the same site", http.Header{"Sec-Fetch-Site": {"same-site"}}, true, false},
+		{"two answers", http.Header{"Sec-Fetch-Site": {"none", "cross-site"}}, true, false},
+		{"the address bar", http.Header{"Sec-Fetch-Site": {"none"}}, false, false},
+		{"the address bar, or a page's redirect", http.Header{"Sec-Fetch-Site": {"none"}, "Sec-Fetch-Mode": {"navigate"}}, false, true},
+		{"a form", http.Header{"Sec-Fetch-Mode": {"navigate"}}, false, true},
+		{"Node's fetch", http.Header{"Sec-Fetch-Mode": {"cors"}}, false, false},
+	} {
+		if b, n := FromBrowser(tc.header), Navigation(tc.header); b != tc.browser || n != tc.navigation {
+			t.Errorf("%s: %t, %t", tc.name, b, n)
+		}
+	}
+}
+
 func FuzzHosts(f *testing.F) {
 	for _, s := range []string{"127.0.0.1:8080", "[::1]:80", "[::1", "a:b:c", "[]:1", ":"} {
 		f.Add(s)

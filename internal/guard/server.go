@@ -74,20 +74,25 @@ func (s *Server) Close() error {
 }
 
 // oneEnd closes the connection after a request of which another parser may see another end than net/http, which
-// prefers Transfer-Encoding to Content-Length and ignores Transfer-Encoding in HTTP/1.0. So what a proxy in front
-// of usher takes for the rest of that request is never read as a second one (request smuggling).
+// prefers Transfer-Encoding to Content-Length, ignores Transfer-Encoding in HTTP/1.0 and reads what follows a CONNECT.
+// So what a proxy in front of usher takes for the rest of that request is never read as a second one (request
+// smuggling).
 func (s *Server) oneEnd(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if c, ok := r.Context().Value(connKey{}).(*conn); ok {
 			c.working(true)
 			defer c.working(false)
 		}
-		if s.drains.Load() || len(r.TransferEncoding) > 0 || !r.ProtoAtLeast(1, 1) {
+		odd := len(r.TransferEncoding) > 0 || !r.ProtoAtLeast(1, 1) || Refused(r.Method)
+		if odd || s.drains.Load() {
 			w.Header().Set("Connection", "close")
 		}
 		h.ServeHTTP(w, r)
 	})
 }
+
+// Refused reports whether no port answers the method but with a 405.
+func Refused(method string) bool { return method == http.MethodConnect || method == http.MethodTrace }
 
 // WriteJSON writes one of usher's own answers, with its Content-Length.
 func WriteJSON(w http.ResponseWriter, status int, v any) {

@@ -24,14 +24,15 @@ func TestSmuggling(t *testing.T) {
 	const end = "0\r\n\r\n" // for those who read chunks
 	probes := []struct {
 		name  string
-		lines []string // the first may be a version other than HTTP/1.1
+		lines []string // the first may be another request line
 		body  string
 	}{
+		{"after a CONNECT", []string{"CONNECT localhost:443 HTTP/1.1"}, inner},
 		{"a length, then chunks", []string{whole, chunked}, end + inner},
 		{"chunks, then a length", []string{chunked, whole}, end + inner},
 		{"a short length beside chunks", []string{"Content-Length: 4", chunked}, "61\r\n" + inner + "\r\n" + end},
-		{"chunks in HTTP/1.0", []string{"HTTP/1.0", "Connection: keep-alive", "Content-Length: 4", chunked}, "61\r\n" + inner + "\r\n" + end},
-		{"chunks in HTTP/1.0, no length", []string{"HTTP/1.0", "Connection: keep-alive", chunked}, end + inner},
+		{"chunks in HTTP/1.0", []string{"POST /graphql HTTP/1.0", "Connection: keep-alive", "Content-Length: 4", chunked}, "61\r\n" + inner + "\r\n" + end},
+		{"chunks in HTTP/1.0, no length", []string{"POST /graphql HTTP/1.0", "Connection: keep-alive", chunked}, end + inner},
 		{"two lengths", []string{whole, "Content-Length: 0"}, inner},
 		{"two lengths in one", []string{"Content-Length: 0, {all}"}, inner},
 		{"a length with a sign", []string{"Content-Length: +0", whole}, inner},
@@ -79,11 +80,11 @@ func TestSmuggling(t *testing.T) {
 		}
 	}
 	for _, p := range probes {
-		version := "HTTP/1.1"
-		if strings.HasPrefix(p.lines[0], "HTTP/") {
-			version, p.lines = p.lines[0], p.lines[1:]
+		line := "POST /graphql HTTP/1.1"
+		if strings.Contains(p.lines[0], " HTTP/1.") {
+			line, p.lines = p.lines[0], p.lines[1:]
 		}
-		head := "POST /graphql " + version + "\r\nHost: localhost\r\n" + strings.Join(p.lines, "\r\n") + "\r\n\r\n"
+		head := strings.Join(append([]string{line, "Host: localhost"}, p.lines...), "\r\n") + "\r\n\r\n"
 		raw := strings.ReplaceAll(head, "{all}", strconv.Itoa(len(p.body))) + p.body
 		if gotThrough(usher, raw) {
 			t.Errorf("%s: smuggled", p.name)

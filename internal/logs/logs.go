@@ -91,7 +91,11 @@ type library struct {
 }
 
 func (l library) Handle(ctx context.Context, r slog.Record) error {
-	line := slog.NewRecord(r.Time, r.Level, l.message, r.PC)
+	level := r.Level
+	if strings.HasPrefix(r.Message, "http: TLS handshake error") { // any stranger can make these
+		level = slog.LevelInfo
+	}
+	line := slog.NewRecord(r.Time, level, l.message, r.PC)
 	line.AddAttrs(slog.String("detail", text.Unquoted(r.Message)))
 	return l.Handler.Handle(ctx, line)
 }
