@@ -52,13 +52,14 @@ func fromKubernetes(name, value string) bool {
 func (r *reader) unknown() (unknown []string) {
 	known := names(Variables())
 	for _, name := range slices.Sorted(maps.Keys(r.env)) {
-		if !strings.HasPrefix(name, "USHER_") || name == "USHER_URL" || fromKubernetes(name, r.env[name]) {
+		capitals := strings.ToUpper(name)
+		if !strings.HasPrefix(capitals, "USHER_") || name == "USHER_URL" || fromKubernetes(name, r.env[name]) {
 			continue
 		}
 		if slices.Contains(known, withoutIndex(name)) && !strings.Contains(name, "_n_") {
 			continue
 		}
-		if meant := Nearest(name, known); meant != "" {
+		if meant := Nearest(capitals, known); meant != "" {
 			r.problem(name, "is not known: did you mean %s?", meant)
 		} else {
 			unknown = append(unknown, name)
@@ -70,7 +71,8 @@ func (r *reader) unknown() (unknown []string) {
 // withoutIndex replaces the index in a name with n, as in the table of settings.
 func withoutIndex(name string) string { return indexed.ReplaceAllString(name, "${1}n_") }
 
-// Nearest returns the known name that differs from name only by a typing error, or the empty string.
+// Nearest returns the known name that differs from name only by a typing error or in the order of its words, or the
+// empty string.
 func Nearest(name string, known []string) string {
 	index := "0"
 	if m := nearIndex.FindStringSubmatch(name); m != nil {
@@ -80,10 +82,12 @@ func Nearest(name string, known []string) string {
 		for _, k := range known {
 			k = strings.Replace(k, "_n_", "_"+index+"_", 1)
 			short := len(k) < len("USHER_")+6 // two edits make too many other words of a short name
-			if (edits < 2 || !short) && text.WithinEdits(name, k, edits) {
+			if (edits < 2 || !short) && text.WithinEdits(name, k, edits) || slices.Equal(words(name), words(k)) {
 				return k
 			}
 		}
 	}
 	return ""
 }
+
+func words(name string) []string { return slices.Sorted(strings.SplitSeq(name, "_")) }
