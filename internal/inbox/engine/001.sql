@@ -116,7 +116,7 @@ CREATE TABLE {schema}.snapshot (
 ) {keyed};
 
 CREATE INDEX snapshot_unknown ON {schema}.snapshot (received) WHERE features IS NULL;
-CREATE INDEX snapshot_id ON {schema}.snapshot (platform, tenant_id, seq) WHERE tenant_id <> '';
+CREATE INDEX snapshot_id ON {schema}.snapshot (platform, tenant_id) WHERE tenant_id <> '';
 
 -- The signed webhook-ids of the last 15 minutes, each with the digest of the body that it came with.
 CREATE TABLE {schema}.seen_id (

@@ -227,11 +227,12 @@ SELECT platform, tenant, received FROM {schema}.snapshot WHERE features IS NULL 
 
 -- name: tenants_renamed
 -- Tenants whose id came again, later, under another code of the same platform.
-SELECT o.platform, o.tenant, n.tenant FROM (
-	SELECT platform, tenant_id, max(seq) AS seq FROM {schema}.snapshot WHERE tenant_id <> '' GROUP BY platform, tenant_id HAVING count(*) > 1) d
-JOIN {schema}.snapshot o ON o.platform = d.platform AND o.tenant_id = d.tenant_id AND o.tenant_id <> '' AND o.seq < d.seq
-JOIN {schema}.snapshot n ON n.platform = d.platform AND n.tenant_id = d.tenant_id AND n.tenant_id <> '' AND n.seq = d.seq
-ORDER BY d.seq, o.seq LIMIT $1::bigint
+SELECT o.platform, o.tenant, n.tenant
+FROM (SELECT platform, tenant_id FROM {schema}.snapshot WHERE tenant_id <> '' GROUP BY platform, tenant_id HAVING count(*) > 1) d
+JOIN {schema}.snapshot o ON o.platform = d.platform AND o.tenant_id = d.tenant_id AND o.tenant_id <> ''
+JOIN {schema}.snapshot n ON n.platform = d.platform AND n.tenant_id = d.tenant_id AND n.tenant_id <> ''
+WHERE o.seq < n.seq AND n.seq = (SELECT max(seq) FROM {schema}.snapshot WHERE platform = d.platform AND tenant_id = d.tenant_id AND tenant_id <> '')
+ORDER BY n.seq, o.seq LIMIT $1::bigint
 
 -- name: history_begin
 -- When the oldest finished webhook that is kept was finished: all that came later are there.
