@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -30,11 +31,12 @@ func TestMissed(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			status, start := 200, time.Now()
+			var mu sync.Mutex // guards reported
 			var reported []time.Time
 			g := newGate(t, func(c *setup) {
 				c.Tries = 1
 				c.Transport = roundTrip(func(*http.Request) (*http.Response, error) { return respond(status, ""), nil })
-				c.Missed = func(at time.Time) { reported = append(reported, at) }
+				c.Missed = func(at time.Time) { mu.Lock(); reported = append(reported, at); mu.Unlock() }
 			})
 			for step := range strings.FieldsSeq(tc.steps) {
 				snapshot, fails := strings.CutPrefix(step, "!")
@@ -50,10 +52,15 @@ func TestMissed(t *testing.T) {
 					post(t, g, snapshotOf("acme", snapshot))
 				}
 			}
-			if time.Sleep(59 * time.Second); len(reported) != 0 && !strings.Contains(tc.steps, "-") {
+			time.Sleep(59 * time.Second)
+			mu.Lock()
+			if len(reported) != 0 && !strings.Contains(tc.steps, "-") {
 				t.Errorf("%s: reported before the second attempt could come", name)
 			}
+			mu.Unlock()
 			time.Sleep(time.Hour)
+			mu.Lock()
+			defer mu.Unlock()
 			if len(reported) != tc.want || slices.ContainsFunc(reported, func(at time.Time) bool { return !at.Equal(start) }) {
 				t.Errorf("%s: %d reported: %v", name, len(reported), reported)
 			}
