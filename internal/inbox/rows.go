@@ -289,7 +289,7 @@ var errNoNumber = errors.New("no number is left for a new webhook: begin with a 
 
 // snapshotColumns returns the row of a snapshot.
 func snapshotColumns(r *snapshot.Stored) []any {
-	return []any{r.Tenant, r.Platform, r.Seq, r.Webhook, r.Received.UnixMicro(), r.Name, string(r.Features), r.ID}
+	return []any{r.Tenant, r.Platform, r.Seq, r.Webhook, r.Received.UnixMicro(), r.Name, string(r.Features), r.ID, r.Change, r.Source}
 }
 
 // withoutZero replaces the zero character, which PostgreSQL's text cannot have.
@@ -331,7 +331,7 @@ func scanRun(r engine.Row) (*lane.Run, error) {
 func scanSnapshot(r engine.Row) (t snapshot.Stored, err error) {
 	var received int64
 	var features string
-	err = r.Scan(&t.Platform, &t.Tenant, &t.Seq, &t.Webhook, &received, &t.Name, &features)
+	err = r.Scan(&t.Platform, &t.Tenant, &t.Seq, &t.Webhook, &received, &t.Name, &features, &t.Change, &t.Source)
 	t.Received, t.Features = clock.Moment(received), orNil([]byte(features))
 	return t, err
 }

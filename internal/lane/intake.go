@@ -176,7 +176,7 @@ func (l *Lane) setTail(w *Webhook, brings *snapshot.Stored) {
 	l.Tail, l.TailID, l.changed = w.ID, w.UUID, true
 	if brings != nil {
 		s := *brings
-		s.Seq, s.Received = w.ID, w.Received
+		s.Seq, s.Received, s.Source = w.ID, w.Received, w.Source
 		l.snapshot = &s
 	}
 }

@@ -25,7 +25,7 @@ type Webhook struct {
 	Platform string    `json:"platform"`
 	Tenant   string    `json:"tenant"`
 	Received time.Time `json:"received"`
-	Source   string    `json:"source,omitempty"` // "reconcile" if usher made it; else a sender did
+	Source   string    `json:"source,omitempty"` // see SourceReconcile; empty: a sender made it
 	Status
 
 	LaneName webhookgate.LaneName `json:"-"` // empty: it is invalid, and its tenant is not certain

@@ -29,6 +29,7 @@ type Snapshot struct {
 	Known         bool           `json:"known"`
 	Features      []Feature      `json:"features"` // each code once, in the webhook's order
 	Subscriptions []Subscription `json:"subscriptions,omitempty"`
+	Change        []byte         `json:"-"` // see ChangeDigest
 }
 
 // A Feature is something that the tenant may use. Its members are in the order in which PostgreSQL's jsonb
@@ -72,6 +73,8 @@ type Stored struct {
 	Webhook          string    // its webhook-id
 	Received         time.Time // when it was taken in
 	Features         []byte    // from Encode
+	Change           []byte    // see ChangeDigest
+	Source           string    // who made the webhook, if no sender did
 }
 
 // A Limit is how much of a feature a tenant may use.
@@ -140,13 +143,14 @@ func Of(value any) (s Snapshot) {
 	}
 	s.Features, s.Known = readFeatures(content.Member(change, "features"))
 	s.Subscriptions = readSubscriptions(content.Member(change, "subscriptions"))
+	s.Change = ChangeDigest(value)
 	return s
 }
 
 // Stored returns what an inbox keeps of a snapshot for years: the tenant's name and the features,
 // and nothing about people.
 func (s Snapshot) Stored(platform, tenant, webhook string) *Stored {
-	return &Stored{Platform: platform, Tenant: tenant, Name: s.Name, ID: s.ID, Webhook: webhook, Features: s.Encode()}
+	return &Stored{Platform: platform, Tenant: tenant, Name: s.Name, ID: s.ID, Webhook: webhook, Features: s.Encode(), Change: s.Change}
 }
 
 // Encode returns the features as Stored has them, and nil if they are not Known.

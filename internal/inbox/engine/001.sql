@@ -112,6 +112,8 @@ CREATE TABLE {schema}.snapshot (
 	name     {text} NOT NULL,
 	features {json}, -- NULL: they can't be read
 	tenant_id {text} NOT NULL DEFAULT '', -- the billing service's id of the tenant; empty: the webhook had none
+	change   {bytes} NOT NULL, -- a digest of what payload.change said
+	source   {text} NOT NULL, -- as that of its webhook
 	PRIMARY KEY (tenant, platform)
 ) {keyed};
 
@@ -229,3 +231,11 @@ CREATE TABLE {schema}.trouble (
 );
 CREATE UNIQUE INDEX trouble_open ON {schema}.trouble (about) WHERE ended = 0;
 CREATE INDEX trouble_ended ON {schema}.trouble (ended);
+
+-- How far the billing service's webhook log was read. It has one row.
+CREATE TABLE {schema}.catch_up (
+	newest {int} NOT NULL, -- when the newest event of the last complete run was made, by the service's clock; 0: none was complete
+	oldest {int} NOT NULL, -- the oldest event that it left; 0: none
+	until  {int} NOT NULL  -- a replica reads it, until then at most
+);
+INSERT INTO {schema}.catch_up VALUES (0, 0, 0);

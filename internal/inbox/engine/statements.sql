@@ -424,3 +424,13 @@ DELETE FROM {schema}.trouble WHERE replace(named, $1::text, '') <> named
 
 -- name: troubles_expire
 DELETE FROM {schema}.trouble WHERE ended > 0 AND ended < $1::bigint
+
+-- name: catch_up_begin
+-- 1 now, 2 how long this replica may be silent.
+UPDATE {schema}.catch_up SET until = $2::bigint WHERE until <= $1::bigint OR until > $2::bigint RETURNING newest, oldest
+
+-- name: catch_up_go_on
+UPDATE {schema}.catch_up SET until = $1::bigint
+
+-- name: catch_up_end
+UPDATE {schema}.catch_up SET newest = $1::bigint, oldest = $2::bigint, until = 0

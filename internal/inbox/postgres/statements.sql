@@ -41,11 +41,11 @@ JOIN {schema}.lane l ON l.tenant = n.tenant AND l.platform = n.platform AND l.ev
 	WHERE {of} AND w.state {waiting} AND w.seq <> n.seq ORDER BY w.seq LIMIT 1) w
 
 -- name: snapshots
-SELECT platform, tenant, seq, uuid, received, name, coalesce(features::text, '') FROM {schema}.snapshot WHERE tenant = $1::text
+SELECT platform, tenant, seq, uuid, received, name, coalesce(features::text, ''), change, source FROM {schema}.snapshot WHERE tenant = $1::text
 
 -- name: snapshots_of
 -- 1 and 2 the tenants. It comes after the locks of their lanes.
-SELECT s.platform, s.tenant, s.seq, s.uuid, s.received, s.name, coalesce(s.features::text, '') FROM unnest($1::text[], $2::text[]) AS n (tenant, platform)
+SELECT s.platform, s.tenant, s.seq, s.uuid, s.received, s.name, coalesce(s.features::text, ''), s.change, s.source FROM unnest($1::text[], $2::text[]) AS n (tenant, platform)
 JOIN {schema}.snapshot s ON s.tenant = n.tenant AND s.platform = n.platform
 
 -- name: beside

@@ -38,11 +38,11 @@ LEFT JOIN content c ON c.seq = w.seq AND w.size <= ?5
 WHERE l.tenant = ?1 AND l.platform = ?2 AND l.event_type = ?3 AND l.waiting > (?4 > 0)
 
 -- name: snapshots
-SELECT platform, tenant, seq, uuid, received, name, coalesce(features, '') FROM snapshot WHERE tenant = ?1
+SELECT platform, tenant, seq, uuid, received, name, coalesce(features, ''), change, source FROM snapshot WHERE tenant = ?1
 
 -- name: snapshots_of
 -- 1 and 2 the tenant.
-SELECT platform, tenant, seq, uuid, received, name, coalesce(features, '') FROM snapshot WHERE tenant = ?1 AND platform = ?2
+SELECT platform, tenant, seq, uuid, received, name, coalesce(features, ''), change, source FROM snapshot WHERE tenant = ?1 AND platform = ?2
 
 -- name: snapshots_unread
 -- Some of the tenants whose features cannot be read. It reads all of them.

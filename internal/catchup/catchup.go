@@ -1,0 +1,300 @@
+// Package catchup finds webhooks that the billing service has made and that usher never got: the service tries a
+// webhook twice and drops it, but its webhook log keeps it.
+//
+// A run takes a mark, the inbox's last number, and then reads the log, the newest event first. The first event of a
+// tenant is its newest: it has the state that the tenant should be in. In one transaction the inbox compares that
+// with what usher knows, and takes the event in if it differs. If something of the tenant came after the mark, or right
+// before it, nobody knows which is newer: the event is left to the next run. So an older state never comes after a newer
+// one, whichever replica reads the log, and no lock between replicas is needed.
+package catchup
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"usher/internal/inbox"
+	"usher/internal/outbound"
+)
+
+// Scope is what the API client needs to read the log.
+const Scope = "workflow:read"
+
+const (
+	every    = 10 * time.Minute    // between runs
+	settle   = 30 * time.Second    // an event that is younger may still be on its way
+	again    = time.Minute         // after a run that failed
+	overlap  = 10 * time.Minute    // of what the last run has read: a webhook may be logged late
+	longest  = 30 * 24 * time.Hour // how far back a run reads
+	pageSize = 100                 // the service advises no more
+)
+
+// Config is what a CatchUp needs.
+type Config struct {
+	Call      func(ctx context.Context, query string, variables map[string]any, data any) (time.Time, error)
+	Inbox     *inbox.Inbox
+	Addresses []*url.URL         // to which the service sends the webhooks that are usher's
+	CaughtUp  func(webhooks int) // is told how many were taken in
+	Log       *slog.Logger
+}
+
+// A CatchUp reads the service's webhook log, and has the inbox take in what is missing. Make it with New.
+type CatchUp struct {
+	cfg     Config
+	wake    chan struct{}
+	failing atomic.Bool // usher answers 5xx to the service
+
+	mu    sync.Mutex
+	state State
+}
+
+// State is how usher stands to the service's webhook log.
+type State struct {
+	Failed  string    // why the log cannot be read, in foreign words; empty: it can
+	Refused bool      // it stays so until somebody changes something in the service
+	Since   time.Time // of Failed
+
+	Elsewhere bool // the log has provisioning webhooks, and all of them went to other addresses
+	Shorter   bool // the log ends before the newest event that usher has read
+
+	Alone      int       // webhooks that usher's gate could have got, and that came through the log alone, since the last that the gate got
+	AloneSince time.Time // when the first of them was made
+	Answer     string    // what the service got for the last of them; empty: no answer
+
+	Last Caught // the last run that took in something
+}
+
+// Caught says what a run has taken in.
+type Caught struct {
+	Webhooks int
+	From, To time.Time // when the first and the last of them was made
+}
+
+// New returns a CatchUp.
+func New(cfg Config) *CatchUp { return &CatchUp{cfg: cfg, wake: make(chan struct{}, 1)} }
+
+// State returns how usher stands to the log now.
+func (c *CatchUp) State() State {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.state
+}
+
+// GateAnswered says that the gate has answered a webhook whose sender passed the checks. Once usher takes webhooks again after
+// it answered 5xx, it catches up.
+func (c *CatchUp) GateAnswered(status int) {
+	if status >= 500 {
+		c.failing.Store(true)
+		return
+	}
+	c.mu.Lock()
+	c.state.Alone = 0
+	c.mu.Unlock()
+	if c.failing.CompareAndSwap(true, false) {
+		select {
+		case c.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// Run runs until ctx ends.
+func (c *CatchUp) Run(ctx context.Context) {
+	began := time.Now()
+	for {
+		left, err := c.once(ctx, began)
+		if ctx.Err() != nil {
+			return
+		}
+		c.note(err)
+		wait := every
+		switch {
+		case err != nil:
+			wait = again
+		case left:
+			wait = settle
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		case <-c.wake:
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(settle):
+			}
+		}
+	}
+}
+
+// note keeps and logs why a run has failed: one line when that begins, one when it ends.
+func (c *CatchUp) note(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := &c.state
+	if err == nil {
+		if s.Failed != "" {
+			c.cfg.Log.Info("the billing service's webhook log can be read again")
+		}
+		s.Failed = ""
+		return
+	}
+	if s.Failed == "" {
+		s.Since = time.Now()
+		c.cfg.Log.Warn("cannot read the billing service's webhook log, will retry", "err", err, "next_try", again)
+	}
+	s.Failed = err.Error()
+	_, s.Refused = errors.AsType[outbound.CallRefusedError](err)
+}
+
+// once is one run. left says that it left events to a later run.
+func (c *CatchUp) once(ctx context.Context, began time.Time) (left bool, err error) {
+	run, err := c.cfg.Inbox.BeginCatchUp(ctx) // before anything is read
+	if errors.Is(err, inbox.ErrCatchUpElsewhere) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("the inbox cannot be written: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			c.cfg.Inbox.AbandonCatchUp()
+		}
+	}()
+	r := reading{CatchUp: c, run: run, began: began, seen: make(map[[16]byte]bool), from: run.Newest.Add(-overlap)}
+	if !run.Left.IsZero() && run.Left.Before(r.from) {
+		r.from = run.Left
+	}
+	for cursor, more := any(nil), true; more; {
+		var p page
+		asked := time.Now()
+		now, err := c.cfg.Call(ctx, query, map[string]any{"first": pageSize, "after": cursor}, &p)
+		if err != nil {
+			return false, err
+		}
+		if oldest := now.Add(-longest); r.from.Before(oldest) {
+			r.from = oldest
+		}
+		info := p.WebhookEvents.PageInfo
+		more, cursor = info.HasNextPage && info.EndCursor != "", info.EndCursor
+		reached, err := r.page(ctx, p.WebhookEvents.Nodes, now, asked)
+		if err != nil {
+			return false, err
+		}
+		more = more && !reached
+	}
+	c.mu.Lock()
+	if run.First || r.ours > 0 {
+		c.state.Elsewhere = r.elsewhere > 0 && r.ours == 0
+	}
+	c.state.Shorter = !run.First && r.newest.Before(run.Newest)
+	if r.caught.Webhooks > 0 {
+		c.state.Last = r.caught
+	}
+	c.mu.Unlock()
+	return !r.left.IsZero(), c.cfg.Inbox.EndCatchUp(ctx, run, r.newest, r.left)
+}
+
+// reading is a run on its way through the log. Its times of events are the service's.
+type reading struct {
+	*CatchUp
+	run   *inbox.CatchUpRun
+	began time.Time // when the gate of this process did
+	from  time.Time // older events are not read
+
+	seen            map[[16]byte]bool // the subjects whose newest event was met, by digest: 100,000 take 5 MB
+	ours, elsewhere int               // provisioning events that were sent to usher, and to others
+	newest, left    time.Time         // the newest event, and the oldest one that was left
+	caught          Caught
+}
+
+// page has the inbox decide on the events of a page that are the newest of their tenants. now is the service's time, asked is ours. reached
+// says that the run has read far enough.
+func (r *reading) page(ctx context.Context, events []*event, now, asked time.Time) (reached bool, err error) {
+	var deciding []*event
+	var logged []inbox.LoggedWebhook
+	for _, e := range events {
+		if e == nil {
+			continue
+		}
+		if e.CreatedAt.Before(r.from) {
+			reached = true
+			break
+		}
+		if e.CreatedAt.After(r.newest) {
+			r.newest = e.CreatedAt
+		}
+		body := e.body()
+		name := subject(body)
+		if name == "" {
+			continue
+		}
+		if !isBelow(e.URL, r.cfg.Addresses) {
+			r.elsewhere++
+			continue
+		}
+		r.ours++
+		digest := sha256.Sum256([]byte(name))
+		key := [16]byte(digest[:])
+		if r.seen[key] {
+			continue
+		}
+		r.seen[key] = true
+		deciding = append(deciding, e)
+		logged = append(logged, inbox.LoggedWebhook{
+			Body: compact(body), Age: now.Sub(e.CreatedAt), Settled: now.Sub(e.CreatedAt) >= settle, Accepted: e.answered2xx(),
+		})
+	}
+	if len(logged) == 0 {
+		return reached, nil
+	}
+	done, err := r.cfg.Inbox.CatchUp(ctx, r.run, logged)
+	if err != nil {
+		return false, err
+	}
+	taken := 0
+	for n, d := range done {
+		e := deciding[n]
+		switch {
+		case d.Left:
+			r.left = e.CreatedAt // the newest come first
+		case d.ID != 0:
+			taken++
+			r.took(e, asked.Add(e.CreatedAt.Sub(now)))
+			r.cfg.Log.Info("caught up a webhook", "id", d.ID, "platform", d.Platform, "tenant", d.Tenant,
+				"made", e.CreatedAt, "service_got", e.answer())
+		}
+	}
+	if taken > 0 {
+		r.cfg.CaughtUp(taken)
+	}
+	return reached, nil
+}
+
+// took counts an event that was taken in. at is when it was made, by our clock.
+func (r *reading) took(e *event, at time.Time) {
+	if r.caught.Webhooks++; r.caught.To.IsZero() {
+		r.caught.To = at
+	}
+	r.caught.From = at
+	if at.Before(r.began) || e.answered2xx() {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.state.Alone == 0 {
+		r.state.Answer = e.answer()
+		r.state.AloneSince = at
+	}
+	r.state.Alone++
+	if at.Before(r.state.AloneSince) {
+		r.state.AloneSince = at
+	}
+}
