@@ -14,6 +14,7 @@ import (
 	"usher/internal/admin/history"
 	"usher/internal/admin/metrics"
 	"usher/internal/admin/status"
+	"usher/internal/catchup"
 	"usher/internal/entitlements"
 	"usher/internal/guard"
 	"usher/internal/inbox"
@@ -54,6 +55,7 @@ func build(s *settings.Settings, log *slog.Logger) (*Usher, error) {
 	if s.EntitlementsOn() {
 		u.buildEntitlements(m)
 	}
+	u.buildCatchUp(m)
 	u.buildAdmin(m, gateMetrics)
 	return u, nil
 }
@@ -114,6 +116,9 @@ func (u *Usher) buildGate(m *metrics.Gate) (err error) {
 			m.QuestionFailed(o.Decision, fmt.Sprintf("the receiver answered %d", o.Status))
 		default:
 			m.QuestionFailed(o.Decision, o.Why)
+		}
+		if u.catchUp != nil && o.Decision != "rejected" {
+			u.catchUp.GateAnswered(o.Status)
 		}
 		if u.decisions != nil {
 			u.decisions.Add(o)
@@ -180,6 +185,18 @@ func (u *Usher) buildInbox(m *metrics.Registry, gate *metrics.Gate) (err error) 
 		return settings.InboxError(err)
 	}
 	return nil
+}
+
+// buildCatchUp builds what reads the service's webhook log.
+func (u *Usher) buildCatchUp(m *metrics.Registry) {
+	addresses := u.settings.Webhook.CatchUp
+	if len(addresses) == 0 || u.inbox == nil {
+		return
+	}
+	u.catchUp = catchup.New(catchup.Config{
+		Call: u.outbound.NewCaller(catchup.Scope).Call, Inbox: u.inbox, Addresses: addresses,
+		CaughtUp: m.CaughtUp(), Log: u.log,
+	})
 }
 
 // inboxStats returns the figures of the inbox. Without an inbox they are zeros, so that the same dashboards

@@ -25,6 +25,7 @@ import (
 
 	"usher/internal/admin"
 	"usher/internal/admin/metrics"
+	"usher/internal/catchup"
 	"usher/internal/entitlements"
 	"usher/internal/inbox"
 	"usher/internal/logs"
@@ -88,6 +89,7 @@ type Usher struct {
 	gate      *webhookgate.Gate
 	decisions *admin.Decisions       // the gate's last decisions
 	missed    *webhookgate.Missed    // whose webhooks got a 5xx; with an inbox, as far as it has not stored that yet
+	catchUp   *catchup.CatchUp       // nil: there is none
 	inbox     *inbox.Inbox           // nil if usher passes webhooks through
 	book      *entitlements.Book     // what tenants may use; nil if there is no inbox
 	answers   func() metrics.Answers // of the entitlements port; nil: it is off
@@ -191,6 +193,9 @@ func (u *Usher) Run(ctx context.Context) error {
 	u.running.Store(true)
 	if u.inbox != nil {
 		u.inbox.GateIsUp()
+	}
+	if u.catchUp != nil {
+		running.Go(func() { u.catchUp.Run(background) })
 	}
 	running.Go(func() { u.systemd.Watch(background) })
 	// For a service manager usher is ready when it listens, not when it has a token: otherwise the

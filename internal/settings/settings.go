@@ -84,6 +84,7 @@ func read(environ []string, required func(*Settings, *reader)) (*Settings, error
 	s.Outbound.readPorts(r)
 	s.Admin.check(r)
 	s.Webhook.check(r)
+	s.Webhook.checkCatchUp(r, s.OutboundOn())
 	s.Entitlements.check(r, s)
 	checkDistinctAddresses(r, s)
 	s.Watched = r.files

@@ -227,6 +227,10 @@ func (w *Webhook) inboxVariables() []Variable {
 		{"USHER_WEBHOOK_INBOX_MAX_BYTES", positive{&w.InboxConfig.MaxBytes}, "`1GiB`",
 			"What may wait or be parked, over all replicas. Each of several receivers may use what is free, " +
 				"a tenant a quarter. Beyond that 503; deliveries continue."},
+		{"USHER_WEBHOOK_CATCH_UP_URL", &w.catchUpURLs, "none: no catch-up",
+			"The address that the billing service has for this gate. usher then reads the service's webhook log, and " +
+				"[takes in](reliability.md#catch-up) what was sent there and never arrived (scope `workflow:read`). " +
+				"Several, comma-separated."},
 		{"USHER_WEBHOOK_INBOX_PASSWORD", &w.inboxPassword, "none",
 			"The database's password, read again for each new connection. One in the address works, too."},
 	}

@@ -39,6 +39,9 @@ type Webhook struct {
 	InboxConfig   inbox.Config
 	inboxPassword *secret.Value // the database's
 
+	catchUpURLs []string
+	CatchUp     []*url.URL // where the service sends the webhooks that usher looks for in its log; empty: no catch-up
+
 	receiverIndexes []string // the indexes of USHER_WEBHOOK_RECEIVERS_n_…
 }
 
@@ -234,4 +237,33 @@ func (w *Webhook) newReceiver(r *reader, prefix string, c *extraReceiver) *recei
 	c.ForwardSigningKey = cmp.Or(c.forwardSigningKey, w.forwardSigningKey).Getter()
 	c.Transport = receiver.NewTransport(w.MaxInflight)
 	return &c.Receiver
+}
+
+// checkCatchUp checks the addresses of the catch-up. Their paths may hold a secret.
+func (w *Webhook) checkCatchUp(r *reader, outbound bool) {
+	const name = "USHER_WEBHOOK_CATCH_UP_URL"
+	for _, address := range w.catchUpURLs {
+		u, err := url.Parse(address)
+		if err != nil || !isHTTP(u) || u.RawQuery != "" || u.Fragment != "" {
+			r.problem(name, "has an address (not shown: there may be a secret in it) that is not like "+
+				"https://gate.example.com/webhooks, as the billing service has it for this gate")
+			continue
+		}
+		w.CatchUp = append(w.CatchUp, u)
+	}
+	if w.catchUpURLs == nil {
+		return
+	}
+	for _, needed := range []struct {
+		what, why string
+		there     bool
+	}{
+		{"USHER_BASE_URL", "to read the billing service's webhook log", outbound},
+		{"USHER_WEBHOOK_INBOX", "to know what usher has", w.Inbox != ""},
+		{"a gate", "to deliver what it finds (USHER_WEBHOOK_LISTEN is off, or there is no receiver)", w.on()},
+	} {
+		if !needed.there {
+			r.problem(name, "needs %s, %s", needed.what, needed.why)
+		}
+	}
 }

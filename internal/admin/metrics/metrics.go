@@ -359,6 +359,13 @@ func (m *Registry) Changes(waiting func() int) (told func(changes int)) {
 	return func(changes int) { total.Add(float64(changes)) }
 }
 
+// CaughtUp registers the metric of catch-up.
+func (m *Registry) CaughtUp() func(webhooks int) {
+	total := m.counter("usher_webhook_caught_up_total",
+		"Webhooks that usher has taken in from the billing service's log, because they never arrived.").WithLabelValues()
+	return func(webhooks int) { total.Add(float64(webhooks)) }
+}
+
 // Gate counts what the webhook gate does.
 type Gate struct {
 	received  *prometheus.CounterVec
