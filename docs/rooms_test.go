@@ -63,7 +63,7 @@ var rows = [][]string{
 	{"internal/command"},
 	{"internal/demo"},
 	{"internal/job", "internal/sandbox", "internal/serve"},
-	{"internal/admin", "internal/settings"}, // settings fills the configurations of those below
+	{"internal/admin", "internal/catchup", "internal/settings"}, // settings fills the configurations of those below
 	{"internal/entitlements", "internal/inbox", "internal/outbound"},
 	{"internal/lane"}, // it decides; it knows no database and no courier
 	{"proxy", "webhookgate"},
@@ -77,6 +77,7 @@ var rows = [][]string{
 var strangers = map[string][]string{
 	"internal/job":          {"internal/admin", "internal/entitlements", "internal/inbox", "internal/lane", "internal/settings", "webhookgate"},
 	"internal/outbound":     {"webhookgate"},
+	"internal/catchup":      {"internal/entitlements", "proxy", "webhookgate"},
 	"internal/admin":        {"internal/outbound", "proxy"},
 	"internal/entitlements": {"proxy", "tokens"},
 	"internal/inbox":        {"proxy", "tokens"},

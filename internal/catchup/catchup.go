@@ -44,7 +44,7 @@ type Config struct {
 	Log       *slog.Logger
 }
 
-// A CatchUp reads the service's webhook log, and has the inbox take in what is missing. Make it with New.
+// A CatchUp reads the service's webhook log, and hands the inbox what may be missing. Make it with New.
 type CatchUp struct {
 	cfg     Config
 	wake    chan struct{}

@@ -12,7 +12,7 @@ type Logged struct {
 	Incoming
 	Made     int64 // when the service made it, by the database's clock
 	Settled  bool  // so long ago that the service does not send it any more
-	Accepted bool  // the service says that usher, or whoever was there before it, answered 2xx
+	Accepted bool  // the service says that its webhook was answered 2xx
 }
 
 // A LogRun is one reading of the log.

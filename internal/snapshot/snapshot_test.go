@@ -138,7 +138,8 @@ func TestReadNonsense(t *testing.T) {
 		"", "{", "nonsense", string(webhook(`{"features":[]}`)) + "{}", "\x00", "null", "5", "[]", `{"payload":5}`,
 		`{"payload":{"change":[{"features":[{"code":"a"}]}]}}`, `{"payload":{"change":{"features":[{"code":"\xff"}]}}}`,
 	} {
-		if s := Read([]byte(body)); !reflect.DeepEqual(s, Snapshot{}) {
+		s := Read([]byte(body))
+		if s.Change = nil; !reflect.DeepEqual(s, Snapshot{}) {
 			t.Errorf("%q: %+v", body, s)
 		}
 	}
@@ -171,7 +172,7 @@ func TestRead(t *testing.T) {
 			Start: "2026-01-05", End: "2027-01-04", TrialStart: "2026-01-05", TrialEnd: "2026-02-04",
 		}, {}},
 	}
-	if !reflect.DeepEqual(got, want) {
+	if got.Change = nil; !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v\nwant %+v", got, want)
 	}
 }

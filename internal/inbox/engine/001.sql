@@ -112,8 +112,8 @@ CREATE TABLE {schema}.snapshot (
 	name     {text} NOT NULL,
 	features {json}, -- NULL: they can't be read
 	tenant_id {text} NOT NULL DEFAULT '', -- the billing service's id of the tenant; empty: the webhook had none
-	change   {bytes} NOT NULL, -- a digest of what payload.change said
-	source   {text} NOT NULL, -- as that of its webhook
+	change    {bytes} NOT NULL DEFAULT {empty}, -- a digest of what payload.change said
+	source    {text} NOT NULL DEFAULT '', -- as that of its webhook
 	PRIMARY KEY (tenant, platform)
 ) {keyed};
 
