@@ -98,7 +98,7 @@ USHER_LOG_LEVEL=info shows more.
 	"exec": `Usage: usher exec -- CMD ARG...
 
 Runs CMD with USHER_URL set to the address of a port of its own, and without
-usher's secrets in its environment. CMD calls the billing service at $USHER_URL,
+usher's settings in its environment. CMD calls the billing service at $USHER_URL,
 without a token. On Linux the port answers only processes of the same user.
 
 It needs USHER_BASE_URL, USHER_CLIENT_ID and USHER_CLIENT_SECRET. It waits up to

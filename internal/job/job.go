@@ -1,6 +1,6 @@
 // Package job runs a command of the user's, for 'usher exec' and 'usher reconcile', with a local port for that
 // command alone. The port needs no key; on Linux it answers only processes of the same user. The command sees
-// none of usher's secrets. usher forwards signals to the command, and ends when the command ends.
+// none of usher's settings. usher forwards signals to the command, and ends when the command ends.
 package job
 
 import (
