@@ -3,8 +3,6 @@
 package e2e
 
 import (
-	"encoding/json"
-	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -126,32 +124,6 @@ func TestSandboxBesideUsher(t *testing.T) {
 		t.Errorf("asked a gate: %d %s", code, stderr)
 	}
 
-	// A test in any language does the same with HTTP.
-	var sent struct {
-		Status   int
-		Decision string
-	}
-	order := func(target, body string) string {
-		t.Helper()
-		status, _, answer := testkit.Post(t, s.url+target, body)
-		if status != 200 {
-			t.Errorf("%s: %d %s", target, status, answer)
-		}
-		return answer
-	}
-	for _, want := range []string{"200 forwarded", "200 duplicate"} {
-		err := json.Unmarshal([]byte(order("/sandbox/send", `{"tenant":"bolt","platform":"crm","features":{"users":25,"sso":null}}`)), &sent)
-		if err != nil || fmt.Sprint(sent.Status, " ", sent.Decision) != want {
-			t.Errorf("%+v %v, want %s", sent, err, want)
-		}
-	}
-	order("/sandbox/fail", `{"part":"receiver","status":500,"seconds":3600}`)
-	if err := json.Unmarshal([]byte(order("/sandbox/send", `{"tenant":"bolt","platform":"crm","features":{}}`)), &sent); err != nil || sent.Status != 502 || sent.Decision != "failed" {
-		t.Errorf("%+v %v", sent, err)
-	}
-	order("/sandbox/fail", `{"part":"off"}`)
-	order("/sandbox/revoke", "")
-
 	s.Stop()
 	if <-s.Ended; s.Code != 0 {
 		t.Errorf("Ctrl-C: exit code %d", s.Code)
@@ -215,16 +187,6 @@ func TestSandboxSettingsForAReceiver(t *testing.T) {
 		}
 		s.Kill()
 	}
-}
-
-// A failure ends after its time.
-func TestSandboxFailsForAWhile(t *testing.T) {
-	t.Parallel()
-	s := startSandbox(t)
-	s.want(t, 0, "", "fail", "receiver", "503", "--for", "1h")
-	s.want(t, 1, "503\n", "send", "acme")
-	s.want(t, 0, "", "fail", "receiver", "503", "--for", "1ms") // replaces the hour
-	testkit.Eventually(t, "over", func() bool { _, code := s.run(t, "send", "acme"); return code == 0 })
 }
 
 // A rehearsal holds with a good receiver, and names what a bad one did.

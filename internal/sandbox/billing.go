@@ -68,7 +68,7 @@ const (
 func NewBilling(clients ...Client) *Billing {
 	b := &Billing{
 		key:     make([]byte, 32),
-		book:    newBook(),
+		book:    &book{places: make(map[[2]string]int)},
 		log:     &webhookLog{limit: maxLog},
 		clients: make(map[string]*Client),
 		issued:  make(map[string]*grant),
@@ -151,9 +151,6 @@ func (b *Billing) FailTokens(f Fault) { b.faults.set(tokenPath, f) }
 
 // FailGraphQL makes the GraphQL endpoint fail; the zero Fault ends that.
 func (b *Billing) FailGraphQL(f Fault) { b.faults.set(callPath, f) }
-
-// FailLog makes queries for the webhook log fail; the zero Fault ends that.
-func (b *Billing) FailLog(f Fault) { b.faults.set(logPart, f) }
 
 // TokenRequests returns how many requests reached the token endpoint, accepted or not.
 func (b *Billing) TokenRequests() int { return int(b.tokenRequests.Load()) }

@@ -12,26 +12,18 @@ import (
 )
 
 // book is what the service stores about its tenants: what the last snapshot of each said, whether its webhook was
-// sent or lost. It is bounded: new tenants replace the oldest ones.
+// sent or lost.
 type book struct {
-	limit int // of bytes
-	mu    sync.Mutex
+	mu sync.Mutex
 	// tenants has the oldest first, so that a new tenant does not move the pages of a query; guarded by mu.
 	tenants []*bookTenant
-	known   map[[2]string]*bookTenant // by platform and code, guarded by mu
-	bytes   int                       // of all webhooks, guarded by mu
+	places  map[[2]string]int // in tenants, by platform and code, guarded by mu
 }
-
-const maxBook = 32 << 20 // bytes of webhooks: some 25,000 tenants
-
-func newBook() *book { return &book{limit: maxBook, known: make(map[[2]string]*bookTenant)} }
 
 // bookTenant is a tenant. It is never changed: a new snapshot replaces it.
 type bookTenant struct {
 	bookRecord
 	change           json.RawMessage
-	key              [2]string
-	size             int
 	created, updated moment
 }
 
@@ -92,26 +84,20 @@ func (b *book) put(body []byte) {
 		return
 	}
 	now := moment{time.Now()}
-	t := &bookTenant{e.Payload.Tenant, e.Payload.Change, [2]string{"", e.Payload.Tenant.Code}, len(body), now, now}
+	t := &bookTenant{e.Payload.Tenant, e.Payload.Change, now, now}
+	key := [2]string{"", t.Code}
 	if t.Platform != nil && t.Platform.Code != nil {
-		t.key[0] = *t.Platform.Code
+		key[0] = *t.Platform.Code
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.bytes += t.size
-	if former := b.known[t.key]; former != nil {
-		t.created = former.created
-		b.bytes -= former.size
-		b.tenants[slices.Index(b.tenants, former)] = t
-	} else {
-		b.tenants = append(b.tenants, t)
+	if at, known := b.places[key]; known {
+		t.created = b.tenants[at].created
+		b.tenants[at] = t
+		return
 	}
-	b.known[t.key] = t
-	for b.bytes > b.limit {
-		b.bytes -= b.tenants[0].size
-		delete(b.known, b.tenants[0].key)
-		b.tenants = slices.Delete(b.tenants, 0, 1)
-	}
+	b.places[key] = len(b.tenants)
+	b.tenants = append(b.tenants, t)
 }
 
 // list returns the tenants, the oldest first.

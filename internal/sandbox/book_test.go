@@ -230,31 +230,3 @@ func TestNothingOldAfterALostChange(t *testing.T) {
 		t.Errorf("%+v", e)
 	}
 }
-
-// The service forgets the oldest tenants rather than take ever more memory.
-func TestTenantsAreBounded(t *testing.T) {
-	const limit = 4 << 10
-	b := newBook()
-	b.limit = limit
-	body := func(code string, size int) []byte {
-		return []byte(fmt.Sprintf(`{"type":%q,"payload":{"tenant":{"code":%q,"name":%q},"change":{}}}`, EventType, code, strings.Repeat("x", size)))
-	}
-	for _, code := range []string{"a", "b", "c", "a", "a", "a", "a"} {
-		b.put(body(code, limit/4))
-	}
-	want := func(codes string) {
-		t.Helper()
-		got := ""
-		for _, tenant := range b.list() {
-			got += tenant.Code
-		}
-		if got != codes || b.bytes > limit || len(b.known) != len(codes) {
-			t.Errorf("%s, %d bytes, %d known, want %s", got, b.bytes, len(b.known), codes)
-		}
-	}
-	want("abc")
-	b.put(body("d", limit/4))
-	want("bcd")
-	b.put(body("a", limit))
-	want("")
-}

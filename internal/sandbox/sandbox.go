@@ -212,7 +212,7 @@ func (s *Sandbox) send(r *http.Request, body []byte) answer {
 	if len(s.Sender.URLs) == 0 {
 		return commandError(http.StatusConflict, sendsNowhere)
 	}
-	e := s.Sender.change(r.Context(), what, body)
+	e := s.Sender.change(context.WithoutCancel(r.Context()), what, body) // the service goes on, too, if the person who asked has left
 	s.logSent(e)
 	return jsonAnswer(http.StatusOK, SendResult{Status: e.Status, Decision: e.Decision, Replies: e.Replies})
 }
@@ -237,7 +237,7 @@ func (s *Sandbox) checkout(r *http.Request, body []byte) answer {
 	if len(s.Sender.URLs) == 0 {
 		return commandError(http.StatusConflict, sendsNowhere)
 	}
-	e := s.Sender.Ask(r.Context(), state)
+	e := s.Sender.Ask(context.WithoutCancel(r.Context()), state)
 	s.logSent(e)
 	return jsonAnswer(http.StatusOK, CheckoutResult{e.Status, e.Decision, e.OK(), e.BuyerReads()})
 }
@@ -321,7 +321,7 @@ var crash = jsonAnswer(http.StatusInternalServerError, map[string]any{
 
 // Fail makes a part of the sandbox fail, with the documented answer if there is one for the status.
 func (s *Sandbox) Fail(f Failure) error {
-	parts := map[string]func(Fault){"token": s.FailTokens, "graphql": s.FailGraphQL, "log": s.FailLog}
+	parts := map[string]func(Fault){"token": s.FailTokens, "graphql": s.FailGraphQL, "log": func(f Fault) { s.Billing.faults.set(logPart, f) }}
 	if s.Receiver != nil {
 		parts["receiver"] = s.Receiver.Fail
 	}

@@ -145,32 +145,19 @@ func page[T any](oldestFirst []*T, a pageArgs) (*connection[T], error) {
 	return c, nil
 }
 
-// moment is the scalar ISO8601DateTime. It has whole seconds.
-type moment struct{ time.Time }
+// These are the scalars of the schema. No query takes one as an argument.
+type (
+	moment  struct{ time.Time }       // with whole seconds
+	day     string                    // as webhooks write it
+	anyJSON struct{ json.RawMessage } // as it is
+)
 
-// ImplementsGraphQLType says which type of the schema this is.
-func (moment) ImplementsGraphQLType(name string) bool { return name == "ISO8601DateTime" }
+var errNoArgument = errors.New("not an argument")
 
-// UnmarshalGraphQL reads an argument of a query; none has this type.
-func (*moment) UnmarshalGraphQL(any) error { return errors.New("not an argument") }
-
-// MarshalJSON writes the time as the service does.
-func (m moment) MarshalJSON() ([]byte, error) { return json.Marshal(m.UTC().Format(time.RFC3339)) }
-
-// day is the scalar ISO8601Date, as webhooks write it.
-type day string
-
-// ImplementsGraphQLType says which type of the schema this is.
-func (day) ImplementsGraphQLType(name string) bool { return name == "ISO8601Date" }
-
-// UnmarshalGraphQL reads an argument of a query; none has this type.
-func (*day) UnmarshalGraphQL(any) error { return errors.New("not an argument") }
-
-// anyJSON is the scalar JSON.
-type anyJSON struct{ json.RawMessage }
-
-// ImplementsGraphQLType says which type of the schema this is.
+func (moment) ImplementsGraphQLType(name string) bool  { return name == "ISO8601DateTime" }
+func (day) ImplementsGraphQLType(name string) bool     { return name == "ISO8601Date" }
 func (anyJSON) ImplementsGraphQLType(name string) bool { return name == "JSON" }
-
-// UnmarshalGraphQL reads an argument of a query; none has this type.
-func (*anyJSON) UnmarshalGraphQL(any) error { return errors.New("not an argument") }
+func (*moment) UnmarshalGraphQL(any) error             { return errNoArgument }
+func (*day) UnmarshalGraphQL(any) error                { return errNoArgument }
+func (*anyJSON) UnmarshalGraphQL(any) error            { return errNoArgument }
+func (m moment) MarshalJSON() ([]byte, error)          { return json.Marshal(m.UTC().Format(time.RFC3339)) }

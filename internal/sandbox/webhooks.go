@@ -98,7 +98,7 @@ func NewSender(seed uint64, urls ...string) *Sender {
 		},
 		Attempts: 2,
 		log:      &webhookLog{limit: maxLog},
-		book:     newBook(),
+		book:     &book{places: make(map[[2]string]int)},
 		world:    newWorld(seed),
 	}
 }
@@ -259,6 +259,9 @@ func (s *Sender) post(ctx context.Context, to string, header http.Header, body [
 		network, _ := errors.AsType[*net.OpError](err)
 		_, distrusted := errors.AsType[*tls.CertificateVerificationError](err)
 		r.Answer, r.unreached = err.Error(), distrusted || network != nil && network.Op == "dial"
+		if slow, ok := errors.AsType[net.Error](err); ok && slow.Timeout() && ctx.Err() == nil && !r.unreached {
+			r.Answer = fmt.Sprintf("it took longer than %v", s.Client.Timeout)
+		}
 		return r
 	}
 	defer resp.Body.Close()
