@@ -120,47 +120,6 @@ func TestEntitlementsWithSelectAlone(t *testing.T) {
 	reader.want("the page of the failure", page, "503", "The inbox cannot be read: ", "Check the database in USHER_WEBHOOK_INBOX")
 }
 
-// A try without an answer is said after three seconds, and not only at its timeout; no line is green then.
-func TestSilentReceiverIsSaid(t *testing.T) {
-	t.Parallel()
-	m := newMoody(t, "slow-co")
-	o := openOffice(t, m.receiver, fileInbox(t.TempDir()), "USHER_WEBHOOK_TIMEOUT=1h")
-	o.send(testkit.Snapshot("slow-co", 1), webhookToken)
-	o.troubled("warning", "The receiver "+m.url+" has not answered for ", "the webhooks behind this one wait, too")
-	o.want("its line", o.asks("status"), "gate          trouble", "receiver main has not answered for ", "!takes webhooks")
-	close(m.until)
-	o.delivered()
-	o.wellAgain()
-}
-
-// A replica whose clock is not the database's says so: what it delivers carries its own time.
-func TestClocksDiffer(t *testing.T) {
-	t.Parallel()
-	server := pgtest.New(t)
-	shift := func(seconds string) {
-		server.Exec(t, "CREATE OR REPLACE FUNCTION pg_catalog.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE AS $$ SELECT machines_clock() + interval '"+seconds+" s' $$")
-	}
-	server.Exec(t, "ALTER FUNCTION pg_catalog.clock_timestamp() RENAME TO machines_clock")
-	shift("0")
-	rc := newReceiver(t, 200)
-	o := openOffice(t, rc, "USHER_WEBHOOK_INBOX="+server.DSN())
-	o.send(testkit.Snapshot("mill-co", 5), webhookToken)
-	o.delivered()
-	o.want("clocks that agree", o.asks("status"), "0 ", "All is well.")
-	shift("600") // while it runs
-	o.troubled("warning", "The clock of this machine is 10 min behind the database's", "Receivers that check webhook-timestamp reject what this replica delivers", "Set the clock that is wrong, by NTP")
-	shift("0")
-	o.wellAgain()
-	o.End()
-	shift("-600") // before it starts
-	o = openOffice(t, rc, "USHER_WEBHOOK_INBOX="+server.DSN())
-	o.troubled("warning", "The clock of this machine is 10 min ahead of the database's", "Set the clock that is wrong, by NTP")
-	o.want("the figure", o.page("/metrics"), "\nusher_inbox_clock_ahead_seconds ", "!clock_ahead_seconds 0\n")
-	if o.send(testkit.Snapshot("mill-co", 6), webhookToken).status != 200 {
-		t.Error("a webhook is not taken in, because the clocks differ")
-	}
-}
-
 // While usher is stopped, somebody puts back an older copy of the file. usher says where this inbox ends,
 // and that what it took in later is not in it; it does not claim that the receiver has what the copy says;
 // and a reconcile ends it.

@@ -69,13 +69,13 @@ func renamed(s *Status, _ time.Time) []Trouble {
 	if e == nil || len(e.Renamed) == 0 {
 		return nil
 	}
-	var old, pairs []string
+	var names, pairs []string
 	for _, r := range e.Renamed {
 		was, is := page.TenantName(r.Platform, r.Old), page.TenantName(r.Platform, r.New)
-		old, pairs = append(old, was), append(pairs, was+" (now "+is+")")
+		names, pairs = append(names, was, is), append(pairs, was+" (now "+is+")")
 	}
 	what := page.FirstFew(pairs) + " may have been renamed: the same tenant id came with another code. usher answers for both codes"
-	return wrong(what, ofEntitlements("")).link("/tenants").run("usher inbox erase " + text.Quote(old[0])).naming(old).only()
+	return wrong(what, ofEntitlements("")).link("/tenants").run("usher inbox erase " + text.Quote(names[0])).naming(names).only()
 }
 
 // answersFail says that more than a twentieth of the last questions, three at least, got a 503, or an answer after a
