@@ -23,6 +23,9 @@ const (
 	freshFor = 900 * time.Millisecond
 	// queryPatience is how long the store may take to answer.
 	queryPatience = 2 * time.Second
+	// hangFor is how long a store counts as one that hangs after a query has waited in vain. The query that a lookup
+	// begins meanwhile ends within that time, too.
+	hangFor = queryPatience + time.Second
 )
 
 // A Book looks up what tenants may use. It holds what was asked for recently, and asks the store for the rest: one
@@ -41,6 +44,7 @@ type Book struct {
 	mu      sync.Mutex                     // guards what follows
 	held    *simplelru.LRU[string, *entry] // by the tenant's code
 	size    int64                          // of held
+	hung    time.Time                      // when a query waited in vain; zero: one has succeeded since
 	queries map[string]*query              // under way, by the tenant's code, without those that Changed has removed
 }
 
@@ -112,8 +116,11 @@ func (b *Book) find(ctx context.Context, tenant string) (_ *entry, stale time.Du
 			b.mu.Unlock()
 			return e, 0, nil
 		}
-		q := b.ask(tenant)
+		q, hangs := b.ask(tenant), time.Since(b.hung) < hangFor
 		b.mu.Unlock()
+		if hangs && e != nil {
+			return e, clock.Since(e.asked), nil
+		}
 		select {
 		case <-q.done:
 		case <-ctx.Done():
@@ -193,6 +200,11 @@ func (b *Book) run(q *query, tenant string) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if err == nil {
+		b.hung = time.Time{}
+	} else if ctx.Err() != nil {
+		b.hung = time.Now()
+	}
 	if b.queries[tenant] != q {
 		return // Changed has removed it
 	}

@@ -303,7 +303,21 @@ func TestOutage(t *testing.T) {
 		}
 		f.slow(time.Hour, 0, nil)
 		expect(t, b, "a", "eu#1, stale for 1m2s")
+		begin := time.Now() // only the first lookup of a tenant that is held waits for a store that hangs
+		for range 100 {
+			time.Sleep(100 * time.Millisecond)
+			if got := look(b, "a", "-"); !strings.HasPrefix(got, "eu#1, stale for 1m") {
+				t.Error(got)
+			}
+		}
+		if took := time.Since(begin); took != 10*time.Second {
+			t.Errorf("100 lookups took %v", took)
+		}
 		expect(t, b, "b", "error: the inbox cannot be read: context deadline exceeded")
+		f.set("eu", "a", 2)
+		f.slow(0, 0, nil)
+		time.Sleep(time.Minute) // nobody asks, and the store is well again
+		expect(t, b, "a", "eu#2")
 		f.slow(0, 0, errors.New("refused"))
 		f.set("eu", "a", 3)
 		b.Changed("a") // what was held is not true any more
