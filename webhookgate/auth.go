@@ -26,7 +26,7 @@ func (c *Config) checkPath(r *http.Request) (secret string, rejection *answer) {
 			return "", reject(http.StatusNotFound, "there is nothing at this path")
 		}
 		if secret == "" {
-			return "", wrongSecret() // the path is "{path}/"
+			return "", wrongToken() // the path is "{path}/"
 		}
 	}
 	if r.Method != http.MethodPost {
@@ -50,13 +50,13 @@ func (c *Config) checkToken(r *http.Request, pathSecret string) *answer {
 		presented = append(presented, unescaped(pathSecret))
 	}
 	if !guard.OneOf(presented, good) {
-		return wrongSecret()
+		return wrongToken()
 	}
 	return nil
 }
 
-func wrongSecret() *answer {
-	return reject(http.StatusUnauthorized, "the shared secret is missing or wrong").with("WWW-Authenticate", "Bearer")
+func wrongToken() *answer {
+	return reject(http.StatusUnauthorized, "the token is missing or wrong").with("WWW-Authenticate", "Bearer")
 }
 
 // unescaped decodes the escapes of an address. Unlike url.PathUnescape it accepts any text, and

@@ -195,7 +195,7 @@ func TestHooksAndLog(t *testing.T) {
 			t.Errorf("the log shows %q:\n%s", leak, &buf)
 		}
 	}
-	for _, line := range []string{"tenant=acme-prod", "decision=duplicate", "receiver_status=400", "connection refused", "shared secret is missing or wrong", "/payload/tenant/id must be a", "quantity must be an integer or null, not a string"} {
+	for _, line := range []string{"tenant=acme-prod", "decision=duplicate", "receiver_status=400", "connection refused", "token is missing or wrong", "/payload/tenant/id must be a", "quantity must be an integer or null, not a string"} {
 		if !strings.Contains(buf.String(), line) {
 			t.Errorf("the log does not show %q:\n%s", line, &buf)
 		}

@@ -98,8 +98,8 @@ var Kinds = []Kind{
 		Name: "questions-fail", Severity: Critical, own: true, find: questionsFail,
 		Means: "Somebody could not buy: the billing service asks before a checkout (USHER_WEBHOOK_SYNC_TYPES), and no " +
 			"answer is a no.",
-		Do: "Fix the receiver, or the way to it: the log has each of them. This goes with the next question that is " +
-			"answered, or after an hour. To have no such questions, switch off the checkout validation in the billing service.",
+		Do: "Fix the receiver, or the way to it: the log has each of them. If nothing should ask it, switch off checkout " +
+			"validation in the billing service.",
 	},
 	{
 		Name: "features-unknown", Severity: Critical, find: featuresUnknown,
