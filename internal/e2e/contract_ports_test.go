@@ -109,8 +109,8 @@ func TestEntitlementsProbes(t *testing.T) {
 		"a good request":    {"GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n", "404"},
 		"CONNECT":           {"CONNECT evil.test:443 HTTP/1.1\r\nHost: {host}\r\n\r\n" + smuggled, "405 closed"},
 		"TRACE":             {"TRACE {path} HTTP/1.1\r\nHost: {host}\r\n\r\n", "405 closed"},
-		"two lengths":       {"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\nx", "400 closed"},
-		"length and chunks": {"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "400 closed"},
+		"two lengths":       {"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nx", "400 closed"},
+		"length and chunks": {"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + smuggled, "405 closed"},
 		"a head too large":  {"GET {path} HTTP/1.1\r\nHost: {host}\r\nX-Large: " + strings.Repeat("x", 2<<20) + "\r\n\r\n", "431 closed"},
 		"an upgrade":        {"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n", "404"},
 	} {

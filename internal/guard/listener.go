@@ -3,6 +3,7 @@ package guard
 import (
 	"container/list"
 	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -120,9 +121,21 @@ func (c *conn) working(yes bool) {
 	case yes && c.place != nil:
 		c.of.quiet.Remove(c.place)
 		c.place = nil
-	case !yes && c.of.conns[c]:
+	case !yes && c.place == nil && c.of.conns[c]:
 		c.place = c.of.quiet.PushBack(c)
 	}
+}
+
+// body is that of a request. A handler that waits for it does not work: strangers send bodies that never end.
+type body struct {
+	io.ReadCloser
+	of *conn
+}
+
+func (b body) Read(p []byte) (int, error) {
+	b.of.working(false)
+	defer b.of.working(true)
+	return b.ReadCloser.Read(p)
 }
 
 // Write may take any time, as long as the other end takes a part now and then.

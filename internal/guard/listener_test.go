@@ -126,7 +126,9 @@ func TestUnread(t *testing.T) {
 func TestCrowd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
-		srv := NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		srv := NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(10 * time.Second))
+			_, _ = io.Copy(io.Discard, r.Body)
 			if r.URL.Path == "/slow" {
 				<-release
 			}
@@ -151,7 +153,7 @@ func TestCrowd(t *testing.T) {
 		const head = " HTTP/1.1\r\nHost: a\r\n"
 		slow := ask("GET /slow" + head + "\r\n")
 		for i := range 20 {
-			ask([]string{"", "G", "GET /" + head + "X: ", "GET /" + head}[i%4]) // each takes the place of another one
+			ask([]string{"", "G", "GET /" + head + "X: ", "GET /" + head, "POST /" + head + "Content-Length: 9\r\n\r\nx"}[i%5]) // each takes the place of another one
 			if err := ask("GET /" + head + "\r\n")(); err != nil {
 				t.Errorf("beside %d others: %v", i, err)
 			}

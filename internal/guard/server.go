@@ -82,6 +82,9 @@ func (s *Server) oneEnd(h http.Handler) http.Handler {
 		if c, ok := r.Context().Value(connKey{}).(*conn); ok {
 			c.working(true)
 			defer c.working(false)
+			if r.Body != http.NoBody {
+				r.Body = body{r.Body, c}
+			}
 		}
 		odd := len(r.TransferEncoding) > 0 || !r.ProtoAtLeast(1, 1) || Refused(r.Method)
 		if odd || s.drains.Load() {
