@@ -59,47 +59,43 @@ func (p *pages) all(ctx context.Context, limit int) (cursor string, tenants int,
 
 func changes(ctx context.Context, b *bench) ([]*table, error) {
 	t := &table{
-		title: "Changes",
+		title: "The feed /v1/changes",
 		header: []string{
-			"", "pass over 100,000 tenants, s", "a change, 1 waits: p50, ms", "1,000 wait, all have it: p50, ms",
-			"slowest, ms",
+			"", "pass over 100,000 tenants, s", "a change, 1 waits: p50, ms", "1,000 wait, all have it: p50, ms", "slowest, ms",
 		},
+		note: "A page has 1,000 tenants. A change is from the answer to the webhook until those who wait have it. They are 1,000 " +
+			"connections to one usher, which shares the machine with them.",
 	}
-	for _, w := range []way{file, database} {
+	for _, w := range b.ways(false) {
 		b.say("changes, %s", w.name)
 		if err := b.changesOf(ctx, w, t); err != nil {
 			return nil, fmt.Errorf("%s: %w", w.name, err)
 		}
 	}
-	t.note("A page has 1,000 tenants. A change is from the answer to the webhook until those who wait have "+
-		"it. They are %d connections to one usher, which shares the machine with them.", changesWaiting)
 	return []*table{t}, nil
 }
 
+const feedTenants = 100_000
+
 func (b *bench) changesOf(ctx context.Context, w way, t *table) error {
-	inbox, stop, err := b.inboxFor(w)
+	inbox, stop, err := b.newInbox(w)
 	if err != nil {
 		return err
 	}
 	defer stop()
-	ports, err := freePorts(1)
-	if err != nil {
-		return err
-	}
-	u, err := b.start(ctx, inbox, "USHER_ENTITLEMENTS_LISTEN="+ports[0]) // it makes its tables
+	u, err := b.start(ctx, w.binary, inbox) // it makes its tables
 	if err != nil {
 		return err
 	}
 	u.stop()
-	if err := fill(ctx, inbox, "crm", "known", checkTenants, false); err != nil {
+	if err := fill(ctx, inbox, "crm", "known", feedTenants, false); err != nil {
 		return err
 	}
-	if u, err = b.start(ctx, inbox, "USHER_ENTITLEMENTS_LISTEN="+ports[0]); err != nil {
+	if u, err = b.start(ctx, w.binary, inbox); err != nil {
 		return err
 	}
 	defer u.stop()
-	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: changesWaiting}}
-	readers := &pages{client, "http://" + ports[0]}
+	readers := &pages{&http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: changesWaiting}}, "http://" + u.entitlements}
 	defer readers.client.CloseIdleConnections()
 	for began := time.Now(); ; time.Sleep(time.Second / 2) { // a 503, while the tenants are told for the first time
 		if _, err = readers.read(ctx, "limit=1"); err == nil || time.Since(began) > time.Minute {
@@ -116,7 +112,7 @@ func (b *bench) changesOf(ctx context.Context, w way, t *table) error {
 	var cursor string
 	for range pick(b, 1, 3) {
 		began, n := time.Now(), 0
-		if cursor, n, err = readers.all(ctx, 1000); err != nil || n != checkTenants+1 {
+		if cursor, n, err = readers.all(ctx, 1000); err != nil || n != feedTenants+1 {
 			return fmt.Errorf("a pass over %d tenants: %w", n, err)
 		}
 		passes = append(passes, time.Since(began))
@@ -132,10 +128,7 @@ func (b *bench) changesOf(ctx context.Context, w way, t *table) error {
 	for _, all := range [][]time.Duration{passes, one, many} {
 		slices.Sort(all)
 	}
-	t.add(w.name,
-		tenths(quantile(passes, 0.5).Seconds()),
-		millis(quantile(one, 0.5)),
-		millis(quantile(many, 0.5)),
+	t.add(w.name, tenths(quantile(passes, 0.5).Seconds()), millis(quantile(one, 0.5)), millis(quantile(many, 0.5)),
 		millis(many[len(many)-1]))
 	return nil
 }
@@ -177,10 +170,7 @@ func (b *bench) changesFor(
 }
 
 func sendChange(u *usher, tenant string, users int) error {
-	body := fmt.Sprintf(`{"type":"TenantProvisioningChange","payload":{`+
-		`"tenant":{"code":%q,"platform":{"code":"crm"}},`+
-		`"change":{"features":[{"code":"users","quantity":%d}]}}}`, tenant, users)
-	resp, err := http.Post("http://"+u.gate+"/webhooks", "application/json", strings.NewReader(body))
+	resp, err := http.Post("http://"+u.gate+"/webhooks", "application/json", snapshotOf("crm", tenant, users))
 	if err != nil {
 		return err
 	}

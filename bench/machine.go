@@ -60,28 +60,3 @@ func fileSystem(dir string) string {
 	}
 	return lines[len(lines)-1]
 }
-
-// statusOf is one of a process's sizes, in bytes, by its name in /proc/PID/status.
-func statusOf(pid int, name string) int64 {
-	n, _ := strconv.ParseInt(strings.TrimSuffix(field(fmt.Sprintf("/proc/%d/status", pid), name), " kB"), 10, 64)
-	return n << 10
-}
-
-// tick is the unit of /proc/PID/stat. It is the same on every Linux in practice.
-const tick = 0.01
-
-// cpuOf is the CPU time that a process has used, in seconds; 0 where that can't be told.
-func cpuOf(pid int) float64 {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0
-	}
-	_, rest, _ := strings.Cut(string(b), ") ") // the name before it may hold anything
-	fields := strings.Fields(rest)
-	if len(fields) < 13 {
-		return 0
-	}
-	user, _ := strconv.Atoi(fields[11])
-	system, _ := strconv.Atoi(fields[12])
-	return float64(user+system) * tick
-}

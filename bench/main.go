@@ -1,3 +1,17 @@
+// Bench measures usher on one machine, beside what people would use instead, and beside another build of it:
+//
+//	go run ./bench                                   # all of it, 15 minutes
+//	go run ./bench -quick                            # a few minutes; figures scatter more
+//	go run ./bench -only inbound -beside OLD         # one part, in pairs with the binary OLD
+//	go run ./bench -only inbound -o bench/RESULTS.md # the other parts of the file stay as they are
+//
+// It builds usher and runs it as a process. What is compared is measured in turns, several rounds of it, and a
+// figure is the median of its rounds: on a machine where other things run too, two figures of different runs say
+// little about each other. Nothing fails because something was slow. Webhooks that are lost or out of order are
+// an error.
+//
+// Outbound, what is measured has one core, and the load and the service another. Inbound, the senders and
+// the receiver are this process, and PostgreSQL is a server that it starts and removes.
 package main
 
 import (
@@ -13,41 +27,30 @@ import (
 	"time"
 )
 
-// part is one part of what is measured, and a section of the results.
+// A part is measured by itself, and is a section of the results.
 type part struct {
 	name string
 	run  func(context.Context, *bench) ([]*table, error)
 }
 
-const (
-	outboundPart = "Outbound"
-	growthPart   = "Growth" // takes long, so only if it is asked for
-)
-
 var parts = []part{
-	{outboundPart, outbound},
+	{"Outbound", outbound},
 	{"Inbound", inbound},
-	{"Receivers", severalReceivers},
-	{"Limits", limits},
-	{"Checks", checks},
+	{"Recovery", recovery},
 	{"Changes", changes},
-	{growthPart, growth},
+	{"Growth", growth},
 }
 
 // bench is what all parts have in common.
 type bench struct {
-	quick   bool
-	dir     string // temporary, on the disk that is to be measured
-	usher   string // the binary
-	plot    string // a file to draw growth into; empty: none
-	senders int    // inbound; zero: several numbers of them
-	beside  string // another binary, an usher of before; empty: none
-	log     string // usher's log level
-	loud    bool   // show usher's log
-	rounds  int    // of what is measured in turns outbound; zero: as many as usual
+	quick  bool
+	loud   bool   // show usher's log
+	dir    string // temporary, on the disk that is measured
+	usher  string // the binary
+	beside string // another one; may be empty
 }
 
-// pick is the figure for a quick run, or that for a full one.
+// pick returns the figure for a quick run, or that for a full one.
 func pick[T any](b *bench, quick, full T) T {
 	if b.quick {
 		return quick
@@ -55,19 +58,21 @@ func pick[T any](b *bench, quick, full T) T {
 	return full
 }
 
-// say tells how far the run is. The results are on standard output alone.
+// say tells how far the run is. Only the results are on standard output.
 func (b *bench) say(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, time.Now().Format("15:04:05 ")+format+"\n", args...)
 }
 
 func main() {
 	var err error
-	if len(os.Args) == 3 && roles[os.Args[1]] != nil {
-		go func() {
-			_, _ = io.Copy(io.Discard, os.Stdin) // until who started this is gone
+	if len(os.Args) == 5 && os.Args[1] == loadRole {
+		err = makeLoad(os.Args[2], os.Args[3], os.Args[4])
+	} else if len(os.Args) == 4 && os.Args[1] == serviceRole {
+		go func() { // until the bench is gone
+			_, _ = io.Copy(io.Discard, os.Stdin)
 			os.Exit(1)
 		}()
-		err = roles[os.Args[1]]([]byte(os.Args[2]))
+		err = serveService(os.Args[2], os.Args[3])
 	} else {
 		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 		err = run(ctx)
@@ -79,41 +84,21 @@ func main() {
 	}
 }
 
-// longest is the end of every run, whatever hangs.
-const longest = 90 * time.Minute
-
 func run(ctx context.Context) error {
 	b := new(bench)
-	flag.BoolVar(&b.quick, "quick", false, "two minutes instead of twenty; the figures scatter more")
-	flag.StringVar(&b.dir, "dir", os.TempDir(), "a folder on the `disk` that is to be measured")
-	flag.StringVar(&b.usher, "usher", "", "measure this `binary`; by default the one of this module is built")
-	flag.StringVar(&b.log, "log", "info", "usher's log `level`; its lines go to the null device")
+	flag.BoolVar(&b.quick, "quick", false, "take less time; the figures scatter more")
 	flag.BoolVar(&b.loud, "v", false, "show usher's log, which slows it down")
-	flag.IntVar(&b.rounds, "rounds", 0, "take `n` readings of each outbound figure; by default 8, or 1 with -quick")
-	flag.StringVar(&b.beside, "beside", "", "measure this `binary`, an usher of before, as one more beside usher")
-	flag.IntVar(&b.senders, "senders", 0, "inbound, so `many` alone; by default 1 and 64")
-	flag.StringVar(&b.plot, "plot", "", "draw growth into this SVG `file`")
-	only := flag.String("only", "",
-		"measure this `part` alone: outbound, inbound, receivers, limits, checks, changes or growth; "+
-			"the last only if it is asked for")
-	output := flag.String("o", "",
-		"write the results to this `file` as well; of one that is there, only the parts that are measured change")
+	flag.StringVar(&b.dir, "dir", os.TempDir(), "a folder on the `disk` that is measured")
+	flag.StringVar(&b.beside, "beside", "", "measure this `binary`, another build of usher, in turns with this one")
+	only := flag.String("only", "", "measure this `part` alone: outbound, inbound, recovery, changes or growth")
+	output := flag.String("o", "", "also write the results into this `file`, in place of the same parts")
 	flag.Parse()
-	if flag.NArg() > 0 {
-		return fmt.Errorf("there are no arguments, but there is %q", flag.Arg(0))
-	}
-	if b.beside != "" {
-		peers = slices.Insert(peers, 1, peer{name: before, command: beforeCommand(b.beside)})
-	}
 	chosen := slices.DeleteFunc(slices.Clone(parts), func(p part) bool {
-		return *only == "" && p.name == growthPart || *only != "" && !strings.EqualFold(*only, p.name)
+		return *only != "" && !strings.EqualFold(*only, p.name)
 	})
-	if len(chosen) == 0 {
-		return fmt.Errorf("there is no part %q: -h names them", *only)
+	if len(chosen) == 0 || flag.NArg() > 0 {
+		return errors.New("no such part or argument: -h says what can be measured")
 	}
-	ctx, cancel := context.WithTimeout(ctx, longest)
-	defer cancel()
-
 	machine := describe(b.dir)
 	dir, err := os.MkdirTemp(b.dir, "usher-bench-")
 	if err != nil {
@@ -121,52 +106,28 @@ func run(ctx context.Context) error {
 	}
 	defer os.RemoveAll(dir)
 	b.dir = dir
-	if b.usher == "" {
-		if b.usher, err = build(ctx, dir, "usher"); err != nil {
-			return err
-		}
+	if b.usher, err = build(ctx, dir, "usher"); err != nil {
+		return err
 	}
 	var failed []error
 	for _, p := range chosen {
-		s := section{name: p.name, began: time.Now(), facts: []string{
-			strings.TrimPrefix(versionOf(ctx, b.usher), "usher (devel), "),
-			machine,
-			"load " + busy(),
-		}}
-		if args := shownArgs(); len(args) > 0 {
-			s.facts = append(s.facts, "with "+strings.Join(args, " "))
+		s := section{name: p.name, facts: []string{versionOf(ctx, b.usher), machine, "load " + busy()}}
+		if b.quick {
+			s.facts = append(s.facts, "with -quick")
 		}
 		if b.beside != "" {
-			s.facts = append(s.facts, before+": "+versionOf(ctx, b.beside))
+			s.facts = append(s.facts, other+": "+versionOf(ctx, b.beside))
 		}
-		// What is done stays, whatever becomes of the next.
+		s.began = time.Now()
 		if s.tables, err = p.run(ctx, b); err == nil {
-			fmt.Println(s.markdown(true))
+			fmt.Println(s.markdown())
 			if *output != "" {
 				err = s.writeTo(*output)
 			}
 		}
-		if err != nil {
+		if err != nil { // the other parts may work
 			failed = append(failed, fmt.Errorf("%s: %w", strings.ToLower(p.name), err))
 		}
 	}
 	return errors.Join(failed...)
-}
-
-// shownArgs is the command line, less where its results go and less paths of this
-// machine: the latter are described with the disk.
-func shownArgs() []string {
-	var args []string
-	flag.Visit(func(f *flag.Flag) {
-		switch {
-		case f.Name == "beside":
-			args = append(args, "-beside OLD")
-		case f.Name == "o", f.Name == "plot", f.Name == "dir", f.Name == "usher", f.Name == "only":
-		case f.Value.String() == "true":
-			args = append(args, "-"+f.Name)
-		default:
-			args = append(args, "-"+f.Name+" "+f.Value.String())
-		}
-	})
-	return args
 }

@@ -1,175 +1,267 @@
 package main
 
 import (
-	"cmp"
+	"bufio"
 	"context"
+	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
+	"net/http"
+	"os"
 	"os/exec"
-	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
 )
 
-// scenario is one way of calling.
-type scenario struct {
-	way         string
-	size        int // of an answer
-	connections int
+// query is the body of every call.
+const query = `{"query":"query Tenant($code: String!) {` +
+	` tenant(code: $code) { id code name platform { code } subscriptions { id state } } }",` +
+	`"variables":{"code":"acme-4711"}}`
+
+// A scenario is one way of calling.
+type scenario struct{ size, connections int }
+
+var scenarios = []scenario{{sizes[0], 64}, {sizes[1], 64}, {sizes[0], 1}}
+
+func (s scenario) String() string { return fmt.Sprintf("%d KB, %d", s.size>>10, s.connections) }
+
+// The court is where calls are measured. What is measured has a core of its own, if there are two.
+type court struct {
+	*bench
+	measured, others []string // the commands that pin programs to cores
+	reverseProxy     string   // built like usher
+	token, service   string   // what the service gives out, and its address
+	readings         map[string]map[scenario][]reading
+	idle, busy       map[string][]int64 // memory, by the peer's name
 }
 
-func (s scenario) String() string {
-	return fmt.Sprintf("%d KB, %s, %s", s.size>>10, plural(s.connections, "connection"), s.way)
-}
-
-// scenarios are those that every peer is measured in.
-var scenarios = []scenario{
-	{plain, sizes[0], 64}, {plain, sizes[1], 64}, {plain, sizes[0], 1}, {plain, sizes[1], 1},
-	{tls1, sizes[0], 64}, {tls1, sizes[1], 64},
-}
-
-// direct is nobody in between: what is left is the service and the load.
-const direct = "direct"
-
-// reading is what one load says of one peer.
+// A reading is what one load says of one peer.
 type reading struct {
-	calls
-	cpu    float64 // of the peer, in seconds per call
-	beside float64 // usher's, right before or after
-	rss    int64   // of the peer, at its highest
+	rate     float64       // calls a second that were answered with 200
+	p50, p99 time.Duration // of these
+	cpu      float64       // of the peer, in seconds for each
+	beside   float64       // usher's, right before or after
 }
 
 // outbound measures usher and its peers, each in turn, in each scenario.
 func outbound(ctx context.Context, b *bench) ([]*table, error) {
-	o, stop, err := newCourt(ctx, b)
+	ports, err := freePorts(1)
 	if err != nil {
 		return nil, err
 	}
-	defer stop()
-	f := &findings{court: o, versions: o.versions(ctx), readings: make(map[scenario]map[string][]reading)}
-	for _, way := range []string{plain, tls1} {
-		if err := o.measureWay(ctx, f, way); err != nil {
-			return nil, err
-		}
+	o := &court{
+		bench: b, token: strings.Repeat(rand.Text(), 35), service: ports[0], // 900 bytes, as a JWT
+		readings: make(map[string]map[scenario][]reading), idle: make(map[string][]int64), busy: make(map[string][]int64),
 	}
-	b.say("start and memory")
-	if err := o.footprint(ctx, f); err != nil {
-		return nil, err
-	}
-	return f.tables(), nil
-}
-
-// newCourt starts the service, and finds out what can be measured.
-func newCourt(ctx context.Context, b *bench) (o *court, stop func(), err error) {
-	o = &court{bench: b, pins: findPins(), token: newToken(), programs: make(map[string]string)}
-	if o.wrk, err = exec.LookPath("wrk"); err != nil {
-		return nil, nil, errors.New("wrk makes the load here, and is not installed; -only measures another part")
+	if path, err := exec.LookPath("taskset"); err == nil {
+		o.measured, o.others = []string{path, "-c", "0"}, []string{path, "-c", "1"}
 	}
 	if o.reverseProxy, err = build(ctx, b.dir, "usher/bench/reverseproxy"); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	for _, p := range peers {
-		if path, err := exec.LookPath(p.program); err == nil {
-			o.programs[p.program] = path
-		}
-	}
-	o.cert = filepath.Join(b.dir, "service.pem")
-	key := filepath.Join(b.dir, "service-key.pem")
-	if err := newCertificate(o.cert, key); err != nil {
-		return nil, nil, err
-	}
-	ports, err := freePorts(2)
+	self, err := os.Executable()
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	o.service = map[string]string{plain: ports[0], tls1: ports[1]}
-	service, err := o.launchRole(o.pins.others, "service", serviceRole{o.token, o.cert, key, o.service}, "GOMAXPROCS=1")
+	service, err := b.launch(append(o.others, self, serviceRole, o.service, o.token), []string{"GOMAXPROCS=1"})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	return o, service.stop, nil
-}
-
-// measureWay runs all peers, and loads one after the other.
-func (o *court) measureWay(ctx context.Context, f *findings, way string) error {
-	var all []*running
-	defer func() {
-		for _, r := range all {
-			r.stop()
-		}
-	}()
+	defer service.stop()
+	running := make(map[string]*process)
+	addresses := make(map[string]string)
 	for _, p := range o.installed() {
-		r, err := o.run(ctx, p, way)
+		if ports, err = freePorts(1); err != nil {
+			return nil, err
+		}
+		args, env, err := p.command(o, ports[0])
 		if err != nil {
-			return err
+			return nil, err
 		}
-		all = append(all, r)
+		r, err := b.launch(append(slices.Clone(o.measured), args...), append(env, "GOMAXPROCS=1"))
+		if err != nil {
+			return nil, err
+		}
+		defer r.stop()
+		addresses[p.name], running[p.name], o.readings[p.name] = ports[0], r, make(map[scenario][]reading)
+		if err := r.answers(ctx, http.MethodPost, "http://"+ports[0]+target(sizes[0]), query); err != nil {
+			return nil, fmt.Errorf("%s: %w", p.name, err)
+		}
+		time.Sleep(300 * time.Millisecond) // its start is over
+		o.idle[p.name] = append(o.idle[p.name], r.memory())
 	}
-	rounds := cmp.Or(o.rounds, pick(o.bench, 1, 8))
+	rounds := pick(b, 2, 8)
 	for round := range rounds {
+		b.say("calls, round %d of %d", round+1, rounds)
 		for _, s := range scenarios {
-			if s.way != way || o.quick && s.size != sizes[0] && (way != plain || s.connections == 1) {
-				continue
-			}
-			o.say("%s, round %d of %d", s, round+1, rounds)
-			if f.readings[s] == nil {
-				f.readings[s] = make(map[string][]reading)
-			}
-			if err := o.round(ctx, f.readings[s], s, all, round); err != nil {
-				return err
+			if err := o.round(ctx, s, running, addresses, round); err != nil {
+				return nil, err
 			}
 		}
 	}
-	return nil
+	return []*table{o.table()}, nil
 }
 
-// round takes one reading of each peer, and one of usher right before or after it: what
-// else the machine does changes from second to second, and should hit both. Nobody is
-// always the first.
-func (o *court) round(ctx context.Context, readings map[string][]reading, s scenario, all []*running, round int) error {
-	usher := all[slices.IndexFunc(all, func(r *running) bool { return r.name == ours })]
+// round takes one reading of each peer, and one of usher right before or after it: what else the machine does changes
+// from second to second, and should hit both. No peer is always the first.
+func (o *court) round(
+	ctx context.Context, s scenario, running map[string]*process, addresses map[string]string, round int,
+) error {
+	all := o.installed()[1:]
 	for turn := range all {
-		r := all[(turn+round)%len(all)]
-		if r == usher || r.pool && (s.connections == 1 || s.way != plain) {
-			continue
-		}
+		name := all[(turn+round)%len(all)].name
 		var us, them reading
 		pair := []struct {
-			*running
-			to *reading
-		}{{usher, &us}, {r, &them}}
+			name string
+			to   *reading
+		}{{ours, &us}, {name, &them}}
 		if (turn+round)%2 == 1 {
 			slices.Reverse(pair)
 		}
 		for _, p := range pair {
 			var err error
-			if *p.to, err = o.reading(ctx, p.process, s, p.address); err != nil {
+			if *p.to, err = o.reading(ctx, p.name, running[p.name], s, addresses[p.name]); err != nil {
 				return fmt.Errorf("%s: %w", p.name, err)
 			}
 		}
 		them.beside = us.cpu
-		readings[ours], readings[r.name] = append(readings[ours], us), append(readings[r.name], them)
+		o.readings[ours][s] = append(o.readings[ours][s], us)
+		o.readings[name][s] = append(o.readings[name][s], them)
 	}
-	if s.connections > 1 {
-		return nil
-	}
-	c, err := o.load(ctx, 1, openTarget(s.size), o.service[plain])
-	readings[direct] = append(readings[direct], reading{calls: c})
-	return err
+	return nil
 }
 
-// reading loads a program and watches it meanwhile.
-func (o *court) reading(ctx context.Context, p *process, s scenario, address string) (r reading, err error) {
-	for range 3 { // on a machine that is busy with other things, nothing may get done for a second
-		before, highest := cpuOf(p.pid()), watchMemory(p)
-		r.calls, err = o.load(ctx, s.connections, target(s.size), address)
-		r.rss = highest()
-		if err != nil {
-			return r, err
+// reading loads a program for a second, from another process: each connection with its next call when the last one is
+// answered.
+func (o *court) reading(ctx context.Context, name string, p *process, s scenario, address string) (r reading, err error) {
+	self, err := os.Executable()
+	if err != nil {
+		return r, err
+	}
+	args := append(slices.Clone(o.others), self, loadRole, address, target(s.size), strconv.Itoa(s.connections))
+	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
+	cmd.Env = append(os.Environ(), "GOMAXPROCS=1")
+	before, most := p.cpu(), p.mostMemory()
+	out, err := cmd.Output()
+	if rss := most(); s == scenarios[0] {
+		o.busy[name] = append(o.busy[name], rss)
+	}
+	var l callsDone
+	if err == nil {
+		err = json.Unmarshal(out, &l)
+	}
+	if err == nil && l.Calls == 0 {
+		err = errors.New("no call was answered")
+	}
+	if err != nil {
+		return r, err
+	}
+	return reading{rate: float64(l.Calls) / l.Took.Seconds(), p50: l.P50, p99: l.P99, cpu: (p.cpu() - before) / float64(l.Calls)}, nil
+}
+
+// loadRole is the first argument with which this program is a load.
+const loadRole = "load"
+
+// callsDone are what a load got done.
+type callsDone struct {
+	Calls          int
+	Took, P50, P99 time.Duration
+}
+
+// makeLoad calls an address for a second, and prints what it got done.
+func makeLoad(address, target, connections string) error {
+	n, err := strconv.Atoi(connections)
+	if err != nil {
+		return err
+	}
+	request := []byte("POST " + target + " HTTP/1.1\r\nHost: " + address +
+		"\r\nContent-Type: application/json\r\nContent-Length: " + strconv.Itoa(len(query)) + "\r\n\r\n" + query)
+	began := time.Now()
+	took, errs := make([][]time.Duration, n), make([]error, n)
+	var all sync.WaitGroup
+	for i := range n {
+		all.Go(func() {
+			conn, err := net.Dial("tcp", address)
+			if errs[i] = err; err != nil {
+				return
+			}
+			defer conn.Close()
+			answers := bufio.NewReaderSize(conn, 16<<10)
+			for sent := time.Now(); sent.Sub(began) < time.Second; {
+				status := 0
+				if _, err = conn.Write(request); err == nil {
+					status, err = readAnswer(answers)
+				}
+				if err == nil && status != http.StatusOK {
+					err = fmt.Errorf("a call was answered with %d", status)
+				}
+				if errs[i] = err; err != nil {
+					return
+				}
+				now := time.Now()
+				took[i] = append(took[i], now.Sub(sent))
+				sent = now
+			}
+		})
+	}
+	all.Wait()
+	done := callsDone{Took: time.Since(began)}
+	latencies := slices.Sorted(slices.Values(slices.Concat(took...)))
+	done.Calls, done.P50, done.P99 = len(latencies), quantile(latencies, 0.5), quantile(latencies, 0.99)
+	return errors.Join(errors.Join(errs...), json.NewEncoder(os.Stdout).Encode(done))
+}
+
+func (o *court) table() *table {
+	t := &table{title: "CPU time of a call in µs (usher's over it); p50/p99 in ms; calls a second", header: []string{""}}
+	for _, s := range scenarios {
+		t.header = append(t.header, s.String(), "p50/p99", "calls/s")
+	}
+	t.header = append(t.header, "MB idle", "busy")
+	var versions []string
+	for _, p := range o.installed() {
+		row := []string{p.name}
+		for _, s := range scenarios {
+			all := o.readings[p.name][s]
+			cpu := tenths(median(all, func(r reading) float64 { return r.cpu }) * 1e6)
+			if p.name != ours {
+				cpu += " (" + times(median(all, func(r reading) float64 { return r.beside / max(r.cpu, 1e-9) })) + ")"
+			}
+			row = append(row, cpu,
+				fmt.Sprintf("%.2f/%.2f", median(all, func(r reading) float64 { return r.p50.Seconds() * 1e3 }),
+					median(all, func(r reading) float64 { return r.p99.Seconds() * 1e3 })),
+				number(median(all, func(r reading) float64 { return r.rate })))
 		}
-		if r.requests > 0 {
-			r.cpu = (cpuOf(p.pid()) - before) / float64(r.requests)
-			return r, nil
+		byte := func(n int64) float64 { return float64(n) }
+		t.add(append(row, megabytes(int64(median(o.idle[p.name], byte))), megabytes(int64(median(o.busy[p.name], byte))))...)
+		if path := o.program(p.program); path != "" {
+			versions = append(versions, p.program+" "+programVersion(path))
 		}
 	}
-	return r, errors.New("no call was answered")
+	where := "Nothing is pinned."
+	if o.measured != nil {
+		where = "What is measured has one core; the load and the service share another."
+	}
+	t.note = fmt.Sprintf("Columns: the size of the answer, and how many connections. A call is a POST of %d bytes with a token "+
+		"of %d bytes. %s ReverseProxy is Go's httputil.ReverseProxy with a fixed header; each peer keeps up to 1024 "+
+		"connections. Memory is RSS, idle and with 64 connections. Beside usher: %s.",
+		len(query), len(o.token), where, strings.Join(versions, ", "))
+	return t
+}
+
+var versionNumber = regexp.MustCompile(`\d+\.\d+\.\d+`)
+
+func programVersion(path string) string {
+	for _, flag := range []string{"-v", "version"} {
+		out, _ := exec.Command(path, flag).CombinedOutput()
+		if v := versionNumber.Find(out); v != nil {
+			return string(v)
+		}
+	}
+	return "?"
 }

@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"context"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -11,17 +13,13 @@ import (
 	"time"
 )
 
-// receiver takes webhooks as fast as it can, and notes of each tenant whether they
-// come in order. It can be down: then nobody listens at its address.
+// A receiver takes webhooks as fast as it can, and notes whether each tenant's come in order. It can be down: then
+// nobody listens at its address.
 type receiver struct {
-	address string
-	server  *http.Server  // nil while it is down
-	delay   time.Duration // how long it takes for each
-
+	address   string
+	server    *http.Server
 	delivered atomic.Int64 // webhooks, each counted once
-	repeats   atomic.Int64 // that had been delivered before
-	disorder  atomic.Int64 // that came after one that was sent later
-	strange   atomic.Int64 // that it can make nothing of
+	faulty    atomic.Int64 // that came after one that was sent later, or that it can make nothing of
 
 	mu      sync.Mutex // guards what follows
 	tenants map[string]*arrivals
@@ -38,7 +36,7 @@ func newReceiver() (*receiver, error) {
 	return rc, rc.up()
 }
 
-// up has it listen: where it did before.
+// up makes it listen: where it did before.
 func (rc *receiver) up() error {
 	l, err := net.Listen("tcp", rc.address)
 	if err != nil {
@@ -50,27 +48,23 @@ func (rc *receiver) up() error {
 	return nil
 }
 
-// down ends it, in the middle of whatever it is doing.
-func (rc *receiver) down() {
-	rc.server.Close()
-}
+// down ends it, in the middle of whatever it does.
+func (rc *receiver) down() { rc.server.Close() }
 
-func (rc *receiver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	var body bytes.Buffer
-	body.Grow(int(max(0, min(r.ContentLength, 64<<10))) + bytes.MinRead)
-	if _, err := io.Copy(&body, r.Body); err != nil {
-		return // it broke off, and will come again
+func (rc *receiver) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return // it comes again
 	}
-	time.Sleep(rc.delay)
-	tenant, n, ok := numberOf(body.Bytes())
-	if !ok {
-		rc.strange.Add(1)
+	_, rest, _ := bytes.Cut(body, []byte(`"code":"`))
+	tenant, rest, _ := bytes.Cut(rest, []byte(`"`))
+	_, rest, _ = bytes.Cut(rest, []byte(`"quantity":`))
+	digits, _, _ := bytes.Cut(rest, []byte(`}`))
+	n, err := strconv.Atoi(string(digits))
+	if err != nil {
+		rc.faulty.Add(1)
 		return
 	}
-	rc.note(tenant, n)
-}
-
-func (rc *receiver) note(tenant []byte, n int) {
 	rc.mu.Lock()
 	defer rc.mu.Unlock()
 	a := rc.tenants[string(tenant)]
@@ -86,20 +80,27 @@ func (rc *receiver) note(tenant []byte, n int) {
 		a.next = n + 1
 	case a.missing[n]:
 		delete(a.missing, n)
-		rc.disorder.Add(1)
+		rc.faulty.Add(1)
 	default:
-		rc.repeats.Add(1)
-		return
+		return // it came before
 	}
 	rc.delivered.Add(1)
 }
 
-// numberOf reads who a webhook of ours is about, and the how manieth it is.
-func numberOf(body []byte) (tenant []byte, n int, ok bool) {
-	_, rest, ok := bytes.Cut(body, []byte(`"code":"`))
-	tenant, rest, more := bytes.Cut(rest, []byte(`"`))
-	_, rest, counted := bytes.Cut(rest, []byte(`"quantity":`))
-	digits, _, _ := bytes.Cut(rest, []byte(`}`))
-	n, err := strconv.Atoi(string(digits))
-	return tenant, n, ok && more && counted && err == nil
+// lostAfter is for how long nothing is delivered before what is missing counts as lost.
+const lostAfter = 40 * time.Second // more than a lease, which another try may have to wait for
+
+// wait waits until so many are delivered, and says how long that took since it began.
+func (rc *receiver) wait(ctx context.Context, want int64, began time.Time) (took time.Duration, err error) {
+	ended, last := time.Now(), rc.delivered.Load()
+	for last < want && time.Since(ended) < lostAfter && ctx.Err() == nil {
+		if n := rc.delivered.Load(); n > last {
+			ended, last = time.Now(), n
+		}
+		time.Sleep(time.Millisecond)
+	}
+	if missing := want - last; missing > 0 || rc.faulty.Load() > 0 {
+		err = fmt.Errorf("%d webhooks are missing, %d came out of order", missing, rc.faulty.Load())
+	}
+	return ended.Sub(began), err
 }

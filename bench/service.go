@@ -3,9 +3,10 @@ package main
 import (
 	"bufio"
 	"bytes"
-	"crypto/tls"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"strconv"
@@ -13,19 +14,8 @@ import (
 	"time"
 )
 
-// The two ways to reach the service.
-const (
-	plain = "plain HTTP/1.1"
-	tls1  = "TLS, HTTP/1.1"
-)
-
-// service is the billing service that the outbound calls go to: it hands out one
-// token, and answers a call that carries it with as many bytes as its query says.
-type service struct {
-	authorization []byte // that a call must carry
-	grant         []byte // the whole answer of the token endpoint
-	answers       map[string][]byte
-}
+// serviceRole is the first argument with which this program is the billing service.
+const serviceRole = "service"
 
 // sizes are those of the answers, as a call's query names them.
 var sizes = []int{1 << 10, 100 << 10}
@@ -33,66 +23,47 @@ var sizes = []int{1 << 10, 100 << 10}
 // target is what a call asks for: an answer of this size.
 func target(size int) string { return "/graphql?" + strconv.Itoa(size) }
 
-// openTarget is the same for those who have no token: nobody is in between.
-func openTarget(size int) string { return "/open?" + strconv.Itoa(size) }
-
-func newService(token string) *service {
+// serveService answers calls that carry a token, and gives that out. It speaks just as much HTTP as that takes: the
+// machine should be left to what is measured.
+func serveService(address, token string) error {
 	grant, err := json.Marshal(map[string]any{"access_token": token, "token_type": "Bearer", "expires_in": 7200})
-	if err != nil { // strings and numbers always marshal
-		panic(err)
+	if err != nil {
+		return err
 	}
-	s := &service{
-		authorization: []byte("Bearer " + token),
-		grant:         answerOf(200, grant),
-		answers:       make(map[string][]byte),
-	}
+	answers := map[string][]byte{"/oauth/token": answerOf(200, string(grant))}
 	for _, n := range sizes {
-		s.answers[strconv.Itoa(n)] = answerOf(200, payloadOf(n))
+		answers[target(n)] = answerOf(200, `{"data":"`+strings.Repeat("x", n-len(`{"data":""}`))+`"}`)
 	}
-	return s
-}
-
-func payloadOf(n int) []byte {
-	return fmt.Appendf(nil, `{"data":"%s"}`, strings.Repeat("x", n-len(`{"data":""}`)))
-}
-
-func answerOf(status int, body []byte) []byte {
-	return fmt.Appendf(nil,
-		"HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nDate: %s\r\nContent-Length: %d\r\n\r\n%s",
-		status, http.StatusText(status), time.Now().UTC().Format(http.TimeFormat), len(body), body)
-}
-
-// serve answers on l until it is closed.
-func (s *service) serve(l net.Listener, way string, cert tls.Certificate) error {
-	if way == tls1 {
-		l = tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{cert}, NextProtos: []string{"http/1.1"}})
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return err
 	}
 	for {
 		conn, err := l.Accept()
 		if err != nil {
 			return err
 		}
-		go s.converse(conn)
+		go converse(conn, answers, "Bearer "+token)
 	}
 }
 
-func (s *service) converse(conn net.Conn) {
+func answerOf(status int, body string) []byte {
+	return fmt.Appendf(nil, "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nDate: %s\r\nContent-Length: %d\r\n\r\n%s",
+		status, http.StatusText(status), time.Now().UTC().Format(http.TimeFormat), len(body), body)
+}
+
+func converse(conn net.Conn, answers map[string][]byte, authorization string) {
 	defer conn.Close()
+	unauthorized := answerOf(http.StatusUnauthorized, "")
 	r := bufio.NewReaderSize(conn, 8<<10)
 	for {
-		var target string
-		var authorized bool
-		length := 0
-		err := readHead(r, func(line []byte) {
-			_, rest, _ := bytes.Cut(line, []byte(" "))
-			path, _, _ := bytes.Cut(rest, []byte(" "))
-			target = string(path)
-		}, func(name, value []byte) {
+		length, authorized := 0, false
+		line, err := readHead(r, func(name, value []byte) {
 			switch string(name) {
 			case "content-length":
 				length, _ = strconv.Atoi(string(value))
 			case "authorization":
-				authorized = bytes.Equal(value, s.authorization)
+				authorized = string(value) == authorization
 			}
 		})
 		if err != nil {
@@ -101,29 +72,59 @@ func (s *service) converse(conn net.Conn) {
 		if _, err := r.Discard(length); err != nil {
 			return
 		}
-		if _, err := conn.Write(s.answer(target, authorized)); err != nil {
+		answer := answers[strings.Fields(line + " -")[1]]
+		if answer == nil || strings.Contains(line, "/graphql") && !authorized {
+			answer = unauthorized
+		}
+		if _, err := conn.Write(answer); err != nil {
 			return
 		}
 	}
 }
 
-var (
-	refusal  = answerOf(http.StatusUnauthorized, nil)
-	notFound = answerOf(http.StatusNotFound, nil)
-)
-
-func (s *service) answer(target string, authorized bool) []byte {
-	path, query, _ := strings.Cut(target, "?")
-	switch answer := s.answers[query]; {
-	case path == "/oauth/token":
-		return s.grant
-	case answer != nil && path == "/open":
-		return answer
-	case answer == nil || path != "/graphql":
-		return notFound
-	case !authorized:
-		return refusal
-	default:
-		return answer
+// readHead reads a request's or an answer's header: it returns the first line, and calls field for each field, with
+// its name in lower case. The bytes are gone with the next one.
+func readHead(r *bufio.Reader, field func(name, value []byte)) (first string, err error) {
+	for {
+		line, err := r.ReadSlice('\n')
+		if err != nil {
+			return "", err
+		}
+		line = bytes.TrimRight(line, "\r\n")
+		if first == "" {
+			first = string(line)
+			continue
+		}
+		if len(line) == 0 {
+			return first, nil
+		}
+		name, value, _ := bytes.Cut(line, []byte(":"))
+		for i, c := range name {
+			if 'A' <= c && c <= 'Z' {
+				name[i] = c + 'a' - 'A'
+			}
+		}
+		field(name, bytes.TrimSpace(value))
 	}
+}
+
+// readAnswer reads one answer to its end.
+func readAnswer(r *bufio.Reader) (status int, err error) {
+	length := -1
+	line, err := readHead(r, func(name, value []byte) {
+		if string(name) == "content-length" {
+			length, _ = strconv.Atoi(string(value))
+		}
+	})
+	switch {
+	case err == io.EOF:
+		return 0, io.ErrUnexpectedEOF
+	case err != nil:
+		return 0, err
+	case length < 0:
+		return 0, errors.New("an answer without a length")
+	}
+	status, _ = strconv.Atoi(strings.Fields(line + " - -")[1])
+	_, err = r.Discard(length)
+	return status, err
 }

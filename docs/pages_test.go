@@ -19,9 +19,9 @@ const root = "../"
 
 // How many words a page may have. A page that needs more has said something twice, or belongs somewhere else.
 var budgets = map[string]int{
-	"README.md": 800, "bench/RESULTS.md": 1580, "docs/operations.md": 4540, "docs/architecture.md": 3140,
-	"docs/SECURITY.md": 1810, "docs/reference.md": 3260, "docs/reliability.md": 1460,
-	"docs/connect.md": 620, "docs/uses.md": 2350, "docs/receivers.md": 880, "docs/entitlements.md": 1650, "docs/evidence.md": 1780,
+	"README.md": 800, "bench/RESULTS.md": 1080, "docs/operations.md": 4540, "docs/architecture.md": 3140,
+	"docs/SECURITY.md": 1810, "docs/reference.md": 3260, "docs/reliability.md": 1440,
+	"docs/connect.md": 620, "docs/uses.md": 2350, "docs/receivers.md": 880, "docs/entitlements.md": 1650, "docs/evidence.md": 1680,
 }
 
 // budgetOfTheRest is for all other pages in docs together, and budgetOfAll for the README and all of docs.

@@ -1,6 +1,5 @@
 // Reverseproxy is the proxy that one writes with the standard library in a few lines: a
-// fixed header, and all else as it comes. Bench measures usher beside it. With idle, its
-// pool keeps so many connections. (It has Rewrite, as NewSingleHostReverseProxy is built on
+// fixed header, and all else as it comes. Bench measures usher beside it. (It has Rewrite, as NewSingleHostReverseProxy is built on
 // what is deprecated since Go 1.26.)
 package main
 
@@ -16,7 +15,6 @@ func main() {
 	listen := flag.String("listen", "", "its address")
 	to := flag.String("to", "", "where it sends what it gets")
 	token := flag.String("token", "", "with this token")
-	idle := flag.Int("idle", 0, "idle connections that it keeps")
 	flag.Parse()
 	target, err := url.Parse(*to)
 	if err != nil {
@@ -26,10 +24,8 @@ func main() {
 		r.SetURL(target)
 		r.Out.Header.Set("Authorization", "Bearer "+*token)
 	}}
-	if *idle > 0 {
-		transport := http.DefaultTransport.(*http.Transport).Clone()
-		transport.MaxIdleConns, transport.MaxIdleConnsPerHost = 0, *idle
-		proxy.Transport = transport
-	}
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.MaxIdleConns, transport.MaxIdleConnsPerHost = 0, 1024
+	proxy.Transport = transport
 	log.Fatal(http.ListenAndServe(*listen, proxy))
 }
