@@ -32,6 +32,7 @@ func caller(t *testing.T, answer http.HandlerFunc) *outbound.Caller {
 	t.Cleanup(service.Close)
 	read, err := settings.Read([]string{
 		"USHER_BASE_URL=" + service.URL, "USHER_CLIENT_ID=demo", "USHER_CLIENT_SECRET=t0psecret",
+		"USHER_LISTEN=off", // its own calls need no port
 	})
 	if err != nil {
 		t.Fatal(err)
