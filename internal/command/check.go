@@ -52,6 +52,9 @@ func checkCommand(ctx context.Context, p *Process) error {
 			c.receiver(ctx, r)
 		}
 	}
+	if answers && len(s.Webhook.CatchUp) > 0 {
+		c.webhookLog(ctx)
+	}
 	if answers && s.GateOn() {
 		c.platforms(ctx, s)
 	}

@@ -56,6 +56,22 @@ func (c *checker) platforms(ctx context.Context, s *settings.Settings) {
 	}
 }
 
+// webhookLog reads an entry of the log that catch-up needs.
+func (c *checker) webhookLog(ctx context.Context) {
+	var got struct {
+		WebhookEvents struct{ Nodes []struct{ ID string } }
+	}
+	const query = "query usherCheck { webhookEvents(first: 1) { nodes { id } } }"
+	_, err := c.outbound.NewCaller("workflow:read").Call(ctx, query, nil, &got)
+	if refused, ok := errors.AsType[outbound.CallRefusedError](err); ok {
+		c.fail("webhook log: catch-up cannot read it: allow the API client the scope workflow:read (%v)", refused)
+	} else if err != nil {
+		c.fail("webhook log: catch-up cannot read it: %v", err)
+	} else {
+		c.ok("webhook log: can be read")
+	}
+}
+
 // platform compares a platform that seems to be meant for this gate.
 func (c *checker) platform(p platform, s *settings.Settings) {
 	var faults []string
@@ -109,6 +125,11 @@ func addressFault(address string, s *settings.Settings) string {
 		return "its webhook URL cannot be read: set it in the service to the address of this gate, ending in " + s.Webhook.Path
 	case isLoopback(u.Hostname()) && !isLoopback(s.Outbound.Base.Hostname()):
 		return "its webhook URL is on the service's own machine: set it in the service to an address at which it reaches this gate"
+	case len(s.Webhook.CatchUp) > 0 && !slices.ContainsFunc(s.Webhook.CatchUp, func(ours *url.URL) bool {
+		return strings.EqualFold(u.Host, ours.Host) && strings.HasPrefix(u.Path+"/", strings.TrimSuffix(ours.Path, "/")+"/")
+	}):
+		return "its webhook URL is not in USHER_WEBHOOK_CATCH_UP_URL: make both the same"
+	case len(s.Webhook.CatchUp) > 0: // a proxy in between may change the path
 	case u.Path != s.Webhook.Path && (s.Webhook.Tokens == nil || !strings.HasPrefix(u.Path, s.Webhook.Path+"/")):
 		return "the path of its webhook URL is not " + s.Webhook.Path +
 			": change it in the service, or set USHER_WEBHOOK_PATH"

@@ -45,6 +45,12 @@ func TestCheckOfPlatforms(t *testing.T) {
 				"FAIL  platform crm: checkout validation is on, but USHER_WEBHOOK_SYNC_TYPES does not have CheckoutValidation"}},
 		{"all is missing", []*sandbox.Platform{{Code: new("crm"), ProvisioningEnabled: new(true)}}, "product:read", secrets,
 			[]string{"FAIL  platform crm: it has no webhook URL", "FAIL  platform crm: it has no auth token, but USHER_WEBHOOK_TOKEN is set", "FAIL  platform crm: it has no signing key"}},
+		{"the address of the catch-up", []*sandbox.Platform{fits()}, "product:read workflow:read",
+			append(secrets, "USHER_WEBHOOK_CATCH_UP_URL=http://127.0.0.1:8090", "USHER_WEBHOOK_PATH=/behind-a-proxy", "USHER_WEBHOOK_INBOX=file:"+t.TempDir()+"/inbox.db"),
+			[]string{"ok    webhook log: can be read", "ok    platform crm: "}},
+		{"another address, and a log that it may not read", []*sandbox.Platform{fits()}, "product:read",
+			append(secrets, "USHER_WEBHOOK_CATCH_UP_URL=http://127.0.0.1:8090/wr0ng", "USHER_WEBHOOK_INBOX=file:"+t.TempDir()+"/inbox.db"),
+			[]string{"FAIL  webhook log: catch-up cannot read it: allow the API client the scope workflow:read", "FAIL  platform crm: its webhook URL is not in USHER_WEBHOOK_CATCH_UP_URL"}},
 		{"others go elsewhere", []*sandbox.Platform{fits(), {Code: new("mail"), WebhookURL: new("https://other.example/hooks"), ProvisioningEnabled: new(true)}, {Code: new("idle")}}, "product:read", secrets,
 			[]string{"ok    platform crm: ", "note  platform mail: its webhooks go elsewhere", "note  platform idle: it sends no webhooks"}},
 	} {
@@ -60,7 +66,7 @@ func TestCheckOfPlatforms(t *testing.T) {
 			out := p.Stdout.String()
 			var lines []string
 			for line := range strings.Lines(out) {
-				if strings.Contains(line, "platform") {
+				if strings.Contains(line, "platform") || strings.Contains(line, "webhook log") {
 					lines = append(lines, line)
 				}
 			}
