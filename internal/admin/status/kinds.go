@@ -44,7 +44,7 @@ var Kinds = []Kind{
 		Do: "Check the database in USHER_WEBHOOK_INBOX, and the way to it. When it is back, usher continues by itself.",
 	},
 	{
-		Name: "receiver-down", Severity: Critical, find: receiversDown,
+		Name: receiverDown, Severity: Critical, find: receiversDown,
 		Means: "No change reaches your customers: they do not get what they paid for, or keep what they no longer pay for. " +
 			"Nothing is lost that is in the inbox.",
 		Do: "Fix the receiver, or the way to it: usher then delivers what waits by itself, in order. Without an inbox, resend " +
@@ -179,6 +179,7 @@ var Kinds = []Kind{
 
 // Kinds that others know by their names. No message says the first: it could not be sent.
 const (
-	NotifyFails = "notifications-fail"
-	pausedKind  = "paused"
+	NotifyFails  = "notifications-fail"
+	pausedKind   = "paused"
+	receiverDown = "receiver-down"
 )

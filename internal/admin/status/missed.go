@@ -2,6 +2,7 @@ package status
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"usher/internal/admin/page"
@@ -27,7 +28,8 @@ func missed(s *Status, now time.Time) (all []Trouble) {
 }
 
 func (s *Status) failedLately() []Trouble {
-	if s.Gate == nil || s.failed() == 0 || s.of("gate") != nil {
+	down := slices.ContainsFunc(s.Troubles, func(t Trouble) bool { return t.Name == receiverDown })
+	if s.Gate == nil || s.failed() == 0 || down { // that says how many failed
 		return nil
 	}
 	what := fmt.Sprintf("usher answered %s with a 5xx in the last %d minutes", page.Plural(s.failed(), "webhook", "webhooks"), lately)

@@ -206,6 +206,12 @@ func TestTroubles(t *testing.T) {
 		{"missed", port(fine), gate("ok", 0, 9, 0, 0, 3), &inbox.Stats{Missed: inbox.Missed{Tenants: 1204, First: acme, Since: night, Last: night.Add(15 * time.Minute)}}, nil, false,
 			[]string{"critical", "usher answered webhooks with a 5xx from 2026-11-17 02:10:00 to 02:25:00 UTC" + since, "'usher help reconcile'"}},
 		{"missed without an inbox", port(fine), gate("ok", 0, 9, 0, 0, 3), nil, nil, false, []string{"critical", "usher answered 3 webhooks with a 5xx in the last 5 minutes", "keep what they no longer pay for."}},
+		{"missed without an inbox, and a certificate that ends", port(fine), func() *Gate {
+			g := gate("ok", 0, 9, 0, 0, 3)
+			g.CertificateEnds = time.Now().Add(49 * time.Hour)
+			return g
+		}(), nil, nil, false,
+			[]string{"critical", "usher answered 3 webhooks with a 5xx", "", "warning", "expires in 2", ""}},
 		{"an outage", port(fine), gate("ok"), &inbox.Stats{Missed: inbox.Missed{Outages: []inbox.Outage{{From: night, To: night.Add(2 * time.Minute)}}}}, nil, false,
 			[]string{"critical", "No gate was ready to take webhooks from 2026-11-17 02:10:00 to 02:12:00 UTC" + since, "Reconcile with the billing service"}},
 		{"the worst first", port(tokens.State{Err: rejected("invalid_client")}), gate("ok"), &inbox.Stats{Paused: []inbox.Pause{{}}}, nil, false,
