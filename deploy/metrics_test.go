@@ -15,7 +15,6 @@ import (
 	"usher/internal/admin/metrics"
 	known "usher/internal/admin/status"
 	"usher/internal/inbox"
-	"usher/internal/lane"
 	"usher/internal/receiver"
 )
 
@@ -32,7 +31,7 @@ func existing(t *testing.T) map[string][]string {
 	receivers := receiver.NewSet(&receiver.Receiver{Name: "main"})
 	port, id, gate := m.Port("main", "TOKEN_REJECTED"), m.Identity("main"), m.Gate(receivers)
 	m.Inbox(func() inbox.Stats {
-		return inbox.Stats{At: time.Now(), Paused: []inbox.Pause{}, Receivers: map[string]inbox.Figures{"main": {}}, CompleteRun: new(lane.Run), LastRun: new(lane.Run)}
+		return inbox.Stats{At: time.Now(), Paused: []inbox.Pause{}, Receivers: map[string]inbox.Figures{"main": {}}, Reconciled: time.Now()}
 	}, receivers)
 	m.Certificate(time.Now)
 	m.Entitlements(func() inbox.Stats { return inbox.Stats{} })

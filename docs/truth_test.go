@@ -199,7 +199,7 @@ func TestCommandsAreDocumented(t *testing.T) {
 			}
 		}
 	}
-	if flags < 30 || len(below["inbox"]) < 12 {
+	if flags < 30 || len(below["inbox"]) < 11 {
 		t.Errorf("only %d flags; below inbox %q", flags, below["inbox"])
 	}
 	for page, text := range pages(t) {

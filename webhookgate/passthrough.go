@@ -40,11 +40,10 @@ type lane struct {
 
 // A turn is the delivery of one webhook: waiting, in progress or ended.
 type turn struct {
-	digest    [sha256.Size]byte
-	forgotten bool          // somebody has called Forget: a copy of the webhook is delivered, too
-	done      chan struct{} // closed at the end, when answer and ended are set
-	answer    *answer
-	ended     time.Time
+	digest [sha256.Size]byte
+	done   chan struct{} // closed at the end, when answer and ended are set
+	answer *answer
+	ended  time.Time
 }
 
 func newPassThrough(size int, window time.Duration, log *slog.Logger, deliver func(*Webhook) *answer) *passThrough {
@@ -94,7 +93,7 @@ func (p *passThrough) join(w *Webhook) (t, before *turn, isCopy bool) {
 		}
 		l = new(lane)
 		p.active[w.Lane] = l
-	} else if p.dedups(w) && l.tail.digest == w.Digest && !l.tail.forgotten {
+	} else if p.dedups(w) && l.tail.digest == w.Digest {
 		// Compare with the tail only. If w equals a snapshot further ahead, a different snapshot is
 		// between the two, and w undoes that one.
 		return l.tail, nil, true
@@ -131,25 +130,9 @@ func (p *passThrough) finish(w *Webhook, t *turn) {
 		return
 	}
 	delete(p.active, w.Lane)
-	if p.dedups(w) && !t.forgotten && t.answer.Decision == forwarded {
+	if p.dedups(w) && t.answer.Decision == forwarded {
 		p.memory.Add(w.Lane, t)
 	}
-}
-
-// Forget drops what the gate remembers about a tenant, so that its next snapshot is delivered in any
-// case. It also makes sure that deliveries in progress are not remembered. It
-// reports whether there was anything to forget. Call it only if Config.Store is nil.
-func (g *Gate) Forget(platform, tenant string) bool {
-	p := g.lanes
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	key := LaneName{Platform: platform, Tenant: tenant}
-	if l := p.active[key]; l != nil {
-		known := !l.tail.forgotten
-		l.tail.forgotten = true
-		return known
-	}
-	return p.memory.Remove(key)
 }
 
 // Platforms returns the platforms on which the gate remembers something about a tenant, or delivers

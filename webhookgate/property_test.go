@@ -22,7 +22,7 @@ import (
 // TestNothingIsDroppedOnAGuess throws random traffic at a gate: copies, changes
 // back and forth, two receivers with failures of their own, each of which fails,
 // hangs, times out having applied a snapshot or not; senders that hang up, evictions,
-// waits beyond the window, events of another type, tenants forgotten by hand, all of it
+// waits beyond the window, events of another type, all of it
 // for several tenants at once, some of which have the same code on two platforms. Then it
 // asks what may never be:
 //
@@ -42,7 +42,7 @@ func TestNothingIsDroppedOnAGuess(t *testing.T) {
 		rapid.SyncTest(rt, func(rt *rapid.T) {
 			world := newWorld(t, rt)
 			for range rapid.IntRange(1, 40).Draw(rt, "steps") {
-				switch rapid.IntRange(0, 9).Draw(rt, "step") {
+				switch rapid.IntRange(0, 8).Draw(rt, "step") {
 				case 0, 1, 2:
 					time.Sleep(rapid.SampledFrom(world.sleeps).Draw(rt, "sleep"))
 				case 3: // an outage, or the end of one
@@ -51,8 +51,6 @@ func TestNothingIsDroppedOnAGuess(t *testing.T) {
 					world.mu.Lock()
 					world.moods[receiver] = mood
 					world.mu.Unlock()
-				case 4:
-					world.forget(rt)
 				default:
 					world.send(rt)
 				}
@@ -79,8 +77,7 @@ const (
 	testTimeout = 2 * time.Second
 	testShare   = 4 // of what may be in flight: each receiver's
 
-	reminder  = "reminder"  // in the place of a snapshot: an event that is none, and never a duplicate
-	forgotten = "forgotten" // somebody has the gate forget the tenant
+	reminder = "reminder" // in the place of a snapshot: an event that is none, and never a duplicate
 )
 
 // A world is a gate, who sends to it, and what is behind it.
@@ -104,7 +101,7 @@ type world struct {
 // An arriving is one webhook, what became of it, and what the receiver knows of it.
 type arriving struct {
 	number           int
-	tenant, snapshot string // the tenant with its platform; A or B, an event of another type, or forgotten
+	tenant, snapshot string // the tenant with its platform; A or B, or an event of another type
 	receiver         string // that gets it
 	at               time.Time
 	alone            bool // no other of its tenant was in the gate
@@ -182,16 +179,6 @@ func (w *world) send(rt *rapid.T) {
 		w.count(a, -1)
 	})
 	synctest.Wait()
-}
-
-// forget has the gate forget a tenant. It stands among the arrivals, in order.
-func (w *world) forget(rt *rapid.T) {
-	a := &arriving{tenant: rapid.SampledFrom(w.tenants).Draw(rt, "tenant"), snapshot: forgotten}
-	w.mu.Lock()
-	w.arrivals = append(w.arrivals, a)
-	w.mu.Unlock()
-	platform, code, _ := strings.Cut(a.tenant, "/")
-	w.gate.Forget(platform, code)
 }
 
 // goesOn reports whether something of a tenant is being delivered, perhaps without its sender.
@@ -293,8 +280,6 @@ func (w *world) judge(rt *rapid.T) {
 		}
 		held := holds[a.tenant]
 		switch {
-		case a.snapshot == forgotten:
-			holds[a.tenant] = nil
 		case a.delivered:
 			if holds[a.tenant] = nil; !a.acceptedAt.IsZero() && a.snapshot != reminder {
 				holds[a.tenant] = a

@@ -36,8 +36,6 @@ type Webhook struct {
 	// entitlements only.
 	Receiver *receiver.Receiver
 
-	SignedID string // always empty
-
 	// State is what an inbox stores of a snapshot. The gate sets it for Config.Store, from the value that it has
 	// validated: a body is parsed only once, and what waits to be stored is small, whatever the shape of the body.
 	// Nil: parse Body if you need it.

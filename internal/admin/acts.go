@@ -5,13 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"strconv"
 	"strings"
 	"time"
 
 	"usher/internal/admin/page"
-	"usher/internal/admin/status"
 	"usher/internal/inbox"
 	"usher/internal/lane"
 	"usher/internal/lane/state"
@@ -52,10 +50,6 @@ type Act struct {
 	Help     string
 	Question string
 	Says     teller
-
-	// Found says in words what it would be done to, unless somebody names a tenant, and returns the parameter
-	// until, so that it is not done to what comes later. Nil: it is not known before.
-	Found func(*status.Status) (until time.Time, found []string)
 }
 
 // Target is what an act is done to.
@@ -321,94 +315,6 @@ func init() {
 			}),
 		},
 		{
-			Name: "forget", On: OnTenant, NoInbox: true, Logged: "tenant forgotten by hand",
-			do: func(h *Handler, c *call) (any, error) {
-				if h.cfg.Forget == nil {
-					return nil, errNoGate
-				}
-				n, err := h.cfg.Forget(c.on.Platform, c.on.Tenant, c.by)
-				c.note("remembered", n > 0)
-				return Forgotten{inbox.TenantRef{Platform: c.on.Platform, Tenant: c.on.Tenant}, n}, err
-			},
-			effect: "usher forgets which webhook of the tenant the receiver has, and delivers the next one, " +
-				"even if the receiver already has that state. Use it when somebody changed the receiver's " +
-				"state without usher, then resend the webhook from the billing service's log. " +
-				"No webhook of the tenant counts as missed any more. Nothing is deleted here.",
-			Means: "usher delivers its next webhook, even if the receiver already has that state.", Quiet: true,
-			did: "Forgotten: usher delivers the tenant's next webhook, even if the receiver already has that state.",
-			Help: "forget which webhook of a tenant the receiver has, so that the next one is delivered even " +
-				"if it is the same, and which were missed. Works without an inbox, too",
-			Says: says(func(f Forgotten, _ func(string) string) (string, error) {
-				tenant := inbox.ShowTenant(f.Platform, f.Tenant)
-				if f.Forgotten == 0 {
-					return tenant + ": nothing to forget", nil
-				}
-				return tenant + " forgotten: usher delivers its next webhook, even if the receiver " +
-					"already has it, and no webhook of it counts as missed any more", nil
-			}),
-		},
-		{
-			Name:    "dismiss",
-			On:      OnInbox,
-			NoInbox: true,
-			Params:  []Param{{Name: "until", Is: aTime}, ofTenant},
-			Logged:  "dismissed by hand",
-			do: func(h *Handler, c *call) (_ any, err error) {
-				var d Dismissed
-				switch until := c.time("until"); {
-				case c.on.Tenant != "" && h.cfg.Inbox == nil:
-					err = errNoInbox
-				case c.on.Tenant != "":
-					d.Findings, err = h.cfg.Inbox.DismissFinding(c.on.Platform, c.on.Tenant, c.by)
-					if err == nil && d.Findings == 0 {
-						err = &refusal{http.StatusConflict,
-							c.by.About + ": there is no finding to dismiss"}
-					}
-				case h.cfg.Inbox != nil:
-					d.Outages, d.Webhooks, err = h.cfg.Inbox.Dismiss(until, c.by)
-				case h.cfg.Missed != nil:
-					u := h.cfg.Missed.Unnamed()
-					if until.IsZero() || !u.Last.After(until) {
-						h.cfg.Missed.DropUnnamed(u)
-						d.Webhooks = u.Count
-					}
-				default:
-					err = errNoGate
-				}
-				c.note("outages", d.Outages, "webhooks", d.Webhooks, "findings", d.Findings)
-				return d, err
-			},
-			Found: (*status.Status).Dismissible,
-			ask: func(h *Handler, c *call, question *confirmation) error {
-				until, found := c.act.Found(h.status(c.Context()))
-				question.Question = "Is everything dealt with that usher may have missed?"
-				if len(found) == 0 {
-					question.Effect, question.Button = "There is nothing to dismiss.", ""
-					return nil
-				}
-				question.Effect = "usher then no longer shows this: " + strings.Join(found, "; ") +
-					". Tenants whose webhooks got a 5xx stay until these are sent again."
-				// What comes while somebody looks at it is not dismissed.
-				question.Fields["until"] = until.Format(time.RFC3339Nano)
-				return nil
-			},
-			did: "Dismissed.", Question: "Dismiss this? usher then stops reporting it.",
-			Help: "say that these are dealt with: outages, in which no gate was ready, and webhooks without " +
-				"a tenant that got a 5xx. It shows them, and asks first on a terminal, unless --yes. " +
-				"--tenant T: the finding of a reconcile about a tenant",
-			Says: says(func(d Dismissed, _ func(string) string) (string, error) {
-				if d.Findings > 0 {
-					return "dismissed: the finding of a reconcile", nil
-				}
-				if d.Outages+d.Webhooks == 0 {
-					return "", errors.New("nothing was dismissed: more has come meanwhile; look again")
-				}
-				outages := page.Plural(d.Outages, "outage", "outages")
-				webhooks := page.Plural(d.Webhooks, "webhook", "webhooks")
-				return "dismissed: " + outages + ", and " + webhooks + " without a tenant", nil
-			}),
-		},
-		{
 			Name: "erase", On: OnTenant, Logged: "tenant erased by hand", Level: slog.LevelWarn,
 			do: func(h *Handler, c *call) (any, error) {
 				n, err := h.cfg.Inbox.Erase(c.on.Platform, c.on.Tenant, c.by)
@@ -456,19 +362,6 @@ func onlyIf(yes bool, words string) string {
 
 // The answers of the API to acts on anything but webhooks.
 type (
-	// Forgotten is the answer of POST /api/forget.
-	Forgotten struct {
-		inbox.TenantRef
-		Forgotten int `json:"forgotten"` // 0: dedup remembered nothing of the tenant
-	}
-
-	// Dismissed is the answer of POST /api/dismiss.
-	Dismissed struct {
-		Outages  int `json:"outages"`  // how many times in which no gate was ready
-		Webhooks int `json:"webhooks"` // how many webhooks got a 5xx before their tenant was known
-		Findings int `json:"findings"` // how many findings of reconcile
-	}
-
 	// Erased is the answer of POST /api/erase.
 	Erased struct {
 		inbox.TenantRef

@@ -33,7 +33,6 @@ import (
 	"usher/internal/inbox"
 	"usher/internal/receiver"
 	"usher/internal/secret"
-	"usher/webhookgate"
 )
 
 // Config is what the admin port needs to know.
@@ -60,12 +59,7 @@ type Config struct {
 	Decisions *Decisions
 	// Inbox is nil if there is none.
 	Inbox *inbox.Inbox
-	// Forget drops what dedup remembers of a tenant, and returns how many memories that were. Nil: there is
-	// neither a gate nor an inbox.
-	Forget func(platform, tenant string, by *inbox.Action) (int, error)
-	// Missed has whose webhooks got a 5xx, of a gate without an inbox. Nil: there is no gate, or an inbox.
-	Missed *webhookgate.Missed
-	// Platforms returns the platforms that have a tenant with this code. Required with Forget.
+	// Platforms returns the platforms that have a tenant with this code.
 	Platforms func(ctx context.Context, tenant string) ([]string, error)
 	// Entitlements returns what a tenant may use. Required with an inbox.
 	Entitlements entitlements.Lookup

@@ -44,7 +44,6 @@ func port(box *inboxtest.Box) Config {
 		cfg.Inbox, cfg.Platforms = box.Inbox, box.Platforms
 		cfg.Entitlements = entitlements.NewBook(box.Snapshots, false).Lookup
 		cfg.Health = func() *status.Health { return &status.Health{Inbox: status.HealthOf(box.Inbox)} }
-		cfg.Forget = func(platform, tenant string, by *inbox.Action) (int, error) { return box.Forget(&platform, tenant, by) }
 	}
 	return cfg
 }
@@ -132,7 +131,7 @@ func TestAPI(t *testing.T) {
 		{"pause what the address names", "POST", "/api/pause?tenant=acme", "", nil, 400, "tenant", ""},
 		{"pause on the page what the address names", "POST", "/pause?tenant=acme", "", nil, 400, "from the form", ""},
 		{"pause on the page what JSON names", "POST", "/pause", `{"tenant":"acme"}`, []string{"Content-Type", "application/json"}, 400, "must be a form", ""},
-		{"forget what the address names", "POST", "/api/forget?tenant=acme", "", nil, 400, "tenant", ""},
+		{"erase what the address names", "POST", "/api/erase?tenant=acme", "", nil, 400, "tenant", ""},
 		{"a tenant with a slip", "GET", "/api/tenant?code=acme&plattform=eu", "", nil, 400, "plattform", ""},
 		{"a query that can't be read", "GET", "/api/status?%zz", "", nil, 400, "query", ""},
 		{"list with a bad query", "GET", "/api/webhooks?state=%zz", "", nil, 400, "query", ""},
@@ -198,23 +197,22 @@ func TestAPI(t *testing.T) {
 		{"erase nobody", "POST", "/api/erase", `{}`, nil, 400, "no tenant is named", ""},
 		{"pause by reading", "GET", "/api/pause", "", nil, 405, "POST", ""},
 
-		{"forget", "POST", "/api/forget", `{"tenant":"twice","platform":"us"}`, nil, 200, `{"platform":"us","tenant":"twice","forgotten":1}`, ""},
-		{"forget somebody unknown", "POST", "/api/forget", `{"tenant":"acme","platform":"us"}`, nil, 404, "unknown tenant us/acme", ""},
-		{"forget nobody", "POST", "/api/forget", `{}`, nil, 400, "no tenant is named", ""},
-		{"forget nothing at all", "POST", "/api/forget", "", nil, 400, "no tenant is named", ""},
-		{"forget a number", "POST", "/api/forget", `{"tenant":5}`, nil, 400, "should be JSON", ""},
-		{"forget too much", "POST", "/api/forget", strings.Repeat(" ", maxRequest+1), nil, 413, "too large", ""},
+		{"erase somebody unknown", "POST", "/api/erase", `{"tenant":"acme","platform":"us"}`, nil, 404, "unknown tenant us/acme", ""},
+		{"erase nobody", "POST", "/api/erase", `{}`, nil, 400, "no tenant is named", ""},
+		{"erase nothing at all", "POST", "/api/erase", "", nil, 400, "no tenant is named", ""},
+		{"erase a number", "POST", "/api/erase", `{"tenant":5}`, nil, 400, "should be JSON", ""},
+		{"erase too much", "POST", "/api/erase", strings.Repeat(" ", maxRequest+1), nil, 413, "too large", ""},
 
 		{"act by reading", "GET", "/api/webhooks/3/redeliver", "", nil, 405, "POST", ""},
-		{"forget by reading", "GET", "/api/forget", "", nil, 405, "POST", ""},
+		{"erase by reading", "GET", "/api/erase", "", nil, 405, "POST", ""},
 		{"write what is read", "POST", "/api/webhooks", "", nil, 405, "read", ""},
 		{"no cleaning", "GET", "/api//webhooks", "", nil, 404, "no such page", ""},
-		{"no cleaning of dots", "POST", "/x/../api/forget", `{"tenant":"acme"}`, nil, 404, "no such page", ""},
+		{"no cleaning of dots", "POST", "/x/../api/erase", `{"tenant":"acme"}`, nil, 404, "no such page", ""},
 		{"no slash at the end", "GET", "/api/webhooks/", "", nil, 404, "no such page", ""},
 		{"nothing further down", "GET", "/api/webhooks/3/x", "", nil, 404, "no such page", ""},
 		{"no unescaping", "GET", "/api/webhooks%2f3", "", nil, 404, "no such page", ""},
 
-		{"from a page elsewhere", "POST", "/api/forget", `{"tenant":"acme"}`, []string{browser, "cross-site"}, 403, "origin", ""},
+		{"from a page elsewhere", "POST", "/api/erase", `{"tenant":"acme"}`, []string{browser, "cross-site"}, 403, "origin", ""},
 		{"from a neighbour's page", "POST", "/api/webhooks/3/redeliver", "", []string{browser, "same-site"}, 403, "origin", ""},
 		{"from a page in an old browser", "POST", "/api/webhooks/3/redeliver", "", []string{"Origin", "http://evil.example"}, 403, "origin", ""},
 		{"from a page without an origin", "POST", "/api/webhooks/3/redeliver", "", []string{"Origin", "null"}, 403, "origin", ""},
@@ -246,7 +244,7 @@ func TestAPINeedsTheToken(t *testing.T) {
 	cfg.Token = func() string { return "adm1n" }
 	h, before := New(cfg), b.Stands()
 	calls := []struct{ method, target, body string }{
-		{"GET", "/api/webhooks", ""}, {"GET", "/api/webhooks/3", ""}, {"POST", "/api/webhooks/3/redeliver", ""}, {"POST", "/api/forget", `{"tenant":"acme"}`},
+		{"GET", "/api/webhooks", ""}, {"GET", "/api/webhooks/3", ""}, {"POST", "/api/webhooks/3/redeliver", ""}, {"POST", "/api/erase", `{"tenant":"acme"}`},
 	}
 	for _, call := range calls {
 		if status, body := ask(h, call.method, call.target, call.body); status != 401 {
@@ -263,11 +261,9 @@ func TestAPINeedsTheToken(t *testing.T) {
 	}
 }
 
-// Forget also works without an inbox.
 func TestAPIWithoutAnInbox(t *testing.T) {
 	cfg := port(nil)
 	cfg.Platforms = func(context.Context, string) ([]string, error) { return []string{"eu"}, nil }
-	cfg.Forget = func(platform, tenant string, _ *inbox.Action) (int, error) { return len(platform + tenant), nil }
 	h := New(cfg)
 	for _, call := range [][2]string{{"GET", "/api/webhooks"}, {"GET", "/api/redeliver?state=parked"}, {"POST", "/api/webhooks/3/redeliver"}, {"POST", "/api/pause"}} {
 		if status, body := ask(h, call[0], call[1], ""); status != 404 || !strings.Contains(body, "this usher has no inbox") {
@@ -277,13 +273,6 @@ func TestAPIWithoutAnInbox(t *testing.T) {
 	cfg.Platforms = func(context.Context, string) ([]string, error) { return nil, nil }
 	if status, body := ask(New(cfg), "GET", "/api/tenant?code=acme", ""); status != 404 || !strings.Contains(body, "this usher has no inbox") {
 		t.Errorf("asked the usher that knows no tenants: %d %s", status, body)
-	}
-	if status, body := ask(h, "POST", "/api/forget", `{"tenant":"acme"}`); status != 200 || !strings.Contains(body, `"platform":"eu","tenant":"acme","forgotten":6`) {
-		t.Errorf("%d %s", status, body)
-	}
-	cfg.Forget = nil
-	if status, body := ask(New(cfg), "POST", "/api/forget", `{"tenant":"acme"}`); status != 404 || !strings.Contains(body, "unknown tenant acme") {
-		t.Errorf("%d %s", status, body)
 	}
 }
 
@@ -403,16 +392,16 @@ func TestButtonsComeFromTheTable(t *testing.T) {
 		}
 	}
 	want("/", "Try all of these now…; Pause…; Pause all deliveries…")
-	want("/webhooks/8", "Try now; Discard…; The tenant: pause, forget, erase…; Download")
-	want("/webhooks/3", "Redeliver…; Discard…; The tenant: pause, forget, erase…; Download")
-	want("/webhooks/2", "Redeliver…; The tenant: pause, forget, erase…; Download")
+	want("/webhooks/8", "Try now; Discard…; The tenant: pause, erase…; Download")
+	want("/webhooks/3", "Redeliver…; Discard…; The tenant: pause, erase…; Download")
+	want("/webhooks/2", "Redeliver…; The tenant: pause, erase…; Download")
 	want("/webhooks?state=waiting", "Try all of these now…; Discard all of these…")
 	want("/webhooks?state=delivered", "Redeliver all of these…")
-	want(acme, "Redeliver…; Redeliver…; Pause…; Forget tenant…; Erase tenant…")
-	want(late, "Try now; Try now; Pause…; Forget tenant…; Erase tenant…")
+	want(acme, "Redeliver…; Redeliver…; Pause…; Erase tenant…")
+	want(late, "Try now; Try now; Pause…; Erase tenant…")
 	pause(inbox.Pause{Platform: "eu", Tenant: "late"})
-	want(late, "Resume; Resume; Forget tenant…; Erase tenant…")
-	want(acme, "Resume; Redeliver…; Redeliver…; Pause…; Forget tenant…; Erase tenant…")
+	want(late, "Resume; Resume; Erase tenant…")
+	want(acme, "Resume; Redeliver…; Redeliver…; Pause…; Erase tenant…")
 	pause(inbox.Pause{Receiver: "main"})
 	want("/", "Resume; Resume; Try all of these now…; Resume; Pause all deliveries…")
 	pause(inbox.Pause{})
@@ -438,7 +427,7 @@ func TestNewAct(t *testing.T) {
 	h := New(cfg)
 	for target, want := range map[string]string{
 		"/tenant?platform=eu&code=acme":            `href="/tenant/postpone?platform=eu&amp;tenant=acme">Postpone tenant…</a>`,
-		"/webhooks/3":                              "forget, erase, postpone…",
+		"/webhooks/3":                              "erase, postpone…",
 		"/tenant/postpone?platform=eu&tenant=acme": `<label>Until when <input name="until"`,
 	} {
 		if status, page := ask(h, "GET", target, "", "Accept", "text/html"); status != 200 || !strings.Contains(page, want) {

@@ -18,7 +18,6 @@ import (
 	"usher/internal/inbox/engine"
 	"usher/internal/testkit"
 	"usher/internal/testkit/inboxtest"
-	"usher/webhookgate"
 )
 
 // If all chosen webhooks are delivered before somebody confirms, nothing is done, and the page says so.
@@ -124,7 +123,7 @@ func TestDatabaseIsAway(t *testing.T) {
 	b.Fail(&engine.AwayError{Err: errors.New(why)})
 	for _, c := range []string{
 		`POST /api/pause {}`, `POST /api/resume {"tenant":"acme","platform":"eu"}`, `POST /api/erase {"tenant":"acme","platform":"eu"}`,
-		`POST /api/forget {"tenant":"acme","platform":"eu"}`, `POST /api/dismiss {}`, `POST /api/webhooks/3/redeliver {}`, `POST /api/webhooks/3/discard {}`,
+		`POST /api/webhooks/3/redeliver {}`, `POST /api/webhooks/3/discard {}`,
 		`POST /api/webhooks/3/accept {}`, `POST /api/reconcile {"about":""}`, `GET /api/webhooks `, `GET /api/webhooks/3 `, `GET /api/tenants `, `GET /api/tenant?code=acme `,
 	} {
 		part := strings.SplitN(c, " ", 3)
@@ -155,7 +154,7 @@ func TestStatusWhileTheDatabaseHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := world(t)
 		b.RecordInvalid(invalid422(ten))
-		b.Missed.Add(webhookgate.LaneName{Platform: "eu", Tenant: "missed"}, webhookgate.MissedWebhook{ID: "x", At: time.Now()})
+		b.Miss(time.Now())
 		cfg := port(b)
 		cfg.Gate, cfg.Receivers = gate, b.Receivers
 		book := entitlements.NewBook(b.Snapshots, true)
@@ -198,7 +197,7 @@ func TestStatusWhileTheDatabaseHangs(t *testing.T) {
 // error. (Figures are counted for everybody at once: these may take some seconds.)
 func TestPageEndsWithItsReader(t *testing.T) {
 	queries := map[string]string{
-		"/tenant": "code=acme&platform=eu", "/api/tenant": "code=acme", "/tenant/erase": "code=acme&platform=eu", "/tenant/forget": "code=acme&platform=eu",
+		"/tenant": "code=acme&platform=eu", "/api/tenant": "code=acme", "/tenant/erase": "code=acme&platform=eu",
 		"/pause": "tenant=acme&platform=eu", "/webhooks": "search=x", "/api/webhooks": "search=x&limit=0", "/tenants": "search=x", "/api/tenants": "search=x",
 		"/redeliver": "search=x", "/api/redeliver": "platform=eu", "/discard": "tenant=acme", "/api/discard": "search=x",
 	}

@@ -58,10 +58,6 @@ func (h *Handler) status(ctx context.Context) *status.Status {
 			now.Entitlements.UnknownDetails = h.unknown(ctx, stats.Unknown)
 		}
 	}
-	if h.cfg.Missed != nil {
-		now.Missed = inbox.MissedInMemory(h.cfg.Missed)
-	}
-	now.Missed.Outages = append([]inbox.Outage{}, now.Missed.Outages...) // An empty list is written as [], not as null.
 	h.recorder.Facts(now)
 	now.Judge(time.Now())
 	return now

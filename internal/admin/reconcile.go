@@ -16,20 +16,19 @@ import (
 )
 
 // The call of 'usher reconcile' is POST /api/reconcile. The first line of its body says what is asked for. The first
-// call begins a run, and stays open until its end: if it ends earlier, the run has failed. Then one more for each pass
-// carries what the command's program has printed, line by line, and the results back, in one stream: a pass that
-// compares, and one that takes in. Only the server can read the lines, because it has the schema.
+// call begins a run. Then one for each pass carries what the command's program has printed, line by line, and the
+// results back, in one stream: a pass that compares, and one that takes in. Only the server can read the lines, because
+// it has the schema.
 type (
 	// RunCall is the first line of a call. Without a run it begins one.
 	RunCall struct {
 		inbox.Pass
-		AsOf  time.Time `json:"as_of,omitzero"`  // how old the list of a run that begins will be
-		About string    `json:"about,omitempty"` // the flags of the command
+		About string `json:"about,omitempty"` // the flags of the command
 	}
 
-	// RunLine is a line of an answer. One without anything says that the call goes on.
+	// RunLine is a line of an answer.
 	RunLine struct {
-		Run      *lane.Run      `json:"run,omitempty"`      // the first line of the first call, and the last one of a pass
+		Run      *inbox.Run     `json:"run,omitempty"`      // the last line of a call
 		Known    int            `json:"known,omitempty"`    // how many tenants usher knows when a run begins
 		Tenant   *lane.Compared `json:"tenant,omitempty"`   // what came of a line
 		Compared int            `json:"compared,omitempty"` // how many tenants the pass has compared so far
@@ -116,12 +115,11 @@ func reconcileRoutes(h *Handler, a *Act) []route {
 	return []route{{path: "/api/reconcile", inbox: true, act: post}}
 }
 
-// beginRun begins a run, and ends with it.
 func (h *Handler) beginRun(s *runStream, c *call, asked RunCall) {
-	var run *lane.Run
+	var run *inbox.Run
 	var known int
 	err := h.perform(c, asked.About, func() (err error) {
-		if run, known, err = h.cfg.Inbox.BeginRun(asked.AsOf, c.by); err == nil {
+		if run, known, err = h.cfg.Inbox.BeginRun(c.by); err == nil {
 			c.note("run", run.ID)
 		}
 		return err
@@ -130,34 +128,7 @@ func (h *Handler) beginRun(s *runStream, c *call, asked RunCall) {
 		h.fail(c.w, c.Request, err)
 		return
 	}
-	_, _ = io.Copy(io.Discard, s.lines) // nothing; only after its end net/http watches the connection
-	beat := time.NewTicker(lane.RunBeat)
-	defer beat.Stop()
-	for err = s.send(RunLine{Run: run, Known: known}); err == nil; {
-		select {
-		case <-beat.C:
-			// In an outage of the database the passes fail, not this.
-			if gone := h.cfg.Inbox.KeepRun(run.ID); errors.Is(gone, inbox.ErrNoRun) {
-				_ = s.send(RunLine{Error: gone.Error()})
-				return
-			}
-			err = s.send(RunLine{})
-		case <-c.Context().Done():
-			err = c.Context().Err()
-		}
-	}
-	h.abortRun(c.Request, run.ID, err)
-}
-
-// abortRun ends a run that has not ended yet, and returns why.
-func (h *Handler) abortRun(r *http.Request, run string, err error) (why string) {
-	if why = err.Error(); r.Context().Err() != nil {
-		why = "'usher reconcile' was ended before the run was"
-	}
-	if err := h.cfg.Inbox.AbortRun(run, why); !errors.Is(err, inbox.ErrNoRun) {
-		h.did(r, nil, slog.LevelWarn, "reconcile failed", "run", run, "why", why)
-	}
-	return why
+	_ = s.send(RunLine{Run: run, Known: known})
 }
 
 // runPass is one pass over the lines. It reads and writes at the same time.
@@ -172,16 +143,14 @@ func (h *Handler) runPass(s *runStream, r *http.Request, pass inbox.Pass) {
 		return s.send(RunLine{Compared: seen})
 	})
 	if err != nil {
-		_ = s.send(RunLine{Error: h.abortRun(r, pass.Run, err)})
+		h.did(r, nil, slog.LevelWarn, "reconcile failed", "run", pass.Run, "why", err)
+		_ = s.send(RunLine{Error: err.Error()})
 		return
 	}
-	if !run.Ended.IsZero() {
-		level := slog.LevelInfo
-		if run.Failed != "" || run.Left > 0 || run.Found[lane.Applied] > 0 {
-			level = slog.LevelWarn
-		}
-		h.did(r, nil, level, "reconcile ended", "run", run.ID, "complete", run.Complete, "failed", run.Failed,
-			"found", run.Found)
+	level := slog.LevelInfo
+	if run.Failed != "" || run.Found.Open() > 0 || run.Found[lane.Applied] > 0 {
+		level = slog.LevelWarn
 	}
+	h.did(r, nil, level, "reconciled", "run", run.ID, "failed", run.Failed, "found", run.Found)
 	_ = s.send(RunLine{Run: run})
 }

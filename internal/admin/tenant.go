@@ -32,11 +32,7 @@ type Tenant struct {
 	More      bool               `json:"more,omitempty"`      // there are older ones
 	Receipt   *Receipt           `json:"receipt,omitempty"`   // left out if it is not known
 	// Invalid is the tenant's last webhook that is invalid, if nobody has dealt with it.
-	Invalid *Webhook  `json:"invalid,omitempty"`
-	Missed  time.Time `json:"missed,omitzero"` // since when the tenant has missed webhooks; left out if it is not
-
-	// Finding is what a reconcile has found of it; left out if it is nothing that counts.
-	Finding *inbox.Finding `json:"finding,omitempty"`
+	Invalid *Webhook `json:"invalid,omitempty"`
 	// Unread says why the inbox can't be read now: then only MayUse is known, from memory.
 	Unread string `json:"unread,omitempty"`
 
@@ -70,19 +66,13 @@ func (h *Handler) addInbox(ctx context.Context, t *Tenant) error {
 	if err != nil {
 		return err
 	}
-	if t.Missed, err = h.cfg.Inbox.MissedOf(ctx, t.Platform, t.Code); err != nil {
-		return err
-	}
-	if t.Finding, err = h.cfg.Inbox.Finding(ctx, t.Platform, t.Code); err != nil {
-		return err
-	}
 	of := inbox.TenantName{Tenant: t.Code, Platform: &t.Platform}
 	list, err := h.webhooks(ctx, selection{tenant: of, limit: maxTimeline})
 	if err != nil {
 		return err
 	}
 	t.Snapshots, t.More = list.Webhooks, list.Next != ""
-	if len(t.Snapshots) == 0 && t.MayUse == nil && t.Missed.IsZero() && t.Finding == nil {
+	if len(t.Snapshots) == 0 && t.MayUse == nil {
 		return noSuchTenant(of)
 	}
 	// Snapshots also has webhooks of other types, and rejected ones. They do not say what a tenant may use.

@@ -40,7 +40,6 @@ type Webhook struct {
 	Receiver string      `json:"receiver,omitempty"` // name of the receiver that was last tried
 	Answer   string      `json:"answer,omitempty"`   // the receiver's last answer, in words
 	From     string      `json:"from,omitempty"`     // address of the sender
-	Times    int         `json:"times,omitempty"`    // how often an invalid webhook came
 	Source   string      `json:"source,omitempty"`   // reconcile: usher made it from what the billing service said
 
 	// Only while it waits:
@@ -99,7 +98,7 @@ func newWebhook(e *lane.Webhook) Webhook {
 	}
 	if e.Rejected() {
 		w.Decision = "rejected"
-		w.Status, w.From, w.Times = e.Code, e.From, e.Times
+		w.Status, w.From = e.Code, e.From
 	}
 	if e.State == state.Invalid {
 		w.Why, w.Changed = text.Clip(content.Summary(e.Faults), maxText), e.Received // e.Changed is when it last came

@@ -120,7 +120,7 @@ func TestPages(t *testing.T) {
 		{"asked to pause a name that can't be read", "/pause?tenant=50%off", 400, []string{"the query can&#39;t be read"}},
 		{"asked to pause somebody unknown", "/pause?receiver=nobody", 404, []string{"unknown receiver nobody: the receivers are main-less"}},
 		{"what a filter offers", "/webhooks?state=stored", 200, []string{`href="/redeliver?state=stored"`}},
-		{"tenant", "/tenant?platform=crm&code=t1", 200, []string{"What it may use now", "<code>users</code>", "Forget tenant…"}},
+		{"tenant", "/tenant?platform=crm&code=t1", 200, []string{"What it may use now", "<code>users</code>"}},
 		{"tenant elsewhere", "/tenant?platform=mars&code=t1", 404, []string{"unknown tenant mars/t1"}},
 		{"no tenant", "/tenant?platform=mars&code=nobody", 404, []string{"unknown tenant mars/nobody"}},
 		{"tenant without a code", "/tenant", 400, []string{"code is missing"}},
@@ -171,7 +171,6 @@ func TestActionsInDoubtAreStored(t *testing.T) {
 		{"/api/webhooks/3/discard", "", "webhook_save", "discard 3"},
 		{"/api/webhooks/3/redeliver", "", "webhook_save", "redeliver 3"},
 		{"/api/erase", `{"tenant":"acme","platform":"eu"}`, "erase_snapshot", "erase eu/acme"},
-		{"/api/forget", `{"tenant":"acme","platform":"eu"}`, "seen_delete_lane", "forget eu/acme"},
 		{"/api/pause", `{"receiver":"main"}`, "pause_add", "pause receiver main"},
 		{"/api/resume", `{"receiver":"main"}`, "pause_remove", "resume receiver main"},
 	} {
@@ -338,9 +337,8 @@ func TestActions(t *testing.T) {
 		{"resume", "/resume", "tenant=acme&platform=eu", 303, "", ""},
 		{"erase", "/tenant/erase", "code=acme&platform=eu", 303, "", "2 gone; 3 gone"},
 		{"erase nobody", "/tenant/erase", "code=nobody&platform=eu", 404, "unknown tenant eu/nobody", ""},
-		{"forget", "/tenant/forget", "code=acme&platform=eu", 303, "", ""},
-		{"forget nobody", "/tenant/forget", "", 400, "no tenant is named", ""},
-		{"too much", "/tenant/forget", "code=" + strings.Repeat("x", maxRequest), 413, "too large", ""},
+		{"erase nobody", "/tenant/erase", "", 400, "no tenant is named", ""},
+		{"too much", "/tenant/erase", "code=" + strings.Repeat("x", maxRequest), 413, "too large", ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			b := calm
@@ -357,7 +355,7 @@ func TestActions(t *testing.T) {
 	// A page of another origin cannot act, nor can any method but POST.
 	h, before := New(port(calm)), calm.Stands()
 	for _, header := range [][]string{{"Sec-Fetch-Site", "cross-site"}, {"Sec-Fetch-Site", "same-site"}, {"Origin", "http://evil.example"}, {"Origin", "null"}} {
-		for _, target := range []string{"/webhooks/3/redeliver", "/webhooks/3/discard", "/redeliver?state=parked", "/discard?state=parked", "/pause", "/resume", "/tenant/erase", "/tenant/forget"} {
+		for _, target := range []string{"/webhooks/3/redeliver", "/webhooks/3/discard", "/redeliver?state=parked", "/discard?state=parked", "/pause", "/resume", "/tenant/erase"} {
 			if status, _ := ask(h, "POST", target, "code=acme", append(header, form[:4]...)...); status != 403 {
 				t.Errorf("%s from %s: %d", target, header, status)
 			}

@@ -60,7 +60,6 @@ func TestAdvice(t *testing.T) {
 		{"secret without a file", nil, []string{"USHER_CLIENT_SECRET=", "USHER_CLIENT_SECRET_FILE=" + none}, 2, []string{"USHER_CLIENT_SECRET_FILE is", "no such file"}},
 		{"nothing set", nil, []string{"USHER_BASE_URL=", "USHER_CLIENT_ID=", "USHER_CLIENT_SECRET="}, 2, []string{"USHER_BASE_URL is not set", "run 'usher demo'"}},
 		{"exec without --", []string{"exec", "-x"}, nil, 2, []string{"write -- before the command"}},
-		{"reconcile without the settings for calls", []string{"reconcile", "--", "true"}, []string{"USHER_BASE_URL="}, 1, []string{"USHER_BASE_URL is not set.", "set it, for example by a file: usher --env-file FILE reconcile ...", "say with --as-of how old that is"}},
 		{"misspelt command", []string{"chekc"}, nil, 2, []string{"did you mean check?"}},
 		{"nobody to ask", []string{"healthcheck"}, []string{"USHER_ADMIN_LISTEN=127.0.0.1:1"}, 1, []string{"cannot reach usher at 127.0.0.1:1: ", "refused. Is it running? Its address is in USHER_ADMIN_LISTEN, "}},
 	} {

@@ -123,16 +123,6 @@ func (p *Process) printReceipt(t *admin.Tenant, now time.Time) {
 		}
 		p.printAdvice(why, do, "usher inbox show "+w.ID)
 	}
-	if !t.Missed.IsZero() {
-		which := "a webhook"
-		if t.MayUse != nil && t.Missed.After(t.MayUse.AsOf) {
-			which = "a later webhook"
-		}
-		fmt.Fprintf(p.Stdout, "usher answered %s of this tenant with a 5xx (%s), and it has not come again.\n",
-			which, timeAndAge(t.Missed, now))
-		fmt.Fprintln(p.Stdout,
-			"  Reconcile with the billing service ('usher help reconcile' says how), or resend it from its webhook log.")
-	}
 }
 
 // printAdvice prints the reason, what to do, and the command for it. do and run may be empty.

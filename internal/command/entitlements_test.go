@@ -8,7 +8,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"usher/internal/admin"
 	"usher/internal/admin/status"
@@ -51,10 +50,6 @@ func TestEntitlements(t *testing.T) {
 		"invalid": {func(b *inboxtest.Box) { reject(b, sso) }, []string{"eu/acme may not use sso\n", "The receiver has it (webhook 1).\n", "usher rejected webhook 2 of this tenant (", " ago), so it does not count.\n  /payload/x is missing\n  See what is in it, then accept or discard it:\n  usher --env-file ENV inbox show 2\n"}},
 		"invalid for good": {func(b *inboxtest.Box) { reject(b, "{}") }, []string{" ago), so it does not count.\n  /payload/x is missing\n  It can't be accepted: its tenant cannot be read for certain. " +
 			"Correct it in the billing service, and send it again from there.\n  See what is in it, and discard it only if nobody needs it:\n  usher --env-file ENV inbox show 2\n"}},
-		"missed": {func(b *inboxtest.Box) {
-			b.Missed.Add(webhookgate.LaneName{Platform: "eu", Tenant: "acme"}, webhookgate.MissedWebhook{ID: "m", At: time.Now()})
-		}, []string{"eu/acme may not use sso\n", "The receiver has it (webhook 1).\nusher answered a later webhook of this tenant with a 5xx (", " ago), and it has not come again.\n" +
-			"  Reconcile with the billing service ('usher help reconcile' says how), or resend it from its webhook log.\n"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := inboxtest.Open(t)

@@ -20,7 +20,6 @@ import (
 	"unicode/utf8"
 
 	"usher/internal/admin"
-	"usher/internal/admin/status"
 	"usher/internal/inbox"
 	"usher/internal/lane/state"
 	"usher/internal/text"
@@ -403,8 +402,10 @@ func (i *inboxCall) act(ctx context.Context, a *admin.Act) error {
 	if a.On == admin.OnWebhooks {
 		return i.actOnWebhooks(ctx, a)
 	}
-	if nothing, err := i.ask(ctx, a); nothing || err != nil {
-		return err
+	if a.Question != "" {
+		if err := i.confirm(strings.ReplaceAll(a.Question, "TENANT", text.Visible(i.tenant))); err != nil {
+			return err
+		}
 	}
 	if a.Download {
 		return i.download(ctx, a)
@@ -424,36 +425,6 @@ func (i *inboxCall) act(ctx context.Context, a *admin.Act) error {
 		err = errors.New(text.Visible(err.Error()))
 	}
 	return err
-}
-
-// ask shows what an act would be done to, if that is known, and asks before it is done. What is shown is
-// asked about on a terminal only.
-func (i *inboxCall) ask(ctx context.Context, a *admin.Act) (nothing bool, err error) {
-	switch named := i.tenant != ""; {
-	case a.Question == "", a.Found != nil && named:
-		return false, nil
-	case a.Found == nil:
-		return false, i.confirm(strings.ReplaceAll(a.Question, "TENANT", text.Visible(i.tenant)))
-	}
-	var now status.Status
-	if _, err := i.get(ctx, "/api/status", &now); err != nil {
-		return false, err
-	}
-	until, found := a.Found(&now)
-	if len(found) == 0 {
-		fmt.Fprintln(i.Stdout, "nothing to", a.Name)
-		return true, nil
-	}
-	for _, what := range found {
-		fmt.Fprintln(i.Stdout, what)
-	}
-	if !until.IsZero() {
-		i.params["until"] = until.Format(time.RFC3339Nano) // not what came since
-	}
-	if stdin, _ := i.Stdin.(*os.File); stdin != nil && text.IsTerminal(stdin) {
-		return false, i.confirm(a.Question)
-	}
-	return false, nil
 }
 
 // actOnWebhooks does an act to webhooks and prints a line for each, as it is done: one action, however many
@@ -675,9 +646,6 @@ func printDetail(w io.Writer, d *admin.WebhookDetail, now time.Time) error {
 	if d.Decision == "rejected" {
 		field("answered", strconv.Itoa(d.Status))
 		field("from", d.From)
-		if d.Times > 1 {
-			field("came", fmt.Sprintf("%d times", d.Times))
-		}
 	} else {
 		field("tries", strconv.Itoa(d.Tries))
 	}

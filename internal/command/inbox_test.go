@@ -65,7 +65,6 @@ func newInboxServer(t *testing.T, token string) *inboxServer {
 	cfg := admin.Config{
 		Hosts: guard.NewHosts("127.0.0.1:0", nil, false), Health: func() *status.Health { return new(status.Health) }, Metrics: http.NotFoundHandler(), Log: slog.New(slog.DiscardHandler),
 		Inbox: b.Inbox, Platforms: b.Platforms,
-		Forget: func(platform, tenant string, by *inbox.Action) (int, error) { return b.Forget(&platform, tenant, by) },
 	}
 	if token != "" {
 		cfg.Token = func() string { return token }
@@ -235,12 +234,6 @@ func TestInboxCommands(t *testing.T) {
 		{"resume", []string{"resume", "--receiver", "crm"}, 0, "resumed: receiver crm\n", "", "receiver crm gone"},
 		{"resume what is not paused", []string{"resume"}, 1, "", "ago: receiver crm. To resume: usher inbox resume --receiver crm\nusher: all deliveries: not paused, so", ""},
 
-		{"forget", []string{"forget", "/twice"}, 0, "/twice forgotten", "", ""},
-		{"forget what was not remembered", []string{"forget", "eu/torn"}, 0, "nothing to forget", "", ""},
-		{"forget somebody unknown", []string{"forget", "nobody"}, 1, "", "unknown tenant nobody", ""},
-		{"forget on another platform", []string{"forget", "us/torn"}, 1, "", "unknown tenant us/torn", ""},
-		{"forget one of two", []string{"forget", "twice"}, 1, "", "/twice or eu/twice", ""},
-		{"forget what looks like a flag", []string{"forget", "--", "-acme"}, 1, "", "unknown tenant -acme", ""},
 		{"erase", []string{"erase", again, "--yes"}, 0, "eu/acme%1B[2J%0A erased: 2 webhooks\n", "", "2 gone; 3 gone"},
 		{"erase without a word", []string{"erase", "torn"}, 1, "Erase torn", "nothing was done", ""},
 		{"erase one of two", []string{"erase", "--yes", "twice"}, 1, "", "/twice or eu/twice", ""},
@@ -257,11 +250,9 @@ func TestInboxCommands(t *testing.T) {
 		{"show of a name", []string{"show", "acme"}, 2, "", `invalid id "acme": ids are numbers`, ""},
 		{"redeliver nothing", []string{"redeliver", "--force"}, 2, "", "takes ids", ""},
 		{"redeliver a name", []string{"redeliver", "1", "acme"}, 2, "", `invalid id "acme"`, ""},
-		{"forget nobody", []string{"forget"}, 2, "", "one tenant", ""},
-		{"forget the empty one", []string{"forget", ""}, 2, "", "invalid tenant", ""},
 		{"unknown flag", []string{"show", "4", "--force"}, 2, "", "show has no flag --force: it has --json", ""},
 		{"a slip of a flag", []string{"ls", "--tennant", "acme"}, 2, "", "ls has no flag --tennant: it has --json, --limit, --state, --tenant", ""},
-		{"a flag where there are none", []string{"forget", "--force", "acme"}, 2, "", "forget has no flag --force: it has none", ""},
+		{"a flag where there are none", []string{"erase", "--force", "acme"}, 2, "", "erase has no flag --force: it has --yes", ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			s := calm
@@ -437,13 +428,7 @@ func TestInboxManyActions(t *testing.T) {
 
 // A new row of admin.Acts is a command, with flags of its own, whatever a flag of that name is elsewhere.
 func TestInboxNewAct(t *testing.T) {
-	var until admin.Param
-	for _, a := range admin.Acts {
-		if a.Name == "dismiss" {
-			until = a.Params[0]
-		}
-	}
-	until.Flag = true
+	until := admin.Param{Name: "until", Is: "a time, such as 2026-01-31T08:00:00Z", Flag: true}
 	before := admin.Acts
 	t.Cleanup(func() { admin.Acts = before })
 	admin.Acts = append(slices.Clip(before), &admin.Act{Name: "postpone", On: admin.OnTenant, Params: []admin.Param{until}, Help: "wait with a tenant",

@@ -10,9 +10,11 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -25,9 +27,8 @@ import (
 	"usher/internal/text"
 )
 
-const reconcileUsage = `Usage: usher reconcile [--apply [--no-deliver] [--twins] [--max N] [--yes]]
-                       [--settle TIME] [--as-of TIME] [--partial] [--json]
-                       -- CMD ARG...
+const reconcileUsage = `Usage: usher reconcile [--apply [--no-deliver] [--max N] [--yes]] [--partial]
+                       [--json] -- CMD ARG...
 
 Finds changes that usher does not know, because their webhook was lost. CMD asks
 the billing service, and prints one tenant on a line: the payload of a webhook
@@ -35,26 +36,19 @@ the billing service, and prints one tenant on a line: the payload of a webhook
 usher compares that with what it knows, and says what differs.
 
 It needs a running usher with a gate and an inbox. CMD is a script of yours, see
-examples/reconcile.
+examples/reconcile. usher waits 5 seconds first, because a list may lag.
 
 CMD runs as under 'usher exec': it calls the billing service at $USHER_URL,
-without a token. If it makes no successful call there, because it prints a saved
-list, or if there is no USHER_BASE_URL, say with --as-of how old the list is.
+without a token. It must ask now: a saved list is no answer.
 
   --apply        take in what differs or is new: usher makes a webhook of each,
                  and delivers it. It says how many and asks first
   --no-deliver   with --apply: take them in, and deliver nothing; for the first
                  day, with a receiver that is right already
-  --twins        with --apply: also take in tenants whose code usher knows on
-                 another platform
   --max N        with --apply: if more than N would be taken in, take in none.
                  By default a tenth of the tenants that usher knows, but 5 at
                  least and 100 at most; 0: any number
   --yes          do not ask
-  --settle TIME  how long to wait before CMD starts (default 5s). Choose more if
-                 the service's own lists are further behind its webhooks
-  --as-of TIME   how old the list is: 2026-01-31T08:00:00Z, or 90m, 3d ago, or
-                 now. Tenants of which something came later are not compared
   --partial      the list is not meant to be whole: no tenant is unlisted
   --json         lines of JSON, the last one with the numbers
 
@@ -63,22 +57,18 @@ The results:
   equal     usher answers with the same features
   differs   usher answers with other features
   new       usher does not know the tenant, or cannot read its features
-  twin      as new, but usher knows this code on another platform: usually CMD
-            prints a wrong one
-  changed   something newer than the list came for it: run it again, with a
-            newer list
-  unlisted  CMD did not print it, and usher says that it may use something: a
-            lost cancellation (then print it with "features":[]), or a list that
-            is not whole. Nothing is done
+  left      not compared: something came for it since CMD began to ask, or
+            somebody erased it
+  unlisted  usher says that the tenant may use something, and CMD did not print
+            it. If it was cancelled, print it with "features":[]
 
-A line is passed over if no receiver takes its platform.
-
-usher reports what a run finds about a tenant until a later run or webhook
-settles it, or you run 'usher inbox dismiss --tenant TENANT'.
+If a line is faulty, a tenant is printed twice differently, a new tenant's code
+is known on another platform that CMD did not print, or CMD fails or prints
+nothing, usher takes nothing in.
 
 Exit code 0: all that could be compared is equal now. 3: a tenant differs, is
-new, a twin or unlisted. 1: it failed, and nothing was taken in, or not all.
-2: wrong settings or usage.
+new or unlisted. 1: it failed, and nothing was taken in, or not all. 2: wrong
+settings or usage.
 
 It uses the settings of the billing service and of the admin port. With the
 units of deploy/systemd, run as root: systemctl start usher-reconcile. Or:
@@ -88,15 +78,15 @@ units of deploy/systemd, run as root: systemctl start usher-reconcile. Or:
     reconcile -- ./tenants.sh
 `
 
+// listLag is how long usher waits after the mark: the service's lists may be so far behind its webhooks.
+var listLag = 5 * time.Second // tests do not wait
+
 // reconcileCall is one 'usher reconcile'.
 type reconcileCall struct {
 	*adminAPI
-	apply, noDeliver, twins, yes, json, partial bool
+	apply, noDeliver, yes, json, partial bool
 
 	max     int // -1: the default
-	settle  time.Duration
-	asOf    time.Time
-	now     bool // --as-of now
 	command []string
 
 	job     *job.Job
@@ -104,9 +94,9 @@ type reconcileCall struct {
 	signals <-chan os.Signal
 
 	begun    admin.RunLine
-	file     *os.File            // what the command has printed
-	size     int64               // until it ended
-	toApply  map[int]lane.Result // what the comparison said of the lines to take in, by their numbers
+	file     *os.File              // what the command has printed
+	size     int64                 // until it ended
+	toApply  map[int]lane.Compared // what the comparison said of the lines to take in, by their numbers
 	listed   map[lane.Result]int
 	progress progress
 }
@@ -114,20 +104,14 @@ type reconcileCall struct {
 // reconcileCommand is 'usher reconcile'.
 func reconcileCommand(ctx context.Context, p *Process, args []string) (err error) {
 	c := &reconcileCall{progress: progress{stderr: p.Stderr}}
-	c.toApply, c.listed = make(map[int]lane.Result), make(map[lane.Result]int)
-	if err := c.parse(args, time.Now()); err != nil {
+	c.toApply, c.listed = make(map[int]lane.Compared), make(map[lane.Result]int)
+	if err := c.parse(args); err != nil {
 		return err
 	}
 	c.job, c.calls = newJob(p, c.command), settings.Environment(p.Environ)["USHER_BASE_URL"] != ""
 	stdin, _ := p.Stdin.(*os.File)
-	switch {
-	case c.apply && !c.yes && (stdin == nil || !text.IsTerminal(stdin)):
+	if c.apply && !c.yes && (stdin == nil || !text.IsTerminal(stdin)) {
 		return usageErrorf("--apply asks before it takes anything in, and there is no terminal: use --yes")
-	case !c.calls && c.asOf.IsZero() && !c.now:
-		return fmt.Errorf("reconcile failed: USHER_BASE_URL is not set. "+
-			"If CMD prints a saved list, say with --as-of how old that is. "+
-			"If CMD calls the billing service, set it, for example by a file: %s",
-			p.commandLine("usher --env-file FILE reconcile ..."))
 	}
 	if c.calls {
 		if err := readOutbound(p, c.job); err != nil {
@@ -149,7 +133,7 @@ func reconcileCommand(ctx context.Context, p *Process, args []string) (err error
 	c.signals = signals
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
-	if err := c.begin(ctx, end); err != nil {
+	if err := c.begin(ctx); err != nil {
 		return err
 	}
 	run, err := c.runAll(ctx, end)
@@ -159,29 +143,15 @@ func reconcileCommand(ctx context.Context, p *Process, args []string) (err error
 	return c.end(run, err)
 }
 
-func (c *reconcileCall) parse(args []string, now time.Time) error {
+func (c *reconcileCall) parse(args []string) error {
 	f := flag.NewFlagSet("reconcile", flag.ContinueOnError)
 	f.SetOutput(io.Discard)
 	f.BoolVar(&c.apply, "apply", false, "")
 	f.BoolVar(&c.noDeliver, "no-deliver", false, "")
-	f.BoolVar(&c.twins, "twins", false, "")
 	f.BoolVar(&c.yes, "yes", false, "")
 	f.BoolVar(&c.json, "json", false, "")
 	f.BoolVar(&c.partial, "partial", false, "")
 	f.IntVar(&c.max, "max", -1, "")
-	f.DurationVar(&c.settle, "settle", 5*time.Second, "")
-	f.Func("as-of", "", func(s string) (err error) {
-		if c.now = s == "now"; !c.now {
-			c.asOf, err = parseWhen(s, now)
-		}
-		if errors.Is(err, errWhen) {
-			err = fmt.Errorf("%w, or now", err)
-		}
-		if err == nil && c.asOf.After(now) {
-			err = errors.New("it is in the future: say when the list was made")
-		}
-		return err
-	})
 	if err := f.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			return err
@@ -191,7 +161,7 @@ func (c *reconcileCall) parse(args []string, now time.Time) error {
 	c.command = f.Args()
 	given := make(map[string]bool)
 	f.Visit(func(f *flag.Flag) { given[f.Name] = true })
-	for _, name := range []string{"no-deliver", "twins", "max", "yes"} {
+	for _, name := range []string{"no-deliver", "max", "yes"} {
 		if given[name] && !c.apply {
 			return usageErrorf("--%s is only for --apply", name)
 		}
@@ -199,8 +169,6 @@ func (c *reconcileCall) parse(args []string, now time.Time) error {
 	switch {
 	case given["max"] && c.max < 0:
 		return usageErrorf("--max %d: write a whole number, 0 for any", c.max)
-	case c.settle < 0:
-		return usageErrorf("--settle %v: write how long to wait, 0s for not at all", c.settle)
 	case len(c.command) == 0:
 		return usageErrorf("needs a command that prints the tenants, as in: usher reconcile -- ./tenants.sh")
 	case len(c.command) == len(args) || args[len(args)-len(c.command)-1] != "--":
@@ -217,9 +185,8 @@ func (c *reconcileCall) flags() string {
 		on   bool
 		flag string
 	}{
-		{c.apply, "--apply"}, {c.noDeliver, "--no-deliver"}, {c.partial, "--partial"}, {c.twins, "--twins"},
-		{c.max >= 0, fmt.Sprint("--max ", c.max)}, {c.settle != 5*time.Second, fmt.Sprint("--settle ", c.settle)},
-		{c.now, "--as-of now"}, {!c.asOf.IsZero(), "--as-of " + c.asOf.UTC().Format(time.RFC3339)},
+		{c.apply, "--apply"}, {c.noDeliver, "--no-deliver"}, {c.partial, "--partial"},
+		{c.max >= 0, fmt.Sprint("--max ", c.max)},
 	} {
 		if f.on {
 			all = append(all, f.flag)
@@ -245,23 +212,17 @@ func (c *reconcileCall) openFile() (forget func(), err error) {
 // errInterrupted is why a run failed that a signal has ended.
 var errInterrupted = errors.New("interrupted")
 
-// begin begins the run. Its request stays open: when it ends, so does the run.
-func (c *reconcileCall) begin(ctx context.Context, end context.CancelCauseFunc) error {
-	answer, err := c.stream(ctx, admin.RunCall{AsOf: c.asOf, About: c.flags()}, http.NoBody)
+// begin begins the run.
+func (c *reconcileCall) begin(ctx context.Context) error {
+	answer, err := c.stream(ctx, admin.RunCall{About: c.flags()}, http.NoBody)
 	if err != nil {
 		return err
 	}
-	if c.begun, err = answer.next(); err != nil || c.begun.Run == nil {
-		return cmp.Or(err, fmt.Errorf("%s is another version of usher", c.listen))
+	defer answer.Close()
+	if c.begun, err = answer.next(); err == nil && c.begun.Run == nil {
+		err = fmt.Errorf("%s is another version of usher", c.listen)
 	}
-	go func() {
-		defer answer.Close()
-		for err == nil {
-			_, err = answer.next()
-		}
-		end(err)
-	}()
-	return nil
+	return err
 }
 
 // A runAnswer reads the lines of an answer.
@@ -293,17 +254,15 @@ func (c *reconcileCall) stream(ctx context.Context, asked admin.RunCall, list io
 }
 
 // runAll runs the command, compares what it has printed, and takes in what may be taken in.
-func (c *reconcileCall) runAll(ctx context.Context, end context.CancelCauseFunc) (*lane.Run, error) {
-	if c.asOf.IsZero() && c.settle > 0 {
-		c.progress.show("waiting %v (--settle), then running the command", c.settle)
-		c.progress.end()
-		select {
-		case <-time.After(c.settle):
-		case <-c.signals:
-			return nil, errInterrupted
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
+func (c *reconcileCall) runAll(ctx context.Context, end context.CancelCauseFunc) (*inbox.Run, error) {
+	c.progress.show("waiting %v, because the service's lists may lag, then running the command", listLag)
+	c.progress.end()
+	select {
+	case <-time.After(listLag):
+	case <-c.signals:
+		return nil, errInterrupted
+	case <-ctx.Done():
+		return nil, ctx.Err()
 	}
 	failed, err := c.runCommand(ctx)
 	if err != nil {
@@ -320,7 +279,7 @@ func (c *reconcileCall) runAll(ctx context.Context, end context.CancelCauseFunc)
 		}
 	}()
 	run, err := c.compareAll(ctx, failed)
-	if err != nil || !run.Ended.IsZero() {
+	if err != nil || !c.apply || run.Failed != "" {
 		return run, err
 	}
 	return c.applyAll(ctx, run)
@@ -348,9 +307,6 @@ func (c *reconcileCall) runCommand(ctx context.Context) (failed string, err erro
 		return errInterrupted.Error(), nil
 	case c.size == 0:
 		return "the command printed nothing", nil
-	case c.job.Calls() == 0 && c.asOf.IsZero() && !c.now:
-		return "the command made no successful call through $USHER_URL, so nobody knows how old its list is: " +
-			"add --as-of (--as-of now if the list is new)", nil
 	}
 	return "", nil
 }
@@ -358,7 +314,7 @@ func (c *reconcileCall) runCommand(ctx context.Context) (failed string, err erro
 // pass sends lines to the server, and returns the run as it is then. each gets what comes of each that is not
 // equal.
 func (c *reconcileCall) pass(ctx context.Context, p inbox.Pass, lines io.Reader, each func(*lane.Compared)) (
-	*lane.Run, error) {
+	*inbox.Run, error) {
 	p.Run = c.begun.Run.ID
 	answer, err := c.stream(ctx, admin.RunCall{Pass: p}, lines)
 	if err != nil {
@@ -381,51 +337,67 @@ func (c *reconcileCall) pass(ctx context.Context, p inbox.Pass, lines io.Reader,
 }
 
 // compareAll compares all lines.
-func (c *reconcileCall) compareAll(ctx context.Context, failed string) (*lane.Run, error) {
+func (c *reconcileCall) compareAll(ctx context.Context, failed string) (*inbox.Run, error) {
 	pass := inbox.Pass{Mode: lane.ToCompare, Failed: text.Clip(failed, 500), Partial: c.partial}
-	pass.Last = !c.apply || failed != ""
-	return c.pass(ctx, pass, io.NewSectionReader(c.file, 0, c.size), func(r *lane.Compared) {
-		differs := r.Result == lane.Differs || r.Result == lane.NewTenant || r.Result == lane.Twin && c.twins
-		if !pass.Last && differs {
-			c.toApply[r.Line] = r.Result
+	lines := io.NewSectionReader(c.file, 0, c.size)
+	run, err := c.pass(ctx, pass, lines, func(r *lane.Compared) {
+		if c.apply && failed == "" && (r.Result == lane.Differs || r.Result == lane.NewTenant) {
+			c.toApply[r.Line] = *r
 			if c.json { // its line says whether it was applied
 				return
 			}
 		}
 		c.report(r)
 	})
+	if err == nil && run.Failed != "" { // then none is applied
+		for _, line := range slices.Sorted(maps.Keys(c.toApply)) {
+			if r := c.toApply[line]; c.json {
+				c.report(&r)
+			}
+		}
+	}
+	return run, err
 }
 
-// applyAll takes in what differs, if it may, and ends the run.
-func (c *reconcileCall) applyAll(ctx context.Context, run *lane.Run) (*lane.Run, error) {
-	pass := inbox.Pass{Mode: lane.ToApply, Failed: run.Failed, Last: true}
+// applyAll takes in what differs, if it may. It returns the run with what both passes have found.
+func (c *reconcileCall) applyAll(ctx context.Context, run *inbox.Run) (*inbox.Run, error) {
+	pass := inbox.Pass{Mode: lane.ToApply, Rest: !c.partial && run.Found[lane.Unlisted] == 0}
 	if c.noDeliver {
 		pass.Mode = lane.ToStore
 	}
 	switch n, most := len(c.toApply), c.most(); {
-	case run.Failed != "":
+	case n == 0:
+		return run, nil
 	case n > most:
 		pass.Failed = fmt.Sprintf("%s would be taken in, but --max allows only %d, so none was. If your list is right, "+
 			"add --max %d", count(n, "tenant"), most, n)
-	case n > 0 && !c.yes:
+	case !c.yes:
 		yes, err := c.confirmed(ctx, n)
 		if err != nil {
 			return nil, err
 		}
 		if !yes {
-			pass.Mode = lane.ToSee
+			pass.Mode, pass.Partial = lane.ToCompare, true
 			c.say("Nothing was taken in.\n")
 		}
 	}
-	return c.pass(ctx, pass, c.linesToApply(), func(r *lane.Compared) {
-		if r.Result == lane.NewTenant || r.Result == lane.Twin { // these lines alone do not say which
-			r.Result = c.toApply[r.Line]
-		}
-		leftOut := !r.Applied && pass.Mode.Applies() && pass.Failed == ""
-		if c.json || leftOut || r.Result == lane.Faulty {
+	applied, err := c.pass(ctx, pass, c.linesToApply(), func(r *lane.Compared) {
+		notDone := !r.Applied && pass.Mode.Applies() && pass.Failed == ""
+		if c.json || notDone {
 			c.report(r)
 		}
 	})
+	if err != nil {
+		return nil, err
+	}
+	for _, result := range []lane.Result{lane.Differs, lane.NewTenant} { // something may have come since they were compared
+		run.Found[result] = 0
+	}
+	for result, n := range applied.Found {
+		run.Found[result] += n
+	}
+	run.Failed = applied.Failed
+	return run, nil
 }
 
 func (c *reconcileCall) defaultMax() int { return max(5, min(100, c.begun.Known/10)) }
@@ -461,7 +433,7 @@ func (c *reconcileCall) linesToApply() io.Reader {
 		var err error
 		for number := 1; err == nil; number++ {
 			var line []byte
-			if line, err = in.ReadBytes('\n'); c.toApply[number] != "" {
+			if line, err = in.ReadBytes('\n'); c.toApply[number].Result != "" {
 				_, _ = out.Write(bytes.TrimSpace(line)) // Flush says whether it could
 			}
 			_ = out.WriteByte('\n')
@@ -475,7 +447,7 @@ func (c *reconcileCall) linesToApply() io.Reader {
 }
 
 // end says how the run has ended.
-func (c *reconcileCall) end(run *lane.Run, failed error) error {
+func (c *reconcileCall) end(run *inbox.Run, failed error) error {
 	if failed == nil && run.Failed != "" {
 		failed = errors.New(run.Failed)
 	}
@@ -493,7 +465,7 @@ func (c *reconcileCall) end(run *lane.Run, failed error) error {
 	switch {
 	case failed != nil:
 		return fmt.Errorf("reconcile failed: %w", failed)
-	case run.Left > 0:
+	case run.Found.Open() > 0:
 		return exitCode(exitDiffers)
 	}
 	return nil

@@ -31,32 +31,23 @@ func (c *reconcileCall) report(r *lane.Compared) {
 		fmt.Fprintf(c.Stderr, "line %d: %s\n", r.Line, text.Visible(r.Fault))
 		return
 	case c.json:
-		r.Line, r.Changes = 0, append([]string{}, r.Changes...) // [] and not null
-		_ = json.NewEncoder(c.Stdout).Encode(r)
+		_ = json.NewEncoder(c.Stdout).Encode(struct {
+			Result   lane.Result `json:"result"`
+			Platform string      `json:"platform"`
+			Tenant   string      `json:"tenant"`
+			Changes  []string    `json:"changes"`
+			Applied  bool        `json:"applied"`
+		}{r.Result, r.Platform, r.Tenant, append([]string{}, r.Changes...), r.Applied}) // [] and not null
 		return
 	}
 	words := strings.Join(r.Changes, ", ")
-	switch {
-	case r.LeftOut != "":
-		words = "left out: " + r.LeftOut
-	case r.Result == lane.NewTenant:
+	switch r.Result {
+	case lane.NewTenant:
 		words = cmp.Or(words, "no features")
-	case r.Result == lane.Twin:
-		others := make([]string, len(r.Elsewhere))
-		for n, platform := range r.Elsewhere {
-			others[n] = inbox.ShowTenant(platform, r.Tenant)
-		}
-		words = "usher knows " + strings.Join(others, " and ") + ", which the command did not print: is the platform right?"
-	case r.Result == lane.Changed:
-		words = "something newer than the list came for it: run it again, with a newer list"
-	case r.Result == lane.Unlisted:
+	case lane.Left:
+		words = "something came for it since the command began to ask, or somebody erased it"
+	case lane.Unlisted:
 		words = "usher says that it may use something, and the command did not print it"
-	}
-	if !r.Erased.IsZero() {
-		words += "; somebody erased it on " + r.Erased.UTC().Format(time.DateOnly)
-	}
-	if r.Dismissed {
-		words += " (dismissed)"
 	}
 	c.progress.end()
 	c.say("%-8s %-24s  %s\n", r.Result, text.Visible(inbox.ShowTenant(r.Platform, r.Tenant)), text.Visible(words))
@@ -82,9 +73,9 @@ func (c *reconcileCall) say(format string, args ...any) {
 }
 
 // conclusion says in words what was found, and what to do next.
-func (c *reconcileCall) conclusion(run *lane.Run) string {
+func (c *reconcileCall) conclusion(run *inbox.Run) string {
 	words := fmt.Sprintf("Compared: %v.\n", run.Found)
-	if run.Failed == "" && run.Found.Findings() == 0 {
+	if run.Failed == "" && run.Found.Open() == 0 && run.Found[lane.Applied] == 0 {
 		words = "Nothing differs. " + words
 	}
 	switch applied := run.Found[lane.Applied]; {
@@ -95,15 +86,15 @@ func (c *reconcileCall) conclusion(run *lane.Run) string {
 	case applied > 0 && c.noDeliver:
 		words += count(applied, "tenant") + " taken in, and not delivered.\n"
 	case applied > 0:
-		list := c.commandLine("usher inbox ls --since " + run.Began.UTC().Format(time.RFC3339))
+		list := c.commandLine("usher inbox ls --since " + c.begun.Run.Began.UTC().Format(time.RFC3339))
 		words += count(applied, "tenant") + " taken in. To see them: " + list + "\n"
 	}
 	return words + c.advice(run)
 }
 
 // advice says what to do about what is left.
-func (c *reconcileCall) advice(run *lane.Run) (words string) {
-	if run.Left == 0 {
+func (c *reconcileCall) advice(run *inbox.Run) (words string) {
+	if run.Found.Open() == 0 {
 		return ""
 	}
 	if n := run.Found[lane.Differs] + run.Found[lane.NewTenant]; n > 0 && !c.apply {
@@ -118,17 +109,9 @@ func (c *reconcileCall) advice(run *lane.Run) (words string) {
 		}
 		words += "Nothing was changed. To take in what differs or is new:\n  " + c.nextLine(flags) + "\n"
 	}
-	if run.Found[lane.Twin] > 0 && !c.twins {
-		flags := "--apply --twins"
-		if c.apply {
-			flags = "--twins"
-		}
-		words += "A twin is usually a wrong platform in your list: correct it. If it is a new tenant, add " + flags + ".\n"
-	}
 	if run.Found[lane.Unlisted] > 0 {
 		words += "An unlisted tenant was cancelled, or your list is not whole. " +
-			`If it was cancelled, print it with "features":[] and take that in. If it is right as it is: ` +
-			c.commandLine("usher inbox dismiss --tenant TENANT") + "\n"
+			`If it was cancelled, print it with "features":[] and take that in.` + "\n"
 	}
 	return words
 }

@@ -107,8 +107,8 @@ func TestPrintedCommandsAreQuoted(t *testing.T) {
 	}
 	s.Take("", "some;thing", formerBody)
 	const listed = `{"tenant":{"code":"it's; new"},"change":{"features":[{"code":"sso"}]}}`
-	equal("it's; new", after(t, run("--env-file", env, "reconcile", "--as-of", "now", "--", "echo", listed), "is new:\n"),
-		"--env-file", env, "reconcile", "--apply", "--as-of", "now", "--", "echo", listed)
+	equal("it's; new", after(t, run("--env-file", env, "reconcile", "--", "echo", listed), "is new:\n"),
+		"--env-file", env, "reconcile", "--apply", "--", "echo", listed)
 }
 
 // So does the advice of 'usher entitlements'.

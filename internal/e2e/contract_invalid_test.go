@@ -141,11 +141,10 @@ func TestInvalidSavedAndDone(t *testing.T) {
 				}
 				o.want("what is invalid never counts", o.may("acme"), `"limit":5,`)
 			}},
-			{"a copy counts its times and is not stored again", func() {
+			{"a copy is not stored again", func() {
 				body := odd("copied", 5)
 				o.send(body, webhookToken)
 				o.send(body, webhookToken)
-				o.want("show", o.does("show", o.latest("invalid")), "came        2 times")
 				if n := strings.Count(o.Stderr.String(), `"id":`+o.latest("invalid")+","); n != 2 {
 					t.Errorf("its id is in the log %d times", n)
 				}

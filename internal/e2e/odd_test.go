@@ -44,7 +44,7 @@ func TestOddCharactersInTheDatabase(t *testing.T) {
 	}
 	left := func(path, name, n int) bool { return (path+name+n*step/2)%step != 0 }
 	for n, odd := range []string{"a\x00", "\xff"} {
-		for p, path := range strings.Fields("/ /webhooks /webhooks/1 /webhooks/1/redeliver /webhooks/1/discard /webhooks/1/accept /redeliver /discard /pause /tenants /tenant /tenant/forget /tenant/erase /dismiss /actions " +
+		for p, path := range strings.Fields("/ /webhooks /webhooks/1 /webhooks/1/redeliver /webhooks/1/discard /webhooks/1/accept /redeliver /discard /pause /tenants /tenant /tenant/erase /actions " +
 			"/api/status /api/webhooks /api/webhooks/1 /api/redeliver /api/discard /api/actions /api/tenant /api/tenants") {
 			for i, name := range params {
 				if left(p, i, n) {
@@ -63,7 +63,7 @@ func TestOddCharactersInTheDatabase(t *testing.T) {
 		}
 		ask("GET", u.admin, "/webhooks/"+url.PathEscape(odd), "", "")
 		ask("GET", u.admin, "/api/webhooks/"+url.PathEscape(odd), "", "")
-		for p, call := range strings.Fields("redeliver discard accept forget erase resume pause dismiss import") {
+		for p, call := range strings.Fields("redeliver discard accept erase resume pause backup") {
 			for i, name := range params {
 				if left(p, i, n) {
 					continue
@@ -85,7 +85,7 @@ func TestOddCharactersInTheDatabase(t *testing.T) {
 		}
 		ask("POST", u.admin, "/api/reconcile", "application/json", fmt.Sprintf(`{"run":"%s"}`, odd))
 		ask("POST", u.admin, "/api/reconcile", "application/json", `{"run":"a\u0000"}`)
-		for _, form := range strings.Fields("/pause /resume /tenant/forget /tenant/erase /dismiss /redeliver /discard") {
+		for _, form := range strings.Fields("/pause /resume /tenant/erase /redeliver /discard") {
 			for _, name := range strings.Fields("tenant platform receiver code state until") {
 				ask("POST", u.admin, form, "application/x-www-form-urlencoded", url.Values{name: {odd}}.Encode())
 			}

@@ -55,7 +55,7 @@ func TestReconcileMany(t *testing.T) {
 			var peak, command int
 			var meanwhile []time.Duration
 			began := time.Now()
-			p := startProcess(t, environ, "reconcile", "--settle", "0s", "--as-of", "now", "--partial", "--apply", "--yes", "--", "cat", lines)
+			p := startProcess(t, environ, "reconcile", "--partial", "--apply", "--yes", "--", "cat", lines)
 			var watch sync.WaitGroup
 			watch.Go(func() {
 				for n := 0; ; n++ {

@@ -91,12 +91,6 @@ func (r *reconciler) run(flags, script string, lines ...string) (out, stderr str
 	if err := os.WriteFile(file, []byte(strings.Join(lines, "\n")), 0o600); err != nil {
 		r.t.Fatal(err)
 	}
-	if !strings.Contains(flags, "--settle") {
-		flags += " --settle 0s"
-	}
-	if !strings.Contains(flags, "--as-of") && !strings.Contains(script, "USHER_URL") {
-		flags += " --as-of now"
-	}
 	p := startProcess(r.t, append(r.environ, "LINES_FILE="+file), append(append([]string{"reconcile"}, strings.Fields(flags)...), "--", "sh", "-c", script)...)
 	<-p.Ended
 	return p.Stdout.String(), p.Stderr.String(), p.Code
@@ -131,11 +125,11 @@ func TestReconcile(t *testing.T) {
 	r.hears("globex", "users=1")
 	r.hears("gone", "users=1")
 	r.hears("crm2/initech", "users=1")
-	lines := []string{payload("acme", "users=30", "api"), payload("globex", "users=1"), payload("new", "sso"), payload("initech", "users=1")}
+	lines := []string{payload("acme", "users=30", "api"), payload("globex", "users=1"), payload("new", "sso")}
 	out := r.want("", 3, []string{
-		"differs  crm/acme                  users 25 → 30, + api, - sso\n", "new      crm/new ", "+ sso\n", "twin     crm/initech               usher knows crm2/initech, which the command did not print",
-		"unlisted crm/gone ", "unlisted crm2/initech ", "\nCompared: 1 equal, 1 differs, 1 new, 1 twin, 2 unlisted.\n",
-		"To take in what differs or is new:\n  usher reconcile --apply --settle 0s --as-of now -- sh '-c' 'cat \"$LINES_FILE\"'\n", "If it is a new tenant, add --apply --twins.\n",
+		"differs  crm/acme                  users 25 → 30, + api, - sso\n", "new      crm/new ", "+ sso\n",
+		"unlisted crm/gone ", "unlisted crm2/initech ", "\nCompared: 1 equal, 1 differs, 1 new, 2 unlisted.\n",
+		"To take in what differs or is new:\n  usher reconcile --apply -- sh '-c' 'cat \"$LINES_FILE\"'\n",
 	}, lines...)
 	if strings.Contains(out, "globex") {
 		t.Errorf("what is equal is printed:\n%s", out)
@@ -145,7 +139,7 @@ func TestReconcile(t *testing.T) {
 	}
 	testkit.Eventually(t, "delivered", func() bool { return len(r.headers()) == 4 })
 	const got = 4
-	r.want("--apply --yes", 3, []string{"2 tenants taken in", "A twin is usually a wrong platform in your list: correct it. If it is a new tenant, add --twins.\n"}, lines...)
+	r.want("--apply --yes", 3, []string{"2 tenants taken in"}, lines...)
 	if check("sso") != 403 || check("api") != 204 {
 		t.Error("usher does not answer by what was taken in")
 	}
@@ -155,14 +149,15 @@ func TestReconcile(t *testing.T) {
 			t.Errorf("the receiver got %v", h)
 		}
 	}
-	r.want("--apply --yes --twins --partial", 0, []string{"1 tenant taken in"}, lines...)
-	r.want("", 3, []string{"\nCompared: 4 equal, 2 unlisted.\n"}, lines...)
+	alike := payload("initech", "users=2")
+	r.want("--apply --yes", 1, []string{"crm/initech is new, and usher knows crm2/initech, which the command did not print", "Nothing was taken in"}, append(lines, alike)...)
+	r.want("", 3, []string{"\nCompared: 3 equal, 2 unlisted.\n"}, lines...)
 	p := startProcess(t, r.environ, "inbox", "actions")
-	if <-p.Ended; strings.Count(p.Stdout.String(), "  reconcile  ") != 4 || !regexp.MustCompile(`reconcile +2 .* --apply --settle 0s --as-of now\n`).MatchString(p.Stdout.String()) {
+	if <-p.Ended; strings.Count(p.Stdout.String(), "  reconcile  ") != 4 || !regexp.MustCompile(`reconcile +2 .* --apply\n`).MatchString(p.Stdout.String()) {
 		t.Errorf("actions:\n%s", p.Stdout.String())
 	}
 	p = startProcess(t, r.environ, "inbox", "ls", "--json")
-	if <-p.Ended; strings.Count(p.Stdout.String(), `"source":"reconcile"`) != 3 {
+	if <-p.Ended; strings.Count(p.Stdout.String(), `"source":"reconcile"`) != 2 {
 		t.Errorf("ls:\n%s", p.Stdout.String())
 	}
 }
@@ -182,16 +177,16 @@ func TestReconcileJSON(t *testing.T) {
 {"result":"new","platform":"crm","tenant":"new","changes":[],"applied":false}
 {"result":"new","platform":"crm","tenant":"globex","changes":["+ a"],"applied":false}
 {"result":"unlisted","platform":"crm","tenant":"gone","changes":[],"applied":false}
-{"summary":{"applied":0,"changed":0,"differs":1,"equal":0,"new":2,"passed_over":0,"twin":0,"unlisted":1}}
+{"summary":{"applied":0,"differs":1,"equal":0,"left":0,"new":2,"passed_over":0,"unlisted":1}}
 `},
 		{"--json --apply --no-deliver --yes", 3, `{"result":"unlisted","platform":"crm","tenant":"gone","changes":[],"applied":false}
 {"result":"differs","platform":"crm","tenant":"acme","changes":["users 25 → 30"],"applied":true}
 {"result":"new","platform":"crm","tenant":"new","changes":[],"applied":true}
 {"result":"new","platform":"crm","tenant":"globex","changes":["+ a"],"applied":true}
-{"summary":{"applied":3,"changed":0,"differs":1,"equal":0,"new":2,"passed_over":0,"twin":0,"unlisted":1}}
+{"summary":{"applied":3,"differs":1,"equal":0,"left":0,"new":2,"passed_over":0,"unlisted":1}}
 `},
 		{"--json", 3, `{"result":"unlisted","platform":"crm","tenant":"gone","changes":[],"applied":false}
-{"summary":{"applied":0,"changed":0,"differs":0,"equal":3,"new":0,"passed_over":0,"twin":0,"unlisted":1}}
+{"summary":{"applied":0,"differs":0,"equal":3,"left":0,"new":0,"passed_over":0,"unlisted":1}}
 `},
 	} {
 		if c.flags != "--json" { // --no-deliver leaves out what waits
@@ -232,7 +227,7 @@ func TestReconcileFails(t *testing.T) {
 		{"too many", "--max 1", `cat "$LINES_FILE"`, "2 tenants would be taken in, but --max allows only 1", []string{differs, payload("new")}},
 		{"more than usual", "", `cat "$LINES_FILE"`, "6 tenants would be taken in, but --max allows only 5", []string{differs, payload("a"), payload("b"), payload("c"), payload("d"), payload("e")}},
 	} {
-		for _, flags := range []string{"--apply --yes " + c.flags, "--apply --yes --json " + c.flags} {
+		for _, flags := range []string{"--apply --yes --json " + c.flags} {
 			out, stderr, code := r.run(flags, c.script, c.lines...)
 			if code != 1 || !strings.Contains(out+stderr, c.want) || len(c.lines) > 0 && !strings.Contains(out, "acme") {
 				t.Errorf("%s, %s: exit code %d\n%s%s", c.name, flags, code, out, stderr)
@@ -252,19 +247,15 @@ func TestReconcileUsage(t *testing.T) {
 	environ := append(w.environ(), "USHER_ADMIN_LISTEN=127.0.0.1:1")
 	ran := filepath.Join(t.TempDir(), "ran")
 	for args, want := range map[string]string{
-		"":                                      "needs a command",
-		"--apply --yes":                         "needs a command",
-		"touch " + ran:                          "write -- before the command",
-		"--no-deliver -- touch " + ran:          "--no-deliver is only for --apply",
-		"--yes -- touch " + ran:                 "--yes is only for --apply",
-		"--apply -- touch " + ran:               "there is no terminal: use --yes",
-		"--apply --yes --max -3 -- true":        "write a whole number",
-		"--as-of never -- touch " + ran:         "write a time",
-		"--as-of 2999-01-01 -- touch " + ran:    "in the future",
-		"--settle -1s -- touch " + ran:          "write how long to wait",
-		"--frobnicate -- touch " + ran:          "it has --apply",
-		"--as-of=2026-01-31 -- touch " + ran:    "1", // nobody answers
-		"--apply --yes --twins -- touch " + ran: "1",
+		"":                               "needs a command",
+		"--apply --yes":                  "needs a command",
+		"touch " + ran:                   "write -- before the command",
+		"--no-deliver -- touch " + ran:   "--no-deliver is only for --apply",
+		"--yes -- touch " + ran:          "--yes is only for --apply",
+		"--apply -- touch " + ran:        "there is no terminal: use --yes",
+		"--apply --yes --max -3 -- true": "write a whole number",
+		"--frobnicate -- touch " + ran:   "it has --apply",
+		"--apply --yes -- touch " + ran:  "1", // nobody answers
 	} {
 		p := startProcess(t, environ, append([]string{"reconcile"}, strings.Fields(args)...)...)
 		<-p.Ended
@@ -276,26 +267,9 @@ func TestReconcileUsage(t *testing.T) {
 			t.Errorf("usher reconcile %s: %d\n%s", args, p.Code, out)
 		}
 	}
-	alone := startProcess(t, []string{"USHER_ADMIN_LISTEN=127.0.0.1:1"}, "reconcile", "--", "touch", ran)
-	if <-alone.Ended; alone.Code != 1 || !strings.Contains(alone.Stderr.String(), "say with --as-of how old") {
-		t.Errorf("without USHER_BASE_URL: %d %s", alone.Code, alone.Stderr.String())
-	}
 	if _, err := os.Stat(ran); err == nil {
 		t.Error("the command ran")
 	}
-}
-
-// A list from elsewhere: what came later than it is left alone.
-func TestReconcileAsOf(t *testing.T) {
-	t.Parallel()
-	r := newReconciler(t)
-	r.hears("old", "a")
-	time.Sleep(10 * time.Millisecond)
-	at := time.Now().UTC()
-	time.Sleep(10 * time.Millisecond)
-	r.hears("new", "a")
-	r.environ = []string{"USHER_ADMIN_LISTEN=" + r.admin}
-	r.want("--as-of "+at.Format(time.RFC3339Nano), 3, []string{"differs  crm/old ", "changed  crm/new "}, payload("old", "b"), payload("new", "b"))
 }
 
 // A child that the command leaves behind has its output open: that does not delay the end. What was printed
@@ -328,7 +302,7 @@ func TestReconcileIsInterrupted(t *testing.T) {
 	r := newReconciler(t)
 	r.hears("acme", "users=25")
 	started := filepath.Join(r.dir, "started")
-	p := startProcess(t, r.environ, "reconcile", "--settle", "0s", "--", "sh", "-c", "echo '"+payload("acme", "users=30")+"'; touch "+started+"; exec sleep 3000 2>/dev/null")
+	p := startProcess(t, r.environ, "reconcile", "--", "sh", "-c", "echo '"+payload("acme", "users=30")+"'; touch "+started+"; exec sleep 3000 2>/dev/null")
 	testkit.Eventually(t, "started", func() bool { _, err := os.Stat(started); return err == nil })
 	p.Signal(t, syscall.SIGTERM)
 	if <-p.Ended; p.Code != 1 || !strings.Contains(p.Stderr.String(), "the command failed") {
@@ -350,7 +324,7 @@ func TestReconcileIsInterruptedAndTheCommandIsNot(t *testing.T) {
 			return func() bool { _, err := os.Stat(filepath.Join(dir, name)); return err == nil }
 		}
 		script := fmt.Sprintf("cd '%s'; trap 'touch got' %d; echo '%s'; touch started; n=0; until test -e got || test $n = 4000; do sleep 0.01; n=$((n+1)); done", dir, sig, payload("acme", "users=30"))
-		p := startProcess(t, r.environ, "reconcile", "--settle", "0s", "--apply", "--yes", "--", "sh", "-c", script)
+		p := startProcess(t, r.environ, "reconcile", "--apply", "--yes", "--", "sh", "-c", script)
 		testkit.Eventually(t, "started", exists("started"))
 		p.Signal(t, sig)
 		if <-p.Ended; p.Code != 1 || !strings.Contains(p.Stderr.String(), "reconcile failed: interrupted") || !strings.Contains(p.Stdout.String(), "differs  crm/acme") {
@@ -360,26 +334,18 @@ func TestReconcileIsInterruptedAndTheCommandIsNot(t *testing.T) {
 	r.want("", 3, []string{"differs  crm/acme"}, payload("acme", "users=30"))
 }
 
-// A list that lags behind the service's webhooks is asked for later, and a saved one takes nothing in: nobody
-// is put back to an older state.
+// A list that lags behind the service's webhooks is asked for later: nobody is put back to an older state.
 func TestReconcileBringsBackNothing(t *testing.T) {
 	t.Parallel()
 	r := newReconciler(t)
 	r.hears("acme", "users=1")
 	heard := time.Now().Unix()
 	r.hears("acme", "users=60")
-	old, list := payload("acme", "users=1"), filepath.Join(r.dir, "list")
-	if err := os.WriteFile(list, []byte(old), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	lags := fmt.Sprintf(`if [ $(($(date +%%s) - %d)) -lt 2 ]; then echo '%s'; else echo '%s'; fi`, heard, old, payload("acme", "users=60"))
-	p := startProcess(t, r.environ, "reconcile", "--settle", "2s", "--as-of", "now", "--apply", "--yes", "--", "sh", "-c", lags)
+	old := payload("acme", "users=1")
+	lags := fmt.Sprintf(`if [ $(($(date +%%s) - %d)) -lt 4 ]; then echo '%s'; else echo '%s'; fi`, heard, old, payload("acme", "users=60"))
+	p := startProcess(t, r.environ, "reconcile", "--apply", "--yes", "--", "sh", "-c", lags)
 	if <-p.Ended; p.Code != 0 || !strings.Contains(p.Stdout.String(), "Nothing differs") {
 		t.Errorf("a list that lags: %d %s%s", p.Code, p.Stdout.String(), p.Stderr.String())
-	}
-	p = startProcess(t, r.environ, "reconcile", "--settle", "0s", "--apply", "--yes", "--", "cat", list)
-	if <-p.Ended; p.Code != 1 || !strings.Contains(p.Stderr.String(), "no successful call through $USHER_URL") || !strings.Contains(p.Stdout.String(), "differs  crm/acme") {
-		t.Errorf("a saved list: %d %s%s", p.Code, p.Stdout.String(), p.Stderr.String())
 	}
 	if got := r.command("entitlements", "acme", "users"); !strings.Contains(got, "60") {
 		t.Errorf("it was put back: %s", got)
@@ -387,78 +353,6 @@ func TestReconcileBringsBackNothing(t *testing.T) {
 	const call = `curl -s -o /dev/null -H 'Content-Type: application/json' -d '{"query":"{__typename}"}' "$USHER_URL"; cat "$LINES_FILE"`
 	if out, stderr, code := r.run("--apply --yes", call, payload("acme", "users=61")); code != 0 || !strings.Contains(out, "1 tenant taken in") {
 		t.Errorf("with a call: %d %s%s", code, out, stderr)
-	}
-}
-
-// What was found of a tenant stays its trouble, whatever the next list leaves out.
-func TestReconcileHidesNothing(t *testing.T) {
-	t.Parallel()
-	r := newReconciler(t)
-	for _, tenant := range []string{"acme", "globex", "initech"} {
-		r.hears(tenant, "users=1")
-	}
-	r.hears("nothing")
-	rest := []string{payload("globex", "users=1"), payload("initech", "users=1")}
-	r.want("", 3, []string{"differs  crm/acme"}, append(rest, payload("acme", "users=2"))...)
-	if out := r.want("", 3, []string{"unlisted crm/acme"}, rest...); strings.Contains(out, "crm/nothing") {
-		t.Errorf("who may use nothing is unlisted:\n%s", out)
-	}
-	r.want("--partial", 0, []string{"Nothing differs"}, rest...)
-	trouble := func() string { return r.command("inbox", "tenants", "--trouble") }
-	if status, list := r.command("status"), trouble(); !strings.Contains(status, "disagree about 1 tenant") || !strings.Contains(list, "crm/acme") || !strings.Contains(list, "differs: users 1 → 2") || strings.Contains(list, "globex") {
-		t.Errorf("it is hidden:\n%s%s", status, list)
-	}
-	if _, body := testkit.Get(t, "http://"+r.admin+"/metrics"); !strings.Contains(body, `usher_reconcile_tenants{result="differs"} 1`) || !strings.Contains(body, `usher_reconcile_tenants{result="unlisted"} 0`) {
-		t.Error("the metrics say something else")
-	}
-	if _, body := testkit.Get(t, "http://"+r.admin+"/tenant?platform=crm&code=acme"); !strings.Contains(body, "users 1 → 2") {
-		t.Error("the page of the tenant does not say it")
-	}
-	if out := r.command("inbox", "dismiss", "--tenant", "acme"); !strings.Contains(out, "dismissed") {
-		t.Error(out)
-	}
-	if status, list := r.command("status"), trouble(); strings.Contains(status, "not what the billing service says") || strings.Contains(list, "acme") {
-		t.Errorf("it was dismissed:\n%s%s", status, list)
-	}
-	r.want("", 0, []string{"differs  crm/acme", "(dismissed)"}, append(rest, payload("acme", "users=2"))...)
-	r.want("", 3, []string{"differs  crm/acme"}, append(rest, payload("acme", "users=3"))...)
-
-	r.command("inbox", "erase", "--yes", "globex")
-	erased := regexp.MustCompile(`(?m)^(\S+)T\S+  erase `).FindStringSubmatch(r.command("inbox", "actions")) // midnight may be over
-	if erased == nil {
-		t.Fatal("the erasure is not in the actions")
-	}
-	r.want("--partial", 3, []string{"new      crm/globex", "somebody erased it on " + erased[1]}, rest...)
-	r.command("inbox", "dismiss", "--tenant", "globex") // of which usher knows nothing else
-	if out := r.command("inbox", "erase", "--yes", "globex"); !strings.Contains(out, "crm/globex erased") {
-		t.Errorf("what was dismissed is erased, too: %s", out)
-	}
-	r.want("--partial --json --apply --yes", 0, []string{`"tenant":"globex"`, `"applied":true,"erased":"` + erased[1]}, rest...)
-	r.want("--as-of 1h", 1, []string{"changed  crm/initech", "for each of these tenants something newer than the list came"}, rest[1])
-}
-
-// A run that is killed has failed, and usher says so at once.
-func TestReconcileIsKilled(t *testing.T) {
-	t.Parallel()
-	r := newReconciler(t)
-	started := filepath.Join(r.dir, "started")
-	p := startProcess(t, r.environ, "reconcile", "--settle", "0s", "--", "sh", "-c", "touch "+started+"; exec sleep 3000 2>/dev/null")
-	testkit.Eventually(t, "started", func() bool { _, err := os.Stat(started); return err == nil })
-	p.Signal(t, syscall.SIGKILL)
-	<-p.Ended
-	testkit.Eventually(t, "it is said", func() bool {
-		return strings.Contains(r.command("status"), "The last reconcile failed")
-	})
-	// usher ends, and so does the run.
-	w := newWorld(t)
-	environ := w.environ("USHER_WEBHOOK_INBOX=file:" + filepath.Join(t.TempDir(), "inbox.db"))
-	u := startBuilt(t, environ).ready(t)
-	started += "2"
-	p = startProcess(t, append(environ, "USHER_ADMIN_LISTEN="+u.admin), "reconcile", "--settle", "0s", "--", "sh", "-c", "touch "+started+"; exec sleep 3000 2>/dev/null")
-	testkit.Eventually(t, "started", func() bool { _, err := os.Stat(started); return err == nil })
-	u.Signal(t, syscall.SIGKILL)
-	if <-p.Ended; p.Code != 1 || !strings.Contains(p.Stderr.String(), "has ended, and so has this run") {
-		t.Errorf("%d %s", p.Code, p.Stderr.String())
 	}
 }
 

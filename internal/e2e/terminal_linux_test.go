@@ -137,7 +137,7 @@ func TestReconcileInterruptedAtTheQuestion(t *testing.T) {
 	keyboard, screen := newTerminal(t)
 	var shown testkit.Output
 	go io.Copy(&shown, keyboard)
-	cmd := exec.Command(testkit.Binary(t), "reconcile", "--as-of", "now", "--settle", "0s", "--apply", "--", "echo", payload("acme", "users=2"))
+	cmd := exec.Command(testkit.Binary(t), "reconcile", "--apply", "--", "echo", payload("acme", "users=2"))
 	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = append(r.environ, "PATH="+os.Getenv("PATH")), screen, screen, screen
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	if err := cmd.Start(); err != nil {

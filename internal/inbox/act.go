@@ -59,10 +59,13 @@ func act[T any](s *Inbox, w work, does func(*sqlTurn) (T, int, error)) (result T
 func (s *Inbox) toWebhook(found *lane.Webhook, by *Action, do func(*lane.Lane, *lane.Webhook) error) error {
 	w := work{hooks: []int64{found.ID}, by: by}
 	if found.LaneName.IsLane() {
-		w.lanes = []webhookgate.LaneName{found.LaneName} // it is made anew if its row is damaged
+		w.known = []webhookgate.LaneName{found.LaneName}
 	}
 	_, err := act(s, w, func(t *sqlTurn) (nothing, int, error) {
 		l := t.LaneOf(found)
+		if found.LaneName.IsLane() && t.Lanes[found.LaneName] == nil {
+			return nothing{}, 0, errUnreadable
+		}
 		if l.Loaded(found.ID) == nil {
 			return nothing{}, 0, ErrNotFound
 		}
@@ -135,35 +138,6 @@ func (s *Inbox) Backup(ctx context.Context) (copied io.ReadCloser, size int64, e
 	return copied, size, err
 }
 
-// Forget drops what dedup compares with, of a tenant on one platform or on all: the tenant's next snapshot is
-// delivered, even if it is a copy. It returns the number of platforms on which there was anything to forget.
-func (s *Inbox) Forget(platform *string, tenant string, by *Action) (count int, err error) {
-	lanes, err := s.lanesOf(s.run, platform, tenant)
-	if err != nil {
-		return 0, err
-	}
-	w := work{by: by}
-	for _, l := range lanes {
-		w.known = append(w.known, l.LaneName)
-	}
-	forgotten, err := act(s, w, func(t *sqlTurn) (forgotten map[webhookgate.LaneName]bool, touched int, err error) {
-		forgotten = make(map[webhookgate.LaneName]bool)
-		for _, k := range w.known {
-			if l := t.Lanes[k]; l != nil && l.Forget() {
-				forgotten[k] = true
-			}
-		}
-		return forgotten, 0, nil
-	})
-	if err != nil {
-		return 0, err
-	}
-	for _, k := range s.forgetMissed(platform, tenant) {
-		forgotten[k] = true
-	}
-	return len(forgotten), nil
-}
-
 // Erase deletes everything about a tenant: all its webhooks, its last snapshot, and what dedup remembers. It returns
 // the number of webhooks. It may wait for a delivery: if something comes for the tenant meanwhile, nothing is
 // deleted.
@@ -181,6 +155,9 @@ func (s *Inbox) Erase(platform, tenant string, by *Action) (count int, err error
 	w := work{lanes: []webhookgate.LaneName{key}, numbers: 1, by: by}
 	count, err = act(s, w, func(t *sqlTurn) (count, touched int, err error) {
 		l := t.Lanes[key]
+		if l == nil {
+			return 0, 0, errUnreadable
+		}
 		if l.Last > seen {
 			return 0, 0, lane.ErrMeanwhile
 		}
@@ -190,8 +167,5 @@ func (s *Inbox) Erase(platform, tenant string, by *Action) (count int, err error
 		return count, count, err
 	})
 	s.cfg.Changed(tenant)
-	if err == nil {
-		s.forgetMissed(&platform, tenant)
-	}
 	return count, err
 }

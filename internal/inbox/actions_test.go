@@ -50,7 +50,6 @@ func TestActionIsStoredWithWhatItDoes(t *testing.T) {
 				return d.Inbox.Redeliver(d.nth("other", 2), "", true, by)
 			}},
 			{"ana accept all 1", func(by *Action) error { return second(d.Inbox.Accept(invalid, false, by)) }},
-			{"ana forget all 0", func(by *Action) error { return second(d.Inbox.Forget(nil, "acme", by)) }},
 			{"ana erase all 2", func(by *Action) error { return second(d.Inbox.Erase("", "other", by)) }},
 			{"ana resume all 0", func(by *Action) error { return second(d.Inbox.Resume(Pause{}, by)) }},
 		} {

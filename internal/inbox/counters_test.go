@@ -35,7 +35,7 @@ func TestLanesCountWhatTheyHave(t *testing.T) {
 	for range 3 {
 		change := func(c *setup) {
 			c.MaxTries = 4
-			c.Limits.Finished, c.Limits.Invalid, c.MaxInvalid = 6, 5, 3
+			c.Limits.Finished, c.Limits.Invalid = 6, 5
 			if len(desks) > 0 {
 				c.Receivers = desks[0].cfg.Receivers
 			}
@@ -56,9 +56,6 @@ func TestLanesCountWhatTheyHave(t *testing.T) {
 				case 0, 1, 2, 3, 4, 5:
 					w := d.hook(tenant, body)
 					w.Snapshot = rand.IntN(5) > 0
-					if rand.IntN(3) == 0 {
-						w.SignedID = fmt.Sprint("id", rand.IntN(20))
-					}
 					d.sendHook(w)
 				case 6:
 					d.RecordInvalid(d.invalid(tenant, snapshotOf(tenant, fmt.Sprint("f", rand.IntN(6)))))
@@ -80,7 +77,6 @@ func TestLanesCountWhatTheyHave(t *testing.T) {
 					if rand.IntN(4) == 0 {
 						_, _ = d.Erase("", tenant)
 					}
-					_, _ = d.Forget(nil, tenant)
 				case 12:
 					_ = d.Pause(Pause{Tenant: tenant})
 				case 13:

@@ -701,7 +701,7 @@ func TestLeaseWhileItEnds(t *testing.T) {
 			}
 			after.Store(&look)
 			var wg sync.WaitGroup
-			wg.Go(func() { d.Forget(nil, "t") }) // the writer waits with it
+			wg.Go(func() { d.Pause(Pause{Tenant: "other"}) }) // the writer waits with it
 			time.Sleep(10 * time.Millisecond)
 			release()
 			time.Sleep(10 * time.Millisecond) // the outcome comes before u

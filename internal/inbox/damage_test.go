@@ -4,19 +4,14 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"net/http/httptest"
 	"strings"
 	"testing"
-	"time"
 
 	_ "modernc.org/sqlite"
 
-	"usher/internal/clock"
-	"usher/internal/entitlements"
-	"usher/internal/guard"
+	"usher/internal/testkit/pgtest"
+
 	"usher/internal/inbox/engine"
-	"usher/internal/snapshot"
-	"usher/webhookgate"
 )
 
 // tryOn runs a statement on a file that no usher has open.
@@ -37,29 +32,6 @@ func sqlOn(t testing.TB, path string, statements ...string) {
 	}
 }
 
-// Damage does not hide that something is missed, nor make it something that nothing settles; and it is repaired.
-func TestDamagedMissed(t *testing.T) {
-	t.Parallel()
-	at := clock.Moment(1_700_000_000_000_000)
-	whole := missedColumnsOf(webhookgate.MissedSet{{Digest: []byte("A"), At: at, Snapshot: true}})
-	for _, text := range []string{
-		"", "x", "null", "[]", "{}", "[{}]",
-		strings.Replace(whole.webhooks, "snapshot", "snapzhot", 1), strings.Replace(whole.webhooks, "QQ==", "Q===", 1),
-	} {
-		damaged := missedColumns{whole.since, text}
-		set := damaged.set()
-		if !set.Since().Equal(at) || len(set.AfterIntake([]byte("B"), true, time.Now())) > 0 || missedColumnsOf(set) == damaged {
-			t.Errorf("%s: %+v", text, set)
-		}
-		if repaired := missedColumnsOf(set); missedColumnsOf(repaired.set()) != repaired {
-			t.Errorf("%s: not repaired: %+v", text, repaired)
-		}
-	}
-	if set := (missedColumns{0, whole.webhooks}).set(); missedColumnsOf(set) != whole {
-		t.Errorf("without a time: %+v", set)
-	}
-}
-
 // openDamaged opens a file that may be damaged. Nil: the inbox does not start, and says why.
 func openDamaged(t *testing.T, world int, path string) *desk {
 	t.Helper()
@@ -73,53 +45,66 @@ func openDamaged(t *testing.T, world int, path string) *desk {
 	return nil
 }
 
-// Features that cannot be read are unknown, of that tenant alone: over HTTP, in both protocols, and in the figures.
-func TestDamagedFeatures(t *testing.T) {
-	t.Parallel()
-	for _, value := range []string{
-		"'text'", "x'ff00ff'", "0.5", "''",
-		"'7'", "'{}'", "'[7]'", `'[{"code":7}]'`, `'[{"code":"users","limit":"5"}]'`,
-	} {
-		t.Run(value, func(t *testing.T) {
-			t.Parallel()
+// A row that cannot be read stops its own tenant: it is skipped, logged once, and said; all others go on.
+func TestUnreadableRow(t *testing.T) {
+	onBoth := map[string]func(t *testing.T) (open func() engine.Engine, exec func(statement string)){
+		"file": func(t *testing.T) (func() engine.Engine, func(string)) {
 			path := newFile(t)
-			d := newDesk(t, inFile(t, path))
-			for _, tenant := range []string{"odd", "fine"} {
-				w := d.hook(tenant, "A")
-				users := []snapshot.Feature{{Code: "users", Limit: 25}}
-				w.State = snapshot.Snapshot{Known: true, Features: users}.Stored("", tenant, w.ID)
-				d.want("sent", d.sendHook(w), "+")
-			}
-			d.shut()
-			sqlOn(t, path, "UPDATE snapshot SET features = "+value+" WHERE tenant = 'odd'")
-			d.start()
-			answers := entitlements.New(entitlements.Config{
-				Lookup: entitlements.NewBook(d.Snapshots, false).Lookup,
-				Hosts:  guard.NewHosts("127.0.0.1:8070", nil, false),
-				Log:    d.cfg.Log,
-			})
-			ask := func(method, target, body, want string) {
-				t.Helper()
-				r := httptest.NewRequest(method, "http://127.0.0.1:8070"+target, strings.NewReader(body))
-				w := httptest.NewRecorder()
-				answers.ServeHTTP(w, r)
-				got := fmt.Sprint(w.Code, " ", w.Body)
-				if !strings.HasPrefix(got, want[:4]) || !strings.Contains(got, want[4:]) {
-					t.Errorf("%s %s: %s, want %s", target, body, got, want)
+			return inFile(t, path), func(s string) { sqlOn(t, path, s) }
+		},
+		"database": func(t *testing.T) (func() engine.Engine, func(string)) {
+			dsn := pgtest.Schema(t)
+			conn, _ := connectTo(t, dsn)
+			return inDatabase(t, dsn), func(s string) { must(conn.Exec(t.Context(), s))(t) }
+		},
+	}
+	for engineName, make := range onBoth {
+		for what, damage := range map[string]string{
+			"a lane":    "UPDATE lane SET bytes = 1, waiting = -1, due = 0 WHERE tenant LIKE 'odd%'",
+			"a webhook": "UPDATE webhook SET state = 0, record = '{' WHERE tenant LIKE 'odd%'",
+		} {
+			t.Run(engineName+" "+what, func(t *testing.T) {
+				t.Parallel()
+				open, exec := make(t)
+				d := newDesk(t, open)
+				check(t, d.Pause(Pause{}))
+				tenants := []string{}
+				for n := range 40 { // more than a claim asks for
+					tenants = append(tenants, fmt.Sprint("odd", n))
+					d.take(tenants[n], "A")
 				}
-			}
-			const unknown = `404 "code":"FEATURES_UNKNOWN"`
-			for tenant, want := range map[string][3]string{
-				"odd":  {unknown, unknown, `404 "errorCode":"FLAG_NOT_FOUND"`},
-				"fine": {"204 ", `200 "limit":25`, `200 "value":true`},
-			} {
-				ask("GET", "/v1/check?feature=users&tenant="+tenant, "", want[0])
-				ask("GET", "/v1/entitlements/"+tenant, "", want[1])
-				ask("POST", "/ofrep/v1/evaluate/flags/users", `{"context":{"targetingKey":"`+tenant+`"}}`, want[2])
-			}
-			d.until("it is counted", func() bool { s := d.Stats(); return s.Unknown == 1 && s.Tenants == 2 })
-			all := must(d.Inbox.Unknown(t.Context(), 10))(t)
-			d.want("listed", fmt.Sprint(len(all), all[0].Tenant), "1odd")
-		})
+				d.take("fine", "A")
+				d.shut()
+				exec(damage)
+				d.start()
+				must(d.Resume(Pause{}))(t)
+				d.take("fine", "B")
+				d.idle("fine")
+				d.take("new", "A")
+				d.idle("new")
+				d.want("accepted", fmt.Sprint(d.main.got("fine"), d.main.got("new")), "[A B] [A]")
+				d.until("it is said", func() bool { return len(d.Stats().Unreadable) == len(tenants) })
+				if n := strings.Count(d.log.String(), "cannot be read: its webhooks are neither taken in nor delivered\" tenant=odd7 "); n != 1 {
+					t.Errorf("logged %d times", n)
+				}
+				if what == "a lane" {
+					for name, err := range map[string]error{
+						"taken in":  d.add(t.Context(), d.hook("odd1", "B")).Err,
+						"discarded": d.Discard(d.nth("odd1", 1)),
+						"erased":    second(d.Erase("", "odd1")),
+					} {
+						if !errors.Is(err, errUnreadable) {
+							t.Errorf("%s: %v", name, err)
+						}
+					}
+				}
+				if all := d.list(""); len(all) != len(tenants)+3 {
+					t.Errorf("%d are listed", len(all))
+				}
+				must(d.Tenants(t.Context(), TenantFilter{}))(t)
+				must(d.readHeldUp(t.Context()))(t)
+				check(t, d.Err())
+			})
+		}
 	}
 }

@@ -342,9 +342,6 @@ func shut(t testing.TB, s *Inbox) {
 func (d *desk) Redeliver(id int64, force bool) error       { return d.Inbox.Redeliver(id, "", force, nil) }
 func (d *desk) Discard(id int64) error                     { return d.Inbox.Discard(id, nil) }
 func (d *desk) Accept(id int64, force bool) (int64, error) { return d.Inbox.Accept(id, force, nil) }
-func (d *desk) Forget(platform *string, t string) (int, error) {
-	return d.Inbox.Forget(platform, t, nil)
-}
 func (d *desk) Erase(platform, tenant string) (int, error) {
 	return d.Inbox.Erase(platform, tenant, nil)
 }

@@ -562,13 +562,9 @@ func TestFaultInvalidByThreeReplicas(t *testing.T) {
 		}
 		wg.Wait()
 	}
-	times := 0
 	rows := must(all[0].List(context.Background(), Filter{State: state.Invalid}))(t)
-	for _, e := range rows {
-		times += e.Times
-	}
-	if len(rows) != rounds*bodies || times != 3*rounds*bodies {
-		t.Errorf("%d rows for %d bodies, which came %d times", len(rows), rounds*bodies, times)
+	if len(rows) != rounds*bodies {
+		t.Errorf("%d rows for %d bodies", len(rows), rounds*bodies)
 	}
 	counted := 0
 	for _, tenant := range must(all[0].Tenants(context.Background(), TenantFilter{Troubled: true}))(t) {

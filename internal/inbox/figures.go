@@ -62,10 +62,9 @@ type Stats struct {
 	Renamed    []Renamed     // the first maxRenamed tenants whose id came again under another code
 	Missed     Missed
 
-	Findings      lane.Counts // what reconciles have found of tenants, and still counts
-	FindingsSince time.Time   // when the first of these was found
-	LastRun       *lane.Run   // the last 'usher reconcile'; nil: there was none
-	CompleteRun   *lane.Run   // the last one that has compared a whole list
+	Reconciled time.Time // when 'usher reconcile' has last compared a whole list; zero: never
+	// Unreadable are the tenants whose rows in the inbox this process has found to be damaged.
+	Unreadable []TenantRef
 
 	Paused []Pause   // nil: not known yet
 	At     time.Time // when they were counted; zero: they never were, and mean nothing
@@ -192,7 +191,7 @@ func (s *Inbox) Stats() Stats {
 }
 
 func (s *Inbox) stats(ctx context.Context) Stats {
-	missed, unnamed := s.missedInMemory(), s.cfg.Missed.Unnamed()
+	missed := s.missedInMemory()
 	starting := s.cfg.GateUp != nil && !s.asked.Load() // before the count, which has what was found
 	c, err := s.count(ctx)
 	receivers := make(map[string]Figures)
@@ -206,8 +205,9 @@ func (s *Inbox) stats(ctx context.Context) Stats {
 		counted := st.Receivers[name]
 		receivers[name] = f.at(&counted)
 	}
-	unnamed.Since, unnamed.Last = s.clock.dated(unnamed.Since), s.clock.dated(unnamed.Last)
-	st.Missed = st.Missed.with(missed, s.cfg.Missed.Full(), unnamed)
+	missed.From, missed.To = s.clock.dated(missed.From), s.clock.dated(missed.To)
+	st.Missed = st.Missed.Add(missed)
+	st.Unreadable = s.unreadable.names()
 	st.ClockAhead = s.clockAhead()
 	now := s.Now().UnixMicro()
 	for name, f := range c.Receivers {
@@ -259,7 +259,7 @@ func (s *Inbox) recount(ctx context.Context) error {
 	s.mu.Lock()
 	before, changes, noRoom := maps.Clone(s.room.everAdded), s.changes, maps.Clone(s.room.noRoom)
 	s.mu.Unlock()
-	st := Stats{Receivers: make(map[string]Figures), Findings: make(lane.Counts)}
+	st := Stats{Receivers: make(map[string]Figures)}
 	oldest, used := make(map[string]int64), make(map[string]int64) // of each receiver
 	err := s.read(ctx, func(tx engine.Tx) error {
 		for _, rc := range s.cfg.Receivers.All() {
@@ -276,7 +276,7 @@ func (s *Inbox) recount(ctx context.Context) error {
 				}
 				st.Receivers[rc.Name] = f
 				return err
-			}, rc.Name, s.Now().Add(lane.MaxJump).UnixMicro(), back, s.Now().UnixMicro())
+			}, rc.Name, s.Now().Add(maxJump).UnixMicro(), back, s.Now().UnixMicro())
 		}
 		tx.Queue("figures", func(r engine.Row) error {
 			var name string
@@ -308,25 +308,14 @@ func (s *Inbox) recount(ctx context.Context) error {
 			st.Renamed = append(st.Renamed, one)
 			return err
 		}, maxRenamed)
-		queueLastRuns(tx, &st.LastRun, &st.CompleteRun)
-		tx.Queue("findings_count", func(r engine.Row) error {
-			var result string
-			var n int
-			var since int64
-			err := r.Scan(&result, &n, &since)
-			st.Findings[lane.Result(result)] = n
-			if at := clock.Moment(since); st.FindingsSince.IsZero() || at.Before(st.FindingsSince) {
-				st.FindingsSince = at
-			}
-			return err
-		})
-		queueMissedStats(tx, &st.Missed)
-		return tx.Send()
+		queueMissed(tx, "missed", func(m Missed) { st.Missed = st.Missed.Add(m) })
+		_, completed, err := lastRun(tx, "run")
+		st.Reconciled = momentOrZero(completed)
+		return err
 	})
 	if err != nil {
 		return err
 	}
-	st.Missed = st.Missed.with(nil, false, webhookgate.Unnamed{})
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for name, bytes := range s.room.everAdded {
@@ -385,14 +374,16 @@ func (s *Inbox) readHeldUp(ctx context.Context) (all []HeldUp, err error) {
 		heads := make(map[webhookgate.LaneName]int64)
 		tx.Queue("lanes_held_up", func(r engine.Row) error {
 			l, err := scanLane(r)
-			heads[l.LaneName], order = 0, append(order, l)
+			if err == nil {
+				heads[l.LaneName], order = 0, append(order, l)
+			}
 			return err
 		}, int64(maxHeldUp))
 		if err := tx.Send(); err != nil || len(order) == 0 {
 			return err
 		}
 		first := make(map[webhookgate.LaneName]*lane.Webhook)
-		queueNext(tx, heads, -1, func(h *lane.Webhook) { first[h.LaneName] = h })
+		s.queueNext(tx, heads, -1, func(h *lane.Webhook) { first[h.LaneName] = h })
 		if err := tx.Send(); err != nil {
 			return err
 		}

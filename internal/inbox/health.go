@@ -8,7 +8,6 @@ import (
 
 	"usher/internal/clock"
 	"usher/internal/inbox/engine"
-	"usher/internal/lane"
 )
 
 // health is the state of the database, as the writer sees it.
@@ -147,6 +146,9 @@ func (s *Inbox) Opened() time.Time {
 	return clock.Moment(s.clock.at(at))
 }
 
+// maxJump is by how much the clocks of replicas and database may differ, or jump, without anything following from it.
+const maxJump = time.Second
+
 // clockOffset compares the database's clock with our own. When a database fails over to another machine, its time may
 // jump from one transaction to the next.
 type clockOffset struct {
@@ -165,7 +167,7 @@ func (c *clockOffset) observe(now int64, asked time.Time) bool {
 	defer c.mu.Unlock()
 	offset := time.Duration(now)*time.Microsecond - time.Since(c.start)
 	uncertainty := time.Since(asked)
-	jumped := c.known && (offset > c.offset+c.uncertainty+lane.MaxJump || c.offset > offset+uncertainty+lane.MaxJump)
+	jumped := c.known && (offset > c.offset+c.uncertainty+maxJump || c.offset > offset+uncertainty+maxJump)
 	if jumped || !c.known { // the clock may have jumped right before we first read it
 		c.unsureSince = time.Now()
 	}

@@ -10,19 +10,19 @@
 //	act.go        what people do                    actions.go  who did what          pause.go  who may not deliver
 //	views.go      what people see: webhooks; tenants.go: tenants, and what they got; figures.go: counts
 //	room.go       who may still take how much room
-//	reconcile.go  a run of 'usher reconcile'; pass.go: a pass over a list, line by line;
-//	              finding.go: what was found of a tenant
-//	missed.go     webhooks that got a 5xx           outage.go   times without a gate
+//	reconcile.go  a run of 'usher reconcile'; pass.go: a pass over a list, line by line
+//	missed.go     webhooks that got a 5xx, and times without a gate
 //	changes.go    tells programs that keep a copy what has changed
 //	history.go    what was wrong, from when to when; who speaks for all replicas
 //	retention.go  what is finished goes after a while
-//	repair.go     finds damaged rows                route.go    which receiver a lane has
+//	route.go      which receiver a lane has
 //
 // Most of these hand work to the writer:
 //
 //	work.go       the writer: one goroutine gathers work, and runs one transaction for all that has arrived
 //	turn.go       a transaction: loads lanes, answers their questions, saves them; claim.go: finds lanes to deliver
-//	rows.go       lanes, webhooks and others as rows; names.go: tenants as people write them
+//	rows.go       lanes, webhooks and others as rows; unreadable.go: those that cannot be read
+//	names.go      tenants as people write them
 //	health.go     whether the database can be written, and what its clock says
 //	engine/       what a database must do; sqlite/ and postgres/ do it, and know nothing about webhooks
 package inbox
@@ -93,9 +93,6 @@ type Config struct {
 	ReadOnly bool
 	// GateUp says whether this process has a gate that takes webhooks now. Nil: it has no gate.
 	GateUp func() bool
-	// Missed gets the tenants whose webhooks could not be stored. The inbox moves them into its database. Nil: it
-	// makes one.
-	Missed *webhookgate.Missed
 	// Delivered is called for each webhook that was accepted, with the receiver's name and the time since the webhook was
 	// received, or was last redelivered by hand. May be nil.
 	Delivered func(receiver string, after time.Duration)
@@ -169,14 +166,17 @@ type Inbox struct {
 	changes int64      // how often this process has changed something that must show in them at once
 	room    room
 	heldUp  []HeldUp // the last that usher has read
+	missed  Missed   // what is not stored yet, by our clock
+
+	unreadable unreadable
 
 	// Only the writer uses these.
 	idle           bool      // there was no transaction since the last tick
+	hidden         int       // how many lanes that cannot be read a claim has found: the next one asks for as many more
 	nextCorrection time.Time // when to look for times that come from a clock that was set back since
 	nextSweep      time.Time // not before this time it deletes more of what was kept for too long
 	lastFullSweep  time.Time // when it last deleted everything that is too old
 	heart          heartbeat
-	missedFailed   time.Time // when it last could not store what was missed
 
 	gateIsUp chan struct{} // gets something when the gate is up
 	asked    atomic.Bool   // the gate has said that it is up, and knows whether there was an outage before
@@ -231,9 +231,6 @@ func New(e engine.Engine, cfg Config) *Inbox {
 	if cfg.Changed == nil {
 		cfg.Changed = func(string) {}
 	}
-	if cfg.Missed == nil {
-		cfg.Missed = webhookgate.NewMissed()
-	}
 	s := &Inbox{
 		cfg:       cfg,
 		engine:    e,
@@ -261,6 +258,7 @@ func New(e engine.Engine, cfg Config) *Inbox {
 		s.courier = newCourier(s)
 	}
 	rand.Read(s.owner)
+	s.unreadable.lanes = make(map[webhookgate.LaneName]bool)
 	s.pauses.reading = make(chan struct{}, 1)
 	s.clock.start = time.Now()
 	s.run, s.stop = context.WithCancel(context.Background())
@@ -271,9 +269,6 @@ func New(e engine.Engine, cfg Config) *Inbox {
 	s.background.Go(s.runTeller)
 	if cfg.Receivers != nil && !cfg.ReadOnly {
 		s.background.Go(s.routeLanes)
-	}
-	if !e.Shared() && !cfg.ReadOnly {
-		s.background.Go(s.repairSnapshots)
 	}
 	return s
 }

@@ -2,7 +2,6 @@ package inbox
 
 import (
 	"context"
-	"crypto/sha256"
 	"slices"
 	"strings"
 	"time"
@@ -52,17 +51,12 @@ func (s *Inbox) RecordInvalidWithin(ctx context.Context, r *webhookgate.Invalid)
 // webhook may have been taken in or not, but it is not taken in later: the sender may have sent a newer one through
 // another replica meanwhile.
 func (s *Inbox) add(ctx context.Context, w *webhookgate.Webhook) lane.Answer {
-	a := s.handIn(ctx, arriving(w), work{}, func(t *sqlTurn, l *lane.Lane, in *lane.Incoming) error {
-		in.Arrived, in.ArrivedHere = s.clock.at(w.Received), w.Received
+	return s.handIn(ctx, arriving(w), work{}, func(*sqlTurn, *lane.Lane, *lane.Incoming) error {
 		if w.Gone != nil && w.Gone() {
 			return webhookgate.ErrGone
 		}
 		return nil
 	})
-	if a.Err != nil {
-		s.cfg.Missed.Add(w.Lane, w.Missed())
-	}
-	return a
 }
 
 // handIn hands a webhook to its lane, unless check says why not. Once that is committed, others are told first, and then
@@ -73,15 +67,16 @@ func (s *Inbox) handIn(ctx context.Context, in lane.Incoming, w work, check chec
 	}
 	w.lanes = []webhookgate.LaneName{in.LaneName}
 	w.numbers, w.bytes = 1, in.Size
-	if in.Signed {
-		w.ids = []lane.SignedID{{LaneName: in.LaneName, Hash: in.IDHash}}
-	}
 	type done struct {
 		answer lane.Answer
 		noted  *Action
 	}
 	d, err := attempt(ctx, s, w, func(t *sqlTurn) (d done) {
 		in, l := in, t.Lanes[in.LaneName]
+		if l == nil {
+			d.answer.Err = errUnreadable
+			return d
+		}
 		first := l.Tail == 0
 		if d.answer.Err = check(t, l, &in); d.answer.Err == nil {
 			d.answer = l.Receive(&in)
@@ -105,14 +100,6 @@ type checkIncoming func(*sqlTurn, *lane.Lane, *lane.Incoming) error
 // tellTaken tells all who have to know, before its sender does, that a webhook was taken in, or is a duplicate. first
 // says that it is the first of its tenant.
 func (s *Inbox) tellTaken(in *lane.Incoming, a lane.Answer, first bool) {
-	if in.Arrived != 0 {
-		s.cfg.Missed.Settle(in.LaneName, func(d webhookgate.MissedSet) webhookgate.MissedSet {
-			if a.SeenBefore {
-				return d.AfterSignedCopy(in.Digest, in.IDHash[:])
-			}
-			return d.AfterIntake(in.Digest, in.Snapshot, in.ArrivedHere)
-		})
-	}
 	if in.Snapshot { // also for a duplicate: the original may have come through another replica
 		s.cfg.Changed(in.Tenant)
 	}
@@ -158,12 +145,7 @@ func (s *Inbox) warnIfAmbiguous(tenants ...TenantRef) {
 
 // arriving reads what the inbox must know of a webhook.
 func arriving(w *webhookgate.Webhook) lane.Incoming {
-	in := lane.Incoming{
-		Webhook: newWebhook(w),
-		To:      w.Receiver,
-		Signed:  w.SignedID != "",
-		IDHash:  sha256.Sum256([]byte(w.SignedID)),
-	}
+	in := lane.Incoming{Webhook: newWebhook(w), To: w.Receiver}
 	if w.Snapshot {
 		if in.Brings = w.State; in.Brings == nil { // it does not come from the gate
 			in.Brings = snapshot.Read(w.Body).Stored(w.Lane.Platform, w.Lane.Tenant, w.ID)

@@ -25,7 +25,7 @@ func (s *Inbox) storeInvalid(ctx context.Context, r *webhookgate.Invalid) (id in
 		row.LaneName = webhookgate.LaneName{}
 	}
 	row.Type = text.Clip(withoutZero(row.Type), 255)
-	row.Record = lane.Record{Faults: r.Faults, Code: r.Status, From: r.From, Times: 1, Cut: r.Cut}
+	row.Record = lane.Record{Faults: r.Faults, Code: r.Status, From: r.From, Cut: r.Cut}
 	o := work{numbers: 1, bytes: row.Size, digests: [][]byte{row.Digest}}
 	if w.Lane.Tenant != "" {
 		o.lanes = []webhookgate.LaneName{w.Lane}
@@ -34,19 +34,10 @@ func (s *Inbox) storeInvalid(ctx context.Context, r *webhookgate.Invalid) (id in
 		err = full
 	} else {
 		id, err = attempt(ctx, s, o, func(t *sqlTurn) int64 {
-			l := t.LaneOf(row)
-			stored := l.RecordInvalid(row, t.copies[string(row.Digest)])
+			stored := t.LaneOf(row).RecordInvalid(row, t.copies[string(row.Digest)])
 			t.copies[string(row.Digest)] = stored
-			t.Then(func() {
-				s.cfg.Missed.Settle(w.Lane, func(d webhookgate.MissedSet) webhookgate.MissedSet {
-					return d.AfterInvalid(row.Digest)
-				})
-			})
 			return stored.ID
 		})
-	}
-	if err != nil {
-		s.cfg.Missed.Add(w.Lane, w.Missed())
 	}
 	return id, s.orOutage(ctx, err)
 }

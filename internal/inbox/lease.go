@@ -70,11 +70,8 @@ func (s *Inbox) loadContent(ctx context.Context, w *lane.Webhook) error {
 		err := s.engine.Read(ctx, func(tx engine.Tx) error {
 			tx.Queue("content", func(r engine.Row) error {
 				var header []byte
-				unreadable, err := engine.Unreadable(r.Scan(&header, &w.Body))
+				err := r.Scan(&header, &w.Body)
 				w.Header, w.HasContent = decodeHeader(header), true
-				if unreadable != nil || w.Header == nil {
-					w.Damaged = append(w.Damaged, "header")
-				}
 				return err
 			}, w.ID)
 			return tx.Send()

@@ -11,7 +11,6 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"usher/internal/inbox/engine"
 	"usher/internal/lane"
@@ -126,73 +125,6 @@ func TestFindsTenantsWithFewQueries(t *testing.T) {
 	})
 }
 
-func historyOfAll(
-	ctx context.Context, i *Inbox, since, until time.Time, troubled bool,
-) (all []*History, begins time.Time, err error) {
-	begins, err = i.History(ctx, since, until, troubled, func(h *History) error { all = append(all, h); return nil })
-	return all, begins, err
-}
-
-// Who got webhooks in some time, and how does each stand now? Tenants without features that can be read are counted,
-// too.
-func TestHistory(t *testing.T) {
-	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
-		d := newDesk(t, open)
-		readable := func(users int) string {
-			return snapshotOf("t", fmt.Sprint("users=", users))
-		}
-		d.main.set("bad", status(422))
-		d.main.set("ill", status(500))
-		d.take("well", readable(1), readable(2))
-		d.take("crm/bad", readable(1))
-		d.take("dark", `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"t"},"change":{}}}`)
-		d.until("delivered and parked", func() bool {
-			return d.states("well") == "delivered delivered" && d.states("dark") == "delivered" && d.Stats().Parked == 1
-		})
-		time.Sleep(10 * time.Millisecond)
-		middle := d.Now()
-		time.Sleep(10 * time.Millisecond)
-		d.take("ill", readable(1))
-		d.until("failed", func() bool { return len(d.HeldUp()) == 1 })
-		history := func(since, until time.Time, troubled bool) string {
-			all, _, err := historyOfAll(context.Background(), d.Inbox, since, until, troubled)
-			check(t, err)
-			var lines []string
-			for _, h := range all {
-				if h.Last.IsZero() {
-					t.Errorf("no last webhook: %+v", h)
-				}
-				standing := strings.Join(h.Standing(), "+")
-				name := ShowTenant(h.Platform, h.Tenant.Tenant)
-				lines = append(lines, fmt.Sprintf("%s %d %s", name, h.Webhooks, standing))
-			}
-			return strings.Join(lines, ", ")
-		}
-		bad, dark, ill := "crm/bad 1 parked", "/dark 1 features unknown", "/ill 1 held up+waiting"
-		well := "/well 2 all right"
-		list := func(lines ...string) string { return strings.Join(lines, ", ") }
-		d.want("all", history(time.Time{}, time.Time{}, false), list(bad, dark, ill, well))
-		d.want("troubled", history(time.Time{}, time.Time{}, true), list(bad, dark, ill))
-		d.want("first half", history(time.Time{}, middle, false), list(bad, dark, well))
-		d.want("second half", history(middle, time.Time{}, false), "/ill 1 held up+waiting")
-		d.want("in the future", history(middle.Add(time.Hour), middle.Add(2*time.Hour), false), "")
-		_, begins, err := historyOfAll(t.Context(), d.Inbox, middle.Add(-time.Hour), time.Time{}, false)
-		if err != nil || begins.IsZero() || begins.After(middle) {
-			t.Errorf("it begins %s, %v", begins, err)
-		}
-		if _, begins, _ := historyOfAll(context.Background(), d.Inbox, middle, time.Time{}, false); !begins.IsZero() {
-			t.Errorf("it begins %s", begins)
-		}
-		if s := d.Stats(); s.Tenants != 4 || s.Unknown != 1 {
-			t.Errorf("%+v", s)
-		}
-		all := must(d.Unknown(t.Context(), 10))(t)
-		if len(all) != 1 || all[0].Tenant != "dark" || all[0].Latest.IsZero() {
-			t.Errorf("%+v", all)
-		}
-	})
-}
-
 // A tenant whose id comes under another code of its platform has perhaps been renamed, until one of the two is erased.
 func TestRenamed(t *testing.T) {
 	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
@@ -225,63 +157,16 @@ func TestRenamed(t *testing.T) {
 	})
 }
 
-// A long history is handed over page by page, in one order with what was missed in memory alone: no page is read
-// before the one before it is gone.
-func TestHistoryPages(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() engine.Engine) {
-		var full atomic.Bool
-		var read, handed atomic.Int64
-		d := newDesk(t, open, between(intercepted{write: failsWhile(&full), row: countTenants(&read)}))
-		const stored = 2*pageSize + 1
-		check(t, d.Pause(Pause{}))
-		crowd(100, stored, func(n int) { d.take(fmt.Sprintf("t%04d", n), "A") })
-		full.Store(true)
-		missed := []string{"a", "t0007", "t0700a", "z"}
-		for _, tenant := range missed {
-			d.send(tenant, "missed")
-		}
-		var all []string
-		read.Store(0)
-		_, err := d.History(t.Context(), time.Time{}, time.Time{}, false, func(h *History) error {
-			if n := read.Load() - handed.Add(1); n > pageSize+10 {
-				t.Errorf("%d are read and not handed over", n)
-			}
-			if all = append(all, h.Tenant.Tenant); slices.Contains(missed, h.Tenant.Tenant) == h.Missed.IsZero() {
-				t.Errorf("%s: %v", h.Tenant.Tenant, h.Standing())
-			}
-			return nil
-		})
-		if check(t, err); len(all) != stored+3 || !slices.IsSorted(all) {
-			t.Errorf("%d, sorted: %v", len(all), slices.IsSorted(all))
-		}
-		gone := errors.New("the reader has gone")
-		read.Store(0)
-		leaves := func(*History) error { return gone }
-		_, err = d.History(t.Context(), time.Time{}, time.Time{}, false, leaves)
-		if !errors.Is(err, gone) || read.Load() > pageSize {
-			t.Errorf("%v, %d are read for nobody", err, read.Load())
-		}
-		full.Store(false)
-	})
-}
-
 // Somebody who looks goes away, or usher ends: then nothing more is read for them. Else whoever opens and closes one
 // expensive page after the other takes the database from the others.
 func TestReadEndsWithItsReader(t *testing.T) {
 	t.Parallel()
 	reads := map[string]func(context.Context, *Inbox) error{
-		"a search": func(ctx context.Context, i *Inbox) error { return second(i.List(ctx, Filter{Search: "x"})) },
-		"a list":   func(ctx context.Context, i *Inbox) error { return i.Each(ctx, Filter{}, true, nil) },
-		"one":      func(ctx context.Context, i *Inbox) error { return second(i.Show(ctx, 1)) },
-		"tenants":  func(ctx context.Context, i *Inbox) error { return second(i.Tenants(ctx, TenantFilter{})) },
-		"a history": func(ctx context.Context, i *Inbox) error {
-			_, _, err := historyOfAll(ctx, i, time.Time{}, time.Time{}, false)
-			return err
-		},
-		"actions": func(ctx context.Context, i *Inbox) error { return second(i.Actions(ctx, 0, 10)) },
-		"a tenant's missed set": func(ctx context.Context, i *Inbox) error {
-			return second(i.MissedOf(ctx, "", "t"))
-		},
+		"a search":            func(ctx context.Context, i *Inbox) error { return second(i.List(ctx, Filter{Search: "x"})) },
+		"a list":              func(ctx context.Context, i *Inbox) error { return i.Each(ctx, Filter{}, true, nil) },
+		"one":                 func(ctx context.Context, i *Inbox) error { return second(i.Show(ctx, 1)) },
+		"tenants":             func(ctx context.Context, i *Inbox) error { return second(i.Tenants(ctx, TenantFilter{})) },
+		"actions":             func(ctx context.Context, i *Inbox) error { return second(i.Actions(ctx, 0, 10)) },
 		"a tenant's platform": func(ctx context.Context, i *Inbox) error { return second(i.Platforms(ctx, "t")) },
 		"snapshots": func(ctx context.Context, i *Inbox) error {
 			return second(i.Snapshots(ctx, "t"))
@@ -327,7 +212,7 @@ func TestReadEndsWithItsReader(t *testing.T) {
 // to deliver, figures. Those who wait for others stop when they go away, and the rest see everything in the end.
 func TestPeopleLeaveReadersToPrograms(t *testing.T) {
 	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
-		slow := []string{"tenant_history", "tenants", "list", "list_tenant", "previous"}
+		slow := []string{"tenants", "list", "list_tenant", "previous"}
 		var armed atomic.Bool
 		release, stuck := make(chan struct{}), make(chan struct{}, 100)
 		d := newDesk(t, open, between(intercepted{asks: func(s *statement) error {
@@ -341,10 +226,6 @@ func TestPeopleLeaveReadersToPrograms(t *testing.T) {
 		d.idle("t")
 		stored := d.list("t")[0]
 		looks := []func(ctx context.Context) error{
-			func(ctx context.Context) error {
-				_, _, err := historyOfAll(ctx, d.Inbox, time.Time{}, time.Time{}, true)
-				return err
-			},
 			func(ctx context.Context) error { return second(d.Tenants(ctx, TenantFilter{Search: "t"})) },
 			func(ctx context.Context) error { return second(d.List(ctx, Filter{})) },
 			func(ctx context.Context) error { return second(d.List(ctx, Filter{Tenant: "t"})) },

@@ -16,12 +16,11 @@
 //	hook, event, snapshotOf      make a webhook: a snapshot, or an event; the body of a snapshot
 //	send, take, insist           it comes: what came of it (+ taken in, = a copy, or why not); it must be taken in
 //	invalid, recordInvalid       it cannot be taken in (invalid_test.go)
-//	misses, stored, missed       it gets a 5xx; that is stored; whom the inbox is missed (missed_test.go)
 //	idle, becomes, until         wait until nothing of a tenant waits, until it has these states, until a func says so
 //	states, list, nth, want      what there is, and what must be
 //	main                         its receiver, a taker: set what it answers, hang it, what it got, what it tried
 //	together, endsEmpty          works in one transaction; the courier holds nothing more (batch_test.go)
-//	begin, decide, endRun        a reconcile, by hand; reconcile and pass are whole ones (reconcile_test, finding_test)
+//	begin, decide, pass          a reconcile, by hand (reconcile_test.go)
 //
 // A story is what happens to one tenant, as words: "A+ idle A= B+" (story_test.go, where the words are). A mirror is a
 // program that follows the changes (changes_test.go). A Box is the inbox in tests of other packages (inboxtest).

@@ -24,9 +24,8 @@ type Memory struct {
 	r     *rand.Rand
 	lanes map[webhookgate.LaneName]*lane.Lane
 	hooks map[webhookgate.LaneName][]*lane.Webhook // by number
-	seen  map[lane.SignedID][]*lane.SeenID
 	known map[webhookgate.LaneName]*snapshot.Stored
-	runs  map[int]*lane.Run
+	runs  map[int]int64 // their marks
 	last  int64
 	lease time.Duration
 
@@ -44,9 +43,8 @@ func NewMemory(cfg *Config, seed uint64, lease time.Duration) *Memory {
 		r:     rand.New(rand.NewPCG(seed, 77)),
 		lanes: make(map[webhookgate.LaneName]*lane.Lane),
 		hooks: make(map[webhookgate.LaneName][]*lane.Webhook),
-		seen:  make(map[lane.SignedID][]*lane.SeenID),
 		known: make(map[webhookgate.LaneName]*snapshot.Stored),
-		runs:  make(map[int]*lane.Run),
+		runs:  make(map[int]int64),
 		lease: lease,
 	}
 }
@@ -67,18 +65,17 @@ type Work func(*memTurn) (after func())
 type memTurn struct {
 	lane.Turn
 	m      *Memory
-	loaded map[lane.SignedID]bool   // signed ids that are in memory
 	copies map[string]*lane.Webhook // invalid webhooks by lane and digest
 }
 
 // Turn is a transaction for works. Sometimes it runs twice, and sometimes more is in memory than was asked for.
 func (m *Memory) Turn(works []Work) (after []func()) {
 	var t *memTurn
-	hooks, seen, known, runs, last := m.hooks, m.seen, m.known, m.runs, m.last
+	hooks, known, runs, last := m.hooks, m.known, m.runs, m.last
 	for again := m.r.IntN(4) == 0; ; again = false {
-		m.hooks, m.seen, m.known, m.runs = maps.Clone(hooks), maps.Clone(seen), maps.Clone(known), maps.Clone(runs)
+		m.hooks, m.known, m.runs = maps.Clone(hooks), maps.Clone(known), maps.Clone(runs)
 		m.last = last
-		t = &memTurn{m: m, loaded: make(map[lane.SignedID]bool), copies: make(map[string]*lane.Webhook)}
+		t = &memTurn{m: m, copies: make(map[string]*lane.Webhook)}
 		t.Turn = lane.Turn{
 			Rules:       &m.cfg.Rules,
 			Process:     lane.Process{Owner: m.owner, LeaseTime: m.lease, Alone: m.Alone},
@@ -99,8 +96,7 @@ func (m *Memory) Turn(works []Work) (after []func()) {
 	}
 	c := t.Changes()
 	for k, all := range m.hooks {
-		isDeleted := func(h *lane.Webhook) bool { return slices.Contains(c.Deleted, h.ID) }
-		m.hooks[k] = slices.DeleteFunc(slices.Clone(all), isDeleted)
+		m.hooks[k] = slices.Clone(all)
 	}
 	for _, h := range c.Added {
 		m.hooks[h.LaneName] = append(m.hooks[h.LaneName], h.Row())
@@ -108,12 +104,6 @@ func (m *Memory) Turn(works []Work) (after []func()) {
 	for _, h := range c.Changed {
 		all := m.hooks[h.LaneName]
 		all[slices.IndexFunc(all, func(w *lane.Webhook) bool { return w.ID == h.ID })] = h.Row()
-	}
-	for _, id := range c.Seen {
-		row := *id
-		same := func(r *lane.SeenID) bool { return bytes.Equal(r.Digest, id.Digest) }
-		others := slices.DeleteFunc(slices.Clone(m.seen[id.SignedID]), same)
-		m.seen[id.SignedID] = append(others, &row)
 	}
 	for _, s := range c.Snapshots {
 		m.known[webhookgate.LaneName{Platform: s.Platform, Tenant: s.Tenant}] = s
@@ -169,28 +159,6 @@ func (t *memTurn) ParkedSnapshots(l *lane.Lane) []*lane.Webhook {
 	return t.rows(l, func(h *lane.Webhook) bool { return h.State == state.Parked && h.Snapshot })
 }
 
-func (t *memTurn) ArrivedAnyway(l *lane.Lane, m webhookgate.MissedWebhook) bool {
-	return slices.ContainsFunc(t.m.hooks[l.LaneName], func(h *lane.Webhook) bool {
-		isThat := h.UUID == m.ID || h.Code == 0 && !h.Received.Before(m.At)
-		return isThat && bytes.Equal(h.Digest, m.Digest)
-	})
-}
-
-func (t *memTurn) CountWebhooks(l *lane.Lane) (c lane.Totals) {
-	t.m.fault = fmt.Errorf("the row of %s says something else than its webhooks", l.Tenant)
-	return c
-}
-
-func (t *memTurn) LastSnapshotDigest(l *lane.Lane) []byte {
-	known := t.m.known[l.LaneName]
-	for _, h := range t.m.hooks[l.LaneName] {
-		if known != nil && h.ID == known.Seq {
-			return h.Digest
-		}
-	}
-	return nil
-}
-
 func (t *memTurn) LastSnapshot(l *lane.Lane) *snapshot.Stored { return t.m.known[l.LaneName] }
 
 func (t *memTurn) EraseTenant(l *lane.Lane) int {
@@ -200,12 +168,6 @@ func (t *memTurn) EraseTenant(l *lane.Lane) int {
 	return count
 }
 
-func (t *memTurn) ForgetIDs(l *lane.Lane) bool {
-	before := len(t.m.seen)
-	maps.DeleteFunc(t.m.seen, func(id lane.SignedID, _ []*lane.SeenID) bool { return id.LaneName == l.LaneName })
-	return len(t.m.seen) < before
-}
-
 func (t *memTurn) NextNumber() int64                             { t.m.last++; return t.m.last }
 func (t *memTurn) CheckRoom(*lane.Lane, int64) error             { return nil }
 func (t *memTurn) Reserve(rc *receiver.Receiver, _ int64) bool   { return t.m.Reserve(rc) }
@@ -213,29 +175,13 @@ func (t *memTurn) IsDelivering(webhookgate.LaneName, int64) bool { return false 
 
 func (m *Memory) Take(w *webhookgate.Webhook, done func(lane.Answer, *lane.Lease)) Work {
 	in := arriving(w)
-	in.Arrived, in.ArrivedHere = w.Received.UnixMicro(), w.Received
 	return func(t *memTurn) func() {
 		in, l := in, t.lane(w.Lane)
-		t.loadSeen(l, &in)
 		noted := t.mustNote(l, "a webhook")
 		a := l.Receive(&in)
 		noted()
 		return func() { done(a, a.Lease) }
 	}
-}
-
-// Miss notes what got a 5xx.
-func (m *Memory) Miss(name webhookgate.LaneName, d webhookgate.MissedSet, done func()) Work {
-	return func(t *memTurn) func() {
-		t.lane(name).AddMissed(d)
-		return done
-	}
-}
-
-// Missed says whether a tenant is missed anything.
-func (m *Memory) Missed(name webhookgate.LaneName) bool {
-	l := m.lanes[name]
-	return l != nil && len(l.Missed) > 0
 }
 
 // mustNote returns a func that says whether the lane has got a new number.
@@ -249,29 +195,10 @@ func (t *memTurn) mustNote(l *lane.Lane, what string) func() {
 	}
 }
 
-// loadSeen has a webhook's signed id in memory, as the statement seen_find reads it.
-func (t *memTurn) loadSeen(l *lane.Lane, in *lane.Incoming) {
-	id := lane.SignedID{LaneName: l.LaneName, Hash: in.IDHash}
-	if !in.Signed || t.loaded[id] {
-		return
-	}
-	t.loaded[id] = true
-	for _, r := range t.m.seen[id] {
-		row := *r
-		row.State = state.Delivered // unless it is still there
-		for _, h := range t.m.hooks[l.LaneName] {
-			if h.ID == row.Seq {
-				row.State = h.State
-			}
-		}
-		l.LoadID(&row)
-	}
-}
-
 // Begin begins a run of reconcile.
 func (m *Memory) Begin(run int, done func()) Work {
 	return func(t *memTurn) func() {
-		t.m.runs[run] = &lane.Run{Began: t.Time(), Mark: t.NextNumber()}
+		t.m.runs[run] = t.NextNumber()
 		return done
 	}
 }
@@ -295,7 +222,7 @@ func (m *Memory) Reconcile(
 // RecordInvalid stores a webhook that cannot be taken in. Without a tenant, its tenant is not certain.
 func (m *Memory) RecordInvalid(w *webhookgate.Webhook, done func(id int64)) Work {
 	in := newWebhook(w)
-	in.Code, in.Times = 422, 1
+	in.Code = 422
 	if w.Lane.Tenant == "" {
 		in.LaneName = webhookgate.LaneName{}
 	}
@@ -411,10 +338,6 @@ func (m *Memory) Erase(name webhookgate.LaneName, done func(error)) Work {
 	}, done)
 }
 
-func (m *Memory) Forget(name webhookgate.LaneName) Work {
-	return m.act(name, func(t *memTurn, l *lane.Lane) error { l.Forget(); return nil }, func(error) {})
-}
-
 func (m *Memory) Pause(name webhookgate.LaneName, yes bool, done func(error)) Work {
 	return m.act(name, func(t *memTurn, l *lane.Lane) error { l.SetPaused(yes); return nil }, done)
 }
@@ -440,9 +363,6 @@ func (m *Memory) Check() error {
 		if hooks := m.hooks[k]; len(hooks) > 0 && hooks[len(hooks)-1].ID > l.Last {
 			last := hooks[len(hooks)-1].ID
 			return fmt.Errorf("(j) the last number of %s is %d, and it has webhook %d", l.Tenant, l.Last, last)
-		}
-		if len(l.Missed) > 5 {
-			return fmt.Errorf("(j) %s has %d missed webhooks", l.Tenant, len(l.Missed))
 		}
 		var waiting, parked, invalid, bytes, parkedSnapshots int64
 		for _, h := range m.hooks[k] {

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"slices"
 
 	"usher/internal/content"
 	"usher/internal/inbox/engine"
@@ -25,7 +24,7 @@ type Pass struct {
 	Mode    lane.ReconcileMode `json:"mode,omitempty"`
 	Failed  string             `json:"failed,omitempty"`  // why the list cannot be trusted: then nothing is changed
 	Partial bool               `json:"partial,omitempty"` // the list is not meant to be whole
-	Last    bool               `json:"last,omitempty"`    // the run ends with this pass
+	Rest    bool               `json:"rest,omitempty"`    // of one that takes in: these are all that differ
 }
 
 const (
@@ -47,7 +46,7 @@ type passing struct {
 	err   error
 
 	seen    map[[16]byte][16]byte // every tenant of the list so far, with a digest of its features
-	perhaps []lane.Compared       // new tenants that are twins, unless the list has the tenant on the other platform, too
+	alike   []lane.Compared       // new tenants whose code is known on another platform
 	found   lane.Counts
 	untaken string // a tenant whose platform no receiver takes
 }
@@ -57,7 +56,7 @@ type passing struct {
 // tenants the pass has seen so far.
 func (s *Inbox) Reconcile(
 	ctx context.Context, pass Pass, next func() ([]byte, error), tell func(some []lane.Compared, seen int) error,
-) (*lane.Run, error) {
+) (*Run, error) {
 	pass.Run = withoutZero(pass.Run)
 	p := &passing{s: s, Pass: pass, tell: tell, seen: make(map[[16]byte][16]byte), found: make(lane.Counts)}
 	for number := 1; p.err == nil; number++ {
@@ -83,20 +82,13 @@ func (p *passing) add(o *lane.ListLine, size int) {
 	p.batch, p.size = append(p.batch, o), p.size+size
 }
 
-// addFound adds what was found of tenants without a line of their own, or before it was certain.
-func (p *passing) addFound(all ...lane.Compared) {
-	for _, c := range all {
-		p.add(&lane.ListLine{Draft: c}, 0)
-	}
-}
-
 // flush has the batch decided about, counts, and tells. After a line that cannot be taken in, for example because the
 // inbox is full, the others stay as they are.
 func (p *passing) flush() {
 	var all, some []lane.Compared
 	mode := p.Mode
 	if p.Failed != "" {
-		mode = lane.ToSee
+		mode = lane.ToCompare
 	}
 	if p.err == nil {
 		all, p.err = p.s.decideBatch(p.Run, p.batch, mode)
@@ -116,49 +108,36 @@ func (p *passing) flush() {
 	p.err = p.tell(some, len(p.seen))
 }
 
-// end finds what only the whole list says, and stores what came of the pass. A list that failed says nothing of the
+// end finds what only the whole list says, and notes what came of the pass. A list that failed says nothing of the
 // tenants that it does not have.
-func (p *passing) end(ctx context.Context) (*lane.Run, error) {
+func (p *passing) end(ctx context.Context) (*Run, error) {
 	p.flush()
-	p.addFound(p.twins()...)
-	p.flush()
-	compares := p.Mode == lane.ToCompare
-	if compares {
+	compares := !p.Mode.Applies()
+	if compares && p.err == nil {
 		p.Failed = cmp.Or(p.Failed, p.failure())
 	}
-	complete := compares && p.Failed == "" && !p.Partial
-	if complete {
+	whole := compares && p.Failed == "" && !p.Partial
+	if whole {
 		p.addUnlisted(ctx)
-		p.flush()
 	}
-	if p.err != nil {
-		return nil, p.err
+	settled := p.Failed == "" && p.found.Open() == 0 && (whole || p.Rest)
+	if p.err == nil && (whole || settled) {
+		p.err = p.s.endRun(p.Run, settled)
 	}
-	return p.s.saveRun(p.Run, p.Last, func(t *sqlTurn, r *lane.Run) {
-		r.Failed = cmp.Or(p.Failed, r.Failed)
-		if !compares {
-			r.Found[lane.Applied] = p.found[lane.Applied]
-			return
-		}
-		r.Found, r.Complete = p.found, complete
-		if r.Failed == "" && !p.Last && t.isOlderList(r) {
-			r.Failed = olderList
-		}
-	})
+	return &Run{ID: p.Run, Found: p.found, Failed: p.Failed}, p.err
 }
 
-// addUnlisted adds the tenants that may use something, and that the list does not have. Their last snapshot is older
-// than the run.
+// addUnlisted tells of the tenants that may use something, and that the list does not have. Nothing came for them since
+// the run began.
 func (p *passing) addUnlisted(ctx context.Context) {
 	for last, read := new(lane.Compared), unlistedPage; read == unlistedPage && p.err == nil; {
 		var page []lane.Compared
 		p.err = p.s.read(ctx, func(tx engine.Tx) error {
 			tx.Queue("known_before", func(r engine.Row) error {
 				c := lane.Compared{Result: lane.Unlisted}
-				var number int64
 				var features string
-				err := r.Scan(&c.Tenant, &c.Platform, &number, &features)
-				last, c.Basis = &c, fmt.Sprint(number)
+				err := r.Scan(&c.Tenant, &c.Platform, &features)
+				last = &c
 				read++
 				if may, _ := snapshot.Decode([]byte(features)); len(may.Features) > 0 && !p.has(c.Platform, c.Tenant) {
 					page = append(page, c)
@@ -168,7 +147,9 @@ func (p *passing) addUnlisted(ctx context.Context) {
 			read = 0
 			return tx.Send()
 		})
-		p.addFound(page...)
+		if p.found[lane.Unlisted] += len(page); p.err == nil {
+			p.err = p.tell(page, len(p.seen))
+		}
 	}
 }
 
@@ -199,40 +180,24 @@ func (p *passing) enter(o *lane.ListLine) (repeats bool) {
 // count counts a line, once it was judged, and says whether to tell of it.
 func (p *passing) count(o *lane.ListLine, c *lane.Compared) (tell bool) {
 	switch {
-	case o.Contradicts && c.Result == lane.Changed:
+	case o.Contradicts && c.Result == lane.Left:
 		return false
 	case o.Contradicts:
 		c.Result = lane.Faulty
 		c.Fault = fmt.Sprintf("the tenant %s was printed before, with other features", ShowTenant(c.Platform, c.Tenant))
-	case c.MayBeTwin():
-		p.perhaps = append(p.perhaps, *c)
-		return false
 	case c.Result == lane.PassedOver:
 		p.untaken = ShowTenant(c.Platform, c.Tenant)
 	case c.Applied:
 		p.found[lane.Applied]++
 	}
-	p.found[c.Result]++
+	if p.found[c.Result]++; c.Result == lane.NewTenant && len(c.Elsewhere) > 0 {
+		p.alike = append(p.alike, *c)
+	}
 	return c.Result != lane.Equal && c.Result != lane.PassedOver
 }
 
-// twins decides which of the new tenants are twins, once the whole list is known.
-func (p *passing) twins() []lane.Compared {
-	for n := range p.perhaps {
-		c := &p.perhaps[n]
-		unlisted := func(platform string) bool { return !p.has(platform, c.Tenant) }
-		if slices.ContainsFunc(c.Elsewhere, unlisted) {
-			c.Result = lane.Twin
-		} else {
-			c.Elsewhere = nil
-		}
-	}
-	return p.perhaps
-}
-
-// failure says why the comparison of the list fails; empty: it does not.
+// failure says why the list cannot be trusted; empty: it can.
 func (p *passing) failure() string {
-	compared := p.found[lane.Equal] + p.found.Findings()
 	switch faulty := p.found[lane.Faulty]; {
 	case faulty == 1:
 		return "1 line cannot be compared"
@@ -240,12 +205,17 @@ func (p *passing) failure() string {
 		return fmt.Sprint(faulty, " lines cannot be compared")
 	case len(p.seen) == 0:
 		return "the command printed nothing"
-	case compared == 0 && p.found[lane.Changed] == 0: // rather a list of another platform than one that says nothing
+	case p.untaken != "" && p.found[lane.PassedOver] == len(p.seen): // rather a list of another platform
 		return "nothing was compared: no receiver takes the platforms in the list, such as that of " + p.untaken + ". " +
 			"Are they right?"
-	case compared == 0:
-		return "nothing was compared: for each of these tenants something newer than the list came. " +
-			"Run it again, with a newer list"
+	}
+	for _, c := range p.alike {
+		for _, platform := range c.Elsewhere {
+			if !p.has(platform, c.Tenant) {
+				return fmt.Sprintf("%s is new, and usher knows %s, which the command did not print: is the platform right?",
+					ShowTenant(c.Platform, c.Tenant), ShowTenant(platform, c.Tenant))
+			}
+		}
 	}
 	return ""
 }

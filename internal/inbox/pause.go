@@ -142,8 +142,8 @@ func changePause[T any](s *Inbox, p Pause, by *Action, change func(*sqlTurn) (T,
 }
 
 func (t *sqlTurn) pauseLane(p Pause, yes bool) {
-	if p.Tenant != "" {
-		t.Lanes[p.lane()].SetPaused(yes)
+	if l := t.Lanes[p.lane()]; l != nil { // else it cannot be read
+		l.SetPaused(yes)
 	}
 }
 
@@ -162,13 +162,7 @@ func (p Pause) row(since int64) []any {
 
 func scanPause(r engine.Row) (p Pause, err error) {
 	var since, until, copied int64
-	unreadable, err := engine.Unreadable(r.Scan(&p.Receiver, &p.Platform, &p.Tenant, &since, &until, &copied))
-	switch {
-	case len(unreadable) > 0 && unreadable[0] < 3: // nobody knows what it holds back: it must not be everything
-		return p, &engine.ValueError{Values: unreadable}
-	case slices.Contains(unreadable, 4): // it is damaged, and still a pause
-		until = clock.Never
-	}
+	err = r.Scan(&p.Receiver, &p.Platform, &p.Tenant, &since, &until, &copied)
 	if p.Since = clock.Moment(since); until < clock.Never {
 		p.Until = clock.Moment(until)
 	}

@@ -115,10 +115,6 @@ func (w *world) judgeUnsure(a *arrival) {
 // have n's content. The receiver accepted it within the window before n came, or n came before its delivery ended.
 func (w *world) judgeDuplicate(n *arrival) {
 	o := w.byID[n.original]
-	if w.isSignedCopy(o, n) {
-		w.seen["signed copy"] = true
-		return
-	}
 	if o == nil || o.tenant != n.tenant || o.snapshot != n.snapshot || !o.webhook.Snapshot || !n.webhook.Snapshot {
 		w.violation("(a) arrival %d was said to be a copy of %q", n.number, n.original)
 		return
@@ -181,24 +177,6 @@ func (w *world) wasSentAgainLast(o, n *arrival) bool {
 		return !slices.ContainsFunc(w.arrivals, func(m *arrival) bool {
 			return m.tenant == n.tenant && m != o && slices.ContainsFunc(m.again, meanwhile)
 		})
-	})
-}
-
-// isSignedCopy says whether n has the signed id and the body of one that came within 15 minutes before it, which is o
-// or a copy of o. What was parked, discarded or erased has no copies.
-func (w *world) isSignedCopy(o, n *arrival) bool {
-	if n.webhook.SignedID == "" || o == nil || w.isErased(o, n.from) {
-		return false
-	}
-	if e := o.entry; e != nil && (e.State == state.Parked || e.State == state.Discarded) && e.Changed.Before(n.from) {
-		return false
-	}
-	return slices.ContainsFunc(w.arrivals, func(m *arrival) bool {
-		same := m.webhook.SignedID == n.webhook.SignedID && m.webhook.Digest == n.webhook.Digest
-		unsure := !m.ok && m.entry == nil // it may have been a copy of o, and nobody was told
-		original := m == o || m.original == n.original || unsure
-		before := !m.from.After(n.to) && n.from.Sub(m.to) < 15*time.Minute
-		return m != n && m.tenant == n.tenant && same && original && before
 	})
 }
 

@@ -1,9 +1,7 @@
 package inbox
 
 import (
-	"bytes"
 	"crypto/rand"
-	"encoding/json"
 	"time"
 
 	"usher/internal/clock"
@@ -18,9 +16,9 @@ import (
 // Whatever comes for a lane leaves its number there (Lane.Last). So a lane whose last number is below the
 // mark has heard nothing since the service was asked, and what the service said is at least as new.
 //
-// A pass over the list goes in batches. Each is one transaction, in which the tenants' lanes are locked: they
-// judge their lines (Lane.Reconcile), what is equal settles what came before, and what was found is stored
-// with the tenant, see finding.go. Taking in is the same in another mode.
+// A pass over the list goes in batches. Each is one transaction, in which the tenants' lanes are locked and
+// judge their lines (Lane.Reconcile). Taking in is the same in another mode. The database has the last run
+// alone: after a restore or a failover that has lost its mark, numbers would say nothing.
 
 // FromReconcile is the source of a webhook that usher made from what the billing service said.
 const FromReconcile = "reconcile"
@@ -30,30 +28,28 @@ const FromReconcile = "reconcile"
 const sourceHeader = "Usher-Source"
 
 const (
-	// ErrNoRun says that a run is not stored, or has ended.
+	// ErrNoRun says that a run is not the last one.
 	ErrNoRun lane.Denied = "the database does not know this reconcile any more: it was restored, a failover has lost " +
-		"it, or an import or a later reconcile has ended it. Start it again"
+		"it, or a later reconcile has begun. Start it again"
 	// ErrNoGate says that this usher cannot reconcile.
 	ErrNoGate lane.Denied = "this usher has no webhook gate, so it does not know which receiver takes which platform: " +
 		"reconcile through an usher that has one"
-	// olderList is why a run may only compare.
-	olderList = "another reconcile has compared a newer list: " +
-		"what this one says may be older, so nothing was taken in"
 )
 
-// runOf returns the run that a work is part of.
-func (t *sqlTurn) runOf(id string) (*lane.Run, error) {
-	r := t.runs[id]
-	if r == nil || !r.Ended.IsZero() {
-		return nil, ErrNoRun
-	}
-	return r, nil
+// A Run is one 'usher reconcile'.
+type Run struct {
+	ID     string      `json:"id"`
+	Began  time.Time   `json:"began"`
+	Found  lane.Counts `json:"found,omitempty"`
+	Failed string      `json:"failed,omitempty"` // why it failed
+
+	mark   int64 // the number with which it began
+	action int64 // the entry of the person that began it
 }
 
 // BeginRun stores that a run begins, and returns it together with the number of known tenants. When BeginRun
-// has returned, the billing service may be asked. asOf is zero, or how old the list will be. It ends all runs
-// that have not ended: what they have read is older.
-func (s *Inbox) BeginRun(asOf time.Time, by *Action) (r *lane.Run, known int, err error) {
+// has returned, the billing service may be asked. A run before it ends: what that one has read is older.
+func (s *Inbox) BeginRun(by *Action) (r *Run, known int, err error) {
 	if s.cfg.Receivers == nil {
 		return nil, 0, ErrNoGate
 	}
@@ -68,80 +64,66 @@ func (s *Inbox) BeginRun(asOf time.Time, by *Action) (r *lane.Run, known int, er
 	if err != nil {
 		return nil, 0, err
 	}
-	r, err = act(s, work{numbers: 1, above: highest}, func(t *sqlTurn) (*lane.Run, int, error) {
+	r, err = act(s, work{numbers: 1, above: highest}, func(t *sqlTurn) (*Run, int, error) {
 		noted := by.queue(t.tx, t.Now, 0)
 		t.send()
-		r := &lane.Run{ID: rand.Text(), Began: t.Time(), AsOf: asOf, Mark: t.NextNumber(), Action: noted.ID}
-		asOfMicros := clock.Never
-		if !asOf.IsZero() {
-			asOfMicros = asOf.UnixMicro()
-		}
-		t.tx.Queue("runs_end", nil, t.Now, "a later reconcile has begun")
-		t.tx.Queue("run_add", nil, r.ID, r.Mark, t.Now, asOfMicros, r.Action)
+		r := &Run{ID: rand.Text(), Began: t.Time(), mark: t.NextNumber(), action: noted.ID}
+		t.tx.Queue("run_begin", nil, r.ID, r.mark, t.Now, r.action)
 		return r, 0, nil
 	})
 	return r, known, err
 }
 
-// KeepRun says that the request that began a run is still there.
-func (s *Inbox) KeepRun(id string) error {
-	_, err := s.saveRun(id, false, func(*sqlTurn, *lane.Run) {})
-	return err
-}
-
-// AbortRun ends a run that has failed. What it has found and taken in stays.
-func (s *Inbox) AbortRun(id, why string) error {
-	_, err := s.saveRun(id, true, func(_ *sqlTurn, r *lane.Run) { r.Failed = why })
-	return err
-}
-
-// saveRun stores a change of a run, and returns the run. With end the run ends: then it is known what it
-// leaves.
-func (s *Inbox) saveRun(id string, end bool, change func(*sqlTurn, *lane.Run)) (*lane.Run, error) {
-	return act(s, work{run: id}, func(t *sqlTurn) (*lane.Run, int, error) {
-		r, err := t.runOf(id)
-		if err != nil {
-			return nil, 0, err
-		}
-		change(t, r)
-		ended := int64(0)
-		if end {
-			r.Ended, ended = t.Time(), t.Now
-			over := 0
-			t.tx.Queue("findings_over", func(row engine.Row) error { return row.Scan(&over) }, r.Mark)
-			t.send()
-			r.Left = r.Found.Findings() - over
-		}
-		found, _ := json.Marshal(r.Found) // numbers
-		t.tx.Queue("run_save", nil, id, t.Now, ended, boolNumber(r.Complete), withoutZero(r.Failed), string(found))
-		if end && r.Complete && r.Left == 0 { // somebody has asked the service itself since these outages
-			t.tx.Queue("outage_end", func(engine.Row) error { return nil }, r.KnowsUpTo().UnixMicro(), t.Now)
-		}
-		return r, 0, nil
-	})
-}
-
-// queueLastRuns queues the reading of the last run, and of the last one that has compared a whole list.
-func queueLastRuns(tx engine.Tx, last, complete **lane.Run) {
-	tx.Queue("runs_last", func(row engine.Row) error {
-		r, err := scanRun(row)
-		if *last = r; r.Complete && !r.Ended.IsZero() {
-			*complete = r
-		}
+// lastRun returns the last run, and when the last list was compared as a whole.
+func lastRun(tx engine.Tx, statement string) (r *Run, completed int64, err error) {
+	r = new(Run)
+	tx.Queue(statement, func(row engine.Row) error {
+		var began int64
+		err := row.Scan(&r.ID, &r.mark, &began, &r.action, &completed)
+		r.Began = clock.Moment(began)
 		return err
 	})
+	err = tx.Send()
+	return r, completed, err
+}
+
+// runOf returns the run that a work is part of. Nobody begins another one meanwhile.
+func (t *sqlTurn) runOf(id string) (*Run, error) {
+	r, _, err := lastRun(t.tx, "run_lock")
+	if t.err = err; err == nil && r.ID != id {
+		err = ErrNoRun
+	}
+	return r, err
+}
+
+// endRun notes that a run has compared a whole list. settled: and that nothing differs any more, so that nothing is
+// missed that came before it.
+func (s *Inbox) endRun(id string, settled bool) error {
+	_, err := act(s, work{}, func(t *sqlTurn) (nothing, int, error) {
+		r, err := t.runOf(id)
+		if err != nil {
+			return nothing{}, 0, err
+		}
+		t.tx.Queue("run_complete", nil, t.Now)
+		if settled {
+			t.tx.Queue("missed_end", nil, r.Began.UnixMicro(), t.Now)
+			t.Then(func() { s.endMissed(s.ours(r.Began)) })
+		}
+		return nothing{}, 0, nil
+	})
+	if settled && err == nil {
+		s.changed()
+	}
+	return err
 }
 
 // decideBatch has the lane of each line of a batch decide about it, all in one transaction, which also finds
-// out whether the run is still under way. A tenant that is only compared gets no lane.
+// out whether the run is still the last one. A tenant that is only compared gets no lane.
 func (s *Inbox) decideBatch(id string, batch []*lane.ListLine, mode lane.ReconcileMode) ([]lane.Compared, error) {
-	w := work{run: id}
+	var w work
 	for _, o := range batch {
-		if r := o.Draft.Result; r == "" || r.IsFinding() {
-			w.snapshots = append(w.snapshots, nameOf(&o.Draft))
-		}
 		if o.Draft.Result == "" {
-			w.bytes += o.Size
+			w.snapshots, w.bytes = append(w.snapshots, o.LaneName), w.bytes+o.Size
 		}
 	}
 	w.known = w.snapshots
@@ -153,9 +135,6 @@ func (s *Inbox) decideBatch(id string, batch []*lane.ListLine, mode lane.Reconci
 	}
 	done, err := act(s, w, func(t *sqlTurn) (done []lane.Compared, touched int, err error) {
 		run, err := t.runOf(id)
-		if err == nil && mode.Applies() && run.Failed != "" {
-			err = lane.Denied(run.Failed)
-		}
 		if err != nil {
 			return nil, 0, err
 		}
@@ -176,96 +155,52 @@ func (s *Inbox) decideBatch(id string, batch []*lane.ListLine, mode lane.Reconci
 	return done, err
 }
 
-func nameOf(c *lane.Compared) webhookgate.LaneName {
-	return webhookgate.LaneName{Platform: c.Platform, Tenant: c.Tenant}
-}
-
 // decideLines returns what came of each line. names are the lanes that it has locked.
 func (t *sqlTurn) decideLines(
-	run *lane.Run, batch []*lane.ListLine, names []webhookgate.LaneName, mode lane.ReconcileMode,
+	run *Run, batch []*lane.ListLine, names []webhookgate.LaneName, mode lane.ReconcileMode,
 ) (done []lane.Compared) {
-	known, applied := t.readBeside(names), 0
+	elsewhere, applied := t.readElsewhere(names), 0
 	for _, o := range batch {
 		c := o.Draft
-		beside := known[nameOf(&c)]
 		if c.Result == "" {
 			may := mode
 			if o.Contradicts { // nobody knows which line is right
-				may = lane.ToSee
+				may = lane.ToCompare
 			}
-			if c = t.decideLine(o, run, may); c.Result == lane.NewTenant {
-				c.Erased = beside.erased
-				if t.snapshots[o.LaneName] == nil {
-					c.Elsewhere = beside.platforms
-				}
+			l := t.Lanes[o.LaneName]
+			if l == nil { // usher does not know the tenant, or cannot read its row
+				l, may = t.UnknownLane(o.LaneName), lane.ToCompare
+			}
+			if c = l.Reconcile(o, run.mark, may); c.Result == lane.NewTenant && t.snapshots[o.LaneName] == nil {
+				c.Elsewhere = elsewhere[o.LaneName]
 			}
 		}
 		if c.Applied {
 			applied++
 		}
 		if c.Err != nil {
-			mode = lane.ToSee
+			mode = lane.ToCompare
 		}
-		c.Dismissed = beside.dismissed && bytes.Equal(beside.found, c.Fingerprint())
 		done = append(done, c)
-		switch {
-		case mode != lane.ToCompare || c.MayBeTwin(): // which is stored once that is certain
-		case c.Result.IsFinding():
-			t.saveFinding(run, &c)
-		case c.Result == lane.Equal && len(beside.found) > 0 && !o.Contradicts: // all lines say so
-			t.tx.Queue("finding_clear", nil, c.Tenant, c.Platform, run.KnowsUpTo().UnixMicro(), t.Now)
-		}
 	}
 	if applied > 0 {
-		(&Action{ID: run.Action}).queue(t.tx, t.Now, applied)
+		(&Action{ID: run.action}).queue(t.tx, t.Now, applied)
 	}
 	return done
 }
 
-// decideLine has the lane of a tenant decide about its line.
-func (t *sqlTurn) decideLine(o *lane.ListLine, run *lane.Run, mode lane.ReconcileMode) lane.Compared {
-	l := t.Lanes[o.LaneName]
-	if l == nil { // usher does not know the tenant
-		l = t.UnknownLane(o.LaneName)
-	}
-	c := l.Reconcile(o, run, mode)
-	if c.Applied || c.Result == lane.Equal && mode != lane.ToSee {
-		// Before the next transaction, which moves what was missed from memory into lanes.
-		t.Then(func() { t.s.settleInMemory(o.LaneName, run) })
-	}
-	return c
-}
-
-// isOlderList says whether a former run has compared a newer list.
-func (t *sqlTurn) isOlderList(r *lane.Run) bool {
-	var known int64 // up to when a former run knows what the billing service says
-	t.tx.Queue("runs_know", func(row engine.Row) error { return row.Scan(&known) }, r.ID)
-	t.send()
-	return known > r.KnowsUpTo().UnixMicro()
-}
-
-// beside is what is known of a tenant beside its lane and its snapshot.
-type beside struct {
-	found     []byte    // the fingerprint of the finding that is stored; empty: there is none
-	dismissed bool      // somebody has dismissed that one
-	erased    time.Time // when somebody has erased it
-	platforms []string  // the other platforms on which its code is known
-}
-
-func (t *sqlTurn) readBeside(names []webhookgate.LaneName) map[webhookgate.LaneName]beside {
-	known := make(map[webhookgate.LaneName]beside)
+// readElsewhere returns the other platforms on which the tenants' codes are known.
+func (t *sqlTurn) readElsewhere(names []webhookgate.LaneName) map[webhookgate.LaneName][]string {
+	known := make(map[webhookgate.LaneName][]string)
 	tenants, platforms, _ := laneColumns(names)
-	t.tx.Queue("beside", func(r engine.Row) error {
+	if len(names) == 0 {
+		return known
+	}
+	t.tx.Queue("elsewhere", func(r engine.Row) error {
 		var name webhookgate.LaneName
-		var b beside
-		var dismissed, erased, others int64
 		var other string
-		err := r.Scan(&name.Tenant, &name.Platform, &b.found, &dismissed, &erased, &others, &other)
-		b.dismissed, b.erased, b.platforms = dismissed > 0, momentOrZero(erased), known[name].platforms
-		if others > 0 {
-			b.platforms = append(b.platforms, other)
-		}
-		known[name] = b
+		err := r.Scan(&name.Tenant, &name.Platform, &other)
+		known[name] = append(known[name], other)
 		return err
 	}, tenants, platforms)
 	t.send()

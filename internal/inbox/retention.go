@@ -5,7 +5,6 @@ import (
 
 	"usher/internal/clock"
 	"usher/internal/inbox/engine"
-	"usher/internal/lane"
 )
 
 // Retention. Finished webhooks are deleted in small steps between other transactions: the oldest, if there are too
@@ -29,7 +28,7 @@ func (s *Inbox) sweep() {
 	if !s.sweepSoon.Swap(false) && !full && !invalid {
 		return
 	}
-	more, damaged, err := s.sweepOnce(full, invalid)
+	more, err := s.sweepOnce(full, invalid)
 	now := time.Now()
 	s.nextSweep = now.Add(sweepInterval)
 	if more {
@@ -37,7 +36,6 @@ func (s *Inbox) sweep() {
 	}
 	if full && err == nil {
 		s.lastFullSweep = now
-		s.commit(damaged)
 	}
 	if full || invalid { // the count of invalid webhooks may have changed
 		s.changed()
@@ -47,11 +45,11 @@ func (s *Inbox) sweep() {
 	}
 }
 
-func (s *Inbox) sweepOnce(full, invalid bool) (more bool, damaged []*work, err error) {
+func (s *Inbox) sweepOnce(full, invalid bool) (more bool, err error) {
 	lim := s.cfg.Limits
 	gone := 0 // how many invalid webhooks go
 	err = s.write(func(tx engine.Tx) error {
-		more, gone, damaged = false, 0, nil
+		more, gone = false, 0
 		var now, locked int64
 		tx.Queue("sweep_lock", func(r engine.Row) error { return r.Scan(&locked) })
 		tx.Now(&now)
@@ -60,14 +58,8 @@ func (s *Inbox) sweepOnce(full, invalid bool) (more bool, damaged []*work, err e
 		}
 		now = s.applyOffset(now)
 		if full {
-			tx.Queue("damaged", func(r engine.Row) error {
-				w, err := s.repair(r)
-				damaged = append(damaged, w)
-				return err
-			}, maxRepairs)
-			tx.Queue("seen_expire", nil, now-clock.Micros(lane.SeenIDsFor))
 			tx.Queue("action_expire", nil, now-clock.Micros(lim.ActionAge))
-			tx.Queue("runs_expire", nil, now-clock.Micros(lim.ActionAge))
+			tx.Queue("missed_end", nil, now-clock.Micros(missedAge), now)
 			tx.Queue("tellings_expire", nil, now-clock.Micros(cursorAge))
 		}
 		if full || invalid {
@@ -81,7 +73,7 @@ func (s *Inbox) sweepOnce(full, invalid bool) (more bool, damaged []*work, err e
 	if err == nil && gone > 0 {
 		s.cfg.Log.Warn("deleted invalid webhooks that nobody has dealt with: they are too many or too old", "count", gone)
 	}
-	return more, damaged, err
+	return more, err
 }
 
 // sweepFinished deletes the oldest of the finished webhooks, as long as there are too many, or too many bytes, or
@@ -119,9 +111,6 @@ func sweepFinished(tx engine.Tx, lim Limits, before int64) (more bool, err error
 		return false, err
 	}
 	if len(old) > 0 {
-		// A signed id without its webhook counts as that of a duplicate. A webhook that was discarded, for one, may be
-		// sent again, so its id goes, too.
-		tx.Queue("seen_delete_undelivered", nil, old)
 		tx.Queue("finished_delete", nil, old) // but not one that somebody has sent again meanwhile
 		tx.Queue("content_delete_orphans", nil, old)
 	}

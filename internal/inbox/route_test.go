@@ -68,23 +68,6 @@ func TestReceiverIsRenamed(t *testing.T) {
 	d.until("delivered to the receiver with its new name", func() bool { return fmt.Sprint(beta.got("t")) == "[B]" })
 }
 
-// What got a 5xx is missed to a receiver that does not hold it, whatever the one before holds.
-func TestMissedToItsReceiverOfNow(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() engine.Engine) {
-		alpha, beta := newTaker("alpha", 4, "p1"), newTaker("beta", 4, "p2")
-		d := newDesk(t, open, func(c *setup) { c.Receivers = receiver.NewSet(alpha.Receiver, beta.Receiver) })
-		d.take("p1/t", "A")
-		d.idle("")
-		d.shut()
-		alpha.Platforms, beta.Platforms = []string{"p2"}, []string{"p1"}
-		d.start()
-		time.Sleep(2 * time.Second)
-		d.misses(d.hook("p1/t", "A"))
-		d.stored()
-		d.want("missed", d.missed(), "p1/t")
-	})
-}
-
 // Lanes that an owner still holds, as far as anybody knows, keep their receiver, and nobody looks at them again and
 // again.
 func TestMisroutedLanesAreNotLookedAtWithoutAPause(t *testing.T) {

@@ -8,7 +8,6 @@ import (
 	"io"
 	"net/http"
 	"net/textproto"
-	"slices"
 	"strings"
 
 	"usher/internal/clock"
@@ -19,8 +18,7 @@ import (
 	"usher/webhookgate"
 )
 
-// scanWebhook reads a row of {webhook}, followed by the content's columns if withContent is true. One that is damaged
-// says so.
+// scanWebhook reads a row of {webhook}, followed by the content's columns if withContent is true.
 func scanWebhook(r engine.Row, withContent bool) (*lane.Webhook, error) {
 	w := new(lane.Webhook)
 	var number, snapshot, received, changed, tail int64
@@ -35,51 +33,26 @@ func scanWebhook(r engine.Row, withContent bool) (*lane.Webhook, error) {
 	if withContent {
 		into = append(into, &header, &w.Body)
 	}
-	unreadable, err := engine.Unreadable(r.Scan(into...))
-	if err != nil {
-		return nil, err
-	}
-	w.Damaged = named(unreadable, append(slices.Clip(engine.WebhookColumns), "tail", "header", "body"))
-	if w.State = state.Of(number); w.State == "" && !slices.Contains(w.Damaged, "state") {
-		w.Damaged = append(w.Damaged, "state")
-	}
-	if slices.Contains(w.Damaged, "state") {
-		w.State = state.Parked // no statement finds it by its state; see Lane.Load
-	}
-	if json.Unmarshal([]byte(record), &w.Record) != nil && record != "" {
-		w.Record, w.Damaged = lane.Record{}, append(w.Damaged, "record")
-	}
+	err := r.Scan(into...)
+	w.State = state.Of(number)
 	w.LaneName.Platform, w.LaneName.Tenant = w.Platform, w.Tenant
 	w.Changed, w.Received, w.Snapshot = clock.Moment(changed), clock.Moment(received), snapshot != 0
-	if w.Size < 0 || w.Size > engine.MaxAmount {
-		w.Size, w.Damaged = 0, append(w.Damaged, "size")
+	if err == nil && (w.State == "" || w.Size < 0 || json.Unmarshal([]byte(record), &w.Record) != nil) {
+		err = engine.ErrRow
+	}
+	if err != nil {
+		w.Why = "its row is damaged"
 	}
 	w.Newest = w.Tenant == "" || w.ID >= tail
 	if withContent && header != nil {
 		w.Header, w.HasContent = decodeHeader(header), true
-		if w.Header == nil {
-			w.Damaged = append(w.Damaged, "header")
-		}
 	}
-	if w.Damaged != nil && w.Why == "" {
-		w.Why = "its row is damaged: " + strings.Join(w.Damaged, ", ")
-	}
-	return w, nil
+	return w, err
 }
 
 // scanWhole reads a row of {webhook} with its content, and scanBare one without.
 func scanWhole(r engine.Row) (*lane.Webhook, error) { return scanWebhook(r, true) }
 func scanBare(r engine.Row) (*lane.Webhook, error)  { return scanWebhook(r, false) }
-
-// named returns the names of values of a row.
-func named(values []int, columns []string) (names []string) {
-	for _, n := range values {
-		if n < len(columns) {
-			names = append(names, columns[n])
-		}
-	}
-	return names
-}
 
 // webhookColumns returns a webhook's row.
 func webhookColumns(w *lane.Webhook) []any {
@@ -132,77 +105,33 @@ func laneColumns(lanes []webhookgate.LaneName) (tenants, platforms, types []stri
 	return tenants, platforms, types
 }
 
-// laneFields are what a lane's row has, in the order of the columns in 001.sql. paused and missed are l.Paused and
-// l.Missed, as its row has them.
-func laneFields(l *lane.Lane, paused *int64, missed *missedColumns) []any {
+// laneFields are what a lane's row has, in the order of the columns in 001.sql. paused is l.Paused, as its row has it.
+func laneFields(l *lane.Lane, paused *int64) []any {
 	return []any{
 		&l.Tenant, &l.Platform, &l.Type, &l.ReceiverName,
 		&l.Tail, &l.TailID, &l.TailDigest, &l.Held, &l.HeldAt, &l.HeldBy, &l.HeldID,
 		&l.Waiting, &l.Parked, &l.Invalid, &l.Bytes,
 		&l.WaitingSince, &l.LastResult, &l.Failures, &l.FailingSince, &l.LastTry, &l.NotBefore, paused, &l.Due,
 		&l.Owner, &l.LeasedID, &l.Token,
-		&l.Last, &l.LastAt, &l.SnapshotAt, &missed.since, &missed.webhooks,
+		&l.Last, &l.LastAt, &l.Erased,
 	}
 }
 
-// scanLane reads a row of {lane}. One that is damaged says so; Lane.Repair makes it whole.
+// scanLane reads a row of {lane}. With engine.ErrRow it returns what can be read.
 func scanLane(r engine.Row, before ...any) (*lane.Lane, error) {
-	l, paused, missed := lane.New(webhookgate.LaneName{}), int64(0), missedColumns{}
-	unreadable, err := engine.Unreadable(r.Scan(append(before, laneFields(l, &paused, &missed)...)...))
-	for i := range unreadable {
-		unreadable[i] -= len(before)
+	l, paused := lane.New(webhookgate.LaneName{}), int64(0)
+	err := r.Scan(append(before, laneFields(l, &paused)...)...)
+	// A number that large would leave none for the next webhooks.
+	readable := l.IsLane() && max(l.Tail, l.Last) <= maxNumber && min(l.Tail, l.Last, l.Waiting, l.Parked, l.Invalid, l.Bytes) >= 0
+	if err == nil && !readable {
+		err = engine.ErrRow
 	}
-	l.Damaged = named(unreadable, engine.LaneColumns)
-	for _, n := range []struct {
-		value  *int64
-		column string
-		most   int64
-	}{
-		{&l.Tail, "tail", maxNumber}, {&l.Last, "last", maxNumber},
-		{&l.Waiting, "waiting", engine.MaxAmount}, {&l.Parked, "parked", engine.MaxAmount},
-		{&l.Invalid, "invalid", engine.MaxAmount}, {&l.Bytes, "bytes", engine.MaxAmount},
-		{&l.Failures, "failures", engine.MaxAmount}, {&l.LastResult, "last_result", lane.LastDown},
-	} {
-		if *n.value < 0 || *n.value > n.most { // a number that large would leave none for the next webhooks
-			*n.value, l.Damaged = 0, append(l.Damaged, n.column)
-		}
-	}
-	l.Paused, l.Missed = paused != 0, missed.set()
-	if missedColumnsOf(l.Missed) != missed {
-		l.Damaged = append(l.Damaged, "missed")
-	}
+	l.Paused = paused != 0
 	l.TailDigest, l.Held, l.Owner = orNil(l.TailDigest), orNil(l.Held), orNil(l.Owner)
 	if l.Owner == nil {
 		l.LeasedID = 0 // the engine may have ended the lease, at its start
 	}
 	return l, err
-}
-
-// missedColumns are how a lane's row has what is missed of its tenant.
-type missedColumns struct {
-	since    int64  // of the first of the webhooks; 0: there is none
-	webhooks string // as JSON; empty: there is none
-}
-
-func missedColumnsOf(set webhookgate.MissedSet) (c missedColumns) {
-	if len(set) > 0 {
-		webhooks, _ := json.Marshal(set) // bytes and times
-		c = missedColumns{max(1, set.Since().UnixMicro()), string(webhooks)}
-	}
-	return c
-}
-
-// set returns what is missed. If that is not as usher writes it, it is damaged: then it is one snapshot of which
-// nothing else is known, and whatever comes next settles it.
-func (c missedColumns) set() (set webhookgate.MissedSet) {
-	if c == (missedColumns{}) {
-		return nil
-	}
-	_ = json.Unmarshal([]byte(c.webhooks), &set)
-	if whole := missedColumnsOf(set); whole.webhooks != c.webhooks || whole.since == 0 && c.since != 0 {
-		set = webhookgate.MissedSet{{At: clock.Moment(max(1, c.since)), Snapshot: true}}
-	}
-	return set
 }
 
 // orNil returns nil for an empty slice, which is how the database stores "none".
@@ -215,8 +144,8 @@ func orNil(b []byte) []byte {
 
 // laneRow returns a lane's row.
 func laneRow(l *lane.Lane) []any {
-	paused, missed := boolNumber(l.Paused), missedColumnsOf(l.Missed)
-	row := laneFields(l, &paused, &missed)
+	paused := boolNumber(l.Paused)
+	row := laneFields(l, &paused)
 	for n, field := range row {
 		switch field := field.(type) {
 		case *int64:
@@ -294,39 +223,6 @@ func snapshotColumns(r *snapshot.Stored) []any {
 
 // withoutZero replaces the zero character, which PostgreSQL's text cannot have.
 func withoutZero(s string) string { return strings.ReplaceAll(s, "\x00", "\uFFFD") }
-
-func scanSeen(r engine.Row) (*lane.SeenID, error) {
-	s := new(lane.SeenID)
-	name := &s.LaneName
-	var hash []byte
-	var number int64
-	err := r.Scan(&name.Tenant, &name.Platform, &name.Type, &hash, &s.Digest, &s.Seq, &s.At, &number, &s.UUID)
-	copy(s.Hash[:], hash)
-	s.State = state.Of(number)
-	return s, err
-}
-
-// seenColumns returns the row of a signed id.
-func seenColumns(r *lane.SeenID) []any {
-	return []any{r.LaneName.Tenant, r.LaneName.Platform, r.LaneName.Type, r.Hash[:], r.Digest, r.Seq, r.At, r.UUID}
-}
-
-func scanRun(r engine.Row) (*lane.Run, error) {
-	run := new(lane.Run)
-	var began, asOf, alive, ended, complete int64
-	var found string
-	err := r.Scan(&run.ID, &run.Mark, &began, &asOf, &run.Action, &alive, &ended, &complete, &run.Failed, &found)
-	run.Began, run.Alive, run.Complete = clock.Moment(began), clock.Moment(alive), complete != 0
-	if asOf < clock.Never {
-		run.AsOf = clock.Moment(asOf)
-	}
-	if ended > 0 {
-		run.Ended = clock.Moment(ended)
-	}
-	run.Found = make(lane.Counts)
-	_ = json.Unmarshal([]byte(found), &run.Found) // empty before it has compared; a damaged one counts as zeros
-	return run, err
-}
 
 func scanSnapshot(r engine.Row) (t snapshot.Stored, err error) {
 	var received int64

@@ -18,7 +18,6 @@ import (
 // A story is what happens to one tenant, as words:
 //
 //	A+ A= A!full   a webhook with the body A comes: it is taken in, is a copy, or is invalid
-//	#7:A+          the same, with the signed webhook-id 7
 //	up s500 down   what the receiver answers from now on; f500: to the next try alone
 //	idle           wait until nothing waits
 //	tried parked   wait until the first that waits was tried, until one is parked
@@ -26,7 +25,7 @@ import (
 //	quiet          wait until no try is under way: one that began before a pause may still be
 //	+10m           the clock goes on
 //	again:1 force:1 discard:1    by number of arrival; "!busy" and the like behind it: that is the error
-//	forget erase pause resume restart
+//	erase pause resume restart
 type story struct {
 	name, script string
 	accepted     string // what the receiver took, in order
@@ -85,8 +84,6 @@ func (d *desk) play(tenant string, s story) {
 			err = d.Redeliver(d.nth(code, number), true)
 		case "discard":
 			err = d.Discard(d.nth(code, number))
-		case "forget":
-			_, err = d.Forget(&platform, code)
 		case "erase":
 			_, err = d.Erase(platform, code)
 		case "pause":
@@ -121,16 +118,11 @@ func (d *desk) play(tenant string, s story) {
 // arrive sends the webhook that a word of a story describes.
 func (d *desk) arrive(tenant, word string) {
 	d.t.Helper()
-	signed := ""
-	if id, rest, ok := strings.Cut(word, ":"); ok && id[0] == '#' {
-		signed, word = id, rest
-	}
 	end := strings.IndexAny(word, "+=!")
 	if end < 0 {
 		d.t.Fatalf("what is %s?", word)
 	}
 	w := d.hook(tenant, word[:end])
-	w.SignedID = signed
 	if got := d.sendHook(w); got != strings.TrimPrefix(word[end:], "!") {
 		d.t.Fatalf("%s: %s", word, got)
 	}
@@ -197,8 +189,6 @@ func TestCopies(t *testing.T) {
 				"A+ idle s400 B+ parked up A+ idle", "A A", "delivered superseded delivered"},
 			{"discarding the tail", "s500 A+ tried B+ discard:2 B+ up idle", "A B", "delivered discarded delivered"},
 			{"discarding before the tail", "s500 A+ tried B+ discard:1 B= up idle", "B", "discarded delivered"},
-			{"forget", "A+ idle forget A+ idle A=", "A A", "delivered delivered"},
-			{"forget while it waits", "s500 A+ tried forget A+ A= up idle", "A A", "delivered delivered"},
 			{"sent again, it is the tail again",
 				"s400 A+ parked hang up again:1 underway A= release idle A=", "A", "delivered"},
 			{"an older one sent again is no news: the next is",
@@ -227,59 +217,6 @@ func TestNoCopies(t *testing.T) {
 		d.take("u", "A", "A")
 		d.idle("")
 		d.want("accepted", fmt.Sprint(d.main.got("u")), "[A A]")
-	})
-}
-
-// A signed webhook-id with the same body is a duplicate for 15 minutes, whatever came since.
-func TestSignedIDs(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() engine.Engine) {
-		playAll(t, newDesk(t, open), "", []story{
-			{"a recorded webhook", "#1:A+ idle #2:B+ idle #1:A= A+ idle", "A B A", "delivered delivered delivered"},
-			{"while it waits", "s500 #1:A+ tried #2:B+ #1:A= up idle", "A B", "delivered delivered"},
-			{"after 15 minutes",
-				"#1:A+ idle #2:B+ idle +14m59s #1:A= +2s #1:A+ idle", "A B A", "delivered delivered delivered"},
-			{"another body", "#1:A+ idle #1:B+ idle", "A B", "delivered delivered"},
-			{"another body, and then the recorded one",
-				"#1:A+ idle #1:B+ idle #1:A= #1:B=", "A B", "delivered delivered"},
-			{"one that was parked may come again", "s400 #1:A+ parked up #1:A+ idle", "A", "superseded delivered"},
-			{"one that was discarded may come again",
-				"s500 #1:A+ tried discard:1 up #1:A+ idle", "A", "discarded delivered"},
-			{"the id of a copy is remembered, too",
-				"#1:A+ idle #2:A= #3:B+ idle #2:A= #1:A=", "A B", "delivered delivered"},
-			{"the id of a copy of one that was parked",
-				"hang s400 #1:A+ underway #2:A= release parked up #2:A+ idle", "A", "superseded delivered"},
-			{"the id of a copy of one that was discarded",
-				"s500 #1:A+ tried #2:A= discard:1 up #2:A+ idle", "A", "discarded delivered"},
-			{"a copy whose id was that of a discarded one is remembered",
-				"s500 #1:A+ tried discard:1 up #2:A+ idle #1:A= #3:B+ idle #1:A=",
-				"A B", "discarded delivered delivered"},
-			{"a copy whose id was seen long ago is remembered",
-				"#1:A+ idle #2:B+ idle +14m #3:A+ idle +2m #1:A= #4:B+ idle #1:A=",
-				"A B A B", "delivered delivered delivered delivered"},
-			{"forget drops ids", "#1:A+ idle #2:B+ idle forget #1:A+ idle", "A B A", "delivered delivered delivered"},
-			{"erase drops ids", "#1:A+ idle erase #1:A+ idle", "A A", "delivered"},
-			{"a restart does not", "#1:A+ idle #2:B+ idle restart #1:A=", "A B", "delivered delivered"},
-		})
-	})
-}
-
-// The signed webhook-id of a discarded webhook may come again, also when the history has dropped that webhook.
-func TestSignedIDOfWhatTheHistoryHasDropped(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() engine.Engine) {
-		d := newDesk(t, open, func(c *setup) { c.Limits.Finished = 1 })
-		d.main.set("discarded", status(500))
-		for _, tenant := range []string{"discarded", "delivered"} {
-			d.arrive(tenant, "#1:A+")
-		}
-		d.idle("delivered")
-		check(t, d.Discard(d.nth("discarded", 1)))
-		d.main.set("discarded", nil)
-		d.take("other", "A", "B")
-		d.until("dropped", func() bool { return d.states("discarded")+d.states("delivered") == "" })
-		d.arrive("discarded", "#1:A+")
-		d.arrive("delivered", "#1:A=")
-		d.idle("")
-		d.want("accepted", fmt.Sprint(d.main.got("discarded"), d.main.got("delivered")), "[A] [A]")
 	})
 }
 

@@ -1,7 +1,6 @@
 package inbox
 
 import (
-	"bytes"
 	"cmp"
 	"errors"
 	"slices"
@@ -27,10 +26,7 @@ type sqlTurn struct {
 	copies    map[string]*lane.Webhook // invalid webhooks by their digests
 	snapshots map[webhookgate.LaneName]*snapshot.Stored
 	named     []*lane.Webhook // that works have named
-	seen      []*lane.SeenID
-	runs      map[string]*lane.Run
 	reserved  []func()
-	misnamed  bool // a claim has found a lane without a name
 	byPerson  bool
 	counts    int64 // room.counts at the beginning
 }
@@ -42,7 +38,6 @@ func (s *Inbox) newTurn(tx engine.Tx) *sqlTurn {
 		found:     make(map[*claim][]found),
 		copies:    make(map[string]*lane.Webhook),
 		snapshots: make(map[webhookgate.LaneName]*snapshot.Stored),
-		runs:      make(map[string]*lane.Run),
 	}
 	t.Turn = lane.Turn{
 		Rules:      &s.cfg.Rules,
@@ -78,11 +73,9 @@ type needs struct {
 	taking    []webhookgate.LaneName         // of these: those that are made if they are new
 	next      map[webhookgate.LaneName]int64 // of these: those of outcomes, with the webhook that each is about
 	hooks     engine.Among
-	ids       []lane.SignedID
 	digests   [][]byte
 	snapshots []webhookgate.LaneName
 	claims    []*claim
-	runs      []string
 	numbers   int64
 	above     int64
 }
@@ -103,13 +96,10 @@ func needsOf(works []*work) *needs {
 			lanes[name] = true
 		}
 		n.hooks, n.snapshots = append(n.hooks, w.hooks...), append(n.snapshots, w.snapshots...)
-		n.ids, n.digests = append(n.ids, w.ids...), append(n.digests, w.digests...)
+		n.digests = append(n.digests, w.digests...)
 		n.numbers, n.above = n.numbers+w.numbers, max(n.above, w.above)
 		if w.claim != nil {
 			n.claims = append(n.claims, w.claim)
-		}
-		if w.run != "" {
-			n.runs = append(n.runs, w.run)
 		}
 	}
 	n.lanes = lane.SortedNames(lanes)
@@ -129,9 +119,6 @@ func (t *sqlTurn) load(works []*work) error {
 	t.queueClaims(n.claims)
 	t.queueHeads(n.next)
 	t.queueWebhooks(n.hooks)
-	for _, run := range n.runs {
-		t.tx.Queue("run_lock", t.scanRun, run)
-	}
 	t.queueBehindLocks(n)
 	if err := t.tx.Send(); err != nil {
 		return err
@@ -154,7 +141,6 @@ func (t *sqlTurn) load(works []*work) error {
 func (t *sqlTurn) queueBehindLocks(n *needs) {
 	t.takeNumbers(n.numbers)
 	t.queueCopies(n.digests)
-	t.queueSeen(n.ids)
 	t.queueSnapshots(n.snapshots)
 }
 
@@ -171,23 +157,10 @@ func (t *sqlTurn) addLanes(n *needs) error {
 	}
 	tenants, platforms, types := laneColumns(missing)
 	made := 0
-	// Webhooks wait in these: their rows were damaged, so that they are not found by their keys.
-	var lost []webhookgate.LaneName
-	t.tx.Queue("lane_add", func(r engine.Row) error {
-		var l webhookgate.LaneName
-		var waits int64
-		err := r.Scan(&l.Tenant, &l.Platform, &l.Type, &waits)
-		if made++; waits > 0 {
-			lost = append(lost, l)
-		}
-		return err
-	}, tenants, platforms, types)
+	t.tx.Queue("lane_add", func(r engine.Row) error { made++; return r.Scan(new(string)) }, tenants, platforms, types)
 	t.lock(missing)
 	if err := t.tx.Send(); err != nil {
 		return err
-	}
-	for _, name := range lost {
-		t.Lanes[name].Damaged = []string{"all"}
 	}
 	if made == len(missing) {
 		return nil
@@ -200,18 +173,8 @@ func (t *sqlTurn) addLanes(n *needs) error {
 
 // handToLanes gives the lanes what was read of them.
 func (t *sqlTurn) handToLanes() {
-	for _, l := range t.Lanes {
-		if l.Damaged != nil {
-			l.Repair()
-		}
-	}
 	for _, w := range t.named {
 		t.LaneOf(w).Load(w)
-	}
-	for _, id := range t.seen {
-		if l := t.Lanes[id.LaneName]; l != nil {
-			l.LoadID(id)
-		}
 	}
 	for digest, w := range t.copies {
 		t.copies[digest] = t.LaneOf(w).Load(w)
@@ -237,6 +200,8 @@ func (t *sqlTurn) lock(names []webhookgate.LaneName) {
 		l, err := scanLane(r)
 		if err == nil {
 			t.Load(l)
+		} else {
+			t.s.noteUnreadable(l.LaneName)
 		}
 		return err
 	}, tenants, platforms, types)
@@ -246,7 +211,8 @@ func (t *sqlTurn) lock(names []webhookgate.LaneName) {
 func (t *sqlTurn) queueClaims(claims []*claim) {
 	now, mayTakeOver := t.s.Now().UnixMicro(), t.s.clock.mayTakeOver(t.LeaseTime)
 	for _, c := range claims {
-		before, skipped := cmp.Or(c.TriedBefore, now-clock.Micros(time.Second)), len(c.skip)
+		before, skipped := cmp.Or(c.TriedBefore, now-clock.Micros(time.Second)), len(c.skip)+t.s.hidden
+		hidden := 0
 		atMost := func(n int) int64 {
 			if n > 0 {
 				n += skipped // which it may find, too
@@ -256,11 +222,13 @@ func (t *sqlTurn) queueClaims(claims []*claim) {
 		each := func(r engine.Row) error {
 			var kind int64
 			l, err := scanLane(r, &kind)
-			if err == nil && !l.IsLane() { // its key is damaged, and it would be found for ever
-				t.misnamed = true
-			} else if err == nil {
+			if err == nil {
 				t.found[c] = append(t.found[c], found{kind, t.Load(l)})
+				return nil
 			}
+			t.s.noteUnreadable(l.LaneName)
+			hidden++
+			t.s.hidden = max(t.s.hidden, hidden)
 			return err
 		}
 		t.tx.Queue("claim", each,
@@ -338,25 +306,6 @@ func (t *sqlTurn) queueCopies(digests [][]byte) {
 	}, digests)
 }
 
-// queueSeen queues the reading of signed ids.
-func (t *sqlTurn) queueSeen(all []lane.SignedID) {
-	t.seen = nil
-	if len(all) == 0 {
-		return
-	}
-	known := make(map[lane.SignedID]bool)
-	var lanes []webhookgate.LaneName
-	var ids [][]byte
-	for _, id := range all {
-		if !known[id] {
-			lanes, ids = append(lanes, id.LaneName), append(ids, bytes.Clone(id.Hash[:]))
-		}
-		known[id] = true
-	}
-	tenants, platforms, types := laneColumns(lanes)
-	t.tx.Queue("seen_find", into(&t.seen, scanSeen), tenants, platforms, types, ids)
-}
-
 // queueSnapshots queues the reading of tenants' last snapshots.
 func (t *sqlTurn) queueSnapshots(names []webhookgate.LaneName) {
 	if len(names) == 0 {
@@ -371,14 +320,8 @@ func (t *sqlTurn) queueSnapshots(names []webhookgate.LaneName) {
 	}, tenants, platforms)
 }
 
-func (t *sqlTurn) scanRun(r engine.Row) error {
-	run, err := scanRun(r)
-	t.runs[run.ID] = run
-	return err
-}
-
 // queueNext queues the reading of the first waiting webhook of each lane, not counting one of them.
-func queueNext(tx engine.Tx, lanes map[webhookgate.LaneName]int64, maxBody int64, each func(*lane.Webhook)) {
+func (s *Inbox) queueNext(tx engine.Tx, lanes map[webhookgate.LaneName]int64, maxBody int64, each func(*lane.Webhook)) {
 	if len(lanes) == 0 {
 		return
 	}
@@ -392,6 +335,8 @@ func queueNext(tx engine.Tx, lanes map[webhookgate.LaneName]int64, maxBody int64
 		h, err := scanWebhook(r, true)
 		if err == nil {
 			each(h)
+		} else {
+			s.noteUnreadable(h.LaneName)
 		}
 		return err
 	}, tenants, platforms, types, except, maxBody)
@@ -399,7 +344,7 @@ func queueNext(tx engine.Tx, lanes map[webhookgate.LaneName]int64, maxBody int64
 
 // queueHeads reads webhooks ahead, so that lanes need not ask for them one by one.
 func (t *sqlTurn) queueHeads(lanes map[webhookgate.LaneName]int64) {
-	queueNext(t.tx, lanes, maxReadAhead, func(h *lane.Webhook) {
+	t.s.queueNext(t.tx, lanes, maxReadAhead, func(h *lane.Webhook) {
 		if l := t.Lanes[h.LaneName]; l != nil { // else the file is damaged
 			l.LoadFirst(h, lanes[h.LaneName])
 		}
@@ -409,8 +354,13 @@ func (t *sqlTurn) queueHeads(lanes map[webhookgate.LaneName]int64) {
 // What lanes ask; see lane.Inbox.
 
 func (t *sqlTurn) FirstWaiting(l *lane.Lane, except []int64) (first *lane.Webhook) {
-	t.tx.Queue("first_waiting", func(row engine.Row) (err error) {
-		first, err = scanWebhook(row, true)
+	t.tx.Queue("first_waiting", func(row engine.Row) error {
+		w, err := scanWebhook(row, true)
+		if err == nil {
+			first = w
+		} else {
+			t.s.noteUnreadable(l.LaneName)
+		}
 		return err
 	}, among(except), l.Tenant, l.Platform, l.Type, int64(maxReadAhead))
 	t.send()
@@ -429,35 +379,7 @@ func (t *sqlTurn) ParkedSnapshots(l *lane.Lane) (all []*lane.Webhook) {
 	return all
 }
 
-func (t *sqlTurn) ArrivedAnyway(l *lane.Lane, m webhookgate.MissedWebhook) bool {
-	return t.came(l, m, m.At.UnixMicro())
-}
-
-// came is ArrivedAnyway for a webhook that arrived at that time.
-func (t *sqlTurn) came(l *lane.Lane, m webhookgate.MissedWebhook, at int64) (yes bool) {
-	t.tx.Queue("missed_came", func(r engine.Row) error {
-		yes = true
-		return r.Scan(new(int64))
-	}, l.Tenant, l.Platform, l.Type, m.Digest, m.ID, at)
-	t.send()
-	return yes
-}
-
-func (t *sqlTurn) LastSnapshotDigest(l *lane.Lane) (digest []byte) {
-	t.tx.Queue("state_digest", func(r engine.Row) error { return r.Scan(&digest) }, l.Tenant, l.Platform)
-	t.send()
-	return digest
-}
-
 func (t *sqlTurn) LastSnapshot(l *lane.Lane) *snapshot.Stored { return t.snapshots[l.LaneName] }
-
-func (t *sqlTurn) CountWebhooks(l *lane.Lane) (c lane.Totals) {
-	t.tx.Queue("lane_count", func(row engine.Row) error {
-		return row.Scan(&c.Waiting, &c.Parked, &c.Invalid, &c.Bytes, &c.WaitingSince, &c.Tail)
-	}, l.Tenant, l.Platform, l.Type)
-	t.send()
-	return c
-}
 
 func (t *sqlTurn) EraseTenant(l *lane.Lane) (count int) {
 	t.tx.Scrub()
@@ -465,16 +387,8 @@ func (t *sqlTurn) EraseTenant(l *lane.Lane) (count int) {
 	each := func(row engine.Row) error { count++; return row.Scan(new(int64)) }
 	t.tx.Queue("erase_webhooks", each, l.Tenant, l.Platform, l.Type)
 	t.tx.Queue("erase_snapshot", nil, l.Tenant, l.Platform)
-	t.tx.Queue("finding_erase", nil, l.Tenant, l.Platform, t.Now)
 	t.send()
 	return count
-}
-
-func (t *sqlTurn) ForgetIDs(l *lane.Lane) (known bool) {
-	each := func(row engine.Row) error { known = true; return row.Scan(new(int64)) }
-	t.tx.Queue("seen_delete_lane", each, l.Tenant, l.Platform, l.Type)
-	t.send()
-	return known
 }
 
 func (t *sqlTurn) NextNumber() int64 {
@@ -504,19 +418,11 @@ func (t *sqlTurn) save() {
 	c := t.Changes()
 	queueRows(t.tx, "lane_save", c.Lanes, laneRow)
 	queueRows(t.tx, "lane_note", c.Stamped, func(l *lane.Lane) []any {
-		return []any{l.Tenant, l.Platform, l.Type, l.Last, l.LastAt, l.SnapshotAt}
+		return []any{l.Tenant, l.Platform, l.Type, l.Last, l.LastAt}
 	})
 	insertWebhooks(t.tx, c.Added)
 	queueRows(t.tx, "webhook_save", c.Changed, webhookChanges)
 	queueRows(t.tx, "put_snapshot", c.Snapshots, snapshotColumns)
-	queueRows(t.tx, "put_seen_id", c.Seen, seenColumns)
-	if len(c.Deleted) > 0 {
-		t.tx.Queue("webhook_delete", nil, among(c.Deleted))
-		t.tx.Queue("content_delete", nil, among(c.Deleted))
-	}
-	if t.misnamed {
-		t.tx.Queue("lanes_misnamed", nil)
-	}
 	if t.s.health.unproven() && !t.s.cfg.ReadOnly { // the works may write nothing
 		t.tx.Queue("touch", nil)
 	}

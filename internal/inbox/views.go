@@ -60,12 +60,23 @@ func listOf[T any](
 	return all, err
 }
 
-// into returns what Tx.Queue calls for each row: it adds the row to a list, also one that is damaged, as far as it can
-// be read.
+// into returns what Tx.Queue calls for each row: it adds the row to a list.
 func into[T any](all *[]T, scan func(engine.Row) (T, error)) func(engine.Row) error {
 	return func(r engine.Row) error {
 		row, err := scan(r)
-		if _, other := engine.Unreadable(err); other == nil {
+		if err == nil {
+			*all = append(*all, row)
+		}
+		return err
+	}
+}
+
+// intoPage is into for a page of a list, whose length says whether there are more: a row that cannot be read is there, as
+// far as it can be.
+func intoPage[T any](all *[]T, scan func(engine.Row) (T, error)) func(engine.Row) error {
+	return func(r engine.Row) error {
+		row, err := scan(r)
+		if err == nil || errors.Is(err, engine.ErrRow) {
 			*all = append(*all, row)
 		}
 		return err
@@ -186,7 +197,7 @@ func (s *Inbox) pages(ctx context.Context, f Filter, withContent bool, fn eachPa
 	in := periodOf(f.Since, f.Until)
 	query := func(bodies bool, size int64) (page []*lane.Webhook, err error) {
 		err = s.browse(ctx, func(tx engine.Tx) error {
-			each := into(&page, scanWhole)
+			each := intoPage(&page, scanWhole)
 			args := []any{from, number, in.from, in.to, boolNumber(bodies), size}
 			switch {
 			case f.Tenant != "" && f.Platform != nil:
@@ -310,24 +321,13 @@ func (s *Inbox) Snapshots(ctx context.Context, tenant string) ([]snapshot.Stored
 	return listOf(ctx, s.read, scanSnapshot, "snapshots", tenant)
 }
 
-// Platforms returns the platforms on which a tenant is known, even if only by a pause, by a webhook that got a 5xx,
-// or by a reconcile.
+// Platforms returns the platforms on which a tenant is known, even if only by a pause.
 func (s *Inbox) Platforms(ctx context.Context, tenant string) (all []string, err error) {
 	lanes, err := s.lanesOf(ctx, nil, tenant)
 	for _, l := range lanes {
-		if l.Tail > 0 || l.Invalid > 0 || l.Paused || len(l.Missed) > 0 {
+		if l.Tail > 0 || l.Invalid > 0 || l.Paused {
 			all = append(all, l.Platform)
 		}
-	}
-	for name := range s.cfg.Missed.All() {
-		if name.Tenant == tenant {
-			all = append(all, name.Platform)
-		}
-	}
-	if err == nil && storable(tenant) {
-		var found []string
-		found, err = listOf(ctx, s.read, scanText, "finding_platforms", tenant)
-		all = append(all, found...)
 	}
 	slices.Sort(all)
 	return slices.Compact(all), err
@@ -341,7 +341,13 @@ func (s *Inbox) Unserved(ctx context.Context) ([]string, error) {
 // find reads a webhook with its content. Of the result only the lane and the content never change.
 func (s *Inbox) find(ctx context.Context, id int64) (w *lane.Webhook, err error) {
 	err = s.read(ctx, func(tx engine.Tx) error {
-		tx.Queue("webhooks", func(r engine.Row) (err error) { w, err = scanWhole(r); return err }, engine.Among{id})
+		tx.Queue("webhooks", func(r engine.Row) error {
+			found, err := scanWhole(r)
+			if err == nil {
+				w = found
+			}
+			return err
+		}, engine.Among{id})
 		return tx.Send()
 	})
 	if err == nil && w == nil {

@@ -459,9 +459,6 @@ func TestOddCodes(t *testing.T) {
 			if all, err := d.Snapshots(t.Context(), code); err != nil || len(all) != 0 {
 				t.Errorf("%.20q: %d snapshots, %v", code, len(all), err)
 			}
-			if _, err := d.Forget(nil, code); err != nil {
-				t.Errorf("%.20q: %v", code, err)
-			}
 			if all, err := d.List(context.Background(), Filter{Tenant: code}); err != nil || len(all) != 0 {
 				t.Errorf("%.20q: %d listed, %v", code, len(all), err)
 			}

@@ -27,10 +27,8 @@ type work struct {
 	known     []webhookgate.LaneName // to lock, if they exist
 	claim     *claim                 // to find lanes for
 	hooks     []int64                // webhooks to read, with their content
-	ids       []lane.SignedID        // signed ids to read
 	digests   [][]byte               // invalid webhooks with these digests
 	snapshots []webhookgate.LaneName // tenants whose last snapshot is read
-	run       string                 // the reconcile that it is part of
 	next      int64                  // its lane's first waiting webhook beside this one is read ahead, with its content
 	numbers   int64                  // how many new webhooks there may be
 	above     int64                  // their numbers are higher than this one
@@ -131,17 +129,9 @@ func (s *Inbox) runWriter() {
 	backoff := time.Duration(0)
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
-	always := make(chan struct{})
-	close(always)
 	for {
 		var works []*work
-		var miss <-chan struct{}
-		if s.mayStoreMissed() {
-			miss = always
-		}
 		select {
-		case <-miss:
-			works = s.missedWorks(maxMissedWorks)
 		case w := <-s.works:
 			if s.mayCorrectTimes() {
 				s.checkDatabase()
@@ -163,7 +153,9 @@ func (s *Inbox) runWriter() {
 			continue
 		case <-s.run.Done():
 			s.drain()
-			s.closeMissed()
+			if s.beat(false); s.missedInMemory().Webhooks > 0 {
+				s.cfg.Log.Error("the inbox cannot be written: after a restart usher does not know that webhooks got a 5xx")
+			}
 			return
 		}
 		err := s.commit(works)

@@ -68,9 +68,9 @@ func (l *Lane) Claim(rc *receiver.Receiver) *Lease {
 		return nil
 	}
 	first := l.First()
-	if first == nil && !l.Paused { // its row says something else than its webhooks, and it would be claimed for ever
-		l.Repair()
-		first = l.First()
+	if first == nil && l.Waiting > 0 { // its row cannot be read: somebody has to look, and others must not wait for it
+		l.Due, l.changed = l.t.Now+clock.Micros(MaxBackoff), true
+		return nil
 	}
 	if l.Paused || first == nil {
 		l.release(l.t.Now)

@@ -2,30 +2,22 @@ package lane
 
 import (
 	"bytes"
-	"cmp"
 	"fmt"
-	"slices"
 	"time"
 
-	"usher/internal/clock"
 	"usher/internal/lane/state"
 	"usher/internal/receiver"
 	"usher/internal/snapshot"
-	"usher/webhookgate"
 )
 
 // An Incoming webhook is one that is to be taken in.
 type Incoming struct {
 	*Webhook // as the row that it becomes; the lane takes a copy
 
-	IDHash      [32]byte           // of its signed id
-	Signed      bool               // it has one
-	To          *receiver.Receiver // nil: no receiver takes it
-	Brings      *snapshot.Stored   // the tenant's new snapshot; nil: the webhook is none
-	Later       bool               // its delivery may wait until the courier comes by
-	Accepting   *Webhook           // the invalid webhook that somebody accepts: so it is no duplicate
-	Arrived     int64              // when it arrived; zero: it does not come from the sender
-	ArrivedHere time.Time          // the same moment, by this machine's clock
+	To        *receiver.Receiver // nil: no receiver takes it
+	Brings    *snapshot.Stored   // the tenant's new snapshot; nil: the webhook is none
+	Later     bool               // its delivery may wait until the courier comes by
+	Accepting *Webhook           // the invalid webhook that somebody accepts: so it is no duplicate
 }
 
 // An Answer says what was done with a webhook.
@@ -33,67 +25,38 @@ type Answer struct {
 	DuplicateOf string // the webhook-id of the original; empty: it is no duplicate, and was taken in
 	Err         error
 
-	ID         int64  // its number
-	SeenBefore bool   // it came before, by its signed id: so it says nothing about what has come since
-	Lease      *Lease // this process may deliver the webhook now
-	Unleased   bool   // the lane was idle, but this process had no room: any process may lease it
+	ID       int64  // its number
+	Lease    *Lease // this process may deliver the webhook now
+	Unleased bool   // the lane was idle, but this process had no room: any process may lease it
 }
 
 // Receive takes a webhook in, unless it is a duplicate: then it answers with the webhook-id of the original. If the
 // lane was idle, and there is room at the courier, the answer also has the lease.
 func (l *Lane) Receive(in *Incoming) Answer {
-	original, seenBefore := l.originalOf(in)
+	original := l.originalOf(in)
 	if original == "" || in.Accepting != nil {
 		return l.takeIn(in, l.t.StoreUnclaimed && in.To == nil)
 	}
 	l.stamp()
-	if seenBefore {
-		l.setMissed(l.Missed.AfterSignedCopy(in.Digest, in.IDHash[:]))
-	} else {
-		l.noteReceived(in)
+	for _, old := range l.invalidOnes() {
+		old.setNewer(true)
 	}
-	seq := int64(0)
-	if original == l.TailID {
-		seq = l.Tail
-	}
-	l.rememberID(in, seq, original) // the same id must be a duplicate later, too, whatever has come meanwhile
-	if in.Snapshot && !seenBefore {
-		for _, old := range l.invalidOnes() {
-			old.setNewer(true)
-		}
-	}
-	return Answer{DuplicateOf: original, SeenBefore: seenBefore}
+	return Answer{DuplicateOf: original}
 }
 
 // originalOf returns the webhook-id of the original if a webhook is a duplicate, and else an empty string. This is the
 // whole rule:
 //
-//   - A signed id that was seen within 15 minutes, with the same body, is a duplicate whatever has come since.
 //   - While webhooks wait in the lane, a copy of the tail is a duplicate, if the tail still waits.
 //   - If none waits, a copy of the snapshot that the receiver holds for sure is a duplicate, if the same receiver
 //     accepted it within the window.
 //
-// Anything else may be a change. In A, B, A the second A is not a duplicate. For seenBefore see Answer. A signed
-// id that comes with another body is said in the log.
-func (l *Lane) originalOf(in *Incoming) (original string, seenBefore bool) {
-	reused := false
-	if in.Signed {
-		for _, seen := range l.seen[in.IDHash] {
-			same := bytes.Equal(seen.Digest, in.Digest)
-			if same && l.stillCounts(seen) {
-				return seen.UUID, true
-			}
-			reused = reused || !same && l.isRecent(seen)
-		}
-	}
-	if reused {
-		l.t.LogWarning("webhook-id was used before, for another body: usher accepts the webhook",
-			"webhook", in.Webhook.UUID, "tenant", in.Tenant)
-	}
+// Anything else may be a change. In A, B, A the second A is not a duplicate.
+func (l *Lane) originalOf(in *Incoming) string {
 	if in.Snapshot && l.receiverHas(in.Digest, ReceiverName(in.To)) {
-		return l.TailID, false
+		return l.TailID
 	}
-	return "", false
+	return ""
 }
 
 // receiverHas says whether a receiver holds exactly this snapshot, or will, when all waiting webhooks are delivered.
@@ -127,9 +90,7 @@ func (l *Lane) takeIn(in *Incoming, store bool) (a Answer) {
 	} else {
 		a = l.enqueue(&w, in)
 	}
-	a.ID = w.ID
-	l.noteReceived(in)
-	l.rememberID(in, w.ID, w.UUID)
+	a.ID, l.Erased = w.ID, 0
 	if in.Snapshot {
 		l.supersedeInvalid(in)
 	}
@@ -221,23 +182,13 @@ func (l *Lane) supersedeParked(w *Webhook) {
 	}
 }
 
-// RecordInvalid stores a webhook that cannot be taken in, and returns it as it is stored. A copy of one that nobody has
-// dealt with (known; may be nil) is only counted. Beyond Rules.MaxInvalid the tenant's oldest are deleted. It is not
-// missed any more: people see it there.
+// RecordInvalid stores a webhook that cannot be taken in, and returns it as it is stored. Of a copy of one that nobody
+// has dealt with (known; may be nil) only the time is noted.
 func (l *Lane) RecordInvalid(w *Webhook, known *Webhook) *Webhook {
-	l.setMissed(l.Missed.AfterInvalid(w.Digest))
 	if known != nil && known.State == state.Invalid && !known.gone {
-		known.Times++
 		known.Rank, known.Changed = l.stamp(), l.t.Time()
 		known.Newer, known.changed = false, true
 		return known
-	}
-	if l.IsLane() {
-		most := cmp.Or(l.t.MaxInvalid, DefaultMaxInvalid)
-		for all := l.invalidOnes(); len(all) >= most; all = all[1:] {
-			l.t.LogWarning("deleted an invalid webhook: its tenant has too many", "id", all[0].ID, "tenant", all[0].Tenant)
-			l.remove(all[0])
-		}
 	}
 	row := *w
 	l.add(&row, state.Invalid)
@@ -259,70 +210,3 @@ func (l *Lane) CheckAccept(in *Incoming, force bool) error {
 	}
 	return nil
 }
-
-// SeenIDsFor is how long a signed webhook-id is remembered. It is longer than a signature is valid.
-const SeenIDsFor = 15 * time.Minute
-
-// A SignedID is a signed webhook-id in a lane, as its hash.
-type SignedID struct {
-	LaneName webhookgate.LaneName
-	Hash     [32]byte
-}
-
-// A SeenID is a row of the table seen_id: a signed webhook-id that was seen, with the body that it came with.
-type SeenID struct {
-	SignedID
-	Digest []byte
-	At     int64
-
-	// The original.
-	Seq   int64 // zero: it counts as delivered
-	UUID  string
-	State state.State
-}
-
-// LoadID gives the lane a signed id that was read.
-func (l *Lane) LoadID(id *SeenID) {
-	if l.seen == nil {
-		l.seen = make(map[[32]byte][]*SeenID)
-	}
-	l.seen[id.Hash] = append(l.seen[id.Hash], id)
-}
-
-// rememberID stores the webhook's signed id, if it has one, together with the original: the webhook itself, or the one
-// that it is a duplicate of. seq is the original's number; zero: the original counts as delivered. A duplicate by its
-// signed id is not stored once more: the 15 minutes count from the first time.
-func (l *Lane) rememberID(in *Incoming, seq int64, uuid string) {
-	if !in.Signed {
-		return
-	}
-	same := func(known *SeenID) bool { return bytes.Equal(known.Digest, in.Digest) }
-	isDuplicate := uuid != in.Webhook.UUID
-	original := func(known *SeenID) bool { return same(known) && l.stillCounts(known) }
-	if isDuplicate && slices.ContainsFunc(l.seen[in.IDHash], original) {
-		return
-	}
-	if l.seen != nil {
-		l.seen[in.IDHash] = slices.DeleteFunc(l.seen[in.IDHash], same)
-	}
-	id := &SeenID{
-		SignedID: SignedID{l.LaneName, in.IDHash}, Digest: in.Digest, At: l.t.Now,
-		Seq: seq, UUID: uuid, State: state.Waiting,
-	}
-	l.LoadID(id)
-	l.newSeen = slices.DeleteFunc(l.newSeen, func(r *SeenID) bool { return r.Hash == id.Hash && same(r) })
-	l.newSeen = append(l.newSeen, id)
-}
-
-// stillCounts says whether a signed id still makes a duplicate: not if the original was parked or discarded, or came
-// too long ago.
-func (l *Lane) stillCounts(id *SeenID) bool {
-	is := id.State
-	if original := l.Loaded(id.Seq); original != nil { // it may have changed in this transaction
-		is = original.State
-	}
-	return l.isRecent(id) && (is == state.Waiting || is.Taken() || is == state.Superseded)
-}
-
-// isRecent says whether a signed id is still remembered.
-func (l *Lane) isRecent(id *SeenID) bool { return l.t.Now-id.At < clock.Micros(SeenIDsFor) }

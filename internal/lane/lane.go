@@ -55,10 +55,8 @@ type Lane struct {
 	Last   int64 // its number
 	LastAt int64
 
-	SnapshotAt int64                 // when the last snapshot of the tenant arrived that usher took in
-	Missed     webhookgate.MissedSet // what usher missed of the tenant; see AddMissed
+	Erased int64 // when somebody erased the tenant, of whom nothing was taken in since; 0: nobody has
 
-	Damaged []string // the columns of its row that cannot be right
 	inMemory
 }
 
@@ -72,17 +70,14 @@ const (
 // inMemory is the part of a lane that is no row: what is known of its webhooks, and what must be written.
 type inMemory struct {
 	t        *Turn
-	webhooks []*Webhook             // those that are in memory, new ones included
-	frontier int64                  // the waiting webhooks that are not in memory have numbers above this one
-	seen     map[[32]byte][]*SeenID // signed ids; one row for each body that the id came with
+	webhooks []*Webhook // those that are in memory, new ones included
+	frontier int64      // the waiting webhooks that are not in memory have numbers above this one
 
 	knowsInvalid bool // all invalid webhooks are in memory
 
 	changed  bool             // the row must be written
-	stamped  bool             // of the row Last, LastAt or SnapshotAt must be written
+	stamped  bool             // of the row Last and LastAt must be written
 	snapshot *snapshot.Stored // the new one
-	deleted  []int64
-	newSeen  []*SeenID
 }
 
 // New returns a lane to which nothing has come.
@@ -103,55 +98,12 @@ func (l *Lane) Row() *Lane {
 // RowChanged says whether the turn writes the lane's whole row.
 func (l *Lane) RowChanged() bool { return l.changed }
 
-// totals counts the lane's webhooks. If the turn has changed some of them, the database does not have that yet: then it
-// returns what the row says, and a later turn counts.
-func (l *Lane) totals() Totals {
-	unsaved := func(w *Webhook) bool { return w.isNew || w.changed || w.gone }
-	if len(l.deleted) > 0 || slices.ContainsFunc(l.webhooks, unsaved) {
-		return Totals{l.Waiting, l.Parked, l.Invalid, l.Bytes, l.WaitingSince, l.Tail}
-	}
-	return l.t.Inbox.CountWebhooks(l)
-}
-
-// Repair makes a lane whole whose row is damaged, or says something else than its webhooks. These are counted, and
-// what nobody can know is as in a new lane: what waits is tried at once, and nothing counts as a copy.
-func (l *Lane) Repair() {
-	c := l.totals()
-	if l.Damaged != nil || c.Waiting != l.Waiting || c.Bytes != l.Bytes {
-		l.t.LogError("a tenant's row in the inbox was damaged: usher has counted its webhooks anew",
-			"tenant", l.Tenant, "platform", l.Platform, "columns", l.Damaged, "waiting", c.Waiting)
-	}
-	l.t.AddedBytes[l.ReceiverName] += c.Bytes - max(0, l.Bytes)
-	l.Waiting, l.Parked, l.Invalid, l.Bytes, l.WaitingSince = c.Waiting, c.Parked, c.Invalid, c.Bytes, c.WaitingSince
-	if c.Tail > l.Tail { // else the tail is deleted by now
-		l.Tail, l.TailID = c.Tail, ""
-	}
-	past := func(at int64) int64 { return min(max(0, at), l.t.Now) }
-	l.Last = max(l.Last, l.Tail)
-	l.LastAt, l.SnapshotAt = past(l.LastAt), past(l.SnapshotAt)
-	l.FailingSince, l.LastTry = past(l.FailingSince), past(l.LastTry)
-	l.Token = max(0, l.Token)
-	l.forgetCopies()
-	l.Damaged = nil
-	if !l.leased() {
-		l.Owner = nil
-		l.clearBackoff()
-		l.release(l.t.Now)
-	}
-}
-
 // Load gives the lane one of its webhooks that was read, and returns the lane's copy: the one that is in memory
-// already, or else this one. One whose state is damaged was read as parked; now the lane counts it so, and writes that.
+// already, or else this one.
 func (l *Lane) Load(w *Webhook) *Webhook {
 	known := l.Loaded(w.ID)
 	switch {
 	case known == nil:
-		if slices.Contains(w.Damaged, "state") { // nobody knows whether it was accepted: somebody has to decide
-			w.changed, l.changed = true, true
-			l.addCounts(0, 1, w.Size)
-			l.t.LogError("a webhook's row in the inbox was damaged: usher has parked it",
-				"id", w.ID, "tenant", w.Tenant, "platform", w.Platform, "columns", w.Damaged)
-		}
 		l.webhooks = append(l.webhooks, w)
 		return w
 	case !known.HasContent && w.HasContent:
@@ -305,15 +257,6 @@ func (l *Lane) addCounts(waiting, parked, bytes int64) {
 	l.t.AddedBytes[l.ReceiverName] += bytes
 }
 
-// remove deletes a webhook.
-func (l *Lane) remove(w *Webhook) {
-	l.leaveState(w)
-	w.gone = true
-	if !w.isNew {
-		l.deleted = append(l.deleted, w.ID)
-	}
-}
-
 // idle says whether nothing waits, and nobody delivers anything.
 func (l *Lane) idle() bool { return l.Waiting == 0 && !l.leased() }
 
@@ -357,11 +300,4 @@ func (l *Lane) updateWaitingSince() {
 // delivered.
 func (l *Lane) noteHeld(w *Webhook, receiver string) {
 	l.Held, l.HeldAt, l.HeldBy, l.HeldID = w.dedupDigest(), l.t.Now, receiver, w.UUID
-}
-
-// forgetCopies drops the digests that dedup compares with, and says whether there were any.
-func (l *Lane) forgetCopies() bool {
-	known := l.TailDigest != nil || l.Held != nil
-	l.TailDigest, l.Held, l.changed = nil, nil, true
-	return known
 }

@@ -91,16 +91,6 @@ func (l *Lane) SetPaused(yes bool) {
 	}
 }
 
-// Forget drops what dedup remembers, and what is missed, and says whether there was anything.
-func (l *Lane) Forget() bool {
-	known := len(l.Missed)+len(l.newSeen) > 0
-	known = l.t.Inbox.ForgetIDs(l) || known
-	known = l.forgetCopies() || known
-	l.seen, l.newSeen = nil, nil
-	l.setMissed(nil)
-	return known
-}
-
 // eraseDelay is how long no delivery of a lane begins while an erasure waits for the current one.
 const eraseDelay = 15 * time.Second
 
@@ -116,7 +106,6 @@ func (l *Lane) Erase() (count int, err error) {
 		}
 		return 0, ErrBusy
 	}
-	l.Forget()
 	for _, w := range l.webhooks {
 		if w.isNew && !w.gone {
 			count++
@@ -130,7 +119,7 @@ func (l *Lane) Erase() (count int, err error) {
 	erased.Token = l.Token // an outcome that is late must not fit a new lease
 	erased.t, erased.changed = l.t, true
 	*l = *erased
-	l.noteSnapshotAt(l.t.Now) // what came before it counts as older than what comes
+	l.Erased = l.t.Now
 	l.stamp()
 	return count, nil
 }

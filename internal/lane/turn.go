@@ -47,14 +47,10 @@ type Rules struct {
 	// DedupWindow is how long usher assumes that the receiver still has the snapshot that it accepted last. Zero: no
 	// webhook is a duplicate.
 	DedupWindow time.Duration
-	MaxInvalid  int // how many invalid webhooks of a tenant are stored; zero: DefaultMaxInvalid
 
 	// Jitter shortens a backoff to between half and all of its length. Nil: by chance.
 	Jitter func(time.Duration) time.Duration
 }
-
-// DefaultMaxInvalid is the documented limit.
-const DefaultMaxInvalid = 10
 
 // A Process is the usher process that runs the turn.
 type Process struct {
@@ -68,17 +64,11 @@ type Inbox interface {
 	// FirstWaiting returns the first waiting webhook that is none of these; nil: there is none.
 	FirstWaiting(l *Lane, except []int64) *Webhook
 	InvalidWebhooks(l *Lane) []*Webhook // all; there are few
-	ParkedSnapshots(l *Lane) []*Webhook // one at most, but after an import
-	CountWebhooks(l *Lane) Totals
-	EraseTenant(l *Lane) (webhooks int) // deletes its webhooks, its snapshot, and what a reconcile has found of it
-	ForgetIDs(l *Lane) bool             // deletes its signed ids, and says whether there were any
+	ParkedSnapshots(l *Lane) []*Webhook // one at most
+	EraseTenant(l *Lane) (webhooks int) // deletes its webhooks and its snapshot
 
-	// These were read when the turn began, for the lanes whose work has asked for it; for others there is none.
-	LastSnapshot(l *Lane) *snapshot.Stored // nil: there is none
-	LastSnapshotDigest(l *Lane) []byte     // nil: there is none, or its webhook was deleted
-	// ArrivedAnyway says of a webhook that got a 5xx whether its COMMIT, which was in doubt, has stored it; or whether
-	// the same bytes have come since, be it that they are recorded as invalid.
-	ArrivedAnyway(l *Lane, m webhookgate.MissedWebhook) bool
+	// LastSnapshot was read when the turn began, for the lanes whose work has asked for it. Nil: there is none.
+	LastSnapshot(l *Lane) *snapshot.Stored
 	// NextNumber returns one of the numbers that the works have asked for, and panics if there is none left: a work
 	// that stamps a lane must have asked for one.
 	NextNumber() int64
@@ -88,9 +78,6 @@ type Inbox interface {
 	// IsDelivering says whether the courier has this lease, and its outcome is not written yet.
 	IsDelivering(name webhookgate.LaneName, token int64) bool
 }
-
-// Totals are what a lane's row says of its webhooks, or should say.
-type Totals struct{ Waiting, Parked, Invalid, Bytes, WaitingSince, Tail int64 }
 
 // Time is the database's time.
 func (t *Turn) Time() time.Time { return clock.Moment(t.Now) }
@@ -141,12 +128,10 @@ func (t *Turn) LogError(message string, args ...any) {
 // Changes are what a turn has to write, each table's rows in the order of the lanes' names.
 type Changes struct {
 	Lanes     []*Lane
-	Stamped   []*Lane // of these only Last, LastAt and SnapshotAt
+	Stamped   []*Lane // of these only Last and LastAt
 	Added     []*Webhook
 	Changed   []*Webhook
-	Deleted   []int64 // webhooks
 	Snapshots []*snapshot.Stored
-	Seen      []*SeenID
 }
 
 // Changes returns what the lanes of the turn have to write.
@@ -171,8 +156,6 @@ func (t *Turn) Changes() (c Changes) {
 		if l.snapshot != nil {
 			c.Snapshots = append(c.Snapshots, l.snapshot)
 		}
-		c.Seen = append(c.Seen, l.newSeen...)
-		c.Deleted = append(c.Deleted, l.deleted...)
 	}
 	return c
 }

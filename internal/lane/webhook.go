@@ -37,7 +37,6 @@ type Webhook struct {
 	HasContent bool        `json:"-"` // Header and Body are set
 	Header     http.Header `json:"-"`
 	Body       []byte      `json:"-"`
-	Damaged    []string    `json:"-"` // the columns of its row that could not be read
 	Verified   bool        `json:"-"` // the content comes from the gate and not from a disk, see Check
 
 	// Only in views.
@@ -68,20 +67,13 @@ func (w *Webhook) dedupDigest() []byte {
 	return w.Digest
 }
 
-// Check returns ErrDamaged if a receiver would not get what was taken in. Damage elsewhere in the row, such as in the
-// record of its tries, is no reason not to deliver it.
+// Check returns ErrDamaged if a receiver would not get what was taken in.
 func (w *Webhook) Check() error {
 	if w.Verified {
 		return nil
 	}
-	if sum := sha256.Sum256(w.Body); !bytes.Equal(sum[:], w.Digest) {
+	if sum := sha256.Sum256(w.Body); w.Header == nil || !bytes.Equal(sum[:], w.Digest) {
 		return ErrDamaged
-	}
-	for _, column := range w.Damaged {
-		switch column {
-		case "uuid", "type", "header":
-			return ErrDamaged
-		}
 	}
 	return nil
 }
@@ -100,9 +92,8 @@ func (w *Webhook) AgeFrom() time.Time {
 // Status is the part of a Webhook that changes.
 type Status struct {
 	State state.State `json:"state"`
-	Why   string      `json:"why,omitempty"` // of the state, if there is something to say; or that its row is damaged
-	// Changed is when it came into this state. If it is invalid: when it last came, or a copy of it that was only
-	// counted.
+	Why   string      `json:"why,omitempty"` // of the state, if there is something to say; or that its content is
+	// Changed is when it came into this state. If it is invalid: when it, or a copy of it, last came.
 	Changed time.Time `json:"changed"`
 	Record
 }
@@ -124,7 +115,6 @@ type Record struct {
 	Faults []content.Fault `json:"faults,omitempty"`
 	Code   int             `json:"code,omitempty"`  // the HTTP status that its sender got
 	From   string          `json:"from,omitempty"`  // the sender's address
-	Times  int             `json:"times,omitempty"` // how often it was received
 	Cut    bool            `json:"cut,omitempty"`   // only the beginning of its body is stored
 	Newer  bool            `json:"newer,omitempty"` // after it, its tenant's last snapshot came again
 }

@@ -30,7 +30,7 @@ import (
 // build connects the parts of usher. It opens the inbox, so that an inbox that cannot be opened is an error
 // at start-up, but no listener.
 func build(s *settings.Settings, log *slog.Logger) (*Usher, error) {
-	u := &Usher{settings: s, log: log, missed: webhookgate.NewMissed()}
+	u := &Usher{settings: s, log: log}
 	m := metrics.New(version.Number(), version.Commit())
 	if s.OutboundOn() {
 		if err := u.buildOutbound(m); err != nil {
@@ -97,8 +97,11 @@ func (u *Usher) buildGate(m *metrics.Gate) (err error) {
 	w := &u.settings.Webhook
 	cfg := w.Config
 	cfg.Log = u.log
-	if w.Inbox == "" {
-		cfg.Missed = func(at time.Time) { u.missed.AddUnnamed(webhookgate.Unnamed{Count: 1, Since: at, Last: at}) }
+	cfg.Missed = func(at time.Time) {
+		m.Missed()
+		if u.inbox != nil {
+			u.inbox.Miss(at)
+		}
 	}
 	for _, r := range w.Receivers.All() {
 		r.Tried = m.Receiver(r.Name).Tried
@@ -179,7 +182,7 @@ func (u *Usher) buildInbox(m *metrics.Registry, gate *metrics.Gate) (err error) 
 	}
 	cfg.ReadOnly = u.gate == nil
 	if u.gate != nil {
-		cfg.Missed, cfg.GateUp = u.missed, func() bool { return u.running.Load() && !u.stopping.Load() }
+		cfg.GateUp = func() bool { return u.running.Load() && !u.stopping.Load() }
 	}
 	if u.inbox, err = inbox.Open(cfg); err != nil {
 		return settings.InboxError(err)
@@ -212,7 +215,6 @@ func (u *Usher) inboxStats() inbox.Stats {
 	invalid, _ := u.decisions.Invalid()
 	s := inbox.Stats{
 		Invalid:   invalid,
-		Missed:    inbox.MissedInMemory(u.missed),
 		At:        time.Now(),
 		Paused:    []inbox.Pause{},
 		Receivers: make(map[string]inbox.Figures),
@@ -273,20 +275,9 @@ func (u *Usher) buildAdmin(metrics *metrics.Registry, gate *metrics.Gate) {
 		cfg.Platforms = func(_ context.Context, tenant string) ([]string, error) {
 			return u.gate.Platforms(tenant), nil
 		}
-		cfg.Missed = u.missed
-		cfg.Forget = func(platform, tenant string, _ *inbox.Action) (n int, _ error) {
-			if u.gate.Forget(platform, tenant) {
-				n = 1
-			}
-			return n, nil
-		}
 	}
 	if i := u.inbox; i != nil { // also without a gate: actions work on every replica
-		cfg.Inbox, cfg.Missed = i, nil
-		cfg.Platforms = i.Platforms
-		cfg.Forget = func(platform, tenant string, by *inbox.Action) (int, error) {
-			return i.Forget(&platform, tenant, by)
-		}
+		cfg.Inbox, cfg.Platforms = i, i.Platforms
 	}
 	for _, p := range u.settings.Parts() {
 		if p.On {

@@ -88,7 +88,6 @@ type Usher struct {
 	counts    []portCounts // of its ports, in the same order
 	gate      *webhookgate.Gate
 	decisions *admin.Decisions       // the gate's last decisions
-	missed    *webhookgate.Missed    // whose webhooks got a 5xx; with an inbox, as far as it has not stored that yet
 	catchUp   *catchup.CatchUp       // nil: there is none
 	inbox     *inbox.Inbox           // nil if usher passes webhooks through
 	book      *entitlements.Book     // what tenants may use; nil if there is no inbox

@@ -8,7 +8,6 @@ import (
 
 	"usher/internal/inbox"
 	"usher/internal/receiver"
-	"usher/webhookgate"
 )
 
 // While the inbox cannot be read its figures keep their last values. What was never read is left out: zeros
@@ -25,10 +24,6 @@ func TestInboxThatCannotBeRead(t *testing.T) {
 		"read before":    {inbox.Stats{Figures: inbox.Figures{Pending: 7}, Paused: one, At: at, Old: true}, "paused 1,pending 7,counted_timestamp_seconds 1.7e+09", ""},
 		"no figures yet": {inbox.Stats{Paused: one, Old: true}, "paused 1", "pending,counted"},
 		"never read":     {inbox.Stats{Old: true}, "", "paused,pending,counted"},
-		"missed":         {inbox.Stats{Missed: inbox.Missed{Tenants: 3, Unnamed: webhookgate.Unnamed{Count: 5}, Outages: make([]inbox.Outage, 2)}, At: at, Old: true}, "webhook_missed_tenants 3,webhook_missed_unnamed 5,webhook_outages 2", ""},
-		"in memory":      {inbox.Stats{Missed: inbox.Missed{Tenants: 3, Unnamed: webhookgate.Unnamed{Count: 5}}, Old: true}, "webhook_missed_tenants 3,webhook_missed_unnamed 5", "webhook_outages,pending"},
-		"one of them":    {inbox.Stats{Missed: inbox.Missed{Tenants: 3}, Old: true}, "webhook_missed_tenants 3", "webhook_missed_unnamed,webhook_outages"},
-		"nobody knows":   {inbox.Stats{Old: true}, "", "webhook_missed,webhook_outages"},
 	} {
 		m := New("v", "c")
 		m.Inbox(func() inbox.Stats { return tc.stats }, receiver.NewSet())

@@ -20,7 +20,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"usher/internal/inbox"
-	"usher/internal/lane"
 	"usher/internal/receiver"
 	"usher/tokens"
 )
@@ -369,6 +368,7 @@ func (m *Registry) CaughtUp() func(webhooks int) {
 // Gate counts what the webhook gate does.
 type Gate struct {
 	received  *prometheus.CounterVec
+	missed    prometheus.Counter
 	invalid   *prometheus.CounterVec
 	rejected  *prometheus.CounterVec
 	duration  prometheus.Observer
@@ -440,6 +440,8 @@ var tryResults = [...]string{"ok", "status", "timeout", "error"}
 func (m *Registry) Gate(receivers *receiver.Set) *Gate {
 	g := &Gate{
 		received: m.counter("usher_webhook_received_total", "Webhooks, by usher's decision.", "decision"),
+		missed: m.counter("usher_webhook_missed_total",
+			"Webhooks of the right sender that got a 5xx, and that it did not send again within a minute.").WithLabelValues(),
 		invalid: m.counter("usher_webhook_invalid_total",
 			"Webhooks of the right sender whose content is invalid: json, size, schema, platform, "+
 				"or type (in neither list of types).", "reason"),
@@ -479,6 +481,9 @@ func (g *Gate) Receiver(name string) *Receiver { return g.receivers[name] }
 
 // Invalid counts a webhook of the right sender whose content is invalid.
 func (g *Gate) Invalid(reason string) { g.invalid.WithLabelValues(reason).Inc() }
+
+// Missed counts a webhook that got a 5xx, and that its sender did not bring again.
+func (g *Gate) Missed() { g.missed.Inc() }
 
 // QuestionAnswered notes that a question to the receiver got an answer.
 func (g *Gate) QuestionAnswered() {
@@ -640,18 +645,6 @@ func (stats inboxCollector) Collect(ch chan<- prometheus.Metric) {
 			"Pauses of deliveries in force, made by hand: of all, of a tenant or of a receiver. "+
 				"Replicas that share an inbox all report the same.", float64(len(s.Paused)))
 	}
-	// What got a 5xx is in memory first.
-	if !s.At.IsZero() || s.Missed.Tenants > 0 {
-		gauge("usher_webhook_missed_tenants",
-			"Tenants whose webhooks got a 5xx and have not come again. "+
-				"Replicas that share an inbox all report the same, but for what it has not stored yet.",
-			float64(s.Missed.Tenants))
-	}
-	if !s.At.IsZero() || s.Missed.Unnamed.Count > 0 {
-		gauge("usher_webhook_missed_unnamed",
-			"Webhooks that got a 5xx before their tenant was known, and that "+
-				"nobody has dealt with.", float64(s.Missed.Unnamed.Count))
-	}
 	if s.At.IsZero() {
 		return
 	}
@@ -662,9 +655,6 @@ func (stats inboxCollector) Collect(ch chan<- prometheus.Metric) {
 	gauge("usher_inbox_oldest_seconds", "Age of the oldest of them.", s.Oldest.Seconds())
 	gauge("usher_inbox_parked", "Parked webhooks that no newer one of the same tenant has replaced.", float64(s.Parked))
 	gauge("usher_inbox_invalid", "Invalid webhooks that nobody has dealt with.", float64(s.Invalid))
-	gauge("usher_webhook_outages",
-		"Times of a minute or more in which no replica's gate was ready, and that nobody has dealt with.",
-		float64(len(s.Missed.Outages)))
 	gauge("usher_inbox_used_bytes",
 		"Bytes that waiting and parked webhooks take. Replicas that share an inbox all report the same.",
 		float64(s.Used))
@@ -674,34 +664,10 @@ func (stats inboxCollector) Collect(ch chan<- prometheus.Metric) {
 	gauge("usher_inbox_clock_ahead_seconds",
 		"By how much this machine's clock is ahead of the clock of the inbox's database; negative: behind it.",
 		s.ClockAhead.Seconds())
-	if r := s.LastRun; r != nil {
-		failed := 0.0
-		if r.Failed != "" || r.Abandoned(time.Now()) {
-			failed = 1
-		}
-		gauge("usher_reconcile_failed",
-			"1 if the last 'usher reconcile' failed, or was killed, else 0. "+
-				"Replicas that share an inbox all report the same.", failed)
-	}
-	if r := s.CompleteRun; r != nil {
+	if !s.Reconciled.IsZero() {
 		gauge("usher_reconcile_last_timestamp_seconds",
-			"When the last complete 'usher reconcile' ended. Replicas that share an inbox all report the same.",
-			float64(r.Ended.UnixMilli())/1000)
-		for _, result := range lane.Results {
-			n := r.Found[result]
-			switch {
-			case result == lane.Applied || result == lane.PassedOver:
-				continue
-			case result == lane.Equal:
-				n += r.Found[lane.Applied]
-			case result.IsFinding():
-				n = s.Findings[result]
-			}
-			desc := prometheus.NewDesc("usher_reconcile_tenants",
-				"Tenants by what 'usher reconcile' has found of them, as it is now; equal and changed: "+
-					"by the last complete run.", []string{"result"}, nil)
-			ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(n), string(result))
-		}
+			"When 'usher reconcile' last compared a whole list. Replicas that share an inbox all report the same.",
+			float64(s.Reconciled.UnixMilli())/1000)
 	}
 	for receiver, r := range s.Receivers {
 		gauge := func(name, help string, value float64) {

@@ -213,6 +213,33 @@ func (s *Status) unusable() Trouble {
 	return wrong(what+box.Err.Error(), about...).since(box.Since)
 }
 
+// rowDamaged says whose rows in the inbox cannot be read.
+func rowDamaged(s *Status, _ time.Time) []Trouble {
+	if s.Inbox == nil || len(s.Inbox.stats.Unreadable) == 0 {
+		return nil
+	}
+	var names []string
+	for _, t := range s.Inbox.stats.Unreadable {
+		names = append(names, inbox.ShowTenant(t.Platform, t.Tenant))
+	}
+	what := "The inbox has a damaged row of " + page.FirstOf(names[:min(3, len(names))], len(names))
+	return wrong(what, ofGate("")).naming(names).only()
+}
+
+// isCopy says that a backup made this inbox, and that nobody has resumed its deliveries yet.
+func isCopy(s *Status, _ time.Time) []Trouble {
+	if s.Inbox == nil {
+		return nil
+	}
+	for _, p := range s.Inbox.Paused {
+		if !p.Copied.IsZero() {
+			at := p.Copied.UTC().Format(time.DateTime)
+			return wrong("This inbox is a copy that a backup made at "+at+" UTC", ofGate("")).since(p.Copied).run("usher inbox resume").only()
+		}
+	}
+	return nil
+}
+
 // inboxFull says that there is no room, or soon none.
 func inboxFull(s *Status, _ time.Time) (all []Trouble) {
 	box := s.Inbox

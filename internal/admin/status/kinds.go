@@ -69,6 +69,17 @@ var Kinds = []Kind{
 			"USHER_WEBHOOK_INBOX_MAX_BYTES.",
 	},
 	{
+		Name: "row-damaged", Severity: Critical, own: true, find: rowDamaged,
+		Means: "Senders of these tenants' webhooks get 503, and nothing is delivered to them. All others go on.",
+		Do:    "Restore a backup of the inbox, or correct the rows in the database, and restart usher.",
+	},
+	{
+		Name: "copy", Severity: Critical, find: isCopy,
+		Means: "It begins paused: what waits in it may be old, and what usher took in after the backup is not in it.",
+		Do: "Reconcile with the billing service ('usher help reconcile' says how), with --apply. Then resume the " +
+			"deliveries.",
+	},
+	{
 		Name: "no-receiver", Severity: Critical, find: noReceiver,
 		Means: "The tenants of these platforms do not get what they paid for, or keep what they no longer pay for.",
 		Do:    lane.GiveToReceiver + ".",

@@ -10,21 +10,19 @@ import (
 
 // missed says in which time usher may have missed webhooks, until a catch-up or a reconcile has made good. Without an
 // inbox nobody can know that: then it lasts for some minutes, and is in the history.
-func missed(s *Status, now time.Time) (all []Trouble) {
+func missed(s *Status, _ time.Time) []Trouble {
 	if s.Inbox == nil {
 		return s.failedLately()
 	}
-	o := &s.Missed
-	if from, to := earlier(o.Since, o.Unnamed.Since), later(o.Last, o.Unnamed.Last); !from.IsZero() {
-		all = append(all, wrong("usher answered webhooks with a 5xx"+between(from, to), ofGate("")).since(from))
+	m := &s.Missed
+	if m.From.IsZero() {
+		return nil
 	}
-	for _, out := range o.Outages {
-		t := wrong("No gate was ready to take webhooks"+between(out.From, out.To), ofGate("")).since(out.From)
-		t.which = "outage"
-		all = append(all, t)
-		break // the newest
+	what := "No gate was ready to take webhooks"
+	if m.Webhooks > 0 {
+		what = "usher answered " + page.Plural(m.Webhooks, "webhook", "webhooks") + " with a 5xx"
 	}
-	return all
+	return wrong(what+between(m.From, m.To), ofGate("")).since(m.From).only()
 }
 
 func (s *Status) failedLately() []Trouble {
@@ -39,20 +37,6 @@ func (s *Status) failedLately() []Trouble {
 // failed is how many webhooks got a 5xx lately, but for questions.
 func (s *Status) failed() int { return decided(s.Gate, "failed") - s.Gate.failedQuestions() }
 
-func earlier(a, b time.Time) time.Time {
-	if a.IsZero() || !b.IsZero() && b.Before(a) {
-		return b
-	}
-	return a
-}
-
-func later(a, b time.Time) time.Time {
-	if b.After(a) {
-		return b
-	}
-	return a
-}
-
 // between says from when to when, to the second.
 func between(from, to time.Time) string {
 	from, to = from.UTC(), to.UTC()
@@ -64,18 +48,4 @@ func between(from, to time.Time) string {
 	default:
 		return " from " + first + " to " + last + " UTC"
 	}
-}
-
-// Dismissible says in words what somebody may say is dealt with, and when the last of it ended.
-func (s *Status) Dismissible() (until time.Time, found []string) {
-	until = s.Missed.Unnamed.Last
-	for _, o := range s.Missed.Outages {
-		until = later(until, o.To)
-	}
-	if !until.IsZero() {
-		for _, t := range missed(s, until) {
-			found = append(found, t.What)
-		}
-	}
-	return until, found
 }

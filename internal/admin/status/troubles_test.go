@@ -203,8 +203,8 @@ func TestTroubles(t *testing.T) {
 		{"certificate that ends soon", port(fine), certified(3*24*time.Hour + time.Minute), nil, nil, false, []string{"warning", "The TLS certificate of the webhook gate expires in 3\u00a0d", "USHER_WEBHOOK_TLS_CERT_FILE"}},
 		{"certificate that has ended", port(fine), certified(-time.Minute), nil, nil, false, []string{"critical", "The TLS certificate of the webhook gate has expired", "without a restart"}},
 		{"certificate that lasts", port(fine), certified(30 * 24 * time.Hour), nil, nil, false, nil},
-		{"missed", port(fine), gate("ok", 0, 9, 0, 0, 3), &inbox.Stats{Missed: inbox.Missed{Tenants: 1204, First: acme, Since: night, Last: night.Add(15 * time.Minute)}}, nil, false,
-			[]string{"critical", "usher answered webhooks with a 5xx from 2026-11-17 02:10:00 to 02:25:00 UTC" + since, "'usher help reconcile'"}},
+		{"missed", port(fine), gate("ok", 0, 9, 0, 0, 3), &inbox.Stats{Missed: inbox.Missed{From: night, To: night.Add(15 * time.Minute), Webhooks: 204}}, nil, false,
+			[]string{"critical", "usher answered 204 webhooks with a 5xx from 2026-11-17 02:10:00 to 02:25:00 UTC" + since, "'usher help reconcile'"}},
 		{"missed without an inbox", port(fine), gate("ok", 0, 9, 0, 0, 3), nil, nil, false, []string{"critical", "usher answered 3 webhooks with a 5xx in the last 5 minutes", "keep what they no longer pay for."}},
 		{"missed without an inbox, and a certificate that ends", port(fine), func() *Gate {
 			g := gate("ok", 0, 9, 0, 0, 3)
@@ -212,7 +212,7 @@ func TestTroubles(t *testing.T) {
 			return g
 		}(), nil, nil, false,
 			[]string{"critical", "usher answered 3 webhooks with a 5xx", "", "warning", "expires in 2", ""}},
-		{"an outage", port(fine), gate("ok"), &inbox.Stats{Missed: inbox.Missed{Outages: []inbox.Outage{{From: night, To: night.Add(2 * time.Minute)}}}}, nil, false,
+		{"an outage", port(fine), gate("ok"), &inbox.Stats{Missed: inbox.Missed{From: night, To: night.Add(2 * time.Minute)}}, nil, false,
 			[]string{"critical", "No gate was ready to take webhooks from 2026-11-17 02:10:00 to 02:12:00 UTC" + since, "Reconcile with the billing service"}},
 		{"the worst first", port(tokens.State{Err: rejected("invalid_client")}), gate("ok"), &inbox.Stats{Paused: []inbox.Pause{{}}}, nil, false,
 			[]string{"critical", "invalid_client", "", "warning", "Paused", ""}},

@@ -55,16 +55,11 @@ CREATE TABLE {schema}.lane (
 	-- The number and the time of whatever came last for it: taken in, a copy, invalid, or answered with 5xx; or of its erasure.
 	last          {int} NOT NULL DEFAULT 0,
 	last_at       {int} NOT NULL DEFAULT 0,
-	-- When the last state of the tenant arrived that usher took in; of one that a reconcile took in, how old its list was.
-	snapshot_at      {int} NOT NULL DEFAULT 0,
-	missed_since  {int} NOT NULL DEFAULT 0, -- when the first of its webhooks came that got a 5xx and is missed; 0: none is
-	missed        {text} NOT NULL DEFAULT '', -- these webhooks, the first and the last four, as JSON; empty: there is none
+	erased        {int} NOT NULL DEFAULT 0, -- when somebody erased the tenant, of whom nothing was taken in since; 0: nobody has
 	PRIMARY KEY (tenant, platform, event_type)
 ) {keyed};
 CREATE INDEX lane_last_try ON {schema}.lane (receiver, last_try, last_result) WHERE last_result > 0 AND due < {never};
 CREATE INDEX lane_failed ON {schema}.lane (waiting_since) WHERE last_result > 0;
-CREATE INDEX lane_lost ON {schema}.lane (tenant) WHERE {lost};
-CREATE INDEX lane_missed ON {schema}.lane (missed_since) WHERE missed_since > 0;
 
 -- A webhook without its content: this row is updated, so it is small.
 CREATE TABLE {schema}.webhook (
@@ -90,7 +85,6 @@ CREATE INDEX webhook_taken     ON {schema}.webhook (tenant, platform, event_type
 CREATE INDEX webhook_waiting   ON {schema}.webhook (tenant, platform, event_type, seq) WHERE state {waiting};
 CREATE INDEX webhook_parked    ON {schema}.webhook (tenant, platform, event_type) WHERE state {parked} AND snapshot = 1;
 CREATE INDEX webhook_attention ON {schema}.webhook (seq) WHERE state {attention};
-CREATE INDEX webhook_unknown   ON {schema}.webhook (seq) WHERE state {unknown};
 CREATE INDEX webhook_finished  ON {schema}.webhook (changed, seq, size) WHERE state {finished};
 CREATE INDEX webhook_invalid   ON {schema}.webhook (digest) WHERE state {invalid};
 CREATE INDEX webhook_lane_invalid ON {schema}.webhook (tenant, platform, event_type, seq) WHERE state {invalid};
@@ -120,20 +114,6 @@ CREATE TABLE {schema}.snapshot (
 CREATE INDEX snapshot_unknown ON {schema}.snapshot (received) WHERE features IS NULL;
 CREATE INDEX snapshot_id ON {schema}.snapshot (platform, tenant_id) WHERE tenant_id <> '';
 
--- The signed webhook-ids of the last 15 minutes, each with the digest of the body that it came with.
-CREATE TABLE {schema}.seen_id (
-	tenant     {text} NOT NULL,
-	platform   {text} NOT NULL,
-	event_type {text} NOT NULL,
-	id         {bytes} NOT NULL, -- SHA-256 of the webhook-id
-	digest     {bytes} NOT NULL,
-	seq        {int} NOT NULL,
-	at         {int} NOT NULL,
-	uuid       {text} NOT NULL,
-	PRIMARY KEY (tenant, platform, event_type, id, digest)
-) {keyed};
-CREATE INDEX seen_id_at ON {schema}.seen_id (at);
-
 -- What people have paused: a receiver, a tenant, or, if all three are empty, all deliveries.
 CREATE TABLE {schema}.pause (
 	receiver {text} NOT NULL,
@@ -145,36 +125,15 @@ CREATE TABLE {schema}.pause (
 	PRIMARY KEY (receiver, platform, tenant)
 ) {keyed};
 
--- Comparisons with the billing service ('usher reconcile').
+-- The last comparison with the billing service ('usher reconcile'). It has one row.
 CREATE TABLE {schema}.reconcile (
-	id       {text} PRIMARY KEY,
-	mark     {int} NOT NULL, -- one of the numbers that webhooks get: what came for a lane since the run began has a higher one
-	began    {int} NOT NULL,
-	as_of    {int} NOT NULL, -- how old the billing service's list is; {never}: as old as the run
-	action   {int} NOT NULL DEFAULT 0,
-	alive    {int} NOT NULL, -- when the request that began it was last there
-	ended    {int} NOT NULL DEFAULT 0, -- 0: it runs, or was killed
-	complete {int} NOT NULL DEFAULT 0, -- 1: a whole list was compared
-	failed   {text} NOT NULL DEFAULT '', -- why it failed
-	found    {text} NOT NULL DEFAULT '' -- JSON of lane.Counts
+	id        {text} NOT NULL,
+	mark      {int} NOT NULL, -- one of the numbers that webhooks get: what came for a lane since the run began has a higher one
+	began     {int} NOT NULL,
+	action    {int} NOT NULL,
+	completed {int} NOT NULL -- when a whole list was last compared; 0: never
 );
-CREATE INDEX reconcile_mark ON {schema}.reconcile (mark);
-
--- What a reconcile has found of a tenant. A snapshot with a higher number than the mark ends it.
-CREATE TABLE {schema}.finding (
-	tenant    {text} NOT NULL,
-	platform  {text} NOT NULL,
-	result    {text} NOT NULL, -- differs, new, twin or unlisted; empty: there is none
-	changes   {text} NOT NULL, -- in words, as a JSON list
-	digest    {bytes} NOT NULL, -- to recognise it: another one is another finding
-	mark      {int} NOT NULL, -- of the run
-	knows     {int} NOT NULL, -- up to when the run knows what the billing service says
-	at        {int} NOT NULL, -- when a run first found it
-	dismissed {int} NOT NULL DEFAULT 0, -- when somebody dismissed it; 0: nobody has
-	erased    {int} NOT NULL DEFAULT 0, -- when somebody erased the tenant; 0: nobody has
-	PRIMARY KEY (tenant, platform)
-) {keyed};
-CREATE INDEX finding_mark ON {schema}.finding (mark);
+INSERT INTO {schema}.reconcile VALUES ('', 0, 0, 0, 0);
 
 -- What people did.
 CREATE TABLE {schema}.action (
@@ -191,11 +150,11 @@ CREATE INDEX action_at ON {schema}.action (at);
 CREATE TABLE {schema}.gate_up (at {int} NOT NULL);
 INSERT INTO {schema}.gate_up VALUES (0);
 
--- When usher may have missed webhooks, and nobody knows whose.
-CREATE TABLE {schema}.outage (
+-- When usher may have missed webhooks: from when to when, and how many got a 5xx. Mostly it has one row at most.
+CREATE TABLE {schema}.missed (
 	began    {int} NOT NULL,
 	ended    {int} NOT NULL,
-	webhooks {int} NOT NULL -- how many got a 5xx before their tenant was known; 0: no gate was up and ready
+	webhooks {int} NOT NULL
 );
 
 -- What was told to programs that keep a copy: each tenant with the number of its last telling. See changes.go.

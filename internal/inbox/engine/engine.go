@@ -14,9 +14,6 @@ import (
 // MaxNumber is the largest number that a webhook can have. Many readers of JSON know no larger integers.
 const MaxNumber = int64(1)<<53 - 1
 
-// MaxAmount is more than any count of webhooks or bytes in a row can be.
-const MaxAmount = int64(1e12)
-
 // MaxReaders is how many calls of Engine.Read run at once: each has a connection to the database, and the others wait
 // for one.
 const MaxReaders = 4
@@ -70,25 +67,12 @@ type Listed []string
 // array for each column in PostgreSQL, and from one JSON array of rows in SQLite.
 type Table []any
 
-// A Row is one row of an answer. A value that cannot be read is no reason to read nothing else: Scan leaves it zero,
-// reads all others, and returns a *ValueError.
+// A Row is one row of an answer. If values are not of their column's type, because the file is damaged or somebody has
+// written them by hand, Scan leaves them zero, reads all others, and returns ErrRow.
 type Row interface{ Scan(into ...any) error }
 
-// A ValueError says which values of a row are not of their column's type: the file is damaged, or somebody has
-// written them by hand. It belongs to its row: a statement whose each returns it goes on with the next one.
-type ValueError struct{ Values []int }
-
-func (e *ValueError) Error() string {
-	return fmt.Sprintf("values %v of a row cannot be read", e.Values)
-}
-
-// Unreadable returns which values of a row could not be read, and any other error.
-func Unreadable(err error) (values []int, other error) {
-	if damaged, ok := errors.AsType[*ValueError](err); ok {
-		return damaged.Values, nil
-	}
-	return nil, err
-}
+// ErrRow says that a row cannot be read. It belongs to its row: a statement whose each returns it goes on with the next.
+var ErrRow = errors.New("a row of the inbox cannot be read")
 
 // ErrDoubt says that nobody knows whether a transaction was committed.
 var ErrDoubt = errors.New("the connection to the database broke while it confirmed a transaction: " +

@@ -2,8 +2,6 @@ package engine
 
 import (
 	_ "embed"
-	"fmt"
-	"regexp"
 	"strconv"
 	"strings"
 
@@ -29,39 +27,22 @@ func Spelling(own ...string) *strings.Replacer {
 		"{lane}", "l."+strings.Join(LaneColumns, ", l."),
 		"{webhook}", "w."+strings.Join(WebhookColumns, ", w.")+", coalesce(l.tail, 0)",
 		"{of}", "l.tenant = w.tenant AND l.platform = w.platform AND l.event_type = w.event_type",
-		"{lost}", fmt.Sprintf(lost, clock.Never),
 		"{never}", strconv.FormatInt(clock.Never, 10),
 		"{largest}", strconv.FormatInt(MaxNumber, 10),
 	)...)
 }
 
-// troubled is the condition that a tenant has something that waits for somebody. {named}: it is one of the table $5.
-const troubled = "l.parked + l.invalid > 0 OR l.missed_since > 0 OR f.result IS NOT NULL " +
-	"OR l.last_result > 0 AND l.waiting > 0 OR {named}"
-
-// lost is the condition that no claim finds a lane although something waits in it: its row is damaged.
-const lost = "waiting <> 0 AND (NOT bytes > 0 OR paused = 0 AND NOT due < %d)"
-
-// stands is the condition that a finding counts: nobody has dismissed it, and no newer snapshot of its tenant was
-// taken in.
-const stands = "f.result <> '' AND f.dismissed = 0 AND NOT EXISTS (SELECT 1 FROM {schema}.snapshot n " +
-	"WHERE n.tenant = f.tenant AND n.platform = f.platform AND n.seq > f.mark)"
-
-// amount is a number of a row that is added to those of other rows: one that is damaged must not fail the sum, nor
-// hide all others.
-var amount = regexp.MustCompile(`\{amount (\w+)\}`)
+// troubled is the condition that a tenant has something that waits for somebody.
+const troubled = "l.parked + l.invalid > 0 OR l.last_result > 0 AND l.waiting > 0"
 
 // Statements returns an engine's statements by their names: those that both engines have, and the engine's own. In
 // the text each stands below a line "-- name: NAME". Those that read or write whole rows are made from the tables;
 // see layout.statements.
 func Statements(own string, spelling *strings.Replacer) map[string]string {
 	all := make(map[string]string)
-	conditions := strings.NewReplacer("{troubled}", troubled, "{stands}", stands)
-	plausible := fmt.Sprintf("(CASE WHEN $1 BETWEEN 0 AND %d THEN $1 ELSE 0 END)", MaxAmount)
 	for _, part := range append(strings.Split(sharedStatements, "-- name: ")[1:], strings.Split(own, "-- name: ")[1:]...) {
 		name, statement, _ := strings.Cut(part, "\n")
-		statement = conditions.Replace(strings.TrimSpace(statement))
-		statement = amount.ReplaceAllString(statement, plausible)
+		statement = strings.ReplaceAll(strings.TrimSpace(statement), "{troubled}", troubled)
 		name = strings.TrimSpace(name)
 		if all[name] = statement; strings.HasPrefix(name, "list") {
 			all[name+"_up"] = strings.NewReplacer("w.seq < ", "w.seq > ", "w.seq DESC", "w.seq").Replace(all[name])
@@ -72,12 +53,11 @@ func Statements(own string, spelling *strings.Replacer) map[string]string {
 	delete(all, "save")
 	lane, webhook := layoutOf("lane"), layoutOf("webhook")
 	_, _, all["lane_save"] = lane.statements(put, save)
-	_, _, all["lane_note"] = lane.only("last", "last_at", "snapshot_at").statements(put, save)
+	_, _, all["lane_note"] = lane.only("last", "last_at").statements(put, save)
 	all["add_webhook"], _, _ = webhook.statements(put, save)
 	_, _, all["webhook_save"] = webhook.only("state", "rank", "changed", "why", "record").statements(put, save)
 	all["add_content"], _, _ = layoutOf("content").statements(put, save)
 	_, all["put_snapshot"], _ = layoutOf("snapshot").statements(put, save)
-	_, all["put_seen_id"], _ = layoutOf("seen_id").statements(put, save)
 	for name, statement := range all {
 		all[name] = spelling.Replace(statement)
 	}

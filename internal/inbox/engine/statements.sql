@@ -2,7 +2,7 @@
 -- that it answers or the change that it makes. They are spelled as PostgreSQL wants them, with casts that SQLite's engine drops.
 -- What is in braces is replaced: {lane} and {webhook} by columns, {of} by the condition that l is the lane of w, {among} and {other} by
 -- conditions for the numbers in $1, {lock} and {skip} by the lock of a row; see Statements. {waiting} and {finished} behind a column are
--- conditions, see package state; {amount X} is a number that a sum of any rows can bear.
+-- conditions, see package state.
 
 -- name: claim
 -- 1 the receiver, 2 now, 3 whether leases that have ended may be taken over (1). How many lanes: 4 that have not failed and wait longest,
@@ -34,12 +34,6 @@ WHERE receiver = $3::text AND last_result = $4::bigint AND due > $5::bigint AND 
 UPDATE {schema}.lane SET last_try = $1::bigint, failing_since = CASE WHEN failing_since > $1::bigint THEN $1::bigint ELSE failing_since END
 WHERE receiver = $2::text AND last_try > $1::bigint AND last_result > 0 AND due < {never}
 
--- name: damaged
--- Lanes that no claim finds although something waits in them, and webhooks whose state is none; 1 at most of each.
-SELECT tenant, platform, event_type, seq FROM (SELECT tenant, platform, event_type, 0 AS seq FROM {schema}.lane WHERE {lost} LIMIT $1::bigint) AS l
-UNION ALL
-SELECT tenant, platform, event_type, seq FROM (SELECT tenant, platform, event_type, seq FROM {schema}.webhook WHERE state {unknown} LIMIT $1::bigint) AS w
-
 -- name: receivers
 -- The names that lanes have, one step through the index for each.
 WITH RECURSIVE r (receiver) AS (
@@ -69,14 +63,6 @@ WHERE w.seq = (SELECT seq FROM {schema}.webhook WHERE tenant = $2::text AND plat
 SELECT {webhook} FROM {schema}.webhook w JOIN {schema}.lane l ON {of}
 WHERE w.tenant = $1::text AND w.platform = $2::text AND w.event_type = $3::text AND w.state {invalid} ORDER BY w.seq
 
--- name: lane_count
--- What the row of a lane (1 to 3) should say: how many wait, are parked and are invalid, the bytes of the first two, since when one waits, and
--- the last webhook that counts or was accepted.
-SELECT count(*) FILTER (WHERE state {waiting}), count(*) FILTER (WHERE state {parked}), count(*) FILTER (WHERE state {invalid}),
-	CAST(coalesce(sum({amount size}) FILTER (WHERE state {open}), 0) AS bigint), CAST(coalesce(min(CASE WHEN received BETWEEN 0 AND {never} THEN received ELSE {never} END) FILTER (WHERE state {waiting}), {never}) AS bigint),
-	coalesce(max(seq) FILTER (WHERE state {open} OR state {taken}), 0)
-FROM {schema}.webhook WHERE tenant = $1::text AND platform = $2::text AND event_type = $3::text
-
 -- name: parked_snapshots
 SELECT {webhook} FROM {schema}.webhook w JOIN {schema}.lane l ON {of}
 WHERE w.tenant = $1::text AND w.platform = $2::text AND w.event_type = $3::text AND w.state {parked} AND w.snapshot = 1 LIMIT 100
@@ -89,18 +75,6 @@ LEFT JOIN {schema}.content c ON c.seq = w.seq WHERE w.seq {among}
 SELECT {webhook}, c.header, c.body FROM {schema}.webhook w LEFT JOIN {schema}.lane l ON {of}
 LEFT JOIN {schema}.content c ON c.seq = w.seq WHERE w.seq {among} {lock}
 
--- name: state_digest
--- That of a tenant's last snapshot.
-SELECT w.digest FROM {schema}.snapshot s JOIN {schema}.webhook w ON w.seq = s.seq WHERE s.tenant = $1::text AND s.platform = $2::text
-
--- name: missed_came
--- Whether a webhook of a lane (1 to 3) that got a 5xx (4 its digest, 5 its webhook-id) is there after all, or the same bytes have come since 6.
-SELECT seq FROM {schema}.webhook WHERE tenant = $1::text AND platform = $2::text AND event_type = $3::text AND digest = $4
-	AND (uuid = $5::text OR received >= $6::bigint OR state {invalid} AND changed >= $6::bigint) LIMIT 1
-
--- name: webhook_delete
-DELETE FROM {schema}.webhook WHERE seq {among}
-
 -- name: finished_delete
 DELETE FROM {schema}.webhook WHERE seq {among} AND state {finished}
 
@@ -112,17 +86,6 @@ DELETE FROM {schema}.content WHERE seq {among}
 
 -- name: content
 SELECT header, body FROM {schema}.content WHERE seq = $1
-
--- name: seen_delete_lane
-DELETE FROM {schema}.seen_id WHERE tenant = $1::text AND platform = $2::text AND event_type = $3::text RETURNING at
-
--- name: seen_delete_undelivered
--- Those of which Lane.stillCounts says that they make no duplicate, whatever finished states there are.
-DELETE FROM {schema}.seen_id WHERE (tenant, platform, event_type, seq) IN (
-	SELECT tenant, platform, event_type, seq FROM {schema}.webhook WHERE seq {among} AND state {finished} AND NOT (state {taken} OR state {superseded}))
-
--- name: seen_expire
-DELETE FROM {schema}.seen_id WHERE at < $1::bigint
 
 -- name: erase_content
 DELETE FROM {schema}.content WHERE seq IN (SELECT seq FROM {schema}.webhook WHERE tenant = $1::text AND platform = $2::text AND event_type = $3::text)
@@ -184,13 +147,13 @@ SELECT w.seq FROM {schema}.webhook w WHERE w.seq {among} AND (SELECT e.received 
 	ORDER BY e.seq DESC LIMIT 1) BETWEEN $2::bigint AND $3::bigint - 1
 
 -- name: figures
-SELECT receiver, CAST(sum({amount waiting}) AS bigint), CAST(min(CASE WHEN waiting_since BETWEEN 0 AND {never} THEN waiting_since ELSE {never} END) AS bigint),
-	CAST(sum({amount parked}) AS bigint), CAST(sum({amount bytes}) AS bigint),
+SELECT receiver, CAST(sum(waiting) AS bigint), CAST(min(CASE WHEN waiting_since BETWEEN 0 AND {never} THEN waiting_since ELSE {never} END) AS bigint),
+	CAST(sum(parked) AS bigint), CAST(sum(bytes) AS bigint),
 	count(*) FILTER (WHERE last_result > 0 AND waiting > 0)
 FROM {schema}.lane WHERE bytes > 0 GROUP BY receiver
 
 -- name: bytes_used
-SELECT receiver, CAST(sum({amount bytes}) AS bigint) FROM {schema}.lane WHERE bytes > 0 GROUP BY receiver
+SELECT receiver, CAST(sum(bytes) AS bigint) FROM {schema}.lane WHERE bytes > 0 GROUP BY receiver
 
 -- name: lane_bytes
 SELECT bytes FROM {schema}.lane WHERE tenant = $1::text AND platform = $2::text AND event_type = $3::text
@@ -210,7 +173,7 @@ LEFT JOIN {schema}.lane l ON l.receiver = $1::text AND l.last_result > 0 AND l.d
 -- Those whose last copies are the oldest: beyond so many, beyond so many bytes, or from before this time. But not one that another replica has
 -- dealt with meanwhile, or that came there again.
 DELETE FROM {schema}.webhook WHERE state {invalid} AND (seq, rank) IN (
-	SELECT seq, rank FROM (SELECT seq, rank, changed, row_number() OVER newer AS count, sum({amount size}) OVER newer AS bytes FROM {schema}.webhook WHERE state {invalid}
+	SELECT seq, rank FROM (SELECT seq, rank, changed, row_number() OVER newer AS count, sum(size) OVER newer AS bytes FROM {schema}.webhook WHERE state {invalid}
 		WINDOW newer AS (ORDER BY rank DESC)) AS r
 	WHERE count > $1::bigint OR bytes > $2::bigint OR changed < $3::bigint)
 RETURNING seq, tenant, platform, event_type
@@ -234,50 +197,41 @@ JOIN {schema}.snapshot n ON n.platform = d.platform AND n.tenant_id = d.tenant_i
 WHERE o.seq < n.seq AND n.seq = (SELECT max(seq) FROM {schema}.snapshot WHERE platform = d.platform AND tenant_id = d.tenant_id AND tenant_id <> '')
 ORDER BY n.seq, o.seq LIMIT $1::bigint
 
--- name: history_begin
--- When the oldest finished webhook that is kept was finished: all that came later are there.
-SELECT changed FROM {schema}.webhook WHERE state {finished} ORDER BY changed, seq LIMIT 1
-
 -- name: tenants
--- 4 tenants after 1, 2. If 3 is 1: only those that are held up, parked, invalid or missed, and those of 5; if it is 2: and whose features are unknown.
-SELECT l.platform, l.tenant, coalesce(s.name, ''), coalesce(s.received, 0), l.waiting, l.parked, l.invalid, l.last_result, l.paused, l.missed_since, l.missed,
-	CASE WHEN s.tenant IS NOT NULL AND s.features IS NULL THEN 1 ELSE 0 END, coalesce(f.result, ''), coalesce(f.changes, ''), coalesce(f.at, 0)
+-- 4 tenants after 1, 2. If 3 is 1: only those that are held up, parked or invalid; if it is 2: and whose features are unknown.
+SELECT l.platform, l.tenant, coalesce(s.name, ''), coalesce(s.received, 0), l.waiting, l.parked, l.invalid, l.last_result, l.paused,
+	CASE WHEN s.tenant IS NOT NULL AND s.features IS NULL THEN 1 ELSE 0 END
 FROM {schema}.lane l LEFT JOIN {schema}.snapshot s ON s.tenant = l.tenant AND s.platform = l.platform
-LEFT JOIN {schema}.finding f ON f.tenant = l.tenant AND f.platform = l.platform AND {stands}
-WHERE l.tenant <> '' AND (l.tail > 0 OR l.invalid > 0 OR l.paused > 0 OR l.missed_since > 0) AND (l.tenant, l.platform) > ($1::text, $2::text)
+WHERE l.tenant <> '' AND (l.tail > 0 OR l.invalid > 0 OR l.paused > 0) AND (l.tenant, l.platform) > ($1::text, $2::text)
 AND ($3::bigint = 0 OR {troubled} OR $3::bigint = 2 AND s.tenant IS NOT NULL AND s.features IS NULL) ORDER BY l.tenant, l.platform LIMIT $4::bigint
 
 -- name: lanes_held_up
 SELECT {lane} FROM {schema}.lane l WHERE l.last_result > 0 AND l.waiting > 0 ORDER BY l.waiting_since LIMIT $1::bigint
 
--- name: missed_tenants
--- Those that are so for longest first; each with how many there are in all.
-SELECT platform, tenant, missed_since, missed, count(*) OVER () FROM {schema}.lane WHERE missed_since > 0 ORDER BY missed_since LIMIT $1::bigint
+-- name: missed
+SELECT began, ended, webhooks FROM {schema}.missed
 
--- name: outages
-SELECT began, ended, webhooks FROM {schema}.outage ORDER BY ended DESC LIMIT $1::bigint
+-- name: missed_take
+DELETE FROM {schema}.missed RETURNING began, ended, webhooks
 
--- name: outage_add
-INSERT INTO {schema}.outage (began, ended, webhooks) VALUES ($1, $2, $3)
+-- name: missed_add
+INSERT INTO {schema}.missed (began, ended, webhooks) VALUES ($1, $2, $3)
 
--- name: unnamed_take
-DELETE FROM {schema}.outage WHERE webhooks > 0 RETURNING began, ended, webhooks
-
--- name: outage_end
--- Those that ended until 1, or, as it seems, a minute after now (2) or later: that was before the clock was set back. Less than a minute may only
+-- name: missed_end
+-- What ended until 1, or, as it seems, a minute after now (2) or later: that was before the clock was set back. Less than a minute may only
 -- mean that another replica has stored it after this transaction has read the time.
-DELETE FROM {schema}.outage WHERE ended <= $1::bigint OR ended > $2::bigint + 60000000 RETURNING began, ended, webhooks
+DELETE FROM {schema}.missed WHERE ended <= $1::bigint OR ended > $2::bigint + 60000000
 
 -- name: gate_up_save
 UPDATE {schema}.gate_up SET at = $1::bigint
 
 -- name: finished_total
 -- How many webhooks are finished, how large they are, and when the first was; of the newest so many, because there may be a million.
-SELECT count(*), CAST(coalesce(sum({amount size}), 0) AS bigint), coalesce(min(changed), {never}) FROM (
+SELECT count(*), CAST(coalesce(sum(size), 0) AS bigint), coalesce(min(changed), {never}) FROM (
 	SELECT size, changed FROM {schema}.webhook WHERE state {finished} ORDER BY changed DESC, seq DESC LIMIT $1::bigint) AS n
 
 -- name: finished_oldest
-SELECT seq, CAST({amount size} AS bigint), changed FROM {schema}.webhook WHERE state {finished} ORDER BY changed, seq LIMIT $1::bigint
+SELECT seq, CAST(size AS bigint), changed FROM {schema}.webhook WHERE state {finished} ORDER BY changed, seq LIMIT $1::bigint
 
 -- name: action_add
 INSERT INTO {schema}.action (at, who, what, about, webhooks) VALUES ($1, $2, $3, $4, $5) RETURNING id
@@ -291,84 +245,23 @@ SELECT id, at, who, what, about, webhooks FROM {schema}.action WHERE id < $1::bi
 -- name: action_expire
 DELETE FROM {schema}.action WHERE at < $1::bigint
 
--- name: run_add
-INSERT INTO {schema}.reconcile (id, mark, began, as_of, action, alive) VALUES ($1, $2, $3, $4, $5, $3)
+-- name: run
+SELECT id, mark, began, action, completed FROM {schema}.reconcile
 
--- name: run_save
-UPDATE {schema}.reconcile SET alive = $2::bigint, ended = $3::bigint, complete = $4::bigint, failed = $5::text, found = $6::text WHERE id = $1::text AND ended = 0
+-- name: run_begin
+UPDATE {schema}.reconcile SET id = $1::text, mark = $2::bigint, began = $3::bigint, action = $4::bigint
 
--- name: runs_end
--- A run that begins ends those that still run: what they have read may be older than what this one finds equal.
-UPDATE {schema}.reconcile SET ended = $1::bigint, failed = $2::text WHERE ended = 0
-
--- name: runs_last
--- The last run, and the last one that has compared a whole list.
-SELECT id, mark, began, as_of, action, alive, ended, complete, failed, found FROM {schema}.reconcile
-WHERE mark = (SELECT max(mark) FROM {schema}.reconcile) OR mark = (SELECT max(mark) FROM {schema}.reconcile WHERE complete = 1 AND ended > 0) ORDER BY mark
-
--- name: runs_know
--- Up to when any complete run, or one that has found something, knows what the billing service says. What seems to be from after this run (1)
--- began is from before the clock was set back.
-SELECT coalesce(max(k.knows), 0) FROM (
-	SELECT began, CASE WHEN as_of < began THEN as_of ELSE began END AS knows FROM {schema}.reconcile WHERE (complete = 1 OR failed = '') AND ended > 0
-	UNION ALL SELECT knows, knows FROM {schema}.finding WHERE result <> '') AS k
-WHERE k.began <= (SELECT r.began FROM {schema}.reconcile r WHERE r.id = $1::text)
-
--- name: runs_expire
-DELETE FROM {schema}.reconcile WHERE began < $1::bigint AND mark < (SELECT max(mark) FROM {schema}.reconcile WHERE complete = 1)
-
--- name: finding_save
--- What a run has found of a tenant: 1 and 2 the tenant, 3 to 5 the finding, 6 the run's mark, 7 up to when it knows, 8 now. One that knows more
--- and is not the same stays, and so does the day of an erasure; a time in the future is from before the clock was set back. Who differs and is not
--- listed differs.
-INSERT INTO {schema}.finding AS f (tenant, platform, result, changes, digest, mark, knows, at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
-ON CONFLICT (tenant, platform) DO UPDATE SET result = excluded.result, changes = excluded.changes, mark = excluded.mark, digest = excluded.digest,
-	knows = CASE WHEN f.knows BETWEEN excluded.knows AND excluded.at THEN f.knows ELSE excluded.knows END,
-	at = CASE WHEN f.result = excluded.result THEN f.at ELSE excluded.at END, dismissed = CASE WHEN f.digest = excluded.digest THEN f.dismissed ELSE 0 END
-WHERE (f.knows <= excluded.knows OR f.knows > excluded.at OR f.digest = excluded.digest) AND NOT (excluded.result = 'unlisted' AND f.result = 'differs' AND {stands})
-
--- name: finding_clear
--- Of a tenant that is equal: 1 and 2 the tenant, 3 up to when the run knows, 4 now.
-DELETE FROM {schema}.finding WHERE tenant = $1::text AND platform = $2::text AND (knows <= $3::bigint OR knows > $4::bigint)
-
--- name: findings_over
--- How many findings of a run (its mark: 1) no longer count.
-SELECT count(*) FROM {schema}.finding f WHERE f.mark = $1::bigint AND NOT ({stands})
-
--- name: findings_count
-SELECT result, count(*), min(at) FROM {schema}.finding f WHERE {stands} GROUP BY result
-
--- name: finding
-SELECT result, changes, at FROM {schema}.finding f WHERE f.tenant = $1::text AND f.platform = $2::text AND {stands}
-
--- name: findings_alone
--- Findings (3 at most) of tenants that usher does not know, and found from 1 on and before 2.
-SELECT f.tenant, f.platform, f.result, f.changes, f.at FROM {schema}.finding f
-WHERE f.at >= $1::bigint AND f.at < $2::bigint AND {stands}
-	AND NOT EXISTS (SELECT 1 FROM {schema}.lane l WHERE l.tenant = f.tenant AND l.platform = f.platform AND l.event_type = '' AND (l.tail > 0 OR l.invalid > 0 OR l.missed_since > 0))
-ORDER BY f.tenant, f.platform LIMIT $3::bigint
-
--- name: finding_platforms
--- Of findings that were dismissed, too: an erasure must reach them.
-SELECT platform FROM {schema}.finding WHERE tenant = $1::text AND result <> ''
-
--- name: finding_dismiss
-UPDATE {schema}.finding AS f SET dismissed = $3::bigint WHERE f.tenant = $1::text AND f.platform = $2::text AND {stands} RETURNING result
-
--- name: finding_erase
--- Leaves the day (3).
-INSERT INTO {schema}.finding AS f (tenant, platform, result, changes, digest, mark, knows, at, erased) VALUES ($1, $2, '', '', {empty}, 0, $3, $3, $3)
-ON CONFLICT (tenant, platform) DO UPDATE SET result = '', changes = '', digest = excluded.digest, knows = excluded.knows, at = excluded.at, dismissed = 0, erased = excluded.erased
+-- name: run_complete
+UPDATE {schema}.reconcile SET completed = $1::bigint
 
 -- name: namesakes
 -- Some of the other platforms (2 is its own) on which a tenant's code (1) is known.
 SELECT platform FROM {schema}.snapshot WHERE tenant = $1::text AND platform <> $2::text ORDER BY platform LIMIT 3
 
 -- name: known_before
--- Tenants whose last snapshot is older than a run (1) and its list, after a tenant (2, 3); 4 how many.
-SELECT s.tenant, s.platform, s.seq, coalesce(s.features::text, '') FROM {schema}.snapshot s
-WHERE (s.tenant, s.platform) > ($2::text, $3::text) AND s.seq < (SELECT r.mark FROM {schema}.reconcile r WHERE r.id = $1::text)
-	AND s.received <= (SELECT r.as_of FROM {schema}.reconcile r WHERE r.id = $1::text)
+-- Tenants of which nothing came since a run began (1), after a tenant (2, 3); 4 how many.
+SELECT s.tenant, s.platform, coalesce(s.features::text, '') FROM {schema}.snapshot s JOIN {schema}.lane l ON l.tenant = s.tenant AND l.platform = s.platform AND l.event_type = ''
+WHERE (s.tenant, s.platform) > ($2::text, $3::text) AND l.last <= (SELECT r.mark FROM {schema}.reconcile r WHERE r.id = $1::text)
 ORDER BY s.tenant, s.platform LIMIT $4::bigint
 
 -- name: telling

@@ -251,7 +251,6 @@ func newEngine(a *Address, password func() string, log *slog.Logger) *Engine {
 		"{among}", "= ANY($1::bigint[])",
 		"{other}", "<> ALL($1::bigint[])",
 		"{listed}", "= ANY($2::text[])",
-		"{named}", "(l.tenant, l.platform) IN (SELECT * FROM unnest($5::text[], $6::text[]))",
 		"{lock}", "FOR UPDATE OF w",
 		"{skip}", "FOR UPDATE SKIP LOCKED",
 	)
@@ -511,7 +510,7 @@ func (t *tx) Queue(name string, each func(engine.Row) error, args ...any) {
 	q.Query(func(rows pgx.Rows) error {
 		defer rows.Close()
 		for rows.Next() {
-			if err := each(rows); err != nil {
+			if err := each(rows); err != nil && !errors.Is(err, engine.ErrRow) {
 				return err
 			}
 		}

@@ -2,21 +2,15 @@
 -- array.
 
 -- name: lane_add
--- For each that is new whether webhooks wait in it (1).
 INSERT INTO {schema}.lane (tenant, platform, event_type)
 SELECT n.* FROM unnest($1::text[], $2::text[], $3::text[]) AS n (tenant, platform, event_type)
 WHERE NOT EXISTS (SELECT 1 FROM {schema}.lane l WHERE l.tenant = n.tenant AND l.platform = n.platform AND l.event_type = n.event_type)
-ORDER BY n.tenant COLLATE "C", n.platform COLLATE "C", n.event_type COLLATE "C" ON CONFLICT DO NOTHING RETURNING tenant, platform, event_type,
-	CASE WHEN EXISTS (SELECT 1 FROM {schema}.webhook w WHERE w.tenant = lane.tenant AND w.platform = lane.platform AND w.event_type = lane.event_type AND w.state {waiting}) THEN 1 ELSE 0 END
+ORDER BY n.tenant COLLATE "C", n.platform COLLATE "C", n.event_type COLLATE "C" ON CONFLICT DO NOTHING RETURNING tenant
 
 -- name: lane_lock
 SELECT {lane} FROM unnest($1::text[], $2::text[], $3::text[]) AS n (tenant, platform, event_type)
 JOIN {schema}.lane l ON l.tenant = n.tenant AND l.platform = n.platform AND l.event_type = n.event_type
 ORDER BY l.tenant, l.platform, l.event_type FOR UPDATE OF l
-
--- name: lanes_misnamed
--- Lanes that have no name: nobody can deliver them, and they are not found any more.
-UPDATE {schema}.lane SET due = {never} WHERE tenant = '' AND event_type = ''
 
 -- name: touch
 -- A write that changes nothing, to find out whether the database can be written.
@@ -24,7 +18,7 @@ UPDATE {schema}.schema_version SET version = version
 
 -- name: lock_tables
 -- As every write locks them.
-LOCK TABLE {schema}.lane, {schema}.webhook, {schema}.content, {schema}.snapshot, {schema}.seen_id IN ROW EXCLUSIVE MODE
+LOCK TABLE {schema}.lane, {schema}.webhook, {schema}.content, {schema}.snapshot IN ROW EXCLUSIVE MODE
 
 -- name: need_room
 -- A write that needs new pages.
@@ -48,21 +42,11 @@ SELECT platform, tenant, seq, uuid, received, name, coalesce(features::text, '')
 SELECT s.platform, s.tenant, s.seq, s.uuid, s.received, s.name, coalesce(s.features::text, ''), s.change, s.source FROM unnest($1::text[], $2::text[]) AS n (tenant, platform)
 JOIN {schema}.snapshot s ON s.tenant = n.tenant AND s.platform = n.platform
 
--- name: beside
--- What is known of the tenants (1, 2) beside their lanes and snapshots: their findings, and the other platforms that have
--- a tenant of this code, with one row for each; one row, if there is none. OFFSET 0 makes the server look each of them up:
--- it has no idea how many rows the arrays have, and would rather read whole tables.
-SELECT n.tenant, n.platform, coalesce(f.digest, ''), coalesce(f.dismissed, 0), coalesce(f.erased, 0), (s.platform IS NOT NULL)::int::bigint, coalesce(s.platform, '')
-FROM unnest($1::text[], $2::text[]) AS n (tenant, platform)
-LEFT JOIN LATERAL (SELECT digest, dismissed, erased FROM {schema}.finding WHERE tenant = n.tenant AND platform = n.platform OFFSET 0) AS f ON true
-LEFT JOIN LATERAL (SELECT platform FROM {schema}.snapshot WHERE tenant = n.tenant AND platform <> n.platform OFFSET 0) AS s ON true
-
--- name: seen_find
--- An id whose webhook is no longer stored counts as delivered.
-SELECT s.tenant, s.platform, s.event_type, s.id, s.digest, s.seq, s.at, coalesce(w.state, {#delivered}), s.uuid
-FROM unnest($1::text[], $2::text[], $3::text[], $4::bytea[]) AS n (tenant, platform, event_type, id)
-JOIN {schema}.seen_id s ON s.tenant = n.tenant AND s.platform = n.platform AND s.event_type = n.event_type AND s.id = n.id
-LEFT JOIN {schema}.webhook w ON w.seq = s.seq
+-- name: elsewhere
+-- The other platforms on which the codes of these tenants (1, 2) are known. OFFSET 0 makes the server look each of them up: it has no
+-- idea how many rows the arrays have, and would rather read whole tables.
+SELECT n.tenant, n.platform, s.platform FROM unnest($1::text[], $2::text[]) AS n (tenant, platform)
+CROSS JOIN LATERAL (SELECT platform FROM {schema}.snapshot WHERE tenant = n.tenant AND platform <> n.platform OFFSET 0) AS s
 
 -- name: invalid_lock
 -- Of copies that come through several replicas at once, one is stored. Lanes are locked before.
@@ -119,10 +103,6 @@ SELECT coalesce(max(last), 0) FROM {schema}.lane WHERE last <= {largest}
 -- Locked, so that of two gates that come up at once one finds the outage.
 SELECT at FROM {schema}.gate_up FOR UPDATE
 
--- name: run_lock
--- The run, which nobody ends meanwhile.
-SELECT id, mark, began, as_of, action, alive, ended, complete, failed, found FROM {schema}.reconcile WHERE id = $1::text FOR SHARE
-
 -- name: untold
 -- The first and the last change that was not told, and whether this role may tell (1).
 SELECT coalesce(min(id), 0), coalesce(max(id), 0), has_table_privilege('{schema}.told', 'INSERT')::int::bigint FROM {schema}.changed
@@ -159,9 +139,6 @@ FROM (SELECT c.*, count(*) OVER () AS rows, sum(z.size) OVER (ORDER BY c.number)
 LEFT JOIN LATERAL (SELECT * FROM {schema}.snapshot s WHERE s.tenant = c.tenant AND s.platform = c.platform OFFSET 0) s ON true
 WHERE c.before < $4::bigint ORDER BY c.number
 
--- name: tenant_history
--- How many webhooks each of these tenants (3) got from 1 on and before 2, and when the last of them came.
-SELECT l.tenant, l.platform, w.n, w.last
-FROM unnest($3::text[], $4::text[]) AS t (tenant, platform) JOIN {schema}.lane l ON l.tenant = t.tenant AND l.platform = t.platform AND l.event_type = ''
-CROSS JOIN LATERAL (SELECT count(*) AS n, coalesce(max(w.received), 0) AS last FROM {schema}.webhook w
-	WHERE w.tenant = l.tenant AND w.platform = l.platform AND w.event_type = '' AND w.received >= $1::bigint AND w.received < $2::bigint) w
+-- name: run_lock
+-- The last run: nobody begins another one meanwhile.
+SELECT id, mark, began, action, completed FROM {schema}.reconcile FOR SHARE

@@ -371,7 +371,7 @@ func (s *statement) Scan(into ...any) error {
 	if columns := int(lib.Xsqlite3_column_count(s.tls, s.handle)); len(into) != columns {
 		return fmt.Errorf("a row has %d values, and not %d", columns, len(into))
 	}
-	var unreadable []int
+	readable := true
 	for i, to := range into {
 		column := int32(i)
 		kind, ok := lib.Xsqlite3_column_type(s.tls, s.handle, column), false
@@ -393,12 +393,10 @@ func (s *statement) Scan(into ...any) error {
 			// Text, too, which somebody may have written by hand.
 			ok = kind == lib.SQLITE_BLOB || kind == lib.SQLITE_NULL || kind == lib.SQLITE_TEXT
 		}
-		if !ok {
-			unreadable = append(unreadable, i)
-		}
+		readable = readable && ok
 	}
-	if unreadable != nil {
-		return &engine.ValueError{Values: unreadable}
+	if !readable {
+		return engine.ErrRow
 	}
 	return nil
 }

@@ -51,7 +51,6 @@ var spelling = engine.Spelling(
 	"{among}", "IN (SELECT value FROM json_each(?1))",
 	"{other}", "NOT IN (SELECT value FROM json_each(?1))",
 	"{listed}", "IN (SELECT value FROM json_each(?2))",
-	"{named}", "(l.tenant, l.platform) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?5))",
 	"{lock}", "", "{skip}", "", // the whole file is locked already
 	"LIMIT $", "LIMIT +?",
 	"::bigint", "", "::text", "",
@@ -545,25 +544,20 @@ func (t *tx) Scrub() { t.erased = true }
 
 // Queue implements engine.Tx.
 func (t *tx) Queue(name string, each func(engine.Row) error, args ...any) {
-	tolerant := each
+	skipping := each
 	if each != nil {
-		tolerant = func(r engine.Row) error {
-			unreadable, err := engine.Unreadable(each(r))
-			if unreadable != nil {
-				t.e.noteDamage(name, unreadable)
+		skipping = func(r engine.Row) error {
+			err := each(r)
+			if !errors.Is(err, engine.ErrRow) {
+				return err
 			}
-			return err
+			if _, logged := t.e.damaged.LoadOrStore(name, true); !logged {
+				t.e.log.Error("a row of the inbox's file is damaged, and is left out", "statement", name)
+			}
+			return nil
 		}
 	}
-	t.queue = append(t.queue, func() error { return t.conn.run(t.ctx, name, tolerant, args) })
-}
-
-// noteDamage logs that a row has values that cannot be read, once for each statement.
-func (e *Engine) noteDamage(statement string, values []int) {
-	if _, known := e.damaged.LoadOrStore(statement, true); !known {
-		e.log.Error("a row of the inbox's file is damaged: what cannot be read in it counts as empty",
-			"statement", statement, "values", values)
-	}
+	t.queue = append(t.queue, func() error { return t.conn.run(t.ctx, name, skipping, args) })
 }
 
 // code returns SQLite's code of an error; zero: it is not an error of SQLite.

@@ -271,7 +271,7 @@ func TestTablesOfAnotherBuild(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	e, err := Open(path, log)
 	check(t, err)
-	check(t, e.conn.exec("ALTER TABLE lane RENAME COLUMN missed_since TO odd"))
+	check(t, e.conn.exec("ALTER TABLE lane RENAME COLUMN last_at TO odd"))
 	e.Close()
 	if e, err := Open(path, log); err == nil || !strings.Contains(err.Error(), "move the file away") {
 		t.Errorf("%v", err)
@@ -334,30 +334,5 @@ func TestNegativeLimitIsRefused(t *testing.T) {
 	}
 	if err := actions(0); err != nil {
 		t.Error(err)
-	}
-}
-
-// Each minute somebody looks for what is damaged. That reads only what is, however much there is.
-func TestDamageIsFoundByIndexes(t *testing.T) {
-	e := opened(t, t.TempDir())
-	for _, script := range []string{
-		`WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000)
-			INSERT INTO lane (tenant, platform, event_type, waiting, bytes, due)
-			SELECT 't' || i, '', '', 1, 1, 1 FROM n`,
-		`INSERT INTO webhook (seq, uuid, tenant, platform, event_type, type, snapshot, digest, size, received, state,
-				rank, changed, why, record)
-			SELECT substr(tenant, 2), '', tenant, '', '', '', 1, x'', 1, 1, 0, 1, 1, '', '' FROM lane`,
-		"UPDATE lane SET bytes = 0 WHERE tenant = 't500'",
-		"UPDATE lane SET due = 'text' WHERE tenant = 't600'",
-		"UPDATE webhook SET state = 77 WHERE tenant = 't700'",
-	} {
-		check(t, e.conn.exec(script))
-	}
-	found := 0
-	check(t, e.conn.run(t.Context(), "damaged", func(engine.Row) error { found++; return nil }, []any{int64(10)}))
-	s, err := e.conn.prepare("damaged")
-	check(t, err)
-	if steps := stepsOf(s); found != 3 || steps > 200 {
-		t.Errorf("it found %d rows in %d steps", found, steps)
 	}
 }

@@ -11,16 +11,10 @@ BEGIN
 COMMIT
 
 -- name: lane_add
--- Whether webhooks wait in it (1), although it is new.
-INSERT INTO lane (tenant, platform, event_type) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING RETURNING tenant, platform, event_type,
-	CASE WHEN EXISTS (SELECT 1 FROM {schema}.webhook w WHERE w.tenant = lane.tenant AND w.platform = lane.platform AND w.event_type = lane.event_type AND w.state {waiting}) THEN 1 ELSE 0 END
+INSERT INTO lane (tenant, platform, event_type) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING RETURNING tenant
 
 -- name: lane_lock
 SELECT {lane} FROM lane l WHERE l.tenant = ?1 AND l.platform = ?2 AND l.event_type = ?3
-
--- name: lanes_misnamed
--- Lanes whose key is damaged: nobody can deliver them, and they are not found any more.
-UPDATE lane SET due = {never} WHERE typeof(tenant) <> 'text' OR typeof(platform) <> 'text' OR typeof(event_type) <> 'text' OR tenant = '' AND event_type = ''
 
 -- name: touch
 -- A write that changes nothing, to find out whether the database can be written.
@@ -44,25 +38,9 @@ SELECT platform, tenant, seq, uuid, received, name, coalesce(features, ''), chan
 -- 1 and 2 the tenant.
 SELECT platform, tenant, seq, uuid, received, name, coalesce(features, ''), change, source FROM snapshot WHERE tenant = ?1 AND platform = ?2
 
--- name: snapshots_unread
--- Some of the tenants whose features cannot be read. It reads all of them.
-SELECT tenant, platform FROM tenants t WHERE NOT features_known AND EXISTS (SELECT 1 FROM snapshot s WHERE s.tenant = t.tenant AND s.platform = t.platform AND s.features IS NOT NULL) LIMIT +?1
-
--- name: snapshot_unread
-UPDATE snapshot SET features = NULL WHERE tenant = ?1 AND platform = ?2 AND EXISTS (SELECT 1 FROM tenants t WHERE t.tenant = ?1 AND t.platform = ?2 AND NOT t.features_known)
-
--- name: beside
--- What is known of a tenant (1, 2) beside its lane and its snapshot: its finding, and the other platforms that have a
--- tenant of this code, with one row for each; one row, if there is none.
-SELECT n.tenant, n.platform, coalesce(f.digest, {empty}), coalesce(f.dismissed, 0), coalesce(f.erased, 0), s.platform IS NOT NULL, coalesce(s.platform, '')
-FROM (SELECT ?1 AS tenant, ?2 AS platform) AS n
-LEFT JOIN finding f ON f.tenant = n.tenant AND f.platform = n.platform
-LEFT JOIN snapshot s ON s.tenant = n.tenant AND s.platform <> n.platform
-
--- name: seen_find
--- An id whose webhook is no longer stored counts as delivered.
-SELECT s.tenant, s.platform, s.event_type, s.id, s.digest, s.seq, s.at, coalesce(w.state, {#delivered}), s.uuid FROM seen_id s LEFT JOIN webhook w ON w.seq = s.seq
-WHERE s.tenant = ?1 AND s.platform = ?2 AND s.event_type = ?3 AND s.id = ?4
+-- name: elsewhere
+-- The other platforms on which the code of a tenant (1, 2) is known.
+SELECT ?1, ?2, platform FROM snapshot WHERE tenant = ?1 AND platform <> ?2
 
 -- name: invalid_lock
 -- The whole file is locked already.
@@ -94,10 +72,6 @@ SELECT last FROM number
 -- name: gate_up
 SELECT at FROM gate_up
 
--- name: run_lock
--- The run, which nobody ends meanwhile.
-SELECT id, mark, began, as_of, action, alive, ended, complete, failed, found FROM {schema}.reconcile WHERE id = $1::text
-
 -- name: untold
 -- Nothing: triggers tell at once.
 SELECT 0, 0, 0
@@ -112,13 +86,6 @@ FROM (SELECT c.*, count(*) OVER () AS rows, sum(c.size) OVER (ORDER BY c.number)
 LEFT JOIN snapshot s ON s.tenant = c.tenant AND s.platform = c.platform
 WHERE c.before < ?4 ORDER BY c.number
 
--- name: tenant_history
--- How many webhooks each of these tenants (3) got from 1 on and before 2, and when the last of them came.
-WITH got AS (SELECT received, tenant, platform FROM webhook WHERE event_type = '' AND received >= ?1 AND received < ?2)
-SELECT l.tenant, l.platform, (SELECT count(*) FROM got w WHERE w.tenant = l.tenant AND w.platform = l.platform),
-	(SELECT coalesce(max(received), 0) FROM got w WHERE w.tenant = l.tenant AND w.platform = l.platform)
-FROM json_each(?3) t CROSS JOIN lane l ON l.tenant = t.value ->> 0 AND l.platform = t.value ->> 1 AND l.event_type = ''
-
 -- name: copy_identity
 -- No cursor of the original is known here.
 UPDATE told SET token = random() & 9223372036854775807
@@ -127,3 +94,7 @@ UPDATE told SET token = random() & 9223372036854775807
 -- Everything, until somebody resumes. 1 is when the copy was made.
 INSERT INTO pause (receiver, platform, tenant, since, until, copied) VALUES ('', '', '', ?1, {never}, ?1)
 ON CONFLICT (receiver, platform, tenant) DO UPDATE SET until = excluded.until, copied = excluded.copied
+
+-- name: run_lock
+-- The whole file is locked already.
+SELECT id, mark, began, action, completed FROM reconcile

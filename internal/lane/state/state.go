@@ -42,9 +42,8 @@ var kinds = map[string]Kind{
 }
 
 // All has all states, those first that somebody may have to deal with. The database stores a state's index, so a new
-// one must be added at the end. An usher that does not know it takes it for damage, and parks the webhook: once there
-// are releases, one has to know a new state, and the next one enters it. And {unknown} is part of an index, which a
-// migration then makes anew.
+// one must be added at the end. An usher that does not know it takes the row for damaged: once there are releases, one
+// has to know a new state, and the next one enters it.
 var All = []struct {
 	State
 	Kind
@@ -101,8 +100,7 @@ func (s State) Finished() bool { return s.Is(Finished) }
 func (s State) Open() bool { return s.Is(Open) }
 
 // SQL are pairs of what stands in statements and its replacement: behind a column "{NAME}" is a condition, that it
-// has the number of the state, or of one of the states of that kind; "{#NAME}" is the number itself; {unknown}: a
-// number that no state has, in a damaged row.
+// has the number of the state, or of one of the states of that kind; "{#NAME}" is the number itself.
 func SQL() (pairs []string) {
 	for n := range All {
 		name := string(All[n].State)
@@ -111,7 +109,7 @@ func SQL() (pairs []string) {
 	for name, kind := range kinds {
 		pairs = append(pairs, "{"+name+"}", condition(kind))
 	}
-	return append(pairs, "{unknown}", "NOT IN ("+strings.Join(numbers(func(Kind) bool { return true }), ", ")+")")
+	return pairs
 }
 
 // numbers returns the numbers of states of some kinds.

@@ -33,7 +33,6 @@ import (
 type Box struct {
 	*inbox.Inbox
 	Receivers *receiver.Set
-	Missed    *webhookgate.Missed
 
 	t      testing.TB
 	engine broken
@@ -48,7 +47,7 @@ type Box struct {
 // takes. Without main the webhooks of other platforms are stored. None named: main.
 func Open(t testing.TB, names ...string) *Box {
 	t.Helper()
-	b := &Box{t: t, status: http.StatusOK, Missed: webhookgate.NewMissed()}
+	b := &Box{t: t, status: http.StatusOK}
 	if len(names) == 0 {
 		names = []string{receiver.Main}
 	}
@@ -84,7 +83,6 @@ func Open(t testing.TB, names ...string) *Box {
 			Log:            log,
 			Jitter:         func(time.Duration) time.Duration { return 4 * time.Minute },
 		},
-		Missed:      b.Missed,
 		MaxBytes:    1 << 30,
 		ClockOffset: func() time.Duration { b.mu.Lock(); defer b.mu.Unlock(); return b.ahead },
 	})
