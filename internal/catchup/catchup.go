@@ -67,13 +67,6 @@ type State struct {
 	AloneSince time.Time // when the first of them was made
 	Answer     string    // what the service got for the last of them; empty: no answer
 
-	Last Caught // the last run that took in something
-}
-
-// Caught says what a run has taken in.
-type Caught struct {
-	Webhooks int
-	From, To time.Time // when the first and the last of them was made
 }
 
 // New returns a CatchUp.
@@ -195,9 +188,6 @@ func (c *CatchUp) once(ctx context.Context, began time.Time) (left bool, err err
 		c.state.Elsewhere = r.elsewhere > 0 && r.ours == 0
 	}
 	c.state.Shorter = !run.First && r.newest.Before(run.Newest)
-	if r.caught.Webhooks > 0 {
-		c.state.Last = r.caught
-	}
 	c.mu.Unlock()
 	return !r.left.IsZero(), c.cfg.Inbox.EndCatchUp(ctx, run, r.newest, r.left)
 }
@@ -212,7 +202,6 @@ type reading struct {
 	seen            map[[16]byte]bool // the subjects whose newest event was met, by digest: 100,000 take 5 MB
 	ours, elsewhere int               // provisioning events that were sent to usher, and to others
 	newest, left    time.Time         // the newest event, and the oldest one that was left
-	caught          Caught
 }
 
 // page has the inbox decide on the events of a page that are the newest of their tenants. now is the service's time, asked is ours. reached
@@ -280,10 +269,6 @@ func (r *reading) page(ctx context.Context, events []*event, now, asked time.Tim
 
 // took counts an event that was taken in. at is when it was made, by our clock.
 func (r *reading) took(e *event, at time.Time) {
-	if r.caught.Webhooks++; r.caught.To.IsZero() {
-		r.caught.To = at
-	}
-	r.caught.From = at
 	if at.Before(r.began) || e.answered2xx() {
 		return
 	}

@@ -51,6 +51,8 @@ var nights = []struct {
 	{"parked", false, receiverRejects, []string{"critical", "1 webhook of crm/mill-co is parked", "usher inbox redeliver --state parked"}},
 	{"invalid", false, contentIsWrong, []string{"critical", "usher rejected 1 webhook of crm/odd-co", "'usher inbox accept ID'"}},
 	{"missed", false, webhooksAreMissed, []string{"critical", "usher answered", "with a 5xx"}},
+	{"gate-unreached", true, gateIsUnreached, []string{"critical", "12 webhooks came through the billing service's log alone", "the service got 404", "usher check"}},
+	{"log-unread", false, logIsRefused, []string{"warning", "cannot read the billing service's webhook log", "workflow:read"}},
 	{"questions-fail", false, questionsFail, []string{"critical", "2 questions of the billing service were not answered"}},
 	{"features-unknown", false, featuresAreUnknown, []string{"critical", "usher cannot tell what 1 tenant (crm/quay-inc) may use"}},
 	{"tenant-renamed", false, tenantIsRenamed, []string{"warning", "may have been renamed", "crm/old-co", "crm/new-co"}},
@@ -498,6 +500,45 @@ func (n *watch) onService() (w *world, secret string) {
 	n.Ready(n.t)
 	n.call(1)
 	return w, secret
+}
+
+// logIsRefused starts an usher whose API client may not read the webhook log.
+func logIsRefused(n *watch) func() {
+	w := newWorld(n.t)
+	n.readsLog(w.toService.URL())
+	return nil // usher asks again in a minute
+}
+
+// gateIsUnreached plays a service whose webhooks go to a path that answers 404.
+func gateIsUnreached(n *watch) func() {
+	var log atomic.Value
+	log.Store("[]")
+	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/oauth/token" {
+			fmt.Fprint(w, `{"access_token":"a-token","token_type":"Bearer","expires_in":7200}`)
+			return
+		}
+		fmt.Fprintf(w, `{"data":{"webhookEvents":{"nodes":%s,"pageInfo":{"hasNextPage":false}}}}`, log.Load())
+	}))
+	n.t.Cleanup(service.Close)
+	began := time.Now().Add(2 * time.Second) // they are made while usher is there, and looked at again when they are settled
+	var events []map[string]any
+	for i := range 12 {
+		events = append(events, map[string]any{
+			"createdAt": began, "url": "https://gate.example.com/webhooks/wrong", "responseCode": "404", "payload": testkit.Snapshot(fmt.Sprint("t-", i), 1),
+		})
+	}
+	nodes, err := json.Marshal(events)
+	n.must(err)
+	log.Store(string(nodes))
+	n.readsLog(service.URL)
+	return func() { n.take("mill-co", 1) }
+}
+
+// readsLog starts an usher that catches up with a service's webhook log.
+func (n *watch) readsLog(service string) {
+	n.opened("USHER_BASE_URL="+service, "USHER_CLIENT_ID=app", "USHER_CLIENT_SECRET="+clientSecret, "USHER_LISTEN=127.0.0.1:0",
+		"USHER_WEBHOOK_CATCH_UP_URL=https://gate.example.com/webhooks")
 }
 
 func (n *watch) call(times int) {

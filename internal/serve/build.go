@@ -349,6 +349,13 @@ func (u *Usher) gateState(m *metrics.Gate) *status.Gate {
 		Questions: m.Questions(),
 	}
 	state.FailedChecks = m.FailedChecks()
+	if u.catchUp != nil {
+		c := u.catchUp.State()
+		state.CatchUp = &status.CatchUp{
+			Failed: c.Failed, Refused: c.Refused, Since: c.Since, Elsewhere: c.Elsewhere, Shorter: c.Shorter,
+			Alone: c.Alone, AloneSince: c.AloneSince, Answer: c.Answer,
+		}
+	}
 	if u.gateListener.cert != nil {
 		state.CertificateEnds = u.gateListener.certificateExpiry()
 	}

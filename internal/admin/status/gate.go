@@ -24,6 +24,7 @@ type Gate struct {
 	Questions    metrics.Questions    `json:"-"`
 
 	CertificateEnds time.Time `json:"-"` // zero without TLS
+	CatchUp         *CatchUp  `json:"-"` // nil: there is none
 
 	// Only without an inbox:
 	Invalid        int     `json:"invalid,omitempty"` // webhooks that usher rejected, and that nobody has sent again

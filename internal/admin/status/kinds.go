@@ -106,6 +106,18 @@ var Kinds = []Kind{
 			"from its webhook log.",
 	},
 	{
+		Name: "gate-unreached", Severity: Critical, own: true, find: gateUnreached,
+		Means: "Changes reach your customers up to ten minutes late, and a checkout that asks first is refused.",
+		Do: "Check the address that the billing service has for this gate, and the way from there: 'usher check' compares " +
+			"it with the settings.",
+	},
+	{
+		Name: "log-unread", Severity: Warning, own: true, find: logUnread,
+		Means: "The billing service drops a webhook after two attempts, and usher does not find those that never came.",
+		Do: "Give the API client the scope workflow:read in the billing service. usher tries again each minute. " +
+			"To go on without catch-up, remove USHER_WEBHOOK_CATCH_UP_URL.",
+	},
+	{
 		Name: "questions-fail", Severity: Critical, own: true, find: questionsFail,
 		Means: "Somebody could not buy: the billing service asks before a checkout (USHER_WEBHOOK_SYNC_TYPES), and no " +
 			"answer is a no.",

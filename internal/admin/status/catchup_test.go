@@ -1,0 +1,40 @@
+package status
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestCatchUpTroubles(t *testing.T) {
+	now := time.Now()
+	for _, tc := range []struct {
+		c    CatchUp
+		want string // empty: all is well
+		do   string
+	}{
+		{CatchUp{}, "", ""},
+		{CatchUp{Failed: "no scope", Refused: true, Since: now}, "log-unread", "workflow:read"},
+		{CatchUp{Failed: "502", Since: now.Add(-time.Minute)}, "", ""},
+		{CatchUp{Failed: "502", Since: now.Add(-unreadFor)}, "log-unread", ""},
+		{CatchUp{Elsewhere: true}, "log-unread", "USHER_WEBHOOK_CATCH_UP_URL"},
+		{CatchUp{Shorter: true}, "log-unread", "reconcile"},
+		{CatchUp{Alone: manyAlone - 1, AloneSince: now.Add(-time.Hour), Answer: "404"}, "", ""},
+		{CatchUp{Alone: manyAlone, AloneSince: now, Answer: "404"}, "gate-unreached: the service got 404", "usher check"},
+		{CatchUp{Alone: 1, AloneSince: now.Add(-longAlone)}, "gate-unreached: the service got no answer", ""},
+	} {
+		s := &Status{Gate: &Gate{Set: mainReceiver, CatchUp: &tc.c}, Health: &Health{}}
+		s.Judge(now)
+		got := ""
+		for _, trouble := range s.Troubles {
+			got += trouble.Name + ": " + trouble.What
+			if !strings.Contains(trouble.Do, tc.do) {
+				t.Errorf("%+v: %s", tc.c, trouble.Do)
+			}
+		}
+		kind, words, _ := strings.Cut(tc.want, ": ")
+		if !strings.HasPrefix(got, kind) || !strings.Contains(got, words) || tc.want == "" && got != "" {
+			t.Errorf("%+v: %q, want %q", tc.c, got, tc.want)
+		}
+	}
+}
