@@ -511,26 +511,28 @@ func logIsRefused(n *watch) func() {
 
 // gateIsUnreached plays a service whose webhooks go to a path that answers 404.
 func gateIsUnreached(n *watch) func() {
-	var log atomic.Value
-	log.Store("[]")
+	var events []map[string]any
+	for i := range 12 {
+		events = append(events, map[string]any{
+			"url": "https://gate.example.com/webhooks/wrong", "responseCode": "404", "payload": testkit.Snapshot(fmt.Sprint("t-", i), 1),
+		})
+	}
+	var made sync.Once
 	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/oauth/token" {
 			fmt.Fprint(w, `{"access_token":"a-token","token_type":"Bearer","expires_in":7200}`)
 			return
 		}
-		fmt.Fprintf(w, `{"data":{"webhookEvents":{"nodes":%s,"pageInfo":{"hasNextPage":false}}}}`, log.Load())
+		made.Do(func() { // while usher is there; it looks again when they are settled
+			for _, e := range events {
+				e["createdAt"] = time.Now()
+			}
+		})
+		nodes, _ := json.Marshal(events)
+		w.Header()["Date"] = nil // which has whole seconds
+		fmt.Fprintf(w, `{"data":{"webhookEvents":{"nodes":%s,"pageInfo":{"hasNextPage":false}}}}`, nodes)
 	}))
 	n.t.Cleanup(service.Close)
-	began := time.Now().Add(2 * time.Second) // they are made while usher is there, and looked at again when they are settled
-	var events []map[string]any
-	for i := range 12 {
-		events = append(events, map[string]any{
-			"createdAt": began, "url": "https://gate.example.com/webhooks/wrong", "responseCode": "404", "payload": testkit.Snapshot(fmt.Sprint("t-", i), 1),
-		})
-	}
-	nodes, err := json.Marshal(events)
-	n.must(err)
-	log.Store(string(nodes))
 	n.readsLog(service.URL)
 	return func() { n.take("mill-co", 1) }
 }
