@@ -5,9 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"reflect"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/caarlos0/env/v11"
 
 	"usher/internal/secret"
 	"usher/internal/signature"
@@ -100,52 +103,52 @@ func (r *reader) read(variables []Variable, index string) {
 // positive marks a field, in the table, whose value must be above zero.
 type positive struct{ field any }
 
-// parse sets a field to what value says, unless it is no value of the field's type. want says what a value
-// of that type is.
+// parse sets a field to what value says, unless it is no value of the field's type. want says what a value of that
+// type is. Package env reads variables into structs, so it gets a struct with one field.
 func parse(value string, field any) (want string, ok bool) {
-	var err error
-	switch field := field.(type) {
-	case positive:
-		want, ok = parse(value, field.field)
-		switch n := field.field.(type) {
-		case *int:
-			ok = ok && *n > 0
-		case *int64:
-			ok = ok && *n > 0
-		case *time.Duration:
-			ok = ok && *n > 0
-		}
-		return want + ", above zero", ok
-	case *string:
-		*field = value
-	case *bool:
-		want = "true or false"
-		*field, err = strconv.ParseBool(value)
-	case *int:
-		want = "a whole number, up to 2147483647"
-		var n int64
-		n, err = strconv.ParseInt(value, 10, 32)
-		*field = int(n)
-	case *int64:
-		want = "a size in bytes, or with KiB, MiB or GiB, such as 1MiB"
-		*field, err = parseSize(value)
-	case *time.Duration:
-		want = "a duration that is not negative, such as 90s or 10m"
-		*field, err = time.ParseDuration(value)
-		if *field < 0 {
-			err = strconv.ErrRange
-		}
-	case *[]string:
-		want = "a list, separated by commas"
-		*field, err = parseList(value)
-	case *slog.Level:
-		want = "debug, info, warn or error"
-		err = field.UnmarshalText([]byte(value))
-	case *signature.HMAC:
-		want = "sha1, sha256 or sha512"
-		*field, err = signature.ByName(value)
+	above, isPositive := field.(positive)
+	if isPositive {
+		field = above.field
+	}
+	to := reflect.ValueOf(field).Elem()
+	one := reflect.New(reflect.StructOf([]reflect.StructField{{Name: "Value", Type: to.Type(), Tag: `env:"VALUE"`}}))
+	err := env.ParseWithOptions(one.Interface(), env.Options{
+		Environment: map[string]string{"VALUE": value},
+		FuncMap:     parsers,
+	})
+	want = expected[to.Type()]
+	if err == nil {
+		to.Set(one.Elem().Field(0))
+	}
+	if isPositive {
+		return want + ", above zero", err == nil && to.Int() > 0
 	}
 	return want, err == nil
+}
+
+// parsers parse the types that package env does not know, or parses differently.
+var parsers = map[reflect.Type]env.ParserFunc{
+	reflect.TypeFor[int64]():          func(s string) (any, error) { return parseSize(s) },
+	reflect.TypeFor[[]string]():       func(s string) (any, error) { return parseList(s) },
+	reflect.TypeFor[signature.HMAC](): func(s string) (any, error) { return signature.ByName(s) },
+	reflect.TypeFor[time.Duration](): func(s string) (any, error) {
+		d, err := time.ParseDuration(s)
+		if d < 0 {
+			err = strconv.ErrRange
+		}
+		return d, err
+	},
+}
+
+// expected describes, for problems, what a variable of each type should hold.
+var expected = map[reflect.Type]string{
+	reflect.TypeFor[bool]():           "true or false",
+	reflect.TypeFor[int]():            "a whole number, up to 2147483647",
+	reflect.TypeFor[int64]():          "a size in bytes, or with KiB, MiB or GiB, such as 1MiB",
+	reflect.TypeFor[time.Duration]():  "a duration that is not negative, such as 90s or 10m",
+	reflect.TypeFor[[]string]():       "a list, separated by commas",
+	reflect.TypeFor[slog.Level]():     "debug, info, warn or error",
+	reflect.TypeFor[signature.HMAC](): "sha1, sha256 or sha512",
 }
 
 // parseList parses values that are separated by commas. A list that is set but has no values is an error:
