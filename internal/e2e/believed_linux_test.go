@@ -150,7 +150,7 @@ func TestOlderCopyOfTheFile(t *testing.T) {
 	o.want("before", o.asks("entitlements", "mill-co", "users"), "limit 6", "The receiver has it (webhook 2).")
 	o.End()
 
-	for _, suffix := range []string{"", "-wal", "-shm", ".lock", ".reserve"} {
+	for _, suffix := range []string{"", "-wal", "-shm", ".lock"} {
 		_ = os.Remove(file + suffix)
 	}
 	copied(backup, file)

@@ -86,13 +86,12 @@ func onBothEngines(t *testing.T, test func(t *testing.T, open func() engine.Engi
 var quiet = slog.New(slog.DiscardHandler)
 
 // newFile returns the path of an inbox with nothing in it, which is a copy: to make the tables takes longer than many
-// tests. Its reserve file has no content, for the same reason.
+// tests.
 func newFile(t testing.TB) string {
 	path := filepath.Join(t.TempDir(), "inbox.db")
 	for end, content := range must(emptyInbox())(t) {
 		check(t, os.WriteFile(path+end, content, 0o600))
 	}
-	check(t, emptyReserve(path))
 	return path
 }
 
@@ -119,9 +118,6 @@ var emptyInbox = sync.OnceValues(func() (files map[string][]byte, err error) {
 	}
 	defer os.RemoveAll(dir)
 	path := filepath.Join(dir, "inbox.db")
-	if err := emptyReserve(path); err != nil {
-		return nil, err
-	}
 	e, err := sqlite.Open(path, quiet)
 	if err == nil {
 		err = e.Close()
@@ -133,14 +129,6 @@ var emptyInbox = sync.OnceValues(func() (files map[string][]byte, err error) {
 	}
 	return files, err
 })
-
-func emptyReserve(path string) error {
-	f, err := os.OpenFile(path+".reserve", os.O_CREATE|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Truncate(24<<20), f.Close())
-}
 
 func inFile(t testing.TB, path string) func() engine.Engine {
 	return func() engine.Engine {

@@ -132,7 +132,7 @@ func TestFileIsForItsUserAlone(t *testing.T) {
 	d := newDesk(t, inFile(t, path))
 	d.take("t", "A")
 	d.idle("")
-	for _, end := range []string{"", "-wal", "-shm", ".lock", ".reserve"} {
+	for _, end := range []string{"", "-wal", "-shm", ".lock"} {
 		if info := must(os.Stat(path + end))(t); info.Mode().Perm() != 0o600 {
 			t.Errorf("inbox.db%s: %v", end, info.Mode())
 		}
@@ -687,7 +687,7 @@ func TestFullDisk(t *testing.T) {
 		t.Errorf("a reconcile took it: %s", got)
 	}
 	d.main.set("", nil)
-	d.idle("") // the reserve is for what is delivered
+	d.idle("") // what room is left is for outcomes
 	// Others take what SQLite gives back, and leave room for outcomes only.
 	filler := filepath.Join(dir, "filler")
 	if err := os.WriteFile(filler, make([]byte, 12<<20), 0o600); err == nil {

@@ -576,9 +576,6 @@ func (f transport) RoundTrip(r *http.Request) (*http.Response, error) { return f
 
 func (p *place) open(life *life, log *slog.Logger) (engine.Engine, error) {
 	if w := p.world; w.dsn == "" {
-		if err := emptyReserve(w.file()); err != nil {
-			return nil, err
-		}
 		e, err := openFile(w.file(), log)
 		// It takes its time, so that a crash can find a transaction under way.
 		return intercepted{write: func(run func(failure error) error) error {

@@ -177,7 +177,7 @@ func inboxFails(s *Status, _ time.Time) []Trouble {
 	case !box.Opened && !box.Shared:
 		t.Severity, t.Do = Warning, "Wait some seconds: usher has just started."
 	case errors.As(box.Err, &full):
-		t.Do = "Free some space on this disk, or make it larger: usher needs 32 MiB, and then continues by itself. " +
+		t.Do = "Free some space on this disk, or make it larger: usher needs 40 MiB, and then continues by itself. " +
 			"Do not delete or move the inbox's files."
 	case errors.Is(box.Err, engine.ErrReadOnly) && box.Shared:
 		t.Do = "Make the database writable, or send usher to the primary: name all hosts in USHER_WEBHOOK_INBOX, " +

@@ -65,20 +65,45 @@ func TestFullDiskForTheIndex(t *testing.T) {
 	}
 }
 
-// Others may fill the disk while usher does not run. Then its reserve lets it start: it delivers what it has, and
-// answers for its tenants.
+// Others may fill the disk while usher runs. What still fits is for outcomes, a restart later, too.
+func TestRoomForOutcomes(t *testing.T) {
+	dir := smallDisk(t)
+	e, err := Open(filepath.Join(dir, "inbox.db"), slog.New(slog.DiscardHandler))
+	check(t, err)
+	free := fill(t, dir)
+	check(t, os.Truncate(dir+"/filler", 80<<20))
+	if err := e.addContent(1, 1<<20); err != nil || e.Full() == nil {
+		t.Errorf("there is room for outcomes, and none for webhooks: %v, %v", err, e.Full())
+	}
+	check(t, e.Close())
+	e = opened(t, dir)
+	if err := e.addContent(2, 1); err != nil || e.Full() == nil {
+		t.Errorf("after a restart: %v, %v", err, e.Full())
+	}
+	check(t, os.Truncate(dir+"/filler", 62<<20))
+	if e.Maintain(); e.Full() == nil {
+		t.Error("with just enough room: webhooks would soon be refused again")
+	}
+	free()
+	if e.Maintain(); e.Full() != nil {
+		t.Error("with room again: still none is taken in")
+	}
+}
+
+// Without room for what SQLite writes at its opening usher does not start, and says why.
 func TestStartOnAFullDisk(t *testing.T) {
 	dir := smallDisk(t)
-	path := filepath.Join(dir, "inbox.db")
-	e, err := Open(path, slog.New(slog.DiscardHandler))
+	e, err := Open(filepath.Join(dir, "inbox.db"), slog.New(slog.DiscardHandler))
 	if err == nil {
 		err = errors.Join(e.addContent(1, 1<<20), e.Close())
 	}
 	check(t, err)
 	fill(t, dir)
-	e = opened(t, dir)
-	if err := e.addContent(2, 1<<20); err != nil || e.Full() == nil {
-		t.Errorf("there is room for outcomes, and none for webhooks: %v, %v", err, e.Full())
+	if e, err := Open(filepath.Join(dir, "inbox.db"), slog.New(slog.DiscardHandler)); !errors.Is(err, errFull) {
+		t.Errorf("%v", err)
+		if err == nil {
+			e.Close()
+		}
 	}
 }
 
@@ -114,24 +139,5 @@ func TestFailedWriteWithoutRoom(t *testing.T) {
 	limit(1 << 20)
 	if err := e.addContent(2, 20<<20); errors.Is(err, errFull) || e.broken == nil {
 		t.Errorf("a write that fails although there is room: %v", err)
-	}
-}
-
-// A disk that was full when usher ended is full when it starts again: what is left of it is for outcomes.
-func TestFullDiskAfterARestart(t *testing.T) {
-	dir := smallDisk(t)
-	path := filepath.Join(dir, "inbox.db")
-	e, err := Open(path, slog.New(slog.DiscardHandler))
-	check(t, err)
-	free := fill(t, dir)
-	wantFull(t, e, e.addContent(1, 30<<20), "13")
-	check(t, e.Close())
-	e = opened(t, dir)
-	if e.Full() == nil {
-		t.Error("after a restart webhooks are taken in, into the room for outcomes")
-	}
-	free()
-	if e.Maintain(); e.Full() != nil {
-		t.Error("with room again: still none is taken in")
 	}
 }

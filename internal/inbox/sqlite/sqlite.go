@@ -77,12 +77,10 @@ type Engine struct {
 	files        map[string]os.FileInfo
 	filesChecked time.Time // when this was last checked
 	broken       error     // a *engine.BrokenError; nil: none
-	logRemoved   bool      // the write-ahead log was removed, and what it holds is not in the file yet
 
 	copying sync.Mutex // held while there is a copy; see Backup
 
-	hasReserve bool // the reserve file exists
-	// fullSince is when the disk was full, and the reserve file was deleted, as Unix nanoseconds; zero: there is room.
+	// fullSince is when there was too little room for webhooks, as Unix nanoseconds; zero: there is enough.
 	fullSince    atomic.Int64
 	damaged      sync.Map // the statements that have found a damaged row, which was logged
 	scrubPending bool     // the write-ahead log may still have content that was erased
@@ -116,14 +114,6 @@ func Open(name string, log *slog.Logger) (*Engine, error) {
 	}
 	removeCopy(path + copyEnd)
 	err = e.open()
-	if errors.Is(err, errFull) { // the reserve is room enough to start, and for outcomes
-		if e.conn != nil {
-			e.conn.Close()
-			e.conn = nil
-		}
-		e.deleteReserve()
-		err = e.open()
-	}
 	if err != nil {
 		e.Close()
 		return nil, err
@@ -219,7 +209,7 @@ func (e *Engine) open() error {
 		}
 	}
 	// One is opened at once, and has read: when the file has been removed no other can be opened, and what is in it
-	// must still be saved.
+	// can still be saved by a backup.
 	reader, err := e.connectReader()
 	if err != nil {
 		return describe(err)
@@ -233,7 +223,6 @@ func (e *Engine) open() error {
 	for range engine.MaxReaders - 1 {
 		e.unopened <- struct{}{}
 	}
-	e.makeReserve()
 	return nil
 }
 
@@ -353,7 +342,7 @@ func (e *Engine) Close() error {
 		}
 	}
 	if e.conn != nil {
-		if e.broken == nil || e.logRemoved {
+		if e.broken == nil {
 			// Move everything from the write-ahead log into the file, so that the file alone is complete.
 			errs = append(errs, e.conn.exec("PRAGMA wal_checkpoint(TRUNCATE)"))
 		}
@@ -367,9 +356,12 @@ func (e *Engine) Write(fn func(engine.Tx) error) error {
 	if err := e.checkFiles(); err != nil {
 		return err
 	}
+	if free, size := diskSpace(filepath.Dir(e.path)); free < roomNeeded(size) {
+		e.noteFull()
+	}
 	err := e.classify(e.transact(fn))
 	if errors.Is(err, errFull) {
-		e.deleteReserve()
+		e.noteFull()
 		return e.fullError(err)
 	}
 	return err
@@ -423,10 +415,8 @@ func (e *Engine) checkFiles() error {
 	if e.broken == nil {
 		if err := e.gone(); err != nil {
 			e.broken = &engine.BrokenError{Err: err, Gone: true}
-			e.logRemoved = e.notInPlace(e.path+"-wal") != nil
 		}
 	}
-	e.saveLog()
 	return e.broken
 }
 
@@ -434,42 +424,14 @@ func (e *Engine) checkFiles() error {
 // file again, SQLite would lose its POSIX locks.
 func (e *Engine) gone() error {
 	for _, name := range slices.Sorted(maps.Keys(e.files)) {
-		if err := e.notInPlace(name); err != nil {
-			return err
+		switch info, err := os.Stat(name); {
+		case err != nil:
+			return fmt.Errorf("the inbox's file is gone: %w", err)
+		case !os.SameFile(info, e.files[name]):
+			return fmt.Errorf("the inbox's file %s was replaced by another one", name)
 		}
 	}
 	return nil
-}
-
-func (e *Engine) notInPlace(name string) error {
-	info, err := os.Stat(name)
-	switch {
-	case err != nil:
-		return fmt.Errorf("the inbox's file is gone: %w", err)
-	case !os.SameFile(info, e.files[name]):
-		return fmt.Errorf("the inbox's file %s was replaced by another one", name)
-	}
-	return nil
-}
-
-// saveLog moves what a removed write-ahead log holds into the file: SQLite still has it open, and nobody else can.
-// While somebody reads an older state, only a part of it can be moved; then the next call tries again.
-func (e *Engine) saveLog() {
-	if !e.logRemoved {
-		return
-	}
-	e.conn.exec("PRAGMA busy_timeout(50)")
-	busy, err := e.conn.queryValue("PRAGMA wal_checkpoint(FULL)")
-	switch {
-	case isFatal(err): // a sync that failed is never tried again
-		e.log.Error("what the removed file held could not be moved into the inbox's file",
-			"removed", e.path+"-wal", "err", err)
-	case err != nil || busy != int64(0):
-		return
-	default:
-		e.log.Warn("what the removed file held was moved into the inbox's file", "removed", e.path+"-wal")
-	}
-	e.logRemoved = false
 }
 
 // Read implements engine.Engine.
@@ -580,7 +542,7 @@ func isFatal(err error) bool {
 	return false
 }
 
-var errFull = errors.New("the disk of the inbox's file is full, and usher needs 32 MiB")
+var errFull = errors.New("the disk of the inbox's file is full, and usher needs 40 MiB")
 
 // describe adds to an error of SQLite what it means for the inbox. An error that a statement's values have caused
 // becomes a *engine.StatementError.
@@ -605,52 +567,11 @@ func describe(err error) error {
 	return fmt.Errorf("the inbox's file: %w", err)
 }
 
-// maxReserve is the size of the reserve file, which is deleted when the disk is full: then outcomes can still be
-// written. It is as large as what the write-ahead log may hold when its next checkpoint is due (wal_autocheckpoint,
-// and a transaction), because all of that may make the file larger, and before that nothing more fits into the log.
-const maxReserve = 24 << 20
-
-// reserveSize is less on a small disk: half of it, which is as much as the log and the file can take together.
-func (e *Engine) reserveSize() int64 {
-	if _, size := diskSpace(filepath.Dir(e.path)); size > 0 {
-		return min(maxReserve, size/2)
-	}
-	return maxReserve
-}
-
-func (e *Engine) reservePath() string { return e.path + ".reserve" }
-
-func (e *Engine) makeReserve() {
-	if info, err := os.Stat(e.reservePath()); err != nil || info.Size() != e.reserveSize() {
-		if err := writeReserve(e.reservePath(), e.reserveSize()); err != nil {
-			os.Remove(e.reservePath())
-			if isFull(err) { // a former process may have deleted it, and outcomes still need the room
-				e.deleteReserve()
-			}
-			return
-		}
-	}
-	e.hasReserve = true
-	if e.fullSince.Swap(0) != 0 {
-		e.log.Info("the disk of the inbox's file has room again")
-	}
-}
-
-// writeReserve takes more than the size first. Otherwise the file would be made, and the disk be full, again and
-// again, as long as there is room for just one reserve file.
-func writeReserve(path string, size int64) error {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	if room := size + size/4; !allocate(f, room) {
-		zeros := make([]byte, 1<<20)
-		for written := int64(0); err == nil && written < room; written += int64(len(zeros)) {
-			_, err = f.Write(zeros)
-		}
-	}
-	return errors.Join(err, f.Truncate(size), f.Close())
-}
+// roomNeeded is how much must be free on a disk of this size for a webhook to be taken in; what is left is for outcomes.
+// All that the write-ahead log may hold when its next checkpoint is due (wal_autocheckpoint, and a transaction) may make
+// the file larger, and before that nothing more fits into the log. On a small disk it is half, which is as much as the
+// log and the file can take together. It is zero where nobody knows the size.
+func roomNeeded(size int64) int64 { return min(32<<20, size/2) }
 
 // noRoom says whether there is no room for a small file beside the inbox's.
 func (e *Engine) noRoom() bool {
@@ -678,14 +599,21 @@ func (e *Engine) fullError(err error) *engine.FullError {
 	return full
 }
 
-// deleteReserve makes room for outcomes. Until there is room for a new reserve file, no webhook is taken in.
-func (e *Engine) deleteReserve() {
-	if !e.fullSince.CompareAndSwap(0, time.Now().UnixNano()) {
-		return
+// noteFull notes that no webhook can be taken in, until findRoom finds enough room.
+func (e *Engine) noteFull() {
+	if e.fullSince.CompareAndSwap(0, time.Now().UnixNano()) {
+		e.log.Warn("the disk of the inbox's file is full")
 	}
-	e.log.Warn("the disk of the inbox's file is full")
-	e.hasReserve = false
-	os.Remove(e.reservePath())
+}
+
+// findRoom finds out whether a disk that was full has room again. It wants more than what is needed: else the disk would
+// be full, and not, again and again. Of a quota only a file that is written shows something.
+func (e *Engine) findRoom() {
+	free, size := diskSpace(filepath.Dir(e.path))
+	if need := roomNeeded(size); e.Full() != nil && free >= need+need/4 && !e.noRoom() {
+		e.fullSince.Store(0)
+		e.log.Info("the disk of the inbox's file has room again")
+	}
 }
 
 // Maintain implements engine.Engine: it keeps the write-ahead log and the file small.
@@ -693,9 +621,7 @@ func (e *Engine) Maintain() {
 	if e.checkFiles() != nil {
 		return
 	}
-	if !e.hasReserve {
-		e.makeReserve()
-	}
+	e.findRoom()
 	// Somebody may read for long, and webhooks must not wait for its end.
 	e.conn.exec("PRAGMA busy_timeout(50)")
 	defer e.conn.exec("PRAGMA busy_timeout(2000)")

@@ -117,25 +117,6 @@ func TestDatabaseOfAnotherProgramIsNotChanged(t *testing.T) {
 	}
 }
 
-// A reserve file that could not be deleted, because somebody had it open, still exists. When there is room again
-// webhooks are taken in again.
-func TestReserveThatStayed(t *testing.T) {
-	e := opened(t, t.TempDir())
-	content, err := os.ReadFile(e.reservePath())
-	check(t, err)
-	e.deleteReserve()
-	if e.Full() == nil {
-		t.Error("a full disk is not almost full")
-	}
-	if err := os.WriteFile(e.reservePath(), content, 0o600); err != nil { // as if it had not been removed
-		t.Fatal(err)
-	}
-	e.Maintain()
-	if e.Full() != nil {
-		t.Error("nothing is taken in any more")
-	}
-}
-
 // After an import, or a day of many webhooks, far more finished webhooks may be stored than are kept. Retention
 // counts the newest. Intake waits meanwhile, so that must not take longer the more there are.
 func TestRetentionReadsOnlyWhatIsKept(t *testing.T) {
