@@ -98,8 +98,9 @@ USHER_LOG_LEVEL=info shows more.
 	"exec": `Usage: usher exec -- CMD ARG...
 
 Runs CMD with USHER_URL set to the address of a port of its own, and without
-usher's settings in its environment. CMD calls the billing service at $USHER_URL,
-without a token. On Linux the port answers only processes of the same user.
+usher's settings in its environment. CMD calls the billing service at
+$USHER_URL, without a token. On Linux the port answers only processes of the
+same user.
 
 It needs USHER_BASE_URL, USHER_CLIENT_ID and USHER_CLIENT_SECRET. It waits up to
 30 s for a token, passes signals on, and exits with CMD's exit code: 128+n if

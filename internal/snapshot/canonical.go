@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"fmt"
 	"maps"
@@ -31,12 +32,13 @@ func appendCanonical(b []byte, value any) []byte {
 		}
 		return b
 	case []any:
-		entries := make([]string, len(v))
-		for n, entry := range v {
-			entries[n] = string(appendCanonical(nil, entry))
+		entries := make([][]byte, len(v))
+		for n, entry := range v { // digests have one length, so a list of lists does not grow with its depth
+			sum := sha256.Sum256(appendCanonical(nil, entry))
+			entries[n] = sum[:]
 		}
-		slices.Sort(entries)
-		return fmt.Appendf(b, "%q", entries)
+		slices.SortFunc(entries, bytes.Compare)
+		return append(append(append(b, '['), bytes.Join(entries, nil)...), ']')
 	case string:
 		return strconv.AppendQuote(b, v)
 	default: // a number as it is written, true, false or null

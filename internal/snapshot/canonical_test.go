@@ -2,6 +2,7 @@ package snapshot
 
 import (
 	"bytes"
+	"strings"
 	"testing"
 
 	"usher/internal/content"
@@ -35,6 +36,12 @@ func TestChangeDigest(t *testing.T) {
 		if got := bytes.Equal(digest(same), digest(change)); got != want {
 			t.Errorf("%s: same %v, want %v", same, got, want)
 		}
+	}
+	// A list in a list in a list costs no more than it is long.
+	deep := strings.Repeat(`[`, 60) + `"\""` + strings.Repeat(`]`, 60)
+	value, fault := content.Parse([]byte(deep))
+	if n := len(appendCanonical(nil, value)); fault != nil || n > 100 {
+		t.Errorf("%d bytes, %v", n, fault)
 	}
 	if value, _ := content.Parse([]byte(`{"payload":{}}`)); ChangeDigest(value) != nil {
 		t.Error("a digest without a change")
