@@ -120,9 +120,8 @@ func TestEntitlementsWithSelectAlone(t *testing.T) {
 	reader.want("the page of the failure", page, "503", "The inbox cannot be read: ", "Check the database in USHER_WEBHOOK_INBOX")
 }
 
-// While usher is stopped, somebody puts back an older copy of the file. usher says where this inbox ends,
-// and that what it took in later is not in it; it does not claim that the receiver has what the copy says;
-// and a reconcile ends it.
+// While usher is stopped, somebody puts back an older copy of the file. usher says from when on this inbox
+// may miss webhooks; it does not claim that the receiver has what the copy says; and a reconcile ends it.
 func TestOlderCopyOfTheFile(t *testing.T) {
 	t.Parallel()
 	rc, dir, backup := newReceiver(t, 200), t.TempDir(), filepath.Join(t.TempDir(), "inbox.db")
@@ -155,7 +154,7 @@ func TestOlderCopyOfTheFile(t *testing.T) {
 	}
 	copied(backup, file)
 	o = openOffice(t, rc, fileInbox(dir))
-	o.troubled("critical", "From "+ends.Format(time.DateTime)+" to ", "If the inbox is a restored backup, it does not have the webhooks that usher took in after the first of these times.", "'usher help reconcile'")
+	o.troubled("critical", "No gate was ready to take webhooks from "+ends.Format(time.DateTime)+" to ", "'usher help reconcile'")
 	o.want("what the receiver has", o.asks("entitlements", "mill-co", "users"), "limit 5", "The receiver took it before usher opened this inbox, ",
 		"If the inbox is a restored backup, the receiver may have a newer one: reconcile with the billing service", "!The receiver has it")
 	o.want("the tenant's page", o.page("/tenant?platform=crm&code=mill-co"), "The receiver took it before usher opened this inbox", "!The receiver has it")
@@ -179,7 +178,7 @@ func TestAdvisedReconcile(t *testing.T) {
 	}
 	gate, dir := testkit.FreeAddress(t), t.TempDir()
 	s := startSandbox(t, "--webhooks-to", "http://"+gate+"/webhooks", "--token", webhookToken)
-	environ := append(s.environ, "USHER_LISTEN=127.0.0.1:0", "USHER_ADMIN_LISTEN="+testkit.FreeAddress(t), "USHER_WEBHOOK_LISTEN="+gate, "USHER_WEBHOOK_TOKEN="+webhookToken,
+	environ := append(s.environ, "USHER_SCOPE=billing:read", "USHER_LISTEN=127.0.0.1:0", "USHER_ADMIN_LISTEN="+testkit.FreeAddress(t), "USHER_WEBHOOK_LISTEN="+gate, "USHER_WEBHOOK_TOKEN="+webhookToken,
 		"USHER_LOG_FORMAT=json", fileInbox(dir), "USHER_ENTITLEMENTS_LISTEN=127.0.0.1:0", "USHER_ADMIN_TOKEN=ana:"+anasToken)
 	settings := filepath.Join(dir, "usher.env")
 	if err := os.WriteFile(settings, []byte(strings.Join(environ, "\n")), 0o600); err != nil {

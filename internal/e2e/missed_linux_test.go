@@ -117,7 +117,7 @@ func TestReconcileSpools(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(r.dir, "lines"), []byte(strings.Join(lines, "\n")), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	shown, _, wait := onATerminal(t, append(r.environ, "LINES_FILE="+filepath.Join(r.dir, "lines")), "reconcile", "--as-of", "now", "--", "sh", "-c", `cat "$LINES_FILE"`)
+	shown, _, wait := onATerminal(t, append(r.environ, "LINES_FILE="+filepath.Join(r.dir, "lines")), "reconcile", "--", "sh", "-c", `cat "$LINES_FILE"`)
 	if code := wait(); code != 0 {
 		t.Errorf("on a terminal: %d\n%s", code, shown.String())
 	}

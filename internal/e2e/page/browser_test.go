@@ -137,7 +137,7 @@ var calmly = chromedp.RetryInterval(100 * time.Millisecond)
 func (b *tab) insist(selector string, step chromedp.Action[chromedp.Void]) {
 	b.t.Helper()
 	var err error
-	for range 5 {
+	for range 2 {
 		ctx, cancel := context.WithTimeout(b.ctx, 20*time.Second)
 		err = chromedp.Do(ctx, step)
 		cancel()

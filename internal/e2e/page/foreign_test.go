@@ -16,7 +16,7 @@ import (
 // nothingDone sees to it that nobody acted through the admin port.
 func (w *watched) nothingDone(t *testing.T) {
 	t.Helper()
-	for _, line := range []string{"redelivered by hand", "forgotten by hand"} {
+	for _, line := range []string{"redelivered by hand", "erased by hand"} {
 		if strings.Contains(w.Stderr.String(), line) {
 			t.Errorf("the log says %q", line)
 		}
@@ -45,8 +45,8 @@ func TestForeignPage(t *testing.T) {
 			{"read a page", `fetch(A+"/").then(r => r.text(), () => "failed")`, "failed"},
 			{"read blindly", `fetch(A+"/api/status", {mode: "no-cors"}).then(r => r.text(), () => "failed")`, "failed"},
 			{"act", `fetch(A+"/api/webhooks/1/redeliver?force=true", {method: "POST"}).then(r => r.text(), () => "failed")`, "failed"},
-			{"act blindly", `fetch(A+"/api/forget", {method: "POST", mode: "no-cors", body: '{"tenant":"acme"}'}).then(r => r.text(), () => "failed")`, "failed"},
-			{"act with a form's type", `fetch(A+"/tenant/forget", {method: "POST", mode: "no-cors", body: new URLSearchParams({code: "acme"})}).then(r => r.text(), () => "failed")`, "failed"},
+			{"act blindly", `fetch(A+"/api/erase", {method: "POST", mode: "no-cors", body: '{"tenant":"acme"}'}).then(r => r.text(), () => "failed")`, "failed"},
+			{"act with a form's type", `fetch(A+"/tenant/erase", {method: "POST", mode: "no-cors", body: new URLSearchParams({code: "acme"})}).then(r => r.text(), () => "failed")`, "failed"},
 			{"load as an image", `new Promise(done => { const i = new Image(); i.onload = () => done("loaded"); i.onerror = () => done("failed"); i.src = A+"/static/icon.svg"; })`, "failed"},
 			{"load as a script", `new Promise(done => { const s = document.createElement("script"); s.onload = () => done("loaded"); s.onerror = () => done("failed"); s.src = A+"/static/usher.js"; document.head.append(s); })`, "failed"},
 		} {
@@ -95,7 +95,7 @@ func TestReboundName(t *testing.T) {
 	for _, attempt := range []string{
 		`fetch("/api/webhooks")`, `fetch("/")`, `fetch("/metrics")`,
 		`fetch("/api/webhooks/1/redeliver?force=true", {method: "POST"})`, `fetch("/webhooks/1/redeliver", {method: "POST", body: new URLSearchParams({force: "true"})})`,
-		`fetch("/api/forget", {method: "POST", body: '{"tenant":"acme"}'})`,
+		`fetch("/api/erase", {method: "POST", body: '{"tenant":"acme"}'})`,
 	} {
 		if got := await(b, attempt+`.then(async r => r.status + " " + await r.text())`); !strings.HasPrefix(got, "421 ") || strings.Contains(got, "acme") {
 			t.Errorf("%s: %s", attempt, got)
