@@ -168,41 +168,6 @@ func TestLogAtTheStart(t *testing.T) {
 	}
 }
 
-// forget works without an inbox, too: the next copy is sent again, also of what was on its way when
-// somebody said forget.
-func TestForgetWithoutAnInbox(t *testing.T) {
-	t.Parallel()
-	rc := newReceiver(t, 200)
-	u := run(t, gateAlone(rc.url))
-	forget := func() {
-		t.Helper()
-		if code, out, stderr := ended(t, []string{"USHER_ADMIN_LISTEN=" + strings.TrimPrefix(u.URL(t, "admin"), "http://")}, "inbox", "forget", "crm/acme"); code != 0 {
-			t.Errorf("%d %s %s", code, out, stderr)
-		}
-	}
-	send := func(want string) {
-		t.Helper()
-		if _, decision, answer := testkit.Post(t, hooks(t, u), testkit.Snapshot("acme", 5)); decision != want {
-			t.Errorf("%s, want %s: %s", decision, want, answer)
-		}
-	}
-	send("forwarded")
-	send("duplicate")
-	forget()
-	send("forwarded")
-	forget()
-	before := rc.arrived.Load()
-	rc.mu.Lock() // it does not answer
-	sent := make(chan struct{})
-	go func() { send("forwarded"); close(sent) }()
-	testkit.Eventually(t, "on its way", func() bool { return rc.arrived.Load() > before })
-	forget()
-	rc.mu.Unlock()
-	<-sent
-	send("forwarded")
-	send("duplicate")
-}
-
 // While what is under way finishes, nobody new is let in, and the admin port says that usher is
 // shutting down: it closes last.
 func TestAdminClosesLast(t *testing.T) {

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -162,65 +161,6 @@ func TestCheckOfInboxes(t *testing.T) {
 		code, out, stderr := ended(t, gateAlone(newReceiver(t, 200).url, "USHER_WEBHOOK_INBOX="+inbox), "check")
 		if code != 1 || !strings.Contains(out, "FAIL") || strings.Contains(out+stderr, "p4ssword") {
 			t.Errorf("%s: %d %s%s", inbox, code, out, stderr)
-		}
-	}
-}
-
-// What is invalid is stored, accepted by hand, and behaves as any other from there on; a file becomes a database by
-// export and import; and who did what is known.
-func TestFileBecomesADatabase(t *testing.T) {
-	t.Parallel()
-	rc := newReceiver(t, 503)
-	env := func(inbox string) []string {
-		return gateAlone(rc.url, "USHER_WEBHOOK_INBOX="+inbox, "USHER_ENTITLEMENTS_LISTEN=127.0.0.1:0")
-	}
-	dir := t.TempDir()
-	from := run(t, env("file:"+filepath.Join(dir, "inbox.db")))
-	from.Ready(t)
-	testkit.Post(t, hooks(t, from), testkit.Snapshot("acme", 1))
-	testkit.Post(t, hooks(t, from), testkit.Snapshot("acme", 2))
-	odd := strings.Replace(testkit.Snapshot("odd", 3), `"quantity":3`, `"quantity":"3"`, 1)
-	if status, decision, answer := testkit.Post(t, hooks(t, from), odd); status != 422 || decision != "rejected" {
-		t.Errorf("%d %s %s", status, decision, answer)
-	}
-	wantFigures(t, from, map[string]string{"usher_inbox_invalid": "1", "usher_inbox_pending": "2"})
-	before := states(t, from)
-	code, exported, stderr := ended(t, []string{"USHER_ADMIN_LISTEN=" + strings.TrimPrefix(from.URL(t, "admin"), "http://")}, "inbox", "export")
-	if code != 0 {
-		t.Fatalf("export: %d %s", code, stderr)
-	}
-	from.End()
-	file := filepath.Join(dir, "export.jsonl")
-	if err := os.WriteFile(file, []byte(exported), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	to := run(t, env(pgtest.Schema(t)))
-	to.Ready(t)
-	for i, want := range []int{0, 1} { // into an empty one alone
-		if code, out := inboxIn(t, to, "import", file); code != want {
-			t.Fatalf("import %d: %d %s", i, code, out)
-		}
-	}
-	if got := states(t, to); got != before {
-		t.Errorf("%s, want %s", got, before)
-	}
-	wantFigures(t, to, map[string]string{"usher_inbox_invalid": "1"})
-	_, list := inboxIn(t, to, "ls", "--state", "invalid")
-	if code, out := inboxIn(t, to, "accept", strings.Fields(list)[0]); code != 0 {
-		t.Errorf("accept: %d %s", code, out)
-	}
-	wantFigures(t, to, map[string]string{"usher_inbox_invalid": "0"})
-	rc.set(200)
-	testkit.Eventually(t, "all is delivered", func() bool { return rc.count() >= 3 && !strings.Contains(states(t, to), "waiting") })
-	for tenant, part := range map[string]string{"acme": `"limit":2`, "odd": "FEATURES_UNKNOWN"} {
-		if _, body := testkit.Get(t, to.URL(t, "entitlements")+"/v1/entitlements/"+tenant+"/users"); !strings.Contains(body, part) {
-			t.Errorf("%s: %s", tenant, body)
-		}
-	}
-	_, actions := inboxIn(t, to, "actions")
-	for _, want := range []string{"import", "accept"} {
-		if !strings.Contains(actions, want) {
-			t.Errorf("no %s in the actions:\n%s", want, actions)
 		}
 	}
 }

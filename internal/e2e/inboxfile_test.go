@@ -164,9 +164,6 @@ func TestInboxOnTheBinary(t *testing.T) {
 		t.Errorf("redeliver: %d\n%s", code, out)
 	}
 	testkit.Eventually(t, "redelivered", func() bool { return receiver.Last("acme") == 5 })
-	if code, out := run("forget", "acme"); code != 0 {
-		t.Errorf("forget: %d\n%s", code, out)
-	}
 	if got := receiver.All("acme"); !slices.Equal(got, []int{5, 10, 5}) {
 		t.Errorf("the receiver got %v", got)
 	}

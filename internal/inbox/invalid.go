@@ -16,7 +16,7 @@ import (
 // nobody will send again, so it is stored until somebody has dealt with it.
 
 // storeInvalid stores a webhook that is invalid, and returns its id. A copy of an invalid webhook that nobody has
-// dealt with is only counted. When ctx ends first, it returns an error. Then the webhook may have been stored or not,
+// dealt with is not stored again. When ctx ends first, it returns an error. Then the webhook may have been stored or not,
 // but it is not stored later. After an error it is missed.
 func (s *Inbox) storeInvalid(ctx context.Context, r *webhookgate.Invalid) (id int64, err error) {
 	w := &r.Webhook
@@ -109,7 +109,7 @@ func (s *Inbox) readInvalid(found *lane.Webhook) (*webhookgate.Webhook, error) {
 	switch {
 	case err != nil:
 		return nil, lane.Denied(err.Error() + correctIt)
-	case hook.Lane != found.LaneName: // only an import can bring such a webhook
+	case hook.Lane != found.LaneName: // only somebody who wrote to the database can have made such a row
 		return nil, lane.Denied("its body names another tenant" + correctIt)
 	case hook.Receiver == nil && !s.cfg.StoreUnclaimed:
 		unclaimed := fmt.Sprintf("no receiver takes webhooks of its platform %q. ", hook.Lane.Platform)

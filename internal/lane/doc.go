@@ -6,7 +6,7 @@
 //	webhook.go    a webhook, and what happened to it
 //	intake.go     a webhook comes: is it a duplicate, is it stored, does it supersede another one?
 //	delivery.go   who may deliver (leases), and what comes of a try
-//	people.go     what people do: redeliver, discard, pause, forget, erase
+//	people.go     what people do: redeliver, discard, pause, erase
 //	missed.go     webhooks that got a 5xx
 //	reconcile.go  what the billing service says of a tenant, compared with what usher knows
 //	errors.go     why something is not possible

@@ -277,8 +277,9 @@ func inboxFull(s *Status, _ time.Time) (all []Trouble) {
 	return all
 }
 
+// noReceiver says that webhooks wait for no receiver. Without a gate usher knows none, and all would seem to.
 func noReceiver(s *Status, _ time.Time) []Trouble {
-	if s.Inbox == nil || s.Inbox.Homeless == 0 {
+	if s.Gate == nil || s.Inbox == nil || s.Inbox.Homeless == 0 {
 		return nil
 	}
 	what := page.Plural(s.Inbox.Homeless, "webhook waits, but no receiver takes its platform any more",
