@@ -63,7 +63,7 @@ func TestActsOnTheBinary(t *testing.T) {
 	}
 	does("2 discarded", "discard", "2")
 	does("crm/left erased: 1 webhook", "erase", "left", "--yes")
-	if code, out := inboxOf(t, p, "forget", "left"); code != 1 || !strings.Contains(out, "unknown tenant left") {
+	if code, out := inboxOf(t, p, "erase", "left", "--yes"); code != 1 || !strings.Contains(out, "unknown tenant left") {
 		t.Errorf("%d %s", code, out)
 	}
 	does("resumed: all deliveries", "resume")

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -17,42 +16,6 @@ import (
 )
 
 // What people read at night must be true, and tell them what to type.
-
-// A file that somebody has removed is still open: usher says not to stop it, and the command that it
-// advises saves all of it.
-func TestRemovedFileIsSaved(t *testing.T) {
-	t.Parallel()
-	for _, removed := range [][]string{{"inbox.db"}, {"inbox.db", "inbox.db-wal", "inbox.db-shm"}} {
-		t.Run(strings.Join(removed, " "), func(t *testing.T) {
-			t.Parallel()
-			rc, dir := newReceiver(t, 503), t.TempDir()
-			o := openOffice(t, rc, fileInbox(dir))
-			for n := range 3 {
-				o.send(testkit.Snapshot(fmt.Sprint("t-", n), 5), webhookToken)
-			}
-			o.figure("usher_inbox_pending", "3")
-			for _, name := range removed {
-				if err := os.Remove(filepath.Join(dir, name)); err != nil {
-					t.Fatal(err)
-				}
-			}
-			o.troubled("critical", "The inbox takes no webhooks: the inbox's file is gone", "What is in it is lost when usher stops.", "Do not stop or restart usher.")
-			o.want("what it advises", o.asks("status"), "\n  usher inbox export > inbox.jsonl\n", "!Nothing that was answered 200 is lost")
-			saved := o.does("export")
-			o.want("export", saved, "0 {")
-			path := filepath.Join(t.TempDir(), "inbox.jsonl")
-			if err := os.WriteFile(path, []byte(strings.TrimPrefix(saved, "0 ")), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			o.End()
-			again := openOffice(t, rc, fileInbox(t.TempDir()))
-			again.want("import", again.does("import", path), "0 ")
-			rc.set(200)
-			again.delivered()
-			again.want("ls", again.does("ls"), "crm/t-0", "crm/t-1", "crm/t-2", "!waiting")
-		})
-	}
-}
 
 // What the inbox says of the time before usher opened it may be a restored backup's.
 func TestReceiptOfARestoredBackup(t *testing.T) {

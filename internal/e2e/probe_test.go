@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -63,8 +64,11 @@ func ports(t *testing.T) []*port {
 	service, receiver := new(witness), new(witness)
 	w.billing.OnCall, w.toService.Tap = service.note, service.tap
 	w.receiver.OnDelivery, w.toReceiver.Tap = receiver.note, receiver.tap
-	u := start(t, w.environ("USHER_KEY="+portKey, "USHER_WEBHOOK_TOKEN="+webhookToken, "USHER_ADMIN_TOKEN="+adminToken, "USHER_WEBHOOK_DEDUP_WINDOW=0")).ready(t)
-	service.take() // the token request, which holds the client's secret
+	environ := w.environ("USHER_KEY="+portKey, "USHER_WEBHOOK_TOKEN="+webhookToken, "USHER_ADMIN_TOKEN="+adminToken, "USHER_WEBHOOK_DEDUP_WINDOW=0")
+	u := start(t, environ).ready(t)
+	// Without an inbox the admin port reads no body.
+	u.admin = start(t, append(environ, "USHER_WEBHOOK_INBOX=file:"+filepath.Join(t.TempDir(), "inbox.db"))).ready(t).admin
+	service.take() // the token requests, which hold the client's secret
 	return portsOf(u, service, receiver)
 }
 
@@ -73,13 +77,13 @@ func portsOf(u *usher, service, receiver *witness) []*port {
 	return []*port{
 		{"local", u.local, "/graphql", "X-Usher-Key: " + portKey, testkit.Query, func(p probe) string { return p.local }, service},
 		{"gate", u.gate, "/webhooks", "X-Webhook-Token: " + webhookToken, testkit.Snapshot("acme", 5), func(p probe) string { return p.gate }, receiver},
-		{"admin", u.admin, "/api/forget", "Authorization: Bearer " + adminToken, `{"tenant":"nobody"}`, answeredByForget, new(witness)},
+		{"admin", u.admin, "/api/erase", "Authorization: Bearer " + adminToken, `{"tenant":"nobody"}`, answeredByErase, new(witness)},
 	}
 }
 
-// answeredByForget is what the admin port answers: where it takes a request, that it does not know
+// answeredByErase is what the admin port answers: where it takes a request, that it does not know
 // the tenant, of which no webhook comes.
-func answeredByForget(p probe) string { return strings.ReplaceAll(p.admin, "200", "404") }
+func answeredByErase(p probe) string { return strings.ReplaceAll(p.admin, "200", "404") }
 
 func (p *port) fill(raw string) string {
 	return strings.NewReplacer(

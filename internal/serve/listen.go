@@ -31,8 +31,9 @@ type listener struct {
 	handler  http.Handler
 	cert     *guard.Certificate // nil: no TLS
 
-	socket net.Listener // nil until it is open
-	http   *guard.Server
+	socket    net.Listener // nil until it is open
+	inherited bool         // the socket came from a service manager
+	http      *guard.Server
 }
 
 // url returns the address of an open listener for programs on this machine. It is empty if l is nil.
@@ -62,8 +63,20 @@ func (l *listener) attach(socket net.Listener, log *slog.Logger) {
 	l.socket, l.http = socket, guard.NewServer(l.handler, l.cert, log)
 }
 
-// close waits for requests in progress until limit ends. Then it cuts them off and returns an error.
+// lastRequests is how long a connection from an inherited socket stays open for one more request while usher shuts
+// down. A busy caller sends its next request within a moment, and cannot know that usher is about to close.
+const lastRequests = 500 * time.Millisecond
+
+// close waits for requests in progress until limit ends. Then it cuts them off and returns an error. New connections
+// to an inherited socket wait for the next usher: the service manager holds that socket, too.
 func (l *listener) close(limit context.Context) error {
+	if l.inherited {
+		l.socket.Close()
+		select {
+		case <-time.After(lastRequests):
+		case <-limit.Done():
+		}
+	}
 	err := l.http.Shutdown(limit)
 	if err != nil {
 		l.http.Close()
@@ -146,7 +159,7 @@ func (l *listener) adopt(sockets []net.Listener) (others []net.Listener) {
 	if i < 0 {
 		return sockets
 	}
-	l.socket = sockets[i]
+	l.socket, l.inherited = sockets[i], true
 	return slices.Concat(sockets[:i], sockets[i+1:])
 }
 
