@@ -82,7 +82,7 @@ func TestActsOnTheBinary(t *testing.T) {
 }
 
 // Each person has a file with a token of their own, which says who did it. A token for looking cannot act or
-// export, and reads the metrics.
+// make a backup, and reads the metrics.
 func TestWhoMay(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -94,7 +94,7 @@ func TestWhoMay(t *testing.T) {
 		return path
 	}
 	p := startProcess(t, nil, "--env-file", file("gate.env", "USHER_WEBHOOK_FORWARD_URL=http://127.0.0.1:1", "USHER_WEBHOOK_LISTEN=127.0.0.1:0", "USHER_ADMIN_LISTEN=127.0.0.1:0",
-		"export USHER_ADMIN_TOKEN='ana:t0ken-of-ana-t0ken,ben:t0ken-of-ben-t0ken'", `USHER_ADMIN_READ_TOKEN="prom:t0ken-to-look-t0ken"`, "USHER_WEBHOOK_INBOX=file:"+dir+"/inbox.db"))
+		"USHER_ADMIN_TOKEN='ana:t0ken-of-ana-t0ken,ben:t0ken-of-ben-t0ken'", `USHER_ADMIN_READ_TOKEN="prom:t0ken-to-look-t0ken"`, "USHER_WEBHOOK_INBOX=file:"+dir+"/inbox.db"))
 	admin := p.URL(t, "admin")
 	listen := "USHER_ADMIN_LISTEN=" + strings.TrimPrefix(admin, "http://")
 	ben := file("ben.env", listen, "USHER_ADMIN_TOKEN=t0ken-of-ben-t0ken", "USHER_WEBHOOK_FORWARD_SIGNING_KEY_FILE=/nowhere")
@@ -107,8 +107,8 @@ func TestWhoMay(t *testing.T) {
 	}{
 		{ben, "inbox pause", 0, "paused: all deliveries; to resume: usher --env-file " + ben + " inbox resume\n"},
 		{looks, "inbox ls", 0, "Paused since "},
-		{looks, "inbox resume", 1, "usher: this token is read-only: it cannot act or export\n"},
-		{looks, "inbox export", 1, "usher: this token is read-only: it cannot act or export\n"},
+		{looks, "inbox resume", 1, "usher: this token is read-only: it cannot act\n"},
+		{looks, "inbox backup " + dir + "/copy.db", 1, "usher: this token is read-only: it cannot act\n"},
 		{looks, "inbox actions", 0, "  pause  "},
 		{looks, "inbox actions", 0, "  ben ("},
 		{looks, "healthcheck", 0, `{"problems":[],"ready":true}` + "\n"},
@@ -132,7 +132,7 @@ func TestWhoMay(t *testing.T) {
 }
 
 // What was erased of a person is nowhere afterwards: in no table, nor in the bytes of the file and its log,
-// on no page, in no export, and never was in usher's own log. It was in webhooks that were delivered, parked,
+// on no page, in no backup, and never was in usher's own log. It was in webhooks that were delivered, parked,
 // waited, are invalid (with a copy, discarded, accepted, superseded), and in the receiver's words.
 func TestErasedIsNowhere(t *testing.T) {
 	onInboxes(t, func(t *testing.T, inbox string) {
@@ -165,7 +165,7 @@ func TestErasedIsNowhere(t *testing.T) {
 		}
 		o.want("discard", o.does("discard", o.latest("invalid")), "0 ")
 		o.want("accept", o.does("accept", o.latest("invalid"), "--yes"), "0 ") // its features can't be read
-		send(with(strings.Replace(testkit.Snapshot("acme", 3), `"id":1,"code":"acme"`, `"id":["`+person+`"],"code":"acme"`, 1)), 422)
+		send(with(strings.Replace(testkit.Snapshot("acme", 3), `"tenant":{"id":`, `"tenant":{"id":["`+person+`"],"no":`, 1)), 422)
 		send(with(testkit.Snapshot("acme", 3))+strings.Repeat(" ", 3), 200)
 		settled()
 		rc.set(500)
@@ -173,10 +173,10 @@ func TestErasedIsNowhere(t *testing.T) {
 		send(with(testkit.Snapshot("acme", 4)), 200) // a duplicate
 		settled()
 		send(with(odd("acme", 20)), 422)
-		o.want("it is there", o.does("export"), person)
+		o.want("it is there", o.does("show", o.latest("invalid")), person)
 		o.want("erase", o.does("erase", "crm/acme", "--yes"), "0 ")
 
-		places := map[string]string{"the log": o.Stderr.String(), "the export": o.does("export"), "the actions": o.does("actions"), "the figures": o.page("/metrics")}
+		places := map[string]string{"the log": o.Stderr.String(), "the list": o.does("ls"), "the actions": o.does("actions"), "the figures": o.page("/metrics")}
 		for _, path := range []string{"/", "/webhooks", "/tenants", "/actions", "/tenant?platform=crm&code=acme", "/api/status", "/api/webhooks?limit=500", "/tenants?search=" + url.QueryEscape("jane")} {
 			places[path] = strings.ReplaceAll(o.page(path), `value="jane"`, "")
 		}
@@ -184,6 +184,7 @@ func TestErasedIsNowhere(t *testing.T) {
 			places[fmt.Sprint("webhook ", id)] = o.page(fmt.Sprintf("/api/webhooks/%d", id))
 		}
 		if file, is := strings.CutPrefix(inbox, "USHER_WEBHOOK_INBOX=file:"); is {
+			o.want("a backup", o.does("backup", file+".backup"), "0 ")
 			// which is emptied once nobody reads
 			testkit.Eventually(t, "it is not in the file's bytes, nor in its log's", func() bool {
 				names, _ := filepath.Glob(file + "*")

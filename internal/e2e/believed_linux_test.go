@@ -58,7 +58,7 @@ func TestEntitlementsWithSelectAlone(t *testing.T) {
 	if code, out, _ := ended(t, settings, "check"); code != 0 || !strings.Contains(out, "inbox: can be read\n") {
 		t.Errorf("check: %d %s", code, out)
 	}
-	reader.want("what it may not do", reader.does("forget", "mill-co"), "1 ", "permission denied")
+	reader.want("what it may not do", reader.does("pause"), "1 ", "permission denied")
 	reader.want("that is no trouble", reader.asks("status"), "0 ", "All is well.")
 
 	server.Exec(t, "ALTER SYSTEM SET default_transaction_read_only = on")

@@ -86,7 +86,8 @@ func TestExecGivesUp(t *testing.T) {
 	}
 }
 
-// check calls the service for every port, with {__typename}, and opens none of its own.
+// check calls the service for every port, with {__typename}, and opens none of its own. A third token is for what the
+// service has configured for the gate.
 func TestCheckOpensNoPort(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewService(t)
@@ -98,7 +99,7 @@ func TestCheckOpensNoPort(t *testing.T) {
 	if code != 0 || strings.Contains(out, "FAIL") {
 		t.Errorf("%d %s %s", code, out, stderr)
 	}
-	if len(calls) != 2 || calls[0] != calls[1] || !strings.Contains(calls[0], `"{__typename}"`) || s.TokenRequests() != 2 {
+	if len(calls) != 2 || calls[0] != calls[1] || !strings.Contains(calls[0], `"{__typename}"`) || s.TokenRequests() != 3 {
 		t.Errorf("%d tokens for the calls %q", s.TokenRequests(), calls)
 	}
 }
@@ -131,7 +132,7 @@ func TestBadSettingsInOneGo(t *testing.T) {
 	}
 }
 
-// What the log says at the start of what nobody knows or uses, and of replicas; and how it looks.
+// What the log says at the start of what nobody knows, and of replicas; and how it looks.
 func TestLogAtTheStart(t *testing.T) {
 	t.Parallel()
 	inbox := "USHER_WEBHOOK_INBOX=file:" + filepath.Join(t.TempDir(), "inbox.db")
@@ -145,13 +146,13 @@ func TestLogAtTheStart(t *testing.T) {
 		"warnings alone":        {[]string{"USHER_LOG_LEVEL=warn"}, true, false},
 	} {
 		admin := testkit.FreeAddress(t)
-		env := gateAlone("http://127.0.0.1:1", "USHER_ADMIN_LISTEN="+admin, "USHER_FAVOURITE_COLOUR=blue", "USHER_KEY=unused", "USHER_URL=x", "USHER_PORT=tcp://10.0.0.1:80")
+		env := gateAlone("http://127.0.0.1:1", "USHER_ADMIN_LISTEN="+admin, "USHER_FAVOURITE_COLOUR=blue", "USHER_URL=x", "USHER_PORT=tcp://10.0.0.1:80")
 		u := run(t, append(env, tc.env...))
 		testkit.Eventually(t, "serving", func() bool { return do(http.NewRequest("GET", "http://"+admin+"/healthz", nil)).status == 200 })
 		u.End()
 		log := u.Stderr.String()
 		for part, want := range map[string]bool{
-			"unknown variable": true, "USHER_FAVOURITE_COLOUR": true, "USHER_KEY": true, "set USHER_BASE_URL": true, "USHER_URL": false, "USHER_PORT": false,
+			"unknown variable": true, "USHER_FAVOURITE_COLOUR": true, "USHER_URL": false, "USHER_PORT": false,
 			"run one replica of this gate only":            tc.info,
 			"each replica remembers only its own webhooks": tc.info && !slices.Contains(tc.env, inbox),
 			"each replica would have a file of its own":    slices.Contains(tc.env, inbox),

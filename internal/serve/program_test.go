@@ -74,7 +74,7 @@ func TestSecretRotation(t *testing.T) {
 	}
 	testkit.Eventually(t, "a trouble on the page", func() bool {
 		_, status := get(t, p.URL(t, "admin")+"/api/status")
-		return strings.Contains(status, "token request rejected: invalid_client") && strings.Contains(status, "Calls go on with the current token")
+		return strings.Contains(status, "token request rejected: invalid_client, and the current token is valid for another") && strings.Contains(status, "Calls go on as long as the current token is valid")
 	})
 	_, metrics = get(t, p.URL(t, "admin")+"/metrics")
 	if now := refused.FindString(metrics); now == known || known == "" {

@@ -173,6 +173,9 @@ func inboxFails(s *Status, _ time.Time) []Trouble {
 		return nil
 	}
 	t := s.unusable()
+	if !s.Health.on("gate") { // there is nobody who sends, and nothing to deliver
+		t.Means = "Questions about tenants that usher does not hold in memory may be answered 503."
+	}
 	switch full := (*engine.FullError)(nil); {
 	case !box.Opened && !box.Shared:
 		t.Severity, t.Do = Warning, "Wait some seconds: usher has just started."

@@ -10,7 +10,7 @@ import (
 type Kind struct {
 	Name     string `json:"kind"`
 	Severity string `json:"severity"` // Critical or Warning; one trouble may say the other
-	Means    string `json:"means"`    // what it means for customers
+	Means    string `json:"means"`    // what it means for customers; one trouble may know better
 	Do       string `json:"do"`       // what to do; one trouble may know better
 
 	but string // when a trouble of this kind has the other severity, for docs/operations.md

@@ -101,7 +101,7 @@ func (s *Status) judge(now time.Time) {
 		for _, t := range k.find(s, now) {
 			said := t.Kind
 			t.Kind = k
-			t.Severity, t.Do = cmp.Or(said.Severity, k.Severity), cmp.Or(said.Do, k.Do)
+			t.Severity, t.Means, t.Do = cmp.Or(said.Severity, k.Severity), cmp.Or(said.Means, k.Means), cmp.Or(said.Do, k.Do)
 			s.Troubles = append(s.Troubles, t)
 		}
 	}

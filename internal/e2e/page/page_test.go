@@ -61,7 +61,7 @@ func TestStatusNamesTheVariable(t *testing.T) {
 		now = getJSON[status.Status](t, url)
 		return len(now.Troubles) == 1 && now.Ports[0].Token != nil && now.Ports[1].Error != ""
 	})
-	if what, do := now.Troubles[0].What, now.Troubles[0].Do; what != "Port jobs: token request rejected: invalid_client" || !strings.Contains(do, "Check USHER_CLIENT_ID and USHER_PORTS_0_CLIENT_SECRET_FILE") {
+	if what, do := now.Troubles[0].What, now.Troubles[0].Do; what != "Port jobs: token request rejected: invalid_client: every call fails" || !strings.Contains(do, "Check USHER_CLIENT_ID and USHER_PORTS_0_CLIENT_SECRET_FILE") {
 		t.Errorf("%q %q", what, do)
 	}
 	if main, jobs, reports := now.Ports[0], now.Ports[1], now.Ports[2]; !strings.HasPrefix(main.State, "token valid for ") || jobs.Token != nil || reports.Shares != "main" || now.Gate != nil || now.Inbox != nil {
